@@ -1,6 +1,7 @@
 package loadtest
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -13,82 +14,83 @@ import (
 	"github.com/tandem-serving/tandem/loadtest/drive"
 	"github.com/tandem-serving/tandem/loadtest/finetimer"
 	"github.com/tandem-serving/tandem/loadtest/measure"
+	"github.com/tandem-serving/tandem/loadtest/record"
 	"github.com/tandem-serving/tandem/loadtest/search"
 	"github.com/tandem-serving/tandem/loadtest/stats"
 	"github.com/tandem-serving/tandem/loadtest/workload"
 )
 
-// Config says what to measure. RegisterFlags fills it with defaults that work.
+// Config is what to measure. RegisterFlags sets defaults that work.
 type Config struct {
-	// Rate is offered in open loop, requests a second; 0: not asked for.
+	// Rate offered in open loop, requests per second; 0: not set.
 	Rate float64
-	// Concurrency is kept in closed loop; 0: open loop.
+	// Concurrency is how many requests a closed loop keeps running; 0: open loop.
 	Concurrency int
-	// Sweep is SweepAuto, or rates with commas between; empty: no sweep.
+	// Sweep is SweepAuto or comma-separated rates; empty: no sweep.
 	Sweep string
 	// FindMax searches for the highest rate that is stable and meets the SLO.
 	FindMax bool
-	// Preset names a scenario whose SLO and number of requests are used.
+	// Preset names a scenario whose SLO and least duration are used.
 	Preset string
-	// SLO is the objectives as text, ClassSLO those of classes: "NAME=TERMS".
+	// SLO has the objectives as text; ClassSLO has those of classes, as "NAME=TERMS".
 	SLO      string
 	ClassSLO []string
-	// Duration is how long requests are due in one run, after Warmup, whose requests
-	// do not count.
+	// Duration of sending in one run, after Warmup. Requests of Warmup do not count.
 	Duration, Warmup time.Duration
-	// MinRequests makes runs longer that would have fewer.
+	// MinRequests lengthens runs that would send fewer.
 	MinRequests int
-	// RequestTimeout bounds one request, DrainTimeout what is waited for at the end
-	// of a run.
+	// RequestTimeout of each request, and DrainTimeout at the end of a run.
 	RequestTimeout, DrainTimeout time.Duration
-	// InFlightLimit is the most requests at one time.
+	// InFlightLimit of concurrent requests.
 	InFlightLimit int
 	// Workload is what is sent.
 	Workload workload.Spec
-	// DurationSet: the user gave Duration; a trace is otherwise played to its end, and
-	// a preset lasts as long as its rules want.
+	// DurationSet: the user set Duration. Otherwise a trace plays to its end, and a
+	// preset sets the duration.
 	DurationSet bool
-	// WarmupSet: the user gave Warmup; a trace with times of its own has otherwise none,
-	// since it may be shorter.
+	// WarmupSet: the user set Warmup. Otherwise a trace with times has none, since the
+	// whole trace may be shorter.
 	WarmupSet bool
-	// KeepRecords keeps the records of all runs for Outcome.Runs, as far as they take no
-	// more memory than one run may; otherwise only those of the last.
+	// KeepRecords keeps the records of all runs for Outcome.Runs, in the memory of one
+	// run. Otherwise only the last run's are kept.
 	KeepRecords bool
-	// Timer makes what waits for the moments at which requests are due; nil: the most
-	// precise one. Tests on virtual time pass finetimer.Portable.
+	// Timer creates timers for due times; nil: the most precise kind. Tests on virtual
+	// time pass finetimer.Portable.
 	Timer func() finetimer.Timer
-	// workloadValid: Workload was validated, which reads its files.
+	// Drive does each run; nil: drive.Run. A simulator's takes no more of the wall clock's
+	// time than it computes.
+	Drive func(context.Context, drive.Options) (*record.Run, error)
+	// workloadValid: Workload was validated. That reads its files, so it happens once.
 	workloadValid bool
 }
 
-// DefaultConfig has the defaults of the flags. It lacks how much load: set Rate,
-// Concurrency, Sweep, FindMax or Workload.Trace.
+// DefaultConfig has the flags' defaults. It lacks the load: set Rate, Concurrency, Sweep,
+// FindMax or Workload.Trace.
 func DefaultConfig() Config {
 	var c Config
 	c.RegisterFlags(pflag.NewFlagSet("", pflag.ContinueOnError))
 	return c
 }
 
-// SweepAuto asks for a sweep around the capacity, which is estimated first.
+// SweepAuto sweeps around the capacity, which is estimated first.
 const SweepAuto = "auto"
 
-// RegisterFlags adds all flags.
+// RegisterFlags registers all flags.
 func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
 	fs.Float64Var(&c.Rate, "rate", 0, "open loop: requests per second")
 	fs.IntVar(&c.Concurrency, "concurrency", 0, "closed loop: requests to keep running at a time")
 	fs.StringVar(&c.Sweep, "sweep", "", "measure one rate after the other: --sweep around the server's capacity, or --sweep=1,2,4")
 	fs.Lookup("sweep").NoOptDefVal = SweepAuto
-	fs.BoolVar(&c.FindMax, "find-max", false, "find the highest stable rate that meets --slo, starting at --rate or half of the server's capacity; a step takes at most 20 minutes")
+	fs.BoolVar(&c.FindMax, "find-max", false, "find the highest stable rate that meets --slo, starting at --rate or half of the server's capacity")
 	c.RegisterRunFlags(fs)
 }
 
-// RegisterRunFlags adds the flags of a run and its workload, but for those that say
-// at which rates.
+// RegisterRunFlags adds the flags of a run and its workload, without those that set rates.
 func (c *Config) RegisterRunFlags(fs *pflag.FlagSet) {
-	fs.StringVar(&c.Preset, "preset", "", "SLO and number of requests of a scenario: "+search.PresetNames())
+	fs.StringVar(&c.Preset, "preset", "", "SLO and least duration of a scenario: "+search.PresetNames())
 	fs.StringVar(&c.SLO, "slo", "", "latency objectives, such as ttft:p99<500ms,tpot:p99<30ms")
 	fs.StringArrayVar(&c.ClassSLO, "class-slo", nil, "latency objectives of one class of requests: NAME=ttft:p99<200ms; repeat it for others")
-	fs.DurationVar(&c.Duration, "duration", 30*time.Second, "how long to send requests in one run (default for a trace: to its end)")
+	fs.DurationVar(&c.Duration, "duration", 30*time.Second, "how long to send requests in one run (default for a trace: to its end). --sweep and --find-max stay longer at a rate until --slo has enough requests")
 	fs.DurationVar(&c.Warmup, "warmup", 3*time.Second, "warm-up before that, whose requests do not count (default for a trace with times: none)")
 	fs.IntVar(&c.MinRequests, "min-requests", 0, "lengthen a run that would send fewer requests")
 	fs.DurationVar(&c.RequestTimeout, "request-timeout", 2*time.Minute, "maximum time of one request")
@@ -97,13 +99,13 @@ func (c *Config) RegisterRunFlags(fs *pflag.FlagSet) {
 	c.Workload.RegisterFlags(fs)
 }
 
-// maxRate bounds rates: more than any client sends, so a mistake.
+// maxRate is more than any client can send, requests per second.
 const maxRate = 1e6
 
-// Validate checks what can be checked without a server. Workload is read and checked
-// once, so it stays as it is from then on.
+// Validate checks everything that needs no server. It reads Workload's files, so Workload
+// must not change afterwards.
 func (c *Config) Validate() error {
-	// First, since it finds out whether a trace has times.
+	// First, since this detects whether a trace has times.
 	if err := c.ValidateRun(); err != nil {
 		return err
 	}
@@ -115,6 +117,8 @@ func (c *Config) Validate() error {
 		return errors.New("--rate goes with neither --concurrency nor --sweep: pass one of them")
 	case !(c.Rate >= 0 && c.Rate <= maxRate):
 		return fmt.Errorf("--rate: %v is outside 0 to %v requests a second", c.Rate, maxRate)
+	case closed && c.Workload.Surges():
+		return errors.New("--surge multiplies a rate, and --concurrency has none: leave out one of them")
 	case c.Concurrency < 0:
 		return fmt.Errorf("--concurrency: %d is negative", c.Concurrency)
 	case c.Concurrency > c.InFlightLimit:
@@ -168,7 +172,7 @@ func (c *Config) ValidateRun() error {
 	return err
 }
 
-// rates are those of --sweep, nil for SweepAuto.
+// rates of --sweep, nil for SweepAuto.
 func (c *Config) rates() ([]float64, error) {
 	if c.Sweep == SweepAuto || c.Sweep == "" {
 		return nil, nil
@@ -180,24 +184,25 @@ func (c *Config) rates() ([]float64, error) {
 	return rates, nil
 }
 
-// objectives are the SLOs in force, and what a preset asks of a run's length.
+// objectives are the SLOs in force, and what a preset requires of a run's length.
 type objectives struct {
 	all         measure.SLO
 	classes     map[string]measure.SLO
-	minRequests int64
 	minDuration time.Duration
-	// stepRequests is how many requests a step of a search needs to be told by.
-	stepRequests int64
+	// A step of a search needs this many requests, because of needsFor: the verdict or a
+	// percentile.
+	needs    int64
+	needsFor string
 }
 
 func (c *Config) objectives() (objectives, error) {
-	o := objectives{classes: map[string]measure.SLO{}, minRequests: int64(c.MinRequests)}
+	o := objectives{classes: map[string]measure.SLO{}}
 	if c.Preset != "" {
 		preset, err := search.FindPreset(c.Preset)
 		if err != nil {
 			return o, fmt.Errorf("--preset: %w", err)
 		}
-		o.all, o.minRequests = preset.SLO, max(o.minRequests, preset.Requests)
+		o.all = preset.SLO
 		if !c.DurationSet {
 			o.minDuration = preset.MinDuration
 		}
@@ -223,30 +228,29 @@ func (c *Config) objectives() (objectives, error) {
 			return o, fmt.Errorf("--class-slo %s: %w", name, err)
 		}
 	}
-	o.stepRequests = o.tellable(c.Workload.ClassShares())
+	o.needs, o.needsFor = o.requestsNeeded(c.Workload.ClassShares())
 	return o, nil
 }
 
 const (
-	// leastRequests is what a verdict takes.
-	leastRequests = 20
-	// sloConfidence is that with which a percentile has to be told.
-	sloConfidence = 0.95
-	// maxStep is how long a step of a search lasts at most for the sake of its SLO, as
-	// long as nobody asks for more; maxRun what nobody may ask for.
+	// maxStep bounds how far the SLO may lengthen a step of a search.
 	maxStep = 20 * time.Minute
-	maxRun  = 24 * time.Hour
+	// maxRun bounds what a user may ask for.
+	maxRun = 24 * time.Hour
 )
 
-// tellable is how many requests tell a verdict and every percentile of the SLOs, of
-// classes by their share of the requests. Arrivals come by chance: it is so many that
-// fewer than needed are due hardly ever. Gaps between tokens are always many more.
-func (o objectives) tellable(shares map[string]float64) int64 {
-	most := float64(leastRequests)
+// requestsNeeded returns how many requests the verdict and every percentile of the SLOs
+// need, and which of them needs the most. A class gets its share of the requests. Gaps
+// between tokens are far more than requests, so ITL never needs the most.
+func (o objectives) requestsNeeded(shares map[string]float64) (requests int64, what string) {
+	most, what := float64(measure.MinRequests), "a verdict"
 	need := func(slo measure.SLO, share float64) {
 		for _, t := range slo.Terms {
-			if t.Latency != "itl" && t.Percentile < 100 && share > 0 {
-				most = max(most, float64(stats.QuantileNeeds(t.Percentile/100, sloConfidence))/share)
+			if t.Latency == "itl" || share <= 0 {
+				continue
+			}
+			if n := float64(stats.QuantileNeeds(t.Percentile/100)) / share; n > most {
+				most, what = n, t.Latency+":"+t.Quantile()
 			}
 		}
 	}
@@ -258,11 +262,17 @@ func (o objectives) tellable(shares map[string]float64) int64 {
 	if others > 1e-9 {
 		need(o.all, others)
 	}
-	const deviations = 4
-	return int64(min(math.Ceil(most+deviations*math.Sqrt(most)), 1e12))
+	return int64(min(math.Ceil(most), 1e12)), what
 }
 
-// warmup is how long requests do not count yet.
+// secondsNeeded is how long to send at a rate until a step has the requests that it needs.
+// Arrivals are random: a margin of four standard deviations makes too few very rare.
+func (o objectives) secondsNeeded(rate float64) float64 {
+	const deviations = 4
+	return (float64(o.needs) + deviations*math.Sqrt(float64(o.needs))) / rate
+}
+
+// warmup is the time at the start whose requests do not count.
 func (c *Config) warmup() time.Duration {
 	if c.Workload.OwnTimes() && !c.WarmupSet {
 		return 0
@@ -270,8 +280,7 @@ func (c *Config) warmup() time.Duration {
 	return c.Warmup
 }
 
-// length is how long requests are sent in one run at a rate, 0: until the source
-// ends.
+// length is how long a run at a rate sends requests; 0: until the source ends.
 func (c *Config) length(o objectives, rate float64) (time.Duration, error) {
 	if c.Workload.OwnTimes() && !c.DurationSet {
 		return 0, nil
@@ -280,21 +289,21 @@ func (c *Config) length(o objectives, rate float64) (time.Duration, error) {
 	if rate <= 0 {
 		return length, nil
 	}
-	seconds := float64(o.minRequests) / rate
+	seconds := float64(c.MinRequests) / rate
 	if !(seconds <= maxRun.Seconds()) {
 		return 0, fmt.Errorf("%d requests at %s a second take %.3g hours, more than the limit of %.0f: lower --min-requests or raise the rate",
-			o.minRequests, number(rate), seconds/3600, maxRun.Hours())
+			c.MinRequests, number(rate), seconds/3600, maxRun.Hours())
 	}
 	return max(length, time.Duration(seconds*float64(time.Second))), nil
 }
 
-// stepLength is length for a step of a search: long enough to tell whether the SLO is
-// met if that takes no more than most, and stretched by a factor within it.
+// stepLength is length for a step of a search: long enough to check the SLO, times
+// stretch, but not lengthened beyond most.
 func (c *Config) stepLength(o objectives, rate, stretch float64, most time.Duration) (time.Duration, error) {
 	length, err := c.length(o, rate)
 	if err != nil || length == 0 || rate <= 0 {
 		return length, err
 	}
-	enough := max(float64(o.stepRequests)/rate, length.Seconds()) * max(stretch, 1)
-	return max(length, time.Duration(min(enough, most.Seconds())*float64(time.Second))), nil
+	needed := max(o.secondsNeeded(rate), length.Seconds()) * max(stretch, 1)
+	return max(length, time.Duration(min(needed, most.Seconds())*float64(time.Second))), nil
 }

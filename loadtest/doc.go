@@ -1,10 +1,9 @@
-// Package loadtest measures a server that streams tokens, from beginning to end: one
-// rate, one concurrency, a sweep over rates, or the search for the highest rate that
-// meets an SLO. A workload is sent by a client when it is due, the records of what came
-// back are summarized and explained, and a report comes out.
+// Package loadtest measures a server that streams tokens: at one rate or concurrency, in
+// a sweep over rates, or in a search for the highest rate that meets an SLO. It sends a
+// workload, summarizes and explains the records, and returns a report.
 //
-// Package client speaks Tandem's API and OpenAI's; whatever else streams tokens is
-// measured by an implementation of client.Client:
+// Package client supports Tandem's API and OpenAI's. Implement client.Client to measure
+// other servers:
 //
 //	cfg := loadtest.DefaultConfig()
 //	cfg.FindMax, cfg.SLO = true, "ttft:p99<500ms,tpot:p99<30ms"

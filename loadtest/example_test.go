@@ -11,7 +11,7 @@ import (
 	"github.com/tandem-serving/tandem/loadtest/workload"
 )
 
-// ticker is somebody's own token stream: it gives a token a millisecond.
+// ticker is a custom token stream: one token per millisecond.
 type ticker struct{}
 
 func (ticker) Describe(context.Context) (client.Description, error) {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/tandem-serving/tandem/loadtest"
 	"github.com/tandem-serving/tandem/loadtest/client"
+	"github.com/tandem-serving/tandem/loadtest/drive"
 	"github.com/tandem-serving/tandem/loadtest/fakeserver"
 	"github.com/tandem-serving/tandem/loadtest/finetimer"
 	"github.com/tandem-serving/tandem/loadtest/measure"
@@ -72,7 +73,7 @@ func config(t *testing.T, flags ...string) loadtest.Config {
 	c.RegisterFlags(fs)
 	plain := []string{"--prompt-tokens=8", "--output-tokens=6", "--seed=1"}
 	if len(flags) > 0 && strings.HasPrefix(flags[0], "--trace=") {
-		plain = plain[2:] // it has lengths of its own
+		plain = plain[2:] // a trace has its own lengths
 	}
 	if err := fs.Parse(append(plain, flags...)); err != nil {
 		t.Fatal(err)
@@ -82,7 +83,7 @@ func config(t *testing.T, flags ...string) loadtest.Config {
 	return c
 }
 
-// begun notes which runs began.
+// begun records which runs began.
 type begun struct {
 	what  []string
 	plans []loadtest.Plan
@@ -126,8 +127,8 @@ func TestOneRate(t *testing.T) {
 	})
 }
 
-// A trace is measured from its first request to its last, however short it is, and
-// what leaves nothing to measure is an error that says so.
+// A trace is measured from its first request to its last, however short. It is an error
+// if nothing is left to measure.
 func TestShortTraces(t *testing.T) {
 	file := func(lines ...string) string {
 		path := filepath.Join(t.TempDir(), "trace.csv")
@@ -148,7 +149,7 @@ func TestShortTraces(t *testing.T) {
 		{[]string{"--trace=" + short, "--warmup=1s"}, 1, 2, ""},
 		{[]string{"--trace=" + short, "--duration=1500ms"}, 1.5, 2, ""},
 		{[]string{"--trace=" + short, "--duration=20s"}, 2, 3, ""},
-		{[]string{"--trace=" + short, "--warmup=3s"}, 0, 0, "all 3 requests were due in the warm-up of 3s: pass a shorter --warmup"},
+		{[]string{"--trace=" + short, "--warmup=3s"}, 0, 0, "all requests (3) were due in the warm-up of 3s: pass a shorter --warmup"},
 		{[]string{"--trace=" + file()}, 0, 0, "the trace holds no requests"},
 		{[]string{"--rate=2", "--arrival=constant", "--warmup=3s", "--duration=2s"}, 2, 4, ""},
 	} {
@@ -167,6 +168,33 @@ func TestShortTraces(t *testing.T) {
 				t.Errorf("%v: %d requests in %v s, want %d in %v s", c.flags, r.Requests, r.WindowS, c.requests, c.window)
 			}
 		})
+	}
+}
+
+// Whatever does the runs, sweeps and reports are the same.
+func TestRunsDoneByOthers(t *testing.T) {
+	c := config(t, "--sweep=10,20,80", "--slo=ttft:p50<100ms", "--duration=20s")
+	c.Drive = func(_ context.Context, o drive.Options) (*record.Run, error) {
+		r := &record.Run{Offered: o.Offered, From: o.Warmup, To: o.Warmup + o.Duration, Drained: o.Warmup + o.Duration}
+		for {
+			q, err := o.Source.Next()
+			if err != nil {
+				return r, nil
+			}
+			r.Samples = append(r.Samples, record.Sample{At: q.Due, Due: len(r.Records), Ended: len(r.Records)})
+			first := q.Due + time.Duration(o.Offered)*2*time.Millisecond
+			r.Records = append(r.Records, &record.Record{
+				Index: len(r.Records), Due: q.Due, Dispatched: q.Due, Sent: q.Due, Admitted: q.Due, End: first,
+				Arrivals: []record.Arrival{{At: first, Tokens: 1}}, Outcome: record.Completed, OutputTokens: 1,
+			})
+		}
+	}
+	out := run(t, c, fourSlots, new(begun))
+	if got := out.Report.Search.MaxRate; got == nil || *got != 20 {
+		t.Errorf("the highest rate that passed is %v, want 20", got)
+	}
+	if out.Report.Client.Bottleneck != "" || out.Report.Client.Cores != 0 {
+		t.Errorf("nobody measured the client: %+v", out.Report.Client)
 	}
 }
 
@@ -189,8 +217,8 @@ func TestFindMax(t *testing.T) {
 		if s == nil || s.MaxRate == nil {
 			t.Fatalf("search %+v", s)
 		}
-		// Four servers of 100 ms with Poisson arrivals (M/D/4): simulated apart from this
-		// code, the p90 of the wait is 30 ms at 22 a second and 13 ms at 19.
+		// Four servers of 100 ms with Poisson arrivals (M/D/4): simulated
+		// independently, the p90 of the wait is 30 ms at 22 a second and 13 ms at 19.
 		if *s.MaxRate < 17 || *s.MaxRate > 24 {
 			t.Errorf("at most %v requests a second", *s.MaxRate)
 		}
@@ -203,8 +231,8 @@ func TestFindMax(t *testing.T) {
 	})
 }
 
-// The example of the command's help: a p99 takes more requests than the default
-// duration has at such rates, so the steps have to last longer.
+// The example of the command's help: a p99 needs more requests than the default duration
+// gives at such rates, so steps last longer.
 func TestFindMaxOfTheHelp(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
@@ -216,6 +244,16 @@ func TestFindMaxOfTheHelp(t *testing.T) {
 		if s == nil || s.MaxRate == nil || s.Bracket == nil || s.Limited != "" {
 			t.Fatalf("search %v", s)
 		}
+		plan, sent := progress.plans[0], 0.0
+		for _, f := range out.Report.Runs {
+			sent += f.WarmupS + f.WindowS
+		}
+		if len(progress.plans) != 1 || len(s.Steps) > plan.Most || sent > plan.Bound.Seconds() || *s.MaxRate < plan.Least || *s.MaxRate > plan.Highest {
+			t.Errorf("%d steps of %v s to %v/s, planned %+v", len(s.Steps), sent, *s.MaxRate, plan)
+		}
+		if last := progress.what[len(progress.what)-1]; !strings.Contains(last, "/s (at most ") || !strings.HasSuffix(last, " left)") {
+			t.Errorf("the last step is %q", last)
+		}
 		if !strings.Contains(progress.what[0], "estimating") {
 			t.Errorf("the search does not begin at an estimate: %q", progress.what)
 		}
@@ -224,33 +262,32 @@ func TestFindMaxOfTheHelp(t *testing.T) {
 				t.Errorf("%v/s tells nothing: %s", step.Rate, step.Why)
 			}
 		}
-		// Four servers of 680 ms with Poisson arrivals (M/D/4): simulated apart from this
-		// code, the p99 of the wait is 150 ms at 1.55 a second.
+		// Four servers of 680 ms with Poisson arrivals (M/D/4): simulated
+		// independently, the p99 of the wait is 150 ms at 1.55 a second.
 		if *s.MaxRate < 1.1 || *s.MaxRate > 2.1 {
 			t.Errorf("at most %v requests a second", *s.MaxRate)
 		}
 	})
 }
 
-// A server of which the client is the limit may do more; the search says so.
+// If the client is the bottleneck, the search says that the server may do more.
 func TestFindMaxWhereTheClientIsTheLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		out := run(t, config(t, "--find-max", "--rate=64", "--arrival=constant", "--max-in-flight=2"), fourSlots, &begun{})
 		s := out.Report.Search
-		if s == nil || s.MaxRate == nil || *s.MaxRate != 16 || s.Bracket != nil || !strings.Contains(s.Limited, "at least 16/s; the client was the bottleneck at 32/s") {
+		if s == nil || s.MaxRate == nil || *s.MaxRate != 16 || s.Bracket != nil || !strings.Contains(s.Limited, "at least 16/s; at 32/s the client was the bottleneck") {
 			t.Errorf("search %v", s)
 		}
 	})
 }
 
-// A rate that is too low for its percentile within the longest step is not a server's
-// failure.
+// A rate too low for its percentile within the longest step is not the server's failure.
 func TestFindMaxThatWouldTakeTooLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
 		out := run(t, config(t, "--find-max", "--rate=0.1", "--slo=ttft:p99<200ms"), fourSlots, &begun{})
 		s := out.Report.Search
-		if s == nil || s.MaxRate != nil || s.Bracket != nil || !strings.Contains(s.Limited, "it takes 368") {
+		if s == nil || s.MaxRate != nil || s.Bracket != nil || !strings.Contains(s.Limited, "of the 368 that it takes") {
 			t.Errorf("search %v", s)
 		}
 		if took := time.Since(began); took > time.Hour {
@@ -259,7 +296,7 @@ func TestFindMaxThatWouldTakeTooLong(t *testing.T) {
 	})
 }
 
-// The steps of one rate draw arrivals and lengths of their own, those of two rates
+// Steps at the same rate draw different arrivals and lengths; steps at different rates
 // share them.
 func TestRepeatsDiffer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -287,7 +324,7 @@ func TestRepeatsDiffer(t *testing.T) {
 	})
 }
 
-// The files of a workload are read once, before anything is measured.
+// A workload's files are read once, before the first run.
 func TestFilesAreReadOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "text")
@@ -376,6 +413,7 @@ func TestValidate(t *testing.T) {
 		{[]string{"--trace=/nowhere/trace.csv"}, "/nowhere/trace.csv"},
 		{[]string{"--find-max", "--arrival=ramp"}, "--arrival ramp"},
 		{[]string{"--sweep=1,2", "--arrival=ramp"}, "--arrival ramp"},
+		{[]string{"--concurrency=2", "--surge=1s+1s=2"}, "--surge multiplies a rate"},
 		{[]string{"--rate=1", "--class=chat=1", "--class-slo=nosuch=ttft:p99<1s"}, "there are chat"},
 		{[]string{"--rate=1", "--class-slo=nosuch=ttft:p99<1s"}, "add --class"},
 		{[]string{"--rate=1", "--min-requests=9000000000000000000"}, "--min-requests"},

@@ -3,32 +3,45 @@ package loadtest
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"time"
+
+	"github.com/tandem-serving/tandem/loadtest/measure"
+	"github.com/tandem-serving/tandem/loadtest/search"
+	"github.com/tandem-serving/tandem/loadtest/stats"
 )
 
-// Plan is what a sweep is about to do.
+// Plan is what a search is about to do.
 type Plan struct {
-	// Steps in the order in which they are run.
+	// Steps of a sweep in order; nil for a search whose next rate depends on the last.
 	Steps []PlannedStep
-	// Requests is how many a step takes to tell its SLO and a verdict.
+	// Such a search begins at the rate Start. If it finds a rate between Least and Highest,
+	// it takes at most Most steps, which send requests for at most Bound.
+	Start, Least, Highest float64
+	Most                  int
+	Bound                 time.Duration
+	// Every step lasts at least Shortest, with its warm-up, and longer until it has the
+	// Requests that For needs: the verdict or a percentile.
+	Shortest time.Duration
 	Requests int64
-	// Coarse: fewer rates than usual, since each takes so long.
+	For      string
+	// Coarse: there are fewer rates than usual, since each takes so long.
 	Coarse bool
-	// most is how long a step lasts at most for the sake of the SLO.
+	// most bounds how far the SLO may lengthen a step.
 	most time.Duration
 }
 
-// PlannedStep is one run: its rate, requests a second, and how long it sends requests,
-// warm-up included.
+// PlannedStep is one run: its rate in requests per second, and how long it sends, with
+// its warm-up.
 type PlannedStep struct {
 	Rate   float64
 	Length time.Duration
-	// Short: it is too short for Plan.Requests.
+	// Short: too short for Plan.Requests.
 	Short bool
 }
 
-// Length is how long all steps send requests; waiting for the last answers comes on top.
+// Length is how long all steps send requests. It leaves out the wait for last responses.
 func (p Plan) Length() time.Duration {
 	total := time.Duration(0)
 	for _, step := range p.Steps {
@@ -37,43 +50,66 @@ func (p Plan) Length() time.Duration {
 	return total
 }
 
-// String says it in a line: how many rates, how long, and why some take longer.
+// String says in a few lines how many rates there are, how long they take, why some last
+// longer than --duration, and how to shorten them.
 func (p Plan) String() string {
+	if p.Most > 0 {
+		return fmt.Sprintf("searching from %s on: at most %d steps and %v, usually less than half of that, if the highest rate is between %s and %s/s\n%s",
+			perSecond(p.Start), p.Most, p.Bound.Round(time.Second), number(p.Least), number(p.Highest), p.why())
+	}
 	if len(p.Steps) == 0 {
 		return "no rates"
 	}
 	byRate := func(a, b PlannedStep) int { return cmp.Compare(a.Rate, b.Rate) }
 	byLength := func(a, b PlannedStep) int { return cmp.Compare(a.Length, b.Length) }
 	low, high := slices.MinFunc(p.Steps, byRate), slices.MaxFunc(p.Steps, byRate)
-	short, long := slices.MinFunc(p.Steps, byLength), slices.MaxFunc(p.Steps, byLength)
-	text := fmt.Sprintf("%d rates from %s to %s requests/s, about %v", len(p.Steps), number(low.Rate), number(high.Rate), p.Length().Round(time.Second))
+	long := slices.MaxFunc(p.Steps, byLength)
+	text := fmt.Sprintf("%d rates from %s to %s, about %v", len(p.Steps), number(low.Rate), perSecond(high.Rate), p.Length().Round(time.Second))
 	if len(p.Steps) == 1 {
-		text = fmt.Sprintf("one rate, %s requests/s, about %v", number(low.Rate), p.Length().Round(time.Second))
+		text = fmt.Sprintf("one rate, %s, about %v", perSecond(low.Rate), p.Length().Round(time.Second))
 	}
 	if p.Coarse {
-		text += fmt.Sprintf("; fewer rates than usual, because the verdict of each needs %d requests", p.Requests)
+		text += "; fewer rates than usual, since each takes so long"
 	}
-	if long.Length >= short.Length+time.Second {
-		text += fmt.Sprintf("; the longest step takes %v, at %s/s", long.Length.Round(time.Second), number(long.Rate))
-		if !p.Coarse {
-			text += fmt.Sprintf(", for the %d requests that its verdict needs", p.Requests)
-		}
+	if long.Length >= p.Shortest+time.Second {
+		text += "\n" + p.why() + fmt.Sprintf(": up to %v, at %s/s", long.Length.Round(time.Second), number(long.Rate)) + "\n" + p.shorten()
 	}
 	for _, step := range p.Steps {
 		if step.Short {
-			return text + fmt.Sprintf("; at %s/s that is too short: percentiles with too few samples are left out", number(step.Rate))
+			return text + fmt.Sprintf("\nat %s/s even %v is too short for that: percentiles with too few samples are left out", number(step.Rate), step.Length.Round(time.Second))
 		}
 	}
 	return text
 }
 
-// sweepStepMost is how long a step of a sweep around the capacity lasts at most for the
-// sake of its SLO: who gave no rates did not ask for minutes at the slowest of them.
+// why says how long each step lasts.
+func (p Plan) why() string {
+	return fmt.Sprintf("each takes %v with its warm-up, or longer until it has the %d requests that %s needs", p.Shortest, p.Requests, p.For)
+}
+
+// shorten says how to make steps shorter.
+func (p Plan) shorten() string {
+	if p90 := stats.QuantileNeeds(0.9); p.Requests > p90 {
+		return fmt.Sprintf("to shorten it, pass higher rates, or a lower percentile in --slo: p90 needs %d", p90)
+	}
+	return "higher rates shorten it"
+}
+
+// sweepStepMost bounds how far the SLO may lengthen a step of a sweep around the
+// capacity: a user who gave no rates does not expect long waits at the slowest.
 const sweepStepMost = 5 * time.Minute
 
-// plan is a sweep over rates whose steps last at most so long for the sake of the SLO.
+// newPlan returns a plan without steps. The SLO may lengthen them up to most.
+func (s *Session) newPlan(most time.Duration) Plan {
+	return Plan{
+		Shortest: s.cfg.warmup() + max(s.cfg.Duration, s.objectives.minDuration),
+		Requests: s.objectives.needs, For: s.objectives.needsFor, most: most,
+	}
+}
+
+// plan returns a sweep over rates. The SLO may lengthen steps up to most.
 func (s *Session) plan(rates []float64, most time.Duration) (Plan, error) {
-	p := Plan{Requests: s.objectives.stepRequests, most: most}
+	p := s.newPlan(most)
 	for _, rate := range rates {
 		length, err := s.cfg.stepLength(s.objectives, rate, 1, most)
 		if err != nil {
@@ -86,8 +122,8 @@ func (s *Session) plan(rates []float64, most time.Duration) (Plan, error) {
 	return p, nil
 }
 
-// planAround is a sweep around a capacity. Where the SLO makes it last more than twice
-// as long as --duration does, it has half as many rates.
+// planAround returns a sweep around a capacity. It has fewer rates if the SLO more than
+// doubles its length.
 func (s *Session) planAround(capacity float64) (Plan, error) {
 	p, err := s.plan(Rates(capacity), sweepStepMost)
 	if alone := time.Duration(len(p.Steps)) * (s.cfg.warmup() + s.cfg.Duration); err != nil || p.Length() <= 2*alone {
@@ -96,4 +132,61 @@ func (s *Session) planAround(capacity float64) (Plan, error) {
 	p, err = s.plan(ratesAt(capacity, 0.3, 0.5, 0.7, 0.9, 1.2), sweepStepMost)
 	p.Coarse = true
 	return p, err
+}
+
+// A search is planned for rates within this factor of its first.
+const reach = 4
+
+// planSearch returns the plan of a search for the highest rate.
+func (s *Session) planSearch(start float64) (Plan, error) {
+	p := s.newPlan(maxStep)
+	p.Start, p.Least, p.Highest = start, start/reach, start*reach
+	var err error
+	p.Most, p.Bound, err = s.bound(start, nil, p.Least, p.Highest)
+	return p, err
+}
+
+// left says how long the rest of a search takes at most. It is empty until one rate has
+// passed and one has failed.
+func (s *Session) left(start float64, searching *search.Search) string {
+	bracket := searching.Result().Bracket
+	if bracket == nil {
+		return ""
+	}
+	_, length, err := s.bound(start, searching.Steps(), bracket[0], bracket[1])
+	if err != nil {
+		return "" // the step will say so
+	}
+	return fmt.Sprintf(" (at most %v left)", length.Round(time.Second))
+}
+
+// bound is how many more steps a search takes at most, and how long they send requests,
+// if the highest rate is between low and high. It simulates searches for a range of such
+// rates in the worst case: each rate takes three runs to decide.
+func (s *Session) bound(start float64, done []search.Step, low, high float64) (steps int, length time.Duration, err error) {
+	const tried = 16
+	for i := range tried + 1 {
+		highest := low * math.Pow(high/low, float64(i)/tried)
+		searching, runs := search.NewFindMax(start), map[float64]int{}
+		for _, step := range done {
+			searching.Done(step)
+			runs[step.Rate]++
+		}
+		n, total := 0, time.Duration(0)
+		for rate, more := searching.Next(); more; rate, more = searching.Next() {
+			one, err := s.cfg.stepLength(s.objectives, rate, 1, maxStep)
+			if err != nil {
+				return 0, 0, err
+			}
+			n, total = n+1, total+s.cfg.warmup()+one
+			runs[rate]++
+			verdict := measure.Backlogged
+			if runs[rate] == 2 || runs[rate] > 2 && rate <= highest {
+				verdict = measure.Stable
+			}
+			searching.Done(search.Step{Rate: rate, Summary: &measure.Summary{Verdict: verdict}})
+		}
+		steps, length = max(steps, n), max(length, total)
+	}
+	return steps, length, nil
 }

@@ -13,18 +13,17 @@ import (
 	"github.com/tandem-serving/tandem/loadtest/search"
 )
 
-// Outcome is what a benchmark found.
+// Outcome is a benchmark's result.
 type Outcome struct {
-	// Report is complete but for what its caller knows: Name and Command.
+	// Report is complete except for Name and Command, which the caller sets.
 	Report *report.Report
-	// Runs are the records behind it, in the order of Report.Runs, or the only one; of
-	// several only the last if Config.KeepRecords is not set.
+	// Runs are the records of all runs, in the order of Report.Runs. Without
+	// Config.KeepRecords only the last run's are kept.
 	Runs []*record.Run
 }
 
-// Run measures a server as cfg says. An end of ctx ends it early: what was measured
-// until then comes back, marked as interrupted, without an error.
-// A nil progress tells nobody.
+// Run measures a server. If ctx ends, it returns what was measured so far, marked as
+// interrupted, without an error. progress may be nil.
 func Run(ctx context.Context, cfg Config, server client.Client, progress Progress) (*Outcome, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -43,8 +42,7 @@ func Run(ctx context.Context, cfg Config, server client.Client, progress Progres
 	return s.Outcome(result), nil
 }
 
-// measure does the runs that were asked for; the result is nil if there was no
-// search.
+// measure does the requested runs; the result is nil without a search.
 func (s *Session) measure(ctx context.Context) (*search.Result, error) {
 	switch {
 	case s.cfg.Sweep != "":
@@ -58,14 +56,12 @@ func (s *Session) measure(ctx context.Context) (*search.Result, error) {
 		if err != nil || start == 0 {
 			return nil, err
 		}
-		return s.search(ctx, search.NewFindMax(start), maxStep, func(step int, rate float64) string {
-			return fmt.Sprintf("step %d, %s requests/s", step, number(rate))
-		})
+		return s.findMax(ctx, start)
 	}
-	what := fmt.Sprintf("%s requests a second", number(s.cfg.Rate))
+	what := perSecond(s.cfg.Rate)
 	switch {
 	case s.cfg.Concurrency > 0:
-		what = fmt.Sprintf("%d requests at a time", s.cfg.Concurrency)
+		what = fmt.Sprintf("concurrency %d", s.cfg.Concurrency)
 	case s.cfg.Workload.OwnTimes():
 		what = "trace"
 	}
@@ -79,7 +75,7 @@ func (s *Session) measure(ctx context.Context) (*search.Result, error) {
 	return nil, s.empty()
 }
 
-// empty is the error of the only run if nothing of it can count.
+// empty is the error of a single run in which nothing counts.
 func (s *Session) empty() error {
 	run := s.last
 	last := len(run.Records) - 1
@@ -88,12 +84,12 @@ func (s *Session) empty() error {
 	case last < 0 && s.cfg.Workload.Trace != "":
 		return errors.New("the trace holds no requests")
 	case last >= 0 && run.Records[last].Due < run.From:
-		return fmt.Errorf("all %d requests were due in the warm-up of %s: pass a shorter --warmup, or 0s for none", len(run.Records), run.From)
+		return fmt.Errorf("all requests (%d) were due in the warm-up of %s: pass a shorter --warmup, or 0s for none", len(run.Records), run.From)
 	}
 	return nil
 }
 
-// sweep measures the rates of a plan, which it announces.
+// sweep announces a plan and measures its rates.
 func (s *Session) sweep(ctx context.Context, plan Plan) (*search.Result, error) {
 	rates := make([]float64, len(plan.Steps))
 	for i, step := range plan.Steps {
@@ -103,12 +99,26 @@ func (s *Session) sweep(ctx context.Context, plan Plan) (*search.Result, error) 
 		s.progress.Plan(plan)
 	}
 	return s.search(ctx, search.NewSweep(rates), plan.most, func(step int, rate float64) string {
-		return fmt.Sprintf("step %d of %d, %s requests/s", step, len(rates), number(rate))
+		return fmt.Sprintf("step %d of %d, %s", step, len(rates), perSecond(rate))
 	})
 }
 
-// search measures the rates that a search asks for, in steps that last at most so long
-// for the sake of the SLO.
+// findMax searches for the highest rate, and says how long that takes at most.
+func (s *Session) findMax(ctx context.Context, start float64) (*search.Result, error) {
+	plan, err := s.planSearch(start)
+	if err != nil {
+		return nil, err
+	}
+	if s.progress != nil {
+		s.progress.Plan(plan)
+	}
+	searching := search.NewFindMax(start)
+	return s.search(ctx, searching, plan.most, func(step int, rate float64) string {
+		return fmt.Sprintf("step %d, %s%s", step, perSecond(rate), s.left(start, searching))
+	})
+}
+
+// search measures the rates that a search asks for. The SLO may lengthen steps up to most.
 func (s *Session) search(ctx context.Context, searching *search.Search, most time.Duration, what func(step int, rate float64) string) (*search.Result, error) {
 	for step := 1; ; step++ {
 		rate, more := searching.Next()
@@ -137,8 +147,8 @@ func (s *Session) search(ctx context.Context, searching *search.Search, most tim
 	return &result, nil
 }
 
-// startRate is where a search for the highest rate begins: --rate, or half of what the
-// server completes in closed loop. It is 0 if it was interrupted before it knew.
+// startRate is where a search for the highest rate starts: --rate, or half of the
+// closed-loop throughput. 0 if interrupted first.
 func (s *Session) startRate(ctx context.Context) (float64, error) {
 	if s.cfg.Rate > 0 {
 		return s.cfg.Rate, nil
@@ -147,7 +157,7 @@ func (s *Session) startRate(ctx context.Context) (float64, error) {
 	return rounded(capacity / 2), err
 }
 
-// sweepPlan is what a sweep does; nil if it was interrupted before it knew.
+// sweepPlan returns the sweep's plan, nil if interrupted first.
 func (s *Session) sweepPlan(ctx context.Context) (*Plan, error) {
 	rates, err := s.cfg.rates()
 	if err != nil {
@@ -167,16 +177,15 @@ func (s *Session) sweepPlan(ctx context.Context) (*Plan, error) {
 }
 
 const (
-	// estimateConcurrency requests are kept running to see what the server can do at
-	// most, for estimateTime after estimateWarmup.
+	// To find the maximum throughput, estimateConcurrency requests are kept in flight for
+	// estimateTime after estimateWarmup.
 	estimateConcurrency = 64
 	estimateTime        = 10 * time.Second
 	estimateWarmup      = 3 * time.Second
 )
 
-// Estimate is the rate at which the server completes requests when 64 are kept
-// running, or as many as may run: its capacity, or a little less. It is 0 if ctx
-// ended.
+// Estimate is the throughput with 64 requests in flight, or as many as allowed: the
+// server's capacity, or slightly less. 0 if ctx ended.
 func (s *Session) Estimate(ctx context.Context) (float64, error) {
 	run, err := s.drive(ctx, "estimating the capacity", 0, min(estimateConcurrency, s.cfg.InFlightLimit), estimateWarmup, estimateTime)
 	if err != nil || run.Interrupted {
@@ -189,8 +198,8 @@ func (s *Session) Estimate(ctx context.Context) (float64, error) {
 		len(run.Records), failureOf(run))
 }
 
-// Rates are those that a sweep around a capacity measures: close to one another
-// where the knee is to be expected, and past the breaking point.
+// Rates are those of a sweep around a capacity: dense where the knee is expected, and
+// past the breaking point.
 func Rates(capacity float64) []float64 {
 	return ratesAt(capacity, 0.1, 0.25, 0.4, 0.55, 0.7, 0.8, 0.9, 1.0, 1.15, 1.4)
 }
@@ -203,7 +212,7 @@ func ratesAt(capacity float64, fractions ...float64) []float64 {
 	return rates
 }
 
-// throughput is the rate at which requests were completed in the window.
+// throughput is the rate of completions in the window.
 func throughput(run *record.Run) float64 {
 	completed := 0
 	for _, r := range run.Records {
@@ -214,7 +223,7 @@ func throughput(run *record.Run) float64 {
 	return float64(completed) / (run.To - run.From).Seconds()
 }
 
-// failureOf is what the first request that was not completed died of.
+// failureOf describes the failure of the first uncompleted request.
 func failureOf(run *record.Run) string {
 	for _, r := range run.Records {
 		if r.Outcome != record.Completed && r.Outcome != record.Cancelled {
@@ -224,8 +233,8 @@ func failureOf(run *record.Run) string {
 	return "they took too long"
 }
 
-// rounded keeps three digits, so that a rate can be typed again.
+// rounded keeps three digits, so that a rate is easy to type.
 func rounded(rate float64) float64 {
-	short, _ := strconv.ParseFloat(strconv.FormatFloat(rate, 'g', 3, 64), 64) // it was a number before
+	short, _ := strconv.ParseFloat(strconv.FormatFloat(rate, 'g', 3, 64), 64) // formatted from a number
 	return short
 }

@@ -23,46 +23,45 @@ import (
 // Progress is told how far a benchmark is. It is called from one goroutine at a
 // time and should return soon.
 type Progress interface {
-	// Plan: a sweep begins; its runs are the next ones that begin.
+	// Plan: a search begins; its runs are the next ones that begin.
 	Plan(Plan)
-	// Begin: a run begins; what says which, total is how long requests are sent, 0 if
-	// nobody knows.
+	// Begin: a run begins. what names it, total is how long it sends requests, 0 if
+	// unknown.
 	Begin(what string, total time.Duration)
-	// Sample: the state of that run.
+	// Sample: the state of the current run.
 	Sample(record.Sample)
 }
 
-// describeTimeout bounds asking the server what it is.
+// describeTimeout bounds Describe.
 const describeTimeout = 10 * time.Second
 
-// Session measures one server, run after run. It is used by one goroutine.
+// Session measures one server in successive runs. Not for concurrent use.
 type Session struct {
 	cfg        Config
 	objectives objectives
 	client     client.Client
 	server     client.Description
-	progress   Progress // nil: nobody is told
+	progress   Progress // may be nil
 	began      time.Time
 	last       *record.Run
-	// runs are those whose records are kept, with the memory that they take, bytes.
+	// runs with kept records, and their memory, bytes.
 	runs     []*record.Run
 	sizes    []int64
 	figures  []report.Figures
 	warnings []string
-	// changed is what the sources of all runs had to change.
+	// changed is what the runs' sources had to change.
 	changed []workload.Warning
-	sources int             // made so far
+	sources int             // created so far
 	repeats map[float64]int // runs so far by rate
-	// interrupted: it ended between two runs that were asked for.
+	// interrupted: it ended between two requested runs.
 	interrupted bool
 }
 
-// keptMost is the memory that records may take that are kept while another run takes
-// the rest of what one alone may, bytes.
+// keptMost bounds the kept records' memory, bytes. Another run needs the rest of the limit.
 const keptMost = drive.DefaultMemoryLimit / 2
 
-// NewSession asks the server what it is. The caller closes the client. What cfg says
-// of rates does not matter here. A nil progress tells nobody.
+// NewSession asks the server what it is. The caller closes the client. cfg's rates are
+// ignored. progress may be nil.
 func NewSession(ctx context.Context, cfg Config, server client.Client, progress Progress) (*Session, error) {
 	if err := cfg.ValidateRun(); err != nil {
 		return nil, err
@@ -92,7 +91,7 @@ func (s *Session) Step(ctx context.Context, what string, rate float64) (report.F
 	return s.figures[len(s.figures)-1], nil
 }
 
-// Planned is the plan of a step at a rate, as Step would run it.
+// Planned is the plan of Step at a rate.
 func (s *Session) Planned(rate float64) (PlannedStep, error) {
 	length, err := s.cfg.length(s.objectives, rate)
 	return PlannedStep{Rate: rate, Length: s.cfg.warmup() + length}, err
@@ -117,20 +116,20 @@ func (s *Session) one(ctx context.Context, what string, rate float64, concurrenc
 	return nil
 }
 
-// dropRecords lets go of records before the next run takes memory: of all if nobody asked
-// for them, otherwise of the first runs until the others take no more than they may.
+// dropRecords frees records before the next run: all unless KeepRecords is set, otherwise
+// the oldest beyond the limit.
 func (s *Session) dropRecords() {
 	s.last = nil
 	if !s.cfg.KeepRecords {
 		s.runs, s.sizes = nil, nil
 	}
 	for s.kept() > keptMost {
-		s.warnings = append(s.warnings, fmt.Sprintf("the records of all runs took more than %d MiB: those of a run at %s requests/s were not kept", keptMost>>20, number(s.runs[0].Offered)))
+		s.warnings = append(s.warnings, fmt.Sprintf("the records of all runs took more than %d MiB: those of a run at %s were not kept", keptMost>>20, perSecond(s.runs[0].Offered)))
 		s.runs, s.sizes = slices.Delete(s.runs, 0, 1), slices.Delete(s.sizes, 0, 1)
 	}
 }
 
-// kept is the memory that the kept records take, bytes.
+// kept is the memory of the kept records, bytes.
 func (s *Session) kept() int64 {
 	total := int64(0)
 	for _, size := range s.sizes {
@@ -139,8 +138,7 @@ func (s *Session) kept() int64 {
 	return total
 }
 
-// drive does one run. Its requests end after warmup and length; length 0: with the
-// source.
+// drive does one run of warmup and length; length 0: until the source ends.
 func (s *Session) drive(ctx context.Context, what string, rate float64, concurrency int, warmup, length time.Duration) (*record.Run, error) {
 	total := warmup + length
 	if length == 0 {
@@ -148,7 +146,7 @@ func (s *Session) drive(ctx context.Context, what string, rate float64, concurre
 	}
 	params := s.params(rate, concurrency, total)
 	if s.cfg.Workload.OwnTimes() {
-		// The end of the time is then not the source's end, which the run can tell apart.
+		// The run then ends by time, not by the source, and can tell the difference.
 		params.Duration = 0
 	}
 	source, err := s.cfg.Workload.New(params)
@@ -158,7 +156,7 @@ func (s *Session) drive(ctx context.Context, what string, rate float64, concurre
 	s.sources++
 	s.repeats[rate]++
 	if concurrency == 0 {
-		rate = s.cfg.Workload.MeanRate(params) // a ramp's is not its last
+		rate = s.cfg.Workload.MeanRate(params) // a ramp's Rate is its last
 	}
 	var timer finetimer.Timer
 	if s.cfg.Timer != nil {
@@ -169,7 +167,11 @@ func (s *Session) drive(ctx context.Context, what string, rate float64, concurre
 		s.progress.Begin(what, total)
 		sampled = s.progress.Sample
 	}
-	run, err := drive.Run(ctx, drive.Options{
+	runs := s.cfg.Drive
+	if runs == nil {
+		runs = drive.Run
+	}
+	run, err := runs(ctx, drive.Options{
 		Client: s.client, Source: source, Offered: rate, Concurrency: concurrency,
 		Warmup: warmup, Duration: length, Lasts: s.cfg.Workload.Trace == "",
 		RequestTimeout: s.cfg.RequestTimeout, DrainTimeout: s.cfg.DrainTimeout, InFlightLimit: s.cfg.InFlightLimit,
@@ -185,7 +187,7 @@ func (s *Session) drive(ctx context.Context, what string, rate float64, concurre
 	return run, err
 }
 
-// warn adds what a source had to change to what those before it had.
+// warn merges a source's warnings with earlier ones.
 func (s *Session) warn(warnings []workload.Warning) {
 	for _, w := range warnings {
 		i := slices.IndexFunc(s.changed, func(other workload.Warning) bool { return other.Text == w.Text })
@@ -209,11 +211,14 @@ func (s *Session) params(rate float64, concurrency int, duration time.Duration) 
 // Outcome is the report of all runs, in rising order of rate; result is nil if there
 // was no search.
 func (s *Session) Outcome(result *search.Result) *Outcome {
-	length, err := s.cfg.length(s.objectives, s.cfg.Rate)
-	if err != nil { // Step refuses rates that need such lengths
-		length = s.cfg.Duration
+	length := time.Duration(0)
+	if result == nil {
+		length, _ = s.cfg.length(s.objectives, s.cfg.Rate) // was checked before the run
 	}
 	r := report.New(s.began, s.server, s.cfg.Workload.Describe(s.params(s.cfg.Rate, s.cfg.Concurrency, length)))
+	if result != nil {
+		r.Workload = append(r.Workload, s.lengths())
+	}
 	r.Interrupted = s.interrupted || s.Last().Interrupted
 	if result != nil {
 		r.SetSearch(*result, s.figures)
@@ -231,6 +236,24 @@ func (s *Session) Outcome(result *search.Result) *Outcome {
 	return &Outcome{Report: r, Runs: runs}
 }
 
+// lengths says how long requests were really sent, at the whole steps of a search or in
+// the only run.
+func (s *Session) lengths() string {
+	whole := s.figures
+	if n := len(whole) - 1; n > 0 && s.last != nil && s.last.Interrupted {
+		whole = whole[:n]
+	}
+	shortest, longest := whole[0].WindowS, whole[0].WindowS
+	for _, f := range whole {
+		shortest, longest = min(shortest, f.WindowS), max(longest, f.WindowS)
+	}
+	text := fmt.Sprintf("each rate was sent for %.3g s", shortest)
+	if longest-shortest >= 0.5 {
+		text += fmt.Sprintf(" to %.3g s", longest)
+	}
+	return text + fmt.Sprintf(", after a warm-up of %v", s.cfg.warmup())
+}
+
 // SweepOutcome is the report of all runs, as one sweep.
 func (s *Session) SweepOutcome() *Outcome {
 	rates := make([]float64, len(s.figures))
@@ -245,7 +268,7 @@ func (s *Session) SweepOutcome() *Outcome {
 	return s.Outcome(&result)
 }
 
-// step is what a search is told of a run.
+// step converts a run to a search's step.
 func (s *Session) step(i int) search.Step {
 	f := &s.figures[i]
 	step := search.Step{Rate: f.Rate, Summary: &f.Summary, Client: f.Client.Bottleneck}
@@ -253,6 +276,14 @@ func (s *Session) step(i int) search.Step {
 		step.Interrupted, step.Why = true, fmt.Sprintf("interrupted after %.0f s", s.last.To.Seconds())
 	}
 	return step
+}
+
+// perSecond is a rate with its unit.
+func perSecond(rate float64) string {
+	if rate == 1 {
+		return "1 request/s"
+	}
+	return number(rate) + " requests/s"
 }
 
 // number is a rate without needless digits.

@@ -14,8 +14,8 @@ import (
 	"github.com/tandem-serving/tandem/loadtest/record"
 )
 
-// A sweep around the capacity finds it, keeps the steps past the breaking point, and
-// calls them what they are.
+// A sweep around the capacity finds it, and keeps the steps past the breaking point with
+// their verdicts.
 func TestSweepAroundTheCapacity(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		progress := &begun{}
@@ -43,7 +43,7 @@ func TestSweepAroundTheCapacity(t *testing.T) {
 	})
 }
 
-// What the runs of a sweep had to change is one warning, added up.
+// The changes that a sweep's runs made to requests add up to one warning.
 func TestWarningsOfASweepAddUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		out := run(t, config(t, "--sweep=5,10", "--arrival=constant", "--duration=10s", "--warmup=0s", "--prompt-tokens=5000", "--context-tokens=64"), fourSlots, &begun{})
@@ -53,8 +53,7 @@ func TestWarningsOfASweepAddUp(t *testing.T) {
 	})
 }
 
-// An interrupted sweep has the rates that were whole, and what was seen of the last,
-// which tells nothing.
+// An interrupted sweep has its whole steps, and a last one without a verdict.
 func TestInterruptedSweep(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -86,7 +85,7 @@ func TestInterruptedSweep(t *testing.T) {
 				t.Fatalf("%s: interrupted %t, %+v, %d runs", c.name, r.Interrupted, s, len(r.Runs))
 			}
 			last := s.Steps[c.steps-1]
-			if !last.Interrupted || !last.Unknown || last.Passed || !strings.HasPrefix(last.Why, "interrupted after ") || s.Breaking != nil {
+			if !last.Interrupted || !last.Unknown || last.Passed || last.Summary.Verdict == measure.Stable || !strings.HasPrefix(last.Why, "interrupted after ") || s.Breaking != nil {
 				t.Errorf("%s: the last step is %+v, breaking at %v", c.name, last, s.Breaking)
 			}
 			if (s.MaxRate == nil) != (c.max == 0) || s.MaxRate != nil && *s.MaxRate != c.max {
@@ -96,9 +95,8 @@ func TestInterruptedSweep(t *testing.T) {
 	}
 }
 
-// The sweep of the README on a slow server: it says before it begins how long it takes,
-// leaves out rates at which the percentiles of the SLO would take the longest, and no
-// step is as long as 893 s.
+// The README's sweep on a slow server says beforehand how long it takes, and leaves out
+// the rates at which the SLO's percentiles would take longest. No step lasts 893 s.
 func TestSweepOfASlowServer(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
@@ -123,11 +121,14 @@ func TestSweepOfASlowServer(t *testing.T) {
 				t.Errorf("planned %+v, run at %v for %v s", step, f.Rate, f.WindowS+f.WarmupS)
 			}
 		}
-		// The estimate and the waits for the last answers come on top.
+		if want := "each rate was sent for 61.8 s to 247 s"; !strings.HasPrefix(out.Report.Workload[len(out.Report.Workload)-1], want) {
+			t.Errorf("workload %q, want %q", out.Report.Workload, want)
+		}
+		// The estimate and the waits for last answers add to that.
 		if took < plan.Length() || took > plan.Length()+5*time.Minute {
 			t.Errorf("planned %v, took %v", plan.Length(), took)
 		}
-		if !strings.Contains(plan.String(), "fewer rates than usual, because the verdict of each needs 445 requests") {
+		if !strings.Contains(plan.String(), "fewer rates than usual, since each takes so long\neach takes 33s with its warm-up, or longer until it has the 368 requests that ttft:p99 needs: up to ") {
 			t.Errorf("it says %q", plan)
 		}
 	})
@@ -136,12 +137,22 @@ func TestSweepOfASlowServer(t *testing.T) {
 func TestPlanInWords(t *testing.T) {
 	const s = time.Second
 	for want, plan := range map[string]loadtest.Plan{
-		"no rates":                                   {},
-		"one rate, 4 requests/s, about 33s":          {Steps: []loadtest.PlannedStep{{Rate: 4, Length: 33 * s}}},
-		"2 rates from 4 to 8 requests/s, about 1m6s": {Steps: []loadtest.PlannedStep{{Rate: 8, Length: 33 * s}, {Rate: 4, Length: 33 * s}}},
-		"2 rates from 0.5 to 8 requests/s, about 5m59s; the longest step takes 5m3s, at 0.5/s, for the 445 requests that its verdict needs; " +
-			"at 0.5/s that is too short: percentiles with too few samples are left out": {
-			Requests: 445, Steps: []loadtest.PlannedStep{{Rate: 0.5, Length: 303 * s, Short: true}, {Rate: 8, Length: 56 * s}},
+		"no rates":                          {},
+		"one rate, 4 requests/s, about 33s": {Shortest: 33 * s, Steps: []loadtest.PlannedStep{{Rate: 4, Length: 33 * s}}},
+		"2 rates from 4 to 8 requests/s, about 1m6s": {
+			Shortest: 33 * s, Steps: []loadtest.PlannedStep{{Rate: 8, Length: 33 * s}, {Rate: 4, Length: 33 * s}},
+		},
+		"2 rates from 2 to 8 requests/s, about 30s\neach takes 8s with its warm-up, or longer until it has the 20 requests that a verdict needs: up to 22s, at 2/s\nhigher rates shorten it": {
+			Requests: 20, For: "a verdict", Shortest: 8 * s, Steps: []loadtest.PlannedStep{{Rate: 2, Length: 22 * s}, {Rate: 8, Length: 8 * s}},
+		},
+		"2 rates from 0.5 to 8 requests/s, about 5m59s\neach takes 33s with its warm-up, or longer until it has the 368 requests that ttft:p99 needs: up to 5m3s, at 0.5/s\n" +
+			"to shorten it, pass higher rates, or a lower percentile in --slo: p90 needs 36\n" +
+			"at 0.5/s even 5m3s is too short for that: percentiles with too few samples are left out": {
+			Requests: 368, For: "ttft:p99", Shortest: 33 * s, Steps: []loadtest.PlannedStep{{Rate: 0.5, Length: 303 * s, Short: true}, {Rate: 8, Length: 56 * s}},
+		},
+		"searching from 4 requests/s on: at most 20 steps and 30m0s, usually less than half of that, if the highest rate is between 1 and 16/s\n" +
+			"each takes 33s with its warm-up, or longer until it has the 368 requests that ttft:p99 needs": {
+			Requests: 368, For: "ttft:p99", Shortest: 33 * s, Start: 4, Least: 1, Highest: 16, Most: 20, Bound: 30 * time.Minute,
 		},
 	} {
 		if got := plan.String(); got != want {

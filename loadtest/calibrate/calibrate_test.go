@@ -26,8 +26,8 @@ func plan() calibrate.Plan {
 	}
 }
 
-// Both parts, in one process and by their pipes: every token that was sent was
-// seen. How well they are on time is for a measurement to say.
+// Both parts, in one process over pipes: every token sent was seen. Their punctuality is
+// for a measurement to judge.
 func TestBothParts(t *testing.T) {
 	for name, http := range map[string]bool{"grpc": false, "http": true} {
 		t.Run(name, func(t *testing.T) {
@@ -62,11 +62,12 @@ func TestBothParts(t *testing.T) {
 			if r.Requests < 20 || r.Completed != r.Requests || r.Tokens != 6*r.Requests || r.Failure != "" {
 				t.Errorf("%+v", r)
 			}
-			// A busy machine may hold a request back between its arrival and its begin.
+			// A busy machine may delay a request between its arrival and the start of
+			// service.
 			if r.TTFT.Injected.P50 < 15 || r.ITL.Injected.P50 != 10 || r.ITL.Injected.P99 != 10 {
 				t.Errorf("injected %+v, %+v", r.TTFT.Injected, r.ITL.Injected)
 			}
-			// A token is never seen before it was sent, and never sent before it was due.
+			// No token is seen before it was sent, or sent before it was due.
 			if r.Delivery.P50 <= 0 || r.ServerLateness.P50 < 0 || r.TTFT.Reported.P50 < r.TTFT.Injected.P50 {
 				t.Errorf("%+v", r)
 			}
@@ -79,7 +80,7 @@ type closed struct{}
 
 func (closed) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
 
-// A fake server whose parent is gone ends, and has nothing left that runs.
+// A fake server whose parent is gone exits completely.
 func TestServerWithoutAParent(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	for _, http := range []bool{false, true} {
@@ -149,7 +150,7 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// What is no tandem cannot be measured, and nothing is left behind.
+// A program other than tandem fails the measurement, and nothing is left running.
 func TestMeasureWithoutItsParts(t *testing.T) {
 	for _, binary := range []string{"/nowhere/tandem", "/bin/true", "/bin/cat"} {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)

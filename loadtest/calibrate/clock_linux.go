@@ -2,7 +2,7 @@ package calibrate
 
 import "golang.org/x/sys/unix"
 
-// monotonicNow is the machine's monotonic clock, nanoseconds.
+// monotonicNow reads the machine's monotonic clock, nanoseconds.
 func monotonicNow() int64 {
 	var spec unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &spec) // cannot fail for this clock

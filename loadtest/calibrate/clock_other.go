@@ -4,5 +4,5 @@ package calibrate
 
 import "time"
 
-// monotonicNow is the wall clock where no monotonic one is shared by processes.
+// monotonicNow reads the wall clock, since no monotonic clock is shared by processes.
 func monotonicNow() int64 { return time.Now().UnixNano() }

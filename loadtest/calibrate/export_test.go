@@ -5,7 +5,7 @@ import (
 	"io"
 )
 
-// Join holds what the two parts wrote against each other.
+// Join compares the reports of the two parts.
 func Join(p Plan, server, load io.Reader) (*Result, error) {
 	var saw seen
 	if err := gob.NewDecoder(load).Decode(&saw); err != nil {

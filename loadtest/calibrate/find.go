@@ -2,27 +2,27 @@ package calibrate
 
 import "context"
 
-// DispatchDelayMost is the dispatch delay at p99, milliseconds, up to which a number
-// of streams counts as held.
+// DispatchDelayMost is the maximum p99 dispatch delay, milliseconds, at which streams
+// count as held.
 const DispatchDelayMost = 1.0
 
-// findSteps bounds how many measurements a search takes, findClose how near its ends
-// have to be, as a share.
+// findSteps bounds the measurements of a search; findClose is the relative width at which
+// it stops.
 const (
 	findSteps = 12
 	findClose = .1
 )
 
-// Held reports that the generator held the plan's streams: each request ended well
-// and was sent on time, and the streams were really there.
+// Held reports whether the generator held the plan's streams: every request succeeded and
+// was sent on time, and the streams existed.
 func (r *Result) Held() bool {
 	return r.Requests > 0 && r.Completed == r.Requests && r.DispatchDelay.P99 < DispatchDelayMost &&
 		r.StreamsMax >= r.Plan.Streams*8/10
 }
 
-// FindMax looks for the most streams that are held: it doubles those of the plan
-// until a measurement fails, then bisects. all are the results in their order; best
-// is nil if not even the plan's were held.
+// FindMax searches for the most streams that are held: it doubles the plan's streams
+// until a measurement fails, then bisects. all are the results in order; best is nil if
+// not even the plan's streams were held.
 func FindMax(ctx context.Context, p Plan, measure func(context.Context, Plan) (*Result, error)) (best *Result, all []*Result, err error) {
 	low, high := 0, 0
 	for range findSteps {
@@ -45,7 +45,7 @@ func FindMax(ctx context.Context, p Plan, measure func(context.Context, Plan) (*
 			p.Streams = (low + high) / 2
 		}
 		if p.Validate() != nil {
-			return best, all, nil // more than a plan can have
+			return best, all, nil // more than a plan allows
 		}
 	}
 	return best, all, nil

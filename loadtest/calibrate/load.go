@@ -14,18 +14,18 @@ import (
 	"github.com/tandem-serving/tandem/loadtest/workload"
 )
 
-// seen is what the generator's process says at its end. Moments are since Start,
-// which is by the machine's monotonic clock, nanoseconds.
+// seen is the report of the generator's process. Times are since Start, nanoseconds on
+// the machine's monotonic clock.
 type seen struct {
 	Start    int64
 	From, To time.Duration
 	Requests []request
 	Client   record.Client
-	// CPUShare is that of its cores from From to To.
+	// CPUShare of its cores between From and To.
 	CPUShare float64
 }
 
-// request is what a client reported of one.
+// request is a client's report of one request.
 type request struct {
 	ID                         string
 	Completed                  bool
@@ -34,8 +34,8 @@ type request struct {
 	Arrivals                   []time.Duration
 }
 
-// Load holds the plan's streams against the fake server at address and writes what it
-// saw to out. The end of ctx is an error.
+// Load holds the plan's streams against the fake server at address and writes its report
+// to out. It fails if ctx ends.
 func Load(ctx context.Context, p Plan, address string, out io.Writer) error {
 	server, err := dial(p, address)
 	if err != nil {
@@ -77,7 +77,7 @@ func dial(p Plan, address string) (client.Client, error) {
 	return client.NewTandem(client.TandemConfig{Address: address, Connections: p.Connections})
 }
 
-// cpuShare is the share of its cores that the process used from From to To.
+// cpuShare is the share of its cores that the process used between From and To.
 func cpuShare(run *record.Run) float64 {
 	var first, last record.Sample
 	for _, s := range run.Samples {
@@ -98,7 +98,7 @@ func cpuShare(run *record.Run) float64 {
 // vocabularySize bounds the prompts' token ids.
 const vocabularySize = 1 << 15
 
-// poisson is a source of requests that come independently of one another.
+// poisson is a source of independent requests.
 type poisson struct {
 	plan   Plan
 	chance *rand.Rand

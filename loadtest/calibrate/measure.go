@@ -15,22 +15,22 @@ import (
 	"github.com/tandem-serving/tandem/loadtest/processor"
 )
 
-// Processes says how the two parts of a measurement are started: each argument list
-// ends in a call of Serve or Load, with standard input and output.
+// Processes says how to start the two processes of a measurement. Each argument list must
+// lead to a call of Serve or Load on standard input and output.
 type Processes struct {
 	// Binary is the program.
 	Binary string
-	// Server are the arguments of the fake server for a plan, Load those of the
-	// generator for a plan and the fake server's address.
+	// Server are the arguments of the fake server, Load those of the generator, given the
+	// fake server's address.
 	Server func(Plan) []string
 	Load   func(p Plan, address string) []string
 }
 
-// childTimeout is what a part may take beyond the time of the plan.
+// childTimeout is how long a process may take beyond the plan's time.
 const childTimeout = 30 * time.Second
 
-// Measure starts a fake server and a generator, each on a core of its own if there are
-// two, and holds what they say against each other. It returns when both have ended.
+// Measure runs a fake server and a generator, each on its own core if there are two, and
+// compares their reports. It returns when both have ended.
 func Measure(ctx context.Context, p Plan, processes Processes) (*Result, error) {
 	if err := p.Validate(); err != nil {
 		return nil, err
@@ -59,7 +59,7 @@ func Measure(ctx context.Context, p Plan, processes Processes) (*Result, error) 
 	out := bufio.NewReader(stdout)
 	result, err := measure(ctx, p, processes, clientCore, out, stdin)
 	if err != nil {
-		_ = stdin.Close() // its end ends the fake server
+		_ = stdin.Close() // ends the fake server
 		_, _ = io.Copy(io.Discard, out)
 	}
 	if waited := server.Wait(); waited != nil && err == nil {
@@ -72,8 +72,7 @@ func Measure(ctx context.Context, p Plan, processes Processes) (*Result, error) 
 	return result, nil
 }
 
-// measure runs the generator against the fake server, ends that, and joins what both
-// say.
+// measure runs the generator, stops the fake server, and joins their reports.
 func measure(ctx context.Context, p Plan, processes Processes, cores []int, out *bufio.Reader, stdin io.Closer) (*Result, error) {
 	address, err := out.ReadString('\n')
 	if err != nil {

@@ -1,9 +1,9 @@
-// Package calibrate measures the load generator itself: a fake server with known
-// latency runs in one process, the generator in another, each on a core of its own,
-// and what the one reports is held against what the other sent.
+// Package calibrate measures the load generator itself: a fake server with known latency
+// runs in one process, the generator in another, each on its own core, and their reports
+// are compared.
 //
-// The command line imports it. Measure starts the two processes and waits for both;
-// Serve and Load are what they run.
+// The command line imports it. Measure starts both processes and waits for them; they run
+// Serve and Load.
 package calibrate
 
 import (
@@ -14,29 +14,28 @@ import (
 	"github.com/tandem-serving/tandem/loadtest/fakeserver"
 )
 
-// Plan is one measurement: so many streams held for so long.
+// Plan is one measurement: a number of streams held for a time.
 type Plan struct {
-	// Streams is how many are held, on average: requests come as a Poisson process
-	// whose rate is Streams divided by the time that one takes.
+	// Streams is the mean number held: requests are a Poisson process of rate Streams
+	// divided by the time of one stream.
 	Streams int `json:"streams"`
-	// Duration is how long they are held, after the time that one stream takes, in
-	// which their number rises.
+	// Duration is the measured time, after a ramp-up of one stream's time.
 	Duration time.Duration `json:"duration_ns"`
-	// TokensPerStream is how many tokens each brings.
+	// TokensPerStream is the output length.
 	TokensPerStream int `json:"tokens_per_stream"`
-	// PromptTokens is how many each sends.
+	// PromptTokens is the prompt length.
 	PromptTokens int `json:"prompt_tokens"`
-	// TTFT and ITL are what the fake server injects.
+	// TTFT and ITL are injected by the fake server.
 	TTFT fakeserver.Delay `json:"ttft"`
 	ITL  fakeserver.Delay `json:"itl"`
-	// Coalesce is how long the fake server may keep a token to send more together: it
-	// costs less so, and real servers send the tokens of a step together.
+	// Coalesce is how long the fake server may delay a token to batch messages. That
+	// saves CPU time, and real servers send the tokens of a step together.
 	Coalesce time.Duration `json:"coalesce_ns"`
-	// Connections is how many the streams are spread over; 0: the client's default.
+	// Connections to spread the streams over. 0: the client's default.
 	Connections int `json:"connections"`
-	// HTTP: by OpenAI's completions, server-sent events, instead of gRPC.
+	// HTTP selects OpenAI's completions over server-sent events instead of gRPC.
 	HTTP bool `json:"http,omitempty"`
-	// Seed is where all chance comes from.
+	// Seed of all randomness.
 	Seed uint64 `json:"seed"`
 }
 
@@ -60,21 +59,21 @@ func (p Plan) Validate() error {
 }
 
 const (
-	// maxStreams is the most streams of a plan.
+	// maxStreams per plan.
 	maxStreams = 100_000
-	// maxTokens is the most tokens of a plan: each takes some 60 bytes.
+	// maxTokens per plan, at about 60 bytes each.
 	maxTokens = 50_000_000
 )
 
-// length is how long a stream takes on average.
+// length is the mean time of a stream.
 func (p Plan) length() time.Duration {
 	return p.TTFT.Mean + time.Duration(p.TokensPerStream-1)*p.ITL.Mean
 }
 
-// rate is how many requests come in a second.
+// rate is requests per second.
 func (p Plan) rate() float64 { return float64(p.Streams) / p.length().Seconds() }
 
-// tokens is how many come in all.
+// tokens is the expected total.
 func (p Plan) tokens() float64 {
 	return p.rate() * (p.length() + p.Duration).Seconds() * float64(p.TokensPerStream)
 }

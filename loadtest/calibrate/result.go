@@ -6,41 +6,40 @@ import (
 	"time"
 )
 
-// Result is what one measurement found. All times are milliseconds.
+// Result is the outcome of a measurement. All times are milliseconds.
 type Result struct {
 	Plan Plan `json:"plan"`
-	// Requests were due in the measured time; Completed of them ended well.
+	// Requests due in the measured time, and how many of them succeeded.
 	Requests  int `json:"requests"`
 	Completed int `json:"completed"`
-	// Tokens came for them.
+	// Tokens received for them.
 	Tokens int `json:"tokens"`
-	// StreamsMax is the most that were held at one time.
+	// StreamsMax is the maximum concurrency.
 	StreamsMax int `json:"streams_max"`
-	// Cores are those of the generator; CPUShare is how much of them it used,
-	// GCShare how much of that its collector did, GCPauseMax its longest pause.
+	// Cores of the generator, the share of them it used, the garbage collector's part of
+	// that, and its longest pause.
 	Cores      int     `json:"cores"`
 	CPUShare   float64 `json:"cpu_share"`
 	GCShare    float64 `json:"gc_share"`
 	GCPauseMax float64 `json:"gc_pause_max_ms"`
-	// ServerCPUSeconds is what the fake server used from its start on.
+	// ServerCPUSeconds used by the fake server since its start.
 	ServerCPUSeconds float64 `json:"server_cpu_seconds"`
-	// Pinned: generator and fake server had a core each, of their own.
+	// Pinned: generator and fake server each had their own core.
 	Pinned bool `json:"pinned"`
-	// DispatchDelay is from when a request was due to when the generator began to send
-	// it, SendTime from then to when it was with the transport.
+	// DispatchDelay is from the due time to the start of sending, SendTime from there
+	// until the transport has the request.
 	DispatchDelay Spread `json:"dispatch_delay_ms"`
 	SendTime      Spread `json:"send_time_ms"`
-	// Delivery is from when the fake server handed a token to its transport to when the
-	// generator looked at it.
+	// Delivery is from the fake server's write of a token to the generator's read.
 	Delivery Spread `json:"delivery_ms"`
-	// ServerLateness is how late the fake server itself sent, against its schedule.
+	// ServerLateness is how far the fake server was behind its schedule.
 	ServerLateness Spread `json:"server_lateness_ms"`
-	// TTFT, from when a request was due, and ITL against what was injected.
+	// TTFT (from the due time) and ITL, compared with the injected values.
 	TTFT Error `json:"ttft"`
 	ITL  Error `json:"itl"`
-	// Bottleneck is the generator's own verdict on itself.
+	// Bottleneck is the generator's own verdict.
 	Bottleneck string `json:"bottleneck,omitempty"`
-	// Failure is the first request's that did not end well.
+	// Failure of the first request that failed.
 	Failure string `json:"failure,omitempty"`
 }
 
@@ -51,26 +50,27 @@ type Spread struct {
 	Max float64 `json:"max"`
 }
 
-// Error is a latency as it was injected, as the fake server sent it and as the
-// generator reported it, milliseconds.
+// Error compares a latency as injected, as sent by the fake server, and as reported by
+// the generator, milliseconds.
 type Error struct {
 	Injected Spread `json:"injected"`
 	Sent     Spread `json:"sent"`
 	Reported Spread `json:"reported"`
-	// P50 and P99 are reported less injected: the generator's error and the fake server's.
+	// P50 and P99 are reported minus injected: the error of generator and fake server
+	// together.
 	P50 float64 `json:"error_p50"`
 	P99 float64 `json:"error_p99"`
-	// Each is the spread of that difference over single samples.
+	// Each is the distribution of that difference over samples.
 	Each Spread `json:"error_each"`
 }
 
-// join holds what was seen against what was served.
+// join compares what was seen with what was served.
 func join(p Plan, server served, client seen) (*Result, error) {
 	log := make(map[string]int, len(server.Log))
 	for i, d := range server.Log {
 		log[d.ID] = i
 	}
-	// By the fake server's clock: what the generator calls 0.
+	// The generator's time 0 by the fake server's clock.
 	shift := time.Duration(client.Start - server.Start)
 	r := &Result{
 		Plan: p, StreamsMax: client.Client.InFlightMax, Cores: client.Client.Cores, CPUShare: client.CPUShare,

@@ -16,16 +16,16 @@ import (
 	"github.com/tandem-serving/tandem/loadtest/processor"
 )
 
-// served is what the fake server's process says at its end. Moments of the log are
-// since Start, which is by the machine's monotonic clock, nanoseconds.
+// served is the report of the fake server's process. Times are since Start, nanoseconds
+// on the machine's monotonic clock.
 type served struct {
 	Start      int64
 	CPUSeconds float64
 	Log        []*fakeserver.Served
 }
 
-// Serve serves the plan's shape on a free port of the loopback, whose address it
-// writes to out as a line, until in ends or ctx does. Then it writes its log.
+// Serve serves the plan's shape on a free loopback port and writes its address to out as
+// a line. When in or ctx ends, it writes its log.
 func Serve(ctx context.Context, p Plan, in io.Reader, out io.Writer) error {
 	engine, err := fakeserver.NewEngine(p.shape(), true, nil)
 	if err != nil {
@@ -54,24 +54,24 @@ func Serve(ctx context.Context, p Plan, in io.Reader, out io.Writer) error {
 		return err
 	}
 	ended := make(chan struct{})
-	// It outlives this function by no more than the process, if ctx ends first.
+	// If ctx ends first, this goroutine lives until the process ends.
 	go func() {
-		_, _ = io.Copy(io.Discard, in) // the end is all that counts
+		_, _ = io.Copy(io.Discard, in) // only the end matters
 		close(ended)
 	}()
 	select {
 	case <-ended:
 	case <-ctx.Done():
 	case err := <-failed:
-		stop() // what it has taken so far
+		stop() // requests served so far
 		return errors.Join(errors.New("the fake server stopped serving"), err)
 	}
-	used, _ := processor.CPUSeconds(os.Getpid()) // 0 where the system does not say
+	used, _ := processor.CPUSeconds(os.Getpid()) // 0 if unknown
 	stop()
 	return gob.NewEncoder(out).Encode(served{start, used, engine.Log()})
 }
 
-// server is a fake server by some protocol.
+// server is a fake server of some protocol.
 type server interface {
 	Serve(net.Listener) error
 	Stop()
@@ -84,5 +84,5 @@ func newServer(p Plan, engine *fakeserver.Engine) (server, error) {
 	return fakeserver.NewServer(engine), nil
 }
 
-// monotonic is a moment by the machine's monotonic clock, which processes share.
+// monotonic converts a time to the machine's monotonic clock, which processes share.
 func monotonic(at time.Time) int64 { return monotonicNow() - int64(time.Since(at)) }

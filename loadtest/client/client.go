@@ -1,8 +1,7 @@
-// Package client sends requests to servers and notes what comes back, when. There
-// is one for Tandem's gRPC API and one for HTTP servers that follow OpenAI's.
+// Package client sends requests to servers and records the responses with their times. It
+// has clients for Tandem's gRPC API and for OpenAI-compatible HTTP servers.
 //
-// Anything may import it. A client owns its connections; the goroutines that it
-// starts end with Close.
+// Anything may import it. A client owns its connections; its goroutines end with Close.
 package client
 
 import (
@@ -14,78 +13,77 @@ import (
 	"github.com/tandem-serving/tandem/loadtest/workload"
 )
 
-// Client speaks to the server under load. All methods are safe for concurrent use.
+// Client talks to the server under load. Its methods are safe for concurrent use.
 type Client interface {
-	// Describe says what is measured. It asks the server, so it also finds out early
-	// that nobody is there; the error says what to do.
+	// Describe asks the server what it is, and so detects early that it is unreachable.
+	// The error says what to do.
 	Describe(ctx context.Context) (Description, error)
-	// Do sends a request, waits for the whole answer, and fills r from Sent on:
-	// everything that happens is in r, Outcome and Error included. A cancelled ctx
-	// ends it soon, with Outcome Cancelled; a deadline of ctx with TimedOut. The
-	// answer is kept only if q.Then is set.
+	// Do sends a request, waits for the whole response, and fills r from Sent on,
+	// including Outcome and Error. Cancelling ctx gives Outcome Cancelled, its deadline
+	// TimedOut. The answer is kept only if q.Then is set.
 	Do(ctx context.Context, q *workload.Request, clock Clock, r *record.Record) workload.Answer
-	// Close ends connections. No Do may be running.
+	// Close closes connections. No Do may be running.
 	Close() error
 }
 
-// Description says what is measured.
+// Description is the server under load.
 type Description struct {
-	// Kind is "tandem", "openai" or another protocol.
+	// Kind is the protocol: "tandem", "openai" or another.
 	Kind string `json:"kind"`
-	// Address is what was dialled.
+	// Address dialled.
 	Address string `json:"address"`
 	// Model is the model's name.
 	Model string `json:"model"`
-	// VocabularySize and ContextTokens are the model's; 0 if the server does not say.
+	// VocabularySize and ContextTokens of the model; 0 if the server does not report
+	// them.
 	VocabularySize int `json:"vocabulary_size,omitempty"`
 	ContextTokens  int `json:"context_tokens,omitempty"`
-	// TextOnly: it takes text, not token ids.
+	// TextOnly: accepts text but not token ids.
 	TextOnly bool `json:"text_only,omitempty"`
-	// Server is what it calls itself; empty if it does not say.
+	// Server is its name and version, if reported.
 	Server string `json:"server,omitempty"`
 }
 
-// Clock counts from the start of a run, by the monotonic clock, and takes note of
-// what comes.
+// Clock is the time since the start of a run, monotonic, with the run's counts.
 type Clock struct {
 	start  time.Time
 	counts *Counts
 }
 
-// NewClock is a clock whose 0 is start. It counts nothing.
+// NewClock returns a clock that starts at start, without counts.
 func NewClock(start time.Time) Clock { return Clock{start: start} }
 
-// Counting is the same clock, with the counts that clients add to.
+// Counting returns the same clock with counts for clients to add to.
 func (c Clock) Counting(counts *Counts) Clock { return Clock{c.start, counts} }
 
 // Now is the time since the start.
 func (c Clock) Now() time.Duration { return time.Since(c.start) }
 
-// Start is the clock's 0.
+// Start is the clock's time 0.
 func (c Clock) Start() time.Time { return c.start }
 
-// CountAdmitted notes, for a run's progress, that the server accepted a request.
+// CountAdmitted counts an admitted request for live progress.
 func (c Clock) CountAdmitted() {
 	if c.counts != nil {
 		c.counts.admitted.Add(1)
 	}
 }
 
-// CountTokens notes, for a run's progress, that n tokens came.
+// CountTokens counts received tokens for live progress.
 func (c Clock) CountTokens(n int) {
 	if c.counts != nil {
 		c.counts.tokens.Add(int64(n))
 	}
 }
 
-// Counts are what has come so far in a run, for its live progress. All methods are
-// safe for concurrent use; the zero value is ready.
+// Counts are a run's live counts. Methods are safe for concurrent use; the zero value is
+// ready.
 type Counts struct {
 	admitted, tokens atomic.Int64
 }
 
-// Admitted is how many requests the server accepted.
+// Admitted is the number of admitted requests.
 func (c *Counts) Admitted() int { return int(c.admitted.Load()) }
 
-// Tokens is how many tokens came.
+// Tokens is the number of tokens received.
 func (c *Counts) Tokens() int64 { return c.tokens.Load() }

@@ -22,7 +22,7 @@ import (
 	"golang.org/x/net/http/httpguts"
 )
 
-// The APIs of an OpenAI server.
+// APIs of an OpenAI-compatible server.
 const (
 	// CompletionsAPI is POST /v1/completions.
 	CompletionsAPI = "completions"
@@ -33,49 +33,47 @@ const (
 const (
 	connectTimeout   = 10 * time.Second
 	handshakeTimeout = 10 * time.Second
-	// idleConnections are kept for the next requests, idleTimeout long. Open loop
-	// needs as many as there ever are requests at one time. A request that meets a
-	// server that is just closing its connection fails, so the client closes first:
-	// uvicorn, which vLLM and SGLang run in, does after 5 s.
+	// Open loop needs as many idle connections as it ever has requests in flight. A
+	// request sent while the server closes its connection fails, so the client closes
+	// idle connections first: uvicorn, used by vLLM and SGLang, does so after 5 s.
 	idleConnections = 1 << 16
 	idleTimeout     = 4 * time.Second
-	// maxHeaderBytes bounds an answer's headers.
+	// maxHeaderBytes bounds a response's headers.
 	maxHeaderBytes = 64 << 10
 )
 
-// OpenAIConfig says how to speak to a server that follows OpenAI's HTTP API.
+// OpenAIConfig configures a client of an OpenAI-compatible HTTP API.
 type OpenAIConfig struct {
-	// URL is where the API is, with or without /v1: "http://127.0.0.1:8000".
+	// URL of the API, with or without /v1: "http://127.0.0.1:8000".
 	URL string
 	// API is CompletionsAPI or ChatAPI; empty: CompletionsAPI.
 	API string
-	// Model is the model to ask for; empty: the first that the server lists.
+	// Model to request; empty: the first one listed.
 	Model string
-	// APIKey goes as a bearer token; empty: none.
+	// APIKey is sent as a bearer token; empty: none.
 	APIKey string
-	// Headers go with each request, "Name: value" each.
+	// Headers for each request, "Name: value" each.
 	Headers []string
-	// Body is a JSON object whose members go into each request's body, in place of
-	// ours if those have the same name; null leaves ours out. Empty: none.
+	// Body is a JSON object whose members are merged into each request's body and replace
+	// members of the same name; null removes one. Empty: none.
 	Body string
-	// TokenIDs: the server takes prompts of token ids, as OpenAI, vLLM and SGLang do
-	// for completions. VocabularySize is then how many there are.
+	// TokenIDs: the server accepts prompts of token ids, as OpenAI, vLLM and SGLang do
+	// for completions. VocabularySize is then required.
 	TokenIDs       bool
 	VocabularySize int
-	// MaxCompletionTokens: say max_completion_tokens where else it is max_tokens, as
-	// OpenAI wants it for chats with reasoning models.
+	// MaxCompletionTokens: send max_completion_tokens in place of max_tokens, as OpenAI
+	// requires for chats with reasoning models.
 	MaxCompletionTokens bool
-	// ContinuousUsage asks for the count of tokens with each message, as vLLM and
-	// SGLang give it: only so is it known how many a message carries. Others may
-	// refuse the request.
+	// ContinuousUsage asks for token counts with each message, as vLLM and SGLang
+	// support; without them, the number of tokens per message is unknown. Other servers
+	// may refuse the request.
 	ContinuousUsage bool
-	// Insecure: do not check the server's certificate.
+	// Insecure disables verification of the server's certificate.
 	Insecure bool
 }
 
-// RegisterFlags adds the flags; what is set in c are the defaults. The API key has
-// a flag too, but whoever lists processes can read it there: commands take it from
-// OPENAI_API_KEY.
+// RegisterFlags registers the flags with the values in c as defaults. Process listings
+// show the flag for the API key, so commands read it from OPENAI_API_KEY.
 func (c *OpenAIConfig) RegisterFlags(fs *pflag.FlagSet) {
 	c.API = cmp.Or(c.API, CompletionsAPI)
 	fs.StringVar(&c.URL, "openai", c.URL, "URL of a server with OpenAI's API, with or without /v1")
@@ -91,16 +89,16 @@ func (c *OpenAIConfig) RegisterFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&c.Insecure, "openai-insecure", c.Insecure, "do not check the server's certificate")
 }
 
-// settings are a configuration, checked and taken apart.
+// settings are a validated and parsed configuration.
 type settings struct {
 	cfg    OpenAIConfig
-	base   *url.URL // up to the version
+	base   *url.URL // up to and including the version
 	header http.Header
-	// extra is what Body has.
+	// extra is the parsed Body.
 	extra map[string]json.RawMessage
 }
 
-// ownMembers are those of a request that decide how its answer is read.
+// ownMembers determine how the response is parsed, so Body must not set them.
 var ownMembers = []string{"model", "prompt", "messages", "stream", "n", "best_of", "echo"}
 
 func newSettings(cfg OpenAIConfig) (settings, error) {
@@ -135,8 +133,8 @@ func newSettings(cfg OpenAIConfig) (settings, error) {
 	if cfg.APIKey != "" {
 		s.header.Set("Authorization", "Bearer "+cfg.APIKey)
 	}
-	// What the URL has of a user becomes a header, as it would, and leaves the URL,
-	// which reports and errors name.
+	// A user in the URL becomes a header and is removed from the URL, which appears in
+	// reports and errors.
 	if u := s.base.User; u != nil {
 		if s.header.Get("Authorization") == "" {
 			password, _ := u.Password()
@@ -161,10 +159,10 @@ func newSettings(cfg OpenAIConfig) (settings, error) {
 	return s, nil
 }
 
-// versioned finds a version in a URL's path, as in /v1 or /v1beta/openai.
+// versioned matches a version in a URL's path, as in /v1 or /v1beta/openai.
 var versioned = regexp.MustCompile(`/v[0-9][^/]*(/|$)`)
 
-// baseURL is the URL up to the version.
+// baseURL is the URL up to and including the version.
 func baseURL(text string) (*url.URL, error) {
 	if text == "" {
 		return nil, errors.New("no URL: pass --openai http://HOST:PORT")
@@ -194,25 +192,25 @@ func baseURL(text string) (*url.URL, error) {
 	return u, nil
 }
 
-// openAI is a server with OpenAI's HTTP API.
+// openAI is a client of an OpenAI-compatible server.
 type openAI struct {
 	settings
 
 	transport *http.Transport
 	client    *http.Client
 	endpoint  string
-	// model is what is asked for, once it is known.
+	// model to request, once known.
 	model atomic.Pointer[string]
-	// endings are the streams whose answers have ended and which may end themselves.
+	// endings counts finished responses whose streams have not ended.
 	endings sync.WaitGroup
 }
 
-// NewOpenAI is a client of a server that follows OpenAI's HTTP API. It does not
-// connect yet. The error is about the configuration.
+// NewOpenAI returns a client of an OpenAI-compatible HTTP API. It does not connect yet;
+// the error concerns the configuration.
 //
-// Each request has a connection of its own, over HTTP/2 a stream; none waits for
-// another's. Neither proxies nor redirects are followed and nothing is compressed:
-// what is measured is the server at that address.
+// Each request has its own connection, or HTTP/2 stream, and waits for no other. There
+// are no proxies, redirects or compression, so that the measured server is the one at
+// that address.
 func NewOpenAI(cfg OpenAIConfig) (Client, error) {
 	s, err := newSettings(cfg)
 	if err != nil {
@@ -221,7 +219,7 @@ func NewOpenAI(cfg OpenAIConfig) (Client, error) {
 	t := &openAI{settings: s, transport: &http.Transport{
 		DialContext:            (&net.Dialer{Timeout: connectTimeout}).DialContext,
 		TLSHandshakeTimeout:    handshakeTimeout,
-		TLSClientConfig:        &tls.Config{InsecureSkipVerify: cfg.Insecure, MinVersion: tls.VersionTLS12}, //nolint:gosec // asked for
+		TLSClientConfig:        &tls.Config{InsecureSkipVerify: cfg.Insecure, MinVersion: tls.VersionTLS12}, //nolint:gosec // on request
 		ForceAttemptHTTP2:      true,
 		DisableCompression:     true,
 		MaxIdleConns:           idleConnections,
@@ -244,7 +242,7 @@ func NewOpenAI(cfg OpenAIConfig) (Client, error) {
 	return t, nil
 }
 
-// Close implements Client. It waits for the ends of streams, 100 ms at most.
+// Close implements Client. It waits up to 100 ms for streams to end.
 func (t *openAI) Close() error {
 	t.endings.Wait()
 	t.transport.CloseIdleConnections()

@@ -8,9 +8,9 @@ import (
 	"github.com/tandem-serving/tandem/loadtest/workload"
 )
 
-// body is a request's JSON. Members that are no part of OpenAI's API go along only
-// if the request needs them, since many servers refuse what they do not know:
-// ignore_eos and min_tokens for Exact, priority and cache_salt, which are vLLM's.
+// body builds a request's JSON. Members outside OpenAI's API are sent only if needed,
+// since many servers reject unknown ones: ignore_eos and min_tokens for Exact, and vLLM's
+// priority and cache_salt.
 func (s *settings) body(model string, q *workload.Request) ([]byte, error) {
 	body := map[string]any{"model": model, "temperature": q.Temperature, "stream": true}
 	var err error
@@ -31,7 +31,7 @@ func (s *settings) body(model string, q *workload.Request) ([]byte, error) {
 	}
 	body[maxTokens] = q.MaxTokens
 	if q.Temperature > 0 {
-		// Some servers keep seeds in 32 bits.
+		// Some servers have 32-bit seeds.
 		body["seed"] = q.Seed & math.MaxInt32
 	}
 	if q.Exact {
@@ -70,7 +70,7 @@ func prompt(p workload.Prompt) (any, error) {
 	return nil, errors.New("the prompt is empty")
 }
 
-// messages are those of a conversation, or the text as a user's.
+// messages of a conversation, or the text as a user message.
 func messages(p workload.Prompt) ([]workload.Message, error) {
 	switch {
 	case len(p.Chat) > 0:

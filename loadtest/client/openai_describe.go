@@ -16,16 +16,16 @@ import (
 )
 
 const (
-	// maxModelsBytes bounds the list of models: OpenAI's own is some 20 KiB.
+	// maxModelsBytes bounds the list of models. OpenAI's is about 20 KiB.
 	maxModelsBytes = 4 << 20
-	// maxErrorBodyBytes is how much of an error's body is read for its message.
+	// maxErrorBodyBytes bounds how much of an error body is read.
 	maxErrorBodyBytes = 16 << 10
-	// namedModels is how many models an error names.
+	// namedModels is how many models an error lists.
 	namedModels = 10
 )
 
-// modelCard is what is read of a model in GET /v1/models: max_model_len is vLLM's
-// and SGLang's, meta is llama.cpp's.
+// modelCard is the parsed part of a model in GET /v1/models. max_model_len is from vLLM
+// and SGLang, meta from llama.cpp.
 type modelCard struct {
 	ID      string `json:"id"`
 	OwnedBy string `json:"owned_by"`
@@ -36,7 +36,7 @@ type modelCard struct {
 	} `json:"meta"`
 }
 
-// Describe implements Client, by GET /v1/models.
+// Describe implements Client with GET /v1/models.
 func (t *openAI) Describe(ctx context.Context) (Description, error) {
 	ctx, cancel := context.WithTimeout(ctx, describeTimeout)
 	defer cancel()
@@ -60,7 +60,7 @@ func (t *openAI) Describe(ctx context.Context) (Description, error) {
 	case http.StatusOK:
 	case http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotImplemented:
 		if t.cfg.Model != "" {
-			// A gateway that does not list models is no reason not to measure one.
+			// Gateways without a model list can still be measured.
 			return d, nil
 		}
 		return d, fmt.Errorf("%s does not exist (HTTP %d): check that %s is the URL of an OpenAI server up to /v1; if it lists no models, pass --openai-model",
@@ -93,11 +93,11 @@ func (t *openAI) Describe(ctx context.Context) (Description, error) {
 	return d, nil
 }
 
-// choose finds the model to ask for. Its ID is then the name to ask with.
+// choose picks the model to request. The result's ID is the name to request.
 func (t *openAI) choose(models []modelCard) (modelCard, error) {
 	names := make([]string, 0, namedModels+1)
 	for _, m := range models {
-		// Ollama lists with a tag, and takes names without.
+		// Ollama lists names with a tag and accepts them without.
 		if t.cfg.Model == "" || m.ID == t.cfg.Model || m.ID == t.cfg.Model+":latest" {
 			return m, nil
 		}
@@ -113,7 +113,7 @@ func (t *openAI) choose(models []modelCard) (modelCard, error) {
 	return modelCard{}, fmt.Errorf("the server at %s has no model %q: pass --openai-model with one of %s", t.base, t.cfg.Model, strings.Join(names, ", "))
 }
 
-// refused says why there was no answer but a status.
+// refused is the error for a response with an error status.
 func (t *openAI) refused(where string, response *http.Response) error {
 	said := failureOf(response)
 	switch status := response.StatusCode; {
@@ -129,7 +129,7 @@ func (t *openAI) refused(where string, response *http.Response) error {
 	}
 }
 
-// noAnswer says why there was none.
+// noAnswer is the error for a request without response.
 func (t *openAI) noAnswer(ctx context.Context, err error) error {
 	_, untrusted := errors.AsType[*tls.CertificateVerificationError](err)
 	_, unnamed := errors.AsType[*net.DNSError](err)
@@ -151,7 +151,7 @@ func (t *openAI) noAnswer(ctx context.Context, err error) error {
 	return fmt.Errorf("%s did not answer as an HTTP server: check that it is an OpenAI server, and whether to use http or https (%w)", t.base, rootCause(err))
 }
 
-// rootCause is an error of net/http without the method and the URL before it.
+// rootCause strips the method and URL from an error of net/http.
 func rootCause(err error) error {
 	if next := errors.Unwrap(err); next != nil && strings.HasSuffix(err.Error(), next.Error()) {
 		return rootCause(next)
@@ -159,7 +159,7 @@ func rootCause(err error) error {
 	return err
 }
 
-// failureOf is what a response that is an error says, in one line, shortened.
+// failureOf is an error response's message, in one shortened line.
 func failureOf(response *http.Response) string {
 	data, err := io.ReadAll(io.LimitReader(response.Body, maxErrorBodyBytes))
 	text := string(data)

@@ -24,34 +24,32 @@ import (
 )
 
 const (
-	// afterDone is how long the end of a stream is waited for after its last event:
-	// with it, its connection is free for another request. The answer ended before.
+	// afterDone is how long to wait for the stream to end after its last event, so that
+	// its connection can be reused. The recorded end is the last event.
 	afterDone = 100 * time.Millisecond
-	// maxAfterDone is how much may come in that time.
+	// maxAfterDone bounds the bytes read in that time.
 	maxAfterDone = 4 << 10
-	// What Code is if there is no status to blame: the connection failed, or the
-	// stream was not what it should be.
+	// Codes without a status: the connection failed, or the stream was invalid.
 	codeConnection, codeStream = "connection", "stream"
-	// codeTimeout is that of a request which the client's own limit ended.
+	// codeTimeout: the client's own limit ended the request.
 	codeTimeout = "timeout"
-	// CodeClient is the code of a record if this machine could not send the request,
-	// whose outcome is then Unsent: the server knows nothing of it.
+	// CodeClient means that this machine could not send the request, so the server never saw it.
+	// The outcome is Unsent.
 	CodeClient = "client"
 )
 
-// failure is an answer that went wrong, with its code.
+// failure is a failed response with its code.
 type failure struct{ code, message string }
 
 func (f *failure) Error() string { return f.message }
 
 // Do implements Client.
 //
-// A message is an event with something generated in it: the role that opens a
-// chat, the reason of the end and the usage are none. It carries as many tokens as
-// the server says, by their ids or by usage that grows with each message; if it
-// says nothing, one. OutputTokens is what the server says at the end. Where that is
-// more than the messages' sum, some carried more than one token, or a token had no
-// text of its own; which, only the server knows, and Arrivals is not changed.
+// A message is an event with output; a chat's opening role, the finish reason and the
+// usage are not messages. Its token count comes from the server, by token ids or by usage
+// that grows with each message, otherwise it is one. OutputTokens is the server's final
+// count. If that exceeds the sum, some messages carried several tokens or some tokens had
+// no text; Arrivals is not corrected, since only the server knows which.
 func (t *openAI) Do(ctx context.Context, q *workload.Request, clock Clock, r *record.Record) workload.Answer {
 	r.Sent, r.Admitted, r.End = record.Unset, record.Unset, record.Unset
 	r.PromptTokens, r.CachedTokens = -1, -1
@@ -62,8 +60,8 @@ func (t *openAI) Do(ctx context.Context, q *workload.Request, clock Clock, r *re
 		r.End = clock.Now()
 	}
 	r.Sent = time.Duration(s.sent.Load())
-	// The hook runs in the connection's goroutine, which may come to it after the
-	// answer, or not before its end: a request was sent when it was admitted.
+	// The hook runs in the connection's goroutine, possibly late or never. A request was
+	// sent by the time it was admitted.
 	if r.Admitted != record.Unset && (r.Sent == record.Unset || r.Sent > r.Admitted) {
 		r.Sent = r.Admitted
 	}
@@ -71,10 +69,10 @@ func (t *openAI) Do(ctx context.Context, q *workload.Request, clock Clock, r *re
 		r.OutputTokens = s.tokens
 	}
 	end(ctx, err, r)
-	return workload.Answer{TokenIDs: s.ids, Text: s.text.String()} // empty unless it is kept
+	return workload.Answer{TokenIDs: s.ids, Text: s.text.String()} // empty unless kept
 }
 
-// end turns an error into an outcome.
+// end converts an error to an outcome.
 func end(ctx context.Context, err error, r *record.Record) {
 	var f *failure
 	switch {
@@ -87,7 +85,7 @@ func end(ctx context.Context, err error, r *record.Record) {
 		r.Code, r.Error = CodeClient, "too many open files: raise the limit (ulimit -n), or have fewer requests in flight"
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		r.Code, r.Error = codeTimeout, "the answer was not complete within the request's time limit"
-	case ctx.Err() != nil: // what that made of the connection says less
+	case ctx.Err() != nil: // more telling than its effect on the connection
 		r.Code, r.Error = codeConnection, ctx.Err().Error()
 	default:
 		r.Code, r.Error = codeConnection, shortened(rootCause(err).Error())
@@ -107,13 +105,12 @@ func end(ctx context.Context, err error, r *record.Record) {
 	}
 }
 
-// exchange sends the request and takes the answer.
+// exchange sends the request and reads the response.
 func (t *openAI) exchange(ctx context.Context, q *workload.Request, s *answering) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	// The end of the stream may come after that of the request, whose context ends
-	// then: it must not take the connection along.
+	// The stream may end after the request, whose context must not close the connection.
 	stream, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	unlink := context.AfterFunc(ctx, cancel)
 	err := t.open(stream, q, s)
@@ -128,7 +125,7 @@ func (t *openAI) exchange(ctx context.Context, q *workload.Request, s *answering
 	}
 	t.endings.Go(func() {
 		timer := time.AfterFunc(afterDone, cancel)
-		// Whether it ends well is of no interest any more.
+		// Errors no longer matter.
 		_, _ = io.Copy(io.Discard, io.LimitReader(s.body, maxAfterDone))
 		s.close()
 		timer.Stop()
@@ -137,7 +134,7 @@ func (t *openAI) exchange(ctx context.Context, q *workload.Request, s *answering
 	return nil
 }
 
-// open sends the request and takes the answer up to where its events begin.
+// open sends the request and reads the response up to its events.
 func (t *openAI) open(ctx context.Context, q *workload.Request, s *answering) error {
 	model := t.model.Load()
 	if model == nil {
@@ -159,7 +156,7 @@ func (t *openAI) open(ctx context.Context, q *workload.Request, s *answering) er
 	request.Header = t.header.Clone()
 	request.Header.Set("Content-Type", "application/json")
 	request.Header.Set("Accept", "text/event-stream")
-	response, err := t.client.Do(request) //nolint:bodyclose // exchange does, also after the request
+	response, err := t.client.Do(request) //nolint:bodyclose // exchange does, after the request
 	if err != nil {
 		return err
 	}
@@ -185,7 +182,7 @@ func statusFailure(response *http.Response) error {
 	return &failure{"HTTP " + strconv.Itoa(response.StatusCode), said}
 }
 
-// reading is what a stream is read with; it is used again by others.
+// reading is the reusable state for reading a stream.
 type reading struct {
 	events *sse.Reader
 	chunks chunk.Parser
@@ -193,14 +190,14 @@ type reading struct {
 
 var readings = sync.Pool{New: func() any { return &reading{events: sse.NewReader(nil, 0)} }}
 
-// answering is one answer on its way.
+// answering is a response in progress.
 type answering struct {
 	clock Clock
 	r     *record.Record
-	body  io.ReadCloser // nil before there is an answer
-	// sent is Record.Sent, which another goroutine finds out.
+	body  io.ReadCloser // nil until the response
+	// sent is Record.Sent, set by another goroutine.
 	sent atomic.Int64
-	// at is when the last bytes came.
+	// at is when the last bytes arrived.
 	at time.Duration
 
 	// tokens is the sum over Arrivals.
@@ -214,14 +211,15 @@ type answering struct {
 	text strings.Builder
 }
 
-// close gives the connection back if the answer has ended, and closes it if not.
+// close returns the connection to the pool if the response has ended, otherwise closes
+// it.
 func (s *answering) close() {
 	if s.body != nil {
-		_ = s.body.Close() // whatever it says, no more comes
+		_ = s.body.Close() // nothing more will be read
 	}
 }
 
-// Read implements io.Reader: the answer, with a stamp on the last bytes.
+// Read implements io.Reader and records the time of the last bytes.
 func (s *answering) Read(into []byte) (int, error) {
 	n, err := s.body.Read(into)
 	if n > 0 {
@@ -230,11 +228,11 @@ func (s *answering) Read(into []byte) (int, error) {
 	return n, err
 }
 
-// read takes the events up to the end; nil if the whole answer came.
+// read reads the events to the end; nil if the whole response arrived.
 func (s *answering) read() error {
 	in, ok := readings.Get().(*reading)
 	if !ok {
-		return errors.New("the pool has something else") // it has not
+		return errors.New("the pool has something else") // cannot happen
 	}
 	in.events.Reset(s)
 	in.chunks.Reset()
@@ -268,8 +266,8 @@ func (s *answering) read() error {
 	}
 }
 
-// broken is what it means that there are no more events. Without [DONE] the answer
-// is whole if the server had said why it ended.
+// broken handles the end of events. Without [DONE] the response is complete if a finish
+// reason was sent.
 func (s *answering) broken(err error) error {
 	switch {
 	case s.r.FinishReason != "" && !errors.Is(err, sse.ErrTooLong):
@@ -283,8 +281,7 @@ func (s *answering) broken(err error) error {
 	return err
 }
 
-// chunkFailure is an error that came in the stream: vLLM gives it the HTTP status
-// that it would have had before.
+// chunkFailure is an error sent in the stream. vLLM gives it an HTTP status as code.
 func chunkFailure(e *chunk.Error) error {
 	code := codeStream
 	if status, err := strconv.Atoi(e.Code); err == nil && status >= 400 && status < 600 {
@@ -294,7 +291,7 @@ func chunkFailure(e *chunk.Error) error {
 	return &failure{code, shortened(strings.Join(strings.Fields(message), " "))}
 }
 
-// take notes what a chunk says.
+// take records a chunk.
 func (s *answering) take(c *chunk.Chunk) {
 	if s.r.ID == "" {
 		s.r.ID = c.ID
@@ -312,7 +309,7 @@ func (s *answering) take(c *chunk.Chunk) {
 		s.r.FinishReason = c.FinishReason
 	}
 	if u := c.Usage; u != nil {
-		// Servers that do not count yet, or never, say 0.
+		// Servers that do not count, or not yet, send 0.
 		s.r.OutputTokens = max(s.r.OutputTokens, u.Completion)
 		if u.Prompt > 0 {
 			s.r.PromptTokens = u.Prompt
@@ -323,14 +320,14 @@ func (s *answering) take(c *chunk.Chunk) {
 	}
 }
 
-// carried is how many tokens a chunk carries.
+// carried is the number of tokens in a chunk.
 func (s *answering) carried(c *chunk.Chunk) int {
 	if !c.Choices {
 		return 0
 	}
-	// Usage with each message tells by how much it grew, also of tokens that have no
-	// text. But some say 0 up to the end, and others give the sum with the reason of
-	// the end only: it must have grown with every message from the first.
+	// Per-message usage tells the count by its growth, including tokens without text.
+	// Some servers send 0 until the end, and others only a final sum, so it must have
+	// grown with every message from the first.
 	grown := 0
 	if c.Usage != nil && s.even {
 		grown = c.Usage.Completion - s.counted

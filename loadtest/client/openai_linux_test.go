@@ -8,7 +8,7 @@ import (
 	"github.com/tandem-serving/tandem/loadtest/record"
 )
 
-// What this machine has no room for is not the server's failure.
+// Running out of local resources is not the server's failure.
 func TestOpenAITooManyOpenFiles(t *testing.T) {
 	subject := openAI(t, func(http.ResponseWriter, *http.Request) { t.Error("sent") }, nil)
 	var was syscall.Rlimit

@@ -97,7 +97,7 @@ func TestOpenAIURL(t *testing.T) {
 	}
 }
 
-// A password in the URL gets to the server, and into nothing that is kept.
+// A password in the URL is sent to the server and stored nowhere.
 func TestOpenAIURLWithAPassword(t *testing.T) {
 	for header, want := range map[string]string{"": "user:geheim", "Authorization: Basic YTpi": "a:b"} {
 		said := ""
@@ -176,7 +176,7 @@ func TestOpenAIDescribe(t *testing.T) {
 	}
 }
 
-// Who is asked is not always an OpenAI server, or a server at all.
+// The URL may not be an OpenAI server, or a server at all.
 func TestOpenAIDescribeFindsOut(t *testing.T) {
 	secure := httptest.NewTLSServer(http.NotFoundHandler())
 	defer secure.Close()
@@ -229,7 +229,7 @@ func TestOpenAINeedsAModel(t *testing.T) {
 	compare(t, seen{Outcome: record.Unsent, Code: "client", Error: "no model is known", Prompt: -1, Cached: -1}, r, answer)
 }
 
-// ending is a context that ends when the test says, as if its time had passed.
+// ending is a context that ends on demand, as if by its deadline.
 type ending struct {
 	context.Context
 	done chan struct{}
@@ -247,8 +247,8 @@ func (c *ending) Err() error {
 	}
 }
 
-// A request ends with its context, before the headers and in the stream, and the
-// server gets to know.
+// A request ends with its context, before the headers or in the stream, and the server
+// notices.
 func TestOpenAIEndsWithItsContext(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	for _, inStream := range []bool{false, true} {
@@ -284,7 +284,7 @@ func TestOpenAIEndsWithItsContext(t *testing.T) {
 			if r.Error == "" {
 				t.Errorf("%s: no error", name)
 			}
-			// Whether the token was read before is a matter of time.
+			// Whether the token arrived first is a race.
 			want.Error, want.ID, want.Messages, want.Output, want.Text = r.Error, r.ID, nil, r.OutputTokens, answer.Text
 			for _, a := range r.Arrivals {
 				want.Messages = append(want.Messages, a.Tokens)
@@ -299,7 +299,7 @@ func TestOpenAIEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// The answer ends with [DONE], whatever the server does with the connection then.
+// The response ends at [DONE], whatever happens to the connection then.
 func TestOpenAIDoesNotWaitAfterDone(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -319,8 +319,8 @@ func TestOpenAIDoesNotWaitAfterDone(t *testing.T) {
 	compare(t, seen{Outcome: record.Completed, ID: "cmpl-1", Messages: []int32{1}, Output: 1, Prompt: -1, Cached: -1, FinishReason: "length", Text: " a"}, r, answer)
 }
 
-// Do returns with [DONE], and the stream may still end well: the connection is used
-// again, though the request's context has ended.
+// Do returns at [DONE]. If the stream then ends cleanly, the connection is reused
+// although the request's context has ended.
 func TestOpenAIReturnsWithDone(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	returned, well := make(chan struct{}), make(chan bool, 1)
@@ -377,13 +377,13 @@ func TestOpenAIUsesConnectionsAgain(t *testing.T) {
 			t.Fatal(r.Error)
 		}
 	}
-	// The next request may be faster than the end of the last one's stream.
+	// The next request may be sent before the last stream ended.
 	if n := connections.Load(); n > 2 {
 		t.Errorf("%d connections for requests one after another", n)
 	}
 }
 
-// Over TLS, HTTP/2 is spoken where the server does.
+// Over TLS, HTTP/2 is used if the server supports it.
 func TestOpenAIOverHTTP2(t *testing.T) {
 	version := 0
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -404,8 +404,8 @@ func TestOpenAIOverHTTP2(t *testing.T) {
 	}
 }
 
-// With TANDEM_OPENAI_URL, and TANDEM_OPENAI_MODEL if it has several, this runs
-// against a server of another make.
+// TANDEM_OPENAI_URL, and TANDEM_OPENAI_MODEL if it has several models, select a real
+// server.
 func TestOpenAIServerOfAnotherMake(t *testing.T) {
 	where := os.Getenv("TANDEM_OPENAI_URL")
 	if where == "" {

@@ -19,7 +19,7 @@ import (
 	"github.com/tandem-serving/tandem/loadtest/workload"
 )
 
-// openAI is a client of a server that does what handler does.
+// openAI is a client of a server with this handler.
 func openAI(t *testing.T, handler http.HandlerFunc, change func(*client.OpenAIConfig)) client.Client {
 	t.Helper()
 	server := httptest.NewServer(handler)
@@ -47,7 +47,7 @@ func ask() *workload.Request {
 	}
 }
 
-// do sends one request and sees that the moments are in order.
+// do sends one request and checks that the times are in order.
 func do(ctx context.Context, t *testing.T, subject client.Client, q *workload.Request) (*record.Record, workload.Answer) {
 	t.Helper()
 	r := new(record.Record)
@@ -69,7 +69,7 @@ func do(ctx context.Context, t *testing.T, subject client.Client, q *workload.Re
 	return r, answer
 }
 
-// seen is what a test wants of a record.
+// seen is the expected part of a record.
 type seen struct {
 	Outcome      record.Outcome
 	Code         string

@@ -29,46 +29,45 @@ import (
 
 const (
 	// DefaultConnections is how many connections a Tandem client spreads its streams
-	// over. More cost the client more system calls for the same messages: at 3,000
-	// streams of 10 tokens a second on one core 46% of it with 1, 52% with 2, 53 to
-	// 58% with 4 to 16. One alone is bound by what a server allows on it, 10,000
-	// streams with Tandem's, above which they would wait in the client.
+	// over. More cost more system calls for the same messages: 3,000 streams of 10 tokens
+	// a second took 46% of one core with 1 connection, 52% with 2, and 53 to 58% with 4
+	// to 16. A single connection is limited to the server's streams per connection,
+	// 10,000 with Tandem; further ones would wait in the client.
 	DefaultConnections = 2
-	// streamWindowBytes and connectionWindowBytes are fixed, so that grpc-go does not
-	// probe the link while it is measured: a stream's window holds all that it ever
-	// has on the way.
+	// Fixed windows keep grpc-go from probing the link during a measurement. A stream's
+	// window holds everything it ever has in flight.
 	streamWindowBytes     = 1 << 20
 	connectionWindowBytes = 16 << 20
-	// bufferBytes is what one system call reads or writes at most on a connection:
-	// with thousands of streams on it, a thousand messages.
+	// bufferBytes is the maximum of one read or write system call: with thousands of
+	// streams, about a thousand messages.
 	bufferBytes = 64 << 10
-	// maxEventBytes is the largest message that is taken.
+	// maxEventBytes bounds a message.
 	maxEventBytes = 16 << 20
-	// describeTimeout is the longest wait for a server's description.
+	// describeTimeout bounds the wait for a server's description.
 	describeTimeout = 5 * time.Second
-	// maxErrorBytes bounds what is kept of a server's message.
+	// maxErrorBytes bounds a stored error message.
 	maxErrorBytes = 200
-	// arrivalsAtFirst is how many messages a record holds before it grows.
+	// arrivalsAtFirst is a record's initial capacity in messages.
 	arrivalsAtFirst = 512
 )
 
-// TandemConfig says how to speak to a Tandem router.
+// TandemConfig configures a client of a Tandem router.
 type TandemConfig struct {
 	// Address is "host:port" or "unix:///path".
 	Address string
-	// Model is the model to ask for; empty: the only one that is served.
+	// Model to request; empty: the only one served.
 	Model string
-	// Connections is how many to spread the streams over; 0: DefaultConnections.
+	// Connections to spread the streams over; 0: DefaultConnections.
 	Connections int
-	// Mode is where the phases are to run.
+	// Mode says where prefill and decode run.
 	Mode inferencev1.Mode
-	// TTFT and TPOT go with each request as its latency objective; 0: none.
+	// TTFT and TPOT are the latency objective of each request; 0: none.
 	TTFT, TPOT time.Duration
-	// Dialer connects, for tests. Nil: the operating system.
+	// Dialer replaces the operating system's, for tests.
 	Dialer func(ctx context.Context, address string) (net.Conn, error)
 }
 
-// tandem is a router's gRPC API.
+// tandem is a client of a router's gRPC API.
 type tandem struct {
 	cfg   TandemConfig
 	slo   *inferencev1.Slo
@@ -76,11 +75,10 @@ type tandem struct {
 	next  atomic.Uint32
 }
 
-// NewTandem is a client of Tandem's gRPC API. It does not connect yet. The error
-// is about the configuration.
+// NewTandem returns a client of Tandem's gRPC API. It does not connect yet; the error
+// concerns the configuration.
 //
-// It dials without the interceptors of pkg/rpc: what they spend on a message, a
-// load generator has to have for its streams.
+// It dials without the interceptors of pkg/rpc, to spend its CPU time on streams.
 func NewTandem(cfg TandemConfig) (Client, error) {
 	cfg.Connections = cmp.Or(cfg.Connections, DefaultConnections)
 	if cfg.Connections < 1 || cfg.Connections > 1024 {
@@ -120,7 +118,7 @@ func NewTandem(cfg TandemConfig) (Client, error) {
 	for range cfg.Connections {
 		conn, err := grpc.NewClient(address, options...)
 		if err != nil {
-			_ = t.Close() // nothing has been connected
+			_ = t.Close() // nothing is connected yet
 			return nil, fmt.Errorf("address %q: %w", cfg.Address, err)
 		}
 		t.conns = append(t.conns, conn)
@@ -128,7 +126,7 @@ func NewTandem(cfg TandemConfig) (Client, error) {
 	return t, nil
 }
 
-// dialName is grpc-go's name for an address.
+// dialName is an address in grpc-go's form.
 func dialName(address string) (string, error) {
 	if path, ok := strings.CutPrefix(address, "unix://"); ok {
 		if !filepath.IsAbs(path) {
@@ -142,8 +140,8 @@ func dialName(address string) (string, error) {
 	return "passthrough:///" + address, nil
 }
 
-// Describe asks for the models, on each connection, so that no request has to wait
-// until one is made.
+// Describe lists the models on each connection, so that no request waits for one to be
+// established.
 func (t *tandem) Describe(ctx context.Context) (Description, error) {
 	ctx, cancel := context.WithTimeout(ctx, describeTimeout)
 	defer cancel()
@@ -187,15 +185,15 @@ func (t *tandem) unreachable(err error) error {
 	if s.Code() == codes.Unavailable && strings.Contains(s.Message(), "looked like an HTTP/1.1 header") {
 		return fmt.Errorf("the server at %s speaks HTTP, not gRPC: pass the router's gRPC address or, to measure an OpenAI-compatible server, --openai http://%s", t.cfg.Address, t.cfg.Address)
 	}
-	switch s.Code() {
-	case codes.Unavailable:
-		return fmt.Errorf("cannot reach a router at %s: start one with 'tandem up', or pass --addr (%s)", t.cfg.Address, shortened(s.Message()))
-	case codes.Unimplemented:
+	switch {
+	case s.Code() == codes.Unavailable && len(s.Details()) == 0: // no answer of the router's
+		return fmt.Errorf("cannot reach the router at %s: start it with 'tandem up', or pass --addr", t.cfg.Address)
+	case s.Code() == codes.Unimplemented:
 		return fmt.Errorf("the server at %s does not know Tandem's API: is it a router? For an OpenAI server pass its URL (%s)", t.cfg.Address, shortened(s.Message()))
-	case codes.DeadlineExceeded:
+	case s.Code() == codes.DeadlineExceeded:
 		return fmt.Errorf("no answer from %s within %s: check that it runs and is a router", t.cfg.Address, describeTimeout)
 	}
-	return fmt.Errorf("ask the router at %s for its models: %w", t.cfg.Address, err)
+	return fmt.Errorf("ask the router at %s for its models: %s", t.cfg.Address, shortened(s.Message()))
 }
 
 var (
@@ -218,17 +216,16 @@ func (t *tandem) Do(ctx context.Context, q *workload.Request, clock Clock, r *re
 	return answer
 }
 
-// stream sends the request and takes what comes until the end, whose status it
-// returns; nil after a whole answer. answered says whether the server gave that status,
-// rather than grpc-go since there was no connection.
+// stream sends the request and reads the response to its end. It returns the status, nil
+// after a complete response. answered is false if grpc-go made the status because there
+// was no connection.
 func (t *tandem) stream(ctx context.Context, q *workload.Request, e *event, r *record.Record) (answer workload.Answer, answered bool, err error) {
 	conn := t.conns[int(t.next.Add(1)-1)%len(t.conns)]
 	stream, err := conn.NewStream(ctx, generateDesc, generateMethod, grpc.ForceCodecV2(eventCodec{}), grpc.StaticMethod())
 	if err != nil {
 		return answer, false, err
 	}
-	// A message that cannot be sent is an io.EOF here; its reason comes from the
-	// receiving side.
+	// SendMsg returns io.EOF if it fails; receiving returns the cause.
 	if err := stream.SendMsg(t.request(q)); err != nil && !errors.Is(err, io.EOF) {
 		return answer, false, err
 	}
@@ -246,8 +243,8 @@ func (t *tandem) stream(ctx context.Context, q *workload.Request, e *event, r *r
 		case errors.Is(err, io.EOF):
 			return answer, true, status.Error(codes.DataLoss, "the stream ended without a result")
 		case err != nil:
-			// grpc-go makes a status without either. One that comes instead of an answer,
-			// as a refusal does, has at least the content type with it.
+			// grpc-go's own statuses have neither trailers nor details. A status from the
+			// server, such as a refusal, has at least a content type.
 			return answer, len(stream.Trailer()) > 0 || len(status.Convert(err).Details()) > 0, err
 		}
 		if e.tokens > 0 {
@@ -277,7 +274,7 @@ func finish(r *record.Record, f *inferencev1.Finished) {
 	}
 }
 
-// request is what goes to the router.
+// request converts a request for the router.
 func (t *tandem) request(q *workload.Request) *inferencev1.GenerateRequest {
 	request := &inferencev1.GenerateRequest{
 		Model: t.cfg.Model, MaxTokens: proto.Uint32(uint32(max(q.MaxTokens, 0))), IgnoreEos: q.Exact, Mode: t.cfg.Mode, Slo: t.slo,
@@ -292,7 +289,7 @@ func (t *tandem) request(q *workload.Request) *inferencev1.GenerateRequest {
 	return request
 }
 
-// conclude turns a status into an outcome; answered: the server gave it.
+// conclude converts a status to an outcome. answered: the status is the server's.
 func (t *tandem) conclude(ctx context.Context, err error, answered bool, r *record.Record) {
 	if err == nil {
 		r.Outcome = record.Completed
@@ -302,8 +299,8 @@ func (t *tandem) conclude(ctx context.Context, err error, answered bool, r *reco
 	r.Code, r.Error = code.Code(s.Code()).String(), shortened(s.Message())
 	_, limited := ctx.Deadline()
 	switch {
-	// What ctx says comes before what it made the stream say. A server counts the
-	// same deadline and may be the first to see it pass.
+	// ctx takes precedence over its effect on the stream. A server counts the same
+	// deadline and may report it first.
 	case errors.Is(ctx.Err(), context.Canceled):
 		r.Outcome = record.Cancelled
 	case ctx.Err() != nil, limited && s.Code() == codes.DeadlineExceeded:
@@ -315,7 +312,7 @@ func (t *tandem) conclude(ctx context.Context, err error, answered bool, r *reco
 	}
 }
 
-// shortened bounds a server's message, between characters.
+// shortened bounds a server's message at a character boundary.
 func shortened(message string) string {
 	if len(message) <= maxErrorBytes {
 		return message

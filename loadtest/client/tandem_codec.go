@@ -14,30 +14,29 @@ import (
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 )
 
-// event is one GenerateEvent, with as much of it as a load generator looks at. The
-// receiver of a stream has one and uses it again for each message.
+// event is the decoded part of a GenerateEvent that a load generator needs. Each stream
+// reuses one.
 type event struct {
 	clock Clock
-	// keep: the tokens and the text are wanted, not only their number.
+	// keep: keep tokens and text, not only their number.
 	keep bool
 
-	// at is when the message was looked at first.
+	// at is when the message arrived.
 	at time.Duration
-	// tokens is how many a TokenDelta carries; ids and text are set only if kept.
+	// tokens in a TokenDelta; ids and text are set only with keep.
 	tokens int
 	ids    []uint32
 	text   []byte
-	// accepted and finished are those events.
+	// accepted and finished are set for those events.
 	accepted *inferencev1.Accepted
 	finished *inferencev1.Finished
 }
 
-// eventCodec decodes into an event and encodes like grpc-go's codec. All but
-// Accepted and Finished come thousands of times a second and are read without
-// memory or reflection.
+// eventCodec decodes into an event and encodes like grpc-go's codec. Token messages come
+// thousands of times a second and are decoded without allocation or reflection.
 type eventCodec struct{}
 
-// Name implements encoding.CodecV2: on the wire it is protobuf.
+// Name implements encoding.CodecV2. The wire format is protobuf.
 func (eventCodec) Name() string { return encodingproto.Name }
 
 func (eventCodec) Marshal(v any) (mem.BufferSlice, error) {
@@ -65,8 +64,8 @@ const (
 	deltaText     = 2
 )
 
-// decode reads a GenerateEvent. What is not just an offset and a TokenDelta goes
-// through protobuf, which knows how to merge, skip and refuse.
+// decode decodes a GenerateEvent. Anything but an offset and a TokenDelta goes through
+// the protobuf library, which merges, skips and rejects.
 func (e *event) decode(b []byte) error {
 	var delta []byte
 	seen := false
@@ -120,7 +119,7 @@ func (e *event) decodeDelta(b []byte) error {
 			var text []byte
 			text, n = protowire.ConsumeBytes(b)
 			if e.keep {
-				// The last one counts. The bytes are the transport's.
+				// The last one counts. Copy, since the transport owns the bytes.
 				e.text = append([]byte(nil), text...)
 			}
 		default:

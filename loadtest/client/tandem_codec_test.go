@@ -11,8 +11,8 @@ import (
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 )
 
-// unpacked is a TokenDelta whose ids are not packed, with an unknown field, before
-// an offset: all of it is valid.
+// unpacked is a valid event: a TokenDelta with unpacked ids and an unknown field, before
+// the offset.
 func unpacked() []byte {
 	var delta []byte
 	for _, id := range []uint64{7, 300, 1 << 31} {
@@ -29,8 +29,8 @@ func unpacked() []byte {
 	return protowire.AppendVarint(b, 5)
 }
 
-// Whatever protobuf reads, the fast decoder reads alike; it never fails otherwise
-// than with an error.
+// The fast decoder agrees with protobuf on valid input, and otherwise at most returns an
+// error.
 func FuzzDecodeEvent(f *testing.F) {
 	for _, e := range []*inferencev1.GenerateEvent{accepted(), tokens(0, "a", 1), tokens(9, "", 1, 2, 1<<31), tokens(3, "text"), finished(), {}} {
 		b, err := proto.Marshal(e)

@@ -50,7 +50,7 @@ func (f *fakeRouter) Generate(q *inferencev1.GenerateRequest, stream grpc.Server
 	return f.end
 }
 
-// behind starts a fake router in memory, behind a client that ends with the test.
+// behind starts an in-memory fake router and its client, until the test ends.
 func behind(t *testing.T, f *fakeRouter, cfg client.TandemConfig) client.Client {
 	t.Helper()
 	f.asked = make(chan *inferencev1.GenerateRequest, 10)
@@ -139,7 +139,7 @@ func TestTandemNotesWhatComesWhen(t *testing.T) {
 	})
 }
 
-// detailed is an error with the details that Tandem's servers give.
+// detailed is an error with details like those of Tandem's servers.
 func detailed(t *testing.T, code codes.Code, message string) error {
 	t.Helper()
 	s, err := status.New(code, message).WithDetails(&errdetails.ErrorInfo{Reason: "NO_WORKER", Domain: "tandem"})
@@ -234,7 +234,7 @@ func TestTandemDescribe(t *testing.T) {
 	}
 }
 
-// Nobody listens there: that is known at once, and the error says what to do.
+// A port without listener fails at once, and the error says what to do.
 func TestTandemUnreachable(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -246,7 +246,7 @@ func TestTandemUnreachable(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer server.Close()
-	if _, err := server.Describe(t.Context()); err == nil || !strings.Contains(err.Error(), "cannot reach a router at 127.0.0.1:") || !strings.Contains(err.Error(), "tandem up") {
+	if _, err := server.Describe(t.Context()); err == nil || err.Error() != "cannot reach the router at "+listener.Addr().String()+": start it with 'tandem up', or pass --addr" {
 		t.Errorf("%v", err)
 	}
 	r := new(record.Record)

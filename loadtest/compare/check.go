@@ -8,12 +8,13 @@ import (
 	"strings"
 
 	"github.com/tandem-serving/tandem/loadtest/measure"
+	"github.com/tandem-serving/tandem/loadtest/record"
 	"github.com/tandem-serving/tandem/loadtest/report"
 )
 
-// Check says why there is nothing to compare between b and a, the one before: one of
-// them measured nothing, or they are searches that share no figure. A gate that
-// passed on those would pass on a server that is gone.
+// Check reports why reports a and b cannot be compared: one of them measured nothing, or
+// they are searches without a common figure. Without it, a regression gate would pass
+// when the server is down.
 func Check(a, b *report.Report) error {
 	searches := a.Search != nil && b.Search != nil
 	for _, side := range []struct {
@@ -30,7 +31,7 @@ func Check(a, b *report.Report) error {
 	return nil
 }
 
-// empty is whether nothing that is compared was completed, and what became of it.
+// empty reports whether no compared request completed, and what happened instead.
 func empty(r *report.Report, searches bool) (why string, ok bool) {
 	all := []*measure.Summary{&r.Summary}
 	if searches {
@@ -66,11 +67,11 @@ func empty(r *report.Report, searches bool) (why string, ok bool) {
 	return why, true
 }
 
-// offeredApart is how far apart offered rates may be before latencies at them are not
-// the same question.
+// offeredApart is the relative difference of offered rates above which latencies are not
+// comparable.
 const offeredApart = 0.05
 
-// warnings are the reasons for which two reports may not be comparable.
+// warnings are reasons why two reports may not be comparable.
 func warnings(a, b *report.Report) []string {
 	var all []string
 	warn := func(differ bool, format string, args ...any) {
@@ -79,11 +80,12 @@ func warnings(a, b *report.Report) []string {
 		}
 	}
 	warn(a.Schema != b.Schema, "the reports' formats differ: %s and %s", a.Schema, b.Schema)
-	warn(a.Target.Kind != b.Target.Kind, "the servers speak different protocols: %s and %s", a.Target.Kind, b.Target.Kind)
+	warn((a.Simulation == nil) != (b.Simulation == nil), "one report is simulated, the other measured")
+	warn(a.Simulation == nil && b.Simulation == nil && a.Target.Kind != b.Target.Kind, "the servers speak different protocols: %s and %s", a.Target.Kind, b.Target.Kind)
 	warn(a.Target.Model != b.Target.Model, "the models differ: %s and %s", a.Target.Model, b.Target.Model)
 	warn(!slices.Equal(a.Workload, b.Workload), "the workloads differ: %q and %q", a.Workload, b.Workload)
 	warn(a.SLO != b.SLO, "the objectives differ: %q and %q; goodput and attainment are not comparable", a.SLO, b.SLO)
-	warn(a.Host.CPU != b.Host.CPU || a.Host.Cores != b.Host.Cores, "the clients' machines differ: %s with %d cores and %s with %d",
+	warn(a.Simulation == nil && b.Simulation == nil && (a.Host.CPU != b.Host.CPU || a.Host.Cores != b.Host.Cores), "the clients' machines differ: %s with %d cores and %s with %d",
 		a.Host.CPU, a.Host.Cores, b.Host.CPU, b.Host.Cores)
 	warn((a.Search == nil) != (b.Search == nil), "one report is a search over rates, the other is not; the figures of the step that stands for it are compared")
 	warn((a.Concurrency > 0) != (b.Concurrency > 0), "one load was closed loop, the other open")
@@ -92,7 +94,7 @@ func warnings(a, b *report.Report) []string {
 		"the offered rates differ: %.4g and %.4g requests/s", a.OfferedRPS, b.OfferedRPS)
 	for _, r := range []*report.Report{a, b} {
 		warn(r.Interrupted, "%q was interrupted", name(r))
-		warn(r.Client.Bottleneck != "", "in %q the client was the bottleneck: %s", name(r), r.Client.Bottleneck)
+		warn(r.Client.Bottleneck != "", "in %q %s", name(r), record.Explain(r.Client.Bottleneck))
 	}
 	return all
 }

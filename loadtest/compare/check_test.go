@@ -10,7 +10,7 @@ import (
 	"github.com/tandem-serving/tandem/loadtest/search"
 )
 
-// counted is a report of that many completed requests, goodput half of them.
+// counted is a report of so many completed requests, half of them goodput.
 func counted(completed int) *report.Report {
 	r := of(1, [2]float64{1, 1}, float64(completed)/20, [2]float64{float64(completed) / 20, float64(completed) / 20})
 	r.Requests, r.Completed = max(completed, 100), completed
@@ -53,7 +53,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// A rate that falls to 0 has no interval, and still decides.
+// A rate that falls to 0 has no interval and is still significant.
 func TestRateThatFellToNothing(t *testing.T) {
 	rates := []string{"completed_rps", "output_tokens_per_s", "goodput_rps"}
 	nothing := counted(0)
@@ -92,7 +92,7 @@ func TestRateThatFellToNothing(t *testing.T) {
 	}
 }
 
-// A latency that one side has not is told, not left out.
+// A latency missing on one side is reported.
 func TestLatencyOfOneSide(t *testing.T) {
 	a, b := counted(100), counted(100)
 	b.TTFT = &measure.Distribution{}

@@ -1,10 +1,9 @@
-// Package compare says what changed between two reports of a benchmark, and which of
-// it is more than chance. What decides is the median and p99 of TTFT, ITL, TPOT and
-// E2E, goodput, attainment, the highest rate, a verdict that turned, and a rate that
-// fell to 0.
+// Package compare reports what changed between two benchmark reports and which changes
+// are significant. The primary figures are the median and p99 of TTFT, ITL, TPOT and E2E,
+// goodput, attainment, the highest rate, a changed verdict, and a rate that fell to 0.
 //
-// Anything may import it. It starts no goroutines, reads no clock and writes only to
-// the writers that it is given.
+// Anything may import it. It starts no goroutines, reads no clock and writes only to the
+// given writers.
 package compare
 
 import (
@@ -22,79 +21,75 @@ import (
 // Schema is the version of a Comparison's JSON.
 const Schema = "tandem.bench.compare/1.0"
 
-// Options say what counts.
+// Options configure a comparison.
 type Options struct {
-	// Threshold is the relative change below which nothing counts, however sure it
-	// is; 0: 0.05.
+	// Threshold is the relative change below which no change is significant; 0: 0.05.
 	Threshold float64
 }
 
-// DefaultThreshold is a change of a twentieth.
+// DefaultThreshold is 5%.
 const DefaultThreshold = 0.05
 
-// Comparison is what changed from report A to report B. Its JSON is public: keys are
-// only added.
+// Comparison is the changes from report A to report B. Its JSON is public: keys are only
+// added.
 type Comparison struct {
 	Schema string `json:"schema"`
-	// A and B are the reports' names, or the commands that made them.
+	// A and B are the reports' names or commands.
 	A         string  `json:"a"`
 	B         string  `json:"b"`
 	Threshold float64 `json:"threshold"`
-	// Warnings are reasons for which the reports may not be comparable.
+	// Warnings are reasons why the reports may not be comparable.
 	Warnings []string `json:"warnings,omitempty"`
-	// Changes are all figures that one of both has.
+	// Changes are the figures in either report.
 	Changes []Change `json:"changes"`
-	// Regressions and Improvements count the significant changes of primary figures,
-	// Others those of the rest.
+	// Regressions and Improvements count significant changes of primary figures, Others
+	// those of the rest.
 	Regressions  int `json:"regressions"`
 	Improvements int `json:"improvements"`
 	Others       int `json:"other_changes"`
-	// Demand is how many times as wide as at 95% each interval is taken, so that all
-	// comparisons of primary figures together are hardly ever wrong by chance.
+	// Demand is the factor by which 95% intervals are widened so that all comparisons of
+	// primary figures together are right with 95% confidence.
 	Demand float64 `json:"interval_factor"`
 
-	// cutShort: the user ended B early.
+	// cutShort: the user interrupted B.
 	cutShort bool
 }
 
-// Change is one figure of the reports.
+// Change is the change of one figure.
 type Change struct {
 	// Figure is its key in a report: "ttft_ms.p99".
 	Figure string `json:"figure"`
-	// Rate is of the step of a search that it belongs to, 0: the report's own figures.
+	// Rate of the search step; 0: the report's own figures.
 	Rate float64 `json:"rate,omitempty"`
-	// Primary figures decide whether there is a regression: the median and p99 of TTFT,
-	// ITL, TPOT and E2E, goodput and attainment, the highest rate, and a verdict that
-	// turned.
-	// Primary is also a rate that fell to 0.
+	// Primary figures decide whether there is a regression; see the package comment.
 	Primary bool    `json:"primary,omitempty"`
 	A       float64 `json:"a"`
 	B       float64 `json:"b"`
-	// CIs are the 95% confidence intervals, nil if there is none.
+	// ACI and BCI are the 95% confidence intervals, nil if unknown.
 	ACI *[2]float64 `json:"a_ci,omitempty"`
 	BCI *[2]float64 `json:"b_ci,omitempty"`
 	// Percent is the change relative to A, nil if A is 0.
 	Percent *float64 `json:"percent"`
-	// Words are of figures that are none, such as verdicts; A and B are then 0. Of one
-	// that only one report has they say so; the other's is then 0.
+	// Words replace A and B, which are then 0, for nonnumeric figures such as verdicts,
+	// and for a figure that only one report has in words.
 	Words string `json:"words,omitempty"`
-	// Only is "a" or "b" if only that report has the figure, otherwise empty.
+	// Only is "a" or "b" if only that report has the figure.
 	Only string `json:"only,omitempty"`
-	// Verdict says what the change is worth.
+	// Verdict on the change.
 	Verdict Verdict `json:"verdict"`
 
 	better direction
-	// gone: a rate that fell to 0, and not by chance.
+	// gone: a rate fell to 0, and not by chance.
 	gone bool
 }
 
-// Verdict says what a change is worth.
+// Verdict classifies a change.
 type Verdict string
 
-// The verdicts. A change is significant if it is above the threshold and the
-// confidence intervals do not overlap, each widened to what makes all comparisons of
-// primary figures together right with 95% (C. E. Bonferroni, 1936): a sweep compares
-// some hundred figures, and of so many one differs by chance.
+// Verdicts. A change is significant if it exceeds the threshold and the confidence
+// intervals do not overlap. The intervals are widened so that all comparisons of primary
+// figures together are right with 95% confidence (C. E. Bonferroni, 1936), since a sweep
+// compares about a hundred figures.
 const (
 	Same        Verdict = "same"
 	Regression  Verdict = "regression"
@@ -102,24 +97,24 @@ const (
 	// Worse and Better: a significant change of a figure that is not primary.
 	Worse  Verdict = "worse"
 	Better Verdict = "better"
-	// Unknown: one of the two has no interval.
+	// Unknown: a confidence interval is missing.
 	Unknown Verdict = "unknown"
-	// Missing: one of the two has no such figure.
+	// Missing: only one report has the figure.
 	Missing Verdict = "missing"
 )
 
-// primary are the figures that decide.
+// primary figures, by key.
 var primary = map[string]bool{
 	"ttft_ms.p50": true, "ttft_ms.p99": true, "itl_ms.p50": true, "itl_ms.p99": true,
 	"tpot_ms.p50": true, "tpot_ms.p99": true, "e2e_ms.p50": true, "e2e_ms.p99": true,
 	"goodput_rps": true, "slo_attainment": true, "max_rps": true, "verdict": true,
 }
 
-// floorMs is what latencies may differ by before it means anything: clocks and
-// histograms tell no less apart.
+// floorMs is the resolution of clocks and histograms: smaller latency differences are
+// ignored.
 const floorMs = 0.01
 
-// Reports compares b with a, the one before. Neither may be nil.
+// Reports compares b with the earlier a. Neither may be nil.
 func Reports(a, b *report.Report, options Options) *Comparison {
 	c := &Comparison{Schema: Schema, A: name(a), B: name(b), Threshold: options.Threshold}
 	if !(c.Threshold > 0) {
@@ -136,8 +131,7 @@ func Reports(a, b *report.Report, options Options) *Comparison {
 	return c
 }
 
-// decide judges the changes that are not judged yet, now that it is known how many
-// there are, and counts.
+// decide judges and counts the changes, once their number is known.
 func (c *Comparison) decide() {
 	comparisons := 0
 	for i := range c.Changes {
@@ -168,14 +162,13 @@ func (c *Comparison) decide() {
 	}
 }
 
-// demand is how many times wider than for one comparison with 95% the intervals have
-// to be for n of them.
+// demand is the factor by which 95% intervals must be widened for n comparisons.
 func demand(n int) float64 {
 	quantile := func(n int) float64 { return math.Sqrt2 * math.Erfinv(1-0.05/float64(n)) }
 	return quantile(max(n, 1)) / quantile(1)
 }
 
-// apart is whether two values' intervals do not overlap, each a factor wider.
+// apart reports whether two intervals, each widened by a factor, are disjoint.
 func apart(a, b float64, aCI, bCI [2]float64, factor float64) bool {
 	return a+factor*(aCI[1]-a) < b-factor*(b-bCI[0]) || b+factor*(bCI[1]-b) < a-factor*(a-aCI[0])
 }
@@ -187,7 +180,7 @@ func name(r *report.Report) string {
 	return strings.Join(r.Command, " ")
 }
 
-// searches compares the rates that were found and the steps at equal rates.
+// searches compares the highest rates and the steps at common rates.
 func (c *Comparison) searches(a, b *report.Report) {
 	from, to := a.Search, b.Search
 	switch {
@@ -206,7 +199,7 @@ func (c *Comparison) searches(a, b *report.Report) {
 			c.add(Change{Figure: pair.figure, A: *pair.a, B: *pair.b}, higher)
 		}
 	}
-	// Of repeated steps the last counts on both sides.
+	// The last of repeated steps counts.
 	last := map[float64]report.Figures{}
 	for _, f := range a.Runs {
 		last[f.Rate] = f
@@ -225,15 +218,14 @@ func (c *Comparison) searches(a, b *report.Report) {
 }
 
 const (
-	// leastTolerance is how near to the highest rate a search comes that did not say
-	// how near it came.
+	// leastTolerance is assumed for searches that do not report their bracket.
 	leastTolerance = 0.05
-	// tolerances is how many times that far apart two such rates have to be: chance
-	// decides where a search ends, and its bracket is no confidence interval.
+	// tolerances is how many tolerances apart two such rates must be: the end of a search
+	// depends on chance, and its bracket is not a confidence interval.
 	tolerances = 3
 )
 
-// maxima compares the highest rates that two searches found.
+// maxima compares the highest rates of two searches.
 func (c *Comparison) maxima(from, to *search.Result) {
 	tolerance := leastTolerance
 	for _, r := range []*search.Result{from, to} {
@@ -256,8 +248,8 @@ func (c *Comparison) maxima(from, to *search.Result) {
 	c.Changes = append(c.Changes, change)
 }
 
-// told is the verdict on a search that found less than another, unknown if it says
-// itself that there may be more.
+// told is the verdict on the search with the lower rate, Unknown if that search says the
+// server may do more.
 func told(less *search.Result, verdict Verdict) Verdict {
 	if less.Limited != "" {
 		return Unknown
@@ -265,7 +257,7 @@ func told(less *search.Result, verdict Verdict) Verdict {
 	return verdict
 }
 
-// direction says which way is better.
+// direction is which way is better.
 type direction bool
 
 const (
@@ -273,7 +265,7 @@ const (
 	higher direction = true
 )
 
-// figures compares two runs. Latencies are better if lower, rates if higher.
+// figures compares two runs. Lower latencies and higher rates are better.
 func (c *Comparison) figures(rate float64, a, b report.Figures) {
 	if a.Verdict != b.Verdict && a.Verdict != measure.None && b.Verdict != measure.None && a.Verdict != "" && b.Verdict != "" {
 		change := Change{Figure: "verdict", Rate: rate, Words: fmt.Sprintf("%s, before %s", b.Verdict, a.Verdict), Verdict: Unknown}
@@ -288,7 +280,7 @@ func (c *Comparison) figures(rate float64, a, b report.Figures) {
 	before := a.Distributions()
 	for i, d := range b.Distributions() {
 		was := before[i]
-		// The generator's own lateness is no property of the server.
+		// The generator's own lateness is not a property of the server.
 		if d.Latency == measure.DispatchDelay {
 			continue
 		}
@@ -329,13 +321,12 @@ func (c *Comparison) figures(rate float64, a, b report.Figures) {
 	}
 }
 
-// fewest is how many requests a rate has to be made of before none at all is no
-// chance: of two equal Poisson counts one has eight and the other none once in 256
-// times.
+// fewest is how many requests a rate needs for its fall to 0 to be significant: of
+// two equal Poisson counts, one is eight and the other 0 once in 256 times.
 const fewest = 8
 
-// nothingCame is whether a rate fell to 0 for another reason than chance, or than
-// that the user ended the run before anything was known.
+// nothingCame reports whether a rate fell to 0 for a reason other than chance or an early
+// interruption.
 func (c *Comparison) nothingCame(a, b *measure.Summary, figure string) bool {
 	if c.cutShort && b.Completed+b.Rejected+b.Errors+b.TimedOut == 0 {
 		return false
@@ -344,12 +335,12 @@ func (c *Comparison) nothingCame(a, b *measure.Summary, figure string) bool {
 	if (figure == "goodput_rps" || figure == "slo_attainment") && a.CompletedRPS > 0 {
 		requests *= min(a.Goodput/a.CompletedRPS, 1)
 	}
-	return a.Completed == 0 || requests >= fewest // 0: a report that does not say
+	return a.Completed == 0 || requests >= fewest // 0: not in older reports
 }
 
-// turned is whether a server that kept up and one that did not differ by more than
-// chance: close to its capacity one server does now this, now that. Their backlogs'
-// slopes say so, unless requests were not served, which is no chance.
+// turned reports whether the change between keeping up and not is significant, since
+// close to its capacity a server does either by chance. The slopes of the backlogs
+// decide, unless requests were not served.
 func turned(stable, overloaded *measure.Summary) bool {
 	slope := [2]float64{}
 	if stable.BacklogSlopeCI == slope || overloaded.BacklogSlopeCI == slope {
@@ -363,8 +354,8 @@ func turned(stable, overloaded *measure.Summary) bool {
 	return apart(stable.BacklogSlope, overloaded.BacklogSlope, stable.BacklogSlopeCI, overloaded.BacklogSlopeCI, slopeDemand)
 }
 
-// slopeDemand is how many times wider the intervals of slopes are taken: as for some
-// forty comparisons, since a sweep has about ten steps with four figures each.
+// slopeDemand widens the intervals of slopes as for about forty comparisons: a sweep has
+// about ten steps with four figures each.
 const slopeDemand = 1.65
 
 func interval(of map[string][2]float64, name string) *[2]float64 {
@@ -374,13 +365,13 @@ func interval(of map[string][2]float64, name string) *[2]float64 {
 	return nil
 }
 
-// add keeps a change, to be judged when all are known.
+// add records a change, to be judged by decide.
 func (c *Comparison) add(change Change, better direction) {
 	change.better = better
 	c.Changes = append(c.Changes, relative(change))
 }
 
-// relative fills in the change in percent.
+// relative sets the change in percent.
 func relative(change Change) Change {
 	if change.A != 0 && change.Only == "" {
 		change.Percent = new(100 * (change.B - change.A) / change.A)

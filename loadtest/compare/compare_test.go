@@ -19,9 +19,9 @@ import (
 
 func pointer[T any](v T) *T { return &v }
 
-// served is the report of a run against one server with one queue: Poisson arrivals,
-// a prefill of exponential length, tokens at a steady pace. load is the share of its
-// capacity; slower stretches everything.
+// served is the report of a simulated run on a single FIFO server: Poisson arrivals,
+// exponential prefill, steady tokens. load is the share of capacity; slower stretches all
+// times.
 func served(seed uint64, load, slower float64) *report.Report {
 	r := rand.New(rand.NewPCG(seed, 1))
 	const rate, seconds, tokens = 20.0, 120.0, 5
@@ -45,7 +45,7 @@ func served(seed uint64, load, slower float64) *report.Report {
 		one.End = one.Last()
 		run.Records = append(run.Records, one)
 	}
-	// The service is in the order of arrival, so that both counts only move on.
+	// Service is FIFO, so both counts only increase.
 	due, ended := 0, 0
 	for s := 0.0; s <= seconds; s += 0.25 {
 		now := time.Duration(s * float64(time.Second))
@@ -63,9 +63,8 @@ func served(seed uint64, load, slower float64) *report.Report {
 	}
 }
 
-// Two runs of one server differ by chance only: the share of pairs in which anything
-// at all is called significant is small, also where requests resemble their
-// neighbours; and a server that is a quarter slower is found out.
+// Two runs of one server rarely differ significantly, even if requests are correlated; a
+// server that is 25% slower is detected.
 func TestFalsePositives(t *testing.T) {
 	const pairs = 30
 	for _, test := range []struct {
@@ -150,7 +149,7 @@ func TestSignificance(t *testing.T) {
 	}
 }
 
-// Figures that do not decide are told apart, and do not fail.
+// Nonprimary figures are classified and do not count as regressions.
 func TestOtherFiguresDoNotFail(t *testing.T) {
 	a, b := of(1, [2]float64{1, 1}, 1, [2]float64{1, 1}), of(1, [2]float64{1, 1}, 1, [2]float64{1, 1})
 	for r, p95 := range map[*report.Report]float64{a: 10, b: 20} {
@@ -170,7 +169,7 @@ func TestOtherFiguresDoNotFail(t *testing.T) {
 	}
 }
 
-// Where the steps are close to the capacity the verdict turns by chance.
+// For steps close to capacity, the verdict changes by chance.
 func TestVerdictThatTurnedByChance(t *testing.T) {
 	a, b := of(1, [2]float64{1, 1}, 1, [2]float64{1, 1}), of(1, [2]float64{1, 1}, 1, [2]float64{1, 1})
 	b.Verdict = measure.Overloaded
@@ -189,8 +188,8 @@ func TestVerdictThatTurnedByChance(t *testing.T) {
 	}
 }
 
-// Two sweeps of one server, each figure of each step compared: what decides calls
-// hardly any pair different; and a server that is a quarter slower is found out.
+// Two sweeps of one server rarely differ significantly in any step; a server that is 25%
+// slower is detected.
 func TestFalsePositivesOfSweeps(t *testing.T) {
 	sweep := func(seed uint64, slower float64) *report.Report {
 		var rates []float64
@@ -214,7 +213,7 @@ func TestFalsePositivesOfSweeps(t *testing.T) {
 		slower             float64
 		pairs, most, least int
 	}{
-		// Of 60 pairs it is 3, two of which are a verdict that turned at the capacity.
+		// 3 of 60 pairs differ, two by a verdict that changed at capacity.
 		{"alike", 1, 10, 1, 0},
 		{"a quarter slower", 1.25, 3, 3, 3},
 	} {

@@ -8,8 +8,8 @@ import (
 	"text/tabwriter"
 )
 
-// WriteTable writes what changed, for people: first the warnings, then every figure
-// with its intervals, last the count.
+// WriteTable writes the comparison for people: warnings, all figures with their
+// intervals, and the counts.
 func (c *Comparison) WriteTable(w io.Writer) error {
 	var out strings.Builder
 	fmt.Fprintf(&out, "A  %s\nB  %s\n", c.A, c.B)
@@ -28,7 +28,7 @@ func (c *Comparison) WriteTable(w io.Writer) error {
 		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", change.Figure, change.value("a", change.A, change.ACI),
 			change.value("b", change.B, change.BCI), change.percent(), change.word())
 	}
-	_ = table.Flush() // a Builder takes everything
+	_ = table.Flush() // a Builder never fails
 	fmt.Fprintf(&out, "\n%d significant regressions and %d improvements of the figures that decide, %d changes of others (significant: the 95%% intervals, each %.1f times as wide, do not overlap, and the change is above %s%%)\n",
 		c.Regressions, c.Improvements, c.Others, c.Demand, number(100*c.Threshold))
 	if _, err := io.WriteString(w, out.String()); err != nil {
@@ -37,7 +37,7 @@ func (c *Comparison) WriteTable(w io.Writer) error {
 	return nil
 }
 
-// value is what one side has, "a" or "b".
+// value formats one side, "a" or "b".
 func (c Change) value(side string, v float64, ci *[2]float64) string {
 	switch {
 	case c.Words != "" && c.Only != side:
@@ -73,5 +73,5 @@ func (c Change) word() string {
 	}
 }
 
-// number has four digits.
+// number formats four digits.
 func number(v float64) string { return strconv.FormatFloat(v, 'g', 4, 64) }

@@ -11,29 +11,27 @@ import (
 )
 
 const (
-	// dispatchDelayMost is the dispatch delay at p99 that never counts, and
-	// dispatchDelayShare what does not count as a share of TTFT at p99: the delay is
-	// part of every latency and named in the report, and a tenth of the tail is what a
-	// reader of a tail may put up with.
+	// A p99 dispatch delay up to dispatchDelayMost, or up to dispatchDelayShare of the
+	// p99 TTFT, is acceptable: the delay is part of every latency and reported, and a
+	// tenth is tolerable in a tail.
 	dispatchDelayMost  = time.Millisecond
 	dispatchDelayShare = .1
 	// cpuShareMost is the share of its cores that the client may use.
 	cpuShareMost = .9
-	// lateShare is the share of requests that may be dispatched, or made, too late, and
-	// lateLeast how many have to be: one of a few requests is chance.
+	// lateShare is the share of requests that may be late, lateLeast the number that must
+	// be: one of a few requests is chance.
 	lateShare = .01
 	lateLeast = 2
-	// leastForP99 is how many requests there have to be for the p99 to be another than
-	// the longest.
+	// leastForP99 is the number of requests below which the p99 is the maximum.
 	leastForP99 = 100
 )
 
-// bottleneck says why the client was the bottleneck; empty if it was not. The rules
-// are in the package comment.
+// bottleneck says why the client was the bottleneck; empty if it was not. The package
+// comment gives the rules.
 func (r *run) bottleneck(run *record.Run) string {
 	total := len(run.Records)
 	if r.stopped != "" {
-		return r.stopped + rateOf(run) + blame(run, heldShare, "lower the rate, shorten the run, or give the client more cores", "lower the rate or shorten the run")
+		return blame(run, r.stopped, heldShare, "lower the rate, shorten the run, or give the client more cores", "lower the rate or shorten the run")
 	}
 	if r.unsent > 0 {
 		return fmt.Sprintf("%d of %d requests were not sent, because %d were already in flight: lower the rate, or raise the limit of requests in flight",
@@ -44,8 +42,7 @@ func (r *run) bottleneck(run *record.Run) string {
 	}
 	if tooMany(r.sourceLate, total) {
 		const slow = "the client cannot make prompts that fast; lower the rate or shorten the prompts"
-		return fmt.Sprintf("%d of %d requests were made only after they were due%s", r.sourceLate, total, rateOf(run)) +
-			blame(run, heldShare, slow, slow)
+		return blame(run, fmt.Sprintf("%d of %d requests were made only after they were due", r.sourceLate, total), heldShare, slow, slow)
 	}
 	var delays, ttfts []time.Duration
 	for _, rec := range run.Records {
@@ -66,12 +63,12 @@ func (r *run) bottleneck(run *record.Run) string {
 		}
 	}
 	if tooMany(late, len(delays)) {
-		name, delay := "p99", percentile(delays, .99)
+		sent := "one request in a hundred was sent more than %s after it was due"
 		if len(delays) < leastForP99 {
-			name = "at most"
+			sent = "requests were sent up to %s after they were due"
 		}
-		return fmt.Sprintf("requests went out late (%s %s after they were due; %s is allowed)%s", name, delay.Round(10*time.Microsecond), most.Round(10*time.Microsecond), rateOf(run)) +
-			blame(run, momentShare, "lower the rate or give it more cores", "the machine or its clock stalled; measure again, or lower the rate")
+		what := fmt.Sprintf(sent+" (%s is acceptable)", percentile(delays, .99).Round(10*time.Microsecond), most.Round(10*time.Microsecond))
+		return blame(run, what, momentShare, "lower the rate or give it more cores", "the machine or its clock stalled; measure again, or lower the rate")
 	}
 	if share > cpuShareMost {
 		return fmt.Sprintf("the client used %.0f%% of its %d cores: give it more, or lower the rate", 100*share, run.Client.Cores)
@@ -79,13 +76,13 @@ func (r *run) bottleneck(run *record.Run) string {
 	return ""
 }
 
-// tooMany: so many of n requests were late that it is neither chance nor below p99.
+// tooMany reports whether late of n requests are more than chance and affect the p99.
 func tooMany(late, n int) bool {
 	return late >= lateLeast && float64(late) > lateShare*float64(n)
 }
 
-// unsendable counts the requests that this machine could not send, and says why the
-// first could not.
+// unsendable counts the requests that this machine could not send, and returns the first
+// reason.
 func unsendable(records []*record.Record) (n int, why string) {
 	for _, rec := range records {
 		if rec.Outcome == record.Unsent && rec.Code == client.CodeClient {
@@ -98,33 +95,18 @@ func unsendable(records []*record.Record) (n int, why string) {
 	return n, why
 }
 
-// rateOf says what rate was reached, if one was asked for.
-func rateOf(run *record.Run) string {
-	seconds := run.To.Seconds()
-	if run.Offered == 0 || seconds <= 0 {
-		return ""
-	}
-	sent := 0
-	for _, rec := range run.Records {
-		if rec.Dispatched >= 0 {
-			sent++
-		}
-	}
-	return fmt.Sprintf(" at %.0f of %.0f requests/s", float64(sent)/seconds, run.Offered)
-}
-
 const (
-	// heldShare is the share of its cores from which others are held to be what kept the
-	// client from its work, if it used less itself. For a moment they are it from
-	// momentShare on: what has the cores half of the time has all of them now and then.
+	// Above heldShare of the client's cores, others are blamed if the client used less.
+	// momentShare is the same for a momentary delay: a process that uses half of the time
+	// has all cores now and then.
 	heldShare   = .5
 	momentShare = .1
 )
 
-// blame ends the sentence of a client that was late: who had its processors, and what
-// to do. remedy is for a client that had them itself, idle for one that nobody kept from
-// them. enough is the share of others from which they are to blame.
-func blame(run *record.Run, enough float64, remedy, idle string) string {
+// blame is a sentence about what happened to a late client: who used its processors, and
+// what to do. remedy applies if the client itself did, idle if nobody did. enough is the
+// share from which others are to blame; the sentence then begins with them.
+func blame(run *record.Run, what string, enough float64, remedy, idle string) string {
 	own, others := cpuShare(run), run.Client.OthersShare
 	cores := fmt.Sprintf("%d cores", run.Client.Cores)
 	if run.Client.Cores == 1 {
@@ -132,14 +114,14 @@ func blame(run *record.Run, enough float64, remedy, idle string) string {
 	}
 	switch {
 	case others == nil:
-		return fmt.Sprintf(", with %.0f%% of its %s in use: %s", 100*own, cores, remedy)
+		return what + fmt.Sprintf(", while the client used %.0f%% of its %s: %s", 100*own, cores, remedy)
 	case *others >= enough && *others > own:
-		return fmt.Sprintf(", while other processes (the server too, if it runs here) used %.0f%% of the client's %s and the client %.0f%%: give it cores of its own, or stop the others",
-			100**others, cores, 100*own)
+		return fmt.Sprintf("%s: they (the server too, if it runs here) used %.0f%% of the client's %s, the client %.0f%%; %s: stop them, or give the client cores of its own",
+			record.MachineBusy, 100**others, cores, 100*own, what)
 	case own < momentShare:
 		remedy = idle
 	}
-	return fmt.Sprintf(", while it used %.0f%% of its %s and others used %.0f%%: %s", 100*own, cores, 100**others, remedy)
+	return what + fmt.Sprintf(", while the client used %.0f%% of its %s and others used %.0f%%: %s", 100*own, cores, 100**others, remedy)
 }
 
 // cpuShare is the share of its cores that the client used between From and To.
@@ -148,8 +130,8 @@ func cpuShare(run *record.Run) float64 {
 	return share
 }
 
-// othersShare is the share of the cores that the client may use that others used
-// between From and To; nil if nobody knows.
+// othersShare is the share of the client's cores that others used between From and To;
+// nil if unknown.
 func othersShare(run *record.Run) *float64 {
 	if len(run.Samples) == 0 || run.Samples[len(run.Samples)-1].BusySeconds == 0 {
 		return nil
@@ -162,8 +144,8 @@ func othersShare(run *record.Run) *float64 {
 	return &share
 }
 
-// used is the share of so many cores that a count of seconds grew by between From and
-// To; false if that is too short to say.
+// used is the share of cores by which a count of seconds grew between From and To; ok is
+// false if that is too short.
 func used(run *record.Run, cores int, seconds func(*record.Sample) float64) (share float64, ok bool) {
 	var first, last *record.Sample
 	for i := range run.Samples {
@@ -181,7 +163,7 @@ func used(run *record.Run, cores int, seconds func(*record.Sample) float64) (sha
 	return (seconds(last) - seconds(first)) / ((last.At - first.At).Seconds() * float64(cores)), true
 }
 
-// percentile sorts the values and takes the one at share p; 0 if there are none.
+// percentile sorts the values and returns the percentile at p, 0 without values.
 func percentile(values []time.Duration, p float64) time.Duration {
 	if len(values) == 0 {
 		return 0

@@ -18,8 +18,8 @@ import (
 	"github.com/tandem-serving/tandem/loadtest/workload"
 )
 
-// outOfFiles is a server that every tenth request does not reach, since this machine
-// has no file left for its connection.
+// outOfFiles is a server that every tenth request fails to reach for lack of local file
+// descriptors.
 type outOfFiles struct{ client.Client }
 
 func (o outOfFiles) Do(ctx context.Context, q *workload.Request, clock client.Clock, r *record.Record) workload.Answer {
@@ -31,7 +31,7 @@ func (o outOfFiles) Do(ctx context.Context, q *workload.Request, clock client.Cl
 	return workload.Answer{}
 }
 
-// What this machine could not send is not the server's failure.
+// A request that this machine could not send is not the server's failure.
 func TestOutOfFilesIsTheClientsBottleneck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		run, err := drive.Run(t.Context(), drive.Options{
@@ -50,7 +50,7 @@ func TestOutOfFilesIsTheClientsBottleneck(t *testing.T) {
 	})
 }
 
-// late is a timer that comes late to some of its waits.
+// late is a timer that is sometimes late.
 type late struct {
 	finetimer.Timer
 	waits int
@@ -65,8 +65,7 @@ func (l *late) Wait(until time.Time) {
 	}
 }
 
-// One request of a few that went out late is chance, two are not, and of many it
-// takes more than one in a hundred.
+// One late request of a few is chance, two are not; of many, more than 1% must be late.
 func TestLateDispatch(t *testing.T) {
 	for _, c := range []struct {
 		requests, late int
@@ -86,27 +85,26 @@ func TestLateDispatch(t *testing.T) {
 			if err != nil || len(run.Records) != c.requests {
 				t.Fatalf("%v, %d requests", err, len(run.Records))
 			}
-			if got := run.Client.Bottleneck; (got != "") != c.bottleneck || c.bottleneck && !strings.Contains(got, map[bool]string{true: "went out late (at most 10ms", false: "went out late (p99 10ms"}[c.requests < 100]) {
+			if got := run.Client.Bottleneck; (got != "") != c.bottleneck || c.bottleneck && !strings.Contains(got, map[bool]string{true: "requests were sent up to 10ms after they were due (2", false: "one request in a hundred was sent more than 10ms after it was due (2"}[c.requests < 100]) {
 				t.Errorf("%d of %d late: bottleneck %q", c.late, c.requests, got)
 			}
 		})
 	}
 }
 
-// Who had the processors of a client that was late is said rightly: a client that used
-// none is not to blame where others used them.
+// A late client is blamed only if it used the processors itself.
 func TestWhoHadTheProcessors(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		// busy is the share of all cores that all processes use; negative: unknown.
+		// busy is the share of all cores in use by all processes; negative: unknown.
 		busy    float64
 		want    string
 		notWant string
 	}{
-		{"others", .97, "while other processes (the server too, if it runs here) used 97% of the client's", "more cores"},
-		{"others now and then", .2, "while other processes (the server too, if it runs here) used 20% of the client's", "more cores"},
+		{"others", .97, "this machine was busy with other processes: they (the server too, if it runs here) used 97% of the client's", "more cores"},
+		{"others now and then", .2, "this machine was busy with other processes: they (the server too, if it runs here) used 20% of the client's", "more cores"},
 		{"nobody", .03, "and others used 3%: the machine or its clock stalled", "more cores"},
-		{"nobody knows", -1, "in use: lower the rate or give it more cores", "others"},
+		{"nobody knows", -1, ": lower the rate or give it more cores", "others"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -122,7 +120,7 @@ func TestWhoHadTheProcessors(t *testing.T) {
 					t.Fatal(err)
 				}
 				got := run.Client.Bottleneck
-				if !strings.HasPrefix(got, "requests went out late") || !strings.Contains(got, c.want) || strings.Contains(got, c.notWant) {
+				if !strings.Contains(got, "one request in a hundred was sent more than 10ms after it was due") || !strings.Contains(got, c.want) || strings.Contains(got, c.notWant) {
 					t.Errorf("bottleneck %q, want %q and no %q", got, c.want, c.notWant)
 				}
 				if share := run.Client.OthersShare; (share == nil) != (c.busy < 0) || share != nil && math.Abs(*share-c.busy) > .02 {
@@ -133,7 +131,7 @@ func TestWhoHadTheProcessors(t *testing.T) {
 	}
 }
 
-// What became due as the user ended the run is nobody's failure.
+// A request that became due as the user ended the run is nobody's failure.
 func TestInterruptedWhileBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())

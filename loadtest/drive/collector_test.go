@@ -13,7 +13,7 @@ import (
 	"github.com/tandem-serving/tandem/loadtest/drive"
 )
 
-// withCollector runs a test with the collector set so, whatever the environment says.
+// withCollector runs a test with this collector setting instead of the environment's.
 func withCollector(t *testing.T, percent int, limit int64) {
 	t.Helper()
 	percentBefore, limitBefore := debug.SetGCPercent(percent), debug.SetMemoryLimit(limit)
@@ -28,7 +28,7 @@ const available = 64 << 30
 
 var garbage []byte
 
-// cycles is how often the collector ran by itself while 200 MB became garbage.
+// cycles counts collections while 200 MB become garbage.
 func cycles() uint64 {
 	sample := []metrics.Sample{{Name: "/gc/cycles/automatic:gc-cycles"}}
 	metrics.Read(sample)
@@ -55,7 +55,7 @@ func TestDeferCollector(t *testing.T) {
 	if cycles() == 0 {
 		t.Error("the collector does not run afterwards")
 	}
-	// It takes nothing of the machine's, also where the process had memory in use before.
+	// It uses no physical memory, even if the process has used memory before.
 	before := resident(t)
 	defer drive.DeferCollector(available)()
 	if taken := resident(t) - before; taken > 64<<20 {
@@ -66,7 +66,7 @@ func TestDeferCollector(t *testing.T) {
 	}
 }
 
-// What the user set, as by GOGC and GOMEMLIMIT, stays in force.
+// The user's GOGC and GOMEMLIMIT stay in force.
 func TestDeferCollectorLeavesSettingsAlone(t *testing.T) {
 	for _, set := range []struct {
 		percent int
@@ -85,7 +85,7 @@ func TestDeferCollectorLeavesSettingsAlone(t *testing.T) {
 	}
 }
 
-// resident is the memory that the process has of the machine, bytes.
+// resident is the process's resident memory, bytes.
 func resident(t *testing.T) int64 {
 	t.Helper()
 	text, err := os.ReadFile("/proc/self/statm")

@@ -11,28 +11,28 @@ import (
 	"github.com/tandem-serving/tandem/loadtest/workload"
 )
 
-// forever is a moment that does not come.
+// forever is a time that never comes.
 const forever = time.Duration(math.MaxInt64)
 
-// dispatcher is what the loop of dispatch knows of what comes next.
+// dispatcher is the state of the dispatch loop.
 type dispatcher struct {
 	*run
-	// limit is when nothing is sent any more.
+	// limit is when sending stops.
 	limit time.Duration
-	// head is the source's next request, if it is known; ended: it has no more.
+	// head is the source's next request, if known; ended: there are no more.
 	head  *workload.Request
 	ended bool
-	// starved: head was asked for in vain.
+	// starved: the source had no request ready.
 	starved bool
-	// turns are later turns of conversations, by when they are due.
+	// turns are later turns of conversations, by due time.
 	turns []*workload.Request
-	// free are the places that are free in closed loop, by when they became so; fresh of
-	// them, of the beginning, are free whenever they are taken.
+	// free are the times at which places became free in closed loop, in order; fresh
+	// counts the initial places.
 	free  []time.Duration
 	fresh int
 }
 
-// dispatch sends requests when they are due, until there is nothing more to send.
+// dispatch sends requests when they are due, until none are left.
 func (r *run) dispatch() {
 	d := &dispatcher{run: r, limit: forever, fresh: r.Concurrency}
 	if r.Duration > 0 {
@@ -71,7 +71,8 @@ func (r *run) dispatch() {
 	d.close(min(r.clock.Now(), d.limit))
 }
 
-// collect takes over what ended requests led to, and the source's next request.
+// collect takes follow-up turns and freed places from ended requests, and the source's
+// next request.
 func (d *dispatcher) collect() {
 	d.mu.Lock()
 	turns, free := d.run.turns, d.run.free
@@ -83,7 +84,7 @@ func (d *dispatcher) collect() {
 	}
 	if len(free) > 0 {
 		d.free = append(d.free, free...)
-		slices.Sort(d.free) // one that failed is free later than it ended
+		slices.Sort(d.free) // a failed request frees its place later
 	}
 	if d.head == nil && !d.ended {
 		d.head, d.ended = d.source.next()
@@ -95,8 +96,7 @@ func (d *dispatcher) collect() {
 	}
 }
 
-// first is the request that is due first and when; nil if none is known, and then
-// forever.
+// first is the next request and its due time; nil and forever if none is known.
 func (d *dispatcher) first(now time.Duration) (*workload.Request, time.Duration) {
 	var q *workload.Request
 	due := forever
@@ -122,7 +122,7 @@ func (d *dispatcher) first(now time.Duration) (*workload.Request, time.Duration)
 	return q, due
 }
 
-// take removes a request that first returned.
+// take removes a request returned by first.
 func (d *dispatcher) take(q *workload.Request) {
 	switch {
 	case q != d.head:
@@ -137,8 +137,8 @@ func (d *dispatcher) take(q *workload.Request) {
 	d.head = nil
 }
 
-// over reports that nothing more can become due: the source is at its end, or past
-// the limit, and no request in flight may lead to another.
+// over reports that nothing more can become due: the source has ended or is past the
+// limit, and no request in flight can have a next turn.
 func (d *dispatcher) over() bool {
 	d.alone.Store(true)
 	if d.head == nil && !d.ended {
@@ -146,26 +146,26 @@ func (d *dispatcher) over() bool {
 	}
 	inFlight := d.sessions.Load() > 0
 	if d.Concurrency > 0 {
-		// A place that becomes free is of use only if the source has more.
+		// A freed place is useful only if the source has more.
 		inFlight = d.running.Load() > 0 && (d.head != nil || inFlight)
 	}
 	if inFlight {
 		return false
 	}
-	// Requests in flight leave what they lead to before they are counted out.
+	// Requests in flight add their follow-ups before they are counted out.
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return len(d.run.turns) == 0 && (len(d.run.free) == 0 || d.head == nil)
 }
 
-// silent reports that it is part of what is measured that nothing more is due: the
-// source has more after the limit, or has told all that is due until then.
+// silent reports that waiting without further requests is part of the measurement: the
+// source's next request is past the limit, or it has none until then.
 func (d *dispatcher) silent() bool {
 	return d.Concurrency == 0 && d.Duration > 0 && (d.head != nil || d.Lasts && d.source.err == nil)
 }
 
-// close ends the sending. What was due before and is not sent is recorded so, unless
-// the run was interrupted: then the last request that was sent is the last.
+// close ends sending. Due requests that were not sent are recorded, unless the run was
+// interrupted.
 func (d *dispatcher) close(at time.Duration) {
 	d.ended0 = at
 	if d.Concurrency > 0 || d.stop.Load() {
@@ -186,14 +186,13 @@ func (d *dispatcher) close(at time.Duration) {
 	}
 }
 
-// full reports that the records have all the memory that they may take.
+// full reports that the records have used up their memory.
 func (r *run) full() bool {
 	tokens := max(r.counts.Tokens(), r.tokens.Load())
 	return int64(len(r.records))*recordBytes+tokens*arrivalBytes > r.MemoryLimit
 }
 
-// Size is about how much memory the records of a run take, bytes, as MemoryLimit
-// counts it.
+// Size is approximately the memory of a run's records, bytes, as MemoryLimit counts it.
 func Size(run *record.Run) int64 {
 	size := int64(len(run.Records)) * recordBytes
 	for _, r := range run.Records {
@@ -202,7 +201,7 @@ func Size(run *record.Run) int64 {
 	return size
 }
 
-// byDue orders requests by when they are due.
+// byDue orders requests by due time.
 func byDue(a, b *workload.Request) int {
 	return cmp.Or(cmp.Compare(a.Due, b.Due), cmp.Compare(a.Session, b.Session))
 }

@@ -1,38 +1,39 @@
-// Package drive sends the requests of a workload to a server when they are due,
-// and measures what the generator itself had a share in.
+// Package drive sends a workload's requests to a server when they are due, and measures
+// the generator's own influence.
 //
-// Anything may import it. A Run owns one goroutine for each request in flight and
-// three of its own (the source, the samples, the wait for the end), and dispatches in
-// its caller's; all have ended when it returns.
+// Anything may import it. A Run owns one goroutine for each request in flight and three
+// others (the source, the samples, the wait for the end), and dispatches in its
+// caller's; all have ended when it returns.
 //
 // # Open loop
 //
-// A request goes out when it is due, whatever the server does. One that is due
-// while InFlightLimit requests run is recorded as Unsent: sending it later would
-// turn the load into what the server likes. A goroutine keeps the source some
-// requests ahead, so that making prompts delays no dispatch.
+// A request is sent when it is due, whatever the server does. One that is due while
+// InFlightLimit requests are in flight is recorded as Unsent: sending it later would
+// let the server slow the load down. A goroutine keeps the source some requests ahead,
+// so that making prompts delays no dispatch.
 //
 // # When the client was the bottleneck
 //
 // A Run says in record.Client.Bottleneck that its figures are not the server's, if
 //
-//   - a request was due while InFlightLimit requests ran;
+//   - a request was due while InFlightLimit requests were in flight;
 //   - this machine could not send a request, as with too few open files;
 //   - the client fell so far behind, or its records took so much memory, that it
 //     stopped sending;
-//   - more than one request in a hundred came from the source after it was due, and
-//     more than one in all;
-//   - the dispatch delay (Dispatched - Due) of requests after the warm-up is, at
-//     p99, above a millisecond and above a tenth of the TTFT from the send at p99: it
-//     is part of every latency and named, but the tail would be the client's own. Of
-//     a hundred requests or fewer it takes two that are so late;
+//   - more than 1% of the requests, and more than one, came from the source after they
+//     were due;
+//   - the p99 dispatch delay (Dispatched - Due) after the warm-up exceeds a millisecond
+//     and a tenth of the p99 TTFT from the send. The delay is part of every latency and
+//     reported, but the tail would be the client's own. Of a hundred requests or fewer,
+//     two must be so late;
 //   - the process used more than nine tenths of its cores between From and To.
 //
-// The first that applies is said. Where the client was late, it is also said who had
-// its processors meanwhile: it, or others.
+// The first that applies is reported. If the client was late, the report also says who
+// used its processors: the client, or others.
 package drive
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -45,75 +46,75 @@ import (
 )
 
 const (
-	// DefaultInFlightLimit is the most requests at one time. Each costs the client some
-	// 40 KiB.
+	// DefaultInFlightLimit is the default limit of concurrent requests. Each costs the
+	// client about 40 KiB.
 	DefaultInFlightLimit = 16384
-	// DefaultMemoryLimit is how much the records of a run may take, bytes.
+	// DefaultMemoryLimit is the default memory of a run's records, bytes.
 	DefaultMemoryLimit = 2 << 30
-	// recordBytes is what a record takes without its arrivals, as measured: the server's
-	// timings and route are most of it. arrivalBytes is one arrival's share.
+	// recordBytes is the measured size of a record without arrivals, mostly the server's
+	// timings and route. arrivalBytes is that of one arrival.
 	recordBytes  = 900
 	arrivalBytes = 20
 	// prefetched is how many requests the source is kept ahead.
 	prefetched = 512
-	// prefetchTimeout is the longest that a run waits, before it begins, until the
-	// source is ahead.
+	// prefetchTimeout bounds the initial wait until the source is ahead.
 	prefetchTimeout = 10 * time.Second
-	// behindLimit is how far the client may fall behind before it stops sending.
+	// behindLimit is how late the client may be before it stops sending.
 	behindLimit = 10 * time.Second
-	// interruptedDrain is how long requests may run on after an interruption.
+	// interruptedDrain is how long requests may continue after an interruption.
 	interruptedDrain = time.Second
-	// lateFromSource is the lateness that counts as the source's.
+	// lateFromSource is the lateness attributed to the source.
 	lateFromSource = time.Millisecond
-	// failedPause is how long a place stays empty in closed loop after a request that
-	// failed or was refused: without it, a server that refuses at once would be flooded
-	// with as many as the client can send.
+	// failedPause is how long a place stays empty in closed loop after a failed or
+	// refused request. Without it, a server that refuses at once would be flooded.
 	failedPause = 100 * time.Millisecond
 	// sampleEvery is the time between samples.
 	sampleEvery = 250 * time.Millisecond
 )
 
-// Options say what to run.
+// Options configure a run.
 type Options struct {
-	// Client speaks to the server; the caller closes it.
+	// Client for the server; the caller closes it.
 	Client client.Client
-	// Source gives the requests.
+	// Source of the requests.
 	Source workload.Source
-	// Offered is the rate that the source was asked for, requests a second, for the
-	// record; 0 if it has none.
+	// Offered is the source's rate, requests per second, for the record; 0: none.
 	Offered float64
-	// Concurrency is how many requests to keep in flight, the time in which a
-	// conversation's user thinks included; 0: open loop.
+	// Concurrency is the number of requests kept in flight, including users' think time;
+	// 0: open loop.
 	Concurrency int
-	// Warmup and Duration follow one another; nothing is sent after both. Duration 0:
+	// Warmup and Duration follow one another, and nothing is sent after them. Duration 0:
 	// until the source ends.
 	Warmup, Duration time.Duration
-	// Lasts: an open loop goes on until both are over even if the source has ended
-	// before, since that only says that nothing more is due. Otherwise the run ends with
-	// the source.
+	// Lasts: an open loop continues to the end of Duration even if the source ends
+	// earlier, since that only means that nothing more is due. Otherwise the run ends
+	// with the source.
 	Lasts bool
-	// RequestTimeout ends a request that long after it was sent; 0: none.
+	// RequestTimeout of each request, from when it was sent; 0: none.
 	RequestTimeout time.Duration
-	// DrainTimeout is how long requests may run on when sending has stopped; those
-	// that still run then are Cancelled. 0: not at all.
+	// DrainTimeout is how long requests may continue after sending stops, before they are
+	// Cancelled. 0: not at all.
 	DrainTimeout time.Duration
-	// InFlightLimit is the most requests at one time; 0: DefaultInFlightLimit.
+	// InFlightLimit of concurrent requests; 0: DefaultInFlightLimit.
 	InFlightLimit int
-	// MemoryLimit is about how much memory the records may take, bytes; 0:
-	// DefaultMemoryLimit. Sending stops there.
+	// MemoryLimit is the approximate memory of the records, bytes, at which sending
+	// stops; 0: DefaultMemoryLimit.
 	MemoryLimit int64
-	// Progress gets each sample when it is taken, from one goroutine; nil: nobody.
+	// Progress, if set, receives each sample, from one goroutine.
 	Progress func(record.Sample)
-	// Busy is the processor time that all processes have used on the cores that this one
-	// may use, seconds; false if nobody knows. Nil: what the system says.
+	// Busy is the processor time used by all processes on this process's cores, seconds;
+	// ok is false if unknown. Nil: from the system.
 	Busy func() (seconds float64, ok bool)
-	// Timer waits for the moments at which requests are due; Run closes it. Nil: the
-	// most precise one. Tests on virtual time pass finetimer.Portable.
+	// Timer waits for due times; Run closes it. Nil: the most precise one. Tests on
+	// virtual time pass finetimer.Portable.
 	Timer finetimer.Timer
 }
 
-// validate checks options with their defaults.
-func (o Options) validate() error {
+// Complete sets the defaults of zero fields, except Timer, and validates the options. Run
+// calls it.
+func (o *Options) Complete() error {
+	o.InFlightLimit = cmp.Or(o.InFlightLimit, DefaultInFlightLimit)
+	o.MemoryLimit = cmp.Or(o.MemoryLimit, DefaultMemoryLimit)
 	switch {
 	case o.Client == nil || o.Source == nil:
 		return errors.New("a run needs a client and a source")

@@ -16,17 +16,17 @@ type prefetch struct {
 	requests chan *workload.Request // closed at the end of the source
 	quit     chan struct{}
 	done     chan struct{}
-	full     chan struct{} // closed when the source is ahead or at its end
+	full     chan struct{} // closed once the source is ahead or has ended
 	stop     func()        // closes quit
 	wake     func()
-	// starved: the reader found nothing and wants to be woken.
+	// starved: the reader found nothing and waits for wake.
 	starved atomic.Bool
 
-	err error // the source's, if it had one, once requests is closed
+	err error // the source's error, valid once requests is closed
 }
 
-// newPrefetch begins to read the source. wake is called when a request came for
-// which the reader has asked in vain.
+// newPrefetch starts to read the source. It calls wake when a request arrives for a
+// starved reader.
 func newPrefetch(source workload.Source, wake func()) *prefetch {
 	p := &prefetch{
 		requests: make(chan *workload.Request, prefetched),
@@ -84,8 +84,8 @@ func (p *prefetch) ahead(ctx context.Context) {
 	}
 }
 
-// next is the next request if there is one; end: there will be none. If neither,
-// wake is called later.
+// next returns the next request if one is ready; end: there are no more. If neither, wake
+// is called later.
 func (p *prefetch) next() (q *workload.Request, end bool) {
 	for range 2 {
 		select {
@@ -94,13 +94,13 @@ func (p *prefetch) next() (q *workload.Request, end bool) {
 			return q, !ok
 		default:
 		}
-		// Looked at again, since one may have come before this was set.
+		// Check again: one may have arrived before this was set.
 		p.starved.Store(true)
 	}
 	return nil, false
 }
 
-// close ends the reading of the source and waits for it.
+// close stops reading the source and waits for that.
 func (p *prefetch) close() {
 	p.stop()
 	<-p.done

@@ -23,7 +23,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const ms = time.Millisecond
 
-// source gives requests every so often, without end unless count is set.
+// source generates periodic requests, unlimited unless count is set.
 type source struct {
 	every  time.Duration
 	count  int
@@ -50,8 +50,8 @@ func (s *source) Next() (*workload.Request, error) {
 	return q, nil
 }
 
-// rig is a fake server behind a client, in memory and on virtual time. What it starts
-// ends with the test's bubble.
+// rig is an in-memory fake server with a client on virtual time. It ends with the test's
+// bubble.
 func rig(t *testing.T, shape fakeserver.Shape) client.Client {
 	t.Helper()
 	engine, err := fakeserver.NewEngine(shape, false, finetimer.Portable())
@@ -87,7 +87,7 @@ func rig(t *testing.T, shape fakeserver.Shape) client.Client {
 	return tandem
 }
 
-// onVirtualTime runs a fake server of that shape under a load, and hands the run on.
+// onVirtualTime runs a load against a fake server of that shape and passes the run on.
 func onVirtualTime(t *testing.T, shape fakeserver.Shape, o drive.Options, check func(*testing.T, *record.Run)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {

@@ -1,7 +1,6 @@
 package drive
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"runtime"
@@ -23,45 +22,42 @@ type run struct {
 	source *prefetch
 	clock  client.Clock
 	counts client.Counts
-	// requests is the context of all requests; its end cancels them.
+	// requests is the parent context of all requests.
 	requests context.Context
 	inFlight sync.WaitGroup
 
-	// stop asks the dispatcher to end: the run was interrupted.
+	// stop tells the dispatcher that the run was interrupted.
 	stop atomic.Bool
-	// due, sent, ended and failed count for samples; running and sessions are requests
-	// in flight, and those of them that may have a next turn.
+	// Counts for samples; running are the requests in flight, and sessions those that may
+	// have a next turn.
 	due, sent, ended, failed, running, sessions atomic.Int64
-	// tokens are those of ended requests.
+	// tokens of ended requests.
 	tokens atomic.Int64
-	// alone: nothing is left to send but what requests in flight bring.
+	// alone: only requests in flight can lead to more.
 	alone atomic.Bool
 
 	mu sync.Mutex
-	// turns became due by the end of a request, free are the moments at which places
-	// became free in closed loop.
+	// turns that became due, and times at which places became free in closed loop.
 	turns []*workload.Request
 	free  []time.Duration
 
-	// What follows is the dispatcher's, and Run's when that has ended.
+	// Owned by the dispatcher, then by Run.
 	records    []*record.Record
 	runningMax int
 	sourceLate int
 	unsent     int
 	ended0     time.Duration // when sending stopped
-	// sourceEnded: sending stopped since an open loop's source had no more.
+	// sourceEnded: sending stopped because an open loop's source ended.
 	sourceEnded bool
-	stopped     string // why the client stopped by itself
+	stopped     string // why the client gave up
 }
 
-// Run sends the requests of a source until the time is over, the source ends or ctx
-// does, waits for their ends, and returns what it saw. The end of ctx is no error:
-// the Run is then Interrupted. An error is one of the options or of the source; in
-// the latter case the Run has what came before.
+// Run sends a source's requests until the time is over, the source ends or ctx does,
+// waits for them to end, and returns the records. If ctx ends, the Run is Interrupted,
+// without an error. An error concerns the options or the source; in the latter case the
+// Run has what came before.
 func Run(ctx context.Context, o Options) (*record.Run, error) {
-	o.InFlightLimit = cmp.Or(o.InFlightLimit, DefaultInFlightLimit)
-	o.MemoryLimit = cmp.Or(o.MemoryLimit, DefaultMemoryLimit)
-	if err := o.validate(); err != nil {
+	if err := o.Complete(); err != nil {
 		return nil, err
 	}
 	if o.Timer == nil {
@@ -74,7 +70,7 @@ func Run(ctx context.Context, o Options) (*record.Run, error) {
 	r.source = newPrefetch(o.Source, r.timer.Wake)
 	defer r.source.close()
 	r.source.ahead(ctx)
-	runtime.GC() // so that what came before costs this run nothing
+	runtime.GC() // keep earlier garbage out of this run
 
 	began := time.Now()
 	r.clock = client.NewClock(began).Counting(&r.counts)
@@ -102,7 +98,7 @@ func Run(ctx context.Context, o Options) (*record.Run, error) {
 	if r.sourceEnded && len(out.Records) > 0 {
 		out.To = out.Records[len(out.Records)-1].Due
 	}
-	out.To = max(out.To, out.From) // it may have ended during the warm-up
+	out.To = max(out.To, out.From) // may have ended during warm-up
 	recount(out)
 	out.Client = meter.client()
 	out.Client.InFlightMax, out.Client.InFlightLimit = r.runningMax, o.InFlightLimit
@@ -112,8 +108,7 @@ func Run(ctx context.Context, o Options) (*record.Run, error) {
 	return out, r.source.err
 }
 
-// drain waits until all requests have ended; those that take too long are
-// cancelled.
+// drain waits until all requests have ended and cancels those that take too long.
 func (r *run) drain(ctx context.Context, cancel context.CancelFunc) {
 	all := make(chan struct{})
 	go func() {
@@ -136,10 +131,10 @@ func (r *run) drain(ctx context.Context, cancel context.CancelFunc) {
 		}
 	}
 	cancel()
-	<-all // a client ends a request soon after its context
+	<-all // clients return soon after their context ends
 }
 
-// serve runs one request to its end.
+// serve runs one request.
 func (r *run) serve(q *workload.Request, rec *record.Record) {
 	defer r.inFlight.Done()
 	rec.Dispatched = r.clock.Now()
@@ -171,8 +166,8 @@ func (r *run) serve(q *workload.Request, rec *record.Record) {
 		}
 	}
 	wake := next != nil || r.Concurrency > 0
-	// Under one lock: the dispatcher must not find nothing in flight before it finds what
-	// this request leads to, nor the free place before the request is counted out.
+	// Under one lock: the dispatcher must see follow-up turns before the count of
+	// requests in flight drops, and that drop before the freed place.
 	r.mu.Lock()
 	if next != nil {
 		r.turns = append(r.turns, next)
@@ -193,12 +188,12 @@ func (r *run) serve(q *workload.Request, rec *record.Record) {
 	}
 }
 
-// failed: it ended, and not well, and not because the run was over.
+// failed reports an outcome that is neither success nor the end of the run.
 func failed(o record.Outcome) bool {
 	return o == record.Rejected || o == record.Failed || o == record.TimedOut || o == record.Unsent
 }
 
-// newRecord begins the record of a request.
+// newRecord starts a request's record.
 func (r *run) newRecord(q *workload.Request) *record.Record {
 	rec := &record.Record{
 		Class: q.Class, Session: q.Session, Turn: q.Turn, Due: q.Due,
@@ -210,7 +205,7 @@ func (r *run) newRecord(q *workload.Request) *record.Record {
 	return rec
 }
 
-// drop records a request that was due and is not sent.
+// drop records a due request that is not sent.
 func (r *run) drop(q *workload.Request, why string) {
 	rec := r.newRecord(q)
 	rec.Outcome, rec.Error = record.Unsent, why
@@ -218,7 +213,7 @@ func (r *run) drop(q *workload.Request, why string) {
 	r.ended.Add(1)
 }
 
-// dispatchOne sends a request now, or records that it cannot be.
+// dispatchOne sends a request, or records why it cannot.
 func (r *run) dispatchOne(q *workload.Request) {
 	if running := r.running.Load(); running >= int64(r.InFlightLimit) {
 		r.unsent++

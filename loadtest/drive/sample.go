@@ -12,7 +12,7 @@ import (
 	"github.com/tandem-serving/tandem/loadtest/record"
 )
 
-// sampler takes samples in a goroutine of its own.
+// sampler takes samples in its own goroutine.
 type sampler struct {
 	run     *run
 	meter   *meter
@@ -47,7 +47,7 @@ func (s *sampler) take() {
 	r := s.run
 	sample := record.Sample{
 		At: r.clock.Now(), CPUSeconds: s.meter.cpuSeconds(), BusySeconds: s.meter.busySeconds(),
-		// In an order in which none can be above the one before.
+		// In an order that keeps each count at most the one before it.
 		Failed: int(r.failed.Load()), Ended: int(r.ended.Load()),
 		Tokens: max(r.counts.Tokens(), r.tokens.Load()), Admitted: r.counts.Admitted(),
 		Sent: int(r.sent.Load()), Due: int(r.due.Load()),
@@ -68,8 +68,7 @@ func (s *sampler) close() []record.Sample {
 	return s.samples
 }
 
-// recount makes the counts of the samples those of the records, which say exactly
-// what came when.
+// recount replaces the samples' counts by exact ones from the records.
 func recount(run *record.Run) {
 	var due, sent, admitted, ended, failures []time.Duration
 	tokens := make([]int64, len(run.Samples)+1)
@@ -77,7 +76,7 @@ func recount(run *record.Run) {
 		due = append(due, r.Due)
 		end := r.End
 		if r.Outcome == record.Unsent {
-			end = r.Due // it is waited for no longer
+			end = r.Due // no longer waited for
 		}
 		for _, m := range []struct {
 			at time.Duration
@@ -113,7 +112,7 @@ func recount(run *record.Run) {
 	}
 }
 
-// meter measures the process from its making on.
+// meter measures the process since its creation.
 type meter struct {
 	cpu    float64
 	busy   func() (seconds float64, ok bool)
@@ -136,10 +135,10 @@ func newMeter(busy func() (seconds float64, ok bool)) *meter {
 	return m
 }
 
-// cpuSeconds is what the process used since.
+// cpuSeconds used by the process since then.
 func (m *meter) cpuSeconds() float64 { return processCPUSeconds() - m.cpu }
 
-// busySeconds is what all processes used since, 0 if nobody knows.
+// busySeconds used by all processes since then, 0 if unknown.
 func (m *meter) busySeconds() float64 {
 	if now, ok := m.busy(); ok && m.busy0 > 0 {
 		return max(now-m.busy0, 0)
@@ -147,7 +146,6 @@ func (m *meter) busySeconds() float64 {
 	return 0
 }
 
-// client is all of it.
 func (m *meter) client() record.Client {
 	gc, pauses := collector()
 	return record.Client{
@@ -156,8 +154,7 @@ func (m *meter) client() record.Client {
 	}
 }
 
-// collector is the seconds of CPU that the collector has used, as of its last
-// cycle, and its pauses.
+// collector returns the collector's CPU seconds, as of its last cycle, and its pauses.
 func collector() (seconds float64, pauses *metrics.Float64Histogram) {
 	samples := []metrics.Sample{{Name: "/cpu/classes/gc/total:cpu-seconds"}, {Name: "/sched/pauses/total/gc:seconds"}}
 	metrics.Read(samples)

@@ -2,5 +2,5 @@
 
 package drive
 
-// processCPUSeconds is 0 where the system does not say.
+// processCPUSeconds is unknown on this system.
 func processCPUSeconds() float64 { return 0 }

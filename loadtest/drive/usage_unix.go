@@ -4,7 +4,7 @@ package drive
 
 import "golang.org/x/sys/unix"
 
-// processCPUSeconds is the CPU time that the process has used.
+// processCPUSeconds is the CPU time used by the process.
 func processCPUSeconds() float64 {
 	var usage unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &usage); err != nil {

@@ -1,10 +1,10 @@
-// Package fakeserver is a server whose latency is known: it computes nothing, and
-// sends tokens at moments that were laid down before. What a load generator
-// reports of it can be held against what was injected.
+// Package fakeserver is a server with known latency: it computes nothing and sends tokens
+// at predetermined times, so that a load generator's report can be compared with what was
+// injected.
 //
-// Anything may import it. A Schedule has no goroutine, clock or lock. A Wheel owns
-// one goroutine, which Close ends; a Server owns its listener's goroutines, its
-// Wheel, and all requests that it serves.
+// Anything may import it. A Schedule has no goroutine, clock or lock. A Wheel owns one
+// goroutine, which Close ends; a Server owns its listener's goroutines, its Wheel, and
+// its requests.
 package fakeserver
 
 import (
@@ -19,44 +19,44 @@ import (
 	"github.com/tandem-serving/tandem/loadtest/finetimer"
 )
 
-// How a request ends that is not served whole.
+// Errors of requests that are not completed.
 var (
-	// ErrRefused: no slot was free and the queue was full, or chance had it refused.
+	// ErrRefused: no slot was free and the queue was full, or RejectShare applied.
 	ErrRefused = errors.New("no slot is free: try again later")
-	// ErrBroken: it broke off after its first token, since the shape says so.
+	// ErrBroken: the request broke off after its first token because of FailShare.
 	ErrBroken = errors.New("broken off on purpose")
-	// ErrClosed: the server ended.
+	// ErrClosed: the server is closed.
 	ErrClosed = errors.New("the server ends")
 )
 
-// Sink takes what an Engine sends of one request. Its methods are called one after
-// another, by the wheel's goroutine or that of Serve; a method that blocks keeps
-// back the tokens of all. An error ends the request with it.
+// Sink receives what an Engine sends for one request. Its methods are called one at a
+// time, by the wheel's goroutine or that of Serve; blocking delays all requests. An error
+// ends the request.
 type Sink interface {
-	// Accept says that the request will be served.
+	// Accept reports that the request will be served.
 	Accept(id string) error
-	// Tokens sends n tokens; offset have been sent before.
+	// Tokens sends n tokens after the first offset.
 	Tokens(offset, n int) error
 }
 
-// Served is what an engine did with a request. Moments are since the engine's
-// start, by its clock.
+// Served is the record of one request. Times are since the engine's start, by its clock.
 type Served struct {
-	// ID is the request's id, Number its place in the order of arrival, from 0.
+	// ID is the request's id, Number its index in order of arrival.
 	ID     string
 	Number uint64
-	// Arrived is when it came, Began when it was served: after the queue and a freeze.
+	// Arrived is when it arrived, Began when service began, after the queue and any
+	// freeze.
 	Arrived, Began time.Duration
-	// Tokens were sent, the first at First, the second at Second, the last at Last.
+	// Tokens sent, and when the first, second and last were.
 	Tokens              int
 	First, Second, Last time.Duration
-	// Due and Sent are when each message with tokens should have been sent and when it
-	// was; nil unless the engine keeps a log.
+	// Due and Sent are the scheduled and actual times of each message with tokens; nil
+	// unless the engine keeps a log.
 	Due, Sent []time.Duration
 }
 
-// Engine serves requests as a Shape has it, whatever the protocol. All methods are
-// safe for concurrent use.
+// Engine serves requests as a Shape describes, for any protocol. Its methods are safe for
+// concurrent use.
 type Engine struct {
 	shape Shape
 	wheel *Wheel
@@ -71,8 +71,8 @@ type Engine struct {
 	log     []*Served
 }
 
-// NewEngine starts an engine; Close ends it. With keep it has a log of all that it
-// sent, which grows by 16 bytes a message. timer is as in NewWheel.
+// NewEngine starts an engine; Close ends it. keep enables the log, 16 bytes per message.
+// timer is as in NewWheel.
 func NewEngine(shape Shape, keep bool, timer finetimer.Timer) (*Engine, error) {
 	if err := shape.Validate(); err != nil {
 		return nil, err
@@ -82,11 +82,10 @@ func NewEngine(shape Shape, keep bool, timer finetimer.Timer) (*Engine, error) {
 	}, nil
 }
 
-// Start is the moment from which the engine's moments count.
+// Start is time 0 of the engine's times.
 func (e *Engine) Start() time.Time { return e.wheel.start }
 
-// Log is what was served so far, by the order in which it ended. It is the
-// caller's to read.
+// Log returns the requests served so far in order of their ends. The caller may read it.
 func (e *Engine) Log() []*Served {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -105,7 +104,7 @@ func (e *Engine) Close() error {
 	return e.wheel.Close()
 }
 
-// Thaw waits for the end of the freeze that runs, if one does.
+// Thaw waits until the current freeze, if any, is over.
 func (e *Engine) Thaw(ctx context.Context) error {
 	at := e.wheel.Now()
 	end := e.shape.Frozen(at)
@@ -122,9 +121,9 @@ func (e *Engine) Thaw(ctx context.Context) error {
 	}
 }
 
-// Serve serves one request of that many tokens, at least 1, and returns when the
-// last was sent, when the sink failed, or when ctx ended. No method of the sink runs
-// after that. What it did is valid also with an error, if the request was accepted.
+// Serve serves one request of at least one token. It returns when the last token was
+// sent, the sink failed, or ctx ended; no method of the sink runs afterwards. If the
+// request was accepted, the result is valid even with an error.
 func (e *Engine) Serve(ctx context.Context, tokens int, sink Sink) (Served, error) {
 	s := &serving{engine: e, sink: sink, left: max(tokens, 1), done: make(chan struct{})}
 	s.served.Arrived = e.wheel.Now()
@@ -162,7 +161,7 @@ func (e *Engine) Serve(ctx context.Context, tokens int, sink Sink) (Served, erro
 	return s.served, s.err
 }
 
-// release frees what a request held, and begins the next in the queue.
+// release frees a request's slot and starts the next in the queue.
 func (e *Engine) release(s *serving) {
 	e.mu.Lock()
 	delete(e.live, s)
@@ -170,7 +169,7 @@ func (e *Engine) release(s *serving) {
 		e.log = append(e.log, &s.served)
 	}
 	var next *serving
-	if i := slices.Index(e.queue, s); i >= 0 { // it held no slot
+	if i := slices.Index(e.queue, s); i >= 0 { // it had no slot
 		e.queue = slices.Delete(e.queue, i, i+1)
 	} else if len(e.queue) > 0 {
 		next, e.queue = e.queue[0], e.queue[1:]
@@ -183,8 +182,8 @@ func (e *Engine) release(s *serving) {
 	}
 }
 
-// serving is one request on its way. Lock order: an engine's lock is never taken
-// with a serving's.
+// serving is a request in progress. Lock order: the locks of engine and serving are never
+// held together.
 type serving struct {
 	engine *Engine
 	sink   Sink
@@ -196,12 +195,12 @@ type serving struct {
 	accepted bool
 	over     bool
 	err      error
-	left     int // tokens still to send
+	left     int // tokens left to send
 	at       time.Duration
-	tokens   int // of the message that is due at at
+	tokens   int // tokens of the message due at at
 }
 
-// begin lays down when its tokens come, from now on.
+// begin schedules its tokens from now on.
 func (s *serving) begin() {
 	s.mu.Lock()
 	now := s.engine.wheel.Now()
@@ -222,7 +221,7 @@ func (s *serving) Fire() (time.Duration, bool) {
 	return s.step()
 }
 
-// step does what is due and says when the next is. The caller has the lock.
+// step sends what is due and returns when the next message is. Requires the lock.
 func (s *serving) step() (next time.Duration, again bool) {
 	if s.over {
 		return 0, false
@@ -280,7 +279,7 @@ func (s *serving) end(err error) {
 	}
 }
 
-// finish ends it. The caller has the lock.
+// finish ends it. Requires the lock.
 func (s *serving) finish(err error) {
 	s.over, s.err = true, err
 	close(s.done)

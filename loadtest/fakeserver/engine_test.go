@@ -13,7 +13,7 @@ import (
 	"github.com/tandem-serving/tandem/loadtest/finetimer"
 )
 
-// sink notes what it gets, by virtual time since start.
+// sink records what it receives, by virtual time since start.
 type sink struct {
 	start    time.Time
 	accepted time.Duration
@@ -32,7 +32,7 @@ func (s *sink) Tokens(offset, n int) error {
 	return s.fail
 }
 
-// engine is one on virtual time; the test's bubble ends it.
+// engine returns an engine on virtual time that ends with the test's bubble.
 func engine(t *testing.T, shape fakeserver.Shape, keep bool) *fakeserver.Engine {
 	t.Helper()
 	e, err := fakeserver.NewEngine(shape, keep, finetimer.Portable())
@@ -145,7 +145,7 @@ func TestEngineFailures(t *testing.T) {
 	}
 }
 
-// event notes when it is called, until it was often enough.
+// event records its calls until there were enough.
 type event struct {
 	name  string
 	every time.Duration

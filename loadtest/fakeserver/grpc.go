@@ -18,16 +18,16 @@ import (
 )
 
 const (
-	// Model is the name of the model that a fake server serves.
+	// Model is the name of a fake server's model.
 	Model = "fake"
-	// vocabularySize and contextTokens are the model's.
+	// Properties of the model.
 	vocabularySize = 1 << 15
 	contextTokens  = 1 << 17
-	// bufferBytes is what one system call reads or writes at most.
+	// bufferBytes is the maximum of one read or write system call.
 	bufferBytes = 64 << 10
 )
 
-// Server is a fake Tandem router, by gRPC.
+// Server is a fake Tandem router over gRPC.
 type Server struct {
 	inferencev1.UnimplementedInferenceServer
 
@@ -35,8 +35,7 @@ type Server struct {
 	grpc   *grpc.Server
 }
 
-// NewServer makes a server that sends what engine says. The caller closes engine
-// after the server.
+// NewServer returns a server driven by engine. The caller closes engine after the server.
 func NewServer(engine *Engine) *Server {
 	s := &Server{engine: engine, grpc: grpc.NewServer(
 		grpc.ForceServerCodecV2(deltaCodec{}),
@@ -48,10 +47,10 @@ func NewServer(engine *Engine) *Server {
 	return s
 }
 
-// Serve takes connections until Stop. It closes the listener.
+// Serve accepts connections until Stop. It closes the listener.
 func (s *Server) Serve(l net.Listener) error { return s.grpc.Serve(l) }
 
-// Stop ends all connections and waits for their requests.
+// Stop closes all connections and waits for their requests.
 func (s *Server) Stop() { s.grpc.Stop() }
 
 // ListModels implements the API.
@@ -103,18 +102,17 @@ func (s *Server) Generate(request *inferencev1.GenerateRequest, stream grpc.Serv
 	})
 }
 
-// failure is an error as a router makes it.
+// failure is an error in a router's form.
 func failure(code codes.Code, reason, format string, arguments ...any) error {
 	bare := status.Newf(code, format, arguments...)
 	full, err := bare.WithDetails(&errdetails.ErrorInfo{Reason: reason, Domain: "tandem"})
-	if err != nil { // only for a detail that does not marshal
+	if err != nil { // only for a detail that cannot be marshalled
 		return bare.Err()
 	}
 	return full.Err()
 }
 
-// timings are where the time went, measured like a router does: the stages add up
-// to the total.
+// timings are measured like a router's: the stages add up to the total.
 func timings(d Served) *inferencev1.Timings {
 	t := &inferencev1.Timings{
 		QueueNs:   int64(d.Began - d.Arrived),
@@ -148,10 +146,10 @@ func (g *generation) Tokens(offset, n int) error {
 	return g.stream.SendMsg(delta{offset, n})
 }
 
-// delta is a TokenDelta of n tokens whose ids count up and whose texts are " a".
+// delta is a TokenDelta of n tokens with consecutive ids and the text " a" each.
 type delta struct{ offset, n int }
 
-// deltaCodec is grpc-go's for protobuf, but for delta, which it writes by hand.
+// deltaCodec is grpc-go's protobuf codec, except that it encodes delta by hand.
 type deltaCodec struct{}
 
 func (deltaCodec) Name() string { return encodingproto.Name }
@@ -168,7 +166,7 @@ func (deltaCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	return encoding.GetCodecV2(encodingproto.Name).Unmarshal(data, v)
 }
 
-// append writes the GenerateEvent: 1 offset, 3 tokens {1 token_ids packed, 2 text}.
+// append encodes the GenerateEvent: 1 offset, 3 tokens {1 token_ids packed, 2 text}.
 func (d delta) append(b []byte) []byte {
 	ids := 0
 	for i := range d.n {

@@ -15,47 +15,45 @@ import (
 	"time"
 )
 
-// Dialect is whose wire format an OpenAIServer follows where they differ.
+// Dialect is the server whose wire format an OpenAIServer imitates.
 type Dialect string
 
-// The dialects.
+// Dialects.
 const (
-	// DialectOpenAI ends a chat with a chunk of an empty delta and the reason, gives
-	// "usage": null in all chunks but the last if usage is asked for, refuses what it
-	// does not know with 400 and too many requests with 429, and breaks off a stream
-	// without a word.
+	// DialectOpenAI ends a chat with a chunk of an empty delta and the finish reason,
+	// sends "usage": null in all chunks but the last if usage is requested, refuses
+	// unknown members with 400 and overload with 429, and breaks off streams silently.
 	DialectOpenAI Dialect = "openai"
-	// DialectVLLM gives the reason with the last token, knows ignore_eos, min_tokens,
-	// continuous_usage_stats, return_token_ids, priority and cache_salt, ignores what
-	// it does not know, refuses with 503, and breaks off with an error in the stream,
-	// then [DONE].
+	// DialectVLLM sends the finish reason with the last token, supports ignore_eos,
+	// min_tokens, continuous_usage_stats, return_token_ids, priority and cache_salt,
+	// ignores unknown members, refuses overload with 503, and breaks off with an error in
+	// the stream, then [DONE].
 	DialectVLLM Dialect = "vllm"
 )
 
 const (
 	maxBodyBytes      = 64 << 20
 	readHeaderTimeout = 10 * time.Second
-	// defaultTokens is what OpenAI's completions default to.
+	// defaultTokens is the default of OpenAI's completions.
 	defaultTokens = 16
 )
 
-// OpenAIOptions say how an OpenAIServer speaks.
+// OpenAIOptions configure an OpenAIServer.
 type OpenAIOptions struct {
 	// Dialect is the wire format; empty: DialectOpenAI.
 	Dialect Dialect
-	// Texts are those of the tokens, one after another, from the start again after the
-	// last. Empty: " a" for all.
+	// Texts of the tokens, cyclically. Empty: " a" for all.
 	Texts []string
-	// APIKey is wanted as a bearer token; empty: none is.
+	// APIKey is the required bearer token; empty: none.
 	APIKey string
 }
 
-// OpenAIServer is a fake server with OpenAI's HTTP API: /v1/models,
-// /v1/completions and /v1/chat/completions, streamed or not.
+// OpenAIServer is a fake server with OpenAI's HTTP API: /v1/models, /v1/completions and
+// /v1/chat/completions, streamed or not.
 type OpenAIServer struct {
 	engine  *Engine
 	options OpenAIOptions
-	texts   []string // as they stand in JSON
+	texts   []string // JSON-escaped
 	mux     *http.ServeMux
 	http    *http.Server
 	cancel  context.CancelFunc
@@ -65,8 +63,8 @@ type OpenAIServer struct {
 	running sync.WaitGroup
 }
 
-// NewOpenAIServer makes a server that sends what engine says. The caller closes
-// engine after the server.
+// NewOpenAIServer returns a server driven by engine. The caller closes engine after the
+// server.
 func NewOpenAIServer(engine *Engine, options OpenAIOptions) (*OpenAIServer, error) {
 	options.Dialect = cmp.Or(options.Dialect, DialectOpenAI)
 	if options.Dialect != DialectOpenAI && options.Dialect != DialectVLLM {
@@ -87,7 +85,7 @@ func NewOpenAIServer(engine *Engine, options OpenAIOptions) (*OpenAIServer, erro
 	return s, nil
 }
 
-// Serve takes connections until Stop. It closes the listener.
+// Serve accepts connections until Stop. It closes the listener.
 func (s *OpenAIServer) Serve(l net.Listener) error {
 	if err := s.http.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 		return err
@@ -95,13 +93,13 @@ func (s *OpenAIServer) Serve(l net.Listener) error {
 	return nil
 }
 
-// Stop ends all connections and waits for their requests.
+// Stop closes all connections and waits for their requests.
 func (s *OpenAIServer) Stop() {
 	s.mu.Lock()
 	s.stopped = true
 	s.mu.Unlock()
 	s.cancel()
-	_ = s.http.Close() // the listener's error is of no use now
+	_ = s.http.Close() // the listener's error does not matter
 	s.running.Wait()
 }
 
@@ -142,7 +140,7 @@ func (s *OpenAIServer) models(w http.ResponseWriter, r *http.Request) {
 	s.answer(w, http.StatusOK, `{"object":"list","data":[`+model+`]}`)
 }
 
-// errorType is the "type" of an error, by its status.
+// errorType is an error's "type", by status.
 func (s *OpenAIServer) errorType(status int) string {
 	vllm := s.options.Dialect == DialectVLLM
 	switch {
@@ -160,8 +158,8 @@ func (s *OpenAIServer) errorType(status int) string {
 	return "invalid_request_error"
 }
 
-// errorBody is an error as the dialect has it: vLLM's code is the status, OpenAI's
-// a word or null.
+// errorBody is an error in the dialect's form: vLLM's code is the status, OpenAI's a word
+// or null.
 func (s *OpenAIServer) errorBody(status int, code, message string) string {
 	shown := "null"
 	if s.options.Dialect == DialectVLLM {
@@ -183,11 +181,11 @@ func (s *OpenAIServer) answer(w http.ResponseWriter, status int, body string) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(status)
-	_, _ = w.Write([]byte(body)) // a client that went away is told nothing
+	_, _ = w.Write([]byte(body)) // a disconnected client
 }
 
-// quote is a JSON string.
+// quote encodes a JSON string.
 func quote(text string) string {
-	quoted, _ := json.Marshal(text) // strings are always marshalled
+	quoted, _ := json.Marshal(text) // strings always marshal
 	return string(quoted)
 }

@@ -10,8 +10,8 @@ import (
 	"slices"
 )
 
-// openAIRequest is the body of a completion or a chat. Members that the server
-// does nothing with are here so that they are known.
+// openAIRequest is the body of a completion or chat. Unused members are listed so that
+// they are known.
 type openAIRequest struct {
 	Model               string          `json:"model"`
 	Prompt              json.RawMessage `json:"prompt"`
@@ -50,8 +50,8 @@ type streamOptions struct {
 	ContinuousUsage *bool `json:"continuous_usage_stats"`
 }
 
-// parse reads and checks a body. The error is for the client, with status 400 or,
-// if there is no such model, 404.
+// parse decodes and checks a body. The error is for the client, with status 400, or 404
+// for an unknown model.
 func (s *OpenAIServer) parse(r *http.Request, chat bool) (q *openAIRequest, prompt int, status int, err error) {
 	body, err := io.ReadAll(io.LimitReader(r.Body, maxBodyBytes+1))
 	if err != nil || len(body) > maxBodyBytes {
@@ -88,7 +88,7 @@ func (s *OpenAIServer) parse(r *http.Request, chat bool) (q *openAIRequest, prom
 	return q, prompt, http.StatusBadRequest, err
 }
 
-// tokens is how many are wanted.
+// tokens is the output length requested.
 func (q *openAIRequest) tokens() int {
 	switch {
 	case q.MaxCompletionTokens != nil:
@@ -99,7 +99,7 @@ func (q *openAIRequest) tokens() int {
 	return defaultTokens
 }
 
-// textTokens is how many tokens a text is taken for.
+// textTokens is the assumed number of tokens of a text.
 func textTokens(bytes int) int { return 1 + bytes/4 }
 
 var roles = []string{"system", "developer", "user", "assistant", "tool"}
@@ -118,7 +118,7 @@ func chatTokens(q *openAIRequest) (int, error) {
 	return textTokens(size), nil
 }
 
-// promptTokens counts a prompt: a string, token ids, or a list of one of either.
+// promptTokens counts a prompt's tokens: a string, token ids, or a list of either.
 func promptTokens(prompt json.RawMessage) (int, error) {
 	var (
 		text  string

@@ -25,7 +25,7 @@ func (s *OpenAIServer) generate(w http.ResponseWriter, r *http.Request, chat boo
 		server: s, w: w, control: http.NewResponseController(w), request: q, chat: chat,
 		prompt: prompt, want: q.tokens(), created: time.Now().Unix(), signal: make(chan struct{}, 1),
 	}
-	// The wheel's goroutine must not wait for a client, so another writes.
+	// The wheel's goroutine must not wait for a client, so another one writes.
 	written := make(chan struct{})
 	go func() {
 		defer close(written)
@@ -39,8 +39,8 @@ func (s *OpenAIServer) generate(w http.ResponseWriter, r *http.Request, chat boo
 	<-written
 }
 
-// openAIAnswer is the Sink of one request. The engine adds to what is to be sent,
-// write takes it.
+// openAIAnswer is the Sink of one request. The engine queues messages, and write sends
+// them.
 type openAIAnswer struct {
 	server  *OpenAIServer
 	w       http.ResponseWriter
@@ -54,12 +54,12 @@ type openAIAnswer struct {
 	signal  chan struct{}
 
 	mu       sync.Mutex
-	id       string // empty: not accepted
-	messages []int  // tokens of each that is to be sent
+	id       string // empty until accepted
+	messages []int  // token counts of messages to send
 	over     bool
 	err      error
 
-	// What write alone uses.
+	// Used only by write.
 	out           []byte
 	before, after string // a chunk around its text
 	sent          int
@@ -76,7 +76,7 @@ func (g *openAIAnswer) Tokens(_, n int) error {
 	return nil
 }
 
-// tell changes what is to be sent, and wakes write.
+// tell changes the queue and wakes write.
 func (g *openAIAnswer) tell(change func()) {
 	g.mu.Lock()
 	change()
@@ -87,7 +87,7 @@ func (g *openAIAnswer) tell(change func()) {
 	}
 }
 
-// write sends what there is until the answer is over.
+// write sends messages until the answer is complete.
 func (g *openAIAnswer) write() {
 	begun := false
 	var messages []int
@@ -133,7 +133,7 @@ func (g *openAIAnswer) usageAsked() bool {
 	return g.request.StreamOptions != nil && g.request.StreamOptions.IncludeUsage
 }
 
-// head is a chunk up to its choices.
+// head is an object up to its choices.
 func (g *openAIAnswer) head(object string) string {
 	prefix := "cmpl-"
 	if g.chat {
@@ -146,7 +146,7 @@ func (g *openAIAnswer) head(object string) string {
 	return head + `,"choices":`
 }
 
-// chunk is a chunk of a stream up to its choices.
+// chunk is a stream's chunk up to its choices.
 func (g *openAIAnswer) chunk() string {
 	if g.chat {
 		return g.head("chat.completion.chunk")
@@ -169,7 +169,7 @@ func (g *openAIAnswer) begin(id string) {
 	}
 }
 
-// message sends a chunk of n tokens; before a chat's first, its role.
+// message sends a chunk of n tokens, and before a chat's first one its role.
 func (g *openAIAnswer) message(n int) {
 	if g.chat && g.sent == 0 {
 		g.event(g.chunk() + `[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]` + g.usage(0) + `}`)
@@ -194,7 +194,7 @@ func (g *openAIAnswer) message(n int) {
 	g.out = append(append(append(g.out, "}]"...), g.usage(g.sent+n)...), "}\n\n"...)
 }
 
-// usage is what a chunk says of it that is not the last.
+// usage is the usage of a chunk that is not the last.
 func (g *openAIAnswer) usage(tokens int) string {
 	switch o := g.request.StreamOptions; {
 	case g.usageAsked() && o.ContinuousUsage != nil && *o.ContinuousUsage:
@@ -209,14 +209,14 @@ func (g *openAIAnswer) counts(tokens int) string {
 	return `{"prompt_tokens":` + strconv.Itoa(g.prompt) + `,"total_tokens":` + strconv.Itoa(g.prompt+tokens) + `,"completion_tokens":` + strconv.Itoa(tokens) + `}`
 }
 
-// end sends what comes after the tokens.
+// end sends what follows the tokens.
 func (g *openAIAnswer) end(err error) {
 	switch {
 	case errors.Is(err, ErrBroken) && g.vllm():
 		g.event(g.server.errorBody(http.StatusInternalServerError, "", err.Error()))
 		g.event("[DONE]")
 	case err != nil:
-		// The stream ends as it stands.
+		// The stream ends silently.
 	default:
 		if !g.vllm() {
 			empty := `"text":""`
@@ -233,7 +233,7 @@ func (g *openAIAnswer) end(err error) {
 	g.flush()
 }
 
-// whole sends the answer in one piece.
+// whole sends the answer as one response.
 func (g *openAIAnswer) whole(id string) {
 	var text strings.Builder
 	for i := range g.sent {
@@ -263,7 +263,7 @@ func (g *openAIAnswer) flush() {
 	g.out = g.out[:0]
 }
 
-// lost ends a request whose client is gone.
+// lost ends the request of a disconnected client.
 func (g *openAIAnswer) lost(err error) {
 	g.failed = err
 	g.gone()

@@ -28,9 +28,9 @@ import (
 // form is a way to send an answer.
 type form struct {
 	fakeserver.OpenAIOptions
-	// split: in pieces of so many bytes, flushed each, so that lines and characters come
-	// in halves. keepAlive: with a comment before each event, as some proxies send.
-	// crlf: lines end so.
+	// split: flush in pieces of so many bytes, which splits lines and characters.
+	// keepAlive: send a comment before each event, like some proxies. crlf: end lines
+	// with CRLF.
 	split           int
 	keepAlive, crlf bool
 }
@@ -136,8 +136,8 @@ func forms() map[string]form {
 	return forms
 }
 
-// OpenAI's own client reads what the fake server sends, and knows every member of it
-// where it speaks like OpenAI.
+// OpenAI's own client parses what the fake server sends, without unknown members in
+// OpenAI's dialect.
 func TestOfficialClientReadsOpenAIServer(t *testing.T) {
 	const tokens = 9
 	for name, options := range forms() {
@@ -309,7 +309,7 @@ func TestOpenAIWire(t *testing.T) {
 	http.DefaultClient.CloseIdleConnections()
 }
 
-// Hundreds of streams at one time, in all forms: each record has what was sent.
+// Hundreds of concurrent streams in all forms: each record has exactly what was sent.
 func TestOpenAITargetReadsOpenAIServer(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	const tokens = 20

@@ -7,40 +7,39 @@ import (
 	"time"
 )
 
-// Shape is the latency that is injected. The zero value answers at once.
+// Shape is the injected latency. The zero value answers at once.
 type Shape struct {
-	// TTFT is the time from when a request is served to its first token.
+	// TTFT is the time from the start of service to the first token.
 	TTFT Delay
 	// ITL is the time between tokens after it.
 	ITL Delay
-	// TokensPerMessage is how many tokens a message carries, but for the first, which
-	// carries one, and the last; they come together when the last of them is due.
-	// 0: 1.
+	// TokensPerMessage is how many tokens a message carries, except the first, which
+	// carries one, and the last. They are sent when the last of them is due. 0: 1.
 	TokensPerMessage int
-	// Coalesce is how long a token may wait for others, so that they are sent together;
-	// it is not part of the schedule. 0: each goes out when it is due.
+	// Coalesce is how long a due token may wait to be sent with others. It is not part of
+	// the schedule. 0: none.
 	Coalesce time.Duration
-	// Freezes are the times in which the server stands still: nothing is accepted or
-	// sent, and no delay passes. In order, without overlap.
+	// Freezes are times in which the server stands still: it accepts and sends nothing,
+	// and no delay passes. They are in order and do not overlap.
 	Freezes []Freeze
-	// Slots is how many requests are served at one time, Queue how many wait for a
-	// slot; those above are refused. Slots 0: no limit.
+	// Slots is how many requests are served concurrently, Queue how many wait for a slot;
+	// further ones are refused. Slots 0: no limit.
 	Slots, Queue int
-	// RejectShare of the requests are refused whatever runs, 0 to 1.
+	// RejectShare of the requests are refused regardless of load, 0 to 1.
 	RejectShare float64
 	// FailShare of the requests break off after their first token, 0 to 1.
 	FailShare float64
-	// Seed is where jitter and shares come from: the same for the same request.
+	// Seed of jitter and shares. Equal requests draw equal values.
 	Seed uint64
 }
 
-// Delay is a time drawn evenly from Mean-Jitter to Mean+Jitter.
+// Delay is uniform between Mean-Jitter and Mean+Jitter.
 type Delay struct{ Mean, Jitter time.Duration }
 
 // Freeze is a time in which the server stands still. At is since its start.
 type Freeze struct{ At, For time.Duration }
 
-// Validate checks the shape; the error says what to do.
+// Validate checks the shape. The error says what to do.
 func (s Shape) Validate() error {
 	for _, d := range []struct {
 		name  string
@@ -66,7 +65,7 @@ func (s Shape) Validate() error {
 	return nil
 }
 
-// working is how much of the time up to moment at the server did not stand still.
+// working is the time until at in which the server was not frozen.
 func (s Shape) working(at time.Duration) time.Duration {
 	work := at
 	for _, f := range s.Freezes {
@@ -78,8 +77,8 @@ func (s Shape) working(at time.Duration) time.Duration {
 	return work
 }
 
-// moment is when the server has worked for so long: the inverse of working. At
-// the edge of a freeze it is its end, since nothing is sent in it.
+// moment is when the server has worked for so long: the inverse of working. At a freeze
+// it is the freeze's end, since nothing is sent before.
 func (s Shape) moment(work time.Duration) time.Duration {
 	at := work
 	for _, f := range s.Freezes {
@@ -91,8 +90,7 @@ func (s Shape) moment(work time.Duration) time.Duration {
 	return at
 }
 
-// Frozen reports when the freeze ends that moment at lies in; at itself if it lies
-// in none.
+// Frozen returns the end of the freeze that at lies in, or at itself.
 func (s Shape) Frozen(at time.Duration) time.Duration {
 	for _, f := range s.Freezes {
 		if at >= f.At && at < f.At+f.For {
@@ -102,12 +100,11 @@ func (s Shape) Frozen(at time.Duration) time.Duration {
 	return at
 }
 
-// Request is the schedule of the request with this number that is served from
-// moment at, since the server's start, on. Numbers count from 0; the same number
-// has the same jitter.
+// Request returns the schedule of a request whose service begins at at, since the
+// server's start. Numbers count from 0; equal numbers have equal jitter.
 func (s Shape) Request(number uint64, at time.Duration) *Schedule {
 	r := &Schedule{shape: s, chance: rand.NewPCG(s.Seed, number)}
-	// Drawn whether wanted or not, so that one share does not change another.
+	// Always draw both, so that one share does not affect the other.
 	reject, fail := r.share(), r.share()
 	r.Reject, r.Fail = reject < s.RejectShare, fail < s.FailShare
 	r.work = s.working(at)
@@ -115,13 +112,12 @@ func (s Shape) Request(number uint64, at time.Duration) *Schedule {
 	return r
 }
 
-// Schedule says when the tokens of one request are due. It is used by one
-// goroutine at a time.
+// Schedule is when one request's tokens are due. Not for concurrent use.
 type Schedule struct {
-	// Accepted is when the request is accepted: when it came, or the end of the freeze
-	// that it came in.
+	// Accepted is when the request is accepted: on arrival, or at the end of the freeze
+	// it arrived in.
 	Accepted time.Duration
-	// Reject: refuse it when it would be accepted. Fail: break off after one token.
+	// Reject: refuse it on acceptance. Fail: break off after one token.
 	Reject, Fail bool
 
 	shape  Shape
@@ -130,8 +126,8 @@ type Schedule struct {
 	sent   int
 }
 
-// Next is when the next message is due, since the server's start, and how many
-// tokens it carries, of remaining more at most. remaining is at least 1.
+// Next returns when the next message is due, since the server's start, and its number of
+// tokens, at most remaining, which must be at least 1.
 func (s *Schedule) Next(remaining int) (at time.Duration, tokens int) {
 	if s.sent == 0 {
 		s.sent = 1

@@ -42,8 +42,8 @@ func TestScheduleStandsStillInAFreeze(t *testing.T) {
 	}
 }
 
-// Whatever the shape: moments do not go back, none lies in a freeze, all tokens
-// come, and the delays without the freezes are those that were asked for.
+// For any shape, times do not decrease, none is in a freeze, all tokens are sent, and the
+// delays without freezes are as configured.
 func TestSchedule(t *testing.T) {
 	delay := func(t *rapid.T, name string) fakeserver.Delay {
 		mean := rapid.Int64Range(0, int64(time.Second)).Draw(t, name)
@@ -67,7 +67,7 @@ func TestSchedule(t *testing.T) {
 		}
 		number, at := rapid.Uint64().Draw(t, "number"), time.Duration(rapid.Int64Range(0, int64(3*time.Second)).Draw(t, "arrival"))
 		s, again := shape.Request(number, at), shape.Request(number, at)
-		// Without freezes the same request takes just the delays.
+		// Without freezes the same request takes exactly the delays.
 		free := shape
 		free.Freezes = nil
 		unfrozen := free.Request(number, 0)
@@ -84,7 +84,7 @@ func TestSchedule(t *testing.T) {
 			if next < last || n < 1 || n > left || shape.Frozen(next) != next {
 				t.Fatalf("%d of %d tokens at %s after %s", n, left, next, last)
 			}
-			// Freezes in the time between are waited for, and nothing else.
+			// Freezes in between, and nothing else, are added.
 			lost := time.Duration(0)
 			for _, f := range shape.Freezes {
 				if f.At >= last && f.At+f.For <= next {

@@ -7,16 +7,14 @@ import (
 	"github.com/tandem-serving/tandem/loadtest/finetimer"
 )
 
-// Event is something that happens at a moment. Fire is called by the wheel's
-// goroutine at that moment or soon after, and says when to call it again; again
-// false: never. It must not block.
+// Event is a timed callback. The wheel's goroutine calls Fire at its time or soon after.
+// Fire returns when to call it again, or again false for never. It must not block.
 type Event interface {
 	Fire() (next time.Duration, again bool)
 }
 
-// Wheel calls events at their moments, all from one goroutine: thousands of Go
-// timers would wake as many goroutines, in an order of their own. All methods are
-// safe for concurrent use.
+// Wheel fires events from one goroutine. Thousands of Go timers would wake as many
+// goroutines, in arbitrary order. Its methods are safe for concurrent use.
 type Wheel struct {
 	start    time.Time
 	timer    finetimer.Timer
@@ -29,7 +27,7 @@ type Wheel struct {
 	closed bool
 }
 
-// entry is an event that waits; entries of the same moment are called in order.
+// entry is a waiting event. Those due at the same time fire in order.
 type entry struct {
 	at    time.Duration
 	order uint64
@@ -40,10 +38,10 @@ func (a entry) before(b entry) bool {
 	return a.at < b.at || (a.at == b.at && a.order < b.order)
 }
 
-// NewWheel starts a wheel whose moments count from start. Close ends it. timer
-// becomes the wheel's; nil: the most precise one. The wheel waits coalesce longer
-// than until an event, so that more of them are called together: thousands a
-// millisecond cost less so, like the tokens of one step of a real server.
+// NewWheel starts a wheel whose times count from start. Close ends it. The wheel takes
+// over timer; nil: the most precise one. The wheel waits up to coalesce beyond an event's
+// time, to fire more of them together: that is cheaper for thousands per millisecond, and
+// resembles the tokens of one step of a real server.
 func NewWheel(start time.Time, timer finetimer.Timer, coalesce time.Duration) *Wheel {
 	if timer == nil {
 		timer = finetimer.NewSpinning()
@@ -56,8 +54,7 @@ func NewWheel(start time.Time, timer finetimer.Timer, coalesce time.Duration) *W
 // Now is the time since the start.
 func (w *Wheel) Now() time.Duration { return time.Since(w.start) }
 
-// At calls the event at that moment; at once if it is past. After Close it does
-// nothing.
+// At fires the event at that time, or at once if it is past. After Close it does nothing.
 func (w *Wheel) At(at time.Duration, event Event) {
 	w.mu.Lock()
 	first := w.push(at, event)
@@ -67,7 +64,7 @@ func (w *Wheel) At(at time.Duration, event Event) {
 	}
 }
 
-// Close ends the wheel's goroutine and waits for it. Events that wait are dropped.
+// Close ends the wheel's goroutine and waits for it. Waiting events are dropped.
 func (w *Wheel) Close() error {
 	w.mu.Lock()
 	was := w.closed
@@ -117,8 +114,7 @@ func (w *Wheel) run() {
 	}
 }
 
-// push adds an entry and reports whether it is the first now. The caller has the
-// lock.
+// push adds an entry and reports whether it is now first. Requires the lock.
 func (w *Wheel) push(at time.Duration, event Event) bool {
 	w.count++
 	w.heap = append(w.heap, entry{at, w.count, event})
@@ -134,7 +130,7 @@ func (w *Wheel) push(at time.Duration, event Event) bool {
 	return i == 0
 }
 
-// pop removes the first entry. The caller has the lock.
+// pop removes the first entry. Requires the lock.
 func (w *Wheel) pop() entry {
 	first, last := w.heap[0], len(w.heap)-1
 	w.heap[0] = w.heap[last]

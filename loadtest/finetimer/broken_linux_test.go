@@ -9,8 +9,7 @@ import (
 	"github.com/tandem-serving/tandem/loadtest/finetimer"
 )
 
-// A timer whose descriptor cannot be read waits on, can be woken, and leaves the
-// processor alone.
+// A timer with an unreadable descriptor still waits, can be woken, and does not spin.
 func TestWaitWithoutTheDescriptor(t *testing.T) {
 	timer := finetimer.NewSpinning()
 	if err := timer.Close(); err != nil { // as if it were broken

@@ -1,14 +1,13 @@
-// Package finetimer waits for moments more precisely than Go's timers do alone.
+// Package finetimer waits for points in time more precisely than Go's timers.
 //
-// Anything may import it. A Timer owns at most a file
-// descriptor and starts no goroutine.
+// Anything may import it. A Timer owns at most a file descriptor and starts no goroutine.
 //
-// An idle Go program waits in epoll_wait, whose timeout is whole milliseconds: it
-// comes up to one late. A busy one looks at its timers each time that it changes
-// from one goroutine to another, and is on time. So New arms two clocks: Go's own,
-// and on Linux a timerfd, which ends an epoll_wait to the nanosecond. A thread of
-// its own in clock_nanosleep does worse: when it wakes it has to win a processor
-// from the goroutines that run, and while it sleeps it keeps one.
+// An idle Go program waits in epoll_wait, whose timeout has millisecond resolution, so it
+// wakes up to a millisecond late; a busy one checks its timers whenever it switches
+// goroutines and is on time. New therefore arms two clocks: Go's own, and on Linux a
+// timerfd, which ends epoll_wait with nanosecond resolution. A dedicated thread in
+// clock_nanosleep is worse: after waking it must take a processor from running
+// goroutines, and while asleep it holds one.
 package finetimer
 
 import (
@@ -16,24 +15,23 @@ import (
 	"time"
 )
 
-// Timer lets one goroutine wait for moments.
+// Timer lets one goroutine wait for points in time.
 type Timer interface {
-	// Wait returns at that moment or soon after; earlier if Wake was called since the
+	// Wait returns at that time or soon after, or earlier if Wake was called since the
 	// last Wait. Only one goroutine may wait.
 	Wait(until time.Time)
-	// Wake ends the Wait that runs, or the next. Any goroutine may call it.
+	// Wake ends the current Wait, or the next. Any goroutine may call it.
 	Wake()
-	// Close frees what the timer holds. No Wait may be running, and none may follow.
+	// Close releases the timer's resources. No Wait may be running or follow.
 	Close() error
 }
 
-// New is the most precise timer of this system that computes nothing while it waits:
-// hundreds may wait at once.
+// New returns the most precise timer that does not spin. Hundreds may wait at once.
 func New() Timer { return newTimer(false) }
 
-// NewSpinning is the most precise timer of this system: after a wait of 5 ms or more
-// it spins for the last 100 µs, in which a processor that slept wakes up. It is for
-// the few that everything waits for.
+// NewSpinning returns the most precise timer: after a wait of 5 ms or more it spins for
+// the last 100 µs, while a sleeping processor wakes up. Use it only for the few waits
+// that everything depends on.
 func NewSpinning() Timer { return newTimer(true) }
 
 func newTimer(spins bool) Timer {
@@ -43,8 +41,8 @@ func newTimer(spins bool) Timer {
 	return Portable()
 }
 
-// Wait waits with t for d, or until ctx ends, whose error it then returns. The caller
-// is the one goroutine that may wait with t, and nobody else may wake it.
+// Wait waits with t for d, or until ctx ends, and then returns ctx's error. The caller
+// must be the only one to wait with t or wake it.
 func Wait(ctx context.Context, t Timer, d time.Duration) error {
 	if err := ctx.Err(); err != nil || d <= 0 {
 		return err
@@ -59,14 +57,13 @@ func Wait(ctx context.Context, t Timer, d time.Duration) error {
 	if release() {
 		return nil
 	}
-	// The Wake may have come too late for this wait: it must not end the next.
+	// The Wake may have come too late for this wait. It must not end the next.
 	<-woken
 	t.Wait(time.Time{})
 	return ctx.Err()
 }
 
-// Portable is a timer on Go's clock alone, which is a virtual one in a bubble of
-// testing/synctest.
+// Portable returns a timer on Go's clock alone, which is virtual in a synctest bubble.
 func Portable() Timer {
 	t := &portable{wake: make(chan struct{}, 1), timer: time.NewTimer(time.Hour)}
 	t.timer.Stop()

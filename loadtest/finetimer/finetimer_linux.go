@@ -10,16 +10,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// precise waits for a read of a timerfd, whose deadline is the same moment by Go's
-// clock: whichever comes first ends it.
+// precise waits for a read of a timerfd with the same deadline on Go's clock. Whichever
+// comes first ends it.
 type precise struct {
 	file  *os.File
-	fd    int // of file, which must stay reachable while it is used
+	fd    int // of file, which must stay reachable
 	spins bool
 	read  [8]byte
 
 	mu sync.Mutex
-	// waiting: a read runs, which Wake has to end. woken: a Wake came that no Wait has
+	// waiting: a read is running, which Wake must end. woken: a Wake that no Wait has
 	// seen yet.
 	waiting, woken bool
 }
@@ -27,14 +27,14 @@ type precise struct {
 func newPrecise(spins bool) Timer {
 	fd, err := unix.TimerfdCreate(unix.CLOCK_MONOTONIC, unix.TFD_NONBLOCK|unix.TFD_CLOEXEC)
 	if err != nil {
-		return nil // a sandbox without timerfd: the portable timer does
+		return nil // no timerfd, as in some sandboxes: use the portable timer
 	}
 	return &precise{file: os.NewFile(uintptr(fd), "timerfd"), fd: fd, spins: spins}
 }
 
-// A processor that slept takes some time to run again, more than a read's return
-// takes otherwise. A wait of at least spinGap ends in a loop of spinLead that lets
-// others run, so at most 2% of one processor are spent on it.
+// A sleeping processor takes longer to run again than a read takes to return. A wait of
+// at least spinGap ends in a loop of spinLead that yields to others, so at most 2% of one
+// processor are spent on it.
 const (
 	spinGap  = 5 * time.Millisecond
 	spinLead = 100 * time.Microsecond
@@ -66,17 +66,16 @@ func (p *precise) Wait(until time.Time) {
 		p.waitWithoutFile(until)
 		return
 	}
-	// Not more than lead is left here.
+	// At most lead is left here.
 	for !p.wasWoken() && lead > 0 && time.Until(until) > 0 {
 		runtime.Gosched()
 	}
 }
 
-// withoutFile is how often a timer whose descriptor cannot be read looks whether it
-// was woken.
+// withoutFile is how often a timer whose descriptor cannot be read checks for Wake.
 const withoutFile = 10 * time.Millisecond
 
-// waitWithoutFile waits by Go's clock.
+// waitWithoutFile waits on Go's clock.
 func (p *precise) waitWithoutFile(until time.Time) {
 	for !p.wasWoken() {
 		left := time.Until(until)
@@ -87,7 +86,7 @@ func (p *precise) waitWithoutFile(until time.Time) {
 	}
 }
 
-// wasWoken reports whether Wake was called since the last Wait, and forgets it.
+// wasWoken reports whether Wake was called since the last Wait, and resets that.
 func (p *precise) wasWoken() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -96,7 +95,7 @@ func (p *precise) wasWoken() bool {
 	return was
 }
 
-// past is a deadline that is over whatever the clock says.
+// past is a deadline in the past.
 var past = time.Unix(1, 0)
 
 func (p *precise) Wake() {

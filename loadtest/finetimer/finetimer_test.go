@@ -55,7 +55,7 @@ func TestWakeEndsAWait(t *testing.T) {
 	}
 }
 
-// The end of a context ends a wait, and no later one.
+// The end of a context ends the current wait but no later one.
 func TestWaitWithAContext(t *testing.T) {
 	for name, build := range timers() {
 		timer := build()

@@ -12,8 +12,8 @@ import (
 	"github.com/tandem-serving/tandem/loadtest/finetimer"
 )
 
-// BenchmarkLateness says how late each way of waiting comes, idle and beside a
-// goroutine that keeps every processor busy.
+// BenchmarkLateness measures the lateness of each way of waiting, idle and with all
+// processors busy.
 func BenchmarkLateness(b *testing.B) {
 	ways := map[string]func() finetimer.Timer{"go": finetimer.Portable, "new": finetimer.New, "spinning": finetimer.NewSpinning, "thread": newThread}
 	for _, load := range []string{"idle", "busy"} {

@@ -9,7 +9,7 @@ import (
 	"github.com/tandem-serving/tandem/loadtest/record"
 )
 
-// ended is a request that did not complete, with what had come until then.
+// ended is a request that did not complete, with what had arrived.
 func ended(outcome record.Outcome, due, end time.Duration, arrivals ...time.Duration) *record.Record {
 	r := one(due)
 	for _, at := range arrivals {
@@ -19,8 +19,7 @@ func ended(outcome record.Outcome, due, end time.Duration, arrivals ...time.Dura
 	return r
 }
 
-// What came counts, however the request ended: a server's slowest answers are those
-// that do not end in time.
+// Everything that arrived counts, since the slowest responses do not complete.
 func TestLatenciesOfWhatDidNotComplete(t *testing.T) {
 	run := &record.Run{To: time.Second, Drained: 10 * time.Second, Records: []*record.Record{
 		one(0, record.Arrival{At: 100 * ms, Tokens: 1}, record.Arrival{At: 110 * ms, Tokens: 1}),
@@ -38,8 +37,8 @@ func TestLatenciesOfWhatDidNotComplete(t *testing.T) {
 	}
 }
 
-// 1000 requests against a bound of 500 ms for the p99, some of which end otherwise
-// than well: with 10 over the bound it is kept, with 11 it is not.
+// 1000 requests, some of which fail, against a p99 bound of 500 ms: it is met with 10
+// over the bound and missed with 11.
 func TestObjectivesCountWhatDidNotComplete(t *testing.T) {
 	second := time.Second
 	cut := func(outcome record.Outcome, after time.Duration, arrivals ...time.Duration) func(due time.Duration) *record.Record {
@@ -93,7 +92,7 @@ func TestObjectivesCountWhatDidNotComplete(t *testing.T) {
 	}
 }
 
-// A request that was cut off had broken its bounds if a gap had been too long by then.
+// A cut-off request broke its bounds if a gap was already too long.
 func TestCutOffRequestsHadBrokenTheirBounds(t *testing.T) {
 	for _, test := range []struct {
 		slo      string
@@ -124,7 +123,7 @@ func TestCutOffRequestsHadBrokenTheirBounds(t *testing.T) {
 	}
 }
 
-// Each code is counted, with what the first request was told.
+// Each code is counted, with the message of its first request.
 func TestFailures(t *testing.T) {
 	run := &record.Run{To: time.Second, Drained: 2 * time.Second}
 	for i, told := range [][2]string{{"INTERNAL", ""}, {"UNAVAILABLE", "no worker"}, {"INTERNAL", "out of memory"}, {"INTERNAL", "gone"}, {"", "what?"}} {

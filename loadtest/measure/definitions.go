@@ -1,5 +1,12 @@
 package measure
 
+import (
+	"fmt"
+	"strings"
+
+	"github.com/tandem-serving/tandem/loadtest/stats"
+)
+
 // Definition says what a figure is and what other tools call it. Reports print it,
 // since equal names do not mean equal figures.
 type Definition struct {
@@ -95,11 +102,11 @@ func Definitions() []Definition {
 		},
 		{
 			Name:   "percentiles",
-			Text:   "The smallest value that this share of the samples does not exceed, from an HDR histogram with microseconds and three digits. The samples come from requests that were due in the window, however they ended; for tpot_ms and e2e_ms, from completed ones. ci: the 95% confidence interval from order statistics, for the number of independent samples that the requests are worth. If even as many independent samples would be too few, the percentile is n/a (p99 takes 368).",
+			Text:   "The smallest value that this share of the samples does not exceed, from an HDR histogram with microseconds and three digits. The samples come from requests that were due in the window, however they ended; for tpot_ms and e2e_ms, from completed ones. ci: the 95% confidence interval from order statistics, for the number of independent samples that the requests are worth; ~ if those are too few for one. A percentile is n/a if there are fewer samples than such an interval takes: " + SamplesNeeded() + ".",
 			VLLM:   "interpolated between samples (numpy.percentile), of any number of samples, without interval",
 			AIPerf: "of any number of samples",
 			SGLang: "interpolated between samples (numpy.percentile), of any number of samples, without interval",
-			MLPerf: "a sample's own value; early stopping asks for enough queries (459 for a p99 with none over the bound)",
+			MLPerf: "a sample's own value; early stopping asks for enough queries to be 99% sure, and takes them for independent",
 		},
 		{
 			Name:   "offered_rps",
@@ -137,8 +144,8 @@ func Definitions() []Definition {
 		},
 		{
 			Name:   "objectives",
-			Text:   "Each term of the SLO: the percentile over requests against its bound. Requests that were refused, failed or timed out count as infinite. So do requests that had waited longer than the bound at the end of the run. Requests that were cut off earlier are left out; if they could decide whether the bound is kept, there is no figure. confirmed: by MLPerf's early stopping, the true percentile is within the bound with 99% confidence.",
-			MLPerf: "the same rule; there queries that fail are not counted apart",
+			Text:   "Each term of the SLO: the percentile over requests against its bound. Requests that were refused, failed or timed out count as infinite. So do requests that had waited longer than the bound at the end of the run. Requests that were cut off earlier are left out; if they could decide whether the bound is kept, there is no figure. confirmed: the whole 95% confidence interval is within the bound.",
+			MLPerf: "early stopping, with 99% confidence; queries that fail are not counted apart",
 		},
 		{
 			Name:   "verdict",
@@ -146,4 +153,13 @@ func Definitions() []Definition {
 			MLPerf: "a run is valid or not",
 		},
 	}
+}
+
+// SamplesNeeded says how many samples each percentile takes.
+func SamplesNeeded() string {
+	each := make([]string, len(percentiles))
+	for i, p := range percentiles {
+		each[i] = fmt.Sprintf("%d for %s", stats.QuantileNeeds(p.q), strings.Replace(p.name, "999", "99.9", 1))
+	}
+	return strings.Join(each, ", ")
 }

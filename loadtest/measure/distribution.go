@@ -7,9 +7,6 @@ import (
 	"github.com/tandem-serving/tandem/loadtest/stats"
 )
 
-// Confidence of all intervals.
-const confidence = 0.95
-
 // percentiles are those of a Distribution.
 var percentiles = []struct {
 	name string
@@ -23,8 +20,8 @@ var percentiles = []struct {
 	{"p999", 0.999, func(d *Distribution) **float64 { return &d.P999 }},
 }
 
-// Percentiles are the names of a Distribution's percentiles, least first, as they
-// are keys of CI, Needs and Effective.
+// Percentiles are the names of a Distribution's percentiles, ascending, as used in CI,
+// Needs and Effective.
 func Percentiles() []string {
 	names := make([]string, len(percentiles))
 	for i, p := range percentiles {
@@ -33,7 +30,7 @@ func Percentiles() []string {
 	return names
 }
 
-// Percentile is one percentile by its name, nil if it is not there; "max" too.
+// Percentile returns a percentile or "max" by name, nil if absent.
 func (d *Distribution) Percentile(name string) *float64 {
 	if d == nil {
 		return nil
@@ -65,16 +62,15 @@ type Named struct {
 	*Distribution
 }
 
-// sample is the observations of one latency. each calls back with every value, how
-// often it occurred, and which group it belongs to: groups count from 0 in the order
-// of time, and what is in one group may depend on each other in any way.
+// sample is the observations of one latency. each iterates over values with their counts
+// and groups. Groups are numbered from 0 in order of time; observations within a group
+// may depend on each other in any way.
 type sample struct {
 	groups int
 	each   func(yield func(group int, d time.Duration, n int64))
 }
 
-// perRequest is a sample with one value a request, in the order in which they were
-// due.
+// perRequest is a sample with one value per request, by due time.
 func perRequest(values []time.Duration) sample {
 	return sample{len(values), func(yield func(int, time.Duration, int64)) {
 		for i, d := range values {
@@ -96,11 +92,7 @@ func distribution(s sample) *Distribution {
 	d.CI = map[string][2]float64{}
 	d.Needs = map[string]int64{}
 	d.Effective = map[string]float64{}
-	shares := make([]float64, len(percentiles))
-	for i, p := range percentiles {
-		shares[i] = p.q
-	}
-	for i, e := range estimate(s, h, shares...) {
+	for i, e := range estimate(s, h, sharesBelow(1)) {
 		p := percentiles[i]
 		*p.of(d) = e.value
 		if e.ci != nil {
@@ -110,14 +102,14 @@ func distribution(s sample) *Distribution {
 		}
 		d.Effective[p.name] = math.Round(e.effective*10) / 10
 	}
-	// A histogram of ours encodes; if it did not, the figures stand without it.
+	// If encoding fails, the figures stand without it.
 	if text, err := h.Encode(); err == nil {
 		d.HDR = text
 	}
 	return d
 }
 
-// estimated is what a sample says of a quantile.
+// estimated is the estimate of a quantile.
 type estimated struct {
 	value     *float64    // milliseconds; nil: too few samples
 	ci        *[2]float64 // nil: too few independent ones
@@ -125,10 +117,22 @@ type estimated struct {
 	effective float64
 }
 
-// estimate is quantiles with their intervals. The share at most the quantile, group
-// by group, tells how far the samples are independent. Where many samples are equal
+// sharesBelow are the shares of the percentiles below one.
+func sharesBelow(share float64) []float64 {
+	var shares []float64
+	for _, p := range percentiles {
+		if p.q < share {
+			shares = append(shares, p.q)
+		}
+	}
+	return shares
+}
+
+// estimate is quantiles of ascending shares with their intervals. If one has none, neither
+// have the higher ones: requests too alike for a median are too alike for a p99. The share
+// at most the quantile, group by group, tells how far the samples are independent. Where many samples are equal
 // to the quantile, as gaps that one stall made long, the share below it tells more.
-func estimate(s sample, h *stats.Histogram, shares ...float64) []estimated {
+func estimate(s sample, h *stats.Histogram, shares []float64) []estimated {
 	quantiles := make([]time.Duration, len(shares))
 	upTo, below := make([][]float64, len(shares)), make([][]float64, len(shares))
 	for i, q := range shares {
@@ -150,16 +154,33 @@ func estimate(s sample, h *stats.Histogram, shares ...float64) []estimated {
 	for i, q := range shares {
 		e := &all[i]
 		e.effective = min(stats.EffectiveSize(upTo[i], totals), stats.EffectiveSize(below[i], totals))
-		needs := stats.QuantileNeeds(q, confidence)
-		e.needs = int64(math.Ceil(float64(needs) * float64(h.Count()) / e.effective))
+		needs := stats.QuantileNeeds(q)
+		e.needs = samplesFor(needs, h.Count(), e.effective)
 		if h.Count() >= needs {
 			e.value = new(milliseconds(quantiles[i]))
 		}
-		if low, high, ok := h.Interval(q, e.effective, confidence); ok {
+		low, high, ok := h.Interval(q, e.effective)
+		if i > 0 && all[i-1].ci == nil {
+			e.needs, ok = max(e.needs, all[i-1].needs), false
+		}
+		if ok {
 			e.ci = &[2]float64{milliseconds(low), milliseconds(high)}
 		}
 	}
 	return all
+}
+
+// samplesFor is how many samples an interval takes that needs so many independent ones,
+// if count samples are worth effective of them: an estimate, so two digits of it. As long
+// as there are fewer than needs, nearly independent ones count as such.
+func samplesFor(needs, count int64, effective float64) int64 {
+	each := float64(count) / effective
+	if each <= 1 || each < 1.1 && count < needs {
+		return needs
+	}
+	n := float64(needs) * each
+	unit := math.Pow(10, math.Floor(math.Log10(n))-1)
+	return int64(math.Ceil(n/unit) * unit)
 }
 
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

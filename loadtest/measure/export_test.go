@@ -2,8 +2,7 @@ package measure
 
 import "github.com/tandem-serving/tandem/loadtest/record"
 
-// Judge is the verdict alone: what a test of its error rates needs of thousands of
-// runs.
+// Judge computes only the verdict, fast enough for thousands of runs.
 func Judge(run *record.Run) *Summary {
 	s := &Summary{}
 	var due []*record.Record

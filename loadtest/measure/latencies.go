@@ -6,12 +6,11 @@ import (
 	"github.com/tandem-serving/tandem/loadtest/record"
 )
 
-// unset stands for a latency that a request does not have.
+// unset is a latency that a request does not have.
 const unset = record.Unset
 
-// between is the time from a to b, unset if either did not come. Moments of one
-// request are read by one clock but by several goroutines, so what is a few
-// microseconds less than nothing is nothing.
+// between is the time from a to b, unset if either is missing. Both come from one clock
+// but different goroutines, so slightly negative results count as 0.
 func between(a, b time.Duration) time.Duration {
 	if a == unset || b == unset {
 		return unset
@@ -19,8 +18,7 @@ func between(a, b time.Duration) time.Duration {
 	return max(0, b-a)
 }
 
-// secondToken is the gap from the first to the second token: 0 if one message
-// brought both.
+// secondToken is the time from first to second token, 0 if one message brought both.
 func secondToken(r *record.Record) time.Duration {
 	switch {
 	case len(r.Arrivals) == 0:
@@ -33,7 +31,7 @@ func secondToken(r *record.Record) time.Duration {
 	return between(r.Arrivals[0].At, r.Arrivals[1].At)
 }
 
-// tpot is the time per output token after the first, unset of fewer than two.
+// tpot is the time per output token after the first, unset with fewer than two.
 func tpot(r *record.Record) time.Duration {
 	if r.OutputTokens < 2 || len(r.Arrivals) == 0 {
 		return unset
@@ -48,8 +46,8 @@ func normalizedE2E(r *record.Record) time.Duration {
 	return between(r.Due, r.Last()) / time.Duration(r.OutputTokens)
 }
 
-// longestGap is the longest time without a message between the first and the last,
-// unset without two tokens.
+// longestGap is the longest time without a message between the first and the last, unset
+// with fewer than two tokens.
 func longestGap(r *record.Record) time.Duration {
 	longest := secondToken(r)
 	for i := 1; i < len(r.Arrivals); i++ {
@@ -58,10 +56,9 @@ func longestGap(r *record.Record) time.Duration {
 	return longest
 }
 
-// requestLatencies are the latencies of which a request has one each: once it came,
-// however the request ended, or, if whole, only of a completed request. Of what came
-// nothing is left out: a server that is late is late most of all for requests that
-// do not end in time.
+// requestLatencies are the latencies with one value per request. A value counts however
+// the request ended, or, if whole, only for completed requests. Nothing that arrived is
+// left out, since a slow server is slowest for requests that do not finish.
 var requestLatencies = []struct {
 	name  Latency
 	whole bool
@@ -78,8 +75,8 @@ var requestLatencies = []struct {
 	{AdmissionDelay, false, func(r *record.Record) time.Duration { return between(r.Sent, r.Admitted) }, func(s *Summary) **Distribution { return &s.AdmissionDelay }},
 }
 
-// OfRequest is a latency of one request, as Summarize takes it; record.Unset if the
-// request does not have it, or if it is none that a request has one of, as ITL is.
+// OfRequest is one latency of a request, as in Summarize. record.Unset if the request
+// lacks it, or if it has several values per request, like ITL.
 func OfRequest(l Latency, r *record.Record) time.Duration {
 	for i := range requestLatencies {
 		if of := &requestLatencies[i]; of.name == l {
@@ -95,7 +92,7 @@ func OfRequest(l Latency, r *record.Record) time.Duration {
 	return unset
 }
 
-// collect is the values of those requests that have one.
+// collect returns the values of the requests that have one.
 func collect(records []*record.Record, value func(*record.Record) time.Duration) []time.Duration {
 	values := make([]time.Duration, 0, len(records))
 	for _, r := range records {
@@ -106,13 +103,12 @@ func collect(records []*record.Record, value func(*record.Record) time.Duration)
 	return values
 }
 
-// maxBins bounds the groups of gaps; a bin is a stretch of time, since what delays
-// one stream's token delays those of all others at that moment.
+// maxBins bounds the groups of gaps. A bin is a span of time, since whatever delays one
+// stream's token delays the others at that time.
 const maxBins = 1024
 
-// gaps is the sample of gaps between tokens of all requests or, with messages, of
-// gaps between messages. The tokens of one message came together: its first has the
-// gap, the others have 0.
+// gaps is the sample of gaps between tokens, or between messages, of all requests. Of the
+// tokens in one message, the first has the gap and the others have 0.
 func gaps(records []*record.Record, messages bool) sample {
 	first, last := time.Duration(-1), time.Duration(0)
 	for _, r := range records {

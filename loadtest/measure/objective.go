@@ -8,17 +8,17 @@ import (
 	"github.com/tandem-serving/tandem/loadtest/stats"
 )
 
-// meets says whether a request kept its bounds.
+// meets is whether a request kept its bounds.
 type meets uint8
 
 const (
-	unknown meets = iota // it was cut off before it could break one
+	unknown meets = iota // cut off before it could break one
 	kept
 	bad
 )
 
-// requestLatency is what a term of an SLO bounds of one request: of the gaps between
-// tokens the longest. Unset if it has none.
+// requestLatency is the latency of a request that an SLO term bounds, for ITL the longest
+// gap. Unset if there is none.
 func requestLatency(r *record.Record, name string) time.Duration {
 	switch name {
 	case "ttft":
@@ -34,9 +34,8 @@ func requestLatency(r *record.Record, name string) time.Duration {
 	}
 }
 
-// atLeast is the least that a latency of a request can be that had not ended at
-// until: what came, or how long the client had waited for it. Unset if that says
-// nothing.
+// atLeast is a lower bound of the latency of a request that had not ended at until, from
+// what arrived or how long the client had waited. Unset if unknown.
 func atLeast(r *record.Record, name string, until time.Duration) time.Duration {
 	switch name {
 	case "ttft", "e2e":
@@ -51,16 +50,16 @@ func atLeast(r *record.Record, name string, until time.Duration) time.Duration {
 		return between(r.First(), until)
 	case "itl":
 		return max(longestGap(r), between(r.Last(), until))
-	default: // "tpot": the tokens to come may be quick
+	default: // "tpot": the remaining tokens may be fast
 		return unset
 	}
 }
 
-// met says whether a request kept every bound of the SLO, whatever the percentile of
-// its term is: the goodput of DistServe (Zhong et al., OSDI '24) and Mooncake (Qin et
-// al., FAST '25). A latency that it does not have, such as the TPOT of one token,
-// breaks no bound. What the server refused, failed or was too slow for is bad, and so
-// is what had broken a bound when it was cancelled.
+// met reports whether a request kept every bound of the SLO, whatever the terms'
+// percentiles: goodput as in DistServe (Zhong et al., OSDI '24) and Mooncake (Qin et al.,
+// FAST '25). A missing latency, such as TPOT with one token, breaks no bound. Refused,
+// failed and timed-out requests do not meet it, nor do cancelled ones that had already
+// broken a bound.
 func met(r *record.Record, slo SLO) meets {
 	switch r.Outcome {
 	case record.Completed:
@@ -96,7 +95,7 @@ func (s *Summary) attainment(due []*record.Record, options Options) {
 		if r.Outcome == record.Completed {
 			completed++
 		}
-		if r.Outcome == record.Completed || r.Admitted != unset || len(r.Arrivals) > 0 { // the server took it on
+		if r.Outcome == record.Completed || r.Admitted != unset || len(r.Arrivals) > 0 { // the server accepted it
 			taken++
 		}
 		if m == kept {
@@ -115,8 +114,8 @@ func (s *Summary) attainment(due []*record.Record, options Options) {
 	}
 }
 
-// wilson is the 95% confidence interval of a share seen in n independent samples
-// (E. B. Wilson, 1927); unlike the normal one it holds near 0 and 1.
+// wilson is the 95% confidence interval of a share in n independent samples (E. B.
+// Wilson, 1927). Unlike the normal approximation it is valid near 0 and 1.
 func wilson(share, n float64) [2]float64 {
 	const z = 1.959964
 	center := (share + z*z/(2*n)) / (1 + z*z/n)

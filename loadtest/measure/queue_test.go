@@ -9,8 +9,8 @@ import (
 	"github.com/tandem-serving/tandem/loadtest/record"
 )
 
-// queue is a server whose behaviour is known: requests arrive at a rate, wait in one
-// line for one of so many places, and take service each. It never changes its mind.
+// queue is a server with known behaviour. Requests arrive at random, wait in one FIFO
+// queue for one of several places, and are served.
 type queue struct {
 	rate    float64
 	places  int
@@ -18,19 +18,19 @@ type queue struct {
 	seconds float64
 	// exponential service times instead of equal ones.
 	exponential bool
-	// ramp multiplies the rate from start to end, linearly, if set.
+	// ramp, if set, multiplies the rate linearly from start to end.
 	ramp [2]float64
-	// frozen is a time in which the server does nothing.
+	// frozen is when service pauses, from and to.
 	frozen [2]time.Duration
-	// burst requests come at once at burstAt.
+	// burst requests come together at burstAt.
 	burst   int
 	burstAt time.Duration
-	// room is how many may wait before the server refuses; 0: all.
-	room   int
-	tokens int
+	// queueLimit is how many may wait before the server refuses; 0: unlimited.
+	queueLimit int
+	tokens     int
 }
 
-// places is when each place is free, the first one first.
+// places holds when each place is free, the earliest first.
 type places []time.Duration
 
 func (p places) Len() int           { return len(p) }
@@ -70,14 +70,14 @@ func (q queue) run(seed uint64) *record.Run {
 			PromptTokens: 10, CachedTokens: -1, OutputTokens: tokens,
 		}
 		run.Records = append(run.Records, one)
-		if q.room > 0 {
+		if q.queueLimit > 0 {
 			waiting := 0
-			for j := i - 1; j >= 0 && j >= i-2*q.room-q.places; j-- {
+			for j := i - 1; j >= 0 && j >= i-2*q.queueLimit-q.places; j-- {
 				if run.Records[j].End > at {
 					waiting++
 				}
 			}
-			if waiting >= q.room+q.places {
+			if waiting >= q.queueLimit+q.places {
 				one.Outcome, one.Code, one.Admitted, one.End, one.OutputTokens = record.Rejected, "RESOURCE_EXHAUSTED", record.Unset, at, 0
 				continue
 			}

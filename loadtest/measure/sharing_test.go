@@ -9,9 +9,9 @@ import (
 	"github.com/tandem-serving/tandem/loadtest/record"
 )
 
-// sharing is a server that begins every request at once and shares its time among
-// them evenly, but serves none faster than it would alone: capacity requests a second
-// in all, each in at least alone. What runs drain after the last was due is cancelled.
+// sharing is a processor-sharing server: it starts every request at once and shares
+// capacity (requests per second) evenly, but serves none faster than alone. Requests
+// still running drain after the last due time are cancelled.
 type sharing struct {
 	rate, capacity float64
 	alone, drain   time.Duration
@@ -24,7 +24,7 @@ func (s sharing) run(seed uint64) *record.Run {
 	const step = 10 * time.Millisecond
 	type job struct {
 		*record.Record
-		left float64 // of its work, 1 in the mean
+		left float64 // work; the mean is 1
 	}
 	run := &record.Run{Offered: s.rate, To: time.Duration(s.seconds * float64(time.Second))}
 	over := run.To + s.drain
@@ -44,7 +44,7 @@ func (s sharing) run(seed uint64) *record.Run {
 			}
 			running = append(running, job{one, work})
 		}
-		// Each runs at its own speed until all would be above the capacity.
+		// Each runs at its own speed until the total exceeds the capacity.
 		share := step.Seconds() * min(1/s.alone.Seconds(), s.capacity/max(float64(len(running)), 1))
 		kept := running[:0]
 		for _, j := range running {
@@ -67,9 +67,8 @@ func (s sharing) run(seed uint64) *record.Run {
 	}
 }
 
-// A server that takes everything on and slows down is overloaded too, also where it
-// then brings so few requests to an end that no trend can be seen; one whose requests
-// are long, or of very unlike length, is not for that.
+// A time-sharing server is overloaded too, even if it completes so few requests that no
+// trend is visible. Long or highly variable requests alone are not overload.
 func TestVerdictOfAServerThatSlowsDown(t *testing.T) {
 	const runs = 20
 	second := time.Second
@@ -107,7 +106,7 @@ func TestVerdictOfAServerThatSlowsDown(t *testing.T) {
 	}
 }
 
-// What was cut off because the run was interrupted is nobody's failure.
+// Requests that an interruption cut off are not failures.
 func TestAnInterruptedRunIsNotOverloaded(t *testing.T) {
 	run := queue{rate: 10, places: 1, service: 50 * time.Millisecond, seconds: 60}.run(1)
 	for i, r := range run.Records {

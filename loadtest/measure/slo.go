@@ -10,12 +10,12 @@ import (
 	"time"
 )
 
-// SLO is what a service promises about its latencies.
+// SLO is a service's latency objectives.
 type SLO struct {
 	Terms []Term
 }
 
-// Term is one promise: "ttft:p99<500ms".
+// Term is one objective: "ttft:p99<500ms".
 type Term struct {
 	// Latency is one of SLOLatencies.
 	Latency string
@@ -23,24 +23,24 @@ type Term struct {
 	Percentile float64
 	// Bound is positive.
 	Bound time.Duration
-	// Inclusive: the bound itself is good ("<=").
+	// Inclusive: the bound itself is met ("<=").
 	Inclusive bool
 }
 
-// What an SLO may have.
+// Limits of an SLO.
 const (
 	maxObjectives = 32
-	maxPrecision  = 6 // digits of a percentile after the point
+	maxPrecision  = 6 // decimal places of a percentile
 	maxBound      = time.Hour
 )
 
-// sloLatencies are the latencies that an SLO may name.
+// sloLatencies lists SLOLatencies for messages.
 const sloLatencies = "ttft, second_token, itl, tpot or e2e"
 
 // SLOLatencies are the latencies that a term may name.
 func SLOLatencies() []string { return []string{"ttft", "second_token", "itl", "tpot", "e2e"} }
 
-// Within is whether a latency keeps the bound.
+// Within reports whether a latency meets the bound.
 func (t Term) Within(d time.Duration) bool {
 	return d < t.Bound || t.Inclusive && d == t.Bound
 }
@@ -53,7 +53,7 @@ func (t Term) Quantile() string {
 	return "p" + strconv.FormatFloat(t.Percentile, 'f', -1, 64)
 }
 
-// String is the term as ParseSLO reads it.
+// String formats the term for ParseSLO.
 func (t Term) String() string {
 	sign := "<"
 	if t.Inclusive {
@@ -62,7 +62,7 @@ func (t Term) String() string {
 	return t.Latency + ":" + t.Quantile() + sign + t.Bound.String()
 }
 
-// String is the objectives as ParseSLO reads them; empty without any.
+// String formats the objectives for ParseSLO; empty without any.
 func (s SLO) String() string {
 	terms := make([]string, len(s.Terms))
 	for i, t := range s.Terms {
@@ -71,12 +71,13 @@ func (s SLO) String() string {
 	return strings.Join(terms, ",")
 }
 
-// objectiveForm has latency, percentile, sign and bound, with spaces between them or none.
+// objectiveForm matches latency, percentile, sign and bound, optionally separated by
+// spaces.
 var objectiveForm = regexp.MustCompile(`^\s*(.*?)\s*:\s*(.*?)\s*<(=?)\s*(.*?)\s*$`)
 
-// ParseSLO reads objectives such as "ttft:p99<500ms,tpot:p99<30ms,e2e:p90<=2s,
-// itl:max<1s": latency, percentile, and what it stays under. Spaces between the
-// parts do no harm. An empty text is no objectives. The error names the objective.
+// ParseSLO parses objectives such as "ttft:p99<500ms,tpot:p99<30ms,e2e:p90<=2s,
+// itl:max<1s". Spaces between parts are allowed; an empty text has no objectives. The
+// error names the objective.
 func ParseSLO(text string) (SLO, error) {
 	var slo SLO
 	if strings.TrimSpace(text) == "" {

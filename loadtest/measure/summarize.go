@@ -10,11 +10,11 @@ import (
 	"github.com/tandem-serving/tandem/loadtest/stats"
 )
 
-// Options say by what a run is judged.
+// Options are the objectives to judge a run by.
 type Options struct {
-	// SLO is for all requests whose class is not in ClassSLO.
+	// SLO of requests whose class is not in ClassSLO.
 	SLO SLO
-	// ClassSLO is by class of request.
+	// ClassSLO by class of request.
 	ClassSLO map[string]SLO
 }
 
@@ -26,9 +26,8 @@ func (o Options) slo(class string) SLO {
 	return o.SLO
 }
 
-// Summarize turns a run into figures. It reads the run and keeps nothing of it. The
-// result is never nil: of a run without requests all figures are 0 and the verdict
-// is None.
+// Summarize computes the figures of a run and keeps no reference to it. The result is
+// never nil: without requests all figures are 0 and the verdict is None.
 func Summarize(run *record.Run, options Options) *Summary {
 	s := summarize(run, run.Records, options)
 	s.Verdict, s.Reason = verdict(run, s)
@@ -40,7 +39,7 @@ func Summarize(run *record.Run, options Options) *Summary {
 		s.Classes = map[string]*Summary{}
 		for class, records := range classes {
 			c := summarize(run, records, Options{SLO: options.slo(class)})
-			// The server is one; so is whether it kept up.
+			// Whether the server kept up does not depend on the class.
 			c.Verdict, c.Reason = s.Verdict, s.Reason
 			c.BacklogSlope, c.BacklogSlopeCI = s.BacklogSlope, s.BacklogSlopeCI
 			s.Classes[class] = c
@@ -49,7 +48,7 @@ func Summarize(run *record.Run, options Options) *Summary {
 	return s
 }
 
-// summarize is everything but the verdict and classes, of some of a run's records.
+// summarize computes all figures but the verdict and classes, of some of a run's records.
 func summarize(run *record.Run, records []*record.Record, options Options) *Summary {
 	s := &Summary{SLO: options.SLO.String(), Verdict: None}
 	var due, completed []*record.Record
@@ -135,15 +134,15 @@ func (s *Summary) means(completed []*record.Record) {
 	s.CachedTokensMean = mean(func(r *record.Record) int { return r.CachedTokens })
 }
 
-// rateBins is the number of stretches of the window that a rate's interval comes
-// from, studentT the 97.5% quantile of Student's t with one less degrees of freedom.
+// rateBins is the number of parts of the window behind a rate's interval, studentT the
+// 97.5% quantile of Student's t with rateBins-1 degrees of freedom.
 const (
 	rateBins = 20
 	studentT = 2.093
 )
 
-// rates counts what happened in the window, whichever requests it happened to: the
-// ends of those that came before it stand for those that end after it.
+// rates counts what happened in the window, to any request: ends of earlier requests
+// stand for those that end after it.
 func (s *Summary) rates(run *record.Run, records []*record.Record, options Options) {
 	window := (run.To - run.From).Seconds()
 	if window <= 0 {
@@ -183,7 +182,7 @@ func (s *Summary) rates(run *record.Run, records []*record.Record, options Optio
 			squares += (v - sum/rateBins) * (v - sum/rateBins)
 		}
 		perSecond := sum / window
-		if name != "" && sum >= rateBins { // fewer tell nothing of their variance
+		if name != "" && sum >= rateBins { // fewer say nothing about the variance
 			deviation := math.Sqrt(squares / (rateBins - 1) * stats.AutocorrelationTime(bins[:]) / rateBins)
 			half := studentT * deviation * rateBins / window
 			s.RateCI[name] = [2]float64{max(0, perSecond-half), perSecond + half}

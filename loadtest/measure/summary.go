@@ -1,4 +1,4 @@
-// Package measure turns the records of a run into figures: latencies with
+// Package measure computes the figures of a run from its records: latencies with
 // confidence intervals, rates, goodput, and whether the server kept up.
 //
 // Anything may import it. It starts no goroutines, reads no clock and does no I/O.
@@ -6,7 +6,7 @@ package measure
 
 // Summary is the figures of one run. Its JSON is public: keys are only added.
 type Summary struct {
-	// Requests were due in the measured window; the next six add up to it.
+	// Requests due in the measured window; the next six add up to it.
 	Requests  int `json:"requests"`
 	Completed int `json:"completed"`
 	Rejected  int `json:"rejected"`
@@ -14,18 +14,18 @@ type Summary struct {
 	TimedOut  int `json:"timed_out"`
 	Cancelled int `json:"cancelled"`
 	Unsent    int `json:"unsent"`
-	// Codes counts what was not completed by the server's code.
+	// Codes counts uncompleted requests by the server's code.
 	Codes map[string]int `json:"codes,omitempty"`
-	// Failures are the same with what was said, the commonest first.
+	// Failures adds the messages, most frequent first.
 	Failures []Failure `json:"failures,omitempty"`
 
-	// OfferedRPS is the rate at which requests were due, CompletedRPS that at which
-	// requests were completed in the window, whenever they were due: what the server
-	// got done, also if it fell behind and went on after the window.
+	// OfferedRPS is the rate of due requests, CompletedRPS that of completions in the
+	// window, whenever the requests were due: the server's throughput even if it fell
+	// behind.
 	OfferedRPS   float64 `json:"offered_rps"`
 	CompletedRPS float64 `json:"completed_rps"`
-	// Token rates: prompts whose first token came in the window, and tokens that came
-	// in it.
+	// Token rates: of prompts whose first token arrived in the window, and of tokens that
+	// arrived in it.
 	PromptTokensPerS float64 `json:"prompt_tokens_per_s"`
 	OutputTokensPerS float64 `json:"output_tokens_per_s"`
 	// Means over completed requests.
@@ -33,9 +33,8 @@ type Summary struct {
 	OutputTokensMean float64 `json:"output_tokens_mean"`
 	CachedTokensMean float64 `json:"cached_tokens_mean"`
 
-	// The latencies, of the requests that have them: what came, however the request
-	// ended; TPOT and E2E only of completed ones. Definitions says what each is. Never
-	// nil.
+	// Latencies of the requests that have them, however they ended; TPOT and E2E only of
+	// completed ones. See Definitions. Never nil.
 	TTFT           *Distribution `json:"ttft_ms"`
 	TTFTSent       *Distribution `json:"ttft_sent_ms"`
 	SecondToken    *Distribution `json:"second_token_ms"`
@@ -48,48 +47,46 @@ type Summary struct {
 	DispatchDelay  *Distribution `json:"dispatch_delay_ms"`
 	AdmissionDelay *Distribution `json:"admission_delay_ms"`
 
-	// SLO is the objectives as text, empty if there are none.
+	// SLO as text, empty if there are none.
 	SLO string `json:"slo,omitempty"`
-	// Goodput is requests completed in the window that met every bound of the SLO,
-	// requests a second; equal to CompletedRPS without any.
+	// Goodput is requests per second completed in the window that met every bound of the
+	// SLO; CompletedRPS without an SLO.
 	Goodput float64 `json:"goodput_rps"`
-	// SLOAttainment is the share that met them, of the requests offered, admitted
-	// and completed. One that was cancelled as the run ended counts if it had broken
-	// a bound by then, otherwise not at all.
+	// SLOAttainment is the share that met the SLO, of requests offered, admitted and
+	// completed. A request cancelled at the end of the run counts only if it had already
+	// broken a bound.
 	SLOAttainment          float64 `json:"slo_attainment"`
 	SLOAttainmentAdmitted  float64 `json:"slo_attainment_admitted"`
 	SLOAttainmentCompleted float64 `json:"slo_attainment_completed"`
-	// RateCI is the 95% confidence interval of completed_rps, output_tokens_per_s,
-	// goodput_rps and slo_attainment, by those names, as far as the run is long
-	// enough for one.
+	// RateCI is the 95% confidence intervals of completed_rps, output_tokens_per_s,
+	// goodput_rps and slo_attainment, if the run is long enough.
 	RateCI map[string][2]float64 `json:"rate_ci,omitempty"`
-	// Objectives is each term of the SLO with what was measured.
+	// Objectives are the SLO's terms with their measurements.
 	Objectives []Objective `json:"objectives,omitempty"`
-	// Classes are the same figures for each class of requests, if there are several.
+	// Classes are the figures per class, if there are several.
 	Classes map[string]*Summary `json:"classes,omitempty"`
 
 	// Verdict is STABLE, BACKLOGGED or OVERLOADED, or NONE if the client's side was the
-	// limit or the run too short; Reason says from what it follows.
+	// limit or the run too short; Reason explains it.
 	Verdict Verdict `json:"verdict"`
 	Reason  string  `json:"verdict_reason"`
-	// BacklogSlope is how fast the number of requests due but not ended grew,
-	// requests a second, with its confidence interval.
+	// BacklogSlope is the growth of the number of requests due but not ended, requests
+	// per second, with its confidence interval.
 	BacklogSlope   float64    `json:"backlog_slope_rps"`
 	BacklogSlopeCI [2]float64 `json:"backlog_slope_ci_rps"`
 }
 
-// Failure is how often requests ended with one code, and what the first of them was
-// told; empty if nothing.
+// Failure counts requests that ended with one code, with the first one's message.
 type Failure struct {
 	Code    string `json:"code"`
 	Count   int    `json:"count"`
 	Example string `json:"example,omitempty"`
 }
 
-// Latency names one latency; the names are keys of the JSON and end in the unit.
+// Latency names a latency. Names are JSON keys and end in the unit.
 type Latency string
 
-// The latencies. Definitions says what each is.
+// Latencies. See Definitions.
 const (
 	TTFT           Latency = "ttft_ms"            // due to first token
 	TTFTSent       Latency = "ttft_sent_ms"       // sent to first token
@@ -104,8 +101,7 @@ const (
 	AdmissionDelay Latency = "admission_delay_ms" // sent to admitted
 )
 
-// Distribution is one latency over the requests, or gaps, that have it.
-// Milliseconds.
+// Distribution of one latency over requests or gaps. Milliseconds.
 type Distribution struct {
 	Count int64   `json:"count"`
 	Mean  float64 `json:"mean"`
@@ -119,19 +115,21 @@ type Distribution struct {
 	Max  *float64 `json:"max"`
 	// CI is the 95% confidence interval of percentiles, by name. One that is given
 	// without is what this run saw, but says little of the next: too few of its
-	// samples are independent, as when one stall made the whole tail.
+	// samples are independent, as when one stall made the whole tail. If one has no
+	// interval, neither have the higher ones.
 	CI map[string][2]float64 `json:"ci,omitempty"`
-	// Needs is how many samples each percentile without an interval needs for one.
+	// Needs is how many samples each percentile without an interval needs for one: an
+	// estimate if requests resemble their neighbours, and at least that of the lower ones.
 	Needs map[string]int64 `json:"needs,omitempty"`
 	// Effective is the number of independent samples that Count ones are worth, by
 	// percentile: requests of one queue resemble their neighbours.
 	Effective map[string]float64 `json:"effective,omitempty"`
-	// HDR is the whole histogram, microseconds, in HdrHistogram's V2 compressed
-	// encoding, base64.
+	// HDR is the whole histogram, microseconds, in HdrHistogram's V2 compressed encoding,
+	// base64.
 	HDR string `json:"hdr,omitempty"`
 }
 
-// Objective is one term of an SLO with what was measured.
+// Objective is one term of an SLO with its measurement.
 type Objective struct {
 	// Term is its text: "ttft:p99<500ms"; Class the only class that it is for, empty:
 	// all that have no SLO of their own.
@@ -147,28 +145,25 @@ type Objective struct {
 	// on requests that were not served or had waited longer than it when the run ended.
 	// Neither Met nor Missed without a figure: nothing can be told.
 	Missed bool `json:"missed,omitempty"`
-	// Met: the percentile is under the bound. Early: MLPerf's early-stopping rule
-	// confirms it for the true percentile with 99% confidence. The rule takes
-	// requests for independent; one that was refused, failed or timed out counts as
-	// over the bound. NeedsRequests is how many requests the rule wants for as many
-	// over the bound; 0 for itl and max, which it does not know.
+	// Met: the percentile is under the bound. Confirmed: so is the whole of its
+	// confidence interval. NeedsRequests is how many an interval takes, if there are too
+	// few for one; 0 otherwise, and for itl, which has many samples a request.
 	Met           bool  `json:"met"`
-	Early         bool  `json:"confirmed"`
+	Confirmed     bool  `json:"confirmed"`
 	NeedsRequests int64 `json:"needs_requests,omitempty"`
 }
 
 // Verdict says whether a server kept up with an offered rate.
 type Verdict string
 
-// The verdicts.
+// Verdicts.
 const (
-	// None: nothing can be said.
+	// None: inconclusive.
 	None Verdict = "NONE"
 	// Stable: the backlog did not grow.
 	Stable Verdict = "STABLE"
-	// Backlogged: it grew, slowly enough that the run could end, or came from a burst.
+	// Backlogged: it grew, but slowly or because of a burst.
 	Backlogged Verdict = "BACKLOGGED"
-	// Overloaded: it grew in step with time, or the server refused or failed what it
-	// could not do.
+	// Overloaded: it grew in step with time, or the server refused or failed requests.
 	Overloaded Verdict = "OVERLOADED"
 )

@@ -11,11 +11,10 @@ import (
 	"github.com/tandem-serving/tandem/loadtest/stats"
 )
 
-// endless is the latency of what never came: the most that a histogram holds.
+// endless stands for the latency of what never arrived. It is a histogram's maximum.
 const endless = time.Hour
 
-// objectives measures each term over the requests that it is for. drained is when the
-// run was over.
+// objectives measures each term over its requests. drained is the end of the run.
 func objectives(due []*record.Record, drained time.Duration, options Options) []Objective {
 	var all []Objective
 	measureAll := func(class string, slo SLO, in func(*record.Record) bool) {
@@ -44,30 +43,21 @@ func objectives(due []*record.Record, drained time.Duration, options Options) []
 	return all
 }
 
-// told is what the requests tell of a term.
+// told is what the requests show about a term.
 type told struct {
 	sample
-	// over and counted are requests, not gaps; endless of them, or gaps, never came;
-	// open could still have been anything when the run was over.
-	over, counted, endless, open int64
+	// endless is how many latencies never ended. open is how many requests were still
+	// undecided when the run ended; the sample lacks them.
+	endless, open int64
 }
 
-// tell sorts requests by what they say of a term. One that was refused, failed or
-// timed out counts as endless, and one that was cut off or never sent if it had
-// waited longer than the bound by then.
+// tell collects the latencies of a term. Refused, failed and timed-out requests count as
+// endless. So do cut-off and unsent ones that waited longer than the bound.
 func tell(due []*record.Record, drained time.Duration, t Term) told {
 	var all told
 	values := make([]time.Duration, 0, len(due))
-	came := func(d time.Duration) {
-		all.counted++
-		if !t.Within(d) {
-			all.over++
-		}
-		values = append(values, d)
-	}
+	came := func(d time.Duration) { values = append(values, d) }
 	never := func() {
-		all.over++
-		all.counted++
 		all.endless++
 		values = append(values, endless)
 	}
@@ -99,7 +89,7 @@ func tell(due []*record.Record, drained time.Duration, t Term) told {
 		all.sample = perRequest(values)
 		return all
 	}
-	// The gaps that came, of all requests, and one for each that never did.
+	// The gaps of all requests, and an endless one for each request that never came.
 	gaps, lost := gaps(due, false), all.endless
 	all.sample = sample{gaps.groups + 1, func(yield func(int, time.Duration, int64)) {
 		gaps.each(yield)
@@ -120,12 +110,16 @@ func objective(due []*record.Record, drained time.Duration, t Term) Objective {
 		return o
 	}
 	share := t.Percentile / 100
-	if t.Percentile != 100 && h.Count() < stats.QuantileNeeds(share, confidence) {
-		o.Why = fmt.Sprintf("%d samples are too few, it takes %d", h.Count(), stats.QuantileNeeds(share, confidence))
+	if t.Percentile != 100 && h.Count() < stats.QuantileNeeds(share) {
+		needs := stats.QuantileNeeds(share)
+		o.Why = fmt.Sprintf("too few samples: %d of the %d that it takes", h.Count(), needs)
+		if t.Latency != "itl" {
+			o.NeedsRequests = needs
+		}
 		return o
 	}
-	// at is the percentile if open latencies more are added, of which below are the
-	// shortest of all and the others the longest.
+	// at is the percentile with open more latencies, below of them shorter than all others
+	// and the rest longer.
 	at := func(open, below int64) time.Duration {
 		n := h.Count() + open
 		rank := int64(math.Ceil(share*float64(n)-1e-6)) - below
@@ -142,11 +136,11 @@ func objective(due []*record.Record, drained time.Duration, t Term) Objective {
 	value := at(0, 0)
 	within := func(d time.Duration) bool { return d < endless && t.Within(d) }
 	if within(at(all.open, all.open)) != within(at(all.open, 0)) {
-		o.Why = fmt.Sprintf("%d requests were cut off too early, enough to decide it", all.open)
+		o.Why = fmt.Sprintf("too many requests were cut off too early to tell: %d", all.open)
 		return o
 	}
 	if value >= endless {
-		o.Missed, o.Why = true, fmt.Sprintf("it falls on the %d requests that were not served, or not in time, of %d", all.endless, h.Count())
+		o.Missed, o.Why = true, fmt.Sprintf("it falls on what was not served, or not in time: %d of %d", all.endless, h.Count())
 		return o
 	}
 	o.Measured = new(milliseconds(value))
@@ -154,12 +148,14 @@ func objective(due []*record.Record, drained time.Duration, t Term) Objective {
 	if t.Percentile == 100 {
 		return o
 	}
-	if ci := estimate(all.sample, h, share)[0].ci; ci != nil && ci[1] < milliseconds(endless) {
-		o.CI = ci
-	}
-	if t.Latency != "itl" {
-		o.NeedsRequests = stats.EarlyStopping(all.over, t.Percentile, stats.MLPerfConfidence)
-		o.Early = o.Met && all.counted >= o.NeedsRequests
+	estimates := estimate(all.sample, h, append(sharesBelow(share), share))
+	e := estimates[len(estimates)-1]
+	switch {
+	case e.ci != nil && e.ci[1] < milliseconds(endless):
+		o.CI = e.ci
+		o.Confirmed = o.Met && e.ci[1] <= milliseconds(t.Bound)
+	case e.ci == nil && t.Latency != "itl":
+		o.NeedsRequests = e.needs
 	}
 	return o
 }

@@ -9,47 +9,46 @@ import (
 	"github.com/tandem-serving/tandem/loadtest/record"
 )
 
-// What the verdict goes by. The error rates of these values on simulated queues are
-// in verdict_test.go.
+// Parameters of the verdict. verdict_test.go measures their error rates on simulated
+// queues.
 const (
-	// batches of the window are regressed on time; enough to see a trend, and each
-	// long against the time in which a healthy queue forgets.
+	// batches of the window are regressed on time: enough to see a trend, each long
+	// compared with the correlation time of a healthy queue.
 	batches = 10
 	// studentT8 is the 97.5% quantile of Student's t with batches-2 degrees of freedom.
 	studentT8 = 2.306
-	// minSamples and minRequests are the least that a verdict can be built on.
+	// minSamples of the backlog and MinRequests are the least that a verdict takes.
 	minSamples  = 2 * batches
-	minRequests = 2 * batches
+	MinRequests = 2 * batches
 	// failing is the share of requests that a server may not serve for want of
 	// capacity and still count as keeping up.
 	failing = 0.01
-	// material is the growth, as a share of what was offered, below which it does not
-	// matter; inStep the share of the backlog's variance that a straight line
-	// explains if it grew in step with time; absorbed the share of its peak to which
-	// a burst's backlog has gone down when it is being worked off.
+	// material is the growth, as a share of the offered rate, below which it does not
+	// matter. inStep is the share of the backlog's variance that a line must explain for
+	// growth in step with time. absorbed is the share of its peak to which a burst's
+	// backlog must fall.
 	material = 0.01
 	inStep   = 0.7
 	absorbed = 0.7
-	// large is the growth, as a share of what was offered, that is taken for what it is
-	// though its interval is too wide to be sure: a short run has wide ones, and calling
-	// it stable would be the worse mistake. It has to be at least largeLeast requests.
+	// large is the growth, as a share of the offered rate, that counts even if its
+	// interval is too wide to be sure: short runs have wide ones, and calling them stable
+	// would be the worse mistake. It must be at least largeLeast requests.
 	large      = 0.05
 	largeLeast = 20
 )
 
-// faults are codes by which a server says that the request itself was wrong, which
-// is not a matter of load.
+// faults are codes that blame the request itself, not the load.
 var faults = []string{"INVALID_ARGUMENT", "InvalidArgument", "UNAUTHENTICATED", "Unauthenticated",
 	"PERMISSION_DENIED", "PermissionDenied", "NOT_FOUND", "NotFound", "UNIMPLEMENTED", "Unimplemented",
 	"FAILED_PRECONDITION", "FailedPrecondition", "OUT_OF_RANGE", "OutOfRange",
 	"HTTP 400", "HTTP 401", "HTTP 403", "HTTP 404", "HTTP 405", "HTTP 413", "HTTP 415", "HTTP 422"}
 
-// verdict is the verdict and its reason. It sets the backlog's slope.
+// verdict returns the verdict and its reason, and sets the backlog's slope.
 func verdict(run *record.Run, s *Summary) (Verdict, string) {
 	trend, seen := backlog(run)
 	s.BacklogSlope, s.BacklogSlopeCI = trend.slope, trend.ci
 	if run.Client.Bottleneck != "" {
-		return None, "the client was the bottleneck: " + run.Client.Bottleneck
+		return None, record.Explain(run.Client.Bottleneck)
 	}
 	if s.Requests == 0 && run.Interrupted && run.To <= run.From {
 		return None, fmt.Sprintf("interrupted during the warm-up of %v", run.From)
@@ -72,8 +71,8 @@ func verdict(run *record.Run, s *Summary) (Verdict, string) {
 	if run.Concurrency > 0 {
 		return None, "closed loop: the clients wait for the server, so it cannot fall behind"
 	}
-	if s.Requests < minRequests {
-		return None, fmt.Sprintf("%d requests are too few to see a trend; it takes %d", s.Requests, minRequests)
+	if s.Requests < MinRequests {
+		return None, fmt.Sprintf("too few requests to see a trend: %d of the %d that it takes", s.Requests, MinRequests)
 	}
 	if yes, took := unfinished(run); yes {
 		return Overloaded, fmt.Sprintf("%d of %d requests had not ended %v after the last was due; the first took at most %v", s.Cancelled, s.Requests,
@@ -84,38 +83,41 @@ func verdict(run *record.Run, s *Summary) (Verdict, string) {
 	}
 	percent := 100 * trend.slope / s.OfferedRPS
 	grew := trend.ci[0] > 0 && trend.slope > material*s.OfferedRPS && trend.slower
-	growth := fmt.Sprintf("the backlog changed by %+.3g requests/s (95%% interval %+.3g to %+.3g), %+.1f%% of the offered rate", trend.slope, trend.ci[0], trend.ci[1], percent)
+	growth := fmt.Sprintf("%+.3g requests/s (95%% interval %+.3g to %+.3g), %+.1f%% of the offered rate", trend.slope, trend.ci[0], trend.ci[1], percent)
+	const level = "the backlog stayed level: "
 	switch {
 	case grew && trend.fit >= inStep && trend.end >= absorbed*trend.peak:
-		return Overloaded, growth + ", steadily"
+		return Overloaded, "the backlog grew steadily: " + growth
 	case trend.slope > large*s.OfferedRPS && trend.slope*(run.To-run.From).Seconds() > largeLeast && trend.slower && trend.end >= absorbed*trend.peak:
-		return Backlogged, growth + fmt.Sprintf("; %.0f requests waited at the end: a longer run would say more", trend.end)
+		return Backlogged, "the backlog grew: " + growth + fmt.Sprintf("; %.0f requests waited at the end: a longer run would say more", trend.end)
 	case grew:
-		return Backlogged, growth + fmt.Sprintf(", not steadily: %.0f at its peak, %.0f at the end", trend.peak, trend.end)
+		return Backlogged, "the backlog grew, but not steadily: " + growth + fmt.Sprintf("; %.0f at its peak, %.0f at the end", trend.peak, trend.end)
 	case trend.end > 2*trend.usual+3*math.Sqrt(trend.usual)+3 && trend.end >= absorbed*trend.peak:
 		return Backlogged, fmt.Sprintf("%.0f requests waited at the end, %.0f usually: a burst that was not worked off", trend.end, trend.usual)
+	case run.Interrupted: // what was seen until then was no sign of trouble
+		return None, fmt.Sprintf("interrupted after %.0f s; until then the backlog changed by %s", run.To.Seconds(), growth)
 	case trend.peak > 2*trend.usual+3*math.Sqrt(trend.usual)+3:
-		return Stable, growth + fmt.Sprintf("; a burst of %.0f was worked off", trend.peak)
+		return Stable, level + growth + fmt.Sprintf("; a burst of %.0f was worked off", trend.peak)
 	}
-	return Stable, growth
+	return Stable, level + growth
 }
 
-// trend is how the number of requests due but not ended went.
+// trend is the course of the number of requests due but not ended.
 type trend struct {
 	slope float64 // requests a second
 	ci    [2]float64
 	// fit is the share of the batches' variance that the line explains.
 	fit float64
-	// slower: the time that the backlog stands for grew too, so it is not only that
-	// more was offered late in the run.
+	// slower: the waiting time implied by the backlog grew too, so the cause is not just
+	// more load late in the run.
 	slower bool
-	// usual is the median over batches, peak the highest of them, end the last.
+	// usual is the median over batches, peak the maximum, end the last.
 	usual, peak, end float64
 }
 
-// backlog fits a line to the backlog of the window, after the time that the first
-// requests took: until then it fills on any server. The second result says why no
-// line can be fitted, empty if one was.
+// backlog fits a line to the window's backlog, after the time of the first requests,
+// during which it grows on any server. The second result says why no line could be
+// fitted.
 func backlog(run *record.Run) (trend, string) {
 	took, _ := filled(run)
 	from := max(run.From, took)
@@ -155,8 +157,8 @@ func backlog(run *record.Run) (trend, string) {
 		mean += v / batches
 	}
 	for b := range waits {
-		// A batch with few arrivals by chance has not a long wait for that: the level
-		// is what came in before.
+		// The level is divided by recent arrivals, so that a batch with few of them by
+		// chance does not look slow.
 		waits[b] = level[b] / max((offered[b]+offered[max(b-1, 0)])/2, mean/4, 1e-9)
 	}
 	line, longer := fit(level, width.Seconds()), fit(waits, width.Seconds())
@@ -166,8 +168,8 @@ func backlog(run *record.Run) (trend, string) {
 	return line, ""
 }
 
-// steady is whether requests came at one rate: the last third of the window had no
-// more than a Poisson process might.
+// steady reports whether requests arrived at a constant rate: the last third of the
+// window had no more than a Poisson process might.
 func steady(offered [batches]float64) bool {
 	first, last := 0.0, 0.0
 	for b := range batches / 2 {
@@ -177,8 +179,8 @@ func steady(offered [batches]float64) bool {
 	return last-first <= 3*math.Sqrt(first+last)
 }
 
-// filled is when the first requests of a run had ended: the time that it took to
-// serve the first ten, once. whole is whether there were as many.
+// filled is the time it took to complete the first ten requests. whole reports whether
+// there were ten.
 func filled(run *record.Run) (took time.Duration, whole bool) {
 	const first = 10
 	n := 0
@@ -194,17 +196,16 @@ func filled(run *record.Run) (took time.Duration, whole bool) {
 	return took, n == first
 }
 
-// patience is how many times as long as the first ones a request must have had until
-// the run was over for it to count that it did not end, and the share of such requests
-// that is too many: some take longer than others, but few much longer, and most do
-// not.
+// patience are the multiples of the first requests' time after which an unfinished
+// request counts, with the share of such requests that is too many: a few may take
+// longer, but few much longer.
 var patience = []struct{ times, share float64 }{{2, failing}, {1, 0.5}}
 
-// unfinished is whether too many requests of the window had not ended when the run
-// was over, though they had longer than the first ones took, took. A server that
-// shares its time among all that it has accepted may serve hardly any to the end when
-// there are too many, so that no backlog can be seen growing. Where fewer than ten
-// ended, requests may as well be that long.
+// unfinished reports whether too many requests of the window were unfinished at the end
+// of the run although they had more time than the first ones took. A server that
+// time-shares among all accepted requests may complete hardly any when there are too
+// many, so that no backlog is seen to grow. If fewer than ten ended, requests may just be
+// long.
 func unfinished(run *record.Run) (yes bool, took time.Duration) {
 	took, whole := filled(run)
 	if !whole || run.Interrupted {
@@ -228,11 +229,11 @@ func unfinished(run *record.Run) (yes bool, took time.Duration) {
 	return false, took
 }
 
-// fit is the least-squares line through batch means that are width seconds apart,
-// with a confidence interval by Student's t. What batches keep of their neighbours is
-// taken for a first-order autoregression: the variance grows by (1+ρ)/(1-ρ), with ρ
-// of the residuals corrected for their number (M. G. Kendall, Note on bias in the
-// estimation of autocorrelation, Biometrika 41, 1954).
+// fit is the least-squares line through batch means width seconds apart, with a Student's
+// t confidence interval. Correlation between batches is modelled as first-order
+// autoregression: the variance grows by (1+ρ)/(1-ρ), with ρ of the residuals corrected
+// for their number (M. G. Kendall, Note on bias in the estimation of autocorrelation,
+// Biometrika 41, 1954).
 func fit(y [batches]float64, width float64) trend {
 	var mean, xy, xx, yy float64
 	const middle = (batches - 1) / 2.0

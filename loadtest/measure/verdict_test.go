@@ -9,16 +9,16 @@ import (
 	"github.com/tandem-serving/tandem/loadtest/record"
 )
 
-// The verdicts on queues whose capacity is known, over many runs of each. What 600
-// requests can tell of a queue close to its capacity is little, so that there only
-// the worse of the two mistakes is bounded; -v prints all rates.
+// The verdicts on queues of known capacity, over many runs of each. 600 requests say
+// little about a queue close to its capacity, so there the test bounds only the worse of
+// the two errors. -v prints all rates.
 func TestVerdictErrorRates(t *testing.T) {
 	const runs = 200
 	ms, second := time.Millisecond, time.Second
 	for _, test := range []struct {
 		name string
 		queue
-		// The least share of runs with each verdict, and the most that may be overloaded.
+		// The least share of runs with each verdict, and the largest that may be overloaded.
 		stable, backlogged, overloaded, mostOverloaded float64
 	}{
 		{"M/D/1 at 50%", queue{rate: 10, places: 1, service: 50 * ms, seconds: 60}, 0.98, 0, 0, 0},
@@ -35,15 +35,15 @@ func TestVerdictErrorRates(t *testing.T) {
 		{"M/M/16 at 80%, 2 s each", queue{rate: 6.4, places: 16, service: 2 * second, seconds: 60, exponential: true}, 0.93, 0, 0, 0.03},
 		{"M/D/64 at 80%, 5 s each", queue{rate: 10, places: 64, service: 5 * second, seconds: 60}, 0.95, 0, 0, 0.02},
 		{"M/D/64 at 120%, 5 s each", queue{rate: 15, places: 64, service: 5 * second, seconds: 60}, 0, 0, 0.93, 1},
-		// More is in flight late in a ramp on any server.
+		// On any server, more is in flight late in a ramp.
 		{"a ramp to 80%", queue{rate: 10, places: 16, service: 1300 * ms, seconds: 60, ramp: [2]float64{0.1, 1}}, 0.95, 0, 0, 0.01},
 		{"a ramp to 200%", queue{rate: 20, places: 10, service: second, seconds: 60, ramp: [2]float64{0.1, 1}}, 0, 0.5, 0, 1},
-		// Bursts that are worked off are not overload.
+		// Bursts from which the server recovers are not overload.
 		{"a freeze of 2 s", queue{rate: 20, places: 4, service: 100 * ms, seconds: 60, frozen: [2]time.Duration{30 * second, 32 * second}}, 0.95, 0, 0, 0.01},
 		{"a freeze at the start", queue{rate: 20, places: 4, service: 100 * ms, seconds: 60, frozen: [2]time.Duration{8 * second, 10 * second}}, 0.95, 0, 0, 0.01},
 		{"a burst", queue{rate: 10, places: 1, service: 50 * ms, seconds: 60, burst: 100, burstAt: 20 * second}, 0.95, 0, 0, 0.01},
 		{"a freeze that does not end", queue{rate: 20, places: 4, service: 100 * ms, seconds: 60, frozen: [2]time.Duration{56 * second, 62 * second}}, 0, 0.95, 0, 0.02},
-		{"a server that refuses", queue{rate: 20, places: 1, service: 100 * ms, seconds: 60, room: 5}, 0, 0, 1, 1},
+		{"a server that refuses", queue{rate: 20, places: 1, service: 100 * ms, seconds: 60, queueLimit: 5}, 0, 0, 1, 1},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -75,8 +75,8 @@ func TestVerdictErrorRates(t *testing.T) {
 	}
 }
 
-// Without enough to go by, or with a client that was the bottleneck, there is no
-// verdict, and the reason says what to do.
+// With too few data, or if the client was the bottleneck, there is no verdict, and the
+// reason says what to do.
 func TestNoVerdict(t *testing.T) {
 	calm := queue{rate: 10, places: 1, service: 50 * time.Millisecond, seconds: 60}
 	short, few, slow := calm, calm, calm
@@ -90,7 +90,7 @@ func TestNoVerdict(t *testing.T) {
 	}{
 		{"nothing", &record.Run{}, "no request was due"},
 		{"a short window", short.run(1), "too short to see a trend; let it last at least"},
-		{"few requests", few.run(1), "requests are too few to see a trend"},
+		{"few requests", few.run(1), "too few requests to see a trend: 8 of the 20"},
 		{"long requests", slow.run(1), "is too short for requests that take 40s"},
 		{"the client", func() *record.Run {
 			run := calm.run(1)
@@ -102,6 +102,11 @@ func TestNoVerdict(t *testing.T) {
 			run.Concurrency = 8
 			return run
 		}(), "closed loop"},
+		{"interrupted", func() *record.Run {
+			run := calm.run(1)
+			run.Interrupted = true
+			return run
+		}(), "; until then the backlog changed by "},
 		{"wrong requests", func() *record.Run {
 			run := calm.run(1)
 			for i, r := range run.Records {
@@ -121,7 +126,7 @@ func TestNoVerdict(t *testing.T) {
 	}
 }
 
-// What the server fails is overload even if nothing waits.
+// Failures of the server are overload even if nothing waits.
 func TestFailuresAreOverload(t *testing.T) {
 	run := queue{rate: 10, places: 1, service: 50 * time.Millisecond, seconds: 60}.run(1)
 	for i, r := range run.Records {

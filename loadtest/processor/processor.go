@@ -1,5 +1,5 @@
-// Package processor says which cores this process may use, starts others on some of
-// them, and tells how much processor time they have used.
+// Package processor reports which cores this process may use, starts processes on some of
+// them, and measures processor time.
 //
-// Anything may import it. It owns nothing. Only Linux can do all of it.
+// Anything may import it. It owns nothing. Only Linux supports all of it.
 package processor

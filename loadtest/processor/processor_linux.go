@@ -12,15 +12,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Cores are the numbers of the cores that this process may use, rising; nil: the
-// system does not say. They need not begin at 0, nor be without gaps.
+// Cores returns the numbers of the cores this process may use, ascending; nil: unknown.
+// They need not start at 0 or be contiguous.
 func Cores() []int {
 	var set unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &set); err != nil {
 		return nil
 	}
 	var all []int
-	for core := range 64 * len(set) { // the set's words have 64 bits at most
+	for core := range 64 * len(set) { // the set's words have at most 64 bits
 		if set.IsSet(core) {
 			all = append(all, core)
 		}
@@ -28,17 +28,17 @@ func Cores() []int {
 	return all
 }
 
-// On calls start on a thread that may run on the given cores only, as may then the
-// processes that it starts; nil: on any. It returns what start does, which is not
-// called if there is no such thread.
+// On calls start on a thread bound to the given cores, which processes it starts inherit;
+// nil: any core. It returns start's result. If no such thread is possible, it does not
+// call start.
 func On(cores []int, start func() error) error {
 	if cores == nil {
 		return start()
 	}
 	result := make(chan error, 1)
 	go func() {
-		// Never unlocked: the thread ends with this goroutine, so that no other one ever
-		// runs on those cores alone.
+		// Never unlocked: the thread ends with this goroutine, so that no other goroutine
+		// is bound to those cores.
 		runtime.LockOSThread()
 		var wanted unix.CPUSet
 		for _, core := range cores {
@@ -53,11 +53,11 @@ func On(cores []int, start func() error) error {
 	return <-result
 }
 
-// CPUSeconds is what a process has used, user and system: its CPU clock, made of its
-// id as clock_getcpuclockid(3) does. It counts nanoseconds, where /proc/PID/stat has
-// ticks of 10 ms.
+// CPUSeconds is the user and system time a process has used, from its CPU clock, whose id
+// is computed as in clock_getcpuclockid(3). It has nanosecond resolution, where
+// /proc/PID/stat has 10 ms.
 func CPUSeconds(pid int) (float64, error) {
-	const scheduled = 2 // CPUCLOCK_SCHED of the kernel
+	const scheduled = 2 // the kernel's CPUCLOCK_SCHED
 	var used unix.Timespec
 	if err := unix.ClockGettime(int32(^pid<<3|scheduled), &used); err != nil {
 		return 0, fmt.Errorf("CPU time of process %d: %w", pid, err)
@@ -65,15 +65,15 @@ func CPUSeconds(pid int) (float64, error) {
 	return float64(used.Nano()) / 1e9, nil
 }
 
-// statPath is where the kernel says how long each core was busy, and ticksPerSecond its
-// unit there, which is the same on every architecture that Go runs on.
+// statPath has the busy time of each core in units of 1/ticksPerSecond, which is the same
+// on every architecture that Go supports.
 const (
 	statPath       = "/proc/stat"
 	ticksPerSecond = 100
 )
 
-// Busy is the processor time that all processes, and what the hypervisor took, have
-// used on cores since the machine began, seconds; false: the system does not say.
+// Busy is the processor time used on cores by all processes and the hypervisor since
+// boot, seconds; ok is false if unknown.
 func Busy(cores []int) (float64, bool) {
 	text, err := os.ReadFile(statPath)
 	if err != nil {
@@ -82,8 +82,8 @@ func Busy(cores []int) (float64, bool) {
 	return busy(string(text), cores)
 }
 
-// busy reads the lines "cpuN user nice system idle iowait irq softirq steal …" of the
-// cores; guests' time is in user already.
+// busy parses the lines "cpuN user nice system idle iowait irq softirq steal …". user
+// includes guests' time.
 func busy(stat string, cores []int) (seconds float64, ok bool) {
 	found := 0
 	for line := range strings.Lines(stat) {
@@ -110,8 +110,7 @@ func busy(stat string, cores []int) (seconds float64, ok bool) {
 	return seconds, found > 0 && found == len(cores)
 }
 
-// ThreadTime is the processor time that the calling thread has used; false: the system
-// does not say.
+// ThreadTime is the processor time used by the calling thread; ok is false if unknown.
 func ThreadTime() (time.Duration, bool) {
 	var used unix.Timespec
 	err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &used)

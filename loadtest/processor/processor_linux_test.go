@@ -17,8 +17,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// A process that is started on a core may use that one only, and its parent all of
-// its own afterwards.
+// A process started on a core is bound to it, and its parent is unaffected.
 func TestOn(t *testing.T) {
 	all := processor.Cores()
 	if len(all) == 0 || !slices.IsSorted(all) {

@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// Cores are not known.
+// Cores is unknown.
 func Cores() []int { return nil }
 
-// On calls start, or fails if it should be bound to cores.
+// On calls start, or fails if cores are given.
 func On(cores []int, start func() error) error {
 	if cores != nil {
 		return errors.New("processes can be bound to cores only on Linux")
@@ -18,13 +18,13 @@ func On(cores []int, start func() error) error {
 	return start()
 }
 
-// CPUSeconds is not known.
+// CPUSeconds is unknown.
 func CPUSeconds(int) (float64, error) {
 	return 0, errors.New("the CPU time of a process is known only on Linux")
 }
 
-// Busy is not known.
+// Busy is unknown.
 func Busy([]int) (float64, bool) { return 0, false }
 
-// ThreadTime is not known.
+// ThreadTime is unknown.
 func ThreadTime() (time.Duration, bool) { return 0, false }

@@ -1,91 +1,91 @@
-// Package record is what a load generator sees of each request: when it was due,
-// when it was sent, when each message came, how it ended. Everything that a report
-// says is computed from it.
+// Package record is what a load generator observes: when each request was due and sent,
+// when each message arrived, and how it ended. All reported figures are computed from it.
 //
 // Anything may import it. It starts no goroutines, reads no clock and does no I/O.
 package record
 
 import (
+	"strings"
 	"time"
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 )
 
-// Unset is a moment that did not come.
+// Unset is a time that did not occur.
 const Unset time.Duration = -1
 
-// Record is one request as its client saw it. All moments are since the start of
-// the run, by the client's monotonic clock; Unset if they did not come. It belongs
-// to the goroutine that serves the request until that is done.
+// Record is one request as seen by its client. Times are since the start of the run, by
+// the client's monotonic clock; Unset if they did not occur. It belongs to the goroutine
+// that serves the request until that is done.
 type Record struct {
-	// Index counts the requests of a run from 0, in the order in which they were due.
+	// Index of the request in the run, by due time from 0.
 	Index int
-	// ID is the server's id of the request; empty if it told none.
+	// ID is the server's id of the request, if it sent one.
 	ID string
-	// Class is the request's class; empty: the only one.
+	// Class of the request; empty: the only one.
 	Class string
-	// Session and Turn place it in a conversation; both count from 0.
+	// Session and Turn locate it in a conversation, from 0.
 	Session, Turn int
 
 	// Due is when the request should have been sent.
 	Due time.Duration
-	// Dispatched is when the generator began to send it; later than Due if the
-	// generator fell behind.
+	// Dispatched is when the generator began to send it; later than Due if it fell
+	// behind.
 	Dispatched time.Duration
-	// Sent is when its last byte was handed to the transport.
+	// Sent is when the transport had its last byte.
 	Sent time.Duration
-	// Admitted is when the server said that it will serve it.
+	// Admitted is when the server accepted it.
 	Admitted time.Duration
 	// Arrivals are the messages with tokens, oldest first.
 	Arrivals []Arrival
-	// End is when the answer ended, well or not.
+	// End is when the response ended, in any way.
 	End time.Duration
 
-	// Outcome says how it ended; Code and Error what the server said then: a gRPC
-	// code's name or "HTTP 503", and its message, shortened.
+	// Outcome, with the server's Code, a gRPC code's name or "HTTP 503", and shortened
+	// Error message.
 	Outcome     Outcome
 	Code, Error string
 
-	// PromptTokens and CachedTokens are counted by the server; -1 if it did not say.
+	// PromptTokens and CachedTokens as counted by the server; -1 if unknown.
 	PromptTokens, CachedTokens int
-	// OutputTokens are counted by the server if it did, otherwise by messages.
+	// OutputTokens as counted by the server, otherwise by messages.
 	OutputTokens int
-	// FinishReason is the server's word: "stop", "length", ….
+	// FinishReason as sent by the server: "stop", "length", ….
 	FinishReason string
-	// Timings is the server's latency budget; nil if it sent none.
+	// Timings is the server's latency budget, if it sent one.
 	Timings *inferencev1.Timings
-	// Route is which workers served it; nil if the server did not say.
+	// Route is the workers that served it, if the server reported them.
 	Route *inferencev1.Route
 }
 
 // Arrival is one message with tokens.
 type Arrival struct {
-	// At is when it came.
+	// At is when it arrived.
 	At time.Duration
-	// Tokens is how many it carried, at least 1.
+	// Tokens in it, at least 1.
 	Tokens int32
 }
 
-// Outcome says how a request ended.
+// Outcome is how a request ended.
 type Outcome uint8
 
-// The outcomes.
+// Outcomes.
 const (
 	// Pending: it has not ended.
 	Pending Outcome = iota
-	// Completed: the whole answer came.
+	// Completed: the whole response arrived.
 	Completed
-	// Rejected: the server itself refused it before any token (RESOURCE_EXHAUSTED,
-	// UNAVAILABLE, HTTP 429 and 503). One that did not reach a server is Failed.
+	// Rejected: the server refused it before any token (RESOURCE_EXHAUSTED, UNAVAILABLE,
+	// HTTP 429 and 503). If no server was reached, it is Failed.
 	Rejected
-	// Failed: it ended with an error, before or after tokens.
+	// Failed: an error ended it, before or after tokens.
 	Failed
-	// TimedOut: the client's own limit on a request ended it.
+	// TimedOut: the client's own limit ended it.
 	TimedOut
-	// Cancelled: the run was over before it ended; it is nobody's failure.
+	// Cancelled: the run ended first. It counts as nobody's failure.
 	Cancelled
-	// Unsent: the generator could not send it: its limit of requests in flight or the
-	// end of the run came before, or its machine had no memory for it.
+	// Unsent: the generator could not send it because of its limit of requests in flight,
+	// the end of the run, or a lack of memory.
 	Unsent
 )
 
@@ -94,7 +94,7 @@ func (o Outcome) String() string {
 	return [...]string{"pending", "completed", "rejected", "failed", "timed_out", "cancelled", "unsent"}[o]
 }
 
-// First is when the first token came, Unset if none did.
+// First is when the first token arrived, or Unset.
 func (r *Record) First() time.Duration {
 	if len(r.Arrivals) == 0 {
 		return Unset
@@ -102,7 +102,7 @@ func (r *Record) First() time.Duration {
 	return r.Arrivals[0].At
 }
 
-// Last is when the last token came, Unset if none did.
+// Last is when the last token arrived, or Unset.
 func (r *Record) Last() time.Duration {
 	if len(r.Arrivals) == 0 {
 		return Unset
@@ -110,63 +110,84 @@ func (r *Record) Last() time.Duration {
 	return r.Arrivals[len(r.Arrivals)-1].At
 }
 
-// Run is everything that one run of the generator saw.
+// Run is everything a run of the generator recorded.
 type Run struct {
-	// Began is the wall clock's time at the start, for people.
+	// Began is the wall-clock time of the start.
 	Began time.Time
-	// Offered is the mean rate that was asked for, requests a second; 0 with closed
-	// loop and traces.
+	// Offered is the requested mean rate, requests per second; 0 for closed loop and
+	// traces.
 	Offered float64
-	// Concurrency is the number of requests kept in flight; 0 with open loop.
+	// Concurrency is the number of requests kept in flight; 0 in open loop.
 	Concurrency int
-	// From and To bound what counts: requests due before From are warm-up, and To is
-	// when sending stopped: at the end of the time that it was to last, or before if it
-	// was interrupted or the client gave up. Of a source that ends by itself, such as a
-	// trace in open loop, it is when the last request was due. To is never before From:
-	// a run that ended during the warm-up has an empty window.
+	// From and To bound the measured window. Requests due before From are warm-up. To is
+	// when sending stopped: at the intended end, or earlier if the run was interrupted or
+	// the client gave up. For a source that ends by itself, such as a trace in open loop,
+	// it is when the last request was due. To is never before From: a run that ended
+	// during warm-up has an empty window.
 	From, To time.Duration
 	// Drained is when the last request ended.
 	Drained time.Duration
-	// Records are all requests, by Index, warm-up included.
+	// Records of all requests, by Index, including warm-up.
 	Records []*Record
-	// Samples are the run's state, oldest first, about four a second, the first at 0.
+	// Samples of the run's state, oldest first, about four per second, the first at 0.
 	Samples []Sample
-	// Client is what the generator measured of itself.
+	// Client is what the generator measured about itself.
 	Client Client
-	// Interrupted: it was ended before its time; what was measured stands.
+	// Interrupted: the run was ended early. Its measurements are valid.
 	Interrupted bool
 }
 
-// Sample is the state of a run at one moment. All but At are counts since the start.
+// Sample is the state of a run at one time. All but At are counts since the start.
 type Sample struct {
 	At time.Duration
-	// Due requests should have been sent, Sent were, Admitted were accepted by the
-	// server, Ended ended in any way, Failed ended not well.
+	// Requests that were due, were sent, were admitted, ended in any way, and ended
+	// unsuccessfully.
 	Due, Sent, Admitted, Ended, Failed int
-	// Tokens came.
+	// Tokens received.
 	Tokens int64
-	// CPUSeconds the client's process used; BusySeconds all processes used on the cores
-	// that it may use, 0 if the system does not say.
+	// CPUSeconds used by the client's process; BusySeconds used by all processes on its
+	// cores, 0 if unknown.
 	CPUSeconds, BusySeconds float64
 }
 
-// Client is what a generator measured of itself. It tells whether the figures are
-// the server's or the client's own.
+// Client is what a generator measured about itself, to tell whether the figures are the
+// server's or the client's.
 type Client struct {
-	// Cores is how many CPUs the process may use.
+	// Cores that the process may use.
 	Cores int
-	// CPUSeconds it used, of which GCSeconds in the collector's work, from start to drained.
+	// CPUSeconds used from start to drained, of which GCSeconds by the garbage collector.
 	CPUSeconds, GCSeconds float64
-	// OthersShare is the share of those CPUs that other processes used between From and To,
-	// 0 to 1: the server, if it runs on this machine, is one of them. Nil: the system does
-	// not say.
+	// OthersShare is the share of those cores used by other processes between From and
+	// To, 0 to 1, including a server on the same machine. Nil: unknown.
 	OthersShare *float64
-	// GCPauseMax is the longest pause of the collector.
+	// GCPauseMax is the longest pause of the garbage collector.
 	GCPauseMax time.Duration
-	// InFlightMax is the most requests at one time, InFlightLimit the limit.
+	// InFlightMax is the maximum concurrency, InFlightLimit the limit.
 	InFlightMax, InFlightLimit int
-	// Bottleneck says in one sentence why the client's side, not the server, limited the
-	// run: the client itself, or others that had its processors. Empty if neither did.
-	// With one there is no verdict.
+	// Bottleneck says in one sentence why the client's side limited the run. It begins
+	// with MachineBusy if other processes used its processors. Empty: nothing did. If
+	// set, there is no verdict.
 	Bottleneck string
+}
+
+// What limits a run other than the server.
+const (
+	MachineBusy   = "this machine was busy with other processes"
+	clientLimited = "the client was the bottleneck"
+)
+
+// Culprit says who limited a run with this Bottleneck: other processes or the client.
+func Culprit(bottleneck string) string {
+	if strings.HasPrefix(bottleneck, MachineBusy) {
+		return MachineBusy
+	}
+	return clientLimited
+}
+
+// Explain is a Bottleneck that begins with its culprit.
+func Explain(bottleneck string) string {
+	if culprit := Culprit(bottleneck); !strings.HasPrefix(bottleneck, culprit) {
+		return culprit + ": " + bottleneck
+	}
+	return bottleneck
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/tandem-serving/tandem/loadtest/report/reporttest"
 )
 
-// browser finds one; without, the test is skipped, unless TANDEM_BROWSER names it or
-// says "required".
+// browser finds a browser, or the one that TANDEM_BROWSER names. Without one the test
+// skips, or fails if TANDEM_BROWSER is "required".
 func browser(t *testing.T) string {
 	wanted := os.Getenv("TANDEM_BROWSER")
 	if wanted != "" && wanted != "required" {
@@ -41,14 +41,14 @@ func browser(t *testing.T) string {
 	return ""
 }
 
-// opened is the page as a browser has it after its scripts ran, and what those wrote
-// to the console.
+// opened returns the page's DOM after its scripts ran, and what they wrote to the
+// console.
 func opened(t *testing.T, page string) (dom, console string) {
 	t.Helper()
 	return openedAt(t, page, 1200)
 }
 
-// openedAt is the same in a window of so many pixels.
+// openedAt is opened in a window of this width, pixels.
 func openedAt(t *testing.T, page string, width int) (dom, console string) {
 	t.Helper()
 	path := browser(t)
@@ -64,7 +64,7 @@ func openedAt(t *testing.T, page string, width int) (dom, console string) {
 		"--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync", "--user-data-dir="+filepath.Join(dir, "profile"), "--enable-logging=stderr", "--v=0",
 		fmt.Sprintf("--window-size=%d,900", width), "--dump-dom", "file://"+file)
 	cmd.WaitDelay = 5 * time.Second
-	// A message bus that is named but does not answer costs the browser 25 seconds.
+	// A D-Bus address that does not answer costs the browser 25 seconds.
 	cmd.Env = append(os.Environ(), "DBUS_SESSION_BUS_ADDRESS=disabled:", "DBUS_SYSTEM_BUS_ADDRESS=disabled:")
 	var out, log strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &log
@@ -91,7 +91,7 @@ type figure struct {
 	inside     string
 }
 
-// figures are those that are shown.
+// figures are the visible ones.
 func figures(dom string) []figure {
 	var out []figure
 	for _, m := range figureTag.FindAllStringSubmatch(dom, -1) {
@@ -111,7 +111,7 @@ func attributesOf(text string) map[string]string {
 	return out
 }
 
-// points are how many points each line of a plot has.
+// points counts the points of each line of a plot.
 func (f figure) points() map[string]int {
 	out := map[string]int{}
 	for _, m := range pathTag.FindAllStringSubmatch(f.inside, -1) {
@@ -123,7 +123,7 @@ func (f figure) points() map[string]int {
 
 func (f figure) count(mark string) int { return strings.Count(f.inside, mark) }
 
-// find is the plot with these attributes, given as name=value.
+// find returns the plot with these attributes, given as name=value.
 func find(t *testing.T, all []figure, wanted ...string) figure {
 	t.Helper()
 next:
@@ -146,7 +146,7 @@ var (
 	rates         = []float64{2, 6, 12, 18, 26}
 )
 
-// Each plot of a sweep has a mark for each of its data, and nothing goes wrong.
+// Each plot of a sweep shows all of its data, without errors.
 func TestPageInABrowser(t *testing.T) {
 	browser(t)
 	r := reporttest.Sweep("a sweep", disaggregated, rates, 40*time.Second)
@@ -219,7 +219,7 @@ func TestPageInABrowser(t *testing.T) {
 	checkBudgets(t, all, r)
 }
 
-// checkBudgets counts the segments of bars.
+// checkBudgets counts segments of bars.
 func checkBudgets(t *testing.T, all []figure, r *report.Report) {
 	t.Helper()
 	for _, latency := range []string{"ttft_ms", "e2e_ms"} {
@@ -272,7 +272,7 @@ func checkBudgets(t *testing.T, all []figure, r *report.Report) {
 	}
 }
 
-// A report of one run has no plots over rates, and hides what it has no data for.
+// A report of one run has no plots over rates, and hides figures without data.
 func TestPageOfOneRunInABrowser(t *testing.T) {
 	browser(t)
 	r := reporttest.Single("one run", aggregated, 10, 20*time.Second)
@@ -288,7 +288,7 @@ func TestPageOfOneRunInABrowser(t *testing.T) {
 	}
 }
 
-// Two reports lie over one another.
+// Two reports share their plots.
 func TestComparisonInABrowser(t *testing.T) {
 	browser(t)
 	a := reporttest.Sweep("", aggregated, rates, 40*time.Second)
@@ -308,14 +308,14 @@ func TestComparisonInABrowser(t *testing.T) {
 		if !strings.Contains(budgets, "p50 "+n.Name) {
 			t.Errorf("no budget of %s", n.Name)
 		}
-		// Neither passed anywhere, so they are compared at the least rate.
+		// Neither passed anywhere, so they are compared at the lowest rate.
 		if got, want := find(t, all, "data-chart=percentiles", "data-curves=ttft_ms").points()[n.Name+", TTFT"], len(n.Report.Runs[0].Curves["ttft_ms"]); want < 20 || got != want {
 			t.Errorf("the curve of %s has %d points of %d", n.Name, got, want)
 		}
 	}
 }
 
-// What a server says of itself, and the user's own words, are shown and never run.
+// The server's texts and the user's are shown and never run.
 func TestHostileTextsInABrowser(t *testing.T) {
 	browser(t)
 	const mark = `document.title='taken'`
@@ -334,7 +334,7 @@ func TestHostileTextsInABrowser(t *testing.T) {
 	}
 }
 
-// hostile has text wherever a server or a user can put one.
+// hostile puts text wherever a server or a user can.
 func hostile(text string) *report.Report {
 	run := reporttest.Run(disaggregated, 6, 10*time.Second, 1)
 	for _, r := range run.Records {

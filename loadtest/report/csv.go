@@ -12,12 +12,12 @@ import (
 	"github.com/tandem-serving/tandem/loadtest/record"
 )
 
-// WriteCSV writes a row for each request of each run, warm-up included. Moments are
-// milliseconds since the run's start, latencies, which are the summary's, and stages
-// milliseconds; what did not come or is not known is empty.
+// WriteCSV writes a row for each request of each run, including warm-up. Times are
+// milliseconds since the run's start; latencies (as in the summary) and stages are
+// milliseconds. Missing values are empty.
 func WriteCSV(w io.Writer, runs []*record.Run) error {
 	out := csv.NewWriter(w)
-	// What fails, every later call and Error say again.
+	// Errors are sticky: Error returns them.
 	_ = out.Write([]string{
 		"run", "rate", "index", "id", "class", "session", "turn", "in_window",
 		"due_ms", "dispatched_ms", "sent_ms", "admitted_ms", "first_token_ms", "last_token_ms", "end_ms",
@@ -79,10 +79,10 @@ func row(i int, run *record.Run, r *record.Record) []string {
 	return append(fields, "", "", "", "")
 }
 
-// cell is a number without needless digits.
+// cell formats a number.
 func cell(x float64) string { return strconv.FormatFloat(x, 'f', -1, 64) }
 
-// text is a server's string, which a spreadsheet must not take for a formula.
+// text protects a server's string from being read as a spreadsheet formula.
 func text(s string) string {
 	if s != "" && strings.ContainsRune("=+-@\t\r", rune(s[0])) {
 		return "'" + s

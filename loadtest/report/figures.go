@@ -11,12 +11,11 @@ import (
 	"github.com/tandem-serving/tandem/loadtest/tail"
 )
 
-// maxPoints bounds a time series; the points of a run that is longer in seconds are
-// of several seconds each.
+// maxPoints bounds a time series. Points of longer runs span several seconds.
 const maxPoints = 1800
 
-// NewFigures makes the figures of a run from its records, their summary and, unless
-// it is nil, where the time of the tail went. It keeps summary and explained.
+// NewFigures makes the figures of a run from its records, their summary and, if not nil,
+// the explanation of its tail. It keeps summary and explained.
 func NewFigures(run *record.Run, summary *measure.Summary, explained *tail.Explanation) Figures {
 	f := Figures{
 		Rate:        run.Offered,
@@ -54,20 +53,20 @@ func newClient(run *record.Run, summary *measure.Summary) Client {
 
 func milliseconds(d time.Duration) float64 { return float64(d) / 1e6 }
 
-// curve reads a percentile curve off a histogram: twenty points for each factor of
-// ten nearer to 1, as far as the sample goes and at most to p99.99, then the maximum.
+// curve samples a percentile curve from a histogram: twenty points per factor of ten
+// towards 1, as far as the sample allows and at most to p99.99, then the maximum.
 func curve(d *measure.Distribution) []CurveXY {
 	if d == nil || d.HDR == "" {
 		return nil
 	}
 	h, err := stats.DecodeHistogram(d.HDR)
 	if err != nil || h.Count() == 0 {
-		return nil // the plot is left out; the figures stand without it
+		return nil // only the plot is lost
 	}
 	const perDecade, decades = 20, 4
 	n, most := float64(h.Count()), milliseconds(h.Max())
 	if d.Max != nil {
-		most = *d.Max // exact, unlike the histogram's
+		most = *d.Max // exact, unlike the histogram
 	}
 	var out []CurveXY
 	for k := range perDecade*decades + 1 {
@@ -83,7 +82,7 @@ func curve(d *measure.Distribution) []CurveXY {
 	return out
 }
 
-// series counts what happened in each second, warm-up and drain included.
+// series counts events per second, including warm-up and drain.
 func series(run *record.Run) []Point {
 	end := max(run.Drained, run.To)
 	if end <= 0 {
@@ -97,7 +96,7 @@ func series(run *record.Run) []Point {
 	for i := range points {
 		points[i].S = (time.Duration(i) * width).Seconds()
 	}
-	// at is nil for a moment that did not come.
+	// at returns nil for a time that did not occur.
 	at := func(moment time.Duration) *Point {
 		if moment < 0 {
 			return nil
@@ -111,7 +110,7 @@ func series(run *record.Run) []Point {
 			continue
 		}
 		due.Due++
-		due.Backlog++ // the change in this second; summed up below
+		due.Backlog++ // a change; summed up below
 		if p := at(r.Admitted); p != nil {
 			p.Admitted++
 		}
@@ -145,7 +144,7 @@ func series(run *record.Run) []Point {
 	return points
 }
 
-// middleAndMax is nil without values.
+// middleAndMax returns nil without values.
 func middleAndMax(values []float64) (middle, most *float64) {
 	if len(values) == 0 {
 		return nil, nil

@@ -49,7 +49,7 @@ func TestSeries(t *testing.T) {
 	}
 }
 
-// However long a run, its series stays small and loses nothing.
+// A series stays small and loses nothing, however long the run.
 func TestLongSeriesIsBounded(t *testing.T) {
 	run := &record.Run{To: 30 * time.Hour, Drained: 30 * time.Hour}
 	for i := range 3000 {
@@ -66,7 +66,7 @@ func TestLongSeriesIsBounded(t *testing.T) {
 	}
 }
 
-// What was due, less what ended, is the backlog, and all that was is in the series.
+// The backlog is what was due less what ended, and the series holds every request.
 func TestSeriesAddsUp(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		run := &record.Run{To: 20 * time.Second}
@@ -100,7 +100,7 @@ func TestSeriesAddsUp(t *testing.T) {
 	})
 }
 
-// Curves rise, agree with the percentiles, and go as far as the sample.
+// Curves rise, agree with the percentiles, and end where the sample does.
 func TestCurves(t *testing.T) {
 	f := reporttest.Figures(reporttest.Run(aggregated, 10, 200*time.Second, 3))
 	for name, curve := range f.Curves {
@@ -121,7 +121,7 @@ func TestCurves(t *testing.T) {
 	}
 }
 
-// The figures are of the highest rate that passed, otherwise of the least.
+// The figures are those of the highest rate that passed, otherwise of the lowest.
 func TestTheRunThatStands(t *testing.T) {
 	var runs []report.Figures
 	for _, rate := range []float64{8, 2, 16} {
@@ -142,7 +142,7 @@ func TestTheRunThatStands(t *testing.T) {
 	}
 }
 
-// A step that could not be run is shown as one.
+// A step that could not be run is shown as such.
 func TestAStepWithoutASummary(t *testing.T) {
 	r := reporttest.New("")
 	f := reporttest.Figures(reporttest.Run(aggregated, 5, 5*time.Second, 1))
@@ -169,7 +169,7 @@ func TestWarnings(t *testing.T) {
 	r.SetRun(reporttest.Figures(run))
 	r.SetRun(reporttest.Figures(run))
 	want := []string{
-		"the client was the bottleneck, so these figures are not the server's and there is no verdict: its two cores were busy",
+		"these figures are not the server's, and there is no verdict: the client was the bottleneck: its two cores were busy",
 		"1 request was due but never sent; the latencies leave them out",
 		"2 requests still ran when the drain timeout ended: percentiles near the top are lower bounds",
 	}
@@ -183,16 +183,16 @@ func TestWarnings(t *testing.T) {
 		t.Errorf("of a run that was interrupted: %s", got)
 	}
 
-	// In a search each matter stands once, with the rates that have it.
+	// A search gives each warning once, with its rates.
 	r = reporttest.New("")
 	other := reporttest.Figures(reporttest.Run(aggregated, 7, 5*time.Second, 1))
 	busy := other
 	busy.Rate, busy.Client.Bottleneck = 9, "all of its cores were busy"
 	r.SetSearch(search.Result{}, []report.Figures{busy, other, reporttest.Figures(run)})
 	want = []string{
-		"at 5, 9 requests/s the client was the bottleneck, so there is no verdict on the server there",
-		"at 5 requests/s: 1 request was due but never sent; the latencies leave them out",
-		"at 5 requests/s: 2 requests still ran when the drain timeout ended: percentiles near the top are lower bounds",
+		"there is no verdict on the server at 5, 9 requests/s: the client was the bottleneck",
+		"at 5/s: 1 request was due but never sent; the latencies leave them out",
+		"at 5/s: 2 requests still ran when the drain timeout ended: percentiles near the top are lower bounds",
 	}
 	if diff := cmp.Diff(want, r.Warnings); diff != "" {
 		t.Errorf("want -, got +\n%s", diff)

@@ -2,16 +2,18 @@ package report
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/tandem-serving/tandem/loadtest/measure"
+	"github.com/tandem-serving/tandem/loadtest/record"
 	"github.com/tandem-serving/tandem/loadtest/search"
 	"github.com/tandem-serving/tandem/loadtest/tail"
 )
 
-// Headline is the report in one sentence: what the server holds, where it breaks, and
-// which stage the tail comes from.
+// Headline summarizes the report in one sentence: what the server sustains, where it
+// breaks, and which stage the tail comes from.
 func (r *Report) Headline() string {
 	var parts []string
 	if r.Search != nil {
@@ -28,37 +30,46 @@ func (r *Report) Headline() string {
 
 func lower(text string) string { return strings.ToLower(text[:1]) + text[1:] }
 
-// searched is the headline of a search in its parts.
+// searched returns the parts of a search's headline.
 func (r *Report) searched() []string {
 	s := r.Search
 	within := ""
 	if r.SLO != "" {
 		within = " within its SLO"
 	}
-	failed, untold := above(s)
+	failed, undecided := above(s)
 	var parts []string
 	switch {
-	case s.MaxRate != nil && untold != nil:
-		parts = append(parts, "Holds at least "+perSecond(*s.MaxRate)+within, nothingTold(untold))
+	case s.MaxRate != nil && len(undecided) > 0:
+		parts = append(parts, "Holds at least "+perSecond(*s.MaxRate)+within)
+	case s.MaxRate != nil && failed == nil && s.Breaking == nil:
+		parts = append(parts, "Holds "+perSecond(*s.MaxRate)+within+", the highest rate tried")
 	case s.MaxRate != nil:
 		parts = append(parts, "Holds "+perSecond(*s.MaxRate)+within)
-	case failed != nil && r.SLO != "" && failed.Summary.Verdict != measure.Overloaded && failed.Summary.Verdict != measure.Backlogged:
-		parts = append(parts, "Misses its SLO at every rate tried, from "+perSecond(failed.Rate)+" on")
 	case failed != nil:
-		parts = append(parts, "Holds none of the rates tried, from "+perSecond(failed.Rate)+" on")
-	case untold != nil:
-		return []string{upper(nothingTold(untold))}
-	default:
+		verdict, all := failed.Summary.Verdict, len(undecided) == 0
+		missed := r.SLO != "" && verdict != measure.Overloaded && verdict != measure.Backlogged
+		switch {
+		case missed && all:
+			parts = append(parts, "Misses its SLO at every rate tried, from "+perSecond(failed.Rate)+" on")
+		case missed:
+			parts = append(parts, "Misses its SLO at "+perSecond(failed.Rate))
+		case all:
+			parts = append(parts, "Holds none of the rates tried, from "+perSecond(failed.Rate)+" on")
+		default:
+			parts = append(parts, "Does not hold "+perSecond(failed.Rate))
+		}
+	case len(undecided) == 0:
 		return []string{"No rate was measured"}
+	}
+	if len(undecided) > 0 {
+		parts = append(parts, undecidedText(undecided))
 	}
 	if failed != nil && s.MaxRate != nil && (s.Breaking == nil || failed.Rate < *s.Breaking) {
 		parts = append(parts, "misses the SLO at "+perSecond(failed.Rate))
 	}
-	switch {
-	case s.Breaking != nil && (s.MaxRate == nil || *s.Breaking > *s.MaxRate):
+	if s.Breaking != nil && (s.MaxRate == nil || *s.Breaking > *s.MaxRate) {
 		parts = append(parts, "breaks at "+perSecond(*s.Breaking))
-	case failed == nil && untold == nil && s.MaxRate != nil:
-		parts = append(parts, "no rate tried was too much for it")
 	}
 	// The tail of what did not pass says more than that of what did.
 	rate := r.Rate
@@ -75,43 +86,56 @@ func (r *Report) searched() []string {
 	return parts
 }
 
-// above is the least rate that failed above the highest that passed, and the least of
-// which nothing could be told below that; nil if there is none.
-func above(r *search.Result) (failed, untold *search.Step) {
+// above returns the lowest rate that failed above the highest that passed, nil if there is
+// none, and the inconclusive ones between them.
+func above(r *search.Result) (failed *search.Step, undecided []search.Step) {
 	for i := range r.Steps {
 		step := &r.Steps[i]
 		switch {
 		case r.MaxRate != nil && step.Rate <= *r.MaxRate || step.Passed:
 		case step.Unknown:
-			if untold == nil {
-				untold = step
-			}
+			undecided = append(undecided, *step)
 		default:
-			return step, untold
+			at := func(other search.Step) bool { return other.Rate == step.Rate }
+			return step, slices.DeleteFunc(undecided, at)
 		}
 	}
-	return nil, untold
+	return nil, undecided
 }
 
-func nothingTold(step *search.Step) string {
-	switch {
-	case step.Interrupted:
-		return perSecond(step.Rate) + " was not measured to its end"
-	case step.Client != "":
-		return "at " + perSecond(step.Rate) + " " + clientLimit
+// undecidedText names inconclusive rates, and why if it was the same at each.
+func undecidedText(steps []search.Step) string {
+	var rates, whys []string
+	for _, step := range steps {
+		why := ""
+		switch {
+		case step.Interrupted:
+			why = ": it was not measured to its end"
+		case step.Client != "":
+			why = ": " + record.Culprit(step.Client)
+		}
+		if rate := number(step.Rate); !slices.Contains(rates, rate) {
+			rates = append(rates, rate)
+		}
+		whys = append(whys, why)
 	}
-	return "at " + perSecond(step.Rate) + " there is no verdict"
+	last, are := len(rates)-1, " is undecided"
+	text := rates[last]
+	if last > 0 {
+		text, are = strings.Join(rates[:last], ", ")+" and "+text, " are undecided"
+	}
+	if len(slices.Compact(whys)) > 1 {
+		return text + "/s" + are
+	}
+	return text + "/s" + are + whys[0]
 }
 
-// single is the headline of one run in its parts.
+// single returns the parts of a single run's headline.
 func (r *Report) single() []string {
 	load := load(&r.Figures)
 	missed := ""
-	for _, o := range r.Objectives {
-		if !o.Met && (o.Measured != nil || o.Missed) {
-			missed = o.Term
-			break
-		}
+	if i := slices.IndexFunc(r.Objectives, missedObjective); i >= 0 {
+		missed = r.Objectives[i].Term
 	}
 	untold := missed == "" && r.SLO != "" && !allMet(r.Objectives)
 	var what string
@@ -119,7 +143,7 @@ func (r *Report) single() []string {
 	case r.Requests == 0:
 		return []string{"No request was due in the measured window"}
 	case r.Client.Bottleneck != "":
-		return []string{"At " + load + " " + clientLimit + ", not the server"}
+		return []string{"At " + load + " there is no verdict on the server: " + record.Culprit(r.Client.Bottleneck)}
 	case r.Verdict == measure.Overloaded:
 		what = "Breaks at " + load
 	case r.Verdict == measure.Backlogged:
@@ -127,7 +151,7 @@ func (r *Report) single() []string {
 	case r.Concurrency > 0:
 		what = "Completes " + perSecond(r.CompletedRPS) + " with " + load
 	case r.Verdict == measure.None:
-		what = "There is no verdict on " + load
+		what = "There is no verdict at " + load
 	case missed != "":
 		what = "Keeps up with " + load
 	case r.SLO != "" && !untold:
@@ -150,6 +174,30 @@ func (r *Report) single() []string {
 	return parts
 }
 
+func missedObjective(o measure.Objective) bool { return !o.Met && (o.Measured != nil || o.Missed) }
+
+// sloMissed: the server kept up, but missed an objective.
+func sloMissed(s *measure.Summary) bool {
+	return s.Verdict == measure.Stable && slices.ContainsFunc(s.Objectives, missedObjective)
+}
+
+// verdictText is the verdict, which is about the backlog only, with the SLO's if that was
+// missed.
+func verdictText(s *measure.Summary) string {
+	if sloMissed(s) {
+		return string(s.Verdict) + ", SLO missed"
+	}
+	return string(s.Verdict)
+}
+
+// verdictClass is the page's class for a verdict.
+func verdictClass(s *measure.Summary) string {
+	if sloMissed(s) {
+		return "MISSED"
+	}
+	return string(s.Verdict)
+}
+
 func allMet(objectives []measure.Objective) bool {
 	for _, o := range objectives {
 		if !o.Met {
@@ -159,15 +207,15 @@ func allMet(objectives []measure.Objective) bool {
 	return true
 }
 
-// stageTexts are the stages as what a tail is made of.
+// stageTexts describe stages as parts of a tail.
 var stageTexts = map[tail.Stage]string{
 	tail.Dispatch: "the client's own lateness", tail.Tokenize: "tokenizing", tail.Queue: "the prefill queue",
 	tail.Decide: "the choice of workers", tail.Reserve: "the reservation of KV blocks", tail.Prefill: "prefill",
 	tail.TransferExposed: "the KV transfer", tail.Decode: "decode", tail.Other: "what no stage covers",
 }
 
-// tailOf says which stage has the most of the highest percentile of TTFT that is
-// explained; empty if none is.
+// tailOf names the stage with the largest part of the highest explained TTFT percentile;
+// empty if none is explained.
 func tailOf(f *Figures, at string) string {
 	if f.Tail == nil {
 		return ""
@@ -193,7 +241,7 @@ func tailOf(f *Figures, at string) string {
 	return ""
 }
 
-// load is how much was offered in a run.
+// load describes the load offered in a run.
 func load(f *Figures) string {
 	switch {
 	case f.Concurrency > 0:
@@ -205,5 +253,3 @@ func load(f *Figures) string {
 }
 
 func perSecond(rate float64) string { return number(rate) + "/s" }
-
-func upper(text string) string { return strings.ToUpper(text[:1]) + text[1:] }

@@ -9,13 +9,14 @@ import (
 	"time"
 
 	"github.com/tandem-serving/tandem/loadtest/measure"
+	"github.com/tandem-serving/tandem/loadtest/record"
 	"github.com/tandem-serving/tandem/loadtest/report"
 	"github.com/tandem-serving/tandem/loadtest/report/reporttest"
 	"github.com/tandem-serving/tandem/loadtest/search"
 	"github.com/tandem-serving/tandem/loadtest/tail"
 )
 
-// step is one of a search, with a p99 of TTFT of 800 ms of which a share was the queue.
+// step is a step of a search.
 func step(rate float64, change func(*search.Step)) search.Step {
 	s := search.Step{Rate: rate, Passed: true, Summary: &measure.Summary{Requests: 500, Completed: 500, Verdict: measure.Stable, SLO: "ttft:p99<500ms"}}
 	if change != nil {
@@ -24,13 +25,18 @@ func step(rate float64, change func(*search.Step)) search.Step {
 	return s
 }
 
-func missed(s *search.Step) { s.Passed, s.Why = false, "ttft:p99<500ms: measured 800 ms" }
+func missed(s *search.Step) {
+	s.Passed, s.Why = false, "ttft:p99<500ms: measured 800 ms"
+	s.Summary.Objectives = []measure.Objective{{Term: "ttft:p99<500ms", Measured: pointer(800.0)}}
+}
 
 func broke(s *search.Step) {
 	s.Passed, s.Why, s.Summary.Verdict = false, "OVERLOADED: 9% were not served", measure.Overloaded
 }
 
 func late(s *search.Step) { s.Passed, s.Unknown, s.Client = false, true, "it was late" }
+
+func busy(s *search.Step) { late(s); s.Client = record.MachineBusy + ": they used 99%" }
 
 func short(s *search.Step) { s.Passed, s.Unknown, s.Why = false, true, "too short" }
 
@@ -46,16 +52,19 @@ func TestHeadlineOfASearch(t *testing.T) {
 	}{
 		{"Holds 35/s within its SLO; breaks at 60/s; the tail is the prefill queue (81% of TTFT p99 at 60/s).", []search.Step{step(20, nil), step(35, nil), step(60, broke)}, .81},
 		{"Holds 35/s within its SLO; misses the SLO at 45/s; breaks at 60/s; the largest part of the tail is the prefill queue (40% of TTFT p99 at 45/s).", []search.Step{step(35, nil), step(45, missed), step(60, broke)}, .4},
-		{"Holds 35/s within its SLO; no rate tried was too much for it.", []search.Step{step(20, nil), step(35, nil)}, 0},
+		{"Holds 35/s within its SLO, the highest rate tried.", []search.Step{step(20, nil), step(35, nil)}, 0},
 		{"Holds 20/s within its SLO; misses the SLO at 35/s.", []search.Step{step(20, nil), step(35, missed)}, 0},
-		{"Holds at least 20/s within its SLO; at 35/s the client was the bottleneck.", []search.Step{step(20, nil), step(35, late)}, 0},
-		{"Holds at least 20/s within its SLO; at 35/s there is no verdict; breaks at 60/s.", []search.Step{step(20, nil), step(35, short), step(60, broke)}, 0},
+		{"Holds at least 20/s within its SLO; 35/s is undecided: the client was the bottleneck.", []search.Step{step(20, nil), step(35, late)}, 0},
+		{"Holds at least 20/s within its SLO; 35/s is undecided; breaks at 60/s.", []search.Step{step(20, nil), step(35, short), step(60, broke)}, 0},
 		{"Holds 35/s within its SLO; breaks at 60/s.", []search.Step{step(20, short), step(35, nil), step(60, broke)}, 0},
 		{"Misses its SLO at every rate tried, from 20/s on; breaks at 60/s.", []search.Step{step(20, missed), step(60, broke)}, 0},
 		{"Holds none of the rates tried, from 20/s on; breaks at 20/s.", []search.Step{step(20, broke), step(60, broke)}, 0},
-		{"At 20/s the client was the bottleneck.", []search.Step{step(20, late), step(60, late)}, 0},
-		{"Interrupted: holds at least 20/s within its SLO; 35/s was not measured to its end.", []search.Step{step(20, nil), step(35, cut)}, 0},
-		{"Interrupted: 20/s was not measured to its end.", []search.Step{step(20, cut)}, 0},
+		{"20 and 60/s are undecided: the client was the bottleneck.", []search.Step{step(20, late), step(60, late)}, 0},
+		{"Interrupted: holds at least 20/s within its SLO; 35/s is undecided: it was not measured to its end.", []search.Step{step(20, nil), step(35, cut)}, 0},
+		{"Interrupted: 20/s is undecided: it was not measured to its end.", []search.Step{step(20, cut)}, 0},
+		{"Misses its SLO at 40/s; 2 and 10/s are undecided: this machine was busy with other processes.", []search.Step{step(2, busy), step(10, busy), step(40, missed)}, 0},
+		{"Misses its SLO at 40/s; 2, 5 and 10/s are undecided.", []search.Step{step(2, busy), step(5, short), step(10, late), step(40, missed)}, 0},
+		{"Does not hold 40/s; 2/s is undecided; breaks at 40/s.", []search.Step{step(2, short), step(40, broke)}, 0},
 	} {
 		var runs []report.Figures
 		searching := search.Result{Steps: c.steps}
@@ -94,7 +103,7 @@ func TestHeadlineOfOneRun(t *testing.T) {
 		{"Keeps up with 20/s.", figuresWith(20, 0, measure.Stable)},
 		{"Falls behind at 20/s.", figuresWith(20, 0, measure.Backlogged)},
 		{"Breaks at 20/s; misses ttft:p99<500ms.", figuresWith(20, 0, measure.Overloaded, over)},
-		{"There is no verdict on 20/s.", figuresWith(20, 0, measure.None)},
+		{"There is no verdict at 20/s.", figuresWith(20, 0, measure.None)},
 		{"Completes 7.50/s with 8 at a time; meets its SLO.", figuresWith(0, 8, measure.None, met)},
 	} {
 		r := reporttest.New("")
@@ -115,8 +124,8 @@ func figuresWith(rate float64, concurrency int, verdict measure.Verdict, objecti
 
 var tags = regexp.MustCompile(`(?s)<script.*?</script>|<style.*?</style>|<[^>]*>`)
 
-// The sentence stands on top of the page and of the table; what limited the client
-// stands once in each, however many places name its effect.
+// The headline is first in the page and in the table. Each says once what limited the
+// client.
 func TestEachThingIsSaidOnce(t *testing.T) {
 	const why = "requests went out late, while others had its cores"
 	single := func() *report.Report {
@@ -151,12 +160,12 @@ func TestEachThingIsSaidOnce(t *testing.T) {
 	}
 }
 
-// Each tile says of which rate it is.
+// Each tile names its rate. A percentile of too few samples has no tile.
 func TestTilesSayTheirRate(t *testing.T) {
 	r := reporttest.Sweep("", disaggregated, rates, 20*time.Second)
 	page := pageOf(t, r)
 	tiles := regexp.MustCompile(`<div class="tile"><b>[^<]*</b><span>([^<]*)</span>`).FindAllStringSubmatch(page, -1)
-	if len(tiles) != 8 {
+	if len(tiles) != 6 {
 		t.Fatalf("%d tiles", len(tiles))
 	}
 	for _, tile := range tiles[1:] {
@@ -166,15 +175,40 @@ func TestTilesSayTheirRate(t *testing.T) {
 	}
 }
 
-// An interrupted sweep shows what it measured, and no plot over rates of a single one.
+// A rate that kept up but missed its SLO is not shown as a success, and its tiles stand for
+// it rather than for a lower rate that nothing is known of.
+func TestAMissedSLOIsNoSuccess(t *testing.T) {
+	r := reporttest.Sweep("", disaggregated, rates[:2], 20*time.Second)
+	result, runs := *r.Search, r.Runs
+	busy(&result.Steps[0])
+	missed(&result.Steps[1])
+	runs[1].Summary = *result.Steps[1].Summary
+	result.MaxRate, result.Breaking, result.Knee = nil, nil, nil
+	r.SetSearch(result, runs)
+	page, table := pageOf(t, r), tableOf(t, r, 80)
+	if r.Rate != rates[1] || !strings.Contains(page, `"text verdict MISSED">STABLE, SLO missed<`) || !strings.Contains(page, `<span class="verdict MISSED">STABLE, SLO missed<`) {
+		t.Errorf("the tiles are those of %v/s, and the page does not say that it missed its SLO", r.Rate)
+	}
+	if !regexp.MustCompile(`(?m)^6 .* STABLE, SLO missed$`).MatchString(table) {
+		t.Errorf("no missed SLO in\n%s", table)
+	}
+	busy(&result.Steps[1])
+	r.SetSearch(result, runs)
+	if !strings.Contains(pageOf(t, r), "/s (undecided)</span>") {
+		t.Error("the tiles do not say that their rate is undecided")
+	}
+}
+
+// An interrupted sweep shows what it measured. With a single rate, nothing is plotted
+// over rates.
 func TestPageOfAnInterruptedSweep(t *testing.T) {
 	for whole, charts := range map[int]bool{0: false, 2: true} {
 		page := pageOf(t, interruptedSweep(whole))
 		if got := strings.Contains(page, `data-chart="throughput"`); got != charts {
 			t.Errorf("after %d whole rates plots over rates: %t", whole, got)
 		}
-		for _, want := range []string{"Interrupted: ", "was not measured to its end", "interrupted after 12 s", "Latencies at 2 requests/s"} {
-			if !strings.Contains(page, want) && (whole == 0 || want != "Latencies at 2 requests/s") {
+		for _, want := range []string{"Interrupted: ", "was not measured to its end", "interrupted after 12 s", "Latencies at 2/s"} {
+			if !strings.Contains(page, want) && (whole == 0 || want != "Latencies at 2/s") {
 				t.Errorf("after %d whole rates the page lacks %q", whole, want)
 			}
 		}

@@ -18,7 +18,7 @@ import (
 	"github.com/tandem-serving/tandem/loadtest/tail"
 )
 
-// Named is a report of a comparison with the name that its plots carry.
+// Named is a report of a comparison with the name for its plots.
 type Named struct {
 	Name   string
 	Report *Report
@@ -27,7 +27,7 @@ type Named struct {
 //go:embed page/*.html
 var templates embed.FS
 
-// The parts of the page's one style and one script.
+// Style and script of the page.
 var (
 	//go:embed page/style.css
 	style string
@@ -37,23 +37,23 @@ var (
 	chartsScript string
 )
 
-// page is what the template gets.
+// page is the template's input.
 type page struct {
 	Title      string
 	Comparison bool
 	Reports    []Named
-	// At says of which rate the figures of a comparison are.
+	// At is the rate that a comparison's figures belong to.
 	At string
-	// Policy forbids the page everything but its own style and script: no network,
-	// and nothing that a server slipped into a text can run.
+	// Policy allows only the page's own style and script: no network, and no script
+	// injected through a server's text.
 	Policy       string
 	Style        template.CSS
 	Script, Data template.JS
 	Definitions  []measure.Definition
 }
 
-// WriteHTML writes the report as one page that needs nothing else: style, script and
-// data are inside. Its tables need no script; its plots do.
+// WriteHTML writes the report as a self-contained page. Its tables need no script; its
+// plots do.
 func WriteHTML(w io.Writer, r *Report) error {
 	title := r.Name
 	if title == "" {
@@ -62,10 +62,10 @@ func WriteHTML(w io.Writer, r *Report) error {
 	return writePage(w, title, "", []Named{{Name: title, Report: r}})
 }
 
-// WriteComparisonHTML writes several reports as one such page: their curves over one
-// another, their budgets beside each other. Each needs a name of its own. Of searches
-// it compares the runs at the highest rate that passed in all of them, otherwise at
-// the least that all have; without one, each report's own figures, and says so.
+// WriteComparisonHTML writes several reports as one page with overlaid curves and
+// adjacent budgets. Their names must differ. Searches are compared at the highest rate
+// that passed in all, otherwise at the lowest that all have, otherwise by each report's
+// own figures, and the page says which.
 func WriteComparisonHTML(w io.Writer, title string, reports []Named) error {
 	seen := map[string]bool{}
 	for _, n := range reports {
@@ -79,7 +79,7 @@ func WriteComparisonHTML(w io.Writer, title string, reports []Named) error {
 	}
 	at := "each at its own rate"
 	if rate, ok := commonRate(reports); ok {
-		at = "at " + number(rate) + " requests/s"
+		at = "at " + perSecond(rate)
 		reports = atRate(reports, rate)
 	}
 	return writePage(w, title, at, reports)
@@ -107,7 +107,7 @@ func commonRate(reports []Named) (rate float64, ok bool) {
 	return least, !math.IsInf(least, 0)
 }
 
-// atRate is the reports with the figures of their last run at a rate.
+// atRate returns the reports with the figures of their last run at a rate.
 func atRate(reports []Named, rate float64) []Named {
 	out := make([]Named, len(reports))
 	for i, n := range reports {
@@ -124,7 +124,7 @@ func atRate(reports []Named, rate float64) []Named {
 
 func writePage(w io.Writer, title, at string, reports []Named) error {
 	script := plotScript + chartsScript
-	// json escapes <, > and &, so no text in it can end the element that it stands in.
+	// json escapes <, > and &, so that no text can end its element.
 	data, err := json.Marshal(newPlotData(reports))
 	if err != nil {
 		return fmt.Errorf("write page: %w", err)
@@ -132,7 +132,7 @@ func writePage(w io.Writer, title, at string, reports []Named) error {
 	p := page{
 		Title: title, Comparison: len(reports) > 1, Reports: reports, At: at,
 		Policy: "default-src 'none'; style-src " + hash(style) + "; script-src " + hash(script) + "; base-uri 'none'; form-action 'none'",
-		// Style and script are our own files; what json makes of data cannot leave its element.
+		// Style and script are our own files; data cannot leave its element.
 		Style: template.CSS(style), Script: template.JS(script), Data: template.JS(data),
 		Definitions: measure.Definitions(),
 	}
@@ -150,7 +150,7 @@ func writePage(w io.Writer, title, at string, reports []Named) error {
 	return nil
 }
 
-// hash is a text as a source of a content security policy.
+// hash is a text's hash as a source in a content security policy.
 func hash(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
@@ -158,10 +158,12 @@ func hash(text string) string {
 
 var functions = template.FuncMap{
 	"number": number, "duration": duration, "percent": percent, "count": count,
-	"outcomes": outcomes, "failed": failed, "objective": objective, "sendDifference": sendDifference,
+	"outcomes": outcomes, "failed": failed, "objective": objective, "sendDifference": sendDifference, "severalTokens": severalTokens,
 	"stage": stageName, "latency": latencyName,
-	"processors": processors, "stepNote": stepNote,
-	"at":            func(r *Report) string { return load(&r.Figures) },
+	"processors": processors, "simulated": simulated, "stepNote": stepNote,
+	"verdictText":   verdictText,
+	"verdictClass":  verdictClass,
+	"at":            at,
 	"verdictReason": func(r *Report) string { return verdictReason(&r.Figures) },
 	"manyRates":     manyRates,
 	"join":          strings.Join,
@@ -182,14 +184,28 @@ var functions = template.FuncMap{
 	"anySearch": func(all []Named) bool {
 		return slices.ContainsFunc(all, func(n Named) bool { return n.Report.Search != nil })
 	},
+	"anySLO": func(all []Named) bool {
+		return slices.ContainsFunc(all, func(n Named) bool { return n.Report.SLO != "" })
+	},
 	"anyTail": func(all []Named) bool {
 		return slices.ContainsFunc(all, func(n Named) bool { return n.Report.Tail != nil })
 	},
-	"summary": func(r *Report) *measure.Summary { return &r.Summary },
+	"noInterval": func() string { return noInterval },
+	"needed":     measure.SamplesNeeded,
+	"summary":    func(r *Report) *measure.Summary { return &r.Summary },
 }
 
-// stepNote is what a row of the table of rates says below its figures: what the rate is
-// in the search, and why it did not pass.
+// at is the load of a report's figures, and whether they decide nothing.
+func at(r *Report) string {
+	decided := func(s search.Step) bool { return s.Rate == r.Rate && !s.Unknown }
+	if r.Search != nil && !slices.ContainsFunc(r.Search.Steps, decided) {
+		return load(&r.Figures) + " (undecided)"
+	}
+	return load(&r.Figures)
+}
+
+// stepNote is the note below a row of the table of rates: the rate's role in the search,
+// and why it did not pass.
 func stepNote(s *search.Result, step search.Step) string {
 	var notes []string
 	for _, mark := range []struct {
@@ -206,8 +222,7 @@ func stepNote(s *search.Result, step search.Step) string {
 	return strings.Join(notes, "; ")
 }
 
-// manyRates is whether there are two rates with figures, so that something can be drawn
-// over them.
+// manyRates reports whether at least two rates have figures to plot.
 func manyRates(r *Report) bool {
 	rates := map[float64]bool{}
 	for _, step := range r.Search.Steps {
@@ -218,7 +233,7 @@ func manyRates(r *Report) bool {
 	return len(rates) > 1
 }
 
-// quoted is a command that a shell takes as it was.
+// quoted quotes a command for a shell.
 func quoted(arguments []string) string {
 	out := make([]string, len(arguments))
 	for i, a := range arguments {
@@ -242,7 +257,7 @@ func columnNames() []string {
 	return names
 }
 
-// htmlRow is one latency in the page's table.
+// htmlRow is a latency in the page's table.
 type htmlRow struct {
 	Label, Long string
 	Count       int64
@@ -253,11 +268,8 @@ type htmlCell struct{ Value, Under string }
 
 func htmlRows(s *measure.Summary) []htmlRow {
 	var out []htmlRow
-	for _, l := range latencyRows {
+	for _, l := range rowsOf(s) {
 		d := distribution(s, l.latency)
-		if d.Count == 0 {
-			continue
-		}
 		row := htmlRow{Label: strings.TrimSpace(l.label), Long: l.long, Count: d.Count}
 		if strings.HasPrefix(l.label, " ") {
 			row.Label = latencyName(measure.Latency(strings.TrimSuffix(string(l.latency), "_sent_ms")+"_ms")) + " from send"
@@ -267,11 +279,7 @@ func htmlRows(s *measure.Summary) []htmlRow {
 			if v := d.Percentile(p.key); v != nil {
 				c.Value = number(*v)
 			}
-			if ci, ok := d.CI[p.key]; ok {
-				c.Under = number(ci[0]) + "–" + number(ci[1])
-			} else if n := d.Needs[p.key]; n > 0 {
-				c.Under = fmt.Sprintf("needs %d", n)
-			}
+			c.Under = under(d, p.key, func(ci [2]float64) string { return number(ci[0]) + "–" + number(ci[1]) })
 			row.Cells = append(row.Cells, c)
 		}
 		out = append(out, row)
@@ -279,7 +287,7 @@ func htmlRows(s *measure.Summary) []htmlRow {
 	return out
 }
 
-// whatIfRow is one stage of one percentile, twice as fast and without it.
+// whatIfRow is one stage of one percentile, twice as fast and removed.
 type whatIfRow struct {
 	What, Stage       string
 	Now, Half, Gone   string

@@ -13,7 +13,7 @@ import (
 	"github.com/tandem-serving/tandem/loadtest/measure"
 )
 
-// maxBytes bounds what Read takes; a report of a long search has a few megabytes.
+// maxBytes bounds Read. A long search's report has a few megabytes.
 const maxBytes = 256 << 20
 
 // WriteJSON writes the report, indented.
@@ -26,9 +26,9 @@ func (r *Report) WriteJSON(w io.Writer) error {
 	return nil
 }
 
-// Read reads a report that WriteJSON wrote, also one of a later version with the same
-// number before the dot. An error names line and column where it can. Distributions
-// are never nil in what it returns, and no figure is one that nothing can measure.
+// Read reads a report of WriteJSON, including later versions with the same major number.
+// Errors give line and column if possible. In the result, distributions are never nil,
+// and impossible figures are rejected.
 func Read(in io.Reader) (*Report, error) {
 	text, err := io.ReadAll(io.LimitReader(in, maxBytes+1))
 	if err != nil {
@@ -44,7 +44,7 @@ func Read(in io.Reader) (*Report, error) {
 	var head struct {
 		Schema string `json:"schema"`
 	}
-	// A type that does not fit elsewhere is reported below, where all is read.
+	// A wrong type elsewhere is reported below, where everything is parsed.
 	if err := json.Unmarshal(text, &head); err != nil && head.Schema == "" {
 		return nil, positioned(text, err)
 	}
@@ -91,7 +91,7 @@ func checkSchema(schema string) error {
 	return nil
 }
 
-// complete gives empty distributions to a summary that has none, and to its classes.
+// complete adds empty distributions where a summary or its classes have none.
 func complete(s *measure.Summary) {
 	for _, d := range []**measure.Distribution{
 		&s.TTFT, &s.TTFTSent, &s.SecondToken, &s.ITL, &s.ITLMessage, &s.TPOT, &s.E2E, &s.E2ESent,
@@ -127,14 +127,13 @@ func position(text []byte, offset int64) (line, column int) {
 	return line, max(len(before)-(bytes.LastIndexByte(before, '\n')+1), 1)
 }
 
-// unchecked are the keys of a report that no other tool reads figures from, or whose
-// figures may be negative.
+// unchecked are keys whose figures no tool reads or may be negative.
 var unchecked = []string{"target", "host", "client", "tail", "series", "curves", "needs", "effective", "backlog_slope_rps"}
 
-// possible is an error that names the first figure which nothing can measure: a count,
-// rate or latency below 0, a share above 1, or an interval that ends before it begins.
-// What is shown of such a report, or compared with it, would be wrong without a word.
-// value is what encoding/json makes of the report, at its place in it.
+// possible returns an error for the first impossible figure: a negative count, rate or
+// latency, a share above 1, or an interval that ends before it begins. Such figures would
+// make tables and comparisons silently wrong. value is the decoded JSON at a path in the
+// report.
 func possible(at string, value any) error {
 	switch value := value.(type) {
 	case map[string]any:
@@ -172,7 +171,7 @@ func possible(at string, value any) error {
 	return nil
 }
 
-// ends are the ends of a confidence interval, if that is what a list is.
+// ends returns the ends of a confidence interval, if list is one.
 func ends(list []any) (from, to float64, ok bool) {
 	if len(list) != 2 {
 		return 0, 0, false

@@ -1,7 +1,9 @@
 package report_test
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
 	"io"
 	"strings"
 	"testing"
@@ -26,7 +28,7 @@ func TestJSONReadsBack(t *testing.T) {
 	}
 }
 
-// keyed is a report of these keys.
+// keyed is a report with these keys.
 func keyed(keys string) string { return `{"schema": "tandem.bench.serve/1.0", ` + keys + "}" }
 
 func TestReadRefuses(t *testing.T) {
@@ -68,7 +70,7 @@ func TestReadRefuses(t *testing.T) {
 	}
 }
 
-// A later version of the same number before the dot may have more keys.
+// A later minor version may have more keys.
 func TestReadTakesLaterVersions(t *testing.T) {
 	r, err := report.Read(strings.NewReader(`{"schema": "tandem.bench.serve/1.7", "requests": 3, "new": {"a": 1}}`))
 	if err != nil || r.Requests != 3 || r.TTFT == nil {
@@ -76,9 +78,9 @@ func TestReadTakesLaterVersions(t *testing.T) {
 	}
 }
 
-// Whatever can be read can be shown.
+// Every report that can be read can be shown.
 func FuzzRead(f *testing.F) {
-	// Small, so that the fuzzer is quick.
+	// Small, for a fast fuzzer.
 	seed := reporttest.Single("", disaggregated, 3, 2*time.Second)
 	for _, d := range seed.Distributions() {
 		d.HDR = ""
@@ -108,4 +110,32 @@ func FuzzRead(f *testing.F) {
 			}
 		}
 	})
+}
+
+// A report of a simulation says so wherever it is read, and keeps what it took.
+func TestSimulated(t *testing.T) {
+	r := reporttest.Single("one of eight slow", disaggregated, 5, 20*time.Second)
+	r.Client.Cores = 0
+	r.Simulation = &report.Simulation{VirtualS: 33, WallS: 0.5, RequestsPerWallS: 2000, Workers: 8}
+	const says = "simulated: 8 workers, 33 s of virtual time in 500 ms, 2000 requests per second of real time"
+	var text, table, page bytes.Buffer
+	if err := errors.Join(r.WriteJSON(&text), r.WriteTable(&table, 200), report.WriteHTML(&page, r)); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(table.String(), says) || strings.Contains(table.String(), "client: ") {
+		t.Errorf("the table does not say %q, or speaks of a client:\n%s", says, table.String())
+	}
+	if !strings.Contains(page.String(), says) || strings.Contains(page.String(), "<dt>client</dt>") {
+		t.Errorf("the page does not say %q, or speaks of a client", says)
+	}
+	if !strings.Contains(text.String(), `"virtual_s": 33,`) {
+		t.Error("the JSON has no virtual_s at its top level")
+	}
+	again, err := report.Read(&text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again.Simulation == nil || *again.Simulation != *r.Simulation {
+		t.Errorf("read back: %+v", again.Simulation)
+	}
 }

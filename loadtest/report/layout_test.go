@@ -17,8 +17,8 @@ import (
 	"github.com/tandem-serving/tandem/loadtest/search"
 )
 
-// inspect finds, in the page as it is laid out, labels that lie over lines, bars or one
-// another, verdicts and notes that are cut off, and a page wider than its window.
+// inspect finds layout faults: labels over lines, bars or other labels, verdicts and notes
+// that are cut off, and a page wider than its window.
 const inspect = `
 const found = [], shown = b => b.width > 0 && b.height > 0;
 const over = (a, b) => a.left < b.right - .5 && b.left < a.right - .5 && a.top < b.bottom - .5 && b.top < a.bottom - .5;
@@ -65,10 +65,10 @@ var (
 	foundText = regexp.MustCompile(`data-found="([^"]*)"`)
 )
 
-// misplaced is what inspect finds in a page.
+// misplaced returns what inspect finds in a page.
 func misplaced(t *testing.T, page string, width int) []string {
 	t.Helper()
-	page = policyTag.ReplaceAllString(page, "") // it forbids any script but the page's own
+	page = policyTag.ReplaceAllString(page, "") // it forbids other scripts than the page's
 	page = strings.Replace(page, "</body>", "<script>{"+inspect+"}</script></body>", 1)
 	if keep := os.Getenv("TANDEM_REPORT_PAGES"); keep != "" { // to look at them
 		name := strings.NewReplacer("/", "-", " ", "-").Replace(t.Name())
@@ -96,8 +96,8 @@ func pageOf(t *testing.T, r *report.Report) string {
 	return written(t, func(w io.Writer) error { return report.WriteHTML(w, r) })
 }
 
-// crowded is a sweep whose knee and breaking point lie beside one another at the right
-// end, and whose client was late at one rate.
+// crowded is a sweep whose knee and breaking point are close together at the right end,
+// and whose client was late at one rate.
 func crowded() *report.Report {
 	r := reporttest.Sweep("crowded", disaggregated, rates, 20*time.Second)
 	r.Search.Knee, r.Search.Breaking = &rates[3], &rates[4]
@@ -105,7 +105,7 @@ func crowded() *report.Report {
 	return r
 }
 
-// limit makes the client's side the limit of one step.
+// limit makes the client the bottleneck of one step.
 func limit(r *report.Report, step int, why string) {
 	result, runs := *r.Search, r.Runs
 	s := &result.Steps[step]
@@ -120,7 +120,7 @@ func limit(r *report.Report, step int, why string) {
 	r.SetSearch(result, runs)
 }
 
-// interruptedSweep is one that ended in its step after whole ones.
+// interruptedSweep is a sweep that was interrupted after this many whole steps.
 func interruptedSweep(whole int) *report.Report {
 	r := reporttest.Sweep("interrupted", disaggregated, rates[:whole+1], 20*time.Second)
 	result, runs := *r.Search, r.Runs
@@ -135,8 +135,8 @@ func interruptedSweep(whole int) *report.Report {
 	return r
 }
 
-// Nothing is cut off, and no label lies over a line or another label, however wide the
-// window is. A figure that is shown shows something.
+// At every width nothing is cut off, no label lies over a line or another label, and no
+// visible figure is empty.
 func TestLayoutInABrowser(t *testing.T) {
 	browser(t)
 	near := []float64{10, 10.1, 10.2, 10.3, 30}
@@ -163,7 +163,7 @@ func TestLayoutInABrowser(t *testing.T) {
 		"one run":                      pageOf(t, reporttest.Single("one run", disaggregated, 10, 20*time.Second)),
 		"a comparison with long names": comparison(),
 	} {
-		for _, width := range []int{1400, 800, 500} { // a browser's window is no narrower
+		for _, width := range []int{1400, 800, 500} { // the narrowest window of a browser
 			t.Run(fmt.Sprintf("%s/%d", name, width), func(t *testing.T) {
 				for _, what := range misplaced(t, page, width) {
 					t.Error(what)

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"fmt"
 	"math"
 	"strconv"
 	"strings"
@@ -10,17 +11,19 @@ import (
 	"github.com/tandem-serving/tandem/loadtest/measure"
 )
 
-// percentiles are the columns of every table, in order: keys as in
-// measure.Percentiles, and names for people.
+// percentiles are the columns of every table: keys as in measure.Percentiles, and names
+// for people.
 var percentiles = []struct{ key, name string }{
 	{"p50", "p50"}, {"p90", "p90"}, {"p95", "p95"}, {"p99", "p99"}, {"p999", "p99.9"}, {"max", "max"},
 }
 
-// latencyRows are the rows of the table of latencies, in order.
-var latencyRows = []struct {
+type latencyRow struct {
 	latency     measure.Latency
 	label, long string
-}{
+}
+
+// latencyRows are the rows of the table of latencies, in order.
+var latencyRows = []latencyRow{
 	{measure.TTFT, "TTFT", "Time to first token, from when it was due"},
 	{measure.TTFTSent, "  from send", "Time to first token, from the send"},
 	{measure.SecondToken, "second token", "First to second token"},
@@ -34,6 +37,23 @@ var latencyRows = []struct {
 	{measure.AdmissionDelay, "admission", "From the send to the server's acceptance"},
 }
 
+// rowsOf are the rows of which a summary has samples. Where every message brought one
+// token, gaps between tokens and between messages are the same and share a row.
+func rowsOf(s *measure.Summary) []latencyRow {
+	single := distribution(s, measure.ITL).Count == distribution(s, measure.ITLMessage).Count
+	var rows []latencyRow
+	for _, row := range latencyRows {
+		switch {
+		case distribution(s, row.latency).Count == 0, single && row.latency == measure.ITLMessage:
+			continue
+		case single && row.latency == measure.ITL:
+			row.label = "ITL"
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
 // distribution is one latency of a summary, never nil.
 func distribution(s *measure.Summary, l measure.Latency) *measure.Distribution {
 	for _, d := range s.Distributions() {
@@ -44,8 +64,7 @@ func distribution(s *measure.Summary, l measure.Latency) *measure.Distribution {
 	return &measure.Distribution{}
 }
 
-// number writes x with as many digits as a reader can use, three or four; a whole
-// number without a fraction.
+// number formats x with three or four digits, whole numbers without a fraction.
 func number(x float64) string {
 	digits := 0
 	switch a := math.Abs(x); {
@@ -62,7 +81,7 @@ func number(x float64) string {
 	return strconv.FormatFloat(x, 'f', digits, 64)
 }
 
-// trimmed has no zeros at the end of a fraction.
+// trimmed removes trailing zeros of a fraction.
 func trimmed(s string) string {
 	if strings.ContainsRune(s, '.') {
 		s = strings.TrimRight(strings.TrimRight(s, "0"), ".")
@@ -70,7 +89,7 @@ func trimmed(s string) string {
 	return s
 }
 
-// duration is milliseconds for people, with their unit.
+// duration formats milliseconds with a unit.
 func duration(ms float64) string {
 	if math.Abs(ms) >= 10_000 {
 		return number(ms/1000) + " s"
@@ -78,11 +97,17 @@ func duration(ms float64) string {
 	return number(ms) + " ms"
 }
 
-// percent is a share for people.
+// simulated formats what a simulation took.
+func simulated(s *Simulation) string {
+	return fmt.Sprintf("simulated: %s, %s of virtual time in %s, %s requests per second of real time",
+		count(s.Workers, "worker", "workers"), duration(1000*s.VirtualS), duration(1000*s.WallS), number(s.RequestsPerWallS))
+}
+
+// percent formats a share.
 func percent(share float64) string {
 	switch {
 	case share > 0.999 && share < 1:
-		return trimmed(strconv.FormatFloat(math.Floor(share*1e4)/100, 'f', 2, 64)) + "%" // not 100
+		return trimmed(strconv.FormatFloat(math.Floor(share*1e4)/100, 'f', 2, 64)) + "%" // not 100%
 	case share > 0 && share < 0.01:
 		return trimmed(strconv.FormatFloat(100*share, 'f', 2, 64)) + "%"
 	}
@@ -96,7 +121,7 @@ func count(n int, one, many string) string {
 	return strconv.Itoa(n) + " " + many
 }
 
-// printable is a string of a server without what would steer a terminal.
+// printable removes terminal control characters from a server's string.
 func printable(s string) string {
 	return strings.Map(func(c rune) rune {
 		if unicode.IsPrint(c) {
@@ -106,8 +131,8 @@ func printable(s string) string {
 	}, s)
 }
 
-// wrapped breaks text into lines of at most width characters where it has spaces.
-// The first line begins with first, the others with rest.
+// wrapped breaks text at spaces into lines of at most width characters. The first line
+// begins with first, the others with rest.
 func wrapped(text string, width int, first, rest string) string {
 	var s strings.Builder
 	s.WriteString(first)
@@ -129,7 +154,7 @@ func wrapped(text string, width int, first, rest string) string {
 	return s.String()
 }
 
-// percentileName is a percentile's key for people: p99.9 for p999.
+// percentileName formats a percentile's key: p99.9 for p999.
 func percentileName(key string) string {
 	for _, p := range percentiles {
 		if p.key == key {

@@ -11,29 +11,31 @@ import (
 
 	"github.com/tandem-serving/tandem/loadtest/client"
 	"github.com/tandem-serving/tandem/loadtest/measure"
+	"github.com/tandem-serving/tandem/loadtest/record"
 	"github.com/tandem-serving/tandem/loadtest/search"
 )
 
-// New makes a report without figures: how it came about, and on which machine. began is the
-// wall clock's time, target what was measured, workload in one line each what was sent and
-// when. Follow it with SetRun or SetSearch. The caller gives it its Name, Version and Command.
+// New returns a report without figures. began is the wall-clock time, target the server,
+// and workload describes the load, one item per line. Follow it with SetRun or SetSearch.
+// The caller sets Name, Version and Command.
 func New(began time.Time, target client.Description, workload []string) *Report {
 	return &Report{Schema: Schema, Began: began, Host: ThisHost(), Target: target, Workload: workload}
 }
 
-// SetRun gives the report its only run. Interrupted, if so, is set before.
+// SetRun sets the report's only run. Set Interrupted before, if it applies.
 func (r *Report) SetRun(f Figures) {
 	r.Figures = f
 	r.warnOf(f)
 }
 
-// SetSearch gives the report a search and all its runs, in any order. The run that
-// stands for it is that of the highest rate that passed, otherwise the first.
-// Interrupted, if so, is set before.
+// SetSearch sets the report's search with its runs, in any order. The representative run
+// is that of the highest rate that passed, otherwise of the lowest that is decided,
+// otherwise the first. Set Interrupted before,
+// if it applies.
 func (r *Report) SetSearch(result search.Result, runs []Figures) {
 	result.Steps = slices.Clone(result.Steps)
 	for i, step := range result.Steps {
-		if step.Summary == nil { // it could not be run
+		if step.Summary == nil { // it could not run
 			result.Steps[i].Summary = &measure.Summary{Verdict: measure.None, Reason: step.Why}
 			complete(result.Steps[i].Summary)
 		}
@@ -44,22 +46,26 @@ func (r *Report) SetSearch(result search.Result, runs []Figures) {
 	if len(r.Runs) > 0 {
 		r.Figures = r.Runs[0]
 	}
+	rate := result.MaxRate
+	if i := slices.IndexFunc(result.Steps, func(s search.Step) bool { return !s.Unknown }); rate == nil && i >= 0 {
+		rate = &result.Steps[i].Rate
+	}
 	for _, f := range r.Runs {
-		if result.MaxRate != nil && f.Rate == *result.MaxRate {
+		if rate != nil && f.Rate == *rate {
 			r.Figures = f
 		}
 	}
 	r.warnOf(r.Runs...)
 }
 
-// Warn adds what a reader of the figures must know, once.
+// Warn adds a warning, once.
 func (r *Report) Warn(text string) {
 	if !slices.Contains(r.Warnings, text) {
 		r.Warnings = append(r.Warnings, text)
 	}
 }
 
-// warnOf warns of what some of the runs have, each matter once.
+// warnOf adds warnings about runs, each once.
 func (r *Report) warnOf(runs ...Figures) {
 	warn := func(has func(Figures) bool, text func(Figures) string) {
 		var rates []string
@@ -74,7 +80,7 @@ func (r *Report) warnOf(runs ...Figures) {
 		case len(runs) == 1:
 			r.Warn(text(last))
 		case len(rates) == 1:
-			r.Warn("at " + rates[0] + " requests/s: " + text(last))
+			r.Warn("at " + rates[0] + "/s: " + text(last))
 		default:
 			r.Warn("at " + strings.Join(rates, ", ") + " requests/s; at the last of them: " + text(last))
 		}
@@ -92,29 +98,26 @@ func (r *Report) warnOf(runs ...Figures) {
 	})
 }
 
-// warnOfClient warns of runs that the client's side limited. A search says at each step
-// what it was, so the warning does not.
+// warnOfClient warns about runs that the client limited. A search explains each step
+// itself.
 func (r *Report) warnOfClient(runs []Figures) {
-	var rates []string
+	var rates, culprits []string
 	for _, f := range runs {
 		if f.Client.Bottleneck != "" && !slices.Contains(rates, number(f.Rate)) {
-			rates = append(rates, number(f.Rate))
+			rates, culprits = append(rates, number(f.Rate)), append(culprits, record.Culprit(f.Client.Bottleneck))
 		}
 	}
+	slices.Sort(culprits)
 	switch {
 	case len(rates) == 0:
 	case r.Search == nil:
-		r.Warn(clientLimit + ", so these figures are not the server's and there is no verdict: " + runs[0].Client.Bottleneck)
+		r.Warn("these figures are not the server's, and there is no verdict: " + record.Explain(runs[0].Client.Bottleneck))
 	default:
-		r.Warn("at " + strings.Join(rates, ", ") + " requests/s " + clientLimit + ", so there is no verdict on the server there")
+		r.Warn("there is no verdict on the server at " + strings.Join(rates, ", ") + " requests/s: " + strings.Join(slices.Compact(culprits), " or "))
 	}
 }
 
-// clientLimit is what is said of a run that the server did not limit.
-const clientLimit = "the client was the bottleneck"
-
-// ThisHost describes the machine that runs this process. What it cannot find out is
-// left empty.
+// ThisHost describes the machine of this process, as far as known.
 func ThisHost() Host {
 	h := Host{Cores: runtime.NumCPU(), OS: runtime.GOOS + "/" + runtime.GOARCH}
 	if text, err := os.ReadFile("/proc/cpuinfo"); err == nil {

@@ -5,7 +5,7 @@ import (
 	"github.com/tandem-serving/tandem/loadtest/tail"
 )
 
-// plotData is what the page's scripts draw.
+// plotData is the input of the page's scripts.
 type plotData struct {
 	Stages  []tail.Stage `json:"stages"`
 	Reports []plotReport `json:"reports"`
@@ -34,7 +34,7 @@ type plotStep struct {
 	Attainment          float64         `json:"attainment"`
 	AttainmentCompleted float64         `json:"attainment_completed"`
 	Passed              bool            `json:"passed"`
-	Verdict             measure.Verdict `json:"verdict"`
+	Verdict             string          `json:"verdict"`
 	TTFT                plotPercentiles `json:"ttft"`
 	TPOT                plotPercentiles `json:"tpot"`
 	E2E                 plotPercentiles `json:"e2e"`
@@ -46,20 +46,20 @@ type plotPercentiles struct {
 	P99 *float64 `json:"p99"`
 }
 
-// plotBound is one objective as a line.
+// plotBound is an objective drawn as a line.
 type plotBound struct {
 	Latency    string  `json:"latency"`
 	Percentile string  `json:"percentile"`
 	Ms         float64 `json:"ms"`
 }
 
-// plotBudget is the breakdowns at one rate.
+// plotBudget is one rate's breakdowns.
 type plotBudget struct {
 	Rate       float64          `json:"rate"`
 	Breakdowns []tail.Breakdown `json:"breakdowns"`
 }
 
-// newPlotData gathers what is drawn. Lists are never null in its JSON.
+// newPlotData collects the plots' data. Lists are never null in its JSON.
 func newPlotData(reports []Named) plotData {
 	data := plotData{Stages: tail.Stages(), Reports: []plotReport{}}
 	for _, n := range reports {
@@ -105,12 +105,12 @@ func newPlotStep(rate float64, passed bool, s *measure.Summary) plotStep {
 	}
 	return plotStep{
 		Rate: rate, Completed: s.CompletedRPS, Goodput: s.Goodput, Attainment: s.SLOAttainment,
-		AttainmentCompleted: s.SLOAttainmentCompleted, Passed: passed, Verdict: s.Verdict,
+		AttainmentCompleted: s.SLOAttainmentCompleted, Passed: passed, Verdict: verdictText(s),
 		TTFT: of(measure.TTFT), TPOT: of(measure.TPOT), E2E: of(measure.E2E),
 	}
 }
 
-// bounds reads objectives' texts, "ttft:p99<500ms"; those of a class are not drawn.
+// bounds parses objectives such as "ttft:p99<500ms". Those of a class are not drawn.
 func bounds(objectives []measure.Objective) []plotBound {
 	out := []plotBound{}
 	for _, o := range objectives {

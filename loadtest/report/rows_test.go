@@ -18,7 +18,7 @@ import (
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 )
 
-// csvOf reads what was written, a map of column to cell for each row.
+// csvOf reads the written CSV: for each row a map from column to cell.
 func csvOf(t *testing.T, write func(io.Writer) error) []map[string]string {
 	t.Helper()
 	rows, err := csv.NewReader(strings.NewReader(written(t, write))).ReadAll()
@@ -66,7 +66,7 @@ func TestCSV(t *testing.T) {
 		{
 			"run": "0", "rate": "2.5", "index": "1", "session": "0", "turn": "0", "in_window": "false",
 			"due_ms": "0", "dispatched_ms": "0", "sent_ms": "1", "end_ms": "3", "outcome": "rejected", "code": "HTTP 503",
-			// A spreadsheet takes it for text.
+			// So that a spreadsheet reads it as text.
 			"error": "'=HYPERLINK(\"x\")", "output_tokens": "0",
 		},
 	}
@@ -75,7 +75,7 @@ func TestCSV(t *testing.T) {
 	}
 }
 
-// HdrHistogram's own reader finds what was written.
+// HdrHistogram's own reader reads the log.
 func TestHDRLog(t *testing.T) {
 	runs := []*record.Run{reporttest.Run(disaggregated, 6, 20*time.Second, 1), reporttest.Run(disaggregated, 12, 20*time.Second, 2)}
 	got := map[string][]*hdrhistogram.Histogram{}
@@ -99,7 +99,7 @@ func TestHDRLog(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, q := range []float64{0.25, 0.5, 0.9, 0.99} {
-				// The two may differ by a rank and by a bucket.
+				// They may differ by one rank and one bucket.
 				least, most := want.Quantile(q-1/float64(d.Count)), want.Quantile(q+1/float64(d.Count))
 				ns := float64(got[tag][i].ValueAtPercentile(100 * q))
 				if ns < float64(least)*0.998 || ns > float64(most)*1.002 {
@@ -116,8 +116,8 @@ func TestHDRLog(t *testing.T) {
 	}
 }
 
-// Where the server counts other tokens than came, as of one without text, all that
-// is written has the same TPOT.
+// If the server counts tokens that did not come, such as one without text, all files
+// have the same TPOT.
 func TestTPOTIsTheSameEverywhere(t *testing.T) {
 	ms := time.Millisecond
 	run := &record.Run{Began: time.Unix(1, 0), To: time.Second, Drained: time.Second, Records: []*record.Record{{
@@ -141,7 +141,7 @@ func TestTPOTIsTheSameEverywhere(t *testing.T) {
 	}
 }
 
-// hdrOf reads the log of some runs.
+// hdrOf returns the log of these runs.
 func hdrOf(t *testing.T, runs ...*record.Run) []*hdrhistogram.Histogram {
 	t.Helper()
 	log := hdrhistogram.NewHistogramLogReader(strings.NewReader(written(t, func(w io.Writer) error { return report.WriteHDR(w, runs) })))
@@ -158,7 +158,7 @@ func hdrOf(t *testing.T, runs ...*record.Run) []*hdrhistogram.Histogram {
 	}
 }
 
-// Tokens of one message have no time between them.
+// Tokens of one message have gaps of zero.
 func TestHDRLogOfMessages(t *testing.T) {
 	ms := time.Millisecond
 	run := &record.Run{Began: time.Unix(1, 0), To: time.Second, Records: []*record.Record{{

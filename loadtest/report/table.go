@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/tandem-serving/tandem/loadtest/measure"
+	"github.com/tandem-serving/tandem/loadtest/record"
 )
 
 const (
@@ -17,7 +18,8 @@ const (
 	labelWidth         = 14
 )
 
-// WriteTable writes the report for a terminal of so many columns; it uses 80 to 100.
+// WriteTable writes the report for a terminal of width columns, of which it uses 80 to
+// 100.
 func (r *Report) WriteTable(w io.Writer, width int) error {
 	t := &table{width: min(max(width, minWidth), maxWidth)}
 	t.head(r)
@@ -33,20 +35,19 @@ func (r *Report) WriteTable(w io.Writer, width int) error {
 	return nil
 }
 
-// table gathers lines.
+// table collects lines.
 type table struct {
 	width int
 	text  strings.Builder
 }
 
-// line writes text, indented and broken into lines as needed, those after the first
-// indented by two more.
+// line writes wrapped text, indented; continuation lines by two more.
 func (t *table) line(indent, format string, args ...any) {
 	t.text.WriteString(wrapped(printable(fmt.Sprintf(format, args...)), t.width, indent, indent+"  "))
 	t.text.WriteByte('\n')
 }
 
-// raw writes a line as it is, without spaces at its end.
+// raw writes a line without trailing spaces.
 func (t *table) raw(format string, args ...any) {
 	t.text.WriteString(strings.TrimRight(printable(fmt.Sprintf(format, args...)), " ") + "\n")
 }
@@ -65,6 +66,9 @@ func (t *table) head(r *Report) {
 		name = r.Name + ": "
 	}
 	t.line("", "%s%s at %s (%s)", name, what, r.Target.Address, strings.TrimSpace(r.Target.Kind+" "+r.Target.Server))
+	if r.Simulation != nil {
+		t.line("", "%s", simulated(r.Simulation))
+	}
 	for _, s := range r.Workload {
 		t.line("", "%s", s)
 	}
@@ -77,7 +81,11 @@ func (t *table) head(r *Report) {
 func (t *table) search(r *Report) {
 	s := r.Search
 	const format = "%-8s %8s %8s %8s %7s %8s %7s  %-10s %s"
-	t.raw(format, "asked/s", "done/s", "good/s", "TTFT p50", "p99", "TPOT p50", "p99", "verdict", "")
+	third := "good/s"
+	if r.SLO == "" { // all that is done is good
+		third = "requests"
+	}
+	t.raw(format, "asked/s", "done/s", third, "TTFT p50", "p99", "TPOT p50", "p99", "verdict", "")
 	same := func(a *float64, rate float64) bool { return a != nil && *a == rate }
 	of := func(v *float64) string {
 		if v == nil {
@@ -88,6 +96,7 @@ func (t *table) search(r *Report) {
 	for _, step := range s.Steps {
 		note := ""
 		switch {
+		case sloMissed(step.Summary): // the column is full
 		case same(s.Breaking, step.Rate):
 			note = "breaks"
 		case same(s.MaxRate, step.Rate):
@@ -96,8 +105,12 @@ func (t *table) search(r *Report) {
 			note = "knee"
 		}
 		m := step.Summary
-		t.raw(format, number(step.Rate), number(m.CompletedRPS), number(m.Goodput),
-			of(m.TTFT.Percentile("p50")), of(m.TTFT.Percentile("p99")), of(m.TPOT.Percentile("p50")), of(m.TPOT.Percentile("p99")), m.Verdict, note)
+		good := number(m.Goodput)
+		if r.SLO == "" {
+			good = strconv.Itoa(m.Requests)
+		}
+		t.raw(format, number(step.Rate), number(m.CompletedRPS), good,
+			of(m.TTFT.Percentile("p50")), of(m.TTFT.Percentile("p99")), of(m.TPOT.Percentile("p50")), of(m.TPOT.Percentile("p99")), verdictText(m), note)
 	}
 	t.gap()
 	for _, step := range s.Steps {
@@ -123,7 +136,7 @@ func (t *table) search(r *Report) {
 	if s.Breaking != nil {
 		t.line("", "breaking point, the lowest rate that was not stable: %s/s", number(*s.Breaking))
 	}
-	if s.MaxGoodput != nil {
+	if s.MaxGoodput != nil && r.SLO != "" && !same(s.MaxRate, *s.MaxGoodput) {
 		t.line("", "most goodput at %s/s", number(*s.MaxGoodput))
 	}
 	t.gap()
@@ -131,7 +144,7 @@ func (t *table) search(r *Report) {
 }
 
 func (t *table) figures(f *Figures) {
-	load := number(f.OfferedRPS) + " requests/s were due"
+	load := "offered " + number(f.OfferedRPS) + "/s"
 	if f.Concurrency > 0 {
 		load = strconv.Itoa(f.Concurrency) + " at a time"
 	}
@@ -160,31 +173,34 @@ func (t *table) figures(f *Figures) {
 		c := f.Classes[name]
 		t.line("", "class %s: %s, goodput %s/s, %s met", name, count(c.Requests, "request", "requests"), number(c.Goodput), percent(c.SLOAttainment))
 	}
-	t.line("", "verdict %s: %s", f.Verdict, verdictReason(f))
-	t.line("", "client: %s, dispatch delay p99 %s, longest pause of the collector %s, at most %s in flight",
+	t.line("", "verdict %s: %s", verdictText(&f.Summary), verdictReason(f))
+	if f.Client.Cores == 0 {
+		return
+	}
+	t.line("", "client: %s, dispatch delay p99 %s, longest garbage collection %s, at most %s in flight",
 		processors(f.Client), orNA(f.DispatchDelay.Percentile("p99")),
 		duration(f.Client.GCPauseMaxMs), count(f.Client.InFlightMax, "request", "requests"))
 }
 
-// verdictReason is what the verdict follows from; of a run that the client's side
-// limited it stands in the warnings, or beside the rate.
+// verdictReason explains the verdict, unless the client's side was the limit: the
+// warnings or the rate's row say that.
 func verdictReason(f *Figures) string {
 	if f.Client.Bottleneck != "" {
-		return clientLimit + ", as said above"
+		return record.Culprit(f.Client.Bottleneck) + ", as said above"
 	}
 	return f.Reason
 }
 
-// processors says who used the client's cores.
+// processors describes who used the client's cores.
 func processors(c Client) string {
 	text := percent(c.CPUShare) + " of " + count(c.Cores, "core", "cores")
 	if c.OthersShare != nil {
-		text += " (others " + percent(*c.OthersShare) + ")"
+		text += " (other processes " + percent(*c.OthersShare) + ")"
 	}
 	return text
 }
 
-// orNA is milliseconds for people, if there are any.
+// orNA formats milliseconds, if there are any.
 func orNA(ms *float64) string {
 	if ms == nil {
 		return "n/a"
@@ -192,7 +208,7 @@ func orNA(ms *float64) string {
 	return duration(*ms)
 }
 
-// outcomes says how requests ended, without what did not happen.
+// outcomes summarizes how requests ended.
 func outcomes(s *measure.Summary) string {
 	text := fmt.Sprintf("%d completed", s.Completed)
 	for _, o := range []struct {
@@ -215,7 +231,7 @@ func outcomes(s *measure.Summary) string {
 	return text
 }
 
-// failed says how often requests ended with a code, and what was said with it.
+// failed formats a failure's count, code and message.
 func failed(f measure.Failure) string {
 	text := fmt.Sprintf("%s, %s", f.Code, count(f.Count, "request", "requests"))
 	if f.Example == "" {
@@ -227,7 +243,7 @@ func failed(f measure.Failure) string {
 	return text + ": " + f.Example
 }
 
-// objective is one term of an SLO with what was measured.
+// objective formats one term of an SLO with its measurement.
 func objective(o measure.Objective) string {
 	text := o.Term
 	if o.Class != "" {
@@ -238,26 +254,46 @@ func objective(o measure.Objective) string {
 		return text + ": NOT met: " + o.Why
 	case o.Measured == nil && o.Why != "":
 		return text + ": undecided: " + o.Why
-	case o.Measured == nil: // a report from before there was a reason
+	case o.Measured == nil: // a report from before reasons were recorded
 		return text + ": too few samples"
 	}
 	text += ": " + duration(*o.Measured)
 	if o.CI != nil {
-		text += " (" + number(o.CI[0]) + " to " + number(o.CI[1]) + ")"
+		text += " (95% interval " + number(o.CI[0]) + " to " + number(o.CI[1]) + ")"
 	}
 	switch {
 	case !o.Met:
 		return text + ", NOT met"
-	case o.Early:
-		return text + ", met, and confirmed for the true percentile with 99% confidence"
+	case o.Confirmed:
+		return text + ", met, with its whole interval"
+	case o.CI != nil:
+		return text + ", met, but its interval is not: another run may miss it"
 	case o.NeedsRequests > 0:
-		return text + fmt.Sprintf(", met by this sample; confirming it for the true percentile takes %d requests", o.NeedsRequests)
+		return text + ", met by this run; neighbouring requests are alike, so it takes a longer run to confirm it"
 	}
-	return text + ", met by this sample"
+	return text + ", met by this run"
 }
 
-// latencies is the table: under each percentile its confidence interval or how many
-// samples that needs.
+// alike stands under a percentile without an interval, noInterval explains it.
+const (
+	alike      = "~"
+	noInterval = "~: no interval, because neighbouring requests are alike and so count as fewer samples; run it longer."
+)
+
+// under is what stands under a percentile: its confidence interval, written by write, or
+// that it has none; empty if there is no percentile.
+func under(d *measure.Distribution, key string, write func(ci [2]float64) string) string {
+	ci, ok := d.CI[key]
+	switch {
+	case ok:
+		return write(ci)
+	case d.Percentile(key) != nil && d.Needs[key] > 0:
+		return alike
+	}
+	return ""
+}
+
+// latencies writes the table.
 func (t *table) latencies(s *measure.Summary) {
 	column := (t.width - labelWidth) / len(percentiles)
 	write := func(label string, cells []string) {
@@ -269,30 +305,20 @@ func (t *table) latencies(s *measure.Summary) {
 		t.raw("%s", row.String())
 	}
 	write("milliseconds", columnNames())
-	intervals, missing := false, false
-	for _, l := range latencyRows {
+	intervals, missing, without := false, false, false
+	for _, l := range rowsOf(s) {
 		d := distribution(s, l.latency)
-		if d.Count == 0 {
-			continue
-		}
 		var values, below []string
 		for _, p := range percentiles {
-			value, under := "n/a", ""
+			value := "n/a"
 			if v := d.Percentile(p.key); v != nil {
 				value = number(*v)
 			} else {
 				missing = true
 			}
-			if ci, ok := d.CI[p.key]; ok {
-				under, intervals = interval(ci, column-1), true
-			} else if n := d.Needs[p.key]; n > 0 {
-				intervals = true
-				under = "needs " + strconv.FormatInt(n, 10)
-				if len(under) >= column {
-					under = "n>=" + strconv.FormatInt(n, 10)
-				}
-			}
-			values, below = append(values, value), append(below, under)
+			text := under(d, p.key, func(ci [2]float64) string { return interval(ci, column-1) })
+			intervals, without = intervals || text != "", without || text == alike
+			values, below = append(values, value), append(below, text)
 		}
 		write(l.label, values)
 		if strings.Join(below, "") != "" {
@@ -300,14 +326,34 @@ func (t *table) latencies(s *measure.Summary) {
 		}
 	}
 	if intervals {
-		t.line("", "Under each percentile is its 95%% confidence interval, or the number of samples that one needs.")
+		t.line("", "Under each percentile is its 95%% confidence interval.")
+	}
+	if without {
+		t.line("", "%s", noInterval)
 	}
 	if missing {
-		t.line("", "n/a: too few samples for this percentile.")
+		t.line("", "n/a: too few samples; it takes %s.", measure.SamplesNeeded())
+	}
+	if text := severalTokens(s); text != "" {
+		t.line("", "%s", text)
 	}
 }
 
-// interval is a confidence interval in at most width characters.
+// severalTokens explains gaps of 0 between tokens; empty if there is nothing to explain.
+func severalTokens(s *measure.Summary) string {
+	itl, messages := distribution(s, measure.ITL), distribution(s, measure.ITLMessage).Count
+	const together = 0.01 // milliseconds
+	switch {
+	case itl.Count > messages:
+		return fmt.Sprintf("ITL, token is 0 between tokens that came in one message, here %s of the gaps. ITL, message is what a user waits between pieces of text.",
+			percent(1-float64(messages)/float64(itl.Count)))
+	case itl.P50 != nil && *itl.P50 < together:
+		return "ITL's median is about 0 because most tokens arrived together with the one before. TPOT has the mean time of a token."
+	}
+	return ""
+}
+
+// interval formats a confidence interval in at most width characters.
 func interval(ci [2]float64, width int) string {
 	text := number(ci[0]) + "-" + number(ci[1])
 	if len(text) > width {
@@ -316,10 +362,9 @@ func interval(ci [2]float64, width int) string {
 	return text
 }
 
-// sendDifference says what counting from the send would hide; empty if nothing that
-// shows.
+// sendDifference describes what measuring from the send would hide; empty if negligible.
 func sendDifference(s *measure.Summary) string {
-	for _, p := range []int{3, 2, 1, 0} { // p99 if there is one, otherwise less
+	for _, p := range []int{3, 2, 1, 0} { // p99, or the next lower one available
 		due, sent := s.TTFT.Percentile(percentiles[p].key), s.TTFTSent.Percentile(percentiles[p].key)
 		if due == nil || sent == nil {
 			continue
@@ -343,8 +388,8 @@ func (t *table) foot(r *Report) {
 	t.line("", "%s; tandem %s; %s", machine, r.Version, r.Began.UTC().Format("2006-01-02 15:04:05 UTC"))
 }
 
-// WriteDefinitions writes what each figure is and what other tools call it, for a
-// terminal of so many columns.
+// WriteDefinitions writes the definition of each figure and its name in other tools, for
+// a terminal of width columns.
 func WriteDefinitions(w io.Writer, width int) error {
 	t := &table{width: min(max(width, minWidth), maxWidth)}
 	for _, d := range measure.Definitions() {

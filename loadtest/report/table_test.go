@@ -20,7 +20,7 @@ func tableOf(t *testing.T, r *report.Report, width int) string {
 	return written(t, func(w io.Writer) error { return r.WriteTable(w, width) })
 }
 
-// No line is wider than asked for, whatever the figures.
+// No line is wider than requested, whatever the figures.
 func TestTableFits(t *testing.T) {
 	slow := reporttest.Server{PrefillPerS: 0.5, TPOT: 4 * time.Second, Disaggregated: true, QueueLimit: 1000}
 	for name, r := range map[string]*report.Report{
@@ -42,7 +42,7 @@ func TestTableSays(t *testing.T) {
 	r := reporttest.Sweep("a sweep", disaggregated, rates, 40*time.Second)
 	r.TTFT = &measure.Distribution{
 		Count: 500, P50: pointer(40.0), P90: pointer(99.94), P95: pointer(250.0), P99: pointer(812.4), Max: pointer(12345.0),
-		CI: map[string][2]float64{"p50": {38, 41.26}, "p99": {640, 15000}}, Needs: map[string]int64{"p999": 3688},
+		CI: map[string][2]float64{"p50": {38, 41.26}, "p99": {640, 15000}}, Needs: map[string]int64{"p90": 800, "p999": 3688},
 	}
 	r.Objectives = append(r.Objectives,
 		measure.Objective{Term: "e2e:p99<1s", Missed: true, Why: "it falls on the 9 that were not served"},
@@ -67,14 +67,16 @@ func TestTableSays(t *testing.T) {
 		`(?m)^6 .* STABLE +knee$`,
 		`(?m)^breaking point, the lowest rate that was not stable: 26/s$`,
 		`(?m)^TTFT +40 +99\.9 +250 +812 +n/a +12345$`,
-		`(?m)^ +38-41\.3 +640-15000 needs 3688$`,
+		`(?m)^ +38-41\.3 +~ +640-15000$`,
+		`(?m)^~: no interval, because neighbouring requests are alike`,
+		`(?m)^n/a: too few samples; it takes 6 for p50, 36 for p90, 72 for p95, 368 for p99,\s+3688\s+for\s+p99\.9\.$`,
 		`Counted from the send, as other\s+tools do, TTFT's p99 would read 300 ms instead of 812 ms: that leaves out 512\s+ms of waiting before the send\.`,
 		`(?m)^  p99 TTFT 812 ms = queue 520 \+ reserve 60 \+ prefill 220 \+ other 12$`,
 		`Time outside all stages: 0\.4% of E2E in the mean over requests, 0\.3% in the\s+median,\s+2%\s+at\s+p99\.`,
 		`(?m)^  queue +560 +310$`,
 		`(?m)^#7 abc\?\[31m +500 +1000 Q{22}d{22}$`,
 		`(?m)^goodput [0-9.]+ requests/s for ttft:p99<500ms,tpot:p99<30ms: met by`,
-		`(?m)^verdict STABLE: `,
+		`(?m)^verdict STABLE, SLO missed: `,
 		`(?m)^  e2e:p99<1s: NOT met: it falls on the 9 that were not served$`,
 		`(?m)^  itl:p99<1s: undecided: no request has this figure$`,
 		`(?m)^6/s is undecided: NONE: too short$`,
@@ -85,6 +87,30 @@ func TestTableSays(t *testing.T) {
 	}
 	if strings.ContainsRune(got, '\x1b') {
 		t.Error("a server's text can steer the terminal")
+	}
+}
+
+// Gaps between tokens and between messages share a row if they are equal. If not, the
+// zeros between tokens of one message are explained.
+func TestTableOfSeveralTokensInAMessage(t *testing.T) {
+	r := reporttest.Single("", aggregated, 5, 5*time.Second)
+	for _, test := range []struct {
+		tokens, messages int64
+		median           float64
+		has, lacks       string
+	}{
+		{100, 100, 0.4, "\nITL  ", "message"},
+		{100, 100, 0.001, "ITL's median is about 0 because most tokens arrived together", "message"},
+		{400, 100, 0, "ITL, token is 0 between tokens that came in one message, here 75% of the gaps.", "\nITL  "},
+	} {
+		r.ITL, r.ITLMessage = &measure.Distribution{Count: test.tokens, P50: &test.median}, &measure.Distribution{Count: test.messages}
+		table, page := tableOf(t, r, 100), pageOf(t, r)
+		if !strings.Contains(table, test.has) || strings.Contains(table, test.lacks) {
+			t.Errorf("%d tokens in %d messages: want %q, not %q, in\n%s", test.tokens, test.messages, test.has, test.lacks, table)
+		}
+		if strings.Contains(page, "between tokens that came in one message") != (test.tokens > test.messages) {
+			t.Errorf("%d tokens in %d messages: the page does not say the same", test.tokens, test.messages)
+		}
 	}
 }
 
@@ -102,7 +128,7 @@ func TestDefinitionsFit(t *testing.T) {
 	}
 }
 
-// Without a script the page still has every table, and nothing is fetched.
+// Without scripts the page still has every table. It fetches nothing.
 func TestPageWithoutScripts(t *testing.T) {
 	r := reporttest.Sweep("a sweep", disaggregated, []float64{8, 26}, 60*time.Second)
 	page := written(t, func(w io.Writer) error { return report.WriteHTML(w, r) })
@@ -131,7 +157,7 @@ func TestHostileTextsStayText(t *testing.T) {
 	}
 }
 
-// Searches are compared at one rate, the highest that all of them passed.
+// Searches are compared at the highest rate that all of them passed.
 func TestComparisonAtOneRate(t *testing.T) {
 	sweep := func(passed map[float64]bool, rates ...float64) *report.Report {
 		r := reporttest.New("")
@@ -150,9 +176,9 @@ func TestComparisonAtOneRate(t *testing.T) {
 		b    *report.Report
 		want string
 	}{
-		{sweep(map[float64]bool{2: true, 4: true}, 2, 4, 6), "Percentiles, at 4 requests/s"},
-		{sweep(nil, 4, 6), "Percentiles, at 4 requests/s"},
-		{sweep(map[float64]bool{3: true}, 3, 6), "Percentiles, at 6 requests/s"},
+		{sweep(map[float64]bool{2: true, 4: true}, 2, 4, 6), "Percentiles, at 4/s"},
+		{sweep(nil, 4, 6), "Percentiles, at 4/s"},
+		{sweep(map[float64]bool{3: true}, 3, 6), "Percentiles, at 6/s"},
 		{sweep(map[float64]bool{3: true}, 3), "Percentiles, each at its own rate"},
 		{reporttest.Single("", aggregated, 5, 5*time.Second), "Percentiles, each at its own rate"},
 	} {
@@ -167,7 +193,7 @@ func TestComparisonAtOneRate(t *testing.T) {
 	}
 }
 
-// A comparison has no headings above nothing.
+// A comparison has no headings of empty sections.
 func TestComparisonOfSingleRuns(t *testing.T) {
 	a, b := reporttest.Single("", aggregated, 5, 5*time.Second), reporttest.Single("", disaggregated, 5, 5*time.Second)
 	named := []report.Named{{Name: "a", Report: a}, {Name: "b", Report: b}}

@@ -9,13 +9,13 @@ import (
 	"github.com/tandem-serving/tandem/loadtest/tail"
 )
 
-// letters stand for stages where a span has a few characters.
+// letters stand for stages in bars.
 var letters = map[tail.Stage]byte{
 	tail.Dispatch: '.', tail.Tokenize: 't', tail.Queue: 'Q', tail.Decide: 'c', tail.Reserve: 'r',
 	tail.Prefill: 'P', tail.TransferExposed: 'x', tail.Decode: 'd', tail.Other: '-',
 }
 
-// slowestInTable is how many requests the terminal shows by each latency.
+// slowestInTable is the number of requests shown per latency.
 const slowestInTable = 3
 
 func (t *table) tail(e *tail.Explanation) {
@@ -23,7 +23,9 @@ func (t *table) tail(e *tail.Explanation) {
 		return
 	}
 	t.gap()
-	t.line("", "Where the time went, in the %d requests with the server's budget, of %d that completed:", e.Joined, e.Completed)
+	if len(e.Breakdowns) > 0 {
+		t.line("", "Where the time went, by the server's latency budgets (%d of %s):", e.Joined, count(e.Completed, "completed request", "completed requests"))
+	}
 	for _, b := range e.Breakdowns {
 		t.line("  ", "%s", b.Text)
 	}
@@ -33,7 +35,7 @@ func (t *table) tail(e *tail.Explanation) {
 	t.slowest(e.Slowest)
 }
 
-// whatIfs is the Amdahl table for p99, or p50 without one.
+// whatIfs writes the Amdahl table for p99, or p50 without one.
 func (t *table) whatIfs(all []tail.WhatIf) {
 	type column struct {
 		title string
@@ -114,8 +116,8 @@ func (t *table) slowest(all []tail.Waterfall) {
 	t.line("", "%s", strings.Join(legend, "  "))
 }
 
-// bar draws a waterfall to a scale of most milliseconds in width characters. Each
-// character is the stage in the middle of its time.
+// bar draws a waterfall of width characters on a scale of most milliseconds. Each
+// character is the stage at the middle of its time.
 func bar(w tail.Waterfall, most float64, width int) string {
 	out := []byte(strings.Repeat(" ", width))
 	for i := range out {
@@ -130,10 +132,10 @@ func bar(w tail.Waterfall, most float64, width int) string {
 	return string(out)
 }
 
-// stageName is a stage for people.
+// stageName formats a stage.
 func stageName(s tail.Stage) string { return strings.ReplaceAll(string(s), "_", " ") }
 
-// latencyName is a latency for people: TTFT for ttft_ms.
+// latencyName formats a latency: TTFT for ttft_ms.
 func latencyName(l measure.Latency) string {
 	switch l {
 	case measure.TTFT:

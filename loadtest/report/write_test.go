@@ -12,7 +12,7 @@ import (
 	"github.com/tandem-serving/tandem/loadtest/report/reporttest"
 )
 
-// written is what f writes.
+// written returns what f writes.
 func written(t *testing.T, f func(io.Writer) error) string {
 	t.Helper()
 	var s strings.Builder
@@ -22,8 +22,8 @@ func written(t *testing.T, f func(io.Writer) error) string {
 	return s.String()
 }
 
-// Table and page say what requests that failed were told, and the JSON says null where
-// there is no p99 of the client's lateness.
+// Table and page show the errors of failed requests. The JSON has null where there is no
+// p99 of the client's lateness.
 func TestFailuresAreTold(t *testing.T) {
 	run := reporttest.Run(disaggregated, 1, 10*time.Second, 1)
 	for _, r := range run.Records {

@@ -2,10 +2,10 @@ package search
 
 import "cmp"
 
-// FindMaxOptions are the bounds of a search; of a zero the default.
+// FindMaxOptions are the bounds of a search; zero means the default.
 type FindMaxOptions = bounds
 
-// NewFindMaxWith is NewFindMax with other bounds. Negative Repeats: never again.
+// NewFindMaxWith is NewFindMax with other bounds. Negative Repeats: no repeats.
 func NewFindMaxWith(o FindMaxOptions) *Search {
 	d := defaults(cmp.Or(o.Start, 1))
 	return newFindMax(bounds{

@@ -2,61 +2,60 @@ package search
 
 import "math"
 
-// bounds of a search for the highest rate that passes. Rates are requests a second.
+// bounds of a search for the highest passing rate. Rates are requests per second.
 type bounds struct {
-	// Start is the first rate. Factor is what it grows by until a step fails, or falls by
+	// Start is the first rate. Factor multiplies it until a step fails, or divides it
 	// until one passes.
 	Start, Factor float64
-	// Tolerance is how far apart, relative to the lower one, the highest rate that
-	// passes and the least that fails may be in the end.
+	// Tolerance is the final relative distance between the highest passing and the lowest
+	// failing rate.
 	Tolerance float64
-	// Min and Max are the least and the most that is tried.
+	// Min and Max bound the rates tried.
 	Min, Max float64
-	// MaxSteps ends the search however far it got.
+	// MaxSteps bounds the search.
 	MaxSteps int
-	// Repeats is how often chance may be wrong: a rate that fails narrowly is tried
-	// again until more than Repeats runs of it agree, and the rate that is found must
-	// have passed more than Repeats times. A step that tells nothing is also tried again
-	// so often.
+	// Repeats is how many runs may be wrong by chance: a narrowly failing rate is
+	// repeated until more than Repeats of its runs agree, the resulting rate must pass
+	// more than Repeats times, and an inconclusive step is repeated at most Repeats
+	// times.
 	Repeats int
 }
 
-// findMax brackets the highest rate that passes, halves the bracket on a logarithmic
-// scale, and confirms the end that passed.
+// findMax brackets the highest passing rate, bisects on a logarithmic scale, and confirms
+// the result.
 type findMax struct {
 	bounds
 	votes map[float64]*votes
 	taken int
-	// low is the highest rate that passes, high the least that fails, 0 if none is
-	// known.
+	// low is the highest passing rate, high the lowest failing one, 0 if unknown.
 	low, high float64
-	// again is a rate that needs another run, 0 if none does.
+	// again is a rate to repeat, 0 if none.
 	again float64
-	// ceiling is the least rate of which nothing can be told since the client is the
-	// limit there, 0 if there is none; stuck: nothing could be told for another reason.
+	// ceiling is the lowest rate at which the client is the limit, 0 if none; stuck: a
+	// step was inconclusive for another reason.
 	ceiling float64
 	stuck   bool
 }
 
-// votes are the runs at one rate.
+// votes are the results at one rate.
 type votes struct {
 	passed, failed, unknown int
 	// clear: a run failed by far.
 	clear bool
 }
 
-// NewFindMax searches the highest rate that passes, from a first rate on.
+// NewFindMax searches for the highest passing rate, beginning with start.
 //
-// With a server whose steps pass up to a threshold T between start/1024 and start·1024
-// and fail above it, the result is within a twentieth under T, after at most about
-// |log2(T/start)| + 7 steps; 30 steps end it in any case.
+// If steps pass up to a threshold T between start/1024 and start·1024 and fail above it,
+// the result is within 5% below T after at most about |log2(T/start)| + 7 steps. The
+// search ends after 30 steps in any case.
 //
-// A rate at which the client is the limit ends the way up: below it the search only
-// looks for one that passes, and confirms it. A rate of which nothing can be told for
-// another reason ends the search: a lower one has even fewer requests.
+// A rate at which the client is the limit ends the way up: the search then only looks for
+// a passing rate below it and confirms that. A rate that is inconclusive for another
+// reason ends the search, since a lower one has even fewer requests.
 func NewFindMax(start float64) *Search { return newFindMax(defaults(start)) }
 
-// defaults allow for one run that chance decided: the best of three.
+// defaults tolerate one wrong run: the best of three.
 func defaults(start float64) bounds {
 	return bounds{Start: start, Factor: 2, Tolerance: 0.05, Min: start / 1024, Max: start * 1024, MaxSteps: 30, Repeats: 1}
 }
@@ -86,7 +85,7 @@ func (f *findMax) next() (float64, bool) {
 	case f.low == 0 && f.high > f.Min:
 		return max(f.high/f.Factor, f.Min), true
 	case f.low == 0:
-		return 0, false // not even the least rate passes
+		return 0, false // not even the minimum passes
 	case f.high > 0 && f.high/f.low > 1+f.Tolerance:
 		return f.between(), true
 	case f.votes[f.low].passed <= f.Repeats:
@@ -95,11 +94,11 @@ func (f *findMax) next() (float64, bool) {
 	return 0, false
 }
 
-// capped is whether the client is the limit before the server is.
+// capped reports whether the client is the limit before the server.
 func (f *findMax) capped() bool { return f.ceiling > 0 && (f.high == 0 || f.ceiling < f.high) }
 
-// between is the middle of the bracket on a logarithmic scale, to four digits where
-// they can tell it from the ends.
+// between is the logarithmic middle of the bracket, rounded to four digits if that keeps
+// it apart from the ends.
 func (f *findMax) between() float64 {
 	middle := math.Sqrt(f.low * f.high)
 	if short := round(middle); short > f.low && short < f.high {
@@ -138,24 +137,25 @@ func (f *findMax) done(rate float64, found finding) {
 	}
 }
 
-// unknown takes a step that tells nothing.
+// unknown processes an inconclusive step.
 func (f *findMax) unknown(rate float64, v *votes, found finding) {
 	v.unknown++
 	switch {
 	case v.unknown <= f.Repeats:
 		f.again = rate
 	case v.passed > v.failed:
-		// What passed is not confirmed, but stands.
+		// The lower rate stands, unconfirmed.
 		v.passed = max(v.passed, f.Repeats+1)
 		f.stuck = true
 	case found == limited:
-		f.ceiling = rate // below all others, since none above one is asked for
+		f.ceiling = rate // the lowest so far, since no higher rate is asked for
 	default:
 		f.stuck = true
 	}
 }
 
-// failed lowers the upper end to rate, and the lower end to what passed below it.
+// failed lowers the upper end to rate, and the lower end to the highest passing rate
+// below it.
 func (f *findMax) failed(rate float64) {
 	if f.high == 0 || rate < f.high {
 		f.high = rate

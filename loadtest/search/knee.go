@@ -3,21 +3,21 @@ package search
 import "github.com/tandem-serving/tandem/loadtest/measure"
 
 const (
-	// minKnee is the least number of rates in which a knee can be seen.
+	// minKnee is the minimum number of rates for a knee.
 	minKnee = 5
-	// bend is how far the curve must fall below the straight line from its first to
-	// its last point, as a share of its height, and rise how much higher its highest
-	// point must be than its lowest; less is noise on a flat curve.
+	// bend is how far the curve must fall below the chord from its first to its last
+	// point, relative to its height, and rise how much the maximum must exceed the
+	// minimum; less is noise.
 	bend = 0.1
 	rise = 1.5
 )
 
-// knee is the rate after which latency rises faster than the rate does: where the
-// curve of latency over rate, both scaled to 0 to 1, lies furthest below its chord
-// (Kneedle for a convex rising curve: V. Satopää, J. Albrecht, D. Irwin and
-// B. Raghavan, Finding a "Kneedle" in a Haystack, ICDCS 2011). The latency is the
-// highest percentile of TTFT that every rate has, of E2E if there is no TTFT. nil
-// if the rates are few or the curve does not bend.
+// knee is the rate above which latency rises faster than the rate: where the curve of
+// latency over rate, both scaled to 0 to 1, is furthest below its chord (Kneedle for a
+// convex rising curve: V. Satopää, J. Albrecht, D. Irwin and B. Raghavan, Finding a
+// "Kneedle" in a Haystack, ICDCS 2011). The latency is the highest percentile of TTFT
+// that all rates have, or of E2E without TTFT. nil if there are too few rates or the
+// curve does not bend.
 func knee(rates []tried) *float64 {
 	for _, of := range []func(*measure.Summary) *measure.Distribution{
 		func(s *measure.Summary) *measure.Distribution { return s.TTFT },
@@ -31,7 +31,7 @@ func knee(rates []tried) *float64 {
 					x, y = append(x, r.rate), append(y, value)
 				}
 			}
-			// A rate so far beyond the breaking point that nothing completed has none.
+			// Nothing may complete far beyond the breaking point.
 			if len(x) >= minKnee && len(x)+1 >= len(rates) {
 				return elbow(x, y)
 			}
@@ -43,7 +43,7 @@ func knee(rates []tried) *float64 {
 // elbow is the x at which a rising curve bends upwards.
 func elbow(x, y []float64) *float64 {
 	last := len(x) - 1
-	// Latency does not fall with load; where it seems to, it is chance.
+	// Latency does not fall with load; an apparent fall is noise.
 	for i := 1; i <= last; i++ {
 		y[i] = max(y[i], y[i-1])
 	}

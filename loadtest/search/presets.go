@@ -6,23 +6,19 @@ import (
 	"time"
 
 	"github.com/tandem-serving/tandem/loadtest/measure"
-	"github.com/tandem-serving/tandem/loadtest/stats"
 )
 
 // Preset is a published set of objectives.
 type Preset struct {
-	// Name is how it is asked for: "mlperf:llama-3.1-8b-server".
+	// Name of the preset: "mlperf:llama-3.1-8b-server".
 	Name string
 	// SLO are its objectives.
 	SLO measure.SLO
-	// Requests is the least number of requests with which its rule can confirm the
-	// percentiles, if none is over the bound; each one that is wants 100 to 200 more
-	// (stats.EarlyStopping). MinDuration is how long the rules want a run to last.
-	Requests    int64
+	// MinDuration is how long the rules want a run to last.
 	MinDuration time.Duration
 }
 
-// Presets are all presets: MLPerf Inference's datacenter scenarios for Llama, as in
+// Presets returns all presets: MLPerf Inference's datacenter scenarios for Llama, as in
 // loadgen/mlperf.conf of v5.1 (ttft_latency, tpot_latency, Server.min_duration, and
 // target_latency_percentile 99). LoadGen counts what takes longer than the bound.
 func Presets() []Preset {
@@ -45,14 +41,13 @@ func Presets() []Preset {
 				{Latency: "ttft", Percentile: 99, Bound: p.ttft * time.Millisecond, Inclusive: true},
 				{Latency: "tpot", Percentile: 99, Bound: p.tpot * time.Millisecond, Inclusive: true},
 			}},
-			Requests:    stats.EarlyStopping(0, 99, stats.MLPerfConfidence),
 			MinDuration: 10 * time.Minute,
 		}
 	}
 	return all
 }
 
-// PresetNames are the names of all presets, with commas between.
+// PresetNames lists the presets' names, separated by commas.
 func PresetNames() string {
 	var names []string
 	for _, p := range Presets() {
@@ -61,7 +56,7 @@ func PresetNames() string {
 	return strings.Join(names, ", ")
 }
 
-// FindPreset is the preset of a name; the error lists them all.
+// FindPreset returns a preset by name. The error lists all names.
 func FindPreset(name string) (Preset, error) {
 	for _, p := range Presets() {
 		if p.Name == name {

@@ -11,7 +11,7 @@ import (
 	"github.com/tandem-serving/tandem/loadtest/search"
 )
 
-// served is a run of an M/M/1 queue whose service takes 50 ms on average.
+// served runs an M/M/1 queue with a mean service time of 50 ms.
 func served(r *rand.Rand, rate, seconds float64) *record.Run {
 	const service = 0.05
 	moment := func(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
@@ -37,9 +37,9 @@ func served(r *rand.Rand, rate, seconds float64) *record.Run {
 	return run
 }
 
-// The time in an M/M/1 queue is exponential with the rate 20 - λ a second, so that
-// its 90th percentile is 500 ms at λ = 20 - 2·ln 10 = 15.4: the search has to find
-// that from runs of five minutes, chance and all.
+// The time in an M/M/1 queue is exponential with rate 20 - λ a second. So its 90th
+// percentile is 500 ms at λ = 20 - 2·ln 10 = 15.4. The search must find that from random
+// runs of five minutes.
 func TestFindMaxOfAQueue(t *testing.T) {
 	slo, err := measure.ParseSLO("e2e:p90<=500ms")
 	if err != nil {

@@ -6,40 +6,41 @@ import (
 	"slices"
 
 	"github.com/tandem-serving/tandem/loadtest/measure"
+	"github.com/tandem-serving/tandem/loadtest/record"
 )
 
-// Search says which rate to try next and keeps what was seen. It is not safe for
+// Search chooses the next rate to try and keeps the results. It is not safe for
 // concurrent use.
 type Search struct {
 	plan  plan
 	steps []Step
 }
 
-// plan is how the next rate follows from the steps so far.
+// plan chooses the next rate from the steps so far.
 type plan interface {
 	next() (rate float64, ok bool)
 	done(rate float64, found finding)
 }
 
-// finding is what a step says of its rate.
+// finding is the result of a step.
 type finding uint8
 
 const (
 	passed finding = iota
-	// failed by far, or narrowly, so that it may have been chance.
+	// failed by far, or narrowly and so possibly by chance.
 	failed
 	failedNarrowly
-	// limited: the client was the bottleneck; untold: the run says too little.
+	// limited: the client was the bottleneck; untold: inconclusive.
 	limited
 	untold
 )
 
-// Next is the rate to try, requests a second; ok is false when the search is over.
-// It stays the same until Done.
+// Next is the rate to try, requests per second; ok is false when the search is over. It
+// stays the same until Done.
 func (s *Search) Next() (rate float64, ok bool) { return s.plan.next() }
 
-// Stretch is how many times longer than usual the step at the rate of Next should
-// last: 1, and twice as much for each earlier one at that rate that was too short.
+// Stretch is how many times longer than usual the step at Next should last: 1, doubled
+// for each earlier step at that rate that was too short.
 func (s *Search) Stretch() float64 {
 	rate, _ := s.Next()
 	times := 1.0
@@ -51,10 +52,9 @@ func (s *Search) Stretch() float64 {
 	return times
 }
 
-// Done tells what the step at the rate of Next showed. Of step, Rate, Summary, Client and
-// Interrupted are read; whether it passed follows from them. Of a nil Summary, for a
-// step that could not be run, and of one that was interrupted nothing is known; Why then
-// says why.
+// Done reports the step at the rate of Next. It reads Rate, Summary, Client and
+// Interrupted of step, and judges whether it passed. An interrupted step, or one with a
+// nil Summary because it could not run, is inconclusive; Why then says why.
 func (s *Search) Done(step Step) {
 	var found finding
 	found, step.Why = judge(step)
@@ -62,6 +62,9 @@ func (s *Search) Done(step Step) {
 	s.steps = append(s.steps, step)
 	s.plan.done(step.Rate, found)
 }
+
+// Steps are those that were done, in that order.
+func (s *Search) Steps() []Step { return slices.Clone(s.steps) }
 
 // judge says whether a step passed, otherwise why not. What the client limited says
 // nothing of the server. An objective that was measured and missed decides also
@@ -74,7 +77,7 @@ func judge(step Step) (found finding, why string) {
 	case step.Interrupted:
 		return untold, cmp.Or(step.Why, "interrupted")
 	case step.Client != "":
-		return limited, "the client was the bottleneck: " + step.Client
+		return limited, record.Explain(step.Client)
 	case s.Verdict != measure.Stable && s.Verdict != measure.None:
 		return howFailed(s), string(s.Verdict) + ": " + s.Reason
 	}
@@ -106,9 +109,9 @@ func judge(step Step) (found finding, why string) {
 // near is how far, relative to its bound, an objective may be missed by chance.
 const near = 1.1
 
-// howFailed is failedNarrowly where it may have been chance: the server kept up or nearly
-// did, and each objective that it missed has its bound in the interval of what was
-// measured or within a tenth of it.
+// howFailed is failedNarrowly if it may be chance: the server kept up or nearly did, and
+// each missed objective's bound is within its interval or within a tenth of the
+// measurement.
 func howFailed(s *measure.Summary) finding {
 	if s.Verdict == measure.Overloaded {
 		return failed
@@ -129,8 +132,7 @@ func howFailed(s *measure.Summary) finding {
 	return failedNarrowly
 }
 
-// Result is what the steps so far tell. It can be asked at any time, so also of a
-// search that was interrupted.
+// Result is the result so far, also of an interrupted search.
 func (s *Search) Result() Result {
 	result := Result{Steps: slices.Clone(s.steps)}
 	slices.SortStableFunc(result.Steps, func(a, b Step) int { return cmp.Compare(a.Rate, b.Rate) })
@@ -161,7 +163,7 @@ func (s *Search) Result() Result {
 	return result
 }
 
-// limit says why the server may do more than the highest rate that passed, empty if
+// limit says why the server may sustain more than the highest rate that passed; empty if
 // it may not.
 func limit(rates []tried, most *float64) string {
 	for _, r := range rates {
@@ -185,14 +187,14 @@ func limit(rates []tried, most *float64) string {
 			}
 		}
 		if last.Client != "" {
-			return text + fmt.Sprintf("the client was the bottleneck at %.4g/s: %s", r.rate, last.Client)
+			return text + fmt.Sprintf("at %.4g/s %s", r.rate, record.Explain(last.Client))
 		}
-		return text + fmt.Sprintf("there is no verdict at %.4g/s: %s", r.rate, last.Why)
+		return text + fmt.Sprintf("at %.4g/s there is no verdict: %s", r.rate, last.Why)
 	}
 	return ""
 }
 
-// tried is all steps at one rate.
+// tried is the steps at one rate.
 type tried struct {
 	rate  float64
 	steps []Step
@@ -211,13 +213,13 @@ func byRate(steps []Step) []tried {
 	return all
 }
 
-// passed: more than half of the steps that tell anything did.
+// passed: more than half of the conclusive steps passed.
 func (t tried) passed() bool {
 	yes, no := t.votes()
 	return yes > no
 }
 
-// failed: at least half of the steps that tell anything did.
+// failed: at least half of the conclusive steps failed.
 func (t tried) failed() bool {
 	yes, no := t.votes()
 	return no > 0 && no >= yes
@@ -255,7 +257,7 @@ func (t tried) goodput() float64 {
 	return median(t.steps, func(s *measure.Summary) *float64 { return &s.Goodput })
 }
 
-// median of a figure over steps, the lower one of two; 0 without any.
+// median of a figure over steps, the lower of the middle two; 0 without any.
 func median(steps []Step, figure func(*measure.Summary) *float64) float64 {
 	var values []float64
 	for _, step := range steps {

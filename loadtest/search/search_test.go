@@ -18,7 +18,7 @@ import (
 
 func pointer[T any](v T) *T { return &v }
 
-// passing and failing are what a step shows; barely misses its bound by little.
+// passing, failing and barely are results of a step; barely misses its bound by little.
 func passing() *measure.Summary { return &measure.Summary{Verdict: measure.Stable} }
 
 func failing() *measure.Summary {
@@ -48,8 +48,8 @@ func drive(t interface{ Fatalf(string, ...any) }, s *search.Search, oracle func(
 	}
 }
 
-// Whatever the threshold is, it is found within the tolerance, and in as many steps
-// as the documentation says.
+// Every threshold is found within the tolerance, and within the documented number of
+// steps.
 func TestFindMaxFindsTheThreshold(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		o := search.FindMaxOptions{
@@ -88,8 +88,8 @@ func TestFindMaxFindsTheThreshold(t *testing.T) {
 	})
 }
 
-// Any answers at all, the search ends within its steps and bounds, and never says
-// that a rate passed that did so less than half of the time.
+// Whatever the results, a search ends within its steps and bounds. A rate that it says
+// passed has passed at least half of its runs.
 func TestFindMaxEndsWhateverItHears(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		o := search.FindMaxOptions{
@@ -126,8 +126,8 @@ func TestFindMaxEndsWhateverItHears(t *testing.T) {
 	})
 }
 
-// Steps that fail by chance now and then, narrowly, move the result little: the
-// threshold is where half of the steps pass.
+// Steps that narrowly fail by chance move the result little: the threshold is where half
+// of the steps pass.
 func TestFindMaxWithNoise(t *testing.T) {
 	const runs, threshold = 400, 23.0
 	within, steps := map[int]int{}, map[int]int{}
@@ -136,8 +136,8 @@ func TestFindMaxWithNoise(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 5))
 			s := search.NewFindMaxWith(search.FindMaxOptions{Repeats: repeats})
 			steps[repeats] += len(drive(t, s, func(rate float64) *measure.Summary {
-				// One step in twenty misses its bound by chance; those near the threshold by
-				// how near they are.
+				// One step in twenty misses its bound by chance, and more of them near the
+				// threshold.
 				margin := math.Log(threshold/rate)/0.05 + r.NormFloat64()
 				switch {
 				case margin < -2:
@@ -194,21 +194,21 @@ func short() *measure.Summary {
 	return &measure.Summary{Verdict: measure.None, Reason: "the window is too short"}
 }
 
-// Where the client is the limit a search ends with what passed below; it neither
-// takes the client's limit for the server's nor goes on above it.
+// Where the client is the bottleneck, a search ends with what passed below. It neither
+// reports the client's limit as the server's nor tries higher rates.
 func TestFindMaxWhereTheClientIsTheLimit(t *testing.T) {
 	for _, test := range []struct {
 		name    string
-		from    float64 // the least rate at which the client is the limit
-		breaks  float64 // the least rate that fails
+		from    float64 // the lowest rate at which the client is the bottleneck
+		breaks  float64 // the lowest rate that fails
 		asked   []float64
 		max     *float64
 		limited string
 		bracket bool
 	}{
-		{"above what passed", 10, 100, []float64{4, 8, 16, 16, 8}, pointer(8.0), "at least 8/s; the client was the bottleneck at 16/s: it was late", false},
-		{"from the first step on", 3, 100, []float64{4, 4, 2, 2}, pointer(2.0), "at least 2/s; the client was the bottleneck at 4/s: it was late", false},
-		{"everywhere", 0, 100, []float64{4, 4, 2, 2, 1, 1, 0.5, 0.5}, nil, "the client was the bottleneck at 0.5/s: it was late", false},
+		{"above what passed", 10, 100, []float64{4, 8, 16, 16, 8}, pointer(8.0), "at least 8/s; at 16/s the client was the bottleneck: it was late", false},
+		{"from the first step on", 3, 100, []float64{4, 4, 2, 2}, pointer(2.0), "at least 2/s; at 4/s the client was the bottleneck: it was late", false},
+		{"everywhere", 0, 100, []float64{4, 4, 2, 2, 1, 1, 0.5, 0.5}, nil, "at 0.5/s the client was the bottleneck: it was late", false},
 		{"above what the server takes", 15, 3, []float64{4, 2, 2.828, 2.828}, pointer(2.828), "", true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -246,8 +246,8 @@ func TestFindMaxWhereTheClientIsTheLimit(t *testing.T) {
 	}
 }
 
-// A step that is too short to tell is repeated twice as long; what it then shows
-// counts alone.
+// A step that is too short for a verdict is repeated for twice as long. Only the repeat
+// counts.
 func TestFindMaxStretchesWhatIsTooShort(t *testing.T) {
 	s := search.NewFindMaxWith(search.FindMaxOptions{Start: 4, Tolerance: 0.5, Max: 64})
 	var stretched []float64
@@ -269,7 +269,7 @@ func TestFindMaxStretchesWhatIsTooShort(t *testing.T) {
 	}
 }
 
-// A rate that passed once is confirmed; if it then does not, the search goes on below.
+// A rate that passed once is run again. If it then fails, the search goes on below.
 func TestFindMaxConfirms(t *testing.T) {
 	s := search.NewFindMaxWith(search.FindMaxOptions{Start: 8, Tolerance: 0.5, MaxSteps: 50})
 	times := map[float64]int{}
@@ -324,7 +324,7 @@ func TestSweepKeepsWhatIsPastTheBreakingPoint(t *testing.T) {
 	}
 }
 
-// The knee of curves whose shape is known.
+// The knee of known curves.
 func TestKnee(t *testing.T) {
 	rates, err := search.GeometricRates(1, 100, 20)
 	if err != nil {
@@ -414,7 +414,7 @@ func TestPresets(t *testing.T) {
 	}
 	for name, slo := range want {
 		p, err := search.FindPreset(name)
-		if err != nil || p.SLO.String() != slo || p.Requests != 459 || p.MinDuration != 10*time.Minute {
+		if err != nil || p.SLO.String() != slo || p.MinDuration != 10*time.Minute {
 			t.Errorf("%s: %+v, %v", name, p, err)
 		}
 	}

@@ -8,15 +8,14 @@ import (
 	"strings"
 )
 
-// maxSweep bounds the steps of a sweep.
+// maxSweep bounds a sweep's steps.
 const maxSweep = 200
 
-// sweep tries rates in a row.
+// sweep tries a list of rates.
 type sweep struct{ rates []float64 }
 
-// NewSweep tries all rates, requests a second and positive, in the order given. It
-// goes on past the rate at which the server breaks: what happens there is part of
-// the picture.
+// NewSweep tries all rates, positive and in requests per second, in the given order. It
+// continues past the breaking point, which is part of the picture.
 func NewSweep(rates []float64) *Search { return &Search{plan: &sweep{slices.Clone(rates)}} }
 
 func (s *sweep) next() (float64, bool) {
@@ -32,8 +31,7 @@ func (s *sweep) done(float64, finding) {
 	}
 }
 
-// GeometricRates are n rates from the least to the most, each the same factor above
-// the one before, to four digits.
+// GeometricRates returns n rates in geometric progression, to four digits.
 func GeometricRates(from, to float64, n int) ([]float64, error) {
 	switch {
 	case !positive(from) || !positive(to) || from >= to:
@@ -49,8 +47,8 @@ func GeometricRates(from, to float64, n int) ([]float64, error) {
 	return rates, nil
 }
 
-// ParseRates reads the rates of a sweep: "1,2,4.5", or "1..64/7" for seven rates from
-// 1 to 64 that grow by the same factor. They are given back rising.
+// ParseRates parses a sweep's rates: "1,2,4.5", or "1..64/7" for seven rates in geometric
+// progression. The result is sorted.
 func ParseRates(text string) ([]float64, error) {
 	const expect = `rates are numbers with commas ("1,2,4.5") or a range and how many ("1..64/7")`
 	if from, rest, isRange := strings.Cut(text, ".."); isRange {
@@ -83,7 +81,7 @@ func ParseRates(text string) ([]float64, error) {
 
 func positive(rate float64) bool { return rate > 0 && rate < 1e9 }
 
-// round keeps four digits: rates are for people too.
+// round keeps four digits for readability.
 func round(rate float64) float64 {
 	scale := math.Pow(10, 3-math.Floor(math.Log10(rate)))
 	return math.Round(rate*scale) / scale

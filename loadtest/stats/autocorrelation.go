@@ -2,22 +2,22 @@ package stats
 
 import "math"
 
-// maxLagged bounds the work of AutocorrelationTime, which grows with its square.
+// maxLagged bounds the work of AutocorrelationTime, which is quadratic.
 const maxLagged = 2048
 
 // AutocorrelationTime is the integrated autocorrelation time τ = 1 + 2·Σρ(k) of a
-// stationary series: the mean of n values varies as that of n/τ independent ones
-// would. The sum ends where adjacent pairs of autocovariances stop being positive
-// and falling, the initial monotone sequence of C. J. Geyer, Practical Markov chain
-// Monte Carlo, Statistical Science 7(4), 1992. At least 1; 1 for a constant.
+// stationary series: the mean of n values has the variance of n/τ independent ones. The
+// sum is truncated where sums of adjacent autocovariances stop being positive and
+// decreasing (the initial monotone sequence of C. J. Geyer, Practical Markov chain Monte
+// Carlo, Statistical Science 7(4), 1992). At least 1; 1 for a constant.
 func AutocorrelationTime(series []float64) float64 {
 	n := len(series)
 	if n < 4 {
 		return 1
 	}
 	if n > maxLagged {
-		// Means of consecutive values: what varies together within one is in their
-		// variance, the rest in their own τ.
+		// Use means of consecutive values: correlation within a block is in their
+		// variance, the rest in their τ.
 		means := blockMeans(series, maxLagged)
 		all, blocks := variance(series), variance(means)
 		if all == 0 {
@@ -54,13 +54,13 @@ func AutocorrelationTime(series []float64) float64 {
 	if tau <= 1 {
 		return 1
 	}
-	// Taking the sample's mean off hides some of the correlation: to first order the
-	// variance is short by the share τ/n.
+	// Subtracting the sample mean hides some correlation: to first order the variance is
+	// too small by τ/n.
 	return min(float64(n), tau/max(1-tau/float64(n), 0.25))
 }
 
-// blockMeans are the means of at most blocks stretches of equal length; what is left
-// at the end is part of the last.
+// blockMeans returns the means of at most blocks parts of equal length. The remainder
+// joins the last.
 func blockMeans(series []float64, blocks int) []float64 {
 	size := (len(series) + blocks - 1) / blocks
 	means := make([]float64, len(series)/size)
@@ -87,19 +87,18 @@ func variance(series []float64) float64 {
 	return sum / float64(len(series))
 }
 
-// EffectiveSize is how many independent samples a sample is worth when the share
-// that is at most some value is estimated from it, and so for the quantile at that
-// share. The sample comes in groups in the order of time, of totals[i] values with
-// hits[i] at most the quantile; groups of one are a plain series. Requests that pass
-// through one queue resemble their neighbours, so it is far less than their number
-// near capacity.
+// EffectiveSize is the number of independent samples with the same variance of the share
+// that is at most some value, and so of the quantile at that share. Groups are in order
+// of time: totals[i] values, hits[i] of them at most the quantile; groups of one are a
+// plain series. Requests in one queue are correlated, so near capacity it is far below
+// their number.
 //
-// With e = hits - share·totals, the variance of the share is Σe²·τ(e)/(Σtotals)²
-// (a ratio estimator: W. G. Cochran, Sampling Techniques, 3rd ed., section 6.3),
-// and the size is share·(1-share) over it. That an estimate of a quantile depends on
-// the series only through this variance is P. Heidelberger and P. A. W. Lewis,
-// Quantile estimation in dependent sequences, Operations Research 32(1), 1984.
-// At most the number of values, at least 1 of any.
+// With e = hits - share·totals, the variance of the share is Σe²·τ(e)/(Σtotals)² (a ratio
+// estimator: W. G. Cochran, Sampling Techniques, 3rd ed., section 6.3), and the size is
+// share·(1-share) over it. A quantile's estimate depends on the series only through this
+// variance: P. Heidelberger and P. A. W. Lewis, Quantile estimation in dependent
+// sequences, Operations Research 32(1), 1984. At least 1 and at most the number of
+// values.
 func EffectiveSize(hits, totals []float64) float64 {
 	n, under := 0.0, 0.0
 	for i := range totals {

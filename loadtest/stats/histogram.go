@@ -1,7 +1,7 @@
 // Package stats says what a sample of latencies tells. Histogram counts them in bounded
-// memory, QuantileRanks are the interval of a quantile, EffectiveSize says how many
-// independent samples those are worth that depend on one another, and EarlyStopping how
-// many it takes to tell.
+// memory, QuantileRanks are the interval of a quantile, QuantileNeeds says how many
+// samples that takes, and EffectiveSize how many independent samples those are worth that
+// depend on one another.
 //
 // Anything may import it. It starts no goroutines and reads no clock.
 package stats
@@ -15,36 +15,35 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// What a Histogram can tell apart: microseconds, to three significant digits, up to
-// an hour. It takes 188 KiB whatever is recorded.
+// Geometry of a Histogram: microseconds, three significant digits, up to an hour. It
+// always takes 188 KiB.
 const (
 	histogramLowest  = 1
 	histogramHighest = int64(time.Hour / time.Microsecond)
 	histogramDigits  = 3
-	// maxEncoded bounds what DecodeHistogram looks at; a full histogram of this
-	// geometry is shorter.
+	// maxEncoded bounds the input of DecodeHistogram; a full histogram is shorter.
 	maxEncoded = 1 << 20
 )
 
-// Histogram counts durations in buckets that are never wider than a thousandth of
-// what they hold (HdrHistogram by Gil Tene). Its memory is bounded. It is not safe
-// for concurrent use: give each goroutine one and Merge them.
+// Histogram counts durations in buckets no wider than a thousandth of their value
+// (HdrHistogram by Gil Tene), in bounded memory. It is not safe for concurrent use: use
+// one per goroutine and Merge them.
 type Histogram struct {
 	h *hdrhistogram.Histogram
-	// sum, in nanoseconds, and max are not rounded to buckets; lost in encoding.
+	// sum, in nanoseconds, and max are exact; encoding loses them.
 	sum float64
 	max time.Duration
 }
 
-// NewHistogram is an empty histogram.
+// NewHistogram returns an empty histogram.
 func NewHistogram() *Histogram {
 	return &Histogram{h: hdrhistogram.New(histogramLowest, histogramHighest, histogramDigits)}
 }
 
-// Record counts d once. Less than 0 counts as 0, more than an hour as an hour.
+// Record counts d once. Negative values count as 0, values over an hour as an hour.
 func (h *Histogram) Record(d time.Duration) { h.RecordN(d, 1) }
 
-// RecordN counts d n times; n below 1 does nothing.
+// RecordN counts d n times. It ignores n below 1.
 func (h *Histogram) RecordN(d time.Duration, n int64) {
 	if n < 1 {
 		return
@@ -58,7 +57,7 @@ func (h *Histogram) RecordN(d time.Duration, n int64) {
 	h.max = max(h.max, d)
 }
 
-// Merge adds what other holds; other stays as it is.
+// Merge adds other's counts. other is unchanged.
 func (h *Histogram) Merge(other *Histogram) {
 	h.h.Merge(other.h)
 	h.sum += other.sum
@@ -68,7 +67,7 @@ func (h *Histogram) Merge(other *Histogram) {
 // Count is the number of durations.
 func (h *Histogram) Count() int64 { return h.h.TotalCount() }
 
-// Mean is their mean, 0 of none.
+// Mean of the durations, 0 if none.
 func (h *Histogram) Mean() time.Duration {
 	if h.Count() == 0 {
 		return 0
@@ -76,18 +75,17 @@ func (h *Histogram) Mean() time.Duration {
 	return time.Duration(h.sum / float64(h.Count()))
 }
 
-// Max is the longest, 0 of none.
+// Max is the longest duration, 0 if none.
 func (h *Histogram) Max() time.Duration { return h.max }
 
-// Quantile is the least duration that at least the share q of all do not exceed, to
-// the width of its bucket, of which it is the upper end. 0 of none.
+// Quantile is the least duration that at least the share q do not exceed, rounded up to
+// its bucket's end. 0 if none.
 func (h *Histogram) Quantile(q float64) time.Duration {
-	// A share that is a whole number of durations must not round up to the next.
+	// A share that is a whole number of durations must not round up.
 	return h.AtRank(int64(math.Ceil(min(max(q, 0), 1)*float64(h.Count()) - 1e-6)))
 }
 
-// AtRank is the k-th shortest duration, from 1, to the width of its bucket. k beyond
-// the ends counts as the end.
+// AtRank is the k-th shortest duration, from 1, rounded to its bucket. k is clamped.
 func (h *Histogram) AtRank(k int64) time.Duration {
 	n := h.Count()
 	if n == 0 {
@@ -98,8 +96,8 @@ func (h *Histogram) AtRank(k int64) time.Duration {
 	return min(v, h.max)
 }
 
-// Encode is the histogram in HdrHistogram's V2 compressed encoding, base64, in
-// microseconds, as every HdrHistogram tool reads it.
+// Encode encodes the histogram in HdrHistogram's V2 compressed encoding, base64,
+// microseconds.
 func (h *Histogram) Encode() (string, error) {
 	text, err := h.h.Encode(hdrhistogram.V2CompressedEncodingCookieBase)
 	if err != nil {
@@ -108,9 +106,9 @@ func (h *Histogram) Encode() (string, error) {
 	return string(text), nil
 }
 
-// DecodeHistogram reads what Encode wrote. Sum and maximum are then only as exact as
-// the buckets. Histograms with another geometry are refused, which bounds what a
-// text from outside can allocate.
+// DecodeHistogram decodes the result of Encode. Sum and maximum are then only
+// bucket-accurate. It rejects other geometries, which bounds allocation for untrusted
+// input.
 func DecodeHistogram(text string) (*Histogram, error) {
 	if len(text) > maxEncoded {
 		return nil, fmt.Errorf("a histogram of %d bytes, at most %d", len(text), maxEncoded)

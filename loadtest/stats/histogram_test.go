@@ -10,7 +10,7 @@ import (
 	"github.com/tandem-serving/tandem/loadtest/stats"
 )
 
-// Every figure is within a thousandth, and half a microsecond, of the sample's own.
+// Every figure is within 0.1% plus half a microsecond of the sample's.
 func TestHistogramQuantiles(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		durations := rapid.SliceOfN(rapid.Int64Range(0, int64(10*time.Minute)), 1, 300).Draw(t, "durations")

@@ -7,48 +7,52 @@ import (
 	"time"
 )
 
-// QuantileRanks are the ranks, from 1, of the two order statistics of n independent
-// samples between which the true q-quantile lies with at least the given confidence,
-// whatever the distribution is: the tails of Binomial(n, q), each at most half of
-// what is left (H. A. David and H. N. Nagaraja, Order Statistics, 3rd ed., section
-// 7.1). ok is false if n is too small for both to exist.
-func QuantileRanks(n int64, q, confidence float64) (low, high int64, ok bool) {
-	tail := (1 - confidence) / 2
-	if n < 1 || q <= 0 || q >= 1 || tail <= 0 || tail >= 0.5 {
+// Confidence is the level of every percentile's interval, and so of QuantileNeeds.
+const Confidence = 0.95
+
+// outside is the share that an interval leaves out at each end.
+const outside = (1 - Confidence) / 2
+
+// QuantileRanks returns the ranks, from 1, of two order statistics of n independent
+// samples. The true q-quantile lies between them with at least Confidence, whatever the
+// distribution. Each tail of Binomial(n, q) outside them is at most (1 - Confidence)/2
+// (H. A. David and H. N. Nagaraja, Order Statistics, 3rd ed., section 7.1). ok is false
+// if n is too small.
+func QuantileRanks(n int64, q float64) (low, high int64, ok bool) {
+	if n < 1 || q <= 0 || q >= 1 {
 		return 0, 0, false
 	}
-	// P(X_(k) > quantile) = P(B ≤ k-1): low is the last k where that is rare, high
-	// the first where its opposite is.
-	low = int64(sort.Search(int(n), func(i int) bool { return binomialCDF(int64(i), n, q) > tail }))
-	high = int64(sort.Search(int(n), func(i int) bool { return binomialCDF(int64(i), n, q) >= 1-tail })) + 1
+	// P(X_(k) > quantile) = P(B ≤ k-1). low is the last k for which that is at most
+	// outside, high the first for which it is at least 1-outside.
+	low = int64(sort.Search(int(n), func(i int) bool { return binomialCDF(int64(i), n, q) > outside }))
+	high = int64(sort.Search(int(n), func(i int) bool { return binomialCDF(int64(i), n, q) >= 1-outside })) + 1
 	return low, high, low >= 1 && high <= n
 }
 
-// QuantileNeeds is the least number of independent samples for which QuantileRanks
-// finds an interval: 368 for the 99th percentile with 95% confidence. 0 if there is
-// no such number.
-func QuantileNeeds(q, confidence float64) int64 {
-	tail := (1 - confidence) / 2
-	if q <= 0 || q >= 1 || tail <= 0 || tail >= 0.5 {
+// QuantileNeeds is how many samples a percentile needs, everywhere in Tandem: the least
+// number of independent ones for which QuantileRanks finds an interval. It is 6 for the
+// median, 36 for p90, 72 for p95, 368 for p99 and 3,688 for p99.9; 0 if q is not within
+// 0 and 1.
+func QuantileNeeds(q float64) int64 {
+	if q <= 0 || q >= 1 {
 		return 0
 	}
-	// The smallest sample lies above the quantile with (1-q)^n, the largest below it
-	// with q^n: neither may happen more often than tail.
-	return int64(math.Ceil(math.Log(tail) / math.Log(max(q, 1-q))))
+	// The smallest sample lies above the quantile with probability (1-q)^n, the largest
+	// below it with q^n. Both must be at most outside.
+	return int64(math.Ceil(math.Log(outside) / math.Log(max(q, 1-q))))
 }
 
-// Interval is the confidence interval of the q-quantile of what h holds, if its
-// samples are worth effective independent ones (see EffectiveSize): the order
-// statistics that QuantileRanks finds for that many, at the same shares of all of
-// h's. ok is false if there is none.
-func (h *Histogram) Interval(q, effective, confidence float64) (low, high time.Duration, ok bool) {
+// Interval is the confidence interval of the q-quantile of h, whose samples are worth
+// effective independent ones (see EffectiveSize). It scales the ranks of QuantileRanks
+// for that many samples to all of h's. ok is false if there is none.
+func (h *Histogram) Interval(q, effective float64) (low, high time.Duration, ok bool) {
 	n := h.Count()
 	size := min(effective, float64(n))
 	if !(size >= 1) {
 		return 0, 0, false
 	}
 	m := int64(size)
-	l, u, ok := QuantileRanks(m, q, confidence)
+	l, u, ok := QuantileRanks(m, q)
 	if !ok {
 		return 0, 0, false
 	}
@@ -56,8 +60,7 @@ func (h *Histogram) Interval(q, effective, confidence float64) (low, high time.D
 	return h.AtRank(int64(float64(l) * scale)), h.AtRank(int64(math.Ceil(float64(u) * scale))), true
 }
 
-// Median is the middle one of some values, the mean of the middle two of an even number;
-// there is at least one.
+// Median of at least one value: the middle one, or the mean of the middle two.
 func Median(values []float64) float64 {
 	sorted := slices.Sorted(slices.Values(values))
 	n := len(sorted)

@@ -28,16 +28,16 @@ func binomial(k, n int64, p float64) float64 {
 	return v
 }
 
-// The ranks are the last and the first with less than half of 5% beyond them, by
-// sums of the binomial distribution's terms.
+// Each rank is the innermost one with less than 2.5% beyond it, by sums of the binomial
+// distribution's terms.
 func TestQuantileRanks(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
 	}
 	for _, n := range []int64{6, 20, 368, 400, 1000, 3689, 10_000} {
 		for _, q := range []float64{0.5, 0.9, 0.95, 0.99, 0.999} {
-			low, high, ok := stats.QuantileRanks(n, q, 0.95)
-			if needs := stats.QuantileNeeds(q, 0.95); ok != (n >= needs) {
+			low, high, ok := stats.QuantileRanks(n, q)
+			if needs := stats.QuantileNeeds(q); ok != (n >= needs) {
 				t.Errorf("%d samples, %v: interval %v, but needs %d", n, q, ok, needs)
 			}
 			if !ok {
@@ -51,58 +51,29 @@ func TestQuantileRanks(t *testing.T) {
 			}
 		}
 	}
-	if _, _, ok := stats.QuantileRanks(100_000_000, 0.999, 0.95); !ok {
+	if _, _, ok := stats.QuantileRanks(100_000_000, 0.999); !ok {
 		t.Error("no interval of 100 million samples")
 	}
 }
 
 func TestQuantileNeeds(t *testing.T) {
 	for q, want := range map[float64]int64{0.5: 6, 0.9: 36, 0.95: 72, 0.99: 368, 0.999: 3688, 0.01: 368, 0: 0, 1: 0} {
-		if got := stats.QuantileNeeds(q, 0.95); got != want {
+		if got := stats.QuantileNeeds(q); got != want {
 			t.Errorf("%v needs %d, want %d", q, got, want)
 		}
 	}
 }
 
-// The numbers are MLPerf's own: 459 and 662 of its rules, 64 of its LoadGen's first
-// message, and a log of 2048 queries that says it would discard 172.
-func TestEarlyStopping(t *testing.T) {
-	for _, test := range []struct {
-		over       int64
-		percentile float64
-		want       int64
-	}{{0, 99, 459}, {1, 99, 662}, {1, 90, 64}} {
-		if got := stats.EarlyStopping(test.over, test.percentile, stats.MLPerfConfidence); got != test.want {
-			t.Errorf("%d over p%v: %d, want %d", test.over, test.percentile, got, test.want)
-		}
-	}
-	if a, b := stats.EarlyStopping(173, 90, 0.99), stats.EarlyStopping(174, 90, 0.99); a > 2048 || b <= 2048 {
-		t.Errorf("173 over p90 need %d, 174 need %d; 2048 are between", a, b)
-	}
-	for _, over := range []int64{0, 3, 50, 1234} {
-		n := stats.EarlyStopping(over, 99, 0.99)
-		if n < 5000 && (binomial(over, n, 0.01) >= 0.01 || binomial(over, n-1, 0.01) < 0.01) {
-			t.Errorf("%d over: %d is not the least", over, n)
-		}
-		if n <= over*99 {
-			t.Errorf("%d of %d over is more than a hundredth", over, n)
-		}
-	}
-	if stats.EarlyStopping(-1, 99, 0.99) != 0 || stats.EarlyStopping(0, 100, 0.99) != 0 || stats.EarlyStopping(0, math.NaN(), 0.99) != 0 {
-		t.Error("a number for what is no percentile")
-	}
-}
-
-// process makes a series with the exponential distribution's or another's marginal
-// and a known dependence; truth is its q-quantile in seconds.
+// process makes a series with a known distribution and a known dependence between
+// samples. truth is its q-quantile in seconds.
 type process struct {
 	name  string
 	next  func(r *rand.Rand) func() float64
 	truth func(q float64) float64
 	n     int
 	q     float64
-	// covers is the least share of intervals that must hold the truth, given the
-	// least share of runs that must have one.
+	// At least this share of intervals must cover the truth, and at least this share of
+	// runs must be given an interval.
 	covers, given float64
 }
 
@@ -110,7 +81,7 @@ type process struct {
 // Lindley recursion. It is exponential with mean 1/(1-rho).
 func waiting(rho float64) (next func(r *rand.Rand) func() float64, truth func(q float64) float64) {
 	return func(r *rand.Rand) func() float64 {
-			// From the stationary distribution, so that no start has to be forgotten.
+			// From the stationary distribution, so that there is no warm-up.
 			sojourn := r.ExpFloat64() / (1 - rho)
 			return func() float64 {
 				sojourn = max(0, sojourn-r.ExpFloat64()/rho) + r.ExpFloat64()
@@ -134,8 +105,8 @@ func gauss(phi float64) (next func(r *rand.Rand) func() float64, truth func(q fl
 		}
 }
 
-// The intervals hold the true quantile as often as they say, also where neighbours
-// resemble each other; and where a sample is worth little they are not given.
+// Intervals cover the true quantile as often as they claim, also for correlated samples.
+// A sample worth too few independent ones gets none.
 func TestIntervalCoverage(t *testing.T) {
 	iid, iidTruth := gauss(0)
 	ar, arTruth := gauss(0.9)
@@ -174,13 +145,13 @@ func TestIntervalCoverage(t *testing.T) {
 				}
 				effective := stats.EffectiveSize(hits, totals)
 				size += effective / runs
-				low, high, ok := h.Interval(p.q, effective, 0.95)
+				low, high, ok := h.Interval(p.q, effective)
 				if !ok {
 					continue
 				}
 				given++
 				truth := time.Duration(p.truth(p.q) * float64(10*time.Millisecond))
-				// The ends are as exact as the histogram.
+				// The ends have the histogram's precision.
 				if low-low/1000 <= truth && truth <= high+high/1000 {
 					held++
 				}
@@ -197,7 +168,7 @@ func TestIntervalCoverage(t *testing.T) {
 	}
 }
 
-// Of the AR(1) process itself the time is known: (1+phi)/(1-phi).
+// The AR(1) process itself has a known autocorrelation time: (1+phi)/(1-phi).
 func TestAutocorrelationTime(t *testing.T) {
 	for _, phi := range []float64{0, 0.5, 0.9, 0.98} {
 		want := (1 + phi) / (1 - phi)
@@ -225,7 +196,7 @@ func TestAutocorrelationTime(t *testing.T) {
 	}
 }
 
-// A stall that delays many requests at once is one event, not many.
+// A stall that delays many requests at once counts as one event.
 func TestEffectiveSizeOfOneStall(t *testing.T) {
 	hits, totals := make([]float64, 5000), make([]float64, 5000)
 	for i := range hits {
@@ -237,7 +208,7 @@ func TestEffectiveSizeOfOneStall(t *testing.T) {
 	if got := stats.EffectiveSize(hits, totals); got > 250 {
 		t.Errorf("worth %.0f independent requests", got)
 	}
-	for i := range hits { // the same number apart from each other
+	for i := range hits { // the same number, evenly spread
 		hits[i] = 1
 		if i%100 == 7 {
 			hits[i] = 0

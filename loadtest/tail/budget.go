@@ -5,12 +5,12 @@ import (
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 )
 
-// Stages are all stages in order of life.
+// Stages returns all stages in order.
 func Stages() []Stage {
 	return []Stage{Dispatch, Tokenize, Queue, Decide, Reserve, Prefill, TransferExposed, Decode, Other}
 }
 
-// Budgets index their parts by position in Stages; stages is how many there are.
+// Budgets index their parts by position in Stages; stages is their number.
 const (
 	iDispatch = iota
 	iTokenize
@@ -35,8 +35,7 @@ func (p *parts) sum() float64 {
 	return total
 }
 
-// scaled is p multiplied so that its sum is total; what floating point leaves over
-// goes to the largest part.
+// scaled scales p to the sum total. The rounding error goes to the largest part.
 func (p *parts) scaled(total float64) parts {
 	out := *p
 	if sum := p.sum(); sum > 0 {
@@ -64,20 +63,20 @@ func (p *parts) byName() map[Stage]float64 {
 	return names
 }
 
-// budget is one request's time, from when it was due. No part is negative.
+// budget is one request's time from when it was due. No part is negative.
 type budget struct {
 	record *record.Record
 	// ttft and e2e add up to ttftMs and e2eMs.
 	ttft, e2e     parts
 	ttftMs, e2eMs float64
-	// workerQueueMs is the part of the queue stage that was the worker's.
+	// workerQueueMs is the worker's part of the queue stage.
 	workerQueueMs float64
 }
 
 func ms[T ~int64](nanoseconds T) float64 { return float64(nanoseconds) / 1e6 }
 
-// budgetOf joins what a client saw of a request with the server's budget of it; ok
-// is false if there is none or no token came.
+// budgetOf joins a client's record with the server's budget; ok is false without a budget
+// or token.
 func budgetOf(r *record.Record) (b budget, ok bool) {
 	t := r.Timings
 	if t == nil || r.First() == record.Unset {
@@ -90,7 +89,7 @@ func budgetOf(r *record.Record) (b budget, ok bool) {
 	}
 	server := serverParts(t)
 
-	// To the first token only what comes before it counts.
+	// Only stages before the first token count for TTFT.
 	before := server
 	before[iTransfer], before[iDecode] = 0, 0
 	b.ttft = joined(dispatch, before, b.ttftMs)
@@ -112,11 +111,11 @@ func serverParts(t *inferencev1.Timings) parts {
 	}
 }
 
-// joined fits the client's dispatch and the server's stages into total, and names
-// the rest other. The server may have had the request before the client noted that
-// it was sent; then stages are longer together than the total, and the dispatch is
-// shortened. What is too long even then, because tokens of a first try reached the
-// client before the second began, is scaled down.
+// joined fits the client's dispatch and the server's stages into total; the rest is
+// other. If the server had the request before the client recorded that it was sent, the
+// stages are too long, and dispatch is shortened. If they are too long even then, because
+// tokens of a failed attempt reached the client before the retry began, they are scaled
+// down.
 func joined(dispatch float64, server parts, total float64) parts {
 	sum := server.sum()
 	if sum > total {

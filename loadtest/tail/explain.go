@@ -9,7 +9,7 @@ import (
 	"github.com/tandem-serving/tandem/loadtest/record"
 )
 
-// view is one latency of the budgets: sorted by it, with its percentiles.
+// view is the budgets sorted by one latency, with its percentiles.
 type view struct {
 	latency measure.Latency
 	name    string
@@ -17,21 +17,20 @@ type view struct {
 	budgets []*budget
 	value   func(*budget) float64
 	parts   func(*budget) *parts
-	// measured has the percentiles that the sample carries.
+	// measured are the percentiles with enough samples.
 	measured []percentile
 }
 
-// percentile is one of the summary's: its key, and its name for people.
+// percentile is a summary's percentile: its key, and its name for people.
 type percentile struct {
 	key, name string
 	q         float64
 	ms        float64
 }
 
-// Explain joins the requests of run that were due in its window and completed with
-// the server's budgets. The percentiles are those of summary, so one that its sample
-// cannot carry is not explained either. It is nil if no request has a budget. It
-// keeps nothing of its arguments.
+// Explain joins the completed requests due in run's window with the server's budgets. It
+// explains only percentiles that summary has. It returns nil if no request has a budget,
+// and keeps no reference to its arguments.
 func Explain(run *record.Run, summary *measure.Summary) *Explanation {
 	var budgets []*budget
 	completed := 0
@@ -78,10 +77,10 @@ func newView(latency measure.Latency, name string, d *measure.Distribution, budg
 	return v
 }
 
-// near is the requests around a percentile: those whose rank is within one standard
-// error of its own. The rank of the q-quantile of n independent samples is binomial,
-// with the standard deviation √(n·q·(1−q)) (David and Nagaraja, Order Statistics, 3rd
-// ed., 2.5), so the window widens with the sample while its share of it shrinks.
+// near returns the requests around a percentile: those whose rank is within one standard
+// error of its own. The rank of the q-quantile of n independent samples is binomial with
+// standard deviation √(n·q·(1−q)) (David and Nagaraja, Order Statistics, 3rd ed., 2.5),
+// so the window grows with the sample while its share shrinks.
 func (v *view) near(q float64) []*budget {
 	n := len(v.budgets)
 	at := rank(n, q)
@@ -89,8 +88,8 @@ func (v *view) near(q float64) []*budget {
 	return v.budgets[max(at-half, 0):min(at+half+1, n)]
 }
 
-// rank is the index of the q-quantile among n sorted values: the least that q·n of
-// them do not exceed, as HdrHistogram has it.
+// rank is the index of the q-quantile in n sorted values: the least that q·n of them do
+// not exceed, as in HdrHistogram.
 func rank(n int, q float64) int {
 	return min(max(int(math.Ceil(q*float64(n)))-1, 0), n-1)
 }
@@ -110,7 +109,7 @@ func (v *view) breakdown(p percentile) Breakdown {
 	}
 }
 
-// otherShares fills in how much of E2E no stage covers.
+// otherShares computes how much of E2E no stage covers.
 func (e *Explanation) otherShares(budgets []*budget) {
 	shares := make([]float64, 0, len(budgets))
 	sum := 0.0

@@ -18,8 +18,8 @@ import (
 
 const window = time.Hour
 
-// request completed with the stages given in milliseconds: dispatch, then the
-// server's seven, then what nothing covers before and after the first token.
+// request is a completed request with these stages in milliseconds: dispatch, the
+// server's seven, then what none covers before and after the first token.
 func request(index int, dispatch float64, server [7]float64, before, after float64) *record.Record {
 	at := func(ms float64) time.Duration { return time.Duration(ms * 1e6) }
 	due := time.Duration(index) * time.Millisecond
@@ -47,7 +47,7 @@ func runOf(records ...*record.Record) *record.Run {
 	return &record.Run{To: window, Records: records}
 }
 
-// summaryOf gives the percentiles that are not negative.
+// summaryOf has the percentiles that are not negative.
 func summaryOf(ttft, e2e [4]float64) *measure.Summary {
 	of := func(p [4]float64) *measure.Distribution {
 		d := &measure.Distribution{}
@@ -74,7 +74,7 @@ func TestTheLineNamesTheStages(t *testing.T) {
 	}
 }
 
-// What is printed adds up even where each figure rounds down.
+// Printed figures add up even if each rounds down.
 func TestTheLineAddsUpAsPrinted(t *testing.T) {
 	r := request(0, 0, [7]float64{0, 33.34, 0, 33.33, 33.33, 0, 0}, 100.4, 0)
 	e := tail.Explain(runOf(r), summaryOf([4]float64{200.4, -1, -1, -1}, unknown))
@@ -105,7 +105,7 @@ func TestNobodyExplainsWithoutBudgets(t *testing.T) {
 	}
 }
 
-// Warm-up, what came after the window and what did not complete do not count.
+// Requests in warm-up, after the window or not completed do not count.
 func TestOnlyTheWindowCounts(t *testing.T) {
 	server := [7]float64{1, 1, 1, 1, 1, 1, 1}
 	records := []*record.Record{request(0, 0, server, 0, 0), request(5, 0, server, 0, 0), request(10, 0, server, 0, 0), request(6, 0, server, 0, 0)}
@@ -145,11 +145,11 @@ func TestWaterfall(t *testing.T) {
 	}
 }
 
-// The slowest stand once each, by TTFT first.
+// The slowest are listed once each, by TTFT first.
 func TestSlowestAreDistinct(t *testing.T) {
 	var records []*record.Record
 	for i := range 100 {
-		// The higher the index the slower the first token; 0 to 9 have slow ends.
+		// A higher index has a slower first token; 0 to 9 have slow last tokens.
 		decode := 10.0
 		if i < 10 {
 			decode = 5000 - float64(i)
@@ -171,8 +171,8 @@ func TestSlowestAreDistinct(t *testing.T) {
 	}
 }
 
-// A stage that takes half of every request: twice as fast saves a quarter, and
-// without it half is left.
+// If a stage takes half of every request, doubling its speed saves a quarter, and
+// removing it a half.
 func TestAmdahl(t *testing.T) {
 	var records []*record.Record
 	for i := range 200 {
@@ -204,8 +204,8 @@ func TestOtherShares(t *testing.T) {
 	}
 }
 
-// Whatever server and client say, stages add up to what the client measured and none
-// is negative, waterfalls have no gap, and no stage's speed makes a request slower.
+// For any input, stages add up to the client's measurement and are not negative,
+// waterfalls have no gap, and speeding up a stage never slows a request.
 func TestWhateverIsSaidAddsUp(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		span := rapid.Int64Range(-1e6, 5e9)
@@ -279,7 +279,7 @@ func TestWhateverIsSaidAddsUp(t *testing.T) {
 	})
 }
 
-// checkLine adds up what a line says.
+// checkLine checks that a line's figures add up.
 func checkLine(t *rapid.T, b tail.Breakdown) {
 	head, rest, ok := strings.Cut(b.Text, " ms = ")
 	if !ok {

@@ -8,10 +8,8 @@ import (
 	"strings"
 )
 
-// line writes a breakdown in one line: "p99 TTFT 812 ms = queue 520 + other 292". The
-// figures add up as they stand there: what rounding leaves over goes to those that
-// lost the most by it (the largest remainder method). A stage that rounds to 0 is
-// left out.
+// line formats a breakdown: "p99 TTFT 812 ms = queue 520 + other 292". Rounded figures
+// add up by the largest remainder method. Stages that round to 0 are omitted.
 func line(what string, total float64, split parts) string {
 	digits := 0
 	switch {

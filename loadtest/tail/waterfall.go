@@ -2,11 +2,11 @@ package tail
 
 import inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
-// slowestEach is how many requests are shown for each latency.
+// slowestEach is the number of requests shown per latency.
 const slowestEach = 10
 
-// slowest picks the slowest requests of each view, those by TTFT first; one that is
-// among the slowest by both stands once.
+// slowest picks the slowest requests of each view, those by TTFT first, without
+// duplicates.
 func slowest(views []*view) []Waterfall {
 	var out []Waterfall
 	picked := map[int]bool{}
@@ -26,10 +26,9 @@ func slowest(views []*view) []Waterfall {
 	return out
 }
 
-// waterfall puts the stages one after the other. What no stage covers lies partly
-// before the first token came to the client and partly after; the worker's queue is
-// where it was: behind the reservation if that was the decode worker's, otherwise
-// before it. Spans of no length are left out.
+// waterfall puts the stages in sequence. Time that no stage covers is split between
+// before and after the first token. The worker's queue comes after the reservation if it
+// was the decode worker's, otherwise before. Empty spans are omitted.
 func (b *budget) waterfall() Waterfall {
 	r := b.record
 	w := Waterfall{
@@ -63,7 +62,7 @@ func (b *budget) waterfall() Waterfall {
 	add(Decode, b.e2e[iDecode])
 	add(Other, b.e2e[iOther]-otherBefore)
 	if last := len(w.Spans) - 1; last >= 0 {
-		// The sum of the parts is the whole but for floating point.
+		// The parts add up to the whole except for rounding.
 		w.Spans[last].ToMs = max(b.e2eMs, w.Spans[last].FromMs)
 	}
 	return w

@@ -2,13 +2,12 @@ package tail
 
 import "slices"
 
-// noticeable is the least share of a percentile that a stage must have for its
-// speed to be asked about.
+// noticeable is the minimum share of a percentile for a stage to be considered.
 const noticeable = 0.01
 
-// amdahl computes every request again with one stage faster and takes p50 and p99
-// again. Each then is scaled like now, from the sample's own percentile to that of
-// the summary, which differs by the histogram's resolution.
+// amdahl recomputes every request with one stage faster, and takes p50 and p99 again.
+// Each is scaled by the ratio of the summary's percentile to the sample's, which differ
+// by the histogram's resolution.
 func (v *view) amdahl() []WhatIf {
 	var out []WhatIf
 	for _, p := range v.measured {
@@ -37,8 +36,8 @@ func (v *view) amdahl() []WhatIf {
 	return out
 }
 
-// faster is the latency of every request, sorted, with stage i speedup times as
-// fast; 0: with no time at all.
+// faster returns every request's latency, sorted, with stage i speedup times as fast; 0:
+// taking no time.
 func (v *view) faster(i int, speedup float64) []float64 {
 	keep := 0.0
 	if speedup > 0 {

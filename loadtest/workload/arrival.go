@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// The arrival processes.
+// Arrival processes.
 const (
-	// Poisson: gaps are exponential; what many independent users make.
+	// Poisson: exponential gaps, as of many independent users.
 	Poisson = "poisson"
 	// Gamma: gaps are gamma-distributed.
 	Gamma = "gamma"
@@ -18,26 +18,29 @@ const (
 	Ramp = "ramp"
 )
 
-// arrivals says when requests are due. The first gap begins at the start of the
-// run, so that a Poisson process is one from the start on.
+// arrivals generates due times. The first gap begins at the start of the run, so that a
+// Poisson process is one from the start.
 type arrivals struct {
 	random  *rand.Rand
 	process string
-	// rate is requests a second; of a ramp that at its end, from that at its start.
+	// rate in requests per second; for a ramp from and rate are those at its start and
+	// end.
 	rate, from float64
 	// shape of the gamma distribution of gaps.
 	shape float64
-	// until is the run's duration in seconds, 0: endless.
+	// until is the run's duration in seconds, 0: unlimited.
 	until float64
-	// at is the time of the last request in seconds; of a ramp the expected number of
+	// at is the time of the last request in seconds; for a ramp, the expected number of
 	// requests until then.
 	at    float64
 	count int
-	// closed: a closed loop sends when it can.
+	// closed: closed loop, all due at once.
 	closed bool
+	// surges change the rate for a while; not of a ramp.
+	surges surges
 }
 
-// next is when the next request is due; false: after the end of the run.
+// next is the next due time; false after the end of the run.
 func (a *arrivals) next() (time.Duration, bool) {
 	if a.closed {
 		return 0, true
@@ -54,8 +57,8 @@ func (a *arrivals) next() (time.Duration, bool) {
 		}
 	case Gamma:
 		// As `vllm bench serve --burstiness` (vllm/benchmarks/serve.py, get_request): the
-		// shape is the burstiness and the scale 1/(rate·burstiness), so that the mean
-		// gap stays 1/rate and the coefficient of variation is 1/√burstiness.
+		// shape is the burstiness and the scale 1/(rate·burstiness), so the mean gap is
+		// 1/rate and the coefficient of variation 1/√burstiness.
 		a.at += gamma(a.random, a.shape) / (a.rate * a.shape)
 		seconds = a.at
 	default:
@@ -63,17 +66,17 @@ func (a *arrivals) next() (time.Duration, bool) {
 		seconds = a.at
 	}
 	a.count++
+	seconds = a.surges.inverse(seconds)
 	if a.until > 0 && seconds > a.until || seconds > math.MaxInt64/float64(time.Second) {
 		return 0, false
 	}
 	return time.Duration(seconds * float64(time.Second)), true
 }
 
-// inverse is the time by which so many requests are expected of a ramp; false if
-// it ends before. With λ(t) = f + (r−f)·t/T the expectation is
-// Λ(t) = f·t + (r−f)·t²/2T; unit-rate Poisson times put through Λ⁻¹ are a Poisson
-// process of rate λ (Çinlar, "Introduction to Stochastic Processes", 1975, ch. 4.7).
-// The form of the root is the one that does not cancel.
+// inverse is when a ramp has had so many expected requests; false if it ends before. With
+// λ(t) = f + (r−f)·t/T the expectation is Λ(t) = f·t + (r−f)·t²/2T. Unit-rate Poisson
+// times mapped by Λ⁻¹ are a Poisson process of rate λ (Çinlar, "Introduction to
+// Stochastic Processes", 1975, ch. 4.7). This form of the root avoids cancellation.
 func (a *arrivals) inverse(expected float64) (float64, bool) {
 	if expected > a.until*(a.from+a.rate)/2 {
 		return 0, false
@@ -82,9 +85,9 @@ func (a *arrivals) inverse(expected float64) (float64, bool) {
 	return 2 * expected / (a.from + math.Sqrt(max(0, a.from*a.from+2*slope*expected))), true
 }
 
-// gamma is a gamma-distributed number with a shape and scale 1, by Marsaglia and
-// Tsang, "A simple method for generating gamma variables", ACM TOMS 26(3), 2000;
-// shapes below 1 by their section 6.
+// gamma returns a gamma-distributed number of scale 1 (Marsaglia and Tsang, "A simple
+// method for generating gamma variables", ACM TOMS 26(3), 2000; shapes below 1 by their
+// section 6).
 func gamma(random *rand.Rand, shape float64) float64 {
 	if shape < 1 {
 		return gamma(random, shape+1) * math.Pow(1-random.Float64(), 1/shape)

@@ -31,8 +31,8 @@ func dues(t fataler, params workload.Params, args ...string) []float64 {
 	}
 }
 
-// Of any process: times rise, none is after the end, and there are as many as the
-// rate says, within six standard deviations.
+// For any process, times increase, none is after the end, and the number matches the rate
+// within six standard deviations.
 func TestArrivalsProperty(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		process := rapid.SampledFrom([]string{"poisson", "gamma", "constant", "ramp"}).Draw(t, "process")
@@ -106,7 +106,7 @@ func TestGaps(t *testing.T) {
 	}
 }
 
-// A ramp's rate is linear: each tenth of it has what the line says.
+// A ramp's rate is linear, checked per tenth of the run.
 func TestRamp(t *testing.T) {
 	for _, c := range [][2]float64{{0, 2000}, {2000, 1}, {500, 1500}, {700, 700}} {
 		const seconds = 20.0
@@ -121,6 +121,27 @@ func TestRamp(t *testing.T) {
 				t.Errorf("ramp from %g to %g: tenth %d has %.0f requests, want %.0f", c[0], c[1], i, got, want)
 			}
 		}
+	}
+}
+
+// While a surge lasts, requests come as many times as often.
+func TestSurges(t *testing.T) {
+	all := dues(t, workload.Params{Rate: 100, Duration: 40 * time.Second}, "--seed=3", "--surge=20s+5s=0", "--surge=10s+5s=3", "--surge=15s+5s=0.5")
+	counts := make([]float64, 8) // of five seconds each
+	for i, due := range all {
+		if i > 0 && due < all[i-1] {
+			t.Fatalf("request %d is due at %v, after one at %v", i, due, all[i-1])
+		}
+		counts[int(due/5)]++
+	}
+	for i, want := range []float64{500, 500, 1500, 250, 0, 500, 500, 500} {
+		if math.Abs(counts[i]-want) > 5*math.Sqrt(want) {
+			t.Errorf("from %d s: %.0f requests, want %.0f", 5*i, counts[i], want)
+		}
+	}
+	constant := dues(t, workload.Params{Rate: 2, Duration: 3 * time.Second}, "--arrival=constant", "--surge=1s+1s=2")
+	if want := []float64{0, .5, 1, 1.25, 1.5, 1.75, 2, 2.5, 3}; fmt.Sprint(constant) != fmt.Sprint(want) {
+		t.Errorf("constant: %v, want %v", constant, want)
 	}
 }
 

@@ -9,16 +9,16 @@ import (
 	"strings"
 )
 
-// class is a kind of request.
+// class is a class of requests.
 type class struct {
 	name     string
 	weight   float64
-	prompt   Distribution // unset: as without classes
+	prompt   Distribution // unset: the default
 	output   Distribution
 	priority *int32
 }
 
-// classes are all, in the order given; a pflag.Value.
+// classes in the given order; a pflag.Value.
 type classes []class
 
 const classForm = "NAME=WEIGHT[,prompt=LENGTHS][,output=LENGTHS][,priority=N], as in chat=3,prompt=uniform:100-900,priority=1"
@@ -40,9 +40,9 @@ func (c *classes) Set(text string) error {
 }
 
 const (
-	// maxClasses bounds what a report has to show.
+	// maxClasses bounds the size of reports.
 	maxClasses = 100
-	// The bounds of weights keep their sum exact enough.
+	// Bounds of weights keep their sum precise.
 	minWeight, maxWeight = 1e-6, 1e6
 )
 
@@ -54,12 +54,12 @@ func (c *classes) String() string {
 	return strings.Join(names, " ")
 }
 
-// Type is the value's name in the help.
+// Type is shown in the help.
 func (c *classes) Type() string { return "NAME=WEIGHT" }
 
 func parseClass(text string) (class, error) {
 	var c class
-	// A comma stands between settings and inside distributions: a part without '='
+	// Commas separate settings and also occur in distributions: a part without '='
 	// belongs to the one before it.
 	var settings []string
 	for part := range strings.SplitSeq(text, ",") {
@@ -106,7 +106,7 @@ func parseClass(text string) (class, error) {
 	return c, nil
 }
 
-// weight is that of all.
+// weight is the total.
 func (c classes) weight() float64 {
 	total := 0.0
 	for i := range c {
@@ -115,7 +115,7 @@ func (c classes) weight() float64 {
 	return total
 }
 
-// draw is the index of one, as often as its weight says.
+// draw returns a class index with probability proportional to its weight.
 func (c classes) draw(random *rand.Rand) int {
 	if len(c) < 2 {
 		return 0

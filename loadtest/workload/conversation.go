@@ -2,8 +2,7 @@ package workload
 
 import "time"
 
-// utterance is what a user says in a later turn: text as recorded, or a part to
-// make up.
+// utterance is a user's message in a later turn: recorded text, or a part to generate.
 type utterance struct {
 	text   string
 	part   part
@@ -12,18 +11,18 @@ type utterance struct {
 	think  time.Duration
 }
 
-// conversation is one whose next turn depends on the answer to the last.
+// conversation has turns that depend on the answers before them.
 type conversation struct {
 	maker          *maker
 	session, class int
 	turns          int
-	// tokens are those of the last prompt.
+	// tokens of the last prompt.
 	tokens int
-	// say is what the user says in a turn.
+	// say returns the user's message of a turn.
 	say func(turn int) utterance
 }
 
-// attach gives a request its next turn, if the conversation has one.
+// attach sets a request's Then, if the conversation has another turn.
 func (c conversation) attach(q *Request) {
 	if q.Turn+1 >= c.turns {
 		return
@@ -32,8 +31,8 @@ func (c conversation) attach(q *Request) {
 	q.Then = func(answer Answer) (*Request, time.Duration) { return c.next(prompt, output, turn, answer) }
 }
 
-// next is a turn after the first. Without an answer there is none: the request
-// before it failed.
+// next returns a turn after the first, or none if the answer is missing because the
+// request failed.
 func (c conversation) next(prompt Prompt, output, turn int, answer Answer) (*Request, time.Duration) {
 	if len(answer.TokenIDs) == 0 && answer.Text == "" {
 		return nil, 0
@@ -72,8 +71,7 @@ func (c conversation) continueText(prompt Prompt, answer Answer, said utterance)
 	}
 	chat := make([]Message, 0, len(prompt.Chat)+2)
 	chat = append(append(chat, prompt.Chat...), Message{"assistant", answer.Text}, Message{"user", said.text})
-	// The answer follows at once, as the model gave it: the text so far is what the
-	// server has cached.
+	// The answer is appended unchanged: the server has the text so far cached.
 	return Prompt{Text: prompt.Text + answer.Text + between + said.text, Chat: chat}
 }
 
@@ -88,7 +86,7 @@ func (c conversation) continueIDs(prompt Prompt, answer Answer, answered int, sa
 	return Prompt{TokenIDs: c.maker.appendIDs(ids, said.part)}
 }
 
-// invented is what a made-up user says in a turn of a session.
+// invented returns the generated messages of a session's user.
 func (m *maker) invented(session, class int) func(turn int) utterance {
 	return func(turn int) utterance {
 		random := random(m.chance, forTurns, uint64(session), uint64(turn))

@@ -12,7 +12,7 @@ import (
 	"github.com/tandem-serving/tandem/loadtest/workload"
 )
 
-// answerTo is what the server says: ids, text, or both.
+// answerTo is the server's answer: ids, text, or both.
 func answerTo(q *workload.Request, ids, text bool) workload.Answer {
 	var a workload.Answer
 	if ids {
@@ -24,7 +24,7 @@ func answerTo(q *workload.Request, ids, text bool) workload.Answer {
 	return a
 }
 
-// Each turn's prompt is the last one, its answer and as many new tokens as asked.
+// Each prompt is the previous one, its answer, and as many new tokens as requested.
 func TestConversationOfIDs(t *testing.T) {
 	source := sourceOf(t, server, "--turns=5", "--prompt-tokens=uniform:10-50", "--output-tokens=20", "--shared-prefix-tokens=30", "--think=uniform:1s-2s", "--priority=4")
 	for session, q := range take(t, source, 20) {
@@ -71,7 +71,7 @@ func TestConversationOfText(t *testing.T) {
 	}
 }
 
-// A conversation ends where its next turn would not fit, and after a failure.
+// A conversation ends when its next turn would not fit, and after a failure.
 func TestConversationEnds(t *testing.T) {
 	params := server
 	params.ContextTokens = 85
@@ -102,8 +102,8 @@ func TestConversationEnds(t *testing.T) {
 	}
 }
 
-// A server that takes ids and answers in text only: random ids, of the length that
-// the answer had, stand for it.
+// If a server accepts ids but answers in text, random ids of the answer's length stand in
+// for it.
 func TestConversationWithoutIDs(t *testing.T) {
 	for exact, want := range map[string]int{"--exact": 20, "--exact=false": 5} {
 		source := sourceOf(t, server, "--turns=2", "--prompt-tokens=10", "--output-tokens=20", exact)
@@ -118,7 +118,7 @@ func TestConversationWithoutIDs(t *testing.T) {
 	}
 }
 
-// Then may be called from any goroutine in any order: the turns are the same.
+// Then may be called from any goroutine in any order, with the same result.
 func TestConversationsAtOnce(t *testing.T) {
 	args := []string{"--turns=uniform:2-4", "--prompt-tokens=uniform:5-50", "--output-tokens=exp:9", "--think=exp:1s", "--seed=8"}
 	type turn struct {

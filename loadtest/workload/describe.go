@@ -7,9 +7,8 @@ import (
 	"github.com/tandem-serving/tandem/loadtest/workload/trace"
 )
 
-// Describe says in a few lines what load a source makes, for people and reports.
-// The Spec must be valid.
-// A Rate of 0 in open loop stands for the rates of a search.
+// Describe describes the load, one item per line, for people and reports. The Spec must
+// be valid. In open loop, Rate 0 stands for the rates of a search.
 func (s *Spec) Describe(p Params) []string {
 	var lines []string
 	add := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
@@ -72,7 +71,7 @@ func (s *Spec) describeArrivals(p Params) string {
 	}
 	rate := fmt.Sprintf("%g a second", p.Rate)
 	if p.Rate == 0 {
-		rate = "each rate"
+		rate = "at each rate"
 	}
 	text := fmt.Sprintf("%s, %s", s.Arrival, rate)
 	switch s.Arrival {
@@ -80,6 +79,9 @@ func (s *Spec) describeArrivals(p Params) string {
 		text = fmt.Sprintf("gamma of shape %g, %s", s.Burstiness, rate)
 	case Ramp:
 		text = fmt.Sprintf("ramp from %g to %s", s.RampFrom, rate)
+	}
+	for _, surge := range s.surges {
+		text += fmt.Sprintf(", times %g from %v to %v", surge.Factor, surge.At, surge.At+surge.For)
 	}
 	if p.Duration > 0 {
 		text += fmt.Sprintf(" for %s", p.Duration)

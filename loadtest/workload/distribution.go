@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// Distribution is what a length, a number of turns or a time is drawn from. The
-// zero value is unset. It is immutable and safe for concurrent use.
+// Distribution of lengths, turns or times. The zero value is unset. It is immutable and
+// safe for concurrent use.
 type Distribution struct {
 	text  string
 	shape shape
-	// a and b are the parameters: a value; least and most; mean and standard
-	// deviation; µ and σ of the logarithm; a mean.
+	// a and b are the parameters: a value; minimum and maximum; mean and standard
+	// deviation; µ and σ of the logarithm; or a mean.
 	a, b float64
 }
 
@@ -31,17 +31,17 @@ const (
 	empirical
 )
 
-// IsSet reports whether there is one.
+// IsSet reports whether it is set.
 func (d Distribution) IsSet() bool { return d.shape != unset }
 
 // Empirical reports whether values come from a trace.
 func (d Distribution) Empirical() bool { return d.shape == empirical }
 
-// String is the distribution as it was given.
+// String is the text it was parsed from.
 func (d Distribution) String() string { return d.text }
 
-// draw is one value. Empirical ones are drawn elsewhere: a prompt and its output
-// belong together.
+// draw returns one value. Empirical ones are drawn elsewhere, since a prompt and its
+// output belong together.
 func (d Distribution) draw(random *rand.Rand) float64 {
 	switch d.shape {
 	case uniform:
@@ -57,16 +57,15 @@ func (d Distribution) draw(random *rand.Rand) float64 {
 	}
 }
 
-// count is one value as a whole number, at least 1: a normal distribution's tail
-// below 1 becomes 1.
+// count draws an integer, at least 1; smaller values of a normal distribution become 1.
 func (d Distribution) count(random *rand.Rand) int {
-	if d.shape == uniform { // each whole number equally likely, both ends included
+	if d.shape == uniform { // each integer equally likely, both ends included
 		return int(d.a) + random.IntN(int(d.b)-int(d.a)+1)
 	}
 	return int(math.Round(min(max(d.draw(random), 1), maxCount)))
 }
 
-// duration is one value as a time, at least 0.
+// duration draws a time, at least 0.
 func (d Distribution) duration(random *rand.Rand) time.Duration {
 	return time.Duration(min(max(d.draw(random), 0), maxWait.Seconds()) * float64(time.Second))
 }
@@ -76,7 +75,7 @@ const (
 	maxWait  = 24 * time.Hour
 )
 
-// unit is what a distribution is of: how its numbers are written.
+// unit is what a distribution's numbers measure and how they are written.
 type unit struct {
 	name         string
 	parse        func(text string) (float64, error)
@@ -111,18 +110,17 @@ var waits = unit{
 	examples: "2s, uniform:1s-10s, normal:5s,1s or lognormal:5s,3s (mean, standard deviation) or exp:5s (mean)",
 }
 
-// ParseLengths parses a distribution of numbers of tokens: "512" for all,
-// "uniform:100-900" with both ends, "normal:MEAN,SD", "lognormal:MEAN,SD",
-// "exp:MEAN", or "empirical" for the lengths of a trace. MEAN and SD are those of
-// the lengths themselves, not of their logarithms, before they are rounded and
-// held between 1 and the context.
+// ParseLengths parses a distribution of token counts: "512" for all, "uniform:100-900"
+// including both ends, "normal:MEAN,SD", "lognormal:MEAN,SD", "exp:MEAN", or "empirical"
+// for a trace's lengths. MEAN and SD are those of the lengths, not their logarithms,
+// before rounding and clamping to 1 and the context.
 func ParseLengths(text string) (Distribution, error) { return counts.parseDistribution(text) }
 
-// ParseTurns parses a distribution of numbers of turns, as ParseLengths does.
+// ParseTurns parses a distribution of turn counts like ParseLengths.
 func ParseTurns(text string) (Distribution, error) { return turnCounts.parseDistribution(text) }
 
-// ParseTimes parses a distribution of durations: as ParseLengths, with values such
-// as 500ms and 2s.
+// ParseTimes parses a distribution of durations like ParseLengths, with values such as
+// 500ms and 2s.
 func ParseTimes(text string) (Distribution, error) { return waits.parseDistribution(text) }
 
 func (u unit) parseDistribution(text string) (Distribution, error) {
@@ -173,7 +171,7 @@ func (u unit) parseDistribution(text string) (Distribution, error) {
 	for i, part := range parts {
 		part = strings.TrimSpace(part)
 		value, err := u.parse(part)
-		// A standard deviation may be 0, whatever the values may be.
+		// A standard deviation may be 0 where values may not.
 		if spread := i == 1 && d.shape != uniform; err != nil || (!u.holds(value) && !(spread && value >= 0 && value <= u.most)) {
 			return fail("%s", u.problem(part, err))
 		}
@@ -195,8 +193,8 @@ func (u unit) parseDistribution(text string) (Distribution, error) {
 		if d.a == 0 {
 			return fail("the mean of lognormal must be above 0")
 		}
-		// Of a lognormal variable with mean m and standard deviation s:
-		// σ² = ln(1 + s²/m²), µ = ln m − σ²/2.
+		// For a lognormal variable with mean m and standard deviation s: σ² = ln(1 +
+		// s²/m²), µ = ln m − σ²/2.
 		variance := math.Log1p((d.b / d.a) * (d.b / d.a))
 		d.a, d.b = math.Log(d.a)-variance/2, math.Sqrt(variance)
 	}
@@ -215,7 +213,7 @@ func (u unit) problem(text string, err error) string {
 	return fmt.Sprintf("%s is out of range, from 0 to %s", text, maxWait)
 }
 
-// distributionFlag makes a pflag.Value of a distribution.
+// distributionFlag adapts a distribution to pflag.Value.
 type distributionFlag struct {
 	to    *Distribution
 	parse func(string) (Distribution, error)

@@ -8,14 +8,14 @@ import (
 	"time"
 )
 
-// maker makes the prompts and requests of a run. Only its counters change; it is
-// safe for concurrent use, as later turns are made by whoever got the answer.
+// maker makes a run's prompts and requests. It is safe for concurrent use, since the
+// receiver of an answer makes the next turn; only its counters change.
 type maker struct {
 	spec     *Spec
 	step     uint64
-	chance   uint64 // seed of all but the contents of prompts
+	chance   uint64 // seed of everything but prompt contents
 	text     bool
-	alphabet alphabet // 0 with text
+	alphabet alphabet // 0 for text
 	context  int
 
 	requests, cut, short, substitutes atomic.Int64
@@ -38,8 +38,8 @@ func newMaker(s *Spec, p Params) (*maker, error) {
 	return m, err
 }
 
-// part is a piece of a prompt, named by what it is for: equal names are equal
-// contents, and fewer tokens of a name a prefix of more.
+// part is a named piece of a prompt. Equal names have equal contents; with fewer tokens,
+// a prefix.
 type part struct {
 	purpose, thing, number uint64
 	tokens                 int
@@ -61,11 +61,10 @@ func (m *maker) appendText(text []byte, p part) []byte {
 	return m.spec.prose.append(text, &pcg, p.tokens)
 }
 
-// between stands between the messages of a conversation where text is one piece.
+// between separates a conversation's messages in flat text.
 const between = "\n\n"
 
-// prompt is a first prompt: a system prompt, if it has tokens, and what the user
-// says.
+// prompt is a first prompt: a system prompt, if it has tokens, and the user's message.
 func (m *maker) prompt(system part, user ...part) Prompt {
 	total := system.tokens
 	for _, p := range user {
@@ -108,7 +107,7 @@ func opening(system, user string) Prompt {
 	return Prompt{Text: system + between + user, Chat: []Message{{"system", system}, {"user", user}}}
 }
 
-// request is one with all that does not depend on its prompt.
+// request returns a request with everything that does not depend on its prompt.
 func (m *maker) request(session, turn, class int, prompt Prompt, output int) *Request {
 	m.requests.Add(1)
 	s := m.spec
@@ -135,7 +134,7 @@ func (m *maker) think(random *rand.Rand) time.Duration {
 	return m.spec.Think.duration(random)
 }
 
-// Warnings says what had to be changed or left out so far, in sentences.
+// Warnings lists what had to be changed or left out so far.
 func (m *maker) Warnings() []Warning {
 	var all []Warning
 	add := func(count, of int64, format string, args ...any) {
@@ -151,10 +150,10 @@ func (m *maker) Warnings() []Warning {
 	return all
 }
 
-// alphabet is how many token ids prompts may have, from 0 on.
+// alphabet is the number of token ids used in prompts, from 0.
 type alphabet uint32
 
-// minAlphabet keeps sixteen random tokens from ever being the same twice.
+// minAlphabet makes sixteen random tokens practically unique.
 const minAlphabet = 16
 
 func newAlphabet(vocabulary int) (alphabet, error) {
@@ -164,10 +163,10 @@ func newAlphabet(vocabulary int) (alphabet, error) {
 	return alphabet(vocabulary), nil
 }
 
-// append appends n uniform ids. One number of 64 bits gives two: each half times
-// the span, shifted (Lemire, "Fast random integer generation in an interval",
-// 2019, without its rejection: no id is more likely than another by more than
-// span/2^32). Fewer ids of equal numbers are a prefix of more.
+// append appends n uniform ids. One 64-bit number gives two: each half times the span,
+// shifted (Lemire, "Fast random integer generation in an interval", 2019, without
+// rejection: probabilities differ by at most span/2^32). Fewer ids of the same sequence
+// are a prefix of more.
 func (a alphabet) append(ids []uint32, pcg *rand.PCG, n int) []uint32 {
 	begin := len(ids)
 	ids = slices.Grow(ids, n)[:begin+n]

@@ -8,28 +8,27 @@ import (
 	"time"
 )
 
-// Params are what a source has to know of the run and the server.
+// Params are a source's parameters from the run and the server.
 type Params struct {
-	// Rate is requests a second in open loop, of a ramp that at its end. A
-	// conversation counts once: its later turns follow its answers. Traces with times
-	// do not need it.
+	// Rate is requests per second in open loop; for a ramp, at its end. A conversation
+	// counts once, since its later turns follow its answers. Traces with times do not
+	// need it.
 	Rate float64
-	// Concurrency, if above 0, asks for a closed loop: every Due is 0, and there is
-	// no end but that of a trace.
+	// Concurrency above 0 selects a closed loop: every Due is 0, and only a trace ends
+	// it.
 	Concurrency int
-	// Duration ends open loop: nothing is due after it. 0: no end.
+	// Duration of an open loop, after which nothing is due. 0: unlimited.
 	Duration time.Duration
-	// Step counts the runs of one command, such as the rates of a sweep. Each step
-	// has prompts of its own, so that none finds those of the last in a prefix cache;
-	// arrivals and lengths come from the same numbers in all.
+	// Step numbers the runs of one command, such as the rates of a sweep. Each has its
+	// own prompts, so that none are in a prefix cache; arrivals and lengths use the same
+	// random numbers in all.
 	Step int
-	// Repeat counts the runs at one rate from 0. Each has arrivals, lengths, classes
-	// and turns of its own, so that a second run says more than the first; runs at
-	// different rates with the same Repeat share them.
+	// Repeat numbers the runs at one rate from 0. Each has its own arrivals, lengths,
+	// classes and turns; runs at different rates with the same Repeat share them.
 	Repeat int
-	// VocabularySize and ContextTokens are the model's; 0 if the server does not say.
+	// VocabularySize and ContextTokens of the model; 0 if unknown.
 	VocabularySize, ContextTokens int
-	// Text: the server takes text only.
+	// Text: the server accepts only text.
 	Text bool
 }
 
@@ -47,14 +46,14 @@ func (p Params) validate(s *Spec) error {
 	return nil
 }
 
-// Warning is something that a Source had to change or leave out: how many of Of, or how
-// many if Of is 0, and what of them. Those of equal Text add up.
+// Warning is a change or omission by a Source: N of Of, or N if Of is 0, and Text says
+// what. Warnings of equal Text add up.
 type Warning struct {
 	Count, Of int64
 	Text      string
 }
 
-// String is the warning as a sentence.
+// String formats the warning as a sentence.
 func (w Warning) String() string {
 	if w.Of > 0 {
 		return fmt.Sprintf("%d of %d %s", w.Count, w.Of, w.Text)
@@ -62,15 +61,15 @@ func (w Warning) String() string {
 	return fmt.Sprintf("%d %s", w.Count, w.Text)
 }
 
-// Warner is a Source that can say what it had to change or leave out so far, in
-// sentences. Safe for concurrent use. Those of Spec.New are Warners.
+// Warner is a Source that reports its changes and omissions so far. It is safe for
+// concurrent use. Sources of Spec.New are Warners.
 type Warner interface {
 	Warnings() []Warning
 }
 
-// New begins a run. The Spec must be valid, and stay as it is while sources are in
-// use. A replayed trace is a file that is open: if the source is an io.Closer,
-// close it when no more is asked of it.
+// New starts a run's source. The Spec must be valid and not change while sources are in
+// use. A replayed trace is an open file: if the source is an io.Closer, close it after
+// the last request.
 func (s *Spec) New(p Params) (Source, error) {
 	if s.prose == nil {
 		return nil, errors.New("workload: Validate comes before New")
@@ -85,7 +84,7 @@ func (s *Spec) New(p Params) (Source, error) {
 	a := &arrivals{
 		random: random(repeated(s.Seed, p.Repeat), forArrivals, 0, 0), process: s.Arrival,
 		rate: p.Rate, from: s.RampFrom, shape: s.Burstiness,
-		until: p.Duration.Seconds(), closed: p.Concurrency > 0,
+		until: p.Duration.Seconds(), closed: p.Concurrency > 0, surges: s.surges,
 	}
 	if s.replays() {
 		return newReplay(m, a, p)
@@ -96,8 +95,8 @@ func (s *Spec) New(p Params) (Source, error) {
 	}, nil
 }
 
-// context is how many tokens a prompt and its answer may have together. How many a text has
-// is an estimate, and servers refuse what does not fit: an eighth stays free for that.
+// context is the maximum of prompt plus output tokens. Token counts of text are
+// estimates, and servers refuse what does not fit, so for text an eighth is kept free.
 func (s *Spec) context(p Params) int {
 	context := smaller(s.ContextTokens, p.ContextTokens)
 	if s.text(p) {
@@ -106,12 +105,12 @@ func (s *Spec) context(p Params) int {
 	return cmp.Or(context, maxCount)
 }
 
-// vocabulary is how many ids prompts are made of, 0 if nobody says.
+// vocabulary is the number of ids to use in prompts, 0 if unknown.
 func (s *Spec) vocabulary(p Params) int {
 	return smaller(s.VocabularySize, p.VocabularySize)
 }
 
-// smaller is the smaller one of two sizes, of which 0 is not known.
+// smaller returns the smaller of two sizes, ignoring 0 for unknown.
 func smaller(a, b int) int {
 	if a == 0 || b == 0 {
 		return a + b
@@ -131,8 +130,8 @@ func (s *Spec) text(p Params) bool {
 	}
 }
 
-// fit makes a prompt and an output fit into size tokens, at least 2. Whichever takes
-// more than half of it gives way, both if both do.
+// fit shortens a prompt and an output to fit size tokens, at least 2. Whichever exceeds
+// half of it is cut, or both.
 func fit(prompt, output, size int) (int, int, bool) {
 	half := size / 2
 	switch {

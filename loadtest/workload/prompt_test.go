@@ -17,8 +17,8 @@ import (
 
 var sameButThen = cmpopts.IgnoreFields(workload.Request{}, "Then")
 
-// The same seed gives the same requests, another one others; a later step of a
-// sweep has the same lengths and moments with prompts of its own.
+// Equal seeds give equal requests, different seeds different ones. A later step of a
+// sweep has the same lengths and times with other prompts.
 func TestSameSeed(t *testing.T) {
 	for _, kind := range []string{"ids", "text"} {
 		args := []string{"--prompt-kind=" + kind, "--prompt-tokens=uniform:20-200", "--output-tokens=exp:50", "--class=a=1", "--class=b=2", "--turns=uniform:1-3", "--shared-prefix-tokens=20", "--shared-prefixes=3", "--temperature=1"}
@@ -46,8 +46,8 @@ func TestSameSeed(t *testing.T) {
 	}
 }
 
-// Prompts and outputs keep to their distribution's bounds and to the context, and
-// only ids of the vocabulary stand in prompts.
+// Prompts and outputs respect their distributions' bounds and the context, and ids are in
+// the vocabulary.
 func TestBoundsProperty(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		vocabulary := rapid.IntRange(40, 200_000).Draw(t, "vocabulary")
@@ -238,7 +238,7 @@ func TestClasses(t *testing.T) {
 	}
 }
 
-// The sampling seeds of requests differ, and are the same again.
+// Sampling seeds differ between requests and are reproducible.
 func TestSamplingSeeds(t *testing.T) {
 	seen := map[uint64]bool{}
 	for _, q := range take(t, sourceOf(t, server, "--seed=1", "--prompt-tokens=1"), 10000) {

@@ -9,11 +9,11 @@ import (
 	"github.com/tandem-serving/tandem/loadtest/workload/trace"
 )
 
-// replay sends the requests of a trace.
+// replay sends a trace's requests.
 type replay struct {
 	*maker
 	file *trace.File
-	// arrivals are used where the trace has no times, and in closed loop.
+	// arrivals are used in closed loop and for traces without times.
 	arrivals *arrivals
 	until    time.Duration
 	kinds    *rand.Rand
@@ -72,7 +72,7 @@ func (r *replay) due(entry trace.Entry) (time.Duration, bool) {
 	return time.Duration(due), true
 }
 
-// made is a request of an entry that has only lengths, and perhaps blocks.
+// made makes a request of an entry with only lengths, and perhaps blocks.
 func (r *replay) made(entry trace.Entry, class int) *Request {
 	prompt := r.scale(entry)
 	prompt, output, cut := fit(prompt, r.spec.scale(entry.OutputTokens), r.context)
@@ -95,8 +95,8 @@ func (r *replay) made(entry trace.Entry, class int) *Request {
 	return r.request(r.session, 0, class, r.prompt(part{}, r.parts...), output)
 }
 
-// scale is the length of a prompt. With blocks, each whole one is scaled alike, so
-// that what prompts share stays shared.
+// scale is a prompt's scaled length. Whole blocks are scaled alike, so that shared
+// prefixes remain shared.
 func (r *replay) scale(entry trace.Entry) int {
 	if entry.Blocks == nil {
 		return r.spec.scale(entry.PromptTokens)
@@ -109,8 +109,8 @@ func (r *replay) scale(entry trace.Entry) int {
 	return min(max(whole*block+rest, 1), maxCount)
 }
 
-// recorded is the first turn of a conversation as it was; the answers in later
-// ones are the server's.
+// recorded is the recorded first turn of a conversation. Later turns contain the server's
+// answers.
 func (r *replay) recorded(entry trace.Entry, class int) *Request {
 	prose := r.spec.prose
 	first := r.scaled(entry.Turns[0])
@@ -137,7 +137,7 @@ func (r *replay) recorded(entry trace.Entry, class int) *Request {
 	return q
 }
 
-// scaled is a recorded turn, cut or with a longer answer as the scale says.
+// scaled is a recorded turn, scaled.
 func (r *replay) scaled(turn trace.Turn) utterance {
 	prose := r.spec.prose
 	tokens := prose.tokens(turn.User)

@@ -69,7 +69,7 @@ func TestReplayAzure(t *testing.T) {
 	}
 }
 
-// A fault in the middle of a trace ends the run with its place.
+// An error in the middle of a trace ends the run with its position.
 func TestReplayMalformed(t *testing.T) {
 	source := sourceOf(t, server, "--trace="+write(t, "a.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46,1,1\noops,1,1\n"))
 	defer closeSource(t, source)
@@ -141,7 +141,7 @@ func TestMooncakeSharingProperty(t *testing.T) {
 					shared = common([]byte(a.Prompt.Text), []byte(b.Prompt.Text))
 				}
 				ids := common(hashes[i], hashes[j])
-				// Of a last block that is partial, what both have is shared.
+				// Of a partial last block, the common part is shared.
 				want := min(ids*size, length(a), length(b))
 				if shared < want || shared >= want+size {
 					t.Fatalf("requests %d and %d share %d of blocks of %d, and %d ids", i, j, shared, size, ids)
@@ -175,7 +175,7 @@ func TestReplayRealTraces(t *testing.T) {
 	} {
 		params := server
 		params.ContextTokens = 1 << 18
-		// At a sixteenth of the lengths it is quick; a block has 32 tokens.
+		// Lengths are scaled to a sixteenth for speed; a block has 32 tokens.
 		source := sourceOf(t, params, "--trace="+realTrace(t, c.name), "--trace-scale-lengths=0.0625")
 		var prompt, output, blocks, shared float64
 		count, last := 0, time.Duration(0)
@@ -195,7 +195,7 @@ func TestReplayRealTraces(t *testing.T) {
 			count++
 			prompt += float64(len(q.Prompt.TokenIDs))
 			output += float64(q.MaxTokens)
-			// What an ideal prefix cache of whole blocks would hit, by their first tokens.
+			// Hits of an ideal prefix cache of whole blocks, by their first tokens.
 			known := true
 			for block := range slices.Chunk(q.Prompt.TokenIDs, trace.BlockTokens/16) {
 				key := [4]uint32(append(slices.Clone(block[:min(len(block), 4)]), 0, 0, 0, 0))
@@ -255,7 +255,7 @@ func TestReplayShareGPT(t *testing.T) {
 	}
 }
 
-// A scale cuts recorded texts and answers alike, at a character's beginning.
+// A scale cuts recorded texts and answers at a character boundary.
 func TestShareGPTScaled(t *testing.T) {
 	path := write(t, "s.json", fmt.Sprintf(`{"conversations": [{"from": "human", "value": %q}, {"from": "gpt", "value": %q}]}`, strings.Repeat("ü", 80), strings.Repeat("word", 40)))
 	source := sourceOf(t, server, "--trace="+path, "--trace-scale-lengths=0.1", "--chars-per-token=4.25")
@@ -269,7 +269,7 @@ func TestShareGPTScaled(t *testing.T) {
 	}
 }
 
-// A prompt of blocks that is cut to the context keeps what it shares.
+// A blocks prompt cut to the context keeps its shared prefix.
 func TestMooncakeCut(t *testing.T) {
 	path := write(t, "m.jsonl", `{"timestamp": 0, "input_length": 2000, "output_length": 10, "hash_ids": [1, 2, 3, 4]}
 {"timestamp": 0, "input_length": 600, "output_length": 10, "hash_ids": [1]}
@@ -282,7 +282,7 @@ func TestMooncakeCut(t *testing.T) {
 	if len(all) != 3 || len(all[0].Prompt.TokenIDs) != 690 || len(all[1].Prompt.TokenIDs) != 600 || len(all[2].Prompt.TokenIDs) != 300 {
 		t.Fatalf("%d requests", len(all))
 	}
-	// The second has no id for its last, partial block: that is its own.
+	// The second lacks an id for its last, partial block, which is its own.
 	if shared := common(all[0].Prompt.TokenIDs, all[1].Prompt.TokenIDs); shared < 512 || shared > 516 {
 		t.Errorf("%d tokens are shared, want 512", shared)
 	}

@@ -67,7 +67,7 @@ func take(t fataler, source workload.Source, n int) []*workload.Request {
 	return all
 }
 
-// server is what most tests take the server to be.
+// server is the default server of the tests.
 var server = workload.Params{Rate: 100, VocabularySize: 32000, ContextTokens: 4096}
 
 // write makes a file of a test.
@@ -92,6 +92,7 @@ func TestRefusals(t *testing.T) {
 		{"--burstiness=0.5", "--burstiness 0.5 is for --arrival gamma: add that"},
 		{"--arrival=gamma --burstiness=0", "--burstiness is 0: choose 0.001 to"},
 		{"--ramp-from=3", "--ramp-from 3 is for --arrival ramp"},
+		{"--surge=1s+2s=3 --arrival=ramp", "--surge does not go with --arrival ramp"},
 		{"--prompt-kind=words", `--prompt-kind "words": choose ids or text`},
 		{"--prompt-kind=ids --text-file=" + text, "--text-file does not go with --prompt-kind ids"},
 		{"--text-file=" + azure, "prompts would be too alike"},
@@ -179,6 +180,7 @@ func TestDescribe(t *testing.T) {
 		want []string
 	}{
 		{"", []string{"arrivals: poisson, 100 a second for 1m0s", "lengths: prompts of 512 tokens, answers of 128, exactly", "prompts: token ids, uniform over the vocabulary", "seed: 7"}},
+		{"--surge=1m+30s=0 --surge=10s+20s=2", []string{"arrivals: poisson, 100 a second, times 2 from 10s to 30s, times 0 from 1m0s to 1m30s for 1m0s"}},
 		{"--arrival=ramp --prompt-kind=text --exact=false", []string{"arrivals: ramp from 0 to 100 a second for 1m0s", "answers of 128, at most", "prompts: text of common words, 4 bytes taken for a token"}},
 		{"--class=a=3,prompt=7 --class=b=1", []string{"class a, 75%: prompts of 7 tokens", "class b, 25%: prompts of 512 tokens"}},
 		{"--turns=3 --think=exp:1s --shared-prefix-tokens=9", []string{"shared prefixes: 1 of 9 tokens", "conversations: turns 3, the next exp:1s after the answer"}},
@@ -205,8 +207,8 @@ func TestDescribeClosedLoop(t *testing.T) {
 	}
 }
 
-// The flags for vocabulary and context stand in for a server that does not say, and
-// the smaller counts where it does.
+// The flags for vocabulary and context apply if the server reports none; otherwise the
+// smaller value counts.
 func TestLimitsByFlag(t *testing.T) {
 	for _, c := range []struct {
 		vocabulary, context int
@@ -235,8 +237,7 @@ func TestLimitsByFlag(t *testing.T) {
 	}
 }
 
-// Without --seed each command has prompts of its own: none finds those of the last
-// in a prefix cache.
+// Without --seed each command has its own prompts, so none are in a prefix cache.
 func TestSeeds(t *testing.T) {
 	a, b := specOf(t), specOf(t)
 	if a.Seed == 0 || a.Seed == b.Seed {
@@ -244,7 +245,7 @@ func TestSeeds(t *testing.T) {
 	}
 }
 
-// A repeat of a run has arrivals, lengths, classes and turns of its own; the first is
+// A repeat of a run has its own arrivals, lengths, classes and turns; the first equals
 // the run without repeats.
 func TestRepeats(t *testing.T) {
 	type drawn struct {

@@ -13,62 +13,65 @@ import (
 	"github.com/tandem-serving/tandem/loadtest/workload/trace"
 )
 
-// The kinds of prompts.
+// Kinds of prompts.
 const (
 	KindIDs  = "ids"
 	KindText = "text"
 )
 
-// Spec is what load to make, as flags say it. Register its flags, or set all that
-// has a default, then Validate, then the rest. It is used by one goroutine.
+// Spec is the load to generate. Register its flags or set all fields with defaults, then
+// call Validate, then other methods. Not for concurrent use.
 type Spec struct {
-	// Arrival is Poisson, Gamma, Constant or Ramp; Burstiness the shape of Gamma, and
-	// RampFrom a ramp's first rate, requests a second.
+	// Arrival is Poisson, Gamma, Constant or Ramp; Burstiness is Gamma's shape, RampFrom
+	// a ramp's first rate, requests per second.
 	Arrival    string
 	Burstiness float64
 	RampFrom   float64
+	// surges change the rate for a while in open loop, beside a ramp.
+	surges surges
 
-	// PromptTokens and OutputTokens are the lengths; unset: 512 and 128, or the
-	// trace's if the other is empirical.
+	// PromptTokens and OutputTokens are the lengths. Unset: 512 and 128, or the trace's
+	// if the other is empirical.
 	PromptTokens, OutputTokens Distribution
-	// PromptKind is KindIDs or KindText; empty: ids if the server takes them and its
+	// PromptKind is KindIDs or KindText. Empty: ids if the server accepts them and its
 	// vocabulary is known.
 	PromptKind string
-	// TextFile is where text prompts are cut out of; empty: they are made of words.
+	// TextFile is the source of text prompts. Empty: random words.
 	TextFile string
-	// CharsPerToken is how many bytes of text a token is taken to have.
+	// CharsPerToken is the assumed bytes of text per token.
 	CharsPerToken float64
-	// SharedPrefixTokens begin every conversation, one of SharedPrefixes.
+	// SharedPrefixTokens is the length of the system prompts, one of SharedPrefixes of
+	// which begins each conversation.
 	SharedPrefixTokens, SharedPrefixes int
 
-	// Turns is how many turns a conversation has, unset: 1, or all of a recorded one.
-	// Think is the time from an answer to the next turn; unset: none.
+	// Turns per conversation; unset: 1, or all of a recorded one. Think is the time from
+	// an answer to the next turn; unset: none.
 	Turns, Think Distribution
 
-	// Trace is a file of recorded traffic; empty: none. TraceFormat is a
-	// trace.Format. Speed divides its times, TraceLimit is its first so many requests,
-	// 0: all, and TraceScale multiplies its lengths.
+	// Trace is a file of recorded traffic; empty: none. TraceFormat is a trace.Format.
+	// Speed divides its times, TraceLimit is the number of requests to use, 0 for all,
+	// and TraceScale multiplies its lengths.
 	Trace       string
 	TraceFormat string
 	Speed       float64
 	TraceLimit  int
 	TraceScale  float64
 
-	// Temperature, Priority, Tenant and CacheSalt go into every request.
+	// Parameters of every request.
 	Temperature       float32
 	Priority          int32
 	Tenant, CacheSalt string
-	// Exact: answers have the length wanted, even if the model would stop before.
+	// Exact forces the requested output length.
 	Exact bool
-	// Seed is where chance comes from; Validate chooses one if it is 0, so that a
-	// second run does not find the prompts of the first in the server's prefix cache.
+	// Seed of all randomness. If 0, Validate chooses one, so that a second run does not
+	// find the first one's prompts in the server's prefix cache.
 	Seed uint64
-	// VocabularySize and ContextTokens stand in where the server does not say; where
-	// it does, the smaller counts.
+	// VocabularySize and ContextTokens apply if the server reports none; otherwise the
+	// smaller one counts.
 	VocabularySize, ContextTokens int
 
 	classes classes
-	// What Validate finds out.
+	// Set by Validate.
 	format    trace.Format
 	prose     *prose
 	empirical []lengths
@@ -77,11 +80,12 @@ type Spec struct {
 // lengths are those of one request.
 type lengths struct{ prompt, output int }
 
-// RegisterFlags adds the flags, and with them the defaults.
+// RegisterFlags registers the flags with their defaults.
 func (s *Spec) RegisterFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&s.Arrival, "arrival", Poisson, "arrival process in open loop: poisson, gamma, constant, or ramp (linear over the duration, from --ramp-from to the rate)")
 	fs.Float64Var(&s.Burstiness, "burstiness", 1, "shape of --arrival gamma, as vLLM's flag of this name: 1 is Poisson, less is burstier, more is more regular")
 	fs.Float64Var(&s.RampFrom, "ramp-from", 0, "start rate of --arrival ramp, in requests per second")
+	fs.Var(&s.surges, "surge", "multiply the rate for a while, repeated for each: "+surgeForm+", counted from the start of the run; 0 is a pause")
 	fs.Var(distributionFlag{&s.PromptTokens, ParseLengths, "LENGTHS"}, "prompt-tokens", "tokens of a prompt, or of each turn of a conversation: 512, uniform:100-900, normal:MEAN,SD, lognormal:MEAN,SD, exp:MEAN, or empirical (drawn from --trace and sent at the rate) (default 512)")
 	fs.Var(distributionFlag{&s.OutputTokens, ParseLengths, "LENGTHS"}, "output-tokens", "tokens of an answer, in the same forms (default 128)")
 	fs.StringVar(&s.PromptKind, "prompt-kind", "", "content of prompts: ids (uniform over the vocabulary) or text (default: ids, if the server takes them and its vocabulary is known)")
@@ -107,8 +111,8 @@ func (s *Spec) RegisterFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&s.ContextTokens, "context-tokens", 0, "maximum tokens of a prompt and its answer together (default: the server's context)")
 }
 
-// Validate checks ranges and what does not go together, finds out what the trace
-// is, and reads the files that are kept in memory.
+// Validate checks the fields, detects the trace's format, and reads the files kept in
+// memory.
 func (s *Spec) Validate() error {
 	if err := errors.Join(s.validateNumbers(), s.validateChoices()); err != nil {
 		return err
@@ -176,6 +180,8 @@ func (s *Spec) validateChoices() error {
 		return fmt.Errorf("--burstiness %g is for --arrival gamma: add that", s.Burstiness)
 	case s.RampFrom != 0 && s.Arrival != Ramp:
 		return fmt.Errorf("--ramp-from %g is for --arrival ramp: add that", s.RampFrom)
+	case s.Arrival == Ramp && len(s.surges) > 0:
+		return errors.New("--surge does not go with --arrival ramp: leave out one of them")
 	case !slices.Contains([]string{"", KindIDs, KindText}, s.PromptKind):
 		return fmt.Errorf("--prompt-kind %q: choose ids or text", s.PromptKind)
 	case s.TextFile != "" && s.PromptKind == KindIDs:
@@ -188,7 +194,7 @@ func (s *Spec) validateChoices() error {
 	return nil
 }
 
-// validateTrace checks what goes with a trace, whose format is known.
+// validateTrace checks the fields that go with a trace of known format.
 func (s *Spec) validateTrace() error {
 	if s.Trace == "" {
 		switch {
@@ -214,8 +220,8 @@ func (s *Spec) validateTrace() error {
 		return errors.New("a replayed trace has its own lengths: leave out --prompt-tokens and --output-tokens, also in classes, or make one of them empirical to draw lengths from the trace")
 	case s.SharedPrefixTokens > 0:
 		return errors.New("--shared-prefix-tokens does not go with a replayed trace: its prompts stay as recorded")
-	case s.format.Timed() && (s.Arrival != Poisson || s.Turns.IsSet() || s.Think.IsSet()):
-		return fmt.Errorf("--arrival, --turns and --think do not go with a replayed %s trace: its requests keep their recorded times and have one turn each", s.format)
+	case s.format.Timed() && (s.Arrival != Poisson || len(s.surges) > 0 || s.Turns.IsSet() || s.Think.IsSet()):
+		return fmt.Errorf("--arrival, --surge, --turns and --think do not go with a replayed %s trace: its requests keep their recorded times and have one turn each", s.format)
 	case s.format == trace.ShareGPT && s.Speed != 1:
 		return errors.New("--speed does not go with a sharegpt trace: it has no times; give the rate")
 	case s.format == trace.ShareGPT && s.PromptKind == KindIDs:
@@ -230,17 +236,17 @@ func (s *Spec) validateTrace() error {
 	return nil
 }
 
-// minBlock is how many tokens of a block surely tell it from all others.
+// minBlock is the number of tokens that make a block practically unique.
 const minBlock = 16
 
-// blockTokens is how many tokens one hash id of a trace stands for, scaled.
+// blockTokens is the scaled number of tokens of one hash id in a trace.
 func (s *Spec) blockTokens() int { return int(math.Round(trace.BlockTokens * s.TraceScale)) }
 
-// OwnTimes reports whether requests come when a trace says, not at a rate.
+// OwnTimes reports whether a trace determines when requests are due.
 func (s *Spec) OwnTimes() bool { return s.replays() && s.format.Timed() }
 
-// MeanRate is how many requests a second are offered on average, of conversations
-// how many begin; 0 in closed loop and if a trace says when they come.
+// MeanRate is the mean offered requests per second without surges, counting conversations
+// once; 0 in closed loop and if a trace determines times.
 func (s *Spec) MeanRate(p Params) float64 {
 	switch {
 	case p.Concurrency > 0 || s.OwnTimes():
@@ -252,8 +258,10 @@ func (s *Spec) MeanRate(p Params) float64 {
 	}
 }
 
-// ClassNames are the names of the classes in the order given; none: requests have
-// no class.
+// Surges reports whether the rate changes for a while.
+func (s *Spec) Surges() bool { return len(s.surges) > 0 }
+
+// ClassNames returns the classes' names in order, empty without classes.
 func (s *Spec) ClassNames() []string {
 	names := make([]string, 0, len(s.classes))
 	for _, class := range s.classes {
@@ -262,8 +270,7 @@ func (s *Spec) ClassNames() []string {
 	return names
 }
 
-// ClassShares is which share of the requests each class has, by name; nil without
-// classes.
+// ClassShares is each class's share of the requests; nil without classes.
 func (s *Spec) ClassShares() map[string]float64 {
 	if len(s.classes) == 0 {
 		return nil
@@ -275,10 +282,10 @@ func (s *Spec) ClassShares() map[string]float64 {
 	return shares
 }
 
-// replays: the trace's requests are sent, not only its lengths used.
+// replays: the trace's requests are sent, rather than only its lengths used.
 func (s *Spec) replays() bool { return s.Trace != "" && !s.usesEmpirical() }
 
-// conversations: the texts of a trace are sent.
+// conversations: a trace's texts are sent.
 func (s *Spec) conversations() bool { return s.replays() && s.format == trace.ShareGPT }
 
 func (s *Spec) usesEmpirical() bool {
@@ -289,7 +296,7 @@ func (s *Spec) usesEmpirical() bool {
 	return uses
 }
 
-// distributions are those of a class's lengths.
+// distributions are a class's length distributions.
 func (s *Spec) distributions(class int) (prompt, output Distribution) {
 	prompt, output = s.PromptTokens, s.OutputTokens
 	if len(s.classes) > 0 {
@@ -315,8 +322,8 @@ func (s *Spec) distributions(class int) (prompt, output Distribution) {
 	return prompt, output
 }
 
-// draw is the lengths of one request. What is empirical comes from one request of
-// the trace, whose prompt and answer belong together.
+// draw returns one request's lengths. Empirical ones come from a single request of the
+// trace.
 func (s *Spec) draw(random *rand.Rand, class int) lengths {
 	prompt, output := s.distributions(class)
 	var recorded lengths
@@ -332,10 +339,10 @@ func (s *Spec) draw(random *rand.Rand, class int) lengths {
 	return recorded
 }
 
-// maxEmpirical is how many requests of a trace lengths are drawn from.
+// maxEmpirical is how many of a trace's requests lengths are drawn from.
 const maxEmpirical = 100_000
 
-// readLengths reads the lengths that the trace's first requests have.
+// readLengths reads the lengths of the trace's first requests.
 func (s *Spec) readLengths() ([]lengths, error) {
 	file, err := trace.Open(s.Trace, trace.Format(s.TraceFormat))
 	if err != nil {
@@ -367,7 +374,7 @@ func (s *Spec) readLengths() ([]lengths, error) {
 	return all, nil
 }
 
-// scale makes a trace's length one of ours, at least 1.
+// scale scales a trace's length, at least to 1.
 func (s *Spec) scale(tokens int) int {
 	return int(math.Round(min(max(float64(tokens)*s.TraceScale, 1), maxCount)))
 }

@@ -5,11 +5,11 @@ import (
 	"math/rand/v2"
 )
 
-// synthetic makes requests of distributions.
+// synthetic makes requests from distributions.
 type synthetic struct {
 	*maker
 	arrivals *arrivals
-	// lengths, kinds and turns are chance for each.
+	// Random numbers for each purpose.
 	lengths, kinds, turns *rand.Rand
 	session               int
 }

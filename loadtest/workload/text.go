@@ -10,30 +10,31 @@ import (
 	"unicode/utf8"
 )
 
-// prose makes text of about the length that a number of tokens has.
+// prose generates text of about a number of tokens.
 type prose struct {
-	// charsPerToken is how many bytes a token is taken to stand for.
+	// charsPerToken is the assumed bytes per token.
 	charsPerToken float64
-	// vocabulary has each word as often as Zipf's law says, so that one index draws.
+	// vocabulary repeats each word according to Zipf's law, so that a random index draws
+	// one.
 	vocabulary []string
-	// book is text that prompts are cut out of; empty: they are made of words.
+	// book is the source of prompts; empty: random words.
 	book string
-	// partly: only the beginning of its file is used.
+	// partly: only the beginning of the file is used.
 	partly bool
 }
 
 const (
-	// vocabularyBits is how many random bits draw one word.
+	// vocabularyBits is the number of random bits per word.
 	vocabularyBits = 12
-	// maxBook bounds the text that is kept in memory.
+	// maxBook bounds the text kept in memory.
 	maxBook = 64 << 20
-	// minBook is the least text that makes prompts that differ.
+	// minBook is the minimum text for distinct prompts.
 	minBook = 4 << 10
 )
 
-// newProse makes text of words whose frequency falls with their rank: the r-th
-// commonest is 1/r as frequent as the first (Zipf, "Human Behavior and the
-// Principle of Least Effort", 1949), rounded to multiples of 2^-12.
+// newProse generates text whose r-th most common word is 1/r as frequent as the first
+// (Zipf, "Human Behavior and the Principle of Least Effort", 1949), rounded to multiples
+// of 2^-12.
 func newProse(charsPerToken float64) *prose {
 	list := strings.Fields(words)
 	total := 0.0
@@ -48,13 +49,13 @@ func newProse(charsPerToken float64) *prose {
 			p.vocabulary = append(p.vocabulary, word)
 		}
 	}
-	for len(p.vocabulary) < 1<<vocabularyBits { // by rounding the last may lack
+	for len(p.vocabulary) < 1<<vocabularyBits { // rounding may leave it short
 		p.vocabulary = append(p.vocabulary, list[len(list)-1])
 	}
 	return p
 }
 
-// readProse makes text that is cut out of a file.
+// readProse takes text from a file.
 func readProse(path string, charsPerToken float64) (*prose, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -71,7 +72,7 @@ func readProse(path string, charsPerToken float64) (*prose, error) {
 	}
 	p.book = strings.TrimSpace(strings.TrimPrefix(string(data), "\ufeff"))
 	if !utf8.ValidString(p.book) {
-		valid, offset := strings.ToValidUTF8(p.book, "?"), 0 // what is replaced is no '?'
+		valid, offset := strings.ToValidUTF8(p.book, "?"), 0 // the replacement is not '?'
 		for p.book[offset] == valid[offset] {
 			offset++
 		}
@@ -83,16 +84,16 @@ func readProse(path string, charsPerToken float64) (*prose, error) {
 	return p, nil
 }
 
-// bytes is the length of text that stands for n tokens.
+// bytes is the length of text for n tokens.
 func (p *prose) bytes(n int) int { return max(1, int(float64(n)*p.charsPerToken)) }
 
-// tokens is how many tokens a text is taken to have.
+// tokens is the assumed number of tokens of a text.
 func (p *prose) tokens(text string) int {
 	return int((float64(len(text)) + p.charsPerToken - 1) / p.charsPerToken)
 }
 
-// append appends text that stands for n tokens. Less of equal numbers is a prefix
-// of more, but for a character that a cut would split.
+// append appends text for n tokens. With equal random numbers, less is a prefix of more,
+// except for a character split at the end.
 func (p *prose) append(text []byte, pcg *rand.PCG, n int) []byte {
 	if p.book != "" {
 		return p.appendCut(text, pcg, p.bytes(n))
@@ -104,11 +105,11 @@ func (p *prose) append(text []byte, pcg *rand.PCG, n int) []byte {
 	return text[:end] // words are ASCII
 }
 
-// appendSentence appends a sentence and a space, or as much as goes before end.
+// appendSentence appends a sentence and a space, or as much as fits before end.
 func (p *prose) appendSentence(text []byte, pcg *rand.PCG, end int) []byte {
 	bits := pcg.Uint64()
 	length := 6 + int(bits%13)
-	comma := 2 + int(bits>>8%16) // after this word, if the sentence is that long
+	comma := 2 + int(bits>>8%16) // after this word, if the sentence is long enough
 	first := len(text)
 	left := 0
 	for i := 0; i < length && len(text) < end; i++ {
@@ -129,8 +130,8 @@ func (p *prose) appendSentence(text []byte, pcg *rand.PCG, end int) []byte {
 	return append(text, '.', ' ')
 }
 
-// appendCut appends size bytes of the book, from the beginning of a random word
-// on, going on at the book's beginning after its end.
+// appendCut appends size bytes of the book, from a random word on, wrapping around at its
+// end.
 func (p *prose) appendCut(text []byte, pcg *rand.PCG, size int) []byte {
 	at := int(pcg.Uint64() % uint64(len(p.book)))
 	if space := strings.IndexFunc(p.book[runeStart(p.book, at):], unicode.IsSpace); space >= 0 {
@@ -158,7 +159,7 @@ func (p *prose) appendCut(text []byte, pcg *rand.PCG, size int) []byte {
 	return text
 }
 
-// runeStart is the beginning of the character that has the byte at.
+// runeStart is the start of the character that contains byte at.
 func runeStart(text string, at int) int {
 	for at > 0 && at < len(text) && !utf8.RuneStart(text[at]) {
 		at--
@@ -166,7 +167,7 @@ func runeStart(text string, at int) int {
 	return at
 }
 
-// cut is the beginning of a text that stands for n tokens.
+// cut returns the beginning of a text, for n tokens.
 func (p *prose) cut(text string, n int) string {
 	if size := p.bytes(n); size < len(text) {
 		return text[:runeStart(text, size)]

@@ -1,6 +1,6 @@
 package workload
 
-// words are common words of English, roughly the commonest first.
+// words are common English words, roughly by frequency.
 const words = `
 the of and to a in is it that was for on are as with his they at be this have from or
 one had by word but not what all were we when your can said there use an each which she

@@ -1,62 +1,62 @@
-// Package workload says what a load generator sends and when: arrival processes,
+// Package workload determines what a load generator sends and when: arrival processes,
 // lengths, prompts, conversations, and traces of real services.
 //
-// Anything may import it. It starts no goroutines and reads no clock; all chance
-// comes from a seed, so that a run can be repeated.
+// Anything may import it. It starts no goroutines and reads no clock. All randomness
+// comes from a seed, so that runs are repeatable.
 package workload
 
 import "time"
 
-// Source gives the requests of a run. It is used by one goroutine.
+// Source generates a run's requests. Not for concurrent use.
 type Source interface {
-	// Next is the request after the last, io.EOF at the end. Due never decreases.
-	// An error other than io.EOF ends the run.
+	// Next returns the next request, or io.EOF at the end. Due never decreases. Any other
+	// error ends the run.
 	Next() (*Request, error)
 }
 
-// Request is one thing to send. Whoever got it from a Source owns it.
+// Request is one request, owned by the caller that got it from a Source.
 type Request struct {
-	// Due is when to send it, since the start of the run. In closed loop 0.
+	// Due is when to send it, since the start of the run. 0 in closed loop.
 	Due time.Duration
-	// Session and Turn place it in a conversation; both count from 0.
+	// Session and Turn locate it in a conversation, from 0.
 	Session, Turn int
-	// Class is the request's class for SLOs; empty: the only one.
+	// Class for SLOs; empty: the only one.
 	Class string
-	// Prompt is what to continue.
+	// Prompt to continue.
 	Prompt Prompt
-	// MaxTokens is the number of tokens wanted.
+	// MaxTokens is the requested output length.
 	MaxTokens int
-	// Exact: generate MaxTokens even if the model would stop before.
+	// Exact: generate MaxTokens even if the model would stop earlier.
 	Exact bool
 	// Temperature and Seed of the sampling.
 	Temperature float32
 	Seed        uint64
-	// Priority, Tenant and CacheSalt go with the request where the server knows them.
+	// Priority, Tenant and CacheSalt are sent if the server supports them.
 	Priority          int32
 	Tenant, CacheSalt string
 
-	// Then makes the next turn of the conversation from the answer to this one, and
-	// says how long its user thinks before it is due; nil, or a nil request: this was
-	// the last. It may be called from any goroutine, once, and needs the Prompt's
-	// contents as they were. Due of the next request is for the caller to set.
+	// Then makes the conversation's next turn from the answer to this one, and returns
+	// the user's think time before it; nil, or a nil request: this was the last. Call it
+	// at most once, from any goroutine, with Prompt's contents unchanged. The caller sets
+	// the next request's Due.
 	Then func(answer Answer) (next *Request, think time.Duration)
 }
 
-// Prompt is token ids or text, whichever is set. Chat holds a conversation for
-// servers that take one; Text is then the same in one piece.
+// Prompt is token ids or text, whichever is set. Chat is a conversation for servers that
+// accept one; Text is then the same, flattened.
 type Prompt struct {
 	TokenIDs []uint32
 	Text     string
 	Chat     []Message
 }
 
-// Message is one turn of a conversation, in JSON as OpenAI's API has it.
+// Message is one message of a conversation, in OpenAI's JSON.
 type Message struct {
 	Role    string `json:"role"`
 	Content string `json:"content"`
 }
 
-// Answer is what a server said.
+// Answer is a server's response.
 type Answer struct {
 	TokenIDs []uint32
 	Text     string

@@ -47,7 +47,7 @@ func TestNamesOfEveryEnum(t *testing.T) {
 	checked := []protoreflect.FullName{
 		words[controlv1.RankBy](t, "ttft e2e"),
 		words[controlv1.Role](t, "router prefill decode kvtransfer"),
-		words[controlv1.WorkerState](t, "serving draining"),
+		words[controlv1.WorkerState](t, "serving draining drained"),
 		words[inferencev1.FinishReason](t, "stop length"),
 		words[inferencev1.Mode](t, "auto disaggregated aggregated"),
 		words[kvtransferv1.AbortReason](t, "cancelled finished failed acknowledged"),

@@ -181,7 +181,7 @@ func readConfig(file string) (map[string]json.RawMessage, error) {
 	}
 	var out map[string]json.RawMessage
 	if err := json.Unmarshal(data, &out); err != nil {
-		return nil, fmt.Errorf("%s: %w", file, err)
+		return nil, fmt.Errorf("%s is not the JSON that it should be (%w): fetch it again", file, err)
 	}
 	return out, nil
 }

@@ -72,7 +72,7 @@ func (s *Sequence) validate(capacity *Capacity, spec *model.Spec) error {
 		return fmt.Errorf("logits: choice %d is unknown", s.Logits)
 	}
 	for _, id := range s.Blocks[:s.used(block)] {
-		if id < 0 || int(id) >= capacity.Blocks {
+		if uint(id) >= uint(capacity.Blocks) { // negative ones are huge
 			return fmt.Errorf("block %d is outside 0 to %d", id, capacity.Blocks-1)
 		}
 	}

@@ -2,6 +2,8 @@ package kvcache
 
 import (
 	"cmp"
+	"maps"
+	"math"
 	"math/bits"
 	"slices"
 )
@@ -17,13 +19,23 @@ type Index struct {
 	maxBlocks int
 	workers   map[string]*indexWorker
 	names     []string // by slot; "" is a free slot
+	bySlot    []*indexWorker
 	freeSlots []int
-	entries   map[Hash]*indexEntry
-	recent    indexEntry // ring: behind is the most recently used
 
-	candidates bitset        // scratch of MatchInto
-	path       []*indexEntry // scratch of MatchInto
+	// Blocks are numbered, and known by their numbers: a million of them hold no pointer for
+	// the garbage collector to follow.
+	byHash  map[Hash]int32
+	entries []indexEntry // entries[recent]'s ring: behind is the most recently used
+	free    int32        // the first of those that hold no block, by behind; recent: none is
+	sharing []bitset     // by slot; of entries that several workers hold
+	unused  []int32      // of sharing
+
+	candidates bitset  // scratch of MatchInto
+	path       []int32 // scratch of MatchInto
 }
+
+// recent is the entry that holds no block and begins the ring.
+const recent = 0
 
 // The bounds of what is kept for a worker between a gap and its snapshot.
 const (
@@ -35,7 +47,7 @@ type indexWorker struct {
 	slot            int
 	synced          bool
 	epoch, sequence uint64
-	blocks          map[Hash]*indexEntry
+	blocks          map[Hash]struct{}
 	pending         []indexEvent
 	pendingHashes   int
 }
@@ -48,21 +60,27 @@ type indexEvent struct {
 // indexEntry is one block and the workers that hold it.
 type indexEntry struct {
 	hash           Hash
-	workers        bitset // by slot
-	before, behind *indexEntry
+	before, behind int32
+	// holders are the slots of one or two workers: mostly those that computed a prompt and
+	// that go on with it. Of more, the first is several less their number in Index.sharing.
+	holders [2]int32
 }
+
+const (
+	nobody  = -1
+	several = -2
+)
 
 // NewIndex makes an index of at most maxBlocks different blocks, at least one.
 // Over the bound the block that was not used for longest is forgotten, for all
 // workers at once.
 func NewIndex(maxBlocks int) *Index {
-	x := &Index{
-		maxBlocks: max(maxBlocks, 1),
+	return &Index{
+		maxBlocks: max(min(maxBlocks, math.MaxInt32-2), 1),
 		workers:   make(map[string]*indexWorker),
-		entries:   make(map[Hash]*indexEntry),
+		byHash:    make(map[Hash]int32),
+		entries:   make([]indexEntry, 1),
 	}
-	x.recent.before, x.recent.behind = &x.recent, &x.recent
-	return x
 }
 
 // Apply takes a worker's event: what was stored and removed since the one
@@ -127,7 +145,7 @@ func (x *Index) Forget(worker string) {
 	}
 	x.drop(w)
 	delete(x.workers, worker)
-	x.names[w.slot] = ""
+	x.names[w.slot], x.bySlot[w.slot] = "", nil
 	x.freeSlots = append(x.freeSlots, w.slot)
 }
 
@@ -143,20 +161,18 @@ func (x *Index) MatchInto(dst map[string]int, hashes []Hash) map[string]int {
 	clear(dst)
 	x.candidates, x.path = x.candidates[:0], x.path[:0]
 	for depth, hash := range hashes {
-		e, ok := x.entries[hash]
+		n, ok := x.byHash[hash]
 		if !ok {
 			break
 		}
+		e := &x.entries[n]
 		if depth == 0 {
-			x.candidates = append(x.candidates, e.workers...)
+			x.addHolders(e)
 		}
 		// Who is not here has its answer; the others go on.
 		alive := false
 		for i := range x.candidates {
-			var here uint64
-			if i < len(e.workers) {
-				here = e.workers[i]
-			}
+			here := x.holders(e, i)
 			x.answer(dst, i, x.candidates[i]&^here, depth)
 			x.candidates[i] &= here
 			alive = alive || x.candidates[i] != 0
@@ -164,17 +180,54 @@ func (x *Index) MatchInto(dst map[string]int, hashes []Hash) map[string]int {
 		if !alive {
 			break
 		}
-		x.path = append(x.path, e)
+		x.path = append(x.path, n)
 	}
 	for i, word := range x.candidates {
 		x.answer(dst, i, word, len(x.path))
 	}
 	// The first block last, so that a chain is forgotten from its end.
-	for _, e := range slices.Backward(x.path) {
-		x.touch(e)
+	for _, n := range slices.Backward(x.path) {
+		x.touch(n)
 	}
-	clear(x.path)
 	return dst
+}
+
+// addHolders puts the workers that hold a block among the candidates.
+func (x *Index) addHolders(e *indexEntry) {
+	if set := x.shared(e); set != nil {
+		x.candidates = append(x.candidates, *set...)
+		return
+	}
+	for _, slot := range e.holders {
+		if slot >= 0 {
+			x.candidates.set(int(slot))
+		}
+	}
+}
+
+// shared are the holders of a block that are more than two, else nil.
+func (x *Index) shared(e *indexEntry) *bitset {
+	if e.holders[0] > several {
+		return nil
+	}
+	return &x.sharing[several-e.holders[0]]
+}
+
+// holders is one word of the set of workers that hold a block.
+func (x *Index) holders(e *indexEntry, i int) uint64 {
+	if set := x.shared(e); set != nil {
+		if i < len(*set) {
+			return (*set)[i]
+		}
+		return 0
+	}
+	var word uint64
+	for _, slot := range e.holders {
+		if slot >= 0 && int(slot)/64 == i {
+			word |= 1 << (slot % 64)
+		}
+	}
+	return word
 }
 
 func (x *Index) answer(dst map[string]int, wordIndex int, word uint64, depth int) {
@@ -184,7 +237,7 @@ func (x *Index) answer(dst map[string]int, wordIndex int, word uint64, depth int
 }
 
 // Len is the number of different blocks that the index holds.
-func (x *Index) Len() int { return len(x.entries) }
+func (x *Index) Len() int { return len(x.byHash) }
 
 // InSync says whether the index knows what the worker holds.
 func (x *Index) InSync(worker string) bool {
@@ -192,17 +245,27 @@ func (x *Index) InSync(worker string) bool {
 	return ok && w.synced
 }
 
+// Blocks are the blocks that the index holds for a worker, in no order. It takes time in
+// proportion to them.
+func (x *Index) Blocks(worker string) []Hash {
+	w, ok := x.workers[worker]
+	if !ok {
+		return nil
+	}
+	return slices.Collect(maps.Keys(w.blocks))
+}
+
 func (x *Index) worker(name string) *indexWorker {
 	if w, ok := x.workers[name]; ok {
 		return w
 	}
-	w := &indexWorker{blocks: make(map[Hash]*indexEntry)}
+	w := &indexWorker{blocks: make(map[Hash]struct{})}
 	if n := len(x.freeSlots); n > 0 {
 		w.slot, x.freeSlots = x.freeSlots[n-1], x.freeSlots[:n-1]
-		x.names[w.slot] = name
+		x.names[w.slot], x.bySlot[w.slot] = name, w
 	} else {
 		w.slot = len(x.names)
-		x.names = append(x.names, name)
+		x.names, x.bySlot = append(x.names, name), append(x.bySlot, w)
 	}
 	x.workers[name] = w
 	return w
@@ -222,60 +285,130 @@ func (w *indexWorker) keep(e indexEvent) {
 func (x *Index) apply(w *indexWorker, sequence uint64, stored, removed []Hash) {
 	w.sequence = sequence
 	for _, hash := range removed {
-		if e, ok := w.blocks[hash]; ok {
-			x.clear(w, e)
+		if n, ok := x.byHash[hash]; ok && x.holds(w, n) {
+			x.clear(w, n)
 		}
 	}
 	// Parents come first and become the more recently used.
 	for _, hash := range slices.Backward(stored) {
-		e, ok := x.entries[hash]
+		n, ok := x.byHash[hash]
 		if !ok {
-			e = &indexEntry{hash: hash}
-			e.before, e.behind = e, e
-			x.entries[hash] = e
+			n = x.take(hash)
 		}
-		e.workers.set(w.slot)
-		w.blocks[hash] = e
-		x.touch(e)
-		if len(x.entries) > x.maxBlocks {
-			x.forget(x.recent.before)
+		if !x.holds(w, n) {
+			x.hold(w, n)
+			w.blocks[hash] = struct{}{}
+		}
+		x.touch(n)
+		if len(x.byHash) > x.maxBlocks {
+			x.forget(x.entries[recent].before)
 		}
 	}
+}
+
+// take gives a block an entry without a holder, in a ring of its own.
+func (x *Index) take(hash Hash) int32 {
+	n := x.free
+	if n == recent {
+		n = int32(len(x.entries))
+		x.entries = append(x.entries, indexEntry{})
+	} else {
+		x.free = x.entries[n].behind
+	}
+	x.entries[n] = indexEntry{hash: hash, before: n, behind: n, holders: [2]int32{nobody, nobody}}
+	x.byHash[hash] = n
+	return n
+}
+
+// holds says whether a worker holds a block.
+func (x *Index) holds(w *indexWorker, n int32) bool {
+	return x.holders(&x.entries[n], w.slot/64)&(1<<(w.slot%64)) != 0
+}
+
+// hold adds a worker to those that hold a block.
+func (x *Index) hold(w *indexWorker, n int32) {
+	e := &x.entries[n]
+	set := x.shared(e)
+	for i, slot := range e.holders {
+		if set == nil && slot == nobody {
+			e.holders[i] = int32(w.slot)
+			return
+		}
+	}
+	if set == nil {
+		number := int32(len(x.sharing))
+		if last := len(x.unused) - 1; last >= 0 {
+			number, x.unused = x.unused[last], x.unused[:last]
+		} else {
+			x.sharing = append(x.sharing, nil)
+		}
+		set = &x.sharing[number]
+		set.set(int(e.holders[0]))
+		set.set(int(e.holders[1]))
+		e.holders[0] = several - number
+	}
+	set.set(w.slot)
 }
 
 // drop forgets what a worker holds.
 func (x *Index) drop(w *indexWorker) {
 	w.synced = false
-	for _, e := range w.blocks {
-		x.clear(w, e)
+	for hash := range w.blocks {
+		x.clear(w, x.byHash[hash])
 	}
 }
 
 // clear takes one block from one worker.
-func (x *Index) clear(w *indexWorker, e *indexEntry) {
+func (x *Index) clear(w *indexWorker, n int32) {
+	e := &x.entries[n]
 	delete(w.blocks, e.hash)
-	e.workers.unset(w.slot)
-	if e.workers.empty() {
-		x.forget(e)
+	if set := x.shared(e); set != nil {
+		if set.unset(w.slot); set.empty() {
+			x.forget(n)
+		}
+		return
+	}
+	for i, slot := range e.holders {
+		if slot == int32(w.slot) {
+			e.holders[i] = nobody
+		}
+	}
+	if e.holders == [2]int32{nobody, nobody} {
+		x.forget(n)
 	}
 }
 
 // forget takes one block from all workers.
-func (x *Index) forget(e *indexEntry) {
-	for i, word := range e.workers {
-		for ; word != 0; word &= word - 1 {
-			delete(x.workers[x.names[64*i+bits.TrailingZeros64(word)]].blocks, e.hash)
+func (x *Index) forget(n int32) {
+	e := &x.entries[n]
+	if set := x.shared(e); set != nil {
+		for i, word := range *set {
+			for ; word != 0; word &= word - 1 {
+				delete(x.bySlot[64*i+bits.TrailingZeros64(word)].blocks, e.hash)
+			}
+		}
+		*set = (*set)[:0]
+		x.unused = append(x.unused, several-e.holders[0])
+	} else {
+		for _, slot := range e.holders {
+			if slot >= 0 {
+				delete(x.bySlot[slot].blocks, e.hash)
+			}
 		}
 	}
-	e.before.behind, e.behind.before = e.behind, e.before
-	delete(x.entries, e.hash)
+	x.entries[e.before].behind, x.entries[e.behind].before = e.behind, e.before
+	delete(x.byHash, e.hash)
+	*e = indexEntry{behind: x.free}
+	x.free = n
 }
 
 // touch makes an entry the most recently used.
-func (x *Index) touch(e *indexEntry) {
-	e.before.behind, e.behind.before = e.behind, e.before
-	e.before, e.behind = &x.recent, x.recent.behind
-	e.before.behind, e.behind.before = e, e
+func (x *Index) touch(n int32) {
+	e := &x.entries[n]
+	x.entries[e.before].behind, x.entries[e.behind].before = e.behind, e.before
+	first := x.entries[recent].behind
+	e.before, e.behind = recent, first
+	x.entries[recent].behind, x.entries[first].before = n, n
 }
 
 // bitset is a set of small numbers.

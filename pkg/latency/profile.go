@@ -35,6 +35,9 @@ type Profile struct {
 	// least one regime each, UpTo rising.
 	Prefill []Regime `json:"prefill"`
 	Decode  []Regime `json:"decode"`
+	// Mixed is what the single tokens of a step add to the time of its prompts, in regimes
+	// by their number. None: Predict derives it from Prefill and Decode.
+	Mixed []Regime `json:"mixed,omitempty"`
 
 	// Jitter is the spread of real steps of one kind: the standard deviation of
 	// their time over its mean.
@@ -148,22 +151,26 @@ func regimeOf(regimes []Regime, tokens int) Terms {
 	return regimes[len(regimes)-1].Terms
 }
 
-// Predict is the time of a step. A mixed step costs the larger base once, since
-// the weights are read once, and all that grows with the work of both parts.
-// The profile must be valid.
+// Predict is the time of a step. The base of single tokens is mostly the time to read the
+// weights, which a mixed step reads once and while it computes its prompts: it costs the
+// longer of that base and the prompts' whole time, and what grows with the single tokens. A
+// profile that was measured says in Mixed how much that is. The profile must be valid.
 func (p *Profile) Predict(w StepWork) time.Duration {
-	var base, rest float64
-	for _, part := range []struct {
-		regimes []Regime
-		work    Work
-	}{{p.Prefill, w.Prefill}, {p.Decode, w.Decode}} {
-		if part.work.Tokens > 0 {
-			terms := regimeOf(part.regimes, part.work.Tokens)
-			base = max(base, terms.BaseMs)
-			rest += terms.variable(part.work)
+	var ms float64
+	if w.Prefill.Tokens > 0 {
+		terms := regimeOf(p.Prefill, w.Prefill.Tokens)
+		ms = terms.BaseMs + terms.variable(w.Prefill)
+	}
+	if w.Decode.Tokens > 0 {
+		terms := regimeOf(p.Decode, w.Decode.Tokens)
+		if w.Prefill.Tokens > 0 && len(p.Mixed) > 0 {
+			added := regimeOf(p.Mixed, w.Decode.Tokens)
+			ms = max(ms+added.BaseMs+added.variable(w.Decode), terms.BaseMs+terms.variable(w.Decode))
+		} else {
+			ms = max(ms, terms.BaseMs) + terms.variable(w.Decode)
 		}
 	}
-	return milliseconds(base + rest)
+	return milliseconds(ms)
 }
 
 // maxStepMs bounds what a step may take: a day.
@@ -207,6 +214,11 @@ func (p *Profile) Validate() error {
 	}{{"prefill", p.Prefill}, {"decode", p.Decode}} {
 		if err := validateRegimes(phase.regimes); err != nil {
 			return fmt.Errorf("%s%w", phase.name, err)
+		}
+	}
+	if len(p.Mixed) > 0 {
+		if err := validateRegimes(p.Mixed); err != nil {
+			return fmt.Errorf("mixed%w", err)
 		}
 	}
 	if l := p.Limits; l != nil && !(finite(l.FLOPsPerSecond) && finite(l.ReadBytesPerSecond)) {

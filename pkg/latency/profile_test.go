@@ -46,7 +46,8 @@ func TestPredict(t *testing.T) {
 		{"one token", []sequence{{99, 1, true}}, 8 + 0.25 + 1},
 		{"a batch at the end of its regime", []sequence{{9, 1, true}, {9, 1, true}, {9, 1, true}, {9, 1, true}, {9, 1, true}, {9, 1, true}, {9, 1, true}, {9, 1, true}}, 8 + 2 + 0.8},
 		{"one more", []sequence{{9, 1, true}, {9, 1, true}, {9, 1, true}, {9, 1, true}, {9, 1, true}, {9, 1, true}, {9, 1, true}, {9, 1, true}, {9, 1, true}}, 2 + 9},
-		{"mixed: the larger base once", []sequence{{0, 100, false}, {99, 1, true}}, 10 + 50 + 10 + 0.25 + 1},
+		{"mixed: a long prompt hides the reading of the weights", []sequence{{0, 100, false}, {99, 1, true}}, 10 + 50 + 10 + 0.25 + 1},
+		{"mixed: a prompt of one token, two single tokens", []sequence{{0, 1, false}, {9, 1, true}, {9, 1, true}}, 10.501 + 0.5 + 0.2},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var w latency.StepWork
@@ -61,6 +62,45 @@ func TestPredict(t *testing.T) {
 				t.Errorf("Empty is %v", w.Empty())
 			}
 		})
+	}
+}
+
+// TestShortPromptBesideDecode: while the weights are read, a short prompt is free.
+func TestShortPromptBesideDecode(t *testing.T) {
+	terms := func(base, token float64) []latency.Regime {
+		return []latency.Regime{{Terms: latency.Terms{BaseMs: base, PerTokenMs: token}}}
+	}
+	p := &latency.Profile{Version: latency.ProfileVersion, Prefill: terms(1, 0.1), Decode: terms(8, 0.5)}
+	for tokens, want := range map[int]time.Duration{10: 9 * time.Millisecond, 70: 9 * time.Millisecond, 100: 12 * time.Millisecond} {
+		var w latency.StepWork
+		w.Add(0, tokens, false)
+		w.Add(9, 1, true)
+		w.Add(9, 1, true)
+		if got := p.Predict(w); got != want {
+			t.Errorf("%d tokens: %v, want %v", tokens, got, want)
+		}
+	}
+}
+
+// TestMixed: where it was measured what single tokens add, that counts; they are never
+// faster than without the prompt.
+func TestMixed(t *testing.T) {
+	terms := func(base, token float64) []latency.Regime {
+		return []latency.Regime{{Terms: latency.Terms{BaseMs: base, PerTokenMs: token}}}
+	}
+	p := &latency.Profile{Version: latency.ProfileVersion, Prefill: terms(1, 0.1), Decode: terms(8, 0.5), Mixed: terms(2, 0.25)}
+	for tokens, want := range map[int]time.Duration{10: 9 * time.Millisecond, 100: 13500 * time.Microsecond} {
+		var w latency.StepWork
+		w.Add(0, tokens, false)
+		w.Add(9, 1, true)
+		w.Add(9, 1, true)
+		if got := p.Predict(w); got != want {
+			t.Errorf("%d tokens: %v, want %v", tokens, got, want)
+		}
+	}
+	p.Mixed[0].PerTokenMs = -1
+	if err := p.Validate(); err == nil || !strings.Contains(err.Error(), "mixed[0].per_token_ms") {
+		t.Errorf("%v", err)
 	}
 }
 

@@ -24,9 +24,10 @@ func (m Model) Predict(tokens, context int) time.Duration {
 type StepTime struct {
 	samples uint64
 	// Weighted sums over the steps of x·xᵀ and x·ms with x = (1, tokens, context).
-	xx    matrix
-	xy    vector
-	model Model
+	xx     matrix
+	xy     vector
+	model  Model // as of fitted samples: nobody may ask before the next step
+	fitted uint64
 }
 
 // maxForget is the weight of a step relative to the one after it: about the last
@@ -60,10 +61,12 @@ func (s *StepTime) Observe(tokens, context int, d time.Duration) {
 	x := [3]float64{1, float64(tokens), float64(context)}
 	ms := float64(d) / float64(time.Millisecond)
 	if s.samples > trusted {
-		mean := s.xy[0] / s.xx[0][0]
-		expected := s.model.BaseMs + s.model.PerTokenMs*x[1] + s.model.PerContextTokenMs*x[2]
-		if limit := outlier * max(mean, expected); limit > 0 {
-			ms = min(ms, limit)
+		if mean := s.xy[0] / s.xx[0][0]; ms > outlier*mean { // else no limit is below it
+			model := s.Model()
+			expected := model.BaseMs + model.PerTokenMs*x[1] + model.PerContextTokenMs*x[2]
+			if limit := outlier * max(mean, expected); limit > 0 {
+				ms = min(ms, limit)
+			}
 		}
 	}
 	for i := range x {
@@ -72,9 +75,17 @@ func (s *StepTime) Observe(tokens, context int, d time.Duration) {
 		}
 		s.xy[i] = old*s.xy[i] + x[i]*ms
 	}
-	c := nonNegativeLeastSquares(len(x), s.xx, s.xy)
-	s.model = Model{BaseMs: c[0], PerTokenMs: c[1], PerContextTokenMs: c[2], Samples: s.samples}
 }
 
 // Model is the best fit so far.
-func (s *StepTime) Model() Model { return s.model }
+func (s *StepTime) Model() Model {
+	if s.fitted < s.samples {
+		c := nonNegativeLeastSquares(3, s.xx, s.xy)
+		s.model = Model{BaseMs: c[0], PerTokenMs: c[1], PerContextTokenMs: c[2], Samples: s.samples}
+		s.fitted = s.samples
+	}
+	return s.model
+}
+
+// Samples is the number of steps that it was shown.
+func (s *StepTime) Samples() uint64 { return s.samples }

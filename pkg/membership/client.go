@@ -59,10 +59,17 @@ func (cfg Config) Validate() error {
 	if len(cfg.Endpoints) == 0 {
 		return errors.New("no etcd endpoint is configured: give at least one, such as http://127.0.0.1:2379")
 	}
+	if err := cfg.validateEndpoints(); err != nil {
+		return fmt.Errorf("etcd endpoint %w", err)
+	}
+	return nil
+}
+
+func (cfg Config) validateEndpoints() error {
 	for _, endpoint := range cfg.Endpoints {
 		parsed, err := url.Parse(endpoint)
 		if err != nil || parsed.Host == "" || parsed.Scheme != "http" && parsed.Scheme != "https" {
-			return fmt.Errorf("etcd endpoint %q is not a URL such as http://127.0.0.1:2379", endpoint)
+			return fmt.Errorf("%q is not a URL such as http://127.0.0.1:2379", endpoint)
 		}
 	}
 	return nil
@@ -94,6 +101,8 @@ type Client struct {
 
 	life          context.Context // ends with Close
 	end           context.CancelFunc
+	there         context.Context // ends with Abandon
+	abandon       context.CancelFunc
 	registrations sync.WaitGroup
 	waited        atomic.Int64 // when it was last said that etcd does not answer yet
 }
@@ -136,7 +145,7 @@ const (
 )
 
 // Await waits until etcd answers. The error, once ctx has ended, is one line that
-// names the endpoints and says what to do.
+// names the endpoints.
 func (c *Client) Await(ctx context.Context) error {
 	for {
 		err := c.bounded(ctx, func(ctx context.Context) error {
@@ -149,7 +158,7 @@ func (c *Client) Await(ctx context.Context) error {
 		now := time.Now().UnixNano()
 		c.waited.CompareAndSwap(0, now-int64(sayWaitingEvery-sayWaitingAfter))
 		if said := c.waited.Load(); now-said >= int64(sayWaitingEvery) && c.waited.CompareAndSwap(said, now) {
-			c.log.Warn("etcd does not answer yet: trying again", slog.Any("endpoints", c.cfg.Endpoints), slog.Any("error", err))
+			c.log.Warn("etcd does not answer yet: trying again", slog.Any("error", unreachable(c.cfg, err)))
 		}
 		if !sleep(ctx, c.cfg.RetryWait) {
 			return unreachable(c.cfg, err)
@@ -158,8 +167,11 @@ func (c *Client) Await(ctx context.Context) error {
 }
 
 func unreachable(cfg Config, err error) error {
-	reason := strings.Join(strings.Fields(err.Error()), " ")
-	return fmt.Errorf("etcd does not answer at %s: start it or correct the address: %s", strings.Join(cfg.Endpoints, ", "), reason)
+	at := strings.Join(cfg.Endpoints, ", ")
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("cannot reach etcd at %s", at)
+	}
+	return fmt.Errorf("cannot use the etcd at %s: %s", at, strings.Join(strings.Fields(err.Error()), " "))
 }
 
 // New makes a client on a store and leases, which a test may provide. The caller
@@ -167,13 +179,23 @@ func unreachable(cfg Config, err error) error {
 func New(store Store, leases Leases, cfg Config, log *slog.Logger) *Client {
 	c := &Client{cfg: cfg.withDefaults(), log: log, store: store, leases: leases, closer: func() error { return nil }}
 	c.life, c.end = context.WithCancel(context.Background())
+	c.there, c.abandon = context.WithCancel(context.Background())
 	return c
 }
+
+// errAbandoned is the error of all requests after Abandon.
+var errAbandoned = errors.New("etcd is gone")
+
+// Abandon says that etcd does not come back, and that people know: the client does not ask it
+// any more, nor says that it does not answer. Watches keep their last view, and registrations
+// close without an error.
+func (c *Client) Abandon() { c.abandon() }
 
 // Close ends registrations that are still open, without removing their records,
 // and the connection to etcd. Watches must have ended.
 func (c *Client) Close() error {
 	c.end()
+	defer c.abandon()
 	c.registrations.Wait()
 	return c.closer()
 }
@@ -191,8 +213,11 @@ func (c *Client) SetPolicy(ctx context.Context, policy *controlv1.Policy) error 
 		_, err := c.store.Put(ctx, policyKey, value, 0, AnyRevision)
 		return err
 	})
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		return errors.New("etcd does not answer: try again once it does")
+	}
 	if err != nil {
-		return fmt.Errorf("set policy: %w: try again once etcd answers", err)
+		return fmt.Errorf("set policy: %w", err)
 	}
 	return nil
 }
@@ -201,7 +226,11 @@ func (c *Client) SetPolicy(ctx context.Context, policy *controlv1.Policy) error 
 func (c *Client) bounded(ctx context.Context, request func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.RequestTimeout)
 	defer cancel()
-	return request(ctx)
+	defer context.AfterFunc(c.there, cancel)()
+	if err := request(ctx); c.there.Err() == nil {
+		return err
+	}
+	return errAbandoned
 }
 
 // sleep waits and says whether ctx is still alive.

@@ -111,7 +111,7 @@ func (e *etcd) List(ctx context.Context, prefix string) (Listing, error) {
 func (e *etcd) Summary(ctx context.Context, prefix string) (Summary, error) {
 	response, err := e.client.Get(ctx, prefix, append(clientv3.WithLastRev(), clientv3.WithPrefix(), clientv3.WithKeysOnly())...)
 	if err != nil {
-		return Summary{}, fmt.Errorf("count the keys of %s: %w", prefix, err)
+		return Summary{}, fmt.Errorf("read %s: %w", prefix, err)
 	}
 	summary := Summary{Count: int(response.Count), Revision: response.Header.GetRevision()}
 	if len(response.Kvs) > 0 {

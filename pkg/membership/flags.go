@@ -15,8 +15,11 @@ func (cfg *Config) RegisterFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&cfg.LeaseTTL, "lease-ttl", DefaultLeaseTTL, "how long etcd keeps a worker's record without hearing of it")
 }
 
-// ValidateFlags checks what a flag sets that may not be left out, as in Config: the lease.
+// ValidateFlags checks what flags set. Without endpoints `up` embeds an etcd.
 func (cfg *Config) ValidateFlags() error {
+	if err := cfg.validateEndpoints(); err != nil {
+		return fmt.Errorf("--etcd: %w", err)
+	}
 	if cfg.LeaseTTL < time.Second {
 		return fmt.Errorf("--lease-ttl: %v is under 1s", cfg.LeaseTTL)
 	}

@@ -110,6 +110,16 @@ func (l *LastView) missing() string {
 	return "none is in " + l.cfg.File + ", and no other router answers over NATS"
 }
 
+// Old is how old the last view is that is in use since etcd has not answered yet; false: none is.
+func (l *LastView) Old() (age time.Duration, old bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.view.Source == SourceEtcd {
+		return 0, false
+	}
+	return time.Since(l.view.AsOf), true
+}
+
 // find looks for a last view, once there is none yet, and says whether there is one.
 func (l *LastView) find(ctx context.Context) bool {
 	l.recall.Lock()

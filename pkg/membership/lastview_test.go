@@ -212,6 +212,9 @@ func TestLastViewIsTheNewest(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
+				if _, old := r.Old(); !old {
+					t.Error("it does not say that its view is old")
+				}
 				r.run()
 				b.pass(3 * time.Second)
 				if len(r.view.Workers) != 1 || r.view.Workers[0].GetEpoch() != test.want || r.view.Source != test.source || r.view.Live {
@@ -255,6 +258,9 @@ func TestLastViewIsFoundLater(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		p := &peers{}
 		r := b.router(membership.LastViewConfig{Peers: p})
+		if _, old := r.Old(); old {
+			t.Error("it takes no view for an old one")
+		}
 		if err := r.Await(t.Context()); err != nil || p.asked != 0 {
 			t.Fatalf("%v, asked %d times", err, p.asked)
 		}

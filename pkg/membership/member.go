@@ -83,14 +83,14 @@ type drain struct {
 }
 
 const (
-	// departDelay is for how long at least the record says that the worker drains
+	// DepartDelay is for how long at least the record says that the worker drains
 	// before it is removed: long enough that routers see it, who keep a worker that
 	// etcd merely lost.
-	departDelay = time.Second
+	DepartDelay = time.Second
 	// departTimeout bounds how long removing the record may take.
 	departTimeout = 2 * time.Second
 	// LeaveTimeout is how long a worker may take to leave once it is idle.
-	LeaveTimeout = departDelay + departTimeout
+	LeaveTimeout = DepartDelay + departTimeout
 )
 
 // ErrEnds is a drain that cannot be taken back, since the worker ends.
@@ -249,7 +249,7 @@ func (m *Member) Drain(ctx context.Context, cleanup time.Duration) {
 // Run removes the record each time that the worker has drained, until ctx ends.
 func (m *Member) Run(ctx context.Context) {
 	m.whenDrained(ctx, func(ctx context.Context, d *drain) {
-		seen := time.NewTimer(departDelay - time.Since(d.began))
+		seen := time.NewTimer(DepartDelay - time.Since(d.began))
 		defer seen.Stop()
 		select {
 		case <-seen.C:

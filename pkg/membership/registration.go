@@ -117,7 +117,7 @@ func (r *Registration) Close(ctx context.Context) error {
 	err := r.client.bounded(ctx, func(ctx context.Context) error {
 		return r.client.leases.Revoke(ctx, lease)
 	})
-	if err != nil {
+	if err != nil && !errors.Is(err, errAbandoned) {
 		return fmt.Errorf("remove %s: %w: it expires by itself within %s", r.key, err, r.client.cfg.LeaseTTL)
 	}
 	r.lease = 0
@@ -154,6 +154,9 @@ func (r *Registration) markStale() { r.revision = 0 }
 
 // keep does what is due and returns how long it then has time.
 func (r *Registration) keep(ctx context.Context) (time.Duration, error) {
+	if r.client.there.Err() != nil {
+		return 0, errAbandoned
+	}
 	if r.lease != 0 && time.Until(r.expires) <= 0 {
 		// etcd may have kept it, if it was away too; but it promised nothing.
 		r.log.Warn("lease ran out: registering again", slog.String("key", r.key))
@@ -268,7 +271,7 @@ func (r *Registration) yield(otherEpoch uint64) {
 
 // failed logs the first of a row of failures.
 func (r *Registration) failed(err error) {
-	if r.failing {
+	if r.failing || errors.Is(err, errAbandoned) {
 		return
 	}
 	r.failing = true

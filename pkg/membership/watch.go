@@ -176,7 +176,9 @@ func (s *following) absent(err error) {
 	if errors.Is(err, errListAgain) || !s.told.IsZero() && !s.live {
 		return
 	}
-	s.client.log.Warn("etcd does not answer: keeping the last view until it does", slog.String("prefix", s.prefix), slog.Any("error", err))
+	if !errors.Is(err, errAbandoned) {
+		s.client.log.Warn("etcd does not answer: keeping the last view until it does", slog.String("prefix", s.prefix), slog.Any("error", err))
+	}
 	s.tell(false)
 }
 

@@ -68,6 +68,9 @@ func OpenContext(ctx context.Context, dir string, opts Options) (*Model, error) 
 	return m, nil
 }
 
+// ReadConfig reads the configuration alone: dir needs no weights. Digest stays empty.
+func ReadConfig(dir string) (Spec, error) { return readSpec(dir, Options{}) }
+
 // LoadSpec checks configuration and headers like Open, but reads no weights:
 // Digest stays empty.
 func LoadSpec(dir string, opts Options) (Spec, error) {

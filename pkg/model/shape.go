@@ -92,8 +92,27 @@ func Preset(name string) (Shape, error) {
 func (s Shape) bos() int { return s.VocabSize - 2 }
 func (s Shape) eos() int { return s.VocabSize - 1 }
 
+// Spec is the specification of a model of this shape; it has no Digest.
+func (s Shape) Spec() (Spec, error) {
+	_, spec, err := s.read()
+	spec.Name = s.Name
+	return spec, err
+}
+
 // config is the config.json of the shape, and what this package reads it as.
 func (s Shape) config() ([]byte, Spec, error) {
+	data, spec, err := s.read()
+	if err != nil {
+		return nil, Spec{}, err
+	}
+	if lowest, highest := 256+2, 256+2+maxSynthMerges; s.VocabSize < lowest || s.VocabSize > highest {
+		return nil, Spec{}, fmt.Errorf("shape %s: a vocabulary of %d tokens: the synthetic tokenizer needs between %d and %d", s.Name, s.VocabSize, lowest, highest)
+	}
+	return append(data, '\n'), spec, nil
+}
+
+// read is config without what only weights need.
+func (s Shape) read() ([]byte, Spec, error) {
 	write := s.plainConfig
 	if s.Architecture != "" {
 		write = s.familyConfig
@@ -109,10 +128,7 @@ func (s Shape) config() ([]byte, Spec, error) {
 	if spec.ContextTokens != s.ContextTokens {
 		return nil, Spec{}, fmt.Errorf("shape %s: the context is %d tokens, but its RoPE scaling gives %d", s.Name, s.ContextTokens, spec.ContextTokens)
 	}
-	if lowest, highest := 256+2, 256+2+maxSynthMerges; s.VocabSize < lowest || s.VocabSize > highest {
-		return nil, Spec{}, fmt.Errorf("shape %s: a vocabulary of %d tokens: the synthetic tokenizer needs between %d and %d", s.Name, s.VocabSize, lowest, highest)
-	}
-	return append(data, '\n'), spec, nil
+	return data, spec, nil
 }
 
 // plainConfig is a Llama without anything special. Its bytes stay as they are.

@@ -12,7 +12,6 @@ import (
 
 	middleware "github.com/grpc-ecosystem/go-grpc-middleware/v2"
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors"
-	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/logging"
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/recovery"
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/selector"
 	"golang.org/x/time/rate"
@@ -32,13 +31,7 @@ const pushbackKey = "grpc-retry-pushback-ms"
 func (s *Server) chains(cfg ServerConfig) ([]grpc.UnaryServerInterceptor, []grpc.StreamServerInterceptor) {
 	metrics := newMetrics(cfg.Registerer, "server")
 	logger := cfg.Logger.With(slog.String("server", cfg.Name))
-	lines := logAdapter(logger)
-	logOptions := []logging.Option{
-		logging.WithLogOnEvents(logging.FinishCall),
-		logging.WithLevels(serverLevel),
-		logging.WithCodes(codeOf),
-		logging.WithFieldsFromContext(requestFields),
-	}
+	lines := logCalls(logger, serverLevel)
 	business := selector.MatchFunc(func(_ context.Context, call interceptors.CallMeta) bool {
 		return !isInfrastructure(call.FullMethod())
 	})
@@ -53,7 +46,7 @@ func (s *Server) chains(cfg ServerConfig) ([]grpc.UnaryServerInterceptor, []grpc
 	unary := []grpc.UnaryServerInterceptor{
 		contextUnaryServer,
 		metrics.unaryServer(cfg.Name),
-		selector.UnaryServerInterceptor(logging.UnaryServerInterceptor(lines, logOptions...), logged),
+		selector.UnaryServerInterceptor(interceptors.UnaryServerInterceptor(lines), logged),
 		recovery.UnaryServerInterceptor(recovered),
 		pushbackUnaryServer,
 		endedUnaryServer,
@@ -61,7 +54,7 @@ func (s *Server) chains(cfg ServerConfig) ([]grpc.UnaryServerInterceptor, []grpc
 	stream := []grpc.StreamServerInterceptor{
 		contextStreamServer,
 		metrics.streamServer(cfg.Name),
-		selector.StreamServerInterceptor(logging.StreamServerInterceptor(lines, logOptions...), logged),
+		selector.StreamServerInterceptor(interceptors.StreamServerInterceptor(lines), logged),
 		recovery.StreamServerInterceptor(recovered),
 		s.decoder.streamServer,
 		pushbackStreamServer,
@@ -81,34 +74,6 @@ func (s *Server) chains(cfg ServerConfig) ([]grpc.UnaryServerInterceptor, []grpc
 		unary = append(unary, timeoutUnaryServer(cfg.UnaryTimeout))
 	}
 	return unary, stream
-}
-
-// logAdapter makes the middleware's lines those of slog.
-func logAdapter(logger *slog.Logger) logging.Logger {
-	return logging.LoggerFunc(func(ctx context.Context, level logging.Level, message string, fields ...any) {
-		logger.Log(ctx, slog.Level(level), message, fields...)
-	})
-}
-
-func requestFields(ctx context.Context) logging.Fields {
-	if id := RequestID(ctx); id != "" {
-		return logging.Fields{"request_id", id}
-	}
-	return nil
-}
-
-// serverLevel is debug for what went well, info for what callers did or should
-// know, warn for what the service lacks, error for what is wrong with it.
-func serverLevel(code codes.Code) logging.Level {
-	switch code {
-	case codes.OK:
-		return logging.LevelDebug
-	case codes.Unavailable, codes.Aborted:
-		return logging.LevelWarn
-	case codes.Unknown, codes.Internal, codes.DataLoss:
-		return logging.LevelError
-	}
-	return logging.LevelInfo
 }
 
 // check decides whether a call goes on, and with which context.

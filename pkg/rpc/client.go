@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors"
-	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/logging"
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/retry"
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/selector"
 	"github.com/prometheus/client_golang/prometheus"
@@ -155,13 +154,7 @@ func (cfg ClientConfig) withDefaults() ClientConfig {
 // of the package comment.
 func clientChains(cfg ClientConfig) ([]grpc.UnaryClientInterceptor, []grpc.StreamClientInterceptor) {
 	metrics := newMetrics(cfg.Registerer, "client")
-	lines := logAdapter(cfg.Logger.With(slog.String("client", cfg.Name)))
-	logOptions := []logging.Option{
-		logging.WithLogOnEvents(logging.FinishCall),
-		logging.WithLevels(func(codes.Code) logging.Level { return logging.LevelDebug }),
-		logging.WithCodes(codeOf),
-		logging.WithFieldsFromContext(requestFields),
-	}
+	lines := logCalls(cfg.Logger.With(slog.String("client", cfg.Name)), func(codes.Code) slog.Level { return slog.LevelDebug })
 	business := selector.MatchFunc(func(_ context.Context, call interceptors.CallMeta) bool {
 		return !isInfrastructure(call.FullMethod())
 	})
@@ -169,7 +162,7 @@ func clientChains(cfg ClientConfig) ([]grpc.UnaryClientInterceptor, []grpc.Strea
 	unary := []grpc.UnaryClientInterceptor{
 		contextUnaryClient,
 		metrics.unaryClient(cfg.Name),
-		selector.UnaryClientInterceptor(logging.UnaryClientInterceptor(lines, logOptions...), business),
+		selector.UnaryClientInterceptor(interceptors.UnaryClientInterceptor(lines), business),
 	}
 	if cfg.UnaryTimeout > 0 {
 		unary = append(unary, timeoutUnaryClient(cfg.UnaryTimeout))
@@ -187,7 +180,7 @@ func clientChains(cfg ClientConfig) ([]grpc.UnaryClientInterceptor, []grpc.Strea
 	return unary, []grpc.StreamClientInterceptor{
 		contextStreamClient,
 		metrics.streamClient(cfg.Name),
-		selector.StreamClientInterceptor(logging.StreamClientInterceptor(lines, logOptions...), business),
+		selector.StreamClientInterceptor(interceptors.StreamClientInterceptor(lines), business),
 	}
 }
 

@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"time"
@@ -23,7 +24,14 @@ type meteredAuth struct {
 	conn *meteredConn
 }
 
-var errConnections = errors.New("too many connections: --router-max-connections allows no more")
+var (
+	errConnections = errors.New("too many connections: --router-max-connections allows no more")
+	errNotHTTP2    = errors.New("the client does not speak HTTP/2")
+)
+
+// prefacePrefix is how every HTTP/2 client begins (RFC 9113, section 3.4), and no request
+// of HTTP/1.
+const prefacePrefix = "PRI "
 
 // ServerHandshake shakes hands and begins to meter.
 func (m meteredCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
@@ -36,12 +44,28 @@ func (m meteredCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials
 		refuse(conn)
 		return nil, nil, errConnections
 	}
+	if begins, err := metered.buffered.Peek(len(prefacePrefix)); err == nil && string(begins) != prefacePrefix {
+		explain(conn)
+		_ = metered.Close()
+		return nil, nil, errNotHTTP2
+	}
 	return metered, meteredAuth{AuthInfo: auth, conn: metered}, nil
 }
 
 // Clone copies the credentials, which have no state of their own.
 func (m meteredCredentials) Clone() credentials.TransportCredentials {
 	return meteredCredentials{TransportCredentials: m.TransportCredentials.Clone(), limiter: m.limiter}
+}
+
+// explain answers a client that speaks HTTP/1, such as a browser or curl.
+func explain(conn net.Conn) {
+	const text = "This port speaks gRPC. The HTTP API has a port of its own, which --http sets: by default http://127.0.0.1:8080.\n"
+	if conn.SetDeadline(time.Now().Add(time.Second)) != nil {
+		return
+	}
+	if _, err := fmt.Fprintf(conn, "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s", len(text), text); err == nil {
+		linger(conn)
+	}
 }
 
 // refuse tells a client why its connection is closed, in HTTP/2's own words: clients
@@ -54,8 +78,13 @@ func refuse(conn net.Conn) {
 	if framer.WriteSettings() != nil || framer.WriteGoAway(0, http2.ErrCodeEnhanceYourCalm, []byte(errConnections.Error())) != nil {
 		return
 	}
+	linger(conn)
+}
+
+// linger lets the client read what was said before its connection is closed: a close
+// before all was read would reset the connection.
+func linger(conn net.Conn) {
 	if half, ok := conn.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil {
-		// A close before all was read would reset the connection, and lose what was said.
 		_, _ = io.CopyN(io.Discard, conn, readBufferBytes)
 	}
 }

@@ -114,7 +114,7 @@ func TestUndecodableRequests(t *testing.T) {
 			}
 		})
 	}
-	if got := strings.Count(output.String(), "grpc.code=InvalidArgument"); got != 10 {
+	if got := strings.Count(output.String(), "code=InvalidArgument"); got != 10 {
 		t.Errorf("%d refused requests were logged, want 10:\n%s", got, output)
 	}
 }

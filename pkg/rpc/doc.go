@@ -12,7 +12,7 @@
 //  1. context: x-request-id goes into the context, so that all below log it, and
 //     so does the span that W3C's traceparent names, if there is one;
 //  2. metrics: count and time every call, whatever becomes of it;
-//  3. logging: one line when a call ends; none for health and reflection, nor
+//  3. logging: one short line when a call ends; none for health and reflection, nor
 //     for methods that log for themselves;
 //  4. recovery: a panic below becomes INTERNAL, so that 2 and 3 see its status,
 //     and its stack is logged;

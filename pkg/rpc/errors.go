@@ -76,6 +76,20 @@ func AnsweredHTTP(err error) bool {
 	return s.Code() == codes.Unavailable && strings.Contains(s.Message(), "looked like an HTTP/1.1 header")
 }
 
+// DialProblem is why a call found no connection, for people, such as "connection refused";
+// empty if that is not why it failed.
+func DialProblem(err error) string {
+	_, problem, is := strings.Cut(status.Convert(err).Message(), "Error while dialing: ")
+	switch {
+	case !is:
+		return ""
+	case strings.Contains(problem, ": lookup "):
+		return "the name does not resolve"
+	}
+	parts := strings.Split(strings.TrimSuffix(problem, `"`), ": ") // dial tcp ADDRESS: connect: PROBLEM
+	return parts[len(parts)-1]
+}
+
 // RetryAfter is how long the error asks to wait before another try, and whether
 // it does.
 func RetryAfter(err error) (time.Duration, bool) {

@@ -13,6 +13,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"google.golang.org/grpc/codes"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 )
 
@@ -49,6 +50,36 @@ func TestErrors(t *testing.T) {
 	}
 }
 
+// A call that finds no connection says why in words for people.
+func TestDialProblem(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		want string
+	}{
+		{nil, ""},
+		{status.Error(codes.Unavailable, "the worker is leaving"), ""},
+		{callTo(t, "127.0.0.1:1"), "connection refused"},
+		{callTo(t, "no-host.invalid:1"), "the name does not resolve"},
+		{callTo(t, "unix:///no/such/socket"), "no such file or directory"},
+	} {
+		if got := rpc.DialProblem(c.err); got != c.want {
+			t.Errorf("%v: got %q, want %q", c.err, got, c.want)
+		}
+	}
+}
+
+// callTo is the error of a call to an address where nobody listens.
+func callTo(t *testing.T, address string) error {
+	t.Helper()
+	conn, err := rpc.Dial(address, rpc.ClientConfig{Name: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_, err = healthv1.NewHealthClient(conn).Check(t.Context(), &healthv1.HealthCheckRequest{})
+	return err
+}
+
 func TestListenExplains(t *testing.T) {
 	taken, err := rpc.Listen("127.0.0.1:0")
 	if err != nil {
@@ -73,6 +104,8 @@ func TestListenExplains(t *testing.T) {
 		"unix://relative":                              "absolute",
 		"unix:///" + strings.Repeat("x", 200):          "107",
 		"7070":                                         "host:port",
+		"127.0.0.1:99999":                              `"99999" is not a port: choose`,
+		"no-such-host.invalid:0":                       `cannot find the host "no-such-host.invalid": choose`,
 		"203.0.113.1:0":                                "does not have that address",
 		"unix://" + filepath.Join(file, "deep"):        "listen on",
 		"unix://" + filepath.Join(folder, "none", "s"): "mkdir -p " + filepath.Join(folder, "none") + ")",

@@ -3,6 +3,8 @@ package rpc_test
 import (
 	"context"
 	"fmt"
+	"io"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -362,4 +364,27 @@ func TestConnectionsAreBounded(t *testing.T) {
 		default:
 		}
 	}
+}
+
+// A browser or curl that is pointed at the gRPC port is told where to go.
+func TestHTTP1GetsWords(t *testing.T) {
+	_, address, registry := limited(t, &inference{}, rpc.Limits{ReceiveBytes: messageMost, SendBytes: messageMost, Connections: 4})
+	_, hostport, _ := strings.Cut(address, ":///")
+	for _, method := range []string{http.MethodGet, http.MethodPost} {
+		request, err := http.NewRequestWithContext(t.Context(), method, "http://"+hostport+"/v1/models", strings.NewReader("{}"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(response.Body)
+		_ = response.Body.Close()
+		if err != nil || response.StatusCode != http.StatusBadRequest || !strings.Contains(string(text), "speaks gRPC") || !strings.Contains(string(text), "--http") {
+			t.Errorf("%s: %d %q %v", method, response.StatusCode, text, err)
+		}
+	}
+	// Its connection does not count any more; only the good client's may.
+	eventually(func() bool { return gauge(t, registry, "tandem_rpc_connections") <= 1 })
 }

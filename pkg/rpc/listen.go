@@ -25,8 +25,12 @@ func Listen(address string) (net.Listener, error) {
 	if path, ok := strings.CutPrefix(address, api.UnixScheme); ok {
 		return listenUnix(address, path)
 	}
-	if _, _, err := net.SplitHostPort(address); err != nil {
+	_, port, err := net.SplitHostPort(address)
+	if err != nil {
 		return nil, fmt.Errorf("listen on %q: give host:port or unix:///path", address)
+	}
+	if _, err := net.LookupPort("tcp", port); err != nil {
+		return nil, explained{fmt.Sprintf("listen on %s: %q is not a port: choose one from 0 (any that is free) to 65535", address, port), err}
 	}
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
@@ -84,6 +88,9 @@ func explainListen(address string, err error) error {
 		return explained{fmt.Sprintf("listen on %s: its folder does not exist: create it first (mkdir -p %s), or choose another path", address, filepath.Dir(strings.TrimPrefix(address, api.UnixScheme))), err}
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		return explained{fmt.Sprintf("listen on %s: this machine does not have that address: choose one of its own, or 0.0.0.0", address), err}
+	}
+	if unknown, is := errors.AsType[*net.DNSError](err); is {
+		return explained{fmt.Sprintf("listen on %s: cannot find the host %q: choose an address of this machine, or 0.0.0.0", address, unknown.Name), err}
 	}
 	return fmt.Errorf("listen on %s: %w", address, err)
 }

@@ -54,12 +54,13 @@ func ValidRequestID(id string) bool {
 	return true
 }
 
-// incomingRequestID moves the caller's id into the context.
+// incomingRequestID moves the caller's id into the context, or a new one if there is none.
 func incomingRequestID(ctx context.Context) context.Context {
-	if values := metadata.ValueFromIncomingContext(ctx, api.HeaderRequestID); len(values) > 0 {
-		return WithRequestID(ctx, values[0])
+	id := NewID()
+	if values := metadata.ValueFromIncomingContext(ctx, api.HeaderRequestID); len(values) > 0 && ValidRequestID(values[0]) {
+		id = values[0]
 	}
-	return ctx
+	return WithRequestID(ctx, id)
 }
 
 func contextUnaryServer(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {

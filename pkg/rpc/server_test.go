@@ -128,7 +128,7 @@ func TestPanicIsInternal(t *testing.T) {
 			t.Errorf("stream: got %v", err)
 		}
 	}
-	for _, want := range []string{"panic=boom", "panic=bang", "TestPanicIsInternal", "request_id=request-17", "level=ERROR", "grpc.code=Internal"} {
+	for _, want := range []string{"panic=boom", "panic=bang", "TestPanicIsInternal", "request_id=request-17", "level=ERROR", "code=Internal"} {
 		if !strings.Contains(output.String(), want) {
 			t.Errorf("the log does not have %q", want)
 		}
@@ -176,7 +176,7 @@ func TestRequestIDTravels(t *testing.T) {
 		name, want string
 		ctx        context.Context
 	}{
-		{"none", "", t.Context()},
+		{"none", "", t.Context()}, // it gets one
 		{"from the context", "abc-1", rpc.WithRequestID(t.Context(), "abc-1")},
 		{"from metadata", "xyz", metadata.AppendToOutgoingContext(rpc.WithRequestID(t.Context(), "abc"), api.HeaderRequestID, "xyz")},
 		{"too long", "", metadata.AppendToOutgoingContext(t.Context(), api.HeaderRequestID, strings.Repeat("a", 129))},
@@ -185,7 +185,7 @@ func TestRequestIDTravels(t *testing.T) {
 		if _, err := client.Tokenize(test.ctx, &inferencev1.TokenizeRequest{}); err != nil {
 			t.Fatal(err)
 		}
-		if got := <-seen; got != test.want {
+		if got := <-seen; got != test.want && (test.want != "" || !rpc.ValidRequestID(got)) {
 			t.Errorf("%s: got %q, want %q", test.name, got, test.want)
 		}
 	}
@@ -442,6 +442,32 @@ func TestTwoServersShareARegistry(t *testing.T) {
 	for _, name := range []string{"prefill", "decode"} {
 		if got := counter(t, registry, "tandem_rpc_server_calls_total", map[string]string{"server": name, "code": "OK"}); got != 1 {
 			t.Errorf("%s counted %v calls, want 1", name, got)
+		}
+	}
+}
+
+// A call makes one short line: what failed, why, and for which request, at the level of who
+// caused it.
+func TestCallsAreLogged(t *testing.T) {
+	for _, c := range []struct {
+		err         error
+		level, want string
+	}{
+		{nil, "DEBUG", `msg="call ended" server=decode method=tandem.inference.v1.Inference/Tokenize code=OK request_id=r-1 took=`},
+		{rpc.InvalidArgument("text", "is empty"), "INFO", `msg="call failed" server=decode method=tandem.inference.v1.Inference/Tokenize code=InvalidArgument error="text: is empty" request_id=r-1 took=`},
+		{context.Canceled, "INFO", "code=Canceled"},
+		{context.DeadlineExceeded, "INFO", "code=DeadlineExceeded"},
+		{status.Error(codes.ResourceExhausted, "no"), "INFO", "code=ResourceExhausted error=no"},
+		{status.Error(codes.Unavailable, "no"), "WARN", "code=Unavailable error=no"},
+		{errors.New("bang"), "ERROR", "code=Unknown error=bang"},
+	} {
+		output := &log{}
+		_, conn := serve(t, &inference{tokenize: func(context.Context, *inferencev1.TokenizeRequest) (*inferencev1.TokenizeResponse, error) {
+			return &inferencev1.TokenizeResponse{}, c.err
+		}}, rpc.ServerConfig{Name: "decode", Logger: output.logger()}, rpc.ClientConfig{})
+		_, _ = inferencev1.NewInferenceClient(conn).Tokenize(rpc.WithRequestID(t.Context(), "r-1"), &inferencev1.TokenizeRequest{})
+		if line := output.String(); strings.Count(line, "\n") != 1 || !strings.Contains(line, "level="+c.level+" ") || !strings.Contains(line, c.want) {
+			t.Errorf("%v: logged %q, want level %s and %q", c.err, line, c.level, c.want)
 		}
 	}
 }

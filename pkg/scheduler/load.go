@@ -40,23 +40,21 @@ func (s *Scheduler) Load() Load {
 		BlocksTotal:       stats.Total,
 		StepInFlight:      s.inFlight != nil,
 	}
-	for _, q := range s.sequences {
-		switch q.phase {
-		case waiting:
-			l.WaitingSequences++
-			if q.request.Kind != Receive {
-				l.WaitingTokens += len(q.request.Tokens)
-			}
-		case receiving:
-			l.ReservedSequences++
-		case prefilling:
-			l.RunningPromptTokens += len(q.request.Tokens) - q.computed
-			fallthrough
-		case ready, decoding:
-			l.RunningSequences++
-			l.RunningContextTokens += q.length()
-		case over:
+	l.WaitingSequences, l.ReservedSequences = len(s.waiting), len(s.receiving)
+	l.RunningSequences = len(s.running) + len(s.arrived)
+	for _, q := range s.waiting {
+		if q.request.Kind != Receive {
+			l.WaitingTokens += len(q.request.Tokens)
 		}
+	}
+	for _, q := range s.running {
+		if q.phase == prefilling {
+			l.RunningPromptTokens += len(q.request.Tokens) - q.computed
+		}
+		l.RunningContextTokens += q.length()
+	}
+	for _, q := range s.arrived {
+		l.RunningContextTokens += q.length()
 	}
 	return l
 }

@@ -98,6 +98,9 @@ func (s *Scheduler) addDecode(st *step, q *sequence) {
 // addPrompts fills the prompt budget: prompts that run and requests that wait,
 // in one order.
 func (s *Scheduler) addPrompts(now time.Time, st *step, most int) {
+	if st.promptMs = 0; len(s.prompts) == 0 && len(s.waiting) == 0 {
+		return
+	}
 	budget := s.budgetBeside(&st.run.Batch, most)
 	slices.SortFunc(s.prompts, before)
 	running := s.prompts
@@ -130,7 +133,6 @@ func (s *Scheduler) addPrompts(now time.Time, st *step, most int) {
 			i++
 		}
 	}
-	st.promptMs = 0
 	if budget.model.Samples >= costKnown {
 		st.promptMs = budget.takenMs
 	}

@@ -51,10 +51,10 @@ func (c *cost) observe(st *step, took time.Duration) {
 		c.alone.Observe(tokens, positions, took)
 		return
 	}
-	model := c.alone.Model()
-	if decodes == 0 || model.Samples < costKnown || st.promptMs == 0 {
+	if decodes == 0 || c.alone.Samples() < costKnown || st.promptMs == 0 {
 		return
 	}
+	model := c.alone.Model()
 	added := (took - model.Predict(decodes, behind)).Seconds() * 1e3
 	if added > st.promptMs*c.allowance() {
 		c.excess = min(c.allowance()*(1+excessGain), maxExcess)

@@ -124,11 +124,19 @@ func (cfg Config) Validate() error {
 	if len(cfg.URLs) == 0 {
 		return errors.New("no NATS server is configured: give at least one, such as nats://127.0.0.1:4222")
 	}
+	if err := cfg.ValidateURLs(); err != nil {
+		return fmt.Errorf("NATS server %w", err)
+	}
+	return nil
+}
+
+// ValidateURLs checks the URLs that are given, which may be none.
+func (cfg Config) ValidateURLs() error {
 	schemes := []string{"nats", "tls", "ws", "wss"}
 	for _, address := range cfg.URLs {
 		parsed, err := url.Parse(address)
 		if err != nil || parsed.Host == "" || !slices.Contains(schemes, parsed.Scheme) || strings.Contains(address, ",") {
-			return fmt.Errorf("NATS server %q is not a URL such as nats://127.0.0.1:4222", address)
+			return fmt.Errorf("%q is not a URL such as nats://127.0.0.1:4222", address)
 		}
 	}
 	return nil

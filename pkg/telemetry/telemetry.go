@@ -28,7 +28,7 @@ func NewLogger(w io.Writer, format, level string) (*slog.Logger, error) {
 	if level != "" {
 		var parsed slog.Level
 		if err := parsed.UnmarshalText([]byte(level)); err != nil {
-			return nil, fmt.Errorf("log level %q is unknown: use debug, info, warn or error", level)
+			return nil, fmt.Errorf("--log-level: %q is unknown: use debug, info, warn or error", level)
 		}
 		options.Level = parsed
 	}
@@ -38,7 +38,7 @@ func NewLogger(w io.Writer, format, level string) (*slog.Logger, error) {
 	case "json":
 		return slog.New(slog.NewJSONHandler(w, &options)), nil
 	}
-	return nil, fmt.Errorf("log format %q is unknown: use text or json", format)
+	return nil, fmt.Errorf("--log-format: %q is unknown: use text or json", format)
 }
 
 // NewRegistry makes a registry that already holds the metrics of the Go runtime

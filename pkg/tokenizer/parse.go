@@ -219,11 +219,13 @@ func jsonError(err error, length int) error {
 	var kind *json.UnmarshalTypeError
 	switch {
 	case errors.As(err, &syntax):
-		return fmt.Errorf("malformed JSON at offset %d: %w", syntax.Offset, err)
+		return fmt.Errorf("malformed JSON at offset %d: %w: the file is damaged: fetch it again", syntax.Offset, err)
+	case errors.As(err, &kind) && kind.Field == "":
+		return fmt.Errorf("unexpected %s in place of an object", kind.Value)
 	case errors.As(err, &kind):
 		return fmt.Errorf("%q: unexpected %s", kind.Field, kind.Value)
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return fmt.Errorf("malformed JSON: ends too early, at offset %d", length)
+		return fmt.Errorf("malformed JSON: ends too early, at offset %d: the file is incomplete: fetch it again", length)
 	}
 	return err
 }

@@ -213,10 +213,10 @@ func TestRefusals(t *testing.T) {
 func TestMalformedJSON(t *testing.T) {
 	whole := string(newFile().json(t))
 	for name, c := range map[string]struct{ data, want string }{
-		"nothing":          {"", "offset 0"},
+		"nothing":          {"", "offset 0: the file is incomplete: fetch it again"},
 		"cut off":          {whole[:100], "offset 100"},
-		"stray":            {`{"version":!}`, "offset 12"},
-		"a list":           {"[]", "unexpected array"},
+		"stray":            {`{"version":!}`, "the file is damaged: fetch it again"},
+		"a list":           {"[]", "unexpected array in place of an object"},
 		"two values":       {whole + "{}", "data after the value"},
 		"not UTF-8":        {`{"version":"` + "\xff" + `"}`, "not UTF-8 at offset 12"},
 		"a high surrogate": {`{"version":"` + "\\ud83d\\u0041" + `"}`, "half a surrogate pair at offset 12"},

@@ -88,8 +88,11 @@ func StartEtcd(ctx context.Context, cfg EtcdConfig) (*Etcd, error) {
 	config.Metrics = "basic"
 
 	lock, err := lockData(cfg.DataDir)
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		return nil, fmt.Errorf("start etcd: the data directory %s is in use: stop the process that uses it, or choose another", cfg.DataDir)
+	}
 	if err != nil {
-		return nil, err
+		return nil, explainData(cfg, cfg.DataDir, err)
 	}
 	server, err := failed.start(config)
 	if err != nil {
@@ -130,7 +133,10 @@ func (e *Etcd) Run(ctx context.Context) error {
 		return nil
 	case err := <-e.failed:
 		e.broken.Store(true)
-		return fmt.Errorf("the embedded etcd failed: %w: is the disk of its data directory full, or broken?", err)
+		if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+			return fmt.Errorf("no space is left on the disk of its data: %w", err)
+		}
+		return fmt.Errorf("is the disk of its data broken? %w", err)
 	}
 }
 
@@ -150,15 +156,15 @@ func (e *Etcd) Close() {
 // for ever, and without a word, for another process to close its database.
 func lockData(dir string) (*os.File, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("start etcd: make its data directory: %w: choose another", err)
+		return nil, err
 	}
 	lock, err := os.OpenFile(filepath.Join(dir, "etcd.lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("start etcd: lock its data directory: %w: choose another", err)
+		return nil, err
 	}
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		_ = lock.Close()
-		return nil, fmt.Errorf("start etcd: the data directory %s is in use: stop the process that uses it, or choose another: %w", dir, err)
+		return nil, err
 	}
 	return lock, nil
 }
@@ -195,6 +201,9 @@ func explainData(cfg EtcdConfig, dir string, err error) error {
 		return fmt.Errorf("start etcd: no space is left for its data in %s (%s): free some, etcd takes at least 200 MB, or choose another data directory", dir, text)
 	case because(syscall.EACCES) || because(syscall.EPERM) || because(syscall.EROFS):
 		return fmt.Errorf("start etcd: it may not write to %s (%s): let this user write there, or choose another data directory", dir, text)
+	}
+	if dir == cfg.DataDir { // nothing of etcd's lies there yet
+		return fmt.Errorf("start etcd: %s cannot be its data directory (%s): choose another", dir, text)
 	}
 	return fmt.Errorf("start etcd: it cannot use the data in %s (%s): move that folder away, or choose another data directory", dir, text)
 }

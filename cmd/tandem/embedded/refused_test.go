@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -35,6 +36,30 @@ func TestWhatTheSystemRefuses(t *testing.T) {
 		}
 		if strings.Contains(got, "move that folder") != strings.Contains(c.want, "move that folder") {
 			t.Errorf("%v: %q has the data moved away", c.err, got)
+		}
+	}
+}
+
+// A folder that cannot be used says so, and what to do.
+func TestFoldersForData(t *testing.T) {
+	dir := t.TempDir()
+	write(t, nil, dir, "file")
+	first, err := embedded.StartEtcd(t.Context(), embedded.EtcdConfig{DataDir: filepath.Join(dir, "used")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer first.Close()
+	for folder, want := range map[string]string{
+		"used": "is in use: stop the process that uses it, or choose another",
+		"file": "cannot be its data directory (mkdir " + filepath.Join(dir, "file") + ": not a directory): choose another",
+	} {
+		folder = filepath.Join(dir, folder)
+		second, err := embedded.StartEtcd(t.Context(), embedded.EtcdConfig{DataDir: folder})
+		if err == nil {
+			second.Close()
+		}
+		if err == nil || !strings.Contains(err.Error(), folder) || !strings.HasSuffix(err.Error(), want) {
+			t.Errorf("%s: error %v, want the end %q", folder, err, want)
 		}
 	}
 }

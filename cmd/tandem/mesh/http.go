@@ -27,6 +27,8 @@ func (p *process) newHTTP(context.Context) (services []lifecycle.Service, _ erro
 		mux.Handle("GET /metrics", metrics)
 		if p.parts[0].role == controlv1.Role_ROLE_ROUTER {
 			mux.Handle("GET /{$}", frontpage.Handler(p.status))
+		} else {
+			mux.HandleFunc("GET /{$}", listPages)
 		}
 		mux.Handle("/", http.HandlerFunc(p.serveAPI))
 		server := newHTTPServer(mux)
@@ -39,9 +41,22 @@ func (p *process) newHTTP(context.Context) (services []lifecycle.Service, _ erro
 	if p.metrics != nil {
 		mux := p.healthMux()
 		mux.Handle("GET /metrics", metrics)
+		mux.HandleFunc("GET /{$}", listPages)
 		services = append(services, httpService("metrics", p.metrics, newHTTPServer(mux)))
 	}
 	return services, nil
+}
+
+// listPages says what a port serves that has no API.
+func listPages(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	_, _ = io.WriteString(w, `tandem: metrics and health
+
+/metrics  metrics for Prometheus
+/healthz  ok while the process lives
+/readyz   ready, or 503 and why it is not (/health does the same)
+/version  what the program was built from, as JSON
+`) // nobody to tell
 }
 
 // status is what a router tells of itself to whoever looks at /.

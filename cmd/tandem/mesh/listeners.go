@@ -18,6 +18,13 @@ import (
 
 // newListeners opens all ports: that one is taken should not be found after a long load.
 func (p *process) newListeners(context.Context) ([]lifecycle.Service, error) {
+	limit, err := openFilesLimit()
+	if err != nil {
+		return nil, err
+	}
+	if err := checkOpenFiles(limit, len(p.parts)); err != nil {
+		return nil, err
+	}
 	if err := p.listen(); err != nil {
 		return nil, errors.Join(err, p.closeListeners())
 	}

@@ -83,7 +83,7 @@ func (p Places) candidates() []string {
 
 func named(dir, by string) (string, error) {
 	if err := check(dir); err != nil {
-		return "", fmt.Errorf("%s names %s, which holds no model: %w", by, dir, err)
+		return "", fmt.Errorf("%s names %s, which holds no model: %w: pass a directory with config.json, tokenizer.json and safetensors files", by, dir, err)
 	}
 	return dir, nil
 }
@@ -96,7 +96,7 @@ func check(dir string) error {
 		return reason(err)
 	}
 	if !info.IsDir() {
-		return errors.New("it is a file; pass the directory that it is in")
+		return errors.New("it is a file, not a directory")
 	}
 	if _, err := os.Stat(filepath.Join(dir, "config.json")); err != nil {
 		return fmt.Errorf("config.json: %w", reason(err))

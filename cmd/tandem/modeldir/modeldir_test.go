@@ -45,7 +45,7 @@ func TestFind(t *testing.T) {
 		{"nowhere", modeldir.Places{WorkingDir: at("empty")}, "", "", "pass --model DIR or set TANDEM_MODEL"},
 		{"flag without a model", modeldir.Places{WorkingDir: at("checkout")}, at("empty"), "", "--model names"},
 		{"environment without a model", modeldir.Places{Environment: at("gone"), WorkingDir: at("checkout")}, "", "", "TANDEM_MODEL names"},
-		{"a file", modeldir.Places{}, at("mine/config.json"), "", "pass the directory that it is in"},
+		{"a file", modeldir.Places{}, at("mine/config.json"), "", "it is a file, not a directory: pass a directory with config.json"},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {

@@ -40,6 +40,14 @@ func (r *Result) fit() error {
 	if profile.Decode, profile.Errors[Decode], err = latency.Fit(phases[Decode], latency.FitOptions{Context: true, MostRegimes: 4}); err != nil {
 		return err
 	}
+	if added := r.added(profile.Decode[len(profile.Decode)-1].PerContextTokenMs); len(added) > 0 {
+		if profile.Mixed, _, err = latency.Fit(added, latency.FitOptions{MostRegimes: 2}); err != nil {
+			return err
+		}
+		for i := range profile.Mixed {
+			profile.Mixed[i].PerContextTokenMs = profile.Decode[len(profile.Decode)-1].PerContextTokenMs
+		}
+	}
 	var mixed []float64
 	for _, p := range r.Points {
 		p.FittedMs = float64(profile.Predict(p.work)) / float64(time.Millisecond)
@@ -58,6 +66,32 @@ func (r *Result) fit() error {
 	}
 	r.Profile = profile
 	return nil
+}
+
+// added is by how much single tokens lengthen a step with a prompt, less what their context
+// costs: mixed steps compared with the steps of the same prompts alone. It is empty if that
+// was measured for fewer than two numbers of tokens.
+func (r *Result) added(perContextTokenMs float64) (added []latency.Measured) {
+	sizes := make(map[int]bool)
+	for _, p := range r.Points {
+		if p.Kind != Mixed {
+			continue
+		}
+		i := slices.IndexFunc(r.Points, func(o *Point) bool {
+			return o.Kind == Prefill && o.Chunk == p.Chunk && o.ChunkStart == p.ChunkStart && o.ChunkSampled == p.ChunkSampled
+		})
+		if i < 0 {
+			continue
+		}
+		// The least that is told from the noise of both.
+		ms := max(p.MedianMs-r.Points[i].MedianMs-perContextTokenMs*p.work.Decode.Context, 0.01*p.MedianMs)
+		added = append(added, latency.Measured{Work: p.work.Decode, Ms: ms})
+		sizes[p.Batch] = true
+	}
+	if len(sizes) < 2 {
+		return nil
+	}
+	return added
 }
 
 func (r *Result) reach(costs engine.Costs) {

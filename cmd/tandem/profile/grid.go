@@ -44,7 +44,7 @@ func grid(e engine.Engine, o Options) (points []*Point, leftOut int) {
 		}
 	}
 	for _, chunk := range upTo([]int{32, 256}, chunkMost) {
-		for _, batch := range upTo([]int{1, 8}, capacity.MaxSequences-1) {
+		for _, batch := range upTo([]int{1, 4, 12, 24}, capacity.MaxSequences-1) {
 			if context := min(128, longest-1); chunk <= longest && chunk+batch <= capacity.MaxBatchTokens {
 				add(Point{Kind: Mixed, Chunk: chunk, ChunkSampled: true, Batch: batch, Context: context})
 			}

@@ -1,4 +1,4 @@
-// Package jsonerror says where JSON went wrong, and in words of JSON, not of Go.
+// Package jsonerror locates and explains JSON errors in terms of JSON rather than Go.
 package jsonerror
 
 import (
@@ -11,8 +11,8 @@ import (
 	"unicode"
 )
 
-// Explain is where an error of encoding/json lies, in bytes from 1, and what is wrong
-// there; 0 if the error does not say where.
+// Explain returns the position of an encoding/json error, in bytes from 1, and what is
+// wrong there; 0 if unknown.
 func Explain(err error) (offset int64, problem string) {
 	if syntax, ok := errors.AsType[*json.SyntaxError](err); ok {
 		return syntax.Offset, syntax.Error()
@@ -22,7 +22,7 @@ func Explain(err error) (offset int64, problem string) {
 		return 0, err.Error()
 	}
 	problem = fmt.Sprintf("expected %s, not %s", expected(mismatch.Type), mismatch.Value)
-	// The path has the names of embedded structs, which are no keys of the JSON.
+	// The path includes names of embedded structs, which are not JSON keys.
 	keys := slices.DeleteFunc(strings.Split(mismatch.Field, "."), func(key string) bool { return key == "" || unicode.IsUpper(rune(key[0])) })
 	if len(keys) > 0 {
 		problem = strings.Join(keys, ".") + ": " + problem

@@ -1,14 +1,12 @@
-// Package rawnet makes TCP and Unix connections whose reads and writes hold on to
-// the processor.
+// Package rawnet makes TCP and Unix connections whose reads and writes keep the
+// processor.
 //
-// Before each system call Go prepares to lose its processor to another thread, in
-// case the call blocks; with one processor and thousands of short reads and writes a
-// second, a monitor then wakes every 20 µs to look, and often does hand it over. The
-// calls of a socket that does not block take microseconds, so there is nothing to
-// hand over for.
+// Before each system call Go prepares to hand its processor to another thread in case the
+// call blocks. With one processor and thousands of short calls a second, the monitor then
+// wakes every 20 µs and often does hand it over. Calls on a nonblocking socket take
+// microseconds, so that is wasted.
 //
-// It starts no goroutines. Only on Linux is anything
-// different from net.
+// It starts no goroutines. Only on Linux does it differ from net.
 package rawnet
 
 import (

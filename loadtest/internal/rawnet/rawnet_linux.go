@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Conn is the same connection with such reads and writes; conn itself if it is none
-// of the operating system's. It takes over conn. One goroutine may read and one may
+// Conn returns the same connection with such reads and writes, or conn itself if it is
+// not the operating system's. It takes over conn. One goroutine may read and one may
 // write at a time.
 func Conn(conn net.Conn) net.Conn {
 	system, ok := conn.(syscall.Conn)
@@ -29,8 +29,7 @@ func Conn(conn net.Conn) net.Conn {
 	return c
 }
 
-// rawConn does not have the methods of *net.TCPConn by which others would read past
-// it.
+// rawConn hides the methods of *net.TCPConn through which others would read directly.
 type rawConn struct {
 	net.Conn
 	in, out half
@@ -41,14 +40,14 @@ type half struct {
 	call uintptr
 	name string
 	wait func(func(fd uintptr) bool) error
-	try  func(fd uintptr) bool // attempt, made once
+	try  func(fd uintptr) bool // attempt, allocated once
 
 	b     []byte
 	n     int
 	errno unix.Errno
 }
 
-// attempt calls the system; false: it would block.
+// attempt makes the system call; false: it would block.
 func (h *half) attempt(fd uintptr) bool {
 	for {
 		n, _, errno := unix.RawSyscall(h.call, fd, uintptr(unsafe.Pointer(unsafe.SliceData(h.b))), uintptr(len(h.b)))
@@ -66,7 +65,7 @@ func (h *half) attempt(fd uintptr) bool {
 	}
 }
 
-// do calls the system once it does not block.
+// do makes the system call once it does not block.
 func (h *half) do(b []byte) (int, error) {
 	h.b = b
 	err := h.wait(h.try)

@@ -4,5 +4,5 @@ package rawnet
 
 import "net"
 
-// Conn is conn.
+// Conn returns conn.
 func Conn(conn net.Conn) net.Conn { return conn }

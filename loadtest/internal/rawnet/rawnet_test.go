@@ -46,7 +46,7 @@ func connected(t *testing.T, network, address, prefix string) (client, server ne
 func TestBytesGoThrough(t *testing.T) {
 	for _, c := range [][3]string{{"tcp", "127.0.0.1:0", ""}, {"unix", filepath.Join(t.TempDir(), "s"), "unix://"}} {
 		client, server := connected(t, c[0], c[1], c[2])
-		// More than any socket's buffers: the writer has to wait for the reader.
+		// More than any socket buffer, so that the writer must wait.
 		sent := bytes.Repeat([]byte("0123456789abcdef"), 1<<20)
 		done := make(chan error, 1)
 		go func() {

@@ -1,6 +1,5 @@
-// The charts of a report, and of several reports over one another. A figure says
-// with data-chart what it shows and with data-report of which report; without the
-// latter it shows all.
+// The charts of one report, or of several compared. A figure's data-chart says what it
+// shows, its data-report of which report; without data-report it shows all.
 
 const data = JSON.parse(document.getElementById('data').textContent);
 const several = data.reports.length > 1;
@@ -8,8 +7,8 @@ const colors = ['c1', 'c2', 'c3', 'c4', 'c5'];
 const dashes = ['none', '6 3', '2 3', '8 3 2 3'];
 const stageText = stage => stage.replaceAll('_', ' ');
 
-// over makes series of each report: by colour if there is one report, otherwise the
-// colour is the report's and the dash tells them apart.
+// over makes the series of each report. With one report, colours tell series apart. With
+// several, each report has a colour, and dashes tell its series apart.
 function over(reports, kinds, points) {
   return reports.flatMap((r, i) => kinds.map((kind, k) => ({
     name: several ? `${r.name}, ${kind.name}` : kind.name,
@@ -51,13 +50,14 @@ function latencyOverRate(figure, reports) {
 }
 
 function throughputOverRate(figure, reports) {
-  const kinds = [{ name: 'completed' }, { name: 'goodput' }];
+  const kinds = [{ name: 'completed' }];
+  if (document.querySelector('[data-chart=attainment]')) kinds.push({ name: 'goodput' }); // otherwise the same curve
   const series = over(reports, kinds, (r, kind) => r.steps.map(s => [s.rate, s[kind.name], !s.passed, stepNote(s)]));
   if (!series.length) return;
   const high = Math.max(...xsOf(series), 0) * 1.04;
   series.push({ name: 'all that is offered', color: 'c5', dash: '2 4', plain: true, points: [[0, 0], [high, high]] });
   lineChart(figure, {
-    series, dots: true, marks: marksOf(reports), x: linear(0, high, number), y: linear(0, high, number),
+    series, dots: true, marks: marksOf(reports), x: linear(0, high, number), y: linear(0, Math.max(high, ...valuesOf(series)) * 1.02, number),
     xName: 'requests/s offered', yName: 'requests/s', xText: x => number(x) + ' requests/s offered', yText: v => number(v) + '/s',
   });
 }
@@ -109,11 +109,11 @@ function overTime(figure, reports) {
   });
 }
 
-// stageLegend names the stages that can be seen.
+// stageLegend names the visible stages.
 const stageLegend = (rows, most) => data.stages.filter(stage => rows.some(r => r.segments.some(s => s.stage === stage && s.to - s.from > most / 500)))
   .map(stage => ({ name: stageText(stage), color: stage, block: true }));
 
-// stack puts a breakdown's stages behind one another, to a scale of its own if share.
+// stack lines up the stages of a breakdown in one bar, in percent if share.
 function stack(b, share) {
   let at = 0;
   const unit = share && b.ms > 0 ? 100 / b.ms : 1;

@@ -1,6 +1,5 @@
 'use strict';
-// Plots as inline SVG, drawn to the width of their place. Nothing here knows what a
-// benchmark is; charts.js does.
+// Plots as inline SVG, as wide as their container. What they show is up to charts.js.
 
 const SVG = 'http://www.w3.org/2000/svg';
 
@@ -18,7 +17,7 @@ function html(name, className, ...children) {
   return node;
 }
 
-// number writes x with as many digits as a reader can use.
+// number writes x with a useful number of digits.
 function number(x) {
   const a = Math.abs(x);
   if (a === 0) return '0';
@@ -31,7 +30,7 @@ function number(x) {
 const duration = ms => Math.abs(ms) >= 10000 ? number(ms / 1000) + ' s' : number(ms) + ' ms';
 const color = name => `var(--${name})`;
 
-// niceStep is 1, 2 or 5 times a power of ten, for about so many steps in span.
+// niceStep is 1, 2 or 5 times a power of ten: about that many steps span the axis.
 function niceStep(span, about) {
   const raw = span / Math.max(about, 1), power = 10 ** Math.floor(Math.log10(raw));
   return power * [1, 2, 5, 10].find(m => m * power >= raw * 0.999);
@@ -69,8 +68,8 @@ function logarithmic(low, high, label) {
   };
 }
 
-// percentileScale spreads quantiles by how rare what lies above them is, as
-// HdrHistogram's plots do: each factor of ten nearer to 1 is equally wide.
+// percentileScale is HdrHistogram's: it spreads quantiles by the share above them, so
+// that p90 to p99 is as wide as p99 to p99.9.
 function percentileScale(highest) {
   const place = q => -Math.log10(Math.max(1 - q, 1e-6));
   const end = Math.max(place(highest), 1);
@@ -126,17 +125,17 @@ function legendOf(entries) {
 
 const widthOf = figure => Math.max(Math.floor(figure.clientWidth), 280);
 
-// textWidth is how wide a label is, in the font of the style sheet.
+// textWidth is a label's width in the style sheet's font.
 const pen = document.createElement('canvas').getContext('2d');
 function textWidth(text) {
   pen.font = '11.5px system-ui, -apple-system, "Segoe UI", "Liberation Sans", sans-serif';
   return pen.measureText(text).width;
 }
 
-// placed gives marks, whose names stand above the plot, each its level and its side of
-// the line, so that no name covers another or stands on another's line: a line reaches up
-// to its own level. Names stay within the width. It tries few levels first; marks that do
-// not fit after many tries have no names but in their lines' titles.
+// placed gives each mark's name a level above the plot and a side of its line. No name
+// covers another name or another mark's line, which reaches up to its own level, and all
+// stay within the width. It tries few levels first. Names that do not fit after many
+// tries appear only as their lines' titles.
 function placed(marks, px, width) {
   const all = marks.slice().sort((a, b) => a.x - b.x).map(({ x, name }) => ({ name, at: px(x), wide: textWidth(name) + 10 }));
   const crosses = (line, name) => line.at > name.left && line.at < name.right && line.level >= name.level;
@@ -162,7 +161,7 @@ function placed(marks, px, width) {
   return all.map(m => ({ name: m.name, at: m.at, level: 0, nameless: true }));
 }
 
-// frame empties a figure but for its caption and gives it an SVG.
+// frame empties a figure except its caption, and adds an SVG.
 function frame(figure, width, height, legend) {
   for (const child of [...figure.children]) if (child.tagName !== 'FIGCAPTION') child.remove();
   const caption = figure.querySelector('figcaption');
@@ -173,8 +172,8 @@ function frame(figure, width, height, legend) {
 }
 
 // lineChart draws chart.series, each {name, color, dash, points: [[x, y, hollow, note]]};
-// y null breaks the line. marks are vertical lines {x, name}, bounds horizontal ones
-// {y, name}, shades are {from, to, name} on x.
+// a null y breaks the line. marks {x, name} are vertical lines, bounds {y, name}
+// horizontal ones, shades {from, to, name} ranges of x.
 function lineChart(figure, chart) {
   const pad = { left: 58, right: 14, top: 18, bottom: 38 }, plotHeight = chart.height || 214;
   const width = widthOf(figure), w = width - pad.left - pad.right;
@@ -247,8 +246,8 @@ function lineChart(figure, chart) {
   }, () => cross.setAttribute('visibility', 'hidden'));
 }
 
-// barChart draws rows {name, segments: [{name, color, from, to, text}], end, tick} to
-// one scale from 0 to chart.most; end is what stands at the end of the row.
+// barChart draws rows {name, segments: [{name, color, from, to, text}], end, tick} on one
+// scale from 0 to chart.most; end is the text at the end of a row.
 function barChart(figure, chart) {
   const widest = text => Math.max(...chart.rows.map(r => textWidth(text(r))));
   const row = 24, pad = { left: 16 + widest(r => r.name), right: 14 + widest(r => r.end || ''), top: 6, bottom: chart.axis ? 36 : 8 };

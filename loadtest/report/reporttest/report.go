@@ -11,19 +11,19 @@ import (
 	"github.com/tandem-serving/tandem/loadtest/tail"
 )
 
-// SLO is what the reports are judged by.
+// SLO of the reports.
 var SLO = measure.SLO{Terms: []measure.Term{
 	{Latency: "ttft", Percentile: 99, Bound: 500 * time.Millisecond},
 	{Latency: "tpot", Percentile: 99, Bound: 30 * time.Millisecond},
 }}
 
-// Figures measures and explains a run.
+// Figures summarizes and explains a run.
 func Figures(run *record.Run) report.Figures {
 	summary := measure.Summarize(run, measure.Options{SLO: SLO})
 	return report.NewFigures(run, summary, tail.Explain(run, summary))
 }
 
-// New is a report of a server without figures.
+// New returns a report without figures.
 func New(name string) *report.Report {
 	target := client.Description{Kind: "tandem", Address: "127.0.0.1:9000", Model: "bench-200m", VocabularySize: 32000, ContextTokens: 4096}
 	r := report.New(began, target, []string{"poisson arrivals, seed 1", "prompts of 64 to 464 tokens, outputs of 4 to 32"})
@@ -32,14 +32,14 @@ func New(name string) *report.Report {
 	return r
 }
 
-// Single is a report of one run.
+// Single returns a report of one run.
 func Single(name string, s Server, rate float64, duration time.Duration) *report.Report {
 	r := New(name)
 	r.SetRun(Figures(Run(s, rate, duration, 1)))
 	return r
 }
 
-// Sweep is a report of runs at rising rates; the first that was not stable is the
+// Sweep returns a report of runs at rising rates. The first that is not stable is the
 // breaking point, the second rate the knee.
 func Sweep(name string, s Server, rates []float64, duration time.Duration) *report.Report {
 	r := New(name)

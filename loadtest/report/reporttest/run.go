@@ -1,8 +1,8 @@
-// Package reporttest makes runs and reports as a loaded server would leave them, for
-// tests of what reads and shows them. Nothing is measured: a queue is computed.
+// Package reporttest makes runs and reports as of a loaded server, for tests of what
+// reads and shows them. It computes a queue instead of measuring.
 //
-// Only tests import it. It starts no goroutines and reads no clock; the same
-// arguments give the same result.
+// Only tests import it. It starts no goroutines and reads no clock; equal arguments give
+// equal results.
 package reporttest
 
 import (
@@ -15,23 +15,22 @@ import (
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 )
 
-// Server is how the server computes.
+// Server models a server.
 type Server struct {
-	// PrefillPerS is how many prompts it can do a second, with lengths that vary as
-	// an exponential distribution; TPOT is a token's time alone in the batch.
+	// PrefillPerS is its prompts per second, with exponentially distributed lengths; TPOT
+	// is the time per token of a request alone in the batch.
 	PrefillPerS float64
 	TPOT        time.Duration
-	// Disaggregated: decoding does not slow prefill down, and KV is sent.
+	// Disaggregated: decode does not slow prefill, and KV is transferred.
 	Disaggregated bool
-	// QueueLimit is how many may wait; more are refused.
+	// QueueLimit is how many may wait; further ones are refused.
 	QueueLimit int
 }
 
-// began is the wall clock's time of all runs.
+// began is the wall-clock time of all runs.
 var began = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 
-// Run offers rate requests a second for as long as given, after two seconds of
-// warm-up.
+// Run offers rate requests per second for a duration after two seconds of warm-up.
 func Run(s Server, rate float64, duration time.Duration, seed uint64) *record.Run {
 	chance := rand.New(rand.NewPCG(seed, 1))
 	const warmup = 2 * time.Second
@@ -39,7 +38,7 @@ func Run(s Server, rate float64, duration time.Duration, seed uint64) *record.Ru
 		Began: began, Offered: rate, From: warmup, To: warmup + duration,
 		Client: record.Client{Cores: 2, CPUSeconds: duration.Seconds() * 0.2, GCSeconds: 0.1, GCPauseMax: 180 * time.Microsecond, InFlightMax: 40, InFlightLimit: 4096},
 	}
-	var free time.Duration // when the prefill worker is done with all that came
+	var free time.Duration // when the prefill worker has finished all earlier prompts
 	var ends []time.Duration
 	due := time.Duration(0)
 	for {
@@ -75,7 +74,7 @@ func Run(s Server, rate float64, duration time.Duration, seed uint64) *record.Ru
 	return run
 }
 
-// serve lets the request pass all stages.
+// serve takes the request through all stages.
 func (s Server) serve(r *record.Record, free time.Duration, ends []time.Duration, active int, chance *rand.Rand) (time.Duration, []time.Duration) {
 	network := 150*time.Microsecond + seconds(chance.ExpFloat64()*1e-4)
 	arrived := r.Sent + network
@@ -116,7 +115,7 @@ func (s Server) serve(r *record.Record, free time.Duration, ends []time.Duration
 	return firstAt, append(ends, r.End)
 }
 
-// samples is the run's state four times a second.
+// samples are the run's state four times a second.
 func samples(run *record.Run) []record.Sample {
 	var due, sent, ended, failed []time.Duration
 	for _, r := range run.Records {

@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// azure reads the traces of Azure's LLM inference services: CSV without quotes.
+// azure reads traces of Azure's LLM inference services: CSV without quotes.
 type azure struct {
 	lines *lines
 	clock clock
-	// columns of the fields, and how many there are.
+	// Column indexes of the fields, and the number of columns.
 	timestamp, context, generated, count int
 }
 
@@ -93,7 +93,7 @@ func (a *azure) Next() (Entry, error) {
 	return entry, nil
 }
 
-// parseMoment takes the forms that the traces of 2023 and 2024 have.
+// parseMoment parses the forms in the traces of 2023 and 2024.
 func parseMoment(text string) (time.Time, bool) {
 	for _, layout := range []string{"2006-01-02 15:04:05", "2006-01-02 15:04:05Z07:00", time.RFC3339, "2006-01-02T15:04:05"} {
 		if moment, err := time.Parse(layout, text); err == nil {
@@ -103,7 +103,7 @@ func parseMoment(text string) (time.Time, bool) {
 	return time.Time{}, false
 }
 
-// quoted is text for an error: printable, and not longer than a line.
+// quoted makes text printable and short for an error.
 func quoted(text string) string {
 	const most = 40
 	if len(text) > most {

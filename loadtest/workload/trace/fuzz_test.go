@@ -8,8 +8,8 @@ import (
 	"github.com/tandem-serving/tandem/loadtest/workload/trace"
 )
 
-// check reads whatever bytes and sees that entries are sane and errors have places
-// inside the input.
+// check reads arbitrary bytes; entries must be sane and errors positioned within the
+// input.
 func check(t *testing.T, data []byte, format trace.Format) {
 	r, err := trace.NewReader(bytes.NewReader(data), "t", format)
 	var all []trace.Entry

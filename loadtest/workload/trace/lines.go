@@ -8,10 +8,10 @@ import (
 	"io"
 )
 
-// maxLine bounds a line of a trace. Mooncake's longest, of 126,195 tokens, has 2 KiB.
+// maxLine bounds a line. Mooncake's longest, of 126,195 tokens, has 2 KiB.
 const maxLine = 1 << 20
 
-// lines reads lines of bounded length and knows where it is.
+// lines reads lines of bounded length and tracks its position.
 type lines struct {
 	in     *bufio.Scanner
 	name   string
@@ -24,12 +24,12 @@ func newLines(in io.Reader, name string) *lines {
 	return l
 }
 
-// next is the next line that is not blank, without its end; io.EOF after the last.
-// It is valid until the next call.
+// next returns the next nonblank line, without its terminator, valid until the next call;
+// io.EOF at the end.
 func (l *lines) next() ([]byte, error) {
 	for {
 		l.number++
-		if !l.in.Scan() || l.in.Err() != nil { // half a line may stand before an error
+		if !l.in.Scan() || l.in.Err() != nil { // an error may follow a partial line
 			break
 		}
 		if line := l.in.Bytes(); len(bytes.TrimSpace(line)) > 0 {
@@ -45,7 +45,7 @@ func (l *lines) next() ([]byte, error) {
 	return nil, io.EOF
 }
 
-// fail is an error at a column, from 1, of the line read last.
+// fail returns an error at a column, from 1, of the last line.
 func (l *lines) fail(column int, format string, args ...any) error {
 	return &SyntaxError{l.name, l.number, column, fmt.Sprintf(format, args...)}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/tandem-serving/tandem/loadtest/internal/jsonerror"
 )
 
-// mooncake reads the traces of Mooncake: one JSON object a line.
+// mooncake reads Mooncake's traces: one JSON object per line.
 type mooncake struct {
 	lines *lines
 	clock clock
@@ -33,7 +33,7 @@ func (m *mooncake) Next() (Entry, error) {
 		offset, problem := jsonerror.Explain(err)
 		return Entry{}, m.lines.fail(max(int(offset), 1), `%s: expected {"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47]}`, problem)
 	}
-	// at is the column of a key, as far as the line tells.
+	// at is a key's column, as far as the line tells.
 	at := func(key string) int { return 1 + max(0, bytes.Index(line, []byte(strconv.Quote(key)))) }
 	switch {
 	case raw.Timestamp == nil:
@@ -49,7 +49,7 @@ func (m *mooncake) Next() (Entry, error) {
 	case *raw.Output < 0 || *raw.Output > maxTokens:
 		return Entry{}, m.lines.fail(at("output_length"), "output_length is %d: expected a number of tokens from 0 to 2^30", *raw.Output)
 	}
-	// Some traces leave out the id of the last, partial block.
+	// Some traces omit the id of the last, partial block.
 	whole, all := *raw.Input/BlockTokens, (*raw.Input+BlockTokens-1)/BlockTokens
 	if len(raw.Blocks) != 0 && len(raw.Blocks) != whole && len(raw.Blocks) != all {
 		return Entry{}, m.lines.fail(at("hash_ids"), "input_length %d has %d hash_ids: expected %d, one for each %d tokens", *raw.Input, len(raw.Blocks), all, BlockTokens)
@@ -61,5 +61,5 @@ func (m *mooncake) Next() (Entry, error) {
 	return Entry{At: since, PromptTokens: *raw.Input, OutputTokens: *raw.Output, Blocks: raw.Blocks}, nil
 }
 
-// maxMillis is some 290 years, the reach of a time.Duration.
+// maxMillis is about 290 years, the range of time.Duration.
 const maxMillis = 9e12

@@ -8,32 +8,31 @@ import (
 	"io"
 )
 
-// maxObject bounds one object of an array.
+// maxObject bounds one object.
 const maxObject = 16 << 20
 
-// objects cuts the top-level objects out of a JSON array, or out of objects that
-// stand one after the other, and knows where it is. It finds ends by brackets and
-// quotes alone; what is inside is for whoever decodes it. json.Decoder would hold
-// any object whole, however long, and tell no lines.
+// objects splits a JSON array, or a sequence of objects, into its top-level objects and
+// tracks the position. It looks only at brackets and quotes. json.Decoder would not bound
+// an object's size and does not report lines.
 type objects struct {
 	in   *bufio.Reader
 	name string
-	// line and column are those of the next byte, from 1.
+	// line and column of the next byte, from 1.
 	line, column int
-	// array: the trace began with '['; ended: and its ']' was seen.
+	// array: the trace is an array; ended: its ']' was read.
 	array, ended bool
 	began        bool
 	count        int
 	object       []byte
 }
 
-// object is one object and where it begins.
+// object is one object with its position.
 type object struct {
 	text         []byte
 	line, column int
 }
 
-// next is the next object, valid until the next call; io.EOF after the last.
+// next returns the next object, valid until the next call; io.EOF at the end.
 func (o *objects) next() (object, error) {
 	comma := false
 	for {
@@ -82,14 +81,14 @@ func (o *objects) expected(comma bool) string {
 	}
 }
 
-// rest reads to the end of an object whose '{' was just read.
+// rest reads an object after its '{'.
 func (o *objects) rest() (object, error) {
 	found := object{line: o.line, column: o.column}
 	o.object = append(o.object[:0], '{')
 	o.pass('{')
 	depth, quotes, escaped := 1, false, false
 	for {
-		// Whatever is buffered is scanned at once; a byte at a time costs thrice as much.
+		// Scan whatever is buffered: reading byte by byte costs three times as much.
 		if _, err := o.in.Peek(1); errors.Is(err, io.EOF) {
 			return object{}, &SyntaxError{o.name, found.line, found.column, "the object has no end: expected '}'"}
 		} else if err != nil {
@@ -118,7 +117,7 @@ func (o *objects) rest() (object, error) {
 		}
 		o.object = append(o.object, chunk[:taken]...)
 		o.line, o.column = after(o.line, o.column, chunk[:taken])
-		_, _ = o.in.Discard(taken) // it was peeked at
+		_, _ = o.in.Discard(taken) // already peeked
 		if depth == 0 {
 			found.text = o.object
 			return found, nil
@@ -128,7 +127,7 @@ func (o *objects) rest() (object, error) {
 
 func (o *objects) pass(c byte) { o.line, o.column = after(o.line, o.column, []byte{c}) }
 
-// after is the place after text that begins at a line and column.
+// after is the position after text that begins at a line and column.
 func after(line, column int, text []byte) (int, int) {
 	if breaks := bytes.Count(text, []byte("\n")); breaks > 0 {
 		return line + breaks, len(text) - bytes.LastIndexByte(text, '\n')
@@ -140,7 +139,7 @@ func (o *objects) fail(format string, args ...any) error {
 	return &SyntaxError{o.name, o.line, o.column, fmt.Sprintf(format, args...)}
 }
 
-// failIn is an error at a byte, from 1, of an object.
+// failIn returns an error at a byte, from 1, of an object.
 func (o *objects) failIn(in object, offset int, format string, args ...any) error {
 	line, column := after(in.line, in.column, in.text[:min(max(offset-1, 0), len(in.text))])
 	return &SyntaxError{o.name, line, column, fmt.Sprintf(format, args...)}

@@ -7,7 +7,7 @@ import (
 	"github.com/tandem-serving/tandem/loadtest/internal/jsonerror"
 )
 
-// shareGPT reads conversations in ShareGPT's form.
+// shareGPT reads conversations in ShareGPT's format.
 type shareGPT struct{ objects *objects }
 
 func (s *shareGPT) Format() Format { return ShareGPT }
@@ -20,16 +20,16 @@ const (
 	system
 )
 
-// roles are the names of speakers in the data sets of this form.
+// roles are the speakers' names in data sets of this format.
 var roles = map[string]role{
 	"human": user, "user": user,
 	"gpt": assistant, "assistant": assistant, "chatgpt": assistant, "bing": assistant, "bard": assistant, "model": assistant,
 	"system": system,
 }
 
-// Next is the next conversation in which a user says something and is answered.
-// What comes before its user's first words is left out, as is a last question
-// without an answer: nothing says how long that was.
+// Next returns the next conversation with at least one user message and answer. It omits
+// messages before the first user message, and a last one without an answer, whose length
+// is unknown.
 func (s *shareGPT) Next() (Entry, error) {
 	for {
 		at, err := s.objects.next()
@@ -59,7 +59,7 @@ func (s *shareGPT) parse(at object) (Entry, error) {
 		return Entry{}, s.objects.failIn(at, 1, "conversations is missing: %s", form)
 	}
 	var entry Entry
-	var said []string // what the user said since the last answer
+	var said []string // user messages since the last answer
 	for i, message := range *raw.Conversations {
 		if message.From == nil || message.Value == nil {
 			return Entry{}, s.objects.failIn(at, 1, "conversations[%d] lacks from or value: %s", i, form)

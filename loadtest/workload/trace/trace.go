@@ -1,10 +1,10 @@
-// Package trace reads recorded traffic of real services: when requests came, how
-// long they were, what they shared or said.
+// Package trace reads recorded traffic of real services: when requests came, how long
+// they were, which prefixes they shared, or their text.
 //
-// Package workload imports it. It starts no goroutines. A trace is read as a
-// stream: memory does not grow with the file.
+// Package workload imports it. It starts no goroutines. It streams traces, so memory does
+// not grow with the file.
 //
-// The formats, and where users find such files:
+// The formats and their sources:
 //
 //	azure     CSV with the columns TIMESTAMP, ContextTokens and GeneratedTokens:
 //	          github.com/Azure/AzurePublicDataset (Patel et al., "Splitwise", ISCA '24)
@@ -12,7 +12,7 @@
 //	          hash_ids, one for each 512 tokens of the prompt:
 //	          github.com/kvcache-ai/Mooncake (Qin et al., "Mooncake", FAST '25)
 //	sharegpt  a JSON array, or JSON lines, of {id, conversations: [{from, value}]}:
-//	          the form in which conversations shared from chat services circulate
+//	          conversations shared from chat services
 package trace
 
 import (
@@ -27,59 +27,56 @@ import (
 	"time"
 )
 
-// Format names a form of trace.
+// Format of a trace.
 type Format string
 
-// The formats.
+// Formats.
 const (
-	// Auto tells the format by the file's name and first bytes.
+	// Auto detects the format from the file's name and first bytes.
 	Auto     Format = "auto"
 	Azure    Format = "azure"
 	Mooncake Format = "mooncake"
 	ShareGPT Format = "sharegpt"
 )
 
-// Timed reports whether a trace of this format says when requests came.
+// Timed reports whether traces of this format have times.
 func (f Format) Timed() bool { return f == Azure || f == Mooncake }
 
-// BlockTokens is how many tokens of a prompt one of Mooncake's hash ids stands for.
+// BlockTokens is the number of prompt tokens per hash id of Mooncake.
 const BlockTokens = 512
 
-// Entry is one request of a trace, or one conversation of ShareGPT form.
+// Entry is one request of a trace, or one conversation of ShareGPT.
 type Entry struct {
-	// At is when it came, since the first entry; 0 where the format has no times.
+	// At is when it arrived, since the first entry; 0 if the format has no times.
 	At time.Duration
-	// PromptTokens and OutputTokens are its lengths; 0 in ShareGPT form, whose texts
-	// have lengths of their own.
+	// PromptTokens and OutputTokens; 0 in ShareGPT, whose texts determine them.
 	PromptTokens, OutputTokens int
-	// Blocks are the hash ids of the prompt, one for each BlockTokens tokens: equal
-	// ids stand for equal tokens. The last may be partial. Nil if there are none.
+	// Blocks are the prompt's hash ids, one per BlockTokens tokens, the last possibly
+	// partial: equal ids stand for equal tokens. Nil if unknown.
 	Blocks []uint64
-	// System is the system prompt of a conversation; empty if it has none.
+	// System is the conversation's system prompt, if any.
 	System string
-	// Turns are the conversation; nil in the other formats.
+	// Turns of the conversation; nil in other formats.
 	Turns []Turn
 }
 
-// Turn is what a user said and what was answered.
+// Turn is a user's message and its answer.
 type Turn struct {
 	User, Reply string
 }
 
-// Reader gives the entries of a trace, oldest first. It is used by one goroutine.
+// Reader reads the entries of a trace, oldest first. Not for concurrent use.
 type Reader interface {
-	// Next is the entry after the last; io.EOF at the end; a *SyntaxError where the
-	// trace is not what its format says. After an error there is no going on. The
-	// caller owns the entry.
+	// Next returns the next entry, which the caller owns, io.EOF at the end, or a
+	// *SyntaxError. After an error, reading cannot continue.
 	Next() (Entry, error)
-	// Format is what the trace turned out to be.
+	// Format is the trace's actual format.
 	Format() Format
 }
 
-// SyntaxError is a place in a trace that cannot be read.
+// SyntaxError is an invalid place in a trace.
 type SyntaxError struct {
-	// File, Line and Column are where; lines and columns count from 1, columns in
-	// bytes.
+	// Lines and columns count from 1, columns in bytes.
 	File         string
 	Line, Column int
 	// Problem says what is there and what was expected.
@@ -90,7 +87,7 @@ func (e *SyntaxError) Error() string {
 	return fmt.Sprintf("%s:%d:%d: %s", e.File, e.Line, e.Column, e.Problem)
 }
 
-// File is a trace in a file that is open.
+// File is an open trace file.
 type File struct {
 	Reader
 	file *os.File
@@ -99,8 +96,8 @@ type File struct {
 // Close closes the file.
 func (f *File) Close() error { return f.file.Close() }
 
-// Open begins to read a trace. It is opened once to see what it is and again to be
-// read, for each run anew, which a pipe cannot be.
+// Open opens a trace. It must be a regular file: callers open it once to detect the
+// format, and again for each run.
 func Open(path string, format Format) (*File, error) {
 	if about, err := os.Stat(path); err == nil && !about.Mode().IsRegular() {
 		return nil, fmt.Errorf("open the trace: %s is not a regular file: save the trace to one first", path)
@@ -117,15 +114,14 @@ func Open(path string, format Format) (*File, error) {
 	return &File{reader, file}, nil
 }
 
-// sniffed is how much of a trace's beginning its format is told by.
+// sniffed is how many bytes the format is detected from.
 const sniffed = 4096
 
-// NewReader reads a trace from r. Name stands in errors, and its extension helps
-// Auto.
+// NewReader reads a trace from r. Name appears in errors, and its extension helps Auto.
 func NewReader(r io.Reader, name string, format Format) (Reader, error) {
 	buffered := bufio.NewReaderSize(r, 64<<10)
 	if head, err := buffered.Peek(3); err == nil && bytes.Equal(head, []byte("\ufeff")) {
-		_, _ = buffered.Discard(3) // just peeked at
+		_, _ = buffered.Discard(3) // already peeked
 	}
 	if format == Auto || format == "" {
 		head, err := buffered.Peek(sniffed)
@@ -148,7 +144,7 @@ func NewReader(r io.Reader, name string, format Format) (Reader, error) {
 	}
 }
 
-// detect tells the format by a trace's beginning, "" if it cannot.
+// detect returns the format that a trace's beginning indicates, "" if unclear.
 func detect(head []byte, name string) Format {
 	head = bytes.TrimLeft(head, " \t\r\n")
 	line, _, _ := bytes.Cut(head, []byte("\n"))
@@ -165,16 +161,15 @@ func detect(head []byte, name string) Format {
 	return ""
 }
 
-// clock turns the moments of a trace into times since its first.
+// clock converts a trace's times to times since its first.
 type clock struct {
 	began bool
 	first time.Time
 	last  time.Duration
 }
 
-// at is the time of an entry. A trace in no order is refused: to sort it would
-// take it whole into memory, and to send late ones at once would add bursts that
-// were not there.
+// at is an entry's time. Unordered traces are refused: sorting one would need it all in
+// memory, and sending late entries at once would add bursts.
 func (c *clock) at(moment time.Time) (time.Duration, error) {
 	if !c.began {
 		c.began, c.first = true, moment
@@ -187,5 +182,5 @@ func (c *clock) at(moment time.Time) (time.Duration, error) {
 	return since, nil
 }
 
-// maxTokens bounds the lengths that are believed.
+// maxTokens bounds plausible lengths.
 const maxTokens = 1 << 30

@@ -145,7 +145,7 @@ func TestMalformed(t *testing.T) {
 	}
 }
 
-// endless is a line again and again.
+// endless repeats a line.
 type endless struct {
 	line string
 	at   int
@@ -157,7 +157,7 @@ func (e *endless) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// A trace is a stream: of one without end, what is asked for is read.
+// A trace is streamed: an endless one can be read.
 func TestStreams(t *testing.T) {
 	for format, text := range map[trace.Format]string{
 		trace.Mooncake: `{"timestamp": 5, "input_length": 6, "output_length": 1}` + "\n",
@@ -175,7 +175,7 @@ func TestStreams(t *testing.T) {
 	}
 }
 
-// fails breaks after some text.
+// fails returns an error after some text.
 type fails struct{ text io.Reader }
 
 var errDisk = errors.New("disk on fire")
@@ -188,7 +188,7 @@ func (f fails) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// An error of the file is told as such, not as the trace's end or fault.
+// An I/O error is reported as such, not as the end of the trace or a syntax error.
 func TestReadErrors(t *testing.T) {
 	for format, text := range map[trace.Format]string{
 		trace.Azure:    "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15",

@@ -38,7 +38,7 @@ func GPU(device string) (int, error) {
 func (c *Config) wantsGPU() string {
 	given := c.CUDA.Given()
 	switch {
-	case c.Device != DeviceAuto && c.Device != DeviceCPU && c.Device != "":
+	case c.wantsDevice():
 		return "--device " + c.Device
 	case c.Name == CUDA:
 		return "--engine " + c.Name
@@ -46,6 +46,26 @@ func (c *Config) wantsGPU() string {
 		return given[0]
 	}
 	return ""
+}
+
+// cpuFlags are the flags to pass to run on the CPU instead, and those of GPUs to leave out.
+func (c *Config) cpuFlags() string {
+	flags := "--device " + DeviceCPU
+	switch {
+	case c.Name == CUDA && c.wantsDevice():
+		flags += " --engine " + CPU
+	case c.Name == CUDA:
+		flags = "--engine " + CPU
+	}
+	if given := c.ofGPU(); len(given) > 0 {
+		flags += " without " + strings.Join(given, ", ")
+	}
+	return flags
+}
+
+// wantsDevice says whether Device names a GPU.
+func (c *Config) wantsDevice() bool {
+	return c.Device != DeviceAuto && c.Device != DeviceCPU && c.Device != ""
 }
 
 // Choose turns Auto into the engine that runs a model here, and Device into the GPU that it
@@ -60,6 +80,7 @@ func (c *Config) Choose(spec model.Spec, logger *slog.Logger) error {
 		return err
 	}
 	wanted := c.wantsGPU()
+	c.insteadOfGPU = c.cpuFlags()
 	if c.Device == DeviceCPU || len(c.CPU.Given()) > 0 && wanted == "" {
 		c.Name = CPU
 		return nil
@@ -71,7 +92,7 @@ func (c *Config) Choose(spec model.Spec, logger *slog.Logger) error {
 		logger.Info("using a GPU", slog.String("device", c.Device), slog.String("name", found.Name), slog.Int64("memory_bytes", found.Memory))
 		return nil
 	case wanted != "":
-		return fmt.Errorf("%s: %w; or pass --device %s", wanted, err, DeviceCPU)
+		return fmt.Errorf("%s: %w, or run on the CPU with %s", wanted, err, c.insteadOfGPU)
 	}
 	logger.Info("using the CPU", slog.String("no_gpu", err.Error()))
 	c.Name = CPU

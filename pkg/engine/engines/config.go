@@ -46,6 +46,9 @@ type Config struct {
 	CPU       cpu.Config
 	CUDA      cuda.Config
 	Simulated simulated.Config
+
+	// insteadOfGPU are the flags that Choose found to run on the CPU instead.
+	insteadOfGPU string
 }
 
 // RegisterFlags adds the flags of all engines, with defaults that work.
@@ -111,13 +114,17 @@ func (c *Config) checkDevice() error {
 		return fmt.Errorf("%s: does not apply to the %s engine: leave it out, or pass --engine %s", ofCPU[0], c.Name, CPU)
 	}
 	if c.Name == CPU || c.Name == Simulated || c.Device == DeviceCPU || len(ofCPU) > 0 {
-		for _, given := range c.CUDA.Given() {
-			if flag, _, _ := strings.Cut(given, " "); flag != "--cuda-driver" { // which harms nobody
-				return fmt.Errorf("%s: needs a GPU: leave it out, or choose a GPU with --device", flag)
-			}
+		if given := c.ofGPU(); len(given) > 0 {
+			flag, _, _ := strings.Cut(given[0], " ")
+			return fmt.Errorf("%s: needs a GPU: leave it out, or choose a GPU with --device", flag)
 		}
 	}
 	return nil
+}
+
+// ofGPU are the flags that were given and that only make sense with a GPU.
+func (c *Config) ofGPU() []string {
+	return slices.DeleteFunc(c.CUDA.Given(), func(flag string) bool { return flag == "--cuda-driver" }) // which harms nobody
 }
 
 // sized is c with what the engines have in common written into the Config of each.

@@ -1,6 +1,7 @@
 package engines_test
 
 import (
+	"log/slog"
 	"strings"
 	"testing"
 
@@ -47,6 +48,40 @@ func TestCUDATypes(t *testing.T) {
 			if err := config.Validate(); (err != nil) != (place.refused && !only) || err != nil && !strings.HasPrefix(err.Error(), c.flag+": ") {
 				t.Errorf("%s on %s: %v", c.flag, place.name, err)
 			}
+		}
+	}
+}
+
+// Who asks for a GPU where there is no driver is told the flags that run on the CPU, and those
+// are accepted.
+func TestFlagsForTheCPU(t *testing.T) {
+	for _, c := range []struct{ given, advice, instead string }{
+		{"--engine cuda", "--engine cpu", "--engine cpu"},
+		{"--device cuda:0", "--device cpu", "--device cpu"},
+		{"--engine cuda --device cuda:0", "--device cpu --engine cpu", "--device cpu --engine cpu"},
+		{"--cuda-kv fp8", "--device cpu without --cuda-kv fp8", "--device cpu"},
+		{"--engine cuda --gpu-memory 1GiB", "--engine cpu without --gpu-memory", "--engine cpu"},
+	} {
+		parse := func(flags string) (config engines.Config) {
+			fs := pflag.NewFlagSet("", pflag.ContinueOnError)
+			config.RegisterFlags(fs)
+			if err := fs.Parse(strings.Fields(flags)); err != nil {
+				t.Fatal(err)
+			}
+			return config
+		}
+		config := parse(c.given)
+		if err := config.Validate(); err != nil {
+			t.Errorf("%s: %v", c.given, err)
+		}
+		config.CUDA.Driver = "/nowhere/libcuda.so.1"
+		want := ", or run on the CPU with " + c.advice
+		err := config.Choose(llama8B(), slog.New(slog.DiscardHandler))
+		if err == nil || !strings.HasSuffix(err.Error(), want) {
+			t.Errorf("%s: error %v, want the end %q", c.given, err, want)
+		}
+		if config = parse(c.instead); config.Validate() != nil {
+			t.Errorf("%s: %v", c.instead, config.Validate())
 		}
 	}
 }

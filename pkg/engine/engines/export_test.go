@@ -17,7 +17,7 @@ func GPUKVMemory(budget int64, asked bytesize.Size, smaller ...SmallerTypes) (by
 	const blocks = 100
 	r := gpuSizing{
 		need: need{weights: 1000, block: 10, full: 10 * blocks},
-		spec: model.Spec{Name: "m", ContextTokens: 16 * blocks}, workers: 1, blockTokens: 16, budget: budget, free: 10 * budget,
+		spec: model.Spec{Name: "m", ContextTokens: 16 * blocks}, workers: 1, blockTokens: 16, budget: budget, free: 10 * budget, insteadOfGPU: "--device cpu",
 	}
 	for _, s := range smaller {
 		r.smaller = append(r.smaller, smallerNeed{s.Flags, need{weights: s.Weights, block: s.Block, full: s.Block * blocks}})

@@ -21,6 +21,8 @@ type gpuSizing struct {
 	// smaller are needs with types that take less, the nearest to what was asked for
 	// first.
 	smaller []smallerNeed
+	// insteadOfGPU is as of Config.
+	insteadOfGPU string
 }
 
 // smallerNeed is what a model needs with other types: flags are how to get them.
@@ -39,7 +41,7 @@ func newGPUSizing(spec model.Spec, c Config, workers int, free int64) gpuSizing 
 	needOf := func(config cuda.Config) need {
 		return newNeed(spec, c.BlockTokens, cuda.WeightBytes(spec, config.Weights), cuda.WorkspaceBytes(spec, config), cuda.SliceBytes(spec, config))
 	}
-	r := gpuSizing{need: needOf(config), spec: spec, workers: int64(workers), blockTokens: int64(c.BlockTokens), budget: budget, free: free}
+	r := gpuSizing{need: needOf(config), spec: spec, workers: int64(workers), blockTokens: int64(c.BlockTokens), budget: budget, free: free, insteadOfGPU: c.insteadOfGPU}
 	for _, weights := range cuda.WeightTypes() {
 		for _, kv := range cuda.KVTypes() {
 			other := config
@@ -98,7 +100,7 @@ func (r gpuSizing) kvMemory(asked bytesize.Size) (bytesize.Size, error) {
 		return 0, fmt.Errorf("--gpu-memory: %s is too much: %s is free on the device, and the driver and the kernels need %s of that: pass less, or free some",
 			bytesize.Text(r.budget), bytesize.Text(r.free), bytesize.Text(r.reserve()))
 	case r.perWorker() < r.block:
-		other := "--device " + DeviceCPU
+		other := r.insteadOfGPU
 		remedy := r.or(other, bytesize.Auto, func(n need) int64 { return n.full })
 		if remedy == other { // none for a full context
 			remedy = r.or(other, bytesize.Auto, func(n need) int64 { return n.block })

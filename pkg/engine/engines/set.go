@@ -144,6 +144,13 @@ func (s *Set) New(id string, role controlv1.Role) (made engine.Engine, err error
 	return made, nil
 }
 
+// SimulatedBlocks is how many blocks the simulated engine has: as many as a real one in the
+// same memory. Size is called before.
+func (c *Config) SimulatedBlocks(spec model.Spec) int {
+	block := int64(simulated.SliceBytes(spec, c.BlockTokens)) * int64(spec.Layers)
+	return int(min(int64(c.KVMemory)/block, maxSimulatedBlocks))
+}
+
 // maxSimulatedBlocks bounds the blocks of the simulated engine.
 const maxSimulatedBlocks = 1 << 22
 
@@ -156,8 +163,7 @@ func (s *Set) newSimulated(id string) (engine.Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	block := int64(simulated.SliceBytes(s.spec, config.BlockTokens)) * int64(s.spec.Layers)
-	config.Blocks = int(min(int64(s.config.KVMemory)/block, maxSimulatedBlocks))
+	config.Blocks = s.config.SimulatedBlocks(s.spec)
 	return simulated.New(config)
 }
 

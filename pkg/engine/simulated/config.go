@@ -44,6 +44,12 @@ type Config struct {
 	// to move. Default: the records alone, BlockTokens times 8 bytes. The function
 	// SliceBytes has a real engine's.
 	SliceBytes int
+	// Brief keeps one record a block, of the last layer: the one of the last token in it.
+	// A step takes the same time however long the contexts and however many the layers
+	// are. Each token still depends on all before it, but what changes a block after the
+	// next one was begun, or another layer, is not noticed. The default for SliceBytes is
+	// one record then.
+	Brief bool
 	// Profile says how long a step takes. It must be valid. Nil: StepTime does.
 	Profile *latency.Profile
 	// Trouble is what goes wrong.
@@ -70,12 +76,16 @@ func (c *Config) complete() error {
 	case !hasPlainToken(c.Spec):
 		return fmt.Errorf("all %d tokens of the vocabulary mark the start or end of a text, so none can be drawn", c.Spec.VocabSize)
 	}
+	records := c.BlockTokens
+	if c.Brief {
+		records = 1
+	}
 	if c.SliceBytes == 0 {
-		c.SliceBytes = c.BlockTokens * recordBytes
+		c.SliceBytes = records * recordBytes
 	}
 	switch {
-	case c.SliceBytes < c.BlockTokens*recordBytes:
-		return fmt.Errorf("a slice of %d bytes cannot hold %d records of %d bytes", c.SliceBytes, c.BlockTokens, recordBytes)
+	case c.SliceBytes < records*recordBytes:
+		return fmt.Errorf("a slice of %d bytes cannot hold %d records of %d bytes", c.SliceBytes, records, recordBytes)
 	case !(c.LinkBytesPerSecond >= 0) || math.IsInf(c.LinkBytesPerSecond, 1): // NaN too
 		return fmt.Errorf("a link of %v bytes per second: use 0 for no limit, or a finite number above it", c.LinkBytesPerSecond)
 	case c.LinkBytesPerSecond > 0 && c.sliceSeconds() > maxSliceSeconds:

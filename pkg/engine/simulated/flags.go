@@ -153,12 +153,11 @@ func (c *Config) bandwidth() (float64, error) {
 	if c.Transfer == "" {
 		return 0, nil
 	}
-	var size bytesize.Size
-	number, found := strings.CutSuffix(c.Transfer, "/s")
-	if !found || number == "auto" || size.Set(number) != nil {
-		return 0, fmt.Errorf("--simulated-transfer: %q is not a bandwidth: write 10GB/s or 500MB/s", c.Transfer)
+	rate, err := bytesize.ParseRate(c.Transfer)
+	if err != nil {
+		return 0, fmt.Errorf("--simulated-transfer: %w", err)
 	}
-	return float64(size), nil
+	return rate, nil
 }
 
 // CheckWorkers refuses trouble for workers that this process does not have: it

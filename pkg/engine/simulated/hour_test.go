@@ -13,7 +13,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/engine/simulated"
 	"github.com/tandem-serving/tandem/pkg/latency"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
-	"github.com/tandem-serving/tandem/pkg/worker"
+	"github.com/tandem-serving/tandem/pkg/workerdriver"
 )
 
 // TestAnHour runs the real driver and scheduler for an hour of virtual time under
@@ -48,7 +48,7 @@ func hour(t *testing.T) (took []time.Duration) {
 			Decode:  []latency.Regime{{UpTo: 4, Terms: latency.Terms{BaseMs: 30, PerContextTokenMs: 0.01}}, {Terms: latency.Terms{BaseMs: 25, PerTokenMs: 1, PerContextTokenMs: 0.01}}},
 		}
 		cfg.Trouble = simulated.Trouble{Seed: 3, Jitter: 0.1, Stalls: []simulated.Stall{{At: 30 * time.Minute, For: 5 * time.Second}}}
-		driver, err := worker.NewDriver(worker.Config{
+		driver, err := workerdriver.NewDriver(workerdriver.Config{
 			Engine: newEngine(t, cfg), ChunkTokens: 128, MaxWaiting: 10000, Logger: slog.New(slog.DiscardHandler),
 		})
 		if err != nil {
@@ -105,7 +105,7 @@ func hour(t *testing.T) (took []time.Duration) {
 }
 
 // follow reads a sequence to its end and counts its tokens.
-func follow(t *testing.T, s *worker.Sequence) (tokens int) {
+func follow(t *testing.T, s *workerdriver.Sequence) (tokens int) {
 	for range s.Ready() {
 		for _, action := range s.Take() {
 			switch a := action.(type) {

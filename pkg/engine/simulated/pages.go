@@ -7,24 +7,44 @@ import (
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 )
 
-// pages is KV memory: Layout.PageBytes bytes a block, the slices of its layers
-// side by side. A page takes memory once it is first looked at.
+// pages is KV memory: the slices of a block's layers side by side, of those layers that
+// have records. A page takes memory once it is first looked at.
 type pages struct {
 	layout kvcache.Layout
+	first  int    // layer that has records; those before have none
+	bytes  int    // of a page
+	whole  []byte // all pages, where they are small
 	blocks []atomic.Pointer[[]byte]
 	link   *link // nil: what is written arrives at once
 }
 
+func newPages(layout kvcache.Layout, blocks int, brief bool) pages {
+	if brief {
+		return pages{layout: layout, first: layout.Layers - 1, bytes: layout.SliceBytes, whole: make([]byte, blocks*layout.SliceBytes)}
+	}
+	return pages{layout: layout, bytes: layout.PageBytes(), blocks: make([]atomic.Pointer[[]byte], blocks)}
+}
+
+// in says whether there is such a slice.
+func (p *pages) in(layer int, block kvcache.BlockID) bool {
+	return layer >= 0 && layer < p.layout.Layers && block >= 0 && int(block) < max(len(p.blocks), len(p.whole)/p.bytes)
+}
+
 func (p *pages) Layout() kvcache.Layout { return p.layout }
 
-// View is the memory of one slice. A block or layer out of range gives nil.
+// View is the memory of one slice. A block or layer out of range, or a layer without
+// records, gives nil.
 func (p *pages) View(layer int, block kvcache.BlockID) []byte {
-	if layer < 0 || layer >= p.layout.Layers || block < 0 || int(block) >= len(p.blocks) {
+	if layer < p.first || !p.in(layer, block) {
 		return nil
+	}
+	if p.whole != nil {
+		from := int(block) * p.bytes
+		return p.whole[from : from+p.bytes : from+p.bytes]
 	}
 	page := p.blocks[block].Load()
 	if page == nil {
-		fresh := make([]byte, p.layout.PageBytes())
+		fresh := make([]byte, p.bytes)
 		if page = &fresh; !p.blocks[block].CompareAndSwap(nil, page) {
 			page = p.blocks[block].Load()
 		}
@@ -53,11 +73,12 @@ func (p *pages) each(layer int, blocks []kvcache.BlockID, buffer []byte, move fu
 		return fmt.Errorf("%d bytes are not %d slices of %d bytes", len(buffer), len(blocks), p.layout.SliceBytes)
 	}
 	for i, block := range blocks {
-		slice := p.View(layer, block)
-		if slice == nil {
-			return fmt.Errorf("layer %d, block %d is outside %d layers and %d blocks", layer, block, p.layout.Layers, len(p.blocks))
+		if !p.in(layer, block) {
+			return fmt.Errorf("layer %d, block %d is outside %d layers and %d blocks", layer, block, p.layout.Layers, max(len(p.blocks), len(p.whole)/p.bytes))
 		}
-		move(slice, buffer[i*p.layout.SliceBytes:][:p.layout.SliceBytes])
+		if layer >= p.first {
+			move(p.View(layer, block), buffer[i*p.layout.SliceBytes:][:p.layout.SliceBytes])
+		}
 	}
 	return nil
 }

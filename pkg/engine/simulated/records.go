@@ -15,8 +15,15 @@ const recordBytes = 8
 // notFinite is the record that stands for a NaN.
 const notFinite = ^uint64(0)
 
-// NotFinite implements engine.Checking.
+// NotFinite implements engine.Checking. With one record a block it is all of its tokens or
+// none.
 func (e *Engine) NotFinite(slice []byte, n int) int {
+	if e.cfg.Brief {
+		if binary.LittleEndian.Uint64(slice) == notFinite {
+			return 0
+		}
+		return n
+	}
 	for i := range n {
 		if binary.LittleEndian.Uint64(slice[i*recordBytes:]) == notFinite {
 			return i
@@ -26,43 +33,52 @@ func (e *Engine) NotFinite(slice []byte, n int) int {
 }
 
 // write leaves the records of one sequence's tokens in one layer.
-func (e *Engine) write(layer int, s engine.Sequence) {
+func (e *Engine) write(layer int, s *engine.Sequence) {
 	state := uint64(layer) + 1
 	if s.Start > 0 {
-		state = e.record(layer, s.Blocks, s.Start-1)
+		state = binary.LittleEndian.Uint64(e.record(layer, s.Blocks, s.Start-1))
 	}
 	spoilt := state == notFinite
+	end := s.Start + len(s.Tokens)
 	for i, token := range s.Tokens {
 		if state = mix(state ^ uint64(uint32(token))<<20); spoilt {
 			state = notFinite
 		}
 		position := s.Start + i
-		slice := e.pages.View(layer, s.Blocks[position/e.cfg.BlockTokens])
-		binary.LittleEndian.PutUint64(slice[position%e.cfg.BlockTokens*recordBytes:], state)
+		if !e.cfg.Brief || position+1 == end || (position+1)%e.cfg.BlockTokens == 0 {
+			binary.LittleEndian.PutUint64(e.record(layer, s.Blocks, position), state)
+		}
 	}
 }
 
-func (e *Engine) record(layer int, table []kvcache.BlockID, position int) uint64 {
+// record is where what a token leaves is.
+func (e *Engine) record(layer int, table []kvcache.BlockID, position int) []byte {
 	slice := e.pages.View(layer, table[position/e.cfg.BlockTokens])
-	return binary.LittleEndian.Uint64(slice[position%e.cfg.BlockTokens*recordBytes:])
+	if e.cfg.Brief {
+		return slice
+	}
+	return slice[position%e.cfg.BlockTokens*recordBytes:]
 }
 
 // draw makes a token of the last record of every block of the context in every
-// layer. Tokens that begin or end a text are left out, so that texts have the length
+// layer, or of the last one of all. Tokens that begin or end a text are left out, so that texts have the length
 // that was asked for. sampler.None if there is a record that is none.
-func (e *Engine) draw(s engine.Sequence) int32 {
+func (e *Engine) draw(s *engine.Sequence) int32 {
 	length := s.Start + len(s.Tokens)
 	var all uint64
 	spoilt := false
-	take := func(record uint64) {
+	take := func(layer, position int) {
+		record := binary.LittleEndian.Uint64(e.record(layer, s.Blocks, position))
 		all = mix(all ^ record)
 		spoilt = spoilt || record == notFinite
 	}
-	for layer := range e.cfg.Spec.Layers {
-		for end := e.cfg.BlockTokens; end < length; end += e.cfg.BlockTokens {
-			take(e.record(layer, s.Blocks, end-1))
+	for layer := e.pages.first; layer < e.cfg.Spec.Layers; layer++ {
+		if !e.cfg.Brief {
+			for end := e.cfg.BlockTokens; end < length; end += e.cfg.BlockTokens {
+				take(layer, end-1)
+			}
 		}
-		take(e.record(layer, s.Blocks, length-1))
+		take(layer, length-1)
 	}
 	if spoilt {
 		return sampler.None

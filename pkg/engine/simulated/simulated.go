@@ -23,7 +23,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/tandem-serving/tandem/pkg/engine"
@@ -33,8 +32,12 @@ import (
 	"github.com/tandem-serving/tandem/pkg/sampler"
 )
 
-// ArithmeticClass is the class of all simulated engines.
-const ArithmeticClass = "simulated/1"
+// ArithmeticClass is the class of simulated engines, BriefClass that of those with
+// Config.Brief: they draw other tokens.
+const (
+	ArithmeticClass = "simulated/1"
+	BriefClass      = "simulated brief/1"
+)
 
 // Digest stands for the model's digest where nobody reads the weights: it tells
 // apart models of different shape. How tokens are drawn and a limit to the context
@@ -77,12 +80,15 @@ func New(cfg Config) (*Engine, error) {
 		Layers: cfg.Spec.Layers, KVHeads: cfg.Spec.KVHeads, HeadSize: cfg.Spec.HeadSize,
 		ElementType: "record64", BlockTokens: cfg.BlockTokens, Order: "records/1", SliceBytes: cfg.SliceBytes,
 	}
+	if cfg.Brief {
+		layout.ArithmeticClass, layout.Order = BriefClass, "last record/1"
+	}
 	e := &Engine{
 		cfg: cfg,
 		capacity: engine.Capacity{
 			Blocks: cfg.Blocks, MaxBatchTokens: cfg.MaxBatchTokens, MaxSequences: cfg.MaxSequences, Threads: 1, Layout: layout,
 		},
-		pages:   pages{layout: layout, blocks: make([]atomic.Pointer[[]byte], cfg.Blocks)},
+		pages:   newPages(layout, cfg.Blocks, cfg.Brief),
 		profile: cfg.Profile,
 		fate:    newMisfortune(cfg.Trouble),
 		timer:   cfg.newTimer(),
@@ -145,7 +151,8 @@ func (e *Engine) Step(ctx context.Context, batch engine.Batch) (engine.Output, e
 		return engine.Output{}, err
 	}
 	var work latency.StepWork
-	for _, s := range batch.Sequences {
+	for i := range batch.Sequences {
+		s := &batch.Sequences[i]
 		if s.Logits != engine.LogitsNone {
 			return engine.Output{}, errors.New("the simulated engine has no logits")
 		}
@@ -160,7 +167,8 @@ func (e *Engine) Step(ctx context.Context, batch engine.Batch) (engine.Output, e
 		return engine.Output{}, err
 	}
 	out := engine.Output{Tokens: batch.NewTokens(), Compute: compute}
-	for i, s := range batch.Sequences {
+	for i := range batch.Sequences {
+		s := &batch.Sequences[i]
 		if s.Sample == nil {
 			continue
 		}
@@ -207,9 +215,9 @@ func (e *Engine) run(ctx context.Context, batch engine.Batch, work latency.StepW
 			return 0, errDevice
 		}
 		end = until
-		for layer := first; layer < next; layer++ {
-			for _, s := range batch.Sequences {
-				e.write(layer, s)
+		for layer := max(first, e.pages.first); layer < next; layer++ {
+			for i := range batch.Sequences {
+				e.write(layer, &batch.Sequences[i])
 			}
 		}
 		if batch.LayerDone != nil {

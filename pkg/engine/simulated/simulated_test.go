@@ -210,6 +210,67 @@ func TestTokensDependOnEveryBlock(t *testing.T) {
 	}
 }
 
+// TestBriefTokensDependOnAllBefore: with one record a block, what is in it depends on all
+// that came before, however that was cut into steps.
+func TestBriefTokensDependOnAllBefore(t *testing.T) {
+	const prompt = 23 // the last block is not full
+	cfg := config()
+	cfg.Brief = true
+	draw := func(change func(*engine.Sequence), parts ...int) int32 {
+		e, s := newEngine(t, cfg), sequence(prompt)
+		change(&s)
+		for _, end := range append(parts, prompt) {
+			part := s
+			part.Tokens = s.Tokens[part.Start:end]
+			if end < prompt {
+				part.Sample = nil
+				step(t, e, part)
+				s.Start = end
+				continue
+			}
+			return step(t, e, part).Tokens[0]
+		}
+		return 0
+	}
+	want := draw(func(*engine.Sequence) {})
+	for end := 1; end < prompt; end++ {
+		if got := draw(func(*engine.Sequence) {}, end); got != want {
+			t.Errorf("in two steps, the first of %d tokens, %d was drawn, and %d in one", end, got, want)
+		}
+	}
+	for i := range prompt {
+		if draw(func(s *engine.Sequence) { s.Tokens[i]++ }) == want {
+			t.Errorf("another token at position %d gives the same token", i)
+		}
+	}
+}
+
+// TestBriefTokensDependOnTheLastBlock, and a transfer moves what is in it.
+func TestBriefTokensDependOnTheLastBlock(t *testing.T) {
+	cfg := config()
+	cfg.Brief = true
+	s := sequence(23)
+	next := engine.Sequence{Tokens: []int32{5}, Start: 23, Blocks: s.Blocks, Sample: &engine.Sample{}}
+	from, to, spoilt := newEngine(t, cfg), newEngine(t, cfg), newEngine(t, cfg)
+	step(t, from, s)
+	payload := make([]byte, len(s.Blocks)*from.Pages().Layout().SliceBytes)
+	for layer := range cfg.Spec.Layers {
+		for _, err := range []error{from.Pages().Read(layer, s.Blocks, payload), to.Pages().Write(layer, s.Blocks, payload), spoilt.Pages().Write(layer, s.Blocks, payload)} {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	spoilt.Pages().View(cfg.Spec.Layers-1, s.Blocks[5])[0] ^= 1
+	want := step(t, from, next).Tokens[0]
+	if got := step(t, to, next).Tokens[0]; got != want {
+		t.Errorf("%d was drawn after a transfer, and %d before", got, want)
+	}
+	if got := step(t, spoilt, next).Tokens[0]; got == want {
+		t.Error("a changed bit in the last block went unnoticed")
+	}
+}
+
 func TestSameInputSameToken(t *testing.T) {
 	warm := sampler.Params{Temperature: 0.8, TopP: 1, Seed: 7}
 	with := func(change func(*engine.Sequence)) engine.Sequence {

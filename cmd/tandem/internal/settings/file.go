@@ -1,6 +1,7 @@
 package settings
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -10,6 +11,8 @@ import (
 
 	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/tandem-serving/tandem/pkg/spelling"
 )
 
 // maxFileBytes bounds a configuration file: one larger is a mistake.
@@ -33,17 +36,28 @@ func Validate(fs *pflag.FlagSet, file string) error {
 	return apply(fs, entries, nil)
 }
 
-// KnownKeys is how many keys of a file are flags of fs. Its error is of a file that is no
+// Fit is how well the keys of a file are flags of a command.
+type Fit struct {
+	// Known is how many are, and Changes how many changes the others take to be.
+	Known, Changes int
+}
+
+// Compare is above 0 if a file is rather for the command that it has f of.
+func (f Fit) Compare(other Fit) int {
+	return cmp.Or(f.Known-other.Known, other.Changes-f.Changes)
+}
+
+// FitOf is how well the keys of a file are flags of fs. Its error is of a file that is no
 // configuration of anything.
-func KnownKeys(fs *pflag.FlagSet, file string) (int, error) {
+func FitOf(fs *pflag.FlagSet, file string) (Fit, error) {
 	text, err := readText(file)
 	if err != nil {
-		return 0, err
+		return Fit{}, err
 	}
 	p := newParser(fs, file)
 	p.lenient = true
 	err = p.parse(text)
-	return len(p.entries), err
+	return Fit{Known: len(p.entries), Changes: p.changes}, err
 }
 
 // readFile reads a strict YAML file into entries by flag name.
@@ -81,7 +95,8 @@ type parser struct {
 	// flags are the names of flags by their joined form.
 	flags   map[string]string
 	entries map[string]entry
-	lenient bool // keys that are no flags are passed over
+	lenient bool // keys that are no flags are passed over, and counted as changes
+	changes int
 }
 
 func newParser(fs *pflag.FlagSet, file string) *parser {
@@ -148,6 +163,8 @@ func (p *parser) mapping(node *yaml.Node, prefix string) error {
 func (p *parser) leaf(path string, key, value *yaml.Node) error {
 	flag, ok := p.flags[joined(path)]
 	if !ok && p.lenient {
+		nearest, _ := spelling.Nearest(joined(path), maps.Keys(p.flags))
+		p.changes += spelling.Distance(joined(path), nearest)
 		return nil
 	}
 	if !ok {
@@ -181,7 +198,7 @@ func (p *parser) leaf(path string, key, value *yaml.Node) error {
 }
 
 func (p *parser) unknown(path string, line int) error {
-	form, _ := Nearest(joined(path), maps.Keys(p.flags))
+	form, _ := spelling.Nearest(joined(path), maps.Keys(p.flags))
 	nearest := p.flags[form]
 	if nearest == "" {
 		return fmt.Errorf("%s:%d: unknown key %q: no keys are known here", p.file, line, path)
@@ -194,21 +211,21 @@ func (p *parser) unknown(path string, line int) error {
 }
 
 func (e entry) set(fs *pflag.FlagSet, f *pflag.Flag) error {
-	wrong := func() error {
-		return fmt.Errorf("%s:%d: %q is not a valid value of %q (%s)", e.file, e.line, strings.Join(e.values, ","), e.key, f.Value.Type())
+	wrong := func(err error) error {
+		return fmt.Errorf("%s:%d: %s: %s", e.file, e.line, e.key, Problem(f, strings.Join(e.values, ","), err))
 	}
 	if !e.list {
-		if fs.Set(f.Name, e.values[0]) != nil {
-			return wrong()
+		if err := fs.Set(f.Name, e.values[0]); err != nil {
+			return wrong(err)
 		}
 		return nil
 	}
 	list, ok := f.Value.(pflag.SliceValue)
 	if !ok {
-		return fmt.Errorf("%s:%d: %q takes one value (%s), not a list", e.file, e.line, e.key, f.Value.Type())
+		return fmt.Errorf("%s:%d: %s: takes one value, not a list", e.file, e.line, e.key)
 	}
-	if list.Replace(e.values) != nil {
-		return wrong()
+	if err := list.Replace(e.values); err != nil {
+		return wrong(err)
 	}
 	f.Changed = true
 	return nil

@@ -3,6 +3,7 @@ package settings
 import (
 	"fmt"
 	"io"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -31,7 +32,7 @@ func Values(fs *pflag.FlagSet) []Value {
 }
 
 // Print writes the settings of fs as a file that sets them to the same values,
-// with where each came from as a comment.
+// with where each came from as a comment, and what 0 means where it is no number.
 func Print(w io.Writer, fs *pflag.FlagSet) error {
 	for _, v := range Values(fs) {
 		node := new(yaml.Node)
@@ -43,11 +44,25 @@ func Print(w io.Writer, fs *pflag.FlagSet) error {
 		if err != nil {
 			return fmt.Errorf("print %s: %w", v.Name, err)
 		}
-		if _, err := fmt.Fprintf(w, "%s: %s  # %s\n", v.Name, strings.TrimSpace(string(text)), v.Source); err != nil {
+		if _, err := fmt.Fprintf(w, "%s: %s  # %s%s\n", v.Name, strings.TrimSpace(string(text)), v.Source, ofZero(fs.Lookup(v.Name))); err != nil {
 			return fmt.Errorf("print %s: %w", v.Name, err)
 		}
 	}
 	return nil
+}
+
+// zeroMeans finds what a flag's usage says of 0, or of a default that is not shown.
+var zeroMeans = regexp.MustCompile(`(?:; 0: |\(default: )([^;()]+)`)
+
+// ofZero is what 0 means to a flag that has this value, if its usage says so.
+func ofZero(f *pflag.Flag) string {
+	if value := f.Value.String(); value != "0" && value != "0s" {
+		return ""
+	}
+	if means := zeroMeans.FindStringSubmatch(f.Usage); means != nil {
+		return "; 0: " + strings.TrimSpace(means[1])
+	}
+	return ""
 }
 
 // typed is a flag's value as YAML and JSON know it; a duration is a string.

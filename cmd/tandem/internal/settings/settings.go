@@ -91,8 +91,7 @@ func apply(fs *pflag.FlagSet, inFile map[string]entry, variables map[string]stri
 		name := EnvironmentName(f.Name)
 		if value := variables[name]; value != "" {
 			if err := fs.Set(f.Name, value); err != nil {
-				failed = fmt.Errorf("environment variable %s=%q is not a valid --%s (%s): correct or unset it",
-					name, value, f.Name, f.Value.Type())
+				failed = fmt.Errorf("environment variable %s: %s", name, Problem(f, value, err))
 				return
 			}
 			setSource(f, name)

@@ -112,8 +112,8 @@ func TestApplyRefuses(t *testing.T) {
 		{"unknown nested key", "router:\n  max-wating: 2\n", nil, []string{":2: ", `"router.max-wating"`, `did you mean "router.max-waiting"?`}},
 		{"unknown key that the command line would override", "foo: 2\n", nil, []string{`unknown key "foo"`}},
 		{"command line only", "json: true\n", nil, []string{`unknown key "json"`}},
-		{"wrong type", "workers: many\n", nil, []string{":1: ", `"many" is not a valid value of "workers" (int)`}},
-		{"list for one value", "workers: [1, 2]\n", nil, []string{`takes one value (int), not a list`}},
+		{"wrong type", "workers: many\n", nil, []string{":1: ", `workers: "many" is not a whole number`}},
+		{"list for one value", "workers: [1, 2]\n", nil, []string{`workers: takes one value, not a list`}},
 		{"keys for one value", "workers:\n  count: 2\n", nil, []string{`takes a value, not keys`}},
 		{"no value", "workers:\n", nil, []string{`has no value`}},
 		{"twice", "workers: 1\nworkers: 2\n", nil, []string{":2: ", "line 1"}},
@@ -124,7 +124,7 @@ func TestApplyRefuses(t *testing.T) {
 		{"alias", "listen: &a x\netcd: *a\n", nil, []string{":2: ", "write it out"}},
 		{"number as a key", "1: x\n", nil, []string{"plain name"}},
 		{"list of lists", "etcd: [[a]]\n", nil, []string{"plain value"}},
-		{"wrong variable", "", []string{"TANDEM_DRAIN_GRACE=soon"}, []string{`TANDEM_DRAIN_GRACE="soon"`, "--drain-grace", "duration"}},
+		{"wrong variable", "", []string{"TANDEM_DRAIN_GRACE=soon"}, []string{`TANDEM_DRAIN_GRACE: "soon" is not a duration`}},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -207,6 +207,23 @@ func TestPrintRoundTrip(t *testing.T) {
 			t.Errorf("--%s = %s, want %s", f.Name, got, f.Value)
 		}
 	})
+}
+
+// What 0 means is said where it is no number.
+func TestPrintZero(t *testing.T) {
+	fs := pflag.NewFlagSet("up", pflag.ContinueOnError)
+	fs.Duration("timeout", 0, "time limit; 0: none")
+	fs.Int("threads", 0, "threads (default: all)")
+	fs.Int("stores", 0, "number of stores")
+	fs.Duration("grace", time.Second, "time to finish; 0: none")
+	var printed strings.Builder
+	if err := settings.Print(&printed, fs); err != nil {
+		t.Fatal(err)
+	}
+	const want = "grace: 1s  # default\nstores: 0  # default\nthreads: 0  # default; 0: all\ntimeout: 0s  # default; 0: none\n"
+	if printed.String() != want {
+		t.Errorf("got\n%swant\n%s", &printed, want)
+	}
 }
 
 func FuzzFileNeverPanics(f *testing.F) {

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/spf13/pflag"
+
+	"github.com/tandem-serving/tandem/pkg/spelling"
 )
 
 // Variables are the variables that mean something to a program: those that set one of its
@@ -54,7 +56,7 @@ func (v *Variables) Strays(environ []string) (strays []Stray) {
 			continue
 		}
 		stray := Stray{Name: name, CommandLine: v.commandLine[name]}
-		if nearest, near := Nearest(strings.TrimPrefix(name, EnvironmentPrefix), v.short()); near {
+		if nearest, near := spelling.Nearest(strings.TrimPrefix(name, EnvironmentPrefix), v.short()); near {
 			stray.Nearest = EnvironmentPrefix + nearest
 		}
 		strays = append(strays, stray)

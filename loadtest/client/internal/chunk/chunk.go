@@ -1,5 +1,5 @@
-// Package chunk parses the JSON chunks that servers with OpenAI's API stream, for
-// completions and for chats, with what vLLM, SGLang and others add.
+// Package chunk parses the JSON chunks of OpenAI-compatible streams, for completions and
+// chats, with the extensions of vLLM, SGLang and others.
 //
 // Package client imports it. It starts no goroutines and reads no clock.
 package chunk
@@ -13,28 +13,28 @@ import (
 	"strings"
 )
 
-// Chunk is what one chunk says. Choices are taken together: who asks for several
-// gets the tokens of all.
+// Chunk is one parsed chunk. Its choices are merged: requests for several choices get the
+// tokens of all.
 type Chunk struct {
 	// ID is the server's id of the request.
 	ID string
-	// Choices: there is at least one; usage comes in a chunk without at the end.
+	// Choices: there is at least one. The final usage chunk has none.
 	Choices bool
-	// Text is new text of the answer. Reasoning is new text before the answer.
+	// Text is new output text, Reasoning new text before the answer.
 	Text, Reasoning string
-	// Other: it carries something generated that is neither: tool calls, a refusal.
+	// Other: it carries other output, such as tool calls or a refusal.
 	Other bool
-	// TokenIDs are the new tokens; nil if the server does not send ids.
+	// TokenIDs are the new tokens; nil if the server sends none.
 	TokenIDs []uint32
-	// FinishReason is the server's word; empty: it goes on.
+	// FinishReason as sent; empty: not finished.
 	FinishReason string
-	// Usage is the count of tokens so far; nil if the chunk has none.
+	// Usage so far; nil if absent.
 	Usage *Usage
-	// Error is set if the chunk is not a chunk but says that the request failed.
+	// Error is set if the chunk reports a failed request.
 	Error *Error
 }
 
-// Generated reports whether the chunk shows something generated.
+// Generated reports whether the chunk carries output.
 func (c *Chunk) Generated() bool { return c.Text != "" || c.Reasoning != "" || c.Other }
 
 // Usage counts tokens; -1 where the server does not.
@@ -42,14 +42,14 @@ type Usage struct {
 	Prompt, Completion, Cached int
 }
 
-// Error is what a server says of a request that failed.
+// Error is a server's report of a failed request.
 type Error struct {
-	// Message is for people. Type and Code are the server's; Code is often, but not
-	// always, an HTTP status. Each may be empty.
+	// Message is human-readable. Code is often, but not always, an HTTP status. Any may
+	// be empty.
 	Message, Type, Code string
 }
 
-// wire has what is read of a chunk; null and absent are the same.
+// wire is the parsed part of a chunk; null counts as absent.
 type wire struct {
 	ID      string   `json:"id"`
 	Choices []choice `json:"choices"`
@@ -76,7 +76,7 @@ type choice struct {
 	TokenIDs     []uint32 `json:"token_ids"`
 }
 
-// Parse reads a chunk. Its errors say in what it is not one.
+// Parse parses a chunk.
 func Parse(data []byte) (Chunk, error) {
 	var w wire
 	if err := json.Unmarshal(data, &w); err != nil {
@@ -105,7 +105,7 @@ func Parse(data []byte) (Chunk, error) {
 
 func (c *Chunk) add(from *choice) {
 	c.Text += from.Text + from.Delta.Content
-	// Some servers send both for a while, with the same text.
+	// Some servers send both during a transition, with the same text.
 	if from.Delta.ReasoningContent != "" {
 		c.Reasoning += from.Delta.ReasoningContent
 	} else {
@@ -122,7 +122,7 @@ func (c *Chunk) add(from *choice) {
 	}
 }
 
-// count is a number of tokens, -1 if it is none or none that can be.
+// count converts a token count, -1 if it is absent or invalid.
 func count(n *int64) int {
 	if n == nil || *n < 0 || *n > math.MaxInt32 {
 		return -1
@@ -130,10 +130,9 @@ func count(n *int64) int {
 	return int(*n)
 }
 
-// ParseError reads what servers send of a request that failed, in a stream or as
-// the body of an HTTP error: OpenAI's {"error":{…}}, {"error":"…"},
-// {"object":"error","message":…} and {"detail":…}, which is FastAPI's. It is nil
-// if data is none of these.
+// ParseError parses an error in a stream or an HTTP error body: OpenAI's {"error":{…}},
+// {"error":"…"}, {"object":"error","message":…} and FastAPI's {"detail":…}. It returns
+// nil for anything else.
 func ParseError(data []byte) *Error {
 	var w struct {
 		Object  string          `json:"object"`
@@ -163,7 +162,7 @@ func ParseError(data []byte) *Error {
 	return nil
 }
 
-// set reports whether a value is there and says something.
+// set reports whether a value is present and not empty.
 func set(value json.RawMessage) bool {
 	switch string(bytes.TrimSpace(value)) {
 	case "", "null", `""`, "false":
@@ -172,7 +171,7 @@ func set(value json.RawMessage) bool {
 	return true
 }
 
-// plain is a value for people: a string without its quotes, else as it stands.
+// plain formats a value for people: strings without quotes, others as they are.
 func plain(value json.RawMessage) string {
 	if !set(value) {
 		return ""

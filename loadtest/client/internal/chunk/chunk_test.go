@@ -127,8 +127,7 @@ func TestParseError(t *testing.T) {
 	}
 }
 
-// The streams that a Parser must read as Parse does, and those it must not be
-// misled by.
+// Streams that a Parser must parse like Parse.
 var streams = [][2]string{
 	{`{"id":"1","choices":[{"index":0,"text":" a","logprobs":null,"finish_reason":null}]}`, `{"id":"1","choices":[{"index":0,"text":" b","logprobs":null,"finish_reason":null}]}`},
 	{`{"id":"1","choices":[{"delta":{"content":"a"}}]}`, `{"id":"1","choices":[{"delta":{"content":"\n\"\u00e9\ud83d\ude00"}}]}`},
@@ -154,8 +153,7 @@ var streams = [][2]string{
 	{`{"text":"a","choices":[{"text":"a"}]}`, `{"text":"a","choices":[{"text":"b"}]}`},
 }
 
-// check reads what a Parser that has seen first makes of second, twice, and holds
-// it against Parse.
+// check parses first, then second twice, and compares with Parse.
 func check(t *testing.T, first, second []byte) {
 	t.Helper()
 	p := new(chunk.Parser)
@@ -191,7 +189,8 @@ func FuzzParser(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, first, second []byte) {
 		check(t, first, second)
-		// The second around the text of the first: the fuzzer would seldom find it.
+		// Combine the second's text with the first's surroundings, which a fuzzer would
+		// seldom find.
 		if text, err := json.Marshal(string(second)); err == nil {
 			for _, frame := range []string{`{"choices":[{"delta":{"content":%s}}]}`, `{"choices":[{"text":%s,"index":0}],"id":"1"}`} {
 				check(t, []byte(fmt.Sprintf(frame, `"a"`)), []byte(fmt.Sprintf(frame, text)))

@@ -7,30 +7,28 @@ import (
 	"unicode/utf8"
 )
 
-// Parser parses the chunks of one stream. Those with a token are alike but for
-// their text, so it remembers one as what stands before and after the text, and
-// knows the next by comparing bytes, about ten times faster than it can be parsed.
-// What is not alike is parsed. The zero value is ready; one goroutine uses it.
+// Parser parses the chunks of one stream. Token chunks differ only in their text, so it
+// remembers the bytes before and after the text and recognizes the next chunk by
+// comparing them, about ten times faster than parsing. Others are parsed. The zero value
+// is ready. Not for concurrent use.
 type Parser struct {
-	// before and after are the chunk around the text, which is between two quotes;
-	// empty: none is known. like is the chunk but for its text.
+	// before and after are the chunk's bytes around its quoted text; empty: none known.
+	// like is the chunk without its text.
 	before, after []byte
 	like          Chunk
 	reasoning     bool
-	// vain counts patterns that no chunk was like; a stream where every chunk is
-	// another stops the attempts.
+	// vain counts patterns that matched no later chunk.
 	vain int
 }
 
-// maxVain is how many patterns may be vain before no other is tried.
+// maxVain is the number of such patterns after which no more are learned.
 const maxVain = 4
 
-// Reset makes the Parser that of another stream; it keeps its buffers.
+// Reset prepares the Parser for another stream and keeps its buffers.
 func (p *Parser) Reset() { *p = Parser{before: p.before[:0], after: p.after[:0]} }
 
-// Parse gives what the function Parse gives, but for Text and Reasoning: unless
-// text is set, they may be any text that is empty or not as the true one is.
-// TokenIDs and Usage are the reader's to look at, not to change.
+// Parse is like the function Parse, but unless text is set, Text and Reasoning only tell
+// empty from nonempty. TokenIDs and Usage must not be changed.
 func (p *Parser) Parse(data []byte, text bool) (Chunk, error) {
 	if c, ok := p.same(data, text); ok {
 		p.vain = 0
@@ -43,7 +41,7 @@ func (p *Parser) Parse(data []byte, text bool) (Chunk, error) {
 	return c, err
 }
 
-// same reads a chunk that is like the last one that was learned.
+// same parses a chunk that matches the learned pattern.
 func (p *Parser) same(data []byte, text bool) (Chunk, bool) {
 	if len(p.before) == 0 || len(data) < len(p.before)+len(p.after) ||
 		!bytes.HasPrefix(data, p.before) || !bytes.HasSuffix(data, p.after) {
@@ -58,13 +56,13 @@ func (p *Parser) same(data []byte, text bool) (Chunk, bool) {
 		p.put(&c, "…")
 		return c, true
 	}
-	// The quotes stand around it.
+	// Include the quotes.
 	value, ok := unquote(data[len(p.before)-1 : len(data)-len(p.after)+1])
 	p.put(&c, value)
 	return c, ok
 }
 
-// unquote is the value of a JSON string.
+// unquote decodes a JSON string.
 func unquote(quoted []byte) (value string, ok bool) {
 	if bytes.IndexByte(quoted, '\\') < 0 && utf8.Valid(quoted) {
 		return string(quoted[1 : len(quoted)-1]), true
@@ -81,13 +79,12 @@ func (p *Parser) put(c *Chunk, value string) {
 	}
 }
 
-// probe is a text that no server sends.
+// probe is a text no server sends.
 const probe = "\u2402 tandem \u2403"
 
-// learn looks for the text in a chunk and takes what is around it as the pattern.
-// Whether it is the text is tried: the same bytes around another string must parse
-// to the same chunk with that string as its text. JSON's grammar then gives it for
-// any string, since what is around a string does not depend on what is in it.
+// learn takes the bytes around a chunk's text as the pattern. To confirm that it found
+// the text, it checks that the same bytes around another string parse to the same chunk
+// with that string as its text. By JSON's grammar this then holds for any string.
 func (p *Parser) learn(data []byte, c *Chunk) {
 	p.before, p.after = p.before[:0], p.after[:0]
 	if c.Text == "" && c.Reasoning == "" {
@@ -117,8 +114,7 @@ func (p *Parser) learn(data []byte, c *Chunk) {
 	}
 }
 
-// valueAfter is where the inside of the string begins that follows key, at its
-// last place in data.
+// valueAfter is where the string value of the last occurrence of key begins.
 func valueAfter(data []byte, key string) (int, bool) {
 	at := bytes.LastIndex(data, []byte(key))
 	if at < 0 {
@@ -137,8 +133,8 @@ func valueAfter(data []byte, key string) (int, bool) {
 	return at, true
 }
 
-// stringEnd is how much of text can be the inside of a JSON string: up to a quote
-// or something that may not be in one.
+// stringEnd is the length of text that can be inside a JSON string: up to a quote or an
+// invalid byte.
 func stringEnd(text []byte) int {
 	for i := 0; i < len(text); i++ {
 		switch c := text[i]; {
@@ -155,7 +151,7 @@ func stringEnd(text []byte) int {
 	return len(text)
 }
 
-// escape is the length of the escape that text begins with, 0 if it is none.
+// escape is the length of the escape at the start of text, 0 if there is none.
 func escape(text []byte) int {
 	if len(text) < 2 {
 		return 0

@@ -1,6 +1,6 @@
-// Package sse reads event streams as the HTML standard lays them down
-// (https://html.spec.whatwg.org/multipage/server-sent-events.html, "Parsing an
-// event stream"), in bounded memory.
+// Package sse parses server-sent events as the HTML standard specifies
+// (https://html.spec.whatwg.org/multipage/server-sent-events.html, "Parsing an event
+// stream"), in bounded memory.
 //
 // Package client imports it. It starts no goroutines and reads no clock.
 package sse
@@ -14,37 +14,35 @@ import (
 	"io"
 )
 
-// DefaultMaxBytes bounds a line, and the data of an event, unless told otherwise.
+// DefaultMaxBytes bounds a line and an event's data by default.
 const DefaultMaxBytes = 1 << 20
 
-// ErrTooLong says that a line, or an event's data, is longer than the limit.
+// ErrTooLong means that a line or an event's data exceeds the limit.
 var ErrTooLong = errors.New("event stream: longer than the limit")
 
-// startBytes is the buffer of a stream in which nothing unusual comes: some ten
-// events of a server that streams tokens.
+// startBytes is the initial buffer: about ten events of a server that streams tokens.
 const startBytes = 4 << 10
 
-// mark is the byte order mark, which a stream may begin with.
+// mark is the byte order mark that a stream may begin with.
 var mark = []byte("\xef\xbb\xbf")
 
-// Reader gives the data of a stream's events. Names, ids and retry times are
-// parsed and left out: nobody here reconnects, and the data says what it is.
-// It reads from below only when it has no whole event, so that what it returns
-// came, at its end, with the last read. It is used by one goroutine.
+// Reader returns the data of a stream's events. It ignores names, ids and retry times. It
+// reads more only when it has no whole event, so the last read completed the event it
+// returns. Not for concurrent use.
 type Reader struct {
 	lines *bufio.Scanner
 	max   int
 	buf   []byte
-	// data is the event's so far; some says that there is any, were it empty.
+	// data of the current event; some: there is data, possibly empty.
 	data []byte
 	some bool
-	// begun: the byte order mark, if there was one, is behind. skipLF: the last line
-	// ended with a CR; an LF that follows belongs to it.
+	// begun: past the byte order mark. skipLF: the last line ended with CR, so a
+	// following LF belongs to it.
 	begun, skipLF bool
 	err           error
 }
 
-// NewReader reads events of at most maxBytes; 0: DefaultMaxBytes.
+// NewReader reads events of at most maxBytes, 0 for DefaultMaxBytes.
 func NewReader(from io.Reader, maxBytes int) *Reader {
 	if maxBytes <= 0 {
 		maxBytes = DefaultMaxBytes
@@ -54,17 +52,17 @@ func NewReader(from io.Reader, maxBytes int) *Reader {
 	return r
 }
 
-// Reset makes the Reader that of another stream; it keeps its buffers.
+// Reset prepares the Reader for another stream and keeps its buffers.
 func (r *Reader) Reset(from io.Reader) {
 	*r = Reader{lines: bufio.NewScanner(from), max: r.max, buf: r.buf, data: r.data[:0]}
-	r.lines.Buffer(r.buf, r.max+1) // a line and its end
+	r.lines.Buffer(r.buf, r.max+1) // a line and its terminator
 	r.lines.Split(r.line)
 }
 
-// Next is the data of the next event, valid until the next call. At the end of
-// the stream it is io.EOF; an event that no blank line ended is then lost, as the
-// standard wants it. Other errors are ErrTooLong and those of the stream below.
-// After an error it stays.
+// Next returns the data of the next event, valid until the next call. At the end of the
+// stream it returns io.EOF; an event without its final blank line is dropped, as the
+// standard requires. Other errors are ErrTooLong and those of the stream. Errors are
+// sticky.
 func (r *Reader) Next() ([]byte, error) {
 	r.data, r.some = r.data[:0], false
 	for r.err == nil && r.lines.Scan() {
@@ -83,7 +81,7 @@ func (r *Reader) Next() ([]byte, error) {
 	return nil, r.err
 }
 
-// line is a bufio.SplitFunc. What no line end follows is no line.
+// line is a bufio.SplitFunc. An unterminated line is dropped.
 func (r *Reader) line(data []byte, _ bool) (advance int, line []byte, err error) {
 	from := 0
 	if !r.begun {
@@ -111,11 +109,11 @@ func (r *Reader) line(data []byte, _ bool) (advance int, line []byte, err error)
 	return from + len(line) + 1, line, nil
 }
 
-// field takes a line that is not empty.
+// field processes a nonempty line.
 func (r *Reader) field(line []byte) error {
 	name, value, _ := bytes.Cut(line, []byte{':'})
 	if string(name) != "data" {
-		// A comment has the empty name.
+		// A comment's name is empty.
 		return nil
 	}
 	if r.some {

@@ -67,8 +67,8 @@ func TestReader(t *testing.T) {
 	}
 }
 
-// An event is there when its blank line is: a CR that an LF may follow is not
-// waited for, nor is the next event.
+// An event is returned at its blank line, without waiting for an LF after CR or for the
+// next event.
 func TestReaderDoesNotWait(t *testing.T) {
 	for _, stream := range []string{"data: a\n\n", "data: a\r\n\r", "data: a\r\r", "data: a\n\r"} {
 		r := sse.NewReader(io.MultiReader(strings.NewReader(stream), iotest.ErrReader(errors.New("read on"))), 0)
@@ -126,7 +126,7 @@ func TestReaderErrors(t *testing.T) {
 	}
 }
 
-// reference is the standard's algorithm on a whole stream, word by word.
+// reference is the standard's algorithm, literally, on a whole stream.
 func reference(stream []byte) (events []string) {
 	stream = bytes.TrimPrefix(stream, []byte("\ufeff"))
 	stream = bytes.ReplaceAll(stream, []byte("\r\n"), []byte("\n"))
@@ -167,7 +167,7 @@ func FuzzReader(f *testing.F) {
 		if !slices.Equal(want, got) {
 			t.Fatalf("%q, want %q", got, want)
 		}
-		// A small limit never gives other events, only fewer.
+		// A small limit yields fewer events, never different ones.
 		some, err := events(&pieces{stream, int(step%16) + 1}, 20)
 		if !errors.Is(err, io.EOF) && !errors.Is(err, sse.ErrTooLong) || len(some) > len(want) {
 			t.Fatalf("%d events of %d, %v", len(some), len(want), err)

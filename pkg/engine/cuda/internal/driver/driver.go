@@ -53,7 +53,7 @@ func Open(library string) (*Driver, error) {
 	text := C.GoString(&o.text[0])
 	switch o.found {
 	case C.TDM_NO_LIBRARY:
-		return nil, fmt.Errorf("no CUDA driver: %s: install NVIDIA's driver, or choose another device", text)
+		return nil, fmt.Errorf("no CUDA driver: %s: install NVIDIA's driver", text)
 	case C.TDM_NO_SYMBOL:
 		return nil, fmt.Errorf("%s is not a CUDA driver, or is broken: it has no %s: install NVIDIA's driver, or name its %s",
 			library, text, DefaultLibrary)

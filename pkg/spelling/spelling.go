@@ -1,0 +1,39 @@
+// Package spelling guesses which name was meant. Anything may import it.
+package spelling
+
+import "iter"
+
+// Nearest is the name among names that takes the fewest changes to make of name, the
+// first by the alphabet if there are several, and whether it is so near that it may be
+// what was meant. It is empty if there are no names.
+func Nearest(name string, names iter.Seq[string]) (nearest string, near bool) {
+	least := -1
+	for candidate := range names {
+		if d := Distance(name, candidate); least < 0 || d < least || d == least && candidate < nearest {
+			nearest, least = candidate, d
+		}
+	}
+	return nearest, least >= 0 && least <= min(4, (len(name)+2)/3)
+}
+
+// Distance is how many bytes have to be put in, taken out or changed to make b of
+// a (Levenshtein 1966).
+func Distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := diagonal
+			if a[i] != b[j] {
+				cost++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(cost, row[j]+1, diagonal+1)
+		}
+	}
+	return row[len(b)]
+}
