@@ -5,7 +5,7 @@ BIN := $(CURDIR)/.bin
 MODULES := cmd/tandem integration loadtest pkg proto $(wildcard services/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help build test race images integration demo picture soak release tags lint generate kernels gpu-check tidy servers tools ci
+.PHONY: help build test race images integration demo picture soak swarm release tags lint generate kernels gpu-check tidy servers tools ci
 
 help: ## Say what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -32,8 +32,11 @@ demo: build ## Record docs/images/demo.svg, the moving picture of the README
 picture: ## Sweep the bundled model and make docs/images/report.png of the report (takes a browser and ten minutes)
 	bash tools/record/report.sh
 
-soak: ## Break a mesh of processes at random for ten minutes, every token compared (FOR=1h, SEED=7)
-	go test -count=1 -timeout 0 -v -run 'TestChaos$$' ./integration -chaos $(or $(FOR),10m) -chaos-seed $(or $(SEED),1)
+soak: ## Break a mesh of processes at random for ten minutes, every token compared and all event logs replayed (FOR=1h, SEED=7, RECORD=DIR)
+	go test -count=1 -timeout 0 -v -run 'TestChaos$$' ./integration -chaos $(or $(FOR),10m) -chaos-seed $(or $(SEED),1) -chaos-record "$(abspath $(RECORD))"
+
+swarm: ## Simulate random clusters, loads and faults for ten minutes, and check what must hold (FOR=1h, SEED=7)
+	go test -count=1 -timeout 0 -v -run 'TestSwarm$$' ./simulate/swarm -swarm.time $(or $(FOR),10m) -swarm.seed $(or $(SEED),0)
 
 release: ## Build archives for downloading, with checksums, into .bin/release/ (VERSION=v1.2.3)
 	rm -rf $(BIN)/release

@@ -1,12 +1,14 @@
 package integration_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -29,6 +31,7 @@ type chaosMesh struct {
 	t        *testing.T
 	binaries clustertest.Binaries
 	servers  []string // flags that name etcd and NATS
+	logs     string   // folder of the event logs
 	etcd     *chaosPart
 	nats     *chaosPart
 	routers  []*chaosPart
@@ -60,7 +63,7 @@ func (m *chaosMesh) launch(p *chaosPart) {
 // startChaosMesh starts the mesh for the rest of the test.
 func startChaosMesh(t *testing.T) *chaosMesh {
 	t.Helper()
-	m := &chaosMesh{t: t, binaries: clustertest.Build(t)}
+	m := &chaosMesh{t: t, binaries: clustertest.Build(t), logs: cmp.Or(*chaosLogs, t.TempDir())}
 	client, peer, natsAddress := clustertest.FreeAddress(t), clustertest.FreeAddress(t), clustertest.FreeAddress(t)
 	host, port, _ := net.SplitHostPort(natsAddress)
 	m.servers = clustertest.Servers("http://"+client, "nats://"+natsAddress)
@@ -89,7 +92,7 @@ func startChaosMesh(t *testing.T) *chaosMesh {
 		router := &chaosPart{id: fmt.Sprintf("router-%d", i+1), target: "router", path: m.binaries.Tandem, address: clustertest.FreeAddress(t), control: clustertest.FreeAddress(t)}
 		router.args = append([]string{
 			"serve", "--target=router", "--id=" + router.id, "--model=../models/fable", "--listen=" + router.address, "--control=" + router.control,
-			"--router-state-dir=" + t.TempDir(),
+			"--router-state-dir=" + t.TempDir(), "--record=" + m.logs,
 		}, m.servers...)
 		m.launch(router)
 		m.routers = append(m.routers, router)
@@ -120,7 +123,7 @@ func (m *chaosMesh) add(target string, args ...string) *chaosPart {
 	if target == "kvtransfer" {
 		p.args = append(p.args, "--store-memory=64MiB")
 	} else {
-		p.args = append(p.args, "--model=../models/fable", "--model-name=fable", "--kv-memory=32MiB", "--threads=1")
+		p.args = append(p.args, "--model=../models/fable", "--model-name=fable", "--kv-memory=32MiB", "--threads=1", "--record="+m.logs)
 	}
 	p.args = append(append(p.args, args...), m.servers...)
 	m.launch(p)
@@ -137,6 +140,20 @@ func (m *chaosMesh) remove(p *chaosPart) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.workers = slices.DeleteFunc(m.workers, func(w *chaosPart) bool { return w == p })
+}
+
+// replay replays all event logs, also of processes that were killed.
+func (m *chaosMesh) replay() {
+	m.t.Helper()
+	logs, err := filepath.Glob(filepath.Join(m.logs, "*.events"))
+	if err != nil || len(logs) == 0 {
+		m.t.Fatalf("%d event logs: %v", len(logs), err)
+	}
+	out, err := exec.Command(m.binaries.Tandem, append([]string{"replay"}, logs...)...).CombinedOutput()
+	m.t.Logf("%s", out)
+	if err != nil {
+		m.t.Errorf("event logs do not give what they gave: %v", err)
+	}
 }
 
 // pool is the workers of a target, in the order in which they were started.

@@ -27,12 +27,14 @@ var (
 	chaosFor  = flag.Duration("chaos", 0, "how long TestChaos breaks things; 0: each fault once")
 	chaosSeed = flag.Uint64("chaos-seed", 1, "seed of TestChaos")
 	chaosOnly = flag.String("chaos-only", "", "only faults of TestChaos whose name has this in it")
+	chaosLogs = flag.String("chaos-record", "", "folder for the event logs of TestChaos; empty: a temporary one")
 )
 
 // Whatever breaks, no client gets a wrong token, none waits for ever, and nothing is
 // left behind. Fixed requests go through both routers meanwhile, and every token of
 // every answer, those of requests that failed too, is held against what one worker that
-// works alone says.
+// works alone says. All processes record what they take in, and every log gives the same actions
+// when it is replayed.
 func TestChaos(t *testing.T) {
 	if *chaosFor == 0 {
 		longtest.Only(t)
@@ -74,6 +76,7 @@ func TestChaos(t *testing.T) {
 	for _, router := range m.routers {
 		router.client.AwaitIdle(t)
 	}
+	m.replay()
 }
 
 // chaosAsks are 63 requests with the answers that they have to get.

@@ -53,7 +53,7 @@ func testHelper(path string) bool {
 
 // core are the folders of state machines: Handle(now, event) gives actions.
 var core = []string{
-	"pkg/scheduler", "pkg/kvcache", "pkg/sampler", "pkg/routing", "pkg/joining", "services/router/internal",
+	"pkg/worker", "pkg/offload", "pkg/scheduler", "pkg/kvcache", "pkg/sampler", "pkg/routing", "pkg/joining", "services/router/internal",
 	"pkg/kvtransfer/receiver", "pkg/kvtransfer/sender", "pkg/kvtransfer/internal/coverage", "pkg/kvtransfer/internal/deadline",
 	"pkg/kvtransfer/internal/protocolmodel", "pkg/kvtransfer/internal/transitions", "services/kvtransfer/internal/inventory",
 }
@@ -93,14 +93,22 @@ var directionRules = []directionRule{
 		name:   "only the binary imports loadtest",
 		reason: "an instrument stands beside what it measures: a service that needs it would measure itself",
 		forbids: func(e edge) bool {
-			return within(e.to, "loadtest") && !within(e.from, "loadtest", "cmd", "integration")
+			data := within(e.from, "simulate") && within(e.to, "loadtest/workload", "loadtest/record")
+			return within(e.to, "loadtest") && !within(e.from, "loadtest", "cmd", "integration") && !data
+		},
+	},
+	{
+		name:   "simulate imports no service",
+		reason: "it drives the cores that services drive: what it would need of a service is policy outside of a core",
+		forbids: func(e edge) bool {
+			return within(e.from, "simulate") && within(e.to, "services", "cmd") || within(e.to, "simulate") && within(e.from, "pkg", "services", "loadtest")
 		},
 	},
 	{
 		name:   "nothing imports the binary",
 		reason: "cmd/tandem joins everything, embedded servers included; only the suite that runs it may look inside",
 		forbids: func(e edge) bool {
-			return within(e.to, "cmd") && !within(e.from, "cmd", "integration", "loadtest") // which has a rule of its own
+			return within(e.to, "cmd") && !within(e.from, "cmd", "integration", "loadtest", "simulate") // which have rules of their own
 		},
 	},
 	{
@@ -146,6 +154,14 @@ var directionRules = []directionRule{
 		},
 	},
 	{
+		name:   "the core imports no driver",
+		reason: "a core decides and a driver runs it: one that knew its driver could have no other",
+		forbids: func(e edge) bool {
+			driver := e.to == "pkg/kvtransfer" || within(e.to, "pkg/coreloop", "pkg/worker", "pkg/membership", "pkg/signals", "pkg/eventlog", "pkg/replay")
+			return driver && !e.test && inCore(e.from)
+		},
+	},
+	{
 		name:   "the core does no input or output",
 		reason: "one code serves live traffic and simulation only if it takes events and gives actions, and does nothing else",
 		forbids: func(e edge) bool {
@@ -154,6 +170,42 @@ var directionRules = []directionRule{
 			return io && !e.test && inCore(e.from)
 		},
 	},
+}
+
+// policies are the packages that decide, each with what drives it in live services.
+var policies = map[string]string{
+	"pkg/routing":             "services/router/routingdriver",
+	"pkg/joining":             "services/router/serving",
+	"pkg/worker":              "pkg/workerdriver",
+	"pkg/scheduler":           "pkg/worker",
+	"pkg/kvcache":             "pkg/scheduler",
+	"pkg/kvtransfer/sender":   "pkg/kvtransfer",
+	"pkg/kvtransfer/receiver": "pkg/kvtransfer",
+	"pkg/offload":             "services/prefill",
+}
+
+// unsimulated are policies that no simulated mesh has yet.
+var unsimulated = []string{"pkg/offload"} // it has no block stores
+
+// A simulated mesh runs the policy of live services, and not a copy.
+func TestLiveAndSimulatedMeshesDriveTheSamePolicies(t *testing.T) {
+	imports := make(map[edge]bool)
+	for _, e := range importEdges(t, checkoutRoot(t)) {
+		if !e.test {
+			imports[edge{from: strings.TrimPrefix(e.from, ours), to: strings.TrimPrefix(e.to, ours)}] = true
+		}
+	}
+	for policy, driver := range policies {
+		if !slices.Contains(core, policy) {
+			t.Errorf("%s decides, but is not held to the rules of a core", policy)
+		}
+		if !imports[edge{from: driver, to: policy}] {
+			t.Errorf("%s does not drive %s any more: say what does", driver, policy)
+		}
+		if imports[edge{from: "simulate", to: policy}] == slices.Contains(unsimulated, policy) {
+			t.Errorf("%s: simulate drives it, or it is among those that it does not", policy)
+		}
+	}
 }
 
 // violations names every rule that every edge breaks.
@@ -233,6 +285,10 @@ func TestEveryDirectionRuleCanFail(t *testing.T) {
 		{edge{from: ours + "loadtest", to: ours + "proto/tandem/inference/v1"}, ""},
 		{edge{from: ours + "pkg/engine/simulated", to: ours + "loadtest/finetimer"}, "only the binary imports loadtest"},
 		{edge{from: ours + "cmd/tandem/bench/pair", to: ours + "loadtest"}, ""},
+		{edge{from: ours + "simulate", to: ours + "loadtest/workload"}, ""},
+		{edge{from: ours + "simulate", to: ours + "loadtest/drive"}, "only the binary imports loadtest"},
+		{edge{from: ours + "simulate", to: ours + "services/router/serving"}, "simulate imports no service"},
+		{edge{from: ours + "pkg/routing", to: ours + "simulate"}, "simulate imports no service"},
 		{edge{from: ours + "services/router", to: ours + "cmd/tandem/mesh"}, "nothing imports the binary"},
 		{edge{from: ours + "cmd/tandem", to: ours + "cmd/tandem/internal/commands"}, ""},
 		{edge{from: ours + "integration", to: ours + "cmd/tandem/mesh", test: true}, ""},
@@ -261,6 +317,9 @@ func TestEveryDirectionRuleCanFail(t *testing.T) {
 		{edge{from: ours + "loadtest/arrivals", to: "testing"}, "test helpers stay in tests"},
 		{edge{from: ours + "pkg/rpc", to: "net/http/httptest"}, "test helpers stay in tests"},
 		{edge{from: ours + "pkg/rpc/rpctest", to: "testing"}, ""},
+		{edge{from: ours + "pkg/routing", to: ours + "pkg/coreloop"}, "the core imports no driver"},
+		{edge{from: ours + "pkg/kvtransfer/sender", to: ours + "pkg/kvtransfer"}, "the core imports no driver"},
+		{edge{from: ours + "pkg/kvtransfer/sender", to: ours + "pkg/kvtransfer/wire"}, ""},
 		{edge{from: ours + "pkg/scheduler", to: "net/http"}, "the core does no input or output"},
 		{edge{from: ours + "pkg/kvcache", to: "os"}, "the core does no input or output"},
 		{edge{from: ours + "pkg/routing", to: "net"}, "the core does no input or output"},

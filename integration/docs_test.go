@@ -14,7 +14,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/longtest"
 )
 
-// pagesOfUsers are the pages whose commands somebody copies who uses what is here.
+// pagesOfUsers are the pages whose commands users copy.
 func pagesOfUsers(t *testing.T, root string) (pages []string) {
 	t.Helper()
 	pages, err := fs.Glob(os.DirFS(root), "*.md")
@@ -38,8 +38,8 @@ func pagesOfUsers(t *testing.T, root string) (pages []string) {
 	return pages
 }
 
-// TestCommandsOfThePages runs what the pages print. Blocks of one page follow one
-// another in one folder, so that one may use what another has written.
+// TestCommandsOfThePages runs the commands in the pages. The blocks of a page run in order
+// in one folder, so that one can use the files of another.
 func TestCommandsOfThePages(t *testing.T) {
 	t.Parallel() // much of it is waiting
 	root := checkoutRoot(t)
@@ -72,8 +72,8 @@ func TestCommandsOfThePages(t *testing.T) {
 	}
 }
 
-// examples are those of the commands' help that are not run, or only where tests may
-// take long, by what they begin with.
+// examples of the commands' help that are not run, or only in long tests, by their
+// beginnings.
 var examples = []struct {
 	begins, reason string
 	long           bool
@@ -88,6 +88,7 @@ var examples = []struct {
 	{"tandem bench serve", "takes from half a minute to an hour, or another server", false},
 	{"tandem bench simulated", "takes minutes", false},
 	{"tandem bench tokenizer", "takes 6 s", false},
+	{"tandem simulate docs/scenarios/ratio.yaml --find-max", "takes half a minute", false},
 	{"cat docs/*.md | tandem bench tokenizer", "takes 6 s", true},
 	{"tandem bench tracing", "takes minutes", false},
 	{"tandem bench transfer", "takes minutes and gigabytes", false},
@@ -100,6 +101,7 @@ var examples = []struct {
 	{"tandem profile --threads 1", "takes a minute", true},
 	{"tandem profile --preset", "takes five minutes", false},
 	{"tandem profile --from-distserve", "needs a file that DistServe publishes", false},
+	{"tandem replay", "needs the log of a mesh that was recorded", false},
 	{"tandem serve", "runs until it is stopped", false},
 	{"tandem undrain", "names a worker", false},
 	{"tandem workers --watch", "runs until it is stopped", false},
@@ -119,6 +121,9 @@ func TestExamplesOfTheHelp(t *testing.T) {
 	done := make(map[string]bool)
 	for _, command := range commands {
 		lines := examplesOf(t, tandem, command)
+		for i := range lines { // the help says the command as it was called
+			lines[i] = strings.ReplaceAll(lines[i], tandem, "tandem")
+		}
 		if len(lines) == 0 {
 			t.Errorf("tandem %s has no examples", command)
 		}

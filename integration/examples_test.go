@@ -3,6 +3,7 @@ package integration_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -56,21 +57,54 @@ func TestExamples(t *testing.T) {
 					t.Skipf("%s is not here", program)
 				}
 			}
-			run := func(prompt string) (string, error) {
+			run := func(where, prompt string) (string, error) {
 				cmd := exec.CommandContext(t.Context(), c.run[0], append(c.run[1:], prompt)...)
-				cmd.Dir, cmd.Env = root, append(os.Environ(), c.where)
+				cmd.Dir, cmd.Env = root, append(os.Environ(), where)
 				out, err := cmd.CombinedOutput()
 				return string(out), err
 			}
-			out, err := run("Tell me of a king.")
+			out, err := run(c.where, "Tell me of a king.")
 			if err != nil || !answered.MatchString(out) {
 				t.Errorf("%v: %s", err, out)
 			}
-			if out, err := run(strings.Repeat("king ", 4000)); err == nil || !strings.Contains(out, "maximum context length is 2048 tokens") {
+			if out, err := run(c.where, strings.Repeat("king ", 4000)); err == nil || !strings.Contains(out, "maximum context length is 2048 tokens") {
 				t.Errorf("a prompt over the context: %v: %.300s", err, out)
+			}
+			if out, err := unread(t, root, c.where, c.run); err != nil || out != "" {
+				t.Errorf("nobody reads the answer: %v: %s", err, out)
+			}
+			variable, _, _ := strings.Cut(c.where, "=")
+			nobody := nobodyAt(t)
+			if variable == "OPENAI_BASE_URL" {
+				nobody = "http://" + nobody + "/v1"
+			}
+			want := fmt.Sprintf("no answer from %s: start a mesh with 'tandem up', or set %s\n", nobody, variable)
+			if out, err := run(variable+"="+nobody, "Hello"); err == nil || out != want {
+				t.Errorf("without a mesh: %v: %q, want %q", err, out, want)
 			}
 		})
 	}
+}
+
+// unread runs an example whose answer nobody reads, and returns what it says of that.
+func unread(t *testing.T, root, where string, run []string) (string, error) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "sh", append([]string{"-c", `"$@" | true`, "sh"}, run...)...)
+	var errs strings.Builder
+	cmd.Dir, cmd.Env, cmd.Stderr = root, append(os.Environ(), where), &errs
+	err := cmd.Run()
+	return errs.String(), err
+}
+
+// nobodyAt is an address at which nobody listens.
+func nobodyAt(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	return listener.Addr().String()
 }
 
 // goExample builds a program of examples/.

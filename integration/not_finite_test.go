@@ -46,8 +46,8 @@ func (e *faultyEngine) Step(ctx context.Context, batch engine.Batch) (engine.Out
 	return out, err
 }
 
-// faultyPages gives NaN to whoever reads the keys and values of a layer, such as a sender,
-// who gives them a good checksum.
+// faultyPages returns NaN for the keys and values of a layer. A sender that reads them adds
+// a correct checksum.
 type faultyPages struct {
 	engine.Pages
 	ill atomic.Bool

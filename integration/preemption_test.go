@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// crowdedContext is all that a worker of crowded has room for, tokens.
+	// crowdedContext is the capacity of a worker of crowded, tokens.
 	crowdedContext = 256
 	// crowdedMemory is its KV memory: 8 blocks of 32 tokens of 4 layers of the bundled
 	// model.
@@ -29,10 +29,10 @@ const (
 // steps, about twice as long as a worker may be silent between tokens.
 func crowded(o *mesh.UpOptions) {
 	o.PrefillWorkers, o.DecodeWorkers = 1, 1
-	o.Engine.Name, o.Engine.Simulated.StepTime.BaseMs = engines.Simulated, 12
+	o.Engine.Name, o.Engine.Simulated.StepTime.BaseMs = engines.Simulated, 80
 	o.ContextTokens, o.Engine.KVMemory = crowdedContext, crowdedMemory
 	o.Decode.OutputShare = 0.001
-	o.Router.WorkerSilence = 600 * time.Millisecond
+	o.Router.WorkerSilence = 4 * time.Second // long enough for a busy machine
 }
 
 // A request that gives its blocks away on a worker that works stays there until it
@@ -53,6 +53,7 @@ func TestPreemptedRequestStaysOnItsWorker(t *testing.T) {
 	})
 	for _, mode := range []inferencev1.Mode{aggregated, disaggregated} {
 		t.Run(mode.String(), func(t *testing.T) {
+			t.Parallel()
 			m := clustertest.Start(t, crowded)
 			var results [2]clustertest.Result
 			var errs [2]error

@@ -113,7 +113,7 @@ func TestRoutersStartWithoutEtcd(t *testing.T) {
 			t.Error("exit status 0")
 		}
 		lines := strings.Split(strings.TrimSpace(r.Stderr()), "\n")
-		if last := lines[len(lines)-1]; !strings.HasPrefix(last, "tandem: etcd does not answer at") || !strings.Contains(last, "no last view to start from") {
+		if last := lines[len(lines)-1]; !strings.HasPrefix(last, "tandem: cannot reach etcd at") || !strings.Contains(last, "no last view to start from") {
 			t.Errorf("it said:\n%s", r.Stderr())
 		}
 	})

@@ -16,8 +16,8 @@ import (
 // smallPool is the KV memory of 32 blocks of 32 tokens of the bundled model.
 const smallPool = 2 << 20
 
-// smallPools is two prefill workers with room for a few prompts, whose engines are
-// slow enough that a block is quicker fetched than computed, and a block store.
+// smallPools has a block store and two prefill workers. Their pools hold a few prompts,
+// and their engines are so slow that fetching a block is faster than computing it.
 func smallPools(o *mesh.UpOptions) {
 	o.PrefillWorkers, o.DecodeWorkers, o.KVStores = 2, 1, 1
 	o.Engine.Name, o.Engine.Simulated.RealPages = engines.Simulated, true

@@ -150,9 +150,9 @@ func deadlyPhases() []struct {
 // briefPhase is the phase in which each victim is killed where tests may not take long.
 var briefPhase = map[string]string{"prefill": "transferring", "decode": "decoding", "router": "committed"}
 
-// SIGKILL of either worker or of the router in any phase: whoever is left has all
-// its blocks back within the lease, and holds no more than before; the request has a
-// typed error or all its tokens; and the next one has all of its.
+// After SIGKILL of either worker or of the router in any phase, the others have all their
+// blocks back within the lease, and hold no more than before. The request gets a typed
+// error or all its tokens, and the next one all of its.
 func TestKilledDuringATransfer(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds programs and kills them")

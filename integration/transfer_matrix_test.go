@@ -22,8 +22,8 @@ type ending struct {
 	name string
 	// deadline: the request has one, which passes.
 	deadline bool
-	// happen makes it happen. What it returns clears up and says what is held by
-	// whoever left.
+	// happen makes it happen. It returns leave, which cleans up, and held, which says
+	// what the leaver still holds.
 	happen func(g *rig, c *call) (leave func(), held func() string)
 	// want is how the request ends.
 	want codes.Code

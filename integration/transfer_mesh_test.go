@@ -26,6 +26,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/pkg/tokenizer"
 	"github.com/tandem-serving/tandem/pkg/worker"
+	"github.com/tandem-serving/tandem/pkg/workerdriver"
 	"github.com/tandem-serving/tandem/services/decode"
 	"github.com/tandem-serving/tandem/services/prefill"
 	"github.com/tandem-serving/tandem/services/router"
@@ -36,7 +37,7 @@ const (
 	// rigPrompt and rigTokens make a request of rigNeeds blocks.
 	rigPrompt, rigTokens = 100, 12
 	rigNeeds             = 7
-	// rigDecodeBlocks have room for one request and not for two.
+	// rigDecodeBlocks hold one request but not two.
 	rigDecodeBlocks = rigNeeds + 5
 	// rigLease is the shortest that a decode worker takes.
 	rigLease = time.Second
@@ -62,7 +63,7 @@ type rig struct {
 type rigWorker struct {
 	*part
 	record *controlv1.WorkerRecord
-	driver *worker.Driver
+	driver *workerdriver.Driver
 	gate   *gate
 	proxy  *faultstest.Proxy // of a decode worker
 }
@@ -125,7 +126,7 @@ func (g *rig) startPrefill() (before *rigWorker) {
 	w, e := g.newWorker(8 * rigNeeds)
 	server := rpc.NewServer(rpc.ServerConfig{})
 	identity := g.identity(prefillRole, "")
-	service, err := prefill.New(prefill.Config{ChunkTokens: 2 * rigBlockTokens, MaxWaiting: 8}, prefill.Deps{
+	service, err := prefill.New(prefill.Config{Limits: worker.Limits{ChunkTokens: 2 * rigBlockTokens, MaxWaiting: 8}}, prefill.Deps{
 		Identity: identity, Engine: e, Signals: g.signals.of(identity), Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
 		Dial: func(address string) (*grpc.ClientConn, error) {
 			return w.dial(address, kvtransfer.Dialing(rpc.ClientConfig{}))
@@ -154,7 +155,7 @@ func (g *rig) startDecode() (before *rigWorker) {
 	// proxy: so there are listeners before there is a worker.
 	w.proxy = faultstest.NewProxy(g.t, g.network, "")
 	identity := g.identity(decodeRole, "")
-	service, err := decode.New(decode.Config{ChunkTokens: 2 * rigBlockTokens, MaxWaiting: 8, OutputShare: 1, TransferLease: rigLease, TransferCreditBytes: 1 << 20, KVEncoding: "native"}, decode.Deps{
+	service, err := decode.New(decode.Config{Limits: worker.Limits{ChunkTokens: 2 * rigBlockTokens, MaxWaiting: 8, OutputShare: 1}, TransferLease: rigLease, TransferCreditBytes: 1 << 20, KVEncoding: "native"}, decode.Deps{
 		Identity: identity, KVAddresses: []string{w.proxy.Address()}, Engine: e,
 		Signals: g.signals.of(identity), Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
 	})

@@ -75,7 +75,7 @@ func newPair(t *testing.T, network string, streams int, pages func(kvcache.Layou
 	return p
 }
 
-// listenKV listens as whoever receives KV does, and says where.
+// listenKV listens as a receiver of KV does, and returns the address.
 func listenKV(t testing.TB, network string) (listener net.Listener, address string) {
 	t.Helper()
 	address = faultstest.Address(t, network)

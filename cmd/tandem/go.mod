@@ -18,6 +18,7 @@ require (
 	github.com/tandem-serving/tandem/services/kvtransfer v0.0.0
 	github.com/tandem-serving/tandem/services/prefill v0.0.0
 	github.com/tandem-serving/tandem/services/router v0.0.0
+	github.com/tandem-serving/tandem/simulate v0.0.0
 	go.etcd.io/bbolt v1.5.0
 	go.etcd.io/etcd/server/v3 v3.7.3
 	go.opentelemetry.io/proto/otlp v1.11.0
@@ -104,4 +105,5 @@ replace (
 	github.com/tandem-serving/tandem/services/kvtransfer => ../../services/kvtransfer
 	github.com/tandem-serving/tandem/services/prefill => ../../services/prefill
 	github.com/tandem-serving/tandem/services/router => ../../services/router
+	github.com/tandem-serving/tandem/simulate => ../../simulate
 )

@@ -243,8 +243,8 @@ func (p *Process) Exit(t testing.TB) error {
 // given are the ports that FreeAddress gave away.
 var given sync.Map
 
-// FreeAddress is a loopback address that nobody listens on. Its port is below those that
-// kernels give to whoever asks for any, so that nobody takes it meanwhile by chance.
+// FreeAddress is a loopback address that nobody listens on. Its port is below the
+// kernel's ephemeral ports, so nobody gets it meanwhile by chance.
 func FreeAddress(t testing.TB) string {
 	t.Helper()
 	for range 1000 {

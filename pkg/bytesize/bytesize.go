@@ -84,6 +84,18 @@ func Text(bytes int64) string {
 		return fmt.Sprintf("%dKiB", bytes>>10)
 	case bytes < 1<<30:
 		return fmt.Sprintf("%.1fMiB", float64(bytes)/(1<<20))
+	case bytes < 1<<40:
+		return fmt.Sprintf("%.1fGiB", float64(bytes)/(1<<30))
 	}
-	return fmt.Sprintf("%.1fGiB", float64(bytes)/(1<<30))
+	return fmt.Sprintf("%.1fTiB", float64(bytes)/(1<<40))
+}
+
+// ParseRate reads a bandwidth, such as 10GB/s, in bytes per second.
+func ParseRate(text string) (float64, error) {
+	var size Size
+	number, found := strings.CutSuffix(text, "/s")
+	if !found || number == auto || size.Set(number) != nil {
+		return 0, fmt.Errorf("%q is not a bandwidth: write 10GB/s or 500MB/s", text)
+	}
+	return float64(size), nil
 }

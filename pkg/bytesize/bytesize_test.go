@@ -62,9 +62,18 @@ func FuzzSize(f *testing.F) {
 }
 
 func TestText(t *testing.T) {
-	for size, want := range map[int64]string{-1: "0KiB", 3 << 10: "3KiB", 3 << 19: "1.5MiB", 5 << 28: "1.2GiB", 1 << 50: "1048576.0GiB"} {
+	for size, want := range map[int64]string{-1: "0KiB", 3 << 10: "3KiB", 3 << 19: "1.5MiB", 5 << 28: "1.2GiB", 5 << 38: "1.2TiB", 1 << 50: "1024.0TiB"} {
 		if got := bytesize.Text(size); got != want {
 			t.Errorf("%d bytes are %q, want %q", size, got, want)
+		}
+	}
+}
+
+func TestParseRate(t *testing.T) {
+	for text, want := range map[string]float64{"10GB/s": 10e9, "500 MB/s": 500e6, "10GB": 0, "auto/s": 0, "10Gbit/s": 0, "-1GB/s": 0, "": 0} {
+		got, err := bytesize.ParseRate(text)
+		if got != want || (err != nil) != (want == 0) {
+			t.Errorf("%q is %v, %v; want %v", text, got, err, want)
 		}
 	}
 }

@@ -57,7 +57,7 @@ func (j *Join) succeed(now time.Time, reason inferencev1.FinishReason, text, sto
 		Mode:         inferencev1.Mode_MODE_DISAGGREGATED,
 		Prefill:      t.Prefill.ID,
 		Decode:       t.Decode.ID,
-		Reason:       t.Decision.GetReason(),
+		Reason:       t.reason,
 		Retries:      uint32(j.attempt),
 		Reproducible: !j.approximate, // a restart stays within its version
 		Transport:    t.transport,
@@ -104,7 +104,7 @@ func (j *Join) release() {
 	if j.released {
 		return
 	}
-	for s := range j.open {
+	for _, s := range j.open {
 		if s.Attempt == j.attempt {
 			return
 		}

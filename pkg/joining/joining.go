@@ -42,11 +42,16 @@ type Join struct {
 	firstAt, secondAt, last time.Time
 
 	try      try
-	open     map[Stream]bool // value: Close was asked for
-	released bool            // Release of the present try is out
-	served   bool            // the request ended well
-	lingerAt time.Time       // finished: when to close what is still open
+	open     openStreams
+	released bool      // Release of the present try is out
+	served   bool      // the request ended well
+	lingerAt time.Time // finished: when to close what is still open
 	out      []Action
+	delivers []Deliver // those of out
+	hot      struct {  // used again by HandleDecode
+		out      []Action
+		delivers []Deliver
+	}
 }
 
 // maxLostConnections is how often a request may lose its connections to workers that live
@@ -55,7 +60,7 @@ const maxLostConnections = 16
 
 // New returns the life of a request that has not started.
 func New(p Params) *Join {
-	return &Join{p: p, open: make(map[Stream]bool)}
+	return &Join{p: p}
 }
 
 // Done reports that the request has finished and nothing of it is open.
@@ -82,7 +87,7 @@ func (j *Join) Next() (time.Time, bool) {
 // Handle takes in one event and returns what to do, in order. Times never run
 // backwards.
 func (j *Join) Handle(now time.Time, event Event) []Action {
-	j.out = nil
+	j.out, j.delivers = nil, nil
 	switch e := event.(type) {
 	case Start:
 		if j.phase == idle {
@@ -96,13 +101,9 @@ func (j *Join) Handle(now time.Time, event Event) []Action {
 			j.finish(now, Finish{Err: j.onlyClaim(e.Err)})
 		}
 	case DecodeMessage:
-		if j.phase == running && e.Attempt == j.attempt && !j.open[Stream{e.Attempt, Decode}] {
-			before := j.try.decodeAt
-			j.try.decodeAt = now
-			j.decode(now, before, e.Event)
-		}
+		j.decodeMessage(now, e)
 	case PrefillMessage:
-		if j.phase == running && e.Attempt == j.attempt && !j.open[Stream{e.Attempt, Prefill}] {
+		if j.phase == running && e.Attempt == j.attempt && !j.open.closing(Stream{e.Attempt, Prefill}) {
 			j.try.prefillAt = now
 			j.prefill(now, e.Event)
 		}
@@ -118,8 +119,28 @@ func (j *Join) Handle(now time.Time, event Event) []Action {
 		j.tick(now)
 	}
 	out := j.out
-	j.out = nil
+	j.out, j.delivers = nil, nil
 	return out
+}
+
+// HandleDecode is Handle for what comes with every token, and allocates nothing for one in the
+// long run: the actions are valid until its next call.
+func (j *Join) HandleDecode(now time.Time, e DecodeMessage) []Action {
+	clear(j.hot.out)
+	j.out, j.delivers = j.hot.out[:0], j.hot.delivers[:0]
+	j.decodeMessage(now, e)
+	j.hot.out, j.hot.delivers = j.out, j.delivers
+	j.out, j.delivers = nil, nil
+	return j.hot.out
+}
+
+func (j *Join) decodeMessage(now time.Time, e DecodeMessage) {
+	if j.phase != running || e.Attempt != j.attempt || j.open.closing(Stream{e.Attempt, Decode}) {
+		return
+	}
+	before := j.try.decodeAt
+	j.try.decodeAt = now
+	j.decode(now, before, e.Event)
 }
 
 func (j *Join) do(a Action) { j.out = append(j.out, a) }
@@ -161,8 +182,8 @@ func (j *Join) tick(now time.Time) {
 func (j *Join) closeAll() {
 	for _, side := range [...]Side{Decode, Prefill} {
 		s := Stream{j.attempt, side}
-		if closing, is := j.open[s]; is && !closing {
-			j.open[s] = true
+		if i := j.open.find(s); i >= 0 && !j.open[i].closing {
+			j.open[i].closing = true
 			j.do(Close{s})
 		}
 	}

@@ -50,7 +50,7 @@ func TestWrongLogprobsFailTheTry(t *testing.T) {
 			delivered, failure := 0, error(nil)
 			for _, action := range actions {
 				switch a := action.(type) {
-				case joining.Deliver:
+				case *joining.Deliver:
 					delivered++
 				case joining.Release:
 					failure = a.Err

@@ -147,7 +147,7 @@ type (
 	// Accept says that workers took the request. It comes at most once, before
 	// the first Deliver.
 	Accept struct{}
-	// Deliver is one token with the text that became certain with it.
+	// Deliver is one token with the text that became certain with it. It comes as a pointer.
 	Deliver struct {
 		Offset int
 		Token  int32

@@ -41,23 +41,22 @@ func (j *Join) silence() wait {
 
 func (j *Join) wait(side Side) wait {
 	t := &j.try
-	turn, last, derived := j.decodeTurn, t.decodeAt, t.DecodeSilence
+	of, last, derived := j.decodeTurn(), t.decodeAt, &t.DecodeSilence
 	if side == Prefill {
-		turn, last, derived = j.prefillTurn, t.prefillAt, t.PrefillSilence
+		of, last, derived = j.prefillTurn(), t.prefillAt, &t.PrefillSilence
 	}
 	if side == Decode && t.sent && !t.admitted && t.prefillAt.After(last) {
 		last = t.prefillAt // until then it was prefill's turn
 	}
-	of := turn()
 	if of == nil {
 		return wait{}
 	}
 	failed := last.Add(*of(&j.p.Silence))
-	if j.suspicions < maxSuspicions && *of(&derived) > 0 {
+	if j.suspicions < maxSuspicions && *of(derived) > 0 {
 		if t.progressAt[side].After(last) {
 			last = t.progressAt[side]
 		}
-		if due := last.Add(*of(&derived)); due.Before(failed) {
+		if due := last.Add(*of(derived)); due.Before(failed) {
 			return wait{side, due, true}
 		}
 	}

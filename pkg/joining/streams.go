@@ -86,7 +86,7 @@ const maxTransport = 16
 func (j *Join) openPrefill(now time.Time, ticket *kvtransferv1.Ticket) {
 	s := Stream{j.attempt, Prefill}
 	j.try.prefillAt = now
-	j.open[s] = false
+	j.open.add(s)
 	j.do(OpenPrefill{Stream: s, Worker: j.try.Prefill, Generated: slices.Clone(j.tokens), Ticket: ticket, Source: j.try.Source})
 }
 

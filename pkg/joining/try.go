@@ -19,6 +19,7 @@ import (
 // try is one choice of workers and how far it came.
 type try struct {
 	Dispatched
+	reason      string    // of the choice, for people
 	base        int       // tokens before it
 	connections [2]uint64 // by side, of streams that were closed
 
@@ -82,12 +83,14 @@ func (j *Join) dispatched(now time.Time, e Dispatched) {
 	j.lostConnection = routing.Ref{}
 	j.phase, j.released = running, false
 	j.version = e.Version
-	j.try = try{Dispatched: e, base: len(j.tokens), asked: j.try.asked, at: now, decodeAt: now, toldAt: now, decodeNext: len(j.tokens)}
+	reason := e.Decision.GetReason()
+	e.Decision = nil // it is large where workers are many
+	j.try = try{Dispatched: e, reason: reason, base: len(j.tokens), asked: j.try.asked, at: now, decodeAt: now, toldAt: now, decodeNext: len(j.tokens)}
 	if j.try.disaggregated() {
 		j.try.decodeNext++
 	}
 	s := Stream{j.attempt, Decode}
-	j.open[s] = false
+	j.open.add(s)
 	j.do(OpenDecode{Stream: s, Worker: e.Decode, Generated: slices.Clone(j.tokens), PrefillHere: !j.try.disaggregated()})
 }
 
@@ -124,7 +127,9 @@ func (j *Join) deliver(now time.Time, side Side, d drawn) {
 	}
 	j.last = now
 	text, stop := j.p.Text.Push(d.token)
-	j.do(Deliver{Offset: len(j.tokens), Token: d.token, Text: text, Logprobs: d.logprobs})
+	// Where this moves what was delivered before, that stays as it was where it is.
+	j.delivers = append(j.delivers, Deliver{Offset: len(j.tokens), Token: d.token, Text: text, Logprobs: d.logprobs})
+	j.do(&j.delivers[len(j.delivers)-1])
 	j.tokens = append(j.tokens, d.token)
 	if stop != "" {
 		j.succeed(now, inferencev1.FinishReason_FINISH_REASON_STOP, "", stop)
@@ -140,7 +145,7 @@ func (j *Join) completeIfOver(now time.Time) {
 	if t.ended == nil {
 		return
 	}
-	if _, prefillOpen := j.open[Stream{j.attempt, Prefill}]; t.disaggregated() && prefillOpen && (!t.first || !t.sent) {
+	if prefillOpen := j.open.find(Stream{j.attempt, Prefill}) >= 0; t.disaggregated() && prefillOpen && (!t.first || !t.sent) {
 		if t.waitUntil.IsZero() {
 			t.waitUntil = now.Add(j.p.Linger)
 		}
@@ -151,11 +156,12 @@ func (j *Join) completeIfOver(now time.Time) {
 
 // closed takes in the end of a stream.
 func (j *Join) closed(now time.Time, e Closed) {
-	if _, ok := j.open[e.Stream]; !ok {
+	i := j.open.find(e.Stream)
+	if i < 0 {
 		return
 	}
-	asked := j.open[e.Stream]
-	delete(j.open, e.Stream)
+	asked := j.open[i].closing
+	j.open = slices.Delete(j.open, i, i+1)
 	if j.phase == finished {
 		j.release()
 		return
@@ -175,7 +181,7 @@ func (j *Join) closed(now time.Time, e Closed) {
 	}
 	err := orEnded(e.Err, side)
 	other := Stream{j.attempt, 1 - side}
-	_, otherOpen := j.open[other]
+	otherOpen := j.open.find(other) >= 0
 	switch {
 	case t.firstEnd != nil && blamesOther(err):
 		j.fail(now, t.firstEnd.side, t.firstEnd.err) // neither says more

@@ -112,7 +112,13 @@ func (w *world) last(offset int) (bool, inferencev1.FinishReason) {
 
 func (w *world) send(event joining.Event) {
 	w.now = w.now.Add(time.Duration(rapid.IntRange(0, 300).Draw(w.t, "ms")) * time.Millisecond)
-	for _, action := range w.join.Handle(w.now, event) {
+	actions := []joining.Action(nil)
+	if m, is := event.(joining.DecodeMessage); is && rapid.Bool().Draw(w.t, "hot") {
+		actions = w.join.HandleDecode(w.now, m)
+	} else {
+		actions = w.join.Handle(w.now, event)
+	}
+	for _, action := range actions {
 		w.take(action)
 	}
 }
@@ -184,7 +190,7 @@ func (w *world) take(action joining.Action) {
 			w.t.Fatal("accepted twice")
 		}
 		w.accepted = true
-	case joining.Deliver:
+	case *joining.Deliver:
 		if !w.accepted {
 			w.t.Fatal("delivered before Accept")
 		}

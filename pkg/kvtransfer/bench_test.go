@@ -15,7 +15,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/rpc"
 )
 
-// road is a sender and a receiver with a connection between them, and blocks to move.
+// road is a connected sender and receiver with blocks to move.
 type road struct {
 	b        *testing.B
 	layout   kvcache.Layout
@@ -24,7 +24,7 @@ type road struct {
 	receiver *kvtransfer.Receiver
 }
 
-// newRoad joins two sides by a transport. Each block has 16 slices of 64 KiB.
+// newRoad connects a sender and a receiver. Each block has 16 slices of 64 KiB.
 func newRoad(b *testing.B, address string, blocks int) *road {
 	layout := kvtransfertest.Layout(16, 64<<10)
 	listener, err := kvtransfer.Listen(address)
@@ -61,7 +61,7 @@ func newRoad(b *testing.B, address string, blocks int) *road {
 	return &road{b: b, layout: layout, source: blockRange(0, blocks), sender: sender, receiver: receiver}
 }
 
-// move moves all blocks and gives the number of chunks that it took.
+// move moves all blocks and returns the number of chunks.
 func (r *road) move() int {
 	over := make(chan struct{})
 	ticket, err := r.receiver.Reserve(kvtransfer.Reservation{
@@ -103,12 +103,12 @@ func BenchmarkTransfer(b *testing.B) {
 	}
 }
 
-// ours begins the names of this project's functions.
+// ours is the prefix of this project's function names.
 const ours = "github.com/tandem-serving/tandem/"
 
-// BenchmarkAllocations counts what this project's code allocates for a chunk: it
-// moves few chunks and many, and what grows is the chunks'. An allocation is counted
-// for the innermost function that is not the runtime's.
+// BenchmarkAllocations counts this project's allocations per chunk, as the difference
+// between moving few chunks and many. An allocation is charged to the innermost function
+// outside the runtime.
 func BenchmarkAllocations(b *testing.B) {
 	defer func(rate int) { runtime.MemProfileRate = rate }(runtime.MemProfileRate)
 	runtime.MemProfileRate = 1
@@ -131,8 +131,8 @@ func BenchmarkAllocations(b *testing.B) {
 	}
 }
 
-// allocations moves the blocks some times, and counts chunks and, by the function
-// that makes them, allocations.
+// allocations moves the blocks repeatedly and returns the number of chunks and of
+// allocations by function.
 func (r *road) allocations(times int) (chunks int, sites map[string]int64) {
 	before := profile(r.b)
 	for range times {
@@ -145,9 +145,9 @@ func (r *road) allocations(times int) (chunks int, sites map[string]int64) {
 	return chunks, sites
 }
 
-// profile counts allocations of this project's functions, since the start.
+// profile counts allocations by function of this project since the start.
 func profile(b *testing.B) map[string]int64 {
-	runtime.GC() // a profile is as of the last but one collection
+	runtime.GC() // a profile is as of the collection before the last
 	runtime.GC()
 	records := make([]runtime.MemProfileRecord, 20_000)
 	n, ok := runtime.MemProfile(records, true)

@@ -16,81 +16,76 @@ import (
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 )
 
-// What a zero field of a configuration stands for.
+// Defaults of zero configuration fields.
 const (
-	// DefaultLease is short: it bounds how long a dead peer holds blocks.
+	// DefaultLease is short because it bounds how long a dead peer holds blocks.
 	DefaultLease = 10 * time.Second
-	// DefaultCreditBytes covers what a fast network has on its way: 40 GB/s over a
-	// round trip of 100 µs. What is on its way is before whatever comes next, so more
-	// makes short transfers wait behind long ones and nothing faster.
+	// DefaultCreditBytes is the bandwidth-delay product of a fast network: 40 GB/s at a
+	// round trip of 100 µs. More would only make short transfers wait behind long ones.
 	DefaultCreditBytes = 4 << 20
-	// DefaultMaxChunkBytes stays, with its header, within the 1 MiB tier of gRPC's
-	// buffer pool.
+	// DefaultMaxChunkBytes plus its header fits the 1 MiB tier of gRPC's buffer pool.
 	DefaultMaxChunkBytes = 1<<20 - 4<<10
-	// DefaultMaxReservations bounds the table of a receiver.
+	// DefaultMaxReservations bounds a receiver's table of reservations.
 	DefaultMaxReservations = 4096
-	// DefaultMaxStreams bounds the streams of a receiver.
+	// DefaultMaxStreams bounds a receiver's streams.
 	DefaultMaxStreams = 1024
-	// DefaultShutdownGrace is how long a receiver waits for senders to acknowledge
-	// its end.
+	// DefaultShutdownGrace is how long a receiver waits for senders to acknowledge a
+	// shutdown.
 	DefaultShutdownGrace = 2 * time.Second
 	// DefaultAnswerTimeout is how long a sender waits for an answer.
 	DefaultAnswerTimeout = 10 * time.Second
-	// DefaultConnectTimeout is for one address.
+	// DefaultConnectTimeout is per address.
 	DefaultConnectTimeout = 3 * time.Second
-	// DefaultIdleTimeout keeps a connection while traffic is thin.
+	// DefaultIdleTimeout keeps connections open between rare transfers.
 	DefaultIdleTimeout = 5 * time.Minute
 )
 
-// What a hello and a ticket may say, which both sides check.
+// Bounds on hellos and tickets, checked by both sides.
 const (
 	largestChunkBytes  = 1 << 30
 	largestCreditBytes = 1 << 40
-	// maxTicketBlocks bounds what one ticket makes a Sender keep.
+	// maxTicketBlocks bounds what a Sender keeps per ticket.
 	maxTicketBlocks = 1 << 20
-	// minTicketLease bounds how often a ticket can make a Sender renew.
+	// minTicketLease bounds how often a Sender must renew.
 	minTicketLease = 100 * time.Millisecond
 )
 
-// ReceiverConfig configures a Receiver. WorkerID, Addresses and Layout have to
-// be set; so has Epoch, to the worker's incarnation epoch.
+// ReceiverConfig configures a Receiver. WorkerID, Epoch, Addresses and Layout are required.
 type ReceiverConfig struct {
 	// WorkerID names this worker in tickets and ReceiverHello.
 	WorkerID string
-	// Epoch is drawn at random at every start of the worker.
+	// Epoch is the worker's incarnation epoch, drawn at random at each start.
 	Epoch uint64
-	// Addresses are where the gRPC server listens that the Receiver is registered
-	// in, best first: "unix:///path" or "host:port".
+	// Addresses of the gRPC server that serves the Receiver, best first: "unix:///path" or
+	// "host:port".
 	Addresses []string
-	// Layout describes the pages. Senders of another layout are refused.
+	// Layout describes the pages. Senders with another layout are refused.
 	Layout kvcache.Layout
-	// Lease is how long a sender may be silent, 100 ms at least. 0 is DefaultLease.
+	// Lease is how long a sender may be silent, at least 100 ms. 0 is DefaultLease.
 	Lease time.Duration
-	// Encoding is how payloads are asked for. Zero asks for them as pages have them.
+	// Encoding is the payload encoding to ask for. Zero is native.
 	Encoding kvtransferv1.Encoding
-	// NoLoans lets nobody lend slices whose pages are in the same memory (engine.Lending):
-	// all payloads go over a connection. They do as well where Encoding asks for one.
+	// NoLoans makes all payloads go over a connection, even from senders whose pages are in
+	// the same memory (engine.Lending). So does setting Encoding.
 	NoLoans bool
-	// CreditBytes is the payload that may be on its way on one stream, over all
-	// its transfers. A session of several streams has as much on each. 0 is
-	// DefaultCreditBytes, or one chunk if that is more.
+	// CreditBytes is the payload that may be in flight on each stream, over all its
+	// transfers. 0 is DefaultCreditBytes, or one chunk if larger.
 	CreditBytes int
-	// MaxChunkBytes is the largest payload of one message, a slice at least. 0 is
-	// DefaultMaxChunkBytes, or one slice if that is more. The gRPC server has to
-	// accept messages of Receiver.MaxMessageBytes.
+	// MaxChunkBytes is the largest payload of one message, at least one slice. 0 is
+	// DefaultMaxChunkBytes, or one slice if larger. The gRPC server must accept messages of
+	// Receiver.MaxMessageBytes.
 	MaxChunkBytes int
-	// MaxReservations bounds the reservations that are not over, quarantined ones
-	// included. 0 is DefaultMaxReservations.
+	// MaxReservations bounds the reservations that have not ended, including quarantined
+	// ones. 0 is DefaultMaxReservations.
 	MaxReservations int
-	// MaxStreams bounds the streams, those of all sessions together. 0 is DefaultMaxStreams.
+	// MaxStreams bounds the streams of all sessions together. 0 is DefaultMaxStreams.
 	MaxStreams int
-	// ShutdownGrace is how long Run, once its context is done, waits for senders to
-	// acknowledge before it ends their streams. 0 is DefaultShutdownGrace.
+	// ShutdownGrace is how long Run, after its context ends, waits for senders to
+	// acknowledge before it cuts their streams. 0 is DefaultShutdownGrace.
 	ShutdownGrace time.Duration
-	// Logger may be nil: then nothing is logged.
+	// Logger is optional.
 	Logger *slog.Logger
-	// Tracer makes a span of each transfer whose sender says that its request is
-	// sampled. Nil: none.
+	// Tracer, if set, records a span for each transfer of a sampled request.
 	Tracer trace.Tracer
 }
 
@@ -105,7 +100,7 @@ func (c ReceiverConfig) withDefaults() ReceiverConfig {
 	return c
 }
 
-// Validate says what is wrong, zero fields being their defaults.
+// Validate reports every invalid field. Zero fields count as their defaults.
 func (c ReceiverConfig) Validate() error {
 	c = c.withDefaults()
 	errs := []error{validateIdentity(c.WorkerID, c.Epoch), validateLayout(c.Layout)}
@@ -133,9 +128,9 @@ func (c ReceiverConfig) Validate() error {
 	return errors.Join(errs...)
 }
 
-// CheckCreditBytes checks what is to be a ReceiverConfig's CreditBytes before its layout
-// is known: one chunk of DefaultMaxChunkBytes at least, and 1 TiB at most. A receiver of
-// larger slices needs one of those.
+// CheckCreditBytes validates a value for ReceiverConfig.CreditBytes before the layout is
+// known: from one chunk of DefaultMaxChunkBytes to 1 TiB. Layouts with larger slices need
+// at least one slice.
 func CheckCreditBytes(bytes int) error {
 	if bytes < DefaultMaxChunkBytes || int64(bytes) > largestCreditBytes {
 		return fmt.Errorf("%d is outside %d (one chunk) to %d (1 TiB)", bytes, DefaultMaxChunkBytes, int64(largestCreditBytes))
@@ -143,36 +138,34 @@ func CheckCreditBytes(bytes int) error {
 	return nil
 }
 
-// SenderConfig configures a Sender. WorkerID, Epoch, Layout and Dial have to be
-// set.
+// SenderConfig configures a Sender. WorkerID, Epoch, Layout and Dial are required.
 type SenderConfig struct {
 	// WorkerID names this worker in SenderHello.
 	WorkerID string
-	// Epoch is drawn at random at every start of the worker.
+	// Epoch is the worker's incarnation epoch, drawn at random at each start.
 	Epoch uint64
-	// Layout describes the pages. Receivers of another layout refuse.
+	// Layout describes the pages. Receivers with another layout refuse.
 	Layout kvcache.Layout
-	// Dial makes a connection of its own to an address of a ticket, "host:port" or
-	// "unix:///path"; the Sender closes it. It does not wait for the connection. It
-	// should ask for keep-alives, since a host that vanishes without a word is else
-	// noticed only when an answer is due (AnswerTimeout), and must not retry or
-	// bound the size of what is sent below Receiver.MaxMessageBytes.
+	// Dial returns a new connection to a ticket's address, "host:port" or "unix:///path",
+	// without waiting for it to be established. The Sender closes it. Dial should enable
+	// keep-alives, since otherwise a vanished host is noticed only by AnswerTimeout. It
+	// must not enable retries, nor limit sent messages below Receiver.MaxMessageBytes.
 	Dial func(address string) (*grpc.ClientConn, error)
-	// Streams is how many streams a session with a receiver has, each on a connection
-	// of its own: 1 to 8. 0 is 1. More carry more where one connection, or the one
-	// core that serves it, is what bounds the speed.
+	// Streams is the number of streams per session, each on its own connection, 1 to 8. 0
+	// is 1. More help where one connection, or the core that serves it, is the bottleneck.
 	Streams int
-	// IdleTimeout closes a session without transfers. 0 is DefaultIdleTimeout.
+	// IdleTimeout is how long a session without transfers stays open. 0 is
+	// DefaultIdleTimeout.
 	IdleTimeout time.Duration
-	// ConnectTimeout bounds connecting to one address and its ReceiverHello. 0 is
+	// ConnectTimeout bounds connecting to one address, up to its ReceiverHello. 0 is
 	// DefaultConnectTimeout.
 	ConnectTimeout time.Duration
-	// AnswerTimeout is how long a receiver may take to answer Open, Commit or
-	// Abort, to grant credit that is waited for, or to take a message. After it, or
-	// after the shortest lease of the session's tickets if that is less, the session is
-	// broken, with every transfer in it. 0 is DefaultAnswerTimeout.
+	// AnswerTimeout is how long a receiver may take to answer Open, Commit or Abort, to
+	// grant needed credit, or to take a message. After it, or after the shortest lease of
+	// the session's tickets if that is shorter, the session and all its transfers are
+	// broken. 0 is DefaultAnswerTimeout.
 	AnswerTimeout time.Duration
-	// Logger may be nil: then nothing is logged.
+	// Logger is optional.
 	Logger *slog.Logger
 }
 
@@ -185,7 +178,7 @@ func (c SenderConfig) withDefaults() SenderConfig {
 	return c
 }
 
-// Validate says what is wrong, zero fields being their defaults.
+// Validate reports every invalid field. Zero fields count as their defaults.
 func (c SenderConfig) Validate() error {
 	c = c.withDefaults()
 	errs := []error{validateIdentity(c.WorkerID, c.Epoch), validateLayout(c.Layout)}

@@ -10,36 +10,36 @@ import (
 
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/tandem-serving/tandem/pkg/coreloop"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/sender"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 )
 
-// errConnectionOver is an open that came after the end of its connection.
+// errConnectionOver is returned by an open on a connection that has ended.
 var errConnectionOver = errors.New("the connection has ended")
 
-// connection is one session with one receiver, on gRPC connections of its own, from
-// dialling to its end. It is never used again.
+// connection is one session with one receiver, from dialling to its end. It is not reused.
 type connection struct {
 	sender    *Sender
 	peer      peer
 	addresses []string
 	ctx       context.Context
 	cancel    context.CancelFunc
-	ready     chan struct{}   // closed when core or err is set
-	ended     chan struct{}   // closed when nothing of it runs any more
+	ready     chan struct{}   // closed when loop or err is set
+	ended     chan struct{}   // closed when all its goroutines have ended
 	stripes   []chan struct{} // wakes the writer of each stream
 
-	mu        sync.Mutex
-	core      *sender.Core // nil until ReceiverHello, and if err is set
-	transport string       // set with core
-	err       error        // why there is no core
+	// Set before ready is closed.
+	loop      *coreloop.Loop[*sender.Core, sender.Event, sender.Action]
+	transport string
+	err       error // why loop is nil
+
+	// Guarded by loop.
 	transfers map[uint64]*Transfer
-	alarm     alarm
-	idle      []*shipment // to be used again
+	idle      []*shipment // for reuse
 	loans     map[uint64]*shipment
-	recalls   []uint64   // of loans, that are due
-	returned  *sync.Cond // with mu: there are no loans
+	returned  *sync.Cond // on loop: no loans are left
 }
 
 func newConnection(s *Sender, to peer, addresses []string) *connection {
@@ -53,7 +53,6 @@ func newConnection(s *Sender, to peer, addresses []string) *connection {
 		transfers: map[uint64]*Transfer{},
 		loans:     map[uint64]*shipment{},
 	}
-	c.returned, c.alarm = sync.NewCond(&c.mu), newAlarm(&c.mu)
 	for i := range c.stripes {
 		c.stripes[i] = make(chan struct{}, 1)
 	}
@@ -61,19 +60,18 @@ func newConnection(s *Sender, to peer, addresses []string) *connection {
 	return c
 }
 
-// run dials, keeps time while the session lives, and clears up.
+// run dials, ticks the core while the session lives, and cleans up.
 func (c *connection) run() {
 	defer close(c.ended)
 	defer c.cancel()
 	defer c.sender.drop(c)
 	address, links, err := c.dial()
-	c.mu.Lock()
 	if err != nil {
 		c.err = err
 	} else {
-		c.core, c.transport = sender.New(c.coreConfig(links), time.Now()), transportOf(address)
+		c.loop, c.transport = coreloop.New(sender.New(c.coreConfig(links), time.Now()), c.apply), transportOf(address)
+		c.returned = sync.NewCond(c.loop)
 	}
-	c.mu.Unlock()
 	close(c.ready)
 	if err != nil {
 		return
@@ -86,11 +84,11 @@ func (c *connection) run() {
 		tasks.Go(func() { c.read(l.stream, i) })
 		tasks.Go(func() { c.write(l.stream, i) })
 	}
-	c.alarm.run(c.ctx.Done(), c.core, func() { c.handle(sender.Tick{}) }, func() bool { c.recallDue(); return false })
+	c.loop.Run(c.ctx.Done(), func() { c.loop.Handle(sender.Tick{}) })
 	for _, l := range links {
 		l.cancel(context.Canceled)
 	}
-	c.handle(sender.StreamLost{Err: context.Cause(c.ctx)})
+	c.loop.Handle(sender.StreamLost{Err: context.Cause(c.ctx)})
 	tasks.Wait()
 	c.awaitLoans()
 	for _, l := range links {
@@ -99,17 +97,19 @@ func (c *connection) run() {
 	log.Info("kv session has ended")
 }
 
-// close ends the connection after its transfers, or the dialling at once.
+// close ends the connection after its transfers, or dialling at once.
 func (c *connection) close() {
 	select {
 	case <-c.ready:
-		c.handle(sender.Close{})
+		if c.loop != nil {
+			c.loop.Handle(sender.Close{})
+		}
 	default:
 		c.cancel()
 	}
 }
 
-// open waits for ReceiverHello, and then for the receiver's answer.
+// open waits for the session, then for the receiver's Accept or Refuse.
 func (c *connection) open(ctx context.Context, ticket *kvtransferv1.Ticket, requestID string) (*Transfer, error) {
 	opened := time.Now()
 	select {
@@ -136,12 +136,13 @@ func (c *connection) open(ctx context.Context, ticket *kvtransferv1.Ticket, requ
 }
 
 func (c *connection) begin(t *Transfer, ticket *kvtransferv1.Ticket, requestID, traceParent string) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	switch {
-	case c.err != nil:
+	if c.err != nil {
 		return c.err
-	case c.core.Lost():
+	}
+	c.loop.Lock()
+	defer c.loop.Unlock()
+	switch {
+	case c.loop.Core.Lost():
 		return errConnectionOver
 	case c.transfers[t.id] != nil:
 		return &RefusedError{Reason: kvtransferv1.RefuseReason_REFUSE_REASON_ALREADY_OPEN, Detail: "a ticket can be used only once"}
@@ -152,28 +153,17 @@ func (c *connection) begin(t *Transfer, ticket *kvtransferv1.Ticket, requestID, 
 	if encoding == kvtransferv1.Encoding_ENCODING_LENT {
 		t.stats.Transport = transportDevice
 	}
-	c.apply(c.core.Handle(time.Now(), sender.Open{
+	c.loop.Step(sender.Open{
 		Ticket: ticket, Lease: ticket.GetLease().AsDuration(), RequestID: requestID, TraceParent: traceParent,
-		Encoding: encoding, EncodedBytes: sliceBytes}))
+		Encoding: encoding, EncodedBytes: sliceBytes})
 	return nil
 }
 
-// handle gives the core an event and does what it asks for.
-func (c *connection) handle(ev sender.Event) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.core != nil {
-		c.apply(c.core.Handle(time.Now(), ev))
-	}
-}
-
-// apply does what the core asks for, but for what there is to write: that is the
-// writer's, who asked for it. c.mu is held.
-func (c *connection) apply(actions []sender.Action) (write sender.Action) {
+// apply carries out the core's actions except writes, which toWrite returns to the writer.
+// Requires c.loop.
+func (c *connection) apply(_ time.Time, actions []sender.Action) {
 	for _, a := range actions {
 		switch a := a.(type) {
-		case sender.Write, *sender.WriteChunk:
-			write = a
 		case sender.Wake:
 			poke(c.stripes[a.Stripe])
 		case sender.Recall:
@@ -195,11 +185,17 @@ func (c *connection) apply(actions []sender.Action) (write sender.Action) {
 			c.cancel()
 		}
 	}
-	c.alarm.set(c.core)
-	return write
 }
 
-// resultError makes an error of how a transfer ended.
+// poke sends on a channel of capacity 1 without blocking.
+func poke(wake chan<- struct{}) {
+	select {
+	case wake <- struct{}{}:
+	default:
+	}
+}
+
+// resultError converts a transfer's result to an error.
 func (c *connection) resultError(r sender.Result) error {
 	switch r.End {
 	case sender.EndCommitted:

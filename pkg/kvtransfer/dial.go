@@ -15,23 +15,23 @@ import (
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 )
 
-// Versions of the protocol that this side speaks.
+// Supported protocol versions.
 const (
 	minVersion = 2
 	maxVersion = 2
 )
 
-// maxAddresses bounds how many addresses of a ticket are tried.
+// maxAddresses bounds how many of a ticket's addresses are tried.
 const maxAddresses = 8
 
 var (
-	// errConnectTimeout is why an address was given up.
+	// errConnectTimeout is the cause of an address given up on.
 	errConnectTimeout = errors.New("no answer before the timeout")
-	// errSibling is why a stripe was given up that could have been joined.
+	// errSibling is the cause of a stripe given up because another one failed.
 	errSibling = errors.New("another stripe could not be joined")
 )
 
-// link is a stream that had its ReceiverHello, and what it stands on.
+// link is a stream after its ReceiverHello, with its connection.
 type link struct {
 	conn   *grpc.ClientConn
 	stream kvtransferv1.KVTransfer_StreamClient
@@ -41,12 +41,11 @@ type link struct {
 
 func (l *link) close() {
 	l.cancel(context.Canceled)
-	_ = l.conn.Close() // the stream is over: there is nobody to tell
+	_ = l.conn.Close() // the stream is over: nobody to report to
 }
 
-// dial tries the addresses in order until the right receiver answers over all
-// stripes. A refusal counts more than an address that does not answer: it is what to
-// act on.
+// dial tries the addresses in order until the right receiver answers on all stripes. If all
+// fail, a refusal is reported in preference to an unreachable address.
 func (c *connection) dial() (address string, _ []*link, _ error) {
 	var failures []error
 	for _, address := range c.addresses[:min(len(c.addresses), maxAddresses)] {
@@ -64,7 +63,7 @@ func (c *connection) dial() (address string, _ []*link, _ error) {
 	return "", nil, &BrokenError{Peer: c.peer.receiver, Err: err}
 }
 
-// joinAll makes a session with one address: all of its streams, or none.
+// joinAll opens all streams of a session to one address, or none.
 func (c *connection) joinAll(address string) ([]*link, error) {
 	number, err := draw()
 	if err != nil {
@@ -94,7 +93,7 @@ func (c *connection) joinAll(address string) ([]*link, error) {
 	return nil, err
 }
 
-// firstCause is the first error that is not the consequence of another.
+// firstCause returns the first error that is not errSibling, if there is one.
 func firstCause(errs []error) error {
 	for _, err := range errs {
 		if err != nil && !errors.Is(err, errSibling) {
@@ -104,7 +103,8 @@ func firstCause(errs []error) error {
 	return nil
 }
 
-// join connects to one address and says hello as one stripe. joining bounds only that.
+// join connects to one address and exchanges hellos as one stripe. joining bounds only
+// that.
 func (c *connection) join(joining context.Context, address string, number uint64, stripe int) (_ *link, err error) {
 	conn, err := c.sender.cfg.Dial(address)
 	if err != nil {
@@ -131,7 +131,7 @@ func (c *connection) join(joining context.Context, address string, number uint64
 	if l.stream, err = kvtransferv1.NewKVTransferClient(conn).Stream(ctx, grpc.ForceCodecV2(encodedCodec{wire.Codec()})); err != nil {
 		return nil, fmt.Errorf("connect: %w", err)
 	}
-	// What goes wrong with Send is told by Recv.
+	// Recv reports what goes wrong with Send.
 	_ = l.stream.Send(&kvtransferv1.SenderMessage{Message: &kvtransferv1.SenderMessage_Hello{Hello: &kvtransferv1.SenderHello{
 		Sender:       c.sender.cfg.WorkerID,
 		Epoch:        c.sender.cfg.Epoch,
@@ -193,15 +193,15 @@ func (c *connection) coreConfig(links []*link) sender.Config {
 	return cfg
 }
 
-// What the slices of a transfer go over.
+// Transports.
 const (
 	transportTCP  = "tcp"
 	transportUnix = "unix"
-	// transportDevice: they are lent. Messages about them go where others do.
+	// transportDevice: slices are lent. Messages still use a connection.
 	transportDevice = "device"
 )
 
-// transportOf names what an address of a ticket is reached over.
+// transportOf returns the transport of a ticket's address.
 func transportOf(address string) string {
 	if strings.HasPrefix(address, "unix:") {
 		return transportUnix

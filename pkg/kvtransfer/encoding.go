@@ -9,11 +9,12 @@ import (
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 )
 
-// codings are the encodings that one side speaks besides the native one.
+// codings maps the encodings that one side supports, besides the native one, to their
+// codings.
 type codings map[kvtransferv1.Encoding]wire.Coding
 
-// newCoding is nil for the native encoding, and an error for one that there is not
-// for pages of this layout.
+// newCoding returns nil for the native encoding, and an error for an encoding that does not
+// support the layout.
 func newCoding(e kvtransferv1.Encoding, layout kvcache.Layout) (wire.Coding, error) {
 	switch e {
 	case kvtransferv1.Encoding_ENCODING_UNSPECIFIED, kvtransferv1.Encoding_ENCODING_NATIVE:
@@ -29,7 +30,7 @@ func newCoding(e kvtransferv1.Encoding, layout kvcache.Layout) (wire.Coding, err
 	}
 }
 
-// newCodings are all encodings that pages of a layout can be sent in.
+// newCodings returns all codings that support the layout.
 func newCodings(layout kvcache.Layout) codings {
 	all := codings{}
 	for number := range kvtransferv1.Encoding_name {
@@ -41,11 +42,11 @@ func newCodings(layout kvcache.Layout) codings {
 	return all
 }
 
-// of is the coding of an encoding, nil for the native one.
+// of returns the coding of an encoding, nil for the native one.
 func (c codings) of(e kvtransferv1.Encoding) wire.Coding { return c[e] }
 
-// choose gives what a sender uses where a ticket asks for an encoding, and the size
-// of one slice in it, 0 for that of the pages.
+// choose returns the encoding a sender uses when a ticket asks for one, and the bytes of an
+// encoded slice, 0 for native.
 func (c codings) choose(asked kvtransferv1.Encoding) (e kvtransferv1.Encoding, sliceBytes int) {
 	coding := c[asked]
 	if coding == nil {

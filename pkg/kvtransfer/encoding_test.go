@@ -11,7 +11,7 @@ import (
 
 const encodingInt8 = kvtransferv1.Encoding_ENCODING_INT8
 
-// asBF16 gives both sides pages of bf16, the receiver asking for encoding.
+// asBF16 gives both sides bf16 pages. The receiver asks for encoding.
 func asBF16(encoding kvtransferv1.Encoding) option {
 	layout := kvcache.Layout{
 		ModelDigest: "kvtransfertest", ArithmeticClass: "test/1", Layers: layers, KVHeads: 2, HeadSize: 8,
@@ -22,8 +22,7 @@ func asBF16(encoding kvtransferv1.Encoding) option {
 	}
 }
 
-// A ticket that asks for int8 is answered in int8, of half the bytes, and its owner
-// is told.
+// A ticket that asks for int8 gets it, at half the bytes, and its owner is told.
 func TestEncodings(t *testing.T) {
 	for _, encoding := range []kvtransferv1.Encoding{0, kvtransferv1.Encoding_ENCODING_NATIVE, encodingInt8} {
 		t.Run(encoding.String(), func(t *testing.T) {

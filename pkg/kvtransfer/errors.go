@@ -8,19 +8,18 @@ import (
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 )
 
-// ErrClosed is what Reserve and Open give after the end of Run or Close.
+// ErrClosed is returned by Reserve once Run shuts down, and by Open after Close.
 var ErrClosed = errors.New("kv transfer is closed")
 
-// ErrFull is what Reserve gives when MaxReservations are held: try another
-// worker, or again when one has ended.
+// ErrFull is returned by Reserve at MaxReservations. Try another worker, or again once a
+// reservation has ended.
 var ErrFull = errors.New("too many kv reservations")
 
-// RefusedError says that the receiver did not let a transfer begin. Nothing was
-// reserved for it or written.
+// RefusedError means that the receiver refused a transfer. Nothing was reserved or written.
 type RefusedError struct {
 	// Reason is never UNSPECIFIED.
 	Reason kvtransferv1.RefuseReason
-	// Detail is for people.
+	// Detail is human-readable.
 	Detail string
 }
 
@@ -29,11 +28,11 @@ func (e *RefusedError) Error() string {
 	return withDetail("transfer refused", api.Name(e.Reason), e.Detail)
 }
 
-// FailedError says that the receiver ended a transfer without commit.
+// FailedError means that the receiver ended a transfer without commit.
 type FailedError struct {
 	// Reason is never UNSPECIFIED.
 	Reason kvtransferv1.FailReason
-	// Detail is for people.
+	// Detail is human-readable.
 	Detail string
 }
 
@@ -42,9 +41,9 @@ func (e *FailedError) Error() string {
 	return withDetail("transfer failed at the receiver", api.Name(e.Reason), e.Detail)
 }
 
-// AbortedError says that the sender ended a transfer without commit.
+// AbortedError means that the sender ended a transfer without commit.
 type AbortedError struct {
-	// Reason is what Abort was called with.
+	// Reason is the argument of Abort.
 	Reason kvtransferv1.AbortReason
 }
 
@@ -53,13 +52,13 @@ func (e *AbortedError) Error() string {
 	return "transfer aborted by the sender: " + api.Name(e.Reason)
 }
 
-// BrokenError says that the stream ended under a transfer, or could not be
-// joined: the peer died, is out of reach, fell silent or broke the protocol.
-// Another worker may do better.
+// BrokenError means that the stream ended during a transfer or could not be opened: the
+// peer died, is unreachable, fell silent or violated the protocol. Another worker may
+// succeed.
 type BrokenError struct {
-	// Peer is the worker id of the other side, where it is known.
+	// Peer is the worker id of the other side, if known.
 	Peer string
-	// Err is the cause. It may be a gRPC status.
+	// Err is the cause, possibly a gRPC status.
 	Err error
 }
 
@@ -68,7 +67,7 @@ func (e *BrokenError) Error() string {
 	return fmt.Sprintf("kv stream with %q: %v", e.Peer, e.Err)
 }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e *BrokenError) Unwrap() error { return e.Err }
 
 func withDetail(what, reason, detail string) string {

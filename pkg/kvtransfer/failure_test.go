@@ -20,7 +20,7 @@ import (
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 )
 
-// join opens a raw stream to the rig's receiver: a sender that may do wrong.
+// join opens a raw stream to the rig's receiver, for a misbehaving sender.
 func (g *rig) join(t *testing.T, epoch uint64) (kvtransferv1.KVTransfer_StreamClient, func()) {
 	t.Helper()
 	conn, err := g.dial("passthrough:///memory")
@@ -67,8 +67,8 @@ func chunkMessage(ticket *kvtransferv1.Ticket, size int, crc uint32) *kvtransfer
 		Crc32C: crc, Payload: make([]byte, size)}}}
 }
 
-// A payload that was spoilt on its way fails its transfer, and the blocks stay in
-// quarantine until the sender, or the end of its stream, lets them go.
+// A corrupt payload fails its transfer. The blocks stay in quarantine until the sender
+// acknowledges or its stream ends.
 func TestSpoiltPayload(t *testing.T) {
 	for _, end := range []string{"abort", "the stream ends", "silence"} {
 		t.Run(end, func(t *testing.T) {
@@ -122,7 +122,7 @@ func TestCreditIsEnforced(t *testing.T) {
 	})
 }
 
-// A sender that holds its connection and says nothing more.
+// A sender keeps its connection open and falls silent.
 func TestSilentSender(t *testing.T) {
 	overStreams(t, func(t *testing.T, streams option) {
 		g := newRig(t, streams)
@@ -138,7 +138,7 @@ func TestSilentSender(t *testing.T) {
 	})
 }
 
-// mute is a receiver that greets, answers what it is told to, and nothing more.
+// mute is a receiver that sends its hello and scripted answers only.
 type mute struct {
 	kvtransferv1.UnimplementedKVTransferServer
 	digest  uint64
@@ -169,8 +169,8 @@ func (m mute) Stream(stream grpc.BidiStreamingServer[kvtransferv1.SenderMessage,
 	}
 }
 
-// A receiver that falls silent holds the sender's blocks for a lease at most, however
-// long the sender would wait for answers.
+// A silent receiver holds the sender's blocks for at most a lease, whatever the sender's
+// answer timeout.
 func TestSilentReceiver(t *testing.T) {
 	const shortLease = kvtransfer.DefaultAnswerTimeout / 4
 	for _, test := range []struct {

@@ -17,9 +17,9 @@ import (
 	"github.com/tandem-serving/tandem/pkg/rpc"
 )
 
-// BenchmarkShortBehindLong sends one block alone, and behind a hundred transfers of
-// 16 blocks each, over loopback. Its metrics are the medians of what the block took
-// from Open to its end, their ratio, and the speed meanwhile.
+// BenchmarkShortBehindLong sends one block alone, and behind a hundred transfers of 16
+// blocks each, over loopback. It reports the median times from Open to the end, their
+// ratio, and the throughput.
 func BenchmarkShortBehindLong(b *testing.B) {
 	for _, streams := range []int{1, 2, 4} {
 		for _, c := range []struct{ credit, chunk int }{
@@ -70,7 +70,7 @@ func shortBehindLong(b *testing.B, streams, credit, chunk int) {
 	b.ReportMetric(float64(b.N*long*longBlocks*layout.PageBytes())/elapsed.Seconds()/1e9, "GB/s")
 }
 
-// wired is a sender and a receiver joined over loopback.
+// wired is a sender and a receiver connected over loopback.
 type wired struct {
 	sender   *kvtransfer.Sender
 	receiver *kvtransfer.Receiver
@@ -116,7 +116,7 @@ func serveUntilStopped(b *testing.B, server *rpc.Server, listener net.Listener) 
 	}
 }
 
-// send moves all slices of some blocks and says how long that took.
+// send moves all slices of some blocks and returns the time taken.
 func (w *wired) send(b *testing.B, blocks []kvcache.BlockID) time.Duration {
 	ticket, err := w.receiver.Reserve(kvtransfer.Reservation{
 		Blocks: blocks, PromptBlocks: len(blocks),

@@ -16,8 +16,8 @@ import (
 	"github.com/tandem-serving/tandem/pkg/rpc"
 )
 
-// A sender that cuts its window into small frames makes its receiver hold twice as
-// much at most.
+// A sender that splits its window into small frames makes its receiver hold at most twice
+// the bytes.
 func TestSmallFrames(t *testing.T) {
 	for _, frame := range []int{1025, 2049, 4097, 8193, 16 << 10} {
 		t.Run(fmt.Sprintf("%d bytes", frame), func(t *testing.T) {
@@ -53,7 +53,7 @@ func TestSmallFrames(t *testing.T) {
 			close(begin)
 			stopping, cancel := context.WithCancel(context.Background())
 			cancel()
-			_ = server.Stop(stopping) // its stream has not ended well
+			_ = server.Stop(stopping) // its stream did not end cleanly
 			tasks.Wait()
 			if limit := 2*window + cfg.MaxReceiveBytes; pool.most > limit {
 				t.Errorf("%d bytes were held of %d that were sent, more than %d", pool.most, frames*frame, limit)
@@ -62,7 +62,7 @@ func TestSmallFrames(t *testing.T) {
 	}
 }
 
-// openBulk begins stream 1 by hand, on which the test's frames then go.
+// openBulk begins stream 1 by hand for the test's frames.
 func openBulk(t *testing.T, conn net.Conn) *http2.Framer {
 	t.Helper()
 	if _, err := conn.Write([]byte(http2.ClientPreface)); err != nil {

@@ -2,15 +2,15 @@ package kvtransfer
 
 import (
 	"fmt"
-	"time"
 
+	"github.com/tandem-serving/tandem/pkg/coreloop"
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/sender"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/wire"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 )
 
-// lendingOf is pages that can lend their slices; nil: they cannot.
+// lendingOf returns pages as engine.Lending, or nil if they cannot lend.
 func lendingOf(pages engine.Pages) engine.Lending {
 	if lending, can := pages.(engine.Lending); can && lending.Memory() != 0 {
 		return lending
@@ -18,8 +18,8 @@ func lendingOf(pages engine.Pages) engine.Lending {
 	return nil
 }
 
-// encoding is how a ticket's slices go, and the size of one of them, 0 for that of the
-// pages: lent, where the receiver's pages are in the same memory.
+// encoding returns the encoding of a ticket's slices and the bytes of one, 0 for those of
+// the pages. Slices are lent if the receiver's pages are in the same memory.
 func (s *Sender) encoding(ticket *kvtransferv1.Ticket) (e kvtransferv1.Encoding, sliceBytes int) {
 	if s.lending != nil && ticket.GetMemory() == s.lending.Memory() {
 		return kvtransferv1.Encoding_ENCODING_LENT, 0
@@ -27,19 +27,18 @@ func (s *Sender) encoding(ticket *kvtransferv1.Ticket) (e kvtransferv1.Encoding,
 	return s.codings.choose(ticket.GetEncoding())
 }
 
-// shipment is a chunk as the codec takes it. It is used again once its pages were
-// read.
+// shipment is a chunk prepared for the codec. It is reused once its pages have been read.
 type shipment struct {
 	wire.Outbound
 	conn  *connection
 	chunk *sender.WriteChunk
-	loan  uint64 // 0: its slices are not lent
-	// holds are those who still need it: the codec, and the loan.
+	loan  uint64 // 0: not lent
+	// holds counts its users: the codec and the loan.
 	holds int
 }
 
-// ship makes of a chunk what the codec takes; nil: it cannot be lent, and the core knows.
-// c.mu is held.
+// ship prepares a chunk for the codec. If its slices cannot be lent, it tells the core and
+// returns nil. Requires c.loop.
 func (c *connection) ship(w *sender.WriteChunk) *wire.Outbound {
 	var s *shipment
 	if last := len(c.idle) - 1; last >= 0 {
@@ -59,7 +58,7 @@ func (c *connection) ship(w *sender.WriteChunk) *wire.Outbound {
 	return &s.Outbound
 }
 
-// lend lends the slices of a shipment. c.mu is held.
+// lend lends the slices of a shipment. Requires c.loop.
 func (c *connection) lend(s *shipment) error {
 	loan, err := c.sender.lending.Lend(int(s.Chunk.Layer), s.Blocks, s.returned)
 	if err != nil {
@@ -71,50 +70,37 @@ func (c *connection) lend(s *shipment) error {
 	return nil
 }
 
-// recall has what a transfer has lent be recalled by the goroutine that keeps the time: a
-// loan's end takes c.mu, which is held here.
+// recall schedules the recall of a transfer's loans after the caller's unlock of c.loop,
+// which the end of a loan locks. Requires c.loop.
 func (c *connection) recall(id uint64) {
 	for loan, s := range c.loans {
 		if s.chunk.ID == id {
-			c.recalls = append(c.recalls, loan)
+			c.loop.After(func() { c.sender.lending.Recall(loan) })
 		}
 	}
-	poke(c.alarm.wake)
 }
 
-// recallDue recalls. It must be called without c.mu.
-func (c *connection) recallDue() {
-	c.mu.Lock()
-	due := c.recalls
-	c.recalls = nil
-	c.mu.Unlock()
-	for _, loan := range due {
-		c.sender.lending.Recall(loan)
-	}
-}
-
-// awaitLoans waits for those that are being taken, which is for copies of the device.
+// awaitLoans waits until the receiver's copies out of lent pages have ended.
 func (c *connection) awaitLoans() {
-	c.recallDue()
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.loop.Lock()
+	defer c.loop.Unlock()
 	for len(c.loans) > 0 {
 		c.returned.Wait()
 	}
 }
 
-// encoded says that the codec does not need the shipment any more.
+// encoded is called when the codec is done with the shipment.
 func (s *shipment) encoded(err error) {
-	s.conn.mu.Lock()
-	defer s.conn.mu.Unlock()
+	s.conn.loop.Lock()
+	defer s.conn.loop.Unlock()
 	s.drop(err)
 }
 
-// returned says that what was lent was taken or recalled.
+// returned is called when the loan was taken or recalled.
 func (s *shipment) returned() {
 	c := s.conn
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.loop.Lock()
+	defer c.loop.Unlock()
 	delete(c.loans, s.loan)
 	if len(c.loans) == 0 {
 		c.returned.Broadcast()
@@ -122,8 +108,8 @@ func (s *shipment) returned() {
 	s.drop(nil)
 }
 
-// drop ends one of the holds. After the last it tells the core that the chunk's pages are
-// not read any more. c.mu is held.
+// drop releases one hold. After the last it tells the core that the chunk's pages are no
+// longer read. Requires c.loop.
 func (s *shipment) drop(err error) {
 	if s.holds--; s.holds > 0 {
 		return
@@ -133,7 +119,7 @@ func (s *shipment) drop(err error) {
 		t.stats.Chunks++
 		t.stats.Bytes += uint64(s.chunk.Chunk.PayloadBytes)
 	}
-	c.apply(c.core.HandlePagesRead(time.Now(), sender.PagesRead{Chunk: s.chunk, Err: err}))
+	coreloop.Step(c.loop, (*sender.Core).HandlePagesRead, sender.PagesRead{Chunk: s.chunk, Err: err})
 	s.chunk, s.loan = nil, 0
 	c.idle = append(c.idle, s)
 }

@@ -22,7 +22,7 @@ func lending(t *testing.T) option {
 	return func(c *rigConfig) { c.pages = newPages }
 }
 
-// bubbles runs a test in a bubble, over sessions of one stream and of several.
+// bubbles runs a test in a synctest bubble, with sessions of one stream and of several.
 func bubbles(t *testing.T, test func(t *testing.T, streams option)) {
 	for name, streams := range map[string]int{"1 stream": 1, "3 streams": 3} {
 		t.Run(name, func(t *testing.T) {
@@ -31,8 +31,8 @@ func bubbles(t *testing.T, test func(t *testing.T, streams option)) {
 	}
 }
 
-// Slices are lent only to a receiver in the same memory that allows it, and count as what
-// they are.
+// Slices are lent only to a receiver in the same memory that allows it, and are counted
+// like payloads.
 func TestWhoLends(t *testing.T) {
 	for name, c := range map[string]struct {
 		options func(t *testing.T) []option
@@ -85,7 +85,7 @@ func TestWhoLends(t *testing.T) {
 	}
 }
 
-// held lets the receiver's copies wait until it is called.
+// held blocks the receiver's copies until let is called.
 func held(pages *kvtransfertest.Pages) (let func()) {
 	gate := make(chan struct{})
 	pages.Before(func() { <-gate })
@@ -101,7 +101,7 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// What is lent is not released before it was taken.
+// Lent slices are not released before they are taken.
 func TestLentIsReleasedWhenTaken(t *testing.T) {
 	bubbles(t, func(t *testing.T, streams option) {
 		g := newRig(t, lending(t), streams)
@@ -121,8 +121,8 @@ func TestLentIsReleasedWhenTaken(t *testing.T) {
 	})
 }
 
-// A sender that gives up gets its pages back at once, though the receiver is busy with
-// another transfer, and the receiver hears why.
+// A sender that aborts gets its pages back at once, even if the receiver is busy with
+// another transfer, and the receiver learns the reason.
 func TestAbortRecalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newRig(t, lending(t))
@@ -131,9 +131,9 @@ func TestAbortRecalls(t *testing.T) {
 		busy := g.open(busyTicket)
 		ticket, o := g.reserve(blockRange(4, 4), 0, 4)
 		tr := g.open(ticket)
-		sendAll(busy, blockRange(0, 1), 0, 1) // what it lends is being taken
+		sendAll(busy, blockRange(0, 1), 0, 1) // being taken
 		synctest.Wait()
-		sendAll(tr, blockRange(8, 4), 0, 4) // what it lends waits behind that
+		sendAll(tr, blockRange(8, 4), 0, 4) // queued behind it
 		synctest.Wait()
 		if isClosed(tr.Released()) || tr.Stats().Transport != "device" {
 			t.Fatalf("released before its end, over %q", tr.Stats().Transport)
@@ -164,8 +164,8 @@ func TestAbortRecalls(t *testing.T) {
 	})
 }
 
-// A session that breaks gives all that it lent back, and what is being taken when that is
-// over; only then has the sender ended.
+// A broken session recalls its loans and waits for copies in progress; only then has the
+// sender ended.
 func TestLossRecalls(t *testing.T) {
 	bubbles(t, func(t *testing.T, streams option) {
 		g := newRig(t, lending(t), streams)
@@ -191,8 +191,7 @@ func TestLossRecalls(t *testing.T) {
 	})
 }
 
-// lentChunk lends a slice of block 0 under a number: that of the first layer, in the first
-// chunk, and so on.
+// lentChunk lends the slice of block 0 in a layer, as chunk number layer.
 func lentChunk(ticket *kvtransferv1.Ticket, layer uint32, loan uint64, size uint32) *kvtransferv1.SenderMessage {
 	m := chunkMessage(ticket, 0, 0)
 	c := m.GetChunk()
@@ -206,8 +205,7 @@ func lentChunk(ticket *kvtransferv1.Ticket, layer uint32, loan uint64, size uint
 	return m
 }
 
-// A sender that lends what it may not, or nothing, ends its transfer, and nothing of the
-// pages is changed.
+// A sender with invalid loans fails its transfer, and the pages stay unchanged.
 func TestWrongLoans(t *testing.T) {
 	const protocol = kvtransferv1.FailReason_FAIL_REASON_PROTOCOL
 	for name, c := range map[string]struct {
@@ -281,10 +279,10 @@ func TestWrongLoans(t *testing.T) {
 	}
 }
 
-// Where nothing may be lent, Open may not say so.
+// Open must not ask for loans unless the ticket allows them.
 func TestLoansAreTheTickets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := newRig(t) // pages that cannot be lent
+		g := newRig(t) // pages that cannot lend
 		ticket, _ := g.reserve(blockRange(0, 1), 0, 1)
 		stream, leave := g.join(t, 7)
 		defer leave()
@@ -298,7 +296,7 @@ func TestLoansAreTheTickets(t *testing.T) {
 	})
 }
 
-// However a transfer and its end fall together, its pages come back and it ends.
+// Aborts at any moment return the pages and end the transfer.
 func TestAbortsAtAnyTime(t *testing.T) {
 	g := newRig(t, lending(t), func(c *rigConfig) { c.sender.Streams = 2 })
 	var all sync.WaitGroup

@@ -9,42 +9,41 @@ import (
 	"time"
 )
 
-// DefaultMaxConnections is twice DefaultMaxStreams, of which each has a connection of
-// its own: those of streams that are being ended need not keep others out.
+// DefaultMaxConnections is twice DefaultMaxStreams: each stream has its own connection, and
+// streams that are being closed must not keep new ones out.
 const DefaultMaxConnections = 2 * DefaultMaxStreams
 
-// refusalEvery is how often a ConnectionLimit says at most that it refuses connections.
+// refusalEvery is the minimum interval between log lines about refused connections.
 const refusalEvery = time.Minute
 
-// ConnectionLimit bounds the connections that the listeners of one receiver have open
-// together.
-// What is over the bound is accepted and closed at once. Left in the listener's queue,
-// as netutil.LimitListener leaves it, it would look like a receiver that hangs: its
-// sender would wait for its connect timeout and not go on to the ticket's next address.
-// A sender for which there is no other takes the receiver to be out of reach.
-// It is safe for concurrent use.
+// ConnectionLimit bounds the open connections over all listeners of one receiver. It is
+// safe for concurrent use.
+//
+// Connections over the bound are accepted and closed at once. If they stayed in the
+// listener's queue, as with netutil.LimitListener, the sender would wait for its connect
+// timeout instead of trying the ticket's next address.
 type ConnectionLimit struct {
 	most   int
 	logger *slog.Logger
 
 	mu      sync.Mutex
 	open    int
-	refused int // since that was last said
+	refused int // since the last log line
 	said    time.Time
 }
 
-// NewConnectionLimit allows so many connections; 0: DefaultMaxConnections. That it refuses
-// some is logged once a minute at most; logger may be nil.
+// NewConnectionLimit returns a limit of so many connections, 0 for DefaultMaxConnections.
+// It logs refusals at most once a minute. logger may be nil.
 func NewConnectionLimit(connections int, logger *slog.Logger) *ConnectionLimit {
 	return &ConnectionLimit{most: cmp.Or(connections, DefaultMaxConnections), logger: orDiscard(logger)}
 }
 
-// Listener is one whose connections count. Closing it closes inner.
+// Listener wraps inner so that its connections count. Closing it closes inner.
 func (l *ConnectionLimit) Listener(inner net.Listener) net.Listener {
 	return &limited{Listener: inner, limit: l}
 }
 
-// acquire counts a connection, or says that it is one too many.
+// acquire counts a connection, or returns false at the limit.
 func (l *ConnectionLimit) acquire() bool {
 	l.mu.Lock()
 	if l.open < l.most {
@@ -72,7 +71,6 @@ func (l *ConnectionLimit) release() {
 	l.open--
 }
 
-// limited is a listener below a limit.
 type limited struct {
 	net.Listener
 	limit *ConnectionLimit
@@ -88,11 +86,11 @@ func (l *limited) Accept() (net.Conn, error) {
 		if l.limit.acquire() {
 			return &counted{Conn: c, release: sync.OnceFunc(l.limit.release)}, nil
 		}
-		_ = c.Close() // nobody has it
+		_ = c.Close() // nobody uses it
 	}
 }
 
-// counted is a connection that counts until it is closed.
+// counted is a connection that releases its place when closed.
 type counted struct {
 	net.Conn
 	release func()

@@ -14,7 +14,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/kvtransfer"
 )
 
-// callers is a listener that everybody gets to.
+// callers is a listener fed by a channel.
 type callers chan net.Conn
 
 func (c callers) Accept() (net.Conn, error) {
@@ -27,18 +27,17 @@ func (c callers) Accept() (net.Conn, error) {
 func (c callers) Close() error { close(c); return nil }
 func (callers) Addr() net.Addr { return &net.UnixAddr{Name: "memory", Net: "unix"} }
 
-// call connects, and says whether the other side closed that at once.
+// call connects and reports whether the other side closed at once.
 func (c callers) call() (refused bool) {
 	conn, other := net.Pipe()
 	c <- other
 	synctest.Wait()
-	_ = conn.SetReadDeadline(time.Now()) // fails where Read is told why
+	_ = conn.SetReadDeadline(time.Now()) // if it fails, Read returns the reason
 	_, err := conn.Read(make([]byte, 1))
 	return errors.Is(err, io.EOF)
 }
 
-// However many connect, over whatever listener, no more are let in than may be; those
-// that leave make room, once each.
+// The limit holds over all listeners. Each close makes room for one connection.
 func TestConnectionLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var said bytes.Buffer
@@ -69,7 +68,7 @@ func TestConnectionLimit(t *testing.T) {
 		}
 		gone := <-accepted
 		_ = gone.Close()
-		_ = gone.Close() // makes room once
+		_ = gone.Close() // makes room only once
 		for i, l := range []callers{unix, tcp} {
 			if refused := l.call(); refused != (i > 0) {
 				t.Errorf("after one has left, connection %d: refused %v", i, refused)

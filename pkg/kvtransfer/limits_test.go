@@ -21,8 +21,8 @@ import (
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 )
 
-// A chunk whose slices all lie apart is within what a receiver says that it takes, in
-// either encoding.
+// A chunk in which no two blocks adjoin fits the announced maximum message, in either
+// encoding.
 func TestLargestMessage(t *testing.T) {
 	layout := kvcache.Layout{
 		ModelDigest: "kvtransfertest", ArithmeticClass: "test/1", Layers: layers, KVHeads: 2, HeadSize: 8,
@@ -53,7 +53,7 @@ func TestLargestMessage(t *testing.T) {
 	}
 }
 
-// runsApart are runs of one block each whose numbers take as much as any do.
+// runsApart returns runs of one block each, with block numbers of the longest encoding.
 func runsApart(n int) []wire.Run {
 	runs := make([]wire.Run, n)
 	for i := range runs {
@@ -62,7 +62,7 @@ func runsApart(n int) []wire.Run {
 	return runs
 }
 
-// No flipped bit makes the id of one transfer that of another.
+// No single bit flip turns one transfer's id into another's.
 func TestTransferIDsAreApart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newRig(t)
@@ -82,7 +82,7 @@ func TestTransferIDsAreApart(t *testing.T) {
 	})
 }
 
-// No reservation has a ticket that no sender takes.
+// Every issued ticket is accepted by a sender.
 func TestTicketsAreTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newRig(t)
@@ -94,8 +94,7 @@ func TestTicketsAreTaken(t *testing.T) {
 	})
 }
 
-// A message that is none, and names that are longer than any has to be, end the stream
-// with what was wrong.
+// Malformed messages and overlong names end the stream with an explanation.
 func TestMalformedMessages(t *testing.T) {
 	long := strings.Repeat("x", 257)
 	open := func(o *kvtransferv1.Open) *kvtransferv1.SenderMessage {
@@ -126,7 +125,7 @@ func TestMalformedMessages(t *testing.T) {
 	}
 }
 
-// asksBack is a log that asks the receiver whose lines it gets.
+// asksBack is a log handler that calls the receiver.
 type asksBack struct {
 	slog.Handler
 	g     *rig
@@ -140,8 +139,7 @@ func (a asksBack) Handle(_ context.Context, line slog.Record) error {
 	return nil
 }
 
-// Logs are written without a lock held: nobody can hold a receiver up by making it
-// write many.
+// Logs are written without a lock held, so log lines cannot block a receiver.
 func TestLogsAreWrittenUnlocked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := asksBack{Handler: slog.DiscardHandler, lines: make(chan string, 10)}
@@ -160,7 +158,7 @@ func TestLogsAreWrittenUnlocked(t *testing.T) {
 	})
 }
 
-// A receiver that ends says its last word before its streams end.
+// A receiver that shuts down sends its last messages before its streams end.
 func TestLastWord(t *testing.T) {
 	for range 50 {
 		synctest.Test(t, func(t *testing.T) {
@@ -204,8 +202,7 @@ func TestLastWord(t *testing.T) {
 	}
 }
 
-// A payload that arrived as it was sent and is nothing in its encoding is its sender's
-// fault, and not that of the pages.
+// An undecodable payload with a valid checksum is blamed on its sender, not on the pages.
 func TestUndecodablePayload(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newRig(t, asBF16(encodingInt8))
@@ -219,7 +216,7 @@ func TestUndecodablePayload(t *testing.T) {
 		pages := kvtransfertest.NewHostPages(kvtransfertest.Layout(1, slice), 1)
 		view := pages.View(0, 0)
 		for i := range view {
-			view[i] = 0xff // every scale is not a number
+			view[i] = 0xff // every scale is NaN
 		}
 		encoded, err := wire.Codec().Marshal(&wire.Outbound{
 			Pages: pages, Blocks: blockRange(0, 1), Chunk: wire.Chunk{TransferID: ticket.GetTransferId(), Runs: []wire.Run{{Blocks: 1}}},

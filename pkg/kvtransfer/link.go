@@ -9,23 +9,22 @@ import (
 )
 
 const (
-	// windowBytes is what a connection, and each stream of it, may have on its way
-	// that its receiver has not taken. It is no more than DefaultCreditBytes, so that not
-	// even a sender that minds no credit makes the receiver hold more, and few enough
-	// that buffers are still in the processor's caches when they are used again.
+	// windowBytes is the HTTP/2 flow-control window of a connection and of each of its
+	// streams. At most DefaultCreditBytes, so that a sender that ignores credit cannot make
+	// the receiver hold more, and small enough that reused buffers are still in the
+	// processor's caches.
 	windowBytes = 4 << 20
-	// keptBytes is how much of what was received into is kept for what comes next:
-	// what a few connections hold at their fullest, messages that are being read
-	// beside their windows.
+	// keptBytes is how much free receive buffer is kept: the most that a few connections
+	// use, including messages being read beyond their windows.
 	keptBytes = 4 * windowBytes
-	// bufferBytes is what one system call writes.
+	// bufferBytes is the size of one write system call.
 	bufferBytes = 256 << 10
 )
 
-// Serving returns cfg with what a gRPC server needs that Receivers are registered
-// in: the codec, the windows and the buffers. It is to serve on listeners of Listen;
-// on others it reads in small pieces. MaxReceiveBytes stays the caller's to raise to
-// Receiver.MaxMessageBytes where that is over rpc.DefaultMaxReceiveBytes.
+// Serving returns cfg with the codec, windows and buffers that a gRPC server with Receivers
+// needs. It should serve on listeners of Listen; on others it reads in small pieces. The
+// caller must raise MaxReceiveBytes to Receiver.MaxMessageBytes if that exceeds
+// rpc.DefaultMaxReceiveBytes.
 func Serving(cfg rpc.ServerConfig) rpc.ServerConfig {
 	cfg.Codec = wire.Codec()
 	cfg.WindowBytes, cfg.BufferBytes, cfg.UnbufferedReads = windowBytes, bufferBytes, true
@@ -33,9 +32,8 @@ func Serving(cfg rpc.ServerConfig) rpc.ServerConfig {
 	return cfg
 }
 
-// Dialing returns cfg with what the connections of a Sender need: the same codec and
-// windows, and sockets of a size that suits their peer's machine. A Dialer that cfg
-// has stays.
+// Dialing returns cfg with what a Sender's connections need: the same codec and windows,
+// and socket buffers sized for the peer's location. A Dialer set in cfg is kept.
 func Dialing(cfg rpc.ClientConfig) rpc.ClientConfig {
 	cfg.Codec = wire.Codec()
 	cfg.WindowBytes, cfg.BufferBytes = windowBytes, bufferBytes
@@ -45,7 +43,7 @@ func Dialing(cfg rpc.ClientConfig) rpc.ClientConfig {
 	return cfg
 }
 
-// Listen is rpc.Listen for a server of Serving.
+// Listen is rpc.Listen for servers configured by Serving.
 func Listen(address string) (net.Listener, error) {
 	l, err := rpc.Listen(address)
 	if err != nil {

@@ -16,8 +16,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/rpc"
 )
 
-// countingPool counts the bytes that are out of a pool, and tells when those that were
-// asked for reach a mark.
+// countingPool counts the bytes in use from a pool, and signals when requests reach a mark.
 type countingPool struct {
 	mem.BufferPool
 	mark    int
@@ -49,7 +48,7 @@ func (p *countingPool) Put(b *[]byte) {
 	p.BufferPool.Put(b)
 }
 
-// bulk is a service whose handler reads chunks, once it is let.
+// bulk is a service whose handler reads chunks once released.
 type bulk struct {
 	begin    <-chan struct{}
 	received chan int
@@ -74,8 +73,8 @@ func (s bulk) stream(_ any, stream grpc.ServerStream) error {
 	}
 }
 
-// A sender that heeds no credit makes its receiver hold a window and a message, and
-// no more; and every buffer comes back.
+// A sender that ignores credit makes its receiver hold at most a window and a message, and
+// every buffer is returned.
 func TestHeldMemoryIsBounded(t *testing.T) {
 	for _, transport := range []string{"tcp", "unix"} {
 		t.Run(transport, func(t *testing.T) {
@@ -131,7 +130,7 @@ func TestHeldMemoryIsBounded(t *testing.T) {
 				t.Fatal(err)
 			}
 			tasks.Wait()
-			// Frames may be shorter than the buffers that they are in.
+			// Frames may be shorter than their buffers.
 			if limit := (window + cfg.MaxReceiveBytes) * 5 / 4; pool.most > limit {
 				t.Errorf("%d bytes were held at once, more than %d", pool.most, limit)
 			}
@@ -142,7 +141,7 @@ func TestHeldMemoryIsBounded(t *testing.T) {
 	}
 }
 
-// What is over the limit is refused before it is taken in.
+// Messages over the limit are refused before they are buffered.
 func TestOversizeIsRefused(t *testing.T) {
 	cfg := kvtransfer.Serving(rpc.ServerConfig{MaxReceiveBytes: 64 << 10})
 	begin := make(chan struct{})

@@ -6,8 +6,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// RegisterMetrics adds the metrics of a receiver, with the label worker, which are read
-// when they are asked for.
+// RegisterMetrics registers the receiver's metrics with the label worker. They are read on
+// collection.
 func (r *Receiver) RegisterMetrics(registerer prometheus.Registerer) error {
 	labels := prometheus.Labels{"worker": r.cfg.WorkerID}
 	err := registerer.Register(&receiverMetrics{
@@ -40,10 +40,10 @@ func (m *receiverMetrics) Collect(metrics chan<- prometheus.Metric) {
 	}
 }
 
-// SentBytes counts the KV that a worker sent to decode workers, by transport.
+// SentBytes counts the KV bytes that a worker sent to decode workers, by transport.
 type SentBytes struct{ counter *prometheus.CounterVec }
 
-// NewSentBytes registers the counter, which has the label worker.
+// NewSentBytes registers the counter with the label worker.
 func NewSentBytes(registerer prometheus.Registerer, workerID string) (SentBytes, error) {
 	s := SentBytes{prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "tandem_kvtransfer_sent_bytes_total", Help: "KV payload bytes sent to decode workers, by transport.",
@@ -53,12 +53,12 @@ func NewSentBytes(registerer prometheus.Registerer, workerID string) (SentBytes,
 		return s, fmt.Errorf("register metrics: %w", err)
 	}
 	for _, transport := range []string{transportTCP, transportUnix, transportDevice} {
-		s.counter.WithLabelValues(transport) // so that it is there before the first transfer
+		s.counter.WithLabelValues(transport) // exports zero before the first transfer
 	}
 	return s, nil
 }
 
-// Add counts what a transfer moved that has ended.
+// Add counts the bytes of a transfer that has ended.
 func (s SentBytes) Add(t TransferStats) {
 	s.counter.WithLabelValues(t.Transport).Add(float64(t.Bytes))
 }

@@ -12,7 +12,7 @@ import (
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 )
 
-// Every end and every transport is there from the start, and counts.
+// Every outcome and transport is exported from the start, and counts.
 func TestMetrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newRig(t, lending(t))

@@ -10,37 +10,36 @@ import (
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/receiver"
 )
 
-// Transports of KV that can be asked for.
+// Values of --kv-transport.
 const (
 	TransportAuto = "auto"
 	TransportTCP  = "tcp"
 	TransportUnix = "unix"
 )
 
-// Values of --kv-socket beside a path.
+// Values of --kv-socket other than a path.
 const (
 	SocketAuto = "auto"
 	SocketOff  = "off"
 )
 
-// Config says how KV gets from worker to worker.
+// Config is the operator's choice of how KV moves between workers.
 type Config struct {
-	// Transport is TransportAuto, or the only one that is listened on and sent over. With
-	// another than TransportAuto no worker lends KV to one in the same memory.
+	// Transport is TransportAuto or the only transport to use. Unless it is TransportAuto,
+	// workers in one memory do not lend KV to each other.
 	Transport string
-	// Socket is SocketAuto, SocketOff or the path of the Unix socket on which KV is
-	// received.
+	// Socket is SocketAuto, SocketOff or the path of the Unix socket to receive KV on.
 	Socket string
-	// Connections are how many join a sender of KV, worker or block store, to a receiver, 1
-	// to receiver.MaxStripes.
+	// Connections is the number of connections from one sender (worker or block store) to
+	// one receiver, 1 to receiver.MaxStripes.
 	Connections int
-	// MaxStreams and MaxConnections bound what a receiver of KV has open, of all senders
-	// together: receiver.MaxStripes streams at least, and receiver.MaxStripes more connections
-	// than streams, since a sender is connected before an idle one is let go for it.
+	// MaxStreams and MaxConnections bound a KV receiver over all senders. MaxStreams is at
+	// least receiver.MaxStripes. MaxConnections exceeds it by at least receiver.MaxStripes,
+	// since a new sender connects before an idle one is closed for it.
 	MaxStreams, MaxConnections int
 }
 
-// RegisterFlags adds the flags, with defaults that work.
+// RegisterFlags registers the flags with their defaults.
 func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.Transport, "kv-transport", TransportAuto, "transport of KV between workers: auto (within the GPU if one process runs both there, a Unix socket on one host, or else TCP), tcp or unix")
 	fs.StringVar(&c.Socket, "kv-socket", SocketAuto, "Unix socket on which a worker receives KV: an absolute path, auto (in a private temporary folder) or off")
@@ -49,7 +48,7 @@ func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&c.Connections, "kv-connections", 1, "connections over which a worker or block store sends KV to each receiver, 1 to 8; more can help if one core cannot fill the network")
 }
 
-// Validate checks what the flags set.
+// Validate reports the first invalid flag.
 func (c *Config) Validate() error {
 	switch {
 	case c.Transport != TransportAuto && c.Transport != TransportTCP && c.Transport != TransportUnix:
@@ -71,10 +70,11 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// Lends says whether KV may stay in a memory that two workers share.
+// Lends reports whether workers that share memory may lend KV.
 func (c *Config) Lends() bool { return c.Transport == TransportAuto }
 
-// Sockets says whether KV may come over a Unix socket, and whether it must.
+// Sockets reports whether to receive KV on a Unix socket, and whether failing to is an
+// error.
 func (c *Config) Sockets() (wanted, needed bool) {
 	named := c.Socket != SocketAuto && c.Socket != SocketOff
 	wanted = c.Transport != TransportTCP && c.Socket != SocketOff

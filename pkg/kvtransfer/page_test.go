@@ -21,14 +21,14 @@ import (
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 )
 
-// The bytes in docs/kv-transfer.md are what the code sends, takes and sums.
+// The bytes in docs/kv-transfer.md are what the code sends, accepts and sums.
 
 var exampleLayout = kvcache.Layout{
 	ModelDigest: "ab12", ArithmeticClass: "cpu/bf16/bf16/1", Layers: 2, KVHeads: 1, HeadSize: 2,
 	ElementType: "bf16", BlockTokens: 2, Order: "k-d2t2/v-t2d2/1", SliceBytes: 16,
 }
 
-// page is the text of the page.
+// page returns the page's text.
 func page(t *testing.T) string {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/kv-transfer.md")
@@ -38,7 +38,7 @@ func page(t *testing.T) string {
 	return string(text)
 }
 
-// example is the lines of a block of the page that has a name.
+// example returns the lines of a named code block of the page.
 func example(t *testing.T, name string) []string {
 	t.Helper()
 	_, rest, found := strings.Cut(page(t), "<!-- example: "+name+" -->\n```\n")
@@ -49,7 +49,7 @@ func example(t *testing.T, name string) []string {
 	return strings.Split(strings.TrimSuffix(text, "\n"), "\n")
 }
 
-// exampleBytes is those of the lines of an example, before two spaces and a remark.
+// exampleBytes parses an example's bytes, ignoring remarks after two spaces.
 func exampleBytes(t *testing.T, name string) (all []byte) {
 	t.Helper()
 	for _, line := range example(t, name) {
@@ -63,7 +63,7 @@ func exampleBytes(t *testing.T, name string) (all []byte) {
 	return all
 }
 
-// numbers is what stands in the page where a pattern has groups, hexadecimal.
+// numbers returns the hexadecimal numbers that a pattern's groups match in the page.
 func numbers(t *testing.T, pattern string) (all []uint64) {
 	t.Helper()
 	found := regexp.MustCompile(pattern).FindStringSubmatch(page(t))
@@ -94,7 +94,7 @@ func TestPageChunk(t *testing.T) {
 		t.Errorf("checksum %08x, in the message %08x, in words %08x", sum, chunk.GetCrc32C(), want)
 	}
 
-	// What the page has is taken, and nothing that means something else.
+	// The page's example is accepted; changed in any byte with a meaning, it is not.
 	blocks := []kvcache.BlockID{4, 2} // the reservation's blocks 1 and 3
 	runs := []wire.Run{{First: 1, Blocks: 1}, {First: 3, Blocks: 1}}
 	pages := kvtransfertest.NewPages(exampleLayout, 6)
@@ -130,7 +130,7 @@ func TestPageChunk(t *testing.T) {
 		flipped := slices.Clone(encoded)
 		flipped[bit/8] ^= 1 << (bit % 8)
 		if take(flipped) == nil {
-			taken++ // it names the sequence, which is 0, otherwise
+			taken++ // the sequence number, 0 if absent
 		}
 	}
 	if taken > 8 {
@@ -140,7 +140,7 @@ func TestPageChunk(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// And it is what the code sends from those pages.
+	// The code sends the same bytes from those pages.
 	data, err := wire.Codec().Marshal(&wire.Outbound{
 		Chunk: wire.Chunk{TransferID: chunk.GetTransferId(), Layer: 1, Runs: runs, PayloadBytes: 32},
 		Pages: pages, Blocks: blocks,
@@ -155,7 +155,7 @@ func TestPageChunk(t *testing.T) {
 	data.Free()
 }
 
-// What the page has besides chunks is read as it says, by the code and by protobuf.
+// The page's other messages parse as it says, by the code and by protobuf.
 func TestPageMessages(t *testing.T) {
 	digest, epoch, id := exampleLayout.Digest(), uint64(0x1112131415161718), uint64(0x0102030405060708)
 	commit := &kvtransferv1.Commit{TransferId: id, Epoch: epoch, Chunks: 1, SampledTokenIds: []uint32{17, 4093}}

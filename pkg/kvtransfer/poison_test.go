@@ -11,10 +11,10 @@ import (
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/kvtransfertest"
 )
 
-// A ticket that leads nowhere does not fail those that lead to its receiver.
+// A ticket with a dead address does not affect others for the same receiver.
 func TestTicketsThatLeadNowhere(t *testing.T) {
 	g := newSocketRig(t, "tcp", 1, kvtransfertest.NewPages)
-	dead, err := net.Listen("tcp", "127.0.0.1:0") // connects, and says nothing
+	dead, err := net.Listen("tcp", "127.0.0.1:0") // connects, then stays silent
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -25,7 +25,7 @@ func TestTicketsThatLeadNowhere(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var tasks sync.WaitGroup
 	tasks.Go(func() { _, _ = g.sender.Open(ctx, wrong, "wrong") })
-	conn, err := dead.Accept() // the dialling is under way
+	conn, err := dead.Accept() // dialling is in progress
 	if err != nil {
 		t.Fatal(err)
 	}

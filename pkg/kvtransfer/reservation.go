@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -13,43 +12,42 @@ import (
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 )
 
-// Reservation is blocks that a sender shall fill, and whom to tell.
+// Reservation is blocks for a sender to fill, with the owner's callbacks.
 //
-// The callbacks run one at a time, in order, without a lock held, on a goroutine
-// of the Receiver's choice: they must not block, and may call the Receiver.
+// Callbacks run one at a time, in order, on a goroutine of the Receiver, with no lock held.
+// They must not block and may call the Receiver.
 type Reservation struct {
 	// RequestID is for logs.
 	RequestID string
-	// Blocks are the sequence's, in its order. The Receiver keeps the slice and
-	// does not change it.
+	// Blocks of the sequence, in order. The Receiver keeps the slice and does not change
+	// it.
 	Blocks []kvcache.BlockID
-	// HeldBlocks is the number of leading blocks that hold their KV already. They
-	// are never written.
+	// HeldBlocks is the number of leading blocks that already hold their KV. They are never
+	// written.
 	HeldBlocks int
-	// PromptBlocks is the number of leading blocks, held ones included, that the
-	// sender fills. The rest is for generated tokens and not touched.
+	// PromptBlocks is the number of leading blocks to fill, including held ones. The rest
+	// is for generated tokens and not touched.
 	PromptBlocks int
-	// Committed says that all slices arrived and were right; the blocks are the
-	// owner's alone again. Nothing follows.
+	// Committed is called when all slices arrived and were verified. The blocks belong to
+	// the owner alone again. No callback follows.
 	Committed func(Arrival)
-	// Failed says that the transfer is over without commit: a *FailedError, an
-	// *AbortedError with the sender's reason, or a *BrokenError. Drained follows;
-	// until then the blocks may still be written.
+	// Failed is called when the transfer ended without commit, with a *FailedError, an
+	// *AbortedError (the sender's reason) or a *BrokenError. Until Drained follows, the
+	// blocks may still be written.
 	Failed func(err error)
-	// Drained says that nothing will land any more: the blocks may be given away.
+	// Drained is called when nothing can write the blocks any more: they may be reused.
 	Drained func()
 }
 
-// Arrival is what a committed transfer brought.
+// Arrival is the result of a committed transfer.
 type Arrival struct {
-	// Sender is the worker id of the sender's SenderHello.
+	// Sender is the sender's worker id.
 	Sender string
-	// Sampled are the tokens that the sender sampled, in order.
+	// Sampled is the tokens that the sender sampled, in order.
 	Sampled []int32
-	// Bytes is the payload that was moved, lent slices included.
+	// Bytes is the payload moved, including lent slices.
 	Bytes uint64
-	// Approximate: the pages hold nearly what the sender's do, since the payload was
-	// encoded in fewer bits.
+	// Approximate is set if the payload's encoding was lossy.
 	Approximate bool
 }
 
@@ -67,10 +65,8 @@ func (res Reservation) validate() error {
 	return nil
 }
 
-// Reserve lets the holder of the ticket that it returns write into the blocks
-// that are not held. The lease runs from now on. ErrFull and ErrClosed are its
-// errors besides those of a reservation that makes no sense; on an error no
-// callback is made.
+// Reserve creates a reservation and returns its ticket. The lease starts now. Errors:
+// ErrFull, ErrClosed, or an invalid reservation; after an error no callback is made.
 func (r *Receiver) Reserve(res Reservation) (*kvtransferv1.Ticket, error) {
 	if err := res.validate(); err != nil {
 		return nil, fmt.Errorf("reserve kv blocks: %w", err)
@@ -98,7 +94,7 @@ func (r *Receiver) Reserve(res Reservation) (*kvtransferv1.Ticket, error) {
 	}, nil
 }
 
-// memory is the number of the memory that tickets name; 0: none.
+// memory returns the id of the pages' memory for tickets, 0 for none.
 func (r *Receiver) memory() uint64 {
 	if r.lending == nil {
 		return 0
@@ -107,12 +103,12 @@ func (r *Receiver) memory() uint64 {
 }
 
 func (r *Receiver) reserve(secret uint64, res Reservation) (id uint64, err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	r.loop.Lock()
+	defer r.loop.Unlock()
 	if id, err = r.drawID(); err != nil {
 		return 0, err
 	}
-	for _, a := range r.core.Handle(time.Now(), receiver.Reserve{
+	for _, a := range r.loop.Step(receiver.Reserve{
 		ID: id, Secret: secret, RequestID: res.RequestID, Blocks: res.Blocks[:res.PromptBlocks:res.PromptBlocks], Held: res.HeldBlocks,
 	}) {
 		if rejected, ok := a.(receiver.Rejected); ok {
@@ -123,18 +119,17 @@ func (r *Receiver) reserve(secret uint64, res Reservation) (id uint64, err error
 		}
 	}
 	r.owners[id] = &res
-	r.rearm()
 	return id, nil
 }
 
-// Cancel ends a reservation for its owner: Drained follows, at once if nobody
-// came with the ticket, else once nothing can land any more. Failed does not. It
-// does nothing to a transfer that is unknown, over, or committed, the callback
-// of which may be under way. It does not block; it may be called from a callback.
-func (r *Receiver) Cancel(transferID uint64) { r.handle(receiver.Cancel{ID: transferID}) }
+// Cancel ends a reservation for its owner. Drained follows, at once if no sender has opened
+// the transfer, otherwise once nothing can be written any more. Failed is not called.
+// Cancel does nothing to a transfer that is unknown, over or committed, even if its
+// callback is still running. It does not block and may be called from a callback.
+func (r *Receiver) Cancel(transferID uint64) { r.loop.Handle(receiver.Cancel{ID: transferID}) }
 
-// owner takes the callbacks of a reservation that ends, or of one that goes on
-// to Drained.
+// owner returns the reservation whose callback is due. last removes it; otherwise Drained
+// still follows.
 func (r *Receiver) owner(id uint64, last bool) *Reservation {
 	res := r.owners[id]
 	if last {

@@ -29,20 +29,20 @@ const (
 	lease      = 10 * time.Second
 )
 
-// rig is a sender and a receiver joined by a pipe in memory.
+// rig is a sender and a receiver connected by an in-memory pipe.
 type rig struct {
 	t        *testing.T
 	from, to *kvtransfertest.Pages
 	sender   *kvtransfer.Sender
 	receiver *kvtransfer.Receiver
 	listener *bufconn.Listener
-	stop     func() // ends the receiver's server and its connections
-	streams  int    // of a session
+	stop     func() // stops the receiver's server and its connections
+	streams  int    // per session
 }
 
 func newListener() *bufconn.Listener { return bufconn.Listen(1 << 20) }
 
-// rigConfig is what a rig is made of.
+// rigConfig configures a rig.
 type rigConfig struct {
 	receiver kvtransfer.ReceiverConfig
 	sender   kvtransfer.SenderConfig
@@ -51,7 +51,7 @@ type rigConfig struct {
 
 type option func(*rigConfig)
 
-// pageKind makes the pages of both sides of a rig.
+// pageKind returns a constructor for both sides' pages.
 type pageKind func(t *testing.T) func(kvcache.Layout, int) *kvtransfertest.Pages
 
 func hostPages(*testing.T) func(kvcache.Layout, int) *kvtransfertest.Pages {
@@ -62,7 +62,7 @@ func devicePages(*testing.T) func(kvcache.Layout, int) *kvtransfertest.Pages {
 	return kvtransfertest.NewPages
 }
 
-// sharedPages are of one device, so that slices are lent.
+// sharedPages are pages of one device, so that slices are lent.
 func sharedPages(t *testing.T) func(kvcache.Layout, int) *kvtransfertest.Pages {
 	t.Helper()
 	newPages, err := kvtransfertest.NewDevice()
@@ -72,14 +72,14 @@ func sharedPages(t *testing.T) func(kvcache.Layout, int) *kvtransfertest.Pages {
 	return newPages
 }
 
-// pageKinds are the kinds of pages, of which both sides of a rig have one.
+// pageKinds lists the kinds of pages to test.
 var pageKinds = []struct {
 	name string
 	kind pageKind
 }{{"host", hostPages}, {"device", devicePages}, {"shared", sharedPages}}
 
-// overStreams runs a test in a bubble, with sessions of one stream and of several,
-// and over pages of both kinds.
+// overStreams runs a test in a synctest bubble, with sessions of one stream and of several,
+// and with both kinds of pages.
 func overStreams(t *testing.T, test func(t *testing.T, streams option)) {
 	for _, streams := range []int{1, 3} {
 		for _, pages := range pageKinds {
@@ -123,7 +123,7 @@ func newRig(t *testing.T, options ...option) *rig {
 	g.receiver.Register(server)
 	g.stop = server.Stop
 	var tasks sync.WaitGroup
-	listener := g.listener // tests put another in its place
+	listener := g.listener // tests may replace it
 	tasks.Go(func() { _ = server.Serve(listener) })
 	ctx, cancel := context.WithCancel(context.Background())
 	tasks.Go(func() {
@@ -221,7 +221,7 @@ func (g *rig) open(ticket *kvtransferv1.Ticket) *kvtransfer.Transfer {
 	return tr
 }
 
-// sendAll offers all slices that are not held, some blocks at a time.
+// sendAll offers all slices that are not held, a few blocks at a time.
 func sendAll(tr *kvtransfer.Transfer, source []kvcache.BlockID, held, atOnce int) {
 	for first := held; first < len(source); first += atOnce {
 		for layer := range layers {

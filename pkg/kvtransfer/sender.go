@@ -11,18 +11,18 @@ import (
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 )
 
-// maxSessions bounds what tickets can make a Sender connect to.
+// maxSessions bounds the sessions that tickets can make a Sender open.
 const maxSessions = 1024
 
-// Sender sends KV blocks, in one session with each receiver. All its methods are
-// safe for concurrent use.
+// Sender sends KV blocks, with one session per receiver. Its methods are safe for
+// concurrent use.
 type Sender struct {
 	cfg          SenderConfig
 	layoutDigest uint64
 	pages        engine.Pages
-	lending      engine.Lending // the same pages; nil: they lend nothing
+	lending      engine.Lending // the same pages; nil: they cannot lend
 	codings      codings
-	ctx          context.Context // ends with Close: the life of every connection
+	ctx          context.Context // cancelled by Close; parent of every connection
 	cancel       context.CancelFunc
 
 	mu          sync.Mutex
@@ -31,16 +31,16 @@ type Sender struct {
 	tasks       sync.WaitGroup
 }
 
-// peer is one incarnation of a receiver, where a ticket says that it is: another
-// ticket, which says otherwise, gets a session of its own.
+// peer identifies one incarnation of a receiver at certain addresses. Tickets with other
+// addresses get another session.
 type peer struct {
 	receiver  string
 	epoch     uint64
-	addresses string // as %q gives those that are tried
+	addresses string // those tried, formatted with %q
 }
 
-// NewSender is a sender out of pages. It starts nothing before the first Open;
-// Close ends what it started.
+// NewSender returns a sender that reads from pages. It starts nothing before the first
+// Open. Close ends what it started.
 func NewSender(cfg SenderConfig, pages engine.Pages) (*Sender, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("kv sender: %w", err)
@@ -62,15 +62,14 @@ func NewSender(cfg SenderConfig, pages engine.Pages) (*Sender, error) {
 	}, nil
 }
 
-// Open begins the transfer of a ticket, connecting if need be, and waits until
-// the receiver has accepted it. Its errors are *RefusedError, *BrokenError (no
-// address answered, or the stream ended), ErrClosed, or that of ctx, which also
-// bounds the wait. After an error nothing is left: a transfer that the receiver
-// may have heard of was aborted.
+// Open begins the transfer of a ticket, connecting if necessary, and waits until the
+// receiver accepts. ctx bounds the wait and is not used afterwards. The caller must end the
+// transfer with Commit or Abort. If ctx has a sampled span, the receiver's span becomes its
+// child.
 //
-// If ctx has a sampled span, the receiver makes its span of the transfer below
-// that. The caller has to end the transfer, by Commit or Abort; ctx is not looked
-// at after Open.
+// Errors: *RefusedError, *BrokenError (no address answered, or the stream ended),
+// ErrClosed, or that of ctx. After an error a transfer that the receiver may know of is
+// aborted, and nothing is left.
 func (s *Sender) Open(ctx context.Context, ticket *kvtransferv1.Ticket, requestID string) (*Transfer, error) {
 	if err := s.check(ticket); err != nil {
 		return nil, fmt.Errorf("open kv transfer: %w", err)
@@ -95,18 +94,17 @@ func (s *Sender) Open(ctx context.Context, ticket *kvtransferv1.Ticket, requestI
 	}
 }
 
-// Close aborts every transfer, waits for the receivers to acknowledge that, and
-// closes the connections. If ctx is done before, the connections are cut, and
-// its error is returned. After Close every Transfer is done.
+// Close aborts every transfer, waits for the receivers to acknowledge, and closes the
+// connections. If ctx ends first, it cuts the connections and returns ctx's error. After
+// Close every Transfer is done.
 func (s *Sender) Close(ctx context.Context) error {
 	defer s.tasks.Wait()
 	defer s.cancel()
 	return s.end(ctx, true)
 }
 
-// EndSessions does what Close does to the sessions there are, of a Sender that has no
-// transfers: an Open that comes later connects anew. If ctx is done before, they end
-// by themselves.
+// EndSessions closes the current sessions of a Sender that has no transfers. A later Open
+// connects again. If ctx ends first, the sessions end in the background.
 func (s *Sender) EndSessions(ctx context.Context) error { return s.end(ctx, false) }
 
 func (s *Sender) end(ctx context.Context, forGood bool) error {
@@ -116,7 +114,7 @@ func (s *Sender) end(ctx context.Context, forGood bool) error {
 	for to, conn := range s.connections {
 		open = append(open, conn)
 		if !forGood {
-			delete(s.connections, to) // the next Open is not for this one
+			delete(s.connections, to) // a later Open gets a new one
 		}
 	}
 	s.mu.Unlock()
@@ -133,7 +131,7 @@ func (s *Sender) end(ctx context.Context, forGood bool) error {
 	return nil
 }
 
-// check finds what is wrong with a ticket before anybody is asked.
+// check validates a ticket before anything is sent.
 func (s *Sender) check(ticket *kvtransferv1.Ticket) error {
 	switch {
 	case ticket.GetLayoutDigest() != s.layoutDigest:
@@ -151,7 +149,7 @@ func (s *Sender) check(ticket *kvtransferv1.Ticket) error {
 	return nil
 }
 
-// connection is the one to the ticket's receiver, or a new one.
+// connection returns the session with the ticket's receiver, or a new one.
 func (s *Sender) connection(ticket *kvtransferv1.Ticket) (*connection, error) {
 	addresses := ticket.GetAddresses()[:min(len(ticket.GetAddresses()), maxAddresses)]
 	to := peer{receiver: ticket.GetReceiver(), epoch: ticket.GetEpoch(), addresses: fmt.Sprintf("%q", addresses)}
@@ -172,7 +170,7 @@ func (s *Sender) connection(ticket *kvtransferv1.Ticket) (*connection, error) {
 	return conn, nil
 }
 
-// drop lets the next Open connect anew.
+// drop makes the next Open connect anew.
 func (s *Sender) drop(conn *connection) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -10,29 +10,30 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/tandem-serving/tandem/pkg/coreloop"
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/receiver"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/wire"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 )
 
-// server is the gRPC face of a Receiver.
+// server implements the KVTransfer service.
 type server struct {
 	kvtransferv1.UnimplementedKVTransferServer
 	receiver *Receiver
 }
 
-// inbound is one stream of a Receiver. Its outbox is guarded by its own lock,
-// which is taken under Receiver.mu and holds nothing else.
+// inbound is one stream of a Receiver. Its own lock guards the outbox; it is taken under
+// Receiver.loop, and no lock is taken under it.
 type inbound struct {
 	id   receiver.StreamID
 	max  int
-	stop chan struct{} // closed when the core wants the stream to end
-	wake chan struct{} // tells the writer that there is something to send
+	stop chan struct{} // closed when the core ends the stream
+	wake chan struct{} // tells the writer to look at the outbox
 	sent chan struct{} // closed when the writer has ended
 
-	// flush ends the time to send what the core said last, which is for a stream that
-	// ends since the receiver does. It is set before stop; nil: there is none.
+	// flush, if set, ends the time for sending the last messages when the receiver shuts
+	// down. It is set before stop is closed.
 	flush <-chan struct{}
 
 	mu     sync.Mutex
@@ -44,18 +45,19 @@ type inbound struct {
 // Stream implements the KVTransfer service.
 func (s server) Stream(stream senderStream) error { return s.receiver.Serve(stream) }
 
-// senderStream is one stream of a sender.
 type senderStream = grpc.BidiStreamingServer[kvtransferv1.SenderMessage, kvtransferv1.ReceiverMessage]
 
-// Serve serves one stream of a sender, as the service of Register does: it is for
-// servers whose receiver is not always the same. It only waits: it has to return for the
-// reader's Recv to end, whatever reader and writer are stuck in.
+// Serve serves one stream of a sender, as the service of Register does. It is for servers
+// whose receiver changes.
+//
+// It only waits for its reader and writer, wherever they are stuck: the reader's Recv ends
+// only once Serve returns.
 func (r *Receiver) Serve(stream grpc.BidiStreamingServer[kvtransferv1.SenderMessage, kvtransferv1.ReceiverMessage]) error {
 	in, err := r.attach()
 	if err != nil {
 		return err
 	}
-	r.handle(receiver.StreamOpened{Stream: in.id})
+	r.loop.Handle(receiver.StreamOpened{Stream: in.id})
 	finished := make(chan struct{})
 	go func() {
 		defer r.tasks.Done()
@@ -84,11 +86,11 @@ func (r *Receiver) Serve(stream grpc.BidiStreamingServer[kvtransferv1.SenderMess
 	return in.status.Err()
 }
 
-// attach counts a stream and its two goroutines.
+// attach registers a stream and its two goroutines.
 func (r *Receiver) attach() (*inbound, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.closed {
+	r.loop.Lock()
+	defer r.loop.Unlock()
+	if r.grace != nil {
 		return nil, status.Error(codes.Unavailable, "the receiver shuts down")
 	}
 	r.lastStream++
@@ -104,8 +106,8 @@ func (r *Receiver) attach() (*inbound, error) {
 	return in, nil
 }
 
-// read takes the stream's messages one after another and copies their payloads.
-// When it ends nothing of the stream will land any more.
+// read receives the stream's messages and copies their payloads, one after another. After
+// it returns, nothing of the stream is written.
 func (r *Receiver) read(in *inbound, stream senderStream) {
 	var m wire.Incoming
 	defer m.Free()
@@ -120,20 +122,20 @@ func (r *Receiver) read(in *inbound, stream senderStream) {
 		}
 		if w := r.received(receiver.Received{Stream: in.id, Message: m.Message, Chunk: &m.Chunk}); w != nil {
 			outcome, detail := r.write(w, &m.Inbound)
-			r.written(receiver.Written{Stream: w.Stream, ID: w.ID, Bytes: w.Bytes, Outcome: outcome, Detail: detail})
+			coreloop.Handle(r.loop, (*receiver.Core).HandleWritten, receiver.Written{Stream: w.Stream, ID: w.ID, Bytes: w.Bytes, Outcome: outcome, Detail: detail})
 		}
 		m.Free()
 		if in.overflows() {
 			break
 		}
 	}
-	r.handle(receiver.StreamClosed{Stream: in.id})
-	r.mu.Lock()
+	r.loop.Handle(receiver.StreamClosed{Stream: in.id})
+	r.loop.Lock()
 	delete(r.streams, in.id)
-	r.mu.Unlock()
+	r.loop.Unlock()
 }
 
-// unreadable has a stream end with what its reader met.
+// unreadable ends a stream after a read error.
 func (r *Receiver) unreadable(in *inbound, err error) {
 	if errors.Is(err, io.EOF) {
 		return
@@ -149,7 +151,7 @@ func (r *Receiver) unreadable(in *inbound, err error) {
 	}
 }
 
-// write checks a chunk and copies its slices into its pages.
+// write verifies a chunk and copies its slices into the pages.
 func (r *Receiver) write(w *receiver.Write, m *wire.Inbound) (receiver.Outcome, string) {
 	var err error
 	switch w.Encoding {
@@ -174,7 +176,6 @@ func (r *Receiver) write(w *receiver.Write, m *wire.Inbound) (receiver.Outcome, 
 	}
 }
 
-// push puts a message into the outbox.
 func (in *inbound) push(m *kvtransferv1.ReceiverMessage) {
 	in.mu.Lock()
 	in.outbox = append(in.outbox, m)
@@ -182,7 +183,7 @@ func (in *inbound) push(m *kvtransferv1.ReceiverMessage) {
 	poke(in.wake)
 }
 
-// grant adds to the next Grant, which goes before all else.
+// grant adds to the next Grant, which is sent before other messages.
 func (in *inbound) grant(bytes int) {
 	in.mu.Lock()
 	in.credit += bytes
@@ -190,8 +191,8 @@ func (in *inbound) grant(bytes int) {
 	poke(in.wake)
 }
 
-// overflows says whether the sender reads so little that its stream has to end,
-// and then sees to it.
+// overflows reports whether the sender reads too slowly to keep the stream, and if so ends
+// it.
 func (in *inbound) overflows() bool {
 	in.mu.Lock()
 	over := len(in.outbox) > in.max
@@ -202,7 +203,7 @@ func (in *inbound) overflows() bool {
 	return over
 }
 
-// write sends what is in the outbox until the stream ends, and then what is left.
+// write sends the outbox until the stream ends, and then what is left of it.
 func (in *inbound) write(stream senderStream, finished <-chan struct{}) {
 	grant := new(kvtransferv1.Grant)
 	granting := &kvtransferv1.ReceiverMessage{Message: &kvtransferv1.ReceiverMessage_Grant{Grant: grant}}
@@ -214,7 +215,7 @@ func (in *inbound) write(stream senderStream, finished <-chan struct{}) {
 		if credit > 0 {
 			grant.CreditBytes = uint64(credit) // Send encodes it before it returns
 			if stream.Send(granting) != nil {
-				return // the reader hears of it too
+				return // the reader sees the error too
 			}
 		}
 		for _, m := range batch {
@@ -238,7 +239,7 @@ func (in *inbound) write(stream senderStream, finished <-chan struct{}) {
 	}
 }
 
-// shut lets the handler of a stream return. r.mu is held.
+// shut makes the stream's handler return. Requires r.loop.
 func (r *Receiver) shut(in *inbound, cause receiver.Cause, detail string) {
 	if cause == receiver.Closing {
 		in.flush = r.grace

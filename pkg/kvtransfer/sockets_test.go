@@ -18,8 +18,8 @@ import (
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 )
 
-// newSocketRig is a rig over a socket of the operating system. Tickets name an
-// address where nobody listens before the right one.
+// newSocketRig is a rig over a socket of the operating system. Its tickets name a dead
+// address first.
 func newSocketRig(t *testing.T, network string, streams int, pages func(kvcache.Layout, int) *kvtransfertest.Pages) *rig {
 	t.Helper()
 	layout := kvtransfertest.Layout(layers, sliceBytes)
@@ -55,7 +55,7 @@ func newSocketRig(t *testing.T, network string, streams int, pages func(kvcache.
 	g.stop = sync.OnceFunc(func() {
 		now, cancel := context.WithCancel(context.Background())
 		cancel()
-		_ = server.Stop(now) // it says that calls were cut off
+		_ = server.Stop(now) // it reports cut calls
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	var tasks sync.WaitGroup
@@ -72,7 +72,7 @@ func newSocketRig(t *testing.T, network string, streams int, pages func(kvcache.
 	return g
 }
 
-// What holds in memory holds over the sockets of the operating system.
+// Transfers also work over sockets of the operating system.
 func TestSockets(t *testing.T) {
 	for _, test := range []struct {
 		name string
@@ -133,8 +133,7 @@ func transferSideBySide(t *testing.T, g *rig) {
 	}
 }
 
-// endOverSocket ends a transfer of which a part was sent, and waits until both sides
-// are done with it.
+// endOverSocket ends a partly sent transfer and waits until both sides are done.
 func endOverSocket(t *testing.T, g *rig, end func(*kvtransfer.Transfer, *kvtransferv1.Ticket), want func(error) bool) {
 	ticket, o := g.reserve(blockRange(0, 8), 0, 8)
 	tr := g.open(ticket)

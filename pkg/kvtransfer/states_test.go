@@ -55,7 +55,7 @@ The sender tells an end only when nobody reads a page of the transfer any more.
 
 `
 
-// The page shows the tables as they are.
+// docs/kv-transfer-states.md shows the current tables.
 func TestStatesPage(t *testing.T) {
 	want := statesText + receiver.Markdown() + senderText + sender.Markdown()
 	if *update {

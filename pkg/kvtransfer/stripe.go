@@ -3,8 +3,8 @@ package kvtransfer
 import (
 	"errors"
 	"io"
-	"time"
 
+	"github.com/tandem-serving/tandem/pkg/coreloop"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/sender"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/wire"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
@@ -12,20 +12,20 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// read takes the receiver's answers from one stripe until it ends.
+// read receives the receiver's messages on one stripe until it ends.
 func (c *connection) read(stream kvtransferv1.KVTransfer_StreamClient, stripe int) {
 	defer c.cancel()
 	for {
 		m, err := stream.Recv()
 		if err != nil {
-			c.handle(sender.StreamLost{Err: err})
+			c.loop.Handle(sender.StreamLost{Err: err})
 			return
 		}
-		c.handle(sender.Received{Stripe: stripe, Message: m})
+		coreloop.Handle(c.loop, (*sender.Core).HandleReceived, sender.Received{Stripe: stripe, Message: m})
 	}
 }
 
-// write puts on one stripe what the core has for it, one thing after another.
+// write sends the core's messages for one stripe, one after another.
 func (c *connection) write(stream kvtransferv1.KVTransfer_StreamClient, stripe int) {
 	codec := wire.Codec()
 	encoded := new(mem.BufferSlice)
@@ -33,7 +33,7 @@ func (c *connection) write(stream kvtransferv1.KVTransfer_StreamClient, stripe i
 		message := c.next(stripe)
 		switch out := message.(type) {
 		case *wire.Outbound:
-			// What cannot be read must not end the stream, as it would inside of SendMsg.
+			// Marshal here, since an error inside SendMsg would end the stream.
 			data, err := codec.Marshal(out)
 			if err != nil {
 				continue // the core knows
@@ -48,11 +48,11 @@ func (c *connection) write(stream kvtransferv1.KVTransfer_StreamClient, stripe i
 			continue
 		}
 		err := stream.SendMsg(message)
-		encoded.Free() // what was not sent
+		encoded.Free() // not sent
 		*encoded = nil
 		if err != nil {
-			if !errors.Is(err, io.EOF) { // else the reader gets to know why
-				c.handle(sender.StreamLost{Err: err})
+			if !errors.Is(err, io.EOF) { // on io.EOF the reader gets the cause
+				c.loop.Handle(sender.StreamLost{Err: err})
 				c.cancel()
 			}
 			return
@@ -60,13 +60,13 @@ func (c *connection) write(stream kvtransferv1.KVTransfer_StreamClient, stripe i
 	}
 }
 
-// next asks the core what a stripe's writer has to write: a message, a chunk as the codec
-// takes it, or nil. What a chunk lends it lends at once, so that no Recall comes between.
+// next returns the next thing to write to a stripe: a message, a chunk for the codec, or
+// nil. It lends a chunk's slices under the same lock, so that no Recall comes between.
 func (c *connection) next(stripe int) any {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.loop.Lock()
+	defer c.loop.Unlock()
 	for {
-		switch a := c.apply(c.core.HandleWriterReady(time.Now(), sender.WriterReady{Stripe: stripe})).(type) {
+		switch a := c.toWrite(stripe).(type) {
 		case sender.Write:
 			return a.Message
 		case *sender.WriteChunk:
@@ -79,8 +79,19 @@ func (c *connection) next(stripe int) any {
 	}
 }
 
-// encodedCodec sends a *mem.BufferSlice, which is a message that was encoded before, and
-// sets it to nil.
+// toWrite returns what the core has for a stripe's writer: a sender.Write, a
+// *sender.WriteChunk, or nil. Requires c.loop.
+func (c *connection) toWrite(stripe int) sender.Action {
+	for _, a := range coreloop.Step(c.loop, (*sender.Core).HandleWriterReady, sender.WriterReady{Stripe: stripe}) {
+		switch a.(type) {
+		case sender.Write, *sender.WriteChunk:
+			return a
+		}
+	}
+	return nil
+}
+
+// encodedCodec sends an already encoded message, a *mem.BufferSlice, and sets it to nil.
 type encodedCodec struct{ encoding.CodecV2 }
 
 // Marshal implements encoding.CodecV2.

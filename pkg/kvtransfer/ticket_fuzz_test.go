@@ -18,8 +18,8 @@ import (
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/kvtransfertest"
 )
 
-// FuzzTickets opens whatever a router could hand on as a ticket, where nobody
-// answers. It ends with an error, and only one that makes sense is dialled for.
+// FuzzTickets opens arbitrary tickets without a listening receiver. Every Open fails, and
+// only valid tickets are dialled.
 func FuzzTickets(f *testing.F) {
 	layout := kvtransfertest.Layout(3, 8)
 	newPages, err := kvtransfertest.NewDevice()
@@ -55,7 +55,7 @@ func FuzzTickets(f *testing.F) {
 		if proto.Unmarshal(data, ticket) != nil {
 			return
 		}
-		var mu sync.Mutex // the streams of a session are dialled side by side
+		var mu sync.Mutex // streams of a session are dialled concurrently
 		var dialled []string
 		sender, err := kvtransfer.NewSender(kvtransfer.SenderConfig{
 			WorkerID: "prefill-0", Epoch: 9, Layout: layout, Streams: 2,

@@ -13,11 +13,11 @@ import (
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 )
 
-// errCancelled is how a transfer ended that its own reservation's owner ended.
+// errCancelled is the outcome of a transfer cancelled by its reservation's owner.
 var errCancelled = errors.New("cancelled by its owner")
 
-// traceOpen begins the span of a transfer that message, which the core accepted,
-// opened. It is part of the sender's trace. r.mu is held.
+// traceOpen starts the span of an accepted transfer, as a child of the sender's. message is
+// its Open. Requires r.loop.
 func (r *Receiver) traceOpen(message *kvtransferv1.SenderMessage) {
 	open := message.GetOpen()
 	if r.cfg.Tracer == nil || open.GetTraceparent() == "" {
@@ -35,8 +35,8 @@ func (r *Receiver) traceOpen(message *kvtransferv1.SenderMessage) {
 	r.spans[open.GetTransferId()] = span
 }
 
-// traceEnd ends the span of a transfer, if it has one that is open: it covers
-// the transfer from its acceptance to its end, however that came. r.mu is held.
+// traceEnd ends the span of a transfer, if it has one. The span lasts from acceptance to
+// the end. Requires r.loop.
 func (r *Receiver) traceEnd(id, bytes uint64, err error) {
 	span := r.spans[id]
 	if span == nil {
@@ -53,7 +53,7 @@ func (r *Receiver) traceEnd(id, bytes uint64, err error) {
 	span.End()
 }
 
-// outcomeOf names an end in a word and says whether something went wrong.
+// outcomeOf names an outcome in one word and reports whether it is a failure.
 func outcomeOf(err error) (outcome string, failed bool) {
 	var failure *FailedError
 	var aborted *AbortedError

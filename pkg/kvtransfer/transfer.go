@@ -5,13 +5,14 @@ import (
 	"context"
 	"time"
 
+	"github.com/tandem-serving/tandem/pkg/coreloop"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/sender"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 )
 
-// Transfer is one transfer at its sender, from Open on. Its methods are safe for
-// concurrent use and none blocks.
+// Transfer is one transfer at its sender, created by Open. Its methods are safe for
+// concurrent use and do not block.
 type Transfer struct {
 	conn     *connection
 	id       uint64
@@ -20,81 +21,79 @@ type Transfer struct {
 	released chan struct{}
 	done     chan struct{}
 
-	// Guarded by conn.mu.
+	// Guarded by conn.loop.
 	err   error
 	stats TransferStats
 }
 
-// Send offers the slices of one layer of neighbouring blocks: firstBlock counts
-// in the reservation, blocks are their pages here, which must hold the KV and
-// not change until Released. Each slice that the receiver does not hold is offered
-// exactly once; another one ends the transfer with ABORT_REASON_FAILED and an
-// error that says so. The Transfer keeps the slice and does not change it.
+// Send offers one layer's slices of consecutive blocks. firstBlock is an index into the
+// reservation; blocks are local pages, which must hold the KV and not change until
+// Released. Each slice that the receiver lacks must be offered exactly once; any other
+// slice ends the transfer with ABORT_REASON_FAILED and an error. The Transfer keeps the
+// slice and does not change it.
 func (t *Transfer) Send(layer, firstBlock int, blocks []kvcache.BlockID) {
 	c := t.conn
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.loop.Lock()
+	defer c.loop.Unlock()
 	t.stats.LastSend = time.Since(t.opened)
 	t.stats.FirstOffered = cmp.Or(t.stats.FirstOffered, t.stats.LastSend)
-	c.apply(c.core.HandleOffer(time.Now(), sender.Offer{ID: t.id, Layer: layer, First: firstBlock, Blocks: blocks}))
+	coreloop.Step(c.loop, (*sender.Core).HandleOffer, sender.Offer{ID: t.id, Layer: layer, First: firstBlock, Blocks: blocks})
 }
 
-// Computed notes for Stats that the layers whose KV was offered are computed whole,
-// with what comes after their keys and values. The last call counts.
+// Computed records for Stats that the layers offered are fully computed. The last call
+// counts.
 func (t *Transfer) Computed() {
-	t.conn.mu.Lock()
-	defer t.conn.mu.Unlock()
+	t.conn.loop.Lock()
+	defer t.conn.loop.Unlock()
 	t.stats.Computed = time.Since(t.opened)
 }
 
-// Commit says that everything was offered, and passes on the tokens sampled so
-// far, in order. The receiver checks; Done and Err tell. Send must not follow.
+// Commit says that all slices were offered and passes on the tokens sampled so far, in
+// order. The outcome arrives through Done and Err. Send must not follow.
 func (t *Transfer) Commit(sampled []int32) {
-	t.conn.mu.Lock()
+	t.conn.loop.Lock()
+	defer t.conn.loop.Unlock()
 	if t.stats.LastOffered == 0 {
 		t.stats.LastOffered = time.Since(t.opened)
 	}
-	t.conn.mu.Unlock()
-	t.conn.handle(sender.Commit{ID: t.id, Sampled: sampled})
+	t.conn.loop.Step(sender.Commit{ID: t.id, Sampled: sampled})
 }
 
-// Abort ends the transfer without commit. If Commit was sent before, the
-// receiver decides which came first, and Err tells. It may be called more than
-// once, and does nothing once the transfer has ended.
+// Abort ends the transfer without commit. If Commit was already sent, the receiver decides
+// which came first; see Err. It may be called repeatedly and does nothing once the transfer
+// has ended.
 func (t *Transfer) Abort(reason kvtransferv1.AbortReason) {
-	t.conn.handle(sender.Abort{ID: t.id, Reason: reason})
+	t.conn.loop.Handle(sender.Abort{ID: t.id, Reason: reason})
 }
 
-// Released is closed when no page will be read for the transfer any more: all that
-// was offered was taken out of the pages or given up, and no more can be. It never
-// waits for the receiver once Abort was called, as Done does after Commit.
+// Released is closed when no page will be read for the transfer any more. After Abort it
+// does not wait for the receiver, while Done may if Commit was sent.
 func (t *Transfer) Released() <-chan struct{} { return t.released }
 
-// Done is closed when the transfer has ended and no page will be read for it any
-// more.
+// Done is closed when the transfer has ended and no page is read for it.
 func (t *Transfer) Done() <-chan struct{} { return t.done }
 
-// Err says, after Done, how it ended: nil if it was committed, a *FailedError if
-// the receiver ended it, an *AbortedError if this side did (with the cause
-// joined, if pages could not be read or Send was misused), a *BrokenError if the
-// stream ended. Before Done it is nil.
+// Err returns the outcome once Done is closed, nil before. It is nil if committed, a
+// *FailedError if the receiver ended it, an *AbortedError if this side did (joined with the
+// cause if pages could not be read or Send was misused), or a *BrokenError if the stream
+// ended.
 func (t *Transfer) Err() error {
-	t.conn.mu.Lock()
-	defer t.conn.mu.Unlock()
+	t.conn.loop.Lock()
+	defer t.conn.loop.Unlock()
 	return t.err
 }
 
-// Opened is when Open was called, from which the times of Stats count.
+// Opened is when Open was called: time zero of Stats.
 func (t *Transfer) Opened() time.Time { return t.opened }
 
-// Stats is a view of the transfer at this moment.
+// Stats returns a snapshot.
 func (t *Transfer) Stats() TransferStats {
-	t.conn.mu.Lock()
-	defer t.conn.mu.Unlock()
+	t.conn.loop.Lock()
+	defer t.conn.loop.Unlock()
 	return t.stats
 }
 
-// end is told to whoever waits. conn.mu is held.
+// end publishes the result. Requires conn.loop.
 func (t *Transfer) end(r sender.Result) {
 	t.err = t.conn.resultError(r)
 	if t.err == nil {
@@ -103,9 +102,9 @@ func (t *Transfer) end(r sender.Result) {
 	close(t.done)
 }
 
-// SendAll sends whole blocks, but for the held first ones, and commits. It returns
-// when no page is read any more; after the end of ctx it does not wait for the receiver,
-// which may yet commit.
+// SendAll sends whole blocks, except for the held leading ones, and commits. It returns
+// when no page is read any more. After ctx ends it does not wait for the receiver, which
+// may still commit.
 func (t *Transfer) SendAll(ctx context.Context, layers, held int, blocks []kvcache.BlockID) error {
 	if held < len(blocks) {
 		for layer := range layers {
@@ -123,7 +122,7 @@ func (t *Transfer) SendAll(ctx context.Context, layers, held int, blocks []kvcac
 	select {
 	case <-t.Done():
 		if t.Err() == nil {
-			return nil // it was committed all the same
+			return nil // committed despite the abort
 		}
 	default:
 	}

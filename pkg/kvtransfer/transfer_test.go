@@ -139,7 +139,7 @@ func TestSenderAborts(t *testing.T) {
 				t.Errorf("ended with %v", err)
 			}
 		}
-		tr.Send(0, 2, blockRange(10, 2)) // after the end: nothing
+		tr.Send(0, 2, blockRange(10, 2)) // after the end: ignored
 		tr.Commit(nil)
 		if _, err := g.sender.Open(t.Context(), ticket, "r"); refuseReason(err) == 0 {
 			t.Errorf("a used ticket gives %v", err)
@@ -229,8 +229,7 @@ func TestCancelReachesTheSender(t *testing.T) {
 	})
 }
 
-// Blocks stay in quarantine while a copy into them is under way, whatever else
-// is over.
+// Blocks stay in quarantine while a copy into them runs, whatever else has ended.
 func TestDrainedWaitsForCopies(t *testing.T) {
 	overStreams(t, func(t *testing.T, streams option) {
 		g := newRig(t, streams)
@@ -241,7 +240,7 @@ func TestDrainedWaitsForCopies(t *testing.T) {
 		tr.Send(0, 0, blockRange(8, 4))
 		synctest.Wait()
 		g.receiver.Cancel(ticket.GetTransferId())
-		g.stop() // the connection is gone as well
+		g.stop() // ends the connection too
 		_ = g.listener.Close()
 		synctest.Wait()
 		if o.isDrained() {
@@ -256,7 +255,7 @@ func TestDrainedWaitsForCopies(t *testing.T) {
 	})
 }
 
-// A transfer that is over is not done before its pages are not read any more.
+// A transfer that is over is not done while its pages are being read.
 func TestDoneWaitsForReads(t *testing.T) {
 	overStreams(t, func(t *testing.T, streams option) {
 		g := newRig(t, streams)

@@ -1,6 +1,12 @@
 package routing
 
-import "time"
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/pflag"
+)
 
 // Config is the policy's constants. Every field has to be set.
 type Config struct {
@@ -38,11 +44,84 @@ type Config struct {
 	// TPOTHorizonTokens is over how many output tokens the predicted time per
 	// token counts in the cost of a decode worker, at most.
 	TPOTHorizonTokens int
-	// Silence is how long a worker may be silent in a request, whatever is known of it.
-	Silence Silence
+	// OmitCandidates leaves the workers that were looked at out of decisions: for whoever
+	// shows them to nobody.
+	OmitCandidates bool
+	// WorkerSilence is how long a worker may take from one token to the next before
+	// its requests go to another one: far longer than any step, which computes one
+	// chunk of a prompt beside the running sequences. It is the most: where there is
+	// another worker, this one is suspected after tens of times what its own steps
+	// take (silence.go).
+	WorkerSilence time.Duration
+	// PromptSilence is the same while a whole prompt is computed, about which a
+	// worker says nothing in between, and while the rest of its KV is sent. It does
+	// not depend on the prompt: it has to suffice for the longest. While a worker
+	// keeps a request in its own queue, MaxQueueWait counts instead.
+	PromptSilence time.Duration
 	// IndexBlocks is the most different blocks that the prefix index knows.
 	IndexBlocks int
 }
+
+// RegisterFlags adds the flags, each name after prefix, with the defaults, also of what is
+// no flag. Models has none.
+func (c *Config) RegisterFlags(fs *pflag.FlagSet, prefix string) {
+	c.ReportLag, c.NearBest, c.TPOTHorizonTokens, c.IndexBlocks = 100*time.Millisecond, 0.1, 64, 1<<20
+	fs.IntVar(&c.QueueLimit, prefix+"queue-limit", 1024, "maximum requests that wait for workers")
+	fs.DurationVar(&c.MaxQueueWait, prefix+"max-queue-wait", 30*time.Second, "maximum time that a request waits for workers, and then again in a worker's own queue")
+	fs.IntVar(&c.TenantMaxRequests, prefix+"tenant-max-requests", 256, "maximum requests of one tenant at a time")
+	// 64 tokens are two blocks: such a prompt is one chunk that fits beside a decode step,
+	// while a transfer costs two more round trips and a reservation.
+	fs.IntVar(&c.DisaggregateMinTokens, prefix+"disaggregate-min-tokens", 64, "in mode auto, compute prompts with fewer uncached tokens on the decode worker")
+	fs.DurationVar(&c.NoWorkerGrace, prefix+"no-worker-grace", time.Second, "how long a request waits if no worker exists")
+	fs.DurationVar(&c.WorkerKeep, prefix+"worker-keep", 30*time.Second, "how long to keep a worker that etcd no longer lists, while its connection works")
+	fs.DurationVar(&c.VersionWait, prefix+"version-wait", 5*time.Second, "how long after a model's first worker appears its served version may still change, unless a request is sent before")
+	fs.DurationVar(&c.LoadStale, prefix+"load-stale", 3*time.Second, "age at which load reports are ignored")
+	fs.DurationVar(&c.ReportDoubt, prefix+"report-doubt", 500*time.Millisecond, "how long to believe load reports that say a worker is full before trying it with a request")
+	fs.Float64Var(&c.TransferBytesPerSecond, prefix+"transfer-bytes-per-second", 1e9, "assumed bandwidth of a KV transfer, in bytes per second")
+	fs.DurationVar(&c.WorkerSilence, prefix+"worker-silence", 10*time.Second, "longest gap between tokens before a worker's requests go to another; shorter if its steps are fast and another worker exists")
+	fs.DurationVar(&c.PromptSilence, prefix+"prompt-silence", time.Minute, "longest time to compute a prompt before the request goes to another worker; shorter if the worker's steps are fast and another worker exists")
+}
+
+// Validate checks the ranges of what flags set; its error names every field that is wrong.
+func (c *Config) Validate() error {
+	var errs []error
+	positive := func(name string, ok bool, value any) {
+		if !ok {
+			errs = append(errs, fmt.Errorf("%s is %v: it must be above 0", name, value))
+		}
+	}
+	positive("queue-limit", c.QueueLimit > 0, c.QueueLimit)
+	positive("max-queue-wait", c.MaxQueueWait > 0, c.MaxQueueWait)
+	positive("tenant-max-requests", c.TenantMaxRequests > 0, c.TenantMaxRequests)
+	positive("no-worker-grace", c.NoWorkerGrace > 0, c.NoWorkerGrace)
+	positive("worker-keep", c.WorkerKeep > 0, c.WorkerKeep)
+	positive("version-wait", c.VersionWait > 0, c.VersionWait)
+	positive("load-stale", c.LoadStale > 0, c.LoadStale)
+	positive("report-doubt", c.ReportDoubt > 0, c.ReportDoubt)
+	positive("transfer-bytes-per-second", c.TransferBytesPerSecond > 0, c.TransferBytesPerSecond)
+	positive("worker-silence", c.WorkerSilence > 0, c.WorkerSilence)
+	positive("prompt-silence", c.PromptSilence > 0, c.PromptSilence)
+	if c.DisaggregateMinTokens < 0 {
+		errs = append(errs, fmt.Errorf("disaggregate-min-tokens is %d: it must not be negative", c.DisaggregateMinTokens))
+	}
+	return errors.Join(errs...)
+}
+
+// Silence is how long a worker may be silent in a request, whatever is known of it.
+func (c *Config) Silence() Silence {
+	return Silence{Queue: c.MaxQueueWait, Prompt: c.PromptSilence, Tokens: c.WorkerSilence}
+}
+
+// DefaultConnectTimeout is how long a router tries one address of a worker.
+const DefaultConnectTimeout = time.Second
+
+// How long a router waits after all addresses of a worker failed, twice as long each time:
+// up to RedialMost of one that has answered before, RedialStrangerMost of one that never did.
+const (
+	RedialLeast        = 50 * time.Millisecond
+	RedialMost         = time.Second
+	RedialStrangerMost = 15 * time.Second
+)
 
 // Rand is the source of the choice among the near-best.
 type Rand interface {

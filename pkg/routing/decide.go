@@ -6,6 +6,8 @@ import (
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+
+	"github.com/tandem-serving/tandem/pkg/latency"
 )
 
 // search is one search for workers of one version for a request.
@@ -16,6 +18,11 @@ type search struct {
 	record  *controlv1.Decision
 	number  uint64
 	version Version // zero: none is known
+	// Kept from one worker to the next: the step time of those that measured none, and the
+	// last one's prefix.
+	unmeasured *latency.Model
+	key        BlockKey
+	prefix     *prefix
 }
 
 // foreign reports whether a worker is of another version than is searched for.
@@ -49,6 +56,7 @@ func (rt *Router) decide(now time.Time, e *entry) (fitness, Refusal) {
 func (rt *Router) decideFor(now time.Time, e *entry, v Version) (fitness, Refusal) {
 	r := &e.request
 	rt.searches++
+	rt.lists.used = 0
 	s := &search{now: now, entry: e, request: r, record: &controlv1.Decision{}, number: rt.searches, version: v}
 	e.pool = controlv1.Role_ROLE_DECODE
 	decodes := rt.look(s, e.pool, nil)

@@ -21,8 +21,9 @@ const (
 func (rt *Router) leaves(now time.Time, w *worker) {
 	if w.listed == nil {
 		w.listed = w.record
-		w.record = proto.CloneOf(w.record) // the view shares it
-		w.record.State = controlv1.WorkerState_WORKER_STATE_DRAINING
+		record := proto.CloneOf(w.record) // the view shares it
+		record.State = controlv1.WorkerState_WORKER_STATE_DRAINING
+		w.believe(record)
 	}
 	w.leavesAt = now
 	rt.pinsDue = now
@@ -31,7 +32,8 @@ func (rt *Router) leaves(now time.Time, w *worker) {
 
 // stays takes back that a worker leaves.
 func (rt *Router) stays(now time.Time, w *worker) {
-	w.record, w.listed = w.believed(w.listed), nil
+	w.believe(w.believed(w.listed))
+	w.listed, w.drained = nil, false
 	rt.pinsDue = now
 }
 

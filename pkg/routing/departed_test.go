@@ -49,6 +49,29 @@ func TestWorkersThatLeftAreRemembered(t *testing.T) {
 	}
 }
 
+// A drained worker is shown as such until it is taken back or drains anew.
+func TestDrainedWorkersAreShown(t *testing.T) {
+	b := newBench(t, nil, decode("d1"))
+	ref := routing.Ref{ID: "d1", Epoch: decode("d1").GetEpoch()}
+	for _, step := range []struct {
+		event routing.Event
+		want  controlv1.WorkerState
+	}{
+		{routing.Leaving{Worker: ref}, controlv1.WorkerState_WORKER_STATE_DRAINING},
+		{routing.Leaving{Worker: ref, Drained: true}, controlv1.WorkerState_WORKER_STATE_DRAINED},
+		{routing.ViewChanged{Live: true, Workers: []*controlv1.WorkerRecord{drainingDecode("d1")}}, controlv1.WorkerState_WORKER_STATE_DRAINED},
+		{routing.Leaving{Worker: ref}, controlv1.WorkerState_WORKER_STATE_DRAINING},
+		{routing.Leaving{Worker: ref, Drained: true}, controlv1.WorkerState_WORKER_STATE_DRAINED},
+		{routing.Staying{Worker: ref}, controlv1.WorkerState_WORKER_STATE_DRAINING}, // as etcd still says
+		{routing.ViewChanged{Live: true, Workers: []*controlv1.WorkerRecord{decode("d1")}}, controlv1.WorkerState_WORKER_STATE_SERVING},
+	} {
+		b.do(step.event)
+		if got := b.f.Workers(b.now)[0].Record.GetState(); got != step.want {
+			t.Errorf("after %T %+[1]v: %v, want %v", step.event, got, step.want)
+		}
+	}
+}
+
 func drainingDecode(id string) *controlv1.WorkerRecord {
 	record := decode(id)
 	record.State = controlv1.WorkerState_WORKER_STATE_DRAINING
@@ -88,6 +111,7 @@ func TestRefusalsOfADrainedPool(t *testing.T) {
 		record.State = controlv1.WorkerState_WORKER_STATE_DRAINING
 		return record
 	}
+	lost := decode("d2")
 	const undrain = "take %[1]s back with 'tandem undrain %[1]s', or start another"
 	for _, test := range []struct {
 		name       string
@@ -96,6 +120,7 @@ func TestRefusalsOfADrainedPool(t *testing.T) {
 		want, deny string
 	}{
 		{"none ever", nil, agg, "retry when one has registered (none is registered)", "undrain"},
+		{"beside one without a connection", [][]*controlv1.WorkerRecord{{drains(decode("d1")), lost}}, agg, fmt.Sprintf(undrain, "d1"), "registered"},
 		{"draining", [][]*controlv1.WorkerRecord{{drains(decode("d1"))}}, agg, fmt.Sprintf(undrain, "d1") + " (d1: it drains)", "registered"},
 		{"drained", [][]*controlv1.WorkerRecord{{drains(decode("d1"))}, {}}, agg, fmt.Sprintf(undrain, "d1") + " (d1: it drained and left)", "registered"},
 		{"the last of two", [][]*controlv1.WorkerRecord{{decode("d1"), drains(decode("d2"))}, {drains(decode("d1"))}, {}}, agg, fmt.Sprintf(undrain, "d1"), "registered"},
@@ -107,6 +132,9 @@ func TestRefusalsOfADrainedPool(t *testing.T) {
 			for _, view := range test.views {
 				b.do(routing.ViewChanged{Live: true, Workers: view})
 				for _, record := range view {
+					if record == lost {
+						continue
+					}
 					b.do(routing.Connected{Worker: routing.Ref{ID: record.GetId(), Epoch: record.GetEpoch()}, Record: record})
 				}
 			}

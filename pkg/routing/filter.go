@@ -3,6 +3,7 @@ package routing
 import (
 	"cmp"
 	"fmt"
+	"slices"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 )
@@ -46,9 +47,10 @@ type candidate struct {
 
 // candidates are all workers of one role.
 type candidates struct {
-	all     []candidate // by id
-	fitness fitness     // of the fittest
-	reason  string      // why none may take the request
+	all     []candidate  // by id
+	listed  []*candidate // by fittest
+	fitness fitness      // of the fittest
+	reason  string       // why none may take the request
 	// path is the last of the broken ones, and broken why it is; empty: none is.
 	path   path
 	broken string
@@ -56,7 +58,10 @@ type candidates struct {
 
 // between are those from one fitness to another, the fittest first.
 func (c *candidates) between(from, to fitness) []*candidate {
-	out := make([]*candidate, 0, len(c.all))
+	return c.appendBetween(make([]*candidate, 0, len(c.all)), from, to)
+}
+
+func (c *candidates) appendBetween(out []*candidate, from, to fitness) []*candidate {
 	for f := from; f <= to; f++ {
 		for i := range c.all {
 			if c.all[i].fitness == f {
@@ -67,37 +72,51 @@ func (c *candidates) between(from, to fitness) []*candidate {
 	return out
 }
 
-// fittest are those that pick chooses among.
-func (c *candidates) fittest() []*candidate { return c.between(c.fitness, c.fitness) }
+// fittest are those that pick chooses among, until it is called again.
+func (c *candidates) fittest() []*candidate {
+	c.listed = c.appendBetween(c.listed[:0], c.fitness, c.fitness)
+	return c.listed
+}
 
 // several reports whether there is a choice, now or later.
 func (c *candidates) several() bool {
 	n := 0
 	for i := range c.all {
 		if f := c.all[i].fitness; f <= later && (f != suspected || c.fitness == suspected) {
-			n++
+			if n++; n > 1 {
+				return true
+			}
 		}
 	}
-	return n > 1
+	return false
+}
+
+// candidateLists are used again by each search, as far as it needs.
+type candidateLists struct {
+	lists []*candidates
+	used  int
+}
+
+func (l *candidateLists) next() *candidates {
+	if l.used == len(l.lists) {
+		l.lists = append(l.lists, new(candidates))
+	}
+	c := l.lists[l.used]
+	l.used++
+	*c = candidates{all: c.all[:0], listed: c.listed[:0], fitness: excluded}
+	return c
 }
 
 // filter says which workers of a role may take a request. With a decode worker given,
 // those that cannot send to it may not.
 func (rt *Router) filter(s *search, role controlv1.Role, to *worker) *candidates {
-	n := 0
-	for _, w := range rt.order {
-		if w.role() == role {
-			n++
-		}
-	}
-	out := &candidates{fitness: excluded, all: make([]candidate, 0, n)}
+	workers, model := rt.ofRole(role), rt.model(s.request.Model)
+	out := rt.lists.next()
+	out.all = slices.Grow(out.all, len(workers))
 	var last, foreign finding // of those that may not, to name one
 	trusted := false          // one that nothing speaks against may take it later
-	for _, w := range rt.order {
-		if w.role() != role {
-			continue
-		}
-		c := rt.check(s, role, w, to)
+	for _, w := range workers {
+		c := rt.check(s, role, model, w, to)
 		if to != nil && c.fitness <= later {
 			p := path{w.ref, to.ref}
 			if why, soon := rt.blocked(s.now, s.request, p); why != "" {
@@ -140,7 +159,7 @@ func (rt *Router) filter(s *search, role controlv1.Role, to *worker) *candidates
 }
 
 // check says how fit one worker is, whatever the path to the decode worker.
-func (rt *Router) check(s *search, role controlv1.Role, w, to *worker) finding {
+func (rt *Router) check(s *search, role controlv1.Role, model Model, w, to *worker) finding {
 	now, r := s.now, s.request
 	exclude := func(reason string) finding {
 		c := finding{worker: w, fitness: excluded, reason: reason}
@@ -163,7 +182,7 @@ func (rt *Router) check(s *search, role controlv1.Role, w, to *worker) finding {
 		failed = true
 	}
 	switch {
-	case !w.of(rt.model(r.Model)):
+	case !w.of(model):
 		return exclude("it serves another model: " + w.record.GetModel())
 	case s.foreign(w):
 		return exclude(rt.otherVersion(s, w))
@@ -173,10 +192,10 @@ func (rt *Router) check(s *search, role controlv1.Role, w, to *worker) finding {
 		return exclude("no connection")
 	case s.version == (Version{}):
 		return exclude("it has not reported its weights")
-	case to != nil && w.record.GetLayoutDigest() != to.record.GetLayoutDigest():
+	case to != nil && w.layoutDigest != to.layoutDigest:
 		return exclude(fmt.Sprintf("its KV is %s, but that of %s is %s: give both the same flags", layoutText(w.record), to.ref.ID, layoutText(to.record)))
 	case neverFits(w, r, role):
-		return exclude(fmt.Sprintf("too small: %d blocks needed, but it has %d", need(w, r, role), w.record.GetCapacity().GetBlocks()))
+		return exclude(fmt.Sprintf("too small: %d blocks needed, but it has %d", need(w, r, role), w.blocks))
 	case now.Before(w.busyUntil):
 		return finding{worker: w, fitness: later, reason: "it refused or failed a moment ago"}
 	}
@@ -220,6 +239,5 @@ func need(w *worker, r *Request, role controlv1.Role) int {
 }
 
 func neverFits(w *worker, r *Request, role controlv1.Role) bool {
-	blocks := int(w.record.GetCapacity().GetBlocks())
-	return blocks > 0 && need(w, r, role) > blocks
+	return w.blocks > 0 && need(w, r, role) > w.blocks
 }

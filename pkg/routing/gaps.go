@@ -1,6 +1,8 @@
 package routing
 
 import (
+	"encoding/binary"
+	"errors"
 	"math"
 	"time"
 )
@@ -32,6 +34,31 @@ func (g *Gaps) Add(gap time.Duration) {
 	}
 	g.counts[bucket]++
 	g.total++
+}
+
+// AppendBinary appends the counts, for UnmarshalBinary. It does not fail.
+func (g Gaps) AppendBinary(b []byte) ([]byte, error) {
+	for i, n := range g.counts {
+		if n > 0 {
+			b = binary.AppendUvarint(append(b, byte(i)), uint64(n))
+		}
+	}
+	return b, nil
+}
+
+// UnmarshalBinary reads what AppendBinary wrote.
+func (g *Gaps) UnmarshalBinary(data []byte) error {
+	*g = Gaps{}
+	for len(data) > 0 {
+		count, n := binary.Uvarint(data[1:])
+		if n <= 0 || data[0] >= gapBuckets || count > math.MaxUint32 {
+			return errors.New("these are no gaps between tokens")
+		}
+		g.counts[data[0]] = uint32(count)
+		g.total += uint32(count)
+		data = data[1+n:]
+	}
+	return nil
 }
 
 // Count is how many gaps it holds.

@@ -53,7 +53,9 @@ func (rt *Router) register(record *controlv1.WorkerRecord) {
 	if !w.connected && !slices.Equal(w.record.GetAddresses(), record.GetAddresses()) {
 		rt.out = append(rt.out, Connect{w.ref, record})
 	}
-	w.record, w.listed = w.believed(record), nil
+	w.believe(w.believed(record))
+	w.listed, w.drained = nil, w.drained && w.drains()
+	rt.grouped = nil
 	w.registered, w.missing, w.missingSince = true, 0, time.Time{}
 }
 
@@ -103,9 +105,9 @@ func (rt *Router) met(now time.Time, e Connected) {
 	w.connected, w.connectedAt, w.connection, w.connectError = true, now, e.Connection, ""
 	if e.Record != nil && e.Record.GetRole() != controlv1.Role_ROLE_KVTRANSFER {
 		w.said = e.Record
-		w.record = w.believed(w.record)
+		w.believe(w.believed(w.record))
 	}
-	rt.pinsDue = now
+	rt.pinsDue, rt.grouped = now, nil
 	if e.Blocks != nil {
 		rt.snapshot(now, w, e.Blocks)
 	}

@@ -59,7 +59,8 @@ func doubling(least time.Duration, times int, most time.Duration) time.Duration 
 func (w *worker) report(now time.Time, report *controlv1.LoadReport, config Config) (more bool) {
 	before := w.estimate(now, config.LoadStale)
 	resumed := w.load != nil && now.Sub(w.loadAt) > config.LoadStale/2
-	w.load, w.loadAt = report, now
+	w.read(report)
+	w.loadAt = now
 	goesOn := w.reported(now, report, resumed)
 	kept := w.recent[:0]
 	for _, s := range w.recent {
@@ -98,14 +99,7 @@ func (w *worker) estimate(now time.Time, stale time.Duration) estimate {
 	if !w.fresh(now, stale) {
 		return w.account()
 	}
-	// A worker that has more than it can hold has as much as it can hold.
-	c := w.record.GetCapacity()
-	e := estimate{
-		sequences: int(atMost(uint64(w.load.GetRunningSequences())+uint64(w.load.GetWaitingSequences()), uint64(c.GetMaxSequences())+uint64(c.GetMaxWaiting()))),
-		tokens:    clampInt(atMost(w.load.GetWaitingTokens(), uint64(c.GetMaxWaiting())*uint64(c.GetContextTokens()))),
-		context:   clampInt(atMost(w.load.GetRunningContextTokens(), uint64(c.GetMaxSequences())*uint64(c.GetContextTokens()))),
-		free:      int(atMost(uint64(w.load.GetBlocksFree()), uint64(c.GetBlocks()))),
-	}
+	e := w.reads
 	for _, s := range w.recent {
 		if !s.done {
 			e.sequences++
@@ -121,8 +115,7 @@ func (w *worker) estimate(now time.Time, stale time.Duration) estimate {
 
 // account is the load by this router's own requests alone.
 func (w *worker) account() estimate {
-	blocks := int(w.record.GetCapacity().GetBlocks())
-	return estimate{len(w.own), w.total.tokens, w.total.context, blocks - w.total.blocks}
+	return estimate{len(w.own), w.total.tokens, w.total.context, w.blocks - w.total.blocks}
 }
 
 // atMost is v within a limit, unless that is 0: then the worker states none.
@@ -137,11 +130,10 @@ func clampInt(v uint64) int { return int(min(v, math.MaxInt32)) }
 
 // full says why a sequence of so many blocks does not fit now; empty: it does.
 func (w *worker) full(e estimate, blocks int) string {
-	c := w.record.GetCapacity()
-	if limit := int(c.GetMaxSequences()) + int(c.GetMaxWaiting()); limit > 0 && e.sequences >= limit {
+	if limit := w.maxSequences + w.maxWaiting; limit > 0 && e.sequences >= limit {
 		return fmt.Sprintf("full: %d of %d sequences", e.sequences, limit)
 	}
-	if c.GetBlocks() > 0 && blocks > e.free {
+	if w.blocks > 0 && blocks > e.free {
 		return fmt.Sprintf("full: %d blocks needed, %d free", blocks, max(e.free, 0))
 	}
 	return ""

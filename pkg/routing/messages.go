@@ -91,8 +91,11 @@ type (
 		Worker Ref
 		Why    string
 	}
-	// Leaving says that a worker was told to drain.
-	Leaving struct{ Worker Ref }
+	// Leaving says that a worker was told to drain; Drained: it has finished what it had.
+	Leaving struct {
+		Worker  Ref
+		Drained bool
+	}
 	// Staying says that it was told not to, after all.
 	Staying struct{ Worker Ref }
 	// Disconnected says that the connection to a worker is lost.

@@ -22,12 +22,13 @@ func (rt *Router) pick(options []*candidate) *candidate {
 		}
 	}
 	limit := best.totalMs + best.firstMs*rt.config.NearBest + nearBestMs
-	near := make([]*candidate, 0, len(options))
+	near := rt.near[:0]
 	for _, c := range options {
 		if c.totalMs <= limit {
 			near = append(near, c)
 		}
 	}
+	rt.near = near
 	if len(near) == 0 {
 		near = options // the costs are NaN
 	}
@@ -54,10 +55,9 @@ func (rt *Router) pair(s *search, decodes *candidates, decode *candidate) (*cand
 	}
 	// Each prefill worker is checked once, and of each pair only the path: pairs are many.
 	senders := make([]finding, 0, len(prefills.all))
-	for _, w := range rt.order {
-		if w.role() == controlv1.Role_ROLE_PREFILL {
-			senders = append(senders, rt.check(s, controlv1.Role_ROLE_PREFILL, w, nil))
-		}
+	model := rt.model(s.request.Model)
+	for _, w := range rt.ofRole(controlv1.Role_ROLE_PREFILL) {
+		senders = append(senders, rt.check(s, controlv1.Role_ROLE_PREFILL, model, w, nil))
 	}
 	best, to := prefills.fitness, (*worker)(nil)
 	for _, options := range [...][]*candidate{decodes.fittest(), decodes.between(decodes.fitness+1, reportsFull)} {
@@ -91,7 +91,7 @@ func (rt *Router) reach(s *search, senders []finding, to *worker) fitness {
 	for i := range senders {
 		f, w := senders[i].fitness, senders[i].worker
 		if f <= later {
-			if w.record.GetLayoutDigest() != to.record.GetLayoutDigest() {
+			if w.layoutDigest != to.layoutDigest {
 				continue
 			}
 			if why, soon := rt.blocked(s.now, s.request, path{w.ref, to.ref}); why != "" {

@@ -27,9 +27,9 @@ func (rt *Router) BlockKeys(model string, version Version) (keys []BlockKey) {
 		served = rt.Served(model)
 	}
 	of := rt.model(model)
-	for _, w := range rt.order {
+	for _, w := range rt.kinds() {
 		key := w.blockKey()
-		if w.isStore() || key.BlockTokens == 0 || !w.of(of) || len(served) > 0 && !slices.Contains(served, key.Version) {
+		if key.BlockTokens == 0 || !w.of(of) || len(served) > 0 && !slices.Contains(served, key.Version) {
 			continue
 		}
 		if !slices.Contains(keys, key) {
@@ -42,8 +42,14 @@ func (rt *Router) BlockKeys(model string, version Version) (keys []BlockKey) {
 	return keys
 }
 
+// Prefixes are the blocks that the prefix index holds for a worker, in no order, and whether
+// it is in sync with the worker's events.
+func (rt *Router) Prefixes(id string) (blocks []kvcache.Hash, inSync bool) {
+	return rt.index.Blocks(id), rt.index.InSync(id)
+}
+
 func (w *worker) blockKey() BlockKey {
-	return BlockKey{w.version(), int(w.record.GetCapacity().GetBlockTokens())}
+	return BlockKey{w.version(), w.blockTokens}
 }
 
 // prefix is how many of a request's blocks each worker held at one search.
@@ -56,7 +62,16 @@ type prefix struct {
 // them; nil if none are known.
 func (rt *Router) prefix(s *search, w *worker) *prefix {
 	key := w.blockKey()
-	if w.version() != s.version || key.BlockTokens == 0 {
+	if key == s.key {
+		return s.prefix
+	}
+	s.key = key
+	s.prefix = rt.prefixOf(s, key)
+	return s.prefix
+}
+
+func (rt *Router) prefixOf(s *search, key BlockKey) *prefix {
+	if key.Version != s.version || key.BlockTokens == 0 {
 		return nil
 	}
 	hashes, known := s.request.Hashes[key]
@@ -87,10 +102,10 @@ func (rt *Router) prefix(s *search, w *worker) *prefix {
 // computed: the first sampled one comes from it.
 func (rt *Router) cached(s *search, w *worker) int {
 	p := rt.prefix(s, w)
-	if p == nil {
+	if p == nil || len(p.held) == 0 {
 		return 0
 	}
-	return min(p.held[w.ref.ID]*int(w.record.GetCapacity().GetBlockTokens()), max(s.request.Tokens-1, 0))
+	return min(p.held[w.ref.ID]*w.blockTokens, max(s.request.Tokens-1, 0))
 }
 
 // blocks takes in a KV event.
@@ -103,6 +118,7 @@ func (rt *Router) blocks(now time.Time, event *controlv1.KvEvent) {
 	if !rt.index.Apply(w.ref.ID, w.ref.Epoch, origin.GetSequence(), hashes(event.GetStored()), hashes(event.GetRemoved())) {
 		// Forged events make gaps too, so a gap is followed by a pause.
 		w.unlisted, w.gap = true, true
+		rt.workersDue.known = false
 		if w.gapNext.After(w.listNext) {
 			w.listNext = w.gapNext
 		}

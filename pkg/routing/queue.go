@@ -82,6 +82,10 @@ func (q *queue) remove(id string) *entry {
 // pump gives requests that wait to workers, in order. Behind one that waits because
 // workers are full, others that want the same wait too, so that large ones do not starve.
 func (rt *Router) pump(now time.Time) {
+	if len(rt.queue.entries) == 0 {
+		rt.queue.due = time.Time{}
+		return
+	}
 	type group struct {
 		model   string
 		version Version

@@ -57,7 +57,7 @@ func (rt *Router) refusal(e *entry, c *candidates, what string) Refusal {
 	case tooSmall:
 		largest := 0
 		for _, c := range c.fittest() {
-			largest = max(largest, int(c.worker.record.GetCapacity().GetBlocks())*int(c.worker.record.GetCapacity().GetBlockTokens()))
+			largest = max(largest, c.worker.blocks*c.worker.blockTokens)
 		}
 		return Refusal{Code: codes.InvalidArgument, Reason: api.ReasonNeverFits, Field: "max_tokens",
 			Message: fmt.Sprintf("prompt and completion need %d tokens of KV, but the largest %s holds %d; ask for fewer tokens",
@@ -91,16 +91,18 @@ func (rt *Router) nobody(e *entry, what string) Refusal {
 }
 
 // drained is the last worker of a role and a model that was drained, if all were that are
-// known; empty: there are others, or none.
+// connected; empty: there are others, or none.
 func (rt *Router) drained(role controlv1.Role, model string) (id string) {
 	for _, w := range rt.order {
 		if w.role() != role || !w.of(rt.model(model)) {
 			continue
 		}
-		if !w.drains() {
+		switch {
+		case w.drains():
+			id = w.ref.ID
+		case w.connected:
 			return ""
 		}
-		id = w.ref.ID
 	}
 	return cmp.Or(id, rt.lastLeft(role, model))
 }

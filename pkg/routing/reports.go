@@ -89,7 +89,8 @@ func (rt *Router) distrust(now time.Time, w *worker, why string) (more bool) {
 	}
 	wait := doubling(distrustLeast, t.times, distrustMost)
 	w.trust = trust{until: now.Add(wait), times: t.times + 1}
-	w.load, w.probe = nil, probe{}
+	w.read(nil)
+	w.probe = probe{}
 	rt.out = append(rt.out, Distrusted{Worker: w.ref, Why: why, Wait: wait})
 	return true
 }

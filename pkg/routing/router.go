@@ -30,6 +30,7 @@ type Router struct {
 	live       bool                      // etcd answers
 	ignored    int                       // workers of the last view beyond maxWorkers
 	stores     []*worker                 // those of order that are block stores
+	grouped    *groups                   // of order; nil: it has changed since
 	duplicates map[string]bool           // ids that several workers have
 	left       []*controlv1.WorkerRecord // of workers that drained and left, oldest first
 	queue      queue
@@ -41,8 +42,15 @@ type Router struct {
 	tenants  tenants.Counts
 	number   uint64 // of the last request
 	searches uint64
-	now      time.Time // of the last event
-	out      []Action
+	lists    candidateLists
+	near     []*candidate // scratch of pick
+	// workersDue is the part of Next that few events change.
+	workersDue struct {
+		at    time.Time
+		known bool
+	}
+	now time.Time // of the last event
+	out []Action
 }
 
 // New returns a router without workers.
@@ -68,6 +76,7 @@ func New(config Config, random Rand) *Router {
 // backwards.
 func (rt *Router) Handle(now time.Time, event Event) []Action {
 	rt.now, rt.out = now, nil
+	rt.workersDue.known = rt.workersDue.known && ofRequestsAlone(event)
 	pump := rt.take(now, event)
 	if rt.pinVersionsDue(now) {
 		rt.pinVersions(now)
@@ -104,6 +113,7 @@ func (rt *Router) take(now time.Time, event Event) (pump bool) {
 		}
 	case Leaving:
 		if w := rt.worker(e.Worker); w != nil {
+			w.drained = e.Drained
 			rt.leaves(now, w)
 		}
 	case Staying:
@@ -172,11 +182,8 @@ func (rt *Router) Next() (time.Time, bool) {
 	if len(rt.queue.entries) > 0 {
 		earlier(rt.nextReopening()) // some may wait for it
 	}
-	for _, w := range rt.order {
-		if !w.missingSince.IsZero() {
-			earlier(w.missingSince.Add(rt.config.WorkerKeep - w.missing))
-		}
-		if len(rt.queue.entries) > 0 {
+	if len(rt.queue.entries) > 0 {
+		for _, w := range rt.order {
 			if w.busyUntil.After(rt.now) {
 				earlier(w.busyUntil)
 			}
@@ -189,11 +196,45 @@ func (rt *Router) Next() (time.Time, bool) {
 				earlier(w.loadAt.Add(rt.config.LoadStale + 1))
 			}
 		}
+	}
+	earlier(rt.nextOfWorkers())
+	return next, !next.IsZero()
+}
+
+// nextOfWorkers is when the first worker is dropped that etcd does not list, or asked for its
+// prefix cache; zero if there is none.
+func (rt *Router) nextOfWorkers() time.Time {
+	if rt.workersDue.known {
+		return rt.workersDue.at
+	}
+	var next time.Time
+	earlier := func(t time.Time) {
+		if !t.IsZero() && (next.IsZero() || t.Before(next)) {
+			next = t
+		}
+	}
+	for _, w := range rt.order {
+		if !w.missingSince.IsZero() {
+			earlier(w.missingSince.Add(rt.config.WorkerKeep - w.missing))
+		}
 		if w.unlisted && w.connected && !w.listing {
 			earlier(w.listNext)
 		}
 	}
-	return next, !next.IsZero()
+	rt.workersDue.at, rt.workersDue.known = next, true
+	return next
+}
+
+// ofRequestsAlone reports whether an event changes nothing of who is listed and connected, but
+// for a BlocksChanged that shows a gap.
+func ofRequestsAlone(event Event) bool {
+	switch e := event.(type) {
+	case LoadReported, BlocksChanged, Arrived, Taken, Unread, Read, PromptDone, TokensReceived, Cancelled:
+		return true
+	case Ended:
+		return len(e.Failures) == 0
+	}
+	return false
 }
 
 // pinVersionsDue reports whether it is time to see which versions are served.

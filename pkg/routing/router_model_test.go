@@ -90,6 +90,11 @@ func (m *machine) do(t *rapid.T, event routing.Event) {
 			r.waiting, r.ended = false, true
 		}
 	}
+	at, due := m.f.Next()
+	keys := m.f.BlockKeys("fable", routing.Version{})
+	if anewAt, anewDue, anewKeys := m.f.Anew("fable", routing.Version{}); at != anewAt || due != anewDue || !slices.Equal(keys, anewKeys) {
+		t.Fatalf("after %#v: next %v, %v, %v, and anew %v, %v, %v", event, at, due, keys, anewAt, anewDue, anewKeys)
+	}
 	if m.f.Waiting() > 4 {
 		// Retries pass the limit; this test has none.
 		t.Fatalf("%d wait", m.f.Waiting())
@@ -155,7 +160,8 @@ func (m *machine) dispatched(t *rapid.T, a routing.Dispatch) {
 	if r.request.Mode == dis && aggregated || r.request.Mode == agg && !aggregated {
 		t.Fatalf("%s asked for %v and got %v", a.ID, r.request.Mode, a.Decision)
 	}
-	flags := config().Silence
+	c := config()
+	flags := c.Silence()
 	for _, s := range []routing.Silence{a.DecodeSilence, a.PrefillSilence} {
 		if !aggregated || s != (routing.Silence{}) {
 			for _, limit := range [][2]time.Duration{{s.Queue, flags.Queue}, {s.Prompt, flags.Prompt}, {s.Tokens, flags.Tokens}} {

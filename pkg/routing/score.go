@@ -28,11 +28,17 @@ type cost struct {
 // score predicts what a request costs on each candidate. Those that may not take it are
 // scored too: operators are shown what they would have cost.
 func (rt *Router) score(s *search, role controlv1.Role, all []candidate) {
-	unmeasured := rt.unmeasuredStep(role, s.version)
+	s.unmeasured = nil
+	if rt.config.OmitCandidates {
+		for i := range all {
+			all[i].cost = rt.cost(s, role, all[i].worker)
+		}
+		return
+	}
 	s.record.Candidates = slices.Grow(s.record.Candidates, len(all))
 	for i := range all {
 		c := &all[i]
-		c.cost = rt.cost(s, role, c.worker, unmeasured)
+		c.cost = rt.cost(s, role, c.worker)
 		c.record = &controlv1.Candidate{
 			WorkerId: c.worker.ref.ID, Role: role, Excluded: c.reason,
 			QueueMs: c.queueMs, PrefillMs: c.prefillMs, TpotMs: c.tpotMs, CostMs: c.totalMs,
@@ -42,13 +48,15 @@ func (rt *Router) score(s *search, role controlv1.Role, all []candidate) {
 	}
 }
 
-func (rt *Router) cost(s *search, role controlv1.Role, w *worker, unmeasured latency.Model) cost {
+func (rt *Router) cost(s *search, role controlv1.Role, w *worker) cost {
 	r, load := s.request, w.estimate(s.now, rt.config.LoadStale)
 	step, measured := w.measured()
 	// What an idle worker measured long ago may have been a bad moment. Without
 	// work it would never learn better.
-	if idle := load.sequences == 0 && s.now.Sub(w.usedAt) >= revisitAfter; !measured || idle && slower(step, unmeasured) {
-		step = unmeasured
+	if idle := load.sequences == 0 && s.now.Sub(w.usedAt) >= revisitAfter; !measured || idle {
+		if unmeasured := rt.unmeasured(s, role); !measured || slower(step, unmeasured) {
+			step = unmeasured
+		}
 	}
 	c := cost{measured: step.Samples > 0, cached: rt.cached(s, w)}
 	c.uncached = r.Tokens - c.cached
@@ -70,9 +78,18 @@ func (rt *Router) cost(s *search, role controlv1.Role, w *worker, unmeasured lat
 	return c
 }
 
+// unmeasured is the step time of a worker of the role that has measured nothing.
+func (rt *Router) unmeasured(s *search, role controlv1.Role) latency.Model {
+	if s.unmeasured == nil {
+		step := rt.unmeasuredStep(role, s.version)
+		s.unmeasured = &step
+	}
+	return *s.unmeasured
+}
+
 // transferMs is how long it takes to send KV of so many tokens to or from a worker.
 func (rt *Router) transferMs(w *worker, tokens int) float64 {
-	return float64(tokens) * w.bytesPerToken() / rt.config.TransferBytesPerSecond * 1000
+	return float64(tokens) * w.bytesPerToken / rt.config.TransferBytesPerSecond * 1000
 }
 
 // revisitAfter is how long a worker may be idle because of what it measured,

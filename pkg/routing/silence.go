@@ -49,9 +49,9 @@ const (
 // silence is how long a worker may be silent in a request that it is given now.
 // others says that there are workers beside it.
 func (rt *Router) silence(now time.Time, r *Request, w *worker, others bool) Silence {
-	out := rt.config.Silence
+	out := rt.config.Silence()
 	step, measured := w.measured()
-	chunk := int(w.record.GetCapacity().GetMaxBatchTokens())
+	chunk := w.maxBatch
 	if !others || !measured || chunk <= 0 {
 		return out
 	}
@@ -72,7 +72,7 @@ func (rt *Router) silence(now time.Time, r *Request, w *worker, others bool) Sil
 		rt.transferMs(w, r.Tokens)
 	prompt := patience * min(max(milliseconds(promptPatience*predicted), promptLeast), max(out.Prompt, out.Queue))
 	out.Prompt = min(out.Prompt, prompt)
-	if limit := int(w.record.GetCapacity().GetMaxSequences()); e.sequences < limit && w.full(e, need(w, r, role)) == "" {
+	if e.sequences < w.maxSequences && w.full(e, need(w, r, role)) == "" {
 		out.Queue = min(out.Queue, prompt)
 	}
 	return out

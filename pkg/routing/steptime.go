@@ -13,10 +13,12 @@ var defaultStep = latency.Model{BaseMs: 20, PerTokenMs: 0.5, PerContextTokenMs: 
 // number of tokens are finite.
 const mostStepMs = 1e9
 
-// measured is how long a step takes on this worker, as it has measured. What no
-// measurement can be, not a number included, counts as none.
-func (w *worker) measured() (latency.Model, bool) {
-	m := w.load.GetStepTime()
+// measured is how long a step takes on this worker, as it has measured.
+func (w *worker) measured() (latency.Model, bool) { return w.step, w.known }
+
+// measured is a worker's word for it. What no measurement can be, not a number included,
+// counts as none.
+func measured(m *controlv1.StepTimeModel) (latency.Model, bool) {
 	for _, ms := range [...]float64{m.GetBaseMs(), m.GetPerTokenMs(), m.GetPerContextTokenMs()} {
 		if !(ms >= 0 && ms <= mostStepMs) {
 			return latency.Model{}, false
@@ -38,9 +40,9 @@ func (rt *Router) unmeasuredStep(role controlv1.Role, v Version) latency.Model {
 		tokens, context = 8, 8*512
 	}
 	step, known := defaultStep, false
-	for _, w := range rt.order {
+	for _, w := range rt.ofRole(role) {
 		m, ok := w.measured()
-		if ok && w.role() == role && w.version() == v && (!known || m.Predict(tokens, context) < step.Predict(tokens, context)) {
+		if ok && w.version() == v && (!known || m.Predict(tokens, context) < step.Predict(tokens, context)) {
 			step, known = m, true
 		}
 	}
@@ -54,7 +56,7 @@ func (w *worker) compute(m latency.Model, tokens, cached int) float64 {
 	if tokens <= 0 {
 		return 0
 	}
-	chunk := int(w.record.GetCapacity().GetMaxBatchTokens())
+	chunk := w.maxBatch
 	if chunk <= 0 {
 		chunk = tokens
 	}

@@ -80,7 +80,7 @@ func (s *fetchSpeed) perToken(now time.Time, assumed float64) float64 {
 // else in it is of no use.
 func (rt *Router) source(s *search, w *worker, cached int) source {
 	var best source
-	digest := w.record.GetLayoutDigest()
+	digest := w.layoutDigest
 	if len(rt.stores) == 0 || digest == 0 {
 		return best
 	}
@@ -88,10 +88,10 @@ func (rt *Router) source(s *search, w *worker, cached int) source {
 	if p == nil {
 		return best
 	}
-	size := int(w.record.GetCapacity().GetBlockTokens())
+	size := w.blockTokens
 	for _, store := range rt.stores {
 		blocks := p.held[store.ref.ID]
-		if store.record.GetLayoutDigest() != digest || !store.answersFetches(s.now) || blocks <= best.blocks {
+		if store.layoutDigest != digest || !store.answersFetches(s.now) || blocks <= best.blocks {
 			continue
 		}
 		useful := min(blocks, (s.request.Tokens-1)/size)

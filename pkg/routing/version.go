@@ -49,14 +49,18 @@ func compareVersions(a, b Version) int {
 	return cmp.Or(cmp.Compare(a.Digest, b.Digest), cmp.Compare(a.Class, b.Class))
 }
 
-func (w *worker) version() Version { return Version{w.record.GetModelDigest(), w.class()} }
+func (w *worker) version() Version { return w.has }
 
 // of reports whether a worker has a model, in whatever version.
-func (w *worker) of(m Model) bool { return m.servedBy(w.record) }
+func (w *worker) of(m Model) bool { return m.servedAs(w.model, w.has.Digest) }
 
 // servedBy reports whether a record is of a worker that serves the model.
 func (m Model) servedBy(record *controlv1.WorkerRecord) bool {
-	return record.GetModel() == m.Name || m.Digest != "" && record.GetModelDigest() == m.Digest
+	return m.servedAs(record.GetModel(), record.GetModelDigest())
+}
+
+func (m Model) servedAs(name, digest string) bool {
+	return name == m.Name || m.Digest != "" && digest == m.Digest
 }
 
 // VersionsText names versions for people.

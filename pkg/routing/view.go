@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 )
 
@@ -81,6 +83,7 @@ func (rt *Router) position(id string) (int, bool) {
 // drop forgets a worker. If another incarnation has its place in etcd, it is that one's.
 func (rt *Router) drop(w *worker) {
 	delete(rt.workers, w.ref.ID)
+	rt.grouped = nil
 	if w.successor != nil {
 		rt.workers[w.ref.ID] = w.successor
 	}
@@ -112,6 +115,10 @@ func (rt *Router) Workers(now time.Time) []View {
 	views := make([]View, 0, len(rt.workers))
 	for _, w := range rt.shown() {
 		v := View{Record: w.record, Load: w.load, Connected: w.connected, Registered: w.registered, InFlight: len(w.own), Excluded: rt.notServed(w)}
+		if w.drained && w.drains() {
+			v.Record = proto.CloneOf(w.record)
+			v.Record.State = controlv1.WorkerState_WORKER_STATE_DRAINED
+		}
 		switch {
 		case !w.connected:
 			v.Excluded = cmp.Or(w.connectError, v.Excluded)

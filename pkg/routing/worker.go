@@ -9,7 +9,9 @@ import (
 
 // worker is what is known of one incarnation of a worker.
 type worker struct {
-	ref          Ref
+	ref Ref
+	facts
+	reading
 	record       *controlv1.WorkerRecord
 	said         *controlv1.WorkerRecord // what it said of itself; nil: it has not answered yet, or is a block store
 	answered     bool                    // it has answered
@@ -29,6 +31,7 @@ type worker struct {
 	// nothing new; else nil.
 	listed   *controlv1.WorkerRecord
 	leavesAt time.Time
+	drained  bool // it has finished what it had
 
 	load   *controlv1.LoadReport
 	loadAt time.Time
@@ -59,11 +62,12 @@ type worker struct {
 }
 
 func newWorker(record *controlv1.WorkerRecord) *worker {
-	return &worker{
-		ref:    Ref{record.GetId(), record.GetEpoch()},
-		record: record,
-		own:    make(map[string]*share),
+	w := &worker{
+		ref: Ref{record.GetId(), record.GetEpoch()},
+		own: make(map[string]*share),
 	}
+	w.believe(record)
+	return w
 }
 
 // is reports whether a record is of this incarnation.
@@ -73,37 +77,24 @@ func (w *worker) is(record *controlv1.WorkerRecord) bool {
 
 // blocksFor is how many blocks tokens take on this worker.
 func (w *worker) blocksFor(tokens int) int {
-	size := max(int(w.record.GetCapacity().GetBlockTokens()), 1)
+	size := max(w.blockTokens, 1)
 	return (tokens + size - 1) / size
-}
-
-// bytesPerToken is the KV of one token over all layers.
-func (w *worker) bytesPerToken() float64 {
-	l := w.record.GetLayout()
-	if l.GetBlockTokens() == 0 {
-		return 0
-	}
-	return float64(l.GetLayers()) * float64(l.GetSliceBytes()) / float64(l.GetBlockTokens())
 }
 
 // contextTokens is the longest context of the workers of a version; 0: they do not say.
 func (rt *Router) contextTokens(v Version) (longest int) {
-	for _, w := range rt.order {
-		if w.connected && w.version() == v && w.role() == controlv1.Role_ROLE_DECODE {
-			longest = max(longest, int(w.record.GetCapacity().GetContextTokens()))
+	for _, w := range rt.ofRole(controlv1.Role_ROLE_DECODE) {
+		if w.connected && w.contextTokens > longest && w.version() == v {
+			longest = w.contextTokens
 		}
 	}
 	return longest
 }
 
-func (w *worker) class() string { return w.record.GetLayout().GetArithmeticClass() }
-
-func (w *worker) role() controlv1.Role { return w.record.GetRole() }
+func (w *worker) role() controlv1.Role { return w.as }
 
 func (w *worker) isStore() bool { return w.role() == controlv1.Role_ROLE_KVTRANSFER }
 
-func (w *worker) drains() bool {
-	return w.record.GetState() == controlv1.WorkerState_WORKER_STATE_DRAINING
-}
+func (w *worker) drains() bool { return w.draining }
 
 func byID(a, b *worker) int { return strings.Compare(a.ref.ID, b.ref.ID) }

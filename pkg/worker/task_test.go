@@ -14,6 +14,7 @@ import (
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
 	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/model"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/pkg/sampler"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
@@ -32,6 +33,10 @@ func goodTask() *workerv1.Task {
 		Logprobs:     new(uint32(20)),
 		StopTokenIds: []uint32{2, 500, math.MaxUint32},
 	}
+}
+
+func spec() model.Spec {
+	return model.Spec{Name: "toy", Digest: "d1", VocabSize: 500, HiddenSize: 8, Layers: 3, Heads: 2, KVHeads: 1, HeadSize: 4, ContextTokens: 256, BOS: 1, EOS: []int32{2}}
 }
 
 func TestParseTask(t *testing.T) {

@@ -36,6 +36,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/model"
 	"github.com/tandem-serving/tandem/pkg/rpc"
+	"github.com/tandem-serving/tandem/pkg/worker"
 	"github.com/tandem-serving/tandem/services/decode"
 )
 
@@ -181,7 +182,7 @@ func newRig(t *testing.T) *rig {
 	g := &rig{t: t, listener: bufconn.Listen(1 << 20), signals: &published{blocks: map[uint64]bool{}}}
 	g.engine = newEngine(t, poolBlocks, simulated.Config{StepTime: latency.Model{BaseMs: float64(stepTime / time.Millisecond)}, Wait: g.wait})
 	var err error
-	g.service, err = decode.New(decode.Config{ChunkTokens: 16, MaxWaiting: maxWaiting, OutputShare: 1, TransferLease: lease, TransferCreditBytes: 4 << 20, KVEncoding: "native"}, decode.Deps{
+	g.service, err = decode.New(decode.Config{Limits: worker.Limits{ChunkTokens: 16, MaxWaiting: maxWaiting, OutputShare: 1}, TransferLease: lease, TransferCreditBytes: 4 << 20, KVEncoding: "native"}, decode.Deps{
 		Identity: membership.Identity{ID: "decode-1", Epoch: workerEpoch, Role: controlv1.Role_ROLE_DECODE, Addresses: []string{address}},
 		Engine:   g.engine, Signals: g.signals, Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
 	})

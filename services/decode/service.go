@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
-	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/trace"
@@ -14,9 +13,10 @@ import (
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
 	"github.com/tandem-serving/tandem/pkg/engine"
+	"github.com/tandem-serving/tandem/pkg/eventlog"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer"
 	"github.com/tandem-serving/tandem/pkg/membership"
-	"github.com/tandem-serving/tandem/pkg/worker"
+	"github.com/tandem-serving/tandem/pkg/workerdriver"
 )
 
 // Deps are what a decode worker is given.
@@ -33,7 +33,8 @@ type Deps struct {
 	KVNoLoans bool
 	// Engine computes. The service does not close it.
 	Engine     engine.Engine
-	Signals    worker.Signals
+	Signals    workerdriver.Signals
+	Log        *eventlog.Log // of what the worker's core takes in and does; nil: nothing is recorded
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer
 	// Tracer makes the spans of sampled requests. Nil: none.
@@ -42,7 +43,7 @@ type Deps struct {
 
 // Service is one decode worker.
 type Service struct {
-	*worker.Member
+	*workerdriver.Member
 	server   *server
 	receiver *kvtransfer.Receiver
 	kvApart  bool // the receiver has a server of its own
@@ -78,11 +79,10 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if err := receiver.RegisterMetrics(deps.Registerer); err != nil {
 		return nil, err
 	}
-	running := new(atomic.Int64)
-	member, err := worker.NewMember(worker.MemberConfig{
+	member, err := workerdriver.NewMember(workerdriver.MemberConfig{
 		Identity: deps.Identity, Engine: deps.Engine, ChunkTokens: cfg.ChunkTokens, MaxWaiting: cfg.MaxWaiting,
 		StepBudget: cfg.StepBudget, OutputShare: cfg.OutputShare,
-		Transfers: func() int { return int(running.Load()) }, Signals: deps.Signals, Logger: deps.Logger, Registerer: deps.Registerer,
+		Signals: deps.Signals, Log: deps.Log, Logger: deps.Logger, Registerer: deps.Registerer,
 	})
 	if err != nil {
 		return nil, err
@@ -91,7 +91,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		Member:   member,
 		receiver: receiver,
 		kvApart:  len(deps.KVAddresses) > 0,
-		server:   &server{spec: deps.Engine.Model(), epoch: deps.Identity.Epoch, driver: member.Driver(), receiver: receiver, running: running, tracer: deps.Tracer},
+		server:   &server{spec: deps.Engine.Model(), epoch: deps.Identity.Epoch, driver: member.Driver(), receiver: receiver, tracer: deps.Tracer},
 	}, nil
 }
 

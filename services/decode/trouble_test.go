@@ -17,6 +17,7 @@ import (
 
 	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/rpc"
+	"github.com/tandem-serving/tandem/pkg/worker"
 	"github.com/tandem-serving/tandem/services/decode"
 )
 
@@ -85,12 +86,13 @@ func TestCommitsThatNobodyShouldTrust(t *testing.T) {
 func TestTransferThatDoesNotCome(t *testing.T) {
 	for _, c := range []struct {
 		name string
+		code codes.Code
 		end  func(g *rig, h *shipment)
 	}{
-		{"the sender gives up", func(_ *rig, h *shipment) { h.Abort(kvtransferv1.AbortReason_ABORT_REASON_FAILED) }},
-		{"the sender's client went away", func(_ *rig, h *shipment) { h.Abort(kvtransferv1.AbortReason_ABORT_REASON_CANCELLED) }},
-		{"the sender dies", func(g *rig, _ *shipment) { g.sender.die() }},
-		{"something is missing", func(_ *rig, h *shipment) { h.Commit([]int32{h.first}) }},
+		{"the sender gives up", codes.Unavailable, func(_ *rig, h *shipment) { h.Abort(kvtransferv1.AbortReason_ABORT_REASON_FAILED) }},
+		{"the sender's client went away", codes.Canceled, func(_ *rig, h *shipment) { h.Abort(kvtransferv1.AbortReason_ABORT_REASON_CANCELLED) }},
+		{"the sender dies", codes.Unavailable, func(g *rig, _ *shipment) { g.sender.die() }},
+		{"something is missing", codes.Unavailable, func(_ *rig, h *shipment) { h.Commit([]int32{h.first}) }},
 	} {
 		for sent := range layers {
 			t.Run(c.name, func(t *testing.T) {
@@ -103,7 +105,7 @@ func TestTransferThatDoesNotCome(t *testing.T) {
 					synctest.Wait()
 					began := time.Now()
 					c.end(g, h)
-					wantError(t, "request", a.rest().err, codes.Unavailable, api.ReasonTransferFailed)
+					wantError(t, "request", a.rest().err, c.code, api.ReasonTransferFailed)
 					if took := time.Since(began); took > time.Second {
 						t.Errorf("noticed after %v", took)
 					}
@@ -325,7 +327,7 @@ func TestQueueIsBounded(t *testing.T) {
 
 func TestConfig(t *testing.T) {
 	good := func() decode.Config {
-		return decode.Config{ChunkTokens: 64, MaxWaiting: 1, OutputShare: 1, TransferLease: time.Second, TransferCreditBytes: 1 << 20, KVEncoding: "native"}
+		return decode.Config{Limits: worker.Limits{ChunkTokens: 64, MaxWaiting: 1, OutputShare: 1}, TransferLease: time.Second, TransferCreditBytes: 1 << 20, KVEncoding: "native"}
 	}
 	for _, c := range []struct {
 		name   string

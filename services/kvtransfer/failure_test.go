@@ -17,7 +17,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/storeclient"
 )
 
-// gate holds up whoever passes it until it is opened.
+// gate blocks its callers until it is opened.
 type gate struct {
 	reached chan struct{} // closed when somebody waits
 	once    sync.Once
@@ -149,7 +149,7 @@ func TestCancelInTheMiddle(t *testing.T) {
 	}
 }
 
-// Nothing comes with the ticket: the room is back after a lease.
+// If nobody uses a ticket, its space is free again after a lease.
 func TestTicketThatNobodyUses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &network{kind: "memory"}

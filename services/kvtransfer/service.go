@@ -16,7 +16,7 @@ import (
 
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/membership"
-	"github.com/tandem-serving/tandem/pkg/worker"
+	"github.com/tandem-serving/tandem/pkg/workerdriver"
 	"github.com/tandem-serving/tandem/services/kvtransfer/internal/inventory"
 )
 
@@ -33,7 +33,7 @@ type Deps struct {
 	// KVMaxStreams bounds the streams of KV that is received. 0:
 	// kvtransfer.DefaultMaxStreams.
 	KVMaxStreams int
-	Signals      worker.Signals
+	Signals      workerdriver.Signals
 	Logger       *slog.Logger
 	Registerer   prometheus.Registerer
 	// Tracer makes the spans of sampled requests. Nil: none.
@@ -113,7 +113,7 @@ func (s *Service) Run(ctx context.Context) error {
 	s.running = true
 	s.mu.Unlock()
 	var beside sync.WaitGroup
-	beside.Go(func() { worker.ReportLoad(ctx, s.deps.Signals, reportSpacing, s.load) })
+	beside.Go(func() { workerdriver.ReportLoad(ctx, s.deps.Signals, reportSpacing, s.load) })
 	beside.Go(func() { s.Member.Run(ctx) })
 	beside.Go(func() { s.WhenDrained(ctx, s.endSessions) })
 	<-ctx.Done()
@@ -142,7 +142,7 @@ func (s *Service) end() {
 	}
 }
 
-// noteChange tells whoever waits, and the routers what is stored and removed.
+// noteChange wakes waiting callers, and tells the routers what is stored and removed.
 // s.mu is held.
 func (s *Service) noteChange() {
 	if s.cache != nil {

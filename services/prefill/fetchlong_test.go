@@ -8,8 +8,7 @@ import (
 	"time"
 )
 
-// A prefix of more than half of the pool is fetched as long as the rest of its prompt
-// has room beside it.
+// A prefix of more than half of the pool is fetched if the rest of its prompt fits too.
 func TestLongPrefixIsFetched(t *testing.T) {
 	for _, c := range []struct {
 		name   string

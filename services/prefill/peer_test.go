@@ -96,8 +96,8 @@ type reservation struct {
 	over      chan struct{} // closed with Committed or Drained
 }
 
-// reserve makes room for a prompt of n tokens, the first held blocks of which
-// are there already.
+// reserve reserves blocks for a prompt of n tokens, whose first held blocks are there
+// already.
 func (p *peer) reserve(n, held int) *reservation {
 	p.t.Helper()
 	r := &reservation{over: make(chan struct{})}

@@ -12,28 +12,27 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
 	"github.com/tandem-serving/tandem/pkg/api"
-	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer"
 	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/model"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
 	"github.com/tandem-serving/tandem/pkg/worker"
+	"github.com/tandem-serving/tandem/pkg/workerdriver"
 )
 
 // server is the Prefill gRPC service.
 type server struct {
 	workerv1.UnimplementedPrefillServer
 	spec    model.Spec
-	driver  *worker.Driver
+	driver  *workerdriver.Driver
 	sender  *kvtransfer.Sender
 	running *transfers
-	fetcher *fetcher // nil: nothing is fetched
+	storing *storing // nil: nothing is fetched
 	epoch   uint64
 	tracer  trace.Tracer
 	sent    kvtransfer.SentBytes
@@ -42,7 +41,7 @@ type server struct {
 // Run serves one prompt. It returns only when no page of the sequence will be
 // read for the transfer any more; the sender bounds how long that takes.
 func (s *server) Run(request *workerv1.PrefillRequest, stream grpc.ServerStreamingServer[workerv1.PrefillEvent]) (err error) {
-	ctx, spans := worker.StartTrace(stream.Context(), s.tracer, "tandem.prefill", workerv1.Prefill_Run_FullMethodName, request.GetTask())
+	ctx, spans := workerdriver.StartTrace(stream.Context(), s.tracer, "tandem.prefill", workerv1.Prefill_Run_FullMethodName, request.GetTask())
 	if spans != nil {
 		defer func() { spans.End(err) }()
 	}
@@ -57,59 +56,19 @@ func (s *server) Run(request *workerv1.PrefillRequest, stream grpc.ServerStreami
 	if err := checkTicket(request.GetTicket(), len(sequence.Tokens), s.driver.Layout().BlockTokens); err != nil {
 		return err
 	}
-	if s.driver.Draining() {
-		return worker.RefusedError(scheduler.Draining)
-	}
-	// Opened before anything is computed: a receiver that refuses costs nothing.
-	transfer, err := s.sender.Open(ctx, request.GetTicket(), request.GetTask().GetEnvelope().GetRequestId())
-	if err != nil {
-		return openError(err)
-	}
 	sequence.ID = s.driver.Reserve()
 	sequence.Kind = scheduler.PrefillOnly
-	p := &prompt{
-		server: s, stream: stream, spans: spans, transfer: transfer, id: sequence.ID,
-		held: int(request.GetTicket().GetHeldBlocks()),
-	}
-	s.running.add(sequence.ID, &outgoing{transfer: transfer, held: p.held})
-	defer s.running.remove(sequence.ID)
+	p := &prompt{ctx: ctx, server: s, stream: stream, spans: spans, id: sequence.ID, request: request}
 	if spans != nil {
-		spans.Opened()
 		s.driver.Trace(sequence.ID, spans)
 	}
-	return p.run(ctx, request.GetSource(), sequence)
+	defer s.running.remove(sequence.ID)
+	return s.driver.Prefill(worker.Prefill{
+		Request: sequence, Held: int(request.GetTicket().GetHeldBlocks()), Fetch: s.storing != nil && request.GetSource() != nil,
+	}).Follow(ctx, p)
 }
 
-// submit fetches what a block store has of the prompt, if that is worth it, and
-// hands the prompt in, whatever came of that.
-func (p *prompt) submit(ctx context.Context, source *workerv1.BlockSource, sequence scheduler.Request) *worker.Sequence {
-	if p.server.fetcher != nil && source != nil {
-		p.fetch(ctx, source, &sequence)
-		defer p.fetched.Release()
-	}
-	return p.server.driver.Submit(sequence)
-}
-
-func (p *prompt) fetch(ctx context.Context, source *workerv1.BlockSource, sequence *scheduler.Request) {
-	ctx, cancel := context.WithCancel(ctx)
-	var watching sync.WaitGroup
-	defer watching.Wait()
-	defer cancel()
-	watching.Go(func() {
-		select {
-		case <-p.transfer.Done(): // without a receiver nothing is worth fetching
-			cancel()
-		case <-ctx.Done():
-		}
-	})
-	p.fetched = p.server.fetcher.get(ctx, source, sequence)
-	if p.fetched.Tried && p.spans != nil {
-		p.spans.Fetched(p.fetched.Until-p.fetched.From, p.fetched.Bytes, p.fetched.Err)
-	}
-}
-
-// checkTicket finds what is wrong with a ticket whoever made it. Its errors are
-// gRPC statuses.
+// checkTicket checks a ticket, whatever its origin. Its errors are gRPC statuses.
 func checkTicket(ticket *kvtransferv1.Ticket, promptTokens, blockTokens int) error {
 	blocks := (promptTokens + blockTokens - 1) / blockTokens
 	switch {
@@ -162,186 +121,94 @@ func mismatch(reason kvtransferv1.RefuseReason) bool {
 	return false
 }
 
-// prompt is one request while it runs.
+// prompt carries out what the worker asks for one sequence.
 type prompt struct {
+	ctx      context.Context
 	server   *server
 	stream   grpc.ServerStreamingServer[workerv1.PrefillEvent]
-	spans    *worker.Trace // nil: not sampled
-	transfer *kvtransfer.Transfer
+	spans    *workerdriver.Trace // nil: not sampled
 	id       scheduler.SequenceID
-	// held is how many leading blocks the receiver has: they are not sent.
-	held     int
-	fetched  fetched
-	first    int32
-	logprobs *inferencev1.TokenLogprobs // of first
-	finished bool
-	refused  bool
-	released bool
-	// last: the first token ended the request, so the KV serves nobody.
-	last bool
+	request  *workerv1.PrefillRequest
+	transfer *kvtransfer.Transfer // nil: it is not open
 }
 
-// run hands the prompt in and follows the sequence to its end, then the transfer to
-// its own. Both end whatever happens, a panic included.
-func (p *prompt) run(ctx context.Context, source *workerv1.BlockSource, request scheduler.Request) (err error) {
-	var sequence *worker.Sequence
-	defer func() {
-		if !p.released {
-			if sequence != nil {
-				sequence.Cancel()
-			}
-			p.transfer.Abort(kvtransferv1.AbortReason_ABORT_REASON_FAILED)
-			<-p.transfer.Done()
-			p.release()
-		}
-	}()
-	sequence = p.submit(ctx, source, request)
-	if err = p.follow(ctx, sequence); err != nil {
-		sequence.Cancel()
-		p.transfer.Abort(abortReason(err))
-	}
-	transferErr := p.awaitTransfer(ctx)
-	p.traceTransfer(transferErr)
-	p.release()
-	switch {
-	case err != nil:
-		return err
-	case transferErr != nil:
-		return transferErr
-	}
-	return p.sendStats()
-}
-
-// release says that the transfer reads no block any more.
-func (p *prompt) release() {
-	p.released = true
-	p.server.sent.Add(p.transfer.Stats())
-	if !p.refused {
-		p.server.driver.TransferDone(p.id)
-	}
-}
-
-func abortReason(err error) kvtransferv1.AbortReason {
-	switch status.Code(err) {
-	case codes.Canceled, codes.DeadlineExceeded:
-		return kvtransferv1.AbortReason_ABORT_REASON_CANCELLED
-	}
-	return kvtransferv1.AbortReason_ABORT_REASON_FAILED
-}
-
-// follow does what the sequence's actions ask until it has ended, or until the
-// transfer has, without which it is pointless.
-func (p *prompt) follow(ctx context.Context, sequence *worker.Sequence) error {
-	for !p.finished {
-		select {
-		case <-sequence.Ready():
-			for _, action := range sequence.Take() {
-				if err := p.act(action); err != nil {
-					return err
-				}
-			}
-		case <-p.transfer.Done():
-			if err := p.transferError(); err != nil {
-				return err
-			}
-			return rpc.Error(codes.Unavailable, api.ReasonTransferFailed, "the decode worker ended the transfer before it was committed", 0)
-		case <-ctx.Done():
-			return status.FromContextError(ctx.Err()).Err()
-		}
-	}
-	return nil
-}
-
-func (p *prompt) act(action scheduler.Action) error {
+// Carry implements workerdriver.Carrier.
+func (p *prompt) Carry(action worker.Action) error {
 	switch a := action.(type) {
-	case scheduler.Started:
-		p.sendCached(a.Blocks, a.CachedTokens)
-		if p.spans != nil {
-			p.spans.Started(a.Waited, a.CachedTokens)
+	case worker.OpenTransfer:
+		p.open()
+	case worker.Fetch:
+		p.fetch(*a.Request)
+	case worker.Offer:
+		for layer := range p.server.driver.Layout().Layers {
+			p.transfer.Send(layer, a.First, a.Blocks)
 		}
-		return p.stream.Send(&workerv1.PrefillEvent{Event: &workerv1.PrefillEvent_Started{Started: &workerv1.PrefillStarted{
-			CachedTokens: uint32(a.CachedTokens), QueueNs: a.Waited.Nanoseconds(),
-			FetchedTokens: uint32(max(min(a.CachedTokens, p.fetched.Until)-p.fetched.From, 0)), FetchNs: p.fetched.Took.Nanoseconds(),
-			FetchVerdict: p.fetched.Verdict,
-		}}})
-	case *scheduler.Sampled:
-		p.first, p.logprobs = a.Token, a.Logprobs.Message()
-	case scheduler.Finished:
-		p.finished = true
-		return p.finish(a)
-	case scheduler.Refused:
-		p.finished, p.refused = true, true
-		return worker.RefusedError(a.Reason)
+	case worker.Commit:
+		p.transfer.Commit([]int32{a.Sampled})
+	case worker.Abort:
+		p.transfer.Abort(a.Reason)
+	case worker.SendPrefill:
+		if started := a.Event.GetStarted(); started != nil && p.spans != nil {
+			p.spans.Started(time.Duration(started.GetQueueNs()), int(started.GetCachedTokens()))
+		}
+		return p.stream.Send(a.Event)
 	}
 	return nil
 }
 
-// sendCached sends the blocks that this worker's prefix cache has and the
-// receiver's has not: no step will compute them.
-func (p *prompt) sendCached(table []kvcache.BlockID, cachedTokens int) {
-	layout := p.server.driver.Layout()
-	end := cachedTokens / layout.BlockTokens
-	if p.held >= end {
+// Flush implements workerdriver.Carrier.
+func (p *prompt) Flush() error { return nil }
+
+// open opens the transfer, before anything is computed: a receiver that refuses costs nothing.
+// The worker hears of its end, once no page is read for it any more; the sender bounds how
+// long that takes.
+func (p *prompt) open() {
+	driver, ticket := p.server.driver, p.request.GetTicket()
+	transfer, err := p.server.sender.Open(p.ctx, ticket, p.request.GetTask().GetEnvelope().GetRequestId())
+	if err != nil {
+		driver.Handle(p.id, worker.NotOpened{ID: p.id, Err: openError(err)})
 		return
 	}
-	for layer := range layout.Layers {
-		p.transfer.Send(layer, p.held, table[p.held:end])
+	p.transfer = transfer
+	p.server.running.add(p.id, &outgoing{transfer: transfer, held: int(ticket.GetHeldBlocks())})
+	if p.spans != nil {
+		p.spans.Opened()
 	}
+	driver.Handle(p.id, worker.Opened{ID: p.id})
+	go func() {
+		<-transfer.Done()
+		err, stats := transfer.Err(), transfer.Stats()
+		p.traceTransfer(stats, err)
+		p.server.sent.Add(stats)
+		driver.Handle(p.id, worker.Sent{ID: p.id, Err: err, Stats: kvSent(stats)})
+	}()
 }
 
-// finish answers with the first token. The token goes out before the transfer
-// is committed or given up: it waits for nothing.
-func (p *prompt) finish(end scheduler.Finished) error {
-	token := &workerv1.FirstToken{TokenId: uint32(p.first), ComputeNs: end.PrefillCompute.Nanoseconds(), Logprobs: p.logprobs}
-	switch end.Reason {
-	case scheduler.PrefillDone:
-	case scheduler.Stopped:
-		token.Last, token.Reason = true, inferencev1.FinishReason_FINISH_REASON_STOP
-	case scheduler.Length:
-		token.Last, token.Reason = true, inferencev1.FinishReason_FINISH_REASON_LENGTH
-	case scheduler.Failed:
-		return worker.FailedError(end.Err)
-	default: // cancelled by a drain that ran out of time; the client's own cancel ends ctx
-		return worker.RefusedError(scheduler.Draining)
+// fetch fetches what a block store has of the prompt, if that is worth it, and tells the
+// worker, whatever came of that.
+func (p *prompt) fetch(sequence scheduler.Request) {
+	ctx, cancel := context.WithCancel(p.ctx)
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		select {
+		case <-p.transfer.Done(): // without a receiver nothing is worth fetching
+			cancel()
+		case <-ctx.Done():
+		}
+	})
+	got, release := p.server.storing.get(ctx, p.request.GetSource(), p.id, &sequence)
+	cancel()
+	watching.Wait()
+	defer release()
+	if got.Tried && p.spans != nil {
+		p.spans.Fetched(got.Until-got.From, got.Bytes, got.Err)
 	}
-	if err := p.stream.Send(&workerv1.PrefillEvent{Event: &workerv1.PrefillEvent_FirstToken{FirstToken: token}}); err != nil {
-		return err
-	}
-	if p.last = token.GetLast(); p.last {
-		p.transfer.Abort(kvtransferv1.AbortReason_ABORT_REASON_FINISHED)
-	} else {
-		p.transfer.Commit([]int32{p.first})
-	}
-	return nil
-}
-
-// awaitTransfer waits until the transfer has ended. A client that goes away meanwhile
-// aborts it.
-func (p *prompt) awaitTransfer(ctx context.Context) error {
-	select {
-	case <-p.transfer.Done():
-		return p.transferError()
-	case <-ctx.Done():
-		p.transfer.Abort(kvtransferv1.AbortReason_ABORT_REASON_CANCELLED)
-		<-p.transfer.Done()
-		return status.FromContextError(ctx.Err()).Err()
-	}
-}
-
-// transferError is the status of an ended transfer: nil if it was committed, or
-// if nothing is left to decode, however it ended then.
-func (p *prompt) transferError() error {
-	err := p.transfer.Err()
-	if err == nil || p.last {
-		return nil
-	}
-	return rpc.Error(codes.Unavailable, api.ReasonTransferFailed, fmt.Sprintf("the KV did not reach the decode worker: %v", err), 0)
+	p.server.driver.Handle(p.id, worker.Fetched{ID: p.id, From: got.From, Until: got.Until, Took: got.Took, Verdict: got.Verdict})
 }
 
 // traceTransfer makes the span of what was sent, which takes as long as KvSent
 // says.
-func (p *prompt) traceTransfer(err error) {
-	stats := p.transfer.Stats()
+func (p *prompt) traceTransfer(stats kvtransfer.TransferStats, err error) {
 	if p.spans == nil || stats.FirstOffered == 0 {
 		return
 	}
@@ -353,8 +220,8 @@ func (p *prompt) traceTransfer(err error) {
 	p.spans.Transferred(opened.Add(stats.FirstOffered), until, stats.Bytes, stats.Chunks, err)
 }
 
-func (p *prompt) sendStats() error {
-	stats := p.transfer.Stats()
+// kvSent is what the router is told of a transfer.
+func kvSent(stats kvtransfer.TransferStats) *workerv1.KvSent {
 	sent := &workerv1.KvSent{Bytes: stats.Bytes, Transport: stats.Transport}
 	if stats.Acknowledged > 0 {
 		if stats.Bytes > 0 { // else the receiver held all, and nothing was offered
@@ -363,5 +230,5 @@ func (p *prompt) sendStats() error {
 		}
 		sent.ExposedNs = max(stats.Acknowledged-stats.LastOffered, 0).Nanoseconds()
 	}
-	return p.stream.Send(&workerv1.PrefillEvent{Event: &workerv1.PrefillEvent_Sent{Sent: sent}})
+	return sent
 }

@@ -15,11 +15,13 @@ import (
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
 	"github.com/tandem-serving/tandem/pkg/engine"
+	"github.com/tandem-serving/tandem/pkg/eventlog"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/storeclient"
 	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
 	"github.com/tandem-serving/tandem/pkg/worker"
+	"github.com/tandem-serving/tandem/pkg/workerdriver"
 )
 
 // Deps are what a prefill worker is given.
@@ -31,7 +33,8 @@ type Deps struct {
 	Dial          func(address string) (*grpc.ClientConn, error)
 	KVConnections int
 
-	Signals    worker.Signals
+	Signals    workerdriver.Signals
+	Log        *eventlog.Log // of what the worker's core takes in and does; nil: nothing is recorded
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer
 	// Tracer makes the spans of sampled requests. Nil: none.
@@ -58,7 +61,7 @@ type Deps struct {
 
 // Service is one prefill worker.
 type Service struct {
-	*worker.Member
+	*workerdriver.Member
 	server  *server
 	sender  *kvtransfer.Sender
 	storing *storing // nil: there are no stores
@@ -88,17 +91,17 @@ func New(cfg Config, deps Deps) (*Service, error) {
 			return nil, err
 		}
 	}
-	s.Member, err = worker.NewMember(s.storing.saving(worker.MemberConfig{
+	s.Member, err = workerdriver.NewMember(s.storing.saving(workerdriver.MemberConfig{
 		Identity: deps.Identity, Engine: deps.Engine, ChunkTokens: cfg.ChunkTokens, MaxWaiting: cfg.MaxWaiting,
-		LayerDone: running.layerDone, LayersDone: running.layersDone, Transfers: running.count, Signals: deps.Signals, Logger: deps.Logger, Registerer: deps.Registerer,
+		LayerDone: running.layerDone, LayersDone: running.layersDone, Signals: deps.Signals, Log: deps.Log, Logger: deps.Logger, Registerer: deps.Registerer,
 	}))
 	if err != nil {
 		return nil, err
 	}
 	s.server = &server{spec: deps.Engine.Model(), driver: s.Driver(), sender: sender, running: running, epoch: deps.Identity.Epoch, tracer: deps.Tracer, sent: sent}
 	if s.storing != nil {
-		s.storing.fetcher.driver, s.storing.putter.driver = s.Driver(), s.Driver() // before anything else
-		s.server.fetcher = s.storing.fetcher
+		s.storing.driver = s.Driver() // before anything else
+		s.server.storing = s.storing
 	}
 	return s, nil
 }
@@ -190,23 +193,16 @@ func (t *transfers) remove(id scheduler.SequenceID) {
 	delete(t.byID, id)
 }
 
-func (t *transfers) count() int {
-	t.mu.RLock()
-	defer t.mu.RUnlock()
-	return len(t.byID)
-}
-
 // layerDone sends what one layer of a step completed.
 func (t *transfers) layerDone(run scheduler.RunStep, layer int) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	for i, part := range run.Parts {
 		o := t.byID[part.ID]
-		if o == nil || !part.Prompt {
+		if o == nil {
 			continue
 		}
-		first, end := max(part.FirstBlock, o.held), part.FirstBlock+part.Blocks
-		if first < end {
+		if first, end := worker.Unsent(part, o.held); first < end {
 			o.transfer.Send(layer, first, run.Batch.Sequences[i].Blocks[first:end])
 		}
 	}

@@ -2,28 +2,68 @@ package prefill
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"time"
 
+	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
+
+	"github.com/tandem-serving/tandem/pkg/coreloop"
+	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/storeclient"
-	"github.com/tandem-serving/tandem/pkg/worker"
+	"github.com/tandem-serving/tandem/pkg/offload"
+	"github.com/tandem-serving/tandem/pkg/scheduler"
+	"github.com/tandem-serving/tandem/pkg/workerdriver"
 )
 
-// storing is a prefill worker's side of the block stores.
+// blockClient talks to block stores; *storeclient.Client is one.
+type blockClient interface {
+	// Put returns when no block is read any more, Fetch when none is written.
+	Put(ctx context.Context, to storeclient.Peer, prefix storeclient.Prefix, blocks []kvcache.BlockID) (bytes uint64, err error)
+	Fetch(ctx context.Context, from storeclient.Peer, prefix storeclient.Prefix, blocks []kvcache.BlockID, held int) (bytes uint64, err error)
+}
+
+// storing is a prefill worker's side of the block stores: it drives pkg/offload.
 type storing struct {
+	driver   *workerdriver.Driver // set before anything is put or fetched
 	watch    func(context.Context, func([]storeclient.Peer)) error
 	receiver *kvtransfer.Receiver
 	client   *storeclient.Client
-	fetcher  *fetcher
-	putter   *putter
-	end      context.CancelFunc // of every fetch
+	calls    blockClient // client, but for tests
+	metrics  *metrics
+	logger   *slog.Logger
+
+	loop  *coreloop.Loop[*offload.Core, offload.Event, offload.Action]
+	saves chan offload.Event // from the driver, under its lock
+	tasks sync.WaitGroup     // puts and fetches
+
+	// Under the loop's lock:
+	waiting map[scheduler.SequenceID]chan<- offload.Answer
+	fetches map[scheduler.SequenceID]context.CancelFunc
+	puts    map[scheduler.SaveID]*saving
+	idle    chan struct{} // closed when nothing runs after Close; nil before it
 }
 
-// fetchLease is how long a store may be silent that sends blocks: short, since
-// nobody waits for them that long and they are lacking meanwhile.
-const fetchLease = 3 * time.Second
+// saving is one Save until it is answered.
+type saving struct {
+	save   scheduler.Save
+	cancel context.CancelFunc // of the put that runs; nil: none does
+	until  time.Time          // when it has to have ended
+}
+
+const (
+	// fetchLease is how long a store may be silent that sends blocks: short, since nobody
+	// waits for them that long and they are lacking meanwhile.
+	fetchLease = 3 * time.Second
+	// putTimeout bounds one put: its blocks cannot be evicted meanwhile.
+	putTimeout = 10 * time.Second
+)
+
+// errNotFinite is of blocks that are no use to anybody.
+var errNotFinite = errors.New("the blocks are not finite")
 
 func newStoring(cfg Config, deps Deps, sender *kvtransfer.Sender) (*storing, error) {
 	addresses := deps.KVAddresses
@@ -56,23 +96,43 @@ func newStoring(cfg Config, deps Deps, sender *kvtransfer.Sender) (*storing, err
 	if err != nil {
 		return nil, err
 	}
-	known := newSpeeds(float64(cfg.FetchBandwidth))
-	s := &storing{watch: deps.Stores, receiver: receiver, client: client}
-	s.fetcher = &fetcher{client: client, speeds: known, metrics: counted, logger: deps.Logger, chunk: cfg.ChunkTokens, running: make(map[asked]*fetch)}
-	s.fetcher.ctx, s.end = context.WithCancel(context.Background())
-	s.putter = newPutter(cfg.StorePuts, client, known, counted, deps.Logger)
+	s := &storing{
+		watch: deps.Stores, receiver: receiver, client: client, calls: client, metrics: counted, logger: deps.Logger,
+		// Each save begins and may be stopped, and what was said of those that ended may be
+		// there still.
+		saves:   make(chan offload.Event, 8*(cfg.StorePuts+1)),
+		waiting: make(map[scheduler.SequenceID]chan<- offload.Answer),
+		fetches: make(map[scheduler.SequenceID]context.CancelFunc), puts: make(map[scheduler.SaveID]*saving),
+	}
+	s.loop = coreloop.New(offload.New(offload.Config{
+		PageBytes: capacity.Layout.PageBytes(), BlockTokens: capacity.Layout.BlockTokens, LayoutDigest: capacity.Layout.Digest(),
+		ChunkTokens: cfg.ChunkTokens, AssumedBandwidth: float64(cfg.FetchBandwidth), Puts: cfg.StorePuts,
+	}), s.apply)
 	return s, nil
 }
 
 // saving has the worker's saves go to the stores. A nil *storing has them go
 // nowhere.
-func (s *storing) saving(cfg worker.MemberConfig) worker.MemberConfig {
+func (s *storing) saving(cfg workerdriver.MemberConfig) workerdriver.MemberConfig {
 	if s != nil {
-		cfg.Save, cfg.StopSave = s.putter.begin, s.putter.stop
-		sending := cfg.Transfers
-		cfg.Transfers = func() int { return sending() + s.fetcher.count() }
+		cfg.Save = func(save scheduler.Save) { s.saves <- offered{Save: offload.Save{ID: save.ID}, save: save} }
+		cfg.StopSave = func(id scheduler.SaveID) { s.saves <- offload.StopSave{ID: id} }
+		cfg.Transfers = s.count
 	}
 	return cfg
+}
+
+// offered is a Save on its way to the loop.
+type offered struct {
+	offload.Save
+	save scheduler.Save
+}
+
+// count is how many fetches run.
+func (s *storing) count() int {
+	s.loop.Lock()
+	defer s.loop.Unlock()
+	return s.loop.Core.Fetches()
 }
 
 // run puts and receives until ctx ends. It returns when nothing is fetched or put
@@ -80,12 +140,200 @@ func (s *storing) saving(cfg worker.MemberConfig) worker.MemberConfig {
 func (s *storing) run(ctx context.Context) error {
 	var beside sync.WaitGroup
 	var receiveErr error
-	beside.Go(func() { _ = s.watch(ctx, s.putter.known) }) // ends with ctx only
+	beside.Go(func() { _ = s.watch(ctx, s.known) }) // ends with ctx only
 	beside.Go(func() { receiveErr = s.receiver.Run(ctx) })
-	s.putter.run(ctx)
-	s.end()
-	s.fetcher.close()
+	ended := make(chan struct{})
+	beside.Go(func() { s.loop.Run(ended, func() { s.loop.Handle(offload.Tick{}) }) })
+	for ctx.Err() == nil {
+		select {
+		case event := <-s.saves:
+			s.offer(event)
+		case <-ctx.Done():
+		}
+	}
+	s.close()
+	close(ended)
 	beside.Wait()
 	s.client.Close()
 	return receiveErr
+}
+
+// close ends what runs, and waits for it. What the driver offers meanwhile is refused.
+func (s *storing) close() {
+	idle := make(chan struct{})
+	s.loop.Lock()
+	s.idle = idle
+	s.loop.Step(offload.Close{})
+	s.loop.Unlock()
+	for {
+		select {
+		case event := <-s.saves:
+			s.offer(event)
+			continue
+		case <-idle:
+		}
+		s.tasks.Wait()
+		return
+	}
+}
+
+// offer takes in what the driver said of a save.
+func (s *storing) offer(event offload.Event) {
+	o, begins := event.(offered)
+	if !begins {
+		s.loop.Handle(event)
+		return
+	}
+	first := s.driver.BlockHashes(o.save.Salt, o.save.Tokens[:len(o.save.Tokens)/len(o.save.Blocks)])[0]
+	s.loop.Lock()
+	defer s.loop.Unlock()
+	s.puts[o.save.ID] = &saving{save: o.save, until: time.Now().Add(putTimeout)}
+	s.loop.Step(offload.Save{ID: o.save.ID, First: first})
+}
+
+// known says which stores there are.
+func (s *storing) known(peers []storeclient.Peer) {
+	stores := make([]offload.Store, 0, len(peers))
+	for _, p := range peers {
+		stores = append(stores, offload.Store(p))
+	}
+	s.loop.Handle(offload.Known{Stores: stores})
+}
+
+// get waits for what a store has of a prompt, if that is worth it. It returns when the blocks
+// are there, when they will not come soon enough, or when ctx ends; in each case the prompt
+// goes on. release is called once the prompt was submitted: what was fetched may be evicted
+// from then on.
+func (s *storing) get(ctx context.Context, source *workerv1.BlockSource, id scheduler.SequenceID, request *scheduler.Request) (got offload.Answer, release func()) {
+	blockTokens := s.driver.Layout().BlockTokens
+	// The last token is computed in any case.
+	until := min(int(source.GetBlocks()), (len(request.Tokens)-1)/blockTokens)
+	tokens := request.Tokens[:until*blockTokens]
+	hashes := s.driver.BlockHashes(request.Salt, tokens)
+	_, model := s.driver.Load()
+	answers := make(chan offload.Answer, 1)
+	event := offload.Wanted{
+		ID: id, Fetch: s.driver.Reserve(), Store: offload.Store{ID: source.GetWorkerId(), Epoch: source.GetEpoch(), Addresses: source.GetAddresses()},
+		Prefix: offload.Prefix{Salt: request.Salt, Tokens: tokens}, PromptTokens: len(request.Tokens),
+		Hashes: hashes, Cached: s.driver.CachedBlocks(request.Salt, hashes, tokens), Model: model,
+	}
+	s.loop.Lock()
+	s.waiting[id] = answers
+	s.loop.Step(event)
+	s.loop.Unlock()
+	left := func() { s.loop.Handle(offload.Left{ID: id}) }
+	select {
+	case got = <-answers:
+		return got, left
+	case <-ctx.Done():
+	}
+	s.loop.Lock()
+	delete(s.waiting, id)
+	s.loop.Unlock()
+	left()
+	return offload.Answer{ID: id, Tried: true, From: event.Cached * blockTokens, Until: event.Cached * blockTokens, Err: offload.ErrAbandoned}, func() {}
+}
+
+// apply carries out what the core asks for. The loop's lock is held.
+func (s *storing) apply(_ time.Time, actions []offload.Action) {
+	for _, action := range actions {
+		switch a := action.(type) {
+		case offload.Answer:
+			if to := s.waiting[a.ID]; to != nil {
+				delete(s.waiting, a.ID)
+				to <- a // it has a place for the one answer
+			}
+		case offload.Restore:
+			s.loop.After(func() { s.loop.Handle(s.restore(a)) })
+		case offload.StartFetch:
+			s.startFetch(a)
+		case offload.StopFetch:
+			if cancel := s.fetches[a.Fetch]; cancel != nil {
+				cancel()
+			}
+		case offload.Publish:
+			s.metrics.fetched(a.Blocks, a.Bytes, a.Took)
+			s.loop.After(func() { s.driver.KVArrived(scheduler.KVArrived{ID: a.Fetch, From: a.From}) })
+		case offload.Release:
+			s.loop.After(func() { s.driver.TransferDone(a.Fetch) })
+		case offload.Limit:
+			s.loop.After(func() { s.driver.LimitSaves(a.Saves) })
+		case offload.StartPut:
+			s.startPut(a)
+		case offload.StopPut:
+			if p := s.puts[a.ID]; p != nil && p.cancel != nil {
+				p.cancel()
+			}
+		case offload.Saved:
+			delete(s.puts, a.ID)
+			s.loop.After(func() { s.driver.SaveDone(scheduler.SaveDone(a)) })
+		case offload.CountFetch:
+			s.metrics.fetch(a.Result)
+		case offload.CountPut:
+			s.metrics.put(a.Result, a.Bytes)
+		}
+	}
+	if s.idle != nil && s.loop.Core.Idle() {
+		close(s.idle)
+		s.idle = nil
+	}
+}
+
+// restore has the scheduler reserve blocks, which is at once or not at all.
+func (s *storing) restore(a offload.Restore) offload.Event {
+	sequence := s.driver.Submit(scheduler.Request{ID: a.Fetch, Kind: scheduler.Restore, Tokens: a.Prefix.Tokens, Salt: a.Prefix.Salt, Spare: a.Spare})
+	answer := offload.NotRestored{Fetch: a.Fetch}
+	for _, action := range sequence.Take() {
+		switch r := action.(type) {
+		case scheduler.Reserved:
+			return offload.Restored{Fetch: a.Fetch, Blocks: r.Blocks, CachedTokens: r.CachedTokens}
+		case scheduler.Refused:
+			answer.Draining = r.Reason == scheduler.Draining
+		}
+	}
+	return answer
+}
+
+func (s *storing) startFetch(a offload.StartFetch) {
+	ctx, cancel := context.WithCancel(context.Background())
+	s.fetches[a.Fetch] = cancel
+	s.tasks.Go(func() {
+		bytes, err := s.calls.Fetch(ctx, storeclient.Peer(a.Store), storeclient.Prefix(a.Prefix), a.Blocks, a.Held)
+		if err == nil && !s.driver.Finite(a.Blocks[a.Held:]) {
+			err = errNotFinite
+		}
+		if err != nil {
+			s.logger.Info("kv blocks were not fetched", slog.String("store", a.Store.ID), slog.Int("blocks", len(a.Blocks)-a.Held), slog.Any("error", err))
+		}
+		cancel()
+		s.loop.Lock()
+		defer s.loop.Unlock()
+		delete(s.fetches, a.Fetch)
+		s.loop.Step(offload.FetchEnded{Fetch: a.Fetch, Bytes: bytes, Outcome: fetchOutcome(err)})
+	})
+}
+
+func (s *storing) startPut(a offload.StartPut) {
+	p := s.puts[a.ID]
+	ctx, cancel := context.WithDeadline(context.Background(), p.until)
+	p.cancel = cancel
+	s.tasks.Go(func() {
+		event := s.put(ctx, a, p.save)
+		cancel()
+		s.loop.Handle(event)
+	})
+}
+
+// put puts a prefix into a store.
+func (s *storing) put(ctx context.Context, a offload.StartPut, save scheduler.Save) offload.PutEnded {
+	if !s.driver.Finite(save.Blocks) {
+		s.logger.Error("kv blocks are not finite and are not put into a store", slog.Int("blocks", len(save.Blocks)))
+		return offload.PutEnded{ID: a.ID, Spoilt: true}
+	}
+	bytes, err := s.calls.Put(ctx, storeclient.Peer(a.Store), storeclient.Prefix{Salt: save.Salt, Tokens: save.Tokens}, save.Blocks)
+	held := errors.Is(err, storeclient.ErrHeld)
+	if err != nil && !held && !errors.Is(context.Cause(ctx), context.Canceled) {
+		s.logger.Info("kv blocks were not put into a store", slog.String("store", a.Store.ID), slog.Int("blocks", len(save.Blocks)), slog.Any("error", err))
+	}
+	return offload.PutEnded{ID: a.ID, Bytes: bytes, Held: held, Outcome: putOutcome(err)}
 }

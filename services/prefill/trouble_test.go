@@ -20,6 +20,7 @@ import (
 
 	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/rpc"
+	"github.com/tandem-serving/tandem/pkg/worker"
 	"github.com/tandem-serving/tandem/services/prefill"
 )
 
@@ -344,11 +345,11 @@ func TestConfig(t *testing.T) {
 		cfg   prefill.Config
 		names string
 	}{
-		{"good", prefill.Config{ChunkTokens: 64, MaxWaiting: 1}, ""},
-		{"no chunk", prefill.Config{MaxWaiting: 1}, "prefill-chunk-tokens"},
-		{"negative chunk", prefill.Config{ChunkTokens: -32, MaxWaiting: 1}, "prefill-chunk-tokens"},
-		{"chunk of no whole blocks", prefill.Config{ChunkTokens: 33, MaxWaiting: 1}, "prefill-chunk-tokens"},
-		{"no queue", prefill.Config{ChunkTokens: 64}, "prefill-max-waiting"},
+		{"good", prefill.Config{Limits: worker.Limits{ChunkTokens: 64, MaxWaiting: 1}}, ""},
+		{"no chunk", prefill.Config{Limits: worker.Limits{MaxWaiting: 1}}, "prefill-chunk-tokens"},
+		{"negative chunk", prefill.Config{Limits: worker.Limits{ChunkTokens: -32, MaxWaiting: 1}}, "prefill-chunk-tokens"},
+		{"chunk of no whole blocks", prefill.Config{Limits: worker.Limits{ChunkTokens: 33, MaxWaiting: 1}}, "prefill-chunk-tokens"},
+		{"no queue", prefill.Config{Limits: worker.Limits{ChunkTokens: 64}}, "prefill-max-waiting"},
 	} {
 		t.Run(c.name, func(t *testing.T) { wantNames(t, c.cfg.Validate(32), c.names) })
 	}

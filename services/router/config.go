@@ -20,19 +20,6 @@ import (
 type Config struct {
 	policy
 	answers
-	// WorkerSilence is how long a worker may take from one token to the next before
-	// its requests go to another one: far longer than any step, which computes one
-	// chunk of a prompt beside the running sequences. It is the most: where there is
-	// another worker, this one is suspected after tens of times what its own steps
-	// take (pkg/routing, silence.go).
-	WorkerSilence time.Duration
-	// PromptSilence is the same while a whole prompt is computed, about which a
-	// worker says nothing in between, and while the rest of its KV is sent. It does
-	// not depend on the prompt: it has to suffice for the longest. While a worker
-	// keeps a request in its own queue, MaxQueueWait counts instead.
-	PromptSilence time.Duration
-	// MaxRequestTime bounds every request; its client may set an earlier deadline.
-	MaxRequestTime time.Duration
 	// ConnectTimeout is how long one address of a worker is tried.
 	ConnectTimeout time.Duration
 	// ReceiveMemory is what requests may take until they are answered, over gRPC and
@@ -68,23 +55,9 @@ func DefaultConfig() Config {
 func (c *Config) RegisterFlags(fs *pflag.FlagSet, prefix string) {
 	c.KeptMemory, c.ReceiveMemory, c.UnreadMemory, c.UnreadRequest = 64<<20, 128<<20, 64<<20, 16<<20
 	c.Budget = latencybudget.DefaultConfig()
-	fs.IntVar(&c.QueueLimit, prefix+"queue-limit", 1024, "maximum requests that wait for workers")
-	fs.DurationVar(&c.MaxQueueWait, prefix+"max-queue-wait", 30*time.Second, "maximum time that a request waits for workers, and then again in a worker's own queue")
-	fs.IntVar(&c.TenantMaxRequests, prefix+"tenant-max-requests", 256, "maximum requests of one tenant at a time")
-	// 64 tokens are two blocks: such a prompt is one chunk that fits beside a decode step,
-	// while a transfer costs two more round trips and a reservation.
-	fs.IntVar(&c.DisaggregateMinTokens, prefix+"disaggregate-min-tokens", 64, "in mode auto, compute prompts with fewer uncached tokens on the decode worker")
-	fs.IntVar(&c.MaxAttempts, prefix+"max-attempts", 3, "maximum tries of a request if workers fail")
-	fs.DurationVar(&c.NoWorkerGrace, prefix+"no-worker-grace", time.Second, "how long a request waits if no worker exists")
-	fs.DurationVar(&c.WorkerKeep, prefix+"worker-keep", 30*time.Second, "how long to keep a worker that etcd no longer lists, while its connection works")
-	fs.DurationVar(&c.VersionWait, prefix+"version-wait", 5*time.Second, "how long after a model's first worker appears its served version may still change, unless a request is sent before")
-	fs.DurationVar(&c.LoadStale, prefix+"load-stale", 3*time.Second, "age at which load reports are ignored")
-	fs.DurationVar(&c.ReportDoubt, prefix+"report-doubt", 500*time.Millisecond, "how long to believe load reports that say a worker is full before trying it with a request")
-	fs.Float64Var(&c.TransferBytesPerSecond, prefix+"transfer-bytes-per-second", 1e9, "assumed bandwidth of a KV transfer, in bytes per second")
-	fs.DurationVar(&c.WorkerSilence, prefix+"worker-silence", 10*time.Second, "longest gap between tokens before a worker's requests go to another; shorter if its steps are fast and another worker exists")
-	fs.DurationVar(&c.PromptSilence, prefix+"prompt-silence", time.Minute, "longest time to compute a prompt before the request goes to another worker; shorter if the worker's steps are fast and another worker exists")
-	fs.DurationVar(&c.MaxRequestTime, prefix+"max-request-time", 10*time.Minute, "maximum time of a request; its own deadline may be earlier")
-	fs.DurationVar(&c.ConnectTimeout, prefix+"connect-timeout", time.Second, "time limit for connecting to one address of a worker")
+	c.policy.RegisterFlags(fs, prefix)
+	c.answers.RegisterFlags(fs, prefix)
+	fs.DurationVar(&c.ConnectTimeout, prefix+"connect-timeout", routing.DefaultConnectTimeout, "time limit for connecting to one address of a worker")
 	fs.StringVar(&c.GenerationConfig, "generation-config", preprocess.GenerationConfigModel, "source of sampling parameters that a request leaves out: model (its generation_config.json) or none")
 	fs.IntVar(&c.KeptLogs, prefix+"kept-logs", 1024, "maximum finished requests that can still be resumed")
 	fs.Var(&c.KeptMemory, prefix+"kept-memory", "memory for finished requests that can still be resumed; the oldest are forgotten first")
@@ -98,25 +71,12 @@ func (c *Config) RegisterFlags(fs *pflag.FlagSet, prefix string) {
 
 // Validate checks ranges; its error names every field that is wrong.
 func (c Config) Validate() error {
-	var errs []error
+	errs := []error{c.policy.Validate(), c.answers.Validate()}
 	positive := func(name string, ok bool, value any) {
 		if !ok {
 			errs = append(errs, fmt.Errorf("%s is %v: it must be above 0", name, value))
 		}
 	}
-	positive("queue-limit", c.QueueLimit > 0, c.QueueLimit)
-	positive("max-queue-wait", c.MaxQueueWait > 0, c.MaxQueueWait)
-	positive("tenant-max-requests", c.TenantMaxRequests > 0, c.TenantMaxRequests)
-	positive("max-attempts", c.MaxAttempts > 0, c.MaxAttempts)
-	positive("no-worker-grace", c.NoWorkerGrace > 0, c.NoWorkerGrace)
-	positive("worker-keep", c.WorkerKeep > 0, c.WorkerKeep)
-	positive("version-wait", c.VersionWait > 0, c.VersionWait)
-	positive("load-stale", c.LoadStale > 0, c.LoadStale)
-	positive("report-doubt", c.ReportDoubt > 0, c.ReportDoubt)
-	positive("transfer-bytes-per-second", c.TransferBytesPerSecond > 0, c.TransferBytesPerSecond)
-	positive("worker-silence", c.WorkerSilence > 0, c.WorkerSilence)
-	positive("prompt-silence", c.PromptSilence > 0, c.PromptSilence)
-	positive("max-request-time", c.MaxRequestTime > 0, c.MaxRequestTime)
 	positive("connect-timeout", c.ConnectTimeout > 0, c.ConnectTimeout)
 	positive("kept-logs", c.KeptLogs > 0, c.KeptLogs)
 	positive("receive-timeout", c.ReceiveTimeout > 0, c.ReceiveTimeout)
@@ -136,9 +96,6 @@ func (c Config) Validate() error {
 	}
 	if err := c.ValidateGenerationConfig(); err != nil {
 		errs = append(errs, err)
-	}
-	if c.DisaggregateMinTokens < 0 {
-		errs = append(errs, fmt.Errorf("disaggregate-min-tokens is %d: it must not be negative", c.DisaggregateMinTokens))
 	}
 	if err := c.Budget.Validate(); err != nil {
 		errs = append(errs, err)
@@ -169,19 +126,13 @@ func (c Config) routing(models []Model) routing.Config {
 		served[i] = routing.Model{Name: m.Spec.Name, Digest: m.Spec.Digest}
 	}
 	config := c.policy
-	config.Models, config.Silence = served, c.silence()
-	config.ReportLag, config.NearBest, config.TPOTHorizonTokens, config.IndexBlocks = 100*time.Millisecond, 0.1, 64, 1<<20
+	config.Models = served
 	return config
-}
-
-// silence is how long a worker may be silent in a request at most.
-func (c Config) silence() routing.Silence {
-	return routing.Silence{Queue: c.MaxQueueWait, Prompt: c.PromptSilence, Tokens: c.WorkerSilence}
 }
 
 // requests is how requests are served.
 func (c Config) requests() serving.Config {
 	config := c.answers
-	config.Silence = c.silence()
+	config.Silence = c.policy.Silence()
 	return config
 }

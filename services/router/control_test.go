@@ -1,6 +1,7 @@
 package router_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -126,6 +127,49 @@ func TestExplain(t *testing.T) {
 	})
 }
 
+// A request can be asked about by as much of its id as no other has, as reports print it.
+func TestExplainByTheBeginningOfAnID(t *testing.T) {
+	inMesh(t, nil, func(t *testing.T, m *mesh) {
+		m.start(nil, decodeRecord("d1"))
+		var secret string // of the last one
+		for _, id := range []string{"order-1", "order-12", "order-2"} {
+			r := m.generate(metadata.AppendToOutgoingContext(t.Context(), api.HeaderRequestID, id), ask(agg, 4))
+			if r.err != nil || r.accepted.GetRequestId() != id {
+				t.Fatalf("%+v", r)
+			}
+			secret = r.accepted.GetSecret()
+		}
+		operator := func(id string) (*controlv1.ExplainResponse, error) {
+			return m.control.Explain(t.Context(), &controlv1.ExplainRequest{RequestId: id})
+		}
+		caller := func(id string) (*controlv1.ExplainResponse, error) {
+			return m.requests.Explain(t.Context(), &controlv1.ExplainOwnRequest{RequestId: id, Secret: secret})
+		}
+		for _, c := range []struct {
+			name string
+			ask  func(id string) (*controlv1.ExplainResponse, error)
+			id   string
+			want string // the request's id, or what the error says
+		}{
+			{"operator", operator, "order-12", "order-12"},
+			{"operator", operator, "order-1", "order-1"},
+			{"operator", operator, "order-2", "order-2"},
+			{"operator", operator, "order", `3 requests have an id that begins with "order": give more of it`},
+			{"operator", operator, "", "is not among"},
+			{"operator", operator, "rder-1", "is not among"},
+			{"caller", caller, "order-2", "order-2"},
+			{"caller", caller, "ord", "order-2"}, // the others are not of this caller
+			{"caller", caller, "order-1", "no request"},
+			{"caller", caller, "", "no request"},
+		} {
+			e, err := c.ask(c.id)
+			if got := cmp.Or(e.GetRequestId(), status.Convert(err).Message()); got != c.want && (err == nil || !strings.Contains(got, c.want)) {
+				t.Errorf("%s asks for %q: got %q, want %q", c.name, c.id, got, c.want)
+			}
+		}
+	})
+}
+
 // Of many tries on many workers the record stays small and keeps what was chosen.
 func TestExplainIsBounded(t *testing.T) {
 	inMesh(t, func(c *router.Config) { c.MaxAttempts = 8 }, func(t *testing.T, m *mesh) {
@@ -202,6 +246,16 @@ func TestWorkersAndDrain(t *testing.T) {
 		}
 		if len(left) != 3 || left[2] != 0 {
 			t.Errorf("progress %v", left)
+		}
+		if v, err := m.control.ListWorkers(t.Context(), &controlv1.ListWorkersRequest{Role: controlv1.Role_ROLE_DECODE}); err != nil || v.GetWorkers()[0].GetRecord().GetState() != controlv1.WorkerState_WORKER_STATE_DRAINED {
+			t.Errorf("drained, but %v %v", v, err)
+		}
+		drain, err = m.control.Drain(t.Context(), &controlv1.DrainRequest{WorkerId: "d1"})
+		if err == nil {
+			_, err = drain.Recv()
+		}
+		if !errors.Is(err, io.EOF) {
+			t.Errorf("drain of a drained worker: %v", err)
 		}
 		drain, err = m.control.Drain(t.Context(), &controlv1.DrainRequest{WorkerId: "nobody"})
 		if err == nil {

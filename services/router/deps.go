@@ -9,6 +9,7 @@ import (
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 
+	"github.com/tandem-serving/tandem/pkg/eventlog"
 	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/routing"
 	"github.com/tandem-serving/tandem/pkg/signals"
@@ -40,6 +41,9 @@ type Deps struct {
 	// Rand is the source of choices among equals, called by one goroutine at a
 	// time. Nil: a source seeded at random.
 	Rand routing.Rand
+	// Log records what routing and the life of each request take in and do. Nil: nothing is
+	// recorded.
+	Log *eventlog.Log
 	// Logger; nil: none.
 	Logger *slog.Logger
 	// Registerer gets the metrics; nil: none.

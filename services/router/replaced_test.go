@@ -29,7 +29,7 @@ func (m *mesh) connected() map[string]bool {
 	return out
 }
 
-// A dead worker does not live on in whoever listens at its address.
+// A process at a dead worker's address is not taken for that worker.
 func TestSuccessorAtTheSameAddress(t *testing.T) {
 	for _, test := range []struct {
 		name, id string

@@ -20,8 +20,8 @@ import (
 	"github.com/tandem-serving/tandem/pkg/api"
 )
 
-// Whoever has not the secret of a request's first event reads nothing of it, and does
-// not learn whether there is one.
+// Without the secret from a request's first event, a caller reads nothing of the request,
+// and does not learn whether it exists.
 func TestOnlyTheCallerKnowsItsRequest(t *testing.T) {
 	inMesh(t, nil, func(t *testing.T, m *mesh) {
 		m.net.StepTime = 50 * time.Millisecond

@@ -80,9 +80,12 @@ type requestsServer struct {
 
 // Explain is the record of how the caller's own request was routed.
 func (r *requestsServer) Explain(_ context.Context, q *controlv1.ExplainOwnRequest) (*controlv1.ExplainResponse, error) {
-	record := r.records.GetOwn(q.GetRequestId(), q.GetSecret())
-	if record == nil {
+	record, matches := r.records.GetOwn(q.GetRequestId(), q.GetSecret())
+	switch {
+	case matches == 0:
 		return nil, clienterr.NotYours(q.GetRequestId(), "which keeps the last few thousand")
+	case matches > 1:
+		return nil, clienterr.SeveralRequests(q.GetRequestId(), matches)
 	}
 	return record, nil
 }

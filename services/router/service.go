@@ -79,7 +79,7 @@ func New(config Config, deps Deps) (*Service, error) {
 		return nil, fmt.Errorf("router: %w", err)
 	}
 	if s.dispatcher, err = routingdriver.New(config.routing(deps.Models), routingdriver.Deps{
-		Dial: deps.Dial, ConnectTimeout: config.ConnectTimeout, Rand: deps.Rand, Announce: deps.Announce, Registerer: deps.Registerer, Logger: s.log,
+		Dial: deps.Dial, ConnectTimeout: config.ConnectTimeout, Rand: deps.Rand, Log: deps.Log, Announce: deps.Announce, Registerer: deps.Registerer, Logger: s.log,
 	}); err != nil {
 		return nil, fmt.Errorf("router metrics: %w", err)
 	}
@@ -91,7 +91,7 @@ func New(config Config, deps Deps) (*Service, error) {
 		return nil, fmt.Errorf("router metrics: %w", err)
 	}
 	if s.requests, err = serving.New(config.requests(), serving.Deps{
-		Models: models, Dispatcher: s.dispatcher, Records: s.records, Spending: spending, Tracing: deps.Tracing, Registerer: deps.Registerer, Logger: s.log,
+		Models: models, Dispatcher: s.dispatcher, Records: s.records, Spending: spending, Log: deps.Log, Tracing: deps.Tracing, Registerer: deps.Registerer, Logger: s.log,
 	}); err != nil {
 		return nil, fmt.Errorf("router metrics: %w", err)
 	}
@@ -104,6 +104,9 @@ func New(config Config, deps Deps) (*Service, error) {
 	})
 	return s, nil
 }
+
+// Running is how many requests run.
+func (s *Service) Running() int { return s.requests.Running() }
 
 // WatchWorkers calls notify, from this goroutine, with the router's view of its workers
 // of a role, now and whenever it changes, until ctx ends, the router stops or notify

@@ -29,8 +29,8 @@ func (s *impostor) Identify(context.Context, *workerv1.IdentifyRequest) (*worker
 	return &workerv1.IdentifyResponse{Record: s.record}, s.err
 }
 
-// Whoever answers with another id, epoch or role is not the worker, and what strangers
-// say never keeps operators from seeing the list.
+// A server that answers with another id, epoch or role is not the worker. Nothing that
+// strangers say keeps operators from seeing the list.
 func TestImpostors(t *testing.T) {
 	other := func(change func(*controlv1.WorkerRecord)) *controlv1.WorkerRecord {
 		r := decodeRecord("d2")

@@ -116,6 +116,12 @@ func TestDescribedPathsAreServed(t *testing.T) {
 				t.Errorf("%s beside the metrics: %d", path, status)
 			}
 		}
+		_, kind, list := getAs(t, "", "http://"+up.Metrics+"/")
+		for _, path := range []string{"/metrics ", "/healthz ", "/readyz ", "/version "} {
+			if !strings.Contains(list, "\n"+path) || !strings.HasPrefix(kind, "text/plain") {
+				t.Errorf("/ beside the metrics does not list %s: %s", path, list)
+			}
+		}
 	})
 }
 

@@ -83,3 +83,6 @@ func HTTPConnections(most int) func(net.Conn, http.ConnState) { return newConnec
 func ModuleOrder(target string) ([]string, error) {
 	return lifecycle.Order(new(process).modules(nil), target, "readiness")
 }
+
+// CheckOpenFiles is checkOpenFiles.
+var CheckOpenFiles = checkOpenFiles

@@ -55,8 +55,8 @@ func (bytesCodec) Marshal(v any) (mem.BufferSlice, error) {
 func (bytesCodec) Unmarshal(mem.BufferSlice, any) error { return nil }
 func (bytesCodec) Name() string                         { return "proto" }
 
-// What a receiver never takes is refused by its size, before it is taken in: whoever
-// can connect could else make it hold much more than its windows.
+// A receiver refuses a message that is too large before it reads it. Otherwise any peer
+// could make it hold much more than its windows.
 func TestKVMessageIsBounded(t *testing.T) {
 	listener, receiver := newReceives(t)
 	conn, err := rpc.Dial(listener.Addr().String(), kvtransfer.Dialing(rpc.ClientConfig{}))

@@ -161,10 +161,8 @@ func checkKVPlace(listen, advertise string) error {
 	if strings.HasPrefix(listen, api.UnixScheme) {
 		return errors.New("--kv-listen: give host:port; --kv-socket is for the Unix socket")
 	}
-	if listen != "" {
-		if _, _, err := net.SplitHostPort(listen); err != nil {
-			return fmt.Errorf("--kv-listen: %q is not host:port", listen)
-		}
+	if err := checkListen("--kv-listen", listen); err != nil {
+		return err
 	}
 	if strings.HasPrefix(advertise, api.UnixScheme) {
 		return errors.New("--kv-advertise: give host:port; --kv-socket is for the Unix socket")

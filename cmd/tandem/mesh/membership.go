@@ -3,6 +3,7 @@ package mesh
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"time"
@@ -57,11 +58,15 @@ func (p *process) connect(ctx context.Context) (err error) {
 			<-said
 		}
 	}()
+	await := p.members.Await
 	if p.remember != nil {
 		p.remember()
-		return p.lastView.Await(ctx)
+		await = p.lastView.Await
 	}
-	return p.members.Await(ctx)
+	if err := await(ctx); err != nil {
+		return fmt.Errorf("%w: start etcd ('make servers' builds it as .bin/etcd), or correct --etcd; 'tandem up' needs none", err)
+	}
+	return nil
 }
 
 // etcdPatience is how long etcd may take to answer until people are told what is waited for.

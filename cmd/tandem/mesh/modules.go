@@ -15,6 +15,7 @@ import (
 	"github.com/tandem-serving/tandem/cmd/tandem/frontpage"
 	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/engine/engines"
+	"github.com/tandem-serving/tandem/pkg/eventlog"
 	"github.com/tandem-serving/tandem/pkg/lifecycle"
 	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/signals"
@@ -47,6 +48,7 @@ type process struct {
 	tracing              *telemetry.Tracing // nil: nothing is traced
 	embedEtcd, embedNATS bool               // they run in this process
 	model                served
+	logs                 []*eventlog.Log
 	engines              *engines.Set // nil: nothing computes
 	signals              *signals.Conn
 	members              *membership.Client
@@ -54,6 +56,8 @@ type process struct {
 	api                  http.Handler         // the router's HTTP API; nil without a router
 	// watchWorkers is router.Service.WatchWorkers; nil without a router.
 	watchWorkers watchWorkers
+	running      func() int         // the router's requests; nil without a router
+	stopping     func(requests int) // told of them when the process begins to stop; nil: nobody is
 	// setReady says in a router's gRPC health, as /readyz does, whether a request could be
 	// served.
 	setReady func(bool)
@@ -81,12 +85,13 @@ type part struct {
 // stop in reverse order. ready is as of readiness.
 func (p *process) modules(ready func(waiting bool)) map[string]lifecycle.Module {
 	// Membership comes first: that etcd is away should not be found after a long load.
-	shared := []string{"membership", "model", "http"}
+	shared := []string{"membership", "model", "http", "recording"}
 	return map[string]lifecycle.Module{
 		"listeners":  {New: p.newListeners},
 		"tracing":    {New: p.newTracing, Needs: []string{"listeners"}},
 		"etcd":       {New: p.newEtcd},
 		"nats":       {New: p.newNATS},
+		"recording":  {New: p.newRecording},
 		"membership": {New: p.newMembership, Needs: []string{"tracing", "etcd", "nats"}},
 		"model":      {New: p.newModel, Needs: []string{"tracing"}},
 		// Before the parts, so that it is stopped after them and tells of the drain.

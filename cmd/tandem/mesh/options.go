@@ -41,6 +41,7 @@ type Options struct {
 	MetricsVLLM bool
 	Trace       telemetry.TracingConfig
 	Engine      engines.Config
+	Record      RecordConfig
 	// StopTimeout bounds how long running requests may take to finish when the
 	// process is asked to stop.
 	StopTimeout time.Duration
@@ -79,6 +80,7 @@ func (o *Options) registerModelFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.ModelName, "model-name", "", "name that requests use for the model (default: the directory's name)")
 	fs.StringVar(&o.ChatTemplate, "chat-template", "", "file with a chat template in Jinja, to use instead of the model's own")
 	fs.IntVar(&o.ContextTokens, "context-tokens", 0, "most tokens of a prompt and its answer together; bounds the KV memory of a sequence; 0: the model's context")
+	o.Record.RegisterFlags(fs)
 	o.Engine.RegisterFlags(fs)
 	o.Router.RegisterFlags(fs, "router-")
 	o.Router.Budget.RegisterFlags(fs, "budget-")
@@ -99,7 +101,7 @@ func (o *Options) validateShared() error {
 	case o.StartTimeout < 0:
 		return fmt.Errorf("--start-timeout: %v is negative; 0 waits until etcd answers", o.StartTimeout)
 	}
-	return cmp.Or(o.Membership.ValidateFlags(), o.Trace.Validate(), o.KV.Validate(), flagError("--", o.Store.Validate()))
+	return cmp.Or(checkListen("--http", o.HTTP), checkListen("--metrics", o.Metrics), o.Membership.ValidateFlags(), flagError("--nats: ", o.Signals.ValidateURLs()), o.Trace.Validate(), o.KV.Validate(), flagError("--", o.Store.Validate()))
 }
 
 // flagError is an error that begins with a flag's name, behind the flag's prefix.
@@ -127,6 +129,8 @@ func (o *Options) validateModel() error {
 		}
 	}
 	return cmp.Or(
+		checkListen("--control", o.Control),
+		o.Record.Validate(),
 		flagError("--", o.Prefill.Validate(o.Engine.BlockTokens)),
 		flagError("--", o.Decode.Validate(o.Engine.BlockTokens)),
 		flagError("--", o.Router.Budget.Validate()),

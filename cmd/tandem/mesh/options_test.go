@@ -49,6 +49,8 @@ func TestOptionsNameTheirFlags(t *testing.T) {
 		change func(*mesh.UpOptions)
 	}{
 		{"engine", func(o *mesh.UpOptions) { o.Engine.Name = "gpu" }},
+		{"etcd", func(o *mesh.UpOptions) { o.Membership.Endpoints = []string{"127.0.0.1:2379"} }},
+		{"nats", func(o *mesh.UpOptions) { o.Signals.URLs = []string{"127.0.0.1:4222"} }},
 		{"threads", func(o *mesh.UpOptions) { o.Engine.CPU.Threads = -1 }},
 		{"threads", func(o *mesh.UpOptions) { o.Engine.CPU.Threads = 5000 }},
 		{"cpu-weights", func(o *mesh.UpOptions) { o.Engine.CPU.Weights = "fp8" }},

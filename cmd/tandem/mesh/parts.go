@@ -82,6 +82,10 @@ func (p *process) newWorker(w *part) (services []lifecycle.Service, err error) {
 
 func (p *process) newWorkerService(w *part, e engine.Engine, logger *slog.Logger) (workerService, error) {
 	role, identity := api.Name(w.role), w.identity()
+	log, err := p.newEventLog(identity, logger)
+	if err != nil {
+		return nil, err
+	}
 	publisher, tracer := p.signals.NewPublisher(w.id, identity.Epoch), p.tracing.Tracer("tandem-"+role, w.id)
 	client := rpc.ClientConfig{Name: role, Logger: logger, Registerer: p.registry}
 	if e != nil {
@@ -95,7 +99,7 @@ func (p *process) newWorkerService(w *part, e engine.Engine, logger *slog.Logger
 		})
 	case controlv1.Role_ROLE_PREFILL:
 		return prefill.New(p.options.Prefill, prefill.Deps{
-			Identity: identity, KVAddresses: w.kv.addresses, Engine: e, Signals: publisher, Logger: logger, Registerer: p.registry, Tracer: tracer,
+			Identity: identity, KVAddresses: w.kv.addresses, Engine: e, Signals: publisher, Log: log, Logger: logger, Registerer: p.registry, Tracer: tracer,
 			Stores: p.watchStores,
 			// Calls go to where the store listens, whatever KV goes over.
 			DialStore: func(address string) (*grpc.ClientConn, error) { return rpc.Dial(address, client) },
@@ -103,7 +107,7 @@ func (p *process) newWorkerService(w *part, e engine.Engine, logger *slog.Logger
 		})
 	default:
 		return decode.New(p.options.Decode, decode.Deps{
-			Identity: identity, KVAddresses: w.kv.addresses, Engine: e, Signals: publisher, Logger: logger, Registerer: p.registry, Tracer: tracer,
+			Identity: identity, KVAddresses: w.kv.addresses, Engine: e, Signals: publisher, Log: log, Logger: logger, Registerer: p.registry, Tracer: tracer,
 			KVMaxStreams: kv.MaxStreams, KVNoLoans: !kv.Lends(),
 		})
 	}

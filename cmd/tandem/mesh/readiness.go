@@ -43,7 +43,13 @@ func (p *process) readiness(expected []string, ready func(waiting bool)) lifecyc
 			<-ctx.Done()
 			return nil
 		},
-		Stop: func(context.Context) error { p.ready.Store(false); return nil },
+		Stop: func(context.Context) error {
+			p.ready.Store(false)
+			if p.running != nil && p.stopping != nil {
+				p.stopping(p.running())
+			}
+			return nil
+		},
 	}
 }
 

@@ -32,8 +32,12 @@ func (p *process) newRouter(context.Context) (services []lifecycle.Service, err 
 	if p.lastView != nil {
 		members = p.lastView
 	}
+	log, err := p.newEventLog(identity, logger)
+	if err != nil {
+		return nil, err
+	}
 	service, err := router.New(p.options.Router, router.Deps{
-		ID: at.id, Models: []router.Model{{
+		ID: at.id, Log: log, Models: []router.Model{{
 			Spec: spec, Tokenizer: p.model.tokenizer, Aliases: p.options.ModelAliases,
 			Chat: p.model.chat, ChatError: p.model.chatError,
 		}},
@@ -69,7 +73,7 @@ func (p *process) newRouter(context.Context) (services []lifecycle.Service, err 
 	})
 	service.Register(server)
 	server.SetReady(false)
-	p.api, p.watchWorkers, p.setReady = service.HTTP(), service.WatchWorkers, server.SetReady
+	p.api, p.watchWorkers, p.running, p.setReady = service.HTTP(), service.WatchWorkers, service.Running, server.SetReady
 	if p.control != nil {
 		services = append(services, p.controlServer(service, logger))
 	}

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
@@ -105,7 +106,7 @@ func (o *ServeOptions) Validate() error {
 	case len(o.Signals.URLs) == 0:
 		return errors.New("--nats: name at least one address")
 	}
-	if err := cmp.Or(checkAdvertise("--advertise", o.Advertise), checkKVPlace(o.KVListen, o.KVAdvertise)); err != nil {
+	if err := cmp.Or(checkListen("--listen", o.Listen), checkAdvertise("--advertise", o.Advertise), checkKVPlace(o.KVListen, o.KVAdvertise)); err != nil {
 		return err
 	}
 	if o.role() == controlv1.Role_ROLE_KVTRANSFER {
@@ -114,16 +115,41 @@ func (o *ServeOptions) Validate() error {
 	return o.Options.Validate()
 }
 
+// checkListen refuses what nobody could listen on.
+func checkListen(flag, address string) error {
+	if address == "" {
+		return nil
+	}
+	if path, is := strings.CutPrefix(address, api.UnixScheme); is {
+		return checkSocketPath(flag, address, path)
+	}
+	_, port, err := net.SplitHostPort(address)
+	_, portErr := net.LookupPort("tcp", cmp.Or(port, address))
+	switch {
+	case err != nil && portErr == nil:
+		return fmt.Errorf("%s: %q has no host: give 127.0.0.1:%[2]s, or :%[2]s for every interface", flag, address)
+	case err != nil:
+		return fmt.Errorf("%s: %q is neither HOST:PORT nor unix:///PATH", flag, address)
+	case portErr != nil:
+		return fmt.Errorf("%s: %q is not a port: give one up to 65535, or 0 for any that is free", flag, port)
+	}
+	return nil
+}
+
+func checkSocketPath(flag, address, path string) error {
+	if !filepath.IsAbs(path) {
+		return fmt.Errorf("%s: %q has no absolute path, as in unix:///run/tandem.sock", flag, address)
+	}
+	return nil
+}
+
 // checkAdvertise refuses what nobody could connect to.
 func checkAdvertise(flag, address string) error {
 	if address == "" {
 		return nil
 	}
 	if path, is := strings.CutPrefix(address, api.UnixScheme); is {
-		if !filepath.IsAbs(path) {
-			return fmt.Errorf("%s: %q has no absolute path, as in unix:///run/tandem.sock", flag, address)
-		}
-		return nil
+		return checkSocketPath(flag, address, path)
 	}
 	host, port, err := net.SplitHostPort(address)
 	number, portErr := strconv.ParseUint(port, 10, 16)
@@ -141,6 +167,11 @@ type Part struct {
 	ID string
 	// Waiting: it is a router that no decode worker has come to yet.
 	Waiting bool
+	// Etcd is where it looks for etcd. OldView: etcd does not answer a router, which uses its
+	// last view of the workers, ViewAge old.
+	Etcd    []string
+	OldView bool
+	ViewAge time.Duration
 	// Address is where it listens, Advertise what others are told.
 	Address, Advertise string
 	// Control is where operators call a router, HTTP and Metrics are those addresses;
@@ -185,9 +216,13 @@ func serve(ctx context.Context, o ServeOptions, s *stuck, logger *slog.Logger, r
 		p.remember = func() { p.rememberView(o.ID, o.LastView) }
 	}
 	return p.run(ctx, o.Target, func(waiting bool) {
-		ready(Part{
-			ID: it.id, Waiting: waiting, Address: dialled(it.listener), Advertise: it.advertise,
+		now := Part{
+			ID: it.id, Waiting: waiting, Address: dialled(it.listener), Advertise: it.advertise, Etcd: o.Membership.Endpoints,
 			HTTP: dialled(p.http), Metrics: dialled(p.metrics), Control: dialled(p.control), OutsideBytes: p.outsideBytes(),
-		})
+		}
+		if p.lastView != nil {
+			now.ViewAge, now.OldView = p.lastView.Old()
+		}
+		ready(now)
 	})
 }

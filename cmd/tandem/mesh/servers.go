@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"path/filepath"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/embedded"
@@ -23,9 +24,9 @@ func (p *process) newEtcd(ctx context.Context) (_ []lifecycle.Service, err error
 		}
 		dir = filepath.Join(temporary.Path, "data")
 	}
-	ctx, cancel := p.starting(ctx)
+	start, cancel := p.starting(ctx)
 	defer cancel()
-	etcd, err := embedded.StartEtcd(ctx, embedded.EtcdConfig{DataDir: dir, ClientAddress: "127.0.0.1:0"})
+	etcd, err := embedded.StartEtcd(start, embedded.EtcdConfig{DataDir: dir, ClientAddress: "127.0.0.1:0"})
 	if err != nil {
 		if p.dataDir != "" {
 			err = fmt.Errorf("--data-dir: %w", err)
@@ -33,10 +34,30 @@ func (p *process) newEtcd(ctx context.Context) (_ []lifecycle.Service, err error
 		return nil, errors.Join(err, temporary.Remove())
 	}
 	p.options.Membership.Endpoints, p.embedEtcd = []string{etcd.Endpoint()}, true
-	return []lifecycle.Service{{Name: "etcd", Run: etcd.Run, Close: func() error {
-		etcd.Close()
-		return temporary.Remove()
-	}}}, nil
+	space := &embedded.SpaceWatch{Dir: dir, Logger: p.logger}
+	return []lifecycle.Service{
+		{Name: "etcd", Run: func(serving context.Context) error {
+			if err := etcd.Run(serving); err != nil {
+				p.withoutEtcd(ctx, dir, err)
+				<-serving.Done()
+			}
+			return nil
+		}, Close: func() error {
+			etcd.Close()
+			return temporary.Remove()
+		}},
+		{Name: "etcd's disk", Run: func(ctx context.Context) error { space.Run(ctx); return nil }},
+	}, nil
+}
+
+// withoutEtcd goes on without the embedded etcd, which failed: requests need none. At the end
+// of the process, when ctx has ended, that is no news.
+func (p *process) withoutEtcd(ctx context.Context, dir string, err error) {
+	p.members.Abandon()
+	if ctx.Err() == nil {
+		p.logger.Error("the embedded etcd has failed: requests are served all the same, but workers can no longer join or leave, nor operators change the policy: free space if the disk is full, and start this process again",
+			slog.String("folder", dir), slog.Any("error", err))
+	}
 }
 
 // newNATS starts an embedded NATS server, if no other is named.

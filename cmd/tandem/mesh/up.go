@@ -1,6 +1,7 @@
 package mesh
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,6 +26,9 @@ type UpOptions struct {
 	// Given says whether an address was asked for, by the name of its flag, such as
 	// listen: the next free port is as good as one that was not. Nil: all were.
 	Given func(flag string) bool
+	// Stopping is called when the mesh begins to stop, with how many requests run, which it
+	// finishes. Nil: nobody is told.
+	Stopping func(requests int)
 }
 
 // RegisterFlags adds all flags.
@@ -63,7 +67,7 @@ func (o *UpOptions) Validate() error {
 	case o.KV.Socket != kvtransfer.SocketAuto && o.KV.Socket != kvtransfer.SocketOff:
 		return errors.New("--kv-socket: give auto or off: each worker has a socket of its own")
 	}
-	return o.Options.Validate()
+	return cmp.Or(checkListen("--listen", o.Listen), o.Options.Validate())
 }
 
 const maxWorkers = 256
@@ -104,7 +108,7 @@ func run(ctx context.Context, o UpOptions, s *stuck, logger *slog.Logger, regist
 		return err
 	}
 	router := &part{role: controlv1.Role_ROLE_ROUTER, id: "router-1", listen: o.Listen}
-	p := &process{name: "tandem-up", options: o.Options, dataDir: o.DataDir, progress: progress, parts: []*part{router}, stuck: s, logger: logger, registry: registry, given: o.Given, taken: map[string]string{}}
+	p := &process{name: "tandem-up", options: o.Options, dataDir: o.DataDir, progress: progress, parts: []*part{router}, stuck: s, logger: logger, registry: registry, given: o.Given, stopping: o.Stopping, taken: map[string]string{}}
 	p.addFree(controlv1.Role_ROLE_PREFILL, o.PrefillWorkers)
 	p.addFree(controlv1.Role_ROLE_DECODE, o.DecodeWorkers)
 	if err := o.Engine.Simulated.CheckWorkers(p.workers()); err != nil {

@@ -8,8 +8,8 @@ import (
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 )
 
-// NewDevice makes pages of one device, that is, of one memory: they lend each other their
-// slices, and are otherwise as those of NewPages.
+// NewDevice returns a constructor of pages of one device (one memory). They lend each other
+// slices and otherwise behave like those of NewPages.
 func NewDevice() (newPages func(layout kvcache.Layout, blocks int) *Pages, err error) {
 	book, err := pageloans.NewBook[*Pages]()
 	if err != nil {
@@ -44,8 +44,8 @@ func (p *Pages) Lend(layer int, blocks []kvcache.BlockID, ended func()) (uint64,
 // Recall implements engine.Lending.
 func (p *Pages) Recall(loan uint64) { p.book.Recall(loan) }
 
-// Take implements engine.Lending: it reads the lender's pages and writes these, each as
-// Read and Write do.
+// Take implements engine.Lending. It reads the lender's pages and writes its own, as Read
+// and Write do.
 func (p *Pages) Take(loan uint64, layer int, blocks []kvcache.BlockID) error {
 	lent, open := p.book.Take(loan)
 	if !open {

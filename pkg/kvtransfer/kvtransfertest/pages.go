@@ -1,6 +1,6 @@
-// Package kvtransfertest has pages in memory, and a block store, for the tests of
-// whoever sends or receives KV. Only tests may import it. It starts no goroutines but
-// those of a store's Receiver and Sender, which end with its Run.
+// Package kvtransfertest provides in-memory pages and a block store for tests of KV senders
+// and receivers. Only tests may import it. Its goroutines are those of a store's Receiver
+// and Sender, which end with its Run.
 package kvtransfertest
 
 import (
@@ -13,7 +13,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 )
 
-// Layout is one for tests: small slices of a size that is no power of two.
+// Layout returns a layout for tests.
 func Layout(layers, sliceBytes int) kvcache.Layout {
 	return kvcache.Layout{
 		ModelDigest: "kvtransfertest", ArithmeticClass: "test/1", Layers: layers, KVHeads: 1, HeadSize: 1,
@@ -21,15 +21,14 @@ func Layout(layers, sliceBytes int) kvcache.Layout {
 	}
 }
 
-// Pages implements engine.Pages in memory that it owns, as a device does whose
-// memory the host cannot reach, or as an engine does whose memory is the host's.
-// Unlike an engine's, it is safe for any concurrent use, so that the race detector
-// reports what tests do wrong and not what they watch; but whoever has a View of
-// pages in the host's memory is watched.
+// Pages implements engine.Pages in its own memory, either like a device whose memory the
+// host cannot reach, or like host memory. Unlike an engine's pages, it is safe for any
+// concurrent use, so that the race detector reports only the tested code's races. A View of
+// host pages is still watched.
 type Pages struct {
 	at     kvcache.PageMap
 	inHost bool
-	book   *pageloans.Book[*Pages] // nil: they neither lend nor take
+	book   *pageloans.Book[*Pages] // nil: no lending
 
 	fault atomic.Pointer[error]
 	hook  atomic.Pointer[func()]
@@ -43,13 +42,12 @@ var (
 	_ engine.Lending = (*Pages)(nil)
 )
 
-// NewPages is blocks pages of a device, all zero: they are copied by Read and Write.
+// NewPages returns zeroed pages of a device, accessed by Read and Write.
 func NewPages(layout kvcache.Layout, blocks int) *Pages {
 	return &Pages{at: kvcache.PageMap{Layout: layout, Blocks: blocks}, memory: make([]byte, blocks*layout.PageBytes())}
 }
 
-// NewHostPages is the same in the host's memory: they are reached by View, and Read
-// and Write fail.
+// NewHostPages returns zeroed pages in host memory, accessed by View. Read and Write fail.
 func NewHostPages(layout kvcache.Layout, blocks int) *Pages {
 	p := NewPages(layout, blocks)
 	p.inHost = true
@@ -77,8 +75,8 @@ func (p *Pages) Write(layer int, blocks []kvcache.BlockID, src []byte) error {
 	return p.each(layer, blocks, src, func(slice, buffer []byte) { copy(slice, buffer) })
 }
 
-// Fail makes every Read and Write from now on fail with err, or none if it is nil.
-// Pages in the host's memory are out of its reach as long.
+// Fail makes every later Read and Write fail with err, or succeed again if err is nil.
+// While it is set, View returns nil.
 func (p *Pages) Fail(err error) {
 	if err == nil {
 		p.fault.Store(nil)
@@ -87,8 +85,7 @@ func (p *Pages) Fail(err error) {
 	p.fault.Store(&err)
 }
 
-// Before makes every View, Read and Write from now on call f first, which may block,
-// or nothing if it is nil.
+// Before makes every later View, Read and Write call f first. f may block; nil removes it.
 func (p *Pages) Before(f func()) {
 	if f == nil {
 		p.hook.Store(nil)
@@ -97,7 +94,7 @@ func (p *Pages) Before(f func()) {
 	p.hook.Store(&f)
 }
 
-// begin does what View, Read and Write do first.
+// begin is the common part of View, Read and Write.
 func (p *Pages) begin() error {
 	if hook := p.hook.Load(); hook != nil {
 		(*hook)()
@@ -108,8 +105,7 @@ func (p *Pages) begin() error {
 	return nil
 }
 
-// Fill gives every byte of a block a value that depends on seed, its block, its
-// layer and its place.
+// Fill sets every byte of a block to a value derived from seed, block, layer and position.
 func (p *Pages) Fill(block kvcache.BlockID, seed byte) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -119,7 +115,7 @@ func (p *Pages) Fill(block kvcache.BlockID, seed byte) {
 	}
 }
 
-// Page is a copy of a block, layer after layer.
+// Page returns a copy of a block, layer by layer.
 func (p *Pages) Page(block kvcache.BlockID) []byte {
 	p.mu.Lock()
 	defer p.mu.Unlock()

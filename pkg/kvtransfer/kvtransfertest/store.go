@@ -20,22 +20,22 @@ import (
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 )
 
-// StoreConfig describes a Store. All of it is set.
+// StoreConfig configures a Store. All fields are required.
 type StoreConfig struct {
-	// Peer is as callers know it.
+	// Peer is the store's identity.
 	Peer   storeclient.Peer
 	Layout kvcache.Layout
-	// Blocks is how many it holds, and MaxPuts how many puts it takes at a time.
+	// Blocks is the capacity, MaxPuts the limit of concurrent puts.
 	Blocks, MaxPuts int
-	// Lease is for those who put.
+	// Lease of reservations for puts.
 	Lease time.Duration
-	// Dial connects to receivers of KV.
+	// Dial connects to KV receivers.
 	Dial func(address string) (*grpc.ClientConn, error)
 }
 
-// Store is a KV block store for the tests of those who put blocks and fetch them. It
-// answers as services/kvtransfer, whose tests compare the two, but evicts nothing,
-// takes one layout, and puts no bound on fetches. It is safe for concurrent use.
+// Store is a KV block store for tests of its clients. It answers like services/kvtransfer,
+// whose tests compare the two, but never evicts, accepts one layout, and does not limit
+// fetches. It is safe for concurrent use.
 type Store struct {
 	kvtransferv1.UnimplementedBlockStoreServer
 	cfg      StoreConfig
@@ -45,10 +45,10 @@ type Store struct {
 	mu       sync.Mutex
 	held     map[kvcache.Hash]kvcache.BlockID
 	arriving map[kvcache.Hash]bool
-	next     kvcache.BlockID // the first page that was never used
+	next     kvcache.BlockID // first page never used
 }
 
-// NewStore is an empty store. It starts nothing: Register it, and Run it.
+// NewStore returns an empty store. It starts nothing: call Register and Run.
 func NewStore(cfg StoreConfig) (*Store, error) {
 	s := &Store{cfg: cfg, held: map[kvcache.Hash]kvcache.BlockID{}, arriving: map[kvcache.Hash]bool{}}
 	pages := NewPages(cfg.Layout, cfg.Blocks)
@@ -69,16 +69,16 @@ func (s *Store) Register(registrar grpc.ServiceRegistrar) {
 	s.receiver.Register(registrar)
 }
 
-// Run takes and gives blocks until ctx ends.
+// Run serves the receiver until ctx ends.
 func (s *Store) Run(ctx context.Context) error {
 	err := s.receiver.Run(ctx)
 	closed, cancel := context.WithCancel(context.Background())
 	cancel()
-	_ = s.sender.Close(closed) // it says that sessions were cut
+	_ = s.sender.Close(closed) // it only reports cut sessions
 	return err
 }
 
-// Hashes are those of the blocks that can be fetched.
+// Hashes returns the hashes of the stored blocks.
 func (s *Store) Hashes() []kvcache.Hash {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -130,7 +130,7 @@ func (s *Store) Offer(ctx context.Context, request *kvtransferv1.OfferRequest) (
 	return &kvtransferv1.OfferResponse{Ticket: ticket}, nil
 }
 
-// end is that of a put, which brought blocks or nothing.
+// end finishes a put. hashes is empty if it failed.
 func (s *Store) end(hashes []kvcache.Hash, blocks []kvcache.BlockID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -173,7 +173,7 @@ func (s *Store) hashes(prefix *kvtransferv1.Prefix) []kvcache.Hash {
 	return kvcache.BlockHashes(kvcache.RootHash(l.ModelDigest, l.ArithmeticClass, prefix.GetSalt()), tokens, l.BlockTokens)
 }
 
-// find is where the leading blocks are that are held. s.mu is held.
+// find returns the pages of the leading blocks that are stored. Requires s.mu.
 func (s *Store) find(hashes []kvcache.Hash) (blocks []kvcache.BlockID) {
 	for _, hash := range hashes {
 		block, held := s.held[hash]

@@ -8,7 +8,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/wire"
 )
 
-// What comes with every chunk allocates nothing: its check, its copy, and its grant.
+// The steps of every chunk do not allocate: check, copy and grant.
 func TestChunksAllocateNothing(t *testing.T) {
 	const layers = 2000
 	c := receiver.New(receiver.Config{

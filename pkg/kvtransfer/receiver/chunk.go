@@ -7,9 +7,9 @@ import (
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 )
 
-// check turns a chunk into its stream's write, or says what is wrong with it:
-// detail is empty if and only if nothing is. A number of the sender is used only
-// after it was found to lie in the reservation.
+// check converts a chunk to its stream's write. If the chunk is invalid, it returns why,
+// and detail is not empty. The sender's numbers are used only after they were found to lie
+// within the reservation.
 func (c *Core) check(t *transfer, s *stream, m *wire.Chunk) (reason kvtransferv1.FailReason, detail string) {
 	const (
 		protocol   = kvtransferv1.FailReason_FAIL_REASON_PROTOCOL
@@ -56,8 +56,8 @@ func (c *Core) check(t *transfer, s *stream, m *wire.Chunk) (reason kvtransferv1
 	return 0, ""
 }
 
-// written books the end of a copy and lets its transfer go on. What the sender had to
-// say may have waited behind the copy: it was not silent.
+// written processes the end of a copy. It counts as a sign of life, since the sender's
+// messages may have waited behind the copy.
 func (c *Core) written(ev Written) {
 	if s := c.streams[ev.Stream]; s != nil {
 		c.landed(s, ev.Bytes)

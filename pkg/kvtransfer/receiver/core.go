@@ -12,39 +12,39 @@ import (
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 )
 
-// Config is what a core has to know. All of it is set, but where it says so.
+// Config configures a core. Fields not marked optional are required.
 type Config struct {
-	// WorkerID and Epoch name this receiver.
+	// WorkerID and Epoch identify this receiver.
 	WorkerID string
 	Epoch    uint64
 	// LayoutDigest, Layers and SliceBytes describe the pages.
 	LayoutDigest       uint64
 	Layers, SliceBytes int
-	// Encoding is what tickets ask for, and EncodedBytes the size of one slice in it.
-	// The native one always serves: zero, there is no other.
+	// Encoding is the encoding that tickets ask for, EncodedBytes its bytes per slice.
+	// Optional: zero allows native only. Native is always allowed.
 	Encoding     kvtransferv1.Encoding
 	EncodedBytes int
-	// Lends: tickets name a memory, so that senders in it may lend their slices.
+	// Lends lets tickets name a memory, so that senders in it may lend slices.
 	Lends bool
 	// Lease is how long a sender may be silent.
 	Lease time.Duration
-	// CreditBytes is the payload that may be on its way on one stream.
+	// CreditBytes is the payload that may be in flight on one stream.
 	CreditBytes int
 	// MaxChunkBytes is the largest payload of one chunk.
 	MaxChunkBytes int
 	// MaxReservations and MaxStreams bound the tables.
 	MaxReservations, MaxStreams int
-	// Observe, if set, is told of every step of the table.
+	// Observe, if set, is called with every transition.
 	Observe func(Transition)
 }
 
 // Core is the state machine. It is not safe for concurrent use.
 type Core struct {
 	cfg       Config
-	table     [states][kinds]cell
+	table     cells
 	transfers map[uint64]*transfer
 	streams   map[StreamID]*stream
-	sessions  map[uint64]*session // those with a number
+	sessions  map[uint64]*session // by id, if not 0
 	deadlines *deadline.Queue[timer]
 	closed    bool
 	totals    Totals
@@ -53,14 +53,14 @@ type Core struct {
 	out []Action
 }
 
-// timer names a deadline: that of a transfer, or that of a stream's session to be
-// complete.
+// timer identifies a deadline: a transfer's, or that of a stream waiting for its session to
+// be complete.
 type timer struct {
 	transfer uint64
 	stream   StreamID
 }
 
-// transfer is one reservation until nothing of it can land.
+// transfer is a reservation, kept until nothing of it can be written.
 type transfer struct {
 	id, secret uint64
 	requestID  string
@@ -68,20 +68,20 @@ type transfer struct {
 	held       int
 	state      state
 
-	session    *session // nil before open, and once the session is gone
+	session    *session // nil before Open, and once the session is gone
 	lanes      []lane   // by stripe
-	commits    int      // lanes that are committed
-	aborts     int      // lanes that are aborted
+	commits    int      // lanes with Commit
+	aborts     int      // lanes with Abort
 	encoding   kvtransferv1.Encoding
-	sliceBytes int // of one slice in a payload
+	sliceBytes int // bytes of one slice in a payload
 	seen       *coverage.Set
 	writing    int
-	withdrawn  bool // the sender took slices back, and so cannot commit
+	withdrawn  bool // the sender recalled slices, so it cannot commit
 	bytes      uint64
 	sampled    []int32
 }
 
-// lane is what of a transfer came over one stripe.
+// lane is the part of a transfer on one stripe.
 type lane struct {
 	sequence           uint32
 	committed, aborted bool
@@ -89,11 +89,11 @@ type lane struct {
 
 func (t *transfer) lane(in input) *lane { return &t.lanes[in.stream.stripe] }
 
-// New is a core without reservations and streams.
+// New returns a core without reservations and streams.
 func New(cfg Config) *Core {
 	return &Core{
 		cfg:       cfg,
-		table:     table(),
+		table:     shared,
 		transfers: map[uint64]*transfer{},
 		streams:   map[StreamID]*stream{},
 		sessions:  map[uint64]*session{},
@@ -101,8 +101,8 @@ func New(cfg Config) *Core {
 	}
 }
 
-// Handle takes one event and gives what has to be done for it, in order. now
-// does not go back from call to call. The actions are valid until the next call.
+// Handle processes one event and returns the actions for it, in order. now must not go
+// backwards. The actions are valid until the next call.
 func (c *Core) Handle(now time.Time, ev Event) []Action {
 	c.begin(now)
 	switch ev := ev.(type) {
@@ -132,15 +132,14 @@ func (c *Core) Handle(now time.Time, ev Event) []Action {
 	return c.end()
 }
 
-// HandleReceived is Handle for what comes with every chunk, and allocates nothing
-// for one.
+// HandleReceived is Handle for Received. It does not allocate for a chunk.
 func (c *Core) HandleReceived(now time.Time, ev Received) []Action {
 	c.begin(now)
 	c.received(ev)
 	return c.end()
 }
 
-// HandleWritten is Handle for what comes with every chunk, and allocates nothing.
+// HandleWritten is Handle for Written. It does not allocate.
 func (c *Core) HandleWritten(now time.Time, ev Written) []Action {
 	c.begin(now)
 	c.written(ev)
@@ -154,10 +153,10 @@ func (c *Core) end() []Action {
 	return c.out
 }
 
-// Next is when the core wants a Tick; ok is false if it waits for nothing.
+// Next returns when the core wants a Tick; ok is false if it has no deadline.
 func (c *Core) Next() (at time.Time, ok bool) { return c.deadlines.Next() }
 
-// Idle says that there is no reservation and no stream.
+// Idle reports that there are no reservations and no streams.
 func (c *Core) Idle() bool { return len(c.transfers) == 0 && len(c.streams) == 0 }
 
 func (c *Core) emit(a Action) { c.out = append(c.out, a) }
@@ -203,12 +202,12 @@ func (c *Core) shutdown() {
 	}
 }
 
-// lease gives the transfer a lease from now on.
+// lease restarts the transfer's lease.
 func (c *Core) lease(t *transfer) {
 	c.deadlines.Set(timer{transfer: t.id}, c.now.Add(c.cfg.Lease))
 }
 
-// forget takes a transfer out of the tables.
+// forget removes a transfer from the tables.
 func (c *Core) forget(t *transfer) {
 	t.state = gone
 	delete(c.transfers, t.id)
@@ -218,8 +217,7 @@ func (c *Core) forget(t *transfer) {
 	}
 }
 
-// byID sorts: the actions of one event have one order, so that a simulation can be run
-// again.
+// byID sorts transfers, so that an event's actions come in a reproducible order.
 func byID(m map[uint64]*transfer) []*transfer {
 	return slices.SortedFunc(maps.Values(m), func(a, b *transfer) int { return cmp.Compare(a.id, b.id) })
 }

@@ -30,7 +30,7 @@ func newCore() *receiver.Core {
 	})
 }
 
-// blocks of the reservation of transfer 1, of which the first is held.
+// blocks of the reservation of transfer 1. The first is held.
 func blocks() []kvcache.BlockID { return []kvcache.BlockID{10, 11, 12, 13, 14, 15} }
 
 func hello(version uint32) *kvtransferv1.SenderMessage {
@@ -57,7 +57,7 @@ func commit(chunks uint32, commitEpoch uint64, tokens ...uint32) *kvtransferv1.S
 	return &kvtransferv1.SenderMessage{Message: &kvtransferv1.SenderMessage_Commit{Commit: m}}
 }
 
-// received is a message as a stream's reader gives it.
+// received wraps a message like a stream's reader.
 func received(stream receiver.StreamID, m *kvtransferv1.SenderMessage) receiver.Received {
 	chunk := m.GetChunk()
 	if chunk == nil {
@@ -75,7 +75,7 @@ func abort() *kvtransferv1.SenderMessage {
 		Abort: &kvtransferv1.Abort{TransferId: transferID, Reason: kvtransferv1.AbortReason_ABORT_REASON_CANCELLED}}}
 }
 
-// opened is a core with one reservation and one stream that has opened it.
+// opened returns a core with one reservation, opened by one stream.
 func opened() *receiver.Core {
 	c := newCore()
 	handle(c, start, receiver.Reserve{ID: transferID, Secret: secret, Blocks: blocks(), Held: 1})
@@ -85,7 +85,7 @@ func opened() *receiver.Core {
 	return c
 }
 
-// handle gives one event. What the core gives is kept beyond its next call.
+// handle gives the core one event and returns a copy of the actions.
 func handle(c *receiver.Core, now time.Time, ev receiver.Event) []receiver.Action {
 	actions := slices.Clone(c.Handle(now, ev))
 	for i, a := range actions {
@@ -102,7 +102,7 @@ func handle(c *receiver.Core, now time.Time, ev receiver.Event) []receiver.Actio
 	return actions
 }
 
-// feed gives messages, ends every copy at once, and gives all actions.
+// feed gives the core messages, ends every copy at once, and returns all actions.
 func feed(c *receiver.Core, messages ...*kvtransferv1.SenderMessage) []receiver.Action {
 	var all []receiver.Action
 	for _, m := range messages {
@@ -184,7 +184,7 @@ func TestWrongSenders(t *testing.T) {
 	}
 }
 
-// everything is all slices of the reservation, in four chunks.
+// everything returns all slices of the reservation in four chunks.
 func everything() []*kvtransferv1.SenderMessage {
 	return []*kvtransferv1.SenderMessage{
 		chunk(0, 0, 12, 1, 1, 3, 2), chunk(1, 1, 16, 1, 4), chunk(2, 0, 8, 2, 1, 5, 1), chunk(3, 1, 4, 5, 1),
@@ -210,8 +210,7 @@ func TestRightSender(t *testing.T) {
 	}
 }
 
-// Credit is a promise of the receiver's memory, and one that uses more of it is
-// cut off, whoever the bytes are for.
+// A sender that exceeds its credit is cut off, whichever transfer the bytes are for.
 func TestCreditIsOverAllCopies(t *testing.T) {
 	c := opened()
 	for i := range 5 {
@@ -257,8 +256,8 @@ func TestStreamsAreBounded(t *testing.T) {
 	}
 }
 
-// FuzzMessages gives a core whatever a sender could send. It must not panic, and
-// not write outside of the reservation, nor a slice twice, nor after Drained.
+// FuzzMessages feeds a core arbitrary messages. It must not panic, nor write outside the
+// reservation, a slice twice, or after Drained.
 func FuzzMessages(f *testing.F) {
 	encode := func(messages ...*kvtransferv1.SenderMessage) []byte {
 		var all []byte

@@ -6,56 +6,54 @@ import (
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 )
 
-// StreamID names a stream of this receiver. The driver draws it; it is never
-// used twice.
+// StreamID identifies a stream. The driver chooses it and never reuses it.
 type StreamID uint64
 
-// Event is what happened.
+// Event is an input of the core.
 type Event interface{ event() }
 
 type (
-	// Reserve makes a reservation. It is answered by Rejected or, in silence, done.
+	// Reserve creates a reservation. On failure the core answers with Rejected.
 	Reserve struct {
-		// ID and Secret are the ticket's, drawn by the driver; ID is never used twice.
+		// ID and Secret go into the ticket. The driver draws them and never reuses an ID.
 		ID, Secret uint64
-		// RequestID is for people.
+		// RequestID is for logs.
 		RequestID string
-		// Blocks are those that the sender counts, in the order of the sequence. The
-		// core keeps the slice and does not change it.
+		// Blocks of the sequence, in order. The core keeps the slice and does not change
+		// it.
 		Blocks []kvcache.BlockID
-		// Held is the number of leading blocks that must not be sent.
+		// Held is the number of leading blocks that are not sent.
 		Held int
 	}
 	// Cancel ends a reservation for its owner. Unknown ids are ignored.
 	Cancel struct{ ID uint64 }
-	// StreamOpened says that a sender joined.
+	// StreamOpened reports a new stream.
 	StreamOpened struct{ Stream StreamID }
-	// Received is a message that was read from a stream. Messages of one stream
-	// come in the order in which they were read.
+	// Received is a message read from a stream. Messages of one stream must be in order.
 	Received struct {
 		Stream StreamID
-		// Message is anything but a chunk. Nil: it is Chunk, which the core does not keep.
+		// Message is any message but a chunk. If nil, Chunk is set, which the core does not
+		// keep.
 		Message *kvtransferv1.SenderMessage
 		Chunk   *wire.Chunk
 	}
-	// Written answers Write: the copy has ended, however it did.
+	// Written answers Write: the copy has ended, in success or failure.
 	Written struct {
 		Stream StreamID
 		ID     uint64
-		// Bytes is the size of the payload.
-		Bytes int
-		// Outcome says how it ended.
+		// Bytes of payload.
+		Bytes   int
 		Outcome Outcome
-		// Detail is for people, where the outcome is not Landed.
+		// Detail is a human-readable error, unless Outcome is Landed.
 		Detail string
 	}
-	// StreamClosed says that nothing more will be read from a stream.
+	// StreamClosed reports that nothing more will be read from a stream.
 	StreamClosed struct{ Stream StreamID }
-	// Tick says that the time of Core.Next has come.
+	// Tick reports that the time of Core.Next has come.
 	Tick struct{}
-	// Shutdown ends every transfer and lets none begin.
+	// Shutdown ends every transfer and refuses new ones.
 	Shutdown struct{}
-	// CloseStreams ends every stream: the time for a gentle shutdown is over.
+	// CloseStreams ends every stream, at the end of the grace period of a shutdown.
 	CloseStreams struct{}
 )
 
@@ -72,64 +70,63 @@ func (CloseStreams) event() {}
 // Outcome is how a Write ended.
 type Outcome int
 
-// The outcomes of a Write.
+// Outcomes of a Write.
 const (
-	// Landed: the payload is in its pages.
+	// Landed: the payload is in the pages.
 	Landed Outcome = iota
-	// Corrupt: the chunk is not what its checksum says.
+	// Corrupt: the checksum does not match.
 	Corrupt
-	// Undecodable: the payload is nothing in its encoding.
+	// Undecodable: the payload is invalid in its encoding.
 	Undecodable
-	// Unwritable: the pages did not take it.
+	// Unwritable: the pages could not be written.
 	Unwritable
-	// Withdrawn: what was lent is not any more, since the sender gives the transfer up and
-	// its Abort is on the way, or never was.
+	// Withdrawn: the loan was recalled because the sender is giving up the transfer (its
+	// Abort follows), or never existed.
 	Withdrawn
 )
 
-// Action is what the driver has to do, in the order given.
+// Action is something for the driver to do, in the order given.
 type Action interface{ action() }
 
 type (
 	// Rejected answers Reserve: nothing was reserved.
 	Rejected struct {
-		// Closed: the receiver shuts down. Otherwise it is full.
+		// Closed: the receiver is shutting down. Otherwise it is full.
 		Closed bool
 	}
-	// Send gives a message to a stream.
+	// Send puts a message on a stream.
 	Send struct {
 		Stream  StreamID
 		Message *kvtransferv1.ReceiverMessage
 	}
-	// Write asks to check the chunk that was received and to copy its payload into
-	// pages. Written answers it. Until then the blocks are not free. Neither it nor
-	// its Blocks are valid after the next message of the stream.
+	// Write asks the driver to verify the received chunk and copy its payload into pages,
+	// and to answer with Written. Until then the blocks are not free. Write and its Blocks
+	// are valid until the next message of the stream.
 	Write struct {
 		Stream StreamID
 		ID     uint64
 		Layer  int
 		Blocks []kvcache.BlockID
-		// Encoding is how the payload is written.
+		// Encoding of the payload.
 		Encoding kvtransferv1.Encoding
-		// Bytes is the size of the payload.
+		// Bytes of payload.
 		Bytes int
 	}
-	// Grant adds to the credit of a stream's sender. It is not valid after the next
-	// call of the core.
+	// Grant adds credit for a stream's sender. It is valid until the next call of the core.
 	Grant struct {
 		Stream StreamID
 		Bytes  int
 	}
-	// Committed tells the owner that everything is in its pages.
+	// Committed tells the owner that the KV is complete.
 	Committed struct {
 		ID uint64
-		// Sender is the worker id that its SenderHello says.
+		// Sender is the sender's worker id.
 		Sender string
-		// Sampled are the tokens that the sender sampled, in order.
+		// Sampled is the tokens that the sender sampled, in order.
 		Sampled []int32
-		// Bytes is the payload that was moved.
+		// Bytes of payload moved.
 		Bytes uint64
-		// Approximate: the pages hold nearly what the sender's did.
+		// Approximate is set if the encoding was lossy.
 		Approximate bool
 	}
 	// Failed tells the owner that this side ended the transfer.
@@ -143,12 +140,12 @@ type (
 		ID     uint64
 		Reason kvtransferv1.AbortReason
 	}
-	// Broken tells the owner that a stream of its session ended under the transfer.
+	// Broken tells the owner that a stream of the session ended during the transfer.
 	Broken struct{ ID uint64 }
-	// Drained tells the owner that nothing will land any more. It follows Failed,
-	// Aborted, Broken or the owner's own Cancel.
+	// Drained tells the owner that nothing can be written any more. It follows Failed,
+	// Aborted, Broken or the owner's Cancel.
 	Drained struct{ ID uint64 }
-	// CloseStream asks the driver to end a stream and to answer with StreamClosed.
+	// CloseStream asks the driver to end a stream and then to send StreamClosed.
 	CloseStream struct {
 		Stream StreamID
 		Cause  Cause
@@ -167,26 +164,26 @@ func (Broken) action()      {}
 func (Drained) action()     {}
 func (CloseStream) action() {}
 
-// Cause says why the receiver ends a stream.
+// Cause is why the receiver ends a stream.
 type Cause int
 
-// The causes.
+// Causes.
 const (
-	// Breach: the sender broke the protocol.
+	// Breach: the sender violated the protocol.
 	Breach Cause = iota
-	// Silence: the sender did not say what it had to within the lease.
+	// Silence: an expected message did not come within the lease.
 	Silence
-	// Closing: the receiver shuts down.
+	// Closing: the receiver is shutting down.
 	Closing
 	// Full: there are too many streams.
 	Full
-	// Version: no version of the protocol is spoken by both.
+	// Version: the two sides have no protocol version in common.
 	Version
-	// SessionOver: another stream of the session has ended.
+	// SessionOver: another stream of the session ended.
 	SessionOver
 )
 
-// reason is what transfers on a stream that ends for this cause fail with.
+// reason is the FailReason of transfers on a stream that ends for this cause.
 func (c Cause) reason() kvtransferv1.FailReason {
 	switch c {
 	case Silence:

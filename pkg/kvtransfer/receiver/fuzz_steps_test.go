@@ -12,7 +12,7 @@ import (
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 )
 
-// step does one thing; most are right.
+// step does one thing, mostly a valid one.
 func (s *sessions) step() {
 	switch op := s.d.below(64); {
 	case op == 0 || len(s.streams) == 0:
@@ -41,12 +41,12 @@ func (s *sessions) step() {
 	}
 }
 
-// recent is one of the last reservations.
+// recent returns one of the latest reservations.
 func (s *sessions) recent() uint64 {
 	return uint64(max(len(s.reservations)-s.d.below(fuzzReservations), 1))
 }
 
-// connect opens the streams of a session and greets on them.
+// connect opens the streams of a session and sends their hellos.
 func (s *sessions) connect() {
 	s.lastSession++
 	session, stripes := s.lastSession, 1+s.d.below(fuzzStripes)
@@ -67,7 +67,7 @@ func (s *sessions) greet(f *fuzzStream, stripes int, version uint32) {
 		Version: version, LayoutDigest: s.d.mostly(layout, 1), Session: f.session, Stripe: uint32(f.stripe), Stripes: uint32(stripes)}}})
 }
 
-// stripeOf is a stream of a session, or nil.
+// stripeOf returns a stream of a session, or nil.
 func (s *sessions) stripeOf(session uint64, stripe int) *fuzzStream {
 	i := slices.IndexFunc(s.streams, func(f *fuzzStream) bool { return f.session == session && f.stripe == stripe })
 	if i < 0 {
@@ -91,7 +91,7 @@ func (s *sessions) open(f *fuzzStream, id uint64, encoding int) {
 		TransferId: id, Epoch: s.d.mostly(epoch, 1), Secret: s.d.mostly(secret, 1), LayoutDigest: s.d.mostly(layout, 1), Encoding: s.opening}}})
 }
 
-// goOn says over a stripe what comes next of a transfer.
+// goOn sends the next message of a transfer on a stripe.
 func (s *sessions) goOn(f *fuzzStream, id uint64, op int) {
 	r := s.reservations[id-1]
 	switch {
@@ -113,7 +113,7 @@ func (s *sessions) goOn(f *fuzzStream, id uint64, op int) {
 	}
 }
 
-// chunk is of slices that were not sent, but for some.
+// chunk returns a chunk, mostly of slices not sent before.
 func (s *sessions) chunk(f *fuzzStream, id uint64) *kvtransferv1.SenderMessage {
 	r := s.reservations[id-1]
 	layer := s.d.below(fuzzLayers)
@@ -138,7 +138,7 @@ func (s *sessions) chunk(f *fuzzStream, id uint64) *kvtransferv1.SenderMessage {
 	return m
 }
 
-// wrong says what no sender says at that time.
+// wrong sends a message that is invalid at this time.
 func (s *sessions) wrong(f *fuzzStream, id uint64) {
 	switch s.d.below(6) {
 	case 0:
@@ -158,8 +158,7 @@ func (s *sessions) wrong(f *fuzzStream, id uint64) {
 	}
 }
 
-// garbage is bytes off the network, as the codec takes them. What it does not take
-// ends the stream.
+// garbage sends random bytes through the codec. If it rejects them, the stream ends.
 func (s *sessions) garbage(f *fuzzStream) {
 	n := min(s.d.byte(), len(s.d.data))
 	in := new(wire.Inbound)
@@ -179,7 +178,7 @@ func (s *sessions) garbage(f *fuzzStream) {
 	}
 }
 
-// other is what does not come over a stream.
+// other does what does not come over a stream.
 func (s *sessions) other(op int) {
 	switch {
 	case op == 58:

@@ -13,15 +13,15 @@ import (
 
 const (
 	fuzzLayers       = 2
-	fuzzBlocks       = 4 // of a reservation, the first held
+	fuzzBlocks       = 4 // per reservation; the first is held
 	fuzzCredit       = 64
 	fuzzEncodedBytes = 3
 	fuzzReservations = 3
 	fuzzStreams      = 5
-	fuzzStripes      = 3 // of a session, at most
+	fuzzStripes      = 3 // maximum per session
 )
 
-// dice is bytes that choose. At their end it shows zero.
+// dice reads random choices from bytes, zeros at their end.
 type dice struct{ data []byte }
 
 func (d *dice) byte() int {
@@ -36,7 +36,7 @@ func (d *dice) byte() int {
 // below is a number under n.
 func (d *dice) below(n int) int { return d.byte() % n }
 
-// mostly is right, but for one time in 32.
+// mostly returns right, and wrong one time in 32.
 func (d *dice) mostly(right, wrong uint64) uint64 {
 	if d.byte()%32 == 31 {
 		return wrong
@@ -44,28 +44,28 @@ func (d *dice) mostly(right, wrong uint64) uint64 {
 	return right
 }
 
-// fuzzStream is a stream as its reader knows it.
+// fuzzStream is a stream as seen by its reader.
 type fuzzStream struct {
 	id      receiver.StreamID
 	session uint64
 	stripe  int
-	pending *receiver.Write // the copy that the last message asked for
+	pending *receiver.Write // the copy requested by the last message
 	closing bool
 }
 
-// fuzzReservation is a reservation as its owner knows it.
+// fuzzReservation is a reservation as seen by its owner.
 type fuzzReservation struct {
 	blocks               []kvcache.BlockID
-	seen                 map[[2]int]bool // slices that were written
-	session              uint64          // that it was accepted for
+	seen                 map[[2]int]bool // slices written
+	session              uint64          // that opened it
 	encoding             kvtransferv1.Encoding
-	sequence             map[int]uint32 // by stripe: chunks that were taken
+	sequence             map[int]uint32 // by stripe: chunks accepted
 	committed, aborted   [fuzzStripes]bool
 	ends, over, landings int
 	cancelled            bool
 }
 
-// sessions is a core, with senders that are fuzzed.
+// sessions is a core with fuzzed senders.
 type sessions struct {
 	t            *testing.T
 	d            *dice
@@ -75,8 +75,8 @@ type sessions struct {
 	lastStream   receiver.StreamID
 	lastSession  uint64
 	reservations []*fuzzReservation    // by id, from 1
-	opening      kvtransferv1.Encoding // of the last Open
-	asking       *fuzzStream           // that the last message came over
+	opening      kvtransferv1.Encoding // of the latest Open
+	asking       *fuzzStream           // source of the last message
 }
 
 func (s *sessions) reservation(id uint64) *fuzzReservation {
@@ -140,7 +140,7 @@ func (s *sessions) handle(ev receiver.Event) {
 	}
 }
 
-// end books what an owner is told: once, and not after its own cancel.
+// end checks that an owner's callback comes once, and not after its own cancel.
 func (s *sessions) end(id uint64) *fuzzReservation {
 	r := s.reservation(id)
 	if r.ends++; r.ends > 1 || r.cancelled || r.over > 0 {
@@ -149,7 +149,7 @@ func (s *sessions) end(id uint64) *fuzzReservation {
 	return r
 }
 
-// copies are those under way into a reservation.
+// copies counts the copies in progress into a reservation.
 func (s *sessions) copies(id uint64) (n int) {
 	for _, f := range s.streams {
 		if f.pending != nil && f.pending.ID == id {
@@ -180,7 +180,7 @@ func (s *sessions) write(w *receiver.Write) {
 	f.pending = w
 }
 
-// finish ends the copy that a stream waits for.
+// finish ends a stream's pending copy.
 func (s *sessions) finish(f *fuzzStream, outcome receiver.Outcome) {
 	w := f.pending
 	if w == nil {
@@ -199,16 +199,16 @@ func (s *sessions) closed(f *fuzzStream) {
 	s.handle(receiver.StreamClosed{Stream: f.id})
 }
 
-// receive gives a message of a stream, once the copy of the one before has ended.
+// receive handles a message of a stream after its previous copy has ended.
 func (s *sessions) receive(f *fuzzStream, m *kvtransferv1.SenderMessage) {
 	s.finish(f, receiver.Landed)
 	s.asking = f
 	s.handle(received(f.id, m))
 }
 
-// FuzzSessions lets several senders do anything, over streams that end at any time
-// and with copies that take their time. No byte lands outside of a reservation,
-// twice, or after its end; every reservation ends once; nothing is left.
+// FuzzSessions runs several fuzzed senders whose streams end at any time, with slow copies.
+// No byte is written outside a reservation, twice, or after its end; every reservation ends
+// once; nothing is left.
 func FuzzSessions(f *testing.F) {
 	for seed := range uint64(200) {
 		random := rand.New(rand.NewPCG(seed, 0))

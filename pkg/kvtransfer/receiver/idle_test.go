@@ -8,7 +8,7 @@ import (
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 )
 
-// cut is the stream that actions close because there are too many; 0: none.
+// cut returns the stream closed because there are too many, or 0.
 func cut(actions []receiver.Action) receiver.StreamID {
 	for _, a := range actions {
 		if c, is := a.(receiver.CloseStream); is && c.Cause == receiver.Full {
@@ -18,10 +18,10 @@ func cut(actions []receiver.Action) receiver.StreamID {
 	return 0
 }
 
-// Senders that greet and then say nothing do not shut others out: the one that is idle
-// for longest gives way. One with a transfer does not.
+// Idle sessions do not shut others out: the one idle for longest is closed, but none with a
+// transfer.
 func TestIdleSessionsGiveWay(t *testing.T) {
-	c := opened() // stream 1, with a transfer, of 2 at most
+	c := opened() // stream 1, with a transfer; the limit is 2
 	greet := func(at time.Time, id receiver.StreamID) receiver.StreamID {
 		t.Helper()
 		closed := cut(handle(c, at, receiver.StreamOpened{Stream: id}))
@@ -33,7 +33,7 @@ func TestIdleSessionsGiveWay(t *testing.T) {
 	}
 	for _, step := range []struct {
 		opens, closes receiver.StreamID
-	}{{2, 0}, {3, 2}, {4, 3}, {5, 5}} { // at 5, two that close have not ended: no more than that
+	}{{2, 0}, {3, 2}, {4, 3}, {5, 5}} { // at 5: two streams are still closing, so no more may come
 		if got := greet(start, step.opens); got != step.closes {
 			t.Fatalf("when stream %d comes, stream %d is closed, not %d", step.opens, got, step.closes)
 		}

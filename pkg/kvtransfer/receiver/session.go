@@ -7,47 +7,47 @@ import (
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 )
 
-// version is the only version of the protocol that this side speaks.
-const version = 2
+// ProtocolVersion is the only supported protocol version.
+const ProtocolVersion = 2
 
-// MaxStripes is the most streams that one session may have.
+// MaxStripes is the maximum number of streams per session.
 const MaxStripes = 8
 
 type phase int
 
 const (
-	// awaitsHello: SenderHello is awaited; of a session, that of some of its streams.
+	// awaitsHello: SenderHello is missing, on some streams of the session.
 	awaitsHello phase = iota
-	// ready: all have come.
+	// ready: all have arrived.
 	ready
-	// closing: CloseStream was asked for. What still arrives is dropped.
+	// closing: CloseStream was emitted. Later messages are dropped.
 	closing
 )
 
-// stream is one of a sender's streams.
+// stream is one stream of a sender.
 type stream struct {
 	id      StreamID
 	phase   phase
 	session *session // nil before SenderHello
 	stripe  int
-	// outstanding is the payload that the sender has used of its credit, and
-	// landed the part of it that could be granted again.
+	// outstanding is the payload charged to the sender's credit; landed is the part of it
+	// that can be granted again.
 	outstanding, landed int
-	write               Write // the one that was asked for last
-	grant               Grant // the one that was emitted last
+	write               Write // last one emitted
+	grant               Grant // last one emitted
 }
 
-// session is the streams of one sender process.
+// session is the streams of one sender.
 type session struct {
-	id            uint64 // 0: it is not in the table
+	id            uint64 // 0: not in the table
 	sender        string
 	epoch, layout uint64
 	phase         phase
-	streams       []*stream // by stripe; nil: its SenderHello has not come
-	joined        int       // streams whose SenderHello came
-	left          int       // of those that joined, streams that have not ended
-	heard         time.Time // when a message came or a copy ended last, on any of its streams
-	writing       int       // copies under way
+	streams       []*stream // by stripe; nil until its SenderHello
+	joined        int       // streams that sent SenderHello
+	left          int       // joined streams that have not ended
+	heard         time.Time // when a message last arrived or a copy last ended, on any stream
+	writing       int       // copies in progress
 	transfers     map[uint64]*transfer
 }
 
@@ -67,10 +67,10 @@ func (c *Core) openStream(id StreamID) {
 	}
 }
 
-// admitStream says whether one more stream may come. If all places are taken, the session
-// that was idle for longest gives its own up: senders keep sessions that they do not
-// need, and nobody shuts others out by that. What is closing counts until it has ended,
-// so that there are never more than twice as many streams.
+// admitStream reports whether another stream may join. If the table is full, it closes the
+// session idle for longest: senders keep idle sessions, and those must not shut others out.
+// Closing streams count until they have ended, so that there are never more than twice
+// MaxStreams.
 func (c *Core) admitStream() bool {
 	if len(c.streams) < c.cfg.MaxStreams {
 		return true
@@ -99,12 +99,11 @@ func (c *Core) admitStream() bool {
 	return true
 }
 
-// join gives a stream its place in its session, a new one if it is the first.
-// One that does not fit is ended alone: it cannot harm a session that it is not
-// part of.
+// join adds a stream to its session, or to a new one. A stream that does not fit is closed
+// alone and cannot harm the session.
 func (c *Core) join(s *stream, hello *kvtransferv1.SenderHello) {
-	if hello.GetVersion() < version {
-		c.closeStream(s, Version, fmt.Sprintf("the sender speaks protocol versions up to %d, but this side speaks version %d", hello.GetVersion(), version))
+	if hello.GetVersion() < ProtocolVersion {
+		c.closeStream(s, Version, fmt.Sprintf("the sender speaks protocol versions up to %d, but this side speaks version %d", hello.GetVersion(), ProtocolVersion))
 		return
 	}
 	if of := c.sessions[hello.GetSession()]; of != nil && of.phase == closing {
@@ -130,14 +129,14 @@ func (c *Core) join(s *stream, hello *kvtransferv1.SenderHello) {
 	c.send(s, &kvtransferv1.ReceiverMessage{Message: &kvtransferv1.ReceiverMessage_Hello{Hello: &kvtransferv1.ReceiverHello{
 		Receiver:      c.cfg.WorkerID,
 		Epoch:         c.cfg.Epoch,
-		Version:       version,
+		Version:       ProtocolVersion,
 		CreditBytes:   uint64(c.cfg.CreditBytes),
 		MaxChunkBytes: uint32(c.cfg.MaxChunkBytes),
 		LayoutDigest:  c.cfg.LayoutDigest,
 	}}})
 }
 
-// sessionOf finds or makes the session of a SenderHello, or says why it has none.
+// sessionOf finds or creates the session of a SenderHello. misfit says why it cannot.
 func (c *Core) sessionOf(hello *kvtransferv1.SenderHello) (_ *session, misfit string) {
 	id, stripe, stripes := hello.GetSession(), hello.GetStripe(), max(hello.GetStripes(), 1)
 	switch {
@@ -168,7 +167,7 @@ func (c *Core) sessionOf(hello *kvtransferv1.SenderHello) (_ *session, misfit st
 	return of, ""
 }
 
-// closeStream asks for the end of a stream, and so of its session.
+// closeStream ends a stream and thereby its session.
 func (c *Core) closeStream(s *stream, cause Cause, detail string) {
 	if s.session != nil {
 		c.closeSession(s.session, cause, detail)
@@ -177,8 +176,8 @@ func (c *Core) closeStream(s *stream, cause Cause, detail string) {
 	c.shut(s, cause, detail)
 }
 
-// closeSession asks for the end of all streams of a session and ends its transfers
-// for their owners. Their blocks stay in quarantine until all have ended.
+// closeSession ends all streams of a session and fails its transfers for their owners.
+// Their blocks stay in quarantine until all streams have ended.
 func (c *Core) closeSession(of *session, cause Cause, detail string) {
 	if of.phase == closing {
 		return
@@ -203,8 +202,8 @@ func (c *Core) shut(s *stream, cause Cause, detail string) {
 	c.emit(CloseStream{Stream: s.id, Cause: cause, Detail: detail})
 }
 
-// loseStream: nothing more comes over a stream, so its session is over. When its
-// last stream has ended nothing of it can come any more.
+// loseStream processes the end of a stream, which ends its session. Once the last stream
+// has ended, nothing of the session can arrive.
 func (c *Core) loseStream(id StreamID) {
 	s := c.streams[id]
 	if s == nil {
@@ -240,7 +239,7 @@ func (c *Core) loseStream(id StreamID) {
 	}
 }
 
-// closeUnused ends, in a shutdown, the streams that have nothing left to say.
+// closeUnused ends streams without transfers during a shutdown.
 func (c *Core) closeUnused() {
 	if !c.closed {
 		return

@@ -7,7 +7,7 @@ import (
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 )
 
-// stripe is the greeting of one stream of session 5, which has three.
+// stripe returns the hello of one stream of session 5, which has three.
 func stripe(number uint32, change ...func(*kvtransferv1.SenderHello)) *kvtransferv1.SenderMessage {
 	hello := &kvtransferv1.SenderHello{
 		Sender: "prefill", Epoch: 3, Version: 2, LayoutDigest: layout, Session: 5, Stripe: number, Stripes: 3,
@@ -30,7 +30,7 @@ func join(c *receiver.Core, stream receiver.StreamID, hello *kvtransferv1.Sender
 	return handle(c, start, received(stream, hello))
 }
 
-// closed are the streams that actions close, and why the last of them.
+// closed returns the streams that actions close, and the last cause.
 func closed(actions []receiver.Action) (streams []receiver.StreamID, cause receiver.Cause) {
 	for _, a := range actions {
 		if shut, ok := a.(receiver.CloseStream); ok {
@@ -40,7 +40,7 @@ func closed(actions []receiver.Action) (streams []receiver.StreamID, cause recei
 	return streams, cause
 }
 
-// A stream that does not fit its session is ended, and the session goes on without.
+// A stream that does not fit its session is closed, and the session continues.
 func TestStripesThatDoNotFit(t *testing.T) {
 	for _, test := range []struct {
 		name  string
@@ -76,7 +76,7 @@ func TestStripesThatDoNotFit(t *testing.T) {
 	}
 }
 
-// A session that is not complete within the lease ends, with all its streams.
+// A session that is incomplete after the lease ends with all its streams.
 func TestSessionsThatStayIncomplete(t *testing.T) {
 	c := wideCore()
 	join(c, 1, stripe(0))
@@ -96,8 +96,7 @@ func TestSessionsThatStayIncomplete(t *testing.T) {
 	}
 }
 
-// What has its stripe goes over no other, and nothing before the session is
-// complete.
+// Messages are accepted only on their stripe, and only once the session is complete.
 func TestMessagesHaveTheirStripe(t *testing.T) {
 	renew := &kvtransferv1.SenderMessage{Message: &kvtransferv1.SenderMessage_Renew{Renew: &kvtransferv1.Renew{}}}
 	for _, test := range []struct {
@@ -125,7 +124,7 @@ func TestMessagesHaveTheirStripe(t *testing.T) {
 	}
 }
 
-// striped is a core with one reservation that a session of three streams has opened.
+// striped returns a core with one reservation, opened by a session of three streams.
 func striped() *receiver.Core {
 	c := wideCore()
 	handle(c, start, receiver.Reserve{ID: transferID, Secret: secret, Blocks: blocks(), Held: 1})
@@ -136,8 +135,7 @@ func striped() *receiver.Core {
 	return c
 }
 
-// Neither the sender's end nor that of its connections frees a block before it is the
-// end of all.
+// Blocks are freed only after the end on every stripe, by Abort or by close.
 func TestDrainedWaitsForEveryStripe(t *testing.T) {
 	for _, test := range []struct {
 		name string
@@ -163,7 +161,7 @@ func TestDrainedWaitsForEveryStripe(t *testing.T) {
 	}
 }
 
-// Commit counts on every stripe, each for itself, and tokens only on the first.
+// Each stripe's Commit counts its own chunks. Only the first may carry tokens.
 func TestCommitOverEveryStripe(t *testing.T) {
 	c := striped()
 	feedOver := func(stream receiver.StreamID, m *kvtransferv1.SenderMessage) (committed, failed bool) {

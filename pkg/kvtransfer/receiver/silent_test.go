@@ -7,8 +7,8 @@ import (
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 )
 
-// A sender that says nothing at all for a lease is not waited for a second one; one
-// that merely forgot a transfer is asked to acknowledge its end.
+// A sender silent for a lease gets no second one; a sender that only forgot a transfer is
+// asked to acknowledge its end.
 func TestSilentSessionsAreNotAskedToAcknowledge(t *testing.T) {
 	for _, test := range []struct {
 		name   string

@@ -9,7 +9,7 @@ import (
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 )
 
-// ends says whether actions fail a transfer or close a stream.
+// ends reports whether actions fail a transfer or close a stream.
 func ends(actions []receiver.Action) bool {
 	for _, a := range actions {
 		switch a.(type) {
@@ -20,8 +20,8 @@ func ends(actions []receiver.Action) bool {
 	return false
 }
 
-// A copy may take its time: what the sender had to say may wait behind it, and a new
-// lease begins with its end.
+// A slow copy does not expire the lease, since the sender's messages may wait behind it. A
+// new lease begins when it ends.
 func TestSlowCopies(t *testing.T) {
 	for _, test := range []struct {
 		name  string
@@ -52,8 +52,8 @@ func TestSlowCopies(t *testing.T) {
 	}
 }
 
-// The other transfers of a session wait behind the copy too; the end of one that its
-// sender forgot is not put off by copies, as long as the sender is heard.
+// The session's other transfers are protected by the copy too. A forgotten transfer still
+// expires as long as the sender is heard.
 func TestSlowCopiesOfOthers(t *testing.T) {
 	for _, heard := range []bool{false, true} {
 		c := opened()
@@ -79,7 +79,7 @@ func TestSlowCopiesOfOthers(t *testing.T) {
 	}
 }
 
-// A Renew renews each transfer once at most, however often it names them.
+// A Renew renews each transfer at most once, however often it names it.
 func TestRenewIsBounded(t *testing.T) {
 	renewed := 0
 	c := receiver.New(receiver.Config{

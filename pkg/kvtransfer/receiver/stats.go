@@ -1,28 +1,27 @@
 package receiver
 
-// Stats is a view of the core at one moment, and counts since its start.
+// Stats is a snapshot of the core with counts since its start.
 type Stats struct {
-	// Reserved, Open and Ending count the transfers that nobody came for yet, that
-	// are under way, and that are over but not drained.
+	// Reserved, Open and Ending count the transfers not yet opened, in progress, and ended
+	// but not drained.
 	Reserved, Open, Ending int
-	// QuarantinedBlocks are those of Ending: nobody may have them yet.
+	// QuarantinedBlocks are the blocks of Ending.
 	QuarantinedBlocks int
-	// Streams counts the senders' streams.
+	// Streams is the number of streams.
 	Streams int
-	// Totals are counts since the start.
 	Totals
 }
 
-// Totals count since the core's start.
+// Totals counts since the start of the core.
 type Totals struct {
-	// Committed, Failed (at this side), Aborted (by the sender), Broken (with
-	// their stream) and Cancelled (by their owner) count how transfers ended.
+	// Transfers by outcome: Committed, Failed (by this side), Aborted (by the sender),
+	// Broken (by the end of a stream) and Cancelled (by their owner).
 	Committed, Failed, Aborted, Broken, Cancelled uint64
-	// PayloadBytes counts the bytes that are in their pages.
+	// PayloadBytes counts the payload bytes written to pages.
 	PayloadBytes uint64
 }
 
-// Stats is a view of the core.
+// Stats returns a snapshot.
 func (c *Core) Stats() Stats {
 	s := Stats{Streams: len(c.streams), Totals: c.totals}
 	for _, t := range c.transfers {

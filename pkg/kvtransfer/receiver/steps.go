@@ -9,8 +9,7 @@ import (
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 )
 
-// The steps that the table names. Each leaves the transfer in one of its states
-// or takes it out of the tables.
+// Steps of the table. Each leaves the transfer in one of its states or forgets it.
 
 func (c *Core) accept(t *transfer, in input) {
 	t.state, t.session = open, in.stream.session
@@ -43,8 +42,8 @@ func (c *Core) take(t *transfer, in input) {
 	c.emit(&in.stream.write)
 }
 
-// finish books the Commit of one stripe. The last one ends a transfer that was
-// wholly sent: at once, or after its copies.
+// finish processes the Commit of one stripe. The last one commits a complete transfer,
+// after any copies still running.
 func (c *Core) finish(t *transfer, in input) {
 	reason, detail := c.checkCommit(t, in)
 	if detail != "" {
@@ -72,7 +71,7 @@ func (c *Core) finish(t *transfer, in input) {
 	c.landLast(t, in)
 }
 
-// checkCommit looks at what one stripe's Commit says, and takes its tokens over.
+// checkCommit verifies one stripe's Commit and takes its tokens.
 func (c *Core) checkCommit(t *transfer, in input) (kvtransferv1.FailReason, string) {
 	const protocol = kvtransferv1.FailReason_FAIL_REASON_PROTOCOL
 	m, stripe := in.commit, in.stream.stripe
@@ -108,8 +107,7 @@ func (c *Core) landLast(t *transfer, _ input) {
 	c.forget(t)
 }
 
-// withdraw waits for the sender's Abort, which says why: it was on its way behind what was
-// taken back.
+// withdraw waits for the sender's Abort, which carries the reason and follows the recall.
 func (c *Core) withdraw(t *transfer, in input) {
 	t.withdrawn = true
 	c.renew(t, in)
@@ -119,15 +117,15 @@ func (c *Core) failLate(t *transfer, _ input) {
 	c.fail(t, input{reason: kvtransferv1.FailReason_FAIL_REASON_PROTOCOL, detail: "data came after its commit"})
 }
 
-// held says that this side may be why a transfer's sender is not heard: a copy of the
-// transfer runs, or one of its session behind which everything waits.
+// held reports whether this side may be the reason for the silence: a copy of the transfer
+// is running, or one of its session, behind which messages wait.
 func (c *Core) held(t *transfer) bool {
 	s := t.session
 	return t.writing > 0 || s.writing > 0 && c.now.Sub(s.heard) >= c.cfg.Lease
 }
 
-// expire asks for no acknowledgement where nobody has said anything for a whole
-// lease: a sender that is stuck costs its blocks no second one.
+// expire asks for no acknowledgement if the session was silent for a whole lease: a stuck
+// sender does not get a second one.
 func (c *Core) expire(t *transfer, _ input) {
 	if c.held(t) {
 		c.lease(t)
@@ -140,14 +138,14 @@ func (c *Core) expire(t *transfer, _ input) {
 	}
 }
 
-// fail ends an open transfer at this side.
+// fail ends an open transfer from this side.
 func (c *Core) fail(t *transfer, in input) {
 	c.totals.Failed++
 	c.emit(Failed{ID: t.id, Reason: in.reason, Detail: in.detail})
 	c.quarantine(t, in)
 }
 
-// failSilently is fail where the sender learns it from the end of its streams.
+// failSilently is fail without a message: the sender's streams are ending anyway.
 func (c *Core) failSilently(t *transfer, in input) {
 	c.totals.Failed++
 	c.emit(Failed{ID: t.id, Reason: in.reason, Detail: in.detail})
@@ -155,13 +153,13 @@ func (c *Core) failSilently(t *transfer, in input) {
 	c.awaitEnd(t, in)
 }
 
-// cancel is fail for its own owner, who need not be told.
+// cancel is fail without telling the owner, who asked for it.
 func (c *Core) cancel(t *transfer, _ input) {
 	c.totals.Cancelled++
 	c.quarantine(t, input{reason: kvtransferv1.FailReason_FAIL_REASON_CANCELLED, detail: "the request is over"})
 }
 
-// quarantine asks the sender for its Aborts and gives it one lease for them.
+// quarantine waits one lease for the sender's Aborts.
 func (c *Core) quarantine(t *transfer, in input) {
 	t.state = ending
 	c.lease(t)
@@ -169,8 +167,8 @@ func (c *Core) quarantine(t *transfer, in input) {
 		Failed: &kvtransferv1.Failed{TransferId: t.id, Reason: in.reason, Detail: in.detail}}})
 }
 
-// giveUpSession: the sender ought to have sent its Aborts. No timer may free the
-// blocks, so the streams have to go.
+// giveUpSession closes the session of a sender that did not send its Aborts in time, since
+// no timer may free the blocks.
 func (c *Core) giveUpSession(t *transfer, _ input) {
 	if c.held(t) {
 		c.lease(t)
@@ -179,7 +177,7 @@ func (c *Core) giveUpSession(t *transfer, _ input) {
 	c.closeSession(t.session, Silence, fmt.Sprintf("transfer %#x was not aborted on every stripe within %s", t.id, c.cfg.Lease))
 }
 
-// awaitEnd: the streams are being closed, and that needs no deadline.
+// awaitEnd waits without a deadline, since the streams are already being closed.
 func (c *Core) awaitEnd(t *transfer, _ input) { c.deadlines.Clear(timer{transfer: t.id}) }
 
 func (c *Core) aborted(t *transfer, in input) {
@@ -197,7 +195,7 @@ func (c *Core) broken(t *transfer, in input) {
 	c.awaitEnd(t, in)
 }
 
-// acknowledged books the Abort of one stripe: after the last, no chunk will follow.
+// acknowledged processes the Abort of one stripe. After the last, no chunk can follow.
 func (c *Core) acknowledged(t *transfer, in input) {
 	l := t.lane(in)
 	if l.aborted {
@@ -210,7 +208,7 @@ func (c *Core) acknowledged(t *transfer, in input) {
 	}
 }
 
-// quiet: no chunk will follow.
+// quiet drains the transfer, after any copies still running: no chunk can follow.
 func (c *Core) quiet(t *transfer, in input) {
 	t.state = draining
 	c.deadlines.Clear(timer{transfer: t.id})
@@ -228,14 +226,14 @@ func (c *Core) drainLast(t *transfer, _ input) {
 	c.forget(t)
 }
 
-// drop is for what was on its way when the transfer ended.
+// drop discards messages that were in flight when the transfer ended.
 func (c *Core) drop(t *transfer, in input) {
 	if t.lane(in).aborted {
 		c.breach(t, in)
 	}
 }
 
-// drain ends, for its owner, a reservation that nobody came for.
+// drain ends an unopened reservation for its owner.
 func (c *Core) drain(t *transfer, _ input) {
 	c.totals.Cancelled++
 	c.emit(Drained{ID: t.id})
@@ -249,7 +247,7 @@ func (c *Core) lapse(t *transfer, _ input) {
 	})
 }
 
-// giveUpIdle ends, for this side, a reservation that nobody came for.
+// giveUpIdle ends an unopened reservation for the receiver.
 func (c *Core) giveUpIdle(t *transfer, in input) {
 	c.totals.Failed++
 	c.emit(Failed{ID: t.id, Reason: in.reason, Detail: in.detail})

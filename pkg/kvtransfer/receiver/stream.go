@@ -15,7 +15,7 @@ func (c *Core) receive(s *stream, ev Received) {
 	case isHello:
 		c.join(s, hello.Hello)
 	case s.session.phase == awaitsHello:
-		// One of them may have joined and ended, which the sender did not know.
+		// One of them may have joined and ended without the sender knowing.
 		c.closeStream(s, SessionOver, "a session begins when all of its streams have sent SenderHello; one of them has not, or has ended")
 	case ev.Message == nil && ev.Chunk != nil:
 		s.session.heard = c.now
@@ -50,8 +50,8 @@ func (c *Core) receiveMessage(s *stream, m *kvtransferv1.SenderMessage) {
 	}
 }
 
-// receiveRenew renews each of a session's transfers once at most: a right sender
-// names none twice.
+// receiveRenew renews each transfer of the session at most once: a correct sender names
+// none twice.
 func (c *Core) receiveRenew(s *stream, m *kvtransferv1.Renew) {
 	left := len(s.session.transfers)
 	for _, id := range m.GetTransferIds() {
@@ -65,7 +65,7 @@ func (c *Core) receiveRenew(s *stream, m *kvtransferv1.Renew) {
 	}
 }
 
-// leads says whether a stream is its session's first, and ends it if it is not.
+// leads reports whether a stream is stripe 0, and closes it if it is not.
 func (c *Core) leads(s *stream, what string) bool {
 	if s.stripe != 0 {
 		c.closeStream(s, Breach, what+" must go over the first stripe")
@@ -96,7 +96,8 @@ func (c *Core) receiveOpen(s *stream, m *kvtransferv1.Open) {
 	}
 }
 
-// encoded is the size of one slice in an encoding that a sender may use.
+// encoded returns the bytes of one slice in an encoding; ok is false if senders may not use
+// it.
 func (c *Core) encoded(e kvtransferv1.Encoding) (sliceBytes int, ok bool) {
 	switch {
 	case isNative(e), e == kvtransferv1.Encoding_ENCODING_LENT && c.cfg.Lends:
@@ -108,7 +109,7 @@ func (c *Core) encoded(e kvtransferv1.Encoding) (sliceBytes int, ok bool) {
 	}
 }
 
-// isExact says whether pages hold what the sender's do.
+// isExact reports whether an encoding is lossless.
 func isExact(e kvtransferv1.Encoding) bool {
 	return isNative(e) || e == kvtransferv1.Encoding_ENCODING_LENT
 }
@@ -141,14 +142,14 @@ func (c *Core) receiveAbort(s *stream, m *kvtransferv1.Abort) {
 		c.step(t, onAbort, input{stream: s, abort: m.GetReason()})
 		return
 	}
-	// It crossed Committed or Refuse: here it is over, and nothing will land.
+	// It crossed Committed or Refuse: the transfer is over and nothing will be written.
 	if s.stripe == 0 {
 		c.sendDrained(s, m.GetTransferId())
 	}
 }
 
-// landed gives credit back. Grants are put together while copies are under way:
-// the last of them grants the rest, so that a sender never waits for nothing.
+// landed gives credit back. Grants are combined while copies are in progress; the last copy
+// grants the rest, so that the sender cannot stall.
 func (c *Core) landed(s *stream, size int) {
 	s.landed += size
 	if s.phase == closing || s.landed == 0 {
@@ -169,7 +170,7 @@ func (c *Core) send(s *stream, m *kvtransferv1.ReceiverMessage) {
 	}
 }
 
-// answer sends over the stripe that leads, if the session is not over.
+// answer sends on stripe 0, unless the session is over.
 func (c *Core) answer(of *session, m *kvtransferv1.ReceiverMessage) {
 	if of != nil {
 		c.send(of.lead(), m)

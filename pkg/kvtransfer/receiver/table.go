@@ -1,6 +1,7 @@
 package receiver
 
 import (
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/internal/transitions"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/wire"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 )
@@ -11,42 +12,43 @@ type state int
 const (
 	// reserved: the ticket is issued, and no sender has used it yet.
 	reserved state = iota
-	// open: the receiver accepted. Chunks arrive; some stripes may have committed.
+	// open: accepted. Chunks arrive; some stripes may have committed.
 	open
-	// committing: every stripe has committed and nothing is missing. Copies still run.
+	// committing: every stripe has committed and nothing is missing. Copies are still
+	// running.
 	committing
-	// ending: the transfer is over for its owner. Its blocks are in quarantine until the
-	// receiver has read Abort on every stripe, or every stream of the session has ended.
+	// ending: over for the owner. The blocks are in quarantine until Abort was read on
+	// every stripe, or every stream of the session has ended.
 	ending
-	// draining: no chunk can come any more. Copies still run.
+	// draining: no chunk can come any more. Copies are still running.
 	draining
 	states
-	// gone: committed or drained, and no longer in the table of transfers.
+	// gone: committed or drained, and forgotten.
 	gone = states
 )
 
-// kind is what happens to a transfer.
+// kind is an event for a transfer.
 type kind int
 
 const (
 	onOpen      kind = iota // Open with the right secret
-	onChunk                 // Chunk on a stripe of the transfer's session, as are the next three
+	onChunk                 // a message on a stripe of the transfer's session, as the next three
 	onCommit                //
 	onAbort                 //
 	onRenew                 //
-	onLanded                // a copy has ended well
-	onSpoilt                // a copy has ended badly
+	onLanded                // a copy succeeded
+	onSpoilt                // a copy failed
 	onWithdrawn             // the sender recalled what a chunk lent
-	onCancel                // the owner does not want it any more
-	onDeadline              // its deadline has passed
+	onCancel                // the owner cancelled
+	onDeadline              // the transfer's deadline passed
 	onClosed                // this side ends the session
-	onBroken                // a stream of the session has ended
-	onGone                  // all streams of the session have ended
+	onBroken                // a stream of the session ended
+	onGone                  // all streams of the session ended
 	onShutdown              // the receiver shuts down
 	kinds
 )
 
-// input is what a step gets to know of an event.
+// input is an event's data for a step.
 type input struct {
 	stream   *stream
 	encoding kvtransferv1.Encoding
@@ -57,27 +59,25 @@ type input struct {
 	detail   string
 }
 
-// cell is what an event does in a state: a step, what that is in words, and the
-// states that it may leave the transfer in besides the one that it was in.
-type cell struct {
-	do   func(*Core, *transfer, input)
-	what string
-	to   []state
-}
+type (
+	step  = func(*Core, *transfer, input)
+	cell  = transitions.Cell[step, state]
+	cells = transitions.Table[step, state, kind]
+)
 
-func does(do func(*Core, *transfer, input), what string, to ...state) cell { return cell{do, what, to} }
+func does(do step, what string, to ...state) cell { return cell{Do: do, What: what, To: to} }
 
-// nothing is a cell of an event that may come and changes nothing.
+// nothing is a cell whose event may occur and changes nothing.
 func nothing(why string) cell { return does(func(*Core, *transfer, input) {}, why) }
 
-// never is a cell of an event that cannot come.
-func never() cell { return nothing("cannot happen") }
+// never is a cell whose event cannot occur.
+func never() cell { return nothing(transitions.Never) }
 
 // table is the state machine of one transfer.
-func table() [states][kinds]cell {
+func table() cells {
 	twice := does((*Core).refuseTwice, "send Refuse: a ticket can be used only once")
 	breach := does((*Core).breach, "close the session: Abort was the last message")
-	return [states][kinds]cell{
+	return cells{
 		reserved: {
 			onOpen:      does((*Core).accept, "send Accept", open),
 			onChunk:     never(),
@@ -161,10 +161,13 @@ func table() [states][kinds]cell {
 	}
 }
 
+// shared is the table for all cores: a worker may have thousands.
+var shared = table()
+
 func (c *Core) step(t *transfer, k kind, in input) {
 	from := t.state
-	c.table[from][k].do(c, t, in)
+	c.table[from][k].Do(c, t, in)
 	if c.cfg.Observe != nil {
-		c.cfg.Observe(Transition{from: from, on: k, to: t.state})
+		c.cfg.Observe(c.table.Transition(from, k, t.state))
 	}
 }

@@ -1,35 +1,12 @@
 package receiver
 
-import (
-	"fmt"
-	"slices"
-
-	"github.com/tandem-serving/tandem/pkg/kvtransfer/internal/transitions"
-)
+import "github.com/tandem-serving/tandem/pkg/kvtransfer/internal/transitions"
 
 // Transition is one step of a transfer.
-type Transition struct {
-	from state
-	on   kind
-	to   state
-}
+type Transition = transitions.Transition[state, kind]
 
-// String names it as the table does.
-func (x Transition) String() string {
-	return fmt.Sprintf("%s, %s → %s", x.from, x.on, x.to)
-}
-
-// Allowed says whether the table has it.
-func (x Transition) Allowed() bool {
-	c := table()[x.from][x.on]
-	return c.what != never().what && (x.to == x.from || slices.Contains(c.to, x.to))
-}
-
-// Markdown is the table for people: a row for each event, a column for each state.
-func Markdown() string {
-	all := table()
-	return transitions.Markdown(states, kinds, func(s state, k kind) (string, []state) { return all[s][k].what, all[s][k].to })
-}
+// Markdown is the table as docs/kv-transfer-states.md shows it.
+func Markdown() string { return table().Markdown(states, kinds) }
 
 func (s state) String() string {
 	return [...]string{

@@ -9,8 +9,8 @@ import (
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 )
 
-// What comes with every chunk allocates nothing in the long run: its offer, its
-// turn, the end of its reading, and its grant.
+// The steps of every chunk do not allocate in the long run: offer, turn, end of reading and
+// grant.
 func TestChunksAllocateNothing(t *testing.T) {
 	const layers, blocks = 2000, 4
 	c := sender.New(sender.Config{
@@ -22,7 +22,6 @@ func TestChunksAllocateNothing(t *testing.T) {
 	c.Handle(start, sender.Received{Message: accept(1)})
 	pages := make([]kvcache.BlockID, blocks)
 	granted := sender.Received{Stripe: 1, Message: grant(16)}
-	var event sender.Event = granted
 	layer := 0
 	one := func() {
 		c.HandleOffer(start, sender.Offer{ID: 1, Layer: layer, Blocks: pages})
@@ -32,7 +31,7 @@ func TestChunksAllocateNothing(t *testing.T) {
 				c.HandlePagesRead(start, sender.PagesRead{Chunk: w})
 			}
 		}
-		c.Handle(start, event)
+		c.HandleReceived(start, granted)
 	}
 	one()
 	if n := testing.AllocsPerRun(layers/2, one); n != 0 {

@@ -7,11 +7,11 @@ import (
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/wire"
 )
 
-// maxRuns is the most runs that a chunk may have.
+// maxRuns is the maximum number of runs in a chunk.
 const maxRuns = 1 << 16
 
-// backlog is what of a transfer waits to be sent, by layer: layers in the order
-// in which they came, and what comes to a waiting layer joins its chunk.
+// backlog is a transfer's unsent slices, by layer in order of arrival. New slices of a
+// waiting layer join it.
 type backlog struct {
 	order  []int
 	layers []layerBacklog
@@ -22,14 +22,14 @@ type layerBacklog struct {
 	slices      int
 }
 
-// segment is some neighbouring blocks.
+// segment is a range of consecutive blocks.
 type segment struct {
 	first  int
 	blocks []kvcache.BlockID
 	next   *segment
 }
 
-// segments are those that nobody uses: what waits costs no memory in the long run.
+// segments is a free list, so that a backlog does not allocate in the long run.
 type segments struct{ free *segment }
 
 func (p *segments) get() *segment {
@@ -64,10 +64,10 @@ func (b *backlog) add(pool *segments, layers, layer, first int, blocks []kvcache
 	l.slices += len(blocks)
 }
 
-// next is the most slices that the next chunk may have.
+// next is the maximum number of slices of the next chunk.
 func (b *backlog) next() int { return b.layers[b.order[0]].slices }
 
-// clear gives up what waits.
+// clear discards the backlog.
 func (b *backlog) clear(pool *segments) {
 	for _, layer := range b.order {
 		l := &b.layers[layer]
@@ -81,9 +81,9 @@ func (b *backlog) clear(pool *segments) {
 	b.order = b.order[:0]
 }
 
-// take cuts the next chunk off and appends it to runs and blocks, which are empty:
-// ascending runs of the first layer, limit slices and maxRuns at most, at least one.
-// The rest of the layer goes behind the others.
+// take removes the next chunk from the first layer and appends it to runs and blocks, which
+// must be empty: ascending runs, between one and limit slices, at most maxRuns. The rest of
+// the layer goes to the end of the order.
 func (b *backlog) take(pool *segments, limit int, runs []wire.Run, blocks []kvcache.BlockID) (layer int, _ []wire.Run, _ []kvcache.BlockID) {
 	layer = b.order[0]
 	b.order = slices.Delete(b.order, 0, 1)

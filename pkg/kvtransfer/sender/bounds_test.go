@@ -9,8 +9,7 @@ import (
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 )
 
-// A receiver that grants too little to go on is waited for no longer than one that
-// grants nothing.
+// A receiver that grants too little for a chunk times out like one that grants nothing.
 func TestGrantsThatAreOfNoUse(t *testing.T) {
 	for _, bytes := range []uint64{0, 1} {
 		c := opened(t, 1)
@@ -33,8 +32,7 @@ func TestGrantsThatAreOfNoUse(t *testing.T) {
 	}
 }
 
-// However many neighbours a transfer's slices do not have, a chunk has no more runs
-// than a receiver takes.
+// A chunk never exceeds the receiver's limit of runs.
 func TestRunsAreBounded(t *testing.T) {
 	const blocks, most = 1<<17 + 2, 1 << 16
 	c := sender.New(sender.Config{
@@ -59,8 +57,8 @@ func TestRunsAreBounded(t *testing.T) {
 	}
 }
 
-// The receiver keeps this side waiting for no longer than the answer timeout, nor than
-// a lease: whoever holds blocks for it has them back by then.
+// The receiver may keep this side waiting at most for the answer timeout and at most for a
+// lease, so that blocks are returned by then.
 func TestAnswersAreAwaitedForALeaseAtMost(t *testing.T) {
 	for _, await := range []struct {
 		name string
@@ -113,7 +111,7 @@ func TestAnswersAreAwaitedForALeaseAtMost(t *testing.T) {
 	}
 }
 
-// What one ticket's lease shortens does not stay so for those that come later.
+// The short lease of an ended transfer does not shorten later waits.
 func TestPatienceComesBack(t *testing.T) {
 	c := newCore()
 	handle(c, start, sender.Open{Ticket: ticket(1), Lease: time.Second})

@@ -13,38 +13,39 @@ import (
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 )
 
-// Config is what a core has to know. All of it is set, but where it says so.
+// Config configures a core. Fields not marked optional are required.
 type Config struct {
 	// LayoutDigest, Layers and SliceBytes describe the pages.
 	LayoutDigest       uint64
 	Layers, SliceBytes int
-	// CreditBytes are the receiver's, from its ReceiverHellos, one for each stream of the
-	// session, and a chunk at least. MaxChunkBytes is its too, a slice at least.
+	// CreditBytes are the initial credits of the session's streams, from their
+	// ReceiverHellos, at least one chunk each. MaxChunkBytes is the receiver's too, at
+	// least one slice.
 	CreditBytes   []int
 	MaxChunkBytes int
-	// AnswerTimeout is how long the receiver may keep this side waiting, or the lease
-	// of a transfer of the session where that is shorter.
+	// AnswerTimeout is how long the receiver may keep this side waiting, or the shortest
+	// lease of the session's transfers if that is shorter.
 	AnswerTimeout time.Duration
-	// IdleTimeout is how long a session without transfers is kept.
+	// IdleTimeout is how long a session without transfers stays open.
 	IdleTimeout time.Duration
-	// Observe, if set, is told of every step of the table.
+	// Observe, if set, is called with every transition.
 	Observe func(Transition)
 }
 
-// Core is the state machine of one session whose streams all had a ReceiverHello. It
-// is not safe for concurrent use.
+// Core is the state machine of one session, created once all streams have a ReceiverHello.
+// It is not safe for concurrent use.
 type Core struct {
 	cfg       Config
-	table     [states][kinds]cell
+	table     cells
 	transfers map[uint64]*transfer
 	deadlines *deadline.Queue[timer]
-	patience  time.Duration // for the receiver: the shortest of AnswerTimeout and the leases
+	patience  time.Duration // minimum of AnswerTimeout and the leases
 	stripes   []stripe
-	ring      []*transfer // those with slices to send, each once, next first
-	favour    int         // bytes that the shortest may have before the next in turn
-	renewals  []*transfer // those that the next Renew names
+	ring      []*transfer // transfers with slices to send, each once, next first
+	favour    int         // bytes that shortest-first may send before the next round-robin turn
+	renewals  []*transfer // transfers for the next Renew
 	segments  segments
-	chunks    []*WriteChunk // to be used again
+	chunks    []*WriteChunk // for reuse
 	closing   bool
 	gone      bool
 
@@ -52,16 +53,16 @@ type Core struct {
 	out []Action
 }
 
-// stripe is one stream of the session, as its writer sees it.
+// stripe is one stream of the session.
 type stripe struct {
 	credit, most int
-	granted      int    // bytes, since the credit timer was set
-	control      []note // what goes before any chunk
-	asleep       bool   // the writer got nothing and waits for Wake
+	granted      int    // bytes since the credit timer was set
+	control      []note // sent before any chunk
+	asleep       bool   // the writer waits for Wake
 	wake         Action
 }
 
-// timer names a deadline: that of a transfer, of a stripe, or of the session.
+// timer identifies a deadline of a transfer, a stripe or the session.
 type timer struct {
 	what     timerKind
 	transfer uint64
@@ -71,43 +72,43 @@ type timer struct {
 type timerKind int
 
 const (
-	transferTimer timerKind = iota // an answer, or the next Renew
-	writerTimer                    // the stream takes what was given to it
-	creditTimer                    // a chunk's worth is granted
-	idleTimer                      // there is something to do
+	transferTimer timerKind = iota // for an answer, or the next Renew
+	writerTimer                    // for the stream to take a write
+	creditTimer                    // for a grant of one chunk
+	idleTimer                      // for a new transfer
 )
 
-// transfer is one transfer until nothing of it is awaited.
+// transfer is one transfer until the receiver owes nothing for it.
 type transfer struct {
 	ticket      *kvtransferv1.Ticket
 	encoding    kvtransferv1.Encoding
-	sliceBytes  int // of one slice in a payload
+	sliceBytes  int // bytes of one slice in a payload
 	lease       time.Duration
 	requestID   string
 	traceParent string
 	state       state
 
 	lanes      []lane // by stripe
-	commits    int    // lanes over which Commit was sent
-	aborts     int    // lanes over which Abort was sent
+	commits    int    // lanes with Commit sent
+	aborts     int    // lanes with Abort sent
 	answered   bool   // Accept or Refuse was read
 	accepted   bool
 	offered    *coverage.Set
 	backlog    backlog
-	unsent     int // slices that were not given to a writer
+	unsent     int // slices not given to a writer
 	inRing     bool
-	renewing   bool // it is among the renewals
-	committing bool // Commit was asked for
-	queued     bool // Commit is in every stripe's queue, or was
+	renewing   bool // in Core.renewals
+	committing bool // the owner asked for Commit
+	queued     bool // Commit was queued on every stripe
 	sampled    []uint32
 	abort      kvtransferv1.AbortReason
 	reading    int    // chunks whose pages are being read
-	result     Result // decided once End is not zero
-	released   bool   // Released was said
-	told       bool   // Ended was said
+	result     Result // valid once End is not zero
+	released   bool   // Released was emitted
+	told       bool   // Ended was emitted
 }
 
-// lane is what of a transfer went over one stripe.
+// lane is the part of a transfer on one stripe.
 type lane struct {
 	sequence  uint32
 	abortSent bool
@@ -115,11 +116,11 @@ type lane struct {
 
 func (t *transfer) id() uint64 { return t.ticket.GetTransferId() }
 
-// New is a core without transfers, to be used from now on.
+// New returns a core without transfers. Time starts at now.
 func New(cfg Config, now time.Time) *Core {
 	c := &Core{
 		cfg:       cfg,
-		table:     table(),
+		table:     shared,
 		transfers: map[uint64]*transfer{},
 		deadlines: deadline.New[timer](),
 		patience:  cfg.AnswerTimeout,
@@ -131,8 +132,8 @@ func New(cfg Config, now time.Time) *Core {
 	return c
 }
 
-// Handle takes one event and gives what has to be done for it, in order. now
-// does not go back from call to call. The actions are valid until the next call.
+// Handle processes one event and returns the actions for it, in order. now must not go
+// backwards. The actions are valid until the next call.
 func (c *Core) Handle(now time.Time, ev Event) []Action {
 	c.begin(now)
 	switch ev := ev.(type) {
@@ -163,23 +164,28 @@ func (c *Core) Handle(now time.Time, ev Event) []Action {
 	return c.end()
 }
 
-// HandleOffer is Handle for what comes with every layer, and allocates nothing in
-// the long run.
+// HandleOffer is Handle for Offer. It does not allocate in the long run.
 func (c *Core) HandleOffer(now time.Time, ev Offer) []Action {
 	c.begin(now)
 	c.to(ev.ID, onOffer, input{offer: ev})
 	return c.end()
 }
 
-// HandleWriterReady is Handle for what comes with every chunk, and allocates
-// nothing for one in the long run.
+// HandleReceived is Handle for Received. It does not allocate for a Grant.
+func (c *Core) HandleReceived(now time.Time, ev Received) []Action {
+	c.begin(now)
+	c.receive(ev)
+	return c.end()
+}
+
+// HandleWriterReady is Handle for WriterReady. It does not allocate in the long run.
 func (c *Core) HandleWriterReady(now time.Time, ev WriterReady) []Action {
 	c.begin(now)
 	c.next(ev.Stripe)
 	return c.end()
 }
 
-// HandlePagesRead is Handle for what comes with every chunk, and allocates nothing.
+// HandlePagesRead is Handle for PagesRead. It does not allocate.
 func (c *Core) HandlePagesRead(now time.Time, ev PagesRead) []Action {
 	c.begin(now)
 	c.pagesRead(ev)
@@ -198,21 +204,21 @@ func (c *Core) end() []Action {
 	return c.out
 }
 
-// Next is when the core wants a Tick; ok is false if it waits for nothing.
+// Next returns when the core wants a Tick; ok is false if it has no deadline.
 func (c *Core) Next() (at time.Time, ok bool) { return c.deadlines.Next() }
 
-// Lost says that the session has ended, or that CloseStream asked for its end.
+// Lost reports that the session has ended, or that CloseStream was emitted.
 func (c *Core) Lost() bool { return c.gone }
 
-// Transfers is the number of transfers that are not forgotten.
+// Transfers is the number of transfers not yet forgotten.
 func (c *Core) Transfers() int { return len(c.transfers) }
 
-// Credit is the payload, in bytes, that may be sent over a stripe without a Grant.
+// Credit is the payload, in bytes, that a stripe may send without another Grant.
 func (c *Core) Credit(stripe int) int { return c.stripes[stripe].credit }
 
 func (c *Core) emit(a Action) { c.out = append(c.out, a) }
 
-// to gives an event to a transfer that may be over.
+// to passes an event to a transfer, if it is not over.
 func (c *Core) to(id uint64, k kind, in input) {
 	if t := c.transfers[id]; t != nil {
 		c.step(t, k, in)
@@ -290,7 +296,7 @@ func (c *Core) tick() {
 	}
 }
 
-// closeStream ends the session and all that is in it.
+// closeStream ends the session and all its transfers.
 func (c *Core) closeStream(err error) {
 	if c.gone {
 		return
@@ -319,7 +325,7 @@ func (c *Core) lose(err error) {
 	c.deadlines.Clear(timer{what: idleTimer})
 }
 
-// forget takes a transfer out of the tables, as the last step of its life.
+// forget removes a transfer from the tables, as its last step.
 func (c *Core) forget(t *transfer) {
 	c.tellEnd(t, input{})
 	t.state = over
@@ -331,13 +337,13 @@ func (c *Core) forget(t *transfer) {
 	}
 }
 
-// awaitAnswer gives the receiver its time from now on.
+// awaitAnswer restarts the receiver's time to answer.
 func (c *Core) awaitAnswer(t *transfer) {
 	c.deadlines.Set(timer{transfer: t.id()}, c.now.Add(c.patience))
 }
 
-// sorted are the transfers by id: the actions of one event have one order, so
-// that a simulation can be run again.
+// sorted returns the transfers by id, so that an event's actions come in a reproducible
+// order.
 func (c *Core) sorted() []*transfer {
 	return slices.SortedFunc(maps.Values(c.transfers), func(a, b *transfer) int { return cmp.Compare(a.id(), b.id()) })
 }

@@ -54,12 +54,12 @@ func grant(bytes uint64) *kvtransferv1.ReceiverMessage {
 	return &kvtransferv1.ReceiverMessage{Message: &kvtransferv1.ReceiverMessage_Grant{Grant: &kvtransferv1.Grant{CreditBytes: bytes}}}
 }
 
-// handle gives one event. What the core gives is kept beyond its next call.
+// handle gives the core one event and returns a copy of the actions.
 func handle(c *sender.Core, now time.Time, ev sender.Event) []sender.Action {
 	return slices.Clone(c.Handle(now, ev))
 }
 
-// write asks for what is to be written, reading pages at once, until nothing is.
+// write writes everything that is due, ending page reads at once.
 func write(c *sender.Core) (out []sender.Action) {
 	for {
 		actions := handle(c, start, sender.WriterReady{})
@@ -80,7 +80,7 @@ func write(c *sender.Core) (out []sender.Action) {
 	}
 }
 
-// opened is a core with transfers that were accepted.
+// opened returns a core with accepted transfers.
 func opened(t *testing.T, ids ...uint64) *sender.Core {
 	t.Helper()
 	c := newCore()
@@ -114,9 +114,9 @@ func TestNeighboursShareAChunk(t *testing.T) {
 	c := opened(t, 1)
 	offer(c, 1, 0, 2, 1)
 	offer(c, 1, 1, 2, 1)
-	offer(c, 1, 0, 3, 1) // joins the first
+	offer(c, 1, 0, 3, 1) // joins the first run
 	offer(c, 1, 0, 7, 1) // another run
-	offer(c, 1, 0, 5, 1) // before it: a chunk of its own
+	offer(c, 1, 0, 5, 1) // before it: its own chunk
 	got := chunks(write(c))
 	if len(got) != 3 {
 		t.Fatalf("%d chunks", len(got))
@@ -164,7 +164,7 @@ func TestUnreadablePagesGiveTheirCreditBack(t *testing.T) {
 	}
 }
 
-// A receiver that says what was not asked for is not to be believed any more.
+// An unsolicited message from the receiver ends the session.
 func TestWrongReceivers(t *testing.T) {
 	for _, test := range []struct {
 		name   string
@@ -199,7 +199,7 @@ func TestWrongReceivers(t *testing.T) {
 	}
 }
 
-// An abort that crosses the receiver's word gives the end that is true.
+// When Abort crosses the receiver's answer, the true outcome is reported.
 func TestCrossingAborts(t *testing.T) {
 	for _, test := range []struct {
 		name   string
@@ -275,8 +275,8 @@ func TestClocks(t *testing.T) {
 	})
 }
 
-// FuzzMessages gives a core whatever a receiver could say. It must not panic,
-// and every transfer ends once.
+// FuzzMessages feeds a core arbitrary answers. It must not panic, and every transfer ends
+// once.
 func FuzzMessages(f *testing.F) {
 	var all []byte
 	for _, m := range []*kvtransferv1.ReceiverMessage{grant(16), failed(1), committed(1), drained(1), accept(2)} {

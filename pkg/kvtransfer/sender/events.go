@@ -8,65 +8,64 @@ import (
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 )
 
-// Event is what happened.
+// Event is an input of the core.
 type Event interface{ event() }
 
 type (
-	// Open begins a transfer. Accepted or Ended answers it.
+	// Open begins a transfer. The core answers with Accepted or Ended.
 	Open struct {
-		// Ticket is the receiver's.
 		Ticket *kvtransferv1.Ticket
-		// Lease is the ticket's.
+		// Lease of the ticket.
 		Lease time.Duration
 		// RequestID is for the receiver's log.
 		RequestID string
-		// TraceParent is for the receiver's span; empty if there is to be none.
+		// TraceParent is for the receiver's span. Empty: not traced.
 		TraceParent string
-		// Encoding is how payloads will be, and EncodedBytes the size of one slice in
-		// it; 0 is that of the pages.
+		// Encoding of payloads, and EncodedBytes, its bytes per slice, 0 for that of the
+		// pages.
 		Encoding     kvtransferv1.Encoding
 		EncodedBytes int
 	}
-	// Offer says that slices may be read from now until the transfer's Released.
+	// Offer makes slices readable until the transfer's Released.
 	Offer struct {
 		ID    uint64
 		Layer int
-		// First is the first block, counted in the reservation; Blocks are the pages
-		// of it and of its neighbours. The core keeps the slice.
+		// First is the index of the first block in the reservation; Blocks are the pages of
+		// it and the following blocks. The core keeps the slice.
 		First  int
 		Blocks []kvcache.BlockID
 	}
-	// Commit says that everything was offered.
+	// Commit reports that everything was offered.
 	Commit struct {
 		ID      uint64
 		Sampled []int32
 	}
-	// Abort ends a transfer at this side. Unknown ids are ignored.
+	// Abort ends a transfer from this side. Unknown ids are ignored.
 	Abort struct {
 		ID     uint64
 		Reason kvtransferv1.AbortReason
 	}
-	// Received is a message that was read from a stripe, in order.
+	// Received is a message read from a stripe, in order.
 	Received struct {
 		Stripe  int
 		Message *kvtransferv1.ReceiverMessage
 	}
-	// WriterReady asks for one thing to write to a stripe, where all that was asked
-	// for before is. It is answered by Write, WriteChunk or nothing; then Wake says
-	// when it is worth asking again.
+	// WriterReady asks for the next thing to write to a stripe, after the previous one was
+	// written. The core answers with Write, WriteChunk or nothing; in the last case, Wake
+	// says when to ask again.
 	WriterReady struct{ Stripe int }
-	// PagesRead answers a WriteChunk, once: its pages will not be read any more. With
-	// Err they could not be, and nothing of the chunk will be sent. The chunk is not
-	// valid from then on.
+	// PagesRead answers a WriteChunk, once: its pages are no longer read. If Err is set,
+	// they could not be read and nothing of the chunk will be sent. The chunk is invalid
+	// from then on.
 	PagesRead struct {
 		Chunk *WriteChunk
 		Err   error
 	}
-	// Tick says that the time of Core.Next has come.
+	// Tick reports that the time of Core.Next has come.
 	Tick struct{}
-	// StreamLost says that a stream of the session has ended, and so the session.
+	// StreamLost reports the end of a stream, which ends the session.
 	StreamLost struct{ Err error }
-	// Close aborts every transfer, lets none begin and closes the session after it.
+	// Close aborts every transfer, refuses new ones, and then closes the session.
 	Close struct{}
 )
 
@@ -81,7 +80,7 @@ func (Tick) event()        {}
 func (StreamLost) event()  {}
 func (Close) event()       {}
 
-// Action is what the driver has to do, in the order given.
+// Action is something for the driver to do, in the order given.
 type Action interface{ action() }
 
 type (
@@ -90,39 +89,40 @@ type (
 		Stripe  int
 		Message *kvtransferv1.SenderMessage
 	}
-	// WriteChunk reads pages, answers PagesRead, and puts the chunk with their bytes
-	// on a stripe. It is valid until PagesRead. Where Encoding lends the slices, the chunk
-	// goes first, and its pages are read until the receiver has taken them, or Recall.
+	// WriteChunk asks the driver to read pages, to answer with PagesRead, and to put the
+	// chunk with their bytes on a stripe. It is valid until PagesRead. With ENCODING_LENT
+	// the chunk is sent first, and its pages are read until the receiver has copied them,
+	// or until Recall.
 	WriteChunk struct {
 		ID     uint64
 		Stripe int
-		// Chunk is what it says, and how long its payload is.
+		// Chunk has the header fields and the payload's length.
 		Chunk wire.Chunk
-		// Blocks are where its slices are, in the order of Chunk.Runs.
+		// Blocks are the pages of its slices, in the order of Chunk.Runs.
 		Blocks []kvcache.BlockID
-		// Encoding is how the payload is written.
+		// Encoding of the payload.
 		Encoding kvtransferv1.Encoding
 
 		of *transfer
 	}
-	// Recall asks the driver to see to it that no chunk of a transfer that lends its slices
-	// is read for longer than it takes to copy it: PagesRead then comes, whatever the
-	// receiver does. Nothing of the transfer is to be lent after it.
+	// Recall asks the driver to take back a transfer's loans: PagesRead must come within
+	// the time of one copy, whatever the receiver does. Nothing of the transfer may be lent
+	// afterwards.
 	Recall struct{ ID uint64 }
-	// Wake says that a stripe's writer should ask again.
+	// Wake tells a stripe's writer to ask again.
 	Wake struct{ Stripe int }
-	// Accepted says that a transfer may go on.
+	// Accepted reports that a transfer may proceed.
 	Accepted struct{ ID uint64 }
-	// Released says that none of a transfer's pages will be read any more. It comes
-	// before Ended, and where the receiver decides the end, it may come long before.
+	// Released reports that none of a transfer's pages will be read any more. It comes
+	// before Ended, possibly long before if the receiver decides the end.
 	Released struct{ ID uint64 }
-	// Ended says that a transfer is over and that none of its pages will be read.
+	// Ended reports that a transfer is over and none of its pages will be read.
 	Ended struct {
 		ID     uint64
 		Result Result
 	}
-	// CloseStream asks the driver to end all streams of the session. Err is nil if
-	// that is because nothing is left to do. No Event need follow.
+	// CloseStream asks the driver to end all streams of the session. Err is nil if the
+	// session was idle or closed. No event need follow.
 	CloseStream struct{ Err error }
 )
 
@@ -135,25 +135,25 @@ func (Released) action()    {}
 func (Ended) action()       {}
 func (CloseStream) action() {}
 
-// End is how a transfer ended.
+// End is the outcome of a transfer.
 type End int
 
-// The ends. The zero value is none of them.
+// Outcomes. The zero value is none of them.
 const (
 	_ End = iota
 	// EndCommitted: everything arrived.
 	EndCommitted
-	// EndRefused: the receiver did not let it begin; Result.Refuse.
+	// EndRefused: the receiver refused it; see Result.Refuse.
 	EndRefused
-	// EndFailed: the receiver ended it; Result.Fail.
+	// EndFailed: the receiver ended it; see Result.Fail.
 	EndFailed
-	// EndAborted: this side ended it; Result.Abort, and Err if there is a cause.
+	// EndAborted: this side ended it; see Result.Abort and, if there is a cause, Err.
 	EndAborted
-	// EndBroken: the stream ended under it; Result.Err.
+	// EndBroken: the stream ended; see Result.Err.
 	EndBroken
 )
 
-// Result says how a transfer ended.
+// Result is a transfer's outcome with its reason.
 type Result struct {
 	End    End
 	Refuse kvtransferv1.RefuseReason

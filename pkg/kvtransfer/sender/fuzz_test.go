@@ -17,12 +17,12 @@ import (
 const (
 	fuzzStripes = 3
 	fuzzLayers  = 2
-	fuzzBlocks  = 6 // of a ticket, the first held
+	fuzzBlocks  = 6 // per ticket; the first is held
 	fuzzCredit  = 16
 	fuzzChunk   = 12 // bytes
 )
 
-// dice is bytes that choose. At their end it shows zero.
+// dice reads random choices from bytes, zeros at their end.
 type dice struct{ data []byte }
 
 func (d *dice) below(n int) int {
@@ -34,7 +34,7 @@ func (d *dice) below(n int) int {
 	return b % n
 }
 
-// fuzzTransfer is a transfer as its owner and its receiver see it.
+// fuzzTransfer is a transfer as seen by its owner and its receiver.
 type fuzzTransfer struct {
 	id                 uint64
 	offered, sent      map[[2]int]bool // layer and block
@@ -45,7 +45,7 @@ type fuzzTransfer struct {
 	openSent, answered bool
 }
 
-// session is a core, with an owner and a receiver that are fuzzed.
+// session is a core with a fuzzed owner and receiver.
 type session struct {
 	t         *testing.T
 	d         *dice
@@ -53,7 +53,7 @@ type session struct {
 	now       time.Time
 	transfers []*fuzzTransfer // by id, from 1
 	credit    [fuzzStripes]int
-	used      [fuzzStripes]int // of it, what was not granted again
+	used      [fuzzStripes]int // of its credit, not granted again
 	reading   []*sender.WriteChunk
 	closed    bool
 }
@@ -88,7 +88,7 @@ func (s *session) handle(ev sender.Event) {
 	}
 }
 
-// chunk has to be of offered slices, within the credit, and none twice.
+// chunk checks that a chunk has only offered slices, none twice, within the credit.
 func (s *session) chunk(w *sender.WriteChunk) {
 	t := s.transfer(w.ID)
 	c := w.Chunk
@@ -150,12 +150,12 @@ func (s *session) written(w sender.Write) {
 	}
 }
 
-// read ends a reading of pages.
+// read ends a read of pages.
 func (s *session) read(i int, err error) {
 	w := s.reading[i]
 	s.reading = slices.Delete(s.reading, i, i+1)
 	s.transfer(w.ID).reading--
-	if err != nil { // it is not sent, and its credit is there again
+	if err != nil { // not sent: its credit is back
 		s.used[w.Stripe] -= w.Chunk.PayloadBytes
 	}
 	s.handle(sender.PagesRead{Chunk: w, Err: err})
@@ -176,7 +176,7 @@ func (s *session) step() {
 	}
 }
 
-// own is what this side does.
+// own is an action of the owner.
 func (s *session) own(op int, t *fuzzTransfer) {
 	stripe := s.d.below(fuzzStripes)
 	switch {
@@ -198,7 +198,7 @@ func (s *session) own(op int, t *fuzzTransfer) {
 		offer := sender.Offer{ID: t.id, Layer: layer, First: first}
 		for b := first; b < first+count; b++ {
 			if t.offered[[2]int{layer, b}] || t.committed {
-				return // an owner's fault, which ends the transfer
+				return // a misuse, which ends the transfer
 			}
 			offer.Blocks = append(offer.Blocks, kvcache.BlockID(100+b))
 		}
@@ -227,7 +227,7 @@ func (s *session) own(op int, t *fuzzTransfer) {
 	}
 }
 
-// answer is what the receiver says, mostly where it may.
+// answer is a message of the receiver, mostly a valid one.
 func (s *session) answer(op int, t *fuzzTransfer) {
 	stripe := 0
 	m := new(kvtransferv1.ReceiverMessage)
@@ -261,9 +261,9 @@ func (s *session) answer(op int, t *fuzzTransfer) {
 
 func wildEmpty(d *dice) bool { return d.below(256) == 255 }
 
-// FuzzSessions lets an owner and a receiver do anything, mostly in turn. No chunk has
-// what was not offered, a slice twice, or more than the credit; nothing follows what
-// is last on a stripe; every transfer ends once, with none of its pages being read.
+// FuzzSessions runs a fuzzed owner and receiver. No chunk has slices that were not offered,
+// a slice twice, or more than the credit; nothing follows the last message on a stripe;
+// every transfer ends once, with no pages being read.
 func FuzzSessions(f *testing.F) {
 	for seed := range uint64(200) {
 		random := rand.New(rand.NewPCG(seed, 0))

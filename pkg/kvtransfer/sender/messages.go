@@ -9,7 +9,7 @@ import (
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 )
 
-// note is a message that is built when its turn comes, if it still holds then.
+// note is a queued message, built when its turn comes if it is still valid then.
 type note struct {
 	what noteKind
 	of   *transfer
@@ -41,7 +41,7 @@ func (c *Core) nextNote(of int) Action {
 	return nil
 }
 
-// build makes the message of a note, or nil if the note does not hold any more.
+// build returns the message of a note, or nil if the note is no longer valid.
 func (c *Core) build(n note, of int) *kvtransferv1.SenderMessage {
 	t := n.of
 	switch {

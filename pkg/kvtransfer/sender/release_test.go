@@ -7,7 +7,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/sender"
 )
 
-// What was read out of the pages is released, though the end is the receiver's to say.
+// Pages are released once read, before the receiver decides the outcome.
 func TestReleased(t *testing.T) {
 	released := sender.Released{ID: 1}
 	for _, test := range []struct {

@@ -6,8 +6,7 @@ import (
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 )
 
-// The steps that the table names. Each leaves the transfer in one of its states
-// or forgets it.
+// Steps of the table. Each leaves the transfer in one of its states or forgets it.
 
 func (c *Core) openSent(t *transfer, _ input) {
 	t.state = opening
@@ -22,8 +21,8 @@ func (c *Core) accept(t *transfer, _ input) {
 	c.commitIfDone(t)
 }
 
-// acceptLate: the receiver waits for Abort on every stripe now. Before, one could
-// have overtaken Open.
+// acceptLate sends Abort on the other stripes: the receiver now expects it on each. Earlier
+// it could have overtaken Open.
 func (c *Core) acceptLate(t *transfer, in input) {
 	if t.answered {
 		c.breach(t, in)
@@ -48,7 +47,7 @@ func (c *Core) refuseLate(t *transfer, in input) {
 	t.answered = true
 }
 
-// offer takes slices over, each once: that bounds what can be queued.
+// offer takes slices over, each once, which bounds the queue.
 func (c *Core) offer(t *transfer, in input) {
 	o := in.offer
 	if len(o.Blocks) == 0 {
@@ -77,8 +76,8 @@ func (c *Core) commit(t *transfer, in input) {
 	c.commitIfDone(t)
 }
 
-// commitIfDone queues Commit on every stripe. A chunk that a writer has taken is on
-// its stripe before the writer asks again.
+// commitIfDone queues Commit on every stripe. A chunk that a writer took is on its stripe
+// before the writer asks again.
 func (c *Core) commitIfDone(t *transfer) {
 	if t.state != open || !t.committing || t.queued || !t.backlog.empty() {
 		return
@@ -104,8 +103,7 @@ func (c *Core) committed(t *transfer, in input) {
 	c.finish(t, in)
 }
 
-// committedFirst: the receiver had committed before it read Abort, and that is
-// the truth.
+// committedFirst: the receiver committed before it read Abort, and its word counts.
 func (c *Core) committedFirst(t *transfer, in input) {
 	if t.commits < len(t.lanes) || t.result.End != 0 {
 		c.breach(t, in)
@@ -120,8 +118,8 @@ func (c *Core) failed(t *transfer, in input) {
 	c.beginAbort(t, kvtransferv1.AbortReason_ABORT_REASON_ACKNOWLEDGED)
 }
 
-// abort ends a transfer for its owner. What was committed on every stripe before is
-// for the receiver to say.
+// abort ends a transfer for its owner. If Commit went over every stripe, the receiver
+// decides the outcome.
 func (c *Core) abort(t *transfer, in input) {
 	if t.commits < len(t.lanes) {
 		t.result = Result{End: EndAborted, Abort: in.abort}
@@ -135,7 +133,7 @@ func (c *Core) abortQuiet(t *transfer, in input) {
 	c.forget(t)
 }
 
-// giveUp ends a transfer for a mistake at this side.
+// giveUp ends a transfer after an error on this side.
 func (c *Core) giveUp(t *transfer, err error) {
 	const failed = kvtransferv1.AbortReason_ABORT_REASON_FAILED
 	if t.state == waiting {
@@ -150,13 +148,13 @@ func (c *Core) unreadable(t *transfer, in input) {
 	c.giveUp(t, fmt.Errorf("read kv pages: %w", in.err))
 }
 
-// beginAbort queues Abort on every stripe, or, before the receiver has answered
-// Open, on the one that Open went over: on another, Abort could overtake it.
+// beginAbort queues Abort on every stripe. Before the receiver answers Open, it queues
+// Abort only on Open's stripe: on another, Abort could overtake Open.
 func (c *Core) beginAbort(t *transfer, reason kvtransferv1.AbortReason) {
 	t.state, t.abort = aborting, reason
 	t.backlog.clear(&c.segments)
 	c.leave(t)
-	c.deadlines.Clear(timer{transfer: t.id()}) // the writers' deadlines run until Abort is sent
+	c.deadlines.Clear(timer{transfer: t.id()}) // the writers' deadlines apply until Abort is sent
 	c.recall(t)
 	for i := range c.stripes {
 		if i == 0 || t.accepted {
@@ -172,8 +170,8 @@ func (c *Core) abortSent(t *transfer, in input) {
 	c.awaitAnswer(t)
 }
 
-// drained: the receiver owes it to Aborts on all stripes or, of a transfer that was
-// refused or had been committed, to that on the first.
+// drained processes Drained. It is due after Aborts on all stripes, or for a refused or
+// committed transfer after the one on stripe 0.
 func (c *Core) drained(t *transfer, in input) {
 	all := t.aborts == len(t.lanes)
 	crossed := t.answered && !t.accepted || t.result.End == EndCommitted
@@ -196,7 +194,7 @@ func (c *Core) lost(t *transfer, in input) {
 	c.finish(t, in)
 }
 
-// finish: nothing is awaited of the receiver any more.
+// finish: the receiver owes nothing more.
 func (c *Core) finish(t *transfer, _ input) {
 	if t.reading == 0 {
 		c.forget(t)
@@ -207,7 +205,7 @@ func (c *Core) finish(t *transfer, _ input) {
 	c.recall(t)
 }
 
-// recall: nobody is to wait for the receiver any more.
+// recall frees lent pages without waiting for the receiver.
 func (c *Core) recall(t *transfer) {
 	if t.reading > 0 && t.encoding == kvtransferv1.Encoding_ENCODING_LENT {
 		c.emit(Recall{ID: t.id()})
@@ -220,8 +218,8 @@ func (c *Core) readLast(t *transfer, _ input) {
 	}
 }
 
-// release says Released, once, when all that was offered was sent or given up, no
-// more can be, and no page is being read.
+// release emits Released, once: when all that was offered was sent or given up, no more can
+// be offered, and no page is being read.
 func (c *Core) release(t *transfer) {
 	if t.released || t.reading > 0 || !t.queued && t.state != aborting && t.result.End == 0 {
 		return
@@ -230,7 +228,7 @@ func (c *Core) release(t *transfer) {
 	c.emit(Released{ID: t.id()})
 }
 
-// tellEnd says Ended, once, when the end is known and no page is being read.
+// tellEnd emits Ended, once: when the outcome is known and no page is being read.
 func (c *Core) tellEnd(t *transfer, _ input) {
 	c.release(t)
 	if t.told || t.reading > 0 || t.result.End == 0 {
@@ -240,7 +238,7 @@ func (c *Core) tellEnd(t *transfer, _ input) {
 	c.emit(Ended{ID: t.id(), Result: t.result})
 }
 
-// renew says that the transfer is still wanted, though the engine has nothing.
+// renew keeps the transfer alive while the engine has nothing to send.
 func (c *Core) renew(t *transfer, _ input) {
 	if len(c.renewals) == 0 {
 		c.note(0, noteRenew, nil)
@@ -252,7 +250,7 @@ func (c *Core) renew(t *transfer, _ input) {
 	c.keep(t)
 }
 
-// keep asks for a Renew when nothing was sent for a third of the lease.
+// keep schedules a Renew for when nothing was sent for a third of the lease.
 func (c *Core) keep(t *transfer) {
 	c.deadlines.Set(timer{transfer: t.id()}, c.now.Add(max(t.lease/3, 1)))
 }

@@ -1,52 +1,54 @@
 package sender
 
-import kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
+import (
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/internal/transitions"
+	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
+)
 
 // state is the state of a transfer.
 type state int
 
 const (
-	// waiting: Open is not on the stream yet.
+	// waiting: Open is not written yet.
 	waiting state = iota
-	// opening: Open was sent. The sender waits for the answer.
+	// opening: Open was sent. Waits for the answer.
 	opening
 	// open: chunks may be sent. Commit may have been sent over some stripes.
 	open
-	// committing: Commit was sent over every stripe. The sender waits for the answer.
+	// committing: Commit was sent on every stripe. Waits for the answer.
 	committing
-	// aborting: the transfer ended early. The sender sends Abort over every stripe, then
-	// waits for Drained.
+	// aborting: ended early. Sends Abort on every stripe, then waits for Drained.
 	aborting
-	// reading: the sender expects nothing of the receiver, but pages are still being read.
+	// reading: the receiver owes nothing, but pages are still being read.
 	reading
 	states
-	// over: it is no longer in the table of transfers.
+	// over: forgotten.
 	over = states
 )
 
-// kind is what happens to a transfer.
+// kind is an event for a transfer.
 type kind int
 
 const (
-	onOpenSent   kind = iota // a writer took the message, as in the next two
+	onOpenSent   kind = iota // a writer took the message, as for the next two
 	onCommitSent             //
 	onAbortSent              //
-	onAccept                 // read from the first stripe, as are the next four
+	onAccept                 // read from stripe 0, as are the next four
 	onRefuse                 //
 	onCommitted              //
 	onFailed                 //
 	onDrained                //
-	onOffer                  // asked for here, as are the next two
+	onOffer                  // from the owner, as are the next two
 	onCommit                 //
 	onAbort                  //
 	onRead                   // a chunk's pages were read
 	onUnreadable             // a chunk's pages could not be read
-	onDeadline               // its deadline has passed
-	onLost                   // a stream of the session has ended
+	onDeadline               // the transfer's deadline passed
+	onLost                   // a stream of the session ended
 	kinds
 )
 
-// input is what a step gets to know of an event.
+// input is an event's data for a step.
 type input struct {
 	stripe int
 	refuse *kvtransferv1.Refuse
@@ -57,29 +59,27 @@ type input struct {
 	err    error
 }
 
-// cell is what an event does in a state: a step, what that is in words, and the
-// states that it may leave the transfer in besides the one that it was in.
-type cell struct {
-	do   func(*Core, *transfer, input)
-	what string
-	to   []state
-}
+type (
+	step  = func(*Core, *transfer, input)
+	cell  = transitions.Cell[step, state]
+	cells = transitions.Table[step, state, kind]
+)
 
-func does(do func(*Core, *transfer, input), what string, to ...state) cell { return cell{do, what, to} }
+func does(do step, what string, to ...state) cell { return cell{Do: do, What: what, To: to} }
 
-// nothing is a cell of an event that may come and changes nothing.
+// nothing is a cell whose event may occur and changes nothing.
 func nothing(why string) cell { return does(func(*Core, *transfer, input) {}, why) }
 
-// never is a cell of an event that cannot come.
-func never() cell { return nothing("cannot happen") }
+// never is a cell whose event cannot occur.
+func never() cell { return nothing(transitions.Never) }
 
-// table is the state machine of one transfer. A breach ends the session, since the
-// receiver does not keep to the protocol.
-func table() [states][kinds]cell {
+// table is the state machine of one transfer. A protocol violation by the receiver ends the
+// session.
+func table() cells {
 	breach := does((*Core).breach, "close the session: the sender did not ask for it", over, reading)
 	silence := does((*Core).unheardOf, "close the session: no answer in time", over, reading)
 	lost := does((*Core).lost, "if no end is known, tell broken", over, reading)
-	return [states][kinds]cell{
+	return cells{
 		waiting: {
 			onOpenSent:   does((*Core).openSent, "wait for the answer", opening),
 			onCommitSent: never(),
@@ -185,10 +185,13 @@ func table() [states][kinds]cell {
 	}
 }
 
+// shared is the table for all cores: a worker may have thousands.
+var shared = table()
+
 func (c *Core) step(t *transfer, k kind, in input) {
 	from := t.state
-	c.table[from][k].do(c, t, in)
+	c.table[from][k].Do(c, t, in)
 	if c.cfg.Observe != nil {
-		c.cfg.Observe(Transition{from: from, on: k, to: t.state})
+		c.cfg.Observe(c.table.Transition(from, k, t.state))
 	}
 }

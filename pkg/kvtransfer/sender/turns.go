@@ -6,8 +6,8 @@ import (
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/wire"
 )
 
-// next gives a stripe's writer one thing to write, if there is one: what is not a
-// chunk first, then a chunk, as far as the stripe's credit goes.
+// next emits the next thing for a stripe's writer, if any: other messages first, then a
+// chunk if the stripe's credit allows.
 func (c *Core) next(of int) {
 	s := &c.stripes[of]
 	c.deadlines.Clear(timer{what: writerTimer, stripe: of})
@@ -27,10 +27,10 @@ func (c *Core) next(of int) {
 	c.emit(action)
 }
 
-// wake calls the writers for whom there is something: a message of their own, or,
-// one at a time, the next chunk.
+// wake wakes the writers that have something to send: messages of their own, or the next
+// chunk, one writer per chunk.
 func (c *Core) wake() {
-	called, need := false, 0 // need: not known yet
+	called, need := false, 0 // need: computed on demand
 	for i := range c.stripes {
 		s := &c.stripes[i]
 		if !s.asleep {
@@ -54,10 +54,10 @@ func (c *Core) wake() {
 	}
 }
 
-// awaitCredit gives the receiver its time to grant what the next chunk takes. It can:
-// all that is on its way will be granted again, and that makes a chunk at least. Where
-// more than that has to come back, since the stripe has begun to share, the receiver has
-// that time for each chunk's worth.
+// awaitCredit starts the receiver's time to grant credit for the next chunk, unless it is
+// running. The receiver can: everything in flight will be granted again, at least a chunk.
+// If more must come back, because the stripe has begun to share, the time is per chunk's
+// worth.
 func (c *Core) awaitCredit(of int) {
 	if t := (timer{what: creditTimer, stripe: of}); !c.deadlines.Has(t) {
 		c.deadlines.Set(t, c.now.Add(c.patience))
@@ -65,10 +65,9 @@ func (c *Core) awaitCredit(of int) {
 	}
 }
 
-// pick says whose turn it is, as an index into the ring: now the transfer with the
-// fewest slices left, so that short ones do not wait behind long ones, now the one
-// that has waited longest, so that none waits for ever. Each kind of turn has half of
-// the bytes.
+// pick returns the ring index of the next transfer: alternately the one with the fewest
+// slices left, so that short transfers do not wait behind long ones, and the one that has
+// waited longest, so that none starves. Each policy gets half of the bytes.
 func (c *Core) pick() int {
 	if c.favour <= 0 {
 		return 0
@@ -82,19 +81,18 @@ func (c *Core) pick() int {
 	return shortest
 }
 
-// need is the size of the payload whose turn it is.
+// need is the payload size of the next chunk.
 func (c *Core) need() int { return c.size(c.ring[c.pick()]) }
 
 func (c *Core) size(t *transfer) int { return min(c.limit(t), t.backlog.next()) * t.sliceBytes }
 
-// chunkShare is the part of the largest chunk that is used, divided by the stripes,
-// while several transfers have something to send: a short one waits for what has begun,
-// on every stripe.
+// chunkShare divides the maximum chunk size among the stripes while several transfers have
+// something to send: a short one waits for the chunk in progress on every stripe.
 const chunkShare = 4
 
 func (c *Core) contended() bool { return len(c.ring) > 1 }
 
-// limit is the most slices in a chunk.
+// limit is the maximum number of slices in a chunk.
 func (c *Core) limit(t *transfer) int {
 	if c.contended() {
 		return max(c.cfg.MaxChunkBytes/chunkShare/len(c.stripes)/t.sliceBytes, 1)
@@ -102,11 +100,10 @@ func (c *Core) limit(t *transfer) int {
 	return c.cfg.MaxChunkBytes / t.sliceBytes
 }
 
-// sendable is the payload that may be sent over a stripe now. While several transfers have
-// something to send, all stripes together have no more on their way than one has by
-// itself: it is before whatever comes next. That one's whole credit is used, since with
-// less sender and receiver wait for each other; and where nothing is on its way a chunk
-// may go, however large.
+// sendable is the payload that a stripe may send now. While several transfers have
+// something to send, all stripes together have no more in flight than one stripe's credit,
+// since it delays whatever comes next. One stripe's full credit is used, since with less
+// the two sides wait for each other. With nothing in flight a chunk of any size may go.
 func (c *Core) sendable(of int) int {
 	s := &c.stripes[of]
 	if !c.contended() || s.credit == s.most {
@@ -140,7 +137,7 @@ func (c *Core) nextChunk(of int) Action {
 	return w
 }
 
-// chunk cuts the next chunk of a transfer off.
+// chunk takes the next chunk of a transfer.
 func (c *Core) chunk(t *transfer, of int) *WriteChunk {
 	var w *WriteChunk
 	if last := len(c.chunks) - 1; last >= 0 {
@@ -163,7 +160,7 @@ func (c *Core) chunk(t *transfer, of int) *WriteChunk {
 	return w
 }
 
-// enqueue gives a transfer its place in the ring, behind the others.
+// enqueue adds a transfer to the end of the ring.
 func (c *Core) enqueue(t *transfer) {
 	if !t.inRing && !t.backlog.empty() {
 		t.inRing = true
@@ -171,7 +168,7 @@ func (c *Core) enqueue(t *transfer) {
 	}
 }
 
-// leave takes a transfer out of the ring.
+// leave removes a transfer from the ring.
 func (c *Core) leave(t *transfer) {
 	if i := slices.Index(c.ring, t); i >= 0 {
 		c.ring = slices.Delete(c.ring, i, i+1)

@@ -16,8 +16,8 @@ const (
 	turnMaxChunk = 16 * sliceBytes
 )
 
-// busy is a core whose transfers were accepted and have all of their slices to
-// send: ticket i of them has blocks[i] blocks.
+// busy returns a core with accepted transfers and all their slices offered; transfer i has
+// blocks[i] blocks.
 func busy(stripes int, blocks ...int) *sender.Core {
 	return busyWith(stripes, 1<<40, turnMaxChunk, blocks...)
 }
@@ -43,7 +43,7 @@ func busyWith(stripes, creditBytes, maxChunkBytes int, blocks ...int) *sender.Co
 	return c
 }
 
-// take lets a stripe's writer take a chunk; false: there is none.
+// take gives a stripe's writer a chunk; ok is false if there is none.
 func take(c *sender.Core, stripe int) (id uint64, bytes int, ok bool) {
 	for _, a := range c.Handle(start, sender.WriterReady{Stripe: stripe}) {
 		if w, is := a.(*sender.WriteChunk); is {
@@ -55,8 +55,8 @@ func take(c *sender.Core, stripe int) (id uint64, bytes int, ok bool) {
 	return 0, 0, false
 }
 
-// A transfer of one block has two chunks' worth of bytes before it, and as much again
-// for each chunk's worth of its own, however many long ones there are.
+// A transfer of one block waits for at most two chunks' worth of bytes, plus as much for
+// each of its own chunks, however many long ones there are.
 func TestShortTransfersDoNotWait(t *testing.T) {
 	for _, stripes := range []int{1, 3} {
 		blocks := make([]int, 101)
@@ -83,8 +83,7 @@ func TestShortTransfersDoNotWait(t *testing.T) {
 	}
 }
 
-// Whatever its size, a transfer that has something to send is served within the
-// bytes of two chunks for each of the others.
+// Any transfer with something to send is served within two chunks' bytes of each other one.
 func TestNoTransferStarves(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		blocks := rapid.SliceOfN(rapid.IntRange(1, 40), 1, 12).Draw(t, "blocks")
@@ -118,8 +117,8 @@ func TestNoTransferStarves(t *testing.T) {
 	})
 }
 
-// onTheWay lets all stripes send until none may, and gives what each has on its way and
-// the largest chunk.
+// onTheWay sends on all stripes until none may, and returns the bytes in flight per stripe
+// and the largest chunk.
 func onTheWay(c *sender.Core, stripes int) (bytes []int, largest int) {
 	bytes = make([]int, stripes)
 	for i := range stripes {
@@ -135,9 +134,8 @@ func onTheWay(c *sender.Core, stripes int) (bytes []int, largest int) {
 	return bytes, largest
 }
 
-// What is on its way over all stripes, which a short transfer waits for, is no more than
-// one stripe would have, and its chunks are smaller by as much; unless there is only one
-// transfer, which uses all that it may.
+// With several transfers, all stripes together have at most one stripe's credit in flight,
+// in chunks reduced alike. A single transfer uses all the credit.
 func TestStripesShareWhatIsOnItsWay(t *testing.T) {
 	const credit, maxChunk = 1 << 10, 256
 	for _, test := range []struct{ stripes, transfers, each, chunk int }{
@@ -157,7 +155,7 @@ func TestStripesShareWhatIsOnItsWay(t *testing.T) {
 	}
 }
 
-// Where a stripe's share is less than a slice, its slices go one by one.
+// A stripe whose share is below a slice sends slices one by one.
 func TestAShareThatIsLessThanASlice(t *testing.T) {
 	c := busyWith(8, 2*sliceBytes, 2*sliceBytes, 1000, 1000)
 	for range 5 {
@@ -171,8 +169,8 @@ func TestAShareThatIsLessThanASlice(t *testing.T) {
 	}
 }
 
-// A stripe whose wait for credit ended without a Grant, since it is less crowded, does
-// not end the session for that wait.
+// When contention ends while a stripe waits for credit, the wait ends without breaking the
+// session.
 func TestAWaitForCreditEndsWithTheCrowd(t *testing.T) {
 	c := busyWith(2, 64, 32, 1000, 4)
 	onTheWay(c, 2)
@@ -190,13 +188,13 @@ func TestAWaitForCreditEndsWithTheCrowd(t *testing.T) {
 	}
 }
 
-// A receiver has its time for each chunk's worth that it grants, however much has to come
-// back before the next chunk may go: when a second transfer begins, that is most of the
+// A receiver has its timeout for each chunk's worth of grants, however much credit must
+// return before the next chunk may go. When a second transfer begins, that is most of the
 // credit.
 func TestASlowReceiverIsNotLostToASecondTransfer(t *testing.T) {
 	const stripes, chunk = 4, 256 / 4 / 4
 	for _, test := range []struct {
-		each uint64 // what a stripe grants in a tenth of the patience
+		each uint64 // grants per stripe in a tenth of the timeout
 		lost bool
 	}{{chunk, false}, {chunk / 8, false}, {chunk / 16, true}} {
 		c := busyWith(stripes, 1<<10, 256, 1000)

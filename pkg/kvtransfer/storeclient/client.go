@@ -1,8 +1,8 @@
 // Package storeclient puts blocks into KV block stores and fetches them.
 //
-// Workers import it: the stores are services/kvtransfer, and docs/kv-store.md explains
-// them. A [Client] starts no goroutine; connections.mu guards its table of connections
-// and is held across no call.
+// Workers import it. The stores are services/kvtransfer, explained in docs/kv-store.md. A
+// [Client] starts no goroutine. connections.mu guards its table of connections and is not
+// held across calls.
 package storeclient
 
 import (
@@ -22,27 +22,26 @@ import (
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 )
 
-// What a zero field of a ClientConfig stands for.
+// Defaults of zero ClientConfig fields.
 const (
 	// DefaultCallTimeout bounds a Put or Fetch whose context has no deadline.
 	DefaultCallTimeout = 30 * time.Second
 	// DefaultOfferTimeout is how long a store may take to answer an offer.
 	DefaultOfferTimeout = 2 * time.Second
-	// DefaultMaxPeers bounds the stores that a client keeps connections to.
+	// DefaultMaxPeers bounds the stores a client is connected to.
 	DefaultMaxPeers = 64
 )
 
-// ClientConfig configures a Client. Dial, Sender, Receiver and Layout have to be
-// set.
+// ClientConfig configures a Client. Dial, Sender, Receiver and Layout are required.
 type ClientConfig struct {
-	// Dial makes a connection to an address of a store, "host:port" or
-	// "unix:///path"; the Client closes it. It does not wait for the connection, and
-	// should ask for keep-alives.
+	// Dial returns a new connection to a store's address, "host:port" or "unix:///path",
+	// without waiting for it to be established. It should enable keep-alives. The Client
+	// closes the connection.
 	Dial func(address string) (*grpc.ClientConn, error)
-	// Sender sends what is put, out of this worker's pages.
+	// Sender sends the blocks put, from this worker's pages.
 	Sender *kvtransfer.Sender
-	// Receiver takes what is fetched, into the same pages. It must be served at the
-	// addresses that it puts into its tickets.
+	// Receiver receives the blocks fetched, into the same pages. It must be served at the
+	// addresses in its tickets.
 	Receiver *kvtransfer.Receiver
 	// Layout describes the pages.
 	Layout kvcache.Layout
@@ -52,11 +51,11 @@ type ClientConfig struct {
 	// OfferTimeout is how long a store may take to answer an offer. 0 is
 	// DefaultOfferTimeout.
 	OfferTimeout time.Duration
-	// MaxPeers bounds the stores with connections. 0 is DefaultMaxPeers.
+	// MaxPeers bounds the stores connected to. 0 is DefaultMaxPeers.
 	MaxPeers int
 }
 
-// Validate says what is wrong, zero fields being their defaults.
+// Validate reports the first invalid field. Zero fields count as their defaults.
 func (c ClientConfig) Validate() error {
 	switch {
 	case c.Dial == nil || c.Sender == nil || c.Receiver == nil:
@@ -73,24 +72,23 @@ func (c ClientConfig) Validate() error {
 type Peer struct {
 	// ID is the store's worker id.
 	ID string
-	// Epoch is its incarnation epoch. Another one refuses.
+	// Epoch is its incarnation epoch. Any other incarnation refuses.
 	Epoch uint64
-	// Addresses are where it listens, best first.
+	// Addresses of the store, best first.
 	Addresses []string
-	// LayoutDigest is of the layout whose blocks it holds. 0: none, or not known.
+	// LayoutDigest of the blocks it holds. 0: none or unknown.
 	LayoutDigest uint64
 }
 
-// Prefix names blocks by what they hold, from the first one on.
+// Prefix identifies leading blocks by their content.
 type Prefix struct {
-	// Salt is that under which they are shared.
+	// Salt: prefixes are shared only under equal salts.
 	Salt string
-	// Tokens are those of whole blocks.
+	// Tokens of whole blocks.
 	Tokens []int32
 }
 
-// Client puts blocks into stores and fetches them. All its methods are safe for
-// concurrent use.
+// Client puts blocks into stores and fetches them. Its methods are safe for concurrent use.
 type Client struct {
 	cfg    ClientConfig
 	layout *kvtransferv1.Layout
@@ -98,7 +96,7 @@ type Client struct {
 	conns  *connections
 }
 
-// NewClient is a client that starts nothing; Close closes what it connected.
+// NewClient returns a client. It starts nothing. Close closes its connections.
 func NewClient(cfg ClientConfig) (*Client, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -112,19 +110,17 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 	}, nil
 }
 
-// Close closes the connections. Calls that run fail; their transfers end as the
-// Sender and the Receiver end theirs.
+// Close closes the connections. Running calls fail; the Sender and Receiver end their
+// transfers.
 func (c *Client) Close() { c.conns.close() }
 
-// Put gives the store the blocks of a prefix: blocks are their pages here, one
-// for each block of tokens, complete and unchanged until Put returns, which it
-// does only when none of them is read any more; a store that stands still does not
-// keep it beyond ctx. bytes is the payload that went
-// out: blocks that the store has are not sent.
+// Put sends the blocks of a prefix that the store lacks. blocks are local pages, one for
+// each block of tokens, which must be complete and not change until Put returns. It returns
+// once none of them is read any more, even if the store hangs: then at the end of ctx.
+// bytes is the payload sent.
 //
-// Its errors are ErrHeld, *BusyError, *LayoutError, ErrRestarted, what Sender.Open
-// and Transfer.Err give, or that of ctx; none of them is trouble for anything but
-// this put.
+// Errors: ErrHeld, *BusyError, *LayoutError, ErrRestarted, those of Sender.Open and
+// Transfer.Err, or that of ctx. They concern only this put.
 func (c *Client) Put(ctx context.Context, to Peer, prefix Prefix, blocks []kvcache.BlockID) (bytes uint64, err error) {
 	if err := c.check(prefix, len(blocks), 0); err != nil {
 		return 0, fmt.Errorf("put kv blocks: %w", err)
@@ -149,16 +145,14 @@ func (c *Client) Put(ctx context.Context, to Peer, prefix Prefix, blocks []kvcac
 	return transfer.Stats().Bytes, nil
 }
 
-// Fetch gets the blocks of a prefix from the store: blocks are their pages here,
-// one for each block of tokens, of which the first held hold their KV already.
-// The others are written until Fetch returns, and never after: it waits until the
-// receiver is done with them, which a store that vanishes can delay by two of the
-// receiver's leases beyond ctx. bytes is the payload that came in; without an
-// error all blocks hold their KV, with one those that were not held hold nothing.
+// Fetch gets the blocks of a prefix from the store. blocks are local pages, one for each
+// block of tokens; the first held of them already hold their KV. The others are written
+// only until Fetch returns. For that it waits until the receiver is done with them, which a
+// vanished store can delay by two of the receiver's leases beyond ctx. bytes is the payload
+// received. After an error the blocks not held contain nothing usable.
 //
-// Its errors are *MissingError, *BusyError, *LayoutError, ErrRestarted, what
-// Receiver.Reserve gives, what ended the transfer, or that of ctx; none of them
-// is trouble for anything but this fetch.
+// Errors: *MissingError, *BusyError, *LayoutError, ErrRestarted, those of Receiver.Reserve,
+// the transfer's, or that of ctx. They concern only this fetch.
 func (c *Client) Fetch(ctx context.Context, from Peer, prefix Prefix, blocks []kvcache.BlockID, held int) (bytes uint64, err error) {
 	if err := c.check(prefix, len(blocks), held); err != nil {
 		return 0, fmt.Errorf("fetch kv blocks: %w", err)
@@ -178,7 +172,7 @@ func (c *Client) Fetch(ctx context.Context, from Peer, prefix Prefix, blocks []k
 		return err
 	})
 	if callErr == nil {
-		select { // what the store heard is on its way to the callback
+		select { // the callback follows the store's answer
 		case <-ended.over:
 		case <-ctx.Done():
 		}
@@ -197,7 +191,7 @@ func (c *Client) Fetch(ctx context.Context, from Peer, prefix Prefix, blocks []k
 	}
 }
 
-// offer asks for a ticket.
+// offer requests a ticket.
 func (c *Client) offer(ctx context.Context, to Peer, prefix Prefix) (*kvtransferv1.Ticket, error) {
 	asking, cancel := context.WithTimeout(ctx, c.cfg.OfferTimeout)
 	defer cancel()
@@ -232,7 +226,7 @@ func (c *Client) check(prefix Prefix, blocks, held int) error {
 	return nil
 }
 
-// bounded gives a context a deadline if it has none.
+// bounded adds the default timeout to a context without a deadline.
 func (c *Client) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	if _, has := ctx.Deadline(); has {
 		return context.WithCancel(ctx)
@@ -240,8 +234,8 @@ func (c *Client) bounded(ctx context.Context) (context.Context, context.CancelFu
 	return context.WithTimeout(ctx, c.cfg.CallTimeout)
 }
 
-// end is how the reservation of a fetch ends. Its fields are set before over is
-// closed, and read after.
+// end is the outcome of a fetch's reservation. Its fields are written before over is closed
+// and read afterwards.
 type end struct {
 	over      chan struct{}
 	hangUp    func()
@@ -261,7 +255,7 @@ func (e *end) reservation(requestID string, blocks []kvcache.BlockID, held int) 
 		},
 		Failed: func(err error) {
 			e.err = err
-			e.hangUp() // the store need not go on
+			e.hangUp() // the store need not continue
 		},
 		Drained: func() { close(e.over) },
 	}

@@ -13,10 +13,10 @@ import (
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 )
 
-// maxAddresses bounds how many addresses of a store are tried.
+// maxAddresses bounds how many of a store's addresses are tried.
 const maxAddresses = 8
 
-// connections are a client's, at most max stores' at a time.
+// connections are a client's connections, to at most max stores.
 type connections struct {
 	dial func(address string) (*grpc.ClientConn, error)
 	max  int
@@ -24,22 +24,22 @@ type connections struct {
 	mu     sync.Mutex
 	closed bool
 	peers  map[string]*peerConns // by worker id
-	tick   uint64                // logical time of use
+	tick   uint64                // logical time of last use
 }
 
-// peerConns are the connections to one incarnation of one store, one for each of
-// its addresses that was tried. Guarded by connections.mu.
+// peerConns are the connections to one incarnation of a store, one for each address tried.
+// connections.mu guards it.
 type peerConns struct {
 	peer  Peer
 	conns map[string]*grpc.ClientConn
-	good  int // index of the address that answered last
+	good  int // index of the address that last answered
 	users int
 	used  uint64
-	gone  bool // not in the table any more: closed with the last user
+	gone  bool // removed from the table; closed by the last user
 }
 
-// call makes one call to the store at the first of its addresses that can be
-// reached, beginning with the one that could before.
+// call makes one call to the first reachable address of the store, starting with the one
+// that last worked.
 func (c *connections) call(ctx context.Context, to Peer, do func(kvtransferv1.BlockStoreClient) error) error {
 	p, err := c.acquire(to)
 	if err != nil {
@@ -66,8 +66,8 @@ func (c *connections) call(ctx context.Context, to Peer, do func(kvtransferv1.Bl
 	return &kvtransfer.BrokenError{Peer: to.ID, Err: errors.Join(failures...)}
 }
 
-// acquire is the entry of a peer, which stays until release. Another incarnation
-// or other addresses replace it.
+// acquire returns the entry of a peer and keeps it until release. It replaces an entry with
+// another incarnation or other addresses.
 func (c *connections) acquire(to Peer) (*peerConns, error) {
 	if len(to.Addresses) == 0 {
 		return nil, fmt.Errorf("store %q has no address", to.ID)
@@ -104,7 +104,7 @@ func (c *connections) release(p *peerConns) {
 	}
 }
 
-// connection is that to one address, made if need be.
+// connection returns the connection to one address, creating it if necessary.
 func (c *connections) connection(p *peerConns, address string) (*grpc.ClientConn, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -134,8 +134,8 @@ func (c *connections) answered(p *peerConns, at int) {
 	p.good = at
 }
 
-// evict drops the peer without calls that was not used for longest, if there is
-// one. c.mu is held.
+// evict removes the least recently used peer without calls in progress, if any. Requires
+// c.mu.
 func (c *connections) evict() bool {
 	var oldest *peerConns
 	for _, p := range c.peers {
@@ -150,7 +150,7 @@ func (c *connections) evict() bool {
 	return true
 }
 
-// remove takes a peer out of the table. c.mu is held.
+// remove takes a peer out of the table. Requires c.mu.
 func (c *connections) remove(p *peerConns) {
 	delete(c.peers, p.peer.ID)
 	p.gone = true
@@ -166,13 +166,13 @@ func (c *connections) close() {
 	for _, p := range c.peers {
 		delete(c.peers, p.peer.ID)
 		p.gone = true
-		p.close() // what runs fails
+		p.close() // running calls fail
 	}
 }
 
 func (p *peerConns) close() {
 	for address, conn := range p.conns {
-		_ = conn.Close() // nobody is left to be told
+		_ = conn.Close() // nobody to report to
 		delete(p.conns, address)
 	}
 }

@@ -15,20 +15,20 @@ import (
 	"github.com/tandem-serving/tandem/pkg/rpc"
 )
 
-// ErrHeld says that the store has all the blocks already, or that another worker
-// is putting them at the moment: there is nothing to do.
+// ErrHeld means that the store has all the blocks, or that another worker is putting them:
+// there is nothing to do.
 var ErrHeld = errors.New("the store already has the blocks")
 
-// ErrRestarted says that the store is another incarnation than the one meant:
-// what it had is lost.
+// ErrRestarted means that the store is another incarnation than the addressed one. Its
+// former contents are lost.
 var ErrRestarted = errors.New("the store was restarted")
 
-// ErrClientClosed is what calls give after Close.
+// ErrClientClosed is returned by calls after Close.
 var ErrClientClosed = errors.New("the store's client is closed")
 
-// MissingError says that the store does not have all the blocks.
+// MissingError means that the store lacks some of the blocks.
 type MissingError struct {
-	// Blocks is how many leading ones it has.
+	// Blocks is how many leading blocks it has.
 	Blocks int
 }
 
@@ -37,25 +37,24 @@ func (e *MissingError) Error() string {
 	return fmt.Sprintf("the store has only the first %d of the blocks", e.Blocks)
 }
 
-// BusyError says that the store takes or gives nothing at the moment.
+// BusyError means that the store accepts no puts or fetches now.
 type BusyError struct {
-	// RetryAfter is when it may be worth another try; 0: not known, or not at all
-	// since the store leaves.
+	// RetryAfter is when to retry. 0: unknown, or never because the store is shutting down.
 	RetryAfter time.Duration
-	// Err is what it said.
+	// Err is the store's answer.
 	Err error
 }
 
 // Error implements error.
 func (e *BusyError) Error() string { return fmt.Sprintf("the store is busy: %v", e.Err) }
 
-// Unwrap gives what the store said.
+// Unwrap returns the store's answer.
 func (e *BusyError) Unwrap() error { return e.Err }
 
-// LayoutError says that the store takes no blocks of this layout: it holds those of
-// another one, or not one of these fits (api.ReasonStoreTooSmall of Err).
+// LayoutError means that the store does not accept this layout: it holds blocks of another
+// one, or is too small for one block (api.ReasonStoreTooSmall in Err).
 type LayoutError struct {
-	// Err is what it said.
+	// Err is the store's answer.
 	Err error
 }
 
@@ -64,10 +63,10 @@ func (e *LayoutError) Error() string {
 	return fmt.Sprintf("the store does not serve these blocks: %v", e.Err)
 }
 
-// Unwrap gives what the store said.
+// Unwrap returns the store's answer.
 func (e *LayoutError) Unwrap() error { return e.Err }
 
-// callError gives what a store answered a type.
+// callError converts a store's answer to a typed error.
 func callError(peer Peer, err error) error {
 	if errors.Is(err, ErrClientClosed) {
 		return err
@@ -91,25 +90,26 @@ func callError(peer Peer, err error) error {
 	return err
 }
 
-// unreachable says that the call did not come to a store: the connection failed.
+// unreachable reports whether the connection failed, so that the call did not reach a
+// store.
 func unreachable(err error) bool {
 	return status.Code(err) == codes.Unavailable && rpc.Reason(err) == ""
 }
 
-// MissingStatus is the status with which a store answers that has only so many leading
-// blocks of those that were asked for: callers get a *MissingError.
+// MissingStatus is the store's error when it has only held of the asked leading blocks.
+// Callers get it as a *MissingError.
 func MissingStatus(held, asked int) error {
 	bare := status.Newf(codes.NotFound, "the store has %d of the %d blocks: fetch those, or compute all", held, asked)
 	full, err := bare.WithDetails(&errdetails.ErrorInfo{
 		Reason: api.ReasonBlocksMissing, Domain: api.ErrorDomain, Metadata: map[string]string{api.MetadataBlocks: strconv.Itoa(held)},
 	})
-	if err != nil { // only for codes.OK, or a detail that does not marshal
+	if err != nil { // only for codes.OK or a detail that cannot be marshalled
 		return bare.Err()
 	}
 	return full.Err()
 }
 
-// missingBlocks is what a store said it holds; 0 for a store that does not say.
+// missingBlocks returns how many blocks the store said it has, 0 if it did not say.
 func missingBlocks(err error) int {
 	for _, detail := range status.Convert(err).Details() {
 		if info, is := detail.(*errdetails.ErrorInfo); is {

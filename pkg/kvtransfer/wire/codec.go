@@ -12,19 +12,18 @@ import (
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 )
 
-// maxMessageBytes is the largest message that is not a chunk: protobuf's own code
-// makes more of it than it is on the wire.
+// maxMessageBytes bounds messages other than chunks, which protobuf decodes to more than
+// their size on the wire.
 const maxMessageBytes = 1 << 20
 
-// MaxNameBytes is the longest name of a sender or a request, or trace parent.
+// MaxNameBytes bounds sender names, request ids and trace parents.
 const MaxNameBytes = 256
 
-// errMalformed is a message that is no protobuf of its kind, or out of bounds.
+// errMalformed means that a message is not valid protobuf of its type, or out of bounds.
 var errMalformed = errors.New("a malformed message")
 
-// Codec is grpc-go's codec for protobuf, and takes *Outbound, *Inbound and *Incoming
-// besides.
-// It is safe for concurrent use, and has buffers of its own.
+// Codec returns grpc-go's protobuf codec, extended by *Outbound, *Inbound and *Incoming. It
+// is safe for concurrent use and has its own buffers.
 func Codec() encoding.CodecV2 {
 	return &codec{CodecV2: encoding.GetCodecV2(proto.Name)}
 }
@@ -63,7 +62,7 @@ func (c *codec) Unmarshal(data mem.BufferSlice, v any) error {
 	}
 }
 
-// unmarshal takes a message. After an error Free gives back what there is.
+// unmarshal decodes a message. After an error, Free releases what was decoded.
 func (in *Inbound) unmarshal(data mem.BufferSlice, p *pool) error {
 	in.Free()
 	in.pool = p
@@ -81,7 +80,7 @@ func (in *Inbound) unmarshal(data mem.BufferSlice, p *pool) error {
 	return checkNames(in.Message)
 }
 
-// checkNames bounds what receivers keep for people.
+// checkNames bounds the strings that receivers store.
 func checkNames(m *kvtransferv1.SenderMessage) error {
 	for _, name := range []string{m.GetHello().GetSender(), m.GetOpen().GetRequestId(), m.GetOpen().GetTraceparent()} {
 		if len(name) > MaxNameBytes {

@@ -7,7 +7,7 @@ import (
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 )
 
-// CommitChecksum is that of a Commit, as the proto file says.
+// CommitChecksum computes Commit.crc32c as specified in the proto file.
 func CommitChecksum(m *kvtransferv1.Commit) uint32 {
 	text := binary.LittleEndian.AppendUint64(nil, m.GetTransferId())
 	text = binary.LittleEndian.AppendUint64(text, m.GetEpoch())

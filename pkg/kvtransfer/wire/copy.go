@@ -8,11 +8,12 @@ import (
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/internal/checksum"
 )
 
-// CopyTo checks the chunk's checksum and copies its payload into the slices of
-// blocks, which are those of Chunk.Runs. ErrCorrupt says that the checksum is
-// wrong, ErrUndecodable that the coding does not take the payload, or that there is none
-// since the slices are lent; the slices of blocks then hold anything. Any other error is
-// that of the pages, or that the payload is no such slices. It is called at most once.
+// CopyTo verifies the chunk's checksum and copies its payload into the slices of blocks,
+// which are the blocks of Chunk.Runs. Call it at most once.
+//
+// Errors: ErrCorrupt for a wrong checksum; ErrUndecodable if the coding rejects the
+// payload, or if the slices are lent; otherwise an error of the pages, or of a payload of
+// the wrong size. After an error the slices hold arbitrary bytes.
 func (in *Inbound) CopyTo(pages engine.Pages, blocks []kvcache.BlockID, coding Coding) error {
 	if in.Chunk.Loan != 0 {
 		return fmt.Errorf("%w: its slices are lent", ErrUndecodable)
@@ -43,13 +44,13 @@ func (in *Inbound) CopyTo(pages engine.Pages, blocks []kvcache.BlockID, coding C
 	}
 }
 
-// source reads a payload from its beginning and sums it.
+// source reads a payload sequentially and computes its checksum.
 type source struct {
 	in  *Inbound
 	sum uint32
 }
 
-// copy fills dst with what comes next, one buffer after another.
+// copy fills dst with the next bytes.
 func (s *source) copy(dst []byte, do func(dst, src []byte, sum uint32) uint32) {
 	for len(dst) > 0 {
 		next := s.in.payload[0].ReadOnlyData()[s.in.offset:]
@@ -62,8 +63,8 @@ func (s *source) copy(dst []byte, do func(dst, src []byte, sum uint32) uint32) {
 	}
 }
 
-// toViews copies to pages in the host's memory, past its caches: by the time that
-// the blocks are read the transfer has moved much more than those hold.
+// toViews copies to pages in host memory with non-temporal stores: before the blocks are
+// read, the transfer moves much more than the caches hold.
 func (s *source) toViews(pages engine.Pages, blocks []kvcache.BlockID) error {
 	for _, block := range blocks {
 		view := pages.View(int(s.in.Chunk.Layer), block)
@@ -78,7 +79,7 @@ func (s *source) toViews(pages engine.Pages, blocks []kvcache.BlockID) error {
 	return nil
 }
 
-// decodeTo writes slices that are in a coding.
+// decodeTo writes slices that are encoded in a coding.
 func (in *Inbound) decodeTo(pages engine.Pages, blocks []kvcache.BlockID, coding Coding, payload []byte) error {
 	layer, encoded := int(in.Chunk.Layer), coding.EncodedBytes()
 	scratch := in.pool.get(pages.Layout().SliceBytes)

@@ -7,15 +7,15 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// maxDepth is how deep groups may be nested that nobody knows.
+// maxDepth bounds the nesting of unknown groups.
 const maxDepth = 100
 
-// cursor reads a message that lies in several buffers. What it cannot read it
-// reports, and then it is somewhere behind it.
+// cursor reads a message that spans several buffers. After a failed read its position is
+// undefined.
 type cursor struct {
-	buffers mem.BufferSlice // the one that is read, and those behind it
-	data    []byte          // what is left of the one that is read
-	left    int             // bytes of the whole message that are left
+	buffers mem.BufferSlice // the current buffer and those after it
+	data    []byte          // rest of the current buffer
+	left    int             // bytes left in the whole message
 }
 
 func newCursor(message mem.BufferSlice) cursor {
@@ -26,7 +26,7 @@ func newCursor(message mem.BufferSlice) cursor {
 	return c
 }
 
-// advance goes to the next buffer that has bytes left, if there is one.
+// advance moves to the next nonempty buffer, if there is one.
 func (c *cursor) advance() {
 	for len(c.data) == 0 && len(c.buffers) > 1 {
 		c.buffers = c.buffers[1:]
@@ -34,7 +34,7 @@ func (c *cursor) advance() {
 	}
 }
 
-// skip leaves n bytes out.
+// skip skips n bytes.
 func (c *cursor) skip(n int) bool {
 	if n < 0 || n > c.left {
 		return false
@@ -92,7 +92,7 @@ func (c *cursor) tag() (uint64, bool) {
 	return v, ok && v>>3 >= 1 && v>>3 <= uint64(protowire.MaxValidNumber)
 }
 
-// uint32 reads a field of that kind, whose upper bits protobuf drops.
+// uint32 reads a uint32 varint. Protobuf ignores its upper bits.
 func (c *cursor) uint32() (uint32, bool) {
 	v, ok := c.varint()
 	return uint32(v), ok
@@ -110,13 +110,13 @@ func (c *cursor) fixed64() (uint64, bool) {
 	return binary.LittleEndian.Uint64(b[:]), ok
 }
 
-// place is where the next byte is: in the first of some buffers, at an offset.
+// place is the position of the next byte: the buffers left, and an offset in the first.
 func (c *cursor) place() (mem.BufferSlice, int) {
 	c.advance()
 	return c.buffers, c.buffers[0].Len() - len(c.data)
 }
 
-// skipField leaves out what follows a tag, groups up to some depth.
+// skipField skips a field after its tag. Groups may be nested up to depth.
 func (c *cursor) skipField(tag uint64, depth int) bool {
 	switch protowire.Type(tag & 7) {
 	case protowire.VarintType:
@@ -136,7 +136,6 @@ func (c *cursor) skipField(tag uint64, depth int) bool {
 	}
 }
 
-// skipGroup leaves out the rest of a group.
 func (c *cursor) skipGroup(number uint64, depth int) bool {
 	for {
 		tag, ok := c.tag()
@@ -152,7 +151,7 @@ func (c *cursor) skipGroup(number uint64, depth int) bool {
 	}
 }
 
-// length reads that of a field.
+// length reads a field's length.
 func (c *cursor) length() (int, bool) {
 	v, ok := c.varint()
 	if !ok || v > uint64(c.left) {

@@ -1,15 +1,13 @@
-// Package wire puts the messages of the KV transfer on gRPC and takes them from
-// it. Chunks are written and read by hand, as the protobuf that
-// proto/tandem/kvtransfer/v1 says; every other message goes by way of protobuf's own
-// code.
+// Package wire encodes the messages of the KV transfer for gRPC. Chunks are read and
+// written by hand, as the protobuf of proto/tandem/kvtransfer/v1; all other messages use
+// the protobuf library.
 //
-// A sender's pages are read once: in one pass over them their bytes are summed and
-// put behind the header, into a pooled buffer that stays within the processor's
-// caches until gRPC has written it. So pages are free when Marshal returns: nothing
-// that gRPC does with a broken connection later can read them. A receiver's payload
-// is copied once, from the buffers that the connection filled into the pages, and
-// summed on the way.
+// A sender reads its pages once: one pass computes the checksum and copies the bytes behind
+// the header, into a pooled buffer that stays in the processor's caches until gRPC has
+// written it. The pages are free when Marshal returns, so nothing that gRPC does with a
+// broken connection can read them later. A receiver copies a payload once, from the
+// connection's buffers into the pages, and computes the checksum on the way.
 //
-// Those who move KV import it, and nobody else. It starts no goroutines. Its buffers are
-// pooled: who is handed one gives it back, as the functions say.
+// Only senders and receivers of KV import it. It starts no goroutines. Its buffers are
+// pooled; functions say who must return one.
 package wire

@@ -8,29 +8,29 @@ import (
 )
 
 const (
-	// frameBytes is the largest frame that grpc-go sends and takes.
+	// frameBytes is the largest frame that grpc-go sends and accepts.
 	frameBytes = 16 << 10
-	// smallestBytes is the smallest buffer for one.
+	// smallestBytes is the smallest buffer.
 	smallestBytes = 1 << 10
-	// frameSizes is how many sizes of buffers there are, each twice the one before.
+	// frameSizes is the number of buffer sizes, each double the previous one.
 	frameSizes = 5
 )
 
-// Frames is a pool for what connections receive: unlike grpc-go's own it does not
-// clear buffers, and hands out first the one that came back last, which the
-// processor's caches still hold. No frame over a kilobyte gets more than twice what it
-// takes: small ones could else make a receiver hold many times its windows. It keeps
-// up to keep bytes that nobody uses, and is safe for concurrent use.
+// Frames returns a pool for received data. Unlike grpc-go's, it does not clear buffers and
+// reuses the most recent first, which is still in the processor's caches. A buffer over 1
+// KiB is at most twice its frame's size, so that small frames cannot make a receiver hold
+// many times its windows. The pool keeps up to keep unused bytes and is safe for concurrent
+// use.
 func Frames(keep int) mem.BufferPool { return &frames{keep: keep} }
 
 type frames struct {
 	keep  int
 	mu    sync.Mutex
 	free  [frameSizes][]*[]byte
-	bytes int // of free
+	bytes int // total of free
 }
 
-// sizeOf is which of the sizes holds n bytes, up to frameBytes.
+// sizeOf is the index of the smallest size that holds n bytes, up to frameBytes.
 func sizeOf(n int) int { return bits.Len(uint(max(n, smallestBytes)-1) / smallestBytes) }
 
 // Get implements mem.BufferPool.

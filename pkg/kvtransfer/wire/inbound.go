@@ -2,7 +2,7 @@ package wire
 
 import "google.golang.org/grpc/mem"
 
-// Tags of the fields, as protobuf writes them: number and wire type.
+// Protobuf tags: field number and wire type.
 const (
 	tagChunk      = fieldChunk<<3 | 2
 	tagTransferID = fieldTransferID<<3 | 1
@@ -19,20 +19,18 @@ const (
 	lastMessage = 6 // of SenderMessage's fields
 )
 
-// maxRuns is the most runs of a chunk: on the wire they may take a quarter of what
-// they do in memory.
+// maxRuns bounds the runs of a chunk. In memory they may take four times their size on the
+// wire.
 const maxRuns = 1 << 16
 
-// MaxMessageBytes is the largest message that one may be sent who takes chunks of so
-// much payload and slices of that size: a chunk whose slices all lie apart, or another
-// message.
+// MaxMessageBytes is the largest message for a receiver of chunks with such a payload and
+// slices of that size: a chunk in which no two blocks adjoin, or another message.
 func MaxMessageBytes(payload, sliceBytes int) int {
 	return max(payload+maxRunBytes*min(payload/sliceBytes, maxRuns)+restBytes, maxMessageBytes)
 }
 
-// decode takes a message if it is a chunk, and says whether it is one: with its
-// fields in any order, those that it does not know left out. If so it holds a
-// reference of the message's buffers.
+// decode reports whether a message is a chunk, and if so decodes it. Fields may come in any
+// order; unknown ones are skipped. A chunk holds a reference to the message's buffers.
 func (in *Inbound) decode(message mem.BufferSlice) (isChunk bool, _ error) {
 	others := false
 	for c := newCursor(message); c.left > 0; {
@@ -60,7 +58,6 @@ func (in *Inbound) decode(message mem.BufferSlice) (isChunk bool, _ error) {
 	return isChunk, nil
 }
 
-// decodeChunk takes the chunk.
 func (in *Inbound) decodeChunk(c *cursor) bool {
 	size, ok := c.length()
 	if !ok {
@@ -101,8 +98,8 @@ func (in *Inbound) decodeChunk(c *cursor) bool {
 	return in.countLoan(lentBytes)
 }
 
-// countLoan has what is lent count as payload, and refuses a chunk with both, or with half
-// a loan.
+// countLoan counts lent bytes as payload. It rejects a chunk with both a payload and a
+// loan, or with an incomplete loan.
 func (in *Inbound) countLoan(bytes uint32) bool {
 	if in.Chunk.Loan == 0 && bytes == 0 {
 		return true
@@ -114,7 +111,6 @@ func (in *Inbound) countLoan(bytes uint32) bool {
 	return true
 }
 
-// decodeRun takes one of a chunk's runs.
 func (in *Inbound) decodeRun(c *cursor) bool {
 	size, ok := c.length()
 	if !ok || len(in.Chunk.Runs) == maxRuns {

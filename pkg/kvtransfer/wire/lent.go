@@ -14,13 +14,13 @@ import (
 // lentTextBytes is the size of what appendLentText appends.
 const lentTextBytes = 12
 
-// appendLentText appends what a chunk's checksum covers in place of a payload.
+// appendLentText appends what the checksum covers in place of a payload.
 func appendLentText(b []byte, c *Chunk) []byte {
 	b = binary.LittleEndian.AppendUint64(b, c.Loan)
 	return binary.LittleEndian.AppendUint32(b, uint32(c.PayloadBytes))
 }
 
-// encodeLent writes a chunk whose slices are lent into a buffer of the pool.
+// encodeLent encodes a chunk of lent slices into a pooled buffer.
 func (out *Outbound) encodeLent(p *pool) *buffer {
 	c := &out.Chunk
 	most := maxFixedBytes + maxRunBytes*len(c.Runs) + sumBytes
@@ -36,9 +36,9 @@ func (out *Outbound) encodeLent(p *pool) *buffer {
 	return b
 }
 
-// TakeTo checks the checksum of a chunk whose slices are lent and takes them into the
-// slices of blocks, which are those of Chunk.Runs. Its errors are CopyTo's, and
-// engine.ErrNotLent. It is called at most once.
+// TakeTo verifies the checksum of a chunk of lent slices and takes them into the slices of
+// blocks, which are the blocks of Chunk.Runs. Call it at most once. Errors: those of
+// CopyTo, and engine.ErrNotLent.
 func (in *Inbound) TakeTo(pages engine.Lending, blocks []kvcache.BlockID) error {
 	if in.Chunk.Loan == 0 {
 		return fmt.Errorf("%w: nothing is lent", ErrUndecodable)

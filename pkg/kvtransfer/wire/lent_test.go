@@ -16,7 +16,7 @@ import (
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 )
 
-// taker is pages that remember what they were told to take.
+// taker is pages that record what they take.
 type taker struct {
 	loan   uint64
 	layer  int
@@ -36,7 +36,7 @@ func (p *taker) Take(loan uint64, layer int, blocks []kvcache.BlockID) error {
 	return p.err
 }
 
-// sumLent is the checksum that the proto file gives a chunk whose slices are lent.
+// sumLent computes the checksum of a lent chunk as the proto file specifies it.
 func sumLent(m *kvtransferv1.Chunk) uint32 {
 	text := binary.LittleEndian.AppendUint64(nil, m.GetTransferId())
 	text = binary.LittleEndian.AppendUint32(text, m.GetSequence())
@@ -55,7 +55,7 @@ var lent = wire.Chunk{
 	TransferID: 1, Sequence: 300, Layer: 2, Runs: []wire.Run{{First: 1, Blocks: 3}, {First: 7, Blocks: 1}}, PayloadBytes: 400, Loan: 0x0102030405060708,
 }
 
-// take gives an encoded chunk to pages, as a receiver does.
+// take passes an encoded chunk to pages, like a receiver.
 func take(encoded []byte, pages *taker, blocks []kvcache.BlockID) error {
 	var in wire.Inbound
 	defer in.Free()
@@ -68,8 +68,7 @@ func take(encoded []byte, pages *taker, blocks []kvcache.BlockID) error {
 	return in.TakeTo(pages, blocks)
 }
 
-// A chunk that lends says what protobuf's own code reads of it, has no payload, and leads
-// to the loan.
+// A lent chunk is valid protobuf, has no payload, and is taken from its loan.
 func TestLent(t *testing.T) {
 	released := 0
 	encoded := marshal(t, &wire.Outbound{Chunk: lent, Released: func(error) { released++ }})
@@ -95,7 +94,7 @@ func TestLent(t *testing.T) {
 	}
 }
 
-// Every bit that flips and every end that is cut off is found before a page is touched.
+// Every bit flip and every truncation is detected before a page is touched.
 func TestLentDamage(t *testing.T) {
 	encoded := marshal(t, &wire.Outbound{Chunk: lent})
 	for bit := range 8 * len(encoded) {
@@ -112,7 +111,7 @@ func TestLentDamage(t *testing.T) {
 	}
 }
 
-// What is lent is no payload, and a payload is nothing lent.
+// A chunk has either a loan or a payload.
 func TestLentIsNoPayload(t *testing.T) {
 	pages := newHostPages(layers, 100, blocks)
 	pages.fill(rand.New(rand.NewPCG(1, 2)))

@@ -10,82 +10,79 @@ import (
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 )
 
-// ErrCorrupt is a payload that does not have its checksum.
+// ErrCorrupt means that a chunk does not match its checksum.
 var ErrCorrupt = errors.New("a chunk's CRC-32C does not match")
 
-// ErrUndecodable is a payload that has its checksum and is nothing in its coding.
+// ErrUndecodable means that a chunk matches its checksum but is invalid in its coding.
 var ErrUndecodable = errors.New("a chunk does not match its encoding")
 
-// Chunk is what a Chunk message says, but for its payload.
+// Chunk is a Chunk message without its payload.
 type Chunk struct {
 	TransferID      uint64
 	Sequence, Layer uint32
-	// Runs are the blocks whose slices the payload is, counted in the reservation.
+	// Runs are the blocks of the payload's slices, as indexes into the reservation.
 	Runs []Run
-	// PayloadBytes is the size of the payload, or of what is lent.
+	// PayloadBytes is the size of the payload or of the lent slices.
 	PayloadBytes int
-	// Loan is the number under which the slices are lent; 0: they are the payload.
+	// Loan is the id under which the slices are lent. 0: not lent.
 	Loan uint64
 }
 
-// Run is some neighbouring blocks.
+// Run is a range of consecutive blocks.
 type Run struct{ First, Blocks uint32 }
 
-// Coding is how a slice is written in a payload. A nil Coding writes it as the
-// pages have it. It is safe for concurrent use.
+// Coding encodes slices in payloads. A nil Coding copies them unchanged. It is safe for
+// concurrent use.
 type Coding interface {
-	// EncodedBytes is the size of one slice in a payload.
+	// EncodedBytes is the encoded size of one slice.
 	EncodedBytes() int
-	// Encode writes a slice of pages, src, as EncodedBytes of dst.
+	// Encode encodes the slice src of a page into EncodedBytes of dst.
 	Encode(dst, src []byte)
-	// Decode writes EncodedBytes of src as a slice of pages, dst. Any bytes of a peer
-	// may be in src.
+	// Decode decodes EncodedBytes of src into the slice dst of a page. src is untrusted.
 	Decode(dst, src []byte) error
 }
 
 // Outbound is a chunk to send.
 type Outbound struct {
-	// Chunk is what the chunk says; its PayloadBytes is read only of one that lends its
-	// slices, whose Pages, Blocks and Coding are not. Runs are not changed until Released.
+	// Chunk is the header. PayloadBytes is used only for lent slices, for which Pages,
+	// Blocks and Coding are unused. Runs must not change until Released.
 	Chunk Chunk
-	// Pages and Blocks are where its slices are, in the order of Chunk.Runs.
+	// Pages and Blocks locate the slices, in the order of Chunk.Runs.
 	Pages  engine.Pages
 	Blocks []kvcache.BlockID
-	// Coding is how they are written; nil: as they are.
+	// Coding of the payload; nil: unchanged.
 	Coding Coding
-	// Released, if set, is called once, when no page will be read any more here, with
-	// why the chunk could not be sent if its pages could not be read. It must not
-	// block.
+	// Released, if set, is called once when the pages are no longer read. err says why they
+	// could not be read, in which case the chunk is not sent. It must not block.
 	Released func(err error)
 }
 
-// Inbound is a message that was received: either Message, or a chunk. It can be
-// received into again after Free, and is then cheaper to receive into than a new
-// one.
+// Inbound is a received message: Message or a chunk. It can be reused after Free, which
+// saves allocations.
 type Inbound struct {
-	// Message is anything but a chunk; nil: this is a chunk.
+	// Message is any message but a chunk. nil: this is a chunk.
 	Message *kvtransferv1.SenderMessage
-	// Chunk is what the chunk says, which nobody has checked. It is valid until Free.
+	// Chunk is the header, not validated. It is valid until Free.
 	Chunk Chunk
 
 	crc32c uint32
-	// held are the connection's buffers, of which this has a reference. The payload
-	// begins in the first of payload, at offset.
+	// held are the connection's buffers, of which this holds a reference. The payload
+	// starts in the first of payload, at offset.
 	held, payload mem.BufferSlice
 	offset        int
 	pool          *pool
-	text          []byte // for what is summed before the payload; used again
+	text          []byte // checksummed fields before the payload; reused
 }
 
-// Incoming is an Inbound for streams: gRPC would answer to an error of the codec by
-// itself, and not as the protocol says.
+// Incoming is an Inbound for streams. It reports errors in Malformed, since gRPC would end
+// the stream on a codec error with a status of its own.
 type Incoming struct {
 	Inbound
-	// Malformed is why what was received last is no message; nil if it is one.
+	// Malformed says why the last message was invalid; nil if it was valid.
 	Malformed error
 }
 
-// Free gives the message's buffers back. It may be called more than once.
+// Free releases the message's buffers. It may be called repeatedly.
 func (in *Inbound) Free() {
 	in.held.Free()
 	*in = Inbound{Chunk: Chunk{Runs: in.Chunk.Runs[:0]}, text: in.text}

@@ -10,7 +10,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/internal/checksum"
 )
 
-// Numbers of the fields that are written and read by hand.
+// Field numbers written and read by hand.
 const (
 	fieldChunk = 3 // of SenderMessage
 
@@ -28,25 +28,22 @@ const (
 )
 
 const (
-	// maxFixedBytes is more than the fields of a message take, but for its runs and
-	// its payload.
+	// maxFixedBytes bounds a message's fields, except its runs and its payload.
 	maxFixedBytes = 64
-	// maxRunBytes is the most that a run takes.
+	// maxRunBytes bounds one encoded run.
 	maxRunBytes = 16
-	// restBytes is more than a chunk has beside its payload and its runs, whoever wrote
-	// it.
+	// restBytes bounds what any sender adds to a chunk's payload and runs.
 	restBytes = 1 << 10
-	// sumBytes is what the checksum takes behind the payload.
+	// sumBytes is the size of the checksum field after the payload.
 	sumBytes = 6
-	// lineBytes is a line of the processor's caches: copies are quickest to where
-	// one begins.
+	// lineBytes is the size of a cache line. Copies are fastest to an aligned destination.
 	lineBytes = 64
 )
 
-// errNoSlice is a slice that pages do not have.
+// errNoSlice means that the pages lack a slice.
 var errNoSlice = errors.New("no such slice")
 
-// encode writes a chunk into a buffer of the pool.
+// encode encodes a chunk into a pooled buffer.
 func (out *Outbound) encode(p *pool) (*buffer, error) {
 	if out.Chunk.Loan != 0 {
 		return out.encodeLent(p), nil
@@ -60,8 +57,8 @@ func (out *Outbound) encode(p *pool) (*buffer, error) {
 	headBytes = (headBytes + lineBytes - 1) / lineBytes * lineBytes
 	b := p.get(headBytes + payload + sumBytes)
 
-	// Everything before the payload is written to the front and then moved to where
-	// it ends in front of the payload, which begins at headBytes.
+	// The header is written at the front, then moved so that it ends where the payload
+	// starts, at headBytes.
 	header := appendHeader(b.all[:0:headBytes], out.Chunk, 1+protowire.SizeBytes(payload)+sumBytes)
 	header = protowire.AppendTag(header, fieldPayload, protowire.BytesType)
 	header = protowire.AppendVarint(header, uint64(payload))
@@ -126,8 +123,8 @@ func (out *Outbound) encodePages(p *pool, payload []byte) error {
 	return nil
 }
 
-// appendHeader appends a message up to its slices, behind which rest bytes of the chunk
-// follow.
+// appendHeader appends a message up to its slices. rest is the number of bytes of the chunk
+// that follow.
 func appendHeader(b []byte, c Chunk, rest int) []byte {
 	body := 1 + 8 + 1 + protowire.SizeVarint(uint64(c.Sequence)) + 1 + protowire.SizeVarint(uint64(c.Layer)) + rest
 	for _, r := range c.Runs {
@@ -160,8 +157,8 @@ func appendUint32(b []byte, number protowire.Number, value uint32) []byte {
 // textBytes is the size of what appendText appends.
 func textBytes(runs int) int { return 20 + 8*runs }
 
-// appendText appends what a chunk's checksum covers before its payload, as the proto
-// file says.
+// appendText appends what the checksum covers before the payload, as specified in the proto
+// file.
 func appendText(b []byte, c *Chunk) []byte {
 	b = binary.LittleEndian.AppendUint64(b, c.TransferID)
 	b = binary.LittleEndian.AppendUint32(b, c.Sequence)

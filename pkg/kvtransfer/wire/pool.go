@@ -7,24 +7,23 @@ import (
 )
 
 const (
-	// keptBytes is how much memory a pool keeps that nobody uses.
+	// keptBytes is how much unused memory a pool keeps.
 	keptBytes = 4 << 20
-	// roundBytes is what buffers are multiples of, and their memory begins at.
+	// roundBytes is the alignment of buffers and of their sizes.
 	roundBytes = 4 << 10
 )
 
-// pool keeps buffers for the messages of one codec, a few at a time: the one that
-// came back last is the next to go out, since it is still in the processor's caches.
-// It is safe for concurrent use. Buffers that gRPC drops with a broken connection
-// are the garbage collector's.
+// pool keeps a few buffers for a codec's messages. It reuses the most recent first, which
+// is still in the processor's caches. Buffers that gRPC drops with a broken connection are
+// garbage-collected. It is safe for concurrent use.
 type pool struct {
 	mu    sync.Mutex
 	free  []*buffer
-	bytes int // of free
+	bytes int // total of free
 }
 
-// buffer is memory for one message. It is the mem.BufferPool of its own memory: so
-// it comes back as the whole that it is, when gRPC has dropped the last reference.
+// buffer is memory for one message. It is its own mem.BufferPool, so that it returns as a
+// whole when gRPC drops the last reference.
 type buffer struct {
 	pool  *pool
 	all   []byte
@@ -32,7 +31,7 @@ type buffer struct {
 	slice [1]mem.Buffer
 }
 
-// get gives a buffer of at least n bytes, which hold anything.
+// get returns a buffer of at least n bytes with arbitrary contents.
 func (p *pool) get(n int) *buffer {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -58,13 +57,13 @@ func (p *pool) put(b *buffer) {
 	p.free = append(p.free, b)
 }
 
-// message is the used part of a buffer as a message that gRPC frees.
+// message returns the used part as a message that gRPC frees.
 func (b *buffer) message() mem.BufferSlice {
 	b.slice[0] = mem.NewBuffer(&b.used, b)
 	return b.slice[:]
 }
 
-// Get implements mem.BufferPool. Nobody calls it: buffers come from a pool.
+// Get implements mem.BufferPool. It is never called: buffers come from a pool.
 func (b *buffer) Get(n int) *[]byte {
 	memory := make([]byte, n)
 	return &memory

@@ -18,7 +18,7 @@ import (
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 )
 
-// hostPages are pages in the host's memory, and how many.
+// hostPages are so many pages in host memory.
 type hostPages struct {
 	*kvtransfertest.Pages
 	blocks int
@@ -39,7 +39,7 @@ func (p *hostPages) fill(random *rand.Rand) {
 	}
 }
 
-// all is a copy of all pages, one after another.
+// all returns a copy of all pages.
 func (p *hostPages) all() (all []byte) {
 	for block := range p.blocks {
 		all = append(all, p.Page(kvcache.BlockID(block))...)
@@ -66,7 +66,7 @@ func (p devicePages) Write(layer int, blocks []kvcache.BlockID, src []byte) erro
 	return nil
 }
 
-// twice is a Coding that writes each byte and then its complement.
+// twice is a Coding that writes each byte and its complement.
 type twice struct{ slice int }
 
 var errNotTwice = errors.New("not a byte and its complement")
@@ -89,8 +89,7 @@ func (c twice) Decode(dst, src []byte) error {
 	return nil
 }
 
-// strictPool is a buffer pool that finds what is used after it was freed, freed
-// twice, or never freed.
+// strictPool is a buffer pool that detects use after free, double free and leaks.
 type strictPool struct {
 	t   testing.TB
 	mu  sync.Mutex
@@ -115,7 +114,7 @@ func (p *strictPool) Put(b *[]byte) {
 	}
 	delete(p.out, b)
 	for i := range *b {
-		(*b)[i] = 0xdd // whoever reads it now reads nonsense
+		(*b)[i] = 0xdd // a later read sees garbage
 	}
 }
 
@@ -128,8 +127,8 @@ func (p *strictPool) check() {
 	}
 }
 
-// cut puts a message into buffers as a connection would, but anywhere. Pieces above
-// a kibibyte come from the pool.
+// cut splits a message into buffers at arbitrary points. Pieces above 1 KiB come from the
+// pool.
 func cut(random *rand.Rand, pool mem.BufferPool, message []byte, most int) mem.BufferSlice {
 	var slice mem.BufferSlice
 	for len(message) > 0 {
@@ -140,7 +139,7 @@ func cut(random *rand.Rand, pool mem.BufferPool, message []byte, most int) mem.B
 	return slice
 }
 
-// sum is a chunk's checksum as the proto file words it.
+// sum computes a chunk's checksum as the proto file specifies it.
 func sum(c *kvtransferv1.Chunk) uint32 {
 	var text bytes.Buffer
 	words := []any{c.GetTransferId(), c.GetSequence(), c.GetLayer(), uint32(len(c.GetRuns()))}
@@ -156,7 +155,7 @@ func sum(c *kvtransferv1.Chunk) uint32 {
 	return crc32.Checksum(text.Bytes(), crc32.MakeTable(crc32.Castagnoli))
 }
 
-// marshal sends a message, as a connection would see it.
+// marshal returns a message's bytes on the wire.
 func marshal(t testing.TB, out any) []byte {
 	t.Helper()
 	data, err := wire.Codec().Marshal(out)
@@ -167,7 +166,7 @@ func marshal(t testing.TB, out any) []byte {
 	return data.Materialize()
 }
 
-// randomChunk describes some blocks of a reservation that begins at block 0.
+// randomChunk describes random blocks of a reservation that begins at block 0.
 func randomChunk(random *rand.Rand, layers, blocks int) (wire.Chunk, []kvcache.BlockID) {
 	c := wire.Chunk{TransferID: random.Uint64(), Sequence: random.Uint32() >> random.IntN(32), Layer: uint32(random.IntN(layers))}
 	var ids []kvcache.BlockID
@@ -182,7 +181,7 @@ func randomChunk(random *rand.Rand, layers, blocks int) (wire.Chunk, []kvcache.B
 	return c, ids
 }
 
-// generated is the message as protobuf's own code reads it.
+// generated decodes a chunk with the protobuf library.
 func generated(t testing.TB, encoded []byte) *kvtransferv1.Chunk {
 	t.Helper()
 	var m kvtransferv1.SenderMessage

@@ -23,8 +23,8 @@ const (
 	blocks = 12
 )
 
-// What is sent is what the proto file says, and what is received is what was sent,
-// through pages of both kinds, with and without a coding.
+// Sent chunks match the proto file and arrive unchanged, with both kinds of pages, with and
+// without a coding.
 func TestRoundTrip(t *testing.T) {
 	for _, slice := range []int{1, 24, 1000, 4096, 40_000} {
 		for _, kind := range []string{"host", "device"} {
@@ -85,9 +85,8 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-// shuffled is a chunk as another implementation may write it: its fields in any
-// order, fields that nobody knows among them, and some fields twice, of which the
-// last counts.
+// shuffled encodes a chunk as another implementation may: fields in any order, unknown
+// fields, and repeated fields, of which the last counts.
 func shuffled(random *rand.Rand, m *kvtransferv1.Chunk) []byte {
 	var fields [][]byte
 	for _, part := range []*kvtransferv1.Chunk{
@@ -114,7 +113,7 @@ func shuffled(random *rand.Rand, m *kvtransferv1.Chunk) []byte {
 			group = protowire.AppendFixed32(protowire.AppendTag(group, 1, protowire.Fixed32Type), 1)
 			fields = append(fields, protowire.AppendTag(group, number, protowire.EndGroupType))
 		case 3:
-			// A known number of another type counts as unknown.
+			// A known field number with another wire type counts as unknown.
 			fields = append(fields, protowire.AppendFixed64(protowire.AppendTag(nil, 2, protowire.Fixed64Type), 1))
 		}
 	}
@@ -180,7 +179,7 @@ func TestOtherImplementations(t *testing.T) {
 	pool.check()
 }
 
-// arrives says whether a message is taken for the chunk that it was.
+// arrives checks that a message decodes to the original chunk.
 func arrives(encoded []byte, random *rand.Rand) error {
 	var in wire.Inbound
 	defer in.Free()
@@ -190,7 +189,7 @@ func arrives(encoded []byte, random *rand.Rand) error {
 	if in.Message != nil {
 		return errors.New("another message")
 	}
-	// A receiver writes where the chunk says, if its payload has the right size.
+	// A receiver writes where the chunk says if the payload's size is right.
 	blocks := 0
 	for _, r := range in.Chunk.Runs {
 		blocks += int(r.Blocks)
@@ -202,13 +201,12 @@ func arrives(encoded []byte, random *rand.Rand) error {
 	return in.CopyTo(newHostPages(layers, slice, 1), make([]kvcache.BlockID, blocks), nil)
 }
 
-// Every bit that flips and every end that is cut off is found.
+// Every bit flip and every truncation is detected.
 func TestDamage(t *testing.T) {
 	random := rand.New(rand.NewPCG(7, 8))
 	from := newHostPages(layers, 100, blocks)
 	from.fill(random)
-	// No field has the value that it has if it is left out: else to leave it out is no
-	// damage.
+	// No field has its default value: omitting it would be no damage.
 	c := wire.Chunk{TransferID: 1, Sequence: 300, Layer: 2, Runs: []wire.Run{{First: 1, Blocks: 3}, {First: 7, Blocks: 1}}}
 	ids := []kvcache.BlockID{1, 2, 3, 7}
 	encoded := marshal(t, &wire.Outbound{Chunk: c, Pages: from, Blocks: ids})
@@ -270,7 +268,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// Other messages go by protobuf's own code.
+// Other messages use the protobuf library.
 func TestMessages(t *testing.T) {
 	sent := &kvtransferv1.SenderMessage{Message: &kvtransferv1.SenderMessage_Renew{Renew: &kvtransferv1.Renew{TransferIds: []uint64{1, 2, 3}}}}
 	encoded := marshal(t, sent)
@@ -314,7 +312,8 @@ func TestPagesThatFail(t *testing.T) {
 	}
 }
 
-// FuzzUnmarshal checks that a chunk is taken exactly as protobuf's own code takes it.
+// FuzzUnmarshal checks that chunks are accepted exactly when the protobuf library accepts
+// them.
 func FuzzUnmarshal(f *testing.F) {
 	random := rand.New(rand.NewPCG(9, 9))
 	from := newHostPages(layers, 50, blocks)
@@ -340,7 +339,7 @@ func FuzzUnmarshal(f *testing.F) {
 			t.Fatalf("taken as %v %v, but %v", in.Message, in.Chunk, wantErr)
 		}
 		if err != nil {
-			return // there are messages that only protobuf takes: see TestRefused
+			return // some messages only protobuf accepts: see TestRefused
 		}
 		if in.Message != nil {
 			if !proto.Equal(in.Message, &want) {

@@ -77,6 +77,11 @@ func Shorten(text string) string {
 	return strings.ToValidUTF8(text[:most], "") + "…"
 }
 
+// SeveralRequests is the answer to who asks for a request by what several ids begin with.
+func SeveralRequests(id string, n int) error {
+	return rpc.InvalidArgument("request_id", fmt.Sprintf("%d requests have an id that begins with %q: give more of it", n, Shorten(id)))
+}
+
 // NotYours is the answer to who asks for a request that there is not, or with a
 // secret that is not its own: the same for both, so that nobody learns which ids
 // there are.

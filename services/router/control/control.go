@@ -123,10 +123,13 @@ func (c *Server) Explain(_ context.Context, q *controlv1.ExplainRequest) (*contr
 	if q.GetSlowest() != nil {
 		return c.explainSlowest(q)
 	}
-	record := c.deps.Records.Get(q.GetRequestId())
-	if record == nil {
+	record, matches := c.deps.Records.Get(q.GetRequestId())
+	switch {
+	case matches == 0:
 		return nil, rpc.Error(codes.NotFound, api.ReasonRequestNotFound,
 			fmt.Sprintf("request %q is not among the last %d of this router", clienterr.Shorten(q.GetRequestId()), records.Kept), 0)
+	case matches > 1:
+		return nil, clienterr.SeveralRequests(q.GetRequestId(), matches)
 	}
 	return record, nil
 }
@@ -152,7 +155,7 @@ func (c *Server) explainSlowest(q *controlv1.ExplainRequest) (*controlv1.Explain
 	if of == 0 {
 		return nil, rpc.Error(codes.NotFound, api.ReasonRequestNotFound, "no request has succeeded at this router yet", 0)
 	}
-	out := c.deps.Records.Get(slowest.ID)
+	out, _ := c.deps.Records.Get(slowest.ID)
 	if out == nil || out.GetTimings() == nil { // pushed out meanwhile
 		return nil, rpc.Error(codes.Unavailable, api.ReasonRequestNotFound, "too many newer requests pushed this one out meanwhile; ask again", time.Second)
 	}

@@ -35,6 +35,9 @@ func (c *Server) Drain(q *controlv1.DrainRequest, stream grpc.ServerStreamingSer
 	if err != nil {
 		return err
 	}
+	if drained(view) || view == nil && c.deps.Dispatcher.Left(q.GetWorkerId()) != nil {
+		return nil // without progress
+	}
 	if view == nil {
 		return noWorker(q.GetWorkerId())
 	}
@@ -61,11 +64,16 @@ func (c *Server) Drain(q *controlv1.DrainRequest, stream grpc.ServerStreamingSer
 	}
 	switch {
 	case errors.Is(err, io.EOF):
+		c.deps.Dispatcher.Handle(routing.Leaving{Worker: ref, Drained: true})
 		return nil
 	case ctx.Err() != nil && stream.Context().Err() == nil:
 		return clienterr.ShuttingDown() // the drain goes on
 	}
 	return clienterr.Status(fmt.Errorf("drain %s: %w", ref.ID, err))
+}
+
+func drained(view *controlv1.WorkerView) bool {
+	return view.GetRecord().GetState() == controlv1.WorkerState_WORKER_STATE_DRAINED
 }
 
 // named is the worker that has an id; nil: there is none.
@@ -82,7 +90,7 @@ func named(id string, views []*controlv1.WorkerView) (*controlv1.WorkerView, err
 }
 
 func noWorker(id string) error {
-	return rpc.Error(codes.NotFound, api.ReasonWorkerNotFound, fmt.Sprintf("there is no worker %q; list the workers", clienterr.Shorten(id)), 0)
+	return rpc.Error(codes.NotFound, api.ReasonWorkerNotFound, fmt.Sprintf("there is no worker %q: 'tandem workers' lists them", clienterr.Shorten(id)), 0)
 }
 
 // checkLast refuses a drain after which nobody of the worker's role would serve.

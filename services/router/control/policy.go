@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -43,7 +42,7 @@ func (c *Server) SetPolicy(ctx context.Context, q *controlv1.SetPolicyRequest) (
 		if status.Code(err) != codes.Unknown {
 			return nil, clienterr.Status(err)
 		}
-		return nil, rpc.Error(codes.Unavailable, api.ReasonPolicyNotKept, fmt.Sprintf("the policy was not changed: %v", err), time.Second)
+		return nil, rpc.Error(codes.Unavailable, api.ReasonPolicyNotKept, fmt.Sprintf("the policy was not changed: %v", err), 0)
 	}
 	c.deps.Dispatcher.SetPolicy(policy)
 	_, force := c.policies()

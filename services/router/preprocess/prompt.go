@@ -51,7 +51,7 @@ func encode(ctx context.Context, field, text string, addSpecial bool, m *Model) 
 	tokens, err := m.encode(ctx, text, addSpecial, limit-1)
 	switch {
 	case errors.Is(err, tokenizer.ErrTooLong):
-		return nil, tooLong(field, fmt.Sprintf("%d bytes of text and more than %d tokens", len(text), limit-1), limit)
+		return nil, tooLong(field, fmt.Sprintf("more than %d tokens (%d bytes)", limit-1, len(text)), limit)
 	case ctx.Err() != nil:
 		return nil, clienterr.Gone(ctx)
 	case err != nil:
@@ -63,8 +63,8 @@ func encode(ctx context.Context, field, text string, addSpecial bool, m *Model) 
 }
 
 // tooLong refuses a prompt as OpenAI does, whose words clients look for.
-func tooLong(field, what string, limit int) error {
-	return rpc.ContextLength(field, fmt.Sprintf("This model's maximum context length is %d tokens: the prompt, of %s, and one token at least to generate do not fit; shorten it", limit, what))
+func tooLong(field, has string, limit int) error {
+	return rpc.ContextLength(field, fmt.Sprintf("This model's maximum context length is %d tokens: the prompt has %s, which leaves no room for an answer; shorten it", limit, has))
 }
 
 // tooMany refuses a completion that does not fit behind its prompt, as OpenAI and vLLM do:

@@ -75,28 +75,42 @@ func (s *Ring) Has(id string) bool {
 	return s.byID[id] != nil
 }
 
-// GetOwn is Get for who has the request's secret, nil for others.
-func (s *Ring) GetOwn(id, secret string) *controlv1.ExplainResponse {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	r, hash := s.byID[id], SecretHash{}
-	if r != nil {
-		hash = r.secret
-	}
-	if !hash.Proves(secret) {
-		return nil
-	}
-	return proto.CloneOf(r.value)
+// GetOwn is Get among the requests that have a secret.
+func (s *Ring) GetOwn(id, secret string) (record *controlv1.ExplainResponse, matches int) {
+	hash := HashOf(secret)
+	return s.get(id, func(r *Record) bool { return r.secret.equals(hash) })
 }
 
-// Get returns a copy of a request's record, nil if there is none.
-func (s *Ring) Get(id string) *controlv1.ExplainResponse {
+// Get returns a copy of the record of the request that is called id or, where none is, of
+// the only one whose id begins so; nil if there is none or, with matches above 1, if there
+// are several.
+func (s *Ring) Get(id string) (record *controlv1.ExplainResponse, matches int) {
+	return s.get(id, func(*Record) bool { return true })
+}
+
+func (s *Ring) get(id string, may func(*Record) bool) (record *controlv1.ExplainResponse, matches int) {
+	if id == "" {
+		return nil, 0
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if r := s.byID[id]; r != nil {
-		return proto.CloneOf(r.value)
+	var found *Record
+	for known, r := range s.byID { // all of them, so that the time does not tell which there are
+		if strings.HasPrefix(known, id) && may(r) {
+			found = r
+			matches++
+		}
 	}
-	return nil
+	if exact := s.byID[id]; exact != nil {
+		found, matches = exact, 0
+		if may(exact) {
+			matches = 1
+		}
+	}
+	if matches != 1 {
+		return nil, matches
+	}
+	return proto.CloneOf(found.value), 1
 }
 
 // Decided adds a decision, which the record owns from then on.
@@ -204,7 +218,8 @@ func HashOf(secret string) SecretHash { return sha256.Sum256([]byte(secret)) }
 
 // Proves says whether secret is the one that was hashed, in a time that does not
 // depend on it. None proves the zero value.
-func (h SecretHash) Proves(secret string) bool {
-	given := HashOf(secret)
-	return subtle.ConstantTimeCompare(given[:], h[:]) == 1
+func (h SecretHash) Proves(secret string) bool { return h.equals(HashOf(secret)) }
+
+func (h SecretHash) equals(other SecretHash) bool {
+	return subtle.ConstantTimeCompare(h[:], other[:]) == 1
 }

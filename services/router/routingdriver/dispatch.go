@@ -3,13 +3,12 @@
 // and says in the log and in metrics what operators should know.
 //
 // The router's packages import it. It starts no goroutine but those of package workers; its
-// owner runs RunTimers. Lock order: Dispatcher.mu, then that of the pool of workers.
+// owner runs RunTimers. Lock order: Dispatcher.loop, then that of the pool of workers.
 package routingdriver
 
 import (
 	"context"
 	"log/slog"
-	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -19,6 +18,9 @@ import (
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 
+	"github.com/tandem-serving/tandem/pkg/coreloop"
+	"github.com/tandem-serving/tandem/pkg/eventlog"
+	"github.com/tandem-serving/tandem/pkg/eventlog/routerlog"
 	"github.com/tandem-serving/tandem/pkg/joining"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/routing"
@@ -37,15 +39,15 @@ type Dispatcher struct {
 
 	suspicions, distrusts *prometheus.CounterVec
 
-	mu      sync.Mutex
-	router  *routing.Router
+	loop *coreloop.Loop[*routing.Router, routing.Event, routing.Action]
+
+	// Guarded by loop.
 	lost    workers.Complaints // of paths
 	policy  *controlv1.Policy  // as it was set; nil: none is
 	foreign workers.Complaints // of workers of other versions
 	reports workers.Complaints // of reports that are not believed
 	asking  map[string]asker
 	changed chan struct{} // closed at the next change of workers
-	wake    chan struct{} // the timer has to be set anew
 }
 
 // asker is a request that waits for workers. Its channel holds one answer.
@@ -59,6 +61,7 @@ type Deps struct {
 	Dial           func(address string) (*grpc.ClientConn, error)
 	ConnectTimeout time.Duration // of one address of a worker
 	Rand           routing.Rand
+	Log            *eventlog.Log                     // nil: nothing is recorded
 	Announce       func(model, digest, class string) // nil: nobody is told
 	Registerer     prometheus.Registerer             // nil: metrics are shown to nobody
 	Logger         *slog.Logger
@@ -71,11 +74,14 @@ func New(config routing.Config, deps Deps) (*Dispatcher, error) {
 		announce: deps.Announce,
 		foreign:  workers.Complaints{Burst: foreignBurst},
 		reports:  workers.Complaints{Burst: foreignBurst},
-		router:   routing.New(config, deps.Rand),
 		asking:   make(map[string]asker),
 		changed:  make(chan struct{}),
-		wake:     make(chan struct{}, 1),
 		reported: make(map[string]reported),
+	}
+	core, recorder := routerlog.NewRouting(deps.Log, config, deps.Rand)
+	d.loop = coreloop.New(core, d.apply)
+	if recorder != nil {
+		d.loop.Now, d.loop.Recorder = deps.Log.Now, recorder
 	}
 	for _, m := range config.Models {
 		d.models = append(d.models, m.Name)
@@ -89,14 +95,24 @@ func New(config routing.Config, deps Deps) (*Dispatcher, error) {
 
 // Handle takes in an event.
 func (d *Dispatcher) Handle(event routing.Event) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.handleLocked(event)
+	d.loop.Lock()
+	defer d.loop.Unlock()
+	d.step(event)
 }
 
-func (d *Dispatcher) handleLocked(event routing.Event) {
-	began := time.Now()
-	for _, action := range d.router.Handle(began, event) {
+// step is Handle under the lock.
+func (d *Dispatcher) step(event routing.Event) {
+	d.loop.Step(event)
+	switch event.(type) {
+	case routing.ViewChanged, routing.Connected, routing.ConnectFailed, routing.Disconnected, routing.LoadReported, routing.Tick:
+		close(d.changed)
+		d.changed = make(chan struct{})
+	}
+}
+
+// apply carries out what the policy has decided.
+func (d *Dispatcher) apply(began time.Time, actions []routing.Action) {
+	for _, action := range actions {
 		switch a := action.(type) {
 		case routing.Connect:
 			d.pool.Add(a.Worker, a.Record.GetRole(), a.Record.GetAddresses())
@@ -139,15 +155,6 @@ func (d *Dispatcher) handleLocked(event routing.Event) {
 			d.answer(a.ID, func(attempt int) joining.Event { return joining.Refused{Attempt: attempt, Err: &a.Refusal} })
 		}
 	}
-	switch event.(type) {
-	case routing.ViewChanged, routing.Connected, routing.ConnectFailed, routing.Disconnected, routing.LoadReported, routing.Tick:
-		close(d.changed)
-		d.changed = make(chan struct{})
-	}
-	select {
-	case d.wake <- struct{}{}:
-	default:
-	}
 }
 
 func (d *Dispatcher) answer(id string, make func(attempt int) joining.Event) {
@@ -168,34 +175,34 @@ func (d *Dispatcher) Ask(r routing.Request, tokens []int32, salt string, answers
 	for _, key := range look(d, func(rt *routing.Router) []routing.BlockKey { return rt.BlockKeys(r.Model, r.Version) }) {
 		r.Hashes[key] = r.Hash(key)
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	d.loop.Lock()
+	defer d.loop.Unlock()
 	d.asking[r.ID] = asker{r.Attempt, answers}
-	d.handleLocked(routing.Arrived{Request: r})
+	d.step(routing.Arrived{Request: r})
 }
 
 // Withdraw takes an ask back. If the answer was given meanwhile, what was set
 // aside goes back too.
 func (d *Dispatcher) Withdraw(id string) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	d.loop.Lock()
+	defer d.loop.Unlock()
 	delete(d.asking, id)
-	d.handleLocked(routing.Cancelled{ID: id})
-	d.handleLocked(routing.Ended{ID: id})
+	d.step(routing.Cancelled{ID: id})
+	d.step(routing.Ended{ID: id})
 }
 
 // look reads something of the policy's state.
 func look[T any](d *Dispatcher, read func(*routing.Router) T) T {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return read(d.router)
+	d.loop.Lock()
+	defer d.loop.Unlock()
+	return read(d.loop.Core)
 }
 
 // Workers are the workers as operators see them; changed is closed when that differs.
 func (d *Dispatcher) Workers(role controlv1.Role) (views []*controlv1.WorkerView, changed <-chan struct{}) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for _, v := range d.router.Workers(time.Now()) {
+	d.loop.Lock()
+	defer d.loop.Unlock()
+	for _, v := range d.loop.Core.Workers(d.loop.Now()) {
 		if role == controlv1.Role_ROLE_UNSPECIFIED || role == v.Record.GetRole() {
 			views = append(views, toWorkerView(v))
 		}
@@ -221,7 +228,7 @@ func (d *Dispatcher) Left(id string) *controlv1.WorkerRecord {
 
 // queued is what waits, by model.
 func (d *Dispatcher) queued() map[string][]*controlv1.QueueDepth {
-	return look(d, func(rt *routing.Router) map[string][]*controlv1.QueueDepth { return rt.Queued(time.Now()) })
+	return look(d, func(rt *routing.Router) map[string][]*controlv1.QueueDepth { return rt.Queued(d.loop.Now()) })
 }
 
 // TenantLimit is how many requests one tenant may have.
@@ -232,48 +239,26 @@ func (d *Dispatcher) Close() { d.pool.Close() }
 
 // RunTimers sends Tick when the policy asks for it, until ctx ends.
 func (d *Dispatcher) RunTimers(ctx context.Context) {
-	for {
-		d.mu.Lock()
-		next, ok := d.router.Next()
-		d.mu.Unlock()
-		var due <-chan time.Time
-		var timer *time.Timer
-		if ok {
-			timer = time.NewTimer(time.Until(next))
-			due = timer.C
-		}
-		select {
-		case <-ctx.Done():
-		case <-d.wake:
-		case <-due:
-			d.Handle(routing.Tick{})
-		}
-		if timer != nil {
-			timer.Stop()
-		}
-		if ctx.Err() != nil {
-			return
-		}
-	}
+	d.loop.Run(ctx.Done(), func() { d.Handle(routing.Tick{}) })
 }
 
 // SetPolicy takes in a policy.
 func (d *Dispatcher) SetPolicy(policy *controlv1.Policy) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	d.loop.Lock()
+	defer d.loop.Unlock()
 	d.policy = policy
-	d.handleLocked(routing.PolicyChanged{Policy: policy})
+	d.step(routing.PolicyChanged{Policy: policy})
 }
 
 // Policies are the policy as it was set, and the versions of all models in force.
 func (d *Dispatcher) Policies() (set *controlv1.Policy, versions []*controlv1.ModelVersion) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	d.loop.Lock()
+	defer d.loop.Unlock()
 	set = &controlv1.Policy{}
 	if d.policy != nil {
 		set = proto.CloneOf(d.policy)
 	}
-	return set, d.router.Versions()
+	return set, d.loop.Core.Versions()
 }
 
 func toWorkerView(v routing.View) *controlv1.WorkerView {

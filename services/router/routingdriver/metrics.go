@@ -1,8 +1,6 @@
 package routingdriver
 
 import (
-	"time"
-
 	"github.com/prometheus/client_golang/prometheus"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
@@ -23,7 +21,7 @@ func (d *Dispatcher) show(set *metricset.Set) error {
 		{"tandem_router_kv_paths_broken", "Pairs of a prefill and a decode worker whose last transfer could not begin.", (*routing.Router).BrokenPaths},
 		{"tandem_router_foreign_workers", "Workers that get no requests, because their weights or arithmetic differ from the version that is served.", (*routing.Router).ForeignWorkers},
 		{"tandem_router_disagreeing_routers", "Routers in etcd that serve versions of a model that this router does not serve.", (*routing.Router).Disagreeing},
-		{"tandem_router_distrusted_workers", "Workers whose load reports the router does not believe; it uses its own account of them.", func(rt *routing.Router) int { return rt.DistrustedWorkers(time.Now()) }},
+		{"tandem_router_distrusted_workers", "Workers whose load reports the router does not believe; it uses its own account of them.", func(rt *routing.Router) int { return rt.DistrustedWorkers(d.loop.Now()) }},
 		{"tandem_router_unmet_workers", "Workers in etcd that have not answered yet, or whose address another process answers.", (*routing.Router).UnansweredWorkers},
 		{"tandem_router_requests_waiting", "Requests in the router's queue.", (*routing.Router).Waiting},
 		{"tandem_router_requests_running", "Requests on workers.", (*routing.Router).Running},

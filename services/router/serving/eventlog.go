@@ -145,8 +145,8 @@ func (l *eventLog) wake() {
 }
 
 // read returns event i if it is there, otherwise whether the log has ended and how;
-// changed is closed when there may be more. Whoever asks for an event is done with
-// those before.
+// changed is closed when there may be more. A caller that asks for an event no longer
+// needs those before it.
 func (l *eventLog) read(i int) (event *inferencev1.GenerateEvent, ended bool, changed <-chan struct{}, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

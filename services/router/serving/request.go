@@ -14,6 +14,8 @@ import (
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
 	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/coreloop"
+	"github.com/tandem-serving/tandem/pkg/eventlog/routerlog"
 	"github.com/tandem-serving/tandem/pkg/joining"
 	"github.com/tandem-serving/tandem/pkg/routing"
 	"github.com/tandem-serving/tandem/pkg/rpc"
@@ -22,8 +24,8 @@ import (
 	"github.com/tandem-serving/tandem/services/router/records"
 )
 
-// request drives one request's life. Its goroutine lives until the client has
-// its answer and every worker stream is closed.
+// request drives one request's life. Its goroutine, which gives it all events, lives until
+// the client has its answer and every worker stream is closed.
 type request struct {
 	requests *Requests
 	plan     *preprocess.Plan
@@ -38,7 +40,8 @@ type request struct {
 
 	ctx     context.Context // ends at the deadline, and with the goroutine
 	cancel  context.CancelFunc
-	join    *joining.Join
+	loop    *coreloop.Loop[*joining.Join, joining.Event, joining.Action]
+	over    func()             // says so to loop's recorder
 	inbox   chan joining.Event // from worker streams, which wait for it
 	answers chan joining.Event // from the policy, at most one
 	version routing.Version    // of the workers, the same in every try
@@ -76,56 +79,45 @@ func newRequest(s *Requests, p *preprocess.Plan, id, secret string, spans *reque
 		read:     make(chan struct{}),
 		ctx:      ctx,
 		cancel:   cancel,
-		join: joining.New(joining.Params{
-			ID:           key,
-			Arrived:      p.Arrived,
-			Tokenized:    p.Tokenized,
-			PromptTokens: len(p.Tokens),
-			MaxTokens:    p.MaxTokens,
-			StopTokens:   p.StopTokens,
-			Deadline:     p.Deadline,
-			VocabSize:    p.Model.Spec.VocabSize,
-			Text:         newText(p.Model.Tokenizer, p.Tokens, p.Stops),
-			Logprobs:     p.Logprobs != nil,
-			TopLogprobs:  p.TopLogprobs(),
-			MaxAttempts:  s.config.MaxAttempts,
-			MaxRefusals:  maxRefusals,
-			Linger:       linger,
-			Silence:      s.config.Silence,
-		}),
-		inbox:   make(chan joining.Event, 16),
-		answers: make(chan joining.Event, 1),
-		aborts:  make(chan error, 1),
-		streams: make(map[joining.Stream]context.CancelFunc),
+		inbox:    make(chan joining.Event, 16),
+		answers:  make(chan joining.Event, 1),
+		aborts:   make(chan error, 1),
+		streams:  make(map[joining.Stream]context.CancelFunc),
+	}
+	join, recorder, ended := routerlog.NewRequest(s.deps.Log, joining.Params{
+		ID:           key,
+		Arrived:      p.Arrived,
+		Tokenized:    p.Tokenized,
+		PromptTokens: len(p.Tokens),
+		MaxTokens:    p.MaxTokens,
+		StopTokens:   p.StopTokens,
+		Deadline:     p.Deadline,
+		VocabSize:    p.Model.Spec.VocabSize,
+		Text:         newText(p.Model.Tokenizer, p.Tokens, p.Stops),
+		Logprobs:     p.Logprobs != nil,
+		TopLogprobs:  p.TopLogprobs(),
+		MaxAttempts:  s.config.MaxAttempts,
+		MaxRefusals:  joining.DefaultMaxRefusals,
+		Linger:       joining.DefaultLinger,
+		Silence:      s.config.Silence,
+	})
+	r.loop, r.over = coreloop.New(join, r.apply), ended
+	if recorder != nil {
+		r.loop.Now, r.loop.Recorder = s.deps.Log.Now, recorder
 	}
 	r.events = newEventLog(s.account, p.Resumable > 0, r.abort)
 	return r
 }
 
-const (
-	// maxRefusals is how often workers may refuse one request for being full;
-	// between two of them the policy waits ever longer.
-	maxRefusals = 64
-	// linger is how long a worker stream may take to end by itself once the
-	// request is over.
-	linger = time.Second
-)
-
 // run is the request's goroutine.
 func (r *request) run() {
 	defer r.cancel()
+	defer r.over()
 	defer r.spans.released(nil)
 	r.spans.planned(r.id, r.plan)
 	r.handle(joining.Start{})
 	deadline := r.ctx.Done()
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for !r.join.Done() {
-		var due <-chan time.Time
-		if next, ok := r.join.Next(); ok {
-			timer.Reset(time.Until(next))
-			due = timer.C
-		}
+	for !r.loop.Core.Done() {
 		select {
 		case event := <-r.inbox:
 			r.handle(event)
@@ -142,7 +134,7 @@ func (r *request) run() {
 		case <-deadline:
 			deadline = nil
 			r.handle(joining.Abort{Err: clienterr.DeadlineExceeded()})
-		case <-due:
+		case <-r.loop.Due():
 			select {
 			case event := <-r.inbox: // it came in time: this goroutine was late
 				r.handle(event)
@@ -166,8 +158,13 @@ func (r *request) handle(event joining.Event) {
 		r.streams[c.Stream]()
 		delete(r.streams, c.Stream)
 	}
-	now := time.Now()
-	for _, action := range r.join.Handle(now, event) {
+	r.loop.Handle(event)
+}
+
+// apply carries out what the request's life asks for. The loop's lock, which it is called
+// under, is taken before all others.
+func (r *request) apply(now time.Time, actions []joining.Action) {
+	for _, action := range actions {
 		switch a := action.(type) {
 		case joining.Ask:
 			r.ask(a)
@@ -183,14 +180,15 @@ func (r *request) handle(event joining.Event) {
 		case joining.Tell:
 			r.tell(a.Event)
 		case joining.CheckProgress:
-			r.handle(joining.Progressed{Stream: a.Stream, At: r.requests.deps.Dispatcher.Progressed(a.Worker)})
+			r.loop.Step(joining.Progressed{Stream: a.Stream, At: r.requests.deps.Dispatcher.Progressed(a.Worker)})
 		case joining.Release:
 			r.requests.deps.Dispatcher.Handle(routing.Ended{ID: r.key, Failures: a.Failures, Served: a.Served})
 			r.spans.released(a.Err)
 			if a.Err != nil {
 				r.record.Failed(a.Failures, a.Err)
 				r.requests.metrics.retried(a.Failures, a.Err)
-				r.log.Warn("workers failed in request", slog.Int("attempt", a.Attempt), slog.Any("error", a.Err))
+				r.log.Warn("workers failed in request", slog.Int("attempt", a.Attempt),
+					slog.String("code", status.Code(a.Err).String()), slog.String("error", status.Convert(a.Err).Message()))
 			}
 		case joining.Accept:
 			r.events.append(&inferencev1.GenerateEvent{Event: &inferencev1.GenerateEvent_Accepted{Accepted: &inferencev1.Accepted{
@@ -201,7 +199,7 @@ func (r *request) handle(event joining.Event) {
 				SystemFingerprint: r.version.Fingerprint(),
 				Secret:            r.secret,
 			}}})
-		case joining.Deliver:
+		case *joining.Deliver:
 			r.events.append(&inferencev1.GenerateEvent{Offset: uint64(a.Offset), Event: &inferencev1.GenerateEvent_Tokens{Tokens: &inferencev1.TokenDelta{
 				TokenIds: []uint32{uint32(a.Token)},
 				Text:     a.Text,
@@ -275,7 +273,7 @@ func (r *request) finish(now time.Time, f joining.Finish) {
 	r.requests.keep(r)
 	r.events.end(err)
 	r.spans.finished(f, err)
-	r.log.Debug("request ended", slog.String("status", rpc.CodeName(status.Code(err))), slog.Int("tokens", r.join.Tokens()))
+	r.log.Debug("request ended", slog.String("status", rpc.CodeName(status.Code(err))), slog.Int("tokens", r.loop.Core.Tokens()))
 }
 
 // attach counts a reader, if there may be one more.

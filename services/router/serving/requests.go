@@ -5,9 +5,9 @@
 // The router imports it. Each request owns a goroutine, and that one owns one for each worker
 // stream; Stop ends them and waits.
 //
-// Lock order: Requests.mu, request.mu, then that of package routingdriver; eventLog.mu after
-// request.mu. account.mu, eventLog.mu and those of package records are leaves, but that a
-// log's end takes account.mu.
+// Lock order: request.loop, Requests.mu, request.mu, then that of package routingdriver;
+// eventLog.mu after request.mu. account.mu, eventLog.mu and those of package records are
+// leaves, but that a log's end takes account.mu.
 package serving
 
 import (
@@ -26,6 +26,7 @@ import (
 
 	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/bytesize"
+	"github.com/tandem-serving/tandem/pkg/eventlog"
 	"github.com/tandem-serving/tandem/pkg/joining"
 	"github.com/tandem-serving/tandem/pkg/routing"
 	"github.com/tandem-serving/tandem/pkg/rpc"
@@ -39,8 +40,8 @@ import (
 
 // Config is how requests are served.
 type Config struct {
-	MaxAttempts int             // most tries of a request in which workers failed
-	Silence     routing.Silence // of a worker in a request, at most
+	joining.Limits
+	Silence routing.Silence // of a worker in a request, at most
 	// KeptLogs is the most finished requests that can still be resumed, and KeptMemory
 	// about what all of them may take: the oldest are forgotten first.
 	KeptLogs   int
@@ -56,6 +57,7 @@ type Deps struct {
 	Dispatcher *routingdriver.Dispatcher
 	Records    *records.Ring
 	Spending   *latencybudget.Spending
+	Log        *eventlog.Log // nil: nothing is recorded
 	Tracing    Tracing
 	Registerer prometheus.Registerer // nil: metrics are shown to nobody
 	Logger     *slog.Logger
@@ -181,6 +183,13 @@ func follow(ctx context.Context, r *request, from uint64, send func(*inferencev1
 			}
 		}
 	}
+}
+
+// Running is how many requests run.
+func (s *Requests) Running() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.running
 }
 
 // Stop refuses new requests and waits for those that run. What still runs when ctx ends is

@@ -35,7 +35,7 @@ func (t *text) Flush() (out, stop string) {
 
 // logprobsOf is what the client is told of a token's likelihood: what the worker
 // said, with the bytes of the tokens filled in.
-func logprobsOf(d joining.Deliver, t *tokenizer.Tokenizer) []*inferencev1.TokenLogprobs {
+func logprobsOf(d *joining.Deliver, t *tokenizer.Tokenizer) []*inferencev1.TokenLogprobs {
 	if d.Logprobs == nil {
 		return nil
 	}

@@ -30,22 +30,23 @@ type meeting struct {
 // said how many there were.
 const unmetBurst = 15
 
-// complain tells the policy why a worker is not connected. If it never answered, and not
-// too many do not, it is logged too; that a connection was lost was logged before.
-func (p *Pool) complain(log *slog.Logger, ref routing.Ref, met bool, err error) {
+// complain says why a worker is not connected: to the policy if tell, and to people if log,
+// but not of too many workers.
+func (p *Pool) complain(logger *slog.Logger, ref routing.Ref, tell, log bool, why string) {
 	// What a stranger answers is in it, which may be long and not UTF-8.
 	const most = 256
-	why := err.Error()
 	why = strings.ToValidUTF8(why[:min(len(why), most)], "")
-	p.notify(routing.ConnectFailed{Worker: ref, Why: why})
-	if met {
+	if tell {
+		p.notify(routing.ConnectFailed{Worker: ref, Why: why})
+	}
+	if !log {
 		return
 	}
 	p.mu.Lock()
 	unsaid, due := p.unmet.Due(time.Now())
 	p.mu.Unlock()
 	if due {
-		log.Warn("worker is in etcd but not connected", slog.String("error", why), slog.Int("unsaid", unsaid))
+		logger.Warn("worker is in etcd but not connected", slog.String("error", why), slog.Int("unsaid", unsaid))
 	}
 }
 
@@ -86,8 +87,8 @@ func (p *Pool) attempt(ctx context.Context, turn *lane, ref routing.Ref, role co
 	return nil, last
 }
 
-// meet connects and makes sure who is there: whoever can write into etcd can name any
-// address, and a worker that was started again may listen where the old one did.
+// meet connects and checks who answers: a record in etcd can name any address, and a
+// restarted worker may listen where the old one did.
 func (p *Pool) meet(ctx context.Context, ref routing.Ref, role controlv1.Role, conn *grpc.ClientConn) (*meeting, error) {
 	if err := p.ready(ctx, conn); err != nil {
 		return nil, err

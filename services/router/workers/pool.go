@@ -9,7 +9,7 @@ package workers
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"log/slog"
 	"math/rand/v2"
 	"strings"
@@ -25,6 +25,7 @@ import (
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
 	"github.com/tandem-serving/tandem/pkg/routing"
+	"github.com/tandem-serving/tandem/pkg/rpc"
 )
 
 // Pool keeps one connection to each worker and tells the policy whether it
@@ -155,33 +156,31 @@ func (p *Pool) release(c *connection) {
 	}
 }
 
-// Bounds of the wait after all addresses of a worker failed: redialMost of one that has
-// answered before, strangerMost of one that never did.
-const (
-	redialLeast  = 50 * time.Millisecond
-	redialMost   = time.Second
-	strangerMost = 15 * time.Second
-)
+// patience is how often a worker that never answered may fail before people are told.
+const patience = 3
 
 // keep connects, stays until the connection is lost, and begins again.
 func (p *Pool) keep(ctx context.Context, ref routing.Ref, role controlv1.Role, m *member) {
 	log := p.log.With(slog.String("worker", ref.ID))
-	wait, most, turn, why := redialLeast, strangerMost, p.first, ""
+	wait, most, turn, why, failed := routing.RedialLeast, routing.RedialStrangerMost, p.first, "", 0
 	for ctx.Err() == nil {
 		found, err := p.attempt(ctx, turn, ref, role, m)
 		if err != nil {
 			if turn == p.first {
 				turn = p.others
 			}
-			if ctx.Err() == nil && err.Error() != why {
+			if ctx.Err() == nil {
+				failed++
+				changed := err.Error() != why
 				why = err.Error()
-				p.complain(log, ref, turn == p.known, err)
+				// A worker that starts again leaves its old record behind for a moment.
+				p.complain(log, ref, changed, turn != p.known && (failed == patience || failed > patience && changed), why)
 			}
 			m.sleep(ctx, wait+rand.N(wait/2))
 			wait = min(2*wait, most)
 			continue
 		}
-		wait, most, turn, why = redialLeast, redialMost, p.known, ""
+		wait, most, turn, why, failed = routing.RedialLeast, routing.RedialMost, p.known, "", 0
 		conn := found.conn
 		c := &connection{grpc: conn, uses: 1}
 		p.mu.Lock()
@@ -219,7 +218,11 @@ func (p *Pool) ready(ctx context.Context, conn *grpc.ClientConn) error {
 		case connectivity.Ready:
 			return nil
 		case connectivity.TransientFailure, connectivity.Shutdown:
-			return fmt.Errorf("state is %s", state)
+			_, err := identify(ctx, conn) // fails at once, and says why
+			if problem := rpc.DialProblem(err); problem != "" {
+				return errors.New(problem)
+			}
+			return err
 		}
 		if !conn.WaitForStateChange(ctx, state) {
 			return ctx.Err()

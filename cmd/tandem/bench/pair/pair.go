@@ -18,6 +18,8 @@ import (
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/rig"
 	"github.com/tandem-serving/tandem/loadtest"
 	"github.com/tandem-serving/tandem/loadtest/client"
+	"github.com/tandem-serving/tandem/loadtest/drive"
+	"github.com/tandem-serving/tandem/loadtest/record"
 	"github.com/tandem-serving/tandem/loadtest/report"
 )
 
@@ -27,6 +29,9 @@ type Side struct {
 	// Plan is its mesh, Mode what requests ask for.
 	Plan rig.Plan
 	Mode inferencev1.Mode
+	// Drive, if set, does the runs instead of a mesh, and Client describes what it drives.
+	Drive  func(context.Context, drive.Options) (*record.Run, error)
+	Client client.Client
 }
 
 // Options say how to compare.
@@ -67,7 +72,7 @@ type Step struct {
 
 type side struct {
 	Side
-	mesh    *rig.Mesh
+	mesh    *rig.Mesh // nil: none
 	client  client.Client
 	session *loadtest.Session
 }
@@ -173,15 +178,17 @@ func both(ctx context.Context, running [2]*side, rate float64, first int) (Step,
 	step := Step{Rate: rate}
 	for _, i := range [2]int{first, 1 - first} {
 		s := running[i]
-		before := s.mesh.CPUSeconds()
+		before := s.cpuSeconds()
 		var err error
 		if step.Figures[i], err = s.session.Step(ctx, fmt.Sprintf("%.4g requests/s", rate), rate); err != nil {
 			return step, false, fmt.Errorf("%s: %w", s.Name, err)
 		}
-		if err := s.mesh.Failed(); err != nil {
-			return step, false, fmt.Errorf("%s: %w", s.Name, err)
+		if s.mesh != nil {
+			if err := s.mesh.Failed(); err != nil {
+				return step, false, fmt.Errorf("%s: %w", s.Name, err)
+			}
 		}
-		step.CPUSeconds[i], step.Seconds[i] = s.mesh.CPUSeconds(), s.session.Last().Drained.Seconds()
+		step.CPUSeconds[i], step.Seconds[i] = s.cpuSeconds(), s.session.Last().Drained.Seconds()
 		for part, seconds := range before {
 			step.CPUSeconds[i][part] -= seconds
 		}
@@ -201,12 +208,13 @@ func (r *Result) finish(running [2]*side) {
 }
 
 func start(ctx context.Context, wanted Side, load loadtest.Config, progress loadtest.Progress) (*side, error) {
-	mesh, err := rig.Start(ctx, wanted.Plan)
-	if err != nil {
-		return nil, err
+	s, err := &side{Side: wanted, client: wanted.Client}, error(nil)
+	if load.Drive = wanted.Drive; wanted.Drive == nil {
+		if s.mesh, err = rig.Start(ctx, wanted.Plan); err != nil {
+			return nil, err
+		}
+		s.client, err = client.NewTandem(client.TandemConfig{Address: s.mesh.Address, Mode: wanted.Mode})
 	}
-	s := &side{Side: wanted, mesh: mesh}
-	s.client, err = client.NewTandem(client.TandemConfig{Address: mesh.Address, Mode: wanted.Mode})
 	if err == nil {
 		s.session, err = loadtest.NewSession(ctx, load, s.client, progress)
 	}
@@ -221,7 +229,18 @@ func (s *side) stop() error {
 	if s.client != nil {
 		errs = append(errs, s.client.Close())
 	}
-	return errors.Join(append(errs, s.mesh.Stop())...)
+	if s.mesh != nil {
+		errs = append(errs, s.mesh.Stop())
+	}
+	return errors.Join(errs...)
+}
+
+// cpuSeconds is what each part of the mesh used so far.
+func (s *side) cpuSeconds() map[string]float64 {
+	if s.mesh == nil {
+		return nil
+	}
+	return s.mesh.CPUSeconds()
 }
 
 // named puts a side's name before what a run says of itself.

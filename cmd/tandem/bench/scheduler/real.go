@@ -14,7 +14,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
 	"github.com/tandem-serving/tandem/pkg/model"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
-	"github.com/tandem-serving/tandem/pkg/worker"
+	"github.com/tandem-serving/tandem/pkg/workerdriver"
 )
 
 // ValidateFor checks the plan for an engine of a model of that name and context.
@@ -82,10 +82,10 @@ type watched struct {
 	between []time.Duration
 
 	mu        sync.Mutex // taken before the driver's
-	driver    *worker.Driver
+	driver    *workerdriver.Driver
 	collector *collector
-	live      map[scheduler.SequenceID]*worker.Sequence // of LongPrompt
-	err       error                                     // of a step
+	live      map[scheduler.SequenceID]*workerdriver.Sequence // of LongPrompt
+	err       error                                           // of a step
 }
 
 // begins is told by the driver which step the engine computes.
@@ -133,12 +133,12 @@ func (w *watched) count(b *engine.Batch, out engine.Output, err error, began tim
 
 func drive(ctx context.Context, e engine.Engine, p Plan, policy Policy, limit time.Duration) (_ Row, err error) {
 	registry := prometheus.NewRegistry()
-	metrics, err := worker.NewMetrics(registry, "bench")
+	metrics, err := workerdriver.NewMetrics(registry, "bench")
 	if err != nil {
 		return Row{}, fmt.Errorf("worker's metrics: %w", err)
 	}
-	w := &watched{Engine: e, epoch: time.Now(), changed: make(chan struct{}, 1), collector: newCollector(p, policy, new(learned)), live: make(map[scheduler.SequenceID]*worker.Sequence)}
-	driver, err := worker.NewDriver(worker.Config{
+	w := &watched{Engine: e, epoch: time.Now(), changed: make(chan struct{}, 1), collector: newCollector(p, policy, new(learned)), live: make(map[scheduler.SequenceID]*workerdriver.Sequence)}
+	driver, err := workerdriver.NewDriver(workerdriver.Config{
 		Engine: w, ChunkTokens: policy.ChunkTokens, MaxWaiting: p.waiting(), StepBudget: policy.StepBudget, OutputShare: policy.OutputShare,
 		LayerDone: w.begins, Logger: slog.New(slog.DiscardHandler), Metrics: metrics,
 	})

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/tandem-serving/tandem/loadtest/calibrate"
+	"github.com/tandem-serving/tandem/loadtest/record"
 )
 
 func newBenchClientCommand() *cobra.Command {
@@ -72,8 +73,8 @@ is due to when it is sent) reaches a millisecond at p99.`,
 			return fmt.Errorf("the generator could not hold even %d streams: pass fewer --streams, or stop other programs on this machine", p.Streams)
 		}
 		if !*asJSON {
-			fmt.Fprintf(cmd.OutOrStdout(), "\nheld: %d streams of %.3g tokens a second on %d core(s), dispatch delay p99 %.3f ms\n",
-				best.Plan.Streams, float64(time.Second)/float64(best.Plan.ITL.Mean), best.Cores, best.DispatchDelay.P99)
+			fmt.Fprintf(cmd.OutOrStdout(), "\nheld: %s of %.3g tokens a second on %s, dispatch delay p99 %.3f ms\n",
+				counted(best.Plan.Streams, "stream"), float64(time.Second)/float64(best.Plan.ITL.Mean), counted(best.Cores, "core"), best.DispatchDelay.P99)
 		}
 		return nil
 	}
@@ -144,10 +145,10 @@ func (f *benchClientFlags) complete() (calibrate.Plan, error) {
 
 func printBenchClient(out io.Writer, r *calibrate.Result) error {
 	p := r.Plan
-	fmt.Fprintf(out, "%d streams of %d tokens, TTFT %s ± %s, ITL %s ± %s, for %s after a ramp-up of %s\n",
-		p.Streams, p.TokensPerStream, p.TTFT.Mean, p.TTFT.Jitter, p.ITL.Mean, p.ITL.Jitter, p.Duration, (p.TTFT.Mean + time.Duration(p.TokensPerStream-1)*p.ITL.Mean).Round(time.Millisecond))
-	fmt.Fprintf(out, "%d of %d requests completed, %d tokens, at most %d streams at a time; the generator used %.0f%% of %d core(s), %.1f%% of that for garbage collection, longest pause %.2f ms; the fake server used %.1f s of CPU\n",
-		r.Completed, r.Requests, r.Tokens, r.StreamsMax, 100*r.CPUShare, r.Cores, 100*r.GCShare, r.GCPauseMax, r.ServerCPUSeconds)
+	fmt.Fprintf(out, "%s of %s, TTFT %s ± %s, ITL %s ± %s, for %s after a ramp-up of %s\n",
+		counted(p.Streams, "stream"), counted(p.TokensPerStream, "token"), p.TTFT.Mean, p.TTFT.Jitter, p.ITL.Mean, p.ITL.Jitter, p.Duration, (p.TTFT.Mean + time.Duration(p.TokensPerStream-1)*p.ITL.Mean).Round(time.Millisecond))
+	fmt.Fprintf(out, "%d of %s completed, %s, at most %s at a time; the generator used %.0f%% of %s, %.1f%% of that for garbage collection, longest pause %.2f ms; the fake server used %.1f s of CPU\n",
+		r.Completed, counted(r.Requests, "request"), counted(r.Tokens, "token"), counted(r.StreamsMax, "stream"), 100*r.CPUShare, counted(r.Cores, "core"), 100*r.GCShare, r.GCPauseMax, r.ServerCPUSeconds)
 	if !r.Pinned {
 		fmt.Fprintln(out, "the generator and the fake server share cores: the figures are worse than with a core each")
 	}
@@ -172,7 +173,7 @@ func printBenchClient(out io.Writer, r *calibrate.Result) error {
 		fmt.Fprintf(out, "a request failed: %s\n", r.Failure)
 	}
 	if r.Bottleneck != "" {
-		fmt.Fprintf(out, "the client was the bottleneck: %s\n", r.Bottleneck)
+		fmt.Fprintln(out, record.Explain(r.Bottleneck))
 	}
 	return nil
 }

@@ -104,7 +104,7 @@ func printHandover(w io.Writer, r *handover.Result) error {
 	fmt.Fprintf(w, "prompts of %d tokens, answers of %d\n", r.PromptTokens, r.OutputTokens)
 	fmt.Fprintln(t, "ms\tp50\tp90\tmax\t")
 	for _, way := range r.Ways {
-		fmt.Fprintf(t, "%s, %d requests of %.1f MB\t\t\t\t\n", way.Transport, way.Requests, float64(way.KVBytes)/1e6)
+		fmt.Fprintf(t, "%s, %s of %.1f MB\t\t\t\t\n", way.Transport, counted(way.Requests, "request"), float64(way.KVBytes)/1e6)
 		for _, row := range []struct {
 			name string
 			of   handover.Spread

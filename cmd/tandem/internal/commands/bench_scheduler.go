@@ -257,9 +257,9 @@ func (f *benchSchedulerFlags) load(m *model.Model) (cpu.Config, error) {
 // printBenchScheduler writes the result for people: tables of one row a policy.
 func printBenchScheduler(out io.Writer, r *scheduler.Result) error {
 	if r.Scenario == scheduler.LongPrompt {
-		fmt.Fprintf(out, "%d sequences decode after prompts of %d tokens; after %d steps a prompt of %d arrives", r.Decodes, r.ShortTokens, r.BeforeSteps, r.LongTokens)
+		fmt.Fprintf(out, "decoding %s after prompts of %d tokens; after %s a prompt of %d arrives", counted(r.Decodes, "sequence"), r.ShortTokens, counted(r.BeforeSteps, "step"), r.LongTokens)
 	} else {
-		fmt.Fprintf(out, "%d requests, %g a second; prompts of about %d tokens, %g%% of about %d; outputs of about %d", r.Requests, r.Rate, r.ShortTokens, 100*r.LongShare, r.LongTokens, r.OutputTokens)
+		fmt.Fprintf(out, "%s, %g a second; prompts of about %d tokens, %g%% of about %d; outputs of about %d", counted(r.Requests, "request"), r.Rate, r.ShortTokens, 100*r.LongShare, r.LongTokens, r.OutputTokens)
 	}
 	fmt.Fprintf(out, "; %d blocks of %d; steps of %d tokens, %d sequences\n", r.Blocks, r.BlockTokens, r.BatchTokens, r.Sequences)
 	if r.Clock == "real" {
@@ -271,8 +271,12 @@ func printBenchScheduler(out io.Writer, r *scheduler.Result) error {
 	if r.Scenario == scheduler.LongPrompt {
 		t.write("ITL ms\tbefore p50\tp99\tmeanwhile p50\tp99\tp99.9\tmax\tp99 rises by\tlong TTFT", func(row *scheduler.Row) string {
 			l := row.Long
-			return fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s", ms(l.Before.P50), ms(l.Before.P99),
-				ms(l.During.P50), ms(l.During.P99), t.at(.999, l.During.P999, l.During), ms(l.During.Max), ms(l.RiseP99Ms), ms(row.TTFTLong.Max))
+			few := l.Before
+			if l.During.Count < few.Count {
+				few = l.During
+			}
+			return fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s", t.two(l.Before), t.two(l.During), t.at(.999, l.During.P999, l.During),
+				ms(l.During.Max), t.at(.99, l.RiseP99Ms, few), ms(row.TTFTLong.Max))
 		})
 	} else {
 		t.write("TTFT ms\tp50\tp90\tp99\tp99.9\tshort p50\tp99\tlong p50\tp99\ttokens/s", func(row *scheduler.Row) string {
@@ -291,12 +295,13 @@ func printBenchScheduler(out io.Writer, r *scheduler.Result) error {
 	})
 	if r.Clock == "real" {
 		t.write("between steps µs\tp50\tp99\tmax", func(row *scheduler.Row) string {
-			return fmt.Sprintf("%.0f\t%.0f\t%.0f", row.BetweenUs.P50, row.BetweenUs.P99, row.BetweenUs.Max)
+			return fmt.Sprintf("%s\t%.0f", t.spread("%.0f", *row.BetweenUs, row), row.BetweenUs.Max)
 		})
 	} else {
 		t.write("scheduler µs a step\tp50\tp99\tmax\twith arrivals\tsequences\tallocations\tdecode alone", func(row *scheduler.Row) string {
 			s := row.Scheduler
-			return fmt.Sprintf("%.1f\t%.1f\t%.0f\t%.1f\t%.1f\t%.1f\t%.1f", s.StepNs.P50/1e3, s.StepNs.P99/1e3, s.StepNs.Max/1e3,
+			us := scheduler.Spread{P50: s.StepNs.P50 / 1e3, P99: s.StepNs.P99 / 1e3}
+			return fmt.Sprintf("%s\t%.0f\t%.1f\t%.1f\t%.1f\t%.1f", t.spread("%.1f", us, row), s.StepNs.Max/1e3,
 				s.NsPerStep/1e3, row.SequencesPerStep, s.AllocsPerStep, s.AllocsPerDecodeStep)
 		})
 	}
@@ -343,6 +348,12 @@ func (p *policyTable) at(q, ms float64, of scheduler.Percentiles) string {
 
 func (p *policyTable) two(of scheduler.Percentiles) string {
 	return p.at(.5, of.P50, of) + "\t" + p.at(.99, of.P99, of)
+}
+
+// spread is median and p99 of what each step of a row has once.
+func (p *policyTable) spread(format string, of scheduler.Spread, row *scheduler.Row) string {
+	steps := uint64(row.Steps)
+	return p.cell(.5, format, enough(.5, steps, of.P50)) + "\t" + p.cell(.99, format, enough(.99, steps, of.P99))
 }
 
 func (p *policyTable) four(of scheduler.Percentiles) string {

@@ -58,7 +58,7 @@ func TestBenchSchedulerWithALongPrompt(t *testing.T) {
 	if free["within_budget"] != nil || bounded["within_budget"] != true || free["itl_during_ms"] == nil {
 		t.Errorf("%v and %v", free, bounded)
 	}
-	if got := run(t.Context(), "", nil, args...); got.status != 0 || !strings.Contains(got.stdout, "p99 rises by") {
+	if got := run(t.Context(), "", nil, args...); got.status != 0 || !strings.Contains(got.stdout, "p99 rises by") || !strings.Contains(got.stdout, "p99 takes 368") {
 		t.Errorf("for people: %+v", got)
 	}
 }

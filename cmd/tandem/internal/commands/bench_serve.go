@@ -28,9 +28,10 @@ whatever the server does. Every latency counts from that moment, so it includes 
 time that a request waited in the client or the server. In closed loop (--concurrency)
 the next request goes out when an earlier one ends.
 
-A percentile is printed only if there are enough samples for it, with its 95%
-confidence interval. If this client or its machine was the bottleneck, the report gives
-no verdict and says which it was. If the server sends latency budgets, as Tandem does,
+A percentile is printed only if there are enough samples for it; otherwise n/a. Below it
+is its 95% confidence interval, or ~ if neighbouring requests are too alike for one: run
+it longer. If this client or its machine was the bottleneck, the report gives no verdict
+and says which it was. If the server sends latency budgets, as Tandem does,
 the report explains the tail stage by stage.
 
 Ctrl-C ends the run and reports what was measured; the exit status is then 130.`,

@@ -1,16 +1,24 @@
 package commands
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"os"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/pair"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/rig"
+	"github.com/tandem-serving/tandem/cmd/tandem/modeldir"
 	"github.com/tandem-serving/tandem/loadtest"
+	"github.com/tandem-serving/tandem/loadtest/client"
+	"github.com/tandem-serving/tandem/loadtest/drive"
 	"github.com/tandem-serving/tandem/loadtest/processor"
+	"github.com/tandem-serving/tandem/loadtest/record"
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+	"github.com/tandem-serving/tandem/simulate/scenario"
 )
 
 func newBenchSimulatedCommand() *cobra.Command {
@@ -20,7 +28,7 @@ func newBenchSimulatedCommand() *cobra.Command {
 		mode           string
 		share          float64
 		rounds         int
-		pin            bool
+		pin, virtual   bool
 	)
 	cmd := &cobra.Command{
 		Use:   "simulated",
@@ -30,11 +38,15 @@ Each has one worker with one thread or, with --mode disaggregated, a prefill and
 decode worker. Both get the same load in turns, at a share of the real engine's capacity.
 The result shows the percentiles of both side by side.
 
+With --virtual, the second is no mesh but a cluster on virtual time, as 'tandem simulate'
+runs it: the result says how far a simulation is from this machine.
+
 A simulated worker computes nothing, so it leaves more of the machine to the rest of its
 mesh than a real one does. --pin makes this difference smaller: of the cores that this
 process may use, it gives one to each worker and the others to the router.`,
 		Example: `  tandem profile --threads 1 --out fable.json
-  tandem bench simulated --profile fable.json --prompt-tokens 256 --output-tokens 64`,
+  tandem bench simulated --profile fable.json --prompt-tokens 256 --output-tokens 64
+  tandem bench simulated --profile fable.json --virtual --load 0.5`,
 		Args: exactly(),
 	}
 	fs := cmd.Flags()
@@ -45,6 +57,7 @@ process may use, it gives one to each worker and the others to the router.`,
 	oneOf(cmd, "mode", "aggregated", "disaggregated")
 	fs.Float64Var(&share, "load", 0.7, "request rate, as a share of the real engine's capacity")
 	fs.BoolVar(&pin, "pin", false, "bind each worker to a core of its own, and the router to the others")
+	fs.BoolVar(&virtual, "virtual", false, "compare with a cluster on virtual time, as 'tandem simulate' runs it")
 	fs.IntVar(&rounds, "rounds", 5, "times to measure each engine")
 	asJSON := addJSON(cmd, "print one JSON object")
 	onlyOnCommandLine(cmd, "profile")
@@ -80,14 +93,21 @@ process may use, it gives one to each worker and the others to the router.`,
 				return usageError(cmd, fmt.Sprintf("--pin: %d cores are too few for %d workers and a router", len(cores), workers))
 			}
 		}
-		simulated := actual
-		simulated.Arguments = append([]string{"--engine", "simulated"}, actual.Arguments...)
-		simulated.Worker = []string{"--profile", profile}
+		other := pair.Side{Name: "simulated", Mode: wanted}
+		if virtual {
+			if other.Drive, other.Client, err = virtualCluster(model, profile, actual, wanted); err != nil {
+				return err
+			}
+		} else {
+			other.Plan = actual
+			other.Plan.Arguments = append([]string{"--engine", "simulated"}, actual.Arguments...)
+			other.Plan.Worker = []string{"--profile", profile}
+		}
 		defer deferCollector()()
 		live := newLoadProgress(cmd.ErrOrStderr())
 		result, err := pair.Run(cmd.Context(), [2]pair.Side{
 			{Name: "cpu", Plan: actual, Mode: wanted},
-			{Name: "simulated", Plan: simulated, Mode: wanted},
+			other,
 		}, pair.Options{Load: load, Share: share, Rounds: rounds}, live)
 		live.finish()
 		if err != nil {
@@ -96,6 +116,27 @@ process may use, it gives one to each worker and the others to the router.`,
 		return printSimulated(cmd.OutOrStdout(), result, share, *asJSON)
 	}
 	return cmd
+}
+
+// virtualCluster runs loads on a cluster like a mesh, on virtual time.
+func virtualCluster(model, profile string, mesh rig.Plan, mode inferencev1.Mode) (func(context.Context, drive.Options) (*record.Run, error), client.Client, error) {
+	dir, err := modeldir.Find(model)
+	if err != nil {
+		return nil, nil, err
+	}
+	text := fmt.Sprintf("model: %q\nprofile: %q\ntraffic: {rate: 1}\npools:\n  decode: {role: decode, count: %d}\n", dir, profile, mesh.Decode)
+	if mesh.Prefill > 0 {
+		text += fmt.Sprintf("  prefill: {role: prefill, count: %d}\n", mesh.Prefill)
+	}
+	var traffic loadtest.Config
+	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
+	traffic.RegisterFlags(fs)
+	read, err := scenario.Parse("the cluster", []byte(text), fs)
+	if err != nil {
+		return nil, nil, err
+	}
+	s := &simulation{scenario: read, seed: 1, mode: mode}
+	return s.drive, simulatedServer{read, "on virtual time"}, nil
 }
 
 // printSimulated prints what was measured; the error says if that is not all.

@@ -64,6 +64,6 @@ func printTraceCost(w io.Writer, r *tracecost.Result) error {
 	} {
 		fmt.Fprintf(table, "%s\t%.3f %s\t%.3f to %.3f\t%.3f\n", row.name, row.of.Mean, row.unit, row.of.Low, row.of.High, row.of.Median)
 	}
-	fmt.Fprintf(table, "%d pairs of blocks of %d requests, %d spans, %.0f s\n", r.Pairs, r.RequestsPerBlock, r.Spans, r.WallSeconds)
+	fmt.Fprintf(table, "%s of blocks of %s, %d spans, %.0f s\n", counted(r.Pairs, "pair"), counted(r.RequestsPerBlock, "request"), r.Spans, r.WallSeconds)
 	return table.Flush()
 }

@@ -102,7 +102,7 @@ func newBenchTransferPart() *cobra.Command {
 
 func printTransfer(w io.Writer, r *transfer.Result) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(t, "%s, %d layers of %d bytes a slice, %d connection(s), over %s, CRC-32C on every chunk\n", r.Preset, r.Layers, r.SliceBytes, r.Connections, r.Transport)
+	fmt.Fprintf(t, "%s, %s of %d bytes a slice, %s, over %s, CRC-32C on every chunk\n", r.Preset, counted(r.Layers, "layer"), r.SliceBytes, counted(r.Connections, "connection"), r.Transport)
 	if len(r.Rates) > 0 {
 		fmt.Fprintln(t, "\nGB/s\tbest\tmedian\tspread\tCPU ns/B")
 	}

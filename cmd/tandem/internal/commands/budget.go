@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tandem-serving/tandem/loadtest/measure"
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 )
 
@@ -36,21 +37,10 @@ type budgetLineJSON struct {
 	DeclaredMs *float64 `json:"declared_ms"`
 	Count      uint64   `json:"count"`
 	// SpentMs is null where nothing was measured.
-	SpentMs  *spentJSON `json:"spent_ms"`
-	Breaches uint64     `json:"breaches"`
+	SpentMs  *measure.Distribution `json:"spent_ms"`
+	Breaches uint64                `json:"breaches"`
 	// BreachShare is of all requests that exceeded their budget, 0 to 1.
 	BreachShare float64 `json:"breach_share"`
-}
-
-// spentJSON has null for a percentile that takes more requests than there are.
-type spentJSON struct {
-	Mean float64  `json:"mean"`
-	P50  *float64 `json:"p50"`
-	P90  *float64 `json:"p90"`
-	P95  *float64 `json:"p95"`
-	P99  *float64 `json:"p99"`
-	P999 *float64 `json:"p999"`
-	Max  float64  `json:"max"`
 }
 
 // budgetOverrunJSON is the request at a percentile that exceeded what is declared.
@@ -72,22 +62,22 @@ func newBudgetCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "budget",
 		Short: "Compare recent requests with the latency budget, and name the stage that broke it",
-		Long: `Prints the declared budget and what the requests of the last minutes spent, for each
+		Long: fmt.Sprintf(`Prints the declared budget and what the requests of the last minutes spent, for each
 stage of a request and for the totals (ttft, tpot, e2e). For requests that fetched KV
 from a block store, it also prints the part of prefill that the fetch took.
 
 A request over its budget counts once, for the stage that broke it. That is the stage
 furthest over its declared time, among the stages of the totals that were exceeded.
 
-Declare a budget to the router, with flags such as --budget-ttft 500ms --budget-queue
-50ms, or in its configuration file:
+Declare a budget to the router, with flags such as --budget-ttft 500ms, or in its
+configuration file:
 
   budget:
     ttft: 500ms
     queue: 50ms
 
 decode and tpot are times for each token after the first. A dash stands for a
-percentile of too few requests: p99 takes 368 of them, p99.9 takes 3,688.`,
+percentile of too few requests: p99 takes %d of them, p99.9 takes %d.`, needs(.99), needs(.999)),
 		Example: "  tandem budget\n  tandem budget --json",
 		Args:    exactly(),
 	}
@@ -98,7 +88,9 @@ percentile of too few requests: p99 takes 368 of them, p99.9 takes 3,688.`,
 		if err != nil {
 			return err
 		}
-		return show(cmd, *asJSON, budgetOf(response), printBudget)
+		return show(cmd, *asJSON, budgetOf(response), func(w io.Writer, b budgetJSON) error {
+			return printBudget(w, b, router.commandLine("explain"))
+		})
 	}
 	return cmd
 }
@@ -116,9 +108,9 @@ func budgetOf(response *controlv1.GetBudgetResponse) budgetJSON {
 		}
 		if n := l.GetCount(); n > 0 {
 			at := func(q float64, ns int64) *float64 { return enough(q, n, milliseconds(ns)) }
-			line.SpentMs = &spentJSON{
-				Mean: milliseconds(l.GetSumNs()) / float64(n), P50: at(.5, l.GetP50Ns()), P90: at(.9, l.GetP90Ns()),
-				P95: at(.95, l.GetP95Ns()), P99: at(.99, l.GetP99Ns()), P999: at(.999, l.GetP999Ns()), Max: milliseconds(l.GetMaxNs()),
+			line.SpentMs = &measure.Distribution{
+				Count: int64(n), Mean: milliseconds(l.GetSumNs()) / float64(n), P50: at(.5, l.GetP50Ns()), P90: at(.9, l.GetP90Ns()),
+				P95: at(.95, l.GetP95Ns()), P99: at(.99, l.GetP99Ns()), P999: at(.999, l.GetP999Ns()), Max: new(milliseconds(l.GetMaxNs())),
 			}
 		}
 		if all := response.GetBreaches(); all > 0 {
@@ -185,8 +177,10 @@ func msText(ms float64) string {
 
 func spaced(name string) string { return strings.ReplaceAll(name, "_", " ") }
 
-func printBudget(w io.Writer, b budgetJSON) error {
-	fmt.Fprintf(w, "the last %v: %d requests ended well, %d of them over the budget; %d failed and are not in the table\n\n", time.Duration(b.WindowSeconds*float64(time.Second)), b.Requests, b.Breaches, b.Failed)
+// printBudget writes explain, a command line, before the id of each request that it names.
+func printBudget(w io.Writer, b budgetJSON, explain string) error {
+	fmt.Fprintf(w, "the last %v: %s ended well, %d over the budget; %d failed, not in the table\n\n",
+		time.Duration(b.WindowSeconds*float64(time.Second)), counted(b.Requests, "request"), b.Breaches, b.Failed)
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(table, "MS\tDECLARED\tP50\tP90\tP95\tP99\tP99.9\tMAX\tBREACHES\t")
 	declared := false
@@ -215,7 +209,7 @@ func printBudget(w io.Writer, b budgetJSON) error {
 			}{{.5, s.P50}, {.9, s.P90}, {.95, s.P95}, {.99, s.P99}, {.999, s.P999}} {
 				fmt.Fprintf(table, "%s\t", dashes.cell(p.q, "%.2f", p.ms))
 			}
-			fmt.Fprintf(table, "%.2f\t", s.Max)
+			fmt.Fprintf(table, "%.2f\t", *s.Max)
 		} else {
 			fmt.Fprint(table, strings.Repeat("-\t", 6))
 		}
@@ -229,12 +223,12 @@ func printBudget(w io.Writer, b budgetJSON) error {
 	}
 	fmt.Fprintln(w)
 	for _, o := range b.Overruns {
-		fmt.Fprintf(w, "%s (tandem explain %s)\n", o.Text, o.RequestID)
+		fmt.Fprintf(w, "%s (%s %s)\n", o.Text, explain, o.RequestID)
 	}
 	var err error
 	switch {
 	case !declared:
-		_, err = fmt.Fprintln(w, "no budget is declared: start the router with --budget-ttft 500ms and others, as 'tandem budget --help' says")
+		_, err = fmt.Fprintln(w, "no budget is declared: start the router with --budget-ttft 500ms and others: see --help")
 	case len(b.Overruns) == 0 && b.Requests > 0:
 		_, err = fmt.Fprintln(w, "the budget holds")
 	}

@@ -44,7 +44,7 @@ func TestBudget(t *testing.T) {
 	router := &fakeRouter{budget: overBudget()}
 	addr := router.start(t)
 	got := run(t.Context(), "", nil, "budget", "--control", addr)
-	want := `the last 5m0s: 4000 requests ended well, 40 of them over the budget; 2 failed and are not in the table
+	want := `the last 5m0s: 4000 requests ended well, 40 over the budget; 2 failed, not in the table
 
                   MS  DECLARED     P50     P90     P95     P99   P99.9      MAX  BREACHES
                queue     50.00   10.00   20.00   30.00  520.00  600.00   700.00  30 (75%)
@@ -55,9 +55,9 @@ func TestBudget(t *testing.T) {
                 ttft    500.00  100.00  200.00  300.00  812.00  900.00  1000.00  30 (75%)
 -: too few samples to tell that percentile: p90 takes 36, p95 takes 72, p99 takes 368, p99.9 takes 3688
 
-p99 ttft 812 ms of 500 ms: queue 520 ms of 50.0 ms (tandem explain r1)
-p99.9 tpot 31.5 ms of 30.0 ms: transfer exposed 9.00 ms, which has no declared limit (tandem explain r2)
-slowest reserve 31.5 ms of 30.0 ms (tandem explain r3)
+p99 ttft 812 ms of 500 ms: queue 520 ms of 50.0 ms (tandem explain --control ` + addr + ` r1)
+p99.9 tpot 31.5 ms of 30.0 ms: transfer exposed 9.00 ms, which has no declared limit (tandem explain --control ` + addr + ` r2)
+slowest reserve 31.5 ms of 30.0 ms (tandem explain --control ` + addr + ` r3)
 `
 	if diff := cmp.Diff(want, got.stdout); diff != "" || got.status != 0 {
 		t.Errorf("status %d, %s, output (-want +got):\n%s", got.status, got.stderr, diff)
@@ -69,7 +69,7 @@ slowest reserve 31.5 ms of 30.0 ms (tandem explain r3)
 	}
 	queue := map[string]any{
 		"name": "queue", "per_token": false, "declared_ms": 50.0, "count": 4000.0, "breaches": 30.0, "breach_share": .75,
-		"spent_ms": map[string]any{"mean": 20.0, "p50": 10.0, "p90": 20.0, "p95": 30.0, "p99": 520.0, "p999": 600.0, "max": 700.0},
+		"spent_ms": map[string]any{"count": 4000.0, "mean": 20.0, "p50": 10.0, "p90": 20.0, "p95": 30.0, "p99": 520.0, "p999": 600.0, "max": 700.0},
 	}
 	if diff := cmp.Diff(queue, budget["stages"].([]any)[0]); diff != "" {
 		t.Errorf("queue (-want +got):\n%s", diff)
@@ -124,9 +124,9 @@ func TestBudgetOfFewRequests(t *testing.T) {
       e2e      1.00  2.00  4.00  4.00    -      -  4.00         -
 -: too few samples to tell that percentile: p50 takes 6, p90 takes 36, p95 takes 72, p99 takes 368, p99.9 takes 3688
 
-slowest ttft 4.00 ms of 1.00 ms (tandem explain r)
-slowest ttft 4.00 ms of 1.00 ms (tandem explain r)
-number 3 of the slowest e2e 4.00 ms of 1.00 ms (tandem explain r)
+slowest ttft 4.00 ms of 1.00 ms (tandem explain --control ` + addr + ` r)
+slowest ttft 4.00 ms of 1.00 ms (tandem explain --control ` + addr + ` r)
+number 3 of the slowest e2e 4.00 ms of 1.00 ms (tandem explain --control ` + addr + ` r)
 `
 	if diff := cmp.Diff(want, table); diff != "" || got.status != 0 {
 		t.Errorf("status %d, %s, output (-want +got):\n%s", got.status, got.stderr, diff)
@@ -166,13 +166,13 @@ func TestExplainSlowest(t *testing.T) {
 	if got.status != 0 || asked.GetPercentile() != 99 || asked.GetBy() != controlv1.RankBy_RANK_BY_TTFT {
 		t.Errorf("%+v, asked %v", got, asked)
 	}
-	for _, part := range []string{"request slow", "number 2 of 150 requests, the slowest first", "5.00 ms = tokenize 0.00 + queue 4.00"} {
+	for _, part := range []string{"request slow", "number 2 of 150 requests, slowest by ttft first (--by e2e for the whole request)\n", "5.00 ms = tokenize 0.00 + queue 4.00"} {
 		if !strings.Contains(got.stdout, part) {
 			t.Errorf("output lacks %q:\n%s", part, got.stdout)
 		}
 	}
 	got = run(t.Context(), "", nil, "explain", "--slowest", "max", "--by", "e2e", "--json", "--control", addr)
-	if got.status != 0 || asked.GetPercentile() != 100 || asked.GetBy() != controlv1.RankBy_RANK_BY_E2E || !strings.Contains(got.stdout, `"rank":2,"ranked":150`) {
+	if got.status != 0 || asked.GetPercentile() != 100 || asked.GetBy() != controlv1.RankBy_RANK_BY_E2E || !strings.Contains(got.stdout, `"rank":2,"ranked":150,"ranked_by":"e2e"`) {
 		t.Errorf("%+v, asked %v", got, asked)
 	}
 	checkFailure(t, run(t.Context(), "", nil, "explain", "--slowest", "p50", "--control", addr), 1, "no request has succeeded")
@@ -214,9 +214,9 @@ func TestBudgetInAConfigurationFile(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	write("budget:\n  ttft: 500ms\n  queue: 200ms\n  prefill: 400ms\n")
-	checkFailure(t, run(t.Context(), "", nil, "config", "validate", file), 1, "--budget-ttft is 500ms, but its stages add up to 600ms: raise it or lower one of budget-queue 200ms, budget-prefill 400ms")
+	checkFailure(t, run(t.Context(), "", nil, "config", "validate", file), 1, ":2: budget-ttft is 500ms, but its stages add up to 600ms: raise it or lower one of budget-queue 200ms, budget-prefill 400ms")
 	write("budget:\n  quee: 200ms\n")
 	checkFailure(t, run(t.Context(), "", nil, "config", "validate", file), 1, `unknown key "budget.quee": did you mean "budget.queue"?`)
 	write("budget:\n  queue: 200\n")
-	checkFailure(t, run(t.Context(), "", nil, "config", "validate", file), 1, "is not a valid value")
+	checkFailure(t, run(t.Context(), "", nil, "config", "validate", file), 1, `:2: budget.queue: "200" is not a duration`)
 }

@@ -34,7 +34,7 @@ parts, tokens per second, how much of the prompt was in a prefix cache, and whic
 workers were used.
 
 Ctrl-C stops an answer and keeps what arrived of it, or empties the line; at an empty
-line, Ctrl-C or Ctrl-D leaves. A turn that fails is not part of the conversation.
+line, Ctrl-C or Ctrl-D leaves, as exit or quit does. A turn that fails is not part of the conversation.
 /help lists the commands there are.
 
 If standard input is not a terminal, each line is a turn, and a failed turn ends the
@@ -64,7 +64,7 @@ func (c *chatFlags) add(cmd *cobra.Command) {
 	fs.StringArrayVar(&c.arguments, "template-argument", nil, "variable of the chat template, such as enable_thinking=false; may be repeated")
 	fs.BoolVar(&c.noStats, "no-stats", false, "do not print the line of figures after each answer")
 	fs.BoolVar(&c.json, "json", false, "print one JSON object for each answer")
-	c.requestFlags.add(cmd, false, "of an answer (default: an eighth of the context, 2048 at most)", "an answer")
+	c.requestFlags.add(cmd, "of an answer (default: an eighth of the context, 2048 at most)", "an answer")
 	onlyOnCommandLine(cmd, "system", "template-argument", "no-stats")
 }
 

@@ -14,7 +14,7 @@ const chatHelp = `/help           this list
 /system TEXT    set the system message to TEXT; without TEXT, remove it
 /retry          ask for the last answer again
 /save FILE      write the conversation to FILE, as OpenAI's API takes it
-/exit           leave
+/exit, /quit    leave; at a terminal exit, quit and Ctrl-D do so too
 //TEXT          say /TEXT; a backslash at the end of a line continues it; """ begins and ends several lines
 `
 
@@ -55,7 +55,7 @@ func (s *chatSession) tell(err error) error {
 	if err == nil || !s.terminal {
 		return err
 	}
-	fail(s.stats, err)
+	fail(s.stats, s.flags.cmd, err)
 	return nil
 }
 
@@ -95,6 +95,10 @@ func (s *chatSession) save(path string) error {
 	return nil
 }
 
+// rateTokens is how long an answer must be to say a rate: tokens that arrive together
+// make the rate of a few mean nothing.
+const rateTokens = 20
+
 // cost says what an answer cost that was to have bound tokens at most; 0: as many as
 // the context holds.
 func (s *chatSession) cost(r resultJSON, bound uint32) {
@@ -114,11 +118,17 @@ func (s *chatSession) cost(r resultJSON, bound uint32) {
 			fmt.Fprintf(&out, ", transfer exposed %s", ms(t.TransferExposed))
 		}
 	}
-	if t.Tpot > 0 {
-		fmt.Fprintf(&out, "; %.1f tokens/s", 1000/t.Tpot)
+	if t.Tpot > 0 && r.Usage.CompletionTokens >= rateTokens {
+		format := "; %.0f tokens/s"
+		if t.Tpot > 100 {
+			format = "; %.1f tokens/s"
+		}
+		fmt.Fprintf(&out, format, 1000/t.Tpot)
 	}
 	fmt.Fprintf(&out, "; prompt %d tokens, %d cached; answer %d", r.Usage.PromptTokens, r.Usage.CachedTokens, r.Usage.CompletionTokens)
 	switch {
+	case r.FinishReason == "length" && r.Usage.CompletionTokens == bound && s.bound != nil:
+		out.WriteString(", cut there by the default limit of chat (--max-tokens sets another)")
 	case r.FinishReason == "length" && r.Usage.CompletionTokens == bound:
 		out.WriteString(", cut there by --max-tokens")
 	case r.FinishReason == "length":

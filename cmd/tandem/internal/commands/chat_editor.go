@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 
@@ -33,10 +34,8 @@ func newEditor(in io.Reader, out io.Writer, environ []string) *editor {
 	if !isFile || !isFileToo || !term.IsTerminal(int(from.Fd())) || !term.IsTerminal(int(to.Fd())) {
 		return nil
 	}
-	for _, variable := range environ {
-		if variable == "TERM=dumb" {
-			return nil
-		}
+	if slices.Contains(environ, dumb) {
+		return nil
 	}
 	k := &keys{from: from}
 	t := term.NewTerminal(struct {
@@ -45,6 +44,17 @@ func newEditor(in io.Reader, out io.Writer, environ []string) *editor {
 	}{k, to}, "")
 	t.History = said{t.History}
 	return &editor{in: from, keys: k, terminal: t}
+}
+
+// dumb is the variable of a terminal that knows no escape codes.
+const dumb = "TERM=dumb"
+
+// styles reports whether text on a terminal may have a style (see no-color.org).
+func styles(environ []string) bool {
+	return !slices.ContainsFunc(environ, func(variable string) bool {
+		value, is := strings.CutPrefix(variable, "NO_COLOR=")
+		return variable == dumb || is && value != ""
+	})
 }
 
 // said is a history without empty lines.

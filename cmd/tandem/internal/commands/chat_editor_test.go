@@ -102,7 +102,7 @@ func TestChatAtATerminal(t *testing.T) {
 		"a block given up":      {"\"\"\"one\r" + ctrlC + "two\r", "two", 1},
 		"other letters":         {"Zwölf\r", "Zwölf", 0},
 	} {
-		for leaving, key := range map[string]string{"Ctrl-C": ctrlC, "Ctrl-D": ctrlD} {
+		for leaving, key := range map[string]string{"Ctrl-C": ctrlC, "Ctrl-D": ctrlD, "exit": "exit\r"} {
 			t.Run(name+", "+leaving, func(t *testing.T) {
 				k := new(talker)
 				router := &fakeRouter{generate: k.generate}

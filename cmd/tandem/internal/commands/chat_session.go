@@ -45,21 +45,21 @@ var (
 func runChat(cmd *cobra.Command, flags *chatFlags) error {
 	base, err := flags.request(cmd)
 	if err != nil {
-		return routerFailure(err, flags.addr, false)
+		return flags.failure(err, false)
 	}
 	conn, err := dial(flags.addr)
 	if err != nil {
-		return err
+		return usageError(cmd, "--addr: "+err.Error())
 	}
 	defer conn.Close()
 	s := &chatSession{
 		flags: flags, base: base, conn: conn, system: flags.system, terminal: isTerminal(cmd.InOrStdin()),
-		out: cmd.OutOrStdout(), stats: cmd.ErrOrStderr(), dim: isTerminal(cmd.ErrOrStderr()),
+		out: cmd.OutOrStdout(), stats: cmd.ErrOrStderr(), dim: isTerminal(cmd.ErrOrStderr()) && styles(processOf(cmd.Context()).Environ),
 	}
 	ctx := cmd.Context()
 	model, err := s.meet(ctx)
 	if err != nil {
-		return routerFailure(err, flags.addr, false)
+		return flags.failure(err, false)
 	}
 	if s.terminal || processOf(ctx).Interrupts != nil {
 		var stop func()
@@ -91,8 +91,8 @@ func runChat(cmd *cobra.Command, flags *chatFlags) error {
 }
 
 // meet asks the router for its model, so that a router that is not there is said
-// before anything is typed, and bounds answers where --max-tokens does not: some
-// models, such as the bundled one, hardly ever end a text.
+// before anything is typed, and a --max-tokens that no prompt fits beside; it bounds
+// answers where --max-tokens does not: some models, such as the bundled one, hardly ever end a text.
 func (s *chatSession) meet(ctx context.Context) (model string, _ error) {
 	const toAnswer, atMost, share = 10 * time.Second, 2048, 8
 	ctx, cancel := context.WithTimeout(ctx, toAnswer)
@@ -105,12 +105,14 @@ func (s *chatSession) meet(ctx context.Context) (model string, _ error) {
 	for _, m := range served.GetModels() {
 		if s.base.GetModel() == "" || s.base.GetModel() == m.GetName() {
 			model = m.GetName()
-			s.bound = new(min(max(m.GetContextTokens()/share, 1), atMost))
+			if s.base.MaxTokens == nil {
+				s.bound = new(min(max(m.GetContextTokens()/share, 1), atMost))
+			} else if most := m.GetContextTokens() - 1; s.base.GetMaxTokens() > most {
+				return "", rpc.InvalidArgument("max_tokens", fmt.Sprintf(
+					"%d do not fit: the context of %s holds %d tokens, the prompt included; pass at most %d", s.base.GetMaxTokens(), model, most+1, most))
+			}
 			break
 		}
-	}
-	if s.base.MaxTokens != nil {
-		s.bound = nil
 	}
 	return model, nil
 }
@@ -165,6 +167,8 @@ func (s *chatSession) take(ctx context.Context, text string) error {
 	switch {
 	case strings.TrimSpace(text) == "":
 		return nil
+	case s.terminal && (text == "exit" || text == "quit"): // who types that wants to leave
+		return errLeave
 	case strings.HasPrefix(text, "//"):
 		text = text[1:]
 	case strings.HasPrefix(text, "/"):
@@ -194,7 +198,7 @@ func (s *chatSession) say(ctx context.Context, text string) error {
 	if !s.terminal || ctx.Err() != nil {
 		return err
 	}
-	fail(s.stats, err)
+	fail(s.stats, s.flags.cmd, err)
 	if answer != "" {
 		fmt.Fprintln(s.stats, "[the conversation goes on without this turn]")
 	}
@@ -224,7 +228,7 @@ func (s *chatSession) answer(ctx context.Context) (string, error) {
 	if s.flags.json {
 		out = bufio.NewWriter(io.Discard)
 	}
-	g := &generation{flags: &generateFlags{requestFlags: requestFlags{addr: s.flags.addr}}, out: out}
+	g := &generation{flags: &generateFlags{requestFlags: requestFlags{cmd: s.flags.cmd, addr: s.flags.addr}}, out: out}
 	g.result.TokenIDs = []uint32{}
 	interrupted, err := s.follow(ctx, g, request)
 	if s.bound != nil && rpc.Reason(err) == api.ReasonContextLengthExceeded { // with so many tokens; fewer may fit
@@ -245,8 +249,8 @@ func (s *chatSession) answer(ctx context.Context) (string, error) {
 			fmt.Fprintln(s.stats, "[stopped]")
 		}
 		return g.result.Text, errInterrupted
-	case rpc.Reason(err) == api.ReasonContextLengthExceeded:
-		return g.result.Text, fmt.Errorf("%w; the conversation is too long: /clear begins a new one", failed)
+	case rpc.Reason(err) == api.ReasonContextLengthExceeded && len(s.messages) > 1:
+		return g.result.Text, fmt.Errorf("%w; /clear begins a new conversation", failed)
 	case failed != nil:
 		return g.result.Text, failed
 	}

@@ -54,7 +54,7 @@ func chatWith(t *testing.T, k *talker, stdin string, args ...string) outcome {
 	return run(t.Context(), stdin, nil, append([]string{"chat", "--addr", router.start(t)}, args...)...)
 }
 
-const goldenCost = "[first token 15ms: tokenize 1ms, queue 2ms, decide 3ms, reserve 4ms, prefill 5ms; second 8ms later, transfer exposed 6ms; 285.7 tokens/s; " +
+const goldenCost = "[first token 15ms: tokenize 1ms, queue 2ms, decide 3ms, reserve 4ms, prefill 5ms; second 8ms later, transfer exposed 6ms; " +
 	"prompt 5 tokens, 2 cached; answer 2, cut there by the end of the context; disaggregated on p to d]\n"
 
 func TestChat(t *testing.T) {
@@ -65,6 +65,25 @@ func TestChat(t *testing.T) {
 	}
 	if got, want := k.said(1), "system: Be brief. | user: Hello | assistant: answer 1 | user: and you?"; got != want {
 		t.Errorf("the second turn said %q, want %q", got, want)
+	}
+}
+
+// A few tokens, which may arrive together, have no rate.
+func TestChatSaysARateOfLongAnswers(t *testing.T) {
+	for n, want := range map[uint64]bool{19: false, 20: true} {
+		router := &fakeRouter{generate: sends(accepted(), tokens(0, "answer", make([]uint32, n)...), finished(n, "1"))}
+		got := run(t.Context(), "a\n", nil, "chat", "--addr", router.start(t))
+		if got.status != 0 || strings.Contains(got.stderr, "; 286 tokens/s; ") != want {
+			t.Errorf("%d tokens: got %+v", n, got)
+		}
+	}
+}
+
+func TestStyles(t *testing.T) {
+	for variable, want := range map[string]bool{"TERM=xterm": true, "TERM=dumb": false, "NO_COLOR=1": false, "NO_COLOR=": true} {
+		if got := commands.Styles([]string{"HOME=/", variable}); got != want {
+			t.Errorf("with %s: %t", variable, got)
+		}
 	}
 }
 
@@ -120,6 +139,21 @@ func TestChatBoundsAnswers(t *testing.T) {
 	checkFailure(t, chatWith(t, k, "a\n", "--max-tokens=600"), 1, "the context holds 4096 tokens")
 	if len(k.asked) != 1 {
 		t.Errorf("asked %d times", len(k.asked))
+	}
+}
+
+func TestChatSaysWhatCutAnAnswer(t *testing.T) {
+	k := new(talker)
+	addr := (&fakeRouter{generate: k.generate, contextTokens: 16}).start(t)
+	for want, args := range map[string][]string{
+		"; answer 2, cut there by the default limit of chat (--max-tokens sets another); ": nil,
+		"; answer 2, cut there by --max-tokens; ":                                          {"--max-tokens=2"},
+		"; answer 2, cut there by the end of the context; ":                                {"--max-tokens=3"},
+	} {
+		got := run(t.Context(), "a\n", nil, append([]string{"chat", "--addr", addr}, args...)...)
+		if got.status != 0 || !strings.Contains(got.stderr, want) {
+			t.Errorf("%v: got %+v, want %q", args, got, want)
+		}
 	}
 }
 
@@ -201,21 +235,31 @@ func TestChatEndsBadly(t *testing.T) {
 	full := func(int) error {
 		return rpc.ContextLength("conversation", "This model's maximum context length is 2048 tokens: the prompt does not fit; shorten it")
 	}
+	second := func(fails func(int) error) func(int) error {
+		return func(turn int) error {
+			if turn < 2 {
+				return nil
+			}
+			return fails(turn)
+		}
+	}
 	for name, c := range map[string]struct {
 		stdin, want string
 		args        []string
 		fails       func(int) error
 		status      int
 	}{
-		"the context is full":  {"a\n", "/clear begins a new one", nil, full, 1},
+		"the context is full":  {"a\nb\n", "shorten it; /clear begins a new conversation", []string{"--no-stats"}, second(full), 1},
+		"a line is too long":   {"a\n", "the prompt does not fit; shorten it\n", nil, full, 1},
+		"too many tokens":      {"", "--max-tokens: 4096 do not fit: the context of fake holds 4096 tokens, the prompt included; pass at most 4095", []string{"--max-tokens=4096"}, nil, 2},
 		"no template":          {"a\n", "fable cannot chat", nil, func(int) error { return rpc.InvalidArgument("conversation", "fable cannot chat") }, 1},
 		"an unknown command":   {"/frob\n", "there is no command /frob: see /help", nil, nil, 1},
 		"nothing to retry":     {"/retry\n", "no answer", nil, nil, 1},
 		"save where":           {"/save\n", "needs the name of a file", nil, nil, 1},
 		"save over a file":     {"/save /dev/null\n", "choose another name", nil, nil, 1},
-		"mode":                 {"a\n", "is not a mode", []string{"--mode=both"}, nil, 1},
-		"max tokens":           {"a\n", "max_tokens: 0", []string{"--max-tokens=0"}, nil, 1},
-		"a template argument":  {"a\n", "pass NAME=VALUE", []string{"--template-argument=x"}, nil, 1},
+		"mode":                 {"a\n", "--mode: \"both\" is not a mode", []string{"--mode=both"}, nil, 2},
+		"max tokens":           {"a\n", "--max-tokens: 0", []string{"--max-tokens=0"}, nil, 2},
+		"a template argument":  {"a\n", "pass NAME=VALUE", []string{"--template-argument=x"}, nil, 2},
 		"no end of a block":    {"\"\"\"\none\ntwo\n", `end it with """`, nil, nil, 1},
 		"not UTF-8":            {"a\xff\n", `"a\xff" is not UTF-8: convert it first, for instance with iconv`, nil, nil, 1},
 		"a command not UTF-8":  {"/system a\xff\n", "is not UTF-8", nil, nil, 1},

@@ -119,26 +119,27 @@ and only 'up' has a number of decode workers. A file can be for both.`,
 }
 
 // validFor are the commands that a file is valid for, of those that build makes: of the
-// one that is asked for, or else of those that know the most of its keys. The error is
+// one that is asked for, or else of those that its keys fit best. The error is
 // what is wrong if there is none.
 func validFor(build []func() *cobra.Command, asked, file string) (valid []string, failed error) {
-	known := make([]int, len(build))
-	for i, b := range build {
+	var fits []settings.Fit
+	var commands []*cobra.Command
+	for _, b := range build {
 		of := b()
 		if asked != "" && of.Name() != asked {
-			known[i] = -1
 			continue
 		}
-		var err error
-		if known[i], err = settings.KnownKeys(of.Flags(), file); err != nil {
+		fit, err := settings.FitOf(of.Flags(), file)
+		if err != nil {
 			return nil, err
 		}
+		fits, commands = append(fits, fit), append(commands, of)
 	}
-	for i, b := range build {
-		if known[i] < slices.Max(known) {
+	best := slices.MaxFunc(fits, settings.Fit.Compare)
+	for i, of := range commands {
+		if fits[i] != best {
 			continue
 		}
-		of := b()
 		if err := validateFile(of, file); err != nil {
 			failed = err
 		} else {
@@ -158,7 +159,7 @@ func validateFile(of *cobra.Command, file string) error {
 		return err
 	}
 	// One file may do for several targets, which then stand on the command line.
-	if target := of.Flags().Lookup("target"); target != nil && !target.Changed {
+	if target := of.Flags().Lookup("target"); target != nil && target.Value.String() == "" {
 		if err := target.Value.Set("router"); err != nil {
 			return err
 		}
@@ -170,7 +171,7 @@ func validateFile(of *cobra.Command, file string) error {
 		if exit, is := errors.AsType[*exitError](err); is && exit.cause != nil {
 			err = exit.cause // the command line of `config validate` is right
 		}
-		if _, is := errors.AsType[*fileError](err); is {
+		if _, is := errors.AsType[*sourceError](err); is {
 			return err
 		}
 		return fmt.Errorf("%s: %w", file, err)

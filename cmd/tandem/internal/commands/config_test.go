@@ -18,6 +18,18 @@ func TestConfig(t *testing.T) {
 	write("listen: 127.0.0.1:1\nlog-level: debug\n")
 
 	for _, target := range []string{"up", "serve"} {
+		// What is printed is a configuration, also where nothing is set.
+		printed := filepath.Join(t.TempDir(), "printed.yaml")
+		validates := func(text string) {
+			t.Helper()
+			if err := os.WriteFile(printed, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if got := run(t.Context(), "", nil, "config", "validate", printed); got.status != 0 || !strings.Contains(got.stdout, "of 'tandem "+target+"'") {
+				t.Errorf("what config print %s prints is refused: %+v", target, got)
+			}
+		}
+		validates(run(t.Context(), "", nil, "config", "print", target).stdout)
 		environ := []string{"TANDEM_CONFIG=" + file, "TANDEM_LOG_LEVEL=error", "TANDEM_TARGET=decode"}
 		got := run(t.Context(), "", environ, "config", "print", target, "--log-format=json")
 		if got.status != 0 || got.stderr != "" {
@@ -31,14 +43,7 @@ func TestConfig(t *testing.T) {
 				t.Errorf("config print %s lacks %q:\n%s", target, line, got.stdout)
 			}
 		}
-		// What is printed is a configuration again.
-		printed := filepath.Join(t.TempDir(), "printed.yaml")
-		if err := os.WriteFile(printed, []byte(got.stdout), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if got := run(t.Context(), "", nil, "config", "validate", "--for", target, printed); got.status != 0 {
-			t.Errorf("what config print %s prints is refused: %+v", target, got)
-		}
+		validates(got.stdout)
 		got = run(t.Context(), "", environ, "config", "print", target, "--json")
 		listen, _ := last(t, got.stdout)["listen"].(map[string]any)
 		if listen["value"] != "127.0.0.1:1" || listen["source"] != file+":1" {
@@ -51,11 +56,10 @@ func TestConfig(t *testing.T) {
 	}
 	// Values are checked as the command checks them.
 	for _, c := range []struct{ target, text, want string }{
-		{"serve", "target: \"\"\n", "--target: \"\" is not router, prefill, decode or kvtransfer"},
-		{"serve", "target: decode\nlease-ttl: 1ms\n", "tandem: " + file + ":2: --lease-ttl: 1ms is under 1s"},
-		{"serve", "block-tokens: 33\n", "--block-tokens"},
-		{"up", "decode: 0\n", "--decode: 0 is outside 1 to"},
-		{"up", "log-level: loud\n", "log level"},
+		{"serve", "target: decode\nlease-ttl: 1ms\n", "tandem: " + file + ":2: lease-ttl: 1ms is under 1s"},
+		{"serve", "block-tokens: 33\n", ":1: block-tokens: "},
+		{"up", "decode: 0\n", ":1: decode: 0 is outside 1 to"},
+		{"up", "log-level: loud\n", `:1: log-level: "loud" is unknown: use debug, info, warn or error`},
 	} {
 		write(c.text)
 		checkFailure(t, run(t.Context(), "", nil, "config", "validate", "--for", c.target, file), 1, c.want)
@@ -66,10 +70,12 @@ func TestConfig(t *testing.T) {
 		{"decode: 2\n", "up", ""},
 		{"log:\n  level: info\n", "up serve", ""},
 		{"", "up serve", ""},
-		{"decode: 0\n", "", "--decode: 0 is outside 1 to 256"},
+		{"decode: 0\n", "", ":1: decode: 0 is outside 1 to 256"},
 		{"target: router\ndecode: 2\nadvertise: a:1\n", "", ":2: unknown key \"decode\""},
 		{"decode: 2\nprefill: 1\ntraget: router\n", "", ":3: unknown key \"traget\""},
-		{"target: cook\n", "", "--target: \"cook\" is not router"},
+		{"prefil: 2\n", "", ":1: unknown key \"prefil\": did you mean \"prefill\"?"},
+		{"profil: a\n", "", ":1: unknown key \"profil\": did you mean \"profile\"?"},
+		{"target: cook\n", "", ":1: target: \"cook\" is not router"},
 	} {
 		write(c.text)
 		got := run(t.Context(), "", nil, "config", "validate", "--json", file)
@@ -83,16 +89,18 @@ func TestConfig(t *testing.T) {
 	checkFailure(t, run(t.Context(), "", nil, "config", "validate", "--for=serve", file), 1, ":1: unknown key \"decode\"")
 	// One file, and one environment, may do for several parts.
 	write("target: kvtransfer\nmodel: m\nstore-memory: 1GiB\nlease-ttl: 1ms\n")
-	checkFailure(t, run(t.Context(), "", nil, "config", "validate", file), 1, "--lease-ttl: 1ms is under 1s")
-	if got := run(t.Context(), "", []string{"TANDEM_MODEL=m", "TANDEM_PREFILL_MAX_WAITING=7"}, "serve", "--config", file); !strings.Contains(got.stderr, "--lease-ttl: 1ms is under 1s") {
+	checkFailure(t, run(t.Context(), "", nil, "config", "validate", file), 1, ":4: lease-ttl: 1ms is under 1s")
+	if got := run(t.Context(), "", []string{"TANDEM_MODEL=m", "TANDEM_PREFILL_MAX_WAITING=7"}, "serve", "--config", file); !strings.Contains(got.stderr, ":4: lease-ttl: 1ms is under 1s") {
 		t.Errorf("got %+v", got)
 	}
-	checkFailure(t, run(t.Context(), "", nil, "serve", "--config", file), 1, "tandem: "+file+":4: --lease-ttl: 1ms is under 1s")
-	checkFailure(t, run(t.Context(), "", []string{"TANDEM_KV_TRANSPORT=pigeon"}, "serve", "--target=decode"), 1, "tandem: environment variable TANDEM_KV_TRANSPORT: --kv-transport: \"pigeon\" is none of")
-	checkFailure(t, run(t.Context(), "", []string{"TANDEM_KV_CONNECTIONS=99"}, "up"), 1, "tandem: environment variable TANDEM_KV_CONNECTIONS: --kv-connections: 99 is outside 1 to 8")
+	checkFailure(t, run(t.Context(), "", nil, "serve", "--config", file), 1, "tandem: "+file+":4: lease-ttl: 1ms is under 1s")
+	checkFailure(t, run(t.Context(), "", []string{"TANDEM_KV_TRANSPORT=pigeon"}, "serve", "--target=decode"), 1, "tandem: environment variable TANDEM_KV_TRANSPORT: \"pigeon\" is none of")
+	checkFailure(t, run(t.Context(), "", []string{"TANDEM_KV_CONNECTIONS=99"}, "up"), 1, "tandem: environment variable TANDEM_KV_CONNECTIONS: 99 is outside 1 to 8")
 	checkFailure(t, run(t.Context(), "", nil, "serve", "--config", file, "--lease-ttl=2ms"), 2, "--lease-ttl: 2ms is under 1s: see 'tandem serve --help'")
+	// What is wrong may come out only later.
+	checkFailure(t, run(t.Context(), "", []string{"TANDEM_MODEL=" + file + "/none"}, "up", "--listen=127.0.0.1:0", "--http=", "--metrics=", "--control="), 1, "tandem: environment variable TANDEM_MODEL names "+file+"/none")
 	// A store has nothing against what environments say to others.
-	checkFailure(t, run(t.Context(), "", []string{"TANDEM_DECODE_CHUNK_TOKENS=33", "TANDEM_LEASE_TTL=3ms"}, "serve", "--target=kvtransfer"), 1, "--lease-ttl: 3ms")
+	checkFailure(t, run(t.Context(), "", []string{"TANDEM_DECODE_CHUNK_TOKENS=33", "TANDEM_LEASE_TTL=3ms"}, "serve", "--target=kvtransfer"), 1, "environment variable TANDEM_LEASE_TTL: 3ms")
 	if got := run(t.Context(), "", []string{"TANDEM_DECODE_CHUNK_TOKENS=33", "TANDEM_LISTEN=nowhere"}, "serve", "--target=kvtransfer"); strings.Contains(got.stderr, "chunk-tokens") {
 		t.Errorf("got %+v", got)
 	}

@@ -29,7 +29,7 @@ Ctrl-C ends the wait, not the drain; 'tandem undrain' undoes the drain. The last
 serving worker of a role is drained only with --force.`,
 		Example: `  tandem drain decode-2f9c
   tandem drain decode-2f9c --grace 30s`,
-		Args: exactly("the ID of a worker, see 'tandem workers'"),
+		Args: exactly("the ID of a worker ('tandem workers' lists them)"),
 	}
 	router := addControl(cmd)
 	cmd.ValidArgsFunction = completeWorker(router)
@@ -60,8 +60,11 @@ serving worker of a role is drained only with --force.`,
 			switch {
 			case errors.Is(err, io.EOF) && *asJSON:
 				return lines.Encode(drainJSON{Worker: args[0], Drained: true})
+			case errors.Is(err, io.EOF) && !answered:
+				_, err := fmt.Fprintf(out, "%s is drained already: '%s undrain %[1]s' takes it back\n", args[0], cmd.Root().DisplayName())
+				return err
 			case errors.Is(err, io.EOF):
-				_, err := fmt.Fprintf(out, "%s is drained\n", args[0])
+				_, err := fmt.Fprintf(out, "%s is drained and leaves the list of workers: '%s undrain %[1]s' takes it back\n", args[0], cmd.Root().DisplayName())
 				return err
 			case err != nil:
 				return router.failure(err, answered)
@@ -89,11 +92,14 @@ func newUndrainCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "undrain ID",
 		Short: "Let a draining or drained worker take requests again",
-		Long: `Undoes 'tandem drain ID': the worker takes requests again and tells the mesh so.
-Requests that run there go on. A worker can be undrained until its process ends. Once
-it is drained it is no longer listed; then ask a router that has seen it drain.`,
+		Long: `Undoes 'tandem drain ID', while the worker drains or after: it takes requests again.
+Requests that still run on it are not interrupted.
+
+A drained worker is missing from 'tandem workers', but can be undrained by its ID for as
+long as its process runs. If several routers run, pass as --control one that was running
+when the worker drained: a router that started later does not know the worker.`,
 		Example: "  tandem undrain decode-2f9c",
-		Args:    exactly("the ID of a worker, see 'tandem workers'"),
+		Args:    exactly("the ID of a worker ('tandem workers' lists them)"),
 	}
 	router := addControl(cmd)
 	cmd.ValidArgsFunction = completeWorker(router)

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"io"
-	"math"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -24,9 +23,11 @@ type explainJSON struct {
 	Decisions []decisionJSON `json:"decisions"`
 	// TimingMs is null if the request has not ended well.
 	TimingMs *timingJSON `json:"timing_ms"`
-	// Rank is 1 for the slowest of Ranked requests; only with --slowest.
-	Rank   uint32 `json:"rank,omitempty"`
-	Ranked uint32 `json:"ranked,omitempty"`
+	// Rank is 1 for the slowest of Ranked requests by RankedBy, ttft or e2e; only with
+	// --slowest.
+	Rank     uint32 `json:"rank,omitempty"`
+	Ranked   uint32 `json:"ranked,omitempty"`
+	RankedBy string `json:"ranked_by,omitempty"`
 }
 
 // decisionJSON is one try.
@@ -66,14 +67,20 @@ func newExplainCommand() *cobra.Command {
 		Short: "Explain how a request was routed, and where its time went",
 		Long: `Prints the router's record of a request: every worker that it considered, with each
 term of the worker's cost, and the stages of the request's latency. The router keeps
-the last few thousand requests.
+the last few thousand requests. The beginning of an id is enough, if only one request
+has it.
 
-Operators ask the router at its --control address. The client that made a request can
-ask at --addr, with the request's secret. The secret stands beside the id: in the last
-line of 'generate --json', or in the header X-Tandem-Secret over HTTP.
+Operators see every request. They reach the router at its --control address, which is
+on the router's own host unless it is set otherwise.
 
---slowest explains the request at a percentile of those that ended well: p99 is the
-request that 99 of 100 were not slower than, max is the slowest.`,
+Everybody else sees only requests of their own, at the address where they sent them:
+pass it as --addr, and the request's secret as --secret. The answer came with both the
+id and the secret: see the last line of 'tandem generate --json' or, over HTTP, the
+headers X-Request-Id and X-Tandem-Secret.
+
+--slowest explains the request at a percentile of those that ended well: 1 request of
+100 was slower than the one at p99; max is the slowest. --by says which latency counts:
+ttft, the time to the first token, or e2e, that of the whole request.`,
 		Example: `  tandem explain 4f1c2a90d3
   tandem explain 4f1c2a90d3 --secret 0f9be2… --addr router:7070
   tandem explain --slowest p99
@@ -81,9 +88,9 @@ request that 99 of 100 were not slower than, max is the slowest.`,
 	}
 	router := addControl(cmd)
 	addr := cmd.Flags().Lookup("addr")
-	addr.Usage = "with --secret, gRPC address of the router (default " + defaultAddr + "); without --secret, the old name of --control"
-	secret := cmd.Flags().String("secret", "", "secret of the request, with which its client may ask at --addr")
-	asJSON := addJSON(cmd, "print one JSON object: request_id, arrived, status, decisions, timing_ms; with --slowest also rank, ranked")
+	addr.Usage = "gRPC address that the request was sent to, for --secret (default " + defaultAddr + "); deprecated without --secret: use --control"
+	secret := cmd.Flags().String("secret", "", "secret that came with the answer: shows the request to who made it, at --addr")
+	asJSON := addJSON(cmd, "print one JSON object: request_id, arrived, status, decisions, timing_ms; with --slowest also rank, ranked, ranked_by")
 	slowest := cmd.Flags().String("slowest", "", "explain the request at this percentile instead, such as p99, p99.9 or max")
 	by := cmd.Flags().String("by", "ttft", "latency that --slowest compares: ttft or e2e")
 	oneOf(cmd, "by", "ttft", "e2e")
@@ -108,7 +115,11 @@ request that 99 of 100 were not slower than, max is the slowest.`,
 		if err != nil {
 			return err
 		}
-		return show(cmd, *asJSON, explanationOf(response), printExplanation)
+		explained := explanationOf(response)
+		if *slowest != "" {
+			explained.RankedBy = *by
+		}
+		return show(cmd, *asJSON, explained, printExplanation)
 	}
 	return cmd
 }
@@ -199,7 +210,11 @@ func explanationOf(response *controlv1.ExplainResponse) explainJSON {
 func printExplanation(w io.Writer, e explainJSON) error {
 	fmt.Fprintf(w, "request %s, arrived %s, %s\n", e.RequestID, e.Arrived, cmp.Or(e.Status, "still running"))
 	if e.Rank > 0 {
-		fmt.Fprintf(w, "number %d of %d requests, the slowest first\n", e.Rank, e.Ranked)
+		other := "--by e2e for the whole request"
+		if e.RankedBy == "e2e" {
+			other = "--by ttft for the first token"
+		}
+		fmt.Fprintf(w, "number %d of %d requests, slowest by %s first (%s)\n", e.Rank, e.Ranked, e.RankedBy, other)
 	}
 	for i, d := range e.Decisions {
 		fmt.Fprintf(w, "\ntry %d: %s, prefill %s, decode %s: %s\n", i+1, d.Mode, cmp.Or(d.Prefill, "-"), cmp.Or(d.Decode, "-"), d.Reason)
@@ -210,7 +225,7 @@ func printExplanation(w io.Writer, e explainJSON) error {
 			fmt.Fprintf(w, "KV went over %s\n", d.Transport)
 		}
 		if d.Source != "" {
-			fmt.Fprintf(w, "block store %s had announced %d blocks of the prompt; the router told %s\n", d.Source, d.SourceBlocks, d.Prefill)
+			fmt.Fprintf(w, "block store %s had announced %s of the prompt; the router told %s\n", d.Source, counted(d.SourceBlocks, "block"), d.Prefill)
 		}
 		table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 		fmt.Fprintln(table, "WORKER\tROLE\tCOST MS\tQUEUE MS\tPREFILL MS\tTPOT MS\tCACHED\tTO FETCH\tIN FLIGHT\tEXCLUDED")
@@ -233,18 +248,12 @@ func printExplanation(w io.Writer, e explainJSON) error {
 	return nil
 }
 
-// tokenTimes says when the tokens came. Tpot is the mean of all gaps between them; that
-// before the second token, which has the transfer in it, stands by itself here and is
-// taken out of the mean.
+// tokenTimes says when the tokens came. Tpot is the mean of all gaps between them, with
+// that before the second token, which has the transfer in it.
 func tokenTimes(t timingJSON) string {
 	line := fmt.Sprintf("first token after %.2f ms", t.Ttft)
 	if t.Tpot <= 0 {
 		return line
 	}
-	line += fmt.Sprintf(", second %.2f ms later", t.SecondToken)
-	all := t.Total - t.Ttft // from the first token to the last
-	if later := math.Round(all/t.Tpot) - 1; later >= 1 {
-		line += fmt.Sprintf(", then %.2f ms a token", (all-t.SecondToken)/later)
-	}
-	return line
+	return line + fmt.Sprintf(", second %.2f ms later; tpot %.2f ms", t.SecondToken, t.Tpot)
 }

@@ -9,6 +9,9 @@ import (
 // Invocation is invocation.
 func Invocation(program string) string { return invocation(program) }
 
+// Styles is styles.
+func Styles(environ []string) bool { return styles(environ) }
+
 // Apart is apart.
 func Apart(cores []int, workers int) (each [][]int, rest []int) { return apart(cores, workers) }
 
@@ -39,3 +42,9 @@ const MostFlags = mostFlags
 
 // MainFlags is mainFlags.
 var MainFlags = mainFlags
+
+// AnnouncePart is announcePart.
+var AnnouncePart = announcePart
+
+// VirtualCluster is virtualCluster.
+var VirtualCluster = virtualCluster

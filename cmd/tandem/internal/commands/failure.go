@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/tandem-serving/tandem/cmd/tandem/internal/settings"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 )
 
@@ -34,10 +35,10 @@ type exitError struct {
 func (e *exitError) Error() string { return e.message }
 func (e *exitError) Unwrap() error { return e.cause }
 
-// fail prints an error as one line and returns the exit status.
-func fail(w io.Writer, err error) int {
+// fail prints an error of a command as one line and returns the exit status.
+func fail(w io.Writer, cmd *cobra.Command, err error) int {
 	line := strings.Join(strings.FieldsFunc(err.Error(), func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
-	fmt.Fprintf(w, "tandem: %s\n", line)
+	fmt.Fprintf(w, "tandem: %s\n", asCalled(cmd, line))
 	var exit *exitError
 	switch {
 	case errors.As(err, &exit):
@@ -66,8 +67,10 @@ func loadFailure(ctx context.Context, err error) error {
 	return &exitError{status: exitInterrupted, message: err.Error(), cause: err}
 }
 
+// usageError is a mistake on the command line, or in the setting of a flag that the
+// problem begins with.
 func usageError(cmd *cobra.Command, problem string) error {
-	return &exitError{status: exitUsage, message: fmt.Sprintf("%s'%s --help'", then(problem, "see "), cmd.CommandPath())}
+	return settingsError(cmd, errors.New(problem))
 }
 
 // then is a problem, or a question, with what to do behind it.
@@ -84,25 +87,7 @@ func flagProblem(err error) string {
 	if !is {
 		return err.Error()
 	}
-	flag, kind := invalid.GetFlag(), invalid.GetFlag().Value.Type()
-	var problem string
-	switch {
-	case errors.Is(err, strconv.ErrRange):
-		problem = "is too far from 0"
-	case strings.HasPrefix(kind, "uint"):
-		problem = "is not a whole number from 0"
-	case strings.HasPrefix(kind, "int"):
-		problem = "is not a whole number"
-	case strings.HasPrefix(kind, "float"):
-		problem = "is not a number"
-	case kind == "duration":
-		problem = "is not a duration: write 500ms, 10s or 2m"
-	case kind == "bool":
-		problem = "is neither true nor false"
-	default: // a type of ours, whose error says what it takes
-		return fmt.Sprintf("--%s: %v", flag.Name, invalid.Unwrap())
-	}
-	return fmt.Sprintf("--%s: %q %s", flag.Name, invalid.GetValue(), problem)
+	return fmt.Sprintf("--%s: %s", invalid.GetFlag().Name, settings.Problem(invalid.GetFlag(), invalid.GetValue(), err))
 }
 
 // exactly is cobra.ExactArgs with an error that names what is missing.
@@ -113,6 +98,16 @@ func exactly(names ...string) cobra.PositionalArgs {
 		}
 		if len(args) > len(names) {
 			return usageError(cmd, fmt.Sprintf("%s takes no argument %q", cmd.CommandPath(), args[len(names)]))
+		}
+		return nil
+	}
+}
+
+// atLeastOne is for any number of arguments of a kind, named what.
+func atLeastOne(what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return usageError(cmd, fmt.Sprintf("%s needs %s", cmd.CommandPath(), what))
 		}
 		return nil
 	}
@@ -136,6 +131,15 @@ func statusOf(err error) *status.Status {
 	return status.FromContextError(err)
 }
 
+// unreached is an address with why nothing was reached there, unless nobody listens, which is
+// what one would think.
+func unreached(addr string, err error) string {
+	if problem := rpc.DialProblem(err); problem != "" && problem != syscall.ECONNREFUSED.Error() {
+		return fmt.Sprintf("%s (%s)", addr, problem)
+	}
+	return addr
+}
+
 // routerFailure turns the error of a call to the router into one line that says
 // what to do. answered: the router was there at first.
 func routerFailure(err error, addr string, answered bool) error {
@@ -154,7 +158,7 @@ func routerFailure(err error, addr string, answered bool) error {
 	case s.Code() == codes.Unavailable && rpc.Reason(err) == "" && answered:
 		return fail(exitFailed, "lost the router at %s: see whether it still runs, then try again", addr)
 	case s.Code() == codes.Unavailable && rpc.Reason(err) == "":
-		return fail(exitFailed, "cannot reach the router at %s: start it with 'tandem up', or pass --addr", addr)
+		return fail(exitFailed, "cannot reach the router at %s: start it with 'tandem up', or pass --addr", unreached(addr, err))
 	case s.Code() == codes.Unimplemented:
 		return fail(exitFailed, "the server at %s does not know this call: check that it is a router of this version", addr)
 	case s.Code() == codes.DeadlineExceeded && rpc.Reason(err) == "":
@@ -165,7 +169,7 @@ func routerFailure(err error, addr string, answered bool) error {
 		message = s.Code().String()
 	}
 	if wait, ok := rpc.RetryAfter(err); ok {
-		message += fmt.Sprintf(" (try again in %s)", wait.Round(time.Millisecond))
+		message += fmt.Sprintf(" (wait at least %s)", wait.Round(time.Millisecond))
 	}
 	return fail(exitFailed, "%s", message)
 }

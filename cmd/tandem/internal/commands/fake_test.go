@@ -2,6 +2,7 @@ package commands_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"io"
 	"net"
@@ -40,7 +41,8 @@ type fakeRouter struct {
 	health   *health.Server
 	policy   *controlv1.Policy
 
-	clientsOnly bool // Control is served elsewhere
+	clientsOnly   bool   // Control is served elsewhere
+	contextTokens uint32 // of the model; 0: 4096
 }
 
 func (f *fakeRouter) Generate(r *inferencev1.GenerateRequest, s grpc.ServerStreamingServer[inferencev1.GenerateEvent]) error {
@@ -48,7 +50,7 @@ func (f *fakeRouter) Generate(r *inferencev1.GenerateRequest, s grpc.ServerStrea
 }
 
 func (f *fakeRouter) ListModels(context.Context, *inferencev1.ListModelsRequest) (*inferencev1.ListModelsResponse, error) {
-	return &inferencev1.ListModelsResponse{Models: []*inferencev1.Model{{Name: "fake", VocabularySize: 100, ContextTokens: 4096}}}, nil
+	return &inferencev1.ListModelsResponse{Models: []*inferencev1.Model{{Name: "fake", VocabularySize: 100, ContextTokens: cmp.Or(f.contextTokens, 4096)}}}, nil
 }
 
 func (f *fakeRouter) ListWorkers(context.Context, *controlv1.ListWorkersRequest) (*controlv1.ListWorkersResponse, error) {

@@ -27,6 +27,10 @@ func newGenerateCommand() *cobra.Command {
 		Long: `Sends a prompt to the router and prints the answer as it arrives. The prompt is used
 byte for byte, from standard input too: a line break at its end is part of it.
 
+Tokens are drawn with the model's own defaults (its generation_config.json), as over
+HTTP, so that each run gives another answer. --temperature 0 always takes the likeliest
+token; --seed repeats the draws of an earlier run.
+
 With --json each line is a token, and the last line is the result: finish_reason,
 text, token_ids, usage, route and timing_ms. The stages in timing_ms add up to its total.
 With --logprobs each token's line also has the natural logarithm of the token's
@@ -37,7 +41,12 @@ Ctrl-C or SIGTERM cancels the request; the exit status is then 130.`,
   printf 'Once upon a time' | tandem generate --temperature 0.8 --seed 7
   tandem generate --token-ids 1,2,3 --mode disaggregated --json
   tandem generate --prompt "Once" --repetition-penalty 1.2 --logit-bias 17=-100 --logprobs 3 --json`,
-		Args: exactly(),
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usageError(cmd, fmt.Sprintf("tandem generate takes no argument %q, did you mean --prompt %q?", args[0], strings.Join(args, " ")))
+			}
+			return nil
+		},
 	}
 	flags := new(generateFlags)
 	flags.add(cmd)
@@ -230,7 +239,7 @@ func (g *generation) finish(f *inferencev1.Finished) {
 
 // failure records an end that is not well, and says it in one line.
 func (g *generation) failure(err error) error {
-	line := routerFailure(err, g.flags.addr, g.accepted)
+	line := g.flags.failure(err, g.accepted)
 	if g.flags.timeout != 0 && statusOf(err).Code() == codes.DeadlineExceeded && rpc.Reason(err) == "" {
 		line = fmt.Errorf("the request was not done within --timeout %s: pass a longer one", g.flags.timeout)
 	}

@@ -38,7 +38,7 @@ func (g *generateFlags) add(cmd *cobra.Command) {
 	fs.StringVar(&g.requestID, "request-id", "", "id of the request in logs and for 'tandem explain'; the router extends an id that is taken (default: the router makes one)")
 	fs.BoolVar(&g.noSpecial, "no-special", false, "do not add the start token to the prompt")
 	fs.BoolVar(&g.json, "json", false, "print one JSON object a line: each token, then the result")
-	g.requestFlags.add(cmd, true, "to generate (default: as many as the context holds)", "the generation")
+	g.requestFlags.add(cmd, "to generate (default: as many as the context holds)", "the generation")
 	onlyOnCommandLine(cmd, "prompt", "token-ids", "logprobs", "priority", "cache-salt", "ignore-eos", "request-id", "no-special")
 }
 
@@ -46,6 +46,9 @@ func (g *generateFlags) request(cmd *cobra.Command) (*inferencev1.GenerateReques
 	request, err := g.requestFlags.request(cmd)
 	if err != nil {
 		return nil, err
+	}
+	if g.timeout < 0 {
+		return nil, rpc.InvalidArgument("timeout", fmt.Sprintf("%s is negative; 0 sets no limit", g.timeout))
 	}
 	if g.priority < -100 || g.priority > 100 {
 		return nil, rpc.InvalidArgument("priority", fmt.Sprintf("%d is outside -100 to 100", g.priority))
@@ -68,7 +71,7 @@ func (g *generateFlags) input(cmd *cobra.Command, request *inferencev1.GenerateR
 	prompt, tokens := cmd.Flags().Changed("prompt"), cmd.Flags().Changed("token-ids")
 	switch {
 	case prompt && tokens:
-		return rpc.InvalidArgument("input", "both --prompt and --token-ids are given: pass one")
+		return rpc.InvalidArgument("prompt", "--token-ids is given too: pass one of them")
 	case tokens:
 		ids, err := parseTokenIDs(g.tokenIDs)
 		if err != nil {
@@ -80,6 +83,9 @@ func (g *generateFlags) input(cmd *cobra.Command, request *inferencev1.GenerateR
 		text, err := readText(cmd, "prompt", "the prompt", maxPromptBytes)
 		if err != nil {
 			return err
+		}
+		if text == "" {
+			return rpc.InvalidArgument("prompt", "standard input is empty: pass --prompt TEXT, or write the prompt to standard input")
 		}
 		g.prompt = text
 	}
@@ -106,7 +112,7 @@ func (g *generateFlags) checkText(request *inferencev1.GenerateRequest) error {
 
 func parseTokenIDs(list string) ([]uint32, error) {
 	if strings.TrimSpace(list) == "" {
-		return nil, rpc.InvalidArgument("token_ids", "--token-ids is empty: pass numbers from 0, such as 1,2,3")
+		return nil, rpc.InvalidArgument("token_ids", "is empty: pass numbers from 0, such as 1,2,3")
 	}
 	// Spaces do as well as commas, but between two commas there is a number.
 	fields := make([]string, 0, 1+strings.Count(list, ","))

@@ -7,6 +7,7 @@ import (
 	"math"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -218,21 +219,21 @@ func TestGenerateRefusesSampling(t *testing.T) {
 		{"--top-k=-1", "outside 0 to"},
 	} {
 		t.Run(c.flag, func(t *testing.T) {
-			checkFailure(t, run(t.Context(), "", nil, "generate", "--prompt=x", "--json", c.flag), 1, c.says)
+			checkFailure(t, run(t.Context(), "", nil, "generate", "--prompt=x", "--json", c.flag), 2, c.says)
 		})
 	}
-	checkFailure(t, run(t.Context(), "", nil, "generate", "--prompt=x", "--logprobs=2"), 1, "--json")
+	checkFailure(t, run(t.Context(), "", nil, "generate", "--prompt=x", "--logprobs=2"), 2, "--logprobs: text output cannot show")
 }
 
 func TestGenerateRequest(t *testing.T) {
-	greedy := func() *inferencev1.GenerateRequest {
+	plain := func() *inferencev1.GenerateRequest {
 		return &inferencev1.GenerateRequest{
-			Mode: inferencev1.Mode_MODE_AUTO, Sampling: &inferencev1.Sampling{Temperature: proto.Float32(0)},
+			Mode: inferencev1.Mode_MODE_AUTO, Sampling: &inferencev1.Sampling{},
 			Input: &inferencev1.GenerateRequest_Prompt{Prompt: "x"},
 		}
 	}
 	with := func(change func(*inferencev1.GenerateRequest)) *inferencev1.GenerateRequest {
-		r := greedy()
+		r := plain()
 		change(r)
 		return r
 	}
@@ -242,7 +243,13 @@ func TestGenerateRequest(t *testing.T) {
 		args  []string
 		want  *inferencev1.GenerateRequest
 	}{
-		{"defaults are greedy", "", []string{"--prompt=x"}, greedy()},
+		{"the model's defaults", "", []string{"--prompt=x"}, plain()},
+		{"a seed alone", "", []string{"--prompt=x", "--seed=7"}, with(func(r *inferencev1.GenerateRequest) {
+			r.Sampling.Seed = proto.Uint64(7)
+		})},
+		{"the likeliest tokens", "", []string{"--prompt=x", "--temperature=0"}, with(func(r *inferencev1.GenerateRequest) {
+			r.Sampling.Temperature = proto.Float32(0)
+		})},
 		{"standard input to the byte", "x\n", nil, with(func(r *inferencev1.GenerateRequest) {
 			r.Input = &inferencev1.GenerateRequest_Prompt{Prompt: "x\n"}
 		})},
@@ -308,10 +315,13 @@ func TestGenerateEndsBadly(t *testing.T) {
 	}{
 		{"refused at once", func(*inferencev1.GenerateRequest, stream) error {
 			return rpc.Error(codes.ResourceExhausted, "SLO", "too busy", 1500*time.Millisecond)
-		}, nil, "too busy (try again in 1.5s)", "RESOURCE_EXHAUSTED", "SLO", "", 1500, 0},
+		}, nil, "too busy (wait at least 1.5s)", "RESOURCE_EXHAUSTED", "SLO", "", 1500, 0},
 		{"bad field", func(*inferencev1.GenerateRequest, stream) error {
 			return rpc.InvalidArgument("sampling.top_p", "7 is outside 0 to 1")
 		}, nil, "sampling.top_p: 7 is outside", "INVALID_ARGUMENT", api.ReasonInvalidField, "sampling.top_p", 0, 0},
+		{"bad flag", func(*inferencev1.GenerateRequest, stream) error {
+			return rpc.InvalidArgument("sampling.top_p", "7 is outside 0 to 1")
+		}, []string{"--top-p=7"}, "tandem: --top-p: 7 is outside 0 to 1: see 'tandem generate --help'", "INVALID_ARGUMENT", api.ReasonInvalidField, "sampling.top_p", 0, 0},
 		{"no workers", func(*inferencev1.GenerateRequest, stream) error {
 			return rpc.Error(codes.Unavailable, "NO_WORKERS", "no decode worker", time.Second)
 		}, nil, "no decode worker", "UNAVAILABLE", "NO_WORKERS", "", 1000, 0},
@@ -324,16 +334,16 @@ func TestGenerateEndsBadly(t *testing.T) {
 			<-s.Context().Done()
 			return s.Context().Err()
 		}, []string{"--timeout=30ms"}, "not done within --timeout 30ms", "DEADLINE_EXCEEDED", "", "", 0, 0},
-		{"mode", nil, []string{"--mode=both"}, "mode: \"both\" is not a mode", "INVALID_ARGUMENT", api.ReasonInvalidField, "mode", 0, 0},
+		{"mode", nil, []string{"--mode=both"}, "--mode: \"both\" is not a mode", "INVALID_ARGUMENT", api.ReasonInvalidField, "mode", 0, 0},
 		{"mode in capitals of the protocol", nil, []string{"--mode=unspecified"}, "is not a mode", "INVALID_ARGUMENT", api.ReasonInvalidField, "mode", 0, 0},
-		{"max tokens", nil, []string{"--max-tokens=-1"}, "max_tokens: -1", "INVALID_ARGUMENT", api.ReasonInvalidField, "max_tokens", 0, 0},
-		{"top k", nil, []string{"--top-k=99999999999"}, "sampling.top_k", "INVALID_ARGUMENT", api.ReasonInvalidField, "sampling.top_k", 0, 0},
+		{"max tokens", nil, []string{"--max-tokens=-1"}, "--max-tokens: -1", "INVALID_ARGUMENT", api.ReasonInvalidField, "max_tokens", 0, 0},
+		{"top k", nil, []string{"--top-k=99999999999"}, "--top-k: 99999999999 is outside", "INVALID_ARGUMENT", api.ReasonInvalidField, "sampling.top_k", 0, 0},
 		{"priority", nil, []string{"--priority=101"}, "-100 to 100", "INVALID_ARGUMENT", api.ReasonInvalidField, "priority", 0, 0},
 		{"token ids", nil, []string{"--token-ids=1,-2"}, "\"-2\" is not a token id", "INVALID_ARGUMENT", api.ReasonInvalidField, "", 0, 0},
-		{"an empty token id", nil, []string{"--token-ids=1,,2"}, "token_ids.ids[1]: \"\" is not a token id", "INVALID_ARGUMENT", api.ReasonInvalidField, "token_ids.ids[1]", 0, 0},
-		{"not UTF-8", nil, []string{"--prompt=a\xff"}, "prompt: is not UTF-8", "INVALID_ARGUMENT", api.ReasonInvalidField, "prompt", 0, 0},
-		{"stop not UTF-8", nil, []string{"--stop=a", "--stop=\xff"}, "stop[1]: is not UTF-8", "INVALID_ARGUMENT", api.ReasonInvalidField, "stop[1]", 0, 0},
-		{"request id", nil, []string{"--request-id=a b"}, "request_id", "INVALID_ARGUMENT", api.ReasonInvalidField, "request_id", 0, 0},
+		{"an empty token id", nil, []string{"--token-ids=1,,2"}, "--token-ids: \"\" is not a token id", "INVALID_ARGUMENT", api.ReasonInvalidField, "token_ids.ids[1]", 0, 0},
+		{"not UTF-8", nil, []string{"--prompt=a\xff"}, "--prompt: is not UTF-8", "INVALID_ARGUMENT", api.ReasonInvalidField, "prompt", 0, 0},
+		{"stop not UTF-8", nil, []string{"--stop=a", "--stop=\xff"}, "--stop: is not UTF-8", "INVALID_ARGUMENT", api.ReasonInvalidField, "stop[1]", 0, 0},
+		{"request id", nil, []string{"--request-id=a b"}, "--request-id: ", "INVALID_ARGUMENT", api.ReasonInvalidField, "request_id", 0, 0},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -345,7 +355,11 @@ func TestGenerateEndsBadly(t *testing.T) {
 				args = append(args, "--prompt=x")
 			}
 			got := run(t.Context(), "", nil, args...)
-			checkFailure(t, got, 1, c.line)
+			status := 1
+			if c.code == "INVALID_ARGUMENT" && c.args != nil {
+				status = 2
+			}
+			checkFailure(t, got, status, c.line)
 			result := last(t, got.stdout)
 			for key := range last(t, goldenResult) {
 				if _, ok := result[key]; !ok {
@@ -376,12 +390,27 @@ func TestGenerateEndsBadly(t *testing.T) {
 	}
 }
 
+// Nobody types at /dev/null, and it has no prompt.
+func TestNothingOnStandardInput(t *testing.T) {
+	nothing, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nothing.Close()
+	var stderr strings.Builder
+	status := commands.Run(t.Context(), commands.Process{Args: []string{"generate"}, Stdin: nothing, Stdout: io.Discard, Stderr: &stderr})
+	checkFailure(t, outcome{status, "", stderr.String()}, 1, "prompt: standard input is empty: pass --prompt")
+}
+
 func TestUnreachableRouter(t *testing.T) {
 	for _, c := range []struct {
 		args []string
 		want string
 	}{
 		{[]string{"generate", "--prompt=x"}, "cannot reach the router at 127.0.0.1:1: start it with 'tandem up', or pass --addr"},
+		{[]string{"generate", "--prompt=x", "--addr=no-host.invalid:1"}, "cannot reach the router at no-host.invalid:1 (the name does not resolve): start it"},
+		{[]string{"workers", "--control=no-host.invalid:1"}, "cannot reach a router at no-host.invalid:1 (the name does not resolve): start one"},
+		{[]string{"generate", "--prompt=x", "--addr=:1"}, "cannot reach the router at :1: start it"},
 		{[]string{"workers"}, "cannot reach a router at 127.0.0.1:2: start one with 'tandem up', or pass --control"},
 		{[]string{"workers", "--watch"}, "cannot reach a router at 127.0.0.1:2"},
 		{[]string{"drain", "w"}, "cannot reach a router at 127.0.0.1:2"},

@@ -1,11 +1,14 @@
 package commands
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -24,7 +27,10 @@ func addHelp(root *cobra.Command) {
 	root.PersistentFlags().Lookup(helpAllName).NoOptDefVal = "true"
 	_ = settings.CommandLineOnly(root.PersistentFlags(), helpAllName)
 	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) {
-		_, _ = io.WriteString(cmd.OutOrStdout(), helpText(cmd, all.on, terminalColumns(cmd.OutOrStdout()))) // nobody left to tell
+		_, err := io.WriteString(cmd.OutOrStdout(), helpText(cmd, all.on, terminalColumns(cmd.OutOrStdout())))
+		if p := processOf(cmd.Root().Context()); err != nil && p.helpFailed != nil {
+			*p.helpFailed = fmt.Errorf("print the help: %w", err)
+		}
 	})
 }
 
@@ -52,15 +58,12 @@ func terminalColumns(out any) int {
 	return int(size.Col)
 }
 
-// helpText is the help of a command, its flags wrapped to a number of columns unless
-// that is 0.
+// helpText is the help of a command for a terminal of so many columns; 0: for none, which
+// wraps no flags.
 func helpText(cmd *cobra.Command, all bool, columns int) string {
 	var text strings.Builder
-	about := cmd.Long
-	if about == "" {
-		about = cmd.Short
-	}
-	fmt.Fprintf(&text, "%s\n\nUsage:\n", strings.TrimSpace(about))
+	about := asCalled(cmd, strings.TrimSpace(cmp.Or(cmd.Long, cmd.Short))) // before its lines are filled
+	fmt.Fprintf(&text, "%s\n\nUsage:\n", wrapped(about, columns))
 	if cmd.Runnable() && !isGroup(cmd) {
 		fmt.Fprintf(&text, "  %s\n", cmd.UseLine())
 	}
@@ -73,7 +76,52 @@ func helpText(cmd *cobra.Command, all bool, columns int) string {
 	if cmd.HasAvailableSubCommands() {
 		fmt.Fprintf(&text, "\n'%s COMMAND --help' says more about a command.\n", cmd.CommandPath())
 	}
-	return text.String()
+	return asCalled(cmd, text.String())
+}
+
+// asCalled is a text in which commands such as 'tandem workers' begin with how the program
+// was called, so that they can be copied.
+func asCalled(cmd *cobra.Command, text string) string {
+	root := cmd.Root()
+	names := slices.AppendSeq([]string{"--help", "COMMAND"}, commandNames(root))
+	named := regexp.MustCompile(`(^|[^\w./-])` + root.Name() + `(\s+(?:` + strings.Join(names, "|") + `)\b)`)
+	program := strings.ReplaceAll(root.DisplayName(), "$", "$$")
+	return named.ReplaceAllString(text, "${1}"+program+"${2}")
+}
+
+// textColumns is how wide text for people is at most.
+const textColumns = 80
+
+// wrapped fills the lines of each paragraph of a text, up to textColumns, or columns if
+// that is less and not 0. A paragraph with an indented line stays as it is.
+func wrapped(text string, columns int) string {
+	if columns == 0 || columns > textColumns {
+		columns = textColumns
+	}
+	paragraphs := strings.Split(text, "\n\n")
+	for i, paragraph := range paragraphs {
+		if strings.HasPrefix(paragraph, " ") || strings.Contains(paragraph, "\n ") {
+			continue
+		}
+		var filled strings.Builder
+		column := 0
+		for _, word := range strings.Fields(paragraph) {
+			length := utf8.RuneCountInString(word)
+			switch {
+			case column == 0:
+			case column+1+length > columns:
+				filled.WriteByte('\n')
+				column = 0
+			default:
+				filled.WriteByte(' ')
+				column++
+			}
+			filled.WriteString(word)
+			column += length
+		}
+		paragraphs[i] = filled.String()
+	}
+	return strings.Join(paragraphs, "\n\n")
 }
 
 // writeCommands lists the commands below cmd, by cobra's groups if it has any.

@@ -22,6 +22,9 @@ var mainFlags = map[string][]string{
 		"addr", "openai", "rate", "concurrency", "sweep", "find-max", "trace", "duration", "slo",
 		"prompt-tokens", "output-tokens", "report", "json",
 	},
+	"simulate": {
+		"seed", "rate", "sweep", "find-max", "duration", "slo", "prompt-tokens", "output-tokens", "mode", "report", "out", "json",
+	},
 	"bench modes": {
 		"rates", "rounds", "duration", "slo", "prompt-tokens", "output-tokens", "model", "threads", "report", "markdown", "out", "json",
 	},
@@ -70,7 +73,7 @@ var (
 	}}
 	loadGroups = []flagGroup{
 		{"Load", []string{
-			"rate", "rates", "load", "concurrency", "sweep", "find-max", "duration", "warmup", "rounds", "arrival", "burstiness", "ramp-from",
+			"rate", "rates", "load", "concurrency", "sweep", "find-max", "duration", "warmup", "rounds", "arrival", "burstiness", "ramp-from", "surge",
 			"min-requests", "max-in-flight", "request-timeout", "drain-timeout", "seed",
 		}},
 		{"Objectives", []string{"slo", "class", "class-slo", "preset", "send-slo"}},
@@ -87,7 +90,7 @@ var (
 	flagGroups = map[string][]flagGroup{
 		"up": meshGroups, "serve": meshGroups, "config print up": meshGroups, "config print serve": meshGroups,
 		"generate": {samplingGroup}, "chat": {samplingGroup},
-		"bench serve": loadGroups, "bench modes": loadGroups, "bench simulated": loadGroups,
+		"bench serve": loadGroups, "simulate": loadGroups, "bench modes": loadGroups, "bench simulated": loadGroups,
 		"bench engine": {{"GPU", []string{"cuda-", "cublaslt", "no-graphs", "chunk"}}},
 	}
 )

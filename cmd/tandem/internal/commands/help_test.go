@@ -1,9 +1,11 @@
 package commands_test
 
 import (
+	"os"
 	"regexp"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -22,6 +24,21 @@ func flagsIn(help string) (names []string) {
 	return names
 }
 
+// TestHelpThatCannotBeWritten: the status says so.
+func TestHelpThatCannotBeWritten(t *testing.T) {
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Skip(err)
+	}
+	defer full.Close()
+	for _, args := range [][]string{{"--help"}, {"help", "up"}, {"up", "--help-all"}} {
+		var errs strings.Builder
+		if status := commands.Run(t.Context(), commands.Process{Args: args, Stdout: full, Stderr: &errs}); status != 1 || !strings.Contains(errs.String(), "no space left") {
+			t.Errorf("%v: status %d, %q", args, status, errs.String())
+		}
+	}
+}
+
 // TestHelpIsShort: a dozen flags a command, all of them for those who ask.
 func TestHelpIsShort(t *testing.T) {
 	long := 0
@@ -30,6 +47,12 @@ func TestHelpIsShort(t *testing.T) {
 		short, all := run(t.Context(), "", nil, append(args, "--help")...), run(t.Context(), "", nil, append(args, "--help-all")...)
 		if all.status != 0 || all.stderr != "" {
 			t.Errorf("%v --help-all: %+v", args, all)
+		}
+		about, _, _ := strings.Cut(short.stdout, "\nUsage:\n")
+		for line := range strings.Lines(about) {
+			if utf8.RuneCountInString(line) > 81 && !strings.HasPrefix(line, " ") {
+				t.Errorf("%v --help: a terminal of 80 columns breaks %q", args, line)
+			}
 		}
 		shown := flagsIn(short.stdout)
 		if len(shown) > commands.MostFlags {
@@ -92,10 +115,27 @@ func TestGreeting(t *testing.T) {
 	if lines := strings.Count(got.stdout, "\n"); lines > 20 {
 		t.Errorf("it is %d lines long", lines)
 	}
-	help := run(t.Context(), "", nil, "--help").stdout
-	for _, want := range []string{"Run a mesh:", "Use it:", "Operate it:", "Measure:"} {
+	var out strings.Builder
+	commands.Run(t.Context(), commands.Process{Program: "/opt/tandem", Args: []string{"--help"}, Stdout: &out, Stderr: &out})
+	help := out.String()
+	for _, want := range []string{"help for tandem\n", "'/opt/tandem COMMAND --help'", "Run a mesh:", "Use it:", "Operate it:", "Measure:"} {
 		if !strings.Contains(help, want) {
 			t.Errorf("help lacks %q:\n%s", want, help)
+		}
+	}
+}
+
+// Commands begin everywhere with how the program was called.
+func TestCommandsCanBeCopied(t *testing.T) {
+	other := regexp.MustCompile(`(^|[\s'])tandem (up|serve|workers|generate|explain|drain|config|bench)\b.*`)
+	for _, args := range [][]string{
+		{"--help"}, {"drain", "--help"}, {"drain"}, {"serve", "--help-all"}, {"config", "print", "--help"}, {"policy", "set", "--help"},
+		{"serve"}, {"help", "explain"}, {"no-such"}, {"budget", "--control=127.0.0.1:1"},
+	} {
+		var out strings.Builder
+		commands.Run(t.Context(), commands.Process{Program: "./tandem", Args: args, Stdout: &out, Stderr: &out})
+		if text := out.String(); !strings.Contains(text, "./tandem ") || other.MatchString(text) {
+			t.Errorf("%v: it has %q:\n%s", args, other.FindString(text), text)
 		}
 	}
 }

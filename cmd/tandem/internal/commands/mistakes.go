@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/internal/settings"
+	"github.com/tandem-serving/tandem/pkg/spelling"
 )
 
 // annotationGroup marks a command that does nothing by itself.
@@ -34,10 +34,19 @@ func asGroup(cmd *cobra.Command) {
 
 func unknownCommand(group *cobra.Command, name string) error {
 	problem := fmt.Sprintf("%s has no command %q", group.CommandPath(), name)
-	if nearest, near := settings.Nearest(name, commandNames(group)); near {
+	if meant := elsewhere[name]; meant != "" && !group.HasParent() {
+		problem += fmt.Sprintf(", did you mean %q?", meant)
+	} else if nearest, near := spelling.Nearest(name, commandNames(group)); near {
 		problem += fmt.Sprintf(", did you mean %q?", nearest)
 	}
 	return usageError(group, problem)
+}
+
+// elsewhere are our commands by what other programs call theirs.
+var elsewhere = map[string]string{
+	"start": "up", "run": "up", "launch": "up",
+	"complete": "generate", "ask": "generate",
+	"status": "workers", "ps": "workers",
 }
 
 func commandNames(group *cobra.Command) iter.Seq[string] {
@@ -92,7 +101,7 @@ func unknownFlag(cmd *cobra.Command, name string) string {
 		return fmt.Sprintf("%s has no flag -%s", cmd.CommandPath(), name)
 	}
 	problem := fmt.Sprintf("%s has no flag --%s", cmd.CommandPath(), name)
-	if nearest, near := settings.Nearest(name, flagNames(cmd)); near {
+	if nearest, near := spelling.Nearest(name, flagNames(cmd)); near {
 		return problem + fmt.Sprintf(", did you mean --%s?", nearest)
 	}
 	return problem

@@ -233,7 +233,7 @@ func printInspection(w io.Writer, m inspectJSON) error {
 		{"architecture", m.Architecture + " (" + m.Family + ")"},
 		{"parameters", fmt.Sprintf("%d", m.Parameters)},
 		{"weights", bytesText(m.WeightBytes) + " as " + m.WeightType + ", " + bytesText(m.PackedWeightBytes) + " in memory, " + bytesText(m.PackedInt8Bytes) + " as int8, " + bytesText(m.PackedInt4Bytes) + " as int4"},
-		{"shape", fmt.Sprintf("%d layers, hidden %d, %d heads of %d, %d KV heads, FFN %d", m.Layers, m.HiddenSize, m.Heads, m.HeadSize, m.KVHeads, m.FFNSize)},
+		{"shape", fmt.Sprintf("%s, hidden %d, %s of %d, %s, FFN %d", counted(m.Layers, "layer"), m.HiddenSize, counted(m.Heads, "head"), m.HeadSize, counted(m.KVHeads, "KV head"), m.FFNSize)},
 		{"attention", m.attention()},
 		{"vocabulary", fmt.Sprintf("%d tokens, embeddings %s, start %s, end %v", m.VocabSize, embeddings, bos, m.EOS)},
 		{"context", fmt.Sprintf("%d tokens, RoPE base %g, %s", m.ContextTokens, m.RopeTheta, m.RopeScaling)},

@@ -47,7 +47,7 @@ be empty or not exist.`,
 		}
 		shape, err := model.Preset(*preset)
 		if err != nil {
-			return usageError(cmd, err.Error())
+			return usageError(cmd, "--preset: "+err.Error())
 		}
 		progress, finish := terminalProgress(cmd.ErrOrStderr())
 		err = model.Synthesize(cmd.Context(), *out, shape, model.SynthOptions{Seed: *seed, Progress: progress})
@@ -63,7 +63,8 @@ be empty or not exist.`,
 			return err
 		}
 		return show(cmd, *asJSON, synthJSON{*out, *preset, *seed, size}, func(w io.Writer, s synthJSON) error {
-			_, err := fmt.Fprintf(w, "%s in %s: %s of weights\n", s.Preset, s.Directory, bytesText(s.WeightBytes))
+			_, err := fmt.Fprintf(w, "%s in %s: %s of weights\ntry: %s up --model %[2]s\n",
+				s.Preset, s.Directory, bytesText(s.WeightBytes), cmd.Root().DisplayName())
 			return err
 		})
 	}

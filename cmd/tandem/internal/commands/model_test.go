@@ -126,7 +126,7 @@ func TestModelInspectFamilies(t *testing.T) {
 
 func TestModelWithoutTokenizer(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "tiny")
-	if got := run(t.Context(), "", nil, "model", "synth", "--preset=tiny", "--out", dir); got.status != 0 {
+	if got := run(t.Context(), "", nil, "model", "synth", "--preset=tiny", "--out", dir); got.status != 0 || !strings.HasSuffix(got.stdout, "\ntry: tandem up --model "+dir+"\n") {
 		t.Fatalf("got %+v", got)
 	}
 	if err := os.Remove(filepath.Join(dir, "tokenizer.json")); err != nil {

@@ -7,13 +7,9 @@ import (
 	"github.com/tandem-serving/tandem/loadtest/stats"
 )
 
-// percentileConfidence is that of the interval which a percentile's sample has to be
-// able to carry, as in reports of bench serve.
-const percentileConfidence = 0.95
-
-// needs is how many samples the quantile q takes, 0 to 1: 368 for 0.99. Of fewer it is
-// another name for the largest, or says nothing.
-func needs(q float64) uint64 { return uint64(stats.QuantileNeeds(q, percentileConfidence)) }
+// needs is how many samples the quantile q takes, 0 to 1. Of fewer it is another name
+// for the largest, or says nothing.
+func needs(q float64) uint64 { return uint64(stats.QuantileNeeds(q)) }
 
 // enough is value if count samples carry the quantile q, otherwise nil.
 func enough(q float64, count uint64, value float64) *float64 {

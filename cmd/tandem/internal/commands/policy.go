@@ -43,8 +43,8 @@ func newPolicyCommand() *cobra.Command {
 		Long: `Prints the policy: what operators have set, and what the router uses. All routers
 share one policy, in etcd.
 
-A version of a model is the digest of its weights, and the arithmetic that computes
-them. If the policy names no version, the router serves the one that most workers of
+A version of a model is named by the digest of its weights and, where workers with the
+same weights compute differently, by their arithmetic class. If the policy names no version, the router serves the one that most workers of
 the model had when the router started. Workers with other versions get no requests.`,
 		Example: `  tandem policy
   tandem policy set --version fable=0123456789ab --version fable=fedcba987654:9

@@ -55,6 +55,9 @@ as with /readyz. With --service server it is enough that the router runs.`,
 			}
 			ask = probeHTTP
 		}
+		if *timeout <= 0 {
+			return usageError(cmd, fmt.Sprintf("--timeout: %s is not above 0", *timeout))
+		}
 		result, err := ask(cmd.Context(), addr, *service, *timeout)
 		if *asJSON {
 			if printErr := json.NewEncoder(cmd.OutOrStdout()).Encode(result); printErr != nil {

@@ -50,13 +50,24 @@ func (f processFlags) run(cmd *cobra.Command, start func(
 	progress := newProgress(cmd.ErrOrStderr())
 	defer progress.finish()
 	var loaded sync.Once
-	return start(logger, telemetry.NewRegistry(), progress.report, func(outsideBytes int64, text string) {
+	said := false
+	err = start(logger, telemetry.NewRegistry(), progress.report, func(outsideBytes int64, text string) {
 		loaded.Do(func() {
 			progress.finish()
 			memory.KeepHeap(os.DirFS("/"), outsideBytes, logger)
 		})
+		said = true
 		_, _ = io.WriteString(cmd.OutOrStdout(), text) // nobody left to tell
 	})
+	if !said && cmd.Context().Err() != nil {
+		return &exitError{status: exitInterrupted, message: "interrupted before it was ready", cause: err}
+	}
+	if err != nil {
+		if elsewhere := notOnCommandLine(cmd, err); elsewhere != nil {
+			return elsewhere
+		}
+	}
+	return err
 }
 
 // announcement is made of lines of a name and what there is to say about it.
@@ -67,6 +78,14 @@ func (a *announcement) line(name, text string) {
 	if text != "" {
 		fmt.Fprintf(a, "%-9s %s\n", name, text)
 	}
+}
+
+// noted puts a note in parentheses behind a text, which may end in one.
+func noted(text, note string) string {
+	if before, has := strings.CutSuffix(text, ")"); has {
+		return before + "; " + note + ")"
+	}
+	return text + " (" + note + ")"
 }
 
 // httpLine says where HTTP is served, and what; empty if it is not.
@@ -97,27 +116,41 @@ func metricsLine(address string) string {
 
 // settingsError is the error of checking the settings of cmd. It begins with the flag
 // that it is about, and is a mistake on the command line unless that flag was set in
-// the environment or a file: then the variable, or the file and its line, come first.
+// the environment or a file.
 func settingsError(cmd *cobra.Command, err error) error {
 	if err == nil {
 		return nil
 	}
-	name, _, _ := strings.Cut(strings.TrimPrefix(err.Error(), "--"), " ")
-	f := cmd.Flags().Lookup(strings.TrimSuffix(name, ":"))
-	if f == nil || !f.Changed || onCommandLine(cmd, f.Name) {
-		return &exitError{status: exitUsage, message: usageError(cmd, err.Error()).Error(), cause: err}
+	if elsewhere := notOnCommandLine(cmd, err); elsewhere != nil {
+		return elsewhere
 	}
-	if source := settings.Source(f); source != settings.EnvironmentName(f.Name) {
-		return &fileError{source: source, cause: err}
-	}
-	return fmt.Errorf("environment variable %s: %w", settings.EnvironmentName(f.Name), err)
+	return &exitError{status: exitUsage, message: fmt.Sprintf("%s'%s --help'", then(err.Error(), "see "), cmd.CommandPath()), cause: err}
 }
 
-// fileError is about a value that stands in a configuration file: source is FILE:LINE.
-type fileError struct {
-	source string
-	cause  error
+// notOnCommandLine is an error that begins with a flag of cmd which was set in the
+// environment or a file; then it begins with the variable, or the file, its line and the
+// key instead. Nil: the error is none of those.
+func notOnCommandLine(cmd *cobra.Command, err error) *sourceError {
+	name, isFlag := strings.CutPrefix(err.Error(), "--")
+	name, _, _ = strings.Cut(name, " ")
+	name = strings.TrimSuffix(name, ":")
+	f := cmd.Flags().Lookup(name)
+	if !isFlag || f == nil || !f.Changed || onCommandLine(cmd, name) {
+		return nil
+	}
+	problem := strings.TrimPrefix(err.Error(), "--"+name)
+	if source := settings.Source(f); source != settings.EnvironmentName(name) {
+		return &sourceError{message: source + ": " + name + problem, cause: err}
+	}
+	return &sourceError{message: "environment variable " + settings.EnvironmentName(name) + problem, cause: err}
 }
 
-func (e *fileError) Error() string { return e.source + ": " + e.cause.Error() }
-func (e *fileError) Unwrap() error { return e.cause }
+// sourceError is about a value that is not from the command line, and begins with where
+// it is from.
+type sourceError struct {
+	message string
+	cause   error
+}
+
+func (e *sourceError) Error() string { return e.message }
+func (e *sourceError) Unwrap() error { return e.cause }

@@ -50,7 +50,8 @@ The simulated engine takes its step times from the file that --out writes:
 tandem up --engine simulated --profile FILE. With --from-distserve the file holds
 DistServe's published coefficients instead of measurements.
 
-Run it while the machine does nothing else. If something else ran, it says so.`,
+Run it while the machine does nothing else. If something else ran, it prints and writes
+the results all the same, says NOT VALID, and ends with exit status 1.`,
 		Example: `  tandem profile --threads 1 --out fable.json
   tandem profile --preset bench-200m --threads 1 --duration 5m --out 200m.json
   tandem profile --layers
@@ -104,10 +105,14 @@ Run it while the machine does nothing else. If something else ran, it says so.`,
 			return err
 		}
 		if *asJSON {
-			return json.NewEncoder(cmd.OutOrStdout()).Encode(report)
+			err = json.NewEncoder(cmd.OutOrStdout()).Encode(report)
+		} else {
+			report.print(cmd.OutOrStdout(), f.out)
 		}
-		report.print(cmd.OutOrStdout(), f.out)
-		return nil
+		if err == nil && !report.Valid {
+			err = errors.New("NOT VALID: the machine was disturbed: measure again while nothing else runs")
+		}
+		return err
 	}
 	return cmd
 }
@@ -258,13 +263,17 @@ func (r *profileReport) print(out io.Writer, file string) {
 	}
 	printRegimes(out, "prefill", "prompt tokens", p.Prefill)
 	printRegimes(out, "decode", "sequences", p.Decode)
+	printRegimes(out, "mixed  +", "sequences beside prompts", p.Mixed)
 	for _, kind := range []string{profile.Prefill, profile.Decode, profile.Mixed} {
 		if e, measured := p.Errors[kind]; measured && e.Points > 0 {
 			fmt.Fprintf(out, "%-8s fitted to %d points: error p50 %.1f%%, p90 %.1f%%, max %.1f%%\n", kind, e.Points, 100*e.Median, 100*e.P90, 100*e.Max)
 		}
 	}
-	if len(r.Points) > 0 {
+	switch {
+	case p.Jitter > 0:
 		fmt.Fprintf(out, "jitter   %.1f%%\n", 100*p.Jitter)
+	case len(r.Points) > 0:
+		fmt.Fprintln(out, "jitter   unknown: too few repeats of each step; pass a longer --duration")
 	}
 	for _, kind := range []string{profile.Prefill, profile.Decode} {
 		if l, measured := p.Layers[kind]; measured {
@@ -274,9 +283,6 @@ func (r *profileReport) print(out io.Writer, file string) {
 	if reach := r.Reach; reach != nil {
 		fmt.Fprintf(out, "prefill  %.0f GFLOP/s of %.0f: %.0f%%\n", reach.PrefillGFLOPS, reach.PeakGFLOPS, 100*reach.PrefillOfPeak)
 		fmt.Fprintf(out, "decode   %.1f GB/s of %.1f: %.0f%% (weights of %s)\n", reach.DecodeGBytes, reach.ReadGBytes, 100*reach.DecodeOfRead, bytesText(reach.WeightBytes))
-	}
-	if !r.Valid {
-		fmt.Fprintln(out, "NOT VALID: the machine was disturbed; measure again while nothing else runs")
 	}
 	if r.LeftOut > 0 {
 		fmt.Fprintf(out, "%d kinds of step were left out: pass a longer --duration or more --kv-memory\n", r.LeftOut)

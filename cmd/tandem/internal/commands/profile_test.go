@@ -24,15 +24,22 @@ func readProfile(t *testing.T, path string) *latency.Profile {
 	return p
 }
 
+// wantMeasured fails the test unless a profile was measured, even on a machine that does
+// something else as well: then the status says that it is not valid.
+func wantMeasured(t *testing.T, got outcome) {
+	t.Helper()
+	if disturbed := got.status == 1 && strings.Contains(got.stderr, "tandem: NOT VALID: the machine was disturbed"); got.status != 0 && !disturbed {
+		t.Fatalf("status %d: %s", got.status, got.stderr)
+	}
+}
+
 // TestProfile measures a tiny model for a moment: what it prints, writes and gives
 // as JSON is one and the same.
 func TestProfile(t *testing.T) {
 	out, cache := filepath.Join(t.TempDir(), "p.json"), t.TempDir()
 	args := []string{"profile", "--preset", "tiny", "--threads", "1", "--cpu-weight-cache", cache, "--duration", "1s", "--max-context", "64", "--max-chunk", "16", "--max-sequences", "4", "--kv-memory", "16MiB", "--layers", "--out", out}
 	got := run(t.Context(), "", nil, append(args, "--json")...)
-	if got.status != 0 {
-		t.Fatalf("status %d: %s", got.status, got.stderr)
-	}
+	wantMeasured(t, got)
 	if kept, err := os.ReadDir(cache); err != nil || len(kept) != 1 {
 		t.Errorf("the weight cache has %v (%v)", kept, err)
 	}
@@ -60,6 +67,9 @@ func TestProfile(t *testing.T) {
 			t.Errorf("point %+v", p)
 		}
 	}
+	if report.Valid != nil && *report.Valid != (got.status == 0) {
+		t.Errorf("status %d, valid %v", got.status, *report.Valid)
+	}
 	if kinds["prefill"] == 0 || kinds["decode"] == 0 || report.Reach.PeakGFLOPS <= 0 || report.Reach.ReadGBytes <= 0 || report.Reach.OfPeak <= 0 || report.Valid == nil {
 		t.Errorf("kinds %v, reach %+v, valid %v", kinds, report.Reach, report.Valid)
 	}
@@ -82,9 +92,7 @@ func TestProfile(t *testing.T) {
 func TestProfileOfTheBundledModel(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "fable.json")
 	got := run(t.Context(), "", nil, "profile", "--threads", "1", "--duration", "1s", "--max-context", "64", "--max-chunk", "16", "--max-sequences", "2", "--out", out)
-	if got.status != 0 {
-		t.Fatalf("status %d: %s", got.status, got.stderr)
-	}
+	wantMeasured(t, got)
 	if p := readProfile(t, out); p.Model != "fable" {
 		t.Errorf("measured %s", p.Model)
 	}

@@ -18,14 +18,15 @@ func TestProgressOfASweep(t *testing.T) {
 	sweep := func(p loadtest.Progress) {
 		p.Begin("estimating the capacity", 13*s)
 		p.Sample(record.Sample{At: 5 * s, Due: 70, Ended: 6})
-		p.Plan(loadtest.Plan{Requests: 445, Steps: []loadtest.PlannedStep{{Rate: 4, Length: 114 * s}, {Rate: 16, Length: 33 * s}, {Rate: 40, Length: 33 * s}}})
+		p.Plan(loadtest.Plan{Requests: 368, For: "ttft:p99", Shortest: 33 * s, Steps: []loadtest.PlannedStep{{Rate: 4, Length: 114 * s}, {Rate: 16, Length: 33 * s}, {Rate: 40, Length: 33 * s}}})
 		for i, step := range []string{"step 1 of 3, 4 requests/s", "step 2 of 3, 16 requests/s", "step 3 of 3, 40 requests/s"} {
 			p.Begin(step, []time.Duration{114 * s, 33 * s, 33 * s}[i])
 			p.Sample(record.Sample{At: 30 * s, Due: 120, Ended: 118, Tokens: 900, Failed: i})
 			p.Sample(record.Sample{At: 64 * s, Due: 256, Ended: 256, Tokens: 1920, Failed: i})
 		}
 	}
-	const plan = "3 rates from 4 to 40 requests/s, about 3m0s; the longest step takes 1m54s, at 4/s, for the 445 requests that its verdict needs\n"
+	const plan = "3 rates from 4 to 40 requests/s, about 3m0s\neach takes 33s with its warm-up, or longer until it has the 368 requests that ttft:p99 needs: up to 1m54s, at 4/s\n" +
+		"to shorten it, pass higher rates, or a lower percentile in --slo: p90 needs 36\n"
 	for _, c := range []struct {
 		name     string
 		terminal bool

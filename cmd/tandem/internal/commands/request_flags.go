@@ -16,6 +16,7 @@ import (
 
 // requestFlags are what `generate` and `chat` both say of a request.
 type requestFlags struct {
+	cmd                       *cobra.Command
 	addr, mode, model, tenant string
 	maxTokens                 int64
 	stop                      []string
@@ -23,9 +24,10 @@ type requestFlags struct {
 	json                      bool
 }
 
-// add adds all but --json. greedy: without --temperature the likeliest token is taken;
-// tokens and text say what --max-tokens and --stop bound, tokens the default too.
-func (r *requestFlags) add(cmd *cobra.Command, greedy bool, tokens, text string) {
+// add adds all but --json. tokens and text say what --max-tokens and --stop bound, tokens
+// the default too.
+func (r *requestFlags) add(cmd *cobra.Command, tokens, text string) {
+	r.cmd = cmd
 	fs := cmd.Flags()
 	fs.StringVar(&r.addr, "addr", defaultAddr, "gRPC address of the router: host:port or unix:///path")
 	fs.StringVar(&r.mode, "mode", "auto", "where the phases run: auto, disaggregated or aggregated")
@@ -34,7 +36,7 @@ func (r *requestFlags) add(cmd *cobra.Command, greedy bool, tokens, text string)
 	fs.StringVar(&r.tenant, "tenant", "", "tenant to count the request under")
 	fs.Int64Var(&r.maxTokens, "max-tokens", 0, "most tokens "+tokens)
 	fs.StringArrayVar(&r.stop, "stop", nil, "text that ends "+text+" and is not printed; may be repeated")
-	r.sampling.add(cmd, greedy)
+	r.sampling.add(cmd)
 	oneOf(cmd, "mode", api.Names[inferencev1.Mode]()...)
 	onlyOnCommandLine(cmd, "max-tokens", "stop", "mode", "model", "json")
 }
@@ -54,6 +56,31 @@ func (r *requestFlags) request(cmd *cobra.Command) (_ *inferencev1.GenerateReque
 	return request, err
 }
 
+// failure is routerFailure of a request; a flag that set a field which is refused is a
+// mistake on the command line.
+func (r *requestFlags) failure(err error, answered bool) error {
+	if flag := r.flagOf(rpc.Field(err)); flag != "" && rpc.Reason(err) == api.ReasonInvalidField {
+		_, problem, _ := strings.Cut(statusOf(err).Message(), ": ")
+		return usageError(r.cmd, fmt.Sprintf("--%s: %s", flag, problem))
+	}
+	return routerFailure(err, r.addr, answered)
+}
+
+// flagOf is the flag that was given for a field such as sampling.top_k, stop[0] or
+// token_ids.ids[2]; empty: none.
+func (r *requestFlags) flagOf(field string) string {
+	for _, part := range strings.Split(field, ".") {
+		part, _, _ = strings.Cut(part, "[")
+		name := strings.ReplaceAll(part, "_", "-")
+		for _, flag := range []string{name, strings.TrimSuffix(name, "s")} {
+			if r.cmd.Flags().Changed(flag) {
+				return flag
+			}
+		}
+	}
+	return ""
+}
+
 // givenCount is the value of a flag as a field has it; nil if it was not given.
 func givenCount(cmd *cobra.Command, flag, field string, value, least, most int64) (*uint32, error) {
 	switch {
@@ -66,26 +93,18 @@ func givenCount(cmd *cobra.Command, flag, field string, value, least, most int64
 }
 
 // samplingFlags say how tokens are drawn. What is not given is left out of the
-// request, so that the model's own defaults hold, but for the temperature of a
-// command that is greedy.
+// request, so that the model's own defaults hold.
 type samplingFlags struct {
 	temperature, topP, minP         float32
 	repetition, presence, frequency float32
 	topK                            int64
 	seed                            uint64
 	logitBias                       string
-	greedy                          bool
 }
 
-// add adds the flags. greedy: without --temperature the likeliest token is taken.
-func (s *samplingFlags) add(cmd *cobra.Command, greedy bool) {
-	s.greedy = greedy
+func (s *samplingFlags) add(cmd *cobra.Command) {
 	fs := cmd.Flags()
-	temperature := "divides the logits; 0 always takes the likeliest token"
-	if !greedy {
-		temperature += " (default: the model's)"
-	}
-	fs.Float32Var(&s.temperature, "temperature", 0, temperature)
+	fs.Float32Var(&s.temperature, "temperature", 0, "divides the logits; 0 always takes the likeliest token (default: the model's)")
 	fs.Float32Var(&s.topP, "top-p", 0, "draw from the likeliest tokens that together have this probability (default: the model's)")
 	fs.Int64Var(&s.topK, "top-k", 0, "draw from this many likeliest tokens; 0: from all (default: the model's)")
 	fs.Float32Var(&s.minP, "min-p", 0, "draw only tokens with at least this share of the likeliest token's probability (default: the model's)")
@@ -101,9 +120,6 @@ func (s *samplingFlags) add(cmd *cobra.Command, greedy bool) {
 func (s *samplingFlags) sampling(cmd *cobra.Command) (*inferencev1.Sampling, error) {
 	given := func(flag string) bool { return cmd.Flags().Changed(flag) }
 	out := &inferencev1.Sampling{}
-	if s.greedy {
-		out.Temperature = &s.temperature
-	}
 	for _, f := range []struct {
 		flag  string
 		value *float32

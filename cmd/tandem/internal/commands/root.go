@@ -9,6 +9,7 @@
 package commands
 
 import (
+	"cmp"
 	"context"
 	"encoding/hex"
 	"encoding/json"
@@ -38,6 +39,9 @@ type Process struct {
 	Stdin io.Reader
 	// Stdout takes results, Stderr everything else.
 	Stdout, Stderr io.Writer
+
+	// helpFailed is why the help could not be written: cobra does not pass that on.
+	helpFailed *error
 }
 
 // Run runs one command to its end and returns the exit status: 0 only if it did
@@ -49,8 +53,10 @@ func Run(ctx context.Context, p Process) int {
 	root.SetIn(p.Stdin)
 	root.SetOut(p.Stdout)
 	root.SetErr(p.Stderr)
-	if err := root.ExecuteContext(context.WithValue(ctx, processKey{}, p)); err != nil {
-		return fail(p.Stderr, err)
+	p.helpFailed = new(error)
+	err := root.ExecuteContext(context.WithValue(ctx, processKey{}, p))
+	if err = cmp.Or(err, *p.helpFailed); err != nil {
+		return fail(p.Stderr, root, err)
 	}
 	return exitOK
 }
@@ -91,6 +97,7 @@ command line is wrong, 130 if Ctrl-C or SIGTERM ended it before it was done.`,
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.SetFlagErrorFunc(flagFailure)
 	asGroup(root)
+	root.Flags().BoolP("help", "h", false, "help for tandem") // cobra's would say how the program was called
 	version := root.Flags().Bool("version", false, "print the version, as 'tandem version' does")
 	_ = settings.CommandLineOnly(root.Flags(), "version")
 	root.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -107,7 +114,7 @@ command line is wrong, 130 if Ctrl-C or SIGTERM ended it before it was done.`,
 	addCommands(root, "Use it", newGenerateCommand(), newChatCommand())
 	addCommands(root, "Operate it", newWorkersCommand(), newDrainCommand(), newUndrainCommand(), newPolicyCommand(),
 		newExplainCommand(), newBudgetCommand(), newProbeCommand())
-	addCommands(root, "Measure", newBenchCommand(), newProfileCommand())
+	addCommands(root, "Measure", newBenchCommand(), newSimulateCommand(), newProfileCommand(), newReplayCommand())
 	root.AddCommand(newModelCommand(), newConfigCommand(configured...), newVersionCommand(), newCompletionCommand())
 	return root
 }

@@ -23,12 +23,16 @@ const maxMessageBytes = 64 << 20
 
 // dial makes a connection to addr, which the caller closes. It does not wait for
 // the other side: the first call fails if nobody is there.
+//
+// Without a host it is this one, as for what listens.
 func dial(addr string) (*grpc.ClientConn, error) {
-	conn, err := rpc.Dial(addr, rpc.ClientConfig{Name: "tandem", MaxReceiveBytes: maxMessageBytes})
-	if err != nil {
-		return nil, fmt.Errorf("%w: pass an address like host:port or unix:///path", err)
+	if scheme, _, isURL := strings.Cut(addr, "://"); isURL && scheme != "unix" {
+		return nil, fmt.Errorf("connect to %q: this is a URL: pass the router's gRPC address as host:port or unix:///path", addr)
 	}
-	return conn, nil
+	if strings.HasPrefix(addr, ":") {
+		addr = "127.0.0.1" + addr
+	}
+	return rpc.Dial(addr, rpc.ClientConfig{Name: "tandem", MaxReceiveBytes: maxMessageBytes})
 }
 
 // operator is how a command calls Control, which routers do not serve where clients
@@ -58,6 +62,15 @@ func (o *operator) address() string {
 	return o.control
 }
 
+// commandLine is what to type to run another command for operators at the same router.
+func (o *operator) commandLine(name string) string {
+	line := o.cmd.Root().DisplayName() + " " + name
+	if address := o.address(); address != mesh.DefaultControl {
+		line += " --control " + address
+	}
+	return line
+}
+
 // dial makes a connection that the caller closes, as dial does.
 func (o *operator) dial() (*grpc.ClientConn, error) {
 	if o.old() {
@@ -66,7 +79,11 @@ func (o *operator) dial() (*grpc.ClientConn, error) {
 		}
 		fmt.Fprintln(o.cmd.ErrOrStderr(), "tandem: --addr is deprecated here: pass --control")
 	}
-	return dial(o.address())
+	conn, err := dial(o.address())
+	if err != nil {
+		return nil, usageError(o.cmd, "--control: "+err.Error())
+	}
+	return conn, nil
 }
 
 // ask makes one call to Control, on a connection of its own.
@@ -97,7 +114,7 @@ func (o *operator) failure(err error, answered bool) error {
 			"the server at %s does not serve operators: pass --control with the router's address for them (by default %s on the router's host)", o.address(), mesh.DefaultControl)}
 	case s.Code() == codes.Unavailable && rpc.Reason(err) == "" && !answered:
 		return &exitError{status: exitFailed, cause: err, message: fmt.Sprintf(
-			"cannot reach a router at %s: start one with 'tandem up', or pass --control; for a router in a container, run this command in the container", o.address())}
+			"cannot reach a router at %s: start one with 'tandem up', or pass --control; for a router in a container, run this command in the container", unreached(o.address(), err))}
 	}
 	return routerFailure(err, o.address(), answered)
 }

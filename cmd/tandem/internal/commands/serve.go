@@ -4,6 +4,9 @@ import (
 	"cmp"
 	"fmt"
 	"log/slog"
+	"slices"
+	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
@@ -16,12 +19,14 @@ import (
 
 func newServeCommand() *cobra.Command {
 	var options mesh.ServeOptions
+	targets := api.Names[controlv1.Role]()
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Run one part of the mesh: a router, a prefill or decode worker, or a block store",
 		Long: `Runs one part in this process. etcd and NATS run elsewhere. The part prints where it
 listens and then "ready". A router is ready once it has a decode worker; until then it
-says that it waits for one.
+says that it waits for one. Where it cannot reach etcd it begins with its last view of the
+workers, if it has one, and says so.
 
 On SIGTERM, SIGHUP or Ctrl-C the part takes nothing new, lets running requests finish
 within --stop-timeout, leaves the mesh and exits.`,
@@ -29,12 +34,20 @@ within --stop-timeout, leaves the mesh and exits.`,
   tandem serve --target=prefill --etcd http://127.0.0.1:2379 --nats nats://127.0.0.1:4222
   tandem serve --target=decode --listen 0.0.0.0:7072 --kv-memory 4GiB
   tandem serve --target=kvtransfer --store-memory 16GiB`,
-		Args: exactly(),
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 1 && slices.Contains(targets, args[0]) {
+				return usageError(cmd, fmt.Sprintf("%s takes the part to run as a flag, did you mean --target=%s?", cmd.CommandPath(), args[0]))
+			}
+			return exactly()(cmd, args)
+		},
 	}
 	options.RegisterFlags(cmd.Flags())
 	logging := addProcessFlags(cmd)
 	// Before anything else; `config validate` runs it as well.
 	cmd.PreRunE = func(*cobra.Command, []string) error {
+		if options.Target == "" {
+			return usageError(cmd, "no part to run is given: pass --target with router, prefill, decode or kvtransfer (a block store); 'tandem up' runs a whole mesh")
+		}
 		if err := options.CheckTarget(func(flag string) bool { return onCommandLine(cmd, flag) }); err != nil {
 			return usageError(cmd, err.Error())
 		}
@@ -44,28 +57,39 @@ within --stop-timeout, leaves the mesh and exits.`,
 		told := false
 		return logging.run(cmd, func(logger *slog.Logger, registry *prometheus.Registry, progress mesh.Progress, say func(int64, string)) error {
 			return mesh.Serve(cmd.Context(), options, logger, registry, progress, func(part mesh.Part) {
-				var text announcement
-				if !told {
-					told = true
-					text.line(options.Target, part.ID)
-					text.line("grpc", part.Advertise)
-					text.line("control", part.Control)
-					text.line("http", httpLine(part.HTTP, options.Target == api.Name(controlv1.Role_ROLE_ROUTER)))
-					text.line("metrics", metricsLine(part.Metrics))
-				}
-				if part.Waiting {
-					text.line("waiting", fmt.Sprintf("for a decode worker: start one with '%s serve --target=decode'", cmd.Root().DisplayName()))
-				} else {
-					text.WriteString("ready\n")
-				}
-				say(part.OutsideBytes, text.String())
+				say(part.OutsideBytes, announcePart(cmd.Root().DisplayName(), options.Target, part, !told))
+				told = true
 			})
 		})
 	}
-	oneOf(cmd, "target", api.Names[controlv1.Role]()...)
+	oneOf(cmd, "target", targets...)
 	completeMeshFlags(cmd)
 	annotate(cmd, annotationVariables, variablesWarn)
 	return cmd
+}
+
+// announcePart says what a part has come to, the first time with where it is reached.
+func announcePart(program, target string, part mesh.Part, first bool) string {
+	var text announcement
+	if first {
+		text.line(target, part.ID)
+		text.line("grpc", part.Advertise)
+		text.line("control", part.Control)
+		text.line("http", httpLine(part.HTTP, target == api.Name(controlv1.Role_ROLE_ROUTER)))
+		text.line("metrics", metricsLine(part.Metrics))
+		if part.OldView {
+			text.line("etcd", fmt.Sprintf("cannot be reached at %s: using the workers that were there %s ago", strings.Join(part.Etcd, ", "), part.ViewAge.Round(time.Second)))
+		}
+	}
+	switch {
+	case part.Waiting && part.OldView:
+		text.line("waiting", "for a decode worker among those to answer, or for etcd")
+	case part.Waiting:
+		text.line("waiting", fmt.Sprintf("for a decode worker: start one with '%s serve --target=decode'", program))
+	default:
+		text.WriteString("ready\n")
+	}
+	return text.String()
 }
 
 // onCommandLine says whether a flag of cmd was given there, and not in the environment

@@ -6,9 +6,16 @@ import (
 	"net"
 	"strings"
 	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/embedded"
 	"github.com/tandem-serving/tandem/cmd/tandem/internal/commands"
+	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 )
 
 // untilReady runs a command that goes on until it is stopped, stops it when it is ready,
@@ -22,6 +29,17 @@ func untilReady(t *testing.T, args ...string) string {
 		t.Fatalf("%v: status %d, %s%s", args, status, out.text.String(), errs)
 	}
 	return out.text.String()
+}
+
+// TestStopBeforeReady: who is stopped too early says so, in the status too.
+func TestStopBeforeReady(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	errs := new(bytes.Buffer)
+	status := commands.Run(ctx, commands.Process{Args: []string{"up", "--engine=simulated", "--model=../../../../models/fable"}, Stdout: new(bytes.Buffer), Stderr: errs})
+	if status != 130 || errs.String() != "tandem: interrupted before it was ready\n" {
+		t.Errorf("status %d, %q", status, errs)
+	}
 }
 
 // readyOrWaiting says whether that is what a command has come to, a router without workers
@@ -72,6 +90,64 @@ func TestServeSaysWhereItListens(t *testing.T) {
 	}
 }
 
+// A router without etcd says that it uses its last view, and for what it waits.
+func TestPartsAnnounceTheirState(t *testing.T) {
+	old := mesh.Part{ID: "r", Advertise: "127.0.0.1:7070", Etcd: []string{"http://e:2379"}, OldView: true, ViewAge: 90 * time.Second}
+	waiting := old
+	waiting.Waiting = true
+	const view = "etcd      cannot be reached at http://e:2379: using the workers that were there 1m30s ago\n"
+	for _, c := range []struct {
+		part  mesh.Part
+		first bool
+		want  string
+	}{
+		{mesh.Part{Waiting: true}, false, "waiting   for a decode worker: start one with 'tandem serve --target=decode'\n"},
+		{mesh.Part{}, false, "ready\n"},
+		{waiting, false, "waiting   for a decode worker among those to answer, or for etcd\n"},
+		{waiting, true, "router    r\ngrpc      127.0.0.1:7070\n" + view + "waiting   for a decode worker among those to answer, or for etcd\n"},
+		{old, true, "router    r\ngrpc      127.0.0.1:7070\n" + view + "ready\n"},
+		{old, false, "ready\n"},
+	} {
+		if got := commands.AnnouncePart("tandem", "router", c.part, c.first); got != c.want {
+			t.Errorf("%+v: %q, want %q", c.part, got, c.want)
+		}
+	}
+}
+
+// A Ctrl-C that requests outlast says so.
+func TestUpSaysWhatItFinishes(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	errs, out := new(bytes.Buffer), new(readyWriter)
+	out.ready = func() {
+		defer cancel()
+		_, rest, _ := strings.Cut(out.text.String(), "grpc      ")
+		address, _, _ := strings.Cut(rest, "\n")
+		address, _, _ = strings.Cut(address, " ")
+		conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		stream, err := inferencev1.NewInferenceClient(conn).Generate(t.Context(), &inferencev1.GenerateRequest{
+			Input: &inferencev1.GenerateRequest_Prompt{Prompt: "Once upon a time"}, MaxTokens: proto.Uint32(300),
+		})
+		if err == nil {
+			_, err = stream.Recv()
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	status := commands.Run(ctx, commands.Process{Stdout: out, Stderr: errs, Args: []string{
+		"up", "--engine=simulated", "--model=../../../../models/fable", "--listen=127.0.0.1:0", "--http=", "--metrics=", "--control=",
+	}})
+	if want := "finishing 1 request; Ctrl-C again ends at once\n"; status != 0 || !strings.Contains(errs.String(), want) {
+		t.Errorf("status %d, %q lacks %q", status, errs, want)
+	}
+}
+
 // TestUpSaysWhichPortsAreTaken: a second one takes others.
 func TestUpSaysWhichPortsAreTaken(t *testing.T) {
 	for _, address := range []string{"127.0.0.1:7070", "127.0.0.1:8080", "127.0.0.1:9090", "127.0.0.1:7090"} {
@@ -80,7 +156,7 @@ func TestUpSaysWhichPortsAreTaken(t *testing.T) {
 		}
 	}
 	said := untilReady(t, "up", "--engine=simulated", "--model=../../../../models/fable")
-	for _, want := range []string{" (127.0.0.1:7070 is taken)\n", "/v1 (OpenAI's API) (127.0.0.1:8080 is taken)\n", "/metrics (127.0.0.1:9090 is taken)\n", " (127.0.0.1:7090 is taken)\n"} {
+	for _, want := range []string{" (127.0.0.1:7070 is taken)\n", "/v1 (OpenAI's API; 127.0.0.1:8080 is taken)\n", "/metrics (127.0.0.1:9090 is taken)\n", " (127.0.0.1:7090 is taken)\n", "workers --control 127.0.0.1:"} {
 		if !strings.Contains(said, want) {
 			t.Errorf("it lacks %q:\n%s", want, said)
 		}

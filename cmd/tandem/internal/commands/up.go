@@ -42,6 +42,11 @@ leaves folders tandem-… in the folder for temporary files; the next start remo
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		options.Given = cmd.Flags().Changed
+		options.Stopping = func(requests int) {
+			if requests > 0 && cmd.Context().Err() != nil { // else it stops by itself
+				fmt.Fprintf(cmd.ErrOrStderr(), "finishing %s; Ctrl-C again ends at once\n", counted(requests, "request"))
+			}
+		}
 		return logging.run(cmd, func(logger *slog.Logger, registry *prometheus.Registry, progress mesh.Progress, say func(int64, string)) error {
 			return mesh.Run(cmd.Context(), options, logger, registry, progress, func(up mesh.Up) {
 				say(up.OutsideBytes, announce(cmd.Root().DisplayName(), up))
@@ -83,7 +88,7 @@ func announce(program string, up mesh.Up) string {
 	var text announcement
 	at := func(name, flag, address string) {
 		if taken := up.Taken[flag]; taken != "" {
-			address += fmt.Sprintf(" (%s is taken)", taken)
+			address = noted(address, taken+" is taken")
 		}
 		text.line(name, address)
 	}
@@ -98,6 +103,9 @@ func announce(program string, up mesh.Up) string {
 	text.line("page", pageLine(up.HTTP))
 	at("metrics", "metrics", metricsLine(up.Metrics))
 	text.line("try", fmt.Sprintf("%s generate --addr %s --prompt \"Once upon a time\" --max-tokens 60", program, up.Address))
+	if up.Control != "" && up.Control != mesh.DefaultControl {
+		text.line("try", fmt.Sprintf("%s workers --control %s", program, up.Control))
+	}
 	text.WriteString("ready\n")
 	return text.String()
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 
 	"github.com/tandem-serving/tandem/pkg/api"
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
@@ -62,6 +63,10 @@ func newWorkersCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "workers",
 		Short: "List the workers as the router sees them, and how busy they are",
+		Long: `Prints a line for each worker. DIGEST is the beginning of its model's digest. RUNNING,
+WAITING and BLOCKS FREE are of its last load report, AGE is that report's age. IN FLIGHT
+are the requests of this router that run on it. --json says more: its engine and
+arithmetic class, all its addresses, its version and host.`,
 		Example: `  tandem workers
   tandem workers --watch --json`,
 		Args: exactly(),
@@ -77,7 +82,7 @@ func newWorkersCommand() *cobra.Command {
 		if *role != "" {
 			var is bool
 			if request.Role, is = api.Parse[controlv1.Role](*role); !is || request.Role == controlv1.Role_ROLE_ROUTER {
-				return usageError(cmd, fmt.Sprintf("%q is not a role of a worker: pass prefill, decode or kvtransfer", *role))
+				return usageError(cmd, fmt.Sprintf("--role: %q is not a role of a worker: pass prefill, decode or kvtransfer", *role))
 			}
 		}
 		out := cmd.OutOrStdout()
@@ -125,14 +130,10 @@ func startAgain(w io.Writer, first bool) {
 	}
 }
 
-// isTerminal reports whether a stream is a terminal, or at least no file or pipe.
+// isTerminal reports whether a stream is a terminal; /dev/null is none.
 func isTerminal(stream any) bool {
 	file, ok := stream.(*os.File)
-	if !ok {
-		return false
-	}
-	info, err := file.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
+	return ok && term.IsTerminal(int(file.Fd()))
 }
 
 // printWorkers prints the workers, of one role unless that is empty.
@@ -162,7 +163,7 @@ func printWorkers(w io.Writer, response *controlv1.ListWorkersResponse, role str
 		return err
 	}
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "ID\tROLE\tSTATE\tADDRESS\tENGINE\tMODEL\tDIGEST\tARITHMETIC\tRUNNING\tWAITING\tBLOCKS FREE\tIN FLIGHT\tREPORT AGE")
+	fmt.Fprintln(table, "ID\tROLE\tSTATE\tADDRESS\tMODEL\tDIGEST\tRUNNING\tWAITING\tBLOCKS FREE\tIN FLIGHT\tAGE")
 	for _, view := range response.GetWorkers() {
 		worker := workerOf(view)
 		running, waiting, blocks, age := "-", "-", "-", "never"
@@ -176,8 +177,7 @@ func printWorkers(w io.Writer, response *controlv1.ListWorkersResponse, role str
 			address = worker.Addresses[0]
 		}
 		fmt.Fprintln(table, strings.Join([]string{
-			worker.ID, worker.Role, tableState(worker), address, cmp.Or(worker.Engine, "-"), cmp.Or(worker.Model, "-"),
-			cmp.Or(shortDigest(worker.ModelDigest), "-"), cmp.Or(worker.ArithmeticClass, "-"),
+			worker.ID, worker.Role, tableState(worker), address, cmp.Or(worker.Model, "-"), cmp.Or(shortDigest(worker.ModelDigest), "-"),
 			running, waiting, blocks, fmt.Sprint(worker.InFlight), age,
 		}, "\t"))
 	}
@@ -198,7 +198,7 @@ func printWorkers(w io.Writer, response *controlv1.ListWorkersResponse, role str
 		}
 	}
 	if said > maxReasons {
-		_, err := fmt.Fprintf(w, "%d more get no requests: --json says why\n", said-maxReasons)
+		_, err := fmt.Fprintf(w, "no requests for %s either: --json says why\n", counted(said-maxReasons, "other worker"))
 		return err
 	}
 	return nil

@@ -12,9 +12,9 @@ const (
 	largeBytes = 64 << 20
 )
 
-// BenchmarkPaths measures each path beside a copy and the standard library's sum
-// alone, in pieces of 16 KiB: where all is in a near cache, where the source is in
-// none (as at a sender), the destination (as at a receiver), or both.
+// BenchmarkPaths measures each path against a plain copy and the standard library's sum, in
+// pieces of 16 KiB, with cold source (as at a sender), cold destination (as at a receiver),
+// both, or neither.
 func BenchmarkPaths(b *testing.B) {
 	castagnoli := crc32.MakeTable(crc32.Castagnoli)
 	hot, hotToo := make([]byte, pieceBytes), make([]byte, pieceBytes)
@@ -61,7 +61,7 @@ func BenchmarkPaths(b *testing.B) {
 	}
 }
 
-// piece is the i-th of p, over and over.
+// piece is the i-th piece of p, cyclically.
 func piece(p []byte, i int) []byte {
 	if p == nil {
 		return nil

@@ -1,5 +1,5 @@
-// Package checksum computes CRC-32C (Castagnoli), alone or together with a copy, in
-// one pass over memory: where bytes are cold, fetching them is what costs.
+// Package checksum computes CRC-32C (Castagnoli), alone or fused with a copy in one pass
+// over memory, since for cold bytes the memory access is the cost.
 //
 // Only pkg/kvtransfer may import it. It starts no goroutines.
 package checksum
@@ -9,18 +9,17 @@ import (
 	"unsafe"
 )
 
-// stepBytes is how much is copied before it is summed where the processor has no
-// instructions to do both at once: it stays in the nearest cache.
+// stepBytes is how much is copied before it is summed on processors that cannot do both at
+// once. It fits the L1 cache.
 const stepBytes = 4 << 10
 
-// foldUnit is what the lengths that are folded are multiples of, and foldLeast the
-// least, in bytes.
+// Folded lengths are multiples of foldUnit and at least foldLeast, in bytes.
 const (
 	foldUnit  = 64
 	foldLeast = 256
 )
 
-// path is a set of instructions to sum and copy by.
+// path is an implementation for an instruction set.
 type path uint8
 
 const (
@@ -30,22 +29,21 @@ const (
 )
 
 var (
-	// table is hash/crc32's, which finds the processor's instructions by it.
+	// table makes hash/crc32 use the processor's instructions.
 	table = crc32.MakeTable(crc32.Castagnoli)
 
 	best = paths()[0]
 )
 
-// Update adds p to a checksum. That of nothing is 0.
+// Update adds p to a checksum. The checksum of no bytes is 0.
 func Update(sum uint32, p []byte) uint32 { return best.update(sum, p) }
 
-// Copy copies src to the beginning of dst, which is long enough, and adds it to a
-// checksum. The two do not overlap.
+// Copy copies src to the start of dst, which must be long enough and not overlap, and adds
+// it to a checksum.
 func Copy(dst, src []byte, sum uint32) uint32 { return best.copy(dst, src, sum) }
 
-// Stream is Copy for a dst that will not be read soon: it passes the caches by,
-// which then keep what they hold, and memory that is written whole is not read
-// first.
+// Stream is Copy with non-temporal stores, for a dst that is not read soon: it does not
+// evict cached data or read memory that it overwrites.
 func Stream(dst, src []byte, sum uint32) uint32 { return best.stream(dst, src, sum) }
 
 func (p path) update(sum uint32, text []byte) uint32 {
@@ -78,7 +76,7 @@ func (p path) stream(dst, src []byte, sum uint32) uint32 {
 	return reference(dst[bulk:], src[bulk:], sum)
 }
 
-// bulkOf is how many of n bytes are folded.
+// bulkOf is how many of n bytes are folded; the rest goes through the standard library.
 func (p path) bulkOf(n int) int {
 	if p == standard || n < foldLeast {
 		return 0
@@ -86,9 +84,9 @@ func (p path) bulkOf(n int) int {
 	return n - n%foldUnit
 }
 
-// reference copies and sums by the standard library. The copy is first, since it
-// fetches cold bytes in order; the sum reads from three places in turn, which the
-// processor foresees less well.
+// reference copies and sums with the standard library. It copies first because that reads
+// cold bytes in order; the sum reads at three places in turn, which the prefetcher handles
+// less well.
 func reference(dst, src []byte, sum uint32) uint32 {
 	for len(src) > 0 {
 		n := min(len(src), stepBytes)

@@ -9,22 +9,22 @@ import (
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/internal/checksum"
 )
 
-// guard surrounds what is copied to, to see that nothing else is written.
+// guard is the margin around a destination, checked for stray writes.
 const guard = 128
 
-// all are the paths that this processor runs, and the package's own functions.
+// all returns the processor's paths and the package's own functions.
 func all() []checksum.Path {
 	own := checksum.Path{Name: "package", Update: checksum.Update, Copy: checksum.Copy, Stream: checksum.Stream}
 	return append(checksum.Paths(), own)
 }
 
-// copies are the functions of a path that copy.
+// copies returns a path's copying functions.
 func copies(path checksum.Path) map[string]func(dst, src []byte, sum uint32) uint32 {
 	return map[string]func(dst, src []byte, sum uint32) uint32{"Copy": path.Copy, "Stream": path.Stream}
 }
 
-// check compares a path with the standard library on a text, for a place of its
-// source and its destination within a cache line.
+// check compares a path with the standard library, for offsets of source and destination
+// within a cache line.
 func check(t *testing.T, path checksum.Path, text []byte, sum uint32, from, to int) {
 	t.Helper()
 	source := make([]byte, from+len(text))
@@ -76,7 +76,7 @@ func TestAgainstStandardLibrary(t *testing.T) {
 	}
 }
 
-// The parts of a text, summed one after another, are the whole.
+// Summing a text in parts gives the sum of the whole.
 func TestParts(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	text := make([]byte, 100_000)

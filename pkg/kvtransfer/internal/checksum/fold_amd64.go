@@ -2,7 +2,7 @@ package checksum
 
 import "golang.org/x/sys/cpu"
 
-// paths are what the processor runs, best first.
+// paths returns what the processor supports, best first.
 func paths() []path {
 	var all []path
 	if cpu.X86.HasAVX512F && cpu.X86.HasAVX512DQ && cpu.X86.HasAVX512VL &&
@@ -15,13 +15,13 @@ func paths() []path {
 	return append(all, standard)
 }
 
-// hasVPCLMULQDQ asks a processor that has AVX2 for this one instruction, which
-// golang.org/x/sys/cpu knows beside AVX-512 only. That the system keeps the registers
-// is part of HasAVX2.
+// hasVPCLMULQDQ asks CPUID for VPCLMULQDQ, which golang.org/x/sys/cpu reports only together
+// with AVX-512. The processor must have AVX2; HasAVX2 also covers the system's support of
+// the registers.
 func hasVPCLMULQDQ() bool
 
-// fold returns the state of a CRC-32C, which is its complement, after n more bytes:
-// a multiple of foldUnit, and foldLeast at least.
+// fold returns the CRC-32C state (the complement of the checksum) after n more bytes. n is
+// a multiple of foldUnit and at least foldLeast.
 func (p path) fold(src *byte, n int, state uint32) uint32 {
 	if p == avx512 {
 		return foldAVX512(src, n, state)
@@ -29,7 +29,7 @@ func (p path) fold(src *byte, n int, state uint32) uint32 {
 	return foldAVX2(src, n, state)
 }
 
-// foldCopy is fold, and copies.
+// foldCopy is fold with a copy.
 func (p path) foldCopy(dst, src *byte, n int, state uint32) uint32 {
 	if p == avx512 {
 		return foldCopyAVX512(dst, src, n, state)
@@ -37,7 +37,7 @@ func (p path) foldCopy(dst, src *byte, n int, state uint32) uint32 {
 	return foldCopyAVX2(dst, src, n, state)
 }
 
-// foldStream is foldCopy past the caches. dst is a multiple of foldUnit.
+// foldStream is foldCopy with non-temporal stores. dst is aligned to foldUnit.
 func (p path) foldStream(dst, src *byte, n int, state uint32) uint32 {
 	if p == avx512 {
 		return foldStreamAVX512(dst, src, n, state)

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// polynomial is CRC-32C's.
+// polynomial of CRC-32C.
 const polynomial = 0x11edc6f41
 
 // power is x^n modulo the polynomial, bit-reflected.
@@ -23,8 +23,7 @@ func power(n int) uint32 {
 	return bits.Reverse32(uint32(remainder))
 }
 
-// The constants that the assembly code multiplies by are those that its first comment
-// derives.
+// The assembly's constants follow from the derivation in its first comment.
 func TestConstants(t *testing.T) {
 	text, err := os.ReadFile("fold_amd64.s")
 	if err != nil {

@@ -1,27 +1,24 @@
-// Package coverage remembers which slices of a transfer were seen. Both sides
-// of pkg/kvtransfer use it, nobody else. It starts no goroutines and is
-// not safe for concurrent use.
+// Package coverage tracks which slices of a transfer were seen. Only pkg/kvtransfer uses
+// it. It starts no goroutines and is not safe for concurrent use.
 package coverage
 
 import "math/bits"
 
-// Set is a set of slices: layers times blocks bits. The zero Set is empty and
-// holds no slice at all.
+// Set is a bit set over layers times blocks slices. The zero Set has no slices.
 type Set struct {
 	layers, blocks int
 	seen           []uint64
 	missing        int
 }
 
-// New is an empty set of layers times blocks slices; neither is negative.
+// New returns an empty set. Neither argument may be negative.
 func New(layers, blocks int) *Set {
 	total := layers * blocks
 	return &Set{layers: layers, blocks: blocks, seen: make([]uint64, (total+63)/64), missing: total}
 }
 
-// Add puts the slices of one layer, count blocks from first, into the set. It
-// is false, and the set as it was, if any of them lies outside or was in the set
-// before.
+// Add adds count blocks from first of one layer. If any of them is out of range or already
+// in the set, it changes nothing and returns false.
 func (s *Set) Add(layer, first, count int) bool {
 	if layer < 0 || layer >= s.layers || first < 0 || count < 0 || count > s.blocks-first {
 		return false
@@ -39,11 +36,11 @@ func (s *Set) Add(layer, first, count int) bool {
 	return true
 }
 
-// Missing is the number of slices that are not in the set.
+// Missing is the number of slices not in the set.
 func (s *Set) Missing() int { return s.missing }
 
-// FirstMissing is the least slice, by layer and then by block, that is not in
-// the set; ok is false if there is none.
+// FirstMissing is the first slice, by layer and then block, not in the set; ok is false if
+// there is none.
 func (s *Set) FirstMissing() (layer, block int, ok bool) {
 	for word, seen := range s.seen {
 		if seen == ^uint64(0) {
@@ -58,7 +55,7 @@ func (s *Set) FirstMissing() (layer, block int, ok bool) {
 	return 0, 0, false
 }
 
-// any says whether one of the bits from begin to end, end excluded, is set.
+// any reports whether a bit in [begin, end) is set.
 func (s *Set) any(begin, end int) bool {
 	for i := begin; i < end; {
 		word, mask, next := span(i, end)
@@ -70,7 +67,7 @@ func (s *Set) any(begin, end int) bool {
 	return false
 }
 
-// span is the part of the bits from i to end that lies in the word of i.
+// span masks the bits of [i, end) within the word of i. next is the first bit after that.
 func span(i, end int) (word int, mask uint64, next int) {
 	word = i / 64
 	next = min(end, (word+1)*64)

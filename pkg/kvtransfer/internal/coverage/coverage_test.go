@@ -8,7 +8,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/internal/coverage"
 )
 
-// The set is a table of booleans.
+// Set behaves like a table of booleans.
 func TestSetIsATable(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		layers, blocks := rapid.IntRange(0, 5).Draw(t, "layers"), rapid.IntRange(0, 150).Draw(t, "blocks")

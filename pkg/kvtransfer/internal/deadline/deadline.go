@@ -1,6 +1,5 @@
-// Package deadline keeps the deadlines of a state machine in order. Both sides
-// of pkg/kvtransfer use it, nobody else. It reads no clock, starts no
-// goroutines and is not safe for concurrent use.
+// Package deadline is a priority queue of a state machine's deadlines. Only pkg/kvtransfer
+// uses it. It reads no clock, starts no goroutines and is not safe for concurrent use.
 package deadline
 
 import (
@@ -8,19 +7,18 @@ import (
 	"time"
 )
 
-// Queue holds at most one deadline for each key. Setting, changing and clearing
-// one costs the logarithm of how many there are: expiry need not be in the order
-// of setting. Use New.
+// Queue holds at most one deadline per key. Operations take logarithmic time. Create it
+// with New.
 type Queue[K comparable] struct {
 	entries entries[K]
 	byKey   map[K]*entry[K]
-	free    []*entry[K] // to be used again: setting costs no memory in the long run
+	free    []*entry[K] // for reuse: no allocation in the long run
 }
 
-// New is an empty queue.
+// New returns an empty queue.
 func New[K comparable]() *Queue[K] { return &Queue[K]{byKey: map[K]*entry[K]{}} }
 
-// Set gives key the deadline at, in place of the one that it had.
+// Set sets the deadline of key, replacing the old one.
 func (q *Queue[K]) Set(key K, at time.Time) {
 	if e := q.byKey[key]; e != nil {
 		e.at = at
@@ -38,7 +36,7 @@ func (q *Queue[K]) Set(key K, at time.Time) {
 	heap.Push(&q.entries, e)
 }
 
-// Clear takes the deadline of key away, if it has one.
+// Clear removes the deadline of key, if any.
 func (q *Queue[K]) Clear(key K) {
 	if e := q.byKey[key]; e != nil {
 		heap.Remove(&q.entries, e.index)
@@ -47,10 +45,10 @@ func (q *Queue[K]) Clear(key K) {
 	}
 }
 
-// Has says whether key has a deadline.
+// Has reports whether key has a deadline.
 func (q *Queue[K]) Has(key K) bool { return q.byKey[key] != nil }
 
-// Next is the earliest deadline; ok is false if there is none.
+// Next returns the earliest deadline; ok is false if there is none.
 func (q *Queue[K]) Next() (at time.Time, ok bool) {
 	if len(q.entries) == 0 {
 		return time.Time{}, false
@@ -58,8 +56,7 @@ func (q *Queue[K]) Next() (at time.Time, ok bool) {
 	return q.entries[0].at, true
 }
 
-// Pop takes one key out whose deadline is not after now; ok is false if there is
-// none.
+// Pop removes one key whose deadline is not after now; ok is false if there is none.
 func (q *Queue[K]) Pop(now time.Time) (key K, ok bool) {
 	if len(q.entries) == 0 || q.entries[0].at.After(now) {
 		return key, false

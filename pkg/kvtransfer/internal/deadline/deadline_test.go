@@ -9,7 +9,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/internal/deadline"
 )
 
-// The queue is a map of times, however they are ordered.
+// Queue behaves like a map of times.
 func TestQueueIsAMap(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		q := deadline.New[int]()

@@ -6,7 +6,7 @@ import (
 )
 
 const (
-	// Bits of a bf16, and those of all lanes of a word.
+	// Bits of a bf16, and of all lanes of a word.
 	sign       = 0x8000
 	infinity   = 0x7f80
 	magnitude  = 0x7fff
@@ -14,24 +14,24 @@ const (
 	ones       = 0x0001_0001_0001_0001
 	magnitudes = signs - ones
 
-	// least is the largest magnitude of a head whose codes are not all 0.
+	// least is the smallest magnitude maximum of a head with nonzero codes.
 	least = 0x1p-100
-	// The scales that a decoder takes, beside 0.
+	// Scales that a decoder accepts, besides 0.
 	leastScale   float32 = 0x1p-126
 	largestScale float32 = 0x1.fep127 / levels
 
-	// integers is where a float32 has no fraction: adding it rounds to the nearest
-	// integer, half to even, and leaves that in the lowest bits.
+	// integers, added to a float32, rounds it to the nearest integer, half to even, and
+	// leaves that in the lowest bits.
 	integers = 0x1.8p23
 )
 
-// validScale says whether these bits are a scale that a decoder takes: no NaN,
-// nothing negative or denormal, and nothing that makes an infinity.
+// validScale reports whether a decoder accepts the scale: not NaN, negative or denormal,
+// and not so large that an element overflows.
 func validScale(bits uint32) bool {
 	return bits == 0 || bits >= math.Float32bits(leastScale) && bits <= math.Float32bits(largestScale)
 }
 
-// encodeHead writes the codes of a head's elements and gives their scale.
+// encodeHead writes the codes of a head's elements and returns their scale.
 func encodeHead(codes, src []byte) float32 {
 	largest, finite := largestMagnitude(src)
 	if largest < least {
@@ -55,13 +55,13 @@ func encodeHead(codes, src []byte) float32 {
 	return largest / levels
 }
 
-// code is that of a finite element, which is given as the bits of a float32.
+// code returns the code of a finite element, given as float32 bits.
 func code(element uint32, inverse float32) uint32 {
-	// The conversion keeps the product from being fused with the sum.
+	// The conversion prevents a fused multiply-add.
 	return math.Float32bits(float32(math.Float32frombits(element)*inverse)+integers) & 0xff
 }
 
-// encodeUnusual encodes a head with elements that are not finite.
+// encodeUnusual encodes a head with non-finite elements.
 func encodeUnusual(codes, src []byte, inverse float32) {
 	for i := range codes {
 		element := binary.LittleEndian.Uint16(src[i*elementBytes:])
@@ -78,15 +78,15 @@ func encodeUnusual(codes, src []byte, inverse float32) {
 	}
 }
 
-// largestMagnitude is the largest magnitude of the finite elements; finite says
-// that all are. Magnitudes of bf16 compare as their bits do.
+// largestMagnitude is the largest magnitude among the finite elements; finite reports
+// whether all are. Magnitudes of bf16 compare like their bits.
 func largestMagnitude(src []byte) (largest float32, finite bool) {
 	var most uint64 // four lanes
 	for rest := src; len(rest) >= 8; rest = rest[8:] {
 		word := binary.LittleEndian.Uint64(rest) & magnitudes
-		// The sign of a lane is free: it is left where word is not below most.
+		// The sign bit of each lane is free: it stays set where word is not below most.
 		above := ((word | signs) - most) & signs >> 15
-		above = above<<16 - above // all bits of such a lane
+		above = above<<16 - above // all bits of such lanes
 		most = word&above | most&^above
 	}
 	top := uint32(0)

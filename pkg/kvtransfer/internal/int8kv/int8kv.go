@@ -15,24 +15,24 @@ const (
 	elementBytes = 2
 	scaleBytes   = 4
 	levels       = 127
-	// lanes are the elements of a 64-bit word.
+	// lanes is the number of elements in a 64-bit word.
 	lanes = 8 / elementBytes
 )
 
-// coding is a wire.Coding.
+// coding implements wire.Coding.
 type coding struct {
-	heads    int // of keys and of values together
-	elements int // of one head; a multiple of lanes
+	heads    int // keys and values together
+	elements int // per head; a multiple of lanes
 }
 
-// orders are those of engine/cpu and engine/cuda. What matters of them here is that the
-// elements of a head's keys, and those of its values, lie together.
+// orders are the element orders of engine/cpu and engine/cuda. All that matters here is
+// that each head's keys are contiguous, and its values.
 func orders() []string { return []string{"k-d2t2/v-t2d2/1", spacedOrder} }
 
-// spacedOrder is engine/cuda's, whose heads may have zeros behind them.
+// spacedOrder is the order of engine/cuda, whose heads may be zero-padded.
 const spacedOrder = "k-td/v-td/1"
 
-// New is the encoding for pages of a layout: bf16 in one of orders.
+// New returns the coding for a layout, which must be bf16 in one of orders.
 func New(layout kvcache.Layout) (wire.Coding, error) {
 	c := coding{heads: 2 * layout.KVHeads, elements: layout.HeadSize * layout.BlockTokens}
 	if layout.Order == spacedOrder && c.heads > 0 && layout.SliceBytes%(c.heads*elementBytes) == 0 {

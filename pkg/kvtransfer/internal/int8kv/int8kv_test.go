@@ -32,7 +32,7 @@ func newCoding(t testing.TB, l kvcache.Layout) wire.Coding {
 	return c
 }
 
-// encode gives the encoded bytes, all of which have to be written.
+// encode returns the encoded bytes and checks that all were written.
 func encode(c wire.Coding, src []byte) []byte {
 	dst := bytes.Repeat([]byte{0xa5}, c.EncodedBytes())
 	c.Encode(dst, src)
@@ -56,7 +56,7 @@ func slice(elements ...uint16) []byte {
 	return b
 }
 
-// TestBytes has the bytes that another implementation has to give.
+// TestBytes pins the bytes that any other implementation must produce.
 func TestBytes(t *testing.T) {
 	const (
 		one, two, half, third = 0x3f80, 0x4000, 0x3f00, 0x3eab
@@ -112,7 +112,7 @@ func TestBytes(t *testing.T) {
 	}
 }
 
-// drawSlice is elements of one kind for each head: as KV is, of any bits, or zeros.
+// drawSlice draws elements of one kind per head: KV-like, arbitrary bits, or zeros.
 func drawSlice(t *rapid.T, l kvcache.Layout) []byte {
 	random := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0))
 	var b []byte
@@ -166,8 +166,8 @@ func TestAgainstTheDefinition(t *testing.T) {
 	})
 }
 
-// checkError wants each finite element back within half a scale and the rounding
-// to bf16.
+// checkError checks that each finite element is within half a scale, plus the rounding to
+// bf16.
 func checkError(t *rapid.T, l kvcache.Layout, src, decoded []byte) {
 	elements := l.HeadSize * l.BlockTokens
 	at := func(b []byte, i int) float64 { return float64(widen(binary.LittleEndian.Uint16(b[2*i:]))) }
@@ -223,7 +223,7 @@ func TestLayouts(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		change func(*kvcache.Layout)
-		says   string // empty: it is taken
+		says   string // empty: accepted
 	}{
 		{"bf16", func(*kvcache.Layout) {}, ""},
 		{"other elements", func(l *kvcache.Layout) { l.ElementType = "fp8" }, `"fp8"`},
@@ -296,7 +296,7 @@ func benchmarkSlice(b *testing.B) (kvcache.Layout, wire.Coding, []byte) {
 	return l, newCoding(b, l), src
 }
 
-// Bytes are those of the pages.
+// Throughput is in bytes of pages.
 func BenchmarkEncode(b *testing.B) {
 	_, c, src := benchmarkSlice(b)
 	dst := make([]byte, c.EncodedBytes())

@@ -8,7 +8,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 )
 
-// The definition, element by element and with nothing clever.
+// The definition, element by element, without optimizations.
 
 func widen(bf16 uint16) float32 { return math.Float32frombits(uint32(bf16) << 16) }
 
@@ -20,7 +20,7 @@ func product(a, b float32) float32 {
 	return p
 }
 
-// narrow is the nearest bf16, half to even, of a finite number that has one.
+// narrow rounds a finite number to the nearest bf16, half to even.
 func narrow(x float32) uint16 {
 	below := uint16(math.Float32bits(x) >> 16)
 	low, high := float64(widen(below)), float64(widen(below+1))
@@ -62,7 +62,7 @@ func referenceEncode(l kvcache.Layout, src []byte) []byte {
 	return append(scales, codes...)
 }
 
-// referenceDecode is for scales that are right.
+// referenceDecode requires valid scales.
 func referenceDecode(l kvcache.Layout, src []byte) []byte {
 	elements := l.HeadSize * l.BlockTokens
 	var out []byte

@@ -17,11 +17,10 @@ import (
 
 const (
 	fableDir  = "../../../../models/fable"
-	continued = 64 // tokens behind a prompt that are looked at
+	continued = 64 // tokens compared after a prompt
 )
 
-// pair is a prefill worker's engine, and a decode worker's whose KV went through
-// the encoding.
+// pair is a prefill engine and a decode engine that got its KV through the encoding.
 type pair struct {
 	t           *testing.T
 	exact, near engine.Engine
@@ -59,7 +58,7 @@ func newPair(t *testing.T, blocks int) *pair {
 	return p
 }
 
-// step gives the logits after each token, or the last one only.
+// step returns the logits after each token, or only the last.
 func (p *pair) step(e engine.Engine, tokens []int32, start int, wanted engine.LogitsWanted) [][]float32 {
 	p.t.Helper()
 	var rows [][]float32
@@ -76,7 +75,7 @@ func (p *pair) step(e engine.Engine, tokens []int32, start int, wanted engine.Lo
 	return rows
 }
 
-// ship brings a prompt's KV from one engine to the other.
+// ship copies a prompt's KV from one engine to the other.
 func (p *pair) ship(tokens int) {
 	p.t.Helper()
 	l := p.exact.Capacity().Layout
@@ -114,16 +113,16 @@ func logProbabilities(logits []float32) []float64 {
 	return out
 }
 
-// effect adds up what was seen of prompts of one length.
+// effect accumulates results for prompts of one length.
 type effect struct {
-	steps, equal        int     // decode steps, and those with the same likeliest token
-	exactNats, nearNats float64 // of the text's own tokens
-	divergence, worst   float64 // Kullback-Leibler, of the exact from the near distribution
+	steps, equal        int     // decode steps, and those with the same argmax
+	exactNats, nearNats float64 // negative log-likelihood of the text
+	divergence, worst   float64 // KL divergence of the near from the exact distribution
 	completions         int
-	diverged            []int // of the completions that differ, the tokens before they do
+	diverged            []int // for completions that differ: tokens before the first difference
 }
 
-// follow decodes the text itself behind a prompt.
+// follow decodes the given text after a prompt.
 func (p *pair) follow(prompt, text []int32, sum *effect) {
 	exact := p.step(p.exact, text[:len(text)-1], len(prompt), engine.LogitsAll)
 	near := p.step(p.near, text[:len(text)-1], len(prompt), engine.LogitsAll)
@@ -144,7 +143,7 @@ func (p *pair) follow(prompt, text []int32, sum *effect) {
 	}
 }
 
-// complete decodes greedily behind a prompt whose next token is first.
+// complete decodes greedily after a prompt, starting with first.
 func (p *pair) complete(prompt []int32, first int32, sum *effect) {
 	one, other := first, first
 	for i := range continued - 1 {
@@ -158,9 +157,9 @@ func (p *pair) complete(prompt []int32, first int32, sum *effect) {
 	sum.completions++
 }
 
-// TestEffectOnTokens measures what the encoding does to the tokens of the bundled
-// model; -v shows it. The engine's arithmetic is defined to the bit, so that the
-// figures are the same everywhere; the bounds are about twice what was measured.
+// TestEffectOnTokens measures the encoding's effect on the bundled model's tokens; -v
+// prints it. The engine's arithmetic is bit-exact, so the figures are the same everywhere.
+// The bounds are about twice the measured values.
 func TestEffectOnTokens(t *testing.T) {
 	longtest.Only(t)
 	tok, err := tokenizer.Open(fableDir)

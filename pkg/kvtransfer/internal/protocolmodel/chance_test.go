@@ -9,11 +9,11 @@ import (
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 )
 
-// chance draws what happens in a world.
+// chance draws the events of a world.
 type chance struct {
 	*world
 	rapid *rapid.T
-	// faults: there are also events that a healthy cluster does not see.
+	// faults allows events that a healthy cluster does not see.
 	faults bool
 }
 
@@ -23,8 +23,8 @@ func newChance(t *rapid.T, faults bool) *chance {
 	return c
 }
 
-// draw is a number below n. Rapid prefers small and extreme numbers, which would
-// make of every history one of calamities: what it draws is mixed.
+// draw returns a number below n. Rapid prefers small and extreme numbers, which would fill
+// every history with faults, so its output is mixed.
 func (c *chance) draw(label string, n int) int {
 	x := rapid.Uint64().Draw(c.rapid, label)
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
@@ -34,10 +34,10 @@ func (c *chance) draw(label string, n int) int {
 
 func (c *chance) rarely() bool { return c.draw("rarely", 40) == 0 }
 
-// fault is rarely, where there are faults.
+// fault rarely returns true, and never without faults.
 func (c *chance) fault() bool { return c.faults && c.rarely() }
 
-// do lets an event happen, and what was left by it come to an end at any byte.
+// do applies an event. Bytes that it cut off may be torn at any point.
 func (c *chance) do(e event) {
 	c.world.do(e)
 	for i, s := range c.sessions {
@@ -49,14 +49,14 @@ func (c *chance) do(e event) {
 	}
 }
 
-// oneOf lets one of some events happen, if there is one.
+// oneOf applies one of the events, if there are any.
 func (c *chance) oneOf(label string, all []event) {
 	if len(all) > 0 {
 		c.do(all[c.draw(label, len(all))])
 	}
 }
 
-// anywhere lets something happen at a stripe where it may.
+// anywhere applies an event at a stripe where it is possible.
 func (c *chance) anywhere(label string, what func(place) event) {
 	var able []event
 	for i, s := range c.sessions {
@@ -69,7 +69,7 @@ func (c *chance) anywhere(label string, what func(place) event) {
 	c.oneOf(label, able)
 }
 
-// anyTransfer lets something happen to a sender's transfer that it may happen to.
+// anyTransfer applies an event to a sender's transfer for which it is possible.
 func (c *chance) anyTransfer(label string, what func(session int, id uint64) event) {
 	var able []event
 	for i, s := range c.sessions {
@@ -85,8 +85,8 @@ func (c *chance) anyTransfer(label string, what func(session int, id uint64) eve
 	c.oneOf(label, able)
 }
 
-// step draws one thing that happens. Without faults there are only those that a
-// healthy cluster sees, and time passes only while the network has nothing to do.
+// step draws one event. Without faults, only those of a healthy cluster, and time passes
+// only when the network is idle.
 func (c *chance) step() {
 	op := c.draw("op", 100)
 	switch {
@@ -124,7 +124,7 @@ func (c *chance) step() {
 	}
 }
 
-// count draws how many slices are offered; 0: there are none left.
+// count draws how many slices to offer; 0: none are left.
 func (c *chance) count(session int, id uint64, layer int) int {
 	o := c.sessions[session].transfers[id]
 	if rest := int(o.ticket.GetBlocks()) - o.offered[layer]; rest > 0 {
@@ -133,7 +133,7 @@ func (c *chance) count(session int, id uint64, layer int) int {
 	return 0
 }
 
-// wrong draws one thing that a healthy cluster does not see.
+// wrong draws one event that a healthy cluster does not see.
 func (c *chance) wrong(op int) {
 	switch {
 	case op < 91:
@@ -163,18 +163,18 @@ func (c *chance) wrong(op int) {
 	}
 }
 
-// spoil flips a bit on its way.
+// spoil flips a bit in flight.
 func (c *chance) spoil() {
 	if c.draw("direction", 4) == 0 {
 		c.flip(true, func([]byte) bool { return true })
 		return
 	}
-	// What a chunk or a Commit says is what a sum protects.
+	// Only chunks and Commit are covered by a checksum.
 	summed := c.draw("of a chunk or commit", 8) > 0
 	c.flip(false, func(m []byte) bool { return !summed || isChunk(m) || isCommit(m) })
 }
 
-// flip flips a bit of a message that is wanted, and says whether there was one.
+// flip flips a bit of a message selected by wanted, and reports whether there was one.
 func (c *chance) flip(down bool, wanted func([]byte) bool) bool {
 	var able []flip
 	var sizes []int
@@ -212,7 +212,7 @@ func (c *chance) start() {
 	c.do(start{encoded: c.draw("encoding", 2) == 0, views: c.draw("views", 2) == 0, lends: c.draw("lends", 2) == 0})
 }
 
-// connect begins a session; with faults one of its streams may never come, or not fit.
+// connect begins a session. With faults, one of its streams may be missing or not fit.
 func (c *chance) connect() {
 	live := 0
 	for _, s := range c.sessions {
@@ -246,8 +246,8 @@ func (c *chance) reserve() {
 	}
 }
 
-// open takes a ticket to a session; with faults also one that was used before, or
-// one with a wrong secret or epoch.
+// open opens a transfer. With faults, the ticket may be used already or have a wrong secret
+// or epoch.
 func (c *chance) open() {
 	e := open{again: c.fault(), descending: c.draw("order", 2) == 0, encoded: c.draw("encode", 2) == 0}
 	e.encoded = e.encoded && c.encoding == kvtransferv1.Encoding_ENCODING_INT8

@@ -1,4 +1,4 @@
-// Package protocolmodel has no code but tests: it joins the two state machines of the KV
-// transfer by a network that delays, cuts and spoils, and checks after every
-// step what pkg/kvtransfer promises. Nobody imports it.
+// Package protocolmodel contains only tests. They connect the two state machines of the KV
+// transfer through a network that delays, cuts and corrupts, and check the guarantees of
+// pkg/kvtransfer after every step.
 package protocolmodel

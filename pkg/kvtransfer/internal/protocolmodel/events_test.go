@@ -12,11 +12,11 @@ import (
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 )
 
-// event is one thing that happens in a world, with all that was drawn for it: the same
-// events make the same history, whoever draws them or writes them down. Sessions are
-// counted from 0, transfers from 1, in the order in which they came.
+// event is one thing that happens in a world, with all its random choices: equal events
+// make equal histories. Sessions are numbered from 0, transfers from 1, in order of
+// creation.
 type event interface {
-	// may says whether it can happen now.
+	// may reports whether it is possible now.
 	may(w *world) bool
 	happen(w *world)
 }
@@ -25,16 +25,17 @@ type event interface {
 type place struct{ session, stripe int }
 
 type (
-	// start starts the receiver's process: anew, if there was one.
+	// start starts or restarts the receiver's process.
 	start struct{ encoded, views, lends bool }
-	// connect begins a session. Where odd is not 0, stripe odd-1 greets as another one.
+	// connect begins a session. If odd is not 0, stripe odd-1 sends the hello of another
+	// stripe.
 	connect struct{ stripes, odd, as int }
-	// reserve asks for blocks, of which the first so many are held.
+	// reserve reserves blocks. The first of them are held.
 	reserve struct {
 		blocks []kvcache.BlockID
 		held   int
 	}
-	// open takes a ticket to a session.
+	// open opens a transfer in a session.
 	open struct {
 		session                    int
 		id                         uint64
@@ -48,28 +49,28 @@ type (
 		id           uint64
 		layer, count int
 	}
-	// commit offers what is left, unless it forgets that, and commits.
+	// commit offers what is left, unless it forgets to, and commits.
 	commit struct {
 		session int
 		id      uint64
 		forgets bool
 	}
-	// abort is the sender's owner's, cancel the receiver's.
+	// abort is by the sender's owner, cancel by the receiver's.
 	abort struct {
 		session int
 		id      uint64
 	}
 	cancel struct{ id uint64 }
 
-	// write lets a stripe's writer take one thing, ship puts a chunk that it has taken
-	// on the stream, read says that such a chunk's pages are not read any more.
+	// write gives a stripe's writer one thing, ship puts its chunk on the stream, read ends
+	// the reading of its pages.
 	write place
 	ship  struct {
 		session, stripe int
 		fails           bool
 	}
 	read place
-	// up and down bring one message over a stripe, to the receiver and to the sender.
+	// up and down deliver one message on a stripe, to the receiver and to the sender.
 	up   place
 	down place
 	// land ends one copy at the receiver.
@@ -78,29 +79,29 @@ type (
 		fails bool
 	}
 
-	// advance lets time pass, pass lets it pass in a healthy cluster.
+	// advance lets time pass; pass does so in a healthy cluster.
 	advance struct{ by time.Duration }
 	pass    struct{}
 
-	// cut cuts a stripe in both directions, tear takes all but some bytes off what is on
-	// a stripe that was cut or left.
+	// cut cuts a stripe in both directions; tear drops all but some bytes in flight on a
+	// stripe that was cut or left.
 	cut  place
 	tear struct{ session, stripe, up, down int }
-	// flip flips one bit of a message on its way.
+	// flip flips one bit of a message in flight.
 	flip struct {
 		session, stripe int
 		down            bool
 		message, bit    int
 	}
-	// senderHears and receiverHears tell of the end of a stripe.
+	// senderHears and receiverHears report the end of a stripe.
 	senderHears   struct{ session int }
 	receiverHears place
-	// die kills a sender's process, shutdown ends the receiver's in order.
+	// die kills a sender's process; shutdown shuts the receiver down.
 	die      struct{ session int }
 	shutdown struct{}
 
-	// quiesce lets all come to its end, blackout lets nothing arrive any more. Either is
-	// the last event.
+	// quiesce lets everything finish; blackout stops all deliveries. Either is the last
+	// event.
 	quiesce  struct{}
 	blackout struct{}
 )
@@ -114,7 +115,7 @@ const (
 	oldEpoch
 )
 
-// do lets an event happen, and looks at what must hold after every one.
+// do applies an event and then checks the invariants.
 func (w *world) do(e event) {
 	w.history = append(w.history, e)
 	if !e.may(w) {
@@ -159,8 +160,8 @@ func (e connect) happen(w *world) {
 	}
 }
 
-// sessionNumber is as far from every other as random ones are: no flipped bit makes
-// another of it.
+// sessionNumber spreads the numbers like random ones, so that no bit flip maps one to
+// another.
 func sessionNumber(n int) uint64 { return uint64(n) * 0x9e3779b97f4a7c15 }
 
 func (e reserve) may(w *world) bool {
@@ -218,7 +219,7 @@ func (e open) happen(w *world) {
 	w.toSender(s, ev)
 }
 
-// outgoing is a transfer whose sender's process lives; nil: there is none.
+// outgoing returns a transfer of a live sender, or nil.
 func (w *world) outgoing(session int, id uint64) *outgoing {
 	if s := w.sessions[session]; s.core != nil {
 		return s.transfers[id]

@@ -2,7 +2,7 @@ package protocolmodel_test
 
 import "github.com/tandem-serving/tandem/pkg/kvtransfer/receiver"
 
-// The events that a healthy cluster does not see, those of time, and the last ones.
+// Faults, the passing of time, and the last events.
 
 func (e advance) may(*world) bool { return true }
 func (e advance) happen(w *world) { w.advance(e.by) }
@@ -36,7 +36,7 @@ func (e tear) happen(w *world) {
 	st.up, st.down, st.loose = st.up[:e.up], st.down[:e.down], false
 }
 
-// queue is what is on its way in one direction, if somebody will read it.
+// queue returns the bytes in flight in one direction, if they will be read.
 func (e flip) queue(w *world) []byte {
 	s, st := w.at(place{e.session, e.stripe})
 	switch {

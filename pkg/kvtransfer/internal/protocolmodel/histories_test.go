@@ -6,17 +6,17 @@ import (
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 )
 
-// history is a history that was found to break a machine, or that shows best what one
-// must not do. What breaks a machine prints its history as it would stand here.
+// history is an instructive history, or one that broke a state machine. Failures print
+// their history in this form.
 type history struct {
 	name   string
 	events []event
-	// commits: all of its transfers are committed.
+	// commits: all of its transfers commit.
 	commits bool
 }
 
-// begun is a session of so many stripes that has greeted, and a transfer in it that was
-// accepted, of two blocks of which none is held.
+// begun is an established session with so many stripes and an accepted transfer of two
+// blocks, none held.
 func begun(stripes int) []event {
 	events := []event{start{}, connect{stripes: stripes}}
 	for i := range stripes {
@@ -26,11 +26,10 @@ func begun(stripes int) []event {
 		write{0, 0}, up{0, 0}, down{0, 0})
 }
 
-// after is what happens after a beginning.
 func after(begin []event, events ...event) []event { return append(begin, events...) }
 
-// Bits of the messages below: a chunk of one run of two blocks has 23 bytes before its
-// payload, of which byte 14 is its layer and byte 18 its first block.
+// Bits of the messages below. A chunk of one run of two blocks has 23 bytes before its
+// payload; byte 14 is the layer, byte 18 the first block.
 const (
 	bitOfLayer      = 14 * 8
 	bitOfFirstBlock = 18 * 8
@@ -172,7 +171,7 @@ var histories = []history{
 	},
 }
 
-// What broke a machine once breaks none again.
+// Histories that once broke a state machine pass.
 func TestHistories(t *testing.T) {
 	for _, h := range histories {
 		t.Run(h.name, func(t *testing.T) {

@@ -9,20 +9,19 @@ import (
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/wire"
 )
 
-// loan is a chunk whose slices are lent, until they are taken or recalled.
+// loan is a chunk of lent slices, until they are taken or recalled.
 type loan struct {
 	from  *source
 	chunk *sender.WriteChunk
 }
 
-// shipLent lends the slices of a chunk and puts it on its stream, as the sender's driver
-// does.
+// shipLent lends a chunk's slices and puts it on its stream, like the sender's driver.
 func (w *world) shipLent(s *session, st *stripe, chunk *sender.WriteChunk, fail bool) {
 	if o := s.transfers[chunk.ID]; fail || o.recalled {
 		w.toSender(s, sender.PagesRead{Chunk: chunk, Err: errors.New("not lent")})
 		return
 	}
-	// As far from every other as random ones are.
+	// As far apart as random ids.
 	w.lastLoan++
 	number := w.lastLoan * 0x9e3779b97f4a7c15
 	w.loans[number] = &loan{from: &source{w: w, s: s}, chunk: chunk}
@@ -32,8 +31,8 @@ func (w *world) shipLent(s *session, st *stripe, chunk *sender.WriteChunk, fail 
 	st.unread = append(st.unread, chunk)
 }
 
-// readable is the first chunk of a stripe of which it can be said that its pages are not
-// read any more: what is lent has to be taken or recalled. -1: there is none.
+// readable is the index of the first chunk of a stripe whose reading may end, -1 if none:
+// lent slices must be taken or recalled first.
 func (w *world) readable(st *stripe) int {
 	for i, chunk := range st.unread {
 		if !w.isLent(chunk) {
@@ -52,7 +51,7 @@ func (w *world) isLent(chunk *sender.WriteChunk) bool {
 	return false
 }
 
-// recall ends what a transfer lends.
+// recall ends a transfer's loans.
 func (w *world) recall(s *session, id uint64) {
 	o := s.transfers[id]
 	if o == nil || o.ended {
@@ -69,7 +68,7 @@ func (w *world) recall(s *session, id uint64) {
 	}
 }
 
-// forgetLoans drops those of a process that died.
+// forgetLoans drops the loans of a dead process.
 func (w *world) forgetLoans(s *session) {
 	for number, l := range w.loans {
 		if l.from.s == s {
@@ -89,8 +88,8 @@ func (p *target) Lend(int, []kvcache.BlockID, func()) (uint64, error) {
 // Recall implements engine.Lending.
 func (p *target) Recall(uint64) {}
 
-// Take implements engine.Lending. What was released must not be read, and what another owns
-// not written.
+// Take implements engine.Lending. It fails the test if it reads released pages or writes
+// blocks of another owner.
 func (p *target) Take(number uint64, layer int, blocks []kvcache.BlockID) error {
 	l := p.w.loans[number]
 	if l == nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/sender"
 )
 
-// TestMain asks for more histories than rapid's 100: they are cheap, and the
-// rare ones are those that matter. -rapid.checks has the last word.
+// TestMain asks rapid for more than 100 histories: they are cheap, and rare ones matter.
+// -rapid.checks overrides it.
 func TestMain(m *testing.M) {
 	if err := flag.Set("rapid.checks", "2000"); err != nil {
 		panic(err)
@@ -18,8 +18,8 @@ func TestMain(m *testing.M) {
 	m.Run()
 }
 
-// Whatever happens, no block is written late, every transfer ends once at both
-// sides, and once the network is quiet nothing is left.
+// Whatever happens, no block is written late, every transfer ends once at both sides, and
+// nothing is left once the network is quiet.
 func TestAnythingMayHappen(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := newChance(t, true)
@@ -38,7 +38,7 @@ func TestAnythingMayHappen(t *testing.T) {
 	})
 }
 
-// Where nothing goes wrong, everything that is committed at the sender arrives.
+// Without faults, everything the sender commits arrives.
 func TestNothingGoesWrong(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := newChance(t, false)
@@ -51,8 +51,7 @@ func TestNothingGoesWrong(t *testing.T) {
 	})
 }
 
-// One bit of a chunk is another one on its way, and nothing else goes wrong: nobody is
-// told that what was not sent has arrived.
+// With a single bit flip in a chunk, no wrong data is reported as committed.
 func TestOneBitFlips(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := newChance(t, false)

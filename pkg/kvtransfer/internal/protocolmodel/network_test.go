@@ -14,35 +14,34 @@ import (
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 )
 
-// session is some streams and the sender process at their end.
+// session is some streams and their sender process.
 type session struct {
 	target    *receiver.Core
-	epoch     uint64       // of the target
-	core      *sender.Core // nil before the last greeting
-	gone      bool         // the sender's ends are closed, or its process died
-	spoilt    bool         // a bit was flipped on its way: who breaks the protocol did not mean it
-	lied      bool         // as spoilt, on the way to the sender
+	epoch     uint64       // of the receiver
+	core      *sender.Core // nil before the last ReceiverHello
+	gone      bool         // the sender closed its ends or died
+	spoilt    bool         // a bit was flipped: protocol violations are not the peer's
+	lied      bool         // the same, on the way to the sender
 	stripes   []*stripe
 	transfers map[uint64]*outgoing
 }
 
-// stripe is one stream: the bytes on their way, message after message, each behind
-// its length.
+// stripe is one stream: bytes in flight, as length-prefixed messages.
 type stripe struct {
 	id         receiver.StreamID
 	number     int
 	hello      *kvtransferv1.ReceiverHello
-	targetGone bool // the receiver's end is closed
-	closing    bool // the receiver wants it closed
-	cut        bool // nothing new gets onto it
-	loose      bool // tear may take the end off what is on it
+	targetGone bool // the receiver closed its end
+	closing    bool // the receiver wants to close it
+	cut        bool // accepts no new bytes
+	loose      bool // tear may drop its last bytes
 	up, down   []byte
-	writing    *sender.WriteChunk   // taken by the writer, not on the stream
-	unread     []*sender.WriteChunk // on the stream, PagesRead was not said
+	writing    *sender.WriteChunk   // with the writer, not on the stream
+	unread     []*sender.WriteChunk // on the stream, without PagesRead
 	asleep     bool
 }
 
-// outgoing is what the prefill worker knows of a transfer.
+// outgoing is the prefill worker's view of a transfer.
 type outgoing struct {
 	ticket          *kvtransferv1.Ticket
 	accepted, ended bool
@@ -50,8 +49,8 @@ type outgoing struct {
 	recalled        bool // it lends nothing any more
 	result          sender.Result
 	committing      bool
-	descending      bool        // its blocks are offered from the last to the first
-	offered         [layers]int // blocks offered of each layer, held ones included
+	descending      bool        // offers its blocks from last to first
+	offered         [layers]int // blocks offered per layer, including held ones
 }
 
 func (s *session) reading() bool {
@@ -63,7 +62,7 @@ func (s *session) reading() bool {
 	return false
 }
 
-// broken says that a stripe ended, or is about to, somewhere.
+// broken reports whether a stripe has ended or is about to, at either side.
 func (s *session) broken() bool {
 	for _, st := range s.stripes {
 		if st.cut || st.closing || st.targetGone {
@@ -85,7 +84,7 @@ func (w *world) stream(id receiver.StreamID) (*session, *stripe) {
 	return nil, nil
 }
 
-// leave closes the sender's ends: what is on its way may arrive in part.
+// leave closes the sender's ends. Bytes in flight may arrive in part.
 func (s *session) leave() {
 	s.gone = true
 	for _, st := range s.stripes {
@@ -93,11 +92,11 @@ func (s *session) leave() {
 	}
 }
 
-// putUp encodes a message or a chunk for the receiver, as the sender's driver does.
+// putUp encodes a message or a chunk for the receiver, like the sender's driver.
 func (w *world) putUp(s *session, st *stripe, out any) {
 	data, err := wire.Codec().Marshal(out)
 	if err != nil {
-		return // told by Released
+		return // reported through Released
 	}
 	encoded := data.Materialize()
 	data.Free()
@@ -116,7 +115,7 @@ func (w *world) putDown(s *session, st *stripe, m *kvtransferv1.ReceiverMessage)
 	}
 }
 
-// message takes the next whole message off a stream; nil: there is none.
+// message takes the next whole message off a stream, nil if there is none.
 func message(bytes *[]byte) []byte {
 	if len(*bytes) < 4 {
 		return nil
@@ -130,7 +129,7 @@ func message(bytes *[]byte) []byte {
 	return m
 }
 
-// messages are the whole messages on a stream, as they lie there.
+// messages returns the whole messages on a stream.
 func messages(bytes []byte) (all [][]byte) {
 	for {
 		m := message(&bytes)
@@ -141,11 +140,11 @@ func messages(bytes []byte) (all [][]byte) {
 	}
 }
 
-// isChunk and isCommit look at the first byte of a SenderMessage, its kind.
+// isChunk and isCommit check the first byte of a SenderMessage, the tag.
 func isChunk(m []byte) bool  { return len(m) > 0 && m[0] == 3<<3|2 }
 func isCommit(m []byte) bool { return len(m) > 0 && m[0] == 4<<3|2 }
 
-// deliverUp brings one message to the receiver; false: there is none that is whole.
+// deliverUp delivers one whole message to the receiver, and returns false if there is none.
 func (w *world) deliverUp(s *session, st *stripe) bool {
 	m := message(&st.up)
 	if m == nil {
@@ -164,7 +163,7 @@ func (w *world) deliverUp(s *session, st *stripe) bool {
 	return true
 }
 
-// deliverDown brings one message to the sender; false: there is none that is whole.
+// deliverDown delivers one whole message to the sender, and returns false if there is none.
 func (w *world) deliverDown(s *session, st *stripe) bool {
 	encoded := message(&st.down)
 	if encoded == nil {
@@ -204,7 +203,7 @@ func (w *world) deliverDown(s *session, st *stripe) bool {
 	return true
 }
 
-// advance moves the clock, and ticks whom it concerns.
+// advance moves the clock and ticks the cores.
 func (w *world) advance(by time.Duration) {
 	w.now = w.now.Add(by)
 	if at, ok := w.receiver.Next(); ok && !at.After(w.now) {
@@ -220,7 +219,7 @@ func (w *world) advance(by time.Duration) {
 	}
 }
 
-// loseSender tells the sender that one of its streams is over: it closes the others.
+// loseSender reports the end of a stream to the sender, which closes the others.
 func (w *world) loseSender(s *session) {
 	s.leave()
 	if s.core != nil {
@@ -228,7 +227,7 @@ func (w *world) loseSender(s *session) {
 	}
 }
 
-// loseTarget tells the receiver that a stream is over. Copies may still be under way.
+// loseTarget reports the end of a stream to the receiver. Copies may be in progress.
 func (w *world) loseTarget(st *stripe) {
 	st.targetGone, st.up = true, nil
 	w.toReceiver(receiver.StreamClosed{Stream: st.id})

@@ -8,8 +8,8 @@ import (
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 )
 
-// blockBits of a sender's block say which of a transfer's blocks it is; the others
-// say which transfer.
+// blockBits is the part of a sender's block id that is the index within its transfer; the
+// rest is the transfer.
 const blockBits = 5
 
 // source is the pages of a sender process.
@@ -32,7 +32,7 @@ func (p *source) View(layer int, block kvcache.BlockID) []byte {
 
 func (p *source) Write(int, []kvcache.BlockID, []byte) error { return errors.New("not written to") }
 
-// Read implements engine.Pages. What was released must not be read.
+// Read implements engine.Pages. It fails the test on released pages.
 func (p *source) Read(layer int, blocks []kvcache.BlockID, dst []byte) error {
 	if p.fails {
 		return errors.New("unreadable")
@@ -51,7 +51,7 @@ func (p *source) slice(layer int, b kvcache.BlockID) []byte {
 	return binary.LittleEndian.AppendUint32(nil, value(id, layer, int(b&(1<<blockBits-1))))
 }
 
-// target is the pages of the receiver, as a copy for a transfer finds them.
+// target is the receiver's pages during a copy for one transfer.
 type target struct {
 	w        *world
 	transfer uint64
@@ -61,7 +61,7 @@ func (p *target) Layout() kvcache.Layout {
 	return kvcache.Layout{Layers: layers, SliceBytes: sliceBytes}
 }
 
-// View implements engine.Pages. Whoever asks for it writes it.
+// View implements engine.Pages. It counts as a write.
 func (p *target) View(layer int, block kvcache.BlockID) []byte {
 	if !p.w.views || layer < 0 || layer >= layers {
 		return nil
@@ -71,7 +71,7 @@ func (p *target) View(layer int, block kvcache.BlockID) []byte {
 
 func (p *target) Read(int, []kvcache.BlockID, []byte) error { return errors.New("not read from") }
 
-// Write implements engine.Pages. What another owns must not be written.
+// Write implements engine.Pages. It fails the test on blocks of another owner.
 func (p *target) Write(layer int, blocks []kvcache.BlockID, src []byte) error {
 	if layer < 0 || layer >= layers || len(src) != len(blocks)*sliceBytes {
 		return fmt.Errorf("%d bytes for layer %d of %d blocks", len(src), layer, len(blocks))
@@ -89,7 +89,7 @@ func (p *target) slice(layer int, b kvcache.BlockID) []byte {
 	return p.w.content[b][layer][:]
 }
 
-// halving is an encoding that keeps the lower half of a slice.
+// halving is a coding that keeps the lower half of a slice.
 type halving struct{}
 
 func (halving) EncodedBytes() int { return encodedBytes }

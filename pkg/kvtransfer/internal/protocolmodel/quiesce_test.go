@@ -5,16 +5,15 @@ import (
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/sender"
 )
 
-// quiesce lets everything that is under way come to its end: prefill workers
-// commit what they began, the network is fair, what was cut is noticed. Then
-// nothing may be left within the lease.
+// quiesce lets everything finish: prefill workers commit what they began, the network
+// delivers, cuts are noticed. Nothing may be left within the lease.
 func (w *world) quiesce() {
 	w.commitAll()
 	w.run()
-	w.advance(lease) // tickets that nobody took, sessions that are not complete
+	w.advance(lease) // expires unused tickets and incomplete sessions
 	w.run()
 	for _, s := range w.sessions {
-		if s.spoilt { // a message that was made another is as good as lost
+		if s.spoilt { // a corrupted message counts as lost
 			for range 3 {
 				w.advance(patience)
 				w.run()
@@ -37,9 +36,8 @@ func (w *world) commitAll() {
 	}
 }
 
-// blackout: from now on no message arrives, nobody notices, and the senders'
-// engines stand still. The receiver gives up by itself within two leases, and
-// so do senders that wait for an answer.
+// blackout stops all deliveries without anyone noticing, and the senders' engines. The
+// receiver must give up within two leases, and so must senders that wait for an answer.
 func (w *world) blackout() {
 	for _, s := range w.sessions {
 		for _, st := range s.stripes {
@@ -58,7 +56,7 @@ func (w *world) blackout() {
 	for _, s := range w.sessions {
 		for id := uint64(1); s.core != nil && id <= w.lastID; id++ {
 			if s.transfers[id] != nil {
-				// One that waits for its engine is the owner's to end.
+				// The owner must end one that waits for its engine.
 				w.toSender(s, sender.Abort{ID: id})
 			}
 		}
@@ -71,7 +69,7 @@ func (w *world) blackout() {
 	w.finish()
 }
 
-// local does what either side has to do by itself.
+// local runs what each side does by itself.
 func (w *world) local() {
 	for len(w.copies) > 0 {
 		w.copyOne(0, false)
@@ -117,7 +115,7 @@ func (w *world) run() {
 	}
 }
 
-// writeAll lets a sender's writers write until all are asleep.
+// writeAll runs a sender's writers until all are asleep.
 func (w *world) writeAll(s *session) (wrote bool) {
 	if s.core == nil {
 		return false
@@ -145,7 +143,7 @@ func (w *world) writeAll(s *session) (wrote bool) {
 	return false
 }
 
-// finish checks that nothing is left anywhere, but streams.
+// finish checks that nothing is left but streams.
 func (w *world) finish() {
 	w.check()
 	if s := w.receiver.Stats(); s.Reserved+s.Open+s.Ending+s.QuarantinedBlocks != 0 {
@@ -160,7 +158,7 @@ func (w *world) finish() {
 				w.fatalf("transfer %d is left at its sender: %+v; %s", id, o, w.describe())
 			}
 		}
-		// Grants that were lost with a cut stream are not missed: nothing waits for them.
+		// Grants lost with a cut stream do not count: nothing waits for them.
 		for _, st := range s.stripes {
 			if got := s.core.Credit(st.number); !s.core.Lost() && got != creditBytes && !s.spoilt && !s.broken() {
 				w.fatalf("stripe %d of session %d has %d bytes of credit at rest; %s", st.number, i, got, w.describe())

@@ -69,7 +69,7 @@ func (w *world) endOutgoing(s *session, a sender.Ended) {
 		w.fatalf("transfer %d: ended with %+v after %+v", a.ID, a.Result, o)
 	}
 	o.ended, o.result = true, a.Result
-	// The sender believes in a commit only if there was one.
+	// The sender may report a commit only if there was one.
 	if a.Result.End != sender.EndCommitted || s.target != w.receiver || s.lied {
 		return
 	}
@@ -78,7 +78,7 @@ func (w *world) endOutgoing(s *session, a sender.Ended) {
 	}
 }
 
-// writerStep lets a stripe's writer take one thing.
+// writerStep gives a stripe's writer one thing.
 func (w *world) writerStep(s *session, st *stripe) {
 	before := len(st.up)
 	st.asleep = true
@@ -88,7 +88,7 @@ func (w *world) writerStep(s *session, st *stripe) {
 	}
 }
 
-// ship puts the chunk that a writer has taken on its stream.
+// ship puts the writer's chunk on its stream.
 func (w *world) ship(s *session, st *stripe, fail bool) {
 	chunk := st.writing
 	st.writing = nil
@@ -117,7 +117,7 @@ func (w *world) ship(s *session, st *stripe, fail bool) {
 	st.unread = append(st.unread, chunk)
 }
 
-// read says that pages are not read any more.
+// read ends the reading of a chunk's pages.
 func (w *world) read(s *session, st *stripe) {
 	i := w.readable(st)
 	chunk := st.unread[i]

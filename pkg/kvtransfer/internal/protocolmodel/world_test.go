@@ -22,21 +22,21 @@ const (
 	layout        = 99
 	lease         = 9 * time.Second
 	answerTimeout = 10 * lease
-	patience      = lease // of a sender: the shorter of the two
+	patience      = lease // of a sender: the minimum of the two
 	poolBlocks    = 24
 	creditBytes   = 10 * sliceBytes
 	maxChunkBytes = 4 * sliceBytes
 )
 
-// tester is who is told that something is wrong.
+// tester receives failures.
 type tester interface {
 	Helper()
 	Logf(format string, args ...any)
 	Fatalf(format string, args ...any)
 }
 
-// world is one receiver process, some sender processes and the network between
-// them. Nothing in it happens by itself.
+// world is one receiver process, some sender processes and the network between them.
+// Nothing happens in it by itself.
 type world struct {
 	t       tester
 	history []event
@@ -44,33 +44,33 @@ type world struct {
 
 	receiver *receiver.Core
 	epoch    uint64
-	encoding kvtransferv1.Encoding // that tickets ask for
-	views    bool                  // pages are in the host's memory
+	encoding kvtransferv1.Encoding // requested by tickets
+	views    bool                  // pages are in host memory
 	lends    bool                  // senders may lend
-	loans    map[uint64]*loan      // those that are lent, and not taken
+	loans    map[uint64]*loan      // lent and not taken
 	lastLoan uint64
-	closed   bool // the receiver was told to shut down
-	// owner of each block of the receiver: 0 is nobody.
+	closed   bool // the receiver is shutting down
+	// owner of each of the receiver's blocks; 0: none.
 	owner        [poolBlocks]uint64
 	content      [poolBlocks][layers][sliceBytes]byte
 	reservations map[uint64]*reservation
 	lastID       uint64
-	arriving     *wire.Inbound // the message that the receiver is given
-	copies       []*landing    // under way at the receiver
+	arriving     *wire.Inbound // message being handled by the receiver
+	copies       []*landing    // in progress at the receiver
 
 	sessions   []*session
 	lastStream receiver.StreamID
 	committed  int
-	healthy    bool // nothing goes wrong in this history
+	healthy    bool // no faults in this history
 }
 
-// reservation is what the decode worker knows of one.
+// reservation is the decode worker's view of one.
 type reservation struct {
 	ticket             *kvtransferv1.Ticket
 	blocks             []kvcache.BlockID
 	cancelled, failed  bool
 	committed, drained bool
-	opened             bool // some sender took the ticket
+	opened             bool // a sender used the ticket
 }
 
 func (r *reservation) over() bool { return r.committed || r.drained }
@@ -81,13 +81,13 @@ type landing struct {
 	message *wire.Inbound
 }
 
-// newWorld is a world without processes. The first event is start.
+// newWorld returns a world without processes. The first event must be start.
 func newWorld(t tester) *world {
 	return &world{t: t, now: time.Unix(1000, 0), loans: map[uint64]*loan{}}
 }
 
-// fatalf says what is wrong, and the history that it is the end of, as histories_test.go
-// has them.
+// fatalf reports an error with the history that led to it, in the form of
+// histories_test.go.
 func (w *world) fatalf(format string, args ...any) {
 	w.t.Helper()
 	text := ""
@@ -116,19 +116,19 @@ func (w *world) startReceiver(how start) {
 	w.copies = nil
 }
 
-// observe: a step that the table does not have is a mistake in the table.
+// observe fails on transitions missing from the table.
 func (w *world) observe(side string, x fmt.Stringer, allowed bool) {
 	if !allowed {
 		w.fatalf("the %s's table does not have %s", side, x)
 	}
 }
 
-// value is what a slice of a transfer holds.
+// value is the content of a transfer's slice.
 func value(id uint64, layer, block int) uint32 {
 	return uint32(id)*1_000_003 + uint32(layer)*1009 + uint32(block) + 1
 }
 
-// tokens are what a transfer's sender has sampled.
+// tokens are those sampled by a transfer's sender.
 func tokens(id uint64) []int32 {
 	all := make([]int32, 8)
 	for i := range all {
@@ -195,7 +195,7 @@ func (w *world) fail(id uint64) {
 	r.failed = true
 }
 
-// end takes the last callback of a reservation: its blocks are free.
+// end handles the last callback of a reservation, which frees its blocks.
 func (w *world) end(id uint64, what string, may func(*reservation) bool, do func(*reservation)) {
 	r := w.reservations[id]
 	if r == nil || !may(r) {
@@ -261,14 +261,14 @@ func (w *world) copyOne(i int, deviceFails bool) {
 		done.Outcome, done.Detail = receiver.Withdrawn, err.Error()
 	case err != nil:
 		done.Outcome, done.Detail = receiver.Corrupt, err.Error()
-	case deviceFails: // which may have written a part
+	case deviceFails: // possibly after a partial write
 		done.Outcome, done.Detail = receiver.Unwritable, "device"
 	}
 	l.message.Free()
 	w.toReceiver(done)
 }
 
-// check looks at what must hold after every step.
+// check checks the invariants.
 func (w *world) check() {
 	owned := 0
 	for _, owner := range w.owner {

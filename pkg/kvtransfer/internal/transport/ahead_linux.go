@@ -11,19 +11,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// aheadBytes is how much is read beside what was asked for: two frames of bulk data.
-// Copying those out of the processor's cache costs less than a system call for each.
+// aheadBytes is how much is read beyond what was asked for: two frames of bulk data.
+// Copying those out of cache costs less than a system call each.
 const aheadBytes = 32 << 10
 
-// conn is a connection that reads ahead: each read of a payload goes straight to where
-// it is wanted and brings what follows with it, the next frames and their heads.
+// conn reads ahead: each read of a payload goes straight to its destination and also
+// fetches what follows, the next frames and their headers.
 type conn struct {
 	net.Conn
 	raw   syscall.RawConn
-	ahead []byte // read and not yet asked for, within space
+	ahead []byte // read ahead and not yet returned; part of space
 	space [aheadBytes]byte
 
-	// What readv is about; in fields, so that nothing is allocated for a read.
+	// State of readv, in fields so that a read does not allocate.
 	readv func(fd uintptr) bool
 	parts [2][]byte
 	n     int
@@ -41,7 +41,7 @@ func readAhead(c net.Conn) net.Conn {
 	return c
 }
 
-// readOnce reads what there is, and says whether there was anything to say.
+// readOnce reads what is available. It returns false if nothing is yet.
 func (c *conn) readOnce(fd uintptr) bool {
 	for {
 		c.n, c.err = unix.Readv(int(fd), c.parts[:])

@@ -10,8 +10,8 @@ import (
 // aheadBytes is the size of a connection's read buffer.
 const aheadBytes = 64 << 10
 
-// conn is a connection that reads ahead, by way of a buffer: where the system has no
-// call for it, and where the race detector would not understand one.
+// conn reads ahead through a buffer, for systems without readv and for the race detector,
+// which does not understand readv.
 type conn struct {
 	net.Conn
 	reader *bufio.Reader

@@ -10,12 +10,12 @@ import (
 )
 
 const (
-	// loopbackBytes is asked for as the send buffer of a TCP connection within this
-	// machine; Linux takes twice as much. What is on its way does not have to fill a
-	// network there, but should fit into a cache.
+	// loopbackBytes is the requested send buffer of a TCP connection within this machine;
+	// Linux doubles it. Bytes in flight need not fill a network but should fit into a
+	// cache.
 	loopbackBytes = 256 << 10
-	// unixBytes is the same for Unix sockets, which by default take so little that
-	// sender and receiver wait for each other.
+	// unixBytes is the same for Unix sockets, whose default is so small that sender and
+	// receiver wait for each other.
 	unixBytes = 1 << 20
 )
 
@@ -39,14 +39,13 @@ func Dial(ctx context.Context, address string) (net.Conn, error) {
 	return limit(c, loopbackBytes)
 }
 
-// isLocal says whether both ends of a TCP connection are this machine's.
+// isLocal reports whether both ends of a TCP connection are on this machine.
 func isLocal(c net.Conn) bool {
 	local, isTCP := c.LocalAddr().(*net.TCPAddr)
 	remote, _ := c.RemoteAddr().(*net.TCPAddr)
 	return isTCP && remote != nil && (remote.IP.IsLoopback() || remote.IP.Equal(local.IP))
 }
 
-// limit sets the size of a connection's send buffer.
 func limit(c net.Conn, bytes int) (net.Conn, error) {
 	if buffered, ok := c.(interface{ SetWriteBuffer(bytes int) error }); ok {
 		if err := buffered.SetWriteBuffer(bytes); err != nil {

@@ -1,10 +1,8 @@
-// Package transport has the connections that KV moves over, as gRPC's servers and
-// clients use them.
+// Package transport provides the KV transfer's connections to gRPC servers and clients.
 //
-// A receiver's connections read a frame's payload and the head of the next frame
-// with one system call, straight into the buffer that gRPC has for it: it needs no
-// buffer between. A sender's connections to the same machine keep little on the way:
-// what lies in the socket then lies in the processor's caches, too.
+// A receiver's connection reads a frame's payload and the next frame's header in one system
+// call, straight into gRPC's buffer. A sender's connection within the machine keeps little
+// in flight, so that the socket's data stays in the processor's caches.
 //
 // It starts no goroutines.
 package transport

@@ -2,9 +2,8 @@ package transport
 
 import "net"
 
-// Listen wraps a listener: its connections read ahead, so that gRPC does best to
-// read from them without a buffer. Only one goroutine at a time may read from such a
-// connection, which is what gRPC does.
+// Listen wraps a listener so that its connections read ahead; gRPC should read them
+// unbuffered. Only one goroutine at a time may read from a connection, as gRPC does.
 func Listen(l net.Listener) net.Listener { return listener{l} }
 
 type listener struct{ net.Listener }

@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// join gives the two ends of a connection.
+// join returns the two ends of a connection.
 func join(t *testing.T, network string) (dialled, accepted net.Conn) {
 	t.Helper()
 	listen, prefix := "127.0.0.1:0", ""
@@ -43,7 +43,7 @@ func join(t *testing.T, network string) (dialled, accepted net.Conn) {
 	return dialled, accepted
 }
 
-// Whatever is written in whatever pieces comes in as it was, read in whatever pieces.
+// Bytes arrive unchanged, whatever the sizes of writes and reads.
 func TestReads(t *testing.T) {
 	for _, network := range []string{"tcp", "unix"} {
 		t.Run(network, func(t *testing.T) {
@@ -89,7 +89,7 @@ func TestReads(t *testing.T) {
 	}
 }
 
-// A read ends with its deadline, with its connection, and with the other end's.
+// A read ends at its deadline, or when either end closes.
 func TestReadsEnd(t *testing.T) {
 	p := make([]byte, 20_000)
 	_, accepted := join(t, "tcp")
@@ -126,7 +126,6 @@ func TestDialFails(t *testing.T) {
 	}
 }
 
-// Reading allocates nothing.
 func TestReadAllocations(t *testing.T) {
 	dialled, accepted := join(t, "tcp")
 	p := make([]byte, 16<<10)

@@ -1,0 +1,187 @@
+package commands
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tandem-serving/tandem/loadtest"
+	"github.com/tandem-serving/tandem/loadtest/client"
+	"github.com/tandem-serving/tandem/loadtest/drive"
+	"github.com/tandem-serving/tandem/loadtest/record"
+	"github.com/tandem-serving/tandem/loadtest/report"
+	"github.com/tandem-serving/tandem/loadtest/workload"
+	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/telemetry"
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+	"github.com/tandem-serving/tandem/simulate"
+	"github.com/tandem-serving/tandem/simulate/scenario"
+)
+
+func newSimulateCommand() *cobra.Command {
+	var (
+		config  loadtest.Config
+		target  benchTarget
+		outputs benchOutputs
+	)
+	cmd := &cobra.Command{
+		Use:   "simulate SCENARIO.yaml",
+		Short: "Run a cluster on virtual time, and measure what its users would see",
+		Long: `Simulates the cluster that a file describes: workers, network, traffic, and what happens
+meanwhile, such as deaths, drains and slow workers. Routers and workers take their
+decisions with the code that serves live traffic; only the time of steps and of the
+network is computed. Equal seeds give equal results.
+
+The report is that of 'tandem bench serve', with the same figures, page and JSON, so
+'tandem bench compare' takes it too. Flags take precedence over the file's traffic.
+
+The file is explained in docs/simulation.md; docs/scenarios has examples.`,
+		Example: `  tandem simulate docs/scenarios/slow-worker.yaml
+  tandem simulate docs/scenarios/slow-worker.yaml --seed 2 --report slow.html
+  tandem simulate docs/scenarios/ratio.yaml --find-max --slo "ttft:p99<500ms" --json`,
+		Args: exactly("the SCENARIO.yaml"),
+	}
+	fs := cmd.Flags()
+	config.RegisterFlags(fs)
+	fs.StringVar(&target.mode, "mode", "auto", "where the phases run: auto, disaggregated or aggregated")
+	oneOf(cmd, "mode", api.Names[inferencev1.Mode]()...)
+	fs.BoolVar(&target.sendSLO, "send-slo", false, "send the router the ttft and tpot bounds of --slo or --preset with each request")
+	outputs.add(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := outputs.check(cmd); err != nil {
+			return err
+		}
+		read, err := scenario.Read(args[0], fs)
+		if err != nil {
+			return err
+		}
+		config.DurationSet, config.WarmupSet = fs.Changed("duration"), fs.Changed("warmup")
+		config.KeepRecords = outputs.csv != "" || outputs.hdr != ""
+		if err := config.Validate(); err != nil {
+			return read.Place(err)
+		}
+		if err := target.promise(config); err != nil {
+			return read.Place(err)
+		}
+		mode, err := benchMode(target.mode)
+		if err != nil {
+			return read.Place(err)
+		}
+		s := &simulation{scenario: read, seed: config.Workload.Seed, mode: mode, ttft: target.ttft, tpot: target.tpot}
+		config.Drive = s.drive
+		live := &simulateProgress{liveLine: newLiveLine(cmd.ErrOrStderr())}
+		out, err := loadtest.Run(cmd.Context(), config, simulatedServer{read, args[0]}, live)
+		live.finish()
+		if err != nil {
+			return loadFailure(cmd.Context(), err)
+		}
+		out.Report.Name, out.Report.Command, out.Report.Version = outputs.name, command(cmd), telemetry.ReadBuild().String()
+		out.Report.Simulation = s.took()
+		if err := outputs.write(cmd, out.Report, out.Runs); err != nil {
+			return err
+		}
+		return benchResult(out.Report)
+	}
+	return cmd
+}
+
+// simulation does the runs of a load test on clusters of a scenario.
+type simulation struct {
+	scenario   *scenario.Scenario
+	seed       uint64
+	mode       inferencev1.Mode
+	ttft, tpot time.Duration
+
+	wall, virtual time.Duration
+	requests      int
+}
+
+// drive is a run on a cluster of its own.
+func (s *simulation) drive(ctx context.Context, o drive.Options) (*record.Run, error) {
+	if err := o.Complete(); err != nil {
+		return nil, err
+	}
+	began := time.Now()
+	config := s.scenario.Config(s.seed)
+	config.Mode, config.TTFT, config.TPOT = s.mode, s.ttft, s.tpot
+	cluster, err := simulate.New(config)
+	if err != nil {
+		return nil, err
+	}
+	run, err := cluster.Run(simulate.Load{
+		Source: o.Source, Offered: o.Offered, Concurrency: o.Concurrency, Warmup: o.Warmup, Duration: o.Duration, Lasts: o.Lasts,
+		RequestTimeout: o.RequestTimeout, DrainTimeout: o.DrainTimeout, InFlightLimit: o.InFlightLimit,
+		Stop: func() bool { return ctx.Err() != nil }, Progress: o.Progress,
+	})
+	s.wall += time.Since(began)
+	s.virtual += run.Drained
+	s.requests += len(run.Records)
+	return run, err
+}
+
+// took is what all runs took.
+func (s *simulation) took() *report.Simulation {
+	return &report.Simulation{
+		VirtualS: s.virtual.Seconds(), WallS: s.wall.Seconds(), RequestsPerWallS: float64(s.requests) / max(s.wall.Seconds(), 1e-9),
+		Workers: s.scenario.Workers(),
+	}
+}
+
+// simulatedServer describes a scenario to the load test, which never calls it.
+type simulatedServer struct {
+	scenario *scenario.Scenario
+	file     string
+}
+
+func (s simulatedServer) Describe(context.Context) (client.Description, error) {
+	spec := s.scenario.Spec()
+	return client.Description{Kind: "simulated", Address: s.file, Model: spec.Name, VocabularySize: spec.VocabSize, ContextTokens: spec.ContextTokens}, nil
+}
+
+func (simulatedServer) Do(_ context.Context, _ *workload.Request, _ client.Clock, r *record.Record) workload.Answer {
+	r.Outcome, r.Error = record.Failed, errors.ErrUnsupported.Error()
+	return workload.Answer{}
+}
+
+func (simulatedServer) Close() error { return nil }
+
+// simulateProgress shows how far a simulation is: on a terminal in one line that is written
+// over, elsewhere a line for each run. It does not tell how long it will take, since virtual
+// time says nothing about that.
+type simulateProgress struct {
+	liveLine
+	what  string
+	total time.Duration
+	shown time.Time
+}
+
+// showEvery is the real time between two states on a terminal.
+const showEvery = 100 * time.Millisecond
+
+// Plan does nothing: it would tell times that nobody waits for.
+func (p *simulateProgress) Plan(loadtest.Plan) {}
+
+// Begin says that a run begins.
+func (p *simulateProgress) Begin(what string, total time.Duration) {
+	p.finish()
+	p.what, p.total = what, total
+	if !p.terminal {
+		_, _ = fmt.Fprintf(p.out, "simulating %s\n", what)
+	}
+}
+
+// Sample shows where the run is.
+func (p *simulateProgress) Sample(s record.Sample) {
+	if !p.terminal || time.Since(p.shown) < showEvery {
+		return
+	}
+	p.shown = time.Now()
+	of := ""
+	if p.total > 0 {
+		of = fmt.Sprintf(" of %.0f", p.total.Seconds())
+	}
+	p.show("%s · %.0f%s s simulated · %d due · %d open", p.what, s.At.Seconds(), of, s.Due, s.Due-s.Ended)
+}

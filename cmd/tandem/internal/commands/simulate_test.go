@@ -1,0 +1,139 @@
+package commands_test
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+const scenarios = "../../../../docs/scenarios/"
+
+// simulated are the keys of a simulation's report, as the contract has them.
+type simulated struct {
+	figures
+	VirtualS         *float64 `json:"virtual_s"`
+	WallS            *float64 `json:"wall_s"`
+	RequestsPerWallS *float64 `json:"requests_per_wall_s"`
+	Workers          *int     `json:"workers"`
+	Search           *struct {
+		Steps []any    `json:"steps"`
+		Max   *float64 `json:"max_rps"`
+	} `json:"search"`
+}
+
+func simulate(t *testing.T, args ...string) simulated {
+	t.Helper()
+	got := run(t.Context(), "", nil, append([]string{"simulate", "--json"}, args...)...)
+	if got.status != 0 {
+		t.Fatalf("%v: status %d: %s", args, got.status, got.stderr)
+	}
+	var s simulated
+	if err := json.Unmarshal([]byte(got.stdout), &s); err != nil {
+		t.Fatalf("%v in %s", err, got.stdout)
+	}
+	s.checkKeys(t)
+	if s.VirtualS == nil || s.WallS == nil || s.RequestsPerWallS == nil || s.Workers == nil {
+		t.Errorf("%v: a key of a simulation is missing: %s", args, got.stdout)
+	}
+	return s
+}
+
+// The scenarios of the docs run, and every request that comes is served.
+func TestScenariosOfTheDocs(t *testing.T) {
+	files, err := filepath.Glob(scenarios + "*.yaml")
+	if err != nil || len(files) < 5 {
+		t.Fatal(files, err)
+	}
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			t.Parallel()
+			s := simulate(t, file, "--rate=10", "--duration=12s", "--warmup=1s")
+			if s.Completed != *s.Requests || s.Completed < 50 || *s.Workers < 4 || *s.VirtualS < 12 || s.Target.Kind != "simulated" || s.Target.Model != "bench-200m" {
+				t.Errorf("%+v", s)
+			}
+		})
+	}
+}
+
+// scenarioFile writes one whose requests are quick to simulate.
+func scenarioFile(t *testing.T, more ...string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "s.yaml")
+	text := "model: tiny\nprofile: {base-ms: 10, per-token-ms: 0.1}\npools: {d: {role: decode, count: 2}}\n" +
+		"traffic: {rate: 20, duration: 10s, warmup: 1s, prompt-tokens: 40, output-tokens: 5}\n" + strings.Join(more, "\n")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// Equal seeds give equal reports, but for the real time; another seed gives another.
+func TestSimulateRepeats(t *testing.T) {
+	file := scenarioFile(t, "seed: 3")
+	once := func(args ...string) string {
+		got := run(t.Context(), "", nil, append([]string{"simulate", "--json", file}, args...)...)
+		if got.status != 0 {
+			t.Fatal(got.stderr)
+		}
+		var all map[string]any
+		if err := json.Unmarshal([]byte(got.stdout), &all); err != nil {
+			t.Fatal(err)
+		}
+		for _, key := range []string{"began", "wall_s", "requests_per_wall_s", "command"} {
+			delete(all, key)
+		}
+		text, err := json.Marshal(all)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	first := once()
+	if again := once(); again != first {
+		t.Errorf("the same seed:\n%s\n%s", first, again)
+	}
+	if again := once("--seed=3"); again != first {
+		t.Error("the seed of the file and that of the flag differ")
+	}
+	if other := once("--seed=4"); other == first {
+		t.Error("another seed gives the same report")
+	}
+}
+
+// Sweeps and searches work on simulated runs, whatever load the file asks for.
+func TestSimulateSearches(t *testing.T) {
+	file := scenarioFile(t)
+	sweep := simulate(t, file, "--sweep=5,10,2000", "--slo=ttft:p50<60ms")
+	if sweep.Search == nil || len(sweep.Search.Steps) != 3 || sweep.Search.Max == nil || *sweep.Search.Max != 10 {
+		t.Errorf("%+v", sweep.Search)
+	}
+	found := simulate(t, file, "--find-max", "--duration=10s", "--slo=ttft:p50<60ms")
+	if found.Search == nil || found.Search.Max == nil || *found.Search.Max < 20 {
+		t.Errorf("%+v", found.Search)
+	}
+	closed := simulate(t, file, "--concurrency=4")
+	if closed.Completed < 100 {
+		t.Errorf("%+v", closed)
+	}
+}
+
+func TestSimulateErrors(t *testing.T) {
+	for _, test := range []struct {
+		args []string
+		want string
+	}{
+		{nil, "needs the SCENARIO.yaml"},
+		{[]string{"/nowhere.yaml"}, "/nowhere.yaml: no such file"},
+		{[]string{scenarioFile(t, "events: [{at: 1s, kill: d-3}]")}, `s.yaml:5: "events.kill": there is no worker "d-3": did you mean "d-1"?`},
+		{[]string{scenarioFile(t), "--slo=ttft"}, "--slo: "},
+		{[]string{scenarioFile(t, "events:", "- {at: 1s, rate-times: 2, for: 1s}"), "--concurrency=3"}, "s.yaml:6: --surge multiplies a rate"},
+		{[]string{scenarioFile(t), "--send-slo"}, "--send-slo finds no bound to send"},
+	} {
+		got := run(t.Context(), "", nil, append([]string{"simulate"}, test.args...)...)
+		if got.status == 0 || !strings.Contains(got.stderr, test.want) {
+			t.Errorf("%v: status %d, %q does not say %q", test.args, got.status, got.stderr, test.want)
+		}
+	}
+}

@@ -1,0 +1,93 @@
+package mesh_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
+	"github.com/tandem-serving/tandem/pkg/latency"
+	"github.com/tandem-serving/tandem/pkg/replay"
+	"github.com/tandem-serving/tandem/pkg/telemetry"
+)
+
+// Every core of a mesh does the same again, whatever its clients do.
+func TestRecordedMeshIsReplayed(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	o := upOptions(t)
+	o.PrefillWorkers, o.DecodeWorkers = 2, 2
+	o.Record.Dir = filepath.Join(t.TempDir(), "events")
+	o.Engine.Simulated.StepTime = latency.Model{BaseMs: 1}
+	ready, ended := make(chan mesh.Up, 1), make(chan error, 1)
+	go func() {
+		ended <- mesh.Run(ctx, o, quiet, telemetry.NewRegistry(), ignore, func(up mesh.Up) { ready <- up })
+	}()
+	var up mesh.Up
+	select {
+	case up = <-ready:
+	case err := <-ended:
+		t.Fatalf("it did not start: %v", err)
+	}
+	var clients sync.WaitGroup
+	for i := range 40 {
+		clients.Go(func() {
+			ctx, leave := context.WithCancel(ctx)
+			defer leave()
+			body := fmt.Sprintf(`{"prompt":%q,"max_tokens":30,"stream":true,"temperature":%d}`, strings.Repeat(fmt.Sprint("Once ", i%9, " upon a time "), 1+i), i%2)
+			q, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+up.HTTP+"/v1/completions", strings.NewReader(body))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			q.Header.Set("Content-Type", "application/json")
+			answer, err := http.DefaultTransport.RoundTrip(q)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer func() { _ = answer.Body.Close() }()
+			var all bytes.Buffer
+			if i%5 == 0 {
+				_, _ = answer.Body.Read(make([]byte, 10)) // then it leaves
+				return
+			}
+			if _, err := all.ReadFrom(answer.Body); err != nil || !strings.Contains(all.String(), "[DONE]") {
+				t.Errorf("the answer is %q, %v", all.String(), err)
+			}
+		})
+	}
+	clients.Wait()
+	http.DefaultTransport.(*http.Transport).CloseIdleConnections()
+	cancel()
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	logs, err := filepath.Glob(filepath.Join(o.Record.Dir, "*.events"))
+	if err != nil || len(logs) != 5 {
+		t.Fatalf("logs %q, %v", logs, err)
+	}
+	cores := make(map[string]int)
+	for _, path := range logs {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		result, err := replay.Run(bytes.NewReader(data))
+		if err != nil || result.Difference != nil || result.Incomplete != "" || result.Events < 10 {
+			t.Errorf("%s: %+v, %v", path, result, err)
+		}
+		for kind, n := range result.Cores {
+			cores[kind] += n
+		}
+	}
+	if want := map[string]int{"routing": 1, "request": 40, "worker": 4}; fmt.Sprint(cores) != fmt.Sprint(want) {
+		t.Errorf("the logs are of %v and not of %v", cores, want)
+	}
+}

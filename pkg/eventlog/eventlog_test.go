@@ -1,0 +1,260 @@
+package eventlog_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tandem-serving/tandem/pkg/eventlog"
+)
+
+type (
+	// counter is what the core of these tests begins with: it adds what it is told to what
+	// Start says, and says the sum.
+	counter struct{ Start func(name string) int }
+	add     struct {
+		What    int
+		Comment string
+	}
+	sum struct {
+		Is     int
+		Long   []int32
+		Length int
+	}
+)
+
+func newCodec(t testing.TB) *eventlog.Codec {
+	t.Helper()
+	codec, err := eventlog.NewCodec(counter{}, add{}, sum{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return codec
+}
+
+func (c counter) handle(event any) []any {
+	what := event.(add).What
+	return []any{sum{c.Start("start") + what, make([]int32, what), what}}
+}
+
+// record writes a log of some events, and returns what stands in the process's log.
+func record(t testing.TB, path string, limit int64, events ...add) (said string) {
+	t.Helper()
+	var out bytes.Buffer
+	log, err := eventlog.Create(path, eventlog.Options{Codec: newCodec(t), Build: "a build", Limit: limit, Logger: slog.New(slog.NewTextHandler(&out, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	core, c := eventlog.Begin(log, "counter", counter{func(string) int { return 100 }})
+	for _, e := range events {
+		core.Actions(c.handle(core.Event(log.Now(), e)))
+	}
+	core.End()
+	_ = log.Close() // which has said it
+	return out.String()
+}
+
+// replay replays a log with cores that add one more to every offset-th event, if that is not 0.
+func replay(t testing.TB, data []byte, offset uint64) (events uint64, different *eventlog.Difference, why string, err error) {
+	t.Helper()
+	reader, err := eventlog.NewReader(bytes.NewReader(data), newCodec(t))
+	if err != nil {
+		return 0, nil, "", err
+	}
+	var c counter
+	for {
+		r, err := reader.Next()
+		switch {
+		case errors.Is(err, io.EOF):
+			return events, nil, reader.Why, nil
+		case err != nil:
+			return events, nil, "", err
+		case r.Kind != "":
+			c = r.Config.(counter)
+			continue
+		case r.End:
+			continue
+		}
+		events = r.Number
+		actions := c.handle(r.Event)
+		if events == offset {
+			actions = append(actions, sum{Is: 1})
+		}
+		if d, _ := r.Same(actions, nil); d != nil {
+			return events, d, "", nil
+		}
+	}
+}
+
+func someEvents(n int) (events []add) {
+	for i := range n {
+		events = append(events, add{i, strings.Repeat("a word ", i)})
+	}
+	return events
+}
+
+func TestReplay(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	if said := record(t, path, 1<<20, someEvents(100)...); said != "" {
+		t.Errorf("recording said %s", said)
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if events, d, why, err := replay(t, data, 0); events != 100 || d != nil || why != "" || err != nil {
+		t.Errorf("%d events, difference %v, %q, %v", events, d, why, err)
+	}
+	events, d, _, err := replay(t, data, 50)
+	if events != 50 || d == nil || err != nil {
+		t.Fatalf("%d events, difference %v, %v", events, d, err)
+	}
+	want := []string{
+		`  calls function 0, func(string) int: ("start") = (100)`,
+		`  eventlog_test.sum{Is: 149, Long: (49 numbers with checksum b390fec9), Length: 49}`,
+		`+ eventlog_test.sum{Is: 1}`,
+	}
+	if got := eventlog.Diff(d.Expected, d.Got); !slices.Equal(got, want) {
+		t.Errorf("the difference is\n%s\nand not\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	if !strings.HasPrefix(strings.Join(d.Event, "\n"), "eventlog_test.add{\n  What: 49\n") {
+		t.Errorf("the event is %q", d.Event)
+	}
+}
+
+// The file stays within its limit, says that it is not complete, and what it holds can be
+// replayed.
+func TestLimit(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	const limit = 64 << 10
+	var events []add
+	for i := range 20000 {
+		events = append(events, add{40, fmt.Sprintf("%x", uint64(i)*0x9e3779b97f4a7c15)})
+	}
+	said := record(t, path, limit, events...)
+	if strings.Count(said, "\n") != 1 || !strings.Contains(said, "limit") {
+		t.Errorf("recording said %q", said)
+	}
+	data, err := os.ReadFile(path)
+	if err != nil || len(data) > limit {
+		t.Fatalf("%d bytes, %v", len(data), err)
+	}
+	if _, d, why, err := replay(t, data, 0); d != nil || !strings.Contains(why, "limit") || err != nil {
+		t.Errorf("difference %v, %q, %v", d, why, err)
+	}
+}
+
+// A log that cannot be written as fast as events come ends, and nobody waits.
+func TestSlowDisk(t *testing.T) {
+	var out bytes.Buffer
+	log := eventlog.Stuck(newCodec(t), slog.New(slog.NewTextHandler(&out, nil)))
+	core, c := eventlog.Begin(log, "counter", counter{func(string) int { return 100 }})
+	long := strings.Repeat("x", 1<<20)
+	for range 100 {
+		core.Actions(c.handle(core.Event(time.Now(), add{1, long})))
+	}
+	if said := out.String(); strings.Count(said, "\n") != 1 || !strings.Contains(said, "too slow") {
+		t.Errorf("recording said %q", said)
+	}
+}
+
+// Wherever a log is cut or damaged, what is before is replayed and the error says where.
+func TestCutAndDamaged(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	record(t, path, 1<<20, someEvents(30)...)
+	whole, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := range whole {
+		_, d, _, err := replay(t, whole[:n], 0)
+		var cut *eventlog.CutError
+		foreign := n < len("tandem events ") && strings.Contains(fmt.Sprint(err), "no event log")
+		if d != nil || !foreign && (!errors.As(err, &cut) || cut.Offset > int64(n)) {
+			t.Fatalf("cut at %d: %v", n, err)
+		}
+		damaged := bytes.Clone(whole)
+		damaged[n] ^= 0x10
+		events, d, _, err := replay(t, damaged, 0)
+		if d != nil || err == nil {
+			t.Fatalf("damaged at %d: %d events, difference %v, %v", n, events, d, err)
+		}
+		if text := err.Error(); strings.Contains(text, "\n") {
+			t.Errorf("damaged at %d: %q is more than a line", n, text)
+		}
+	}
+	if _, _, _, err := replay(t, append(whole, whole[len(whole)-20:]...), 0); err == nil {
+		t.Error("what follows the end was not noticed")
+	}
+}
+
+func FuzzReader(f *testing.F) {
+	path := filepath.Join(f.TempDir(), "log")
+	record(f, path, 1<<20, someEvents(30)...)
+	whole, err := os.ReadFile(path)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(whole)
+	codec := newCodec(f)
+	f.Fuzz(func(_ *testing.T, data []byte) { readAll(codec, data) })
+}
+
+// Checksums keep a fuzzer from the records: here they are always right.
+func FuzzRecords(f *testing.F) {
+	path := filepath.Join(f.TempDir(), "log")
+	record(f, path, 1<<20, someEvents(5)...)
+	whole, err := os.ReadFile(path)
+	if err != nil {
+		f.Fatal(err)
+	}
+	reader, err := eventlog.NewReader(bytes.NewReader(whole), newCodec(f))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(eventlog.Records(reader))
+	codec := newCodec(f)
+	framed, err := eventlog.Framed(codec)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(_ *testing.T, records []byte) { readAll(codec, framed(records)) })
+}
+
+// readAll reads all of a log that there is, in every way.
+func readAll(codec *eventlog.Codec, data []byte) {
+	for _, lenient := range []bool{false, true} {
+		reader, err := eventlog.NewReader(bytes.NewReader(data), codec)
+		if err != nil {
+			return
+		}
+		if lenient {
+			reader.Lenient()
+		}
+		var c counter
+		for {
+			r, err := reader.Next()
+			if err != nil {
+				break
+			}
+			if config, is := r.Config.(counter); is {
+				c = config
+			}
+			_, _, _ = r.Outcome()
+			if c.Start != nil {
+				c.Start("start")
+			}
+			if r.Event != nil {
+				_, _ = r.Same([]any{sum{}}, nil)
+			}
+		}
+	}
+}

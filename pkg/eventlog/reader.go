@@ -1,0 +1,241 @@
+package eventlog
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"reflect"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+)
+
+// CutError says that a log ends before it was closed: its process was killed, or the disk was
+// full. What was read before is whole.
+type CutError struct {
+	// Offset is where in the file the last whole part ends.
+	Offset int64
+	// Within: the file ends within a part.
+	Within bool
+}
+
+// Error says where.
+func (e *CutError) Error() string {
+	if e.Within {
+		return fmt.Sprintf("the log is cut short: after byte %d a part is not whole", e.Offset)
+	}
+	return fmt.Sprintf("the log was not closed: it ends at byte %d with its process", e.Offset)
+}
+
+// DamagedError says that a log does not hold what was written.
+type DamagedError struct {
+	// Offset is where in the file the part begins that is damaged.
+	Offset int64
+	// Why says what is wrong with it.
+	Why string
+}
+
+// Error says where and what.
+func (e *DamagedError) Error() string {
+	return fmt.Sprintf("the log is damaged at byte %d: %s", e.Offset, e.Why)
+}
+
+// Reader reads a log, and compares what state machines do now with what they did. It is not
+// safe for concurrent use.
+type Reader struct {
+	codec  *Codec
+	in     io.Reader
+	zstd   *zstd.Decoder
+	offset int64 // where the present segment begins in the file
+	after  int64 // and where it ends
+	left   decoder
+	closed bool
+	// Build is the program that wrote the log, and Began when.
+	Build string
+	Began time.Time
+	// Why is why the log does not go on to the end of what it records, once Next has
+	// returned io.EOF; "": it does.
+	Why string
+
+	last    time.Time
+	events  uint64
+	funcs   map[uint64]uint64 // how many functions each core had so far
+	plans   map[key]*funcPlan
+	present *Record
+	known   map[string][]byte // results of calls; nil without Lenient
+}
+
+// Record is one event of a state machine, its beginning or its end.
+type Record struct {
+	// Core is the number of the state machine.
+	Core uint64
+	// Kind and Config are those of Log.Begin; "" if the record is no beginning.
+	Kind   string
+	Config any
+	// End: the state machine gets nothing more.
+	End bool
+	// Number counts the events in the file from 1, Now is the event's time. The functions in
+	// it answer as they did, until Next is called again.
+	Number uint64
+	Now    time.Time
+	Event  any
+
+	reader *Reader
+	shown  []byte   // the event
+	left   decoder  // the calls that are to be made still, and the actions
+	start  []byte   // all of them
+	calls  []string // that were made
+	other  bool     // one of them was another one
+}
+
+// NewReader reads the beginning of a log.
+func NewReader(in io.Reader, codec *Codec) (*Reader, error) {
+	z, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(maxSegment))
+	if err != nil {
+		return nil, fmt.Errorf("read an event log: %w", err)
+	}
+	r := &Reader{codec: codec, in: in, zstd: z, funcs: make(map[uint64]uint64), plans: make(map[key]*funcPlan)}
+	begin := make([]byte, len(magic))
+	n, err := io.ReadFull(in, begin)
+	switch {
+	case !bytes.HasPrefix(begin[:n], []byte(magicBegin)):
+		return nil, errors.New("this is no event log, which serve and up write with --record")
+	case err != nil:
+		return nil, &CutError{Within: true}
+	case string(begin) != magic:
+		return nil, fmt.Errorf("the log has the format %q, which this version does not read: replay it with the version that wrote it", begin[len(magicBegin):n-1])
+	}
+	r.after = int64(n)
+	if err := r.segment(); err != nil {
+		if errors.Is(err, io.EOF) {
+			return nil, &CutError{Offset: r.after}
+		}
+		return nil, err
+	}
+	r.Build, r.Began = r.left.string(), r.left.time()
+	if schema := r.left.uvarint(); r.left.err == nil && schema != codec.schema {
+		return nil, fmt.Errorf("the log was written by version %s, whose events are not those of this one: replay it with that version", r.Build)
+	}
+	if r.left.err != nil {
+		return nil, r.damaged("%v", r.left.err)
+	}
+	r.last = r.Began
+	return r, nil
+}
+
+// Lenient has functions answer, as they did to the same arguments in any event that was read so
+// far, whatever is asked; or with zeros.
+func (r *Reader) Lenient() { r.known = make(map[string][]byte) }
+
+func (r *Reader) damaged(format string, args ...any) error {
+	return &DamagedError{Offset: r.offset, Why: fmt.Sprintf(format, args...)}
+}
+
+// segment reads the next segment; io.EOF: there is none.
+func (r *Reader) segment() error {
+	r.offset = r.after
+	data := make([]byte, segmentHead)
+	n, err := io.ReadFull(r.in, data)
+	switch {
+	case n == 0 && errors.Is(err, io.EOF):
+		return io.EOF
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return &CutError{Offset: r.offset, Within: true}
+	case err != nil:
+		return fmt.Errorf("read at byte %d: %w", r.offset, err)
+	}
+	stored, raw := binary.LittleEndian.Uint32(data), binary.LittleEndian.Uint32(data[4:])
+	if stored > maxSegment || raw > maxSegment {
+		return r.damaged("it says to be %d bytes long", max(stored, raw))
+	}
+	var body bytes.Buffer // grows by what there is, not by what is said
+	read, err := io.CopyN(&body, r.in, int64(stored))
+	switch {
+	case errors.Is(err, io.EOF):
+		return &CutError{Offset: r.offset, Within: true}
+	case err != nil:
+		return fmt.Errorf("read at byte %d: %w", r.offset, err)
+	}
+	r.after += segmentHead + read
+	data = append(data, body.Bytes()...)
+	if binary.LittleEndian.Uint32(data[8:]) != sumOf(data) {
+		return r.damaged("the checksum is wrong")
+	}
+	records, err := r.zstd.DecodeAll(data[segmentHead:], nil)
+	if err != nil || uint32(len(records)) != raw {
+		return r.damaged("it cannot be decompressed")
+	}
+	r.left = decoder{data: records}
+	return nil
+}
+
+// Next reads the next record. io.EOF is the end of a log that was closed; for one that was not
+// it is a CutError, and for one that cannot be read a DamagedError. The error, too, is the same
+// from then on.
+func (r *Reader) Next() (*Record, error) {
+	for len(r.left.data) == 0 {
+		switch err := r.segment(); {
+		case err == nil && r.closed:
+			return nil, r.damaged("something follows the end")
+		case errors.Is(err, io.EOF) && !r.closed:
+			return nil, &CutError{Offset: r.after}
+		case err != nil:
+			return nil, err
+		}
+	}
+	d := decoder{data: r.left.bytes(r.left.count())}
+	if r.left.err != nil {
+		return nil, r.damaged("a record: %v", r.left.err)
+	}
+	record, err := r.record(&d)
+	switch {
+	case err != nil:
+		return nil, err
+	case r.closed && len(r.left.data) > 0:
+		return nil, r.damaged("something follows the end")
+	case r.closed:
+		return r.Next()
+	}
+	return record, nil
+}
+
+func (r *Reader) record(d *decoder) (*Record, error) {
+	out := &Record{reader: r}
+	r.present = out
+	what := d.bytes(1)[0]
+	switch what {
+	case recordBegin:
+		out.Core, out.Kind = d.uvarint(), d.string()
+		out.Config = out.value(d)
+	case recordEvent:
+		out.Core = d.uvarint()
+		r.last = r.last.Add(time.Duration(d.varint()))
+		r.events++
+		out.Number, out.Now = r.events, r.last
+		out.shown = d.data
+		out.Event = out.value(d)
+		out.left, out.start = *d, d.data
+		r.remember(*d)
+	case recordEnd:
+		out.Core, out.End = d.uvarint(), true
+		delete(r.funcs, out.Core)
+	case recordClose:
+		r.closed, r.Why = true, d.string()
+	default:
+		d.fail("kind %d is not known", what)
+	}
+	if d.err != nil {
+		return nil, r.damaged("a record: %v", d.err)
+	}
+	return out, nil
+}
+
+// value reads a configuration or an event.
+func (r *Record) value(d *decoder) (value any) {
+	d.function = r.answer
+	r.reader.codec.decodeInterface(d, reflect.ValueOf(&value).Elem())
+	d.function = nil
+	return value
+}

@@ -1,0 +1,90 @@
+package replay
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/tandem-serving/tandem/pkg/coreloop"
+	"github.com/tandem-serving/tandem/pkg/engine"
+	"github.com/tandem-serving/tandem/pkg/eventlog"
+	"github.com/tandem-serving/tandem/pkg/eventlog/routerlog"
+	"github.com/tandem-serving/tandem/pkg/joining"
+	"github.com/tandem-serving/tandem/pkg/routing"
+	"github.com/tandem-serving/tandem/pkg/scheduler"
+	"github.com/tandem-serving/tandem/pkg/worker"
+)
+
+// NewCodec returns the codec of logs of all kinds.
+func NewCodec() (*eventlog.Codec, error) {
+	return eventlog.NewCodec(
+		routerlog.Routing{}, routerlog.Request{}, worker.Config{},
+		eventlog.Without[joining.Params]("Text"),
+		eventlog.Without[scheduler.Config]("Pool"),
+		eventlog.Without[engine.Batch]("LayerDone", "LayersDone", "TokenBuffer"), // the engine writes into that
+
+		routing.ViewChanged{}, routing.Connected{}, routing.ConnectFailed{}, routing.Leaving{}, routing.Staying{},
+		routing.Disconnected{}, routing.LoadReported{}, routing.BlocksChanged{}, routing.BlocksListed{}, routing.Arrived{},
+		routing.Taken{}, routing.Unread{}, routing.Read{}, routing.PromptDone{}, routing.Fetched{}, routing.TokensReceived{},
+		routing.Contradicted{}, routing.Ended{}, routing.Cancelled{}, routing.PolicyChanged{}, routing.Tick{},
+		routing.Connect{}, routing.Forget{}, routing.DuplicateID{}, routing.TooManyWorkers{}, routing.ListBlocks{},
+		routing.Dispatch{}, routing.Pinned{}, routing.Disagree{}, routing.Foreign{}, routing.Distrusted{}, routing.PathLost{},
+		routing.Suspected{}, routing.Refuse{}, &routing.Refusal{},
+
+		joining.Start{}, joining.Dispatched{}, joining.Refused{}, joining.DecodeMessage{}, joining.PrefillMessage{},
+		joining.Closed{}, joining.Progressed{}, joining.Abort{}, joining.Tick{},
+		joining.Ask{}, joining.Withdraw{}, joining.OpenDecode{}, joining.OpenPrefill{}, joining.Close{}, joining.Tell{},
+		joining.CheckProgress{}, joining.Release{}, joining.Accept{}, joining.Deliver{}, &joining.Deliver{}, joining.Finish{},
+
+		worker.Generate{}, worker.Reserved{}, worker.NotReserved{}, worker.Arrived{}, worker.Broke{}, worker.Drained{},
+		worker.Prefill{}, worker.Opened{}, worker.NotOpened{}, worker.Fetched{}, worker.Sent{}, worker.Cancel{},
+		worker.CancelAll{}, worker.Inspected{}, worker.StepTook{},
+		worker.ReserveKV{}, worker.CancelKV{}, worker.SendDecode{}, worker.OpenTransfer{}, worker.Fetch{}, worker.Offer{},
+		worker.Commit{}, worker.Abort{}, worker.SendPrefill{}, worker.End{}, worker.Stalled{}, worker.Inspect{},
+		worker.Fault{}, worker.Gone{}, &worker.NotFiniteError{}, &engine.NotFiniteError{},
+
+		scheduler.Submit{}, scheduler.KVArrived{}, scheduler.TransferDone{}, scheduler.Cancel{}, scheduler.StepDone{},
+		scheduler.Drain{}, scheduler.Undrain{}, scheduler.SaveLimit{}, scheduler.SaveDone{}, scheduler.Scrubbed{},
+		scheduler.Reserved{}, scheduler.Started{}, scheduler.Preempted{}, scheduler.Resumed{}, &scheduler.RunStep{},
+		&scheduler.Sampled{}, scheduler.Finished{}, scheduler.Refused{}, scheduler.Released{}, &scheduler.BlocksChanged{},
+		scheduler.Save{}, scheduler.StopSave{}, scheduler.Scrub{},
+	)
+}
+
+// machine is a core as a log drives it.
+type machine interface {
+	handle(now time.Time, event any) (actions any, err error)
+	Next() (at time.Time, ok bool)
+}
+
+// driven makes a machine of a core.
+type driven[E, A any] struct{ coreloop.Core[E, A] }
+
+func (d driven[E, A]) handle(now time.Time, event any) (actions any, err error) {
+	e, is := event.(E)
+	if !is {
+		return nil, fmt.Errorf("%T is no event of this core", event)
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("the core fails: %v", r)
+		}
+	}()
+	return d.Handle(now, e), nil
+}
+
+// newMachine makes the core that a log says to begin.
+func newMachine(config any) (machine, error) {
+	switch c := config.(type) {
+	case routerlog.Routing:
+		return driven[routing.Event, routing.Action]{c.New()}, nil
+	case routerlog.Request:
+		return driven[joining.Event, joining.Action]{c.New()}, nil
+	case worker.Config:
+		core, err := worker.New(c)
+		if err != nil {
+			return nil, fmt.Errorf("the worker of the log cannot be made: %w", err)
+		}
+		return driven[worker.Event, worker.Action]{core}, nil
+	}
+	return nil, fmt.Errorf("a core that begins with a %T is not known", config)
+}

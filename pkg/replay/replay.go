@@ -1,0 +1,95 @@
+package replay
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/tandem-serving/tandem/pkg/eventlog"
+)
+
+// Result is what became of a log that was done again.
+type Result struct {
+	Build        string    // that wrote the log
+	Began, Until time.Time // of its first and last event
+	Cores        map[string]int
+	Events       uint64
+	Actions      uint64
+	// Difference is the first one; nil: every core did the same.
+	Difference *Difference
+	// Incomplete is why the log ends before its process did; "": it does not.
+	Incomplete string
+}
+
+// Difference is the first event on which a core does something else than it did.
+type Difference struct {
+	Number uint64 // of the event in the log, from 1
+	Core   string // its kind and number
+	Now    time.Time
+	eventlog.Difference
+}
+
+// Run does again what a log says, up to the first difference. The error is of a log that cannot
+// be read on, and comes with the result so far.
+func Run(in io.Reader) (Result, error) { return run(in, func(uint64) bool { return false }) }
+
+// run is Run without the events that are to be kept from the cores.
+func run(in io.Reader, without func(number uint64) bool) (Result, error) {
+	result := Result{Cores: make(map[string]int)}
+	log, err := open(in)
+	if err != nil {
+		return result, err
+	}
+	result.Build, result.Began, result.Until = log.Build, log.Began, log.Began
+	machines := make(map[uint64]machine)
+	kinds := make(map[uint64]string)
+	for {
+		record, err := log.Next()
+		var cut *eventlog.CutError
+		switch {
+		case errors.Is(err, io.EOF):
+			result.Incomplete = log.Why
+			return result, nil
+		case errors.As(err, &cut):
+			result.Incomplete = cut.Error()
+			return result, nil
+		case err != nil:
+			return result, err
+		case record.Kind != "":
+			if machines[record.Core], err = newMachine(record.Config); err != nil {
+				return result, err
+			}
+			kinds[record.Core] = record.Kind
+			result.Cores[record.Kind]++
+			continue
+		case record.End:
+			delete(machines, record.Core)
+			delete(kinds, record.Core)
+			continue
+		}
+		m := machines[record.Core]
+		if m == nil {
+			return result, fmt.Errorf("event %d is of core %d, which has not begun", record.Number, record.Core)
+		}
+		if without(record.Number) {
+			continue
+		}
+		result.Events, result.Until = record.Number, record.Now
+		actions, err := m.handle(record.Now, record.Event)
+		difference, count := record.Same(actions, err)
+		result.Actions += uint64(count)
+		if difference != nil {
+			result.Difference = &Difference{record.Number, fmt.Sprintf("%s %d", kinds[record.Core], record.Core), record.Now, *difference}
+			return result, nil
+		}
+	}
+}
+
+func open(in io.Reader) (*eventlog.Reader, error) {
+	codec, err := NewCodec()
+	if err != nil {
+		return nil, err
+	}
+	return eventlog.NewReader(in, codec)
+}

@@ -1,0 +1,37 @@
+package routing
+
+import (
+	"slices"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+)
+
+// groups are the workers that have answered, put together by what searches ask for.
+type groups struct {
+	roles map[controlv1.Role][]*worker // each by id
+	kinds []*worker                    // one of each model, version and block size, without block stores
+}
+
+func (rt *Router) groups() *groups {
+	if rt.grouped != nil {
+		return rt.grouped
+	}
+	g := &groups{roles: make(map[controlv1.Role][]*worker)}
+	for _, w := range rt.order {
+		g.roles[w.role()] = append(g.roles[w.role()], w)
+		same := func(o *worker) bool {
+			return o.blockKey() == w.blockKey() && o.model == w.model
+		}
+		if !w.isStore() && !slices.ContainsFunc(g.kinds, same) {
+			g.kinds = append(g.kinds, w)
+		}
+	}
+	rt.grouped = g
+	return g
+}
+
+// ofRole are the workers of a role that have answered, by id.
+func (rt *Router) ofRole(role controlv1.Role) []*worker { return rt.groups().roles[role] }
+
+// kinds has one worker of each model, version and block size, the first by id.
+func (rt *Router) kinds() []*worker { return rt.groups().kinds }

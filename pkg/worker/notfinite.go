@@ -1,0 +1,71 @@
+package worker
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/tandem-serving/tandem/pkg/engine"
+)
+
+// NotFiniteError is why a sequence failed whose logits were not finite.
+type NotFiniteError struct {
+	// NotFiniteError says where that began, as far as it was found out.
+	*engine.NotFiniteError
+	// Origin is the worker or store that sent the KV which is not finite; "" if it was
+	// computed here, or if all of it is finite.
+	Origin string
+}
+
+// Error says whose fault it is.
+func (e *NotFiniteError) Error() string {
+	if e.Origin != "" {
+		return fmt.Sprintf("the KV that came from %s is not finite: %v", e.Origin, e.NotFiniteError)
+	}
+	return e.NotFiniteError.Error()
+}
+
+// Unwrap gives the engine's error.
+func (e *NotFiniteError) Unwrap() error { return e.NotFiniteError }
+
+// ErrNotFinite is what a worker leaves with whose own arithmetic gives what is not finite.
+var ErrNotFinite = errors.New("the engine's logits were not finite for several prompts: its device or the weights in memory are at fault; restart the worker, and if this happens again check the model's files")
+
+// A worker leaves when ownFailures prompts within ownWindow had logits that were not
+// finite, by its own computing. One prompt counts once, however often it is tried: some
+// model may have no finite answer to it.
+const (
+	ownFailures = 2
+	ownWindow   = 10 * time.Minute
+)
+
+// ownFault remembers the prompts that a worker's own computing failed. The zero value
+// remembers none.
+type ownFault struct {
+	failed []failedPrompt // within ownWindow, oldest first
+}
+
+type failedPrompt struct {
+	prompt [sha256.Size]byte // a hash of it
+	at     time.Time
+}
+
+// add takes in a failure, and says whether that is one too many.
+func (f *ownFault) add(now time.Time, prompt []int32) bool {
+	var tokens []byte
+	for _, token := range prompt {
+		tokens = binary.LittleEndian.AppendUint32(tokens, uint32(token))
+	}
+	this := failedPrompt{sha256.Sum256(tokens), now}
+	kept := f.failed[:0]
+	for _, other := range f.failed {
+		if now.Sub(other.at) < ownWindow && other.prompt != this.prompt {
+			kept = append(kept, other)
+		}
+	}
+	kept = append(kept, this)
+	f.failed = kept
+	return len(f.failed) >= ownFailures
+}

@@ -1,0 +1,52 @@
+package worker
+
+import "github.com/tandem-serving/tandem/pkg/scheduler"
+
+// stepping finds sequences that decode and are left out of a step, since the scheduler has
+// no block for their next token.
+type stepping struct {
+	number    uint64  // of the step that is in flight, or is the next
+	now, last []*life // in that step, and in the one before
+	next      int     // where in last the next one to look for is likely to be
+}
+
+// life finds a sequence of the last step. Those are asked for in about the order of that
+// step, so that hardly any look-up is needed.
+func (p *stepping) life(w *Worker, id scheduler.SequenceID) *life {
+	for i := p.next; i < min(p.next+4, len(p.last)); i++ {
+		if l := p.last[i]; l.id == id {
+			p.next = i + 1
+			return l
+		}
+	}
+	return w.lives[id]
+}
+
+// add takes in a sequence of the step that begins.
+func (p *stepping) add(l *life, part scheduler.Part) {
+	l.step, l.decoding = p.number, !part.Prompt
+	p.now = append(p.now, l)
+}
+
+// ended says that the step in flight has ended.
+func (p *stepping) ended() {
+	p.number++
+	p.next = 0
+	p.now, p.last = p.last[:0], p.now
+}
+
+// stalls tells each sequence that decoded in the last step, has not ended and is not in this
+// one. It is called once the scheduler has taken in the end of that step.
+func (p *stepping) stalls(w *Worker) {
+	for _, l := range p.last {
+		switch {
+		case !l.decoding || l.step == p.number:
+		case l.owner == nil:
+			w.act(Stalled{l.id})
+		default:
+			l.owner.stalled(w)
+		}
+	}
+	clear(p.last)
+	p.last = p.last[:0]
+}

@@ -1,0 +1,397 @@
+package worker
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+
+	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/pkg/latency"
+	"github.com/tandem-serving/tandem/pkg/rpc"
+	"github.com/tandem-serving/tandem/pkg/scheduler"
+)
+
+// Config of a Worker.
+type Config struct {
+	// Scheduler is that of the scheduler, which the Worker owns, but for its Pool: that has
+	// Blocks for a model and an arithmetic class.
+	Scheduler                    scheduler.Config
+	Blocks                       int
+	ModelDigest, ArithmeticClass string
+	// VocabSize is the model's.
+	VocabSize int
+}
+
+// Worker is the state machine of one worker. It is not safe for concurrent use.
+type Worker struct {
+	config    Config
+	scheduler *scheduler.Scheduler
+	lives     map[scheduler.SequenceID]*life
+	preparing int // prefills that the scheduler has not got yet; at most its MaxWaiting
+	stepping  stepping
+	timing    latency.StepTime
+	fault     ownFault
+
+	// Of the present call of Handle:
+	now       time.Time
+	actions   []Action
+	run       *scheduler.RunStep
+	scheduled bool // the scheduler was called
+}
+
+// life is one sequence, from its first event until nothing of it is left.
+type life struct {
+	id scheduler.SequenceID
+	// owner is the rest of the life: a *generation, a *prefill, or nil for a bare sequence.
+	owner owner
+	// prompt is its tokens, but for those that were generated before.
+	prompt []int32
+	// known: the scheduler has not released it. spoilt is its end, kept until it was
+	// inspected; nil: there is none.
+	known  bool
+	spoilt *scheduler.Finished
+
+	decoding bool   // every step computes a token of it, unless it lacks a block
+	step     uint64 // the last that it was in
+}
+
+// owner makes of the scheduler's actions for a sequence what its service has to do.
+type owner interface {
+	// take takes an action of the scheduler, and says whether the driver is to see it.
+	take(w *Worker, a scheduler.Action) bool
+	// stalled: the sequence keeps its blocks and waits for one more.
+	stalled(w *Worker)
+	// cancel ends the sequence with a gRPC status.
+	cancel(w *Worker, err error)
+	// over: the stream has ended.
+	over() bool
+}
+
+// New makes a worker that waits for its first event.
+func New(config Config) (*Worker, error) {
+	config.Scheduler.Pool = kvcache.NewPool(config.Blocks, config.Scheduler.BlockTokens, config.ModelDigest, config.ArithmeticClass)
+	s, err := scheduler.New(config.Scheduler)
+	if err != nil {
+		return nil, fmt.Errorf("scheduler: %w", err)
+	}
+	return &Worker{config: config, scheduler: s, lives: make(map[scheduler.SequenceID]*life)}, nil
+}
+
+// Handle takes an event that happened at now and answers with what is to be done, in this
+// order; a *scheduler.RunStep is the last. now never goes back. The slice is used again by the
+// next call, and what the scheduler's actions point to as Scheduler.Handle says.
+func (w *Worker) Handle(now time.Time, event Event) []Action {
+	w.begins(now)
+	switch e := event.(type) {
+	case scheduler.StepDone:
+		w.stepDone(e)
+	case scheduler.Submit:
+		if w.begin(e.Request, nil) {
+			w.submit(e.Request)
+		}
+	case scheduler.Event:
+		w.schedule(e)
+	case Generate:
+		w.generate(e)
+	case Prefill:
+		w.prefill(e)
+	case StepTook:
+		w.stepTook(e)
+	case CancelAll:
+		w.cancelAll()
+	case Inspected:
+		w.inspected(e)
+	default:
+		w.ofLife(event)
+	}
+	return w.ends()
+}
+
+// HandleStepDone is Handle of one type of event, without an interface value that would be
+// allocated. So is HandleStepTook.
+func (w *Worker) HandleStepDone(now time.Time, e scheduler.StepDone) []Action {
+	w.begins(now)
+	w.stepDone(e)
+	return w.ends()
+}
+
+// HandleStepTook is as HandleStepDone.
+func (w *Worker) HandleStepTook(now time.Time, e StepTook) []Action {
+	w.begins(now)
+	w.stepTook(e)
+	return w.ends()
+}
+
+func (w *Worker) begins(now time.Time) {
+	clear(w.actions)
+	w.now, w.actions, w.scheduled, w.run = now, w.actions[:0], false, nil
+}
+
+func (w *Worker) ends() []Action {
+	if w.run != nil {
+		w.act(w.run)
+	}
+	return w.actions
+}
+
+func (w *Worker) stepDone(e scheduler.StepDone) {
+	w.stepping.ended()
+	w.schedule(e)
+}
+
+func (w *Worker) stepTook(e StepTook) { w.timing.Observe(e.Tokens, e.Contexts, e.Compute) }
+
+// Next is never: a worker needs no ticks.
+func (w *Worker) Next() (at time.Time, ok bool) { return time.Time{}, false }
+
+// ofLife hands an event to the life that it is of.
+func (w *Worker) ofLife(event Event) {
+	switch e := event.(type) {
+	case Cancel:
+		if l := w.lives[e.ID]; l != nil && l.owner != nil {
+			l.owner.cancel(w, e.Err)
+			w.forget(l)
+		}
+	case Reserved:
+		with(w, e.ID, func(g *generation) { g.reserved(w, e) })
+	case NotReserved:
+		with(w, e.ID, func(g *generation) { g.notReserved(w, e) })
+	case Arrived:
+		with(w, e.ID, func(g *generation) { g.arrived(w, e) })
+	case Broke:
+		with(w, e.ID, func(g *generation) { g.broke(w, e) })
+	case Drained:
+		with(w, e.ID, func(g *generation) { g.drained(w) })
+	case Opened:
+		with(w, e.ID, func(p *prefill) { p.opened(w) })
+	case NotOpened:
+		with(w, e.ID, func(p *prefill) { p.notOpened(w, e) })
+	case Fetched:
+		with(w, e.ID, func(p *prefill) { p.fetched(w, e) })
+	case Sent:
+		with(w, e.ID, func(p *prefill) { p.sent(w, e) })
+	}
+}
+
+// with calls f with the life of a sequence, if it is one of O.
+func with[O owner](w *Worker, id scheduler.SequenceID, f func(O)) {
+	l := w.lives[id]
+	if l == nil {
+		return
+	}
+	if o, is := l.owner.(O); is {
+		f(o)
+		w.forget(l)
+	}
+}
+
+// begin adds a life, unless its id is known already: ids are not used again.
+func (w *Worker) begin(r scheduler.Request, o owner) bool {
+	if w.lives[r.ID] != nil {
+		w.act(scheduler.Refused{ID: r.ID, Reason: scheduler.Invalid})
+		return false
+	}
+	generated := min(max(r.Generated, 0), len(r.Tokens)) // the scheduler refuses others
+	w.lives[r.ID] = &life{id: r.ID, owner: o, prompt: r.Tokens[:len(r.Tokens)-generated]}
+	return true
+}
+
+// submit hands the request of a life to the scheduler.
+func (w *Worker) submit(r scheduler.Request) {
+	w.lives[r.ID].known = true
+	w.schedule(scheduler.Submit{Request: r})
+}
+
+// forget lets a life go of which nothing is left.
+func (w *Worker) forget(l *life) {
+	if l.known || l.spoilt != nil || w.lives[l.id] != l || l.owner != nil && !l.owner.over() {
+		return
+	}
+	delete(w.lives, l.id)
+	w.act(Gone{l.id})
+}
+
+func (w *Worker) act(a Action) { w.actions = append(w.actions, a) }
+
+// schedule gives an event to the scheduler and takes what it asks for.
+func (w *Worker) schedule(e scheduler.Event) {
+	if w.scheduled {
+		w.keepChanges()
+	}
+	w.scheduled = true
+	for _, action := range w.scheduler.Handle(w.now, e) {
+		switch a := action.(type) {
+		case *scheduler.RunStep:
+			w.stepping.next = 0
+			for _, part := range a.Parts {
+				w.stepping.add(w.stepping.life(w, part.ID), part)
+			}
+			w.run = a
+		case *scheduler.Sampled:
+			l := w.stepping.life(w, a.ID)
+			l.decoding = true
+			w.tell(l, a)
+		case scheduler.Reserved:
+			w.tell(w.lives[a.ID], a)
+		case scheduler.Started:
+			w.tell(w.lives[a.ID], a)
+		case scheduler.Preempted:
+			l := w.lives[a.ID]
+			l.decoding = false
+			w.tell(l, a)
+		case scheduler.Resumed:
+			w.tell(w.lives[a.ID], a)
+		case scheduler.Finished:
+			l := w.lives[a.ID]
+			l.decoding = false
+			if a.Spoilt != nil {
+				l.spoilt = &a
+				w.act(Inspect{ID: a.ID, Spoilt: a.Spoilt})
+			} else {
+				w.tell(l, a)
+			}
+		case scheduler.Refused:
+			l := w.lives[a.ID]
+			l.known = false
+			w.tell(l, a)
+			w.forget(l)
+		case scheduler.Released:
+			l := w.lives[a.ID]
+			l.known = false
+			w.forget(l)
+		default:
+			w.act(a)
+		}
+	}
+	if _, is := e.(scheduler.StepDone); is {
+		w.stepping.stalls(w)
+	}
+}
+
+// keepChanges copies what the next call of the scheduler would overwrite.
+func (w *Worker) keepChanges() {
+	for i, action := range w.actions {
+		if changed, is := action.(*scheduler.BlocksChanged); is {
+			w.actions[i] = &scheduler.BlocksChanged{Stored: slices.Clone(changed.Stored), Removed: slices.Clone(changed.Removed)}
+		}
+	}
+}
+
+// tell hands an action of the scheduler to the life that it is of, and to the driver.
+func (w *Worker) tell(l *life, a scheduler.Action) {
+	if l.owner == nil || l.owner.take(w, a) {
+		w.act(a)
+	}
+}
+
+// inspected gives a sequence the end that it had when its logits were not finite.
+func (w *Worker) inspected(e Inspected) {
+	l := w.lives[e.ID]
+	if l == nil || l.spoilt == nil {
+		return
+	}
+	end := *l.spoilt
+	l.spoilt = nil
+	if e.Err != nil {
+		end.Err = e.Err
+		if e.Err.Origin == "" && w.fault.add(w.now, l.prompt) {
+			w.act(Fault{})
+		}
+	}
+	w.tell(l, end)
+	w.forget(l)
+}
+
+// cancelAll ends every sequence, newest first: few that wait begin in the place of those that
+// end.
+func (w *Worker) cancelAll() {
+	for _, id := range slices.Backward(slices.Sorted(maps.Keys(w.lives))) {
+		l := w.lives[id]
+		if l.owner == nil {
+			w.schedule(scheduler.Cancel{ID: id})
+			continue
+		}
+		l.owner.cancel(w, RefusedError(scheduler.Draining))
+		w.forget(l)
+	}
+}
+
+// Load is what the scheduler says of itself, with the model of its step time.
+func (w *Worker) Load() (scheduler.Load, latency.Model) { return w.scheduler.Load(), w.timing.Model() }
+
+// StepTime is the model of what steps take.
+func (w *Worker) StepTime() latency.Model { return w.timing.Model() }
+
+// LoadReport is the load as routers are told of it. Origin is the publisher's to fill in.
+func (w *Worker) LoadReport(role controlv1.Role) *controlv1.LoadReport {
+	load, model := w.Load()
+	return &controlv1.LoadReport{
+		Role:                 role,
+		WaitingSequences:     uint32(load.WaitingSequences),
+		WaitingTokens:        uint64(load.WaitingTokens),
+		RunningSequences:     uint32(load.RunningSequences),
+		RunningContextTokens: uint64(load.RunningContextTokens),
+		BlocksFree:           uint32(load.BlocksFree - load.BlocksExpected),
+		BlocksReserved:       uint32(load.BlocksReserved),
+		BlocksQuarantined:    uint32(load.BlocksQuarantined),
+		BlocksTotal:          uint32(load.BlocksTotal),
+		StepTime: &controlv1.StepTimeModel{
+			BaseMs: model.BaseMs, PerTokenMs: model.PerTokenMs, PerContextTokenMs: model.PerContextTokenMs, Samples: model.Samples,
+		},
+	}
+}
+
+// Remaining is how many sequences are known still, those included that ended but whose blocks
+// a transfer holds.
+func (w *Worker) Remaining() int { return len(w.lives) }
+
+// Transfers is how many KV transfers of sequences have not ended. It takes time in proportion
+// to the sequences known.
+func (w *Worker) Transfers() (open int) {
+	for _, l := range w.lives {
+		switch o := l.owner.(type) {
+		case *generation:
+			if o.kv == writable || o.kv == broken {
+				open++
+			}
+		case *prefill:
+			if o.transfer == sending || o.transfer == fetching {
+				open++
+			}
+		}
+	}
+	return open
+}
+
+// Draining says whether scheduler.Drain came, and no Undrain since.
+func (w *Worker) Draining() bool { return w.scheduler.Draining() }
+
+// Snapshot is scheduler.Scheduler's.
+func (w *Worker) Snapshot() []kvcache.Hash { return w.scheduler.Snapshot() }
+
+// PoolStats is scheduler.Scheduler's.
+func (w *Worker) PoolStats() kvcache.Stats { return w.scheduler.PoolStats() }
+
+// Cached is scheduler.Scheduler's.
+func (w *Worker) Cached(salt string, hashes []kvcache.Hash, tokens []int32) int {
+	return w.scheduler.Cached(salt, hashes, tokens)
+}
+
+// brokenTransfer is the status for a transfer to this worker that ended without commit.
+func brokenTransfer(err error, finished bool) error {
+	if finished {
+		return rpc.Error(codes.Canceled, api.ReasonFinishedAtPrefill, "the first token ended the request: nothing is left to decode", 0)
+	}
+	code := codes.Unavailable
+	if status.Code(err) == codes.Canceled { // the sender's caller went away, as this one's will
+		code = codes.Canceled
+	}
+	return rpc.Error(code, api.ReasonTransferFailed, "the KV did not arrive: "+status.Convert(err).Message(), 0)
+}

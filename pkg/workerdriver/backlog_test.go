@@ -1,0 +1,80 @@
+package workerdriver_test
+
+import (
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+
+	"github.com/tandem-serving/tandem/pkg/latency"
+	"github.com/tandem-serving/tandem/pkg/membership"
+	"github.com/tandem-serving/tandem/pkg/scheduler"
+	"github.com/tandem-serving/tandem/pkg/workerdriver"
+)
+
+// The backlog is what is left to compute of prompts: those that wait and the rest
+// of those that run. What has been computed, and decoding, is not in it.
+func TestBacklogTokens(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		registry := prometheus.NewRegistry()
+		m, err := workerdriver.NewMember(workerdriver.MemberConfig{
+			Identity: membership.Identity{ID: "w1", Epoch: 7, Role: controlv1.Role_ROLE_PREFILL}, Engine: newEngine(t, latency.Model{BaseMs: 10}),
+			ChunkTokens: 16, MaxWaiting: 4, Transfers: func() int { return 0 }, Signals: new(recorder),
+			Logger: slog.New(slog.DiscardHandler), Registerer: registry,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		stop := make(chan struct{})
+		go func() { defer close(stop); _ = m.Driver().Run(t.Context()) }()
+		t.Cleanup(func() { <-stop })
+		backlog := func(when string, want float64) {
+			t.Helper()
+			families, err := registry.Gather()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, family := range families {
+				if family.GetName() != "tandem_worker_backlog_tokens" {
+					continue
+				}
+				sample := family.GetMetric()[0]
+				if role := sample.GetLabel()[0]; role.GetName() != "role" || role.GetValue() != "prefill" {
+					t.Errorf("%s: label %v", when, role)
+				}
+				if got := sample.GetGauge().GetValue(); got != want {
+					t.Errorf("%s: %v tokens, want %v", when, got, want)
+				}
+				return
+			}
+			t.Errorf("%s: there is no such metric", when)
+		}
+		backlog("before anything came", 0)
+		// Blocks for one only: 40 of 4 tokens.
+		first := m.Driver().Submit(scheduler.Request{ID: m.Driver().Reserve(), Tokens: make([]int32, 100), MaxTokens: 2})
+		second := m.Driver().Submit(scheduler.Request{ID: m.Driver().Reserve(), Tokens: ascending(90), MaxTokens: 2})
+		synctest.Wait()
+		backlog("in the first step", 190)
+		time.Sleep(25 * time.Millisecond) // virtual: two steps of 16 tokens are done
+		synctest.Wait()
+		backlog("in the third step", 190-32)
+		var a, b result
+		a.read(t, first, false)
+		b.read(t, second, false)
+		synctest.Wait()
+		backlog("at the end", 0)
+	})
+}
+
+// ascending are tokens that share no prefix with zeros.
+func ascending(n int) []int32 {
+	tokens := make([]int32, n)
+	for i := range tokens {
+		tokens[i] = int32(i + 1)
+	}
+	return tokens
+}

@@ -1,0 +1,89 @@
+package workerdriver
+
+import (
+	"github.com/tandem-serving/tandem/pkg/engine"
+	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/pkg/scheduler"
+	"github.com/tandem-serving/tandem/pkg/worker"
+)
+
+// chore is what is done beside the steps for blocks that are not finite: finding out about
+// a sequence that failed, before its owner hears of it, or overwriting blocks.
+type chore struct {
+	inspect worker.Inspect
+	scrub   []kvcache.BlockID
+}
+
+// add has a chore done, in order, by one goroutine. The loop is locked. Once Run has ended nobody
+// looks into the engine's pages any more.
+func (d *Driver) add(c chore) {
+	if d.over {
+		return
+	}
+	d.chores = append(d.chores, c)
+	if len(d.chores) == 1 {
+		d.choring.Go(d.doChores)
+	}
+}
+
+// doChores does what there is to do.
+func (d *Driver) doChores() {
+	for {
+		d.loop.Lock()
+		next := d.chores[0]
+		d.loop.Unlock()
+		if next.inspect.Spoilt != nil {
+			d.handle(worker.Inspected{ID: next.inspect.ID, Err: d.findOut(next.inspect)})
+		}
+		if len(next.scrub) > 0 {
+			d.scrub(next.scrub)
+		}
+		d.loop.Lock()
+		d.chores = d.chores[1:]
+		done := len(d.chores) == 0
+		d.loop.Unlock()
+		if done {
+			return
+		}
+	}
+}
+
+// endChores waits for the chores there are. There are no others afterwards.
+func (d *Driver) endChores() {
+	d.loop.Lock()
+	d.over = true
+	d.loop.Unlock()
+	d.choring.Wait()
+}
+
+// findOut says where what is not finite in a sequence began.
+func (d *Driver) findOut(q worker.Inspect) *worker.NotFiniteError {
+	found := &worker.NotFiniteError{NotFiniteError: engine.FindNotFinite(d.cfg.Engine, q.Spoilt.Blocks, q.Spoilt.Tokens)}
+	if found.Layer >= 0 {
+		found.Origin = q.Spoilt.Origin(found.Position, d.Layout().BlockTokens)
+	}
+	d.cfg.Metrics.notFinite(found.Origin != "")
+	d.cfg.Logger.Error("the logits of a sequence are not finite", "sequence", uint64(q.ID), "layer", found.Layer, "position", found.Position, "kv_of", found.Origin, "error", found)
+	return found
+}
+
+// scrubBytes is how much is written at once.
+const scrubBytes = 1 << 20
+
+// scrub overwrites blocks that nobody holds. If that fails, with the engine, they stay in
+// quarantine.
+func (d *Driver) scrub(blocks []kvcache.BlockID) {
+	pages, layout := d.Pages(), d.Layout()
+	atOnce := max(scrubBytes/layout.SliceBytes, 1)
+	zeros := make([]byte, min(atOnce, len(blocks))*layout.SliceBytes)
+	for layer := range layout.Layers {
+		for first := 0; first < len(blocks); first += atOnce {
+			some := blocks[first:min(first+atOnce, len(blocks))]
+			if err := pages.Write(layer, some, zeros[:len(some)*layout.SliceBytes]); err != nil {
+				d.cfg.Logger.Error("kv blocks that are not finite stay in quarantine", "blocks", len(blocks), "error", err)
+				return
+			}
+		}
+	}
+	d.handle(scheduler.Scrubbed{Blocks: blocks})
+}

@@ -1,0 +1,176 @@
+package workerdriver
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+
+	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/pkg/latency"
+	"github.com/tandem-serving/tandem/pkg/membership"
+	"github.com/tandem-serving/tandem/pkg/scheduler"
+	"github.com/tandem-serving/tandem/pkg/telemetry/metricset"
+)
+
+// Metrics are a worker's. A nil *Metrics measures nothing.
+type Metrics struct {
+	steps      *prometheus.HistogramVec
+	stepTokens prometheus.Counter
+	failures   prometheus.Counter
+	spoilt     *prometheus.CounterVec
+	ends       *prometheus.CounterVec
+	preempts   prometheus.Counter
+	waits      prometheus.Counter
+	blocks     *prometheus.GaugeVec
+	sequences  *prometheus.GaugeVec
+	reach      *reach // nil: not counted
+}
+
+// NewMetrics registers the metrics, all with the label worker.
+func NewMetrics(registerer prometheus.Registerer, workerID string) (*Metrics, error) {
+	set := metricset.ForWorker(registerer, workerID)
+	m := &Metrics{
+		steps:      set.Histograms("tandem_worker_step_seconds", "Time that the engine worked on a step, by the number of sequences in it.", "batch", 0.0001, 16),
+		stepTokens: set.Counter("tandem_worker_step_tokens_total", "Tokens that the engine computed, of prompts and in decode."),
+		failures:   set.Counter("tandem_worker_step_failures_total", "Steps that failed."),
+		spoilt:     set.Counters("tandem_worker_not_finite_total", "Sequences that failed because their logits were not finite, by the KV that they used: own or received.", "kv", kvOwn, kvReceived),
+		ends:       set.Counters("tandem_worker_sequences_total", "Sequences that ended, by their end.", "end"),
+		preempts:   set.Counter("tandem_worker_preemptions_total", "Times that a running sequence gave its KV blocks to others."),
+		waits:      set.Counter("tandem_worker_preempted_seconds_total", "Time that preempted sequences waited until they ran again."),
+		blocks:     set.Gauges("tandem_worker_kv_blocks", "KV blocks, by state.", "state"),
+		sequences:  set.Gauges("tandem_worker_sequences", "Sequences, by state: waiting or running.", "state"),
+	}
+	if err := set.Err(); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// Whose KV was the cause of logits that are not finite.
+const (
+	kvOwn      = "own"
+	kvReceived = "received"
+)
+
+// registerPool adds the counters of a prefix cache, read when they are asked for.
+func registerPool(registerer prometheus.Registerer, workerID string, stats func() kvcache.Stats) error {
+	set := metricset.ForWorker(registerer, workerID)
+	for _, c := range []struct {
+		name, help string
+		value      func(kvcache.Stats) uint64
+	}{
+		{"tandem_worker_prefix_cache_lookup_tokens_total", "Prompt tokens looked up in the prefix cache.", func(s kvcache.Stats) uint64 { return s.LookupTokens }},
+		{"tandem_worker_prefix_cache_hit_tokens_total", "Prompt tokens found in the prefix cache.", func(s kvcache.Stats) uint64 { return s.HitTokens }},
+		{"tandem_worker_prefix_cache_evictions_total", "Cached blocks given to other sequences.", func(s kvcache.Stats) uint64 { return s.Evictions }},
+		{"tandem_worker_prefix_cache_saved_evictions_total", "Evictions of cached blocks that a block store had.", func(s kvcache.Stats) uint64 { return s.SavedEvictions }},
+		{"tandem_worker_prefix_cache_unoffered_evictions_total", "Evictions of cached blocks that no block store had been offered.", func(s kvcache.Stats) uint64 { return s.UnofferedEvictions }},
+		{"tandem_worker_kv_block_misuses_total", "Calls that named a block in the wrong state; anything but 0 is a bug.", func(s kvcache.Stats) uint64 { return s.Misuses }},
+	} {
+		set.CounterFunc(c.name, c.help, func() float64 { return float64(c.value(stats())) })
+	}
+	return set.Err()
+}
+
+// registerBacklog adds the gauge of the prompt tokens that the worker has yet to
+// compute, read when it is asked for: those of sequences that wait, and the rest
+// of prompts that run. It is what a pool is scaled by: requests differ in length
+// by orders of magnitude, and a busy processor does not say how much is left.
+func registerBacklog(registerer prometheus.Registerer, identity membership.Identity, load func() (scheduler.Load, latency.Model)) error {
+	set := metricset.ForWorker(registerer, identity.ID)
+	set.GaugeFunc("tandem_worker_backlog_tokens", "Prompt tokens that the worker has accepted and not computed yet.", prometheus.Labels{"role": api.Name(identity.Role)}, func() float64 {
+		now, _ := load()
+		return float64(now.WaitingTokens + now.RunningPromptTokens)
+	})
+	return set.Err()
+}
+
+func (m *Metrics) stepDone(tokens, sequences int, compute time.Duration) {
+	if m == nil {
+		return
+	}
+	m.steps.WithLabelValues(batchLabel(sequences)).Observe(compute.Seconds())
+	m.stepTokens.Add(float64(tokens))
+}
+
+// batchLabel bounds the label's values: the next power of two.
+func batchLabel(sequences int) string {
+	for _, bucket := range []struct {
+		most  int
+		label string
+	}{{1, "1"}, {2, "2"}, {4, "4"}, {8, "8"}, {16, "16"}, {32, "32"}, {64, "64"}} {
+		if sequences <= bucket.most {
+			return bucket.label
+		}
+	}
+	return "more"
+}
+
+func (m *Metrics) stepFailed() {
+	if m != nil {
+		m.failures.Inc()
+	}
+}
+
+func (m *Metrics) notFinite(received bool) {
+	switch {
+	case m == nil:
+	case received:
+		m.spoilt.WithLabelValues(kvReceived).Inc()
+	default:
+		m.spoilt.WithLabelValues(kvOwn).Inc()
+	}
+}
+
+func (m *Metrics) preempted() {
+	if m != nil {
+		m.preempts.Inc()
+	}
+}
+
+func (m *Metrics) resumed(waited time.Duration) {
+	if m != nil {
+		m.waits.Add(waited.Seconds())
+	}
+}
+
+func (m *Metrics) finished(reason scheduler.FinishReason) {
+	if m != nil {
+		m.ends.WithLabelValues(endLabel(reason)).Inc()
+	}
+}
+
+func endLabel(reason scheduler.FinishReason) string {
+	switch reason {
+	case scheduler.Stopped:
+		return "stop"
+	case scheduler.Length:
+		return "length"
+	case scheduler.PrefillDone:
+		return "prefill_done"
+	case scheduler.Cancelled:
+		return "cancelled"
+	default:
+		return "failed"
+	}
+}
+
+func (m *Metrics) refused() {
+	if m != nil {
+		m.ends.WithLabelValues("refused").Inc()
+	}
+}
+
+func (m *Metrics) load(report *controlv1.LoadReport) {
+	if m == nil {
+		return
+	}
+	m.blocks.WithLabelValues("free").Set(float64(report.GetBlocksFree()))
+	m.blocks.WithLabelValues("reserved").Set(float64(report.GetBlocksReserved()))
+	m.blocks.WithLabelValues("quarantined").Set(float64(report.GetBlocksQuarantined()))
+	m.blocks.WithLabelValues("total").Set(float64(report.GetBlocksTotal()))
+	m.sequences.WithLabelValues("waiting").Set(float64(report.GetWaitingSequences()))
+	m.sequences.WithLabelValues("running").Set(float64(report.GetRunningSequences()))
+}

@@ -1,0 +1,59 @@
+package workerdriver
+
+import (
+	"context"
+	"time"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+
+	"github.com/tandem-serving/tandem/pkg/worker"
+)
+
+// LoadPublisher takes load reports. It never blocks.
+type LoadPublisher interface {
+	Load(report *controlv1.LoadReport)
+}
+
+// Report publishes the driver's load, on change and at least each second, until
+// ctx ends.
+func (d *Driver) Report(ctx context.Context, role controlv1.Role, publisher LoadPublisher) {
+	ReportLoad(ctx, publisher, worker.ReportApart, func() (*controlv1.LoadReport, <-chan struct{}) {
+		changed := d.Changed()
+		report := d.loadReport(role)
+		d.cfg.Metrics.load(report)
+		d.complain()
+		return report, changed
+	})
+}
+
+// ReportLoad publishes a worker's load, on change and at least each second, until ctx
+// ends. Two reports are at least the given time apart. load is the report now, and a
+// channel closed on the next change.
+func ReportLoad(ctx context.Context, publisher LoadPublisher, apart time.Duration, load func() (*controlv1.LoadReport, <-chan struct{})) {
+	beat := time.NewTimer(0)
+	defer beat.Stop()
+	for {
+		report, changed := load()
+		publisher.Load(report)
+		spacing := time.NewTimer(apart)
+		beat.Reset(worker.ReportEvery)
+		select {
+		case <-ctx.Done():
+			spacing.Stop()
+			return
+		case <-spacing.C:
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		case <-beat.C:
+		}
+	}
+}
+
+func (d *Driver) loadReport(role controlv1.Role) *controlv1.LoadReport {
+	d.loop.Lock()
+	defer d.loop.Unlock()
+	return d.loop.Core.LoadReport(role)
+}

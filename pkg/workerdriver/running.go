@@ -1,0 +1,86 @@
+package workerdriver
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tandem-serving/tandem/pkg/scheduler"
+	"github.com/tandem-serving/tandem/pkg/telemetry/metricset"
+)
+
+const (
+	// longTimes is how many times longer than predicted a step runs before it is
+	// complained of, and longAtLeast how long that is at least: routers leave a worker
+	// alone that is silent for about as long.
+	longTimes   = 50
+	longAtLeast = 2 * time.Second
+)
+
+// runningStep is the step that the engine works on.
+type runningStep struct {
+	since     time.Time // zero: there is none
+	predicted time.Duration
+	sequences int
+	said      bool // that it runs for long
+}
+
+// stepRuns notes that the engine works on a step from now on.
+func (d *Driver) stepRuns(run scheduler.RunStep) {
+	tokens, contexts := sizeOf(run)
+	d.loop.Lock()
+	defer d.loop.Unlock()
+	d.running = runningStep{since: time.Now(), predicted: d.loop.Core.StepTime().Predict(tokens, contexts), sequences: len(run.Parts)}
+}
+
+// stepRan notes that it does not any more.
+func (d *Driver) stepRan() {
+	d.loop.Lock()
+	ran := d.running
+	d.running = runningStep{}
+	d.loop.Unlock()
+	if ran.said {
+		d.cfg.Logger.Warn("the step that ran far too long has ended", slog.Duration("running", time.Since(ran.since)))
+	}
+}
+
+// complain says once of each step that it runs for far longer than steps do here. Nothing
+// ends it: an engine cannot be interrupted, and routers send their requests elsewhere.
+func (d *Driver) complain() {
+	d.loop.Lock()
+	step := d.running
+	running := time.Since(step.since)
+	long := !step.since.IsZero() && !step.said && running > max(longAtLeast, longTimes*step.predicted)
+	d.running.said = step.said || long
+	d.loop.Unlock()
+	if long {
+		d.cfg.Logger.Error("an engine step is running far longer than usual: if it does not end, the engine hangs; restart the worker",
+			slog.Duration("running", running), slog.Duration("predicted", step.predicted), slog.Int("sequences", step.sequences))
+	}
+}
+
+// registerRunning adds the gauge of how long the engine has been working on its step.
+func registerRunning(registerer prometheus.Registerer, workerID string, d *Driver) error {
+	set := metricset.ForWorker(registerer, workerID)
+	set.GaugeFunc("tandem_worker_step_running_seconds", "Seconds that the engine has worked on its present step; 0 between steps.", nil, func() float64 {
+		d.loop.Lock()
+		defer d.loop.Unlock()
+		if d.running.since.IsZero() {
+			return 0
+		}
+		return time.Since(d.running.since).Seconds()
+	})
+	return set.Err()
+}
+
+// sizeOf is how many tokens a step computes and how many of context its sequences then
+// have.
+func sizeOf(run scheduler.RunStep) (tokens, contexts int) {
+	for i := range run.Batch.Sequences {
+		s := &run.Batch.Sequences[i]
+		tokens += len(s.Tokens)
+		contexts += s.Start + len(s.Tokens)
+	}
+	return tokens, contexts
+}

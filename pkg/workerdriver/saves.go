@@ -1,0 +1,41 @@
+package workerdriver
+
+import (
+	"github.com/tandem-serving/tandem/pkg/engine"
+	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/pkg/scheduler"
+)
+
+// LimitSaves says how many prefixes may be saved elsewhere at a time: 0 where
+// nobody takes them. It does nothing without Config.Save.
+func (d *Driver) LimitSaves(saves int) {
+	if d.cfg.Save != nil && d.cfg.StopSave != nil {
+		d.handle(scheduler.SaveLimit{Saves: saves})
+	}
+}
+
+// SaveDone ends a save: its blocks are not read any more.
+func (d *Driver) SaveDone(done scheduler.SaveDone) { d.handle(done) }
+
+// Finite says whether the KV of whole blocks is finite, by reading all of it. Nobody may
+// write them meanwhile.
+func (d *Driver) Finite(blocks []kvcache.BlockID) bool {
+	return engine.FindNotFinite(d.cfg.Engine, blocks, len(blocks)*d.Layout().BlockTokens).Layer < 0
+}
+
+// BlockHashes is the hash of each full block of tokens under salt, as the prefix
+// cache has them.
+func (d *Driver) BlockHashes(salt string, tokens []int32) []kvcache.Hash {
+	layout := d.Layout()
+	root := kvcache.RootHash(d.cfg.Engine.Model().Digest, layout.ArithmeticClass, salt)
+	return kvcache.BlockHashes(root, tokens, layout.BlockTokens)
+}
+
+// CachedBlocks is how many leading blocks of tokens are in the prefix cache, of
+// those that hashes, their BlockHashes, name. They may be gone as soon as it
+// returns.
+func (d *Driver) CachedBlocks(salt string, hashes []kvcache.Hash, tokens []int32) int {
+	d.loop.Lock()
+	defer d.loop.Unlock()
+	return d.loop.Core.Cached(salt, hashes, tokens)
+}

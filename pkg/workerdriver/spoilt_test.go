@@ -1,0 +1,257 @@
+package workerdriver_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+
+	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/engine"
+	"github.com/tandem-serving/tandem/pkg/engine/simulated"
+	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/pkg/latency"
+	"github.com/tandem-serving/tandem/pkg/membership"
+	"github.com/tandem-serving/tandem/pkg/rpc"
+	"github.com/tandem-serving/tandem/pkg/sampler"
+	"github.com/tandem-serving/tandem/pkg/scheduler"
+	"github.com/tandem-serving/tandem/pkg/worker"
+	"github.com/tandem-serving/tandem/pkg/workerdriver"
+)
+
+// ill is the first token of prompts that an ill engine has no finite logits for.
+const ill = 499
+
+// spoiling is an engine whose arithmetic, or memory, fails.
+type spoiling struct {
+	*simulated.Engine
+	// spoil, if set, is a layer whose KV of the next step's first sequence becomes no
+	// number before that; -1: none.
+	spoil atomic.Int32
+}
+
+func newSpoiling(t *testing.T) *spoiling {
+	t.Helper()
+	e := &spoiling{Engine: newEngine(t, latency.Model{BaseMs: 10}).(*simulated.Engine)}
+	e.spoil.Store(-1)
+	return e
+}
+
+func (e *spoiling) Step(ctx context.Context, batch engine.Batch) (engine.Output, error) {
+	if layer := e.spoil.Swap(-1); layer >= 0 {
+		ones := bytes.Repeat([]byte{0xff}, e.Pages().Layout().SliceBytes)
+		if err := e.Pages().Write(int(layer), batch.Sequences[0].Blocks[:1], ones); err != nil {
+			return engine.Output{}, err
+		}
+	}
+	out, err := e.Engine.Step(ctx, batch)
+	for i, s := range batch.Sequences {
+		if s.Sample != nil && s.Sample.History.Prompt[0] == ill {
+			out.Tokens[i] = sampler.None
+		}
+	}
+	return out, err
+}
+
+// notFinite submits a prompt, of a kind, that ends with a NotFiniteError.
+func notFinite(t *testing.T, d *workerdriver.Driver, tokens []int32) *worker.NotFiniteError {
+	t.Helper()
+	var got result
+	got.read(t, d.Submit(scheduler.Request{ID: d.Reserve(), Tokens: tokens, MaxTokens: 30}), false)
+	if got.finished == nil || got.finished.Reason != scheduler.Failed || len(got.tokens) > 0 {
+		t.Fatalf("%+v", got)
+	}
+	found, is := errors.AsType[*worker.NotFiniteError](got.finished.Err)
+	if !is {
+		t.Fatalf("%v", got.finished.Err)
+	}
+	return found
+}
+
+func illPrompt(second int32) []int32 { return append([]int32{ill, second}, prompt(9)...) }
+
+// A sequence whose KV becomes no number fails alone and says where; nobody finds its
+// blocks any more, and they are overwritten before anybody gets them.
+func TestSpoiltKVFailsItsSequence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newSpoiling(t)
+		m, published := start(t, e, controlv1.Role_ROLE_DECODE, nil)
+		d := m.Driver()
+		first := d.Submit(scheduler.Request{ID: d.Reserve(), Tokens: prompt(14), MaxTokens: 30})
+		second := d.Submit(scheduler.Request{ID: d.Reserve(), Tokens: prompt(14), MaxTokens: 30, Salt: "another"})
+		time.Sleep(105 * time.Millisecond)
+		e.spoil.Store(1)
+		var failed, well result
+		failed.read(t, first, false)
+		well.read(t, second, false)
+		found, _ := errors.AsType[*worker.NotFiniteError](failed.finished.Err)
+		if found == nil || found.Layer != 1 || found.Position != 0 || found.Origin != "" {
+			t.Errorf("failed with %v", failed.finished.Err)
+		}
+		if len(failed.tokens) == 0 || !slices.Equal(failed.tokens, well.tokens[:len(failed.tokens)]) {
+			t.Errorf("drew %v, and beside it %v", failed.tokens, well.tokens)
+		}
+		if well.finished.Reason != scheduler.Length || len(well.tokens) != 30 {
+			t.Errorf("the one beside it: %+v", well.finished)
+		}
+		err := worker.FailedError(failed.finished.Err)
+		if status.Code(err) != codes.DataLoss || rpc.Reason(err) != api.ReasonNotFinite || !strings.Contains(err.Error(), "layer 1") {
+			t.Errorf("the status is %v", err)
+		}
+		synctest.Wait()
+		if s := d.PoolStats(); s.Quarantined+s.Held != 0 || s.Misuses != 0 {
+			t.Errorf("left: %+v", s)
+		}
+		for block := range kvcache.BlockID(e.Capacity().Blocks) {
+			if slice := e.Pages().View(1, block); e.NotFinite(slice, 4) < 4 {
+				t.Errorf("block %d is as it was", block)
+			}
+		}
+		snapshot, _ := d.Snapshot()
+		if len(published.removed) == 0 || len(snapshot) != len(published.stored)-len(published.removed) {
+			t.Errorf("%d hashes of %d stored and %d removed", len(snapshot), len(published.stored), len(published.removed))
+		}
+	})
+}
+
+// A worker that fails several prompts by itself leaves and ends, as without its device; one
+// that fails the same prompt again and again, or one in a while, does not.
+func TestMemberThatComputesWronglyEnds(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		second  []int32 // of the prompts
+		between time.Duration
+		ends    bool
+	}{
+		{"two prompts", []int32{1, 2}, time.Second, true},
+		{"one prompt, again and again", []int32{1, 1, 1, 1}, time.Second, false},
+		{"two prompts in a long time", []int32{1, 2, 1, 2}, 11 * time.Minute, false},
+		{"another one among many of the same", []int32{1, 1, 1, 2}, time.Second, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var logged bytes.Buffer
+				m, err := workerdriver.NewMember(workerdriver.MemberConfig{
+					Identity: membership.Identity{ID: "w1", Epoch: 7, Role: controlv1.Role_ROLE_DECODE}, Engine: newSpoiling(t),
+					ChunkTokens: 16, MaxWaiting: 4, Transfers: func() int { return 0 }, Signals: new(recorder),
+					Logger: slog.New(slog.NewTextHandler(&logged, nil)), Registerer: prometheus.NewRegistry(),
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				r := new(registration)
+				m.Join(r.register)
+				ctx, cancel := context.WithCancel(t.Context())
+				ended := make(chan error, 1)
+				go func() { ended <- m.Run(ctx) }()
+				for i, second := range c.second {
+					if i > 0 {
+						time.Sleep(c.between)
+					}
+					if found := notFinite(t, m.Driver(), illPrompt(second)); found.Layer != -1 || found.Origin != "" {
+						t.Errorf("%+v", found)
+					}
+				}
+				synctest.Wait()
+				if leaves := m.Driver().Draining(); leaves != c.ends {
+					t.Errorf("it leaves: %v", leaves)
+				}
+				if !c.ends {
+					cancel()
+				}
+				select {
+				case err := <-ended:
+					if errors.Is(err, worker.ErrNotFinite) != c.ends || (err != nil) != c.ends {
+						t.Errorf("Run ended with %v", err)
+					}
+				case <-time.After(time.Minute):
+					t.Error("it goes on")
+				}
+				cancel()
+				if c.ends {
+					r.check(t, registered, draining)
+				}
+				if strings.Contains(logged.String(), "this worker is leaving") != c.ends {
+					t.Errorf("logged:\n%s", logged.String())
+				}
+			})
+		})
+	}
+}
+
+// KV that came from others speaks against them, however often, and who goes on with it
+// stays.
+func TestReceivedKVSpeaksAgainstItsSender(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		registry := prometheus.NewRegistry()
+		e := newSpoiling(t)
+		m, err := workerdriver.NewMember(workerdriver.MemberConfig{
+			Identity: membership.Identity{ID: "w1", Epoch: 7, Role: controlv1.Role_ROLE_DECODE}, Engine: e,
+			ChunkTokens: 16, MaxWaiting: 4, Transfers: func() int { return 0 }, Signals: new(recorder),
+			Logger: slog.New(slog.DiscardHandler), Registerer: registry,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ran := make(chan error, 1)
+		go func() { ran <- m.Run(ctx) }()
+		d := m.Driver()
+		ones := bytes.Repeat([]byte{0xff}, e.Pages().Layout().SliceBytes)
+		for i := range int32(4) {
+			tokens := append([]int32{i}, prompt(9)...)
+			s := d.Submit(scheduler.Request{ID: d.Reserve(), Kind: scheduler.Receive, Tokens: tokens, MaxTokens: 9})
+			var got result
+			got.read(t, s, true)
+			if err := e.Pages().Write(2, got.reserved.Blocks[:1], ones); err != nil {
+				t.Fatal(err)
+			}
+			d.KVArrived(scheduler.KVArrived{ID: s.ID(), Sampled: []int32{7}, From: "p9"})
+			// Who would share it, and comes before the step has shown what it is.
+			next := d.Submit(scheduler.Request{ID: d.Reserve(), Tokens: tokens, MaxTokens: 9})
+			var failed, well result
+			failed.read(t, s, false)
+			well.read(t, next, false)
+			found, _ := errors.AsType[*worker.NotFiniteError](failed.finished.Err)
+			if found == nil || found.Origin != "p9" || found.Layer != 2 || len(failed.tokens) > 0 {
+				t.Fatalf("%+v: %v", failed, failed.finished.Err)
+			}
+			if err := worker.FailedError(found); status.Code(err) != codes.DataLoss || rpc.Reason(err) != api.ReasonKVNotFinite || !strings.Contains(err.Error(), "p9") {
+				t.Errorf("the status is %v", err)
+			}
+			if len(well.tokens) != 9 || well.started.CachedTokens != 0 {
+				t.Errorf("the next one: %+v", well)
+			}
+		}
+		synctest.Wait()
+		if d.Draining() {
+			t.Error("it leaves for what others did")
+		}
+		want := `
+			# HELP tandem_worker_not_finite_total Sequences that failed because their logits were not finite, by the KV that they used: own or received.
+			# TYPE tandem_worker_not_finite_total counter
+			tandem_worker_not_finite_total{kv="own",worker="w1"} 0
+			tandem_worker_not_finite_total{kv="received",worker="w1"} 4
+		`
+		if err := testutil.GatherAndCompare(registry, strings.NewReader(want), "tandem_worker_not_finite_total"); err != nil {
+			t.Error(err)
+		}
+		cancel()
+		if err := <-ran; err != nil {
+			t.Error(err)
+		}
+	})
+}

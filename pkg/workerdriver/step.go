@@ -1,0 +1,132 @@
+package workerdriver
+
+import (
+	"context"
+	"errors"
+
+	"github.com/tandem-serving/tandem/pkg/engine"
+	"github.com/tandem-serving/tandem/pkg/scheduler"
+	"github.com/tandem-serving/tandem/pkg/worker"
+)
+
+// step is a step that is to be computed, or that the device computes already.
+type step struct {
+	run     scheduler.RunStep
+	traced  *tracedStep
+	started bool  // and is to be waited for
+	err     error // of starting it
+}
+
+// Run computes steps until ctx ends. A step that is under way then is cut short, or
+// waited for where a device computes it, and its sequences fail.
+func (d *Driver) Run(ctx context.Context) error {
+	defer d.endChores()
+	if d.starting != nil {
+		d.start = func(batch engine.Batch) error { return d.starting.Start(ctx, batch) }
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			d.awaitStarted()
+			return nil
+		case next := <-d.steps:
+			if !next.started && next.err == nil {
+				next.traced = d.stepBegins(next.run)
+			}
+			d.stepRuns(next.run)
+			out, err := d.compute(ctx, next)
+			d.stepRan()
+			next.traced.ended(next.run, out.Compute, err)
+			d.stepDone(next.traced.sequence(), d.outcome(ctx, next.run, out, err))
+			d.account(next.run, out, err)
+		}
+	}
+}
+
+// awaitStarted waits for a step that was started and that nobody will ask for any more.
+func (d *Driver) awaitStarted() {
+	select {
+	case next := <-d.steps:
+		if next.started {
+			_, _ = d.starting.Wait() // its sequences end with the driver
+		}
+	default:
+	}
+}
+
+// compute gives what the engine made of a step.
+func (d *Driver) compute(ctx context.Context, next step) (engine.Output, error) {
+	switch {
+	case next.err != nil:
+		return engine.Output{}, next.err
+	case next.started:
+		return d.starting.Wait()
+	}
+	d.current = next.run
+	batch := next.run.Batch
+	batch.LayerDone, batch.LayersDone = d.layerDone, d.layersDone
+	return d.cfg.Engine.Step(ctx, batch)
+}
+
+// outcome is what the scheduler hears of a step.
+func (d *Driver) outcome(ctx context.Context, run scheduler.RunStep, out engine.Output, err error) scheduler.StepDone {
+	if err == nil {
+		return scheduler.StepDone{Tokens: out.Tokens, Logprobs: out.Logprobs, Compute: out.Compute}
+	}
+	if ctx.Err() == nil {
+		d.cfg.Logger.Error("engine step failed", "error", err, "sequences", len(run.Parts))
+	}
+	if errors.Is(err, engine.ErrDeviceLost) {
+		d.lose(engine.ErrDeviceLost)
+	}
+	return scheduler.StepDone{Err: err}
+}
+
+// account counts a step that is over. The next one may be under way.
+func (d *Driver) account(run scheduler.RunStep, out engine.Output, err error) {
+	if err != nil {
+		d.cfg.Metrics.stepFailed()
+		return
+	}
+	tokens, contexts := sizeOf(run)
+	d.loop.Lock()
+	give(d, (*worker.Worker).HandleStepTook, worker.StepTook{Tokens: tokens, Contexts: contexts, Compute: out.Compute})
+	d.loop.Unlock()
+	d.cfg.Metrics.stepDone(tokens, len(run.Parts), out.Compute)
+	d.cfg.Metrics.stepCost(run.Batch, out.Compute)
+}
+
+// startNext starts the step that the end of another one led to, before its tokens are
+// handed out and counted: the device computes meanwhile. A step with prompts is not
+// started, since the owners of those that begin hear of that first. The loop is locked, by the
+// goroutine in Run.
+func (d *Driver) startNext(actions []worker.Action) {
+	if d.start == nil || len(actions) == 0 {
+		return
+	}
+	run, is := actions[len(actions)-1].(*scheduler.RunStep)
+	if !is || prompts(run.Parts) {
+		return
+	}
+	d.ahead = step{run: *run, traced: d.stepBeginsLocked(*run)}
+	d.ahead.err = d.start(run.Batch)
+	d.ahead.started = d.ahead.err == nil
+}
+
+// nextStep is the step of an action: the one that was started ahead, if there is one.
+func (d *Driver) nextStep(run scheduler.RunStep) step {
+	next := d.ahead
+	if d.ahead = (step{}); next.started || next.err != nil {
+		return next
+	}
+	return step{run: run}
+}
+
+func prompts(parts []scheduler.Part) bool {
+	for i := range parts {
+		if parts[i].Prompt {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,48 @@
+package prefill
+
+import (
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/storeclient"
+	"github.com/tandem-serving/tandem/pkg/offload"
+	"github.com/tandem-serving/tandem/pkg/rpc"
+)
+
+// A store that says something of these blocks is well; one that asks for a pause
+// gets it, no longer the second time than the first.
+func TestWhatStoresSayOfThemselves(t *testing.T) {
+	busy := func(reason string, after time.Duration) error {
+		return &storeclient.BusyError{RetryAfter: after, Err: rpc.Error(codes.ResourceExhausted, reason, "no", after)}
+	}
+	for _, c := range []struct {
+		name          string
+		err           error
+		fetches, puts time.Duration
+	}{
+		{"it has them", storeclient.ErrHeld, 0, 0},
+		{"others put them", busy(api.ReasonBlocksArriving, time.Second), 0, 0},
+		{"it is full", busy(api.ReasonStoreFull, time.Second), 0, 0},
+		{"they never fit", busy(api.ReasonStoreFull, 0), 0, 0},
+		{"it lost them", &storeclient.MissingError{}, 0, 0},
+		{"too many calls", busy(api.ReasonStoreBusy, 50*time.Millisecond), 50 * time.Millisecond, 50 * time.Millisecond},
+		{"it leaves", busy(api.ReasonWorkerDraining, 3*time.Second), 3 * time.Second, 3 * time.Second},
+		{"it does not say when", busy(api.ReasonWorkerDraining, 0), time.Second, time.Second},
+		{"another incarnation", storeclient.ErrRestarted, 0, time.Second},
+		{"another model", &storeclient.LayoutError{}, 0, 30 * time.Second},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			for what, got := range map[string]struct {
+				outcome offload.Outcome
+				want    time.Duration
+			}{"fetches": {fetchOutcome(c.err), c.fetches}, "puts": {putOutcome(c.err), c.puts}} {
+				if got.outcome.Pause != got.want || (got.outcome.Trouble == offload.Well) != (got.want == 0) || got.outcome.Trouble == offload.Fails {
+					t.Errorf("%s: %+v, want a pause of %v", what, got.outcome, got.want)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,46 @@
+package simulate
+
+import (
+	"github.com/tandem-serving/tandem/pkg/scheduler"
+)
+
+// calls are those of a process, by sequence. Sequences are numbered as they come and end
+// after about the same time, so that a list from the oldest on is short.
+type calls struct {
+	oldest scheduler.SequenceID
+	list   []*call // from oldest on; nil: it has ended
+}
+
+// of is the call of a sequence, nil if it has ended.
+func (s *calls) of(id scheduler.SequenceID) *call {
+	if i := id - s.oldest; id >= s.oldest && uint64(i) < uint64(len(s.list)) {
+		return s.list[i]
+	}
+	return nil
+}
+
+// add adds the call of the next sequence.
+func (s *calls) add(c *call) {
+	if len(s.list) == 0 {
+		s.oldest = c.id
+	}
+	s.list = append(s.list, c)
+}
+
+func (s *calls) remove(id scheduler.SequenceID) {
+	if s.of(id) == nil {
+		return
+	}
+	s.list[id-s.oldest] = nil
+	gone := 0
+	for gone < len(s.list) && s.list[gone] == nil {
+		gone++
+	}
+	// Not one by one: what is in front is taken off when it is half of all.
+	if 2*gone >= len(s.list) {
+		n := copy(s.list, s.list[gone:])
+		clear(s.list[n:])
+		s.list = s.list[:n]
+		s.oldest += scheduler.SequenceID(gone)
+	}
+}

@@ -1,0 +1,311 @@
+package simulate
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/tandem-serving/tandem/loadtest/record"
+	"github.com/tandem-serving/tandem/loadtest/workload"
+	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/joining"
+	"github.com/tandem-serving/tandem/pkg/routing"
+	"github.com/tandem-serving/tandem/pkg/rpc"
+)
+
+// Load is what clients send.
+type Load struct {
+	Source workload.Source
+	// Offered is the rate that the source was asked for, requests a second; 0: none.
+	Offered float64
+	// Concurrency is how many requests are kept in flight; 0: open loop.
+	Concurrency int
+	// Warmup and Duration follow one another; nothing is sent after both. Duration 0: until
+	// the source ends.
+	Warmup, Duration time.Duration
+	// Lasts: an open loop goes on until both are over even if the source has ended before.
+	Lasts bool
+	// RequestTimeout ends a request that long after it was sent, DrainTimeout is how long
+	// requests may run on when sending has stopped.
+	RequestTimeout, DrainTimeout time.Duration
+	// InFlightLimit is the most requests at one time; those due above it are Unsent. 0: no
+	// limit.
+	InFlightLimit int
+	// Stop is asked now and then; true ends the run early. Nil: it is not.
+	Stop func() bool
+	// Patience is after how long the client of a request gives up; 0: it does not. Nil: none
+	// does.
+	Patience func(*workload.Request) time.Duration
+	// Ended gets what each client got, and how long after it was sent: tokens, and nil or a
+	// gRPC status. Nil: nobody does.
+	Ended func(q *workload.Request, tokens []uint32, err error, took time.Duration)
+	// Progress gets each sample when it is taken; nil: nobody does.
+	Progress func(record.Sample)
+}
+
+// load is one run.
+type load struct {
+	Load
+	cluster *Cluster
+	start   time.Time
+	until   time.Time // nothing is sent after it; zero: no end
+	err     error     // of the source
+
+	records  []*record.Record
+	turn     int // of the routers
+	running  int
+	sourced  bool // the source has ended
+	due      int
+	sent     int
+	unsent   int
+	admitted int
+	done     int
+	failed   int
+	tokens   int64
+	samples  []record.Sample
+}
+
+const (
+	// startup is how long a cluster runs before the load: routers connect and agree on the
+	// versions that are served.
+	startup = 6 * time.Second
+	// sampleEvery is the time between two samples.
+	sampleEvery = 250 * time.Millisecond
+	// failedPause is how long a place stays empty in closed loop after a request that failed.
+	failedPause = 100 * time.Millisecond
+)
+
+// Run sends requests and returns what their clients saw. It can be called once.
+func (c *Cluster) Run(o Load) (*record.Run, error) {
+	for until := c.now.Add(startup); c.step(until); {
+	}
+	c.now = epoch.Add(startup)
+	l := &load{Load: o, cluster: c, start: c.now}
+	end := c.now.Add(365 * 24 * time.Hour)
+	if o.Duration > 0 {
+		l.until = c.now.Add(o.Warmup + o.Duration)
+	}
+	for _, e := range c.config.Events {
+		c.at(c.now.Add(e.At), func() { l.err = errors.Join(l.err, e.Do.to(c)) })
+	}
+	if c.watch != nil {
+		c.watch.start = l.start
+	}
+	l.sample()
+	for range max(o.Concurrency, 1) {
+		l.next()
+	}
+	interrupted := false
+	for steps := 0; !l.over() && c.watch.err() == nil && c.step(end); steps++ {
+		c.watch.happened()
+		if o.Stop != nil && steps%65536 == 65535 && o.Stop() {
+			interrupted = true
+			break
+		}
+	}
+	if !interrupted {
+		c.rested()
+	}
+	if err := c.watch.err(); err != nil {
+		l.err = errors.Join(err, l.err)
+	}
+	stopped := l.stopped()
+	run := &record.Run{
+		Began: time.Now(), Offered: o.Offered, Concurrency: o.Concurrency, From: o.Warmup, To: max(stopped, o.Warmup), Drained: l.now(),
+		Records: l.records, Samples: l.samples, Interrupted: interrupted,
+	}
+	l.takeSample()
+	run.Samples = l.samples
+	slices.SortStableFunc(run.Records, func(a, b *record.Record) int { return cmp.Compare(a.Due, b.Due) })
+	for i, r := range run.Records {
+		r.Index = i
+		if r.Outcome == record.Pending {
+			r.Outcome = record.Cancelled
+		}
+	}
+	run.Client.InFlightLimit = o.InFlightLimit
+	if l.unsent > 0 {
+		run.Client.Bottleneck = fmt.Sprintf("%d requests were due while %d ran, the limit: raise it, or lower the rate", l.unsent, o.InFlightLimit)
+	}
+	return run, l.err
+}
+
+// now is the time since the start of the run.
+func (l *load) now() time.Duration { return l.cluster.now.Sub(l.start) }
+
+// stopped is when sending stopped.
+func (l *load) stopped() time.Duration {
+	if !l.until.IsZero() && (l.Lasts || !l.sourced) {
+		return min(l.now(), l.until.Sub(l.start))
+	}
+	var last time.Duration
+	for _, r := range l.records {
+		last = max(last, r.Due)
+	}
+	return last
+}
+
+// over: all that was to be sent has ended, or had its time.
+func (l *load) over() bool {
+	if l.until.IsZero() || l.cluster.now.Before(l.until) {
+		return l.sourced && l.running == 0 && (!l.Lasts || l.until.IsZero())
+	}
+	return l.running == 0 || l.cluster.now.After(l.until.Add(l.DrainTimeout))
+}
+
+func (l *load) sample() {
+	l.takeSample()
+	l.cluster.watch.sampled()
+	l.cluster.after(sampleEvery, l.sample)
+}
+
+func (l *load) takeSample() {
+	s := record.Sample{At: l.now(), Due: l.due, Sent: l.sent, Admitted: l.admitted, Ended: l.done, Failed: l.failed, Tokens: l.tokens}
+	l.samples = append(l.samples, s)
+	if l.Progress != nil {
+		l.Progress(s)
+	}
+}
+
+// next takes the next request of the source.
+func (l *load) next() {
+	if l.sourced {
+		return
+	}
+	q, err := l.Source.Next()
+	if err != nil {
+		l.sourced = true
+		if !errors.Is(err, io.EOF) {
+			l.err = err
+		}
+		return
+	}
+	if l.Concurrency > 0 {
+		q.Due = l.now()
+		l.send(q)
+		return
+	}
+	l.cluster.at(l.start.Add(q.Due), func() {
+		l.next()
+		l.send(q)
+	})
+}
+
+func (l *load) send(from *workload.Request) {
+	c := l.cluster
+	if !l.until.IsZero() && c.now.After(l.until) {
+		return
+	}
+	r := c.routers[l.turn%len(c.routers)]
+	l.turn++
+	rec := &record.Record{
+		Class: from.Class, Session: from.Session, Turn: from.Turn, Due: from.Due, Dispatched: l.now(), Sent: l.now(),
+		Admitted: record.Unset, End: record.Unset, PromptTokens: -1, CachedTokens: -1,
+	}
+	l.records = append(l.records, rec)
+	l.due++
+	if l.InFlightLimit > 0 && l.running >= l.InFlightLimit {
+		rec.Outcome, rec.Dispatched, rec.Sent = record.Unsent, record.Unset, record.Unset
+		rec.Error = fmt.Sprintf("the limit of %d requests in flight was reached", l.InFlightLimit)
+		l.unsent++
+		l.done++
+		l.failed++
+		return
+	}
+	l.sent++
+	l.running++
+	q := &request{
+		load: l, router: r, key: fmt.Sprintf("request-%d", l.due), from: from, record: rec, deadline: c.now.Add(c.config.Limits.MaxRequestTime),
+		streams: make(map[joining.Stream]*stream), tokens: make([]int32, len(from.Prompt.TokenIDs)),
+	}
+	rec.ID = q.key
+	if l.RequestTimeout > 0 && l.RequestTimeout < c.config.Limits.MaxRequestTime {
+		q.deadline = c.now.Add(l.RequestTimeout)
+	}
+	for i, id := range from.Prompt.TokenIDs {
+		q.tokens[i] = int32(id)
+	}
+	q.join = joining.New(joining.Params{
+		ID: q.key, Arrived: c.now, Tokenized: c.now, PromptTokens: len(q.tokens), MaxTokens: from.MaxTokens, Deadline: q.deadline,
+		VocabSize: c.spec.VocabSize, Text: noText{}, MaxAttempts: c.config.Limits.MaxAttempts, MaxRefusals: joining.DefaultMaxRefusals, Linger: joining.DefaultLinger, Silence: c.config.Routing.Silence(),
+	})
+	q.timer = timer{clock: &c.clock, next: q.join.Next, tick: func() { q.handle(joining.Tick{}) }}
+	c.at(q.deadline, func() {
+		if !q.ended {
+			q.handle(joining.Abort{Err: rpc.Error(codes.DeadlineExceeded, api.ReasonDeadline, "the request's time is over", 0)})
+		}
+	})
+	if l.Patience != nil {
+		if patience := l.Patience(from); patience > 0 {
+			c.after(patience, func() {
+				if !q.ended {
+					q.handle(joining.Abort{Err: status.Error(codes.Canceled, "the client went away")})
+				}
+			})
+		}
+	}
+	c.watch.began(q)
+	q.handle(joining.Start{})
+}
+
+// finish is the end of a request for its client.
+func (q *request) finish(f joining.Finish) {
+	l, rec := q.load, q.record
+	l.cluster.watch.finished(q, f.Err)
+	q.ended = true
+	rec.End = l.now()
+	rec.OutputTokens = q.answered
+	err := f.Err
+	if refusal, is := errors.AsType[*routing.Refusal](err); is {
+		err = statusOf(refusal)
+	}
+	if l.Ended != nil {
+		l.Ended(q.from, q.answer, err, rec.End-rec.Sent)
+	}
+	switch code := status.Code(err); {
+	case err == nil:
+		rec.Outcome = record.Completed
+		rec.PromptTokens, rec.CachedTokens = int(f.Usage.GetPromptTokens()), int(f.Usage.GetCachedTokens())
+		rec.FinishReason, rec.Timings, rec.Route = api.Name(f.Reason), f.Timings, f.Route
+	case len(rec.Arrivals) == 0 && (code == codes.ResourceExhausted || code == codes.Unavailable):
+		rec.Outcome, rec.Code, rec.Error = record.Rejected, rpc.CodeName(code), status.Convert(err).Message()
+	case code == codes.DeadlineExceeded:
+		rec.Outcome, rec.Code, rec.Error = record.TimedOut, rpc.CodeName(code), status.Convert(err).Message()
+	default:
+		rec.Outcome, rec.Code, rec.Error = record.Failed, rpc.CodeName(code), status.Convert(err).Message()
+	}
+	l.running--
+	l.done++
+	if rec.Outcome != record.Completed {
+		l.failed++
+	}
+	if rec.Admitted >= 0 {
+		l.admitted++
+	}
+	from, answer := q.from, q.answer
+	q.from, q.tokens, q.answer = nil, nil, nil // timers hold the request for long
+	if from.Then != nil && rec.Outcome == record.Completed {
+		if next, think := from.Then(workload.Answer{TokenIDs: answer}); next != nil {
+			next.Due = rec.End + max(think, 0)
+			l.running++ // its place is kept
+			l.cluster.at(l.start.Add(next.Due), func() {
+				l.running--
+				l.send(next)
+			})
+			return
+		}
+	}
+	if l.Concurrency > 0 {
+		pause := time.Duration(0)
+		if rec.Outcome != record.Completed {
+			pause = failedPause
+		}
+		l.cluster.after(pause, l.next)
+	}
+}

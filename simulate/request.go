@@ -1,0 +1,272 @@
+package simulate
+
+import (
+	"slices"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
+
+	"github.com/tandem-serving/tandem/loadtest/record"
+	"github.com/tandem-serving/tandem/loadtest/workload"
+	"github.com/tandem-serving/tandem/pkg/joining"
+	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/pkg/routing"
+	"github.com/tandem-serving/tandem/pkg/rpc"
+	"github.com/tandem-serving/tandem/pkg/scheduler"
+	"github.com/tandem-serving/tandem/pkg/worker"
+)
+
+// request is one request at its router.
+type request struct {
+	load   *load
+	router *router
+	key    string
+	from   *workload.Request
+	record *record.Record
+
+	join     *joining.Join
+	timer    timer
+	inbox    []joining.Event
+	busy     bool
+	asked    int // the attempt of the last Ask
+	began    time.Time
+	version  routing.Version
+	deadline time.Time
+	tokens   []int32  // the prompt
+	answered int      // tokens
+	answer   []uint32 // those, if the next request of a conversation depends on them
+	streams  map[joining.Stream]*stream
+	ended    bool
+}
+
+// mostExpected is for how many tokens of an answer memory is taken at once.
+const mostExpected = 1024
+
+// stream is a call of a router at a worker: its client's side.
+type stream struct {
+	request    *request
+	name       joining.Stream
+	connection *connection
+	number     uint64  // of the connection
+	call       *call   // its server's side; nil until it came there
+	over       bool    // Closed was told
+	before     *stream // of those that are open in the connection
+	behind     *stream
+	cancelled  bool
+}
+
+// noText is the text of tokens that nobody reads.
+type noText struct{}
+
+func (noText) Push(int32) (text, stop string) { return "", "" }
+func (noText) Flush() (text, stop string)     { return "", "" }
+
+// handle gives an event to the life of the request, and does what it asks for.
+func (q *request) handle(event joining.Event) {
+	q.inbox = append(q.inbox, event)
+	if q.busy {
+		return
+	}
+	q.busy = true
+	q.empty()
+}
+
+// drawn is handle for tokens.
+func (q *request) drawn(m joining.DecodeMessage) {
+	q.busy = true
+	for _, action := range q.join.HandleDecode(q.router.cluster.now, m) {
+		q.act(action)
+	}
+	q.empty()
+}
+
+// empty handles what is in the inbox.
+func (q *request) empty() {
+	for i := 0; i < len(q.inbox); i++ {
+		for _, action := range q.join.Handle(q.router.cluster.now, q.inbox[i]) {
+			q.act(action)
+		}
+	}
+	clear(q.inbox)
+	q.inbox = q.inbox[:0]
+	q.busy = false
+	q.timer.set()
+}
+
+func (q *request) act(action joining.Action) {
+	switch a := action.(type) {
+	case joining.Ask:
+		q.ask(a)
+	case joining.Withdraw:
+		delete(q.router.asking, q.key)
+		q.router.handle(routing.Cancelled{ID: q.key})
+		q.router.handle(routing.Ended{ID: q.key})
+	case joining.OpenDecode:
+		request := &workerv1.DecodeRequest{Task: q.task(a.Stream.Attempt, a.Generated), PrefillHere: a.PrefillHere, WorkerEpoch: a.Worker.Epoch, Pauses: true}
+		q.open(a.Stream, a.Worker, len(request.GetTask().GetTokenIds()), func(s *stream, p *process) {
+			p.serve(s, request.GetWorkerEpoch(), request.GetTask(), func(r scheduler.Request) worker.Event {
+				r.Kind = scheduler.Receive
+				if request.GetPrefillHere() {
+					r.Kind = scheduler.Full
+				}
+				return worker.Generate{Request: r, Pauses: request.GetPauses()}
+			}, nil)
+		})
+	case joining.OpenPrefill:
+		request := &workerv1.PrefillRequest{Task: q.task(a.Stream.Attempt, a.Generated), Ticket: a.Ticket, WorkerEpoch: a.Worker.Epoch}
+		q.open(a.Stream, a.Worker, len(request.GetTask().GetTokenIds()), func(s *stream, p *process) {
+			p.serve(s, request.GetWorkerEpoch(), request.GetTask(), func(r scheduler.Request) worker.Event {
+				r.Kind = scheduler.PrefillOnly
+				return worker.Prefill{Request: r, Held: int(request.GetTicket().GetHeldBlocks())}
+			}, request)
+		})
+	case joining.Close:
+		if s := q.streams[a.Stream]; s != nil {
+			s.cancel()
+		}
+	case joining.Tell:
+		q.router.handle(a.Event)
+	case joining.CheckProgress:
+		q.handle(joining.Progressed{Stream: a.Stream, At: q.router.core.Progressed(a.Worker)})
+	case joining.Release:
+		q.router.handle(routing.Ended{ID: q.key, Failures: a.Failures, Served: a.Served})
+	case joining.Accept:
+		q.record.Admitted = q.load.now()
+	case *joining.Deliver:
+		q.router.cluster.watch.delivered(q)
+		if q.ended {
+			return
+		}
+		if q.answered++; q.answered == 1 {
+			q.record.Arrivals = make([]record.Arrival, 0, min(q.from.MaxTokens, mostExpected))
+		}
+		q.record.Arrivals = append(q.record.Arrivals, record.Arrival{At: q.load.now(), Tokens: 1})
+		if q.from.Then != nil || q.load.Ended != nil {
+			q.answer = append(q.answer, uint32(a.Token))
+		}
+		q.load.tokens++
+	case joining.Finish:
+		q.finish(a)
+	}
+}
+
+func (q *request) task(attempt int, generated []int32) *workerv1.Task {
+	c := q.router.cluster
+	ids := make([]uint32, 0, len(q.tokens)+len(generated))
+	for _, token := range q.tokens {
+		ids = append(ids, uint32(token))
+	}
+	for _, token := range generated {
+		ids = append(ids, uint32(token))
+	}
+	return &workerv1.Task{
+		Envelope: &inferencev1.Envelope{RequestId: q.key, Attempt: uint32(attempt), Tenant: q.from.Tenant, Priority: q.from.Priority, CacheSalt: q.from.CacheSalt},
+		Model:    c.spec.Name, ModelDigest: q.version.Digest, TokenIds: ids, Generated: uint32(len(generated)), MaxTokens: uint32(q.from.MaxTokens),
+		Sampling: &inferencev1.Sampling{Temperature: &q.from.Temperature, Seed: &q.from.Seed},
+	}
+}
+
+// ask asks the policy for the workers of the next try.
+func (q *request) ask(a joining.Ask) {
+	q.asked, q.began = a.Attempt, q.router.cluster.now
+	tokens := slices.Concat(q.tokens, a.Generated)
+	r := routing.Request{
+		ID: q.key, Attempt: a.Attempt, Tenant: q.from.Tenant, Model: q.router.cluster.spec.Name, Mode: q.router.cluster.config.Mode,
+		Priority: q.from.Priority, Arrived: epoch.Add(0), Deadline: q.deadline, Tokens: len(tokens), MaxNew: q.from.MaxTokens - len(a.Generated),
+		TTFT: q.router.cluster.config.TTFT, TPOT: q.router.cluster.config.TPOT, Failures: a.Failures, Version: a.Version,
+	}
+	r.Arrived = q.load.start.Add(q.record.Dispatched)
+	r.Hash = func(key routing.BlockKey) []kvcache.Hash {
+		return kvcache.BlockHashes(kvcache.RootHash(key.Version.Digest, key.Version.Class, q.from.CacheSalt), tokens, key.BlockTokens)
+	}
+	r.Hashes = make(map[routing.BlockKey][]kvcache.Hash)
+	for _, key := range q.router.core.BlockKeys(r.Model, r.Version) {
+		r.Hashes[key] = r.Hash(key)
+	}
+	q.router.asking[q.key] = q
+	q.router.handle(routing.Arrived{Request: r})
+}
+
+func (q *request) dispatched(a routing.Dispatch) {
+	q.version = a.Version
+	q.handle(joining.Dispatched{Attempt: q.asked, Began: q.began, Dispatch: a})
+}
+
+// open opens a stream. serve is called at the worker.
+func (q *request) open(name joining.Stream, to routing.Ref, tokens int, serve func(*stream, *process)) {
+	s := &stream{request: q, name: name}
+	q.streams[name] = s
+	n := q.router.connections[to]
+	if n == nil || n.process == nil {
+		if n != nil {
+			s.number = n.number
+		}
+		s.finish(status.Errorf(codes.Unavailable, "there is no connection to worker %s", to.ID))
+		return
+	}
+	s.connection, s.number = n, n.number
+	n.add(s)
+	p := n.process
+	n.there.send(messageBytes+tokens*tokenBytes, func() {
+		if !p.dead && !s.cancelled {
+			serve(s, p)
+		}
+	})
+}
+
+// toClient delivers a message of the worker to the router.
+func (s *stream) toClient(bytes int, deliver func()) {
+	s.connection.back.send(bytes, func() {
+		if !s.over {
+			deliver()
+		}
+	})
+}
+
+// end ends the stream at the worker.
+func (s *stream) end(err error) { s.toClient(messageBytes, func() { s.finish(err) }) }
+
+// finish tells the request that the stream has ended.
+func (s *stream) finish(err error) {
+	if s.over {
+		return
+	}
+	s.over = true
+	delete(s.request.streams, s.name)
+	if s.connection != nil {
+		s.connection.remove(s)
+	}
+	s.request.handle(joining.Closed{Stream: s.name, Err: err, Connection: s.number})
+}
+
+// cancel ends the stream at the router. The worker hears of it.
+func (s *stream) cancel() {
+	if s.over {
+		return
+	}
+	s.cancelled = true
+	err := status.Error(codes.Canceled, "context canceled")
+	if n := s.connection; n != nil {
+		n.there.send(messageBytes, func() {
+			if c := s.call; c != nil && !c.process.dead {
+				c.process.handle(worker.Cancel{ID: c.id, Err: err})
+			}
+		})
+	}
+	s.finish(err)
+}
+
+func (q *request) decoded(s *stream, event *workerv1.DecodeEvent) {
+	q.handle(joining.DecodeMessage{Attempt: s.name.Attempt, Event: event})
+}
+
+func (q *request) prefilled(s *stream, event *workerv1.PrefillEvent) {
+	q.handle(joining.PrefillMessage{Attempt: s.name.Attempt, Event: event})
+}
+
+// statusOf is the gRPC status of a refusal.
+func statusOf(r *routing.Refusal) error { return rpc.Error(r.Code, r.Reason, r.Message, r.RetryAfter) }

@@ -1,0 +1,207 @@
+package simulate
+
+import (
+	"math/rand/v2"
+	"time"
+
+	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
+
+	"github.com/tandem-serving/tandem/pkg/joining"
+	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/pkg/routing"
+)
+
+// router is one router.
+type router struct {
+	cluster *Cluster
+	host    *host
+	core    *routing.Router
+	timer   timer
+	inbox   []routing.Event
+	busy    bool
+
+	asking      map[string]*request
+	connections map[routing.Ref]*connection
+	number      uint64 // of the last connection
+}
+
+// connection is a router's with one process of a worker.
+type connection struct {
+	router      *router
+	ref         routing.Ref
+	process     *process // nil: there is none now
+	there, back *pipe
+	number      uint64
+	wait        time.Duration // before the next attempt
+	first, last *stream       // those that are open, oldest first
+	forgotten   bool
+}
+
+func (c *Cluster) newRouter(h *host) *router {
+	r := &router{
+		cluster: c, host: h, asking: make(map[string]*request), connections: make(map[routing.Ref]*connection),
+		core: routing.New(c.config.Routing, rand.New(rand.NewPCG(c.random.Uint64(), c.random.Uint64()))),
+	}
+	r.timer = timer{clock: &c.clock, next: r.core.Next, tick: func() { r.handle(routing.Tick{}) }}
+	return r
+}
+
+// handle gives an event to the policy, and does what it asks for.
+func (r *router) handle(event routing.Event) {
+	r.inbox = append(r.inbox, event)
+	if r.busy {
+		return
+	}
+	r.busy = true
+	for i := 0; i < len(r.inbox); i++ {
+		for _, action := range r.core.Handle(r.cluster.now, r.inbox[i]) {
+			r.act(action)
+		}
+		r.cluster.watch.routed(r)
+	}
+	clear(r.inbox)
+	r.inbox = r.inbox[:0]
+	r.busy = false
+	r.timer.set()
+}
+
+func (r *router) act(action routing.Action) {
+	switch a := action.(type) {
+	case routing.Connect:
+		if r.connections[a.Worker] == nil {
+			n := &connection{router: r, ref: a.Worker, wait: routing.RedialLeast}
+			r.connections[a.Worker] = n
+			n.dial()
+		}
+	case routing.Forget:
+		if n := r.connections[a.Worker]; n != nil {
+			n.forgotten = true
+			delete(r.connections, a.Worker)
+		}
+	case routing.ListBlocks:
+		r.list(a.Worker)
+	case routing.Dispatch:
+		if q := r.asking[a.ID]; q != nil {
+			delete(r.asking, a.ID)
+			q.dispatched(a)
+		}
+	case routing.Refuse:
+		if q := r.asking[a.ID]; q != nil {
+			delete(r.asking, a.ID)
+			refusal := a.Refusal
+			q.handle(joining.Refused{Attempt: q.asked, Err: statusOf(&refusal)})
+		}
+	}
+}
+
+// dial connects, and asks who answers and what is in its prefix cache.
+func (n *connection) dial() {
+	c := n.router.cluster
+	p := c.processOf(n.ref.ID, n.ref.Epoch)
+	if n.forgotten {
+		return
+	}
+	if p == nil || p.host.cut[n.router.host] {
+		n.router.handle(routing.ConnectFailed{Worker: n.ref, Why: "nobody answers at its address"})
+		wait := n.wait
+		n.wait = min(2*n.wait, routing.RedialMost)
+		c.after(wait, n.dial)
+		return
+	}
+	there, back := c.newPipe(n.router.host, p.host), c.newPipe(p.host, n.router.host)
+	connected := false
+	c.after(routing.DefaultConnectTimeout, func() {
+		if !connected && !n.forgotten && !p.dead { // a partition came in between
+			there.broken, back.broken = true, true
+			n.dial()
+		}
+	})
+	// A round trip of TCP, one of HTTP/2's settings and Identify, and one of ListBlocks.
+	there.send(messageBytes, func() {
+		back.send(messageBytes, func() {
+			there.send(messageBytes, func() {
+				if p.dead {
+					c.after(n.wait, n.dial)
+					return
+				}
+				blocks := p.listBlocks()
+				back.send(messageBytes, func() {
+					if n.forgotten {
+						return
+					}
+					connected = true
+					n.router.number++
+					n.process, n.there, n.back, n.number, n.wait = p, there, back, n.router.number, routing.RedialLeast
+					p.connections = append(p.connections, n)
+					if p.dead {
+						n.lose()
+						return
+					}
+					n.router.handle(routing.Connected{Worker: n.ref, Record: p.record, Blocks: blocks, Connection: n.number})
+				})
+			})
+		})
+	})
+}
+
+func (p *process) listBlocks() *workerv1.ListBlocksResponse {
+	return &workerv1.ListBlocksResponse{Epoch: p.ref.Epoch, Sequence: p.events, BlockHashes: kvcache.HashValues(p.core.Snapshot())}
+}
+
+func (r *router) list(worker routing.Ref) {
+	n := r.connections[worker]
+	if n == nil || n.process == nil {
+		r.handle(routing.BlocksListed{Worker: worker})
+		return
+	}
+	p := n.process
+	n.there.send(messageBytes, func() {
+		if p.dead {
+			return // the router hears that the connection is lost
+		}
+		blocks := p.listBlocks()
+		n.back.send(messageBytes+8*len(blocks.GetBlockHashes()), func() { r.handle(routing.BlocksListed{Worker: worker, Response: blocks}) })
+	})
+}
+
+// lose is the end of a connection at its router: the streams end, and it dials again.
+func (n *connection) lose() {
+	if n.process == nil {
+		return
+	}
+	n.there.broken, n.back.broken = true, true
+	n.process = nil
+	for n.first != nil {
+		n.first.finish(gone(n.ref.ID))
+	}
+	if n.forgotten {
+		return
+	}
+	n.router.handle(routing.Disconnected{Worker: n.ref})
+	n.router.cluster.after(n.wait, n.dial)
+}
+
+// add puts a stream among those that are open.
+func (n *connection) add(s *stream) {
+	if s.before = n.last; n.last != nil {
+		n.last.behind = s
+	} else {
+		n.first = s
+	}
+	n.last = s
+}
+
+// remove takes it from among them.
+func (n *connection) remove(s *stream) {
+	if s.before != nil {
+		s.before.behind = s.behind
+	} else {
+		n.first = s.behind
+	}
+	if s.behind != nil {
+		s.behind.before = s.before
+	} else {
+		n.last = s.before
+	}
+	s.before, s.behind = nil, nil
+}

@@ -1,0 +1,166 @@
+package scenario
+
+import (
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/tandem-serving/tandem/pkg/model"
+	"github.com/tandem-serving/tandem/simulate"
+)
+
+// Scenario is a cluster and what happens to it.
+type Scenario struct {
+	doc         *document
+	trafficLine int
+	config      simulate.Config
+	workers     []simulate.Worker
+	pools       []*pool
+}
+
+// load are the flags that say how much load there is. If the command line has one of them,
+// the file's do not count.
+var load = []string{"rate", "concurrency", "sweep", "find-max"}
+
+// Read reads a scenario from a file. traffic are the flags of the load, of which the file
+// sets those that were not set before.
+func Read(file string, traffic *pflag.FlagSet) (*Scenario, error) {
+	text, err := readText(file)
+	if err != nil {
+		return nil, err
+	}
+	return Parse(file, text, traffic)
+}
+
+// Parse reads a scenario. Files that it names are relative to the folder of file.
+func Parse(file string, text []byte, traffic *pflag.FlagSet) (*Scenario, error) {
+	s := &Scenario{doc: &document{file: file, lines: map[string]int{}}}
+	top, err := s.doc.top(text)
+	if err != nil {
+		return nil, err
+	}
+	for _, read := range []func(*section) error{
+		s.readModel, s.readPools, s.readRouters, s.readNetwork,
+		func(top *section) error { return s.readTraffic(top, traffic) },
+		func(top *section) error { return s.readEvents(top, traffic) },
+		(*section).end,
+	} {
+		if err := read(top); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+func (s *Scenario) readModel(top *section) (err error) {
+	s.config.Spec, err = readModel(top)
+	return err
+}
+
+// maxRouters bounds the routers of a cluster.
+const maxRouters = 64
+
+func (s *Scenario) readRouters(top *section) error {
+	routers, is, err := top.integer("routers", 1, maxRouters)
+	if err != nil {
+		return err
+	}
+	s.config.Routers = 1
+	if is {
+		s.config.Routers = routers
+	}
+	fs := newFlags()
+	s.config.Routing.RegisterFlags(fs, "")
+	s.config.Limits.RegisterFlags(fs, "")
+	router, err := top.sub("router")
+	if err != nil || router == nil {
+		return err
+	}
+	lines := s.doc.lines
+	defer func() { s.doc.lines = lines }()
+	s.doc.lines = map[string]int{}
+	if err := router.flags(fs, nil); err != nil {
+		return err
+	}
+	for _, err := range []error{s.config.Routing.Validate(), s.config.Limits.Validate()} {
+		if err != nil {
+			return s.doc.place(err, router.line)
+		}
+	}
+	return nil
+}
+
+// readTraffic sets flags, but not those that the command line has set.
+func (s *Scenario) readTraffic(top *section, fs *pflag.FlagSet) error {
+	given := map[string]bool{}
+	fs.Visit(func(f *pflag.Flag) { given[f.Name] = true })
+	seed := top.take("seed")
+	section, err := top.sub("traffic")
+	switch {
+	case err != nil:
+		return err
+	case section == nil:
+		return top.errorf("traffic", "the traffic is missing: add \"traffic: {rate: 10}\"")
+	}
+	s.trafficLine = section.line
+	if section.keys["seed"] != nil {
+		return section.errorf("seed", "\"traffic.seed\": the seed is of the whole simulation: write it at the top, without traffic")
+	}
+	for _, name := range load {
+		if given[name] {
+			for _, name := range load {
+				given[name] = true
+			}
+			break
+		}
+	}
+	if err := section.flags(fs, func(name string) bool { return given[name] }); err != nil {
+		return err
+	}
+	if given["seed"] {
+		return nil
+	}
+	value := "1"
+	if seed != nil {
+		if value, err = top.scalar("seed", seed); err != nil {
+			return err
+		}
+	}
+	if err := fs.Set("seed", value); err != nil || value == "0" {
+		return top.errorf("seed", "\"seed\" is %s: want a whole number above 0", value)
+	}
+	return nil
+}
+
+// Place puts before an error of a flag where in the file the flag was set.
+func (s *Scenario) Place(err error) error { return s.doc.place(err, s.trafficLine) }
+
+// Spec is the model.
+func (s *Scenario) Spec() model.Spec { return s.config.Spec }
+
+// Workers is how many workers run at the start.
+func (s *Scenario) Workers() (running int) {
+	for i := range s.workers {
+		if !s.workers[i].Down {
+			running++
+		}
+	}
+	return running
+}
+
+// Config is a cluster of the scenario, of which each run needs one of its own.
+func (s *Scenario) Config(seed uint64) simulate.Config {
+	c := s.config
+	c.Seed = seed
+	for i := range s.workers {
+		w := s.workers[i]
+		c.Workers = append(c.Workers, &w)
+	}
+	return c
+}
+
+// newFlags is a set of flags that prints nothing.
+func newFlags() *pflag.FlagSet { return pflag.NewFlagSet("", pflag.ContinueOnError) }
+
+// maxTime bounds the times of a scenario: no run is longer.
+const maxTime = 24 * time.Hour

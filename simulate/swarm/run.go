@@ -1,0 +1,154 @@
+package swarm
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/tandem-serving/tandem/loadtest/workload"
+	"github.com/tandem-serving/tandem/simulate"
+)
+
+const (
+	// requestTimeout is when a client gives up at the latest.
+	requestTimeout = time.Minute
+	// queueWait is the router's own limit, and its default.
+	queueWait = 30 * time.Second
+	// drainTimeout is longer than requestTimeout.
+	drainTimeout = 2 * time.Minute
+)
+
+// Result is what became of a script.
+type Result struct {
+	// Violation is the first invariant that did not hold; nil: all did.
+	Violation *simulate.Violation
+	// Codes counts requests by how they ended.
+	Codes map[codes.Code]int
+}
+
+// answer is what one client got.
+type answer struct {
+	tokens []uint32
+	err    error
+	ended  bool
+	took   time.Duration
+}
+
+// Run runs a script. An error is one of the script; what does not hold is in the result.
+func Run(s *Script) (*Result, error) { return run(s, func([]answer) {}) }
+
+// run has answers changed before they are judged.
+func run(s *Script, change func([]answer)) (*Result, error) {
+	if err := s.validate(); err != nil {
+		return nil, err
+	}
+	got, violation, err := s.play()
+	if err != nil {
+		return nil, err
+	}
+	r := &Result{Violation: violation, Codes: make(map[codes.Code]int)}
+	change(got)
+	for _, a := range got {
+		r.Codes[status.Code(a.err)]++
+	}
+	if violation != nil {
+		return r, nil
+	}
+	want, violation, err := s.alone().play()
+	if err != nil || violation != nil {
+		return nil, fmt.Errorf("the script without faults, on one worker: %w", errors.Join(err, violation))
+	}
+	for i, a := range got {
+		if err := s.judge(i, a, want[i]); err != nil {
+			r.Violation = &simulate.Violation{At: ms(s.Requests[i].AtMs), Invariant: err.invariant, Detail: fmt.Sprintf("request %d: %s", i+1, err.detail)}
+			break
+		}
+	}
+	return r, nil
+}
+
+// alone is the script's requests on one worker that has room for all, where nothing happens.
+func (s *Script) alone() *Script {
+	calm := *s
+	calm.Faults, calm.Routers, calm.Mode, calm.LatencyMs, calm.BytesPerS = nil, 1, "aggregated", 0.01, 0
+	calm.QueueLimit, calm.TenantMost = maxRequests, maxRequests
+	calm.Workers = []Worker{{
+		ID: "d-1", Host: "d-1", Blocks: 1 << 16, BatchTokens: 1 << 14, Sequences: 1 << 12, Chunk: s.BlockTokens * (maxTokens/s.BlockTokens + 1), Waiting: maxRequests,
+		OutputShare: 1, LeaseMs: 10000, Credit: 1 << 20, BaseMs: 0.1,
+	}}
+	calm.Requests = slices.Clone(s.Requests)
+	for i := range calm.Requests {
+		calm.Requests[i].PatienceMs = 0
+	}
+	return &calm
+}
+
+// play runs the script and returns what each client got.
+func (s *Script) play() ([]answer, *simulate.Violation, error) {
+	cluster, err := simulate.New(s.config())
+	if err != nil {
+		return nil, nil, err
+	}
+	answers := make([]answer, len(s.Requests))
+	src := &source{}
+	number := make(map[*workload.Request]int, len(s.Requests))
+	for i, r := range s.Requests {
+		q := r.request()
+		number[q] = i
+		src.rest = append(src.rest, q)
+	}
+	_, err = cluster.Run(simulate.Load{
+		Source: src, RequestTimeout: requestTimeout, DrainTimeout: drainTimeout,
+		Patience: func(q *workload.Request) time.Duration { return ms(s.Requests[number[q]].PatienceMs) },
+		Ended: func(q *workload.Request, tokens []uint32, err error, took time.Duration) {
+			answers[number[q]] = answer{tokens: slices.Clone(tokens), err: err, ended: true, took: took}
+		},
+	})
+	if violation, is := errors.AsType[*simulate.Violation](err); is {
+		return answers, violation, nil
+	}
+	return answers, nil, err
+}
+
+// fault is what is wrong with an answer.
+type fault struct{ invariant, detail string }
+
+// judge compares what a client got with what it would have got undisturbed.
+func (s *Script) judge(i int, got, want answer) *fault {
+	r := s.Requests[i]
+	if !got.ended {
+		return &fault{"every request ends", "it did not"}
+	}
+	if !slices.Equal(got.tokens, want.tokens[:min(len(got.tokens), len(want.tokens))]) {
+		return &fault{"tokens do not depend on what happens", fmt.Sprintf("%v, and %v undisturbed", got.tokens, want.tokens)}
+	}
+	if got.err == nil {
+		if len(got.tokens) != r.Tokens {
+			return &fault{"answers have the length asked for", fmt.Sprintf("%d tokens of %d", len(got.tokens), r.Tokens)}
+		}
+		return nil
+	}
+	switch code := status.Code(got.err); code {
+	case codes.Canceled:
+		if r.PatienceMs == 0 {
+			return &fault{"requests fail for a reason", fmt.Sprintf("nobody cancelled it: %v", got.err)}
+		}
+	case codes.ResourceExhausted:
+		if len(s.Requests) == 1 && len(s.Faults) == 0 {
+			return &fault{"requests fail for a reason", fmt.Sprintf("nothing else runs: %v", got.err)}
+		}
+	case codes.DeadlineExceeded: // too much to do, or nobody to do it
+	case codes.Unavailable:
+		// What has waited this long in a worker's own queue ends as if the worker were lost.
+		if len(s.Faults) == 0 && got.took < queueWait {
+			return &fault{"requests fail for a reason", fmt.Sprintf("nothing went wrong: %v", got.err)}
+		}
+	default:
+		return &fault{"requests fail for a reason", fmt.Sprintf("%v", got.err)}
+	}
+	return nil
+}

@@ -1,0 +1,412 @@
+package simulate
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
+	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
+
+	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/receiver"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/sender"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/wire"
+	"github.com/tandem-serving/tandem/pkg/rpc"
+	"github.com/tandem-serving/tandem/pkg/scheduler"
+	"github.com/tandem-serving/tandem/pkg/worker"
+)
+
+// session is one session of a sender with a receiver, of one stream.
+type session struct {
+	key      string
+	from, to *process
+	there    *pipe // sender to receiver
+	back     *pipe
+	stream   receiver.StreamID
+
+	core    *sender.Core // nil until ReceiverHello
+	timer   timer
+	waiting []*call // that open transfers when core is there
+	calls   map[uint64]*call
+	writing bool // the stream is busy with what was written last
+	lost    bool
+	inbox   []sender.Event
+	busy    bool
+}
+
+// open opens the transfer of a call, in the session with its receiver.
+func (p *process) open(c *call) {
+	ticket := c.prefill.GetTicket()
+	key := fmt.Sprintf("%s#%x", ticket.GetReceiver(), ticket.GetEpoch())
+	s := p.sessions[key]
+	if s == nil {
+		to := p.cluster.processOf(ticket.GetReceiver(), ticket.GetEpoch())
+		if to != nil && p.host.cut[to.host] {
+			p.cluster.after(kvtransfer.DefaultConnectTimeout, func() {
+				p.notOpened(c, api.ReasonTransferUnreachable, fmt.Sprintf("cannot start a transfer to the decode worker: connect to %s: deadline exceeded", ticket.GetReceiver()))
+			})
+			return
+		}
+		if to == nil {
+			p.notOpened(c, api.ReasonTransferUnreachable, fmt.Sprintf("cannot start a transfer to the decode worker: nobody answers at %s", ticket.GetReceiver()))
+			return
+		}
+		s = &session{key: key, from: p, to: to, there: p.cluster.newPipe(p.host, to.host), back: p.cluster.newPipe(to.host, p.host), calls: make(map[uint64]*call)}
+		p.sessions[key] = s
+		p.cluster.sessions = append(p.cluster.sessions, s)
+		s.hello()
+	}
+	c.session = s
+	if s.core == nil {
+		s.waiting = append(s.waiting, c)
+		return
+	}
+	s.begin(c)
+}
+
+func (p *process) notOpened(c *call, reason, why string) {
+	p.handle(worker.NotOpened{ID: c.id, Err: rpc.Error(codes.Unavailable, reason, why, 0)})
+}
+
+func (s *session) hello() {
+	s.there.send(messageBytes, func() {
+		s.to.lastStream++
+		s.stream = s.to.lastStream
+		s.to.inbound[s.stream] = s
+		s.to.receive(receiver.StreamOpened{Stream: s.stream})
+		s.to.receive(receiver.Received{Stream: s.stream, Message: &kvtransferv1.SenderMessage{Message: &kvtransferv1.SenderMessage_Hello{Hello: &kvtransferv1.SenderHello{
+			Sender: s.from.ref.ID, Epoch: s.from.ref.Epoch, Version: receiver.ProtocolVersion, LayoutDigest: s.from.record.GetLayoutDigest(),
+			Session: s.from.cluster.random.Uint64() | 1, Stripes: 1,
+		}}}})
+	})
+}
+
+// begin opens the transfer of a call whose session is there.
+func (s *session) begin(c *call) {
+	ticket := c.prefill.GetTicket()
+	s.calls[ticket.GetTransferId()] = c
+	c.sent.opened = s.from.cluster.now
+	s.handle(sender.Open{Ticket: ticket, Lease: ticket.GetLease().AsDuration()})
+}
+
+// handle gives an event to the sender's core, and does what it asks for.
+func (s *session) handle(event sender.Event) {
+	s.inbox = append(s.inbox, event)
+	if s.busy || s.core == nil {
+		return
+	}
+	s.busy = true
+	s.empty()
+}
+
+// offer is handle for what comes with every layer.
+func (s *session) offer(event sender.Offer) {
+	if s.busy || s.core == nil {
+		s.handle(event)
+		return
+	}
+	s.busy = true
+	for _, action := range s.core.HandleOffer(s.from.cluster.now, event) {
+		s.act(action)
+	}
+	s.empty()
+}
+
+// empty handles what is in the inbox.
+func (s *session) empty() {
+	for i := 0; i < len(s.inbox); i++ {
+		for _, action := range s.core.Handle(s.from.cluster.now, s.inbox[i]) {
+			s.act(action)
+		}
+	}
+	clear(s.inbox)
+	s.inbox = s.inbox[:0]
+	s.busy = false
+	s.timer.set()
+}
+
+func (s *session) act(action sender.Action) {
+	switch a := action.(type) {
+	case sender.Wake:
+		s.write()
+	case sender.Write:
+		message := a.Message
+		s.occupy(s.there.send(messageBytes, func() { s.to.receive(receiver.Received{Stream: s.stream, Message: message}) }))
+	case *sender.WriteChunk:
+		s.ship(a)
+	case sender.Recall: // nothing is lent
+	case sender.Accepted:
+		if c := s.calls[a.ID]; c != nil {
+			c.sending = true
+			s.from.handle(worker.Opened{ID: c.id})
+		}
+	case sender.Released:
+	case sender.Ended:
+		s.ended(a)
+	case sender.CloseStream:
+		s.lose(a.Err)
+	}
+}
+
+// write asks for the next thing to write, unless the stream is busy.
+func (s *session) write() {
+	if !s.writing && !s.lost {
+		s.handle(sender.WriterReady{})
+	}
+}
+
+// occupy keeps the stream busy until then.
+func (s *session) occupy(until time.Time) {
+	s.writing = true
+	s.from.cluster.at(until, func() {
+		s.writing = false
+		s.write()
+	})
+}
+
+// ship reads the pages of a chunk and sends it.
+func (s *session) ship(w *sender.WriteChunk) {
+	chunk := w.Chunk
+	chunk.Runs = slices.Clone(chunk.Runs)
+	payload := make([]byte, len(w.Blocks)*s.from.layout.SliceBytes)
+	err := s.from.engine.Pages().Read(int(chunk.Layer), w.Blocks, payload)
+	if c := s.calls[w.ID]; c != nil {
+		c.sent.bytes += uint64(chunk.PayloadBytes)
+		c.sent.lastSent = s.from.cluster.now
+	}
+	s.handle(sender.PagesRead{Chunk: w, Err: err})
+	if err != nil {
+		return
+	}
+	s.from.cluster.watch.credited(s)
+	s.occupy(s.there.send(chunk.PayloadBytes+messageBytes, func() { s.to.receiveChunk(s, &chunk, payload) }))
+}
+
+// ended tells the worker of the end of a transfer.
+func (s *session) ended(a sender.Ended) {
+	c := s.calls[a.ID]
+	if c == nil {
+		return
+	}
+	delete(s.calls, a.ID)
+	err := resultError(a.Result)
+	if !c.sending {
+		reason := api.ReasonTransferFailed
+		switch a.Result.End {
+		case sender.EndRefused:
+			reason = api.ReasonTransferRefused
+		case sender.EndBroken:
+			reason = api.ReasonTransferUnreachable
+		}
+		s.from.notOpened(c, reason, fmt.Sprintf("cannot start a transfer to the decode worker: %v", err))
+		return
+	}
+	c.sending = false
+	s.from.handle(worker.Sent{ID: c.id, Err: err, Stats: c.stats(s.from.cluster.now, err)})
+}
+
+func resultError(r sender.Result) error {
+	switch r.End {
+	case sender.EndCommitted:
+		return nil
+	case sender.EndRefused:
+		return fmt.Errorf("refused: %v: %s", r.Refuse, r.Detail)
+	case sender.EndFailed:
+		return fmt.Errorf("the receiver ended it: %v: %s", r.Fail, r.Detail)
+	case sender.EndAborted:
+		return fmt.Errorf("aborted: %v", r.Abort)
+	}
+	return errors.Join(errors.New("the stream ended"), r.Err)
+}
+
+// stats are what the router is told of a transfer.
+func (c *call) stats(now time.Time, err error) *workerv1.KvSent {
+	t := &c.sent
+	sent := &workerv1.KvSent{Bytes: t.bytes, Transport: "simulated"}
+	if err == nil {
+		if t.bytes > 0 {
+			last := t.lastSent
+			if t.computed.After(last) {
+				last = t.computed
+			}
+			sent.TailNs = max(now.Sub(last), 0).Nanoseconds()
+			sent.TransferNs = now.Sub(t.firstOffered).Nanoseconds()
+			sent.ExposedNs = max(now.Sub(t.lastOffered), 0).Nanoseconds()
+		}
+	}
+	return sent
+}
+
+// lose ends a session at its sender: nothing comes or goes any more.
+func (s *session) lose(err error) {
+	if s.lost {
+		return
+	}
+	s.lost = true
+	if s.from.sessions[s.key] == s {
+		delete(s.from.sessions, s.key)
+	}
+	if err == nil {
+		err = errors.New("the session has ended")
+	}
+	if s.core != nil {
+		s.handle(sender.StreamLost{Err: err})
+	}
+	for _, c := range s.waiting {
+		s.from.notOpened(c, api.ReasonTransferUnreachable, fmt.Sprintf("cannot start a transfer to the decode worker: %v", err))
+	}
+	s.waiting = nil
+	// The receiver reads the end of the stream after what was sent before.
+	s.there.send(0, s.closed)
+}
+
+// closed is the end of a session at its receiver.
+func (s *session) closed() {
+	if s.to.inbound[s.stream] == s {
+		delete(s.to.inbound, s.stream)
+		s.to.receive(receiver.StreamClosed{Stream: s.stream})
+	}
+}
+
+// receive gives an event to the receiver's core, and does what it asks for.
+func (p *process) receive(event receiver.Event) {
+	p.receipts = append(p.receipts, event)
+	if p.receiving {
+		return
+	}
+	p.receiving = true
+	for i := 0; i < len(p.receipts) && !p.dead; i++ {
+		for _, action := range p.receiver.Handle(p.cluster.now, p.receipts[i]) {
+			p.received(action)
+		}
+	}
+	clear(p.receipts)
+	p.receipts = p.receipts[:0]
+	p.receiving = false
+	p.leases.set()
+}
+
+func (p *process) received(action receiver.Action) {
+	switch a := action.(type) {
+	case receiver.Send:
+		p.answer(a.Stream, a.Message)
+	case *receiver.Grant:
+		p.answer(a.Stream, &kvtransferv1.ReceiverMessage{Message: &kvtransferv1.ReceiverMessage_Grant{Grant: &kvtransferv1.Grant{CreditBytes: uint64(a.Bytes)}}})
+	case receiver.CloseStream:
+		if s := p.inbound[a.Stream]; s != nil {
+			delete(p.inbound, a.Stream)
+			detail := a.Detail
+			s.back.send(messageBytes, func() { s.lose(errors.New(detail)) })
+			p.receive(receiver.StreamClosed{Stream: a.Stream})
+		}
+	case receiver.Committed:
+		p.told(a.ID, true, func(id scheduler.SequenceID) worker.Event {
+			return worker.Arrived{ID: id, From: a.Sender, Sampled: a.Sampled, Approximate: a.Approximate}
+		})
+	case receiver.Failed:
+		p.broke(a.ID, fmt.Errorf("%v: %s", a.Reason, a.Detail), false)
+	case receiver.Aborted:
+		err := fmt.Errorf("the sender gave it up: %v", a.Reason)
+		if a.Reason == kvtransferv1.AbortReason_ABORT_REASON_CANCELLED {
+			err = status.Error(codes.Canceled, err.Error())
+		}
+		p.broke(a.ID, err, a.Reason == kvtransferv1.AbortReason_ABORT_REASON_FINISHED)
+	case receiver.Broken:
+		p.broke(a.ID, errors.New("the sender's stream ended"), false)
+	case receiver.Drained:
+		p.told(a.ID, true, func(id scheduler.SequenceID) worker.Event { return worker.Drained{ID: id} })
+	}
+}
+
+func (p *process) broke(transfer uint64, err error, finished bool) {
+	p.told(transfer, false, func(id scheduler.SequenceID) worker.Event { return worker.Broke{ID: id, Err: err, Finished: finished} })
+}
+
+// told tells the worker what became of a reservation.
+func (p *process) told(transfer uint64, last bool, event func(scheduler.SequenceID) worker.Event) {
+	id, known := p.owners[transfer]
+	if !known {
+		return
+	}
+	if last {
+		delete(p.owners, transfer)
+		p.cluster.watch.closed(p, transfer)
+	}
+	p.handle(event(id))
+}
+
+// receiveChunk takes in a chunk and writes its payload into the pages.
+func (p *process) receiveChunk(s *session, chunk *wire.Chunk, payload []byte) {
+	if p.dead {
+		return
+	}
+	p.receiving = true // what its actions lead to comes after them
+	var write *receiver.Write
+	for _, action := range p.receiver.HandleReceived(p.cluster.now, receiver.Received{Stream: s.stream, Chunk: chunk}) {
+		if a, is := action.(*receiver.Write); is {
+			write = a
+			continue
+		}
+		p.received(action)
+	}
+	p.receiving = false
+	if write == nil { // it was refused
+		p.receive(receiver.Tick{})
+		return
+	}
+	p.cluster.watch.wrote(p, write.ID, write.Blocks)
+	outcome := receiver.Landed
+	if p.member.corrupting {
+		p.member.corrupting, outcome = false, receiver.Corrupt
+		clear(payload)
+	}
+	if err := p.engine.Pages().Write(write.Layer, write.Blocks, payload); err != nil {
+		outcome = receiver.Unwritable
+	}
+	p.receive(receiver.Written{Stream: write.Stream, ID: write.ID, Bytes: write.Bytes, Outcome: outcome})
+}
+
+// answer sends a message of the receiver to the sender of a stream.
+func (p *process) answer(stream receiver.StreamID, m *kvtransferv1.ReceiverMessage) {
+	s := p.inbound[stream]
+	if s == nil {
+		return
+	}
+	s.back.send(messageBytes, func() { s.answered(m) })
+}
+
+func (s *session) answered(m *kvtransferv1.ReceiverMessage) {
+	if s.lost || s.from.dead {
+		return
+	}
+	if s.core != nil {
+		s.handle(sender.Received{Message: m})
+		return
+	}
+	hello := m.GetHello()
+	if hello == nil {
+		s.lose(errors.New("the receiver sent no ReceiverHello"))
+		return
+	}
+	s.core = sender.New(sender.Config{
+		LayoutDigest: s.from.record.GetLayoutDigest(), Layers: s.from.layout.Layers, SliceBytes: s.from.cluster.sliceBytes,
+		CreditBytes: []int{int(hello.GetCreditBytes())}, MaxChunkBytes: int(hello.GetMaxChunkBytes()),
+		AnswerTimeout: kvtransfer.DefaultAnswerTimeout, IdleTimeout: kvtransfer.DefaultIdleTimeout,
+	}, s.from.cluster.now)
+	s.timer = timer{clock: &s.from.cluster.clock, next: func() (time.Time, bool) {
+		at, wants := s.core.Next()
+		return at, wants && !s.lost && !s.from.dead
+	}, tick: func() { s.handle(sender.Tick{}) }}
+	waiting := s.waiting
+	s.waiting = nil
+	for _, c := range waiting {
+		s.begin(c)
+	}
+	s.write()
+}

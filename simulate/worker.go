@@ -1,0 +1,360 @@
+package simulate
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
+	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
+
+	"github.com/tandem-serving/tandem/pkg/engine/simulated"
+	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/receiver"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/sender"
+	"github.com/tandem-serving/tandem/pkg/membership"
+	"github.com/tandem-serving/tandem/pkg/routing"
+	"github.com/tandem-serving/tandem/pkg/scheduler"
+	"github.com/tandem-serving/tandem/pkg/worker"
+)
+
+// process is one start of a worker, from its start to its death.
+type process struct {
+	cluster *Cluster
+	member  *Worker
+	ref     routing.Ref
+	record  *controlv1.WorkerRecord
+	host    *host
+	dead    bool
+	// draining: it takes nothing new; left: its record is gone, which is at departAt at the
+	// earliest.
+	draining, left bool
+	departAt       time.Time
+
+	core   *worker.Worker
+	engine *simulated.Engine
+	layout kvcache.Layout
+	lastID scheduler.SequenceID
+	calls  calls
+
+	inbox     []worker.Event // for core, which is called once at a time
+	busy      bool
+	drew      []*call          // that have tokens to send
+	receipts  []receiver.Event // for receiver, likewise
+	receiving bool
+
+	pace   worker.Pace
+	report timer
+	events uint64 // of the prefix cache
+	signal uint64 // of the load
+
+	receiver    *receiver.Core // of a decode worker
+	leases      timer
+	owners      map[uint64]scheduler.SequenceID // of reservations
+	inbound     map[receiver.StreamID]*session
+	lastStream  receiver.StreamID
+	sessions    map[string]*session // to receivers, by id and epoch
+	connections []*connection       // of routers
+}
+
+// call is one stream that a router has opened: its server's side.
+type call struct {
+	stream   *stream
+	process  *process
+	id       scheduler.SequenceID
+	prefill  *workerv1.PrefillRequest // nil: it is a decode call
+	tokens   *tokens                  // to be sent with the next message
+	transfer uint64                   // of the reservation
+	session  *session                 // of the transfer; nil: there is none
+	sending  bool                     // the transfer is open
+	sent     sentStats
+}
+
+// sentStats is what a transfer is told by, since it was opened.
+type sentStats struct {
+	opened, firstOffered, lastOffered, lastSent, computed time.Time
+	bytes                                                 uint64
+}
+
+func (c *Cluster) start(w *Worker) error {
+	e, err := simulated.New(simulated.Config{
+		Spec: c.spec, Blocks: w.Blocks, BlockTokens: c.config.BlockTokens, MaxBatchTokens: w.MaxBatchTokens, MaxSequences: w.MaxSequences,
+		Profile: w.Profile, Brief: !c.config.CheckContext, Trouble: simulated.Trouble{Jitter: w.Jitter, Seed: c.random.Uint64()},
+		Wait: func(context.Context, time.Duration) error { return nil },
+	})
+	if err != nil {
+		return fmt.Errorf("worker %s: %w", w.ID, err)
+	}
+	capacity := e.Capacity()
+	p := &process{
+		cluster: c, member: w, host: c.host(w.Host), engine: e, layout: capacity.Layout,
+		ref:     routing.Ref{ID: w.ID, Epoch: c.random.Uint64() | 1},
+		owners:  make(map[uint64]scheduler.SequenceID),
+		inbound: make(map[receiver.StreamID]*session), sessions: make(map[string]*session),
+		pace: worker.Pace{Apart: worker.ReportApart, Every: worker.ReportEvery},
+	}
+	p.core, err = worker.New(worker.Config{VocabSize: c.spec.VocabSize, Blocks: capacity.Blocks, ModelDigest: c.spec.Digest, ArithmeticClass: capacity.Layout.ArithmeticClass, Scheduler: scheduler.Config{
+		BlockTokens: capacity.Layout.BlockTokens, ContextTokens: c.spec.ContextTokens,
+		MaxBatchTokens: capacity.MaxBatchTokens, MaxSequences: capacity.MaxSequences,
+		ChunkTokens: w.ChunkTokens, MaxWaiting: w.MaxWaiting, StepBudget: w.StepBudget, OutputShare: w.OutputShare,
+	}})
+	if err != nil {
+		return fmt.Errorf("worker %s: %w", w.ID, err)
+	}
+	p.record = &controlv1.WorkerRecord{Id: w.ID, Role: w.Role, Epoch: p.ref.Epoch, Addresses: []string{w.ID}, Engine: "simulated", Host: w.Host, State: controlv1.WorkerState_WORKER_STATE_SERVING}
+	worker.Describe(p.record, e, w.MaxWaiting)
+	p.record.Layout.SliceBytes = uint32(c.sliceBytes) // of a real engine: what transfers move
+	chunk := max(cmp.Or(w.TransferChunkBytes, kvtransfer.DefaultMaxChunkBytes), c.sliceBytes)
+	p.receiver = receiver.New(receiver.Config{
+		WorkerID: w.ID, Epoch: p.ref.Epoch, LayoutDigest: p.record.GetLayoutDigest(), Layers: c.spec.Layers, SliceBytes: c.sliceBytes,
+		EncodedBytes: c.sliceBytes, Lease: w.TransferLease, CreditBytes: max(w.TransferCreditBytes, chunk), MaxChunkBytes: chunk,
+		MaxReservations: capacity.Blocks, MaxStreams: kvtransfer.DefaultMaxStreams,
+	})
+	p.leases = timer{clock: &c.clock, next: func() (time.Time, bool) {
+		at, wants := p.receiver.Next()
+		return at, wants && !p.dead
+	}, tick: func() { p.receive(receiver.Tick{}) }}
+	p.report = timer{clock: &c.clock, next: func() (time.Time, bool) { return p.pace.Next(), !p.dead }, tick: p.reportLoad}
+	w.process = p
+	c.register(p)
+	p.report.set()
+	return nil
+}
+
+// handle gives an event to the worker's core, and does what it asks for.
+func (p *process) handle(event worker.Event) {
+	p.inbox = append(p.inbox, event)
+	if p.busy {
+		return
+	}
+	p.busy = true
+	for i := 0; i < len(p.inbox) && !p.dead; i++ {
+		for _, action := range p.core.Handle(p.cluster.now, p.inbox[i]) {
+			p.act(action)
+		}
+		for _, c := range p.drew {
+			c.flush()
+		}
+		p.drew = p.drew[:0]
+		p.cluster.watch.handled(p)
+	}
+	clear(p.inbox)
+	p.inbox = p.inbox[:0]
+	p.busy = false
+	p.depart()
+	p.pace.Changed()
+	p.report.set()
+}
+
+func (p *process) act(action worker.Action) {
+	switch a := action.(type) {
+	case *scheduler.RunStep:
+		p.step(a)
+	case *scheduler.BlocksChanged:
+		p.events++
+		p.cluster.publishBlocks(p, &controlv1.KvEvent{
+			Origin: &controlv1.Origin{Id: p.ref.ID, Epoch: p.ref.Epoch, Sequence: p.events},
+			Stored: kvcache.HashValues(a.Stored), Removed: kvcache.HashValues(a.Removed),
+		})
+	case scheduler.Scrub:
+		zeros := make([]byte, len(a.Blocks)*p.layout.SliceBytes)
+		for layer := range p.layout.Layers {
+			_ = p.engine.Pages().Write(layer, a.Blocks, zeros) // memory of this process
+		}
+		p.handle(scheduler.Scrubbed(a))
+	case worker.Inspect:
+		p.handle(worker.Inspected{ID: a.ID})
+	case *scheduler.Sampled:
+		if c := p.calls.of(a.ID); c != nil {
+			if c.tokens == nil {
+				c.tokens = p.cluster.newTokens(c.stream, a.Offset)
+				p.drew = append(p.drew, c)
+			}
+			c.tokens.list.TokenIds = append(c.tokens.list.TokenIds, uint32(a.Token))
+		}
+	case worker.OfSequence:
+		if c := p.calls.of(a.Sequence()); c != nil {
+			c.act(a)
+		}
+	}
+}
+
+// act is of one call.
+func (c *call) act(action worker.Action) {
+	p := c.process
+	switch a := action.(type) {
+	case worker.ReserveKV:
+		p.handle(p.reserve(c, a))
+	case worker.CancelKV:
+		p.receive(receiver.Cancel{ID: c.transfer})
+	case worker.SendDecode:
+		c.flush()
+		c.stream.toClient(messageBytes, func() { c.stream.request.decoded(c.stream, a.Event) })
+	case worker.OpenTransfer:
+		p.open(c)
+	case worker.Offer:
+		for layer := range p.layout.Layers {
+			c.offer(layer, a.First, a.Blocks)
+		}
+	case worker.Commit:
+		c.session.handle(sender.Commit{ID: c.prefill.GetTicket().GetTransferId(), Sampled: []int32{a.Sampled}})
+	case worker.Abort:
+		c.session.handle(sender.Abort{ID: c.prefill.GetTicket().GetTransferId(), Reason: a.Reason})
+	case worker.SendPrefill:
+		c.stream.toClient(messageBytes, func() { c.stream.request.prefilled(c.stream, a.Event) })
+	case worker.Fetch:
+		p.handle(worker.Fetched{ID: c.id})
+	case worker.End:
+		c.flush()
+		p.calls.remove(c.id)
+		c.stream.end(a.Err)
+	}
+}
+
+// flush sends the tokens that wait.
+func (c *call) flush() {
+	if c.tokens == nil {
+		return
+	}
+	c.stream.connection.back.post(messageBytes, c.tokens)
+	c.tokens = nil
+}
+
+// step runs one step: the engine's time passes, and the KV of each layer goes out when that
+// is computed.
+func (p *process) step(run *scheduler.RunStep) {
+	c := p.cluster
+	began := c.now
+	c.watch.stepping(p, run)
+	out, err := p.engine.Step(context.Background(), run.Batch)
+	if p.member.failing {
+		p.member.failing, err = false, errStep
+	}
+	took := time.Duration(float64(out.Compute) * max(p.member.Slow, 1))
+	var sends bool
+	for _, part := range run.Parts {
+		if part.Prompt {
+			call := p.calls.of(part.ID)
+			sends = sends || call != nil && call.sending
+		}
+	}
+	if sends {
+		layers := p.layout.Layers
+		for layer := range layers {
+			c.at(began.Add(took*time.Duration(layer+1)/time.Duration(layers)), func() { p.layerDone(run, layer) })
+		}
+	}
+	c.at(began.Add(took), func() {
+		if p.dead {
+			return
+		}
+		tokens, contexts := 0, 0
+		for i := range run.Batch.Sequences {
+			s := &run.Batch.Sequences[i]
+			tokens += len(s.Tokens)
+			contexts += s.Start + len(s.Tokens)
+		}
+		p.handle(scheduler.StepDone{Tokens: out.Tokens, Compute: took, Err: err})
+		if err == nil {
+			p.handle(worker.StepTook{Tokens: tokens, Contexts: contexts, Compute: took})
+		}
+	})
+}
+
+// layerDone offers what one layer of a step completed.
+func (p *process) layerDone(run *scheduler.RunStep, layer int) {
+	if p.dead {
+		return
+	}
+	for i, part := range run.Parts {
+		c := p.calls.of(part.ID)
+		if c == nil || !c.sending {
+			continue
+		}
+		held := int(c.prefill.GetTicket().GetHeldBlocks())
+		if first, end := worker.Unsent(part, held); first < end {
+			c.offer(layer, first, run.Batch.Sequences[i].Blocks[first:end])
+		}
+		if layer == p.layout.Layers-1 {
+			c.sent.computed = p.cluster.now
+		}
+	}
+}
+
+func (c *call) offer(layer, first int, blocks []kvcache.BlockID) {
+	if c.sent.firstOffered.IsZero() {
+		c.sent.firstOffered = c.process.cluster.now
+	}
+	c.sent.lastOffered = c.process.cluster.now
+	c.session.offer(sender.Offer{ID: c.prefill.GetTicket().GetTransferId(), Layer: layer, First: first, Blocks: blocks})
+}
+
+// reserve lets a sender write into a sequence's blocks. It returns the answer for the core.
+func (p *process) reserve(c *call, a worker.ReserveKV) worker.Event {
+	id, secret := p.cluster.random.Uint64()|1, p.cluster.random.Uint64()
+	for _, action := range p.receiver.Handle(p.cluster.now, receiver.Reserve{ID: id, Secret: secret, Blocks: a.Blocks[:a.Prompt:a.Prompt], Held: a.Held}) {
+		if _, is := action.(receiver.Rejected); is {
+			return worker.NotReserved{ID: a.ID, Err: worker.RefusedError(scheduler.QueueFull)}
+		}
+	}
+	p.leases.set()
+	p.owners[id], c.transfer = a.ID, id
+	p.cluster.watch.reserved(p, id, a.Blocks[a.Held:a.Prompt])
+	return worker.Reserved{ID: a.ID, Ticket: &kvtransferv1.Ticket{
+		TransferId: id, Epoch: p.ref.Epoch, Secret: secret, Addresses: p.record.GetAddresses(), LayoutDigest: p.record.GetLayoutDigest(),
+		Blocks: uint32(a.Prompt), HeldBlocks: uint32(a.Held), Lease: durationpb.New(p.member.TransferLease), Receiver: p.ref.ID,
+	}}
+}
+
+// serve begins a call that came from a router.
+func (p *process) serve(s *stream, epoch uint64, task *workerv1.Task, begin func(scheduler.Request) worker.Event, prefill *workerv1.PrefillRequest) {
+	if err := membership.CheckEpoch(epoch, p.ref.Epoch); err != nil {
+		s.end(err)
+		return
+	}
+	request, err := worker.ParseTask(task, p.cluster.spec, s.request.deadline)
+	if err != nil {
+		s.end(err)
+		return
+	}
+	p.lastID++
+	request.ID = p.lastID
+	c := &call{stream: s, process: p, id: request.ID, prefill: prefill}
+	s.call = c
+	p.calls.add(c)
+	p.handle(begin(request))
+}
+
+func (p *process) reportLoad() {
+	p.pace.Reported(p.cluster.now)
+	report := p.core.LoadReport(p.record.GetRole())
+	p.signal++
+	report.Origin = &controlv1.Origin{Id: p.ref.ID, Epoch: p.ref.Epoch, Sequence: p.signal}
+	p.cluster.publishLoad(p, report)
+}
+
+// die ends the process. Whoever is connected to it hears of that from the network.
+func (p *process) die() {
+	if p.dead {
+		return
+	}
+	p.dead = true
+	p.member.process = nil
+	p.cluster.died(p)
+}
+
+// errStep is what a step fails with that Fail hit.
+var errStep = errors.New("the device failed")
+
+// gone is what a call ends with whose connection was lost.
+func gone(id string) error {
+	return status.Errorf(codes.Unavailable, "the connection to %s was lost", id)
+}
