@@ -42,9 +42,8 @@ type Load struct {
 	// Patience is after how long the client of a request gives up; 0: it does not. Nil: none
 	// does.
 	Patience func(*workload.Request) time.Duration
-	// Ended gets what each client got, and how long after it was sent: tokens, and nil or a
-	// gRPC status. Nil: nobody does.
-	Ended func(q *workload.Request, tokens []uint32, err error, took time.Duration)
+	// Ended gets what each client got: tokens, and nil or a gRPC status. Nil: nobody does.
+	Ended func(q *workload.Request, tokens []uint32, err error)
 	// Progress gets each sample when it is taken; nil: nobody does.
 	Progress func(record.Sample)
 }
@@ -266,7 +265,7 @@ func (q *request) finish(f joining.Finish) {
 		err = statusOf(refusal)
 	}
 	if l.Ended != nil {
-		l.Ended(q.from, q.answer, err, rec.End-rec.Sent)
+		l.Ended(q.from, q.answer, err)
 	}
 	switch code := status.Code(err); {
 	case err == nil:

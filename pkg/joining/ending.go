@@ -136,6 +136,9 @@ func (j *Join) fail(now time.Time, side Side, err error) {
 	case j.confirmed(now, failure.Worker, err):
 		final, failures = err, nil // nobody is to blame
 	case j.try.suspected: // a guess spends no try
+	case j.try.outwaited && !j.accepted:
+		final = &routing.Refusal{Code: codes.ResourceExhausted, Reason: api.ReasonQueueTimeout,
+			Message: status.Convert(err).Message() + "; retry later", RetryAfter: max(j.p.Silence.Queue/2, time.Second)}
 	case failure.Busy:
 		if j.refused++; j.refused > j.p.MaxRefusals {
 			final = &routing.Refusal{Code: codes.ResourceExhausted, Reason: api.ReasonQueueTimeout,
@@ -203,6 +206,8 @@ func (j *Join) blame(side Side, err error) []routing.Failure {
 		return []routing.Failure{{Worker: failed}, {Worker: other}}
 	case j.try.suspected:
 		// It is only a guess: the routing core waits for progress.
+	case j.try.outwaited:
+		first.Busy = true
 	case reason == api.ReasonTransferUnreachable && side == Prefill:
 		first.Unreached, first.Why = other, status.Convert(err).Message()
 	case reason == api.ReasonKVNotFinite && side == Decode && j.try.disaggregated():

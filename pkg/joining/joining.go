@@ -110,7 +110,7 @@ func (j *Join) Handle(now time.Time, event Event) []Action {
 	case Closed:
 		j.closed(now, e)
 	case Progressed:
-		j.suspect(now, e)
+		j.progressed(now, e)
 	case Abort:
 		if j.phase != finished {
 			j.finish(now, Finish{Err: e.Err})
@@ -169,7 +169,7 @@ func (j *Join) tick(now time.Time) {
 	case j.phase == running:
 		switch w := j.silence(); {
 		case w.due.IsZero() || now.Before(w.due):
-		case w.suspect:
+		case w.suspect, w.queued:
 			j.do(CheckProgress{Stream: Stream{j.attempt, w.side}, Worker: j.try.worker(w.side)})
 		default:
 			j.silent(now, w.side)

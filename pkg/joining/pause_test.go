@@ -92,7 +92,12 @@ func TestSilenceOfAPausedSequence(t *testing.T) {
 			if release := releaseOf(j.Handle(now.Add(test.want-1), joining.Tick{})); release != nil {
 				t.Errorf("ended too early: %v", release.Err)
 			}
-			if release := releaseOf(j.Handle(now.Add(test.want), joining.Tick{})); release == nil || rpc.Reason(release.Err) != api.ReasonWorkerSilent {
+			now = now.Add(test.want)
+			actions := j.Handle(now, joining.Tick{})
+			if doubt, is := actions[0].(joining.CheckProgress); is {
+				actions = j.Handle(now, joining.Progressed{Stream: doubt.Stream, At: now.Add(-tokens)})
+			}
+			if release := releaseOf(actions); release == nil || rpc.Reason(release.Err) != api.ReasonWorkerSilent {
 				t.Errorf("the worker that hangs is not found: %v", release)
 			}
 		})

@@ -1,6 +1,7 @@
 package joining
 
 import (
+	"fmt"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -23,6 +24,8 @@ type wait struct {
 	due time.Time
 	// suspect: due is by Dispatched's limits, not by Params.Silence.
 	suspect bool
+	// queued: the sequence waits for its turn there, which a busy worker is silent about.
+	queued bool
 }
 
 // silence is which worker has to say something next, and by when. Where both have to,
@@ -57,22 +60,32 @@ func (j *Join) wait(side Side) wait {
 			last = t.progressAt[side]
 		}
 		if due := last.Add(*of(derived)); due.Before(failed) {
-			return wait{side, due, true}
+			return wait{side: side, due: due, suspect: true}
 		}
 	}
-	return wait{side, failed, false}
+	return wait{side: side, due: failed, queued: of(&j.p.Silence) == &j.p.Silence.Queue}
 }
 
-// suspect takes in when the worker that is due last showed that it computes. Unless it
-// did since, the request goes on elsewhere.
-func (j *Join) suspect(now time.Time, e Progressed) {
+// progressed takes in when the worker that is due last showed that it computes. One that
+// did not is suspected, or has failed. One that did is busy with others: the request has
+// waited in its queue for as long as it may.
+func (j *Join) progressed(now time.Time, e Progressed) {
 	if j.phase != running || e.Stream.Attempt != j.attempt {
 		return
 	}
 	j.try.progressAt[e.Stream.Side] = e.At
-	if w := j.silence(); w.suspect && w.side == e.Stream.Side && !now.Before(w.due) {
+	w := j.silence()
+	switch {
+	case w.side != e.Stream.Side || w.due.IsZero() || now.Before(w.due):
+	case w.suspect:
 		j.suspicions++
 		j.try.suspected = true
+		j.silent(now, w.side)
+	case w.queued && now.Sub(e.At) < j.p.Silence.Tokens:
+		j.try.outwaited = true
+		j.fail(now, w.side, rpc.Error(codes.ResourceExhausted, api.ReasonQueueTimeout,
+			fmt.Sprintf("%s worker %s is busy: the request waited %s in its queue", w.side, j.try.worker(w.side).ID, j.p.Silence.Queue), 0))
+	case w.queued:
 		j.silent(now, w.side)
 	}
 }

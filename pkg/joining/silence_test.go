@@ -1,9 +1,13 @@
 package joining_test
 
 import (
+	"errors"
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+
+	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/joining"
 	"github.com/tandem-serving/tandem/pkg/routing"
 )
@@ -74,5 +78,39 @@ func TestStepsForOthersAreNoExcuse(t *testing.T) {
 	}
 	if took := r.now.Sub(began); took != 10*time.Second {
 		t.Errorf("gave it up after %v", took)
+	}
+}
+
+// A request that waits too long in the queue of a worker that computes for others is refused,
+// and nobody is to blame. Where the client has tokens already, it goes on elsewhere instead.
+func TestBusyWorkers(t *testing.T) {
+	busy := func(r *request) said {
+		for {
+			took, s := r.wake(t)
+			if s.doubt == nil {
+				t.Fatalf("after %v: %+v", took, s)
+			}
+			if s = r.do(joining.Progressed{Stream: s.doubt.Stream, At: r.now.Add(-time.Second)}); s.release != nil {
+				return s
+			}
+		}
+	}
+	r := newRequest(time.Time{}, 9)
+	began := r.now
+	r.attempt++
+	r.do(joining.Dispatched{Attempt: r.attempt, Began: r.now, Dispatch: routing.Dispatch{Decode: routing.Ref{ID: "d", Epoch: 1}, DecodeSilence: routing.Silence{Queue: 5 * time.Second}}})
+	s := busy(r)
+	if r.now.Sub(began) != 30*time.Second || s.finish == nil || s.release.Failures[0].Gone || !s.release.Failures[0].Busy {
+		t.Fatalf("after %v: %+v", r.now.Sub(began), s)
+	}
+	if refusal, is := errors.AsType[*routing.Refusal](s.finish.Err); !is || refusal.Code != codes.ResourceExhausted || refusal.Reason != api.ReasonQueueTimeout || refusal.RetryAfter <= 0 {
+		t.Errorf("ended with %v", s.finish.Err)
+	}
+
+	r = newRequest(time.Time{}, 9)
+	suspicious(r)
+	r.decode(paused)
+	if s := busy(r); s.ask == nil || s.finish != nil || !s.release.Failures[0].Busy || s.release.Failures[0].Silent {
+		t.Fatalf("%+v", s)
 	}
 }

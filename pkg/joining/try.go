@@ -44,6 +44,7 @@ type try struct {
 	decodeAt, prefillAt time.Time    // of the last message, or the opening
 	progressAt          [2]time.Time // of the workers, by Side, as the routing core knows
 	suspected           bool         // it ends because a worker may hang
+	outwaited           bool         // it ends because a busy worker did not begin in time
 	toldAt              time.Time    // when the routing core was last told of gaps
 	gaps                routing.Gaps // since then
 

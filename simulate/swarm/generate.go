@@ -31,7 +31,7 @@ func Generate(seed uint64) *Script {
 		BlockTokens: pick(d, 4, 8, 16), QueueLimit: pick(d, 1024, 1024, 8), TenantMost: pick(d, 256, 256, 4),
 		LatencyMs: d.skewed(0.01, 20), BytesPerS: pick(d, 0, d.skewed(1e5, 1e9)),
 	}
-	prefill, decode := d.between(0, 4), d.between(1, 4)
+	prefill, decode := d.between(0, mostWorkers), d.between(1, mostWorkers)
 	if s.Mode == "disaggregated" {
 		prefill = max(prefill, 1)
 	}
@@ -61,14 +61,27 @@ func Generate(seed uint64) *Script {
 	return s
 }
 
+const (
+	// mostWorkers is of each role.
+	mostWorkers = 4
+	// mostChunks is for how many of the largest chunks a sender has credit.
+	mostChunks = 10
+)
+
 func (s *Script) worker(d draw, longest int) Worker {
 	least := (longest+s.BlockTokens-1)/s.BlockTokens + 1 // a whole sequence fits
 	chunk := s.BlockTokens * d.between(1, 8)
 	kv := int(d.skewed(1000, 1e6))
+	lease := pick(d, 10000.0, 10000, 1000)
+	if s.BytesPerS > 0 {
+		// A third of the lease suffices for what all senders have credit for: a message of
+		// one is not late because of the KV before it.
+		kv = min(kv, int(s.BytesPerS*lease/1000)/(3*mostWorkers*mostChunks))
+	}
 	return Worker{
-		Credit: kv * d.between(1, 10), KVChunk: kv,
+		Credit: kv * d.between(1, mostChunks), KVChunk: kv,
 		Blocks: int(float64(least) * d.skewed(1, 20)), BatchTokens: max(chunk, d.between(8, 256)), Sequences: d.between(1, 32), Chunk: chunk, Waiting: pick(d, 256, 16, 2),
-		OutputShare: pick(d, 1, 1, 0.5, 0.1), LeaseMs: pick(d, 10000.0, 10000, 1000), BaseMs: d.skewed(0.5, 50), Jitter: pick(d, 0, 0, 0.3),
+		OutputShare: pick(d, 1, 1, 0.5, 0.1), LeaseMs: lease, BaseMs: d.skewed(0.5, 50), Jitter: pick(d, 0, 0, 0.3),
 	}
 }
 
