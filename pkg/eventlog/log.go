@@ -115,15 +115,17 @@ func (l *Log) record(head, rest []byte) {
 	}
 }
 
-// stop ends recording before Close. It requires l.mu.
+// stop ends recording early, which it says once. It requires l.mu.
 func (l *Log) stop(why string) {
-	if l.ended.Swap(true) {
+	if l.why != "" {
 		return
 	}
 	l.why = why
 	l.options.Logger.Error("recording of events has ended: the log holds what happened until now",
 		slog.String("file", l.path), slog.String("error", why))
-	close(l.closing)
+	if !l.ended.Swap(true) {
+		close(l.closing)
+	}
 }
 
 // writer writes the file. All but its fields belongs to the log.
@@ -233,12 +235,7 @@ func (w *writer) full(more int) bool {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.why == "" {
-		l.why = "the file has reached its limit"
-	}
-	if !l.ended.Load() {
-		l.stop(l.why)
-	}
+	l.stop("the file has reached its limit")
 	// Nothing that comes later may follow.
 	w.size = l.options.Limit
 	return true
