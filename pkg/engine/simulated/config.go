@@ -47,8 +47,8 @@ type Config struct {
 	// Brief keeps one record a block, of the last layer: the one of the last token in it.
 	// A step takes the same time however long the contexts and however many the layers
 	// are. Each token still depends on all before it, but what changes a block after the
-	// next one was begun, or another layer, is not noticed. The default for SliceBytes is
-	// one record then.
+	// next one was begun, or another layer, is not noticed, and batches are not validated:
+	// who makes them is trusted. The default for SliceBytes is one record then.
 	Brief bool
 	// Profile says how long a step takes. It must be valid. Nil: StepTime does.
 	Profile *latency.Profile
