@@ -66,7 +66,7 @@ type Worker struct {
 	// Pool is which workers it is scaled with; empty: none. Down: it does not run at first.
 	Pool string
 	Down bool
-	// Jitter is the spread of step times, Slow by how much they are longer; 0: not.
+	// Jitter is the spread of step times, Slow what they are multiplied by; 0: 1.
 	Jitter, Slow float64
 
 	process *process // nil: it does not run
@@ -113,7 +113,7 @@ func New(config Config) (*Cluster, error) {
 		c.routers = append(c.routers, c.newRouter(c.host(fmt.Sprintf("router-%d", i+1))))
 	}
 	for _, l := range config.Network.Links {
-		c.links = append(c.links, &link{Link: l, lines: [2]line{{bytesPerSecond: l.BytesPerSecond}, {bytesPerSecond: l.BytesPerSecond}}})
+		c.links = append(c.links, newLink(l))
 	}
 	for _, w := range config.Workers {
 		if w.Down {
@@ -125,6 +125,9 @@ func New(config Config) (*Cluster, error) {
 	}
 	return c, nil
 }
+
+// Elapsed is the virtual time since the load began.
+func (c *Cluster) Elapsed() time.Duration { return c.now.Sub(epoch.Add(startup)) }
 
 func (c *Cluster) host(name string) *host {
 	h := c.hosts[name]
@@ -229,15 +232,14 @@ func (c *Cluster) lost(p *process) bool {
 	return p.member.muted
 }
 
-// publishLoad and publishBlocks are NATS.
+// publishLoad and publishBlocks are NATS, which is on no host: a partition of two hosts does
+// not keep its messages back.
 func (c *Cluster) publishLoad(p *process, report *controlv1.LoadReport) {
 	if c.lost(p) {
 		return
 	}
 	for _, r := range c.routers {
-		if !p.host.cut[r.host] {
-			c.after(c.latency(p.host, r.host), func() { r.handle(routing.LoadReported{Report: report}) })
-		}
+		c.after(c.latency(p.host, r.host), func() { r.handle(routing.LoadReported{Report: report}) })
 	}
 }
 
@@ -246,11 +248,6 @@ func (c *Cluster) publishBlocks(p *process, event *controlv1.KvEvent) {
 		return
 	}
 	for _, r := range c.routers {
-		if c.watch != nil && p.host.cut[r.host] {
-			c.watch.missed[p] = true
-		}
-		if !p.host.cut[r.host] {
-			c.after(c.latency(p.host, r.host), func() { r.handle(routing.BlocksChanged{Event: event}) })
-		}
+		c.after(c.latency(p.host, r.host), func() { r.handle(routing.BlocksChanged{Event: event}) })
 	}
 }

@@ -18,7 +18,7 @@ type Violation struct {
 	Invariant, Detail string
 }
 
-// Error says it in one line.
+// Error implements error.
 func (v *Violation) Error() string {
 	return fmt.Sprintf("%s, %v into the load: %s", v.Invariant, v.At, v.Detail)
 }

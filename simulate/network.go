@@ -17,16 +17,16 @@ type line struct {
 	freeAt         time.Time
 }
 
-// carry is when a message that is there at now is over.
-func (w *line) carry(now time.Time, bytes int) time.Time {
+// carry is when a message that comes at some time begins to pass, and when it has passed.
+func (w *line) carry(at time.Time, bytes int) (begin, end time.Time) {
 	if w.bytesPerSecond <= 0 {
-		return now
+		return at, at
 	}
-	if w.freeAt.Before(now) {
-		w.freeAt = now
+	if begin = at; begin.Before(w.freeAt) {
+		begin = w.freeAt
 	}
-	w.freeAt = w.freeAt.Add(time.Duration(float64(bytes) / w.bytesPerSecond * float64(time.Second)))
-	return w.freeAt
+	w.freeAt = begin.Add(time.Duration(float64(bytes) / w.bytesPerSecond * float64(time.Second)))
+	return begin, w.freeAt
 }
 
 // pipe carries messages between two processes in one direction, in order, until it is
@@ -62,20 +62,42 @@ func (p *pipe) send(bytes int, deliver func()) (free time.Time) { return p.post(
 // post is send of an event.
 func (p *pipe) post(bytes int, e event) (free time.Time) {
 	now := p.cluster.now
-	if p.broken {
+	switch {
+	case p.broken:
+		return now
+	case p.from == p.to:
+		p.arrive(now, e)
 		return now
 	}
-	at := now
-	free = now
-	if p.from != p.to {
-		at = p.from.out.carry(at, bytes)
-		free = at
-		for _, w := range p.path.lines {
-			at = w.carry(at, bytes)
+	begin, end := p.from.out.carry(now, bytes)
+	p.pass(0, begin, end, bytes, e)
+	return end
+}
+
+// pass takes a message through the lines from number i on, which its first byte reaches at
+// begin and its last at end or later. Each line is entered when it is reached, so that lines
+// carry messages in the order in which they come.
+func (p *pipe) pass(i int, begin, end time.Time, bytes int, e event) {
+	for ; i < len(p.path.lines); i++ {
+		if begin.After(p.cluster.now) {
+			p.cluster.at(begin, func() {
+				if !p.broken {
+					p.pass(i, begin, end, bytes, e)
+				}
+			})
+			return
 		}
-		at = p.to.in.carry(at, bytes)
+		var passed time.Time
+		if begin, passed = p.path.lines[i].carry(begin, bytes); passed.After(end) {
+			end = passed
+		}
 	}
-	at = at.Add(p.path.latency)
+	p.arrive(end, e)
+}
+
+// arrive plans the arrival of a message whose last byte has passed all lines by then.
+func (p *pipe) arrive(passed time.Time, e event) {
+	at := passed.Add(p.path.latency)
 	if at.Before(p.last) {
 		at = p.last
 	}
@@ -84,7 +106,6 @@ func (p *pipe) post(bytes int, e event) (free time.Time) {
 	if p.messages = append(p.messages, m); len(p.messages) == p.gone+1 {
 		p.cluster.push(m.moment, p)
 	}
-	return free
 }
 
 // next takes the first message out.

@@ -38,7 +38,7 @@ type Hosts []string
 // path is what lies between two hosts.
 type path struct {
 	latency time.Duration
-	lines   []*line // beside the hosts' own
+	lines   []*line // after the sender's way out
 }
 
 // ends are two hosts in one direction.
@@ -48,6 +48,10 @@ type ends struct{ from, to *host }
 type link struct {
 	Link
 	lines [2]line // from the first group to the second, and back
+}
+
+func newLink(l Link) *link {
+	return &link{Link: l, lines: [2]line{{bytesPerSecond: l.BytesPerSecond}, {bytesPerSecond: l.BytesPerSecond}}}
 }
 
 // pathOf is the path between two hosts.
@@ -75,6 +79,7 @@ func (c *Cluster) pathOf(from, to *host) *path {
 			p.lines = append(p.lines, &l.lines[d])
 		}
 	}
+	p.lines = append(p.lines, &to.in)
 	return p
 }
 

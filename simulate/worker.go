@@ -238,7 +238,7 @@ func (p *process) step(run *scheduler.RunStep) {
 	if p.member.failing {
 		p.member.failing, err = false, errStep
 	}
-	took := time.Duration(float64(out.Compute) * max(p.member.Slow, 1))
+	took := time.Duration(float64(out.Compute) * cmp.Or(p.member.Slow, 1))
 	var sends bool
 	for _, part := range run.Parts {
 		if part.Prompt {

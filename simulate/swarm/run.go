@@ -3,6 +3,7 @@ package swarm
 import (
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"slices"
 	"time"
 
@@ -36,28 +37,32 @@ type answer struct {
 }
 
 // Run runs a script. An error is one of the script; what does not hold is in the result.
-func Run(s *Script) (*Result, error) { return run(s, func([]answer) {}) }
+func Run(s *Script) (*Result, error) { return run(s, func(int, *answer) {}) }
 
 // run has answers changed before they are judged.
-func run(s *Script, change func([]answer)) (*Result, error) {
+func run(s *Script, change func(request int, a *answer)) (*Result, error) {
 	if err := s.validate(); err != nil {
 		return nil, err
 	}
-	got, violation, err := s.play()
+	got, violation, err := s.play(change)
 	if err != nil {
 		return nil, err
 	}
 	r := &Result{Violation: violation, Codes: make(map[codes.Code]int)}
-	change(got)
 	for _, a := range got {
 		r.Codes[status.Code(a.err)]++
 	}
 	if violation != nil {
 		return r, nil
 	}
-	want, violation, err := s.alone().play()
-	if err != nil || violation != nil {
-		return nil, fmt.Errorf("the script without faults, on one worker: %w", errors.Join(err, violation))
+	want, violation, err := s.alone().play(func(int, *answer) {})
+	if err != nil {
+		return nil, fmt.Errorf("the script without faults, on one worker: %w", err)
+	}
+	if violation != nil {
+		violation.Detail += "; without faults, on one worker"
+		r.Violation = violation
+		return r, nil
 	}
 	for i, a := range got {
 		if err := s.judge(i, a, want[i]); err != nil {
@@ -84,13 +89,18 @@ func (s *Script) alone() *Script {
 	return &calm
 }
 
-// play runs the script and returns what each client got.
-func (s *Script) play() ([]answer, *simulate.Violation, error) {
+// play runs the script and returns what each client got. A panic is a violation.
+func (s *Script) play(change func(int, *answer)) (answers []answer, violation *simulate.Violation, err error) {
 	cluster, err := simulate.New(s.config())
 	if err != nil {
 		return nil, nil, err
 	}
-	answers := make([]answer, len(s.Requests))
+	answers = make([]answer, len(s.Requests))
+	defer func() {
+		if p := recover(); p != nil {
+			violation = &simulate.Violation{At: cluster.Elapsed(), Invariant: "nothing panics", Detail: fmt.Sprintf("%v\n%s", p, debug.Stack())}
+		}
+	}()
 	src := &source{}
 	number := make(map[*workload.Request]int, len(s.Requests))
 	for i, r := range s.Requests {
@@ -102,7 +112,9 @@ func (s *Script) play() ([]answer, *simulate.Violation, error) {
 		Source: src, RequestTimeout: requestTimeout, DrainTimeout: drainTimeout,
 		Patience: func(q *workload.Request) time.Duration { return ms(s.Requests[number[q]].PatienceMs) },
 		Ended: func(q *workload.Request, tokens []uint32, err error) {
-			answers[number[q]] = answer{tokens: slices.Clone(tokens), err: err, ended: true}
+			i := number[q]
+			answers[i] = answer{tokens: slices.Clone(tokens), err: err, ended: true}
+			change(i, &answers[i])
 		},
 	})
 	if violation, is := errors.AsType[*simulate.Violation](err); is {
@@ -134,17 +146,54 @@ func (s *Script) judge(i int, got, want answer) *fault {
 		if r.PatienceMs == 0 {
 			return &fault{"requests fail for a reason", fmt.Sprintf("nobody cancelled it: %v", got.err)}
 		}
-	case codes.ResourceExhausted:
-		if len(s.Requests) == 1 && len(s.Faults) == 0 {
-			return &fault{"requests fail for a reason", fmt.Sprintf("nothing else runs: %v", got.err)}
+	case codes.ResourceExhausted, codes.DeadlineExceeded: // too much to do, or nobody to do it
+		if s.light() && !s.beside(r) {
+			return &fault{"requests fail for a reason", fmt.Sprintf("there is little to do: %v", got.err)}
 		}
-	case codes.DeadlineExceeded: // too much to do, or nobody to do it
 	case codes.Unavailable:
-		if len(s.Faults) == 0 {
+		if !s.beside(r) {
 			return &fault{"requests fail for a reason", fmt.Sprintf("nothing went wrong: %v", got.err)}
 		}
 	default:
 		return &fault{"requests fail for a reason", fmt.Sprintf("%v", got.err)}
 	}
 	return nil
+}
+
+// aftermath is how long a fault may be felt: connections are given up and made again, leases
+// run out.
+const aftermath = 30 * time.Second
+
+// beside reports whether a request may have felt a fault.
+func (s *Script) beside(r Request) bool {
+	for _, f := range s.Faults {
+		if ms(f.AtMs) <= ms(r.AtMs)+requestTimeout && ms(f.AtMs+f.ForMs)+aftermath >= ms(r.AtMs) {
+			return true
+		}
+	}
+	return false
+}
+
+// light reports whether all requests would end well before any client gives up, even if one
+// worker, the slowest, did one after the other, with all KV sent. Then none may be refused.
+func (s *Script) light() bool {
+	if len(s.Requests) > min(s.QueueLimit, s.TenantMost) {
+		return false
+	}
+	var all time.Duration
+	for _, r := range s.Requests {
+		var longest time.Duration
+		for _, w := range s.Workers {
+			prompt := r.Shared + r.Own
+			steps := float64(prompt/w.Chunk + 1 + r.Tokens)
+			took := steps*w.BaseMs*(1+5*w.Jitter) + s.LatencyMs*float64(10+r.Tokens)
+			took += float64(prompt+r.Tokens) * (perTokenMs + perContextTokenMs*float64(prompt+r.Tokens))
+			longest = max(longest, ms(took))
+		}
+		all += longest
+		if s.BytesPerS > 0 {
+			all += time.Duration(float64((r.Shared+r.Own)*kvTokenBytes+100*r.Tokens) / s.BytesPerS * float64(2*time.Second))
+		}
+	}
+	return all < requestTimeout/4
 }

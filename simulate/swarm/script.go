@@ -169,6 +169,11 @@ func (s *Script) JSON() []byte {
 
 func ms(t float64) time.Duration { return time.Duration(t * float64(time.Millisecond)) }
 
+const (
+	perTokenMs, perContextTokenMs = 0.05, 0.0005
+	kvTokenBytes                  = 3 * 2 * 2 * 16 * 2 // of shape: layers, keys and values, heads, their size, bf16
+)
+
 // shape is a model whose KV is small.
 func shape() model.Spec {
 	return model.Spec{Name: "swarm", Digest: "d1", VocabSize: 1000, HiddenSize: 64, Layers: 3, Heads: 4, KVHeads: 2, HeadSize: 16, ContextTokens: 2 * maxTokens, BOS: 1, EOS: []int32{2}}
@@ -187,7 +192,7 @@ func (s *Script) config() simulate.Config {
 	c.Routing.QueueLimit, c.Routing.TenantMaxRequests = s.QueueLimit, s.TenantMost
 	for _, w := range s.Workers {
 		m := &simulate.Worker{
-			ID: w.ID, Host: w.Host, Role: controlv1.Role_ROLE_DECODE, Profile: latency.Model{BaseMs: w.BaseMs, PerTokenMs: 0.05, PerContextTokenMs: 0.0005}.Profile(),
+			ID: w.ID, Host: w.Host, Role: controlv1.Role_ROLE_DECODE, Profile: latency.Model{BaseMs: w.BaseMs, PerTokenMs: perTokenMs, PerContextTokenMs: perContextTokenMs}.Profile(),
 			Blocks: w.Blocks, MaxBatchTokens: w.BatchTokens, MaxSequences: w.Sequences, TransferLease: ms(w.LeaseMs), TransferCreditBytes: w.Credit, TransferChunkBytes: w.KVChunk, Jitter: w.Jitter,
 		}
 		m.RegisterDecodeFlags(pflag.NewFlagSet("", pflag.ContinueOnError), "")
