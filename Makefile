@@ -2,7 +2,7 @@
 # Needs Go, a C compiler and git.
 
 BIN := $(CURDIR)/.bin
-MODULES := cmd/tandem integration loadtest pkg proto $(wildcard services/*)
+MODULES := cmd/tandem examples integration loadtest pkg proto simulate $(wildcard services/*)
 
 .DEFAULT_GOAL := help
 .PHONY: help build test race images integration demo picture soak swarm release tags lint generate kernels gpu-check tidy servers tools ci
@@ -17,7 +17,7 @@ test: ## Run the tests that need nothing but Go and a C compiler (LONG=1: also t
 	TANDEM_LONG=$(LONG) go test work
 
 race: ## Run the tests under the race detector, without the CPU kernels
-	go test -race $$(go list ./pkg/... $(addsuffix /...,$(addprefix ./,$(wildcard services/*))) ./loadtest/... ./cmd/tandem/... | grep -v -e /pkg/engine/cpu -e /pkg/engine/cuda)
+	go test -race $$(go list ./pkg/... $(addsuffix /...,$(addprefix ./,$(wildcard services/*))) ./loadtest/... ./simulate/... ./cmd/tandem/... | grep -v -e /pkg/engine/cpu -e /pkg/engine/cuda)
 
 images: ## Build the container images, which takes no registry
 	bash deploy/images/build

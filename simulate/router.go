@@ -2,7 +2,6 @@ package simulate
 
 import (
 	"math/rand/v2"
-	"time"
 
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
@@ -32,8 +31,8 @@ type connection struct {
 	process     *process // nil: there is none now
 	there, back *pipe
 	number      uint64
-	wait        time.Duration // before the next attempt
-	first, last *stream       // those that are open, oldest first
+	redial      routing.Redial
+	first, last *stream // those that are open, oldest first
 	forgotten   bool
 }
 
@@ -69,7 +68,7 @@ func (r *router) act(action routing.Action) {
 	switch a := action.(type) {
 	case routing.Connect:
 		if r.connections[a.Worker] == nil {
-			n := &connection{router: r, ref: a.Worker, wait: routing.RedialLeast}
+			n := &connection{router: r, ref: a.Worker}
 			r.connections[a.Worker] = n
 			n.dial()
 		}
@@ -102,18 +101,15 @@ func (n *connection) dial() {
 		return
 	}
 	if p == nil || p.host.cut[n.router.host] {
-		n.router.handle(routing.ConnectFailed{Worker: n.ref, Why: "nobody answers at its address"})
-		wait := n.wait
-		n.wait = min(2*n.wait, routing.RedialMost)
-		c.after(wait, n.dial)
+		n.failed("nobody answers at its address")
 		return
 	}
 	there, back := c.newPipe(n.router.host, p.host), c.newPipe(p.host, n.router.host)
-	connected := false
+	over := false // the attempt has failed or succeeded
 	c.after(routing.DefaultConnectTimeout, func() {
-		if !connected && !n.forgotten && !p.dead { // a partition came in between
-			there.broken, back.broken = true, true
-			n.dial()
+		if !over && !n.forgotten { // a partition came in between
+			there.broken, back.broken, over = true, true, true
+			n.failed("deadline exceeded")
 		}
 	})
 	// A round trip of TCP, one of HTTP/2's settings and Identify, and one of ListBlocks.
@@ -121,7 +117,8 @@ func (n *connection) dial() {
 		back.send(messageBytes, func() {
 			there.send(messageBytes, func() {
 				if p.dead {
-					c.after(n.wait, n.dial)
+					over = true
+					n.failed("the connection was lost")
 					return
 				}
 				blocks := p.listBlocks()
@@ -129,9 +126,10 @@ func (n *connection) dial() {
 					if n.forgotten {
 						return
 					}
-					connected = true
+					over = true
 					n.router.number++
-					n.process, n.there, n.back, n.number, n.wait = p, there, back, n.router.number, routing.RedialLeast
+					n.process, n.there, n.back, n.number = p, there, back, n.router.number
+					n.redial.Connected()
 					p.connections = append(p.connections, n)
 					if p.dead {
 						n.lose()
@@ -142,6 +140,12 @@ func (n *connection) dial() {
 			})
 		})
 	})
+}
+
+// failed is an attempt that failed: another follows.
+func (n *connection) failed(why string) {
+	n.router.handle(routing.ConnectFailed{Worker: n.ref, Why: why})
+	n.router.cluster.after(n.redial.Failed(n.router.cluster.random), n.dial)
 }
 
 func (p *process) listBlocks() *workerv1.ListBlocksResponse {
@@ -178,7 +182,7 @@ func (n *connection) lose() {
 		return
 	}
 	n.router.handle(routing.Disconnected{Worker: n.ref})
-	n.router.cluster.after(n.wait, n.dial)
+	n.dial()
 }
 
 // add puts a stream among those that are open.

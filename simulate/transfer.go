@@ -12,12 +12,10 @@ import (
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
-	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/receiver"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/sender"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/wire"
-	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
 	"github.com/tandem-serving/tandem/pkg/worker"
 )
@@ -49,12 +47,12 @@ func (p *process) open(c *call) {
 		to := p.cluster.processOf(ticket.GetReceiver(), ticket.GetEpoch())
 		if to != nil && p.host.cut[to.host] {
 			p.cluster.after(kvtransfer.DefaultConnectTimeout, func() {
-				p.notOpened(c, api.ReasonTransferUnreachable, fmt.Sprintf("cannot start a transfer to the decode worker: connect to %s: deadline exceeded", ticket.GetReceiver()))
+				p.unreached(c, fmt.Errorf("connect to %s: deadline exceeded", ticket.GetReceiver()))
 			})
 			return
 		}
 		if to == nil {
-			p.notOpened(c, api.ReasonTransferUnreachable, fmt.Sprintf("cannot start a transfer to the decode worker: nobody answers at %s", ticket.GetReceiver()))
+			p.unreached(c, fmt.Errorf("nobody answers at %s", ticket.GetReceiver()))
 			return
 		}
 		s = &session{key: key, from: p, to: to, there: p.cluster.newPipe(p.host, to.host), back: p.cluster.newPipe(to.host, p.host), calls: make(map[uint64]*call)}
@@ -70,8 +68,9 @@ func (p *process) open(c *call) {
 	s.begin(c)
 }
 
-func (p *process) notOpened(c *call, reason, why string) {
-	p.handle(worker.NotOpened{ID: c.id, Err: rpc.Error(codes.Unavailable, reason, why, 0)})
+// unreached tells the worker that no transfer of a call could begin.
+func (p *process) unreached(c *call, err error) {
+	p.handle(worker.NotOpened{ID: c.id, Err: worker.TransferNotStartedError(err, true)})
 }
 
 func (s *session) hello() {
@@ -91,7 +90,7 @@ func (s *session) hello() {
 func (s *session) begin(c *call) {
 	ticket := c.prefill.GetTicket()
 	s.calls[ticket.GetTransferId()] = c
-	c.sent.opened = s.from.cluster.now
+	c.opened = s.from.cluster.now
 	s.handle(sender.Open{Ticket: ticket, Lease: ticket.GetLease().AsDuration()})
 }
 
@@ -177,8 +176,8 @@ func (s *session) ship(w *sender.WriteChunk) {
 	payload := make([]byte, len(w.Blocks)*s.from.layout.SliceBytes)
 	err := s.from.engine.Pages().Read(int(chunk.Layer), w.Blocks, payload)
 	if c := s.calls[w.ID]; c != nil {
-		c.sent.bytes += uint64(chunk.PayloadBytes)
-		c.sent.lastSent = s.from.cluster.now
+		c.sent.Bytes += uint64(chunk.PayloadBytes)
+		c.sent.LastSent = s.from.cluster.now.Sub(c.opened)
 	}
 	s.handle(sender.PagesRead{Chunk: w, Err: err})
 	if err != nil {
@@ -197,14 +196,12 @@ func (s *session) ended(a sender.Ended) {
 	delete(s.calls, a.ID)
 	err := resultError(a.Result)
 	if !c.sending {
-		reason := api.ReasonTransferFailed
-		switch a.Result.End {
-		case sender.EndRefused:
-			reason = api.ReasonTransferRefused
-		case sender.EndBroken:
-			reason = api.ReasonTransferUnreachable
+		if a.Result.End == sender.EndRefused {
+			err = worker.TransferRefusedError(a.Result.Refuse, err)
+		} else {
+			err = worker.TransferNotStartedError(err, a.Result.End == sender.EndBroken)
 		}
-		s.from.notOpened(c, reason, fmt.Sprintf("cannot start a transfer to the decode worker: %v", err))
+		s.from.handle(worker.NotOpened{ID: c.id, Err: err})
 		return
 	}
 	c.sending = false
@@ -227,20 +224,11 @@ func resultError(r sender.Result) error {
 
 // stats are what the router is told of a transfer.
 func (c *call) stats(now time.Time, err error) *workerv1.KvSent {
-	t := &c.sent
-	sent := &workerv1.KvSent{Bytes: t.bytes, Transport: "simulated"}
+	c.sent.Transport = "simulated"
 	if err == nil {
-		if t.bytes > 0 {
-			last := t.lastSent
-			if t.computed.After(last) {
-				last = t.computed
-			}
-			sent.TailNs = max(now.Sub(last), 0).Nanoseconds()
-			sent.TransferNs = now.Sub(t.firstOffered).Nanoseconds()
-			sent.ExposedNs = max(now.Sub(t.lastOffered), 0).Nanoseconds()
-		}
+		c.sent.Acknowledged = now.Sub(c.opened)
 	}
-	return sent
+	return c.sent.Message()
 }
 
 // lose ends a session at its sender: nothing comes or goes any more.
@@ -259,7 +247,7 @@ func (s *session) lose(err error) {
 		s.handle(sender.StreamLost{Err: err})
 	}
 	for _, c := range s.waiting {
-		s.from.notOpened(c, api.ReasonTransferUnreachable, fmt.Sprintf("cannot start a transfer to the decode worker: %v", err))
+		s.from.unreached(c, err)
 	}
 	s.waiting = nil
 	// The receiver reads the end of the stream after what was sent before.

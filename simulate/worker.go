@@ -75,13 +75,8 @@ type call struct {
 	transfer uint64                   // of the reservation
 	session  *session                 // of the transfer; nil: there is none
 	sending  bool                     // the transfer is open
-	sent     sentStats
-}
-
-// sentStats is what a transfer is told by, since it was opened.
-type sentStats struct {
-	opened, firstOffered, lastOffered, lastSent, computed time.Time
-	bytes                                                 uint64
+	opened   time.Time
+	sent     worker.Transferred
 }
 
 func (c *Cluster) start(w *Worker) error {
@@ -284,16 +279,17 @@ func (p *process) layerDone(run *scheduler.RunStep, layer int) {
 			c.offer(layer, first, run.Batch.Sequences[i].Blocks[first:end])
 		}
 		if layer == p.layout.Layers-1 {
-			c.sent.computed = p.cluster.now
+			c.sent.Computed = p.cluster.now.Sub(c.opened)
 		}
 	}
 }
 
 func (c *call) offer(layer, first int, blocks []kvcache.BlockID) {
-	if c.sent.firstOffered.IsZero() {
-		c.sent.firstOffered = c.process.cluster.now
+	since := c.process.cluster.now.Sub(c.opened)
+	if c.sent.LastOffered == 0 {
+		c.sent.FirstOffered = since
 	}
-	c.sent.lastOffered = c.process.cluster.now
+	c.sent.LastOffered = since
 	c.session.offer(sender.Offer{ID: c.prefill.GetTicket().GetTransferId(), Layer: layer, First: first, Blocks: blocks})
 }
 

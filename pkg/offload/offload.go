@@ -36,8 +36,8 @@ var (
 	ErrClosing   = errors.New("the worker stops")
 )
 
-// putTimeout bounds one put: its blocks cannot be evicted meanwhile.
-const putTimeout = 10 * time.Second
+// PutTimeout bounds one put: its blocks cannot be evicted meanwhile.
+const PutTimeout = 10 * time.Second
 
 // Core is the state machine. It is not safe for concurrent use.
 type Core struct {

@@ -92,7 +92,7 @@ func (c *Core) putEnded(e PutEnded) {
 	case p.stopped:
 		e.Outcome.Result = PutStopped
 		c.endPut(p, e, false)
-	case e.Outcome.Again > 0 && !p.retried && c.now.Add(e.Outcome.Again).Before(p.began.Add(putTimeout)):
+	case e.Outcome.Again > 0 && !p.retried && c.now.Add(e.Outcome.Again).Before(p.began.Add(PutTimeout)):
 		p.retried, p.again = true, c.now.Add(e.Outcome.Again)
 	default:
 		c.speeds.note(p.store.ID, putting, e.Outcome, c.now)

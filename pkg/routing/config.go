@@ -115,15 +115,7 @@ func (c *Config) Silence() Silence {
 // DefaultConnectTimeout is how long a router tries one address of a worker.
 const DefaultConnectTimeout = time.Second
 
-// How long a router waits after all addresses of a worker failed, twice as long each time:
-// up to RedialMost of one that has answered before, RedialStrangerMost of one that never did.
-const (
-	RedialLeast        = 50 * time.Millisecond
-	RedialMost         = time.Second
-	RedialStrangerMost = 15 * time.Second
-)
-
-// Rand is the source of the choice among the near-best.
+// Rand is the source of what is drawn: the choice among the near-best, and waits.
 type Rand interface {
 	// IntN returns a number from 0 to n-1.
 	IntN(n int) int

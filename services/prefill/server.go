@@ -15,7 +15,6 @@ import (
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
-	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer"
 	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/model"
@@ -89,11 +88,7 @@ func checkTicket(ticket *kvtransferv1.Ticket, promptTokens, blockTokens int) err
 // openError is the status for a transfer that could not begin.
 func openError(err error) error {
 	if refused, ok := errors.AsType[*kvtransfer.RefusedError](err); ok {
-		reason := api.ReasonTransferRefused
-		if mismatch(refused.Reason) {
-			reason = api.ReasonTransferUnreachable
-		}
-		return rpc.Error(codes.Unavailable, reason, fmt.Sprintf("the decode worker refuses the KV: %v", refused), 0)
+		return worker.TransferRefusedError(refused.Reason, refused)
 	}
 	if errors.Is(err, kvtransfer.ErrClosed) {
 		return worker.RefusedError(scheduler.Draining)
@@ -101,24 +96,8 @@ func openError(err error) error {
 	if s := status.FromContextError(err); s.Code() != codes.Unknown {
 		return s.Err()
 	}
-	reason := api.ReasonTransferFailed
-	// No address that leads to it, a connection that it refused, an answer that is late.
-	if _, isBroken := errors.AsType[*kvtransfer.BrokenError](err); isBroken {
-		reason = api.ReasonTransferUnreachable
-	}
-	return rpc.Error(codes.Unavailable, reason, fmt.Sprintf("cannot start a transfer to the decode worker: %v", err), 0)
-}
-
-// mismatch reports that a refusal is not of this transfer but of all between these
-// two workers: the address leads to another one, or they have nothing in common.
-func mismatch(reason kvtransferv1.RefuseReason) bool {
-	switch reason {
-	case kvtransferv1.RefuseReason_REFUSE_REASON_WRONG_EPOCH,
-		kvtransferv1.RefuseReason_REFUSE_REASON_LAYOUT,
-		kvtransferv1.RefuseReason_REFUSE_REASON_ENCODING:
-		return true
-	}
-	return false
+	_, isBroken := errors.AsType[*kvtransfer.BrokenError](err)
+	return worker.TransferNotStartedError(err, isBroken)
 }
 
 // prompt carries out what the worker asks for one sequence.
@@ -180,7 +159,10 @@ func (p *prompt) open() {
 		err, stats := transfer.Err(), transfer.Stats()
 		p.traceTransfer(stats, err)
 		p.server.sent.Add(stats)
-		driver.Handle(p.id, worker.Sent{ID: p.id, Err: err, Stats: kvSent(stats)})
+		driver.Handle(p.id, worker.Sent{ID: p.id, Err: err, Stats: worker.Transferred{
+			FirstOffered: stats.FirstOffered, LastOffered: stats.LastOffered, Computed: stats.Computed, LastSent: stats.LastSend,
+			Acknowledged: stats.Acknowledged, Bytes: stats.Bytes, Transport: stats.Transport,
+		}.Message()})
 	}()
 }
 
@@ -218,17 +200,4 @@ func (p *prompt) traceTransfer(stats kvtransfer.TransferStats, err error) {
 		until = opened.Add(stats.Acknowledged)
 	}
 	p.spans.Transferred(opened.Add(stats.FirstOffered), until, stats.Bytes, stats.Chunks, err)
-}
-
-// kvSent is what the router is told of a transfer.
-func kvSent(stats kvtransfer.TransferStats) *workerv1.KvSent {
-	sent := &workerv1.KvSent{Bytes: stats.Bytes, Transport: stats.Transport}
-	if stats.Acknowledged > 0 {
-		if stats.Bytes > 0 { // else the receiver held all, and nothing was offered
-			sent.TailNs = max(stats.Acknowledged-max(stats.LastSend, stats.Computed), 0).Nanoseconds()
-			sent.TransferNs = (stats.Acknowledged - stats.FirstOffered).Nanoseconds()
-		}
-		sent.ExposedNs = max(stats.Acknowledged-stats.LastOffered, 0).Nanoseconds()
-	}
-	return sent
 }

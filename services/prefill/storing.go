@@ -54,13 +54,9 @@ type saving struct {
 	until  time.Time          // when it has to have ended
 }
 
-const (
-	// fetchLease is how long a store may be silent that sends blocks: short, since nobody
-	// waits for them that long and they are lacking meanwhile.
-	fetchLease = 3 * time.Second
-	// putTimeout bounds one put: its blocks cannot be evicted meanwhile.
-	putTimeout = 10 * time.Second
-)
+// fetchLease is how long a store may be silent that sends blocks: short, since nobody waits
+// for them that long and they are lacking meanwhile.
+const fetchLease = 3 * time.Second
 
 // errNotFinite is of blocks that are no use to anybody.
 var errNotFinite = errors.New("the blocks are not finite")
@@ -187,7 +183,7 @@ func (s *storing) offer(event offload.Event) {
 	first := s.driver.BlockHashes(o.save.Salt, o.save.Tokens[:len(o.save.Tokens)/len(o.save.Blocks)])[0]
 	s.loop.Lock()
 	defer s.loop.Unlock()
-	s.puts[o.save.ID] = &saving{save: o.save, until: time.Now().Add(putTimeout)}
+	s.puts[o.save.ID] = &saving{save: o.save, until: time.Now().Add(offload.PutTimeout)}
 	s.loop.Step(offload.Save{ID: o.save.ID, First: first})
 }
 

@@ -156,13 +156,19 @@ func (p *Pool) release(c *connection) {
 	}
 }
 
+// random is math/rand/v2.
+type random struct{}
+
+func (random) IntN(n int) int { return rand.IntN(n) }
+
 // patience is how often a worker that never answered may fail before people are told.
 const patience = 3
 
 // keep connects, stays until the connection is lost, and begins again.
 func (p *Pool) keep(ctx context.Context, ref routing.Ref, role controlv1.Role, m *member) {
 	log := p.log.With(slog.String("worker", ref.ID))
-	wait, most, turn, why, failed := routing.RedialLeast, routing.RedialStrangerMost, p.first, "", 0
+	var redial routing.Redial
+	turn, why, failed := p.first, "", 0
 	for ctx.Err() == nil {
 		found, err := p.attempt(ctx, turn, ref, role, m)
 		if err != nil {
@@ -176,11 +182,11 @@ func (p *Pool) keep(ctx context.Context, ref routing.Ref, role controlv1.Role, m
 				// A worker that starts again leaves its old record behind for a moment.
 				p.complain(log, ref, changed, turn != p.known && (failed == patience || failed > patience && changed), why)
 			}
-			m.sleep(ctx, wait+rand.N(wait/2))
-			wait = min(2*wait, most)
+			m.sleep(ctx, redial.Failed(random{}))
 			continue
 		}
-		wait, most, turn, why, failed = routing.RedialLeast, routing.RedialMost, p.known, "", 0
+		redial.Connected()
+		turn, why, failed = p.known, "", 0
 		conn := found.conn
 		c := &connection{grpc: conn, uses: 1}
 		p.mu.Lock()
