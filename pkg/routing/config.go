@@ -3,6 +3,7 @@ package routing
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -17,6 +18,8 @@ type Config struct {
 	VersionWait time.Duration
 	// QueueLimit is the most requests that wait.
 	QueueLimit int
+	// Policy is how workers are chosen, by name; empty: DefaultPolicy.
+	Policy string
 	// MaxQueueWait is how long a request waits at most, its own deadline aside.
 	MaxQueueWait time.Duration
 	// TenantMaxRequests is the most requests of one tenant, waiting and running.
@@ -66,6 +69,7 @@ type Config struct {
 // no flag. Models has none.
 func (c *Config) RegisterFlags(fs *pflag.FlagSet, prefix string) {
 	c.ReportLag, c.NearBest, c.TPOTHorizonTokens, c.IndexBlocks = 100*time.Millisecond, 0.1, 64, 1<<20
+	fs.StringVar(&c.Policy, prefix+"policy", DefaultPolicy, "how to choose workers: "+strings.Join(Policies(), ", "))
 	fs.IntVar(&c.QueueLimit, prefix+"queue-limit", 1024, "maximum requests that wait for workers")
 	fs.DurationVar(&c.MaxQueueWait, prefix+"max-queue-wait", 30*time.Second, "maximum time that a request waits for workers, and then again in a worker's own queue")
 	fs.IntVar(&c.TenantMaxRequests, prefix+"tenant-max-requests", 256, "maximum requests of one tenant at a time")
@@ -89,6 +93,9 @@ func (c *Config) Validate() error {
 		if !ok {
 			errs = append(errs, fmt.Errorf("%s is %v: it must be above 0", name, value))
 		}
+	}
+	if err := policyError(c.Policy); err != nil {
+		errs = append(errs, err)
 	}
 	positive("queue-limit", c.QueueLimit > 0, c.QueueLimit)
 	positive("max-queue-wait", c.MaxQueueWait > 0, c.MaxQueueWait)

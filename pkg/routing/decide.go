@@ -71,7 +71,7 @@ func (rt *Router) decideFor(now time.Time, e *entry, v Version) (fitness, Refusa
 		switch {
 		case prefills.fitness.usable():
 			prefill = rt.pick(prefills.fittest())
-		case r.Mode == inferencev1.Mode_MODE_DISAGGREGATED:
+		case rt.mode(r) == inferencev1.Mode_MODE_DISAGGREGATED:
 			e.pool = controlv1.Role_ROLE_PREFILL
 			return prefills.fitness, rt.refusal(e, prefills, "prefill worker that can send to a decode worker")
 		}
@@ -110,16 +110,20 @@ func (rt *Router) dispatch(s *search, decodes, prefills *candidates, decode, pre
 		w := prefill.worker
 		d.prefill, action.Prefill, record.Prefill = w, w.ref, w.ref.ID
 		record.Mode = inferencev1.Mode_MODE_DISAGGREGATED
-		action.PrefillSilence = rt.silence(now, r, w, r.Mode != inferencev1.Mode_MODE_DISAGGREGATED || prefills.several())
+		action.PrefillSilence = rt.silence(now, r, w, rt.mode(r) != inferencev1.Mode_MODE_DISAGGREGATED || prefills.several())
 		if action.Source = prefill.source.hint(); action.Source != nil {
 			record.Source, record.SourceBlocks = action.Source.GetWorkerId(), action.Source.GetBlocks()
 		}
 		rt.tries(now, path{w.ref, decode.worker.ref}, r.ID)
 		w.tries(now)
+		rt.turns++
+		w.turn = rt.turns
 		w.add(r.ID, &share{at: now, tokens: prefill.uncached - prefill.fetched, context: r.Tokens, blocks: need(w, r, controlv1.Role_ROLE_PREFILL)})
 	}
 	decode.worker.tries(now)
 	decode.worker.add(r.ID, atDecode)
+	rt.turns++
+	decode.worker.turn = rt.turns
 	for _, c := range [...]*candidate{decode, prefill} {
 		if c != nil && c.probe {
 			c.worker.probe = probe{r.ID, now}
@@ -135,9 +139,13 @@ func (rt *Router) dispatch(s *search, decodes, prefills *candidates, decode, pre
 // auto would have had it on two, had there been a way for its KV.
 func (rt *Router) explain(r *Request, decode, prefill *candidate, prefills *candidates) (reason string, fallback bool) {
 	few := fmt.Sprintf("%d uncached tokens on %s are", decode.uncached, decode.worker.ref.ID)
+	mode, whose := rt.mode(r), "the request asks for "
+	if mode != r.Mode {
+		whose = "the policy is "
+	}
 	switch failed, why, unreached := r.unreached(); {
-	case r.Mode == inferencev1.Mode_MODE_AGGREGATED:
-		return "the request asks for aggregated mode", false
+	case mode == inferencev1.Mode_MODE_AGGREGATED:
+		return whose + "aggregated mode", false
 	case prefills == nil && unreached && decode.uncached >= rt.threshold():
 		return fmt.Sprintf("one worker does all because KV could not be sent from %s: %s", failed, why), true
 	case prefills == nil:
@@ -146,8 +154,8 @@ func (rt *Router) explain(r *Request, decode, prefill *candidate, prefills *cand
 		return fmt.Sprintf("one worker does all because KV cannot be sent from %s at the moment: %s", prefills.path, prefills.broken), true
 	case prefill == nil:
 		return "no prefill worker: " + prefills.reason, true
-	case r.Mode == inferencev1.Mode_MODE_DISAGGREGATED:
-		return "the request asks for disaggregated mode", false
+	case mode == inferencev1.Mode_MODE_DISAGGREGATED:
+		return whose + "disaggregated mode", false
 	}
 	return fmt.Sprintf("%s at least %d: prefill on %s, predicted %.1f ms after %.1f ms of queue",
 		few, rt.threshold(), prefill.worker.ref.ID, prefill.prefillMs, prefill.queueMs), false
@@ -157,7 +165,7 @@ func (rt *Router) explain(r *Request, decode, prefill *candidate, prefills *cand
 // to a decode worker that lacks so many tokens of it. In mode auto, a request whose KV
 // did not arrive once does not risk it again.
 func (rt *Router) disaggregates(r *Request, uncached int) bool {
-	switch r.Mode {
+	switch rt.mode(r) {
 	case inferencev1.Mode_MODE_DISAGGREGATED:
 		return true
 	case inferencev1.Mode_MODE_AGGREGATED:

@@ -1,40 +1,13 @@
 package routing
 
 import (
-	"cmp"
-	"slices"
-
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 )
 
-// nearBestMs is the difference of cost that no prediction can resolve.
-const nearBestMs = 0.5
-
-// pick chooses at random among those near the least cost that run the fewest of this
-// router's requests. How near is measured by the time to the first token alone: the time
-// for output tokens is much the same everywhere and would hide what a cached prefix saves.
+// pick has the policy choose, and draws one of those that are equal to it.
 func (rt *Router) pick(options []*candidate) *candidate {
-	best := options[0]
-	for _, c := range options {
-		if c.totalMs < best.totalMs {
-			best = c
-		}
-	}
-	limit := best.totalMs + best.firstMs*rt.config.NearBest + nearBestMs
-	near := rt.near[:0]
-	for _, c := range options {
-		if c.totalMs <= limit {
-			near = append(near, c)
-		}
-	}
-	rt.near = near
-	if len(near) == 0 {
-		near = options // the costs are NaN
-	}
-	own := func(c *candidate) int { return len(c.worker.own) }
-	fewest := own(slices.MinFunc(near, func(a, b *candidate) int { return cmp.Compare(own(a), own(b)) }))
-	near = slices.DeleteFunc(near, func(c *candidate) bool { return own(c) > fewest })
+	near := rt.chooses.near(rt, options)
 	return near[rt.random.IntN(len(near))]
 }
 
@@ -42,7 +15,7 @@ func (rt *Router) pick(options []*candidate) *candidate {
 // not get there, or disaggregation is forced, it looks for another decode worker, however
 // costly, that one can send to. Without such it returns decode.
 func (rt *Router) pair(s *search, decodes *candidates, decode *candidate) (*candidate, *candidates) {
-	record, forced := s.record, s.request.Mode == inferencev1.Mode_MODE_DISAGGREGATED
+	record, forced := s.record, rt.mode(s.request) == inferencev1.Mode_MODE_DISAGGREGATED
 	before := len(record.Candidates)
 	prefills := rt.look(s, controlv1.Role_ROLE_PREFILL, decode.worker)
 	if prefills.fitness.usable() || !forced && prefills.broken == "" {

@@ -15,8 +15,10 @@ type Router struct {
 	config Config
 	index  *kvcache.Index
 	random Rand
-	policy *controlv1.Policy
-	served map[string][]*servedVersion // by model
+	// chooses is Config.Policy; policy is what operators have changed.
+	chooses policy
+	policy  *controlv1.Policy
+	served  map[string][]*servedVersion // by model
 	// pinnedOnce are the models of which a version was once fixed.
 	pinnedOnce map[string]bool
 	// peers are the other routers, by model, and disagreeing those that serve other versions.
@@ -41,6 +43,7 @@ type Router struct {
 	pathsDue time.Time
 	tenants  tenants.Counts
 	number   uint64 // of the last request
+	turns    uint64 // requests sent to workers, two where prefill and decode are apart
 	searches uint64
 	lists    candidateLists
 	near     []*candidate // scratch of pick
@@ -59,6 +62,7 @@ func New(config Config, random Rand) *Router {
 		config:      config,
 		index:       kvcache.NewIndex(config.IndexBlocks),
 		random:      random,
+		chooses:     policyOf(config.Policy),
 		workers:     make(map[string]*worker),
 		unanswered:  make(map[controlv1.Role]int),
 		queue:       queue{ids: make(map[string]*entry)},

@@ -259,8 +259,10 @@ func (m *machine) pick(t *rapid.T, match func(*requestModel) bool) *requestModel
 // and have room; at the end nothing is left.
 func TestRouterModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
+		c := config()
+		c.Policy = rapid.SampledFrom(routing.Policies()).Draw(t, "policy")
 		m := &machine{
-			f: routing.New(config(), rand.New(rand.NewPCG(1, 2))), now: time.Unix(1000, 0), live: true,
+			f: routing.New(c, rand.New(rand.NewPCG(1, 2))), now: time.Unix(1000, 0), live: true,
 			records: map[string]*controlv1.WorkerRecord{}, wanted: map[routing.Ref]*controlv1.WorkerRecord{},
 			connected: map[routing.Ref]bool{}, numbers: map[routing.Ref]uint64{}, met: map[string]bool{}, requests: map[string]*requestModel{}, closed: map[[2]routing.Ref]time.Time{},
 		}

@@ -46,6 +46,7 @@ type worker struct {
 	trust trust
 
 	usedAt    time.Time // when a request was last sent there
+	turn      uint64    // its number
 	busyUntil time.Time
 	refusals  int
 	suspicion

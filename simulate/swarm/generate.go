@@ -6,6 +6,8 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+
+	"github.com/tandem-serving/tandem/pkg/routing"
 )
 
 // draw is what is drawn of a seed.
@@ -34,6 +36,9 @@ func Generate(seed uint64) *Script {
 	prefill, decode := d.between(0, mostWorkers), d.between(1, mostWorkers)
 	if s.Mode == "disaggregated" {
 		prefill = max(prefill, 1)
+	}
+	if s.Policy = pick(d, routing.Policies()...); s.Policy == "disaggregated" && prefill == 0 {
+		s.Policy = routing.DefaultPolicy
 	}
 	longest := pick(d, 60, 200, 600) // of a prompt and its answer
 	for i := range prefill + decode {

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/tandem-serving/tandem/loadtest/workload"
+	"github.com/tandem-serving/tandem/pkg/routing"
 	"github.com/tandem-serving/tandem/simulate"
 )
 
@@ -76,7 +77,7 @@ func run(s *Script, change func(request int, a *answer)) (*Result, error) {
 // alone is the script's requests on one worker that has room for all, where nothing happens.
 func (s *Script) alone() *Script {
 	calm := *s
-	calm.Faults, calm.Routers, calm.Mode, calm.LatencyMs, calm.BytesPerS = nil, 1, "aggregated", 0.01, 0
+	calm.Faults, calm.Routers, calm.Mode, calm.Policy, calm.LatencyMs, calm.BytesPerS = nil, 1, "aggregated", routing.DefaultPolicy, 0.01, 0
 	calm.QueueLimit, calm.TenantMost = maxRequests, maxRequests
 	calm.Workers = []Worker{{
 		ID: "d-1", Host: "d-1", Blocks: 1 << 16, BatchTokens: 1 << 14, Sequences: 1 << 12, Chunk: s.BlockTokens * (maxTokens/s.BlockTokens + 1), Waiting: maxRequests,

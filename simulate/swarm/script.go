@@ -17,6 +17,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/latency"
 	"github.com/tandem-serving/tandem/pkg/model"
+	"github.com/tandem-serving/tandem/pkg/routing"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 	"github.com/tandem-serving/tandem/simulate"
 )
@@ -29,6 +30,7 @@ type Script struct {
 	Routers int    `json:"routers"`
 	// Mode that all requests ask for: auto, disaggregated or aggregated.
 	Mode        string    `json:"mode"`
+	Policy      string    `json:"policy"` // of routers
 	BlockTokens int       `json:"block_tokens"`
 	QueueLimit  int       `json:"queue_limit"`
 	TenantMost  int       `json:"tenant_most"`
@@ -124,6 +126,9 @@ func (s *Script) validate() error {
 	if _, known := api.Parse[inferencev1.Mode](s.Mode); !known {
 		return fmt.Errorf("script: there is no mode %q", s.Mode)
 	}
+	if !slices.Contains(routing.Policies(), s.Policy) {
+		return fmt.Errorf("script: there is no policy %q", s.Policy)
+	}
 	ids := make(map[string]bool)
 	for _, w := range s.Workers {
 		if w.ID == "" || ids[w.ID] || w.Blocks < 1 || w.Blocks > maxBlocks || w.BatchTokens < 1 || w.Sequences < 1 || w.Chunk < s.BlockTokens || w.Waiting < 1 || !(w.OutputShare > 0 && w.OutputShare <= 1) {
@@ -136,7 +141,7 @@ func (s *Script) validate() error {
 	}
 	if has := func(prefill bool) bool {
 		return slices.ContainsFunc(s.Workers, func(w Worker) bool { return w.Prefill == prefill })
-	}; !has(false) || s.Mode == "disaggregated" && !has(true) {
+	}; !has(false) || (s.Mode == "disaggregated" || s.Policy == "disaggregated") && !has(true) {
 		return errors.New("script: the mode needs a worker that it lacks")
 	}
 	for i, r := range s.Requests {
@@ -189,7 +194,7 @@ func (s *Script) config() simulate.Config {
 	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
 	c.Routing.RegisterFlags(fs, "")
 	c.Limits.RegisterFlags(fs, "")
-	c.Routing.QueueLimit, c.Routing.TenantMaxRequests = s.QueueLimit, s.TenantMost
+	c.Routing.Policy, c.Routing.QueueLimit, c.Routing.TenantMaxRequests = s.Policy, s.QueueLimit, s.TenantMost
 	for _, w := range s.Workers {
 		m := &simulate.Worker{
 			ID: w.ID, Host: w.Host, Role: controlv1.Role_ROLE_DECODE, Profile: latency.Model{BaseMs: w.BaseMs, PerTokenMs: perTokenMs, PerContextTokenMs: perContextTokenMs}.Profile(),

@@ -148,10 +148,11 @@ func TestRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	for text, want := range map[string]string{
-		"{":                "unexpected EOF",
-		`{"speed": 1}`:     "speed",
-		`{"mode": "both"}`: "mode",
-		`{"mode": "auto"}`: "at least one router",
+		"{":                                 "unexpected EOF",
+		`{"speed": 1}`:                      "speed",
+		`{"mode": "both"}`:                  "mode",
+		`{"mode": "auto"}`:                  "policy",
+		`{"mode": "auto", "policy": "slo"}`: "at least one router",
 		strings.Replace(string(s.JSON()), `"kind": "`, `"kind": "un`, 1): "kind",
 	} {
 		if _, err := swarm.Read([]byte(text)); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {

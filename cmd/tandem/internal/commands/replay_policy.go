@@ -17,10 +17,17 @@ type policyFlags struct {
 
 const policyPrefix = "router-"
 
+// routingFlags are the flags that set a configuration, of which one has a short name too.
+func routingFlags(c *routing.Config) *pflag.FlagSet {
+	fs := pflag.NewFlagSet("policy", pflag.ContinueOnError)
+	c.RegisterFlags(fs, policyPrefix)
+	fs.StringVar(&c.Policy, "policy", routing.DefaultPolicy, "same as --"+policyPrefix+"policy")
+	return fs
+}
+
 // register adds the flags and returns their names.
 func (p *policyFlags) register(fs *pflag.FlagSet) (names []string) {
-	p.flags = pflag.NewFlagSet("policy", pflag.ContinueOnError)
-	p.given.RegisterFlags(p.flags, policyPrefix)
+	p.flags = routingFlags(&p.given)
 	p.flags.VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
 	fs.AddFlagSet(p.flags)
 	return names
@@ -35,8 +42,7 @@ func (p *policyFlags) changed() (changed bool) {
 // change returns a configuration with what flags were given for.
 func (p *policyFlags) change(config routing.Config) (routing.Config, error) {
 	var c routing.Config
-	fs := pflag.NewFlagSet("policy", pflag.ContinueOnError)
-	c.RegisterFlags(fs, policyPrefix)
+	fs := routingFlags(&c)
 	c = config // in place of the defaults
 	var err error
 	p.flags.VisitAll(func(f *pflag.Flag) {

@@ -1,0 +1,73 @@
+package routing
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+
+	"github.com/tandem-serving/tandem/pkg/spelling"
+)
+
+// policy is how workers are chosen among those that may take a request.
+type policy interface {
+	// near are those of options between which chance decides. There are options, and they
+	// may be put into another order.
+	near(rt *Router, options []*candidate) []*candidate
+	// mode is that of requests that ask for none; MODE_AUTO: whatever costs less.
+	mode() inferencev1.Mode
+}
+
+// DefaultPolicy is what Config.Policy is unless somebody says otherwise.
+const DefaultPolicy = "slo"
+
+var policies = map[string]policy{
+	DefaultPolicy:     leastCost{inferencev1.Mode_MODE_AUTO},
+	"aggregated":      leastCost{inferencev1.Mode_MODE_AGGREGATED},
+	"disaggregated":   leastCost{inferencev1.Mode_MODE_DISAGGREGATED},
+	"least-loaded":    leastLoaded{},
+	"prefix-affinity": prefixAffinity{},
+	"round-robin":     roundRobin{},
+}
+
+// Policies are the names of all policies, in order.
+func Policies() []string { return slices.Sorted(maps.Keys(policies)) }
+
+// policyError refuses a name that no policy has.
+func policyError(name string) error {
+	if policies[name] != nil {
+		return nil
+	}
+	if nearest, near := spelling.Nearest(name, maps.Keys(policies)); near {
+		return fmt.Errorf("policy: there is no %q, did you mean %q?", name, nearest)
+	}
+	return fmt.Errorf("policy: there is no %q: choose one of %s", name, strings.Join(Policies(), ", "))
+}
+
+// policyOf is the policy of a name, or the default.
+func policyOf(name string) policy {
+	if p := policies[name]; p != nil {
+		return p
+	}
+	return policies[DefaultPolicy]
+}
+
+// mode is the mode that a request asks for, or else the policy's.
+func (rt *Router) mode(r *Request) inferencev1.Mode {
+	if r.Mode == inferencev1.Mode_MODE_AGGREGATED || r.Mode == inferencev1.Mode_MODE_DISAGGREGATED {
+		return r.Mode
+	}
+	return rt.chooses.mode()
+}
+
+// least are the candidates of the least value.
+func least[V cmp.Ordered](options []*candidate, of func(*candidate) V) []*candidate {
+	value := of(options[0])
+	for _, c := range options[1:] {
+		value = min(value, of(c))
+	}
+	return slices.DeleteFunc(options, func(c *candidate) bool { return of(c) > value })
+}

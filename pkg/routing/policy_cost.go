@@ -1,0 +1,35 @@
+package routing
+
+import inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+
+// leastCost chooses by the predicted cost, and refuses what would miss its objective.
+type leastCost struct{ of inferencev1.Mode }
+
+func (p leastCost) mode() inferencev1.Mode { return p.of }
+
+// nearBestMs is the difference of cost that no prediction can resolve.
+const nearBestMs = 0.5
+
+// near are those near the least cost that run the fewest of this router's requests. How near
+// is measured by the time to the first token alone: the time for output tokens is much the
+// same everywhere and would hide what a cached prefix saves.
+func (leastCost) near(rt *Router, options []*candidate) []*candidate {
+	best := options[0]
+	for _, c := range options {
+		if c.totalMs < best.totalMs {
+			best = c
+		}
+	}
+	limit := best.totalMs + best.firstMs*rt.config.NearBest + nearBestMs
+	near := rt.near[:0]
+	for _, c := range options {
+		if c.totalMs <= limit {
+			near = append(near, c)
+		}
+	}
+	rt.near = near
+	if len(near) == 0 {
+		near = options // the costs are NaN
+	}
+	return least(near, func(c *candidate) int { return len(c.worker.own) })
+}
