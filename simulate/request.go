@@ -30,8 +30,7 @@ type request struct {
 
 	join     *joining.Join
 	timer    timer
-	inbox    []joining.Event
-	busy     bool
+	inbox    inbox[joining.Event]
 	asked    int // the attempt of the last Ask
 	began    time.Time
 	version  routing.Version
@@ -67,17 +66,14 @@ func (noText) Flush() (text, stop string)     { return "", "" }
 
 // handle gives an event to the life of the request, and does what it asks for.
 func (q *request) handle(event joining.Event) {
-	q.inbox = append(q.inbox, event)
-	if q.busy {
-		return
+	if q.inbox.put(event) {
+		q.empty()
 	}
-	q.busy = true
-	q.empty()
 }
 
 // drawn is handle for tokens.
 func (q *request) drawn(m joining.DecodeMessage) {
-	q.busy = true
+	q.inbox.begin()
 	for _, action := range q.join.HandleDecode(q.router.cluster.now, m) {
 		q.act(action)
 	}
@@ -86,14 +82,11 @@ func (q *request) drawn(m joining.DecodeMessage) {
 
 // empty handles what is in the inbox.
 func (q *request) empty() {
-	for i := 0; i < len(q.inbox); i++ {
-		for _, action := range q.join.Handle(q.router.cluster.now, q.inbox[i]) {
+	for e, more := q.inbox.next(); more; e, more = q.inbox.next() {
+		for _, action := range q.join.Handle(q.router.cluster.now, e) {
 			q.act(action)
 		}
 	}
-	clear(q.inbox)
-	q.inbox = q.inbox[:0]
-	q.busy = false
 	q.timer.set()
 }
 

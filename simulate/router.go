@@ -16,8 +16,7 @@ type router struct {
 	host    *host
 	core    *routing.Router
 	timer   timer
-	inbox   []routing.Event
-	busy    bool
+	inbox   inbox[routing.Event]
 
 	asking      map[string]*request
 	connections map[routing.Ref]*connection
@@ -47,20 +46,15 @@ func (c *Cluster) newRouter(h *host) *router {
 
 // handle gives an event to the policy, and does what it asks for.
 func (r *router) handle(event routing.Event) {
-	r.inbox = append(r.inbox, event)
-	if r.busy {
+	if !r.inbox.put(event) {
 		return
 	}
-	r.busy = true
-	for i := 0; i < len(r.inbox); i++ {
-		for _, action := range r.core.Handle(r.cluster.now, r.inbox[i]) {
+	for e, more := r.inbox.next(); more; e, more = r.inbox.next() {
+		for _, action := range r.core.Handle(r.cluster.now, e) {
 			r.act(action)
 		}
 		r.cluster.watch.routed(r)
 	}
-	clear(r.inbox)
-	r.inbox = r.inbox[:0]
-	r.busy = false
 	r.timer.set()
 }
 

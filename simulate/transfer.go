@@ -34,8 +34,7 @@ type session struct {
 	calls   map[uint64]*call
 	writing bool // the stream is busy with what was written last
 	lost    bool
-	inbox   []sender.Event
-	busy    bool
+	inbox   inbox[sender.Event]
 }
 
 // open opens the transfer of a call, in the session with its receiver.
@@ -96,21 +95,17 @@ func (s *session) begin(c *call) {
 
 // handle gives an event to the sender's core, and does what it asks for.
 func (s *session) handle(event sender.Event) {
-	s.inbox = append(s.inbox, event)
-	if s.busy || s.core == nil {
-		return
+	if s.inbox.put(event) {
+		s.empty()
 	}
-	s.busy = true
-	s.empty()
 }
 
 // offer is handle for what comes with every layer.
 func (s *session) offer(event sender.Offer) {
-	if s.busy || s.core == nil {
-		s.handle(event)
+	if !s.inbox.begin() {
+		s.inbox.put(event)
 		return
 	}
-	s.busy = true
 	for _, action := range s.core.HandleOffer(s.from.cluster.now, event) {
 		s.act(action)
 	}
@@ -119,14 +114,11 @@ func (s *session) offer(event sender.Offer) {
 
 // empty handles what is in the inbox.
 func (s *session) empty() {
-	for i := 0; i < len(s.inbox); i++ {
-		for _, action := range s.core.Handle(s.from.cluster.now, s.inbox[i]) {
+	for e, more := s.inbox.next(); more; e, more = s.inbox.next() {
+		for _, action := range s.core.Handle(s.from.cluster.now, e) {
 			s.act(action)
 		}
 	}
-	clear(s.inbox)
-	s.inbox = s.inbox[:0]
-	s.busy = false
 	s.timer.set()
 }
 
@@ -264,19 +256,18 @@ func (s *session) closed() {
 
 // receive gives an event to the receiver's core, and does what it asks for.
 func (p *process) receive(event receiver.Event) {
-	p.receipts = append(p.receipts, event)
-	if p.receiving {
-		return
+	if p.receipts.put(event) {
+		p.emptyReceipts()
 	}
-	p.receiving = true
-	for i := 0; i < len(p.receipts) && !p.dead; i++ {
-		for _, action := range p.receiver.Handle(p.cluster.now, p.receipts[i]) {
+}
+
+// emptyReceipts handles what is in receipts.
+func (p *process) emptyReceipts() {
+	for e, more := p.receipts.next(); more && !p.dead; e, more = p.receipts.next() {
+		for _, action := range p.receiver.Handle(p.cluster.now, e) {
 			p.received(action)
 		}
 	}
-	clear(p.receipts)
-	p.receipts = p.receipts[:0]
-	p.receiving = false
 	p.leases.set()
 }
 
@@ -334,7 +325,7 @@ func (p *process) receiveChunk(s *session, chunk *wire.Chunk, payload []byte) {
 	if p.dead {
 		return
 	}
-	p.receiving = true // what its actions lead to comes after them
+	p.receipts.begin()
 	var write *receiver.Write
 	for _, action := range p.receiver.HandleReceived(p.cluster.now, receiver.Received{Stream: s.stream, Chunk: chunk}) {
 		if a, is := action.(*receiver.Write); is {
@@ -343,9 +334,8 @@ func (p *process) receiveChunk(s *session, chunk *wire.Chunk, payload []byte) {
 		}
 		p.received(action)
 	}
-	p.receiving = false
 	if write == nil { // it was refused
-		p.receive(receiver.Tick{})
+		p.emptyReceipts()
 		return
 	}
 	p.cluster.watch.wrote(p, write.ID, write.Blocks)
@@ -357,7 +347,8 @@ func (p *process) receiveChunk(s *session, chunk *wire.Chunk, payload []byte) {
 	if err := p.engine.Pages().Write(write.Layer, write.Blocks, payload); err != nil {
 		outcome = receiver.Unwritable
 	}
-	p.receive(receiver.Written{Stream: write.Stream, ID: write.ID, Bytes: write.Bytes, Outcome: outcome})
+	p.receipts.put(receiver.Written{Stream: write.Stream, ID: write.ID, Bytes: write.Bytes, Outcome: outcome})
+	p.emptyReceipts()
 }
 
 // answer sends a message of the receiver to the sender of a stream.

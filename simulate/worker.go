@@ -45,11 +45,9 @@ type process struct {
 	lastID scheduler.SequenceID
 	calls  calls
 
-	inbox     []worker.Event // for core, which is called once at a time
-	busy      bool
-	drew      []*call          // that have tokens to send
-	receipts  []receiver.Event // for receiver, likewise
-	receiving bool
+	inbox    inbox[worker.Event]
+	drew     []*call               // that have tokens to send
+	receipts inbox[receiver.Event] // for receiver
 
 	pace   worker.Pace
 	report timer
@@ -126,13 +124,11 @@ func (c *Cluster) start(w *Worker) error {
 
 // handle gives an event to the worker's core, and does what it asks for.
 func (p *process) handle(event worker.Event) {
-	p.inbox = append(p.inbox, event)
-	if p.busy {
+	if p.dead || !p.inbox.put(event) {
 		return
 	}
-	p.busy = true
-	for i := 0; i < len(p.inbox) && !p.dead; i++ {
-		for _, action := range p.core.Handle(p.cluster.now, p.inbox[i]) {
+	for e, more := p.inbox.next(); more && !p.dead; e, more = p.inbox.next() {
+		for _, action := range p.core.Handle(p.cluster.now, e) {
 			p.act(action)
 		}
 		for _, c := range p.drew {
@@ -141,9 +137,6 @@ func (p *process) handle(event worker.Event) {
 		p.drew = p.drew[:0]
 		p.cluster.watch.handled(p)
 	}
-	clear(p.inbox)
-	p.inbox = p.inbox[:0]
-	p.busy = false
 	p.depart()
 	p.pace.Changed()
 	p.report.set()
