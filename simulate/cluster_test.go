@@ -2,7 +2,10 @@ package simulate_test
 
 import (
 	"fmt"
+	"os"
+	"os/exec"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -149,5 +152,28 @@ func TestDeaths(t *testing.T) {
 	r := run(t, c, 30, 12*time.Second, "--prompt-tokens=uniform:20-600", "--output-tokens=uniform:1-100", "--seed=4")
 	if n := outcomes(r); n["completed"] != len(r.Records) {
 		t.Fatal(n)
+	}
+}
+
+// digestOnly has TestSameOnEveryProcessor print a digest and nothing else.
+const digestOnly = "SIMULATE_DIGEST_ONLY"
+
+// A run is the same on a processor without fused multiply-add, for which the mathematical
+// functions have another code.
+func TestSameOnEveryProcessor(t *testing.T) {
+	c := config(2, 2)
+	for _, w := range c.Workers {
+		w.Jitter = 0.2
+	}
+	got := digest(t, run(t, c, 30, 10*time.Second, "--prompt-tokens=lognormal:300,200", "--output-tokens=lognormal:30,20", "--arrival=gamma", "--seed=3"))
+	if os.Getenv(digestOnly) != "" {
+		fmt.Println(got)
+		return
+	}
+	other := exec.Command(os.Args[0], "-test.run=^TestSameOnEveryProcessor$")
+	other.Env = append(os.Environ(), digestOnly+"=1", "GODEBUG=cpu.fma=off,cpu.avx2=off")
+	out, err := other.Output()
+	if err != nil || !strings.HasPrefix(string(out), got+"\n") {
+		t.Errorf("the digest is %s here, and without FMA: %v, %s", got, err, out)
 	}
 }

@@ -70,13 +70,13 @@ func curve(d *measure.Distribution) []CurveXY {
 	}
 	var out []CurveXY
 	for k := range perDecade*decades + 1 {
-		above := math.Pow(10, -float64(k)/perDecade)
+		above := math.Exp2(-float64(k)/perDecade*math.Log2(10))
 		if above*n < 1 {
 			break
 		}
 		out = append(out, CurveXY{Quantile: 1 - above, Ms: min(milliseconds(h.Quantile(1-above)), most)})
 	}
-	if last := 1 - 1/n; last > out[len(out)-1].Quantile && 1/n >= math.Pow(10, -decades) {
+	if last := 1 - 1/n; last > out[len(out)-1].Quantile && 1/n >= math.Exp2(-decades*math.Log2(10)) {
 		out = append(out, CurveXY{Quantile: last, Ms: most})
 	}
 	return out

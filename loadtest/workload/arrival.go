@@ -90,7 +90,7 @@ func (a *arrivals) inverse(expected float64) (float64, bool) {
 // section 6).
 func gamma(random *rand.Rand, shape float64) float64 {
 	if shape < 1 {
-		return gamma(random, shape+1) * math.Pow(1-random.Float64(), 1/shape)
+		return gamma(random, shape+1) * math.Exp2(math.Log2(1-random.Float64())/shape)
 	}
 	d := shape - 1.0/3
 	c := 1 / math.Sqrt(9*d)

@@ -88,7 +88,7 @@ func (g *Gaps) p99() (time.Duration, bool) {
 	above := g.total / 100
 	for i := gapBuckets - 1; i > 0; i-- {
 		if g.counts[i] > above {
-			return time.Duration(float64(gapLeast) * math.Pow(2, float64(i)/2)), true
+			return time.Duration(float64(gapLeast) * math.Exp2(float64(i)/2)), true
 		}
 		above -= g.counts[i]
 	}

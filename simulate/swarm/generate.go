@@ -18,7 +18,7 @@ func (d draw) between(least, most int) int { return least + d.IntN(most-least+1)
 
 // skewed is from least to most, mostly near least.
 func (d draw) skewed(least, most float64) float64 {
-	return least * math.Pow(most/least, d.Float64())
+	return least * math.Exp2(math.Log2(most/least)*d.Float64())
 }
 
 func (d draw) chance(p float64) bool { return d.Float64() < p }

@@ -97,7 +97,8 @@ func apart(stalls []Stall) []Stall {
 // duration is what a step takes that should take d, and whether it fails. Both are
 // drawn for every step, so that one option does not change another's draws.
 func (m *misfortune) duration(d time.Duration) (takes time.Duration, fails bool) {
-	factor := math.Exp(m.sigma*m.chance.NormFloat64() - m.sigma*m.sigma/2)
+	// Not math.Exp, whose last digit depends on whether the processor has FMA.
+	factor := math.Exp2(math.Log2E * (m.sigma*m.chance.NormFloat64() - m.sigma*m.sigma/2))
 	fails = m.chance.Float64() < m.trouble.FailProbability
 	return time.Duration(float64(d) * factor * m.trouble.Slow), fails
 }
