@@ -156,7 +156,7 @@ func (c *Config) ValidateRun() error {
 	}
 	switch {
 	case c.Duration <= 0 || c.Duration > 24*time.Hour:
-		return fmt.Errorf("--duration: %v is outside 0s to 24h", c.Duration)
+		return fmt.Errorf("--duration: %v is not above 0s, or above 24h", c.Duration)
 	case c.Warmup < 0 || c.Warmup > time.Hour:
 		return fmt.Errorf("--warmup: %v is outside 0s to 1h", c.Warmup)
 	case c.MinRequests < 0:
@@ -295,6 +295,24 @@ func (c *Config) length(o objectives, rate float64) (time.Duration, error) {
 			c.MinRequests, number(rate), seconds/3600, maxRun.Hours())
 	}
 	return max(length, time.Duration(seconds*float64(time.Second))), nil
+}
+
+// Sends is how long each run sends requests at least, warm-up included; 0: until the source
+// ends. Validate comes first.
+func (c *Config) Sends() time.Duration {
+	rate := c.Rate
+	if c.FindMax {
+		rate = 0 // where the search begins
+	}
+	o, err := c.objectives()
+	if err != nil {
+		return 0
+	}
+	length, err := c.length(o, rate)
+	if err != nil || length == 0 {
+		return 0
+	}
+	return c.warmup() + length
 }
 
 // stepLength is length for a step of a search: long enough to check the SLO, times

@@ -147,10 +147,10 @@ func (s *Session) planSearch(start float64) (Plan, error) {
 }
 
 // left says how long the rest of a search takes at most. It is empty until one rate has
-// passed and one has failed.
+// passed and one has failed, and where Drive does the runs, whose time is its own.
 func (s *Session) left(start float64, searching *search.Search) string {
 	bracket := searching.Result().Bracket
-	if bracket == nil {
+	if bracket == nil || s.cfg.Drive != nil {
 		return ""
 	}
 	_, length, err := s.bound(start, searching.Steps(), bracket[0], bracket[1])

@@ -22,6 +22,9 @@ import (
 // Load is what clients send.
 type Load struct {
 	Source workload.Source
+	// Tokenize makes a prompt's text into tokens; special adds those that begin a prompt. Nil:
+	// every four bytes are a token.
+	Tokenize func(text string, special bool) ([]int32, error)
 	// Offered is the rate that the source was asked for, requests a second; 0: none.
 	Offered float64
 	// Concurrency is how many requests are kept in flight; 0: open loop.
@@ -59,6 +62,7 @@ type load struct {
 	records  []*record.Record
 	turn     int // of the routers
 	running  int
+	thinking int  // conversations, before their next turn
 	sourced  bool // the source has ended
 	due      int
 	sent     int
@@ -76,8 +80,6 @@ const (
 	startup = 6 * time.Second
 	// sampleEvery is the time between two samples.
 	sampleEvery = 250 * time.Millisecond
-	// failedPause is how long a place stays empty in closed loop after a request that failed.
-	failedPause = 100 * time.Millisecond
 )
 
 // Run sends requests and returns what their clients saw. It can be called once.
@@ -153,7 +155,7 @@ func (l *load) stopped() time.Duration {
 // over: all that was to be sent has ended, or had its time.
 func (l *load) over() bool {
 	if l.until.IsZero() || l.cluster.now.Before(l.until) {
-		return l.sourced && l.running == 0 && (!l.Lasts || l.until.IsZero())
+		return l.sourced && l.running == 0 && l.thinking == 0 && (!l.Lasts || l.until.IsZero())
 	}
 	return l.running == 0 || l.cluster.now.After(l.until.Add(l.DrainTimeout))
 }
@@ -187,18 +189,24 @@ func (l *load) next() {
 	}
 	if l.Concurrency > 0 {
 		q.Due = l.now()
-		l.send(q)
+		l.send(q, said{})
 		return
 	}
 	l.cluster.at(l.start.Add(q.Due), func() {
 		l.next()
-		l.send(q)
+		l.send(q, said{})
 	})
 }
 
-func (l *load) send(from *workload.Request) {
+// send sends a request, which goes on with what was said before.
+func (l *load) send(from *workload.Request, before said) {
 	c := l.cluster
 	if !l.until.IsZero() && c.now.After(l.until) {
+		return
+	}
+	tokens, err := l.prompt(from.Prompt, before)
+	if err != nil {
+		l.err, l.sourced = err, true
 		return
 	}
 	r := c.routers[l.turn%len(c.routers)]
@@ -221,14 +229,11 @@ func (l *load) send(from *workload.Request) {
 	l.running++
 	q := &request{
 		load: l, router: r, key: fmt.Sprintf("request-%d", l.due), from: from, record: rec, deadline: c.now.Add(c.config.Limits.MaxRequestTime),
-		streams: make(map[joining.Stream]*stream), tokens: make([]int32, len(from.Prompt.TokenIDs)),
+		streams: make(map[joining.Stream]*stream), tokens: tokens,
 	}
 	rec.ID = q.key
 	if l.RequestTimeout > 0 && l.RequestTimeout < c.config.Limits.MaxRequestTime {
 		q.deadline = c.now.Add(l.RequestTimeout)
-	}
-	for i, id := range from.Prompt.TokenIDs {
-		q.tokens[i] = int32(id)
 	}
 	q.join = joining.New(joining.Params{
 		ID: q.key, Arrived: c.now, Tokenized: c.now, PromptTokens: len(q.tokens), MaxTokens: from.MaxTokens, Deadline: q.deadline,
@@ -287,15 +292,18 @@ func (q *request) finish(f joining.Finish) {
 	if rec.Admitted >= 0 {
 		l.admitted++
 	}
-	from, answer := q.from, q.answer
+	from, answer, tokens := q.from, q.answer, q.tokens
 	q.from, q.tokens, q.answer = nil, nil, nil // timers hold the request for long
 	if from.Then != nil && rec.Outcome == record.Completed {
 		if next, think := from.Then(workload.Answer{TokenIDs: answer}); next != nil {
 			next.Due = rec.End + max(think, 0)
-			l.running++ // its place is kept
+			for _, id := range answer {
+				tokens = append(tokens, int32(id))
+			}
+			l.thinking++
 			l.cluster.at(l.start.Add(next.Due), func() {
-				l.running--
-				l.send(next)
+				l.thinking--
+				l.send(next, said{from.Prompt.Text, tokens})
 			})
 			return
 		}
@@ -303,7 +311,7 @@ func (q *request) finish(f joining.Finish) {
 	if l.Concurrency > 0 {
 		pause := time.Duration(0)
 		if rec.Outcome != record.Completed {
-			pause = failedPause
+			pause = workload.FailedPause
 		}
 		l.cluster.after(pause, l.next)
 	}

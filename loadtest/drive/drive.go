@@ -65,9 +65,6 @@ const (
 	interruptedDrain = time.Second
 	// lateFromSource is the lateness attributed to the source.
 	lateFromSource = time.Millisecond
-	// failedPause is how long a place stays empty in closed loop after a failed or
-	// refused request. Without it, a server that refuses at once would be flooded.
-	failedPause = 100 * time.Millisecond
 	// sampleEvery is the time between samples.
 	sampleEvery = 250 * time.Millisecond
 )

@@ -174,7 +174,7 @@ func (r *run) serve(q *workload.Request, rec *record.Record) {
 	} else if r.Concurrency > 0 {
 		free := rec.End
 		if failed(rec.Outcome) {
-			free += failedPause
+			free += workload.FailedPause
 		}
 		r.free = append(r.free, free)
 	}

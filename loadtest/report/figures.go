@@ -70,7 +70,7 @@ func curve(d *measure.Distribution) []CurveXY {
 	}
 	var out []CurveXY
 	for k := range perDecade*decades + 1 {
-		above := math.Exp2(-float64(k)/perDecade*math.Log2(10))
+		above := math.Exp2(-float64(k) / perDecade * math.Log2(10))
 		if above*n < 1 {
 			break
 		}

@@ -166,7 +166,7 @@ func (s *Spec) validateNumbers() error {
 	check(s.TraceLimit >= 0, "--trace-limit is %d: choose 0, for all, or more", s.TraceLimit)
 	check(within(s.TraceScale, 1e-4, 1e3), "--trace-scale-lengths is %g: choose 0.0001 to 1000", s.TraceScale)
 	check(within(float64(s.Temperature), 0, math.MaxFloat32), "--temperature is %g: choose 0 or more", s.Temperature)
-	check(s.VocabularySize >= 0, "--vocabulary-size is %d: choose 1 or more", s.VocabularySize)
+	check(s.VocabularySize == 0 || s.VocabularySize >= minAlphabet, "--vocabulary-size is %d: choose %d or more", s.VocabularySize, minAlphabet)
 	check(s.ContextTokens == 0 || s.ContextTokens >= 2, "--context-tokens is %d: choose 2 or more", s.ContextTokens)
 	return errors.Join(problems...)
 }

@@ -14,6 +14,10 @@ type Source interface {
 	Next() (*Request, error)
 }
 
+// FailedPause is how long a place stays empty in closed loop after a failed or refused
+// request. Without it, a server that refuses at once would be flooded.
+const FailedPause = 100 * time.Millisecond
+
 // Request is one request, owned by the caller that got it from a Source.
 type Request struct {
 	// Due is when to send it, since the start of the run. 0 in closed loop.

@@ -30,6 +30,9 @@ type Codec struct {
 	schema     uint64
 }
 
+// Codecs are those of the cores of each kind.
+type Codecs map[string]*Codec
+
 // Omission leaves fields of a struct out, which are then read as zeros: see Without.
 type Omission struct {
 	of     reflect.Type

@@ -2,23 +2,44 @@ package eventlog
 
 import (
 	"bytes"
-	"encoding/binary"
 	"fmt"
 	"reflect"
+	"sort"
 )
 
-// answer returns the next function of the record's core: it answers as it did.
+// answer returns the next function of the record's core: it answers as it did. It may outlive
+// the record, and keeps nothing of it.
 func (r *Record) answer(p *funcPlan) reflect.Value {
-	reader := r.reader
-	number := reader.funcs[r.Core]
-	reader.funcs[r.Core]++
-	reader.plans[key{r.Core, number}] = p
+	reader, number := r.reader, r.core.add(p)
 	return reflect.MakeFunc(p.t, func(args []reflect.Value) []reflect.Value {
-		if reader.known != nil {
-			return reader.recall(r.Core, number, p, args)
-		}
 		return reader.present.call(number, p, args)
 	})
+}
+
+// plansFrom is how the calls of functions are written, from a number on: most functions of a
+// core are like the one before.
+type plansFrom struct {
+	number uint64
+	*funcPlan
+}
+
+// add numbers another function.
+func (c *readCore) add(p *funcPlan) (number uint64) {
+	number = c.funcs
+	c.funcs++
+	if n := len(c.plans); n == 0 || c.plans[n-1].funcPlan != p {
+		c.plans = append(c.plans, plansFrom{number, p})
+	}
+	return number
+}
+
+// plan is that of a function; nil: there is none of this number.
+func (c *readCore) plan(number uint64) *funcPlan {
+	if number >= c.funcs {
+		return nil
+	}
+	i := sort.Search(len(c.plans), func(i int) bool { return c.plans[i].number > number })
+	return c.plans[i-1].funcPlan
 }
 
 // call is a call while the event is handled.
@@ -59,65 +80,30 @@ func zeros(plans []*plan) []reflect.Value {
 	return out
 }
 
-// key names a function.
-type key struct{ core, number uint64 }
-
-// remember takes in the calls of an event, for recall.
-func (r *Reader) remember(d decoder) {
-	if r.known == nil {
-		return
-	}
-	for d.bool() && d.err == nil {
-		number := d.uvarint()
-		p := r.plans[key{r.present.Core, number}]
-		if p == nil {
-			return
-		}
-		from := d.data
-		decodeAll(&d, p.in)
-		args := from[:len(from)-len(d.data)]
-		from = d.data
-		decodeAll(&d, p.out)
-		if d.err == nil {
-			r.known[callKey(r.present.Core, number, args)] = from[:len(from)-len(d.data)]
-		}
-	}
+// Call is a call of a function.
+type Call struct {
+	Function uint64 // counts those of the core
+	In, Out  []reflect.Value
 }
 
-func callKey(core, number uint64, args []byte) string {
-	b := binary.AppendUvarint(nil, core)
-	return string(append(binary.AppendUvarint(b, number), args...))
-}
-
-// recall answers as any call with the same arguments was answered.
-func (r *Reader) recall(core, number uint64, p *funcPlan, args []reflect.Value) []reflect.Value {
-	var asked encoder
-	encodeAll(&asked, p.in, args)
-	results, is := r.known[callKey(core, number, asked.buf)]
-	if !is {
-		return zeros(p.out)
-	}
-	d := decoder{data: results}
-	return decodeAll(&d, p.out)
-}
-
-// Outcome is what the functions answered, in order, and what was done: of that long slices of
+// Outcome is the calls of functions, in order, and what was done: of that long slices of
 // numbers are nil, and functions too.
-func (r *Record) Outcome() (answers [][]reflect.Value, actions []any, err error) {
+func (r *Record) Outcome() (calls []Call, actions []any, err error) {
 	d := decoder{data: r.start}
 	for d.bool() {
-		p := r.reader.plans[key{r.Core, d.uvarint()}]
+		call := Call{Function: d.uvarint()}
+		p := r.core.plan(call.Function)
 		if p == nil {
 			d.fail("a function is not known")
 			break
 		}
-		decodeAll(&d, p.in)
-		answers = append(answers, decodeAll(&d, p.out))
+		call.In, call.Out = decodeAll(&d, p.in), decodeAll(&d, p.out)
+		calls = append(calls, call)
 	}
 	d.action = true
 	for range d.uvarint() {
 		var action any
-		r.reader.codec.decodeInterface(&d, reflect.ValueOf(&action).Elem())
+		r.core.codec.decodeInterface(&d, reflect.ValueOf(&action).Elem())
 		if d.err != nil {
 			return nil, nil, r.reader.damaged("the actions of event %d: %v", r.Number, d.err)
 		}
@@ -126,7 +112,7 @@ func (r *Record) Outcome() (answers [][]reflect.Value, actions []any, err error)
 	if d.err != nil {
 		return nil, nil, r.reader.damaged("the outcome of event %d: %v", r.Number, d.err)
 	}
-	return answers, actions, nil
+	return calls, actions, nil
 }
 
 // Difference is where a state machine does not do what it did.
@@ -141,34 +127,34 @@ func (r *Record) Same(actions any, failed error) (difference *Difference, count 
 	e := encoder{action: true}
 	e.bool(false)
 	if e.failed(failed); failed == nil {
-		count = r.reader.codec.encodeActions(&e, actions)
+		count = r.core.codec.encodeActions(&e, actions)
 	}
 	if e.err == nil && !r.other && bytes.Equal(e.buf, r.left.data) {
 		return nil, count
 	}
-	out := &Difference{Event: r.Show(), Expected: r.reader.outcome(r.Core, r.start)}
+	out := &Difference{Event: r.Show(), Expected: r.core.outcome(r.start)}
 	out.Got = append(out.Got, r.calls...)
 	if e.err != nil {
 		out.Got = append(out.Got, e.err.Error())
 		return out, count
 	}
-	out.Got = append(out.Got, r.reader.outcome(r.Core, e.buf)...)
+	out.Got = append(out.Got, r.core.outcome(e.buf)...)
 	return out, count
 }
 
 // Show is the event in lines for people.
 func (r *Record) Show() []string {
 	d := decoder{data: r.shown}
-	n := r.reader.codec.showInterface(&d)
+	n := r.core.codec.showInterface(&d)
 	return n.lines("", "")
 }
 
 // outcome shows calls and actions.
-func (r *Reader) outcome(core uint64, data []byte) (lines []string) {
+func (c *readCore) outcome(data []byte) (lines []string) {
 	d := decoder{data: data}
 	for d.bool() {
 		number := d.uvarint()
-		p := r.plans[key{core, number}]
+		p := c.plan(number)
 		if p == nil {
 			return append(lines, fmt.Sprintf("calls function %d, which is not known", number))
 		}
@@ -179,7 +165,7 @@ func (r *Reader) outcome(core uint64, data []byte) (lines []string) {
 		if d.err != nil {
 			return append(lines, fmt.Sprintf("action %d cannot be read: %v", i+1, d.err))
 		}
-		n := r.codec.showInterface(&d)
+		n := c.codec.showInterface(&d)
 		lines = append(lines, n.lines("", "")...)
 	}
 	if len(lines) == 0 {

@@ -11,6 +11,7 @@ import (
 // under the loop's lock.
 type Core struct {
 	log    *Log
+	codec  *Codec
 	number uint64
 	e      encoder
 	now    time.Time
@@ -26,12 +27,12 @@ const (
 	KindWorker  = "worker"
 )
 
-// Begin begins to record a core. It is to be made from the configuration that is returned,
-// which equals the one that is given, but for functions: theirs write down what they answer
-// while events are handled. Everything else that the core depends on has to be in its
-// configuration or in events.
+// Begin begins to record a core, of a kind that the log has a codec for. It is to be made from
+// the configuration that is returned, which equals the one that is given, but for functions:
+// theirs write down what they answer while events are handled. Everything else that the core
+// depends on has to be in its configuration or in events.
 func Begin[C any](l *Log, kind string, config C) (core *Core, recorded C) {
-	core = &Core{log: l}
+	core = &Core{log: l, codec: l.options.Codecs[kind]}
 	core.e.base = l.base
 	l.mu.Lock()
 	l.cores++
@@ -40,6 +41,7 @@ func Begin[C any](l *Log, kind string, config C) (core *Core, recorded C) {
 	core.e.buf = append(core.e.buf, recordBegin)
 	core.e.uvarint(core.number)
 	core.e.string(kind)
+	core.e.uvarint(core.codec.schema)
 	recorded, is := core.write(config).(C)
 	if !is {
 		recorded = config
@@ -52,7 +54,7 @@ func Begin[C any](l *Log, kind string, config C) (core *Core, recorded C) {
 
 // write writes a value of an interface type, and returns it as it will be read.
 func (c *Core) write(value any) any {
-	codec, from := c.log.options.Codec, len(c.e.buf)
+	codec, from := c.codec, len(c.e.buf)
 	codec.encodeInterface(&c.e, reflect.ValueOf(&value).Elem())
 	if value == nil || c.e.err != nil || !codec.plans[reflect.TypeOf(value)].unlike {
 		return value
@@ -106,7 +108,7 @@ func (c *Core) Actions(actions any) {
 	c.handling = false
 	c.e.bool(false)
 	c.e.action = true
-	c.log.options.Codec.encodeActions(&c.e, actions)
+	c.codec.encodeActions(&c.e, actions)
 	c.log.mu.Lock()
 	defer c.log.mu.Unlock()
 	// The head stands behind the rest until it is known: events of other cores may have
@@ -151,7 +153,7 @@ func (c *Core) putSplit(at int) {
 	case l.ended.Load():
 	case c.e.err != nil:
 		l.stop(fmt.Sprintf("a value cannot be written: %v", c.e.err))
-	case len(c.e.buf) > maxSegment/2:
+	case len(c.e.buf) > maxRecord:
 		l.stop(fmt.Sprintf("one event takes %d bytes", len(c.e.buf)))
 	default:
 		l.record(c.e.buf[at:], c.e.buf[:at])

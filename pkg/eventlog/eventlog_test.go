@@ -31,13 +31,13 @@ type (
 	}
 )
 
-func newCodec(t testing.TB) *eventlog.Codec {
+func newCodecs(t testing.TB) eventlog.Codecs {
 	t.Helper()
 	codec, err := eventlog.NewCodec(counter{}, add{}, sum{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return codec
+	return eventlog.Codecs{"counter": codec}
 }
 
 func (c counter) handle(event any) []any {
@@ -49,7 +49,7 @@ func (c counter) handle(event any) []any {
 func record(t testing.TB, path string, limit int64, events ...add) (said string) {
 	t.Helper()
 	var out bytes.Buffer
-	log, err := eventlog.Create(path, eventlog.Options{Codec: newCodec(t), Build: "a build", Limit: limit, Logger: slog.New(slog.NewTextHandler(&out, nil))})
+	log, err := eventlog.Create(path, eventlog.Options{Codecs: newCodecs(t), Build: "a build", Limit: limit, Logger: slog.New(slog.NewTextHandler(&out, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +65,7 @@ func record(t testing.TB, path string, limit int64, events ...add) (said string)
 // replay replays a log with cores that add one more to every offset-th event, if that is not 0.
 func replay(t testing.TB, data []byte, offset uint64) (events uint64, different *eventlog.Difference, why string, err error) {
 	t.Helper()
-	reader, err := eventlog.NewReader(bytes.NewReader(data), newCodec(t))
+	reader, err := eventlog.NewReader(bytes.NewReader(data), newCodecs(t))
 	if err != nil {
 		return 0, nil, "", err
 	}
@@ -155,14 +155,87 @@ func TestLimit(t *testing.T) {
 // A log that cannot be written as fast as events come ends, and nobody waits.
 func TestSlowDisk(t *testing.T) {
 	var out bytes.Buffer
-	log := eventlog.Stuck(newCodec(t), slog.New(slog.NewTextHandler(&out, nil)))
+	log := eventlog.Stuck(newCodecs(t), slog.New(slog.NewTextHandler(&out, nil)))
 	core, c := eventlog.Begin(log, "counter", counter{func(string) int { return 100 }})
 	long := strings.Repeat("x", 1<<20)
 	for range 100 {
 		core.Actions(c.handle(core.Event(time.Now(), add{1, long})))
 	}
+	if n := eventlog.Waiting(log); n < 32<<20 || n > 40<<20 {
+		t.Errorf("%d bytes wait", n)
+	}
 	if said := out.String(); strings.Count(said, "\n") != 1 || !strings.Contains(said, "too slow") {
 		t.Errorf("recording said %q", said)
+	}
+}
+
+// Long events leave no long buffers behind.
+func TestLongEvents(t *testing.T) {
+	log, err := eventlog.Create(filepath.Join(t.TempDir(), "log"), eventlog.Options{Codecs: newCodecs(t), Limit: 1 << 30, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	core, c := eventlog.Begin(log, "counter", counter{func(string) int { return 100 }})
+	for range 5 {
+		core.Actions(c.handle(core.Event(log.Now(), add{1, strings.Repeat("x", 5<<20)})))
+		core.Actions(c.handle(core.Event(log.Now(), add{1, strings.Repeat("x", 200<<10)})))
+	}
+	if err := log.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if n := eventlog.Spare(log); n > 4<<20 {
+		t.Errorf("%d bytes are kept", n)
+	}
+	if n := eventlog.Waiting(log); n != 0 {
+		t.Errorf("%d bytes wait for nobody", n)
+	}
+}
+
+// A core can be read for as long as nothing of its own kind has changed.
+func TestKindThatHasChanged(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	codecs := newCodecs(t)
+	changing := func(v any) (err error) {
+		codecs["changing"], err = eventlog.NewCodec(v)
+		return err
+	}
+	if err := changing(add{}); err != nil {
+		t.Fatal(err)
+	}
+	log, err := eventlog.Create(path, eventlog.Options{Codecs: codecs, Build: "a build", Limit: 1 << 20, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	counting, c := eventlog.Begin(log, "counter", counter{func(string) int { return 100 }})
+	other, _ := eventlog.Begin[any](log, "changing", nil)
+	other.Event(log.Now(), add{})
+	other.Actions([]any{})
+	counting.Actions(c.handle(counting.Event(log.Now(), add{What: 5})))
+	if err := errors.Join(log.Close(), changing(sum{})); err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := func(only string) (records int, err error) {
+		reader, err := eventlog.NewReader(bytes.NewReader(data), codecs)
+		if err != nil {
+			return 0, err
+		}
+		reader.Only(only)
+		for ; err == nil; records++ {
+			_, err = reader.Next()
+		}
+		return records - 1, err
+	}
+	if n, err := read("counter"); n != 2 || !errors.Is(err, io.EOF) {
+		t.Errorf("%d records of the other kind, %v", n, err)
+	}
+	for _, only := range []string{"", "changing"} {
+		if _, err := read(only); err == nil || !strings.Contains(err.Error(), `a build, whose events of kind "changing" are not`) {
+			t.Errorf("only %q: %v", only, err)
+		}
 	}
 }
 
@@ -177,7 +250,7 @@ func TestCutAndDamaged(t *testing.T) {
 	for n := range whole {
 		_, d, _, err := replay(t, whole[:n], 0)
 		var cut *eventlog.CutError
-		foreign := n < len("tandem events ") && strings.Contains(fmt.Sprint(err), "no event log")
+		foreign := n < len("tandem events ") && strings.Contains(fmt.Sprint(err), "no event log") || n == 0 && strings.Contains(fmt.Sprint(err), "is empty")
 		if d != nil || !foreign && (!errors.As(err, &cut) || cut.Offset > int64(n)) {
 			t.Fatalf("cut at %d: %v", n, err)
 		}
@@ -204,8 +277,8 @@ func FuzzReader(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(whole)
-	codec := newCodec(f)
-	f.Fuzz(func(_ *testing.T, data []byte) { readAll(codec, data) })
+	codecs := newCodecs(f)
+	f.Fuzz(func(_ *testing.T, data []byte) { readAll(codecs, data) })
 }
 
 // Checksums keep a fuzzer from the records: here they are always right.
@@ -216,28 +289,28 @@ func FuzzRecords(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	reader, err := eventlog.NewReader(bytes.NewReader(whole), newCodec(f))
+	reader, err := eventlog.NewReader(bytes.NewReader(whole), newCodecs(f))
 	if err != nil {
 		f.Fatal(err)
 	}
 	f.Add(eventlog.Records(reader))
-	codec := newCodec(f)
-	framed, err := eventlog.Framed(codec)
+	codecs := newCodecs(f)
+	framed, err := eventlog.Framed()
 	if err != nil {
 		f.Fatal(err)
 	}
-	f.Fuzz(func(_ *testing.T, records []byte) { readAll(codec, framed(records)) })
+	f.Fuzz(func(_ *testing.T, records []byte) { readAll(codecs, framed(records)) })
 }
 
 // readAll reads all of a log that there is, in every way.
-func readAll(codec *eventlog.Codec, data []byte) {
-	for _, lenient := range []bool{false, true} {
-		reader, err := eventlog.NewReader(bytes.NewReader(data), codec)
+func readAll(codecs eventlog.Codecs, data []byte) {
+	for _, only := range []string{"", "counter", "another"} {
+		reader, err := eventlog.NewReader(bytes.NewReader(data), codecs)
 		if err != nil {
 			return
 		}
-		if lenient {
-			reader.Lenient()
+		if only != "" {
+			reader.Only(only)
 		}
 		var c counter
 		for {

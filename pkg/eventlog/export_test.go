@@ -8,7 +8,7 @@ import (
 )
 
 // Framed returns a function that makes a log of records.
-func Framed(codec *Codec) (func(records []byte) []byte, error) {
+func Framed() (func(records []byte) []byte, error) {
 	z, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1))
 	if err != nil {
 		return nil, err
@@ -16,7 +16,6 @@ func Framed(codec *Codec) (func(records []byte) []byte, error) {
 	var e encoder
 	e.string("build")
 	e.time(e.base)
-	e.uvarint(codec.schema)
 	file := append([]byte(magic), frame(z, nil, e.buf)...)
 	return func(records []byte) []byte { return append(bytes.Clone(file), frame(z, nil, records)...) }, nil
 }
@@ -33,10 +32,21 @@ func Records(r *Reader) (records []byte) {
 }
 
 // Stuck is a log whose disk takes nothing.
-func Stuck(codec *Codec, logger *slog.Logger) *Log {
+func Stuck(codecs Codecs, logger *slog.Logger) *Log {
 	written := make(chan struct{})
 	close(written)
 	return &Log{
-		options: Options{Codec: codec, Logger: logger}, full: make(chan []byte, queuedSegments), closing: make(chan struct{}), written: written,
+		options: Options{Codecs: codecs, Logger: logger}, full: make(chan []byte, maxWaiting/segmentBytes), closing: make(chan struct{}), written: written,
 	}
+}
+
+// Waiting is how many bytes wait to be written.
+func Waiting(l *Log) int { return l.waiting }
+
+// Spare is how long the buffers are that are kept.
+func Spare(l *Log) (n int) {
+	for _, b := range l.spare {
+		n += cap(b)
+	}
+	return n
 }

@@ -12,18 +12,19 @@ import (
 // decompressed, and the CRC-32C of those two and of what follows; and that. A record is its
 // length and its bytes, which begin with its kind.
 const (
-	magic       = magicBegin + "1\n"
+	magic       = magicBegin + "2\n"
 	magicBegin  = "tandem events "
 	segmentHead = 12
 	// segmentBytes is from how many bytes on a segment is written, and maxSegment how long
-	// one is at most, by one record.
+	// one is at most, by one record of maxRecord.
 	segmentBytes = 256 << 10
-	maxSegment   = 64 << 20
+	maxRecord    = 32 << 20
+	maxSegment   = 2 * maxRecord
 )
 
 // The kinds of records, and what follows.
 const (
-	recordBegin byte = iota + 1 // of a core: its number, its kind, its configuration
+	recordBegin byte = iota + 1 // of a core: its number, its kind, the schema of that, its configuration
 	// recordEvent is an event: the core's number, the time since the record before in
 	// nanoseconds, the event, for each call of a function a 1, the function's number, the
 	// arguments and the results, then a 0, the number of actions, and those.

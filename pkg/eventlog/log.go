@@ -1,7 +1,6 @@
 package eventlog
 
 import (
-	"bytes"
 	"encoding/binary"
 	"fmt"
 	"log/slog"
@@ -15,8 +14,8 @@ import (
 
 // Options of a Log.
 type Options struct {
-	// Codec is for every configuration, event and action of its cores.
-	Codec *Codec
+	// Codecs are for every configuration, event and action of its cores.
+	Codecs Codecs
 	// Build names the program that writes.
 	Build string
 	// Limit is how long the file may become, in bytes.
@@ -36,17 +35,21 @@ type Log struct {
 	err     error         // of writing; read once written is closed
 	ended   atomic.Bool   // nothing is recorded any more
 
-	mu     sync.Mutex
-	filled []byte // records
-	spare  [][]byte
-	last   time.Time // of the last record
-	cores  uint64
-	why    string // recording ended
+	mu      sync.Mutex
+	filled  []byte // records
+	waiting int    // bytes of full segments that are not written yet
+	spare   [][]byte
+	last    time.Time // of the last record
+	cores   uint64
+	why     string // recording ended
 }
 
 const (
-	// queuedSegments is how many segments may wait to be written.
-	queuedSegments = 32
+	// maxWaiting is how many bytes of full segments may wait to be written. They are
+	// segmentBytes long at least, so that full always has room.
+	maxWaiting = maxRecord + 32*segmentBytes
+	// maxSpare is how many buffers are kept to be filled again.
+	maxSpare = 4
 	// flushEvery is how long a record waits at most, so that little is missing of a
 	// process that is killed.
 	flushEvery = time.Second
@@ -67,7 +70,7 @@ func Create(path string, o Options) (*Log, error) {
 	}
 	l := &Log{
 		options: o, base: time.Now(), path: path,
-		full: make(chan []byte, queuedSegments), closing: make(chan struct{}), written: make(chan struct{}),
+		full: make(chan []byte, maxWaiting/segmentBytes), closing: make(chan struct{}), written: make(chan struct{}),
 	}
 	l.last = l.base.Round(0)
 	w := &writer{log: l, file: file, zstd: z}
@@ -101,18 +104,23 @@ func (l *Log) Close() error {
 func (l *Log) record(head, rest []byte) {
 	l.filled = binary.AppendUvarint(l.filled, uint64(len(head)+len(rest)))
 	l.filled = append(append(l.filled, head...), rest...)
-	if len(l.filled) < segmentBytes {
-		return
-	}
-	select {
-	case l.full <- l.filled:
-		l.filled = nil
-		if n := len(l.spare); n > 0 {
-			l.filled, l.spare = l.spare[n-1], l.spare[:n-1]
-		}
-	default:
+	switch n := len(l.filled); {
+	case n < segmentBytes:
+	case l.waiting+n > maxWaiting:
 		l.stop("the disk is too slow for what happens")
+	default:
+		l.full <- l.take()
 	}
+}
+
+// take returns what is filled, which waits from now on, and begins anew. It requires l.mu.
+func (l *Log) take() (records []byte) {
+	records, l.filled = l.filled, nil
+	l.waiting += len(records)
+	if n := len(l.spare); n > 0 {
+		l.filled, l.spare = l.spare[n-1], l.spare[:n-1]
+	}
+	return records
 }
 
 // stop ends recording early, which it says once. It requires l.mu.
@@ -143,7 +151,6 @@ func (w *writer) begin() {
 	e := encoder{base: w.log.base}
 	e.string(w.log.options.Build)
 	e.time(w.log.base)
-	e.uvarint(w.log.options.Codec.schema)
 	w.put([]byte(magic))
 	w.put(frame(w.zstd, nil, e.buf))
 }
@@ -204,27 +211,31 @@ func (w *writer) rest() {
 		w.segment(records)
 		l.mu.Lock()
 	}
-	records := bytes.Clone(l.filled)
-	l.filled = l.filled[:0]
-	l.mu.Unlock()
-	if len(records) > 0 {
-		w.segment(records)
+	if len(l.filled) == 0 {
+		l.mu.Unlock()
+		return
 	}
+	records := l.take()
+	l.mu.Unlock()
+	w.segment(records)
 }
 
 // segment writes some records, unless the file would be too long.
 func (w *writer) segment(records []byte) {
 	l := w.log
 	w.frame = frame(w.zstd, w.frame[:0], records)
-	if w.full(len(w.frame)) {
-		return
+	if !w.full(len(w.frame)) {
+		w.put(w.frame)
 	}
-	w.put(w.frame)
+	if cap(w.frame) > 2*segmentBytes {
+		w.frame = nil
+	}
 	l.mu.Lock()
-	if len(l.spare) < queuedSegments {
+	defer l.mu.Unlock()
+	l.waiting -= len(records)
+	if len(l.spare) < maxSpare && cap(records) <= 2*segmentBytes {
 		l.spare = append(l.spare, records[:0])
 	}
-	l.mu.Unlock()
 }
 
 // full reports whether so many bytes more are too many, and if so ends the log.

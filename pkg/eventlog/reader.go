@@ -45,7 +45,7 @@ func (e *DamagedError) Error() string {
 // Reader reads a log, and compares what state machines do now with what they did. It is not
 // safe for concurrent use.
 type Reader struct {
-	codec  *Codec
+	codecs Codecs
 	in     io.Reader
 	zstd   *zstd.Decoder
 	offset int64 // where the present segment begins in the file
@@ -61,10 +61,16 @@ type Reader struct {
 
 	last    time.Time
 	events  uint64
-	funcs   map[uint64]uint64 // how many functions each core had so far
-	plans   map[key]*funcPlan
+	cores   map[uint64]*readCore // that have not ended
+	only    string
 	present *Record
-	known   map[string][]byte // results of calls; nil without Lenient
+}
+
+// readCore is a core of a log.
+type readCore struct {
+	codec *Codec
+	funcs uint64 // how many functions it had so far
+	plans []plansFrom
 }
 
 // Record is one event of a state machine, its beginning or its end.
@@ -77,12 +83,15 @@ type Record struct {
 	// End: the state machine gets nothing more.
 	End bool
 	// Number counts the events in the file from 1, Now is the event's time. The functions in
-	// it answer as they did, until Next is called again.
-	Number uint64
-	Now    time.Time
-	Event  any
+	// it answer as they did, until Next is called again. The first of them is the core's
+	// function of the number Function.
+	Number   uint64
+	Now      time.Time
+	Event    any
+	Function uint64
 
 	reader *Reader
+	core   *readCore
 	shown  []byte   // the event
 	left   decoder  // the calls that are to be made still, and the actions
 	start  []byte   // all of them
@@ -91,15 +100,19 @@ type Record struct {
 }
 
 // NewReader reads the beginning of a log.
-func NewReader(in io.Reader, codec *Codec) (*Reader, error) {
+func NewReader(in io.Reader, codecs Codecs) (*Reader, error) {
 	z, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(maxSegment))
 	if err != nil {
 		return nil, fmt.Errorf("read an event log: %w", err)
 	}
-	r := &Reader{codec: codec, in: in, zstd: z, funcs: make(map[uint64]uint64), plans: make(map[key]*funcPlan)}
+	r := &Reader{codecs: codecs, in: in, zstd: z, cores: make(map[uint64]*readCore)}
 	begin := make([]byte, len(magic))
 	n, err := io.ReadFull(in, begin)
 	switch {
+	case errors.Is(err, io.EOF):
+		return nil, errors.New("the file is empty, and so no event log")
+	case err != nil && !errors.Is(err, io.ErrUnexpectedEOF):
+		return nil, fmt.Errorf("read: %w", err)
 	case !bytes.HasPrefix(begin[:n], []byte(magicBegin)):
 		return nil, errors.New("this is no event log, which serve and up write with --record")
 	case err != nil:
@@ -115,9 +128,6 @@ func NewReader(in io.Reader, codec *Codec) (*Reader, error) {
 		return nil, err
 	}
 	r.Build, r.Began = r.left.string(), r.left.time()
-	if schema := r.left.uvarint(); r.left.err == nil && schema != codec.schema {
-		return nil, fmt.Errorf("the log was written by version %s, whose events are not those of this one: replay it with that version", r.Build)
-	}
 	if r.left.err != nil {
 		return nil, r.damaged("%v", r.left.err)
 	}
@@ -125,9 +135,8 @@ func NewReader(in io.Reader, codec *Codec) (*Reader, error) {
 	return r, nil
 }
 
-// Lenient has functions answer, as they did to the same arguments in any event that was read so
-// far, whatever is asked; or with zeros.
-func (r *Reader) Lenient() { r.known = make(map[string][]byte) }
+// Only has Next leave out all cores but those of a kind.
+func (r *Reader) Only(kind string) { r.only = kind }
 
 func (r *Reader) damaged(format string, args ...any) error {
 	return &DamagedError{Offset: r.offset, Why: fmt.Sprintf(format, args...)}
@@ -175,67 +184,93 @@ func (r *Reader) segment() error {
 // it is a CutError, and for one that cannot be read a DamagedError. The error, too, is the same
 // from then on.
 func (r *Reader) Next() (*Record, error) {
-	for len(r.left.data) == 0 {
-		switch err := r.segment(); {
-		case err == nil && r.closed:
-			return nil, r.damaged("something follows the end")
-		case errors.Is(err, io.EOF) && !r.closed:
-			return nil, &CutError{Offset: r.after}
+	for {
+		for len(r.left.data) == 0 {
+			switch err := r.segment(); {
+			case err == nil && r.closed:
+				return nil, r.damaged("something follows the end")
+			case errors.Is(err, io.EOF) && !r.closed:
+				return nil, &CutError{Offset: r.after}
+			case err != nil:
+				return nil, err
+			}
+		}
+		d := decoder{data: r.left.bytes(r.left.count())}
+		if r.left.err != nil {
+			return nil, r.damaged("a record: %v", r.left.err)
+		}
+		record, err := r.record(&d)
+		switch {
 		case err != nil:
 			return nil, err
+		case r.closed && len(r.left.data) > 0:
+			return nil, r.damaged("something follows the end")
+		case record != nil:
+			return record, nil
 		}
 	}
-	d := decoder{data: r.left.bytes(r.left.count())}
-	if r.left.err != nil {
-		return nil, r.damaged("a record: %v", r.left.err)
-	}
-	record, err := r.record(&d)
-	switch {
-	case err != nil:
-		return nil, err
-	case r.closed && len(r.left.data) > 0:
-		return nil, r.damaged("something follows the end")
-	case r.closed:
-		return r.Next()
-	}
-	return record, nil
 }
 
+// record reads a record; nil: it is the last one, or left out.
 func (r *Reader) record(d *decoder) (*Record, error) {
-	out := &Record{reader: r}
-	r.present = out
 	what := d.bytes(1)[0]
+	if what == recordClose {
+		r.closed, r.Why = true, d.string()
+		return nil, r.damagedBy(d)
+	}
+	out := &Record{reader: r, Core: d.uvarint()}
 	switch what {
 	case recordBegin:
-		out.Core, out.Kind = d.uvarint(), d.string()
-		out.Config = out.value(d)
+		out.Kind = d.string()
+		schema, codec := d.uvarint(), r.codecs[out.Kind]
+		if r.only != "" && out.Kind != r.only {
+			return nil, r.damagedBy(d)
+		}
+		if d.err == nil && (codec == nil || codec.schema != schema) {
+			return nil, fmt.Errorf("the log was written by version %s, whose events of kind %q are not those of this one: replay it with that version", r.Build, out.Kind)
+		}
+		r.cores[out.Core] = &readCore{codec: codec}
 	case recordEvent:
-		out.Core = d.uvarint()
 		r.last = r.last.Add(time.Duration(d.varint()))
 		r.events++
 		out.Number, out.Now = r.events, r.last
-		out.shown = d.data
-		out.Event = out.value(d)
-		out.left, out.start = *d, d.data
-		r.remember(*d)
 	case recordEnd:
-		out.Core, out.End = d.uvarint(), true
-		delete(r.funcs, out.Core)
-	case recordClose:
-		r.closed, r.Why = true, d.string()
+		out.End = true
 	default:
 		d.fail("kind %d is not known", what)
 	}
-	if d.err != nil {
-		return nil, r.damaged("a record: %v", d.err)
+	if out.core = r.cores[out.Core]; out.core == nil || d.err != nil {
+		if r.only == "" {
+			d.fail("core %d has not begun", out.Core)
+		}
+		return nil, r.damagedBy(d)
 	}
-	return out, nil
+	r.present, out.Function = out, out.core.funcs
+	switch what {
+	case recordBegin:
+		out.Config = out.value(d)
+	case recordEvent:
+		out.shown = d.data
+		out.Event = out.value(d)
+		out.left, out.start = *d, d.data
+	case recordEnd:
+		delete(r.cores, out.Core)
+	}
+	return out, r.damagedBy(d)
+}
+
+// damagedBy says why a record cannot be read; nil: it can.
+func (r *Reader) damagedBy(d *decoder) error {
+	if d.err == nil {
+		return nil
+	}
+	return r.damaged("a record: %v", d.err)
 }
 
 // value reads a configuration or an event.
 func (r *Record) value(d *decoder) (value any) {
 	d.function = r.answer
-	r.reader.codec.decodeInterface(d, reflect.ValueOf(&value).Elem())
+	r.core.codec.decodeInterface(d, reflect.ValueOf(&value).Elem())
 	d.function = nil
 	return value
 }

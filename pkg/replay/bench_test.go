@@ -32,28 +32,29 @@ func BenchmarkRecord(b *testing.B) {
 	}
 	for _, bench := range []struct {
 		name    string
+		kind    string
 		event   any
 		actions []any
 	}{
-		{"load report", routing.LoadReported{Report: &controlv1.LoadReport{
+		{"load report", eventlog.KindRouting, routing.LoadReported{Report: &controlv1.LoadReport{
 			Origin: &controlv1.Origin{Id: "decode-1", Epoch: 12345678, Sequence: 9}, BlocksFree: 100, BlocksTotal: 200, StepTime: &controlv1.StepTimeModel{BaseMs: 1, PerTokenMs: 2},
 		}}, nil},
-		{"request of 2048 tokens", routing.Arrived{Request: routing.Request{
+		{"request of 2048 tokens", eventlog.KindRouting, routing.Arrived{Request: routing.Request{
 			ID: "0123456789abcdef", Tenant: "t", Model: "m", Arrived: time.Now(), Deadline: time.Now(), Tokens: context,
 			Hashes: map[routing.BlockKey][]kvcache.Hash{{}: make([]kvcache.Hash, context/32)}, Hash: func(routing.BlockKey) []kvcache.Hash { return nil },
 		}}, []any{routing.Dispatch{ID: "0123456789abcdef", Decision: &controlv1.Decision{}}}},
-		{"step of 64 sequences", scheduler.StepDone{Tokens: tokens[:sequences], Compute: time.Second}, append(drawn, step)},
+		{"step of 64 sequences", eventlog.KindWorker, scheduler.StepDone{Tokens: tokens[:sequences], Compute: time.Second}, append(drawn, step)},
 	} {
 		b.Run(bench.name, func(b *testing.B) {
-			codec, err := replay.NewCodec()
+			codecs, err := replay.NewCodecs()
 			if err != nil {
 				b.Fatal(err)
 			}
-			log, err := eventlog.Create(filepath.Join(b.TempDir(), "log"), eventlog.Options{Codec: codec, Limit: 1 << 40, Logger: slog.New(slog.DiscardHandler)})
+			log, err := eventlog.Create(filepath.Join(b.TempDir(), "log"), eventlog.Options{Codecs: codecs, Limit: 1 << 40, Logger: slog.New(slog.DiscardHandler)})
 			if err != nil {
 				b.Fatal(err)
 			}
-			core, _ := eventlog.Begin[any](log, "any", nil)
+			core, _ := eventlog.Begin[any](log, bench.kind, nil)
 			b.ReportAllocs()
 			for b.Loop() {
 				core.Event(log.Now(), bench.event)

@@ -14,40 +14,62 @@ import (
 	"github.com/tandem-serving/tandem/pkg/worker"
 )
 
-// NewCodec returns the codec of logs of all kinds.
-func NewCodec() (*eventlog.Codec, error) {
-	return eventlog.NewCodec(
-		routerlog.Routing{}, routerlog.Request{}, worker.Config{},
-		eventlog.Without[joining.Params]("Text"),
-		eventlog.Without[scheduler.Config]("Pool"),
-		eventlog.Without[engine.Batch]("LayerDone", "LayersDone", "TokenBuffer"), // the engine writes into that
+// failures are the errors that cores tell apart by their type.
+var failures = []any{&routing.Refusal{}, &worker.NotFiniteError{}, &engine.NotFiniteError{}}
 
-		routing.ViewChanged{}, routing.Connected{}, routing.ConnectFailed{}, routing.Leaving{}, routing.Staying{},
-		routing.Disconnected{}, routing.LoadReported{}, routing.BlocksChanged{}, routing.BlocksListed{}, routing.Arrived{},
-		routing.Taken{}, routing.Unread{}, routing.Read{}, routing.PromptDone{}, routing.Fetched{}, routing.TokensReceived{},
-		routing.Contradicted{}, routing.Ended{}, routing.Cancelled{}, routing.PolicyChanged{}, routing.Tick{},
-		routing.Connect{}, routing.Forget{}, routing.DuplicateID{}, routing.TooManyWorkers{}, routing.ListBlocks{},
-		routing.Dispatch{}, routing.Pinned{}, routing.Disagree{}, routing.Foreign{}, routing.Distrusted{}, routing.PathLost{},
-		routing.Suspected{}, routing.Refuse{}, &routing.Refusal{},
+// NewCodecs returns the codecs of the cores of all kinds.
+func NewCodecs() (eventlog.Codecs, error) {
+	codecs := make(eventlog.Codecs)
+	for kind, values := range map[string][]any{
+		eventlog.KindRouting: {
+			routerlog.Routing{},
 
-		joining.Start{}, joining.Dispatched{}, joining.Refused{}, joining.DecodeMessage{}, joining.PrefillMessage{},
-		joining.Closed{}, joining.Progressed{}, joining.Abort{}, joining.Tick{},
-		joining.Ask{}, joining.Withdraw{}, joining.OpenDecode{}, joining.OpenPrefill{}, joining.Close{}, joining.Tell{},
-		joining.CheckProgress{}, joining.Release{}, joining.Accept{}, joining.Deliver{}, &joining.Deliver{}, joining.Finish{},
+			routing.ViewChanged{}, routing.Connected{}, routing.ConnectFailed{}, routing.Leaving{}, routing.Staying{},
+			routing.Disconnected{}, routing.LoadReported{}, routing.BlocksChanged{}, routing.BlocksListed{}, routing.Arrived{},
+			routing.Taken{}, routing.Unread{}, routing.Read{}, routing.PromptDone{}, routing.Fetched{}, routing.TokensReceived{},
+			routing.Contradicted{}, routing.Ended{}, routing.Cancelled{}, routing.PolicyChanged{}, routing.Tick{},
+			routing.Connect{}, routing.Forget{}, routing.DuplicateID{}, routing.TooManyWorkers{}, routing.ListBlocks{},
+			routing.Dispatch{}, routing.Pinned{}, routing.Disagree{}, routing.Foreign{}, routing.Distrusted{}, routing.PathLost{},
+			routing.Suspected{}, routing.Refuse{},
+		},
+		eventlog.KindRequest: {
+			routerlog.Request{},
+			eventlog.Without[joining.Params]("Text"),
 
-		worker.Generate{}, worker.Reserved{}, worker.NotReserved{}, worker.Arrived{}, worker.Broke{}, worker.Drained{},
-		worker.Prefill{}, worker.Opened{}, worker.NotOpened{}, worker.Fetched{}, worker.Sent{}, worker.Cancel{},
-		worker.CancelAll{}, worker.Inspected{}, worker.StepTook{},
-		worker.ReserveKV{}, worker.CancelKV{}, worker.SendDecode{}, worker.OpenTransfer{}, worker.Fetch{}, worker.Offer{},
-		worker.Commit{}, worker.Abort{}, worker.SendPrefill{}, worker.End{}, worker.Stalled{}, worker.Inspect{},
-		worker.Fault{}, worker.Gone{}, &worker.NotFiniteError{}, &engine.NotFiniteError{},
+			joining.Start{}, joining.Dispatched{}, joining.Refused{}, joining.DecodeMessage{}, joining.PrefillMessage{},
+			joining.Closed{}, joining.Progressed{}, joining.Abort{}, joining.Tick{},
+			joining.Ask{}, joining.Withdraw{}, joining.OpenDecode{}, joining.OpenPrefill{}, joining.Close{}, joining.Tell{},
+			joining.CheckProgress{}, joining.Release{}, joining.Accept{}, joining.Deliver{}, &joining.Deliver{}, joining.Finish{},
 
-		scheduler.Submit{}, scheduler.KVArrived{}, scheduler.TransferDone{}, scheduler.Cancel{}, scheduler.StepDone{},
-		scheduler.Drain{}, scheduler.Undrain{}, scheduler.SaveLimit{}, scheduler.SaveDone{}, scheduler.Scrubbed{},
-		scheduler.Reserved{}, scheduler.Started{}, scheduler.Preempted{}, scheduler.Resumed{}, &scheduler.RunStep{},
-		&scheduler.Sampled{}, scheduler.Finished{}, scheduler.Refused{}, scheduler.Released{}, &scheduler.BlocksChanged{},
-		scheduler.Save{}, scheduler.StopSave{}, scheduler.Scrub{},
-	)
+			// What it tells routing.
+			routing.Taken{}, routing.PromptDone{}, routing.Fetched{}, routing.TokensReceived{}, routing.Contradicted{},
+		},
+		eventlog.KindWorker: {
+			worker.Config{},
+			eventlog.Without[scheduler.Config]("Pool"),
+			eventlog.Without[engine.Batch]("LayerDone", "LayersDone", "TokenBuffer"), // the engine writes into that
+
+			worker.Generate{}, worker.Reserved{}, worker.NotReserved{}, worker.Arrived{}, worker.Broke{}, worker.Drained{},
+			worker.Prefill{}, worker.Opened{}, worker.NotOpened{}, worker.Fetched{}, worker.Sent{}, worker.Cancel{},
+			worker.CancelAll{}, worker.Inspected{}, worker.StepTook{},
+			worker.ReserveKV{}, worker.CancelKV{}, worker.SendDecode{}, worker.OpenTransfer{}, worker.Fetch{}, worker.Offer{},
+			worker.Commit{}, worker.Abort{}, worker.SendPrefill{}, worker.End{}, worker.Stalled{}, worker.Inspect{},
+			worker.Fault{}, worker.Gone{},
+
+			scheduler.Submit{}, scheduler.KVArrived{}, scheduler.TransferDone{}, scheduler.Cancel{}, scheduler.StepDone{},
+			scheduler.Drain{}, scheduler.Undrain{}, scheduler.SaveLimit{}, scheduler.SaveDone{}, scheduler.Scrubbed{},
+			scheduler.Reserved{}, scheduler.Started{}, scheduler.Preempted{}, scheduler.Resumed{}, &scheduler.RunStep{},
+			&scheduler.Sampled{}, scheduler.Finished{}, scheduler.Refused{}, scheduler.Released{}, &scheduler.BlocksChanged{},
+			scheduler.Save{}, scheduler.StopSave{}, scheduler.Scrub{},
+		},
+	} {
+		codec, err := eventlog.NewCodec(append(values, failures...)...)
+		if err != nil {
+			return nil, err
+		}
+		codecs[kind] = codec
+	}
+	return codecs, nil
 }
 
 // machine is a core as a log drives it.

@@ -4,24 +4,30 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"os"
 	"path/filepath"
+	"reflect"
+	"regexp"
 	"slices"
 	"testing"
 
+	"github.com/tandem-serving/tandem/pkg/eventlog"
 	"github.com/tandem-serving/tandem/pkg/replay"
 )
 
 // Every event and action of the cores that are recorded can be written.
 func TestEveryEventAndActionIsRegistered(t *testing.T) {
-	codec, err := replay.NewCodec()
+	codecs, err := replay.NewCodecs()
 	if err != nil {
 		t.Fatal(err)
 	}
-	var registered []string
-	for _, of := range codec.Types() {
-		registered = append(registered, of.String())
-	}
-	for _, core := range []string{"routing", "joining", "worker", "scheduler"} {
+	for core, kind := range map[string]string{
+		"routing": eventlog.KindRouting, "joining": eventlog.KindRequest, "worker": eventlog.KindWorker, "scheduler": eventlog.KindWorker,
+	} {
+		var registered []string
+		for _, of := range codecs[kind].Types() {
+			registered = append(registered, of.String())
+		}
 		file, err := parser.ParseFile(token.NewFileSet(), filepath.Join("..", core, "messages.go"), nil, parser.SkipObjectResolution)
 		if err != nil {
 			t.Fatal(err)
@@ -56,5 +62,33 @@ func TestEveryEventAndActionIsRegistered(t *testing.T) {
 		if messages < 20 {
 			t.Errorf("only %d messages of %s were found", messages, core)
 		}
+	}
+}
+
+// So can what the life of a request tells routing.
+func TestWhatIsToldIsRegistered(t *testing.T) {
+	codecs, err := replay.NewCodecs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob(filepath.Join("..", "joining", "*.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	told := 0
+	for _, file := range files {
+		source, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, found := range regexp.MustCompile(`Tell\{(?:Event: )?(routing\.\w+)\{`).FindAllStringSubmatch(string(source), -1) {
+			told++
+			if !slices.ContainsFunc(codecs[eventlog.KindRequest].Types(), func(of reflect.Type) bool { return of.String() == found[1] }) {
+				t.Errorf("%s is not registered", found[1])
+			}
+		}
+	}
+	if told < 7 {
+		t.Errorf("only %d were found", told)
 	}
 }

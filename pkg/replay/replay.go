@@ -1,6 +1,7 @@
 package replay
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
 	"io"
@@ -68,15 +69,11 @@ func run(in io.Reader, without func(number uint64) bool) (Result, error) {
 			delete(kinds, record.Core)
 			continue
 		}
-		m := machines[record.Core]
-		if m == nil {
-			return result, fmt.Errorf("event %d is of core %d, which has not begun", record.Number, record.Core)
-		}
 		if without(record.Number) {
 			continue
 		}
 		result.Events, result.Until = record.Number, record.Now
-		actions, err := m.handle(record.Now, record.Event)
+		actions, err := machines[record.Core].handle(record.Now, record.Event)
 		difference, count := record.Same(actions, err)
 		result.Actions += uint64(count)
 		if difference != nil {
@@ -87,9 +84,9 @@ func run(in io.Reader, without func(number uint64) bool) (Result, error) {
 }
 
 func open(in io.Reader) (*eventlog.Reader, error) {
-	codec, err := NewCodec()
+	codecs, err := NewCodecs()
 	if err != nil {
 		return nil, err
 	}
-	return eventlog.NewReader(in, codec)
+	return eventlog.NewReader(bufio.NewReaderSize(in, 1<<16), codecs)
 }

@@ -39,12 +39,12 @@ func workerRecord(id string, role controlv1.Role) *controlv1.WorkerRecord {
 func recordRouter(t *testing.T) (data []byte) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		codec, err := replay.NewCodec()
+		codecs, err := replay.NewCodecs()
 		if err != nil {
 			t.Fatal(err)
 		}
 		path := filepath.Join(t.TempDir(), "log")
-		log, err := eventlog.Create(path, eventlog.Options{Codec: codec, Build: "test", Limit: 1 << 30, Logger: slog.New(slog.DiscardHandler)})
+		log, err := eventlog.Create(path, eventlog.Options{Codecs: codecs, Build: "test", Limit: 1 << 30, Logger: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			t.Fatal(err)
 		}

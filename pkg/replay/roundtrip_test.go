@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"testing"
 	"time"
 
@@ -28,7 +29,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/worker"
 )
 
-// fill gives v any value. Interfaces get an event of routing, and errors some error.
+// fill gives v any value. Interfaces get an event that is told routing, and errors some error.
 func fill(t *rapid.T, v reflect.Value, depth int) {
 	switch v.Type() {
 	case reflect.TypeFor[time.Time]():
@@ -100,7 +101,7 @@ func fill(t *rapid.T, v reflect.Value, depth int) {
 	case reflect.Interface:
 		of := errorsToWrite
 		if v.Type() != reflect.TypeFor[error]() {
-			of = []any{nil, routing.Tick{}, routing.Taken{ID: "one"}}
+			of = []any{nil, routing.PromptDone{ID: "two"}, routing.Taken{ID: "one"}}
 		}
 		if x := rapid.SampledFrom(of).Draw(t, "value"); x != nil {
 			v.Set(reflect.ValueOf(x))
@@ -110,8 +111,15 @@ func fill(t *rapid.T, v reflect.Value, depth int) {
 
 var errorsToWrite = []any{
 	nil, errors.New("some text"), status.Error(codes.NotFound, "nothing"), rpc.Error(codes.ResourceExhausted, api.ReasonQueueFull, "full", time.Second),
-	fmt.Errorf("around it: %w", status.Error(codes.Aborted, "it")), &routing.Refusal{Code: codes.Internal, Message: "why"},
-	&worker.NotFiniteError{NotFiniteError: &engine.NotFiniteError{Layer: 3}, Origin: "other"}, &engine.NotFiniteError{Layer: -1},
+	fmt.Errorf("around it: %w", status.Error(codes.Aborted, "it")),
+}
+
+// typedErrors keep their type, in the cores of a kind.
+var typedErrors = map[string][]any{
+	eventlog.KindRequest: {&routing.Refusal{Code: codes.Internal, Message: "why"}},
+	eventlog.KindWorker: {
+		&worker.NotFiniteError{NotFiniteError: &engine.NotFiniteError{Layer: 3}, Origin: "other"}, &engine.NotFiniteError{Layer: -1},
+	},
 }
 
 // fillMessage sets some fields.
@@ -234,21 +242,29 @@ func equal(a, b reflect.Value) bool {
 
 // Every registered type is read as it was written, as an event is.
 func TestRoundTrip(t *testing.T) {
-	codec, err := replay.NewCodec()
+	codecs, err := replay.NewCodecs()
 	if err != nil {
 		t.Fatal(err)
 	}
+	for kind := range codecs {
+		t.Run(kind, func(t *testing.T) { roundTrip(t, kind, codecs) })
+	}
+}
+
+func roundTrip(t *testing.T, kind string, codecs eventlog.Codecs) {
+	defer func(all []any) { errorsToWrite = all }(errorsToWrite)
+	errorsToWrite = append(slices.Clone(errorsToWrite), typedErrors[kind]...)
 	dir, files := t.TempDir(), 0
 	rapid.Check(t, func(t *rapid.T) {
 		files++
 		path := filepath.Join(dir, fmt.Sprint(files))
-		log, err := eventlog.Create(path, eventlog.Options{Codec: codec, Limit: 1 << 30, Logger: slog.New(slog.DiscardHandler)})
+		log, err := eventlog.Create(path, eventlog.Options{Codecs: codecs, Limit: 1 << 30, Logger: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			t.Fatal(err)
 		}
-		core, _ := eventlog.Begin[any](log, "any", nil)
+		core, _ := eventlog.Begin[any](log, kind, nil)
 		var written, given []any
-		for _, registered := range codec.Types() {
+		for _, registered := range codecs[kind].Types() {
 			value := reflect.New(registered).Elem()
 			fill(t, value, 0)
 			written = append(written, value.Interface())
@@ -262,7 +278,7 @@ func TestRoundTrip(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		reader, err := eventlog.NewReader(bytes.NewReader(data), codec)
+		reader, err := eventlog.NewReader(bytes.NewReader(data), codecs)
 		if err != nil {
 			t.Fatal(err)
 		}

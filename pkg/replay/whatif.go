@@ -7,12 +7,12 @@ import (
 	"io"
 	"math"
 	"math/rand/v2"
-	"reflect"
 	"slices"
 	"time"
 
 	"github.com/tandem-serving/tandem/pkg/eventlog"
 	"github.com/tandem-serving/tandem/pkg/eventlog/routerlog"
+	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/routing"
 )
 
@@ -41,9 +41,31 @@ type Otherwise struct {
 	// Was and Would are the waits of those that were sent both times.
 	Was   Waits `json:"was"`
 	Would Waits `json:"would"`
+	// Different are the first of those of OtherWorkers, OtherMode, Refused and Sent, in the order
+	// in which they arrived, and NotListed is how many more there are.
+	Different []Different `json:"different"`
+	NotListed int         `json:"different_not_listed"`
 	// Incomplete is Result's.
 	Incomplete string `json:"incomplete,omitempty"`
 }
+
+// Different is a request that would have fared otherwise.
+type Different struct {
+	ID    string `json:"id"`
+	Was   Fate   `json:"was"`
+	Would Fate   `json:"would"`
+}
+
+// Fate is what was decided on a request: Mode and workers, or why it is Refused.
+type Fate struct {
+	Mode    string `json:"mode,omitempty"`
+	Prefill string `json:"prefill,omitempty"`
+	Decode  string `json:"decode,omitempty"`
+	Refused string `json:"refused,omitempty"`
+}
+
+// maxDifferent is how many requests Otherwise lists.
+const maxDifferent = 1000
 
 // Waits are how long requests waited at the router, in milliseconds.
 type Waits struct {
@@ -61,31 +83,74 @@ type happening struct {
 	drawn  []int // by routing.Rand then
 }
 
-// attempt is what a log says of one attempt of a request.
-type attempt struct {
-	arrived  time.Time
-	decided  time.Time // zero: it was not
-	dispatch *routing.Dispatch
-	refusal  *routing.Refusal
-	// after is what happened to it since it was dispatched, the next attempt included.
-	after []happening
-	ended time.Time // the last of those
+// decision is what was decided on a request.
+type decision struct {
+	decode, prefill routing.Ref
+	refused         bool
+	reason          string
 }
 
-// history is what a log says of routing.
+func (d decision) fate() Fate {
+	switch {
+	case d.refused:
+		return Fate{Refused: d.reason}
+	case d.prefill == routing.Ref{}:
+		return Fate{Mode: "aggregated", Decode: d.decode.ID}
+	}
+	return Fate{Mode: "disaggregated", Prefill: d.prefill.ID, Decode: d.decode.ID}
+}
+
+// attempt is what a log says of one attempt of a request. Its times count from the log's beginning.
+type attempt struct {
+	arrived, decided time.Duration
+	ended            time.Duration // the last that happened to it since it was decided
+	number           uint64        // of the event that decided
+	decision         *decision     // nil: there was none
+}
+
+func (a *attempt) dispatched() bool { return a.decision != nil && !a.decision.refused }
+
+// request is all that is kept of a request while a log is read: it has to be little.
+type request struct {
+	id       string
+	was      []attempt
+	would    attempt // the first
+	arrivals int     // of attempts, as it would be
+
+	// Of the log as it is read again, attempts being counted from 1:
+	read     int // the last one
+	function uint64
+	decided  int // the last one that would be decided; endless: none is to come
+	follows  int // does what it did, shifted by shift
+	shift    time.Duration
+	waiting  []pending // for their attempt to be dispatched
+}
+
+type pending struct {
+	attempt int
+	happening
+}
+
+const endless = math.MaxInt
+
+// history is what a log says of requests.
 type history struct {
-	config   routing.Config
-	outside  []happening // all but what comes after a dispatch
-	attempts map[string][]*attempt
-	ids      []string // in order
-	why      string
+	config    routing.Config
+	began     time.Time
+	last      uint64 // event
+	requests  map[string]*request
+	order     []*request
+	decisions map[decision]*decision // each but once
+	why       string
 }
 
 // WhatIf asks what routing would have decided with the configuration that change makes of the
 // recorded one. What workers do is as it was: their reports, their prefix caches and how long
 // they took. A request that goes to other workers takes as long there as it took; one that was
 // refused takes as long as the others do on average.
-func WhatIf(in io.Reader, change func(routing.Config) (routing.Config, error)) (Otherwise, error) {
+//
+// It reads the log twice, and keeps a few hundred bytes of each request.
+func WhatIf(in io.ReadSeeker, change func(routing.Config) (routing.Config, error)) (Otherwise, error) {
 	h, err := readHistory(in)
 	if err != nil {
 		return Otherwise{}, err
@@ -94,65 +159,84 @@ func WhatIf(in io.Reader, change func(routing.Config) (routing.Config, error)) (
 	if err != nil {
 		return Otherwise{}, err
 	}
-	now := h.run(config)
-	return h.compare(now), nil
+	if _, err := in.Seek(0, io.SeekStart); err != nil {
+		return Otherwise{}, fmt.Errorf("the log has to be read a second time: %w", err)
+	}
+	if err := h.runAgain(in, config); err != nil {
+		return Otherwise{}, err
+	}
+	return h.compare(), nil
 }
 
-func readHistory(in io.Reader) (*history, error) {
+// routingLog reads what a log says of routing.
+type routingLog struct {
+	*eventlog.Reader
+	core   uint64
+	config routing.Config
+}
+
+func openRouting(in io.Reader) (*routingLog, error) {
 	log, err := open(in)
 	if err != nil {
 		return nil, err
 	}
-	log.Lenient()
-	h := &history{attempts: make(map[string][]*attempt)}
-	var core uint64
+	log.Only(eventlog.KindRouting)
+	return &routingLog{Reader: log}, nil
+}
+
+// next is the next event, and what was called and done. io.EOF: there is none.
+func (l *routingLog) next() (record *eventlog.Record, calls []eventlog.Call, actions []any, err error) {
 	for {
-		record, err := log.Next()
-		var cut *eventlog.CutError
-		if errors.Is(err, io.EOF) || errors.As(err, &cut) {
-			h.why = log.Why
-			if cut != nil {
-				h.why = cut.Error()
-			}
-			break
-		}
+		record, err := l.Next()
 		switch {
 		case err != nil:
-			return nil, err
-		case record.Kind == eventlog.KindRouting:
+			return nil, nil, nil, err
+		case record.Kind != "":
 			config, is := record.Config.(routerlog.Routing)
-			if !is || core != 0 {
-				return nil, errors.New("the log has more than one router")
+			if !is || l.core != 0 {
+				return nil, nil, nil, errors.New("the log has more than one router")
 			}
-			core, h.config = record.Core, config.Config
-			continue
-		case record.Kind != "" || record.End || record.Core != core:
-			continue
+			l.core, l.config = record.Core, config.Config
+		case !record.End:
+			calls, actions, err = record.Outcome()
+			return record, calls, actions, err
 		}
-		event, is := record.Event.(routing.Event)
-		if !is {
-			return nil, fmt.Errorf("event %d is a %T, which routing does not take", record.Number, record.Event)
-		}
-		answers, actions, err := record.Outcome()
-		if err != nil {
-			return nil, err
-		}
-		happened := happening{at: record.Now, number: record.Number, event: event}
-		for _, answer := range answers {
-			if answer[0].Kind() == reflect.Int { // else it is of Request.Hash
-				happened.drawn = append(happened.drawn, int(answer[0].Int()))
-			}
-		}
-		h.add(happened, actions)
 	}
-	if core == 0 {
+}
+
+func readHistory(in io.Reader) (*history, error) {
+	log, err := openRouting(in)
+	if err != nil {
+		return nil, err
+	}
+	h := &history{began: log.Began, requests: make(map[string]*request), decisions: make(map[decision]*decision)}
+	for {
+		record, _, actions, err := log.next()
+		var cut *eventlog.CutError
+		switch {
+		case errors.As(err, &cut):
+			h.why = cut.Error()
+		case errors.Is(err, io.EOF):
+			h.why = log.Why
+		case err != nil:
+			return nil, err
+		default:
+			if err := h.add(record, actions); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		break
+	}
+	if log.core == 0 {
 		return nil, errors.New("the log is not of a router, and only routers have a policy to change")
 	}
+	h.config = log.config
 	return h, nil
 }
 
 // requestOf is the request that an event is of; "": it is of none.
-func requestOf(event routing.Event) string {
+func requestOf(event any) string {
 	switch e := event.(type) {
 	case routing.Arrived:
 		return e.Request.ID
@@ -170,55 +254,55 @@ func requestOf(event routing.Event) string {
 	return ""
 }
 
-func (h *history) add(here happening, actions []any) {
-	now, event := here.at, here.event
-	id := requestOf(event)
-	attempts := h.attempts[id]
-	var last *attempt
-	if len(attempts) > 0 {
-		last = attempts[len(attempts)-1]
+// add takes in an event.
+func (h *history) add(record *eventlog.Record, actions []any) error {
+	if _, is := record.Event.(routing.Event); !is {
+		return fmt.Errorf("event %d is a %T, which routing does not take", record.Number, record.Event)
 	}
-	_, arrives := event.(routing.Arrived)
-	switch {
-	case id == "":
-		h.outside = append(h.outside, here)
-	case last != nil && last.dispatch != nil:
-		last.after, last.ended = append(last.after, here), now
-	default:
-		h.outside = append(h.outside, here)
-	}
-	if arrives {
-		if last == nil {
-			h.ids = append(h.ids, id)
+	h.last = record.Number
+	now, id := record.Now.Sub(h.began), requestOf(record.Event)
+	r := h.requests[id]
+	if r != nil {
+		if last := &r.was[len(r.was)-1]; last.dispatched() {
+			last.ended = now
 		}
-		h.attempts[id] = append(attempts, &attempt{arrived: now})
+	}
+	if _, arrives := record.Event.(routing.Arrived); arrives {
+		if r == nil {
+			r = &request{id: id}
+			h.requests[id], h.order = r, append(h.order, r)
+		}
+		r.was = append(r.was, attempt{arrived: now})
 	}
 	for _, action := range actions {
-		h.decide(now, action)
+		if r, decision := h.decide(action); r != nil {
+			last := &r.was[len(r.was)-1]
+			last.decided, last.ended, last.number, last.decision = now, now, record.Number, decision
+		}
 	}
+	return nil
 }
 
-// decide takes in an action that decides on a request.
-func (h *history) decide(now time.Time, action any) {
+// decide is what an action decides, on a request; nil: on none.
+func (h *history) decide(action any) (*request, *decision) {
 	var id string
+	var made decision
 	switch a := action.(type) {
 	case routing.Dispatch:
-		id = a.ID
+		id, made = a.ID, decision{decode: a.Decode, prefill: a.Prefill}
 	case routing.Refuse:
-		id = a.ID
+		id, made = a.ID, decision{refused: true, reason: a.Refusal.Reason}
 	}
-	attempts := h.attempts[id]
-	if len(attempts) == 0 {
-		return
+	r := h.requests[id]
+	if r == nil {
+		return nil, nil
 	}
-	last := attempts[len(attempts)-1]
-	last.decided = now
-	switch a := action.(type) {
-	case routing.Dispatch:
-		last.dispatch = &a
-	case routing.Refuse:
-		last.refusal = &a.Refusal
+	kept := h.decisions[made]
+	if kept == nil {
+		kept = &made
+		h.decisions[made] = kept
 	}
+	return r, kept
 }
 
 // agenda is a heap of what is going to happen.
@@ -247,47 +331,170 @@ func (a *agenda) Pop() any {
 	return last
 }
 
-// run is the history as it would have been.
-func (h *history) run(config routing.Config) *history {
+// again is a history as it would have been.
+type again struct {
+	*history
+	core    *routing.Router
+	random  *drawn
+	average time.Duration
+	now     time.Time
+	due     agenda
+
+	log    *routingLog
+	readTo time.Time // of the log; the rest is later
+	ended  bool
+	// ahead is how much earlier than in the log things may happen, so that it has to be read
+	// as far ahead.
+	ahead time.Duration
+	// hashes are what Request.Hash was seen to answer, by its number, for those that wait.
+	hashes map[uint64]map[routing.BlockKey][]kvcache.Hash
+}
+
+func (h *history) runAgain(in io.Reader, config routing.Config) error {
+	log, err := openRouting(in)
+	if err != nil {
+		return err
+	}
 	random := &drawn{others: rand.New(rand.NewPCG(1, 2))}
-	core := routing.New(config, random)
-	out := &history{attempts: make(map[string][]*attempt)}
-	var due agenda
-	plan := func(at time.Time, e happening) {
-		e.at = at
-		heap.Push(&due, e)
+	a := &again{
+		history: h, core: routing.New(config, random), random: random, average: h.average(), log: log,
+		hashes: make(map[uint64]map[routing.BlockKey][]kvcache.Hash),
 	}
-	for _, e := range h.outside {
-		plan(e.at, e)
-	}
-	average := h.average()
-	var now time.Time
-	take := func(e happening) {
-		random.then = e.drawn
-		actions := core.Handle(now, e.event)
-		written := make([]any, len(actions))
-		for i, action := range actions {
-			written[i] = action
-		}
-		out.add(happening{at: now, event: e.event}, written)
-		for _, action := range actions {
-			if d, is := action.(routing.Dispatch); is {
-				h.follow(now, d, len(out.attempts[d.ID])-1, average, plan)
+	for {
+		for !a.ended && (len(a.due) == 0 || !a.readTo.After(a.due[0].at.Add(a.ahead))) {
+			if err := a.read(); err != nil {
+				return err
 			}
 		}
-	}
-	for len(due) > 0 {
-		tick, is := core.Next()
-		if tick = later(tick, now).Add(tickWait); is && tick.Before(due[0].at) {
-			now = tick
-			take(happening{event: routing.Tick{}})
+		if len(a.due) == 0 {
+			return nil
+		}
+		tick, is := a.core.Next()
+		if tick = later(tick, a.now).Add(tickWait); is && tick.Before(a.due[0].at) {
+			a.now = tick
+			a.take(happening{event: routing.Tick{}})
 			continue
 		}
-		next, _ := heap.Pop(&due).(happening)
-		now = next.at
-		take(next)
+		next, _ := heap.Pop(&a.due).(happening)
+		a.now = next.at
+		a.take(next)
 	}
-	return out
+}
+
+func (a *again) plan(at time.Time, e happening) {
+	e.at = at
+	heap.Push(&a.due, e)
+}
+
+// read reads an event and plans it.
+func (a *again) read() error {
+	record, calls, actions, err := a.log.next()
+	var cut *eventlog.CutError
+	switch {
+	case errors.Is(err, io.EOF), errors.As(err, &cut), err == nil && record.Number > a.last: // it has grown
+		a.ended = true
+		return nil
+	case err != nil:
+		return err
+	}
+	e := happening{at: record.Now, number: record.Number}
+	e.event, _ = record.Event.(routing.Event) // as add has seen
+	r := a.requests[requestOf(e.event)]
+	if arrived, is := e.event.(routing.Arrived); is && arrived.Request.Hash != nil {
+		hashes := make(map[routing.BlockKey][]kvcache.Hash)
+		arrived.Request.Hash = func(key routing.BlockKey) []kvcache.Hash { return hashes[key] }
+		e.event = arrived
+		r.function = record.Function
+		a.hashes[r.function] = hashes
+	}
+	for _, call := range calls {
+		if key, is := call.In[0].Interface().(routing.BlockKey); is {
+			if hashes := a.hashes[call.Function]; hashes != nil {
+				hashes[key], _ = call.Out[0].Interface().([]kvcache.Hash)
+			}
+			continue
+		}
+		e.drawn = append(e.drawn, int(call.Out[0].Int()))
+	}
+	a.readTo = e.at
+	switch {
+	case r == nil || r.read == 0 || !r.was[r.read-1].dispatched() || r.was[r.read-1].number >= e.number:
+		a.plan(e.at, e)
+	case r.read == r.follows:
+		a.plan(e.at.Add(r.shift), e)
+	case r.read > r.decided:
+		r.waiting = append(r.waiting, pending{r.read, e})
+	}
+	switch e.event.(type) {
+	case routing.Arrived:
+		r.read++
+	case routing.Cancelled:
+		if r != nil {
+			delete(a.hashes, r.function)
+		}
+	}
+	for _, action := range actions {
+		if r, _ := a.decide(action); r != nil {
+			delete(a.hashes, r.function)
+		}
+	}
+	return nil
+}
+
+// take has the core take in an event.
+func (a *again) take(e happening) {
+	a.random.then = e.drawn
+	now := a.now.Sub(a.began)
+	if arrived, is := e.event.(routing.Arrived); is {
+		r := a.requests[arrived.Request.ID]
+		if r.arrivals++; r.arrivals == 1 {
+			r.would.arrived = now
+		}
+	}
+	for _, action := range a.core.Handle(a.now, e.event) {
+		r, decision := a.decide(action)
+		if r == nil || r.arrivals == 0 {
+			continue
+		}
+		if r.arrivals == 1 {
+			r.would.decided, r.would.decision = now, decision
+		}
+		a.follow(r, decision)
+	}
+}
+
+// follow plans what happens to a request on which this is decided now: what did then, if it is
+// on the same workers, or only its end.
+func (a *again) follow(r *request, now *decision) {
+	waiting := r.waiting
+	r.waiting, r.decided, r.follows = nil, r.arrivals, 0
+	end := happening{number: math.MaxUint64, event: routing.Ended{ID: r.id, Served: true}}
+	then := &attempt{}
+	if r.arrivals <= len(r.was) {
+		then = &r.was[r.arrivals-1]
+	}
+	switch {
+	case !then.dispatched():
+		if !now.refused {
+			a.plan(a.now.Add(a.average), end)
+		}
+	case then.decision == now:
+		r.follows, r.shift = r.arrivals, a.now.Sub(a.began)-then.decided
+		a.ahead = max(a.ahead, -r.shift)
+	default:
+		r.decided = endless
+		if took := r.ended() - then.decided; took > 0 && !now.refused {
+			a.plan(a.now.Add(took), end)
+		}
+	}
+	for _, e := range waiting {
+		switch {
+		case e.attempt == r.follows:
+			a.plan(e.at.Add(r.shift), e.happening)
+		case e.attempt > r.decided:
+			r.waiting = append(r.waiting, e)
+		}
+	}
 }
 
 // tickWait is how long a tick of the log may come after it was due: if none comes, the core
@@ -319,13 +526,19 @@ func (r *drawn) IntN(n int) int {
 	return r.others.IntN(n)
 }
 
+// ended is the last that happened to a request.
+func (r *request) ended() time.Duration {
+	last := r.was[len(r.was)-1]
+	return max(last.arrived, last.ended)
+}
+
 // average is how long requests took from their first dispatch on.
 func (h *history) average() time.Duration {
 	var sum time.Duration
 	n := 0
-	for _, attempts := range h.attempts {
-		if first := attempts[0]; first.dispatch != nil && !first.ended.IsZero() {
-			sum += attempts[len(attempts)-1].lastTime().Sub(first.decided)
+	for _, r := range h.order {
+		if first := &r.was[0]; first.dispatched() && first.ended > first.decided {
+			sum += r.ended() - first.decided
 			n++
 		}
 	}
@@ -335,64 +548,43 @@ func (h *history) average() time.Duration {
 	return sum / time.Duration(n)
 }
 
-func (a *attempt) lastTime() time.Time {
-	if a.ended.After(a.decided) {
-		return a.ended
-	}
-	return a.decided
-}
-
-// follow plans what happens to a request that is dispatched now: what did then, if it is on the
-// same workers, or only its end.
-func (h *history) follow(now time.Time, d routing.Dispatch, index int, average time.Duration, plan func(time.Time, happening)) {
-	attempts := h.attempts[d.ID]
-	if index >= len(attempts) || attempts[index].dispatch == nil {
-		plan(now.Add(average), happening{number: math.MaxUint64, event: routing.Ended{ID: d.ID, Served: true}})
-		return
-	}
-	then := attempts[index]
-	if then.dispatch.Decode == d.Decode && then.dispatch.Prefill == d.Prefill {
-		for _, e := range then.after {
-			plan(now.Add(e.at.Sub(then.decided)), e)
-		}
-		return
-	}
-	if end := attempts[len(attempts)-1].lastTime(); end.After(then.decided) {
-		plan(now.Add(end.Sub(then.decided)), happening{number: math.MaxUint64, event: routing.Ended{ID: d.ID, Served: true}})
-	}
-}
-
 // compare says how what would have been differs from what was.
-func (h *history) compare(now *history) Otherwise {
-	out := Otherwise{Reasons: make(map[string]int), Incomplete: h.why}
+func (h *history) compare() Otherwise {
+	out := Otherwise{Reasons: make(map[string]int), Different: []Different{}, Incomplete: h.why}
 	var was, would []time.Duration
-	for _, id := range h.ids {
-		a, b := h.attempts[id][0], &attempt{}
-		if attempts := now.attempts[id]; len(attempts) > 0 {
-			b = attempts[0]
-		}
+	for _, r := range h.order {
+		a, b := &r.was[0], &r.would
 		out.Requests++
-		switch {
-		case a.decided.IsZero() || b.decided.IsZero():
+		if a.decision == nil || b.decision == nil {
 			out.Undecided++
-		case a.refusal != nil && b.refusal != nil:
-			out.Same++
-		case a.refusal != nil:
-			out.Sent++
-		case b.refusal != nil:
-			out.Refused++
-			out.Reasons[b.refusal.Reason]++
-		case (a.dispatch.Prefill == routing.Ref{}) != (b.dispatch.Prefill == routing.Ref{}):
-			out.OtherMode++
-		case a.dispatch.Prefill != b.dispatch.Prefill || a.dispatch.Decode != b.dispatch.Decode:
-			out.OtherWorkers++
-		default:
-			out.Same++
-		}
-		if a.dispatch == nil || b.dispatch == nil {
 			continue
 		}
-		waited, waits := a.decided.Sub(a.arrived), b.decided.Sub(b.arrived)
+		differs := true
+		switch then, now := *a.decision, *b.decision; {
+		case then == now, then.refused && now.refused:
+			out.Same++
+			differs = false
+		case then.refused:
+			out.Sent++
+		case now.refused:
+			out.Refused++
+			out.Reasons[now.reason]++
+		case (then.prefill == routing.Ref{}) != (now.prefill == routing.Ref{}):
+			out.OtherMode++
+		default:
+			out.OtherWorkers++
+		}
+		switch {
+		case !differs:
+		case len(out.Different) < maxDifferent:
+			out.Different = append(out.Different, Different{r.id, a.decision.fate(), b.decision.fate()})
+		default:
+			out.NotListed++
+		}
+		if !a.dispatched() || !b.dispatched() {
+			continue
+		}
+		waited, waits := a.decided-a.arrived, b.decided-b.arrived
 		was, would = append(was, waited), append(would, waits)
 		switch {
 		case waits-waited >= time.Millisecond:

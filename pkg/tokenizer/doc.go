@@ -61,7 +61,7 @@
 // be cut, however long, is merged in near-linear time with some twenty bytes of
 // memory for each symbol. Short pieces are remembered, a bounded number of them.
 //
-// Anything under pkg, services and cmd may import it. A Tokenizer does not change
+// Anything under pkg, services, simulate and cmd may import it. A Tokenizer does not change
 // after it is made, but for scratch memory, and may be used by any number of
 // goroutines; a Stream belongs to one. It starts no goroutines.
 package tokenizer

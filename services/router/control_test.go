@@ -267,6 +267,38 @@ func TestWorkersAndDrain(t *testing.T) {
 	})
 }
 
+// A worker that is undrained while etcd is away serves at once: the record in etcd, or that
+// there is none, is of before.
+func TestUndrainWhileEtcdIsAway(t *testing.T) {
+	drains := decodeRecord("d1")
+	drains.State = controlv1.WorkerState_WORKER_STATE_DRAINING
+	for name, last := range map[string][]*controlv1.WorkerRecord{"it had left": {}, "it was draining": {drains}} {
+		t.Run(name, func(t *testing.T) {
+			inMesh(t, nil, func(t *testing.T, m *mesh) {
+				m.start(nil, decodeRecord("d1"))
+				m.members.set(true, drains)
+				synctest.Wait()
+				m.members.set(true, last...)
+				synctest.Wait()
+				m.members.set(false, last...)
+				synctest.Wait()
+				if _, err := m.control.Undrain(t.Context(), &controlv1.UndrainRequest{WorkerId: "d1"}); err != nil {
+					t.Fatal(err)
+				}
+				if r := m.generate(t.Context(), ask(agg, 4)); r.err != nil || r.text != story {
+					t.Errorf("%q, %v", r.text, r.err)
+				}
+				m.members.set(true) // etcd is back; the worker registers soon
+				time.Sleep(5 * time.Second)
+				m.list()
+				if r := m.generate(t.Context(), ask(agg, 4)); r.err != nil {
+					t.Errorf("when etcd is back: %v", r.err)
+				}
+			})
+		})
+	}
+}
+
 // A worker without which nobody of its role would serve is drained by force only.
 func TestDrainOfTheLastWorker(t *testing.T) {
 	inMesh(t, nil, func(t *testing.T, m *mesh) {

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/tandem-serving/tandem/loadtest/workload"
 	"github.com/tandem-serving/tandem/pkg/engine/simulated"
 	"github.com/tandem-serving/tandem/pkg/spelling"
 	"github.com/tandem-serving/tandem/simulate"
@@ -17,6 +18,46 @@ import (
 
 // actions are what an event can do; each has one.
 var actions = []string{"kill", "start", "drain", "undrain", "slow", "cut", "heal", "scale", "rate-times"}
+
+// happening is an event of the file, as far as it concerns others.
+type happening struct {
+	what string
+	line int
+	at   time.Duration
+	// until is when a slow or cut ends; lasts: with an end that undoes all others.
+	until time.Duration
+	lasts bool
+	// between are the hosts of a cut; of a slow both are its workers.
+	between [2]simulate.Hosts
+}
+
+// readScales adds the workers that events add, before anything names workers.
+func (s *Scenario) readScales(top *section) error {
+	node := top.keys["events"]
+	if node == nil || node.Kind != yaml.SequenceNode {
+		return nil
+	}
+	for _, item := range node.Content {
+		event, err := s.doc.section(item, "events")
+		if err != nil {
+			return err
+		}
+		if event.keys["scale"] == nil {
+			continue
+		}
+		p, to, err := s.scaled(event)
+		if err != nil {
+			return err
+		}
+		for p.made < to {
+			s.add(p, true)
+		}
+		if len(s.workers) > maxWorkers {
+			return event.errorf("to", "%d workers are more than %d: scale to fewer", len(s.workers), maxWorkers)
+		}
+	}
+	return nil
+}
 
 func (s *Scenario) readEvents(top *section, traffic *pflag.FlagSet) error {
 	node := top.take("events")
@@ -38,7 +79,51 @@ func (s *Scenario) readEvents(top *section, traffic *pflag.FlagSet) error {
 			return err
 		}
 	}
+	s.config.Events = append(s.ends, s.config.Events...) // of those at one time, ends come first
 	slices.SortStableFunc(s.config.Events, func(a, b simulate.Event) int { return cmp.Compare(a.At, b.At) })
+	return s.overlaps()
+}
+
+// overlaps refuses slows and cuts with an end that would end others early.
+func (s *Scenario) overlaps() error {
+	slices.SortStableFunc(s.happenings, func(a, b happening) int { return cmp.Compare(a.at, b.at) })
+	for i := range s.happenings {
+		b := &s.happenings[i]
+		for j := range i {
+			a := &s.happenings[j]
+			if b.at >= a.until || a.what != b.what {
+				continue
+			}
+			switch name := a.meets(b); {
+			case name == "":
+			case !a.lasts && !b.lasts:
+				a.until = b.at
+			case b.until > b.at:
+				return s.doc.errorf(b.line, "\"events.%s\" overlaps on %s with that of line %d: one must end before the other begins", b.what, name, a.line)
+			}
+		}
+	}
+	return nil
+}
+
+// meets names a worker or host that both concern; empty: there is none.
+func (a *happening) meets(b *happening) string {
+	for i := range b.between {
+		first := slices.IndexFunc(a.between[0], func(name string) bool { return slices.Contains(b.between[i], name) })
+		if first >= 0 && slices.ContainsFunc(a.between[1], func(name string) bool { return slices.Contains(b.between[1-i], name) }) {
+			return a.between[0][first]
+		}
+	}
+	return ""
+}
+
+// Ends refuses events that do not happen, since a run sends requests only for that long.
+func (s *Scenario) Ends(after time.Duration) error {
+	for _, h := range s.happenings {
+		if h.at >= after {
+			return s.doc.errorf(h.line, "the event is at %v, but the traffic ends at %v, warm-up included: move the event, or make the traffic's duration longer", h.at, after)
+		}
+	}
 	return nil
 }
 
@@ -60,44 +145,58 @@ func (s *Scenario) readEvent(event *section, traffic *pflag.FlagSet) error {
 		}
 		what = action
 	}
-	event.asked = append(event.asked, actions...)
 	if what == "" {
+		event.asked = append(event.asked, actions...)
 		if err := event.end(); err != nil && len(event.keys) > 0 {
 			return err
 		}
 		return event.errorf("", "the event does nothing: add one of %s", strings.Join(actions, ", "))
 	}
-	value := event.take(what)
+	s.happenings = append(s.happenings, happening{what: what, line: event.at[what], at: at, until: at})
+	h := &s.happenings[len(s.happenings)-1]
 	lasts := time.Duration(0)
 	if what == "slow" || what == "cut" || what == "rate-times" {
-		if lasts, _, err = event.duration("for", time.Microsecond, maxTime); err != nil {
+		if lasts, h.lasts, err = event.duration("for", time.Microsecond, maxTime); err != nil {
 			return err
 		}
 	}
-	add := func(at time.Duration, do simulate.Action) {
+	until := at + lasts
+	if lasts == 0 {
+		until = 2 * maxTime
+	}
+	add := func(do simulate.Action) {
 		s.config.Events = append(s.config.Events, simulate.Event{At: at, Do: do})
+	}
+	end := func(do simulate.Action) {
+		if lasts > 0 {
+			s.ends = append(s.ends, simulate.Event{At: until, Do: do})
+		}
 	}
 	switch what {
 	case "rate-times":
-		return s.surge(event, traffic, at, lasts, value)
+		return s.surge(event, traffic, at, lasts)
 	case "scale":
-		return s.scale(event, at, value)
-	case "cut", "heal":
-		between, err := s.between(event, what, value)
+		p, to, err := s.scaled(event)
 		if err != nil {
 			return err
 		}
+		add(simulate.Scale{Pool: p.name, To: to})
+		return nil
+	case "cut", "heal":
+		if h.between, err = s.between(event, what, event.take(what)); err != nil {
+			return err
+		}
+		h.what = "cut"
 		if what == "heal" {
-			add(at, simulate.Heal{Between: between})
+			add(simulate.Heal{Between: h.between})
 			return nil
 		}
-		add(at, simulate.Cut{Between: between})
-		if lasts > 0 {
-			add(at+lasts, simulate.Heal{Between: between})
-		}
+		h.until = until
+		add(simulate.Cut{Between: h.between})
+		end(simulate.Heal{Between: h.between})
 		return nil
 	}
-	ids, err := s.ids(event, what, value)
+	ids, err := s.ids(event, what, event.take(what))
 	if err != nil {
 		return err
 	}
@@ -109,21 +208,23 @@ func (s *Scenario) readEvent(event *section, traffic *pflag.FlagSet) error {
 		if !is {
 			return event.errorf("slow", "\"events.slow\" needs a factor, such as \"factor: 3\"")
 		}
+		h.between = [2]simulate.Hosts{ids, ids}
 	}
 	for _, id := range ids {
 		switch what {
 		case "kill":
-			add(at, simulate.Kill{Worker: id})
+			add(simulate.Kill{Worker: id})
 		case "start":
-			add(at, simulate.Start{Worker: id})
+			add(simulate.Start{Worker: id})
 		case "drain":
-			add(at, simulate.Drain{Worker: id})
+			add(simulate.Drain{Worker: id})
 		case "undrain":
-			add(at, simulate.Undrain{Worker: id})
+			add(simulate.Undrain{Worker: id})
 		case "slow":
-			add(at, simulate.Slow{Worker: id, Factor: factor})
-			if lasts > 0 {
-				add(at+lasts, simulate.Slow{Worker: id, Factor: s.usual(id)})
+			add(simulate.Slow{Worker: id, Factor: factor})
+			end(simulate.Slow{Worker: id, Factor: s.usual(id)})
+			if lasts > 0 || factor != s.usual(id) {
+				h.until = until
 			}
 		}
 	}
@@ -140,11 +241,11 @@ func (s *Scenario) usual(id string) float64 {
 	return 1
 }
 
-// scale adds the workers that the pool does not have yet.
-func (s *Scenario) scale(event *section, at time.Duration, value *yaml.Node) error {
-	name, err := event.scalar("scale", value)
+// scaled is the pool of an event, and how many of its workers shall serve.
+func (s *Scenario) scaled(event *section) (*pool, int, error) {
+	name, err := event.scalar("scale", event.take("scale"))
 	if err != nil {
-		return err
+		return nil, 0, err
 	}
 	i := slices.IndexFunc(s.pools, func(p *pool) bool { return p.name == name })
 	if i < 0 {
@@ -156,35 +257,27 @@ func (s *Scenario) scale(event *section, at time.Duration, value *yaml.Node) err
 			}
 		}
 		nearest, _ := spelling.Nearest(name, known)
-		return event.errorf("scale", "\"events.scale\": there is no pool %q: did you mean %q?", name, nearest)
+		return nil, 0, event.errorf("scale", "\"events.scale\": there is no pool %q: did you mean %q?", name, nearest)
 	}
 	to, is, err := event.integer("to", 0, maxWorkers)
 	if err == nil && !is {
 		err = event.errorf("scale", "\"events.scale\" needs the number of workers, such as \"to: 6\"")
 	}
-	if err != nil {
-		return err
-	}
-	p := s.pools[i]
-	for p.made < to {
-		s.add(p, true)
-	}
-	s.config.Events = append(s.config.Events, simulate.Event{At: at, Do: simulate.Scale{Pool: name, To: to}})
-	return nil
+	return s.pools[i], to, err
 }
 
 // surge is the load's: live and simulated load know it.
-func (s *Scenario) surge(event *section, traffic *pflag.FlagSet, at, lasts time.Duration, value *yaml.Node) error {
-	factor, err := event.scalar("rate-times", value)
+func (s *Scenario) surge(event *section, traffic *pflag.FlagSet, at, lasts time.Duration) error {
+	factor, _, err := event.number("rate-times", 0, workload.MaxSurge)
 	if err != nil {
 		return err
 	}
 	if lasts == 0 {
 		return event.errorf("rate-times", "\"events.rate-times\" needs how long it lasts, such as \"for: 1m\"")
 	}
-	surge := fmt.Sprintf("%v+%v=%s", at, lasts, factor)
+	surge := fmt.Sprintf("%v+%v=%v", at, lasts, factor)
 	if err := traffic.Set("surge", surge); err != nil {
-		return event.errorf("rate-times", "%w", wrong("events.rate-times", factor, traffic.Lookup("surge"), err))
+		return event.errorf("rate-times", "%w", wrong("events.rate-times", surge, traffic.Lookup("surge"), err))
 	}
 	s.doc.lines["surge"] = event.at["rate-times"]
 	return nil

@@ -14,8 +14,8 @@ import (
 	"github.com/tandem-serving/tandem/pkg/spelling"
 )
 
-// readModel reads what is served: a preset, the directory of a checkpoint, of which only
-// config.json is read, or a shape.
+// readModel reads what is served: a preset, the directory of a checkpoint, of which no
+// weights are read, or a shape.
 func readModel(top *section) (model.Spec, error) {
 	node := top.take("model")
 	if node == nil {
@@ -114,7 +114,7 @@ func named(top *section, name string) (model.Spec, error) {
 	if absolute, err := filepath.Abs(dir); err == nil {
 		dir = absolute
 	}
-	spec.Name = filepath.Base(dir)
+	spec.Name, top.doc.modelDir = filepath.Base(dir), dir
 	return spec, nil
 }
 
@@ -162,6 +162,14 @@ func readProfile(s *section, spec model.Spec) (*latency.Profile, error) {
 		return nil, p.errorf("", "%sprofile needs a file, or base-ms and per-token-ms", s.name)
 	case file != "" && constants:
 		return nil, p.errorf("file", "%sprofile has both a file and times of its own: keep one", s.name)
+	case file == "" && entry+parallel+of != "":
+		return nil, p.errorf("", "%sprofile has times of its own: entry, tensor-parallel and model go with a file", s.name)
+	case file != "" && entry == "" && parallel != "":
+		return nil, p.errorf("tensor-parallel", "\"%sprofile.tensor-parallel\" goes with an entry of DistServe's file: add \"entry\"", s.name)
+	case entry != "" && of != "":
+		return nil, p.errorf("model", "%sprofile has both an entry and a model: keep one", s.name)
+	case file == "" && step.BaseMs+step.PerTokenMs+step.PerContextTokenMs == 0:
+		return nil, p.errorf("", "%sprofile has steps that take no time: make one of its times more than 0", s.name)
 	case file == "":
 		return step.Profile(), nil
 	}

@@ -1,6 +1,7 @@
 package scenario
 
 import (
+	"slices"
 	"time"
 
 	"go.yaml.in/yaml/v3"
@@ -109,6 +110,9 @@ func (s *Scenario) between(entry *section, key string, node *yaml.Node) (between
 		if between[i], err = s.hosts(entry, key, group); err != nil {
 			return between, err
 		}
+	}
+	if one := between[0]; len(one) == 1 && slices.Equal(one, between[1]) {
+		return between, entry.errorf(key, "%q: both are the host %s: name two hosts", entry.name+key, one[0])
 	}
 	return between, nil
 }

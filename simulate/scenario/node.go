@@ -9,6 +9,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -27,6 +28,8 @@ const maxFileBytes = 1 << 20
 // document is a file that is read.
 type document struct {
 	file string
+	// modelDir is the model's; empty: it has none.
+	modelDir string
 	// lines of flags that the file sets, by name.
 	lines map[string]int
 }
@@ -233,11 +236,22 @@ func (s *section) duration(key string, least, most time.Duration) (value time.Du
 	value, err = time.ParseDuration(text)
 	switch {
 	case err != nil:
-		return 0, false, s.errorf(key, "%q is %s: write a number and a unit, such as 30s, 1m30s or 50us", s.name+key, text)
+		return 0, false, s.errorf(key, "%w", notDuration(s.name+key, text))
 	case value < least || value > most:
 		return 0, false, s.errorf(key, "%q is %s: want a time from %v to %v", s.name+key, text, least, most)
 	}
 	return value, true, nil
+}
+
+// digits are those of a number.
+var digits = regexp.MustCompile(`[0-9]+`)
+
+// notDuration says why a text is none.
+func notDuration(key, text string) error {
+	if _, err := time.ParseDuration(digits.ReplaceAllString(text, "1")); err == nil {
+		return fmt.Errorf("%q is %s, which is too long: write a shorter time", key, text)
+	}
+	return fmt.Errorf("%q is %s: write a number and a unit, such as 30s, 1m30s or 50us", key, text)
 }
 
 // rate is a bandwidth; 0 if the key is not there.
@@ -303,7 +317,7 @@ func (s *section) flags(fs *pflag.FlagSet, keep func(name string) bool) error {
 func wrong(key, value string, flag *pflag.Flag, err error) error {
 	switch flag.Value.Type() {
 	case "duration":
-		return fmt.Errorf("%q is %s: write a number and a unit, such as 30s, 1m30s or 50us", key, value)
+		return notDuration(key, value)
 	case "int", "int32", "uint64":
 		return fmt.Errorf("%q is %s: want a whole number", key, value)
 	case "float64", "float32":

@@ -94,17 +94,7 @@ func (s *Scenario) readPools(top *section) error {
 			return s.doc.errorf(line, "%d workers are more than %d: make pools smaller", len(s.workers), maxWorkers)
 		}
 	}
-	ids := map[string]bool{}
-	decode := false
-	for i := range s.workers {
-		w := &s.workers[i]
-		if ids[w.ID] {
-			return s.doc.errorf(pools.line, "two pools have a worker %s: call one of them differently", w.ID)
-		}
-		ids[w.ID] = true
-		decode = decode || w.Role == controlv1.Role_ROLE_DECODE
-	}
-	if !decode {
+	if !slices.ContainsFunc(s.workers, func(w simulate.Worker) bool { return w.Role == controlv1.Role_ROLE_DECODE }) {
 		return s.doc.errorf(pools.line, "there is no decode worker: add a pool with \"role: decode\"")
 	}
 	return nil

@@ -1,11 +1,17 @@
 package scenario
 
 import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/spf13/pflag"
 
 	"github.com/tandem-serving/tandem/pkg/model"
+	"github.com/tandem-serving/tandem/pkg/tokenizer"
 	"github.com/tandem-serving/tandem/simulate"
 )
 
@@ -16,6 +22,9 @@ type Scenario struct {
 	config      simulate.Config
 	workers     []simulate.Worker
 	pools       []*pool
+	happenings  []happening
+	ends        []simulate.Event // of what lasts for a time
+	tokenize    func(text string, special bool) ([]int32, error)
 }
 
 // load are the flags that say how much load there is. If the command line has one of them,
@@ -40,7 +49,7 @@ func Parse(file string, text []byte, traffic *pflag.FlagSet) (*Scenario, error) 
 		return nil, err
 	}
 	for _, read := range []func(*section) error{
-		s.readModel, s.readPools, s.readRouters, s.readNetwork,
+		s.readModel, s.readPools, s.readScales, s.readRouters, s.readNetwork,
 		func(top *section) error { return s.readTraffic(top, traffic) },
 		func(top *section) error { return s.readEvents(top, traffic) },
 		(*section).end,
@@ -54,8 +63,27 @@ func Parse(file string, text []byte, traffic *pflag.FlagSet) (*Scenario, error) 
 
 func (s *Scenario) readModel(top *section) (err error) {
 	s.config.Spec, err = readModel(top)
-	return err
+	dir := s.doc.modelDir
+	if dir == "" || err != nil {
+		return err
+	}
+	if _, err := os.Stat(filepath.Join(dir, tokenizer.FileName)); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	open := sync.OnceValues(func() (*tokenizer.Tokenizer, error) { return tokenizer.Open(dir) })
+	s.tokenize = func(text string, special bool) ([]int32, error) {
+		t, err := open()
+		if err != nil {
+			return nil, top.errorf("model", "%w", err)
+		}
+		return t.Encode(text, special), nil
+	}
+	return nil
 }
+
+// Tokenizer is the one beside the model, which is read when it is first called; nil: there is
+// none.
+func (s *Scenario) Tokenizer() func(text string, special bool) ([]int32, error) { return s.tokenize }
 
 // maxRouters bounds the routers of a cluster.
 const maxRouters = 64
@@ -93,7 +121,7 @@ func (s *Scenario) readRouters(top *section) error {
 // readTraffic sets flags, but not those that the command line has set.
 func (s *Scenario) readTraffic(top *section, fs *pflag.FlagSet) error {
 	given := map[string]bool{}
-	fs.Visit(func(f *pflag.Flag) { given[f.Name] = true })
+	fs.VisitAll(func(f *pflag.Flag) { given[f.Name] = f.Changed })
 	seed := top.take("seed")
 	section, err := top.sub("traffic")
 	switch {

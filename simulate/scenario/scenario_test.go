@@ -1,6 +1,7 @@
 package scenario_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -91,7 +92,7 @@ func TestRead(t *testing.T) {
 	}
 	wantNetwork := simulate.Network{
 		Latency: time.Millisecond, LocalLatency: 10 * time.Microsecond, BytesPerSecond: 1e9,
-		Pairs: []simulate.Pair{{Between: [2]simulate.Hosts{one, {"d-1", "d-2", "d-3"}}, Latency: 2 * time.Millisecond}},
+		Pairs: []simulate.Pair{{Between: [2]simulate.Hosts{one, {"d-1", "d-2", "d-3", "d-4", "d-5"}}, Latency: 2 * time.Millisecond}},
 		Links: []simulate.Link{{Between: [2]simulate.Hosts{{"p-1", "p-2"}, {"d-1", "router-1", "router-2"}}, BytesPerSecond: 3e9}},
 	}
 	if diff := cmp.Diff(wantNetwork, c.Network); diff != "" {
@@ -156,6 +157,10 @@ func TestErrors(t *testing.T) {
 		{bad("profile: {file: other.json, base-ms: 1}"), `:4: profile has both a file and times`},
 		{bad("profile: nowhere.json"), `:4: read profile: `},
 		{bad("profile: other.json"), `:4: other.json is a profile of llama, but the model is tiny: profile that with 'tandem profile'`},
+		{bad("profile: {base-ms: 0, per-token-ms: 0, per-context-token-ms: 0}"), `:4: profile has steps that take no time`},
+		{bad("profile: {tensor-parallel: 3, base-ms: 5}"), `:4: profile has times of its own: entry, tensor-parallel and model go with a file`},
+		{bad("profile:\n  file: other.json\n  tensor-parallel: 3"), `:6: "profile.tensor-parallel" goes with an entry`},
+		{bad("profile: {file: other.json, entry: a, model: b}"), `:4: profile has both an entry and a model`},
 		{bad("profile: {base-ms: -1}"), `:4: "profile.base-ms" is -1: want a number from 0`},
 		{bad("profile: {base-ms: .nan}"), `:4: "profile.base-ms" is .nan: want a number`},
 		{bad("block-tokens: 0"), `:4: --block-tokens: 0 is outside 1 to 1024`},
@@ -189,7 +194,14 @@ func TestErrors(t *testing.T) {
 		{bad("events: [{at: 3s, scale: dd, to: 2}]"), `:4: "events.scale": there is no pool "dd": did you mean "d"?`},
 		{bad("events: [{at: 3s, scale: d}]"), `:4: "events.scale" needs the number of workers`},
 		{bad("events: [{at: 3s, rate-times: 2}]"), `:4: "events.rate-times" needs how long it lasts`},
-		{bad("events: [{at: 3s, rate-times: -2, for: 1s}]"), `:4: "events.rate-times": `},
+		{bad("events: [{at: 3s, rate-times: -2, for: 1s}]"), `:4: "events.rate-times" is -2: want a number from 0 to 1000`},
+		{bad("events:\n- {at: 3s, rate-times: 2, for: 5s}\n- {at: 4s, rate-times: 2, for: 1s}"), `:6: "events.rate-times": "4s+1s=2" overlaps`},
+		{bad("events: [{at: 3s, scale: d, to: 10000}]"), `:4: 10002 workers are more than 10000`},
+		{bad("events: [{at: 3s, kill: d-1, for: 2s}]"), `:4: unknown key "events.for": the keys here are at, kill`},
+		{bad("events: [{at: 999999999999h, kill: d-1}]"), `:4: "events.at" is 999999999999h, which is too long`},
+		{bad("router: {max-queue-wait: 999999999999h}"), `:4: "router.max-queue-wait" is 999999999999h, which is too long`},
+		{bad("events: [{at: 3s, cut: [d-1, d-1]}]"), `:4: "events.cut": both are the host d-1: name two hosts`},
+		{bad("network: {pairs: [{between: [d-1, d-1]}]}"), `:4: "network.pairs.between": both are the host d-1`},
 		{bad("events: [{at: 3s, cut: [p-1, d-1], until: 3s}]"), `:4: unknown key "events.until"`},
 	} {
 		_, err := scenario.Parse(filepath.Join(dir, "s.yaml"), []byte(test.text), load(t))
@@ -201,6 +213,74 @@ func TestErrors(t *testing.T) {
 		if !strings.HasPrefix(text, filepath.Join(dir, "s.yaml")+":") || !strings.Contains(text, test.want) || strings.Contains(text, "\n") {
 			t.Errorf("%q: the error is\n%s\nwant\n%s", test.text, text, test.want)
 		}
+	}
+}
+
+// A slow or cut that would end another early is refused, however the file orders them.
+func TestOverlaps(t *testing.T) {
+	for _, test := range []struct {
+		events []string // in the lines from 5 on
+		want   string   // empty: it is read
+	}{
+		{[]string{"{at: 1s, slow: d-1, factor: 3, for: 9s}", "{at: 5s, slow: d-*, factor: 2, for: 1s}"}, `:6: "events.slow" overlaps on d-1 with that of line 5`},
+		{[]string{"{at: 5s, slow: d-1, factor: 3, for: 1s}", "{at: 1s, slow: d-*, factor: 2, for: 9s}"}, `:5: "events.slow" overlaps on d-1 with that of line 6`},
+		{[]string{"{at: 1s, slow: d-1, factor: 3, for: 9s}", "{at: 5s, slow: d-1, factor: 2}"}, `:6: "events.slow" overlaps`},
+		{[]string{"{at: 1s, slow: d-1, factor: 3}", "{at: 5s, slow: d-1, factor: 2, for: 1s}"}, `:6: "events.slow" overlaps`},
+		{[]string{"{at: 1s, slow: d-1, factor: 3, for: 9s}", "{at: 5s, slow: d-2, factor: 2, for: 1s}"}, ""},
+		{[]string{"{at: 5s, slow: d-1, factor: 3, for: 9s}", "{at: 1s, slow: d-1, factor: 2, for: 4s}"}, ""},
+		{[]string{"{at: 1s, slow: d-1, factor: 3}", "{at: 5s, slow: d-1, factor: 2}"}, ""},
+		{[]string{"{at: 1s, slow: d-1, factor: 3}", "{at: 2s, slow: d-1, factor: 1}", "{at: 5s, slow: d-1, factor: 2, for: 1s}"}, ""},
+		{[]string{"{at: 1s, cut: [d-1, p-*], for: 9s}", "{at: 5s, cut: [p-1, d-*], for: 1s}"}, `:6: "events.cut" overlaps on d-1 with that of line 5`},
+		{[]string{"{at: 1s, cut: [d-1, p-*]}", "{at: 5s, cut: [d-1, p-1], for: 1s}"}, `:6: "events.cut" overlaps`},
+		{[]string{"{at: 1s, cut: [d-1, p-*], for: 9s}", "{at: 5s, cut: [d-1, d-2], for: 1s}"}, ""},
+		{[]string{"{at: 1s, cut: [d-1, p-*]}", "{at: 4s, heal: [d-1, p-*]}", "{at: 5s, cut: [d-1, p-1], for: 1s}"}, ""},
+		{[]string{"{at: 1s, cut: [d-1, p-*], for: 9s}", "{at: 4s, heal: [d-1, p-*]}"}, ""},
+	} {
+		_, err := scenario.Parse("s.yaml", []byte(lines("events:\n- "+strings.Join(test.events, "\n- "))), load(t))
+		if got := fmt.Sprint(err); (err == nil) != (test.want == "") || !strings.Contains(got, test.want) {
+			t.Errorf("%q: %v, want %q", test.events, err, test.want)
+		}
+	}
+}
+
+// What lasts for a time is over before what begins at its end.
+func TestEndsComeFirst(t *testing.T) {
+	s, err := scenario.Parse("s.yaml", []byte(lines("events: [{at: 5s, slow: d-1, factor: 3}, {at: 1s, slow: d-1, factor: 2, for: 4s}]")), load(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if last := s.Config(1).Events[2].Do; last != (simulate.Slow{Worker: "d-1", Factor: 3}) {
+		t.Errorf("last is %+v", last)
+	}
+}
+
+// Workers that a scale adds have their names in all of the file.
+func TestScaledWorkersHaveNames(t *testing.T) {
+	s, err := scenario.Parse("s.yaml", []byte(lines(
+		"network: {links: [{between: [p-1, d-*], bandwidth: 1GB/s}]}",
+		"events: [{at: 3s, slow: 'd-*', factor: 0.5}, {at: 2s, cut: [p-1, d-4]}, {at: 1s, scale: d, to: 4}]")), load(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := s.Config(1)
+	if diff := cmp.Diff(simulate.Hosts{"d-1", "d-2", "d-3", "d-4"}, c.Network.Links[0].Between[1]); diff != "" {
+		t.Error(diff)
+	}
+	if last := c.Events[len(c.Events)-1].Do; last != (simulate.Slow{Worker: "d-4", Factor: 0.5}) {
+		t.Errorf("the last event is %+v", last)
+	}
+}
+
+func TestEnds(t *testing.T) {
+	s, err := scenario.Parse("s.yaml", []byte(lines("events:", "- {at: 3s, heal: [p-1, d-1]}", "- {at: 2s, kill: d-1}")), load(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Ends(4 * time.Second); err != nil {
+		t.Error(err)
+	}
+	if err := s.Ends(3 * time.Second); err == nil || !strings.HasPrefix(err.Error(), "s.yaml:5: the event is at 3s, but the traffic ends at 3s") {
+		t.Error(err)
 	}
 }
 

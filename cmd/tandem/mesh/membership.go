@@ -77,7 +77,7 @@ func (p *process) sayWaiting() {
 	if p.options.StartTimeout > 0 {
 		until = p.options.StartTimeout.String()
 	}
-	p.logger.Warn("waiting for etcd", slog.Any("endpoints", p.options.Membership.Endpoints), slog.String("for", until))
+	p.logger.Warn("waiting for etcd", slog.Any("endpoints", p.options.Membership.Endpoints), slog.String("at_most", until))
 }
 
 func (p *process) disconnect() error {

@@ -32,7 +32,7 @@ type RecordConfig struct {
 func (c *RecordConfig) RegisterFlags(fs *pflag.FlagSet) {
 	c.Limit = 1 << 30
 	fs.StringVar(&c.Dir, "record", "", "folder for event logs, for tandem replay: all that a router or worker takes in and decides, prompts as token ids included; empty: nothing is recorded")
-	fs.Var(&c.Limit, "record-limit", "largest size of one event log; recording ends there")
+	fs.Var(&c.Limit, "record-limit", "largest size of one event log, at which recording ends; every start makes a new file, so remove old ones")
 }
 
 // leastRecordLimit has room for what a log begins with in a mesh of a thousand workers.
@@ -53,7 +53,7 @@ func (p *process) newEventLog(identity membership.Identity, logger *slog.Logger)
 	if config.Dir == "" || identity.Role == controlv1.Role_ROLE_KVTRANSFER {
 		return nil, nil
 	}
-	codec, err := replay.NewCodec()
+	codecs, err := replay.NewCodecs()
 	if err != nil {
 		return nil, err
 	}
@@ -62,7 +62,7 @@ func (p *process) newEventLog(identity membership.Identity, logger *slog.Logger)
 	}
 	path := filepath.Join(config.Dir, fmt.Sprintf("%s-%016x.events", identity.ID, identity.Epoch))
 	log, err := eventlog.Create(path, eventlog.Options{
-		Codec: codec, Build: telemetry.ReadBuild().String(), Limit: int64(config.Limit), Logger: logger,
+		Codecs: codecs, Build: telemetry.ReadBuild().String(), Limit: int64(config.Limit), Logger: logger,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("--record: %w", err)

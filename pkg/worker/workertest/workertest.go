@@ -256,6 +256,10 @@ func (s *workerServer) Drain(_ *workerv1.DrainRequest, stream grpc.ServerStreami
 	}
 }
 
+func (s *workerServer) Undrain(context.Context, *workerv1.UndrainRequest) (*workerv1.UndrainResponse, error) {
+	return &workerv1.UndrainResponse{}, nil
+}
+
 func (s *workerServer) Identify(context.Context, *workerv1.IdentifyRequest) (*workerv1.IdentifyResponse, error) {
 	return &workerv1.IdentifyResponse{Record: s.w.Record}, nil
 }

@@ -87,5 +87,5 @@ func SeveralRequests(id string, n int) error {
 // there are.
 func NotYours(id, what string) error {
 	return rpc.Error(codes.NotFound, api.ReasonRequestNotFound,
-		fmt.Sprintf("no request %q with this secret is known to this router, %s: give the id and the secret of its first event", Shorten(id), what), 0)
+		fmt.Sprintf("no request %q with this secret is known to this router, %s: give an id and the secret that came with it in the answer", Shorten(id), what), 0)
 }

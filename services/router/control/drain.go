@@ -141,7 +141,7 @@ func (c *Server) Undrain(ctx context.Context, q *controlv1.UndrainRequest) (*con
 	if err := c.undrain(ctx, record); err != nil {
 		return nil, clienterr.Status(fmt.Errorf("undrain %s: %w", record.GetId(), err))
 	}
-	c.deps.Dispatcher.Handle(routing.Staying{Worker: routing.Ref{ID: record.GetId(), Epoch: record.GetEpoch()}})
+	c.deps.Dispatcher.Undrained(record)
 	return &controlv1.UndrainResponse{}, nil
 }
 

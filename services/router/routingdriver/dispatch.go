@@ -9,6 +9,7 @@ package routingdriver
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -48,6 +49,7 @@ type Dispatcher struct {
 	reports workers.Complaints // of reports that are not believed
 	asking  map[string]asker
 	changed chan struct{} // closed at the next change of workers
+	view    routing.ViewChanged
 }
 
 // asker is a request that waits for workers. Its channel holds one answer.
@@ -103,6 +105,9 @@ func (d *Dispatcher) Handle(event routing.Event) {
 // step is Handle under the lock.
 func (d *Dispatcher) step(event routing.Event) {
 	d.loop.Step(event)
+	if view, is := event.(routing.ViewChanged); is {
+		d.view = view
+	}
 	switch event.(type) {
 	case routing.ViewChanged, routing.Connected, routing.ConnectFailed, routing.Disconnected, routing.LoadReported, routing.Tick:
 		close(d.changed)
@@ -224,6 +229,19 @@ func (d *Dispatcher) Progressed(worker routing.Ref) time.Time {
 // Left is the record of a worker that drained and left; nil: there is none.
 func (d *Dispatcher) Left(id string) *controlv1.WorkerRecord {
 	return look(d, func(rt *routing.Router) *controlv1.WorkerRecord { return rt.Left(id) })
+}
+
+// Undrained takes in that a worker takes requests again, by its own word. The record counts
+// as listed at once: etcd lists it later, and not at all while it does not answer.
+func (d *Dispatcher) Undrained(record *controlv1.WorkerRecord) {
+	record = proto.CloneOf(record)
+	record.State = controlv1.WorkerState_WORKER_STATE_SERVING
+	d.loop.Lock()
+	defer d.loop.Unlock()
+	others := slices.DeleteFunc(slices.Clone(d.view.Workers), func(r *controlv1.WorkerRecord) bool {
+		return r.GetId() == record.GetId() && r.GetRole() == record.GetRole()
+	})
+	d.step(routing.ViewChanged{Workers: append(others, record), Live: d.view.Live})
 }
 
 // queued is what waits, by model.

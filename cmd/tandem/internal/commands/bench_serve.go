@@ -29,8 +29,8 @@ time that a request waited in the client or the server. In closed loop (--concur
 the next request goes out when an earlier one ends.
 
 A percentile is printed only if there are enough samples for it; otherwise n/a. Below it
-is its 95% confidence interval, or ~ if neighbouring requests are too alike for one: run
-it longer. If this client or its machine was the bottleneck, the report gives no verdict
+is its 95% confidence interval, or ~ if requests depend so much on the ones before them
+that an interval needs a longer run. If this client or its machine was the bottleneck, the report gives no verdict
 and says which it was. If the server sends latency budgets, as Tandem does,
 the report explains the tail stage by stage.
 

@@ -66,8 +66,8 @@ func newBudgetCommand() *cobra.Command {
 stage of a request and for the totals (ttft, tpot, e2e). For requests that fetched KV
 from a block store, it also prints the part of prefill that the fetch took.
 
-A request over its budget counts once, for the stage that broke it. That is the stage
-furthest over its declared time, among the stages of the totals that were exceeded.
+A request over its budget counts once, for the stage that broke it: of the stages that
+are part of an exceeded total, the one that is furthest over its declared time.
 
 Declare a budget to the router, with flags such as --budget-ttft 500ms, or in its
 configuration file:

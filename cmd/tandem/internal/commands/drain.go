@@ -55,6 +55,7 @@ serving worker of a role is drained only with --force.`,
 			return router.failure(err, false)
 		}
 		lines, out := json.NewEncoder(cmd.OutOrStdout()), cmd.OutOrStdout()
+		var last drainJSON
 		for answered := false; ; answered = true {
 			progress, err := stream.Recv()
 			switch {
@@ -64,16 +65,20 @@ serving worker of a role is drained only with --force.`,
 				_, err := fmt.Fprintf(out, "%s is drained already: '%s undrain %[1]s' takes it back\n", args[0], cmd.Root().DisplayName())
 				return err
 			case errors.Is(err, io.EOF):
-				_, err := fmt.Fprintf(out, "%s is drained and leaves the list of workers: '%s undrain %[1]s' takes it back\n", args[0], cmd.Root().DisplayName())
+				_, err := fmt.Fprintf(out, "%s is drained and leaves the list of workers soon: '%s undrain %[1]s' takes it back\n", args[0], cmd.Root().DisplayName())
 				return err
 			case err != nil:
 				return router.failure(err, answered)
 			}
-			if *asJSON {
-				err = lines.Encode(drainJSON{Worker: args[0], Sequences: progress.GetSequences(), Transfers: progress.GetTransfers()})
-			} else {
-				_, err = fmt.Fprintf(out, "%s: sequences left %d, transfers left %d\n", args[0], progress.GetSequences(), progress.GetTransfers())
+			now := drainJSON{Worker: args[0], Sequences: progress.GetSequences(), Transfers: progress.GetTransfers()}
+			switch {
+			case now == last: // it is asked several times a second
+			case *asJSON:
+				err = lines.Encode(now)
+			default:
+				_, err = fmt.Fprintf(out, "%s: sequences left %d, transfers left %d\n", args[0], now.Sequences, now.Transfers)
 			}
+			last = now
 			if err != nil {
 				return err
 			}

@@ -169,7 +169,7 @@ func routerFailure(err error, addr string, answered bool) error {
 		message = s.Code().String()
 	}
 	if wait, ok := rpc.RetryAfter(err); ok {
-		message += fmt.Sprintf(" (wait at least %s)", wait.Round(time.Millisecond))
+		message += fmt.Sprintf("; try again in %s or later", wait.Round(time.Millisecond))
 	}
 	return fail(exitFailed, "%s", message)
 }

@@ -315,7 +315,7 @@ func TestGenerateEndsBadly(t *testing.T) {
 	}{
 		{"refused at once", func(*inferencev1.GenerateRequest, stream) error {
 			return rpc.Error(codes.ResourceExhausted, "SLO", "too busy", 1500*time.Millisecond)
-		}, nil, "too busy (wait at least 1.5s)", "RESOURCE_EXHAUSTED", "SLO", "", 1500, 0},
+		}, nil, "too busy; try again in 1.5s or later", "RESOURCE_EXHAUSTED", "SLO", "", 1500, 0},
 		{"bad field", func(*inferencev1.GenerateRequest, stream) error {
 			return rpc.InvalidArgument("sampling.top_p", "7 is outside 0 to 1")
 		}, nil, "sampling.top_p: 7 is outside", "INVALID_ARGUMENT", api.ReasonInvalidField, "sampling.top_p", 0, 0},

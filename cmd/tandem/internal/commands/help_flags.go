@@ -25,6 +25,7 @@ var mainFlags = map[string][]string{
 	"simulate": {
 		"seed", "rate", "sweep", "find-max", "duration", "slo", "prompt-tokens", "output-tokens", "mode", "report", "out", "json",
 	},
+	"replay": {"policy", "router-disaggregate-min-tokens", "router-max-queue-wait", "router-tenant-max-requests", "json"},
 	"bench modes": {
 		"rates", "rounds", "duration", "slo", "prompt-tokens", "output-tokens", "model", "threads", "report", "markdown", "out", "json",
 	},

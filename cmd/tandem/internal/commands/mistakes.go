@@ -36,6 +36,8 @@ func unknownCommand(group *cobra.Command, name string) error {
 	problem := fmt.Sprintf("%s has no command %q", group.CommandPath(), name)
 	if meant := elsewhere[name]; meant != "" && !group.HasParent() {
 		problem += fmt.Sprintf(", did you mean %q?", meant)
+	} else if why := otherwise[name]; why != "" && !group.HasParent() {
+		problem += ": " + why
 	} else if nearest, near := spelling.Nearest(name, commandNames(group)); near {
 		problem += fmt.Sprintf(", did you mean %q?", nearest)
 	}
@@ -46,7 +48,19 @@ func unknownCommand(group *cobra.Command, name string) error {
 var elsewhere = map[string]string{
 	"start": "up", "run": "up", "launch": "up",
 	"complete": "generate", "ask": "generate",
-	"status": "workers", "ps": "workers",
+	"status": "workers", "ps": "workers", "list": "workers", "ls": "workers",
+	"router": "serve --target=router", "prefill": "serve --target=prefill", "decode": "serve --target=decode", "kvtransfer": "serve --target=kvtransfer",
+}
+
+// otherwise is how to do what other programs have commands for.
+var otherwise = map[string]string{
+	"stop": "press Ctrl-C where 'tandem up' or 'tandem serve' runs", "down": "press Ctrl-C where 'tandem up' or 'tandem serve' runs",
+	"logs": "'tandem up' and 'tandem serve' log to standard error",
+}
+
+// flagsElsewhere are our flags by what other programs call theirs.
+var flagsElsewhere = map[string]string{
+	"port": "listen or --http", "host": "listen or --http", "v": "version", "V": "version",
 }
 
 func commandNames(group *cobra.Command) iter.Seq[string] {
@@ -97,10 +111,17 @@ func firstArgument(cmd *cobra.Command) (string, bool) {
 }
 
 func unknownFlag(cmd *cobra.Command, name string) string {
-	if len(name) == 1 {
-		return fmt.Sprintf("%s has no flag -%s", cmd.CommandPath(), name)
+	dashes := "--"
+	if args := processOf(cmd.Context()).Args; len(name) == 1 && !slices.ContainsFunc(args, func(a string) bool { return a == "--"+name || strings.HasPrefix(a, "--"+name+"=") }) {
+		dashes = "-"
 	}
-	problem := fmt.Sprintf("%s has no flag --%s", cmd.CommandPath(), name)
+	problem := fmt.Sprintf("%s has no flag %s%s", cmd.CommandPath(), dashes, name)
+	if first, _, _ := strings.Cut(flagsElsewhere[name], " "); first != "" && cmd.Flags().Lookup(first) != nil {
+		return problem + fmt.Sprintf(", did you mean --%s?", flagsElsewhere[name])
+	}
+	if len(name) == 1 {
+		return problem
+	}
 	if nearest, near := spelling.Nearest(name, flagNames(cmd)); near {
 		return problem + fmt.Sprintf(", did you mean --%s?", nearest)
 	}

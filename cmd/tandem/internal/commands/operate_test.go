@@ -121,7 +121,7 @@ func TestDrain(t *testing.T) {
 		t.Errorf("got %+v, asked %v", got, asked)
 	}
 	got = run(t.Context(), "", nil, "drain", "d1", "--control", addr)
-	if got != (outcome{0, "d1: sequences left 2, transfers left 1\nd1 is drained and leaves the list of workers: 'tandem undrain d1' takes it back\n", ""}) || asked.GetGrace() != nil || asked.GetForce() {
+	if got != (outcome{0, "d1: sequences left 2, transfers left 1\nd1 is drained and leaves the list of workers soon: 'tandem undrain d1' takes it back\n", ""}) || asked.GetGrace() != nil || asked.GetForce() {
 		t.Errorf("got %+v, asked %v", got, asked)
 	}
 	drained = true

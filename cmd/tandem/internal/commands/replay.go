@@ -26,14 +26,17 @@ again, each at its time, and compares every action with the one in the log. At t
 difference it stops, shows the event, what was done then and what is done now, and the exit
 status is 1.
 
-With a flag of the router, such as --router-max-queue-wait, it asks instead what a router
-would have decided with that setting, everything else as in the log, and counts what differs.
-The workers do what they did: for what would have become of their load, use a simulation.
+With --policy or a flag of the router, such as --router-max-queue-wait, it asks instead what
+a router would have decided with that setting, everything else as in the log, and counts what
+differs; --json lists the first 1,000 requests that do. The log is read twice, so it cannot
+come from a pipe. Workers report what they reported then; use a simulation to see how their
+load would change.
 
-A log ends early if its process was killed, or if it reached --record-limit. What it holds is
-repeated, and the end is said.`,
+A log ends early if its process was killed, or if it reached --record-limit. Then it is
+repeated as far as it goes, and the output says why it ends.`,
 		Example: `  tandem up --record events
   tandem replay events/*
+  tandem replay events/router-1-*.events --policy round-robin
   tandem replay events/router-1-*.events --router-disaggregate-min-tokens 256`,
 		Args: atLeastOne("the log"),
 	}
@@ -42,7 +45,7 @@ repeated, and the end is said.`,
 	asJSON := addJSON(cmd, "print one JSON object for each file")
 	cmd.RunE = func(cmd *cobra.Command, paths []string) error {
 		if policy.changed() {
-			return eachFile(paths, func(path string, in io.Reader) error {
+			return eachFile(paths, func(path string, in io.ReadSeeker) error {
 				otherwise, err := replay.WhatIf(in, policy.change)
 				if err != nil {
 					return err
@@ -51,8 +54,8 @@ repeated, and the end is said.`,
 			})
 		}
 		differ := 0
-		err := eachFile(paths, func(path string, in io.Reader) error {
-			result, err := replay.Run(in)
+		err := eachFile(paths, func(path string, in io.ReadSeeker) error {
+			result, err := replay.Run(bufio.NewReaderSize(in, 1<<20))
 			if result.Difference != nil {
 				differ++
 			}
@@ -73,11 +76,11 @@ repeated, and the end is said.`,
 
 // eachFile reads files one after the other. A file that cannot be read does not keep it from
 // the others; the error is the first.
-func eachFile(paths []string, read func(path string, in io.Reader) error) (first error) {
+func eachFile(paths []string, read func(path string, in io.ReadSeeker) error) (first error) {
 	for _, path := range paths {
 		file, err := os.Open(path)
 		if err == nil {
-			err = read(path, bufio.NewReaderSize(file, 1<<20))
+			err = readOne(path, file, read)
 			_ = file.Close()
 		}
 		if err != nil && first == nil {
@@ -88,6 +91,13 @@ func eachFile(paths []string, read func(path string, in io.Reader) error) (first
 		}
 	}
 	return first
+}
+
+func readOne(path string, file *os.File, read func(path string, in io.ReadSeeker) error) error {
+	if info, err := file.Stat(); err == nil && info.IsDir() {
+		return errors.New("it is a folder: name the logs in it")
+	}
+	return read(path, file)
 }
 
 // replayJSON is a replay.Result as JSON.
@@ -181,5 +191,25 @@ func writeOtherwise(w io.Writer, o otherwiseJSON) error {
 	if o.Incomplete != "" {
 		fmt.Fprintf(t, "  incomplete: %s\n", o.Incomplete)
 	}
-	return t.Flush()
+	if err := t.Flush(); err != nil || len(o.Different) == 0 {
+		return err
+	}
+	fmt.Fprintln(w, "\n  the first that differ:")
+	for _, d := range o.Different[:min(len(o.Different), differentShown)] {
+		fmt.Fprintf(w, "  %s: %s, would be %s\n", d.ID, fate(d.Was), fate(d.Would))
+	}
+	return nil
+}
+
+// differentShown is how many requests that differ are named; --json lists more.
+const differentShown = 10
+
+func fate(f replay.Fate) string {
+	switch {
+	case f.Refused != "":
+		return "refused: " + f.Refused
+	case f.Prefill != "":
+		return f.Prefill + " and " + f.Decode
+	}
+	return f.Decode
 }

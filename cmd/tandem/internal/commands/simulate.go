@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/tandem-serving/tandem/loadtest"
 	"github.com/tandem-serving/tandem/loadtest/client"
@@ -44,21 +46,22 @@ The file is explained in docs/simulation.md; docs/scenarios has examples.`,
   tandem simulate docs/scenarios/ratio.yaml --find-max --slo "ttft:p99<500ms" --json`,
 		Args: exactly("the SCENARIO.yaml"),
 	}
-	fs := cmd.Flags()
-	config.RegisterFlags(fs)
-	fs.StringVar(&target.mode, "mode", "auto", "where the phases run: auto, disaggregated or aggregated")
+	traffic := pflag.NewFlagSet("", pflag.ContinueOnError) // what the file may set
+	config.RegisterFlags(traffic)
+	traffic.StringVar(&target.mode, "mode", "auto", "where the phases run: auto, disaggregated or aggregated")
+	traffic.BoolVar(&target.sendSLO, "send-slo", false, "send the router the ttft and tpot bounds of --slo or --preset with each request")
+	cmd.Flags().AddFlagSet(traffic)
 	oneOf(cmd, "mode", api.Names[inferencev1.Mode]()...)
-	fs.BoolVar(&target.sendSLO, "send-slo", false, "send the router the ttft and tpot bounds of --slo or --preset with each request")
 	outputs.add(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := outputs.check(cmd); err != nil {
 			return err
 		}
-		read, err := scenario.Read(args[0], fs)
+		read, err := scenario.Read(args[0], traffic)
 		if err != nil {
 			return err
 		}
-		config.DurationSet, config.WarmupSet = fs.Changed("duration"), fs.Changed("warmup")
+		config.DurationSet, config.WarmupSet = traffic.Changed("duration"), traffic.Changed("warmup")
 		config.KeepRecords = outputs.csv != "" || outputs.hdr != ""
 		if err := config.Validate(); err != nil {
 			return read.Place(err)
@@ -70,10 +73,19 @@ The file is explained in docs/simulation.md; docs/scenarios has examples.`,
 		if err != nil {
 			return read.Place(err)
 		}
+		server := simulatedServer{read, args[0]}
+		if err := server.fits(config.Workload); err != nil {
+			return read.Place(err)
+		}
+		if ends := config.Sends(); ends > 0 {
+			if err := read.Ends(ends); err != nil {
+				return err
+			}
+		}
 		s := &simulation{scenario: read, seed: config.Workload.Seed, mode: mode, ttft: target.ttft, tpot: target.tpot}
 		config.Drive = s.drive
 		live := &simulateProgress{liveLine: newLiveLine(cmd.ErrOrStderr())}
-		out, err := loadtest.Run(cmd.Context(), config, simulatedServer{read, args[0]}, live)
+		out, err := loadtest.Run(cmd.Context(), config, server, live)
 		live.finish()
 		if err != nil {
 			return loadFailure(cmd.Context(), err)
@@ -112,7 +124,7 @@ func (s *simulation) drive(ctx context.Context, o drive.Options) (*record.Run, e
 		return nil, err
 	}
 	run, err := cluster.Run(simulate.Load{
-		Source: o.Source, Offered: o.Offered, Concurrency: o.Concurrency, Warmup: o.Warmup, Duration: o.Duration, Lasts: o.Lasts,
+		Source: o.Source, Tokenize: s.scenario.Tokenizer(), Offered: o.Offered, Concurrency: o.Concurrency, Warmup: o.Warmup, Duration: o.Duration, Lasts: o.Lasts,
 		RequestTimeout: o.RequestTimeout, DrainTimeout: o.DrainTimeout, InFlightLimit: o.InFlightLimit,
 		Stop: func() bool { return ctx.Err() != nil }, Progress: o.Progress,
 	})
@@ -139,6 +151,16 @@ type simulatedServer struct {
 func (s simulatedServer) Describe(context.Context) (client.Description, error) {
 	spec := s.scenario.Spec()
 	return client.Description{Kind: "simulated", Address: s.file, Model: spec.Name, VocabularySize: spec.VocabSize, ContextTokens: spec.ContextTokens}, nil
+}
+
+// fits checks that the traffic can be made for the model.
+func (s simulatedServer) fits(traffic workload.Spec) error {
+	spec := s.scenario.Spec()
+	source, err := traffic.New(workload.Params{Rate: 1, Duration: time.Second, VocabularySize: spec.VocabSize, ContextTokens: spec.ContextTokens})
+	if closer, is := source.(io.Closer); is {
+		return closer.Close()
+	}
+	return err
 }
 
 func (simulatedServer) Do(_ context.Context, _ *workload.Request, _ client.Clock, r *record.Record) workload.Answer {

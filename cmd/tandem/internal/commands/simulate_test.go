@@ -21,6 +21,7 @@ type simulated struct {
 		Steps []any    `json:"steps"`
 		Max   *float64 `json:"max_rps"`
 	} `json:"search"`
+	told string // on stderr
 }
 
 func simulate(t *testing.T, args ...string) simulated {
@@ -37,6 +38,7 @@ func simulate(t *testing.T, args ...string) simulated {
 	if s.VirtualS == nil || s.WallS == nil || s.RequestsPerWallS == nil || s.Workers == nil {
 		t.Errorf("%v: a key of a simulation is missing: %s", args, got.stdout)
 	}
+	s.told = got.stderr
 	return s
 }
 
@@ -49,7 +51,7 @@ func TestScenariosOfTheDocs(t *testing.T) {
 	for _, file := range files {
 		t.Run(filepath.Base(file), func(t *testing.T) {
 			t.Parallel()
-			s := simulate(t, file, "--rate=10", "--duration=12s", "--warmup=1s")
+			s := simulate(t, file, "--rate=5", "--warmup=1s")
 			if s.Completed != *s.Requests || s.Completed < 50 || *s.Workers < 4 || *s.VirtualS < 12 || s.Target.Kind != "simulated" || s.Target.Model != "bench-200m" {
 				t.Errorf("%+v", s)
 			}
@@ -57,16 +59,41 @@ func TestScenariosOfTheDocs(t *testing.T) {
 	}
 }
 
-// scenarioFile writes one whose requests are quick to simulate.
-func scenarioFile(t *testing.T, more ...string) string {
+// trafficFile writes a scenario with some traffic.
+func trafficFile(t *testing.T, model, traffic string, more ...string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "s.yaml")
-	text := "model: tiny\nprofile: {base-ms: 10, per-token-ms: 0.1}\npools: {d: {role: decode, count: 2}}\n" +
-		"traffic: {rate: 20, duration: 10s, warmup: 1s, prompt-tokens: 40, output-tokens: 5}\n" + strings.Join(more, "\n")
+	text := "model: " + model + "\nprofile: {base-ms: 10, per-token-ms: 0.1}\npools: {d: {role: decode, count: 2}}\ntraffic: {" + traffic + "}\n" + strings.Join(more, "\n")
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	return file
+}
+
+// scenarioFile writes one whose requests are quick to simulate.
+func scenarioFile(t *testing.T, more ...string) string {
+	t.Helper()
+	return trafficFile(t, "tiny", "rate: 20, duration: 10s, warmup: 1s, prompt-tokens: 40, output-tokens: 5", more...)
+}
+
+// Prompts that are text are served, whether the model has a tokenizer or not.
+func TestSimulateText(t *testing.T) {
+	fable, err := filepath.Abs("../../../../models/fable")
+	if err != nil {
+		t.Fatal(err)
+	}
+	trace := filepath.Join(t.TempDir(), "trace.json")
+	talk := `{"conversations": [{"from": "human", "value": "Once upon a time"}, {"from": "gpt", "value": "there was a fox"}, {"from": "human", "value": "And then?"}, {"from": "gpt", "value": "It ran."}]}`
+	if err := os.WriteFile(trace, []byte("["+strings.Repeat(talk+",", 20)+talk+"]"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, model := range []string{"tiny", fable} {
+		for _, traffic := range []string{"prompt-kind: text, prompt-tokens: 40, output-tokens: 5", "warmup: 0s, trace: " + trace} {
+			if s := simulate(t, trafficFile(t, model, "rate: 10, duration: 10s, "+traffic)); s.Completed != *s.Requests || s.Completed < 40 {
+				t.Errorf("%s with %s: %d of %d requests completed", model, traffic, s.Completed, *s.Requests)
+			}
+		}
+	}
 }
 
 // Equal seeds give equal reports, but for the real time; another seed gives another.
@@ -113,6 +140,9 @@ func TestSimulateSearches(t *testing.T) {
 	if found.Search == nil || found.Search.Max == nil || *found.Search.Max < 20 {
 		t.Errorf("%+v", found.Search)
 	}
+	if strings.Contains(found.told, "left") || !strings.Contains(found.told, "step 3") {
+		t.Errorf("virtual time is told as time left: %s", found.told)
+	}
 	closed := simulate(t, file, "--concurrency=4")
 	if closed.Completed < 100 {
 		t.Errorf("%+v", closed)
@@ -129,6 +159,12 @@ func TestSimulateErrors(t *testing.T) {
 		{[]string{scenarioFile(t, "events: [{at: 1s, kill: d-3}]")}, `s.yaml:5: "events.kill": there is no worker "d-3": did you mean "d-1"?`},
 		{[]string{scenarioFile(t), "--slo=ttft"}, "--slo: "},
 		{[]string{scenarioFile(t, "events:", "- {at: 1s, rate-times: 2, for: 1s}"), "--concurrency=3"}, "s.yaml:6: --surge multiplies a rate"},
+		{[]string{scenarioFile(t, "events:", "- {at: 11s, kill: d-1}")}, "s.yaml:6: the event is at 11s, but the traffic ends at 11s"},
+		{[]string{scenarioFile(t, "events:", "- {at: 10s, kill: d-1}"), "--duration=8s"}, "s.yaml:6: the event is at 10s, but the traffic ends at 9s"},
+		{[]string{scenarioFile(t), "--vocabulary-size=5"}, "s.yaml:4: --vocabulary-size is 5: choose 16 or more"},
+		{[]string{scenarioFile(t), "--shared-prefix-tokens=1000000"}, "s.yaml:4: --shared-prefix-tokens is 1000000"},
+		{[]string{trafficFile(t, "tiny", "help: true")}, `s.yaml:4: unknown key "traffic.help"`},
+		{[]string{trafficFile(t, "tiny", "help-all: true")}, `s.yaml:4: unknown key "traffic.help-all"`},
 		{[]string{scenarioFile(t), "--send-slo"}, "--send-slo finds no bound to send"},
 	} {
 		got := run(t.Context(), "", nil, append([]string{"simulate"}, test.args...)...)

@@ -25,8 +25,8 @@ func newUpCommand() *cobra.Command {
 one process, each behind its own gRPC server. etcd and NATS are embedded. The command
 prints where it listens and then "ready".
 
-Ctrl-C lets running requests finish. A second Ctrl-C ends the process at once. This
-leaves folders tandem-… in the folder for temporary files; the next start removes them.`,
+Ctrl-C lets running requests finish. A second Ctrl-C ends the process at once and leaves
+folders tandem-… among the temporary files, which the next start removes.`,
 		Example: `  tandem up
   tandem up --prefill 2 --decode 2
   tandem up --prefill 2 --kvstore 1 --store-memory 2GiB
