@@ -33,8 +33,8 @@ After each answer, a line on standard error shows the time to the first token an
 parts, tokens per second, how much of the prompt was in a prefix cache, and which
 workers were used.
 
-Ctrl-C stops an answer and keeps what arrived of it, or empties the line; at an empty
-line, Ctrl-C or Ctrl-D leaves, as exit or quit does. A turn that fails is not part of the conversation.
+Ctrl-C stops an answer and keeps what arrived of it, or empties the line. At an empty
+line, Ctrl-D leaves, as Ctrl-C twice, exit and quit do. A turn that fails is not part of the conversation.
 /help lists the commands there are.
 
 If standard input is not a terminal, each line is a turn, and a failed turn ends the

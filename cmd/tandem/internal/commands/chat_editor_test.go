@@ -117,6 +117,12 @@ func TestChatAtATerminal(t *testing.T) {
 					y.awaits(prompt)
 				}
 				y.types(key)
+				if key == ctrlC { // one that comes too late for an answer is no reason to leave
+					if hint := y.awaits(prompt); !strings.Contains(hint, "once more") {
+						t.Errorf("Ctrl-C at an empty line says %q", hint)
+					}
+					y.types(key)
+				}
 				if got := <-status; got != 0 {
 					t.Errorf("exit status %d", got)
 				}

@@ -71,8 +71,14 @@ func runChat(cmd *cobra.Command, flags *chatFlags) error {
 	if s.terminal {
 		fmt.Fprintf(s.stats, "Say something to %s; /help lists commands, Ctrl-D leaves.\n", model)
 	}
-	for {
+	for warned := false; ; warned = false {
 		text, err := s.listen(ctx)
+		for s.terminal && !warned && errors.Is(err, errInterrupted) {
+			// It may have been meant for an answer that ended just before.
+			warned = true
+			fmt.Fprintln(s.stats, "\nCtrl-C once more leaves, as Ctrl-D and exit do.")
+			text, err = s.listen(ctx)
+		}
 		switch {
 		case errors.Is(err, io.EOF), errors.Is(err, errInterrupted):
 			if s.terminal {

@@ -159,6 +159,8 @@ func routerFailure(err error, addr string, answered bool) error {
 		return fail(exitFailed, "lost the router at %s: see whether it still runs, then try again", addr)
 	case s.Code() == codes.Unavailable && rpc.Reason(err) == "":
 		return fail(exitFailed, "cannot reach the router at %s: start it with 'tandem up', or pass --addr", unreached(addr, err))
+	case s.Code() == codes.Unimplemented && strings.Contains(s.Message(), "unknown service"):
+		return fail(exitFailed, "the server at %s serves others, such as operators or routers: pass the router's gRPC address (its --listen, by default %s)", addr, defaultAddr)
 	case s.Code() == codes.Unimplemented:
 		return fail(exitFailed, "the server at %s does not know this call: check that it is a router of this version", addr)
 	case s.Code() == codes.DeadlineExceeded && rpc.Reason(err) == "":

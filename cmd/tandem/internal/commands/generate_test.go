@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
 
@@ -316,6 +317,9 @@ func TestGenerateEndsBadly(t *testing.T) {
 		{"refused at once", func(*inferencev1.GenerateRequest, stream) error {
 			return rpc.Error(codes.ResourceExhausted, "SLO", "too busy", 1500*time.Millisecond)
 		}, nil, "too busy; try again in 1.5s or later", "RESOURCE_EXHAUSTED", "SLO", "", 1500, 0},
+		{"another server", func(*inferencev1.GenerateRequest, stream) error {
+			return status.Error(codes.Unimplemented, "unknown service tandem.inference.v1.Inference")
+		}, nil, "serves others, such as operators or routers: pass the router's gRPC address", "UNIMPLEMENTED", "", "", 0, 0},
 		{"bad field", func(*inferencev1.GenerateRequest, stream) error {
 			return rpc.InvalidArgument("sampling.top_p", "7 is outside 0 to 1")
 		}, nil, "sampling.top_p: 7 is outside", "INVALID_ARGUMENT", api.ReasonInvalidField, "sampling.top_p", 0, 0},

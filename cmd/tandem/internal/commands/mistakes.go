@@ -122,10 +122,25 @@ func unknownFlag(cmd *cobra.Command, name string) string {
 	if len(name) == 1 {
 		return problem
 	}
+	if other := flagOfSibling(cmd, name); other != nil {
+		return problem + fmt.Sprintf(": '%s' has it", other.CommandPath())
+	}
 	if nearest, near := spelling.Nearest(name, flagNames(cmd)); near {
 		return problem + fmt.Sprintf(", did you mean --%s?", nearest)
 	}
 	return problem
+}
+
+// flagOfSibling is 'up' for a flag that 'serve' lacks, or the other way round; nil: it is
+// neither's.
+func flagOfSibling(cmd *cobra.Command, name string) *cobra.Command {
+	other := map[string]string{"serve": "up", "up": "serve"}[cmd.Name()]
+	for _, c := range cmd.Root().Commands() {
+		if c.Name() == other && c.Flags().Lookup(name) != nil {
+			return c
+		}
+	}
+	return nil
 }
 
 func flagNames(cmd *cobra.Command) iter.Seq[string] {
