@@ -155,8 +155,10 @@ func (c *Config) ValidateRun() error {
 		c.workloadValid = true
 	}
 	switch {
-	case c.Duration <= 0 || c.Duration > 24*time.Hour:
-		return fmt.Errorf("--duration: %v is not above 0s, or above 24h", c.Duration)
+	case c.Duration <= 0:
+		return fmt.Errorf("--duration: %v is not above 0", c.Duration)
+	case c.Duration > 24*time.Hour:
+		return fmt.Errorf("--duration: %v is above 24h", c.Duration)
 	case c.Warmup < 0 || c.Warmup > time.Hour:
 		return fmt.Errorf("--warmup: %v is outside 0s to 1h", c.Warmup)
 	case c.MinRequests < 0:

@@ -34,6 +34,16 @@ func workerRecord(id string, role controlv1.Role) *controlv1.WorkerRecord {
 	}
 }
 
+func routerConfig() routing.Config {
+	return routing.Config{
+		Models: []routing.Model{{Name: "fable", Digest: "m"}}, VersionWait: 5 * time.Second,
+		QueueLimit: 20, MaxQueueWait: 30 * time.Second, TenantMaxRequests: 100, DisaggregateMinTokens: 64,
+		NoWorkerGrace: time.Second, WorkerKeep: time.Minute, LoadStale: 3 * time.Second, ReportDoubt: 500 * time.Millisecond, ReportLag: 100 * time.Millisecond,
+		TransferBytesPerSecond: 1e9, NearBest: .1, TPOTHorizonTokens: 64, IndexBlocks: 1000,
+		PromptSilence: time.Minute, WorkerSilence: 10 * time.Second,
+	}
+}
+
 // recordRouter records a router whose workers get requests, lose their connections and come
 // back, and which draws among equals.
 func recordRouter(t *testing.T) (data []byte) {
@@ -49,13 +59,7 @@ func recordRouter(t *testing.T) (data []byte) {
 			t.Fatal(err)
 		}
 		random := rand.New(rand.NewPCG(3, 4))
-		core, recorder := routerlog.NewRouting(log, routing.Config{
-			Models: []routing.Model{{Name: "fable", Digest: "m"}}, VersionWait: 5 * time.Second,
-			QueueLimit: 20, MaxQueueWait: 30 * time.Second, TenantMaxRequests: 100, DisaggregateMinTokens: 64,
-			NoWorkerGrace: time.Second, WorkerKeep: time.Minute, LoadStale: 3 * time.Second, ReportDoubt: 500 * time.Millisecond, ReportLag: 100 * time.Millisecond,
-			TransferBytesPerSecond: 1e9, NearBest: .1, TPOTHorizonTokens: 64, IndexBlocks: 1000,
-			PromptSilence: time.Minute, WorkerSilence: 10 * time.Second,
-		}, rand.New(rand.NewPCG(1, 2)))
+		core, recorder := routerlog.NewRouting(log, routerConfig(), rand.New(rand.NewPCG(1, 2)))
 		var running []string
 		loop := coreloop.New(core, func(_ time.Time, actions []routing.Action) {
 			for _, action := range actions {

@@ -63,7 +63,7 @@ func TestItSaysThatItWaitsForEtcd(t *testing.T) {
 			t.Errorf("%s: %v", target, err)
 		}
 		line, _, _ := strings.Cut(log.String()[max(0, strings.Index(log.String(), `msg="waiting for etcd"`)):], "\n")
-		if !strings.Contains(line, "http://127.0.0.1:1") || !strings.Contains(line, "for=1s") {
+		if !strings.Contains(line, "http://127.0.0.1:1") || !strings.Contains(line, "at_most=1s") {
 			t.Errorf("%s logs only %s", target, log.String())
 		}
 	}

@@ -48,10 +48,10 @@ func Find(flag string) (string, error) {
 // Find is the package's Find with the places given.
 func (p Places) Find(flag string) (string, error) {
 	if flag != "" {
-		return named(flag, "--model")
+		return Named(flag, "--model")
 	}
 	if p.Environment != "" {
-		return named(p.Environment, Environment)
+		return Named(p.Environment, Environment)
 	}
 	for _, dir := range p.candidates() {
 		if check(dir) == nil {
@@ -81,7 +81,8 @@ func (p Places) candidates() []string {
 	return dirs
 }
 
-func named(dir, by string) (string, error) {
+// Named is dir, or an error if it holds no model. by is what names it, for people.
+func Named(dir, by string) (string, error) {
 	if err := check(dir); err != nil {
 		return "", fmt.Errorf("%s names %s, which holds no model: %w: pass a directory with config.json, tokenizer.json and safetensors files", by, dir, err)
 	}

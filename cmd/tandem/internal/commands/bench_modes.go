@@ -64,7 +64,7 @@ it uses affect both results alike. The report says how much each part used.`,
 			return usageError(cmd, "--threads and --rounds must be at least 1")
 		}
 		if err := load.ValidateRun(); err != nil {
-			return usageError(cmd, err.Error())
+			return settingsError(cmd, err)
 		}
 		files := func(r *pair.Result) []outputFile {
 			return []outputFile{

@@ -102,7 +102,8 @@ Requests that still run on it are not interrupted.
 
 A drained worker is missing from 'tandem workers', but can be undrained by its ID for as
 long as its process runs. If several routers run, pass as --control one that was running
-when the worker drained: a router that started later does not know the worker.`,
+when the worker drained: a router that started later does not know the worker. While etcd
+does not answer, only the router that is asked uses the worker again.`,
 		Example: "  tandem undrain decode-2f9c",
 		Args:    exactly("the ID of a worker ('tandem workers' lists them)"),
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tandem-serving/tandem/cmd/tandem/modeldir"
 	"github.com/tandem-serving/tandem/pkg/chat"
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
 	"github.com/tandem-serving/tandem/pkg/engine/cuda"
@@ -112,6 +113,9 @@ prints its shape, its digest and the memory it needs.`,
 	asJSON := addJSON(cmd, "print one JSON object, sizes in bytes")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		dir, err := modelDir(args)
+		if err == nil && len(args) == 1 {
+			dir, err = modeldir.Named(dir, "the argument")
+		}
 		if err != nil {
 			return err
 		}

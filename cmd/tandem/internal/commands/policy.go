@@ -95,6 +95,9 @@ by weight, which is 1 by default. A digest may be shortened to its beginning, as
 		if len(named) == 0 && !flags.Changed("disaggregate-min-tokens") && !flags.Changed("tenant-max-requests") {
 			return usageError(cmd, "nothing to set: pass --version, --disaggregate-min-tokens or --tenant-max-requests")
 		}
+		if flags.Changed("tenant-max-requests") && *tenant == 0 {
+			return usageError(cmd, "--tenant-max-requests: 0 would refuse every request: pass at least 1")
+		}
 		return router.changePolicy(cmd, *asJSON, func(policy *controlv1.Policy) {
 			if flags.Changed("disaggregate-min-tokens") {
 				policy.DisaggregateMinTokens = threshold

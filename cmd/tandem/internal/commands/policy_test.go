@@ -49,6 +49,7 @@ func TestPolicy(t *testing.T) {
 		{"--version==01", `"=01" names no model`, 2},
 		{"--version=fable=", `names no digest`, 2},
 		{"--version=fable=01:x", `"x" is not a weight`, 2},
+		{"--tenant-max-requests=0", "--tenant-max-requests: 0 would refuse every request", 2},
 		{"--tenant-max-requests=7", "policy.tenant_max_requests: 7 is none", 1},
 	} {
 		checkFailure(t, policy("set", test.arg), test.status, test.says)

@@ -58,7 +58,7 @@ as with /readyz. With --service server it is enough that the router runs.`,
 		if *timeout <= 0 {
 			return usageError(cmd, fmt.Sprintf("--timeout: %s is not above 0", *timeout))
 		}
-		result, err := ask(cmd.Context(), addr, *service, *timeout)
+		result, err := ask(cmd, addr, *service, *timeout)
 		if *asJSON {
 			if printErr := json.NewEncoder(cmd.OutOrStdout()).Encode(result); printErr != nil {
 				return printErr
@@ -73,14 +73,14 @@ as with /readyz. With --service server it is enough that the router runs.`,
 
 // probe asks once. The result says "unreachable" or "unknown" where the server
 // gave no status.
-func probe(ctx context.Context, addr, service string, timeout time.Duration) (probeResult, error) {
+func probe(cmd *cobra.Command, addr, service string, timeout time.Duration) (probeResult, error) {
 	result := probeResult{Address: addr, Service: service, Status: "unreachable"}
 	conn, err := dial(addr)
 	if err != nil {
-		return result, err
+		return result, usageError(cmd, err.Error())
 	}
 	defer conn.Close()
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 	defer cancel()
 	began := time.Now()
 	response, err := healthv1.NewHealthClient(conn).Check(ctx, &healthv1.HealthCheckRequest{Service: service})
@@ -110,12 +110,12 @@ func probe(ctx context.Context, addr, service string, timeout time.Duration) (pr
 
 // probeHTTP asks once by a GET. 2xx says that the server serves, 503 that it does
 // not, and what else it answers says nothing.
-func probeHTTP(ctx context.Context, addr, _ string, timeout time.Duration) (probeResult, error) {
+func probeHTTP(cmd *cobra.Command, addr, _ string, timeout time.Duration) (probeResult, error) {
 	result := probeResult{Address: addr, Status: "unreachable"}
 	if parsed, err := url.Parse(addr); err != nil || parsed.Host == "" {
-		return result, fmt.Errorf("%q is not an address: give host:port, unix:///path or http://host:port/path", addr)
+		return result, usageError(cmd, fmt.Sprintf("%q is not an address: give host:port, unix:///path or http://host:port/path", addr))
 	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, addr, http.NoBody)
 	if err != nil {

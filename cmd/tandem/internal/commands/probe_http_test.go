@@ -18,14 +18,19 @@ func TestProbeByHTTP(t *testing.T) {
 	if got := run(t.Context(), "", nil, "probe", server.URL+"/ready"); got != (outcome{0, "serving\n", ""}) {
 		t.Errorf("got %+v", got)
 	}
-	for _, c := range []struct{ addr, status, says string }{
-		{server.URL + "/late", "not_serving", `is not serving: "not ready: the model loads"`},
-		{server.URL + "/nowhere", "unknown", "404"},
-		{"http://127.0.0.1:1/", "unreachable", "no answer from http://127.0.0.1:1/ within"},
-		{"http://", "unreachable", "is not an address"},
+	for _, c := range []struct {
+		addr, status string
+		exit         int
+		says         string
+	}{
+		{server.URL + "/late", "not_serving", 1, `is not serving: "not ready: the model loads"`},
+		{server.URL + "/nowhere", "unknown", 1, "404"},
+		{"http://127.0.0.1:1/", "unreachable", 1, "no answer from http://127.0.0.1:1/ within"},
+		{"http://", "unreachable", 2, "is not an address"},
+		{"foo", "unreachable", 2, "foo"},
 	} {
 		got := run(t.Context(), "", nil, "probe", c.addr, "--json")
-		checkFailure(t, got, 1, c.says)
+		checkFailure(t, got, c.exit, c.says)
 		if result := last(t, got.stdout); result["status"] != c.status || result["address"] != c.addr {
 			t.Errorf("%s: got %v", c.addr, result)
 		}

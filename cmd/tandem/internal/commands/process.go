@@ -1,8 +1,10 @@
 package commands
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"os"
 	"strings"
@@ -123,6 +125,9 @@ func settingsError(cmd *cobra.Command, err error) error {
 	}
 	if elsewhere := notOnCommandLine(cmd, err); elsewhere != nil {
 		return elsewhere
+	}
+	if errors.Is(err, fs.ErrNotExist) { // the command line may be right, and the file late
+		return err
 	}
 	return &exitError{status: exitUsage, message: fmt.Sprintf("%s'%s --help'", then(err.Error(), "see "), cmd.CommandPath()), cause: err}
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -121,6 +122,8 @@ func (f *profileFlags) check() error {
 	switch {
 	case f.model != "" && f.preset != "":
 		return errors.New("--model and --preset are both given: pass one of them")
+	case f.preset != "" && unknownPreset(f.preset) != nil:
+		return fmt.Errorf("--preset: %w", unknownPreset(f.preset))
 	case f.distServe != "" && f.entry == "":
 		return errors.New("--from-distserve needs --entry, a model in the file, such as facebook/opt-13b")
 	case f.distServe == "" && f.entry != "":
@@ -129,8 +132,8 @@ func (f *profileFlags) check() error {
 		return fmt.Errorf("--cpu-weights: %w", f.weights.Validate())
 	case f.kv.Validate() != nil:
 		return fmt.Errorf("--cpu-kv: %w", f.kv.Validate())
-	case f.threads < 0 || f.threads > 1023:
-		return fmt.Errorf("--threads: %d is outside 0 to 1023", f.threads)
+	case f.threads < 0 || f.threads > runtime.NumCPU():
+		return fmt.Errorf("--threads: %d is outside 0 to %d, the processors here", f.threads, runtime.NumCPU())
 	case f.duration < time.Second || f.duration > 24*time.Hour:
 		return fmt.Errorf("--duration: %v is outside 1s to 24h", f.duration)
 	case f.maxContext < 2:
@@ -292,12 +295,25 @@ func (r *profileReport) print(out io.Writer, file string) {
 	}
 }
 
+func unknownPreset(name string) error {
+	_, err := model.Preset(name)
+	return err
+}
+
+// drawn is how many tokens a step draws.
+func drawn(p *profile.Point) int {
+	if p.ChunkSampled {
+		return p.Batch + 1
+	}
+	return p.Batch
+}
+
 func (r *profileReport) printPoints(out io.Writer) {
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(table, "step\tchunk\tfrom\tbatch\tcontext\tms\tspread\tfitted ms\terror\trepeats\t")
+	fmt.Fprintln(table, "step\tchunk\tfrom\tdrawn\tbatch\tcontext\tms\tspread\tfitted ms\terror\trepeats\t")
 	for _, p := range r.Points {
-		fmt.Fprintf(table, "%s\t%d\t%d\t%d\t%d\t%.3f\t%.1f%%\t%.3f\t%+.1f%%\t%d\t\n",
-			p.Kind, p.Chunk, p.ChunkStart, p.Batch, p.Context, p.MedianMs, 100*p.Spread, p.FittedMs, 100*p.Error, p.Repeats)
+		fmt.Fprintf(table, "%s\t%d\t%d\t%d\t%d\t%d\t%.3f\t%.1f%%\t%.3f\t%+.1f%%\t%d\t\n",
+			p.Kind, p.Chunk, p.ChunkStart, drawn(p), p.Batch, p.Context, p.MedianMs, 100*p.Spread, p.FittedMs, 100*p.Error, p.Repeats)
 	}
 	_ = table.Flush()
 }

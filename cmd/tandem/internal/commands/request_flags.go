@@ -59,9 +59,15 @@ func (r *requestFlags) request(cmd *cobra.Command) (_ *inferencev1.GenerateReque
 // failure is routerFailure of a request; a flag that set a field which is refused is a
 // mistake on the command line.
 func (r *requestFlags) failure(err error, answered bool) error {
-	if flag := r.flagOf(rpc.Field(err)); flag != "" && rpc.Reason(err) == api.ReasonInvalidField {
+	if flag := r.flagOf(rpc.Field(err)); flag != "" {
 		_, problem, _ := strings.Cut(statusOf(err).Message(), ": ")
-		return usageError(r.cmd, fmt.Sprintf("--%s: %s", flag, problem))
+		problem = fmt.Sprintf("--%s: %s", flag, problem)
+		switch rpc.Reason(err) {
+		case api.ReasonInvalidField:
+			return usageError(r.cmd, problem)
+		case api.ReasonContextLengthExceeded: // which depends on the model
+			return &exitError{status: exitFailed, message: problem, cause: err}
+		}
 	}
 	return routerFailure(err, r.addr, answered)
 }
