@@ -191,6 +191,37 @@ func TestLongEvents(t *testing.T) {
 	}
 }
 
+// A reader keeps nothing of cores that have ended, and little of functions.
+func TestReaderKeepsLittle(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	log, err := eventlog.Create(path, eventlog.Options{Codecs: newCodecs(t), Limit: 1 << 20, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	with := counter{func(string) int { return 100 }}
+	long, _ := eventlog.Begin(log, "counter", with)
+	for range 100 {
+		short, _ := eventlog.Begin(log, "counter", with)
+		short.End()
+		long.Event(log.Now(), with)
+		long.Actions([]any{})
+	}
+	if err := log.Close(); err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	reader, err := eventlog.NewReader(bytes.NewReader(data), newCodecs(t))
+	for err == nil {
+		_, err = reader.Next()
+	}
+	if cores, functions := eventlog.Kept(reader); !errors.Is(err, io.EOF) || cores != 1 || functions != 1 {
+		t.Errorf("%d cores and %d functions are kept, %v", cores, functions, err)
+	}
+}
+
 // A core can be read for as long as nothing of its own kind has changed.
 func TestKindThatHasChanged(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")

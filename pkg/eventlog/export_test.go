@@ -50,3 +50,11 @@ func Spare(l *Log) (n int) {
 	}
 	return n
 }
+
+// Kept is how many cores a reader knows, and for how many functions it keeps how they are written.
+func Kept(r *Reader) (cores, functions int) {
+	for _, c := range r.cores {
+		functions += len(c.plans)
+	}
+	return len(r.cores), functions
+}

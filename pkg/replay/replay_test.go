@@ -163,6 +163,14 @@ func TestWhatIf(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			if n := o.OtherWorkers + o.OtherMode + o.Refused + o.Sent; len(o.Different)+o.NotListed != n || len(o.Different) < min(n, 1000) {
+				t.Errorf("%d of %d that differ are listed, and %d not", len(o.Different), n, o.NotListed)
+			}
+			for _, d := range o.Different {
+				if d.ID == "" || d.Was == d.Would || (d.Was.Decode == "") != (d.Was.Refused != "") || (d.Would.Decode == "") != (d.Would.Refused != "") {
+					t.Errorf("%+v differs", d)
+				}
+			}
 			if sum := o.Same + o.OtherWorkers + o.OtherMode + o.Refused + o.Sent + o.Undecided; sum != o.Requests || o.Requests < 300 || !test.check(o) {
 				t.Errorf("%+v", o)
 			}
