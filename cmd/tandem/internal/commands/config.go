@@ -96,7 +96,7 @@ and only 'up' has a number of decode workers. A file can be for both.`,
 		if *command != "" && !slices.Contains(names, *command) {
 			return usageError(cmd, fmt.Sprintf("no command %q takes a configuration file: pass --for with one of %s", *command, strings.Join(names, ", ")))
 		}
-		valid, err := validFor(build, *command, file)
+		valid, err := validFor(cmd.Root(), build, *command, file)
 		if *asJSON {
 			result := struct {
 				File  string   `json:"file"`
@@ -121,7 +121,7 @@ and only 'up' has a number of decode workers. A file can be for both.`,
 // validFor are the commands that a file is valid for, of those that build makes: of the
 // one that is asked for, or else of those that its keys fit best. The error is
 // what is wrong if there is none.
-func validFor(build []func() *cobra.Command, asked, file string) (valid []string, failed error) {
+func validFor(root *cobra.Command, build []func() *cobra.Command, asked, file string) (valid []string, failed error) {
 	var fits []settings.Fit
 	var commands []*cobra.Command
 	for _, b := range build {
@@ -141,7 +141,7 @@ func validFor(build []func() *cobra.Command, asked, file string) (valid []string
 			continue
 		}
 		if err := validateFile(of, file); err != nil {
-			failed = err
+			failed = fileFailure(root, of.Name(), err)
 		} else {
 			valid = append(valid, of.Name())
 		}

@@ -71,7 +71,7 @@ func TestConfig(t *testing.T) {
 		{"log:\n  level: info\n", "up serve", ""},
 		{"", "up serve", ""},
 		{"decode: 0\n", "", ":1: decode: 0 is outside 1 to 256"},
-		{"target: router\ndecode: 2\nadvertise: a:1\n", "", ":2: unknown key \"decode\""},
+		{"target: router\ndecode: 2\nadvertise: a:1\n", "", ":2: unknown key \"decode\": it is a setting of 'tandem up'"},
 		{"decode: 2\nprefill: 1\ntraget: router\n", "", ":3: unknown key \"traget\""},
 		{"prefil: 2\n", "", ":1: unknown key \"prefil\": did you mean \"prefill\"?"},
 		{"profil: a\n", "", ":1: unknown key \"profil\": did you mean \"profile\"?"},
@@ -86,7 +86,19 @@ func TestConfig(t *testing.T) {
 		}
 	}
 	write("decode: 2\n")
-	checkFailure(t, run(t.Context(), "", nil, "config", "validate", "--for=serve", file), 1, ":1: unknown key \"decode\"")
+	checkFailure(t, run(t.Context(), "", nil, "config", "validate", "--for=serve", file), 1, ":1: unknown key \"decode\": it is a setting of 'tandem up'\n")
+	// A key of the other command is the other's, however it is spelled here.
+	for _, c := range []struct{ command, text, want string }{
+		{"serve", "target: router\nprefill: 2\n", ":2: unknown key \"prefill\": it is a setting of 'tandem up'\n"},
+		{"serve", "decode: 2\n", ":1: unknown key \"decode\": it is a setting of 'tandem up'\n"},
+		{"up", "target: router\n", ":1: unknown key \"target\": it is a setting of 'tandem serve'\n"},
+		{"up", "router:\n  id: r1\n", ":2: unknown key \"router.id\": did you mean "},
+		{"serve", "prefil: 2\n", ":1: unknown key \"prefil\": did you mean "},
+	} {
+		write(c.text)
+		checkFailure(t, run(t.Context(), "", nil, c.command, "--config", file), 1, c.want)
+		checkFailure(t, run(t.Context(), "", nil, "config", "print", c.command, "--config", file), 1, c.want)
+	}
 	// One file, and one environment, may do for several parts.
 	write("target: kvtransfer\nmodel: m\nstore-memory: 1GiB\nlease-ttl: 1ms\n")
 	checkFailure(t, run(t.Context(), "", nil, "config", "validate", file), 1, ":4: lease-ttl: 1ms is under 1s")

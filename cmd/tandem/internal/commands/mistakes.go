@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/tandem-serving/tandem/cmd/tandem/internal/settings"
 	"github.com/tandem-serving/tandem/pkg/spelling"
 )
 
@@ -134,13 +135,35 @@ func unknownFlag(cmd *cobra.Command, name string) string {
 // flagOfSibling is 'up' for a flag that 'serve' lacks, or the other way round; nil: it is
 // neither's.
 func flagOfSibling(cmd *cobra.Command, name string) *cobra.Command {
-	other := map[string]string{"serve": "up", "up": "serve"}[cmd.Name()]
-	for _, c := range cmd.Root().Commands() {
-		if c.Name() == other && c.Flags().Lookup(name) != nil {
+	if other := siblingOf(cmd.Root(), cmd.Name()); other != nil && other.Flags().Lookup(name) != nil {
+		return other
+	}
+	return nil
+}
+
+// siblingOf is 'up' for the name of 'serve', or the other way round; nil: the name is neither's.
+func siblingOf(root *cobra.Command, name string) *cobra.Command {
+	other := map[string]string{"serve": "up", "up": "serve"}[name]
+	for _, c := range root.Commands() {
+		if c.Name() == other {
 			return c
 		}
 	}
 	return nil
+}
+
+// fileFailure is the error of reading a configuration file for the command called name. A
+// key that only the sibling of that command has is said to be the sibling's.
+func fileFailure(root *cobra.Command, name string, err error) error {
+	unknown, is := errors.AsType[*settings.UnknownKey](err)
+	if !is {
+		return err
+	}
+	other := siblingOf(root, name)
+	if other == nil || !settings.HasKey(other.Flags(), unknown.Key) {
+		return err
+	}
+	return errors.New(unknown.Because(fmt.Sprintf("it is a setting of '%s'", other.CommandPath())))
 }
 
 func flagNames(cmd *cobra.Command) iter.Seq[string] {

@@ -89,7 +89,7 @@ command line is wrong, 130 if Ctrl-C or SIGTERM ended it before it was done.`,
 		SilenceUsage:  true,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
 			if err := settings.Apply(cmd.Flags(), settings.File(cmd.Flags(), environ), environ); err != nil {
-				return err
+				return fileFailure(cmd.Root(), cmd.Name(), err)
 			}
 			return checkVariables(cmd, environ)
 		},

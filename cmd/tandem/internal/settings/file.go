@@ -200,14 +200,11 @@ func (p *parser) leaf(path string, key, value *yaml.Node) error {
 func (p *parser) unknown(path string, line int) error {
 	form, _ := spelling.Nearest(joined(path), maps.Keys(p.flags))
 	nearest := p.flags[form]
-	if nearest == "" {
-		return fmt.Errorf("%s:%d: unknown key %q: no keys are known here", p.file, line, path)
-	}
 	// In the form that the user writes: budget.queue beside budget.bogus.
 	if dot := strings.LastIndexByte(path, '.'); dot >= 0 && strings.HasPrefix(joined(nearest), joined(path[:dot+1])) {
 		nearest = path[:dot+1] + nearest[dot+1:]
 	}
-	return fmt.Errorf("%s:%d: unknown key %q: did you mean %q?", p.file, line, path, nearest)
+	return &UnknownKey{File: p.file, Line: line, Key: path, Nearest: nearest}
 }
 
 func (e entry) set(fs *pflag.FlagSet, f *pflag.Flag) error {

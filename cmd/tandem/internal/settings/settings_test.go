@@ -1,6 +1,7 @@
 package settings_test
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -236,4 +237,26 @@ func FuzzFileNeverPanics(f *testing.F) {
 			t.Errorf("error %q does not name the file", err)
 		}
 	})
+}
+
+// TestUnknownKey: programs find the key and its place in the error, and what has it.
+func TestUnknownKey(t *testing.T) {
+	fs, _ := flagSet(t)
+	file := filepath.Join(t.TempDir(), "tandem.yaml")
+	if err := os.WriteFile(file, []byte("workers: 2\nrouter:\n  max-wating: 3\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	unknown, is := errors.AsType[*settings.UnknownKey](settings.Apply(fs, file, nil))
+	want := settings.UnknownKey{File: file, Line: 3, Key: "router.max-wating", Nearest: "router.max-waiting"}
+	if !is || *unknown != want {
+		t.Errorf("%+v, want %+v", unknown, want)
+	}
+	if got, want := want.Because("why"), file+`:3: unknown key "router.max-wating": why`; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	for key, want := range map[string]bool{"router.max-waiting": true, "router-max-waiting": true, "workers": true, "router.max-wating": false, "config": false} {
+		if settings.HasKey(fs, key) != want {
+			t.Errorf("HasKey of %q is %t", key, !want)
+		}
+	}
 }
