@@ -144,10 +144,16 @@ func parseVersion(text string) (*controlv1.ModelVersion, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%q is not a weight: %s", rest[j+1:], form)
 		}
+		if weight == 0 {
+			return nil, fmt.Errorf("%q has the weight 0: to send nothing to a version, leave it out", text)
+		}
 		v.Weight, rest = proto.Uint32(uint32(weight)), rest[:j]
 	}
 	if v.ModelDigest, v.ArithmeticClass, _ = strings.Cut(rest, "/"); v.ModelDigest == "" {
 		return nil, fmt.Errorf("%q names no digest: %s", text, form)
+	}
+	if strings.Trim(v.GetModelDigest(), "0123456789abcdef") != "" {
+		return nil, fmt.Errorf("%q is not the beginning of a digest: 'tandem workers' shows the digests there are", v.GetModelDigest())
 	}
 	return v, nil
 }

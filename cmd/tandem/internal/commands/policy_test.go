@@ -49,6 +49,9 @@ func TestPolicy(t *testing.T) {
 		{"--version==01", `"=01" names no model`, 2},
 		{"--version=fable=", `names no digest`, 2},
 		{"--version=fable=01:x", `"x" is not a weight`, 2},
+		{"--version=fable=01:0", `"fable=01:0" has the weight 0`, 2},
+		{"--version=fable=0x1", `"0x1" is not the beginning of a digest`, 2},
+		{"--tenant-max-requests=x", `--tenant-max-requests: "x" is not a whole number`, 2},
 		{"--tenant-max-requests=0", "--tenant-max-requests: 0 would refuse every request", 2},
 		{"--tenant-max-requests=7", "policy.tenant_max_requests: 7 is none", 1},
 	} {

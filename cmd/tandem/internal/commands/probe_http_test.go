@@ -27,7 +27,11 @@ func TestProbeByHTTP(t *testing.T) {
 		{server.URL + "/nowhere", "unknown", 1, "404"},
 		{"http://127.0.0.1:1/", "unreachable", 1, "no answer from http://127.0.0.1:1/ within"},
 		{"http://", "unreachable", 2, "is not an address"},
-		{"foo", "unreachable", 2, "foo"},
+		{"foo", "unreachable", 2, `connect to "foo": give host:port`},
+		{"foo:bar", "unreachable", 2, `connect to "foo:bar": "bar" is not a port`},
+		{"http:/foo", "unreachable", 2, `"/foo" is not a port`},
+		{"127.0.0.1:70707", "unreachable", 2, `"70707" is not a port`},
+		{"https://foo", "unreachable", 2, "this is a URL"},
 	} {
 		got := run(t.Context(), "", nil, "probe", c.addr, "--json")
 		checkFailure(t, got, c.exit, c.says)

@@ -3,6 +3,7 @@ package commands
 import (
 	"context"
 	"fmt"
+	"net"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -26,11 +27,17 @@ const maxMessageBytes = 64 << 20
 //
 // Without a host it is this one, as for what listens.
 func dial(addr string) (*grpc.ClientConn, error) {
-	if scheme, _, isURL := strings.Cut(addr, "://"); isURL && scheme != "unix" {
+	scheme, _, isURL := strings.Cut(addr, "://")
+	if isURL && scheme != "unix" {
 		return nil, fmt.Errorf("connect to %q: this is a URL: pass the router's gRPC address as host:port or unix:///path", addr)
 	}
 	if strings.HasPrefix(addr, ":") {
 		addr = "127.0.0.1" + addr
+	}
+	if _, port, err := net.SplitHostPort(addr); err == nil && !isURL && port != "" {
+		if _, err := net.LookupPort("tcp", port); err != nil {
+			return nil, fmt.Errorf("connect to %q: %q is not a port: give host:port or unix:///path", addr, port)
+		}
 	}
 	return rpc.Dial(addr, rpc.ClientConfig{Name: "tandem", MaxReceiveBytes: maxMessageBytes})
 }
