@@ -80,11 +80,7 @@ func (p *pipe) post(bytes int, e event) (free time.Time) {
 func (p *pipe) pass(i int, begin, end time.Time, bytes int, e event) {
 	for ; i < len(p.path.lines); i++ {
 		if begin.After(p.cluster.now) {
-			p.cluster.at(begin, func() {
-				if !p.broken {
-					p.pass(i, begin, end, bytes, e)
-				}
-			})
+			p.passLater(i, begin, end, bytes, e)
 			return
 		}
 		var passed time.Time
@@ -93,6 +89,16 @@ func (p *pipe) pass(i int, begin, end time.Time, bytes int, e event) {
 		}
 	}
 	p.arrive(end, e)
+}
+
+// passLater is pass when the line is reached. It is a function of its own since what a closure
+// holds is allocated, and most messages need none.
+func (p *pipe) passLater(i int, begin, end time.Time, bytes int, e event) {
+	p.cluster.at(begin, func() {
+		if !p.broken {
+			p.pass(i, begin, end, bytes, e)
+		}
+	})
 }
 
 // arrive plans the arrival of a message whose last byte has passed all lines by then.

@@ -1,12 +1,14 @@
 package kvcache
 
+import "slices"
+
 // evict frees the cached block that was not used for longest. Blocks without
 // children go first: a chain that loses its end is still useful, one that loses
 // its beginning is not. An inner block goes only when all cached ones are inner,
 // that is, when what hangs on them is held by sequences that have a copy of the
 // beginning of their own; its descendants then stop being published.
 func (p *Pool) evict() {
-	root := p.idle.ids[0]
+	root := p.idle.first()
 	for {
 		leaf := root
 		for p.blocks[leaf].child != none {
@@ -35,7 +37,7 @@ func (p *Pool) evict() {
 // it is the caller's to say.
 func (p *Pool) unpublish(id BlockID) {
 	b := &p.blocks[id]
-	delete(p.byHash, b.hash)
+	p.published.delete(p.blocks, id)
 	p.changes.add(b.hash, -1)
 	if b.refs == 0 {
 		p.uncache(id)
@@ -49,11 +51,12 @@ func (p *Pool) unpublish(id BlockID) {
 // cache puts a published block without references among those that may be
 // evicted.
 func (p *Pool) cache(id BlockID) {
-	p.idle.push(id)
+	rank := evictionRank(&p.blocks[id])
+	p.idle.push(id, rank)
 	if !p.blocks[id].offered {
 		p.stats.Unoffered++
 		if p.nominates {
-			p.unsaved.push(id)
+			p.unsaved.push(id, rank)
 		}
 	}
 }
@@ -81,8 +84,7 @@ func (p *Pool) adopt(id BlockID) {
 		p.blocks[first].before = id
 	}
 	p.blocks[parent].child = id
-	p.idle.fix(parent)
-	p.unsaved.fix(parent)
+	p.rerank(parent)
 }
 
 // orphan takes a block from among its parent's children.
@@ -99,8 +101,16 @@ func (p *Pool) orphan(id BlockID) {
 	} else {
 		p.blocks[b.parent].child = b.behind
 	}
-	p.idle.fix(b.parent)
-	p.unsaved.fix(b.parent)
+	p.rerank(b.parent)
+}
+
+// rerank puts a block where it belongs among those that may be evicted, if it is there.
+func (p *Pool) rerank(id BlockID) {
+	rank := evictionRank(&p.blocks[id])
+	p.idle.fix(id, rank)
+	if p.nominates {
+		p.unsaved.fix(id, rank)
+	}
 }
 
 func (p *Pool) touch(id BlockID) {
@@ -109,86 +119,99 @@ func (p *Pool) touch(id BlockID) {
 }
 
 // evictionHeap orders cached blocks: those without children first, then by time
-// of last use. It is a binary heap that knows where each block is in it.
+// of last use. It is a binary heap that knows where each block is in it, and has what
+// it compares at hand: of the blocks themselves it reads only those that change.
 type evictionHeap struct {
-	pool   *Pool
-	unsave bool // it keeps unsavedIndex, not heapIndex
-	ids    []BlockID
+	entries []evictionEntry
+	index   []int32 // of each block in entries; -1: it is not there
 }
 
-func (h *evictionHeap) index(id BlockID) *int32 {
-	if h.unsave {
-		return &h.pool.blocks[id].unsavedIndex
+type evictionEntry struct {
+	rank uint64 // the least goes first
+	id   BlockID
+}
+
+func newEvictionHeap(blocks int) evictionHeap {
+	return evictionHeap{index: slices.Repeat([]int32{-1}, blocks)}
+}
+
+// evictionRank is the rank of a block: its time of last use, after all those without children
+// if it has some.
+func evictionRank(b *block) uint64 {
+	if b.child != none {
+		return b.used | 1<<63
 	}
-	return &h.pool.blocks[id].heapIndex
+	return b.used
 }
 
-func (h *evictionHeap) len() int { return len(h.ids) }
+func (h *evictionHeap) len() int { return len(h.entries) }
 
-func (h *evictionHeap) less(i, j int) bool {
-	a, b := &h.pool.blocks[h.ids[i]], &h.pool.blocks[h.ids[j]]
-	if (a.child == none) != (b.child == none) {
-		return a.child == none
-	}
-	return a.used < b.used
+// first is the block that goes first. There must be one.
+func (h *evictionHeap) first() BlockID { return h.entries[0].id }
+
+func (h *evictionHeap) put(i int, e evictionEntry) {
+	h.entries[i] = e
+	h.index[e.id] = int32(i)
 }
 
-func (h *evictionHeap) swap(i, j int) {
-	h.ids[i], h.ids[j] = h.ids[j], h.ids[i]
-	*h.index(h.ids[i]) = int32(i)
-	*h.index(h.ids[j]) = int32(j)
-}
-
-func (h *evictionHeap) push(id BlockID) {
-	*h.index(id) = int32(len(h.ids))
-	h.ids = append(h.ids, id)
-	h.up(len(h.ids) - 1)
+func (h *evictionHeap) push(id BlockID, rank uint64) {
+	h.entries = append(h.entries, evictionEntry{})
+	h.up(len(h.entries)-1, evictionEntry{rank, id})
 }
 
 func (h *evictionHeap) remove(id BlockID) {
-	i, last := int(*h.index(id)), len(h.ids)-1
-	h.swap(i, last)
-	h.ids = h.ids[:last]
-	*h.index(id) = -1
+	i, last := int(h.index[id]), len(h.entries)-1
+	moved := h.entries[last]
+	h.entries = h.entries[:last]
+	h.index[id] = -1
 	if i < last {
-		h.fix(h.ids[i])
+		h.settle(i, moved)
 	}
 }
 
-// fix puts a block where it belongs after it changed. One that is not in the
+// fix puts a block where it belongs after its rank changed. One that is not in the
 // heap is left alone.
-func (h *evictionHeap) fix(id BlockID) {
-	i := int(*h.index(id))
-	if i < 0 {
-		return
+func (h *evictionHeap) fix(id BlockID, rank uint64) {
+	if i := h.index[id]; i >= 0 {
+		h.settle(int(i), evictionEntry{rank, id})
 	}
-	h.up(i)
-	h.down(int(*h.index(id)))
 }
 
-func (h *evictionHeap) up(i int) {
+// settle puts an entry in place i or where it belongs from there.
+func (h *evictionHeap) settle(i int, e evictionEntry) {
+	if i > 0 && e.rank < h.entries[(i-1)/2].rank {
+		h.up(i, e)
+	} else {
+		h.down(i, e)
+	}
+}
+
+func (h *evictionHeap) up(i int, e evictionEntry) {
 	for i > 0 {
 		parent := (i - 1) / 2
-		if !h.less(i, parent) {
-			return
+		if e.rank >= h.entries[parent].rank {
+			break
 		}
-		h.swap(i, parent)
+		h.put(i, h.entries[parent])
 		i = parent
 	}
+	h.put(i, e)
 }
 
-func (h *evictionHeap) down(i int) {
+func (h *evictionHeap) down(i int, e evictionEntry) {
 	for {
-		least := i
-		for child := 2*i + 1; child <= 2*i+2 && child < len(h.ids); child++ {
-			if h.less(child, least) {
-				least = child
-			}
+		child := 2*i + 1
+		if child >= len(h.entries) {
+			break
 		}
-		if least == i {
-			return
+		if right := child + 1; right < len(h.entries) && h.entries[right].rank < h.entries[child].rank {
+			child = right
 		}
-		h.swap(i, least)
-		i = least
+		if h.entries[child].rank >= e.rank {
+			break
+		}
+		h.put(i, h.entries[child])
+		i = child
 	}
+	h.put(i, e)
 }

@@ -13,7 +13,7 @@ func (p *Pool) Reconsider(blocks []BlockID) {
 		if p.blocks[id].offered {
 			p.blocks[id].offered = false
 			p.stats.Unoffered++
-			p.unsaved.push(id)
+			p.unsaved.push(id, evictionRank(&p.blocks[id]))
 		}
 	}
 }

@@ -2,7 +2,6 @@ package kvcache
 
 import (
 	"cmp"
-	"maps"
 	"math"
 	"math/bits"
 	"slices"
@@ -27,7 +26,7 @@ type Index struct {
 	byHash  map[Hash]int32
 	entries []indexEntry // entries[recent]'s ring: behind is the most recently used
 	free    int32        // the first of those that hold no block, by behind; recent: none is
-	sharing []bitset     // by slot; of entries that several workers hold
+	sharing []shared     // entries that several workers hold
 	unused  []int32      // of sharing
 
 	candidates bitset  // scratch of MatchInto
@@ -47,7 +46,7 @@ type indexWorker struct {
 	slot            int
 	synced          bool
 	epoch, sequence uint64
-	blocks          map[Hash]struct{}
+	first           place // of its list; noPlace: it is empty
 	pending         []indexEvent
 	pendingHashes   int
 }
@@ -62,8 +61,10 @@ type indexEntry struct {
 	hash           Hash
 	before, behind int32
 	// holders are the slots of one or two workers: mostly those that computed a prompt and
-	// that go on with it. Of more, the first is several less their number in Index.sharing.
+	// that go on with it. Each has the entry in a list of its own. Of more workers, the first
+	// is several less their number in Index.sharing, and none has it in its list.
 	holders [2]int32
+	links   [2]link
 }
 
 const (
@@ -71,12 +72,26 @@ const (
 	several = -2
 )
 
+// place is one of the two holders of an entry: the entry's number, doubled, and which.
+type place int32
+
+const noPlace place = -1
+
+// link joins a place to its neighbours in the list of its worker.
+type link struct{ before, behind place }
+
+// shared is an entry that several workers hold.
+type shared struct {
+	entry   int32
+	holders bitset // by slot; none: this is unused
+}
+
 // NewIndex makes an index of at most maxBlocks different blocks, at least one.
 // Over the bound the block that was not used for longest is forgotten, for all
 // workers at once.
 func NewIndex(maxBlocks int) *Index {
 	return &Index{
-		maxBlocks: max(min(maxBlocks, math.MaxInt32-2), 1),
+		maxBlocks: max(min(maxBlocks, math.MaxInt32/2-2), 1), // a place is an int32
 		workers:   make(map[string]*indexWorker),
 		byHash:    make(map[Hash]int32),
 		entries:   make([]indexEntry, 1),
@@ -210,7 +225,7 @@ func (x *Index) shared(e *indexEntry) *bitset {
 	if e.holders[0] > several {
 		return nil
 	}
-	return &x.sharing[several-e.holders[0]]
+	return &x.sharing[several-e.holders[0]].holders
 }
 
 // holders is one word of the set of workers that hold a block.
@@ -252,14 +267,23 @@ func (x *Index) Blocks(worker string) []Hash {
 	if !ok {
 		return nil
 	}
-	return slices.Collect(maps.Keys(w.blocks))
+	var hashes []Hash
+	for at := w.first; at != noPlace; at = x.link(at).behind {
+		hashes = append(hashes, x.entries[at/2].hash)
+	}
+	for _, s := range x.sharing {
+		if s.holders.has(w.slot) {
+			hashes = append(hashes, x.entries[s.entry].hash)
+		}
+	}
+	return hashes
 }
 
 func (x *Index) worker(name string) *indexWorker {
 	if w, ok := x.workers[name]; ok {
 		return w
 	}
-	w := &indexWorker{blocks: make(map[Hash]struct{})}
+	w := &indexWorker{first: noPlace}
 	if n := len(x.freeSlots); n > 0 {
 		w.slot, x.freeSlots = x.freeSlots[n-1], x.freeSlots[:n-1]
 		x.names[w.slot], x.bySlot[w.slot] = name, w
@@ -297,7 +321,6 @@ func (x *Index) apply(w *indexWorker, sequence uint64, stored, removed []Hash) {
 		}
 		if !x.holds(w, n) {
 			x.hold(w, n)
-			w.blocks[hash] = struct{}{}
 		}
 		x.touch(n)
 		if len(x.byHash) > x.maxBlocks {
@@ -322,7 +345,11 @@ func (x *Index) take(hash Hash) int32 {
 
 // holds says whether a worker holds a block.
 func (x *Index) holds(w *indexWorker, n int32) bool {
-	return x.holders(&x.entries[n], w.slot/64)&(1<<(w.slot%64)) != 0
+	e := &x.entries[n]
+	if set := x.shared(e); set != nil {
+		return set.has(w.slot)
+	}
+	return e.holders[0] == int32(w.slot) || e.holders[1] == int32(w.slot)
 }
 
 // hold adds a worker to those that hold a block.
@@ -332,6 +359,7 @@ func (x *Index) hold(w *indexWorker, n int32) {
 	for i, slot := range e.holders {
 		if set == nil && slot == nobody {
 			e.holders[i] = int32(w.slot)
+			x.enlist(w, place(2*n)+place(i))
 			return
 		}
 	}
@@ -340,28 +368,60 @@ func (x *Index) hold(w *indexWorker, n int32) {
 		if last := len(x.unused) - 1; last >= 0 {
 			number, x.unused = x.unused[last], x.unused[:last]
 		} else {
-			x.sharing = append(x.sharing, nil)
+			x.sharing = append(x.sharing, shared{})
 		}
-		set = &x.sharing[number]
-		set.set(int(e.holders[0]))
-		set.set(int(e.holders[1]))
+		x.sharing[number].entry = n
+		set = &x.sharing[number].holders
+		for i, slot := range e.holders {
+			set.set(int(slot))
+			x.delist(x.bySlot[slot], place(2*n)+place(i))
+		}
 		e.holders[0] = several - number
 	}
 	set.set(w.slot)
 }
 
+// link is that of a place.
+func (x *Index) link(at place) *link { return &x.entries[at/2].links[at%2] }
+
+// enlist puts a place into the list of its worker.
+func (x *Index) enlist(w *indexWorker, at place) {
+	*x.link(at) = link{before: noPlace, behind: w.first}
+	if w.first != noPlace {
+		x.link(w.first).before = at
+	}
+	w.first = at
+}
+
+// delist takes it out.
+func (x *Index) delist(w *indexWorker, at place) {
+	l := x.link(at)
+	if l.before != noPlace {
+		x.link(l.before).behind = l.behind
+	} else {
+		w.first = l.behind
+	}
+	if l.behind != noPlace {
+		x.link(l.behind).before = l.before
+	}
+}
+
 // drop forgets what a worker holds.
 func (x *Index) drop(w *indexWorker) {
 	w.synced = false
-	for hash := range w.blocks {
-		x.clear(w, x.byHash[hash])
+	for w.first != noPlace {
+		x.clear(w, int32(w.first/2))
+	}
+	for i := range x.sharing {
+		if s := &x.sharing[i]; s.holders.has(w.slot) {
+			x.clear(w, s.entry)
+		}
 	}
 }
 
 // clear takes one block from one worker.
 func (x *Index) clear(w *indexWorker, n int32) {
 	e := &x.entries[n]
-	delete(w.blocks, e.hash)
 	if set := x.shared(e); set != nil {
 		if set.unset(w.slot); set.empty() {
 			x.forget(n)
@@ -370,6 +430,7 @@ func (x *Index) clear(w *indexWorker, n int32) {
 	}
 	for i, slot := range e.holders {
 		if slot == int32(w.slot) {
+			x.delist(w, place(2*n)+place(i))
 			e.holders[i] = nobody
 		}
 	}
@@ -382,17 +443,12 @@ func (x *Index) clear(w *indexWorker, n int32) {
 func (x *Index) forget(n int32) {
 	e := &x.entries[n]
 	if set := x.shared(e); set != nil {
-		for i, word := range *set {
-			for ; word != 0; word &= word - 1 {
-				delete(x.bySlot[64*i+bits.TrailingZeros64(word)].blocks, e.hash)
-			}
-		}
 		*set = (*set)[:0]
 		x.unused = append(x.unused, several-e.holders[0])
 	} else {
-		for _, slot := range e.holders {
+		for i, slot := range e.holders {
 			if slot >= 0 {
-				delete(x.bySlot[slot].blocks, e.hash)
+				x.delist(x.bySlot[slot], place(2*n)+place(i))
 			}
 		}
 	}
@@ -420,6 +476,8 @@ func (s *bitset) set(i int) {
 	}
 	(*s)[i/64] |= 1 << (i % 64)
 }
+
+func (s bitset) has(i int) bool { return i/64 < len(s) && s[i/64]&(1<<(i%64)) != 0 }
 
 func (s bitset) unset(i int) {
 	if i/64 < len(s) {

@@ -25,8 +25,9 @@ type Pool struct {
 	blocks []block
 	tokens []int32 // the tokens of published blocks, blockTokens each
 	free   []BlockID
-	byHash map[Hash]BlockID
 	idle   evictionHeap // the cached blocks
+
+	published hashTable
 
 	// unsaved are those of idle that Nominate did not give. It is kept from the first
 	// Nominate on: a pool whose blocks nobody takes has no use for it.
@@ -60,10 +61,9 @@ type block struct {
 	parent                BlockID
 	child, before, behind BlockID // first child; neighbours among the parent's children
 	used                  uint64
-	heapIndex             int32 // in Pool.idle; -1: not in it
-	unsavedIndex          int32 // in Pool.unsaved; -1: not in it
-	offered, saved        bool  // Nominate gave it; somebody else has it, too
-	again                 bool  // Unsaved let it be nominated once more
+	next                  BlockID // in its chain of Pool.published
+	offered, saved        bool    // Nominate gave it; somebody else has it, too
+	again                 bool    // Unsaved let it be nominated once more
 }
 
 // none is no block.
@@ -82,10 +82,9 @@ func NewPool(blocks, blockTokens int, modelDigest, arithmeticClass string) *Pool
 		blocks:          make([]block, blocks),
 		tokens:          make([]int32, blocks*blockTokens),
 		free:            make([]BlockID, blocks),
-		byHash:          make(map[Hash]BlockID, blocks), // no step waits for it to grow
+		published:       newHashTable(blocks),
+		idle:            newEvictionHeap(blocks),
 	}
-	p.idle.pool = p
-	p.unsaved = evictionHeap{pool: p, unsave: true}
 	for i := range p.blocks {
 		p.blocks[i] = unpublished
 		p.free[i] = BlockID(blocks - 1 - i) // so that low ids go out first
@@ -93,7 +92,7 @@ func NewPool(blocks, blockTokens int, modelDigest, arithmeticClass string) *Pool
 	return p
 }
 
-var unpublished = block{parent: none, child: none, before: none, behind: none, heapIndex: -1, unsavedIndex: -1}
+var unpublished = block{parent: none, child: none, before: none, behind: none, next: none}
 
 // BlockTokens is the number of tokens in a block.
 func (p *Pool) BlockTokens() int { return p.blockTokens }
@@ -263,6 +262,6 @@ type Stats struct {
 // Stats is the state of the pool, in constant time.
 func (p *Pool) Stats() Stats {
 	s := p.stats
-	s.Free, s.Cached, s.Total, s.Published = len(p.free), p.idle.len(), len(p.blocks), len(p.byHash)
+	s.Free, s.Cached, s.Total, s.Published = len(p.free), p.idle.len(), len(p.blocks), p.published.len
 	return s
 }

@@ -113,8 +113,8 @@ func (p *Pool) find(dst []BlockID, salt string, hashes []Hash, tokens []int32) (
 		if len(tokens) < (i+1)*p.blockTokens {
 			break
 		}
-		id, ok := p.byHash[hash]
-		if !ok || !p.holds(id, chain, tokens[i*p.blockTokens:(i+1)*p.blockTokens]) {
+		id := p.published.find(p.blocks, hash)
+		if id == none || !p.holds(id, chain, tokens[i*p.blockTokens:(i+1)*p.blockTokens]) {
 			break
 		}
 		dst = append(dst, id)
@@ -154,7 +154,7 @@ func (p *Pool) Publish(chain Chain, id BlockID, tokens []int32) Chain {
 		return Chain{}
 	}
 	hash := p.next(chain.hash, tokens)
-	if old, ok := p.byHash[hash]; ok {
+	if old := p.published.find(p.blocks, hash); old != none {
 		if p.holds(old, chain, tokens) {
 			return p.chainAt(old)
 		}
@@ -164,7 +164,7 @@ func (p *Pool) Publish(chain Chain, id BlockID, tokens []int32) Chain {
 	b := &p.blocks[id]
 	b.generation, b.hash, b.salt, b.parent = p.generation, hash, chain.salt, chain.block
 	copy(p.tokensOf(id), tokens)
-	p.byHash[hash] = id
+	p.published.add(p.blocks, id)
 	p.adopt(id)
 	p.touch(id)
 	p.changes.add(hash, +1)
@@ -191,9 +191,11 @@ func (p *Pool) tokensOf(id BlockID) []int32 {
 
 // Hashes is the hash of every published block, each behind its parent.
 func (p *Pool) Hashes() []Hash {
-	published := make([]BlockID, 0, len(p.byHash))
-	for _, id := range p.byHash {
-		published = append(published, id)
+	published := make([]BlockID, 0, p.published.len)
+	for id := range p.blocks {
+		if p.blocks[id].generation != 0 {
+			published = append(published, BlockID(id))
+		}
 	}
 	slices.SortFunc(published, func(a, b BlockID) int {
 		return cmp.Compare(p.blocks[a].generation, p.blocks[b].generation)

@@ -19,16 +19,17 @@ type Nomination struct {
 func (p *Pool) Nominate() (Nomination, bool) {
 	if !p.nominates {
 		p.nominates = true
-		for _, id := range p.idle.ids {
-			if !p.blocks[id].offered {
-				p.unsaved.push(id)
+		p.unsaved = newEvictionHeap(len(p.blocks))
+		for _, e := range p.idle.entries {
+			if !p.blocks[e.id].offered {
+				p.unsaved.push(e.id, e.rank)
 			}
 		}
 	}
 	if p.stats.Unoffered == 0 {
 		return Nomination{}, false
 	}
-	return p.nominate(p.unsaved.ids[0]), true
+	return p.nominate(p.unsaved.first()), true
 }
 
 // published is a block as it was published.
