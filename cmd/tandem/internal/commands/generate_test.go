@@ -406,6 +406,17 @@ func TestNothingOnStandardInput(t *testing.T) {
 	checkFailure(t, outcome{status, "", stderr.String()}, 1, "prompt: standard input is empty: pass --prompt")
 }
 
+// More than the context holds is the fault of the flag, if there is one.
+func TestMaxTokensBeyondTheContext(t *testing.T) {
+	const asked = "This model's maximum context length is 2048 tokens: you requested 100003 tokens, 3 in the prompt and 100000 in the completion; " +
+		"ask for at most 2045 in the completion, shorten the prompt, or "
+	addr := (&fakeRouter{generate: func(*inferencev1.GenerateRequest, stream) error {
+		return rpc.ContextLength("max_tokens", asked+"name no limit to get as many as fit")
+	}}).start(t)
+	got := run(t.Context(), "", nil, "generate", "--addr", addr, "--prompt=Once", "--max-tokens=100000")
+	checkFailure(t, got, 1, "tandem: --max-tokens: "+asked+"leave --max-tokens out to get as many as fit\n")
+}
+
 func TestUnreachableRouter(t *testing.T) {
 	for _, c := range []struct {
 		args []string

@@ -66,6 +66,8 @@ func (r *requestFlags) failure(err error, answered bool) error {
 		case api.ReasonInvalidField:
 			return usageError(r.cmd, problem)
 		case api.ReasonContextLengthExceeded: // which depends on the model
+			// The router's words are for whoever writes the field.
+			problem = strings.Replace(problem, "or name no limit", "or leave --"+flag+" out", 1)
 			return &exitError{status: exitFailed, message: problem, cause: err}
 		}
 	}
