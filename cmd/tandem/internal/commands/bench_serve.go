@@ -3,6 +3,7 @@ package commands
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -55,7 +56,7 @@ Ctrl-C ends the run and reports what was measured; the exit status is then 130.`
 		config.WarmupSet = cmd.Flags().Changed("warmup")
 		config.KeepRecords = outputs.csv != "" || outputs.hdr != ""
 		if err := config.Validate(); err != nil {
-			return settingsError(cmd, err)
+			return settingsError(cmd, traceFailure(err))
 		}
 		if server.openai.URL != "" && cmd.Flags().Changed("addr") {
 			return usageError(cmd, "--addr and --openai name two servers: pass one of them")
@@ -87,6 +88,19 @@ Ctrl-C ends the run and reports what was measured; the exit status is then 130.`
 		return benchResult(out.Report)
 	}
 	return cmd
+}
+
+// traceFailure is an error of a load test's settings; it begins with --trace if the file of
+// that flag cannot be opened.
+func traceFailure(err error) error {
+	problem, is := strings.CutPrefix(err.Error(), "open the trace: ")
+	if !is {
+		return err
+	}
+	if opened, is := errors.AsType[*fs.PathError](err); is {
+		return fmt.Errorf("--trace: %w", opened)
+	}
+	return fmt.Errorf("--trace: %s", problem)
 }
 
 // benchResult is the exit status that a report deserves: 0 unless nothing was

@@ -209,6 +209,7 @@ func TestBenchMistakes(t *testing.T) {
 		{serve("--sweep", "1,2"), 2, "--sweep=1,2"},
 		{serve("--addr", addr, "--trace", azure), 1, "azure.csv:3:"},
 		{serve("--addr", addr, "--trace", mooncake), 1, "mooncake.jsonl:2:"},
+		{serve("--addr", addr, "--trace", filepath.Join(dir, "none")), 1, "tandem: --trace: open " + filepath.Join(dir, "none") + ": no such file"},
 		{serve("--trace", mooncake, "--rate=3"), 2, "--speed"},
 		{serve("--rate=1", "--send-slo", "--slo=e2e:p99<1s"), 2, "no bound to send"},
 		{serve("--openai=http://y", "--rate=1", "--send-slo", "--slo=ttft:p99<1s"), 2, "OpenAI's API cannot carry an SLO"},

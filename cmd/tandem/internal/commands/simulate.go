@@ -57,6 +57,7 @@ The file is explained in docs/simulation.md; docs/scenarios has examples.`,
 		if err := outputs.check(cmd); err != nil {
 			return err
 		}
+		given := newGivenFlags(cmd, traffic, &config.Workload.Trace)
 		read, err := scenario.Read(args[0], traffic)
 		if err != nil {
 			return err
@@ -64,18 +65,18 @@ The file is explained in docs/simulation.md; docs/scenarios has examples.`,
 		config.DurationSet, config.WarmupSet = traffic.Changed("duration"), traffic.Changed("warmup")
 		config.KeepRecords = outputs.csv != "" || outputs.hdr != ""
 		if err := config.Validate(); err != nil {
-			return read.Place(err)
+			return given.place(read, err)
 		}
 		if err := target.promise(config); err != nil {
-			return read.Place(err)
+			return given.place(read, err)
 		}
 		mode, err := benchMode(target.mode)
 		if err != nil {
-			return read.Place(err)
+			return given.place(read, err)
 		}
 		server := simulatedServer{read, args[0]}
 		if err := server.fits(config.Workload); err != nil {
-			return read.Place(err)
+			return given.place(read, err)
 		}
 		if ends := config.Sends(); ends > 0 {
 			if err := read.Ends(ends); err != nil {

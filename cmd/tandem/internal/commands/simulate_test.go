@@ -161,15 +161,38 @@ func TestSimulateErrors(t *testing.T) {
 		{[]string{scenarioFile(t, "events:", "- {at: 1s, rate-times: 2, for: 1s}"), "--concurrency=3"}, "s.yaml:6: --surge multiplies a rate"},
 		{[]string{scenarioFile(t, "events:", "- {at: 11s, kill: d-1}")}, "s.yaml:6: the event is at 11s, but the traffic ends at 11s"},
 		{[]string{scenarioFile(t, "events:", "- {at: 10s, kill: d-1}"), "--duration=8s"}, "s.yaml:6: the event is at 10s, but the traffic ends at 9s"},
-		{[]string{scenarioFile(t), "--vocabulary-size=5"}, "s.yaml:4: --vocabulary-size is 5: choose 16 or more"},
-		{[]string{scenarioFile(t), "--shared-prefix-tokens=1000000"}, "s.yaml:4: --shared-prefix-tokens is 1000000"},
+		{[]string{scenarioFile(t), "--vocabulary-size=5"}, "tandem: --vocabulary-size is 5: choose 16 or more"},
+		{[]string{scenarioFile(t), "--shared-prefix-tokens=1000000"}, "tandem: --shared-prefix-tokens is 1000000"},
 		{[]string{trafficFile(t, "tiny", "help: true")}, `s.yaml:4: unknown key "traffic.help"`},
 		{[]string{trafficFile(t, "tiny", "help-all: true")}, `s.yaml:4: unknown key "traffic.help-all"`},
-		{[]string{scenarioFile(t), "--send-slo"}, "--send-slo finds no bound to send"},
+		{[]string{scenarioFile(t), "--send-slo"}, "tandem: --send-slo finds no bound to send"},
+		{[]string{scenarioFile(t), "--rate=-3"}, "tandem: --rate: -3 is outside"},
+		{[]string{trafficFile(t, "tiny", "rate: -3")}, "s.yaml:4: --rate: -3 is outside"},
+		{[]string{trafficFile(t, "tiny", "rate: -3"), "--seed=3"}, "s.yaml:4: --rate: -3 is outside"},
+		{[]string{scenarioFile(t), "--mode=both"}, `tandem: --mode: "both" is not auto`},
+		{[]string{scenarioFile(t), "--trace=/nowhere.csv"}, "tandem: --trace: open /nowhere.csv: no such file"},
+		{[]string{trafficFile(t, "tiny", "trace: /nowhere.csv")}, "s.yaml:4: open the trace: open /nowhere.csv: no such file"},
 	} {
 		got := run(t.Context(), "", nil, append([]string{"simulate"}, test.args...)...)
 		if got.status == 0 || !strings.Contains(got.stderr, test.want) {
 			t.Errorf("%v: status %d, %q does not say %q", test.args, got.status, got.stderr, test.want)
 		}
 	}
+}
+
+// A flag that is wrong is a mistake on the command line, unless it was set elsewhere.
+func TestSimulateBlamesFlags(t *testing.T) {
+	file := scenarioFile(t)
+	checkFailure(t, run(t.Context(), "", nil, "simulate", file, "--rate=-3"), 2, "requests a second: see 'tandem simulate --help'")
+	checkFailure(t, run(t.Context(), "", []string{"TANDEM_RATE=-3"}, "simulate", file), 1, "tandem: environment variable TANDEM_RATE: -3 is outside")
+	checkFailure(t, run(t.Context(), "", nil, "simulate", file, "--trace=/nowhere.csv"), 1, "--trace: open /nowhere.csv")
+	odd := filepath.Join(t.TempDir(), "odd.txt")
+	if err := os.WriteFile(odd, []byte("what is this\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	plain := trafficFile(t, "tiny", "warmup: 1s")
+	checkFailure(t, run(t.Context(), "", nil, "simulate", plain, "--trace", odd), 1, "tandem: "+odd)
+	checkFailure(t, run(t.Context(), "", nil, "simulate", plain, "--trace", filepath.Dir(odd)), 2, "tandem: --trace: "+filepath.Dir(odd)+" is not a regular file")
+	checkFailure(t, run(t.Context(), "", nil, "simulate", "/nowhere.yaml"), 1, "no such file")
+	checkFailure(t, run(t.Context(), "", nil, "replay", "/nowhere.events"), 1, "no such file")
 }
