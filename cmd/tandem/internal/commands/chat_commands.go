@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 )
@@ -21,13 +22,22 @@ const chatHelp = `/help           this list
 func (s *chatSession) obey(ctx context.Context, text string) error {
 	command, rest, _ := strings.Cut(text, " ")
 	rest = strings.TrimSpace(rest)
+	if alone := []string{"/help", "/clear", "/retry", "/exit", "/quit"}; rest != "" && slices.Contains(alone, command) {
+		return s.tell(fmt.Errorf("%s takes nothing behind it: enter it alone, or write // to say the line", command))
+	}
 	switch command {
 	case "/help":
 		fmt.Fprint(s.stats, chatHelp)
 	case "/clear":
+		s.confirm(s.forgotten())
 		s.messages = nil
 	case "/system":
 		s.system = rest
+		if rest == "" {
+			s.confirm("the system message is removed")
+		} else {
+			s.confirm("the system message is set, from the next answer on")
+		}
 	case "/exit", "/quit":
 		return errLeave
 	case "/save":
@@ -48,6 +58,21 @@ func (s *chatSession) obey(ctx context.Context, text string) error {
 		return s.tell(fmt.Errorf("there is no command %s: see /help, or write // to say it", command))
 	}
 	return nil
+}
+
+// confirm says that a command was obeyed.
+func (s *chatSession) confirm(what string) { fmt.Fprintf(s.stats, "[%s]\n", what) }
+
+// forgotten is what there is to say of a conversation that is forgotten.
+func (s *chatSession) forgotten() string {
+	what := "the conversation is forgotten"
+	if len(s.messages) == 0 {
+		what = "there is no conversation to forget"
+	}
+	if s.system != "" {
+		what += "; the system message stays"
+	}
+	return what
 }
 
 // tell says an error to somebody who types, and ends anything else.
@@ -92,6 +117,7 @@ func (s *chatSession) save(path string) error {
 	if err != nil {
 		return fmt.Errorf("save the conversation: %w", err)
 	}
+	s.confirm(fmt.Sprintf("%s saved to %s", counted(len(saved.Messages), "message"), path))
 	return nil
 }
 

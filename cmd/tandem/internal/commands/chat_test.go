@@ -189,8 +189,6 @@ func TestChatLines(t *testing.T) {
 		"carriage returns":         {"one\r\n", "user: one"},
 		"a backslash at the end":   {"one\\", "user: one"},
 		"one behind a line":        {"one\\\ntwo \\\n", "user: one\ntwo "},
-		"a system":                 {"/system Be kind.\none\n", "system: Be kind. | user: one"},
-		"no system":                {"/system\none\n", "user: one"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			k := new(talker)
@@ -231,6 +229,31 @@ func TestChatCommands(t *testing.T) {
 	}
 }
 
+// A command says in a line what it did.
+func TestChatCommandsConfirm(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "saved.json")
+	for name, c := range map[string]struct {
+		stdin, said, asked string // said on standard error; asked last
+	}{
+		"a system":             {"/system Be kind.\none\n", "[the system message is set, from the next answer on]\n", "system: Be kind. | user: one"},
+		"no system":            {"/system\none\n", "[the system message is removed]\n", "user: one"},
+		"clear":                {"a\n/clear\none\n", "[the conversation is forgotten]\n", "user: one"},
+		"clear with a system":  {"/system S\na\n/clear\none\n", "[the system message is set, from the next answer on]\n[the conversation is forgotten; the system message stays]\n", "system: S | user: one"},
+		"clear before a start": {"/clear\none\n", "[there is no conversation to forget]\n", "user: one"},
+		"save":                 {"one\n/save " + file + "\n", "[2 messages saved to " + file + "]\n", "user: one"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			k := new(talker)
+			if got := chatWith(t, k, c.stdin, "--no-stats"); got.status != 0 || got.stderr != c.said {
+				t.Errorf("got %+v, want %q", got, c.said)
+			}
+			if got := k.said(len(k.asked) - 1); got != c.asked {
+				t.Errorf("said %q, want %q", got, c.asked)
+			}
+		})
+	}
+}
+
 func TestChatEndsBadly(t *testing.T) {
 	full := func(int) error {
 		return rpc.ContextLength("conversation", "This model's maximum context length is 2048 tokens: the prompt does not fit; shorten it")
@@ -255,6 +278,11 @@ func TestChatEndsBadly(t *testing.T) {
 		"no template":          {"a\n", "fable cannot chat", nil, func(int) error { return rpc.InvalidArgument("conversation", "fable cannot chat") }, 1},
 		"an unknown command":   {"/frob\n", "there is no command /frob: see /help", nil, nil, 1},
 		"nothing to retry":     {"/retry\n", "no answer", nil, nil, 1},
+		"retry something":      {"a\n/retry x\n", "/retry takes nothing behind it: enter it alone", []string{"--no-stats"}, nil, 1},
+		"exit at some time":    {"/exit now\n", "/exit takes nothing behind it", nil, nil, 1},
+		"quit at some time":    {"/quit now\n", "/quit takes nothing behind it", nil, nil, 1},
+		"clear something":      {"/clear x\n", "/clear takes nothing behind it", nil, nil, 1},
+		"help with something":  {"/help x\n", "/help takes nothing behind it", nil, nil, 1},
 		"save where":           {"/save\n", "needs the name of a file", nil, nil, 1},
 		"save over a file":     {"/save /dev/null\n", "choose another name", nil, nil, 1},
 		"mode":                 {"a\n", "--mode: \"both\" is not a mode", []string{"--mode=both"}, nil, 2},
