@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc"
@@ -65,6 +66,44 @@ func TestWorkers(t *testing.T) {
 		t.Errorf("status %d, %s, output (-want +got):\n%s", got.status, got.stderr, diff)
 	}
 	checkFailure(t, run(t.Context(), "", nil, "workers", "--control", addr, "--role", "cook"), 2, `"cook" is not a role of a worker`)
+}
+
+// Long names leave columns out, and at the end shorten the ids.
+func TestWorkersFitATerminal(t *testing.T) {
+	long := strings.Repeat("0123456789", 7)
+	all := []string{"ADDRESS", "RUNNING", "WAITING", "MODEL", "DIGEST", "AGE"}
+	for _, c := range []struct {
+		name, id, address, model string
+		without                  int // of all
+		id2                      string
+	}{
+		{"an address", "decode-1", "unix:///run/tandem/decode-1.sock", "fable", 1, "decode-1"},
+		{"a pod's name", "tandem-decode-7c9d8b7f6-x2x4l", "10.0.0.7:7071", "fable", 3, "tandem-decode-7c9d8b7f6-x2x4l"},
+		{"a model's name", "tandem-decode-7c9d8b7f6-x2x4l", "10.0.0.7:7071", "a-model-of-a-long-name", 4, "tandem-decode-7c9d8b7f6-x2x4l"},
+		{"the longest names", long + "-x2x4l", long + ":1", long, 6, "…"},
+	} {
+		list := twoWorkers()
+		record := list.Workers[1].GetRecord()
+		record.Id, record.Addresses, record.Model = c.id, []string{c.address}, c.model
+		addr := (&fakeRouter{workers: []*controlv1.ListWorkersResponse{list}}).start(t)
+		got := run(t.Context(), "", nil, "workers", "--control", addr)
+		table, _, _ := strings.Cut(got.stdout, "left out")
+		for line := range strings.Lines(table) {
+			if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > 120 {
+				t.Errorf("%s: %d columns: %s", c.name, n, line)
+			}
+		}
+		want := "\nleft out to fit 120 columns: " + strings.Join(all[:c.without], ", ") + "; --json has all\n"
+		if got.status != 0 || !strings.Contains(got.stdout, want) || !strings.Contains(table, c.id2) {
+			t.Errorf("%s: want %q and %q in\n%s", c.name, want, c.id2, got.stdout)
+		}
+		asJSON := run(t.Context(), "", nil, "workers", "--control", addr, "--json").stdout
+		for _, all := range []string{c.id, c.address, c.model} {
+			if !strings.Contains(asJSON, all) {
+				t.Errorf("%s: JSON lacks %q", c.name, all)
+			}
+		}
+	}
 }
 
 // A list that etcd does not stand for any more says how old it is and who made it.

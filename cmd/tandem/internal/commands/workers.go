@@ -1,14 +1,11 @@
 package commands
 
 import (
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -65,8 +62,9 @@ func newWorkersCommand() *cobra.Command {
 		Short: "List the workers as the router sees them, and how busy they are",
 		Long: `Prints a line for each worker. DIGEST is the beginning of its model's digest. RUNNING,
 WAITING and BLOCKS FREE are of its last load report, AGE is that report's age. IN FLIGHT
-are the requests of this router that run on it. --json says more: its engine and
-arithmetic class, all its addresses, its version and host.`,
+are the requests of this router that run on it. Where long names make the table wider than
+120 columns, it leaves some out and says which. --json has them all and says more: its
+engine and arithmetic class, all its addresses, its version and host.`,
 		Example: `  tandem workers
   tandem workers --watch --json`,
 		Args: exactly(),
@@ -162,26 +160,7 @@ func printWorkers(w io.Writer, response *controlv1.ListWorkersResponse, role str
 		_, err := fmt.Fprintln(w, "no workers: start some with 'tandem serve --target prefill' and '--target decode'")
 		return err
 	}
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "ID\tROLE\tSTATE\tADDRESS\tMODEL\tDIGEST\tRUNNING\tWAITING\tBLOCKS FREE\tIN FLIGHT\tAGE")
-	for _, view := range response.GetWorkers() {
-		worker := workerOf(view)
-		running, waiting, blocks, age := "-", "-", "-", "never"
-		if l := worker.Load; l != nil {
-			running, waiting = fmt.Sprint(l.Running), fmt.Sprint(l.Waiting)
-			blocks = fmt.Sprintf("%d/%d", l.BlocksFree, l.BlocksTotal)
-			age = view.GetLoadAge().AsDuration().Round(100 * time.Millisecond).String()
-		}
-		address := "-"
-		if len(worker.Addresses) > 0 {
-			address = worker.Addresses[0]
-		}
-		fmt.Fprintln(table, strings.Join([]string{
-			worker.ID, worker.Role, tableState(worker), address, cmp.Or(worker.Model, "-"), cmp.Or(shortDigest(worker.ModelDigest), "-"),
-			running, waiting, blocks, fmt.Sprint(worker.InFlight), age,
-		}, "\t"))
-	}
-	if err := table.Flush(); err != nil {
+	if err := writeWorkersTable(w, response.GetWorkers()); err != nil {
 		return err
 	}
 	said := 0
@@ -231,19 +210,6 @@ func oldView(response *controlv1.ListWorkersResponse) string {
 		return fmt.Sprintf("etcd does not answer: this list is %s old and comes from another router", age)
 	}
 	return fmt.Sprintf("etcd has not answered for %s: workers may have come and gone since", age)
-}
-
-// tableState is the state with what is wrong beside it.
-func tableState(w workerJSON) string {
-	switch {
-	case !w.Connected:
-		return w.State + ", no connection"
-	case !w.Registered:
-		return w.State + ", not in etcd"
-	case w.Excluded != "":
-		return w.State + ", excluded"
-	}
-	return w.State
 }
 
 func workerOf(view *controlv1.WorkerView) workerJSON {
