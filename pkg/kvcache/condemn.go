@@ -1,5 +1,7 @@
 package kvcache
 
+import "unique"
+
 // Condemn takes held blocks whose KV is wrong out of the cache, and with them all that is
 // published behind them, which was computed from it. Nobody finds them any more; who holds
 // them goes on with them, and once nobody does they are quarantined until Drained: see
@@ -52,19 +54,23 @@ func (p *Pool) Condemned() []BlockID {
 // SetOrigin notes who computed what held blocks hold: the pool only keeps it, for as long
 // as they hold that.
 func (p *Pool) SetOrigin(blocks []BlockID, origin string) {
+	var handle unique.Handle[string]
+	if origin != "" {
+		handle = unique.Make(origin)
+	}
 	for _, id := range blocks {
 		if !p.isHeld(id) {
 			p.stats.Misuses++
 			continue
 		}
-		p.blocks[id].origin = origin
+		p.blocks[id].origin = handle
 	}
 }
 
 // Origin is what SetOrigin noted of a block since it was allocated; "": nothing.
 func (p *Pool) Origin(id BlockID) string {
-	if !p.valid(id) {
+	if !p.valid(id) || p.blocks[id].origin == (unique.Handle[string]{}) {
 		return ""
 	}
-	return p.blocks[id].origin
+	return p.blocks[id].origin.Value()
 }

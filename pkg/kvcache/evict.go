@@ -37,12 +37,15 @@ func (p *Pool) evict() {
 // it is the caller's to say.
 func (p *Pool) unpublish(id BlockID) {
 	b := &p.blocks[id]
-	p.published.delete(p.blocks, id)
-	p.changes.add(b.hash, -1)
+	p.changes.add(p.published.hash(int32(id)), -1)
+	p.published.delete(int32(id))
 	if b.refs == 0 {
 		p.uncache(id)
 	}
 	p.orphan(id)
+	if b.parent == none {
+		delete(p.salts, id)
+	}
 	kept := unpublished
 	kept.refs, kept.pins, kept.origin, kept.condemned = b.refs, b.pins, b.origin, b.condemned
 	*b = kept

@@ -5,51 +5,63 @@ import (
 	"math/rand/v2"
 )
 
-// hashTable finds published blocks by their hashes. Its chains go through the blocks
-// themselves, which a look-up reads anyway, and it never grows: no step waits for that.
+// hashTable finds blocks, which are numbered from 0, by their hashes. It holds as many as it
+// was made for, and never grows: nothing waits for that. What is in it has no pointer for the
+// garbage collector to follow.
 type hashTable struct {
-	chains []BlockID // the first of each; their number is a power of two
-	len    int       // blocks in it
+	chains []int32 // the first of each, plus 1; their number is a power of two
+	nodes  []hashNode
+	len    int // blocks in it
 	// factor is odd, and nobody outside knows it: prompts whose hashes share a chain cannot be
 	// made.
 	factor uint64
 }
 
-func newHashTable(blocks int) hashTable {
-	t := hashTable{chains: make([]BlockID, 1<<bits.Len(uint(blocks))), factor: rand.Uint64() | 1}
-	for i := range t.chains {
-		t.chains[i] = none
-	}
-	return t
+type hashNode struct {
+	hash Hash
+	next int32 // in its chain, plus 1; 0: it is the last
 }
 
-func (t *hashTable) chain(hash Hash) *BlockID {
+// absent is no block's number.
+const absent = -1
+
+func newHashTable(blocks int) hashTable {
+	return hashTable{chains: make([]int32, 1<<bits.Len(uint(blocks))), factor: rand.Uint64() | 1}
+}
+
+func (t *hashTable) chain(hash Hash) *int32 {
 	return &t.chains[uint64(hash)*t.factor>>(65-bits.Len(uint(len(t.chains))))]
 }
 
-// find is the block with a hash, none if there is none.
-func (t *hashTable) find(blocks []block, hash Hash) BlockID {
-	id := *t.chain(hash)
-	for id != none && blocks[id].hash != hash {
-		id = blocks[id].next
+// find is the number of the block with a hash, or absent.
+func (t *hashTable) find(hash Hash) int32 {
+	n := *t.chain(hash) - 1
+	for n != absent && t.nodes[n].hash != hash {
+		n = t.nodes[n].next - 1
 	}
-	return id
+	return n
 }
 
-// add adds a block whose hash no other has.
-func (t *hashTable) add(blocks []block, id BlockID) {
-	first := t.chain(blocks[id].hash)
-	blocks[id].next = *first
-	*first = id
+// hash is that of a block which is in.
+func (t *hashTable) hash(n int32) Hash { return t.nodes[n].hash }
+
+// add adds a block that is not in, with a hash that no other has.
+func (t *hashTable) add(n int32, hash Hash) {
+	for int(n) >= len(t.nodes) {
+		t.nodes = append(t.nodes, hashNode{})
+	}
+	first := t.chain(hash)
+	t.nodes[n] = hashNode{hash, *first}
+	*first = n + 1
 	t.len++
 }
 
 // delete takes a block out that is in.
-func (t *hashTable) delete(blocks []block, id BlockID) {
-	at := t.chain(blocks[id].hash)
-	for *at != id {
-		at = &blocks[*at].next
+func (t *hashTable) delete(n int32) {
+	at := t.chain(t.nodes[n].hash)
+	for *at != n+1 {
+		at = &t.nodes[*at-1].next
 	}
-	*at = blocks[id].next
+	*at = t.nodes[n].next
 	t.len--
 }

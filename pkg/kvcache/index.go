@@ -23,7 +23,7 @@ type Index struct {
 
 	// Blocks are numbered, and known by their numbers: a million of them hold no pointer for
 	// the garbage collector to follow.
-	byHash  map[Hash]int32
+	byHash  hashTable
 	entries []indexEntry // entries[recent]'s ring: behind is the most recently used
 	free    int32        // the first of those that hold no block, by behind; recent: none is
 	sharing []shared     // entries that several workers hold
@@ -58,7 +58,6 @@ type indexEvent struct {
 
 // indexEntry is one block and the workers that hold it.
 type indexEntry struct {
-	hash           Hash
 	before, behind int32
 	// holders are the slots of one or two workers: mostly those that computed a prompt and
 	// that go on with it. Each has the entry in a list of its own. Of more workers, the first
@@ -90,10 +89,11 @@ type shared struct {
 // Over the bound the block that was not used for longest is forgotten, for all
 // workers at once.
 func NewIndex(maxBlocks int) *Index {
+	maxBlocks = max(min(maxBlocks, math.MaxInt32/2-2), 1) // a place is an int32
 	return &Index{
-		maxBlocks: max(min(maxBlocks, math.MaxInt32/2-2), 1), // a place is an int32
+		maxBlocks: maxBlocks,
 		workers:   make(map[string]*indexWorker),
-		byHash:    make(map[Hash]int32),
+		byHash:    newHashTable(maxBlocks),
 		entries:   make([]indexEntry, 1),
 	}
 }
@@ -176,8 +176,8 @@ func (x *Index) MatchInto(dst map[string]int, hashes []Hash) map[string]int {
 	clear(dst)
 	x.candidates, x.path = x.candidates[:0], x.path[:0]
 	for depth, hash := range hashes {
-		n, ok := x.byHash[hash]
-		if !ok {
+		n := x.byHash.find(hash)
+		if n == absent {
 			break
 		}
 		e := &x.entries[n]
@@ -252,7 +252,7 @@ func (x *Index) answer(dst map[string]int, wordIndex int, word uint64, depth int
 }
 
 // Len is the number of different blocks that the index holds.
-func (x *Index) Len() int { return len(x.byHash) }
+func (x *Index) Len() int { return x.byHash.len }
 
 // InSync says whether the index knows what the worker holds.
 func (x *Index) InSync(worker string) bool {
@@ -269,11 +269,11 @@ func (x *Index) Blocks(worker string) []Hash {
 	}
 	var hashes []Hash
 	for at := w.first; at != noPlace; at = x.link(at).behind {
-		hashes = append(hashes, x.entries[at/2].hash)
+		hashes = append(hashes, x.byHash.hash(int32(at/2)))
 	}
 	for _, s := range x.sharing {
 		if s.holders.has(w.slot) {
-			hashes = append(hashes, x.entries[s.entry].hash)
+			hashes = append(hashes, x.byHash.hash(s.entry))
 		}
 	}
 	return hashes
@@ -309,21 +309,21 @@ func (w *indexWorker) keep(e indexEvent) {
 func (x *Index) apply(w *indexWorker, sequence uint64, stored, removed []Hash) {
 	w.sequence = sequence
 	for _, hash := range removed {
-		if n, ok := x.byHash[hash]; ok && x.holds(w, n) {
+		if n := x.byHash.find(hash); n != absent && x.holds(w, n) {
 			x.clear(w, n)
 		}
 	}
 	// Parents come first and become the more recently used.
 	for _, hash := range slices.Backward(stored) {
-		n, ok := x.byHash[hash]
-		if !ok {
+		n := x.byHash.find(hash)
+		if n == absent {
 			n = x.take(hash)
 		}
 		if !x.holds(w, n) {
 			x.hold(w, n)
 		}
 		x.touch(n)
-		if len(x.byHash) > x.maxBlocks {
+		if x.byHash.len > x.maxBlocks {
 			x.forget(x.entries[recent].before)
 		}
 	}
@@ -338,8 +338,8 @@ func (x *Index) take(hash Hash) int32 {
 	} else {
 		x.free = x.entries[n].behind
 	}
-	x.entries[n] = indexEntry{hash: hash, before: n, behind: n, holders: [2]int32{nobody, nobody}}
-	x.byHash[hash] = n
+	x.entries[n] = indexEntry{before: n, behind: n, holders: [2]int32{nobody, nobody}}
+	x.byHash.add(n, hash)
 	return n
 }
 
@@ -453,7 +453,7 @@ func (x *Index) forget(n int32) {
 		}
 	}
 	x.entries[e.before].behind, x.entries[e.behind].before = e.behind, e.before
-	delete(x.byHash, e.hash)
+	x.byHash.delete(n)
 	*e = indexEntry{behind: x.free}
 	x.free = n
 }

@@ -1,6 +1,9 @@
 package kvcache
 
-import "slices"
+import (
+	"slices"
+	"unique"
+)
 
 // Pool hands out a fixed number of blocks and remembers what full ones hold, so
 // that sequences with the same prefix share them.
@@ -28,6 +31,7 @@ type Pool struct {
 	idle   evictionHeap // the cached blocks
 
 	published hashTable
+	salts     map[BlockID]string // of published blocks without a parent, where it is not empty
 
 	// unsaved are those of idle that Nominate did not give. It is kept from the first
 	// Nominate on: a pool whose blocks nobody takes has no use for it.
@@ -46,24 +50,23 @@ type Pool struct {
 	root    Chain     // the last one that was asked for: looking up the same salt again does not hash
 }
 
+// block fills one cache line.
 type block struct {
 	refs        int32
 	pins        int32 // of the references, those of nominations
 	reserved    bool
 	quarantined bool
-	condemned   bool   // what it holds is wrong: it is overwritten before anybody gets it
-	origin      string // who computed what it holds, by SetOrigin
+	condemned   bool // what it holds is wrong: it is overwritten before anybody gets it
 
 	// What follows is set while the block is published.
-	generation            uint64 // 0: not published
-	hash                  Hash
-	salt                  string // of blocks without a parent
+	offered, saved        bool // Nominate gave it; somebody else has it, too
+	again                 bool // Unsaved let it be nominated once more
 	parent                BlockID
 	child, before, behind BlockID // first child; neighbours among the parent's children
+	generation            uint64  // 0: not published
 	used                  uint64
-	next                  BlockID // in its chain of Pool.published
-	offered, saved        bool    // Nominate gave it; somebody else has it, too
-	again                 bool    // Unsaved let it be nominated once more
+
+	origin unique.Handle[string] // who computed what it holds, by SetOrigin; zero: nobody said
 }
 
 // none is no block.
@@ -83,6 +86,7 @@ func NewPool(blocks, blockTokens int, modelDigest, arithmeticClass string) *Pool
 		tokens:          make([]int32, blocks*blockTokens),
 		free:            make([]BlockID, blocks),
 		published:       newHashTable(blocks),
+		salts:           make(map[BlockID]string),
 		idle:            newEvictionHeap(blocks),
 	}
 	for i := range p.blocks {
@@ -92,7 +96,7 @@ func NewPool(blocks, blockTokens int, modelDigest, arithmeticClass string) *Pool
 	return p
 }
 
-var unpublished = block{parent: none, child: none, before: none, behind: none, next: none}
+var unpublished = block{parent: none, child: none, before: none, behind: none}
 
 // BlockTokens is the number of tokens in a block.
 func (p *Pool) BlockTokens() int { return p.blockTokens }
@@ -116,7 +120,7 @@ func (p *Pool) Allocate(dst []BlockID, n int) ([]BlockID, bool) {
 	first := len(p.free) - n
 	taken := p.free[first:]
 	for _, id := range taken {
-		p.blocks[id].refs, p.blocks[id].origin = 1, ""
+		p.blocks[id].refs, p.blocks[id].origin = 1, unique.Handle[string]{}
 	}
 	p.stats.Held += n
 	// Neighbours make longer runs for a transfer to move at once.

@@ -113,7 +113,7 @@ func (p *Pool) find(dst []BlockID, salt string, hashes []Hash, tokens []int32) (
 		if len(tokens) < (i+1)*p.blockTokens {
 			break
 		}
-		id := p.published.find(p.blocks, hash)
+		id := BlockID(p.published.find(hash))
 		if id == none || !p.holds(id, chain, tokens[i*p.blockTokens:(i+1)*p.blockTokens]) {
 			break
 		}
@@ -154,7 +154,7 @@ func (p *Pool) Publish(chain Chain, id BlockID, tokens []int32) Chain {
 		return Chain{}
 	}
 	hash := p.next(chain.hash, tokens)
-	if old := p.published.find(p.blocks, hash); old != none {
+	if old := BlockID(p.published.find(hash)); old != none {
 		if p.holds(old, chain, tokens) {
 			return p.chainAt(old)
 		}
@@ -162,9 +162,12 @@ func (p *Pool) Publish(chain Chain, id BlockID, tokens []int32) Chain {
 	}
 	p.generation++
 	b := &p.blocks[id]
-	b.generation, b.hash, b.salt, b.parent = p.generation, hash, chain.salt, chain.block
+	b.generation, b.parent = p.generation, chain.block
+	if b.parent == none && chain.salt != "" {
+		p.salts[id] = chain.salt
+	}
 	copy(p.tokensOf(id), tokens)
-	p.published.add(p.blocks, id)
+	p.published.add(int32(id), hash)
 	p.adopt(id)
 	p.touch(id)
 	p.changes.add(hash, +1)
@@ -175,14 +178,13 @@ func (p *Pool) Publish(chain Chain, id BlockID, tokens []int32) Chain {
 // holds says whether a published block holds tokens, behind chain. That the
 // parent is the very block of chain makes all tokens before equal, too.
 func (p *Pool) holds(id BlockID, chain Chain, tokens []int32) bool {
-	b := &p.blocks[id]
-	return b.parent == chain.block && (b.parent != none || b.salt == chain.salt) &&
+	parent := p.blocks[id].parent
+	return parent == chain.block && (parent != none || p.salts[id] == chain.salt) &&
 		slices.Equal(p.tokensOf(id), tokens)
 }
 
 func (p *Pool) chainAt(id BlockID) Chain {
-	b := &p.blocks[id]
-	return Chain{kind: chainBlock, hash: b.hash, block: id, generation: b.generation}
+	return Chain{kind: chainBlock, hash: p.published.hash(int32(id)), block: id, generation: p.blocks[id].generation}
 }
 
 func (p *Pool) tokensOf(id BlockID) []int32 {
@@ -202,7 +204,7 @@ func (p *Pool) Hashes() []Hash {
 	})
 	hashes := make([]Hash, len(published))
 	for i, id := range published {
-		hashes[i] = p.blocks[id].hash
+		hashes[i] = p.published.hash(int32(id))
 	}
 	return hashes
 }

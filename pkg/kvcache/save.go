@@ -78,7 +78,7 @@ func (p *Pool) nominate(last BlockID) Nomination {
 		n.Blocks = append(n.Blocks, id)
 	}
 	slices.Reverse(n.Blocks)
-	n.Salt = p.blocks[n.Blocks[0]].salt
+	n.Salt = p.salts[n.Blocks[0]]
 	n.Tokens = make([]int32, 0, len(n.Blocks)*p.blockTokens)
 	for _, id := range n.Blocks {
 		n.Tokens = append(n.Tokens, p.tokensOf(id)...)
