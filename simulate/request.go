@@ -211,8 +211,9 @@ func (q *request) open(name joining.Stream, to routing.Ref, tokens int, serve fu
 	})
 }
 
-// toClient delivers a message of the worker to the router.
+// toClient delivers a message of the worker to the router, after the tokens that wait.
 func (s *stream) toClient(bytes int, deliver func()) {
+	s.connection.flush()
 	s.connection.back.send(bytes, func() {
 		if !s.over {
 			deliver()

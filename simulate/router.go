@@ -32,6 +32,7 @@ type connection struct {
 	number      uint64
 	redial      routing.Redial
 	first, last *stream // those that are open, oldest first
+	drawn       *tokens // that its process sends at the end of a step
 	forgotten   bool
 }
 

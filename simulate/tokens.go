@@ -6,33 +6,75 @@ import (
 	"github.com/tandem-serving/tandem/pkg/joining"
 )
 
-// tokens is a message with tokens on its way to the router. It is used again when it has
-// arrived.
+// streamBytes is what one more stream's message weighs that goes out in the same write: the
+// transport of gRPC sends together what waits in a connection.
+const streamBytes = 40
+
+// tokens is what the streams of one connection have to say after a step, on its way to the
+// router. It is used again when it has arrived.
 type tokens struct {
-	stream *stream
-	event  workerv1.DecodeEvent
-	of     workerv1.DecodeEvent_Tokens
-	list   workerv1.Tokens
+	connection *connection
+	parts      []streamTokens
+	ids        []uint32 // of all parts, one after the other
+	event      workerv1.DecodeEvent
+	of         workerv1.DecodeEvent_Tokens
+	list       workerv1.Tokens
 }
 
-// newTokens is a message without tokens yet, of which the first will be at offset.
-func (c *Cluster) newTokens(s *stream, offset int) *tokens {
-	var t *tokens
-	if last := len(c.tokens) - 1; last >= 0 {
-		t, c.tokens = c.tokens[last], c.tokens[:last]
-	} else {
-		t = new(tokens)
-		t.of.Tokens, t.event.Event = &t.list, &t.of
+// streamTokens is one stream's part.
+type streamTokens struct {
+	stream *stream
+	offset uint32 // of its first
+	count  int32
+}
+
+// drew adds a token to what a connection has to say. It reports whether that is the first.
+func (n *connection) drew(s *stream, offset int, token int32) (first bool) {
+	t := n.drawn
+	if first = t == nil; first {
+		t = n.router.cluster.newTokens()
+		t.connection, n.drawn = n, t
 	}
-	t.stream, t.list.Offset, t.list.TokenIds = s, uint32(offset), t.list.TokenIds[:0]
+	if last := len(t.parts) - 1; last >= 0 && t.parts[last].stream == s {
+		t.parts[last].count++
+	} else {
+		t.parts = append(t.parts, streamTokens{s, uint32(offset), 1})
+	}
+	t.ids = append(t.ids, uint32(token))
+	return first
+}
+
+// flush sends the tokens that wait.
+func (n *connection) flush() {
+	if t := n.drawn; t != nil {
+		n.drawn = nil
+		n.back.post(messageBytes+streamBytes*(len(t.parts)-1), t)
+	}
+}
+
+func (c *Cluster) newTokens() *tokens {
+	if last := len(c.tokens) - 1; last >= 0 {
+		t := c.tokens[last]
+		c.tokens = c.tokens[:last]
+		return t
+	}
+	t := new(tokens)
+	t.of.Tokens, t.event.Event = &t.list, &t.of
 	return t
 }
 
 // happen is its arrival.
 func (t *tokens) happen() {
-	s := t.stream
-	if t.stream = nil; !s.over {
-		s.request.drawn(joining.DecodeMessage{Attempt: s.name.Attempt, Event: &t.event})
+	ids := t.ids
+	for i := range t.parts {
+		p := &t.parts[i]
+		t.list.Offset, t.list.TokenIds, ids = p.offset, ids[:p.count:p.count], ids[p.count:]
+		if s := p.stream; !s.over {
+			s.request.drawn(joining.DecodeMessage{Attempt: s.name.Attempt, Event: &t.event})
+		}
 	}
-	s.request.router.cluster.tokens = append(s.request.router.cluster.tokens, t)
+	clear(t.parts)
+	c := t.connection.router.cluster
+	t.connection, t.parts, t.ids = nil, t.parts[:0], t.ids[:0]
+	c.tokens = append(c.tokens, t)
 }

@@ -46,7 +46,7 @@ type process struct {
 	calls  calls
 
 	inbox    inbox[worker.Event]
-	drew     []*call               // that have tokens to send
+	drew     []*connection         // that have tokens to send
 	receipts inbox[receiver.Event] // for receiver
 
 	pace   worker.Pace
@@ -69,7 +69,6 @@ type call struct {
 	process  *process
 	id       scheduler.SequenceID
 	prefill  *workerv1.PrefillRequest // nil: it is a decode call
-	tokens   *tokens                  // to be sent with the next message
 	transfer uint64                   // of the reservation
 	session  *session                 // of the transfer; nil: there is none
 	sending  bool                     // the transfer is open
@@ -131,8 +130,8 @@ func (p *process) handle(event worker.Event) {
 		for _, action := range p.core.Handle(p.cluster.now, e) {
 			p.act(action)
 		}
-		for _, c := range p.drew {
-			c.flush()
+		for _, n := range p.drew {
+			n.flush()
 		}
 		p.drew = p.drew[:0]
 		p.cluster.watch.handled(p)
@@ -162,11 +161,9 @@ func (p *process) act(action worker.Action) {
 		p.handle(worker.Inspected{ID: a.ID})
 	case *scheduler.Sampled:
 		if c := p.calls.of(a.ID); c != nil {
-			if c.tokens == nil {
-				c.tokens = p.cluster.newTokens(c.stream, a.Offset)
-				p.drew = append(p.drew, c)
+			if n := c.stream.connection; n.drew(c.stream, a.Offset, a.Token) {
+				p.drew = append(p.drew, n)
 			}
-			c.tokens.list.TokenIds = append(c.tokens.list.TokenIds, uint32(a.Token))
 		}
 	case worker.OfSequence:
 		if c := p.calls.of(a.Sequence()); c != nil {
@@ -184,7 +181,6 @@ func (c *call) act(action worker.Action) {
 	case worker.CancelKV:
 		p.receive(receiver.Cancel{ID: c.transfer})
 	case worker.SendDecode:
-		c.flush()
 		c.stream.toClient(messageBytes, func() { c.stream.request.decoded(c.stream, a.Event) })
 	case worker.OpenTransfer:
 		p.open(c)
@@ -201,19 +197,9 @@ func (c *call) act(action worker.Action) {
 	case worker.Fetch:
 		p.handle(worker.Fetched{ID: c.id})
 	case worker.End:
-		c.flush()
 		p.calls.remove(c.id)
 		c.stream.end(a.Err)
 	}
-}
-
-// flush sends the tokens that wait.
-func (c *call) flush() {
-	if c.tokens == nil {
-		return
-	}
-	c.stream.connection.back.post(messageBytes, c.tokens)
-	c.tokens = nil
 }
 
 // step runs one step: the engine's time passes, and the KV of each layer goes out when that
