@@ -1,12 +1,15 @@
 package commands
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
@@ -26,7 +29,10 @@ func newDrainCommand() *cobra.Command {
 		Short: "Let a worker finish its requests and leave",
 		Long: `Tells worker ID to take no new requests, and waits until those that it has are done.
 Ctrl-C ends the wait, not the drain; 'tandem undrain' undoes the drain. The last
-serving worker of a role is drained only with --force.`,
+serving worker of a role is drained only with --force.
+
+While etcd does not answer, only the worker and the router that is asked know of the
+drain; others hear of it when etcd is back.`,
 		Example: `  tandem drain decode-2f9c
   tandem drain decode-2f9c --grace 30s`,
 		Args: exactly("the ID of a worker ('tandem workers' lists them)"),
@@ -65,7 +71,7 @@ serving worker of a role is drained only with --force.`,
 				_, err := fmt.Fprintf(out, "%s is drained already: '%s undrain %[1]s' takes it back\n", args[0], cmd.Root().DisplayName())
 				return err
 			case errors.Is(err, io.EOF):
-				_, err := fmt.Fprintf(out, "%s is drained and leaves the list of workers soon: '%s undrain %[1]s' takes it back\n", args[0], cmd.Root().DisplayName())
+				_, err := fmt.Fprintf(out, "%s is drained%s: '%s undrain %[1]s' takes it back\n", args[0], drainHeard(cmd.Context(), conn), cmd.Root().DisplayName())
 				return err
 			case err != nil:
 				return router.failure(err, answered)
@@ -85,6 +91,24 @@ serving worker of a role is drained only with --force.`,
 		}
 	}
 	return cmd
+}
+
+// listTimeout bounds the question whether etcd answers, on which nothing else depends.
+const listTimeout = 2 * time.Second
+
+// drainHeard is what is known of how others hear that a worker is drained: by etcd, if it
+// answers the router.
+func drainHeard(ctx context.Context, conn *grpc.ClientConn) string {
+	ctx, cancel := context.WithTimeout(ctx, listTimeout)
+	defer cancel()
+	list, err := controlv1.NewControlClient(conn).ListWorkers(ctx, &controlv1.ListWorkersRequest{})
+	switch {
+	case err != nil:
+		return ""
+	case list.GetOld():
+		return ". etcd does not answer, so other routers hear of it, and it leaves the list of workers, only when etcd is back"
+	}
+	return " and leaves the list of workers once etcd has it"
 }
 
 // undrainJSON is what `undrain --json` prints.

@@ -12,6 +12,7 @@ import (
 
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
@@ -54,6 +55,9 @@ func (f *fakeRouter) ListModels(context.Context, *inferencev1.ListModelsRequest)
 }
 
 func (f *fakeRouter) ListWorkers(context.Context, *controlv1.ListWorkersRequest) (*controlv1.ListWorkersResponse, error) {
+	if len(f.workers) == 0 {
+		return nil, rpc.Errorf(codes.Unavailable, "NO_LIST", "there is no list")
+	}
 	return f.workers[0], nil
 }
 

@@ -144,7 +144,7 @@ func TestWorkersWatch(t *testing.T) {
 func TestDrain(t *testing.T) {
 	var asked *controlv1.DrainRequest
 	drained := false
-	router := &fakeRouter{drain: func(r *controlv1.DrainRequest, s grpc.ServerStreamingServer[controlv1.DrainProgress]) error {
+	router := &fakeRouter{workers: []*controlv1.ListWorkersResponse{twoWorkers()}, drain: func(r *controlv1.DrainRequest, s grpc.ServerStreamingServer[controlv1.DrainProgress]) error {
 		if asked = r; r.GetWorkerId() != "d1" {
 			return rpc.Errorf(codes.NotFound, "NO_WORKER", "no worker is called %q: see 'tandem workers'", r.GetWorkerId())
 		}
@@ -160,8 +160,18 @@ func TestDrain(t *testing.T) {
 		t.Errorf("got %+v, asked %v", got, asked)
 	}
 	got = run(t.Context(), "", nil, "drain", "d1", "--control", addr)
-	if got != (outcome{0, "d1: sequences left 2, transfers left 1\nd1 is drained and leaves the list of workers soon: 'tandem undrain d1' takes it back\n", ""}) || asked.GetGrace() != nil || asked.GetForce() {
+	if got != (outcome{0, "d1: sequences left 2, transfers left 1\nd1 is drained and leaves the list of workers once etcd has it: 'tandem undrain d1' takes it back\n", ""}) || asked.GetGrace() != nil || asked.GetForce() {
 		t.Errorf("got %+v, asked %v", got, asked)
+	}
+	// Without etcd, what becomes of the list is said as far as it is known.
+	const apart = "d1 is drained. etcd does not answer, so other routers hear of it, and it leaves the list of workers, only when etcd is back: 'tandem undrain d1' takes it back\n"
+	router.workers[0].Old = true
+	if got = run(t.Context(), "", nil, "drain", "d1", "--control", addr); got.status != 0 || !strings.HasSuffix(got.stdout, "\n"+apart) {
+		t.Errorf("without etcd: %+v", got)
+	}
+	router.workers = nil
+	if got = run(t.Context(), "", nil, "drain", "d1", "--control", addr); got.status != 0 || !strings.HasSuffix(got.stdout, "\nd1 is drained: 'tandem undrain d1' takes it back\n") {
+		t.Errorf("without a list: %+v", got)
 	}
 	drained = true
 	if got = run(t.Context(), "", nil, "drain", "d1", "--control", addr); got != (outcome{0, "d1 is drained already: 'tandem undrain d1' takes it back\n", ""}) {
