@@ -87,7 +87,9 @@ type Cluster struct {
 	sessions   []*session
 	registered []*process // as etcd lists them, oldest first
 	epochs     map[routing.Ref]*process
-	tokens     []*tokens // messages to be used again
+	tokens     []*tokens // messages to be used again, as are chunks and grants
+	chunks     []*chunk
+	grants     []*grant
 	links      []*link
 	paths      map[ends]*path
 	held       []*pipe // that have messages which a partition holds

@@ -32,7 +32,8 @@ type streamTokens struct {
 func (n *connection) drew(s *stream, offset int, token int32) (first bool) {
 	t := n.drawn
 	if first = t == nil; first {
-		t = n.router.cluster.newTokens()
+		t = taken(&n.router.cluster.tokens)
+		t.of.Tokens, t.event.Event = &t.list, &t.of
 		t.connection, n.drawn = n, t
 	}
 	if last := len(t.parts) - 1; last >= 0 && t.parts[last].stream == s {
@@ -50,17 +51,6 @@ func (n *connection) flush() {
 		n.drawn = nil
 		n.back.post(messageBytes+streamBytes*(len(t.parts)-1), t)
 	}
-}
-
-func (c *Cluster) newTokens() *tokens {
-	if last := len(c.tokens) - 1; last >= 0 {
-		t := c.tokens[last]
-		c.tokens = c.tokens[:last]
-		return t
-	}
-	t := new(tokens)
-	t.of.Tokens, t.event.Event = &t.list, &t.of
-	return t
 }
 
 // happen is its arrival.

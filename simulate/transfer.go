@@ -100,13 +100,13 @@ func (s *session) handle(event sender.Event) {
 	}
 }
 
-// offer is handle for what comes with every layer.
-func (s *session) offer(event sender.Offer) {
+// step is handle by a method of the core that does not allocate.
+func step[E sender.Event](s *session, handle func(*sender.Core, time.Time, E) []sender.Action, event E) {
 	if !s.inbox.begin() {
 		s.inbox.put(event)
 		return
 	}
-	for _, action := range s.core.HandleOffer(s.from.cluster.now, event) {
+	for _, action := range handle(s.core, s.from.cluster.now, event) {
 		s.act(action)
 	}
 	s.empty()
@@ -148,27 +148,35 @@ func (s *session) act(action sender.Action) {
 // write asks for the next thing to write, unless the stream is busy.
 func (s *session) write() {
 	if !s.writing && !s.lost {
-		s.handle(sender.WriterReady{})
+		step(s, (*sender.Core).HandleWriterReady, sender.WriterReady{})
 	}
 }
 
 // occupy keeps the stream busy until then.
 func (s *session) occupy(until time.Time) {
 	s.writing = true
-	s.from.cluster.at(until, func() {
-		s.writing = false
-		s.write()
-	})
+	s.from.cluster.push(s.from.cluster.moment(until), (*written)(s))
+}
+
+// written is when the stream of a session is free again.
+type written session
+
+func (w *written) happen() {
+	s := (*session)(w)
+	s.writing = false
+	s.write()
 }
 
 // ship reads the pages of a chunk and sends it.
 func (s *session) ship(w *sender.WriteChunk) {
-	chunk := w.Chunk
-	chunk.Runs = slices.Clone(chunk.Runs)
-	payload := make([]byte, len(w.Blocks)*s.from.layout.SliceBytes)
-	err := s.from.engine.Pages().Read(int(chunk.Layer), w.Blocks, payload)
+	m := taken(&s.from.cluster.chunks)
+	runs := append(m.chunk.Runs[:0], w.Chunk.Runs...)
+	m.session, m.chunk = s, w.Chunk
+	m.chunk.Runs = runs
+	m.payload = slices.Grow(m.payload[:0], len(w.Blocks)*s.from.layout.SliceBytes)[:len(w.Blocks)*s.from.layout.SliceBytes]
+	err := s.from.engine.Pages().Read(int(m.chunk.Layer), w.Blocks, m.payload)
 	if c := s.calls[w.ID]; c != nil {
-		c.sent.Bytes += uint64(chunk.PayloadBytes)
+		c.sent.Bytes += uint64(m.chunk.PayloadBytes)
 		c.sent.LastSent = s.from.cluster.now.Sub(c.opened)
 	}
 	s.handle(sender.PagesRead{Chunk: w, Err: err})
@@ -176,7 +184,47 @@ func (s *session) ship(w *sender.WriteChunk) {
 		return
 	}
 	s.from.cluster.watch.credited(s)
-	s.occupy(s.there.send(chunk.PayloadBytes+messageBytes, func() { s.to.receiveChunk(s, &chunk, payload) }))
+	s.occupy(s.there.post(m.chunk.PayloadBytes+messageBytes, m))
+}
+
+// chunk is one on its way to the receiver. It is used again when it has arrived.
+type chunk struct {
+	session *session
+	chunk   wire.Chunk
+	payload []byte
+}
+
+func (m *chunk) happen() {
+	p := m.session.to
+	p.receiveChunk(m.session, &m.chunk, m.payload)
+	m.session = nil
+	p.cluster.chunks = append(p.cluster.chunks, m)
+}
+
+// grant is one on its way to the sender. It is used again when it has arrived.
+type grant struct {
+	session *session
+	message kvtransferv1.ReceiverMessage
+	of      kvtransferv1.ReceiverMessage_Grant
+	grant   kvtransferv1.Grant
+}
+
+func (g *grant) happen() {
+	s := g.session
+	s.answered(&g.message)
+	g.session = nil
+	s.from.cluster.grants = append(s.from.cluster.grants, g)
+}
+
+// taken takes something out of those to be used again, or makes it.
+func taken[T any](again *[]*T) *T {
+	last := len(*again) - 1
+	if last < 0 {
+		return new(T)
+	}
+	t := (*again)[last]
+	*again = (*again)[:last]
+	return t
 }
 
 // ended tells the worker of the end of a transfer.
@@ -276,7 +324,12 @@ func (p *process) received(action receiver.Action) {
 	case receiver.Send:
 		p.answer(a.Stream, a.Message)
 	case *receiver.Grant:
-		p.answer(a.Stream, &kvtransferv1.ReceiverMessage{Message: &kvtransferv1.ReceiverMessage_Grant{Grant: &kvtransferv1.Grant{CreditBytes: uint64(a.Bytes)}}})
+		if s := p.inbound[a.Stream]; s != nil {
+			g := taken(&p.cluster.grants)
+			g.session, g.grant.CreditBytes = s, uint64(a.Bytes)
+			g.of.Grant, g.message.Message = &g.grant, &g.of
+			s.back.post(messageBytes, g)
+		}
 	case receiver.CloseStream:
 		if s := p.inbound[a.Stream]; s != nil {
 			delete(p.inbound, a.Stream)
@@ -365,7 +418,7 @@ func (s *session) answered(m *kvtransferv1.ReceiverMessage) {
 		return
 	}
 	if s.core != nil {
-		s.handle(sender.Received{Message: m})
+		step(s, (*sender.Core).HandleReceived, sender.Received{Message: m})
 		return
 	}
 	hello := m.GetHello()

@@ -269,7 +269,7 @@ func (c *call) offer(layer, first int, blocks []kvcache.BlockID) {
 		c.sent.FirstOffered = since
 	}
 	c.sent.LastOffered = since
-	c.session.offer(sender.Offer{ID: c.prefill.GetTicket().GetTransferId(), Layer: layer, First: first, Blocks: blocks})
+	step(c.session, (*sender.Core).HandleOffer, sender.Offer{ID: c.prefill.GetTicket().GetTransferId(), Layer: layer, First: first, Blocks: blocks})
 }
 
 // reserve lets a sender write into a sequence's blocks. It returns the answer for the core.

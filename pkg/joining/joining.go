@@ -126,7 +126,6 @@ func (j *Join) Handle(now time.Time, event Event) []Action {
 // HandleDecode is Handle for what comes with every token, and allocates nothing for one in the
 // long run: the actions are valid until its next call.
 func (j *Join) HandleDecode(now time.Time, e DecodeMessage) []Action {
-	clear(j.hot.out)
 	j.out, j.delivers = j.hot.out[:0], j.hot.delivers[:0]
 	j.decodeMessage(now, e)
 	j.hot.out, j.hot.delivers = j.out, j.delivers

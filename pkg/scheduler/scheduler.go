@@ -74,9 +74,7 @@ func New(config Config) (*Scheduler, error) {
 // stay as they are until the StepDone of the step after it, but for Batch.TokenBuffer, which
 // is the engine's and then whose Tokens it becomes.
 func (s *Scheduler) Handle(now time.Time, event Event) []Action {
-	clear(s.actions)
 	s.actions = s.actions[:0]
-	clear(s.drawn) // their Logprobs
 	s.drawn = s.drawn[:0]
 	switch e := event.(type) {
 	case Submit:

@@ -130,7 +130,6 @@ func (w *Worker) HandleStepTook(now time.Time, e StepTook) []Action {
 }
 
 func (w *Worker) begins(now time.Time) {
-	clear(w.actions)
 	w.now, w.actions, w.scheduled, w.run = now, w.actions[:0], false, nil
 }
 
