@@ -22,36 +22,39 @@ const (
 
 // Join is the state of one request. It is not safe for concurrent use.
 type Join struct {
-	p       Params
-	phase   phase
-	attempt int
-
-	failed      int // tries in which a worker failed
-	refused     int // tries that a worker refused for want of blocks or sequences
-	suspicions  int // tries that ended because a worker may hang
-	failures    []routing.Failure
-	claims      []claim         // of workers that failed tries
-	version     routing.Version // of its first try, and so of all
+	// What comes with every token reads what is first here, in Params and in try: many
+	// requests run at a time, and then each line of memory that is read counts.
+	phase       phase
+	attempt     int
 	accepted    bool
 	approximate bool // a sequence ran on KV that had lost bits on its way
+	suspicions  int  // tries that ended because a worker may hang
+	tokens      []int32
+	last        time.Time // token
+	open        openStreams
+	hot         struct { // used again by HandleDecode
+		out      []Action
+		delivers []Deliver
+	}
+	out      []Action
+	delivers []Deliver // those of out
+	p        Params
+	try      try
+
+	failed   int // tries in which a worker failed
+	refused  int // tries that a worker refused for want of blocks or sequences
+	failures []routing.Failure
+	claims   []claim         // of workers that failed tries
+	version  routing.Version // of its first try, and so of all
 
 	lostConnection  routing.Ref // worker whose connection the last try lost; zero: it ended otherwise
 	lostConnections int         // tries that were not counted, since only a connection was lost
 
-	tokens                  []int32
-	firstAt, secondAt, last time.Time
+	firstAt, secondAt time.Time
 
-	try      try
-	open     openStreams
 	released bool      // Release of the present try is out
 	served   bool      // the request ended well
 	lingerAt time.Time // finished: when to close what is still open
-	out      []Action
-	delivers []Deliver // those of out
-	hot      struct {  // used again by HandleDecode
-		out      []Action
-		delivers []Deliver
-	}
 }
 
 // maxLostConnections is how often a request may lose its connections to workers that live

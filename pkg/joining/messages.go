@@ -194,19 +194,22 @@ type Text interface {
 
 // Params are what a request asks, as far as its life depends on it.
 type Params struct {
-	ID string // names the request to routing
-	// Arrived and Tokenized bound the first stage of the latency budget.
-	Arrived, Tokenized time.Time
-	PromptTokens       int
-	MaxTokens          int       // to generate, at least 1
-	Deadline           time.Time // as the router enforces it; zero: none
-	VocabSize          int       // bounds tokens; 0: they are not checked
-	StopTokens         []int32   // end the text and are part of it
-	Text               Text      // of this request alone
+	PromptTokens int
+	MaxTokens    int     // to generate, at least 1
+	VocabSize    int     // bounds tokens; 0: they are not checked
+	StopTokens   []int32 // end the text and are part of it
+	Text         Text    // of this request alone
 	// Logprobs: workers have to say how likely each token is, beside at most
 	// TopLogprobs of the likeliest ones.
 	Logprobs    bool
 	TopLogprobs int
+	// Silence bounds how long workers may say nothing. Every field has to be set.
+	Silence routing.Silence
+
+	ID string // names the request to routing
+	// Arrived and Tokenized bound the first stage of the latency budget.
+	Arrived, Tokenized time.Time
+	Deadline           time.Time // as the router enforces it; zero: none
 	// MaxAttempts is the most tries in which a worker failed. A worker that refuses
 	// because it is full spends none; MaxRefusals bounds that.
 	MaxAttempts, MaxRefusals int
@@ -214,6 +217,4 @@ type Params struct {
 	// matters any more, and how long the early end of one stream waits for the
 	// other to explain it.
 	Linger time.Duration
-	// Silence bounds how long workers may say nothing. Every field has to be set.
-	Silence routing.Silence
 }

@@ -18,6 +18,27 @@ import (
 
 // try is one choice of workers and how far it came.
 type try struct {
+	// decode: reserved, then admitted, then tokens, paused and catching up now and then.
+	reserved, admitted bool
+	paused             bool // it waits for others; nothing came of it since
+	catchesUp          bool // it may compute again what it has sent
+
+	// prefill: started, then the first token, then all sent.
+	started, first, sent bool
+	firstLast            bool // the worker says that the first token is also the last
+
+	suspected bool // it ends because a worker may hang
+	outwaited bool // it ends because a busy worker did not begin in time
+
+	decodeNext          int // offset that decode has to send next
+	ended               *workerv1.Ended
+	firstEnd            *ending      // of one stream, if the other may explain it
+	waitUntil           time.Time    // for what the other stream says
+	decodeAt, prefillAt time.Time    // of the last message, or the opening
+	progressAt          [2]time.Time // of the workers, by Side, as the routing core knows
+	toldAt              time.Time    // when the routing core was last told of gaps
+	gaps                routing.Gaps // since then
+
 	Dispatched
 	reason      string    // of the choice, for people
 	base        int       // tokens before it
@@ -25,28 +46,8 @@ type try struct {
 
 	asked, at, reservedAt, firstAt, admittedAt time.Time
 
-	// decode: reserved, then admitted, then tokens, paused and catching up now and then.
-	reserved, admitted bool
-	paused             bool    // it waits for others; nothing came of it since
-	catchesUp          bool    // it may compute again what it has sent
-	decodeNext         int     // offset that it has to send next
-	pending            []drawn // its tokens that overtook the first
-	ended              *workerv1.Ended
-
-	// prefill: started, then the first token, then all sent.
-	started, first, sent bool
-	firstLast            bool   // the worker says that the first token is also the last
-	transport            string // that the KV went over
-
-	firstEnd  *ending   // of one stream, if the other may explain it
-	waitUntil time.Time // for what the other stream says
-
-	decodeAt, prefillAt time.Time    // of the last message, or the opening
-	progressAt          [2]time.Time // of the workers, by Side, as the routing core knows
-	suspected           bool         // it ends because a worker may hang
-	outwaited           bool         // it ends because a busy worker did not begin in time
-	toldAt              time.Time    // when the routing core was last told of gaps
-	gaps                routing.Gaps // since then
+	pending   []drawn // tokens of decode that overtook the first
+	transport string  // that the KV went over
 
 	workerQueue, decodeQueue              time.Duration
 	cached, fetched                       uint32
