@@ -44,26 +44,26 @@ func (j *Join) silence() wait {
 
 func (j *Join) wait(side Side) wait {
 	t := &j.try
-	of, last, derived := j.decodeTurn(), t.decodeAt, &t.DecodeSilence
+	turn, last, derived := j.decodeTurn(), t.decodeAt, &t.DecodeSilence
 	if side == Prefill {
-		of, last, derived = j.prefillTurn(), t.prefillAt, &t.PrefillSilence
+		turn, last, derived = j.prefillTurn(), t.prefillAt, &t.PrefillSilence
+	}
+	if turn == nothing {
+		return wait{}
 	}
 	if side == Decode && t.sent && !t.admitted && t.prefillAt.After(last) {
 		last = t.prefillAt // until then it was prefill's turn
 	}
-	if of == nil {
-		return wait{}
-	}
-	failed := last.Add(*of(&j.p.Silence))
-	if j.suspicions < maxSuspicions && *of(derived) > 0 {
+	failed := last.Add(turn.of(&j.p.Silence))
+	if j.suspicions < maxSuspicions && turn.of(derived) > 0 {
 		if t.progressAt[side].After(last) {
 			last = t.progressAt[side]
 		}
-		if due := last.Add(*of(derived)); due.Before(failed) {
+		if due := last.Add(turn.of(derived)); due.Before(failed) {
 			return wait{side: side, due: due, suspect: true}
 		}
 	}
-	return wait{side: side, due: failed, queued: of(&j.p.Silence) == &j.p.Silence.Queue}
+	return wait{side: side, due: failed, queued: turn == inQueue}
 }
 
 // progressed takes in when the worker that is due last showed that it computes. One that
@@ -94,39 +94,52 @@ func (j *Join) silent(now time.Time, side Side) {
 	j.fail(now, side, rpc.Error(codes.Unavailable, api.ReasonWorkerSilent, side.String()+" worker has been silent for too long", 0))
 }
 
-// limit is the field of a Silence that counts.
-type limit func(*routing.Silence) *time.Duration
+// turn is what a worker is at, and so which field of a Silence counts.
+type turn int8
 
-func ofQueue(s *routing.Silence) *time.Duration  { return &s.Queue }
-func ofPrompt(s *routing.Silence) *time.Duration { return &s.Prompt }
-func ofTokens(s *routing.Silence) *time.Duration { return &s.Tokens }
+const (
+	nothing turn = iota // it has nothing to say now
+	inQueue
+	atPrompt
+	atTokens
+)
 
-// decodeTurn is what decode is at; nil: it has nothing to say now.
-func (j *Join) decodeTurn() limit {
+func (t turn) of(s *routing.Silence) time.Duration {
+	switch t {
+	case inQueue:
+		return s.Queue
+	case atPrompt:
+		return s.Prompt
+	}
+	return s.Tokens
+}
+
+// decodeTurn is what decode is at.
+func (j *Join) decodeTurn() turn {
 	t := &j.try
 	switch {
 	case t.paused:
-		return ofQueue
+		return inQueue
 	case t.catchesUp:
-		return ofPrompt
-	case t.admitted && (t.disaggregated() || t.first):
-		return ofTokens
+		return atPrompt
+	case t.admitted && (t.first || t.disaggregated()):
+		return atTokens
 	case t.admitted:
-		return ofPrompt
+		return atPrompt
 	case !t.disaggregated() || !t.reserved, t.sent:
-		return ofQueue
+		return inQueue
 	}
-	return nil // prefill's turn
+	return nothing // prefill's turn
 }
 
-// prefillTurn is what prefill is at; nil: it has nothing to say now.
-func (j *Join) prefillTurn() limit {
+// prefillTurn is what prefill is at.
+func (j *Join) prefillTurn() turn {
 	t := &j.try
 	switch {
-	case !t.disaggregated() || !t.reserved, t.sent, t.first && t.admitted:
-		return nil // decode's turn
+	case t.first && t.admitted, t.sent, !t.reserved, !t.disaggregated():
+		return nothing // decode's turn
 	case !t.started:
-		return ofQueue
+		return inQueue
 	}
-	return ofPrompt
+	return atPrompt
 }

@@ -24,41 +24,41 @@ const (
 )
 
 type sequence struct {
-	request Request
-	phase   phase
-	ticket  uint64    // order of arrival
-	since   time.Time // when its wait began
+	// What every step reads of every sequence is first.
+	phase       phase
+	inStep      bool // the step in flight contains it
+	stalled     bool // it waits for a block that its next token needs
+	unshared    bool // its KV is approximate: nothing of it is published
+	held        bool // a transfer may read or write its blocks
+	kvArrived   bool
+	quarantined bool
+	started     bool // Started was said
+	computed    int  // tokens whose KV is in the blocks
+	cached      int  // blocks that came from the prefix cache
+	published   int  // blocks that were offered to the prefix cache
+	totalTokens int  // the most that prompt and completion can become
+	table       []kvcache.BlockID
+	output      []int32 // generated in all tries; the first are the end of request.Tokens
+	request     Request
+	chain       kvcache.Chain
+
+	received int              // tokens, the first ones, whose KV a transfer brought
+	from     string           // who computed those
+	skipped  int              // steps in a row that had nothing of its prompt
+	samples  [2]engine.Sample // one for each of Scheduler.steps
+
+	ticket uint64    // order of arrival
+	since  time.Time // when its wait began
 
 	// Waiting.
 	hashes       []kvcache.Hash // of the blocks that it may find in the cache
 	blocksNeeded int            // the most that it can come to need
-	totalTokens  int            // the most that prompt and completion can become
-	mayGenerate  int            // how many of those came after the request's tokens
+	mayGenerate  int            // how many tokens came after the request's
 	size         int            // about how much is left of its prompt: see sized
 	overtaken    int            // later ones that were taken before it
 	aged         bool           // overtaken as often as allowed
 	triedAt      uint64         // Scheduler.freed when it last did not fit
 	hindered     bool           // it would have fitted then, but for saves
-
-	// Having blocks.
-	table     []kvcache.BlockID
-	cached    int // blocks that came from the prefix cache
-	published int // blocks that were offered to the prefix cache
-	chain     kvcache.Chain
-	output    []int32          // generated in all tries; the first are the end of request.Tokens
-	received  int              // tokens, the first ones, whose KV a transfer brought
-	from      string           // who computed those
-	computed  int              // tokens whose KV is in the blocks
-	skipped   int              // steps in a row that had nothing of its prompt
-	samples   [2]engine.Sample // one for each of Scheduler.steps
-
-	inStep      bool // the step in flight contains it
-	held        bool // a transfer may read or write its blocks
-	kvArrived   bool
-	quarantined bool
-	unshared    bool // its KV is approximate: nothing of it is published
-	stalled     bool // it waits for a block that its next token needs
-	started     bool // Started was said
 
 	prefillCompute, decodeCompute time.Duration
 }
