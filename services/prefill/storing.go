@@ -237,7 +237,8 @@ func (s *storing) apply(_ time.Time, actions []offload.Action) {
 		case offload.Answer:
 			if to := s.waiting[a.ID]; to != nil {
 				delete(s.waiting, a.ID)
-				to <- a // it has a place for the one answer
+				// After the blocks are published that it speaks of. There is a place for one answer.
+				s.loop.After(func() { to <- a })
 			}
 		case offload.Restore:
 			s.loop.After(func() { s.loop.Handle(s.restore(a)) })
