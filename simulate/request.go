@@ -99,22 +99,22 @@ func (q *request) act(action joining.Action) {
 		q.router.handle(routing.Cancelled{ID: q.key})
 		q.router.handle(routing.Ended{ID: q.key})
 	case joining.OpenDecode:
-		request := &workerv1.DecodeRequest{Task: q.task(a.Stream.Attempt, a.Generated), PrefillHere: a.PrefillHere, WorkerEpoch: a.Worker.Epoch, Pauses: true}
+		request := &workerv1.DecodeRequest{Task: q.task(a.Stream.Attempt, a.Generated), PrefillHere: a.PrefillHere, WorkerEpoch: a.Worker.Epoch, Pauses: true, Queued: true}
 		q.open(a.Stream, a.Worker, len(request.GetTask().GetTokenIds()), func(s *stream, p *process) {
 			p.serve(s, request.GetWorkerEpoch(), request.GetTask(), func(r scheduler.Request) worker.Event {
 				r.Kind = scheduler.Receive
 				if request.GetPrefillHere() {
 					r.Kind = scheduler.Full
 				}
-				return worker.Generate{Request: r, Pauses: request.GetPauses()}
+				return worker.Generate{Request: r, Pauses: request.GetPauses(), Queued: request.GetQueued()}
 			}, nil)
 		})
 	case joining.OpenPrefill:
-		request := &workerv1.PrefillRequest{Task: q.task(a.Stream.Attempt, a.Generated), Ticket: a.Ticket, WorkerEpoch: a.Worker.Epoch}
+		request := &workerv1.PrefillRequest{Task: q.task(a.Stream.Attempt, a.Generated), Ticket: a.Ticket, WorkerEpoch: a.Worker.Epoch, Queued: true}
 		q.open(a.Stream, a.Worker, len(request.GetTask().GetTokenIds()), func(s *stream, p *process) {
 			p.serve(s, request.GetWorkerEpoch(), request.GetTask(), func(r scheduler.Request) worker.Event {
 				r.Kind = scheduler.PrefillOnly
-				return worker.Prefill{Request: r, Held: int(request.GetTicket().GetHeldBlocks())}
+				return worker.Prefill{Request: r, Held: int(request.GetTicket().GetHeldBlocks()), Queued: request.GetQueued()}
 			}, request)
 		})
 	case joining.Close:

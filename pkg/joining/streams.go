@@ -34,6 +34,8 @@ func (j *Join) decode(now, before time.Time, event *workerv1.DecodeEvent) {
 			j.openPrefill(now, e.Reserved.GetTicket())
 		}
 		j.accept()
+	case *workerv1.DecodeEvent_Queued:
+		j.do(Tell{routing.Queued{ID: j.p.ID, Role: controlv1.Role_ROLE_DECODE, Task: e.Queued.GetTask()}})
 	case *workerv1.DecodeEvent_Admitted:
 		if t.admitted {
 			j.broken(now, Decode, "admitted twice")
@@ -162,6 +164,8 @@ func (j *Join) fetched(e *workerv1.PrefillStarted) {
 func (j *Join) prefill(now time.Time, event *workerv1.PrefillEvent) {
 	t := &j.try
 	switch e := event.GetEvent().(type) {
+	case *workerv1.PrefillEvent_Queued:
+		j.do(Tell{routing.Queued{ID: j.p.ID, Role: controlv1.Role_ROLE_PREFILL, Task: e.Queued.GetTask()}})
 	case *workerv1.PrefillEvent_Started:
 		if t.started {
 			j.broken(now, Prefill, "started twice")

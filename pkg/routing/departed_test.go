@@ -62,7 +62,6 @@ func TestDrainedWorkersAreShown(t *testing.T) {
 		{routing.ViewChanged{Live: true, Workers: []*controlv1.WorkerRecord{drainingDecode("d1")}}, controlv1.WorkerState_WORKER_STATE_DRAINED},
 		{routing.Leaving{Worker: ref}, controlv1.WorkerState_WORKER_STATE_DRAINING},
 		{routing.Leaving{Worker: ref, Drained: true}, controlv1.WorkerState_WORKER_STATE_DRAINED},
-		{routing.Staying{Worker: ref}, controlv1.WorkerState_WORKER_STATE_DRAINING}, // as etcd still says
 		{routing.ViewChanged{Live: true, Workers: []*controlv1.WorkerRecord{decode("d1")}}, controlv1.WorkerState_WORKER_STATE_SERVING},
 	} {
 		b.do(step.event)

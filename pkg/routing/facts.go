@@ -1,6 +1,8 @@
 package routing
 
 import (
+	"math"
+
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 
 	"github.com/tandem-serving/tandem/pkg/latency"
@@ -44,19 +46,39 @@ func (w *worker) believe(record *controlv1.WorkerRecord) {
 // reading is what a search needs of a worker's load report.
 type reading struct {
 	reads estimate // what it says
-	step  latency.Model
-	known bool // step was measured
+	// prompts are the tokens of prompts to compute, at n of those of which no more than n bits
+	// express how many are left. inStep is how many of all a step may be computing.
+	prompts [promptLengths]int
+	inStep  int
+	step    latency.Model
+	known   bool // step was measured
 }
+
+// promptLengths is how many lengths of prompts load reports tell apart.
+const promptLengths = 32
 
 // read takes in a load report; nil is none.
 func (w *worker) read(load *controlv1.LoadReport) {
 	w.load = load
 	// A worker that has more than it can hold has as much as it can hold.
+	mostRunning := uint64(w.maxSequences) * uint64(w.contextTokens)
 	w.reads = estimate{
 		sequences: int(atMost(uint64(load.GetRunningSequences())+uint64(load.GetWaitingSequences()), uint64(w.maxSequences)+uint64(w.maxWaiting))),
-		tokens:    clampInt(atMost(load.GetWaitingTokens(), uint64(w.maxWaiting)*uint64(w.contextTokens))),
+		tokens:    clampInt(atMost(load.GetWaitingTokens(), uint64(w.maxWaiting)*uint64(w.contextTokens)) + atMost(load.GetRunningPromptTokens(), mostRunning)),
 		context:   clampInt(atMost(load.GetRunningContextTokens(), uint64(w.maxSequences)*uint64(w.contextTokens))),
 		free:      int(atMost(uint64(load.GetBlocksFree()), uint64(w.blocks))),
+	}
+	w.inStep = clampInt(atMost(min(load.GetRunningPromptTokens(), mostRunning), uint64(w.maxBatch)))
+	byLength := load.GetPromptTokensByLength()
+	so := uint64(0)
+	for i := range w.prompts {
+		if i < len(byLength) {
+			so = min(so+min(byLength[i], math.MaxInt32), uint64(w.reads.tokens))
+		}
+		w.prompts[i] = int(so)
+		if len(byLength) == 0 { // of a version that does not say
+			w.prompts[i] = w.reads.tokens
+		}
 	}
 	w.step, w.known = measured(load.GetStepTime())
 }

@@ -3,6 +3,8 @@ package routing
 import (
 	"fmt"
 	"math"
+	"math/bits"
+	"slices"
 	"time"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
@@ -14,22 +16,50 @@ type share struct {
 	tokens  int // still to compute before its first token
 	blocks  int
 	context int
-	done    bool
+
+	// task is its number there: load reports that count so many tasks count it. 0: the worker
+	// has not said yet that it has it, or is of a version that does not.
+	task  uint64
+	begun time.Time // when it began with it; zero: it has not
+	// unseen is its place in worker.unseen, counted from 1; 0: the last report counts it.
+	unseen int
+}
+
+func (s *share) sum(o *share, times int) {
+	s.tokens += times * o.tokens
+	s.blocks += times * o.blocks
+	s.context += times * o.context
 }
 
 func (w *worker) add(id string, s *share) {
 	w.usedAt = s.at
 	w.own[id] = s
-	w.recent = append(w.recent, s)
-	w.total.tokens += s.tokens
-	w.total.blocks += s.blocks
-	w.total.context += s.context
+	w.unseen = append(w.unseen, s)
+	s.unseen = len(w.unseen)
+	w.total.sum(s, 1)
+	w.unseenTotal.sum(s, 1)
+}
+
+// seen says that the last report counts a share, or that it is gone.
+func (w *worker) seen(s *share) {
+	if s.unseen == 0 {
+		return
+	}
+	last := len(w.unseen) - 1
+	moved := w.unseen[last]
+	w.unseen[s.unseen-1], moved.unseen = moved, s.unseen
+	w.unseen[last], w.unseen = nil, w.unseen[:last]
+	s.unseen = 0
+	w.unseenTotal.sum(s, -1)
 }
 
 // computed says that a request's prompt needs no more work here.
 func (w *worker) computed(id string) {
 	if s, ok := w.own[id]; ok {
 		w.total.tokens -= s.tokens
+		if s.unseen > 0 {
+			w.unseenTotal.tokens -= s.tokens
+		}
 		s.tokens = 0
 	}
 }
@@ -40,13 +70,8 @@ func (w *worker) remove(id string) {
 		return
 	}
 	delete(w.own, id)
-	s.done = true
-	w.total.tokens -= s.tokens
-	w.total.blocks -= s.blocks
-	w.total.context -= s.context
-	if len(w.own) == 0 {
-		w.recent = nil
-	}
+	w.seen(s)
+	w.total.sum(s, -1)
 }
 
 // doubling is how long to leave something alone that has failed times before.
@@ -62,16 +87,25 @@ func (w *worker) report(now time.Time, report *controlv1.LoadReport, config Conf
 	w.read(report)
 	w.loadAt = now
 	goesOn := w.reported(now, report, resumed)
-	kept := w.recent[:0]
-	for _, s := range w.recent {
-		if !s.done && now.Sub(s.at) < config.ReportLag {
-			kept = append(kept, s)
+	for _, s := range slices.Backward(w.unseen) {
+		if s.countedIn(report, now, config.ReportLag) {
+			w.seen(s)
 		}
 	}
-	clear(w.recent[len(kept):])
-	w.recent = kept
 	after := w.estimate(now, config.LoadStale)
 	return goesOn || after.sequences < before.sequences || after.free > before.free
+}
+
+// countedIn reports whether a load report counts a share. One that came is believed to, after a
+// while, where the worker's version does not say.
+func (s *share) countedIn(report *controlv1.LoadReport, now time.Time, lag time.Duration) bool {
+	switch tasks := report.GetTasks(); {
+	case tasks == 0:
+		return now.Sub(s.at) >= lag
+	case s.task > 0:
+		return s.task <= tasks
+	}
+	return !s.begun.IsZero() && now.Sub(s.begun) >= lag
 }
 
 // fresh reports whether the last load report is to be believed.
@@ -88,7 +122,7 @@ func (w *worker) silent(now time.Time, stale time.Duration) bool {
 // estimate is the load of a worker as the router believes it to be now.
 type estimate struct {
 	sequences int // running and waiting
-	tokens    int // to compute before the first token of those that wait
+	tokens    int // of prompts, still to compute
 	context   int // tokens of context
 	free      int // blocks
 }
@@ -100,14 +134,10 @@ func (w *worker) estimate(now time.Time, stale time.Duration) estimate {
 		return w.account()
 	}
 	e := w.reads
-	for _, s := range w.recent {
-		if !s.done {
-			e.sequences++
-			e.tokens += s.tokens
-			e.context += s.context
-			e.free -= s.blocks
-		}
-	}
+	e.sequences += len(w.unseen)
+	e.tokens += w.unseenTotal.tokens
+	e.context += w.unseenTotal.context
+	e.free -= w.unseenTotal.blocks
 	// Own requests are there, whatever a report says that overtook them.
 	e.sequences = max(e.sequences, len(w.own))
 	return e
@@ -116,6 +146,28 @@ func (w *worker) estimate(now time.Time, stale time.Duration) estimate {
 // account is the load by this router's own requests alone.
 func (w *worker) account() estimate {
 	return estimate{len(w.own), w.total.tokens, w.total.context, w.blocks - w.total.blocks}
+}
+
+// ahead is how many tokens of prompts the worker computes before one of which it lacks so many:
+// it takes the shorter ones first.
+func (w *worker) ahead(now time.Time, stale time.Duration, lacks int) (tokens int) {
+	length := min(bits.Len(uint(max(lacks, 0))), len(w.prompts)-1)
+	add := func(s *share) {
+		if bits.Len(uint(s.tokens)) <= length {
+			tokens += s.tokens
+		}
+	}
+	if !w.fresh(now, stale) {
+		for _, s := range w.own {
+			add(s)
+		}
+		return tokens
+	}
+	tokens = max(w.prompts[length], w.inStep)
+	for _, s := range w.unseen {
+		add(s)
+	}
+	return tokens
 }
 
 // atMost is v within a limit, unless that is 0: then the worker states none.

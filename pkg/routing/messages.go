@@ -96,8 +96,6 @@ type (
 		Worker  Ref
 		Drained bool
 	}
-	// Staying says that it was told not to, after all.
-	Staying struct{ Worker Ref }
 	// Disconnected says that the connection to a worker is lost.
 	Disconnected struct{ Worker Ref }
 	// LoadReported is a worker's load report.
@@ -112,6 +110,12 @@ type (
 	// Arrived hands in a request or its next attempt. It is answered by exactly
 	// one Dispatch or Refuse, unless Cancelled comes first.
 	Arrived struct{ Request Request }
+	// Queued says that a worker has a dispatched request, as its task of that number.
+	Queued struct {
+		ID   string
+		Role controlv1.Role
+		Task uint64
+	}
 	// Taken says that a worker began with a dispatched request: a decode worker has
 	// reserved its blocks, a prefill worker has taken it from its queue.
 	Taken struct {
@@ -167,11 +171,11 @@ func (Connected) event()      {}
 func (ConnectFailed) event()  {}
 func (Disconnected) event()   {}
 func (Leaving) event()        {}
-func (Staying) event()        {}
 func (LoadReported) event()   {}
 func (BlocksChanged) event()  {}
 func (BlocksListed) event()   {}
 func (Arrived) event()        {}
+func (Queued) event()         {}
 func (Taken) event()          {}
 func (Unread) event()         {}
 func (Read) event()           {}

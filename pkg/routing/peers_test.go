@@ -93,7 +93,7 @@ func TestToldToDrain(t *testing.T) {
 	if serves() {
 		t.Error("it serves")
 	}
-	b.do(routing.Staying{Worker: d1})
+	b.do(routing.ViewChanged{Workers: []*controlv1.WorkerRecord{decode("d1")}, Live: false}) // as by its own word
 	if !serves() {
 		t.Error("it does not serve again")
 	}

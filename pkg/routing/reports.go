@@ -112,11 +112,14 @@ func (rt *Router) taken(now time.Time, e Taken) bool {
 	if !ok {
 		return false
 	}
-	w := d.decode
-	if e.Role == controlv1.Role_ROLE_PREFILL {
-		w = d.prefill
+	w := d.of(e.Role)
+	if w == nil {
+		return false
 	}
-	if w == nil || w.probe.id != e.ID {
+	if s := w.own[e.ID]; s != nil {
+		s.begun = now
+	}
+	if w.probe.id != e.ID {
 		return false
 	}
 	w.probe.id = ""

@@ -85,6 +85,24 @@ func (rt *Router) threshold() int {
 
 func (rt *Router) refuse(id string, r Refusal) { rt.out = append(rt.out, Refuse{id, r}) }
 
+// of is the worker of a role that a request runs on; nil: there is none.
+func (d *dispatched) of(role controlv1.Role) *worker {
+	if role == controlv1.Role_ROLE_PREFILL {
+		return d.prefill
+	}
+	return d.decode
+}
+
+// queued takes in that a worker has a request: it is known from now on which load reports count
+// it.
+func (rt *Router) queued(e Queued) {
+	if d := rt.running[e.ID]; d != nil {
+		if w := d.of(e.Role); w != nil && w.own[e.ID] != nil {
+			w.own[e.ID].task = e.Task
+		}
+	}
+}
+
 // promptDone takes in that a prompt is computed. It says whether the transfer that began
 // then shows that a broken path works again.
 func (rt *Router) promptDone(now time.Time, id string) (reopened bool) {

@@ -120,10 +120,6 @@ func (rt *Router) take(now time.Time, event Event) (pump bool) {
 			w.drained = e.Drained
 			rt.leaves(now, w)
 		}
-	case Staying:
-		if w := rt.worker(e.Worker); w != nil && w.listed != nil {
-			rt.stays(now, w)
-		}
 	case LoadReported:
 		return rt.reported(now, e.Report)
 	case BlocksChanged:
@@ -133,6 +129,9 @@ func (rt *Router) take(now time.Time, event Event) (pump bool) {
 		return rt.listed(now, e)
 	case Arrived:
 		rt.arrived(now, e.Request)
+	case Queued:
+		rt.queued(e)
+		return false
 	case Taken:
 		return rt.taken(now, e)
 	case Unread:
@@ -233,7 +232,7 @@ func (rt *Router) nextOfWorkers() time.Time {
 // for a BlocksChanged that shows a gap.
 func ofRequestsAlone(event Event) bool {
 	switch e := event.(type) {
-	case LoadReported, BlocksChanged, Arrived, Taken, Unread, Read, PromptDone, TokensReceived, Cancelled:
+	case LoadReported, BlocksChanged, Arrived, Queued, Taken, Unread, Read, PromptDone, TokensReceived, Cancelled:
 		return true
 	case Ended:
 		return len(e.Failures) == 0

@@ -63,7 +63,7 @@ func (rt *Router) cost(s *search, role controlv1.Role, w *worker) cost {
 	if role == controlv1.Role_ROLE_DECODE && rt.disaggregates(r, c.uncached) {
 		c.transferMs = rt.transferMs(w, c.uncached)
 	} else {
-		c.queueMs = w.compute(step, load.tokens, 0)
+		c.queueMs = w.waitMs(step, s.now, rt.config.LoadStale, c.uncached)
 		if role == controlv1.Role_ROLE_PREFILL {
 			c.source = rt.source(s, w, c.cached)
 		}
@@ -76,6 +76,16 @@ func (rt *Router) cost(s *search, role controlv1.Role, w *worker) cost {
 		c.totalMs += c.tpotMs * float64(min(r.MaxNew, rt.config.TPOTHorizonTokens))
 	}
 	return c
+}
+
+// waitMs is how long a prompt waits of which the worker lacks so many tokens: for those that come
+// before it, and for the step that is being computed. A report comes when a step begins.
+func (w *worker) waitMs(step latency.Model, now time.Time, stale time.Duration, lacks int) float64 {
+	ms := w.compute(step, w.ahead(now, stale, lacks), 0)
+	if w.fresh(now, stale) {
+		ms -= float64(now.Sub(w.loadAt)) / float64(time.Millisecond)
+	}
+	return max(ms, 0)
 }
 
 // unmeasured is the step time of a worker of the role that has measured nothing.

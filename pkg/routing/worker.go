@@ -36,9 +36,10 @@ type worker struct {
 	load   *controlv1.LoadReport
 	loadAt time.Time
 
-	own    map[string]*share // this router's requests that run on it
-	recent []*share          // those that the last load report may not contain
-	total  share             // sums over own
+	own         map[string]*share // this router's requests that run on it
+	unseen      []*share          // those that the last load report may not count
+	total       share             // sums over own
+	unseenTotal share             // and over unseen
 
 	foreign bool // left out for its version, and that was said
 

@@ -1,6 +1,7 @@
 package scheduler_test
 
 import (
+	"math/bits"
 	"reflect"
 	"slices"
 
@@ -258,10 +259,27 @@ func (w *world) checkLoad() {
 		default:
 			want.RunningSequences++
 			want.RunningContextTokens += len(l.tokens())
-			want.RunningPromptTokens += max(0, n-l.computed)
+			left := max(0, n-l.computed)
+			want.RunningPromptTokens += left
+			want.PromptTokens[bits.Len(uint(left))] += left
 		}
 	}
 	got := w.scheduler.Load()
+	// What was cached when a wait began does not count. By length, the rest are waiting ones.
+	if got.WaitingTokens > want.WaitingTokens {
+		w.t.Fatalf("%d tokens wait, at most %d can", got.WaitingTokens, want.WaitingTokens)
+	}
+	left := got.WaitingTokens
+	for length := range want.PromptTokens {
+		left -= got.PromptTokens[length] - want.PromptTokens[length]
+		if got.PromptTokens[length] < want.PromptTokens[length] {
+			w.t.Fatalf("of length %d: %d tokens, and %d run", length, got.PromptTokens[length], want.PromptTokens[length])
+		}
+	}
+	if left != 0 {
+		w.t.Fatalf("%d of the tokens that wait have no length", left)
+	}
+	want.WaitingTokens, want.PromptTokens = got.WaitingTokens, got.PromptTokens
 	most := 0 // that all who have blocks could still need
 	for _, l := range w.order {
 		if l.live() && l.table != nil && (l.request.Kind == scheduler.Full || l.request.Kind == scheduler.Receive) {

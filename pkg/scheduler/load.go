@@ -1,11 +1,13 @@
 package scheduler
 
+import "math/bits"
+
 // Load is how busy a scheduler is.
 type Load struct {
 	// WaitingSequences have no blocks yet.
 	WaitingSequences int
 	// WaitingTokens are what the waiting ones have to compute before their first
-	// token, hits in the prefix cache not considered. Receive sequences count 0.
+	// token, without what was cached when their wait began. Receive sequences count 0.
 	WaitingTokens int
 	// ReservedSequences have blocks and wait for their KV.
 	ReservedSequences int
@@ -15,6 +17,9 @@ type Load struct {
 	RunningContextTokens int
 	// RunningPromptTokens are what is left of the prompts among those.
 	RunningPromptTokens int
+	// PromptTokens are WaitingTokens and RunningPromptTokens by what is left of each prompt:
+	// at n, prompts of which n bits express how many tokens are left. Those of less come first.
+	PromptTokens [PromptLengths]int
 	// BlocksFree could be had by a new sequence, cached ones included.
 	BlocksFree int
 	// BlocksExpected of those are expected to be needed by sequences that have some.
@@ -27,6 +32,17 @@ type Load struct {
 	BlocksTotal int
 	// StepInFlight: a RunStep has no StepDone yet.
 	StepInFlight bool
+}
+
+// PromptLengths is how many lengths of prompts Load tells apart.
+const PromptLengths = 32
+
+// Waits adds a prompt that waits, of which so many tokens are left.
+func (l *Load) Waits(left int) { l.prompt(left, &l.WaitingTokens) }
+
+func (l *Load) prompt(left int, tokens *int) {
+	*tokens += left
+	l.PromptTokens[min(bits.Len(uint(left)), PromptLengths-1)] += left
 }
 
 // Load is the load now. It takes time in proportion to the sequences known.
@@ -44,12 +60,12 @@ func (s *Scheduler) Load() Load {
 	l.RunningSequences = len(s.running) + len(s.arrived)
 	for _, q := range s.waiting {
 		if q.request.Kind != Receive {
-			l.WaitingTokens += len(q.request.Tokens)
+			l.Waits(q.left)
 		}
 	}
 	for _, q := range s.running {
 		if q.phase == prefilling {
-			l.RunningPromptTokens += len(q.request.Tokens) - q.computed
+			l.prompt(len(q.request.Tokens)-q.computed, &l.RunningPromptTokens)
 		}
 		l.RunningContextTokens += q.length()
 	}

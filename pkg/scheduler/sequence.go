@@ -54,7 +54,7 @@ type sequence struct {
 	hashes       []kvcache.Hash // of the blocks that it may find in the cache
 	blocksNeeded int            // the most that it can come to need
 	mayGenerate  int            // how many tokens came after the request's
-	size         int            // about how much is left of its prompt: see sized
+	left, size   int            // how much is left of its prompt, and about: see sized
 	overtaken    int            // later ones that were taken before it
 	aged         bool           // overtaken as often as allowed
 	triedAt      uint64         // Scheduler.freed when it last did not fit
@@ -144,7 +144,10 @@ func before(a, b *sequence) int {
 // sized notes how much of a prompt is left to compute, to the next power of two:
 // shorter ones come first, and those that differ by less than that by deadline and
 // arrival.
-func (q *sequence) sized(left int) { q.size = bits.Len(uint(max(left, 0))) }
+func (q *sequence) sized(left int) {
+	q.left = max(left, 0)
+	q.size = bits.Len(uint(q.left))
+}
 
 // class puts prompts that starve before all, then requests that were overtaken
 // as often as allowed, then the rest.

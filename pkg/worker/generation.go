@@ -37,6 +37,9 @@ const (
 func (w *Worker) generate(e Generate) {
 	g := &generation{id: e.Request.ID, pauses: e.Pauses, promptTokens: len(e.Request.Tokens)}
 	if w.begin(e.Request, g) {
+		if queued := w.taken(e.Queued); queued != nil {
+			g.send(w, &workerv1.DecodeEvent{Event: &workerv1.DecodeEvent_Queued{Queued: queued}})
+		}
 		w.submit(e.Request)
 	}
 }

@@ -21,8 +21,8 @@ type (
 	// prefill worker sends, or scheduler.Full, whose prompt is computed here.
 	Generate struct {
 		Request scheduler.Request
-		// Pauses: whoever reads the stream wants Paused and Resumed.
-		Pauses bool
+		// Pauses: whoever reads the stream wants Paused and Resumed. Queued: they want Queued.
+		Pauses, Queued bool
 	}
 	// Reserved answers ReserveKV: senders may come with the ticket.
 	Reserved struct {
@@ -62,6 +62,8 @@ type (
 		Held int
 		// Fetch: a block store may have more of the prompt than this worker.
 		Fetch bool
+		// Queued is Generate's.
+		Queued bool
 	}
 	// Opened answers OpenTransfer: the receiver has let the transfer begin.
 	Opened struct{ ID scheduler.SequenceID }

@@ -51,6 +51,9 @@ func (w *Worker) prefill(e Prefill) {
 	if !w.begin(e.Request, p) {
 		return
 	}
+	if queued := w.taken(e.Queued); queued != nil {
+		p.send(w, &workerv1.PrefillEvent{Event: &workerv1.PrefillEvent_Queued{Queued: queued}})
+	}
 	switch {
 	case w.Draining():
 		p.refuse(w, scheduler.Draining)

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
 	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
@@ -34,7 +35,8 @@ type Worker struct {
 	config    Config
 	scheduler *scheduler.Scheduler
 	lives     map[scheduler.SequenceID]*life
-	preparing int // prefills that the scheduler has not got yet; at most its MaxWaiting
+	preparing int    // prefills that the scheduler has not got yet; at most its MaxWaiting
+	tasks     uint64 // that were begun
 	stepping  stepping
 	timing    latency.StepTime
 	fault     ownFault
@@ -322,8 +324,29 @@ func (w *Worker) cancelAll() {
 	}
 }
 
-// Load is what the scheduler says of itself, with the model of its step time.
-func (w *Worker) Load() (scheduler.Load, latency.Model) { return w.scheduler.Load(), w.timing.Model() }
+// Load is what the scheduler says of itself, with the prefills that it has not got yet as
+// waiting ones, and the model of its step time.
+func (w *Worker) Load() (scheduler.Load, latency.Model) {
+	load := w.scheduler.Load()
+	if w.preparing > 0 {
+		for _, l := range w.lives {
+			if p, is := l.owner.(*prefill); is && p.prepares {
+				load.WaitingSequences++
+				load.Waits(len(p.request.Tokens))
+			}
+		}
+	}
+	return load, w.timing.Model()
+}
+
+// taken counts a task, and tells the router that wants to know.
+func (w *Worker) taken(wanted bool) *workerv1.Queued {
+	w.tasks++
+	if !wanted {
+		return nil
+	}
+	return &workerv1.Queued{Task: w.tasks}
+}
 
 // StepTime is the model of what steps take.
 func (w *Worker) StepTime() latency.Model { return w.timing.Model() }
@@ -331,10 +354,21 @@ func (w *Worker) StepTime() latency.Model { return w.timing.Model() }
 // LoadReport is the load as routers are told of it. Origin is the publisher's to fill in.
 func (w *Worker) LoadReport(role controlv1.Role) *controlv1.LoadReport {
 	load, model := w.Load()
+	lengths := len(load.PromptTokens)
+	for lengths > 0 && load.PromptTokens[lengths-1] == 0 {
+		lengths--
+	}
+	byLength := make([]uint64, lengths)
+	for i := range byLength {
+		byLength[i] = uint64(load.PromptTokens[i])
+	}
 	return &controlv1.LoadReport{
 		Role:                 role,
+		Tasks:                w.tasks,
 		WaitingSequences:     uint32(load.WaitingSequences),
 		WaitingTokens:        uint64(load.WaitingTokens),
+		RunningPromptTokens:  uint64(load.RunningPromptTokens),
+		PromptTokensByLength: byLength,
 		RunningSequences:     uint32(load.RunningSequences),
 		RunningContextTokens: uint64(load.RunningContextTokens),
 		BlocksFree:           uint32(load.BlocksFree - load.BlocksExpected),

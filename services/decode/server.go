@@ -62,7 +62,7 @@ func (s *server) Run(request *workerv1.DecodeRequest, stream grpc.ServerStreamin
 		s.driver.Trace(sequence.ID, spans)
 		spans.Submitted()
 	}
-	return s.driver.Generate(worker.Generate{Request: sequence, Pauses: request.GetPauses()}).Follow(ctx, g)
+	return s.driver.Generate(worker.Generate{Request: sequence, Pauses: request.GetPauses(), Queued: request.GetQueued()}).Follow(ctx, g)
 }
 
 // generation carries out what the worker asks for one sequence.

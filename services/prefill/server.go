@@ -63,7 +63,7 @@ func (s *server) Run(request *workerv1.PrefillRequest, stream grpc.ServerStreami
 	}
 	defer s.running.remove(sequence.ID)
 	return s.driver.Prefill(worker.Prefill{
-		Request: sequence, Held: int(request.GetTicket().GetHeldBlocks()), Fetch: s.storing != nil && request.GetSource() != nil,
+		Request: sequence, Held: int(request.GetTicket().GetHeldBlocks()), Fetch: s.storing != nil && request.GetSource() != nil, Queued: request.GetQueued(),
 	}).Follow(ctx, p)
 }
 

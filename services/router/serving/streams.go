@@ -36,7 +36,7 @@ func (r *request) task(attempt int, generated []int32) *workerv1.Task {
 }
 
 func (r *request) openDecode(a joining.OpenDecode) {
-	request := &workerv1.DecodeRequest{Task: r.task(a.Stream.Attempt, a.Generated), PrefillHere: a.PrefillHere, WorkerEpoch: a.Worker.Epoch, Pauses: true}
+	request := &workerv1.DecodeRequest{Task: r.task(a.Stream.Attempt, a.Generated), PrefillHere: a.PrefillHere, WorkerEpoch: a.Worker.Epoch, Pauses: true, Queued: true}
 	read(r, a.Stream, a.Worker, workerv1.Decode_Run_FullMethodName,
 		func(ctx context.Context, conn *grpc.ClientConn) (receiver[workerv1.DecodeEvent], error) {
 			return workerv1.NewDecodeClient(conn).Run(ctx, request)
@@ -47,7 +47,7 @@ func (r *request) openDecode(a joining.OpenDecode) {
 }
 
 func (r *request) openPrefill(a joining.OpenPrefill) {
-	request := &workerv1.PrefillRequest{Task: r.task(a.Stream.Attempt, a.Generated), Ticket: a.Ticket, WorkerEpoch: a.Worker.Epoch, Source: a.Source}
+	request := &workerv1.PrefillRequest{Task: r.task(a.Stream.Attempt, a.Generated), Ticket: a.Ticket, WorkerEpoch: a.Worker.Epoch, Source: a.Source, Queued: true}
 	read(r, a.Stream, a.Worker, workerv1.Prefill_Run_FullMethodName,
 		func(ctx context.Context, conn *grpc.ClientConn) (receiver[workerv1.PrefillEvent], error) {
 			return workerv1.NewPrefillClient(conn).Run(ctx, request)

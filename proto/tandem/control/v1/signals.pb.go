@@ -98,7 +98,8 @@ type LoadReport struct {
 	Role Role `protobuf:"varint,2,opt,name=role,proto3,enum=tandem.control.v1.Role" json:"role,omitempty"`
 	// Sequences waiting.
 	WaitingSequences uint32 `protobuf:"varint,3,opt,name=waiting_sequences,json=waitingSequences,proto3" json:"waiting_sequences,omitempty"`
-	// Tokens that waiting sequences must compute before their first token.
+	// Tokens that waiting sequences must compute before their first token, without those that
+	// are cached.
 	WaitingTokens uint64 `protobuf:"varint,4,opt,name=waiting_tokens,json=waitingTokens,proto3" json:"waiting_tokens,omitempty"`
 	// Sequences running.
 	RunningSequences uint32 `protobuf:"varint,5,opt,name=running_sequences,json=runningSequences,proto3" json:"running_sequences,omitempty"`
@@ -113,7 +114,15 @@ type LoadReport struct {
 	// Blocks in total.
 	BlocksTotal uint32 `protobuf:"varint,10,opt,name=blocks_total,json=blocksTotal,proto3" json:"blocks_total,omitempty"`
 	// Predicted step time.
-	StepTime      *StepTimeModel `protobuf:"bytes,11,opt,name=step_time,json=stepTime,proto3" json:"step_time,omitempty"`
+	StepTime *StepTimeModel `protobuf:"bytes,11,opt,name=step_time,json=stepTime,proto3" json:"step_time,omitempty"`
+	// Tokens of prompts that running sequences must still compute.
+	RunningPromptTokens uint64 `protobuf:"varint,12,opt,name=running_prompt_tokens,json=runningPromptTokens,proto3" json:"running_prompt_tokens,omitempty"`
+	// waiting_tokens and running_prompt_tokens by the length of what is left of each prompt:
+	// the element at index n counts prompts with 2^(n-1) to 2^n - 1 tokens left. Shorter
+	// prompts are computed first.
+	PromptTokensByLength []uint64 `protobuf:"varint,13,rep,packed,name=prompt_tokens_by_length,json=promptTokensByLength,proto3" json:"prompt_tokens_by_length,omitempty"`
+	// Tasks that the worker has taken since it started; see Queued.
+	Tasks         uint64 `protobuf:"varint,14,opt,name=tasks,proto3" json:"tasks,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -223,6 +232,27 @@ func (x *LoadReport) GetStepTime() *StepTimeModel {
 		return x.StepTime
 	}
 	return nil
+}
+
+func (x *LoadReport) GetRunningPromptTokens() uint64 {
+	if x != nil {
+		return x.RunningPromptTokens
+	}
+	return 0
+}
+
+func (x *LoadReport) GetPromptTokensByLength() []uint64 {
+	if x != nil {
+		return x.PromptTokensByLength
+	}
+	return nil
+}
+
+func (x *LoadReport) GetTasks() uint64 {
+	if x != nil {
+		return x.Tasks
+	}
+	return 0
 }
 
 // StepTimeModel predicts the time of a step: base + per_token * tokens +
@@ -611,7 +641,7 @@ const file_tandem_control_v1_signals_proto_rawDesc = "" +
 	"\x06Origin\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x06R\x05epoch\x12\x1a\n" +
-	"\bsequence\x18\x03 \x01(\x04R\bsequence\"\xfe\x03\n" +
+	"\bsequence\x18\x03 \x01(\x04R\bsequence\"\xff\x04\n" +
 	"\n" +
 	"LoadReport\x121\n" +
 	"\x06origin\x18\x01 \x01(\v2\x19.tandem.control.v1.OriginR\x06origin\x12+\n" +
@@ -626,7 +656,10 @@ const file_tandem_control_v1_signals_proto_rawDesc = "" +
 	"\x12blocks_quarantined\x18\t \x01(\rR\x11blocksQuarantined\x12!\n" +
 	"\fblocks_total\x18\n" +
 	" \x01(\rR\vblocksTotal\x12=\n" +
-	"\tstep_time\x18\v \x01(\v2 .tandem.control.v1.StepTimeModelR\bstepTime\"\x95\x01\n" +
+	"\tstep_time\x18\v \x01(\v2 .tandem.control.v1.StepTimeModelR\bstepTime\x122\n" +
+	"\x15running_prompt_tokens\x18\f \x01(\x04R\x13runningPromptTokens\x125\n" +
+	"\x17prompt_tokens_by_length\x18\r \x03(\x04R\x14promptTokensByLength\x12\x14\n" +
+	"\x05tasks\x18\x0e \x01(\x04R\x05tasks\"\x95\x01\n" +
 	"\rStepTimeModel\x12\x17\n" +
 	"\abase_ms\x18\x01 \x01(\x01R\x06baseMs\x12 \n" +
 	"\fper_token_ms\x18\x02 \x01(\x01R\n" +

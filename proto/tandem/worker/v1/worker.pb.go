@@ -215,7 +215,9 @@ type PrefillRequest struct {
 	WorkerEpoch uint64 `protobuf:"fixed64,3,opt,name=worker_epoch,json=workerEpoch,proto3" json:"worker_epoch,omitempty"`
 	// Block store that may have more of the prompt cached than this worker. A hint: the
 	// worker fetches if that beats computing. Not set: none.
-	Source        *BlockSource `protobuf:"bytes,4,opt,name=source,proto3" json:"source,omitempty"`
+	Source *BlockSource `protobuf:"bytes,4,opt,name=source,proto3" json:"source,omitempty"`
+	// Send Queued. Routers of earlier versions do not know it and leave this unset.
+	Queued        bool `protobuf:"varint,5,opt,name=queued,proto3" json:"queued,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -276,6 +278,13 @@ func (x *PrefillRequest) GetSource() *BlockSource {
 		return x.Source
 	}
 	return nil
+}
+
+func (x *PrefillRequest) GetQueued() bool {
+	if x != nil {
+		return x.Queued
+	}
+	return false
 }
 
 // BlockSource is a block store that holds leading blocks of a prompt.
@@ -362,6 +371,7 @@ type PrefillEvent struct {
 	//	*PrefillEvent_Started
 	//	*PrefillEvent_FirstToken
 	//	*PrefillEvent_Sent
+	//	*PrefillEvent_Queued
 	Event         isPrefillEvent_Event `protobuf_oneof:"event"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -431,6 +441,15 @@ func (x *PrefillEvent) GetSent() *KvSent {
 	return nil
 }
 
+func (x *PrefillEvent) GetQueued() *Queued {
+	if x != nil {
+		if x, ok := x.Event.(*PrefillEvent_Queued); ok {
+			return x.Queued
+		}
+	}
+	return nil
+}
+
 type isPrefillEvent_Event interface {
 	isPrefillEvent_Event()
 }
@@ -450,11 +469,65 @@ type PrefillEvent_Sent struct {
 	Sent *KvSent `protobuf:"bytes,3,opt,name=sent,proto3,oneof"`
 }
 
+type PrefillEvent_Queued struct {
+	// The worker has the sequence.
+	Queued *Queued `protobuf:"bytes,4,opt,name=queued,proto3,oneof"`
+}
+
 func (*PrefillEvent_Started) isPrefillEvent_Event() {}
 
 func (*PrefillEvent_FirstToken) isPrefillEvent_Event() {}
 
 func (*PrefillEvent_Sent) isPrefillEvent_Event() {}
+
+func (*PrefillEvent_Queued) isPrefillEvent_Event() {}
+
+// Queued reports that the worker has the sequence, and which load reports count it: it comes
+// first, if the request asks for it.
+type Queued struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Load reports whose tasks is at least this number count the sequence.
+	Task          uint64 `protobuf:"varint,1,opt,name=task,proto3" json:"task,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Queued) Reset() {
+	*x = Queued{}
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Queued) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Queued) ProtoMessage() {}
+
+func (x *Queued) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Queued.ProtoReflect.Descriptor instead.
+func (*Queued) Descriptor() ([]byte, []int) {
+	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Queued) GetTask() uint64 {
+	if x != nil {
+		return x.Task
+	}
+	return 0
+}
 
 // PrefillStarted reports that computing begins.
 type PrefillStarted struct {
@@ -477,7 +550,7 @@ type PrefillStarted struct {
 
 func (x *PrefillStarted) Reset() {
 	*x = PrefillStarted{}
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[4]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -489,7 +562,7 @@ func (x *PrefillStarted) String() string {
 func (*PrefillStarted) ProtoMessage() {}
 
 func (x *PrefillStarted) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[4]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -502,7 +575,7 @@ func (x *PrefillStarted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrefillStarted.ProtoReflect.Descriptor instead.
 func (*PrefillStarted) Descriptor() ([]byte, []int) {
-	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{4}
+	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *PrefillStarted) GetCachedTokens() uint32 {
@@ -559,7 +632,7 @@ type FirstToken struct {
 
 func (x *FirstToken) Reset() {
 	*x = FirstToken{}
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[5]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -571,7 +644,7 @@ func (x *FirstToken) String() string {
 func (*FirstToken) ProtoMessage() {}
 
 func (x *FirstToken) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[5]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -584,7 +657,7 @@ func (x *FirstToken) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FirstToken.ProtoReflect.Descriptor instead.
 func (*FirstToken) Descriptor() ([]byte, []int) {
-	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{5}
+	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *FirstToken) GetTokenId() uint32 {
@@ -644,7 +717,7 @@ type KvSent struct {
 
 func (x *KvSent) Reset() {
 	*x = KvSent{}
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[6]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -656,7 +729,7 @@ func (x *KvSent) String() string {
 func (*KvSent) ProtoMessage() {}
 
 func (x *KvSent) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[6]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -669,7 +742,7 @@ func (x *KvSent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KvSent.ProtoReflect.Descriptor instead.
 func (*KvSent) Descriptor() ([]byte, []int) {
-	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{6}
+	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *KvSent) GetBytes() uint64 {
@@ -719,14 +792,16 @@ type DecodeRequest struct {
 	WorkerEpoch uint64 `protobuf:"fixed64,3,opt,name=worker_epoch,json=workerEpoch,proto3" json:"worker_epoch,omitempty"`
 	// Send Paused and Resumed. Routers of earlier versions do not know them and leave
 	// this unset.
-	Pauses        bool `protobuf:"varint,4,opt,name=pauses,proto3" json:"pauses,omitempty"`
+	Pauses bool `protobuf:"varint,4,opt,name=pauses,proto3" json:"pauses,omitempty"`
+	// Send Queued. Routers of earlier versions leave this unset, too.
+	Queued        bool `protobuf:"varint,5,opt,name=queued,proto3" json:"queued,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DecodeRequest) Reset() {
 	*x = DecodeRequest{}
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[7]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -738,7 +813,7 @@ func (x *DecodeRequest) String() string {
 func (*DecodeRequest) ProtoMessage() {}
 
 func (x *DecodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[7]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -751,7 +826,7 @@ func (x *DecodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecodeRequest.ProtoReflect.Descriptor instead.
 func (*DecodeRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{7}
+	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *DecodeRequest) GetTask() *Task {
@@ -782,6 +857,13 @@ func (x *DecodeRequest) GetPauses() bool {
 	return false
 }
 
+func (x *DecodeRequest) GetQueued() bool {
+	if x != nil {
+		return x.Queued
+	}
+	return false
+}
+
 // DecodeEvent is one message of the response: Reserved, Admitted, any number of Tokens,
 // then Ended. A sequence that has its blocks may also be Paused any number of times, if
 // the request asks for pauses. Failures are gRPC statuses.
@@ -797,6 +879,7 @@ type DecodeEvent struct {
 	//	*DecodeEvent_Ended
 	//	*DecodeEvent_Paused
 	//	*DecodeEvent_Resumed
+	//	*DecodeEvent_Queued
 	Event         isDecodeEvent_Event `protobuf_oneof:"event"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -804,7 +887,7 @@ type DecodeEvent struct {
 
 func (x *DecodeEvent) Reset() {
 	*x = DecodeEvent{}
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[8]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -816,7 +899,7 @@ func (x *DecodeEvent) String() string {
 func (*DecodeEvent) ProtoMessage() {}
 
 func (x *DecodeEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[8]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -829,7 +912,7 @@ func (x *DecodeEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecodeEvent.ProtoReflect.Descriptor instead.
 func (*DecodeEvent) Descriptor() ([]byte, []int) {
-	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{8}
+	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *DecodeEvent) GetEvent() isDecodeEvent_Event {
@@ -893,6 +976,15 @@ func (x *DecodeEvent) GetResumed() *Resumed {
 	return nil
 }
 
+func (x *DecodeEvent) GetQueued() *Queued {
+	if x != nil {
+		if x, ok := x.Event.(*DecodeEvent_Queued); ok {
+			return x.Queued
+		}
+	}
+	return nil
+}
+
 type isDecodeEvent_Event interface {
 	isDecodeEvent_Event()
 }
@@ -927,6 +1019,11 @@ type DecodeEvent_Resumed struct {
 	Resumed *Resumed `protobuf:"bytes,6,opt,name=resumed,proto3,oneof"`
 }
 
+type DecodeEvent_Queued struct {
+	// The worker has the sequence.
+	Queued *Queued `protobuf:"bytes,7,opt,name=queued,proto3,oneof"`
+}
+
 func (*DecodeEvent_Reserved) isDecodeEvent_Event() {}
 
 func (*DecodeEvent_Admitted) isDecodeEvent_Event() {}
@@ -938,6 +1035,8 @@ func (*DecodeEvent_Ended) isDecodeEvent_Event() {}
 func (*DecodeEvent_Paused) isDecodeEvent_Event() {}
 
 func (*DecodeEvent_Resumed) isDecodeEvent_Event() {}
+
+func (*DecodeEvent_Queued) isDecodeEvent_Event() {}
 
 // Reserved reports that the sequence has its blocks.
 type Reserved struct {
@@ -952,7 +1051,7 @@ type Reserved struct {
 
 func (x *Reserved) Reset() {
 	*x = Reserved{}
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[9]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -964,7 +1063,7 @@ func (x *Reserved) String() string {
 func (*Reserved) ProtoMessage() {}
 
 func (x *Reserved) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[9]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -977,7 +1076,7 @@ func (x *Reserved) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reserved.ProtoReflect.Descriptor instead.
 func (*Reserved) Descriptor() ([]byte, []int) {
-	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{9}
+	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Reserved) GetTicket() *v11.Ticket {
@@ -1011,7 +1110,7 @@ type Admitted struct {
 
 func (x *Admitted) Reset() {
 	*x = Admitted{}
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[10]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1023,7 +1122,7 @@ func (x *Admitted) String() string {
 func (*Admitted) ProtoMessage() {}
 
 func (x *Admitted) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[10]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1036,7 +1135,7 @@ func (x *Admitted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Admitted.ProtoReflect.Descriptor instead.
 func (*Admitted) Descriptor() ([]byte, []int) {
-	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{10}
+	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Admitted) GetQueueNs() int64 {
@@ -1075,7 +1174,7 @@ type Tokens struct {
 
 func (x *Tokens) Reset() {
 	*x = Tokens{}
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[11]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1087,7 +1186,7 @@ func (x *Tokens) String() string {
 func (*Tokens) ProtoMessage() {}
 
 func (x *Tokens) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[11]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1100,7 +1199,7 @@ func (x *Tokens) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tokens.ProtoReflect.Descriptor instead.
 func (*Tokens) Descriptor() ([]byte, []int) {
-	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{11}
+	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Tokens) GetOffset() uint32 {
@@ -1136,7 +1235,7 @@ type Paused struct {
 
 func (x *Paused) Reset() {
 	*x = Paused{}
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[12]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1148,7 +1247,7 @@ func (x *Paused) String() string {
 func (*Paused) ProtoMessage() {}
 
 func (x *Paused) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[12]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1161,7 +1260,7 @@ func (x *Paused) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Paused.ProtoReflect.Descriptor instead.
 func (*Paused) Descriptor() ([]byte, []int) {
-	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{12}
+	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{13}
 }
 
 // Resumed reports that a sequence that gave its blocks away has blocks again. First it
@@ -1175,7 +1274,7 @@ type Resumed struct {
 
 func (x *Resumed) Reset() {
 	*x = Resumed{}
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[13]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1187,7 +1286,7 @@ func (x *Resumed) String() string {
 func (*Resumed) ProtoMessage() {}
 
 func (x *Resumed) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[13]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1200,7 +1299,7 @@ func (x *Resumed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resumed.ProtoReflect.Descriptor instead.
 func (*Resumed) Descriptor() ([]byte, []int) {
-	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{13}
+	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{14}
 }
 
 // Ended is the last message of a sequence.
@@ -1218,7 +1317,7 @@ type Ended struct {
 
 func (x *Ended) Reset() {
 	*x = Ended{}
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[14]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1230,7 +1329,7 @@ func (x *Ended) String() string {
 func (*Ended) ProtoMessage() {}
 
 func (x *Ended) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[14]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1243,7 +1342,7 @@ func (x *Ended) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ended.ProtoReflect.Descriptor instead.
 func (*Ended) Descriptor() ([]byte, []int) {
-	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{14}
+	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Ended) GetReason() v1.FinishReason {
@@ -1276,7 +1375,7 @@ type IdentifyRequest struct {
 
 func (x *IdentifyRequest) Reset() {
 	*x = IdentifyRequest{}
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[15]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1288,7 +1387,7 @@ func (x *IdentifyRequest) String() string {
 func (*IdentifyRequest) ProtoMessage() {}
 
 func (x *IdentifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[15]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1301,7 +1400,7 @@ func (x *IdentifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IdentifyRequest.ProtoReflect.Descriptor instead.
 func (*IdentifyRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{15}
+	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{16}
 }
 
 // IdentifyResponse identifies the worker.
@@ -1315,7 +1414,7 @@ type IdentifyResponse struct {
 
 func (x *IdentifyResponse) Reset() {
 	*x = IdentifyResponse{}
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[16]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1327,7 +1426,7 @@ func (x *IdentifyResponse) String() string {
 func (*IdentifyResponse) ProtoMessage() {}
 
 func (x *IdentifyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[16]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1340,7 +1439,7 @@ func (x *IdentifyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IdentifyResponse.ProtoReflect.Descriptor instead.
 func (*IdentifyResponse) Descriptor() ([]byte, []int) {
-	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{16}
+	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *IdentifyResponse) GetRecord() *v12.WorkerRecord {
@@ -1364,7 +1463,7 @@ type DrainRequest struct {
 
 func (x *DrainRequest) Reset() {
 	*x = DrainRequest{}
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[17]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1376,7 +1475,7 @@ func (x *DrainRequest) String() string {
 func (*DrainRequest) ProtoMessage() {}
 
 func (x *DrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[17]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1389,7 +1488,7 @@ func (x *DrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
 func (*DrainRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{17}
+	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *DrainRequest) GetEpoch() uint64 {
@@ -1421,7 +1520,7 @@ type DrainProgress struct {
 
 func (x *DrainProgress) Reset() {
 	*x = DrainProgress{}
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[18]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1433,7 +1532,7 @@ func (x *DrainProgress) String() string {
 func (*DrainProgress) ProtoMessage() {}
 
 func (x *DrainProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[18]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1446,7 +1545,7 @@ func (x *DrainProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainProgress.ProtoReflect.Descriptor instead.
 func (*DrainProgress) Descriptor() ([]byte, []int) {
-	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{18}
+	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *DrainProgress) GetSequences() uint32 {
@@ -1481,7 +1580,7 @@ type UndrainRequest struct {
 
 func (x *UndrainRequest) Reset() {
 	*x = UndrainRequest{}
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[19]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1493,7 +1592,7 @@ func (x *UndrainRequest) String() string {
 func (*UndrainRequest) ProtoMessage() {}
 
 func (x *UndrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[19]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1506,7 +1605,7 @@ func (x *UndrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UndrainRequest.ProtoReflect.Descriptor instead.
 func (*UndrainRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{19}
+	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *UndrainRequest) GetEpoch() uint64 {
@@ -1525,7 +1624,7 @@ type UndrainResponse struct {
 
 func (x *UndrainResponse) Reset() {
 	*x = UndrainResponse{}
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[20]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1537,7 +1636,7 @@ func (x *UndrainResponse) String() string {
 func (*UndrainResponse) ProtoMessage() {}
 
 func (x *UndrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[20]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1550,7 +1649,7 @@ func (x *UndrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UndrainResponse.ProtoReflect.Descriptor instead.
 func (*UndrainResponse) Descriptor() ([]byte, []int) {
-	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{20}
+	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{21}
 }
 
 // ListBlocksRequest asks for the prefix cache.
@@ -1562,7 +1661,7 @@ type ListBlocksRequest struct {
 
 func (x *ListBlocksRequest) Reset() {
 	*x = ListBlocksRequest{}
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[21]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1574,7 +1673,7 @@ func (x *ListBlocksRequest) String() string {
 func (*ListBlocksRequest) ProtoMessage() {}
 
 func (x *ListBlocksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[21]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1587,7 +1686,7 @@ func (x *ListBlocksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListBlocksRequest.ProtoReflect.Descriptor instead.
 func (*ListBlocksRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{21}
+	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{22}
 }
 
 // ListBlocksResponse lists the prefix cache.
@@ -1605,7 +1704,7 @@ type ListBlocksResponse struct {
 
 func (x *ListBlocksResponse) Reset() {
 	*x = ListBlocksResponse{}
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[22]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1617,7 +1716,7 @@ func (x *ListBlocksResponse) String() string {
 func (*ListBlocksResponse) ProtoMessage() {}
 
 func (x *ListBlocksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[22]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1630,7 +1729,7 @@ func (x *ListBlocksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListBlocksResponse.ProtoReflect.Descriptor instead.
 func (*ListBlocksResponse) Descriptor() ([]byte, []int) {
-	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{22}
+	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ListBlocksResponse) GetEpoch() uint64 {
@@ -1670,23 +1769,27 @@ const file_tandem_worker_v1_worker_proto_rawDesc = "" +
 	"\bsampling\x18\a \x01(\v2\x1d.tandem.inference.v1.SamplingR\bsampling\x12$\n" +
 	"\x0estop_token_ids\x18\b \x03(\rR\fstopTokenIds\x12\x1f\n" +
 	"\blogprobs\x18\t \x01(\rH\x00R\blogprobs\x88\x01\x01B\v\n" +
-	"\t_logprobs\"\xcc\x01\n" +
+	"\t_logprobs\"\xe4\x01\n" +
 	"\x0ePrefillRequest\x12*\n" +
 	"\x04task\x18\x01 \x01(\v2\x16.tandem.worker.v1.TaskR\x04task\x124\n" +
 	"\x06ticket\x18\x02 \x01(\v2\x1c.tandem.kvtransfer.v1.TicketR\x06ticket\x12!\n" +
 	"\fworker_epoch\x18\x03 \x01(\x06R\vworkerEpoch\x125\n" +
-	"\x06source\x18\x04 \x01(\v2\x1d.tandem.worker.v1.BlockSourceR\x06source\"v\n" +
+	"\x06source\x18\x04 \x01(\v2\x1d.tandem.worker.v1.BlockSourceR\x06source\x12\x16\n" +
+	"\x06queued\x18\x05 \x01(\bR\x06queued\"v\n" +
 	"\vBlockSource\x12\x1b\n" +
 	"\tworker_id\x18\x01 \x01(\tR\bworkerId\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x06R\x05epoch\x12\x1c\n" +
 	"\taddresses\x18\x03 \x03(\tR\taddresses\x12\x16\n" +
-	"\x06blocks\x18\x04 \x01(\rR\x06blocks\"\xc6\x01\n" +
+	"\x06blocks\x18\x04 \x01(\rR\x06blocks\"\xfa\x01\n" +
 	"\fPrefillEvent\x12<\n" +
 	"\astarted\x18\x01 \x01(\v2 .tandem.worker.v1.PrefillStartedH\x00R\astarted\x12?\n" +
 	"\vfirst_token\x18\x02 \x01(\v2\x1c.tandem.worker.v1.FirstTokenH\x00R\n" +
 	"firstToken\x12.\n" +
-	"\x04sent\x18\x03 \x01(\v2\x18.tandem.worker.v1.KvSentH\x00R\x04sentB\a\n" +
-	"\x05event\"\xd7\x01\n" +
+	"\x04sent\x18\x03 \x01(\v2\x18.tandem.worker.v1.KvSentH\x00R\x04sent\x122\n" +
+	"\x06queued\x18\x04 \x01(\v2\x18.tandem.worker.v1.QueuedH\x00R\x06queuedB\a\n" +
+	"\x05event\"\x1c\n" +
+	"\x06Queued\x12\x12\n" +
+	"\x04task\x18\x01 \x01(\x04R\x04task\"\xd7\x01\n" +
 	"\x0ePrefillStarted\x12#\n" +
 	"\rcached_tokens\x18\x01 \x01(\rR\fcachedTokens\x12\x19\n" +
 	"\bqueue_ns\x18\x02 \x01(\x03R\aqueueNs\x12%\n" +
@@ -1708,19 +1811,21 @@ const file_tandem_worker_v1_worker_proto_rawDesc = "" +
 	"\n" +
 	"exposed_ns\x18\x03 \x01(\x03R\texposedNs\x12\x17\n" +
 	"\atail_ns\x18\x04 \x01(\x03R\x06tailNs\x12\x1c\n" +
-	"\ttransport\x18\x05 \x01(\tR\ttransport\"\x99\x01\n" +
+	"\ttransport\x18\x05 \x01(\tR\ttransport\"\xb1\x01\n" +
 	"\rDecodeRequest\x12*\n" +
 	"\x04task\x18\x01 \x01(\v2\x16.tandem.worker.v1.TaskR\x04task\x12!\n" +
 	"\fprefill_here\x18\x02 \x01(\bR\vprefillHere\x12!\n" +
 	"\fworker_epoch\x18\x03 \x01(\x06R\vworkerEpoch\x12\x16\n" +
-	"\x06pauses\x18\x04 \x01(\bR\x06pauses\"\xda\x02\n" +
+	"\x06pauses\x18\x04 \x01(\bR\x06pauses\x12\x16\n" +
+	"\x06queued\x18\x05 \x01(\bR\x06queued\"\x8e\x03\n" +
 	"\vDecodeEvent\x128\n" +
 	"\breserved\x18\x01 \x01(\v2\x1a.tandem.worker.v1.ReservedH\x00R\breserved\x128\n" +
 	"\badmitted\x18\x02 \x01(\v2\x1a.tandem.worker.v1.AdmittedH\x00R\badmitted\x122\n" +
 	"\x06tokens\x18\x03 \x01(\v2\x18.tandem.worker.v1.TokensH\x00R\x06tokens\x12/\n" +
 	"\x05ended\x18\x04 \x01(\v2\x17.tandem.worker.v1.EndedH\x00R\x05ended\x122\n" +
 	"\x06paused\x18\x05 \x01(\v2\x18.tandem.worker.v1.PausedH\x00R\x06paused\x125\n" +
-	"\aresumed\x18\x06 \x01(\v2\x19.tandem.worker.v1.ResumedH\x00R\aresumedB\a\n" +
+	"\aresumed\x18\x06 \x01(\v2\x19.tandem.worker.v1.ResumedH\x00R\aresumed\x122\n" +
+	"\x06queued\x18\a \x01(\v2\x18.tandem.worker.v1.QueuedH\x00R\x06queuedB\a\n" +
 	"\x05event\"e\n" +
 	"\bReserved\x124\n" +
 	"\x06ticket\x18\x01 \x01(\v2\x1c.tandem.kvtransfer.v1.TicketR\x06ticket\x12#\n" +
@@ -1787,81 +1892,84 @@ func file_tandem_worker_v1_worker_proto_rawDescGZIP() []byte {
 }
 
 var file_tandem_worker_v1_worker_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_tandem_worker_v1_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_tandem_worker_v1_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_tandem_worker_v1_worker_proto_goTypes = []any{
 	(FetchVerdict)(0),           // 0: tandem.worker.v1.FetchVerdict
 	(*Task)(nil),                // 1: tandem.worker.v1.Task
 	(*PrefillRequest)(nil),      // 2: tandem.worker.v1.PrefillRequest
 	(*BlockSource)(nil),         // 3: tandem.worker.v1.BlockSource
 	(*PrefillEvent)(nil),        // 4: tandem.worker.v1.PrefillEvent
-	(*PrefillStarted)(nil),      // 5: tandem.worker.v1.PrefillStarted
-	(*FirstToken)(nil),          // 6: tandem.worker.v1.FirstToken
-	(*KvSent)(nil),              // 7: tandem.worker.v1.KvSent
-	(*DecodeRequest)(nil),       // 8: tandem.worker.v1.DecodeRequest
-	(*DecodeEvent)(nil),         // 9: tandem.worker.v1.DecodeEvent
-	(*Reserved)(nil),            // 10: tandem.worker.v1.Reserved
-	(*Admitted)(nil),            // 11: tandem.worker.v1.Admitted
-	(*Tokens)(nil),              // 12: tandem.worker.v1.Tokens
-	(*Paused)(nil),              // 13: tandem.worker.v1.Paused
-	(*Resumed)(nil),             // 14: tandem.worker.v1.Resumed
-	(*Ended)(nil),               // 15: tandem.worker.v1.Ended
-	(*IdentifyRequest)(nil),     // 16: tandem.worker.v1.IdentifyRequest
-	(*IdentifyResponse)(nil),    // 17: tandem.worker.v1.IdentifyResponse
-	(*DrainRequest)(nil),        // 18: tandem.worker.v1.DrainRequest
-	(*DrainProgress)(nil),       // 19: tandem.worker.v1.DrainProgress
-	(*UndrainRequest)(nil),      // 20: tandem.worker.v1.UndrainRequest
-	(*UndrainResponse)(nil),     // 21: tandem.worker.v1.UndrainResponse
-	(*ListBlocksRequest)(nil),   // 22: tandem.worker.v1.ListBlocksRequest
-	(*ListBlocksResponse)(nil),  // 23: tandem.worker.v1.ListBlocksResponse
-	(*v1.Envelope)(nil),         // 24: tandem.inference.v1.Envelope
-	(*v1.Sampling)(nil),         // 25: tandem.inference.v1.Sampling
-	(*v11.Ticket)(nil),          // 26: tandem.kvtransfer.v1.Ticket
-	(v1.FinishReason)(0),        // 27: tandem.inference.v1.FinishReason
-	(*v1.TokenLogprobs)(nil),    // 28: tandem.inference.v1.TokenLogprobs
-	(*v12.WorkerRecord)(nil),    // 29: tandem.control.v1.WorkerRecord
-	(*durationpb.Duration)(nil), // 30: google.protobuf.Duration
+	(*Queued)(nil),              // 5: tandem.worker.v1.Queued
+	(*PrefillStarted)(nil),      // 6: tandem.worker.v1.PrefillStarted
+	(*FirstToken)(nil),          // 7: tandem.worker.v1.FirstToken
+	(*KvSent)(nil),              // 8: tandem.worker.v1.KvSent
+	(*DecodeRequest)(nil),       // 9: tandem.worker.v1.DecodeRequest
+	(*DecodeEvent)(nil),         // 10: tandem.worker.v1.DecodeEvent
+	(*Reserved)(nil),            // 11: tandem.worker.v1.Reserved
+	(*Admitted)(nil),            // 12: tandem.worker.v1.Admitted
+	(*Tokens)(nil),              // 13: tandem.worker.v1.Tokens
+	(*Paused)(nil),              // 14: tandem.worker.v1.Paused
+	(*Resumed)(nil),             // 15: tandem.worker.v1.Resumed
+	(*Ended)(nil),               // 16: tandem.worker.v1.Ended
+	(*IdentifyRequest)(nil),     // 17: tandem.worker.v1.IdentifyRequest
+	(*IdentifyResponse)(nil),    // 18: tandem.worker.v1.IdentifyResponse
+	(*DrainRequest)(nil),        // 19: tandem.worker.v1.DrainRequest
+	(*DrainProgress)(nil),       // 20: tandem.worker.v1.DrainProgress
+	(*UndrainRequest)(nil),      // 21: tandem.worker.v1.UndrainRequest
+	(*UndrainResponse)(nil),     // 22: tandem.worker.v1.UndrainResponse
+	(*ListBlocksRequest)(nil),   // 23: tandem.worker.v1.ListBlocksRequest
+	(*ListBlocksResponse)(nil),  // 24: tandem.worker.v1.ListBlocksResponse
+	(*v1.Envelope)(nil),         // 25: tandem.inference.v1.Envelope
+	(*v1.Sampling)(nil),         // 26: tandem.inference.v1.Sampling
+	(*v11.Ticket)(nil),          // 27: tandem.kvtransfer.v1.Ticket
+	(v1.FinishReason)(0),        // 28: tandem.inference.v1.FinishReason
+	(*v1.TokenLogprobs)(nil),    // 29: tandem.inference.v1.TokenLogprobs
+	(*v12.WorkerRecord)(nil),    // 30: tandem.control.v1.WorkerRecord
+	(*durationpb.Duration)(nil), // 31: google.protobuf.Duration
 }
 var file_tandem_worker_v1_worker_proto_depIdxs = []int32{
-	24, // 0: tandem.worker.v1.Task.envelope:type_name -> tandem.inference.v1.Envelope
-	25, // 1: tandem.worker.v1.Task.sampling:type_name -> tandem.inference.v1.Sampling
+	25, // 0: tandem.worker.v1.Task.envelope:type_name -> tandem.inference.v1.Envelope
+	26, // 1: tandem.worker.v1.Task.sampling:type_name -> tandem.inference.v1.Sampling
 	1,  // 2: tandem.worker.v1.PrefillRequest.task:type_name -> tandem.worker.v1.Task
-	26, // 3: tandem.worker.v1.PrefillRequest.ticket:type_name -> tandem.kvtransfer.v1.Ticket
+	27, // 3: tandem.worker.v1.PrefillRequest.ticket:type_name -> tandem.kvtransfer.v1.Ticket
 	3,  // 4: tandem.worker.v1.PrefillRequest.source:type_name -> tandem.worker.v1.BlockSource
-	5,  // 5: tandem.worker.v1.PrefillEvent.started:type_name -> tandem.worker.v1.PrefillStarted
-	6,  // 6: tandem.worker.v1.PrefillEvent.first_token:type_name -> tandem.worker.v1.FirstToken
-	7,  // 7: tandem.worker.v1.PrefillEvent.sent:type_name -> tandem.worker.v1.KvSent
-	0,  // 8: tandem.worker.v1.PrefillStarted.fetch_verdict:type_name -> tandem.worker.v1.FetchVerdict
-	27, // 9: tandem.worker.v1.FirstToken.reason:type_name -> tandem.inference.v1.FinishReason
-	28, // 10: tandem.worker.v1.FirstToken.logprobs:type_name -> tandem.inference.v1.TokenLogprobs
-	1,  // 11: tandem.worker.v1.DecodeRequest.task:type_name -> tandem.worker.v1.Task
-	10, // 12: tandem.worker.v1.DecodeEvent.reserved:type_name -> tandem.worker.v1.Reserved
-	11, // 13: tandem.worker.v1.DecodeEvent.admitted:type_name -> tandem.worker.v1.Admitted
-	12, // 14: tandem.worker.v1.DecodeEvent.tokens:type_name -> tandem.worker.v1.Tokens
-	15, // 15: tandem.worker.v1.DecodeEvent.ended:type_name -> tandem.worker.v1.Ended
-	13, // 16: tandem.worker.v1.DecodeEvent.paused:type_name -> tandem.worker.v1.Paused
-	14, // 17: tandem.worker.v1.DecodeEvent.resumed:type_name -> tandem.worker.v1.Resumed
-	26, // 18: tandem.worker.v1.Reserved.ticket:type_name -> tandem.kvtransfer.v1.Ticket
-	28, // 19: tandem.worker.v1.Tokens.logprobs:type_name -> tandem.inference.v1.TokenLogprobs
-	27, // 20: tandem.worker.v1.Ended.reason:type_name -> tandem.inference.v1.FinishReason
-	29, // 21: tandem.worker.v1.IdentifyResponse.record:type_name -> tandem.control.v1.WorkerRecord
-	30, // 22: tandem.worker.v1.DrainRequest.grace:type_name -> google.protobuf.Duration
-	16, // 23: tandem.worker.v1.Worker.Identify:input_type -> tandem.worker.v1.IdentifyRequest
-	18, // 24: tandem.worker.v1.Worker.Drain:input_type -> tandem.worker.v1.DrainRequest
-	20, // 25: tandem.worker.v1.Worker.Undrain:input_type -> tandem.worker.v1.UndrainRequest
-	22, // 26: tandem.worker.v1.Worker.ListBlocks:input_type -> tandem.worker.v1.ListBlocksRequest
-	2,  // 27: tandem.worker.v1.Prefill.Run:input_type -> tandem.worker.v1.PrefillRequest
-	8,  // 28: tandem.worker.v1.Decode.Run:input_type -> tandem.worker.v1.DecodeRequest
-	17, // 29: tandem.worker.v1.Worker.Identify:output_type -> tandem.worker.v1.IdentifyResponse
-	19, // 30: tandem.worker.v1.Worker.Drain:output_type -> tandem.worker.v1.DrainProgress
-	21, // 31: tandem.worker.v1.Worker.Undrain:output_type -> tandem.worker.v1.UndrainResponse
-	23, // 32: tandem.worker.v1.Worker.ListBlocks:output_type -> tandem.worker.v1.ListBlocksResponse
-	4,  // 33: tandem.worker.v1.Prefill.Run:output_type -> tandem.worker.v1.PrefillEvent
-	9,  // 34: tandem.worker.v1.Decode.Run:output_type -> tandem.worker.v1.DecodeEvent
-	29, // [29:35] is the sub-list for method output_type
-	23, // [23:29] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	6,  // 5: tandem.worker.v1.PrefillEvent.started:type_name -> tandem.worker.v1.PrefillStarted
+	7,  // 6: tandem.worker.v1.PrefillEvent.first_token:type_name -> tandem.worker.v1.FirstToken
+	8,  // 7: tandem.worker.v1.PrefillEvent.sent:type_name -> tandem.worker.v1.KvSent
+	5,  // 8: tandem.worker.v1.PrefillEvent.queued:type_name -> tandem.worker.v1.Queued
+	0,  // 9: tandem.worker.v1.PrefillStarted.fetch_verdict:type_name -> tandem.worker.v1.FetchVerdict
+	28, // 10: tandem.worker.v1.FirstToken.reason:type_name -> tandem.inference.v1.FinishReason
+	29, // 11: tandem.worker.v1.FirstToken.logprobs:type_name -> tandem.inference.v1.TokenLogprobs
+	1,  // 12: tandem.worker.v1.DecodeRequest.task:type_name -> tandem.worker.v1.Task
+	11, // 13: tandem.worker.v1.DecodeEvent.reserved:type_name -> tandem.worker.v1.Reserved
+	12, // 14: tandem.worker.v1.DecodeEvent.admitted:type_name -> tandem.worker.v1.Admitted
+	13, // 15: tandem.worker.v1.DecodeEvent.tokens:type_name -> tandem.worker.v1.Tokens
+	16, // 16: tandem.worker.v1.DecodeEvent.ended:type_name -> tandem.worker.v1.Ended
+	14, // 17: tandem.worker.v1.DecodeEvent.paused:type_name -> tandem.worker.v1.Paused
+	15, // 18: tandem.worker.v1.DecodeEvent.resumed:type_name -> tandem.worker.v1.Resumed
+	5,  // 19: tandem.worker.v1.DecodeEvent.queued:type_name -> tandem.worker.v1.Queued
+	27, // 20: tandem.worker.v1.Reserved.ticket:type_name -> tandem.kvtransfer.v1.Ticket
+	29, // 21: tandem.worker.v1.Tokens.logprobs:type_name -> tandem.inference.v1.TokenLogprobs
+	28, // 22: tandem.worker.v1.Ended.reason:type_name -> tandem.inference.v1.FinishReason
+	30, // 23: tandem.worker.v1.IdentifyResponse.record:type_name -> tandem.control.v1.WorkerRecord
+	31, // 24: tandem.worker.v1.DrainRequest.grace:type_name -> google.protobuf.Duration
+	17, // 25: tandem.worker.v1.Worker.Identify:input_type -> tandem.worker.v1.IdentifyRequest
+	19, // 26: tandem.worker.v1.Worker.Drain:input_type -> tandem.worker.v1.DrainRequest
+	21, // 27: tandem.worker.v1.Worker.Undrain:input_type -> tandem.worker.v1.UndrainRequest
+	23, // 28: tandem.worker.v1.Worker.ListBlocks:input_type -> tandem.worker.v1.ListBlocksRequest
+	2,  // 29: tandem.worker.v1.Prefill.Run:input_type -> tandem.worker.v1.PrefillRequest
+	9,  // 30: tandem.worker.v1.Decode.Run:input_type -> tandem.worker.v1.DecodeRequest
+	18, // 31: tandem.worker.v1.Worker.Identify:output_type -> tandem.worker.v1.IdentifyResponse
+	20, // 32: tandem.worker.v1.Worker.Drain:output_type -> tandem.worker.v1.DrainProgress
+	22, // 33: tandem.worker.v1.Worker.Undrain:output_type -> tandem.worker.v1.UndrainResponse
+	24, // 34: tandem.worker.v1.Worker.ListBlocks:output_type -> tandem.worker.v1.ListBlocksResponse
+	4,  // 35: tandem.worker.v1.Prefill.Run:output_type -> tandem.worker.v1.PrefillEvent
+	10, // 36: tandem.worker.v1.Decode.Run:output_type -> tandem.worker.v1.DecodeEvent
+	31, // [31:37] is the sub-list for method output_type
+	25, // [25:31] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_tandem_worker_v1_worker_proto_init() }
@@ -1874,14 +1982,16 @@ func file_tandem_worker_v1_worker_proto_init() {
 		(*PrefillEvent_Started)(nil),
 		(*PrefillEvent_FirstToken)(nil),
 		(*PrefillEvent_Sent)(nil),
+		(*PrefillEvent_Queued)(nil),
 	}
-	file_tandem_worker_v1_worker_proto_msgTypes[8].OneofWrappers = []any{
+	file_tandem_worker_v1_worker_proto_msgTypes[9].OneofWrappers = []any{
 		(*DecodeEvent_Reserved)(nil),
 		(*DecodeEvent_Admitted)(nil),
 		(*DecodeEvent_Tokens)(nil),
 		(*DecodeEvent_Ended)(nil),
 		(*DecodeEvent_Paused)(nil),
 		(*DecodeEvent_Resumed)(nil),
+		(*DecodeEvent_Queued)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1889,7 +1999,7 @@ func file_tandem_worker_v1_worker_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_tandem_worker_v1_worker_proto_rawDesc), len(file_tandem_worker_v1_worker_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   23,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   3,
 		},
