@@ -102,7 +102,7 @@ func (c *Cluster) start(w *Worker) error {
 		return fmt.Errorf("worker %s: %w", w.ID, err)
 	}
 	p.record = &controlv1.WorkerRecord{Id: w.ID, Role: w.Role, Epoch: p.ref.Epoch, Addresses: []string{w.ID}, Engine: "simulated", Host: w.Host, State: controlv1.WorkerState_WORKER_STATE_SERVING}
-	worker.Describe(p.record, e, w.MaxWaiting)
+	worker.Describe(p.record, e, w.Limits)
 	p.record.Layout.SliceBytes = uint32(c.sliceBytes) // of a real engine: what transfers move
 	chunk := max(cmp.Or(w.TransferChunkBytes, kvtransfer.DefaultMaxChunkBytes), c.sliceBytes)
 	p.receiver = receiver.New(receiver.Config{

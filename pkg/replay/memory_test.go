@@ -126,10 +126,10 @@ func TestMemory(t *testing.T) {
 		}},
 		{"what if", 2<<20 + requests*little, func(in io.ReadSeeker) (int, error) {
 			o, err := replay.WhatIf(in, func(c routing.Config) (routing.Config, error) {
-				c.DisaggregateMinTokens = 4096
+				c.Policy = "aggregated"
 				return c, nil
 			})
-			return o.OtherMode, err
+			return o.Requests, err
 		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -25,7 +25,7 @@ type Config struct {
 	// TenantMaxRequests is the most requests of one tenant, waiting and running.
 	TenantMaxRequests int
 	// DisaggregateMinTokens: in mode auto, prompts with fewer uncached tokens are
-	// computed on the decode worker.
+	// computed on the decode worker, whatever that costs.
 	DisaggregateMinTokens int
 	// NoWorkerGrace is how long a request waits for a worker when there is none.
 	NoWorkerGrace time.Duration
@@ -73,9 +73,7 @@ func (c *Config) RegisterFlags(fs *pflag.FlagSet, prefix string) {
 	fs.IntVar(&c.QueueLimit, prefix+"queue-limit", 1024, "maximum requests that wait for workers")
 	fs.DurationVar(&c.MaxQueueWait, prefix+"max-queue-wait", 30*time.Second, "maximum time that a request waits for workers, and then again in a worker's own queue")
 	fs.IntVar(&c.TenantMaxRequests, prefix+"tenant-max-requests", 256, "maximum requests of one tenant at a time")
-	// 64 tokens are two blocks: such a prompt is one chunk that fits beside a decode step,
-	// while a transfer costs two more round trips and a reservation.
-	fs.IntVar(&c.DisaggregateMinTokens, prefix+"disaggregate-min-tokens", 64, "in mode auto, compute prompts with fewer uncached tokens on the decode worker")
+	fs.IntVar(&c.DisaggregateMinTokens, prefix+"disaggregate-min-tokens", 0, "in mode auto, always compute prompts with fewer uncached tokens on the decode worker; others go where their request is predicted to cost less")
 	fs.DurationVar(&c.NoWorkerGrace, prefix+"no-worker-grace", time.Second, "how long a request waits if no worker exists")
 	fs.DurationVar(&c.WorkerKeep, prefix+"worker-keep", 30*time.Second, "how long to keep a worker that etcd no longer lists, while its connection works")
 	fs.DurationVar(&c.VersionWait, prefix+"version-wait", 5*time.Second, "how long after a model's first worker appears its served version may still change, unless a request is sent before")

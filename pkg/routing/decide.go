@@ -1,6 +1,7 @@
 package routing
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -23,6 +24,9 @@ type search struct {
 	unmeasured *latency.Model
 	key        BlockKey
 	prefix     *prefix
+	// instead is what mode auto did not choose: the prefill worker of two, or the worker that would
+	// have done all.
+	instead *candidate
 }
 
 // foreign reports whether a worker is of another version than is searched for.
@@ -75,6 +79,13 @@ func (rt *Router) decideFor(now time.Time, e *entry, v Version) (fitness, Refusa
 			e.pool = controlv1.Role_ROLE_PREFILL
 			return prefills.fitness, rt.refusal(e, prefills, "prefill worker that can send to a decode worker")
 		}
+		if rt.mode(r) == inferencev1.Mode_MODE_AUTO {
+			if alone, better := rt.alone(s, decodes, decode, prefill); better {
+				s.instead, decode, prefill = prefill, alone, nil
+			} else {
+				s.instead = alone
+			}
+		}
 	}
 	if refusal, ok := rt.misses(now, r, decode, prefill); ok {
 		return tooSlow, refusal
@@ -82,6 +93,29 @@ func (rt *Router) decideFor(now time.Time, e *entry, v Version) (fitness, Refusa
 	rt.dispatch(s, decodes, prefills, decode, prefill)
 	return fit, Refusal{}
 }
+
+// alone is the decode worker that would do all of a request, and whether that is better than
+// decode with prefill, which may be nil.
+func (rt *Router) alone(s *search, decodes *candidates, decode, prefill *candidate) (best *candidate, better bool) {
+	var options []*candidate
+	for _, c := range decodes.fittest() {
+		alone := &candidate{finding: c.finding, cost: rt.costOf(s, controlv1.Role_ROLE_DECODE, c.worker, c.cached, false), record: c.record}
+		alone.totalMs += alone.delaysMs * delayWeight
+		options = append(options, alone)
+	}
+	best = rt.pick(options)
+	if prefill == nil {
+		return best, true
+	}
+	if misses := decode.misses || prefill.misses; misses != best.misses {
+		return best, misses
+	}
+	// What no prediction can resolve is done where it belongs.
+	return best, best.totalMs+best.promptMs*rt.config.NearBest < decode.totalMs+prefill.firstMs
+}
+
+// delayWeight is what the delay of others counts against that of the request itself.
+const delayWeight = 1
 
 // look filters and scores the workers of a role.
 func (rt *Router) look(s *search, role controlv1.Role, to *worker) *candidates {
@@ -96,16 +130,22 @@ func (rt *Router) dispatch(s *search, decodes, prefills *candidates, decode, pre
 	record.Mode = inferencev1.Mode_MODE_AGGREGATED
 	record.Decode = decode.worker.ref.ID
 	var fallback bool
-	record.Reason, fallback = rt.explain(r, decode, prefill, prefills)
+	record.Reason, fallback = rt.explain(s, decode, prefill, prefills)
 	action := Dispatch{
 		ID: r.ID, Decode: decode.worker.ref, Version: s.version, Fallback: fallback, Decision: record,
 		ContextTokens: rt.contextTokens(s.version),
 		DecodeSilence: rt.silence(now, r, decode.worker, decodes.several()),
 	}
-	d := &dispatched{tenant: r.Tenant, decode: decode.worker}
+	d := &dispatched{tenant: r.Tenant, decode: decode.worker, at: now}
+	if first := cmp.Or(prefill, decode); first.measured {
+		d.first = milliseconds(first.firstMs)
+	}
 	atDecode := &share{at: now, context: r.Tokens, blocks: need(decode.worker, r, controlv1.Role_ROLE_DECODE)}
 	if prefill == nil {
 		atDecode.tokens = decode.uncached
+		if model, known := decode.worker.measured(); known {
+			decode.worker.prompted.add(now, model.PerTokenMs*float64(decode.uncached))
+		}
 	} else {
 		w := prefill.worker
 		d.prefill, action.Prefill, record.Prefill = w, w.ref, w.ref.ID
@@ -137,7 +177,15 @@ func (rt *Router) dispatch(s *search, decodes, prefills *candidates, decode, pre
 
 // explain says for people why a request runs on one worker or on two, and whether mode
 // auto would have had it on two, had there been a way for its KV.
-func (rt *Router) explain(r *Request, decode, prefill *candidate, prefills *candidates) (reason string, fallback bool) {
+func (rt *Router) explain(s *search, decode, prefill *candidate, prefills *candidates) (reason string, fallback bool) {
+	r := s.request
+	if o := s.instead; o != nil && prefill == nil {
+		return fmt.Sprintf("one worker does all: the first token predicted after %.1f ms, and after %.1f ms with the prompt on %s",
+			decode.firstMs, o.firstMs, o.worker.ref.ID), false
+	} else if o != nil {
+		return fmt.Sprintf("prefill on %s: the first token predicted after %.1f ms, of which %.1f ms queue, and after %.1f ms on %s alone",
+			prefill.worker.ref.ID, prefill.firstMs, prefill.queueMs, o.firstMs, o.worker.ref.ID), false
+	}
 	few := fmt.Sprintf("%d uncached tokens on %s are", decode.uncached, decode.worker.ref.ID)
 	mode, whose := rt.mode(r), "the request asks for "
 	if mode != r.Mode {
@@ -157,8 +205,7 @@ func (rt *Router) explain(r *Request, decode, prefill *candidate, prefills *cand
 	case mode == inferencev1.Mode_MODE_DISAGGREGATED:
 		return whose + "disaggregated mode", false
 	}
-	return fmt.Sprintf("%s at least %d: prefill on %s, predicted %.1f ms after %.1f ms of queue",
-		few, rt.threshold(), prefill.worker.ref.ID, prefill.prefillMs, prefill.queueMs), false
+	return "the policy computes prompts apart", false
 }
 
 // disaggregates reports whether r's prompt is for a prefill worker, if one can send

@@ -1,6 +1,7 @@
 package routing
 
 import (
+	"cmp"
 	"math"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
@@ -18,7 +19,7 @@ type facts struct {
 	blocks        int
 	blockTokens   int
 	contextTokens int
-	maxBatch      int // tokens
+	chunk         int // tokens of prompts in a step, at most; 0: it does not say
 	maxSequences  int
 	maxWaiting    int
 	layoutDigest  uint64
@@ -34,7 +35,8 @@ func (w *worker) believe(record *controlv1.WorkerRecord) {
 	w.facts = facts{
 		as: record.GetRole(), draining: record.GetState() == controlv1.WorkerState_WORKER_STATE_DRAINING,
 		blocks: int(c.GetBlocks()), blockTokens: int(c.GetBlockTokens()), contextTokens: int(c.GetContextTokens()),
-		maxBatch: int(c.GetMaxBatchTokens()), maxSequences: int(c.GetMaxSequences()), maxWaiting: int(c.GetMaxWaiting()),
+		chunk:        int(cmp.Or(c.GetChunkTokens(), c.GetMaxBatchTokens())),
+		maxSequences: int(c.GetMaxSequences()), maxWaiting: int(c.GetMaxWaiting()),
 		layoutDigest: record.GetLayoutDigest(), has: Version{record.GetModelDigest(), l.GetArithmeticClass()}, model: record.GetModel(),
 	}
 	if l.GetBlockTokens() > 0 {
@@ -50,6 +52,8 @@ type reading struct {
 	// express how many are left. inStep is how many of all a step may be computing.
 	prompts [promptLengths]int
 	inStep  int
+	budget  int // tokens of a prompt in a step at present; 0: it does not say
+	running int // sequences in the batch, or about to be
 	step    latency.Model
 	known   bool // step was measured
 }
@@ -68,7 +72,9 @@ func (w *worker) read(load *controlv1.LoadReport) {
 		context:   clampInt(atMost(load.GetRunningContextTokens(), uint64(w.maxSequences)*uint64(w.contextTokens))),
 		free:      int(atMost(uint64(load.GetBlocksFree()), uint64(w.blocks))),
 	}
-	w.inStep = clampInt(atMost(min(load.GetRunningPromptTokens(), mostRunning), uint64(w.maxBatch)))
+	w.inStep = clampInt(atMost(min(load.GetRunningPromptTokens(), mostRunning), uint64(w.chunk)))
+	w.budget = clampInt(load.GetStepPromptTokens())
+	w.running = min(clampInt(uint64(load.GetRunningSequences())), w.reads.sequences)
 	byLength := load.GetPromptTokensByLength()
 	so := uint64(0)
 	for i := range w.prompts {

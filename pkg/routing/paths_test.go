@@ -131,6 +131,7 @@ func TestAnotherPair(t *testing.T) {
 		b.unreached(d)
 		for range 2 {
 			again, _, _ := b.arrive(b.request(mode, 100))
+			b.do(routing.Ended{ID: again.ID})
 			if again.Prefill.ID != "p1" || again.Decode == d.Decode || again.Fallback {
 				t.Errorf("%v: after %v goes to %v", mode, d.Decode, again)
 			}

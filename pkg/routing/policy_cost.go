@@ -1,6 +1,10 @@
 package routing
 
-import inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+import (
+	"slices"
+
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+)
 
 // leastCost chooses by the predicted cost, and refuses what would miss its objective.
 type leastCost struct{ of inferencev1.Mode }
@@ -14,6 +18,9 @@ const nearBestMs = 0.5
 // is measured by the time to the first token alone: the time for output tokens is much the
 // same everywhere and would hide what a cached prefix saves.
 func (leastCost) near(rt *Router, options []*candidate) []*candidate {
+	if meets := slices.ContainsFunc(options, func(c *candidate) bool { return !c.misses }); meets {
+		options = slices.DeleteFunc(options, func(c *candidate) bool { return c.misses })
+	}
 	best := options[0]
 	for _, c := range options {
 		if c.totalMs < best.totalMs {

@@ -29,7 +29,7 @@ func (rt *Router) misses(now time.Time, r *Request, decode, prefill *candidate) 
 		var queue time.Duration
 		if first.measured {
 			queue = milliseconds(first.queueMs)
-			predicted += queue + milliseconds(first.prefillMs)
+			predicted += milliseconds(first.firstMs * first.worker.first.factor())
 		}
 		if predicted > r.TTFT {
 			return Refusal{codes.ResourceExhausted, api.ReasonSLOUnattainable, "",

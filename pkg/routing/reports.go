@@ -118,6 +118,9 @@ func (rt *Router) taken(now time.Time, e Taken) bool {
 	}
 	if s := w.own[e.ID]; s != nil {
 		s.begun = now
+		if w == d.decode && d.prefill != nil {
+			w.reserveMs = average(w.reserveMs, now.Sub(s.at), lifeWeight)
+		}
 	}
 	if w.probe.id != e.ID {
 		return false

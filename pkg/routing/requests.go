@@ -14,7 +14,9 @@ import (
 // dispatched is a request that runs.
 type dispatched struct {
 	tenant          string
-	decode, prefill *worker // prefill is nil in aggregated mode
+	decode, prefill *worker       // prefill is nil in aggregated mode
+	at, prompted    time.Time     // when it was dispatched, and when its prompt was computed
+	first           time.Duration // from the one to the other, as predicted; 0: it was not
 }
 
 func (d *dispatched) workers() []*worker {
@@ -22,6 +24,14 @@ func (d *dispatched) workers() []*worker {
 		return []*worker{d.decode}
 	}
 	return []*worker{d.decode, d.prefill}
+}
+
+// computes is the worker that computes the prompt.
+func (d *dispatched) computes() *worker {
+	if d.prefill != nil {
+		return d.prefill
+	}
+	return d.decode
 }
 
 // arrived queues a request or refuses it at once.
@@ -110,6 +120,10 @@ func (rt *Router) promptDone(now time.Time, id string) (reopened bool) {
 	if !ok {
 		return false
 	}
+	d.prompted = now
+	if d.first > 0 {
+		d.computes().first.observe(d.first, now.Sub(d.at))
+	}
 	d.decode.computed(id)
 	if d.prefill == nil {
 		d.decode.progressed(now)
@@ -150,6 +164,9 @@ func (rt *Router) ended(now time.Time, e Ended) {
 		rt.failed(now, e.ID, failure)
 	}
 	if e.Served {
+		if !d.prompted.IsZero() {
+			d.decode.lives(now.Sub(d.prompted))
+		}
 		for _, w := range d.workers() {
 			w.refusals = 0
 			w.served(now)

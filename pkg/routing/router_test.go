@@ -433,16 +433,16 @@ func TestUnreadAnswersCount(t *testing.T) {
 
 func TestPolicyChangesTheThreshold(t *testing.T) {
 	b := newBench(t, nil, prefill("p1"), decode("d1"))
-	b.do(routing.PolicyChanged{Policy: &controlv1.Policy{DisaggregateMinTokens: proto.Uint32(5), TenantMaxRequests: proto.Uint32(1)}})
-	d, _, _ := b.arrive(b.request(auto, 10))
-	if d.Prefill.ID != "p1" || !strings.Contains(d.Decision.GetReason(), "at least 5") {
+	b.do(routing.PolicyChanged{Policy: &controlv1.Policy{DisaggregateMinTokens: proto.Uint32(150), TenantMaxRequests: proto.Uint32(1)}})
+	d, _, _ := b.arrive(b.request(auto, 100))
+	if d.Prefill.ID != "" || !strings.Contains(d.Decision.GetReason(), "fewer than 150") {
 		t.Errorf("%v", d)
 	}
-	if _, refusal, _ := b.arrive(b.request(auto, 10)); refusal.Reason != api.ReasonTenantLimit {
+	if _, refusal, _ := b.arrive(b.request(auto, 100)); refusal.Reason != api.ReasonTenantLimit {
 		t.Errorf("%+v", refusal)
 	}
 	b.do(routing.PolicyChanged{})
-	if d, _, _ := b.arrive(b.request(auto, 10)); d.Decision.GetMode() != agg {
+	if d, _, _ := b.arrive(b.request(auto, 100)); d.Prefill.ID != "p1" {
 		t.Errorf("%v", d)
 	}
 }

@@ -1,6 +1,7 @@
 package routing
 
 import (
+	"math"
 	"slices"
 	"time"
 
@@ -23,6 +24,10 @@ type cost struct {
 	firstMs    float64 // to the first token: the sum of these
 	tpotMs     float64 // an output token
 	totalMs    float64 // to the first token, and for as many output tokens as count
+	// promptMs is what its prompt adds to the steps of a decode worker, and delaysMs how much
+	// longer that makes others wait who decode there, all together.
+	promptMs, delaysMs float64
+	misses             bool // the objective of the request is out of reach there
 }
 
 // score predicts what a request costs on each candidate. Those that may not take it are
@@ -48,40 +53,127 @@ func (rt *Router) score(s *search, role controlv1.Role, all []candidate) {
 	}
 }
 
+// cost is what a request costs on a worker of a role: on a decode worker alone, or with its
+// prompt computed elsewhere where that is what mode auto would do.
 func (rt *Router) cost(s *search, role controlv1.Role, w *worker) cost {
+	cached := rt.cached(s, w)
+	return rt.costOf(s, role, w, cached, role == controlv1.Role_ROLE_DECODE && rt.disaggregates(s.request, s.request.Tokens-cached))
+}
+
+// costOf is cost, with its prompt computed elsewhere or not.
+func (rt *Router) costOf(s *search, role controlv1.Role, w *worker, cached int, elsewhere bool) cost {
 	r, load := s.request, w.estimate(s.now, rt.config.LoadStale)
-	step, measured := w.measured()
+	model, measured := w.measured()
 	// What an idle worker measured long ago may have been a bad moment. Without
 	// work it would never learn better.
 	if idle := load.sequences == 0 && s.now.Sub(w.usedAt) >= revisitAfter; !measured || idle {
-		if unmeasured := rt.unmeasured(s, role); !measured || slower(step, unmeasured) {
-			step = unmeasured
+		if unmeasured := rt.unmeasured(s, role); !measured || slower(model, unmeasured) {
+			model = unmeasured
 		}
 	}
-	c := cost{measured: step.Samples > 0, cached: rt.cached(s, w)}
-	c.uncached = r.Tokens - c.cached
-	if role == controlv1.Role_ROLE_DECODE && rt.disaggregates(r, c.uncached) {
-		c.transferMs = rt.transferMs(w, c.uncached)
+	c := cost{measured: model.Samples > 0, cached: cached, uncached: r.Tokens - cached}
+	decodes := role == controlv1.Role_ROLE_DECODE
+	decoding, context := 0, 0
+	othersMs := 0.0 // a token of those that decode there, taken to want what this one does
+	if decodes {
+		decoding, context = load.sequences, load.context
+	}
+	if elsewhere {
+		c.transferMs = w.reserveMs + rt.transferMs(w, c.uncached)
 	} else {
-		c.queueMs = w.waitMs(step, s.now, rt.config.LoadStale, c.uncached)
-		if role == controlv1.Role_ROLE_PREFILL {
+		steps := w.steps(model, decoding, context)
+		c.queueMs = w.waitMs(steps, s.now, rt.config.LoadStale, c.uncached)
+		if !decodes {
 			c.source = rt.source(s, w, c.cached)
 		}
-		c.prefillMs, c.fetched = w.prefillMs(step, r.Tokens, c.cached, c.source)
+		c.prefillMs, c.fetched = steps.prefillMs(r.Tokens, c.cached, c.source)
 	}
 	c.firstMs = c.queueMs + c.prefillMs + c.transferMs
 	c.totalMs = c.firstMs
-	if role == controlv1.Role_ROLE_DECODE {
-		c.tpotMs = step.BaseMs + step.PerTokenMs*float64(load.sequences+1) + step.PerContextTokenMs*float64(load.context+r.Tokens)
-		c.totalMs += c.tpotMs * float64(min(r.MaxNew, rt.config.TPOTHorizonTokens))
+	if decodes {
+		// Prompts that are computed there lengthen the steps.
+		prompts := w.prompted.share(s.now)
+		step := w.steps(model, decoding+1, context+r.Tokens).besides
+		c.tpotMs = step / (1 - min(prompts, mostPrompts))
+		othersMs = c.tpotMs
+		if !elsewhere {
+			c.promptMs = model.PerTokenMs * float64(c.uncached)
+			c.delaysMs = c.promptMs * float64(decoding)
+			othersMs = step / (1 - min(prompts+c.promptMs/promptWindowMs, mostPrompts))
+		}
+		// Where the batch has no place, the prompt waits for one, or the second token does.
+		if elsewhere {
+			c.tpotMs += w.placeMs(min(w.running, load.sequences)) / float64(max(r.MaxNew-1, 1))
+		} else if place := w.placeMs(load.sequences); place > c.queueMs {
+			c.firstMs += place - c.queueMs
+			c.queueMs = place
+		}
+		c.totalMs = c.firstMs + c.tpotMs*float64(min(r.MaxNew, rt.config.TPOTHorizonTokens))
+	}
+	late := s.now.Sub(r.Arrived) + milliseconds(c.firstMs*w.first.factor())
+	if c.measured && r.Attempt == 0 {
+		c.misses = r.TTFT > 0 && !elsewhere && late > r.TTFT || r.TPOT > 0 && milliseconds(max(c.tpotMs, othersMs)) > r.TPOT
 	}
 	return c
 }
 
+// placeMs is how long a sequence waits for a place in the batch, where so many are in it or come
+// first: places become free as those that run end.
+func (w *worker) placeMs(before int) float64 {
+	if w.maxSequences <= 0 || before < w.maxSequences {
+		return 0
+	}
+	return float64(before-w.maxSequences+1) * w.lifeMs / float64(w.maxSequences)
+}
+
+// lives takes in how long a sequence decoded that went well.
+func (w *worker) lives(took time.Duration) {
+	if w.lifeMs == 0 {
+		w.lifeMs = float64(took) / float64(time.Millisecond)
+	}
+	w.lifeMs = average(w.lifeMs, took, lifeWeight)
+}
+
+// average is a moving average of milliseconds that takes in a time, as one of so many.
+func average(ms float64, took time.Duration, of float64) float64 {
+	return ms + (float64(took)/float64(time.Millisecond)-ms)/of
+}
+
+// firstReserveMs is what a reservation is taken to need before any was made: a round trip.
+const firstReserveMs = 1
+
+// lifeWeight is of how many the last is one in what sequences and reservations take on average.
+const lifeWeight = 32
+
+// prompted is how much of a decode worker's time prompts took lately.
+type prompted struct {
+	ms float64
+	at time.Time
+}
+
+const (
+	promptWindowMs = 2000 // how long is lately
+	// mostPrompts is the share of its time that prompts are taken to get at most.
+	mostPrompts = 0.9
+)
+
+// share is the share of the time at now.
+func (p *prompted) share(now time.Time) float64 {
+	if p.ms == 0 {
+		return 0
+	}
+	return p.ms / promptWindowMs * math.Exp2(-float64(now.Sub(p.at))/float64(promptWindowMs*time.Millisecond)*math.Log2E)
+}
+
+// add adds a prompt that takes so long.
+func (p *prompted) add(now time.Time, ms float64) {
+	p.ms, p.at = p.share(now)*promptWindowMs+ms, now
+}
+
 // waitMs is how long a prompt waits of which the worker lacks so many tokens: for those that come
 // before it, and for the step that is being computed. A report comes when a step begins.
-func (w *worker) waitMs(step latency.Model, now time.Time, stale time.Duration, lacks int) float64 {
-	ms := w.compute(step, w.ahead(now, stale, lacks), 0)
+func (w *worker) waitMs(s steps, now time.Time, stale time.Duration, lacks int) float64 {
+	ms := s.queueMs(w.ahead(now, stale, lacks))
 	if w.fresh(now, stale) {
 		ms -= float64(now.Sub(w.loadAt)) / float64(time.Millisecond)
 	}

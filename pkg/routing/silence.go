@@ -51,7 +51,7 @@ const (
 func (rt *Router) silence(now time.Time, r *Request, w *worker, others bool) Silence {
 	out := rt.config.Silence()
 	step, measured := w.measured()
-	chunk := w.maxBatch
+	chunk := w.chunk
 	if !others || !measured || chunk <= 0 {
 		return out
 	}
@@ -68,8 +68,8 @@ func (rt *Router) silence(now time.Time, r *Request, w *worker, others bool) Sil
 		return out
 	}
 	// A sequence that gave way computes again what it has generated, too.
-	predicted := w.compute(step, e.tokens, 0) + longest + w.compute(step, positions(r, role), 0) +
-		rt.transferMs(w, r.Tokens)
+	steps := w.steps(step, e.sequences, e.context)
+	predicted := steps.queueMs(e.tokens) + longest + steps.ms(positions(r, role), 0) + rt.transferMs(w, r.Tokens)
 	prompt := patience * min(max(milliseconds(promptPatience*predicted), promptLeast), max(out.Prompt, out.Queue))
 	out.Prompt = min(out.Prompt, prompt)
 	if e.sequences < w.maxSequences && w.full(e, need(w, r, role)) == "" {

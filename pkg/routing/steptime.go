@@ -1,6 +1,8 @@
 package routing
 
 import (
+	"math"
+
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 
 	"github.com/tandem-serving/tandem/pkg/latency"
@@ -50,17 +52,47 @@ func (rt *Router) unmeasuredStep(role controlv1.Role, v Version) latency.Model {
 	return step
 }
 
-// compute is the time to compute tokens after cached ones, in chunks,
-// milliseconds.
-func (w *worker) compute(m latency.Model, tokens, cached int) float64 {
+// enough is how many times the base of a step prompts may take before pkg/scheduler adds no
+// other to it.
+const enough = 8
+
+// steps is the steps in which a worker computes prompts.
+type steps struct {
+	model   latency.Model
+	chunk   int     // tokens of one prompt in each, at most
+	several int     // of several prompts
+	besides float64 // what each takes beside them, milliseconds
+}
+
+// steps are a worker's, beside those that decode there.
+func (w *worker) steps(m latency.Model, decoding, context int) steps {
+	s := steps{model: m, chunk: max(w.chunk, 1), besides: m.BaseMs}
+	if w.chunk <= 0 {
+		s.chunk = math.MaxInt32
+	}
+	if decoding > 0 {
+		s.besides += m.PerTokenMs*float64(decoding) + m.PerContextTokenMs*float64(context)
+		if w.budget > 0 {
+			s.chunk = min(s.chunk, w.budget)
+		}
+	}
+	s.several = s.chunk
+	if m.PerTokenMs > 0 {
+		s.several = min(s.chunk, int(min(enough*m.BaseMs/m.PerTokenMs, math.MaxInt32))+max(w.blockTokens, 1))
+	}
+	return s
+}
+
+// ms is how long so many tokens of one prompt take, after cached ones.
+func (s steps) ms(tokens, cached int) float64 { return s.take(tokens, cached, s.chunk) }
+
+// queueMs is how long so many tokens of other prompts take.
+func (s steps) queueMs(tokens int) float64 { return s.take(tokens, 0, s.several) }
+
+func (s steps) take(tokens, cached, chunk int) float64 {
 	if tokens <= 0 {
 		return 0
 	}
-	chunk := w.maxBatch
-	if chunk <= 0 {
-		chunk = tokens
-	}
-	chunks := float64((tokens + chunk - 1) / chunk)
-	return chunks*m.BaseMs + float64(tokens)*m.PerTokenMs +
-		chunks*m.PerContextTokenMs*(float64(cached)+float64(tokens)/2)
+	n := math.Ceil(float64(tokens) / float64(chunk))
+	return n*s.besides + float64(tokens)*s.model.PerTokenMs + n*s.model.PerContextTokenMs*(float64(cached)+float64(tokens)/2)
 }

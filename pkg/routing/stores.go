@@ -6,8 +6,6 @@ import (
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
-
-	"github.com/tandem-serving/tandem/pkg/latency"
 )
 
 // Block stores are in the view and in the index like workers, and no request goes
@@ -108,15 +106,15 @@ func (w *worker) answersFetches(now time.Time) bool {
 	return w.connected && w.record.GetState() == controlv1.WorkerState_WORKER_STATE_SERVING && !now.Before(w.busyUntil)
 }
 
-// prefillMs is how long w takes to compute the prompt after cached tokens, and how many
+// prefillMs is how long it takes to compute the prompt after cached tokens, and how many
 // of its tokens it fetches instead because that is quicker.
-func (w *worker) prefillMs(step latency.Model, tokens, cached int, from source) (ms float64, fetched int) {
-	ms = w.compute(step, tokens-cached, cached)
+func (s steps) prefillMs(tokens, cached int, from source) (ms float64, fetched int) {
+	ms = s.ms(tokens-cached, cached)
 	if from.store == nil {
 		return ms, 0
 	}
 	have := cached + from.tokens
-	if quicker := from.ms + w.compute(step, tokens-have, have); quicker < ms {
+	if quicker := from.ms + s.ms(tokens-have, have); quicker < ms {
 		return quicker, from.tokens
 	}
 	return ms, 0

@@ -52,7 +52,11 @@ type worker struct {
 	refusals  int
 	suspicion
 
-	fetches fetchSpeed // from block stores
+	fetches   fetchSpeed  // from block stores
+	prompted  prompted    // of a decode worker
+	first     trackRecord // of first tokens of prompts that it computes
+	reserveMs float64     // from a dispatch to the reservation of its blocks here, on average
+	lifeMs    float64     // what sequences take that decode there, on average; 0: none has ended
 
 	listing  bool      // an answer to ListBlocks is on its way
 	listNext time.Time // a failed one is not asked again before
@@ -66,7 +70,7 @@ type worker struct {
 func newWorker(record *controlv1.WorkerRecord) *worker {
 	w := &worker{
 		ref: Ref{record.GetId(), record.GetEpoch()},
-		own: make(map[string]*share),
+		own: make(map[string]*share), reserveMs: firstReserveMs,
 	}
 	w.believe(record)
 	return w

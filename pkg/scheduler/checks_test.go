@@ -280,6 +280,9 @@ func (w *world) checkLoad() {
 		w.t.Fatalf("%d of the tokens that wait have no length", left)
 	}
 	want.WaitingTokens, want.PromptTokens = got.WaitingTokens, got.PromptTokens
+	if want.StepPromptTokens = got.StepPromptTokens; got.StepPromptTokens < 0 || got.StepPromptTokens > w.config.ChunkTokens {
+		w.t.Fatalf("a step takes %d tokens of a prompt, and may take %d", got.StepPromptTokens, w.config.ChunkTokens)
+	}
 	most := 0 // that all who have blocks could still need
 	for _, l := range w.order {
 		if l.live() && l.table != nil && (l.request.Kind == scheduler.Full || l.request.Kind == scheduler.Receive) {

@@ -30,6 +30,8 @@ type Load struct {
 	BlocksQuarantined int
 	// BlocksTotal is all blocks.
 	BlocksTotal int
+	// StepPromptTokens is how many tokens of one prompt a step computes now, at most.
+	StepPromptTokens int
 	// StepInFlight: a RunStep has no StepDone yet.
 	StepInFlight bool
 }
@@ -72,7 +74,20 @@ func (s *Scheduler) Load() Load {
 	for _, q := range s.arrived {
 		l.RunningContextTokens += q.length()
 	}
+	l.StepPromptTokens = s.stepPromptTokens()
 	return l
+}
+
+// stepPromptTokens is how many tokens of one prompt a step could compute beside those that
+// decode now.
+func (s *Scheduler) stepPromptTokens() int {
+	n := 0
+	for _, q := range s.running {
+		if q.phase == decoding {
+			n++
+		}
+	}
+	return s.budget(n, min(s.config.ChunkTokens, s.config.MaxBatchTokens-n)).whole()
 }
 
 // Draining says whether Drain came, and no Undrain since.

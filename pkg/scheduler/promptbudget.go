@@ -17,6 +17,9 @@ type cost struct {
 	// excess is by how many times more than the model of steps says prompts add, at
 	// most, but in one of rareExcess steps; 0 stands for firstExcess.
 	excess float64
+	// decoded is the most sequences that a step without prompts had: how long more of them
+	// would take alone is not known.
+	decoded int
 }
 
 // costKnown is the number of steps from which on a cost is believed.
@@ -49,9 +52,10 @@ func (c *cost) observe(st *step, took time.Duration) {
 	c.steps.Observe(tokens, positions, took)
 	if decodes == len(st.run.Parts) {
 		c.alone.Observe(tokens, positions, took)
+		c.decoded = max(c.decoded, decodes)
 		return
 	}
-	if decodes == 0 || c.alone.Samples() < costKnown || st.promptMs == 0 {
+	if decodes == 0 || decodes > c.decoded || c.alone.Samples() < costKnown || st.promptMs == 0 {
 		return
 	}
 	model := c.alone.Model()
@@ -95,9 +99,13 @@ type promptBudget struct {
 // budgetBeside is what a step of those who decode has left: most tokens of prompts, and
 // if anybody decodes no more time than Config.StepBudget.
 func (s *Scheduler) budgetBeside(decodes *engine.Batch, most int) *promptBudget {
-	b := &s.promptBudget
-	*b = promptBudget{tokens: max(most, 0), enough: most, block: s.config.BlockTokens, model: s.cost.steps.Model()}
-	b.bounded = s.config.StepBudget > 0 && len(decodes.Sequences) > 0
+	s.promptBudget = s.budget(len(decodes.Sequences), most)
+	return &s.promptBudget
+}
+
+func (s *Scheduler) budget(decodes, most int) promptBudget {
+	b := promptBudget{tokens: max(most, 0), enough: most, block: s.config.BlockTokens, model: s.cost.steps.Model()}
+	b.bounded = s.config.StepBudget > 0 && decodes > 0
 	b.leftMs = float64(s.config.StepBudget) / float64(time.Millisecond) / s.cost.allowance()
 	switch {
 	case b.model.Samples >= costKnown:
@@ -109,6 +117,9 @@ func (s *Scheduler) budgetBeside(decodes *engine.Batch, most int) *promptBudget 
 	}
 	return b
 }
+
+// whole is how many tokens of one long prompt fit.
+func (b promptBudget) whole() int { return b.take(0, b.tokens) }
 
 // fits says whether a prompt of so many tokens would surely get a chunk, wherever it
 // begins.

@@ -7,7 +7,7 @@ import (
 )
 
 // Describe adds to a worker's record what it computes with.
-func Describe(record *controlv1.WorkerRecord, e engine.Engine, maxWaiting int) {
+func Describe(record *controlv1.WorkerRecord, e engine.Engine, limits Limits) {
 	capacity, spec := e.Capacity(), e.Model()
 	record.Capacity = &controlv1.Capacity{
 		Blocks:         uint32(capacity.Blocks),
@@ -15,7 +15,8 @@ func Describe(record *controlv1.WorkerRecord, e engine.Engine, maxWaiting int) {
 		ContextTokens:  uint32(spec.ContextTokens),
 		MaxBatchTokens: uint32(capacity.MaxBatchTokens),
 		MaxSequences:   uint32(capacity.MaxSequences),
-		MaxWaiting:     uint32(maxWaiting),
+		MaxWaiting:     uint32(limits.MaxWaiting),
+		ChunkTokens:    uint32(limits.ChunkTokens),
 		Threads:        uint32(capacity.Threads),
 	}
 	record.Model, record.ModelDigest = spec.Name, spec.Digest

@@ -369,6 +369,7 @@ func (w *Worker) LoadReport(role controlv1.Role) *controlv1.LoadReport {
 		WaitingTokens:        uint64(load.WaitingTokens),
 		RunningPromptTokens:  uint64(load.RunningPromptTokens),
 		PromptTokensByLength: byLength,
+		StepPromptTokens:     uint64(load.StepPromptTokens),
 		RunningSequences:     uint32(load.RunningSequences),
 		RunningContextTokens: uint64(load.RunningContextTokens),
 		BlocksFree:           uint32(load.BlocksFree - load.BlocksExpected),

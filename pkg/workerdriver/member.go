@@ -94,7 +94,9 @@ func NewMember(cfg MemberConfig) (*Member, error) {
 	m := &Member{cfg: cfg, driver: driver}
 	m.Member = membership.NewMember(membership.MemberConfig{
 		Identity: cfg.Identity,
-		Describe: func(record *controlv1.WorkerRecord) { worker.Describe(record, cfg.Engine, cfg.MaxWaiting) },
+		Describe: func(record *controlv1.WorkerRecord) {
+			worker.Describe(record, cfg.Engine, worker.Limits{ChunkTokens: cfg.ChunkTokens, MaxWaiting: cfg.MaxWaiting})
+		},
 		Refuse: func(refuse bool) {
 			if refuse {
 				driver.Drain()

@@ -29,10 +29,11 @@ func TestRecord(t *testing.T) {
 	e := newEngine(t, latency.Model{})
 	id := membership.Identity{ID: "w1", Epoch: 1<<64 - 1, Role: controlv1.Role_ROLE_PREFILL, Addresses: []string{"unix:///a", "h:1"}, Engine: "simulated", Version: "v"}
 	record := id.Record()
-	worker.Describe(record, e, 9)
+	worker.Describe(record, e, worker.Limits{MaxWaiting: 9, ChunkTokens: 8})
 	capacity, layout := e.Capacity(), e.Capacity().Layout
 	want := &controlv1.Capacity{
 		Blocks: 40, BlockTokens: 4, ContextTokens: 256, MaxBatchTokens: 64, MaxSequences: 8, MaxWaiting: 9, Threads: uint32(capacity.Threads),
+		ChunkTokens: 8,
 	}
 	if !proto.Equal(record.GetCapacity(), want) {
 		t.Errorf("capacity %v, want %v", record.GetCapacity(), want)

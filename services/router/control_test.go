@@ -338,14 +338,14 @@ func TestDrainOfTheLastWorker(t *testing.T) {
 func TestSetPolicy(t *testing.T) {
 	inMesh(t, nil, func(t *testing.T, m *mesh) {
 		m.start(nil, prefillRecord("p1"), decodeRecord("d1"))
-		p, err := m.control.SetPolicy(t.Context(), &controlv1.SetPolicyRequest{Policy: &controlv1.Policy{DisaggregateMinTokens: proto.Uint32(2)}})
-		if err != nil || p.GetPolicy().GetDisaggregateMinTokens() != 2 || p.GetPolicy().GetTenantMaxRequests() == 0 {
+		p, err := m.control.SetPolicy(t.Context(), &controlv1.SetPolicyRequest{Policy: &controlv1.Policy{DisaggregateMinTokens: proto.Uint32(200)}})
+		if err != nil || p.GetPolicy().GetDisaggregateMinTokens() != 200 || p.GetPolicy().GetTenantMaxRequests() == 0 {
 			t.Fatalf("%v %v", p, err)
 		}
-		if r := m.generate(t.Context(), ask(auto, 4)); r.finished.GetRoute().GetMode() != dis {
+		if r := m.generate(t.Context(), ask(auto, 100)); r.finished.GetRoute().GetMode() != agg {
 			t.Errorf("route %v", r.finished.GetRoute())
 		}
-		if m.members.policy.GetDisaggregateMinTokens() != 2 {
+		if m.members.policy.GetDisaggregateMinTokens() != 200 {
 			t.Error("other routers do not hear of it")
 		}
 		// One that another way into etcd has made invalid locks nobody out, and the

@@ -30,9 +30,9 @@ func TestModes(t *testing.T) {
 	}{
 		{"disaggregated", dis, 4, dis, "the request asks for disaggregated mode", "p1", "d1"},
 		{"aggregated", agg, 100, agg, "the request asks for aggregated mode", "d1", "d1"},
-		{"auto short", auto, 10, agg, "10 uncached tokens on d1 are fewer than 64", "d1", "d1"},
-		{"auto long", auto, 100, dis, "100 uncached tokens on d1 are at least 64: prefill on p1", "p1", "d1"},
-		{"unspecified", 0, 100, dis, "100 uncached tokens", "p1", "d1"},
+		{"auto short", auto, 10, agg, "one worker does all: the first token predicted after", "d1", "d1"},
+		{"auto long", auto, 100, dis, "prefill on p1: the first token predicted after", "p1", "d1"},
+		{"unspecified", 0, 100, dis, "prefill on p1", "p1", "d1"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			inMesh(t, nil, func(t *testing.T, m *mesh) {

@@ -311,7 +311,9 @@ type Capacity struct {
 	// Maximum waiting sequences.
 	MaxWaiting uint32 `protobuf:"varint,6,opt,name=max_waiting,json=maxWaiting,proto3" json:"max_waiting,omitempty"`
 	// Compute threads.
-	Threads       uint32 `protobuf:"varint,7,opt,name=threads,proto3" json:"threads,omitempty"`
+	Threads uint32 `protobuf:"varint,7,opt,name=threads,proto3" json:"threads,omitempty"`
+	// Maximum prompt tokens computed per step. 0: max_batch_tokens.
+	ChunkTokens   uint32 `protobuf:"varint,8,opt,name=chunk_tokens,json=chunkTokens,proto3" json:"chunk_tokens,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -391,6 +393,13 @@ func (x *Capacity) GetMaxWaiting() uint32 {
 func (x *Capacity) GetThreads() uint32 {
 	if x != nil {
 		return x.Threads
+	}
+	return 0
+}
+
+func (x *Capacity) GetChunkTokens() uint32 {
+	if x != nil {
+		return x.ChunkTokens
 	}
 	return 0
 }
@@ -557,7 +566,7 @@ const file_tandem_control_v1_records_proto_rawDesc = "" +
 	" \x01(\x06R\flayoutDigest\x12\x16\n" +
 	"\x06engine\x18\v \x01(\tR\x06engine\x12\x18\n" +
 	"\aversion\x18\f \x01(\tR\aversion\x12\x12\n" +
-	"\x04host\x18\r \x01(\tR\x04host\"\xf6\x01\n" +
+	"\x04host\x18\r \x01(\tR\x04host\"\x99\x02\n" +
 	"\bCapacity\x12\x16\n" +
 	"\x06blocks\x18\x01 \x01(\rR\x06blocks\x12!\n" +
 	"\fblock_tokens\x18\x02 \x01(\rR\vblockTokens\x12%\n" +
@@ -566,7 +575,8 @@ const file_tandem_control_v1_records_proto_rawDesc = "" +
 	"\rmax_sequences\x18\x05 \x01(\rR\fmaxSequences\x12\x1f\n" +
 	"\vmax_waiting\x18\x06 \x01(\rR\n" +
 	"maxWaiting\x12\x18\n" +
-	"\athreads\x18\a \x01(\rR\athreads\"\xeb\x01\n" +
+	"\athreads\x18\a \x01(\rR\athreads\x12!\n" +
+	"\fchunk_tokens\x18\b \x01(\rR\vchunkTokens\"\xeb\x01\n" +
 	"\x06Policy\x12;\n" +
 	"\x17disaggregate_min_tokens\x18\x01 \x01(\rH\x00R\x15disaggregateMinTokens\x88\x01\x01\x123\n" +
 	"\x13tenant_max_requests\x18\x02 \x01(\rH\x01R\x11tenantMaxRequests\x88\x01\x01\x12;\n" +

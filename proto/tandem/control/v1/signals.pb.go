@@ -122,9 +122,11 @@ type LoadReport struct {
 	// prompts are computed first.
 	PromptTokensByLength []uint64 `protobuf:"varint,13,rep,packed,name=prompt_tokens_by_length,json=promptTokensByLength,proto3" json:"prompt_tokens_by_length,omitempty"`
 	// Tasks that the worker has taken since it started; see Queued.
-	Tasks         uint64 `protobuf:"varint,14,opt,name=tasks,proto3" json:"tasks,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Tasks uint64 `protobuf:"varint,14,opt,name=tasks,proto3" json:"tasks,omitempty"`
+	// Prompt tokens that a step computes at present, at most.
+	StepPromptTokens uint64 `protobuf:"varint,15,opt,name=step_prompt_tokens,json=stepPromptTokens,proto3" json:"step_prompt_tokens,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *LoadReport) Reset() {
@@ -251,6 +253,13 @@ func (x *LoadReport) GetPromptTokensByLength() []uint64 {
 func (x *LoadReport) GetTasks() uint64 {
 	if x != nil {
 		return x.Tasks
+	}
+	return 0
+}
+
+func (x *LoadReport) GetStepPromptTokens() uint64 {
+	if x != nil {
+		return x.StepPromptTokens
 	}
 	return 0
 }
@@ -641,7 +650,7 @@ const file_tandem_control_v1_signals_proto_rawDesc = "" +
 	"\x06Origin\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x06R\x05epoch\x12\x1a\n" +
-	"\bsequence\x18\x03 \x01(\x04R\bsequence\"\xff\x04\n" +
+	"\bsequence\x18\x03 \x01(\x04R\bsequence\"\xad\x05\n" +
 	"\n" +
 	"LoadReport\x121\n" +
 	"\x06origin\x18\x01 \x01(\v2\x19.tandem.control.v1.OriginR\x06origin\x12+\n" +
@@ -659,7 +668,8 @@ const file_tandem_control_v1_signals_proto_rawDesc = "" +
 	"\tstep_time\x18\v \x01(\v2 .tandem.control.v1.StepTimeModelR\bstepTime\x122\n" +
 	"\x15running_prompt_tokens\x18\f \x01(\x04R\x13runningPromptTokens\x125\n" +
 	"\x17prompt_tokens_by_length\x18\r \x03(\x04R\x14promptTokensByLength\x12\x14\n" +
-	"\x05tasks\x18\x0e \x01(\x04R\x05tasks\"\x95\x01\n" +
+	"\x05tasks\x18\x0e \x01(\x04R\x05tasks\x12,\n" +
+	"\x12step_prompt_tokens\x18\x0f \x01(\x04R\x10stepPromptTokens\"\x95\x01\n" +
 	"\rStepTimeModel\x12\x17\n" +
 	"\abase_ms\x18\x01 \x01(\x01R\x06baseMs\x12 \n" +
 	"\fper_token_ms\x18\x02 \x01(\x01R\n" +

@@ -1,0 +1,49 @@
+package routing
+
+import "time"
+
+// A prediction is compared with what happened, and the next ones are corrected by that.
+
+// trackRecord is how well a worker's first tokens are predicted.
+type trackRecord struct {
+	// late is the factor by which a first token is later than was predicted, at most, but in one
+	// of lateOne; 0 stands for 1. It grows by lateGain when one was later and falls by a share of
+	// that when none was, so that it settles there (stochastic approximation of a quantile;
+	// Robbins and Monro, 1951).
+	late float64
+	// bias and deviation are the means of the relative error and of its size.
+	bias, deviation float64
+}
+
+const (
+	lateOne             = 10
+	lateGain            = 0.1
+	leastLate, mostLate = 0.5, 4
+	// errorWeight is of how many predictions the last is one in bias and deviation.
+	errorWeight = 64
+	// predictedLeast is the least time that an error is relative to.
+	predictedLeast = time.Millisecond
+	// mostError bounds what one prediction says, relatively.
+	mostError = 4
+)
+
+// factor is what predictions are multiplied by before they are held against an objective.
+func (t *trackRecord) factor() float64 {
+	if t.late == 0 {
+		return 1
+	}
+	return t.late
+}
+
+// observe takes in what came of a prediction.
+func (t *trackRecord) observe(predicted, took time.Duration) {
+	predicted = max(predicted, predictedLeast)
+	if float64(took) > float64(predicted)*t.factor() {
+		t.late = min(t.factor()*(1+lateGain), mostLate)
+	} else {
+		t.late = max(t.factor()*(1-lateGain/(lateOne-1)), leastLate)
+	}
+	err := min(float64(took-predicted)/float64(predicted), mostError)
+	t.bias += (err - t.bias) / errorWeight
+	t.deviation += (max(err, -err) - t.deviation) / errorWeight
+}
