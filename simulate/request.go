@@ -126,7 +126,7 @@ func (q *request) act(action joining.Action) {
 	case joining.CheckProgress:
 		q.handle(joining.Progressed{Stream: a.Stream, At: q.router.core.Progressed(a.Worker)})
 	case joining.Release:
-		q.router.handle(routing.Ended{ID: q.key, Failures: a.Failures, Served: a.Served})
+		q.router.handle(routing.Ended{ID: q.key, Failures: a.Failures, Served: a.Served, Tokens: a.Tokens})
 	case joining.Accept:
 		q.record.Admitted = q.load.now()
 	case *joining.Deliver:
@@ -159,7 +159,8 @@ func (q *request) task(attempt int, generated []int32) *workerv1.Task {
 	return &workerv1.Task{
 		Envelope: &inferencev1.Envelope{RequestId: q.key, Attempt: uint32(attempt), Tenant: q.from.Tenant, Priority: q.from.Priority, CacheSalt: q.from.CacheSalt},
 		Model:    c.spec.Name, ModelDigest: q.version.Digest, TokenIds: ids, Generated: uint32(len(generated)), MaxTokens: uint32(q.from.MaxTokens),
-		Sampling: &inferencev1.Sampling{Temperature: &q.from.Temperature, Seed: &q.from.Seed},
+		Sampling:     &inferencev1.Sampling{Temperature: &q.from.Temperature, Seed: &q.from.Seed},
+		FirstTokenNs: int64(joining.FirstTokenIn(c.now, q.load.start.Add(q.record.Dispatched), c.config.TTFT, attempt)),
 	}
 }
 

@@ -113,7 +113,7 @@ func (j *Join) release() {
 	if j.served && j.try.gaps.Count() > 0 {
 		j.do(Tell{routing.TokensReceived{ID: j.p.ID, Gaps: j.try.gaps}})
 	}
-	j.do(Release{Attempt: j.attempt, Served: j.served})
+	j.do(Release{Attempt: j.attempt, Served: j.served, Tokens: len(j.tokens) - j.try.base})
 }
 
 // broken fails a try whose worker does not keep to the protocol.

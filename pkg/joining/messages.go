@@ -139,8 +139,9 @@ type (
 	Release struct {
 		Attempt  int
 		Failures []routing.Failure
-		// Served: it ended the request, and well.
+		// Served: it ended the request, and well, with so many tokens in this try.
 		Served bool
+		Tokens int
 		// Err is what ended the try, if it failed.
 		Err error
 	}

@@ -227,3 +227,12 @@ func orEnded(err error, side Side) error {
 	}
 	return rpc.Error(codes.Internal, api.ReasonEndedTooEarly, side.String()+" worker ended its stream too early", 0)
 }
+
+// FirstTokenIn is how long after now the first token of a request is due that arrived at a time
+// and wants it within ttft; 0: it is not, since nothing is wanted or another try failed before.
+func FirstTokenIn(now, arrived time.Time, ttft time.Duration, attempt int) time.Duration {
+	if ttft <= 0 || attempt > 0 {
+		return 0
+	}
+	return max(arrived.Add(ttft).Sub(now), 1)
+}

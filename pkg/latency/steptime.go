@@ -9,6 +9,9 @@ type Model struct {
 	BaseMs, PerTokenMs, PerContextTokenMs float64
 	// Samples is the number of steps that the model was fitted to; 0: none yet.
 	Samples uint64
+	// MostTokens is how many tokens the largest step had of those that count: what far more would
+	// take is a guess. 0: not known.
+	MostTokens int
 }
 
 // Predict is the time of a step that computes tokens and whose sequences have,
@@ -26,7 +29,8 @@ type StepTime struct {
 	// Weighted sums over the steps of x·xᵀ and x·ms with x = (1, tokens, context).
 	xx     matrix
 	xy     vector
-	model  Model // as of fitted samples: nobody may ask before the next step
+	most   float64 // tokens of the largest step, less the longer ago it was
+	model  Model   // as of fitted samples: nobody may ask before the next step
 	fitted uint64
 }
 
@@ -59,6 +63,7 @@ func (s *StepTime) Observe(tokens, context int, d time.Duration) {
 	old := forget(s.samples)
 	s.samples++
 	x := [3]float64{1, float64(tokens), float64(context)}
+	s.most = max(old*s.most, x[1])
 	ms := float64(d) / float64(time.Millisecond)
 	if s.samples > trusted {
 		if mean := s.xy[0] / s.xx[0][0]; ms > outlier*mean { // else no limit is below it
@@ -81,7 +86,7 @@ func (s *StepTime) Observe(tokens, context int, d time.Duration) {
 func (s *StepTime) Model() Model {
 	if s.fitted < s.samples {
 		c := nonNegativeLeastSquares(3, s.xx, s.xy)
-		s.model = Model{BaseMs: c[0], PerTokenMs: c[1], PerContextTokenMs: c[2], Samples: s.samples}
+		s.model = Model{BaseMs: c[0], PerTokenMs: c[1], PerContextTokenMs: c[2], Samples: s.samples, MostTokens: int(s.most)}
 		s.fitted = s.samples
 	}
 	return s.model

@@ -22,6 +22,7 @@ type search struct {
 	// Kept from one worker to the next: the step time of those that measured none, and the
 	// last one's prefix.
 	unmeasured *latency.Model
+	prior      *latency.Model // of prompts on decode workers
 	key        BlockKey
 	prefix     *prefix
 	// instead is what mode auto did not choose: the prefill worker of two, or the worker that would
@@ -104,8 +105,8 @@ func (rt *Router) alone(s *search, decodes *candidates, decode, prefill *candida
 		options = append(options, alone)
 	}
 	best = rt.pick(options)
-	if prefill == nil {
-		return best, true
+	if prefill == nil || best.crowded {
+		return best, prefill == nil
 	}
 	if misses := decode.misses || prefill.misses; misses != best.misses {
 		return best, misses
@@ -139,6 +140,9 @@ func (rt *Router) dispatch(s *search, decodes, prefills *candidates, decode, pre
 	d := &dispatched{tenant: r.Tenant, decode: decode.worker, at: now}
 	if first := cmp.Or(prefill, decode); first.measured {
 		d.first = milliseconds(first.firstMs)
+	}
+	if decode.measured {
+		d.token = milliseconds(decode.tpotMs)
 	}
 	atDecode := &share{at: now, context: r.Tokens, blocks: need(decode.worker, r, controlv1.Role_ROLE_DECODE)}
 	if prefill == nil {

@@ -155,8 +155,9 @@ type (
 	Ended struct {
 		ID       string
 		Failures []Failure
-		// Served: it ended the request, and well.
+		// Served: it ended the request, and well, with so many tokens since the Dispatch.
 		Served bool
+		Tokens int
 	}
 	// Cancelled takes a request out of the queue. Unknown ones are ignored.
 	Cancelled struct{ ID string }

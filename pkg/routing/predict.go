@@ -4,10 +4,10 @@ import "time"
 
 // A prediction is compared with what happened, and the next ones are corrected by that.
 
-// trackRecord is how well a worker's first tokens are predicted.
+// trackRecord is how well a time of a worker is predicted.
 type trackRecord struct {
-	// late is the factor by which a first token is later than was predicted, at most, but in one
-	// of lateOne; 0 stands for 1. It grows by lateGain when one was later and falls by a share of
+	// late is the factor by which the time is longer than was predicted, at most, but in one of
+	// lateOne; 0 stands for 1. It grows by lateGain when one was longer and falls by a share of
 	// that when none was, so that it settles there (stochastic approximation of a quantile;
 	// Robbins and Monro, 1951).
 	late float64
@@ -22,7 +22,7 @@ const (
 	// errorWeight is of how many predictions the last is one in bias and deviation.
 	errorWeight = 64
 	// predictedLeast is the least time that an error is relative to.
-	predictedLeast = time.Millisecond
+	predictedLeast = 100 * time.Microsecond
 	// mostError bounds what one prediction says, relatively.
 	mostError = 4
 )

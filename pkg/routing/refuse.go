@@ -38,7 +38,7 @@ func (rt *Router) misses(now time.Time, r *Request, decode, prefill *candidate) 
 		}
 	}
 	if r.TPOT > 0 && decode.measured {
-		if predicted := milliseconds(decode.tpotMs); predicted > r.TPOT {
+		if predicted := milliseconds(decode.tpotMs * decode.worker.tokens.factor()); predicted > r.TPOT {
 			return Refusal{codes.ResourceExhausted, api.ReasonSLOUnattainable, "",
 				fmt.Sprintf("predicted time per output token %s exceeds slo.tpot %s; retry later or ask for less",
 					predicted.Round(time.Microsecond), r.TPOT), time.Second}, true

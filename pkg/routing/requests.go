@@ -14,9 +14,11 @@ import (
 // dispatched is a request that runs.
 type dispatched struct {
 	tenant          string
-	decode, prefill *worker       // prefill is nil in aggregated mode
-	at, prompted    time.Time     // when it was dispatched, and when its prompt was computed
-	first           time.Duration // from the one to the other, as predicted; 0: it was not
+	decode, prefill *worker   // prefill is nil in aggregated mode
+	at, prompted    time.Time // when it was dispatched, and when its prompt was computed
+	// first is the time from the one to the other and token that of each token after the first, as
+	// predicted; 0: it was not.
+	first, token time.Duration
 }
 
 func (d *dispatched) workers() []*worker {
@@ -129,6 +131,7 @@ func (rt *Router) promptDone(now time.Time, id string) (reopened bool) {
 		d.decode.progressed(now)
 		return false
 	}
+	rt.apartMs = average(rt.apartMs, now.Sub(d.at), lifeWeight)
 	d.prefill.computed(id)
 	d.prefill.progressed(now)
 	return rt.forgetPath(path{d.prefill.ref, d.decode.ref})
@@ -166,6 +169,9 @@ func (rt *Router) ended(now time.Time, e Ended) {
 	if e.Served {
 		if !d.prompted.IsZero() {
 			d.decode.lives(now.Sub(d.prompted))
+			if d.token > 0 && e.Tokens > 1 {
+				d.decode.tokens.observe(d.token, now.Sub(d.prompted)/time.Duration(e.Tokens-1))
+			}
 		}
 		for _, w := range d.workers() {
 			w.refusals = 0

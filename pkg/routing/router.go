@@ -43,6 +43,8 @@ type Router struct {
 	pathsDue time.Time
 	tenants  tenants.Counts
 	number   uint64 // of the last request
+	// apartMs is how long prompts took that were computed apart, from the dispatch on, on average.
+	apartMs  float64
 	turns    uint64 // requests sent to workers, two where prefill and decode are apart
 	searches uint64
 	lists    candidateLists

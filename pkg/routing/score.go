@@ -1,6 +1,7 @@
 package routing
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"time"
@@ -27,6 +28,7 @@ type cost struct {
 	// promptMs is what its prompt adds to the steps of a decode worker, and delaysMs how much
 	// longer that makes others wait who decode there, all together.
 	promptMs, delaysMs float64
+	crowded            bool // its prompt waits for a place in the batch, which KV that arrives gets first
 	misses             bool // the objective of the request is out of reach there
 }
 
@@ -82,7 +84,17 @@ func (rt *Router) costOf(s *search, role controlv1.Role, w *worker, cached int, 
 		c.transferMs = w.reserveMs + rt.transferMs(w, c.uncached)
 	} else {
 		steps := w.steps(model, decoding, context)
-		c.queueMs = w.waitMs(steps, s.now, rt.config.LoadStale, c.uncached)
+		if decodes && guesses(model, c.uncached) {
+			if prior := rt.priorStep(s); prior.Samples > 0 {
+				steps = w.promptSteps(prior, steps.besides)
+				model.PerTokenMs, c.measured = prior.PerTokenMs, false
+			}
+		}
+		lacks := c.uncached
+		if r.TTFT > 0 { // such come before others, the earliest first, however long they are
+			lacks = math.MaxInt32
+		}
+		c.queueMs = w.waitMs(steps, s.now, rt.config.LoadStale, lacks)
 		if !decodes {
 			c.source = rt.source(s, w, c.cached)
 		}
@@ -101,29 +113,35 @@ func (rt *Router) costOf(s *search, role controlv1.Role, w *worker, cached int, 
 			c.delaysMs = c.promptMs * float64(decoding)
 			othersMs = step / (1 - min(prompts+c.promptMs/promptWindowMs, mostPrompts))
 		}
+		life := cmp.Or(w.lifeMs, c.tpotMs*float64(r.MaxNew)) // of those before: until one has ended, as this one's
 		// Where the batch has no place, the prompt waits for one, or the second token does.
 		if elsewhere {
-			c.tpotMs += w.placeMs(min(w.running, load.sequences)) / float64(max(r.MaxNew-1, 1))
-		} else if place := w.placeMs(load.sequences); place > c.queueMs {
+			c.tpotMs += w.placeMs(load.sequences-w.end(rt.apartMs, life), life) / float64(max(r.MaxNew-1, 1))
+		} else if place := w.placeMs(load.sequences, life); place > c.queueMs {
 			c.firstMs += place - c.queueMs
-			c.queueMs = place
+			c.queueMs, c.crowded = place, true
 		}
 		c.totalMs = c.firstMs + c.tpotMs*float64(min(r.MaxNew, rt.config.TPOTHorizonTokens))
 	}
 	late := s.now.Sub(r.Arrived) + milliseconds(c.firstMs*w.first.factor())
 	if c.measured && r.Attempt == 0 {
-		c.misses = r.TTFT > 0 && !elsewhere && late > r.TTFT || r.TPOT > 0 && milliseconds(max(c.tpotMs, othersMs)) > r.TPOT
+		c.misses = r.TTFT > 0 && !elsewhere && late > r.TTFT || r.TPOT > 0 && milliseconds(max(c.tpotMs, othersMs)*w.tokens.factor()) > r.TPOT
 	}
 	return c
 }
 
 // placeMs is how long a sequence waits for a place in the batch, where so many are in it or come
 // first: places become free as those that run end.
-func (w *worker) placeMs(before int) float64 {
+func (w *worker) placeMs(before int, lifeMs float64) float64 {
 	if w.maxSequences <= 0 || before < w.maxSequences {
 		return 0
 	}
-	return float64(before-w.maxSequences+1) * w.lifeMs / float64(w.maxSequences)
+	return float64(before-w.maxSequences+1) * lifeMs / float64(w.maxSequences)
+}
+
+// end is how many sequences end there within a time.
+func (w *worker) end(ms, lifeMs float64) int {
+	return int(ms * float64(min(w.running, w.maxSequences)) / max(lifeMs, 1))
 }
 
 // lives takes in how long a sequence decoded that went well.
@@ -144,6 +162,30 @@ const firstReserveMs = 1
 
 // lifeWeight is of how many the last is one in what sequences and reservations take on average.
 const lifeWeight = 32
+
+// guesses reports whether what steps are known to take says little of a prompt of which so many
+// tokens are lacking: decode workers that have computed hardly any prompt know only small steps.
+func guesses(model latency.Model, lacks int) bool {
+	return model.MostTokens > 0 && guessed*model.MostTokens < min(lacks, leastPrompt)
+}
+
+const (
+	guessed     = 4   // times as many tokens as in any step are a guess
+	leastPrompt = 256 // tokens of a step that is known to be one of prompts
+)
+
+// priorStep is what prompts are taken to need on a decode worker that has computed none: as much
+// as on the prefill worker that is the quickest. Samples is 0 where none has measured.
+func (rt *Router) priorStep(s *search) latency.Model {
+	if s.prior == nil {
+		step, known := rt.quickestStep(controlv1.Role_ROLE_PREFILL, s.version)
+		if !known {
+			step.Samples = 0
+		}
+		s.prior = &step
+	}
+	return *s.prior
+}
 
 // prompted is how much of a decode worker's time prompts took lately.
 type prompted struct {

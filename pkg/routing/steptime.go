@@ -1,6 +1,7 @@
 package routing
 
 import (
+	"cmp"
 	"math"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
@@ -29,27 +30,34 @@ func measured(m *controlv1.StepTimeModel) (latency.Model, bool) {
 	if m.GetSamples() == 0 {
 		return latency.Model{}, false
 	}
-	return latency.Model{BaseMs: m.GetBaseMs(), PerTokenMs: m.GetPerTokenMs(), PerContextTokenMs: m.GetPerContextTokenMs(), Samples: m.GetSamples()}, true
+	return latency.Model{BaseMs: m.GetBaseMs(), PerTokenMs: m.GetPerTokenMs(), PerContextTokenMs: m.GetPerContextTokenMs(), Samples: m.GetSamples(), MostTokens: clampInt(m.GetMostTokens())}, true
 }
 
 // unmeasuredStep is how long a step is taken to last on a worker of a role and version
 // that has measured nothing: as long as on the quickest that has, or it would never
 // be given anything to measure. Samples is 0.
 func (rt *Router) unmeasuredStep(role controlv1.Role, v Version) latency.Model {
+	step, _ := rt.quickestStep(role, v)
+	step.Samples = 0
+	return step
+}
+
+// quickestStep is how long a step lasts on the quickest worker of a role and version, and
+// whether one is known.
+func (rt *Router) quickestStep(role controlv1.Role, v Version) (step latency.Model, known bool) {
 	// A prefill step is a chunk, a decode step a token of each of some sequences.
 	tokens, context := 256, 256
 	if role == controlv1.Role_ROLE_DECODE {
 		tokens, context = 8, 8*512
 	}
-	step, known := defaultStep, false
+	step = defaultStep
 	for _, w := range rt.ofRole(role) {
 		m, ok := w.measured()
 		if ok && w.version() == v && (!known || m.Predict(tokens, context) < step.Predict(tokens, context)) {
 			step, known = m, true
 		}
 	}
-	step.Samples = 0
-	return step
+	return step, known
 }
 
 // enough is how many times the base of a step prompts may take before pkg/scheduler adds no
@@ -81,6 +89,12 @@ func (w *worker) steps(m latency.Model, decoding, context int) steps {
 		s.several = min(s.chunk, int(min(enough*m.BaseMs/m.PerTokenMs, math.MaxInt32))+max(w.blockTokens, 1))
 	}
 	return s
+}
+
+// promptSteps are those of a worker of which only what a step takes besides is known.
+func (w *worker) promptSteps(prior latency.Model, besides float64) steps {
+	chunk := cmp.Or(max(w.chunk, 0), math.MaxInt32)
+	return steps{model: prior, chunk: chunk, several: chunk, besides: besides}
 }
 
 // ms is how long so many tokens of one prompt take, after cached ones.

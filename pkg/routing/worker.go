@@ -55,6 +55,7 @@ type worker struct {
 	fetches   fetchSpeed  // from block stores
 	prompted  prompted    // of a decode worker
 	first     trackRecord // of first tokens of prompts that it computes
+	tokens    trackRecord // of the time of a token that it decodes
 	reserveMs float64     // from a dispatch to the reservation of its blocks here, on average
 	lifeMs    float64     // what sequences take that decode there, on average; 0: none has ended
 

@@ -62,6 +62,9 @@ type Request struct {
 	Salt string
 	// Priority: higher first among those that wait.
 	Priority int32
+	// FirstIn is when its first token is due, counted from the Submit: of equal priority, those
+	// due earlier come first, and those without come after them. 0: it has none.
+	FirstIn time.Duration
 	// Deadline: earlier first among those that wait with equal priority and prompts of
 	// about the same length; zero is last. The driver cancels what is late, not the scheduler.
 	Deadline time.Time

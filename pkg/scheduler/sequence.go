@@ -47,6 +47,7 @@ type sequence struct {
 	skipped  int              // steps in a row that had nothing of its prompt
 	samples  [2]engine.Sample // one for each of Scheduler.steps
 
+	due    time.Time // by Request.FirstIn; zero: it has none
 	ticket uint64    // order of arrival
 	since  time.Time // when its wait began
 
@@ -65,6 +66,9 @@ type sequence struct {
 
 func newSequence(r Request, c Config, ticket uint64, now time.Time) *sequence {
 	q := &sequence{request: r, ticket: ticket, since: now}
+	if r.FirstIn > 0 {
+		q.due = now.Add(r.FirstIn)
+	}
 	q.output = slices.Clone(r.Tokens[len(r.Tokens)-r.Generated:])
 	q.totalTokens = c.ContextTokens
 	if left := r.MaxTokens - r.Generated; left < c.ContextTokens-len(r.Tokens) {
@@ -135,6 +139,7 @@ func before(a, b *sequence) int {
 		cmp.Compare(a.class(), b.class()),
 		a.byAge(b),
 		cmp.Compare(b.request.Priority, a.request.Priority),
+		compareDeadlines(a.due, b.due),
 		cmp.Compare(a.size, b.size),
 		compareDeadlines(a.request.Deadline, b.request.Deadline),
 		cmp.Compare(a.ticket, b.ticket),

@@ -90,6 +90,7 @@ func ParseTask(task *workerv1.Task, spec model.Spec, deadline time.Time) (schedu
 		TopLogprobs: int(task.GetLogprobs()),
 		Salt:        task.GetEnvelope().GetCacheSalt(),
 		Priority:    task.GetEnvelope().GetPriority(),
+		FirstIn:     time.Duration(max(task.GetFirstTokenNs(), 0)),
 		Deadline:    deadline,
 	}, nil
 }

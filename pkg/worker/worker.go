@@ -377,7 +377,7 @@ func (w *Worker) LoadReport(role controlv1.Role) *controlv1.LoadReport {
 		BlocksQuarantined:    uint32(load.BlocksQuarantined),
 		BlocksTotal:          uint32(load.BlocksTotal),
 		StepTime: &controlv1.StepTimeModel{
-			BaseMs: model.BaseMs, PerTokenMs: model.PerTokenMs, PerContextTokenMs: model.PerContextTokenMs, Samples: model.Samples,
+			BaseMs: model.BaseMs, PerTokenMs: model.PerTokenMs, PerContextTokenMs: model.PerContextTokenMs, Samples: model.Samples, MostTokens: uint64(model.MostTokens),
 		},
 	}
 }

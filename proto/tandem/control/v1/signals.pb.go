@@ -275,7 +275,9 @@ type StepTimeModel struct {
 	// Cost per context token attended to, milliseconds.
 	PerContextTokenMs float64 `protobuf:"fixed64,3,opt,name=per_context_token_ms,json=perContextTokenMs,proto3" json:"per_context_token_ms,omitempty"`
 	// Steps the fit is based on. 0: nothing measured yet.
-	Samples       uint64 `protobuf:"varint,4,opt,name=samples,proto3" json:"samples,omitempty"`
+	Samples uint64 `protobuf:"varint,4,opt,name=samples,proto3" json:"samples,omitempty"`
+	// Tokens of the largest of those steps. The time of far larger ones is a guess. 0: unknown.
+	MostTokens    uint64 `protobuf:"varint,5,opt,name=most_tokens,json=mostTokens,proto3" json:"most_tokens,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -334,6 +336,13 @@ func (x *StepTimeModel) GetPerContextTokenMs() float64 {
 func (x *StepTimeModel) GetSamples() uint64 {
 	if x != nil {
 		return x.Samples
+	}
+	return 0
+}
+
+func (x *StepTimeModel) GetMostTokens() uint64 {
+	if x != nil {
+		return x.MostTokens
 	}
 	return 0
 }
@@ -669,13 +678,15 @@ const file_tandem_control_v1_signals_proto_rawDesc = "" +
 	"\x15running_prompt_tokens\x18\f \x01(\x04R\x13runningPromptTokens\x125\n" +
 	"\x17prompt_tokens_by_length\x18\r \x03(\x04R\x14promptTokensByLength\x12\x14\n" +
 	"\x05tasks\x18\x0e \x01(\x04R\x05tasks\x12,\n" +
-	"\x12step_prompt_tokens\x18\x0f \x01(\x04R\x10stepPromptTokens\"\x95\x01\n" +
+	"\x12step_prompt_tokens\x18\x0f \x01(\x04R\x10stepPromptTokens\"\xb6\x01\n" +
 	"\rStepTimeModel\x12\x17\n" +
 	"\abase_ms\x18\x01 \x01(\x01R\x06baseMs\x12 \n" +
 	"\fper_token_ms\x18\x02 \x01(\x01R\n" +
 	"perTokenMs\x12/\n" +
 	"\x14per_context_token_ms\x18\x03 \x01(\x01R\x11perContextTokenMs\x12\x18\n" +
-	"\asamples\x18\x04 \x01(\x04R\asamples\"n\n" +
+	"\asamples\x18\x04 \x01(\x04R\asamples\x12\x1f\n" +
+	"\vmost_tokens\x18\x05 \x01(\x04R\n" +
+	"mostTokens\"n\n" +
 	"\aKvEvent\x121\n" +
 	"\x06origin\x18\x01 \x01(\v2\x19.tandem.control.v1.OriginR\x06origin\x12\x16\n" +
 	"\x06stored\x18\x02 \x03(\x06R\x06stored\x12\x18\n" +

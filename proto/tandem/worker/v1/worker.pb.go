@@ -106,7 +106,10 @@ type Task struct {
 	StopTokenIds []uint32 `protobuf:"varint,8,rep,packed,name=stop_token_ids,json=stopTokenIds,proto3" json:"stop_token_ids,omitempty"`
 	// Return log probabilities of each token and of this many likeliest alternatives. Not
 	// set: none.
-	Logprobs      *uint32 `protobuf:"varint,9,opt,name=logprobs,proto3,oneof" json:"logprobs,omitempty"`
+	Logprobs *uint32 `protobuf:"varint,9,opt,name=logprobs,proto3,oneof" json:"logprobs,omitempty"`
+	// Time left until the first token is due by the request's objective, nanoseconds. A prompt
+	// that has it is computed before those that have none and those due later. 0: none.
+	FirstTokenNs  int64 `protobuf:"varint,10,opt,name=first_token_ns,json=firstTokenNs,proto3" json:"first_token_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -200,6 +203,13 @@ func (x *Task) GetStopTokenIds() []uint32 {
 func (x *Task) GetLogprobs() uint32 {
 	if x != nil && x.Logprobs != nil {
 		return *x.Logprobs
+	}
+	return 0
+}
+
+func (x *Task) GetFirstTokenNs() int64 {
+	if x != nil {
+		return x.FirstTokenNs
 	}
 	return 0
 }
@@ -1757,7 +1767,7 @@ var File_tandem_worker_v1_worker_proto protoreflect.FileDescriptor
 
 const file_tandem_worker_v1_worker_proto_rawDesc = "" +
 	"\n" +
-	"\x1dtandem/worker/v1/worker.proto\x12\x10tandem.worker.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1ftandem/control/v1/records.proto\x1a!tandem/inference/v1/request.proto\x1a!tandem/inference/v1/timings.proto\x1a%tandem/kvtransfer/v1/kvtransfer.proto\"\xe3\x02\n" +
+	"\x1dtandem/worker/v1/worker.proto\x12\x10tandem.worker.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1ftandem/control/v1/records.proto\x1a!tandem/inference/v1/request.proto\x1a!tandem/inference/v1/timings.proto\x1a%tandem/kvtransfer/v1/kvtransfer.proto\"\x89\x03\n" +
 	"\x04Task\x129\n" +
 	"\benvelope\x18\x01 \x01(\v2\x1d.tandem.inference.v1.EnvelopeR\benvelope\x12\x14\n" +
 	"\x05model\x18\x02 \x01(\tR\x05model\x12!\n" +
@@ -1768,7 +1778,9 @@ const file_tandem_worker_v1_worker_proto_rawDesc = "" +
 	"max_tokens\x18\x06 \x01(\rR\tmaxTokens\x129\n" +
 	"\bsampling\x18\a \x01(\v2\x1d.tandem.inference.v1.SamplingR\bsampling\x12$\n" +
 	"\x0estop_token_ids\x18\b \x03(\rR\fstopTokenIds\x12\x1f\n" +
-	"\blogprobs\x18\t \x01(\rH\x00R\blogprobs\x88\x01\x01B\v\n" +
+	"\blogprobs\x18\t \x01(\rH\x00R\blogprobs\x88\x01\x01\x12$\n" +
+	"\x0efirst_token_ns\x18\n" +
+	" \x01(\x03R\ffirstTokenNsB\v\n" +
 	"\t_logprobs\"\xe4\x01\n" +
 	"\x0ePrefillRequest\x12*\n" +
 	"\x04task\x18\x01 \x01(\v2\x16.tandem.worker.v1.TaskR\x04task\x124\n" +

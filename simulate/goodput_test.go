@@ -1,0 +1,91 @@
+package simulate_test
+
+import (
+	"testing"
+	"time"
+
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+
+	"github.com/tandem-serving/tandem/loadtest/record"
+	"github.com/tandem-serving/tandem/pkg/latency"
+)
+
+// mix is traffic and what its requests want.
+type mix struct {
+	name, prompt, output string
+	ttft, tpot           time.Duration
+	// rate is about the most of which four workers that split the work serve nine in ten in time,
+	// requests a second.
+	rate float64
+}
+
+var mixes = []mix{
+	{"1024/16", "1024", "16", time.Second, 40 * time.Millisecond, 18},
+	{"256/64", "256", "64", 500 * time.Millisecond, 30 * time.Millisecond, 75},
+	{"32/256", "32", "256", 300 * time.Millisecond, 30 * time.Millisecond, 45},
+	{"lognormal", "lognormal:500,500", "lognormal:100,80", time.Second, 40 * time.Millisecond, 50},
+}
+
+// some are the mixes to try: one in a hurry.
+func some() []mix {
+	if testing.Short() {
+		return mixes[1:2]
+	}
+	return mixes
+}
+
+// goodput is how many requests a second got all that they want, at so many times the mix's rate.
+func (m mix) goodput(t *testing.T, mode inferencev1.Mode, times float64) float64 {
+	t.Helper()
+	c := config(2, 2)
+	c.Mode, c.TTFT, c.TPOT = mode, m.ttft, m.tpot
+	for _, w := range c.Workers {
+		w.Profile, w.MaxSequences = latency.Model{BaseMs: 2, PerTokenMs: 0.1, PerContextTokenMs: 0.0003}.Profile(), 64
+	}
+	const lasts = 20 * time.Second
+	good := 0
+	for _, r := range run(t, c, m.rate*times, lasts, "--prompt-tokens="+m.prompt, "--output-tokens="+m.output, "--context-tokens=4096", "--seed=5").Records {
+		if r.Outcome == record.Completed && r.First()-r.Due <= m.ttft && r.Last()-r.First() <= m.tpot*time.Duration(r.OutputTokens-1) {
+			good++
+		}
+	}
+	return float64(good) / lasts.Seconds()
+}
+
+const (
+	auto       = inferencev1.Mode_MODE_AUTO
+	aggregated = inferencev1.Mode_MODE_AGGREGATED
+)
+
+// Whatever the mix, mode auto serves as many in time as the better of the two others, below
+// and above what they hold.
+func TestAutoIsAsGoodAsEither(t *testing.T) {
+	for _, m := range some() {
+		t.Run(m.name, func(t *testing.T) {
+			t.Parallel()
+			for _, times := range []float64{0.8, 1.1, 2} {
+				best := max(m.goodput(t, disaggregated, times), m.goodput(t, aggregated, times))
+				if got := m.goodput(t, auto, times); got < 0.97*best {
+					t.Errorf("at %.1f times: %.1f a second, and %.1f in the better mode", times, got, best)
+				}
+			}
+		})
+	}
+}
+
+// What is too much is refused, and the rest is served as before.
+func TestOverloadIsRefused(t *testing.T) {
+	for _, m := range some() {
+		t.Run(m.name, func(t *testing.T) {
+			t.Parallel()
+			for _, mode := range []inferencev1.Mode{auto, disaggregated} {
+				most := max(m.goodput(t, mode, 1), m.goodput(t, mode, 1.3))
+				for _, times := range []float64{2, 3, 10} {
+					if got := m.goodput(t, mode, times); got < 0.9*most {
+						t.Errorf("%v, %.0f times: %.1f a second, %.1f before", mode, times, got, most)
+					}
+				}
+			}
+		})
+	}
+}
