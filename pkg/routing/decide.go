@@ -140,9 +140,10 @@ func (rt *Router) dispatch(s *search, decodes, prefills *candidates, decode, pre
 	d := &dispatched{tenant: r.Tenant, decode: decode.worker, at: now}
 	if first := cmp.Or(prefill, decode); first.measured {
 		d.first = milliseconds(first.firstMs)
+		record.TtftMs = float64(now.Sub(r.Arrived))/float64(time.Millisecond) + first.firstMs
 	}
 	if decode.measured {
-		d.token = milliseconds(decode.tpotMs)
+		d.token, record.TpotMs = milliseconds(decode.tpotMs), decode.tpotMs
 	}
 	atDecode := &share{at: now, context: r.Tokens, blocks: need(decode.worker, r, controlv1.Role_ROLE_DECODE)}
 	if prefill == nil {

@@ -47,3 +47,28 @@ func (t *trackRecord) observe(predicted, took time.Duration) {
 	t.bias += (err - t.bias) / errorWeight
 	t.deviation += (max(err, -err) - t.deviation) / errorWeight
 }
+
+// Errors are the relative errors of predictions: the mean of their sizes, and with Bias the mean
+// of the errors themselves, which is above 0 where what was predicted took longer.
+type Errors struct{ Mean, Bias float64 }
+
+// Predictions is how well a worker's times are predicted.
+type Predictions struct {
+	Worker string
+	// FirstToken is from the dispatch to the first token of prompts that it computes, Token the
+	// time of a token that it decodes.
+	FirstToken, Token Errors
+}
+
+// Predictions are those of all workers of which something was predicted, by id.
+func (rt *Router) Predictions() []Predictions {
+	var out []Predictions
+	for _, w := range rt.order {
+		if w.first != (trackRecord{}) || w.tokens != (trackRecord{}) {
+			out = append(out, Predictions{w.ref.ID, w.first.errors(), w.tokens.errors()})
+		}
+	}
+	return out
+}
+
+func (t *trackRecord) errors() Errors { return Errors{Mean: t.deviation, Bias: t.bias} }

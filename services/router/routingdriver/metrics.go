@@ -44,5 +44,30 @@ func (d *Dispatcher) show(set *metricset.Set) error {
 				return float64(tokens)
 			})
 	}
+	set.Add(predictions{d})
 	return set.Err()
+}
+
+// predictions shows how well each worker's times are predicted.
+type predictions struct{ *Dispatcher }
+
+var (
+	predictionError = prometheus.NewDesc("tandem_router_prediction_error_ratio", "Mean size of the relative error of a worker's predicted times: of the first token of prompts that it computes, or of a token that it decodes.", []string{"worker", "time"}, nil)
+	predictionBias  = prometheus.NewDesc("tandem_router_prediction_bias_ratio", "Mean relative error of a worker's predicted times, likewise: above 0 where what was predicted took longer.", []string{"worker", "time"}, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (predictions) Describe(out chan<- *prometheus.Desc) {
+	out <- predictionError
+	out <- predictionBias
+}
+
+// Collect implements prometheus.Collector.
+func (p predictions) Collect(out chan<- prometheus.Metric) {
+	for _, worker := range look(p.Dispatcher, (*routing.Router).Predictions) {
+		for of, e := range map[string]routing.Errors{"first_token": worker.FirstToken, "token": worker.Token} {
+			out <- prometheus.MustNewConstMetric(predictionError, prometheus.GaugeValue, e.Mean, worker.Worker, of)
+			out <- prometheus.MustNewConstMetric(predictionBias, prometheus.GaugeValue, e.Bias, worker.Worker, of)
+		}
+	}
 }

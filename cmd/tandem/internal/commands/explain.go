@@ -43,6 +43,9 @@ type decisionJSON struct {
 	SourceBlocks uint32 `json:"source_blocks"`
 	// Transport is what the KV went over: "tcp", "unix" or "device"; "": none went.
 	Transport string `json:"transport"`
+	// TtftMs and TpotMs were predicted; 0: the worker had measured nothing.
+	TtftMs float64 `json:"predicted_ttft_ms"`
+	TpotMs float64 `json:"predicted_tpot_ms"`
 
 	Candidates []candidateJSON `json:"candidates"`
 }
@@ -191,6 +194,7 @@ func explanationOf(response *controlv1.ExplainResponse) explainJSON {
 			Mode: modeName(d.GetMode()), Prefill: d.GetPrefill(), Decode: d.GetDecode(),
 			Reason: d.GetReason(), Failure: d.GetFailure(), Candidates: []candidateJSON{},
 			Source: d.GetSource(), SourceBlocks: d.GetSourceBlocks(), Transport: d.GetTransport(),
+			TtftMs: d.GetTtftMs(), TpotMs: d.GetTpotMs(),
 		}
 		for _, c := range d.GetCandidates() {
 			decision.Candidates = append(decision.Candidates, candidateJSON{
@@ -218,6 +222,9 @@ func printExplanation(w io.Writer, e explainJSON) error {
 	}
 	for i, d := range e.Decisions {
 		fmt.Fprintf(w, "\ntry %d: %s, prefill %s, decode %s: %s\n", i+1, d.Mode, cmp.Or(d.Prefill, "-"), cmp.Or(d.Decode, "-"), d.Reason)
+		if d.TtftMs > 0 {
+			fmt.Fprintf(w, "predicted: first token after %.2f ms; tpot %.2f ms\n", d.TtftMs, d.TpotMs)
+		}
 		if d.Failure != "" {
 			fmt.Fprintf(w, "failed: %s\n", d.Failure)
 		}

@@ -790,7 +790,12 @@ type Decision struct {
 	// Leading blocks of the prompt that the store announced.
 	SourceBlocks uint32 `protobuf:"varint,8,opt,name=source_blocks,json=sourceBlocks,proto3" json:"source_blocks,omitempty"`
 	// KV transport, as in Route. Empty if the attempt failed.
-	Transport     string `protobuf:"bytes,9,opt,name=transport,proto3" json:"transport,omitempty"`
+	Transport string `protobuf:"bytes,9,opt,name=transport,proto3" json:"transport,omitempty"`
+	// Predicted time from the request's arrival to its first token, milliseconds. 0: the
+	// worker had measured nothing.
+	TtftMs float64 `protobuf:"fixed64,10,opt,name=ttft_ms,json=ttftMs,proto3" json:"ttft_ms,omitempty"`
+	// Predicted time of an output token after the first, milliseconds. 0 likewise.
+	TpotMs        float64 `protobuf:"fixed64,11,opt,name=tpot_ms,json=tpotMs,proto3" json:"tpot_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -886,6 +891,20 @@ func (x *Decision) GetTransport() string {
 		return x.Transport
 	}
 	return ""
+}
+
+func (x *Decision) GetTtftMs() float64 {
+	if x != nil {
+		return x.TtftMs
+	}
+	return 0
+}
+
+func (x *Decision) GetTpotMs() float64 {
+	if x != nil {
+		return x.TpotMs
+	}
+	return 0
 }
 
 // Candidate is one worker and the terms of its cost.
@@ -1659,7 +1678,7 @@ const file_tandem_control_v1_control_proto_rawDesc = "" +
 	"\x06status\x18\x04 \x01(\tR\x06status\x126\n" +
 	"\atimings\x18\x05 \x01(\v2\x1c.tandem.inference.v1.TimingsR\atimings\x12\x12\n" +
 	"\x04rank\x18\x06 \x01(\rR\x04rank\x12\x16\n" +
-	"\x06ranked\x18\a \x01(\rR\x06ranked\"\xb6\x02\n" +
+	"\x06ranked\x18\a \x01(\rR\x06ranked\"\xe8\x02\n" +
 	"\bDecision\x12-\n" +
 	"\x04mode\x18\x01 \x01(\x0e2\x19.tandem.inference.v1.ModeR\x04mode\x12\x18\n" +
 	"\aprefill\x18\x02 \x01(\tR\aprefill\x12\x16\n" +
@@ -1671,7 +1690,10 @@ const file_tandem_control_v1_control_proto_rawDesc = "" +
 	"\afailure\x18\x06 \x01(\tR\afailure\x12\x16\n" +
 	"\x06source\x18\a \x01(\tR\x06source\x12#\n" +
 	"\rsource_blocks\x18\b \x01(\rR\fsourceBlocks\x12\x1c\n" +
-	"\ttransport\x18\t \x01(\tR\ttransport\"\xc2\x02\n" +
+	"\ttransport\x18\t \x01(\tR\ttransport\x12\x17\n" +
+	"\attft_ms\x18\n" +
+	" \x01(\x01R\x06ttftMs\x12\x17\n" +
+	"\atpot_ms\x18\v \x01(\x01R\x06tpotMs\"\xc2\x02\n" +
 	"\tCandidate\x12\x1b\n" +
 	"\tworker_id\x18\x01 \x01(\tR\bworkerId\x12+\n" +
 	"\x04role\x18\x02 \x01(\x0e2\x17.tandem.control.v1.RoleR\x04role\x12\x1a\n" +

@@ -1,0 +1,107 @@
+package routing_test
+
+import (
+	"testing"
+	"time"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+
+	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/routing"
+)
+
+// A worker that takes twice as long as it should is found out, and its promises are held
+// against that; one that is right again is believed again.
+func TestPredictionsAreCorrected(t *testing.T) {
+	b := newBench(t, nil, prefill("p1"), decode("d1"))
+	b.do(load("p1", controlv1.Role_ROLE_PREFILL, nil))
+	b.do(load("d1", controlv1.Role_ROLE_DECODE, nil))
+	serve := func(times int) (predicted time.Duration) {
+		r := b.request(dis, 100)
+		d, _, _ := b.arrive(r)
+		predicted = time.Duration(d.Decision.GetTtftMs() * float64(time.Millisecond))
+		b.pass(time.Duration(times) * predicted)
+		b.do(routing.PromptDone{ID: r.ID})
+		b.do(routing.Ended{ID: r.ID, Served: true})
+		return predicted
+	}
+	predicted := serve(1)
+	within := func(ttft time.Duration) bool {
+		r := b.request(dis, 100)
+		r.TTFT = ttft
+		d, refusal, _ := b.arrive(r)
+		if d.Decode.ID != "" {
+			b.do(routing.PromptDone{ID: r.ID})
+			b.do(routing.Ended{ID: r.ID})
+			return true
+		}
+		if refusal.Reason != api.ReasonSLOUnattainable {
+			t.Fatalf("%+v", refusal)
+		}
+		return false
+	}
+	if !within(predicted * 3 / 2) {
+		t.Error("refused though it would be in time")
+	}
+	for range 30 {
+		serve(2)
+	}
+	if within(predicted * 3 / 2) {
+		t.Error("taken though it would be late")
+	}
+	if p := b.f.Predictions()[0]; p.Worker != "p1" || p.FirstToken.Bias < 0.2 || p.FirstToken.Mean < p.FirstToken.Bias {
+		t.Errorf("%+v", p)
+	}
+	for range 200 {
+		serve(1)
+	}
+	if !within(predicted * 3 / 2) {
+		t.Error("refused though it would be in time again")
+	}
+}
+
+// What was sent counts until a report counts it, however long that takes, and not twice.
+func TestTasksAreCountedOnce(t *testing.T) {
+	b := newBench(t, nil, prefill("p1"), decode("d1"))
+	b.do(load("d1", controlv1.Role_ROLE_DECODE, nil))
+	report := func(tasks, tokens uint64) {
+		b.do(load("p1", controlv1.Role_ROLE_PREFILL, func(r *controlv1.LoadReport) { r.Tasks, r.WaitingTokens = tasks, tokens }))
+	}
+	queueMs := func() float64 {
+		r := b.request(dis, 100)
+		d, _, _ := b.arrive(r)
+		b.do(routing.Ended{ID: r.ID})
+		for _, c := range d.Decision.GetCandidates() {
+			if c.GetWorkerId() == "p1" {
+				return c.GetQueueMs()
+			}
+		}
+		t.Fatal("p1 was not considered")
+		return 0
+	}
+	report(4, 0)
+	if ms := queueMs(); ms != 0 {
+		t.Fatalf("idle: %v ms", ms)
+	}
+	r := b.request(dis, 100)
+	b.arrive(r)
+	sent := queueMs()
+	if sent == 0 {
+		t.Fatal("what was sent does not count")
+	}
+	b.pass(2 * time.Second)
+	report(4, 0) // it has not come there: its transfer is not open
+	if ms := queueMs(); ms != sent {
+		t.Errorf("after a report without it: %v ms, want %v", ms, sent)
+	}
+	b.do(routing.Queued{ID: r.ID, Role: controlv1.Role_ROLE_PREFILL, Task: 5})
+	report(5, 100)
+	if ms := queueMs(); ms != sent {
+		t.Errorf("after a report with it: %v ms, want %v", ms, sent)
+	}
+	b.do(routing.PromptDone{ID: r.ID})
+	report(5, 0)
+	if ms := queueMs(); ms != 0 {
+		t.Errorf("when it is computed: %v ms", ms)
+	}
+}
