@@ -139,7 +139,7 @@ func (g *rig) startPrefill() (before *rigWorker) {
 	identity.Addresses = []string{w.serve(g.t, server)}
 	w.run(g.t, service.Run)
 	w.driver, w.record = service.Driver(), identity.Record()
-	worker.Describe(w.record, e, 8)
+	worker.Describe(w.record, e, worker.Limits{MaxWaiting: 8})
 	before, g.prefill = g.prefill, w
 	g.list()
 	return before
@@ -169,7 +169,7 @@ func (g *rig) startDecode() (before *rigWorker) {
 	identity.Addresses = []string{w.serve(g.t, server)}
 	w.run(g.t, service.Run)
 	w.driver, w.record = service.Driver(), identity.Record()
-	worker.Describe(w.record, e, 8)
+	worker.Describe(w.record, e, worker.Limits{MaxWaiting: 8})
 	before, g.decode = g.decode, w
 	g.list()
 	return before

@@ -7,13 +7,14 @@ import (
 
 // Stages returns all stages in order.
 func Stages() []Stage {
-	return []Stage{Dispatch, Tokenize, Queue, Decide, Reserve, Prefill, TransferExposed, Decode, Other}
+	return []Stage{Dispatch, Tokenize, Retried, Queue, Decide, Reserve, Prefill, TransferExposed, Decode, Other}
 }
 
 // Budgets index their parts by position in Stages; stages is their number.
 const (
 	iDispatch = iota
 	iTokenize
+	iRetried
 	iQueue
 	iDecide
 	iReserve
@@ -102,6 +103,7 @@ func serverParts(t *inferencev1.Timings) parts {
 	part := func(ns int64) float64 { return ms(max(ns, 0)) }
 	return parts{
 		iTokenize: part(t.GetTokenizeNs()),
+		iRetried:  part(t.GetRetriedNs()),
 		iQueue:    part(t.GetQueueNs()),
 		iDecide:   part(t.GetDecideNs()),
 		iReserve:  part(t.GetReserveNs()),

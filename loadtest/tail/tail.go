@@ -15,6 +15,7 @@ type Stage string
 const (
 	Dispatch        Stage = "dispatch"
 	Tokenize        Stage = "tokenize"
+	Retried         Stage = "retried"
 	Queue           Stage = "queue"
 	Decide          Stage = "decide"
 	Reserve         Stage = "reserve"

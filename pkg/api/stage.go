@@ -14,6 +14,7 @@ type Stage int
 // The stages, in their order. Those up to StagePrefill come before the first token.
 const (
 	StageTokenize Stage = iota
+	StageRetried
 	StageQueue
 	StageDecide
 	StageReserve
@@ -29,6 +30,7 @@ var stages = [NumStages]struct {
 	ns   func(*inferencev1.Timings) int64
 }{
 	StageTokenize:        {"tokenize", (*inferencev1.Timings).GetTokenizeNs},
+	StageRetried:         {"retried", (*inferencev1.Timings).GetRetriedNs},
 	StageQueue:           {"queue", (*inferencev1.Timings).GetQueueNs},
 	StageDecide:          {"decide", (*inferencev1.Timings).GetDecideNs},
 	StageReserve:         {"reserve", (*inferencev1.Timings).GetReserveNs},

@@ -20,13 +20,13 @@ func TestStages(t *testing.T) {
 		timings.ProtoReflect().Set(field, protoreflect.ValueOfInt64(int64(s)+1))
 		want[s] = time.Duration(s) + 1
 	}
-	if !slices.Equal(names, []string{"tokenize", "queue", "decide", "reserve", "prefill", "transfer_exposed", "decode"}) {
+	if !slices.Equal(names, []string{"tokenize", "retried", "queue", "decide", "reserve", "prefill", "transfer_exposed", "decode"}) {
 		t.Errorf("the stages are %q", names)
 	}
 	if got := api.StagesOf(timings); got != want {
 		t.Errorf("got %v, want %v", got, want)
 	}
-	if got := api.Stage(-1).String() + ", " + api.NumStages.String(); got != "stage -1, stage 7" {
+	if got := api.Stage(-1).String() + ", " + api.NumStages.String(); got != "stage -1, stage 8" {
 		t.Errorf("got %q", got)
 	}
 }

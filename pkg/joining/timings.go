@@ -6,7 +6,7 @@ import (
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 )
 
-// timings is the latency budget. The seven stages are the gaps between marks
+// timings is the latency budget. The stages are the gaps between marks
 // that never run backwards, from arrival to the last token, so they add up to
 // the total exactly. What a worker says of its own queue is moved from the gap
 // in which it lies to the queue stage, at most the whole gap. And where a
@@ -28,8 +28,13 @@ func (j *Join) timings() *inferencev1.Timings {
 		at = mark
 		return int64(d)
 	}
+	var retried time.Time // until when tries failed
+	if j.attempt > 0 {
+		retried = t.asked
+	}
 	out := &inferencev1.Timings{
 		TokenizeNs: gap(j.p.Tokenized),
+		RetriedNs:  gap(retried),
 		QueueNs:    gap(t.Began),
 		DecideNs:   gap(t.at),
 	}
@@ -76,9 +81,6 @@ func (j *Join) timings() *inferencev1.Timings {
 	out.PrefillComputeNs = max(compute, 0)
 	out.TransferNs, out.TransferBytes = max(t.transferNs, 0), t.transferBytes
 	out.TransferTailNs = max(t.transferTailNs, 0)
-	if j.attempt > 0 {
-		out.RetriedNs = max(int64(t.asked.Sub(j.p.Tokenized)), 0)
-	}
 	return out
 }
 

@@ -13,9 +13,10 @@ import (
 
 const ms = time.Millisecond
 
-// stages are times in the order of the stages.
-func stages(d ...time.Duration) (s [api.NumStages]time.Duration) {
-	copy(s[:], d)
+// stages are times in the order of the stages, without those of failed tries.
+func stages(tokenize time.Duration, d ...time.Duration) (s [api.NumStages]time.Duration) {
+	s[api.StageTokenize] = tokenize
+	copy(s[api.StageQueue:], d)
 	return s
 }
 

@@ -113,7 +113,7 @@ func TestResponseMetricsAndBudgetAgree(t *testing.T) {
 			}
 			rest := int64(r.finished.GetUsage().GetCompletionTokens()) - 1
 			for name, ns := range map[string]int64{
-				"tokenize": timings.GetTokenizeNs(), "queue": timings.GetQueueNs(), "decide": timings.GetDecideNs(), "reserve": timings.GetReserveNs(),
+				"tokenize": timings.GetTokenizeNs(), "retried": timings.GetRetriedNs(), "queue": timings.GetQueueNs(), "decide": timings.GetDecideNs(), "reserve": timings.GetReserveNs(),
 				"prefill": timings.GetPrefillNs(), "transfer_exposed": timings.GetTransferExposedNs(), "decode": timings.GetDecodeNs(),
 			} {
 				add(stages, name, ns)
@@ -164,7 +164,7 @@ func TestResponseMetricsAndBudgetAgree(t *testing.T) {
 			t.Errorf("gaps: %d, %v s; the responses %d, %d ns", count, sum, gaps, gapNs)
 		}
 		budget, err := m.control.GetBudget(t.Context(), &controlv1.GetBudgetRequest{})
-		if err != nil || budget.GetRequests() != 24 || len(budget.GetLines()) != 10 {
+		if err != nil || budget.GetRequests() != 24 || len(budget.GetLines()) != 11 {
 			t.Fatalf("%v, %v", err, budget)
 		}
 		for _, line := range budget.GetLines() {

@@ -65,7 +65,7 @@ func TestFetchedFromAStore(t *testing.T) {
 			t.Errorf("decision %v", d)
 		}
 		budget, err := m.control.GetBudget(t.Context(), &controlv1.GetBudgetRequest{})
-		if err != nil || len(budget.GetLines()) != 10 || len(budget.GetParts()) != 1 {
+		if err != nil || len(budget.GetLines()) != 11 || len(budget.GetParts()) != 1 {
 			t.Fatalf("%v, %v", err, budget)
 		}
 		if part := budget.GetParts()[0]; part.GetName() != "fetch" || part.GetCount() != 1 || part.GetSumNs() != int64(took) || part.GetTotal() {

@@ -156,9 +156,6 @@ func (t *requestTrace) finished(f joining.Finish, err error) {
 	for _, s := range stagesOf(f.Timings, f.Route.GetMode()) {
 		from := t.arrived.Add(s.from)
 		_, span := t.tracer.Start(t.ctx, s.name, trace.WithTimestamp(from))
-		if s.name == "queue" && f.Timings.GetRetriedNs() > 0 {
-			span.SetAttributes(attribute.Int64("tandem.retried_ns", f.Timings.GetRetriedNs()))
-		}
 		span.End(trace.WithTimestamp(from.Add(s.takes)))
 	}
 	x := f.Timings

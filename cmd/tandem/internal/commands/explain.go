@@ -91,7 +91,7 @@ ttft, the time to the first token, or e2e, that of the whole request.`,
 	}
 	router := addControl(cmd)
 	addr := cmd.Flags().Lookup("addr")
-	addr.Usage = "gRPC address that the request was sent to, for --secret (default " + defaultAddr + "); deprecated without --secret: use --control"
+	addr.Usage = "gRPC address that the request was sent to (default " + defaultAddr + "); only with --secret: operators pass --control"
 	secret := cmd.Flags().String("secret", "", "secret that came with the answer: shows the request to who made it, at --addr")
 	asJSON := addJSON(cmd, "print one JSON object: request_id, arrived, status, decisions, timing_ms; with --slowest also rank, ranked, ranked_by")
 	slowest := cmd.Flags().String("slowest", "", "explain the request at this percentile instead, such as p99, p99.9 or max")
@@ -245,8 +245,12 @@ func printExplanation(w io.Writer, e explainJSON) error {
 		}
 	}
 	if t := e.TimingMs; t != nil {
-		fmt.Fprintf(w, "\n%.2f ms = tokenize %.2f + queue %.2f + decide %.2f + reserve %.2f + prefill %.2f + transfer exposed %.2f + decode %.2f + other %.2f\n",
-			t.Total, t.Tokenize, t.Queue, t.Decide, t.Reserve, t.Prefill, t.TransferExposed, t.Decode, t.Other)
+		retried := ""
+		if t.Retried > 0 {
+			retried = fmt.Sprintf("retried %.2f + ", t.Retried)
+		}
+		fmt.Fprintf(w, "\n%.2f ms = tokenize %.2f + %squeue %.2f + decide %.2f + reserve %.2f + prefill %.2f + transfer exposed %.2f + decode %.2f + other %.2f\n",
+			t.Total, t.Tokenize, retried, t.Queue, t.Decide, t.Reserve, t.Prefill, t.TransferExposed, t.Decode, t.Other)
 		if t.Detail.Fetch > 0 {
 			fmt.Fprintf(w, "%.2f ms of prefill were spent on fetching KV from a block store\n", t.Detail.Fetch)
 		}

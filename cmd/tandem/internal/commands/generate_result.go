@@ -61,6 +61,7 @@ type routeJSON struct {
 type timingJSON struct {
 	Queue           float64 `json:"queue"`
 	Tokenize        float64 `json:"tokenize"`
+	Retried         float64 `json:"retried"`
 	Decide          float64 `json:"decide"`
 	Reserve         float64 `json:"reserve"`
 	Prefill         float64 `json:"prefill"`
@@ -112,6 +113,7 @@ func timingOf(t *inferencev1.Timings) timingJSON {
 	return timingJSON{
 		Queue:           milliseconds(t.GetQueueNs()),
 		Tokenize:        milliseconds(t.GetTokenizeNs()),
+		Retried:         milliseconds(t.GetRetriedNs()),
 		Decide:          milliseconds(t.GetDecideNs()),
 		Reserve:         milliseconds(t.GetReserveNs()),
 		Prefill:         milliseconds(t.GetPrefillNs()),

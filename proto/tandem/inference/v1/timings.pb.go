@@ -284,7 +284,7 @@ type Timings struct {
 	TransferNs int64 `protobuf:"varint,15,opt,name=transfer_ns,json=transferNs,proto3" json:"transfer_ns,omitempty"`
 	// KV payload bytes sent.
 	TransferBytes uint64 `protobuf:"varint,16,opt,name=transfer_bytes,json=transferBytes,proto3" json:"transfer_bytes,omitempty"`
-	// Time spent in failed attempts, nanoseconds. Contained in queue_ns.
+	// Time spent in failed attempts, nanoseconds: a stage between tokenize_ns and queue_ns.
 	RetriedNs int64 `protobuf:"varint,17,opt,name=retried_ns,json=retriedNs,proto3" json:"retried_ns,omitempty"`
 	// The part of prefill_ns spent fetching blocks from a block store, by the prefill
 	// worker's clock.
