@@ -88,8 +88,8 @@ percentile of too few requests: p99 takes %d of them, p99.9 takes %d.`, needs(.9
 		if err != nil {
 			return err
 		}
-		return show(cmd, *asJSON, budgetOf(response), func(w io.Writer, b budgetJSON) error {
-			return printBudget(w, b, router.commandLine("explain"))
+		return show(cmd, *asJSON, budgetOf(response), func(_ io.Writer, b budgetJSON) error {
+			return printBudget(cmd, b, router.commandLine("explain"))
 		})
 	}
 	return cmd
@@ -178,7 +178,8 @@ func msText(ms float64) string {
 func spaced(name string) string { return strings.ReplaceAll(name, "_", " ") }
 
 // printBudget writes explain, a command line, before the id of each request that it names.
-func printBudget(w io.Writer, b budgetJSON, explain string) error {
+func printBudget(cmd *cobra.Command, b budgetJSON, explain string) error {
+	w := cmd.OutOrStdout()
 	fmt.Fprintf(w, "the last %v: %s ended well, %d over the budget; %d failed, not in the table\n\n",
 		time.Duration(b.WindowSeconds*float64(time.Second)), counted(b.Requests, "request"), b.Breaches, b.Failed)
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
@@ -228,7 +229,7 @@ func printBudget(w io.Writer, b budgetJSON, explain string) error {
 	var err error
 	switch {
 	case !declared:
-		_, err = fmt.Fprintln(w, "no budget is declared: start the router with --budget-ttft 500ms and others: see --help")
+		_, err = fmt.Fprintln(w, asCalled(cmd, "no budget is declared: start the router with flags such as --budget-ttft 500ms; 'tandem up --help-all' lists them"))
 	case len(b.Overruns) == 0 && b.Requests > 0:
 		_, err = fmt.Fprintln(w, "the budget holds")
 	}

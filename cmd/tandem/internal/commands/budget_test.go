@@ -89,7 +89,7 @@ func TestBudgetSaysWhatThereIsToSay(t *testing.T) {
 		budget *controlv1.GetBudgetResponse
 		want   string
 	}{
-		{&controlv1.GetBudgetResponse{}, "no budget is declared: start the router with --budget-ttft"},
+		{&controlv1.GetBudgetResponse{}, "no budget is declared: start the router with flags such as --budget-ttft 500ms; 'tandem up --help-all' lists them\n"},
 		{&controlv1.GetBudgetResponse{Requests: 1, Lines: []*controlv1.BudgetLine{{Name: "ttft", Total: true, Declared: durationpb.New(time.Second)}}}, "the budget holds"},
 	} {
 		got := run(t.Context(), "", nil, "budget", "--control", (&fakeRouter{budget: test.budget}).start(t))

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -26,7 +27,7 @@ type drainJSON struct {
 func newDrainCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "drain ID",
-		Short: "Let a worker finish its requests and leave",
+		Short: "Let a worker finish its requests and take no new ones",
 		Long: `Tells worker ID to take no new requests, and waits until those that it has are done.
 Ctrl-C ends the wait, not the drain; 'tandem undrain' undoes the drain. The last
 serving worker of a role is drained only with --force.
@@ -68,10 +69,11 @@ drain; others hear of it when etcd is back.`,
 			case errors.Is(err, io.EOF) && *asJSON:
 				return lines.Encode(drainJSON{Worker: args[0], Drained: true})
 			case errors.Is(err, io.EOF) && !answered:
-				_, err := fmt.Fprintf(out, "%s is drained already: '%s undrain %[1]s' takes it back\n", args[0], cmd.Root().DisplayName())
+				_, err := fmt.Fprintln(out, asCalled(cmd, fmt.Sprintf("%s is drained already: 'tandem undrain %[1]s' lets %[1]s take requests again", args[0])))
 				return err
 			case errors.Is(err, io.EOF):
-				_, err := fmt.Fprintf(out, "%s is drained%s: '%s undrain %[1]s' takes it back\n", args[0], drainHeard(cmd.Context(), conn), cmd.Root().DisplayName())
+				text := fmt.Sprintf("%s is drained%s: 'tandem undrain %[1]s' lets %[1]s take requests again", args[0], drainHeard(cmd.Context(), conn, args[0]))
+				_, err := fmt.Fprintln(out, asCalled(cmd, text))
 				return err
 			case err != nil:
 				return router.failure(err, answered)
@@ -93,22 +95,37 @@ drain; others hear of it when etcd is back.`,
 	return cmd
 }
 
-// listTimeout bounds the question whether etcd answers, on which nothing else depends.
+// listTimeout bounds a look at the list of workers, on which only words depend.
 const listTimeout = 2 * time.Second
 
 // drainHeard is what is known of how others hear that a worker is drained: by etcd, if it
 // answers the router.
-func drainHeard(ctx context.Context, conn *grpc.ClientConn) string {
-	ctx, cancel := context.WithTimeout(ctx, listTimeout)
-	defer cancel()
-	list, err := controlv1.NewControlClient(conn).ListWorkers(ctx, &controlv1.ListWorkersRequest{})
+func drainHeard(ctx context.Context, conn *grpc.ClientConn, worker string) string {
+	list, err := listWorkers(ctx, conn)
 	switch {
 	case err != nil:
 		return ""
 	case list.GetOld():
-		return ". etcd does not answer, so other routers hear of it, and it leaves the list of workers, only when etcd is back"
+		return ". Until etcd answers again, other routers do not know, and 'tandem workers' still lists " + worker
 	}
-	return " and leaves the list of workers once etcd has it"
+	return " and soon missing from 'tandem workers'"
+}
+
+func listWorkers(ctx context.Context, conn *grpc.ClientConn) (*controlv1.ListWorkersResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, listTimeout)
+	defer cancel()
+	return controlv1.NewControlClient(conn).ListWorkers(ctx, &controlv1.ListWorkersRequest{})
+}
+
+// servesAlready reports whether a worker is known to take requests.
+func servesAlready(ctx context.Context, conn *grpc.ClientConn, worker string) bool {
+	list, err := listWorkers(ctx, conn)
+	if err != nil || list.GetOld() {
+		return false
+	}
+	return slices.ContainsFunc(list.GetWorkers(), func(w *controlv1.WorkerView) bool {
+		return w.GetRecord().GetId() == worker && w.GetRecord().GetState() == controlv1.WorkerState_WORKER_STATE_SERVING
+	})
 }
 
 // undrainJSON is what `undrain --json` prints.
@@ -135,11 +152,20 @@ does not answer, only the router that is asked uses the worker again.`,
 	cmd.ValidArgsFunction = completeWorker(router)
 	asJSON := addJSON(cmd, "print one JSON object: worker, serving")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if _, err := ask(router, controlv1.ControlClient.Undrain, &controlv1.UndrainRequest{WorkerId: args[0]}); err != nil {
+		conn, err := router.dial()
+		if err != nil {
 			return err
 		}
+		defer conn.Close()
+		says := "%s takes requests again\n"
+		if servesAlready(cmd.Context(), conn, args[0]) {
+			says = "%s is not draining: it takes requests already\n"
+		}
+		if _, err := controlv1.NewControlClient(conn).Undrain(cmd.Context(), &controlv1.UndrainRequest{WorkerId: args[0]}); err != nil {
+			return router.failure(err, false)
+		}
 		return show(cmd, *asJSON, undrainJSON{Worker: args[0], Serving: true}, func(out io.Writer, u undrainJSON) error {
-			_, err := fmt.Fprintf(out, "%s takes requests again\n", u.Worker)
+			_, err := fmt.Fprintf(out, says, u.Worker)
 			return err
 		})
 	}

@@ -22,7 +22,7 @@ Then, in another terminal:
   curl http://%[2]s/v1/completions -d '{"prompt": "Once upon a time", "max_tokens": 60}'
   %[1]s workers
 
-'%[1]s --help' lists all commands, and '%[1]s up --help' says more about one of them.
+'%[1]s --help' lists all commands. Add --help to one to read about it: '%[1]s up --help'.
 `, program, defaultHTTP)
 	return err
 }

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/tandem-serving/tandem/cmd/tandem/internal/commands"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
@@ -59,8 +60,8 @@ func TestWorkers(t *testing.T) {
 	got = run(t.Context(), "", nil, "workers", "--control", addr)
 	want := "ID  ROLE     STATE                    ADDRESS    MODEL  DIGEST        RUNNING  WAITING  BLOCKS FREE  IN FLIGHT  AGE\n" +
 		"p1  prefill  serving                  unix:///p  fable  0123456789ab  1        2        4/70         3          300ms\n" +
-		"d1  decode   draining, no connection  -          fable  -             -        -        -            0          never\n" +
-		"d2  decode   serving, excluded        -          fable  fedcba987654  -        -        -            0          never\n" +
+		"d1  decode   draining, no connection  -          fable  -             -        -        -            0          -\n" +
+		"d2  decode   serving, excluded        -          fable  fedcba987654  -        -        -            0          -\n" +
 		"d2 gets no requests: other weights\n"
 	if diff := cmp.Diff(want, got.stdout); diff != "" || got.status != 0 {
 		t.Errorf("status %d, %s, output (-want +got):\n%s", got.status, got.stderr, diff)
@@ -141,6 +142,25 @@ func TestWorkersWatch(t *testing.T) {
 	checkFailure(t, got, 1, "ended the watch")
 }
 
+// Where there are none, it says how to start some.
+func TestNoWorkers(t *testing.T) {
+	addr := (&fakeRouter{workers: []*controlv1.ListWorkersResponse{{}}}).start(t)
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{nil, "no workers: start some with './tandem serve --target=prefill' and './tandem serve --target=decode'\n"},
+		{[]string{"--role=decode"}, "no decode workers: start some with './tandem serve --target=decode'\n"},
+	} {
+		var out, errs strings.Builder
+		args := append([]string{"workers", "--control", addr}, c.args...)
+		status := commands.Run(t.Context(), commands.Process{Program: "./tandem", Args: args, Stdout: &out, Stderr: &errs})
+		if status != 0 || out.String() != c.want {
+			t.Errorf("%v: status %d, %q, %s", c.args, status, out.String(), errs.String())
+		}
+	}
+}
+
 func TestDrain(t *testing.T) {
 	var asked *controlv1.DrainRequest
 	drained := false
@@ -160,21 +180,21 @@ func TestDrain(t *testing.T) {
 		t.Errorf("got %+v, asked %v", got, asked)
 	}
 	got = run(t.Context(), "", nil, "drain", "d1", "--control", addr)
-	if got != (outcome{0, "d1: sequences left 2, transfers left 1\nd1 is drained and leaves the list of workers once etcd has it: 'tandem undrain d1' takes it back\n", ""}) || asked.GetGrace() != nil || asked.GetForce() {
+	if got != (outcome{0, "d1: sequences left 2, transfers left 1\nd1 is drained and soon missing from 'tandem workers': 'tandem undrain d1' lets d1 take requests again\n", ""}) || asked.GetGrace() != nil || asked.GetForce() {
 		t.Errorf("got %+v, asked %v", got, asked)
 	}
 	// Without etcd, what becomes of the list is said as far as it is known.
-	const apart = "d1 is drained. etcd does not answer, so other routers hear of it, and it leaves the list of workers, only when etcd is back: 'tandem undrain d1' takes it back\n"
+	const apart = "d1 is drained. Until etcd answers again, other routers do not know, and 'tandem workers' still lists d1: 'tandem undrain d1' lets d1 take requests again\n"
 	router.workers[0].Old = true
 	if got = run(t.Context(), "", nil, "drain", "d1", "--control", addr); got.status != 0 || !strings.HasSuffix(got.stdout, "\n"+apart) {
 		t.Errorf("without etcd: %+v", got)
 	}
 	router.workers = nil
-	if got = run(t.Context(), "", nil, "drain", "d1", "--control", addr); got.status != 0 || !strings.HasSuffix(got.stdout, "\nd1 is drained: 'tandem undrain d1' takes it back\n") {
+	if got = run(t.Context(), "", nil, "drain", "d1", "--control", addr); got.status != 0 || !strings.HasSuffix(got.stdout, "\nd1 is drained: 'tandem undrain d1' lets d1 take requests again\n") {
 		t.Errorf("without a list: %+v", got)
 	}
 	drained = true
-	if got = run(t.Context(), "", nil, "drain", "d1", "--control", addr); got != (outcome{0, "d1 is drained already: 'tandem undrain d1' takes it back\n", ""}) {
+	if got = run(t.Context(), "", nil, "drain", "d1", "--control", addr); got != (outcome{0, "d1 is drained already: 'tandem undrain d1' lets d1 take requests again\n", ""}) {
 		t.Errorf("a second time: %+v", got)
 	}
 	checkFailure(t, run(t.Context(), "", nil, "drain", "x", "--control", addr), 1, `no worker is called "x"`)

@@ -64,14 +64,27 @@ func TestExplainWithASecret(t *testing.T) {
 
 func TestUndrain(t *testing.T) {
 	router := &fakeRouter{undrain: func(r *controlv1.UndrainRequest) error {
-		if r.GetWorkerId() != "d1" {
+		if r.GetWorkerId() == "x" {
 			return rpc.Errorf(codes.NotFound, "WORKER_NOT_FOUND", "there is no worker %q", r.GetWorkerId())
 		}
 		return nil
 	}}
 	addr := router.start(t)
-	if got := run(t.Context(), "", nil, "undrain", "d1", "--control", addr); got != (outcome{0, "d1 takes requests again\n", ""}) {
-		t.Errorf("got %+v", got)
+	list := twoWorkers() // where d1 is draining and d2 serves
+	for _, c := range []struct {
+		worker  string
+		workers []*controlv1.ListWorkersResponse
+		want    string
+	}{
+		{"d1", nil, "d1 takes requests again\n"},
+		{"d1", []*controlv1.ListWorkersResponse{list}, "d1 takes requests again\n"},
+		{"d2", []*controlv1.ListWorkersResponse{list}, "d2 is not draining: it takes requests already\n"},
+		{"d2", []*controlv1.ListWorkersResponse{{Workers: list.GetWorkers(), Old: true}}, "d2 takes requests again\n"}, // for all that is known
+	} {
+		router.workers = c.workers
+		if got := run(t.Context(), "", nil, "undrain", c.worker, "--control", addr); got != (outcome{0, c.want, ""}) {
+			t.Errorf("%s of %v: got %+v", c.worker, c.workers, got)
+		}
 	}
 	if got := run(t.Context(), "", nil, "undrain", "d1", "--json", "--control", addr); got != (outcome{0, `{"worker":"d1","serving":true}` + "\n", ""}) {
 		t.Errorf("got %+v", got)

@@ -61,8 +61,8 @@ func newWorkersCommand() *cobra.Command {
 		Use:   "workers",
 		Short: "List the workers as the router sees them, and how busy they are",
 		Long: `Prints a line for each worker. DIGEST is the beginning of its model's digest. RUNNING,
-WAITING and BLOCKS FREE are of its last load report, AGE is that report's age. IN FLIGHT
-are the requests of this router that run on it. Where long names make the table wider than
+WAITING and BLOCKS FREE are of its last load report, AGE is that report's age: dashes until the first one comes.
+IN FLIGHT are the requests of this router that run on it. Where long names make the table wider than
 120 columns, it leaves some out and says which. --json has them all and says more: its
 engine and arithmetic class, all its addresses, its version and host.`,
 		Example: `  tandem workers
@@ -89,7 +89,7 @@ engine and arithmetic class, all its addresses, its version and host.`,
 			if err != nil {
 				return err
 			}
-			return printWorkers(out, response, *role, *asJSON)
+			return printWorkers(cmd, response, *role, *asJSON)
 		}
 		conn, err := router.dial()
 		if err != nil {
@@ -110,7 +110,7 @@ engine and arithmetic class, all its addresses, its version and host.`,
 			if !*asJSON {
 				startAgain(out, first)
 			}
-			err = printWorkers(out, response, *role, *asJSON)
+			err = printWorkers(cmd, response, *role, *asJSON)
 		}
 		return router.failure(err, false)
 	}
@@ -135,7 +135,8 @@ func isTerminal(stream any) bool {
 }
 
 // printWorkers prints the workers, of one role unless that is empty.
-func printWorkers(w io.Writer, response *controlv1.ListWorkersResponse, role string, asJSON bool) error {
+func printWorkers(cmd *cobra.Command, response *controlv1.ListWorkersResponse, role string, asJSON bool) error {
+	w := cmd.OutOrStdout()
 	if asJSON {
 		list := struct {
 			Workers []workerJSON `json:"workers"`
@@ -153,11 +154,11 @@ func printWorkers(w io.Writer, response *controlv1.ListWorkersResponse, role str
 		}
 	}
 	if len(response.GetWorkers()) == 0 && role != "" {
-		_, err := fmt.Fprintf(w, "no %s workers: start some with 'tandem serve --target %s'\n", role, role)
+		_, err := fmt.Fprintln(w, asCalled(cmd, fmt.Sprintf("no %s workers: start some with 'tandem serve --target=%[1]s'", role)))
 		return err
 	}
 	if len(response.GetWorkers()) == 0 {
-		_, err := fmt.Fprintln(w, "no workers: start some with 'tandem serve --target prefill' and '--target decode'")
+		_, err := fmt.Fprintln(w, asCalled(cmd, "no workers: start some with 'tandem serve --target=prefill' and 'tandem serve --target=decode'"))
 		return err
 	}
 	if err := writeWorkersTable(w, response.GetWorkers()); err != nil {

@@ -68,7 +68,7 @@ func writeWorkersTable(w io.Writer, views []*controlv1.WorkerView) error {
 // workerCells are a worker's cells of all columns.
 func workerCells(view *controlv1.WorkerView) []string {
 	worker := workerOf(view)
-	running, waiting, blocks, age := "-", "-", "-", "never"
+	running, waiting, blocks, age := "-", "-", "-", "-"
 	if l := worker.Load; l != nil {
 		running, waiting = fmt.Sprint(l.Running), fmt.Sprint(l.Waiting)
 		blocks = fmt.Sprintf("%d/%d", l.BlocksFree, l.BlocksTotal)
