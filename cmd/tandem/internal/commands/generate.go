@@ -33,6 +33,7 @@ token; --seed repeats the draws of an earlier run.
 
 With --json each line is a token, and the last line is the result: finish_reason,
 text, token_ids, usage, route and timing_ms. The stages in timing_ms add up to its total.
+A request that failed has a result with an error; a wrong command line (status 2) has none.
 With --logprobs each token's line also has the natural logarithm of the token's
 probability, before temperature, penalties and biases.
 
@@ -58,6 +59,9 @@ Ctrl-C or SIGTERM cancels the request; the exit status is then 130.`,
 		err := g.run(cmd)
 		if err != nil {
 			err = g.failure(err)
+		}
+		if wrong, is := errors.AsType[*exitError](err); is && wrong.status == exitUsage {
+			return err // there was no request, and so there is no result
 		}
 		if endErr := g.end(cmd, err); err == nil {
 			err = endErr
