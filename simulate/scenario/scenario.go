@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -49,7 +50,7 @@ func Parse(file string, text []byte, traffic *pflag.FlagSet) (*Scenario, error) 
 		return nil, err
 	}
 	for _, read := range []func(*section) error{
-		s.readModel, s.readPools, s.readScales, s.readRouters, s.readNetwork,
+		knownKeys, s.readModel, s.readPools, s.readScales, s.readRouters, s.readNetwork,
 		func(top *section) error { return s.readTraffic(top, traffic) },
 		func(top *section) error { return s.readEvents(top, traffic) },
 		(*section).end,
@@ -59,6 +60,20 @@ func Parse(file string, text []byte, traffic *pflag.FlagSet) (*Scenario, error) 
 		}
 	}
 	return s, nil
+}
+
+// topKeys are the keys of a scenario.
+var topKeys = []string{"model", "profile", "block-tokens", "pools", "routers", "router", "network", "traffic", "seed", "events"}
+
+// knownKeys refuses a key that is none of topKeys: one that is misspelled is otherwise said to
+// be missing.
+func knownKeys(top *section) error {
+	for _, key := range top.order {
+		if !slices.Contains(topKeys, key) {
+			return top.unknown(key, slices.Values(topKeys))
+		}
+	}
+	return nil
 }
 
 func (s *Scenario) readModel(top *section) (err error) {
