@@ -78,6 +78,9 @@ func (r *Report) searched() []string {
 	}
 	for _, f := range r.Runs {
 		if f.Rate == rate {
+			if share := tenantLimited(&f); share > 0 {
+				return append(parts, fmt.Sprintf("at %s the router refused %s of the requests %s", perSecond(rate), percent(share), ofTenant))
+			}
 			if text := tailOf(&f, " at "+perSecond(rate)); text != "" {
 				return append(parts, text)
 			}
@@ -142,6 +145,8 @@ func (r *Report) single() []string {
 	switch {
 	case r.Requests == 0:
 		return []string{"No request was due in the measured window"}
+	case tenantLimited(&r.Figures) > 0:
+		return []string{fmt.Sprintf("At %s the router refused %s of the requests %s", load, percent(tenantLimited(&r.Figures)), ofTenant)}
 	case r.Client.Bottleneck != "":
 		return []string{"At " + load + " there is no verdict on the server: " + record.Culprit(r.Client.Bottleneck)}
 	case r.Verdict == measure.Overloaded:
@@ -172,6 +177,20 @@ func (r *Report) single() []string {
 		parts = append(parts, text)
 	}
 	return parts
+}
+
+// ofTenant says why a router refused requests, and what to do.
+const ofTenant = "because their tenant had as many as it may: raise its --router-tenant-max-requests"
+
+// tenantLimited is the share of requests refused for their tenant's limit, if that is most of
+// those not completed; otherwise 0.
+func tenantLimited(f *Figures) float64 {
+	const least = 0.01 // fewer are no news
+	n, all := float64(f.TenantLimited), float64(f.Requests)
+	if n <= least*all || 2*f.TenantLimited <= f.Requests-f.Completed {
+		return 0
+	}
+	return n / all
 }
 
 func missedObjective(o measure.Objective) bool { return !o.Met && (o.Measured != nil || o.Missed) }

@@ -1,6 +1,7 @@
 package report_test
 
 import (
+	"fmt"
 	"html"
 	"io"
 	"regexp"
@@ -110,6 +111,41 @@ func TestHeadlineOfOneRun(t *testing.T) {
 		r.SetRun(c.figures)
 		if got := r.Headline(); got != c.want {
 			t.Errorf("%q, want %q", got, c.want)
+		}
+	}
+}
+
+// Refusals for the tenant's limit are said to be that, whoever else was busy meanwhile.
+func TestHeadlineOfATenantAtItsLimit(t *testing.T) {
+	const want = "At 5/s the router refused %s of the requests because their tenant had as many as it may: raise its --router-tenant-max-requests."
+	const full, limit = `the queue is full`, `tenant "" already has 256 requests, its limit; retry when one has ended`
+	for _, c := range []struct {
+		name    string
+		errorOf func(i int) string
+		want    string
+	}{
+		{"all of them", func(int) string { return limit }, fmt.Sprintf(want, "100%")},
+		{"most of them", func(i int) string { return []string{limit, limit, limit, full}[i%4] }, fmt.Sprintf(want, "75%")},
+		{"few of them", func(i int) string { return []string{full, full, full, limit}[i%4] }, "At 5/s there is no verdict on the server: this machine was busy with other processes."},
+	} {
+		run := reporttest.Run(aggregated, 5, 20*time.Second, 1)
+		run.Client.Bottleneck = record.MachineBusy + ": they used 99%"
+		counted := 0
+		for _, r := range run.Records {
+			if r.Outcome, r.Code, r.Arrivals = record.Rejected, "RESOURCE_EXHAUSTED", nil; r.Due >= run.From {
+				r.Error = c.errorOf(counted)
+				counted++
+			}
+		}
+		run.Records = run.Records[:len(run.Records)-counted%4]
+		r := reporttest.New("")
+		r.SetRun(reporttest.Figures(run))
+		if got := r.Headline(); got != c.want {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+		table := tableOf(t, r, 80)
+		if strings.Contains(table, "tokens/s") || strings.Contains(pageOf(t, r), "<dt>tokens</dt>") {
+			t.Errorf("%s: it has tokens of no request:\n%s", c.name, table)
 		}
 	}
 }

@@ -72,6 +72,8 @@ type Figures struct {
 	// Client is what the generator measured about itself; no Cores if the run was
 	// simulated.
 	Client Client `json:"client"`
+	// TenantLimited is how many of Rejected a Tandem router refused for their tenant's limit.
+	TenantLimited int `json:"tenant_limited,omitempty"`
 	// Tail explains the tail; nil if the server sends no budget.
 	Tail *tail.Explanation `json:"tail,omitempty"`
 	// Series over time and percentile Curves, for plots.

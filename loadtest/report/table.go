@@ -153,9 +153,11 @@ func (t *table) figures(f *Figures) {
 	for _, failure := range f.Failures {
 		t.line("  ", "%s", failed(failure))
 	}
-	t.line("", "completed %s/s, output %s tokens/s (mean %s a request), prompts %s tokens/s (mean %s, of which %s cached)",
-		number(f.CompletedRPS), number(f.OutputTokensPerS), number(f.OutputTokensMean), number(f.PromptTokensPerS),
-		number(f.PromptTokensMean), number(f.CachedTokensMean))
+	if f.Completed > 0 {
+		t.line("", "completed %s/s, output %s tokens/s (mean %s a request), prompts %s tokens/s (mean %s, of which %s cached)",
+			number(f.CompletedRPS), number(f.OutputTokensPerS), number(f.OutputTokensMean), number(f.PromptTokensPerS),
+			number(f.PromptTokensMean), number(f.CachedTokensMean))
+	}
 	t.gap()
 	t.latencies(&f.Summary)
 	if text := sendDifference(&f.Summary); text != "" {
@@ -381,6 +383,10 @@ func sendDifference(s *measure.Summary) string {
 
 func (t *table) foot(r *Report) {
 	t.gap()
+	if r.Simulation != nil { // there was no client
+		t.line("", "tandem %s; %s", r.Version, r.Began.UTC().Format("2006-01-02 15:04:05 UTC"))
+		return
+	}
 	machine := fmt.Sprintf("client on %s, %s, %s", r.Host.CPU, count(r.Host.Cores, "core", "cores"), r.Host.OS)
 	if r.Host.Memory > 0 {
 		machine += fmt.Sprintf(", %s GiB", number(float64(r.Host.Memory)/(1<<30)))

@@ -100,7 +100,9 @@ it uses affect both results alike. The report says how much each part used.`,
 			r := result.Outcomes[i].Report
 			r.Command, r.Version = command(cmd), telemetry.ReadBuild().String()
 		}
-		errs := []error{writeOutputs(files(result))}
+		written := files(result)
+		errs := []error{writeOutputs(written)}
+		defer sayWritten(cmd, errs[0], written[0])
 		if *asJSON {
 			errs = append(errs, result.WriteJSON(cmd.OutOrStdout()))
 		} else {

@@ -30,8 +30,8 @@ time that a request waited in the client or the server. In closed loop (--concur
 the next request goes out when an earlier one ends.
 
 A percentile is printed only if there are enough samples for it; otherwise n/a. Below it
-is its 95% confidence interval, or ~ if requests depend so much on the ones before them
-that an interval needs a longer run. If this client or its machine was the bottleneck, the report gives no verdict
+is its 95% confidence interval. A ~ there means that the run was too short for an
+interval: requests that shared a queue are alike, and so count as fewer samples. If this client or its machine was the bottleneck, the report gives no verdict
 and says which it was. If the server sends latency budgets, as Tandem does,
 the report explains the tail stage by stage.
 
@@ -73,6 +73,10 @@ Ctrl-C ends the run and reports what was measured; the exit status is then 130.`
 		}
 		defer deferCollector()()
 		live := newLoadProgress(cmd.ErrOrStderr())
+		searches := config.Sweep != "" || config.FindMax
+		if !searches && (config.WarmupSet || !config.Workload.OwnTimes()) {
+			live.warmup = config.Warmup
+		}
 		out, err := loadtest.Run(cmd.Context(), config, to, live)
 		live.finish()
 		if closeErr := to.Close(); err == nil && closeErr != nil {

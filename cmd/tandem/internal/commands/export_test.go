@@ -2,6 +2,7 @@ package commands
 
 import (
 	"io"
+	"time"
 
 	"github.com/tandem-serving/tandem/loadtest"
 )
@@ -34,6 +35,13 @@ func WriteOutput(path string, write func(io.Writer) error) error { return writeO
 func NewLoadProgress(out io.Writer, terminal bool) (progress loadtest.Progress, finish func()) {
 	p := newLoadProgress(out)
 	p.terminal = terminal
+	return p, p.finish
+}
+
+// NewLoadProgressAfter is newLoadProgress of a single run that begins with a warm-up.
+func NewLoadProgressAfter(out io.Writer, terminal bool, warmup time.Duration) (progress loadtest.Progress, finish func()) {
+	p := newLoadProgress(out)
+	p.terminal, p.warmup = terminal, warmup
 	return p, p.finish
 }
 

@@ -117,6 +117,14 @@ func writeOutputs(files []outputFile) error {
 	return errors.Join(errs...)
 }
 
+// sayWritten says on standard error where a page is that was written without an error.
+func sayWritten(cmd *cobra.Command, err error, page outputFile) {
+	if info, statErr := os.Stat(page.path); page.path == "" || err != nil || statErr != nil || !info.Mode().IsRegular() {
+		return
+	}
+	fmt.Fprintf(cmd.ErrOrStderr(), "wrote the page %s: open it in a browser\n", page.path)
+}
+
 // writeOutput writes a file whole or not at all, through links. What is there and no
 // regular file, such as a device or a pipe, stays and is written to.
 func writeOutput(path string, write func(io.Writer) error) error {
@@ -211,7 +219,9 @@ func (o *benchOutputs) check(cmd *cobra.Command) error { return checkOutputs(cmd
 // write writes the report everywhere it was asked for. A file that fails does not
 // keep the others from being written.
 func (o *benchOutputs) write(cmd *cobra.Command, r *report.Report, runs []*record.Run) error {
-	errs := []error{writeOutputs(o.files(r, runs))}
+	files := o.files(r, runs)
+	errs := []error{writeOutputs(files)}
+	defer sayWritten(cmd, errs[0], files[0])
 	switch {
 	case *o.json:
 		errs = append(errs, r.WriteJSON(cmd.OutOrStdout()))

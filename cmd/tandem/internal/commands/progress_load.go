@@ -16,6 +16,9 @@ type loadProgress struct {
 	liveLine
 	what  string
 	total time.Duration
+	// warmup is the part of a single run that does not count; 0: there is none, or the plan of
+	// a search tells it.
+	warmup time.Duration
 	// plan is that of a sweep, of which begun steps have begun; without steps: none.
 	plan  loadtest.Plan
 	begun int
@@ -43,15 +46,18 @@ func (p *loadProgress) Begin(what string, total time.Duration) {
 	p.what, p.total, p.last, p.rate = what, total, record.Sample{}, ""
 	p.begun++
 	if !p.terminal {
-		_, _ = fmt.Fprintf(p.out, "%s%s%s\n", what, forTime(total), p.left("; ", 0))
+		_, _ = fmt.Fprintf(p.out, "%s%s%s\n", what, p.forTime(), p.left("; ", 0))
 	}
 }
 
-func forTime(total time.Duration) string {
-	if total == 0 {
+func (p *loadProgress) forTime() string {
+	switch {
+	case p.total == 0:
 		return ""
+	case p.warmup == 0:
+		return fmt.Sprintf(" for %v", p.total.Round(time.Second))
 	}
-	return fmt.Sprintf(" for %v", total.Round(time.Second))
+	return fmt.Sprintf(" for %v, of which the first %v are warm-up", p.total.Round(time.Second), p.warmup)
 }
 
 // left says how much of the whole sweep is left at a moment of this run; empty if there
@@ -73,7 +79,11 @@ func (p *loadProgress) Sample(s record.Sample) {
 	if p.total > 0 {
 		of = fmt.Sprintf(" of %.0f", p.total.Seconds())
 	}
-	where := fmt.Sprintf("%s · %.0f%s s%s", p.what, s.At.Seconds(), of, p.left(" · ", s.At))
+	warming := ""
+	if s.At < p.warmup {
+		warming = ", warm-up"
+	}
+	where := fmt.Sprintf("%s · %.0f%s s%s%s", p.what, s.At.Seconds(), of, warming, p.left(" · ", s.At))
 	if !p.terminal {
 		if s.At-p.last.At >= linesElsewhere {
 			p.last = s

@@ -12,6 +12,25 @@ import (
 	"github.com/tandem-serving/tandem/loadtest/record"
 )
 
+// A single run says how much of it is warm-up.
+func TestProgressSaysTheWarmup(t *testing.T) {
+	const s = time.Second
+	for terminal, want := range map[bool]string{
+		false: "5 requests/s for 18s, of which the first 3s are warm-up\n",
+		true:  "<5 requests/s · 2 of 18 s, warm-up · 10 due · 1 open · 4.5 done/s · 9 tokens/s<5 requests/s · 3 of 18 s · 15 due · 1 open · 5.0 done/s · 12 tokens/s<",
+	} {
+		var out strings.Builder
+		progress, finish := commands.NewLoadProgressAfter(&out, terminal, 3*s)
+		progress.Begin("5 requests/s", 18*s)
+		progress.Sample(record.Sample{At: 2 * s, Due: 10, Ended: 9, Tokens: 18})
+		progress.Sample(record.Sample{At: 3 * s, Due: 15, Ended: 14, Tokens: 30})
+		finish()
+		if diff := cmp.Diff(want, strings.ReplaceAll(out.String(), "\r\x1b[K", "<")); diff != "" {
+			t.Errorf("on a terminal %t: -want +got\n%s", terminal, diff)
+		}
+	}
+}
+
 // A sweep says what all of it takes before it begins, and at each step what is left.
 func TestProgressOfASweep(t *testing.T) {
 	const s = time.Second

@@ -38,7 +38,8 @@ decisions with the code that serves live traffic; only the time of steps and of 
 network is computed. Equal seeds give equal results.
 
 The report is that of 'tandem bench serve', with the same figures, page and JSON, so
-'tandem bench compare' takes it too. Flags take precedence over the file's traffic.
+'tandem bench compare' takes it too. Flags take precedence over the file's traffic. The
+defaults below apply where neither sets a value.
 
 The file is explained in docs/simulation.md; docs/scenarios has examples.`,
 		Example: `  tandem simulate docs/scenarios/slow-worker.yaml
@@ -50,6 +51,7 @@ The file is explained in docs/simulation.md; docs/scenarios has examples.`,
 	config.RegisterFlags(traffic)
 	traffic.StringVar(&target.mode, "mode", "auto", "where the phases run: auto, disaggregated or aggregated")
 	traffic.BoolVar(&target.sendSLO, "send-slo", false, "send the router the ttft and tpot bounds of --slo or --preset with each request")
+	traffic.Lookup("seed").Usage = "seed of the whole simulation; equal seeds give equal results (default: the file's, else 1)"
 	cmd.Flags().AddFlagSet(traffic)
 	oneOf(cmd, "mode", api.Names[inferencev1.Mode]()...)
 	outputs.add(cmd)

@@ -96,6 +96,24 @@ func TestSimulateText(t *testing.T) {
 	}
 }
 
+// The table has no line about a client, and the page is said to be written.
+func TestSimulateForPeople(t *testing.T) {
+	page := filepath.Join(t.TempDir(), "page.html")
+	got := run(t.Context(), "", nil, "simulate", scenarioFile(t), "--report", page)
+	if got.status != 0 || strings.Contains(got.stdout, "client") || !strings.Contains(got.stdout, "\ntandem ") {
+		t.Errorf("status %d:\n%s", got.status, got.stdout)
+	}
+	if !strings.HasSuffix(got.stderr, "\nwrote the page "+page+": open it in a browser\n") {
+		t.Errorf("it says %q", got.stderr)
+	}
+	help := run(t.Context(), "", nil, "simulate", "--help").stdout
+	for _, want := range []string{"(default: the file's, else 1)", "defaults below apply where neither sets a value"} {
+		if !strings.Contains(strings.Join(strings.Fields(help), " "), want) {
+			t.Errorf("the help lacks %q:\n%s", want, help)
+		}
+	}
+}
+
 // Equal seeds give equal reports, but for the real time; another seed gives another.
 func TestSimulateRepeats(t *testing.T) {
 	file := scenarioFile(t, "seed: 3")
