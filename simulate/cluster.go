@@ -95,6 +95,7 @@ type Cluster struct {
 	held       []*pipe // that have messages which a partition holds
 	cuts       int     // so far
 	etcdAway   bool
+	starting   bool // New is not over: routers are told of all workers at once
 	expiring   []*process // whose lease ran out meanwhile
 	watch      *watch     // nil: nothing is checked
 }
@@ -117,6 +118,7 @@ func New(config Config) (*Cluster, error) {
 	for _, l := range config.Network.Links {
 		c.links = append(c.links, newLink(l))
 	}
+	c.starting = true
 	for _, w := range config.Workers {
 		if w.Down {
 			continue
@@ -125,6 +127,8 @@ func New(config Config) (*Cluster, error) {
 			return nil, err
 		}
 	}
+	c.starting = false
+	c.viewChanged()
 	return c, nil
 }
 
@@ -161,10 +165,9 @@ func (c *Cluster) register(p *process) {
 
 // viewChanged tells every router what etcd lists.
 func (c *Cluster) viewChanged() {
-	if c.etcdAway {
-		return
+	if !c.etcdAway && !c.starting {
+		c.view(true)
 	}
-	c.view(true)
 }
 
 // view tells every router what etcd lists, or listed when it was there.

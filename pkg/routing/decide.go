@@ -98,13 +98,27 @@ func (rt *Router) decideFor(now time.Time, e *entry, v Version) (fitness, Refusa
 // alone is the decode worker that would do all of a request, and whether that is better than
 // decode with prefill, which may be nil.
 func (rt *Router) alone(s *search, decodes *candidates, decode, prefill *candidate) (best *candidate, better bool) {
-	var options []*candidate
-	for _, c := range decodes.fittest() {
-		alone := &candidate{finding: c.finding, cost: rt.costOf(s, controlv1.Role_ROLE_DECODE, c.worker, c.cached, false), record: c.record}
-		alone.totalMs += alone.delaysMs * delayWeight
-		options = append(options, alone)
+	// Those that are near the best for decoding are near it for all of the request, too, and of
+	// many some will do.
+	fittest := decodes.fittest()
+	first := 0
+	if len(fittest) > aloneMost {
+		first = rt.random.IntN(len(fittest))
 	}
-	best = rt.pick(options)
+	out := rt.lists.next()
+	limit := rt.nearLimit(decode)
+	for i := range fittest {
+		c := fittest[(first+i)%len(fittest)]
+		if len(fittest) > aloneMost && c.totalMs > limit {
+			continue
+		}
+		alone := candidate{finding: c.finding, cost: rt.costOf(s, controlv1.Role_ROLE_DECODE, c.worker, c.cached, false), record: c.record}
+		alone.totalMs += alone.delaysMs
+		if out.all = append(out.all, alone); len(out.all) == aloneMost {
+			break
+		}
+	}
+	best = rt.pick(out.every())
 	if prefill == nil || best.crowded {
 		return best, prefill == nil
 	}
@@ -115,8 +129,8 @@ func (rt *Router) alone(s *search, decodes *candidates, decode, prefill *candida
 	return best, best.totalMs+best.promptMs*rt.config.NearBest < decode.totalMs+prefill.firstMs
 }
 
-// delayWeight is what the delay of others counts against that of the request itself.
-const delayWeight = 1
+// aloneMost is how many decode workers alone looks at.
+const aloneMost = 32
 
 // look filters and scores the workers of a role.
 func (rt *Router) look(s *search, role controlv1.Role, to *worker) *candidates {

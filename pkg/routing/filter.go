@@ -78,6 +78,15 @@ func (c *candidates) fittest() []*candidate {
 	return c.listed
 }
 
+// every lists all of them, as fittest does.
+func (c *candidates) every() []*candidate {
+	c.listed = c.listed[:0]
+	for i := range c.all {
+		c.listed = append(c.listed, &c.all[i])
+	}
+	return c.listed
+}
+
 // several reports whether there is a choice, now or later.
 func (c *candidates) several() bool {
 	n := 0

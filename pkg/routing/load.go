@@ -13,6 +13,7 @@ import (
 // share is what one request takes of a worker.
 type share struct {
 	at      time.Time
+	count   int // of a sum: of how many
 	tokens  int // still to compute before its first token
 	blocks  int
 	context int
@@ -26,6 +27,7 @@ type share struct {
 }
 
 func (s *share) sum(o *share, times int) {
+	s.count += times
 	s.tokens += times * o.tokens
 	s.blocks += times * o.blocks
 	s.context += times * o.context
@@ -34,6 +36,7 @@ func (s *share) sum(o *share, times int) {
 func (w *worker) add(id string, s *share) {
 	w.usedAt = s.at
 	w.own[id] = s
+	w.owned = len(w.own)
 	w.unseen = append(w.unseen, s)
 	s.unseen = len(w.unseen)
 	w.total.sum(s, 1)
@@ -70,6 +73,7 @@ func (w *worker) remove(id string) {
 		return
 	}
 	delete(w.own, id)
+	w.owned = len(w.own)
 	w.seen(s)
 	w.total.sum(s, -1)
 }
@@ -134,18 +138,18 @@ func (w *worker) estimate(now time.Time, stale time.Duration) estimate {
 		return w.account()
 	}
 	e := w.reads
-	e.sequences += len(w.unseen)
+	e.sequences += w.unseenTotal.count
 	e.tokens += w.unseenTotal.tokens
 	e.context += w.unseenTotal.context
 	e.free -= w.unseenTotal.blocks
 	// Own requests are there, whatever a report says that overtook them.
-	e.sequences = max(e.sequences, len(w.own))
+	e.sequences = max(e.sequences, w.owned)
 	return e
 }
 
 // account is the load by this router's own requests alone.
 func (w *worker) account() estimate {
-	return estimate{len(w.own), w.total.tokens, w.total.context, w.blocks - w.total.blocks}
+	return estimate{w.owned, w.total.tokens, w.total.context, w.blocks - w.total.blocks}
 }
 
 // ahead is how many tokens of prompts the worker computes before one of which it lacks so many:

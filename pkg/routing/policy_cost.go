@@ -14,6 +14,11 @@ func (p leastCost) mode() inferencev1.Mode { return p.of }
 // nearBestMs is the difference of cost that no prediction can resolve.
 const nearBestMs = 0.5
 
+// nearLimit is what candidates cost at most that are near the best.
+func (rt *Router) nearLimit(best *candidate) float64 {
+	return best.totalMs + best.firstMs*rt.config.NearBest + nearBestMs
+}
+
 // near are those near the least cost that run the fewest of this router's requests. How near
 // is measured by the time to the first token alone: the time for output tokens is much the
 // same everywhere and would hide what a cached prefix saves.
@@ -27,7 +32,7 @@ func (leastCost) near(rt *Router, options []*candidate) []*candidate {
 			best = c
 		}
 	}
-	limit := best.totalMs + best.firstMs*rt.config.NearBest + nearBestMs
+	limit := rt.nearLimit(best)
 	near := rt.near[:0]
 	for _, c := range options {
 		if c.totalMs <= limit {
@@ -38,5 +43,5 @@ func (leastCost) near(rt *Router, options []*candidate) []*candidate {
 	if len(near) == 0 {
 		near = options // the costs are NaN
 	}
-	return least(near, func(c *candidate) int { return len(c.worker.own) })
+	return least(near, func(c *candidate) int { return c.worker.owned })
 }

@@ -49,7 +49,7 @@ func (rt *Router) score(s *search, role controlv1.Role, all []candidate) {
 		c.record = &controlv1.Candidate{
 			WorkerId: c.worker.ref.ID, Role: role, Excluded: c.reason,
 			QueueMs: c.queueMs, PrefillMs: c.prefillMs, TpotMs: c.tpotMs, CostMs: c.totalMs,
-			CachedTokens: uint32(max(c.cached, 0)), FetchTokens: uint32(c.fetched), InFlight: uint32(len(c.worker.own)),
+			CachedTokens: uint32(max(c.cached, 0)), FetchTokens: uint32(c.fetched), InFlight: uint32(c.worker.owned),
 		}
 		s.record.Candidates = append(s.record.Candidates, c.record)
 	}

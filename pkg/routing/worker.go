@@ -9,16 +9,31 @@ import (
 
 // worker is what is known of one incarnation of a worker.
 type worker struct {
-	ref Ref
+	// What a search reads of every worker is first.
+	ref         Ref
+	connected   bool
+	answered    bool // it has answered
+	foreign     bool // left out for its version, and that was said
+	busyUntil   time.Time
+	loadAt      time.Time
+	connectedAt time.Time
+	usedAt      time.Time // when a request was last sent there
 	facts
+	owned       int   // len(own)
+	unseenTotal share // sums over unseen
 	reading
+	prompted  prompted    // of a decode worker
+	first     trackRecord // of first tokens of prompts that it computes
+	tokens    trackRecord // of the time of a token that it decodes
+	reserveMs float64     // from a dispatch to the reservation of its blocks here, on average
+	lifeMs    float64     // what sequences take that decode there, on average; 0: none has ended
+	suspicion
+
+	load         *controlv1.LoadReport
 	record       *controlv1.WorkerRecord
 	said         *controlv1.WorkerRecord // what it said of itself; nil: it has not answered yet, or is a block store
-	answered     bool                    // it has answered
 	connectError string                  // why it is not connected, for people
-	connected    bool
-	connectedAt  time.Time
-	connection   uint64 // number of its last connection
+	connection   uint64                  // number of its last connection
 	registered   bool
 	// missing is how long etcd has answered without listing it, not counting the time since
 	// missingSince; zero: etcd lists it, or does not answer.
@@ -33,31 +48,17 @@ type worker struct {
 	leavesAt time.Time
 	drained  bool // it has finished what it had
 
-	load   *controlv1.LoadReport
-	loadAt time.Time
-
-	own         map[string]*share // this router's requests that run on it
-	unseen      []*share          // those that the last load report may not count
-	total       share             // sums over own
-	unseenTotal share             // and over unseen
-
-	foreign bool // left out for its version, and that was said
+	own    map[string]*share // this router's requests that run on it
+	unseen []*share          // those that the last load report may not count
+	total  share             // sums over own
 
 	probe probe
 	trust trust
 
-	usedAt    time.Time // when a request was last sent there
-	turn      uint64    // its number
-	busyUntil time.Time
-	refusals  int
-	suspicion
+	turn     uint64 // number of the last request that was sent there
+	refusals int
 
-	fetches   fetchSpeed  // from block stores
-	prompted  prompted    // of a decode worker
-	first     trackRecord // of first tokens of prompts that it computes
-	tokens    trackRecord // of the time of a token that it decodes
-	reserveMs float64     // from a dispatch to the reservation of its blocks here, on average
-	lifeMs    float64     // what sequences take that decode there, on average; 0: none has ended
+	fetches fetchSpeed // from block stores
 
 	listing  bool      // an answer to ListBlocks is on its way
 	listNext time.Time // a failed one is not asked again before
