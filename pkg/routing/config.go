@@ -27,6 +27,10 @@ type Config struct {
 	// DisaggregateMinTokens: in mode auto, prompts with fewer uncached tokens are
 	// computed on the decode worker, whatever that costs.
 	DisaggregateMinTokens int
+	// Classes are the objectives of classes, and DefaultClass the class of requests that ask for
+	// none and have no objective.
+	Classes      Classes
+	DefaultClass string
 	// NoWorkerGrace is how long a request waits for a worker when there is none.
 	NoWorkerGrace time.Duration
 	// WorkerKeep is how long a worker that etcd does not list any more is kept while its
@@ -69,10 +73,13 @@ type Config struct {
 // no flag. Models has none.
 func (c *Config) RegisterFlags(fs *pflag.FlagSet, prefix string) {
 	c.ReportLag, c.NearBest, c.TPOTHorizonTokens, c.IndexBlocks = 100*time.Millisecond, 0.1, 64, 1<<20
+	c.Classes = defaultClasses()
+	fs.Var(&c.Classes, "class", "latency objective of a class of requests, NAME=ttft:500ms,tpot:30ms or NAME=none; repeat it for others. The classes are "+strings.Join(ClassNames(), ", "))
+	fs.StringVar(&c.DefaultClass, "default-class", ClassStandard, "class of requests that have neither a class nor an objective: they are refused when workers are too busy to serve them in time")
 	fs.StringVar(&c.Policy, prefix+"policy", DefaultPolicy, "how to choose workers: "+strings.Join(Policies(), ", "))
 	fs.IntVar(&c.QueueLimit, prefix+"queue-limit", 1024, "maximum requests that wait for workers")
 	fs.DurationVar(&c.MaxQueueWait, prefix+"max-queue-wait", 30*time.Second, "maximum time that a request waits for workers, and then again in a worker's own queue")
-	fs.IntVar(&c.TenantMaxRequests, prefix+"tenant-max-requests", 256, "maximum requests of one tenant at a time")
+	fs.IntVar(&c.TenantMaxRequests, prefix+"tenant-max-requests", 1024, "maximum requests of one tenant at a time")
 	fs.IntVar(&c.DisaggregateMinTokens, prefix+"disaggregate-min-tokens", 0, "in mode auto, always compute prompts with fewer uncached tokens on the decode worker; others go where their request is predicted to cost less")
 	fs.DurationVar(&c.NoWorkerGrace, prefix+"no-worker-grace", time.Second, "how long a request waits if no worker exists")
 	fs.DurationVar(&c.WorkerKeep, prefix+"worker-keep", 30*time.Second, "how long to keep a worker that etcd no longer lists, while its connection works")
@@ -94,6 +101,9 @@ func (c *Config) Validate() error {
 	}
 	if err := policyError(c.Policy); err != nil {
 		errs = append(errs, err)
+	}
+	if err := classError(c.DefaultClass); err != nil {
+		errs = append(errs, fmt.Errorf("default-class: %w", err))
 	}
 	positive("queue-limit", c.QueueLimit > 0, c.QueueLimit)
 	positive("max-queue-wait", c.MaxQueueWait > 0, c.MaxQueueWait)

@@ -88,7 +88,7 @@ func (rt *Router) decideFor(now time.Time, e *entry, v Version) (fitness, Refusa
 			}
 		}
 	}
-	if refusal, ok := rt.misses(now, r, decode, prefill); ok {
+	if refusal, ok := rt.misses(now, e, decode, prefill); ok {
 		return tooSlow, refusal
 	}
 	rt.dispatch(s, decodes, prefills, decode, prefill)

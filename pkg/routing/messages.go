@@ -31,8 +31,10 @@ type Request struct {
 	Deadline time.Time        // of the whole request; zero: none
 	Tokens   int              // to compute before the first one is sampled
 	MaxNew   int              // tokens that it may generate
-	// TTFT and TPOT are its objective; 0 is none.
+	// TTFT and TPOT are its objective; 0 is none. If both are, that of its Class counts, and of
+	// Config.DefaultClass if that is empty.
 	TTFT, TPOT time.Duration
+	Class      string
 	// Hashes is the chained hashes of the whole blocks of its tokens, for each of
 	// Router.BlockKeys when it arrives. Hash makes them for keys that came later; nil: of
 	// those nothing is known.

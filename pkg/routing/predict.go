@@ -60,11 +60,11 @@ type Predictions struct {
 	FirstToken, Token Errors
 }
 
-// Predictions are those of all workers of which something was predicted, by id.
+// Predictions are those of all workers, by id.
 func (rt *Router) Predictions() []Predictions {
 	var out []Predictions
 	for _, w := range rt.order {
-		if w.first != (trackRecord{}) || w.tokens != (trackRecord{}) {
+		if !w.isStore() {
 			out = append(out, Predictions{w.ref.ID, w.first.errors(), w.tokens.errors()})
 		}
 	}

@@ -49,7 +49,7 @@ func TestPredictionsAreCorrected(t *testing.T) {
 	if within(predicted * 3 / 2) {
 		t.Error("taken though it would be late")
 	}
-	if p := b.f.Predictions()[0]; p.Worker != "p1" || p.FirstToken.Bias < 0.2 || p.FirstToken.Mean < p.FirstToken.Bias {
+	if p := b.f.Predictions()[1]; p.Worker != "p1" || p.FirstToken.Bias < 0.2 || p.FirstToken.Mean < p.FirstToken.Bias {
 		t.Errorf("%+v", p)
 	}
 	for range 200 {

@@ -23,6 +23,8 @@ type entry struct {
 	// pool is the role that it waits for.
 	pool   controlv1.Role
 	number uint64
+	// unasked: its objective is that of the default class.
+	unasked bool
 	// version that its workers have to have; zero: none is known.
 	version Version
 	// prefixes is who holds how much of its prompt.

@@ -15,33 +15,34 @@ import (
 // misses says whether the request's objective is out of reach on the workers
 // chosen. A worker that has measured nothing yet is given the benefit of the
 // doubt.
-func (rt *Router) misses(now time.Time, r *Request, decode, prefill *candidate) (Refusal, bool) {
+func (rt *Router) misses(now time.Time, e *entry, decode, prefill *candidate) (Refusal, bool) {
+	r := &e.request
 	if r.Attempt > 0 {
 		return Refusal{}, false
 	}
-	first := decode
-	if prefill != nil {
-		first = prefill
+	late := func(what, name string, predicted, limit, retry time.Duration) (Refusal, bool) {
+		limits := "slo." + name
+		if e.unasked {
+			limits = "the " + name + " of class " + rt.config.DefaultClass + ","
+		}
+		return Refusal{codes.ResourceExhausted, api.ReasonSLOUnattainable, "",
+			fmt.Sprintf("predicted %s %s exceeds %s %s; retry later or ask for less", what, predicted.Round(time.Microsecond), limits, limit), max(retry, time.Second)}, true
 	}
-	if r.TTFT > 0 {
-		elapsed := now.Sub(r.Arrived)
-		predicted := elapsed
+	first := cmp.Or(prefill, decode)
+	if limit, _ := e.objective(&first.cost); limit > 0 {
+		predicted := now.Sub(r.Arrived)
 		var queue time.Duration
 		if first.measured {
 			queue = milliseconds(first.queueMs)
 			predicted += milliseconds(first.firstMs * first.worker.first.factor())
 		}
-		if predicted > r.TTFT {
-			return Refusal{codes.ResourceExhausted, api.ReasonSLOUnattainable, "",
-				fmt.Sprintf("predicted time to first token %s exceeds slo.ttft %s; retry later or ask for less",
-					predicted.Round(time.Microsecond), r.TTFT), max(queue, time.Second)}, true
+		if predicted > limit {
+			return late("time to first token", "ttft", predicted, limit, queue)
 		}
 	}
-	if r.TPOT > 0 && decode.measured {
-		if predicted := milliseconds(decode.tpotMs * decode.worker.tokens.factor()); predicted > r.TPOT {
-			return Refusal{codes.ResourceExhausted, api.ReasonSLOUnattainable, "",
-				fmt.Sprintf("predicted time per output token %s exceeds slo.tpot %s; retry later or ask for less",
-					predicted.Round(time.Microsecond), r.TPOT), time.Second}, true
+	if _, limit := e.objective(&decode.cost); limit > 0 && decode.measured {
+		if predicted := milliseconds(decode.tpotMs * decode.worker.tokens.factor()); predicted > limit {
+			return late("time per output token", "tpot", predicted, limit, 0)
 		}
 	}
 	return Refusal{}, false
@@ -115,7 +116,7 @@ func (rt *Router) expired(now time.Time, e *entry) Refusal {
 			Message: fmt.Sprintf("the request's deadline passed after %s in the queue", waited)}
 	case !e.noWorkerSince.IsZero():
 		return rt.nobody(e, api.Name(e.pool)+" worker")
-	case e.request.TTFT > 0 && e.request.Attempt == 0 && now.Sub(e.request.Arrived) >= e.request.TTFT:
+	case e.request.TTFT > 0 && !e.unasked && e.request.Attempt == 0 && now.Sub(e.request.Arrived) >= e.request.TTFT:
 		return Refusal{codes.ResourceExhausted, api.ReasonSLOUnattainable, "",
 			fmt.Sprintf("no %s worker had capacity within slo.ttft %s; retry later or ask for less", api.Name(e.pool), e.request.TTFT), time.Second}
 	}

@@ -1,6 +1,7 @@
 package routing
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -55,15 +56,21 @@ func (rt *Router) arrived(now time.Time, r Request) {
 			return
 		}
 	}
+	unasked := false
+	if r.TTFT == 0 && r.TPOT == 0 {
+		unasked = r.Class == ""
+		o := rt.config.Classes[cmp.Or(r.Class, rt.config.DefaultClass)]
+		r.TTFT, r.TPOT = o.TTFT, o.TPOT
+	}
 	rt.number++
 	e := &entry{
-		request: r, enqueued: now, until: now.Add(rt.config.MaxQueueWait), pool: controlv1.Role_ROLE_DECODE, number: rt.number,
+		unasked: unasked, request: r, enqueued: now, until: now.Add(rt.config.MaxQueueWait), pool: controlv1.Role_ROLE_DECODE, number: rt.number,
 		prefixes: make(map[BlockKey]*prefix),
 	}
 	if !r.Deadline.IsZero() && r.Deadline.Before(e.until) {
 		e.until = r.Deadline
 	}
-	if due := r.Arrived.Add(r.TTFT); r.TTFT > 0 && r.Attempt == 0 && due.Before(e.until) {
+	if due := r.Arrived.Add(r.TTFT); r.TTFT > 0 && !unasked && r.Attempt == 0 && due.Before(e.until) {
 		e.until = due
 	}
 	rt.tenants.Enter(r.Tenant)

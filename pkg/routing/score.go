@@ -24,6 +24,7 @@ type cost struct {
 	transferMs float64 // on a decode worker that gets the prompt's KV instead: to send what it lacks
 	firstMs    float64 // to the first token: the sum of these
 	tpotMs     float64 // an output token
+	aloneMs    float64 // the same if nobody else decoded there
 	totalMs    float64 // to the first token, and for as many output tokens as count
 	// promptMs is what its prompt adds to the steps of a decode worker, and delaysMs how much
 	// longer that makes others wait who decode there, all together.
@@ -91,7 +92,7 @@ func (rt *Router) costOf(s *search, role controlv1.Role, w *worker, cached int, 
 			}
 		}
 		lacks := c.uncached
-		if r.TTFT > 0 { // such come before others, the earliest first, however long they are
+		if r.TTFT > 0 && !s.entry.unasked { // such come before others, the earliest first, however long they are
 			lacks = math.MaxInt32
 		}
 		c.queueMs = w.waitMs(steps, s.now, rt.config.LoadStale, lacks)
@@ -106,6 +107,7 @@ func (rt *Router) costOf(s *search, role controlv1.Role, w *worker, cached int, 
 		// Prompts that are computed there lengthen the steps.
 		prompts := w.prompted.share(s.now)
 		step := w.steps(model, decoding+1, context+r.Tokens).besides
+		c.aloneMs = w.steps(model, 1, r.Tokens).besides
 		c.tpotMs = step / (1 - min(prompts, mostPrompts))
 		othersMs = c.tpotMs
 		if !elsewhere {
@@ -125,7 +127,8 @@ func (rt *Router) costOf(s *search, role controlv1.Role, w *worker, cached int, 
 	}
 	late := s.now.Sub(r.Arrived) + milliseconds(c.firstMs*w.first.factor())
 	if c.measured && r.Attempt == 0 {
-		c.misses = r.TTFT > 0 && !elsewhere && late > r.TTFT || r.TPOT > 0 && milliseconds(max(c.tpotMs, othersMs)*w.tokens.factor()) > r.TPOT
+		ttft, tpot := s.entry.objective(&c)
+		c.misses = ttft > 0 && !elsewhere && late > ttft || tpot > 0 && milliseconds(max(c.tpotMs, othersMs)*w.tokens.factor()) > tpot
 	}
 	return c
 }

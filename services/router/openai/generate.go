@@ -29,6 +29,9 @@ func (h *Handler) generate(e *exchange, k *kind) error {
 	if err != nil {
 		return err
 	}
+	if err := c.want(e.request.Header.Get(headerSLO)); err != nil {
+		return err
+	}
 	if !held.take(valueBytes * int64(c.verbatim)) {
 		return full()
 	}

@@ -24,7 +24,7 @@ func newKind(parse func(*fields) (*call, error)) *kind {
 var meaningless = map[string]bool{
 	"audio": true, "metadata": true, "moderation": true, "parallel_tool_calls": true, "prediction": true,
 	"prompt_cache_key": true, "prompt_cache_options": true, "prompt_cache_retention": true, "reasoning_effort": true, "safety_identifier": true,
-	"service_tier": true, "store": true, "user": true, "verbosity": true, "web_search_options": true, "spaces_between_special_tokens": true,
+	"store": true, "user": true, "verbosity": true, "web_search_options": true, "spaces_between_special_tokens": true,
 }
 
 // maxIgnored is how many ignored members are named.

@@ -9,8 +9,11 @@ import (
 	"strings"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+
+	"github.com/tandem-serving/tandem/pkg/routing"
 )
 
 // Bounds of requests, beside those of the Backend.
@@ -63,6 +66,7 @@ func (c *call) common(f *fields) *inferencev1.GenerateRequest {
 	if p := f.integerIn("priority", -100, 100); p != nil {
 		q.Priority = int32(-*p)
 	}
+	tier(f, q)
 	c.most(f, q)
 	c.streaming(f)
 	c.n = 1
@@ -80,6 +84,44 @@ func (c *call) common(f *fields) *inferencev1.GenerateRequest {
 		f.wrong(unsupported("skip_special_tokens", "cannot be false: special tokens are never part of the text; leave it out"))
 	}
 	return q
+}
+
+// tiers are the classes of requests by OpenAI's names; "" is the router's default class.
+var tiers = map[string]string{"": "", "auto": "", "default": "", "scale": "", "priority": routing.ClassInteractive, "flex": routing.ClassBatch}
+
+// tier reads which class a request is of.
+func tier(f *fields, q *inferencev1.GenerateRequest) {
+	name := f.text("service_tier")
+	class, known := tiers[name]
+	if !known {
+		f.wrong(unsupported("service_tier", fmt.Sprintf("%q is not supported: there are auto, default, priority and flex", shorten(name))))
+	} else if class != "" {
+		q.Slo = &inferencev1.Slo{Class: class}
+	}
+}
+
+// headerSLO is the header with the objective of a request, such as ttft:500ms,tpot:30ms.
+const headerSLO = "X-SLO"
+
+// want has the answers held to the objective of a header; "" is none.
+func (c *call) want(header string) error {
+	if header == "" {
+		return nil
+	}
+	o, err := routing.ParseObjective(header)
+	if err != nil {
+		return invalid(headerSLO, "is wrong: "+shorten(err.Error()))
+	}
+	for _, q := range c.choices {
+		q.Slo = &inferencev1.Slo{Class: q.GetSlo().GetClass()}
+		if o.TTFT > 0 {
+			q.Slo.Ttft = durationpb.New(o.TTFT)
+		}
+		if o.TPOT > 0 {
+			q.Slo.Tpot = durationpb.New(o.TPOT)
+		}
+	}
+	return nil
 }
 
 // notSupported keeps, as a problem, a field that asks for something.

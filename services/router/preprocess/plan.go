@@ -11,12 +11,15 @@ import (
 	"fmt"
 	"math"
 	"time"
+	"slices"
+	"strings"
 	"unicode/utf8"
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
+	"github.com/tandem-serving/tandem/pkg/routing"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/pkg/sampler"
 )
@@ -154,6 +157,9 @@ func envelopeOf(q *inferencev1.GenerateRequest) (*inferencev1.Envelope, error) {
 	}
 	if e.Priority < -maxPriority || e.Priority > maxPriority {
 		return nil, rpc.InvalidArgument("priority", fmt.Sprintf("%d is outside %d to %d", e.Priority, -maxPriority, maxPriority))
+	}
+	if class := q.GetSlo().GetClass(); class != "" && !slices.Contains(routing.ClassNames(), class) {
+		return nil, rpc.InvalidArgument("slo.class", fmt.Sprintf("%q is no class: the classes are %s", class, strings.Join(routing.ClassNames(), ", ")))
 	}
 	if err := CheckDuration("slo.ttft", q.GetSlo().GetTtft()); err != nil {
 		return nil, err

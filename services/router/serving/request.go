@@ -242,6 +242,7 @@ func (r *request) ask(a joining.Ask) {
 		MaxNew:   p.MaxTokens - len(a.Generated),
 		TTFT:     p.Envelope.GetSlo().GetTtft().AsDuration(),
 		TPOT:     p.Envelope.GetSlo().GetTpot().AsDuration(),
+		Class:    p.Envelope.GetSlo().GetClass(),
 		Failures: a.Failures,
 		Version:  a.Version,
 	}, tokens, p.Envelope.GetCacheSalt(), r.answers)

@@ -61,7 +61,7 @@ var (
 		{"CPU engine", []string{"cpu-"}},
 		{"CUDA engine", []string{"cuda-", "cublaslt", "gpu-", "nvml"}},
 		{"Simulated engine", []string{"simulated-"}},
-		{"Router", []string{"router-"}},
+		{"Router", []string{"router-", "class", "default-class"}},
 		{"Latency budget", []string{"budget-"}},
 		{"Prefill workers", []string{"prefill-"}},
 		{"Decode workers", []string{"decode-"}},

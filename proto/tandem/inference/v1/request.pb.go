@@ -190,7 +190,10 @@ type Slo struct {
 	// Maximum time from arrival at the router to the first token.
 	Ttft *durationpb.Duration `protobuf:"bytes,1,opt,name=ttft,proto3" json:"ttft,omitempty"`
 	// Maximum mean time per output token after the first.
-	Tpot          *durationpb.Duration `protobuf:"bytes,2,opt,name=tpot,proto3" json:"tpot,omitempty"`
+	Tpot *durationpb.Duration `protobuf:"bytes,2,opt,name=tpot,proto3" json:"tpot,omitempty"`
+	// Class whose objective counts if both are unset: interactive, standard or batch. Empty:
+	// the router's default class.
+	Class         string `protobuf:"bytes,3,opt,name=class,proto3" json:"class,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -237,6 +240,13 @@ func (x *Slo) GetTpot() *durationpb.Duration {
 		return x.Tpot
 	}
 	return nil
+}
+
+func (x *Slo) GetClass() string {
+	if x != nil {
+		return x.Class
+	}
+	return ""
 }
 
 // Sampling is the sampling parameters. Equal parameters, seed and prompt give equal
@@ -559,10 +569,11 @@ const file_tandem_inference_v1_request_proto_rawDesc = "" +
 	"\x04mode\x18\x05 \x01(\x0e2\x19.tandem.inference.v1.ModeR\x04mode\x12\x1d\n" +
 	"\n" +
 	"cache_salt\x18\x06 \x01(\tR\tcacheSalt\x12\x18\n" +
-	"\aattempt\x18\a \x01(\rR\aattempt\"c\n" +
+	"\aattempt\x18\a \x01(\rR\aattempt\"y\n" +
 	"\x03Slo\x12-\n" +
 	"\x04ttft\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x04ttft\x12-\n" +
-	"\x04tpot\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x04tpot\"\xb2\x04\n" +
+	"\x04tpot\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x04tpot\x12\x14\n" +
+	"\x05class\x18\x03 \x01(\tR\x05class\"\xb2\x04\n" +
 	"\bSampling\x12%\n" +
 	"\vtemperature\x18\x01 \x01(\x02H\x00R\vtemperature\x88\x01\x01\x12\x18\n" +
 	"\x05top_k\x18\x02 \x01(\rH\x01R\x04topK\x88\x01\x01\x12\x18\n" +

@@ -1,0 +1,71 @@
+package routing_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+
+	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/routing"
+)
+
+func TestClasses(t *testing.T) {
+	for text, want := range map[string]string{
+		"interactive=ttft:500ms,tpot:30ms": "interactive=ttft:500ms,tpot:30ms",
+		"standard=tpot:30ms":               "standard=tpot:30ms",
+		"batch=none":                       "batch=none",
+		"interactiv=ttft:1s":               `did you mean "interactive"?`,
+		"ttft:1s":                          "write NAME=",
+		"batch=ttft:0s":                    "is no objective",
+		"batch=ttft:1s,ttfb:2s":            "there are ttft and tpot",
+		"batch=":                           "is no objective",
+	} {
+		var c routing.Classes
+		err := c.Set(text)
+		if got := c.String(); err == nil && got != want || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %q, error %v, want %q", text, got, err, want)
+		}
+	}
+	c := config()
+	c.DefaultClass = "bulk"
+	if err := c.Validate(); err == nil || !strings.Contains(err.Error(), "default-class") {
+		t.Errorf("error %v", err)
+	}
+}
+
+// A request has the objective that it sends, else its class's, else the default class's. By the
+// last alone it is refused for a busy worker, and not for a slow one.
+func TestObjectives(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		class string
+		ttft  time.Duration
+		busy  uint64 // tokens that wait before it
+		want  bool
+	}{
+		{"nothing, idle", "", 0, 0, true},
+		{"nothing, busy", "", 0, 100000, false},
+		{"a class that wants nothing, busy", routing.ClassBatch, 0, 100000, true},
+		{"a class that wants more, idle", routing.ClassInteractive, 0, 0, false},
+		{"its own word, busy", "", time.Hour, 100000, true},
+		{"its own word, idle", "", time.Millisecond, 0, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			b := newBench(t, func(c *routing.Config) {
+				c.DefaultClass = routing.ClassStandard
+				// Its prompt takes 22 ms on an idle worker.
+				c.Classes = routing.Classes{routing.ClassStandard: {TTFT: 20 * time.Millisecond}, routing.ClassInteractive: {TTFT: 10 * time.Millisecond}}
+			}, prefill("p1"), decode("d1"))
+			b.do(load("p1", controlv1.Role_ROLE_PREFILL, func(r *controlv1.LoadReport) { r.WaitingTokens = test.busy }))
+			b.do(load("d1", controlv1.Role_ROLE_DECODE, nil))
+			r := b.request(dis, 200)
+			r.Class, r.TTFT = test.class, test.ttft
+			d, refusal, _ := b.arrive(r)
+			if taken := d.Decode.ID != ""; taken != test.want || !taken && refusal.Reason != api.ReasonSLOUnattainable {
+				t.Errorf("taken %v, %+v", taken, refusal)
+			}
+		})
+	}
+}
