@@ -170,7 +170,8 @@ func (w *written) happen() {
 // ship reads the pages of a chunk and sends it.
 func (s *session) ship(w *sender.WriteChunk) {
 	m := taken(&s.from.cluster.chunks)
-	runs := append(m.chunk.Runs[:0], w.Chunk.Runs...)
+	runs := m.chunk.Runs[:0]
+	runs = append(runs, w.Chunk.Runs...)
 	m.session, m.chunk = s, w.Chunk
 	m.chunk.Runs = runs
 	m.payload = slices.Grow(m.payload[:0], len(w.Blocks)*s.from.layout.SliceBytes)[:len(w.Blocks)*s.from.layout.SliceBytes]

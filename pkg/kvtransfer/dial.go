@@ -93,8 +93,14 @@ func (c *connection) joinAll(address string) ([]*link, error) {
 	return nil, err
 }
 
-// firstCause returns the first error that is not errSibling, if there is one.
+// firstCause returns the first refusal, or else the first error that is not errSibling, if there
+// is one. When one stripe is refused, the receiver may end another before that is given up.
 func firstCause(errs []error) error {
+	for _, err := range errs {
+		if _, is := errors.AsType[*RefusedError](err); is {
+			return err
+		}
+	}
 	for _, err := range errs {
 		if err != nil && !errors.Is(err, errSibling) {
 			return err
