@@ -126,7 +126,7 @@ func (q *request) act(action joining.Action) {
 	case joining.CheckProgress:
 		q.handle(joining.Progressed{Stream: a.Stream, At: q.router.core.Progressed(a.Worker)})
 	case joining.Release:
-		q.router.handle(routing.Ended{ID: q.key, Failures: a.Failures, Served: a.Served, Tokens: a.Tokens})
+		q.router.handle(routing.Ended{ID: q.key, Failures: a.Failures, Served: a.Served, Tokens: a.Tokens, Decoding: a.Decoding})
 	case joining.Accept:
 		q.record.Admitted = q.load.now()
 	case *joining.Deliver:

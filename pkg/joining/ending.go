@@ -113,7 +113,16 @@ func (j *Join) release() {
 	if j.served && j.try.gaps.Count() > 0 {
 		j.do(Tell{routing.TokensReceived{ID: j.p.ID, Gaps: j.try.gaps}})
 	}
-	j.do(Release{Attempt: j.attempt, Served: j.served, Tokens: len(j.tokens) - j.try.base})
+	j.do(Release{Attempt: j.attempt, Served: j.served, Tokens: len(j.tokens) - j.try.base, Decoding: j.decoding()})
+}
+
+// decoding is how long the sequence was in the decode worker's batch.
+func (j *Join) decoding() time.Duration {
+	from := j.try.admittedAt
+	if from.Before(j.try.firstAt) { // one worker did all, and computed the prompt before
+		from = j.try.firstAt
+	}
+	return max(j.last.Sub(from), 0)
 }
 
 // broken fails a try whose worker does not keep to the protocol.

@@ -139,9 +139,11 @@ type (
 	Release struct {
 		Attempt  int
 		Failures []routing.Failure
-		// Served: it ended the request, and well, with so many tokens in this try.
-		Served bool
-		Tokens int
+		// Served: it ended the request, and well, with so many tokens in this try and this time in
+		// the decode worker's batch.
+		Served   bool
+		Tokens   int
+		Decoding time.Duration
 		// Err is what ended the try, if it failed.
 		Err error
 	}

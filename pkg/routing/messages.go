@@ -157,9 +157,11 @@ type (
 	Ended struct {
 		ID       string
 		Failures []Failure
-		// Served: it ended the request, and well, with so many tokens since the Dispatch.
-		Served bool
-		Tokens int
+		// Served: it ended the request, and well, with so many tokens since the Dispatch, for which
+		// it was in the decode worker's batch for Decoding.
+		Served   bool
+		Tokens   int
+		Decoding time.Duration
 	}
 	// Cancelled takes a request out of the queue. Unknown ones are ignored.
 	Cancelled struct{ ID string }

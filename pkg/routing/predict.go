@@ -23,6 +23,9 @@ const (
 	errorWeight = 64
 	// predictedLeast is the least time that an error is relative to.
 	predictedLeast = 100 * time.Microsecond
+	// tokensTell is from how many tokens on an answer tells what a token takes: in a shorter one,
+	// the wait for the second says more.
+	tokensTell = 16
 	// mostError bounds what one prediction says, relatively.
 	mostError = 4
 )

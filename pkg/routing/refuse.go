@@ -41,7 +41,7 @@ func (rt *Router) misses(now time.Time, e *entry, decode, prefill *candidate) (R
 		}
 	}
 	if _, limit := e.objective(&decode.cost); limit > 0 && decode.measured {
-		if predicted := milliseconds(decode.tpotMs * decode.worker.tokens.factor()); predicted > limit {
+		if predicted := decode.lateToken(decode.worker); predicted > limit {
 			return late("time per output token", "tpot", predicted, limit, 0)
 		}
 	}

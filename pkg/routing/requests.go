@@ -175,8 +175,10 @@ func (rt *Router) ended(now time.Time, e Ended) {
 	}
 	if e.Served {
 		if !d.prompted.IsZero() {
-			d.decode.lives(now.Sub(d.prompted))
-			if d.token > 0 && e.Tokens > 1 {
+			if e.Decoding > 0 {
+				d.decode.lives(e.Decoding)
+			}
+			if d.token > 0 && e.Tokens >= tokensTell {
 				d.decode.tokens.observe(d.token, now.Sub(d.prompted)/time.Duration(e.Tokens-1))
 			}
 		}

@@ -25,6 +25,8 @@ type cost struct {
 	firstMs    float64 // to the first token: the sum of these
 	tpotMs     float64 // an output token
 	aloneMs    float64 // the same if nobody else decoded there
+	othersMs   float64 // the same of those that decode there, with this request's prompt
+	mostMs     float64 // the same if every step had as much of prompts as it may
 	totalMs    float64 // to the first token, and for as many output tokens as count
 	// promptMs is what its prompt adds to the steps of a decode worker, and delaysMs how much
 	// longer that makes others wait who decode there, all together.
@@ -77,7 +79,6 @@ func (rt *Router) costOf(s *search, role controlv1.Role, w *worker, cached int, 
 	c := cost{measured: model.Samples > 0, cached: cached, uncached: r.Tokens - cached}
 	decodes := role == controlv1.Role_ROLE_DECODE
 	decoding, context := 0, 0
-	othersMs := 0.0 // a token of those that decode there, taken to want what this one does
 	if decodes {
 		decoding, context = load.sequences, load.context
 	}
@@ -104,33 +105,48 @@ func (rt *Router) costOf(s *search, role controlv1.Role, w *worker, cached int, 
 	c.firstMs = c.queueMs + c.prefillMs + c.transferMs
 	c.totalMs = c.firstMs
 	if decodes {
-		// Prompts that are computed there lengthen the steps.
-		prompts := w.prompted.share(s.now)
-		step := w.steps(model, decoding+1, context+r.Tokens).besides
-		c.aloneMs = w.steps(model, 1, r.Tokens).besides
-		c.tpotMs = step / (1 - min(prompts, mostPrompts))
-		othersMs = c.tpotMs
-		if !elsewhere {
-			c.promptMs = model.PerTokenMs * float64(c.uncached)
-			c.delaysMs = c.promptMs * float64(decoding)
-			othersMs = step / (1 - min(prompts+c.promptMs/promptWindowMs, mostPrompts))
-		}
-		life := cmp.Or(w.lifeMs, c.tpotMs*float64(r.MaxNew)) // of those before: until one has ended, as this one's
-		// Where the batch has no place, the prompt waits for one, or the second token does.
-		if elsewhere {
-			c.tpotMs += w.placeMs(load.sequences-w.end(rt.apartMs, life), life) / float64(max(r.MaxNew-1, 1))
-		} else if place := w.placeMs(load.sequences, life); place > c.queueMs {
-			c.firstMs += place - c.queueMs
-			c.queueMs, c.crowded = place, true
-		}
-		c.totalMs = c.firstMs + c.tpotMs*float64(min(r.MaxNew, rt.config.TPOTHorizonTokens))
+		rt.decodes(s, w, &c, model, load, elsewhere)
 	}
 	late := s.now.Sub(r.Arrived) + milliseconds(c.firstMs*w.first.factor())
 	if c.measured && r.Attempt == 0 {
 		ttft, tpot := s.entry.objective(&c)
-		c.misses = ttft > 0 && !elsewhere && late > ttft || tpot > 0 && milliseconds(max(c.tpotMs, othersMs)*w.tokens.factor()) > tpot
+		c.misses = ttft > 0 && !elsewhere && late > ttft || tpot > 0 && c.lateToken(w) > tpot
 	}
 	return c
+}
+
+// decodes adds what decoding costs, and what it does to others.
+func (rt *Router) decodes(s *search, w *worker, c *cost, model latency.Model, load estimate, elsewhere bool) {
+	r := s.request
+	// Prompts that are computed there lengthen the steps: by their share of the time, and at most
+	// by one chunk.
+	steps, prompts := w.steps(model, load.sequences+1, load.context+r.Tokens), w.prompted.share(s.now)
+	stepMs := func(prompts float64) float64 {
+		return min(steps.besides/(1-min(prompts, mostPrompts)), steps.mostMs())
+	}
+	c.tpotMs, c.mostMs = stepMs(prompts), steps.mostMs()
+	c.othersMs, c.aloneMs = c.tpotMs, w.steps(model, 1, r.Tokens).besides
+	if !elsewhere {
+		c.promptMs = model.PerTokenMs * float64(c.uncached)
+		c.delaysMs = c.promptMs * float64(load.sequences)
+		c.othersMs = stepMs(prompts + c.promptMs/promptWindowMs)
+	}
+	life := cmp.Or(w.lifeMs, c.tpotMs*float64(r.MaxNew)) // of those before: until one has ended, as this one's
+	// Where the batch has no place, the prompt waits for one, or the second token does.
+	if elsewhere {
+		place := w.placeMs(load.sequences-w.end(rt.apartMs, life), life) / float64(max(r.MaxNew-1, 1))
+		c.tpotMs, c.mostMs = c.tpotMs+place, c.mostMs+place
+	} else if place := w.placeMs(load.sequences, life); place > c.queueMs {
+		c.firstMs += place - c.queueMs
+		c.queueMs, c.crowded = place, true
+	}
+	c.totalMs = c.firstMs + c.tpotMs*float64(min(r.MaxNew, rt.config.TPOTHorizonTokens))
+}
+
+// lateToken is what a token takes, of the request or of those that decode beside it, held against
+// how well that is predicted. Others are taken to want what the request does.
+func (c *cost) lateToken(w *worker) time.Duration {
+	return milliseconds(min(max(c.tpotMs, c.othersMs)*w.tokens.factor(), c.mostMs))
 }
 
 // placeMs is how long a sequence waits for a place in the batch, where so many are in it or come

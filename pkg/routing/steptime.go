@@ -97,6 +97,14 @@ func (w *worker) promptSteps(prior latency.Model, besides float64) steps {
 	return steps{model: prior, chunk: chunk, several: chunk, besides: besides}
 }
 
+// mostMs is how long a step takes with as much of prompts as it may have.
+func (s steps) mostMs() float64 {
+	if s.chunk == math.MaxInt32 {
+		return math.Inf(1)
+	}
+	return s.besides + float64(s.chunk)*s.model.PerTokenMs
+}
+
 // ms is how long so many tokens of one prompt take, after cached ones.
 func (s steps) ms(tokens, cached int) float64 { return s.take(tokens, cached, s.chunk) }
 

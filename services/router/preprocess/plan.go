@@ -10,9 +10,9 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"time"
 	"slices"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"google.golang.org/protobuf/types/known/durationpb"

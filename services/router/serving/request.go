@@ -182,7 +182,7 @@ func (r *request) apply(now time.Time, actions []joining.Action) {
 		case joining.CheckProgress:
 			r.loop.Step(joining.Progressed{Stream: a.Stream, At: r.requests.deps.Dispatcher.Progressed(a.Worker)})
 		case joining.Release:
-			r.requests.deps.Dispatcher.Handle(routing.Ended{ID: r.key, Failures: a.Failures, Served: a.Served, Tokens: a.Tokens})
+			r.requests.deps.Dispatcher.Handle(routing.Ended{ID: r.key, Failures: a.Failures, Served: a.Served, Tokens: a.Tokens, Decoding: a.Decoding})
 			r.spans.released(a.Err)
 			if a.Err != nil {
 				r.record.Failed(a.Failures, a.Err)
