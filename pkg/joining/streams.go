@@ -35,7 +35,7 @@ func (j *Join) decode(now, before time.Time, event *workerv1.DecodeEvent) {
 		}
 		j.accept()
 	case *workerv1.DecodeEvent_Queued:
-		j.do(Tell{routing.Queued{ID: j.p.ID, Role: controlv1.Role_ROLE_DECODE, Task: e.Queued.GetTask()}})
+		j.queued(now, Decode, controlv1.Role_ROLE_DECODE, e.Queued)
 	case *workerv1.DecodeEvent_Admitted:
 		if t.admitted {
 			j.broken(now, Decode, "admitted twice")
@@ -80,6 +80,16 @@ func (j *Join) decode(now, before time.Time, event *workerv1.DecodeEvent) {
 	default:
 		j.broken(now, Decode, "sent an empty event")
 	}
+}
+
+// queued takes in that a worker has the sequence.
+func (j *Join) queued(now time.Time, side Side, role controlv1.Role, e *workerv1.Queued) {
+	if j.try.queued[side] {
+		j.broken(now, side, "queued twice")
+		return
+	}
+	j.try.queued[side] = true
+	j.do(Tell{routing.Queued{ID: j.p.ID, Role: role, Task: e.GetTask()}})
 }
 
 // maxTransport bounds what a worker may call a transport, bytes.
@@ -165,7 +175,7 @@ func (j *Join) prefill(now time.Time, event *workerv1.PrefillEvent) {
 	t := &j.try
 	switch e := event.GetEvent().(type) {
 	case *workerv1.PrefillEvent_Queued:
-		j.do(Tell{routing.Queued{ID: j.p.ID, Role: controlv1.Role_ROLE_PREFILL, Task: e.Queued.GetTask()}})
+		j.queued(now, Prefill, controlv1.Role_ROLE_PREFILL, e.Queued)
 	case *workerv1.PrefillEvent_Started:
 		if t.started {
 			j.broken(now, Prefill, "started twice")

@@ -27,6 +27,8 @@ type try struct {
 	started, first, sent bool
 	firstLast            bool // the worker says that the first token is also the last
 
+	queued [2]bool // by side: the worker has said that it has the sequence
+
 	suspected bool // it ends because a worker may hang
 	outwaited bool // it ends because a busy worker did not begin in time
 

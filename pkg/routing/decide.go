@@ -146,6 +146,9 @@ func (rt *Router) dispatch(s *search, decodes, prefills *candidates, decode, pre
 	record.Decode = decode.worker.ref.ID
 	var fallback bool
 	record.Reason, fallback = rt.explain(s, decode, prefill, prefills)
+	if shown := decode.record; shown != nil { // what it costs as it was chosen
+		shown.QueueMs, shown.PrefillMs, shown.TpotMs, shown.CostMs = decode.queueMs, decode.prefillMs, decode.tpotMs, decode.totalMs
+	}
 	action := Dispatch{
 		ID: r.ID, Decode: decode.worker.ref, Version: s.version, Fallback: fallback, Decision: record,
 		ContextTokens: rt.contextTokens(s.version),
