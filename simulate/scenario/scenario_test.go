@@ -139,7 +139,7 @@ func TestErrors(t *testing.T) {
 		{"model: tiny\npools: {p: {role: prefill}}\ntraffic: {rate: 1}", `:2: there is no decode worker`},
 		{"model: tiny\npools: {p: {role: decode}, p: {role: decode}}", `:2: "pools.p" is set a second time, line 2 sets it already`},
 		{"model: tiny\npools: {d: &d {role: decode}, e: *d}", `:2: "pools.e" refers to another value`},
-		{"modle: x", `:1: unknown key "modle": did you mean "model"?`},
+		{"modell: x", `:1: unknown key "modell": did you mean "model"?`},
 		{bad("event: []"), `:4: unknown key "event": did you mean "events"?`},
 		{bad("zzz: 1"), `:4: unknown key "zzz": the keys here are block-tokens, events, model, network, pools`},
 		{bad("seed:"), `:4: "seed" has no value`},
