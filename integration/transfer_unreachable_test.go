@@ -31,7 +31,9 @@ func checkUnreached(t *testing.T, m *clustertest.Client, ask func(int, inference
 		if want := generate(t, m, ask(i, aggregated)).Tokens; !slices.Equal(r.Tokens, want) {
 			t.Errorf("%v, want %v", r.Tokens, want)
 		}
-		if route.GetMode() != aggregated || !strings.Contains(route.GetReason(), "because KV c") || route.GetRetries() > 1 {
+		// Once it has failed to reach the worker, or since one worker is predicted to be better.
+		why := strings.Contains(route.GetReason(), "because KV c") || strings.Contains(route.GetReason(), "the first token predicted")
+		if route.GetMode() != aggregated || !why || route.GetRetries() > 1 {
 			t.Errorf("request %d: route %v", i, route)
 		}
 	}
@@ -67,9 +69,6 @@ func TestUnreachable(t *testing.T) {
 				}
 				return ""
 			})
-			if r := generate(t, g.client, g.request(11, auto)); r.Finished.GetRoute().GetMode() != disaggregated {
-				t.Errorf("route %v", r.Finished.GetRoute())
-			}
 		})
 	}
 }
