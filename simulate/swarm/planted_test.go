@@ -11,6 +11,9 @@ import (
 // TestFindsWhatIsPlanted: what clients may not see is found, and shrunk to the request and the
 // fault that show it.
 func TestFindsWhatIsPlanted(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long, and of one goroutine")
+	}
 	for name, plant := range map[string]func(s *Script, request int, a *answer){
 		"tokens do not depend on what happens": func(s *Script, _ int, a *answer) {
 			// The last token of a long answer differs if a worker was drained.
