@@ -40,6 +40,9 @@ func some() []mix {
 // goodput is how many requests a second got all that they want, at so many times the mix's rate.
 func (m mix) goodput(t *testing.T, mode inferencev1.Mode, times float64) float64 {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("long, and of one goroutine")
+	}
 	c := config(2, 2)
 	c.Mode, c.TTFT, c.TPOT = mode, m.ttft, m.tpot
 	for _, w := range c.Workers {
