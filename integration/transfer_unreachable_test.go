@@ -32,8 +32,8 @@ func checkUnreached(t *testing.T, m *clustertest.Client, ask func(int, inference
 			t.Errorf("%v, want %v", r.Tokens, want)
 		}
 		// Once it has failed to reach the worker, or since one worker is predicted to be better.
-		why := strings.Contains(route.GetReason(), "because KV c") || strings.Contains(route.GetReason(), "the first token predicted")
-		if route.GetMode() != aggregated || !why || route.GetRetries() > 1 {
+		explained := strings.Contains(route.GetReason(), "because KV c") || strings.Contains(route.GetReason(), "the first token predicted")
+		if route.GetMode() != aggregated || !explained || route.GetRetries() > 1 {
 			t.Errorf("request %d: route %v", i, route)
 		}
 	}

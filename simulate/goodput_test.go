@@ -29,14 +29,6 @@ var mixes = []mix{
 	{"lognormal", "lognormal:500,500", "lognormal:100,80", time.Second, 40 * time.Millisecond, 50, 0.75},
 }
 
-// some are the mixes to try: one in a hurry.
-func some() []mix {
-	if testing.Short() {
-		return mixes[1:2]
-	}
-	return mixes
-}
-
 // goodput is how many requests a second got all that they want, at so many times the mix's rate.
 func (m mix) goodput(t *testing.T, mode inferencev1.Mode, times float64) float64 {
 	t.Helper()
@@ -66,7 +58,7 @@ const (
 // Whatever the mix, mode auto serves as many in time as the better of the two others, below
 // and above what they hold.
 func TestAutoIsAsGoodAsEither(t *testing.T) {
-	for _, m := range some() {
+	for _, m := range mixes {
 		t.Run(m.name, func(t *testing.T) {
 			t.Parallel()
 			for _, times := range []float64{0.8, 1.1, 2} {
@@ -81,7 +73,7 @@ func TestAutoIsAsGoodAsEither(t *testing.T) {
 
 // What is too much is refused, and the rest is served as before.
 func TestOverloadIsRefused(t *testing.T) {
-	for _, m := range some() {
+	for _, m := range mixes {
 		t.Run(m.name, func(t *testing.T) {
 			t.Parallel()
 			for _, mode := range []inferencev1.Mode{auto, disaggregated} {

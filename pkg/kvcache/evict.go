@@ -168,7 +168,7 @@ func (h *evictionHeap) remove(id BlockID) {
 	h.entries = h.entries[:last]
 	h.index[id] = -1
 	if i < last {
-		h.settle(i, moved)
+		h.sift(i, moved)
 	}
 }
 
@@ -176,12 +176,12 @@ func (h *evictionHeap) remove(id BlockID) {
 // heap is left alone.
 func (h *evictionHeap) fix(id BlockID, rank uint64) {
 	if i := h.index[id]; i >= 0 {
-		h.settle(int(i), evictionEntry{rank, id})
+		h.sift(int(i), evictionEntry{rank, id})
 	}
 }
 
-// settle puts an entry in place i or where it belongs from there.
-func (h *evictionHeap) settle(i int, e evictionEntry) {
+// sift puts an entry in place i or where it belongs from there.
+func (h *evictionHeap) sift(i int, e evictionEntry) {
 	if i > 0 && e.rank < h.entries[(i-1)/2].rank {
 		h.up(i, e)
 	} else {

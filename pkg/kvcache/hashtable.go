@@ -5,9 +5,9 @@ import (
 	"math/rand/v2"
 )
 
-// hashTable finds blocks, which are numbered from 0, by their hashes. It holds as many as it
-// was made for, and never grows: nothing waits for that. What is in it has no pointer for the
-// garbage collector to follow.
+// hashTable finds blocks by their hashes. They are numbered from 0 to less than what it was made
+// for. It never grows, so nothing waits for that, and has no pointer for the garbage collector to
+// follow.
 type hashTable struct {
 	chains []int32 // the first of each, plus 1; their number is a power of two
 	nodes  []hashNode
@@ -26,7 +26,7 @@ type hashNode struct {
 const absent = -1
 
 func newHashTable(blocks int) hashTable {
-	return hashTable{chains: make([]int32, 1<<bits.Len(uint(blocks))), factor: rand.Uint64() | 1}
+	return hashTable{chains: make([]int32, 1<<bits.Len(uint(blocks))), nodes: make([]hashNode, blocks), factor: rand.Uint64() | 1}
 }
 
 func (t *hashTable) chain(hash Hash) *int32 {
@@ -47,9 +47,6 @@ func (t *hashTable) hash(n int32) Hash { return t.nodes[n].hash }
 
 // add adds a block that is not in, with a hash that no other has.
 func (t *hashTable) add(n int32, hash Hash) {
-	for int(n) >= len(t.nodes) {
-		t.nodes = append(t.nodes, hashNode{})
-	}
 	first := t.chain(hash)
 	t.nodes[n] = hashNode{hash, *first}
 	*first = n + 1

@@ -93,7 +93,7 @@ func NewIndex(maxBlocks int) *Index {
 	return &Index{
 		maxBlocks: maxBlocks,
 		workers:   make(map[string]*indexWorker),
-		byHash:    newHashTable(maxBlocks),
+		byHash:    newHashTable(maxBlocks + 2),
 		entries:   make([]indexEntry, 1),
 	}
 }

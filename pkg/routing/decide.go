@@ -205,8 +205,12 @@ func (rt *Router) explain(s *search, decode, prefill *candidate, prefills *candi
 		return fmt.Sprintf("one worker does all: the first token predicted after %.1f ms, and after %.1f ms with the prompt on %s",
 			decode.firstMs, o.firstMs, o.worker.ref.ID), false
 	} else if o != nil {
-		return fmt.Sprintf("prefill on %s: the first token predicted after %.1f ms, of which %.1f ms queue, and after %.1f ms on %s alone",
-			prefill.worker.ref.ID, prefill.firstMs, prefill.queueMs, o.firstMs, o.worker.ref.ID), false
+		reason = fmt.Sprintf("prefill on %s: the first token predicted after %.1f ms, of which %.1f ms queue, and after %.1f ms on %s alone",
+			prefill.worker.ref.ID, prefill.firstMs, prefill.queueMs, o.firstMs, o.worker.ref.ID)
+		if o.delaysMs > 0 {
+			reason += fmt.Sprintf(", which would delay others there by %.1f ms in all", o.delaysMs)
+		}
+		return reason, false
 	}
 	few := fmt.Sprintf("%d uncached tokens on %s are", decode.uncached, decode.worker.ref.ID)
 	mode, whose := rt.mode(r), "the request asks for "
@@ -224,10 +228,8 @@ func (rt *Router) explain(s *search, decode, prefill *candidate, prefills *candi
 		return fmt.Sprintf("one worker does all because KV cannot be sent from %s at the moment: %s", prefills.path, prefills.broken), true
 	case prefill == nil:
 		return "no prefill worker: " + prefills.reason, true
-	case mode == inferencev1.Mode_MODE_DISAGGREGATED:
-		return whose + "disaggregated mode", false
 	}
-	return "the policy computes prompts apart", false
+	return whose + "disaggregated mode", false
 }
 
 // disaggregates reports whether r's prompt is for a prefill worker, if one can send

@@ -8,7 +8,7 @@ import "time"
 type trackRecord struct {
 	// late is the factor by which the time is longer than was predicted, at most, but in one of
 	// lateOne; 0 stands for 1. It grows by lateGain when one was longer and falls by a share of
-	// that when none was, so that it settles there (stochastic approximation of a quantile;
+	// that when none was, so that it converges to that (stochastic approximation of a quantile;
 	// Robbins and Monro, 1951).
 	late float64
 	// bias and deviation are the means of the relative error and of its size.

@@ -89,7 +89,7 @@ func (rt *Router) costOf(s *search, role controlv1.Role, w *worker, cached int, 
 		if decodes && guesses(model, c.uncached) {
 			if prior := rt.priorStep(s); prior.Samples > 0 {
 				steps = w.promptSteps(prior, steps.besides)
-				model.PerTokenMs, c.measured = prior.PerTokenMs, false
+				model.PerTokenMs = prior.PerTokenMs
 			}
 		}
 		lacks := c.uncached

@@ -82,6 +82,7 @@ func TestBadInput(t *testing.T) {
 		{"priority high", func(q *inferencev1.GenerateRequest) { q.Priority = 101 }, "priority", "101"},
 		{"priority low", func(q *inferencev1.GenerateRequest) { q.Priority = -101 }, "priority", "-101"},
 		{"slo ttft", func(q *inferencev1.GenerateRequest) { q.Slo = &inferencev1.Slo{Ttft: durationpb.New(-1)} }, "slo.ttft", "negative"},
+		{"slo class", func(q *inferencev1.GenerateRequest) { q.Slo = &inferencev1.Slo{Class: "fast"} }, "slo.class", "interactive, standard, batch"},
 		{"slo tpot", func(q *inferencev1.GenerateRequest) { q.Slo = &inferencev1.Slo{Tpot: durationpb.New(-1)} }, "slo.tpot", "negative"},
 		{"slo invalid", func(q *inferencev1.GenerateRequest) {
 			q.Slo = &inferencev1.Slo{Ttft: &durationpb.Duration{Seconds: math.MaxInt64}}
