@@ -134,20 +134,23 @@ func (o Objective) String() string {
 	return strings.Join(parts, ",")
 }
 
-// lenient is by how many times what a request takes on an idle worker its objective is missed at
-// least, if it comes from the default class: who asked for nothing is not refused for a slow
-// machine, only for a busy one.
+// lenient is by how many times what a request is predicted to take on an idle worker its objective
+// is missed at least, if it comes from the default class: a request that asked for nothing is not
+// refused for a slow machine, only for a busy one.
 const lenient = 3
 
 // objective is what a request is held to on a worker.
-func (e *entry) objective(c *cost) (ttft, tpot time.Duration) {
+func (e *entry) objective(c *cost, w *worker) (ttft, tpot time.Duration) {
 	ttft, tpot = e.request.TTFT, e.request.TPOT
-	if e.unasked {
+	switch {
+	case e.unasked && c.idle:
+		return 0, 0
+	case e.unasked:
 		if ttft > 0 {
-			ttft = max(ttft, lenient*milliseconds(c.prefillMs))
+			ttft = max(ttft, milliseconds(lenient*c.prefillMs*w.first.factor()))
 		}
 		if tpot > 0 {
-			tpot = max(tpot, lenient*milliseconds(c.aloneMs))
+			tpot = max(tpot, milliseconds(lenient*c.aloneMs*w.tokens.factor()))
 		}
 	}
 	return ttft, tpot

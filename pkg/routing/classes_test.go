@@ -69,3 +69,22 @@ func TestObjectives(t *testing.T) {
 		})
 	}
 }
+
+// What prompts took of a worker's time that is idle by now, or how much longer than predicted
+// tokens took there, does not refuse a request that asked for nothing.
+func TestAnIdleWorkerIsNotTooSlow(t *testing.T) {
+	b := newBench(t, func(c *routing.Config) {
+		c.DefaultClass = routing.ClassStandard
+		c.Classes = routing.Classes{routing.ClassStandard: {TTFT: time.Nanosecond, TPOT: time.Nanosecond}}
+	}, decode("d1"))
+	b.do(load("d1", controlv1.Role_ROLE_DECODE, nil))
+	for range 30 {
+		r := b.request(agg, 1900)
+		r.MaxNew = 32
+		if d, refusal, _ := b.arrive(r); d.Decode.ID == "" {
+			t.Fatalf("refused: %+v", refusal)
+		}
+		b.do(routing.Ended{ID: r.ID, Served: true, Tokens: 32, Decoding: time.Minute})
+		b.do(load("d1", controlv1.Role_ROLE_DECODE, nil))
+	}
+}

@@ -29,7 +29,7 @@ func (rt *Router) misses(now time.Time, e *entry, decode, prefill *candidate) (R
 			fmt.Sprintf("predicted %s %s exceeds %s %s; retry later or ask for less", what, predicted.Round(time.Microsecond), limits, limit), max(retry, time.Second)}, true
 	}
 	first := cmp.Or(prefill, decode)
-	if limit, _ := e.objective(&first.cost); limit > 0 {
+	if limit, _ := e.objective(&first.cost, first.worker); limit > 0 {
 		predicted := now.Sub(r.Arrived)
 		var queue time.Duration
 		if first.measured {
@@ -40,7 +40,7 @@ func (rt *Router) misses(now time.Time, e *entry, decode, prefill *candidate) (R
 			return late("time to first token", "ttft", predicted, limit, queue)
 		}
 	}
-	if _, limit := e.objective(&decode.cost); limit > 0 && decode.measured {
+	if _, limit := e.objective(&decode.cost, decode.worker); limit > 0 && decode.measured {
 		if predicted := decode.lateToken(decode.worker); predicted > limit {
 			return late("time per output token", "tpot", predicted, limit, 0)
 		}
