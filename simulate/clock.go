@@ -135,11 +135,12 @@ func (t *timer) set() {
 		next = t.clock.now
 	}
 	t.at = next
-	t.clock.at(next, func() { t.wake(next) })
+	t.clock.push(t.clock.moment(next), t)
 }
 
-func (t *timer) wake(at time.Time) {
-	if !t.at.Equal(at) {
+// happen is a wake-up that was planned.
+func (t *timer) happen() {
+	if !t.at.Equal(t.clock.now) {
 		return // an earlier one was planned since
 	}
 	t.at = time.Time{}

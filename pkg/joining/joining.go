@@ -36,6 +36,8 @@ type Join struct {
 		out      []Action
 		delivers []Deliver
 	}
+	due      time.Time // what Next returned last, while that stands; zero, too, if it wanted nothing
+	dueKnown bool
 	out      []Action
 	delivers []Deliver // those of out
 	p        Params
@@ -72,9 +74,19 @@ func (j *Join) Done() bool { return j.phase == finished && len(j.open) == 0 }
 // Tokens is how many tokens were delivered.
 func (j *Join) Tokens() int { return len(j.tokens) }
 
-// Next is when a Tick is due, if nothing else happens.
+// Next is when a Tick is due, if nothing else happens. Tokens put that off, but Next says so only
+// after the Tick: whoever sets a timer need not set it again for each of them.
 func (j *Join) Next() (time.Time, bool) {
-	var at time.Time
+	if !j.dueKnown {
+		j.due, j.dueKnown = j.next(), true
+	}
+	return j.due, !j.due.IsZero()
+}
+
+func (j *Join) next() (at time.Time) {
+	if len(j.open) == 0 {
+		return at
+	}
 	switch j.phase {
 	case finished:
 		at = j.lingerAt
@@ -84,13 +96,13 @@ func (j *Join) Next() (time.Time, bool) {
 			at = due
 		}
 	}
-	return at, !at.IsZero() && len(j.open) > 0
+	return at
 }
 
 // Handle takes in one event and returns what to do, in order. Times never run
 // backwards.
 func (j *Join) Handle(now time.Time, event Event) []Action {
-	j.out, j.delivers = nil, nil
+	j.out, j.delivers, j.dueKnown = nil, nil, false
 	switch e := event.(type) {
 	case Start:
 		if j.phase == idle {
@@ -130,10 +142,18 @@ func (j *Join) Handle(now time.Time, event Event) []Action {
 // long run: the actions are valid until its next call.
 func (j *Join) HandleDecode(now time.Time, e DecodeMessage) []Action {
 	j.out, j.delivers = j.hot.out[:0], j.hot.delivers[:0]
+	steady := j.dueKnown && j.generates()
 	j.decodeMessage(now, e)
+	j.dueKnown = steady && j.generates() && j.try.ended == nil && j.try.waitUntil.IsZero()
 	j.hot.out, j.hot.delivers = j.out, j.delivers
 	j.out, j.delivers = nil, nil
 	return j.hot.out
+}
+
+// generates reports whether all that is due now is decode's next token.
+func (j *Join) generates() bool {
+	t := &j.try
+	return j.phase == running && t.admitted && t.first && !t.paused && !t.catchesUp
 }
 
 func (j *Join) decodeMessage(now time.Time, e DecodeMessage) {

@@ -119,7 +119,7 @@ func (j *Join) decodeTokens(now, before time.Time, e *workerv1.Tokens) {
 		j.broken(now, Decode, problem)
 		return
 	}
-	if t.admitted && t.first && !t.paused && !t.catchesUp {
+	if j.generates() {
 		j.countGap(now, now.Sub(before))
 	}
 	t.paused, t.catchesUp = false, false

@@ -121,6 +121,21 @@ func (w *world) send(event joining.Event) {
 	for _, action := range actions {
 		w.take(action)
 	}
+	if rapid.IntRange(0, 3).Draw(w.t, "due") == 0 {
+		w.checkDue()
+	}
+}
+
+// checkDue: a tick is never due later than is said once the life is looked at anew, which any
+// event makes it do.
+func (w *world) checkDue() {
+	before, wanted := w.join.Next()
+	if actions := w.join.Handle(w.now, joining.Refused{Attempt: -1}); len(actions) > 0 {
+		w.t.Fatalf("%v for a refusal of nothing", actions)
+	}
+	if due, wants := w.join.Next(); wants && (!wanted || before.After(due)) {
+		w.t.Fatalf("a tick is due at %v, Next said %v, %v", due, before, wanted)
+	}
 }
 
 func (w *world) take(action joining.Action) {
