@@ -53,7 +53,7 @@ func (c *clock) push(m moment, e event) {
 	c.heap = append(c.heap, planned{})
 	i := len(c.heap) - 1
 	for i > 0 {
-		parent := (i - 1) / 2
+		parent := (i - 1) / ways
 		if !m.before(c.heap[parent].moment) {
 			break
 		}
@@ -97,16 +97,21 @@ func (c *clock) pop() {
 	}
 }
 
+// ways is how many children each place of the heap has: they lie beside each other in memory.
+const ways = 4
+
 // sink puts something in place of the first.
 func (c *clock) sink(p planned) {
 	i, n := 0, len(c.heap)
 	for {
-		child := 2*i + 1
+		child := ways*i + 1
 		if child >= n {
 			break
 		}
-		if right := child + 1; right < n && c.heap[right].before(c.heap[child].moment) {
-			child = right
+		for other := child + 1; other < min(ways*i+1+ways, n); other++ {
+			if c.heap[other].before(c.heap[child].moment) {
+				child = other
+			}
 		}
 		if !c.heap[child].before(p.moment) {
 			break

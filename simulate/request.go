@@ -36,6 +36,7 @@ type request struct {
 	version  routing.Version
 	deadline time.Time
 	tokens   []int32  // the prompt
+	ids      []uint32 // the same, as tasks have it; nil: there was none yet
 	answered int      // tokens
 	answer   []uint32 // those, if the next request of a conversation depends on them
 	streams  map[joining.Stream]*stream
@@ -135,6 +136,7 @@ func (q *request) act(action joining.Action) {
 			return
 		}
 		if q.answered++; q.answered == 1 {
+			q.ids = nil // another try would be rare
 			q.record.Arrivals = make([]record.Arrival, 0, min(q.from.MaxTokens, mostExpected))
 		}
 		q.record.Arrivals = append(q.record.Arrivals, record.Arrival{At: q.load.now(), Tokens: 1})
@@ -149,12 +151,12 @@ func (q *request) act(action joining.Action) {
 
 func (q *request) task(attempt int, generated []int32) *workerv1.Task {
 	c := q.router.cluster
-	ids := make([]uint32, 0, len(q.tokens)+len(generated))
-	for _, token := range q.tokens {
-		ids = append(ids, uint32(token))
+	if q.ids == nil {
+		q.ids = tokenIDs(make([]uint32, 0, len(q.tokens)), q.tokens)
 	}
-	for _, token := range generated {
-		ids = append(ids, uint32(token))
+	ids := q.ids
+	if len(generated) > 0 {
+		ids = tokenIDs(slices.Grow(slices.Clone(ids), len(generated)), generated)
 	}
 	return &workerv1.Task{
 		Envelope: &inferencev1.Envelope{RequestId: q.key, Attempt: uint32(attempt), Tenant: q.from.Tenant, Priority: q.from.Priority, CacheSalt: q.from.CacheSalt},
@@ -162,6 +164,13 @@ func (q *request) task(attempt int, generated []int32) *workerv1.Task {
 		Sampling:     &inferencev1.Sampling{Temperature: &q.from.Temperature, Seed: &q.from.Seed},
 		FirstTokenNs: int64(joining.FirstTokenIn(c.now, q.load.start.Add(q.record.Dispatched), c.config.TTFT, attempt)),
 	}
+}
+
+func tokenIDs(ids []uint32, tokens []int32) []uint32 {
+	for _, token := range tokens {
+		ids = append(ids, uint32(token))
+	}
+	return ids
 }
 
 // ask asks the policy for the workers of the next try.

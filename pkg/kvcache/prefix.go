@@ -140,6 +140,15 @@ func (p *Pool) take(blocks []BlockID) {
 // next block goes; it is lost, and the block stays private, if the block of
 // chain is gone from the cache or the hash collides with another block's.
 func (p *Pool) Publish(chain Chain, id BlockID, tokens []int32) Chain {
+	return p.publish(chain, id, tokens, p.next)
+}
+
+// PublishHashed is Publish for a block whose hash the caller has, from BlockHashes.
+func (p *Pool) PublishHashed(chain Chain, id BlockID, tokens []int32, hash Hash) Chain {
+	return p.publish(chain, id, tokens, func(Hash, []int32) Hash { return hash })
+}
+
+func (p *Pool) publish(chain Chain, id BlockID, tokens []int32, next func(Hash, []int32) Hash) Chain {
 	if !p.isHeld(id) || p.blocks[id].reserved || p.blocks[id].generation != 0 || len(tokens) != p.blockTokens {
 		p.stats.Misuses++
 		return Chain{}
@@ -153,7 +162,7 @@ func (p *Pool) Publish(chain Chain, id BlockID, tokens []int32) Chain {
 	default:
 		return Chain{}
 	}
-	hash := p.next(chain.hash, tokens)
+	hash := next(chain.hash, tokens)
 	if old := BlockID(p.published.find(hash)); old != none {
 		if p.holds(old, chain, tokens) {
 			return p.chainAt(old)

@@ -71,7 +71,6 @@ func (s *Scheduler) acquire(q *sequence) bool {
 	}
 	q.published = cached
 	q.computed = cached * s.config.BlockTokens
-	q.hashes = nil
 	return true
 }
 

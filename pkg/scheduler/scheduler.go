@@ -365,7 +365,12 @@ func (s *Scheduler) publish(q *sequence) {
 	size := s.config.BlockTokens
 	for ; (q.published+1)*size <= q.computed; q.published++ {
 		s.block = q.appendTokens(s.block[:0], q.published*size, size)
-		q.chain = s.pool.Publish(q.chain, q.table[q.published], s.block)
+		if block := q.table[q.published]; q.published < len(q.hashes) {
+			q.chain = s.pool.PublishHashed(q.chain, block, s.block, q.hashes[q.published])
+		} else {
+			q.hashes = nil
+			q.chain = s.pool.Publish(q.chain, block, s.block)
+		}
 		s.freed++
 	}
 }

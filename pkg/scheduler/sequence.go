@@ -52,7 +52,7 @@ type sequence struct {
 	since  time.Time // when its wait began
 
 	// Waiting.
-	hashes       []kvcache.Hash // of the blocks that it may find in the cache
+	hashes       []kvcache.Hash // of the blocks that it may find in the cache, until they are published
 	blocksNeeded int            // the most that it can come to need
 	mayGenerate  int            // how many tokens came after the request's
 	left, size   int            // how much is left of its prompt, and about: see sized
