@@ -91,7 +91,6 @@ type Cluster struct {
 	chunks     []*chunk
 	grants     []*grant
 	links      []*link
-	paths      map[ends]*path
 	held       []*pipe // that have messages which a partition holds
 	cuts       int     // so far
 	etcdAway   bool
@@ -105,7 +104,7 @@ func New(config Config) (*Cluster, error) {
 	c := &Cluster{
 		config: config, spec: config.Spec, sliceBytes: simulated.SliceBytes(config.Spec, config.BlockTokens),
 		clock: clock{now: epoch}, random: rand.New(rand.NewPCG(config.Seed, 0x51)),
-		hosts: make(map[string]*host), epochs: make(map[routing.Ref]*process), paths: make(map[ends]*path),
+		hosts: make(map[string]*host), epochs: make(map[routing.Ref]*process),
 	}
 	if config.Check {
 		c.watch = newWatch(c)
@@ -139,7 +138,7 @@ func (c *Cluster) host(name string) *host {
 	h := c.hosts[name]
 	if h == nil {
 		rate := c.config.Network.BytesPerSecond
-		h = &host{name: name, out: line{bytesPerSecond: rate}, in: line{bytesPerSecond: rate}, cut: make(map[*host]bool), cutNumber: make(map[*host]int)}
+		h = &host{name: name, number: len(c.hosts), out: line{bytesPerSecond: rate}, in: line{bytesPerSecond: rate}, cut: make(map[*host]bool), cutNumber: make(map[*host]int)}
 		c.hosts[name] = h
 	}
 	return h

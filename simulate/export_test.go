@@ -10,7 +10,7 @@ type Send struct {
 
 // Arrivals is when messages arrive that are sent at once, in that order.
 func Arrivals(n Network, sends ...Send) []time.Duration {
-	c := &Cluster{config: Config{Network: n}, clock: clock{now: epoch}, hosts: make(map[string]*host), paths: make(map[ends]*path)}
+	c := &Cluster{config: Config{Network: n}, clock: clock{now: epoch}, hosts: make(map[string]*host)}
 	for _, l := range n.Links {
 		c.links = append(c.links, newLink(l))
 	}

@@ -239,21 +239,12 @@ func (l *load) send(from *workload.Request, before said) {
 		ID: q.key, Arrived: c.now, Tokenized: c.now, PromptTokens: len(q.tokens), MaxTokens: from.MaxTokens, Deadline: q.deadline,
 		VocabSize: c.spec.VocabSize, Text: noText{}, MaxAttempts: c.config.Limits.MaxAttempts, MaxRefusals: joining.DefaultMaxRefusals, Linger: joining.DefaultLinger, Silence: c.config.Routing.Silence(),
 	})
-	q.timer = timer{clock: &c.clock, next: q.join.Next, tick: func() { q.handle(joining.Tick{}) }}
-	c.at(q.deadline, func() {
-		if !q.ended {
-			q.handle(joining.Abort{Err: rpc.Error(codes.DeadlineExceeded, api.ReasonDeadline, "the request's time is over", 0)})
-		}
-	})
 	if l.Patience != nil {
 		if patience := l.Patience(from); patience > 0 {
-			c.after(patience, func() {
-				if !q.ended {
-					q.handle(joining.Abort{Err: status.Error(codes.Canceled, "the client went away")})
-				}
-			})
+			q.leaves = c.now.Add(patience)
 		}
 	}
+	q.timer = timer{clock: &c.clock, next: q.next, tick: q.tick}
 	c.watch.began(q)
 	q.handle(joining.Start{})
 }
@@ -293,7 +284,7 @@ func (q *request) finish(f joining.Finish) {
 		l.admitted++
 	}
 	from, answer, tokens := q.from, q.answer, q.tokens
-	q.from, q.tokens, q.answer = nil, nil, nil // timers hold the request for long
+	q.from, q.tokens, q.answer = nil, nil, nil // its streams may hold the request for a while
 	if from.Then != nil && rec.Outcome == record.Completed {
 		if next, think := from.Then(workload.Answer{TokenIDs: answer}); next != nil {
 			next.Due = rec.End + max(think, 0)

@@ -5,6 +5,8 @@ import "time"
 // host is a machine on the network. Its processes share its way out and its way in.
 type host struct {
 	name    string
+	number  int
+	paths   []*path // to others, by their numbers; nil: not needed yet
 	out, in line
 	cut     map[*host]bool // it is partitioned from these
 	// cutNumber is the number of the last partition from each.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/tandem-serving/tandem/loadtest/record"
 	"github.com/tandem-serving/tandem/loadtest/workload"
+	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/joining"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/routing"
@@ -35,10 +36,11 @@ type request struct {
 	began    time.Time
 	version  routing.Version
 	deadline time.Time
-	tokens   []int32  // the prompt
-	ids      []uint32 // the same, as tasks have it; nil: there was none yet
-	answered int      // tokens
-	answer   []uint32 // those, if the next request of a conversation depends on them
+	leaves   time.Time // when the client goes away; zero: it stays
+	tokens   []int32   // the prompt
+	ids      []uint32  // the same, as tasks have it; nil: there was none yet
+	answered int       // tokens
+	answer   []uint32  // those, if the next request of a conversation depends on them
 	streams  map[joining.Stream]*stream
 	ended    bool
 }
@@ -69,6 +71,35 @@ func (noText) Flush() (text, stop string)     { return "", "" }
 func (q *request) handle(event joining.Event) {
 	if q.inbox.put(event) {
 		q.empty()
+	}
+}
+
+// next is when time alone changes something.
+func (q *request) next() (at time.Time, wants bool) {
+	at, wants = q.join.Next()
+	if q.ended {
+		return at, wants
+	}
+	if !wants || q.deadline.Before(at) {
+		at = q.deadline
+	}
+	if !q.leaves.IsZero() && q.leaves.Before(at) {
+		at = q.leaves
+	}
+	return at, true
+}
+
+// tick is time that has passed.
+func (q *request) tick() {
+	switch now := q.router.cluster.now; {
+	case q.ended:
+		q.handle(joining.Tick{})
+	case !q.leaves.IsZero() && !now.Before(q.leaves):
+		q.handle(joining.Abort{Err: status.Error(codes.Canceled, "the client went away")})
+	case !now.Before(q.deadline):
+		q.handle(joining.Abort{Err: rpc.Error(codes.DeadlineExceeded, api.ReasonDeadline, "the request's time is over", 0)})
+	default:
+		q.handle(joining.Tick{})
 	}
 }
 

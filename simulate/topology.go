@@ -41,9 +41,6 @@ type path struct {
 	lines   []*line // after the sender's way out
 }
 
-// ends are two hosts in one direction.
-type ends struct{ from, to *host }
-
 // link is a Link with its lines.
 type link struct {
 	Link
@@ -56,11 +53,14 @@ func newLink(l Link) *link {
 
 // pathOf is the path between two hosts.
 func (c *Cluster) pathOf(from, to *host) *path {
-	if p := c.paths[ends{from, to}]; p != nil {
-		return p
+	if to.number < len(from.paths) && from.paths[to.number] != nil {
+		return from.paths[to.number]
 	}
 	p := &path{latency: c.config.Network.Latency}
-	c.paths[ends{from, to}] = p
+	for len(from.paths) <= to.number {
+		from.paths = append(from.paths, nil)
+	}
+	from.paths[to.number] = p
 	if from == to {
 		p.latency = c.config.Network.LocalLatency
 		return p

@@ -32,6 +32,7 @@ type Join struct {
 	tokens      []int32
 	last        time.Time // token
 	open        openStreams
+	few         [2]openStream // where open begins
 	hot         struct { // used again by HandleDecode
 		out      []Action
 		delivers []Deliver
@@ -65,7 +66,9 @@ const maxLostConnections = 16
 
 // New returns the life of a request that has not started.
 func New(p Params) *Join {
-	return &Join{p: p}
+	j := &Join{p: p}
+	j.open = j.few[:0]
+	return j
 }
 
 // Done reports that the request has finished and nothing of it is open.
