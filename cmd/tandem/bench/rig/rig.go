@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/embedded"
@@ -32,6 +33,9 @@ type Plan struct {
 	Prefill, Decode int
 	// Arguments go to every part, Worker to the workers only: "--model", "DIR", ….
 	Arguments, Worker []string
+	// Join, if set, starts further workers in this process, once etcd and NATS run, and says
+	// how many. Who called Start ends them, after Stop.
+	Join func(ctx context.Context, etcd, nats string) (workers int, err error)
 	// Cores are the CPUs of each worker, in turn, prefill first, and RouterCores those
 	// of the router; nil: all.
 	Cores       [][]int
@@ -42,7 +46,9 @@ type Plan struct {
 
 // Mesh is a running mesh.
 type Mesh struct {
-	Address string
+	// Address is where the router serves gRPC, and HTTP the address of its OpenAI API; empty
+	// if no argument asks for it.
+	Address, HTTP string
 
 	dir   *tempfolder.Folder
 	etcd  *embedded.Etcd
@@ -93,6 +99,14 @@ func Start(ctx context.Context, plan Plan) (_ *Mesh, err error) {
 			return nil, err
 		}
 	}
+	workers := plan.Prefill + plan.Decode
+	if plan.Join != nil {
+		joined, err := plan.Join(ctx, m.etcd.Endpoint(), m.nats.URL())
+		if err != nil {
+			return nil, err
+		}
+		workers += joined
+	}
 	// Last, so that it is ready only when it has workers.
 	arguments := slices.Concat(plan.Arguments, []string{"--control", "127.0.0.1:0"})
 	if err := m.add(ctx, plan.Binary, "router", "router-1", plan.RouterCores, arguments); err != nil {
@@ -104,7 +118,10 @@ func Start(ctx context.Context, plan Plan) (_ *Mesh, err error) {
 	if m.Address == "" || control == "" {
 		return nil, fmt.Errorf("the router did not say where it listens: %s", router.said())
 	}
-	if err := waitWorkers(ctx, control, plan.Prefill+plan.Decode); err != nil {
+	if url, _, _ := strings.Cut(router.value("http"), " "); url != "" {
+		m.HTTP = strings.TrimSuffix(strings.TrimPrefix(url, "http://"), "/v1")
+	}
+	if err := waitWorkers(ctx, control, workers); err != nil {
 		return nil, err
 	}
 	return m, nil
@@ -134,6 +151,9 @@ func (m *Mesh) CPUSeconds() map[string]float64 {
 	}
 	return used
 }
+
+// RouterPID is the router's process.
+func (m *Mesh) RouterPID() int { return m.parts[len(m.parts)-1].cmd.Process.Pid }
 
 // Failed is the first part that has ended by itself, as an error; nil if all run.
 func (m *Mesh) Failed() error {

@@ -35,6 +35,7 @@ func newBenchCommand() *cobra.Command {
 		newBenchTracingCommand(),
 		newBenchTransferCommand(),
 		newBenchHandoverCommand(),
+		newBenchRouterCommand(),
 	)
 	return cmd
 }

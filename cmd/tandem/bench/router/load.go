@@ -1,0 +1,137 @@
+package router
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tandem-serving/tandem/loadtest/stats"
+)
+
+// client sends the requests of one stream after another, over a connection of its own.
+type client interface {
+	// do sends a request and calls got with the time of each token of the answer, in order.
+	do(ctx context.Context, id string, tokens int, got func(at int64)) error
+	close() error
+}
+
+// load is all streams. Each has one request at a time.
+type load struct {
+	plan  Plan
+	board *board
+	dial  func() (client, error)
+
+	measuring atomic.Bool
+	tokens    atomic.Int64 // while it was measured, as is all below
+	requests  atomic.Int64
+
+	mu    sync.Mutex
+	ttft  *stats.Histogram
+	delay *stats.Histogram
+}
+
+func newLoad(p Plan, b *board, dial func() (client, error)) *load {
+	return &load{plan: p, board: b, dial: dial, ttft: stats.NewHistogram(), delay: stats.NewHistogram()}
+}
+
+// rampUp is the time over which the streams begin.
+func (p Plan) rampUp() time.Duration { return min(p.Duration, 2*time.Second) }
+
+// settle is the time from when all have begun until it is measured.
+const settle = time.Second
+
+// run keeps the streams until ctx ends; then it returns nil, else the first failure.
+func (l *load) run(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var streams sync.WaitGroup
+	for i := range l.plan.Streams {
+		streams.Go(func() {
+			if err := l.stream(ctx, i); err != nil && ctx.Err() == nil {
+				cancel(fmt.Errorf("stream %d: %w", i, err))
+			}
+		})
+	}
+	<-ctx.Done()
+	streams.Wait()
+	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
+
+// stream sends requests one after another until ctx ends. The first is shorter by chance, so
+// that streams do not begin and end together.
+func (l *load) stream(ctx context.Context, number int) (err error) {
+	begin := time.NewTimer(time.Duration(number) * l.plan.rampUp() / time.Duration(l.plan.Streams))
+	defer begin.Stop()
+	select {
+	case <-begin.C:
+	case <-ctx.Done():
+		return nil
+	}
+	c, err := l.dial()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.close()) }()
+	random := rand.New(rand.NewPCG(1, uint64(number)))
+	ttft, delay := stats.NewHistogram(), stats.NewHistogram()
+	defer func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.ttft.Merge(ttft)
+		l.delay.Merge(delay)
+	}()
+	for n := 0; ctx.Err() == nil; n++ {
+		tokens := l.plan.Tokens
+		if n == 0 {
+			tokens = 2 + random.IntN(tokens-1)
+		}
+		if err := l.request(ctx, c, fmt.Sprintf("bench-%d-%d", number, n), tokens, ttft, delay); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// request sends one and times its tokens.
+func (l *load) request(ctx context.Context, c client, id string, tokens int, ttft, delay *stats.Histogram) error {
+	t := l.board.begin(id, tokens)
+	defer l.board.end(id)
+	counted := l.measuring.Load()
+	began, offset := l.board.now(), 0
+	err := c.do(ctx, id, tokens, func(at int64) {
+		if offset >= tokens {
+			offset++
+			return
+		}
+		sent := t.sent[offset].Load()
+		if l.measuring.Load() {
+			l.tokens.Add(1)
+			switch {
+			case offset > 0:
+				delay.Record(time.Duration(at - sent))
+			case counted:
+				ttft.Record(time.Duration(at - began - t.held.Load()))
+			}
+		}
+		offset++
+	})
+	switch {
+	case ctx.Err() != nil:
+		return nil
+	case err != nil:
+		return err
+	case offset != tokens:
+		return fmt.Errorf("%d of %d tokens came", offset, tokens)
+	}
+	if counted && l.measuring.Load() {
+		l.requests.Add(1)
+	}
+	return nil
+}

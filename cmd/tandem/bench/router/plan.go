@@ -1,0 +1,77 @@
+// Package router measures a router beside workers that compute nothing: what a decision
+// costs, how many tokens a second of its processor relays, and by how much it delays them.
+//
+// The command line imports it. Measure starts the router as a process of its own, the workers
+// and the clients in this one, where one clock times what a worker sends and a client gets;
+// it ends all of them before it returns.
+package router
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/rig"
+)
+
+// Plan says what is measured.
+type Plan struct {
+	// Workers are simulated, half of them for prefill and half for decode.
+	Workers int
+	// Streams run at a time, each over a connection of its own.
+	Streams int
+	// PrefixBlocks are in the router's prefix index, spread over the workers.
+	PrefixBlocks int
+	// OpenAI: clients read server-sent events instead of gRPC.
+	OpenAI bool
+	// Tokens in an answer and in the prompt of a stream, and the time between two tokens.
+	Tokens, PromptTokens int
+	Gap                  time.Duration
+	// Duration of the measurement, after a second or two in which the streams begin.
+	Duration time.Duration
+	// Decisions to time, with prompts of DecisionTokens.
+	Decisions int
+	// Mesh is how the router is started: its Binary and Arguments, "--model" among them.
+	Mesh rig.Plan
+}
+
+const (
+	// DecisionTokens are in each prompt that a decision is timed with.
+	DecisionTokens = 2048
+	// MaxPrefixBlocks is as many as a router indexes.
+	MaxPrefixBlocks = 1 << 20
+	blockTokens     = 32
+)
+
+// Validate says which flag is out of range.
+func (p Plan) Validate() error {
+	switch {
+	case p.Workers < 2 || p.Workers > 1024:
+		return fmt.Errorf("--workers: %d is outside 2, one for prefill and one for decode, to 1024", p.Workers)
+	case p.Streams < 1 || p.Streams > 8192:
+		return fmt.Errorf("--streams: %d is outside 1 to 8192", p.Streams)
+	case p.PrefixBlocks < 0 || p.PrefixBlocks > MaxPrefixBlocks:
+		return fmt.Errorf("--prefix-blocks: %d is outside 0 to %d, which is as many as a router indexes", p.PrefixBlocks, MaxPrefixBlocks)
+	case p.Tokens < 2 || p.Tokens > 1<<20:
+		return fmt.Errorf("--tokens: %d is outside 2 to %d", p.Tokens, 1<<20)
+	case p.PromptTokens < 1 || p.PromptTokens > 1<<20:
+		return fmt.Errorf("--prompt: %d is outside 1 to %d", p.PromptTokens, 1<<20)
+	case p.Gap < time.Millisecond || p.Gap > time.Minute:
+		return fmt.Errorf("--itl: %v is outside 1ms to 1m", p.Gap)
+	case p.Duration < 100*time.Millisecond || p.Duration > time.Hour:
+		return fmt.Errorf("--duration: %v is outside 100ms to 1h", p.Duration)
+	case p.Decisions < 100 || p.Decisions > 1_000_000:
+		return fmt.Errorf("--decisions: %d is outside 100 to 1000000", p.Decisions)
+	}
+	return nil
+}
+
+// FitsContext says whether a stream has room in the context of a model.
+func (p Plan) FitsContext(name string, contextTokens int) error {
+	if p.PromptTokens+p.Tokens > contextTokens {
+		return fmt.Errorf("--tokens: a prompt of %d tokens and an answer of %d exceed the %d of %s's context: pass less", p.PromptTokens, p.Tokens, contextTokens, name)
+	}
+	return nil
+}
+
+// planned is how many tokens a second the workers send in all, at most.
+func (p Plan) planned() float64 { return float64(p.Streams) / p.Gap.Seconds() }

@@ -1,0 +1,81 @@
+package router
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tandem-serving/tandem/loadtest/stats"
+)
+
+// Result is what was measured. Its JSON is public.
+type Result struct {
+	Workers      int    `json:"workers"`
+	Streams      int    `json:"streams"`
+	PrefixBlocks int    `json:"prefix_blocks"`
+	API          string `json:"api"` // grpc or openai
+
+	// A decision of the routing core, with a prompt of 2048 tokens; HashUs is the time to hash
+	// its blocks, which is not in it.
+	DecisionsPerS float64 `json:"decisions_per_s"`
+	DecisionUsP50 float64 `json:"decision_us_p50"`
+	DecisionUsP99 float64 `json:"decision_us_p99"`
+	HashUsP50     float64 `json:"hash_us_p50"`
+
+	// The relay of a router process. Tokens are those that clients got, and CPU time is the
+	// router's alone.
+	TokensPerS        float64 `json:"tokens_per_s"`
+	PlannedTokensPerS float64 `json:"planned_tokens_per_s"`
+	TokensPerCPUS     float64 `json:"tokens_per_cpu_s"`
+	RouterCPUs        float64 `json:"router_cpus"`
+	ClientCPUs        float64 `json:"client_cpus"` // of clients and workers together
+	RequestsPerS      float64 `json:"requests_per_s"`
+	// Added is what passed from where a worker sent until the client got it: the network of
+	// this machine, twice, and the router. To the first token it includes the way of the
+	// request, and of the reservation; the times that workers had it are not in it.
+	AddedTTFTMsP50  float64 `json:"added_ttft_ms_p50"`
+	AddedTTFTMsP99  float64 `json:"added_ttft_ms_p99"`
+	AddedTokenUsP50 float64 `json:"added_token_us_p50"`
+	AddedTokenUsP99 float64 `json:"added_token_us_p99"`
+	RSSMBytes       float64 `json:"rss_mbytes"` // 10^6 bytes, of the router's process
+
+	Seconds float64 `json:"seconds"`
+	Valid   bool    `json:"valid"`
+	Reason  string  `json:"reason,omitempty"`
+}
+
+// judge says whether the streams kept their pace.
+func (r *Result) judge() {
+	r.Valid = r.TokensPerS >= 0.9*r.PlannedTokensPerS
+	if !r.Valid {
+		r.Reason = fmt.Sprintf("only %.0f of %.0f tokens a second came: this machine is too small or too busy for the pace, so that times are those of an overload; pass fewer --streams or a longer --itl", r.TokensPerS, r.PlannedTokensPerS)
+	}
+}
+
+// microseconds is a quantile of a histogram.
+func microseconds(h *stats.Histogram, q float64) float64 {
+	return float64(h.Quantile(q)) / float64(time.Microsecond)
+}
+
+// rss is the memory that a process has resident, bytes.
+func rss(pid int) (int64, error) {
+	file := fmt.Sprintf("/proc/%d/status", pid)
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return 0, fmt.Errorf("memory of the router: %w", err)
+	}
+	for line := range strings.Lines(string(text)) {
+		value, is := strings.CutPrefix(line, "VmRSS:")
+		if !is {
+			continue
+		}
+		kib, err := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(value), "kB")), 10, 64)
+		if err != nil {
+			return 0, fmt.Errorf("memory of the router: %s: %w", file, err)
+		}
+		return kib << 10, nil
+	}
+	return 0, fmt.Errorf("memory of the router: %s does not say", file)
+}

@@ -1,0 +1,152 @@
+package router_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/rig"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/router"
+	"github.com/tandem-serving/tandem/cmd/tandem/internal/commands"
+	"github.com/tandem-serving/tandem/cmd/tandem/modeldir"
+	"github.com/tandem-serving/tandem/pkg/model"
+	"github.com/tandem-serving/tandem/pkg/tokenizer"
+)
+
+// child makes this test binary the router that is measured.
+const child = "ROUTER_TEST_CHILD"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(child) != "" {
+		os.Exit(commands.Run(context.Background(), commands.Process{
+			Args: os.Args[1:], Environ: os.Environ(), Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
+		}))
+	}
+	goleak.VerifyTestMain(m)
+}
+
+func plan() router.Plan {
+	return router.Plan{
+		Workers: 4, Streams: 8, PrefixBlocks: 200, Tokens: 12, PromptTokens: 40, Gap: 10 * time.Millisecond, Duration: time.Second, Decisions: 200,
+		Mesh: rig.Plan{StartTimeout: time.Minute},
+	}
+}
+
+// measure measures with the bundled model.
+func measure(ctx context.Context, t *testing.T, p router.Plan, said func(string)) (*router.Result, error) {
+	t.Helper()
+	dir, err := modeldir.Find("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec, err := model.LoadSpec(dir, model.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	words, err := tokenizer.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Mesh.Arguments = []string{"--model", dir}
+	return router.Measure(ctx, p, spec, words, said)
+}
+
+func TestMeasure(t *testing.T) {
+	t.Setenv(child, "1")
+	for _, api := range []string{"grpc", "openai"} {
+		t.Run(api, func(t *testing.T) {
+			p := plan()
+			p.OpenAI = api == "openai"
+			var said []string
+			r, err := measure(t.Context(), t, p, func(line string) { said = append(said, line) })
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r.API != api || len(said) != 3 {
+				t.Errorf("%+v, said %q", r, said)
+			}
+			text, err := json.Marshal(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var keys map[string]any
+			if err := json.Unmarshal(text, &keys); err != nil {
+				t.Fatal(err)
+			}
+			for _, key := range []string{
+				"decisions_per_s", "decision_us_p50", "decision_us_p99", "tokens_per_s", "tokens_per_cpu_s",
+				"added_ttft_ms_p50", "added_ttft_ms_p99", "added_token_us_p50", "added_token_us_p99", "rss_mbytes", "requests_per_s",
+			} {
+				if value, is := keys[key].(float64); !is || value <= 0 {
+					t.Errorf("%s is %v", key, keys[key])
+				}
+			}
+			if r.TokensPerS > 1.2*r.PlannedTokensPerS {
+				t.Errorf("%v tokens a second came of %v", r.TokensPerS, r.PlannedTokensPerS)
+			}
+		})
+	}
+}
+
+func TestMeasureEndsWithItsContext(t *testing.T) {
+	t.Setenv(child, "1")
+	ctx, cancel := context.WithCancel(t.Context())
+	p := plan()
+	p.Duration = time.Minute
+	_, err := measure(ctx, t, p, func(line string) {
+		if strings.HasPrefix(line, "measuring") {
+			cancel()
+		}
+	})
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("it ended with %v", err)
+	}
+}
+
+func TestARouterThatCannotStart(t *testing.T) {
+	t.Setenv(child, "1")
+	p := plan()
+	p.Decisions = 100
+	p.Streams = 8000
+	p.Workers = 2
+	p.Mesh.Binary = "/bin/false"
+	if _, err := measure(t.Context(), t, p, func(string) {}); err == nil || !strings.Contains(err.Error(), "router-1 ended before it was ready") {
+		t.Errorf("the error is %v", err)
+	}
+}
+
+func TestValidate(t *testing.T) {
+	for want, change := range map[string]func(*router.Plan){
+		"--workers: 1 is outside 2":       func(p *router.Plan) { p.Workers = 1 },
+		"--streams: 0 is outside 1":       func(p *router.Plan) { p.Streams = 0 },
+		"--prefix-blocks: -1 is outside":  func(p *router.Plan) { p.PrefixBlocks = -1 },
+		"--tokens: 1 is outside 2":        func(p *router.Plan) { p.Tokens = 1 },
+		"--prompt: 0 is outside 1":        func(p *router.Plan) { p.PromptTokens = 0 },
+		"--itl: 0s is outside 1ms":        func(p *router.Plan) { p.Gap = 0 },
+		"--duration: 1ms is outside":      func(p *router.Plan) { p.Duration = time.Millisecond },
+		"--decisions: 1 is outside 100":   func(p *router.Plan) { p.Decisions = 1 },
+		"--prefix-blocks: 1048577 is out": func(p *router.Plan) { p.PrefixBlocks = router.MaxPrefixBlocks + 1 },
+	} {
+		p := plan()
+		change(&p)
+		if err := p.Validate(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+	p := plan()
+	if err := p.Validate(); err != nil {
+		t.Error(err)
+	}
+	if err := p.FitsContext("m", 52); err != nil {
+		t.Error(err)
+	}
+	if err := p.FitsContext("m", 51); err == nil || !strings.Contains(err.Error(), "exceed the 51 of m's context") {
+		t.Error(err)
+	}
+}
