@@ -100,7 +100,7 @@ func (f *fleet) join(ctx context.Context, etcd, nats string) (int, error) {
 		for k := range hashes {
 			hashes[k] = random.Uint64()
 		}
-		f.workers = append(f.workers, f.start(record, hashes, listener))
+		f.workers = append(f.workers, f.start(record, hashes, 2*f.plan.Gap*time.Duration(i)/time.Duration(f.plan.Workers), listener))
 	}
 	registrations := make([]*membership.Registration, len(f.workers))
 	for i, w := range f.workers {

@@ -25,8 +25,17 @@ type grpcClient struct {
 	prompt []uint32
 }
 
-func newGRPCClient(address string, b *board, prompt []uint32) (client, error) {
-	conn, err := rpc.Dial(address, rpc.ClientConfig{Name: "tandem-bench", Codec: kindCodec{encoding.GetCodecV2(proto.Name)}})
+// windowBytes is the flow-control window of a client that does not probe its link.
+const windowBytes = 1 << 20
+
+// newGRPCClient connects to the router. One that probes sends a ping for each message, as
+// grpc-go does by default to find the window that the link needs.
+func newGRPCClient(address string, probes bool, b *board, prompt []uint32) (client, error) {
+	config := rpc.ClientConfig{Name: "tandem-bench", Codec: kindCodec{encoding.GetCodecV2(proto.Name)}}
+	if !probes {
+		config.WindowBytes = windowBytes
+	}
+	conn, err := rpc.Dial(address, config)
 	if err != nil {
 		return nil, err
 	}

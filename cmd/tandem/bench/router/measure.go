@@ -75,7 +75,7 @@ func (p Plan) relay(ctx context.Context, spec model.Spec, script []uint32, r *Re
 	for i := range prompt {
 		prompt[i] = script[i%len(script)]
 	}
-	l := newLoad(p, b, func() (client, error) { return newGRPCClient(mesh.Address, b, prompt) })
+	l := newLoad(p, b, func() (client, error) { return newGRPCClient(mesh.Address, p.ClientProbes, b, prompt) })
 	if p.OpenAI {
 		l.dial = func() (client, error) { return newSSEClient(ctx, mesh.HTTP, spec.Name, b, prompt) }
 	}

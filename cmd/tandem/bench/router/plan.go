@@ -23,6 +23,9 @@ type Plan struct {
 	PrefixBlocks int
 	// OpenAI: clients read server-sent events instead of gRPC.
 	OpenAI bool
+	// ClientProbes: clients of gRPC send a ping for each message, as grpc-go's do by default.
+	// The router answers each, with a write to the connection.
+	ClientProbes bool
 	// Tokens in an answer and in the prompt of a stream, and the time between two tokens.
 	Tokens, PromptTokens int
 	Gap                  time.Duration

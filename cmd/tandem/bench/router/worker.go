@@ -27,6 +27,7 @@ type worker struct {
 	fleet     *fleet
 	record    *controlv1.WorkerRecord
 	blocks    []uint64
+	phase     time.Duration // of its steps
 	server    *rpc.Server
 	publisher *signals.Publisher
 	tasks     atomic.Uint64
@@ -46,8 +47,8 @@ type sequence struct {
 	done         chan error // gets one
 }
 
-func (f *fleet) start(record *controlv1.WorkerRecord, blocks []uint64, listener net.Listener) *worker {
-	w := &worker{fleet: f, record: record, blocks: blocks, server: rpc.NewServer(rpc.ServerConfig{Name: record.GetId()})}
+func (f *fleet) start(record *controlv1.WorkerRecord, blocks []uint64, phase time.Duration, listener net.Listener) *worker {
+	w := &worker{fleet: f, record: record, blocks: blocks, phase: phase, server: rpc.NewServer(rpc.ServerConfig{Name: record.GetId()})}
 	w.publisher = f.signals.NewPublisher(record.GetId(), record.GetEpoch())
 	workerv1.RegisterWorkerServer(w.server, w)
 	if record.GetRole() == controlv1.Role_ROLE_DECODE {
@@ -145,12 +146,16 @@ var errStopped = status.FromContextError(context.Canceled).Err()
 func (w *worker) decode() {
 	event := &workerv1.Tokens{TokenIds: make([]uint32, 1)}
 	message := &workerv1.DecodeEvent{Event: &workerv1.DecodeEvent_Tokens{Tokens: event}}
-	ticker := time.NewTicker(w.fleet.plan.Gap)
+	// Workers do not step together: what is sent at once is one's batch.
+	ticker := time.NewTicker(w.phase + 1)
 	defer ticker.Stop()
 	var running []*sequence
-	for {
+	for first := true; ; first = false {
 		select {
 		case <-ticker.C:
+			if first {
+				ticker.Reset(w.fleet.plan.Gap)
+			}
 		case <-w.fleet.stopping.Done():
 			w.mu.Lock()
 			w.ended = true
