@@ -33,7 +33,7 @@ type Join struct {
 	last        time.Time // token
 	open        openStreams
 	few         [2]openStream // where open begins
-	hot         struct { // used again by HandleDecode
+	hot         struct {      // used again by HandleDecode
 		out      []Action
 		delivers []Deliver
 	}

@@ -2,7 +2,6 @@ package routing
 
 import (
 	"cmp"
-	"fmt"
 	"time"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
@@ -112,7 +111,7 @@ func (rt *Router) alone(s *search, decodes *candidates, decode, prefill *candida
 		if len(fittest) > aloneMost && c.totalMs > limit {
 			continue
 		}
-		alone := candidate{finding: c.finding, cost: rt.costOf(s, controlv1.Role_ROLE_DECODE, c.worker, c.cached, false), record: c.record}
+		alone := candidate{finding: c.finding, cost: rt.costOf(s, controlv1.Role_ROLE_DECODE, c.worker, c.cached, false)}
 		alone.totalMs += alone.delaysMs
 		if out.all = append(out.all, alone); len(out.all) == aloneMost {
 			break
@@ -132,13 +131,6 @@ func (rt *Router) alone(s *search, decodes *candidates, decode, prefill *candida
 // aloneMost is how many decode workers alone looks at.
 const aloneMost = 32
 
-// look filters and scores the workers of a role.
-func (rt *Router) look(s *search, role controlv1.Role, to *worker) *candidates {
-	c := rt.filter(s, role, to)
-	rt.score(s, role, c.all)
-	return c
-}
-
 // dispatch gives the request to the workers picked; prefill is nil if one does all.
 func (rt *Router) dispatch(s *search, decodes, prefills *candidates, decode, prefill *candidate) {
 	now, r, record := s.now, s.request, s.record
@@ -146,12 +138,12 @@ func (rt *Router) dispatch(s *search, decodes, prefills *candidates, decode, pre
 	record.Decode = decode.worker.ref.ID
 	var fallback bool
 	record.Reason, fallback = rt.explain(s, decode, prefill, prefills)
-	if shown := decode.record; shown != nil { // what it costs as it was chosen
-		shown.QueueMs, shown.PrefillMs, shown.TpotMs, shown.CostMs = decode.queueMs, decode.prefillMs, decode.tpotMs, decode.totalMs
+	if !rt.config.OmitCandidates {
+		record.Candidates, record.Others = shown(decodes, decode, prefills, prefill)
 	}
 	action := Dispatch{
 		ID: r.ID, Decode: decode.worker.ref, Version: s.version, Fallback: fallback, Decision: record,
-		ContextTokens: rt.contextTokens(s.version),
+		ContextTokens: rt.groups().contextTokens[s.version], // 0: they do not say
 		DecodeSilence: rt.silence(now, r, decode.worker, decodes.several()),
 	}
 	d := &dispatched{tenant: r.Tenant, decode: decode.worker, at: now}
@@ -195,41 +187,6 @@ func (rt *Router) dispatch(s *search, decodes, prefills *candidates, decode, pre
 	rt.running[r.ID] = d
 	rt.out = append(rt.out, action)
 	rt.versionSent(r.Model, s.version)
-}
-
-// explain says for people why a request runs on one worker or on two, and whether mode
-// auto would have had it on two, had there been a way for its KV.
-func (rt *Router) explain(s *search, decode, prefill *candidate, prefills *candidates) (reason string, fallback bool) {
-	r := s.request
-	if o := s.instead; o != nil && prefill == nil {
-		return fmt.Sprintf("one worker does all: the first token predicted after %.1f ms, and after %.1f ms with the prompt on %s",
-			decode.firstMs, o.firstMs, o.worker.ref.ID), false
-	} else if o != nil {
-		reason = fmt.Sprintf("prefill on %s: the first token predicted after %.1f ms, of which %.1f ms queue, and after %.1f ms on %s alone",
-			prefill.worker.ref.ID, prefill.firstMs, prefill.queueMs, o.firstMs, o.worker.ref.ID)
-		if o.delaysMs > 0 {
-			reason += fmt.Sprintf(", which would delay others there by %.1f ms in all", o.delaysMs)
-		}
-		return reason, false
-	}
-	few := fmt.Sprintf("%d uncached tokens on %s are", decode.uncached, decode.worker.ref.ID)
-	mode, whose := rt.mode(r), "the request asks for "
-	if mode != r.Mode {
-		whose = "the policy is "
-	}
-	switch failed, why, unreached := r.unreached(); {
-	case mode == inferencev1.Mode_MODE_AGGREGATED:
-		return whose + "aggregated mode", false
-	case prefills == nil && unreached && decode.uncached >= rt.threshold():
-		return fmt.Sprintf("one worker does all because KV could not be sent from %s: %s", failed, why), true
-	case prefills == nil:
-		return fmt.Sprintf("%s fewer than %d: a transfer costs more than it saves", few, rt.threshold()), false
-	case prefill == nil && prefills.broken != "":
-		return fmt.Sprintf("one worker does all because KV cannot be sent from %s at the moment: %s", prefills.path, prefills.broken), true
-	case prefill == nil:
-		return "no prefill worker: " + prefills.reason, true
-	}
-	return whose + "disaggregated mode", false
 }
 
 // disaggregates reports whether r's prompt is for a prefill worker, if one can send

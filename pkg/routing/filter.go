@@ -42,12 +42,12 @@ type finding struct {
 type candidate struct {
 	finding
 	cost
-	record *controlv1.Candidate // what operators are shown
 }
 
-// candidates are all workers of one role.
+// candidates are the workers of one role that a search looked at.
 type candidates struct {
-	all     []candidate  // by id
+	all     []candidate
+	passed  int          // workers of the role that it did not look at
 	listed  []*candidate // by fittest
 	fitness fitness      // of the fittest
 	reason  string       // why none may take the request
@@ -118,8 +118,8 @@ func (l *candidateLists) next() *candidates {
 
 // filter says which workers of a role may take a request. With a decode worker given,
 // those that cannot send to it may not.
-func (rt *Router) filter(s *search, role controlv1.Role, to *worker) *candidates {
-	workers, model := rt.ofRole(role), rt.model(s.request.Model)
+func (rt *Router) filter(s *search, role controlv1.Role, workers []*worker, to *worker) *candidates {
+	model := rt.model(s.request.Model)
 	out := rt.lists.next()
 	out.all = slices.Grow(out.all, len(workers))
 	var last, foreign finding // of those that may not, to name one

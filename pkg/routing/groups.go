@@ -10,15 +10,20 @@ import (
 type groups struct {
 	roles map[controlv1.Role][]*worker // each by id
 	kinds []*worker                    // one of each model, version and block size, without block stores
+	// contextTokens is the longest context of the decode workers of a version that are connected.
+	contextTokens map[Version]int
 }
 
 func (rt *Router) groups() *groups {
 	if rt.grouped != nil {
 		return rt.grouped
 	}
-	g := &groups{roles: make(map[controlv1.Role][]*worker)}
+	g := &groups{roles: make(map[controlv1.Role][]*worker), contextTokens: make(map[Version]int)}
 	for _, w := range rt.order {
 		g.roles[w.role()] = append(g.roles[w.role()], w)
+		if w.role() == controlv1.Role_ROLE_DECODE && w.connected {
+			g.contextTokens[w.version()] = max(g.contextTokens[w.version()], w.contextTokens)
+		}
 		same := func(o *worker) bool {
 			return o.blockKey() == w.blockKey() && o.model == w.model
 		}

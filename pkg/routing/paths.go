@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"google.golang.org/grpc/codes"
 
@@ -215,12 +214,5 @@ func Unreachable(prefill, decode, why string, retryAfter time.Duration) Refusal 
 // sentence is what a worker says of a path, as one line of bounded length.
 func sentence(why string) string {
 	why = strings.Join(strings.FieldsFunc(why, func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
-	if len(why) <= maxWhy {
-		return why
-	}
-	end := maxWhy - len("…")
-	for !utf8.RuneStart(why[end]) {
-		end--
-	}
-	return why[:end] + "…"
+	return short(why, maxWhy)
 }

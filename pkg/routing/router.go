@@ -49,6 +49,10 @@ type Router struct {
 	searches uint64
 	lists    candidateLists
 	near     []*candidate // scratch of pick
+	samples  uint64       // drawn so far
+	sampled  []*worker    // the last one
+	held     []holder     // scratch of holders
+	quickest [2]quickest  // of prefill and of decode workers
 	// workersDue is the part of Next that few events change.
 	workersDue struct {
 		at    time.Time

@@ -3,7 +3,6 @@ package routing
 import (
 	"cmp"
 	"math"
-	"slices"
 	"time"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
@@ -40,22 +39,8 @@ type cost struct {
 // scored too: operators are shown what they would have cost.
 func (rt *Router) score(s *search, role controlv1.Role, all []candidate) {
 	s.unmeasured = nil
-	if rt.config.OmitCandidates {
-		for i := range all {
-			all[i].cost = rt.cost(s, role, all[i].worker)
-		}
-		return
-	}
-	s.record.Candidates = slices.Grow(s.record.Candidates, len(all))
 	for i := range all {
-		c := &all[i]
-		c.cost = rt.cost(s, role, c.worker)
-		c.record = &controlv1.Candidate{
-			WorkerId: c.worker.ref.ID, Role: role, Excluded: c.reason,
-			QueueMs: c.queueMs, PrefillMs: c.prefillMs, TpotMs: c.tpotMs, CostMs: c.totalMs,
-			CachedTokens: uint32(max(c.cached, 0)), FetchTokens: uint32(c.fetched), InFlight: uint32(c.worker.owned),
-		}
-		s.record.Candidates = append(s.record.Candidates, c.record)
+		all[i].cost = rt.cost(s, role, all[i].worker)
 	}
 }
 

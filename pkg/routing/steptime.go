@@ -3,6 +3,7 @@ package routing
 import (
 	"cmp"
 	"math"
+	"time"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 
@@ -42,16 +43,43 @@ func (rt *Router) unmeasuredStep(role controlv1.Role, v Version) latency.Model {
 	return step
 }
 
+// quickest is the quickest step of a role's workers of a version, as it was at a time.
+type quickest struct {
+	version Version
+	at      time.Time
+	step    latency.Model
+	known   bool
+}
+
+// quickestFor is for how long the quickest step of very many workers stands.
+const quickestFor = 100 * time.Millisecond
+
 // quickestStep is how long a step lasts on the quickest worker of a role and version, and
 // whether one is known.
 func (rt *Router) quickestStep(role controlv1.Role, v Version) (step latency.Model, known bool) {
+	workers := rt.ofRole(role)
+	if len(workers) <= lookMost {
+		return quickestOf(workers, role, v)
+	}
+	q := &rt.quickest[0]
+	if role == controlv1.Role_ROLE_DECODE {
+		q = &rt.quickest[1]
+	}
+	if q.version != v || q.at.IsZero() || rt.now.Sub(q.at) > quickestFor {
+		*q = quickest{version: v, at: rt.now}
+		q.step, q.known = quickestOf(workers, role, v)
+	}
+	return q.step, q.known
+}
+
+func quickestOf(workers []*worker, role controlv1.Role, v Version) (step latency.Model, known bool) {
 	// A prefill step is a chunk, a decode step a token of each of some sequences.
 	tokens, context := 256, 256
 	if role == controlv1.Role_ROLE_DECODE {
 		tokens, context = 8, 8*512
 	}
 	step = defaultStep
-	for _, w := range rt.ofRole(role) {
+	for _, w := range workers {
 		m, ok := w.measured()
 		if ok && w.version() == v && (!known || m.Predict(tokens, context) < step.Predict(tokens, context)) {
 			step, known = m, true

@@ -102,7 +102,7 @@ func (rt *Router) drop(w *worker) {
 // disconnect takes in that there is no connection to a worker any more.
 func (rt *Router) disconnect(now time.Time, w *worker) {
 	w.connected, w.listing = false, false
-	rt.pinsDue = now
+	rt.pinsDue, rt.grouped = now, nil
 	if w.successor != nil {
 		rt.drop(w) // the place is the other's
 		return

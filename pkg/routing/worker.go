@@ -29,6 +29,8 @@ type worker struct {
 	lifeMs    float64     // what sequences take that decode there, on average; 0: none has ended
 	suspicion
 
+	sampled uint64 // number of the last sample that it was in
+
 	load         *controlv1.LoadReport
 	record       *controlv1.WorkerRecord
 	said         *controlv1.WorkerRecord // what it said of itself; nil: it has not answered yet, or is a block store
@@ -87,16 +89,6 @@ func (w *worker) is(record *controlv1.WorkerRecord) bool {
 func (w *worker) blocksFor(tokens int) int {
 	size := max(w.blockTokens, 1)
 	return (tokens + size - 1) / size
-}
-
-// contextTokens is the longest context of the workers of a version; 0: they do not say.
-func (rt *Router) contextTokens(v Version) (longest int) {
-	for _, w := range rt.ofRole(controlv1.Role_ROLE_DECODE) {
-		if w.connected && w.contextTokens > longest && w.version() == v {
-			longest = w.contextTokens
-		}
-	}
-	return longest
 }
 
 func (w *worker) role() controlv1.Role { return w.as }

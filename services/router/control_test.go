@@ -201,7 +201,7 @@ func TestExplainIsBounded(t *testing.T) {
 		}
 		for i, d := range e.GetDecisions() {
 			chosen := slices.ContainsFunc(d.GetCandidates(), func(c *controlv1.Candidate) bool { return c.GetWorkerId() == d.GetDecode() })
-			if len(d.GetCandidates()) != 64 || !chosen || (d.GetFailure() == "") != (i == 3) {
+			if len(d.GetCandidates()) != 8 || !chosen || (d.GetFailure() == "") != (i == 3) {
 				t.Errorf("decision %d: %d candidates, chosen %v, failure %q", i, len(d.GetCandidates()), chosen, d.GetFailure())
 			}
 		}

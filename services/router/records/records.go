@@ -5,7 +5,6 @@
 package records
 
 import (
-	"cmp"
 	"crypto/sha256"
 	"crypto/subtle"
 	"slices"
@@ -26,12 +25,11 @@ import (
 	"github.com/tandem-serving/tandem/services/router/latencybudget"
 )
 
-// Kept is how many requests Explain knows, as control.proto states it; tries of each and
-// workers looked at in each try are bounded too.
+// Kept is how many requests Explain knows, as control.proto states it, and keptDecisions how
+// many tries of each.
 const (
-	Kept           = 4096
-	keptDecisions  = 4
-	keptCandidates = 64
+	Kept          = 4096
+	keptDecisions = 4
 )
 
 // Ring is how the last requests were routed. It is safe for concurrent use.
@@ -115,45 +113,12 @@ func (s *Ring) get(id string, may func(*Record) bool) (record *controlv1.Explain
 
 // Decided adds a decision, which the record owns from then on.
 func (r *Record) Decided(d *controlv1.Decision) {
-	d.Candidates = foremost(d)
 	r.records.mu.Lock()
 	defer r.records.mu.Unlock()
 	if n := len(r.value.Decisions); n >= keptDecisions {
 		r.value.Decisions = slices.Delete(r.value.Decisions, 0, n-keptDecisions+1)
 	}
 	r.value.Decisions = append(r.value.Decisions, d)
-}
-
-// foremost is the candidates of a decision that are worth keeping, in their
-// order: those chosen, then those that could be, the cheapest first.
-func foremost(d *controlv1.Decision) []*controlv1.Candidate {
-	if len(d.GetCandidates()) <= keptCandidates {
-		return d.GetCandidates()
-	}
-	rank := func(c *controlv1.Candidate) int {
-		switch {
-		case c.GetWorkerId() == d.GetPrefill() || c.GetWorkerId() == d.GetDecode():
-			return 0
-		case c.GetExcluded() == "":
-			return 1
-		}
-		return 2
-	}
-	best := slices.Clone(d.GetCandidates())
-	slices.SortStableFunc(best, func(a, b *controlv1.Candidate) int {
-		return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a.GetCostMs(), b.GetCostMs()))
-	})
-	keep := make(map[*controlv1.Candidate]bool, keptCandidates)
-	for _, c := range best[:keptCandidates] {
-		keep[c] = true
-	}
-	out := make([]*controlv1.Candidate, 0, keptCandidates)
-	for _, c := range d.GetCandidates() {
-		if keep[c] {
-			out = append(out, c)
-		}
-	}
-	return out
 }
 
 // Failed adds to the last decision why its try failed.

@@ -48,6 +48,7 @@ type decisionJSON struct {
 	TpotMs float64 `json:"predicted_tpot_ms"`
 
 	Candidates []candidateJSON `json:"candidates"`
+	Others     []othersJSON    `json:"others"`
 }
 
 // candidateJSON is one worker with the terms of its cost.
@@ -64,12 +65,20 @@ type candidateJSON struct {
 	CostMs       float64 `json:"cost_ms"`
 }
 
+// othersJSON counts workers that are not among the candidates.
+type othersJSON struct {
+	Role    string `json:"role"`
+	Reason  string `json:"reason"`
+	Workers uint32 `json:"workers"`
+}
+
 func newExplainCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "explain REQUEST-ID | --slowest PERCENTILE",
 		Short: "Explain how a request was routed, and where its time went",
-		Long: `Prints the router's record of a request: every worker that it considered, with each
-term of the worker's cost, and the stages of the request's latency. The router keeps
+		Long: `Prints the router's record of a request: the workers that it considered, of each role
+at most eight with each term of the worker's cost and the others counted, and the stages
+of the request's latency. The router keeps
 the last few thousand requests. The beginning of an id is enough, if only one request
 has it.
 
@@ -192,7 +201,7 @@ func explanationOf(response *controlv1.ExplainResponse) explainJSON {
 	for _, d := range response.GetDecisions() {
 		decision := decisionJSON{
 			Mode: modeName(d.GetMode()), Prefill: d.GetPrefill(), Decode: d.GetDecode(),
-			Reason: d.GetReason(), Failure: d.GetFailure(), Candidates: []candidateJSON{},
+			Reason: d.GetReason(), Failure: d.GetFailure(), Candidates: []candidateJSON{}, Others: []othersJSON{},
 			Source: d.GetSource(), SourceBlocks: d.GetSourceBlocks(), Transport: d.GetTransport(),
 			TtftMs: d.GetTtftMs(), TpotMs: d.GetTpotMs(),
 		}
@@ -202,6 +211,9 @@ func explanationOf(response *controlv1.ExplainResponse) explainJSON {
 				QueueMs: c.GetQueueMs(), PrefillMs: c.GetPrefillMs(), TpotMs: c.GetTpotMs(),
 				CachedTokens: c.GetCachedTokens(), FetchTokens: c.GetFetchTokens(), InFlight: c.GetInFlight(), CostMs: c.GetCostMs(),
 			})
+		}
+		for _, o := range d.GetOthers() {
+			decision.Others = append(decision.Others, othersJSON{Role: api.Name(o.GetRole()), Reason: o.GetReason(), Workers: o.GetWorkers()})
 		}
 		explained.Decisions = append(explained.Decisions, decision)
 	}
@@ -242,6 +254,9 @@ func printExplanation(w io.Writer, e explainJSON) error {
 		}
 		if err := table.Flush(); err != nil {
 			return err
+		}
+		for _, o := range d.Others {
+			fmt.Fprintf(w, "and %s: %s\n", counted(o.Workers, o.Role+" worker"), o.Reason)
 		}
 	}
 	if t := e.TimingMs; t != nil {

@@ -780,7 +780,8 @@ type Decision struct {
 	Decode string `protobuf:"bytes,3,opt,name=decode,proto3" json:"decode,omitempty"`
 	// Short reason for the choice.
 	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Workers considered. Of more than 64, the chosen and the cheapest eligible ones.
+	// Workers considered: of each role at most eight, the chosen one first, then those that
+	// could have been, the cheapest first.
 	Candidates []*Candidate `protobuf:"bytes,5,rep,name=candidates,proto3" json:"candidates,omitempty"`
 	// Why the attempt failed, if it did.
 	Failure string `protobuf:"bytes,6,opt,name=failure,proto3" json:"failure,omitempty"`
@@ -795,7 +796,9 @@ type Decision struct {
 	// worker had measured nothing.
 	TtftMs float64 `protobuf:"fixed64,10,opt,name=ttft_ms,json=ttftMs,proto3" json:"ttft_ms,omitempty"`
 	// Predicted time of an output token after the first, milliseconds. 0 likewise.
-	TpotMs        float64 `protobuf:"fixed64,11,opt,name=tpot_ms,json=tpotMs,proto3" json:"tpot_ms,omitempty"`
+	TpotMs float64 `protobuf:"fixed64,11,opt,name=tpot_ms,json=tpotMs,proto3" json:"tpot_ms,omitempty"`
+	// The other workers, by what spoke against them.
+	Others        []*OtherCandidates `protobuf:"bytes,12,rep,name=others,proto3" json:"others,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -907,6 +910,77 @@ func (x *Decision) GetTpotMs() float64 {
 	return 0
 }
 
+func (x *Decision) GetOthers() []*OtherCandidates {
+	if x != nil {
+		return x.Others
+	}
+	return nil
+}
+
+// OtherCandidates counts workers that candidates does not list.
+type OtherCandidates struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Role considered for.
+	Role Role `protobuf:"varint,1,opt,name=role,proto3,enum=tandem.control.v1.Role" json:"role,omitempty"`
+	// What spoke against them, in short: "full", "costs more", "not looked at".
+	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	// How many.
+	Workers       uint32 `protobuf:"varint,3,opt,name=workers,proto3" json:"workers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OtherCandidates) Reset() {
+	*x = OtherCandidates{}
+	mi := &file_tandem_control_v1_control_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OtherCandidates) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OtherCandidates) ProtoMessage() {}
+
+func (x *OtherCandidates) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_control_v1_control_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OtherCandidates.ProtoReflect.Descriptor instead.
+func (*OtherCandidates) Descriptor() ([]byte, []int) {
+	return file_tandem_control_v1_control_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *OtherCandidates) GetRole() Role {
+	if x != nil {
+		return x.Role
+	}
+	return Role_ROLE_UNSPECIFIED
+}
+
+func (x *OtherCandidates) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *OtherCandidates) GetWorkers() uint32 {
+	if x != nil {
+		return x.Workers
+	}
+	return 0
+}
+
 // Candidate is one worker and the terms of its cost.
 type Candidate struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -937,7 +1011,7 @@ type Candidate struct {
 
 func (x *Candidate) Reset() {
 	*x = Candidate{}
-	mi := &file_tandem_control_v1_control_proto_msgTypes[12]
+	mi := &file_tandem_control_v1_control_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -949,7 +1023,7 @@ func (x *Candidate) String() string {
 func (*Candidate) ProtoMessage() {}
 
 func (x *Candidate) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_control_v1_control_proto_msgTypes[12]
+	mi := &file_tandem_control_v1_control_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -962,7 +1036,7 @@ func (x *Candidate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Candidate.ProtoReflect.Descriptor instead.
 func (*Candidate) Descriptor() ([]byte, []int) {
-	return file_tandem_control_v1_control_proto_rawDescGZIP(), []int{12}
+	return file_tandem_control_v1_control_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Candidate) GetWorkerId() string {
@@ -1044,7 +1118,7 @@ type GetPolicyRequest struct {
 
 func (x *GetPolicyRequest) Reset() {
 	*x = GetPolicyRequest{}
-	mi := &file_tandem_control_v1_control_proto_msgTypes[13]
+	mi := &file_tandem_control_v1_control_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1056,7 +1130,7 @@ func (x *GetPolicyRequest) String() string {
 func (*GetPolicyRequest) ProtoMessage() {}
 
 func (x *GetPolicyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_control_v1_control_proto_msgTypes[13]
+	mi := &file_tandem_control_v1_control_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1069,7 +1143,7 @@ func (x *GetPolicyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPolicyRequest.ProtoReflect.Descriptor instead.
 func (*GetPolicyRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_control_v1_control_proto_rawDescGZIP(), []int{13}
+	return file_tandem_control_v1_control_proto_rawDescGZIP(), []int{14}
 }
 
 // GetPolicyResponse is the policy.
@@ -1085,7 +1159,7 @@ type GetPolicyResponse struct {
 
 func (x *GetPolicyResponse) Reset() {
 	*x = GetPolicyResponse{}
-	mi := &file_tandem_control_v1_control_proto_msgTypes[14]
+	mi := &file_tandem_control_v1_control_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1097,7 +1171,7 @@ func (x *GetPolicyResponse) String() string {
 func (*GetPolicyResponse) ProtoMessage() {}
 
 func (x *GetPolicyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_control_v1_control_proto_msgTypes[14]
+	mi := &file_tandem_control_v1_control_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1110,7 +1184,7 @@ func (x *GetPolicyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPolicyResponse.ProtoReflect.Descriptor instead.
 func (*GetPolicyResponse) Descriptor() ([]byte, []int) {
-	return file_tandem_control_v1_control_proto_rawDescGZIP(), []int{14}
+	return file_tandem_control_v1_control_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *GetPolicyResponse) GetPolicy() *Policy {
@@ -1138,7 +1212,7 @@ type SetPolicyRequest struct {
 
 func (x *SetPolicyRequest) Reset() {
 	*x = SetPolicyRequest{}
-	mi := &file_tandem_control_v1_control_proto_msgTypes[15]
+	mi := &file_tandem_control_v1_control_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1150,7 +1224,7 @@ func (x *SetPolicyRequest) String() string {
 func (*SetPolicyRequest) ProtoMessage() {}
 
 func (x *SetPolicyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_control_v1_control_proto_msgTypes[15]
+	mi := &file_tandem_control_v1_control_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1163,7 +1237,7 @@ func (x *SetPolicyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetPolicyRequest.ProtoReflect.Descriptor instead.
 func (*SetPolicyRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_control_v1_control_proto_rawDescGZIP(), []int{15}
+	return file_tandem_control_v1_control_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *SetPolicyRequest) GetPolicy() *Policy {
@@ -1184,7 +1258,7 @@ type SetPolicyResponse struct {
 
 func (x *SetPolicyResponse) Reset() {
 	*x = SetPolicyResponse{}
-	mi := &file_tandem_control_v1_control_proto_msgTypes[16]
+	mi := &file_tandem_control_v1_control_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1196,7 +1270,7 @@ func (x *SetPolicyResponse) String() string {
 func (*SetPolicyResponse) ProtoMessage() {}
 
 func (x *SetPolicyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_control_v1_control_proto_msgTypes[16]
+	mi := &file_tandem_control_v1_control_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1209,7 +1283,7 @@ func (x *SetPolicyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetPolicyResponse.ProtoReflect.Descriptor instead.
 func (*SetPolicyResponse) Descriptor() ([]byte, []int) {
-	return file_tandem_control_v1_control_proto_rawDescGZIP(), []int{16}
+	return file_tandem_control_v1_control_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *SetPolicyResponse) GetPolicy() *Policy {
@@ -1228,7 +1302,7 @@ type GetBudgetRequest struct {
 
 func (x *GetBudgetRequest) Reset() {
 	*x = GetBudgetRequest{}
-	mi := &file_tandem_control_v1_control_proto_msgTypes[17]
+	mi := &file_tandem_control_v1_control_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1240,7 +1314,7 @@ func (x *GetBudgetRequest) String() string {
 func (*GetBudgetRequest) ProtoMessage() {}
 
 func (x *GetBudgetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_control_v1_control_proto_msgTypes[17]
+	mi := &file_tandem_control_v1_control_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1253,7 +1327,7 @@ func (x *GetBudgetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetBudgetRequest.ProtoReflect.Descriptor instead.
 func (*GetBudgetRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_control_v1_control_proto_rawDescGZIP(), []int{17}
+	return file_tandem_control_v1_control_proto_rawDescGZIP(), []int{18}
 }
 
 // GetBudgetResponse is the latency budget spent, as measured by one router. Failed
@@ -1281,7 +1355,7 @@ type GetBudgetResponse struct {
 
 func (x *GetBudgetResponse) Reset() {
 	*x = GetBudgetResponse{}
-	mi := &file_tandem_control_v1_control_proto_msgTypes[18]
+	mi := &file_tandem_control_v1_control_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1293,7 +1367,7 @@ func (x *GetBudgetResponse) String() string {
 func (*GetBudgetResponse) ProtoMessage() {}
 
 func (x *GetBudgetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_control_v1_control_proto_msgTypes[18]
+	mi := &file_tandem_control_v1_control_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1306,7 +1380,7 @@ func (x *GetBudgetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetBudgetResponse.ProtoReflect.Descriptor instead.
 func (*GetBudgetResponse) Descriptor() ([]byte, []int) {
-	return file_tandem_control_v1_control_proto_rawDescGZIP(), []int{18}
+	return file_tandem_control_v1_control_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *GetBudgetResponse) GetWindow() *durationpb.Duration {
@@ -1396,7 +1470,7 @@ type BudgetLine struct {
 
 func (x *BudgetLine) Reset() {
 	*x = BudgetLine{}
-	mi := &file_tandem_control_v1_control_proto_msgTypes[19]
+	mi := &file_tandem_control_v1_control_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1408,7 +1482,7 @@ func (x *BudgetLine) String() string {
 func (*BudgetLine) ProtoMessage() {}
 
 func (x *BudgetLine) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_control_v1_control_proto_msgTypes[19]
+	mi := &file_tandem_control_v1_control_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1421,7 +1495,7 @@ func (x *BudgetLine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BudgetLine.ProtoReflect.Descriptor instead.
 func (*BudgetLine) Descriptor() ([]byte, []int) {
-	return file_tandem_control_v1_control_proto_rawDescGZIP(), []int{19}
+	return file_tandem_control_v1_control_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *BudgetLine) GetName() string {
@@ -1540,7 +1614,7 @@ type BudgetOverrun struct {
 
 func (x *BudgetOverrun) Reset() {
 	*x = BudgetOverrun{}
-	mi := &file_tandem_control_v1_control_proto_msgTypes[20]
+	mi := &file_tandem_control_v1_control_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1552,7 +1626,7 @@ func (x *BudgetOverrun) String() string {
 func (*BudgetOverrun) ProtoMessage() {}
 
 func (x *BudgetOverrun) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_control_v1_control_proto_msgTypes[20]
+	mi := &file_tandem_control_v1_control_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1565,7 +1639,7 @@ func (x *BudgetOverrun) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BudgetOverrun.ProtoReflect.Descriptor instead.
 func (*BudgetOverrun) Descriptor() ([]byte, []int) {
-	return file_tandem_control_v1_control_proto_rawDescGZIP(), []int{20}
+	return file_tandem_control_v1_control_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *BudgetOverrun) GetName() string {
@@ -1678,7 +1752,7 @@ const file_tandem_control_v1_control_proto_rawDesc = "" +
 	"\x06status\x18\x04 \x01(\tR\x06status\x126\n" +
 	"\atimings\x18\x05 \x01(\v2\x1c.tandem.inference.v1.TimingsR\atimings\x12\x12\n" +
 	"\x04rank\x18\x06 \x01(\rR\x04rank\x12\x16\n" +
-	"\x06ranked\x18\a \x01(\rR\x06ranked\"\xe8\x02\n" +
+	"\x06ranked\x18\a \x01(\rR\x06ranked\"\xa4\x03\n" +
 	"\bDecision\x12-\n" +
 	"\x04mode\x18\x01 \x01(\x0e2\x19.tandem.inference.v1.ModeR\x04mode\x12\x18\n" +
 	"\aprefill\x18\x02 \x01(\tR\aprefill\x12\x16\n" +
@@ -1693,7 +1767,12 @@ const file_tandem_control_v1_control_proto_rawDesc = "" +
 	"\ttransport\x18\t \x01(\tR\ttransport\x12\x17\n" +
 	"\attft_ms\x18\n" +
 	" \x01(\x01R\x06ttftMs\x12\x17\n" +
-	"\atpot_ms\x18\v \x01(\x01R\x06tpotMs\"\xc2\x02\n" +
+	"\atpot_ms\x18\v \x01(\x01R\x06tpotMs\x12:\n" +
+	"\x06others\x18\f \x03(\v2\".tandem.control.v1.OtherCandidatesR\x06others\"p\n" +
+	"\x0fOtherCandidates\x12+\n" +
+	"\x04role\x18\x01 \x01(\x0e2\x17.tandem.control.v1.RoleR\x04role\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x18\n" +
+	"\aworkers\x18\x03 \x01(\rR\aworkers\"\xc2\x02\n" +
 	"\tCandidate\x12\x1b\n" +
 	"\tworker_id\x18\x01 \x01(\tR\bworkerId\x12+\n" +
 	"\x04role\x18\x02 \x01(\x0e2\x17.tandem.control.v1.RoleR\x04role\x12\x1a\n" +
@@ -1782,7 +1861,7 @@ func file_tandem_control_v1_control_proto_rawDescGZIP() []byte {
 }
 
 var file_tandem_control_v1_control_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_tandem_control_v1_control_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_tandem_control_v1_control_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
 var file_tandem_control_v1_control_proto_goTypes = []any{
 	(RankBy)(0),                   // 0: tandem.control.v1.RankBy
 	(*ListWorkersRequest)(nil),    // 1: tandem.control.v1.ListWorkersRequest
@@ -1797,72 +1876,75 @@ var file_tandem_control_v1_control_proto_goTypes = []any{
 	(*Slowest)(nil),               // 10: tandem.control.v1.Slowest
 	(*ExplainResponse)(nil),       // 11: tandem.control.v1.ExplainResponse
 	(*Decision)(nil),              // 12: tandem.control.v1.Decision
-	(*Candidate)(nil),             // 13: tandem.control.v1.Candidate
-	(*GetPolicyRequest)(nil),      // 14: tandem.control.v1.GetPolicyRequest
-	(*GetPolicyResponse)(nil),     // 15: tandem.control.v1.GetPolicyResponse
-	(*SetPolicyRequest)(nil),      // 16: tandem.control.v1.SetPolicyRequest
-	(*SetPolicyResponse)(nil),     // 17: tandem.control.v1.SetPolicyResponse
-	(*GetBudgetRequest)(nil),      // 18: tandem.control.v1.GetBudgetRequest
-	(*GetBudgetResponse)(nil),     // 19: tandem.control.v1.GetBudgetResponse
-	(*BudgetLine)(nil),            // 20: tandem.control.v1.BudgetLine
-	(*BudgetOverrun)(nil),         // 21: tandem.control.v1.BudgetOverrun
-	(Role)(0),                     // 22: tandem.control.v1.Role
-	(*durationpb.Duration)(nil),   // 23: google.protobuf.Duration
-	(*WorkerRecord)(nil),          // 24: tandem.control.v1.WorkerRecord
-	(*LoadReport)(nil),            // 25: tandem.control.v1.LoadReport
-	(*timestamppb.Timestamp)(nil), // 26: google.protobuf.Timestamp
-	(*v1.Timings)(nil),            // 27: tandem.inference.v1.Timings
-	(v1.Mode)(0),                  // 28: tandem.inference.v1.Mode
-	(*Policy)(nil),                // 29: tandem.control.v1.Policy
+	(*OtherCandidates)(nil),       // 13: tandem.control.v1.OtherCandidates
+	(*Candidate)(nil),             // 14: tandem.control.v1.Candidate
+	(*GetPolicyRequest)(nil),      // 15: tandem.control.v1.GetPolicyRequest
+	(*GetPolicyResponse)(nil),     // 16: tandem.control.v1.GetPolicyResponse
+	(*SetPolicyRequest)(nil),      // 17: tandem.control.v1.SetPolicyRequest
+	(*SetPolicyResponse)(nil),     // 18: tandem.control.v1.SetPolicyResponse
+	(*GetBudgetRequest)(nil),      // 19: tandem.control.v1.GetBudgetRequest
+	(*GetBudgetResponse)(nil),     // 20: tandem.control.v1.GetBudgetResponse
+	(*BudgetLine)(nil),            // 21: tandem.control.v1.BudgetLine
+	(*BudgetOverrun)(nil),         // 22: tandem.control.v1.BudgetOverrun
+	(Role)(0),                     // 23: tandem.control.v1.Role
+	(*durationpb.Duration)(nil),   // 24: google.protobuf.Duration
+	(*WorkerRecord)(nil),          // 25: tandem.control.v1.WorkerRecord
+	(*LoadReport)(nil),            // 26: tandem.control.v1.LoadReport
+	(*timestamppb.Timestamp)(nil), // 27: google.protobuf.Timestamp
+	(*v1.Timings)(nil),            // 28: tandem.inference.v1.Timings
+	(v1.Mode)(0),                  // 29: tandem.inference.v1.Mode
+	(*Policy)(nil),                // 30: tandem.control.v1.Policy
 }
 var file_tandem_control_v1_control_proto_depIdxs = []int32{
-	22, // 0: tandem.control.v1.ListWorkersRequest.role:type_name -> tandem.control.v1.Role
+	23, // 0: tandem.control.v1.ListWorkersRequest.role:type_name -> tandem.control.v1.Role
 	3,  // 1: tandem.control.v1.ListWorkersResponse.workers:type_name -> tandem.control.v1.WorkerView
-	23, // 2: tandem.control.v1.ListWorkersResponse.age:type_name -> google.protobuf.Duration
-	24, // 3: tandem.control.v1.WorkerView.record:type_name -> tandem.control.v1.WorkerRecord
-	25, // 4: tandem.control.v1.WorkerView.load:type_name -> tandem.control.v1.LoadReport
-	23, // 5: tandem.control.v1.WorkerView.load_age:type_name -> google.protobuf.Duration
-	23, // 6: tandem.control.v1.DrainRequest.grace:type_name -> google.protobuf.Duration
+	24, // 2: tandem.control.v1.ListWorkersResponse.age:type_name -> google.protobuf.Duration
+	25, // 3: tandem.control.v1.WorkerView.record:type_name -> tandem.control.v1.WorkerRecord
+	26, // 4: tandem.control.v1.WorkerView.load:type_name -> tandem.control.v1.LoadReport
+	24, // 5: tandem.control.v1.WorkerView.load_age:type_name -> google.protobuf.Duration
+	24, // 6: tandem.control.v1.DrainRequest.grace:type_name -> google.protobuf.Duration
 	10, // 7: tandem.control.v1.ExplainRequest.slowest:type_name -> tandem.control.v1.Slowest
 	0,  // 8: tandem.control.v1.Slowest.by:type_name -> tandem.control.v1.RankBy
-	26, // 9: tandem.control.v1.ExplainResponse.arrived:type_name -> google.protobuf.Timestamp
+	27, // 9: tandem.control.v1.ExplainResponse.arrived:type_name -> google.protobuf.Timestamp
 	12, // 10: tandem.control.v1.ExplainResponse.decisions:type_name -> tandem.control.v1.Decision
-	27, // 11: tandem.control.v1.ExplainResponse.timings:type_name -> tandem.inference.v1.Timings
-	28, // 12: tandem.control.v1.Decision.mode:type_name -> tandem.inference.v1.Mode
-	13, // 13: tandem.control.v1.Decision.candidates:type_name -> tandem.control.v1.Candidate
-	22, // 14: tandem.control.v1.Candidate.role:type_name -> tandem.control.v1.Role
-	29, // 15: tandem.control.v1.GetPolicyResponse.policy:type_name -> tandem.control.v1.Policy
-	29, // 16: tandem.control.v1.GetPolicyResponse.in_force:type_name -> tandem.control.v1.Policy
-	29, // 17: tandem.control.v1.SetPolicyRequest.policy:type_name -> tandem.control.v1.Policy
-	29, // 18: tandem.control.v1.SetPolicyResponse.policy:type_name -> tandem.control.v1.Policy
-	23, // 19: tandem.control.v1.GetBudgetResponse.window:type_name -> google.protobuf.Duration
-	20, // 20: tandem.control.v1.GetBudgetResponse.lines:type_name -> tandem.control.v1.BudgetLine
-	21, // 21: tandem.control.v1.GetBudgetResponse.overruns:type_name -> tandem.control.v1.BudgetOverrun
-	20, // 22: tandem.control.v1.GetBudgetResponse.parts:type_name -> tandem.control.v1.BudgetLine
-	23, // 23: tandem.control.v1.BudgetLine.declared:type_name -> google.protobuf.Duration
-	1,  // 24: tandem.control.v1.Control.ListWorkers:input_type -> tandem.control.v1.ListWorkersRequest
-	1,  // 25: tandem.control.v1.Control.WatchWorkers:input_type -> tandem.control.v1.ListWorkersRequest
-	4,  // 26: tandem.control.v1.Control.Drain:input_type -> tandem.control.v1.DrainRequest
-	5,  // 27: tandem.control.v1.Control.Undrain:input_type -> tandem.control.v1.UndrainRequest
-	8,  // 28: tandem.control.v1.Control.Explain:input_type -> tandem.control.v1.ExplainRequest
-	18, // 29: tandem.control.v1.Control.GetBudget:input_type -> tandem.control.v1.GetBudgetRequest
-	14, // 30: tandem.control.v1.Control.GetPolicy:input_type -> tandem.control.v1.GetPolicyRequest
-	16, // 31: tandem.control.v1.Control.SetPolicy:input_type -> tandem.control.v1.SetPolicyRequest
-	9,  // 32: tandem.control.v1.Requests.Explain:input_type -> tandem.control.v1.ExplainOwnRequest
-	2,  // 33: tandem.control.v1.Control.ListWorkers:output_type -> tandem.control.v1.ListWorkersResponse
-	2,  // 34: tandem.control.v1.Control.WatchWorkers:output_type -> tandem.control.v1.ListWorkersResponse
-	7,  // 35: tandem.control.v1.Control.Drain:output_type -> tandem.control.v1.DrainProgress
-	6,  // 36: tandem.control.v1.Control.Undrain:output_type -> tandem.control.v1.UndrainResponse
-	11, // 37: tandem.control.v1.Control.Explain:output_type -> tandem.control.v1.ExplainResponse
-	19, // 38: tandem.control.v1.Control.GetBudget:output_type -> tandem.control.v1.GetBudgetResponse
-	15, // 39: tandem.control.v1.Control.GetPolicy:output_type -> tandem.control.v1.GetPolicyResponse
-	17, // 40: tandem.control.v1.Control.SetPolicy:output_type -> tandem.control.v1.SetPolicyResponse
-	11, // 41: tandem.control.v1.Requests.Explain:output_type -> tandem.control.v1.ExplainResponse
-	33, // [33:42] is the sub-list for method output_type
-	24, // [24:33] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	28, // 11: tandem.control.v1.ExplainResponse.timings:type_name -> tandem.inference.v1.Timings
+	29, // 12: tandem.control.v1.Decision.mode:type_name -> tandem.inference.v1.Mode
+	14, // 13: tandem.control.v1.Decision.candidates:type_name -> tandem.control.v1.Candidate
+	13, // 14: tandem.control.v1.Decision.others:type_name -> tandem.control.v1.OtherCandidates
+	23, // 15: tandem.control.v1.OtherCandidates.role:type_name -> tandem.control.v1.Role
+	23, // 16: tandem.control.v1.Candidate.role:type_name -> tandem.control.v1.Role
+	30, // 17: tandem.control.v1.GetPolicyResponse.policy:type_name -> tandem.control.v1.Policy
+	30, // 18: tandem.control.v1.GetPolicyResponse.in_force:type_name -> tandem.control.v1.Policy
+	30, // 19: tandem.control.v1.SetPolicyRequest.policy:type_name -> tandem.control.v1.Policy
+	30, // 20: tandem.control.v1.SetPolicyResponse.policy:type_name -> tandem.control.v1.Policy
+	24, // 21: tandem.control.v1.GetBudgetResponse.window:type_name -> google.protobuf.Duration
+	21, // 22: tandem.control.v1.GetBudgetResponse.lines:type_name -> tandem.control.v1.BudgetLine
+	22, // 23: tandem.control.v1.GetBudgetResponse.overruns:type_name -> tandem.control.v1.BudgetOverrun
+	21, // 24: tandem.control.v1.GetBudgetResponse.parts:type_name -> tandem.control.v1.BudgetLine
+	24, // 25: tandem.control.v1.BudgetLine.declared:type_name -> google.protobuf.Duration
+	1,  // 26: tandem.control.v1.Control.ListWorkers:input_type -> tandem.control.v1.ListWorkersRequest
+	1,  // 27: tandem.control.v1.Control.WatchWorkers:input_type -> tandem.control.v1.ListWorkersRequest
+	4,  // 28: tandem.control.v1.Control.Drain:input_type -> tandem.control.v1.DrainRequest
+	5,  // 29: tandem.control.v1.Control.Undrain:input_type -> tandem.control.v1.UndrainRequest
+	8,  // 30: tandem.control.v1.Control.Explain:input_type -> tandem.control.v1.ExplainRequest
+	19, // 31: tandem.control.v1.Control.GetBudget:input_type -> tandem.control.v1.GetBudgetRequest
+	15, // 32: tandem.control.v1.Control.GetPolicy:input_type -> tandem.control.v1.GetPolicyRequest
+	17, // 33: tandem.control.v1.Control.SetPolicy:input_type -> tandem.control.v1.SetPolicyRequest
+	9,  // 34: tandem.control.v1.Requests.Explain:input_type -> tandem.control.v1.ExplainOwnRequest
+	2,  // 35: tandem.control.v1.Control.ListWorkers:output_type -> tandem.control.v1.ListWorkersResponse
+	2,  // 36: tandem.control.v1.Control.WatchWorkers:output_type -> tandem.control.v1.ListWorkersResponse
+	7,  // 37: tandem.control.v1.Control.Drain:output_type -> tandem.control.v1.DrainProgress
+	6,  // 38: tandem.control.v1.Control.Undrain:output_type -> tandem.control.v1.UndrainResponse
+	11, // 39: tandem.control.v1.Control.Explain:output_type -> tandem.control.v1.ExplainResponse
+	20, // 40: tandem.control.v1.Control.GetBudget:output_type -> tandem.control.v1.GetBudgetResponse
+	16, // 41: tandem.control.v1.Control.GetPolicy:output_type -> tandem.control.v1.GetPolicyResponse
+	18, // 42: tandem.control.v1.Control.SetPolicy:output_type -> tandem.control.v1.SetPolicyResponse
+	11, // 43: tandem.control.v1.Requests.Explain:output_type -> tandem.control.v1.ExplainResponse
+	35, // [35:44] is the sub-list for method output_type
+	26, // [26:35] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_tandem_control_v1_control_proto_init() }
@@ -1878,7 +1960,7 @@ func file_tandem_control_v1_control_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_tandem_control_v1_control_proto_rawDesc), len(file_tandem_control_v1_control_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   21,
+			NumMessages:   22,
 			NumExtensions: 0,
 			NumServices:   2,
 		},
