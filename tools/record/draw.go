@@ -25,12 +25,24 @@ const (
 	remarkColour          = "#8a93a3"
 )
 
+// space stands for a space: not every viewer keeps those side by side.
+const space = "\u00a0"
+
 // span is text in one line that appears at one moment.
 type span struct {
 	at     time.Duration
 	column int
 	text   string
 	kind   Kind
+}
+
+// trimmed is the span without spaces at its ends, which some viewers leave out themselves and
+// then move the rest.
+func (s span) trimmed() span {
+	text := strings.TrimLeft(s.text, space)
+	s.column += utf8.RuneCountInString(s.text) - utf8.RuneCountInString(text)
+	s.text = strings.TrimRight(text, space)
+	return s
 }
 
 // layout breaks chunks into lines of at most columns characters. Spans of one moment and
@@ -51,7 +63,7 @@ func layout(chunks []Chunk) (lines [][]span, starts []time.Duration) {
 				fresh = true
 				continue
 			case r == '\t', r == ' ':
-				r = '\u00a0' // not every viewer keeps spaces side by side
+				r, _ = utf8.DecodeRuneInString(space)
 			case r < ' ':
 				continue
 			}
@@ -99,6 +111,9 @@ func Draw(chunks []Chunk) string {
 	}
 	for i, line := range lines {
 		for _, s := range line {
+			if s = s.trimmed(); s.text == "" {
+				continue
+			}
 			fmt.Fprintf(&b, `<text x="%.1f" y="%.0f" textLength="%.1f" fill="%s">%s<animate attributeName="opacity" calcMode="discrete" values="0;1" keyTimes="0;%s" dur="%s" repeatCount="indefinite"/></text>`+"\n",
 				margin+float64(s.column)*charWidth, margin+float64(i+1)*lineHeight-4, float64(utf8.RuneCountInString(s.text))*charWidth,
 				colour(s.kind), html.EscapeString(s.text), part(s.at, end), seconds(end))

@@ -63,3 +63,11 @@ func TestDraw(t *testing.T) {
 		t.Errorf("the lines move up %d times, want 4: %s", got, picture[:600])
 	}
 }
+
+// Spaces at the ends of a text move what follows, and are not drawn.
+func TestDrawSpaces(t *testing.T) {
+	picture := Draw([]Chunk{{Text: "tandem"}, {At: 1e9, Text: " up "}, {At: 2e9, Text: "  "}})
+	if strings.Count(picture, "<text") != 2 || strings.Contains(picture, space) || !strings.Contains(picture, `<text x="72.8" y="28" textLength="16.8"`) {
+		t.Error(picture)
+	}
+}
