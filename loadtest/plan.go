@@ -22,7 +22,8 @@ type Plan struct {
 	Most                  int
 	Bound                 time.Duration
 	// Every step lasts at least Shortest, with its warm-up, and longer until it has the
-	// Requests that For needs: the verdict or a percentile.
+	// Requests that For needs: the verdict or a percentile. For is empty if each step's
+	// length was given.
 	Shortest time.Duration
 	Requests int64
 	For      string
@@ -64,14 +65,11 @@ func (p Plan) String() string {
 	byLength := func(a, b PlannedStep) int { return cmp.Compare(a.Length, b.Length) }
 	low, high := slices.MinFunc(p.Steps, byRate), slices.MaxFunc(p.Steps, byRate)
 	long := slices.MaxFunc(p.Steps, byLength)
-	text := fmt.Sprintf("%d rates from %s to %s, about %v", len(p.Steps), number(low.Rate), perSecond(high.Rate), p.Length().Round(time.Second))
-	if len(p.Steps) == 1 {
-		text = fmt.Sprintf("one rate, %s, about %v", perSecond(low.Rate), p.Length().Round(time.Second))
-	}
+	text := fmt.Sprintf("%s, about %v", p.runs(low.Rate, high.Rate), p.Length().Round(time.Second))
 	if p.Coarse {
 		text += "; fewer rates than usual, since each takes so long"
 	}
-	if long.Length >= p.Shortest+time.Second {
+	if p.For != "" && long.Length >= p.Shortest+time.Second {
 		text += "\n" + p.why() + fmt.Sprintf(": up to %v, at %s/s", long.Length.Round(time.Second), number(long.Rate)) + "\n" + p.shorten()
 	}
 	for _, step := range p.Steps {
@@ -80,6 +78,23 @@ func (p Plan) String() string {
 		}
 	}
 	return text
+}
+
+// runs says how many runs and rates there are, from low to high.
+func (p Plan) runs(low, high float64) string {
+	rates := map[float64]bool{}
+	for _, step := range p.Steps {
+		rates[step.Rate] = true
+	}
+	switch {
+	case len(p.Steps) == 1:
+		return "one rate, " + perSecond(low)
+	case len(rates) == 1:
+		return fmt.Sprintf("%d runs at %s", len(p.Steps), perSecond(low))
+	case len(rates) < len(p.Steps):
+		return fmt.Sprintf("%d runs at %d rates from %s to %s", len(p.Steps), len(rates), number(low), perSecond(high))
+	}
+	return fmt.Sprintf("%d rates from %s to %s", len(p.Steps), number(low), perSecond(high))
 }
 
 // why says how long each step lasts.
