@@ -146,6 +146,16 @@ func TestWaterfall(t *testing.T) {
 }
 
 // The slowest are listed once each, by TTFT first.
+// Failed tries have a span of their own.
+func TestWaterfallHasFailedTries(t *testing.T) {
+	r := request(0, 0, [7]float64{1, 0, 0, 2, 30, 0, 40}, 5, 0)
+	r.Timings.RetriedNs = 5e6
+	spans := tail.Explain(runOf(r), summaryOf(unknown, unknown)).Slowest[0].Spans
+	if len(spans) < 2 || spans[1].Stage != tail.Retried || spans[1].FromMs != 1 || spans[1].ToMs != 6 {
+		t.Errorf("%+v", spans)
+	}
+}
+
 func TestSlowestAreDistinct(t *testing.T) {
 	var records []*record.Record
 	for i := range 100 {

@@ -47,6 +47,7 @@ func (b *budget) waterfall() Waterfall {
 	otherBefore := min(b.ttft[iOther], b.e2e[iOther])
 	add(Dispatch, b.e2e[iDispatch])
 	add(Tokenize, b.e2e[iTokenize])
+	add(Retried, b.e2e[iRetried])
 	add(Queue, router)
 	add(Decide, b.e2e[iDecide])
 	if r.Route.GetMode() == inferencev1.Mode_MODE_AGGREGATED {
