@@ -115,7 +115,7 @@ func (t *openAI) choose(models []modelCard) (modelCard, error) {
 
 // refused is the error for a response with an error status.
 func (t *openAI) refused(where string, response *http.Response) error {
-	said := failureOf(response)
+	said, _ := failureOf(response)
 	switch status := response.StatusCode; {
 	case status == http.StatusUnauthorized || status == http.StatusForbidden:
 		if t.cfg.APIKey == "" {
@@ -159,19 +159,19 @@ func rootCause(err error) error {
 	return err
 }
 
-// failureOf is an error response's message, in one shortened line.
-func failureOf(response *http.Response) string {
+// failureOf is an error response's message, in one shortened line, and its reason.
+func failureOf(response *http.Response) (message, reason string) {
 	data, err := io.ReadAll(io.LimitReader(response.Body, maxErrorBodyBytes))
 	text := string(data)
 	if e := chunk.ParseError(data); e != nil {
-		text = cmp.Or(e.Message, e.Type)
+		text, reason = cmp.Or(e.Message, e.Type), reasonIn(e)
 	}
 	text = strings.ToValidUTF8(strings.Join(strings.Fields(text), " "), "\ufffd")
 	switch {
 	case text != "":
-		return shortened(text)
+		return shortened(text), reason
 	case err != nil:
-		return shortened(err.Error())
+		return shortened(err.Error()), reason
 	}
-	return strings.ToLower(http.StatusText(response.StatusCode))
+	return strings.ToLower(http.StatusText(response.StatusCode)), reason
 }

@@ -38,8 +38,8 @@ const (
 	CodeClient = "client"
 )
 
-// failure is a failed response with its code.
-type failure struct{ code, message string }
+// failure is a failed response with its code and, if the server gave one, its reason.
+type failure struct{ code, message, reason string }
 
 func (f *failure) Error() string { return f.message }
 
@@ -80,7 +80,7 @@ func end(ctx context.Context, err error, r *record.Record) {
 		r.Outcome = record.Completed
 		return
 	case errors.As(err, &f):
-		r.Code, r.Error = f.code, f.message
+		r.Code, r.Error, r.Reason = f.code, f.message, f.reason
 	case r.Sent == record.Unset && (errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)):
 		r.Code, r.Error = CodeClient, "too many open files: raise the limit (ulimit -n), or have fewer requests in flight"
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
@@ -138,11 +138,11 @@ func (t *openAI) exchange(ctx context.Context, q *workload.Request, s *answering
 func (t *openAI) open(ctx context.Context, q *workload.Request, s *answering) error {
 	model := t.model.Load()
 	if model == nil {
-		return &failure{CodeClient, "no model is known: call Describe first, or set one"}
+		return &failure{code: CodeClient, message: "no model is known: call Describe first, or set one"}
 	}
 	body, err := t.body(*model, q)
 	if err != nil {
-		return &failure{CodeClient, err.Error()}
+		return &failure{code: CodeClient, message: err.Error()}
 	}
 	trace := &httptrace.ClientTrace{WroteRequest: func(info httptrace.WroteRequestInfo) {
 		if info.Err == nil {
@@ -166,7 +166,8 @@ func (t *openAI) open(ctx context.Context, q *workload.Request, s *answering) er
 		return statusFailure(response)
 	}
 	if kind, _, err := mime.ParseMediaType(response.Header.Get("Content-Type")); err == nil && kind != "text/event-stream" {
-		return &failure{codeStream, fmt.Sprintf("the answer is %s, not a stream: %s", kind, failureOf(response))}
+		said, _ := failureOf(response)
+		return &failure{code: codeStream, message: fmt.Sprintf("the answer is %s, not a stream: %s", kind, said)}
 	}
 	s.r.Admitted = s.clock.Now()
 	s.clock.CountAdmitted()
@@ -175,11 +176,11 @@ func (t *openAI) open(ctx context.Context, q *workload.Request, s *answering) er
 }
 
 func statusFailure(response *http.Response) error {
-	said := failureOf(response)
+	said, reason := failureOf(response)
 	if to := response.Header.Get("Location"); response.StatusCode < 400 && to != "" {
 		said = shortened("redirects to " + to)
 	}
-	return &failure{"HTTP " + strconv.Itoa(response.StatusCode), said}
+	return &failure{"HTTP " + strconv.Itoa(response.StatusCode), said, reason}
 }
 
 // reading is the reusable state for reading a stream.
@@ -248,7 +249,7 @@ func (s *answering) read() error {
 		if string(bytes.TrimSpace(data)) == "[DONE]" {
 			s.r.End = s.at
 			if s.r.FinishReason == "" && s.tokens == 0 {
-				return &failure{codeStream, "the stream ended with neither a token nor a finish_reason"}
+				return &failure{code: codeStream, message: "the stream ended with neither a token nor a finish_reason"}
 			}
 			return nil
 		}
@@ -257,7 +258,7 @@ func (s *answering) read() error {
 		}
 		c, err := in.chunks.Parse(data, s.keep)
 		if err != nil {
-			return &failure{codeStream, shortened(err.Error())}
+			return &failure{code: codeStream, message: shortened(err.Error())}
 		}
 		if c.Error != nil {
 			return chunkFailure(c.Error)
@@ -274,9 +275,9 @@ func (s *answering) broken(err error) error {
 		s.r.End = s.at
 		return nil
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return &failure{codeStream, fmt.Sprintf("the stream ended after %d tokens, with neither a finish_reason nor [DONE]", s.tokens)}
+		return &failure{code: codeStream, message: fmt.Sprintf("the stream ended after %d tokens, with neither a finish_reason nor [DONE]", s.tokens)}
 	case errors.Is(err, sse.ErrTooLong):
-		return &failure{codeStream, err.Error()}
+		return &failure{code: codeStream, message: err.Error()}
 	}
 	return err
 }
@@ -288,7 +289,15 @@ func chunkFailure(e *chunk.Error) error {
 		code = "HTTP " + e.Code
 	}
 	message := cmp.Or(e.Message, e.Type, "the server reported a failure without a reason")
-	return &failure{code, shortened(strings.Join(strings.Fields(message), " "))}
+	return &failure{code, shortened(strings.Join(strings.Fields(message), " ")), reasonIn(e)}
+}
+
+// reasonIn is an error's code, unless that is an HTTP status.
+func reasonIn(e *chunk.Error) string {
+	if _, err := strconv.Atoi(e.Code); err == nil {
+		return ""
+	}
+	return shortened(strings.Join(strings.Fields(e.Code), " "))
 }
 
 // take records a chunk.

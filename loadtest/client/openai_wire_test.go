@@ -74,6 +74,7 @@ type seen struct {
 	Outcome      record.Outcome
 	Code         string
 	Error        string // a part of it
+	Reason       string
 	ID           string
 	Messages     []int32
 	Output       int
@@ -87,7 +88,7 @@ type seen struct {
 func compare(t *testing.T, want seen, r *record.Record, answer workload.Answer) {
 	t.Helper()
 	got := seen{
-		Outcome: r.Outcome, Code: r.Code, Error: r.Error, ID: r.ID, Output: r.OutputTokens, Prompt: r.PromptTokens,
+		Outcome: r.Outcome, Code: r.Code, Error: r.Error, Reason: r.Reason, ID: r.ID, Output: r.OutputTokens, Prompt: r.PromptTokens,
 		Cached: r.CachedTokens, FinishReason: r.FinishReason, Text: answer.Text, TokenIDs: answer.TokenIDs,
 	}
 	for _, a := range r.Arrivals {
@@ -222,7 +223,7 @@ func TestOpenAIStreams(t *testing.T) {
 		},
 		{
 			"error without a status", stream(`{"error":{"message":"quota","code":"insufficient_quota"}}`),
-			seen{Outcome: record.Failed, Code: "stream", Error: "quota", Prompt: -1, Cached: -1},
+			seen{Outcome: record.Failed, Code: "stream", Error: "quota", Reason: "insufficient_quota", Prompt: -1, Cached: -1},
 		},
 		{"no JSON", stream("hello"), seen{Outcome: record.Failed, Code: "stream", Error: "OpenAI's form", Prompt: -1, Cached: -1}},
 		{"another API", stream(`{"type":"message_start"}`), seen{Outcome: record.Failed, Code: "stream", Error: "neither choices nor usage", Prompt: -1, Cached: -1}},
@@ -269,7 +270,9 @@ func TestOpenAIStatus(t *testing.T) {
 		location string
 	}{
 		{name: "OpenAI's 429", status: 429, body: `{"error":{"message":"slow down","type":"requests","param":null,"code":"rate_limit_exceeded"}}`,
-			want: seen{Outcome: record.Rejected, Code: "HTTP 429", Error: "slow down"}},
+			want: seen{Outcome: record.Rejected, Code: "HTTP 429", Error: "slow down", Reason: "rate_limit_exceeded"}},
+		{name: "vLLM's 400", status: 400, body: `{"error":{"message":"too long","type":"BadRequestError","param":null,"code":400}}`,
+			want: seen{Outcome: record.Failed, Code: "HTTP 400", Error: "too long"}},
 		{name: "a proxy's 503", status: 503, kind: "text/html", body: "<html>\n  <h1>503</h1>\n</html>", want: seen{Outcome: record.Rejected, Code: "HTTP 503", Error: "<html> <h1>503</h1> </html>"}},
 		{name: "FastAPI's 422", status: 422, body: `{"detail":[{"msg":"no"}]}`, want: seen{Outcome: record.Failed, Code: "HTTP 422", Error: `[{"msg":"no"}]`}},
 		{name: "401", status: 401, body: `{"error":"Unauthorized"}`, want: seen{Outcome: record.Failed, Code: "HTTP 401", Error: "Unauthorized"}},

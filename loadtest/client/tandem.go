@@ -14,6 +14,7 @@ import (
 	"unicode/utf8"
 
 	"google.golang.org/genproto/googleapis/rpc/code"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -186,6 +187,8 @@ func (t *tandem) unreachable(err error) error {
 		return fmt.Errorf("the server at %s speaks HTTP, not gRPC: pass the router's gRPC address or, to measure an OpenAI-compatible server, --openai http://%s", t.cfg.Address, t.cfg.Address)
 	}
 	switch {
+	case s.Code() == codes.Unavailable && strings.Contains(s.Message(), "no such host"):
+		return fmt.Errorf("host of %s not found: check its name", t.cfg.Address)
 	case s.Code() == codes.Unavailable && len(s.Details()) == 0: // no answer of the router's
 		return fmt.Errorf("cannot reach the router at %s: start it with 'tandem up', or pass --addr", t.cfg.Address)
 	case s.Code() == codes.Unimplemented:
@@ -296,7 +299,7 @@ func (t *tandem) conclude(ctx context.Context, err error, answered bool, r *reco
 		return
 	}
 	s := status.Convert(err)
-	r.Code, r.Error = code.Code(s.Code()).String(), shortened(s.Message())
+	r.Code, r.Error, r.Reason = code.Code(s.Code()).String(), shortened(s.Message()), reasonOf(s)
 	_, limited := ctx.Deadline()
 	switch {
 	// ctx takes precedence over its effect on the stream. A server counts the same
@@ -310,6 +313,16 @@ func (t *tandem) conclude(ctx context.Context, err error, answered bool, r *reco
 	default:
 		r.Outcome = record.Failed
 	}
+}
+
+// reasonOf is the reason in a status, if there is one.
+func reasonOf(s *status.Status) string {
+	for _, detail := range s.Details() {
+		if info, is := detail.(*errdetails.ErrorInfo); is {
+			return shortened(info.GetReason())
+		}
+	}
+	return ""
 }
 
 // shortened bounds a server's message at a character boundary.

@@ -159,6 +159,7 @@ func TestTandemOutcomes(t *testing.T) {
 		outcome record.Outcome
 		code    string
 		message string
+		reason  string
 	}{
 		{name: "refused", end: status.Error(codes.ResourceExhausted, "full"), outcome: record.Rejected, code: "RESOURCE_EXHAUSTED", message: "full"},
 		{name: "no worker", end: status.Error(codes.Unavailable, "none"), outcome: record.Rejected, code: "UNAVAILABLE", message: "none"},
@@ -168,7 +169,7 @@ func TestTandemOutcomes(t *testing.T) {
 		},
 		{
 			name: "refused after all", events: []*inferencev1.GenerateEvent{accepted()}, end: detailed(t, codes.Unavailable, "no worker"),
-			outcome: record.Rejected, code: "UNAVAILABLE", message: "no worker",
+			outcome: record.Rejected, code: "UNAVAILABLE", message: "no worker", reason: "NO_WORKER",
 		},
 		{
 			name: "breaks off", events: []*inferencev1.GenerateEvent{accepted(), tokens(0, "a", 1)}, end: status.Error(codes.Unavailable, "gone"),
@@ -195,8 +196,8 @@ func TestTandemOutcomes(t *testing.T) {
 				}
 				r := new(record.Record)
 				server.Do(ctx, &workload.Request{Prompt: workload.Prompt{Text: "x"}, MaxTokens: 1}, client.NewClock(time.Now()), r)
-				if r.Outcome != c.outcome || r.Code != c.code || (c.message != "" && r.Error != c.message) {
-					t.Errorf("%s %s %q", r.Outcome, r.Code, r.Error)
+				if r.Outcome != c.outcome || r.Code != c.code || (c.message != "" && r.Error != c.message) || r.Reason != c.reason {
+					t.Errorf("%s %s %q for %q", r.Outcome, r.Code, r.Error, r.Reason)
 				}
 				if r.CachedTokens != -1 {
 					t.Errorf("%d cached tokens of which the server said nothing", r.CachedTokens)
@@ -253,6 +254,20 @@ func TestTandemUnreachable(t *testing.T) {
 	server.Do(t.Context(), &workload.Request{Prompt: workload.Prompt{Text: "x"}, MaxTokens: 1}, client.NewClock(time.Now()), r)
 	if r.Outcome != record.Failed || r.Code != "UNAVAILABLE" || r.Sent != record.Unset || r.End < 0 {
 		t.Errorf("%+v", r)
+	}
+}
+
+// A name that nobody knows is no router that has to be started.
+func TestTandemHostNotFound(t *testing.T) {
+	server, err := client.NewTandem(client.TandemConfig{Address: "nohost:7070", Dialer: func(context.Context, string) (net.Conn, error) {
+		return nil, &net.DNSError{Err: "no such host", Name: "nohost", IsNotFound: true}
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	if _, err := server.Describe(t.Context()); err == nil || err.Error() != "host of nohost:7070 not found: check its name" {
+		t.Errorf("%v", err)
 	}
 }
 

@@ -45,6 +45,10 @@ type Record struct {
 	// Error message.
 	Outcome     Outcome
 	Code, Error string
+	// Reason is why the server refused or failed it, for programs, as the server wrote it:
+	// the reason of gRPC's ErrorInfo or the code of OpenAI's error object. Empty: it gave
+	// none.
+	Reason string
 
 	// PromptTokens and CachedTokens as counted by the server; -1 if unknown.
 	PromptTokens, CachedTokens int
@@ -88,6 +92,16 @@ const (
 	// the end of the run, or a lack of memory.
 	Unsent
 )
+
+// reasonTenantLimit is the reason of a Tandem router whose tenant has as many requests as it
+// may, as pkg/api names it.
+const reasonTenantLimit = "TENANT_LIMIT"
+
+// TenantLimited reports whether a Tandem router refused the request for its tenant's limit.
+// Over HTTP reasons are lower case.
+func (r *Record) TenantLimited() bool {
+	return r.Outcome == Rejected && strings.EqualFold(r.Reason, reasonTenantLimit)
+}
 
 // String is the outcome's name in reports.
 func (o Outcome) String() string {
