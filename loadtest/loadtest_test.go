@@ -198,6 +198,37 @@ func TestRunsDoneByOthers(t *testing.T) {
 	}
 }
 
+// A search whose requests a tenant's limit refuses says so, and not that the machine was busy
+// as well.
+func TestTenantsLimitIsTheOneCause(t *testing.T) {
+	c := config(t, "--sweep=10,20", "--duration=20s")
+	c.Drive = func(_ context.Context, o drive.Options) (*record.Run, error) {
+		r := &record.Run{Offered: o.Offered, From: o.Warmup, To: o.Warmup + o.Duration, Drained: o.Warmup + o.Duration}
+		r.Client.Bottleneck = record.MachineBusy + ": they used 99%"
+		for {
+			q, err := o.Source.Next()
+			if err != nil {
+				return r, nil
+			}
+			r.Records = append(r.Records, &record.Record{
+				Index: len(r.Records), Due: q.Due, Dispatched: q.Due, Sent: q.Due, Admitted: record.Unset, End: q.Due,
+				Outcome: record.Rejected, Code: "RESOURCE_EXHAUSTED", Error: "not now", Reason: "TENANT_LIMIT",
+			})
+		}
+	}
+	r := run(t, c, fourSlots, new(begun)).Report
+	var table strings.Builder
+	if err := r.WriteTable(&table, 100); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(table.String(), "because their tenant had as many as it may") || strings.Contains(table.String(), record.MachineBusy) {
+		t.Errorf("want one cause:\n%s", table.String())
+	}
+	if r.Verdict != measure.Overloaded || r.Client.Bottleneck == "" {
+		t.Errorf("the verdict is %s, the client's limit %q", r.Verdict, r.Client.Bottleneck)
+	}
+}
+
 func TestClosedLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		out := run(t, config(t, "--concurrency=4", "--duration=20s"), fourSlots, &begun{})

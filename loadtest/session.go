@@ -271,7 +271,7 @@ func (s *Session) SweepOutcome() *Outcome {
 // step converts a run to a search's step.
 func (s *Session) step(i int) search.Step {
 	f := &s.figures[i]
-	step := search.Step{Rate: f.Rate, Summary: &f.Summary, Client: f.Client.Bottleneck}
+	step := search.Step{Rate: f.Rate, Summary: &f.Summary, Client: f.Limit()}
 	if i == len(s.figures)-1 && s.last != nil && s.last.Interrupted { // only the last can be
 		step.Interrupted, step.Why = true, fmt.Sprintf("interrupted after %.0f s", s.last.To.Seconds())
 	}

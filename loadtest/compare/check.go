@@ -94,7 +94,7 @@ func warnings(a, b *report.Report) []string {
 		"the offered rates differ: %.4g and %.4g requests/s", a.OfferedRPS, b.OfferedRPS)
 	for _, r := range []*report.Report{a, b} {
 		warn(r.Interrupted, "%q was interrupted", name(r))
-		warn(r.Client.Bottleneck != "", "in %q %s", name(r), record.Explain(r.Client.Bottleneck))
+		warn(r.Limit() != "", "in %q %s", name(r), record.Explain(r.Limit()))
 	}
 	return all
 }

@@ -89,6 +89,9 @@ func (s *Summary) outcomes(due []*record.Record) {
 			continue
 		case record.Rejected:
 			s.Rejected++
+			if r.TenantLimited() {
+				s.TenantLimited++
+			}
 		case record.Failed:
 			s.Errors++
 		case record.TimedOut:

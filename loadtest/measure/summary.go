@@ -6,7 +6,7 @@ package measure
 
 // Summary is the figures of one run. Its JSON is public: keys are only added.
 type Summary struct {
-	// Requests due in the measured window; the next six add up to it.
+	// Requests due in the measured window; the next six figures add up to it.
 	Requests  int `json:"requests"`
 	Completed int `json:"completed"`
 	Rejected  int `json:"rejected"`
@@ -14,6 +14,8 @@ type Summary struct {
 	TimedOut  int `json:"timed_out"`
 	Cancelled int `json:"cancelled"`
 	Unsent    int `json:"unsent"`
+	// TenantLimited is how many of Rejected a Tandem router refused for their tenant's limit.
+	TenantLimited int `json:"tenant_limited,omitempty"`
 	// Codes counts uncompleted requests by the server's code.
 	Codes map[string]int `json:"codes,omitempty"`
 	// Failures adds the messages, most frequent first.
@@ -75,6 +77,21 @@ type Summary struct {
 	BacklogSlope   float64    `json:"backlog_slope_rps"`
 	BacklogSlopeCI [2]float64 `json:"backlog_slope_ci_rps"`
 }
+
+// TenantShare is the share of requests refused for their tenant's limit, if that is what kept
+// most of the others from completing; otherwise 0. The limit is then what the run says, and
+// not what the client or the server can do.
+func (s *Summary) TenantShare() float64 {
+	const least = 0.01 // fewer are no news
+	n, all := float64(s.TenantLimited), float64(s.Requests)
+	if n <= least*all || 2*s.TenantLimited <= s.Requests-s.Completed {
+		return 0
+	}
+	return n / all
+}
+
+// NoneEnded reports whether requests were completed, but all of them after the window.
+func (s *Summary) NoneEnded() bool { return s.Completed > 0 && s.CompletedRPS == 0 }
 
 // Failure counts requests that ended with one code, with the first one's message.
 type Failure struct {

@@ -43,11 +43,19 @@ var faults = []string{"INVALID_ARGUMENT", "InvalidArgument", "UNAUTHENTICATED", 
 	"FAILED_PRECONDITION", "FailedPrecondition", "OUT_OF_RANGE", "OutOfRange",
 	"HTTP 400", "HTTP 401", "HTTP 403", "HTTP 404", "HTTP 405", "HTTP 413", "HTTP 415", "HTTP 422"}
 
+// unserved says how many requests were not served.
+func unserved(s *Summary, share float64) string {
+	if s.TenantShare() > 0 {
+		return fmt.Sprintf("%.1f%% of the requests were not served: the router refused %d because their tenant had as many as it may", 100*share, s.TenantLimited)
+	}
+	return fmt.Sprintf("%.1f%% of the requests were not served: %d rejected, %d failed, %d timed out, %d not sent", 100*share, s.Rejected, s.Errors, s.TimedOut, s.Unsent)
+}
+
 // verdict returns the verdict and its reason, and sets the backlog's slope.
 func verdict(run *record.Run, s *Summary) (Verdict, string) {
 	trend, seen := backlog(run)
 	s.BacklogSlope, s.BacklogSlopeCI = trend.slope, trend.ci
-	if run.Client.Bottleneck != "" {
+	if run.Client.Bottleneck != "" && s.TenantShare() == 0 {
 		return None, record.Explain(run.Client.Bottleneck)
 	}
 	if s.Requests == 0 && run.Interrupted && run.To <= run.From {
@@ -66,7 +74,7 @@ func verdict(run *record.Run, s *Summary) (Verdict, string) {
 	}
 	refused := s.Rejected + s.Errors + s.TimedOut + s.Unsent - wrong
 	if share := float64(refused) / n; share > failing && refused > 1 {
-		return Overloaded, fmt.Sprintf("%.1f%% of the requests were not served: %d rejected, %d failed, %d timed out, %d not sent", 100*share, s.Rejected, s.Errors, s.TimedOut, s.Unsent)
+		return Overloaded, unserved(s, share)
 	}
 	if run.Concurrency > 0 {
 		return None, "closed loop: the clients wait for the server, so it cannot fall behind"

@@ -24,7 +24,7 @@ func WriteCSV(w io.Writer, runs []*record.Run) error {
 		"ttft_ms", "tpot_ms", "e2e_ms",
 		"outcome", "code", "error", "finish_reason", "prompt_tokens", "cached_tokens", "output_tokens",
 		"tokenize_ms", "queue_ms", "decide_ms", "reserve_ms", "prefill_ms", "transfer_exposed_ms", "decode_ms", "server_total_ms",
-		"mode", "prefill_worker", "decode_worker", "retries",
+		"mode", "prefill_worker", "decode_worker", "retries", "reason",
 	})
 	for i, run := range runs {
 		for _, r := range run.Records {
@@ -74,9 +74,9 @@ func row(i int, run *record.Run, r *record.Record) []string {
 	}
 	if route := r.Route; route != nil {
 		mode := strings.ToLower(strings.TrimPrefix(route.GetMode().String(), "MODE_"))
-		return append(fields, mode, text(route.GetPrefill()), text(route.GetDecode()), strconv.FormatUint(uint64(route.GetRetries()), 10))
+		return append(fields, mode, text(route.GetPrefill()), text(route.GetDecode()), strconv.FormatUint(uint64(route.GetRetries()), 10), text(r.Reason))
 	}
-	return append(fields, "", "", "", "")
+	return append(fields, "", "", "", "", text(r.Reason))
 }
 
 // cell formats a number.

@@ -3,7 +3,6 @@ package report
 import (
 	"math"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/tandem-serving/tandem/loadtest/measure"
@@ -28,8 +27,6 @@ func NewFigures(run *record.Run, summary *measure.Summary, explained *tail.Expla
 		Tail:        explained,
 		Series:      series(run),
 		Curves:      map[string][]CurveXY{},
-
-		TenantLimited: tenantRefusals(run),
 	}
 	for _, d := range summary.Distributions() {
 		if c := curve(d.Distribution); len(c) > 0 {
@@ -37,17 +34,6 @@ func NewFigures(run *record.Run, summary *measure.Summary, explained *tail.Expla
 		}
 	}
 	return f
-}
-
-// tenantRefusals counts the requests that a Tandem router refused for their tenant's limit.
-func tenantRefusals(run *record.Run) (n int) {
-	for _, r := range run.Records {
-		if r.Outcome == record.Rejected && r.Due >= run.From && r.Due <= run.To &&
-			strings.Contains(r.Error, "tenant ") && strings.Contains(r.Error, " requests, its limit") {
-			n++
-		}
-	}
-	return n
 }
 
 func newClient(run *record.Run, summary *measure.Summary) Client {

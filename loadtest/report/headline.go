@@ -78,7 +78,7 @@ func (r *Report) searched() []string {
 	}
 	for _, f := range r.Runs {
 		if f.Rate == rate {
-			if share := tenantLimited(&f); share > 0 {
+			if share := f.TenantShare(); share > 0 {
 				return append(parts, fmt.Sprintf("at %s the router refused %s of the requests %s", perSecond(rate), percent(share), ofTenant))
 			}
 			if text := tailOf(&f, " at "+perSecond(rate)); text != "" {
@@ -145,14 +145,18 @@ func (r *Report) single() []string {
 	switch {
 	case r.Requests == 0:
 		return []string{"No request was due in the measured window"}
-	case tenantLimited(&r.Figures) > 0:
-		return []string{fmt.Sprintf("At %s the router refused %s of the requests %s", load, percent(tenantLimited(&r.Figures)), ofTenant)}
-	case r.Client.Bottleneck != "":
-		return []string{"At " + load + " there is no verdict on the server: " + record.Culprit(r.Client.Bottleneck)}
+	case r.TenantShare() > 0:
+		return []string{fmt.Sprintf("At %s the router refused %s of the requests %s", load, percent(r.TenantShare()), ofTenant)}
+	case r.Limit() != "":
+		return []string{"At " + load + " there is no verdict on the server: " + record.Culprit(r.Limit())}
 	case r.Verdict == measure.Overloaded:
 		what = "Breaks at " + load
 	case r.Verdict == measure.Backlogged:
 		what = "Falls behind at " + load
+	case r.NoneEnded() && r.Concurrency > 0:
+		what = "With " + load + " " + noneEnded(&r.Summary)
+	case r.NoneEnded() && r.Verdict == measure.None:
+		what = "At " + load + " " + noneEnded(&r.Summary)
 	case r.Concurrency > 0:
 		what = "Completes " + perSecond(r.CompletedRPS) + " with " + load
 	case r.Verdict == measure.None:
@@ -181,17 +185,6 @@ func (r *Report) single() []string {
 
 // ofTenant says why a router refused requests, and what to do.
 const ofTenant = "because their tenant had as many as it may: raise its --router-tenant-max-requests"
-
-// tenantLimited is the share of requests refused for their tenant's limit, if that is most of
-// those not completed; otherwise 0.
-func tenantLimited(f *Figures) float64 {
-	const least = 0.01 // fewer are no news
-	n, all := float64(f.TenantLimited), float64(f.Requests)
-	if n <= least*all || 2*f.TenantLimited <= f.Requests-f.Completed {
-		return 0
-	}
-	return n / all
-}
 
 func missedObjective(o measure.Objective) bool { return !o.Met && (o.Measured != nil || o.Missed) }
 
@@ -228,7 +221,7 @@ func allMet(objectives []measure.Objective) bool {
 
 // stageTexts describe stages as parts of a tail.
 var stageTexts = map[tail.Stage]string{
-	tail.Dispatch: "the client's own lateness", tail.Tokenize: "tokenizing", tail.Queue: "the prefill queue",
+	tail.Dispatch: "the client's own lateness", tail.Tokenize: "tokenizing", tail.Retried: "tries that failed", tail.Queue: "the prefill queue",
 	tail.Decide: "the choice of workers", tail.Reserve: "the reservation of KV blocks", tail.Prefill: "prefill",
 	tail.TransferExposed: "the KV transfer", tail.Decode: "decode", tail.Other: "what no stage covers",
 }

@@ -115,38 +115,131 @@ func TestHeadlineOfOneRun(t *testing.T) {
 	}
 }
 
-// Refusals for the tenant's limit are said to be that, whoever else was busy meanwhile.
+// refusedFor makes a run of 5 requests a second on a busy machine, all refused, with these
+// reasons in turn.
+func refusedFor(reasons ...string) *record.Run {
+	run := reporttest.Run(aggregated, 5, 20*time.Second, 1)
+	run.Client.Bottleneck = record.MachineBusy + ": they used 99%"
+	counted := 0
+	for _, r := range run.Records {
+		if r.Outcome, r.Code, r.Error, r.Arrivals = record.Rejected, "RESOURCE_EXHAUSTED", "not now", nil; r.Due >= run.From {
+			r.Reason = reasons[counted%len(reasons)]
+			counted++
+		}
+	}
+	run.Records = run.Records[:len(run.Records)-counted%len(reasons)]
+	return run
+}
+
+// Refusals for the tenant's limit are said to be that, whoever else was busy meanwhile. The
+// reason tells, whatever the message.
 func TestHeadlineOfATenantAtItsLimit(t *testing.T) {
 	const want = "At 5/s the router refused %s of the requests because their tenant had as many as it may: raise its --router-tenant-max-requests."
-	const full, limit = `the queue is full`, `tenant "" already has 256 requests, its limit; retry when one has ended`
+	const full, limit, overHTTP = "QUEUE_FULL", "TENANT_LIMIT", "tenant_limit"
 	for _, c := range []struct {
 		name    string
-		errorOf func(i int) string
+		reasons []string
 		want    string
 	}{
-		{"all of them", func(int) string { return limit }, fmt.Sprintf(want, "100%")},
-		{"most of them", func(i int) string { return []string{limit, limit, limit, full}[i%4] }, fmt.Sprintf(want, "75%")},
-		{"few of them", func(i int) string { return []string{full, full, full, limit}[i%4] }, "At 5/s there is no verdict on the server: this machine was busy with other processes."},
+		{"all of them", []string{limit}, fmt.Sprintf(want, "100%")},
+		{"all of them, over HTTP", []string{overHTTP}, fmt.Sprintf(want, "100%")},
+		{"most of them", []string{limit, limit, limit, full}, fmt.Sprintf(want, "75%")},
+		{"few of them", []string{full, full, full, limit}, "At 5/s there is no verdict on the server: this machine was busy with other processes."},
+		{"no reason", []string{""}, "At 5/s there is no verdict on the server: this machine was busy with other processes."},
 	} {
-		run := reporttest.Run(aggregated, 5, 20*time.Second, 1)
-		run.Client.Bottleneck = record.MachineBusy + ": they used 99%"
-		counted := 0
-		for _, r := range run.Records {
-			if r.Outcome, r.Code, r.Arrivals = record.Rejected, "RESOURCE_EXHAUSTED", nil; r.Due >= run.From {
-				r.Error = c.errorOf(counted)
-				counted++
-			}
-		}
-		run.Records = run.Records[:len(run.Records)-counted%4]
 		r := reporttest.New("")
-		r.SetRun(reporttest.Figures(run))
+		r.SetRun(reporttest.Figures(refusedFor(c.reasons...)))
 		if got := r.Headline(); got != c.want {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
 		}
-		table := tableOf(t, r, 80)
-		if strings.Contains(table, "tokens/s") || strings.Contains(pageOf(t, r), "<dt>tokens</dt>") {
+		table, page := tableOf(t, r, 80), pageOf(t, r)
+		if strings.Contains(table, "tokens/s") || strings.Contains(page, "<dt>tokens</dt>") {
 			t.Errorf("%s: it has tokens of no request:\n%s", c.name, table)
 		}
+		busy := strings.Contains(c.want, record.MachineBusy)
+		if strings.Contains(table, record.MachineBusy) != busy || strings.Contains(page, record.MachineBusy+":") != busy || (r.Verdict == measure.None) != busy {
+			t.Errorf("%s: want one cause:\n%s", c.name, table)
+		}
+	}
+}
+
+// A report from before the figure was kept can be read.
+func TestReadWithoutTenantLimited(t *testing.T) {
+	r := reporttest.New("")
+	r.SetRun(reporttest.Figures(refusedFor("TENANT_LIMIT")))
+	text := written(t, r.WriteJSON)
+	for _, c := range []struct {
+		text string
+		want int
+	}{
+		{text, r.Rejected},
+		{regexp.MustCompile(`\s*"tenant_limited": \d+,`).ReplaceAllString(text, ""), 0},
+	} {
+		if got, err := report.Read(strings.NewReader(c.text)); err != nil || got.TenantLimited != c.want {
+			t.Errorf("%v; read %+v, want %d refused for the limit", err, got, c.want)
+		}
+	}
+}
+
+// longAnswers makes a run whose answers all end after its window.
+func longAnswers(concurrency int) *record.Run {
+	run := reporttest.Run(reporttest.Server{PrefillPerS: 100, TPOT: 20 * time.Second, Disaggregated: true, QueueLimit: 1000}, 5, time.Second, 1)
+	run.Concurrency = concurrency
+	return run
+}
+
+// A window that is shorter than each answer says nothing of the rate of completions: it
+// is not 0.
+func TestNoAnswerEndedWithinTheWindow(t *testing.T) {
+	for concurrency, begins := range map[int]string{2: "With 2 at a time", 0: "At 5/s"} {
+		run := longAnswers(concurrency)
+		figures := reporttest.Figures(run)
+		text := fmt.Sprintf("no answer ended within the window: answers took up to %.0f s, so make it at least ", *figures.E2E.Max/1000)
+		single, sweep := reporttest.New(""), reporttest.New("")
+		single.SetRun(figures)
+		sweep.SetSearch(search.Result{Steps: []search.Step{{Rate: 5, Summary: &figures.Summary, Unknown: true}}}, []report.Figures{figures})
+		if got := single.Headline(); !strings.HasPrefix(got, begins+" "+text) {
+			t.Errorf("%q, want %q", got, begins+" "+text)
+		}
+		for name, r := range map[string]*report.Report{"one run": single, "a sweep": sweep} {
+			table := strings.Join(strings.Fields(tableOf(t, r, 100)), " ")
+			page := html.UnescapeString(tags.ReplaceAllString(pageOf(t, r), " "))
+			for form, got := range map[string]string{"table": table, "page": page} {
+				if !strings.Contains(got, text) {
+					t.Errorf("the %s of %s does not say: %s\n%s", form, name, text, got)
+				}
+				if m := regexp.MustCompile(`(?i)(completed|completes|goodput) 0|\b0/s completed`).FindString(got); m != "" {
+					t.Errorf("the %s of %s says %q", form, name, m)
+				}
+			}
+		}
+		if !regexp.MustCompile(`(?m)^5 +n/a `).MatchString(tableOf(t, sweep, 100)) {
+			t.Errorf("the rate has a rate of completions:\n%s", tableOf(t, sweep, 100))
+		}
+	}
+}
+
+// The host of a simulation says nothing of the simulated cluster, whose ids are short
+// enough to be shown whole.
+func TestSimulatedRun(t *testing.T) {
+	run := reporttest.Run(aggregated, 5, 20*time.Second, 1)
+	for i, r := range run.Records {
+		r.ID = fmt.Sprintf("request-%d", 1234+i)
+	}
+	r := reporttest.New("")
+	r.SetRun(reporttest.Figures(run))
+	r.Simulation = &report.Simulation{Workers: 3}
+	page, table := pageOf(t, r), tableOf(t, r, 80)
+	if strings.Contains(page, "<dt>machine</dt>") || !strings.Contains(page, "<dt>cluster</dt><dd>3 workers, simulated</dd>") {
+		t.Error("the page names the machine instead of the cluster")
+	}
+	for _, w := range r.Tail.Slowest[:3] {
+		if !strings.Contains(table, fmt.Sprintf("#%d %s ", w.Index, w.ID)) {
+			t.Errorf("no whole id %s in\n%s", w.ID, table)
+		}
+	}
+	if strings.Contains(table, "…") {
+		t.Errorf("it explains ids that are whole:\n%s", table)
 	}
 }
 

@@ -169,6 +169,7 @@ var functions = template.FuncMap{
 	"join":          strings.Join,
 	"command":       func(arguments []string) string { return quoted(append([]string{"tandem"}, arguments...)) },
 	"ms":            orNA,
+	"rateOf":        rate, "noneEnded": noneEnded,
 	"rate": func(v *float64) string {
 		if v == nil {
 			return "none"
@@ -215,6 +216,9 @@ func stepNote(s *search.Result, step search.Step) string {
 		if mark.rate != nil && *mark.rate == step.Rate {
 			notes = append(notes, mark.name)
 		}
+	}
+	if step.Summary.NoneEnded() {
+		notes = append(notes, noneEnded(step.Summary))
 	}
 	if step.Why != "" {
 		notes = append(notes, strings.TrimPrefix(step.Why, string(step.Summary.Verdict)+": "))

@@ -81,6 +81,25 @@ func number(x float64) string {
 	return strconv.FormatFloat(x, 'f', digits, 64)
 }
 
+// rate formats one of a summary's rates of completed requests, which mean nothing if all of
+// them ended after the window.
+func rate(s *measure.Summary, perSecond float64) string {
+	if s.NoneEnded() {
+		return "n/a"
+	}
+	return number(perSecond)
+}
+
+// noneEnded says that all requests ended after the window, and how long it should be.
+func noneEnded(s *measure.Summary) string {
+	const times = 4 // the longest answer: most of the window is then not the first answers'
+	text := "no answer ended within the window"
+	if most := distribution(s, measure.E2E).Max; most != nil {
+		text += fmt.Sprintf(": answers took up to %s, so make it at least %.0f s long", duration(*most), math.Ceil(times**most/1000))
+	}
+	return text
+}
+
 // trimmed removes trailing zeros of a fraction.
 func trimmed(s string) string {
 	if strings.ContainsRune(s, '.') {

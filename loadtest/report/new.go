@@ -103,15 +103,15 @@ func (r *Report) warnOf(runs ...Figures) {
 func (r *Report) warnOfClient(runs []Figures) {
 	var rates, culprits []string
 	for _, f := range runs {
-		if f.Client.Bottleneck != "" && !slices.Contains(rates, number(f.Rate)) {
-			rates, culprits = append(rates, number(f.Rate)), append(culprits, record.Culprit(f.Client.Bottleneck))
+		if f.Limit() != "" && !slices.Contains(rates, number(f.Rate)) {
+			rates, culprits = append(rates, number(f.Rate)), append(culprits, record.Culprit(f.Limit()))
 		}
 	}
 	slices.Sort(culprits)
 	switch {
 	case len(rates) == 0:
 	case r.Search == nil:
-		r.Warn("these figures are not the server's, and there is no verdict: " + record.Explain(runs[0].Client.Bottleneck))
+		r.Warn("these figures are not the server's, and there is no verdict: " + record.Explain(runs[0].Limit()))
 	default:
 		r.Warn("there is no verdict on the server at " + strings.Join(rates, ", ") + " requests/s: " + strings.Join(slices.Compact(culprits), " or "))
 	}

@@ -29,8 +29,8 @@ type plotReport struct {
 // plotStep is one rate.
 type plotStep struct {
 	Rate                float64         `json:"rate"`
-	Completed           float64         `json:"completed"`
-	Goodput             float64         `json:"goodput"`
+	Completed           *float64        `json:"completed"` // nil: no answer ended within the window
+	Goodput             *float64        `json:"goodput"`   // likewise
 	Attainment          float64         `json:"attainment"`
 	AttainmentCompleted float64         `json:"attainment_completed"`
 	Passed              bool            `json:"passed"`
@@ -103,8 +103,12 @@ func newPlotStep(rate float64, passed bool, s *measure.Summary) plotStep {
 		d := distribution(s, l)
 		return plotPercentiles{P50: d.P50, P90: d.P90, P99: d.P99}
 	}
+	completed, goodput := &s.CompletedRPS, &s.Goodput
+	if s.NoneEnded() {
+		completed, goodput = nil, nil
+	}
 	return plotStep{
-		Rate: rate, Completed: s.CompletedRPS, Goodput: s.Goodput, Attainment: s.SLOAttainment,
+		Rate: rate, Completed: completed, Goodput: goodput, Attainment: s.SLOAttainment,
 		AttainmentCompleted: s.SLOAttainmentCompleted, Passed: passed, Verdict: verdictText(s),
 		TTFT: of(measure.TTFT), TPOT: of(measure.TPOT), E2E: of(measure.E2E),
 	}

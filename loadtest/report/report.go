@@ -72,13 +72,20 @@ type Figures struct {
 	// Client is what the generator measured about itself; no Cores if the run was
 	// simulated.
 	Client Client `json:"client"`
-	// TenantLimited is how many of Rejected a Tandem router refused for their tenant's limit.
-	TenantLimited int `json:"tenant_limited,omitempty"`
 	// Tail explains the tail; nil if the server sends no budget.
 	Tail *tail.Explanation `json:"tail,omitempty"`
 	// Series over time and percentile Curves, for plots.
 	Series []Point              `json:"series,omitempty"`
 	Curves map[string][]CurveXY `json:"curves,omitempty"`
+}
+
+// Limit says why the client's side limited the run; empty if it did not, or if the tenant's
+// limit on the router came first.
+func (f *Figures) Limit() string {
+	if f.TenantShare() > 0 {
+		return ""
+	}
+	return f.Client.Bottleneck
 }
 
 // Client is record.Client as JSON.

@@ -50,7 +50,7 @@ func TestCSV(t *testing.T) {
 		},
 		{
 			Index: 1, Due: 0, Dispatched: 0, Sent: ms, Admitted: record.Unset, End: 3 * ms,
-			Outcome: record.Rejected, Code: "HTTP 503", Error: "=HYPERLINK(\"x\")", PromptTokens: -1, CachedTokens: -1,
+			Outcome: record.Rejected, Code: "HTTP 503", Error: "=HYPERLINK(\"x\")", Reason: "queue_full", PromptTokens: -1, CachedTokens: -1,
 		},
 	}}
 	got := csvOf(t, func(w io.Writer) error { return report.WriteCSV(w, []*record.Run{run}) })
@@ -67,7 +67,7 @@ func TestCSV(t *testing.T) {
 			"run": "0", "rate": "2.5", "index": "1", "session": "0", "turn": "0", "in_window": "false",
 			"due_ms": "0", "dispatched_ms": "0", "sent_ms": "1", "end_ms": "3", "outcome": "rejected", "code": "HTTP 503",
 			// So that a spreadsheet reads it as text.
-			"error": "'=HYPERLINK(\"x\")", "output_tokens": "0",
+			"error": "'=HYPERLINK(\"x\")", "output_tokens": "0", "reason": "queue_full",
 		},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -105,15 +105,18 @@ func (t *table) search(r *Report) {
 			note = "knee"
 		}
 		m := step.Summary
-		good := number(m.Goodput)
+		good := rate(m, m.Goodput)
 		if r.SLO == "" {
 			good = strconv.Itoa(m.Requests)
 		}
-		t.raw(format, number(step.Rate), number(m.CompletedRPS), good,
+		t.raw(format, number(step.Rate), rate(m, m.CompletedRPS), good,
 			of(m.TTFT.Percentile("p50")), of(m.TTFT.Percentile("p99")), of(m.TPOT.Percentile("p50")), of(m.TPOT.Percentile("p99")), verdictText(m), note)
 	}
 	t.gap()
 	for _, step := range s.Steps {
+		if step.Summary.NoneEnded() {
+			t.line("", "at %s/s %s", number(step.Rate), noneEnded(step.Summary))
+		}
 		switch {
 		case step.Why == "":
 		case step.Unknown:
@@ -154,26 +157,32 @@ func (t *table) figures(f *Figures) {
 		t.line("  ", "%s", failed(failure))
 	}
 	if f.Completed > 0 {
-		t.line("", "completed %s/s, output %s tokens/s (mean %s a request), prompts %s tokens/s (mean %s, of which %s cached)",
-			number(f.CompletedRPS), number(f.OutputTokensPerS), number(f.OutputTokensMean), number(f.PromptTokensPerS),
+		completed := "completed " + number(f.CompletedRPS) + "/s,"
+		if f.NoneEnded() {
+			completed = noneEnded(&f.Summary) + ";"
+		}
+		t.line("", "%s output %s tokens/s (mean %s a request), prompts %s tokens/s (mean %s, of which %s cached)",
+			completed, number(f.OutputTokensPerS), number(f.OutputTokensMean), number(f.PromptTokensPerS),
 			number(f.PromptTokensMean), number(f.CachedTokensMean))
 	}
-	t.gap()
-	t.latencies(&f.Summary)
+	if f.Requests > 0 {
+		t.gap()
+		t.latencies(&f.Summary)
+	}
 	if text := sendDifference(&f.Summary); text != "" {
 		t.line("", "%s", text)
 	}
 	t.gap()
 	if f.SLO != "" {
 		t.line("", "goodput %s requests/s for %s: met by %s of the requests offered, %s of those admitted, %s of those completed",
-			number(f.Goodput), f.SLO, percent(f.SLOAttainment), percent(f.SLOAttainmentAdmitted), percent(f.SLOAttainmentCompleted))
+			rate(&f.Summary, f.Goodput), f.SLO, percent(f.SLOAttainment), percent(f.SLOAttainmentAdmitted), percent(f.SLOAttainmentCompleted))
 		for _, o := range f.Objectives {
 			t.line("  ", "%s", objective(o))
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(f.Classes)) {
 		c := f.Classes[name]
-		t.line("", "class %s: %s, goodput %s/s, %s met", name, count(c.Requests, "request", "requests"), number(c.Goodput), percent(c.SLOAttainment))
+		t.line("", "class %s: %s, goodput %s/s, %s met", name, count(c.Requests, "request", "requests"), rate(c, c.Goodput), percent(c.SLOAttainment))
 	}
 	t.line("", "verdict %s: %s", verdictText(&f.Summary), verdictReason(f))
 	if f.Client.Cores == 0 {
@@ -187,8 +196,8 @@ func (t *table) figures(f *Figures) {
 // verdictReason explains the verdict, unless the client's side was the limit: the
 // warnings or the rate's row say that.
 func verdictReason(f *Figures) string {
-	if f.Client.Bottleneck != "" {
-		return record.Culprit(f.Client.Bottleneck) + ", as said above"
+	if limit := f.Limit(); limit != "" {
+		return record.Culprit(limit) + ", as said above"
 	}
 	return f.Reason
 }

@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/tandem-serving/tandem/loadtest/measure"
+	"github.com/tandem-serving/tandem/loadtest/record"
 	"github.com/tandem-serving/tandem/loadtest/report"
 	"github.com/tandem-serving/tandem/loadtest/report/reporttest"
 	"github.com/tandem-serving/tandem/loadtest/search"
@@ -80,6 +81,7 @@ func TestTableSays(t *testing.T) {
 		`(?m)^  e2e:p99<1s: NOT met: it falls on the 9 that were not served$`,
 		`(?m)^  itl:p99<1s: undecided: no request has this figure$`,
 		`(?m)^6/s is undecided: NONE: too short$`,
+		`t tokenize, R retried, Q queue`,
 	} {
 		if !regexp.MustCompile(want).MatchString(got) {
 			t.Errorf("no %s in\n%s", want, got)
@@ -87,6 +89,15 @@ func TestTableSays(t *testing.T) {
 	}
 	if strings.ContainsRune(got, '\x1b') {
 		t.Error("a server's text can steer the terminal")
+	}
+}
+
+// Of a run without requests there is no table of latencies.
+func TestTableOfNoRequests(t *testing.T) {
+	r := reporttest.New("")
+	r.SetRun(figuresOf(&record.Run{Interrupted: true}))
+	if table := tableOf(t, r, 80); strings.Contains(table, "milliseconds") || strings.Contains(table, "\n\n\n") {
+		t.Errorf("%s", table)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/tandem-serving/tandem/loadtest/measure"
 	"github.com/tandem-serving/tandem/loadtest/tail"
@@ -11,7 +12,7 @@ import (
 
 // letters stand for stages in bars.
 var letters = map[tail.Stage]byte{
-	tail.Dispatch: '.', tail.Tokenize: 't', tail.Queue: 'Q', tail.Decide: 'c', tail.Reserve: 'r',
+	tail.Dispatch: '.', tail.Tokenize: 't', tail.Retried: 'R', tail.Queue: 'Q', tail.Decide: 'c', tail.Reserve: 'r',
 	tail.Prefill: 'P', tail.TransferExposed: 'x', tail.Decode: 'd', tail.Other: '-',
 }
 
@@ -103,17 +104,36 @@ func (t *table) slowest(all []tail.Waterfall) {
 		return
 	}
 	t.gap()
-	const fixed = 36
-	width := t.width - fixed
-	t.raw("%-*s0%*s", fixed, "slowest requests     TTFT       E2E", width-1, duration(most))
-	for _, w := range show {
-		t.raw("%-16s %8s  %8s %s", fmt.Sprintf("#%d %.10s", w.Index, w.ID), number(w.TTFTMs), number(w.E2EMs), bar(w, most, width))
+	names, column, cut := make([]string, len(show)), utf8.RuneCountInString("slowest requests"), false
+	for i, w := range show {
+		id, whole := beginning(w.ID)
+		names[i], cut = fmt.Sprintf("#%d %s", w.Index, id), cut || !whole
+		column = max(column, utf8.RuneCountInString(names[i]))
+	}
+	width := t.width - column - len("     TTFT       E2E ")
+	t.raw("%-*s %8s  %8s 0%*s", column, "slowest requests", "TTFT", "E2E", width-1, duration(most))
+	for i, w := range show {
+		t.raw("%-*s %8s  %8s %s", column, names[i], number(w.TTFTMs), number(w.E2EMs), bar(w, most, width))
 	}
 	var legend []string
 	for _, stage := range tail.Stages() {
 		legend = append(legend, string(letters[stage])+" "+stageName(stage))
 	}
-	t.line("", "%s", strings.Join(legend, "  "))
+	t.line("", "%s", strings.Join(legend, ", "))
+	if cut {
+		t.line("", "…: the rest of the id; --report, --out and --csv have it.")
+	}
+}
+
+// beginning is an id, or its first characters if it is too long for the table: those that
+// people pass to 'tandem explain'.
+func beginning(id string) (text string, whole bool) {
+	const most, first = 16, 10
+	runes := []rune(id)
+	if len(runes) <= most {
+		return id, true
+	}
+	return string(runes[:first]) + "…", false
 }
 
 // bar draws a waterfall of width characters on a scale of most milliseconds. Each
