@@ -31,9 +31,10 @@ the next request goes out when an earlier one ends.
 
 A percentile is printed only if there are enough samples for it; otherwise n/a. Below it
 is its 95% confidence interval. A ~ there means that the run was too short for an
-interval: requests that shared a queue are alike, and so count as fewer samples. If this client or its machine was the bottleneck, the report gives no verdict
-and says which it was. If the server sends latency budgets, as Tandem does,
-the report explains the tail stage by stage.
+interval: requests that shared a queue are alike, and so count as fewer samples. If this
+client or its machine was the bottleneck, the report gives no verdict and says which it
+was. If the server sends latency budgets, as Tandem does, the report explains the tail
+stage by stage.
 
 Ctrl-C ends the run and reports what was measured; the exit status is then 130.`,
 		Example: `  tandem bench serve --rate 10 --duration 30s
@@ -52,6 +53,9 @@ Ctrl-C ends the run and reports what was measured; the exit status is then 130.`
 	server.add(cmd)
 	outputs.add(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if cmd.Flags().Changed("rate") && config.Rate == 0 && config.Concurrency == 0 && config.Sweep == "" && !config.FindMax && config.Workload.Trace == "" {
+			return usageError(cmd, "--rate: 0 sends no requests: pass a rate above 0")
+		}
 		config.DurationSet = cmd.Flags().Changed("duration")
 		config.WarmupSet = cmd.Flags().Changed("warmup")
 		config.KeepRecords = outputs.csv != "" || outputs.hdr != ""

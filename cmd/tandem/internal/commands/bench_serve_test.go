@@ -17,6 +17,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/tandem-serving/tandem/loadtest/fakeserver"
+	"github.com/tandem-serving/tandem/loadtest/record"
+	"github.com/tandem-serving/tandem/pkg/api"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 )
 
@@ -193,6 +195,8 @@ func TestBenchMistakes(t *testing.T) {
 		want   string
 	}{
 		{serve(), 2, "say how much load"},
+		{serve("--rate=0"), 2, "--rate: 0 sends no requests: pass a rate above 0"},
+		{serve("--rate=-3"), 2, "--rate: -3: pass a rate above 0, and at most 1000000 requests a second"},
 		{serve("--addr=127.0.0.1:1", "--rate=1"), 1, "127.0.0.1:1"},
 		{serve("--openai=http://127.0.0.1:1", "--rate=1"), 1, "127.0.0.1:1"},
 		{serve("--openai=ftp://x", "--rate=1"), 2, "ftp"},
@@ -298,6 +302,14 @@ func TestBenchServeKeepsSecrets(t *testing.T) {
 }
 
 // The router is told the SLO's bounds if that is asked for, and only then.
+// The load test, which imports nothing of the router, knows its reason for a tenant's limit.
+func TestBenchServeKnowsTheTenantsLimit(t *testing.T) {
+	r := record.Record{Outcome: record.Rejected, Reason: api.ReasonTenantLimit}
+	if !r.TenantLimited() {
+		t.Errorf("%s is not known", r.Reason)
+	}
+}
+
 func TestBenchServeSendsTheSLO(t *testing.T) {
 	for _, send := range []bool{false, true} {
 		asked := make(chan *inferencev1.GenerateRequest, 1000)
