@@ -116,7 +116,7 @@ func (c *Config) Validate() error {
 	case c.Rate != 0 && (closed || c.Sweep != ""):
 		return errors.New("--rate goes with neither --concurrency nor --sweep: pass one of them")
 	case !(c.Rate >= 0 && c.Rate <= maxRate):
-		return fmt.Errorf("--rate: %v: pass a rate above 0, and at most %d requests a second", c.Rate, int(maxRate))
+		return fmt.Errorf("--rate: %v is outside what can be sent: pass more than 0, and at most %d requests a second", c.Rate, int(maxRate))
 	case closed && c.Workload.Surges():
 		return errors.New("--surge multiplies a rate, and --concurrency has none: leave out one of them")
 	case c.Concurrency < 0:

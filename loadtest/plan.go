@@ -65,7 +65,7 @@ func (p Plan) String() string {
 	byLength := func(a, b PlannedStep) int { return cmp.Compare(a.Length, b.Length) }
 	low, high := slices.MinFunc(p.Steps, byRate), slices.MaxFunc(p.Steps, byRate)
 	long := slices.MaxFunc(p.Steps, byLength)
-	text := fmt.Sprintf("%s, about %v", p.runs(low.Rate, high.Rate), p.Length().Round(time.Second))
+	text := fmt.Sprintf("%s, about %v", p.runs(low, high), p.Length().Round(time.Second))
 	if p.Coarse {
 		text += "; fewer rates than usual, since each takes so long"
 	}
@@ -80,21 +80,23 @@ func (p Plan) String() string {
 	return text
 }
 
-// runs says how many runs and rates there are, from low to high.
-func (p Plan) runs(low, high float64) string {
-	rates := map[float64]bool{}
+// runs says how many runs and rates there are, from the lowest step to the highest.
+func (p Plan) runs(low, high PlannedStep) string {
+	rates, lengths := map[float64]bool{}, map[time.Duration]bool{}
 	for _, step := range p.Steps {
-		rates[step.Rate] = true
+		rates[step.Rate], lengths[step.Length] = true, true
 	}
 	switch {
 	case len(p.Steps) == 1:
-		return "one rate, " + perSecond(low)
+		return "one rate, " + perSecond(low.Rate)
+	case len(rates) == 1 && len(lengths) == 1:
+		return fmt.Sprintf("%d runs of %v at %s", len(p.Steps), low.Length.Round(time.Second), perSecond(low.Rate))
 	case len(rates) == 1:
-		return fmt.Sprintf("%d runs at %s", len(p.Steps), perSecond(low))
+		return fmt.Sprintf("%d runs at %s", len(p.Steps), perSecond(low.Rate))
 	case len(rates) < len(p.Steps):
-		return fmt.Sprintf("%d runs at %d rates from %s to %s", len(p.Steps), len(rates), number(low), perSecond(high))
+		return fmt.Sprintf("%d runs at %d rates from %s to %s", len(p.Steps), len(rates), number(low.Rate), perSecond(high.Rate))
 	}
-	return fmt.Sprintf("%d rates from %s to %s", len(p.Steps), number(low), perSecond(high))
+	return fmt.Sprintf("%d rates from %s to %s", len(p.Steps), number(low.Rate), perSecond(high.Rate))
 }
 
 // why says how long each step lasts.

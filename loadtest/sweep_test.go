@@ -137,9 +137,9 @@ func TestSweepOfASlowServer(t *testing.T) {
 func TestPlanInWords(t *testing.T) {
 	const s = time.Second
 	for want, plan := range map[string]loadtest.Plan{
-		"no rates":                                            {},
-		"one rate, 4 requests/s, about 33s":                   {Shortest: 33 * s, Steps: []loadtest.PlannedStep{{Rate: 4, Length: 33 * s}}},
-		"4 runs at 7.143 requests/s, about 6m40s":             {Steps: slices.Repeat([]loadtest.PlannedStep{{Rate: 50. / 7, Length: 100 * s}}, 4)},
+		"no rates":                          {},
+		"one rate, 4 requests/s, about 33s": {Shortest: 33 * s, Steps: []loadtest.PlannedStep{{Rate: 4, Length: 33 * s}}},
+		"4 runs of 1m40s at 7.143 requests/s, about 6m40s":    {Steps: slices.Repeat([]loadtest.PlannedStep{{Rate: 50. / 7, Length: 100 * s}}, 4)},
 		"4 runs at 2 rates from 2 to 8 requests/s, about 40s": {Steps: slices.Repeat([]loadtest.PlannedStep{{Rate: 2, Length: 10 * s}, {Rate: 8, Length: 10 * s}}, 2)},
 		"2 rates from 4 to 8 requests/s, about 1m6s": {
 			Shortest: 33 * s, Steps: []loadtest.PlannedStep{{Rate: 8, Length: 33 * s}, {Rate: 4, Length: 33 * s}},

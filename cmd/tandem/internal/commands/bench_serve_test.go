@@ -196,7 +196,7 @@ func TestBenchMistakes(t *testing.T) {
 	}{
 		{serve(), 2, "say how much load"},
 		{serve("--rate=0"), 2, "--rate: 0 sends no requests: pass a rate above 0"},
-		{serve("--rate=-3"), 2, "--rate: -3: pass a rate above 0, and at most 1000000 requests a second"},
+		{serve("--rate=-3"), 2, "--rate: -3 is outside what can be sent: pass more than 0, and at most 1000000 requests a second"},
 		{serve("--addr=127.0.0.1:1", "--rate=1"), 1, "127.0.0.1:1"},
 		{serve("--openai=http://127.0.0.1:1", "--rate=1"), 1, "127.0.0.1:1"},
 		{serve("--openai=ftp://x", "--rate=1"), 2, "ftp"},
