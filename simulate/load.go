@@ -263,6 +263,7 @@ func (q *request) finish(f joining.Finish) {
 	if l.Ended != nil {
 		l.Ended(q.from, q.answer, err)
 	}
+	rec.Reason = rpc.Reason(err)
 	switch code := status.Code(err); {
 	case err == nil:
 		rec.Outcome = record.Completed
