@@ -99,8 +99,8 @@ func (c *Config) Validate() error {
 			errs = append(errs, fmt.Errorf("%s is %v: it must be above 0", name, value))
 		}
 	}
-	if err := policyError(c.Policy); err != nil {
-		errs = append(errs, err)
+	if err := CheckPolicy(c.Policy); err != nil {
+		errs = append(errs, fmt.Errorf("policy: %w", err))
 	}
 	if err := classError(c.DefaultClass); err != nil {
 		errs = append(errs, fmt.Errorf("default-class: %w", err))

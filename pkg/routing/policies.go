@@ -36,15 +36,15 @@ var policies = map[string]policy{
 // Policies are the names of all policies, in order.
 func Policies() []string { return slices.Sorted(maps.Keys(policies)) }
 
-// policyError refuses a name that no policy has.
-func policyError(name string) error {
+// CheckPolicy refuses a name that no policy has.
+func CheckPolicy(name string) error {
 	if policies[name] != nil {
 		return nil
 	}
 	if nearest, near := spelling.Nearest(name, maps.Keys(policies)); near {
-		return fmt.Errorf("policy: there is no %q, did you mean %q?", name, nearest)
+		return fmt.Errorf("there is no policy %q, did you mean %q?", name, nearest)
 	}
-	return fmt.Errorf("policy: there is no %q: choose one of %s", name, strings.Join(Policies(), ", "))
+	return fmt.Errorf("there is no policy %q: choose one of %s", name, strings.Join(Policies(), ", "))
 }
 
 // policyOf is the policy of a name, or the default.

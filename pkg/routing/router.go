@@ -1,6 +1,7 @@
 package routing
 
 import (
+	"cmp"
 	"time"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
@@ -15,7 +16,7 @@ type Router struct {
 	config Config
 	index  *kvcache.Index
 	random Rand
-	// chooses is Config.Policy; policy is what operators have changed.
+	// chooses is Config.Policy or what policy says, which is what operators have changed.
 	chooses policy
 	policy  *controlv1.Policy
 	served  map[string][]*servedVersion // by model
@@ -164,6 +165,7 @@ func (rt *Router) take(now time.Time, event Event) (pump bool) {
 		}
 	case PolicyChanged:
 		rt.policy = e.Policy
+		rt.chooses = policyOf(cmp.Or(e.Policy.GetRouting(), rt.config.Policy))
 		rt.serveVersions(e.Policy)
 	case Tick:
 		rt.expireWorkers(now)

@@ -348,9 +348,18 @@ func TestSetPolicy(t *testing.T) {
 		if m.members.policy.GetDisaggregateMinTokens() != 200 {
 			t.Error("other routers do not hear of it")
 		}
+		if _, err := m.control.SetPolicy(t.Context(), &controlv1.SetPolicyRequest{Policy: &controlv1.Policy{Routing: proto.String("sloo")}}); rpc.Field(err) != "policy.routing" {
+			t.Errorf("error %v", err)
+		}
+		if p, err := m.control.SetPolicy(t.Context(), &controlv1.SetPolicyRequest{Policy: &controlv1.Policy{Routing: proto.String("aggregated")}}); err != nil || p.GetPolicy().GetRouting() != "aggregated" {
+			t.Errorf("%v %v", p, err)
+		}
+		if r := m.generate(t.Context(), ask(auto, 100)); r.finished.GetRoute().GetMode() != agg {
+			t.Errorf("route %v", r.finished.GetRoute())
+		}
 		// One that another way into etcd has made invalid locks nobody out, and the
 		// rest of it counts.
-		locks := &controlv1.Policy{TenantMaxRequests: proto.Uint32(0), DisaggregateMinTokens: proto.Uint32(5)}
+		locks := &controlv1.Policy{TenantMaxRequests: proto.Uint32(0), Routing: proto.String("none such"), DisaggregateMinTokens: proto.Uint32(5)}
 		if _, err := m.control.SetPolicy(t.Context(), &controlv1.SetPolicyRequest{Policy: locks}); rpc.Field(err) != "policy.tenant_max_requests" {
 			t.Errorf("error %v", err)
 		}

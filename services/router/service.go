@@ -100,6 +100,7 @@ func New(config Config, deps Deps) (*Service, error) {
 		Members: deps.Members, Dial: deps.Dial, Leaving: s.leaving, Logger: s.log,
 		Defaults: &controlv1.Policy{
 			DisaggregateMinTokens: proto.Uint32(uint32(config.DisaggregateMinTokens)), TenantMaxRequests: proto.Uint32(uint32(config.TenantMaxRequests)),
+			Routing: proto.String(config.Policy),
 		},
 	})
 	return s, nil

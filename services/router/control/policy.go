@@ -13,6 +13,7 @@ import (
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 
 	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/routing"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/services/router/clienterr"
 )
@@ -68,6 +69,11 @@ const (
 func checkPolicy(policy *controlv1.Policy) error {
 	if policy != nil && policy.TenantMaxRequests != nil && policy.GetTenantMaxRequests() == 0 {
 		return rpc.InvalidArgument("policy.tenant_max_requests", "0 refuses every request; give at least 1")
+	}
+	if policy.GetRouting() != "" {
+		if err := routing.CheckPolicy(policy.GetRouting()); err != nil {
+			return rpc.InvalidArgument("policy.routing", err.Error())
+		}
 	}
 	return checkVersions(policy.GetVersions())
 }
@@ -144,9 +150,12 @@ func (c *Server) Usable(policy *controlv1.Policy) *controlv1.Policy {
 	for err := checkPolicy(policy); err != nil; err = checkPolicy(policy) {
 		c.deps.Logger.Warn("policy in etcd is not valid: the field is ignored", "field", rpc.Field(err), "error", err)
 		policy = proto.CloneOf(policy)
-		if strings.HasPrefix(rpc.Field(err), "policy.versions") {
+		switch field := rpc.Field(err); {
+		case strings.HasPrefix(field, "policy.versions"):
 			policy.Versions = nil
-		} else {
+		case field == "policy.routing":
+			policy.Routing = nil
+		default:
 			policy.TenantMaxRequests = nil
 		}
 	}

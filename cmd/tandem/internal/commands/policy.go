@@ -12,6 +12,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+
+	"github.com/tandem-serving/tandem/pkg/routing"
 )
 
 // policyJSON is what `policy --json` prints. A field of Policy that is null was not
@@ -24,6 +26,7 @@ type policyJSON struct {
 type policyFieldsJSON struct {
 	DisaggregateMinTokens *uint32       `json:"disaggregate_min_tokens"`
 	TenantMaxRequests     *uint32       `json:"tenant_max_requests"`
+	Routing               *string       `json:"routing"`
 	Versions              []versionJSON `json:"versions"`
 }
 
@@ -39,7 +42,7 @@ type versionJSON struct {
 func newPolicyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "policy",
-		Short: "Show or change the policy of the routers: model versions and limits",
+		Short: "Show or change the policy of the routers: how they choose workers, model versions and limits",
 		Long: `Prints the policy: what operators have set, and what the router uses. All routers
 share one policy, in etcd.
 
@@ -73,15 +76,18 @@ all versions that the policy had for it. Several versions share the model's requ
 by weight, which is 1 by default. A digest may be shortened to its beginning, as
 'tandem workers' shows it.`,
 		Example: `  tandem policy set --version fable=0123456789ab --version fable=fedcba987654/cpu/bf16/3:9
-  tandem policy set --tenant-max-requests 64`,
+  tandem policy set --tenant-max-requests 64
+  tandem policy set --routing least-loaded`,
 		Args: exactly(),
 	}
 	router := addControl(cmd)
 	versions := cmd.Flags().StringArray("version", nil, "version of a model to serve: MODEL=DIGEST[/ARITHMETIC-CLASS][:WEIGHT]; may be repeated")
 	threshold := cmd.Flags().Uint32("disaggregate-min-tokens", 0, "in mode auto, compute prompts with fewer uncached tokens on the decode worker")
+	name := cmd.Flags().String("routing", "", "how routers choose workers: "+strings.Join(routing.Policies(), ", "))
+	oneOf(cmd, "routing", routing.Policies()...)
 	tenant := cmd.Flags().Uint32("tenant-max-requests", 0, "most requests of one tenant at a time")
 	asJSON := addJSON(cmd, "print one JSON object: policy, in_force")
-	onlyOnCommandLine(cmd, "version", "disaggregate-min-tokens", "tenant-max-requests")
+	onlyOnCommandLine(cmd, "version", "routing", "disaggregate-min-tokens", "tenant-max-requests")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		var named []*controlv1.ModelVersion
 		for _, text := range *versions {
@@ -92,13 +98,21 @@ by weight, which is 1 by default. A digest may be shortened to its beginning, as
 			named = append(named, v)
 		}
 		flags := cmd.Flags()
-		if len(named) == 0 && !flags.Changed("disaggregate-min-tokens") && !flags.Changed("tenant-max-requests") {
-			return usageError(cmd, "nothing to set: pass --version, --disaggregate-min-tokens or --tenant-max-requests")
+		if len(named) == 0 && !flags.Changed("routing") && !flags.Changed("disaggregate-min-tokens") && !flags.Changed("tenant-max-requests") {
+			return usageError(cmd, "nothing to set: pass --routing, --version, --disaggregate-min-tokens or --tenant-max-requests")
+		}
+		if flags.Changed("routing") {
+			if err := routing.CheckPolicy(*name); err != nil {
+				return usageError(cmd, "--routing: "+err.Error())
+			}
 		}
 		if flags.Changed("tenant-max-requests") && *tenant == 0 {
 			return usageError(cmd, "--tenant-max-requests: 0 would refuse every request: pass at least 1")
 		}
 		return router.changePolicy(cmd, *asJSON, func(policy *controlv1.Policy) {
+			if flags.Changed("routing") {
+				policy.Routing = name
+			}
 			if flags.Changed("disaggregate-min-tokens") {
 				policy.DisaggregateMinTokens = threshold
 			}
@@ -201,6 +215,9 @@ func printPolicy(w io.Writer, p policyJSON) error {
 			fmt.Fprintf(table, "%s\t%d\t%s\n", name, *force, origin(set != nil))
 		}
 	}
+	if p.InForce.Routing != nil {
+		fmt.Fprintf(table, "routing\t%s\t%s\n", *p.InForce.Routing, origin(p.Policy.Routing != nil))
+	}
 	row("disaggregate-min-tokens", p.Policy.DisaggregateMinTokens, p.InForce.DisaggregateMinTokens)
 	row("tenant-max-requests", p.Policy.TenantMaxRequests, p.InForce.TenantMaxRequests)
 	for _, v := range p.InForce.Versions {
@@ -216,7 +233,7 @@ func printPolicy(w io.Writer, p policyJSON) error {
 func policyFields(p *controlv1.Policy) policyFieldsJSON {
 	out := policyFieldsJSON{Versions: []versionJSON{}}
 	if p != nil {
-		out.DisaggregateMinTokens, out.TenantMaxRequests = p.DisaggregateMinTokens, p.TenantMaxRequests
+		out.DisaggregateMinTokens, out.TenantMaxRequests, out.Routing = p.DisaggregateMinTokens, p.TenantMaxRequests, p.Routing
 	}
 	for _, v := range p.GetVersions() {
 		weight := uint32(1)

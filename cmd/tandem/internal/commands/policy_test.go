@@ -23,9 +23,9 @@ func TestPolicy(t *testing.T) {
 		t.Errorf("%+v, want\n%s", got, want)
 	}
 	got := policy("set", "--version=fable=01ab", "--version", "fable=fe/cpu/int8/3:9", "--tenant-max-requests=3", "--json")
-	wantJSON := `{"policy":{"disaggregate_min_tokens":null,"tenant_max_requests":3,"versions":[` +
+	wantJSON := `{"policy":{"disaggregate_min_tokens":null,"tenant_max_requests":3,"routing":null,"versions":[` +
 		`{"model":"fable","model_digest":"01ab","arithmetic_class":"","weight":1},{"model":"fable","model_digest":"fe","arithmetic_class":"cpu/int8/3","weight":9}]},` +
-		`"in_force":{"disaggregate_min_tokens":null,"tenant_max_requests":3,"versions":[` +
+		`"in_force":{"disaggregate_min_tokens":null,"tenant_max_requests":3,"routing":null,"versions":[` +
 		`{"model":"fable","model_digest":"01ab","arithmetic_class":"","weight":1},{"model":"fable","model_digest":"fe","arithmetic_class":"cpu/int8/3","weight":9}]}}` + "\n"
 	if diff := cmp.Diff(wantJSON, got.stdout); diff != "" || got.status != 0 {
 		t.Errorf("%+v (-want +got):\n%s", got, diff)
@@ -38,6 +38,9 @@ func TestPolicy(t *testing.T) {
 	if diff := cmp.Diff(set, router.policy, protocmp.Transform()); diff != "" {
 		t.Errorf("policy (-want +got):\n%s", diff)
 	}
+	if got := policy("set", "--routing=least-loaded"); got.status != 0 || router.policy.GetRouting() != "least-loaded" || len(router.policy.GetVersions()) != 2 {
+		t.Errorf("%+v, policy %v", got, router.policy)
+	}
 	if got := policy("reset"); got.status != 0 || !proto.Equal(router.policy, &controlv1.Policy{}) {
 		t.Errorf("%+v, policy %v", got, router.policy)
 	}
@@ -46,6 +49,7 @@ func TestPolicy(t *testing.T) {
 		status    int
 	}{
 		{"--version=fable", `"fable" names no model`, 2},
+		{"--routing=least-load", `did you mean "least-loaded"?`, 2},
 		{"--version==01", `"=01" names no model`, 2},
 		{"--version=fable=", `names no digest`, 2},
 		{"--version=fable=01:x", `"x" is not a weight`, 2},

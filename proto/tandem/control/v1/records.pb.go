@@ -415,7 +415,10 @@ type Policy struct {
 	TenantMaxRequests *uint32 `protobuf:"varint,2,opt,name=tenant_max_requests,json=tenantMaxRequests,proto3,oneof" json:"tenant_max_requests,omitempty"`
 	// Model versions served, at most 16. A model without an entry is served in the
 	// version that most of its workers have.
-	Versions      []*ModelVersion `protobuf:"bytes,3,rep,name=versions,proto3" json:"versions,omitempty"`
+	Versions []*ModelVersion `protobuf:"bytes,3,rep,name=versions,proto3" json:"versions,omitempty"`
+	// How workers are chosen: a name that --router-policy takes, such as "slo" or
+	// "least-loaded". Not set: the router's configuration.
+	Routing       *string `protobuf:"bytes,4,opt,name=routing,proto3,oneof" json:"routing,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -469,6 +472,13 @@ func (x *Policy) GetVersions() []*ModelVersion {
 		return x.Versions
 	}
 	return nil
+}
+
+func (x *Policy) GetRouting() string {
+	if x != nil && x.Routing != nil {
+		return *x.Routing
+	}
+	return ""
 }
 
 // ModelVersion is everything a model's tokens depend on: weights and arithmetic. A
@@ -576,13 +586,16 @@ const file_tandem_control_v1_records_proto_rawDesc = "" +
 	"\vmax_waiting\x18\x06 \x01(\rR\n" +
 	"maxWaiting\x12\x18\n" +
 	"\athreads\x18\a \x01(\rR\athreads\x12!\n" +
-	"\fchunk_tokens\x18\b \x01(\rR\vchunkTokens\"\xeb\x01\n" +
+	"\fchunk_tokens\x18\b \x01(\rR\vchunkTokens\"\x96\x02\n" +
 	"\x06Policy\x12;\n" +
 	"\x17disaggregate_min_tokens\x18\x01 \x01(\rH\x00R\x15disaggregateMinTokens\x88\x01\x01\x123\n" +
 	"\x13tenant_max_requests\x18\x02 \x01(\rH\x01R\x11tenantMaxRequests\x88\x01\x01\x12;\n" +
-	"\bversions\x18\x03 \x03(\v2\x1f.tandem.control.v1.ModelVersionR\bversionsB\x1a\n" +
+	"\bversions\x18\x03 \x03(\v2\x1f.tandem.control.v1.ModelVersionR\bversions\x12\x1d\n" +
+	"\arouting\x18\x04 \x01(\tH\x02R\arouting\x88\x01\x01B\x1a\n" +
 	"\x18_disaggregate_min_tokensB\x16\n" +
-	"\x14_tenant_max_requests\"\x9a\x01\n" +
+	"\x14_tenant_max_requestsB\n" +
+	"\n" +
+	"\b_routing\"\x9a\x01\n" +
 	"\fModelVersion\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12!\n" +
 	"\fmodel_digest\x18\x02 \x01(\tR\vmodelDigest\x12)\n" +
