@@ -8,6 +8,8 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/tandem-serving/tandem/pkg/eventlog"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/routing"
@@ -52,11 +54,13 @@ func (a *agenda) Pop() any {
 // again is a history as it would have been.
 type again struct {
 	*history
-	core    *routing.Router
-	random  *drawn
-	average time.Duration
-	now     time.Time
-	due     agenda
+	core *routing.Router
+	// otherPolicy: the question names a policy.
+	otherPolicy bool
+	random      *drawn
+	average     time.Duration
+	now         time.Time
+	due         agenda
 
 	log    *routingLog
 	readTo time.Time // of the log; the rest is later
@@ -75,7 +79,7 @@ func (h *history) runAgain(in io.Reader, config routing.Config) error {
 	}
 	random := &drawn{others: rand.New(rand.NewPCG(1, 2))}
 	a := &again{
-		history: h, core: routing.New(config, random), random: random, average: h.average(), log: log,
+		history: h, core: routing.New(config, random), otherPolicy: config.Policy != h.config.Policy, random: random, average: h.average(), log: log,
 		hashes: make(map[uint64]map[routing.BlockKey][]kvcache.Hash),
 	}
 	for {
@@ -169,7 +173,7 @@ func (a *again) take(e happening) {
 			r.would.arrived = now
 		}
 	}
-	for _, action := range a.core.Handle(a.now, e.event) {
+	for _, action := range a.core.Handle(a.now, a.asked(e.event)) {
 		r, decision := a.decide(action)
 		if r == nil || r.arrivals == 0 {
 			continue
@@ -179,6 +183,18 @@ func (a *again) take(e happening) {
 		}
 		a.follow(r, decision)
 	}
+}
+
+// asked is an event without what contradicts the question: operators may have changed the policy
+// while the log was written.
+func (a *again) asked(event routing.Event) routing.Event {
+	changed, is := event.(routing.PolicyChanged)
+	if !is || changed.Policy.GetRouting() == "" || !a.otherPolicy {
+		return event
+	}
+	policy := proto.CloneOf(changed.Policy)
+	policy.Routing = nil
+	return routing.PolicyChanged{Policy: policy}
 }
 
 // follow plans what happens to a request on which this is decided now: what did then, if it is

@@ -14,6 +14,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
@@ -84,6 +86,9 @@ func recordRouter(t *testing.T) (data []byte) {
 		var ticking sync.WaitGroup
 		ticking.Go(func() { loop.Run(done, func() { loop.Handle(routing.Tick{}) }) })
 		for i := range 1000 {
+			if i == 500 {
+				loop.Handle(routing.PolicyChanged{Policy: &controlv1.Policy{Routing: proto.String("disaggregated")}})
+			}
 			<-time.After(time.Duration(random.IntN(20e6))) // up to 20 ms
 			switch n := random.IntN(100); {
 			case n < 50:
@@ -153,6 +158,9 @@ func TestWhatIf(t *testing.T) {
 			return o.Refused > 10 && o.Reasons["QUEUE_FULL"] == o.Refused && o.Would.MeanMS < o.Was.MeanMS
 		}},
 		{"a long queue", func(c *routing.Config) { c.QueueLimit = 1000 }, func(o replay.Otherwise) bool { return o.Sent > 0 && o.Refused == 0 }},
+		{"a policy, whatever operators set", func(c *routing.Config) { c.Policy = "aggregated" }, func(o replay.Otherwise) bool {
+			return o.OtherMode > 300 && !slices.ContainsFunc(o.Different, func(d replay.Different) bool { return d.Would.Mode == "disaggregated" })
+		}},
 		{"no disaggregation", func(c *routing.Config) { c.DisaggregateMinTokens = 1000 }, func(o replay.Otherwise) bool { return o.OtherMode > 10 }},
 	} {
 		t.Run(test.name, func(t *testing.T) {
