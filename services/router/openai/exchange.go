@@ -21,9 +21,10 @@ type exchange struct {
 	id      string
 	secret  string // of what was accepted; "": nothing was yet
 	timeout time.Duration
-	status  int      // of the answer; 0: nothing was said yet
-	events  bool     // the answer is a stream of events
-	ignored []string // members of the request that mean nothing here
+	hurried time.Time // when the client was last given a while to read
+	status  int       // of the answer; 0: nothing was said yet
+	events  bool      // the answer is a stream of events
+	ignored []string  // members of the request that mean nothing here
 	failed  *Failure
 }
 
@@ -83,6 +84,10 @@ func (e *exchange) send(status int, body []byte) error {
 	return nil
 }
 
+// hurryShare is by which share of its time a client of a stream may have less than all of it: to
+// move the deadline costs as much as to write an event.
+const hurryShare = 30
+
 // hurry gives the client a while to read what is written next, so that one who
 // does not pins nothing.
 func (e *exchange) hurry() error {
@@ -115,14 +120,21 @@ func (e *exchange) open() error {
 
 // event sends one event of a stream.
 func (e *exchange) event(data []byte) error {
+	line := make([]byte, 0, len(data)+8)
+	return e.line(append(append(append(line, "data: "...), data...), "\n\n"...))
+}
+
+// line sends one event of a stream, as it is written.
+func (e *exchange) line(line []byte) error {
 	if err := e.open(); err != nil {
 		return err
 	}
-	if err := e.hurry(); err != nil {
-		return err
+	if now := time.Now(); now.Sub(e.hurried) >= e.timeout/hurryShare {
+		if err := e.hurry(); err != nil {
+			return err
+		}
+		e.hurried = now
 	}
-	line := make([]byte, 0, len(data)+8)
-	line = append(append(append(line, "data: "...), data...), "\n\n"...)
 	if _, err := e.writer.Write(line); err != nil {
 		return left(err)
 	}

@@ -8,3 +8,9 @@ func KnownFields(chat bool) map[string]bool {
 	}
 	return newKind(parseCompletion).known
 }
+
+// AppendJSON is appendJSON.
+func AppendJSON(b []byte, text string) []byte { return appendJSON(b, text) }
+
+// Marshal is marshal.
+func Marshal(value any) ([]byte, error) { return marshal(value) }

@@ -1,13 +1,22 @@
 package openai
 
 import (
+	"bytes"
+	"slices"
+
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 )
 
 // stream sends an answer piece by piece, as server-sent events.
 type stream struct {
 	*assembly
+	pieces []piece // by answer
+	buffer []byte  // of the last piece, used again
 }
+
+// piece is a message with text alone, which nearly all are: what comes before the text and
+// after it.
+type piece struct{ before, after []byte }
 
 // receive sends what an event adds.
 func (s *stream) receive(index int, event *inferencev1.GenerateEvent) error {
@@ -54,13 +63,11 @@ func (s *stream) add(index int, text string, probabilities []*inferencev1.TokenL
 	if text == "" && len(probabilities) == 0 && !s.call.eachUsage {
 		return nil
 	}
-	c := choice{Index: index}
 	p := &s.answers[index]
-	if s.call.chat {
-		c.Delta = &delta{Content: &text}
-	} else {
-		c.Text = &text
+	if len(probabilities) == 0 && !s.call.eachUsage {
+		return s.addText(index, text)
 	}
+	c := s.text(index, text)
 	if s.call.logprobs && len(probabilities) > 0 {
 		p.chat, p.tokens = chatLogprob{}, tokenLogprobs{}
 		p.add(probabilities, s.call.chat)
@@ -69,8 +76,45 @@ func (s *stream) add(index int, text string, probabilities []*inferencev1.TokenL
 	return s.send(c)
 }
 
+// text is a choice with nothing but text.
+func (s *stream) text(index int, text string) choice {
+	c := choice{Index: index}
+	if s.call.chat {
+		c.Delta = &delta{Content: &text}
+	} else {
+		c.Text = &text
+	}
+	return c
+}
+
+// addText sends text with the rest of the message as it was before. Answers were accepted by
+// then, so that it does not change any more.
+func (s *stream) addText(index int, text string) error {
+	if s.pieces == nil {
+		s.pieces = make([]piece, len(s.answers))
+	}
+	p := &s.pieces[index]
+	if p.before == nil {
+		const mark, written = "\x01", `"\u0001"`
+		whole, err := marshal(s.message(s.text(index, mark)))
+		if err != nil {
+			return err
+		}
+		at := bytes.LastIndex(whole, []byte(written)) // what follows it is constant
+		p.before = append([]byte("data: "), whole[:at]...)
+		p.after = append(slices.Clone(whole[at+len(written):]), "\n\n"...)
+	}
+	s.buffer = append(s.buffer[:0], p.before...)
+	s.buffer = appendJSON(s.buffer, text)
+	s.buffer = append(s.buffer, p.after...)
+	return s.exchange.line(s.buffer)
+}
+
 // send sends one message with one choice.
-func (s *stream) send(c choice) error {
+func (s *stream) send(c choice) error { return s.event(s.message(c)) }
+
+// message is one with one choice.
+func (s *stream) message(c choice) answer {
 	out := s.head("chat.completion.chunk", "text_completion")
 	out.Choices = append(out.Choices, c)
 	switch {
@@ -79,7 +123,7 @@ func (s *stream) send(c choice) error {
 	case s.call.usage:
 		out.Usage = &maybeUsage{}
 	}
-	return s.event(out)
+	return out
 }
 
 func (s *stream) event(out answer) error {
