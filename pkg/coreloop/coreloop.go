@@ -153,15 +153,18 @@ func (l *Loop[C, E, A]) Run(done <-chan struct{}, tick func()) {
 			return
 		case <-l.wake:
 		case <-l.Due():
-			if l.due() {
+			if l.TickDue() {
 				tick()
 			}
 		}
 	}
 }
 
-// due reports whether the core still wants a tick: an event may have postponed it.
-func (l *Loop[C, E, A]) due() bool {
+// Woken receives when the core wants a tick sooner than the last Due was told.
+func (l *Loop[C, E, A]) Woken() <-chan struct{} { return l.wake }
+
+// TickDue reports whether the core wants a tick now: an event may have postponed it.
+func (l *Loop[C, E, A]) TickDue() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	next, ok := l.Core.Next()
@@ -169,8 +172,9 @@ func (l *Loop[C, E, A]) due() bool {
 }
 
 // Due returns a channel that receives when the core, in its present state, wants a tick; nil
-// if it wants none. It replaces Run for an owner that gives the core all events from one
-// goroutine, which also waits for other things.
+// if it wants none. It replaces Run for an owner whose goroutine also waits for other things.
+// Where other goroutines give the core events as well, that one waits for Woken too, and asks
+// again; TickDue says whether an event has postponed the tick meanwhile.
 func (l *Loop[C, E, A]) Due() <-chan time.Time {
 	l.mu.Lock()
 	next, ok := l.Core.Next()

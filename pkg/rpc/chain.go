@@ -54,7 +54,7 @@ func (s *Server) chains(cfg ServerConfig) ([]grpc.UnaryServerInterceptor, []grpc
 	stream := []grpc.StreamServerInterceptor{
 		contextStreamServer,
 		metrics.streamServer(cfg.Name),
-		selector.StreamServerInterceptor(interceptors.StreamServerInterceptor(lines), logged),
+		selector.StreamServerInterceptor(callLogs(lines).streamServer, logged),
 		recovery.StreamServerInterceptor(recovered),
 		s.decoder.streamServer,
 		pushbackStreamServer,

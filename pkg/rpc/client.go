@@ -180,7 +180,7 @@ func clientChains(cfg ClientConfig) ([]grpc.UnaryClientInterceptor, []grpc.Strea
 	return unary, []grpc.StreamClientInterceptor{
 		contextStreamClient,
 		metrics.streamClient(cfg.Name),
-		selector.StreamClientInterceptor(interceptors.StreamClientInterceptor(lines), business),
+		selector.StreamClientInterceptor(callLogs(lines).streamClient, business),
 	}
 }
 

@@ -367,6 +367,21 @@ func (m *meteredCall) queued(bytes int) {
 	c.countSending(m, int64(bytes)+messageBytes)
 }
 
+// Unsent is how many bytes of a call's messages wait to be written, and whether that is known:
+// it is with Limits. SendMsg does not block while they are fewer than NeverBlocks.
+func Unsent(ctx context.Context) (bytes int64, known bool) {
+	m := callOf(ctx)
+	if m == nil {
+		return 0, false
+	}
+	m.conn.mu.Lock()
+	defer m.conn.mu.Unlock()
+	return m.outBytes, true
+}
+
+// NeverBlocks is well below the 64 KiB of a call that grpc-go queues before SendMsg waits.
+const NeverBlocks = 16 << 10
+
 // check is called when the call's timer fires.
 func (m *meteredCall) check() {
 	c := m.conn

@@ -183,7 +183,7 @@ func inMeshOf(t *testing.T, served model.Spec, change func(*router.Config), test
 		if err != nil {
 			t.Fatal(err)
 		}
-		server, control := rpc.NewServer(rpc.ServerConfig{Name: "router"}), rpc.NewServer(rpc.ServerConfig{Name: "control"})
+		server, control := rpc.NewServer(rpc.ServerConfig{Name: "router", Limits: config.Limits()}), rpc.NewServer(rpc.ServerConfig{Name: "control"})
 		m.service.Register(server)
 		m.service.RegisterControl(control)
 		listener, operators := m.net.Listen("router:1"), m.net.Listen("router:2")

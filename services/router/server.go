@@ -10,6 +10,7 @@ import (
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
 	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/services/router/clienterr"
 	"github.com/tandem-serving/tandem/services/router/records"
 	"github.com/tandem-serving/tandem/services/router/serving"
@@ -23,9 +24,22 @@ type inferenceServer struct {
 
 // Generate streams the tokens that follow a prompt.
 func (i *inferenceServer) Generate(q *inferencev1.GenerateRequest, stream grpc.ServerStreamingServer[inferencev1.GenerateEvent]) error {
-	return i.service.Generate(stream.Context(), q, withHeader(stream, func(first *inferencev1.GenerateEvent) string {
-		return first.GetAccepted().GetRequestId()
-	}))
+	send := withHeader(stream, func(first *inferencev1.GenerateEvent) string { return first.GetAccepted().GetRequestId() })
+	return i.service.requests.Generate(stream.Context(), serving.Caller{Now: (&tokenSender{stream: stream}).now}, q, send)
+}
+
+// tokenSender sends tokens from whichever goroutine has them.
+type tokenSender struct {
+	stream grpc.ServerStream
+	token  encodedToken // used again
+}
+
+// now sends a token unless that could block.
+func (s *tokenSender) now(event *inferencev1.GenerateEvent) bool {
+	if unsent, known := rpc.Unsent(s.stream.Context()); !known || unsent >= rpc.NeverBlocks || !s.token.set(event) {
+		return false
+	}
+	return s.stream.SendMsg(&s.token) == nil // if it fails, the client is gone, as send will find
 }
 
 // withHeader is stream.Send, with the request's id in the headers that go before

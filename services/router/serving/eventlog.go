@@ -1,6 +1,7 @@
 package serving
 
 import (
+	"slices"
 	"sync"
 
 	"google.golang.org/protobuf/proto"
@@ -21,7 +22,8 @@ type eventLog struct {
 	overflow func(error)
 
 	mu       sync.Mutex
-	keeps    bool // all events, for readers that come back
+	keeps    bool      // all events, for readers that come back
+	asleep   []*reader // those that have had all there is
 	entries  []entry
 	head     int   // entries before it were dropped
 	first    int   // number of the event at head
@@ -30,9 +32,30 @@ type eventLog struct {
 	kept     bool  // which of the account's two sums they are in
 	tokens   int   // generated
 	ended    bool
-	released bool          // nobody reads any more
-	err      error         // how it ended; nil with a Finished
-	changed  chan struct{} // closed at the next change
+	released bool  // nobody reads any more
+	err      error // how it ended; nil with a Finished
+}
+
+// reader is who reads a log. Its fields are under the log's mu.
+type reader struct {
+	wake chan struct{} // holds one token when there may be more
+	next int           // number of the event that it asks for next
+	// now, if it is set, sends an event at once unless that could block, and says whether
+	// it did. It is called while the reader is asleep.
+	now func(*inferencev1.GenerateEvent) bool
+}
+
+func newReader(now func(*inferencev1.GenerateEvent) bool) *reader {
+	return &reader{wake: make(chan struct{}, 1), now: now}
+}
+
+// rouse wakes the reader if it is asleep, or keeps it from falling asleep. Any goroutine may
+// call it.
+func (r *reader) rouse() {
+	select {
+	case r.wake <- struct{}{}:
+	default: // it will look
+	}
 }
 
 // entry is one event, as it is or in protobuf.
@@ -50,21 +73,22 @@ const (
 )
 
 func newEventLog(account *account, keeps bool, overflow func(error)) *eventLog {
-	l := &eventLog{account: account, keeps: keeps, overflow: overflow, changed: make(chan struct{})}
+	l := &eventLog{account: account, keeps: keeps, overflow: overflow}
 	account.add(l)
 	return l
 }
 
 // append adds an event, Accepted, one TokenDelta a token or Finished. Events of a log
-// that was cut off or released go nowhere.
-func (l *eventLog) append(event *inferencev1.GenerateEvent) {
+// that was cut off or released go nowhere. It reports whether the log keeps the event, or
+// whoever reads it may: otherwise it is the caller's again.
+func (l *eventLog) append(event *inferencev1.GenerateEvent) (kept bool) {
 	l.mu.Lock()
 	if n := event.GetTokens(); n != nil {
 		l.tokens = int(event.GetOffset()) + len(n.GetTokenIds())
 	}
-	if l.ended || l.released {
+	if l.ended || l.released || l.hand(event) {
 		l.mu.Unlock()
-		return
+		return false
 	}
 	e := entry{event: event}
 	if l.behind() >= packBehind {
@@ -82,6 +106,24 @@ func (l *eventLog) append(event *inferencev1.GenerateEvent) {
 	default:
 		l.account.relieve()
 	}
+	return true
+}
+
+// hand hands a token to a reader that waits for it, if that can send it at once. Then the log
+// never has it, and neither the goroutine that appends nor the reader's has to wait for the
+// other; mu is held.
+func (l *eventLog) hand(event *inferencev1.GenerateEvent) bool {
+	if l.keeps || len(l.asleep) != 1 || l.head != len(l.entries) || event.GetTokens() == nil {
+		return false
+	}
+	r := l.asleep[0]
+	if r.now == nil || r.next != l.first || !r.now(event) {
+		return false
+	}
+	r.next++
+	l.first++
+	l.reached = r.next
+	return true
 }
 
 // behind is how many events nobody has asked for; mu is held.
@@ -139,27 +181,42 @@ func (l *eventLog) keep(kept bool) {
 	l.account.count(l.kept, l.bytes)
 }
 
+// wake rouses the readers that are asleep; mu is held.
 func (l *eventLog) wake() {
-	close(l.changed)
-	l.changed = make(chan struct{})
+	for _, r := range l.asleep {
+		r.rouse()
+	}
+	clear(l.asleep)
+	l.asleep = l.asleep[:0]
 }
 
-// read returns event i if it is there, otherwise whether the log has ended and how;
-// changed is closed when there may be more. A caller that asks for an event no longer
-// needs those before it.
-func (l *eventLog) read(i int) (event *inferencev1.GenerateEvent, ended bool, changed <-chan struct{}, err error) {
+// read returns the reader's next event if it is there, otherwise whether the log has ended and
+// how. If it has not, the reader is asleep until it is roused. A reader that asks for an event
+// no longer needs those before it.
+func (l *eventLog) read(r *reader) (event *inferencev1.GenerateEvent, ended bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.passed(i)
-	at := i - l.first + l.head
+	l.passed(r.next)
+	at := r.next - l.first + l.head
 	if at < l.head { // it was cut off, or another reader has had it
-		return nil, true, nil, l.err
+		return nil, true, l.err
 	}
 	if at < len(l.entries) {
+		r.next++
 		event, err = l.entries[at].unpacked()
-		return event, err != nil, nil, err
+		return event, err != nil, err
 	}
-	return nil, l.ended, l.changed, l.err
+	if !l.ended && !slices.Contains(l.asleep, r) {
+		l.asleep = append(l.asleep, r)
+	}
+	return nil, l.ended, l.err
+}
+
+// leave says that a reader reads no more. Nothing is handed to it once that has returned.
+func (l *eventLog) leave(r *reader) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.asleep = slices.DeleteFunc(l.asleep, func(other *reader) bool { return other == r })
 }
 
 // passed drops the events before i, or packs the last of them if they are kept; mu is

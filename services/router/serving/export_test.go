@@ -7,7 +7,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
+	"github.com/tandem-serving/tandem/pkg/joining"
 	"github.com/tandem-serving/tandem/pkg/telemetry/metricset"
 	"github.com/tandem-serving/tandem/pkg/tokenizer"
 	"github.com/tandem-serving/tandem/services/router/latencybudget"
@@ -36,3 +38,65 @@ func TokenCounter(registerer prometheus.Registerer) (func(now, last time.Time), 
 func Traces(ctx context.Context, tracing Tracing) bool {
 	return traceRequest(ctx, tracing, time.Time{}, "id", Caller{}, nil) != nil
 }
+
+// ReadDecode decodes messages of a decode stream, one after another, and hands each on, with
+// whether it was read by hand.
+func ReadDecode(keep bool, messages [][]byte, got func(event *workerv1.DecodeEvent, byHand bool)) error {
+	e := &decodeEvent{keep: keep}
+	for _, m := range messages {
+		if err := e.read(m); err != nil {
+			return err
+		}
+		got(e.message, e.message == e.tokens)
+	}
+	return nil
+}
+
+// Log is an eventLog with one reader, for tests of who gets what.
+type Log struct {
+	log    *eventLog
+	reader *reader
+}
+
+// NewLog returns the log of a request that cannot be resumed unless keeps.
+func NewLog(keeps bool, now func(*inferencev1.GenerateEvent) bool) (*Log, error) {
+	set := metricset.New(nil)
+	l := &Log{reader: newReader(now)}
+	l.log = newEventLog(newAccount(Config{UnreadRequest: 1 << 20, UnreadMemory: 1 << 20}, set), keeps, func(error) {})
+	return l, set.Err()
+}
+
+// Append is eventLog.append of a token.
+func (l *Log) Append(offset int) (kept bool) {
+	e := newTokenEvent()
+	e.set(&joining.Deliver{Offset: offset}, nil)
+	return l.log.append(&e.event)
+}
+
+// AppendEvent is eventLog.append.
+func (l *Log) AppendEvent(event *inferencev1.GenerateEvent) (kept bool) { return l.log.append(event) }
+
+// Read is eventLog.read, which is -1 where there is nothing and the reader is asleep.
+func (l *Log) Read() (offset int) {
+	event, _, _ := l.log.read(l.reader)
+	if event == nil {
+		return -1
+	}
+	return int(event.GetOffset())
+}
+
+// Roused says whether the reader was.
+func (l *Log) Roused() bool {
+	select {
+	case <-l.reader.wake:
+		return true
+	default:
+		return false
+	}
+}
+
+// Leave is eventLog.leave.
+func (l *Log) Leave() { l.log.leave(l.reader) }
+
+// Bytes is what the log takes.
+func (l *Log) Bytes() int64 { return l.log.bytes }

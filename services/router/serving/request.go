@@ -24,8 +24,8 @@ import (
 	"github.com/tandem-serving/tandem/services/router/records"
 )
 
-// request drives one request's life. Its goroutine, which gives it all events, lives until
-// the client has its answer and every worker stream is closed.
+// request drives one request's life. Its goroutine lives until the client has its answer and
+// every worker stream is closed; those of the streams hand in themselves what workers say.
 type request struct {
 	requests *Requests
 	plan     *preprocess.Plan
@@ -42,12 +42,15 @@ type request struct {
 	cancel  context.CancelFunc
 	loop    *coreloop.Loop[*joining.Join, joining.Event, joining.Action]
 	over    func()             // says so to loop's recorder
-	inbox   chan joining.Event // from worker streams, which wait for it
 	answers chan joining.Event // from the policy, at most one
-	version routing.Version    // of the workers, the same in every try
-	mode    inferencev1.Mode   // of the present try
-	tokenAt time.Time          // when the last token came
 	aborts  chan error         // from clients and Stop, the first counts
+	done    chan struct{}      // closed when loop is
+
+	// Guarded by loop.
+	version routing.Version  // of the workers, the same in every try
+	mode    inferencev1.Mode // of the present try
+	tokenAt time.Time        // when the last token came
+	token   *tokenEvent      // the last one, which nobody has if it was handed to the reader; nil: another has to be made
 	streams map[joining.Stream]context.CancelFunc
 
 	mu        sync.Mutex
@@ -79,9 +82,9 @@ func newRequest(s *Requests, p *preprocess.Plan, id, secret string, spans *reque
 		read:     make(chan struct{}),
 		ctx:      ctx,
 		cancel:   cancel,
-		inbox:    make(chan joining.Event, 16),
 		answers:  make(chan joining.Event, 1),
 		aborts:   make(chan error, 1),
+		done:     make(chan struct{}),
 		streams:  make(map[joining.Stream]context.CancelFunc),
 	}
 	join, recorder, ended := routerlog.NewRequest(s.deps.Log, joining.Params{
@@ -117,28 +120,21 @@ func (r *request) run() {
 	r.spans.planned(r.id, r.plan)
 	r.handle(joining.Start{})
 	deadline := r.ctx.Done()
-	for !r.loop.Core.Done() {
+	for {
+		due := r.loop.Due()
 		select {
-		case event := <-r.inbox:
-			r.handle(event)
+		case <-r.done:
+			return
 		case event := <-r.answers:
-			if d, ok := event.(joining.Dispatched); ok {
-				r.version, r.mode = d.Version, d.Decision.GetMode()
-				r.record.Decided(d.Decision)
-				r.spans.decided(d.Decision)
-				r.requests.metrics.dispatched(d.Decision, d.Fallback)
-			}
 			r.handle(event)
 		case err := <-r.aborts:
 			r.handle(joining.Abort{Err: err})
 		case <-deadline:
 			deadline = nil
 			r.handle(joining.Abort{Err: clienterr.DeadlineExceeded()})
-		case <-r.loop.Due():
-			select {
-			case event := <-r.inbox: // it came in time: this goroutine was late
-				r.handle(event)
-			default:
+		case <-r.loop.Woken():
+		case <-due:
+			if r.loop.TickDue() {
 				r.handle(joining.Tick{})
 			}
 		}
@@ -153,12 +149,34 @@ func (r *request) abort(err error) {
 	}
 }
 
+// handle takes in an event.
 func (r *request) handle(event joining.Event) {
-	if c, ok := event.(joining.Closed); ok {
-		r.streams[c.Stream]()
-		delete(r.streams, c.Stream)
+	r.loop.Lock()
+	defer r.loop.Unlock()
+	switch e := event.(type) {
+	case joining.Closed:
+		r.streams[e.Stream]()
+		delete(r.streams, e.Stream)
+	case joining.Dispatched:
+		r.version, r.mode = e.Version, e.Decision.GetMode()
+		r.record.Decided(e.Decision)
+		r.spans.decided(e.Decision)
+		r.requests.metrics.dispatched(e.Decision, e.Fallback)
 	}
-	r.loop.Handle(event)
+	r.loop.Step(event)
+	if r.loop.Core.Done() {
+		select {
+		case <-r.done:
+		default:
+			close(r.done)
+		}
+	}
+}
+
+// handleDecode takes in a message of a decode stream, which is mostly a token. What it holds
+// may be used again afterwards.
+func (r *request) handleDecode(m joining.DecodeMessage) {
+	coreloop.Handle(r.loop, (*joining.Join).HandleDecode, m)
 }
 
 // apply carries out what the request's life asks for. The loop's lock, which it is called
@@ -200,11 +218,13 @@ func (r *request) apply(now time.Time, actions []joining.Action) {
 				Secret:            r.secret,
 			}}})
 		case *joining.Deliver:
-			r.events.append(&inferencev1.GenerateEvent{Offset: uint64(a.Offset), Event: &inferencev1.GenerateEvent_Tokens{Tokens: &inferencev1.TokenDelta{
-				TokenIds: []uint32{uint32(a.Token)},
-				Text:     a.Text,
-				Logprobs: logprobsOf(a, r.plan.Model.Tokenizer),
-			}}})
+			if r.token == nil {
+				r.token = newTokenEvent()
+			}
+			r.token.set(a, logprobsOf(a, r.plan.Model.Tokenizer))
+			if kept := r.events.append(&r.token.event); kept {
+				r.token = nil
+			}
 			r.requests.metrics.token(r.mode, now, r.tokenAt)
 			r.tokenAt = now
 		case joining.Finish:

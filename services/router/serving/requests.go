@@ -105,6 +105,10 @@ type Caller struct {
 	HTTPStatus func(error) int
 	// Chat: it asks for one, though the prompt may be in tokens already.
 	Chat bool
+	// Now, if it is set, sends a token at once unless that could block, and says whether it
+	// did. It is called from other goroutines than send is, but never while that runs, nor
+	// after Generate has returned. The event is valid until it returns.
+	Now func(*inferencev1.GenerateEvent) bool
 }
 
 // Generate serves one request: it calls send with each event, from this goroutine, and
@@ -119,7 +123,7 @@ func (s *Requests) Generate(ctx context.Context, c Caller, q *inferencev1.Genera
 	if err == nil {
 		var r *request
 		if r, err = s.start(p, id, cmp.Or(c.Secret, rpc.NewID()), spans); err == nil {
-			return follow(ctx, r, 0, send)
+			return follow(ctx, r, 0, send, c.Now)
 		}
 	}
 	s.metrics.ended(time.Now(), err, joining.Finish{})
@@ -150,37 +154,38 @@ func (s *Requests) Resume(ctx context.Context, q *inferencev1.ResumeRequest, sen
 		r.detach(nil)
 		return rpc.InvalidArgument("offset", fmt.Sprintf("%d is past the %d tokens so far", q.GetOffset(), n))
 	}
-	return follow(ctx, r, q.GetOffset(), send)
+	return follow(ctx, r, q.GetOffset(), send, nil)
 }
 
 // follow sends a request's events to a reader that has been attached, all but
 // the tokens before from.
-func follow(ctx context.Context, r *request, from uint64, send func(*inferencev1.GenerateEvent) error) error {
-	for i := 0; ; {
-		event, ended, changed, err := r.events.read(i)
+func follow(ctx context.Context, r *request, from uint64, send func(*inferencev1.GenerateEvent) error, now func(*inferencev1.GenerateEvent) bool) error {
+	reader := newReader(now)
+	defer context.AfterFunc(ctx, reader.rouse)()
+	gone := func() error {
+		// Whatever the transport says, it is the client that is gone.
+		err := clienterr.Gone(ctx)
+		r.events.leave(reader)
+		r.detach(err)
+		return err
+	}
+	for {
+		event, ended, err := r.events.read(reader)
 		switch {
 		case event != nil:
-			i++
 			if event.GetTokens() != nil && event.GetOffset() < from {
 				continue
 			}
-			if err := send(event); err != nil {
-				// Whatever the transport says, it is the client that is gone.
-				err := clienterr.Gone(ctx)
-				r.detach(err)
-				return err
+			if send(event) != nil {
+				return gone()
 			}
 		case ended:
 			r.detach(nil)
 			return err
+		case ctx.Err() != nil:
+			return gone()
 		default:
-			select {
-			case <-changed:
-			case <-ctx.Done():
-				err := clienterr.Gone(ctx)
-				r.detach(err)
-				return err
-			}
+			<-reader.wake
 		}
 	}
 }

@@ -39,33 +39,42 @@ func (r *request) task(attempt int, generated []int32) *workerv1.Task {
 
 func (r *request) openDecode(a joining.OpenDecode) {
 	request := &workerv1.DecodeRequest{Task: r.task(a.Stream.Attempt, a.Generated), PrefillHere: a.PrefillHere, WorkerEpoch: a.Worker.Epoch, Pauses: true, Queued: true}
-	read(r, a.Stream, a.Worker, workerv1.Decode_Run_FullMethodName,
-		func(ctx context.Context, conn *grpc.ClientConn) (receiver[workerv1.DecodeEvent], error) {
-			return workerv1.NewDecodeClient(conn).Run(ctx, request)
-		},
-		func(event *workerv1.DecodeEvent) joining.Event {
-			return joining.DecodeMessage{Attempt: a.Stream.Attempt, Event: event}
-		})
+	read(r, a.Stream, a.Worker, workerv1.Decode_Run_FullMethodName, func(ctx context.Context, conn *grpc.ClientConn) (func() error, error) {
+		stream, err := openDecodeStream(ctx, conn, request, r.requests.deps.Log != nil)
+		if err != nil {
+			return nil, err
+		}
+		return func() error {
+			event, err := stream.receive()
+			if err == nil {
+				r.handleDecode(joining.DecodeMessage{Attempt: a.Stream.Attempt, Event: event})
+			}
+			return err
+		}, nil
+	})
 }
 
 func (r *request) openPrefill(a joining.OpenPrefill) {
 	request := &workerv1.PrefillRequest{Task: r.task(a.Stream.Attempt, a.Generated), Ticket: a.Ticket, WorkerEpoch: a.Worker.Epoch, Source: a.Source, Queued: true}
-	read(r, a.Stream, a.Worker, workerv1.Prefill_Run_FullMethodName,
-		func(ctx context.Context, conn *grpc.ClientConn) (receiver[workerv1.PrefillEvent], error) {
-			return workerv1.NewPrefillClient(conn).Run(ctx, request)
-		},
-		func(event *workerv1.PrefillEvent) joining.Event {
-			return joining.PrefillMessage{Attempt: a.Stream.Attempt, Event: event}
-		})
+	read(r, a.Stream, a.Worker, workerv1.Prefill_Run_FullMethodName, func(ctx context.Context, conn *grpc.ClientConn) (func() error, error) {
+		stream, err := workerv1.NewPrefillClient(conn).Run(ctx, request)
+		if err != nil {
+			return nil, err
+		}
+		return func() error {
+			event, err := stream.Recv()
+			if err == nil {
+				r.handle(joining.PrefillMessage{Attempt: a.Stream.Attempt, Event: event})
+			}
+			return err
+		}, nil
+	})
 }
 
-// receiver is the client's end of a worker stream.
-type receiver[E any] interface{ Recv() (*E, error) }
-
-// read opens a stream and hands its messages, then its one end, to the request,
-// whose goroutine takes them until every stream has ended.
-func read[E any](r *request, stream joining.Stream, worker routing.Ref, fullMethod string,
-	open func(context.Context, *grpc.ClientConn) (receiver[E], error), wrap func(*E) joining.Event,
+// read opens a stream and hands its messages, then its one end, to the request. What open
+// returns does so with one message. The request's lock is held.
+func read(r *request, stream joining.Stream, worker routing.Ref, fullMethod string,
+	open func(context.Context, *grpc.ClientConn) (next func() error, err error),
 ) {
 	ctx, cancel := context.WithCancel(r.ctx)
 	r.streams[stream] = cancel
@@ -79,17 +88,11 @@ func read[E any](r *request, stream joining.Stream, worker routing.Ref, fullMeth
 				return err
 			}
 			defer release()
-			messages, err := open(ctx, conn)
-			if err != nil {
-				return err
+			next, err := open(ctx, conn)
+			for err == nil {
+				err = next()
 			}
-			for {
-				message, err := messages.Recv()
-				if err != nil {
-					return err
-				}
-				r.inbox <- wrap(message)
-			}
+			return err
 		}()
 		if errors.Is(err, io.EOF) {
 			err = nil
@@ -97,6 +100,6 @@ func read[E any](r *request, stream joining.Stream, worker routing.Ref, fullMeth
 		if span != nil {
 			rpc.EndSpan(span, err)
 		}
-		r.inbox <- joining.Closed{Stream: stream, Err: err, Connection: connection}
+		r.handle(joining.Closed{Stream: stream, Err: err, Connection: connection})
 	})
 }

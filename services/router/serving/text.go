@@ -48,3 +48,25 @@ func logprobsOf(d *joining.Deliver, t *tokenizer.Tokenizer) []*inferencev1.Token
 	}
 	return []*inferencev1.TokenLogprobs{d.Logprobs}
 }
+
+// tokenEvent is an event with one token, in one piece of memory.
+type tokenEvent struct {
+	event inferencev1.GenerateEvent
+	oneof inferencev1.GenerateEvent_Tokens
+	delta inferencev1.TokenDelta
+	ids   [1]uint32
+}
+
+func newTokenEvent() *tokenEvent {
+	e := new(tokenEvent)
+	e.delta.TokenIds = e.ids[:]
+	e.oneof.Tokens = &e.delta
+	e.event.Event = &e.oneof
+	return e
+}
+
+// set makes it the event of another token.
+func (e *tokenEvent) set(d *joining.Deliver, logprobs []*inferencev1.TokenLogprobs) {
+	e.event.Offset, e.ids[0] = uint64(d.Offset), uint32(d.Token)
+	e.delta.Text, e.delta.Logprobs = d.Text, logprobs
+}

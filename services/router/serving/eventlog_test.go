@@ -1,0 +1,91 @@
+package serving_test
+
+import (
+	"slices"
+	"testing"
+
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+
+	"github.com/tandem-serving/tandem/services/router/serving"
+)
+
+// A reader that waits is handed tokens at once, as long as it can send them; all others come
+// from the log, in order and each once.
+func TestTokensAreHandedToAReaderThatWaits(t *testing.T) {
+	var sent []int
+	ready := true
+	l, err := serving.NewLog(false, func(event *inferencev1.GenerateEvent) bool {
+		if ready {
+			sent = append(sent, int(event.GetOffset()))
+		}
+		return ready
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	check := func(what string, got, want any) {
+		t.Helper()
+		if got != want {
+			t.Errorf("%s: %v, want %v", what, got, want)
+		}
+	}
+	check("kept before the reader came", l.Append(0), true)
+	check("read", l.Read(), 0)
+	check("kept while the reader sends", l.Append(1), true)
+	check("read", l.Read(), 1)
+	check("read", l.Read(), -1)
+	check("kept while the reader waits", l.Append(2), false)
+	check("kept while the reader waits", l.Append(3), false)
+	check("roused", l.Roused(), false)
+	ready = false
+	check("kept while it cannot send", l.Append(4), true)
+	check("roused", l.Roused(), true)
+	ready = true
+	check("kept behind another", l.Append(5), true)
+	check("read", l.Read(), 4)
+	check("kept while the reader sends", l.Append(6), true)
+	check("read", l.Read(), 5)
+	check("read", l.Read(), 6)
+	check("read", l.Read(), -1)
+	check("kept while the reader waits", l.Append(7), false)
+	check("bytes", l.Bytes(), int64(0))
+	l.Leave()
+	check("kept once it has left", l.Append(8), true)
+	if !slices.Equal(sent, []int{2, 3, 7}) {
+		t.Errorf("sent %v", sent)
+	}
+}
+
+// Who may come back has to find everything.
+func TestNothingOfAResumableRequestIsHandedOut(t *testing.T) {
+	l, err := serving.NewLog(true, func(*inferencev1.GenerateEvent) bool {
+		t.Error("a token was handed out")
+		return true
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 3 {
+		if offset := l.Read(); offset != -1 {
+			t.Errorf("read %d", offset)
+		}
+		if !l.Append(i) || !l.Roused() {
+			t.Errorf("token %d is not kept, or its reader sleeps on", i)
+		}
+		if offset := l.Read(); offset != i {
+			t.Errorf("read %d, want %d", offset, i)
+		}
+	}
+}
+
+func TestTokensThatAreHandedOutAllocateNothing(t *testing.T) {
+	l, err := serving.NewLog(false, func(*inferencev1.GenerateEvent) bool { return true })
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = l.Read()
+	event := &inferencev1.GenerateEvent{Event: &inferencev1.GenerateEvent_Tokens{Tokens: &inferencev1.TokenDelta{}}}
+	if n := testing.AllocsPerRun(1000, func() { l.AppendEvent(event) }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
