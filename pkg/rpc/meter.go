@@ -367,16 +367,19 @@ func (m *meteredCall) queued(bytes int) {
 	c.countSending(m, int64(bytes)+messageBytes)
 }
 
-// Unsent is how many bytes of a call's messages wait to be written, and whether that is known:
-// it is with Limits. SendMsg does not block while they are fewer than NeverBlocks.
-func Unsent(ctx context.Context) (bytes int64, known bool) {
+// Unsent returns a function that tells how many bytes of the messages of a context's call wait
+// to be written; nil: nobody knows, since the server has no Limits. SendMsg does not block while
+// they are fewer than NeverBlocks.
+func Unsent(ctx context.Context) func() (bytes int64) {
 	m := callOf(ctx)
 	if m == nil {
-		return 0, false
+		return nil
 	}
-	m.conn.mu.Lock()
-	defer m.conn.mu.Unlock()
-	return m.outBytes, true
+	return func() int64 {
+		m.conn.mu.Lock()
+		defer m.conn.mu.Unlock()
+		return m.outBytes
+	}
 }
 
 // NeverBlocks is well below the 64 KiB of a call that grpc-go queues before SendMsg waits.

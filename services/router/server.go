@@ -25,18 +25,28 @@ type inferenceServer struct {
 // Generate streams the tokens that follow a prompt.
 func (i *inferenceServer) Generate(q *inferencev1.GenerateRequest, stream grpc.ServerStreamingServer[inferencev1.GenerateEvent]) error {
 	send := withHeader(stream, func(first *inferencev1.GenerateEvent) string { return first.GetAccepted().GetRequestId() })
-	return i.service.requests.Generate(stream.Context(), serving.Caller{Now: (&tokenSender{stream: stream}).now}, q, send)
+	return i.service.requests.Generate(stream.Context(), serving.Caller{Now: sendNow(stream)}, q, send)
 }
 
-// tokenSender sends tokens from whichever goroutine has them.
+// sendNow sends tokens from whichever goroutine has them; nil: a stream that nobody can tell of
+// whether that would block.
+func sendNow(stream grpc.ServerStream) func(*inferencev1.GenerateEvent) bool {
+	unsent := rpc.Unsent(stream.Context())
+	if unsent == nil {
+		return nil
+	}
+	return (&tokenSender{stream: stream, unsent: unsent}).now
+}
+
 type tokenSender struct {
 	stream grpc.ServerStream
+	unsent func() (bytes int64)
 	token  encodedToken // used again
 }
 
 // now sends a token unless that could block.
 func (s *tokenSender) now(event *inferencev1.GenerateEvent) bool {
-	if unsent, known := rpc.Unsent(s.stream.Context()); !known || unsent >= rpc.NeverBlocks || !s.token.set(event) {
+	if s.unsent() >= rpc.NeverBlocks || !s.token.set(event) {
 		return false
 	}
 	return s.stream.SendMsg(&s.token) == nil // if it fails, the client is gone, as send will find

@@ -3,11 +3,13 @@
 // may come back for. The life itself is the state machine of pkg/joining.
 //
 // The router imports it. Each request owns a goroutine, and that one owns one for each worker
-// stream; Stop ends them and waits.
+// stream, which gives the request what the worker says and sends a client its tokens; Stop ends
+// them and waits.
 //
 // Lock order: request.loop, Requests.mu, request.mu, then that of package routingdriver;
 // eventLog.mu after request.mu. account.mu, eventLog.mu and those of package records are
-// leaves, but that a log's end takes account.mu.
+// leaves, but that a log's end takes account.mu, and that Caller.Now, which must not block, is
+// called under eventLog.mu.
 package serving
 
 import (
