@@ -115,6 +115,10 @@ func (p Plan) window(ctx context.Context, mesh *rig.Mesh, l *load, failed chan e
 	if err := wait(p.rampUp() + settle); err != nil {
 		return err
 	}
+	allocated, err := mallocs(ctx, mesh.HTTP)
+	if err != nil {
+		return err
+	}
 	before, err := usedNow(mesh)
 	if err != nil {
 		return err
@@ -130,6 +134,10 @@ func (p Plan) window(ctx context.Context, mesh *rig.Mesh, l *load, failed chan e
 	if err != nil {
 		return err
 	}
+	allocatedAfter, err := mallocs(ctx, mesh.HTTP)
+	if err != nil {
+		return err
+	}
 	resident, err := rss(mesh.RouterPID())
 	if err != nil {
 		return err
@@ -137,6 +145,9 @@ func (p Plan) window(ctx context.Context, mesh *rig.Mesh, l *load, failed chan e
 	tokens, router := float64(l.tokens.Load()), after.router-before.router
 	r.TokensPerS, r.TokensPerCPUS = tokens/r.Seconds, tokens/router
 	r.RouterCPUs, r.ClientCPUs = router/r.Seconds, (after.here-before.here)/r.Seconds
+	if tokens > 0 {
+		r.AllocationsPerToken = (allocatedAfter - allocated) / tokens
+	}
 	r.RequestsPerS, r.RSSMBytes = float64(l.requests.Load())/r.Seconds, float64(resident)/1e6
 	return nil
 }

@@ -1,7 +1,10 @@
 package router
 
 import (
+	"bufio"
+	"context"
 	"fmt"
+	"net/http"
 	"os"
 	"strconv"
 	"strings"
@@ -32,6 +35,8 @@ type Result struct {
 	RouterCPUs        float64 `json:"router_cpus"`
 	ClientCPUs        float64 `json:"client_cpus"` // of clients and workers together
 	RequestsPerS      float64 `json:"requests_per_s"`
+	// AllocationsPerToken are the router's, those of requests that began and ended included.
+	AllocationsPerToken float64 `json:"allocations_per_token"`
 	// Added is what passed from where a worker sent until the client got it: the network of
 	// this machine, twice, and the router. To the first token it includes the way of the
 	// request, and of the reservation; the times that workers had it are not in it.
@@ -57,6 +62,27 @@ func (r *Result) judge() {
 // microseconds is a quantile of a histogram.
 func microseconds(h *stats.Histogram, q float64) float64 {
 	return float64(h.Quantile(q)) / float64(time.Microsecond)
+}
+
+// mallocs is how many objects the process that serves metrics at address has allocated.
+func mallocs(ctx context.Context, address string) (float64, error) {
+	const name = "go_memstats_mallocs_total "
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/metrics", http.NoBody)
+	if err != nil {
+		return 0, fmt.Errorf("metrics of the router: %w", err)
+	}
+	request.Close = true
+	response, err := http.DefaultTransport.RoundTrip(request)
+	if err != nil {
+		return 0, fmt.Errorf("metrics of the router: %w", err)
+	}
+	defer response.Body.Close()
+	for lines := bufio.NewScanner(response.Body); lines.Scan(); {
+		if value, is := strings.CutPrefix(lines.Text(), name); is {
+			return strconv.ParseFloat(value, 64)
+		}
+	}
+	return 0, fmt.Errorf("metrics of the router: they do not have %s", strings.TrimSpace(name))
 }
 
 // rss is the memory that a process has resident, bytes.

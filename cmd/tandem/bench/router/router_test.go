@@ -81,7 +81,7 @@ func TestMeasure(t *testing.T) {
 			}
 			for _, key := range []string{
 				"decisions_per_s", "decision_us_p50", "decision_us_p99", "tokens_per_s", "tokens_per_cpu_s",
-				"added_ttft_ms_p50", "added_ttft_ms_p99", "added_token_us_p50", "added_token_us_p99", "rss_mbytes", "requests_per_s",
+				"added_ttft_ms_p50", "added_ttft_ms_p99", "added_token_us_p50", "added_token_us_p99", "rss_mbytes", "requests_per_s", "allocations_per_token",
 			} {
 				if value, is := keys[key].(float64); !is || value <= 0 {
 					t.Errorf("%s is %v", key, keys[key])
