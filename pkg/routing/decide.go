@@ -70,33 +70,37 @@ func (rt *Router) decideFor(now time.Time, e *entry, v Version) (fitness, Refusa
 	decode := rt.pick(decodes.fittest())
 	var prefill *candidate
 	var prefills *candidates // nil: one worker is to do all
+	aheadMs, among := rt.queue.aheadMs(e), decodes
 	if rt.disaggregates(r, decode.uncached) {
 		decode, prefills = rt.pair(s, decodes, decode)
 		switch {
 		case prefills.fitness.usable():
-			prefill = rt.pick(prefills.fittest())
+			prefill, among = rt.pick(prefills.fittest()), prefills
 		case rt.mode(r) == inferencev1.Mode_MODE_DISAGGREGATED:
 			e.pool = controlv1.Role_ROLE_PREFILL
 			return prefills.fitness, rt.refusal(e, prefills, "prefill worker that can send to a decode worker")
 		}
 		if rt.mode(r) == inferencev1.Mode_MODE_AUTO {
-			if alone, better := rt.alone(s, decodes, decode, prefill); better {
-				s.instead, decode, prefill = prefill, alone, nil
+			if alone, better := rt.alone(s, decodes, decode, prefill, aheadMs/float64(len(among.fittest()))); better {
+				s.instead, decode, prefill, among = prefill, alone, nil, decodes
 			} else {
 				s.instead = alone
 			}
 		}
 	}
-	if refusal, ok := rt.misses(now, e, decode, prefill); ok {
+	if refusal, ok := rt.misses(now, e, decode, prefill, aheadMs/float64(len(among.fittest()))); ok {
 		return tooSlow, refusal
+	}
+	if rt.holds(s, decode, prefill) {
+		return held, Refusal{}
 	}
 	rt.dispatch(s, decodes, prefills, decode, prefill)
 	return fit, Refusal{}
 }
 
 // alone is the decode worker that would do all of a request, and whether that is better than
-// decode with prefill, which may be nil.
-func (rt *Router) alone(s *search, decodes *candidates, decode, prefill *candidate) (best *candidate, better bool) {
+// decode with prefill, which may be nil and is reached after so much of others.
+func (rt *Router) alone(s *search, decodes *candidates, decode, prefill *candidate, aheadMs float64) (best *candidate, better bool) {
 	// Those that are near the best for decoding are near it for all of the request, too, and of
 	// many some will do.
 	fittest := decodes.fittest()
@@ -121,11 +125,11 @@ func (rt *Router) alone(s *search, decodes *candidates, decode, prefill *candida
 	if prefill == nil || best.crowded {
 		return best, prefill == nil
 	}
-	if misses := decode.misses || prefill.misses; misses != best.misses {
+	if misses := decode.misses || prefill.misses || prefill.missesAfter(s, aheadMs); misses != best.misses {
 		return best, misses
 	}
 	// What no prediction can resolve is done where it belongs.
-	return best, best.totalMs+best.promptMs*rt.config.NearBest < decode.totalMs+prefill.firstMs
+	return best, best.totalMs+best.promptMs*rt.config.NearBest < decode.totalMs+prefill.firstMs+aheadMs
 }
 
 // aloneMost is how many decode workers alone looks at.

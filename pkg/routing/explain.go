@@ -141,8 +141,11 @@ func (rt *Router) explain(s *search, decode, prefill *candidate, prefills *candi
 	} else if o != nil {
 		reason = fmt.Sprintf("prefill on %s: the first token predicted after %.1f ms, of which %.1f ms queue, and after %.1f ms on %s alone",
 			prefill.worker.ref.ID, prefill.firstMs, prefill.queueMs, o.firstMs, o.worker.ref.ID)
-		if o.delaysMs > 0 {
+		switch {
+		case o.delaysMs > 0:
 			reason += fmt.Sprintf(", which would delay others there by %.1f ms in all", o.delaysMs)
+		case o.firstMs < prefill.firstMs:
+			reason += ", which is too near to tell apart"
 		}
 		return reason, false
 	}

@@ -21,6 +21,7 @@ const (
 	failedBefore                // it failed this request, and another try may go well
 	reportsFull                 // full by its load reports, not by the router's own account
 	suspected                   // it hung, or failed what others serve
+	held                        // soon: it would wait at the worker, and waits at the router instead
 	later                       // not now, but soon
 	unreachable                 // its KV does not get to the decode worker
 	tooSmall                    // the request needs more blocks than it has

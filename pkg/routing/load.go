@@ -97,7 +97,7 @@ func (w *worker) report(now time.Time, report *controlv1.LoadReport, config Conf
 		}
 	}
 	after := w.estimate(now, config.LoadStale)
-	return goesOn || after.sequences < before.sequences || after.free > before.free
+	return goesOn || after.sequences < before.sequences || after.tokens < before.tokens || after.free > before.free
 }
 
 // countedIn reports whether a load report counts a share. One that came is believed to, after a

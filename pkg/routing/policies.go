@@ -17,6 +17,8 @@ type policy interface {
 	// near are those of options between which chance decides. There are options, and they
 	// may be put into another order.
 	near(rt *Router, options []*candidate) []*candidate
+	// late: a request waits at the router rather than at a worker.
+	late() bool
 	// mode is that of requests that ask for none; MODE_AUTO: whatever costs less.
 	mode() inferencev1.Mode
 }

@@ -9,6 +9,8 @@ import (
 // leastCost chooses by the predicted cost, and refuses what would miss its objective.
 type leastCost struct{ of inferencev1.Mode }
 
+func (leastCost) late() bool { return true }
+
 func (p leastCost) mode() inferencev1.Mode { return p.of }
 
 // nearBestMs is the difference of cost that no prediction can resolve.

@@ -1,11 +1,13 @@
 package routing
 
 import (
+	"cmp"
+	"iter"
+	"slices"
 	"sort"
 	"time"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
-	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 )
 
 // entry is a request that waits.
@@ -25,32 +27,52 @@ type entry struct {
 	number uint64
 	// unasked: its objective is that of the default class.
 	unasked bool
+	rank    int // of its class
 	// version that its workers have to have; zero: none is known.
 	version Version
 	// prefixes is who holds how much of its prompt.
 	prefixes map[BlockKey]*prefix
+	// workMs is what its prompt was predicted to take when workers were last looked at for it; 0:
+	// they were not yet.
+	workMs float64
+	// behind: it may not go before others, and is looked at only to see whether it will be in time.
+	behind bool
+	// overtaken is how many tokens of requests went before it while it waited for blocks.
+	overtaken int
 }
 
-// before orders entries: priority, then deadline, then arrival.
+// tokens is how much KV a request wants at most.
+func (e *entry) tokens() int { return e.request.Tokens + e.request.MaxNew }
+
+// before orders the entries of one tenant: those with the earliest deadline first, then as they
+// came.
 func (e *entry) before(o *entry) bool {
-	if e.request.Priority != o.request.Priority {
-		return e.request.Priority > o.request.Priority
-	}
-	if !e.until.Equal(o.until) {
-		return e.until.Before(o.until)
-	}
-	if !e.request.Arrived.Equal(o.request.Arrived) {
-		return e.request.Arrived.Before(o.request.Arrived)
-	}
-	return e.number < o.number
+	return cmp.Or(e.until.Compare(o.until), e.request.Arrived.Compare(o.request.Arrived), cmp.Compare(e.number, o.number)) < 0
 }
 
-// queue is the requests that wait, in the order in which they are served.
-type queue struct {
+// level is what waits of one priority and class. Higher ones go first.
+type level struct {
+	priority int32
+	rank     int
+	lines    []*line // as their tenants came
+}
+
+// line is what waits of one tenant, the first to go first.
+type line struct {
+	tenant  string
 	entries []*entry
-	ids     map[string]*entry
-	// due is when the first of them has waited for long enough, as of the last
-	// pump; zero if none waits.
+}
+
+// queue is the requests that wait. Levels go one after the other, tenants within a level by what
+// they were served, so that each gets an equal share of the tokens, and the requests of a tenant
+// by their deadlines.
+type queue struct {
+	ids    map[string]*entry
+	levels []*level
+	shares shares
+	// held: nobody waits but for workers that have enough to do.
+	held bool
+	// due is when something changes for one that waits, as of the last pump; zero if none waits.
 	due time.Time
 }
 
@@ -61,12 +83,29 @@ func (q *queue) soon(t time.Time) {
 	}
 }
 
+// level is where requests like e wait, -1 if nobody does.
+func (q *queue) level(e *entry) (at int, is bool) {
+	at = sort.Search(len(q.levels), func(i int) bool {
+		l := q.levels[i]
+		return l.priority < e.request.Priority || l.priority == e.request.Priority && l.rank >= e.rank
+	})
+	return at, at < len(q.levels) && q.levels[at].priority == e.request.Priority && q.levels[at].rank == e.rank
+}
+
 func (q *queue) insert(e *entry) {
-	i := sort.Search(len(q.entries), func(i int) bool { return e.before(q.entries[i]) })
-	q.entries = append(q.entries, nil)
-	copy(q.entries[i+1:], q.entries[i:])
-	q.entries[i] = e
+	at, is := q.level(e)
+	if !is {
+		q.levels = slices.Insert(q.levels, at, &level{priority: e.request.Priority, rank: e.rank})
+	}
+	l := q.levels[at]
+	i := slices.IndexFunc(l.lines, func(l *line) bool { return l.tenant == e.request.Tenant })
+	if i < 0 {
+		i, l.lines = len(l.lines), append(l.lines, &line{tenant: e.request.Tenant})
+	}
+	of := l.lines[i]
+	of.entries = slices.Insert(of.entries, sort.Search(len(of.entries), func(i int) bool { return e.before(of.entries[i]) }), e)
 	q.ids[e.request.ID] = e
+	q.shares.wait(e.request.Tenant)
 }
 
 func (q *queue) remove(id string) *entry {
@@ -75,84 +114,67 @@ func (q *queue) remove(id string) *entry {
 		return nil
 	}
 	delete(q.ids, id)
+	at, _ := q.level(e)
+	l := q.levels[at]
+	i := slices.IndexFunc(l.lines, func(l *line) bool { return l.tenant == e.request.Tenant })
+	of := l.lines[i]
 	// The order is total, so the entry is where the search ends.
-	i := sort.Search(len(q.entries), func(i int) bool { return !q.entries[i].before(e) })
-	q.entries = append(q.entries[:i], q.entries[i+1:]...)
+	j := sort.Search(len(of.entries), func(i int) bool { return !of.entries[i].before(e) })
+	of.entries = slices.Delete(of.entries, j, j+1)
+	if len(of.entries) == 0 {
+		l.lines = slices.Delete(l.lines, i, i+1)
+	}
+	if len(l.lines) == 0 {
+		q.levels = slices.Delete(q.levels, at, at+1)
+	}
+	q.shares.leave(e.request.Tenant)
 	return e
 }
 
-// pump gives requests that wait to workers, in order. Behind one that waits because
-// workers are full, others that want the same wait too, so that large ones do not starve.
-func (rt *Router) pump(now time.Time) {
-	if len(rt.queue.entries) == 0 {
-		rt.queue.due = time.Time{}
-		return
-	}
-	type group struct {
-		model   string
-		version Version
-		mode    inferencev1.Mode
-	}
-	blocked := make(map[group]bool)
-	defer rt.schedule()
-	for i := 0; i < len(rt.queue.entries); {
-		e := rt.queue.entries[i]
-		if !now.Before(e.until) {
-			rt.giveUp(e, rt.expired(now, e))
-			continue
-		}
-		// A retried request may use fewer workers than others: neither waits behind the
-		// other.
-		retried := len(e.request.Failures) > 0
-		if rt.assign(now, e) {
-			e.noWorkerSince = time.Time{} // there are workers, about to answer
-			i++
-			continue
-		}
-		g := group{e.request.Model, e.version, e.request.Mode}
-		if blocked[g] && !retried {
-			e.noWorkerSince = time.Time{} // there is a worker, but it is full
-			i++
-			continue
-		}
-		switch fitness, refusal := rt.decide(now, e); {
-		case fitness.usable():
-			rt.queue.remove(e.request.ID)
-		case fitness == later:
-			e.noWorkerSince = time.Time{}
-			blocked[g] = blocked[g] || !retried
-			i++
-		case fitness == excluded:
-			if e.noWorkerSince.IsZero() {
-				e.noWorkerSince = now
+// last is who gives way to e where no more may wait: the last request of the tenant with the most
+// in the lowest level, if that is below e's or e's tenant has fewer. Nil: nobody does.
+func (q *queue) last(e *entry) *entry {
+	lowest := q.levels[len(q.levels)-1]
+	most := slices.MaxFunc(lowest.lines, func(a, b *line) int { return cmp.Compare(len(a.entries), len(b.entries)) })
+	switch at, same := q.level(e); {
+	case at == len(q.levels): // e's would be below
+		return nil
+	case at == len(q.levels)-1 && same:
+		waits := 1
+		for _, of := range lowest.lines {
+			if of.tenant == e.request.Tenant {
+				waits += len(of.entries)
 			}
-			if now.Sub(e.noWorkerSince) >= rt.config.NoWorkerGrace {
-				rt.giveUp(e, refusal)
-				continue
+		}
+		if waits >= len(most.entries) {
+			return nil
+		}
+	}
+	return most.entries[len(most.entries)-1]
+}
+
+// all are those that wait, by level and tenant. The queue may not be changed meanwhile.
+func (q *queue) all() iter.Seq[*entry] {
+	return func(yield func(*entry) bool) {
+		for _, l := range q.levels {
+			for _, of := range l.lines {
+				for _, e := range of.entries {
+					if !yield(e) {
+						return
+					}
+				}
 			}
-			i++
-		default:
-			rt.giveUp(e, refusal)
 		}
 	}
 }
 
-// schedule notes when the queue has to be looked at again, if nothing happens.
-func (rt *Router) schedule() {
-	rt.queue.due = time.Time{}
-	for _, e := range rt.queue.entries {
-		rt.queue.soon(e.until)
-		if !e.noWorkerSince.IsZero() {
-			rt.queue.soon(e.noWorkerSince.Add(rt.config.NoWorkerGrace))
-		}
-		if tried := e.heldSince.Add(rt.config.ReportDoubt); !e.heldSince.IsZero() && tried.After(rt.now) {
-			rt.queue.soon(tried)
+// aheadMs is what the prompts take that go before e, by what is predicted of each.
+func (q *queue) aheadMs(e *entry) (ms float64) {
+	for other := range q.all() {
+		higher := other.request.Priority > e.request.Priority || other.request.Priority == e.request.Priority && other.rank < e.rank
+		if higher || other.request.Priority == e.request.Priority && other.rank == e.rank && other.before(e) {
+			ms += other.workMs
 		}
 	}
-}
-
-func (rt *Router) giveUp(e *entry, r Refusal) {
-	rt.queue.remove(e.request.ID)
-	rt.tenants.Leave(e.request.Tenant)
-	rt.refuse(e.request.ID, r)
+	return ms
 }

@@ -13,9 +13,9 @@ import (
 )
 
 // misses says whether the request's objective is out of reach on the workers
-// chosen. A worker that has measured nothing yet is given the benefit of the
-// doubt.
-func (rt *Router) misses(now time.Time, e *entry, decode, prefill *candidate) (Refusal, bool) {
+// chosen, where so much of others goes before it. A worker that has measured nothing
+// yet is given the benefit of the doubt.
+func (rt *Router) misses(now time.Time, e *entry, decode, prefill *candidate, aheadMs float64) (Refusal, bool) {
 	r := &e.request
 	if r.Attempt > 0 {
 		return Refusal{}, false
@@ -33,8 +33,8 @@ func (rt *Router) misses(now time.Time, e *entry, decode, prefill *candidate) (R
 		predicted := now.Sub(r.Arrived)
 		var queue time.Duration
 		if first.measured {
-			queue = milliseconds(first.queueMs)
-			predicted += milliseconds(first.firstMs * first.worker.first.factor())
+			queue = milliseconds(first.queueMs + aheadMs)
+			predicted += milliseconds(aheadMs + first.firstMs*first.worker.first.factor())
 		}
 		if predicted > limit {
 			return late("time to first token", "ttft", predicted, limit, queue)
@@ -116,6 +116,9 @@ func (rt *Router) expired(now time.Time, e *entry) Refusal {
 			Message: fmt.Sprintf("the request's deadline passed after %s in the queue", waited)}
 	case !e.noWorkerSince.IsZero():
 		return rt.nobody(e, api.Name(e.pool)+" worker")
+	case e.request.TTFT > 0 && !e.unasked && e.request.Attempt == 0 && e.workMs == 0 && now.Sub(e.request.Arrived) >= e.request.TTFT:
+		return Refusal{codes.ResourceExhausted, api.ReasonSLOUnattainable, "",
+			fmt.Sprintf("slo.ttft %s had passed before a worker could be chosen; ask for more time", e.request.TTFT), time.Second}
 	case e.request.TTFT > 0 && !e.unasked && e.request.Attempt == 0 && now.Sub(e.request.Arrived) >= e.request.TTFT:
 		return Refusal{codes.ResourceExhausted, api.ReasonSLOUnattainable, "",
 			fmt.Sprintf("no %s worker had capacity within slo.ttft %s; retry later or ask for less", api.Name(e.pool), e.request.TTFT), time.Second}

@@ -244,9 +244,10 @@ func TestArbitraryReportsStarveNobody(t *testing.T) {
 				case routing.Dispatch:
 					delete(waiting, a.ID)
 					running = append(running, a.ID)
-					// The workers have room, and take it.
+					// The workers have room, take it and compute its prompt.
 					handle(routing.Taken{ID: a.ID, Role: controlv1.Role_ROLE_DECODE})
 					handle(routing.Taken{ID: a.ID, Role: controlv1.Role_ROLE_PREFILL})
+					handle(routing.PromptDone{ID: a.ID})
 				case routing.Refuse:
 					t.Fatalf("%s is refused: %+v", a.ID, a.Refusal)
 				}

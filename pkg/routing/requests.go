@@ -3,6 +3,7 @@ package routing
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -43,6 +44,7 @@ func (rt *Router) arrived(now time.Time, r Request) {
 		rt.refuse(r.ID, Refusal{Code: codes.Internal, Reason: api.ReasonDuplicate, Message: "a request with this id is already waiting or running"})
 		return
 	}
+	e := rt.entry(now, r)
 	// A request that was admitted before is not turned away at the door again.
 	if r.Attempt == 0 {
 		if limit := rt.TenantLimit(); rt.tenants.Full(r.Tenant, limit) {
@@ -50,22 +52,34 @@ func (rt *Router) arrived(now time.Time, r Request) {
 				fmt.Sprintf("tenant %q already has %d requests, its limit; retry when one has ended", r.Tenant, limit), time.Second})
 			return
 		}
-		if len(rt.queue.entries) >= rt.config.QueueLimit {
-			rt.refuse(r.ID, Refusal{codes.ResourceExhausted, api.ReasonQueueFull, "",
-				fmt.Sprintf("%d requests are already waiting, the limit; retry later", len(rt.queue.entries)), rt.queueHint(now)})
-			return
+		if n := len(rt.queue.ids); n >= rt.config.QueueLimit {
+			full := Refusal{codes.ResourceExhausted, api.ReasonQueueFull, "",
+				fmt.Sprintf("%d requests are already waiting, the limit; retry later", n), rt.queueHint(now)}
+			last := rt.queue.last(e)
+			if last == nil {
+				rt.refuse(r.ID, full)
+				return
+			}
+			full.Message = fmt.Sprintf("%d requests are waiting, the limit, and another of a higher class or of a tenant that has fewer came; retry later", n)
+			rt.giveUp(last, full)
 		}
 	}
-	unasked := false
+	rt.tenants.Enter(r.Tenant)
+	rt.queue.insert(e)
+}
+
+// entry is a request as it waits.
+func (rt *Router) entry(now time.Time, r Request) *entry {
+	class, unasked := cmp.Or(r.Class, rt.config.DefaultClass), false
 	if r.TTFT == 0 && r.TPOT == 0 {
 		unasked = r.Class == ""
-		o := rt.config.Classes[cmp.Or(r.Class, rt.config.DefaultClass)]
+		o := rt.config.Classes[class]
 		r.TTFT, r.TPOT = o.TTFT, o.TPOT
 	}
 	rt.number++
 	e := &entry{
-		unasked: unasked, request: r, enqueued: now, until: now.Add(rt.config.MaxQueueWait), pool: controlv1.Role_ROLE_DECODE, number: rt.number,
-		prefixes: make(map[BlockKey]*prefix),
+		unasked: unasked, rank: slices.Index(ClassNames(), class), request: r, enqueued: now, until: now.Add(rt.config.MaxQueueWait),
+		pool: controlv1.Role_ROLE_DECODE, number: rt.number, prefixes: make(map[BlockKey]*prefix),
 	}
 	if !r.Deadline.IsZero() && r.Deadline.Before(e.until) {
 		e.until = r.Deadline
@@ -73,15 +87,14 @@ func (rt *Router) arrived(now time.Time, r Request) {
 	if due := r.Arrived.Add(r.TTFT); r.TTFT > 0 && !unasked && r.Attempt == 0 && due.Before(e.until) {
 		e.until = due
 	}
-	rt.tenants.Enter(r.Tenant)
-	rt.queue.insert(e)
+	return e
 }
 
 // queueHint is when the queue may be shorter: after about half the wait of those that
 // wait now, one second at least.
 func (rt *Router) queueHint(now time.Time) time.Duration {
 	var longest time.Duration
-	for _, e := range rt.queue.entries {
+	for e := range rt.queue.all() {
 		longest = max(longest, now.Sub(e.enqueued))
 	}
 	return max(longest/2, time.Second)
@@ -122,9 +135,9 @@ func (rt *Router) queued(e Queued) {
 	}
 }
 
-// promptDone takes in that a prompt is computed. It says whether the transfer that began
-// then shows that a broken path works again.
-func (rt *Router) promptDone(now time.Time, id string) (reopened bool) {
+// promptDone takes in that a prompt is computed. It says whether others may follow: the worker
+// begins the next one, or the transfer that began then shows that a broken path works again.
+func (rt *Router) promptDone(now time.Time, id string) (more bool) {
 	d, ok := rt.running[id]
 	if !ok {
 		return false
@@ -136,12 +149,12 @@ func (rt *Router) promptDone(now time.Time, id string) (reopened bool) {
 	d.decode.computed(id)
 	if d.prefill == nil {
 		d.decode.progressed(now)
-		return false
+		return rt.begins(now, d.decode)
 	}
 	rt.apartMs = average(rt.apartMs, now.Sub(d.at), lifeWeight)
 	d.prefill.computed(id)
 	d.prefill.progressed(now)
-	return rt.forgetPath(path{d.prefill.ref, d.decode.ref})
+	return rt.forgetPath(path{d.prefill.ref, d.decode.ref}) || rt.begins(now, d.prefill)
 }
 
 // tokensReceived takes in tokens of a decode worker. It says whether that ends a suspicion.
@@ -164,6 +177,7 @@ func (rt *Router) ended(now time.Time, e Ended) {
 	}
 	delete(rt.running, e.ID)
 	rt.tenants.Leave(d.tenant)
+	rt.queue.shares.end(d.tenant, e.Tokens)
 	for _, w := range d.workers() {
 		w.remove(e.ID)
 		if w.probe.id == e.ID {
@@ -232,7 +246,7 @@ func (rt *Router) failed(now time.Time, id string, failure Failure) {
 // Queued is what waits, by model, pool and priority.
 func (rt *Router) Queued(now time.Time) map[string][]*controlv1.QueueDepth {
 	out := make(map[string][]*controlv1.QueueDepth)
-	for _, e := range rt.queue.entries { // ordered by priority
+	for e := range rt.queue.all() { // ordered by priority
 		var depth *controlv1.QueueDepth
 		for _, d := range out[e.request.Model] {
 			if d.GetPool() == e.pool && d.GetPriority() == e.request.Priority {
@@ -251,7 +265,7 @@ func (rt *Router) Queued(now time.Time) map[string][]*controlv1.QueueDepth {
 }
 
 // Waiting is how many requests wait and Running how many run.
-func (rt *Router) Waiting() int { return len(rt.queue.entries) }
+func (rt *Router) Waiting() int { return len(rt.queue.ids) }
 
 // Running is how many requests have been dispatched and have not ended.
 func (rt *Router) Running() int { return len(rt.running) }

@@ -190,10 +190,10 @@ func (rt *Router) Next() (time.Time, bool) {
 	earlier(rt.queue.due)
 	earlier(rt.pathsDue)
 	earlier(rt.pinsDue)
-	if len(rt.queue.entries) > 0 {
+	if len(rt.queue.ids) > 0 {
 		earlier(rt.nextReopening()) // some may wait for it
 	}
-	if len(rt.queue.entries) > 0 {
+	if len(rt.queue.ids) > 0 {
 		for _, w := range rt.order {
 			if w.busyUntil.After(rt.now) {
 				earlier(w.busyUntil)

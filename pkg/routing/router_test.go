@@ -262,7 +262,7 @@ func TestOwnWorkCounts(t *testing.T) {
 		for _, id := range []string{"p1", "p2"} {
 			b.do(load(id, controlv1.Role_ROLE_PREFILL, nil)) // still says: nothing to do
 		}
-		d, _, _ := b.arrive(b.request(dis, 500))
+		d, _, _ := b.arrive(b.request(dis, 100))
 		seen[d.Prefill.ID]++
 		b.now = b.now.Add(time.Millisecond)
 	}

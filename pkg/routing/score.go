@@ -31,8 +31,15 @@ type cost struct {
 	// promptMs is what its prompt adds to the steps of a decode worker, and delaysMs how much
 	// longer that makes others wait who decode there, all together.
 	promptMs, delaysMs float64
-	crowded            bool // its prompt waits for a place in the batch, which KV that arrives gets first
-	misses             bool // the objective of the request is out of reach there
+	workMs             float64 // what its prompt takes of the time, among others
+	placeMs            float64 // how long it waits for a place in the batch
+	// ceilingMs and placeCeilingMs are how long it may wait there: the worker has enough to do until
+	// the router hears what it has done.
+	ceilingMs, placeCeilingMs float64
+	ownMs, ownPlaceMs         float64 // how long it waits for this router's requests alone
+
+	crowded bool // its prompt waits for a place in the batch, which KV that arrives gets first
+	misses  bool // the objective of the request is out of reach there
 }
 
 // score predicts what a request costs on each candidate. Those that may not take it are
@@ -87,18 +94,30 @@ func (rt *Router) costOf(s *search, role controlv1.Role, w *worker, cached int, 
 			c.source = rt.source(s, w, c.cached)
 		}
 		c.prefillMs, c.fetched = steps.prefillMs(r.Tokens, c.cached, c.source)
+		c.ownMs = steps.queueMs(w.total.tokens)
+		c.ceilingMs, c.workMs = steps.ceilingMs(), steps.workMs(c.uncached-c.fetched)
 	}
 	c.firstMs = c.queueMs + c.prefillMs + c.transferMs
 	c.totalMs = c.firstMs
 	if decodes {
 		rt.decodes(s, w, &c, model, load, elsewhere)
 	}
-	late := s.now.Sub(r.Arrived) + milliseconds(c.firstMs*w.first.factor())
 	if c.measured && r.Attempt == 0 {
 		ttft, tpot := s.entry.objective(&c, w)
-		c.misses = ttft > 0 && !elsewhere && late > ttft || tpot > 0 && c.lateToken(w) > tpot
+		c.misses = ttft > 0 && !elsewhere && s.late(&c, w, 0) > ttft || tpot > 0 && c.lateToken(w) > tpot
 	}
 	return c
+}
+
+// late is from the request's arrival to its first token, where so much of others is done before.
+func (s *search) late(c *cost, w *worker, aheadMs float64) time.Duration {
+	return s.now.Sub(s.request.Arrived) + milliseconds(aheadMs+c.firstMs*w.first.factor())
+}
+
+// missesAfter reports whether its objective is missed where so much of others is done before.
+func (c *candidate) missesAfter(s *search, aheadMs float64) bool {
+	ttft, _ := s.entry.objective(&c.cost, c.worker)
+	return c.measured && s.request.Attempt == 0 && ttft > 0 && s.late(&c.cost, c.worker, aheadMs) > ttft
 }
 
 // decodes adds what decoding costs, and what it does to others.
@@ -119,12 +138,15 @@ func (rt *Router) decodes(s *search, w *worker, c *cost, model latency.Model, lo
 	}
 	life := cmp.Or(w.lifeMs, c.tpotMs*float64(r.MaxNew)) // of those before: until one has ended, as this one's
 	// Where the batch has no place, the prompt waits for one, or the second token does.
+	c.placeCeilingMs = rt.placeCeilingMs(w, life)
+	c.ownPlaceMs = w.placeMs(w.owned, life)
 	if elsewhere {
-		place := w.placeMs(load.sequences-w.end(rt.apartMs, life), life) / float64(max(r.MaxNew-1, 1))
+		c.placeMs = w.placeMs(load.sequences-w.end(rt.apartMs, life), life)
+		place := c.placeMs / float64(max(r.MaxNew-1, 1))
 		c.tpotMs, c.mostMs = c.tpotMs+place, c.mostMs+place
-	} else if place := w.placeMs(load.sequences, life); place > c.queueMs {
-		c.firstMs += place - c.queueMs
-		c.queueMs, c.crowded = place, true
+	} else if c.placeMs = w.placeMs(load.sequences, life); c.placeMs > c.queueMs {
+		c.firstMs += c.placeMs - c.queueMs
+		c.queueMs, c.crowded = c.placeMs, true
 	}
 	c.totalMs = c.firstMs + c.tpotMs*float64(min(r.MaxNew, rt.config.TPOTHorizonTokens))
 }

@@ -139,6 +139,11 @@ func (s steps) ms(tokens, cached int) float64 { return s.take(tokens, cached, s.
 // queueMs is how long so many tokens of other prompts take.
 func (s steps) queueMs(tokens int) float64 { return s.take(tokens, 0, s.several) }
 
+// workMs is what so many tokens of a prompt take of the time where others share the steps.
+func (s steps) workMs(tokens int) float64 {
+	return float64(tokens) * (s.model.PerTokenMs + s.besides/float64(s.several))
+}
+
 func (s steps) take(tokens, cached, chunk int) float64 {
 	if tokens <= 0 {
 		return 0

@@ -1,0 +1,157 @@
+package routing
+
+import (
+	"math"
+	"time"
+
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+)
+
+// alike are requests that may go to the same workers.
+type alike struct {
+	model   string
+	version Version
+	mode    inferencev1.Mode
+}
+
+// stuck is why requests that are alike wait.
+type stuck struct {
+	tries   int      // of them that found no place in this pump
+	large   []*entry // those that lack blocks
+	least   int      // the fewest tokens that one of these wants
+	blocked bool     // the others wait too
+}
+
+const (
+	// triesMost is for how many requests that are alike workers are looked at in vain in one pump.
+	triesMost = 4
+	// overtakesMost is how many times what a request wants that lacks blocks goes before it, in
+	// smaller requests. From then on they wait until it has gone.
+	overtakesMost = 4
+)
+
+// pump gives requests that wait to workers, in order. Where one has no place, those that want less
+// may pass, a few times.
+func (rt *Router) pump(now time.Time) {
+	rt.queue.due = time.Time{}
+	if len(rt.queue.ids) == 0 {
+		return
+	}
+	defer rt.schedule()
+	rt.expire(now)
+	groups := make(map[alike]*stuck)
+	rt.queue.held = true
+	for i := 0; i < len(rt.queue.levels); {
+		l := rt.queue.levels[i]
+		rt.pumpLevel(now, l, groups)
+		if i < len(rt.queue.levels) && rt.queue.levels[i] == l { // some of it still wait
+			i++
+		}
+	}
+}
+
+// pumpLevel goes through one level: always the tenant that was served least, with the next request
+// of it.
+func (rt *Router) pumpLevel(now time.Time, l *level, groups map[alike]*stuck) {
+	next := make(map[string]int, len(l.lines)) // how many of a tenant's were passed
+	for {
+		var of *line
+		least := math.Inf(1)
+		for _, other := range l.lines {
+			if next[other.tenant] < len(other.entries) && rt.queue.shares.served(other.tenant) < least {
+				of, least = other, rt.queue.shares.served(other.tenant)
+			}
+		}
+		if of == nil {
+			return
+		}
+		if e := of.entries[next[of.tenant]]; !rt.try(now, e, groups) {
+			next[of.tenant]++
+		}
+	}
+}
+
+// expire refuses those whose wait is over.
+func (rt *Router) expire(now time.Time) {
+	var over []*entry
+	for e := range rt.queue.all() {
+		if !now.Before(e.until) {
+			over = append(over, e)
+		}
+	}
+	for _, e := range over {
+		rt.giveUp(e, rt.expired(now, e))
+	}
+}
+
+// try gives one request to workers, or refuses it. False: it waits.
+func (rt *Router) try(now time.Time, e *entry, groups map[alike]*stuck) (gone bool) {
+	if rt.assign(now, e) {
+		e.noWorkerSince = time.Time{} // there are workers, about to answer
+		return false
+	}
+	key := alike{e.request.Model, e.version, e.request.Mode}
+	g := groups[key]
+	if g == nil {
+		g = &stuck{least: math.MaxInt}
+		groups[key] = g
+	}
+	// A retried request may use fewer workers than others: neither waits behind the other.
+	retried := len(e.request.Failures) > 0
+	e.behind = !retried && (g.blocked || e.tokens() >= g.least)
+	if e.behind && e.workMs > 0 {
+		e.noWorkerSince = time.Time{} // there is a worker, but it is full
+		return false
+	}
+	fitness, refusal := rt.decide(now, e)
+	rt.queue.held = rt.queue.held && (fitness.usable() || fitness == held)
+	switch {
+	case fitness.usable():
+		for _, large := range g.large {
+			large.overtaken += e.tokens()
+		}
+		rt.queue.shares.send(e.request.Tenant, e.request.Tokens)
+		rt.queue.remove(e.request.ID)
+		return true
+	case fitness == later, fitness == held:
+		e.noWorkerSince = time.Time{}
+		if retried || e.behind {
+			return false
+		}
+		if g.tries++; fitness == later {
+			g.large, g.least = append(g.large, e), min(g.least, e.tokens())
+		}
+		g.blocked = g.blocked || g.tries >= triesMost || e.overtaken > overtakesMost*e.tokens()
+		return false
+	case fitness == excluded:
+		if e.noWorkerSince.IsZero() {
+			e.noWorkerSince = now
+		}
+		if now.Sub(e.noWorkerSince) < rt.config.NoWorkerGrace {
+			return false
+		}
+		fallthrough
+	default:
+		rt.giveUp(e, refusal)
+		return true
+	}
+}
+
+// schedule notes when the queue has to be looked at again, if nothing happens.
+func (rt *Router) schedule() {
+	for e := range rt.queue.all() {
+		rt.queue.soon(e.until)
+		if !e.noWorkerSince.IsZero() {
+			rt.queue.soon(e.noWorkerSince.Add(rt.config.NoWorkerGrace))
+		}
+		if tried := e.heldSince.Add(rt.config.ReportDoubt); !e.heldSince.IsZero() && tried.After(rt.now) {
+			rt.queue.soon(tried)
+		}
+	}
+}
+
+func (rt *Router) giveUp(e *entry, r Refusal) {
+	rt.queue.remove(e.request.ID)
+	rt.tenants.Leave(e.request.Tenant)
+	rt.refuse(e.request.ID, r)
+}
