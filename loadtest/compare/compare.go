@@ -187,9 +187,9 @@ func (c *Comparison) searches(a, b *report.Report) {
 	case from.MaxRate != nil && to.MaxRate != nil:
 		c.maxima(from, to)
 	case from.MaxRate != nil:
-		c.Changes = append(c.Changes, Change{Figure: "max_rps", A: *from.MaxRate, Words: "no rate passes now", Verdict: told(to, Regression)})
+		c.Changes = append(c.Changes, Change{Figure: "max_rps", A: *from.MaxRate, Words: "no rate is held now", Verdict: told(to, Regression)})
 	case to.MaxRate != nil:
-		c.Changes = append(c.Changes, Change{Figure: "max_rps", B: *to.MaxRate, Words: "no rate passed before", Verdict: told(from, Improvement)})
+		c.Changes = append(c.Changes, Change{Figure: "max_rps", B: *to.MaxRate, Words: "no rate was held before", Verdict: told(from, Improvement)})
 	}
 	for _, pair := range []struct {
 		figure string

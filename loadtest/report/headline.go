@@ -38,6 +38,7 @@ func (r *Report) searched() []string {
 		within = " within its SLO"
 	}
 	failed, undecided := above(s)
+	against := contradiction(s)
 	var parts []string
 	switch {
 	case s.MaxRate != nil && len(undecided) > 0:
@@ -47,7 +48,7 @@ func (r *Report) searched() []string {
 	case s.MaxRate != nil:
 		parts = append(parts, "Holds "+perSecond(*s.MaxRate)+within)
 	case failed != nil:
-		verdict, all := failed.Summary.Verdict, len(undecided) == 0
+		verdict, all := failed.Summary.Verdict, len(undecided) == 0 && against == ""
 		missed := r.SLO != "" && verdict != measure.Overloaded && verdict != measure.Backlogged
 		switch {
 		case missed && all:
@@ -71,6 +72,9 @@ func (r *Report) searched() []string {
 	if s.Breaking != nil && (s.MaxRate == nil || *s.Breaking > *s.MaxRate) {
 		parts = append(parts, "breaks at "+perSecond(*s.Breaking))
 	}
+	if against != "" {
+		parts = append(parts, against)
+	}
 	// The tail of what did not pass says more than that of what did.
 	rate := r.Rate
 	if failed != nil {
@@ -89,7 +93,35 @@ func (r *Report) searched() []string {
 	return parts
 }
 
-// above returns the lowest rate that failed above the highest that passed, nil if there is
+// contradiction names the rates that passed although lower ones failed, and those; empty if
+// there are none.
+func contradiction(s *search.Result) string {
+	if len(s.PassedAbove) == 0 {
+		return ""
+	}
+	var passed, failed []string
+	for _, rate := range s.PassedAbove {
+		passed = append(passed, number(rate))
+	}
+	for _, step := range s.Steps {
+		// A rate that failed most of its runs may have passed one.
+		below := step.Rate < slices.Max(s.PassedAbove) && !slices.Contains(s.PassedAbove, step.Rate)
+		if rate := number(step.Rate); below && !step.Passed && !step.Unknown && (s.MaxRate == nil || step.Rate > *s.MaxRate) && !slices.Contains(failed, rate) {
+			failed = append(failed, rate)
+		}
+	}
+	return "not conclusive, because " + and(passed) + "/s passed although " + and(failed) + "/s did not"
+}
+
+// and lists words as a sentence does.
+func and(words []string) string {
+	if last := len(words) - 1; last > 0 {
+		return strings.Join(words[:last], ", ") + " and " + words[last]
+	}
+	return strings.Join(words, "")
+}
+
+// above returns the lowest rate that failed above the one that is held, nil if there is
 // none, and the inconclusive ones between them.
 func above(r *search.Result) (failed *search.Step, undecided []search.Step) {
 	for i := range r.Steps {
@@ -122,10 +154,9 @@ func undecidedText(steps []search.Step) string {
 		}
 		whys = append(whys, why)
 	}
-	last, are := len(rates)-1, " is undecided"
-	text := rates[last]
-	if last > 0 {
-		text, are = strings.Join(rates[:last], ", ")+" and "+text, " are undecided"
+	text, are := and(rates), " is undecided"
+	if len(rates) > 1 {
+		are = " are undecided"
 	}
 	if len(slices.Compact(whys)) > 1 {
 		return text + "/s" + are

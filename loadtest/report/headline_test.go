@@ -65,17 +65,25 @@ func TestHeadlineOfASearch(t *testing.T) {
 		{"Interrupted: 20/s is undecided: it was not measured to its end.", []search.Step{step(20, cut)}, 0},
 		{"Misses its SLO at 40/s; 2 and 10/s are undecided: this machine was busy with other processes.", []search.Step{step(2, busy), step(10, busy), step(40, missed)}, 0},
 		{"Misses its SLO at 40/s; 2, 5 and 10/s are undecided.", []search.Step{step(2, busy), step(5, short), step(10, late), step(40, missed)}, 0},
+		{"Holds at least 2/s within its SLO; 3/s is undecided; breaks at 4/s; not conclusive, because 6 and 9/s passed although 4 and 5/s did not.",
+			[]search.Step{step(2, nil), step(3, short), step(4, broke), step(5, broke), step(6, nil), step(7, short), step(9, nil)}, 0},
+		{"Does not hold 4/s; breaks at 4/s; not conclusive, because 6/s passed although 4/s did not.", []search.Step{step(4, broke), step(6, nil), step(8, broke)}, 0},
+		{"Misses its SLO at 4/s; not conclusive, because 6/s passed although 4/s did not.", []search.Step{step(4, missed), step(6, nil)}, 0},
 		{"Does not hold 40/s; 2/s is undecided; breaks at 40/s.", []search.Step{step(2, short), step(40, broke)}, 0},
 	} {
 		var runs []report.Figures
-		searching := search.Result{Steps: c.steps}
+		failed, searching := false, search.Result{Steps: c.steps}
 		for i, s := range c.steps {
 			f := report.Figures{Rate: s.Rate, Summary: *s.Summary}
 			if c.queue > 0 {
 				f.Tail = &tail.Explanation{Breakdowns: []tail.Breakdown{{Latency: measure.TTFT, Percentile: "p99", Milliseconds: 800, Stages: map[tail.Stage]float64{tail.Queue: 800 * c.queue, tail.Prefill: 100}}}}
 			}
 			runs = append(runs, f)
-			if s.Passed {
+			failed = failed || !s.Passed && !s.Unknown
+			switch {
+			case s.Passed && failed:
+				searching.PassedAbove = append(searching.PassedAbove, s.Rate)
+			case s.Passed:
 				searching.MaxRate = &c.steps[i].Rate
 			}
 			if s.Summary.Verdict == measure.Overloaded && searching.Breaking == nil {
@@ -300,6 +308,36 @@ func TestTilesSayTheirRate(t *testing.T) {
 	for _, tile := range tiles[1:] {
 		if !strings.Contains(tile[1], "at 2/s") {
 			t.Errorf("a tile says %q", tile[1])
+		}
+	}
+}
+
+// Headline, table, tiles and figures say the same of a sweep that contradicts itself.
+func TestASweepThatContradictsItself(t *testing.T) {
+	sweep := reporttest.Sweep("", disaggregated, rates[:3], 20*time.Second)
+	s := search.NewSweep(rates[:3])
+	for i, step := range sweep.Search.Steps {
+		step.Summary.Verdict, step.Summary.Objectives = measure.Stable, nil
+		if i == 1 {
+			step.Summary.Verdict = measure.Backlogged
+		}
+		s.Done(step)
+	}
+	r := reporttest.New("")
+	r.SetSearch(s.Result(), sweep.Runs)
+	const says = "not conclusive, because 12/s passed although 6/s did not"
+	page, table := html.UnescapeString(tags.ReplaceAllString(pageOf(t, r), " ")), strings.Join(strings.Fields(tableOf(t, r, 100)), " ")
+	if !strings.HasPrefix(r.Headline(), "Holds 2/s within its SLO; breaks at 6/s; "+says) || r.Rate != 2 {
+		t.Errorf("%s The figures are of %v/s", r.Headline(), r.Rate)
+	}
+	for _, want := range []string{says, "highest rate that passed below all that did not: 2/s, in the bracket 2 to 6/s", "STABLE doubtful"} {
+		if !strings.Contains(table, want) {
+			t.Errorf("the table lacks %q:\n%s", want, table)
+		}
+	}
+	for _, want := range []string{says, "2/s highest rate that passed below all that did not", "passed, although a lower rate did not"} {
+		if !strings.Contains(strings.Join(strings.Fields(page), " "), want) {
+			t.Errorf("the page lacks %q", want)
 		}
 	}
 }

@@ -160,7 +160,7 @@ var functions = template.FuncMap{
 	"number": number, "duration": duration, "percent": percent, "count": count,
 	"outcomes": outcomes, "failed": failed, "objective": objective, "sendDifference": sendDifference, "severalTokens": severalTokens,
 	"stage": stageName, "latency": latencyName,
-	"processors": processors, "simulated": simulated, "stepNote": stepNote,
+	"processors": processors, "simulated": simulated, "stepNote": stepNote, "maxRateName": maxRateName,
 	"verdictText":   verdictText,
 	"verdictClass":  verdictClass,
 	"at":            at,
@@ -212,10 +212,13 @@ func stepNote(s *search.Result, step search.Step) string {
 	for _, mark := range []struct {
 		rate *float64
 		name string
-	}{{s.MaxRate, "highest that passed"}, {s.Knee, "knee"}, {s.Breaking, "breaking point"}} {
+	}{{s.MaxRate, strings.Replace(maxRateName(s), "rate ", "", 1)}, {s.Knee, "knee"}, {s.Breaking, "breaking point"}} {
 		if mark.rate != nil && *mark.rate == step.Rate {
 			notes = append(notes, mark.name)
 		}
+	}
+	if slices.Contains(s.PassedAbove, step.Rate) {
+		notes = append(notes, "passed, although a lower rate did not")
 	}
 	if step.Summary.NoneEnded() {
 		notes = append(notes, noneEnded(step.Summary))

@@ -29,9 +29,8 @@ func (r *Report) SetRun(f Figures) {
 }
 
 // SetSearch sets the report's search with its runs, in any order. The representative run
-// is that of the highest rate that passed, otherwise of the lowest that is decided,
-// otherwise the first. Set Interrupted before,
-// if it applies.
+// is that of the search's MaxRate, otherwise of the lowest rate that is decided, otherwise
+// the first. Set Interrupted before, if it applies.
 func (r *Report) SetSearch(result search.Result, runs []Figures) {
 	result.Steps = slices.Clone(result.Steps)
 	for i, step := range result.Steps {

@@ -32,8 +32,8 @@ type Report struct {
 	// Workload describes the load, one item per line.
 	Workload []string `json:"workload"`
 
-	// Figures of the only run, or of the representative step of a search: the highest
-	// rate that passed, otherwise the first.
+	// Figures of the only run, or of the representative step of a search: its MaxRate,
+	// otherwise the lowest rate that is decided, otherwise the first.
 	Figures
 	// Search result, if rates were searched.
 	Search *search.Result `json:"search,omitempty"`

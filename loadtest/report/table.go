@@ -11,6 +11,7 @@ import (
 
 	"github.com/tandem-serving/tandem/loadtest/measure"
 	"github.com/tandem-serving/tandem/loadtest/record"
+	"github.com/tandem-serving/tandem/loadtest/search"
 )
 
 const (
@@ -103,6 +104,8 @@ func (t *table) search(r *Report) {
 			note = "max"
 		case same(s.Knee, step.Rate):
 			note = "knee"
+		case slices.Contains(s.PassedAbove, step.Rate):
+			note = "doubtful"
 		}
 		m := step.Summary
 		good := rate(m, m.Goodput)
@@ -127,11 +130,16 @@ func (t *table) search(r *Report) {
 	}
 	switch {
 	case s.MaxRate != nil && s.Bracket != nil:
-		t.line("", "highest rate that passed: %s/s, in the bracket %s to %s/s", number(*s.MaxRate), number(s.Bracket[0]), number(s.Bracket[1]))
+		t.line("", "%s: %s/s, in the bracket %s to %s/s", maxRateName(s), number(*s.MaxRate), number(s.Bracket[0]), number(s.Bracket[1]))
 	case s.MaxRate != nil:
-		t.line("", "highest rate that passed: %s/s", number(*s.MaxRate))
+		t.line("", "%s: %s/s", maxRateName(s), number(*s.MaxRate))
+	case len(s.PassedAbove) > 0:
+		t.line("", "no rate passed below all that did not")
 	default:
 		t.line("", "no rate passed")
+	}
+	if text := contradiction(s); text != "" {
+		t.line("", "%s", text)
 	}
 	if s.Knee != nil {
 		t.line("", "knee, where latency begins to rise faster than the rate: %s/s", number(*s.Knee))
@@ -144,6 +152,14 @@ func (t *table) search(r *Report) {
 	}
 	t.gap()
 	t.line("", "At %s/s:", number(r.Rate))
+}
+
+// maxRateName says what a search's MaxRate is.
+func maxRateName(s *search.Result) string {
+	if len(s.PassedAbove) > 0 {
+		return "highest rate that passed below all that did not"
+	}
+	return "highest rate that passed"
 }
 
 func (t *table) figures(f *Figures) {

@@ -138,10 +138,16 @@ func (s *Search) Result() Result {
 	slices.SortStableFunc(result.Steps, func(a, b Step) int { return cmp.Compare(a.Rate, b.Rate) })
 	rates := byRate(slices.DeleteFunc(slices.Clone(result.Steps), func(s Step) bool { return s.Interrupted }))
 	most := 0.0
+	var lowest *float64 // of those that failed
 	for i := range rates {
 		r := &rates[i]
-		if r.passed() {
+		switch {
+		case r.failed() && lowest == nil:
+			lowest = &r.rate
+		case r.passed() && lowest == nil:
 			result.MaxRate = &r.rate
+		case r.passed():
+			result.PassedAbove = append(result.PassedAbove, r.rate)
 		}
 		if result.Breaking == nil && r.broke() {
 			result.Breaking = &r.rate
@@ -150,21 +156,16 @@ func (s *Search) Result() Result {
 			result.MaxGoodput, most = &r.rate, goodput
 		}
 	}
-	if result.MaxRate != nil {
-		for _, r := range rates {
-			if r.rate > *result.MaxRate && r.failed() {
-				result.Bracket = &[2]float64{*result.MaxRate, r.rate}
-				break
-			}
-		}
+	if result.MaxRate != nil && lowest != nil {
+		result.Bracket = &[2]float64{*result.MaxRate, *lowest}
 	}
 	result.Limited = limit(rates, result.MaxRate)
 	result.Knee = knee(rates)
 	return result
 }
 
-// limit says why the server may sustain more than the highest rate that passed; empty if
-// it may not.
+// limit says why the server may sustain more than the highest rate that passed below all
+// failures; empty if it may not.
 func limit(rates []tried, most *float64) string {
 	for _, r := range rates {
 		if most != nil && r.rate <= *most {

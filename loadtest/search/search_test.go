@@ -3,8 +3,10 @@ package search_test
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -321,6 +323,30 @@ func TestSweepKeepsWhatIsPastTheBreakingPoint(t *testing.T) {
 	r := s.Result()
 	if len(asked) != 6 || len(r.Steps) != 6 || *r.MaxRate != 8 || *r.Breaking != 16 || *r.MaxGoodput != 8 || *r.Bracket != [2]float64{8, 16} || *r.Knee != 8 {
 		t.Errorf("%+v", r)
+	}
+}
+
+// A rate that passes above one that failed does not raise the rate that is held.
+func TestSweepThatContradictsItself(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		verdict map[float64]measure.Verdict
+		max     *float64
+		bracket *[2]float64
+		above   []float64
+	}{
+		{"held below", map[float64]measure.Verdict{2: measure.Stable, 3: measure.None, 4: measure.Backlogged, 5: measure.Backlogged, 6: measure.Stable, 7: measure.None, 9: measure.Stable},
+			pointer(2.0), &[2]float64{2, 4}, []float64{6, 9}},
+		{"nothing held below", map[float64]measure.Verdict{2: measure.Overloaded, 4: measure.Stable, 8: measure.Overloaded}, nil, nil, []float64{4}},
+		{"no contradiction", map[float64]measure.Verdict{2: measure.Stable, 3: measure.None, 4: measure.Stable, 8: measure.Overloaded}, pointer(4.0), &[2]float64{4, 8}, nil},
+	} {
+		s := search.NewSweep(slices.Sorted(maps.Keys(c.verdict)))
+		drive(t, s, func(rate float64) *measure.Summary { return &measure.Summary{Verdict: c.verdict[rate]} })
+		r := s.Result()
+		got := []any{r.MaxRate, r.Bracket, r.PassedAbove}
+		if d := cmp.Diff([]any{c.max, c.bracket, c.above}, got); d != "" {
+			t.Errorf("%s: %s", c.name, d)
+		}
 	}
 }
 

@@ -34,11 +34,15 @@ type Result struct {
 	// Breaking is the lowest rate that was not Stable.
 	Knee     *float64 `json:"knee_rps"`
 	Breaking *float64 `json:"breaking_rps"`
-	// MaxRate is the highest rate that passed, nil if none, with its bracket up to the
-	// lowest rate that failed. MaxGoodput is the rate with the highest goodput.
+	// MaxRate is the highest rate that passed below every rate that failed, nil if none,
+	// with its bracket up to the lowest rate that failed. MaxGoodput is the rate with the
+	// highest goodput.
 	MaxRate    *float64    `json:"max_rps"`
 	Bracket    *[2]float64 `json:"bracket_rps,omitempty"`
 	MaxGoodput *float64    `json:"max_goodput_rps"`
+	// PassedAbove are the rates that passed although a lower one failed. They contradict
+	// MaxRate, so with any the search is not conclusive.
+	PassedAbove []float64 `json:"passed_above_failed_rps,omitempty"`
 	// Limited says in a sentence why the server may sustain more than MaxRate: a higher
 	// rate, below any that failed, was inconclusive. Empty otherwise.
 	Limited string `json:"limited,omitempty"`
