@@ -92,6 +92,33 @@ func TestObjectivesCountWhatDidNotComplete(t *testing.T) {
 	}
 }
 
+// A missed objective says first how what was served fared, then what was not.
+func TestWhyAnObjectiveIsMissed(t *testing.T) {
+	for _, c := range []struct {
+		slo           string
+		served, other int
+		want          string
+	}{
+		{"ttft:p99<10ms", 479, 93, "p99 of those served is 20.02 ms, and 93 of 572 were not served in time"},
+		{"ttft:p99<30ms", 479, 93, "p99 of those served is 20.02 ms, but 93 of 572 were not served in time"},
+		{"ttft:p99<10ms", 300, 93, "93 of 393 were not served in time"},
+		{"ttft:p99<10ms", 0, 400, "400 of 400 were not served in time"},
+	} {
+		run := &record.Run{To: time.Hour, Drained: 2 * time.Hour}
+		for i := range c.served + c.other {
+			due := time.Duration(i) * time.Second
+			if i < c.served {
+				run.Records = append(run.Records, one(due, record.Arrival{At: 20 * ms, Tokens: 1}, record.Arrival{At: 30 * ms, Tokens: 1}))
+			} else {
+				run.Records = append(run.Records, ended(record.Rejected, due, due+ms))
+			}
+		}
+		if o := measure.Summarize(run, measure.Options{SLO: slo(t, c.slo)}).Objectives[0]; !o.Missed || o.Why != c.want {
+			t.Errorf("%s, %d and %d: %+v", c.slo, c.served, c.other, o)
+		}
+	}
+}
+
 // A cut-off request broke its bounds if a gap was already too long.
 func TestCutOffRequestsHadBrokenTheirBounds(t *testing.T) {
 	for _, test := range []struct {

@@ -4,6 +4,11 @@
 // Anything may import it. It starts no goroutines, reads no clock and does no I/O.
 package measure
 
+import (
+	"math"
+	"time"
+)
+
 // Summary is the figures of one run. Its JSON is public: keys are only added.
 type Summary struct {
 	// Requests due in the measured window; the next six figures add up to it.
@@ -92,6 +97,19 @@ func (s *Summary) TenantShare() float64 {
 
 // NoneEnded reports whether requests were completed, but all of them after the window.
 func (s *Summary) NoneEnded() bool { return s.Completed > 0 && s.CompletedRPS == 0 }
+
+// windowTimes is how many of the longest answers a window lasts that says something: most of
+// it is then not the first answers'.
+const windowTimes = 4
+
+// WindowNeeded is how long the window would have to be for the answers seen, in whole
+// seconds; 0 if none was completed.
+func (s *Summary) WindowNeeded() time.Duration {
+	if s.E2E == nil || s.E2E.Max == nil {
+		return 0
+	}
+	return time.Duration(math.Ceil(windowTimes**s.E2E.Max/1000)) * time.Second
+}
 
 // Failure counts requests that ended with one code, with the first one's message.
 type Failure struct {

@@ -100,6 +100,23 @@ func tell(due []*record.Record, drained time.Duration, t Term) told {
 	return all
 }
 
+// why says why a percentile that falls on endless latencies is missed: first how those that
+// ended would have fared without them.
+func (all told) why(h *stats.Histogram, t Term) string {
+	endless := fmt.Sprintf("%d of %d were not served in time", all.endless, h.Count())
+	ended := h.Count() - all.endless
+	share := t.Percentile / 100
+	if ended == 0 || t.Percentile != 100 && ended < stats.QuantileNeeds(share) {
+		return endless
+	}
+	served := h.AtRank(min(int64(math.Ceil(share*float64(ended)-1e-6)), ended))
+	text := fmt.Sprintf("%s of those served is %.4g ms, ", t.Quantile(), milliseconds(served))
+	if t.Within(served) {
+		return text + "but " + endless
+	}
+	return text + "and " + endless
+}
+
 func objective(due []*record.Record, drained time.Duration, t Term) Objective {
 	o := Objective{Term: t.String()}
 	all := tell(due, drained, t)
@@ -140,7 +157,7 @@ func objective(due []*record.Record, drained time.Duration, t Term) Objective {
 		return o
 	}
 	if value >= endless {
-		o.Missed, o.Why = true, fmt.Sprintf("it falls on what was not served, or not in time: %d of %d", all.endless, h.Count())
+		o.Missed, o.Why = true, all.why(h, t)
 		return o
 	}
 	o.Measured = new(milliseconds(value))

@@ -53,7 +53,7 @@ func unserved(s *Summary, share float64) string {
 
 // verdict returns the verdict and its reason, and sets the backlog's slope.
 func verdict(run *record.Run, s *Summary) (Verdict, string) {
-	trend, seen := backlog(run)
+	trend, seen := backlog(run, s)
 	s.BacklogSlope, s.BacklogSlopeCI = trend.slope, trend.ci
 	if run.Client.Bottleneck != "" && s.TenantShare() == 0 {
 		return None, record.Explain(run.Client.Bottleneck)
@@ -92,7 +92,13 @@ func verdict(run *record.Run, s *Summary) (Verdict, string) {
 	percent := 100 * trend.slope / s.OfferedRPS
 	grew := trend.ci[0] > 0 && trend.slope > material*s.OfferedRPS && trend.slower
 	growth := fmt.Sprintf("%+.3g requests/s (95%% interval %+.3g to %+.3g), %+.1f%% of the offered rate", trend.slope, trend.ci[0], trend.ci[1], percent)
-	const level = "the backlog stayed level: "
+	level := "the backlog stayed level: "
+	switch {
+	case trend.ci[1] < 0 && trend.slope < -material*s.OfferedRPS:
+		level = "the backlog fell: "
+	case math.Abs(trend.slope) > large*s.OfferedRPS:
+		level = "the backlog varied, but did not grow for sure: "
+	}
 	switch {
 	case grew && trend.fit >= inStep && trend.end >= absorbed*trend.peak:
 		return Overloaded, "the backlog grew steadily: " + growth
@@ -126,12 +132,16 @@ type trend struct {
 // backlog fits a line to the window's backlog, after the time of the first requests,
 // during which it grows on any server. The second result says why no line could be
 // fitted.
-func backlog(run *record.Run) (trend, string) {
+func backlog(run *record.Run, s *Summary) (trend, string) {
 	took, _ := filled(run)
 	from := max(run.From, took)
 	if window := run.To - run.From; run.To-from < window/2 {
-		return trend{}, fmt.Sprintf("the window of %v is too short for requests that take %v; let it last at least %v",
-			window.Round(time.Millisecond), from.Round(time.Millisecond), (4 * from).Round(time.Second))
+		needs := s.WindowNeeded()
+		if needs == 0 {
+			needs = windowTimes * from
+		}
+		return trend{}, fmt.Sprintf("the window of %v is too short for requests that take %v; let it last at least %.0f s",
+			window.Round(time.Millisecond), from.Round(time.Millisecond), math.Ceil(needs.Seconds()))
 	}
 	var level, offered, waits [batches]float64
 	var count, starts, ends [batches]int

@@ -1,6 +1,7 @@
 package measure_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -123,6 +124,32 @@ func TestNoVerdict(t *testing.T) {
 				t.Errorf("%s: %q, want %q", s.Verdict, s.Reason, test.reason)
 			}
 		})
+	}
+}
+
+// A backlog that falls is not called level.
+func TestAFallingBacklog(t *testing.T) {
+	falls := queue{rate: 10, places: 3, service: time.Second, seconds: 60, burst: 600, burstAt: 0}
+	falls.service = 140 * time.Millisecond
+	for name, c := range map[string]struct {
+		queue queue
+		want  string
+	}{
+		"falling": {falls, "the backlog fell: -"},
+		"level":   {queue{rate: 10, places: 1, service: 50 * time.Millisecond, seconds: 60}, "the backlog stayed level: "},
+	} {
+		if s := measure.Judge(c.queue.run(1)); s.Verdict != measure.Stable || !strings.HasPrefix(s.Reason, c.want) {
+			t.Errorf("%s: %s: %s", name, s.Verdict, s.Reason)
+		}
+	}
+}
+
+// A report names one length for a window that is too short.
+func TestTooShortAWindowHasOneRemedy(t *testing.T) {
+	r := queue{rate: 5, places: 1000, service: 14600 * time.Millisecond, seconds: 5}
+	s := measure.Summarize(r.run(1), measure.Options{})
+	if want := fmt.Sprintf("let it last at least %.0f s", s.WindowNeeded().Seconds()); !strings.HasSuffix(s.Reason, want) || s.WindowNeeded() != 59*time.Second {
+		t.Errorf("%q, want %q", s.Reason, want)
 	}
 }
 

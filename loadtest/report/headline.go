@@ -2,6 +2,7 @@ package report
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -166,7 +167,7 @@ func undecidedText(steps []search.Step) string {
 
 // single returns the parts of a single run's headline.
 func (r *Report) single() []string {
-	load := load(&r.Figures)
+	load := actual(&r.Figures)
 	missed := ""
 	if i := slices.IndexFunc(r.Objectives, missedObjective); i >= 0 {
 		missed = r.Objectives[i].Term
@@ -181,7 +182,7 @@ func (r *Report) single() []string {
 	case r.Limit() != "":
 		return []string{"At " + load + " there is no verdict on the server: " + record.Culprit(r.Limit())}
 	case r.Verdict == measure.Overloaded:
-		what = "Breaks at " + load
+		what = "Is overloaded at " + load
 	case r.Verdict == measure.Backlogged:
 		what = "Falls behind at " + load
 	case r.NoneEnded() && r.Concurrency > 0:
@@ -293,6 +294,17 @@ func load(f *Figures) string {
 		return perSecond(f.Rate)
 	}
 	return perSecond(f.OfferedRPS)
+}
+
+// actual is load, but what was sent on average if that is another rate than was asked for, as
+// with surges.
+func actual(f *Figures) string {
+	asked, sent := f.Rate*f.WindowS, f.OfferedRPS*f.WindowS
+	const deviations, share = 5, 0.2 // more than chance, and more than a little
+	if difference := math.Abs(sent - asked); f.Concurrency > 0 || f.Rate == 0 || difference <= deviations*math.Sqrt(asked) || difference <= share*asked {
+		return load(f)
+	}
+	return perSecond(f.OfferedRPS) + " on average"
 }
 
 func perSecond(rate float64) string { return number(rate) + "/s" }

@@ -110,8 +110,9 @@ func TestHeadlineOfOneRun(t *testing.T) {
 		{"Keeps up with 20/s; misses ttft:p99<500ms.", figuresWith(20, 0, measure.Stable, met, over)},
 		{"Keeps up with 20/s; too few requests to judge its SLO.", figuresWith(20, 0, measure.Stable, met, few)},
 		{"Keeps up with 20/s.", figuresWith(20, 0, measure.Stable)},
+		{"Holds 32/s on average within its SLO.", surging(figuresWith(20, 0, measure.Stable, met))},
 		{"Falls behind at 20/s.", figuresWith(20, 0, measure.Backlogged)},
-		{"Breaks at 20/s; misses ttft:p99<500ms.", figuresWith(20, 0, measure.Overloaded, over)},
+		{"Is overloaded at 20/s; misses ttft:p99<500ms.", figuresWith(20, 0, measure.Overloaded, over)},
 		{"There is no verdict at 20/s.", figuresWith(20, 0, measure.None)},
 		{"Completes 7.50/s with 8 at a time; meets its SLO.", figuresWith(0, 8, measure.None, met)},
 	} {
@@ -257,6 +258,41 @@ func figuresWith(rate float64, concurrency int, verdict measure.Verdict, objecti
 		f.SLO = "ttft:p99<500ms"
 	}
 	return f
+}
+
+// surging has figures of a rate that rose for a while.
+func surging(f report.Figures) report.Figures {
+	f.WindowS, f.OfferedRPS = 100, 1.6*f.Rate
+	return f
+}
+
+// A verdict is explained by its own name.
+func TestPageExplainsItsVerdict(t *testing.T) {
+	for _, verdict := range []measure.Verdict{measure.Stable, measure.Overloaded, measure.Backlogged} {
+		r := reporttest.Single("", aggregated, 5, 20*time.Second)
+		r.Verdict = verdict
+		means := regexp.MustCompile(`<p class="quiet">(\w+) is about the backlog`).FindStringSubmatch(pageOf(t, r))
+		if len(means) != 2 || means[1] != string(verdict) {
+			t.Errorf("%s is explained by %q", verdict, means)
+		}
+	}
+}
+
+// The rate of what ended within the window is not that of its completed requests.
+func TestRatesSayWhatTheyCount(t *testing.T) {
+	for completed, want := range map[int]string{
+		128: "ended within the window: 4.27/s; output tokens: 559/s; tokens of prompts whose answer began: 900/s a completed",
+		479: "900/s. The 479 completed requests were due within the window, but many ended later a completed",
+		60:  "The 60 completed requests were due within the window, and earlier ones ended in it too a completed",
+	} {
+		f := figuresWith(19, 0, measure.Overloaded)
+		f.WindowS, f.Completed, f.CompletedRPS, f.OutputTokensPerS, f.PromptTokensPerS = 30, completed, 4.27, 559, 900
+		r := reporttest.New("")
+		r.SetRun(f)
+		if table := strings.Join(strings.Fields(tableOf(t, r, 100)), " "); !strings.Contains(table, want) {
+			t.Errorf("no %q in\n%s", want, table)
+		}
+	}
 }
 
 var tags = regexp.MustCompile(`(?s)<script.*?</script>|<style.*?</style>|<[^>]*>`)

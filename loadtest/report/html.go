@@ -164,6 +164,8 @@ var functions = template.FuncMap{
 	"verdictText":   verdictText,
 	"verdictClass":  verdictClass,
 	"at":            at,
+	"verdictMeans":  verdictMeans,
+	"within":        func(r *Report) string { return within(&r.Figures) },
 	"verdictReason": func(r *Report) string { return verdictReason(&r.Figures) },
 	"manyRates":     manyRates,
 	"join":          strings.Join,
@@ -196,11 +198,27 @@ var functions = template.FuncMap{
 	"summary":    func(r *Report) *measure.Summary { return &r.Summary },
 }
 
+// verdictMeans says what a verdict is about, if that may be misread.
+func verdictMeans(r *Report) string {
+	switch {
+	case r.SLO == "":
+		return ""
+	case r.Verdict == measure.Stable:
+		return "STABLE is about the backlog only: the server kept up. Below the latencies stands which objectives it met."
+	case r.Verdict == measure.None:
+		return ""
+	}
+	return string(r.Verdict) + " is about the backlog and what was not served, not about the SLO. Below the latencies stands which objectives were met."
+}
+
 // at is the load of a report's figures, and whether they decide nothing.
 func at(r *Report) string {
 	decided := func(s search.Step) bool { return s.Rate == r.Rate && !s.Unknown }
 	if r.Search != nil && !slices.ContainsFunc(r.Search.Steps, decided) {
 		return load(&r.Figures) + " (undecided)"
+	}
+	if r.Search == nil {
+		return actual(&r.Figures)
 	}
 	return load(&r.Figures)
 }

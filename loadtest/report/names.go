@@ -92,10 +92,9 @@ func rate(s *measure.Summary, perSecond float64) string {
 
 // noneEnded says that all requests ended after the window, and how long it should be.
 func noneEnded(s *measure.Summary) string {
-	const times = 4 // the longest answer: most of the window is then not the first answers'
 	text := "no answer ended within the window"
 	if most := distribution(s, measure.E2E).Max; most != nil {
-		text += fmt.Sprintf(": answers took up to %s, so make it at least %.0f s long", duration(*most), math.Ceil(times**most/1000))
+		text += fmt.Sprintf(": answers took up to %s, so make it at least %.0f s long", duration(*most), s.WindowNeeded().Seconds())
 	}
 	return text
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -173,13 +174,9 @@ func (t *table) figures(f *Figures) {
 		t.line("  ", "%s", failed(failure))
 	}
 	if f.Completed > 0 {
-		completed := "completed " + number(f.CompletedRPS) + "/s,"
-		if f.NoneEnded() {
-			completed = noneEnded(&f.Summary) + ";"
-		}
-		t.line("", "%s output %s tokens/s (mean %s a request), prompts %s tokens/s (mean %s, of which %s cached)",
-			completed, number(f.OutputTokensPerS), number(f.OutputTokensMean), number(f.PromptTokensPerS),
-			number(f.PromptTokensMean), number(f.CachedTokensMean))
+		t.line("", "%s", within(f))
+		t.line("", "a completed request on average: %s output tokens, %s prompt tokens, of which %s cached",
+			number(f.OutputTokensMean), number(f.PromptTokensMean), number(f.CachedTokensMean))
 	}
 	if f.Requests > 0 {
 		t.gap()
@@ -207,6 +204,24 @@ func (t *table) figures(f *Figures) {
 	t.line("", "client: %s, dispatch delay p99 %s, longest garbage collection %s, at most %s in flight",
 		processors(f.Client), orNA(f.DispatchDelay.Percentile("p99")),
 		duration(f.Client.GCPauseMaxMs), count(f.Client.InFlightMax, "request", "requests"))
+}
+
+// within says what happened in the window, to any request. Of an overloaded server that is
+// another number than that of the window's requests that were completed, late ones included.
+func within(f *Figures) string {
+	ended := "ended within the window: " + number(f.CompletedRPS) + "/s"
+	if f.NoneEnded() {
+		ended = noneEnded(&f.Summary)
+	}
+	text := fmt.Sprintf("%s; output tokens: %s/s; tokens of prompts whose answer began: %s/s", ended, number(f.OutputTokensPerS), number(f.PromptTokensPerS))
+	const apart = 0.1 // of the completed requests: fewer may be those before and after the window
+	if after := float64(f.Completed) - f.CompletedRPS*f.WindowS; !f.NoneEnded() && math.Abs(after) > apart*float64(f.Completed) {
+		text += fmt.Sprintf(". The %d completed requests were due within the window, but many ended later", f.Completed)
+		if after < 0 {
+			text = strings.TrimSuffix(text, "but many ended later") + "and earlier ones ended in it too"
+		}
+	}
+	return text
 }
 
 // verdictReason explains the verdict, unless the client's side was the limit: the

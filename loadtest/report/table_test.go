@@ -73,7 +73,7 @@ func TestTableSays(t *testing.T) {
 		`(?m)^n/a: too few samples; it takes 6 for p50, 36 for p90, 72 for p95, 368 for p99,\s+3688\s+for\s+p99\.9\.$`,
 		`Counted from the send, as other\s+tools do, TTFT's p99 would read 300 ms instead of 812 ms: that leaves out 512\s+ms of waiting before the send\.`,
 		`(?m)^  p99 TTFT 812 ms = queue 520 \+ reserve 60 \+ prefill 220 \+ other 12$`,
-		`Time outside all stages: 0\.4% of E2E in the mean over requests, 0\.3% in the\s+median,\s+2%\s+at\s+p99\.`,
+		`Time outside all stages: 0\.4% of E2E on average, 0\.3% in the\s+median\s+request,\s+2%\s+in\s+the\s+one\s+at\s+p99\.`,
 		`(?m)^  queue +560 +310$`,
 		`(?m)^#7 abc\?\[31m +500 +1000 Q{22}d{22}$`,
 		`(?m)^goodput [0-9.]+ requests/s for ttft:p99<500ms,tpot:p99<30ms: met by`,

@@ -30,7 +30,7 @@ func (t *table) tail(e *tail.Explanation) {
 	for _, b := range e.Breakdowns {
 		t.line("  ", "%s", b.Text)
 	}
-	t.line("", "Time outside all stages: %s of E2E in the mean over requests, %s in the median, %s at p99.",
+	t.line("", "Time outside all stages: %s of E2E on average, %s in the median request, %s in the one at p99.",
 		percent(e.OtherShareMean), percent(e.OtherShareP50), percent(e.OtherShareP99))
 	t.whatIfs(e.Amdahl)
 	t.slowest(e.Slowest)
