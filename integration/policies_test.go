@@ -16,7 +16,7 @@ import (
 // policies are the packages that decide, each with those that make its state machine: its
 // driver in live services, the simulator, and what replays or measures it alone.
 var policies = map[string][]string{
-	"pkg/routing":             {"pkg/eventlog/routerlog", "pkg/replay", "simulate"}, // services/router records it by routerlog
+	"pkg/routing":             {"cmd/tandem/bench/router", "pkg/eventlog/routerlog", "pkg/replay", "simulate"}, // services/router records it by routerlog
 	"pkg/joining":             {"pkg/eventlog/routerlog", "simulate"},
 	"pkg/worker":              {"pkg/replay", "pkg/workerdriver", "simulate"},
 	"pkg/scheduler":           {"cmd/tandem/bench/scheduler", "pkg/worker"},

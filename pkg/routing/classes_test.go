@@ -58,6 +58,7 @@ func TestObjectives(t *testing.T) {
 				// Its prompt takes 22 ms on an idle worker.
 				c.Classes = routing.Classes{routing.ClassStandard: {TTFT: 20 * time.Millisecond}, routing.ClassInteractive: {TTFT: 10 * time.Millisecond}}
 			}, prefill("p1"), decode("d1"))
+			b.arrive(b.request(dis, 10)) // both have one of this router's
 			b.do(load("p1", controlv1.Role_ROLE_PREFILL, func(r *controlv1.LoadReport) { r.WaitingTokens = test.busy }))
 			b.do(load("d1", controlv1.Role_ROLE_DECODE, nil))
 			r := b.request(dis, 200)

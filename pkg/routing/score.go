@@ -13,7 +13,7 @@ import (
 // cost is what a request is predicted to cost on a worker. Times are milliseconds.
 type cost struct {
 	measured bool   // what steps take is, and not assumed
-	idle     bool   // nobody else is there
+	idle     bool   // nobody else is there, or so say reports alone
 	cached   int    // tokens of the prompt that it holds
 	uncached int    // those that it lacks
 	source   source // block store that has more of the prompt
@@ -69,7 +69,7 @@ func (rt *Router) costOf(s *search, role controlv1.Role, w *worker, cached int, 
 			model = unmeasured
 		}
 	}
-	c := cost{measured: model.Samples > 0, idle: load.sequences == 0 && load.tokens == 0, cached: cached, uncached: r.Tokens - cached}
+	c := cost{measured: model.Samples > 0, idle: w.owned == 0 || load.sequences == 0 && load.tokens == 0, cached: cached, uncached: r.Tokens - cached}
 	decodes := role == controlv1.Role_ROLE_DECODE
 	decoding, context := 0, 0
 	if decodes {
