@@ -51,3 +51,33 @@ func TestStagesHoldWhatWasComputedInThem(t *testing.T) {
 	}
 	t.Error("the request did not end")
 }
+
+// The wait for a connection to the decode worker is part of the reservation, not of prefill.
+func TestOpeningATransferIsNoPrefill(t *testing.T) {
+	now := time.Unix(1000, 0)
+	j := joining.New(joining.Params{
+		Arrived: now, Tokenized: now, PromptTokens: 3, MaxTokens: 1, Text: silent{}, MaxAttempts: 3, MaxRefusals: 3, Linger: time.Second,
+	})
+	var finish *joining.Finish
+	after := func(ms int, event joining.Event) {
+		for _, action := range j.Handle(now.Add(time.Duration(ms)*time.Millisecond), event) {
+			if f, is := action.(joining.Finish); is {
+				finish = &f
+			}
+		}
+	}
+	after(0, joining.Start{})
+	after(0, joining.Dispatched{Began: now, Dispatch: routing.Dispatch{Decode: routing.Ref{ID: "d", Epoch: 1}, Prefill: routing.Ref{ID: "p", Epoch: 1}}})
+	after(1, joining.DecodeMessage{Event: reserved})
+	after(501, joining.PrefillMessage{Event: &workerv1.PrefillEvent{Event: &workerv1.PrefillEvent_Started{Started: &workerv1.PrefillStarted{QueueNs: int64(100 * time.Millisecond)}}}})
+	after(511, joining.PrefillMessage{Event: &workerv1.PrefillEvent{Event: &workerv1.PrefillEvent_FirstToken{FirstToken: &workerv1.FirstToken{TokenId: 7, Last: true}}}})
+	if finish == nil {
+		t.Fatal("the request did not end")
+	}
+	x := finish.Timings
+	for stage, took := range map[string][2]int64{"reserve": {x.GetReserveNs(), 401}, "queue": {x.GetQueueNs(), 100}, "prefill": {x.GetPrefillNs(), 10}, "total": {x.GetTotalNs(), 511}} {
+		if took[0] != took[1]*int64(time.Millisecond) {
+			t.Errorf("%s took %v, want %d ms", stage, time.Duration(took[0]), took[1])
+		}
+	}
+}

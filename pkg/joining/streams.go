@@ -181,7 +181,7 @@ func (j *Join) prefill(now time.Time, event *workerv1.PrefillEvent) {
 			j.broken(now, Prefill, "started twice")
 			return
 		}
-		t.started = true
+		t.started, t.startedAt = true, now
 		j.do(Tell{routing.Taken{ID: j.p.ID, Role: controlv1.Role_ROLE_PREFILL}})
 		t.cached = max(t.cached, e.Started.GetCachedTokens())
 		t.workerQueue = time.Duration(max(e.Started.GetQueueNs(), 0))

@@ -9,7 +9,9 @@ import (
 // timings is the latency budget. The stages are the gaps between marks
 // that never run backwards, from arrival to the last token, so they add up to
 // the total exactly. What a worker says of its own queue is moved from the gap
-// in which it lies to the queue stage, at most the whole gap. And where a
+// in which it lies to the queue stage, at most the whole gap. What is left before
+// prefill began is the way there and the opening of the transfer, which belong to the
+// reservation. And where a
 // message came late, so that the gap after it is shorter than what the worker
 // computed in it, the difference is moved there from the gap before.
 func (j *Join) timings() *inferencev1.Timings {
@@ -42,7 +44,12 @@ func (j *Join) timings() *inferencev1.Timings {
 		out.ReserveNs = gap(t.reservedAt)
 		wait := gap(t.firstAt)
 		out.PrefillQueueNs = min(int64(t.workerQueue), wait)
-		out.PrefillNs = wait - out.PrefillQueueNs
+		opened := int64(0)
+		if !t.startedAt.IsZero() {
+			opened = min(max(int64(t.startedAt.Sub(t.reservedAt)-t.workerQueue)-t.fetchNs, 0), wait-out.PrefillQueueNs)
+		}
+		out.ReserveNs += opened
+		out.PrefillNs = wait - out.PrefillQueueNs - opened
 		out.FetchNs = min(t.fetchNs, out.PrefillNs)
 		if t.admitted {
 			// Decode could go on when the KV was there, before its own queue.
@@ -60,6 +67,7 @@ func (j *Join) timings() *inferencev1.Timings {
 	out.QueueNs += out.PrefillQueueNs
 	out.DecodeNs = gap(j.last)
 	if t.disaggregated() {
+		move(&out.ReserveNs, &out.PrefillNs, t.prefillComputeNs)
 		move(&out.TransferExposedNs, &out.DecodeNs, t.ended.GetDecodeComputeNs())
 	} else {
 		move(&out.ReserveNs, &out.PrefillNs, t.ended.GetPrefillComputeNs())

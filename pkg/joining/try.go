@@ -46,7 +46,7 @@ type try struct {
 	base        int       // tokens before it
 	connections [2]uint64 // by side, of streams that were closed
 
-	asked, at, reservedAt, firstAt, admittedAt time.Time
+	asked, at, reservedAt, startedAt, firstAt, admittedAt time.Time
 
 	pending   []drawn // tokens of decode that overtook the first
 	transport string  // that the KV went over

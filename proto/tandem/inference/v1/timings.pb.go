@@ -253,7 +253,8 @@ type Timings struct {
 	QueueNs int64 `protobuf:"varint,2,opt,name=queue_ns,json=queueNs,proto3" json:"queue_ns,omitempty"`
 	// Choosing the workers, nanoseconds.
 	DecideNs int64 `protobuf:"varint,3,opt,name=decide_ns,json=decideNs,proto3" json:"decide_ns,omitempty"`
-	// Until the decode worker has reserved KV blocks, nanoseconds.
+	// Until the decode worker has reserved KV blocks and a prefill worker can send to it,
+	// nanoseconds.
 	ReserveNs int64 `protobuf:"varint,4,opt,name=reserve_ns,json=reserveNs,proto3" json:"reserve_ns,omitempty"`
 	// From the reservation to the first token, nanoseconds, without the wait in the
 	// worker's queue.
