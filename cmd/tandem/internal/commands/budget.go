@@ -67,7 +67,9 @@ stage of a request and for the totals (ttft, tpot, e2e). For requests that fetch
 from a block store, it also prints the part of prefill that the fetch took.
 
 A request over its budget counts once, for the stage that broke it: of the stages that
-are part of an exceeded total, the one that is furthest over its declared time.
+are part of an exceeded total, the one that is furthest over its declared time. BREACHES
+counts those requests of each stage, and of each total that they exceeded; the percentage
+is of all requests over the budget.
 
 Declare a budget to the router, with flags such as --budget-ttft 500ms, or in its
 configuration file:
@@ -183,7 +185,11 @@ func printBudget(cmd *cobra.Command, b budgetJSON, explain string) error {
 	fmt.Fprintf(w, "the last %v: %s ended well, %d over the budget; %d failed, not in the table\n\n",
 		time.Duration(b.WindowSeconds*float64(time.Second)), counted(b.Requests, "request"), b.Breaches, b.Failed)
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(table, "MS\tDECLARED\tP50\tP90\tP95\tP99\tP99.9\tMAX\tBREACHES\t")
+	breached := "BREACHES"
+	if b.Breaches > 0 {
+		breached += fmt.Sprintf(" OF %d", b.Breaches)
+	}
+	fmt.Fprintf(table, "MS\tDECLARED\tP50\tP90\tP95\tP99\tP99.9\tMAX\t%s\t\n", breached)
 	declared := false
 	var dashes tooFew
 	// What nobody fetched is no news.

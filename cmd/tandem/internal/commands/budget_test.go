@@ -46,13 +46,13 @@ func TestBudget(t *testing.T) {
 	got := run(t.Context(), "", nil, "budget", "--control", addr)
 	want := `the last 5m0s: 4000 requests ended well, 40 over the budget; 2 failed, not in the table
 
-                  MS  DECLARED     P50     P90     P95     P99   P99.9      MAX  BREACHES
-               queue     50.00   10.00   20.00   30.00  520.00  600.00   700.00  30 (75%)
-    transfer exposed         -    1.00    1.00    1.00    1.00       -     1.00  10 (25%)
-    decode (a token)         -       -       -       -       -       -        -         -
-  fetch (in prefill)         -    5.00       -       -       -       -     9.00         -
-      tpot (a token)         -    1.00    1.00    1.00    1.00   31.50    32.00         -
-                ttft    500.00  100.00  200.00  300.00  812.00  900.00  1000.00  30 (75%)
+                  MS  DECLARED     P50     P90     P95     P99   P99.9      MAX  BREACHES OF 40
+               queue     50.00   10.00   20.00   30.00  520.00  600.00   700.00        30 (75%)
+    transfer exposed         -    1.00    1.00    1.00    1.00       -     1.00        10 (25%)
+    decode (a token)         -       -       -       -       -       -        -               -
+  fetch (in prefill)         -    5.00       -       -       -       -     9.00               -
+      tpot (a token)         -    1.00    1.00    1.00    1.00   31.50    32.00               -
+                ttft    500.00  100.00  200.00  300.00  812.00  900.00  1000.00        30 (75%)
 -: too few samples to tell that percentile: p90 takes 36, p95 takes 72, p99 takes 368, p99.9 takes 3688
 
 p99 ttft 812 ms of 500 ms: queue 520 ms of 50.0 ms (tandem explain --control ` + addr + ` r1)

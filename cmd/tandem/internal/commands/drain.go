@@ -108,7 +108,7 @@ func drainHeard(ctx context.Context, conn *grpc.ClientConn, worker string) strin
 	case list.GetOld():
 		return ". Until etcd answers again, other routers do not know, and 'tandem workers' still lists " + worker
 	}
-	return " and soon missing from 'tandem workers'"
+	return " and leaves the list of 'tandem workers' soon"
 }
 
 func listWorkers(ctx context.Context, conn *grpc.ClientConn) (*controlv1.ListWorkersResponse, error) {

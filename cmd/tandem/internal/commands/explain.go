@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
 
 	"github.com/tandem-serving/tandem/pkg/api"
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
@@ -80,7 +81,18 @@ func newExplainCommand() *cobra.Command {
 at most eight with each term of the worker's cost and the others counted, and the stages
 of the request's latency. The router keeps
 the last few thousand requests. The beginning of an id is enough, if only one request
-has it.
+has it. The id in the body of an HTTP answer, cmpl-ID or chatcmpl-ID, is taken too. Of
+several answers to one prompt the second is ID/1, the third ID/2.
+
+COST MS is what the policy slo compares: the predicted time to the first token, and TPOT
+MS for each token of the answer, at most 64 of them. For a prefill worker it ends with the
+prompt. For a decode worker it has the prompt's QUEUE MS and PREFILL MS only if that
+worker would compute the prompt, and then also the delay to the sequences that decode
+there. So if one worker does all in mode auto, the chosen worker's cost has the prompt in
+it, and those of the other decode workers do not. Costs that differ by less than a tenth of
+the time to the first token, or half a millisecond, count as equal: of such workers the
+one with the fewest requests IN FLIGHT is chosen, even if it is not the cheapest. Workers
+that are predicted to miss the request's objective are chosen last.
 
 Operators see every request. They reach the router at its --control address, which is
 on the router's own host unless it is set otherwise.
@@ -109,7 +121,7 @@ ttft, the time to the first token, or e2e, that of the whole request.`,
 	onlyOnCommandLine(cmd, "slowest", "by", "secret")
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		if *slowest == "" {
-			return exactly("the REQUEST-ID that 'generate --json' prints and logs carry, or --slowest p99")(cmd, args)
+			return exactly("the REQUEST-ID that 'generate --json' prints, and that HTTP answers and logs carry, or --slowest p99")(cmd, args)
 		}
 		return exactly()(cmd, args)
 	}
@@ -118,12 +130,15 @@ ttft, the time to the first token, or e2e, that of the whole request.`,
 		if err != nil {
 			return err
 		}
-		var response *controlv1.ExplainResponse
-		if cmd.Flags().Changed("secret") {
-			response, err = explainOwn(cmd, cmp.Or(addr.Value.String(), defaultAddr), request, *secret)
-		} else {
-			response, err = ask(router, controlv1.ControlClient.Explain, request)
+		if router.old() && !cmd.Flags().Changed("secret") {
+			return usageError(cmd, "--addr needs --secret too, the request's secret that came with the answer; operators pass --control instead")
 		}
+		response, err := explainByID(request, func(request *controlv1.ExplainRequest) (*controlv1.ExplainResponse, error) {
+			if cmd.Flags().Changed("secret") {
+				return explainOwn(cmd, cmp.Or(addr.Value.String(), defaultAddr), request, *secret)
+			}
+			return ask(router, controlv1.ControlClient.Explain, request)
+		})
 		if err != nil {
 			return err
 		}
@@ -134,6 +149,20 @@ ttft, the time to the first token, or e2e, that of the whole request.`,
 		return show(cmd, *asJSON, explained, printExplanation)
 	}
 	return cmd
+}
+
+// explainByID asks for a request by its id or, if none is called that, by the id that the
+// body of an HTTP answer has: there a word for the kind of answer stands before it.
+func explainByID(request *controlv1.ExplainRequest, ask func(*controlv1.ExplainRequest) (*controlv1.ExplainResponse, error)) (*controlv1.ExplainResponse, error) {
+	response, err := ask(request)
+	kind, id, _ := strings.Cut(request.GetRequestId(), "-")
+	if err == nil || id == "" || kind != "cmpl" && kind != "chatcmpl" || statusOf(err).Code() != codes.NotFound {
+		return response, err
+	}
+	if response, again := ask(&controlv1.ExplainRequest{RequestId: id}); statusOf(again).Code() != codes.NotFound {
+		return response, again
+	}
+	return nil, err // which has the id as it was typed
 }
 
 // explainOwn asks as who made the request.

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/tandem-serving/tandem/loadtest"
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 )
 
 // Invocation is invocation.
@@ -43,6 +44,18 @@ func NewLoadProgressAfter(out io.Writer, terminal bool, warmup time.Duration) (p
 	p := newLoadProgress(out)
 	p.terminal, p.warmup = terminal, warmup
 	return p, p.finish
+}
+
+// Cost is the last line that generate prints of a request on a terminal.
+func Cost(f *inferencev1.Finished) string {
+	g := new(generation)
+	g.finish(f)
+	return g.cost()
+}
+
+// NewSimulateProgress is that of simulate, not on a terminal.
+func NewSimulateProgress(out io.Writer) loadtest.Progress {
+	return &simulateProgress{liveLine: newLiveLine(out)}
 }
 
 // MostFlags is mostFlags.

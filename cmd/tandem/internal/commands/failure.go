@@ -37,8 +37,7 @@ func (e *exitError) Unwrap() error { return e.cause }
 
 // fail prints an error of a command as one line and returns the exit status.
 func fail(w io.Writer, cmd *cobra.Command, err error) int {
-	line := strings.Join(strings.FieldsFunc(err.Error(), func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
-	fmt.Fprintf(w, "tandem: %s\n", asCalled(cmd, line))
+	fmt.Fprintf(w, "tandem: %s\n", asCalled(cmd, oneLine(err.Error())))
 	var exit *exitError
 	switch {
 	case errors.As(err, &exit):
@@ -48,6 +47,28 @@ func fail(w io.Writer, cmd *cobra.Command, err error) int {
 	default:
 		return exitFailed
 	}
+}
+
+// oneLine joins the lines of an error: with a semicolon, unless they belong together, as those
+// of a quoted list or object do.
+func oneLine(text string) string {
+	var line strings.Builder
+	last := ""
+	for part := range strings.FieldsFuncSeq(text, func(r rune) bool { return r == '\n' || r == '\r' }) {
+		word := strings.TrimSpace(part)
+		switch {
+		case line.Len() == 0:
+		case word == "":
+			continue
+		case strings.HasPrefix(part, " ") || strings.HasPrefix(part, "\t"), strings.ContainsAny(last, "[{,"), strings.ContainsAny(word[:1], "]}"):
+			line.WriteByte(' ')
+		default:
+			line.WriteString("; ")
+		}
+		line.WriteString(word)
+		last = word[max(len(word)-1, 0):]
+	}
+	return line.String()
 }
 
 // interruptedOr is err, or, if ctx has ended, that this is why there is no result: what

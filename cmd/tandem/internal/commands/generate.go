@@ -292,7 +292,14 @@ func (g *generation) cost() string {
 	if r.Route.Prefill != r.Route.Decode {
 		where = r.Route.Prefill + " to " + r.Route.Decode
 	}
-	return fmt.Sprintf("[%d+%d tokens, %s; first after %s, then %s each, %s in all; %s on %s]",
+	continued := ""
+	switch lost := r.Route.Retries; {
+	case lost == 1:
+		continued = fmt.Sprintf("; continued on %s after a worker was lost", r.Route.Decode)
+	case lost > 1:
+		continued = fmt.Sprintf("; continued on %s after %d workers were lost", r.Route.Decode, lost)
+	}
+	return fmt.Sprintf("[%d+%d tokens, %s; first after %s, then %s each, %s in all; %s on %s%s]",
 		r.Usage.PromptTokens, r.Usage.CompletionTokens, r.FinishReason, ms(r.TimingMs.Ttft), ms(r.TimingMs.Tpot),
-		ms(r.TimingMs.Total), r.Route.Mode, where)
+		ms(r.TimingMs.Total), r.Route.Mode, where, continued)
 }

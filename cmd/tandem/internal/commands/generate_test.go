@@ -57,6 +57,19 @@ func finished(offset uint64, text string) *inferencev1.GenerateEvent {
 	}}}
 }
 
+// The last line says that an answer went on elsewhere.
+func TestCostSaysThatAWorkerWasLost(t *testing.T) {
+	for retries, want := range map[uint32]string{
+		0: "; disaggregated on p to d]", 1: "on p to d; continued on d after a worker was lost]", 2: "; continued on d after 2 workers were lost]",
+	} {
+		f := finished(4, "").GetFinished()
+		f.Route.Retries = retries
+		if got := commands.Cost(f); !strings.HasSuffix(got, want) {
+			t.Errorf("%d retries: %q, want %q", retries, got, want)
+		}
+	}
+}
+
 func sends(events ...*inferencev1.GenerateEvent) func(*inferencev1.GenerateRequest, stream) error {
 	return func(_ *inferencev1.GenerateRequest, s stream) error {
 		for _, e := range events {

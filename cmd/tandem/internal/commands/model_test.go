@@ -14,6 +14,16 @@ import (
 // bundled is the bundled model, from this package's folder.
 var bundled = filepath.Join("..", "..", "..", "..", "models", "fable")
 
+// An error that quotes a list of several lines stays one readable line.
+func TestAQuotedListIsOneLine(t *testing.T) {
+	folder := t.TempDir()
+	config := "{\n  \"architectures\": [\n    \"MixtralForCausalLM\"\n  ],\n  \"model_type\": \"mixtral\"\n}\n"
+	if err := os.WriteFile(filepath.Join(folder, "config.json"), []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	checkFailure(t, run(t.Context(), "", nil, "up", "--model", folder), 1, `[ "MixtralForCausalLM" ] is not supported (a mixture of experts)`)
+}
+
 func TestModelTokenize(t *testing.T) {
 	cases, err := os.Open(filepath.Join(bundled, "tokenizer_cases.jsonl"))
 	if err != nil {

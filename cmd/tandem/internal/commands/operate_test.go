@@ -2,6 +2,7 @@ package commands_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -180,7 +181,7 @@ func TestDrain(t *testing.T) {
 		t.Errorf("got %+v, asked %v", got, asked)
 	}
 	got = run(t.Context(), "", nil, "drain", "d1", "--control", addr)
-	if got != (outcome{0, "d1: sequences left 2, transfers left 1\nd1 is drained and soon missing from 'tandem workers': 'tandem undrain d1' lets d1 take requests again\n", ""}) || asked.GetGrace() != nil || asked.GetForce() {
+	if got != (outcome{0, "d1: sequences left 2, transfers left 1\nd1 is drained and leaves the list of 'tandem workers' soon: 'tandem undrain d1' lets d1 take requests again\n", ""}) || asked.GetGrace() != nil || asked.GetForce() {
 		t.Errorf("got %+v, asked %v", got, asked)
 	}
 	// Without etcd, what becomes of the list is said as far as it is known.
@@ -250,6 +251,36 @@ func TestExplain(t *testing.T) {
 		"block store s1 had announced 1 block of the prompt; the router told p1", "KV went over unix\n", "0.50 ms of prefill were spent on fetching"} {
 		if !strings.Contains(got.stdout, part) {
 			t.Errorf("output lacks %q:\n%s", part, got.stdout)
+		}
+	}
+}
+
+// The ids in bodies of HTTP answers have a word before the request's id.
+func TestExplainIDsOfHTTP(t *testing.T) {
+	known := map[string]bool{"264ba0": true, "264ba0/1": true, "cmpl-mine": true}
+	answer := func(id string) (*controlv1.ExplainResponse, error) {
+		if !known[id] {
+			return nil, rpc.Errorf(codes.NotFound, "REQUEST_NOT_FOUND", "no request %q", id)
+		}
+		return &controlv1.ExplainResponse{RequestId: id, Arrived: timestamppb.New(time.Unix(0, 0))}, nil
+	}
+	router := &fakeRouter{
+		explain: func(r *controlv1.ExplainRequest) (*controlv1.ExplainResponse, error) { return answer(r.GetRequestId()) },
+		explainOwn: func(r *controlv1.ExplainOwnRequest) (*controlv1.ExplainResponse, error) {
+			return answer(r.GetRequestId())
+		},
+	}
+	addr := router.start(t)
+	for _, flags := range [][]string{{"--control", addr}, {"--addr", addr, "--secret", "s"}} {
+		for id, want := range map[string]string{
+			"264ba0": "264ba0", "cmpl-264ba0": "264ba0", "chatcmpl-264ba0": "264ba0", "cmpl-264ba0/1": "264ba0/1", "cmpl-mine": "cmpl-mine", "cmpl-cmpl-mine": "cmpl-mine",
+		} {
+			if got := run(t.Context(), "", nil, append([]string{"explain", id}, flags...)...); got.status != 0 || !strings.HasPrefix(got.stdout, "request "+want+",") {
+				t.Errorf("%s %v: %+v", id, flags, got)
+			}
+		}
+		for _, id := range []string{"cmpl-", "cmpl-none", "other-264ba0"} {
+			checkFailure(t, run(t.Context(), "", nil, append([]string{"explain", id}, flags...)...), 1, fmt.Sprintf("no request %q", id))
 		}
 	}
 }

@@ -9,6 +9,17 @@ import (
 	"github.com/tandem-serving/tandem/cmd/tandem/internal/commands"
 )
 
+// A simulation that is to estimate a capacity says so in plain words.
+func TestSimulateProgress(t *testing.T) {
+	var out strings.Builder
+	p := commands.NewSimulateProgress(&out)
+	p.Begin("estimating the capacity", 0)
+	p.Begin("step 1 of 2, 4 requests/s", 0)
+	if want := "estimating the capacity\nsimulating step 1 of 2, 4 requests/s\n"; out.String() != want {
+		t.Errorf("%q, want %q", out.String(), want)
+	}
+}
+
 func TestProgress(t *testing.T) {
 	for _, c := range []struct {
 		name     string

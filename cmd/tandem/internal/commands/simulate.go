@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -194,7 +195,10 @@ func (p *simulateProgress) Begin(what string, total time.Duration) {
 	p.finish()
 	p.what, p.total = what, total
 	if !p.terminal {
-		_, _ = fmt.Fprintf(p.out, "simulating %s\n", what)
+		if !strings.HasPrefix(what, "estimating ") {
+			what = "simulating " + what
+		}
+		_, _ = fmt.Fprintln(p.out, what)
 	}
 }
 

@@ -90,6 +90,13 @@ func TestServeSaysWhereItListens(t *testing.T) {
 	}
 }
 
+// Who gave 'up' an etcd that is not there is told that it needs none.
+func TestUpWithoutItsEtcd(t *testing.T) {
+	got := run(t.Context(), "", nil, "up", "--etcd=http://127.0.0.1:1", "--start-timeout=500ms", "--engine=simulated", "--model=../../../../models/fable",
+		"--listen=127.0.0.1:0", "--http=", "--control=", "--log-level=error")
+	checkFailure(t, got, 1, "correct --etcd, or leave --etcd out: 'tandem up' then runs an etcd of its own")
+}
+
 // A router without etcd says that it uses its last view, and for what it waits.
 func TestPartsAnnounceTheirState(t *testing.T) {
 	old := mesh.Part{ID: "r", Advertise: "127.0.0.1:7070", Etcd: []string{"http://e:2379"}, OldView: true, ViewAge: 90 * time.Second}

@@ -172,6 +172,8 @@ func TestMistakesOnTheCommandLine(t *testing.T) {
 		{[]string{"probe", "a:1", "b:1"}, `takes one address`},
 		{[]string{"model", "inspect", "a", "b"}, `takes one directory`},
 		{[]string{"explain"}, `needs the REQUEST-ID`},
+		{[]string{"explain", "r1", "--addr=127.0.0.1:1"}, `--addr needs --secret too, the request's secret that came with the answer; operators pass --control instead: see`},
+		{[]string{"generate", "--temp=1"}, `tandem generate has no flag --temp, did you mean --temperature?`},
 		{[]string{"help", "genrate"}, `no command is called "genrate"`},
 		{[]string{"help", "model", "inspct"}, `no command is called "model inspct"`},
 	}
