@@ -1,19 +1,28 @@
 // Package spelling guesses which name was meant. Anything may import it.
 package spelling
 
-import "iter"
+import (
+	"iter"
+	"strings"
+)
+
+// leastPrefix is how many bytes a name has at least to be taken for the beginning of another.
+const leastPrefix = 3
 
 // Nearest is the name among names that takes the fewest changes to make of name, the
 // first by the alphabet if there are several, and whether it is so near that it may be
-// what was meant. It is empty if there are no names.
+// what was meant. Names that begin with name are nearer than all others. It is empty if
+// there are no names.
 func Nearest(name string, names iter.Seq[string]) (nearest string, near bool) {
-	least := -1
+	least, begins := -1, false
 	for candidate := range names {
-		if d := Distance(name, candidate); least < 0 || d < least || d == least && candidate < nearest {
-			nearest, least = candidate, d
+		longer := len(name) >= leastPrefix && strings.HasPrefix(candidate, name)
+		d := Distance(name, candidate)
+		if least < 0 || longer && !begins || longer == begins && (d < least || d == least && candidate < nearest) {
+			nearest, least, begins = candidate, d, longer
 		}
 	}
-	return nearest, least >= 0 && least <= min(4, (len(name)+2)/3)
+	return nearest, begins || least >= 0 && least <= min(4, (len(name)+2)/3)
 }
 
 // Distance is how many bytes have to be put in, taken out or changed to make b of
