@@ -110,7 +110,10 @@ func (c *call) want(header string) error {
 	}
 	o, err := routing.ParseObjective(header)
 	if err != nil {
-		return invalid(headerSLO, "is wrong: "+shorten(err.Error()))
+		if short := shorten(header); short != header {
+			_, err = routing.ParseObjective(short) // cut off, it is wrong too
+		}
+		return invalid(headerSLO, err.Error())
 	}
 	for _, q := range c.choices {
 		q.Slo = &inferencev1.Slo{Class: q.GetSlo().GetClass()}
