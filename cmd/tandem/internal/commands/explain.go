@@ -84,15 +84,17 @@ the last few thousand requests. The beginning of an id is enough, if only one re
 has it. The id in the body of an HTTP answer, cmpl-ID or chatcmpl-ID, is taken too. Of
 several answers to one prompt the second is ID/1, the third ID/2.
 
-COST MS is what the policy slo compares: the predicted time to the first token, and TPOT
-MS for each token of the answer, at most 64 of them. For a prefill worker it ends with the
-prompt. For a decode worker it has the prompt's QUEUE MS and PREFILL MS only if that
-worker would compute the prompt, and then also the delay to the sequences that decode
-there. So if one worker does all in mode auto, the chosen worker's cost has the prompt in
-it, and those of the other decode workers do not. Costs that differ by less than a tenth of
-the time to the first token, or half a millisecond, count as equal: of such workers the
-one with the fewest requests IN FLIGHT is chosen, even if it is not the cheapest. Workers
-that are predicted to miss the request's objective are chosen last.
+COST MS is what the policy slo compares. For a prefill worker it is QUEUE MS and PREFILL
+MS. For a decode worker it is the time to get the KV, and TPOT MS for each token of the
+answer, at most 64 of them; if that worker would compute the prompt too, it has QUEUE MS
+and PREFILL MS instead of the time to get the KV. Where one worker does all in mode auto,
+only the chosen worker's row has the prompt in it, and the delay that it causes to the
+sequences which decode there. So the costs of the other decode workers may be lower.
+
+The cheapest worker is not always chosen. Costs count as equal if they differ by at most a
+tenth of the cheapest worker's time to the first token and half a millisecond: of such
+workers the one with the fewest requests IN FLIGHT is chosen. Workers that are predicted
+to miss the request's objective come last.
 
 Operators see every request. They reach the router at its --control address, which is
 on the router's own host unless it is set otherwise.
