@@ -13,7 +13,7 @@ help: ## Say what there is to make
 build: ## Build the tandem binary into .bin/
 	go build -ldflags "$$(tools/version --ldflags)" -o $(BIN)/tandem ./cmd/tandem
 
-test: ## Run the tests that need nothing but Go and a C compiler (LONG=1: also those that take long)
+test: ## Run the tests that need nothing but Go and a C compiler (LONG=1: also those that take long, LONG=all: even those that CI leaves out)
 	TANDEM_LONG=$(LONG) go test work
 
 race: ## Run the tests under the race detector, without the CPU kernels

@@ -1,5 +1,5 @@
 // Package longtest keeps tests that take long out of a plain `go test`. They run where
-// TANDEM_LONG is 1, as it is in .ci/run.
+// TANDEM_LONG is 1, as it is in .ci/run, and a few that add little to those where it is "all".
 package longtest
 
 import (
@@ -8,7 +8,10 @@ import (
 )
 
 // Wanted reports whether tests may take long.
-func Wanted() bool { return os.Getenv("TANDEM_LONG") == "1" }
+func Wanted() bool { return os.Getenv("TANDEM_LONG") == "1" || All() }
+
+// All reports whether even those are wanted that .ci/run leaves out.
+func All() bool { return os.Getenv("TANDEM_LONG") == "all" }
 
 // Only skips a test unless tests may take long.
 func Only(t testing.TB) {
