@@ -249,9 +249,9 @@ func (c *Comparison) maxima(from, to *search.Result) {
 }
 
 // told is the verdict on the search with the lower rate, Unknown if that search says the
-// server may do more.
+// server may do more, or contradicts itself.
 func told(less *search.Result, verdict Verdict) Verdict {
-	if less.Limited != "" {
+	if less.Limited != "" || len(less.PassedAbove) > 0 {
 		return Unknown
 	}
 	return verdict

@@ -300,6 +300,11 @@ func TestSearches(t *testing.T) {
 	if c := compare.Reports(a, limited, compare.Options{}); c.Regressions != 0 {
 		t.Errorf("at least 5: %+v", c.Changes[0])
 	}
+	doubtful := found(5, nil)
+	doubtful.Search.PassedAbove = []float64{9}
+	if c := compare.Reports(a, doubtful, compare.Options{}); c.Regressions != 0 {
+		t.Errorf("5, although 9 passed: %+v", c.Changes[0])
+	}
 }
 
 func TestWarnings(t *testing.T) {
