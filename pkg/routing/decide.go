@@ -24,6 +24,10 @@ type search struct {
 	prior      *latency.Model // of prompts on decode workers
 	key        BlockKey
 	prefix     *prefix
+	// ahead is how many wait that go before it, aheadMs what their prompts take, and doubt the factor
+	// by which it may wait longer for them than that says.
+	ahead          int
+	aheadMs, doubt float64
 	// instead is what mode auto did not choose: the prefill worker of two, or the worker that would
 	// have done all.
 	instead *candidate
@@ -70,7 +74,8 @@ func (rt *Router) decideFor(now time.Time, e *entry, v Version) (fitness, Refusa
 	decode := rt.pick(decodes.fittest())
 	var prefill *candidate
 	var prefills *candidates // nil: one worker is to do all
-	aheadMs, among := rt.queue.aheadMs(e), decodes
+	among := decodes
+	rt.lookAhead(s)
 	if rt.disaggregates(r, decode.uncached) {
 		decode, prefills = rt.pair(s, decodes, decode)
 		switch {
@@ -81,17 +86,19 @@ func (rt *Router) decideFor(now time.Time, e *entry, v Version) (fitness, Refusa
 			return prefills.fitness, rt.refusal(e, prefills, "prefill worker that can send to a decode worker")
 		}
 		if rt.mode(r) == inferencev1.Mode_MODE_AUTO {
-			if alone, better := rt.alone(s, decodes, decode, prefill, aheadMs/float64(len(among.fittest()))); better {
+			if alone, better := rt.alone(s, decodes, decode, prefill, s.waitMs(decodes, decode, among)); better {
 				s.instead, decode, prefill, among = prefill, alone, nil, decodes
 			} else {
 				s.instead = alone
 			}
 		}
 	}
-	if refusal, ok := rt.misses(now, e, decode, prefill, aheadMs/float64(len(among.fittest()))); ok {
+	aheadMs := s.waitMs(decodes, decode, among)
+	if refusal, ok := rt.misses(s, decode, prefill, aheadMs); ok {
+		rt.waited(e)
 		return tooSlow, refusal
 	}
-	if rt.holds(s, decode, prefill) {
+	if rt.holds(s, decode, prefill, aheadMs) {
 		return held, Refusal{}
 	}
 	rt.dispatch(s, decodes, prefills, decode, prefill)

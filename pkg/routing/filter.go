@@ -79,6 +79,16 @@ func (c *candidates) fittest() []*candidate {
 	return c.listed
 }
 
+// count is how many of them are the fittest.
+func (c *candidates) count() (n int) {
+	for i := range c.all {
+		if c.all[i].fitness == c.fitness {
+			n++
+		}
+	}
+	return max(n, 1) * (len(c.all) + c.passed) / max(len(c.all), 1)
+}
+
 // every lists all of them, as fittest does.
 func (c *candidates) every() []*candidate {
 	c.listed = c.listed[:0]

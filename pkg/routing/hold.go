@@ -28,17 +28,25 @@ func (rt *Router) placeCeilingMs(w *worker, lifeMs float64) float64 {
 }
 
 // holds reports whether a request stays at the router although its workers would take it.
-func (rt *Router) holds(s *search, decode, prefill *candidate) bool {
+func (rt *Router) holds(s *search, decode, prefill *candidate, aheadMs float64) (stays bool) {
 	e, first := s.entry, cmp.Or(prefill, decode)
 	if !rt.chooses.late() || e.request.Attempt > 0 {
 		return false
 	}
+	fresh := e.workMs == 0
 	e.workMs = max(first.workMs, 1e-3)
+	defer func() {
+		if fresh && stays {
+			e.waitMs = aheadMs + max(first.queueMs-first.ceilingMs, 0)
+		}
+	}()
 	if e.behind && (prefill != nil || s.instead == nil) {
 		return true
 	}
 	over, own := first.queueMs-first.ceilingMs, first.ownMs-first.ceilingMs
-	if decode.measured {
+	// Who was let in gets its first token in time, if need be before there is a place for the second.
+	late := !fresh && first.missesAfter(s, lastChanceMs)
+	if decode.measured && !late {
 		over, own = max(over, decode.placeMs-decode.placeCeilingMs), max(own, decode.ownPlaceMs-decode.placeCeilingMs)
 	}
 	if !first.measured || !(over > 0) {
@@ -52,12 +60,49 @@ func (rt *Router) holds(s *search, decode, prefill *candidate) bool {
 			return false
 		}
 	}
-	rt.queue.soon(s.now.Add(max(milliseconds(over), leastHold)))
+	rt.queue.soon(s.now.Add(min(max(milliseconds(over), leastHold), longestHold)))
 	return true
 }
 
-// leastHold bounds how often the queue is looked at because of time alone.
-const leastHold = time.Millisecond
+// lastChanceMs is how long before its objective is out of reach a request stops waiting for a place.
+const lastChanceMs = 10
+
+// lookAhead says what goes before a request. When it comes, that is taken to be as long as it may
+// be, by how well it was predicted: who is let in is not refused later.
+func (rt *Router) lookAhead(s *search) {
+	s.ahead, s.aheadMs = rt.queue.ahead(s.entry)
+	s.doubt = 1
+	if s.entry.workMs == 0 {
+		s.doubt = rt.queue.waits.factor()
+	}
+}
+
+// waitMs is how long a request waits at the router for those that go before it: for their prompts
+// at the workers that compute them, or for their places in batches.
+func (s *search) waitMs(decodes *candidates, decode *candidate, firsts *candidates) float64 {
+	ms := s.aheadMs / float64(firsts.count())
+	if before := decode.before + s.ahead/decodes.count(); decode.measured && s.entry.workMs == 0 {
+		ms = max(ms, decode.worker.placeMs(before, decode.lifeMs)-decode.placeCeilingMs)
+	}
+	return max(ms, 0)
+}
+
+// waitsLateOne is of how many predicted waits one may be longer: then a request is refused that was
+// let in, which is to be rare.
+const waitsLateOne = 100
+
+// waited takes in how long a request waited that goes now, or is given up.
+func (rt *Router) waited(e *entry) {
+	if e.waitMs > 0 {
+		rt.queue.waits.observeBy(lateGain*10/float64(10+len(rt.queue.ids)), waitsLateOne, milliseconds(e.waitMs), rt.now.Sub(e.enqueued))
+	}
+}
+
+// leastHold and longestHold bound how often the queue is looked at because of time alone.
+const (
+	leastHold   = time.Millisecond
+	longestHold = lastChanceMs / 2 * time.Millisecond
+)
 
 // begins reports whether a request that is held may follow: a worker has little left to do.
 func (rt *Router) begins(now time.Time, w *worker) bool {

@@ -40,11 +40,17 @@ func (t *trackRecord) factor() float64 {
 
 // observe takes in what came of a prediction.
 func (t *trackRecord) observe(predicted, took time.Duration) {
+	t.observeBy(lateGain, lateOne, predicted, took)
+}
+
+// observeBy is observe with another gain than lateGain, a smaller one where many predictions are
+// made before anything comes of the first, and where one of so many may be late.
+func (t *trackRecord) observeBy(gain, one float64, predicted, took time.Duration) {
 	predicted = max(predicted, predictedLeast)
 	if float64(took) > float64(predicted)*t.factor() {
-		t.late = min(t.factor()*(1+lateGain), mostLate)
+		t.late = min(t.factor()*(1+gain), mostLate)
 	} else {
-		t.late = max(t.factor()*(1-lateGain/(lateOne-1)), leastLate)
+		t.late = max(t.factor()*(1-gain/(one-1)), leastLate)
 	}
 	err := min(float64(took-predicted)/float64(predicted), mostError)
 	t.bias += (err - t.bias) / errorWeight

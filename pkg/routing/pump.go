@@ -80,6 +80,7 @@ func (rt *Router) expire(now time.Time) {
 		}
 	}
 	for _, e := range over {
+		rt.waited(e)
 		rt.giveUp(e, rt.expired(now, e))
 	}
 }
@@ -110,6 +111,7 @@ func (rt *Router) try(now time.Time, e *entry, groups map[alike]*stuck) (gone bo
 		for _, large := range g.large {
 			large.overtaken += e.tokens()
 		}
+		rt.waited(e)
 		rt.queue.shares.send(e.request.Tenant, e.request.Tokens)
 		rt.queue.remove(e.request.ID)
 		return true

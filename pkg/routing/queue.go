@@ -35,6 +35,8 @@ type entry struct {
 	// workMs is what its prompt was predicted to take when workers were last looked at for it; 0:
 	// they were not yet.
 	workMs float64
+	// waitMs is how long it was predicted to wait for those that go before it, when it came.
+	waitMs float64
 	// behind: it may not go before others, and is looked at only to see whether it will be in time.
 	behind bool
 	// overtaken is how many tokens of requests went before it while it waited for blocks.
@@ -70,6 +72,7 @@ type queue struct {
 	ids    map[string]*entry
 	levels []*level
 	shares shares
+	waits  trackRecord // of predictions of how long requests wait for others
 	// held: nobody waits but for workers that have enough to do.
 	held bool
 	// due is when something changes for one that waits, as of the last pump; zero if none waits.
@@ -168,13 +171,14 @@ func (q *queue) all() iter.Seq[*entry] {
 	}
 }
 
-// aheadMs is what the prompts take that go before e, by what is predicted of each.
-func (q *queue) aheadMs(e *entry) (ms float64) {
+// ahead is how many go before e, and what their prompts take by what is predicted of each.
+func (q *queue) ahead(e *entry) (requests int, ms float64) {
 	for other := range q.all() {
 		higher := other.request.Priority > e.request.Priority || other.request.Priority == e.request.Priority && other.rank < e.rank
 		if higher || other.request.Priority == e.request.Priority && other.rank == e.rank && other.before(e) {
+			requests++
 			ms += other.workMs
 		}
 	}
-	return ms
+	return requests, ms
 }

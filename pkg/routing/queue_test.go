@@ -149,11 +149,14 @@ func TestOrderOfThoseThatWait(t *testing.T) {
 	var order []string
 	var took func(actions []routing.Action)
 	took = func(actions []routing.Action) {
+		first := len(order)
 		for _, action := range actions {
 			if d, is := action.(routing.Dispatch); is {
 				order = append(order, d.ID)
-				defer func() { took(b.do(routing.Ended{ID: d.ID})) }()
 			}
+		}
+		for _, id := range order[first:len(order):len(order)] {
+			took(b.do(routing.Ended{ID: id}))
 		}
 	}
 	b.now = b.now.Add(25 * time.Millisecond)

@@ -15,8 +15,8 @@ import (
 // misses says whether the request's objective is out of reach on the workers
 // chosen, where so much of others goes before it. A worker that has measured nothing
 // yet is given the benefit of the doubt.
-func (rt *Router) misses(now time.Time, e *entry, decode, prefill *candidate, aheadMs float64) (Refusal, bool) {
-	r := &e.request
+func (rt *Router) misses(s *search, decode, prefill *candidate, aheadMs float64) (Refusal, bool) {
+	now, e, r := s.now, s.entry, s.request
 	if r.Attempt > 0 {
 		return Refusal{}, false
 	}
@@ -30,11 +30,9 @@ func (rt *Router) misses(now time.Time, e *entry, decode, prefill *candidate, ah
 	}
 	first := cmp.Or(prefill, decode)
 	if limit, _ := e.objective(&first.cost, first.worker); limit > 0 {
-		predicted := now.Sub(r.Arrived)
-		var queue time.Duration
+		predicted, queue := now.Sub(r.Arrived), time.Duration(0)
 		if first.measured {
-			queue = milliseconds(first.queueMs + aheadMs)
-			predicted += milliseconds(aheadMs + first.firstMs*first.worker.first.factor())
+			predicted, queue = s.late(&first.cost, first.worker, aheadMs), milliseconds(first.queueMs+aheadMs)
 		}
 		if predicted > limit {
 			return late("time to first token", "ttft", predicted, limit, queue)

@@ -32,6 +32,8 @@ type cost struct {
 	// longer that makes others wait who decode there, all together.
 	promptMs, delaysMs float64
 	workMs             float64 // what its prompt takes of the time, among others
+	before             int     // sequences that have, or get, a place in the batch before it
+	lifeMs             float64 // how long sequences have theirs
 	placeMs            float64 // how long it waits for a place in the batch
 	// ceilingMs and placeCeilingMs are how long it may wait there: the worker has enough to do until
 	// the router hears what it has done.
@@ -109,9 +111,15 @@ func (rt *Router) costOf(s *search, role controlv1.Role, w *worker, cached int, 
 	return c
 }
 
-// late is from the request's arrival to its first token, where so much of others is done before.
+// late is from the request's arrival to its first token, where so much of others is done before:
+// at most, for one that has just come, and else as is expected. Who was let in is not refused for a
+// doubt.
 func (s *search) late(c *cost, w *worker, aheadMs float64) time.Duration {
-	return s.now.Sub(s.request.Arrived) + milliseconds(aheadMs+c.firstMs*w.first.factor())
+	factor := 1.
+	if s.entry.workMs == 0 {
+		factor = w.first.factor()
+	}
+	return s.now.Sub(s.request.Arrived) + milliseconds(aheadMs*s.doubt+c.firstMs*factor)
 }
 
 // missesAfter reports whether its objective is missed where so much of others is done before.
@@ -140,8 +148,10 @@ func (rt *Router) decodes(s *search, w *worker, c *cost, model latency.Model, lo
 	// Where the batch has no place, the prompt waits for one, or the second token does.
 	c.placeCeilingMs = rt.placeCeilingMs(w, life)
 	c.ownPlaceMs = w.placeMs(w.owned, life)
+	c.before, c.lifeMs = load.sequences, life
 	if elsewhere {
-		c.placeMs = w.placeMs(load.sequences-w.end(rt.apartMs, life), life)
+		c.before -= w.end(rt.apartMs, life)
+		c.placeMs = w.placeMs(c.before, life)
 		place := c.placeMs / float64(max(r.MaxNew-1, 1))
 		c.tpotMs, c.mostMs = c.tpotMs+place, c.mostMs+place
 	} else if c.placeMs = w.placeMs(load.sequences, life); c.placeMs > c.queueMs {
