@@ -84,6 +84,7 @@ var examples = []struct {
 	{"tandem bench engine --model models/fable", "takes 12 s", true},
 	{"tandem bench handover", "takes minutes", false},
 	{"tandem bench modes", "takes an hour", false},
+	{"tandem bench overload", "takes minutes, and a mesh with room", false},
 	{"tandem bench router", "takes both cores for half a minute", false},
 	{"tandem bench scheduler --scenario long-prompt", "needs a profile of a larger model, or takes minutes", false},
 	{"tandem bench serve", "takes from half a minute to an hour, or another server", false},

@@ -213,7 +213,7 @@ func (l *load) send(from *workload.Request, before said) {
 	l.turn++
 	rec := &record.Record{
 		Class: from.Class, Session: from.Session, Turn: from.Turn, Due: from.Due, Dispatched: l.now(), Sent: l.now(),
-		Admitted: record.Unset, End: record.Unset, PromptTokens: -1, CachedTokens: -1,
+		Admitted: record.Unset, End: record.Unset, PromptTokens: -1, CachedTokens: -1, Asked: from.Prompt.Length() + from.MaxTokens,
 	}
 	l.records = append(l.records, rec)
 	l.due++

@@ -198,7 +198,7 @@ func (r *run) newRecord(q *workload.Request) *record.Record {
 	rec := &record.Record{
 		Class: q.Class, Session: q.Session, Turn: q.Turn, Due: q.Due,
 		Dispatched: record.Unset, Sent: record.Unset, Admitted: record.Unset, End: record.Unset,
-		PromptTokens: -1, CachedTokens: -1,
+		PromptTokens: -1, CachedTokens: -1, Asked: q.Prompt.Length() + q.MaxTokens,
 	}
 	r.records = append(r.records, rec)
 	r.due.Add(1)

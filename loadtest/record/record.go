@@ -50,6 +50,9 @@ type Record struct {
 	// none.
 	Reason string
 
+	// Asked is how many tokens it asks for: of its prompt, by the generator's count, and at most
+	// of the answer.
+	Asked int
 	// PromptTokens and CachedTokens as counted by the server; -1 if unknown.
 	PromptTokens, CachedTokens int
 	// OutputTokens as counted by the server, otherwise by messages.

@@ -24,6 +24,9 @@ type surges []Surge
 
 const surgeForm = "AT+FOR=FACTOR, as in 30s+1m=2"
 
+// AddSurge adds a surge, which must not overlap with others.
+func (s *Spec) AddSurge(surge Surge) error { return s.surges.Set(surge.String()) }
+
 // Set adds a surge.
 func (s *surges) Set(text string) error {
 	surge, err := parseSurge(text)

@@ -54,6 +54,17 @@ type Prompt struct {
 	Chat     []Message
 }
 
+// bytesPerToken is about what a token of text takes.
+const bytesPerToken = 4
+
+// Length is about how many tokens it has: exactly as many, if it has token ids.
+func (p *Prompt) Length() int {
+	if len(p.TokenIDs) > 0 {
+		return len(p.TokenIDs)
+	}
+	return len(p.Text) / bytesPerToken
+}
+
 // Message is one message of a conversation, in OpenAI's JSON.
 type Message struct {
 	Role    string `json:"role"`

@@ -25,7 +25,7 @@ func newBenchCommand() *cobra.Command {
 	asGroup(cmd)
 	cmd.AddCommand(
 		newBenchServeCommand(),
-		newBenchModesCommand(),
+		newBenchModesCommand(), newBenchOverloadCommand(),
 		newBenchSimulatedCommand(),
 		newBenchCompareCommand(),
 		newBenchClientCommand(),

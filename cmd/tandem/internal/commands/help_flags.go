@@ -26,6 +26,9 @@ var mainFlags = map[string][]string{
 		"seed", "rate", "sweep", "find-max", "duration", "slo", "prompt-tokens", "output-tokens", "mode", "report", "out", "json",
 	},
 	"replay": {"policy", "router-disaggregate-min-tokens", "router-max-queue-wait", "router-tenant-max-requests", "json"},
+	"bench overload": {
+		"addr", "openai", "times", "slo", "send-slo", "duration", "prompt-tokens", "output-tokens", "mode", "json",
+	},
 	"bench modes": {
 		"rates", "rounds", "duration", "slo", "prompt-tokens", "output-tokens", "model", "threads", "report", "markdown", "out", "json",
 	},
@@ -74,7 +77,7 @@ var (
 	}}
 	loadGroups = []flagGroup{
 		{"Load", []string{
-			"rate", "rates", "load", "concurrency", "sweep", "find-max", "duration", "warmup", "rounds", "arrival", "burstiness", "ramp-from", "surge",
+			"rate", "rates", "load", "times", "concurrency", "sweep", "find-max", "duration", "warmup", "rounds", "arrival", "burstiness", "ramp-from", "surge",
 			"min-requests", "max-in-flight", "request-timeout", "drain-timeout", "seed",
 		}},
 		{"Objectives", []string{"slo", "class", "class-slo", "preset", "send-slo"}},
@@ -91,7 +94,7 @@ var (
 	flagGroups = map[string][]flagGroup{
 		"up": meshGroups, "serve": meshGroups, "config print up": meshGroups, "config print serve": meshGroups,
 		"generate": {samplingGroup}, "chat": {samplingGroup},
-		"bench serve": loadGroups, "simulate": loadGroups, "bench modes": loadGroups, "bench simulated": loadGroups,
+		"bench serve": loadGroups, "simulate": loadGroups, "bench modes": loadGroups, "bench overload": loadGroups, "bench simulated": loadGroups,
 		"bench engine": {{"GPU", []string{"cuda-", "cublaslt", "no-graphs", "chunk"}}},
 	}
 )

@@ -1,0 +1,222 @@
+// Package overload measures what a mesh does with more than it can serve: how much of its goodput
+// it keeps, how soon it refuses the rest, whether it is fair to long requests, and how soon
+// latencies are as before once the load has gone.
+package overload
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/tandem-serving/tandem/loadtest"
+	"github.com/tandem-serving/tandem/loadtest/client"
+	"github.com/tandem-serving/tandem/loadtest/record"
+	"github.com/tandem-serving/tandem/loadtest/report"
+	"github.com/tandem-serving/tandem/loadtest/workload"
+)
+
+// Result is what `bench overload` measured.
+type Result struct {
+	// CapacityRPS is the highest rate found that is stable and meets the SLO, requests per second,
+	// and GoodputRPS how many of them met it each second.
+	CapacityRPS float64 `json:"capacity_rps"`
+	GoodputRPS  float64 `json:"goodput_rps"`
+	SLO         string  `json:"slo"`
+	Steps       []Step  `json:"steps"`
+	// RecoveryMs is how long after a burst of the largest Times the last quarter of a second ended in
+	// which more than half of the requests were refused, or took longer to their first token than nine
+	// in ten did before the burst; nil if it was not measured.
+	RecoveryMs *float64 `json:"recovery_ms"`
+	// Interrupted: Ctrl-C ended it early.
+	Interrupted bool `json:"interrupted,omitempty"`
+}
+
+// Step is the measurement at so many times the capacity.
+type Step struct {
+	Times      float64 `json:"times"`
+	OfferedRPS float64 `json:"offered_rps"`
+	GoodputRPS float64 `json:"goodput_rps"`
+	// GoodputOfCapacity is the goodput over that at capacity.
+	GoodputOfCapacity float64 `json:"goodput_of_capacity"`
+	// RefuseMsP99 is how long refusals took from when they were sent; nil: there were fewer than 100.
+	RefuseMsP99 *float64 `json:"refuse_ms_p99"`
+	// AdmittedByLengthQuartile is the share of requests that were not refused, from the shortest
+	// quarter to the longest, by what they asked for.
+	AdmittedByLengthQuartile [4]float64 `json:"admitted_by_length_quartile"`
+	// Client says why the client's side limited the step; empty: it did not.
+	Client string `json:"client,omitempty"`
+}
+
+const (
+	// steady is the share of the capacity that is offered before and after the burst.
+	steady = 0.5
+	// burst is how long it lasts, and calm how long the steady load before it and after it.
+	burst, calm = 5 * time.Second, 10 * time.Second
+)
+
+// Run finds the capacity and offers multiples of it, in order. config has an SLO, and neither
+// rate nor search.
+func Run(ctx context.Context, config loadtest.Config, server client.Client, times []float64, progress loadtest.Progress) (*Result, error) {
+	found, err := capacity(ctx, config, server, progress)
+	if err != nil || found.Interrupted {
+		return found, err
+	}
+	session, err := loadtest.NewSession(ctx, config, server, progress)
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range times {
+		figures, err := session.Step(ctx, fmt.Sprintf("%g times the capacity", n), n*found.CapacityRPS)
+		if err != nil {
+			return nil, err
+		}
+		found.Steps = append(found.Steps, stepOf(n, found.GoodputRPS, &figures, session.Last()))
+		if found.Interrupted = session.Last().Interrupted || ctx.Err() != nil; found.Interrupted {
+			return found, nil
+		}
+	}
+	return found, found.recover(ctx, config, server, slices.Max(times), progress)
+}
+
+// capacity searches for the highest rate that is stable and meets the SLO.
+func capacity(ctx context.Context, config loadtest.Config, server client.Client, progress loadtest.Progress) (*Result, error) {
+	config.FindMax = true
+	out, err := loadtest.Run(ctx, config, server, progress)
+	if err != nil {
+		return nil, err
+	}
+	found := &Result{SLO: out.Report.SLO, Interrupted: out.Report.Interrupted, Steps: []Step{}}
+	if found.Interrupted {
+		return found, nil
+	}
+	s := out.Report.Search
+	if s == nil || s.MaxRate == nil {
+		return nil, errors.New("no rate was found that is stable and meets the SLO: ask for less with --slo, or see 'tandem bench serve --find-max'")
+	}
+	found.CapacityRPS = *s.MaxRate
+	for _, run := range out.Report.Runs {
+		if run.Rate == found.CapacityRPS {
+			found.GoodputRPS = run.Goodput
+		}
+	}
+	return found, nil
+}
+
+// stepOf is what a run at so many times the capacity showed.
+func stepOf(times, goodput float64, f *report.Figures, run *record.Run) Step {
+	s := Step{Times: times, OfferedRPS: f.OfferedRPS, GoodputRPS: f.Goodput, Client: f.Client.Bottleneck}
+	if goodput > 0 {
+		s.GoodputOfCapacity = f.Goodput / goodput
+	}
+	due := inWindow(run)
+	s.RefuseMsP99, s.AdmittedByLengthQuartile = refuseP99(due), admitted(due)
+	return s
+}
+
+func inWindow(run *record.Run) (due []*record.Record) {
+	for _, r := range run.Records {
+		if r.Due >= run.From && r.Due <= run.To {
+			due = append(due, r)
+		}
+	}
+	return due
+}
+
+// leastRefused is how many refusals a 99th percentile takes.
+const leastRefused = 100
+
+func refuseP99(records []*record.Record) *float64 {
+	var took []time.Duration
+	for _, r := range records {
+		if r.Outcome == record.Rejected {
+			took = append(took, r.End-r.Dispatched)
+		}
+	}
+	if len(took) < leastRefused {
+		return nil
+	}
+	slices.Sort(took)
+	return milliseconds(took[(len(took)*99+99)/100-1])
+}
+
+func milliseconds(d time.Duration) *float64 { return new(float64(d) / float64(time.Millisecond)) }
+
+// admitted is the share that was not refused of each quarter by length.
+func admitted(records []*record.Record) (shares [4]float64) {
+	byLength := slices.Clone(records)
+	slices.SortStableFunc(byLength, func(a, b *record.Record) int { return a.Asked - b.Asked })
+	for i := range shares {
+		quarter := byLength[i*len(byLength)/len(shares) : (i+1)*len(byLength)/len(shares)]
+		n := 0
+		for _, r := range quarter {
+			if r.Outcome != record.Rejected && r.Outcome != record.Unsent {
+				n++
+			}
+		}
+		shares[i] = float64(n) / float64(max(len(quarter), 1))
+	}
+	return shares
+}
+
+// recover measures how soon latencies are as they were after a burst.
+func (r *Result) recover(ctx context.Context, config loadtest.Config, server client.Client, times float64, progress loadtest.Progress) error {
+	began := config.Warmup + calm
+	if err := config.Workload.AddSurge(workload.Surge{At: began, For: burst, Factor: times / steady}); err != nil {
+		return err
+	}
+	config.Duration, config.DurationSet, config.MinRequests = 2*calm+burst, true, 0
+	session, err := loadtest.NewSession(ctx, config, server, progress)
+	if err != nil {
+		return err
+	}
+	if _, err := session.Step(ctx, fmt.Sprintf("a burst of %g times the capacity", times), steady*r.CapacityRPS); err != nil {
+		return err
+	}
+	if r.Interrupted = session.Last().Interrupted; !r.Interrupted {
+		r.RecoveryMs = recovery(inWindow(session.Last()), began, began+burst)
+	}
+	return nil
+}
+
+// window is the part of the time after a burst that is judged at once, and tolerated the share of
+// its requests that may be worse than nine in ten before the burst.
+const (
+	window    = 250 * time.Millisecond
+	tolerated = 0.5
+)
+
+// recovery is how long after a burst the last window ended in which requests were served worse than
+// before it; nil if too few came before to tell.
+func recovery(records []*record.Record, began, ended time.Duration) *float64 {
+	var before []time.Duration
+	for _, r := range records {
+		if r.Due < began && r.Outcome == record.Completed {
+			before = append(before, r.First()-r.Due)
+		}
+	}
+	if len(before) == 0 {
+		return nil
+	}
+	slices.Sort(before)
+	usual := before[(len(before)*9+9)/10-1]
+	all, worse := map[time.Duration]int{}, map[time.Duration]int{}
+	for _, r := range records {
+		if r.Due < ended {
+			continue
+		}
+		at := (r.Due - ended) / window
+		all[at]++
+		if r.Outcome != record.Completed || r.First()-r.Due > usual {
+			worse[at]++
+		}
+	}
+	var last time.Duration
+	for at, n := range worse {
+		if float64(n) > tolerated*float64(all[at]) {
+			last = max(last, (at+1)*window)
+		}
+	}
+	return milliseconds(last)
+}

@@ -1,0 +1,34 @@
+package overload
+
+import (
+	"fmt"
+	"io"
+	"text/tabwriter"
+)
+
+// WriteTable writes the result for people.
+func (r *Result) WriteTable(w io.Writer) error {
+	fmt.Fprintf(w, "capacity %.3g requests/s, goodput there %.3g/s, for %s\n\n", r.CapacityRPS, r.GoodputRPS, r.SLO)
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "TIMES\tOFFERED/S\tGOODPUT/S\tOF CAPACITY'S\tREFUSED IN, P99 MS\tADMITTED, SHORTEST QUARTER TO LONGEST")
+	for _, s := range r.Steps {
+		refuse := "n/a"
+		if s.RefuseMsP99 != nil {
+			refuse = fmt.Sprintf("%.1f", *s.RefuseMsP99)
+		}
+		a := s.AdmittedByLengthQuartile
+		fmt.Fprintf(table, "%g\t%.1f\t%.1f\t%.0f%%\t%s\t%.0f%% %.0f%% %.0f%% %.0f%%\n", s.Times, s.OfferedRPS, s.GoodputRPS, 100*s.GoodputOfCapacity, refuse, 100*a[0], 100*a[1], 100*a[2], 100*a[3])
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	for _, s := range r.Steps {
+		if s.Client != "" {
+			fmt.Fprintf(w, "\nat %g times, the figures are not the server's: %s\n", s.Times, s.Client)
+		}
+	}
+	if r.RecoveryMs != nil {
+		fmt.Fprintf(w, "\n%.0f ms after a burst of %v, latencies were as before it\n", *r.RecoveryMs, burst)
+	}
+	return nil
+}
