@@ -153,7 +153,12 @@ func (q *queue) last(e *entry) *entry {
 			return nil
 		}
 	}
-	return most.entries[len(most.entries)-1]
+	for _, last := range slices.Backward(most.entries) {
+		if last.request.Attempt == 0 { // the others were let in before
+			return last
+		}
+	}
+	return nil
 }
 
 // all are those that wait, by level and tenant. The queue may not be changed meanwhile.

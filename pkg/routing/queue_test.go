@@ -172,12 +172,14 @@ func TestWhoGivesWay(t *testing.T) {
 		name          string
 		class, tenant string
 		out           string // who is refused; the newcomer is "new"
+		again         string // waits for another try
 	}{
-		{"a higher class", routing.ClassInteractive, "a", "a3"},
-		{"the same class and tenant", routing.ClassStandard, "a", "new"},
-		{"another tenant", routing.ClassStandard, "c", "a3"},
-		{"a tenant that has one less", routing.ClassStandard, "b", "a3"},
-		{"a lower class", routing.ClassBatch, "c", "new"},
+		{"a higher class", routing.ClassInteractive, "a", "a3", ""},
+		{"the same class and tenant", routing.ClassStandard, "a", "new", ""},
+		{"another tenant", routing.ClassStandard, "c", "a3", ""},
+		{"a tenant that has one less", routing.ClassStandard, "b", "a3", ""},
+		{"a lower class", routing.ClassBatch, "c", "new", ""},
+		{"those that were let in stay", routing.ClassInteractive, "a", "a3", "a"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			b := newBench(t, nil, decode("d1")) // four may wait
@@ -185,10 +187,16 @@ func TestWhoGivesWay(t *testing.T) {
 			ask := func(id, class, tenant string) {
 				r := b.request(agg, 100)
 				r.ID, r.Class, r.Tenant = id, class, tenant
+				if id == "again" {
+					r.Attempt = 1
+				}
 				b.arrive(r)
 			}
 			for _, id := range []string{"a1", "b1", "a2", "a3"} {
 				ask(id, routing.ClassStandard, id[:1])
+			}
+			if test.again != "" {
+				ask("again", routing.ClassStandard, test.again)
 			}
 			ask("new", test.class, test.tenant)
 			var out []string
@@ -197,7 +205,7 @@ func TestWhoGivesWay(t *testing.T) {
 					out = append(out, r.ID)
 				}
 			}
-			if len(out) != 1 || out[0] != test.out || b.f.Waiting() != 4 {
+			if len(out) != 1 || out[0] != test.out || b.f.Waiting() != 4+len(test.again) {
 				t.Errorf("%v were refused and %d wait, want %s", out, b.f.Waiting(), test.out)
 			}
 		})

@@ -135,6 +135,16 @@ func (s *section) end() error {
 	return nil
 }
 
+// misspelt refuses a key that may stand for one that is missing.
+func (s *section) misspelt(missing string) error {
+	for _, key := range s.order {
+		if _, near := spelling.Nearest(key, slices.Values([]string{missing})); near && s.keys[key] != nil {
+			return s.unknown(key, slices.Values([]string{missing}))
+		}
+	}
+	return nil
+}
+
 func (s *section) unknown(key string, known iter.Seq[string]) error {
 	nearest, near := spelling.Nearest(key, known)
 	if near {

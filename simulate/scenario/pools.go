@@ -153,6 +153,11 @@ func (s *Scenario) readPool(section *section, name string, shared *latency.Profi
 	case "decode":
 		w.Role = controlv1.Role_ROLE_DECODE
 		w.RegisterDecodeFlags(fs, "")
+	case "":
+		if err := section.misspelt("role"); err != nil {
+			return nil, err
+		}
+		fallthrough
 	default:
 		return nil, section.errorf("role", "the role of pool %s is %q: want prefill or decode", name, role)
 	}
