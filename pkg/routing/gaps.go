@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"math"
+	"math/bits"
 	"time"
 )
 
@@ -28,13 +29,29 @@ type Gaps struct {
 
 // Add counts one gap.
 func (g *Gaps) Add(gap time.Duration) {
-	bucket := 0
-	if gap > gapLeast {
-		bucket = min(int(math.Ceil(2*math.Log2(float64(gap)/float64(gapLeast)))), gapBuckets-1)
-	}
-	g.counts[bucket]++
+	g.counts[gapBucket(gap)]++
 	g.total++
 }
+
+// gapBucket is the first bucket whose bound a gap does not exceed.
+func gapBucket(gap time.Duration) int {
+	if gap <= gapLeast {
+		return 0
+	}
+	bucket := 2*bits.Len64(uint64(gap/gapLeast)) - 2 // its bound is a power of two that is not above the gap
+	for bucket < gapBuckets-1 && gap > gapBounds[bucket] {
+		bucket++
+	}
+	return min(bucket, gapBuckets-1)
+}
+
+// gapBounds are the upper bounds of the buckets.
+var gapBounds = func() (bounds [gapBuckets]time.Duration) {
+	for i := range bounds {
+		bounds[i] = time.Duration(float64(gapLeast) * math.Exp2(float64(i)/2))
+	}
+	return bounds
+}()
 
 // AppendBinary appends the counts, for UnmarshalBinary. It does not fail.
 func (g Gaps) AppendBinary(b []byte) ([]byte, error) {
@@ -88,7 +105,7 @@ func (g *Gaps) p99() (time.Duration, bool) {
 	above := g.total / 100
 	for i := gapBuckets - 1; i > 0; i-- {
 		if g.counts[i] > above {
-			return time.Duration(float64(gapLeast) * math.Exp2(float64(i)/2)), true
+			return gapBounds[i], true
 		}
 		above -= g.counts[i]
 	}
