@@ -77,7 +77,8 @@ func Run(ctx context.Context, config loadtest.Config, server client.Client, time
 			return found, nil
 		}
 	}
-	return found, found.recover(ctx, config, server, slices.Max(times), progress)
+	err = found.recover(ctx, config, server, slices.Max(times), progress)
+	return found, err
 }
 
 // capacity searches for the highest rate that is stable and meets the SLO.
