@@ -221,9 +221,10 @@ func (p *process) step(run *scheduler.RunStep) {
 		}
 	}
 	if sends {
-		layers := p.layout.Layers
-		for layer := range layers {
-			c.at(began.Add(took*time.Duration(layer+1)/time.Duration(layers)), func() { p.layerDone(run, layer) })
+		layers := make([]layerDone, p.layout.Layers)
+		for i := range layers {
+			layers[i] = layerDone{p, run, i}
+			c.push(c.moment(began.Add(took*time.Duration(i+1)/time.Duration(len(layers)))), &layers[i])
 		}
 	}
 	c.at(began.Add(took), func() {
@@ -243,8 +244,15 @@ func (p *process) step(run *scheduler.RunStep) {
 	})
 }
 
-// layerDone offers what one layer of a step completed.
-func (p *process) layerDone(run *scheduler.RunStep, layer int) {
+// layerDone is the end of one layer of a step: it offers what that completed.
+type layerDone struct {
+	process *process
+	run     *scheduler.RunStep
+	layer   int
+}
+
+func (d *layerDone) happen() {
+	p, run, layer := d.process, d.run, d.layer
 	if p.dead {
 		return
 	}

@@ -121,7 +121,7 @@ func (j *Join) Handle(now time.Time, event Event) []Action {
 	case DecodeMessage:
 		j.decodeMessage(now, e)
 	case PrefillMessage:
-		if j.phase == running && e.Attempt == j.attempt && !j.open.closing(Stream{e.Attempt, Prefill}) {
+		if j.phase == running && e.Attempt == j.attempt && !j.try.closing[Prefill] {
 			j.try.prefillAt = now
 			j.prefill(now, e.Event)
 		}
@@ -160,7 +160,7 @@ func (j *Join) generates() bool {
 }
 
 func (j *Join) decodeMessage(now time.Time, e DecodeMessage) {
-	if j.phase != running || e.Attempt != j.attempt || j.open.closing(Stream{e.Attempt, Decode}) {
+	if j.phase != running || e.Attempt != j.attempt || j.try.closing[Decode] {
 		return
 	}
 	before := j.try.decodeAt
@@ -209,6 +209,7 @@ func (j *Join) closeAll() {
 		s := Stream{j.attempt, side}
 		if i := j.open.find(s); i >= 0 && !j.open[i].closing {
 			j.open[i].closing = true
+			j.try.closing[side] = true
 			j.do(Close{s})
 		}
 	}

@@ -19,9 +19,4 @@ func (o openStreams) find(s Stream) int {
 	return -1
 }
 
-func (o openStreams) closing(s Stream) bool {
-	i := o.find(s)
-	return i >= 0 && o[i].closing
-}
-
 func (o *openStreams) add(s Stream) { *o = append(*o, openStream{Stream: s}) }

@@ -29,6 +29,8 @@ type try struct {
 
 	queued [2]bool // by side: the worker has said that it has the sequence
 
+	closing [2]bool // by side: Close was asked for
+
 	suspected bool // it ends because a worker may hang
 	outwaited bool // it ends because a busy worker did not begin in time
 

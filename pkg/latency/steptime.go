@@ -82,13 +82,18 @@ func (s *StepTime) Observe(tokens, context int, d time.Duration) {
 	}
 }
 
-// Model is the best fit so far.
+// refit is after how many samples the best fit is looked for again, once there are enough that a
+// few more change little.
+const refit = 8
+
+// Model is the best fit so far, but for the last few samples.
 func (s *StepTime) Model() Model {
-	if s.fitted < s.samples {
+	if s.fitted < s.samples && (s.samples <= refit*refit || s.samples >= s.fitted+refit) {
 		c := nonNegativeLeastSquares(3, s.xx, s.xy)
-		s.model = Model{BaseMs: c[0], PerTokenMs: c[1], PerContextTokenMs: c[2], Samples: s.samples, MostTokens: int(s.most)}
+		s.model = Model{BaseMs: c[0], PerTokenMs: c[1], PerContextTokenMs: c[2]}
 		s.fitted = s.samples
 	}
+	s.model.Samples, s.model.MostTokens = s.samples, int(s.most)
 	return s.model
 }
 
