@@ -23,7 +23,7 @@ var mainFlags = map[string][]string{
 		"prompt-tokens", "output-tokens", "report", "json",
 	},
 	"simulate": {
-		"seed", "rate", "sweep", "find-max", "duration", "slo", "prompt-tokens", "output-tokens", "mode", "report", "out", "json",
+		"seed", "rate", "sweep", "find-max", "duration", "slo", "prompt-tokens", "output-tokens", "mode", "policies", "report", "json",
 	},
 	"replay": {"policy", "router-disaggregate-min-tokens", "router-max-queue-wait", "router-tenant-max-requests", "json"},
 	"bench overload": {
@@ -86,7 +86,7 @@ var (
 			"shared-prefix-tokens", "shared-prefixes", "turns", "think", "exact", "temperature", "priority", "tenant", "cache-salt",
 		}},
 		{"Recorded traffic", []string{"trace", "trace-", "speed"}},
-		{"Where it goes", []string{"addr", "connections", "mode", "model"}},
+		{"Where it goes", []string{"addr", "connections", "mode", "model", "policies"}},
 		{"A server with OpenAI's API", []string{"openai", "openai-"}},
 		{"Results", []string{"report", "markdown", "out", "csv", "hdr", "name", "json", "definitions"}},
 	}

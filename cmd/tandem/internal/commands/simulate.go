@@ -1,6 +1,7 @@
 package commands
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,6 +30,7 @@ func newSimulateCommand() *cobra.Command {
 		config  loadtest.Config
 		target  benchTarget
 		outputs benchOutputs
+		all     bool
 	)
 	cmd := &cobra.Command{
 		Use:   "simulate SCENARIO.yaml",
@@ -42,9 +44,13 @@ The report is that of 'tandem bench serve', with the same figures, page and JSON
 'tandem bench compare' takes it too. Flags take precedence over the file's traffic. The
 defaults below apply where neither sets a value.
 
+--policies sends the same traffic to the cluster once for each routing policy, and prints
+one table.
+
 The file is explained in docs/simulation.md; docs/scenarios has examples.`,
 		Example: `  tandem simulate docs/scenarios/slow-worker.yaml
   tandem simulate docs/scenarios/slow-worker.yaml --seed 2 --report slow.html
+  tandem simulate docs/scenarios/overload.yaml --rate 200 --policies
   tandem simulate docs/scenarios/ratio.yaml --find-max --slo "ttft:p99<500ms" --json`,
 		Args: exactly("the SCENARIO.yaml"),
 	}
@@ -56,6 +62,8 @@ The file is explained in docs/simulation.md; docs/scenarios has examples.`,
 	cmd.Flags().AddFlagSet(traffic)
 	oneOf(cmd, "mode", api.Names[inferencev1.Mode]()...)
 	outputs.add(cmd)
+	cmd.Flags().BoolVar(&all, "policies", false, "compare all routing policies, in one table")
+	onlyOnCommandLine(cmd, "policies")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := outputs.check(cmd); err != nil {
 			return err
@@ -89,6 +97,20 @@ The file is explained in docs/simulation.md; docs/scenarios has examples.`,
 		s := &simulation{scenario: read, seed: config.Workload.Seed, mode: mode, ttft: target.ttft, tpot: target.tpot}
 		config.Drive = s.drive
 		live := &simulateProgress{liveLine: newLiveLine(cmd.ErrOrStderr())}
+		if all {
+			if config.Sweep != "" || config.FindMax || outputs.html+outputs.out+outputs.csv+outputs.hdr != "" {
+				return usageError(cmd, "--policies prints one table: leave out --sweep, --find-max and the flags of other outputs, but for --json")
+			}
+			if config.SLO == "" {
+				return usageError(cmd, "--policies compares goodput: say what that is with --slo, such as ttft:p90<500ms,tpot:p90<30ms")
+			}
+			table, err := comparePolicies(cmd.Context(), config, server, *s, live)
+			live.finish()
+			if err != nil {
+				return loadFailure(cmd.Context(), err)
+			}
+			return show(cmd, *outputs.json, table, printPolicies)
+		}
 		out, err := loadtest.Run(cmd.Context(), config, server, live)
 		live.finish()
 		if err != nil {
@@ -110,6 +132,7 @@ type simulation struct {
 	seed       uint64
 	mode       inferencev1.Mode
 	ttft, tpot time.Duration
+	policy     string // of routing; empty: the scenario's
 
 	wall, virtual time.Duration
 	requests      int
@@ -123,6 +146,7 @@ func (s *simulation) drive(ctx context.Context, o drive.Options) (*record.Run, e
 	began := time.Now()
 	config := s.scenario.Config(s.seed)
 	config.Mode, config.TTFT, config.TPOT = s.mode, s.ttft, s.tpot
+	config.Routing.Policy = cmp.Or(s.policy, config.Routing.Policy)
 	cluster, err := simulate.New(config)
 	if err != nil {
 		return nil, err

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -213,4 +214,39 @@ func TestSimulateBlamesFlags(t *testing.T) {
 	checkFailure(t, run(t.Context(), "", nil, "simulate", plain, "--trace", filepath.Dir(odd)), 2, "tandem: --trace: "+filepath.Dir(odd)+" is not a regular file")
 	checkFailure(t, run(t.Context(), "", nil, "simulate", "/nowhere.yaml"), 1, "no such file")
 	checkFailure(t, run(t.Context(), "", nil, "replay", "/nowhere.events"), 1, "no such file")
+}
+
+// All routing policies serve the same traffic, and the table has the one first that serves the most
+// in time.
+func TestSimulatePolicies(t *testing.T) {
+	args := []string{"simulate", scenarios + "overload.yaml", "--policies", "--rate=200", "--duration=5s", "--warmup=1s"}
+	got := run(t.Context(), "", nil, append(args, "--json")...)
+	var table struct {
+		Policies []struct {
+			Policy     string   `json:"policy"`
+			GoodputRPS *float64 `json:"goodput_rps"`
+			Completed  int      `json:"completed"`
+		} `json:"policies"`
+	}
+	if err := json.Unmarshal([]byte(got.stdout), &table); err != nil || got.status != 0 {
+		t.Fatalf("%+v: %v", got, err)
+	}
+	names := map[string]bool{}
+	for i, row := range table.Policies {
+		names[row.Policy] = true
+		if row.GoodputRPS == nil || row.Completed == 0 || i > 0 && *row.GoodputRPS > *table.Policies[i-1].GoodputRPS {
+			t.Errorf("row %d: %+v in %s", i, row, got.stdout)
+		}
+	}
+	if len(names) != 6 || !names["slo"] || !names["round-robin"] {
+		t.Errorf("policies %v", names)
+	}
+	if got := run(t.Context(), "", nil, args...); got.status != 0 || !strings.HasPrefix(got.stdout, "goodput for ttft:p90<500ms,tpot:p90<30ms\n\nPOLICY ") {
+		t.Errorf("%+v", got)
+	}
+	for _, more := range [][]string{{"--find-max", "leave out --sweep, --find-max"}, {"--slo=", "say what that is with --slo", "--send-slo=false"}} {
+		if got := run(t.Context(), "", nil, slices.Concat(args, more[:1], more[2:])...); got.status != 2 || !strings.Contains(got.stderr, more[1]) {
+			t.Errorf("%s: %+v", more[0], got)
+		}
+	}
 }
