@@ -84,3 +84,21 @@ func TestOverloadIsRefused(t *testing.T) {
 		})
 	}
 }
+
+// What a request waits at its router is queue: to decide takes no virtual time.
+func TestWaitingAtTheRouterIsQueue(t *testing.T) {
+	c := config(1, 1)
+	waited := false
+	for _, r := range run(t, c, 60, 3*time.Second, "--prompt-tokens=800", "--output-tokens=4", "--seed=5").Records {
+		if r.Timings == nil {
+			continue
+		}
+		if r.Timings.GetDecideNs() != 0 {
+			t.Fatalf("timings %v", r.Timings)
+		}
+		waited = waited || r.Timings.GetQueueNs()-r.Timings.GetPrefillQueueNs() > int64(100*time.Millisecond)
+	}
+	if !waited {
+		t.Error("no request waited at its router")
+	}
+}

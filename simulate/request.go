@@ -33,7 +33,6 @@ type request struct {
 	timer    timer
 	inbox    inbox[joining.Event]
 	asked    int // the attempt of the last Ask
-	began    time.Time
 	version  routing.Version
 	deadline time.Time
 	leaves   time.Time // when the client goes away; zero: it stays
@@ -206,7 +205,7 @@ func tokenIDs(ids []uint32, tokens []int32) []uint32 {
 
 // ask asks the policy for the workers of the next try.
 func (q *request) ask(a joining.Ask) {
-	q.asked, q.began = a.Attempt, q.router.cluster.now
+	q.asked = a.Attempt
 	tokens := slices.Concat(q.tokens, a.Generated)
 	r := routing.Request{
 		ID: q.key, Attempt: a.Attempt, Tenant: q.from.Tenant, Model: q.router.cluster.spec.Name, Mode: q.router.cluster.config.Mode,
@@ -227,7 +226,7 @@ func (q *request) ask(a joining.Ask) {
 
 func (q *request) dispatched(a routing.Dispatch) {
 	q.version = a.Version
-	q.handle(joining.Dispatched{Attempt: q.asked, Began: q.began, Dispatch: a})
+	q.handle(joining.Dispatched{Attempt: q.asked, Began: q.router.cluster.now, Dispatch: a}) // deciding takes no virtual time
 }
 
 // open opens a stream. serve is called at the worker.

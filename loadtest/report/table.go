@@ -214,8 +214,8 @@ func within(f *Figures) string {
 		ended = noneEnded(&f.Summary)
 	}
 	text := fmt.Sprintf("%s; output tokens: %s/s; tokens of prompts whose answer began: %s/s", ended, number(f.OutputTokensPerS), number(f.PromptTokensPerS))
-	const apart = 0.1 // of the completed requests: fewer may be those before and after the window
-	if after := float64(f.Completed) - f.CompletedRPS*f.WindowS; !f.NoneEnded() && math.Abs(after) > apart*float64(f.Completed) {
+	const apart, fewest = 0.1, 10 // of the completed requests, and in all: fewer may be those before and after the window
+	if after := float64(f.Completed) - f.CompletedRPS*f.WindowS; !f.NoneEnded() && math.Abs(after) > max(apart*float64(f.Completed), fewest) {
 		text += fmt.Sprintf(". The %d completed requests were due within the window, but many ended later", f.Completed)
 		if after < 0 {
 			text = strings.TrimSuffix(text, "but many ended later") + "and earlier ones ended in it too"

@@ -136,10 +136,10 @@ func counted(role controlv1.Role, rest []*candidate, passed int) (out []*control
 func (rt *Router) explain(s *search, decode, prefill *candidate, prefills *candidates) (reason string, fallback bool) {
 	r := s.request
 	if o := s.instead; o != nil && prefill == nil {
-		return fmt.Sprintf("one worker does all: the first token predicted after %.1f ms, and after %.1f ms with the prompt on %s",
+		return fmt.Sprintf("one worker does all: the first token predicted %.1f ms after the decision, and %.1f ms with the prompt on %s",
 			decode.firstMs, o.firstMs, o.worker.ref.ID), false
 	} else if o != nil {
-		reason = fmt.Sprintf("prefill on %s: the first token predicted after %.1f ms, of which %.1f ms queue, and after %.1f ms on %s alone",
+		reason = fmt.Sprintf("prefill on %s: the first token predicted %.1f ms after the decision, of which %.1f ms queue, and %.1f ms on %s alone",
 			prefill.worker.ref.ID, prefill.firstMs, prefill.queueMs, o.firstMs, o.worker.ref.ID)
 		switch {
 		case o.delaysMs > 0:

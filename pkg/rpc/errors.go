@@ -76,6 +76,13 @@ func AnsweredHTTP(err error) bool {
 	return s.Code() == codes.Unavailable && strings.Contains(s.Message(), "looked like an HTTP/1.1 header")
 }
 
+// AnsweredOtherwise says whether a call failed since what listens there speaks neither gRPC nor,
+// as AnsweredHTTP knows it, HTTP/1.1.
+func AnsweredOtherwise(err error) bool {
+	s := status.Convert(err)
+	return s.Code() == codes.Unavailable && strings.Contains(s.Message(), "error reading server preface") && !AnsweredHTTP(err)
+}
+
 // DialProblem is why a call found no connection, for people, such as "connection refused";
 // empty if that is not why it failed.
 func DialProblem(err error) string {

@@ -30,8 +30,8 @@ func TestModes(t *testing.T) {
 	}{
 		{"disaggregated", dis, 4, dis, "the request asks for disaggregated mode", "p1", "d1"},
 		{"aggregated", agg, 100, agg, "the request asks for aggregated mode", "d1", "d1"},
-		{"auto short", auto, 10, agg, "one worker does all: the first token predicted after", "d1", "d1"},
-		{"auto long", auto, 100, dis, "prefill on p1: the first token predicted after", "p1", "d1"},
+		{"auto short", auto, 10, agg, "one worker does all: the first token predicted ", "d1", "d1"},
+		{"auto long", auto, 100, dis, "prefill on p1: the first token predicted ", "p1", "d1"},
 		{"unspecified", 0, 100, dis, "prefill on p1", "p1", "d1"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -265,8 +265,11 @@ func printExplanation(w io.Writer, e explainJSON) error {
 	}
 	for i, d := range e.Decisions {
 		fmt.Fprintf(w, "\ntry %d: %s, prefill %s, decode %s: %s\n", i+1, d.Mode, cmp.Or(d.Prefill, "-"), cmp.Or(d.Decode, "-"), d.Reason)
-		if d.TtftMs > 0 {
-			fmt.Fprintf(w, "predicted: first token after %.2f ms; tpot %.2f ms\n", d.TtftMs, d.TpotMs)
+		switch {
+		case d.TtftMs > 0:
+			fmt.Fprintf(w, "predicted: first token %.2f ms after the request came; tpot %.2f ms\n", d.TtftMs, d.TpotMs)
+		case d.TpotMs > 0:
+			fmt.Fprintf(w, "predicted: tpot %.2f ms\n", d.TpotMs)
 		}
 		if d.Failure != "" {
 			fmt.Fprintf(w, "failed: %s\n", d.Failure)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"io"
 	"math"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -478,6 +479,30 @@ func TestRouterAtItsHTTPAddress(t *testing.T) {
 		got := run(t.Context(), "hello\n", []string{"TANDEM_ADDR=" + addr, "TANDEM_CONTROL=" + addr}, c.args...)
 		checkFailure(t, got, 1, "the server at "+addr+" speaks HTTP, not gRPC: ")
 		checkFailure(t, got, 1, c.want)
+	}
+}
+
+// What listens there and is neither gRPC nor HTTP/1.1 is no router that is to be started.
+func TestSomethingElseListens(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			t.Cleanup(func() { _ = conn.Close() })
+			_, _ = conn.Write([]byte("220 mail.example ESMTP, what do you want of us?\r\n"))
+		}
+	}()
+	addr := l.Addr().String()
+	for _, args := range [][]string{{"generate", "--prompt=x"}, {"workers"}} {
+		got := run(t.Context(), "", []string{"TANDEM_ADDR=" + addr, "TANDEM_CONTROL=" + addr}, args...)
+		checkFailure(t, got, 1, "what listens at "+addr+" does not speak gRPC: pass ")
 	}
 }
 

@@ -161,7 +161,7 @@ func printWorkers(cmd *cobra.Command, response *controlv1.ListWorkersResponse, r
 		_, err := fmt.Fprintln(w, asCalled(cmd, "no workers: start some with 'tandem serve --target=prefill' and 'tandem serve --target=decode'"))
 		return err
 	}
-	if err := writeWorkersTable(w, response.GetWorkers()); err != nil {
+	if err := writeWorkersTable(w, cmd.ErrOrStderr(), response.GetWorkers()); err != nil {
 		return err
 	}
 	said := 0

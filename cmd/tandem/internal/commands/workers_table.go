@@ -25,8 +25,8 @@ var workersColumns = []string{"ID", "ROLE", "STATE", "ADDRESS", "MODEL", "DIGEST
 // leftOut are the columns that a table does without if it is too wide, the first ones first.
 var leftOut = [][]string{{"ADDRESS"}, {"RUNNING", "WAITING"}, {"MODEL"}, {"DIGEST"}, {"AGE"}}
 
-// writeWorkersTable writes a line for each worker, and what it lacks to fit a terminal.
-func writeWorkersTable(w io.Writer, views []*controlv1.WorkerView) error {
+// writeWorkersTable writes a line for each worker, and to notes what it lacks to fit a terminal.
+func writeWorkersTable(w, notes io.Writer, views []*controlv1.WorkerView) error {
 	columns := make([][]string, len(workersColumns))
 	for i, name := range workersColumns {
 		columns[i] = []string{name}
@@ -61,7 +61,7 @@ func writeWorkersTable(w io.Writer, views []*controlv1.WorkerView) error {
 	if err := table.Flush(); err != nil || without == nil {
 		return err
 	}
-	_, err := fmt.Fprintf(w, "left out to fit %d columns: %s; --json has all\n", workersWidth, strings.Join(without, ", "))
+	_, err := fmt.Fprintf(notes, "left out to fit %d columns: %s; --json has all\n", workersWidth, strings.Join(without, ", "))
 	return err
 }
 
