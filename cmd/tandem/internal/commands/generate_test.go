@@ -495,8 +495,11 @@ func TestSomethingElseListens(t *testing.T) {
 			if err != nil {
 				return
 			}
-			t.Cleanup(func() { _ = conn.Close() })
-			_, _ = conn.Write([]byte("220 mail.example ESMTP, what do you want of us?\r\n"))
+			go func() {
+				defer conn.Close()
+				_, _ = conn.Write([]byte("220 mail.example ESMTP, what do you want of us?\r\n"))
+				_, _ = io.Copy(io.Discard, conn) // until the client has gone
+			}()
 		}
 	}()
 	addr := l.Addr().String()
