@@ -30,8 +30,7 @@ type StepTime struct {
 	xx     matrix
 	xy     vector
 	most   float64 // tokens of the largest step, less the longer ago it was
-	model  Model   // as of fitted samples: nobody may ask before the next step
-	fitted uint64
+	model  Model   // the last fit
 }
 
 // maxForget is the weight of a step relative to the one after it: about the last
@@ -80,19 +79,19 @@ func (s *StepTime) Observe(tokens, context int, d time.Duration) {
 		}
 		s.xy[i] = old*s.xy[i] + x[i]*ms
 	}
+	if s.samples <= refit*refit || s.samples%refit == 0 {
+		c := nonNegativeLeastSquares(3, s.xx, s.xy)
+		s.model = Model{BaseMs: c[0], PerTokenMs: c[1], PerContextTokenMs: c[2]}
+	}
 }
 
 // refit is after how many samples the best fit is looked for again, once there are enough that a
 // few more change little.
 const refit = 8
 
-// Model is the best fit so far, but for the last few samples.
+// Model is the best fit so far, but for the last few samples. It depends on the samples alone, and
+// not on when it is asked for: who replays them gets the same.
 func (s *StepTime) Model() Model {
-	if s.fitted < s.samples && (s.samples <= refit*refit || s.samples >= s.fitted+refit) {
-		c := nonNegativeLeastSquares(3, s.xx, s.xy)
-		s.model = Model{BaseMs: c[0], PerTokenMs: c[1], PerContextTokenMs: c[2]}
-		s.fitted = s.samples
-	}
 	s.model.Samples, s.model.MostTokens = s.samples, int(s.most)
 	return s.model
 }

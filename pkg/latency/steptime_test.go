@@ -178,3 +178,20 @@ func TestObserveDoesNotAllocate(t *testing.T) {
 		t.Errorf("%v allocations", n)
 	}
 }
+
+// What the fit is does not depend on when somebody asked for it: logs of workers that were asked for
+// reports meanwhile are replayed without them.
+func TestModelDoesNotDependOnWhoAsks(t *testing.T) {
+	var asked, silent latency.StepTime
+	for i := range 500 {
+		d := time.Duration(1000+37*(i%11)) * time.Microsecond
+		asked.Observe(1+i%7, i, d)
+		silent.Observe(1+i%7, i, d)
+		if i%5 == 0 {
+			asked.Model()
+		}
+	}
+	if a, s := asked.Model(), silent.Model(); a != s {
+		t.Errorf("%+v if asked meanwhile, else %+v", a, s)
+	}
+}
