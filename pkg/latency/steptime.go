@@ -27,10 +27,10 @@ func (m Model) Predict(tokens, context int) time.Duration {
 type StepTime struct {
 	samples uint64
 	// Weighted sums over the steps of x·xᵀ and x·ms with x = (1, tokens, context).
-	xx     matrix
-	xy     vector
-	most   float64 // tokens of the largest step, less the longer ago it was
-	model  Model   // the last fit
+	xx    matrix
+	xy    vector
+	most  float64 // tokens of the largest step, less the longer ago it was
+	model Model   // the last fit
 }
 
 // maxForget is the weight of a step relative to the one after it: about the last
