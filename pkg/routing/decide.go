@@ -160,9 +160,9 @@ func (rt *Router) dispatch(s *search, decodes, prefills *candidates, decode, pre
 	d := &dispatched{tenant: r.Tenant, decode: decode.worker, at: now}
 	if first := cmp.Or(prefill, decode); first.measured {
 		d.first = milliseconds(first.firstMs)
-	}
-	if first := cmp.Or(prefill, decode); first.measured && r.Attempt == 0 { // else it may have its first token
-		record.TtftMs = float64(now.Sub(r.Arrived))/float64(time.Millisecond) + first.firstMs
+		if r.Attempt == 0 { // else it may have its first token
+			record.TtftMs = float64(now.Sub(r.Arrived))/float64(time.Millisecond) + first.firstMs
+		}
 	}
 	if decode.measured {
 		d.token, record.TpotMs = milliseconds(decode.tpotMs), decode.tpotMs

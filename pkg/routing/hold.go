@@ -34,7 +34,7 @@ func (rt *Router) holds(s *search, decode, prefill *candidate, aheadMs float64) 
 		return false
 	}
 	fresh := e.workMs == 0
-	e.workMs = max(first.workMs, 1e-3)
+	e.workMs = max(first.workMs, leastWorkMs)
 	defer func() {
 		if fresh && stays {
 			e.waitMs = aheadMs + max(first.queueMs-first.ceilingMs, 0)

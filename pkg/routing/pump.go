@@ -1,7 +1,9 @@
 package routing
 
 import (
+	"cmp"
 	"math"
+	"slices"
 	"time"
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
@@ -28,6 +30,8 @@ const (
 	// overtakesMost is how many times what a request wants that lacks blocks goes before it, in
 	// smaller requests. From then on they wait until it has gone.
 	overtakesMost = 4
+	// leastWorkMs is the prompt of a request that was looked at, at least.
+	leastWorkMs = 1e-3
 )
 
 // pump gives requests that wait to workers, in order. Where one has no place, those that want less
@@ -53,20 +57,32 @@ func (rt *Router) pump(now time.Time) {
 // pumpLevel goes through one level: always the tenant that was served least, with the next request
 // of it.
 func (rt *Router) pumpLevel(now time.Time, l *level, groups map[alike]*stuck) {
-	next := make(map[string]int, len(l.lines)) // how many of a tenant's were passed
-	for {
-		var of *line
-		least := math.Inf(1)
-		for _, other := range l.lines {
-			if next[other.tenant] < len(other.entries) && rt.queue.shares.served(other.tenant) < least {
-				of, least = other, rt.queue.shares.served(other.tenant)
-			}
+	byShare := func(a, b *line) int {
+		return cmp.Compare(rt.queue.shares.served(a.tenant), rt.queue.shares.served(b.tenant))
+	}
+	lines := slices.Clone(l.lines)
+	slices.SortStableFunc(lines, byShare)
+	for _, of := range lines {
+		of.passed = 0
+	}
+	for len(lines) > 0 {
+		of := lines[0]
+		if of.passed == len(of.entries) {
+			lines = lines[1:]
+			continue
 		}
-		if of == nil {
-			return
+		if !rt.try(now, of.entries[of.passed], groups) {
+			of.passed++
+			continue
 		}
-		if e := of.entries[next[of.tenant]]; !rt.try(now, e, groups) {
-			next[of.tenant]++
+		if len(of.entries) == 0 {
+			continue
+		}
+		// It was served more: others may come before its next.
+		at, _ := slices.BinarySearchFunc(lines[1:], of, byShare)
+		if at > 0 {
+			copy(lines, lines[1:at+1])
+			lines[at] = of
 		}
 	}
 }
@@ -117,6 +133,7 @@ func (rt *Router) try(now time.Time, e *entry, groups map[alike]*stuck) (gone bo
 		return true
 	case fitness == later, fitness == held:
 		e.noWorkerSince = time.Time{}
+		e.workMs = max(e.workMs, leastWorkMs)
 		if retried || e.behind {
 			return false
 		}

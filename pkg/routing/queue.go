@@ -63,6 +63,7 @@ type level struct {
 type line struct {
 	tenant  string
 	entries []*entry
+	passed  int // how many of them found no place in this pump
 }
 
 // queue is the requests that wait. Levels go one after the other, tenants within a level by what

@@ -211,3 +211,14 @@ func TestWhoGivesWay(t *testing.T) {
 		})
 	}
 }
+
+// What waits of very many tenants is looked at in little time.
+func BenchmarkManyTenantsWait(b *testing.B) {
+	f, now := one(2)
+	for i := range 1000 {
+		f.Handle(now, routing.Arrived{Request: routing.Request{ID: fmt.Sprint("r", i), Tenant: fmt.Sprint("t", i), Model: "fable", Mode: agg, Arrived: now, Tokens: 100, MaxNew: 2}})
+	}
+	for b.Loop() {
+		f.Handle(now, routing.Ended{ID: "none"})
+	}
+}

@@ -41,8 +41,8 @@ func newLoad(p Plan, b *board, dial func() (client, error)) *load {
 // rampUp is the time over which the streams begin.
 func (p Plan) rampUp() time.Duration { return min(p.Duration, 2*time.Second) }
 
-// settle is the time from when all have begun until it is measured.
-const settle = time.Second
+// warmup is the time from when all have begun until it is measured.
+const warmup = time.Second
 
 // run keeps the streams until ctx ends; then it returns nil, else the first failure.
 func (l *load) run(ctx context.Context) error {

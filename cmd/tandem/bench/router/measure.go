@@ -112,7 +112,7 @@ func (p Plan) window(ctx context.Context, mesh *rig.Mesh, l *load, failed chan e
 			return ctx.Err()
 		}
 	}
-	if err := wait(p.rampUp() + settle); err != nil {
+	if err := wait(p.rampUp() + warmup); err != nil {
 		return err
 	}
 	allocated, err := mallocs(ctx, mesh.HTTP)
