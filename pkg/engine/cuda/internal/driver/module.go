@@ -71,6 +71,7 @@ type Function struct {
 	name      string
 	registers int
 	arguments int // bytes of its one parameter; -1: the driver does not say
+	early     bool
 }
 
 // Function finds a kernel, which takes one struct and nothing else.
@@ -105,6 +106,15 @@ func (f *Function) Name() string { return f.name }
 
 // Registers is how many each of its threads takes.
 func (f *Function) Registers() int { return f.registers }
+
+// AllowEarly lets launches of the kernel that come right behind another launch in a program
+// begin while that one still runs (programmatic dependent launch). The kernel has to wait
+// for it by itself, with griddepcontrol.wait. Drivers before 12.3, which cannot keep this in
+// graphs, begin later. Not safe for concurrent use with Launch.
+func (f *Function) AllowEarly() {
+	major, minor := f.module.device.driver.Version()
+	f.early = major > 12 || major == 12 && minor >= 3
+}
 
 // AllowShared allows launches with so much dynamic shared memory, which above 48 KiB is
 // refused otherwise. Info.SharedPerBlock is the most.

@@ -18,6 +18,16 @@ static void *pointer(uint64_t handle) { return (void *)(uintptr_t)handle; }
 static tdm_outcome launch(const tdm_driver *d, CUstream stream, const tdm_op *op) {
 	// The driver copies the arguments before it returns; its interface knows no const.
 	void *params[] = {(void *)(uintptr_t)(op + 1)};
+	if (op->value) {
+		CUlaunchAttribute early = {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION};
+		early.value.programmaticStreamSerializationAllowed = 1;
+		const CUlaunchConfig config = {
+			.gridDimX = op->grid[0], .gridDimY = op->grid[1], .gridDimZ = op->grid[2], .blockDimX = op->block, .blockDimY = 1, .blockDimZ = 1,
+			.sharedMemBytes = op->shared, .hStream = stream, .attrs = &early, .numAttrs = 1,
+		};
+		TDM_CALL(d, cuLaunchKernelEx, &config, (CUfunction)pointer(op->handle), params, NULL);
+		return TDM_DONE;
+	}
 	TDM_CALL(d, cuLaunchKernel, (CUfunction)pointer(op->handle), op->grid[0], op->grid[1], op->grid[2], op->block, 1, 1,
 		op->shared, stream, params, NULL);
 	return TDM_DONE;

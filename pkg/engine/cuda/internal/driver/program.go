@@ -25,6 +25,7 @@ type Program struct {
 	memory         unsafe.Pointer
 	size, capacity int
 	uses           []resource // of each operation; nil where it names nothing
+	last           C.int32_t  // the kind of the operation added last; none: -1
 	err            error      // the first
 }
 
@@ -32,11 +33,11 @@ type Program struct {
 type resource interface{ usable() error }
 
 // NewProgram makes an empty program. It takes memory when something is added.
-func (v *Device) NewProgram() *Program { return &Program{device: v} }
+func (v *Device) NewProgram() *Program { return &Program{device: v, last: -1} }
 
 // Reset empties the program and keeps its memory.
 func (p *Program) Reset() {
-	p.size, p.err = 0, nil
+	p.size, p.last, p.err = 0, -1, nil
 	clear(p.uses)
 	p.uses = p.uses[:0]
 }
@@ -67,6 +68,7 @@ func (p *Program) add(kind C.int32_t, uses resource, arguments int) *C.tdm_op {
 	op := (*C.tdm_op)(unsafe.Add(p.memory, p.size))
 	*op = C.tdm_op{kind: kind, size: C.uint32_t(need)}
 	p.size += need
+	p.last = kind
 	p.uses = append(p.uses, uses)
 	return op
 }
@@ -105,9 +107,13 @@ func Launch[A any](p *Program, f *Function, grid [3]int, block, shared int, args
 		p.fail("launch of %s: %d bytes of shared memory", f.name, shared)
 		return
 	}
+	early := f.early && p.last == C.TDM_LAUNCH
 	op := p.add(C.TDM_LAUNCH, f, size)
 	if op == nil {
 		return
+	}
+	if early {
+		op.value = 1
 	}
 	op.handle = number(unsafe.Pointer(f.handle))
 	op.grid = [3]C.uint32_t{C.uint32_t(grid[0]), C.uint32_t(grid[1]), C.uint32_t(grid[2])}

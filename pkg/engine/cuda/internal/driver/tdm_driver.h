@@ -144,7 +144,7 @@ typedef struct tdm_op {
 	CUdeviceptr to, from;
 	uint64_t bytes; // of a row, where there are rows
 	uint32_t grid[3], block, shared;
-	uint32_t value; // of a fill
+	uint32_t value; // of a fill; of a launch: whether it may begin before the one before it ends
 } tdm_op;
 
 // Enqueues the operations in order, up to the first that fails, and with wait not 0 waits

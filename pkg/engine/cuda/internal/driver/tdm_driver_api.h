@@ -111,6 +111,28 @@ enum {
 	CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES = 6,
 };
 
+// CUlaunchAttributeID
+enum {
+	CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION = 6,
+};
+
+// One attribute of a launch; of the values only that of the one above is used here.
+typedef struct CUlaunchAttribute {
+	int id;
+	char pad[4];
+	union {
+		char bytes[64];
+		int programmaticStreamSerializationAllowed;
+	} value;
+} CUlaunchAttribute;
+
+typedef struct CUlaunchConfig {
+	unsigned gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes;
+	CUstream hStream;
+	CUlaunchAttribute *attrs;
+	unsigned numAttrs;
+} CUlaunchConfig;
+
 // Flags.
 enum {
 	CU_STREAM_NON_BLOCKING = 1,
@@ -158,6 +180,7 @@ enum {
 	X(cuOccupancyMaxActiveBlocksPerMultiprocessor, (int *blocks, CUfunction function, int block, size_t shared)) \
 	X(cuLaunchKernel, (CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, \
 		unsigned block_y, unsigned block_z, unsigned shared, CUstream stream, void **params, void **extra)) \
+	X(cuLaunchKernelEx, (const CUlaunchConfig *config, CUfunction function, void **params, void **extra)) \
 	X(cuStreamCreateWithPriority, (CUstream * stream, unsigned flags, int priority))              \
 	X(cuCtxGetStreamPriorityRange, (int *least, int *greatest))                                   \
 	X(cuStreamDestroy_v2, (CUstream stream))                                                      \

@@ -39,6 +39,7 @@ template <int size, bool fp8> TDM_INLINE uint8_t *tdm_taken(uint8_t *tile, uint8
 }
 
 template <int size, bool fp8> TDM_INLINE void tdm_attention_tall(const tdm_attention_args &a) {
+  tdm_begin();
   using tall = tdm_tall<size>;
   const int count = *a.count, warp = tdm_thread() / 32, lane = tdm_thread() % 32;
   const int group = lane / 4, quarter = lane % 4;

@@ -15,6 +15,7 @@ TDM_INLINE void tdm_mix_codes(float (&first)[4], float (&second)[4], uint32_t p0
 }
 
 template <int size, bool fp8> TDM_INLINE void tdm_attention_thin(const tdm_attention_args &a) {
+  tdm_begin();
   constexpr int stages = TDM_THIN_STAGES, groups = size / 32;          // groups of dimensions of two products
   constexpr int mine = size >= 64 ? size / 4 : 16;       // dimensions of a warp in mixing
   constexpr int columns = mine / 8;

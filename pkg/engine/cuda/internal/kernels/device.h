@@ -20,6 +20,12 @@ typedef float tdm_floats __attribute__((vector_size(16)));
 // tdm_load16 reads 16 bytes at an address that is a multiple of 16.
 TDM_INLINE tdm_quad tdm_load16(const void *p) { return *(const tdm_quad *)p; }
 
+// tdm_begin is where a kernel begins that reads nothing but what earlier launches leave.
+TDM_INLINE void tdm_begin() {
+  tdm_let_next();
+  tdm_await_earlier();
+}
+
 TDM_INLINE uint32_t tdm_bits(float x) { return __builtin_bit_cast(uint32_t, x); }
 TDM_INLINE float tdm_float(uint32_t u) { return __builtin_bit_cast(float, u); }
 

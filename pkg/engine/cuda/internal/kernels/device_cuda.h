@@ -29,6 +29,23 @@ TDM_PRIMITIVE int tdm_grid_x() { return (int)__nvvm_read_ptx_sreg_nctaid_x(); }
 // tdm_barrier waits for all threads of the block.
 TDM_PRIMITIVE void tdm_barrier() { __syncthreads(); }
 
+// tdm_let_next lets the next launch of the stream begin, as blocks find room. What this one
+// writes the next one must not look at before tdm_await_earlier.
+TDM_PRIMITIVE void tdm_let_next() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+// tdm_await_earlier waits until all earlier launches of the stream are done, and what they
+// wrote is there. Every thread calls it, also one that has nothing to do: the launches
+// after this one wait for this one alone.
+TDM_PRIMITIVE void tdm_await_earlier() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 // tdm_shuffle is the value of the lane whose number differs in the bits of apart. All
 // lanes of the warp take part.
 TDM_PRIMITIVE float tdm_shuffle(float x, int apart) {

@@ -136,6 +136,7 @@ TDM_INLINE void tdm_cut(tdm_row &row, bool by_weight, uint64_t target) {
 }
 
 TDM_KERNEL(TDM_DRAW_THREADS, 1) tdm_draw(const tdm_draw_args a) {
+  tdm_begin();
   const int n = tdm_block_x();
   if (n >= *a.count)
     return;

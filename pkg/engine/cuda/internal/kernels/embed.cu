@@ -3,6 +3,7 @@
 #include "deferred.h"
 
 TDM_KERNEL(TDM_ROW_THREADS, 1) tdm_embed(const tdm_embed_args a) {
+  tdm_begin();
   const int row = tdm_block_x();
   if (row >= a.counts->rows)
     return;

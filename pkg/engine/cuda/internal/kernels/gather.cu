@@ -2,6 +2,7 @@
 #include "device.h"
 
 TDM_KERNEL(TDM_ROW_THREADS, 1) tdm_gather(const tdm_gather_args a) {
+  tdm_begin();
   const int row = tdm_block_x();
   if (row >= *a.count)
     return;

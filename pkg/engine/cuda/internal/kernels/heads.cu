@@ -8,6 +8,7 @@
 constexpr int tdm_pairs = TDM_MOST_HEAD / 2 / 32;
 
 TDM_KERNEL(TDM_ROW_THREADS, 1) tdm_heads(const tdm_heads_args a) {
+  tdm_begin();
   const int row = tdm_block_x();
   if (row >= a.counts->rows)
     return;

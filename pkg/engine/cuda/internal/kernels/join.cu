@@ -62,6 +62,7 @@ struct tdm_some {
 };
 
 TDM_KERNEL(TDM_ATTENTION_THREADS, 3) tdm_join(const tdm_join_args a) {
+  tdm_begin();
   const int count = *a.count, kv = tdm_block_y(), group = a.heads / a.kv_heads;
   const int warp = tdm_thread() / 32, lane = tdm_thread() % 32, across = (a.size + 31) / 32;
   for (int n = tdm_block_x(); n < count * tdm_join_parts; n += tdm_grid_x()) {

@@ -71,6 +71,9 @@ func load(device *driver.Device, find func(getter)) (modules []*driver.Module, e
 		if err == nil {
 			err = f.AllowShared(shared)
 		}
+		if err == nil && target == target90 {
+			f.AllowEarly()
+		}
 		errs = append(errs, err)
 		return kernel{f, shared}
 	})

@@ -4,6 +4,7 @@
 #include "deferred.h"
 
 TDM_KERNEL(TDM_ROW_THREADS, 1) tdm_norm(const tdm_norm_args a) {
+  tdm_begin();
   const int row = tdm_block_x();
   if (row >= *a.count)
     return;
@@ -38,6 +39,7 @@ TDM_KERNEL(TDM_ROW_THREADS, 1) tdm_norm(const tdm_norm_args a) {
 
 // tdm_roots: the roots of rows, a warp a row.
 TDM_KERNEL(TDM_ROW_THREADS, 1) tdm_roots(const tdm_roots_args a) {
+  tdm_begin();
   const int row = tdm_block_x() * TDM_ROOTS_ROWS + tdm_thread() / 32, count = *a.count;
   if (row >= count)
     return;

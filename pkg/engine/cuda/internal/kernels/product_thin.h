@@ -26,6 +26,7 @@ TDM_INLINE void tdm_product_thin(const tdm_product_args &a, const tdm_heads_args
   using thin = tdm_thin<rows, format>;
   constexpr int pieces = format::pieces, block_bytes = TDM_K * format::bytes;
   constexpr int per_tile = tdm_paired(then) ? 8 : 16;
+  tdm_let_next();
   const int count = *a.count; // on its way while the first weights are asked for
   const int warp = tdm_thread() / 32, lane = tdm_thread() % 32;
   const int group = lane / 4, quarter = lane % 4;
@@ -51,6 +52,7 @@ TDM_INLINE void tdm_product_thin(const tdm_product_args &a, const tdm_heads_args
     }
   }
 
+  tdm_await_earlier(); // weights are all that is there before
   // Rows past the count are the last one once more: nobody looks at their sums. Of no rows
   // at all nothing is written; to end here would make the weights wait for the count.
   const uint16_t *x[thin::columns];

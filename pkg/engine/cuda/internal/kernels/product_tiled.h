@@ -34,9 +34,12 @@ template <int then, int rows, bool sliced, class format> TDM_INLINE void tdm_pro
   // A warp has 16 * tiles lines and 8 * columns rows, which is what its sums, twice, leave room
   // for; across are side by side. Lines are read once if a warp has all rows.
   constexpr int threads = TDM_TILED_THREADS(rows), tiles = rows / 32, columns = 16 / tiles, across = 8 / tiles;
+  tdm_let_next();
   const int count = *a.count, row0 = tdm_block_y() * rows;
-  if (row0 >= count)
+  if (row0 >= count) {
+    tdm_await_earlier();
     return;
+  }
   const int thread = tdm_thread(), warp = thread / 32, lane = thread % 32;
   const int group = lane / 4, quarter = lane % 4;
   const int tile = sliced ? tdm_block_x() / TDM_SLICES : tdm_block_x(), slice = sliced ? tdm_block_x() % TDM_SLICES : 0;
@@ -46,8 +49,10 @@ template <int then, int rows, bool sliced, class format> TDM_INLINE void tdm_pro
   // Blocks of K: all, or the slice's.
   const int all = a.k / TDM_K, length = tdm_slice_blocks(a.k);
   const int begin = slice * length, end = sliced ? tdm_least(begin + length, all) : all;
-  if (begin >= end)
+  if (begin >= end) {
+    tdm_await_earlier();
     return;
+  }
 
   // A thread copies a chunk of every so many rows, and of every so many lines.
   constexpr int chunks = block_bytes / 16, apart = threads / chunks, rows_apart = threads / 8;
@@ -63,12 +68,17 @@ template <int then, int rows, bool sliced, class format> TDM_INLINE void tdm_pro
   TDM_UNROLL
   for (int i = 0; i < rows / rows_apart; i++)
     x[i] = a.a + (int64_t)tdm_least(row0 + line0 + rows_apart * i, count - 1) * a.lda + 8 * chunk;
-  const auto ask = [&](int b) __attribute__((always_inline)) {
+  const auto ask_weights = [&](int b) __attribute__((always_inline)) {
     if (b < end) {
       uint8_t *stage = shared + b % stages * stage_bytes;
       TDM_UNROLL
       for (int i = 0; i < tdm_lines / apart; i++)
         tdm_copy16(tdm_place<format::bytes>(stage, weight_line0 + apart * i, weight_chunk), w[i] + (int64_t)b * block_bytes, true);
+    }
+  };
+  const auto ask_rows = [&](int b) __attribute__((always_inline)) {
+    if (b < end) {
+      uint8_t *stage = shared + b % stages * stage_bytes;
       TDM_UNROLL
       for (int i = 0; i < rows / rows_apart; i++)
         tdm_copy16(tdm_place<2>(stage + weight_bytes, line0 + rows_apart * i, chunk), x[i] + (int64_t)b * TDM_K, true);
@@ -79,7 +89,10 @@ template <int then, int rows, bool sliced, class format> TDM_INLINE void tdm_pro
   const int line1 = warp % across * 16 * tiles, row1 = warp / across * 8 * columns;
   float sum[tiles][columns][4] = {}, total[sliced ? 1 : tiles][columns][4] = {};
   for (int i = 0; i < stages - 1; i++)
-    ask(begin + i);
+    ask_weights(begin + i);
+  tdm_await_earlier(); // the rows are its results, and nothing else is
+  for (int i = 0; i < stages - 1; i++)
+    ask_rows(begin + i);
   // mma takes four neighbouring registers of two lines, of which a load fills four of one.
   // A value that is made of what was loaded goes where it is wanted, once for all products
   // that take it; what was only loaded ptxas moves there for each of them.
@@ -89,7 +102,8 @@ template <int then, int rows, bool sliced, class format> TDM_INLINE void tdm_pro
   for (int b = begin; b < end; b++) {
     tdm_copy_wait<stages - 2>();
     tdm_barrier();
-    ask(b + stages - 1);
+    ask_weights(b + stages - 1);
+    ask_rows(b + stages - 1);
     uint8_t *stage = shared + b % stages * stage_bytes;
     tdm_quad pieces[tiles][2][format::pieces]; // read when the first half of them is wanted
     TDM_UNROLL
@@ -165,6 +179,7 @@ template <int then, int rows, bool sliced, class format> TDM_INLINE void tdm_pro
 
 // A block joins eight rows of a tile, a thread four outputs of a row at a time.
 template <int then> TDM_INLINE void tdm_product_joined(const tdm_product_args &a) {
+  tdm_begin();
   constexpr int rows = TDM_SLICED_ROWS;
   constexpr int per_tile = then == TDM_SWIGLU ? 8 : 16, per_block = tdm_lines / 16 * per_tile;
   const int tile = tdm_block_x() / (rows / 8), count = *a.count;

@@ -37,6 +37,7 @@ struct tdm_to_fp8 {
 };
 
 template <class to> TDM_INLINE void tdm_quantize(const tdm_quantize_args &a) {
+  tdm_begin();
   const uint16_t *row = a.from + tdm_block_x() * a.ld;
   uint8_t *out = a.to + tdm_block_x() * a.ld;
   const int most = tdm_largest(row, (int)a.ld);

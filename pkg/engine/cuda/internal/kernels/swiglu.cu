@@ -9,6 +9,7 @@ TDM_INLINE uint32_t tdm_gated(uint32_t gate, uint32_t up) {
 }
 
 TDM_KERNEL(TDM_ROW_THREADS, 1) tdm_swiglu(const tdm_swiglu_args a) {
+  tdm_begin();
   const int row = tdm_block_x();
   if (row >= *a.count)
     return;

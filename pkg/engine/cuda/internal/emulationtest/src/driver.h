@@ -193,6 +193,7 @@ struct CUstream_st {
 	CUcontext context;
 	int priority = 0;
 	std::deque<fake::Op> queue;
+	bool launched = false; // the last operation was a launch
 	bool capturing = false;
 	std::thread::id capturer;
 	std::vector<fake::Op> captured;

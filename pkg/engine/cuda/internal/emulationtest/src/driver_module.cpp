@@ -129,6 +129,31 @@ struct FunctionCall : InContext {
 
 } // namespace
 
+// launch enqueues a launch, whose attributes were looked at.
+static CUresult launch(CUcontext context, CUfunction function, const CUlaunchConfig &config, void **params, void **extra) {
+	if (extra || !params)
+		return refuse(CUDA_ERROR_INVALID_VALUE, "arguments come through params here");
+	const unsigned long long threads = (unsigned long long)config.blockDimX * config.blockDimY * config.blockDimZ;
+	if (threads < 1 || threads > 1024 || config.blockDimZ > 64)
+		return refuse(CUDA_ERROR_INVALID_VALUE, "a block of no threads, or of more than 1024");
+	if (threads > function->kernel.threads)
+		return refuse(CUDA_ERROR_INVALID_VALUE, "a block of more threads than " + function->kernel.name + " was compiled for");
+	if (!config.gridDimX || !config.gridDimY || !config.gridDimZ || config.gridDimX > 2147483647u || config.gridDimY > 65535 || config.gridDimZ > 65535)
+		return refuse(CUDA_ERROR_INVALID_VALUE, "a grid of no blocks, or with more than 65535 in y or z");
+	if (config.sharedMemBytes > (unsigned)function->shared)
+		return refuse(CUDA_ERROR_INVALID_VALUE, "a launch of " + function->kernel.name + " with " + std::to_string(config.sharedMemBytes) +
+			" bytes of shared memory, and it is allowed " + std::to_string(function->shared));
+	Op op;
+	op.kind = Kind::launch;
+	op.kernel = function->kernel;
+	op.grid[0] = config.gridDimX, op.grid[1] = config.gridDimY, op.grid[2] = config.gridDimZ;
+	op.block[0] = config.blockDimX, op.block[1] = config.blockDimY, op.block[2] = config.blockDimZ;
+	op.shared = config.sharedMemBytes;
+	const char *arguments = static_cast<const char *>(params[0]);
+	op.arguments = std::make_shared<std::vector<char>>(arguments, arguments + function->kernel.arguments);
+	return enqueue(context, config.hStream, op);
+}
+
 extern "C" {
 
 CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned count, int *options, void **values) {
@@ -220,27 +245,23 @@ CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, u
 	FunctionCall call("cuLaunchKernel", function);
 	if (call.code != CUDA_SUCCESS)
 		return call.code;
-	if (extra || !params)
-		return refuse(CUDA_ERROR_INVALID_VALUE, "arguments come through params here");
-	const unsigned long long threads = (unsigned long long)block_x * block_y * block_z;
-	if (threads < 1 || threads > 1024 || block_z > 64)
-		return refuse(CUDA_ERROR_INVALID_VALUE, "a block of no threads, or of more than 1024");
-	if (threads > function->kernel.threads)
-		return refuse(CUDA_ERROR_INVALID_VALUE, "a block of more threads than " + function->kernel.name + " was compiled for");
-	if (!grid_x || !grid_y || !grid_z || grid_x > 2147483647u || grid_y > 65535 || grid_z > 65535)
-		return refuse(CUDA_ERROR_INVALID_VALUE, "a grid of no blocks, or with more than 65535 in y or z");
-	if (shared > (unsigned)function->shared)
-		return refuse(CUDA_ERROR_INVALID_VALUE, "a launch of " + function->kernel.name + " with " + std::to_string(shared) +
-			" bytes of shared memory, and it is allowed " + std::to_string(function->shared));
-	Op op;
-	op.kind = Kind::launch;
-	op.kernel = function->kernel;
-	op.grid[0] = grid_x, op.grid[1] = grid_y, op.grid[2] = grid_z;
-	op.block[0] = block_x, op.block[1] = block_y, op.block[2] = block_z;
-	op.shared = shared;
-	const char *arguments = static_cast<const char *>(params[0]);
-	op.arguments = std::make_shared<std::vector<char>>(arguments, arguments + function->kernel.arguments);
-	return enqueue(call.context, stream, op);
+	return launch(call.context, function, {grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, nullptr, 0}, params, extra);
+}
+
+CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **params, void **extra) {
+	FunctionCall call("cuLaunchKernelEx", function);
+	if (call.code != CUDA_SUCCESS)
+		return call.code;
+	for (unsigned i = 0; i < config->numAttrs; i++) {
+		const CUlaunchAttribute &attribute = config->attrs[i];
+		if (attribute.id != CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION || attribute.value.programmaticStreamSerializationAllowed != 1)
+			return refuse(CUDA_ERROR_INVALID_VALUE, "an attribute of a launch that is not known here");
+		if (state().capability < 90)
+			return refuse(CUDA_ERROR_NOT_SUPPORTED, "launches begin early from capability 9.0 on");
+		if (!state().streams.count(config->hStream) || !config->hStream->launched)
+			return refuse(CUDA_ERROR_INVALID_VALUE, "a launch may begin early behind another launch only");
+	}
+	return launch(call.context, function, *config, params, extra);
 }
 
 } // extern "C"

@@ -66,6 +66,7 @@ CUresult rectangle(const CUDA_MEMCPY2D &r, Op *op) {
 CUresult fake::enqueue(CUcontext context, CUstream stream, const Op &op) {
 	if (!state().streams.count(stream) || stream->context != context)
 		return refuse(CUDA_ERROR_INVALID_HANDLE, "no such stream in this context");
+	stream->launched = op.kind == Kind::launch;
 	if (stream->capturing)
 		stream->captured.push_back(op);
 	else

@@ -115,6 +115,8 @@ static void lane_main() {
   tdm_block *b = l->owner;
   tdm_acquire(&b->begun);
   b->run(b->args);
+  if (!l->task.awaited)
+    tdm_fault("it ended without having waited for the launches before its own");
   if (l->taken < l->copies.size())
     tdm_fault("it ended with copies under way that it never waited for");
   tdm_release(&b->over);
@@ -140,7 +142,7 @@ static void run_block(tdm_block *b, unsigned x, unsigned y, unsigned width) {
     tdm_lane *l = b->lanes[i].get();
     if (l->fiber.stack == nullptr)
       tdm_fiber_new(&l->fiber);
-    l->task = {i, {x, y}, width, b->shared, b->shared_bytes};
+    l->task = {i, {x, y}, width, b->shared, b->shared_bytes, false};
     l->copies.clear();
     l->groups.clear();
     l->taken = 0;

@@ -10,6 +10,7 @@
 //     source is misaligned or no global memory, also where nothing is read
 //   - reads by instructions of one kind of memory that are misaligned or of another kind
 //   - a block that writes past its shared memory
+//   - a thread that ends without having waited for the launches before its own
 // Shared memory is exactly what the launch asks for, and is filled with NaNs before each
 // block. An asynchronous copy fills its target with NaNs at once and brings the data only
 // when it is waited for, so that use before and after both show.
@@ -63,6 +64,7 @@ struct tdm_task {
   unsigned thread, block[2], grid;
   uint8_t *shared;
   unsigned shared_bytes;
+  bool awaited; // the launches before this one
 };
 
 extern thread_local tdm_task *tdm_self;
@@ -86,6 +88,8 @@ TDM_PRIMITIVE int tdm_block_x() { return (int)tdm_self->block[0]; }
 TDM_PRIMITIVE int tdm_block_y() { return (int)tdm_self->block[1]; }
 TDM_PRIMITIVE int tdm_grid_x() { return (int)tdm_self->grid; }
 TDM_PRIMITIVE void tdm_barrier() { tdm_wait_block(); }
+TDM_PRIMITIVE void tdm_let_next() {}
+TDM_PRIMITIVE void tdm_await_earlier() { tdm_self->awaited = true; }
 TDM_PRIMITIVE int tdm_shuffle(int x, int apart) { return (int)tdm_exchange((uint32_t)x, apart); }
 TDM_PRIMITIVE float tdm_shuffle(float x, int apart) {
   uint32_t bits;
