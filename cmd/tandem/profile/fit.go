@@ -114,13 +114,19 @@ const limitsApart = 0.15
 // was taken to after: the best of each rate. It is valid if each was and they agree.
 // How fast the machine should be nobody knows: it is compared with itself.
 func Limits(measured ...latency.Limits) latency.Limits {
+	return LimitsWithin(limitsApart, measured...)
+}
+
+// LimitsWithin is Limits where the others may be lower than the best by another share: a
+// GPU's clock follows its heat and its power.
+func LimitsWithin(apart float64, measured ...latency.Limits) latency.Limits {
 	best := latency.Limits{Valid: len(measured) > 0}
 	for _, l := range measured {
 		best.FLOPsPerSecond = max(best.FLOPsPerSecond, l.FLOPsPerSecond)
 		best.ReadBytesPerSecond = max(best.ReadBytesPerSecond, l.ReadBytesPerSecond)
 	}
 	for _, l := range measured {
-		if !l.Valid || l.FLOPsPerSecond < (1-limitsApart)*best.FLOPsPerSecond || l.ReadBytesPerSecond < (1-limitsApart)*best.ReadBytesPerSecond {
+		if !l.Valid || l.FLOPsPerSecond < (1-apart)*best.FLOPsPerSecond || l.ReadBytesPerSecond < (1-apart)*best.ReadBytesPerSecond {
 			best.Valid = false
 		}
 	}

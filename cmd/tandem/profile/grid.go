@@ -1,16 +1,48 @@
 package profile
 
 import (
-	"fmt"
-	"math/rand/v2"
-
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 )
 
+// Grid is the sizes of the steps to measure, each list from small to large. What the
+// engine or Options do not allow is left out.
+type Grid struct {
+	// Chunks are prompt tokens in a step, each behind each of Starts.
+	Chunks, Starts []int
+	// Batches decode behind each of Contexts.
+	Batches, Contexts []int
+	// MixedChunks, behind nothing, are computed beside each of MixedBatches behind
+	// MixedContext.
+	MixedChunks, MixedBatches []int
+	MixedContext              int
+}
+
+// CPUGrid is for the CPU engine.
+func CPUGrid() Grid {
+	return Grid{
+		Chunks: []int{2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048}, Starts: []int{0, 128, 512, 2048, 8192, 32768},
+		Batches: []int{1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256}, Contexts: []int{16, 128, 512, 2048, 8192, 32768},
+		MixedChunks: []int{32, 256}, MixedBatches: []int{1, 4, 12, 24}, MixedContext: 128,
+	}
+}
+
+// GPUGrid is for the CUDA engine, which computes longer chunks and larger batches. The
+// longest steps fit into 32,768 tokens.
+func GPUGrid() Grid {
+	return Grid{
+		Chunks: []int{16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192}, Starts: []int{0, 128, 1024, 8192, 24576},
+		Batches: []int{1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256}, Contexts: []int{128, 512, 2048, 8192, 24576, 32512},
+		MixedChunks: []int{128, 512, 2048}, MixedBatches: []int{1, 8, 32, 128}, MixedContext: 1024,
+	}
+}
+
 // grid is all steps to measure, those that fit.
 func grid(e engine.Engine, o Options) (points []*Point, leftOut int) {
-	capacity := e.Capacity()
+	capacity, sizes := e.Capacity(), o.Grid
+	if len(sizes.Chunks) == 0 {
+		sizes = CPUGrid()
+	}
 	longest := e.Model().ContextTokens
 	if o.MaxContext > 0 {
 		longest = min(longest, o.MaxContext)
@@ -26,26 +58,23 @@ func grid(e engine.Engine, o Options) (points []*Point, leftOut int) {
 			leftOut++
 		}
 	}
-	contexts := upTo([]int{16, 128, 512, 2048, 8192, 32768}, longest-1)
-	chunks := upTo([]int{2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048}, min(chunkMost, longest))
-	for _, chunk := range chunks {
-		for _, start := range append([]int{0}, contexts...) {
-			if start == 16 || start+chunk > longest {
-				continue
+	for _, chunk := range upTo(sizes.Chunks, min(chunkMost, longest)) {
+		for _, start := range sizes.Starts {
+			if start+chunk <= longest {
+				add(Point{Kind: Prefill, Chunk: chunk, ChunkStart: start, ChunkSampled: true})
 			}
-			add(Point{Kind: Prefill, Chunk: chunk, ChunkStart: start, ChunkSampled: true})
 		}
 		add(Point{Kind: Prefill, Chunk: chunk})
 	}
-	batches := upTo([]int{1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256}, capacity.MaxSequences)
-	for _, batch := range batches {
+	contexts := upTo(sizes.Contexts, longest-1)
+	for _, batch := range upTo(sizes.Batches, capacity.MaxSequences) {
 		for _, context := range contexts {
 			add(Point{Kind: Decode, Batch: batch, Context: context})
 		}
 	}
-	for _, chunk := range upTo([]int{32, 256}, chunkMost) {
-		for _, batch := range upTo([]int{1, 4, 12, 24}, capacity.MaxSequences-1) {
-			if context := min(128, longest-1); chunk <= longest && chunk+batch <= capacity.MaxBatchTokens {
+	for _, chunk := range upTo(sizes.MixedChunks, chunkMost) {
+		for _, batch := range upTo(sizes.MixedBatches, capacity.MaxSequences-1) {
+			if context := min(sizes.MixedContext, longest-1); chunk <= longest && chunk+batch <= capacity.MaxBatchTokens {
 				add(Point{Kind: Mixed, Chunk: chunk, ChunkSampled: true, Batch: batch, Context: context})
 			}
 		}
@@ -92,38 +121,4 @@ func (p *Point) build(e engine.Engine) bool {
 	}
 	p.work = p.batch.Work()
 	return p.batch.Validate(capacity, e.Model()) == nil
-}
-
-// fill gives every block that is read numbers like those of real keys and values:
-// memory that was never written is read faster, and other numbers may not be.
-func fill(e engine.Engine, points []*Point) error {
-	blocks := 0
-	for _, p := range points {
-		for _, s := range p.batch.Sequences {
-			blocks = max(blocks, int(s.Blocks[len(s.Blocks)-1])+1)
-		}
-	}
-	layout := e.Capacity().Layout
-	slice := make([]byte, layout.SliceBytes)
-	chance := rand.New(rand.NewPCG(1, 2))
-	for i := 0; i+1 < len(slice); i += 2 { // bf16 of either sign, between 2⁻⁷ and 2
-		slice[i], slice[i+1] = byte(chance.Uint32()), byte(0x3c+chance.IntN(4))|byte(chance.IntN(2)<<7)
-	}
-	if layout.ElementType == "int8" { // codes, then scales
-		codes := 2 * layout.KVHeads * layout.HeadSize * layout.BlockTokens
-		for i := range slice[:codes] {
-			slice[i] = byte(chance.IntN(255) - 127)
-		}
-		for i := codes; i+1 < len(slice); i += 2 { // bf16 from 2⁻⁷ to 2⁻⁶: 127 codes make the same
-			slice[i], slice[i+1] = byte(chance.IntN(128)), 0x3c
-		}
-	}
-	for block := range blocks {
-		for layer := range layout.Layers {
-			if err := e.Pages().Write(layer, []kvcache.BlockID{kvcache.BlockID(block)}, slice); err != nil {
-				return fmt.Errorf("fill the KV pages: %w", err)
-			}
-		}
-	}
-	return nil
 }

@@ -18,6 +18,8 @@ const (
 	most = 300
 	// betweens is how often Options.Between is called.
 	betweens = 3
+	// beforeEven is how often each point is measured before Options.Even looks.
+	beforeEven = 3
 )
 
 // measure goes through the points again and again, each time in another order, so
@@ -65,7 +67,14 @@ func measure(ctx context.Context, e engine.Engine, points []*Point, o Options) (
 	chance := rand.New(rand.NewPCG(3, 4))
 	for round := 1; round < most && spent() < o.Duration; round++ {
 		chance.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
+		share := 0.0 // of the time, on average
 		for _, p := range order {
+			share += p.spent / float64(len(order))
+		}
+		for _, p := range order {
+			if o.Even && round >= beforeEven && p.spent > 1.5*share {
+				continue
+			}
 			if err := errors.Join(p.once(ctx, e, true), between()); err != nil {
 				return nil, err
 			}
@@ -87,7 +96,8 @@ func (p *Point) once(ctx context.Context, e engine.Engine, counts bool) error {
 		return fmt.Errorf("profile: %s step: %w", p.Kind, err)
 	}
 	if counts {
-		p.times = append(p.times, float64(out.Compute)/float64(time.Millisecond))
+		ms := float64(out.Compute) / float64(time.Millisecond)
+		p.times, p.spent = append(p.times, ms), p.spent+ms
 	}
 	return nil
 }

@@ -3,7 +3,8 @@
 //
 // `tandem profile` imports it, and so does the benchmark of the engine, which judges
 // limits alike. It owns nothing: the engine is the caller's, and nobody else may step it
-// meanwhile. It starts no goroutines.
+// meanwhile. Goroutines fill the pages of an engine that are not host memory, and are waited
+// for.
 package profile
 
 import (
@@ -21,6 +22,11 @@ type Options struct {
 	// Duration is about how long it may take. What does not fit in is left out,
 	// the longest steps first.
 	Duration time.Duration
+	// Grid is what to measure; without chunks it is CPUGrid.
+	Grid Grid
+	// Even spends about as much time on each kind of step, where long ones take a
+	// hundred times as long as short ones: once measured a few times, they sit out.
+	Even bool
 	// MaxContext and MaxChunk bound the grid, in tokens; 0: the engine's limits.
 	MaxContext, MaxChunk int
 	Layers               bool
@@ -62,6 +68,7 @@ type Point struct {
 	batch engine.Batch
 	work  latency.StepWork
 	times []float64 // milliseconds
+	spent float64   // their sum
 }
 
 // Result is what was measured.
@@ -85,7 +92,7 @@ func Measure(ctx context.Context, e engine.Engine, o Options) (*Result, error) {
 	if len(points) == 0 {
 		return nil, errors.New("profile: nothing fits into the engine: give it more KV memory")
 	}
-	if err := fill(e, points); err != nil {
+	if err := fill(ctx, e, points); err != nil {
 		return nil, fmt.Errorf("profile: %w", err)
 	}
 	measured, err := measure(ctx, e, points, o)

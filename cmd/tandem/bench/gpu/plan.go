@@ -47,14 +47,6 @@ func (p Plan) Validate() error {
 		return errors.New("--context: pass at least one value")
 	case p.Rounds < 1 || p.Rounds > 1000:
 		return fmt.Errorf("--rounds: %d is outside 1 to 1000", p.Rounds)
-	case p.Products != cuda.Own && p.Products != cuda.CublasLt:
-		return fmt.Errorf("--cuda-products: %q is neither %s nor %s", p.Products, cuda.Own, cuda.CublasLt)
-	case p.Weights.Validate() != nil:
-		return fmt.Errorf("--cuda-weights: %w", p.Weights.Validate())
-	case p.KV.Validate() != nil:
-		return fmt.Errorf("--cuda-kv: %w", p.KV.Validate())
-	case p.Weights != cuda.BF16 && p.Products == cuda.CublasLt:
-		return fmt.Errorf("--cuda-weights: cuBLASLt supports only %s: leave out --cuda-products %s or --cuda-weights", cuda.BF16, p.Products)
 	}
 	for _, batch := range p.Batches {
 		if batch < 1 || batch > 4096 {
@@ -65,6 +57,21 @@ func (p Plan) Validate() error {
 		if context < 0 || context > mostTokens {
 			return fmt.Errorf("--context: %d is outside 0 to %d", context, mostTokens)
 		}
+	}
+	return p.ValidateEngine()
+}
+
+// ValidateEngine checks what of the engine does not depend on what is measured with it.
+func (p Plan) ValidateEngine() error {
+	switch {
+	case p.Products != cuda.Own && p.Products != cuda.CublasLt:
+		return fmt.Errorf("--cuda-products: %q is neither %s nor %s", p.Products, cuda.Own, cuda.CublasLt)
+	case p.Weights.Validate() != nil:
+		return fmt.Errorf("--cuda-weights: %w", p.Weights.Validate())
+	case p.KV.Validate() != nil:
+		return fmt.Errorf("--cuda-kv: %w", p.KV.Validate())
+	case p.Weights != cuda.BF16 && p.Products == cuda.CublasLt:
+		return fmt.Errorf("--cuda-weights: cuBLASLt supports only %s: leave out --cuda-products %s or --cuda-weights", cuda.BF16, p.Products)
 	}
 	return nil
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/engine"
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
+	"github.com/tandem-serving/tandem/pkg/engine/cuda"
 	"github.com/tandem-serving/tandem/pkg/model"
 )
 
@@ -23,6 +24,7 @@ type benchEngineFlags struct {
 	threads            int
 	batches, contexts  []int // into plan, one of each, or into gpu
 	gpu                benchGPUFlags
+	forGPU             []string // flags
 }
 
 func newBenchEngineCommand() *cobra.Command {
@@ -82,7 +84,8 @@ docs/gpu.md for more.`,
 	fs.StringVar(&f.isa, "isa", "", "instruction set, such as avx2 or portable (default: the best that this CPU has)")
 	fs.IntVar(&f.plan.Rounds, "rounds", 5, "rounds to measure; each has prefill, decode and the limits")
 	fs.DurationVar(&f.plan.LimitsFor, "limits", 250*time.Millisecond, "how long a round measures the limits; 0s: a moment, enough to try the command (a GPU takes no other value)")
-	f.gpu.register(cmd)
+	fs.IntVar(&f.gpu.plan.ChunkTokens, "chunk", cuda.DefaultMaxBatchTokens, "GPU: most prompt tokens in a step")
+	f.forGPU = append(f.gpu.register(cmd), "chunk")
 	oneOf(cmd, "preset", presets...)
 	oneOf(cmd, "dtype", string(cpu.BF16), string(cpu.Int8), string(cpu.Int4))
 	oneOf(cmd, "kv", string(cpu.KVBF16), string(cpu.KVInt8))

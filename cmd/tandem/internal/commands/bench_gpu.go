@@ -17,18 +17,18 @@ import (
 )
 
 // benchGPUFlags are what `bench engine` is told beside benchEngineFlags where a GPU is
-// measured.
+// measured. `profile` has them too, without --chunk.
 type benchGPUFlags struct {
 	device  string
 	plan    gpu.Plan    // without what benchEngineFlags say
 	options gpu.Options // without progress
 }
 
-func (g *benchGPUFlags) register(cmd *cobra.Command) {
+// register adds the flags, and gives the names of those that are for a GPU only.
+func (g *benchGPUFlags) register(cmd *cobra.Command) (forGPU []string) {
 	fs := cmd.Flags()
 	fs.StringVar(&g.device, "device", engines.DeviceCPU, "device to measure: cpu, or a GPU such as cuda:0")
 	fs.StringVar(&g.options.Load.Driver, "cuda-driver", "", "path of the CUDA driver's library (default: the system's libcuda.so.1)")
-	fs.IntVar(&g.plan.ChunkTokens, "chunk", cuda.DefaultMaxBatchTokens, "GPU: most prompt tokens in a step")
 	fs.BoolVar(&g.plan.NoGraphs, "no-graphs", false, "GPU: launch the kernels of a decode step one by one, without a graph")
 	fs.StringVar((*string)(&g.plan.Products), "cuda-products", string(cuda.Own), "GPU: kernels for products of more than 64 rows: own or cublaslt")
 	fs.StringVar(&g.options.CublasLt, "cublaslt", "", "GPU: path of cuBLASLt 12 or 13, or of its folder; adds its product to the limits (default: the system's libcublasLt.so, with --cuda-products cublaslt)")
@@ -38,31 +38,47 @@ func (g *benchGPUFlags) register(cmd *cobra.Command) {
 	oneOf(cmd, "cuda-kv", texts(cuda.KVTypes())...)
 	oneOf(cmd, "cuda-products", string(cuda.Own), string(cuda.CublasLt))
 	oneOf(cmd, "device", engines.DeviceCPU, "cuda:0")
+	return []string{"cuda-driver", "no-graphs", "cuda-products", "cublaslt", "cuda-weights", "cuda-kv"}
 }
 
-// onGPU says whether a GPU is measured, and finds flags that contradict it.
-func (f *benchEngineFlags) onGPU(fs *pflag.FlagSet) (bool, error) {
-	number, err := engines.GPU(f.gpu.device)
+// choose says whether a GPU is measured, and finds flags that are for the other only.
+func (g *benchGPUFlags) choose(fs *pflag.FlagSet, forGPU, forCPU []string) (bool, error) {
+	number, err := engines.GPU(g.device)
 	if err != nil {
 		return false, err
 	}
-	if number < 0 && f.gpu.device != engines.DeviceCPU {
-		return false, fmt.Errorf("--device: %q is not a device: pass %s or a GPU such as cuda:0", f.gpu.device, engines.DeviceCPU)
+	if number < 0 && g.device != engines.DeviceCPU {
+		return false, fmt.Errorf("--device: %q is not a device: pass %s or a GPU such as cuda:0", g.device, engines.DeviceCPU)
 	}
-	f.gpu.options.Load.Device = number
-	strange, of := []string{"cuda-driver", "chunk", "no-graphs", "cuda-products", "cublaslt", "cuda-weights", "cuda-kv"}, "a GPU"
+	g.options.Load.Device = number
+	strange, of := forGPU, "a GPU"
 	if number >= 0 {
-		strange, of = []string{"dtype", "kv", "cpu-weight-cache", "threads", "isa"}, "the CPU engine"
+		strange, of = forCPU, "the CPU engine"
 	}
 	for _, name := range strange {
 		if fs.Changed(name) {
 			return false, fmt.Errorf("--%s is for %s only: leave it out, or choose another --device", name, of)
 		}
 	}
-	if number >= 0 && fs.Changed("limits") && f.plan.LimitsFor != 0 {
-		return false, fmt.Errorf("--limits: %v: a GPU's limits take a fixed time: leave it out, or pass 0s to try the command", f.plan.LimitsFor)
-	}
 	return number >= 0, nil
+}
+
+// present says why there is no such GPU. It comes before any work: without a driver or a
+// GPU the rest is for nothing.
+func (g *benchGPUFlags) present() error {
+	if _, err := cuda.Devices(g.options.Load.Driver); err != nil {
+		return fmt.Errorf("--device %s: %w", g.device, err)
+	}
+	return nil
+}
+
+// onGPU says whether a GPU is measured, and finds flags that contradict it.
+func (f *benchEngineFlags) onGPU(fs *pflag.FlagSet) (bool, error) {
+	on, err := f.gpu.choose(fs, f.forGPU, []string{"dtype", "kv", "cpu-weight-cache", "threads", "isa"})
+	if err == nil && on && fs.Changed("limits") && f.plan.LimitsFor != 0 {
+		err = fmt.Errorf("--limits: %v: a GPU's limits take a fixed time: leave it out, or pass 0s to try the command", f.plan.LimitsFor)
+	}
+	return on, err
 }
 
 func (f *benchEngineFlags) runGPU(cmd *cobra.Command, asJSON bool) error {
@@ -77,13 +93,16 @@ func (f *benchEngineFlags) runGPU(cmd *cobra.Command, asJSON bool) error {
 }
 
 func (f *benchEngineFlags) measureGPU(ctx context.Context, fs *pflag.FlagSet, stderr io.Writer, plan gpu.Plan) (*gpu.Result, error) {
-	// Before any work: without a driver or a GPU the rest is for nothing.
-	if _, err := cuda.Devices(f.gpu.options.Load.Driver); err != nil {
-		return nil, fmt.Errorf("--device %s: %w", f.gpu.device, err)
+	if err := f.gpu.present(); err != nil {
+		return nil, err
 	}
 	p := newProgress(stderr)
 	defer p.finish()
-	m, err := f.modelForGPU(ctx, p)
+	preset := f.preset
+	if f.model != "" {
+		preset = ""
+	}
+	m, err := modelForGPU(ctx, f.model, preset, p)
 	if err != nil {
 		return nil, err
 	}
@@ -96,16 +115,17 @@ func (f *benchEngineFlags) measureGPU(ctx context.Context, fs *pflag.FlagSet, st
 	return gpu.Measure(ctx, m, plan, o)
 }
 
-// modelForGPU opens --model, or makes --preset in memory.
-func (f *benchEngineFlags) modelForGPU(ctx context.Context, p *progress) (*model.Model, error) {
-	if f.model != "" {
-		dir, err := modeldir.Find(f.model)
+// modelForGPU makes a preset in memory, or opens a model where there is none; "" is the
+// bundled one.
+func modelForGPU(ctx context.Context, name, preset string, p *progress) (*model.Model, error) {
+	if preset == "" {
+		dir, err := modeldir.Find(name)
 		if err != nil {
 			return nil, err
 		}
 		return model.OpenContext(ctx, dir, model.Options{Progress: p.report})
 	}
-	shape, err := model.Preset(f.preset)
+	shape, err := model.Preset(preset)
 	if err != nil {
 		return nil, err
 	}
