@@ -31,7 +31,7 @@ func CPUGrid() Grid {
 // longest steps fit into 32,768 tokens.
 func GPUGrid() Grid {
 	return Grid{
-		Chunks: []int{16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192}, Starts: []int{0, 128, 1024, 8192, 24576},
+		Chunks: []int{16, 32, 64, 96, 128, 192, 256, 384, 512, 1024, 1536, 2048, 4096, 8192}, Starts: []int{0, 128, 1024, 8192, 24576},
 		Batches: []int{1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256}, Contexts: []int{128, 512, 2048, 8192, 24576, 32512},
 		MixedChunks: []int{128, 512, 2048}, MixedBatches: []int{1, 8, 32, 128}, MixedContext: 1024,
 	}

@@ -24,7 +24,6 @@ type benchEngineFlags struct {
 	threads            int
 	batches, contexts  []int // into plan, one of each, or into gpu
 	gpu                benchGPUFlags
-	forGPU             []string // flags
 }
 
 func newBenchEngineCommand() *cobra.Command {
@@ -85,7 +84,7 @@ docs/gpu.md for more.`,
 	fs.IntVar(&f.plan.Rounds, "rounds", 5, "rounds to measure; each has prefill, decode and the limits")
 	fs.DurationVar(&f.plan.LimitsFor, "limits", 250*time.Millisecond, "how long a round measures the limits; 0s: a moment, enough to try the command (a GPU takes no other value)")
 	fs.IntVar(&f.gpu.plan.ChunkTokens, "chunk", cuda.DefaultMaxBatchTokens, "GPU: most prompt tokens in a step")
-	f.forGPU = append(f.gpu.register(cmd), "chunk")
+	f.gpu.register(cmd)
 	oneOf(cmd, "preset", presets...)
 	oneOf(cmd, "dtype", string(cpu.BF16), string(cpu.Int8), string(cpu.Int4))
 	oneOf(cmd, "kv", string(cpu.KVBF16), string(cpu.KVInt8))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -24,8 +25,12 @@ type benchGPUFlags struct {
 	options gpu.Options // without progress
 }
 
-// register adds the flags, and gives the names of those that are for a GPU only.
-func (g *benchGPUFlags) register(cmd *cobra.Command) (forGPU []string) {
+// gpuLibraries are flags that an environment may set for whatever is measured, and
+// gpuChoices the others for a GPU only.
+func gpuLibraries() []string { return []string{"cuda-driver", "cublaslt"} }
+func gpuChoices() []string   { return []string{"no-graphs", "cuda-products", "cuda-weights", "cuda-kv"} }
+
+func (g *benchGPUFlags) register(cmd *cobra.Command) {
 	fs := cmd.Flags()
 	fs.StringVar(&g.device, "device", engines.DeviceCPU, "device to measure: cpu, or a GPU such as cuda:0")
 	fs.StringVar(&g.options.Load.Driver, "cuda-driver", "", "path of the CUDA driver's library (default: the system's libcuda.so.1)")
@@ -38,7 +43,6 @@ func (g *benchGPUFlags) register(cmd *cobra.Command) (forGPU []string) {
 	oneOf(cmd, "cuda-kv", texts(cuda.KVTypes())...)
 	oneOf(cmd, "cuda-products", string(cuda.Own), string(cuda.CublasLt))
 	oneOf(cmd, "device", engines.DeviceCPU, "cuda:0")
-	return []string{"cuda-driver", "no-graphs", "cuda-products", "cublaslt", "cuda-weights", "cuda-kv"}
 }
 
 // choose says whether a GPU is measured, and finds flags that are for the other only.
@@ -74,7 +78,7 @@ func (g *benchGPUFlags) present() error {
 
 // onGPU says whether a GPU is measured, and finds flags that contradict it.
 func (f *benchEngineFlags) onGPU(fs *pflag.FlagSet) (bool, error) {
-	on, err := f.gpu.choose(fs, f.forGPU, []string{"dtype", "kv", "cpu-weight-cache", "threads", "isa"})
+	on, err := f.gpu.choose(fs, slices.Concat(gpuLibraries(), gpuChoices(), []string{"chunk"}), []string{"dtype", "kv", "cpu-weight-cache", "threads", "isa"})
 	if err == nil && on && fs.Changed("limits") && f.plan.LimitsFor != 0 {
 		err = fmt.Errorf("--limits: %v: a GPU's limits take a fixed time: leave it out, or pass 0s to try the command", f.plan.LimitsFor)
 	}

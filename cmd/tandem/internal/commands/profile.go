@@ -36,7 +36,6 @@ type profileFlags struct {
 	duration             time.Duration
 	layers               bool
 	gpu                  benchGPUFlags
-	forGPU               []string // flags
 
 	distServe, entry, tensorParallel string
 }
@@ -54,8 +53,7 @@ same run, and prints how close the engine comes to them.
 With --device cuda:0 it measures the CUDA engine, with longer chunks and contexts and
 larger batches. The limits are a large product and reads of memory; with --cublaslt the
 product is the better of the engine's own and cuBLASLt's. Random weights of --preset
-exist only in memory. 40 seconds are enough for a GPU that computes a model of 8 billion
-parameters.
+exist only in memory. 40 seconds are enough for a model of 8 billion parameters on an H100.
 
 The simulated engine takes its step times from the file that --out writes:
 tandem up --engine simulated --profile FILE. With --from-distserve the file holds
@@ -92,9 +90,9 @@ the results all the same, says NOT VALID, and ends with exit status 1.`,
 	oneOf(cmd, "preset", presets...)
 	oneOf(cmd, "cpu-weights", string(cpu.BF16), string(cpu.Int8), string(cpu.Int4))
 	oneOf(cmd, "cpu-kv", string(cpu.KVBF16), string(cpu.KVInt8))
-	f.forGPU = f.gpu.register(cmd)
+	f.gpu.register(cmd)
 	asJSON := addJSON(cmd, "print one JSON object: profile, points, reach, valid")
-	onlyOnCommandLine(cmd, append(f.forGPU, "device")...) // the environment's are of a mesh
+	onlyOnCommandLine(cmd, append(gpuChoices(), "device")...) // the environment's are of a mesh
 	onlyOnCommandLine(cmd, "preset", "out", "from-distserve", "entry", "tensor-parallel")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		onGPU, err := f.onGPU(cmd.Flags())

@@ -29,7 +29,7 @@ const (
 // onGPU says whether a GPU is measured, finds flags that contradict it, and puts in the
 // defaults for a GPU.
 func (f *profileFlags) onGPU(fs *pflag.FlagSet) (bool, error) {
-	on, err := f.gpu.choose(fs, f.forGPU, []string{"threads", "cpu-weights", "cpu-kv", "cpu-weight-cache", "from-distserve"})
+	on, err := f.gpu.choose(fs, gpuChoices(), []string{"threads", "cpu-weights", "cpu-kv", "cpu-weight-cache", "from-distserve"})
 	if !on || err != nil {
 		return on, err
 	}
