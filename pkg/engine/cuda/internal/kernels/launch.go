@@ -52,7 +52,7 @@ func (s *Set) Norm(p *driver.Program, rows int, args NormArgs) {
 
 // Heads appends tdm_heads.
 func (s *Set) Heads(p *driver.Program, rows int, args HeadsArgs) {
-	launch(p, s.heads, rows, 1, threadsRow, args)
+	launch(p, s.heads, rows, up(int(args.Heads+2*args.KVHeads), C.TDM_HEADS_BLOCK), threadsRow, args)
 }
 
 // Gather appends tdm_gather.

@@ -72,7 +72,7 @@ func load(device *driver.Device, find func(getter)) (modules []*driver.Module, e
 			err = f.AllowShared(shared)
 		}
 		if err == nil && target == target90 {
-			f.AllowEarly()
+			err = f.AllowEarly()
 		}
 		errs = append(errs, err)
 		return kernel{f, shared}

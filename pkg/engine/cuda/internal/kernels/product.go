@@ -152,6 +152,14 @@ func thinOutputs(rows int, paired C.int) int {
 	return int(C.thin_outputs(C.int(rows), paired))
 }
 
+// thinShared is the most shared memory of a block of a thin product.
+func thinShared() (most int) {
+	for _, rows := range thinRows() {
+		most = max(most, int(C.thin_shared(C.int(rows))))
+	}
+	return most
+}
+
 func swiglu(then Epilogue) C.int {
 	if then == SwiGLU {
 		return 1

@@ -159,11 +159,6 @@ TDM_PRIMITIVE void tdm_transposed(uint32_t (&tiles)[4], const void *row) {
   tdm_transpose(tiles, row);
 }
 
-TDM_PRIMITIVE uint32_t __attribute__((vector_size(16))) tdm_stream16(const void *p) {
-  tdm_check_global(p);
-  return *(const uint32_t __attribute__((vector_size(16))) *)p;
-}
-
 TDM_PRIMITIVE uint32_t __attribute__((vector_size(16))) tdm_shared16(const void *p) {
   tdm_check_shared(p, 16);
   return *(const uint32_t __attribute__((vector_size(16))) *)p;
@@ -178,6 +173,8 @@ TDM_PRIMITIVE void tdm_copy16(void *shared, const void *global, bool real) {
   tdm_copy_begin(shared, global, real);
   memset(shared, 0xff, 16);
 }
+
+TDM_PRIMITIVE void tdm_stream_copy16(void *shared, const void *global) { tdm_copy16(shared, global, true); }
 
 TDM_PRIMITIVE void tdm_copy_commit() { tdm_copy_group(); }
 
