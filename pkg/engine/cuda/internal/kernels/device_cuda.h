@@ -117,14 +117,6 @@ TDM_PRIMITIVE void tdm_stream_copy16(void *shared, const void *global) {
   asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" : : "r"(tdm_shared_address(shared)), "l"(global) : "memory");
 }
 
-// tdm_prefetch begins to bring bytes into the level-two cache: a multiple of 16, as is the
-// address.
-TDM_PRIMITIVE void tdm_prefetch([[maybe_unused]] const void *p, [[maybe_unused]] int bytes) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" : : "l"(p), "r"(bytes));
-#endif
-}
-
 // tdm_shared16 reads 16 bytes of shared memory that asynchronous copies brought.
 TDM_PRIMITIVE tdm_quad tdm_shared16(const void *p) {
   uint32_t a, b, c, d;

@@ -70,6 +70,9 @@ func (s *Set) Draw(p *driver.Program, rows int, args DrawArgs) {
 	launch(p, s.draw, rows, 1, threadsDraw, args)
 }
 
+// JoinBlocks is how many blocks of Join share an item.
+const JoinBlocks = C.TDM_JOIN_BLOCKS
+
 // Join appends tdm_join, over so many blocks for each KV head.
 func (s *Set) Join(p *driver.Program, blocks int, args JoinArgs) {
 	launch(p, s.join, blocks, int(args.KVHeads), threadsAttention, args)

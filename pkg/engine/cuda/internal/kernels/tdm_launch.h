@@ -17,18 +17,18 @@ enum {
   TDM_DRAW_SHARED = (TDM_DRAW_CHUNKS + 1) * 8 + TDM_DRAW_BINS * 3 * 4,
   TDM_PRODUCT_THREADS = 256,
   TDM_ATTENTION_THREADS = 128, // and join
+  TDM_JOIN_BLOCKS = 4,         // that share an item
 };
 
-// Thin products, by the most rows they take: 8, 16 or 32. A block has one or two tiles
-// of 16 outputs; of SwiGLU and heads a tile is 8 outputs, of two sums each. In shared memory
-// are stages of weights, with 3 or 2 blocks on a multiprocessor of sm_90, and the rows'
-// roots. The slices' sums come where the weights were, a row padded by four so that lanes
-// write to different banks.
-#define TDM_THIN_TILES(rows) ((rows) <= 16 ? 1 : 2)
-#define TDM_THIN_LINE(rows) (16 * TDM_THIN_TILES(rows) + 4)
-#define TDM_THIN_WEIGHTS(rows) ((rows) <= 16 ? 64 * 1024 : 96 * 1024)
-#define TDM_THIN_SHARED(rows) (TDM_THIN_WEIGHTS(rows) + (rows) * 4)
-#define TDM_THIN_OUTPUTS(rows, paired) (TDM_THIN_TILES(rows) * ((paired) ? 8 : 16))
+// Thin products, by the most rows they take: 8 or 16. A block has a tile of 16 sums, which
+// are 16 outputs, and of SwiGLU and heads 8, of two sums each. In shared memory are stages
+// of weights, with three blocks on a multiprocessor of sm_90, and the rows' roots. The
+// slices' sums come where the weights were, a row padded by four so that lanes write to
+// different banks.
+#define TDM_THIN_LINE (16 + 4)
+#define TDM_THIN_WEIGHTS (64 * 1024)
+#define TDM_THIN_SHARED(rows) (TDM_THIN_WEIGHTS + (rows) * 4)
+#define TDM_THIN_OUTPUTS(paired) ((paired) ? 8 : 16)
 
 // Tiled products, of 64 or 128 rows: outputs of a block, which SwiGLU halves. In shared
 // memory are stages of 64 k of weights, of 1 or 2 bytes, and activations: as many as there

@@ -176,12 +176,6 @@ TDM_PRIMITIVE void tdm_copy16(void *shared, const void *global, bool real) {
 
 TDM_PRIMITIVE void tdm_stream_copy16(void *shared, const void *global) { tdm_copy16(shared, global, true); }
 
-TDM_PRIMITIVE void tdm_prefetch(const void *p, int bytes) {
-  tdm_check_global(p);
-  if (bytes <= 0 || bytes % 16 != 0)
-    tdm_fault("a prefetch of a number of bytes that is no multiple of 16");
-}
-
 TDM_PRIMITIVE void tdm_copy_commit() { tdm_copy_group(); }
 
 template <int groups> TDM_PRIMITIVE void tdm_copy_wait() {
