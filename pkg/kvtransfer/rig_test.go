@@ -62,6 +62,13 @@ func devicePages(*testing.T) func(kvcache.Layout, int) *kvtransfertest.Pages {
 	return kvtransfertest.NewPages
 }
 
+// stagingPages are pages of a device with a few staging buffers.
+func stagingPages(*testing.T) func(kvcache.Layout, int) *kvtransfertest.Pages {
+	return func(layout kvcache.Layout, blocks int) *kvtransfertest.Pages {
+		return kvtransfertest.NewStagingPages(layout, blocks, 3, 2<<10)
+	}
+}
+
 // sharedPages are pages of one device, so that slices are lent.
 func sharedPages(t *testing.T) func(kvcache.Layout, int) *kvtransfertest.Pages {
 	t.Helper()
@@ -76,7 +83,7 @@ func sharedPages(t *testing.T) func(kvcache.Layout, int) *kvtransfertest.Pages {
 var pageKinds = []struct {
 	name string
 	kind pageKind
-}{{"host", hostPages}, {"device", devicePages}, {"shared", sharedPages}}
+}{{"host", hostPages}, {"device", devicePages}, {"staging", stagingPages}, {"shared", sharedPages}}
 
 // overStreams runs a test in a synctest bubble, with sessions of one stream and of several,
 // and with both kinds of pages.
