@@ -26,7 +26,9 @@ const (
 	layers     = 3
 	sliceBytes = 100
 	poolBlocks = 64
-	lease      = 10 * time.Second
+	// stagingCount is how many staging buffers pages have that have some.
+	stagingCount = 3
+	lease        = 10 * time.Second
 )
 
 // rig is a sender and a receiver connected by an in-memory pipe.
@@ -65,7 +67,7 @@ func devicePages(*testing.T) func(kvcache.Layout, int) *kvtransfertest.Pages {
 // stagingPages are pages of a device with a few staging buffers.
 func stagingPages(*testing.T) func(kvcache.Layout, int) *kvtransfertest.Pages {
 	return func(layout kvcache.Layout, blocks int) *kvtransfertest.Pages {
-		return kvtransfertest.NewStagingPages(layout, blocks, 3, 2<<10)
+		return kvtransfertest.NewStagingPages(layout, blocks, stagingCount, 2<<10)
 	}
 }
 

@@ -1,6 +1,7 @@
 package wire_test
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -53,7 +54,7 @@ func TestStaging(t *testing.T) {
 	staged(t, "two messages", from, 0, 2)
 	third, free := send()
 	staged(t, "three messages", from, 0, 2)
-	if string(third) != string(message) {
+	if !bytes.Equal(third, message) {
 		t.Error("a message in other memory is another")
 	}
 	first()
@@ -76,7 +77,7 @@ func TestStaging(t *testing.T) {
 	pool.check()
 	staged(t, "received", to, stagingCount, 1)
 	for _, id := range ids {
-		if string(to.Page(id)[:stagingSlice]) != string(from.Page(id)[:stagingSlice]) {
+		if !bytes.Equal(to.Page(id)[:stagingSlice], from.Page(id)[:stagingSlice]) {
 			t.Errorf("block %d has other bytes than were sent", id)
 		}
 	}
