@@ -40,6 +40,9 @@ TDM_INLINE float tdm_fma(float a, float b, float c) { return __builtin_fmaf(a, b
 // tdm_root is the square root, correctly rounded.
 TDM_INLINE float tdm_root(float x) { return __builtin_sqrtf(x); }
 
+// tdm_larger is the larger one, or the one that is a number.
+TDM_INLINE float tdm_larger(float x, float y) { return __builtin_fmaxf(x, y); }
+
 TDM_INLINE int tdm_least(int a, int b) { return a < b ? a : b; }
 TDM_INLINE int tdm_most(int a, int b) { return a > b ? a : b; }
 
