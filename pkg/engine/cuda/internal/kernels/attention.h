@@ -119,7 +119,7 @@ template <int size, bool fp8, int stages, int keys, int threads> struct tdm_ring
       if (fp8 && !values && tile == tdm_split_seen(w, split).begin / keys)
         copy_scales(a, w);
       const int token0 = split * TDM_SPLIT + tile * keys;
-      uint8_t *to = tiles + next % stages * bytes;
+      uint8_t *to = tiles + (uint32_t)next % stages * bytes;
       if (token0 >= w.begin && token0 + keys <= w.end)
         copy<true>(a, w, to, token0);
       else
@@ -144,7 +144,9 @@ template <int size, bool fp8, int stages, int keys, int threads> struct tdm_ring
     constexpr int sharers = line >= 128 ? 8 : line / 16, at_once = threads / sharers;
     const int shift = 31 - __builtin_clz((uint32_t)a.block_tokens);
     const int head = ((values ? a.kv_heads : 0) + w.kv) << shift;
+    static_assert(at_once % 8 == 0, "chunks change places by the last three bits of the token");
     const int chunk0 = tdm_thread() % sharers, first = tdm_thread() / sharers, real_line = tdm_line(a.size, fp8);
+    to = tdm_chunk<line>(to, first, chunk0);
     const uint8_t *slices = a.pages + a.layer_bytes + (int64_t)head * real_line + 16 * chunk0; // where a page 0 has it
     const int32_t *table = a.tables + w.item.table;
     // All pages are looked up before the first copy begins, so that none waits for the one
@@ -157,12 +159,12 @@ template <int size, bool fp8, int stages, int keys, int threads> struct tdm_ring
     }
     TDM_UNROLL
     for (int pass = 0; pass < keys / at_once; pass++) {
-      const int token = first + pass * at_once, position = token0 + token;
+      const int position = token0 + first + pass * at_once;
       const bool real = whole || (position >= w.begin && position < w.end);
       const uint8_t *from = slices + tdm_wide_product(pages[pass], (uint32_t)a.page_bytes) + tdm_wide_product(position & (a.block_tokens - 1), real_line);
       TDM_UNROLL
       for (int chunk = 0; chunk < line / 16; chunk += sharers)
-        tdm_copy16(tdm_chunk<line>(to, token, chunk0 + chunk), from + 16 * chunk, real && 16 * (chunk0 + chunk) < real_line);
+        tdm_copy16(to + pass * at_once * line + 16 * chunk, from + 16 * chunk, real && 16 * (chunk0 + chunk) < real_line);
     }
   }
 
@@ -192,14 +194,14 @@ template <int size, bool fp8, int stages, int keys, int threads> struct tdm_ring
     tdm_copy_wait<stages - 2>();
     tdm_barrier();
     ask(a, w);
-    return tiles + used++ % stages * bytes;
+    return tiles + (uint32_t)used++ % stages * bytes;
   }
 
   // take_asked waits for the next tile where one more has been asked for.
   TDM_METHOD uint8_t *take_asked() {
     tdm_copy_wait<1>();
     tdm_barrier();
-    return tiles + used++ % stages * bytes;
+    return tiles + (uint32_t)used++ % stages * bytes;
   }
 
   // leave is for the end of an item: its tiles have been used, and what was asked for

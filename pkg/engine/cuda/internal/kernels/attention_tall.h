@@ -21,9 +21,9 @@ template <int size, bool fp8> struct tdm_tall {
   tdm_quad *weights;     // [16 rows][16 tokens of a tile][lane]
   float *largest, *added; // [row][share]
   int lane, group, quarter;
-  int share, row0; // which of the four warps this is, and their first row
+  int share, row0, own; // which of the four warps this is, their first row, and the lane's own
   float o[blocks][columns][4];
-  tdm_total total[blocks][2];
+  tdm_total total; // of the lane's own row, one of its four
 
   TDM_METHOD explicit tdm_tall(const tdm_attention_args &a) : a(a) {
     ring.tiles = tdm_shared();
@@ -37,6 +37,7 @@ template <int size, bool fp8> struct tdm_tall {
     quarter = lane % 4;
     share = tdm_thread() / 32 % 4;
     row0 = tdm_thread() / 128 * warp_rows;
+    own = row0 + 8 * quarter + group;
   }
 
   // take_queries puts an item's queries where scores look for them. They are there after
@@ -102,7 +103,6 @@ template <int size, bool fp8> struct tdm_tall {
   template <bool whole> TDM_METHOD void split(const tdm_work &w, int split) {
     const tdm_seen all = whole ? tdm_seen{0, TDM_SPLIT} : tdm_split_seen(w, split);
     const int first = all.begin / TDM_KEYS, last = (all.end - 1) / TDM_KEYS; // parts of the split
-    const bool active = row0 < w.rows;
     tdm_seen seen[blocks][2];
     float m[blocks][2];
     TDM_UNROLL
@@ -121,8 +121,6 @@ template <int size, bool fp8> struct tdm_tall {
       if (!whole && (tile < first / parts || tile > last / parts))
         continue;
       uint8_t *at = ring.take(a, w);
-      if (!active)
-        continue;
       score<whole>(s[tile], at, first - tile * parts, last - tile * parts);
       TDM_UNROLL
       for (int part = 0; part < parts; part++) {
@@ -155,43 +153,40 @@ template <int size, bool fp8> struct tdm_tall {
 
     // Weights, and this warp's part of their sums.
     tdm_quad p[tiles][parts][blocks] = {};
-    if (active) {
+    TDM_UNROLL
+    for (int b = 0; b < blocks; b++) {
       TDM_UNROLL
-      for (int b = 0; b < blocks; b++) {
+      for (int half = 0; half < 2; half++) {
+        const int row = row0 + 16 * b + 8 * half + group;
+        const float highest = score_of(row);
+        float l = 0;
         TDM_UNROLL
-        for (int half = 0; half < 2; half++) {
-          const int row = row0 + 16 * b + 8 * half + group;
-          const tdm_floats of = *(const tdm_floats *)(largest + 4 * row);
-          m[b][half] = tdm_larger(tdm_larger(of[0], of[1]), tdm_larger(of[2], of[3])) * a.scale;
-          float l = 0;
+        for (int tile = 0; tile < tiles; tile++) {
           TDM_UNROLL
-          for (int tile = 0; tile < tiles; tile++) {
+          for (int part = 0; part < parts; part++) {
+            if (!whole && (tile * parts + part < first || tile * parts + part > last))
+              continue;
             TDM_UNROLL
-            for (int part = 0; part < parts; part++) {
-              if (!whole && (tile * parts + part < first || tile * parts + part > last))
-                continue;
-              TDM_UNROLL
-              for (int eight = 0; eight < 2; eight++) {
-                const float(&sum)[4] = s[tile][part][eight][b];
-                const int at = token(tile, part, eight);
-                uint32_t pair = tdm_weigh<whole>(sum[2 * half], sum[2 * half + 1], a.scale, m[b][half], at, seen[b][half], l);
-                if (fp8)
-                  pair = tdm_weigh_codes<whole>(pair, tdm_scales::of(ring.value_scales(split), at), at, seen[b][half]);
-                p[tile][part][b][2 * eight + half] = pair;
-              }
+            for (int eight = 0; eight < 2; eight++) {
+              const float(&sum)[4] = s[tile][part][eight][b];
+              const int at = token(tile, part, eight);
+              uint32_t pair = tdm_weigh<whole>(sum[2 * half], sum[2 * half + 1], a.scale, highest, at, seen[b][half], l);
+              if (fp8)
+                pair = tdm_weigh_codes<whole>(pair, tdm_scales::of(ring.value_scales(split), at), at, seen[b][half]);
+              p[tile][part][b][2 * eight + half] = pair;
             }
           }
-          l = l + tdm_shuffle(l, 1);
-          l = l + tdm_shuffle(l, 2);
-          if (quarter == 0)
-            added[4 * row + share] = l;
         }
+        l = l + tdm_shuffle(l, 1);
+        l = l + tdm_shuffle(l, 2);
+        if (quarter == 0)
+          added[4 * row + share] = l;
       }
     }
 
     // Mixing.
     float mixed[blocks][columns][4] = {};
-    const bool mixes = active && share * mine < size;
+    const bool mixes = share * mine < size;
     TDM_UNROLL
     for (int tile = 0; tile < tiles; tile++) {
       if (!whole && (tile < first / parts || tile > last / parts))
@@ -220,16 +215,19 @@ template <int size, bool fp8> struct tdm_tall {
           mix(mixed, values, sixteen);
       }
     }
-    if (!mixes)
-      return;
+    tdm_factors joined = {1, 0};
+    const tdm_seen seen_own = whole ? all : tdm_row_seen(a, w, own, split);
+    if (whole || seen_own.end > seen_own.begin) {
+      const tdm_floats l = *(const tdm_floats *)(added + 4 * own);
+      joined = tdm_join_sums(total, {score_of(own), ((l[0] + l[1]) + l[2]) + l[3]});
+    }
     TDM_UNROLL
     for (int b = 0; b < blocks; b++) {
       TDM_UNROLL
       for (int half = 0; half < 2; half++) {
+        const tdm_factors f = {tdm_of_four(joined.old, 2 * b + half), tdm_of_four(joined.add, 2 * b + half)};
         if (!whole && seen[b][half].end <= seen[b][half].begin)
           continue;
-        const tdm_floats l = *(const tdm_floats *)(added + 4 * (row0 + 16 * b + 8 * half + group));
-        const tdm_factors f = tdm_join_sums(total[b][half], {m[b][half], ((l[0] + l[1]) + l[2]) + l[3]});
         TDM_UNROLL
         for (int j = 0; j < columns; j++) {
           TDM_UNROLL
@@ -238,6 +236,12 @@ template <int size, bool fp8> struct tdm_tall {
         }
       }
     }
+  }
+
+  // score_of is a row's largest score of the split that all warps have looked at.
+  TDM_METHOD float score_of(int row) const {
+    const tdm_floats sums = *(const tdm_floats *)(largest + 4 * row);
+    return tdm_larger(tdm_larger(sums[0], sums[1]), tdm_larger(sums[2], sums[3])) * a.scale;
   }
 
   TDM_METHOD void mix(float (&mixed)[blocks][columns][4], uint8_t *values, int sixteen) const {
@@ -256,8 +260,8 @@ template <int size, bool fp8> struct tdm_tall {
         for (int c = 0; c < 4; c++)
           o[b][j][c] = 0;
       }
-      total[b][0] = total[b][1] = {0, 0};
     }
+    total = {0, 0};
     for (int n = w.item.first; n < w.item.last; n++) {
       const tdm_seen all = tdm_split_seen(w, n);
       // The first row sees the least of what comes last, and the last row of what comes first.
@@ -268,8 +272,13 @@ template <int size, bool fp8> struct tdm_tall {
     }
     if (share * mine < size) {
       TDM_UNROLL
-      for (int b = 0; b < blocks; b++)
-        tdm_write_rows<fp8>(a, w, row0 + 16 * b, share * mine, o[b], total[b]);
+      for (int b = 0; b < blocks; b++) {
+        tdm_total totals[2];
+        TDM_UNROLL
+        for (int half = 0; half < 2; half++)
+          totals[half] = {tdm_of_four(total.m, 2 * b + half), tdm_of_four(total.l, 2 * b + half)};
+        tdm_write_rows<fp8>(a, w, row0 + 16 * b, share * mine, o[b], totals);
+      }
     }
     ring.leave();
   }
