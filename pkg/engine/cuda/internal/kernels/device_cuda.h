@@ -62,6 +62,9 @@ TDM_PRIMITIVE uint64_t tdm_shuffle(uint64_t x, int apart) {
 // tdm_of_lane is the value of a lane, the same one for all, which take part.
 TDM_PRIMITIVE float tdm_of_lane(float x, int lane) { return __nvvm_shfl_sync_idx_f32(0xffffffffu, x, lane, 0x1f); }
 
+// tdm_of_four is the value of one of the four lanes of which this is one.
+TDM_PRIMITIVE float tdm_of_four(float x, int which) { return __nvvm_shfl_sync_idx_f32(0xffffffffu, x, which, 0x1c1f); }
+
 // tdm_high is the high half of a product.
 TDM_PRIMITIVE uint64_t tdm_high(uint64_t x, uint64_t y) { return __nvvm_mulhi_ull(x, y); }
 

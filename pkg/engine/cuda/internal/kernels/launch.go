@@ -30,6 +30,7 @@ const (
 	threadsDraw      = C.TDM_DRAW_THREADS
 	threadsProduct   = C.TDM_PRODUCT_THREADS
 	threadsAttention = C.TDM_ATTENTION_THREADS
+	threadsTall      = C.TDM_TALL_THREADS
 )
 
 // launch appends a launch of k.
