@@ -27,6 +27,23 @@ template <int rows> TDM_INLINE float *tdm_parts(const tdm_product_args &a, int p
   return a.parts + ((tdm_block_y() * TDM_SLICES + slice) * tiles + tile) * (rows * tdm_lines);
 }
 
+// tdm_tile is where a block works: a tile of outputs, and one of rows.
+struct tdm_tile {
+  int outputs, rows;
+};
+
+// tdm_tile_of gives blocks their tiles so that those that run at once share weights and
+// rows in the L2 cache: eight tiles of rows beside each other, then the next outputs. Blocks
+// for which there is none get one past the rows.
+TDM_INLINE tdm_tile tdm_tile_of(int row_tiles) {
+  constexpr int beside = 8;
+  const int width = tdm_grid_x(), n = tdm_block_y() * width + tdm_block_x();
+  if (n >= row_tiles * width)
+    return {0, row_tiles};
+  const int first = n / (beside * width) * beside, at = n - first * width, rows = tdm_least(row_tiles - first, beside);
+  return {at / rows, first + at % rows};
+}
+
 template <int then, int rows, bool sliced, class format> TDM_INLINE void tdm_product_tiled(const tdm_product_args &a) {
   constexpr int per_tile = then == TDM_SWIGLU ? 8 : 16, per_block = tdm_lines / 16 * per_tile; // outputs
   constexpr int stage_bytes = TDM_TILED_STAGE(rows, format::bytes), stages = TDM_TILED_SHARED / stage_bytes;
@@ -35,14 +52,15 @@ template <int then, int rows, bool sliced, class format> TDM_INLINE void tdm_pro
   // for; across are side by side. Lines are read once if a warp has all rows.
   constexpr int threads = TDM_TILED_THREADS(rows), tiles = rows / 32, columns = 16 / tiles, across = 8 / tiles;
   tdm_let_next();
-  const int count = *a.count, row0 = tdm_block_y() * rows;
+  const int count = *a.count;
+  const tdm_tile at = sliced ? tdm_tile{tdm_block_x() / TDM_SLICES, tdm_block_y()} : tdm_tile_of((count + rows - 1) / rows);
+  const int row0 = at.rows * rows, tile = at.outputs, slice = sliced ? tdm_block_x() % TDM_SLICES : 0;
   if (row0 >= count) {
     tdm_await_earlier();
     return;
   }
   const int thread = tdm_thread(), warp = thread / 32, lane = thread % 32;
   const int group = lane / 4, quarter = lane % 4;
-  const int tile = sliced ? tdm_block_x() / TDM_SLICES : tdm_block_x(), slice = sliced ? tdm_block_x() % TDM_SLICES : 0;
   const int output0 = tile * per_block;
   uint8_t *shared = tdm_shared();
 
