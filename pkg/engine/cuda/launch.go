@@ -158,6 +158,10 @@ func (l *launcher) attention(layer int, to residual) {
 		Window: int32(l.weights.spec.Window(layer)), Scale: l.scale,
 	}
 	args.Count, args.Items = countOf(to.counts, unsafe.Offsetof(zero.Thin)), to.items.thin.device
+	if l.single {
+		next := l.weights.at.layers[layer].o
+		args.Ahead, args.AheadBytes = next.rows, int64(min(s.hidden*next.rowBytes(), l.weights.device.Info().L2/2))&^15
+	}
 	l.attend.Thin(l.program, l.thinBlocks, args)
 	if !l.single { // whose items are all thin
 		args.Count, args.Items = countOf(to.counts, unsafe.Offsetof(zero.Tall)), to.items.tall.device

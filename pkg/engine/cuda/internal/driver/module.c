@@ -57,6 +57,12 @@ tdm_outcome tdm_function_allow_shared(const tdm_device *v, CUfunction function, 
 	return TDM_DONE;
 }
 
+tdm_outcome tdm_function_prefer_shared(const tdm_device *v, CUfunction function) {
+	TDM_ENTER(v);
+	TDM_CALL(v->driver, cuFuncSetAttribute, function, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, 100);
+	return TDM_DONE;
+}
+
 tdm_outcome tdm_function_blocks(const tdm_device *v, CUfunction function, int block, size_t shared, int *blocks) {
 	TDM_ENTER(v);
 	TDM_CALL(v->driver, cuOccupancyMaxActiveBlocksPerMultiprocessor, blocks, function, block, shared);

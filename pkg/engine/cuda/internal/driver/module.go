@@ -109,11 +109,27 @@ func (f *Function) Registers() int { return f.registers }
 
 // AllowEarly lets launches of the kernel that come right behind another launch in a program
 // begin while that one still runs (programmatic dependent launch). The kernel has to wait
-// for it by itself, with griddepcontrol.wait. Drivers before 12.3, which cannot keep this in
-// graphs, begin later. Not safe for concurrent use with Launch.
-func (f *Function) AllowEarly() {
+// for it by itself, with griddepcontrol.wait. All such kernels divide a multiprocessor's
+// memory between cache and shared memory alike, since a multiprocessor changes that only
+// when nothing runs on it. Drivers before 12.3, which cannot keep early launches in graphs,
+// make none. Not safe for concurrent use with Launch.
+func (f *Function) AllowEarly() error {
 	major, minor := f.module.device.driver.Version()
-	f.early = major > 12 || major == 12 && minor >= 3
+	if f.early = major > 12 || major == 12 && minor >= 3; !f.early {
+		return nil
+	}
+	if err := f.usable(); err != nil {
+		return err
+	}
+	v := f.module.device
+	if err := v.enter(); err != nil {
+		return err
+	}
+	defer v.leave()
+	if err := v.driver.check(C.tdm_function_prefer_shared(v.c, f.handle)); err != nil {
+		return fmt.Errorf("let kernel %s prefer shared memory: %w", f.name, err)
+	}
+	return nil
 }
 
 // AllowShared allows launches with so much dynamic shared memory, which above 48 KiB is

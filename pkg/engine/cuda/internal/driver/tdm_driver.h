@@ -102,6 +102,8 @@ typedef struct tdm_function {
 // Loads the function too, which the driver would otherwise put off until its first launch.
 tdm_function tdm_module_function(const tdm_device *device, CUmodule module, const char *name);
 tdm_outcome tdm_function_allow_shared(const tdm_device *device, CUfunction function, int bytes);
+// Asks for as much shared memory as there is, and the least cache, while the function runs.
+tdm_outcome tdm_function_prefer_shared(const tdm_device *device, CUfunction function);
 tdm_outcome tdm_function_blocks(const tdm_device *device, CUfunction function, int block, size_t shared, int *blocks);
 
 // Of priority level of levels, 0 to levels-1: 0 is the device's least, levels-1 its

@@ -14,13 +14,26 @@ TDM_INLINE void tdm_mix_codes(float (&first)[4], float (&second)[4], uint32_t p0
   tdm_mma(second, p0, p1, p2, p3, tdm_fp8_pair(v0 >> 8), tdm_fp8_pair(v1 >> 8));
 }
 
+// tdm_look_ahead is what a block without an item does with its time: where few sequences
+// are decoded, attention leaves most of memory's bandwidth unused.
+TDM_INLINE void tdm_look_ahead(const tdm_attention_args &a, int count) {
+  constexpr int piece = 1024;
+  const int64_t idle = (int64_t)(tdm_grid_x() - count) * a.kv_heads * TDM_ATTENTION_THREADS;
+  const int64_t me = ((int64_t)(tdm_block_x() - count) * a.kv_heads + tdm_block_y()) * TDM_ATTENTION_THREADS + tdm_thread();
+  for (int64_t at = me * piece; at < a.ahead_bytes; at += idle * piece)
+    tdm_prefetch(a.ahead + at, a.ahead_bytes - at < piece ? (int)(a.ahead_bytes - at) : piece);
+}
+
 template <int size, bool fp8> TDM_INLINE void tdm_attention_thin(const tdm_attention_args &a) {
-  tdm_begin();
+  tdm_let_next();
   constexpr int stages = TDM_THIN_STAGES, groups = size / 32;          // groups of dimensions of two products
   constexpr int mine = size >= 64 ? size / 4 : 16;       // dimensions of a warp in mixing
   constexpr int columns = mine / 8;
   constexpr int line = TDM_WEIGHTS_LINE;                 // bytes of a row of weights
   const int count = *a.count, warp = tdm_thread() / 32, lane = tdm_thread() % 32;
+  if (tdm_block_x() >= count)
+    tdm_look_ahead(a, count);
+  tdm_await_earlier();
   const int group = lane / 4, quarter = lane % 4;
 
   tdm_ring<size, fp8, stages> ring;

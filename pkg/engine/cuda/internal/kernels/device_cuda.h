@@ -111,14 +111,18 @@ TDM_PRIMITIVE void tdm_transposed(uint32_t (&tiles)[4], const void *row) {
                : "memory");
 }
 
-// tdm_stream16 reads 16 bytes that this launch does not write and no other block will want
-// again soon.
-TDM_PRIMITIVE tdm_quad tdm_stream16(const void *p) {
-  uint32_t a, b, c, d;
-  asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0,%1,%2,%3}, [%4];"
-               : "=r"(a), "=r"(b), "=r"(c), "=r"(d)
-               : "l"(p));
-  return tdm_quad{a, b, c, d};
+// tdm_stream_copy16 begins to copy 16 bytes to shared memory, of which no other block will
+// want any again soon. Both addresses are multiples of 16.
+TDM_PRIMITIVE void tdm_stream_copy16(void *shared, const void *global) {
+  asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" : : "r"(tdm_shared_address(shared)), "l"(global) : "memory");
+}
+
+// tdm_prefetch begins to bring bytes into the level-two cache: a multiple of 16, as is the
+// address.
+TDM_PRIMITIVE void tdm_prefetch([[maybe_unused]] const void *p, [[maybe_unused]] int bytes) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" : : "l"(p), "r"(bytes));
+#endif
 }
 
 // tdm_shared16 reads 16 bytes of shared memory that asynchronous copies brought.

@@ -52,7 +52,7 @@ func (s *Set) Norm(p *driver.Program, rows int, args NormArgs) {
 
 // Heads appends tdm_heads.
 func (s *Set) Heads(p *driver.Program, rows int, args HeadsArgs) {
-	launch(p, s.heads, rows, 1, threadsRow, args)
+	launch(p, s.heads, rows, up(int(args.Heads+2*args.KVHeads), C.TDM_HEADS_BLOCK), threadsRow, args)
 }
 
 // Gather appends tdm_gather.
@@ -73,6 +73,33 @@ func (s *Set) Draw(p *driver.Program, rows int, args DrawArgs) {
 // Join appends tdm_join, over so many blocks for each KV head.
 func (s *Set) Join(p *driver.Program, blocks int, args JoinArgs) {
 	launch(p, s.join, blocks, int(args.KVHeads), threadsAttention, args)
+}
+
+// sharedReserved is the shared memory that a block takes beside its own.
+const sharedReserved = 1 << 10
+
+// spread is a kernel of which a multiprocessor takes no more blocks of a grid than its share.
+// Blocks that begin early find room on some multiprocessors first, and would all go there.
+// What keeps them apart is shared memory that they do not need.
+func (s *Set) spread(k kernel, blocks int) kernel {
+	if info := s.device.Info(); info.Capability >= 90 {
+		k.shared = max(k.shared, spreadShared(up(blocks, info.Multiprocessors), info))
+	}
+	return k
+}
+
+// spreadShared is so much shared memory of a block that a multiprocessor has room for some
+// blocks, and not for one more.
+func spreadShared(blocks int, info driver.Info) int {
+	return ((info.SharedPerBlock+sharedReserved)/(blocks+1)-sharedReserved)/128*128 + 128
+}
+
+// spreadMost is the most shared memory that spread gives a kernel.
+func spreadMost(shared int, info driver.Info) int {
+	if shared == 0 {
+		return 0
+	}
+	return max(shared, spreadShared(1, info))
 }
 
 // up is a quotient, rounded up.

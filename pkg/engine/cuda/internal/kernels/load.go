@@ -67,11 +67,13 @@ func load(device *driver.Device, find func(getter)) (modules []*driver.Module, e
 	find(func(shared int, format string, args ...any) kernel {
 		name := nameOf(format, args)
 		f, err := modules[number[files[name]]].Function(name)
-		if err == nil {
-			err = f.AllowShared(shared)
-		}
+		allowed := shared
 		if err == nil && capability >= 90 {
-			f.AllowEarly()
+			allowed = spreadMost(shared, device.Info())
+			err = f.AllowEarly()
+		}
+		if err == nil {
+			err = f.AllowShared(allowed)
 		}
 		errs = append(errs, err)
 		return kernel{f, shared}

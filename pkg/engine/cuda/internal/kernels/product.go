@@ -82,7 +82,8 @@ func (s *Set) Product(p *driver.Program, weights Weights, then Epilogue, rows in
 	k := &s.products[weights].by[then]
 	for i, most := range thinRows() {
 		if rows <= most {
-			launch(p, k.thin[i], up(int(args.Outputs), thinOutputs(most, swiglu(then))), 1, threadsProduct, args)
+			blocks := up(int(args.Outputs), thinOutputs(most, swiglu(then)))
+			launch(p, s.spread(k.thin[i], blocks), blocks, 1, threadsProduct, args)
 			return
 		}
 	}
@@ -115,7 +116,8 @@ func FusesHeads(size, rows int) bool {
 func (s *Set) ProductHeads(p *driver.Program, weights Weights, rows int, args ProductHeadsArgs) {
 	for i, most := range thinRows() {
 		if rows <= most {
-			launch(p, s.products[weights].heads[i], up(int(args.Product.Outputs), thinOutputs(most, 1)), 1, threadsProduct, args)
+			blocks := up(int(args.Product.Outputs), thinOutputs(most, 1))
+			launch(p, s.spread(s.products[weights].heads[i], blocks), blocks, 1, threadsProduct, args)
 			return
 		}
 	}
@@ -168,6 +170,14 @@ func tilesOf(then Epilogue, outputs int) int {
 // two sums if paired is 1.
 func thinOutputs(rows int, paired C.int) int {
 	return int(C.thin_outputs(C.int(rows), paired))
+}
+
+// thinShared is the most shared memory of a block of a thin product.
+func thinShared() (most int) {
+	for _, rows := range thinRows() {
+		most = max(most, int(C.thin_shared(C.int(rows))))
+	}
+	return most
 }
 
 func swiglu(then Epilogue) C.int {

@@ -1,11 +1,15 @@
 // tdm_product_thin_*: products of few rows, at the speed of reading the weights. Each of
-// the eight warps of a block streams one slice of K of its outputs straight from global
-// memory into the fragments of mma.sync; the slices' sums meet in shared memory.
+// the eight warps of a block streams one slice of K of its outputs through shared memory
+// into the fragments of mma.sync; the slices' sums meet in shared memory.
 //
 // What a lane has of a block of K is k = 64b + 8t.. and 64b + 32 + 8t.. (t = lane%4), eight
 // each: two of the instruction's pairs, twice. Which k's they are is the same for weights
 // and activations, so the sum is over all of them, in an order that is part of the class.
 // The weights of 8 bits are 16 bytes, which become bf16 only when they are multiplied.
+//
+// A lane copies what it will multiply itself, so nobody waits for anybody else. Weights on
+// their way take no registers like this, and the first of them are there when the launch
+// before this one ends.
 #ifndef TDM_PRODUCT_THIN_H
 #define TDM_PRODUCT_THIN_H
 
@@ -13,11 +17,12 @@
 
 // How a thin kernel of some number of rows goes about it.
 template <int rows, class format> struct tdm_thin {
-  static constexpr int tiles = TDM_THIN_TILES(rows);            // of 16 outputs a block
-  static constexpr int columns = rows / 8;                      // of 8 rows
-  static constexpr int weights = (rows <= 16 ? 8 : 4) / format::bytes; // blocks of K on their way
-  static constexpr int activations = rows <= 8 ? 2 * format::bytes : rows <= 16 ? format::bytes : 1; // likewise
-  static constexpr int line = TDM_THIN_LINE(rows);              // floats of a row in shared memory
+  static constexpr int tiles = TDM_THIN_TILES(rows);      // of 16 outputs a block
+  static constexpr int columns = rows / 8;                // of 8 rows
+  static constexpr int activations = rows <= 8 ? 2 : 1;   // blocks of K on their way
+  static constexpr int line = TDM_THIN_LINE(rows);        // floats of a row in shared memory
+  static constexpr int quads = tiles * 2 * format::pieces; // that a lane has of a block of K
+  static constexpr int stages = TDM_THIN_WEIGHTS(rows) / (quads * 16 * TDM_PRODUCT_THREADS);
 };
 
 // `heads` is of TDM_HEADS.
@@ -39,26 +44,28 @@ TDM_INLINE void tdm_product_thin(const tdm_product_args &a, const tdm_heads_args
     w[i][0] = tdm_weight_row<then, format>(a, heads, output0 + i * per_tile, group) + 16 * quarter;
     w[i][1] = tdm_weight_row<then, format>(a, heads, output0 + i * per_tile, group + 8) + 16 * quarter;
   }
-  tdm_quad weights[thin::weights][thin::tiles][2][pieces], activations[thin::activations][thin::columns][2];
-  TDM_UNROLL
-  for (int s = 0; s < thin::weights; s++) {
-    if (begin + s < end) {
+  // A stage is a block of K of all warps: [quad][thread].
+  uint8_t *mine = tdm_shared() + 16 * tdm_thread();
+  const auto ask = [&](int b, int stage) __attribute__((always_inline)) {
+    if (b < end) {
       TDM_UNROLL
-      for (int i = 0; i < thin::tiles; i++) {
-        TDM_UNROLL
-        for (int p = 0; p < 2 * pieces; p++)
-          weights[s][i][p / pieces][p % pieces] = tdm_stream16(w[i][p / pieces] + (int64_t)(begin + s) * block_bytes + p % pieces * 64);
-      }
+      for (int n = 0; n < thin::quads; n++)
+        tdm_stream_copy16(mine + (stage * thin::quads + n) * (16 * TDM_PRODUCT_THREADS),
+                          w[n / 2 / pieces][n / pieces % 2] + (int64_t)b * block_bytes + n % pieces * 64);
     }
-  }
+    tdm_copy_commit();
+  };
+  TDM_UNROLL
+  for (int s = 0; s < thin::stages; s++)
+    ask(begin + s, s);
 
   tdm_await_earlier(); // weights are all that is there before
-  // Rows past the count are the last one once more: nobody looks at their sums. Of no rows
-  // at all nothing is written; to end here would make the weights wait for the count.
+  // Rows past the count are the last one once more: nobody looks at their sums.
   const uint16_t *x[thin::columns];
   for (int j = 0; j < thin::columns; j++)
     x[j] = a.a + (int64_t)tdm_least(8 * j + group, tdm_most(count, 1) - 1) * a.lda + 8 * quarter;
   float sum[thin::tiles][thin::columns][4] = {};
+  tdm_quad activations[thin::activations][thin::columns][2];
   TDM_UNROLL
   for (int s = 0; s < thin::activations; s++) {
     if (begin + s < end) {
@@ -69,9 +76,9 @@ TDM_INLINE void tdm_product_thin(const tdm_product_args &a, const tdm_heads_args
       }
     }
   }
-  // Sums in shared memory are [slice][row][line], then the rows' roots, which are computed
-  // while the first weights are on their way.
-  float *slices = (float *)tdm_shared(), *roots = slices + TDM_SLICES * rows * thin::line;
+  // The rows' roots are behind the stages; sums take the stages' place when all is
+  // multiplied: [slice][row][line].
+  float *slices = (float *)tdm_shared(), *roots = (float *)(tdm_shared() + TDM_THIN_WEIGHTS(rows));
   if (then != TDM_ADD && warp < count) {
     float root[thin::columns];
     tdm_roots_of(a.norm, warp, count, root);
@@ -90,22 +97,28 @@ TDM_INLINE void tdm_product_thin(const tdm_product_args &a, const tdm_heads_args
     const int n = t * TDM_PRODUCT_THREADS + tdm_thread();
     extra[t] = n < finished ? tdm_ask<then>(a, heads, n / outputs, output0 + n % outputs) : tdm_extra{};
   }
-  for (int b0 = begin; b0 < end; b0 += thin::weights) {
+  for (int b0 = begin; b0 < end; b0 += thin::stages) {
     TDM_UNROLL
-    for (int s = 0; s < thin::weights; s++) {
-      const int b = b0 + s, next = b + thin::weights, after = b + thin::activations;
+    for (int s = 0; s < thin::stages; s++) {
+      const int b = b0 + s, after = b + thin::activations;
       constexpr int turns = thin::activations;
       if (b < end) {
+        tdm_copy_wait<thin::stages - 1>();
+        tdm_quad weights[thin::tiles][2][pieces];
+        TDM_UNROLL
+        for (int n = 0; n < thin::quads; n++)
+          weights[n / 2 / pieces][n / pieces % 2][n % pieces] = tdm_shared16(mine + (s * thin::quads + n) * (16 * TDM_PRODUCT_THREADS));
         TDM_UNROLL
         for (int half = 0; half < 2; half++) {
           TDM_UNROLL
           for (int i = 0; i < thin::tiles; i++) {
-            const tdm_quad w0 = format::half(weights[s][i][0], half), w1 = format::half(weights[s][i][1], half);
+            const tdm_quad w0 = format::half(weights[i][0], half), w1 = format::half(weights[i][1], half);
             TDM_UNROLL
             for (int j = 0; j < thin::columns; j++)
               tdm_mma2(sum[i][j], w0, w1, activations[s % turns][j][half]);
           }
         }
+        ask(b + thin::stages, s);
         if (after < end) {
           TDM_UNROLL
           for (int j = 0; j < thin::columns; j++) {
@@ -113,17 +126,11 @@ TDM_INLINE void tdm_product_thin(const tdm_product_args &a, const tdm_heads_args
             activations[s % turns][j][1] = tdm_load16(x[j] + after * TDM_K + 32);
           }
         }
-        if (next < end) {
-          TDM_UNROLL
-          for (int i = 0; i < thin::tiles; i++) {
-            TDM_UNROLL
-            for (int p = 0; p < 2 * pieces; p++)
-              weights[s][i][p / pieces][p % pieces] = tdm_stream16(w[i][p / pieces] + (int64_t)next * block_bytes + p % pieces * 64);
-          }
-        }
       }
     }
   }
+  tdm_copy_wait<0>();
+  tdm_barrier();
 
   for (int i = 0; i < thin::tiles; i++) {
     for (int j = 0; j < thin::columns; j++) {
@@ -161,12 +168,12 @@ TDM_INLINE void tdm_product_thin(const tdm_product_args &a, const tdm_heads_args
 }
 
 #define TDM_THIN(name, then, rows, format, suffix) \
-  TDM_KERNEL(TDM_PRODUCT_THREADS, (rows) <= 16 ? 2 : 1) tdm_product_thin_##name##_##rows##suffix(const tdm_product_args a) { tdm_product_thin<then, rows, format>(a); }
+  TDM_KERNEL(TDM_PRODUCT_THREADS, (rows) <= 16 ? 3 : 2) tdm_product_thin_##name##_##rows##suffix(const tdm_product_args a) { tdm_product_thin<then, rows, format>(a); }
 #define TDM_THINS(name, then, format, suffix) \
   TDM_THIN(name, then, 8, format, suffix) TDM_THIN(name, then, 16, format, suffix) TDM_THIN(name, then, 32, format, suffix)
 
 #define TDM_THIN_HEADS(rows, format, suffix) \
-  TDM_KERNEL(TDM_PRODUCT_THREADS, (rows) <= 16 ? 2 : 1) tdm_product_thin_heads_##rows##suffix(const tdm_product_heads_args a) { tdm_product_thin<TDM_HEADS, rows, format>(a.product, &a.heads); }
+  TDM_KERNEL(TDM_PRODUCT_THREADS, (rows) <= 16 ? 3 : 2) tdm_product_thin_heads_##rows##suffix(const tdm_product_heads_args a) { tdm_product_thin<TDM_HEADS, rows, format>(a.product, &a.heads); }
 
 // TDM_PRODUCTS_THIN makes the thin kernels of a format of weights. Their names end in the
 // suffix.

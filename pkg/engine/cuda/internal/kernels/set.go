@@ -32,7 +32,7 @@ type kernel struct {
 // SharedBytes is the shared memory of a block that the kernels need for heads of a size, on
 // any device: the wide products, which need more, are only for one that has it.
 func SharedBytes(size int) int {
-	return max(C.TDM_TILED_SHARED, attentionShared(size))
+	return max(C.TDM_TILED_SHARED, thinShared(), attentionShared(size))
 }
 
 // Load hands the kernels that suit a device to the driver, which compiles them for it, and

@@ -6,7 +6,8 @@
 #include "tdm_cuda.h"
 
 enum {
-  TDM_ROW_THREADS = 256,       // embed, norm, heads: a block a row
+  TDM_ROW_THREADS = 256,       // embed, norm: a block a row; heads: a block some heads of a row
+  TDM_HEADS_BLOCK = 8,         // a head a warp
   TDM_NORM_SHARED = 8 * 4,     // a sum a warp
   TDM_QUANTIZE_SHARED = 8 * 4, // a maximum a warp
   TDM_ROOTS_ROWS = 8,          // a row a warp
@@ -20,11 +21,13 @@ enum {
 
 // Thin products, by the most rows they take: 8, 16 or 32. A block has one or two tiles
 // of 16 outputs; of SwiGLU and heads a tile is 8 outputs, of two sums each. In shared memory
-// are the slices' sums, a row padded by four so that lanes write to different banks, and
-// the rows' roots.
+// are stages of weights, with 3 or 2 blocks on a multiprocessor of sm_90, and the rows'
+// roots. The slices' sums come where the weights were, a row padded by four so that lanes
+// write to different banks.
 #define TDM_THIN_TILES(rows) ((rows) <= 16 ? 1 : 2)
 #define TDM_THIN_LINE(rows) (16 * TDM_THIN_TILES(rows) + 4)
-#define TDM_THIN_SHARED(rows) ((TDM_SLICES * TDM_THIN_LINE(rows) + 1) * (rows) * 4)
+#define TDM_THIN_WEIGHTS(rows) ((rows) <= 16 ? 64 * 1024 : 96 * 1024)
+#define TDM_THIN_SHARED(rows) (TDM_THIN_WEIGHTS(rows) + (rows) * 4)
 #define TDM_THIN_OUTPUTS(rows, paired) (TDM_THIN_TILES(rows) * ((paired) ? 8 : 16))
 
 // Tiled products, of 64 or 128 rows: outputs of a block, which SwiGLU halves. In shared

@@ -213,6 +213,8 @@ CUresult cuFuncSetAttribute(CUfunction function, int attribute, int value) {
 	FunctionCall call("cuFuncSetAttribute", function);
 	if (call.code != CUDA_SUCCESS)
 		return call.code;
+	if (attribute == CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT && value >= 0 && value <= 100)
+		return CUDA_SUCCESS;
 	if (attribute != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES || value < 0 || value > most_shared)
 		return refuse(CUDA_ERROR_INVALID_VALUE, "more shared memory than a block can have, or another attribute");
 	function->shared = value;

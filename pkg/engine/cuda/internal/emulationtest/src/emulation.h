@@ -8,7 +8,7 @@
 //   - a shuffle, mma.sync or ldmatrix that not all lanes of the warp take part in, and a wgmma
 //     that not all warps of the warpgroup do, in the same order
 //   - copies to shared memory that are misaligned, out of it, or never waited for, or whose
-//     source is misaligned or no global memory, also where nothing is read
+//     source is no global memory, or misaligned, even where nothing is read
 //   - reads by instructions of one kind of memory that are misaligned or of another kind
 //   - a wgmma of what copies brought and nobody has shown it, or that nobody waited for
 //   - a block that writes past its shared memory
@@ -184,11 +184,6 @@ TDM_PRIMITIVE void tdm_transposed(uint32_t (&tiles)[4], const void *row) {
   tdm_transpose(tiles, row);
 }
 
-TDM_PRIMITIVE uint32_t __attribute__((vector_size(16))) tdm_stream16(const void *p) {
-  tdm_check_global(p, 16);
-  return *(const uint32_t __attribute__((vector_size(16))) *)p;
-}
-
 TDM_PRIMITIVE uint32_t __attribute__((vector_size(16))) tdm_shared16(const void *p) {
   tdm_check_shared(p, 16);
   return *(const uint32_t __attribute__((vector_size(16))) *)p;
@@ -207,6 +202,14 @@ TDM_PRIMITIVE void tdm_copy16(void *shared, const void *global, bool real) {
 TDM_PRIMITIVE void tdm_copy8(void *shared, const void *global, bool real) {
   tdm_copy_begin({shared, global, 8, real});
   memset(shared, 0xff, 8);
+}
+
+TDM_PRIMITIVE void tdm_stream_copy16(void *shared, const void *global) { tdm_copy16(shared, global, true); }
+
+TDM_PRIMITIVE void tdm_prefetch(const void *p, int bytes) {
+  tdm_check_global(p, 16);
+  if (bytes <= 0 || bytes % 16 != 0)
+    tdm_fault("a prefetch of a number of bytes that is no multiple of 16");
 }
 
 TDM_PRIMITIVE void tdm_copy_commit() { tdm_copy_group(); }

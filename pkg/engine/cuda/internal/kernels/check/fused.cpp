@@ -79,7 +79,7 @@ void check(random_source &r, weights kind, int size, int kv_heads, int heads) {
       args.heads.q = want_q.at + (size_t)row * ldq;
       args.heads.pages = want_kv.at;
       launch(stored, blocks(0), 1, TDM_PRODUCT_THREADS, TDM_THIN_SHARED(most), args.product);
-      launch("tdm_heads", (unsigned)n, 1, TDM_ROW_THREADS, 0, args.heads);
+      launch("tdm_heads", (unsigned)n, (unsigned)(args.heads.heads + 2 * args.heads.kv_heads + TDM_HEADS_BLOCK - 1) / TDM_HEADS_BLOCK, TDM_ROW_THREADS, 0, args.heads);
       args.product.out = nullptr;
       args.heads.qkv = nullptr;
       row += n;

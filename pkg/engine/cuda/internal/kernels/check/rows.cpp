@@ -176,7 +176,7 @@ void check_heads(random_source &r, bool fp8) {
   args.eps = eps;
   args.stride = stride;
   args.fp8 = fp8;
-  launch("tdm_heads", (unsigned)(rows + r.below(3)), 1, TDM_ROW_THREADS, 0, args);
+  launch("tdm_heads", (unsigned)(rows + r.below(3)), (unsigned)(args.heads + 2 * args.kv_heads + TDM_HEADS_BLOCK - 1) / TDM_HEADS_BLOCK, TDM_ROW_THREADS, 0, args);
 
   std::vector<std::pair<int64_t, int64_t>> written; // in the pages: where and how much
   for (int row = 0; row < rows; row++)

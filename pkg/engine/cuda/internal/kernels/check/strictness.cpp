@@ -19,8 +19,8 @@ static void neighbours(const strict_args &a, bool barrier) {
   a.out[i] = shared[i] + shared[(i + 33) % 64];
 }
 
-TDM_KERNEL(64, 1) strict_right(const strict_args a) { neighbours(a, true); }
-TDM_KERNEL(64, 1) strict_race(const strict_args a) { neighbours(a, false); }
+TDM_KERNEL(64, 1) strict_right(const strict_args a) { tdm_await_earlier(); neighbours(a, true); }
+TDM_KERNEL(64, 1) strict_race(const strict_args a) { tdm_await_earlier(); neighbours(a, false); }
 
 TDM_KERNEL(64, 1) strict_barrier(const strict_args) {
   if (tdm_thread() != 5)
@@ -28,11 +28,13 @@ TDM_KERNEL(64, 1) strict_barrier(const strict_args) {
 }
 
 TDM_KERNEL(64, 1) strict_shuffle(const strict_args a) {
+  tdm_await_earlier();
   if (tdm_thread() != 40)
     a.out[tdm_thread()] = tdm_shuffle(a.in[tdm_thread()], 1);
 }
 
 TDM_KERNEL(64, 1) strict_apart(const strict_args a) {
+  tdm_await_earlier();
   a.out[tdm_thread()] = tdm_shuffle(a.in[tdm_thread()], tdm_thread() < 3 ? 1 : 2);
 }
 
@@ -60,12 +62,12 @@ static void by_copy(const strict_args &a, bool wait, int target, int source, boo
   tdm_copy_wait<0>();
 }
 
-TDM_KERNEL(64, 1) strict_copy(const strict_args a) { by_copy(a, true, 0, 0); }
-TDM_KERNEL(64, 1) strict_early(const strict_args a) { by_copy(a, false, 0, 0); }
-TDM_KERNEL(64, 1) strict_target(const strict_args a) { by_copy(a, true, 4, 0); }
-TDM_KERNEL(64, 1) strict_source(const strict_args a) { by_copy(a, true, 0, 4); }
-TDM_KERNEL(64, 1) strict_unread(const strict_args a) { by_copy(a, true, 0, 4, false); }
-TDM_KERNEL(64, 1) strict_outside(const strict_args a) { by_copy(a, true, 16, 0); }
+TDM_KERNEL(64, 1) strict_copy(const strict_args a) { tdm_await_earlier(); by_copy(a, true, 0, 0); }
+TDM_KERNEL(64, 1) strict_early(const strict_args a) { tdm_await_earlier(); by_copy(a, false, 0, 0); }
+TDM_KERNEL(64, 1) strict_target(const strict_args a) { tdm_await_earlier(); by_copy(a, true, 4, 0); }
+TDM_KERNEL(64, 1) strict_source(const strict_args a) { tdm_await_earlier(); by_copy(a, true, 0, 4); }
+TDM_KERNEL(64, 1) strict_unread(const strict_args a) { tdm_await_earlier(); by_copy(a, true, 0, 4, false); }
+TDM_KERNEL(64, 1) strict_outside(const strict_args a) { tdm_await_earlier(); by_copy(a, true, 16, 0); }
 TDM_KERNEL(64, 1) strict_within(const strict_args) {
   tdm_copy16(tdm_shared(), tdm_shared() + 16, true);
   tdm_copy_commit();
@@ -73,21 +75,22 @@ TDM_KERNEL(64, 1) strict_within(const strict_args) {
 }
 
 TDM_KERNEL(64, 1) strict_forgotten(const strict_args a) {
+  tdm_await_earlier();
   tdm_copy16(tdm_shared() + 16 * tdm_thread(), a.in + 4 * tdm_thread(), true);
   tdm_copy_commit();
 }
 
 // Reads of one kind of memory.
-TDM_KERNEL(64, 1) strict_shared16(const strict_args a) { a.out[0] = tdm_float(tdm_shared16(a.in)[0]); }
-TDM_KERNEL(64, 1) strict_past(const strict_args a) { a.out[0] = tdm_float(tdm_shared16(tdm_shared() + 64 * 16)[0]); }
+TDM_KERNEL(64, 1) strict_shared16(const strict_args a) { tdm_await_earlier(); a.out[0] = tdm_float(tdm_shared16(a.in)[0]); }
+TDM_KERNEL(64, 1) strict_past(const strict_args a) { tdm_await_earlier(); a.out[0] = tdm_float(tdm_shared16(tdm_shared() + 64 * 16)[0]); }
 TDM_KERNEL(64, 1) strict_shared8(const strict_args a) {
+  tdm_await_earlier();
   uint32_t words[2];
   tdm_shared8(words, tdm_shared() + 4);
   a.out[0] = tdm_float(words[0]);
 }
-TDM_KERNEL(64, 1) strict_sum(const strict_args a) { tdm_add_shared((uint32_t *)a.out, 1); }
-TDM_KERNEL(64, 1) strict_stream(const strict_args a) { a.out[0] = tdm_float(tdm_stream16(tdm_shared())[0]); }
-TDM_KERNEL(64, 1) strict_odd(const strict_args a) { a.out[0] = tdm_float(tdm_stream16(a.in + 1)[0]); }
+TDM_KERNEL(64, 1) strict_sum(const strict_args a) { tdm_await_earlier(); tdm_add_shared((uint32_t *)a.out, 1); }
+TDM_KERNEL(64, 1) strict_hasty(const strict_args a) { a.out[0] = a.in[0]; }
 
 TDM_KNOWN(strict_right, strict_args)
 TDM_KNOWN(strict_race, strict_args)
@@ -107,8 +110,7 @@ TDM_KNOWN(strict_shared16, strict_args)
 TDM_KNOWN(strict_past, strict_args)
 TDM_KNOWN(strict_shared8, strict_args)
 TDM_KNOWN(strict_sum, strict_args)
-TDM_KNOWN(strict_stream, strict_args)
-TDM_KNOWN(strict_odd, strict_args)
+TDM_KNOWN(strict_hasty, strict_args)
 TDM_KNOWN(strict_forgotten, strict_args)
 
 namespace {
@@ -157,8 +159,7 @@ void mistakes() {
   refused("strict_past", "not in shared memory");
   refused("strict_shared8", "multiple of 8");
   refused("strict_sum", "not in shared memory");
-  refused("strict_stream", "not in global memory");
-  refused("strict_odd", "multiple of 16");
+  refused("strict_hasty", "without having waited for the launches");
   refused("strict_forgotten", "never waited for");
   refused("strict_none", "no kernel has this name");
   refused("strict_right", "whole warps", 40);
