@@ -141,6 +141,14 @@ TDM_PRIMITIVE void tdm_copy16(void *shared, const void *global, bool real) {
                : "memory");
 }
 
+// tdm_copy8 is tdm_copy16 for 8 bytes, at multiples of 8.
+TDM_PRIMITIVE void tdm_copy8(void *shared, const void *global, bool real) {
+  asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], 8, %2;"
+               :
+               : "r"(tdm_shared_address(shared)), "l"(global), "r"(real ? 8 : 0)
+               : "memory");
+}
+
 // tdm_copy_commit ends a group of copies.
 TDM_PRIMITIVE void tdm_copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 

@@ -21,10 +21,12 @@ import (
 //go:embed ptx
 var compiled embed.FS
 
-// The folders of ptx, by the oldest capability that they are for, times 10.
+// The folders of ptx, by the oldest capability that they are for, times 10. What is in
+// target90a is for 9.0 alone.
 const (
-	target80 = "sm_80"
-	target90 = "sm_90"
+	target80  = "sm_80"
+	target90  = "sm_90"
+	target90a = "sm_90a"
 )
 
 // getter is a kernel by name, as in fmt.Sprintf and without its tdm_, whose blocks have so
@@ -35,11 +37,8 @@ type getter func(shared int, format string, args ...any) kernel
 // twice: first for nothing, to know which they are, so that the driver compiles files beside
 // each other.
 func load(device *driver.Device, find func(getter)) (modules []*driver.Module, err error) {
-	target := target80
-	if device.Info().Capability >= 90 {
-		target = target90
-	}
-	files, err := filesOf(target)
+	capability := device.Info().Capability
+	files, err := filesOf(capability)
 	if err != nil {
 		return nil, err
 	}
@@ -69,7 +68,7 @@ func load(device *driver.Device, find func(getter)) (modules []*driver.Module, e
 		name := nameOf(format, args)
 		f, err := modules[number[files[name]]].Function(name)
 		allowed := shared
-		if err == nil && target == target90 {
+		if err == nil && capability >= 90 {
 			allowed = spreadMost(shared, device.Info())
 			err = f.AllowEarly()
 		}
@@ -123,23 +122,32 @@ func unload(modules []*driver.Module) error {
 	return errors.Join(errs...)
 }
 
-// filesOf says in which file of a target each kernel is, by name.
-func filesOf(target string) (map[string]string, error) {
-	if target == target80 {
+// filesOf says in which file each kernel is that a capability has, by name.
+func filesOf(capability int) (map[string]string, error) {
+	switch {
+	case capability == 90:
+		return files90a()
+	case capability > 90:
+		return files90()
+	default:
 		return files80()
 	}
-	return files90()
 }
 
 var (
-	files80 = sync.OnceValues(func() (map[string]string, error) { return readNames(target80) })
-	files90 = sync.OnceValues(func() (map[string]string, error) { return readNames(target90) })
+	files80  = sync.OnceValues(func() (map[string]string, error) { return readNames(target80) })
+	files90  = sync.OnceValues(func() (map[string]string, error) { return readNames(target90) })
+	files90a = sync.OnceValues(func() (map[string]string, error) { return readNames(target90, target90a) })
 )
 
-func readNames(target string) (map[string]string, error) {
-	files, err := fs.Glob(compiled, path.Join("ptx", target, "*.ptx.gz"))
-	if err != nil {
-		return nil, err
+func readNames(targets ...string) (map[string]string, error) {
+	var files []string
+	for _, target := range targets {
+		some, err := fs.Glob(compiled, path.Join("ptx", target, "*.ptx.gz"))
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, some...)
 	}
 	of := map[string]string{}
 	for _, file := range files {

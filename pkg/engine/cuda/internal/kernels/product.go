@@ -31,6 +31,7 @@ type products struct {
 	thin           []kernel // by thinRows
 	tiled          []kernel // by tiledRows
 	sliced, joined kernel
+	wide           kernel // no function: there is none, of the device or the type
 }
 
 // typed are the products with weights of one type.
@@ -49,6 +50,19 @@ func tiledRows() []int { return []int{64, 128} }
 // large GPU, of some 130 multiprocessors, without work. They are sliced.
 const fewTiles = 96
 
+// wideFrom is from how many rows on a wide product is quicker than a tiled one.
+const wideFrom = 129
+
+// hasWide says whether a device has the wide products, which are for bf16 weights.
+func hasWide(info driver.Info) bool {
+	return info.Capability == 90 && info.SharedPerBlock >= C.TDM_WIDE_SHARED
+}
+
+// findWide finds the wide kernel of an epilogue.
+func findWide(name string, get getter) kernel {
+	return get(C.TDM_WIDE_SHARED, "product_wide_%s", name)
+}
+
 // findProducts finds the kernels of an epilogue for weights of a type.
 func findProducts(name string, weights Weights, get getter) products {
 	suffix := weights.suffix()
@@ -63,7 +77,7 @@ func findProducts(name string, weights Weights, get getter) products {
 
 // Product appends the product with weights of a type that should be quickest for so many
 // rows: thin for a few, tiled for more, sliced and joined where there are few tiles and args
-// has Parts. Which one it is changes no bit.
+// has Parts, wide for many. Which one it is changes no bit.
 func (s *Set) Product(p *driver.Program, weights Weights, then Epilogue, rows int, args ProductArgs) {
 	k := &s.products[weights].by[then]
 	for i, most := range thinRows() {
@@ -82,6 +96,10 @@ func (s *Set) Product(p *driver.Program, weights Weights, then Epilogue, rows in
 	}
 	if then != Add && args.Norm.Squares != 0 {
 		launch(p, s.roots, up(rows, C.TDM_ROOTS_ROWS), 1, threadsRow, RootsArgs{Count: args.Count, Norm: args.Norm})
+	}
+	if rows >= wideFrom && k.wide.Function != nil {
+		launch(p, k.wide, tiles, up(rows, C.TDM_WIDE_ROWS), C.TDM_WIDE_THREADS, args)
+		return
 	}
 	i := tiledIndex(rows)
 	launch(p, k.tiled[i], tiles, up(rows, tiledRows()[i]), tiledThreads(tiledRows()[i]), args)

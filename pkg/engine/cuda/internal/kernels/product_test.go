@@ -27,6 +27,9 @@ func TestProducts(t *testing.T) {
 		for _, weights := range allWeights {
 			shapes = append(shapes, shape{weights, b.between(1, 1500), b.between(1, 200), b.between(70, 140)})
 		}
+		for range 2 { // wide, where there is no room for parts
+			shapes = append(shapes, shape{kernels.BF16, b.between(1, 1500), b.between(1, 200), b.between(130, 400)})
+		}
 		for _, s := range shapes {
 			t.Run(fmt.Sprintf("%d/%s, k %d, outputs %d, rows %d", epilogue, s.weights, s.k, s.outputs, s.rows), func(t *testing.T) {
 				p := newProduct(b, s.weights, epilogue, s.k, s.outputs, s.rows)

@@ -9,9 +9,7 @@
 #ifndef TDM_PRODUCT_TILED_H
 #define TDM_PRODUCT_TILED_H
 
-#include "product.h"
-
-constexpr int tdm_lines = 128;
+#include "product_tiles.h"
 
 // tdm_place is where 16 bytes of a line are in a stage, of elements of so many bytes. A
 // quarter of a warp reads four neighbouring chunks of two neighbouring lines at once. Of two
@@ -28,21 +26,22 @@ template <int rows> TDM_INLINE float *tdm_parts(const tdm_product_args &a, int p
 }
 
 template <int then, int rows, bool sliced, class format> TDM_INLINE void tdm_product_tiled(const tdm_product_args &a) {
-  constexpr int per_tile = then == TDM_SWIGLU ? 8 : 16, per_block = tdm_lines / 16 * per_tile; // outputs
+  constexpr int per_tile = tdm_per_tile(then), per_block = tdm_lines / 16 * per_tile; // outputs
   constexpr int stage_bytes = TDM_TILED_STAGE(rows, format::bytes), stages = TDM_TILED_SHARED / stage_bytes;
   constexpr int block_bytes = TDM_K * format::bytes, weight_bytes = tdm_lines * block_bytes; // of a line; of a stage
   // A warp has 16 * tiles lines and 8 * columns rows, which is what its sums, twice, leave room
   // for; across are side by side. Lines are read once if a warp has all rows.
   constexpr int threads = TDM_TILED_THREADS(rows), tiles = rows / 32, columns = 16 / tiles, across = 8 / tiles;
   tdm_let_next();
-  const int count = *a.count, row0 = tdm_block_y() * rows;
+  const int count = *a.count;
+  const tdm_tile at = sliced ? tdm_tile{tdm_block_x() / TDM_SLICES, tdm_block_y()} : tdm_tile_of((count + rows - 1) / rows);
+  const int row0 = at.rows * rows, tile = at.outputs, slice = sliced ? tdm_block_x() % TDM_SLICES : 0;
   if (row0 >= count) {
     tdm_await_earlier();
     return;
   }
   const int thread = tdm_thread(), warp = thread / 32, lane = thread % 32;
   const int group = lane / 4, quarter = lane % 4;
-  const int tile = sliced ? tdm_block_x() / TDM_SLICES : tdm_block_x(), slice = sliced ? tdm_block_x() % TDM_SLICES : 0;
   const int output0 = tile * per_block;
   uint8_t *shared = tdm_shared();
 
@@ -140,38 +139,23 @@ template <int then, int rows, bool sliced, class format> TDM_INLINE void tdm_pro
     }
   }
 
-  // A lane has two sums of each of two rows, eight lines apart.
-  float *parts = sliced ? tdm_parts<rows>(a, per_block, tile, slice) : nullptr;
+  if (!sliced) {
+    tdm_finish_sums<then>(a, total, row0 + row1, count, output0 + line1 / 16 * per_tile);
+    return;
+  }
+  float *parts = tdm_parts<rows>(a, per_block, tile, slice);
   TDM_UNROLL
   for (int j = 0; j < columns; j++) {
     TDM_UNROLL
     for (int c = 0; c < 2; c++) {
       const int row = row1 + 8 * j + 2 * quarter + c;
-      const bool real = row0 + row < count;
-      const float root = !sliced && then != TDM_ADD && a.norm.squares && real ? a.norm.roots[row0 + row] : 1;
+      if (row0 + row >= count)
+        continue;
       TDM_UNROLL
       for (int i = 0; i < tiles; i++) {
-        const int line = line1 + 16 * i + group, first = output0 + (line1 / 16 + i) * per_tile, output = first + group;
-        if (sliced) {
-          if (real) {
-            parts[row * tdm_lines + line] = sum[i][j][c];
-            parts[row * tdm_lines + line + 8] = sum[i][j][c + 2];
-          }
-          continue;
-        }
-        float low = 0, high = 0;
-        if (real) {
-          low = tdm_finish<then>(a, row0 + row, output, total[i][j][c], total[i][j][c + 2], root, tdm_ask<then>(a, nullptr, row0 + row, output));
-          if (then != TDM_SWIGLU)
-            high = tdm_finish<then>(a, row0 + row, output + 8, total[i][j][c + 2], 0, root, tdm_ask<then>(a, nullptr, row0 + row, output + 8));
-        }
-        if (then == TDM_ADD && a.norm.squares) { // eight lanes, four apart, have sixteen outputs
-          float square = low * low + high * high;
-          for (int apart = 16; apart > 2; apart /= 2)
-            square = square + tdm_shuffle(square, apart);
-          if (real && group == 0 && first < a.outputs)
-            tdm_leave(a.norm, row0 + row, first, square);
-        }
+        const int line = line1 + 16 * i + group;
+        parts[row * tdm_lines + line] = sum[i][j][c];
+        parts[row * tdm_lines + line + 8] = sum[i][j][c + 2];
       }
     }
   }
@@ -181,7 +165,7 @@ template <int then, int rows, bool sliced, class format> TDM_INLINE void tdm_pro
 template <int then> TDM_INLINE void tdm_product_joined(const tdm_product_args &a) {
   tdm_begin();
   constexpr int rows = TDM_SLICED_ROWS;
-  constexpr int per_tile = then == TDM_SWIGLU ? 8 : 16, per_block = tdm_lines / 16 * per_tile;
+  constexpr int per_tile = tdm_per_tile(then), per_block = tdm_lines / 16 * per_tile;
   const int tile = tdm_block_x() / (rows / 8), count = *a.count;
   const int row0 = tdm_block_x() % (rows / 8) * 8, first_row = tdm_block_y() * rows + row0;
   const int used = (a.k / TDM_K + tdm_slice_blocks(a.k) - 1) / tdm_slice_blocks(a.k);

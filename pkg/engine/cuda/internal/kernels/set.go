@@ -29,7 +29,8 @@ type kernel struct {
 	shared int
 }
 
-// SharedBytes is the shared memory of a block that the kernels need for heads of a size.
+// SharedBytes is the shared memory of a block that the kernels need for heads of a size, on
+// any device: the wide products, which need more, are only for one that has it.
 func SharedBytes(size int) int {
 	return max(C.TDM_TILED_SHARED, thinShared(), attentionShared(size))
 }
@@ -56,6 +57,9 @@ func (s *Set) find(weights []Weights, get getter) {
 		of := &typed{heads: findThin("heads", w.suffix(), get)}
 		for i, name := range epilogues() {
 			of.by[i] = findProducts(name, w, get)
+			if w == BF16 && hasWide(s.device.Info()) {
+				of.by[i].wide = findWide(name, get)
+			}
 		}
 		s.products[w] = of
 		if w != BF16 {

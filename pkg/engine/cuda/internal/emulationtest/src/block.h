@@ -8,14 +8,14 @@
 #include "emulation.h"
 #include "fibers.h"
 
-// tdm_copy is 16 bytes on their way.
-struct tdm_copy {
-  void *shared;
-  const void *global;
-  bool real;
-};
-
 struct tdm_block;
+
+// tdm_wide is a product of a warpgroup: its operands as tdm_matrix gives them.
+struct tdm_wide {
+  uint64_t a, b;
+  bool add;
+  bool operator!=(const tdm_wide &o) const { return a != o.a || b != o.b || add != o.add; }
+};
 
 // tdm_lane is a thread of a block.
 struct tdm_lane {
@@ -33,6 +33,15 @@ struct tdm_lane {
   std::vector<tdm_copy> copies; // of the block's life
   std::vector<size_t> groups;   // where in copies each ends
   size_t taken;                 // copies that have been done
+  size_t shown;                 // and that wgmma may read
+
+  std::vector<tdm_wide> asked;     // of the block's life
+  std::vector<size_t> wide_groups; // where in asked each ends
+  size_t multiplied;               // products that have been done
+  bool wide_begun;                 // tdm_wgmma_begin was called for this group
+  float *wide_sum;                 // sums in flight, or null
+  float in_flight[96];             // what they are meanwhile
+  const tdm_operands *operands;    // what it read for its warp
 };
 
 // tdm_block is the block that one thread of the system runs.
@@ -50,6 +59,8 @@ struct tdm_block {
   unsigned met[32];        // lanes that wait for their warp
   unsigned waiting, ended; // threads at the barrier, threads that are done
   unsigned phase;          // which of the two barriers in turn is next
+  std::vector<uint8_t> hidden;             // by 8 bytes of shared memory: what copies wrote, not shown yet
+  std::vector<std::vector<tdm_wide>> wide; // by warpgroup: the products of its warps, which must be the same
   uint64_t random;
   char begun, over, barrier[2]; // for tdm_release and tdm_acquire
   char fault[256];              // empty: none
@@ -60,5 +71,17 @@ static inline tdm_lane *tdm_here() { return (tdm_lane *)tdm_self; }
 // tdm_yield gives the turn to another lane. Who waits for something has noted that
 // before; who goes on is marked ready by what it waited for.
 void tdm_yield(tdm_lane *l);
+
+// tdm_meet waits until all lanes of the warp are here for the same thing. It returns them to
+// the last one, which is to do what they came for, and null to the others, for which it
+// has been done.
+std::unique_ptr<tdm_lane> *tdm_meet(tdm_lane *l, int what);
+
+// tdm_multiply_rows is sums = a * b.
+void tdm_multiply_rows(float (&sums)[16][8], const float (&a)[16][16], const float (&b)[16][8]);
+
+// tdm_low and tdm_high_half are the two bf16 of a word.
+float tdm_low(uint32_t pair);
+static inline float tdm_high_half(uint32_t pair) { return tdm_low(pair >> 16); }
 
 #endif

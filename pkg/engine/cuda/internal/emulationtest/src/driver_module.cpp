@@ -74,10 +74,11 @@ unsigned most_threads(const std::string &directives) {
 
 CUresult load(CUcontext context, const std::string &ptx, const Log &log, CUmodule *module) {
 	std::smatch target;
-	if (ptx.find(".version") == std::string::npos || !std::regex_search(ptx, target, std::regex("\\.target\\s+sm_([0-9]+)")))
+	if (ptx.find(".version") == std::string::npos || !std::regex_search(ptx, target, std::regex("\\.target\\s+sm_([0-9]+)(a?)")))
 		return log.say(CUDA_ERROR_INVALID_PTX, "no PTX: .version or .target is missing");
-	if (std::stoull(target[1]) > state().capability)
-		return log.say(CUDA_ERROR_NO_BINARY_FOR_GPU, "PTX for sm_" + target[1].str() + ", which this device is not");
+	const bool alone = target[2].length() > 0; // for that generation and no later one
+	if (std::stoull(target[1]) > state().capability || (alone && std::stoull(target[1]) != state().capability))
+		return log.say(CUDA_ERROR_NO_BINARY_FOR_GPU, "PTX for sm_" + target[1].str() + target[2].str() + ", which this device is not");
 	const std::vector<Entry> found = entries(ptx);
 	if (found.empty())
 		return log.say(CUDA_ERROR_INVALID_PTX, "there is no kernel in it");

@@ -119,6 +119,8 @@ static void lane_main() {
     tdm_fault("it ended without having waited for the launches before its own");
   if (l->taken < l->copies.size())
     tdm_fault("it ended with copies under way that it never waited for");
+  if (l->multiplied < l->asked.size())
+    tdm_fault("it ended with products of its warpgroup that it never waited for");
   tdm_release(&b->over);
   b->ended++;
   tdm_lane *n = next(b);
@@ -138,6 +140,8 @@ static void run_block(tdm_block *b, unsigned x, unsigned y, unsigned width) {
   b->waiting = b->ended = b->phase = b->warp = 0;
   std::fill_n(b->ready, b->warps, ~0u);
   std::fill_n(b->met, b->warps, 0u);
+  b->hidden.assign(b->shared_bytes / 8 + 1, 0);
+  b->wide.assign((b->threads + 127) / 128, {});
   for (unsigned i = 0; i < b->threads; i++) {
     tdm_lane *l = b->lanes[i].get();
     if (l->fiber.stack == nullptr)
@@ -145,7 +149,12 @@ static void run_block(tdm_block *b, unsigned x, unsigned y, unsigned width) {
     l->task = {i, {x, y}, width, b->shared, b->shared_bytes, false};
     l->copies.clear();
     l->groups.clear();
-    l->taken = 0;
+    l->taken = l->shown = 0;
+    l->asked.clear();
+    l->wide_groups.clear();
+    l->multiplied = 0;
+    l->wide_begun = false;
+    l->wide_sum = nullptr;
     tdm_fiber_begin(&l->fiber, lane_main);
   }
   tdm_release(&b->begun);
@@ -159,6 +168,9 @@ static void run_block(tdm_block *b, unsigned x, unsigned y, unsigned width) {
     if (b->shared[b->shared_bytes + i] != 0xa5)
       note(b, "a block wrote past its shared memory");
 #endif
+  for (unsigned i = 0; i < b->threads; i++)
+    if (b->lanes[i]->asked.size() != b->wide[i / 128].size())
+      note(b, "a thread took no part in a product of its warpgroup");
   if (b->fault[0] != 0) { // stacks that nobody will go back to
     for (auto &l : b->lanes)
       tdm_fiber_free(&l->fiber);

@@ -5,15 +5,18 @@
 //
 // What it is strict about, an error each instead of a hang or a lucky result:
 //   - a thread that ends, or waits elsewhere, while others wait at a barrier
-//   - a shuffle, mma.sync or ldmatrix that not all lanes of the warp take part in
+//   - a shuffle, mma.sync or ldmatrix that not all lanes of the warp take part in, and a wgmma
+//     that not all warps of the warpgroup do, in the same order
 //   - copies to shared memory that are misaligned, out of it, or never waited for, or whose
-//     source is misaligned or no global memory, also where nothing is read
+//     source is no global memory, or misaligned, even where nothing is read
 //   - reads by instructions of one kind of memory that are misaligned or of another kind
+//   - a wgmma of what copies brought and nobody has shown it, or that nobody waited for
 //   - a block that writes past its shared memory
 //   - a thread that ends without having waited for the launches before its own
 // Shared memory is exactly what the launch asks for, and is filled with NaNs before each
 // block. An asynchronous copy fills its target with NaNs at once and brings the data only
-// when it is waited for, so that use before and after both show.
+// when it is waited for, so that use before and after both show. So do the sums of a wgmma,
+// which reads shared memory only then.
 #ifndef TDM_EMULATION_H
 #define TDM_EMULATION_H
 
@@ -67,6 +70,20 @@ struct tdm_task {
   bool awaited; // the launches before this one
 };
 
+// tdm_copy is some bytes on their way.
+struct tdm_copy {
+  void *shared;
+  const void *global;
+  unsigned bytes;
+  bool real; // else zeros
+};
+
+// tdm_operands is what a lane reads for its warp of a product of a warpgroup: half of one of
+// its sixteen lines of a, and six of 192 lines of b.
+struct tdm_operands {
+  uint8_t a[16], b[6][2][16];
+};
+
 extern thread_local tdm_task *tdm_self;
 
 [[noreturn]] void tdm_fault(const char *what); // ends the launch with an error
@@ -76,11 +93,19 @@ uint32_t tdm_spread(uint32_t x, int lane);
 void tdm_multiply(float *sum, const uint32_t *a, const uint32_t *b);
 void tdm_transpose(uint32_t *tiles, const void *row);
 void tdm_check_shared(const void *p, unsigned bytes); // that a multiple of bytes, and as many there, are shared memory
-void tdm_check_global(const void *p);                 // that 16 bytes, at a multiple of 16, are not
-void tdm_copy_begin(void *shared, const void *global, bool real);
+void tdm_check_global(const void *p, unsigned bytes); // that they are not
+void tdm_copy_begin(const tdm_copy &copy);
 void tdm_copy_group();
-// tdm_copy_next takes the oldest copy of a group older than the last `groups`.
-bool tdm_copy_next(int groups, void **shared, const void **global, bool *real);
+// tdm_copy_next takes the oldest copy of a group older than the last `groups`, or null.
+const tdm_copy *tdm_copy_next(int groups);
+void tdm_copy_show();
+void tdm_wgmma_begin();
+void tdm_wgmma_ask(float *sum, uint64_t a, uint64_t b, bool add);
+void tdm_wgmma_commit();
+// tdm_wgmma_next is where the lane's operands are of the oldest product of a group older than
+// the last `groups`, which tdm_wgmma_multiply then does. False: there is none.
+bool tdm_wgmma_next(int groups, const uint8_t **a, const uint8_t *(*b)[6][2]);
+void tdm_wgmma_multiply(const tdm_operands &operands);
 
 TDM_PRIMITIVE uint8_t *tdm_shared() { return tdm_self->shared; }
 TDM_PRIMITIVE int tdm_thread() { return (int)tdm_self->thread; }
@@ -180,8 +205,13 @@ TDM_PRIMITIVE void tdm_shared8(uint32_t (&words)[2], const void *p) {
 }
 
 TDM_PRIMITIVE void tdm_copy16(void *shared, const void *global, bool real) {
-  tdm_copy_begin(shared, global, real);
+  tdm_copy_begin({shared, global, 16, real});
   memset(shared, 0xff, 16);
+}
+
+TDM_PRIMITIVE void tdm_copy8(void *shared, const void *global, bool real) {
+  tdm_copy_begin({shared, global, 8, real});
+  memset(shared, 0xff, 8);
 }
 
 TDM_PRIMITIVE void tdm_stream_copy16(void *shared, const void *global) { tdm_copy16(shared, global, true); }
@@ -189,15 +219,35 @@ TDM_PRIMITIVE void tdm_stream_copy16(void *shared, const void *global) { tdm_cop
 TDM_PRIMITIVE void tdm_copy_commit() { tdm_copy_group(); }
 
 template <int groups> TDM_PRIMITIVE void tdm_copy_wait() {
-  void *shared;
-  const void *global;
-  bool real;
-  while (tdm_copy_next(groups, &shared, &global, &real)) {
-    if (real)
-      memcpy(shared, global, 16);
+  while (const tdm_copy *c = tdm_copy_next(groups)) {
+    if (c->real)
+      memcpy(c->shared, c->global, c->bytes);
     else
-      memset(shared, 0, 16);
+      memset(c->shared, 0, c->bytes);
   }
 }
+
+TDM_PRIMITIVE uint64_t tdm_matrix(const void *first, int along_k, int along_lines) {
+  const uintptr_t at = (uintptr_t)first - (uintptr_t)tdm_self->shared;
+  if (at % 16 != 0 || at >= tdm_self->shared_bytes || along_k % 16 != 0 || along_lines % 16 != 0)
+    tdm_fault("a matrix is not in shared memory, or not at multiples of 16");
+  return (uint64_t)(along_lines >> 4) << 32 | (uint32_t)along_k >> 4 << 16 | at >> 4;
+}
+
+TDM_PRIMITIVE void tdm_wgmma(float (&sum)[24][4], uint64_t a, uint64_t b, bool add) { tdm_wgmma_ask(sum[0], a, b, add); }
+
+template <int groups> TDM_PRIMITIVE void tdm_wgmma_finish() {
+  const uint8_t *a, *b[6][2];
+  while (tdm_wgmma_next(groups, &a, &b)) {
+    tdm_operands seen; // a read that the sanitizers know of
+    memcpy(seen.a, a, 16);
+    for (int i = 0; i < 12; i++)
+      memcpy(seen.b[i / 2][i % 2], b[i / 2][i % 2], 16);
+    tdm_wgmma_multiply(seen);
+  }
+}
+
+TDM_PRIMITIVE void tdm_wgmma_wait() { tdm_wgmma_finish<1>(); }
+TDM_PRIMITIVE void tdm_wgmma_end(float (&)[24][4]) { tdm_wgmma_finish<0>(); }
 
 #endif

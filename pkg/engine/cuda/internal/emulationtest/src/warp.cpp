@@ -3,10 +3,7 @@
 
 enum { shuffle = 0x100, multiply = 0x200, transpose = 0x300, spread = 0x400 }; // and how far apart, or of which lane
 
-// meet waits until all lanes of the warp are here for the same thing. It returns them to
-// the last one, which is to do what they came for, and null to the others, for which it
-// has been done.
-static std::unique_ptr<tdm_lane> *meet(tdm_lane *l, int what) {
+std::unique_ptr<tdm_lane> *tdm_meet(tdm_lane *l, int what) {
   tdm_block *b = l->owner;
   const unsigned w = l->task.thread / 32, lane = l->task.thread % 32;
   l->what = what;
@@ -29,7 +26,7 @@ uint32_t tdm_exchange(uint32_t x, int apart) {
   if (apart < 0 || apart > 31)
     tdm_fault("a shuffle over more than a warp");
   l->value = x;
-  if (std::unique_ptr<tdm_lane> *lanes = meet(l, shuffle + apart)) {
+  if (std::unique_ptr<tdm_lane> *lanes = tdm_meet(l, shuffle + apart)) {
     uint32_t from[32];
     for (int i = 0; i < 32; i++)
       from[i] = lanes[i]->value;
@@ -44,7 +41,7 @@ uint32_t tdm_spread(uint32_t x, int lane) {
   if (lane < 0 || lane > 31)
     tdm_fault("a shuffle over more than a warp");
   l->value = x;
-  if (std::unique_ptr<tdm_lane> *lanes = meet(l, spread + lane)) {
+  if (std::unique_ptr<tdm_lane> *lanes = tdm_meet(l, spread + lane)) {
     const uint32_t value = lanes[lane]->value;
     for (int i = 0; i < 32; i++)
       lanes[i]->value = value;
@@ -62,7 +59,6 @@ typedef float eight __attribute__((vector_size(32)));
 #define TDM_WIDER
 #endif
 
-// multiply_rows is sums = a * b.
 TDM_WIDER static void multiply_rows(float (&sums)[16][8], const float (&a)[16][16], const float (&b)[16][8]) {
   for (int row = 0; row < 16; row += 4) {
     eight sum[4] = {};
@@ -76,14 +72,14 @@ TDM_WIDER static void multiply_rows(float (&sums)[16][8], const float (&a)[16][1
   }
 }
 
-static float low(uint32_t pair) {
+void tdm_multiply_rows(float (&sums)[16][8], const float (&a)[16][16], const float (&b)[16][8]) { multiply_rows(sums, a, b); }
+
+float tdm_low(uint32_t pair) {
   const uint32_t bits = pair << 16;
   float x;
   memcpy(&x, &bits, 4);
   return x;
 }
-
-static float high(uint32_t pair) { return low(pair >> 16); }
 
 // The sum of sixteen products is added to what is there. How a GPU rounds within is its
 // own matter; that nothing but the sixteen pairs and the number there counts is not.
@@ -94,12 +90,12 @@ static void multiply_tiles(std::unique_ptr<tdm_lane> *lanes) {
     const int group = i / 4, pair = 2 * (i % 4);
     for (int part = 0; part < 4; part++) {
       float *at = &a[group + part % 2 * 8][pair + part / 2 * 8];
-      at[0] = low(l->a[part]);
-      at[1] = high(l->a[part]);
+      at[0] = tdm_low(l->a[part]);
+      at[1] = tdm_high_half(l->a[part]);
     }
     for (int half = 0; half < 2; half++) {
-      b[pair + 8 * half][group] = low(l->b[half]);
-      b[pair + 8 * half + 1][group] = high(l->b[half]);
+      b[pair + 8 * half][group] = tdm_low(l->b[half]);
+      b[pair + 8 * half + 1][group] = tdm_high_half(l->b[half]);
     }
   }
   multiply_rows(sums, a, b);
@@ -118,7 +114,7 @@ void tdm_multiply(float *sum, const uint32_t *a, const uint32_t *b) {
   l->sum = sum;
   l->a = a;
   l->b = b;
-  if (std::unique_ptr<tdm_lane> *lanes = meet(l, multiply))
+  if (std::unique_ptr<tdm_lane> *lanes = tdm_meet(l, multiply))
     multiply_tiles(lanes);
 }
 
@@ -132,11 +128,11 @@ void tdm_check_shared(const void *p, unsigned bytes) {
     tdm_fault("an address is not in shared memory");
 }
 
-void tdm_check_global(const void *p) {
+void tdm_check_global(const void *p, unsigned bytes) {
   const uintptr_t at = (uintptr_t)p, begin = (uintptr_t)tdm_self->shared;
-  if (at % 16 != 0)
-    tdm_fault("an address in global memory is not a multiple of 16");
-  if (at + 16 > begin && at < begin + tdm_self->shared_bytes)
+  if (at % bytes != 0)
+    tdm_fault(bytes == 16 ? "an address in global memory is not a multiple of 16" : "an address in global memory is not a multiple of 8");
+  if (at + bytes > begin && at < begin + tdm_self->shared_bytes)
     tdm_fault("an address is not in global memory");
 }
 
@@ -144,7 +140,7 @@ void tdm_transpose(uint32_t *tiles, const void *row) {
   tdm_lane *l = tdm_here();
   tdm_check_shared(row, 16);
   l->tiles = tiles;
-  if (std::unique_ptr<tdm_lane> *lanes = meet(l, transpose)) {
+  if (std::unique_ptr<tdm_lane> *lanes = tdm_meet(l, transpose)) {
     uint16_t rows[4][8][8];
     for (int i = 0; i < 32; i++)
       memcpy(rows[i / 8][i % 8], lanes[i]->tiles, 16);
@@ -155,11 +151,20 @@ void tdm_transpose(uint32_t *tiles, const void *row) {
   }
 }
 
-void tdm_copy_begin(void *shared, const void *global, bool real) {
+// hide notes that wgmma may not read what a copy wrote, or that it may.
+static void hide(const tdm_lane *l, const tdm_copy &c, bool hidden) {
+  const size_t at = (size_t)((uint8_t *)c.shared - l->task.shared) / 8;
+  for (size_t i = 0; i < c.bytes / 8; i++)
+    l->owner->hidden[at + i] = hidden;
+}
+
+void tdm_copy_begin(const tdm_copy &c) {
   tdm_lane *l = tdm_here();
-  tdm_check_shared(shared, 16);
-  tdm_check_global(global);
-  l->copies.push_back({shared, global, real});
+  tdm_check_shared(c.shared, c.bytes);
+  if ((uintptr_t)c.global % c.bytes != 0 || c.real) // of what is not read it does not matter where it is
+    tdm_check_global(c.global, c.bytes);
+  l->copies.push_back(c);
+  hide(l, c, true);
 }
 
 void tdm_copy_group() {
@@ -167,14 +172,14 @@ void tdm_copy_group() {
   l->groups.push_back(l->copies.size());
 }
 
-bool tdm_copy_next(int groups, void **shared, const void **global, bool *real) {
+const tdm_copy *tdm_copy_next(int groups) {
   tdm_lane *l = tdm_here();
   const size_t done = l->groups.size() > (size_t)groups ? l->groups[l->groups.size() - 1 - (size_t)groups] : 0;
-  if (l->taken >= done)
-    return false;
-  const tdm_copy &c = l->copies[l->taken++];
-  *shared = c.shared;
-  *global = c.global;
-  *real = c.real;
-  return true;
+  return l->taken < done ? &l->copies[l->taken++] : nullptr;
+}
+
+void tdm_copy_show() {
+  tdm_lane *l = tdm_here();
+  for (; l->shown < l->taken; l->shown++)
+    hide(l, l->copies[l->shown], false);
 }

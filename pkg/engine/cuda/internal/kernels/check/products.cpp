@@ -101,7 +101,7 @@ struct problem {
     args.outputs = outputs;
     if (normed) {
       args.norm = norm.args(first);
-      if (strstr(kernel, "tiled") && then != 1) {
+      if ((strstr(kernel, "tiled") || strstr(kernel, "wide")) && then != 1) {
         tdm_roots_args roots = {count.at, args.norm};
         launch("tdm_roots", (unsigned)(n + TDM_ROOTS_ROWS - 1) / TDM_ROOTS_ROWS + 1, 1, TDM_ROW_THREADS, 0, roots);
       } else {
@@ -228,6 +228,12 @@ void check(random_source &r, weights kind, int then, int k, int outputs, int row
     if (p.run(kernel, 0, rows, TDM_TILED_OUTPUTS(then == 2), row_tiles, TDM_TILED_THREADS(most), TDM_TILED_SHARED) != want)
       fail("%s and the thin one differ: k %d, outputs %d, rows %d", kernel, k, outputs, rows);
   }
+  if (kind == weights::bf16) {
+    snprintf(kernel, sizeof kernel, "tdm_product_wide_%s", thens[then]);
+    const int row_tiles = (rows + TDM_WIDE_ROWS - 1) / TDM_WIDE_ROWS + r.below(2);
+    if (p.run(kernel, 0, rows, TDM_TILED_OUTPUTS(then == 2), row_tiles, TDM_WIDE_THREADS, TDM_WIDE_SHARED) != want)
+      fail("%s and the thin one differ: k %d, outputs %d, rows %d", kernel, k, outputs, rows);
+  }
   snprintf(kernel, sizeof kernel, "tdm_product_sliced_%s%s", thens[then], end);
   if (p.run(kernel, 0, rows, TDM_TILED_OUTPUTS(then == 2), (rows + TDM_SLICED_ROWS - 1) / TDM_SLICED_ROWS, TDM_TILED_THREADS(TDM_SLICED_ROWS), TDM_TILED_SHARED) != want)
     fail("%s and the thin one differ: k %d, outputs %d, rows %d", kernel, k, outputs, rows);
@@ -241,4 +247,9 @@ void check_products() {
     for (weights kind : {weights::bf16, weights::int8, weights::fp8})
       for (int then = 0; then < 3; then++)
         check(r, kind, then, r.between(1, small ? 700 : 2500), r.between(1, small ? 70 : 200), r.between(1, small ? 20 : 200));
+  // More tiles of rows than are beside each other.
+  if (!small)
+    check(r, weights::bf16, 0, 64, 300, r.between(1600, 1700));
+  for (int then = 0; then < 3; then++)
+    check(r, weights::bf16, then, r.between(1, small ? 200 : 1500), r.between(100, 150), r.between(193, small ? 200 : 400));
 }

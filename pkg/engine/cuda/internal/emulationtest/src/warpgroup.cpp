@@ -1,0 +1,105 @@
+// What four warps do together: wgmma.m64n192k16 of two matrices in shared memory. Each warp
+// does its own sixteen lines when it waits for them, as nothing makes it wait for the others.
+#include "block.h"
+
+static const int with_warp = 0x500; // what the lanes of a warp meet for: see warp.cpp
+
+void tdm_wgmma_begin() { tdm_here()->wide_begun = true; }
+
+void tdm_wgmma_ask(float *sum, uint64_t a, uint64_t b, bool add) {
+  tdm_lane *l = tdm_here();
+  const unsigned group = l->task.thread / 128;
+  if (l->owner->threads < 128 * (group + 1))
+    tdm_fault("a product of a warpgroup, of which there is only a part");
+  if (!l->wide_begun)
+    tdm_fault("a product of a warpgroup that does not begin a group, or follow one of it");
+  if (l->wide_sum != nullptr && l->wide_sum != sum)
+    tdm_fault("products of a warpgroup add to two arrays of sums at once");
+  std::vector<tdm_wide> &all = l->owner->wide[group];
+  const tdm_wide product = {a, b, add};
+  if (all.size() == l->asked.size())
+    all.push_back(product);
+  else if (all[l->asked.size()] != product)
+    tdm_fault("threads of its warpgroup ask for different products");
+  l->asked.push_back(product);
+  if (l->wide_sum == nullptr)
+    memcpy(l->in_flight, sum, sizeof l->in_flight);
+  l->wide_sum = sum;
+  memset(sum, 0xff, sizeof l->in_flight);
+}
+
+void tdm_wgmma_commit() {
+  tdm_lane *l = tdm_here();
+  l->wide_groups.push_back(l->asked.size());
+  l->wide_begun = false;
+}
+
+// line_at is 8 k of a line of a matrix.
+static const uint8_t *line_at(const tdm_lane *l, uint64_t matrix, unsigned line, unsigned column) {
+  const uint64_t first = matrix & 0x3fff, along_k = matrix >> 16 & 0x3fff, along_lines = matrix >> 32 & 0x3fff;
+  const uint8_t *at = l->task.shared + 16 * (first + column * along_k + line / 8 * along_lines + line % 8);
+  tdm_check_shared(at, 16);
+  const size_t eight = (size_t)(at - l->task.shared) / 8;
+  if (l->owner->hidden[eight] || l->owner->hidden[eight + 1])
+    tdm_fault("a product of a warpgroup reads what copies brought and nobody has shown it");
+  return at;
+}
+
+bool tdm_wgmma_next(int groups, const uint8_t **a, const uint8_t *(*b)[6][2]) {
+  tdm_lane *l = tdm_here();
+  const size_t done = l->wide_groups.size() > (size_t)groups ? l->wide_groups[l->wide_groups.size() - 1 - (size_t)groups] : 0;
+  if (l->multiplied >= done)
+    return false;
+  const tdm_wide &product = l->asked[l->multiplied];
+  const unsigned lane = l->task.thread % 32, warp = l->task.thread / 32 % 4;
+  *a = line_at(l, product.a, 16 * warp + lane / 2, lane % 2);
+  for (unsigned i = 0; i < 12; i++)
+    (*b)[i / 2][i % 2] = line_at(l, product.b, 6 * lane + i / 2, i % 2);
+  return true;
+}
+
+// spread makes float32 of a line's 16 k, in the order in which mma.sync of the emulation adds
+// what the kernels give it. A GPU's sum has no order.
+static void spread(float (&line)[16], const uint8_t *columns[2]) {
+  static const int order[16] = {0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15};
+  for (int k = 0; k < 16; k++) {
+    uint16_t x;
+    memcpy(&x, columns[order[k] / 8] + order[k] % 8 * 2, 2);
+    line[k] = tdm_low(x);
+  }
+}
+
+void tdm_wgmma_multiply(const tdm_operands &operands) {
+  tdm_lane *l = tdm_here();
+  l->operands = &operands;
+  std::unique_ptr<tdm_lane> *lanes = tdm_meet(l, with_warp);
+  if (lanes != nullptr) {
+    float a[16][16], b[192][16];
+    for (int i = 0; i < 16; i++) {
+      const uint8_t *columns[2] = {lanes[2 * i]->operands->a, lanes[2 * i + 1]->operands->a};
+      spread(a[i], columns);
+    }
+    for (int i = 0; i < 192; i++) {
+      const uint8_t(&line)[2][16] = lanes[i / 6]->operands->b[i % 6];
+      const uint8_t *columns[2] = {line[0], line[1]};
+      spread(b[i], columns);
+    }
+    const bool add = l->asked[l->multiplied].add;
+    for (int j = 0; j < 24; j++) {
+      float columns[16][8], sums[16][8];
+      for (int k = 0; k < 16; k++)
+        for (int n = 0; n < 8; n++)
+          columns[k][n] = b[8 * j + n][k];
+      tdm_multiply_rows(sums, a, columns);
+      for (int i = 0; i < 32; i++) {
+        float *sum = lanes[i]->in_flight + 4 * j;
+        for (int n = 0; n < 4; n++)
+          sum[n] = (add ? sum[n] : 0) + sums[i / 4 + n / 2 * 8][2 * (i % 4) + n % 2];
+      }
+    }
+  }
+  if (++l->multiplied == l->asked.size()) {
+    memcpy(l->wide_sum, l->in_flight, sizeof l->in_flight);
+    l->wide_sum = nullptr;
+  }
+}
