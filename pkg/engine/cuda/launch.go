@@ -110,6 +110,11 @@ func (l *launcher) fusesHeads() bool {
 func (l *launcher) rest(layer int, to residual) {
 	s, w := l.weights.shape, &l.weights.at.layers[layer]
 	l.attention(layer, to)
+	if kernels.Thin(to.rows) {
+		// The weights that an early one would bring take so much of the memory's time that
+		// attention, short and bound by latency, takes longer than they save.
+		l.program.Apart()
+	}
 	if to.x != l.x { // only now, since attention writes rows where they are among all
 		l.gather(to, l.x, to.x, 4*s.ldHidden)
 		l.gather(to, l.mixed, to.mixed, 2*s.ldQ)
@@ -167,7 +172,7 @@ func (l *launcher) attention(layer int, to residual) {
 	// blocks could have: there are no more than may have work.
 	blocks := l.thinBlocks
 	if l.single {
-		blocks = min(blocks, kernels.JoinBlocks*to.rows)
+		blocks = min(2*blocks, kernels.JoinBlocks*to.rows)
 	}
 	l.weights.kernels.Join(l.program, blocks, kernels.JoinArgs{
 		Count: countOf(to.counts, unsafe.Offsetof(zero.Joins)), Joins: to.items.joins.device, Results: l.results, Sums: l.sums, Out: l.mixed,

@@ -187,23 +187,30 @@ template <int then> TDM_INLINE void tdm_product_joined(const tdm_product_args &a
     if (first_row + row >= count)
       return;
     const float *from = tdm_parts<rows>(a, per_block, tile, 0) + (row0 + row) * tdm_lines + output / per_tile * 16 + output % per_tile;
-    tdm_floats total = {}, up = {};
+    // All is asked for before the first of it is used.
+    constexpr int sums = then == TDM_SWIGLU ? 2 : 1;
+    tdm_floats slices[TDM_SLICES][sums];
     TDM_UNROLL
     for (int s = 0; s < TDM_SLICES; s++) {
-      if (s >= used)
-        continue;
-      const tdm_floats one = *(const tdm_floats *)(from + s * stride);
-      total = s == 0 ? one : total + one;
-      if (then == TDM_SWIGLU) {
-        const tdm_floats other = *(const tdm_floats *)(from + s * stride + 8);
-        up = s == 0 ? other : up + other;
-      }
+      TDM_UNROLL
+      for (int i = 0; i < sums; i++)
+        slices[s][i] = *(const tdm_floats *)(from + tdm_least(s, used - 1) * stride + 8 * i);
+    }
+    tdm_extra extra[4];
+    TDM_UNROLL
+    for (int j = 0; j < 4; j++)
+      extra[j] = tdm_ask<then>(a, nullptr, first_row + row, tile * per_block + output + j);
+    tdm_floats total = slices[0][0], up = slices[0][sums - 1];
+    TDM_UNROLL
+    for (int s = 1; s < TDM_SLICES; s++) {
+      total = s < used ? total + slices[s][0] : total;
+      up = s < used ? up + slices[s][sums - 1] : up;
     }
     const float root = then == TDM_ADD ? 1 : roots[row];
     float square[4];
+    TDM_UNROLL
     for (int j = 0; j < 4; j++) {
-      const int at = tile * per_block + output + j;
-      const float x = tdm_finish<then>(a, first_row + row, at, total[j], up[j], root, tdm_ask<then>(a, nullptr, first_row + row, at));
+      const float x = tdm_finish<then>(a, first_row + row, tile * per_block + output + j, total[j], up[j], root, extra[j]);
       square[j] = x * x;
     }
     if (then == TDM_ADD && a.norm.squares) { // four neighbours have sixteen outputs
