@@ -26,7 +26,9 @@ const (
 	layers     = 3
 	sliceBytes = 100
 	poolBlocks = 64
-	lease      = 10 * time.Second
+	// stagingCount is how many staging buffers pages have that have some.
+	stagingCount = 3
+	lease        = 10 * time.Second
 )
 
 // rig is a sender and a receiver connected by an in-memory pipe.
@@ -62,6 +64,13 @@ func devicePages(*testing.T) func(kvcache.Layout, int) *kvtransfertest.Pages {
 	return kvtransfertest.NewPages
 }
 
+// stagingPages are pages of a device with a few staging buffers.
+func stagingPages(*testing.T) func(kvcache.Layout, int) *kvtransfertest.Pages {
+	return func(layout kvcache.Layout, blocks int) *kvtransfertest.Pages {
+		return kvtransfertest.NewStagingPages(layout, blocks, stagingCount, 2<<10)
+	}
+}
+
 // sharedPages are pages of one device, so that slices are lent.
 func sharedPages(t *testing.T) func(kvcache.Layout, int) *kvtransfertest.Pages {
 	t.Helper()
@@ -76,7 +85,7 @@ func sharedPages(t *testing.T) func(kvcache.Layout, int) *kvtransfertest.Pages {
 var pageKinds = []struct {
 	name string
 	kind pageKind
-}{{"host", hostPages}, {"device", devicePages}, {"shared", sharedPages}}
+}{{"host", hostPages}, {"device", devicePages}, {"staging", stagingPages}, {"shared", sharedPages}}
 
 // overStreams runs a test in a synctest bubble, with sessions of one stream and of several,
 // and with both kinds of pages.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/kvtransfertest"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 )
 
@@ -360,6 +361,25 @@ func TestIdleConnectionIsMadeAnew(t *testing.T) {
 			<-timer.C
 			if s := g.receiver.Stats(); s.Streams != 0 {
 				t.Errorf("stats %+v", s)
+			}
+		}
+	})
+}
+
+// The staging buffers of both sides are back when a transfer is over, and were used.
+func TestStagingBuffersComeBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newRig(t, func(c *rigConfig) { c.pages = stagingPages(t) })
+		ticket, o := g.reserve(blockRange(3, 20), 0, 20)
+		tr := g.open(ticket)
+		sendAll(tr, blockRange(40, 20), 0, 20)
+		tr.Commit(nil)
+		wait(t, "committed", o.over)
+		synctest.Wait()
+		g.checkPages(blockRange(40, 20), blockRange(3, 20))
+		for _, p := range []*kvtransfertest.Pages{g.from, g.to} {
+			if idle, copies := p.Staging(); idle != stagingCount || copies == 0 {
+				t.Errorf("%d staging buffers are idle after %d copies", idle, copies)
 			}
 		}
 	})

@@ -158,16 +158,18 @@ func (l *launcher) attention(layer int, to residual) {
 		Window: int32(l.weights.spec.Window(layer)), Scale: l.scale,
 	}
 	args.Count, args.Items = countOf(to.counts, unsafe.Offsetof(zero.Thin)), to.items.thin.device
-	if l.single {
-		next := l.weights.at.layers[layer].o
-		args.Ahead, args.AheadBytes = next.rows, int64(min(s.hidden*next.rowBytes(), l.weights.device.Info().L2/2))&^15
-	}
 	l.attend.Thin(l.program, l.thinBlocks, args)
 	if !l.single { // whose items are all thin
 		args.Count, args.Items = countOf(to.counts, unsafe.Offsetof(zero.Tall)), to.items.tall.device
 		l.attend.Tall(l.program, l.tallBlocks, args)
 	}
-	l.weights.kernels.Join(l.program, l.thinBlocks, kernels.JoinArgs{
+	// Every block holds registers while it waits for attention, which the next product's
+	// blocks could have: there are no more than may have work.
+	blocks := l.thinBlocks
+	if l.single {
+		blocks = min(blocks, kernels.JoinBlocks*to.rows)
+	}
+	l.weights.kernels.Join(l.program, blocks, kernels.JoinArgs{
 		Count: countOf(to.counts, unsafe.Offsetof(zero.Joins)), Joins: to.items.joins.device, Results: l.results, Sums: l.sums, Out: l.mixed,
 		LdQ: int64(s.ldQ), Heads: int32(s.heads), KVHeads: int32(s.kvHeads), Size: int32(s.stride),
 	})

@@ -14,9 +14,10 @@ import (
 // the device: the rest of them wait their turn.
 const copiers = 4
 
-// pages is an engine.Pages in device memory, and an engine.Lending among those of the same
-// weights. Copies are on streams of their own, which yield to the engine's. Those of the
-// host go by pinned memory, and never keep one within the device waiting.
+// pages is an engine.Pages in device memory, an engine.Lending among those of the same
+// weights, and an engine.Staging. Copies are on streams of their own, which yield to the
+// engine's. Those of the host never keep one within the device waiting. They go straight to
+// and from staging buffers, and to and from other memory by way of a copier's buffer.
 type pages struct {
 	at     kvcache.PageMap
 	device *driver.Device
@@ -27,6 +28,9 @@ type pages struct {
 	pace   *pace
 	loss   *loss
 
+	staging *staging // nil: the driver pins no memory that is not its own
+	split   splitter
+
 	closing chan struct{} // closed by free, so that nobody keeps it waiting
 	once    sync.Once
 	mu      sync.RWMutex // held to copy; held exclusively to free
@@ -36,7 +40,7 @@ type pages struct {
 func newPages(w *Weights, layout kvcache.Layout, blocks int, loss *loss) (_ *pages, err error) {
 	p := &pages{
 		at: kvcache.PageMap{Layout: layout, Blocks: blocks}, device: w.device, idle: make(chan *copier, copiers), movers: make(chan *mover, copiers),
-		book: w.book, pace: w.pace, loss: loss, closing: make(chan struct{}),
+		book: w.book, pace: w.pace, loss: loss, split: newSplitter(), closing: make(chan struct{}),
 	}
 	bytes := int64(p.at.Bytes())
 	if err := w.checkFree(bytes, fmt.Sprintf("%d KV blocks", blocks)); err != nil {
@@ -62,7 +66,10 @@ func newPages(w *Weights, layout kvcache.Layout, blocks int, loss *loss) (_ *pag
 			return nil, err
 		}
 	}
-	return p, nil
+	if p.staging, err = newStaging(w.device, layout.SliceBytes); lost(err) {
+		return nil, err
+	}
+	return p, nil // without staging buffers, copies only take longer
 }
 
 // Layout implements engine.Pages.
@@ -105,6 +112,9 @@ func (p *pages) free() error {
 	}
 	p.closed = true
 	var errs []error
+	if p.staging != nil {
+		errs = append(errs, p.staging.close())
+	}
 	for range len(p.idle) {
 		errs = append(errs, (<-p.idle).free())
 	}

@@ -1,6 +1,9 @@
 package cuda
 
 import (
+	"cmp"
+	"slices"
+
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/kernels"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
@@ -84,6 +87,22 @@ func (p planner) plan(w *work, runs []rows) {
 			p.add(w, r, false, min(thinShare, 1))
 		}
 	})
+	deal(w.tall, p.tallBlocks)
+}
+
+// deal orders items so that thread blocks have about as much to do: block b takes items b,
+// b + blocks, and so on. The longest come first, and every second round is backwards.
+func deal(items []kernels.Item, blocks int) {
+	slices.SortStableFunc(items, func(x, y kernels.Item) int { return cmp.Compare(length(y), length(x)) })
+	for at := blocks; at < len(items); at += 2 * blocks {
+		round := items[at:min(at+blocks, len(items))]
+		slices.Reverse(round)
+	}
+}
+
+// length is how many tokens of context an item has.
+func length(item kernels.Item) int32 {
+	return min(item.Last*kernels.SplitTokens, item.Position+item.Tokens) - item.First*kernels.SplitTokens
 }
 
 // whole is how many of the thin parts, from the first on, are divided only if they are more

@@ -2,6 +2,7 @@ package cuda
 
 import (
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/kernels"
@@ -61,6 +62,24 @@ func TestPlanRounds(t *testing.T) {
 		checkPlan(t, p, &w, runs)
 		if len(w.thin) != c.thin || len(w.joins) != c.joins {
 			t.Errorf("%+v: %d items, %d joins", c, len(w.thin), len(w.joins))
+		}
+	}
+}
+
+// TestPlanDeal: no thread block has much more of a long prompt to do than the others.
+func TestPlanDeal(t *testing.T) {
+	for _, tokens := range []int{1000, 4096, 8000} {
+		p := planner{group: 4, slots: 2048, thinBlocks: 49, tallBlocks: 33}
+		var w work
+		p.plan(&w, []rows{{0, tokens, 0, 0}})
+		sums, all := make([]int32, p.tallBlocks), int32(0)
+		for i, item := range w.tall {
+			sums[i%p.tallBlocks] += length(item)
+			all += length(item)
+		}
+		mean := all / int32(p.tallBlocks)
+		if most := slices.Max(sums); most > mean+mean/16 {
+			t.Errorf("%d tokens: a block has %d tokens of context, the mean is %d", tokens, most, mean)
 		}
 	}
 }

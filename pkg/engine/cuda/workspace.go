@@ -93,7 +93,9 @@ func HostBytes(spec model.Spec, c Config) int64 {
 	c = c.withDefaults()
 	var a arena
 	layInput(&input{}, &a, c.bounds(spec))
-	return a.used + int64(c.outBytes(shapeOf(spec))) + copiers*int64(bufferBytes(SliceBytes(spec, c)))
+	slice := SliceBytes(spec, c)
+	staged, count := stagingSizes(slice)
+	return a.used + int64(c.outBytes(shapeOf(spec))) + copiers*int64(bufferBytes(slice)) + int64(staged*count)
 }
 
 // outBytes is the size of what comes out of a pass of the head: logits, then its tokens.

@@ -26,9 +26,10 @@ func Layout(layers, sliceBytes int) kvcache.Layout {
 // concurrent use, so that the race detector reports only the tested code's races. A View of
 // host pages is still watched.
 type Pages struct {
-	at     kvcache.PageMap
-	inHost bool
-	book   *pageloans.Book[*Pages] // nil: no lending
+	at      kvcache.PageMap
+	inHost  bool
+	book    *pageloans.Book[*Pages] // nil: no lending
+	staging *staging                // nil: no staging buffers
 
 	fault atomic.Pointer[error]
 	hook  atomic.Pointer[func()]
@@ -139,6 +140,7 @@ func (p *Pages) each(layer int, blocks []kvcache.BlockID, buffer []byte, do func
 	if err := p.at.CheckAll(layer, blocks, len(buffer)); err != nil {
 		return err
 	}
+	p.staging.count(buffer)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	size := p.at.Layout.SliceBytes

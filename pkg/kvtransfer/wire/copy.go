@@ -30,7 +30,12 @@ func (in *Inbound) CopyTo(pages engine.Pages, blocks []kvcache.BlockID, coding C
 	if coding == nil && len(blocks) > 0 && pages.View(int(in.Chunk.Layer), blocks[0]) != nil {
 		return from.toViews(pages, blocks)
 	}
-	whole := in.pool.get(in.Chunk.PayloadBytes)
+	var whole *buffer
+	if coding == nil {
+		whole = in.pool.getFor(pages, in.Chunk.PayloadBytes)
+	} else {
+		whole = in.pool.get(in.Chunk.PayloadBytes)
+	}
 	defer in.pool.put(whole)
 	payload := whole.all[:in.Chunk.PayloadBytes]
 	from.copy(payload, checksum.Copy)
@@ -82,7 +87,7 @@ func (s *source) toViews(pages engine.Pages, blocks []kvcache.BlockID) error {
 // decodeTo writes slices that are encoded in a coding.
 func (in *Inbound) decodeTo(pages engine.Pages, blocks []kvcache.BlockID, coding Coding, payload []byte) error {
 	layer, encoded := int(in.Chunk.Layer), coding.EncodedBytes()
-	scratch := in.pool.get(pages.Layout().SliceBytes)
+	scratch := in.pool.getFor(pages, pages.Layout().SliceBytes)
 	defer in.pool.put(scratch)
 	for i, block := range blocks {
 		slice := pages.View(layer, block)

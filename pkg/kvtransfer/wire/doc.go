@@ -8,6 +8,10 @@
 // broken connection can read them later. A receiver copies a payload once, from the
 // connection's buffers into the pages, and computes the checksum on the way.
 //
+// Pages of a device are copied by the device. If they have staging buffers
+// (engine.Staging), it copies straight into the memory that gRPC sends, and a receiver's
+// device copies from the memory into which the checksum's pass wrote.
+//
 // Only senders and receivers of KV import it. It starts no goroutines. Its buffers are
 // pooled; functions say who must return one.
 package wire

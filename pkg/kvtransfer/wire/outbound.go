@@ -43,7 +43,8 @@ const (
 // errNoSlice means that the pages lack a slice.
 var errNoSlice = errors.New("no such slice")
 
-// encode encodes a chunk into a pooled buffer.
+// encode encodes a chunk into a buffer: a staging buffer if its payload is read from pages of
+// a device.
 func (out *Outbound) encode(p *pool) (*buffer, error) {
 	if out.Chunk.Loan != 0 {
 		return out.encodeLent(p), nil
@@ -55,7 +56,13 @@ func (out *Outbound) encode(p *pool) (*buffer, error) {
 	payload := len(out.Blocks) * each
 	headBytes := maxFixedBytes + maxRunBytes*len(out.Chunk.Runs) + textBytes(len(out.Chunk.Runs))
 	headBytes = (headBytes + lineBytes - 1) / lineBytes * lineBytes
-	b := p.get(headBytes + payload + sumBytes)
+	size := headBytes + payload + sumBytes
+	var b *buffer
+	if out.Coding == nil {
+		b = p.getFor(out.Pages, size)
+	} else {
+		b = p.get(size)
+	}
 
 	// The header is written at the front, then moved so that it ends where the payload
 	// starts, at headBytes.
@@ -108,7 +115,7 @@ func (out *Outbound) copyPages(p *pool, payload []byte, sum uint32) (uint32, err
 // encodePages writes the payload in the chunk's coding.
 func (out *Outbound) encodePages(p *pool, payload []byte) error {
 	layer, slice, encoded := int(out.Chunk.Layer), out.Pages.Layout().SliceBytes, out.Coding.EncodedBytes()
-	scratch := p.get(slice)
+	scratch := p.getFor(out.Pages, slice)
 	defer p.put(scratch)
 	for i, block := range out.Blocks {
 		from := out.Pages.View(layer, block)

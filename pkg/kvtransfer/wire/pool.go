@@ -4,6 +4,8 @@ import (
 	"sync"
 
 	"google.golang.org/grpc/mem"
+
+	"github.com/tandem-serving/tandem/pkg/engine"
 )
 
 const (
@@ -25,10 +27,11 @@ type pool struct {
 // buffer is memory for one message. It is its own mem.BufferPool, so that it returns as a
 // whole when gRPC drops the last reference.
 type buffer struct {
-	pool  *pool
-	all   []byte
-	used  []byte // the part that holds the message
-	slice [1]mem.Buffer
+	pool    *pool
+	all     []byte
+	used    []byte // the part that holds the message
+	slice   [1]mem.Buffer
+	release func() // of a staging buffer; nil: the memory is the pool's
 }
 
 // get returns a buffer of at least n bytes with arbitrary contents.
@@ -47,7 +50,22 @@ func (p *pool) get(n int) *buffer {
 	return &buffer{pool: p, all: make([]byte, (n+roundBytes-1)/roundBytes*roundBytes)}
 }
 
+// getFor is get for what is read from pages or written to them: the buffer is a staging
+// buffer if the pages have one free.
+func (p *pool) getFor(pages engine.Pages, n int) *buffer {
+	if staging, has := pages.(engine.Staging); has {
+		if memory, release := staging.Stage(n); memory != nil {
+			return &buffer{pool: p, all: memory, release: release}
+		}
+	}
+	return p.get(n)
+}
+
 func (p *pool) put(b *buffer) {
+	if b.release != nil {
+		b.release()
+		return
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.bytes+len(b.all) > keptBytes {

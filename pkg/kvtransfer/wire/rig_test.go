@@ -66,6 +66,33 @@ func (p devicePages) Write(layer int, blocks []kvcache.BlockID, src []byte) erro
 	return nil
 }
 
+// stagingPages are devicePages with two staging buffers, which hold most chunks.
+type stagingPages struct {
+	devicePages
+	idle chan []byte
+}
+
+func newStaging(p *hostPages) stagingPages {
+	s := stagingPages{devicePages{p}, make(chan []byte, 2)}
+	for range cap(s.idle) {
+		s.idle <- make([]byte, 8*p.Layout().SliceBytes+2000)
+	}
+	return s
+}
+
+func (p stagingPages) Stage(bytes int) (memory []byte, release func()) {
+	select {
+	case b := <-p.idle:
+		back := func() { p.idle <- b }
+		if len(b) >= bytes {
+			return b, back
+		}
+		back()
+	default:
+	}
+	return nil, nil
+}
+
 // twice is a Coding that writes each byte and its complement.
 type twice struct{ slice int }
 

@@ -27,7 +27,7 @@ const (
 // without a coding.
 func TestRoundTrip(t *testing.T) {
 	for _, slice := range []int{1, 24, 1000, 4096, 40_000} {
-		for _, kind := range []string{"host", "device"} {
+		for _, kind := range []string{"host", "device", "staging"} {
 			for _, coding := range []wire.Coding{nil, twice{slice}} {
 				t.Run(fmt.Sprintf("%s/slice=%d/coding=%t", kind, slice, coding != nil), func(t *testing.T) {
 					random := rand.New(rand.NewPCG(uint64(slice), 1))
@@ -40,6 +40,9 @@ func TestRoundTrip(t *testing.T) {
 						source, sink := engine.Pages(from), engine.Pages(to)
 						if kind == "device" {
 							source, sink = devicePages{from}, devicePages{to}
+						}
+						if kind == "staging" {
+							source, sink = newStaging(from), newStaging(to)
 						}
 						c, ids := randomChunk(random, layers, blocks)
 						released := 0

@@ -10,11 +10,11 @@ import (
 
 // Round is one round of one batch.
 type Round struct {
-	Limits                    cuda.Limits
-	Prefill                   time.Duration
-	Steps, Short, Beside      []time.Duration
-	CPU, Host                 time.Duration
-	ReadAlone, ReadBesideRate float64
+	Limits                               cuda.Limits
+	Prefill                              time.Duration
+	Steps, Short, Beside                 []time.Duration
+	CPU, Host                            time.Duration
+	ReadAlone, ReadPlain, ReadBesideRate float64
 }
 
 // Sum makes a result of rounds, of a model with one batch and one context, and one reader.
@@ -33,7 +33,7 @@ func Sum(p Plan, spec model.Spec, prefillFLOPs float64, measured []Round) *Resul
 		rounds = append(rounds, round{
 			limits: m.Limits, prefill: m.Prefill,
 			decode: []decodeRound{{all(m.Steps, m.CPU, m.Host), all(m.Short, 0, 0)}},
-			reads:  []readRound{{m.ReadAlone, m.ReadBesideRate, all(m.Beside, 0, 0)}},
+			reads:  []readRound{{m.ReadAlone, m.ReadPlain, m.ReadBesideRate, all(m.Beside, 0, 0)}},
 		})
 	}
 	d := &decoder{place: place{batch: p.Batches[0], context: p.ContextTokens[0]}, costs: engine.NewCosts(spec)}

@@ -118,8 +118,7 @@ func newRun(e engine.Engine, p Plan, meter *cuda.Meter) *run {
 		r.decoders = append(r.decoders, &decoder{place: at, Decoder: next, engine: e, costs: engine.CostsOf(e)})
 	}
 	for range slices.Max(readers()) {
-		buffer := make([]byte, len(blocks)*e.Pages().Layout().SliceBytes)
-		r.readers = append(r.readers, &reader{e.Pages(), e.Model().Layers, blocks, buffer})
+		r.readers = append(r.readers, newReader(e, blocks))
 	}
 	return r
 }
@@ -155,8 +154,11 @@ func (r *run) round(ctx context.Context) (now round, err error) {
 	}
 	for _, n := range readers() {
 		var one readRound
-		if one.alone, err = readAlone(r.readers[:n]); err != nil {
+		if one.alone, err = readAlone(r.readers[:n], (*reader).chunks); err != nil {
 			return now, fmt.Errorf("copy KV pages: %w", err)
+		}
+		if one.plain, err = readAlone(r.readers[:n], (*reader).plain); err != nil {
+			return now, fmt.Errorf("copy KV pages to plain memory: %w", err)
 		}
 		if one.steps, one.beside, err = readBeside(ctx, r.readers[:n], r.decoders[0], r.plan.DecodeSteps); err != nil {
 			return now, fmt.Errorf("copy KV pages beside decode: %w", err)

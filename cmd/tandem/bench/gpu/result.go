@@ -76,10 +76,13 @@ type StepTimes struct {
 	P99 float64 `json:"p99"`
 }
 
-// KVRead is the KV pages of the prompt copied to the host by so many goroutines.
+// KVRead is the KV pages of the prompt copied to the host by so many goroutines, as a
+// transfer copies them: a chunk at a time, into staging buffers.
 type KVRead struct {
 	Readers int    `json:"readers"`
 	Alone   Figure `json:"alone_gbytes_per_s"`
+	// Plain is the same into other memory, a layer at a time.
+	Plain Figure `json:"plain_gbytes_per_s"`
 	// Beside is the same while the first of Decode's batches decodes, and StepMs its steps;
 	// DecodeWhileCopying is the middle one of those over the middle one alone.
 	Beside             Figure    `json:"beside_decode_gbytes_per_s"`
@@ -126,8 +129,8 @@ type round struct {
 type decodeRound struct{ long, short steps }
 
 type readRound struct {
-	alone, beside float64 // bytes per second
-	steps         steps
+	alone, plain, beside float64 // bytes per second
+	steps                steps
 }
 
 // figure is of one value of each round, whose best is the largest.
@@ -189,6 +192,7 @@ func (r *Result) sum(rounds []round, decoders []*decoder, readers []int) {
 		read := KVRead{
 			Readers: n,
 			Alone:   figure(rounds, func(now round) float64 { return now.reads[i].alone / 1e9 }),
+			Plain:   figure(rounds, func(now round) float64 { return now.reads[i].plain / 1e9 }),
 			Beside:  figure(rounds, func(now round) float64 { return now.reads[i].beside / 1e9 }),
 			StepMs:  times(rounds, func(now round) steps { return now.reads[i].steps }),
 		}

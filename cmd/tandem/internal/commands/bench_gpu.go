@@ -164,6 +164,7 @@ func printBenchGPU(out io.Writer, r *gpu.Result) error {
 	}
 	for _, k := range r.KVRead {
 		row(fmt.Sprintf("KV to the host, readers %d", k.Readers), k.Alone, "GB/s")
+		row("KV to the host, to plain memory", k.Plain, "GB/s")
 		row("KV to the host, beside decode", k.Beside, "GB/s")
 	}
 	if err := t.Flush(); err != nil {

@@ -89,6 +89,7 @@ func TestBenchGPU(t *testing.T) {
 	}
 	for i, n := range []float64{1, 4} {
 		at("kv_read", i, "alone_gbytes_per_s", "best")
+		at("kv_read", i, "plain_gbytes_per_s", "best")
 		at("kv_read", i, "beside_decode_gbytes_per_s", "best")
 		if readers := at("kv_read", i, "readers"); readers != n {
 			t.Errorf("%v readers", readers)

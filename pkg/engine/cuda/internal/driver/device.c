@@ -73,3 +73,15 @@ tdm_outcome tdm_free_host(const tdm_device *v, void *memory) {
 	TDM_CALL(v->driver, cuMemFreeHost, memory);
 	return TDM_DONE;
 }
+
+tdm_outcome tdm_register_host(const tdm_device *v, void *memory, size_t bytes) {
+	TDM_ENTER(v);
+	TDM_CALL(v->driver, cuMemHostRegister_v2, memory, bytes, CU_MEMHOSTREGISTER_PORTABLE);
+	return TDM_DONE;
+}
+
+tdm_outcome tdm_unregister_host(const tdm_device *v, void *memory) {
+	TDM_ENTER(v);
+	TDM_CALL(v->driver, cuMemHostUnregister, memory);
+	return TDM_DONE;
+}

@@ -6,6 +6,7 @@ package driver
 import "C"
 
 import (
+	"errors"
 	"fmt"
 	"unsafe"
 )
@@ -56,8 +57,9 @@ func (v *Device) Free(address Address) error {
 // Host is host memory that is pinned, so that copies run beside everything else.
 type Host struct {
 	owned
-	memory unsafe.Pointer
-	size   int
+	memory     unsafe.Pointer
+	size       int
+	registered bool // the memory is the caller's
 }
 
 // AllocateHost allocates pinned memory, its contents unknown. The caller frees it.
@@ -76,6 +78,23 @@ func (v *Device) AllocateHost(bytes int) (*Host, error) {
 	return &Host{owned: owned{device: v}, memory: o.made, size: bytes}, nil
 }
 
+// RegisterHost pins memory that the caller allocated outside the Go heap, which has to stay
+// until Free has succeeded.
+func (v *Device) RegisterHost(memory []byte) (*Host, error) {
+	if len(memory) == 0 {
+		return nil, errors.New("pin 0 bytes of memory: pass at least one")
+	}
+	if err := v.enter(); err != nil {
+		return nil, err
+	}
+	defer v.leave()
+	start := unsafe.Pointer(unsafe.SliceData(memory))
+	if err := v.driver.check(C.tdm_register_host(v.c, start, C.size_t(len(memory)))); err != nil {
+		return nil, fmt.Errorf("pin %d bytes of memory: %w", len(memory), err)
+	}
+	return &Host{owned: owned{device: v}, memory: start, size: len(memory), registered: true}, nil
+}
+
 // Bytes is the memory, until Free: nil after it. A copy reads or writes it when the copy
 // runs, not when it is submitted.
 func (h *Host) Bytes() []byte {
@@ -85,8 +104,12 @@ func (h *Host) Bytes() []byte {
 	return unsafe.Slice((*byte)(h.memory), h.size)
 }
 
-// Free frees the memory. No copy may be under way, and nobody may keep Bytes.
+// Free frees the memory, or unpins what was registered. No copy may be under way, and
+// nobody may keep Bytes of memory that is freed.
 func (h *Host) Free() error {
+	if h.registered {
+		return h.close("unpin memory", func() C.tdm_outcome { return C.tdm_unregister_host(h.device.c, h.memory) })
+	}
 	return h.close("free pinned memory", func() C.tdm_outcome { return C.tdm_free_host(h.device.c, h.memory) })
 }
 

@@ -87,6 +87,9 @@ tdm_outcome tdm_device_allocate(const tdm_device *device, size_t bytes, CUdevice
 tdm_outcome tdm_device_free(const tdm_device *device, CUdeviceptr address);
 tdm_outcome tdm_allocate_host(const tdm_device *device, size_t bytes);
 tdm_outcome tdm_free_host(const tdm_device *device, void *memory);
+// Pins memory that the caller allocated, and unpins it: it stays the caller's.
+tdm_outcome tdm_register_host(const tdm_device *device, void *memory, size_t bytes);
+tdm_outcome tdm_unregister_host(const tdm_device *device, void *memory);
 
 // ptx ends with a zero. log takes what the compiler said, ended by a zero.
 tdm_outcome tdm_module_load(const tdm_device *device, const char *ptx, char *log, size_t log_bytes);

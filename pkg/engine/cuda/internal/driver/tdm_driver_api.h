@@ -69,6 +69,8 @@ enum {
 	CUDA_ERROR_LAUNCH_TIMEOUT = 702,
 	CUDA_ERROR_CONTEXT_IS_DESTROYED = 709,
 	CUDA_ERROR_ASSERT = 710,
+	CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED = 712,
+	CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED = 713,
 	CUDA_ERROR_HARDWARE_STACK_ERROR = 714,
 	CUDA_ERROR_ILLEGAL_INSTRUCTION = 715,
 	CUDA_ERROR_MISALIGNED_ADDRESS = 716,
@@ -144,6 +146,7 @@ enum {
 	CU_EVENT_WAIT_DEFAULT = 0,
 	CU_EVENT_WAIT_EXTERNAL = 1,
 	CU_MEMHOSTALLOC_PORTABLE = 1,
+	CU_MEMHOSTREGISTER_PORTABLE = 1,
 	CU_STREAM_CAPTURE_MODE_THREAD_LOCAL = 1,
 };
 
@@ -168,6 +171,8 @@ enum {
 	X(cuMemFree_v2, (CUdeviceptr address))                                                        \
 	X(cuMemHostAlloc, (void **memory, size_t bytes, unsigned flags))                              \
 	X(cuMemFreeHost, (void *memory))                                                              \
+	X(cuMemHostRegister_v2, (void *memory, size_t bytes, unsigned flags))                         \
+	X(cuMemHostUnregister, (void *memory))                                                        \
 	X(cuMemcpyHtoDAsync_v2, (CUdeviceptr to, const void *from, size_t bytes, CUstream stream))    \
 	X(cuMemcpyDtoHAsync_v2, (void *to, CUdeviceptr from, size_t bytes, CUstream stream))          \
 	X(cuMemcpyDtoDAsync_v2, (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream))    \

@@ -15,7 +15,8 @@ const char *tdm_control_open(const char *library, tdm_control *c) {
 		return "it cannot be opened";
 	if (!find(handle, "tdm_fake_reset", &c->reset) || !find(handle, "tdm_fake_set", &c->set) ||
 		!find(handle, "tdm_fake_fail", &c->fail) || !find(handle, "tdm_fake_lose", &c->lose) ||
-		!find(handle, "tdm_fake_live", &c->live) || !find(handle, "tdm_fake_seen", &c->seen) || !find(handle, "tdm_fake_raise", &c->raise))
+		!find(handle, "tdm_fake_live", &c->live) || !find(handle, "tdm_fake_seen", &c->seen) || !find(handle, "tdm_fake_raise", &c->raise) ||
+		!find(handle, "tdm_dot16", &c->dot) || !find(handle, "tdm_multiply_tile", &c->multiply))
 		return "it has no back door";
 	return NULL;
 }
@@ -41,3 +42,7 @@ tdm_counts tdm_control_seen(const tdm_control *c) {
 }
 
 void tdm_control_raise(const tdm_control *c, unsigned long long type, unsigned long long data) { c->raise(type, data); }
+
+float tdm_control_dot(const tdm_control *control, const uint16_t *a, const uint16_t *b, float c) { return control->dot(a, b, c); }
+
+void tdm_control_multiply(const tdm_control *control, float *sums, const uint16_t *a, const uint16_t *b) { control->multiply(sums, a, b); }

@@ -135,3 +135,14 @@ func (c *Control) Streams() (counts [6]int) {
 	}
 	return counts
 }
+
+// Dot is sum plus the sixteen products of a and b, bf16, by the rule of a tensor core.
+func (c *Control) Dot(a, b *[16]uint16, sum float32) float32 {
+	return float32(C.tdm_control_dot(c.c, (*C.uint16_t)(&a[0]), (*C.uint16_t)(&b[0]), C.float(sum)))
+}
+
+// Multiply adds to sums the product of a [row][k] and b [k][column], bf16, as mma.sync does
+// in kernels.
+func (c *Control) Multiply(sums *[16][8]float32, a *[16][16]uint16, b *[16][8]uint16) {
+	C.tdm_control_multiply(c.c, (*C.float)(&sums[0][0]), (*C.uint16_t)(&a[0][0]), (*C.uint16_t)(&b[0][0]))
+}

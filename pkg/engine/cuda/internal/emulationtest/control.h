@@ -1,6 +1,9 @@
-// The back door of the emulated driver, found by name in a library: see src/driver_control.cpp.
+// The back door of the emulated driver, found by name in a library: see src/driver_control.cpp,
+// and src/mma.h for the sums of a tensor core.
 #ifndef TDM_CONTROL_H
 #define TDM_CONTROL_H
+
+#include <stdint.h>
 
 typedef struct tdm_control {
 	void (*reset)(void);
@@ -10,6 +13,8 @@ typedef struct tdm_control {
 	void (*live)(long long *counts);
 	void (*seen)(long long *counts);
 	void (*raise)(unsigned long long type, unsigned long long data);
+	float (*dot)(const uint16_t *a, const uint16_t *b, float c);
+	void (*multiply)(float *sums, const uint16_t *a, const uint16_t *b);
 } tdm_control;
 
 typedef struct tdm_counts {
@@ -27,5 +32,7 @@ void tdm_control_lose(const tdm_control *control, int code);
 tdm_counts tdm_control_live(const tdm_control *control);
 tdm_counts tdm_control_seen(const tdm_control *control);
 void tdm_control_raise(const tdm_control *control, unsigned long long type, unsigned long long data);
+float tdm_control_dot(const tdm_control *control, const uint16_t *a, const uint16_t *b, float c);
+void tdm_control_multiply(const tdm_control *control, float *sums, const uint16_t *a, const uint16_t *b);
 
 #endif

@@ -102,8 +102,6 @@ type (
 		LdQ, PageBytes, LayerBytes                         int64
 		Heads, KVHeads, Size, BlockTokens, Window          int32
 		Scale                                              float32
-		Ahead                                              Address
-		AheadBytes                                         int64
 	}
 	// JoinArgs is tdm_join_args.
 	JoinArgs struct {

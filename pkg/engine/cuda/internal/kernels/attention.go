@@ -103,20 +103,20 @@ func (a *Attention) Thin(p *driver.Program, blocks int, args AttentionArgs) {
 
 // Tall is Thin for items of more rows.
 func (a *Attention) Tall(p *driver.Program, blocks int, args AttentionArgs) {
-	launch(p, a.tall, blocks, int(args.KVHeads), threadsAttention, args)
+	launch(p, a.tall, blocks, int(args.KVHeads), threadsTall, args)
 }
 
 // Blocks is how many blocks of each kernel, for each KV head, keep the device busy: as many
 // as it runs at a time, and none more, which would begin when others have ended.
 func (a *Attention) Blocks(kvHeads int) (thin, tall int, err error) {
-	of := func(k kernel) (int, error) {
-		each, err := k.BlocksPerMultiprocessor(threadsAttention, k.shared)
+	of := func(k kernel, threads int) (int, error) {
+		each, err := k.BlocksPerMultiprocessor(threads, k.shared)
 		return max(each*a.device.Info().Multiprocessors/kvHeads, 1), err
 	}
-	if thin, err = of(a.thin); err != nil {
+	if thin, err = of(a.thin, threadsAttention); err != nil {
 		return 0, 0, err
 	}
-	if tall, err = of(a.tall); err != nil {
+	if tall, err = of(a.tall, threadsTall); err != nil {
 		return 0, 0, err
 	}
 	return thin, tall, nil

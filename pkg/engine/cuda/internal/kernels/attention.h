@@ -79,15 +79,16 @@ TDM_INLINE const uint16_t *tdm_query(const tdm_attention_args &a, const tdm_work
 
 // tdm_ring brings the tiles of an item into shared memory in the order in which they are
 // used: of each split the keys and then the values of all its tiles that somebody sees.
-// Copies are a group a tile. What nobody sees is zeros, and is not read.
+// A tile is `keys` tokens. Copies are a group a tile. What nobody sees is zeros, and is not
+// read.
 //
 // Of fp8 the first tile of a split brings the scales of the whole split, those of keys
 // before those of values, for one split and the next in turn. They are to be used before
 // the split's first values are taken: with four stages, of which a split has at least two,
 // nothing is asked for before that takes their place.
-template <int size, bool fp8, int stages> struct tdm_ring {
+template <int size, bool fp8, int stages, int keys, int threads> struct tdm_ring {
   static_assert(stages <= 4, "scales would be copied over others in use");
-  static constexpr int bytes = TDM_TILE_BYTES(size, fp8), line = tdm_line(size, fp8);
+  static constexpr int bytes = TDM_TILE_BYTES(keys, size, fp8), line = tdm_line(size, fp8);
   uint8_t *tiles, *scales;
   int next = 0, used = 0; // tiles asked for and used, over all items
   int split = 0, tile = 0, end = 0;
@@ -97,8 +98,8 @@ template <int size, bool fp8, int stages> struct tdm_ring {
     for (; split < w.item.last; split++) {
       const tdm_seen seen = tdm_split_seen(w, split);
       if (seen.end > seen.begin) {
-        tile = seen.begin / TDM_KEYS;
-        end = (seen.end + TDM_KEYS - 1) / TDM_KEYS;
+        tile = seen.begin / keys;
+        end = (seen.end + keys - 1) / keys;
         return;
       }
     }
@@ -115,14 +116,19 @@ template <int size, bool fp8, int stages> struct tdm_ring {
   // ask begins to copy the next tile, if there is one.
   TDM_METHOD void ask(const tdm_attention_args &a, const tdm_work &w) {
     if (split < w.item.last) {
-      if (fp8 && !values && tile == tdm_split_seen(w, split).begin / TDM_KEYS)
+      if (fp8 && !values && tile == tdm_split_seen(w, split).begin / keys)
         copy_scales(a, w);
-      copy(a, w, tiles + next % stages * bytes, split * TDM_SPLIT + tile * TDM_KEYS);
+      const int token0 = split * TDM_SPLIT + tile * keys;
+      uint8_t *to = tiles + (uint32_t)next % stages * bytes;
+      if (token0 >= w.begin && token0 + keys <= w.end)
+        copy<true>(a, w, to, token0);
+      else
+        copy<false>(a, w, to, token0);
       if (++tile == end) {
         if (values)
           split++;
         else
-          tile = tdm_split_seen(w, split).begin / TDM_KEYS;
+          tile = tdm_split_seen(w, split).begin / keys;
         values = !values;
         if (!values)
           enter(w);
@@ -132,30 +138,33 @@ template <int size, bool fp8, int stages> struct tdm_ring {
     tdm_copy_commit();
   }
 
-  // copy begins to copy the tile of tokens from token0 on. Eight threads, or as many as
-  // it has chunks, share a token.
-  TDM_METHOD void copy(const tdm_attention_args &a, const tdm_work &w, uint8_t *to, int token0) {
-    constexpr int sharers = line >= 128 ? 8 : line / 16, at_once = TDM_ATTENTION_THREADS / sharers;
+  // copy begins to copy the tile of tokens from token0 on, `whole` if somebody sees each of
+  // them. Eight threads, or as many as it has chunks, share a token.
+  template <bool whole> TDM_METHOD void copy(const tdm_attention_args &a, const tdm_work &w, uint8_t *to, int token0) {
+    constexpr int sharers = line >= 128 ? 8 : line / 16, at_once = threads / sharers;
     const int shift = 31 - __builtin_clz((uint32_t)a.block_tokens);
     const int head = ((values ? a.kv_heads : 0) + w.kv) << shift;
+    static_assert(at_once % 8 == 0, "chunks change places by the last three bits of the token");
     const int chunk0 = tdm_thread() % sharers, first = tdm_thread() / sharers, real_line = tdm_line(a.size, fp8);
+    to = tdm_chunk<line>(to, first, chunk0);
     const uint8_t *slices = a.pages + a.layer_bytes + (int64_t)head * real_line + 16 * chunk0; // where a page 0 has it
+    const int32_t *table = a.tables + w.item.table;
     // All pages are looked up before the first copy begins, so that none waits for the one
     // before. Of what nobody sees the page of the nearest token that somebody sees is.
-    int pages[TDM_KEYS / at_once];
+    uint32_t pages[keys / at_once];
     TDM_UNROLL
-    for (int pass = 0; pass < TDM_KEYS / at_once; pass++) {
-      const int position = tdm_least(tdm_most(token0 + first + pass * at_once, w.begin), w.end - 1);
-      pages[pass] = a.tables[w.item.table + (position >> shift)];
+    for (int pass = 0; pass < keys / at_once; pass++) {
+      const int position = token0 + first + pass * at_once;
+      pages[pass] = (uint32_t)table[(uint32_t)(whole ? position : tdm_least(tdm_most(position, w.begin), w.end - 1)) >> shift];
     }
     TDM_UNROLL
-    for (int pass = 0; pass < TDM_KEYS / at_once; pass++) {
-      const int token = first + pass * at_once, position = token0 + token;
-      const bool real = position >= w.begin && position < w.end;
+    for (int pass = 0; pass < keys / at_once; pass++) {
+      const int position = token0 + first + pass * at_once;
+      const bool real = whole || (position >= w.begin && position < w.end);
       const uint8_t *from = slices + tdm_wide_product(pages[pass], (uint32_t)a.page_bytes) + tdm_wide_product(position & (a.block_tokens - 1), real_line);
       TDM_UNROLL
       for (int chunk = 0; chunk < line / 16; chunk += sharers)
-        tdm_copy16(tdm_chunk<line>(to, token, chunk0 + chunk), from + 16 * chunk, real && 16 * (chunk0 + chunk) < real_line);
+        tdm_copy16(to + pass * at_once * line + 16 * chunk, from + 16 * chunk, real && 16 * (chunk0 + chunk) < real_line);
     }
   }
 
@@ -185,7 +194,14 @@ template <int size, bool fp8, int stages> struct tdm_ring {
     tdm_copy_wait<stages - 2>();
     tdm_barrier();
     ask(a, w);
-    return tiles + used++ % stages * bytes;
+    return tiles + (uint32_t)used++ % stages * bytes;
+  }
+
+  // take_asked waits for the next tile where one more has been asked for.
+  TDM_METHOD uint8_t *take_asked() {
+    tdm_copy_wait<1>();
+    tdm_barrier();
+    return tiles + (uint32_t)used++ % stages * bytes;
   }
 
   // leave is for the end of an item: its tiles have been used, and what was asked for
@@ -196,11 +212,6 @@ template <int size, bool fp8, int stages> struct tdm_ring {
     next = used;
   }
 };
-
-// tdm_score is a score of its sum: minus infinity if the row does not see the token.
-TDM_INLINE float tdm_score(float sum, float scale, int token, tdm_seen seen) {
-  return token >= seen.begin && token < seen.end ? sum * scale : -__builtin_inff();
-}
 
 // tdm_scales is the scales of two tokens' keys or values.
 struct tdm_scales {
@@ -219,13 +230,22 @@ TDM_INLINE void tdm_scale_sums(float (&sum)[4], tdm_scales by) {
     sum[c] = sum[c] * (c % 2 ? by.second : by.first);
 }
 
-TDM_INLINE float tdm_larger(float x, float y) { return y > x ? y : x; }
+// tdm_sees is whether a row sees a token of a split; `whole` if it sees all of them.
+template <bool whole> TDM_INLINE bool tdm_sees(tdm_seen seen, int token) { return whole || (token >= seen.begin && token < seen.end); }
 
-// tdm_weigh is exp(score - largest), rounded to bf16 two by two; 0 where the row does not
-// see the token. Both are added to l.
-TDM_INLINE uint32_t tdm_weigh(float first, float second, float largest, int token, tdm_seen seen, float &l) {
-  const float p = token >= seen.begin && token < seen.end ? tdm_exp_down(first - largest) : 0.0f;
-  const float q = token + 1 >= seen.begin && token + 1 < seen.end ? tdm_exp_down(second - largest) : 0.0f;
+// tdm_larger_sum is the larger of x and a sum that is not scaled yet, if the row sees the
+// token. The scale is positive and rounding keeps the order, so the largest sum times the
+// scale is the largest score.
+template <bool whole> TDM_INLINE float tdm_larger_sum(float x, float sum, int token, tdm_seen seen) {
+  return tdm_larger(x, tdm_sees<whole>(seen, token) ? sum : -__builtin_inff());
+}
+
+// tdm_weigh is exp(sum * scale - largest), rounded to bf16 two by two; 0 where the row does
+// not see the token. Both are added to l.
+template <bool whole>
+TDM_INLINE uint32_t tdm_weigh(float first, float second, float scale, float largest, int token, tdm_seen seen, float &l) {
+  const float p = tdm_sees<whole>(seen, token) ? tdm_exp_down(first * scale - largest) : 0.0f;
+  const float q = tdm_sees<whole>(seen, token + 1) ? tdm_exp_down(second * scale - largest) : 0.0f;
   const uint32_t pair = tdm_pair(p, q);
   l = l + tdm_float(pair << 16);
   l = l + tdm_float(pair & 0xffff0000u);
@@ -234,10 +254,43 @@ TDM_INLINE uint32_t tdm_weigh(float first, float second, float largest, int toke
 
 // tdm_weigh_codes is weights times the scales of their tokens' values, which is exact as
 // long as bf16 has room for it; 0 where the row does not see the token, whatever its scale.
-TDM_INLINE uint32_t tdm_weigh_codes(uint32_t pair, tdm_scales by, int token, tdm_seen seen) {
-  const float p = token >= seen.begin && token < seen.end ? tdm_float(pair << 16) * by.first : 0.0f;
-  const float q = token + 1 >= seen.begin && token + 1 < seen.end ? tdm_float(pair & 0xffff0000u) * by.second : 0.0f;
+template <bool whole> TDM_INLINE uint32_t tdm_weigh_codes(uint32_t pair, tdm_scales by, int token, tdm_seen seen) {
+  const float p = tdm_sees<whole>(seen, token) ? tdm_float(pair << 16) * by.first : 0.0f;
+  const float q = tdm_sees<whole>(seen, token + 1) ? tdm_float(pair & 0xffff0000u) * by.second : 0.0f;
   return tdm_pair(p, q);
+}
+
+// tdm_mix_codes adds 16 weighted tokens to two columns. A register of ldmatrix has two codes
+// of one token and two of the next, whose first are of one column and whose second of the
+// other.
+TDM_INLINE void tdm_mix_codes(float (&first)[4], float (&second)[4], tdm_quad p, uint32_t v0, uint32_t v1) {
+  tdm_mma(first, p[0], p[1], p[2], p[3], tdm_fp8_pair(v0), tdm_fp8_pair(v1));
+  tdm_mma(second, p[0], p[1], p[2], p[3], tdm_fp8_pair(v0 >> 8), tdm_fp8_pair(v1 >> 8));
+}
+
+// tdm_mix adds 16 tokens of a tile of values, from token0 on, to some columns, from column0
+// on, of blocks of 16 rows; p is the rows' weights as mma wants them.
+template <int size, bool fp8, int columns, int blocks>
+TDM_INLINE void tdm_mix(float (&mixed)[blocks][columns][4], const tdm_quad (&p)[blocks], uint8_t *values, int token0, int column0) {
+  const int lane = tdm_thread() % 32;
+  TDM_UNROLL
+  for (int j = 0; j < columns; j += fp8 ? 4 : 2) {
+    uint32_t v[4];
+    // A chunk of codes is two columns. Warps of small heads have one chunk, and bring it twice.
+    const int chunk = fp8 ? (column0 + j) / 2 + (columns > 2 ? lane / 16 : 0) : column0 + j + lane / 16;
+    tdm_transposed(v, tdm_chunk<tdm_line(size, fp8)>(values, token0 + lane % 16, chunk));
+    TDM_UNROLL
+    for (int b = 0; b < blocks; b++) {
+      if (!fp8) {
+        tdm_mma(mixed[b][j], p[b][0], p[b][1], p[b][2], p[b][3], v[0], v[1]);
+        tdm_mma(mixed[b][j + 1], p[b][0], p[b][1], p[b][2], p[b][3], v[2], v[3]);
+        continue;
+      }
+      tdm_mix_codes(mixed[b][j], mixed[b][j + 1], p[b], v[0], v[1]);
+      if (columns > 2)
+        tdm_mix_codes(mixed[b][j + 2], mixed[b][j + 3], p[b], v[2], v[3]);
+    }
+  }
 }
 
 // tdm_write_rows writes what a lane has of 16 rows, in the layout of mma's sums: columns

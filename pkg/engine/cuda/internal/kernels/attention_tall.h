@@ -1,196 +1,299 @@
-// tdm_attention_tall_*: attention of at most 64 query rows, for prompts. A warp has 16
-// rows, of which it computes everything itself: what tdm_attention_thin_* computes, bit
-// for bit.
+// tdm_attention_tall_*: attention of at most 64 query rows, for prompts: what
+// tdm_attention_thin_* computes, bit for bit. Four warps share 32 rows. In scores a warp takes
+// 16 tokens of each 64, in mixing a quarter of the dimensions; the weights go from one to the
+// other through shared memory, in the layout of mma's A. So are the queries.
 #ifndef TDM_ATTENTION_TALL_H
 #define TDM_ATTENTION_TALL_H
 
 #include "attention.h"
 
-template <int size> struct tdm_tall {
-  static constexpr int stages = TDM_TALL_STAGES(size);
-  static constexpr int groups = size / 32;   // groups of dimensions of two products
-  static constexpr int columns = size / 8;   // of eight dimensions
-  // Whether the results so far stay in registers, or in shared memory.
-  static constexpr bool kept = TDM_TALL_KEPT(size);
-};
+template <int size, bool fp8> struct tdm_tall {
+  static constexpr int keys = TDM_TALL_KEYS(size);         // tokens of a tile
+  static constexpr int tiles = TDM_SPLIT / keys, parts = keys / TDM_KEYS;
+  static constexpr int groups = size / 32;                 // groups of dimensions of two products
+  static constexpr int mine = size >= 64 ? size / 4 : 16;  // dimensions of a warp in mixing
+  static constexpr int columns = mine / 8;
+  static constexpr int blocks = 2, warp_rows = 16 * blocks; // a warp's rows are blocks of 16
 
-// tdm_copy_queries begins to copy an item's queries, a group by itself.
-template <int size> TDM_INLINE void tdm_copy_queries(const tdm_attention_args &a, const tdm_work &w, uint8_t *to) {
-  for (int i = tdm_thread(); i < TDM_TALL_ROWS * (size / 8); i += TDM_ATTENTION_THREADS) {
-    const int row = i / (size / 8), chunk = i % (size / 8);
-    const uint16_t *from = tdm_query(a, w, row, chunk);
-    tdm_copy16(tdm_chunk<2 * size>(to, row, chunk), from ? from : a.q, from);
+  const tdm_attention_args &a;
+  tdm_ring<size, fp8, TDM_TALL_STAGES, keys, TDM_TALL_THREADS> ring;
+  tdm_quad *queries;     // [16 rows][group][product][lane]
+  tdm_quad *weights;     // [16 rows][16 tokens of a tile][lane]
+  float *largest, *added; // [row][share]
+  int lane, group, quarter;
+  int share, row0, own; // which of the four warps this is, their first row, and the lane's own
+  float o[blocks][columns][4];
+  tdm_total total; // of the lane's own row, one of its four
+
+  TDM_METHOD explicit tdm_tall(const tdm_attention_args &a) : a(a) {
+    ring.tiles = tdm_shared();
+    ring.scales = ring.tiles + TDM_TALL_STAGES * ring.bytes;
+    queries = (tdm_quad *)(ring.scales + TDM_SCALE_BYTES(fp8));
+    weights = queries + TDM_TALL_ROWS * size / 8;
+    largest = (float *)(weights + TDM_TALL_ROWS * keys / 8);
+    added = largest + 4 * TDM_TALL_ROWS;
+    lane = tdm_thread() % 32;
+    group = lane / 4;
+    quarter = lane % 4;
+    share = tdm_thread() / 32 % 4;
+    row0 = tdm_thread() / 128 * warp_rows;
+    own = row0 + 8 * quarter + group;
   }
-  tdm_copy_commit();
-}
 
-// tdm_taken is a tile as bf16: of one of codes all warps together make that, once for all.
-// They have left what it takes the place of before they took the tile.
-template <int size, bool fp8> TDM_INLINE uint8_t *tdm_taken(uint8_t *tile, uint8_t *wide) {
-  if (!fp8)
-    return tile;
-  TDM_UNROLL
-  for (int i = 0; i < TDM_KEYS * size / 8 / TDM_ATTENTION_THREADS; i++) {
-    const int at = tdm_thread() + i * TDM_ATTENTION_THREADS, token = at / (size / 8), eight = at % (size / 8);
-    *(tdm_quad *)tdm_chunk<2 * size>(wide, token, eight) = tdm_eight<size, fp8>(tile, token, eight);
-  }
-  tdm_barrier();
-  return wide;
-}
-
-template <int size, bool fp8> TDM_INLINE void tdm_attention_tall(const tdm_attention_args &a) {
-  tdm_begin();
-  using tall = tdm_tall<size>;
-  const int count = *a.count, warp = tdm_thread() / 32, lane = tdm_thread() % 32;
-  const int group = lane / 4, quarter = lane % 4;
-  const int row0 = TDM_THIN_ROWS * warp;
-
-  tdm_ring<size, fp8, tall::stages> ring;
-  ring.tiles = tdm_shared();
-  ring.scales = ring.tiles + tall::stages * ring.bytes;
-  uint8_t *wide = ring.scales + TDM_SCALE_BYTES(fp8); // fp8: the tile in use, as bf16
-  uint8_t *queries = wide + (fp8 ? TDM_TILE_BYTES(size, false) : 0);
-  float *results = (float *)(queries + TDM_TALL_ROWS * size * 2) + warp * tall::columns * 4 * 32 + lane;
-
-  const uint32_t zero = tdm_zero(count); // as in products: queries go where mma wants them, once
-  for (int n = tdm_block_x(); n < count; n += tdm_grid_x()) {
-    const tdm_work w = tdm_work::of(a, n, tdm_block_y());
-    tdm_copy_queries<size>(a, w, queries);
-    ring.begin(a, w);
-    float o[tall::kept ? tall::columns : 1][4] = {};
-    if (!tall::kept) {
-      for (int i = 0; i < tall::columns * 4; i++)
-        results[32 * i] = 0;
+  // take_queries puts an item's queries where scores look for them. They are there after
+  // the next barrier.
+  TDM_METHOD void take_queries(const tdm_work &w) {
+    for (int i = share; i < blocks * groups; i += 4) {
+      const int block = i / groups, of = i % groups, row = row0 + 16 * block + group;
+      const uint16_t *low = tdm_query(a, w, row, 4 * of + quarter), *high = tdm_query(a, w, row + 8, 4 * of + quarter);
+      const tdm_quad q0 = low ? tdm_load16(low) : tdm_quad{}, q1 = high ? tdm_load16(high) : tdm_quad{};
+      tdm_quad *to = query(block, of, 0);
+      to[0] = tdm_quad{q0[0], q1[0], q0[1], q1[1]};
+      to[32] = tdm_quad{q0[2], q1[2], q0[3], q1[3]};
     }
-    tdm_total total[2] = {};
+  }
 
-    for (int split = w.item.first; split < w.item.last; split++) {
-      const tdm_seen all = tdm_split_seen(w, split);
-      if (all.end <= all.begin)
+  TDM_METHOD tdm_quad *query(int block, int of, int product) const {
+    return queries + (((row0 / 16 + block) * groups + of) * 2 + product) * 32 + lane;
+  }
+
+  TDM_METHOD tdm_quad *weight(int block, int sixteen) const {
+    return weights + ((row0 / 16 + block) * (keys / 16) + sixteen) * 32 + lane;
+  }
+
+  // token is the first of the lane's two in eight of a part of a split.
+  TDM_METHOD int token(int tile, int part, int eight) const {
+    return keys * tile + TDM_KEYS * part + 16 * share + 8 * eight + 2 * quarter;
+  }
+
+  // score makes the sums of a tile, of the lane's rows and tokens in the layout of mma's sums.
+  template <bool whole>
+  TDM_METHOD void score(float (&s)[parts][2][blocks][4], uint8_t *tile, int first_part, int last_part) const {
+    TDM_UNROLL
+    for (int of = 0; of < groups; of++) {
+      tdm_quad q[blocks][2];
+      TDM_UNROLL
+      for (int b = 0; b < blocks; b++) {
+        q[b][0] = *query(b, of, 0);
+        q[b][1] = *query(b, of, 1);
+      }
+      TDM_UNROLL
+      for (int part = 0; part < parts; part++) {
+        if (!whole && (part < first_part || part > last_part))
+          continue;
+        tdm_quad k[2];
+        TDM_UNROLL
+        for (int eight = 0; eight < 2; eight++)
+          k[eight] = tdm_eight<size, fp8>(tile, TDM_KEYS * part + 16 * share + 8 * eight + group, 4 * of + quarter);
+        TDM_UNROLL
+        for (int product = 0; product < 2; product++) {
+          TDM_UNROLL
+          for (int eight = 0; eight < 2; eight++) {
+            TDM_UNROLL
+            for (int b = 0; b < blocks; b++)
+              tdm_mma(s[part][eight][b], q[b][product][0], q[b][product][1], q[b][product][2], q[b][product][3],
+                      k[eight][2 * product], k[eight][2 * product + 1]);
+          }
+        }
+      }
+    }
+  }
+
+  // split takes what the item sees of a split, `whole` if each row sees all of it.
+  template <bool whole> TDM_METHOD void split(const tdm_work &w, int split) {
+    const tdm_seen all = whole ? tdm_seen{0, TDM_SPLIT} : tdm_split_seen(w, split);
+    const int first = all.begin / TDM_KEYS, last = (all.end - 1) / TDM_KEYS; // parts of the split
+    tdm_seen seen[blocks][2];
+    float m[blocks][2];
+    TDM_UNROLL
+    for (int b = 0; b < blocks; b++) {
+      TDM_UNROLL
+      for (int half = 0; half < 2; half++) {
+        seen[b][half] = whole ? all : tdm_row_seen(a, w, row0 + 16 * b + 8 * half + group, split);
+        m[b][half] = -__builtin_inff();
+      }
+    }
+
+    // Scores, not scaled yet.
+    float s[tiles][parts][2][blocks][4] = {};
+    TDM_UNROLL
+    for (int tile = 0; tile < tiles; tile++) {
+      if (!whole && (tile < first / parts || tile > last / parts))
         continue;
-      const tdm_seen seen[2] = {tdm_row_seen(a, w, row0 + group, split), tdm_row_seen(a, w, row0 + group + 8, split)};
-      const int first_tile = all.begin / TDM_KEYS, last_tile = (all.end - 1) / TDM_KEYS;
-      // What some row of the warp sees: the first row's begin to the last row's end.
-      const int last_row = tdm_least(row0 + TDM_THIN_ROWS, w.rows) - 1;
-      const tdm_seen warps = {tdm_row_seen(a, w, row0, split).begin, last_row < row0 ? 0 : tdm_row_seen(a, w, last_row, split).end};
-
-      // Scores: a lane has rows group and group + 8, and tokens 8 j + 2 quarter and the
-      // one after.
-      float s[TDM_SPLIT / 8][4];
-      float m[2] = {-__builtin_inff(), -__builtin_inff()};
+      uint8_t *at = ring.take(a, w);
+      score<whole>(s[tile], at, first - tile * parts, last - tile * parts);
       TDM_UNROLL
-      for (int tile = 0; tile < 4; tile++) {
-        if (tile >= first_tile && tile <= last_tile) {
-          uint8_t *keys = tdm_taken<size, fp8>(ring.take(a, w), wide);
-          if (TDM_KEYS * tile < warps.end && TDM_KEYS * (tile + 1) > warps.begin) {
-            float sum[8][4] = {};
+      for (int part = 0; part < parts; part++) {
+        TDM_UNROLL
+        for (int eight = 0; eight < 2; eight++) {
+          TDM_UNROLL
+          for (int b = 0; b < blocks; b++) {
+            float(&sum)[4] = s[tile][part][eight][b];
+            if (fp8)
+              tdm_scale_sums(sum, tdm_scales::of(ring.key_scales(split), token(tile, part, eight)));
             TDM_UNROLL
-            for (int i = 0; i < tall::groups; i++) {
-              const tdm_quad q0 = tdm_shared16(tdm_chunk<2 * size>(queries, row0 + group, 4 * i + quarter)) ^ zero;
-              const tdm_quad q1 = tdm_shared16(tdm_chunk<2 * size>(queries, row0 + group + 8, 4 * i + quarter)) ^ zero;
-              TDM_UNROLL
-              for (int j = 0; j < 8; j++)
-                tdm_mma2(sum[j], q0, q1, tdm_shared16(tdm_chunk<2 * size>(keys, 8 * j + group, 4 * i + quarter)));
-            }
-            TDM_UNROLL
-            for (int j = 0; j < 8; j++) {
-              if (fp8)
-                tdm_scale_sums(sum[j], tdm_scales::of(ring.key_scales(split), TDM_KEYS * tile + 8 * j + 2 * quarter));
-              TDM_UNROLL
-              for (int c = 0; c < 4; c++) {
-                const float score = tdm_score(sum[j][c], a.scale, TDM_KEYS * tile + 8 * j + 2 * quarter + c % 2, seen[c / 2]);
-                s[8 * tile + j][c] = score;
-                m[c / 2] = tdm_larger(m[c / 2], score);
-              }
-            }
-            continue;
-          }
-        }
-        TDM_UNROLL
-        for (int j = 0; j < 8; j++) {
-          TDM_UNROLL
-          for (int c = 0; c < 4; c++)
-            s[8 * tile + j][c] = 0; // not seen
-        }
-      }
-
-      // Weights, in the layout of mma's A. Their sums are four, as the thin kernels' warps
-      // have them: of the tokens 16 i to 16 i + 15 of each tile.
-      uint32_t p[TDM_SPLIT / 8][2];
-      tdm_total here[2];
-      TDM_UNROLL
-      for (int half = 0; half < 2; half++) {
-        m[half] = tdm_larger(m[half], tdm_shuffle(m[half], 1));
-        m[half] = tdm_larger(m[half], tdm_shuffle(m[half], 2));
-        float l[4] = {};
-        TDM_UNROLL
-        for (int j = 0; j < TDM_SPLIT / 8; j++) {
-          const int token = 8 * j + 2 * quarter;
-          p[j][half] = tdm_weigh(s[j][2 * half], s[j][2 * half + 1], m[half], token, seen[half], l[j / 2 % 4]);
-          if (fp8)
-            p[j][half] = tdm_weigh_codes(p[j][half], tdm_scales::of(ring.value_scales(split), token), token, seen[half]);
-        }
-        TDM_UNROLL
-        for (int i = 0; i < 4; i++) {
-          l[i] = l[i] + tdm_shuffle(l[i], 1);
-          l[i] = l[i] + tdm_shuffle(l[i], 2);
-        }
-        here[half] = {m[half], ((l[0] + l[1]) + l[2]) + l[3]};
-      }
-
-      // Mixing.
-      float mixed[tall::columns][4] = {};
-      TDM_UNROLL
-      for (int tile = 0; tile < 4; tile++) {
-        if (tile < first_tile || tile > last_tile)
-          continue;
-        uint8_t *values = tdm_taken<size, fp8>(ring.take(a, w), wide);
-        TDM_UNROLL
-        for (int step = 0; step < TDM_KEYS / 16; step++) {
-          const int token = TDM_KEYS * tile + 16 * step, j0 = token / 8;
-          if (token >= warps.end || token + 16 <= warps.begin)
-            continue;
-          TDM_UNROLL
-          for (int j = 0; j < tall::columns; j += 2) {
-            uint32_t v[4];
-            tdm_transposed(v, tdm_chunk<2 * size>(values, 16 * step + lane % 16, j + lane / 16));
-            tdm_mma(mixed[j], p[j0][0], p[j0][1], p[j0 + 1][0], p[j0 + 1][1], v[0], v[1]);
-            tdm_mma(mixed[j + 1], p[j0][0], p[j0][1], p[j0 + 1][0], p[j0 + 1][1], v[2], v[3]);
-          }
-        }
-      }
-      TDM_UNROLL
-      for (int half = 0; half < 2; half++) {
-        if (seen[half].end <= seen[half].begin)
-          continue;
-        const tdm_factors f = tdm_join_sums(total[half], here[half]);
-        TDM_UNROLL
-        for (int j = 0; j < tall::columns; j++) {
-          TDM_UNROLL
-          for (int c = 2 * half; c < 2 * half + 2; c++) {
-            if (tall::kept)
-              o[j][c] = tdm_join_result(o[j][c], mixed[j][c], f);
-            else
-              results[32 * (4 * j + c)] = tdm_join_result(results[32 * (4 * j + c)], mixed[j][c], f);
+            for (int c = 0; c < 4; c++)
+              m[b][c / 2] = tdm_larger_sum<whole>(m[b][c / 2], sum[c], token(tile, part, eight) + c % 2, seen[b][c / 2]);
           }
         }
       }
     }
-    if (tall::kept) {
-      tdm_write_rows<false>(a, w, row0, 0, o, total);
-    } else {
-      for (int j = 0; j < tall::columns; j++) {
-        const float some[1][4] = {{results[128 * j], results[128 * j + 32], results[128 * j + 64], results[128 * j + 96]}};
-        tdm_write_rows<false>(a, w, row0, 8 * j, some, total);
+    TDM_UNROLL
+    for (int b = 0; b < blocks; b++) {
+      TDM_UNROLL
+      for (int half = 0; half < 2; half++) {
+        m[b][half] = tdm_larger(m[b][half], tdm_shuffle(m[b][half], 1));
+        m[b][half] = tdm_larger(m[b][half], tdm_shuffle(m[b][half], 2));
+        if (quarter == 0)
+          largest[4 * (row0 + 16 * b + 8 * half + group) + share] = m[b][half];
+      }
+    }
+    tdm_barrier();
+    ring.ask(a, w); // where the last keys were
+
+    // Weights, and this warp's part of their sums.
+    tdm_quad p[tiles][parts][blocks] = {};
+    TDM_UNROLL
+    for (int b = 0; b < blocks; b++) {
+      TDM_UNROLL
+      for (int half = 0; half < 2; half++) {
+        const int row = row0 + 16 * b + 8 * half + group;
+        const float highest = score_of(row);
+        float l = 0;
+        TDM_UNROLL
+        for (int tile = 0; tile < tiles; tile++) {
+          TDM_UNROLL
+          for (int part = 0; part < parts; part++) {
+            if (!whole && (tile * parts + part < first || tile * parts + part > last))
+              continue;
+            TDM_UNROLL
+            for (int eight = 0; eight < 2; eight++) {
+              const float(&sum)[4] = s[tile][part][eight][b];
+              const int at = token(tile, part, eight);
+              uint32_t pair = tdm_weigh<whole>(sum[2 * half], sum[2 * half + 1], a.scale, highest, at, seen[b][half], l);
+              if (fp8)
+                pair = tdm_weigh_codes<whole>(pair, tdm_scales::of(ring.value_scales(split), at), at, seen[b][half]);
+              p[tile][part][b][2 * eight + half] = pair;
+            }
+          }
+        }
+        l = l + tdm_shuffle(l, 1);
+        l = l + tdm_shuffle(l, 2);
+        if (quarter == 0)
+          added[4 * row + share] = l;
+      }
+    }
+
+    // Mixing.
+    float mixed[blocks][columns][4] = {};
+    const bool mixes = share * mine < size;
+    TDM_UNROLL
+    for (int tile = 0; tile < tiles; tile++) {
+      if (!whole && (tile < first / parts || tile > last / parts))
+        continue;
+      if (tile > (whole ? 0 : first / parts)) {
+        tdm_barrier(); // all have left the tile before, and its weights
+        ring.ask(a, w);
+      }
+      TDM_UNROLL
+      for (int part = 0; part < parts; part++) {
+        TDM_UNROLL
+        for (int b = 0; b < blocks; b++)
+          *weight(b, 4 * part + share) = p[tile][part][b];
+      }
+      uint8_t *values = ring.take_asked();
+      if (!mixes)
+        continue;
+      const int from = whole ? 0 : tdm_most(all.begin - keys * tile, 0) / 16;
+      const int to = whole ? keys / 16 : (tdm_least(all.end - keys * tile, keys) + 15) / 16;
+      if (whole) {
+        TDM_UNROLL
+        for (int sixteen = 0; sixteen < keys / 16; sixteen++)
+          mix(mixed, values, sixteen);
+      } else {
+        for (int sixteen = from; sixteen < to; sixteen++)
+          mix(mixed, values, sixteen);
+      }
+    }
+    tdm_factors joined = {1, 0};
+    const tdm_seen seen_own = whole ? all : tdm_row_seen(a, w, own, split);
+    if (whole || seen_own.end > seen_own.begin) {
+      const tdm_floats l = *(const tdm_floats *)(added + 4 * own);
+      joined = tdm_join_sums(total, {score_of(own), ((l[0] + l[1]) + l[2]) + l[3]});
+    }
+    TDM_UNROLL
+    for (int b = 0; b < blocks; b++) {
+      TDM_UNROLL
+      for (int half = 0; half < 2; half++) {
+        const tdm_factors f = {tdm_of_four(joined.old, 2 * b + half), tdm_of_four(joined.add, 2 * b + half)};
+        if (!whole && seen[b][half].end <= seen[b][half].begin)
+          continue;
+        TDM_UNROLL
+        for (int j = 0; j < columns; j++) {
+          TDM_UNROLL
+          for (int c = 2 * half; c < 2 * half + 2; c++)
+            o[b][j][c] = tdm_join_result(o[b][j][c], mixed[b][j][c], f);
+        }
+      }
+    }
+  }
+
+  // score_of is a row's largest score of the split that all warps have looked at.
+  TDM_METHOD float score_of(int row) const {
+    const tdm_floats sums = *(const tdm_floats *)(largest + 4 * row);
+    return tdm_larger(tdm_larger(sums[0], sums[1]), tdm_larger(sums[2], sums[3])) * a.scale;
+  }
+
+  TDM_METHOD void mix(float (&mixed)[blocks][columns][4], uint8_t *values, int sixteen) const {
+    const tdm_quad p[blocks] = {*weight(0, sixteen), *weight(1, sixteen)};
+    tdm_mix<size, fp8>(mixed, p, values, 16 * sixteen, share * columns);
+  }
+
+  TDM_METHOD void item(const tdm_work &w) {
+    ring.begin(a, w);
+    take_queries(w);
+    TDM_UNROLL
+    for (int b = 0; b < blocks; b++) {
+      TDM_UNROLL
+      for (int j = 0; j < columns; j++) {
+        TDM_UNROLL
+        for (int c = 0; c < 4; c++)
+          o[b][j][c] = 0;
+      }
+    }
+    total = {0, 0};
+    for (int n = w.item.first; n < w.item.last; n++) {
+      const tdm_seen all = tdm_split_seen(w, n);
+      // The first row sees the least of what comes last, and the last row of what comes first.
+      if (w.item.position + 1 >= (n + 1) * TDM_SPLIT && (a.window == 0 || w.end - a.window <= n * TDM_SPLIT))
+        split<true>(w, n);
+      else if (all.end > all.begin)
+        split<false>(w, n);
+    }
+    if (share * mine < size) {
+      TDM_UNROLL
+      for (int b = 0; b < blocks; b++) {
+        tdm_total totals[2];
+        TDM_UNROLL
+        for (int half = 0; half < 2; half++)
+          totals[half] = {tdm_of_four(total.m, 2 * b + half), tdm_of_four(total.l, 2 * b + half)};
+        tdm_write_rows<fp8>(a, w, row0 + 16 * b, share * mine, o[b], totals);
       }
     }
     ring.leave();
   }
+};
+
+template <int size, bool fp8> TDM_INLINE void tdm_attention_tall(const tdm_attention_args &a) {
+  tdm_begin();
+  tdm_tall<size, fp8> tall(a);
+  for (int n = tdm_block_x(), count = *a.count; n < count; n += tdm_grid_x())
+    tall.item(tdm_work::of(a, n, tdm_block_y()));
 }
 
 #define TDM_TALL(size) \
-  TDM_KERNEL(TDM_ATTENTION_THREADS, (size) <= 128 ? 2 : 1) tdm_attention_tall_##size(const tdm_attention_args a) { tdm_attention_tall<size, false>(a); }
+  TDM_KERNEL(TDM_TALL_THREADS, (size) <= 128 ? 2 : 1) tdm_attention_tall_##size(const tdm_attention_args a) { tdm_attention_tall<size, false>(a); }
 #define TDM_TALL_FP8(size) \
-  TDM_KERNEL(TDM_ATTENTION_THREADS, (size) <= 128 ? 2 : 1) tdm_attention_tall_##size##_fp8(const tdm_attention_args a) { tdm_attention_tall<size, true>(a); }
+  TDM_KERNEL(TDM_TALL_THREADS, (size) <= 128 ? 2 : 1) tdm_attention_tall_##size##_fp8(const tdm_attention_args a) { tdm_attention_tall<size, true>(a); }
 
 #endif

@@ -6,37 +6,16 @@
 
 #include "attention.h"
 
-// tdm_mix_codes adds 16 weighted tokens to two columns. A register of ldmatrix has two codes
-// of one token and two of the next, whose first are of one column and whose second of the
-// other.
-TDM_INLINE void tdm_mix_codes(float (&first)[4], float (&second)[4], uint32_t p0, uint32_t p1, uint32_t p2, uint32_t p3, uint32_t v0, uint32_t v1) {
-  tdm_mma(first, p0, p1, p2, p3, tdm_fp8_pair(v0), tdm_fp8_pair(v1));
-  tdm_mma(second, p0, p1, p2, p3, tdm_fp8_pair(v0 >> 8), tdm_fp8_pair(v1 >> 8));
-}
-
-// tdm_look_ahead is what a block without an item does with its time: where few sequences
-// are decoded, attention leaves most of memory's bandwidth unused.
-TDM_INLINE void tdm_look_ahead(const tdm_attention_args &a, int count) {
-  constexpr int piece = 1024;
-  const int64_t idle = (int64_t)(tdm_grid_x() - count) * a.kv_heads * TDM_ATTENTION_THREADS;
-  const int64_t me = ((int64_t)(tdm_block_x() - count) * a.kv_heads + tdm_block_y()) * TDM_ATTENTION_THREADS + tdm_thread();
-  for (int64_t at = me * piece; at < a.ahead_bytes; at += idle * piece)
-    tdm_prefetch(a.ahead + at, a.ahead_bytes - at < piece ? (int)(a.ahead_bytes - at) : piece);
-}
-
 template <int size, bool fp8> TDM_INLINE void tdm_attention_thin(const tdm_attention_args &a) {
-  tdm_let_next();
+  tdm_begin();
   constexpr int stages = TDM_THIN_STAGES, groups = size / 32;          // groups of dimensions of two products
   constexpr int mine = size >= 64 ? size / 4 : 16;       // dimensions of a warp in mixing
   constexpr int columns = mine / 8;
   constexpr int line = TDM_WEIGHTS_LINE;                 // bytes of a row of weights
   const int count = *a.count, warp = tdm_thread() / 32, lane = tdm_thread() % 32;
-  if (tdm_block_x() >= count)
-    tdm_look_ahead(a, count);
-  tdm_await_earlier();
   const int group = lane / 4, quarter = lane % 4;
 
-  tdm_ring<size, fp8, stages> ring;
+  tdm_ring<size, fp8, stages, TDM_KEYS, TDM_ATTENTION_THREADS> ring;
   ring.tiles = tdm_shared();
   ring.scales = ring.tiles + stages * ring.bytes;
   uint8_t *weights = ring.scales + TDM_SCALE_BYTES(fp8);                   // [row][token], bf16
@@ -83,8 +62,8 @@ template <int size, bool fp8> TDM_INLINE void tdm_attention_thin(const tdm_atten
             tdm_scale_sums(sum, tdm_scales::of(ring.key_scales(split), token));
           TDM_UNROLL
           for (int c = 0; c < 4; c++) {
-            s[tile][h][c] = tdm_score(sum[c], a.scale, token + c % 2, seen[c / 2]);
-            m[c / 2] = tdm_larger(m[c / 2], s[tile][h][c]);
+            s[tile][h][c] = sum[c];
+            m[c / 2] = tdm_larger_sum<false>(m[c / 2], sum[c], token + c % 2, seen[c / 2]);
           }
         }
       }
@@ -105,6 +84,7 @@ template <int size, bool fp8> TDM_INLINE void tdm_attention_thin(const tdm_atten
           continue; // nobody looks at what becomes of the rows
         for (int i = 0; i < 4; i++)
           m[half] = tdm_larger(m[half], largest[i * TDM_THIN_ROWS + row]);
+        m[half] = m[half] * a.scale;
         float l = 0;
         TDM_UNROLL
         for (int tile = 0; tile < 4; tile++) {
@@ -113,9 +93,9 @@ template <int size, bool fp8> TDM_INLINE void tdm_attention_thin(const tdm_atten
           TDM_UNROLL
           for (int h = 0; h < 2; h++) {
             const int token = TDM_KEYS * tile + 16 * warp + 8 * h + 2 * quarter;
-            uint32_t pair = tdm_weigh(s[tile][h][2 * half], s[tile][h][2 * half + 1], m[half], token, seen[half], l);
+            uint32_t pair = tdm_weigh<false>(s[tile][h][2 * half], s[tile][h][2 * half + 1], a.scale, m[half], token, seen[half], l);
             if (fp8)
-              pair = tdm_weigh_codes(pair, tdm_scales::of(ring.value_scales(split), token), token, seen[half]);
+              pair = tdm_weigh_codes<false>(pair, tdm_scales::of(ring.value_scales(split), token), token, seen[half]);
             *(uint32_t *)(weights + row * line + 2 * token) = pair;
           }
         }
@@ -126,7 +106,7 @@ template <int size, bool fp8> TDM_INLINE void tdm_attention_thin(const tdm_atten
       }
 
       // Mixing. The first take brings the weights of all warps as well.
-      float mixed[columns][4] = {};
+      float mixed[1][columns][4] = {};
       for (int tile = first_tile; tile <= last_tile; tile++) {
         uint8_t *values = ring.take(a, w);
         if (warp * mine >= size)
@@ -135,24 +115,8 @@ template <int size, bool fp8> TDM_INLINE void tdm_attention_thin(const tdm_atten
         const int to = (tdm_least(all.end - TDM_KEYS * tile, TDM_KEYS) + 15) / 16;
         for (int step = from; step < to; step++) {
           const uint8_t *p = weights + group * line + 2 * (TDM_KEYS * tile + 16 * step + 2 * quarter);
-          const uint32_t p0 = *(const uint32_t *)p, p1 = *(const uint32_t *)(p + 8 * line);
-          const uint32_t p2 = *(const uint32_t *)(p + 16), p3 = *(const uint32_t *)(p + 8 * line + 16);
-          TDM_UNROLL
-          for (int j = 0; j < columns; j += fp8 ? 4 : 2) {
-            uint32_t v[4];
-            if (!fp8) {
-              tdm_transposed(v, tdm_chunk<tdm_line(size, fp8)>(values, 16 * step + lane % 16, warp * columns + j + lane / 16));
-              tdm_mma(mixed[j], p0, p1, p2, p3, v[0], v[1]);
-              tdm_mma(mixed[j + 1], p0, p1, p2, p3, v[2], v[3]);
-              continue;
-            }
-            // A chunk of codes is two columns. Warps of small heads have one, and bring it
-            // twice.
-            tdm_transposed(v, tdm_chunk<tdm_line(size, fp8)>(values, 16 * step + lane % 16, (warp * columns + j) / 2 + (columns > 2 ? lane / 16 : 0)));
-            tdm_mix_codes(mixed[j], mixed[j + 1], p0, p1, p2, p3, v[0], v[1]);
-            if (columns > 2)
-              tdm_mix_codes(mixed[j + 2], mixed[j + 3], p0, p1, p2, p3, v[2], v[3]);
-          }
+          const tdm_quad weighed[1] = {{*(const uint32_t *)p, *(const uint32_t *)(p + 8 * line), *(const uint32_t *)(p + 16), *(const uint32_t *)(p + 8 * line + 16)}};
+          tdm_mix<size, fp8>(mixed, weighed, values, 16 * step, warp * columns);
         }
       }
       TDM_UNROLL
@@ -164,8 +128,8 @@ template <int size, bool fp8> TDM_INLINE void tdm_attention_thin(const tdm_atten
         const tdm_factors f = tdm_join_sums(total[half], here);
         TDM_UNROLL
         for (int j = 0; j < columns; j++) {
-          o[j][2 * half] = tdm_join_result(o[j][2 * half], mixed[j][2 * half], f);
-          o[j][2 * half + 1] = tdm_join_result(o[j][2 * half + 1], mixed[j][2 * half + 1], f);
+          o[j][2 * half] = tdm_join_result(o[j][2 * half], mixed[0][j][2 * half], f);
+          o[j][2 * half + 1] = tdm_join_result(o[j][2 * half + 1], mixed[0][j][2 * half + 1], f);
         }
       }
     }

@@ -40,6 +40,9 @@ TDM_INLINE float tdm_fma(float a, float b, float c) { return __builtin_fmaf(a, b
 // tdm_root is the square root, correctly rounded.
 TDM_INLINE float tdm_root(float x) { return __builtin_sqrtf(x); }
 
+// tdm_larger is the larger one, or the one that is a number.
+TDM_INLINE float tdm_larger(float x, float y) { return __builtin_fmaxf(x, y); }
+
 TDM_INLINE int tdm_least(int a, int b) { return a < b ? a : b; }
 TDM_INLINE int tdm_most(int a, int b) { return a > b ? a : b; }
 
@@ -102,6 +105,12 @@ TDM_INLINE uint8_t tdm_fp8(float x) {
 TDM_INLINE uint32_t tdm_fp8_pair(uint32_t bytes) {
   const uint32_t up = 0x7b807b80u, minus_zero = 0x80008000u;
   return tdm_fma_pair((bytes << 8 & 0x80008000u) | (bytes << 4 & 0x07f007f0u), up, minus_zero);
+}
+
+// tdm_mma_first is tdm_mma with a sum of zeros.
+TDM_INLINE void tdm_mma_first(float (&sum)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
+  sum[0] = sum[1] = sum[2] = sum[3] = 0;
+  tdm_mma(sum, a0, a1, a2, a3, b0, b1);
 }
 
 // tdm_mma2 multiplies twice: the 16 bytes that a lane holds of its rows are two pairs of

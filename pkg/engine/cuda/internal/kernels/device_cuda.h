@@ -62,6 +62,9 @@ TDM_PRIMITIVE uint64_t tdm_shuffle(uint64_t x, int apart) {
 // tdm_of_lane is the value of a lane, the same one for all, which take part.
 TDM_PRIMITIVE float tdm_of_lane(float x, int lane) { return __nvvm_shfl_sync_idx_f32(0xffffffffu, x, lane, 0x1f); }
 
+// tdm_of_four is the value of one of the four lanes of which this is one.
+TDM_PRIMITIVE float tdm_of_four(float x, int which) { return __nvvm_shfl_sync_idx_f32(0xffffffffu, x, which, 0x1c1f); }
+
 // tdm_high is the high half of a product.
 TDM_PRIMITIVE uint64_t tdm_high(uint64_t x, uint64_t y) { return __nvvm_mulhi_ull(x, y); }
 
@@ -115,14 +118,6 @@ TDM_PRIMITIVE void tdm_transposed(uint32_t (&tiles)[4], const void *row) {
 // want any again soon. Both addresses are multiples of 16.
 TDM_PRIMITIVE void tdm_stream_copy16(void *shared, const void *global) {
   asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" : : "r"(tdm_shared_address(shared)), "l"(global) : "memory");
-}
-
-// tdm_prefetch begins to bring bytes into the level-two cache: a multiple of 16, as is the
-// address.
-TDM_PRIMITIVE void tdm_prefetch([[maybe_unused]] const void *p, [[maybe_unused]] int bytes) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" : : "l"(p), "r"(bytes));
-#endif
 }
 
 // tdm_shared16 reads 16 bytes of shared memory that asynchronous copies brought.

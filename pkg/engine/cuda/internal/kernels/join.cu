@@ -5,7 +5,7 @@
 #include "join.h"
 
 constexpr int tdm_join_splits = 32;                       // at a time
-constexpr int tdm_join_parts = 4;                         // blocks that share an item
+constexpr int tdm_join_parts = TDM_JOIN_BLOCKS;           // blocks that share an item
 constexpr int tdm_join_warps = TDM_ATTENTION_THREADS / 32; // of a block
 
 // tdm_largest_so_far is the largest score of some splits; of none, seen is 0.

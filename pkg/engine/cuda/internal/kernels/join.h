@@ -22,9 +22,11 @@ TDM_INLINE tdm_factors tdm_join_largest(float &m, bool seen, float split) {
     m = split;
     return {0.0f, 1.0f};
   }
-  const float before = m;
-  m = split > before ? split : before;
-  return {tdm_exp_down(before - m), tdm_exp_down(split - m)};
+  // exp of the larger one less itself is 1. If they are not finite all is NaN anyway.
+  const bool larger = split > m;
+  const float e = tdm_exp_down(larger ? m - split : split - m);
+  m = larger ? split : m;
+  return {larger ? e : 1.0f, larger ? 1.0f : e};
 }
 
 // tdm_join_result is a sum of weights, or a result not divided by it, with a split's.

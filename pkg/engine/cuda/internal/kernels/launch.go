@@ -30,6 +30,7 @@ const (
 	threadsDraw      = C.TDM_DRAW_THREADS
 	threadsProduct   = C.TDM_PRODUCT_THREADS
 	threadsAttention = C.TDM_ATTENTION_THREADS
+	threadsTall      = C.TDM_TALL_THREADS
 )
 
 // launch appends a launch of k.
@@ -69,6 +70,9 @@ func (s *Set) SwiGLU(p *driver.Program, rows int, args SwiGLUArgs) {
 func (s *Set) Draw(p *driver.Program, rows int, args DrawArgs) {
 	launch(p, s.draw, rows, 1, threadsDraw, args)
 }
+
+// JoinBlocks is how many blocks of Join share an item.
+const JoinBlocks = C.TDM_JOIN_BLOCKS
 
 // Join appends tdm_join, over so many blocks for each KV head.
 func (s *Set) Join(p *driver.Program, blocks int, args JoinArgs) {

@@ -5,7 +5,7 @@ package kernels
 
 // Go cannot call what takes arguments and is no function.
 static int thin_shared(int rows) { return TDM_THIN_SHARED(rows); }
-static int thin_outputs(int rows, int paired) { return TDM_THIN_OUTPUTS(rows, paired); }
+static int thin_outputs(int paired) { return TDM_THIN_OUTPUTS(paired); }
 static int tiled_outputs(int swiglu) { return TDM_TILED_OUTPUTS(swiglu); }
 static int tiled_threads(int rows) { return TDM_TILED_THREADS(rows); }
 static int64_t parts_bytes(int64_t tiles, int64_t rows) { return TDM_PARTS_BYTES(tiles, rows); }
@@ -41,7 +41,7 @@ type typed struct {
 }
 
 // thinRows are the most rows of each thin product; more are tiled.
-func thinRows() []int { return []int{8, 16, 32} }
+func thinRows() []int { return []int{8, 16} }
 
 // tiledRows are the rows of a block of each tiled product.
 func tiledRows() []int { return []int{64, 128} }
@@ -82,7 +82,7 @@ func (s *Set) Product(p *driver.Program, weights Weights, then Epilogue, rows in
 	k := &s.products[weights].by[then]
 	for i, most := range thinRows() {
 		if rows <= most {
-			blocks := up(int(args.Outputs), thinOutputs(most, swiglu(then)))
+			blocks := up(int(args.Outputs), thinOutputs(swiglu(then)))
 			launch(p, s.spread(k.thin[i], blocks), blocks, 1, threadsProduct, args)
 			return
 		}
@@ -116,7 +116,7 @@ func FusesHeads(size, rows int) bool {
 func (s *Set) ProductHeads(p *driver.Program, weights Weights, rows int, args ProductHeadsArgs) {
 	for i, most := range thinRows() {
 		if rows <= most {
-			blocks := up(int(args.Product.Outputs), thinOutputs(most, 1))
+			blocks := up(int(args.Product.Outputs), thinOutputs(1))
 			launch(p, s.spread(s.products[weights].heads[i], blocks), blocks, 1, threadsProduct, args)
 			return
 		}
@@ -168,8 +168,8 @@ func tilesOf(then Epilogue, outputs int) int {
 
 // thinOutputs is how many outputs a block of a thin product computes, whose outputs are of
 // two sums if paired is 1.
-func thinOutputs(rows int, paired C.int) int {
-	return int(C.thin_outputs(C.int(rows), paired))
+func thinOutputs(paired C.int) int {
+	return int(C.thin_outputs(paired))
 }
 
 // thinShared is the most shared memory of a block of a thin product.

@@ -17,12 +17,10 @@
 
 // How a thin kernel of some number of rows goes about it.
 template <int rows, class format> struct tdm_thin {
-  static constexpr int tiles = TDM_THIN_TILES(rows);      // of 16 outputs a block
-  static constexpr int columns = rows / 8;                // of 8 rows
-  static constexpr int activations = rows <= 8 ? 2 : 1;   // blocks of K on their way
-  static constexpr int line = TDM_THIN_LINE(rows);        // floats of a row in shared memory
-  static constexpr int quads = tiles * 2 * format::pieces; // that a lane has of a block of K
-  static constexpr int stages = TDM_THIN_WEIGHTS(rows) / (quads * 16 * TDM_PRODUCT_THREADS);
+  static constexpr int columns = rows / 8;              // of 8 rows
+  static constexpr int activations = rows <= 8 ? 2 : 1; // blocks of K on their way
+  static constexpr int quads = 2 * format::pieces;      // that a lane has of a block of K
+  static constexpr int stages = TDM_THIN_WEIGHTS / (quads * 16 * TDM_PRODUCT_THREADS);
 };
 
 // `heads` is of TDM_HEADS.
@@ -30,20 +28,18 @@ template <int then, int rows, class format>
 TDM_INLINE void tdm_product_thin(const tdm_product_args &a, const tdm_heads_args *heads = nullptr) {
   using thin = tdm_thin<rows, format>;
   constexpr int pieces = format::pieces, block_bytes = TDM_K * format::bytes;
-  constexpr int per_tile = tdm_paired(then) ? 8 : 16;
+  constexpr int outputs = TDM_THIN_OUTPUTS(tdm_paired(then)), line = TDM_THIN_LINE;
   tdm_let_next();
   const int count = *a.count; // on its way while the first weights are asked for
   const int warp = tdm_thread() / 32, lane = tdm_thread() % 32;
   const int group = lane / 4, quarter = lane % 4;
-  const int output0 = tdm_block_x() * thin::tiles * per_tile;
+  const int output0 = tdm_block_x() * outputs;
   const int length = tdm_slice_blocks(a.k);
   const int begin = warp * length, end = tdm_least(begin + length, a.k / TDM_K);
 
-  const uint8_t *w[thin::tiles][2];
-  for (int i = 0; i < thin::tiles; i++) {
-    w[i][0] = tdm_weight_row<then, format>(a, heads, output0 + i * per_tile, group) + 16 * quarter;
-    w[i][1] = tdm_weight_row<then, format>(a, heads, output0 + i * per_tile, group + 8) + 16 * quarter;
-  }
+  const uint8_t *w[2];
+  for (int r = 0; r < 2; r++)
+    w[r] = tdm_weight_row<then, format>(a, heads, output0, group + 8 * r) + 16 * quarter;
   // A stage is a block of K of all warps: [quad][thread].
   uint8_t *mine = tdm_shared() + 16 * tdm_thread();
   const auto ask = [&](int b, int stage) __attribute__((always_inline)) {
@@ -51,7 +47,7 @@ TDM_INLINE void tdm_product_thin(const tdm_product_args &a, const tdm_heads_args
       TDM_UNROLL
       for (int n = 0; n < thin::quads; n++)
         tdm_stream_copy16(mine + (stage * thin::quads + n) * (16 * TDM_PRODUCT_THREADS),
-                          w[n / 2 / pieces][n / pieces % 2] + (int64_t)b * block_bytes + n % pieces * 64);
+                          w[n / pieces] + (int64_t)b * block_bytes + n % pieces * 64);
     }
     tdm_copy_commit();
   };
@@ -64,7 +60,7 @@ TDM_INLINE void tdm_product_thin(const tdm_product_args &a, const tdm_heads_args
   const uint16_t *x[thin::columns];
   for (int j = 0; j < thin::columns; j++)
     x[j] = a.a + (int64_t)tdm_least(8 * j + group, tdm_most(count, 1) - 1) * a.lda + 8 * quarter;
-  float sum[thin::tiles][thin::columns][4] = {};
+  float sum[thin::columns][4] = {};
   tdm_quad activations[thin::activations][thin::columns][2];
   TDM_UNROLL
   for (int s = 0; s < thin::activations; s++) {
@@ -78,7 +74,7 @@ TDM_INLINE void tdm_product_thin(const tdm_product_args &a, const tdm_heads_args
   }
   // The rows' roots are behind the stages; sums take the stages' place when all is
   // multiplied: [slice][row][line].
-  float *slices = (float *)tdm_shared(), *roots = (float *)(tdm_shared() + TDM_THIN_WEIGHTS(rows));
+  float *slices = (float *)tdm_shared(), *roots = (float *)(tdm_shared() + TDM_THIN_WEIGHTS);
   if (then != TDM_ADD && warp < count) {
     float root[thin::columns];
     tdm_roots_of(a.norm, warp, count, root);
@@ -88,15 +84,11 @@ TDM_INLINE void tdm_product_thin(const tdm_product_args &a, const tdm_heads_args
         roots[warp + 8 * j] = root[j];
     }
   }
-  // A thread finishes up to `ends` outputs.
-  constexpr int outputs = thin::tiles * per_tile, ends = (rows * outputs + TDM_PRODUCT_THREADS - 1) / TDM_PRODUCT_THREADS;
-  const int finished = tdm_least(count, rows) * outputs;
-  tdm_extra extra[ends];
-  TDM_UNROLL
-  for (int t = 0; t < ends; t++) {
-    const int n = t * TDM_PRODUCT_THREADS + tdm_thread();
-    extra[t] = n < finished ? tdm_ask<then>(a, heads, n / outputs, output0 + n % outputs) : tdm_extra{};
-  }
+  // A thread finishes an output of a row.
+  static_assert(rows * outputs <= TDM_PRODUCT_THREADS, "outputs of a thread");
+  const int row = tdm_thread() / outputs, output = tdm_thread() % outputs;
+  const bool real = row < tdm_least(count, rows);
+  const tdm_extra extra = real ? tdm_ask<then>(a, heads, row, output0 + output) : tdm_extra{};
   for (int b0 = begin; b0 < end; b0 += thin::stages) {
     TDM_UNROLL
     for (int s = 0; s < thin::stages; s++) {
@@ -104,19 +96,16 @@ TDM_INLINE void tdm_product_thin(const tdm_product_args &a, const tdm_heads_args
       constexpr int turns = thin::activations;
       if (b < end) {
         tdm_copy_wait<thin::stages - 1>();
-        tdm_quad weights[thin::tiles][2][pieces];
+        tdm_quad weights[2][pieces];
         TDM_UNROLL
         for (int n = 0; n < thin::quads; n++)
-          weights[n / 2 / pieces][n / pieces % 2][n % pieces] = tdm_shared16(mine + (s * thin::quads + n) * (16 * TDM_PRODUCT_THREADS));
+          weights[n / pieces][n % pieces] = tdm_shared16(mine + (s * thin::quads + n) * (16 * TDM_PRODUCT_THREADS));
         TDM_UNROLL
         for (int half = 0; half < 2; half++) {
+          const tdm_quad w0 = format::half(weights[0], half), w1 = format::half(weights[1], half);
           TDM_UNROLL
-          for (int i = 0; i < thin::tiles; i++) {
-            const tdm_quad w0 = format::half(weights[i][0], half), w1 = format::half(weights[i][1], half);
-            TDM_UNROLL
-            for (int j = 0; j < thin::columns; j++)
-              tdm_mma2(sum[i][j], w0, w1, activations[s % turns][j][half]);
-          }
+          for (int j = 0; j < thin::columns; j++)
+            tdm_mma2(sum[j], w0, w1, activations[s % turns][j][half]);
         }
         ask(b + thin::stages, s);
         if (after < end) {
@@ -132,48 +121,42 @@ TDM_INLINE void tdm_product_thin(const tdm_product_args &a, const tdm_heads_args
   tdm_copy_wait<0>();
   tdm_barrier();
 
-  for (int i = 0; i < thin::tiles; i++) {
-    for (int j = 0; j < thin::columns; j++) {
-      for (int c = 0; c < 4; c++)
-        slices[(warp * rows + 8 * j + 2 * quarter + c % 2) * thin::line + 16 * i + group + c / 2 * 8] = sum[i][j][c];
-    }
+  for (int j = 0; j < thin::columns; j++) {
+    for (int c = 0; c < 4; c++)
+      slices[(warp * rows + 8 * j + 2 * quarter + c % 2) * line + group + c / 2 * 8] = sum[j][c];
   }
   tdm_barrier();
   const int used = (a.k / TDM_K + length - 1) / length;
-  TDM_UNROLL
-  for (int t = 0; t < ends; t++) { // all threads, since they exchange squares
-    const int n = t * TDM_PRODUCT_THREADS + tdm_thread(), row = n / outputs, output = n % outputs;
-    float x = 0;
-    if (n < finished) {
-      const float *first = slices + row * thin::line + output / per_tile * 16 + output % per_tile;
-      float total = first[0], up = tdm_paired(then) ? first[8] : 0;
-      for (int s = 1; s < used; s++) {
-        total = total + first[s * rows * thin::line];
-        if (tdm_paired(then))
-          up = up + first[s * rows * thin::line + 8];
-      }
-      if (then == TDM_HEADS)
-        tdm_finish_heads(a, *heads, row, output0 + output, total, up, roots[row], extra[t]);
-      else
-        x = tdm_finish<then>(a, row, output0 + output, total, up, then == TDM_ADD ? 1 : roots[row], extra[t]);
+  float now = 0; // what stands there
+  if (real) {
+    const float *first = slices + row * line + output;
+    float total = first[0], up = tdm_paired(then) ? first[8] : 0;
+    for (int s = 1; s < used; s++) {
+      total = total + first[s * rows * line];
+      if (tdm_paired(then))
+        up = up + first[s * rows * line + 8];
     }
-    if (then == TDM_ADD && a.norm.squares) { // sixteen neighbours have sixteen outputs
-      float square = x * x;
-      for (int apart = TDM_SQUARES / 2; apart > 0; apart /= 2)
-        square = square + tdm_shuffle(square, apart);
-      if (n < finished && output % TDM_SQUARES == 0 && output0 + output < a.outputs)
-        tdm_leave(a.norm, row, output0 + output, square);
-    }
+    if (then == TDM_HEADS)
+      tdm_finish_heads(a, *heads, row, output0 + output, total, up, roots[row], extra);
+    else
+      now = tdm_finish<then>(a, row, output0 + output, total, up, then == TDM_ADD ? 1 : roots[row], extra);
+  }
+  if (then == TDM_ADD && a.norm.squares) { // sixteen neighbours have sixteen outputs
+    float square = now * now;
+    for (int apart = TDM_SQUARES / 2; apart > 0; apart /= 2)
+      square = square + tdm_shuffle(square, apart);
+    if (real && output % TDM_SQUARES == 0 && output0 + output < a.outputs)
+      tdm_leave(a.norm, row, output0 + output, square);
   }
 }
 
 #define TDM_THIN(name, then, rows, format, suffix) \
-  TDM_KERNEL(TDM_PRODUCT_THREADS, (rows) <= 16 ? 3 : 2) tdm_product_thin_##name##_##rows##suffix(const tdm_product_args a) { tdm_product_thin<then, rows, format>(a); }
+  TDM_KERNEL(TDM_PRODUCT_THREADS, 3) tdm_product_thin_##name##_##rows##suffix(const tdm_product_args a) { tdm_product_thin<then, rows, format>(a); }
 #define TDM_THINS(name, then, format, suffix) \
-  TDM_THIN(name, then, 8, format, suffix) TDM_THIN(name, then, 16, format, suffix) TDM_THIN(name, then, 32, format, suffix)
+  TDM_THIN(name, then, 8, format, suffix) TDM_THIN(name, then, 16, format, suffix)
 
 #define TDM_THIN_HEADS(rows, format, suffix) \
-  TDM_KERNEL(TDM_PRODUCT_THREADS, (rows) <= 16 ? 3 : 2) tdm_product_thin_heads_##rows##suffix(const tdm_product_heads_args a) { tdm_product_thin<TDM_HEADS, rows, format>(a.product, &a.heads); }
+  TDM_KERNEL(TDM_PRODUCT_THREADS, 3) tdm_product_thin_heads_##rows##suffix(const tdm_product_heads_args a) { tdm_product_thin<TDM_HEADS, rows, format>(a.product, &a.heads); }
 
 // TDM_PRODUCTS_THIN makes the thin kernels of a format of weights. Their names end in the
 // suffix.
@@ -182,7 +165,6 @@ TDM_INLINE void tdm_product_thin(const tdm_product_args &a, const tdm_heads_args
   TDM_THINS(add, TDM_ADD, format, suffix)     \
   TDM_THINS(swiglu, TDM_SWIGLU, format, suffix) \
   TDM_THIN_HEADS(8, format, suffix)           \
-  TDM_THIN_HEADS(16, format, suffix)          \
-  TDM_THIN_HEADS(32, format, suffix)
+  TDM_THIN_HEADS(16, format, suffix)
 
 #endif

@@ -205,8 +205,6 @@ typedef struct tdm_attention_args {
   int32_t heads, kv_heads, size, block_tokens;
   int32_t window;           // of the layer, in tokens; 0 sees all
   float scale;              // 1/sqrt(size)
-  const uint8_t *ahead;     // thin: weights that the next product reads. Blocks without an
-  int64_t ahead_bytes;      // item bring so many of them into the cache; multiples of 16
 } tdm_attention_args;
 
 // Joins results of splits in order. Grid and block as attention's: four blocks share an item.

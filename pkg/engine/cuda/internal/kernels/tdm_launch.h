@@ -16,19 +16,20 @@ enum {
   TDM_DRAW_BINS = 2048,        // values of a digit, three words each
   TDM_DRAW_SHARED = (TDM_DRAW_CHUNKS + 1) * 8 + TDM_DRAW_BINS * 3 * 4,
   TDM_PRODUCT_THREADS = 256,
-  TDM_ATTENTION_THREADS = 128, // and join
+  TDM_ATTENTION_THREADS = 128, // of decode, and join
+  TDM_TALL_THREADS = 256,      // attention of prompts
+  TDM_JOIN_BLOCKS = 4,         // that share an item
 };
 
-// Thin products, by the most rows they take: 8, 16 or 32. A block has one or two tiles
-// of 16 outputs; of SwiGLU and heads a tile is 8 outputs, of two sums each. In shared memory
-// are stages of weights, with 3 or 2 blocks on a multiprocessor of sm_90, and the rows'
-// roots. The slices' sums come where the weights were, a row padded by four so that lanes
-// write to different banks.
-#define TDM_THIN_TILES(rows) ((rows) <= 16 ? 1 : 2)
-#define TDM_THIN_LINE(rows) (16 * TDM_THIN_TILES(rows) + 4)
-#define TDM_THIN_WEIGHTS(rows) ((rows) <= 16 ? 64 * 1024 : 96 * 1024)
-#define TDM_THIN_SHARED(rows) (TDM_THIN_WEIGHTS(rows) + (rows) * 4)
-#define TDM_THIN_OUTPUTS(rows, paired) (TDM_THIN_TILES(rows) * ((paired) ? 8 : 16))
+// Thin products, by the most rows they take: 8 or 16. A block has a tile of 16 sums, which
+// are 16 outputs, and of SwiGLU and heads 8, of two sums each. In shared memory are stages
+// of weights, with three blocks on a multiprocessor of sm_90, and the rows' roots. The
+// slices' sums come where the weights were, a row padded by four so that lanes write to
+// different banks.
+#define TDM_THIN_LINE (16 + 4)
+#define TDM_THIN_WEIGHTS (64 * 1024)
+#define TDM_THIN_SHARED(rows) (TDM_THIN_WEIGHTS + (rows) * 4)
+#define TDM_THIN_OUTPUTS(paired) ((paired) ? 8 : 16)
 
 // Tiled products, of 64 or 128 rows: outputs of a block, which SwiGLU halves. In shared
 // memory are stages of 64 k of weights, of 1 or 2 bytes, and activations: as many as there
@@ -58,25 +59,25 @@ enum {
   ((int64_t)(((rows) + TDM_SLICED_ROWS - 1) / TDM_SLICED_ROWS) * TDM_SLICES * (tiles) * TDM_SLICED_ROWS * 128 * 4)
 
 // Attention's kernels are for heads of 32, 64, 128 and 256, and take any smaller size that
-// is a multiple of 16. A tile is TDM_KEYS tokens of keys or of values. Those of fp8 are
-// half as large, and have the scales of two splits beside them, of keys and of values.
+// is a multiple of 16. A tile is some tokens of keys or of values. Those of fp8 are half as
+// large, and have the scales of two splits beside them, of keys and of values.
 #define TDM_HEAD(size) ((size) <= 32 ? 32 : (size) <= 64 ? 64 : (size) <= 128 ? 128 : 256)
-#define TDM_TILE_BYTES(head, fp8) (TDM_KEYS * (head) * ((fp8) ? 1 : 2))
+#define TDM_TILE_BYTES(tokens, head, fp8) ((tokens) * (head) * ((fp8) ? 1 : 2))
 #define TDM_SCALE_BYTES(fp8) ((fp8) ? 2 * 2 * TDM_SPLIT : 0)
-#define TDM_THIN_STAGES 4
-#define TDM_TALL_STAGES(head) ((head) <= 128 ? 4 : 2)
 // A thin block has also the weights of a split, bf16, a row padded by 16 bytes, and the
 // largest score and the sum of weights by warp and row.
+#define TDM_THIN_STAGES 4
 #define TDM_WEIGHTS_LINE (TDM_SPLIT * 2 + 16)
-#define TDM_ATTENTION_THIN_SHARED(head, fp8)                                                              \
-  (TDM_THIN_STAGES * TDM_TILE_BYTES(head, fp8) + TDM_SCALE_BYTES(fp8) + TDM_THIN_ROWS * TDM_WEIGHTS_LINE + \
-   2 * 4 * TDM_THIN_ROWS * 4)
-// A tall block has also its queries, for the largest heads its results so far, and of fp8
-// the tile in use as bf16.
-#define TDM_TALL_KEPT(head) ((head) <= 128)
+#define TDM_ATTENTION_THIN_SHARED(head, fp8)                                              \
+  (TDM_THIN_STAGES * TDM_TILE_BYTES(TDM_KEYS, head, fp8) + TDM_SCALE_BYTES(fp8) +         \
+   TDM_THIN_ROWS * TDM_WEIGHTS_LINE + 2 * 4 * TDM_THIN_ROWS * 4)
+// A tall block has two tiles, its queries, the weights of a tile, bf16, and the largest score
+// and the sum of weights by row and quarter of the tokens. Up to heads of 128 that is less
+// than 99 KiB, which every GPU since sm_80 has.
+#define TDM_TALL_STAGES 2
+#define TDM_TALL_KEYS(head) ((head) <= 128 ? 2 * TDM_KEYS : TDM_KEYS)
 #define TDM_ATTENTION_TALL_SHARED(head, fp8)                                              \
-  (TDM_TALL_STAGES(head) * TDM_TILE_BYTES(head, fp8) + TDM_SCALE_BYTES(fp8) +             \
-   ((fp8) ? TDM_TILE_BYTES(head, 0) : 0) + TDM_TALL_ROWS * (head) * 2 +                   \
-   (TDM_TALL_KEPT(head) ? 0 : TDM_TALL_ROWS * (head) * 4))
+  (TDM_TALL_STAGES * TDM_TILE_BYTES(TDM_TALL_KEYS(head), head, fp8) + TDM_SCALE_BYTES(fp8) + \
+   TDM_TALL_ROWS * ((head) + TDM_TALL_KEYS(head)) * 2 + 2 * 4 * TDM_TALL_ROWS * 4)
 
 #endif

@@ -77,11 +77,4 @@ void tdm_yield(tdm_lane *l);
 // has been done.
 std::unique_ptr<tdm_lane> *tdm_meet(tdm_lane *l, int what);
 
-// tdm_multiply_rows is sums = a * b.
-void tdm_multiply_rows(float (&sums)[16][8], const float (&a)[16][16], const float (&b)[16][8]);
-
-// tdm_low and tdm_high_half are the two bf16 of a word.
-float tdm_low(uint32_t pair);
-static inline float tdm_high_half(uint32_t pair) { return tdm_low(pair >> 16); }
-
 #endif

@@ -6,7 +6,7 @@
 //     stream drawn at random among those that events let go on: what is missing an event
 //     shows as wrong data under some seed.
 //   - Copies and fills must lie in one live allocation, host sides in pinned memory, when
-//     they are enqueued and when they run.
+//     they are enqueued and when they run. Unpinning memory waits for nothing.
 //   - Memory begins and ends as bytes of 0xff, NaN to every float type, and has zones of
 //     them on both sides: a kernel that writes there loses the device.
 //
@@ -77,6 +77,7 @@ struct Memory {
 	size_t mapped = 0, bytes = 0, zone = 0; // zone: bytes of it after the data
 	CUcontext context = nullptr;
 	bool pinned = false;
+	bool registered = false; // pinned memory of somebody else, without zones
 };
 
 struct Failure {

@@ -28,6 +28,8 @@ const Name names[] = {
 	NAME(CUDA_ERROR_NOT_FOUND, "named symbol not found"),
 	NAME(CUDA_ERROR_NOT_READY, "device not ready"),
 	NAME(CUDA_ERROR_ILLEGAL_ADDRESS, "an illegal memory access was encountered"),
+	NAME(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, "part or all of the requested memory range is already mapped"),
+	NAME(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, "pointer does not correspond to a registered memory region"),
 	NAME(CUDA_ERROR_HARDWARE_STACK_ERROR, "hardware stack error"),
 	NAME(CUDA_ERROR_LAUNCH_FAILED, "unspecified launch failure"),
 	NAME(CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, "system has unsupported display driver / cuda driver combination"),

@@ -46,7 +46,7 @@ Memory acquire(size_t bytes, CUcontext context, bool pinned) {
 }
 
 bool zones_untouched(const Memory &m, size_t bytes) {
-	return untouched(m.data - bytes, bytes) && untouched(m.data + m.bytes, bytes < m.zone ? bytes : m.zone);
+	return m.registered || (untouched(m.data - bytes, bytes) && untouched(m.data + m.bytes, bytes < m.zone ? bytes : m.zone));
 }
 
 std::string describe(const Memory &m) {
@@ -71,7 +71,7 @@ void retire(const Memory &m) {
 CUresult release(CUcontext context, uintptr_t address, bool pinned) {
 	State &s = state();
 	auto found = s.memory.find(address);
-	if (found == s.memory.end() || found->second.pinned != pinned)
+	if (found == s.memory.end() || found->second.pinned != pinned || found->second.registered)
 		return refuse(CUDA_ERROR_INVALID_VALUE, "what is freed was not allocated, or was freed before");
 	if (const CUresult code = run_all(context))
 		return code;
@@ -132,7 +132,8 @@ void fake::forget_memory(CUcontext context) {
 	State &s = state();
 	for (auto it = s.memory.begin(); it != s.memory.end();) {
 		if (it->second.context == context) {
-			munmap(it->second.mapping, it->second.mapped);
+			if (!it->second.registered)
+				munmap(it->second.mapping, it->second.mapped);
 			it = s.memory.erase(it);
 		} else {
 			++it;
@@ -199,6 +200,35 @@ CUresult cuMemHostAlloc(void **memory, size_t bytes, unsigned flags) {
 CUresult cuMemFreeHost(void *memory) {
 	InContext call("cuMemFreeHost");
 	return call.code != CUDA_SUCCESS ? call.code : release(call.context, reinterpret_cast<uintptr_t>(memory), true);
+}
+
+CUresult cuMemHostRegister_v2(void *memory, size_t bytes, unsigned flags) {
+	InContext call("cuMemHostRegister_v2");
+	if (call.code != CUDA_SUCCESS)
+		return call.code;
+	if (!memory || bytes == 0 || (flags & ~15u) != 0)
+		return refuse(CUDA_ERROR_INVALID_VALUE, "memory to pin of no size, or with unknown flags");
+	auto &all = state().memory;
+	const uintptr_t begin = reinterpret_cast<uintptr_t>(memory);
+	const auto after = all.lower_bound(begin + bytes);
+	if (after != all.begin() && std::prev(after)->first + std::prev(after)->second.bytes > begin)
+		return refuse(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, "some of the memory is pinned, or the device's");
+	Memory m;
+	m.context = call.context, m.pinned = m.registered = true, m.bytes = bytes, m.data = static_cast<char *>(memory);
+	all[begin] = m;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuMemHostUnregister(void *memory) {
+	InContext call("cuMemHostUnregister");
+	if (call.code != CUDA_SUCCESS)
+		return call.code;
+	auto &all = state().memory;
+	const auto found = all.find(reinterpret_cast<uintptr_t>(memory));
+	if (found == all.end() || !found->second.registered)
+		return refuse(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, "the memory was not pinned, or was unpinned before");
+	all.erase(found);
+	return CUDA_SUCCESS;
 }
 
 } // extern "C"

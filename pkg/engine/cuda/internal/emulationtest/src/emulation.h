@@ -137,6 +137,16 @@ TDM_PRIMITIVE float tdm_of_lane(float x, int lane) {
   return x;
 }
 
+TDM_PRIMITIVE float tdm_of_four(float x, int which) {
+  float of = x;
+  for (int apart = 1; apart < 4; apart++) {
+    const float other = tdm_shuffle(x, apart);
+    if ((tdm_thread() % 4 ^ apart) == which)
+      of = other;
+  }
+  return of;
+}
+
 TDM_PRIMITIVE uint64_t tdm_high(uint64_t x, uint64_t y) { return (uint64_t)((unsigned __int128)x * y >> 64); }
 TDM_PRIMITIVE uint32_t tdm_add_shared(uint32_t *p, uint32_t x) {
   tdm_check_shared(p, 4);
@@ -205,12 +215,6 @@ TDM_PRIMITIVE void tdm_copy8(void *shared, const void *global, bool real) {
 }
 
 TDM_PRIMITIVE void tdm_stream_copy16(void *shared, const void *global) { tdm_copy16(shared, global, true); }
-
-TDM_PRIMITIVE void tdm_prefetch(const void *p, int bytes) {
-  tdm_check_global(p, 16);
-  if (bytes <= 0 || bytes % 16 != 0)
-    tdm_fault("a prefetch of a number of bytes that is no multiple of 16");
-}
 
 TDM_PRIMITIVE void tdm_copy_commit() { tdm_copy_group(); }
 

@@ -9,7 +9,6 @@ TDM_KNOWN(tdm_roots, tdm_roots_args)
 #define TDM_PRODUCTS(then, type)                                    \
   TDM_KNOWN(tdm_product_thin_##then##_8##type, tdm_product_args)    \
   TDM_KNOWN(tdm_product_thin_##then##_16##type, tdm_product_args)   \
-  TDM_KNOWN(tdm_product_thin_##then##_32##type, tdm_product_args)   \
   TDM_KNOWN(tdm_product_tiled_##then##_64##type, tdm_product_args)  \
   TDM_KNOWN(tdm_product_tiled_##then##_128##type, tdm_product_args) \
   TDM_KNOWN(tdm_product_sliced_##then##type, tdm_product_args)
@@ -18,8 +17,7 @@ TDM_KNOWN(tdm_roots, tdm_roots_args)
   TDM_PRODUCTS(add, type)                                           \
   TDM_PRODUCTS(swiglu, type)                                        \
   TDM_KNOWN(tdm_product_thin_heads_8##type, tdm_product_heads_args)  \
-  TDM_KNOWN(tdm_product_thin_heads_16##type, tdm_product_heads_args) \
-  TDM_KNOWN(tdm_product_thin_heads_32##type, tdm_product_heads_args)
+  TDM_KNOWN(tdm_product_thin_heads_16##type, tdm_product_heads_args)
 TDM_TYPED_PRODUCTS()
 TDM_TYPED_PRODUCTS(_int8)
 TDM_TYPED_PRODUCTS(_fp8)

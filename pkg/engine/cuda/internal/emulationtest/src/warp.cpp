@@ -1,6 +1,8 @@
 // What the lanes of a warp do together, and a thread's copies to shared memory.
 #include "block.h"
 
+#include "mma.h"
+
 enum { shuffle = 0x100, multiply = 0x200, transpose = 0x300, spread = 0x400 }; // and how far apart, or of which lane
 
 std::unique_ptr<tdm_lane> *tdm_meet(tdm_lane *l, int what) {
@@ -49,64 +51,25 @@ uint32_t tdm_spread(uint32_t x, int lane) {
   return l->value;
 }
 
-typedef float eight __attribute__((vector_size(32)));
-
-// Wider vectors where there are some. They hold columns, each a sum by itself, and nothing
-// is fused: the results are the same.
-#if defined(__x86_64__) && defined(__linux__) && !defined(__clang__)
-#define TDM_WIDER __attribute__((target_clones("avx2", "default")))
-#else
-#define TDM_WIDER
-#endif
-
-TDM_WIDER static void multiply_rows(float (&sums)[16][8], const float (&a)[16][16], const float (&b)[16][8]) {
-  for (int row = 0; row < 16; row += 4) {
-    eight sum[4] = {};
-    for (int k = 0; k < 16; k++) {
-      eight line;
-      memcpy(&line, b[k], sizeof line);
-      for (int i = 0; i < 4; i++)
-        sum[i] += a[row + i][k] * line;
-    }
-    memcpy(sums[row], sum, sizeof sum);
-  }
-}
-
-void tdm_multiply_rows(float (&sums)[16][8], const float (&a)[16][16], const float (&b)[16][8]) { multiply_rows(sums, a, b); }
-
-float tdm_low(uint32_t pair) {
-  const uint32_t bits = pair << 16;
-  float x;
-  memcpy(&x, &bits, 4);
-  return x;
-}
-
-// The sum of sixteen products is added to what is there. How a GPU rounds within is its
-// own matter; that nothing but the sixteen pairs and the number there counts is not.
+// Which element of which tile a lane has is the layout of mma.sync.m16n8k16.
 static void multiply_tiles(std::unique_ptr<tdm_lane> *lanes) {
-  float a[16][16], b[16][8], sums[16][8];
+  uint16_t a[16][16], b[16][8];
+  float sums[16][8];
   for (int i = 0; i < 32; i++) {
     const tdm_lane *l = lanes[i].get();
     const int group = i / 4, pair = 2 * (i % 4);
-    for (int part = 0; part < 4; part++) {
-      float *at = &a[group + part % 2 * 8][pair + part / 2 * 8];
-      at[0] = tdm_low(l->a[part]);
-      at[1] = tdm_high_half(l->a[part]);
-    }
+    for (int part = 0; part < 4; part++)
+      memcpy(&a[group + part % 2 * 8][pair + part / 2 * 8], &l->a[part], 4);
     for (int half = 0; half < 2; half++) {
-      b[pair + 8 * half][group] = tdm_low(l->b[half]);
-      b[pair + 8 * half + 1][group] = tdm_high_half(l->b[half]);
+      b[pair + half * 8][group] = (uint16_t)l->b[half];
+      b[pair + half * 8 + 1][group] = (uint16_t)(l->b[half] >> 16);
+      memcpy(&sums[group + half * 8][pair], l->sum + 2 * half, 8);
     }
   }
-  multiply_rows(sums, a, b);
-  for (int i = 0; i < 32; i++) {
-    float *sum = lanes[i]->sum;
-    const int group = i / 4, pair = 2 * (i % 4);
-    sum[0] += sums[group][pair];
-    sum[1] += sums[group][pair + 1];
-    sum[2] += sums[group + 8][pair];
-    sum[3] += sums[group + 8][pair + 1];
-  }
+  tdm_multiply_tile(sums, a, b);
+  for (int i = 0; i < 32; i++)
+    for (int half = 0; half < 2; half++)
+      memcpy(lanes[i]->sum + 2 * half, &sums[i / 4 + half * 8][2 * (i % 4)], 8);
 }
 
 void tdm_multiply(float *sum, const uint32_t *a, const uint32_t *b) {

@@ -2,6 +2,8 @@
 // does its own sixteen lines when it waits for them, as nothing makes it wait for the others.
 #include "block.h"
 
+#include "mma.h"
+
 static const int with_warp = 0x500; // what the lanes of a warp meet for: see warp.cpp
 
 void tdm_wgmma_begin() { tdm_here()->wide_begun = true; }
@@ -58,44 +60,31 @@ bool tdm_wgmma_next(int groups, const uint8_t **a, const uint8_t *(*b)[6][2]) {
   return true;
 }
 
-// spread makes float32 of a line's 16 k, in the order in which mma.sync of the emulation adds
-// what the kernels give it. A GPU's sum has no order.
-static void spread(float (&line)[16], const uint8_t *columns[2]) {
-  static const int order[16] = {0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15};
-  for (int k = 0; k < 16; k++) {
-    uint16_t x;
-    memcpy(&x, columns[order[k] / 8] + order[k] % 8 * 2, 2);
-    line[k] = tdm_low(x);
-  }
-}
-
 void tdm_wgmma_multiply(const tdm_operands &operands) {
   tdm_lane *l = tdm_here();
   l->operands = &operands;
   std::unique_ptr<tdm_lane> *lanes = tdm_meet(l, with_warp);
   if (lanes != nullptr) {
-    float a[16][16], b[192][16];
-    for (int i = 0; i < 16; i++) {
-      const uint8_t *columns[2] = {lanes[2 * i]->operands->a, lanes[2 * i + 1]->operands->a};
-      spread(a[i], columns);
-    }
-    for (int i = 0; i < 192; i++) {
-      const uint8_t(&line)[2][16] = lanes[i / 6]->operands->b[i % 6];
-      const uint8_t *columns[2] = {line[0], line[1]};
-      spread(b[i], columns);
-    }
+    uint16_t a[16][16], b[192][16];
+    for (int i = 0; i < 32; i++)
+      memcpy(a[i / 2] + i % 2 * 8, lanes[i]->operands->a, 16);
+    for (int i = 0; i < 192; i++)
+      memcpy(b[i], lanes[i / 6]->operands->b[i % 6], 32);
     const bool add = l->asked[l->multiplied].add;
     for (int j = 0; j < 24; j++) {
-      float columns[16][8], sums[16][8];
+      uint16_t columns[16][8];
+      float sums[16][8];
       for (int k = 0; k < 16; k++)
         for (int n = 0; n < 8; n++)
           columns[k][n] = b[8 * j + n][k];
-      tdm_multiply_rows(sums, a, columns);
-      for (int i = 0; i < 32; i++) {
-        float *sum = lanes[i]->in_flight + 4 * j;
-        for (int n = 0; n < 4; n++)
-          sum[n] = (add ? sum[n] : 0) + sums[i / 4 + n / 2 * 8][2 * (i % 4) + n % 2];
-      }
+      const auto each = [&](auto move) {
+        for (int i = 0; i < 32; i++)
+          for (int n = 0; n < 4; n++)
+            move(sums[i / 4 + n / 2 * 8][2 * (i % 4) + n % 2], lanes[i]->in_flight[4 * j + n]);
+      };
+      each([&](float &sum, float &of_lane) { sum = add ? of_lane : 0; });
+      tdm_multiply_tile(sums, a, columns);
+      each([](float &sum, float &of_lane) { of_lane = sum; });
     }
   }
   if (++l->multiplied == l->asked.size()) {

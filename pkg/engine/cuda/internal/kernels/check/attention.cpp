@@ -148,7 +148,7 @@ struct problem {
     args.block_tokens = block_tokens;
     args.window = window;
     args.scale = scale;
-    launch(kernel, (unsigned)r.between(1, 3), (unsigned)kv_heads, TDM_ATTENTION_THREADS, shared, args);
+    launch(kernel, (unsigned)r.between(1, 3), (unsigned)kv_heads, strstr(kernel, "tall") ? TDM_TALL_THREADS : TDM_ATTENTION_THREADS, shared, args);
     if (!p.joints.empty()) {
       tdm_join_args join = {joins.at, joints.at, results.at, sums.at, o->out.at, ldq, heads, kv_heads, size, 0};
       launch("tdm_join", (unsigned)r.between(1, 3), (unsigned)kv_heads, TDM_ATTENTION_THREADS, 0, join);

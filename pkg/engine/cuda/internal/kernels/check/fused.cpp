@@ -49,7 +49,7 @@ void check(random_source &r, weights kind, int size, int kv_heads, int heads) {
   args.heads.size = args.heads.stride = size;
   args.heads.block_tokens = block_tokens;
 
-  for (int most = 8; most <= 32; most *= 2) {
+  for (int most = 8; most <= 16; most *= 2) {
     memory<uint16_t> q((size_t)rows * ldq), want_q((size_t)rows * ldq);
     memory<uint8_t> kv((size_t)pages * page), want_kv((size_t)pages * page);
     char kernel[64], stored[64];
@@ -70,7 +70,7 @@ void check(random_source &r, weights kind, int size, int kv_heads, int heads) {
       args.heads.slots = slot.at + row;
       args.heads.q = q.at + (size_t)row * ldq;
       args.heads.pages = kv.at;
-      const auto blocks = [&](int paired) { return (unsigned)(args.product.outputs + TDM_THIN_OUTPUTS(most, paired) - 1) / (unsigned)TDM_THIN_OUTPUTS(most, paired); };
+      const auto blocks = [&](int paired) { return (unsigned)(args.product.outputs + TDM_THIN_OUTPUTS(paired) - 1) / (unsigned)TDM_THIN_OUTPUTS(paired); };
       launch(kernel, blocks(1), 1, TDM_PRODUCT_THREADS, TDM_THIN_SHARED(most), args);
       args.product.outputs = all;
       args.product.out = qkv.at;

@@ -158,8 +158,9 @@ struct problem {
   }
 
   // compare holds a row's bits against the sum in double. A chain of k float32 additions
-  // errs by at most k rounding errors of the sum of magnitudes; a GPU's mma may truncate
-  // instead of rounding, which is twice that.
+  // errs by at most k rounding errors of the sum of magnitudes, 2^-24 each. A GPU's mma
+  // truncates instead; the limit of 2^-23 each leaves room for that. An H200 needs less: for
+  // sixteen products, 17 cuts of 2^-25 and one of 2^-23.
   void compare(const char *kernel, const std::vector<uint32_t> &bits, int first) {
     std::vector<std::vector<double>> lines, up_lines;
     for (int o = 0; o < outputs; o++) {
@@ -206,12 +207,12 @@ void check(random_source &r, weights kind, int then, int k, int outputs, int row
   std::vector<uint32_t> want;
   char kernel[64];
   const char *const end = suffix(kind);
-  for (int most = 8; most <= 32; most *= 2) {
+  for (int most = 8; most <= 16; most *= 2) {
     snprintf(kernel, sizeof kernel, "tdm_product_thin_%s_%d%s", thens[then], most, end);
     std::vector<uint32_t> got;
     for (int row = 0; row < rows;) {
       const int n = std::min(rows - row, r.between(1, most));
-      const std::vector<uint32_t> some = p.run(kernel, row, n, TDM_THIN_OUTPUTS(most, then == 2), 1, TDM_PRODUCT_THREADS, TDM_THIN_SHARED(most));
+      const std::vector<uint32_t> some = p.run(kernel, row, n, TDM_THIN_OUTPUTS(then == 2), 1, TDM_PRODUCT_THREADS, TDM_THIN_SHARED(most));
       got.insert(got.end(), some.begin(), some.end());
       row += n;
     }
@@ -251,5 +252,5 @@ void check_products() {
   if (!small)
     check(r, weights::bf16, 0, 64, 300, r.between(1600, 1700));
   for (int then = 0; then < 3; then++)
-    check(r, weights::bf16, then, r.between(1, small ? 200 : 1500), r.between(100, 150), r.between(193, small ? 200 : 400));
+    check(r, weights::bf16, then, r.between(300, small ? 700 : 1500), r.between(100, 150), r.between(193, small ? 200 : 400));
 }
