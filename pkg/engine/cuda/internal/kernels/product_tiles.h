@@ -36,37 +36,46 @@ TDM_INLINE void tdm_finish_sums(const tdm_product_args &a, const float (&total)[
   const int group = tdm_thread() % 32 / 4, quarter = tdm_thread() % 4;
   TDM_UNROLL
   for (int j0 = 0; j0 < columns; j0 += together) {
-    float root[together][2];
-    tdm_extra extra[together][2][tiles][lines];
+    float root[together][2] = {};
+    tdm_extra extra[together][2][tiles][lines] = {};
     TDM_UNROLL
     for (int n = 0; n < 2 * together; n++) {
-      const int at = row + 8 * (j0 + n / 2) + 2 * quarter + n % 2, real = tdm_least(at, count - 1);
-      root[n / 2][n % 2] = then != TDM_ADD && a.norm.squares ? a.norm.roots[real] : 1;
+      const int at = row + 8 * (j0 + n / 2) + 2 * quarter + n % 2;
+      if (at >= count)
+        continue;
+      root[n / 2][n % 2] = then != TDM_ADD && a.norm.squares ? a.norm.roots[at] : 1;
       TDM_UNROLL
       for (int m = 0; m < lines * tiles; m++)
-        extra[n / 2][n % 2][m / lines][m % lines] = tdm_ask<then>(a, nullptr, real, output + m / lines * tdm_per_tile(then) + m % lines * 8 + group);
+        extra[n / 2][n % 2][m / lines][m % lines] = tdm_ask<then>(a, nullptr, at, output + m / lines * tdm_per_tile(then) + m % lines * 8 + group);
     }
+    float square[2 * together][tiles] = {}; // of what stands there now
     TDM_UNROLL
     for (int n = 0; n < 2 * together; n++) {
       const int j = j0 + n / 2, c = n % 2, at = row + 8 * j + 2 * quarter + c;
+      if (at >= count)
+        continue;
       TDM_UNROLL
       for (int i = 0; i < tiles; i++) {
-        const int first = output + i * tdm_per_tile(then);
+        const int first = output + i * tdm_per_tile(then) + group;
         const float(&s)[4] = total[i][j];
-        float low = 0, high = 0;
-        if (at < count) {
-          low = tdm_finish<then>(a, at, first + group, s[c], s[c + 2], root[n / 2][c], extra[n / 2][c][i][0]);
-          if (then != TDM_SWIGLU)
-            high = tdm_finish<then>(a, at, first + group + 8, s[c + 2], 0, root[n / 2][c], extra[n / 2][c][i][lines - 1]);
-        }
-        if (then == TDM_ADD && a.norm.squares) { // eight lanes, four apart, have sixteen outputs
-          float square = low * low + high * high;
-          for (int apart = 16; apart > 2; apart /= 2)
-            square = square + tdm_shuffle(square, apart);
-          if (at < count && group == 0 && first < a.outputs)
-            tdm_leave(a.norm, at, first, square);
-        }
+        const float low = tdm_finish<then>(a, at, first, s[c], s[c + 2], root[n / 2][c], extra[n / 2][c][i][0]);
+        const float high = then == TDM_SWIGLU ? 0 : tdm_finish<then>(a, at, first + 8, s[c + 2], 0, root[n / 2][c], extra[n / 2][c][i][lines - 1]);
+        square[n][i] = low * low + high * high;
       }
+    }
+    if (then != TDM_ADD || !a.norm.squares)
+      continue;
+    TDM_UNROLL
+    for (int apart = 16; apart > 2; apart /= 2) { // eight lanes, four apart, have sixteen outputs
+      TDM_UNROLL
+      for (int n = 0; n < 2 * together * tiles; n++)
+        square[n / tiles][n % tiles] = square[n / tiles][n % tiles] + tdm_shuffle(square[n / tiles][n % tiles], apart);
+    }
+    TDM_UNROLL
+    for (int n = 0; n < 2 * together * tiles; n++) {
+      const int at = row + 8 * (j0 + n / tiles / 2) + 2 * quarter + n / tiles % 2, first = output + n % tiles * tdm_per_tile(then);
+      if (at < count && group == 0 && first < a.outputs)
+        tdm_leave(a.norm, at, first, square[n / tiles][n % tiles]);
     }
   }
 }

@@ -252,5 +252,5 @@ void check_products() {
   if (!small)
     check(r, weights::bf16, 0, 64, 300, r.between(1600, 1700));
   for (int then = 0; then < 3; then++)
-    check(r, weights::bf16, then, r.between(1, small ? 200 : 1500), r.between(100, 150), r.between(193, small ? 200 : 400));
+    check(r, weights::bf16, then, r.between(300, small ? 700 : 1500), r.between(100, 150), r.between(193, small ? 200 : 400));
 }

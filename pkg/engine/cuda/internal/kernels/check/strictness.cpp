@@ -23,6 +23,7 @@ TDM_KERNEL(64, 1) strict_right(const strict_args a) { tdm_await_earlier(); neigh
 TDM_KERNEL(64, 1) strict_race(const strict_args a) { tdm_await_earlier(); neighbours(a, false); }
 
 TDM_KERNEL(64, 1) strict_barrier(const strict_args) {
+  tdm_await_earlier();
   if (tdm_thread() != 5)
     tdm_barrier();
 }
@@ -39,12 +40,14 @@ TDM_KERNEL(64, 1) strict_apart(const strict_args a) {
 }
 
 TDM_KERNEL(64, 1) strict_mma(const strict_args) {
+  tdm_await_earlier();
   float sum[4] = {};
   if (tdm_thread() % 32 != 31)
     tdm_mma(sum, 0, 0, 0, 0, 0, 0);
 }
 
 TDM_KERNEL(64, 1) strict_beyond(const strict_args) {
+  tdm_await_earlier();
   if (tdm_thread() == 0)
     tdm_shared()[64 * 16] = 1;
 }
@@ -92,6 +95,67 @@ TDM_KERNEL(64, 1) strict_shared8(const strict_args a) {
 TDM_KERNEL(64, 1) strict_sum(const strict_args a) { tdm_await_earlier(); tdm_add_shared((uint32_t *)a.out, 1); }
 TDM_KERNEL(64, 1) strict_hasty(const strict_args a) { a.out[0] = a.in[0]; }
 
+// One product of a warpgroup of the same tile all over: 32 floats of the input as 64 bf16, of
+// which those at even places are 0.
+enum mistake { none, hidden, outside, open, early, less };
+
+static void wide(const strict_args &a, mistake m) {
+  tdm_await_earlier();
+  const int i = tdm_thread();
+  if (i < 16)
+    tdm_copy8(tdm_shared() + 8 * i, (const uint8_t *)a.in + 8 * i, true);
+  tdm_copy_commit();
+  tdm_copy_wait<0>();
+  if (m != hidden)
+    tdm_copy_show();
+  tdm_barrier();
+  const uint64_t tile = tdm_matrix(tdm_shared(), 0, 0);
+  float sum[24][4] = {};
+  if (m != outside)
+    tdm_wgmma_begin();
+  if (m != less || i != 77)
+    tdm_wgmma(sum, tile, tile, false);
+  if (m != open)
+    tdm_wgmma_commit();
+  if (m != early)
+    tdm_wgmma_end(sum);
+  if (i < 64)
+    a.out[i] = sum[23][0];
+  tdm_wgmma_commit();
+  tdm_wgmma_end(sum);
+}
+
+TDM_KERNEL(128, 1) strict_wide_right(const strict_args a) { wide(a, none); }
+TDM_KERNEL(128, 1) strict_wide_hidden(const strict_args a) { wide(a, hidden); }
+TDM_KERNEL(128, 1) strict_wide_outside(const strict_args a) { wide(a, outside); }
+TDM_KERNEL(128, 1) strict_wide_open(const strict_args a) { wide(a, open); }
+TDM_KERNEL(128, 1) strict_wide_early(const strict_args a) { wide(a, early); }
+TDM_KERNEL(128, 1) strict_wide_less(const strict_args a) { wide(a, less); }
+TDM_KERNEL(128, 1) strict_wide_other(const strict_args) {
+  tdm_await_earlier();
+  float sum[24][4] = {};
+  tdm_wgmma_begin();
+  tdm_wgmma(sum, tdm_matrix(tdm_shared(), 0, 0), tdm_matrix(tdm_shared() + tdm_thread() / 32 * 16, 0, 0), false);
+  tdm_wgmma_commit();
+  tdm_wgmma_end(sum);
+}
+TDM_KERNEL(128, 1) strict_wide_forgotten(const strict_args) {
+  tdm_await_earlier();
+  float sum[24][4] = {};
+  tdm_wgmma_begin();
+  tdm_wgmma(sum, tdm_matrix(tdm_shared(), 0, 0), tdm_matrix(tdm_shared(), 0, 0), false);
+  tdm_wgmma_commit();
+  tdm_wgmma_wait();
+}
+
+TDM_KNOWN(strict_wide_right, strict_args)
+TDM_KNOWN(strict_wide_hidden, strict_args)
+TDM_KNOWN(strict_wide_outside, strict_args)
+TDM_KNOWN(strict_wide_open, strict_args)
+TDM_KNOWN(strict_wide_early, strict_args)
+TDM_KNOWN(strict_wide_less, strict_args)
+TDM_KNOWN(strict_wide_other, strict_args)
+TDM_KNOWN(strict_wide_forgotten, strict_args)
 TDM_KNOWN(strict_right, strict_args)
 TDM_KNOWN(strict_race, strict_args)
 TDM_KNOWN(strict_barrier, strict_args)
@@ -161,6 +225,12 @@ void mistakes() {
   refused("strict_sum", "not in shared memory");
   refused("strict_hasty", "without having waited for the launches");
   refused("strict_forgotten", "never waited for");
+  refused("strict_wide_hidden", "nobody has shown it", 128);
+  refused("strict_wide_outside", "does not begin a group", 128);
+  refused("strict_wide_less", "of their warp", 128);
+  refused("strict_wide_other", "different products", 128);
+  refused("strict_wide_forgotten", "never waited for", 128);
+  refused("strict_wide_right", "only a part", 64);
   refused("strict_none", "no kernel has this name");
   refused("strict_right", "whole warps", 40);
   right(); // nothing is left of the faults
@@ -186,6 +256,11 @@ void check_strictness() {
     fail("strict_copy did not copy");
   if (!std::isnan(run("strict_early").out[2]))
     fail("strict_early read what it had not waited for");
+  if (const float x = run("strict_wide_right", 128).out[0]; x != 2 * (1 + 4 + 9)) // of 0, 1, 2, 3, twice
+    fail("strict_wide_right is %g", x);
+  for (const char *kernel : {"strict_wide_open", "strict_wide_early"})
+    if (!std::isnan(run(kernel, 128).out[0]))
+      fail("%s saw sums in flight", kernel);
 #ifndef TDM_TSAN // which takes threads that a fault leaves behind for racing ones
   mistakes();
 #endif
