@@ -23,6 +23,7 @@ TDM_KERNEL(64, 1) strict_right(const strict_args a) { tdm_await_earlier(); neigh
 TDM_KERNEL(64, 1) strict_race(const strict_args a) { tdm_await_earlier(); neighbours(a, false); }
 
 TDM_KERNEL(64, 1) strict_barrier(const strict_args) {
+  tdm_await_earlier();
   if (tdm_thread() != 5)
     tdm_barrier();
 }
@@ -39,12 +40,14 @@ TDM_KERNEL(64, 1) strict_apart(const strict_args a) {
 }
 
 TDM_KERNEL(64, 1) strict_mma(const strict_args) {
+  tdm_await_earlier();
   float sum[4] = {};
   if (tdm_thread() % 32 != 31)
     tdm_mma(sum, 0, 0, 0, 0, 0, 0);
 }
 
 TDM_KERNEL(64, 1) strict_beyond(const strict_args) {
+  tdm_await_earlier();
   if (tdm_thread() == 0)
     tdm_shared()[64 * 16] = 1;
 }
