@@ -93,6 +93,7 @@ template <int size, bool fp8, int stages, int keys, int threads> struct tdm_ring
   int next = 0, used = 0; // tiles asked for and used, over all items
   int split = 0, tile = 0, end = 0;
   bool values = false;
+  int turn = 0; // fp8: of the split whose scales are asked for next
 
   TDM_METHOD void enter(const tdm_work &w) {
     for (; split < w.item.last; split++) {
@@ -106,16 +107,25 @@ template <int size, bool fp8, int stages, int keys, int threads> struct tdm_ring
   }
 
   TDM_METHOD void begin(const tdm_attention_args &a, const tdm_work &w) {
-    split = w.item.first;
-    values = false;
-    enter(w);
+    begin_item(w);
+    turn = split;
     for (int i = 0; i < stages - 1; i++)
       ask(a, w);
   }
 
+  // begin_item goes on with another item, of which nothing has been asked for.
+  TDM_METHOD void begin_item(const tdm_work &w) {
+    split = w.item.first;
+    values = false;
+    enter(w);
+  }
+
+  // asked says whether all of an item has been asked for.
+  TDM_METHOD bool asked(const tdm_work &w) const { return split >= w.item.last; }
+
   // ask begins to copy the next tile, if there is one.
   TDM_METHOD void ask(const tdm_attention_args &a, const tdm_work &w) {
-    if (split < w.item.last) {
+    if (!asked(w)) {
       if (fp8 && !values && tile == tdm_split_seen(w, split).begin / keys)
         copy_scales(a, w);
       const int token0 = split * TDM_SPLIT + tile * keys;
@@ -172,6 +182,7 @@ template <int size, bool fp8, int stages, int keys, int threads> struct tdm_ring
   // may see some.
   TDM_METHOD void copy_scales(const tdm_attention_args &a, const tdm_work &w) {
     constexpr int chunks = TDM_SPLIT / 16;
+    uint8_t *to = scales + 2 * (turn++ % 2) * TDM_SPLIT;
     if (tdm_thread() >= 2 * chunks)
       return;
     const int shift = 31 - __builtin_clz((uint32_t)a.block_tokens);
@@ -181,25 +192,25 @@ template <int size, bool fp8, int stages, int keys, int threads> struct tdm_ring
     if (real)
       from += a.tables[w.item.table + (position >> shift)] * a.page_bytes + a.layer_bytes +
               ((int64_t)2 * a.kv_heads * a.size + part * a.kv_heads + w.kv) * a.block_tokens + (position & (a.block_tokens - 1));
-    tdm_copy16(scales + (2 * (split % 2) + part) * TDM_SPLIT + 16 * (tdm_thread() % chunks), from, real);
+    tdm_copy16(to + part * TDM_SPLIT + 16 * (tdm_thread() % chunks), from, real);
   }
 
-  // key_scales and value_scales are where those of a split are.
+  // key_scales and value_scales are where those of a split are, by its turn among those that
+  // were asked for: of one item alone that is its number.
   TDM_METHOD const uint8_t *key_scales(int of) const { return scales + 2 * (of % 2) * TDM_SPLIT; }
   TDM_METHOD const uint8_t *value_scales(int of) const { return key_scales(of) + TDM_SPLIT; }
 
   // take waits for the next tile and asks for another one. All threads of the block have
   // then left the tile before.
   TDM_METHOD uint8_t *take(const tdm_attention_args &a, const tdm_work &w) {
-    tdm_copy_wait<stages - 2>();
-    tdm_barrier();
+    uint8_t *tile = take_asked<stages - 2>();
     ask(a, w);
-    return tiles + (uint32_t)used++ % stages * bytes;
+    return tile;
   }
 
-  // take_asked waits for the next tile where one more has been asked for.
-  TDM_METHOD uint8_t *take_asked() {
-    tdm_copy_wait<1>();
+  // take_asked waits for the next tile, behind which `more` have been asked for.
+  template <int more> TDM_METHOD uint8_t *take_asked() {
+    tdm_copy_wait<more>();
     tdm_barrier();
     return tiles + (uint32_t)used++ % stages * bytes;
   }

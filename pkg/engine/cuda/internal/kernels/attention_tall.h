@@ -201,7 +201,7 @@ template <int size, bool fp8> struct tdm_tall {
         for (int b = 0; b < blocks; b++)
           *weight(b, 4 * part + share) = p[tile][part][b];
       }
-      uint8_t *values = ring.take_asked();
+      uint8_t *values = ring.template take_asked<1>();
       if (!mixes)
         continue;
       const int from = whole ? 0 : tdm_most(all.begin - keys * tile, 0) / 16;

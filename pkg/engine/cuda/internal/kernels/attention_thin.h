@@ -22,9 +22,30 @@ template <int size, bool fp8> TDM_INLINE void tdm_attention_thin(const tdm_atten
   float *largest = (float *)(weights + TDM_THIN_ROWS * line), *added = largest + 4 * TDM_THIN_ROWS; // [warp][row]
 
   const uint32_t zero = tdm_zero(count); // as in products: queries go where mma wants them, once
+  // Tiles are asked for across items: `ahead` is the one of the next tile.
+  int n_ahead = tdm_block_x(), turn = 0;
+  tdm_work ahead = {};
+  if (n_ahead < count) {
+    ahead = tdm_work::of(a, n_ahead, tdm_block_y());
+    ring.begin_item(ahead);
+  }
+  const auto ask = [&]() __attribute__((always_inline)) {
+    while (ring.asked(ahead) && n_ahead + tdm_grid_x() < count) {
+      n_ahead += tdm_grid_x();
+      ahead = tdm_work::of(a, n_ahead, tdm_block_y());
+      ring.begin_item(ahead);
+    }
+    ring.ask(a, ahead);
+  };
+  const auto take = [&]() __attribute__((always_inline)) {
+    uint8_t *tile = ring.template take_asked<stages - 2>();
+    ask();
+    return tile;
+  };
+  for (int i = 0; i < stages - 1; i++)
+    ask();
   for (int n = tdm_block_x(); n < count; n += tdm_grid_x()) {
     const tdm_work w = tdm_work::of(a, n, tdm_block_y());
-    ring.begin(a, w);
     tdm_quad q[groups][2];
     for (int i = 0; i < groups; i++) {
       for (int half = 0; half < 2; half++) {
@@ -50,7 +71,7 @@ template <int size, bool fp8> TDM_INLINE void tdm_attention_thin(const tdm_atten
       for (int tile = 0; tile < 4; tile++) {
         if (tile < first_tile || tile > last_tile)
           continue;
-        uint8_t *keys = ring.take(a, w);
+        uint8_t *keys = take();
         TDM_UNROLL
         for (int h = 0; h < 2; h++) {
           float sum[4] = {};
@@ -59,7 +80,7 @@ template <int size, bool fp8> TDM_INLINE void tdm_attention_thin(const tdm_atten
             tdm_mma2(sum, q[i][0], q[i][1], tdm_eight<size, fp8>(keys, 16 * warp + 8 * h + group, 4 * i + quarter));
           const int token = TDM_KEYS * tile + 16 * warp + 8 * h + 2 * quarter;
           if (fp8)
-            tdm_scale_sums(sum, tdm_scales::of(ring.key_scales(split), token));
+            tdm_scale_sums(sum, tdm_scales::of(ring.key_scales(turn), token));
           TDM_UNROLL
           for (int c = 0; c < 4; c++) {
             s[tile][h][c] = sum[c];
@@ -95,7 +116,7 @@ template <int size, bool fp8> TDM_INLINE void tdm_attention_thin(const tdm_atten
             const int token = TDM_KEYS * tile + 16 * warp + 8 * h + 2 * quarter;
             uint32_t pair = tdm_weigh<false>(s[tile][h][2 * half], s[tile][h][2 * half + 1], a.scale, m[half], token, seen[half], l);
             if (fp8)
-              pair = tdm_weigh_codes<false>(pair, tdm_scales::of(ring.value_scales(split), token), token, seen[half]);
+              pair = tdm_weigh_codes<false>(pair, tdm_scales::of(ring.value_scales(turn), token), token, seen[half]);
             *(uint32_t *)(weights + row * line + 2 * token) = pair;
           }
         }
@@ -108,7 +129,7 @@ template <int size, bool fp8> TDM_INLINE void tdm_attention_thin(const tdm_atten
       // Mixing. The first take brings the weights of all warps as well.
       float mixed[1][columns][4] = {};
       for (int tile = first_tile; tile <= last_tile; tile++) {
-        uint8_t *values = ring.take(a, w);
+        uint8_t *values = take();
         if (warp * mine >= size)
           continue;
         const int from = tdm_most(all.begin - TDM_KEYS * tile, 0) / 16;
@@ -132,11 +153,12 @@ template <int size, bool fp8> TDM_INLINE void tdm_attention_thin(const tdm_atten
           o[j][2 * half + 1] = tdm_join_result(o[j][2 * half + 1], mixed[0][j][2 * half + 1], f);
         }
       }
+      turn++;
     }
     if (warp * mine < size)
       tdm_write_rows<fp8>(a, w, 0, warp * mine, o, total);
-    ring.leave();
   }
+  tdm_copy_wait<0>();
 }
 
 #define TDM_THIN(size) \
