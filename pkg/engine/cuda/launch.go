@@ -172,7 +172,7 @@ func (l *launcher) attention(layer int, to residual) {
 	// blocks could have: there are no more than may have work.
 	blocks := l.thinBlocks
 	if l.single {
-		blocks = min(2*blocks, kernels.JoinBlocks*to.rows)
+		blocks = min(blocks, kernels.JoinBlocks*to.rows)
 	}
 	l.weights.kernels.Join(l.program, blocks, kernels.JoinArgs{
 		Count: countOf(to.counts, unsafe.Offsetof(zero.Joins)), Joins: to.items.joins.device, Results: l.results, Sums: l.sums, Out: l.mixed,

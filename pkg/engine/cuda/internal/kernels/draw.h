@@ -99,12 +99,23 @@ TDM_INLINE tdm_best tdm_first_of_warp(tdm_best best) {
 // tdm_likeliest finds the first token of a row. memory is 66 words of shared memory.
 TDM_INLINE tdm_best tdm_likeliest(const float *logits, int vocabulary, uint32_t *memory) {
   tdm_best best = {-__builtin_inff(), 0x7fffffff};
-  for (int i = 4 * tdm_thread(); i < vocabulary; i += 4 * TDM_DRAW_THREADS) {
-    const tdm_floats four = *(const tdm_floats *)(logits + i);
-    for (int j = 0; j < 4; j++) {
-      const float x = four[j];
-      if (i + j < vocabulary && tdm_before({x, i + j}, best))
-        best = {x, i + j};
+  constexpr int at_once = 8; // loads of a thread on their way
+  for (int first = 4 * tdm_thread(); first < vocabulary; first += 4 * TDM_DRAW_THREADS * at_once) {
+    tdm_floats fours[at_once] = {};
+    TDM_UNROLL
+    for (int n = 0; n < at_once; n++) {
+      const int i = first + 4 * TDM_DRAW_THREADS * n;
+      if (i < vocabulary)
+        fours[n] = *(const tdm_floats *)(logits + i);
+    }
+    TDM_UNROLL
+    for (int n = 0; n < at_once; n++) {
+      TDM_UNROLL
+      for (int j = 0; j < 4; j++) {
+        const int i = first + 4 * TDM_DRAW_THREADS * n + j;
+        if (i < vocabulary && tdm_before({fours[n][j], i}, best))
+          best = {fours[n][j], i};
+      }
     }
   }
   best = tdm_first_of_warp(best);

@@ -61,7 +61,7 @@ struct tdm_some {
   }
 };
 
-TDM_KERNEL(TDM_ATTENTION_THREADS, 3) tdm_join(const tdm_join_args a) {
+TDM_KERNEL(TDM_ATTENTION_THREADS, 4) tdm_join(const tdm_join_args a) {
   tdm_begin();
   const int count = *a.count, kv = tdm_block_y(), group = a.heads / a.kv_heads;
   const int warp = tdm_thread() / 32, lane = tdm_thread() % 32, across = (a.size + 31) / 32;
