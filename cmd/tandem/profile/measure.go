@@ -55,11 +55,13 @@ func measure(ctx context.Context, e engine.Engine, points []*Point, o Options) (
 			return nil, err
 		}
 	}
+	seen := make(map[string]bool)
 	for i, p := range order {
-		if i > 0 && spent() > o.Duration/3 {
+		if spent() > o.Duration/3 && seen[Prefill] && seen[Decode] {
 			order = order[:i]
 			break
 		}
+		seen[p.Kind] = true
 		if err := errors.Join(p.once(ctx, e, true), between()); err != nil {
 			return nil, err
 		}
