@@ -15,30 +15,47 @@
 #include "device_wgmma.h"
 #endif
 
-constexpr int tdm_wide_image = TDM_WIDE_ROWS * TDM_K * 2;  // bytes of the rows of a stage
-constexpr int tdm_wide_column = TDM_WIDE_ROWS * 16;        // and of a column of it
+constexpr int tdm_wide_image = TDM_WIDE_ROWS * TDM_K * 2; // bytes of the rows of a stage
+constexpr int tdm_wide_column = TDM_WIDE_ROWS * 16;       // and of a column of it
+
+// tdm_change gives lane `lane` the low word of the one that is `apart` before it as its low one,
+// or the high word of the one behind it as its high one: whichever is not its own.
+TDM_INLINE void tdm_change(uint32_t &low, uint32_t &high, int lane, int apart) {
+  const bool second = (lane & apart) != 0;
+  const uint32_t other = (uint32_t)tdm_shuffle((int)(second ? low : high), apart);
+  low = second ? other : low;
+  high = second ? high : other;
+}
 
 // tdm_arrange makes an image of each 64 k of TDM_WIDE_ROWS rows: it is what a stage has. Rows
 // past the count are zeros. It has columns of 16 bytes a row. The 64 bytes of a half of k are
 // four chunks of four words; word w of chunk q is word q of column w. So product h of the half
 // has columns 2h and 2h + 1.
+//
+// Four neighbouring lanes read the four chunks of a row, change words, and have a column each.
 TDM_INLINE void tdm_arrange_rows(const tdm_product_args &a) {
   tdm_begin();
-  const int count = *a.count, block = tdm_block_x(), blocks = a.k / TDM_K;
-  const int at = tdm_thread() % TDM_WIDE_ROWS, half = tdm_thread() / TDM_WIDE_ROWS;
-  const int row = tdm_block_y() * TDM_WIDE_ROWS + at;
-  if (tdm_block_y() * TDM_WIDE_ROWS >= count)
+  const int count = *a.count, block = tdm_block_x(), row0 = tdm_block_y() * TDM_WIDE_ROWS;
+  if (row0 >= count)
     return;
-  tdm_quad chunks[4] = {};
-  if (row < count) {
-    TDM_UNROLL
-    for (int q = 0; q < 4; q++)
-      chunks[q] = tdm_load16(a.a + row * a.lda + block * TDM_K + half * 32 + q * 8);
-  }
-  uint8_t *image = a.arranged + ((int64_t)tdm_block_y() * blocks + block) * tdm_wide_image;
+  const int warp = tdm_thread() / 32, at = tdm_thread() % 32 / 4, q = tdm_thread() % 4;
+  constexpr int each = 2 * TDM_WIDE_ROWS / 8 / (TDM_ARRANGE_THREADS / 32); // halves of eight rows, of a warp
+  tdm_quad words[each];
   TDM_UNROLL
-  for (int w = 0; w < 4; w++)
-    *(tdm_quad *)(image + (4 * half + w) * tdm_wide_column + at * 16) = tdm_quad{chunks[0][w], chunks[1][w], chunks[2][w], chunks[3][w]};
+  for (int i = 0; i < each; i++) {
+    const int row = row0 + (each * warp + i) / 2 * 8 + at;
+    words[i] = row < count ? tdm_load16(a.a + row * a.lda + block * TDM_K + i % 2 * 32 + q * 8) : tdm_quad{};
+  }
+  uint8_t *image = a.arranged + ((int64_t)tdm_block_y() * (a.k / TDM_K) + block) * tdm_wide_image;
+  TDM_UNROLL
+  for (int i = 0; i < each; i++) {
+    uint32_t w[4] = {words[i][0], words[i][1], words[i][2], words[i][3]};
+    tdm_change(w[0], w[1], q, 1);
+    tdm_change(w[2], w[3], q, 1);
+    tdm_change(w[0], w[2], q, 2);
+    tdm_change(w[1], w[3], q, 2);
+    *(tdm_quad *)(image + (4 * (i % 2) + q) * tdm_wide_column + ((each * warp + i) / 2 * 8 + at) * 16) = tdm_quad{w[0], w[1], w[2], w[3]};
+  }
 }
 
 template <int then> TDM_INLINE void tdm_product_wide(const tdm_product_args &a) {
