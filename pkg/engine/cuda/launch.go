@@ -206,7 +206,7 @@ func (l *launcher) product(epilogue kernels.Epilogue, args kernels.ProductArgs, 
 		l.fast.product(l, epilogue, args, rows)
 		return
 	}
-	args.Parts = l.parts
+	args.Parts, args.Arranged = l.parts, l.arranged
 	l.weights.kernels.Product(l.program, l.typeOf(args), epilogue, rows, args)
 }
 

@@ -59,6 +59,7 @@ type Meter struct {
 	from, to   driver.Address
 	counts     driver.Address // 0, 1 and side
 	parts      driver.Address // of the product, where it is sliced
+	arranged   driver.Address // and where it is wide
 	pinned     *driver.Host
 	stream     *driver.Stream
 	start, end *driver.Event
@@ -102,7 +103,8 @@ func productBytes(side int) int64 { return 8 * int64(side) * int64(side) }
 
 func (m *Meter) open() (err error) {
 	device := m.weights.device
-	bytes := 2*m.bytes + alignment + kernels.PartsBytes(kernels.Store, m.side, m.side)
+	parts := (kernels.PartsBytes(kernels.Store, m.side, m.side) + alignment - 1) / alignment * alignment
+	bytes := 2*m.bytes + alignment + parts + kernels.ArrangedBytes(kernels.BF16, m.side, m.side)
 	if err := m.weights.checkFree(bytes, "measuring its memory"); err != nil {
 		return err
 	}
@@ -111,6 +113,7 @@ func (m *Meter) open() (err error) {
 	}
 	m.to, m.counts = m.from+driver.Address(m.bytes), m.from+driver.Address(2*m.bytes)
 	m.parts = m.counts + alignment
+	m.arranged = m.parts + driver.Address(parts)
 	if m.pinned, err = device.AllocateHost(int(min(pinnedBytes, m.bytes))); err != nil {
 		return err
 	}
@@ -253,7 +256,7 @@ func (m *Meter) readOutputs() int {
 func (m *Meter) multiply() {
 	side := int64(m.side)
 	m.weights.kernels.Product(m.program, m.kind(), kernels.Store, m.side, kernels.ProductArgs{
-		Count: m.counts + 8, A: m.from, W: m.weightsOf(m.side), Scales: m.scales(), Out: m.to, Parts: m.parts,
+		Count: m.counts + 8, A: m.from, W: m.weightsOf(m.side), Scales: m.scales(), Out: m.to, Parts: m.parts, Arranged: m.arranged,
 		LdA: side, LdW: side, LdOut: side, K: int32(side), Outputs: int32(side),
 	})
 }

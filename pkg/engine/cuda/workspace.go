@@ -39,6 +39,7 @@ type buffers struct {
 	results, sums                   driver.Address // of divided attention
 	logits, drawn                   driver.Address
 	parts                           driver.Address // of sliced products
+	arranged                        driver.Address // rows of wide products
 	both, scratch                   driver.Address // of fast
 	squares, roots                  driver.Address // of norms that products finish
 }
@@ -57,6 +58,9 @@ func layBuffers(a *arena, s shape, c Config) buffers {
 		logits: matrix(head, s.ldLogits, 4), drawn: matrix(head, 1, 4),
 		parts: a.take(partsBytes(s, rows, head)), squares: matrix(rows, s.ldSquares, 4), roots: matrix(rows, 1, 4),
 	}
+	if bytes := arrangedBytes(s, c, rows, head); bytes > 0 {
+		b.arranged = a.take(bytes)
+	}
 	if c.usesFast() {
 		b.both, b.scratch = matrix(rows, 2*padded(s.ffn, kernels.Tile), 2), a.take(fastWorkspace)
 	}
@@ -68,6 +72,14 @@ func partsBytes(s shape, rows, head int) int64 {
 	return max(
 		kernels.PartsBytes(kernels.Store, s.qkv, rows), kernels.PartsBytes(kernels.Add, s.hidden, rows),
 		kernels.PartsBytes(kernels.SwiGLU, s.ffn, rows), kernels.PartsBytes(kernels.Store, s.vocab, head),
+	)
+}
+
+// arrangedBytes is the most that a product of a step needs for its rows in another order.
+func arrangedBytes(s shape, c Config, rows, head int) int64 {
+	return max(
+		kernels.ArrangedBytes(c.Weights.layers(), rows, max(s.ldHidden, s.ldQ, s.ldFFN)),
+		kernels.ArrangedBytes(c.Weights.head(), head, s.ldHidden),
 	)
 }
 

@@ -71,11 +71,11 @@ type (
 	}
 	// ProductArgs is tdm_product_args.
 	ProductArgs struct {
-		Count, A, W, Up, Out, Parts Address
-		LdA, LdW, LdOut             int64
-		K, Outputs                  int32
-		Norm                        Deferred
-		Scales, UpScales            Address
+		Count, A, W, Up, Out, Parts, Arranged Address
+		LdA, LdW, LdOut                       int64
+		K, Outputs                            int32
+		Norm                                  Deferred
+		Scales, UpScales                      Address
 	}
 	// QuantizeArgs is tdm_quantize_args.
 	QuantizeArgs struct {

@@ -29,6 +29,9 @@ TDM_PRIMITIVE int tdm_grid_x() { return (int)__nvvm_read_ptx_sreg_nctaid_x(); }
 // tdm_barrier waits for all threads of the block.
 TDM_PRIMITIVE void tdm_barrier() { __syncthreads(); }
 
+// tdm_warp_barrier waits for all lanes of the warp.
+TDM_PRIMITIVE void tdm_warp_barrier() { asm volatile("bar.warp.sync 0xffffffff;" ::: "memory"); }
+
 // tdm_let_next lets the next launch of the stream begin, as blocks find room. What this one
 // writes the next one must not look at before tdm_await_earlier.
 TDM_PRIMITIVE void tdm_let_next() {
@@ -138,14 +141,6 @@ TDM_PRIMITIVE void tdm_copy16(void *shared, const void *global, bool real) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
                :
                : "r"(tdm_shared_address(shared)), "l"(global), "r"(real ? 16 : 0)
-               : "memory");
-}
-
-// tdm_copy8 is tdm_copy16 for 8 bytes, at multiples of 8.
-TDM_PRIMITIVE void tdm_copy8(void *shared, const void *global, bool real) {
-  asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], 8, %2;"
-               :
-               : "r"(tdm_shared_address(shared)), "l"(global), "r"(real ? 8 : 0)
                : "memory");
 }
 

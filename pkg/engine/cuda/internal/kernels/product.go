@@ -8,6 +8,7 @@ static int thin_shared(int rows) { return TDM_THIN_SHARED(rows); }
 static int thin_outputs(int paired) { return TDM_THIN_OUTPUTS(paired); }
 static int tiled_outputs(int swiglu) { return TDM_TILED_OUTPUTS(swiglu); }
 static int tiled_threads(int rows) { return TDM_TILED_THREADS(rows); }
+static int64_t arranged_bytes(int64_t k, int64_t rows) { return TDM_ARRANGED_BYTES(k, rows); }
 static int64_t parts_bytes(int64_t tiles, int64_t rows) { return TDM_PARTS_BYTES(tiles, rows); }
 */
 import "C"
@@ -84,7 +85,7 @@ func findProducts(name string, weights Weights, get getter) products {
 
 // Product appends the product with weights of a type that should be quickest for so many
 // rows: thin for a few, tiled for more, sliced and joined where there are few tiles and args
-// has Parts, wide for many. Which one it is changes no bit.
+// has Parts, wide for many where it has Arranged. Which one it is changes no bit.
 func (s *Set) Product(p *driver.Program, weights Weights, then Epilogue, rows int, args ProductArgs) {
 	k := &s.products[weights].by[then]
 	for i, most := range thinRows() {
@@ -104,7 +105,8 @@ func (s *Set) Product(p *driver.Program, weights Weights, then Epilogue, rows in
 	if then != Add && args.Norm.Squares != 0 {
 		launch(p, s.roots, up(rows, C.TDM_ROOTS_ROWS), 1, threadsRow, RootsArgs{Count: args.Count, Norm: args.Norm})
 	}
-	if rows >= wideFrom && k.wide.Function != nil {
+	if rows >= wideFrom && k.wide.Function != nil && args.Arranged != 0 {
+		launch(p, s.arrange, int(args.K)/KBlock, up(rows, C.TDM_WIDE_ROWS), C.TDM_ARRANGE_THREADS, args)
 		launch(p, k.wide, tiles, up(rows, C.TDM_WIDE_ROWS), C.TDM_WIDE_THREADS, args)
 		return
 	}
@@ -150,6 +152,15 @@ func PartsBytes(then Epilogue, outputs, rows int) int64 {
 			return most
 		}
 	}
+}
+
+// ArrangedBytes is the device memory that ProductArgs.Arranged must have for products of at
+// most so many rows and k, with weights of a type. 0: none of them is wide.
+func ArrangedBytes(weights Weights, rows, k int) int64 {
+	if weights != BF16 || rows < wideFrom {
+		return 0
+	}
+	return int64(C.arranged_bytes(C.int64_t(up(k, KBlock)*KBlock), C.int64_t(rows)))
 }
 
 // sliced says whether rows, more than the thin products take, are sliced.

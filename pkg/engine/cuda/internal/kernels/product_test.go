@@ -61,6 +61,7 @@ type product struct {
 	w, up            matrix
 	before           []float32
 	atA, atParts     kernels.Address
+	atArranged       kernels.Address
 	norm             *norm // nil: none
 }
 
@@ -109,6 +110,7 @@ func newProduct(b *bench, weights kernels.Weights, epilogue kernels.Epilogue, k,
 	p.atA = put(b, p.a)
 	parts := kernels.PartsBytes(epilogue, outputs, 2*rows)
 	p.atParts = put(b, make([]byte, max(parts, 16)))
+	p.atArranged = put(b, make([]byte, max(kernels.ArrangedBytes(weights, 2*rows, k), 16)))
 	if epilogue == kernels.Add {
 		p.norm = newNorm(b, rows, outputs)
 	} else if b.random.IntN(4) > 0 {
@@ -125,7 +127,7 @@ func (p *product) inPieces(most int) []uint32 {
 		out := put(p.bench, p.before[first*p.ldOut:(first+n)*p.ldOut])
 		count := put(p.bench, []int32{int32(n)})
 		args := kernels.ProductArgs{
-			Count: count, A: p.atA + kernels.Address(2*first*p.ld), W: p.w.at, Up: p.up.at, Out: out, Parts: p.atParts,
+			Count: count, A: p.atA + kernels.Address(2*first*p.ld), W: p.w.at, Up: p.up.at, Out: out, Parts: p.atParts, Arranged: p.atArranged,
 			LdA: int64(p.ld), LdW: int64(p.ld), LdOut: int64(p.ldOut), K: int32(p.ld), Outputs: int32(p.outputs), Scales: p.w.atScales, UpScales: p.up.atScales,
 		}
 		if p.norm != nil {

@@ -18,6 +18,7 @@ type Set struct {
 	modules []*driver.Module
 
 	embed, norm, roots, heads, join, gather, swiglu, draw kernel
+	arrange                                               kernel // no function: the device has no wide products
 
 	products map[Weights]*typed
 	quantize map[Weights]kernel // for the types of 8 bits
@@ -53,6 +54,9 @@ func (s *Set) find(weights []Weights, get getter) {
 	s.join, s.gather, s.swiglu = get(0, "join"), get(0, "gather"), get(0, "swiglu")
 	s.roots = get(0, "roots")
 	s.norm, s.draw = get(C.TDM_NORM_SHARED, "norm"), get(C.TDM_DRAW_SHARED, "draw")
+	if hasWide(s.device.Info()) {
+		s.arrange = get(0, "arrange")
+	}
 	for _, w := range weights {
 		of := &typed{heads: findThin("heads", w.suffix(), get)}
 		for i, name := range epilogues() {

@@ -128,6 +128,7 @@ typedef struct tdm_product_args {
   const void *up;        // swiglu: [outputs][ldw]
   void *out;
   float *parts;          // sliced and joined products: sums of slices, see TDM_PARTS_BYTES
+  uint8_t *arranged;     // wide products: the rows, see TDM_ARRANGED_BYTES and tdm_arrange
   int64_t lda, ldw, ldo; // lda and ldw are multiples of TDM_K
   int32_t k;             // a multiple of TDM_K: padded
   int32_t outputs;       // not padded: what is written

@@ -40,14 +40,15 @@ enum {
 #define TDM_TILED_STAGE(rows, bytes) ((128 * (bytes) + (rows) * 2) * TDM_K)
 
 // Wide products, of bf16 weights on sm_90a alone: outputs of a block as of tiled ones,
-// TDM_WIDE_ROWS rows. A stage is 64 k of both, in columns of 8 k: 16 bytes a line, and then
-// as many, so that the eight columns of a line begin at different banks.
+// TDM_WIDE_ROWS rows, which tdm_arrange, a block for 64 k of them, brings into order. A stage
+// is 64 k of weights and of rows. Each has two mbarriers.
 #define TDM_WIDE_ROWS 192
 #define TDM_WIDE_THREADS 256
 #define TDM_WIDE_STAGES 5
-#define TDM_WIDE_COLUMN(lines) ((lines) * 16 + 16)
-#define TDM_WIDE_STAGE (8 * (TDM_WIDE_COLUMN(128) + TDM_WIDE_COLUMN(TDM_WIDE_ROWS)))
-#define TDM_WIDE_SHARED (TDM_WIDE_STAGES * TDM_WIDE_STAGE)
+#define TDM_WIDE_STAGE ((128 + TDM_WIDE_ROWS) * TDM_K * 2)
+#define TDM_WIDE_SHARED (TDM_WIDE_STAGES * (TDM_WIDE_STAGE + 2 * 8))
+#define TDM_ARRANGE_THREADS (2 * TDM_WIDE_ROWS)
+#define TDM_ARRANGED_BYTES(k, rows) (((int64_t)(rows) + TDM_WIDE_ROWS - 1) / TDM_WIDE_ROWS * TDM_WIDE_ROWS * (k) * 2)
 
 // Sliced products: grid TDM_SLICES blocks for each tile, and one row of blocks for each
 // TDM_SLICED_ROWS rows; shared memory as tiled ones. Joined: TDM_SLICED_ROWS/8 blocks for

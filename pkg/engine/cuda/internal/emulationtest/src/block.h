@@ -10,11 +10,36 @@
 
 struct tdm_block;
 
-// tdm_wide is a product of a warpgroup: its operands as tdm_matrix gives them.
+struct tdm_lane;
+
+// tdm_wide is a product of a warpgroup: b as tdm_matrix gives it.
 struct tdm_wide {
-  uint64_t a, b;
+  uint64_t b;
   bool add;
-  bool operator!=(const tdm_wide &o) const { return a != o.a || b != o.b || add != o.add; }
+  bool operator!=(const tdm_wide &o) const { return b != o.b || add != o.add; }
+};
+
+// tdm_lines is what a lane has of a, and what it was when the product began.
+struct tdm_lines {
+  const uint32_t *at;
+  uint32_t was[4];
+};
+
+// tdm_phases is an mbarrier of a block.
+struct tdm_phases {
+  const tdm_mbarrier *at;
+  int arrivals, left;             // of a phase; those that this one still lacks
+  int64_t expected;               // bytes
+  std::vector<tdm_copy> copies;   // of this phase, under way
+  std::vector<tdm_lane *> waiting;
+  uint32_t ended;                 // phases
+  char order;                     // for tdm_release and tdm_acquire
+};
+
+// tdm_brought is which bulk copy brought something: that of a phase of an mbarrier, by number
+// from 1 on. 0: none.
+struct tdm_brought {
+  uint32_t by, phase;
 };
 
 // tdm_lane is a thread of a block.
@@ -33,9 +58,10 @@ struct tdm_lane {
   std::vector<tdm_copy> copies; // of the block's life
   std::vector<size_t> groups;   // where in copies each ends
   size_t taken;                 // copies that have been done
-  size_t shown;                 // and that wgmma may read
+  std::vector<uint32_t> seen;   // phases that it has seen the end of, by mbarrier
 
   std::vector<tdm_wide> asked;     // of the block's life
+  std::vector<tdm_lines> lines;    // of those
   std::vector<size_t> wide_groups; // where in asked each ends
   size_t multiplied;               // products that have been done
   bool wide_begun;                 // tdm_wgmma_begin was called for this group
@@ -59,10 +85,11 @@ struct tdm_block {
   unsigned met[32];        // lanes that wait for their warp
   unsigned waiting, ended; // threads at the barrier, threads that are done
   unsigned phase;          // which of the two barriers in turn is next
-  std::vector<uint8_t> hidden;             // by 8 bytes of shared memory: what copies wrote, not shown yet
+  std::vector<tdm_phases> mbarriers;
+  std::vector<tdm_brought> brought;        // by 16 bytes of shared memory
   std::vector<std::vector<tdm_wide>> wide; // by warpgroup: the products of its warps, which must be the same
   uint64_t random;
-  char begun, over, barrier[2]; // for tdm_release and tdm_acquire
+  char begun, over, barrier[2], of_warp[32]; // for tdm_release and tdm_acquire
   char fault[256];              // empty: none
 };
 

@@ -64,7 +64,7 @@ static tdm_lane *next(tdm_block *b) {
       if (b->ended < b->threads) {
         char text[160];
         snprintf(text, sizeof text,
-                 "nothing can go on: of %u threads %u have ended, %u wait at a barrier, and the others for lanes of their warp",
+                 "nothing can go on: of %u threads %u have ended, %u wait at a barrier, and the others at an mbarrier or for lanes of their warp",
                  b->threads, b->ended, b->waiting);
         note(b, text);
       }
@@ -140,7 +140,8 @@ static void run_block(tdm_block *b, unsigned x, unsigned y, unsigned width) {
   b->waiting = b->ended = b->phase = b->warp = 0;
   std::fill_n(b->ready, b->warps, ~0u);
   std::fill_n(b->met, b->warps, 0u);
-  b->hidden.assign(b->shared_bytes / 8 + 1, 0);
+  b->mbarriers.clear();
+  b->brought.assign(b->shared_bytes / 16 + 1, {});
   b->wide.assign((b->threads + 127) / 128, {});
   for (unsigned i = 0; i < b->threads; i++) {
     tdm_lane *l = b->lanes[i].get();
@@ -149,8 +150,10 @@ static void run_block(tdm_block *b, unsigned x, unsigned y, unsigned width) {
     l->task = {i, {x, y}, width, b->shared, b->shared_bytes, false};
     l->copies.clear();
     l->groups.clear();
-    l->taken = l->shown = 0;
+    l->taken = 0;
+    l->seen.clear();
     l->asked.clear();
+    l->lines.clear();
     l->wide_groups.clear();
     l->multiplied = 0;
     l->wide_begun = false;
@@ -171,6 +174,9 @@ static void run_block(tdm_block *b, unsigned x, unsigned y, unsigned width) {
   for (unsigned i = 0; i < b->threads; i++)
     if (b->lanes[i]->asked.size() != b->wide[i / 128].size())
       note(b, "a thread took no part in a product of its warpgroup");
+  for (const tdm_phases &m : b->mbarriers)
+    if (!m.copies.empty())
+      note(b, "a block ended with bulk copies under way that it never waited for");
   if (b->fault[0] != 0) { // stacks that nobody will go back to
     for (auto &l : b->lanes)
       tdm_fiber_free(&l->fiber);

@@ -10,7 +10,9 @@
 //   - copies to shared memory that are misaligned, out of it, or never waited for, or whose
 //     source is no global memory, or misaligned, even where nothing is read
 //   - reads by instructions of one kind of memory that are misaligned or of another kind
-//   - a wgmma of what copies brought and nobody has shown it, or that nobody waited for
+//   - a wgmma of what no bulk copy brought, or of one that its threads have not waited for, or
+//     whose lines change under it, or that nobody waited for
+//   - a bulk copy of other bytes than an mbarrier expects, and more arrivals than it has
 //   - a block that writes past its shared memory
 //   - a thread that ends without having waited for the launches before its own
 // Shared memory is exactly what the launch asks for, and is filled with NaNs before each
@@ -78,16 +80,20 @@ struct tdm_copy {
   bool real; // else zeros
 };
 
-// tdm_operands is what a lane reads for its warp of a product of a warpgroup: half of one of
-// its sixteen lines of a, and six of 192 lines of b.
+// tdm_operands is what a lane reads for its warp of a product of a warpgroup: six of 192
+// lines of b.
 struct tdm_operands {
-  uint8_t a[16], b[6][2][16];
+  uint8_t b[6][2][16];
 };
+
+// A tdm_mbarrier is only where it is: what it is to do the block knows.
+typedef uint64_t tdm_mbarrier;
 
 extern thread_local tdm_task *tdm_self;
 
 [[noreturn]] void tdm_fault(const char *what); // ends the launch with an error
 void tdm_wait_block();
+void tdm_wait_warp();
 uint32_t tdm_exchange(uint32_t x, int apart);
 uint32_t tdm_spread(uint32_t x, int lane);
 void tdm_multiply(float *sum, const uint32_t *a, const uint32_t *b);
@@ -98,13 +104,21 @@ void tdm_copy_begin(const tdm_copy &copy);
 void tdm_copy_group();
 // tdm_copy_next takes the oldest copy of a group older than the last `groups`, or null.
 const tdm_copy *tdm_copy_next(int groups);
-void tdm_copy_show();
+void tdm_mbarrier_make(tdm_mbarrier *m, int arrivals);
+void tdm_mbarrier_arrive(tdm_mbarrier *m);
+void tdm_mbarrier_expect(tdm_mbarrier *m, int bytes);
+void tdm_bulk_begin(const tdm_copy &copy, tdm_mbarrier *m);
+void tdm_bulk_begun(tdm_mbarrier *m); // what was there is overwritten
+// tdm_mbarrier_ended waits until a phase has ended, or all that it lacks is its copies. Then it
+// is false, and tdm_bulk_next takes those, up to null, which ends the phase.
+bool tdm_mbarrier_ended(tdm_mbarrier *m, int odd);
+bool tdm_bulk_next(tdm_mbarrier *m, tdm_copy *copy);
 void tdm_wgmma_begin();
-void tdm_wgmma_ask(float *sum, uint64_t a, uint64_t b, bool add);
+void tdm_wgmma_ask(float *sum, const uint32_t *a, uint64_t b, bool add);
 void tdm_wgmma_commit();
 // tdm_wgmma_next is where the lane's operands are of the oldest product of a group older than
 // the last `groups`, which tdm_wgmma_multiply then does. False: there is none.
-bool tdm_wgmma_next(int groups, const uint8_t **a, const uint8_t *(*b)[6][2]);
+bool tdm_wgmma_next(int groups, const uint8_t *(*b)[6][2]);
 void tdm_wgmma_multiply(const tdm_operands &operands);
 
 TDM_PRIMITIVE uint8_t *tdm_shared() { return tdm_self->shared; }
@@ -113,6 +127,7 @@ TDM_PRIMITIVE int tdm_block_x() { return (int)tdm_self->block[0]; }
 TDM_PRIMITIVE int tdm_block_y() { return (int)tdm_self->block[1]; }
 TDM_PRIMITIVE int tdm_grid_x() { return (int)tdm_self->grid; }
 TDM_PRIMITIVE void tdm_barrier() { tdm_wait_block(); }
+TDM_PRIMITIVE void tdm_warp_barrier() { tdm_wait_warp(); }
 TDM_PRIMITIVE void tdm_let_next() {}
 TDM_PRIMITIVE void tdm_await_earlier() { tdm_self->awaited = true; }
 TDM_PRIMITIVE int tdm_shuffle(int x, int apart) { return (int)tdm_exchange((uint32_t)x, apart); }
@@ -209,11 +224,6 @@ TDM_PRIMITIVE void tdm_copy16(void *shared, const void *global, bool real) {
   memset(shared, 0xff, 16);
 }
 
-TDM_PRIMITIVE void tdm_copy8(void *shared, const void *global, bool real) {
-  tdm_copy_begin({shared, global, 8, real});
-  memset(shared, 0xff, 8);
-}
-
 TDM_PRIMITIVE void tdm_stream_copy16(void *shared, const void *global) { tdm_copy16(shared, global, true); }
 
 TDM_PRIMITIVE void tdm_copy_commit() { tdm_copy_group(); }
@@ -227,6 +237,20 @@ template <int groups> TDM_PRIMITIVE void tdm_copy_wait() {
   }
 }
 
+TDM_PRIMITIVE void tdm_bulk_copy(void *shared, const void *global, int bytes, tdm_mbarrier *m) {
+  tdm_bulk_begin({shared, global, (unsigned)bytes, true}, m);
+  memset(shared, 0xff, (size_t)bytes);
+  tdm_bulk_begun(m);
+}
+
+TDM_PRIMITIVE void tdm_mbarrier_wait(tdm_mbarrier *m, int odd) {
+  while (!tdm_mbarrier_ended(m, odd)) {
+    tdm_copy c;
+    while (tdm_bulk_next(m, &c))
+      memcpy(c.shared, c.global, c.bytes);
+  }
+}
+
 TDM_PRIMITIVE uint64_t tdm_matrix(const void *first, int along_k, int along_lines) {
   const uintptr_t at = (uintptr_t)first - (uintptr_t)tdm_self->shared;
   if (at % 16 != 0 || at >= tdm_self->shared_bytes || along_k % 16 != 0 || along_lines % 16 != 0)
@@ -234,13 +258,12 @@ TDM_PRIMITIVE uint64_t tdm_matrix(const void *first, int along_k, int along_line
   return (uint64_t)(along_lines >> 4) << 32 | (uint32_t)along_k >> 4 << 16 | at >> 4;
 }
 
-TDM_PRIMITIVE void tdm_wgmma(float (&sum)[24][4], uint64_t a, uint64_t b, bool add) { tdm_wgmma_ask(sum[0], a, b, add); }
+TDM_PRIMITIVE void tdm_wgmma(float (&sum)[24][4], const uint32_t (&a)[4], uint64_t b, bool add) { tdm_wgmma_ask(sum[0], a, b, add); }
 
 template <int groups> TDM_PRIMITIVE void tdm_wgmma_finish() {
-  const uint8_t *a, *b[6][2];
-  while (tdm_wgmma_next(groups, &a, &b)) {
+  const uint8_t *b[6][2];
+  while (tdm_wgmma_next(groups, &b)) {
     tdm_operands seen; // a read that the sanitizers know of
-    memcpy(seen.a, a, 16);
     for (int i = 0; i < 12; i++)
       memcpy(seen.b[i / 2][i % 2], b[i / 2][i % 2], 16);
     tdm_wgmma_multiply(seen);

@@ -3,7 +3,7 @@
 
 #include "mma.h"
 
-enum { shuffle = 0x100, multiply = 0x200, transpose = 0x300, spread = 0x400 }; // and how far apart, or of which lane
+enum { wait = 0x600, shuffle = 0x100, multiply = 0x200, transpose = 0x300, spread = 0x400 }; // and how far apart, or of which lane
 
 std::unique_ptr<tdm_lane> *tdm_meet(tdm_lane *l, int what) {
   tdm_block *b = l->owner;
@@ -21,6 +21,14 @@ std::unique_ptr<tdm_lane> *tdm_meet(tdm_lane *l, int what) {
   b->met[w] = 0;
   b->ready[w] = ~(1u << lane);
   return lanes;
+}
+
+void tdm_wait_warp() {
+  tdm_lane *l = tdm_here();
+  char *order = &l->owner->of_warp[l->task.thread / 32];
+  tdm_release(order);
+  tdm_meet(l, wait);
+  tdm_acquire(order);
 }
 
 uint32_t tdm_exchange(uint32_t x, int apart) {
@@ -114,20 +122,13 @@ void tdm_transpose(uint32_t *tiles, const void *row) {
   }
 }
 
-// hide notes that wgmma may not read what a copy wrote, or that it may.
-static void hide(const tdm_lane *l, const tdm_copy &c, bool hidden) {
-  const size_t at = (size_t)((uint8_t *)c.shared - l->task.shared) / 8;
-  for (size_t i = 0; i < c.bytes / 8; i++)
-    l->owner->hidden[at + i] = hidden;
-}
-
 void tdm_copy_begin(const tdm_copy &c) {
   tdm_lane *l = tdm_here();
   tdm_check_shared(c.shared, c.bytes);
   if ((uintptr_t)c.global % c.bytes != 0 || c.real) // of what is not read it does not matter where it is
     tdm_check_global(c.global, c.bytes);
   l->copies.push_back(c);
-  hide(l, c, true);
+  l->owner->brought[(size_t)((uint8_t *)c.shared - l->task.shared) / 16] = {};
 }
 
 void tdm_copy_group() {
@@ -139,10 +140,4 @@ const tdm_copy *tdm_copy_next(int groups) {
   tdm_lane *l = tdm_here();
   const size_t done = l->groups.size() > (size_t)groups ? l->groups[l->groups.size() - 1 - (size_t)groups] : 0;
   return l->taken < done ? &l->copies[l->taken++] : nullptr;
-}
-
-void tdm_copy_show() {
-  tdm_lane *l = tdm_here();
-  for (; l->shown < l->taken; l->shown++)
-    hide(l, l->copies[l->shown], false);
 }

@@ -116,6 +116,10 @@ struct problem {
     const bool sliced = strstr(kernel, "sliced") != nullptr;
     memory<uint8_t> parts(sliced ? (size_t)TDM_PARTS_BYTES(tiles, n) : 0);
     args.parts = (float *)parts.at;
+    memory<uint8_t> arranged(strstr(kernel, "wide") ? (size_t)TDM_ARRANGED_BYTES(k, n) : 0);
+    args.arranged = arranged.at;
+    if (strstr(kernel, "wide"))
+      launch("tdm_arrange", (unsigned)(k / TDM_K), (unsigned)row_tiles, TDM_ARRANGE_THREADS, 0, args);
     launch(kernel, (unsigned)(tiles * (sliced ? TDM_SLICES : 1)), (unsigned)row_tiles, threads, shared, args);
     if (sliced) {
       char joined[64];

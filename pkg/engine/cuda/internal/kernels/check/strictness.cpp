@@ -97,26 +97,40 @@ TDM_KERNEL(64, 1) strict_hasty(const strict_args a) { a.out[0] = a.in[0]; }
 
 // One product of a warpgroup of the same tile all over: 32 floats of the input as 64 bf16, of
 // which those at even places are 0.
-enum mistake { none, hidden, outside, open, early, less };
+enum mistake { none, copied, unawaited, fewer, more, arrival, outside, open, early, less, other, changed };
 
 static void wide(const strict_args &a, mistake m) {
   tdm_await_earlier();
   const int i = tdm_thread();
-  if (i < 16)
-    tdm_copy8(tdm_shared() + 8 * i, (const uint8_t *)a.in + 8 * i, true);
+  tdm_mbarrier *full = (tdm_mbarrier *)(tdm_shared() + 128);
+  if (i == 0)
+    tdm_mbarrier_make(full, 1);
+  if (m == copied && i < 8)
+    tdm_copy16(tdm_shared() + 16 * i, (const uint8_t *)a.in + 16 * i, true);
   tdm_copy_commit();
   tdm_copy_wait<0>();
-  if (m != hidden)
-    tdm_copy_show();
   tdm_barrier();
+  if (m != copied && i == 0) {
+    tdm_mbarrier_expect(full, m == fewer ? 112 : m == more ? 144 : 128);
+    tdm_bulk_copy(tdm_shared(), a.in, 128, full);
+    if (m == arrival)
+      tdm_mbarrier_arrive(full);
+  }
+  tdm_barrier();
+  if (m != copied && (m != unawaited || i == 0))
+    tdm_mbarrier_wait(full, 0);
   const uint64_t tile = tdm_matrix(tdm_shared(), 0, 0);
+  const uint32_t word = ((const uint32_t *)a.in)[i % 32];
+  uint32_t line[4] = {word, word, word, word};
   float sum[24][4] = {};
   if (m != outside)
     tdm_wgmma_begin();
   if (m != less || i != 77)
-    tdm_wgmma(sum, tile, tile, false);
+    tdm_wgmma(sum, line, tile, m == other && i / 32 == 2);
   if (m != open)
     tdm_wgmma_commit();
+  if (m == changed)
+    line[2] = 5;
   if (m != early)
     tdm_wgmma_end(sum);
   if (i < 64)
@@ -126,30 +140,44 @@ static void wide(const strict_args &a, mistake m) {
 }
 
 TDM_KERNEL(128, 1) strict_wide_right(const strict_args a) { wide(a, none); }
-TDM_KERNEL(128, 1) strict_wide_hidden(const strict_args a) { wide(a, hidden); }
+TDM_KERNEL(128, 1) strict_wide_copied(const strict_args a) { wide(a, copied); }
+TDM_KERNEL(128, 1) strict_wide_unawaited(const strict_args a) { wide(a, unawaited); }
+TDM_KERNEL(128, 1) strict_wide_fewer(const strict_args a) { wide(a, fewer); }
+TDM_KERNEL(128, 1) strict_wide_more(const strict_args a) { wide(a, more); }
+TDM_KERNEL(128, 1) strict_wide_arrival(const strict_args a) { wide(a, arrival); }
 TDM_KERNEL(128, 1) strict_wide_outside(const strict_args a) { wide(a, outside); }
 TDM_KERNEL(128, 1) strict_wide_open(const strict_args a) { wide(a, open); }
 TDM_KERNEL(128, 1) strict_wide_early(const strict_args a) { wide(a, early); }
 TDM_KERNEL(128, 1) strict_wide_less(const strict_args a) { wide(a, less); }
-TDM_KERNEL(128, 1) strict_wide_other(const strict_args) {
-  tdm_await_earlier();
-  float sum[24][4] = {};
-  tdm_wgmma_begin();
-  tdm_wgmma(sum, tdm_matrix(tdm_shared(), 0, 0), tdm_matrix(tdm_shared() + tdm_thread() / 32 * 16, 0, 0), false);
-  tdm_wgmma_commit();
-  tdm_wgmma_end(sum);
-}
+TDM_KERNEL(128, 1) strict_wide_changed(const strict_args a) { wide(a, changed); }
+TDM_KERNEL(128, 1) strict_wide_other(const strict_args a) { wide(a, other); }
 TDM_KERNEL(128, 1) strict_wide_forgotten(const strict_args) {
   tdm_await_earlier();
+  const uint32_t line[4] = {};
   float sum[24][4] = {};
   tdm_wgmma_begin();
-  tdm_wgmma(sum, tdm_matrix(tdm_shared(), 0, 0), tdm_matrix(tdm_shared(), 0, 0), false);
+  tdm_wgmma(sum, line, tdm_matrix(tdm_shared(), 0, 0), false);
   tdm_wgmma_commit();
   tdm_wgmma_wait();
 }
+TDM_KERNEL(64, 1) strict_bulk_forgotten(const strict_args a) {
+  tdm_await_earlier();
+  tdm_mbarrier *full = (tdm_mbarrier *)(tdm_shared() + 128);
+  if (tdm_thread() == 0) {
+    tdm_mbarrier_make(full, 1);
+    tdm_mbarrier_expect(full, 128);
+    tdm_bulk_copy(tdm_shared(), a.in, 128, full);
+  }
+}
 
 TDM_KNOWN(strict_wide_right, strict_args)
-TDM_KNOWN(strict_wide_hidden, strict_args)
+TDM_KNOWN(strict_wide_copied, strict_args)
+TDM_KNOWN(strict_wide_unawaited, strict_args)
+TDM_KNOWN(strict_wide_fewer, strict_args)
+TDM_KNOWN(strict_wide_more, strict_args)
+TDM_KNOWN(strict_wide_arrival, strict_args)
+TDM_KNOWN(strict_wide_changed, strict_args)
+TDM_KNOWN(strict_bulk_forgotten, strict_args)
 TDM_KNOWN(strict_wide_outside, strict_args)
 TDM_KNOWN(strict_wide_open, strict_args)
 TDM_KNOWN(strict_wide_early, strict_args)
@@ -225,7 +253,13 @@ void mistakes() {
   refused("strict_sum", "not in shared memory");
   refused("strict_hasty", "without having waited for the launches");
   refused("strict_forgotten", "never waited for");
-  refused("strict_wide_hidden", "nobody has shown it", 128);
+  refused("strict_wide_copied", "what no bulk copy brought", 128);
+  refused("strict_wide_unawaited", "have not waited for", 128);
+  refused("strict_wide_fewer", "more bytes than", 128);
+  refused("strict_wide_more", "nothing can go on", 128);
+  refused("strict_wide_arrival", "more threads arrive", 128);
+  refused("strict_wide_changed", "changed while it was under way", 128);
+  refused("strict_bulk_forgotten", "never waited for");
   refused("strict_wide_outside", "does not begin a group", 128);
   refused("strict_wide_less", "of their warp", 128);
   refused("strict_wide_other", "different products", 128);
