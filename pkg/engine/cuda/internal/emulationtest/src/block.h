@@ -10,8 +10,6 @@
 
 struct tdm_block;
 
-struct tdm_lane;
-
 // tdm_wide is a product of a warpgroup: b as tdm_matrix gives it.
 struct tdm_wide {
   uint64_t b;
@@ -31,7 +29,7 @@ struct tdm_phases {
   int arrivals, left;             // of a phase; those that this one still lacks
   int64_t expected;               // bytes
   std::vector<tdm_copy> copies;   // of this phase, under way
-  std::vector<tdm_lane *> waiting;
+  uint32_t waiting[32];           // lanes, by warp
   uint32_t ended;                 // phases
   char order;                     // for tdm_release and tdm_acquire
 };

@@ -21,9 +21,10 @@ static bool lacks_copies(const tdm_phases &p) {
 
 // wake lets those go on that wait, if there is something to do for them.
 static void wake(tdm_phases *p) {
-  for (tdm_lane *l : p->waiting)
-    l->owner->ready[l->task.thread / 32] |= 1u << l->task.thread % 32;
-  p->waiting.clear();
+  for (unsigned warp = 0; warp < 32; warp++) {
+    tdm_here()->owner->ready[warp] |= p->waiting[warp];
+    p->waiting[warp] = 0;
+  }
 }
 
 static void end_phase(tdm_phases *p) {
@@ -86,7 +87,7 @@ bool tdm_mbarrier_ended(tdm_mbarrier *m, int odd) {
       tdm_acquire(&p->order);
       return false;
     }
-    p->waiting.push_back(l);
+    p->waiting[l->task.thread / 32] |= 1u << l->task.thread % 32;
     tdm_yield(l);
   }
   tdm_acquire(&p->order);

@@ -19,6 +19,8 @@ void tdm_wgmma_ask(float *sum, const uint32_t *a, uint64_t b, bool add) {
   if (l->wide_sum != nullptr && l->wide_sum != sum)
     tdm_fault("products of a warpgroup add to two arrays of sums at once");
   std::vector<tdm_wide> &all = l->owner->wide[group];
+  if (all.empty())
+    all.reserve(1 << 14); // ThreadSanitizer would see it grow
   const tdm_wide product = {b, add};
   if (all.size() == l->asked.size())
     all.push_back(product);
@@ -69,7 +71,10 @@ bool tdm_wgmma_next(int groups, const uint8_t *(*b)[6][2]) {
 void tdm_wgmma_multiply(const tdm_operands &operands) {
   tdm_lane *l = tdm_here();
   l->operands = &operands;
+  char *order = &l->owner->of_warp[l->task.thread / 32];
+  tdm_release(order); // what a lane has read is read for its warp
   std::unique_ptr<tdm_lane> *lanes = tdm_meet(l, with_warp);
+  tdm_acquire(order);
   if (lanes != nullptr) {
     uint16_t a[16][16], b[192][16];
     for (int i = 0; i < 32; i++)
