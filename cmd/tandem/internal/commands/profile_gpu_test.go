@@ -50,7 +50,7 @@ func TestProfileGPU(t *testing.T) {
 			t.Errorf("point %+v", p)
 		}
 	}
-	if kinds["prefill"] < 3 || kinds["decode"] == 0 || report.Valid == nil {
+	if kinds["prefill"] == 0 || kinds["decode"] == 0 || report.Valid == nil {
 		t.Errorf("kinds %v, valid %v", kinds, report.Valid)
 	}
 	for _, key := range []string{"peak_gflops", "read_gbytes_per_s", "prefill_of_peak", "decode_of_read", "weight_bytes"} {

@@ -13,7 +13,8 @@
 //
 // How many rows a step has is in tdm_counts, in device memory, so that a graph made for
 // a bucket of rows serves every step that fits: grids are of the bucket, and blocks
-// past the counts end at once.
+// past the counts end at once. Copies write the counts, and no launch: kernels read them, as
+// they read weights, before the launches before them have ended.
 //
 // Arithmetic (class cuda/bf16/bf16/2, docs/decisions/0014-cuda-arithmetic.md): a result
 // is a function of its row's inputs alone, never of how many rows a step has, where the
