@@ -50,7 +50,10 @@ func (d *document) path(name string) string {
 func readText(file string) ([]byte, error) {
 	opened, err := os.Open(file)
 	if err != nil {
-		return nil, fmt.Errorf("read scenario: %w", err)
+		if path, is := errors.AsType[*os.PathError](err); is {
+			err = path.Err
+		}
+		return nil, fmt.Errorf("read scenario %s: %w: name a file that can be read", file, err)
 	}
 	defer opened.Close()
 	text, err := io.ReadAll(io.LimitReader(opened, maxFileBytes+1))

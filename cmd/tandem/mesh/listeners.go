@@ -122,6 +122,15 @@ func dialled(listener net.Listener) string {
 	return addressOf(listener.Addr())
 }
 
+// everywhere says whether a listener is on all of the host's interfaces.
+func everywhere(listener net.Listener) bool {
+	if listener == nil {
+		return false
+	}
+	at, is := listener.Addr().(*net.TCPAddr)
+	return is && at.IP.IsUnspecified()
+}
+
 // addressOf is what to dial on this machine to reach a listener: "host:port" or
 // "unix:///path".
 func addressOf(listening net.Addr) string {

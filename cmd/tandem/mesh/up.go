@@ -82,6 +82,9 @@ type Up struct {
 	// Taken are addresses, by the names of their flags, that other processes have, so that
 	// the mesh listens on the next free ports.
 	Taken map[string]string
+	// Everywhere has the names of the flags whose addresses are on all of the host's
+	// interfaces.
+	Everywhere map[string]bool
 	// Etcd and NATS are the servers in use.
 	Etcd, NATS []string
 	// EmbeddedEtcd and EmbeddedNATS: they run in this process.
@@ -118,7 +121,8 @@ func run(ctx context.Context, o UpOptions, s *stuck, logger *slog.Logger, regist
 	return p.run(ctx, "up", func(bool) {
 		ready(Up{
 			Address: dialled(router.listener), HTTP: dialled(p.http), Metrics: dialled(p.metrics), Control: dialled(p.control), Taken: p.taken,
-			Etcd: p.options.Membership.Endpoints, NATS: p.options.Signals.URLs, EmbeddedEtcd: p.embedEtcd, EmbeddedNATS: p.embedNATS,
+			Everywhere: map[string]bool{"listen": everywhere(router.listener), "http": everywhere(p.http), "metrics": everywhere(p.metrics), "control": everywhere(p.control)},
+			Etcd:       p.options.Membership.Endpoints, NATS: p.options.Signals.URLs, EmbeddedEtcd: p.embedEtcd, EmbeddedNATS: p.embedNATS,
 			Model: p.model.spec.Name, ModelDir: p.model.dir, Device: p.engines.Device(),
 			Prefill: p.ids(controlv1.Role_ROLE_PREFILL), Decode: p.ids(controlv1.Role_ROLE_DECODE), Stores: p.ids(controlv1.Role_ROLE_KVTRANSFER),
 			OutsideBytes: p.outsideBytes(),

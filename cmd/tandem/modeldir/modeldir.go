@@ -8,8 +8,11 @@ package modeldir
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 )
 
 // Environment is the variable that names a model's directory.
@@ -93,17 +96,28 @@ func Named(dir, by string) (string, error) {
 // served is for those to say who read it.
 func check(dir string) error {
 	info, err := os.Stat(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%w (Tandem downloads nothing)", reason(err))
+	}
 	if err != nil {
 		return reason(err)
+	}
+	if !info.IsDir() && isGGUF(dir) {
+		return errors.New("it is a GGUF file, which Tandem does not read")
 	}
 	if !info.IsDir() {
 		return errors.New("it is a file, not a directory")
 	}
 	if _, err := os.Stat(filepath.Join(dir, "config.json")); err != nil {
+		if entries, _ := os.ReadDir(dir); slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return isGGUF(e.Name()) }) {
+			return errors.New("it has no config.json, but a GGUF file, which Tandem does not read")
+		}
 		return fmt.Errorf("config.json: %w", reason(err))
 	}
 	return nil
 }
+
+func isGGUF(name string) bool { return strings.EqualFold(filepath.Ext(name), ".gguf") }
 
 // reason is an error without the path, which the message names already.
 func reason(err error) error {

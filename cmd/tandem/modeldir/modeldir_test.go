@@ -26,6 +26,7 @@ func TestFind(t *testing.T) {
 		write(t, at(dir+"/config.json"))
 	}
 	write(t, at("empty/README"))
+	write(t, at("gguf/model-Q4.gguf"))
 	write(t, at("checkout/services/router/x"))
 	cases := []struct {
 		name   string
@@ -45,6 +46,9 @@ func TestFind(t *testing.T) {
 		{"nowhere", modeldir.Places{WorkingDir: at("empty")}, "", "", "pass --model DIR or set TANDEM_MODEL"},
 		{"flag without a model", modeldir.Places{WorkingDir: at("checkout")}, at("empty"), "", "--model names"},
 		{"environment without a model", modeldir.Places{Environment: at("gone"), WorkingDir: at("checkout")}, "", "", "TANDEM_MODEL names"},
+		{"a name of Hugging Face", modeldir.Places{}, "meta-llama/Llama-3.1-8B", "", "no such file or directory (Tandem downloads nothing): pass a directory"},
+		{"a folder of GGUF", modeldir.Places{}, at("gguf"), "", "but a GGUF file, which Tandem does not read: pass a directory with config.json"},
+		{"a GGUF file", modeldir.Places{}, at("gguf/model-Q4.gguf"), "", "it is a GGUF file, which Tandem does not read"},
 		{"a file", modeldir.Places{}, at("mine/config.json"), "", "it is a file, not a directory: pass a directory with config.json"},
 	}
 	for _, c := range cases {

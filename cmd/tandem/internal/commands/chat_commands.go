@@ -3,11 +3,14 @@ package commands
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/tandem-serving/tandem/pkg/spelling"
 )
 
 const chatHelp = `/help           this list
@@ -18,6 +21,9 @@ const chatHelp = `/help           this list
 /exit, /quit    leave; at a terminal exit, quit and Ctrl-D do so too
 //TEXT          say /TEXT; a backslash at the end of a line continues it; """ begins and ends several lines
 `
+
+// chatCommands are those of chatHelp, for guesses.
+var chatCommands = []string{"help", "clear", "system", "retry", "save", "exit", "quit"}
 
 func (s *chatSession) obey(ctx context.Context, text string) error {
 	command, rest, _ := strings.Cut(text, " ")
@@ -55,7 +61,11 @@ func (s *chatSession) obey(ctx context.Context, text string) error {
 		}
 		return err
 	default:
-		return s.tell(fmt.Errorf("there is no command %s: see /help, or write // to say it", command))
+		problem := fmt.Sprintf("there is no command %s", command)
+		if nearest, near := spelling.Nearest(command[1:], slices.Values(chatCommands)); near {
+			problem += fmt.Sprintf(", did you mean /%s?", nearest)
+		}
+		return s.tell(errors.New(then(problem, "see /help, or write // to say it")))
 	}
 	return nil
 }

@@ -256,7 +256,8 @@ func (s *chatSession) answer(ctx context.Context) (string, error) {
 		}
 		return g.result.Text, errInterrupted
 	case rpc.Reason(err) == api.ReasonContextLengthExceeded && len(s.messages) > 1:
-		return g.result.Text, fmt.Errorf("%w; /clear begins a new conversation", failed)
+		problem := strings.TrimSuffix(failed.Error(), "; shorten it") // what was said cannot be
+		return g.result.Text, &exitError{status: exitFailed, message: problem + "; /clear begins a new conversation", cause: failed}
 	case failed != nil:
 		return g.result.Text, failed
 	}

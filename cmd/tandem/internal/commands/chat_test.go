@@ -272,11 +272,12 @@ func TestChatEndsBadly(t *testing.T) {
 		fails       func(int) error
 		status      int
 	}{
-		"the context is full":  {"a\nb\n", "shorten it; /clear begins a new conversation", []string{"--no-stats"}, second(full), 1},
+		"the context is full":  {"a\nb\n", "the prompt does not fit; /clear begins a new conversation", []string{"--no-stats"}, second(full), 1},
 		"a line is too long":   {"a\n", "the prompt does not fit; shorten it\n", nil, full, 1},
 		"too many tokens":      {"", "--max-tokens: 4096 do not fit: the context of fake holds 4096 tokens, the prompt included; pass at most 4095", []string{"--max-tokens=4096"}, nil, 2},
 		"no template":          {"a\n", "fable cannot chat", nil, func(int) error { return rpc.InvalidArgument("conversation", "fable cannot chat") }, 1},
 		"an unknown command":   {"/frob\n", "there is no command /frob: see /help", nil, nil, 1},
+		"a misspelt command":   {"/hlep\n", "there is no command /hlep, did you mean /help? See /help, or write // to say it", nil, nil, 1},
 		"nothing to retry":     {"/retry\n", "no answer", nil, nil, 1},
 		"retry something":      {"a\n/retry x\n", "/retry takes nothing behind it: enter it alone", []string{"--no-stats"}, nil, 1},
 		"exit at some time":    {"/exit now\n", "/exit takes nothing behind it", nil, nil, 1},

@@ -1,7 +1,6 @@
 package commands
 
 import (
-	"errors"
 	"fmt"
 	"log/slog"
 
@@ -56,7 +55,7 @@ func checkVariables(cmd *cobra.Command, environ []string) error {
 	addVariables(known, cmd.Root())
 	for _, stray := range known.Strays(environ) {
 		if does != variablesWarn {
-			return errors.New(then(stray.String(), "correct or unset it"))
+			return fmt.Errorf("%s: correct or unset it", stray)
 		}
 		warn(cmd, stray.String())
 	}

@@ -13,7 +13,7 @@ import (
 // from starting.
 func TestVariablesThatSetNothing(t *testing.T) {
 	typo := []string{"TANDEM_DECOED=3"}
-	const found = "environment variable TANDEM_DECOED sets nothing: did you mean TANDEM_DECODE?"
+	const found = "environment variable TANDEM_DECOED sets nothing (did you mean TANDEM_DECODE?)"
 	for _, args := range [][]string{{"up"}, {"generate", "--prompt=x"}, {"bench", "serve"}, {"model", "inspect"}, {"config", "print", "up", "--engine=cook"}} {
 		got := run(t.Context(), "", typo, args...)
 		if args[0] == "config" { // it prints what is in force all the same
@@ -22,7 +22,7 @@ func TestVariablesThatSetNothing(t *testing.T) {
 			}
 			continue
 		}
-		checkFailure(t, got, 1, "tandem: "+found+" Correct or unset it")
+		checkFailure(t, got, 1, "tandem: "+found+": correct or unset it")
 	}
 	for _, c := range []struct {
 		args []string
@@ -39,7 +39,7 @@ func TestVariablesThatSetNothing(t *testing.T) {
 		{nil, false},
 	} {
 		got := run(t.Context(), "", typo, c.args...)
-		if strings.Contains(got.stderr, "Correct or unset") || strings.Contains(got.stderr, found) != c.warn {
+		if strings.Contains(got.stderr, "correct or unset") || strings.Contains(got.stderr, found) != c.warn {
 			t.Errorf("%v: %+v", c.args, got)
 		}
 	}

@@ -69,3 +69,6 @@ var AnnouncePart = announcePart
 
 // VirtualCluster is virtualCluster.
 var VirtualCluster = virtualCluster
+
+// Announce is announce.
+var Announce = announce

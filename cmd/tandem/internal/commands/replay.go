@@ -79,15 +79,14 @@ repeated as far as it goes, and the output says why it ends.`,
 func eachFile(paths []string, read func(path string, in io.ReadSeeker) error) (first error) {
 	for _, path := range paths {
 		file, err := os.Open(path)
-		if err == nil {
+		if opened, is := errors.AsType[*os.PathError](err); is {
+			err = fmt.Errorf("%w: name a log that --record of 'tandem up' or 'tandem serve' wrote", opened.Err)
+		} else if err == nil {
 			err = readOne(path, file, read)
 			_ = file.Close()
 		}
 		if err != nil && first == nil {
-			if !errors.Is(err, os.ErrNotExist) && !errors.Is(err, os.ErrPermission) { // which name the file
-				err = fmt.Errorf("%s: %w", path, err)
-			}
-			first = err
+			first = fmt.Errorf("%s: %w", path, err)
 		}
 	}
 	return first

@@ -174,7 +174,7 @@ func TestSimulateErrors(t *testing.T) {
 		want string
 	}{
 		{nil, "needs the SCENARIO.yaml"},
-		{[]string{"/nowhere.yaml"}, "/nowhere.yaml: no such file"},
+		{[]string{"/nowhere.yaml"}, "read scenario /nowhere.yaml: no such file or directory: name a file that can be read"},
 		{[]string{scenarioFile(t, "events: [{at: 1s, kill: d-3}]")}, `s.yaml:5: "events.kill": there is no worker "d-3": did you mean "d-1"?`},
 		{[]string{scenarioFile(t), "--slo=ttft"}, "--slo: "},
 		{[]string{scenarioFile(t, "events:", "- {at: 1s, rate-times: 2, for: 1s}"), "--concurrency=3"}, "s.yaml:6: --surge multiplies a rate"},
@@ -213,7 +213,7 @@ func TestSimulateBlamesFlags(t *testing.T) {
 	checkFailure(t, run(t.Context(), "", nil, "simulate", plain, "--trace", odd), 1, "tandem: "+odd)
 	checkFailure(t, run(t.Context(), "", nil, "simulate", plain, "--trace", filepath.Dir(odd)), 2, "tandem: --trace: "+filepath.Dir(odd)+" is not a regular file")
 	checkFailure(t, run(t.Context(), "", nil, "simulate", "/nowhere.yaml"), 1, "no such file")
-	checkFailure(t, run(t.Context(), "", nil, "replay", "/nowhere.events"), 1, "no such file")
+	checkFailure(t, run(t.Context(), "", nil, "replay", "/nowhere.events"), 1, "/nowhere.events: no such file or directory: name a log that --record of 'tandem up' or 'tandem serve' wrote")
 }
 
 // All routing policies serve the same traffic, and the table has the one first that serves the most

@@ -121,6 +121,16 @@ func TestPartsAnnounceTheirState(t *testing.T) {
 	}
 }
 
+// Who listens on all interfaces is told so.
+func TestUpSaysThatItListensEverywhere(t *testing.T) {
+	got := commands.Announce("tandem", mesh.Up{Address: "127.0.0.1:7070", HTTP: "127.0.0.1:8080", Everywhere: map[string]bool{"http": true}})
+	for _, want := range []string{"grpc      127.0.0.1:7070\n", "http      http://127.0.0.1:8080/v1 (OpenAI's API; on all interfaces)\n"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("%q is not in:\n%s", want, got)
+		}
+	}
+}
+
 // A Ctrl-C that requests outlast says so.
 func TestUpSaysWhatItFinishes(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())

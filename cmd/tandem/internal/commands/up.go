@@ -101,6 +101,9 @@ func announce(program string, up mesh.Up) string {
 	}
 	var text announcement
 	at := func(name, flag, address string) {
+		if up.Everywhere[flag] {
+			address = noted(address, "on all interfaces")
+		}
 		if taken := up.Taken[flag]; taken != "" {
 			address = noted(address, taken+" is taken")
 		}

@@ -80,7 +80,7 @@ func (s Stray) String() string {
 	case s.CommandLine != "":
 		return fmt.Sprintf("environment variable %s sets nothing: --%s is taken from the command line only", s.Name, s.CommandLine)
 	case s.Nearest != "":
-		return fmt.Sprintf("environment variable %s sets nothing: did you mean %s?", s.Name, s.Nearest)
+		return fmt.Sprintf("environment variable %s sets nothing (did you mean %s?)", s.Name, s.Nearest)
 	}
 	return fmt.Sprintf("environment variable %s sets nothing: no flag has this name", s.Name)
 }

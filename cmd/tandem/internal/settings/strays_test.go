@@ -13,8 +13,8 @@ func TestStrays(t *testing.T) {
 	for _, c := range []struct {
 		name, pair, want string
 	}{
-		{"a typo", "TANDEM_WROKERS=3", "environment variable TANDEM_WROKERS sets nothing: did you mean TANDEM_WORKERS?"},
-		{"a typo in a long name", "TANDEM_ROUTER_MAX_WATING=3", "environment variable TANDEM_ROUTER_MAX_WATING sets nothing: did you mean TANDEM_ROUTER_MAX_WAITING?"},
+		{"a typo", "TANDEM_WROKERS=3", "environment variable TANDEM_WROKERS sets nothing (did you mean TANDEM_WORKERS?)"},
+		{"a typo in a long name", "TANDEM_ROUTER_MAX_WATING=3", "environment variable TANDEM_ROUTER_MAX_WATING sets nothing (did you mean TANDEM_ROUTER_MAX_WAITING?)"},
 		{"like nothing", "TANDEM_COLOUR=red", "environment variable TANDEM_COLOUR sets nothing: no flag has this name"},
 		{"of the command line only", "TANDEM_JSON=true", "environment variable TANDEM_JSON sets nothing: --json is taken from the command line only"},
 		{"the file of the configuration", "TANDEM_CONFIG=a.yaml", ""},
