@@ -75,6 +75,29 @@ func TestObjectives(t *testing.T) {
 	}
 }
 
+// To try again later helps only if it takes too long because of others.
+func TestAdviceOfARefusal(t *testing.T) {
+	for _, test := range []struct {
+		busy       uint64 // tokens that wait before it
+		ttft, tpot time.Duration
+		want       string
+	}{
+		{0, time.Millisecond, 0, " exceeds slo.ttft 1ms; ask for more time"},
+		{10000, time.Millisecond, 0, " exceeds slo.ttft 1ms; ask for more time"},
+		{10000, 100 * time.Millisecond, 0, " exceeds slo.ttft 100ms; retry later or ask for more time"},
+		{0, 0, time.Microsecond, " exceeds slo.tpot 1µs; ask for more time"},
+	} {
+		b := newBench(t, nil, prefill("p1"), decode("d1"))
+		b.do(load("p1", controlv1.Role_ROLE_PREFILL, func(r *controlv1.LoadReport) { r.WaitingTokens = test.busy }))
+		b.do(load("d1", controlv1.Role_ROLE_DECODE, nil))
+		r := b.request(dis, 200)
+		r.TTFT, r.TPOT = test.ttft, test.tpot
+		if _, refusal, _ := b.arrive(r); !strings.HasSuffix(refusal.Message, test.want) {
+			t.Errorf("%+v: %q", test, refusal.Message)
+		}
+	}
+}
+
 // What prompts took of a worker's time that is idle by now, or how much longer than predicted
 // tokens took there, does not refuse a request that asked for nothing.
 func TestAnIdleWorkerIsNotTooSlow(t *testing.T) {

@@ -20,27 +20,32 @@ func (rt *Router) misses(s *search, decode, prefill *candidate, aheadMs float64)
 	if r.Attempt > 0 {
 		return Refusal{}, false
 	}
-	late := func(what, name string, predicted, limit, retry time.Duration) (Refusal, bool) {
+	late := func(what, name string, always bool, predicted, limit, retry time.Duration) (Refusal, bool) {
 		limits := "slo." + name
 		if e.unasked {
 			limits = "the " + name + " of class " + rt.config.DefaultClass + ","
 		}
+		advice := "retry later or ask for more time"
+		if always {
+			advice = "ask for more time"
+		}
 		return Refusal{codes.ResourceExhausted, api.ReasonSLOUnattainable, "",
-			fmt.Sprintf("predicted %s %s exceeds %s %s; retry later or ask for less", what, predicted.Round(time.Microsecond), limits, limit), max(retry, time.Second)}, true
+			fmt.Sprintf("predicted %s %s exceeds %s %s; %s", what, predicted.Round(time.Microsecond), limits, limit, advice), max(retry, time.Second)}, true
 	}
 	first := cmp.Or(prefill, decode)
 	if limit, _ := e.objective(&first.cost, first.worker); limit > 0 {
-		predicted, queue := now.Sub(r.Arrived), time.Duration(0)
+		predicted, queue, always := now.Sub(r.Arrived), time.Duration(0), false
 		if first.measured {
 			predicted, queue = s.late(&first.cost, first.worker, aheadMs), milliseconds(first.queueMs+aheadMs)
+			always = first.idle && queue == 0 || milliseconds(first.prefillMs+first.transferMs) > limit // without others too
 		}
 		if predicted > limit {
-			return late("time to first token", "ttft", predicted, limit, queue)
+			return late("time to first token", "ttft", always, predicted, limit, queue)
 		}
 	}
 	if _, limit := e.objective(&decode.cost, decode.worker); limit > 0 && decode.measured {
 		if predicted := decode.lateToken(decode.worker); predicted > limit {
-			return late("time per output token", "tpot", predicted, limit, 0)
+			return late("time per output token", "tpot", milliseconds(decode.aloneMs) > limit, predicted, limit, 0)
 		}
 	}
 	return Refusal{}, false
@@ -119,7 +124,7 @@ func (rt *Router) expired(now time.Time, e *entry) Refusal {
 			fmt.Sprintf("slo.ttft %s had passed before a worker could be chosen; ask for more time", e.request.TTFT), time.Second}
 	case e.request.TTFT > 0 && !e.unasked && e.request.Attempt == 0 && now.Sub(e.request.Arrived) >= e.request.TTFT:
 		return Refusal{codes.ResourceExhausted, api.ReasonSLOUnattainable, "",
-			fmt.Sprintf("no %s worker had capacity within slo.ttft %s; retry later or ask for less", api.Name(e.pool), e.request.TTFT), time.Second}
+			fmt.Sprintf("no %s worker had capacity within slo.ttft %s; retry later or ask for more time", api.Name(e.pool), e.request.TTFT), time.Second}
 	}
 	return Refusal{codes.ResourceExhausted, api.ReasonQueueTimeout, "",
 		fmt.Sprintf("no %s worker had capacity within %s; retry later", api.Name(e.pool), waited), max(waited/2, time.Second)}
