@@ -264,7 +264,11 @@ func printExplanation(w io.Writer, e explainJSON) error {
 		fmt.Fprintf(w, "number %d of %d requests, slowest by %s first (%s)\n", e.Rank, e.Ranked, e.RankedBy, other)
 	}
 	for i, d := range e.Decisions {
-		fmt.Fprintf(w, "\ntry %d: %s, prefill %s, decode %s: %s\n", i+1, d.Mode, cmp.Or(d.Prefill, "-"), cmp.Or(d.Decode, "-"), d.Reason)
+		workers := fmt.Sprintf("prefill %s, decode %s", cmp.Or(d.Prefill, "-"), cmp.Or(d.Decode, "-"))
+		if d.Prefill == "" && d.Decode != "" {
+			workers = "all on " + d.Decode
+		}
+		fmt.Fprintf(w, "\ntry %d: %s, %s: %s\n", i+1, d.Mode, workers, d.Reason)
 		switch {
 		case d.TtftMs > 0:
 			fmt.Fprintf(w, "predicted: first token %.2f ms after the request came; tpot %.2f ms\n", d.TtftMs, d.TpotMs)

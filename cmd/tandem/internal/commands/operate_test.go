@@ -255,6 +255,19 @@ func TestExplain(t *testing.T) {
 	}
 }
 
+// A request that one worker computes has no prefill worker to name.
+func TestExplainOneWorker(t *testing.T) {
+	router := &fakeRouter{explain: func(r *controlv1.ExplainRequest) (*controlv1.ExplainResponse, error) {
+		return &controlv1.ExplainResponse{RequestId: r.GetRequestId(), Arrived: timestamppb.New(time.Unix(0, 0)), Decisions: []*controlv1.Decision{
+			{Mode: inferencev1.Mode_MODE_AGGREGATED, Decode: "d1", Reason: "short prompt"},
+		}}, nil
+	}}
+	got := run(t.Context(), "", nil, "explain", "r1", "--control", router.start(t))
+	if want := "try 1: aggregated, all on d1: short prompt\n"; !strings.Contains(got.stdout, want) {
+		t.Errorf("output lacks %q:\n%s", want, got.stdout)
+	}
+}
+
 // The ids in bodies of HTTP answers have a word before the request's id.
 func TestExplainIDsOfHTTP(t *testing.T) {
 	known := map[string]bool{"264ba0": true, "264ba0/1": true, "cmpl-mine": true}
