@@ -110,11 +110,6 @@ func (l *launcher) fusesHeads() bool {
 func (l *launcher) rest(layer int, to residual) {
 	s, w := l.weights.shape, &l.weights.at.layers[layer]
 	l.attention(layer, to)
-	if kernels.Thin(to.rows) {
-		// The weights that an early one would bring take so much of the memory's time that
-		// attention, short and bound by latency, takes longer than they save.
-		l.program.Apart()
-	}
 	if to.x != l.x { // only now, since attention writes rows where they are among all
 		l.gather(to, l.x, to.x, 4*s.ldHidden)
 		l.gather(to, l.mixed, to.mixed, 2*s.ldQ)

@@ -118,23 +118,18 @@ func (f *Function) AllowEarly() error {
 	if f.early = major > 12 || major == 12 && minor >= 3; !f.early {
 		return nil
 	}
-	if err := f.usable(); err != nil {
-		return err
-	}
-	v := f.module.device
-	if err := v.enter(); err != nil {
-		return err
-	}
-	defer v.leave()
-	if err := v.driver.check(C.tdm_function_prefer_shared(v.c, f.handle)); err != nil {
-		return fmt.Errorf("let kernel %s prefer shared memory: %w", f.name, err)
-	}
-	return nil
+	return f.change("let kernel "+f.name+" prefer shared memory", func(v *Device) C.tdm_outcome { return C.tdm_function_prefer_shared(v.c, f.handle) })
 }
 
 // AllowShared allows launches with so much dynamic shared memory, which above 48 KiB is
 // refused otherwise. Info.SharedPerBlock is the most.
 func (f *Function) AllowShared(bytes int) error {
+	what := fmt.Sprintf("allow kernel %s %d bytes of shared memory", f.name, bytes)
+	return f.change(what, func(v *Device) C.tdm_outcome { return C.tdm_function_allow_shared(v.c, f.handle, C.int(bytes)) })
+}
+
+// change calls the driver about the function.
+func (f *Function) change(what string, call func(v *Device) C.tdm_outcome) error {
 	if err := f.usable(); err != nil {
 		return err
 	}
@@ -143,8 +138,8 @@ func (f *Function) AllowShared(bytes int) error {
 		return err
 	}
 	defer v.leave()
-	if err := v.driver.check(C.tdm_function_allow_shared(v.c, f.handle, C.int(bytes))); err != nil {
-		return fmt.Errorf("allow kernel %s %d bytes of shared memory: %w", f.name, bytes, err)
+	if err := v.driver.check(call(v)); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
 	}
 	return nil
 }

@@ -121,10 +121,6 @@ func Launch[A any](p *Program, f *Function, grid [3]int, block, shared int, args
 	*(*A)(unsafe.Add(unsafe.Pointer(op), C.sizeof_tdm_op)) = args
 }
 
-// Apart lets the launch that is added next begin only when all before it has ended, also if
-// its kernel allows an early one.
-func (p *Program) Apart() { p.last = -1 }
-
 // within reports whether bytes from offset on lie in h, and keeps an error if not.
 func (p *Program) within(what string, h *Host, offset, bytes int) bool {
 	if offset < 0 || bytes < 0 || offset > h.size || bytes > h.size-offset {

@@ -48,8 +48,8 @@ type typed struct {
 // thinRows are the most rows of each thin product; more are tiled.
 func thinRows() []int { return []int{8, 16} }
 
-// Thin says whether Product is a thin one for so many rows.
-func Thin(rows int) bool { return rows <= slices.Max(thinRows()) }
+// isThin says whether Product is a thin one for so many rows.
+func isThin(rows int) bool { return rows <= slices.Max(thinRows()) }
 
 // tiledRows are the rows of a block of each tiled product.
 func tiledRows() []int { return []int{64, 128} }
@@ -117,7 +117,7 @@ func (s *Set) Product(p *driver.Program, weights Weights, then Epilogue, rows in
 // FusesHeads says whether ProductHeads computes heads of a size for so many rows, if they
 // have no norm.
 func FusesHeads(size, rows int) bool {
-	return size%HeadBlock == 0 && Thin(rows)
+	return size%HeadBlock == 0 && isThin(rows)
 }
 
 // ProductHeads appends the product of queries, keys and values that does what Heads does.
@@ -145,7 +145,7 @@ func findThin(name, suffix string, get getter) (thin []kernel) {
 func PartsBytes(then Epilogue, outputs, rows int) int64 {
 	tiles, most := tilesOf(then, outputs), int64(0)
 	for n := min(rows, C.TDM_SLICED_ROWS); ; n = min(n+C.TDM_SLICED_ROWS, rows) {
-		if !Thin(n) && sliced(tiles, n) {
+		if !isThin(n) && sliced(tiles, n) {
 			most = int64(C.parts_bytes(C.int64_t(tiles), C.int64_t(n)))
 		}
 		if n == rows || !sliced(tiles, n) {
