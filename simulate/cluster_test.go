@@ -23,6 +23,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/latency"
 	"github.com/tandem-serving/tandem/pkg/model"
 	"github.com/tandem-serving/tandem/pkg/routing"
+	"github.com/tandem-serving/tandem/pkg/worker"
 	"github.com/tandem-serving/tandem/simulate"
 )
 
@@ -60,7 +61,7 @@ func worker(id string, role controlv1.Role, profile *latency.Profile) *simulate.
 		ID: id, Host: id, Role: role, Profile: profile, Blocks: 4096, MaxBatchTokens: 1024, MaxSequences: 256,
 		TransferLease: kvtransfer.DefaultLease, TransferCreditBytes: kvtransfer.DefaultCreditBytes,
 	}
-	w.RegisterDecodeFlags(pflag.NewFlagSet("", pflag.ContinueOnError), "")
+	w.RegisterFlags(pflag.NewFlagSet("", pflag.ContinueOnError), "", "decode", worker.DefaultDecodeChunkTokens)
 	w.ChunkTokens = 512
 	return w
 }

@@ -2,6 +2,7 @@ package routing
 
 import (
 	"cmp"
+	"math"
 	"time"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
@@ -67,33 +68,41 @@ func (rt *Router) decideFor(now time.Time, e *entry, v Version) (fitness, Refusa
 	rt.lists.used = 0
 	s := &search{now: now, entry: e, request: r, record: &controlv1.Decision{}, number: rt.searches, version: v}
 	e.pool = controlv1.Role_ROLE_DECODE
-	decodes := rt.look(s, e.pool, nil)
-	if !decodes.fitness.usable() {
-		return decodes.fitness, rt.refusal(e, decodes, "decode worker")
+	decodes, wholes := rt.look(s, e.pool, nil), rt.wholes(s)
+	if !decodes.fitness.usable() && !wholes.fitness.usable() {
+		return min(decodes.fitness, wholes.fitness), rt.refusal(e, decodes, "decode worker")
 	}
-	decode := rt.pick(decodes.fittest())
-	var prefill *candidate
-	var prefills *candidates // nil: one worker is to do all
-	among := decodes
 	rt.lookAhead(s)
-	if rt.disaggregates(r, decode.uncached) {
+	var decode, prefill *candidate
+	var prefills *candidates // nil: one worker is to do all
+	if decodes.fitness.usable() {
+		decode = rt.pick(decodes.fittest())
+	}
+	places := decodes.usable() + wholes.usable()
+	firsts := places
+	if decode != nil && rt.disaggregates(r, decode.uncached) {
 		decode, prefills = rt.pair(s, decodes, decode)
 		switch {
 		case prefills.fitness.usable():
-			prefill, among = rt.pick(prefills.fittest()), prefills
+			prefill, firsts = rt.pick(prefills.fittest()), prefills.usable()
+			if rt.mode(r) == inferencev1.Mode_MODE_AUTO {
+				firsts += decodes.usable()
+			}
 		case rt.mode(r) == inferencev1.Mode_MODE_DISAGGREGATED:
 			e.pool = controlv1.Role_ROLE_PREFILL
 			return prefills.fitness, rt.refusal(e, prefills, "prefill worker that can send to a decode worker")
 		}
 		if rt.mode(r) == inferencev1.Mode_MODE_AUTO {
-			if alone, better := rt.alone(s, decodes, decode, prefill, s.waitMs(decodes, decode, among)); better {
-				s.instead, decode, prefill, among = prefill, alone, nil, decodes
+			if alone, better := rt.alone(s, decodes, wholes, decode, prefill, s.waitMs(decode, firsts, places), prefills.usable()); better {
+				s.instead, decode, prefill, firsts = prefill, alone, nil, places
 			} else {
 				s.instead = alone
 			}
 		}
+	} else if wholes.fitness.usable() {
+		decode, _ = rt.alone(s, decodes, wholes, decode, nil, 0, 0)
 	}
-	aheadMs := s.waitMs(decodes, decode, among)
+	aheadMs := s.waitMs(decode, firsts, places)
 	if refusal, ok := rt.misses(s, decode, prefill, aheadMs); ok {
 		rt.waited(e)
 		return tooSlow, refusal
@@ -101,22 +110,51 @@ func (rt *Router) decideFor(now time.Time, e *entry, v Version) (fitness, Refusa
 	if rt.holds(s, decode, prefill, aheadMs) {
 		return held, Refusal{}
 	}
+	if decode.worker.whole {
+		prefills = wholes
+	}
 	rt.dispatch(s, decodes, prefills, decode, prefill)
 	return fit, Refusal{}
 }
 
-// alone is the decode worker that would do all of a request, and whether that is better than
-// decode with prefill, which may be nil and is reached after so much of others.
-func (rt *Router) alone(s *search, decodes *candidates, decode, prefill *candidate, aheadMs float64) (best *candidate, better bool) {
+// wholes are the prefill workers that may do all of a request: pools are a preference. A policy
+// that predicts nothing keeps to it.
+func (rt *Router) wholes(s *search) *candidates {
+	workers := rt.groups().whole
+	if !rt.chooses.late() || rt.mode(s.request) == inferencev1.Mode_MODE_DISAGGREGATED {
+		workers = nil
+	}
+	c := rt.some(s, controlv1.Role_ROLE_DECODE, workers, nil)
+	for i := range c.all {
+		one := &c.all[i]
+		one.cost = rt.costOf(s, controlv1.Role_ROLE_DECODE, one.worker, rt.cached(s, one.worker), false)
+		// What no prediction can resolve is done where it belongs.
+		one.totalMs += one.delaysMs + one.promptMs*rt.config.NearBest + nearBestMs
+	}
+	return c
+}
+
+// alone is the worker that would do all of a request, and whether that is better than decode with
+// prefill, which may be nil and is reached after so much of others.
+func (rt *Router) alone(s *search, decodes, wholes *candidates, decode, prefill *candidate, aheadMs float64, senders int) (best *candidate, better bool) {
 	// Those that are near the best for decoding are near it for all of the request, too, and of
 	// many some will do.
-	fittest := decodes.fittest()
-	first := 0
+	var fittest []*candidate
+	if decodes.fitness.usable() {
+		fittest = decodes.fittest()
+	}
+	first, limit := 0, math.Inf(1)
 	if len(fittest) > aloneMost {
 		first = rt.random.IntN(len(fittest))
 	}
+	if decode != nil {
+		limit = rt.nearLimit(decode)
+	}
+	behind := 0. // how long others wait who come after it, for each millisecond of a prefill worker's time
+	if senders > 0 {
+		behind = float64(max(len(rt.queue.ids)-1-s.ahead, 0)) / float64(senders)
+	}
 	out := rt.lists.next()
-	limit := rt.nearLimit(decode)
 	for i := range fittest {
 		c := fittest[(first+i)%len(fittest)]
 		if len(fittest) > aloneMost && c.totalMs > limit {
@@ -128,6 +166,13 @@ func (rt *Router) alone(s *search, decodes *candidates, decode, prefill *candida
 			break
 		}
 	}
+	if wholes.fitness.usable() {
+		for _, c := range wholes.fittest() {
+			whole := *c
+			whole.totalMs += behind * c.workMs
+			out.all = append(out.all, whole)
+		}
+	}
 	best = rt.pick(out.every())
 	if prefill == nil || best.crowded {
 		return best, prefill == nil
@@ -136,13 +181,14 @@ func (rt *Router) alone(s *search, decodes *candidates, decode, prefill *candida
 		return best, misses
 	}
 	// What no prediction can resolve is done where it belongs.
-	return best, best.totalMs+best.promptMs*rt.config.NearBest < decode.totalMs+prefill.firstMs+aheadMs
+	return best, best.totalMs+best.promptMs*rt.config.NearBest < decode.totalMs+prefill.firstMs+aheadMs+behind*prefill.workMs
 }
 
 // aloneMost is how many decode workers alone looks at.
 const aloneMost = 32
 
-// dispatch gives the request to the workers picked; prefill is nil if one does all.
+// dispatch gives the request to the workers picked; prefill is nil if one does all, and prefills
+// are those that could if that is a prefill worker.
 func (rt *Router) dispatch(s *search, decodes, prefills *candidates, decode, prefill *candidate) {
 	now, r, record := s.now, s.request, s.record
 	record.Mode = inferencev1.Mode_MODE_AGGREGATED
@@ -150,12 +196,16 @@ func (rt *Router) dispatch(s *search, decodes, prefills *candidates, decode, pre
 	var fallback bool
 	record.Reason, fallback = rt.explain(s, decode, prefill, prefills)
 	if !rt.config.OmitCandidates {
-		record.Candidates, record.Others = shown(decodes, decode, prefills, prefill)
+		if onPrefill := decode; decode.worker.whole {
+			record.Candidates, record.Others = shown(decodes, nil, prefills, onPrefill)
+		} else {
+			record.Candidates, record.Others = shown(decodes, decode, prefills, prefill)
+		}
 	}
 	action := Dispatch{
 		ID: r.ID, Decode: decode.worker.ref, Version: s.version, Fallback: fallback, Decision: record,
 		ContextTokens: rt.groups().contextTokens[s.version], // 0: they do not say
-		DecodeSilence: rt.silence(now, r, decode.worker, decodes.several()),
+		DecodeSilence: rt.silence(now, r, decode.worker, decodes.several() || decode.worker.whole),
 	}
 	d := &dispatched{tenant: r.Tenant, decode: decode.worker, at: now}
 	if first := cmp.Or(prefill, decode); first.measured {
@@ -167,12 +217,10 @@ func (rt *Router) dispatch(s *search, decodes, prefills *candidates, decode, pre
 	if decode.measured {
 		d.token, record.TpotMs = milliseconds(decode.tpotMs), decode.tpotMs
 	}
-	atDecode := &share{at: now, context: r.Tokens, blocks: need(decode.worker, r, controlv1.Role_ROLE_DECODE)}
+	atDecode := &share{at: now, context: r.Tokens, decoding: 1, decodingContext: r.Tokens, blocks: need(decode.worker, r, controlv1.Role_ROLE_DECODE)}
 	if prefill == nil {
 		atDecode.tokens = decode.uncached
-		if model, known := decode.worker.measured(); known {
-			decode.worker.prompted.add(now, model.PerTokenMs*float64(decode.uncached))
-		}
+		decode.worker.prompted.add(now, decode.worker.step, decode.uncached)
 	} else {
 		w := prefill.worker
 		d.prefill, action.Prefill, record.Prefill = w, w.ref, w.ref.ID
@@ -185,6 +233,7 @@ func (rt *Router) dispatch(s *search, decodes, prefills *candidates, decode, pre
 		w.tries(now)
 		rt.turns++
 		w.turn = rt.turns
+		w.prompted.add(now, w.step, prefill.uncached-prefill.fetched)
 		w.add(r.ID, &share{at: now, tokens: prefill.uncached - prefill.fetched, context: r.Tokens, blocks: need(w, r, controlv1.Role_ROLE_PREFILL)})
 	}
 	decode.worker.tries(now)

@@ -15,6 +15,7 @@ import (
 // facts are what a search needs of a worker's record.
 type facts struct {
 	as            controlv1.Role
+	whole         bool // a prefill worker that computes whole requests, too
 	draining      bool
 	blocks        int
 	blockTokens   int
@@ -33,8 +34,9 @@ func (w *worker) believe(record *controlv1.WorkerRecord) {
 	c, l := record.GetCapacity(), record.GetLayout()
 	w.record = record
 	w.facts = facts{
-		as: record.GetRole(), draining: record.GetState() == controlv1.WorkerState_WORKER_STATE_DRAINING,
-		blocks: int(c.GetBlocks()), blockTokens: int(c.GetBlockTokens()), contextTokens: int(c.GetContextTokens()),
+		as: record.GetRole(), whole: record.GetRole() == controlv1.Role_ROLE_PREFILL && record.GetWholeRequests(),
+		draining: record.GetState() == controlv1.WorkerState_WORKER_STATE_DRAINING,
+		blocks:   int(c.GetBlocks()), blockTokens: int(c.GetBlockTokens()), contextTokens: int(c.GetContextTokens()),
 		chunk:        int(cmp.Or(c.GetChunkTokens(), c.GetMaxBatchTokens())),
 		maxSequences: int(c.GetMaxSequences()), maxWaiting: int(c.GetMaxWaiting()),
 		layoutDigest: record.GetLayoutDigest(), has: Version{record.GetModelDigest(), l.GetArithmeticClass()}, model: record.GetModel(),
@@ -71,6 +73,11 @@ func (w *worker) read(load *controlv1.LoadReport) {
 		tokens:    clampInt(atMost(load.GetWaitingTokens(), uint64(w.maxWaiting)*uint64(w.contextTokens)) + atMost(load.GetRunningPromptTokens(), mostRunning)),
 		context:   clampInt(atMost(load.GetRunningContextTokens(), uint64(w.maxSequences)*uint64(w.contextTokens))),
 		free:      int(atMost(uint64(load.GetBlocksFree()), uint64(w.blocks))),
+	}
+	w.reads.decoding, w.reads.decodingContext = w.reads.sequences, w.reads.context
+	if w.as != controlv1.Role_ROLE_DECODE {
+		w.reads.decoding = min(clampInt(uint64(load.GetDecodingSequences())), w.reads.sequences)
+		w.reads.decodingContext = int(min(load.GetDecodingContextTokens(), uint64(w.reads.context)))
 	}
 	w.inStep = clampInt(atMost(min(load.GetRunningPromptTokens(), mostRunning), uint64(w.chunk)))
 	w.budget = clampInt(load.GetStepPromptTokens())

@@ -89,6 +89,14 @@ func (c *candidates) count() (n int) {
 	return max(n, 1) * (len(c.all) + c.passed) / max(len(c.all), 1)
 }
 
+// usable is count, of those that may take the request now.
+func (c *candidates) usable() int {
+	if !c.fitness.usable() {
+		return 0
+	}
+	return c.count()
+}
+
 // every lists all of them, as fittest does.
 func (c *candidates) every() []*candidate {
 	c.listed = c.listed[:0]

@@ -9,6 +9,7 @@ import (
 // groups are the workers that have answered, put together by what searches ask for.
 type groups struct {
 	roles map[controlv1.Role][]*worker // each by id
+	whole []*worker                    // prefill workers that compute whole requests, by id
 	kinds []*worker                    // one of each model, version and block size, without block stores
 	// contextTokens is the longest context of the decode workers of a version that are connected.
 	contextTokens map[Version]int
@@ -21,6 +22,9 @@ func (rt *Router) groups() *groups {
 	g := &groups{roles: make(map[controlv1.Role][]*worker), contextTokens: make(map[Version]int)}
 	for _, w := range rt.order {
 		g.roles[w.role()] = append(g.roles[w.role()], w)
+		if w.whole {
+			g.whole = append(g.whole, w)
+		}
 		if w.role() == controlv1.Role_ROLE_DECODE && w.connected {
 			g.contextTokens[w.version()] = max(g.contextTokens[w.version()], w.contextTokens)
 		}

@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"math"
 	"time"
-
-	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 )
 
 // A request stays at the router while it would wait at its worker for longer than the worker needs
@@ -78,10 +76,10 @@ func (rt *Router) lookAhead(s *search) {
 }
 
 // waitMs is how long a request waits at the router for those that go before it: for their prompts
-// at the workers that compute them, or for their places in batches.
-func (s *search) waitMs(decodes *candidates, decode *candidate, firsts *candidates) float64 {
-	ms := s.aheadMs / float64(firsts.count())
-	if before := decode.before + s.ahead/decodes.count(); decode.measured && s.entry.workMs == 0 {
+// at the workers that compute them, or for their places in batches, of which there are so many.
+func (s *search) waitMs(decode *candidate, firsts, decodes int) float64 {
+	ms := s.aheadMs / float64(firsts)
+	if before := decode.before + s.ahead/decodes; decode.measured && s.entry.workMs == 0 {
 		ms = max(ms, decode.worker.placeMs(before, decode.lifeMs)-decode.placeCeilingMs)
 	}
 	return max(ms, 0)
@@ -113,10 +111,7 @@ func (rt *Router) begins(now time.Time, w *worker) bool {
 	if !known {
 		return true
 	}
-	var decoding estimate
-	if w.role() == controlv1.Role_ROLE_DECODE {
-		decoding = w.estimate(now, rt.config.LoadStale)
-	}
-	steps := w.steps(model, decoding.sequences, decoding.context)
+	e := w.estimate(now, rt.config.LoadStale)
+	steps := w.steps(model, e.decoding, e.decodingContext)
 	return w.waitMs(steps, now, rt.config.LoadStale, math.MaxInt32) <= steps.ceilingMs()
 }

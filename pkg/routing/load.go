@@ -17,6 +17,9 @@ type share struct {
 	tokens  int // still to compute before its first token
 	blocks  int
 	context int
+	// decoding is 1 if it decodes there, of context tokens so far, as decodingContext says; of
+	// a sum, how many do.
+	decoding, decodingContext int
 
 	// task is its number there: load reports that count so many tasks count it. 0: the worker
 	// has not said yet that it has it, or is of a version that does not.
@@ -31,6 +34,8 @@ func (s *share) sum(o *share, times int) {
 	s.tokens += times * o.tokens
 	s.blocks += times * o.blocks
 	s.context += times * o.context
+	s.decoding += times * o.decoding
+	s.decodingContext += times * o.decodingContext
 }
 
 func (w *worker) add(id string, s *share) {
@@ -129,6 +134,8 @@ type estimate struct {
 	tokens    int // of prompts, still to compute
 	context   int // tokens of context
 	free      int // blocks
+	// decoding are those of them that are decoded there, with so many tokens of context.
+	decoding, decodingContext int
 }
 
 // estimate combines the last report, if it is fresh, with what this router sent
@@ -142,14 +149,16 @@ func (w *worker) estimate(now time.Time, stale time.Duration) estimate {
 	e.tokens += w.unseenTotal.tokens
 	e.context += w.unseenTotal.context
 	e.free -= w.unseenTotal.blocks
+	e.decoding += w.unseenTotal.decoding
+	e.decodingContext += w.unseenTotal.decodingContext
 	// Own requests are there, whatever a report says that overtook them.
-	e.sequences = max(e.sequences, w.owned)
+	e.sequences, e.decoding = max(e.sequences, w.owned), max(e.decoding, w.total.decoding)
 	return e
 }
 
 // account is the load by this router's own requests alone.
 func (w *worker) account() estimate {
-	return estimate{w.owned, w.total.tokens, w.total.context, w.blocks - w.total.blocks}
+	return estimate{w.owned, w.total.tokens, w.total.context, w.blocks - w.total.blocks, w.total.decoding, w.total.decodingContext}
 }
 
 // ahead is how many tokens of prompts the worker computes before one of which it lacks so many:

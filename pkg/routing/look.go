@@ -18,18 +18,20 @@ const (
 // look filters and scores the workers of a role. All of them are looked at unless those of a
 // sample may take the request, so that no sample refuses it.
 func (rt *Router) look(s *search, role controlv1.Role, to *worker) *candidates {
-	workers := rt.ofRole(role)
+	c := rt.some(s, role, rt.ofRole(role), to)
+	rt.score(s, role, c.all)
+	return c
+}
+
+// some filters workers, or a sample of them.
+func (rt *Router) some(s *search, role controlv1.Role, workers []*worker, to *worker) *candidates {
 	if len(workers) > lookMost {
-		c := rt.filter(s, role, rt.sample(s, workers), to)
-		if c.fitness == fit {
+		if c := rt.filter(s, role, rt.sample(s, workers), to); c.fitness == fit {
 			c.passed = len(workers) - len(c.all)
-			rt.score(s, role, c.all)
 			return c
 		}
 	}
-	c := rt.filter(s, role, workers, to)
-	rt.score(s, role, c.all)
-	return c
+	return rt.filter(s, role, workers, to)
 }
 
 // sample draws lookMost workers of more, valid until its next call.

@@ -73,14 +73,10 @@ func (rt *Router) costOf(s *search, role controlv1.Role, w *worker, cached int, 
 	}
 	c := cost{measured: model.Samples > 0, idle: w.owned == 0 || load.sequences == 0 && load.tokens == 0, cached: cached, uncached: r.Tokens - cached}
 	decodes := role == controlv1.Role_ROLE_DECODE
-	decoding, context := 0, 0
-	if decodes {
-		decoding, context = load.sequences, load.context
-	}
 	if elsewhere {
 		c.transferMs = w.reserveMs + rt.transferMs(w, c.uncached)
 	} else {
-		steps := w.steps(model, decoding, context)
+		steps := w.steps(model, load.decoding, load.decodingContext)
 		if decodes && guesses(model, c.uncached) {
 			if prior := rt.priorStep(s); prior.Samples > 0 {
 				steps = w.promptSteps(prior, steps.besides)
@@ -91,7 +87,9 @@ func (rt *Router) costOf(s *search, role controlv1.Role, w *worker, cached int, 
 		if r.TTFT > 0 && !s.entry.unasked { // such come before others, the earliest first, however long they are
 			lacks = math.MaxInt32
 		}
-		c.queueMs = w.waitMs(steps, s.now, rt.config.LoadStale, lacks)
+		if c.queueMs = w.waitMs(steps, s.now, rt.config.LoadStale, lacks); load.decoding > 0 {
+			c.queueMs = max(c.queueMs, steps.besides/2) // what is left of a step, on average
+		}
 		if !decodes {
 			c.source = rt.source(s, w, c.cached)
 		}
@@ -133,7 +131,7 @@ func (rt *Router) decodes(s *search, w *worker, c *cost, model latency.Model, lo
 	r := s.request
 	// Prompts that are computed there lengthen the steps: by their share of the time, and at most
 	// by one chunk.
-	steps, prompts := w.steps(model, load.sequences+1, load.context+r.Tokens), w.prompted.share(s.now)
+	steps, prompts := w.steps(model, load.decoding+1, load.decodingContext+r.Tokens), w.prompted.share(s.now)
 	stepMs := func(prompts float64) float64 {
 		return min(steps.besides/(1-min(prompts, mostPrompts)), steps.mostMs())
 	}
@@ -141,20 +139,20 @@ func (rt *Router) decodes(s *search, w *worker, c *cost, model latency.Model, lo
 	c.othersMs, c.aloneMs = c.tpotMs, w.steps(model, 1, r.Tokens).besides
 	if !elsewhere {
 		c.promptMs = model.PerTokenMs * float64(c.uncached)
-		c.delaysMs = c.promptMs * float64(load.sequences)
+		c.delaysMs = c.promptMs * float64(load.decoding)
 		c.othersMs = stepMs(prompts + c.promptMs/promptWindowMs)
 	}
 	life := cmp.Or(w.lifeMs, c.tpotMs*float64(r.MaxNew)) // of those before: until one has ended, as this one's
 	// Where the batch has no place, the prompt waits for one, or the second token does.
 	c.placeCeilingMs = rt.placeCeilingMs(w, life)
 	c.ownPlaceMs = w.placeMs(w.owned, life)
-	c.before, c.lifeMs = load.sequences, life
+	c.before, c.lifeMs = load.decoding, life
 	if elsewhere {
 		c.before -= w.end(rt.apartMs, life)
 		c.placeMs = w.placeMs(c.before, life)
 		place := c.placeMs / float64(max(r.MaxNew-1, 1))
 		c.tpotMs, c.mostMs = c.tpotMs+place, c.mostMs+place
-	} else if c.placeMs = w.placeMs(load.sequences, life); c.placeMs > c.queueMs {
+	} else if c.placeMs = w.placeMs(load.decoding, life); c.placeMs > c.queueMs {
 		c.firstMs += c.placeMs - c.queueMs
 		c.queueMs, c.crowded = c.placeMs, true
 	}
@@ -170,11 +168,19 @@ func (c *cost) lateToken(w *worker) time.Duration {
 // placeMs is how long a sequence waits for a place in the batch, where so many are in it or come
 // first: places become free as those that run end.
 func (w *worker) placeMs(before int, lifeMs float64) float64 {
-	if w.maxSequences <= 0 || before < w.maxSequences {
+	places := w.maxSequences
+	if w.whole {
+		places -= (places + keptForPrompts - 1) / keptForPrompts
+	}
+	if places <= 0 || before < places {
 		return 0
 	}
-	return float64(before-w.maxSequences+1) * lifeMs / float64(w.maxSequences)
+	return float64(before-places+1) * lifeMs / float64(places)
 }
+
+// keptForPrompts is one of how many places in a prefill worker's batch stays free of whole
+// requests.
+const keptForPrompts = 8
 
 // end is how many sequences end there within a time.
 func (w *worker) end(ms, lifeMs float64) int {
@@ -224,7 +230,7 @@ func (rt *Router) priorStep(s *search) latency.Model {
 	return *s.prior
 }
 
-// prompted is how much of a decode worker's time prompts took lately.
+// prompted is how much of a worker's time prompts took lately.
 type prompted struct {
 	ms float64
 	at time.Time
@@ -244,9 +250,9 @@ func (p *prompted) share(now time.Time) float64 {
 	return p.ms / promptWindowMs * math.Exp2(-float64(now.Sub(p.at))/float64(promptWindowMs*time.Millisecond)*math.Log2E)
 }
 
-// add adds a prompt that takes so long.
-func (p *prompted) add(now time.Time, ms float64) {
-	p.ms, p.at = p.share(now)*promptWindowMs+ms, now
+// add adds a prompt of which so many tokens are computed, by what steps take.
+func (p *prompted) add(now time.Time, step latency.Model, tokens int) {
+	p.ms, p.at = p.share(now)*promptWindowMs+step.PerTokenMs*float64(tokens), now
 }
 
 // waitMs is how long a prompt waits of which the worker lacks so many tokens: for those that come

@@ -22,7 +22,7 @@ type worker struct {
 	owned       int   // len(own)
 	unseenTotal share // sums over unseen
 	reading
-	prompted  prompted    // of a decode worker
+	prompted  prompted
 	first     trackRecord // of first tokens of prompts that it computes
 	tokens    trackRecord // of the time of a token that it decodes
 	reserveMs float64     // from a dispatch to the reservation of its blocks here, on average

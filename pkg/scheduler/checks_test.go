@@ -247,10 +247,15 @@ func (w *world) checkLoad() {
 		StepInFlight:      w.inFlight != nil,
 	}
 	for _, l := range w.order {
+		decodes := 0
+		if l.request.Kind == scheduler.Full || l.request.Kind == scheduler.Receive {
+			decodes = 1
+		}
 		switch n := len(l.prompt); {
 		case !l.live():
 		case l.table == nil:
 			want.WaitingSequences++
+			want.DecodingSequences += decodes
 			if l.request.Kind != scheduler.Receive || l.preempted {
 				want.WaitingTokens += n
 			}
@@ -259,6 +264,8 @@ func (w *world) checkLoad() {
 		default:
 			want.RunningSequences++
 			want.RunningContextTokens += len(l.tokens())
+			want.DecodingSequences += decodes
+			want.DecodingContextTokens += decodes * len(l.tokens())
 			left := max(0, n-l.computed)
 			want.RunningPromptTokens += left
 			want.PromptTokens[bits.Len(uint(left))] += left

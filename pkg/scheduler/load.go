@@ -17,6 +17,9 @@ type Load struct {
 	RunningContextTokens int
 	// RunningPromptTokens are what is left of the prompts among those.
 	RunningPromptTokens int
+	// DecodingSequences are those, running or waiting, that decode here once their KV is, and
+	// DecodingContextTokens the tokens so far of those that run.
+	DecodingSequences, DecodingContextTokens int
 	// PromptTokens are WaitingTokens and RunningPromptTokens by what is left of each prompt:
 	// at n, prompts of which n bits express how many tokens are left. Those of less come first.
 	PromptTokens [PromptLengths]int
@@ -64,18 +67,29 @@ func (s *Scheduler) Load() Load {
 		if q.request.Kind != Receive {
 			l.Waits(q.left)
 		}
+		if q.grows() {
+			l.DecodingSequences++
+		}
 	}
 	for _, q := range s.running {
 		if q.phase == prefilling {
 			l.prompt(len(q.request.Tokens)-q.computed, &l.RunningPromptTokens)
 		}
-		l.RunningContextTokens += q.length()
+		l.runs(q)
 	}
 	for _, q := range s.arrived {
-		l.RunningContextTokens += q.length()
+		l.runs(q)
 	}
 	l.StepPromptTokens = s.stepPromptTokens()
 	return l
+}
+
+func (l *Load) runs(q *sequence) {
+	l.RunningContextTokens += q.length()
+	if q.grows() {
+		l.DecodingSequences++
+		l.DecodingContextTokens += q.length()
+	}
 }
 
 // stepPromptTokens is how many tokens of one prompt a step could compute beside those that

@@ -27,7 +27,7 @@ type Config struct {
 
 // RegisterFlags adds the flags, with defaults that work.
 func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
-	c.RegisterDecodeFlags(fs, "decode-")
+	c.Limits.RegisterFlags(fs, "decode-", "decode", worker.DefaultDecodeChunkTokens)
 	fs.DurationVar(&c.TransferLease, "decode-transfer-lease", kvtransfer.DefaultLease, "how long a KV reservation lives without a sign of life from its sender")
 	fs.IntVar(&c.TransferCreditBytes, "decode-transfer-credit-bytes", kvtransfer.DefaultCreditBytes, "maximum KV bytes in flight to a decode worker on one connection of a prefill worker (--kv-connections)")
 	fs.StringVar(&c.KVEncoding, "decode-kv-encoding", "native", "encoding in which prefill workers send KV: native (as computed) or int8 (half the bytes of bf16, but tokens may differ, and requests are marked as not reproducible)")
@@ -35,7 +35,7 @@ func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
 
 // Validate checks ranges.
 func (c *Config) Validate(blockTokens int) error {
-	if err := c.ValidateDecode("decode-", blockTokens); err != nil {
+	if err := c.Limits.Validate("decode-", blockTokens); err != nil {
 		return err
 	}
 	if c.TransferLease < time.Second {

@@ -10,8 +10,6 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 
-	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
-
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/eventlog"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer"
@@ -44,8 +42,8 @@ type Deps struct {
 // Service is one decode worker.
 type Service struct {
 	*workerdriver.Member
-	server   *server
 	receiver *kvtransfer.Receiver
+	tracer   trace.Tracer
 	kvApart  bool // the receiver has a server of its own
 }
 
@@ -91,7 +89,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		Member:   member,
 		receiver: receiver,
 		kvApart:  len(deps.KVAddresses) > 0,
-		server:   &server{spec: deps.Engine.Model(), epoch: deps.Identity.Epoch, driver: member.Driver(), receiver: receiver, tracer: deps.Tracer},
+		tracer:   deps.Tracer,
 	}, nil
 }
 
@@ -101,7 +99,7 @@ func (s *Service) Register(registrar grpc.ServiceRegistrar) {
 	if !s.kvApart {
 		s.receiver.Register(registrar)
 	}
-	workerv1.RegisterDecodeServer(registrar, s.server)
+	s.RegisterDecode(registrar, s.receiver, s.tracer)
 }
 
 // RegisterKV adds the receiver of KV to the gRPC server that listens on

@@ -10,7 +10,7 @@ import (
 
 // Config of a prefill worker.
 type Config struct {
-	worker.Limits // of which StepBudget and OutputShare do not matter
+	worker.Limits
 	// StorePuts is the most prefixes that are put into block stores at a time; 0:
 	// none are.
 	StorePuts int
@@ -21,14 +21,14 @@ type Config struct {
 
 // RegisterFlags adds the flags, with defaults that work.
 func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
-	c.RegisterPrefillFlags(fs, "prefill-")
+	c.Limits.RegisterFlags(fs, "prefill-", "prefill", worker.DefaultPrefillChunkTokens)
 	fs.IntVar(&c.StorePuts, "prefill-store-puts", 2, "maximum cached prefixes that a prefill worker puts into block stores at a time, before it evicts them; 0: none")
 	fs.IntVar(&c.FetchBandwidth, "prefill-fetch-bandwidth", 1_000_000_000, "assumed bandwidth of a block store until it is measured, in bytes per second; 0: fetch nothing")
 }
 
 // Validate checks ranges.
 func (c *Config) Validate(blockTokens int) error {
-	if err := c.ValidatePrefill("prefill-", blockTokens); err != nil {
+	if err := c.Limits.Validate("prefill-", blockTokens); err != nil {
 		return err
 	}
 	switch {

@@ -92,7 +92,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		}
 	}
 	s.Member, err = workerdriver.NewMember(s.storing.saving(workerdriver.MemberConfig{
-		Identity: deps.Identity, Engine: deps.Engine, ChunkTokens: cfg.ChunkTokens, MaxWaiting: cfg.MaxWaiting,
+		Identity: deps.Identity, Engine: deps.Engine, ChunkTokens: cfg.ChunkTokens, MaxWaiting: cfg.MaxWaiting, StepBudget: cfg.StepBudget, OutputShare: cfg.OutputShare,
 		LayerDone: running.layerDone, LayersDone: running.layersDone, Signals: deps.Signals, Log: deps.Log, Logger: deps.Logger, Registerer: deps.Registerer,
 	}))
 	if err != nil {
@@ -110,6 +110,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 func (s *Service) Register(registrar grpc.ServiceRegistrar) {
 	s.Member.Register(registrar)
 	workerv1.RegisterPrefillServer(registrar, s.server)
+	s.RegisterDecode(registrar, nil, s.deps.Tracer)
 	if len(s.deps.KVAddresses) == 0 {
 		s.RegisterKV(registrar)
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/latency"
 	"github.com/tandem-serving/tandem/pkg/memory"
 	"github.com/tandem-serving/tandem/pkg/spelling"
+	"github.com/tandem-serving/tandem/pkg/worker"
 	"github.com/tandem-serving/tandem/simulate"
 )
 
@@ -144,15 +145,13 @@ func (s *Scenario) readPool(section *section, name string, shared *latency.Profi
 	}
 	fs.DurationVar(&w.TransferLease, "transfer-lease", kvtransfer.DefaultLease, "")
 	fs.IntVar(&w.TransferCreditBytes, "transfer-credit-bytes", kvtransfer.DefaultCreditBytes, "")
-	validate := w.ValidateDecode
 	switch role {
 	case "prefill":
 		w.Role = controlv1.Role_ROLE_PREFILL
-		w.RegisterPrefillFlags(fs, "")
-		validate = w.ValidatePrefill
+		w.RegisterFlags(fs, "", role, worker.DefaultPrefillChunkTokens)
 	case "decode":
 		w.Role = controlv1.Role_ROLE_DECODE
-		w.RegisterDecodeFlags(fs, "")
+		w.RegisterFlags(fs, "", role, worker.DefaultDecodeChunkTokens)
 	case "":
 		if err := section.misspelt("role"); err != nil {
 			return nil, err
@@ -202,7 +201,7 @@ func (s *Scenario) readPool(section *section, name string, shared *latency.Profi
 	if _, err := e.Size(s.config.Spec, 1, memory.Left{Bytes: math.MaxInt64}); err != nil {
 		return nil, s.doc.place(err, section.line)
 	}
-	if err := validate("", e.BlockTokens); err != nil {
+	if err := w.Limits.Validate("", e.BlockTokens); err != nil {
 		return nil, s.doc.place(err, section.line)
 	}
 	if w.TransferLease < minLease {

@@ -18,6 +18,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/latency"
 	"github.com/tandem-serving/tandem/pkg/model"
 	"github.com/tandem-serving/tandem/pkg/routing"
+	"github.com/tandem-serving/tandem/pkg/worker"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 	"github.com/tandem-serving/tandem/simulate"
 )
@@ -200,7 +201,7 @@ func (s *Script) config() simulate.Config {
 			ID: w.ID, Host: w.Host, Role: controlv1.Role_ROLE_DECODE, Profile: latency.Model{BaseMs: w.BaseMs, PerTokenMs: perTokenMs, PerContextTokenMs: perContextTokenMs}.Profile(),
 			Blocks: w.Blocks, MaxBatchTokens: w.BatchTokens, MaxSequences: w.Sequences, TransferLease: ms(w.LeaseMs), TransferCreditBytes: w.Credit, TransferChunkBytes: w.KVChunk, Jitter: w.Jitter,
 		}
-		m.RegisterDecodeFlags(pflag.NewFlagSet("", pflag.ContinueOnError), "")
+		m.RegisterFlags(pflag.NewFlagSet("", pflag.ContinueOnError), "", "decode", worker.DefaultDecodeChunkTokens)
 		if w.Prefill {
 			m.Role = controlv1.Role_ROLE_PREFILL
 		}

@@ -169,7 +169,10 @@ type WorkerRecord struct {
 	// Version of the binary.
 	Version string `protobuf:"bytes,12,opt,name=version,proto3" json:"version,omitempty"`
 	// Host id. Equal for processes that can share memory.
-	Host          string `protobuf:"bytes,13,opt,name=host,proto3" json:"host,omitempty"`
+	Host string `protobuf:"bytes,13,opt,name=host,proto3" json:"host,omitempty"`
+	// A prefill worker also takes Decode.Run with prefill_here: it computes whole requests, and
+	// receives no KV. Decode workers always do.
+	WholeRequests bool `protobuf:"varint,14,opt,name=whole_requests,json=wholeRequests,proto3" json:"whole_requests,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -293,6 +296,13 @@ func (x *WorkerRecord) GetHost() string {
 		return x.Host
 	}
 	return ""
+}
+
+func (x *WorkerRecord) GetWholeRequests() bool {
+	if x != nil {
+		return x.WholeRequests
+	}
+	return false
 }
 
 // Capacity is what a worker can hold, fixed while it runs.
@@ -561,7 +571,7 @@ var File_tandem_control_v1_records_proto protoreflect.FileDescriptor
 
 const file_tandem_control_v1_records_proto_rawDesc = "" +
 	"\n" +
-	"\x1ftandem/control/v1/records.proto\x12\x11tandem.control.v1\x1a%tandem/kvtransfer/v1/kvtransfer.proto\"\xc8\x03\n" +
+	"\x1ftandem/control/v1/records.proto\x12\x11tandem.control.v1\x1a%tandem/kvtransfer/v1/kvtransfer.proto\"\xef\x03\n" +
 	"\fWorkerRecord\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12+\n" +
 	"\x04role\x18\x02 \x01(\x0e2\x17.tandem.control.v1.RoleR\x04role\x12\x14\n" +
@@ -576,7 +586,8 @@ const file_tandem_control_v1_records_proto_rawDesc = "" +
 	" \x01(\x06R\flayoutDigest\x12\x16\n" +
 	"\x06engine\x18\v \x01(\tR\x06engine\x12\x18\n" +
 	"\aversion\x18\f \x01(\tR\aversion\x12\x12\n" +
-	"\x04host\x18\r \x01(\tR\x04host\"\x99\x02\n" +
+	"\x04host\x18\r \x01(\tR\x04host\x12%\n" +
+	"\x0ewhole_requests\x18\x0e \x01(\bR\rwholeRequests\"\x99\x02\n" +
 	"\bCapacity\x12\x16\n" +
 	"\x06blocks\x18\x01 \x01(\rR\x06blocks\x12!\n" +
 	"\fblock_tokens\x18\x02 \x01(\rR\vblockTokens\x12%\n" +

@@ -125,8 +125,12 @@ type LoadReport struct {
 	Tasks uint64 `protobuf:"varint,14,opt,name=tasks,proto3" json:"tasks,omitempty"`
 	// Prompt tokens that a step computes at present, at most.
 	StepPromptTokens uint64 `protobuf:"varint,15,opt,name=step_prompt_tokens,json=stepPromptTokens,proto3" json:"step_prompt_tokens,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// Sequences, running or waiting, that are decoded on this worker once it has their KV.
+	DecodingSequences uint32 `protobuf:"varint,16,opt,name=decoding_sequences,json=decodingSequences,proto3" json:"decoding_sequences,omitempty"`
+	// Context tokens of those of them that run.
+	DecodingContextTokens uint64 `protobuf:"varint,17,opt,name=decoding_context_tokens,json=decodingContextTokens,proto3" json:"decoding_context_tokens,omitempty"`
+	unknownFields         protoimpl.UnknownFields
+	sizeCache             protoimpl.SizeCache
 }
 
 func (x *LoadReport) Reset() {
@@ -260,6 +264,20 @@ func (x *LoadReport) GetTasks() uint64 {
 func (x *LoadReport) GetStepPromptTokens() uint64 {
 	if x != nil {
 		return x.StepPromptTokens
+	}
+	return 0
+}
+
+func (x *LoadReport) GetDecodingSequences() uint32 {
+	if x != nil {
+		return x.DecodingSequences
+	}
+	return 0
+}
+
+func (x *LoadReport) GetDecodingContextTokens() uint64 {
+	if x != nil {
+		return x.DecodingContextTokens
 	}
 	return 0
 }
@@ -659,7 +677,7 @@ const file_tandem_control_v1_signals_proto_rawDesc = "" +
 	"\x06Origin\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x06R\x05epoch\x12\x1a\n" +
-	"\bsequence\x18\x03 \x01(\x04R\bsequence\"\xad\x05\n" +
+	"\bsequence\x18\x03 \x01(\x04R\bsequence\"\x94\x06\n" +
 	"\n" +
 	"LoadReport\x121\n" +
 	"\x06origin\x18\x01 \x01(\v2\x19.tandem.control.v1.OriginR\x06origin\x12+\n" +
@@ -678,7 +696,9 @@ const file_tandem_control_v1_signals_proto_rawDesc = "" +
 	"\x15running_prompt_tokens\x18\f \x01(\x04R\x13runningPromptTokens\x125\n" +
 	"\x17prompt_tokens_by_length\x18\r \x03(\x04R\x14promptTokensByLength\x12\x14\n" +
 	"\x05tasks\x18\x0e \x01(\x04R\x05tasks\x12,\n" +
-	"\x12step_prompt_tokens\x18\x0f \x01(\x04R\x10stepPromptTokens\"\xb6\x01\n" +
+	"\x12step_prompt_tokens\x18\x0f \x01(\x04R\x10stepPromptTokens\x12-\n" +
+	"\x12decoding_sequences\x18\x10 \x01(\rR\x11decodingSequences\x126\n" +
+	"\x17decoding_context_tokens\x18\x11 \x01(\x04R\x15decodingContextTokens\"\xb6\x01\n" +
 	"\rStepTimeModel\x12\x17\n" +
 	"\abase_ms\x18\x01 \x01(\x01R\x06baseMs\x12 \n" +
 	"\fper_token_ms\x18\x02 \x01(\x01R\n" +

@@ -1,4 +1,4 @@
-package decode
+package workerdriver
 
 import (
 	"errors"
@@ -20,24 +20,31 @@ import (
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
 	"github.com/tandem-serving/tandem/pkg/worker"
-	"github.com/tandem-serving/tandem/pkg/workerdriver"
 )
 
-// server is the Decode gRPC service.
-type server struct {
+// decodeServer is the Decode gRPC service.
+type decodeServer struct {
 	workerv1.UnimplementedDecodeServer
 	spec     model.Spec
 	epoch    uint64
-	driver   *workerdriver.Driver
-	receiver *kvtransfer.Receiver
+	driver   *Driver
+	receiver *kvtransfer.Receiver // nil: it only takes whole requests
 	tracer   trace.Tracer
+}
+
+// RegisterDecode adds the Decode service to a gRPC server. Without a receiver of KV it takes
+// requests whose prompt is computed here, and refuses others.
+func (m *Member) RegisterDecode(registrar grpc.ServiceRegistrar, receiver *kvtransfer.Receiver, tracer trace.Tracer) {
+	workerv1.RegisterDecodeServer(registrar, &decodeServer{
+		spec: m.cfg.Engine.Model(), epoch: m.cfg.Identity.Epoch, driver: m.driver, receiver: receiver, tracer: tracer,
+	})
 }
 
 // Run serves one sequence. When it returns, the sequence has ended or been
 // cancelled; blocks that a sender could still write stay quarantined until the
 // receiver knows better.
-func (s *server) Run(request *workerv1.DecodeRequest, stream grpc.ServerStreamingServer[workerv1.DecodeEvent]) (err error) {
-	ctx, spans := workerdriver.StartTrace(stream.Context(), s.tracer, "tandem.decode", workerv1.Decode_Run_FullMethodName, request.GetTask())
+func (s *decodeServer) Run(request *workerv1.DecodeRequest, stream grpc.ServerStreamingServer[workerv1.DecodeEvent]) (err error) {
+	ctx, spans := StartTrace(stream.Context(), s.tracer, "tandem.decode", workerv1.Decode_Run_FullMethodName, request.GetTask())
 	if spans != nil {
 		defer func() { spans.End(err) }()
 	}
@@ -48,6 +55,9 @@ func (s *server) Run(request *workerv1.DecodeRequest, stream grpc.ServerStreamin
 	sequence, err := worker.ParseTask(request.GetTask(), s.spec, deadline)
 	if err != nil {
 		return err
+	}
+	if s.receiver == nil && !request.GetPrefillHere() {
+		return rpc.InvalidArgument("prefill_here", "is not set, but this worker receives no KV: send the request to a decode worker")
 	}
 	if s.driver.Draining() {
 		return worker.RefusedError(scheduler.Draining)
@@ -67,9 +77,9 @@ func (s *server) Run(request *workerv1.DecodeRequest, stream grpc.ServerStreamin
 
 // generation carries out what the worker asks for one sequence.
 type generation struct {
-	server    *server
+	server    *decodeServer
 	stream    grpc.ServerStreamingServer[workerv1.DecodeEvent]
-	spans     *workerdriver.Trace // nil: not sampled
+	spans     *Trace // nil: not sampled
 	id        scheduler.SequenceID
 	requestID string
 
@@ -77,7 +87,7 @@ type generation struct {
 	transfer uint64           // of the reservation
 }
 
-// Carry implements workerdriver.Carrier.
+// Carry implements Carrier.
 func (g *generation) Carry(action worker.Action) error {
 	if token, is := action.(*scheduler.Sampled); is {
 		g.add(token)
@@ -111,7 +121,7 @@ func (g *generation) add(token *scheduler.Sampled) {
 	}
 }
 
-// Flush implements workerdriver.Carrier.
+// Flush implements Carrier.
 func (g *generation) Flush() error {
 	if g.tokens == nil {
 		return nil
