@@ -169,7 +169,7 @@ func (rt *Router) alone(s *search, decodes, wholes *candidates, decode, prefill 
 	if wholes.fitness.usable() {
 		for _, c := range wholes.fittest() {
 			whole := *c
-			whole.totalMs += behind * c.workMs
+			whole.totalMs += behind * (c.workMs + c.decodeMs)
 			out.all = append(out.all, whole)
 		}
 	}
@@ -180,9 +180,17 @@ func (rt *Router) alone(s *search, decodes, wholes *candidates, decode, prefill 
 	if misses := decode.misses || prefill.misses || prefill.missesAfter(s, aheadMs); misses != best.misses {
 		return best, misses
 	}
+	if rt.now.Sub(rt.pressedAt) < pressedFor && !best.misses && best.workMs+best.decodeMs <= (prefill.workMs+decode.decodeMs)*(1+rt.config.NearBest) {
+		return best, true
+	}
 	// What no prediction can resolve is done where it belongs.
 	return best, best.totalMs+best.promptMs*rt.config.NearBest < decode.totalMs+prefill.firstMs+aheadMs+behind*prefill.workMs
 }
+
+// pressedFor is how long after a refusal what counts is the work that a request makes, among places
+// that meet its objective, and no more how soon its tokens come: others are refused for want of
+// time of the workers.
+const pressedFor = time.Second
 
 // aloneMost is how many decode workers alone looks at.
 const aloneMost = 32

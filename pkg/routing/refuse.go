@@ -21,6 +21,9 @@ func (rt *Router) misses(s *search, decode, prefill *candidate, aheadMs float64)
 		return Refusal{}, false
 	}
 	late := func(what, name string, always bool, predicted, limit, retry time.Duration) (Refusal, bool) {
+		if !always {
+			rt.pressedAt = now
+		}
 		limits := "slo." + name
 		if e.unasked {
 			limits = "the " + name + " of class " + rt.config.DefaultClass + ","

@@ -29,6 +29,7 @@ type Router struct {
 	pinsDue    time.Time
 	workers    map[string]*worker        // by id: a new incarnation replaces the old one
 	order      []*worker                 // those of them that have answered, by id, so that equal histories give equal actions
+	pressedAt  time.Time                 // when a request was last refused that would have been in time without others
 	unanswered map[controlv1.Role]int    // the others, by role
 	live       bool                      // etcd answers
 	ignored    int                       // workers of the last view beyond maxWorkers

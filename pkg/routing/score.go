@@ -31,6 +31,7 @@ type cost struct {
 	// promptMs is what its prompt adds to the steps of a decode worker, and delaysMs how much
 	// longer that makes others wait who decode there, all together.
 	promptMs, delaysMs float64
+	decodeMs           float64 // what its output tokens add to the steps there
 	workMs             float64 // what its prompt takes of the time, among others
 	before             int     // sequences that have, or get, a place in the batch before it
 	lifeMs             float64 // how long sequences have theirs
@@ -156,7 +157,9 @@ func (rt *Router) decodes(s *search, w *worker, c *cost, model latency.Model, lo
 		c.firstMs += c.placeMs - c.queueMs
 		c.queueMs, c.crowded = c.placeMs, true
 	}
-	c.totalMs = c.firstMs + c.tpotMs*float64(min(r.MaxNew, rt.config.TPOTHorizonTokens))
+	counted := float64(min(r.MaxNew, rt.config.TPOTHorizonTokens))
+	c.decodeMs = counted * (model.PerTokenMs + model.PerContextTokenMs*float64(r.Tokens))
+	c.totalMs = c.firstMs + c.tpotMs*counted + c.decodeMs*float64(load.decoding)
 }
 
 // lateToken is what a token takes, of the request or of those that decode beside it, held against
