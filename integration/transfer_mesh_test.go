@@ -126,7 +126,7 @@ func (g *rig) startPrefill() (before *rigWorker) {
 	w, e := g.newWorker(8 * rigNeeds)
 	server := rpc.NewServer(rpc.ServerConfig{})
 	identity := g.identity(prefillRole, "")
-	service, err := prefill.New(prefill.Config{Limits: worker.Limits{ChunkTokens: 2 * rigBlockTokens, MaxWaiting: 8}}, prefill.Deps{
+	service, err := prefill.New(prefill.Config{Limits: worker.Limits{ChunkTokens: 2 * rigBlockTokens, MaxWaiting: 8, OutputShare: 1}}, prefill.Deps{
 		Identity: identity, Engine: e, Signals: g.signals.of(identity), Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
 		Dial: func(address string) (*grpc.ClientConn, error) {
 			return w.dial(address, kvtransfer.Dialing(rpc.ClientConfig{}))

@@ -48,15 +48,15 @@ func config(prefill, decode int) simulate.Config {
 	}
 	c.Routing, c.Limits = policy()
 	for i := range prefill {
-		c.Workers = append(c.Workers, worker(fmt.Sprintf("p-%d", i+1), controlv1.Role_ROLE_PREFILL, profile))
+		c.Workers = append(c.Workers, simulated(fmt.Sprintf("p-%d", i+1), controlv1.Role_ROLE_PREFILL, profile))
 	}
 	for i := range decode {
-		c.Workers = append(c.Workers, worker(fmt.Sprintf("d-%d", i+1), controlv1.Role_ROLE_DECODE, profile))
+		c.Workers = append(c.Workers, simulated(fmt.Sprintf("d-%d", i+1), controlv1.Role_ROLE_DECODE, profile))
 	}
 	return c
 }
 
-func worker(id string, role controlv1.Role, profile *latency.Profile) *simulate.Worker {
+func simulated(id string, role controlv1.Role, profile *latency.Profile) *simulate.Worker {
 	w := &simulate.Worker{
 		ID: id, Host: id, Role: role, Profile: profile, Blocks: 4096, MaxBatchTokens: 1024, MaxSequences: 256,
 		TransferLease: kvtransfer.DefaultLease, TransferCreditBytes: kvtransfer.DefaultCreditBytes,

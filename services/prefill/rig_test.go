@@ -230,7 +230,7 @@ func newWorker(t *testing.T, network *network, id string, change func(*prefill.C
 	g := &rig{t: t, network: network, signals: &published{blocks: map[uint64]bool{}}, metrics: prometheus.NewRegistry()}
 	g.engine = newEngine(t, g.wait)
 	address := id + ":1"
-	cfg := prefill.Config{Limits: worker.Limits{ChunkTokens: chunkTokens, MaxWaiting: maxWaiting}}
+	cfg := prefill.Config{Limits: worker.Limits{ChunkTokens: chunkTokens, MaxWaiting: maxWaiting, OutputShare: 1}}
 	deps := prefill.Deps{
 		Identity: membership.Identity{ID: id, Epoch: workerEpoch, Role: controlv1.Role_ROLE_PREFILL, Addresses: []string{address}},
 		Engine:   g.engine, Dial: g.network.dial, Signals: g.signals,

@@ -345,7 +345,7 @@ func TestConfig(t *testing.T) {
 		cfg   prefill.Config
 		names string
 	}{
-		{"good", prefill.Config{Limits: worker.Limits{ChunkTokens: 64, MaxWaiting: 1}}, ""},
+		{"good", prefill.Config{Limits: worker.Limits{ChunkTokens: 64, MaxWaiting: 1, OutputShare: 1}}, ""},
 		{"no chunk", prefill.Config{Limits: worker.Limits{MaxWaiting: 1}}, "prefill-chunk-tokens"},
 		{"negative chunk", prefill.Config{Limits: worker.Limits{ChunkTokens: -32, MaxWaiting: 1}}, "prefill-chunk-tokens"},
 		{"chunk of no whole blocks", prefill.Config{Limits: worker.Limits{ChunkTokens: 33, MaxWaiting: 1}}, "prefill-chunk-tokens"},

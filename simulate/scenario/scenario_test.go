@@ -170,7 +170,7 @@ func TestErrors(t *testing.T) {
 		{pool("role: prefil"), `:4: the role of pool p is "prefil"`},
 		{pool("role: prefill, count: 1e9"), `:4: "pools.p.count" is 1e9: want a whole number from 0 to 10000`},
 		{pool("role: prefill, slow: 0"), `:4: "pools.p.slow" is 0: want a number from 0.0001 to 10000`},
-		{pool("role: prefill, step-budget: 1s"), `:4: unknown key "pools.p.step-budget": the keys here are`},
+		{pool("role: prefill, store-puts: 1"), `:4: unknown key "pools.p.store-puts": the keys here are`},
 		{pool("role: prefill, chunk-tokens: 33"), `:4: chunk-tokens: 33 is not a positive multiple of the block size 32`},
 		{pool("role: decode, output-share: 3"), `:4: output-share: 3 is not above 0 and at most 1`},
 		{pool("role: decode, kv-memory: 1KiB"), `:4: --kv-memory: 1KiB does not hold one block`},
