@@ -89,7 +89,7 @@ func quickestOf(workers []*worker, role controlv1.Role, v Version) (step latency
 }
 
 // enough is how many times the base of a step prompts may take before pkg/scheduler adds no
-// other to it.
+// other to it; where nobody decodes, twice as many.
 const enough = 8
 
 // steps is the steps in which a worker computes prompts.
@@ -114,7 +114,11 @@ func (w *worker) steps(m latency.Model, decoding, context int) steps {
 	}
 	s.several = s.chunk
 	if m.PerTokenMs > 0 {
-		s.several = min(s.chunk, int(min(enough*m.BaseMs/m.PerTokenMs, math.MaxInt32))+max(w.blockTokens, 1))
+		enough := enough
+		if decoding == 0 {
+			enough *= 2
+		}
+		s.several = min(s.chunk, int(min(float64(enough)*m.BaseMs/m.PerTokenMs, math.MaxInt32))+max(w.blockTokens, 1))
 	}
 	return s
 }

@@ -87,7 +87,9 @@ const enoughTimes = 8
 type promptBudget struct {
 	tokens int // that may be added
 	taken  int
-	enough int // tokens after which no other prompt is added
+	// enough is after how many tokens no other prompt is added; where nobody decodes, after twice
+	// as many, if the other prompt ends in the step.
+	enough int
 	block  int
 
 	bounded bool // by time, too
@@ -125,6 +127,9 @@ func (b promptBudget) whole() int { return b.take(0, b.tokens) }
 // begins.
 func (b *promptBudget) fits(prompt int) bool {
 	n := min(prompt, b.block)
+	if b.taken >= b.enough {
+		n = prompt
+	}
 	return n <= b.tokens && (!b.bounded || b.taken == 0 || b.ms(prompt-n, n) <= b.leftMs)
 }
 
@@ -133,7 +138,9 @@ func (b *promptBudget) fits(prompt int) bool {
 func (b *promptBudget) take(start, left int) int {
 	n := min(left, b.tokens)
 	if n < left {
-		n -= n % b.block
+		if n -= n % b.block; b.taken >= b.enough {
+			return 0
+		}
 	}
 	if b.bounded && b.ms(start, n) > b.leftMs {
 		fit := sort.Search(n/b.block, func(i int) bool { return b.ms(start, (i+1)*b.block) > b.leftMs })
@@ -146,8 +153,11 @@ func (b *promptBudget) take(start, left int) int {
 	b.leftMs -= b.ms(start, n)
 	b.takenMs += b.ms(start, n)
 	b.taken += n
-	if b.tokens -= n; b.taken >= b.enough || b.bounded && b.leftMs <= 0 {
+	switch b.tokens -= n; {
+	case b.bounded && b.leftMs <= 0, b.bounded && b.taken >= b.enough:
 		b.tokens = 0
+	case b.taken >= b.enough:
+		b.tokens = min(b.tokens, max(2*b.enough-b.taken, 0))
 	}
 	return n
 }
