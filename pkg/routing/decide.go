@@ -2,6 +2,7 @@ package routing
 
 import (
 	"cmp"
+	"fmt"
 	"time"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
@@ -136,7 +137,7 @@ func (rt *Router) alone(s *search, decodes *candidates, decode, prefill *candida
 		return best, misses
 	}
 	// What no prediction can resolve is done where it belongs.
-	return best, best.totalMs+best.promptMs*rt.config.NearBest < decode.totalMs+prefill.firstMs+aheadMs
+	return best, best.totalMs+best.promptMs*rt.config.NearBest < decode.totalMs+prefill.totalMs+aheadMs
 }
 
 // aloneMost is how many decode workers alone looks at.
@@ -169,9 +170,9 @@ func (rt *Router) dispatch(s *search, decodes, prefills *candidates, decode, pre
 	}
 	atDecode := &share{at: now, context: r.Tokens, blocks: need(decode.worker, r, controlv1.Role_ROLE_DECODE)}
 	if prefill == nil {
-		atDecode.tokens = decode.uncached
+		atDecode.tokens = decode.computed()
 		if model, known := decode.worker.measured(); known {
-			decode.worker.prompted.add(now, model.PerTokenMs*float64(decode.uncached))
+			decode.worker.prompted.add(now, model.PerTokenMs*float64(decode.computed()))
 		}
 	} else {
 		w := prefill.worker
@@ -185,7 +186,7 @@ func (rt *Router) dispatch(s *search, decodes, prefills *candidates, decode, pre
 		w.tries(now)
 		rt.turns++
 		w.turn = rt.turns
-		w.add(r.ID, &share{at: now, tokens: prefill.uncached - prefill.fetched, context: r.Tokens, blocks: need(w, r, controlv1.Role_ROLE_PREFILL)})
+		w.add(r.ID, &share{at: now, tokens: prefill.computed(), context: r.Tokens, blocks: need(w, r, controlv1.Role_ROLE_PREFILL)})
 	}
 	decode.worker.tries(now)
 	decode.worker.add(r.ID, atDecode)
@@ -197,6 +198,10 @@ func (rt *Router) dispatch(s *search, decodes, prefills *candidates, decode, pre
 			record.Reason += "; " + c.worker.ref.ID + " reported that it is full, and is tried anyway"
 		}
 	}
+	if first := cmp.Or(prefill, decode); first.expected > 0 {
+		record.Reason += fmt.Sprintf("; %d tokens of the prompt are computed there for others", first.expected)
+	}
+	rt.expect(s, cmp.Or(prefill, decode))
 	rt.running[r.ID] = d
 	rt.out = append(rt.out, action)
 	rt.versionSent(r.Model, s.version)

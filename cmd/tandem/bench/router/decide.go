@@ -61,9 +61,10 @@ func newDecider(p Plan) *decider {
 		d.prompts = append(d.prompts, prompt)
 	}
 	for i, w := range d.workers {
-		d.handle(routing.Connected{
-			Worker: ref(w), Record: w, Blocks: &workerv1.ListBlocksResponse{Epoch: w.GetEpoch(), BlockHashes: held[i]}, Connection: uint64(i + 1),
-		})
+		for _, part := range routing.Listed(ref(w), &workerv1.ListBlocksResponse{Epoch: w.GetEpoch(), BlockHashes: held[i]}) {
+			d.handle(part)
+		}
+		d.handle(routing.Connected{Worker: ref(w), Record: w, Connection: uint64(i + 1)})
 		d.report(i)
 	}
 	return d
