@@ -102,6 +102,10 @@ func (rt *Router) computed(now time.Time, id string) {
 		return
 	}
 	delete(x.byRequest, id)
+	if rt.worker(e.worker.ref) != e.worker { // it was dropped, and its requests go on
+		x.forget(e)
+		return
+	}
 	e.done, e.until = true, now.Add(expectedKept)
 	if rt.index.InSync(e.worker.ref.ID) && now.Sub(e.worker.heardAt) <= rt.config.LoadStale {
 		e.until = now.Add(confirmIn)

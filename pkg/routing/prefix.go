@@ -44,6 +44,13 @@ func (rt *Router) Prefixes(id string) (blocks []kvcache.Hash, inSync bool) {
 	return rt.index.Blocks(id), rt.index.InSync(id)
 }
 
+// IndexedBlocks is how many different blocks the prefix index holds.
+func (rt *Router) IndexedBlocks() int { return rt.index.Len() }
+
+// ForgottenBlocks is how many blocks the prefix index has forgotten so far because they were too
+// many: workers hold them, and no prompt is drawn to them.
+func (rt *Router) ForgottenBlocks() uint64 { return rt.index.Forgotten() }
+
 func (w *worker) blockKey() BlockKey {
 	return BlockKey{w.version(), w.blockTokens}
 }

@@ -52,14 +52,30 @@ func part(of *workerv1.ListBlocksResponse, hashes []uint64) *workerv1.ListBlocks
 
 // believed is how many of the blocks that the index has for a worker are believed to be there.
 func (rt *Router) believed(now time.Time, w *worker, blocks int) int {
-	doubt := now.Sub(w.heardAt) - rt.config.LoadStale
-	if !w.doubtedAt.IsZero() {
-		doubt = max(doubt, now.Sub(w.doubtedAt))
-	}
+	doubt := rt.unsure(now, w)
 	if doubt <= 0 || blocks == 0 {
 		return blocks
 	}
 	return int(float64(blocks) * math.Exp2(-float64(doubt)/float64(doubtHalf)))
+}
+
+// unsure is for how long it has not been certain what a worker holds; not above 0: it is.
+func (rt *Router) unsure(now time.Time, w *worker) time.Duration {
+	doubt := now.Sub(w.heardAt) - rt.config.LoadStale
+	if !w.doubtedAt.IsZero() {
+		doubt = max(doubt, now.Sub(w.doubtedAt))
+	}
+	return doubt
+}
+
+// UnsureWorkers is of how many connected workers it is not certain what they hold.
+func (rt *Router) UnsureWorkers(now time.Time) (n int) {
+	for _, w := range rt.order {
+		if w.connected && (rt.unsure(now, w) > 0 || !rt.index.InSync(w.ref.ID)) {
+			n++
+		}
+	}
+	return n
 }
 
 // blocks takes in a KV event.

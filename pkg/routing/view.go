@@ -86,6 +86,7 @@ func (rt *Router) drop(w *worker) {
 	rt.grouped = nil
 	if w.successor != nil {
 		rt.workers[w.ref.ID] = w.successor
+		w.successor.unlisted = true // the index forgets both
 	}
 	if !w.answered {
 		rt.unanswered[w.role()]--
