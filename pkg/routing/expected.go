@@ -41,9 +41,8 @@ type expectation struct {
 
 // expectations are all of them.
 type expectations struct {
-	byRequest map[string]*expectation         // those that are not done
+	byRequest map[string]*expectation         // those that are not done; the others are in worker.expected
 	byBlock   map[kvcache.Hash][]*expectation // by their first blocks
-	done      []*expectation
 	blocks    int
 }
 
@@ -65,10 +64,18 @@ func (rt *Router) expect(s *search, c *candidate) {
 		lacks: c.uncached, asked: s.asks(),
 	}
 	n := len(e.hashes) - e.from
-	if n <= 0 || x.blocks+n > expectedBlocksMost || len(x.byBlock[e.hashes[e.from]]) >= expectedAlike {
+	if n <= 0 {
 		return
 	}
 	first := e.hashes[e.from]
+	if x.blocks+n > expectedBlocksMost || len(x.byBlock[first]) >= expectedAlike {
+		for _, w := range rt.order {
+			rt.confirm(s.now, w)
+		}
+		if x.blocks+n > expectedBlocksMost || len(x.byBlock[first]) >= expectedAlike {
+			return
+		}
+	}
 	x.byBlock[first] = append(x.byBlock[first], e)
 	x.byRequest[s.request.ID] = e
 	x.blocks += n
@@ -110,18 +117,17 @@ func (rt *Router) computed(now time.Time, id string) {
 	if rt.index.InSync(e.worker.ref.ID) && now.Sub(e.worker.heardAt) <= rt.config.LoadStale {
 		e.until = now.Add(confirmIn)
 	}
-	x.done = append(x.done, e)
-	rt.confirm(now, nil)
+	e.worker.expected = append(e.worker.expected, e)
+	rt.confirm(now, e.worker)
 }
 
-// confirm forgets what was expected and is in the index now, of a worker that told of it, and
-// what is believed no more.
+// confirm forgets what was expected of a worker that has computed it, if the index has it or it is
+// believed no more.
 func (rt *Router) confirm(now time.Time, w *worker) {
-	x := &rt.expected
-	x.done = slices.DeleteFunc(x.done, func(e *expectation) bool {
-		over := !now.Before(e.until) || e.worker == w && rt.index.Holds(w.ref.ID, e.hashes[len(e.hashes)-1])
+	w.expected = slices.DeleteFunc(w.expected, func(e *expectation) bool {
+		over := !now.Before(e.until) || rt.index.Holds(w.ref.ID, e.hashes[len(e.hashes)-1])
 		if over {
-			x.forget(e)
+			rt.expected.forget(e)
 		}
 		return over
 	})
@@ -129,13 +135,10 @@ func (rt *Router) confirm(now time.Time, w *worker) {
 
 // forgetExpected forgets what was expected of a worker that is dropped.
 func (rt *Router) forgetExpected(w *worker) {
-	x := &rt.expected
-	x.done = slices.DeleteFunc(x.done, func(e *expectation) bool {
-		if e.worker == w {
-			x.forget(e)
-		}
-		return e.worker == w
-	})
+	for _, e := range w.expected {
+		rt.expected.forget(e)
+	}
+	w.expected = nil
 }
 
 // meet finds what is expected of a prompt's blocks, those that begin earlier first.

@@ -22,5 +22,8 @@ func (rt *Router) Expecting() (requests int, adds bool) {
 			}
 		}
 	}
-	return len(x.byRequest), blocks == x.blocks && all == len(x.byRequest)+len(x.done)
+	for _, w := range rt.workers {
+		all -= len(w.expected)
+	}
+	return len(x.byRequest), blocks == x.blocks && all == len(x.byRequest)
 }

@@ -32,7 +32,7 @@ const (
 
 // partBlocks is how many blocks of a snapshot are taken in at a time: decisions that are due
 // in between wait for a millisecond.
-const partBlocks = 2048
+const partBlocks = 1024
 
 // Listed is a worker's answer to ListBlocks as events, to be handled in order.
 func Listed(worker Ref, response *workerv1.ListBlocksResponse) (parts []BlocksListed) {

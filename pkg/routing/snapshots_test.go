@@ -169,6 +169,23 @@ func TestWithoutSignals(t *testing.T) {
 	}
 }
 
+// A worker that takes the place of an earlier start of it is asked, whatever it said before.
+func TestSuccessorIsAsked(t *testing.T) {
+	b := newBench(t, nil, decode("d1"))
+	b.holds("d1", sequence(3)...)
+	b.do(routing.ViewChanged{Workers: []*controlv1.WorkerRecord{changed(decode("d1"), func(r *controlv1.WorkerRecord) { r.Epoch = 2 })}, Live: true})
+	ref := routing.Ref{ID: "d1", Epoch: 2}
+	list := routing.BlocksListed{Worker: ref, Response: &workerv1.ListBlocksResponse{Epoch: 2, BlockHashes: sequence(10)}}
+	b.do(list)
+	if asked := asksFor(b.do(routing.Connected{Worker: ref})); len(asked) != 1 {
+		t.Fatalf("asks for %v", asked)
+	}
+	b.do(list)
+	if n := b.cachedAt("d1"); n != 10*32 {
+		t.Errorf("%d tokens", n)
+	}
+}
+
 // The parts of a list are all of it, in order, the first blocks last.
 func TestListedIsAll(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -181,7 +198,7 @@ func TestListedIsAll(t *testing.T) {
 				t.Fatalf("part %d: %d came, more %v", i, p.Came, p.More)
 			}
 			got = append(slices.Clone(p.Response.GetBlockHashes()), got...)
-			if len(p.Response.GetBlockHashes()) > 2048 {
+			if len(p.Response.GetBlockHashes()) > 1024 {
 				t.Fatalf("part %d is of %d blocks", i, len(p.Response.GetBlockHashes()))
 			}
 		}

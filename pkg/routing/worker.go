@@ -62,6 +62,8 @@ type worker struct {
 
 	fetches fetchSpeed // from block stores
 
+	expected []*expectation // prompts that it has computed and that no event has confirmed
+
 	heardAt   time.Time // when a report, a KV event or its prefix cache came last
 	doubtedAt time.Time // since when it is not certain what it holds; zero: it is, as far as is heard
 
