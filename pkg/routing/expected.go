@@ -114,7 +114,7 @@ func (rt *Router) computed(now time.Time, id string) {
 		return
 	}
 	e.done, e.until = true, now.Add(expectedKept)
-	if rt.index.InSync(e.worker.ref.ID) && now.Sub(e.worker.heardAt) <= rt.config.LoadStale {
+	if now.Sub(e.worker.heardAt) <= rt.config.LoadStale {
 		e.until = now.Add(confirmIn)
 	}
 	e.worker.expected = append(e.worker.expected, e)
