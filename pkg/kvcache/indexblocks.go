@@ -64,6 +64,9 @@ func (x *Index) store(g *generation, stored []Hash) {
 
 // counts says whether a generation that is not retired has a block.
 func (x *Index) counts(e *indexEntry) bool {
+	if len(x.retired) == 0 {
+		return true
+	}
 	if set := x.shared(e); set != nil {
 		return slices.ContainsFunc(x.bySlot, func(g *generation) bool { return g != nil && !g.retired && set.has(g.slot) })
 	}
@@ -108,11 +111,9 @@ func (x *Index) hold(g *generation, n int32) {
 			return
 		}
 	}
-	words, more := g.slot/64+1, 0
-	if set == nil {
-		more = max(words, int(max(e.holders[0], e.holders[1]))/64+1)
-	} else {
-		more = max(words-len(*set), 0)
+	more := max(g.slot, int(e.holders[0]), int(e.holders[1]))/64 + 1
+	if set != nil {
+		more = max(g.slot/64+1-len(*set), 0)
 	}
 	if x.sharingWords+more > maxSharingWords {
 		x.forgotten++
