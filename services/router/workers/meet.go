@@ -105,7 +105,13 @@ func (p *Pool) meet(ctx context.Context, ref routing.Ref, role controlv1.Role, c
 		return nil, fmt.Errorf("another worker answers at its address: %q", clienterr.Shorten(record.GetId()))
 	}
 	found := &meeting{conn: conn, record: record}
-	blocks, err := p.listBlocks(ctx, conn)
+	select {
+	case p.lists <- struct{}{}:
+	default: // others are asked; the policy asks for it later
+		return found, nil
+	}
+	blocks, err := listBlocks(ctx, conn)
+	<-p.lists
 	switch {
 	case status.Code(err) == codes.Unavailable, status.Code(err) == codes.DeadlineExceeded, ctx.Err() != nil:
 		return nil, err

@@ -247,13 +247,7 @@ const (
 	maxLists    = 8
 )
 
-func (p *Pool) listBlocks(ctx context.Context, conn *grpc.ClientConn) (*workerv1.ListBlocksResponse, error) {
-	select {
-	case p.lists <- struct{}{}:
-		defer func() { <-p.lists }()
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
+func listBlocks(ctx context.Context, conn *grpc.ClientConn) (*workerv1.ListBlocksResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
 	return workerv1.NewWorkerClient(conn).ListBlocks(ctx, &workerv1.ListBlocksRequest{})
@@ -272,7 +266,9 @@ func (p *Pool) ListBlocks(ref routing.Ref) {
 		events := []routing.BlocksListed{{Worker: ref}}
 		if conn, _, release, err := p.Acquire(ref); err == nil {
 			defer release()
-			response, err := p.listBlocks(m.ctx, conn)
+			p.lists <- struct{}{}
+			response, err := listBlocks(m.ctx, conn)
+			<-p.lists
 			if err == nil {
 				events = routing.Listed(ref, response)
 			} else if m.ctx.Err() == nil { // ever more rarely: the policy sees to it
