@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tandem-serving/tandem/loadtest/record"
 	"github.com/tandem-serving/tandem/loadtest/workload"
 	"github.com/tandem-serving/tandem/simulate"
 )
@@ -16,10 +17,10 @@ func TestEqualPromptsAreComputedTwiceAtMost(t *testing.T) {
 	const tokens = blocks*32 + 1
 	for _, test := range []struct{ prefill, decode int }{{4, 4}, {7, 1}, {0, 8}} {
 		for _, routers := range []int{1, 2} {
-			for seed := range uint64(3) {
-				t.Run(fmt.Sprintf("%d+%d/routers=%d/seed=%d", test.prefill, test.decode, routers, seed), func(t *testing.T) {
+			for _, ttft := range []time.Duration{0, time.Second} {
+				t.Run(fmt.Sprintf("%d+%d/routers=%d/ttft=%v", test.prefill, test.decode, routers, ttft), func(t *testing.T) {
 					c := config(test.prefill, test.decode)
-					c.Seed, c.Routers = seed, routers
+					c.TTFT, c.Routers = ttft, routers
 					cluster, err := simulate.New(c)
 					if err != nil {
 						t.Fatal(err)
@@ -40,6 +41,9 @@ func TestEqualPromptsAreComputedTwiceAtMost(t *testing.T) {
 					}
 					computed, slowest := 0, time.Duration(0)
 					for _, r := range got.Records {
+						if r.Outcome != record.Completed {
+							t.Fatalf("%v: %s", r.Outcome, r.Error)
+						}
 						computed += tokens - r.CachedTokens
 						slowest = max(slowest, r.First()-r.Due)
 					}
