@@ -44,6 +44,7 @@ type expectations struct {
 	byRequest map[string]*expectation         // those that are not done; the others are in worker.expected
 	byBlock   map[kvcache.Hash][]*expectation // by their first blocks
 	blocks    int
+	turn      int // of the workers, by their order: of whom was seen last what is over
 }
 
 // met is where a prompt meets an expectation: they have so many blocks in common, up to end.
@@ -68,13 +69,13 @@ func (rt *Router) expect(s *search, c *candidate) {
 		return
 	}
 	first := e.hashes[e.from]
+	// What is over is looked for at one worker after the other, so that it takes no time.
+	if x.turn++; x.turn >= len(rt.order) {
+		x.turn = 0
+	}
+	rt.expireExpected(s.now, rt.order[x.turn])
 	if x.blocks+n > expectedBlocksMost || len(x.byBlock[first]) >= expectedAlike {
-		for _, w := range rt.order {
-			rt.confirm(s.now, w)
-		}
-		if x.blocks+n > expectedBlocksMost || len(x.byBlock[first]) >= expectedAlike {
-			return
-		}
+		return
 	}
 	x.byBlock[first] = append(x.byBlock[first], e)
 	x.byRequest[s.request.ID] = e
@@ -126,6 +127,17 @@ func (rt *Router) computed(now time.Time, id string) {
 func (rt *Router) confirm(now time.Time, w *worker) {
 	w.expected = slices.DeleteFunc(w.expected, func(e *expectation) bool {
 		over := !now.Before(e.until) || rt.index.Holds(w.ref.ID, e.hashes[len(e.hashes)-1])
+		if over {
+			rt.expected.forget(e)
+		}
+		return over
+	})
+}
+
+// expireExpected forgets what is believed no more of a worker.
+func (rt *Router) expireExpected(now time.Time, w *worker) {
+	w.expected = slices.DeleteFunc(w.expected, func(e *expectation) bool {
+		over := !now.Before(e.until)
 		if over {
 			rt.expected.forget(e)
 		}
