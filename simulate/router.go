@@ -2,6 +2,7 @@ package simulate
 
 import (
 	"math/rand/v2"
+	"time"
 
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
@@ -130,7 +131,10 @@ func (n *connection) dial() {
 						n.lose()
 						return
 					}
-					n.router.handle(routing.Connected{Worker: n.ref, Record: p.record, Blocks: blocks, Connection: n.number})
+					for _, part := range routing.Listed(n.ref, blocks) {
+						n.router.handle(part)
+					}
+					n.router.handle(routing.Connected{Worker: n.ref, Record: p.record, Connection: n.number})
 				})
 			})
 		})
@@ -153,15 +157,32 @@ func (r *router) list(worker routing.Ref) {
 		r.handle(routing.BlocksListed{Worker: worker})
 		return
 	}
-	p := n.process
+	p, over := n.process, false
+	r.cluster.after(listTimeout, func() {
+		if !over { // a partition came in between
+			over = true
+			r.handle(routing.BlocksListed{Worker: worker})
+		}
+	})
 	n.there.send(messageBytes, func() {
 		if p.dead {
 			return // the router hears that the connection is lost
 		}
 		blocks := p.listBlocks()
-		n.back.send(messageBytes+8*len(blocks.GetBlockHashes()), func() { r.handle(routing.BlocksListed{Worker: worker, Response: blocks}) })
+		n.back.send(messageBytes+8*len(blocks.GetBlockHashes()), func() {
+			if over {
+				return
+			}
+			over = true
+			for _, part := range routing.Listed(worker, blocks) {
+				r.handle(part)
+			}
+		})
 	})
 }
+
+// listTimeout is as of live routers.
+const listTimeout = 5 * time.Second
 
 // lose is the end of a connection at its router: the streams end, and it dials again.
 func (n *connection) lose() {

@@ -17,3 +17,6 @@ func (p *Pool) Reconsider(blocks []BlockID) {
 		}
 	}
 }
+
+// SweepBy lets every call clear so many blocks of retired generations.
+func (x *Index) SweepBy(blocks int) { x.sweepBlocks = blocks }

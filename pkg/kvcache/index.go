@@ -11,30 +11,41 @@ import (
 // holds which block. It is fed with each worker's numbered events and, whenever
 // some of them are missing, with a snapshot. What it holds for a worker that is
 // in sync is what that worker held at the last event applied, less what fell
-// over the bound; for any other worker it holds nothing.
+// over a bound. For one of whose events some are missing it is what it held
+// before, changed by those that came, until a snapshot is whole: how far that is
+// to be believed is for the caller to say.
+//
+// What a worker holds is kept in generations: the current one, and the one of a
+// snapshot that comes in parts. The old one is cleared little by little, so that
+// no call takes long.
 //
 // An Index is not safe for concurrent use; Match counts as a use.
 type Index struct {
-	maxBlocks int
-	workers   map[string]*indexWorker
-	names     []string // by slot; "" is a free slot
-	bySlot    []*indexWorker
-	freeSlots []int
+	maxBlocks   int
+	workers     map[string]*indexWorker
+	names       []string      // by slot: of the worker whose current generation it is, or ""
+	bySlot      []*generation // nil is a free slot
+	freeSlots   []int
+	retired     []*generation // to be cleared, oldest first
+	sweepBlocks int
+	forgotten   uint64
 
 	// Blocks are numbered, and known by their numbers: a million of them hold no pointer for
 	// the garbage collector to follow.
-	byHash  hashTable
-	entries []indexEntry // entries[recent]'s ring: behind is the most recently used
-	free    int32        // the first of those that hold no block, by behind; recent: none is
-	sharing []shared     // entries that several workers hold
-	unused  []int32      // of sharing
+	byHash hashTable
+	// entries are in pieces, so that none of them is ever moved. entry(recent)'s ring: behind is
+	// the most recently used.
+	entries []*[entriesPiece]indexEntry
+	taken   int32    // of them
+	free    int32    // the first of those that hold no block, by behind; recent: none is
+	sharing []shared // entries that several workers hold
+	unused  []int32  // of sharing
+	// sharingWords is the length of the sets in sharing, in all.
+	sharingWords int
 
 	candidates bitset  // scratch of MatchInto
 	path       []int32 // scratch of MatchInto
 }
-
-// recent is the entry that holds no block and begins the ring.
-const recent = 0
 
 // The bounds of what is kept for a worker between a gap and its snapshot.
 const (
@@ -42,47 +53,40 @@ const (
 	maxPendingHashes = 1 << 16
 )
 
+// sweepBlocks is how many blocks of retired generations an event clears, and sweepOnMatch a match.
+const (
+	sweepBlocks  = 1024
+	sweepOnMatch = 32
+)
+
 type indexWorker struct {
-	slot            int
+	name            string
 	synced          bool
-	epoch, sequence uint64
-	first           place // of its list; noPlace: it is empty
+	epoch, sequence uint64      // of the last event or snapshot in current
+	current         *generation // nil: nothing is known
 	pending         []indexEvent
 	pendingHashes   int
+
+	// next is a snapshot of which so many hashes have come in parts, with its epoch and sequence;
+	// nil: there is none.
+	next                    *generation
+	nextCame                int
+	nextEpoch, nextSequence uint64
+}
+
+// generation is one set of the blocks that a worker holds.
+type generation struct {
+	slot  int
+	first place // of its list; noPlace: it is empty
+	// retired: it counts no more. swept is how many entries of Index.sharing were cleared of it
+	// since.
+	retired bool
+	swept   int
 }
 
 type indexEvent struct {
 	epoch, sequence uint64
 	stored, removed []Hash
-}
-
-// indexEntry is one block and the workers that hold it.
-type indexEntry struct {
-	before, behind int32
-	// holders are the slots of one or two workers: mostly those that computed a prompt and
-	// that go on with it. Each has the entry in a list of its own. Of more workers, the first
-	// is several less their number in Index.sharing, and none has it in its list.
-	holders [2]int32
-	links   [2]link
-}
-
-const (
-	nobody  = -1
-	several = -2
-)
-
-// place is one of the two holders of an entry: the entry's number, doubled, and which.
-type place int32
-
-const noPlace place = -1
-
-// link joins a place to its neighbours in the list of its worker.
-type link struct{ before, behind place }
-
-// shared is an entry that several workers hold.
-type shared struct {
-	entry   int32
-	holders bitset // by slot; none: this is unused
 }
 
 // NewIndex makes an index of at most maxBlocks different blocks, at least one.
@@ -91,77 +95,109 @@ type shared struct {
 func NewIndex(maxBlocks int) *Index {
 	maxBlocks = max(min(maxBlocks, math.MaxInt32/2-2), 1) // a place is an int32
 	return &Index{
-		maxBlocks: maxBlocks,
-		workers:   make(map[string]*indexWorker),
-		byHash:    newHashTable(maxBlocks + 2),
-		entries:   make([]indexEntry, 1),
+		maxBlocks: maxBlocks, sweepBlocks: sweepBlocks,
+		workers: make(map[string]*indexWorker),
+		byHash:  newHashTable(maxBlocks + 2),
+		entries: []*[entriesPiece]indexEntry{new([entriesPiece]indexEntry)},
+		taken:   1,
 	}
 }
 
 // Apply takes a worker's event: what was stored and removed since the one
 // before. Events of one epoch are numbered without gaps; one that came before is
-// ignored. False means that the index does not know what the worker holds, since
-// it is new, has a new epoch, or an event was lost: its entries are dropped, and
-// the caller asks the worker for a Snapshot. Until then events are kept, as many
-// as the bound allows. The slices are not kept or changed.
+// ignored. False means that the index does not know for certain what the worker
+// holds, since it is new, has a new epoch, or an event was lost, and the caller
+// asks it for a Snapshot. Until then events are kept as well as applied, as many
+// as the bound allows. With a new epoch nothing of the old one is left. The
+// slices are not kept or changed.
 func (x *Index) Apply(worker string, epoch, sequence uint64, stored, removed []Hash) (inSync bool) {
+	x.sweep(x.sweepBlocks)
 	w := x.worker(worker)
-	if w.synced && w.epoch == epoch {
-		if sequence <= w.sequence {
+	if w.current != nil && w.epoch != epoch {
+		x.unknow(w)
+	}
+	if w.current != nil {
+		if sequence <= w.sequence && w.synced {
 			return true
 		}
-		if sequence == w.sequence+1 {
+		w.synced = w.synced && sequence == w.sequence+1
+		if sequence > w.sequence {
 			x.apply(w, sequence, stored, removed)
+		}
+		if w.synced {
 			return true
 		}
 	}
-	x.drop(w)
 	w.keep(indexEvent{epoch, sequence, slices.Clone(stored), slices.Clone(removed)})
 	return false
 }
 
 // Snapshot takes everything that a worker held after the event with that number.
-// Events that came meanwhile with higher numbers are applied after it. False
-// means that one of those is missing: the caller asks for another snapshot. That
-// one contains what lies beyond the gap, so it is dropped here; an event that no
-// worker ever sent is gone with it. A snapshot older than what the index knows
-// already is ignored. The slice is not kept or changed.
+// It takes the place of what the index held for the worker, and events that came
+// meanwhile with higher numbers are applied after it. False means that one of
+// those is missing: the caller asks for another snapshot. That one contains what
+// lies beyond the gap; an event that no worker ever sent is gone with it. A
+// snapshot older than what the index knows for certain is ignored. The slice is
+// not kept or changed.
 func (x *Index) Snapshot(worker string, epoch, sequence uint64, hashes []Hash) (inSync bool) {
+	return x.Rest(worker, epoch, sequence, 0, hashes)
+}
+
+// Part takes some of a Snapshot, of which so many hashes came in parts before.
+// More follows: Rest is the last.
+func (x *Index) Part(worker string, epoch, sequence uint64, came int, hashes []Hash) {
+	x.sweep(x.sweepBlocks)
+	w := x.worker(worker)
+	if came == 0 {
+		x.retire(&w.next)
+		w.next, w.nextEpoch, w.nextSequence, w.nextCame = x.generation(), epoch, sequence, 0
+	}
+	if w.next == nil || w.nextEpoch != epoch || w.nextSequence != sequence || w.nextCame != came {
+		x.retire(&w.next) // parts of two, or one is missing
+		return
+	}
+	w.nextCame += len(hashes)
+	x.store(w.next, hashes)
+}
+
+// Rest is Snapshot with its last part. False means as well that another part is
+// missing.
+func (x *Index) Rest(worker string, epoch, sequence uint64, came int, hashes []Hash) (inSync bool) {
+	x.sweep(x.sweepBlocks)
 	w := x.worker(worker)
 	if w.synced && w.epoch == epoch && sequence <= w.sequence {
+		x.retire(&w.next)
 		return true
 	}
-	x.drop(w)
+	if x.Part(worker, epoch, sequence, came, hashes); w.next == nil {
+		return false
+	}
+	x.unknow(w)
+	w.current, w.next = w.next, nil
+	x.names[w.current.slot] = w.name
+	w.synced, w.epoch, w.sequence = true, epoch, sequence
 	pending := w.pending
 	w.pending, w.pendingHashes = nil, 0
-	w.synced, w.epoch = true, epoch
-	x.apply(w, sequence, hashes, nil)
 	// Events of other epochs are of no use to what is known from here on.
 	pending = slices.DeleteFunc(pending, func(e indexEvent) bool { return e.epoch != epoch })
 	slices.SortStableFunc(pending, func(a, b indexEvent) int { return cmp.Compare(a.sequence, b.sequence) })
 	for _, e := range pending {
-		if e.sequence <= w.sequence {
-			continue
+		if e.sequence > w.sequence {
+			w.synced = w.synced && e.sequence == w.sequence+1
+			x.apply(w, e.sequence, e.stored, e.removed)
 		}
-		if e.sequence > w.sequence+1 {
-			x.drop(w)
-			return false
-		}
-		x.apply(w, e.sequence, e.stored, e.removed)
 	}
-	return true
+	return w.synced
 }
 
 // Forget drops a worker that is gone.
 func (x *Index) Forget(worker string) {
-	w, ok := x.workers[worker]
-	if !ok {
-		return
+	if w, ok := x.workers[worker]; ok {
+		x.unknow(w)
+		x.retire(&w.next)
+		delete(x.workers, worker)
 	}
-	x.drop(w)
-	delete(x.workers, worker)
-	x.names[w.slot], x.bySlot[w.slot] = "", nil
-	x.freeSlots = append(x.freeSlots, w.slot)
+	x.sweep(x.sweepBlocks)
 }
 
 // Match is, for each worker that holds the first of hashes, how many of them it
@@ -174,13 +210,14 @@ func (x *Index) Match(hashes []Hash) map[string]int {
 // returns.
 func (x *Index) MatchInto(dst map[string]int, hashes []Hash) map[string]int {
 	clear(dst)
+	x.sweep(min(x.sweepBlocks, sweepOnMatch))
 	x.candidates, x.path = x.candidates[:0], x.path[:0]
 	for depth, hash := range hashes {
 		n := x.byHash.find(hash)
 		if n == absent {
 			break
 		}
-		e := &x.entries[n]
+		e := x.entry(n)
 		if depth == 0 {
 			x.addHolders(e)
 		}
@@ -247,14 +284,30 @@ func (x *Index) holders(e *indexEntry, i int) uint64 {
 
 func (x *Index) answer(dst map[string]int, wordIndex int, word uint64, depth int) {
 	for ; word != 0; word &= word - 1 {
-		dst[x.names[64*wordIndex+bits.TrailingZeros64(word)]] = depth
+		if name := x.names[64*wordIndex+bits.TrailingZeros64(word)]; name != "" {
+			dst[name] = depth
+		}
 	}
 }
 
 // Len is the number of different blocks that the index holds.
 func (x *Index) Len() int { return x.byHash.len }
 
-// InSync says whether the index knows what the worker holds.
+// Forgotten is how many blocks were forgotten so far because they were too many, for all
+// workers at once or, where very many hold them, for one.
+func (x *Index) Forgotten() uint64 { return x.forgotten }
+
+// Holds says whether the index holds a block for a worker.
+func (x *Index) Holds(worker string, hash Hash) bool {
+	w, ok := x.workers[worker]
+	if !ok || w.current == nil {
+		return false
+	}
+	n := x.byHash.find(hash)
+	return n != absent && x.holds(w.current, n)
+}
+
+// InSync says whether the index knows for certain what the worker holds.
 func (x *Index) InSync(worker string) bool {
 	w, ok := x.workers[worker]
 	return ok && w.synced
@@ -264,15 +317,15 @@ func (x *Index) InSync(worker string) bool {
 // proportion to them.
 func (x *Index) Blocks(worker string) []Hash {
 	w, ok := x.workers[worker]
-	if !ok {
+	if !ok || w.current == nil {
 		return nil
 	}
 	var hashes []Hash
-	for at := w.first; at != noPlace; at = x.link(at).behind {
+	for at := w.current.first; at != noPlace; at = x.link(at).behind {
 		hashes = append(hashes, x.byHash.hash(int32(at/2)))
 	}
 	for _, s := range x.sharing {
-		if s.holders.has(w.slot) {
+		if s.holders.has(w.current.slot) {
 			hashes = append(hashes, x.byHash.hash(s.entry))
 		}
 	}
@@ -280,19 +333,58 @@ func (x *Index) Blocks(worker string) []Hash {
 }
 
 func (x *Index) worker(name string) *indexWorker {
-	if w, ok := x.workers[name]; ok {
-		return w
+	w, ok := x.workers[name]
+	if !ok {
+		w = &indexWorker{name: name}
+		x.workers[name] = w
 	}
-	w := &indexWorker{first: noPlace}
-	if n := len(x.freeSlots); n > 0 {
-		w.slot, x.freeSlots = x.freeSlots[n-1], x.freeSlots[:n-1]
-		x.names[w.slot], x.bySlot[w.slot] = name, w
-	} else {
-		w.slot = len(x.names)
-		x.names, x.bySlot = append(x.names, name), append(x.bySlot, w)
-	}
-	x.workers[name] = w
 	return w
+}
+
+// generation is a new one of a worker, which is not its current one yet.
+func (x *Index) generation() *generation {
+	g := &generation{slot: len(x.names), first: noPlace}
+	if n := len(x.freeSlots); n > 0 {
+		g.slot, x.freeSlots = x.freeSlots[n-1], x.freeSlots[:n-1]
+		x.bySlot[g.slot] = g
+	} else {
+		x.names, x.bySlot = append(x.names, ""), append(x.bySlot, g)
+	}
+	return g
+}
+
+// unknow lets nothing be known of what a worker holds.
+func (x *Index) unknow(w *indexWorker) {
+	w.synced = false
+	x.retire(&w.current)
+}
+
+// retire lets a generation count for nothing any more. What it holds is cleared by and by.
+func (x *Index) retire(of **generation) {
+	if g := *of; g != nil {
+		x.names[g.slot], g.retired = "", true
+		x.retired = append(x.retired, g)
+		*of = nil
+	}
+}
+
+// sweep clears so many blocks of retired generations.
+func (x *Index) sweep(blocks int) {
+	for ; blocks > 0 && len(x.retired) > 0; blocks-- {
+		switch g := x.retired[0]; {
+		case g.first != noPlace:
+			x.clear(g, int32(g.first/2))
+		case g.swept < len(x.sharing):
+			if s := &x.sharing[g.swept]; s.holders.has(g.slot) {
+				x.clear(g, s.entry)
+			}
+			g.swept++
+		default:
+			x.bySlot[g.slot] = nil
+			x.freeSlots = append(x.freeSlots, g.slot)
+			x.retired = slices.Delete(x.retired, 0, 1)
+		}
+	}
 }
 
 // keep holds an event back until a snapshot. Over the bound the oldest go: the
@@ -309,187 +401,9 @@ func (w *indexWorker) keep(e indexEvent) {
 func (x *Index) apply(w *indexWorker, sequence uint64, stored, removed []Hash) {
 	w.sequence = sequence
 	for _, hash := range removed {
-		if n := x.byHash.find(hash); n != absent && x.holds(w, n) {
-			x.clear(w, n)
+		if n := x.byHash.find(hash); n != absent && x.holds(w.current, n) {
+			x.clear(w.current, n)
 		}
 	}
-	// Parents come first and become the more recently used.
-	for _, hash := range slices.Backward(stored) {
-		n := x.byHash.find(hash)
-		if n == absent {
-			n = x.take(hash)
-		}
-		if !x.holds(w, n) {
-			x.hold(w, n)
-		}
-		x.touch(n)
-		if x.byHash.len > x.maxBlocks {
-			x.forget(x.entries[recent].before)
-		}
-	}
-}
-
-// take gives a block an entry without a holder, in a ring of its own.
-func (x *Index) take(hash Hash) int32 {
-	n := x.free
-	if n == recent {
-		n = int32(len(x.entries))
-		x.entries = append(x.entries, indexEntry{})
-	} else {
-		x.free = x.entries[n].behind
-	}
-	x.entries[n] = indexEntry{before: n, behind: n, holders: [2]int32{nobody, nobody}}
-	x.byHash.add(n, hash)
-	return n
-}
-
-// holds says whether a worker holds a block.
-func (x *Index) holds(w *indexWorker, n int32) bool {
-	e := &x.entries[n]
-	if set := x.shared(e); set != nil {
-		return set.has(w.slot)
-	}
-	return e.holders[0] == int32(w.slot) || e.holders[1] == int32(w.slot)
-}
-
-// hold adds a worker to those that hold a block.
-func (x *Index) hold(w *indexWorker, n int32) {
-	e := &x.entries[n]
-	set := x.shared(e)
-	for i, slot := range e.holders {
-		if set == nil && slot == nobody {
-			e.holders[i] = int32(w.slot)
-			x.enlist(w, place(2*n)+place(i))
-			return
-		}
-	}
-	if set == nil {
-		number := int32(len(x.sharing))
-		if last := len(x.unused) - 1; last >= 0 {
-			number, x.unused = x.unused[last], x.unused[:last]
-		} else {
-			x.sharing = append(x.sharing, shared{})
-		}
-		x.sharing[number].entry = n
-		set = &x.sharing[number].holders
-		for i, slot := range e.holders {
-			set.set(int(slot))
-			x.delist(x.bySlot[slot], place(2*n)+place(i))
-		}
-		e.holders[0] = several - number
-	}
-	set.set(w.slot)
-}
-
-// link is that of a place.
-func (x *Index) link(at place) *link { return &x.entries[at/2].links[at%2] }
-
-// enlist puts a place into the list of its worker.
-func (x *Index) enlist(w *indexWorker, at place) {
-	*x.link(at) = link{before: noPlace, behind: w.first}
-	if w.first != noPlace {
-		x.link(w.first).before = at
-	}
-	w.first = at
-}
-
-// delist takes it out.
-func (x *Index) delist(w *indexWorker, at place) {
-	l := x.link(at)
-	if l.before != noPlace {
-		x.link(l.before).behind = l.behind
-	} else {
-		w.first = l.behind
-	}
-	if l.behind != noPlace {
-		x.link(l.behind).before = l.before
-	}
-}
-
-// drop forgets what a worker holds.
-func (x *Index) drop(w *indexWorker) {
-	w.synced = false
-	for w.first != noPlace {
-		x.clear(w, int32(w.first/2))
-	}
-	for i := range x.sharing {
-		if s := &x.sharing[i]; s.holders.has(w.slot) {
-			x.clear(w, s.entry)
-		}
-	}
-}
-
-// clear takes one block from one worker.
-func (x *Index) clear(w *indexWorker, n int32) {
-	e := &x.entries[n]
-	if set := x.shared(e); set != nil {
-		if set.unset(w.slot); set.empty() {
-			x.forget(n)
-		}
-		return
-	}
-	for i, slot := range e.holders {
-		if slot == int32(w.slot) {
-			x.delist(w, place(2*n)+place(i))
-			e.holders[i] = nobody
-		}
-	}
-	if e.holders == [2]int32{nobody, nobody} {
-		x.forget(n)
-	}
-}
-
-// forget takes one block from all workers.
-func (x *Index) forget(n int32) {
-	e := &x.entries[n]
-	if set := x.shared(e); set != nil {
-		*set = (*set)[:0]
-		x.unused = append(x.unused, several-e.holders[0])
-	} else {
-		for i, slot := range e.holders {
-			if slot >= 0 {
-				x.delist(x.bySlot[slot], place(2*n)+place(i))
-			}
-		}
-	}
-	x.entries[e.before].behind, x.entries[e.behind].before = e.behind, e.before
-	x.byHash.delete(n)
-	*e = indexEntry{behind: x.free}
-	x.free = n
-}
-
-// touch makes an entry the most recently used.
-func (x *Index) touch(n int32) {
-	e := &x.entries[n]
-	x.entries[e.before].behind, x.entries[e.behind].before = e.behind, e.before
-	first := x.entries[recent].behind
-	e.before, e.behind = recent, first
-	x.entries[recent].behind, x.entries[first].before = n, n
-}
-
-// bitset is a set of small numbers.
-type bitset []uint64
-
-func (s *bitset) set(i int) {
-	for len(*s) <= i/64 {
-		*s = append(*s, 0)
-	}
-	(*s)[i/64] |= 1 << (i % 64)
-}
-
-func (s bitset) has(i int) bool { return i/64 < len(s) && s[i/64]&(1<<(i%64)) != 0 }
-
-func (s bitset) unset(i int) {
-	if i/64 < len(s) {
-		s[i/64] &^= 1 << (i % 64)
-	}
-}
-
-func (s bitset) empty() bool {
-	for _, word := range s {
-		if word != 0 {
-			return false
-		}
-	}
-	return true
+	x.store(w.current, stored)
 }

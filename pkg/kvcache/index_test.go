@@ -3,10 +3,8 @@ package kvcache_test
 import (
 	"fmt"
 	"maps"
-	"slices"
+	"runtime"
 	"testing"
-
-	"pgregory.net/rapid"
 
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 )
@@ -55,14 +53,14 @@ func TestIndexSync(t *testing.T) {
 		},
 		"a gap behind the snapshot asks for another": {
 			{event, 1, 3, []kvcache.Hash{3}, false, 0},
-			{snapshot, 1, 1, []kvcache.Hash{1}, false, 0},
+			{snapshot, 1, 1, []kvcache.Hash{1}, false, 1},
 			{snapshot, 1, 3, []kvcache.Hash{1, 2, 3}, true, 3},
 			{event, 1, 4, []kvcache.Hash{4}, true, 3},
 		},
 		"an event that no worker sent costs one snapshot": {
 			{snapshot, 1, 1, []kvcache.Hash{1}, true, 1},
-			{event, 1, 1 << 60, []kvcache.Hash{9}, false, 0},
-			{snapshot, 1, 1, []kvcache.Hash{1}, false, 0},
+			{event, 1, 1 << 60, []kvcache.Hash{9}, false, 1},
+			{snapshot, 1, 1, []kvcache.Hash{1}, false, 1},
 			{snapshot, 1, 1, []kvcache.Hash{1}, true, 1},
 			{event, 1, 2, []kvcache.Hash{2}, true, 2},
 		},
@@ -73,15 +71,16 @@ func TestIndexSync(t *testing.T) {
 			{event, 1, 8, []kvcache.Hash{3}, true, 2},
 			{snapshot, 1, 7, nil, true, 2},
 		},
-		"a gap drops": {
-			{snapshot, 1, 1, []kvcache.Hash{1}, true, 1},
-			{event, 1, 3, []kvcache.Hash{3}, false, 0},
-			{snapshot, 1, 4, []kvcache.Hash{1, 2, 3}, true, 3},
+		"after a gap the old counts until the snapshot": {
+			{snapshot, 1, 1, []kvcache.Hash{1, 3}, true, 1},
+			{event, 1, 3, []kvcache.Hash{2}, false, 3},
+			{event, 1, 2, []kvcache.Hash{4}, false, 3},
+			{snapshot, 1, 4, []kvcache.Hash{2, 3}, true, 0},
 		},
 		"a snapshot drops what is held back of other epochs": {
 			{event, 2, 5, []kvcache.Hash{3}, false, 0},
 			{event, 1, 3, []kvcache.Hash{3}, false, 0},
-			{snapshot, 1, 1, []kvcache.Hash{1}, false, 0},
+			{snapshot, 1, 1, []kvcache.Hash{1}, false, 1},
 			{snapshot, 2, 3, []kvcache.Hash{1, 2}, true, 2},
 		},
 		"a restart drops": {
@@ -111,8 +110,8 @@ func TestIndexIsBounded(t *testing.T) {
 	x := kvcache.NewIndex(4)
 	x.Snapshot("a", 1, 1, []kvcache.Hash{1, 2, 3})
 	x.Snapshot("b", 1, 1, []kvcache.Hash{11, 12, 13})
-	if n := x.Len(); n != 4 {
-		t.Errorf("%d blocks", n)
+	if n, forgotten := x.Len(), x.Forgotten(); n != 4 || forgotten != 2 {
+		t.Errorf("%d blocks, %d forgotten", n, forgotten)
 	}
 	// The older chain lost its end, not its beginning.
 	if got := x.Match([]kvcache.Hash{1, 2, 3}); got["a"] != 1 {
@@ -135,6 +134,65 @@ func TestIndexBoundsWhatIsPending(t *testing.T) {
 	}
 	if !x.Snapshot("w", 1, 10_001, []kvcache.Hash{1}) {
 		t.Error("not in sync after the last event's snapshot")
+	}
+}
+
+// A snapshot in parts counts once it is whole, and not at all if one is missing.
+func TestIndexTakesParts(t *testing.T) {
+	x, all := kvcache.NewIndex(10), []kvcache.Hash{1, 2, 3}
+	x.Snapshot("w", 1, 1, []kvcache.Hash{1})
+	x.Apply("w", 1, 3, nil, nil)
+	for _, test := range []struct {
+		what          string
+		part          bool
+		sequence      uint64
+		came          int
+		hashes        []kvcache.Hash
+		inSync        bool
+		blocksOfThree int
+	}{
+		{"the first", true, 4, 0, []kvcache.Hash{3}, false, 1},
+		{"the first of another", true, 5, 0, []kvcache.Hash{3}, false, 1},
+		{"the rest of the first", false, 4, 1, []kvcache.Hash{1, 2}, false, 1},
+		{"the rest of the other", false, 5, 1, []kvcache.Hash{1, 2}, false, 1},
+		{"the first again", true, 5, 0, []kvcache.Hash{3}, false, 1},
+		{"the last but one", true, 5, 1, []kvcache.Hash{2}, false, 1},
+		{"the last", false, 5, 2, []kvcache.Hash{1}, true, 3},
+	} {
+		if test.part {
+			x.Part("w", 1, test.sequence, test.came, test.hashes)
+		} else {
+			x.Rest("w", 1, test.sequence, test.came, test.hashes)
+		}
+		if n := x.Match(all)["w"]; x.InSync("w") != test.inSync || n != test.blocksOfThree {
+			t.Errorf("%s: %d blocks, in sync %v", test.what, n, x.InSync("w"))
+		}
+	}
+}
+
+// What workers held that are gone, or before a snapshot, is cleared by and by, and takes no
+// place for ever.
+func TestIndexClearsWhatIsOver(t *testing.T) {
+	x := kvcache.NewIndex(100_000)
+	hashes := make([]kvcache.Hash, 5000)
+	for i := range hashes {
+		hashes[i] = kvcache.Hash(i + 1)
+	}
+	for _, name := range []string{"a", "b", "c", "d"} {
+		x.Snapshot(name, 1, 1, hashes[:4000])
+		x.Snapshot(name, 1, 2, hashes[3000:])
+		if got := x.Match(hashes[3000:])[name]; got != 2000 || x.Holds(name, hashes[0]) || !x.Holds(name, hashes[4999]) {
+			t.Fatalf("%s holds %d", name, got)
+		}
+	}
+	for _, name := range []string{"a", "b", "c", "d"} {
+		x.Forget(name)
+	}
+	for range 40 {
+		x.Forget("nobody")
+	}
+	if x.Len() != 0 || x.Forgotten() != 0 {
+		t.Errorf("%d blocks are left, %d forgotten", x.Len(), x.Forgotten())
 	}
 }
 
@@ -161,207 +219,6 @@ func TestIndexMatchIntoDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// message is something on its way from a worker to the index.
-type message struct {
-	snapshot        bool
-	worker          string
-	epoch, sequence uint64
-	stored, removed []kvcache.Hash
-}
-
-// position is a point in a worker's history. The zero value is no point.
-type position struct{ epoch, sequence uint64 }
-
-// cluster is some workers, a network that loses, doubles and reorders, and the
-// simplest index that could be right.
-type cluster struct {
-	index   *kvcache.Index
-	bound   int
-	workers map[string]*clusterWorker
-	network []message
-	epochs  uint64
-}
-
-type clusterWorker struct {
-	now     position
-	cache   map[kvcache.Hash]bool
-	history map[position]map[kvcache.Hash]bool
-
-	known   position // what the index should know of it
-	pending map[position]bool
-}
-
-func (c *cluster) worker(t *rapid.T) (string, *clusterWorker) {
-	name := rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "worker")
-	w := c.workers[name]
-	if w == nil {
-		w = &clusterWorker{history: map[position]map[kvcache.Hash]bool{}, pending: map[position]bool{}}
-		c.workers[name] = w
-		c.boot(w)
-	}
-	return name, w
-}
-
-func (c *cluster) boot(w *clusterWorker) {
-	c.epochs++
-	w.now, w.cache = position{epoch: c.epochs}, map[kvcache.Hash]bool{}
-	w.history[w.now] = map[kvcache.Hash]bool{}
-}
-
-func (c *cluster) restart(t *rapid.T) {
-	_, w := c.worker(t)
-	c.boot(w)
-}
-
-func (c *cluster) change(t *rapid.T) {
-	name, w := c.worker(t)
-	m := message{worker: name}
-	for _, hash := range rapid.SliceOfNDistinct(anyHash, 0, 4, rapid.ID[kvcache.Hash]).Draw(t, "changed") {
-		if w.cache[hash] {
-			m.removed = append(m.removed, hash)
-			delete(w.cache, hash)
-		} else {
-			m.stored = append(m.stored, hash)
-			w.cache[hash] = true
-		}
-	}
-	w.now.sequence++
-	w.history[w.now] = maps.Clone(w.cache)
-	m.epoch, m.sequence = w.now.epoch, w.now.sequence
-	c.network = append(c.network, m)
-}
-
-func (c *cluster) snapshot(t *rapid.T) {
-	name, w := c.worker(t)
-	c.network = append(c.network, message{
-		snapshot: true, worker: name, epoch: w.now.epoch, sequence: w.now.sequence,
-		stored: slices.Collect(maps.Keys(w.cache)),
-	})
-}
-
-func (c *cluster) deliver(t *rapid.T) {
-	if len(c.network) == 0 {
-		t.Skip("nothing on its way")
-	}
-	i := 0
-	if rapid.IntRange(0, 9).Draw(t, "out of order") == 0 {
-		i = rapid.IntRange(0, len(c.network)-1).Draw(t, "message")
-	}
-	m := c.network[i]
-	fate := rapid.IntRange(0, 9).Draw(t, "fate")
-	if fate != 0 { // else doubled
-		c.network = slices.Delete(c.network, i, i+1)
-	}
-	if fate == 1 {
-		return // lost
-	}
-	w := c.workers[m.worker]
-	var got bool
-	if m.snapshot {
-		got = c.index.Snapshot(m.worker, m.epoch, m.sequence, m.stored)
-		w.expectSnapshot(position{m.epoch, m.sequence})
-	} else {
-		got = c.index.Apply(m.worker, m.epoch, m.sequence, m.stored, m.removed)
-		w.expectEvent(position{m.epoch, m.sequence})
-	}
-	if want := w.known != (position{}); got != want || c.index.InSync(m.worker) != want {
-		t.Fatalf("in sync: %v, want %v", got, want)
-	}
-}
-
-func (w *clusterWorker) expectEvent(at position) {
-	switch {
-	case w.known.epoch == at.epoch && at.sequence <= w.known.sequence:
-	case w.known.epoch == at.epoch && at.sequence == w.known.sequence+1:
-		w.known = at
-	default:
-		w.known = position{}
-		w.pending[at] = true
-	}
-}
-
-func (w *clusterWorker) expectSnapshot(at position) {
-	if w.known.epoch == at.epoch && at.sequence <= w.known.sequence {
-		return
-	}
-	for w.pending[position{at.epoch, at.sequence + 1}] {
-		at.sequence++
-	}
-	w.known = at
-	for p := range w.pending {
-		if p.epoch == at.epoch && p.sequence > at.sequence {
-			w.known = position{}
-		}
-	}
-	clear(w.pending)
-}
-
-func (c *cluster) forget(t *rapid.T) {
-	name, w := c.worker(t)
-	c.index.Forget(name)
-	w.known = position{}
-	clear(w.pending)
-}
-
-func (c *cluster) check(t *rapid.T) {
-	hashes := rapid.SliceOfN(anyHash, 0, 8).Draw(t, "hashes")
-	want := map[string]int{}
-	for name, w := range c.workers {
-		if w.known == (position{}) {
-			continue
-		}
-		n := 0
-		for n < len(hashes) && w.history[w.known][hashes[n]] {
-			n++
-		}
-		if n > 0 {
-			want[name] = n
-		}
-	}
-	got := c.index.Match(hashes)
-	if c.bound > len(allHashes) && !maps.Equal(got, want) {
-		t.Fatalf("%v: %v, want %v", hashes, got, want)
-	}
-	for name, n := range got {
-		if n > want[name] {
-			t.Fatalf("%v: %v, more than %v", hashes, got, want)
-		}
-	}
-	if c.index.Len() > c.bound {
-		t.Fatalf("%d blocks, more than %d", c.index.Len(), c.bound)
-	}
-}
-
-var (
-	allHashes = []kvcache.Hash{1, 2, 3, 4, 5, 6, 7, 8}
-	anyHash   = rapid.SampledFrom(allHashes)
-)
-
-func TestIndexAgainstModel(t *testing.T) {
-	for name, bound := range map[string]int{"large": 1000, "small": 3} {
-		t.Run(name, func(t *testing.T) {
-			rapid.Check(t, func(t *rapid.T) {
-				c := &cluster{
-					index:   kvcache.NewIndex(bound),
-					bound:   bound,
-					workers: map[string]*clusterWorker{},
-				}
-				t.Repeat(map[string]func(*rapid.T){
-					"":         c.check,
-					"change":   c.change,
-					"change2":  c.change,
-					"snapshot": c.snapshot,
-					"deliver":  c.deliver,
-					"deliver2": c.deliver,
-					"deliver3": c.deliver,
-					"restart":  c.restart,
-					"forget":   c.forget,
-				})
-			})
-		})
-	}
-}
-
 func BenchmarkIndexMatch(b *testing.B) {
 	x := kvcache.NewIndex(1 << 20)
 	hashes := kvcache.BlockHashes(1, make([]int32, 256), 1)
@@ -372,5 +229,39 @@ func BenchmarkIndexMatch(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		x.MatchInto(dst, hashes)
+	}
+}
+
+// What a million blocks take, each held by so many of 256 workers, or of 2,048.
+func BenchmarkIndexMemory(b *testing.B) {
+	const blocks = 1 << 20
+	heap := func() uint64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	for _, workers := range []int{256, 2048} {
+		for _, holders := range []int{1, 2, 4} {
+			b.Run(fmt.Sprintf("workers=%d/holders=%d", workers, holders), func(b *testing.B) {
+				for b.Loop() {
+					before := heap()
+					x := kvcache.NewIndex(blocks)
+					each := blocks / workers
+					for i := range workers {
+						var held []kvcache.Hash
+						for k := range holders {
+							for j := range each {
+								held = append(held, kvcache.Hash(uint64((i+k)%workers*each+j+1)*0x9e3779b97f4a7c15))
+							}
+						}
+						x.Snapshot(fmt.Sprint("worker", i), 1, 1, held)
+					}
+					b.ReportMetric(float64(heap()-before)/1e6, "MB")
+					b.ReportMetric(float64(x.Forgotten()), "forgotten")
+					runtime.KeepAlive(x)
+				}
+			})
+		}
 	}
 }

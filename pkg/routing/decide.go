@@ -2,6 +2,7 @@ package routing
 
 import (
 	"cmp"
+	"fmt"
 	"math"
 	"time"
 
@@ -184,7 +185,7 @@ func (rt *Router) alone(s *search, decodes, wholes *candidates, decode, prefill 
 		return best, true
 	}
 	// What no prediction can resolve is done where it belongs.
-	return best, best.totalMs+best.promptMs*rt.config.NearBest < decode.totalMs+prefill.firstMs+aheadMs+behind*prefill.workMs
+	return best, best.totalMs+best.promptMs*rt.config.NearBest < decode.totalMs+prefill.totalMs+aheadMs+behind*prefill.workMs
 }
 
 // pressedFor is how long after a refusal what counts is the work that a request makes, among places
@@ -227,8 +228,8 @@ func (rt *Router) dispatch(s *search, decodes, prefills *candidates, decode, pre
 	}
 	atDecode := &share{at: now, context: r.Tokens, decoding: 1, decodingContext: r.Tokens, blocks: need(decode.worker, r, controlv1.Role_ROLE_DECODE)}
 	if prefill == nil {
-		atDecode.tokens = decode.uncached
-		decode.worker.prompted.add(now, decode.worker.step, decode.uncached)
+		atDecode.tokens = decode.computed()
+		decode.worker.prompted.add(now, decode.worker.step, decode.computed())
 	} else {
 		w := prefill.worker
 		d.prefill, action.Prefill, record.Prefill = w, w.ref, w.ref.ID
@@ -241,8 +242,8 @@ func (rt *Router) dispatch(s *search, decodes, prefills *candidates, decode, pre
 		w.tries(now)
 		rt.turns++
 		w.turn = rt.turns
-		w.prompted.add(now, w.step, prefill.uncached-prefill.fetched)
-		w.add(r.ID, &share{at: now, tokens: prefill.uncached - prefill.fetched, context: r.Tokens, blocks: need(w, r, controlv1.Role_ROLE_PREFILL)})
+		w.prompted.add(now, w.step, prefill.computed())
+		w.add(r.ID, &share{at: now, tokens: prefill.computed(), context: r.Tokens, blocks: need(w, r, controlv1.Role_ROLE_PREFILL)})
 	}
 	decode.worker.tries(now)
 	decode.worker.add(r.ID, atDecode)
@@ -254,6 +255,10 @@ func (rt *Router) dispatch(s *search, decodes, prefills *candidates, decode, pre
 			record.Reason += "; " + c.worker.ref.ID + " reported that it is full, and is tried anyway"
 		}
 	}
+	if first := cmp.Or(prefill, decode); first.expected > 0 {
+		record.Reason += fmt.Sprintf("; %d tokens of the prompt are computed there for others", first.expected)
+	}
+	rt.expect(s, cmp.Or(prefill, decode))
 	rt.running[r.ID] = d
 	rt.out = append(rt.out, action)
 	rt.versionSent(r.Model, s.version)

@@ -21,7 +21,9 @@ func many(c routing.Config, workers int) (*routing.Router, time.Time) {
 	}
 	f.Handle(now, routing.ViewChanged{Workers: records, Live: true})
 	for _, r := range records {
-		f.Handle(now, routing.Connected{Worker: routing.Ref{ID: r.GetId(), Epoch: 1}, Blocks: &workerv1.ListBlocksResponse{Epoch: 1}})
+		ref := routing.Ref{ID: r.GetId(), Epoch: 1}
+		f.Handle(now, routing.BlocksListed{Worker: ref, Response: &workerv1.ListBlocksResponse{Epoch: 1}})
+		f.Handle(now, routing.Connected{Worker: ref})
 	}
 	return f, now
 }

@@ -8,3 +8,22 @@ func (rt *Router) Anew(model string, version Version) (time.Time, bool, []BlockK
 	at, due := rt.Next()
 	return at, due, rt.BlockKeys(model, version)
 }
+
+// Expecting is how many requests' prompts are expected in prefix caches and not computed, and
+// whether what is kept of them adds up.
+func (rt *Router) Expecting() (requests int, adds bool) {
+	x := &rt.expected
+	blocks, all := 0, 0
+	for first, alike := range x.byBlock {
+		for _, e := range alike {
+			all++
+			if blocks += len(e.hashes) - e.from; e.hashes[e.from] != first || e.done && rt.workers[e.worker.ref.ID] == nil {
+				return len(x.byRequest), false
+			}
+		}
+	}
+	for _, w := range rt.workers {
+		all -= len(w.expected)
+	}
+	return len(x.byRequest), blocks == x.blocks && all == len(x.byRequest)
+}

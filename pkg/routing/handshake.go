@@ -108,9 +108,6 @@ func (rt *Router) met(now time.Time, e Connected) {
 		w.believe(w.believed(w.record))
 	}
 	rt.pinsDue, rt.grouped = now, nil
-	if e.Blocks != nil {
-		rt.snapshot(now, w, e.Blocks)
-	}
 	rt.list(now, w)
 }
 

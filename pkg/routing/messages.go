@@ -80,12 +80,11 @@ type (
 		Live    bool
 	}
 	// Connected says that this incarnation of a worker answers. Record is what it says of
-	// itself, which the router owns; nil: what etcd lists. Blocks is its prefix cache; nil
-	// if it is not known. No earlier connection to it had the same number.
+	// itself, which the router owns; nil: what etcd lists. No earlier connection to it had the
+	// same number. If its prefix cache is known already, BlocksListed comes before.
 	Connected struct {
 		Worker     Ref
 		Record     *controlv1.WorkerRecord
-		Blocks     *workerv1.ListBlocksResponse
 		Connection uint64
 	}
 	// ConnectFailed says why there is no connection to a worker, or that somebody else answers.
@@ -104,10 +103,13 @@ type (
 	LoadReported struct{ Report *controlv1.LoadReport }
 	// BlocksChanged is a worker's KV event.
 	BlocksChanged struct{ Event *controlv1.KvEvent }
-	// BlocksListed answers ListBlocks; Response is nil if that failed.
+	// BlocksListed answers ListBlocks, or is a part of the answer, as Listed makes them: so many
+	// blocks came before, and More says that others follow. Response is nil if it failed.
 	BlocksListed struct {
 		Worker   Ref
 		Response *workerv1.ListBlocksResponse
+		Came     int
+		More     bool
 	}
 	// Arrived hands in a request or its next attempt. It is answered by exactly
 	// one Dispatch or Refuse, unless Cancelled comes first.

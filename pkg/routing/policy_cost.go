@@ -21,7 +21,8 @@ func (rt *Router) nearLimit(best *candidate) float64 {
 	return best.totalMs + best.firstMs*rt.config.NearBest + nearBestMs
 }
 
-// near are those near the least cost that run the fewest of this router's requests. How near
+// near are those near the least cost that run the fewest of this router's requests, but rather
+// those that are about to hold the prompt than others. How near
 // is measured by the time to the first token alone: the time for output tokens is much the
 // same everywhere and would hide what a cached prefix saves.
 func (leastCost) near(rt *Router, options []*candidate) []*candidate {
@@ -44,6 +45,9 @@ func (leastCost) near(rt *Router, options []*candidate) []*candidate {
 	rt.near = near
 	if len(near) == 0 {
 		near = options // the costs are NaN
+	}
+	if slices.ContainsFunc(near, func(c *candidate) bool { return c.expected > 0 }) {
+		near = least(near, func(c *candidate) int { return c.computed() })
 	}
 	return least(near, func(c *candidate) int { return c.worker.owned })
 }

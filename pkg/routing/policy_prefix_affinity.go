@@ -11,5 +11,5 @@ func (prefixAffinity) late() bool { return false }
 func (prefixAffinity) mode() inferencev1.Mode { return inferencev1.Mode_MODE_AUTO }
 
 func (prefixAffinity) near(rt *Router, options []*candidate) []*candidate {
-	return leastLoaded{}.near(rt, least(options, func(c *candidate) int { return c.uncached }))
+	return leastLoaded{}.near(rt, least(options, func(c *candidate) int { return c.uncached - c.expected }))
 }

@@ -2,10 +2,6 @@ package routing
 
 import (
 	"slices"
-	"time"
-
-	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
-	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 )
@@ -48,13 +44,22 @@ func (rt *Router) Prefixes(id string) (blocks []kvcache.Hash, inSync bool) {
 	return rt.index.Blocks(id), rt.index.InSync(id)
 }
 
+// IndexedBlocks is how many different blocks the prefix index holds.
+func (rt *Router) IndexedBlocks() int { return rt.index.Len() }
+
+// ForgottenBlocks is how many blocks the prefix index has forgotten so far because they were too
+// many: workers hold them, and no prompt is drawn to them.
+func (rt *Router) ForgottenBlocks() uint64 { return rt.index.Forgotten() }
+
 func (w *worker) blockKey() BlockKey {
 	return BlockKey{w.version(), w.blockTokens}
 }
 
 // prefix is how many of a request's blocks each worker held at one search.
 type prefix struct {
+	hashes []kvcache.Hash
 	held   map[string]int
+	met    []met  // what is expected of them
 	search uint64 // its number
 }
 
@@ -93,7 +98,8 @@ func (rt *Router) prefixOf(s *search, key BlockKey) *prefix {
 	}
 	if p.search != s.number {
 		rt.index.MatchInto(p.held, hashes)
-		p.search = s.number
+		p.met = rt.expected.meet(p.met[:0], s.now, hashes)
+		p.hashes, p.search = hashes, s.number
 	}
 	return p
 }
@@ -105,79 +111,5 @@ func (rt *Router) cached(s *search, w *worker) int {
 	if p == nil || len(p.held) == 0 {
 		return 0
 	}
-	return min(p.held[w.ref.ID]*w.blockTokens, max(s.request.Tokens-1, 0))
-}
-
-// blocks takes in a KV event.
-func (rt *Router) blocks(now time.Time, event *controlv1.KvEvent) {
-	origin := event.GetOrigin()
-	w := rt.worker(Ref{origin.GetId(), origin.GetEpoch()})
-	if w == nil {
-		return
-	}
-	if !rt.index.Apply(w.ref.ID, w.ref.Epoch, origin.GetSequence(), hashes(event.GetStored()), hashes(event.GetRemoved())) {
-		// Forged events make gaps too, so a gap is followed by a pause.
-		w.unlisted, w.gap = true, true
-		rt.workersDue.known = false
-		if w.gapNext.After(w.listNext) {
-			w.listNext = w.gapNext
-		}
-		rt.list(now, w)
-	}
-}
-
-// list asks for a worker's prefix cache if it is wanted.
-func (rt *Router) list(now time.Time, w *worker) {
-	if w.unlisted && w.connected && !w.listing && !now.Before(w.listNext) {
-		w.listing = true
-		if w.gap {
-			w.gap, w.gapNext = false, now.Add(listRetry)
-		}
-		rt.out = append(rt.out, ListBlocks{w.ref})
-	}
-}
-
-// listRetry is how long after a ListBlocks that failed or did not suffice the
-// next one is sent; each that fails doubles it, up to listRetryMost.
-const (
-	listRetry     = time.Second
-	listRetryMost = time.Minute
-)
-
-// listed takes in the answer to ListBlocks. It says whether the worker turned out
-// to be another one.
-func (rt *Router) listed(now time.Time, e BlocksListed) (lost bool) {
-	w := rt.worker(e.Worker)
-	if w == nil {
-		return false
-	}
-	w.listing = false
-	switch {
-	case e.Response == nil:
-		w.listNext = now.Add(doubling(listRetry, w.listFailures, listRetryMost))
-		w.listFailures++
-	case e.Response.GetEpoch() != w.ref.Epoch:
-		rt.disconnect(now, w)
-		return true
-	default:
-		rt.snapshot(now, w, e.Response)
-	}
-	return false
-}
-
-// snapshot takes in a worker's prefix cache.
-func (rt *Router) snapshot(now time.Time, w *worker, blocks *workerv1.ListBlocksResponse) {
-	w.listFailures = 0
-	w.unlisted = !rt.index.Snapshot(w.ref.ID, w.ref.Epoch, blocks.GetSequence(), hashes(blocks.GetBlockHashes()))
-	if w.unlisted {
-		w.listNext = now.Add(listRetry)
-	}
-}
-
-func hashes(words []uint64) []kvcache.Hash {
-	out := make([]kvcache.Hash, len(words))
-	for i, w := range words {
-		out[i] = kvcache.Hash(w)
-	}
-	return out
+	return min(rt.believed(s.now, w, p.held[w.ref.ID])*w.blockTokens, max(s.request.Tokens-1, 0))
 }

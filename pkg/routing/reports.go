@@ -76,6 +76,7 @@ func (rt *Router) reported(now time.Time, report *controlv1.LoadReport) (more bo
 		return false // no worker has sent so many
 	}
 	t.sequence, t.sequenceAt, t.last = sequence, now, report
+	w.heardAt = now
 	more = w.report(now, report, rt.config) && rt.begins(now, w)
 	return rt.staysAgain(now, w) || more
 }

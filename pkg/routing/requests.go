@@ -143,6 +143,7 @@ func (rt *Router) promptDone(now time.Time, id string) (more bool) {
 		return false
 	}
 	d.prompted = now
+	rt.computed(now, id)
 	if d.first > 0 {
 		d.computes().first.observe(d.first, now.Sub(d.at))
 	}
@@ -176,6 +177,7 @@ func (rt *Router) ended(now time.Time, e Ended) {
 		return
 	}
 	delete(rt.running, e.ID)
+	rt.expected.failed(e.ID)
 	rt.tenants.Leave(d.tenant)
 	rt.queue.shares.end(d.tenant, e.Tokens)
 	for _, w := range d.workers() {

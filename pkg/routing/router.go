@@ -50,6 +50,8 @@ type Router struct {
 	turns    uint64 // requests sent to workers, two where prefill and decode are apart
 	searches uint64
 	lists    candidateLists
+	listings int // answers to ListBlocks that are on their way
+	expected expectations
 	near     []*candidate // scratch of pick
 	samples  uint64       // drawn so far
 	sampled  []*worker    // the last one
@@ -79,6 +81,7 @@ func New(config Config, random Rand) *Router {
 		tenants:     tenants.Counts{},
 		pinnedOnce:  make(map[string]bool),
 		disagreeing: make(map[string][]string),
+		expected:    expectations{byRequest: make(map[string]*expectation), byBlock: make(map[kvcache.Hash][]*expectation)},
 	}
 	rt.serveVersions(nil)
 	return rt
@@ -173,9 +176,7 @@ func (rt *Router) take(now time.Time, event Event) (pump bool) {
 		if !rt.pathsDue.IsZero() && !now.Before(rt.pathsDue) {
 			rt.expirePaths(now)
 		}
-		for _, w := range rt.order {
-			rt.list(now, w)
-		}
+		rt.listAll(now)
 	}
 	return true
 }
@@ -229,8 +230,11 @@ func (rt *Router) nextOfWorkers() time.Time {
 		if !w.missingSince.IsZero() {
 			earlier(w.missingSince.Add(rt.config.WorkerKeep - w.missing))
 		}
-		if w.unlisted && w.connected && !w.listing {
+		if rt.wantsList(w) {
 			earlier(w.listNext)
+		}
+		if w.connected {
+			earlier(w.checkAt)
 		}
 	}
 	rt.workersDue.at, rt.workersDue.known = next, true

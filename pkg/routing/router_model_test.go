@@ -95,6 +95,9 @@ func (m *machine) do(t *rapid.T, event routing.Event) {
 	if anewAt, anewDue, anewKeys := m.f.Anew("fable", routing.Version{}); at != anewAt || due != anewDue || !slices.Equal(keys, anewKeys) {
 		t.Fatalf("after %#v: next %v, %v, %v, and anew %v, %v, %v", event, at, due, keys, anewAt, anewDue, anewKeys)
 	}
+	if requests, adds := m.f.Expecting(); !adds || requests > m.f.Running() {
+		t.Fatalf("after %#v: the prompts of %d requests are expected, %d run, adds up %v", event, requests, m.f.Running(), adds)
+	}
 	if m.f.Waiting() > 4 {
 		// Retries pass the limit; this test has none.
 		t.Fatalf("%d wait", m.f.Waiting())

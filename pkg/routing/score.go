@@ -16,6 +16,7 @@ type cost struct {
 	idle     bool   // nobody else is there, or so say reports alone
 	cached   int    // tokens of the prompt that it holds
 	uncached int    // those that it lacks
+	expected int    // of those, the tokens that others have computed there by then
 	source   source // block store that has more of the prompt
 	fetched  int    // tokens predicted to come from there
 
@@ -33,6 +34,7 @@ type cost struct {
 	promptMs, delaysMs float64
 	decodeMs           float64 // what its output tokens add to the steps there
 	workMs             float64 // what its prompt takes of the time, among others
+	savedMs            float64 // what counts for it that its prompt is not computed elsewhere too
 	before             int     // sequences that have, or get, a place in the batch before it
 	lifeMs             float64 // how long sequences have theirs
 	placeMs            float64 // how long it waits for a place in the batch
@@ -44,6 +46,9 @@ type cost struct {
 	crowded bool // its prompt waits for a place in the batch, which KV that arrives gets first
 	misses  bool // the objective of the request is out of reach there
 }
+
+// computed is how many tokens of the prompt the worker computes for the request.
+func (c *cost) computed() int { return c.uncached - c.expected - c.fetched }
 
 // score predicts what a request costs on each candidate. Those that may not take it are
 // scored too: operators are shown what they would have cost.
@@ -85,21 +90,25 @@ func (rt *Router) costOf(s *search, role controlv1.Role, w *worker, cached int, 
 			}
 		}
 		lacks := c.uncached
-		if r.TTFT > 0 && !s.entry.unasked { // such come before others, the earliest first, however long they are
+		if s.asks() { // such come before others, the earliest first, however long they are
 			lacks = math.MaxInt32
 		}
 		if c.queueMs = w.waitMs(steps, s.now, rt.config.LoadStale, lacks); load.decoding > 0 {
 			c.queueMs = max(c.queueMs, steps.besides/2) // what is left of a step, on average
 		}
+		c.expected = rt.expectedTokens(s, w, c.cached)
 		if !decodes {
-			c.source = rt.source(s, w, c.cached)
+			c.source = rt.source(s, w, c.cached+c.expected)
 		}
-		c.prefillMs, c.fetched = steps.prefillMs(r.Tokens, c.cached, c.source)
+		c.prefillMs, c.fetched = steps.prefillMs(r.Tokens, c.cached+c.expected, c.source)
 		c.ownMs = steps.queueMs(w.total.tokens)
-		c.ceilingMs, c.workMs = steps.ceilingMs(), steps.workMs(c.uncached-c.fetched)
+		c.ceilingMs, c.workMs = steps.ceilingMs(), steps.workMs(c.computed())
+		if c.expected > 0 {
+			c.savedMs = repeatedWork * (steps.ms(c.uncached, c.cached) - c.prefillMs)
+		}
 	}
 	c.firstMs = c.queueMs + c.prefillMs + c.transferMs
-	c.totalMs = c.firstMs
+	c.totalMs = c.firstMs - c.savedMs
 	if decodes {
 		rt.decodes(s, w, &c, model, load, elsewhere)
 	}
@@ -139,7 +148,7 @@ func (rt *Router) decodes(s *search, w *worker, c *cost, model latency.Model, lo
 	c.tpotMs, c.mostMs = stepMs(prompts), steps.mostMs()
 	c.othersMs, c.aloneMs = c.tpotMs, w.steps(model, 1, r.Tokens).besides
 	if !elsewhere {
-		c.promptMs = model.PerTokenMs * float64(c.uncached)
+		c.promptMs = model.PerTokenMs * float64(c.computed())
 		c.delaysMs = c.promptMs * float64(load.decoding)
 		c.othersMs = stepMs(prompts + c.promptMs/promptWindowMs)
 	}
@@ -159,7 +168,7 @@ func (rt *Router) decodes(s *search, w *worker, c *cost, model latency.Model, lo
 	}
 	counted := float64(min(r.MaxNew, rt.config.TPOTHorizonTokens))
 	c.decodeMs = counted * (model.PerTokenMs + model.PerContextTokenMs*float64(r.Tokens))
-	c.totalMs = c.firstMs + c.tpotMs*counted + c.decodeMs*float64(load.decoding)
+	c.totalMs = c.firstMs - c.savedMs + c.tpotMs*counted + c.decodeMs*float64(load.decoding)
 }
 
 // lateToken is what a token takes, of the request or of those that decode beside it, held against

@@ -34,7 +34,9 @@ func BenchmarkDecideWithStores(b *testing.B) {
 				case controlv1.Role_ROLE_KVTRANSFER:
 					held = 64
 				}
-				f.Handle(now, routing.Connected{Worker: routing.Ref{ID: r.GetId(), Epoch: 1}, Blocks: &workerv1.ListBlocksResponse{Epoch: 1, BlockHashes: sequence(held)}})
+				ref := routing.Ref{ID: r.GetId(), Epoch: 1}
+				f.Handle(now, routing.BlocksListed{Worker: ref, Response: &workerv1.ListBlocksResponse{Epoch: 1, BlockHashes: sequence(held)}})
+				f.Handle(now, routing.Connected{Worker: ref})
 			}
 			r := routing.Request{ID: "r", Tenant: "t", Model: "fable", Mode: dis, Arrived: now, Tokens: 64*32 + 1, MaxNew: 32, Hashes: numbered(f)}
 			b.ReportAllocs()

@@ -174,7 +174,8 @@ func TestStoreGone(t *testing.T) {
 	again := store("s1")
 	again.Epoch = 2
 	b.do(routing.ViewChanged{Workers: []*controlv1.WorkerRecord{again, p, d}, Live: true})
-	b.do(routing.Connected{Worker: routing.Ref{ID: "s1", Epoch: 2}, Blocks: &workerv1.ListBlocksResponse{Epoch: 2}})
+	b.do(routing.BlocksListed{Worker: routing.Ref{ID: "s1", Epoch: 2}, Response: &workerv1.ListBlocksResponse{Epoch: 2}})
+	b.do(routing.Connected{Worker: routing.Ref{ID: "s1", Epoch: 2}})
 	if got, _, _ := b.arrive(b.prompt(10 * 32)); got.Prefill.ID != "p1" || got.Source != nil {
 		t.Errorf("%v", got)
 	}
@@ -187,6 +188,7 @@ func TestStoreThatGivesNothing(t *testing.T) {
 	b.holds("s1", sequence(8)...)
 	ref := routing.Ref{ID: "s1", Epoch: 1}
 	hinted := func() bool {
+		b.do(load("s1", controlv1.Role_ROLE_KVTRANSFER, nil)) // it is heard of
 		r := b.prompt(10 * 32)
 		d, _, _ := b.arrive(r)
 		b.do(routing.Ended{ID: r.ID})

@@ -86,6 +86,7 @@ func (rt *Router) drop(w *worker) {
 	rt.grouped = nil
 	if w.successor != nil {
 		rt.workers[w.ref.ID] = w.successor
+		w.successor.unlisted = true // the index forgets both
 	}
 	if !w.answered {
 		rt.unanswered[w.role()]--
@@ -93,7 +94,9 @@ func (rt *Router) drop(w *worker) {
 		rt.order = slices.Delete(rt.order, i, i+1)
 	}
 	rt.stores = slices.DeleteFunc(rt.stores, func(s *worker) bool { return s == w })
+	rt.setListing(w, false)
 	rt.index.Forget(w.ref.ID)
+	rt.forgetExpected(w)
 	rt.forgetWorker(w.ref)
 	rt.pinsDue = rt.now
 	rt.out = append(rt.out, Forget{w.ref})
@@ -101,7 +104,8 @@ func (rt *Router) drop(w *worker) {
 
 // disconnect takes in that there is no connection to a worker any more.
 func (rt *Router) disconnect(now time.Time, w *worker) {
-	w.connected, w.listing = false, false
+	w.connected = false
+	rt.setListing(w, false)
 	rt.pinsDue, rt.grouped = now, nil
 	if w.successor != nil {
 		rt.drop(w) // the place is the other's

@@ -62,11 +62,17 @@ type worker struct {
 
 	fetches fetchSpeed // from block stores
 
+	expected []*expectation // prompts that it has computed and that no event has confirmed
+
+	heardAt   time.Time // when a report, a KV event or its prefix cache came last
+	doubtedAt time.Time // since when it is not certain what it holds; zero: it is, as far as is heard
+
 	listing  bool      // an answer to ListBlocks is on its way
 	listNext time.Time // a failed one is not asked again before
 	gapNext  time.Time // nor for another missing event
 	gap      bool      // an event is missing
 	unlisted bool      // the index needs a snapshot
+	checkAt  time.Time // when to see whether anything is heard of it; zero: no snapshot has come
 	// listFailures is how many ListBlocks in a row failed.
 	listFailures int
 }

@@ -119,6 +119,8 @@ func (s *Scheduler) addPrompts(now time.Time, st *step, most int) {
 		}
 		q := s.waiting[i]
 		switch {
+		case q.request.Kind != Receive && s.comesSoon(st, q):
+			i++
 		case q.request.Kind != Receive && budget.fits(len(q.request.Tokens)) && s.acquire(q):
 			s.admit(i)
 			q.phase = prefilling
@@ -141,6 +143,23 @@ func (s *Scheduler) addPrompts(now time.Time, st *step, most int) {
 			q.skipped++
 		}
 	}
+}
+
+// comesSoon reports whether a prompt in the step computes the block that q, which waits, lacks
+// first. Then q need not compute it too.
+func (s *Scheduler) comesSoon(st *step, q *sequence) bool {
+	for i, m := range st.members {
+		if !st.run.Parts[i].Prompt {
+			continue
+		}
+		computes := m.computed / s.config.BlockTokens // block
+		if computes >= min(len(q.hashes), len(m.hashes)) || m.hashes[computes] != q.hashes[computes] {
+			continue
+		}
+		next := s.pool.Cached(q.request.Salt, q.hashes, q.request.Tokens)
+		return next >= computes && next < min(len(q.hashes), len(m.hashes)) && m.hashes[next] == q.hashes[next]
+	}
+	return false
 }
 
 // addChunk adds as much of a sequence's prompt as fits into the budget.

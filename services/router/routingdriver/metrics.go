@@ -23,11 +23,16 @@ func (d *Dispatcher) show(set *metricset.Set) error {
 		{"tandem_router_disagreeing_routers", "Routers in etcd that serve versions of a model that this router does not serve.", (*routing.Router).Disagreeing},
 		{"tandem_router_distrusted_workers", "Workers whose load reports the router does not believe; it uses its own account of them.", func(rt *routing.Router) int { return rt.DistrustedWorkers(d.loop.Now()) }},
 		{"tandem_router_unmet_workers", "Workers in etcd that have not answered yet, or whose address another process answers.", (*routing.Router).UnansweredWorkers},
+		{"tandem_router_index_blocks", "Different KV blocks that the router knows to be in prefix caches of workers.", (*routing.Router).IndexedBlocks},
+		{"tandem_router_index_unsure_workers", "Workers of which the router does not know for certain what their prefix caches hold: KV events were lost, or nothing was heard of them.", func(rt *routing.Router) int { return rt.UnsureWorkers(d.loop.Now()) }},
 		{"tandem_router_requests_waiting", "Requests in the router's queue.", (*routing.Router).Waiting},
 		{"tandem_router_requests_running", "Requests on workers.", (*routing.Router).Running},
 	} {
 		set.GaugeFunc(gauge.name, gauge.help, nil, func() float64 { return float64(look(d, gauge.read)) })
 	}
+	set.CounterFunc("tandem_router_index_forgotten_blocks_total", "KV blocks in prefix caches that the router forgot because it knew too many.", func() float64 {
+		return float64(look(d, (*routing.Router).ForgottenBlocks))
+	})
 	// It is what the router's signals say of the queue as well, so that scalers of either
 	// kind see one number.
 	for _, role := range []controlv1.Role{controlv1.Role_ROLE_PREFILL, controlv1.Role_ROLE_DECODE} {

@@ -22,8 +22,8 @@ import (
 // meeting is a worker that has answered.
 type meeting struct {
 	conn   *grpc.ClientConn
-	record *controlv1.WorkerRecord      // what it says of itself
-	blocks *workerv1.ListBlocksResponse // its prefix cache; nil: not known
+	record *controlv1.WorkerRecord // what it says of itself
+	blocks []routing.BlocksListed  // its prefix cache; none: not known
 }
 
 // unmetBurst is how many workers that do not answer are named in one go; of more it is
@@ -105,14 +105,20 @@ func (p *Pool) meet(ctx context.Context, ref routing.Ref, role controlv1.Role, c
 		return nil, fmt.Errorf("another worker answers at its address: %q", clienterr.Shorten(record.GetId()))
 	}
 	found := &meeting{conn: conn, record: record}
+	select {
+	case p.lists <- struct{}{}:
+	default: // others are asked; the policy asks for it later
+		return found, nil
+	}
 	blocks, err := listBlocks(ctx, conn)
+	<-p.lists
 	switch {
 	case status.Code(err) == codes.Unavailable, status.Code(err) == codes.DeadlineExceeded, ctx.Err() != nil:
 		return nil, err
 	case err != nil:
 		p.log.Warn("prefix cache of worker is not known", slog.String("worker", ref.ID), slog.Any("error", err))
 	case blocks.GetEpoch() == ref.Epoch:
-		found.blocks = blocks
+		found.blocks = routing.Listed(ref, blocks)
 	}
 	return found, nil
 }

@@ -39,6 +39,7 @@ type Pool struct {
 	// Attempts to connect: of workers that have answered before, of those that were not
 	// asked yet, and of the others: records at which nobody answers delay none that works.
 	known, first, others *lane
+	lists                chan struct{} // holds one for each ListBlocks that runs
 
 	mu      sync.Mutex
 	closed  bool
@@ -81,6 +82,7 @@ func NewPool(dial func(string) (*grpc.ClientConn, error), timeout time.Duration,
 	return &Pool{
 		dial: dial, timeout: timeout, notify: notify, log: log, members: make(map[routing.Ref]*member), unmet: Complaints{Burst: unmetBurst},
 		known: &lane{free: maxKnownAttempts}, first: &lane{free: maxFirstAttempts, newestFirst: true}, others: &lane{free: maxOtherAttempts},
+		lists: make(chan struct{}, maxLists),
 	}
 }
 
@@ -194,7 +196,10 @@ func (p *Pool) keep(ctx context.Context, ref routing.Ref, role controlv1.Role, m
 		c.number, m.number = p.number, p.number
 		m.conn = c
 		p.mu.Unlock()
-		p.notify(routing.Connected{Worker: ref, Record: found.record, Blocks: found.blocks, Connection: c.number})
+		for _, part := range found.blocks {
+			p.notify(part)
+		}
+		p.notify(routing.Connected{Worker: ref, Record: found.record, Connection: c.number})
 		log.Info("connected to worker", slog.String("address", address(conn)))
 		conn.WaitForStateChange(ctx, connectivity.Ready)
 		p.mu.Lock()
@@ -236,8 +241,11 @@ func (p *Pool) ready(ctx context.Context, conn *grpc.ClientConn) error {
 	}
 }
 
-// listTimeout bounds ListBlocks.
-const listTimeout = 5 * time.Second
+// listTimeout bounds ListBlocks, and maxLists how many of them run at a time.
+const (
+	listTimeout = 5 * time.Second
+	maxLists    = 8
+)
 
 func listBlocks(ctx context.Context, conn *grpc.ClientConn) (*workerv1.ListBlocksResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
@@ -255,16 +263,20 @@ func (p *Pool) ListBlocks(ref routing.Ref) {
 		return
 	}
 	p.wait.Go(func() {
-		event := routing.BlocksListed{Worker: ref}
+		events := []routing.BlocksListed{{Worker: ref}}
 		if conn, _, release, err := p.Acquire(ref); err == nil {
 			defer release()
+			p.lists <- struct{}{}
 			response, err := listBlocks(m.ctx, conn)
+			<-p.lists
 			if err == nil {
-				event.Response = response
+				events = routing.Listed(ref, response)
 			} else if m.ctx.Err() == nil { // ever more rarely: the policy sees to it
 				p.log.Warn("prefix cache of worker is not known", slog.String("worker", ref.ID), slog.Any("error", err))
 			}
 		}
-		p.notify(event)
+		for _, event := range events {
+			p.notify(event)
+		}
 	})
 }

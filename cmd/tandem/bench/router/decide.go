@@ -36,6 +36,8 @@ type decider struct {
 	reports []uint64         // sequence numbers by worker
 	running []string         // in the order in which they came
 	asked   int
+	// indexed is how long the index took, in all and the longest part.
+	indexed, indexedMost time.Duration
 }
 
 func newDecider(p Plan) *decider {
@@ -61,9 +63,13 @@ func newDecider(p Plan) *decider {
 		d.prompts = append(d.prompts, prompt)
 	}
 	for i, w := range d.workers {
-		d.handle(routing.Connected{
-			Worker: ref(w), Record: w, Blocks: &workerv1.ListBlocksResponse{Epoch: w.GetEpoch(), BlockHashes: held[i]}, Connection: uint64(i + 1),
-		})
+		for _, part := range routing.Listed(ref(w), &workerv1.ListBlocksResponse{Epoch: w.GetEpoch(), BlockHashes: held[i]}) {
+			began := time.Now()
+			d.handle(part)
+			took := time.Since(began)
+			d.indexed, d.indexedMost = d.indexed+took, max(d.indexedMost, took)
+		}
+		d.handle(routing.Connected{Worker: ref(w), Record: w, Connection: uint64(i + 1)})
 		d.report(i)
 	}
 	return d
@@ -168,6 +174,7 @@ func decisions(ctx context.Context, p Plan, r *Result) error {
 	}
 	r.DecisionsPerS = float64(p.Decisions) / sum.Seconds()
 	r.DecisionUsP50, r.DecisionUsP99 = quantile(times, .5), quantile(times, .99)
+	r.IndexMs, r.IndexUsMax = float64(d.indexed)/float64(time.Millisecond), float64(d.indexedMost)/float64(time.Microsecond)
 	r.HashUsP50 = quantile(hashing(d.random), .5)
 	return nil
 }

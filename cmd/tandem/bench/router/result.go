@@ -27,6 +27,11 @@ type Result struct {
 	DecisionUsP99 float64 `json:"decision_us_p99"`
 	HashUsP50     float64 `json:"hash_us_p50"`
 
+	// IndexMs is how long the routing core takes for the prefix caches of all workers when it has
+	// just begun, and IndexUsMax the longest that a decision waits for a part of that.
+	IndexMs    float64 `json:"index_ms"`
+	IndexUsMax float64 `json:"index_us_max"`
+
 	// The relay of a router process. Tokens are those that clients got, and CPU time is the
 	// router's alone.
 	TokensPerS        float64 `json:"tokens_per_s"`

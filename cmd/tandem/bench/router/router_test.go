@@ -80,7 +80,7 @@ func TestMeasure(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, key := range []string{
-				"decisions_per_s", "decision_us_p50", "decision_us_p99", "tokens_per_s", "tokens_per_cpu_s",
+				"decisions_per_s", "index_ms", "index_us_max", "decision_us_p50", "decision_us_p99", "tokens_per_s", "tokens_per_cpu_s",
 				"added_ttft_ms_p50", "added_ttft_ms_p99", "added_token_us_p50", "added_token_us_p99", "rss_mbytes", "requests_per_s", "allocations_per_token",
 			} {
 				if value, is := keys[key].(float64); !is || value <= 0 {

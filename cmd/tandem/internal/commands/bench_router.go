@@ -92,6 +92,7 @@ func printRouter(w io.Writer, r *router.Result) error {
 	if err := t.Flush(); err != nil {
 		return err
 	}
+	fmt.Fprintf(w, "%.0f ms to take in the prefix caches of all workers, %.0f us the longest part\n", r.IndexMs, r.IndexUsMax)
 	fmt.Fprintf(w, "%.0f decisions a second, and %.1f us to hash a prompt before each\n", r.DecisionsPerS, r.HashUsP50)
 	fmt.Fprintf(w, "%.0f tokens a second, %.0f for each second of the router's CPU time, %.1f allocations each\n", r.TokensPerS, r.TokensPerCPUS, r.AllocationsPerToken)
 	fmt.Fprintf(w, "the router used %.2f cores and %.0f MB, workers and clients %.2f cores\n", r.RouterCPUs, r.RSSMBytes, r.ClientCPUs)
