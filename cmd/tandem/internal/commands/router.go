@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
+	"github.com/tandem-serving/tandem/pkg/failover"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 )
@@ -40,6 +41,20 @@ func dial(addr string) (*grpc.ClientConn, error) {
 		}
 	}
 	return rpc.Dial(addr, rpc.ClientConfig{Name: "tandem", MaxReceiveBytes: maxMessageBytes})
+}
+
+// dialRouters is dial for each of the addresses, which have commas between them.
+func dialRouters(addrs string) (*failover.Client, error) {
+	var conns []*grpc.ClientConn
+	for addr := range strings.SplitSeq(addrs, ",") {
+		conn, err := dial(strings.TrimSpace(addr))
+		if err != nil {
+			_ = failover.New(conns...).Close() // nothing is connected yet
+			return nil, err
+		}
+		conns = append(conns, conn)
+	}
+	return failover.New(conns...), nil
 }
 
 // operator is how a command calls Control, which routers do not serve where clients
