@@ -66,9 +66,10 @@ func (rt *Router) decideFor(now time.Time, e *entry, v Version) (fitness, Refusa
 	rt.searches++
 	rt.lists.used = 0
 	s := &search{now: now, entry: e, request: r, record: &controlv1.Decision{}, number: rt.searches, version: v}
-	e.pool = controlv1.Role_ROLE_DECODE
+	e.pool, e.refused = controlv1.Role_ROLE_DECODE, nil
 	decodes := rt.look(s, e.pool, nil)
 	if !decodes.fitness.usable() {
+		rt.lacks(s, decodes, nil)
 		return decodes.fitness, rt.refusal(e, decodes, "decode worker")
 	}
 	decode := rt.pick(decodes.fittest())
@@ -83,6 +84,7 @@ func (rt *Router) decideFor(now time.Time, e *entry, v Version) (fitness, Refusa
 			prefill, among = rt.pick(prefills.fittest()), prefills
 		case rt.mode(r) == inferencev1.Mode_MODE_DISAGGREGATED:
 			e.pool = controlv1.Role_ROLE_PREFILL
+			rt.lacks(s, decodes, prefills)
 			return prefills.fitness, rt.refusal(e, prefills, "prefill worker that can send to a decode worker")
 		}
 		if rt.mode(r) == inferencev1.Mode_MODE_AUTO {
@@ -96,9 +98,14 @@ func (rt *Router) decideFor(now time.Time, e *entry, v Version) (fitness, Refusa
 	aheadMs := s.waitMs(decodes, decode, among)
 	if refusal, ok := rt.misses(s, decode, prefill, aheadMs); ok {
 		rt.waited(e)
+		rt.wouldMiss(s, decodes, prefills, decode, prefill, aheadMs)
 		return tooSlow, refusal
 	}
 	if rt.holds(s, decode, prefill, aheadMs) {
+		if e.kept == "" {
+			first := cmp.Or(prefill, decode).worker
+			e.kept = first.ref.ID + " had enough to do" + rt.occupants(first)
+		}
 		return held, Refusal{}
 	}
 	rt.dispatch(s, decodes, prefills, decode, prefill)
@@ -149,6 +156,9 @@ func (rt *Router) dispatch(s *search, decodes, prefills *candidates, decode, pre
 	record.Decode = decode.worker.ref.ID
 	var fallback bool
 	record.Reason, fallback = rt.explain(s, decode, prefill, prefills)
+	if waited := now.Sub(s.entry.enqueued); s.entry.kept != "" && waited > 0 {
+		record.Reason += "; " + s.entry.waitedFor(waited)
+	}
 	if !rt.config.OmitCandidates {
 		record.Candidates, record.Others = shown(decodes, decode, prefills, prefill)
 	}
