@@ -110,7 +110,7 @@ func TestWaitsAreExplained(t *testing.T) {
 // A refusal for the time of tokens says what they would take with others and alone.
 func TestRefusalForTokens(t *testing.T) {
 	b := newBench(t, nil, decode("d1"))
-	b.do(load("d1", controlv1.Role_ROLE_DECODE, func(r *controlv1.LoadReport) { r.RunningSequences = 3 }))
+	b.do(load("d1", controlv1.Role_ROLE_DECODE, nil))
 	r := b.request(agg, 100)
 	r.TPOT = time.Microsecond
 	if d := refusalOf(t, r.ID, b.do(routing.Arrived{Request: r})).Decision; !strings.HasPrefix(d.GetReason(), "a token would take ") || !strings.Contains(d.GetReason(), "on d1 with its other sequences, and ") {
