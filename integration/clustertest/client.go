@@ -48,6 +48,7 @@ func connect(t testing.TB, address string) *grpc.ClientConn {
 // Result is what a request gave.
 type Result struct {
 	Accepted *inferencev1.Accepted
+	Moves    int // to other routers, after one had begun
 	Tokens   []uint32
 	Text     string
 	Finished *inferencev1.Finished
@@ -96,29 +97,40 @@ func (r *Result) read(stream grpc.ServerStreamingClient[inferencev1.GenerateEven
 		if err != nil {
 			return err
 		}
-		if r.Finished != nil {
-			return fmt.Errorf("event after Finished: %v", event)
+		if event.GetAccepted() != nil && (r.Accepted != nil || len(r.Tokens) > 0) {
+			return errors.New("not first: Accepted")
 		}
-		switch e := event.GetEvent().(type) {
-		case *inferencev1.GenerateEvent_Accepted:
-			if r.Accepted != nil || len(r.Tokens) > 0 {
-				return errors.New("not first: Accepted")
-			}
-			r.Accepted = e.Accepted
-		case *inferencev1.GenerateEvent_Tokens:
-			if event.GetOffset() != offset+uint64(len(r.Tokens)) {
-				return fmt.Errorf("offset %d after %d tokens from offset %d", event.GetOffset(), len(r.Tokens), offset)
-			}
-			r.Tokens = append(r.Tokens, e.Tokens.GetTokenIds()...)
-			r.Text += e.Tokens.GetText()
-		case *inferencev1.GenerateEvent_Finished:
-			r.Finished = e.Finished
-			r.Text += e.Finished.GetText()
-		}
-		if r.progress != nil {
-			r.progress(len(r.Tokens))
+		if err := r.take(event, offset); err != nil {
+			return err
 		}
 	}
+}
+
+// take takes in an event of an answer that begins at an offset.
+func (r *Result) take(event *inferencev1.GenerateEvent, offset uint64) error {
+	if r.Finished != nil {
+		return fmt.Errorf("event after Finished: %v", event)
+	}
+	switch e := event.GetEvent().(type) {
+	case *inferencev1.GenerateEvent_Accepted:
+		if r.Accepted != nil {
+			r.Moves++
+		}
+		r.Accepted = e.Accepted
+	case *inferencev1.GenerateEvent_Tokens:
+		if event.GetOffset() != offset+uint64(len(r.Tokens)) {
+			return fmt.Errorf("offset %d after %d tokens from offset %d", event.GetOffset(), len(r.Tokens), offset)
+		}
+		r.Tokens = append(r.Tokens, e.Tokens.GetTokenIds()...)
+		r.Text += e.Tokens.GetText()
+	case *inferencev1.GenerateEvent_Finished:
+		r.Finished = e.Finished
+		r.Text += e.Finished.GetText()
+	}
+	if r.progress != nil {
+		r.progress(len(r.Tokens))
+	}
+	return nil
 }
 
 // Timeout ends what the suite waits for. It is far more than a busy machine takes: a wait

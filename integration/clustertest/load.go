@@ -26,6 +26,7 @@ type Load struct {
 
 	mu       sync.Mutex
 	served   int
+	moved    int // of those: how often a request went on at another router
 	failures []Failure
 	used     map[string]time.Time // workers by when an answer last named them
 	answers  []int                // by stream, those that failed too
@@ -47,9 +48,14 @@ func (f Failure) String() string {
 // loadPause bounds the rate of one stream, also when requests fail at once.
 const loadPause = 40 * time.Millisecond
 
+// Generator runs requests: a Client, or Routers.
+type Generator interface {
+	Generate(ctx context.Context, request *inferencev1.GenerateRequest) (Result, error)
+}
+
 // StartLoad begins to send requests through a router, in turn those of asks. A
 // request that fails is kept as a failure, a wrong answer fails the test.
-func StartLoad(t testing.TB, router *Client, streams int, asks []Ask) *Load {
+func StartLoad(t testing.TB, router Generator, streams int, asks []Ask) *Load {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	l := &Load{cancel: cancel, used: make(map[string]time.Time), answers: make([]int, streams)}
@@ -63,7 +69,7 @@ func StartLoad(t testing.TB, router *Client, streams int, asks []Ask) *Load {
 	return l
 }
 
-func (l *Load) stream(ctx context.Context, t testing.TB, router *Client, stream int, asks []Ask) {
+func (l *Load) stream(ctx context.Context, t testing.TB, router Generator, stream int, asks []Ask) {
 	tick := time.NewTicker(loadPause)
 	defer tick.Stop()
 	for i := stream; ctx.Err() == nil; i++ {
@@ -75,7 +81,7 @@ func (l *Load) stream(ctx context.Context, t testing.TB, router *Client, stream 
 	}
 }
 
-func (l *Load) request(t testing.TB, router *Client, stream int, ask Ask) {
+func (l *Load) request(t testing.TB, router Generator, stream int, ask Ask) {
 	// A request that was begun is waited for: the load's end is no reason to fail.
 	ctx, cancel := context.WithTimeout(context.Background(), Timeout)
 	defer cancel()
@@ -94,6 +100,7 @@ func (l *Load) request(t testing.TB, router *Client, stream int, ask Ask) {
 		t.Errorf("tokens %v, want %v; text %q, want %q; route %v", r.Tokens, ask.Tokens, r.Text, ask.Text, r.Finished.GetRoute())
 	default:
 		l.served++
+		l.moved += r.Moves
 		route := r.Finished.GetRoute()
 		l.used[route.GetPrefill()], l.used[route.GetDecode()] = time.Now(), time.Now()
 	}
@@ -104,6 +111,13 @@ func (l *Load) Served() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.served
+}
+
+// Moved is how often a request that was answered has gone on at another router.
+func (l *Load) Moved() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.moved
 }
 
 // Used reports whether an answer since then named a worker.

@@ -5,6 +5,8 @@ const (
 	HeaderRequestID   = "x-request-id"
 	HeaderTraceParent = "traceparent" // W3C Trace Context
 	HeaderTraceState  = "tracestate"  // W3C Trace Context
+	// HeaderAskedByRouter marks what a router asks another for a client: that one asks no more.
+	HeaderAskedByRouter = "x-tandem-asked-by-router"
 )
 
 // UnixScheme begins the addresses of Unix sockets: "unix:///path".

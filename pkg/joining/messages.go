@@ -3,6 +3,7 @@ package joining
 import (
 	"time"
 
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
@@ -46,10 +47,12 @@ type (
 		Began   time.Time
 		routing.Dispatch
 	}
-	// Refused answers Ask when no workers are to be had; Err is a gRPC status.
+	// Refused answers Ask when no workers are to be had; Err is a gRPC status, and Decision what
+	// spoke against it, or nil.
 	Refused struct {
-		Attempt int
-		Err     error
+		Attempt  int
+		Err      error
+		Decision *controlv1.Decision
 	}
 	// DecodeMessage is a message of the decode stream.
 	DecodeMessage struct {

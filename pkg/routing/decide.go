@@ -30,6 +30,8 @@ type search struct {
 	// by which it may wait longer for them than that says.
 	ahead          int
 	aheadMs, doubt float64
+	// wholes are the prefill workers that could do all of it.
+	wholes *candidates
 	// instead is what mode auto did not choose: the prefill worker of two, or the worker that would
 	// have done all.
 	instead *candidate
@@ -68,9 +70,11 @@ func (rt *Router) decideFor(now time.Time, e *entry, v Version) (fitness, Refusa
 	rt.searches++
 	rt.lists.used = 0
 	s := &search{now: now, entry: e, request: r, record: &controlv1.Decision{}, number: rt.searches, version: v}
-	e.pool = controlv1.Role_ROLE_DECODE
+	e.pool, e.refused = controlv1.Role_ROLE_DECODE, nil
 	decodes, wholes := rt.look(s, e.pool, nil), rt.wholes(s)
+	s.wholes = wholes
 	if !decodes.fitness.usable() && !wholes.fitness.usable() {
+		rt.lacks(s, decodes, nil)
 		return min(decodes.fitness, wholes.fitness), rt.refusal(e, decodes, "decode worker")
 	}
 	rt.lookAhead(s)
@@ -91,6 +95,7 @@ func (rt *Router) decideFor(now time.Time, e *entry, v Version) (fitness, Refusa
 			}
 		case rt.mode(r) == inferencev1.Mode_MODE_DISAGGREGATED:
 			e.pool = controlv1.Role_ROLE_PREFILL
+			rt.lacks(s, decodes, prefills)
 			return prefills.fitness, rt.refusal(e, prefills, "prefill worker that can send to a decode worker")
 		}
 		if rt.mode(r) == inferencev1.Mode_MODE_AUTO {
@@ -106,13 +111,15 @@ func (rt *Router) decideFor(now time.Time, e *entry, v Version) (fitness, Refusa
 	aheadMs := s.waitMs(decode, firsts, places)
 	if refusal, ok := rt.misses(s, decode, prefill, aheadMs); ok {
 		rt.waited(e)
+		rt.wouldMiss(s, decodes, prefills, decode, prefill, aheadMs)
 		return tooSlow, refusal
 	}
 	if rt.holds(s, decode, prefill, aheadMs) {
+		if e.kept == "" {
+			first := cmp.Or(prefill, decode).worker
+			e.kept = first.ref.ID + " had enough to do" + rt.occupants(first)
+		}
 		return held, Refusal{}
-	}
-	if decode.worker.whole {
-		prefills = wholes
 	}
 	rt.dispatch(s, decodes, prefills, decode, prefill)
 	return fit, Refusal{}
@@ -196,20 +203,18 @@ const pressedFor = time.Second
 // aloneMost is how many decode workers alone looks at.
 const aloneMost = 32
 
-// dispatch gives the request to the workers picked; prefill is nil if one does all, and prefills
-// are those that could if that is a prefill worker.
+// dispatch gives the request to the workers picked; prefill is nil if one does all.
 func (rt *Router) dispatch(s *search, decodes, prefills *candidates, decode, prefill *candidate) {
 	now, r, record := s.now, s.request, s.record
 	record.Mode = inferencev1.Mode_MODE_AGGREGATED
 	record.Decode = decode.worker.ref.ID
 	var fallback bool
 	record.Reason, fallback = rt.explain(s, decode, prefill, prefills)
+	if waited := now.Sub(s.entry.enqueued); s.entry.kept != "" && waited > 0 {
+		record.Reason += "; " + s.entry.waitedFor(waited)
+	}
 	if !rt.config.OmitCandidates {
-		if onPrefill := decode; decode.worker.whole {
-			record.Candidates, record.Others = shown(decodes, nil, prefills, onPrefill)
-		} else {
-			record.Candidates, record.Others = shown(decodes, decode, prefills, prefill)
-		}
+		record.Candidates, record.Others = s.shown(decodes, decode, prefills, prefill)
 	}
 	action := Dispatch{
 		ID: r.ID, Decode: decode.worker.ref, Version: s.version, Fallback: fallback, Decision: record,

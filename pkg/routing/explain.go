@@ -26,7 +26,10 @@ const (
 
 // shown is what is kept of the candidates: of each role those chosen, then those that could be,
 // the cheapest first, then the others, and how many are left of each kind.
-func shown(decodes *candidates, decode *candidate, prefills *candidates, prefill *candidate) (list []*controlv1.Candidate, others []*controlv1.OtherCandidates) {
+func (s *search) shown(decodes *candidates, decode *candidate, prefills *candidates, prefill *candidate) (list []*controlv1.Candidate, others []*controlv1.OtherCandidates) {
+	if decode != nil && decode.worker.whole { // as a prefill worker that does all of it
+		decode, prefills, prefill = nil, s.wholes, decode
+	}
 	for _, of := range [...]struct {
 		role   controlv1.Role
 		from   *candidates

@@ -285,10 +285,12 @@ type (
 		Silent bool
 		Wait   time.Duration
 	}
-	// Refuse ends a request that waited.
+	// Refuse ends a request that waited. Decision is what spoke against it; nil: workers had
+	// no part in that.
 	Refuse struct {
-		ID      string
-		Refusal Refusal
+		ID       string
+		Refusal  Refusal
+		Decision *controlv1.Decision
 	}
 )
 

@@ -97,6 +97,7 @@ func (rt *Router) expire(now time.Time) {
 	}
 	for _, e := range over {
 		rt.waited(e)
+		e.refused = e.outwaited(now)
 		rt.giveUp(e, rt.expired(now, e))
 	}
 }
@@ -172,5 +173,5 @@ func (rt *Router) schedule() {
 func (rt *Router) giveUp(e *entry, r Refusal) {
 	rt.queue.remove(e.request.ID)
 	rt.tenants.Leave(e.request.Tenant)
-	rt.refuse(e.request.ID, r)
+	rt.out = append(rt.out, Refuse{e.request.ID, r, e.refused})
 }

@@ -39,6 +39,10 @@ type entry struct {
 	waitMs float64
 	// behind: it may not go before others, and is looked at only to see whether it will be in time.
 	behind bool
+	// kept is what it waited for at first; empty: it has not waited for a worker.
+	kept string
+	// refused is the decision that refuses it, as of the last search; nil: there is none.
+	refused *controlv1.Decision
 	// overtaken is how many tokens of requests went before it while it waited for blocks.
 	overtaken int
 }

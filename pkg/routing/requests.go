@@ -115,7 +115,7 @@ func (rt *Router) threshold() int {
 	return rt.config.DisaggregateMinTokens
 }
 
-func (rt *Router) refuse(id string, r Refusal) { rt.out = append(rt.out, Refuse{id, r}) }
+func (rt *Router) refuse(id string, r Refusal) { rt.out = append(rt.out, Refuse{ID: id, Refusal: r}) }
 
 // of is the worker of a role that a request runs on; nil: there is none.
 func (d *dispatched) of(role controlv1.Role) *worker {

@@ -35,6 +35,11 @@ func (b httpBackend) Generate(ctx context.Context, from openai.Origin, q *infere
 	}, q, send)
 }
 
+// Resume sends the rest of a request that any router of the mesh has.
+func (b httpBackend) Resume(ctx context.Context, q *inferencev1.ResumeRequest, send func(*inferencev1.GenerateEvent) error) error {
+	return b.service.resume(ctx, q, send)
+}
+
 // Plan says what Generate would serve.
 func (b httpBackend) Plan(ctx context.Context, q *inferencev1.GenerateRequest) (openai.Plan, error) {
 	p, id, err := b.service.requests.Plan(ctx, q)

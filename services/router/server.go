@@ -12,6 +12,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/services/router/clienterr"
+	"github.com/tandem-serving/tandem/services/router/peers"
 	"github.com/tandem-serving/tandem/services/router/records"
 	"github.com/tandem-serving/tandem/services/router/serving"
 )
@@ -78,7 +79,16 @@ func (s *Service) Generate(ctx context.Context, q *inferencev1.GenerateRequest, 
 
 // Resume joins a request again.
 func (i *inferenceServer) Resume(q *inferencev1.ResumeRequest, stream grpc.ServerStreamingServer[inferencev1.GenerateEvent]) error {
-	return i.service.requests.Resume(stream.Context(), q, withHeader(stream, func(*inferencev1.GenerateEvent) string { return q.GetRequestId() }))
+	return i.service.resume(stream.Context(), q, withHeader(stream, func(*inferencev1.GenerateEvent) string { return q.GetRequestId() }))
+}
+
+// resume sends the rest of a request that this router has or another one.
+func (s *Service) resume(ctx context.Context, q *inferencev1.ResumeRequest, send func(*inferencev1.GenerateEvent) error) error {
+	err := s.requests.Resume(ctx, q, send)
+	if rpc.Reason(err) != api.ReasonRequestNotFound || peers.Asks(ctx) {
+		return err
+	}
+	return s.peers.Resume(ctx, q, send)
 }
 
 // Tokenize turns text into tokens.

@@ -21,6 +21,7 @@ import (
 	"github.com/tandem-serving/tandem/services/router/control"
 	"github.com/tandem-serving/tandem/services/router/latencybudget"
 	"github.com/tandem-serving/tandem/services/router/openai"
+	"github.com/tandem-serving/tandem/services/router/peers"
 	"github.com/tandem-serving/tandem/services/router/preprocess"
 	"github.com/tandem-serving/tandem/services/router/records"
 	"github.com/tandem-serving/tandem/services/router/routingdriver"
@@ -39,6 +40,7 @@ type Service struct {
 	records    *records.Ring
 	http       *openai.Handler
 	membership *workers.MembershipView
+	peers      *peers.Peers
 	control    *control.Server
 
 	leaving context.Context // ended by Stop
@@ -73,6 +75,7 @@ func New(config Config, deps Deps) (*Service, error) {
 		log:     deps.Logger.With(slog.String("router", deps.ID)),
 		models:  models,
 		records: records.New(),
+		peers:   peers.New(deps.ID, deps.Dial),
 	}
 	s.leaving, s.leave = context.WithCancel(context.Background())
 	if s.http, err = s.newHTTP(); err != nil {
@@ -170,6 +173,7 @@ func (s *Service) Run(ctx context.Context) error {
 		}
 		return s.deps.Members.Watch(ctx, func(v membership.View) {
 			s.membership.Take(v)
+			s.peers.Take(v)
 			s.dispatcher.Handle(routing.ViewChanged{Workers: v.Workers, Live: v.Live})
 		})
 	})

@@ -82,6 +82,19 @@ func SeveralRequests(id string, n int) error {
 	return rpc.InvalidArgument("request_id", fmt.Sprintf("%d requests have an id that begins with %q: give more of it", n, Shorten(id)))
 }
 
+// NotHere is the answer to who resumes a request that neither this router has nor one of the
+// others, of which some did not answer.
+func NotHere(id string, others, silent int) error {
+	what := "or it cannot be resumed any more"
+	switch {
+	case silent > 0:
+		what = fmt.Sprintf("nor to any other (%d of %d did not answer), %s", silent, others, what)
+	case others > 0:
+		what = "nor to any other, " + what
+	}
+	return NotYours(id, what)
+}
+
 // NotYours is the answer to who asks for a request that there is not, or with a
 // secret that is not its own: the same for both, so that nobody learns which ids
 // there are.

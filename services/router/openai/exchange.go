@@ -84,6 +84,9 @@ func (e *exchange) send(status int, body []byte) error {
 	return nil
 }
 
+// eventStream is the type of a stream of events.
+const eventStream = "text/event-stream; charset=utf-8"
+
 // hurryShare is by which share of its time a client of a stream may have less than all of it: to
 // move the deadline costs as much as to write an event.
 const hurryShare = 30
@@ -114,7 +117,7 @@ func (e *exchange) open() error {
 	header := e.writer.Header()
 	header.Set("Cache-Control", "no-cache")
 	header.Set("X-Accel-Buffering", "no") // nginx would collect the events
-	e.begin(http.StatusOK, "text/event-stream; charset=utf-8")
+	e.begin(http.StatusOK, eventStream)
 	return e.flush()
 }
 

@@ -14,3 +14,14 @@ func AppendJSON(b []byte, text string) []byte { return appendJSON(b, text) }
 
 // Marshal is marshal.
 func Marshal(value any) ([]byte, error) { return marshal(value) }
+
+// EventID is the id of an event.
+func EventID(request string, tokens uint64, end int) string {
+	return string(appendEventID(nil, request, place{tokens, end}))
+}
+
+// ParseEventID reads it.
+func ParseEventID(id string) (request string, tokens uint64, end int, ok bool) {
+	request, p, ok := parseEventID(id)
+	return request, p.tokens, p.end, ok
+}

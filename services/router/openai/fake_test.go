@@ -39,18 +39,26 @@ type fake struct {
 	asked []*inferencev1.GenerateRequest
 	ids   []string
 	ended int
+
+	secrets []string
+	resumed []*inferencev1.ResumeRequest
 }
 
-func (f *fake) Generate(ctx context.Context, _ openai.Origin, q *inferencev1.GenerateRequest, send func(*inferencev1.GenerateEvent) error) error {
+func (f *fake) Generate(ctx context.Context, from openai.Origin, q *inferencev1.GenerateRequest, send func(*inferencev1.GenerateEvent) error) error {
 	f.mu.Lock()
 	f.asked = append(f.asked, proto.CloneOf(q))
 	f.ids = append(f.ids, rpc.RequestID(ctx))
+	f.secrets = append(f.secrets, from.Secret)
 	f.mu.Unlock()
 	defer func() {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		f.ended++
 	}()
+	return f.answer(ctx, q, send)
+}
+
+func (f *fake) answer(ctx context.Context, q *inferencev1.GenerateRequest, send func(*inferencev1.GenerateEvent) error) error {
 	if f.refuse != nil {
 		return f.refuse
 	}
@@ -78,7 +86,7 @@ func (f *fake) Generate(ctx context.Context, _ openai.Origin, q *inferencev1.Gen
 	if f.fail != nil {
 		return f.fail
 	}
-	return send(&inferencev1.GenerateEvent{Event: &inferencev1.GenerateEvent_Finished{Finished: &inferencev1.Finished{
+	return send(&inferencev1.GenerateEvent{Offset: uint64(len(f.words)), Event: &inferencev1.GenerateEvent_Finished{Finished: &inferencev1.Finished{
 		Reason: inferencev1.FinishReason_FINISH_REASON_STOP, Text: f.held,
 		Usage: &inferencev1.Usage{PromptTokens: 5, CachedTokens: 2, CompletionTokens: uint32(len(f.words))},
 		Timings: &inferencev1.Timings{
@@ -94,6 +102,26 @@ func (f *fake) id(ctx context.Context) string {
 		return rpc.RequestID(ctx) + "-free"
 	}
 	return rpc.RequestID(ctx)
+}
+
+// Resume sends the last answer again.
+func (f *fake) Resume(ctx context.Context, q *inferencev1.ResumeRequest, send func(*inferencev1.GenerateEvent) error) error {
+	f.mu.Lock()
+	last, id := f.asked[len(f.asked)-1], f.ids[len(f.ids)-1]
+	f.resumed = append(f.resumed, proto.CloneOf(q))
+	f.mu.Unlock()
+	if q.GetRequestId() != id {
+		return rpc.Error(codes.NotFound, "REQUEST_NOT_FOUND", "no request has this id and secret", 0)
+	}
+	if q.GetOffset() > uint64(len(f.words)) {
+		return rpc.InvalidArgument("offset", "is past the tokens so far")
+	}
+	return f.answer(rpc.WithRequestID(ctx, id), last, func(event *inferencev1.GenerateEvent) error {
+		if event.GetTokens() != nil && event.GetOffset() < q.GetOffset() {
+			return nil
+		}
+		return send(event)
+	})
 }
 
 // Plan makes tokens of the first bytes of a text.

@@ -32,6 +32,9 @@ func (h *Handler) generate(e *exchange, k *kind) error {
 	if err := c.want(e.request.Header.Get(headerSLO)); err != nil {
 		return err
 	}
+	if c.secret, err = secretOf(e.request.Header); err != nil {
+		return err
+	}
 	if !held.take(valueBytes * int64(c.verbatim)) {
 		return full()
 	}
@@ -45,6 +48,11 @@ func (h *Handler) generate(e *exchange, k *kind) error {
 			}
 			return to(index, event)
 		}
+	}
+	if id := e.request.Header.Get(headerLastEventID); id != "" {
+		c.choices = nil // they were begun
+		held.release()
+		return h.resume(e.request.Context(), &stream{assembly: a}, id)
 	}
 	if c.stream {
 		s := &stream{assembly: a}

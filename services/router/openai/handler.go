@@ -28,6 +28,8 @@ type Backend interface {
 	// Generate calls send with each event of one request, from this goroutine. An
 	// error of send, or the end of ctx, ends the request.
 	Generate(ctx context.Context, from Origin, q *inferencev1.GenerateRequest, send func(*inferencev1.GenerateEvent) error) error
+	// Resume is Generate of what comes after an offset of a request that was begun.
+	Resume(ctx context.Context, q *inferencev1.ResumeRequest, send func(*inferencev1.GenerateEvent) error) error
 	// Plan checks a request as Generate does, and serves nothing.
 	Plan(ctx context.Context, q *inferencev1.GenerateRequest) (Plan, error)
 	// MaxAnswers is how many requests this API may have served at a time.
@@ -42,8 +44,9 @@ type Backend interface {
 type Origin struct {
 	// Route of it: RouteChat or RouteCompletions.
 	Route string
-	// Secret proves that its caller made the requests. All answers of one call have the
-	// same, which the headers tell once a request was accepted with it.
+	// Secret proves that its caller made the requests: the caller chose it, or it was drawn.
+	// All answers of one call have the same, which the headers tell once a request was
+	// accepted with it.
 	Secret string
 }
 

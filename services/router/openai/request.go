@@ -34,11 +34,14 @@ type call struct {
 	usage, eachUsage bool
 	logprobs         bool
 	timing           bool // say where the time went
+	ids              bool // events have ids, by which the stream can be resumed
 	// echoes are the prompts to say before the answers, one for each prompt; nil:
 	// none.
 	echoes []string
 	// verbatim is how many values go to the template as they are.
 	verbatim int
+	// secret that the client chose; "": none.
+	secret string
 	// limit is the name by which the most tokens were asked for.
 	limit string
 }
@@ -53,7 +56,7 @@ var refused = []string{
 
 // ofGRPC are fields of GenerateRequest that HTTP has no way to obey, and whose names no
 // other API has: who sends one means it.
-var ofGRPC = []string{"resumable_for", "slo", "sampling", "token_ids", "no_special_tokens"}
+var ofGRPC = []string{"slo", "sampling", "token_ids", "no_special_tokens"}
 
 // common translates what chats and completions have in common: how tokens are
 // drawn, how many, and how they are sent.
@@ -73,6 +76,7 @@ func (c *call) common(f *fields) *inferencev1.GenerateRequest {
 	if n := f.integerIn("n", 1, maxN); n != nil {
 		c.n = int(*n)
 	}
+	c.resumable(f, q)
 	format(f)
 	// Nothing ends a text that ignores its end and has no stops.
 	if least := f.integer("min_tokens"); least != nil && *least > 0 && !(q.GetIgnoreEos() && len(q.GetStop())+len(q.GetStopTokenIds()) == 0) {

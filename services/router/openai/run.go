@@ -1,6 +1,7 @@
 package openai
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,7 +22,7 @@ type receive func(index int, event *inferencev1.GenerateEvent) error
 // that fails ends the others. A request with one answer is served on the
 // caller's goroutine.
 func (h *Handler) run(ctx context.Context, c *call, to receive) error {
-	from := Origin{Route: RouteCompletions, Secret: rpc.NewID()}
+	from := Origin{Route: RouteCompletions, Secret: cmp.Or(c.secret, rpc.NewID())}
 	if c.chat {
 		from.Route = RouteChat
 	}

@@ -11,7 +11,13 @@ import (
 type stream struct {
 	*assembly
 	pieces []piece // by answer
-	buffer []byte  // of the last piece, used again
+	buffer []byte  // of the last event, used again
+
+	request string // whose events have ids; "": none have
+	at      place  // of the event that is sent next, in a stream with ids
+	// resumed says that the client has what comes up to from.
+	resumed bool
+	from    place
 }
 
 // piece is a message with text alone, which nearly all are: what comes before the text and
@@ -23,16 +29,22 @@ func (s *stream) receive(index int, event *inferencev1.GenerateEvent) error {
 	s.note(index, event)
 	switch {
 	case event.GetAccepted() != nil:
+		if s.call.ids {
+			s.request = event.GetAccepted().GetRequestId()
+		}
 		return s.begin(index)
 	case event.GetTokens() != nil:
+		s.at.tokens = event.GetOffset() + uint64(len(event.GetTokens().GetTokenIds()))
 		return s.add(index, event.GetTokens().GetText(), event.GetTokens().GetLogprobs())
 	}
 	// What was held back until the end comes before the end.
+	s.at = place{event.GetOffset(), endText}
 	if text := event.GetFinished().GetText(); text != "" {
 		if err := s.add(index, text, nil); err != nil {
 			return err
 		}
 	}
+	s.at.end = endReason
 	c := s.answers[index].end(index)
 	if s.call.chat {
 		c.Delta = new(delta)
@@ -44,6 +56,12 @@ func (s *stream) receive(index int, event *inferencev1.GenerateEvent) error {
 
 // begin is the first message of an answer: who speaks, or what was asked.
 func (s *stream) begin(index int) error {
+	if s.resumed {
+		if s.from.end > 0 {
+			return nil // there may be nothing to send
+		}
+		return s.exchange.open()
+	}
 	c := choice{Index: index}
 	if s.call.chat {
 		c.Delta = &delta{Role: "assistant", Content: new(string)}
@@ -104,10 +122,10 @@ func (s *stream) addText(index int, text string) error {
 		p.before = append([]byte("data: "), whole[:at]...)
 		p.after = append(slices.Clone(whole[at+len(written):]), "\n\n"...)
 	}
-	s.buffer = append(s.buffer[:0], p.before...)
+	s.buffer = append(s.identify(), p.before...)
 	s.buffer = appendJSON(s.buffer, text)
 	s.buffer = append(s.buffer, p.after...)
-	return s.exchange.line(s.buffer)
+	return s.write()
 }
 
 // send sends one message with one choice.
@@ -131,11 +149,34 @@ func (s *stream) event(out answer) error {
 	if err != nil {
 		return err
 	}
-	return s.exchange.event(body)
+	return s.data(body)
+}
+
+// data sends an event that is JSON already.
+func (s *stream) data(data []byte) error {
+	s.buffer = append(append(append(s.identify(), "data: "...), data...), "\n\n"...)
+	return s.write()
+}
+
+// identify begins an event in the buffer, with its id if it has one.
+func (s *stream) identify() []byte {
+	if s.request == "" {
+		return s.buffer[:0]
+	}
+	return append(appendEventID(append(s.buffer[:0], "id: "...), s.request, s.at), '\n')
+}
+
+// write sends the event in the buffer, unless the client has had it.
+func (s *stream) write() error {
+	if s.resumed && (s.at.tokens < s.from.tokens || s.at.tokens == s.from.tokens && s.at.end <= s.from.end) {
+		return nil
+	}
+	return s.exchange.line(s.buffer)
 }
 
 // finish ends a stream that went well.
 func (s *stream) finish() error {
+	s.at.end = endUsage
 	if s.call.usage {
 		out := s.head("chat.completion.chunk", "text_completion")
 		out.Usage = &maybeUsage{s.assembly.usage()}
@@ -143,5 +184,6 @@ func (s *stream) finish() error {
 			return err
 		}
 	}
-	return s.exchange.event([]byte("[DONE]"))
+	s.at.end = endDone
+	return s.data([]byte("[DONE]"))
 }

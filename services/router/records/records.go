@@ -143,6 +143,7 @@ func (r *Record) Ended(now time.Time, err error, f joining.Finish) {
 	r.records.mu.Lock()
 	defer r.records.mu.Unlock()
 	r.value.Status = rpc.CodeName(status.Code(err))
+	r.value.Message = status.Convert(err).Message()
 	r.value.Timings = f.Timings
 	if err == nil {
 		r.tokens, r.endedAt = int(f.Usage.GetCompletionTokens()), now

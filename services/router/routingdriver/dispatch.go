@@ -157,7 +157,9 @@ func (d *Dispatcher) apply(began time.Time, actions []routing.Action) {
 				return joining.Dispatched{Attempt: attempt, Began: began, Dispatch: a}
 			})
 		case routing.Refuse:
-			d.answer(a.ID, func(attempt int) joining.Event { return joining.Refused{Attempt: attempt, Err: &a.Refusal} })
+			d.answer(a.ID, func(attempt int) joining.Event {
+				return joining.Refused{Attempt: attempt, Err: &a.Refusal, Decision: a.Decision}
+			})
 		}
 	}
 }

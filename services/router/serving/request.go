@@ -162,6 +162,10 @@ func (r *request) handle(event joining.Event) {
 		r.record.Decided(e.Decision)
 		r.spans.decided(e.Decision)
 		r.requests.metrics.dispatched(e.Decision, e.Fallback)
+	case joining.Refused:
+		if e.Decision != nil {
+			r.record.Decided(e.Decision)
+		}
 	}
 	r.loop.Step(event)
 	if r.loop.Core.Done() {

@@ -328,7 +328,7 @@ func (s *Requests) find(id, secret string) (*request, error) {
 	}
 	switch {
 	case !hash.Proves(secret):
-		return nil, clienterr.NotYours(id, "or it cannot be resumed any more")
+		return nil, clienterr.NotHere(id, 0, 0)
 	case !r.attach():
 		return nil, rpc.Error(codes.ResourceExhausted, api.ReasonTooManyReaders, fmt.Sprintf("%d clients are already reading this request; retry when one has ended", maxReaders), time.Second)
 	}

@@ -14,11 +14,11 @@ import (
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/failover"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 )
@@ -26,7 +26,7 @@ import (
 type chatSession struct {
 	flags      *chatFlags
 	base       *inferencev1.GenerateRequest
-	conn       *grpc.ClientConn
+	routers    *failover.Client
 	input      input
 	interrupts <-chan os.Signal
 	terminal   bool    // somebody types
@@ -47,13 +47,13 @@ func runChat(cmd *cobra.Command, flags *chatFlags) error {
 	if err != nil {
 		return flags.failure(err, false)
 	}
-	conn, err := dial(flags.addr)
+	routers, err := dialRouters(flags.addr)
 	if err != nil {
 		return usageError(cmd, "--addr: "+err.Error())
 	}
-	defer conn.Close()
+	defer func() { _ = routers.Close() }() // of connections that nobody waits for
 	s := &chatSession{
-		flags: flags, base: base, conn: conn, system: flags.system, terminal: isTerminal(cmd.InOrStdin()),
+		flags: flags, base: base, routers: routers, system: flags.system, terminal: isTerminal(cmd.InOrStdin()),
 		out: cmd.OutOrStdout(), stats: cmd.ErrOrStderr(), dim: isTerminal(cmd.ErrOrStderr()) && styles(processOf(cmd.Context()).Environ),
 	}
 	ctx := cmd.Context()
@@ -103,7 +103,7 @@ func (s *chatSession) meet(ctx context.Context) (model string, _ error) {
 	const toAnswer, atMost, share = 10 * time.Second, 2048, 8
 	ctx, cancel := context.WithTimeout(ctx, toAnswer)
 	defer cancel()
-	served, err := inferencev1.NewInferenceClient(s.conn).ListModels(ctx, &inferencev1.ListModelsRequest{})
+	served, err := s.routers.ListModels(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -272,7 +272,7 @@ func (s *chatSession) follow(ctx context.Context, g *generation, request *infere
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	ended := make(chan error, 1)
-	go func() { ended <- g.follow(ctx, s.conn, request) }()
+	go func() { ended <- g.follow(ctx, s.routers, request) }()
 	select {
 	case err := <-ended:
 		return false, err

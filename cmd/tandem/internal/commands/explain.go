@@ -21,6 +21,7 @@ type explainJSON struct {
 	RequestID string         `json:"request_id"`
 	Arrived   string         `json:"arrived"`
 	Status    string         `json:"status"`
+	Message   string         `json:"message"` // of the status
 	Decisions []decisionJSON `json:"decisions"`
 	// TimingMs is null if the request has not ended well.
 	TimingMs *timingJSON `json:"timing_ms"`
@@ -116,7 +117,7 @@ ttft, the time to the first token, or e2e, that of the whole request.`,
 	addr := cmd.Flags().Lookup("addr")
 	addr.Usage = "gRPC address that the request was sent to (default " + defaultAddr + "); only with --secret: operators pass --control"
 	secret := cmd.Flags().String("secret", "", "secret that came with the answer: shows the request to who made it, at --addr")
-	asJSON := addJSON(cmd, "print one JSON object: request_id, arrived, status, decisions, timing_ms; with --slowest also rank, ranked, ranked_by")
+	asJSON := addJSON(cmd, "print one JSON object: request_id, arrived, status, message, decisions, timing_ms; with --slowest also rank, ranked, ranked_by")
 	slowest := cmd.Flags().String("slowest", "", "explain the request at this percentile instead, such as p99, p99.9 or max")
 	by := cmd.Flags().String("by", "ttft", "latency that --slowest compares: ttft or e2e")
 	oneOf(cmd, "by", "ttft", "e2e")
@@ -225,6 +226,7 @@ func explanationOf(response *controlv1.ExplainResponse) explainJSON {
 		RequestID: response.GetRequestId(),
 		Arrived:   response.GetArrived().AsTime().Format(time.RFC3339Nano),
 		Status:    response.GetStatus(),
+		Message:   response.GetMessage(),
 		Decisions: []decisionJSON{},
 		Rank:      response.GetRank(),
 		Ranked:    response.GetRanked(),
@@ -255,7 +257,11 @@ func explanationOf(response *controlv1.ExplainResponse) explainJSON {
 }
 
 func printExplanation(w io.Writer, e explainJSON) error {
-	fmt.Fprintf(w, "request %s, arrived %s, %s\n", e.RequestID, e.Arrived, cmp.Or(e.Status, "still running"))
+	fmt.Fprintf(w, "request %s, arrived %s, %s", e.RequestID, e.Arrived, cmp.Or(e.Status, "still running"))
+	if e.Message != "" {
+		fmt.Fprintf(w, ": %s", e.Message)
+	}
+	fmt.Fprintln(w)
 	if e.Rank > 0 {
 		other := "--by e2e for the whole request"
 		if e.RankedBy == "e2e" {
@@ -264,16 +270,23 @@ func printExplanation(w io.Writer, e explainJSON) error {
 		fmt.Fprintf(w, "number %d of %d requests, slowest by %s first (%s)\n", e.Rank, e.Ranked, e.RankedBy, other)
 	}
 	for i, d := range e.Decisions {
-		workers := fmt.Sprintf("prefill %s, decode %s", cmp.Or(d.Prefill, "-"), cmp.Or(d.Decode, "-"))
-		if d.Prefill == "" && d.Decode != "" {
-			workers = "all on " + d.Decode
-		}
-		fmt.Fprintf(w, "\ntry %d: %s, %s: %s\n", i+1, d.Mode, workers, d.Reason)
+		outcome := fmt.Sprintf("%s, prefill %s, decode %s", d.Mode, d.Prefill, d.Decode)
 		switch {
-		case d.TtftMs > 0:
-			fmt.Fprintf(w, "predicted: first token %.2f ms after the request came; tpot %.2f ms\n", d.TtftMs, d.TpotMs)
-		case d.TpotMs > 0:
-			fmt.Fprintf(w, "predicted: tpot %.2f ms\n", d.TpotMs)
+		case d.Decode == "":
+			outcome = "refused"
+		case d.Prefill == "":
+			outcome = fmt.Sprintf("%s, all on %s", d.Mode, d.Decode)
+		}
+		fmt.Fprintf(w, "\ntry %d: %s: %s\n", i+1, outcome, d.Reason)
+		var predicted []string
+		if d.TtftMs > 0 {
+			predicted = append(predicted, fmt.Sprintf("first token %.2f ms after the request came", d.TtftMs))
+		}
+		if d.TpotMs > 0 {
+			predicted = append(predicted, fmt.Sprintf("tpot %.2f ms", d.TpotMs))
+		}
+		if len(predicted) > 0 {
+			fmt.Fprintf(w, "predicted: %s\n", strings.Join(predicted, "; "))
 		}
 		if d.Failure != "" {
 			fmt.Fprintf(w, "failed: %s\n", d.Failure)
@@ -283,6 +296,9 @@ func printExplanation(w io.Writer, e explainJSON) error {
 		}
 		if d.Source != "" {
 			fmt.Fprintf(w, "block store %s had announced %s of the prompt; the router told %s\n", d.Source, counted(d.SourceBlocks, "block"), d.Prefill)
+		}
+		if len(d.Candidates) == 0 {
+			continue
 		}
 		table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 		fmt.Fprintln(table, "WORKER\tROLE\tCOST MS\tQUEUE MS\tPREFILL MS\tTPOT MS\tCACHED\tTO FETCH\tIN FLIGHT\tEXCLUDED")

@@ -7,15 +7,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
 	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/failover"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 )
@@ -83,7 +82,6 @@ type generation struct {
 	held *tokenJSON
 	// accepted: the router was there and took the request.
 	accepted bool
-	finished bool
 }
 
 // run sends the request and prints tokens as they come. Its error is a status.
@@ -92,11 +90,11 @@ func (g *generation) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	conn, err := dial(g.flags.addr)
+	routers, err := dialRouters(g.flags.addr)
 	if err != nil {
 		return rpc.InvalidArgument("addr", err.Error())
 	}
-	defer conn.Close()
+	defer func() { _ = routers.Close() }() // of connections that nobody waits for
 	ctx := cmd.Context()
 	if g.flags.timeout != 0 {
 		var cancel context.CancelFunc
@@ -106,28 +104,11 @@ func (g *generation) run(cmd *cobra.Command) error {
 	if g.flags.requestID != "" {
 		ctx = rpc.WithRequestID(ctx, g.flags.requestID)
 	}
-	return g.follow(ctx, conn, request)
+	return g.follow(ctx, routers, request)
 }
 
-func (g *generation) follow(ctx context.Context, conn *grpc.ClientConn, request *inferencev1.GenerateRequest) error {
-	stream, err := inferencev1.NewInferenceClient(conn).Generate(ctx, request)
-	if err != nil {
-		return err
-	}
-	for {
-		event, err := stream.Recv()
-		switch {
-		case errors.Is(err, io.EOF) && g.finished:
-			return nil
-		case errors.Is(err, io.EOF):
-			return rpc.Errorf(codes.Internal, "INCOMPLETE_STREAM", "the router at %s ended the stream without a result: see its log", g.flags.addr)
-		case err != nil:
-			return err
-		}
-		if err := g.handle(event, request); err != nil {
-			return err
-		}
-	}
+func (g *generation) follow(ctx context.Context, routers *failover.Client, request *inferencev1.GenerateRequest) error {
+	return routers.Generate(ctx, request, func(event *inferencev1.GenerateEvent) error { return g.handle(event, request) })
 }
 
 func (g *generation) handle(event *inferencev1.GenerateEvent, request *inferencev1.GenerateRequest) error {
@@ -142,7 +123,6 @@ func (g *generation) handle(event *inferencev1.GenerateEvent, request *inference
 	case *inferencev1.GenerateEvent_Tokens:
 		return g.tokens(event.GetOffset(), e.Tokens, request)
 	case *inferencev1.GenerateEvent_Finished:
-		g.finished = true
 		g.finish(e.Finished)
 		return g.more(e.Finished.GetText())
 	}

@@ -445,6 +445,7 @@ func TestUnreachableRouter(t *testing.T) {
 		{[]string{"generate", "--prompt=x"}, "cannot reach the router at 127.0.0.1:1: start it with 'tandem up', or pass --addr"},
 		{[]string{"generate", "--prompt=x", "--addr=no-host.invalid:1"}, "cannot reach the router at no-host.invalid:1 (the name does not resolve): start it"},
 		{[]string{"workers", "--control=no-host.invalid:1"}, "cannot reach a router at no-host.invalid:1 (the name does not resolve): start one"},
+		{[]string{"generate", "--prompt=x", "--addr=127.0.0.1:1,127.0.0.1:2"}, "cannot reach the router at 127.0.0.1:1,127.0.0.1:2"},
 		{[]string{"generate", "--prompt=x", "--addr=:1"}, "cannot reach the router at :1: start it"},
 		{[]string{"workers"}, "cannot reach a router at 127.0.0.1:2: start one with 'tandem up', or pass --control"},
 		{[]string{"workers", "--watch"}, "cannot reach a router at 127.0.0.1:2"},

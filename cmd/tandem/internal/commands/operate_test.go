@@ -268,6 +268,22 @@ func TestExplainOneWorker(t *testing.T) {
 	}
 }
 
+// A refused request has no workers: what is said is why, and which there were.
+func TestExplainRefused(t *testing.T) {
+	router := &fakeRouter{explain: func(r *controlv1.ExplainRequest) (*controlv1.ExplainResponse, error) {
+		return &controlv1.ExplainResponse{
+			RequestId: r.GetRequestId(), Arrived: timestamppb.New(time.Unix(0, 0)), Status: "RESOURCE_EXHAUSTED", Message: "too late",
+			Decisions: []*controlv1.Decision{{Reason: "9.0 ms would go to d1", TtftMs: 12, Candidates: []*controlv1.Candidate{{WorkerId: "d1", Role: controlv1.Role_ROLE_DECODE}}}},
+		}, nil
+	}}
+	got := run(t.Context(), "", nil, "explain", "r1", "--control", router.start(t))
+	for _, want := range []string{"RESOURCE_EXHAUSTED: too late\n\ntry 1: refused: 9.0 ms would go to d1\npredicted: first token 12.00 ms after the request came\n", "\nd1 "} {
+		if !strings.Contains(got.stdout, want) {
+			t.Errorf("output lacks %q:\n%s", want, got.stdout)
+		}
+	}
+}
+
 // The ids in bodies of HTTP answers have a word before the request's id.
 func TestExplainIDsOfHTTP(t *testing.T) {
 	known := map[string]bool{"264ba0": true, "264ba0/1": true, "cmpl-mine": true}

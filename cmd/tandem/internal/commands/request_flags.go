@@ -29,7 +29,7 @@ type requestFlags struct {
 func (r *requestFlags) add(cmd *cobra.Command, tokens, text string) {
 	r.cmd = cmd
 	fs := cmd.Flags()
-	fs.StringVar(&r.addr, "addr", defaultAddr, "gRPC address of the router: host:port or unix:///path")
+	fs.StringVar(&r.addr, "addr", defaultAddr, "gRPC address of the router: host:port or unix:///path; several as host:port,host:port: a request goes on at another router when one is lost")
 	fs.StringVar(&r.mode, "mode", "auto", "where the phases run: auto, disaggregated or aggregated")
 	// Not TANDEM_MODEL: that names a directory.
 	fs.StringVar(&r.model, "model", "", "name of the model (default: the only one that is served)")

@@ -11,6 +11,8 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
+	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/failover"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 )
@@ -40,6 +42,25 @@ func dial(addr string) (*grpc.ClientConn, error) {
 		}
 	}
 	return rpc.Dial(addr, rpc.ClientConfig{Name: "tandem", MaxReceiveBytes: maxMessageBytes})
+}
+
+// dialRouters is dial for each of the addresses, which have commas between them. A Unix socket,
+// whose path may have some, is one alone.
+func dialRouters(addrs string) (*failover.Client, error) {
+	each := strings.Split(addrs, ",")
+	if strings.HasPrefix(addrs, api.UnixScheme) {
+		each = []string{addrs}
+	}
+	var conns []*grpc.ClientConn
+	for _, addr := range each {
+		conn, err := dial(addr)
+		if err != nil {
+			_ = failover.New(conns...).Close() // nothing is connected yet
+			return nil, err
+		}
+		conns = append(conns, conn)
+	}
+	return failover.New(conns...), nil
 }
 
 // operator is how a command calls Control, which routers do not serve where clients

@@ -685,7 +685,9 @@ type ExplainResponse struct {
 	// With slowest: rank among the kept requests, 1 being the slowest.
 	Rank uint32 `protobuf:"varint,6,opt,name=rank,proto3" json:"rank,omitempty"`
 	// With slowest: number of requests ranked.
-	Ranked        uint32 `protobuf:"varint,7,opt,name=ranked,proto3" json:"ranked,omitempty"`
+	Ranked uint32 `protobuf:"varint,7,opt,name=ranked,proto3" json:"ranked,omitempty"`
+	// Message of the final status. Empty if the request succeeded.
+	Message       string `protobuf:"bytes,8,opt,name=message,proto3" json:"message,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -769,6 +771,13 @@ func (x *ExplainResponse) GetRanked() uint32 {
 	return 0
 }
 
+func (x *ExplainResponse) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
 // Decision records one choice of workers and its inputs.
 type Decision struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -776,7 +785,7 @@ type Decision struct {
 	Mode v1.Mode `protobuf:"varint,1,opt,name=mode,proto3,enum=tandem.inference.v1.Mode" json:"mode,omitempty"`
 	// Chosen prefill worker. Empty in aggregated mode.
 	Prefill string `protobuf:"bytes,2,opt,name=prefill,proto3" json:"prefill,omitempty"`
-	// Chosen decode worker.
+	// Chosen decode worker. Empty if the request was refused.
 	Decode string `protobuf:"bytes,3,opt,name=decode,proto3" json:"decode,omitempty"`
 	// Short reason for the choice.
 	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
@@ -1743,7 +1752,7 @@ const file_tandem_control_v1_control_proto_rawDesc = "" +
 	"\n" +
 	"percentile\x18\x01 \x01(\x01R\n" +
 	"percentile\x12)\n" +
-	"\x02by\x18\x02 \x01(\x0e2\x19.tandem.control.v1.RankByR\x02by\"\x9d\x02\n" +
+	"\x02by\x18\x02 \x01(\x0e2\x19.tandem.control.v1.RankByR\x02by\"\xb7\x02\n" +
 	"\x0fExplainResponse\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x124\n" +
@@ -1752,7 +1761,8 @@ const file_tandem_control_v1_control_proto_rawDesc = "" +
 	"\x06status\x18\x04 \x01(\tR\x06status\x126\n" +
 	"\atimings\x18\x05 \x01(\v2\x1c.tandem.inference.v1.TimingsR\atimings\x12\x12\n" +
 	"\x04rank\x18\x06 \x01(\rR\x04rank\x12\x16\n" +
-	"\x06ranked\x18\a \x01(\rR\x06ranked\"\xa4\x03\n" +
+	"\x06ranked\x18\a \x01(\rR\x06ranked\x12\x18\n" +
+	"\amessage\x18\b \x01(\tR\amessage\"\xa4\x03\n" +
 	"\bDecision\x12-\n" +
 	"\x04mode\x18\x01 \x01(\x0e2\x19.tandem.inference.v1.ModeR\x04mode\x12\x18\n" +
 	"\aprefill\x18\x02 \x01(\tR\aprefill\x12\x16\n" +

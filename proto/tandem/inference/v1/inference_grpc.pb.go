@@ -39,7 +39,8 @@ type InferenceClient interface {
 	// Generate streams the tokens that follow a prompt.
 	Generate(ctx context.Context, in *GenerateRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[GenerateEvent], error)
 	// Resume reattaches to a running or just finished request from an offset, after its
-	// client lost the stream. It needs GenerateRequest.resumable_for.
+	// client lost the stream, at any router of the mesh. It needs
+	// GenerateRequest.resumable_for.
 	Resume(ctx context.Context, in *ResumeRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[GenerateEvent], error)
 	// Tokenize turns text into tokens.
 	Tokenize(ctx context.Context, in *TokenizeRequest, opts ...grpc.CallOption) (*TokenizeResponse, error)
@@ -138,7 +139,8 @@ type InferenceServer interface {
 	// Generate streams the tokens that follow a prompt.
 	Generate(*GenerateRequest, grpc.ServerStreamingServer[GenerateEvent]) error
 	// Resume reattaches to a running or just finished request from an offset, after its
-	// client lost the stream. It needs GenerateRequest.resumable_for.
+	// client lost the stream, at any router of the mesh. It needs
+	// GenerateRequest.resumable_for.
 	Resume(*ResumeRequest, grpc.ServerStreamingServer[GenerateEvent]) error
 	// Tokenize turns text into tokens.
 	Tokenize(context.Context, *TokenizeRequest) (*TokenizeResponse, error)

@@ -1,0 +1,180 @@
+// Package peers asks the mesh's other routers for a request that this one does not know, so
+// that a client can resume it at any of them.
+//
+// The router imports it. A call starts a goroutine for each router that it asks, and waits
+// for all of them.
+package peers
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+
+	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/membership"
+	"github.com/tandem-serving/tandem/pkg/rpc"
+	"github.com/tandem-serving/tandem/services/router/clienterr"
+)
+
+// Bounds of what strangers may cause who ask for requests that there are not.
+const (
+	// most is how many routers are asked for one request, and atOnce for how many requests
+	// at a time.
+	most   = 32
+	atOnce = 64
+	// patience is how long a router may take to say whether it has the request.
+	patience = 5 * time.Second
+)
+
+// Peers are the other routers. Its methods are safe for concurrent use.
+type Peers struct {
+	self  string
+	dial  func(address string) (*grpc.ClientConn, error)
+	slots chan struct{} // atOnce of them
+
+	mu        sync.Mutex
+	addresses []string
+}
+
+// New returns the peers of the router with the id self: none until Take. Connections that
+// dial makes are closed here.
+func New(self string, dial func(address string) (*grpc.ClientConn, error)) *Peers {
+	return &Peers{self: self, dial: dial, slots: make(chan struct{}, atOnce)}
+}
+
+// Take takes in who is in the mesh.
+func (p *Peers) Take(v membership.View) {
+	var addresses []string
+	for _, r := range v.Workers {
+		if r.GetRole() == controlv1.Role_ROLE_ROUTER && r.GetId() != p.self && len(r.GetAddresses()) > 0 && len(addresses) < most {
+			addresses = append(addresses, r.GetAddresses()[0])
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.addresses = addresses
+}
+
+// Asks says whether the call of ctx is one of another router's Peers, which has asked all.
+func Asks(ctx context.Context) bool {
+	return len(metadata.ValueFromIncomingContext(ctx, api.HeaderAskedByRouter)) > 0
+}
+
+// Resume sends the events of a request that another router has, as the router's own Resume
+// does. The error is a status: REQUEST_NOT_FOUND if none of those that answered has it.
+func (p *Peers) Resume(ctx context.Context, q *inferencev1.ResumeRequest, send func(*inferencev1.GenerateEvent) error) error {
+	select {
+	case p.slots <- struct{}{}:
+		defer func() { <-p.slots }()
+	default:
+		return rpc.Error(codes.ResourceExhausted, api.ReasonTooManyReaders, "too many requests of other routers are resumed here; retry later", time.Second)
+	}
+	ctx, cancel := context.WithCancel(metadata.AppendToOutgoingContext(ctx, api.HeaderAskedByRouter, "1"))
+	defer cancel()
+	found, err := p.find(ctx, q)
+	if err != nil {
+		return err
+	}
+	defer found.close()
+	for event := found.first; ; {
+		if err := send(event); err != nil {
+			return clienterr.Gone(ctx)
+		}
+		if event, err = found.events.Recv(); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return clienterr.Status(err)
+		}
+	}
+}
+
+// stream is an answer that a router has begun to send.
+type stream struct {
+	conn   *grpc.ClientConn
+	cancel context.CancelFunc
+	events grpc.ServerStreamingClient[inferencev1.GenerateEvent]
+	first  *inferencev1.GenerateEvent
+}
+
+func (s *stream) close() {
+	s.cancel()
+	_ = s.conn.Close()
+}
+
+// find asks all routers and returns the answer of the one that has the request.
+func (p *Peers) find(ctx context.Context, q *inferencev1.ResumeRequest) (found *stream, err error) {
+	type answer struct {
+		from *stream
+		err  error
+	}
+	p.mu.Lock()
+	addresses := p.addresses
+	p.mu.Unlock()
+	asking, stop := context.WithCancel(ctx)
+	defer stop()
+	answers := make(chan answer)
+	for _, address := range addresses {
+		go func() {
+			s, err := p.ask(ctx, asking, address, q)
+			answers <- answer{s, err}
+		}()
+	}
+	silent := 0
+	for range addresses {
+		a := <-answers
+		switch {
+		case a.err == nil && found == nil:
+			found = a.from
+			stop() // the others need not go on
+		case a.err == nil:
+			a.from.close()
+		case rpc.Reason(a.err) == api.ReasonRequestNotFound:
+		case rpc.Reason(a.err) == "" || rpc.Reason(a.err) == api.ReasonRouterShutdown:
+			silent++
+		case err == nil:
+			err = a.err // it has the request, and refuses
+		}
+	}
+	switch {
+	case found != nil:
+		return found, nil
+	case ctx.Err() != nil:
+		return nil, clienterr.Gone(ctx)
+	case err != nil:
+		return nil, err
+	}
+	return nil, clienterr.NotHere(q.GetRequestId(), len(addresses), silent)
+}
+
+// ask asks one router, until asking ends or patience does. The stream ends with ctx.
+func (p *Peers) ask(ctx, asking context.Context, address string, q *inferencev1.ResumeRequest) (*stream, error) {
+	conn, err := p.dial(address)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	s := &stream{conn: conn, cancel: cancel}
+	waiting, done := context.WithTimeout(asking, patience)
+	defer done()
+	ended := context.AfterFunc(waiting, cancel)
+	if s.events, err = inferencev1.NewInferenceClient(conn).Resume(ctx, q); err == nil {
+		s.first, err = s.events.Recv()
+	}
+	if !ended() && err == nil {
+		err = waiting.Err() // what was received ends at once
+	}
+	if err != nil {
+		s.close()
+		return nil, err
+	}
+	return s, nil
+}
