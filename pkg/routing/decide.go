@@ -159,13 +159,13 @@ func (rt *Router) dispatch(s *search, decodes, prefills *candidates, decode, pre
 	}
 	d := &dispatched{tenant: r.Tenant, decode: decode.worker, at: now}
 	if first := cmp.Or(prefill, decode); first.measured {
-		d.first = milliseconds(first.firstMs)
+		d.first, d.plainFirst = milliseconds(first.firstMs), milliseconds(first.firstMs/first.slowFirst)
 		if r.Attempt == 0 { // else it may have its first token
 			record.TtftMs = float64(now.Sub(r.Arrived))/float64(time.Millisecond) + first.firstMs
 		}
 	}
 	if decode.measured {
-		d.token, record.TpotMs = milliseconds(decode.tpotMs), decode.tpotMs
+		d.token, d.plainToken, record.TpotMs = milliseconds(decode.tpotMs), milliseconds(decode.tpotMs/decode.slowToken), decode.tpotMs
 	}
 	atDecode := &share{at: now, context: r.Tokens, blocks: need(decode.worker, r, controlv1.Role_ROLE_DECODE)}
 	if prefill == nil {
@@ -183,11 +183,16 @@ func (rt *Router) dispatch(s *search, decodes, prefills *candidates, decode, pre
 		}
 		rt.tries(now, path{w.ref, decode.worker.ref}, r.ID)
 		w.tries(now)
+		w.slowFirst.sent(now)
 		rt.turns++
 		w.turn = rt.turns
 		w.add(r.ID, &share{at: now, tokens: prefill.uncached - prefill.fetched, context: r.Tokens, blocks: need(w, r, controlv1.Role_ROLE_PREFILL)})
 	}
 	decode.worker.tries(now)
+	decode.worker.slowToken.sent(now)
+	if prefill == nil {
+		decode.worker.slowFirst.sent(now)
+	}
 	decode.worker.add(r.ID, atDecode)
 	rt.turns++
 	decode.worker.turn = rt.turns

@@ -276,11 +276,13 @@ type (
 		Wait            time.Duration
 	}
 	// Suspected says that a worker is left alone for Wait, unless it shows that it
-	// goes on: for its silence, or because others serve what it fails.
+	// goes on: for its silence, or because others serve what it fails. One that is Slow
+	// gets less, and is tried after Wait.
 	Suspected struct {
 		Worker Ref
 		Why    string
 		Silent bool
+		Slow   bool
 		Wait   time.Duration
 	}
 	// Refuse ends a request that waited.

@@ -21,6 +21,8 @@ type dispatched struct {
 	// first is the time from the one to the other and token that of each token after the first, as
 	// predicted; 0: it was not.
 	first, token time.Duration
+	// plainFirst and plainToken are the same by what the workers report, however slow they are.
+	plainFirst, plainToken time.Duration
 }
 
 func (d *dispatched) workers() []*worker {
@@ -146,6 +148,7 @@ func (rt *Router) promptDone(now time.Time, id string) (more bool) {
 	if d.first > 0 {
 		d.computes().first.observe(d.first, now.Sub(d.at))
 	}
+	rt.firstTook(now, d, false)
 	d.decode.computed(id)
 	if d.prefill == nil {
 		d.decode.progressed(now)
@@ -165,6 +168,7 @@ func (rt *Router) tokensReceived(now time.Time, e TokensReceived) bool {
 	}
 	before := d.decode.avoided(now)
 	d.decode.gaps.merge(&e.Gaps)
+	rt.tokensTook(now, d, &e.Gaps)
 	d.decode.progressed(now)
 	return before && !d.decode.avoided(now)
 }

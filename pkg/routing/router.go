@@ -54,6 +54,9 @@ type Router struct {
 	sampled  []*worker    // the last one
 	held     []holder     // scratch of holders
 	quickest [2]quickest  // of prefill and of decode workers
+	// usualFirst and usualToken are what came of predictions, as of workers' slowness.
+	usualFirst [2]usual // of prefill and of decode workers
+	usualToken usual
 	// workersDue is the part of Next that few events change.
 	workersDue struct {
 		at    time.Time

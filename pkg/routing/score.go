@@ -39,6 +39,9 @@ type cost struct {
 	// the router hears what it has done.
 	ceilingMs, placeCeilingMs float64
 	ownMs, ownPlaceMs         float64 // how long it waits for this router's requests alone
+	// slowFirst and slowToken are the factors by which the times to the first token and of an output
+	// token are longer than the worker's reports say, which they contain.
+	slowFirst, slowToken float64
 
 	crowded bool // its prompt waits for a place in the batch, which KV that arrives gets first
 	misses  bool // the objective of the request is out of reach there
@@ -71,7 +74,7 @@ func (rt *Router) costOf(s *search, role controlv1.Role, w *worker, cached int, 
 			model = unmeasured
 		}
 	}
-	c := cost{measured: model.Samples > 0, idle: w.owned == 0 || load.sequences == 0 && load.tokens == 0, cached: cached, uncached: r.Tokens - cached}
+	c := cost{slowFirst: 1, slowToken: 1, measured: model.Samples > 0, idle: w.owned == 0 || load.sequences == 0 && load.tokens == 0, cached: cached, uncached: r.Tokens - cached}
 	decodes := role == controlv1.Role_ROLE_DECODE
 	decoding, context := 0, 0
 	if decodes {
@@ -98,6 +101,12 @@ func (rt *Router) costOf(s *search, role controlv1.Role, w *worker, cached int, 
 		c.prefillMs, c.fetched = steps.prefillMs(r.Tokens, c.cached, c.source)
 		c.ownMs = steps.queueMs(w.total.tokens)
 		c.ceilingMs, c.workMs = steps.ceilingMs(), steps.workMs(c.uncached-c.fetched)
+		if f := w.slowFirst.tried(s.now); f != 1 {
+			c.slowFirst = f
+			for _, ms := range [...]*float64{&c.queueMs, &c.prefillMs, &c.ownMs, &c.ceilingMs, &c.workMs} {
+				*ms *= f
+			}
+		}
 	}
 	c.firstMs = c.queueMs + c.prefillMs + c.transferMs
 	c.totalMs = c.firstMs
@@ -143,6 +152,12 @@ func (rt *Router) decodes(s *search, w *worker, c *cost, model latency.Model, lo
 		c.promptMs = model.PerTokenMs * float64(c.uncached)
 		c.delaysMs = c.promptMs * float64(load.sequences)
 		c.othersMs = stepMs(prompts + c.promptMs/promptWindowMs)
+	}
+	if f := w.slowToken.tried(s.now); f != 1 {
+		c.slowToken = f
+		for _, ms := range [...]*float64{&c.tpotMs, &c.mostMs, &c.othersMs, &c.aloneMs, &c.promptMs, &c.delaysMs} {
+			*ms *= f
+		}
 	}
 	life := cmp.Or(w.lifeMs, c.tpotMs*float64(r.MaxNew)) // of those before: until one has ended, as this one's
 	// Where the batch has no place, the prompt waits for one, or the second token does.

@@ -116,7 +116,7 @@ func (s *Script) fault(d draw) Fault {
 	f := Fault{AtMs: float64(d.IntN(lasts)), Worker: pick(d, s.Workers...).ID, ForMs: d.skewed(1, 30000)}
 	switch f.Kind = pick(d, kill, kill, drain, slow, cut, cut, fail, corrupt, mute, etcd); f.Kind {
 	case slow:
-		f.Factor = d.skewed(1.5, 200)
+		f.Factor, f.Unmeasured = d.skewed(1.5, 200), d.chance(0.3)
 	case cut:
 		hosts := []string{}
 		for _, w := range s.Workers {

@@ -84,6 +84,8 @@ type Fault struct {
 	// ForMs is how long it lasts, of those that end by themselves.
 	ForMs  float64 `json:"for_ms,omitempty"`
 	Factor float64 `json:"factor,omitempty"`
+	// Unmeasured: the worker that is slow does not notice.
+	Unmeasured bool `json:"unmeasured,omitempty"`
 	// A and B are the hosts of a cut.
 	A string `json:"a,omitempty"`
 	B string `json:"b,omitempty"`
@@ -222,7 +224,7 @@ func (f Fault) events() []simulate.Event {
 	case drain:
 		begin, end = simulate.Drain{Worker: f.Worker}, simulate.Undrain{Worker: f.Worker}
 	case slow:
-		begin, end = simulate.Slow{Worker: f.Worker, Factor: f.Factor}, simulate.Slow{Worker: f.Worker, Factor: 1}
+		begin, end = simulate.Slow{Worker: f.Worker, Factor: f.Factor, Unmeasured: f.Unmeasured}, simulate.Slow{Worker: f.Worker, Factor: 1}
 	case cut:
 		between := [2]simulate.Hosts{{f.A}, {f.B}}
 		begin, end = simulate.Cut{Between: between}, simulate.Heal{Between: between}

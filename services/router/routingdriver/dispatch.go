@@ -146,11 +146,15 @@ func (d *Dispatcher) apply(began time.Time, actions []routing.Action) {
 			d.excluded(began, a)
 		case routing.Suspected:
 			cause := "contradicted"
-			if a.Silent {
+			message := "worker is suspected and gets requests only if there is no other: check it"
+			switch {
+			case a.Silent:
 				cause = "silent"
+			case a.Slow:
+				cause, message = "slow", "worker is slower than it reports and gets fewer requests, or only trials: check what its process, device or network waits for"
 			}
 			d.suspicions.WithLabelValues(cause).Inc()
-			d.log.Warn("worker is suspected and gets requests only if there is no other: check it",
+			d.log.Warn(message,
 				slog.String("worker", a.Worker.ID), slog.String("error", a.Why), slog.Duration("wait", a.Wait))
 		case routing.Dispatch:
 			d.answer(a.ID, func(attempt int) joining.Event {
