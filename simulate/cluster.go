@@ -94,6 +94,7 @@ type Cluster struct {
 	held       []*pipe // that have messages which a partition holds
 	cuts       int     // so far
 	etcdAway   bool
+	hedges     Hedges
 	starting   bool       // New is not over: routers are told of all workers at once
 	expiring   []*process // whose lease ran out meanwhile
 	watch      *watch     // nil: nothing is checked

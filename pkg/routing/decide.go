@@ -2,6 +2,7 @@ package routing
 
 import (
 	"cmp"
+	"fmt"
 	"time"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
@@ -101,6 +102,9 @@ func (rt *Router) decideFor(now time.Time, e *entry, v Version) (fitness, Refusa
 	if rt.holds(s, decode, prefill, aheadMs) {
 		return held, Refusal{}
 	}
+	if e.hedges != nil && !hasRoom(decode, prefill) {
+		return later, Refusal{}
+	}
 	rt.dispatch(s, decodes, prefills, decode, prefill)
 	return fit, Refusal{}
 }
@@ -158,9 +162,16 @@ func (rt *Router) dispatch(s *search, decodes, prefills *candidates, decode, pre
 		DecodeSilence: rt.silence(now, r, decode.worker, decodes.several()),
 	}
 	d := &dispatched{tenant: r.Tenant, decode: decode.worker, at: now}
+	action.HedgeAfter = rt.hedgeAfter(r, cmp.Or(prefill, decode))
+	if h := s.entry.hedges; h != nil {
+		record.Hedge = true
+		record.Reason = fmt.Sprintf("a second try, since no first token came from %s within %.1f ms; %s", h.Late.ID, float64(h.After)/float64(time.Millisecond), record.Reason)
+	} else if r.Attempt == 0 {
+		rt.hedges.allow(rt.config.HedgeShare)
+	}
 	if first := cmp.Or(prefill, decode); first.measured {
 		d.first, d.plainFirst = milliseconds(first.firstMs), milliseconds(first.firstMs/first.slowFirst)
-		if r.Attempt == 0 { // else it may have its first token
+		if r.Attempt == 0 || s.entry.hedges != nil { // else it may have its first token
 			record.TtftMs = float64(now.Sub(r.Arrived))/float64(time.Millisecond) + first.firstMs
 		}
 	}

@@ -112,6 +112,15 @@ type (
 	// Arrived hands in a request or its next attempt. It is answered by exactly
 	// one Dispatch or Refuse, unless Cancelled comes first.
 	Arrived struct{ Request Request }
+	// Hedge asks for workers of a second try beside one that runs and whose first token is late. It
+	// is answered at once by a Dispatch or Refuse of Request.ID, which no other try has. Its Version
+	// is set, and its Attempt is not 0.
+	Hedge struct {
+		Request Request
+		// Late is the worker that is waited for, After how long.
+		Late  Ref
+		After time.Duration
+	}
 	// Queued says that a worker has a dispatched request, as its task of that number.
 	Queued struct {
 		ID   string
@@ -162,6 +171,8 @@ type (
 		Served   bool
 		Tokens   int
 		Decoding time.Duration
+		// Lost: another try of the request had its first token before.
+		Lost bool
 	}
 	// Cancelled takes a request out of the queue. Unknown ones are ignored.
 	Cancelled struct{ ID string }
@@ -180,6 +191,7 @@ func (LoadReported) event()   {}
 func (BlocksChanged) event()  {}
 func (BlocksListed) event()   {}
 func (Arrived) event()        {}
+func (Hedge) event()          {}
 func (Queued) event()         {}
 func (Taken) event()          {}
 func (Unread) event()         {}
@@ -232,6 +244,8 @@ type (
 		ContextTokens int
 		// DecodeSilence and PrefillSilence are how long they may be silent.
 		DecodeSilence, PrefillSilence Silence
+		// HedgeAfter is after how long without a first token to ask for a second try; 0: never.
+		HedgeAfter time.Duration
 		// Fallback: mode auto would have disaggregated, had there been a prefill
 		// worker that can send to a decode worker.
 		Fallback bool

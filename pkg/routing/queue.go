@@ -39,6 +39,8 @@ type entry struct {
 	waitMs float64
 	// behind: it may not go before others, and is looked at only to see whether it will be in time.
 	behind bool
+	// hedges is what it is a second try of; nil: it is none.
+	hedges *Hedge
 	// overtaken is how many tokens of requests went before it while it waited for blocks.
 	overtaken int
 }

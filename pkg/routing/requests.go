@@ -145,10 +145,7 @@ func (rt *Router) promptDone(now time.Time, id string) (more bool) {
 		return false
 	}
 	d.prompted = now
-	if d.first > 0 {
-		d.computes().first.observe(d.first, now.Sub(d.at))
-	}
-	rt.firstTook(now, d, false)
+	rt.firstCame(now, d, false)
 	d.decode.computed(id)
 	if d.prefill == nil {
 		d.decode.progressed(now)
@@ -190,6 +187,9 @@ func (rt *Router) ended(now time.Time, e Ended) {
 	}
 	for _, failure := range e.Failures {
 		rt.failed(now, e.ID, failure)
+	}
+	if e.Lost && d.prompted.IsZero() {
+		rt.firstCame(now, d, true)
 	}
 	if e.Served {
 		if !d.prompted.IsZero() {

@@ -30,7 +30,7 @@ func Generate(seed uint64) *Script {
 	d := draw{rand.New(rand.NewPCG(seed, 0x5a))}
 	s := &Script{
 		Seed: seed, Routers: pick(d, 1, 1, 2, 3), Mode: pick(d, "auto", "auto", "disaggregated", "aggregated"),
-		BlockTokens: pick(d, 4, 8, 16), QueueLimit: pick(d, 1024, 1024, 8), TenantMost: pick(d, 256, 256, 4),
+		BlockTokens: pick(d, 4, 8, 16), QueueLimit: pick(d, 1024, 1024, 8), TenantMost: pick(d, 256, 256, 4), HedgeShare: pick(d, 0.02, 0.3, 1),
 		LatencyMs: d.skewed(0.01, 20), BytesPerS: pick(d, 0, d.skewed(1e5, 1e9)),
 	}
 	prefill, decode := d.between(0, mostWorkers), d.between(1, mostWorkers)

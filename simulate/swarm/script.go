@@ -34,6 +34,7 @@ type Script struct {
 	BlockTokens int       `json:"block_tokens"`
 	QueueLimit  int       `json:"queue_limit"`
 	TenantMost  int       `json:"tenant_most"`
+	HedgeShare  float64   `json:"hedge_share"`
 	LatencyMs   float64   `json:"latency_ms"`
 	BytesPerS   float64   `json:"bytes_per_s"` // 0: without limit
 	Workers     []Worker  `json:"workers"`
@@ -131,6 +132,9 @@ func (s *Script) validate() error {
 	if !slices.Contains(routing.Policies(), s.Policy) {
 		return fmt.Errorf("script: there is no policy %q", s.Policy)
 	}
+	if !(s.HedgeShare >= 0 && s.HedgeShare <= 1) {
+		return fmt.Errorf("script: the share of hedged requests is %v", s.HedgeShare)
+	}
 	ids := make(map[string]bool)
 	for _, w := range s.Workers {
 		if w.ID == "" || ids[w.ID] || w.Blocks < 1 || w.Blocks > maxBlocks || w.BatchTokens < 1 || w.Sequences < 1 || w.Chunk < s.BlockTokens || w.Waiting < 1 || !(w.OutputShare > 0 && w.OutputShare <= 1) {
@@ -196,7 +200,7 @@ func (s *Script) config() simulate.Config {
 	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
 	c.Routing.RegisterFlags(fs, "")
 	c.Limits.RegisterFlags(fs, "")
-	c.Routing.Policy, c.Routing.QueueLimit, c.Routing.TenantMaxRequests = s.Policy, s.QueueLimit, s.TenantMost
+	c.Routing.Policy, c.Routing.QueueLimit, c.Routing.TenantMaxRequests, c.Routing.HedgeShare = s.Policy, s.QueueLimit, s.TenantMost, s.HedgeShare
 	for _, w := range s.Workers {
 		m := &simulate.Worker{
 			ID: w.ID, Host: w.Host, Role: controlv1.Role_ROLE_DECODE, Profile: latency.Model{BaseMs: w.BaseMs, PerTokenMs: perTokenMs, PerContextTokenMs: perContextTokenMs}.Profile(),
