@@ -213,7 +213,10 @@ func tokenIDs(ids []uint32, tokens []int32) []uint32 {
 // ask asks the policy for the workers of the next try.
 func (q *request) ask(a joining.Ask) {
 	q.asked = a.Attempt
-	q.arrives(q.key, a.Attempt, a.Generated, a.Failures, a.Version, func(r routing.Request) routing.Event { return routing.Arrived{Request: r} })
+	q.arrives(q.key, a.Attempt, a.Generated, a.Failures, a.Version, func(r routing.Request) routing.Event {
+		r.Retry = a.Retry
+		return routing.Arrived{Request: r}
+	})
 }
 
 // arrives hands a try to the policy.

@@ -200,7 +200,7 @@ func (j *Join) fail(now time.Time, side Side, err error) {
 	j.retries++
 	j.attempts++
 	j.attempt = j.attempts
-	j.ask(now)
+	j.ask(now, !failure.Busy && !failure.Leaves)
 }
 
 // notFinite reports that a worker ended its stream since it could draw no token.

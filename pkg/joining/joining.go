@@ -125,7 +125,7 @@ func (j *Join) Handle(now time.Time, event Event) []Action {
 	switch e := event.(type) {
 	case Start:
 		if j.phase == idle {
-			j.ask(now)
+			j.ask(now, false)
 		}
 	case Dispatched:
 		j.dispatched(now, e)
@@ -186,10 +186,10 @@ func (j *Join) decodeMessage(now time.Time, e DecodeMessage) {
 
 func (j *Join) do(a Action) { j.out = append(j.out, a) }
 
-func (j *Join) ask(now time.Time) {
+func (j *Join) ask(now time.Time, retry bool) {
 	j.phase = asking
 	j.try = try{asked: now}
-	j.do(Ask{Attempt: j.attempt, Generated: slices.Clone(j.tokens), Failures: slices.Clone(j.failures), Version: j.version})
+	j.do(Ask{Attempt: j.attempt, Retry: retry, Generated: slices.Clone(j.tokens), Failures: slices.Clone(j.failures), Version: j.version})
 }
 
 func (j *Join) tick(now time.Time) {

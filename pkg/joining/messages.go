@@ -100,6 +100,8 @@ type (
 	// Refused, unless Withdraw comes first.
 	Ask struct {
 		Attempt int
+		// Retry: a worker failed in the try before. One that refused or leaves did not.
+		Retry bool
 		// Generated is the tokens so far.
 		Generated []int32
 		Failures  []routing.Failure

@@ -22,7 +22,8 @@ type Ref struct {
 // Request is what routing has to know of a request.
 type Request struct {
 	ID       string           // the same over all its attempts and no other's
-	Attempt  int              // 0 at first, one more for each time it was started again
+	Attempt  int              // 0 at first, more each time it was started again
+	Retry    bool             // a worker failed in the try before
 	Tenant   string           // that it counts for
 	Model    string           // one of Config.Models, by name
 	Mode     inferencev1.Mode // that was asked for

@@ -46,6 +46,10 @@ func (rt *Router) arrived(now time.Time, r Request) {
 		rt.refuse(r.ID, Refusal{Code: codes.Internal, Reason: api.ReasonDuplicate, Message: "a request with this id is already waiting or running"})
 		return
 	}
+	if !rt.mayRetry(now, &r) {
+		rt.refuse(r.ID, rt.retrySpent(&r))
+		return
+	}
 	e := rt.entry(now, r)
 	// A request that was admitted before is not turned away at the door again.
 	if r.Attempt == 0 {

@@ -58,6 +58,7 @@ type Router struct {
 	usualFirst [2]usual // of prefill and of decode workers
 	usualToken usual
 	hedges     hedges
+	retries    retries
 	// workersDue is the part of Next that few events change.
 	workersDue struct {
 		at    time.Time

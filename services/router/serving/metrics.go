@@ -28,6 +28,8 @@ type metrics struct {
 	dispatches *prometheus.CounterVec
 	retries    *prometheus.CounterVec
 	fallbacks  prometheus.Counter
+	again      prometheus.Counter
+	spent      prometheus.Counter
 	hedges     *prometheus.CounterVec
 	unhedged   *prometheus.CounterVec
 	wasted     prometheus.Counter
@@ -66,6 +68,8 @@ func newMetrics(set *metricset.Set, spending *latencybudget.Spending) *metrics {
 		dispatches: set.Counters("tandem_router_dispatches_total", "Tries sent to workers, by mode.", "mode", "aggregated", "disaggregated"),
 		retries:    set.Counters("tandem_router_failed_tries_total", "Tries in which a worker failed or refused, by its status.", "code"),
 		fallbacks:  set.Counter("tandem_router_fallbacks_total", "Requests in mode auto that ran on one worker, because no prefill worker was available or KV had no way from one."),
+		again:      set.Counter("tandem_router_retries_total", "Retries that were asked for after a worker failed."),
+		spent:      set.Counter("tandem_router_retries_refused_total", "Retries that were refused, since there had been as many as may be; their requests ended with UNAVAILABLE."),
 		hedges:     set.Counters("tandem_router_hedges_total", "Second tries beside one whose first token was late, by result: won and went on alone, lost, or ended because the request ended before either had a first token.", "result", "won", "lost", "ended"),
 		unhedged:   set.Counters("tandem_router_hedges_refused_total", "Second tries that were due and not begun, by reason: as many as may be had been, or no other worker would have begun at once.", "reason", routing.HedgeBudget, routing.HedgeRoom),
 		wasted:     set.Counter("tandem_router_hedges_wasted_seconds_total", "Time that workers computed prompts whose first token another try had before."),

@@ -2,6 +2,7 @@ package serving
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"slices"
 	"strconv"
@@ -176,6 +177,10 @@ func (r *request) handle(event joining.Event) {
 		delete(r.streams, e.Stream)
 	case joining.Dispatched:
 		r.decided(e)
+	case joining.Refused:
+		if refusal, is := errors.AsType[*routing.Refusal](e.Err); is && refusal.Reason == api.ReasonRetryBudget {
+			r.requests.metrics.spent.Inc()
+		}
 	}
 	r.loop.Step(event)
 	if r.loop.Core.Done() {
@@ -293,7 +298,11 @@ func (r *request) tell(event routing.Event) {
 func (r *request) ask(a joining.Ask) {
 	clear(r.tries)
 	tokens := slices.Concat(r.plan.Tokens, a.Generated)
-	r.requests.deps.Dispatcher.Ask(r.wanted(r.key, a.Attempt, tokens, a.Failures, a.Version), tokens, r.plan.Envelope.GetCacheSalt(), r.answers)
+	wanted := r.wanted(r.key, a.Attempt, tokens, a.Failures, a.Version)
+	if wanted.Retry = a.Retry; a.Retry {
+		r.requests.metrics.again.Inc()
+	}
+	r.requests.deps.Dispatcher.Ask(wanted, tokens, r.plan.Envelope.GetCacheSalt(), r.answers)
 }
 
 // askHedge asks for those of a second try, which it is told at once.
