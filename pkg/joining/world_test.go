@@ -159,6 +159,9 @@ func (w *world) take(action joining.Action) {
 		if !slices.Equal(a.Generated, w.delivered) {
 			w.t.Fatalf("asks with %v, delivered %v", a.Generated, w.delivered)
 		}
+		if a.Retry && a.Attempt == 0 {
+			w.t.Fatalf("the first try is a retry: %+v", a)
+		}
 		w.asked = &a
 	case joining.AskHedge:
 		w.askedHedge(a)
