@@ -59,7 +59,7 @@ func (j *Join) succeed(now time.Time, reason inferencev1.FinishReason, text, sto
 		Decode:       t.Decode.ID,
 		Reason:       t.reason,
 		Retries:      uint32(j.retries),
-		Hedged:       j.hedgeRan,
+		Hedged:       j.hedged,
 		Reproducible: !j.approximate, // a restart stays within its version
 		Transport:    t.transport,
 	}

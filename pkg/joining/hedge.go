@@ -45,11 +45,15 @@ func (j *Join) turnTo(attempt int) {
 // hedgeDue is when the present try is to be hedged; zero: it is not.
 func (j *Join) hedgeDue() time.Time {
 	t := &j.try
-	if j.hedged || t.HedgeAfter <= 0 || t.first || len(j.tokens) > 0 || t.ended != nil || t.firstEnd != nil {
+	if j.hedged || j.hedgeAsked != 0 || t.HedgeAfter <= 0 || t.first || len(j.tokens) > 0 || t.ended != nil || t.firstEnd != nil {
 		return time.Time{}
 	}
-	return t.at.Add(t.HedgeAfter)
+	return t.at.Add(max(t.HedgeAfter, t.hedgeAgain))
 }
+
+// notHedged takes in that there is no second try now: it is asked for again when the first one has
+// waited for twice as long.
+func (j *Join) notHedged(now time.Time) { j.try.hedgeAgain = 2 * now.Sub(j.try.at) }
 
 // hedge asks for a second try, on other workers than the one whose turn it is.
 func (j *Join) hedge(now time.Time) {
@@ -58,7 +62,6 @@ func (j *Join) hedge(now time.Time) {
 	if t.disaggregated() && t.reserved {
 		late = t.Prefill
 	}
-	j.hedged = true
 	j.attempts++
 	j.hedgeAsked = j.attempts
 	j.do(AskHedge{

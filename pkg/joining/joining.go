@@ -46,8 +46,7 @@ type Join struct {
 	try      try
 
 	attempts   int  // number of the last try
-	hedged     bool // a second try was asked for
-	hedgeRan   bool // and ran
+	hedged     bool // there was a second try
 	hedgeAsked int  // the number of that, until it is answered; else 0
 
 	failed   int // tries in which a worker failed
@@ -130,7 +129,10 @@ func (j *Join) Handle(now time.Time, event Event) []Action {
 	case Dispatched:
 		j.dispatched(now, e)
 	case Refused:
-		if !j.answersHedge(e.Attempt) && j.phase == asking && e.Attempt == j.attempt {
+		switch {
+		case j.answersHedge(e.Attempt):
+			j.notHedged(now)
+		case j.phase == asking && e.Attempt == j.attempt:
 			j.phase = idle // the ask was answered
 			j.finish(now, Finish{Err: j.onlyClaim(e.Err)})
 		}

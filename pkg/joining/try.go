@@ -32,9 +32,11 @@ type try struct {
 
 	closing [2]bool // by side: Close was asked for
 
-	hedge     bool // it is the second of two
-	suspected bool // it ends because a worker may hang
-	outwaited bool // it ends because a busy worker did not begin in time
+	hedge bool // it is the second of two
+	// hedgeAgain is after how long to ask for a second try again; 0: none was refused.
+	hedgeAgain time.Duration
+	suspected  bool // it ends because a worker may hang
+	outwaited  bool // it ends because a busy worker did not begin in time
 
 	decodeNext          int // offset that decode has to send next
 	ended               *workerv1.Ended
@@ -87,7 +89,7 @@ func (j *Join) dispatched(now time.Time, e Dispatched) {
 	asked := j.try.asked
 	if hedge {
 		j.rival = &rival{j.attempt, j.try}
-		j.attempt, j.hedgeRan, asked = e.Attempt, true, now
+		j.attempt, j.hedged, asked = e.Attempt, true, now
 	} else if j.lostConnection != (routing.Ref{}) && (e.Decode == j.lostConnection || e.Prefill == j.lostConnection) && j.lostConnections < maxLostConnections {
 		// The worker lives, only its connection was lost: that try is not counted.
 		j.failed--
