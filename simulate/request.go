@@ -129,7 +129,7 @@ func (q *request) act(action joining.Action) {
 	case joining.AskHedge:
 		q.hedged = a.Attempt
 		q.arrives(a.ID, a.Attempt, a.Generated, a.Failures, a.Version, func(r routing.Request) routing.Event {
-			return routing.Hedge{Request: r, Late: a.Late, After: a.After}
+			return routing.Hedge{Request: r, Late: a.Late, After: a.After, Again: a.Again}
 		})
 	case joining.Withdraw:
 		delete(q.router.asking, q.key)

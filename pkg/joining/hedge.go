@@ -65,7 +65,7 @@ func (j *Join) hedge(now time.Time) {
 	j.attempts++
 	j.hedgeAsked = j.attempts
 	j.do(AskHedge{
-		Attempt: j.attempts, ID: j.p.ID + hedgeSuffix, Late: late, After: now.Sub(t.at), Generated: slices.Clone(j.tokens),
+		Attempt: j.attempts, ID: j.p.ID + hedgeSuffix, Late: late, After: now.Sub(t.at), Again: t.hedgeAgain > 0, Generated: slices.Clone(j.tokens),
 		Failures: slices.Clone(j.failures), Version: j.version,
 	})
 }

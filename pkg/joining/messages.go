@@ -116,6 +116,8 @@ type (
 		// Late is the worker whose turn it is in the first try, After how long that has run.
 		Late  routing.Ref
 		After time.Duration
+		// Again: it was refused before.
+		Again bool
 		// Generated, Failures and Version are as in Ask.
 		Generated []int32
 		Failures  []routing.Failure

@@ -18,8 +18,11 @@ const (
 	hedgeOne = 20
 	// hedgeLeast is how late is too short to be worth a second try.
 	hedgeLeast = 5 * time.Millisecond
-	// hedgesKept is how many second tries may be saved for later.
-	hedgesKept = 10
+	// hedgesKept is how many second tries may be saved for later, and hedgesLater how many of them
+	// for first tokens that are still late when they are asked for again: many are a little late,
+	// and few are very late, together.
+	hedgesKept  = 10
+	hedgesLater = 5
 )
 
 // Why there is no second try.
@@ -39,6 +42,9 @@ type hedges struct {
 // allow takes in that a request was sent for the first time.
 func (h *hedges) allow(share float64) { h.left = min(h.left+share, hedgesKept) }
 
+// enough reports whether there may be another.
+func (h *hedges) enough(again bool) bool { return h.left >= 1 && (again || h.left > hedgesLater) }
+
 // hedgeAfter is how long after its dispatch a request is to be hedged; 0: it is not.
 func (rt *Router) hedgeAfter(r *Request, first *candidate) time.Duration {
 	if rt.config.HedgeShare <= 0 || !rt.chooses.late() || r.Attempt > 0 || !first.measured {
@@ -57,7 +63,7 @@ func (rt *Router) hedge(now time.Time, e Hedge) {
 	case rt.running[id] != nil || rt.queue.ids[id] != nil || e.Request.Version == (Version{}):
 		refuse(HedgeRoom, "there is such a try already, or nothing to try beside")
 		return
-	case rt.hedges.left < 1 || rt.config.HedgeShare <= 0:
+	case !rt.hedges.enough(e.Again) || rt.config.HedgeShare <= 0:
 		refuse(HedgeBudget, fmt.Sprintf("second tries are %v of the requests, as many as may be", rt.config.HedgeShare))
 		return
 	case len(rt.queue.ids) > 0 || !rt.chooses.late():

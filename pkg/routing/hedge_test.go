@@ -43,7 +43,7 @@ func (b *bench) hedge(r routing.Request, d routing.Dispatch) (routing.Dispatch, 
 		late = d.Prefill
 	}
 	r.ID, r.Attempt, r.Version = r.ID+"+hedge", 1, d.Version
-	hedge, refusal, ok := answerTo(r.ID, b.do(routing.Hedge{Request: r, Late: late, After: d.HedgeAfter}))
+	hedge, refusal, ok := answerTo(r.ID, b.do(routing.Hedge{Request: r, Late: late, After: d.HedgeAfter, Again: b.again}))
 	if !ok {
 		b.t.Fatal("no answer")
 	}
@@ -52,7 +52,7 @@ func (b *bench) hedge(r routing.Request, d routing.Dispatch) (routing.Dispatch, 
 
 // A request whose first token is late goes to another worker too, and the record says so.
 func TestHedgeGoesElsewhere(t *testing.T) {
-	b := newHedgeBench(t, 0.1, 20)
+	b := newHedgeBench(t, 0.1, 60)
 	r := b.request(dis, 100)
 	d, _, _ := b.arrive(r)
 	if d.HedgeAfter < 5*time.Millisecond || d.HedgeAfter > 50*time.Millisecond {
@@ -98,7 +98,7 @@ func TestHedgeTakesOnlyFreeRoom(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newHedgeBench(t, 0.1, 20)
+			b := newHedgeBench(t, 0.1, 60)
 			r := b.request(dis, 100)
 			d, _, _ := b.arrive(r)
 			busy(b)
@@ -115,6 +115,7 @@ func TestHedgesAreAShare(t *testing.T) {
 		share := rapid.SampledFrom([]float64{0, 0.01, 0.02, 0.3, 1}).Draw(r, "share")
 		b := newHedgeBench(t, share, 0)
 		requests, hedges := 0, 0
+		b.again = true
 		for range rapid.IntRange(1, 300).Draw(r, "requests") {
 			b.idle()
 			q := b.request(dis, 100)

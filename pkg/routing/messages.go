@@ -121,6 +121,8 @@ type (
 		// Late is the worker that is waited for, After how long.
 		Late  Ref
 		After time.Duration
+		// Again: it was refused before, and the first token is later now.
+		Again bool
 	}
 	// Queued says that a worker has a dispatched request, as its task of that number.
 	Queued struct {

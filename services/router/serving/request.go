@@ -309,7 +309,7 @@ func (r *request) ask(a joining.Ask) {
 func (r *request) askHedge(a joining.AskHedge) {
 	tokens := slices.Concat(r.plan.Tokens, a.Generated)
 	wanted := r.wanted(a.ID, a.Attempt, tokens, a.Failures, a.Version)
-	answer := r.requests.deps.Dispatcher.Hedge(routing.Hedge{Request: wanted, Late: a.Late, After: a.After}, tokens, r.plan.Envelope.GetCacheSalt())
+	answer := r.requests.deps.Dispatcher.Hedge(routing.Hedge{Request: wanted, Late: a.Late, After: a.After, Again: a.Again}, tokens, r.plan.Envelope.GetCacheSalt())
 	switch e := answer.(type) {
 	case joining.Dispatched:
 		r.decided(e)
