@@ -71,8 +71,8 @@ type Worker struct {
 
 	process *process // nil: it does not run
 	// failing: the next step fails. corrupting: the next chunk comes damaged. muted: its
-	// signals are lost.
-	failing, corrupting, muted bool
+	// signals are lost. unmeasured: it takes its steps for as fast as its profile.
+	failing, corrupting, muted, unmeasured bool
 }
 
 // Cluster is a mesh on virtual time.
@@ -94,6 +94,7 @@ type Cluster struct {
 	held       []*pipe // that have messages which a partition holds
 	cuts       int     // so far
 	etcdAway   bool
+	hedges     Hedges
 	starting   bool       // New is not over: routers are told of all workers at once
 	expiring   []*process // whose lease ran out meanwhile
 	watch      *watch     // nil: nothing is checked

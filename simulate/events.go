@@ -27,10 +27,12 @@ type (
 	Drain struct{ Worker string }
 	// Undrain takes a Drain back.
 	Undrain struct{ Worker string }
-	// Slow has a worker's steps take Factor times as long; 1 is as its profile says.
+	// Slow has a worker's steps take Factor times as long; 1 is as its profile says. Unmeasured:
+	// the worker does not notice, so that its reports do not tell.
 	Slow struct {
-		Worker string
-		Factor float64
+		Worker     string
+		Factor     float64
+		Unmeasured bool
 	}
 	// Cut parts each host of one group from each of the other.
 	Cut struct{ Between [2]Hosts }
@@ -93,7 +95,7 @@ func (e Undrain) to(c *Cluster) error {
 
 func (e Slow) to(c *Cluster) error {
 	return c.with(e.Worker, func(w *Worker) error {
-		w.Slow = e.Factor
+		w.Slow, w.unmeasured = e.Factor, e.Unmeasured
 		return nil
 	})
 }

@@ -33,6 +33,7 @@ type request struct {
 	timer    timer
 	inbox    inbox[joining.Event]
 	asked    int // the attempt of the last Ask
+	hedged   int // that of AskHedge
 	version  routing.Version
 	deadline time.Time
 	leaves   time.Time // when the client goes away; zero: it stays
@@ -125,6 +126,11 @@ func (q *request) act(action joining.Action) {
 	switch a := action.(type) {
 	case joining.Ask:
 		q.ask(a)
+	case joining.AskHedge:
+		q.hedged = a.Attempt
+		q.arrives(a.ID, a.Attempt, a.Generated, a.Failures, a.Version, func(r routing.Request) routing.Event {
+			return routing.Hedge{Request: r, Late: a.Late, After: a.After, Again: a.Again}
+		})
 	case joining.Withdraw:
 		delete(q.router.asking, q.key)
 		q.router.handle(routing.Cancelled{ID: q.key})
@@ -157,7 +163,8 @@ func (q *request) act(action joining.Action) {
 	case joining.CheckProgress:
 		q.handle(joining.Progressed{Stream: a.Stream, At: q.router.core.Progressed(a.Worker)})
 	case joining.Release:
-		q.router.handle(routing.Ended{ID: q.key, Failures: a.Failures, Served: a.Served, Tokens: a.Tokens, Decoding: a.Decoding})
+		q.router.cluster.hedges.released(a)
+		q.router.handle(routing.Ended{ID: a.ID, Failures: a.Failures, Served: a.Served, Tokens: a.Tokens, Decoding: a.Decoding, Lost: a.Lost})
 	case joining.Accept:
 		q.record.Admitted = q.load.now()
 	case *joining.Deliver:
@@ -206,11 +213,19 @@ func tokenIDs(ids []uint32, tokens []int32) []uint32 {
 // ask asks the policy for the workers of the next try.
 func (q *request) ask(a joining.Ask) {
 	q.asked = a.Attempt
-	tokens := slices.Concat(q.tokens, a.Generated)
+	q.arrives(q.key, a.Attempt, a.Generated, a.Failures, a.Version, func(r routing.Request) routing.Event {
+		r.Retry = a.Retry
+		return routing.Arrived{Request: r}
+	})
+}
+
+// arrives hands a try to the policy.
+func (q *request) arrives(id string, attempt int, generated []int32, failures []routing.Failure, version routing.Version, event func(routing.Request) routing.Event) {
+	tokens := slices.Concat(q.tokens, generated)
 	r := routing.Request{
-		ID: q.key, Attempt: a.Attempt, Tenant: q.from.Tenant, Model: q.router.cluster.spec.Name, Mode: q.router.cluster.config.Mode,
-		Priority: q.from.Priority, Arrived: epoch.Add(0), Deadline: q.deadline, Tokens: len(tokens), MaxNew: q.from.MaxTokens - len(a.Generated),
-		TTFT: q.router.cluster.config.TTFT, TPOT: q.router.cluster.config.TPOT, Failures: a.Failures, Version: a.Version,
+		ID: id, Attempt: attempt, Tenant: q.from.Tenant, Model: q.router.cluster.spec.Name, Mode: q.router.cluster.config.Mode,
+		Priority: q.from.Priority, Arrived: epoch.Add(0), Deadline: q.deadline, Tokens: len(tokens), MaxNew: q.from.MaxTokens - len(generated),
+		TTFT: q.router.cluster.config.TTFT, TPOT: q.router.cluster.config.TPOT, Failures: failures, Version: version,
 	}
 	r.Arrived = q.load.start.Add(q.record.Dispatched)
 	r.Hash = func(key routing.BlockKey) []kvcache.Hash {
@@ -220,13 +235,21 @@ func (q *request) ask(a joining.Ask) {
 	for _, key := range q.router.core.BlockKeys(r.Model, r.Version) {
 		r.Hashes[key] = r.Hash(key)
 	}
-	q.router.asking[q.key] = q
-	q.router.handle(routing.Arrived{Request: r})
+	q.router.asking[id] = q
+	q.router.handle(event(r))
 }
 
 func (q *request) dispatched(a routing.Dispatch) {
 	q.version = a.Version
-	q.handle(joining.Dispatched{Attempt: q.asked, Began: q.router.cluster.now, Dispatch: a}) // deciding takes no virtual time
+	q.handle(joining.Dispatched{Attempt: q.attemptOf(a.ID), Began: q.router.cluster.now, Dispatch: a}) // deciding takes no virtual time
+}
+
+// attemptOf is the attempt that an answer of the policy is for.
+func (q *request) attemptOf(id string) int {
+	if id == q.key {
+		return q.asked
+	}
+	return q.hedged
 }
 
 // open opens a stream. serve is called at the worker.

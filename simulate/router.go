@@ -84,7 +84,10 @@ func (r *router) act(action routing.Action) {
 		if q := r.asking[a.ID]; q != nil {
 			delete(r.asking, a.ID)
 			refusal := a.Refusal
-			q.handle(joining.Refused{Attempt: q.asked, Err: statusOf(&refusal)})
+			if a.ID != q.key {
+				r.cluster.hedges.Refused++
+			}
+			q.handle(joining.Refused{Attempt: q.attemptOf(a.ID), Err: statusOf(&refusal)})
 		}
 	}
 }

@@ -213,6 +213,10 @@ func (p *process) step(run *scheduler.RunStep) {
 		p.member.failing, err = false, errStep
 	}
 	took := time.Duration(float64(out.Compute) * cmp.Or(p.member.Slow, 1))
+	measured := took
+	if p.member.unmeasured {
+		measured = out.Compute
+	}
 	var sends bool
 	for _, part := range run.Parts {
 		if part.Prompt {
@@ -239,7 +243,7 @@ func (p *process) step(run *scheduler.RunStep) {
 		}
 		p.handle(scheduler.StepDone{Tokens: out.Tokens, Compute: took, Err: err})
 		if err == nil {
-			p.handle(worker.StepTook{Tokens: tokens, Contexts: contexts, Compute: took})
+			p.handle(worker.StepTook{Tokens: tokens, Contexts: contexts, Compute: measured})
 		}
 	})
 }

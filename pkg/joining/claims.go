@@ -54,7 +54,7 @@ func (j *Join) confirmed(now time.Time, by routing.Ref, err error) bool {
 // worker that the request is wrong, if there is no other worker to confirm it.
 func (j *Join) onlyClaim(err error) error {
 	refusal, is := errors.AsType[*routing.Refusal](err)
-	if !is || refusal.Reason != api.ReasonWorkerLost && refusal.Reason != api.ReasonNoWorkers {
+	if !is || refusal.Reason != api.ReasonWorkerLost && refusal.Reason != api.ReasonNoWorkers && refusal.Reason != api.ReasonRetryBudget {
 		return err
 	}
 	for _, c := range j.claims {

@@ -58,7 +58,8 @@ func (j *Join) succeed(now time.Time, reason inferencev1.FinishReason, text, sto
 		Prefill:      t.Prefill.ID,
 		Decode:       t.Decode.ID,
 		Reason:       t.reason,
-		Retries:      uint32(j.attempt),
+		Retries:      uint32(j.retries),
+		Hedged:       j.hedged,
 		Reproducible: !j.approximate, // a restart stays within its version
 		Transport:    t.transport,
 	}
@@ -88,6 +89,7 @@ func (j *Join) finish(now time.Time, f Finish) {
 	hadTry := j.phase == running
 	j.served = f.Err == nil
 	j.phase = finished
+	j.wins(now)
 	j.released = !hadTry
 	j.do(f)
 	if f.Err != nil {
@@ -111,9 +113,9 @@ func (j *Join) release() {
 	}
 	j.released = true
 	if j.served && j.try.gaps.Count() > 0 {
-		j.do(Tell{routing.TokensReceived{ID: j.p.ID, Gaps: j.try.gaps}})
+		j.do(Tell{routing.TokensReceived{ID: j.id(), Gaps: j.try.gaps}})
 	}
-	j.do(Release{Attempt: j.attempt, Served: j.served, Tokens: len(j.tokens) - j.try.base, Decoding: j.decoding()})
+	j.do(Release{Attempt: j.attempt, ID: j.id(), Hedge: j.try.hedge, Served: j.served, Tokens: len(j.tokens) - j.try.base, Decoding: j.decoding()})
 }
 
 // decoding is how long the sequence was in the decode worker's batch.
@@ -140,9 +142,9 @@ func (j *Join) fail(now time.Time, side Side, err error) {
 	}
 	failures := j.blame(side, err)
 	failure := failures[0]
-	final := error(nil)
+	final, confirmed := error(nil), j.confirmed(now, failure.Worker, err)
 	switch {
-	case j.confirmed(now, failure.Worker, err):
+	case confirmed:
 		final, failures = err, nil // nobody is to blame
 	case j.try.suspected: // a guess spends no try
 	case j.try.outwaited && !j.accepted:
@@ -176,12 +178,13 @@ func (j *Join) fail(now time.Time, side Side, err error) {
 	}
 	j.closeAll()
 	j.released = true
-	release := Release{Attempt: j.attempt, Failures: failures}
+	goesOn := j.rival != nil && !confirmed
+	release := Release{Attempt: j.attempt, ID: j.id(), Failures: failures, Hedge: j.try.hedge, Beside: goesOn}
 	if len(failures) > 0 {
 		release.Err = err
 	}
 	j.do(release)
-	if final != nil {
+	if final != nil && !goesOn {
 		j.phase = idle // the try is over
 		j.finish(now, Finish{Err: final})
 		return
@@ -190,8 +193,14 @@ func (j *Join) fail(now time.Time, side Side, err error) {
 		j.failures = append(j.failures, failures...)
 		j.remember(side, failure, err)
 	}
-	j.attempt++
-	j.ask(now)
+	if goesOn {
+		j.goOn()
+		return
+	}
+	j.retries++
+	j.attempts++
+	j.attempt = j.attempts
+	j.ask(now, !failure.Busy && !failure.Leaves)
 }
 
 // notFinite reports that a worker ended its stream since it could draw no token.

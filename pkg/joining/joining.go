@@ -26,6 +26,7 @@ type Join struct {
 	// requests run at a time, and then each line of memory that is read counts.
 	phase       phase
 	attempt     int
+	rival       *rival // the other try of a hedged request; nil: there is one try at most
 	accepted    bool
 	approximate bool // a sequence ran on KV that had lost bits on its way
 	suspicions  int  // tries that ended because a worker may hang
@@ -44,7 +45,12 @@ type Join struct {
 	p        Params
 	try      try
 
+	attempts   int  // number of the last try
+	hedged     bool // there was a second try
+	hedgeAsked int  // the number of that, until it is answered; else 0
+
 	failed   int // tries in which a worker failed
+	retries  int // tries after another had failed
 	refused  int // tries that a worker refused for want of blocks or sequences
 	failures []routing.Failure
 	claims   []claim         // of workers that failed tries
@@ -94,10 +100,19 @@ func (j *Join) next() (at time.Time) {
 	case finished:
 		at = j.lingerAt
 	case running:
-		at = j.try.waitUntil
-		if due := j.silence().due; at.IsZero() || !due.IsZero() && due.Before(at) {
+		at = j.orRival(j.tryDue)
+		if due := j.hedgeDue(); at.IsZero() || !due.IsZero() && due.Before(at) {
 			at = due
 		}
+	}
+	return at
+}
+
+// tryDue is when time alone changes something of the present try.
+func (j *Join) tryDue() time.Time {
+	at := j.try.waitUntil
+	if due := j.silence().due; at.IsZero() || !due.IsZero() && due.Before(at) {
+		at = due
 	}
 	return at
 }
@@ -109,19 +124,22 @@ func (j *Join) Handle(now time.Time, event Event) []Action {
 	switch e := event.(type) {
 	case Start:
 		if j.phase == idle {
-			j.ask(now)
+			j.ask(now, false)
 		}
 	case Dispatched:
 		j.dispatched(now, e)
 	case Refused:
-		if j.phase == asking && e.Attempt == j.attempt {
+		switch {
+		case j.answersHedge(e.Attempt):
+			j.notHedged(now)
+		case j.phase == asking && e.Attempt == j.attempt:
 			j.phase = idle // the ask was answered
 			j.finish(now, Finish{Err: j.onlyClaim(e.Err)})
 		}
 	case DecodeMessage:
 		j.decodeMessage(now, e)
 	case PrefillMessage:
-		if j.phase == running && e.Attempt == j.attempt && !j.try.closing[Prefill] {
+		if j.turnTo(e.Attempt); j.phase == running && e.Attempt == j.attempt && !j.try.closing[Prefill] {
 			j.try.prefillAt = now
 			j.prefill(now, e.Event)
 		}
@@ -160,7 +178,7 @@ func (j *Join) generates() bool {
 }
 
 func (j *Join) decodeMessage(now time.Time, e DecodeMessage) {
-	if j.phase != running || e.Attempt != j.attempt || j.try.closing[Decode] {
+	if j.turnTo(e.Attempt); j.phase != running || e.Attempt != j.attempt || j.try.closing[Decode] {
 		return
 	}
 	before := j.try.decodeAt
@@ -170,10 +188,10 @@ func (j *Join) decodeMessage(now time.Time, e DecodeMessage) {
 
 func (j *Join) do(a Action) { j.out = append(j.out, a) }
 
-func (j *Join) ask(now time.Time) {
+func (j *Join) ask(now time.Time, retry bool) {
 	j.phase = asking
 	j.try = try{asked: now}
-	j.do(Ask{Attempt: j.attempt, Generated: slices.Clone(j.tokens), Failures: slices.Clone(j.failures), Version: j.version})
+	j.do(Ask{Attempt: j.attempt, Retry: retry, Generated: slices.Clone(j.tokens), Failures: slices.Clone(j.failures), Version: j.version})
 }
 
 func (j *Join) tick(now time.Time) {
@@ -181,7 +199,21 @@ func (j *Join) tick(now time.Time) {
 	case j.phase == finished && !j.lingerAt.IsZero() && !now.Before(j.lingerAt):
 		j.lingerAt = time.Time{}
 		j.closeAll()
-	case j.phase == running && !j.try.waitUntil.IsZero() && !now.Before(j.try.waitUntil):
+	case j.phase == running:
+		if due := j.hedgeDue(); !due.IsZero() && !now.Before(due) {
+			j.hedge(now)
+		}
+		j.tickTry(now)
+		if j.phase == running && j.rival != nil {
+			j.swap()
+			j.tickTry(now)
+		}
+	}
+}
+
+// tickTry is tick for the present try.
+func (j *Join) tickTry(now time.Time) {
+	if !j.try.waitUntil.IsZero() && !now.Before(j.try.waitUntil) {
 		j.try.waitUntil = time.Time{}
 		switch {
 		case j.try.first && j.try.ended != nil:
@@ -191,14 +223,14 @@ func (j *Join) tick(now time.Time) {
 		default:
 			j.fail(now, Prefill, status.Error(codes.Internal, "decode has ended, but no first token came from prefill"))
 		}
-	case j.phase == running:
-		switch w := j.silence(); {
-		case w.due.IsZero() || now.Before(w.due):
-		case w.suspect, w.queued:
-			j.do(CheckProgress{Stream: Stream{j.attempt, w.side}, Worker: j.try.worker(w.side)})
-		default:
-			j.silent(now, w.side)
-		}
+		return
+	}
+	switch w := j.silence(); {
+	case w.due.IsZero() || now.Before(w.due):
+	case w.suspect, w.queued:
+		j.do(CheckProgress{Stream: Stream{j.attempt, w.side}, Worker: j.try.worker(w.side)})
+	default:
+		j.silent(now, w.side)
 	}
 }
 

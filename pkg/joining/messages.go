@@ -103,11 +103,28 @@ type (
 	// Refused, unless Withdraw comes first.
 	Ask struct {
 		Attempt int
+		// Retry: a worker failed in the try before. One that refused or leaves did not.
+		Retry bool
 		// Generated is the tokens so far.
 		Generated []int32
 		Failures  []routing.Failure
 		// Version that the workers have to have; zero at the first attempt.
 		Version routing.Version
+	}
+	// AskHedge asks for workers of a second try beside the one that runs, which is called ID. It is
+	// to be answered at once, by Dispatched or Refused.
+	AskHedge struct {
+		Attempt int
+		ID      string
+		// Late is the worker whose turn it is in the first try, After how long that has run.
+		Late  routing.Ref
+		After time.Duration
+		// Again: it was refused before.
+		Again bool
+		// Generated, Failures and Version are as in Ask.
+		Generated []int32
+		Failures  []routing.Failure
+		Version   routing.Version
 	}
 	// Withdraw takes the last Ask back.
 	Withdraw struct{}
@@ -141,7 +158,12 @@ type (
 	// Release says that a try is over and what failed in it.
 	Release struct {
 		Attempt  int
+		ID       string // of the try, as routing knows it
 		Failures []routing.Failure
+		// Hedge: it was the second of two tries. Beside: the other one goes on, since this one failed
+		// or, if it is Lost, was later with its first token; for so long it had Computed.
+		Hedge, Beside, Lost bool
+		Computed            time.Duration
 		// Served: it ended the request, and well, with so many tokens in this try and this time in
 		// the decode worker's batch.
 		Served   bool
@@ -178,6 +200,7 @@ type (
 )
 
 func (Ask) action()           {}
+func (AskHedge) action()      {}
 func (Withdraw) action()      {}
 func (OpenDecode) action()    {}
 func (OpenPrefill) action()   {}

@@ -70,7 +70,7 @@ func (j *Join) wait(side Side) wait {
 // did not is suspected, or has failed. One that did is busy with others: the request has
 // waited in its queue for as long as it may.
 func (j *Join) progressed(now time.Time, e Progressed) {
-	if j.phase != running || e.Stream.Attempt != j.attempt {
+	if j.turnTo(e.Stream.Attempt); j.phase != running || e.Stream.Attempt != j.attempt {
 		return
 	}
 	j.try.progressAt[e.Stream.Side] = e.At

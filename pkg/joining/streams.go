@@ -24,7 +24,7 @@ func (j *Join) decode(now, before time.Time, event *workerv1.DecodeEvent) {
 			return
 		}
 		t.reserved, t.reservedAt = true, now
-		j.do(Tell{routing.Taken{ID: j.p.ID, Role: controlv1.Role_ROLE_DECODE}})
+		j.do(Tell{routing.Taken{ID: j.id(), Role: controlv1.Role_ROLE_DECODE}})
 		t.cached = max(t.cached, e.Reserved.GetCachedTokens())
 		if t.disaggregated() {
 			if e.Reserved.GetTicket() == nil {
@@ -89,7 +89,7 @@ func (j *Join) queued(now time.Time, side Side, role controlv1.Role, e *workerv1
 		return
 	}
 	j.try.queued[side] = true
-	j.do(Tell{routing.Queued{ID: j.p.ID, Role: role, Task: e.GetTask()}})
+	j.do(Tell{routing.Queued{ID: j.id(), Role: role, Task: e.GetTask()}})
 }
 
 // maxTransport bounds what a worker may call a transport, bytes.
@@ -134,7 +134,7 @@ func (j *Join) decodeTokens(now, before time.Time, e *workerv1.Tokens) {
 			t.pending = append(t.pending, d)
 			continue
 		}
-		if j.deliver(now, Decode, d); j.phase != running {
+		if !j.deliver(now, Decode, d) {
 			return
 		}
 	}
@@ -152,7 +152,7 @@ func (j *Join) countGap(now time.Time, gap time.Duration) {
 	t := &j.try
 	t.gaps.Add(gap)
 	if t.gaps.Count() >= tellGaps || now.Sub(t.toldAt) >= tellEvery {
-		j.do(Tell{routing.TokensReceived{ID: j.p.ID, Gaps: t.gaps}})
+		j.do(Tell{routing.TokensReceived{ID: j.id(), Gaps: t.gaps}})
 		t.gaps, t.toldAt = routing.Gaps{}, now
 	}
 }
@@ -182,7 +182,7 @@ func (j *Join) prefill(now time.Time, event *workerv1.PrefillEvent) {
 			return
 		}
 		t.started, t.startedAt = true, now
-		j.do(Tell{routing.Taken{ID: j.p.ID, Role: controlv1.Role_ROLE_PREFILL}})
+		j.do(Tell{routing.Taken{ID: j.id(), Role: controlv1.Role_ROLE_PREFILL}})
 		t.cached = max(t.cached, e.Started.GetCachedTokens())
 		t.workerQueue = time.Duration(max(e.Started.GetQueueNs(), 0))
 		j.fetched(e.Started)
@@ -198,7 +198,7 @@ func (j *Join) prefill(now time.Time, event *workerv1.PrefillEvent) {
 		}
 		t.firstLast = e.FirstToken.GetLast()
 		t.prefillComputeNs = e.FirstToken.GetComputeNs()
-		if j.deliver(now, Prefill, first); j.phase != running {
+		if !j.deliver(now, Prefill, first) {
 			return
 		}
 		if _, over := j.naturalEnd(); over || t.firstLast {
@@ -206,7 +206,7 @@ func (j *Join) prefill(now time.Time, event *workerv1.PrefillEvent) {
 			return
 		}
 		for _, d := range t.pending {
-			if j.deliver(now, Decode, d); j.phase != running {
+			if !j.deliver(now, Decode, d) {
 				return
 			}
 		}

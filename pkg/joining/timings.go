@@ -30,8 +30,8 @@ func (j *Join) timings() *inferencev1.Timings {
 		at = mark
 		return int64(d)
 	}
-	var retried time.Time // until when tries failed
-	if j.attempt > 0 {
+	var retried time.Time // until when tries failed, or one was late
+	if j.retries > 0 || t.hedge {
 		retried = t.asked
 	}
 	out := &inferencev1.Timings{

@@ -1,6 +1,7 @@
 package joining
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -31,8 +32,11 @@ type try struct {
 
 	closing [2]bool // by side: Close was asked for
 
-	suspected bool // it ends because a worker may hang
-	outwaited bool // it ends because a busy worker did not begin in time
+	hedge bool // it is the second of two
+	// hedgeAgain is after how long to ask for a second try again; 0: none was refused.
+	hedgeAgain time.Duration
+	suspected  bool // it ends because a worker may hang
+	outwaited  bool // it ends because a busy worker did not begin in time
 
 	decodeNext          int // offset that decode has to send next
 	ended               *workerv1.Ended
@@ -76,22 +80,29 @@ func (t *try) worker(side Side) routing.Ref {
 func (t *try) disaggregated() bool { return t.Prefill != (routing.Ref{}) }
 
 func (j *Join) dispatched(now time.Time, e Dispatched) {
-	if j.phase != asking || e.Attempt != j.attempt {
+	hedge := j.answersHedge(e.Attempt)
+	if !hedge && (j.phase != asking || e.Attempt != j.attempt) {
 		// It crossed a Withdraw: give back what was reserved.
-		j.do(Release{Attempt: e.Attempt})
+		j.do(Release{Attempt: e.Attempt, ID: cmp.Or(e.ID, j.p.ID)})
 		return
 	}
-	if j.lostConnection != (routing.Ref{}) && (e.Decode == j.lostConnection || e.Prefill == j.lostConnection) && j.lostConnections < maxLostConnections {
+	asked := j.try.asked
+	if hedge {
+		j.rival = &rival{j.attempt, j.try}
+		j.attempt, j.hedged, asked = e.Attempt, true, now
+	} else if j.lostConnection != (routing.Ref{}) && (e.Decode == j.lostConnection || e.Prefill == j.lostConnection) && j.lostConnections < maxLostConnections {
 		// The worker lives, only its connection was lost: that try is not counted.
 		j.failed--
 		j.lostConnections++
 	}
-	j.lostConnection = routing.Ref{}
+	if !hedge {
+		j.lostConnection = routing.Ref{}
+	}
 	j.phase, j.released = running, false
 	j.version = e.Version
 	reason := e.Decision.GetReason()
 	e.Decision = nil // it is large where workers are many
-	j.try = try{Dispatched: e, reason: reason, base: len(j.tokens), asked: j.try.asked, at: now, decodeAt: now, toldAt: now, decodeNext: len(j.tokens)}
+	j.try = try{Dispatched: e, reason: reason, base: len(j.tokens), hedge: hedge, asked: asked, at: now, decodeAt: now, toldAt: now, decodeNext: len(j.tokens)}
 	if j.try.disaggregated() {
 		j.try.decodeNext++
 	}
@@ -107,22 +118,23 @@ func (j *Join) accept() {
 	}
 }
 
-// deliver gives one token to the client. Afterwards the request may have
-// finished: the token may complete a stop text.
-func (j *Join) deliver(now time.Time, side Side, d drawn) {
+// deliver gives one token to the client. It reports whether the present try goes on: the token
+// may complete a stop text, or be wrong.
+func (j *Join) deliver(now time.Time, side Side, d drawn) (goesOn bool) {
 	t := &j.try
 	switch _, over := j.naturalEnd(); {
 	case over:
 		j.broken(now, side, "sent a token after the last")
-		return
+		return false
 	case d.token < 0 || j.p.VocabSize > 0 && int(d.token) >= j.p.VocabSize:
 		j.broken(now, side, fmt.Sprintf("sent token %d, which is outside the vocabulary of %d", uint32(d.token), j.p.VocabSize))
-		return
+		return false
 	}
 	j.accept()
 	if !t.first {
+		j.wins(now)
 		t.first, t.firstAt = true, now
-		j.do(Tell{routing.PromptDone{ID: j.p.ID}})
+		j.do(Tell{routing.PromptDone{ID: j.id()}})
 		j.contradict()
 	}
 	switch len(j.tokens) {
@@ -141,6 +153,7 @@ func (j *Join) deliver(now time.Time, side Side, d drawn) {
 		j.succeed(now, inferencev1.FinishReason_FINISH_REASON_STOP, "", stop)
 		j.closeAll()
 	}
+	return j.phase == running
 }
 
 // completeIfOver ends the request if decode has ended it and prefill has said all that
@@ -172,6 +185,7 @@ func (j *Join) closed(now time.Time, e Closed) {
 		j.release()
 		return
 	}
+	j.turnTo(e.Stream.Attempt)
 	if j.phase != running || e.Stream.Attempt != j.attempt || asked {
 		return
 	}

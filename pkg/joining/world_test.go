@@ -71,6 +71,8 @@ type world struct {
 	openings  int
 	fetched   int
 	released  map[int]int
+	hedge     int  // the second of two tries; 0: there was none
+	beside    bool // and both run
 }
 
 // stream is the far end of a stream: the messages it will send.
@@ -80,7 +82,10 @@ type stream struct {
 	done   bool // end was sent
 }
 
-type tryState struct{ disaggregated, committed bool }
+type tryState struct {
+	disaggregated, committed bool
+	epoch                    uint64 // of its workers
+}
 
 func newWorld(t *rapid.T) *world {
 	w := &world{
@@ -154,7 +159,12 @@ func (w *world) take(action joining.Action) {
 		if !slices.Equal(a.Generated, w.delivered) {
 			w.t.Fatalf("asks with %v, delivered %v", a.Generated, w.delivered)
 		}
+		if a.Retry && a.Attempt == 0 {
+			w.t.Fatalf("the first try is a retry: %+v", a)
+		}
 		w.asked = &a
+	case joining.AskHedge:
+		w.askedHedge(a)
 	case joining.Withdraw:
 		if w.asked == nil {
 			w.t.Fatal("withdraws nothing")
@@ -168,7 +178,7 @@ func (w *world) take(action joining.Action) {
 		}
 	case joining.OpenPrefill:
 		w.openings++
-		if a.Source.GetWorkerId() != "s" || a.Source.GetEpoch() != w.epoch {
+		if a.Source.GetWorkerId() != "s" || a.Source.GetEpoch() != w.tries[a.Stream.Attempt].epoch {
 			w.t.Fatalf("told of %v", a.Source)
 		}
 		w.open[a.Stream] = &stream{script: w.prefillScript(a.Stream.Attempt, len(a.Generated))}
@@ -181,7 +191,7 @@ func (w *world) take(action joining.Action) {
 			break
 		}
 		if fetched != (routing.Fetched{
-			Store: routing.Ref{ID: "s", Epoch: w.epoch}, Worker: routing.Ref{ID: fetched.Worker.ID, Epoch: w.epoch},
+			Store: routing.Ref{ID: "s", Epoch: fetched.Worker.Epoch}, Worker: fetched.Worker,
 			Verdict: workerv1.FetchVerdict_FETCH_VERDICT_GIVEN, Tokens: fetchedTokens, Took: 20 * time.Millisecond,
 		}) {
 			w.t.Fatalf("fetched %v", fetched)
@@ -200,6 +210,12 @@ func (w *world) take(action joining.Action) {
 		}
 	case joining.Release:
 		w.released[a.Attempt]++
+		if want := w.join.ID(a.Attempt == w.hedge && w.hedge > 0); a.ID != want || a.Hedge != (w.hedge > 0 && a.Attempt == w.hedge) || a.Computed > 0 && !a.Lost {
+			w.t.Fatalf("%+v, want id %q; the second try is %d", a, want, w.hedge)
+		}
+		if w.beside = w.beside && !a.Beside; a.Lost && len(w.delivered) > 0 {
+			w.t.Fatalf("%+v after the first token", a)
+		}
 	case joining.Accept:
 		if w.accepted {
 			w.t.Fatal("accepted twice")
@@ -214,6 +230,9 @@ func (w *world) take(action joining.Action) {
 		}
 		if want := workertest.Logprobs(w.top, uint32(a.Token), a.Offset); !proto.Equal(a.Logprobs, want) {
 			w.t.Fatalf("delivered %d at %d with %v, want %v", a.Token, a.Offset, a.Logprobs, want)
+		}
+		if w.beside {
+			w.t.Fatal("a token while two tries run")
 		}
 		w.delivered = append(w.delivered, a.Token)
 	case joining.Finish:
@@ -246,7 +265,7 @@ func (w *world) checkFinish(f *joining.Finish) {
 		w.t.Fatalf("timings do not add up: %v", m)
 	}
 	n := len(w.delivered)
-	if int(f.Usage.GetCompletionTokens()) != n || int(f.Route.GetRetries()) != len(w.tries)-1 {
+	if int(f.Usage.GetCompletionTokens()) != n || int(f.Route.GetRetries()) != len(w.tries)-1-min(w.hedge, 1) || f.Route.GetHedged() != (w.hedge > 0) {
 		w.t.Fatalf("usage %v, route %v after %d tokens", f.Usage, f.Route, n)
 	}
 	if want := min(w.length, w.max); w.stopAt > 0 && w.stopAt <= want {
@@ -418,16 +437,38 @@ func (w *world) speak(id joining.Stream, s *stream) {
 	w.send(event)
 }
 
+// askedHedge answers a request for a second try.
+func (w *world) askedHedge(a joining.AskHedge) {
+	if len(w.delivered) > 0 || w.hedge > 0 || w.asked != nil || a.ID != w.join.ID(true) || len(a.Generated) > 0 {
+		w.t.Fatalf("%+v after %v and %d", a, w.delivered, w.hedge)
+	}
+	var answer joining.Event = joining.Refused{Attempt: a.Attempt, Err: &routing.Refusal{Code: codes.ResourceExhausted}}
+	if rapid.IntRange(0, 3).Draw(w.t, "hedge") > 0 {
+		w.hedge, w.beside = a.Attempt, true
+		e := w.choose(a.Attempt, a.Failures)
+		e.ID = a.ID
+		answer = e
+	}
+	for _, action := range w.join.Handle(w.now, answer) {
+		w.take(action)
+	}
+}
+
 func (w *world) dispatch() {
 	a := w.asked
 	w.asked = nil
+	w.send(w.choose(a.Attempt, a.Failures))
+}
+
+// choose draws the workers of a try.
+func (w *world) choose(attempt int, failures []routing.Failure) joining.Dispatched {
 	w.epoch++
 	mode := rapid.SampledFrom([]inferencev1.Mode{inferencev1.Mode_MODE_DISAGGREGATED, inferencev1.Mode_MODE_AGGREGATED}).Draw(w.t, "mode")
 	decode, prefill := "d", "p"
-	if w.liar != "" && len(a.Failures) > 0 {
+	if w.liar != "" && len(failures) > 0 {
 		decode, prefill = "honest d", "honest p" // it is not asked again while there are others
 	}
-	e := joining.Dispatched{Attempt: a.Attempt, Began: w.now, Dispatch: routing.Dispatch{Decode: routing.Ref{ID: decode, Epoch: w.epoch}, Version: routing.Version{Digest: "m", Class: "c"}}}
+	e := joining.Dispatched{Attempt: attempt, Began: w.now, Dispatch: routing.Dispatch{Decode: routing.Ref{ID: decode, Epoch: w.epoch}, Version: routing.Version{Digest: "m", Class: "c"}}}
 	if mode == inferencev1.Mode_MODE_DISAGGREGATED {
 		e.Prefill = routing.Ref{ID: prefill, Epoch: w.epoch}
 		e.Source = &workerv1.BlockSource{WorkerId: "s", Epoch: w.epoch, Blocks: 1}
@@ -436,6 +477,7 @@ func (w *world) dispatch() {
 		e.DecodeSilence = routing.Silence{Queue: 5 * time.Second, Prompt: 5 * time.Second, Tokens: 2 * time.Second}
 		e.PrefillSilence = e.DecodeSilence
 	}
-	w.tries[a.Attempt] = &tryState{disaggregated: mode == inferencev1.Mode_MODE_DISAGGREGATED}
-	w.send(e)
+	e.HedgeAfter = time.Duration(rapid.IntRange(0, 2).Draw(w.t, "hedge after")) * 500 * time.Millisecond
+	w.tries[attempt] = &tryState{disaggregated: mode == inferencev1.Mode_MODE_DISAGGREGATED, epoch: w.epoch}
+	return e
 }

@@ -121,6 +121,9 @@ func (a *again) read() error {
 	}
 	e := happening{at: record.Now, number: record.Number}
 	e.event, _ = record.Event.(routing.Event) // as add has seen
+	if _, is := e.event.(routing.Hedge); is { // what is late may not have been
+		return nil
+	}
 	r := a.requests[requestOf(e.event)]
 	if arrived, is := e.event.(routing.Arrived); is && arrived.Request.Hash != nil {
 		hashes := make(map[routing.BlockKey][]kvcache.Hash)

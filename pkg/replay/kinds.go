@@ -25,7 +25,7 @@ func NewCodecs() (eventlog.Codecs, error) {
 			routerlog.Routing{},
 
 			routing.ViewChanged{}, routing.Connected{}, routing.ConnectFailed{}, routing.Leaving{},
-			routing.Disconnected{}, routing.LoadReported{}, routing.BlocksChanged{}, routing.BlocksListed{}, routing.Arrived{},
+			routing.Disconnected{}, routing.LoadReported{}, routing.BlocksChanged{}, routing.BlocksListed{}, routing.Arrived{}, routing.Hedge{},
 			routing.Queued{}, routing.Taken{}, routing.Unread{}, routing.Read{}, routing.PromptDone{}, routing.Fetched{}, routing.TokensReceived{},
 			routing.Contradicted{}, routing.Ended{}, routing.Cancelled{}, routing.PolicyChanged{}, routing.Tick{},
 			routing.Connect{}, routing.Forget{}, routing.DuplicateID{}, routing.TooManyWorkers{}, routing.ListBlocks{},
@@ -38,7 +38,7 @@ func NewCodecs() (eventlog.Codecs, error) {
 
 			joining.Start{}, joining.Dispatched{}, joining.Refused{}, joining.DecodeMessage{}, joining.PrefillMessage{},
 			joining.Closed{}, joining.Progressed{}, joining.Abort{}, joining.Tick{},
-			joining.Ask{}, joining.Withdraw{}, joining.OpenDecode{}, joining.OpenPrefill{}, joining.Close{}, joining.Tell{},
+			joining.Ask{}, joining.AskHedge{}, joining.Withdraw{}, joining.OpenDecode{}, joining.OpenPrefill{}, joining.Close{}, joining.Tell{},
 			joining.CheckProgress{}, joining.Release{}, joining.Accept{}, joining.Deliver{}, &joining.Deliver{}, joining.Finish{},
 
 			// What it tells routing.

@@ -51,6 +51,12 @@ type Config struct {
 	// TPOTHorizonTokens is over how many output tokens the predicted time per
 	// token counts in the cost of a decode worker, at most.
 	TPOTHorizonTokens int
+	// HedgeShare is how many second tries there may be of requests whose first token is late, as a
+	// share of the requests; 0: none.
+	HedgeShare float64
+	// RetryShare is how many retries there may be after workers failed, as a share of the requests
+	// that came in the last ten seconds or run; 0: none.
+	RetryShare float64
 	// OmitCandidates leaves the workers that were looked at out of decisions: for whoever
 	// shows them to nobody.
 	OmitCandidates bool
@@ -87,6 +93,8 @@ func (c *Config) RegisterFlags(fs *pflag.FlagSet, prefix string) {
 	fs.DurationVar(&c.LoadStale, prefix+"load-stale", 3*time.Second, "age at which load reports are ignored")
 	fs.DurationVar(&c.ReportDoubt, prefix+"report-doubt", 500*time.Millisecond, "how long to believe load reports that say a worker is full before trying it with a request")
 	fs.Float64Var(&c.TransferBytesPerSecond, prefix+"transfer-bytes-per-second", 1e9, "assumed bandwidth of a KV transfer, in bytes per second")
+	fs.Float64Var(&c.HedgeShare, prefix+"hedge-share", 0.02, "maximum share of requests that get a second try elsewhere because their first token is later than 95% are predicted; 0: none")
+	fs.Float64Var(&c.RetryShare, prefix+"retry-share", 0.5, "maximum retries after failures of workers, as a share of the requests that came in the last 10s or run, beside 16; 0: no retries")
 	fs.DurationVar(&c.WorkerSilence, prefix+"worker-silence", 10*time.Second, "longest gap between tokens before a worker's requests go to another; shorter if its steps are fast and another worker exists")
 	fs.DurationVar(&c.PromptSilence, prefix+"prompt-silence", time.Minute, "longest time to compute a prompt before the request goes to another worker; shorter if the worker's steps are fast and another worker exists")
 }
@@ -116,6 +124,12 @@ func (c *Config) Validate() error {
 	positive("transfer-bytes-per-second", c.TransferBytesPerSecond > 0, c.TransferBytesPerSecond)
 	positive("worker-silence", c.WorkerSilence > 0, c.WorkerSilence)
 	positive("prompt-silence", c.PromptSilence > 0, c.PromptSilence)
+	if !(c.HedgeShare >= 0 && c.HedgeShare <= 1) {
+		errs = append(errs, fmt.Errorf("hedge-share is %v: it must be from 0 to 1", c.HedgeShare))
+	}
+	if !(c.RetryShare >= 0) {
+		errs = append(errs, fmt.Errorf("retry-share is %v: it must not be negative", c.RetryShare))
+	}
 	if c.DisaggregateMinTokens < 0 {
 		errs = append(errs, fmt.Errorf("disaggregate-min-tokens is %d: it must not be negative", c.DisaggregateMinTokens))
 	}

@@ -121,6 +121,9 @@ func (rt *Router) decideFor(now time.Time, e *entry, v Version) (fitness, Refusa
 		}
 		return held, Refusal{}
 	}
+	if e.hedges != nil && !hasRoom(decode, prefill) {
+		return later, Refusal{}
+	}
 	rt.dispatch(s, decodes, prefills, decode, prefill)
 	return fit, Refusal{}
 }
@@ -222,14 +225,21 @@ func (rt *Router) dispatch(s *search, decodes, prefills *candidates, decode, pre
 		DecodeSilence: rt.silence(now, r, decode.worker, decodes.several() || decode.worker.whole),
 	}
 	d := &dispatched{tenant: r.Tenant, decode: decode.worker, at: now}
+	action.HedgeAfter = rt.hedgeAfter(r, cmp.Or(prefill, decode))
+	if h := s.entry.hedges; h != nil {
+		record.Hedge = true
+		record.Reason = fmt.Sprintf("a second try, since no first token came from %s within %.1f ms; %s", h.Late.ID, float64(h.After)/float64(time.Millisecond), record.Reason)
+	} else if r.Attempt == 0 {
+		rt.hedges.allow(rt.config.HedgeShare)
+	}
 	if first := cmp.Or(prefill, decode); first.measured {
-		d.first = milliseconds(first.firstMs)
-		if r.Attempt == 0 { // else it may have its first token
+		d.first, d.plainFirst = milliseconds(first.firstMs), milliseconds(first.firstMs/first.slowFirst)
+		if r.Attempt == 0 || s.entry.hedges != nil { // else it may have its first token
 			record.TtftMs = float64(now.Sub(r.Arrived))/float64(time.Millisecond) + first.firstMs
 		}
 	}
 	if decode.measured {
-		d.token, record.TpotMs = milliseconds(decode.tpotMs), decode.tpotMs
+		d.token, d.plainToken, record.TpotMs = milliseconds(decode.tpotMs), milliseconds(decode.tpotMs/decode.slowToken), decode.tpotMs
 	}
 	atDecode := &share{at: now, context: r.Tokens, decoding: 1, decodingContext: r.Tokens, blocks: need(decode.worker, r, controlv1.Role_ROLE_DECODE)}
 	if prefill == nil {
@@ -245,12 +255,17 @@ func (rt *Router) dispatch(s *search, decodes, prefills *candidates, decode, pre
 		}
 		rt.tries(now, path{w.ref, decode.worker.ref}, r.ID)
 		w.tries(now)
+		w.slowFirst.sent(now)
 		rt.turns++
 		w.turn = rt.turns
 		w.prompted.add(now, w.step, prefill.computed())
 		w.add(r.ID, &share{at: now, tokens: prefill.computed(), context: r.Tokens, blocks: need(w, r, controlv1.Role_ROLE_PREFILL)})
 	}
 	decode.worker.tries(now)
+	decode.worker.slowToken.sent(now)
+	if prefill == nil {
+		decode.worker.slowFirst.sent(now)
+	}
 	decode.worker.add(r.ID, atDecode)
 	rt.turns++
 	decode.worker.turn = rt.turns

@@ -196,6 +196,9 @@ func (rt *Router) check(s *search, role controlv1.Role, model Model, w, to *work
 		}
 		return c
 	}
+	if h := s.entry.hedges; h != nil && h.Late == w.ref {
+		return exclude("the first try waits for it")
+	}
 	failed := false
 	for _, f := range r.Failures {
 		if f.Busy || f.Worker != w.ref && f.Unreached != w.ref {

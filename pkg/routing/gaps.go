@@ -96,6 +96,16 @@ func (g *Gaps) merge(o *Gaps) {
 	}
 }
 
+// mean is about the mean of the gaps, of which there are some: each counts as the middle of its
+// bucket.
+func (g *Gaps) mean() time.Duration {
+	sum := float64(g.counts[0]) * float64(gapLeast) / 2
+	for i := 1; i < gapBuckets; i++ {
+		sum += float64(g.counts[i]) * float64(gapBounds[i]) * (1 + 1/math.Sqrt2) / 2
+	}
+	return time.Duration(sum / float64(g.total))
+}
+
 // p99 is an upper bound of the gap that one in a hundred exceeds; false if too few
 // are known.
 func (g *Gaps) p99() (time.Duration, bool) {

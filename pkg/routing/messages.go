@@ -22,7 +22,8 @@ type Ref struct {
 // Request is what routing has to know of a request.
 type Request struct {
 	ID       string           // the same over all its attempts and no other's
-	Attempt  int              // 0 at first, one more for each time it was started again
+	Attempt  int              // 0 at first, more each time it was started again
+	Retry    bool             // a worker failed in the try before
 	Tenant   string           // that it counts for
 	Model    string           // one of Config.Models, by name
 	Mode     inferencev1.Mode // that was asked for
@@ -114,6 +115,17 @@ type (
 	// Arrived hands in a request or its next attempt. It is answered by exactly
 	// one Dispatch or Refuse, unless Cancelled comes first.
 	Arrived struct{ Request Request }
+	// Hedge asks for workers of a second try beside one that runs and whose first token is late. It
+	// is answered at once by a Dispatch or Refuse of Request.ID, which no other try has. Its Version
+	// is set, and its Attempt is not 0.
+	Hedge struct {
+		Request Request
+		// Late is the worker that is waited for, After how long.
+		Late  Ref
+		After time.Duration
+		// Again: it was refused before, and the first token is later now.
+		Again bool
+	}
 	// Queued says that a worker has a dispatched request, as its task of that number.
 	Queued struct {
 		ID   string
@@ -164,6 +176,8 @@ type (
 		Served   bool
 		Tokens   int
 		Decoding time.Duration
+		// Lost: another try of the request had its first token before.
+		Lost bool
 	}
 	// Cancelled takes a request out of the queue. Unknown ones are ignored.
 	Cancelled struct{ ID string }
@@ -182,6 +196,7 @@ func (LoadReported) event()   {}
 func (BlocksChanged) event()  {}
 func (BlocksListed) event()   {}
 func (Arrived) event()        {}
+func (Hedge) event()          {}
 func (Queued) event()         {}
 func (Taken) event()          {}
 func (Unread) event()         {}
@@ -234,6 +249,8 @@ type (
 		ContextTokens int
 		// DecodeSilence and PrefillSilence are how long they may be silent.
 		DecodeSilence, PrefillSilence Silence
+		// HedgeAfter is after how long without a first token to ask for a second try; 0: never.
+		HedgeAfter time.Duration
 		// Fallback: mode auto would have disaggregated, had there been a prefill
 		// worker that can send to a decode worker.
 		Fallback bool
@@ -278,11 +295,13 @@ type (
 		Wait            time.Duration
 	}
 	// Suspected says that a worker is left alone for Wait, unless it shows that it
-	// goes on: for its silence, or because others serve what it fails.
+	// goes on: for its silence, or because others serve what it fails. One that is Slow
+	// gets less, and is tried after Wait.
 	Suspected struct {
 		Worker Ref
 		Why    string
 		Silent bool
+		Slow   bool
 		Wait   time.Duration
 	}
 	// Refuse ends a request that waited. Decision is what spoke against it; nil: workers had

@@ -67,6 +67,9 @@ type Predictions struct {
 	// FirstToken is from the dispatch to the first token of prompts that it computes, Token the
 	// time of a token that it decodes.
 	FirstToken, Token Errors
+	// SlowFirst and SlowToken are how many times longer the two take, beside other workers; 1: the
+	// worker is not slow.
+	SlowFirst, SlowToken float64
 }
 
 // Predictions are those of all workers, by id.
@@ -74,7 +77,7 @@ func (rt *Router) Predictions() []Predictions {
 	var out []Predictions
 	for _, w := range rt.order {
 		if !w.isStore() {
-			out = append(out, Predictions{w.ref.ID, w.first.errors(), w.tokens.errors()})
+			out = append(out, Predictions{w.ref.ID, w.first.errors(), w.tokens.errors(), w.slowFirst.factor(), w.slowToken.factor()})
 		}
 	}
 	return out

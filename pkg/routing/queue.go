@@ -43,6 +43,8 @@ type entry struct {
 	kept string
 	// refused is the decision that refuses it, as of the last search; nil: there is none.
 	refused *controlv1.Decision
+	// hedges is what it is a second try of; nil: it is none.
+	hedges *Hedge
 	// overtaken is how many tokens of requests went before it while it waited for blocks.
 	overtaken int
 }

@@ -21,6 +21,8 @@ type dispatched struct {
 	// first is the time from the one to the other and token that of each token after the first, as
 	// predicted; 0: it was not.
 	first, token time.Duration
+	// plainFirst and plainToken are the same by what the workers report, however slow they are.
+	plainFirst, plainToken time.Duration
 }
 
 func (d *dispatched) workers() []*worker {
@@ -42,6 +44,10 @@ func (d *dispatched) computes() *worker {
 func (rt *Router) arrived(now time.Time, r Request) {
 	if rt.queue.ids[r.ID] != nil || rt.running[r.ID] != nil {
 		rt.refuse(r.ID, Refusal{Code: codes.Internal, Reason: api.ReasonDuplicate, Message: "a request with this id is already waiting or running"})
+		return
+	}
+	if !rt.mayRetry(now, &r) {
+		rt.refuse(r.ID, rt.retrySpent(&r))
 		return
 	}
 	e := rt.entry(now, r)
@@ -144,9 +150,7 @@ func (rt *Router) promptDone(now time.Time, id string) (more bool) {
 	}
 	d.prompted = now
 	rt.computed(now, id)
-	if d.first > 0 {
-		d.computes().first.observe(d.first, now.Sub(d.at))
-	}
+	rt.firstCame(now, d, false)
 	d.decode.computed(id)
 	if d.prefill == nil {
 		d.decode.progressed(now)
@@ -166,6 +170,7 @@ func (rt *Router) tokensReceived(now time.Time, e TokensReceived) bool {
 	}
 	before := d.decode.avoided(now)
 	d.decode.gaps.merge(&e.Gaps)
+	rt.tokensTook(now, d, &e.Gaps)
 	d.decode.progressed(now)
 	return before && !d.decode.avoided(now)
 }
@@ -188,6 +193,9 @@ func (rt *Router) ended(now time.Time, e Ended) {
 	}
 	for _, failure := range e.Failures {
 		rt.failed(now, e.ID, failure)
+	}
+	if e.Lost && d.prompted.IsZero() {
+		rt.firstCame(now, d, true)
 	}
 	if e.Served {
 		if !d.prompted.IsZero() {

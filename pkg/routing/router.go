@@ -57,6 +57,11 @@ type Router struct {
 	sampled  []*worker    // the last one
 	held     []holder     // scratch of holders
 	quickest [2]quickest  // of prefill and of decode workers
+	// usualFirst and usualToken are what came of predictions, as of workers' slowness.
+	usualFirst [2]usual // of prefill and of decode workers
+	usualToken usual
+	hedges     hedges
+	retries    retries
 	// workersDue is the part of Next that few events change.
 	workersDue struct {
 		at    time.Time
@@ -140,6 +145,9 @@ func (rt *Router) take(now time.Time, event Event) (pump bool) {
 		return rt.listed(now, e)
 	case Arrived:
 		rt.arrived(now, e.Request)
+	case Hedge:
+		rt.hedge(now, e)
+		return false
 	case Queued:
 		rt.queued(e)
 		return false
@@ -245,7 +253,7 @@ func (rt *Router) nextOfWorkers() time.Time {
 // for a BlocksChanged that shows a gap.
 func ofRequestsAlone(event Event) bool {
 	switch e := event.(type) {
-	case LoadReported, BlocksChanged, Arrived, Queued, Taken, Unread, Read, PromptDone, TokensReceived, Cancelled:
+	case LoadReported, BlocksChanged, Arrived, Hedge, Queued, Taken, Unread, Read, PromptDone, TokensReceived, Cancelled:
 		return true
 	case Ended:
 		return len(e.Failures) == 0

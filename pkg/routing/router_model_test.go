@@ -35,7 +35,9 @@ type requestModel struct {
 	request         routing.Request
 	waiting         bool
 	decode, prefill routing.Ref
+	version         routing.Version
 	ended           bool
+	late            routing.Ref // of a second try: the worker that the first one waits for
 }
 
 // machine checks a router against what may happen at all.
@@ -112,7 +114,10 @@ func (m *machine) dispatched(t *rapid.T, a routing.Dispatch) {
 	if !r.request.Deadline.IsZero() && !m.now.Before(r.request.Deadline) {
 		t.Fatalf("%s is dispatched after its deadline", a.ID)
 	}
-	r.waiting, r.decode, r.prefill = false, a.Decode, a.Prefill
+	r.waiting, r.decode, r.prefill, r.version = false, a.Decode, a.Prefill, a.Version
+	if r.late != (routing.Ref{}) && (r.late == a.Decode || r.late == a.Prefill) {
+		t.Fatalf("%s goes to %v, which the first try waits for", a.ID, r.late)
+	}
 	check := func(ref routing.Ref, role controlv1.Role) *controlv1.WorkerRecord {
 		record := m.wanted[ref]
 		switch {
@@ -264,6 +269,7 @@ func TestRouterModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := config()
 		c.Policy = rapid.SampledFrom(routing.Policies()).Draw(t, "policy")
+		c.HedgeShare = rapid.SampledFrom([]float64{0, 0.5, 1}).Draw(t, "hedge share")
 		m := &machine{
 			f: routing.New(c, rand.New(rand.NewPCG(1, 2))), now: time.Unix(1000, 0), live: true,
 			records: map[string]*controlv1.WorkerRecord{}, wanted: map[routing.Ref]*controlv1.WorkerRecord{},
@@ -378,6 +384,25 @@ func TestRouterModel(t *testing.T) {
 				m.requests[r.ID] = &requestModel{request: r, waiting: true}
 				m.do(t, routing.Arrived{Request: r})
 			},
+			"hedge": func(t *rapid.T) {
+				first := m.pick(t, running)
+				if first == nil {
+					return
+				}
+				m.count++
+				r := first.request
+				r.ID, r.Attempt, r.Version = fmt.Sprint("r", m.count), 1, first.version
+				late := first.decode
+				if first.prefill != (routing.Ref{}) && rapid.Bool().Draw(t, "prefill is late") {
+					late = first.prefill
+				}
+				second := &requestModel{request: r, waiting: true, late: late}
+				m.requests[r.ID] = second
+				m.do(t, routing.Hedge{Request: r, Late: late, After: time.Second})
+				if second.waiting {
+					t.Fatal("a second try waits")
+				}
+			},
 			"taken": func(t *rapid.T) {
 				if r := m.pick(t, running); r != nil {
 					m.do(t, routing.Taken{ID: r.request.ID, Role: rapid.SampledFrom([]controlv1.Role{controlv1.Role_ROLE_PREFILL, controlv1.Role_ROLE_DECODE}).Draw(t, "role")})
@@ -408,6 +433,7 @@ func TestRouterModel(t *testing.T) {
 					case how == 4:
 						e.Served = true
 					}
+					e.Lost = len(e.Failures) == 0 && !e.Served && rapid.Bool().Draw(t, "lost")
 					m.do(t, e)
 				}
 			},

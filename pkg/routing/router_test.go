@@ -33,7 +33,7 @@ func config() routing.Config {
 		QueueLimit: 4, MaxQueueWait: 30 * time.Second, TenantMaxRequests: 100, DisaggregateMinTokens: 64,
 		NoWorkerGrace: time.Second, WorkerKeep: time.Minute, LoadStale: 3 * time.Second, ReportDoubt: 500 * time.Millisecond, ReportLag: 100 * time.Millisecond,
 		TransferBytesPerSecond: 1e9, NearBest: .1, TPOTHorizonTokens: 64, IndexBlocks: 1000,
-		PromptSilence: time.Minute, WorkerSilence: 10 * time.Second, DefaultClass: routing.ClassBatch,
+		PromptSilence: time.Minute, WorkerSilence: 10 * time.Second, DefaultClass: routing.ClassBatch, RetryShare: 0.5,
 	}
 }
 
@@ -55,6 +55,7 @@ type bench struct {
 	now   time.Time
 	last  []routing.Action
 	count int
+	again bool // second tries are asked for again
 }
 
 func newBench(t *testing.T, change func(*routing.Config), records ...*controlv1.WorkerRecord) *bench {

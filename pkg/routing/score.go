@@ -42,6 +42,9 @@ type cost struct {
 	// the router hears what it has done.
 	ceilingMs, placeCeilingMs float64
 	ownMs, ownPlaceMs         float64 // how long it waits for this router's requests alone
+	// slowFirst and slowToken are the factors by which the times to the first token and of an output
+	// token are longer than the worker's reports say, which they contain.
+	slowFirst, slowToken float64
 
 	crowded bool // its prompt waits for a place in the batch, which KV that arrives gets first
 	misses  bool // the objective of the request is out of reach there
@@ -77,7 +80,7 @@ func (rt *Router) costOf(s *search, role controlv1.Role, w *worker, cached int, 
 			model = unmeasured
 		}
 	}
-	c := cost{measured: model.Samples > 0, idle: w.owned == 0 || load.sequences == 0 && load.tokens == 0, cached: cached, uncached: r.Tokens - cached}
+	c := cost{slowFirst: 1, slowToken: 1, measured: model.Samples > 0, idle: w.owned == 0 || load.sequences == 0 && load.tokens == 0, cached: cached, uncached: r.Tokens - cached}
 	decodes := role == controlv1.Role_ROLE_DECODE
 	if elsewhere {
 		c.transferMs = w.reserveMs + rt.transferMs(w, c.uncached)
@@ -105,6 +108,12 @@ func (rt *Router) costOf(s *search, role controlv1.Role, w *worker, cached int, 
 		c.ceilingMs, c.workMs = steps.ceilingMs(), steps.workMs(c.computed())
 		if c.expected > 0 {
 			c.savedMs = repeatedWork * (steps.ms(c.uncached, c.cached) - c.prefillMs)
+		}
+		if f := w.slowFirst.tried(s.now); f != 1 {
+			c.slowFirst = f
+			for _, ms := range [...]*float64{&c.queueMs, &c.prefillMs, &c.ownMs, &c.ceilingMs, &c.workMs, &c.savedMs} {
+				*ms *= f
+			}
 		}
 	}
 	c.firstMs = c.queueMs + c.prefillMs + c.transferMs
@@ -152,6 +161,12 @@ func (rt *Router) decodes(s *search, w *worker, c *cost, model latency.Model, lo
 		c.delaysMs = c.promptMs * float64(load.decoding)
 		c.othersMs = stepMs(prompts + c.promptMs/promptWindowMs)
 	}
+	if f := w.slowToken.tried(s.now); f != 1 {
+		c.slowToken = f
+		for _, ms := range [...]*float64{&c.tpotMs, &c.mostMs, &c.othersMs, &c.aloneMs, &c.promptMs, &c.delaysMs} {
+			*ms *= f
+		}
+	}
 	life := cmp.Or(w.lifeMs, c.tpotMs*float64(r.MaxNew)) // of those before: until one has ended, as this one's
 	// Where the batch has no place, the prompt waits for one, or the second token does.
 	c.placeCeilingMs = rt.placeCeilingMs(w, life)
@@ -167,7 +182,7 @@ func (rt *Router) decodes(s *search, w *worker, c *cost, model latency.Model, lo
 		c.queueMs, c.crowded = c.placeMs, true
 	}
 	counted := float64(min(r.MaxNew, rt.config.TPOTHorizonTokens))
-	c.decodeMs = counted * (model.PerTokenMs + model.PerContextTokenMs*float64(r.Tokens))
+	c.decodeMs = counted * (model.PerTokenMs + model.PerContextTokenMs*float64(r.Tokens)) * c.slowToken
 	c.totalMs = c.firstMs - c.savedMs + c.tpotMs*counted + c.decodeMs*float64(load.decoding)
 }
 

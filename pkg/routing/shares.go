@@ -48,6 +48,17 @@ func (s *shares) send(tenant string, tokens int) {
 	t.running++
 }
 
+// begin counts in a second try of a request that was sent.
+func (s *shares) begin(tenant string) {
+	if t := s.tenants[tenant]; t != nil {
+		t.running++
+		return
+	}
+	s.wait(tenant)
+	s.tenants[tenant].running++
+	s.leave(tenant)
+}
+
 // end charges it for the answer of a request that was sent.
 func (s *shares) end(tenant string, tokens int) {
 	t := s.tenants[tenant]

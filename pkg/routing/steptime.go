@@ -61,15 +61,20 @@ func (rt *Router) quickestStep(role controlv1.Role, v Version) (step latency.Mod
 	if len(workers) <= lookMost {
 		return quickestOf(workers, role, v)
 	}
-	q := &rt.quickest[0]
-	if role == controlv1.Role_ROLE_DECODE {
-		q = &rt.quickest[1]
-	}
+	q := &rt.quickest[byRole(role)]
 	if q.version != v || q.at.IsZero() || rt.now.Sub(q.at) > quickestFor {
 		*q = quickest{version: v, at: rt.now}
 		q.step, q.known = quickestOf(workers, role, v)
 	}
 	return q.step, q.known
+}
+
+// byRole is where a role is among prefill and decode workers.
+func byRole(role controlv1.Role) int {
+	if role == controlv1.Role_ROLE_DECODE {
+		return 1
+	}
+	return 0
 }
 
 func quickestOf(workers []*worker, role controlv1.Role, v Version) (step latency.Model, known bool) {

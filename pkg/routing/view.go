@@ -128,6 +128,8 @@ func (rt *Router) Workers(now time.Time) []View {
 			v.Excluded = cmp.Or(w.connectError, v.Excluded)
 		case v.Excluded == "" && w.avoided(now):
 			v.Excluded = w.why
+		case v.Excluded == "":
+			v.Excluded = w.slowWhy()
 		}
 		if w.load != nil {
 			v.LoadAge = now.Sub(w.loadAt)

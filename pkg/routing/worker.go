@@ -25,8 +25,10 @@ type worker struct {
 	prompted  prompted
 	first     trackRecord // of first tokens of prompts that it computes
 	tokens    trackRecord // of the time of a token that it decodes
-	reserveMs float64     // from a dispatch to the reservation of its blocks here, on average
-	lifeMs    float64     // what sequences take that decode there, on average; 0: none has ended
+	slowFirst slowness    // the same two, beside other workers
+	slowToken slowness
+	reserveMs float64 // from a dispatch to the reservation of its blocks here, on average
+	lifeMs    float64 // what sequences take that decode there, on average; 0: none has ended
 	suspicion
 
 	sampled uint64 // number of the last sample that it was in

@@ -200,7 +200,7 @@ func (s *Scenario) readEvent(event *section, traffic *pflag.FlagSet) error {
 	if err != nil {
 		return err
 	}
-	factor := 1.0
+	factor, unmeasured := 1.0, false
 	if what == "slow" {
 		if factor, is, err = event.number("factor", 1/simulated.MaxSlow, simulated.MaxSlow); err != nil {
 			return err
@@ -209,6 +209,9 @@ func (s *Scenario) readEvent(event *section, traffic *pflag.FlagSet) error {
 			return event.errorf("slow", "\"events.slow\" needs a factor, such as \"factor: 3\"")
 		}
 		h.between = [2]simulate.Hosts{ids, ids}
+		if unmeasured, _, err = event.boolean("unmeasured"); err != nil {
+			return err
+		}
 	}
 	for _, id := range ids {
 		switch what {
@@ -221,7 +224,7 @@ func (s *Scenario) readEvent(event *section, traffic *pflag.FlagSet) error {
 		case "undrain":
 			add(simulate.Undrain{Worker: id})
 		case "slow":
-			add(simulate.Slow{Worker: id, Factor: factor})
+			add(simulate.Slow{Worker: id, Factor: factor, Unmeasured: unmeasured})
 			end(simulate.Slow{Worker: id, Factor: s.usual(id)})
 			if lasts > 0 || factor != s.usual(id) {
 				h.until = until

@@ -228,6 +228,17 @@ func (s *section) number(key string, least, most float64) (value float64, is boo
 }
 
 // integer is number without a fraction.
+func (s *section) boolean(key string) (value, is bool, err error) {
+	text, err := s.text(key)
+	if err != nil || text == "" {
+		return false, false, err
+	}
+	if value, err = strconv.ParseBool(text); err != nil {
+		return false, false, s.errorf(key, "%q is %s: want true or false", s.name+key, text)
+	}
+	return value, true, nil
+}
+
 func (s *section) integer(key string, least, most int) (value int, is bool, err error) {
 	text, err := s.text(key)
 	if err != nil || text == "" {

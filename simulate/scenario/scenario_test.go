@@ -47,7 +47,7 @@ func TestRead(t *testing.T) {
 		"router: {queue-limit: 12, max-attempts: 5}",
 		"network: {latency: 1ms, bandwidth: 1GB/s, pairs: [{between: [p-1, d-*], latency: 2ms}], links: [{between: [[p-1, p-2], [d-1, router-*]], bandwidth: 3GB/s}]}",
 		"events:",
-		"- {at: 3s, slow: d-2, factor: 3, for: 2s}",
+		"- {at: 3s, slow: d-2, factor: 3, for: 2s, unmeasured: true}",
 		"- {at: 1s, kill: [p-1, d-3]}",
 		"- {at: 2s, scale: d, to: 5}",
 		"- {at: 4s, rate-times: 2, for: 10s}",
@@ -84,7 +84,7 @@ func TestRead(t *testing.T) {
 	wantEvents := []simulate.Event{
 		{At: time.Second, Do: simulate.Kill{Worker: "p-1"}}, {At: time.Second, Do: simulate.Kill{Worker: "d-3"}},
 		{At: 2 * time.Second, Do: simulate.Scale{Pool: "d", To: 5}},
-		{At: 3 * time.Second, Do: simulate.Slow{Worker: "d-2", Factor: 3}}, {At: 5 * time.Second, Do: simulate.Slow{Worker: "d-2", Factor: 1}},
+		{At: 3 * time.Second, Do: simulate.Slow{Worker: "d-2", Factor: 3, Unmeasured: true}}, {At: 5 * time.Second, Do: simulate.Slow{Worker: "d-2", Factor: 1}},
 		{At: 6 * time.Second, Do: simulate.Cut{Between: [2]simulate.Hosts{one, five}}}, {At: 7 * time.Second, Do: simulate.Heal{Between: [2]simulate.Hosts{one, five}}},
 	}
 	if diff := cmp.Diff(wantEvents, c.Events); diff != "" {

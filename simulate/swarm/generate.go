@@ -30,7 +30,7 @@ func Generate(seed uint64) *Script {
 	d := draw{rand.New(rand.NewPCG(seed, 0x5a))}
 	s := &Script{
 		Seed: seed, Routers: pick(d, 1, 1, 2, 3), Mode: pick(d, "auto", "auto", "disaggregated", "aggregated"),
-		BlockTokens: pick(d, 4, 8, 16), QueueLimit: pick(d, 1024, 1024, 8), TenantMost: pick(d, 256, 256, 4),
+		BlockTokens: pick(d, 4, 8, 16), QueueLimit: pick(d, 1024, 1024, 8), TenantMost: pick(d, 256, 256, 4), HedgeShare: pick(d, 0.02, 0.3, 1),
 		LatencyMs: d.skewed(0.01, 20), BytesPerS: pick(d, 0, d.skewed(1e5, 1e9)),
 	}
 	prefill, decode := d.between(0, mostWorkers), d.between(1, mostWorkers)
@@ -116,7 +116,7 @@ func (s *Script) fault(d draw) Fault {
 	f := Fault{AtMs: float64(d.IntN(lasts)), Worker: pick(d, s.Workers...).ID, ForMs: d.skewed(1, 30000)}
 	switch f.Kind = pick(d, kill, kill, drain, slow, cut, cut, fail, corrupt, mute, etcd); f.Kind {
 	case slow:
-		f.Factor = d.skewed(1.5, 200)
+		f.Factor, f.Unmeasured = d.skewed(1.5, 200), d.chance(0.3)
 	case cut:
 		hosts := []string{}
 		for _, w := range s.Workers {

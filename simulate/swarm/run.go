@@ -28,6 +28,8 @@ type Result struct {
 	Violation *simulate.Violation
 	// Codes counts requests by how they ended.
 	Codes map[codes.Code]int
+	// Hedges is what became of second tries.
+	Hedges simulate.Hedges
 }
 
 // answer is what one client got.
@@ -45,18 +47,18 @@ func run(s *Script, change func(request int, a *answer)) (*Result, error) {
 	if err := s.validate(); err != nil {
 		return nil, err
 	}
-	got, violation, err := s.play(change)
+	got, hedges, violation, err := s.play(change)
 	if err != nil {
 		return nil, err
 	}
-	r := &Result{Violation: violation, Codes: make(map[codes.Code]int)}
+	r := &Result{Violation: violation, Codes: make(map[codes.Code]int), Hedges: hedges}
 	for _, a := range got {
 		r.Codes[status.Code(a.err)]++
 	}
 	if violation != nil {
 		return r, nil
 	}
-	want, violation, err := s.alone().play(func(int, *answer) {})
+	want, _, violation, err := s.alone().play(func(int, *answer) {})
 	if err != nil {
 		return nil, fmt.Errorf("the script without faults, on one worker: %w", err)
 	}
@@ -91,10 +93,10 @@ func (s *Script) alone() *Script {
 }
 
 // play runs the script and returns what each client got. A panic is a violation.
-func (s *Script) play(change func(int, *answer)) (answers []answer, violation *simulate.Violation, err error) {
+func (s *Script) play(change func(int, *answer)) (answers []answer, hedges simulate.Hedges, violation *simulate.Violation, err error) {
 	cluster, err := simulate.New(s.config())
 	if err != nil {
-		return nil, nil, err
+		return nil, hedges, nil, err
 	}
 	answers = make([]answer, len(s.Requests))
 	defer func() {
@@ -119,9 +121,9 @@ func (s *Script) play(change func(int, *answer)) (answers []answer, violation *s
 		},
 	})
 	if violation, is := errors.AsType[*simulate.Violation](err); is {
-		return answers, violation, nil
+		return answers, cluster.Hedges(), violation, nil
 	}
-	return answers, nil, err
+	return answers, cluster.Hedges(), nil, err
 }
 
 // fault is what is wrong with an answer.

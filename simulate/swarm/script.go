@@ -35,6 +35,7 @@ type Script struct {
 	BlockTokens int       `json:"block_tokens"`
 	QueueLimit  int       `json:"queue_limit"`
 	TenantMost  int       `json:"tenant_most"`
+	HedgeShare  float64   `json:"hedge_share"`
 	LatencyMs   float64   `json:"latency_ms"`
 	BytesPerS   float64   `json:"bytes_per_s"` // 0: without limit
 	Workers     []Worker  `json:"workers"`
@@ -85,6 +86,8 @@ type Fault struct {
 	// ForMs is how long it lasts, of those that end by themselves.
 	ForMs  float64 `json:"for_ms,omitempty"`
 	Factor float64 `json:"factor,omitempty"`
+	// Unmeasured: the worker that is slow does not notice.
+	Unmeasured bool `json:"unmeasured,omitempty"`
 	// A and B are the hosts of a cut.
 	A string `json:"a,omitempty"`
 	B string `json:"b,omitempty"`
@@ -129,6 +132,9 @@ func (s *Script) validate() error {
 	}
 	if !slices.Contains(routing.Policies(), s.Policy) {
 		return fmt.Errorf("script: there is no policy %q", s.Policy)
+	}
+	if !(s.HedgeShare >= 0 && s.HedgeShare <= 1) {
+		return fmt.Errorf("script: the share of hedged requests is %v", s.HedgeShare)
 	}
 	ids := make(map[string]bool)
 	for _, w := range s.Workers {
@@ -195,7 +201,7 @@ func (s *Script) config() simulate.Config {
 	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
 	c.Routing.RegisterFlags(fs, "")
 	c.Limits.RegisterFlags(fs, "")
-	c.Routing.Policy, c.Routing.QueueLimit, c.Routing.TenantMaxRequests = s.Policy, s.QueueLimit, s.TenantMost
+	c.Routing.Policy, c.Routing.QueueLimit, c.Routing.TenantMaxRequests, c.Routing.HedgeShare = s.Policy, s.QueueLimit, s.TenantMost, s.HedgeShare
 	for _, w := range s.Workers {
 		m := &simulate.Worker{
 			ID: w.ID, Host: w.Host, Role: controlv1.Role_ROLE_DECODE, Profile: latency.Model{BaseMs: w.BaseMs, PerTokenMs: perTokenMs, PerContextTokenMs: perContextTokenMs}.Profile(),
@@ -223,7 +229,7 @@ func (f Fault) events() []simulate.Event {
 	case drain:
 		begin, end = simulate.Drain{Worker: f.Worker}, simulate.Undrain{Worker: f.Worker}
 	case slow:
-		begin, end = simulate.Slow{Worker: f.Worker, Factor: f.Factor}, simulate.Slow{Worker: f.Worker, Factor: 1}
+		begin, end = simulate.Slow{Worker: f.Worker, Factor: f.Factor, Unmeasured: f.Unmeasured}, simulate.Slow{Worker: f.Worker, Factor: 1}
 	case cut:
 		between := [2]simulate.Hosts{{f.A}, {f.B}}
 		begin, end = simulate.Cut{Between: between}, simulate.Heal{Between: between}

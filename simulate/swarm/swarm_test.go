@@ -100,7 +100,7 @@ func TestSwarm(t *testing.T) {
 	}
 	t.Logf("from seed %d on", first)
 	end := time.Now().Add(*lasts)
-	var ran, requests atomic.Uint64
+	var ran, requests, won, lost, refused atomic.Uint64
 	var all sync.WaitGroup
 	for range runtime.GOMAXPROCS(0) {
 		all.Go(func() {
@@ -109,12 +109,15 @@ func TestSwarm(t *testing.T) {
 					for _, n := range r.Codes {
 						requests.Add(uint64(n))
 					}
+					won.Add(uint64(r.Hedges.Won))
+					lost.Add(uint64(r.Hedges.Lost + r.Hedges.Ended))
+					refused.Add(uint64(r.Hedges.Refused))
 				}
 			}
 		})
 	}
 	all.Wait()
-	t.Logf("%d scripts with %d requests, up to seed %d", ran.Load(), requests.Load(), first+ran.Load()-1)
+	t.Logf("%d scripts with %d requests, up to seed %d; second tries: %d won, %d lost, %d refused", ran.Load(), requests.Load(), first+ran.Load()-1, won.Load(), lost.Load(), refused.Load())
 }
 
 // TestScript runs the script of a file.

@@ -121,8 +121,8 @@ func (r *Record) Decided(d *controlv1.Decision) {
 	r.value.Decisions = append(r.value.Decisions, d)
 }
 
-// Failed adds to the last decision why its try failed.
-func (r *Record) Failed(failures []routing.Failure, err error) {
+// Failed adds to a decision, which was given to Decided, why its try failed.
+func (r *Record) Failed(of *controlv1.Decision, failures []routing.Failure, err error) {
 	ids := make([]string, len(failures))
 	for i, f := range failures {
 		ids[i] = f.Worker.ID
@@ -132,14 +132,19 @@ func (r *Record) Failed(failures []routing.Failure, err error) {
 	}
 	r.records.mu.Lock()
 	defer r.records.mu.Unlock()
-	if n := len(r.value.Decisions); n > 0 {
-		s := status.Convert(err)
-		r.value.Decisions[n-1].Failure = strings.Join(ids, ", ") + ": " + rpc.CodeName(status.Code(err)) + ": " + s.Message()
-	}
+	of.Failure = strings.Join(ids, ", ") + ": " + rpc.CodeName(status.Code(err)) + ": " + status.Convert(err).Message()
 }
 
-// Ended adds how the request ended: with the status err, or if that is nil as f says.
-func (r *Record) Ended(now time.Time, err error, f joining.Finish) {
+// Lost adds to a decision that another try had its first token before.
+func (r *Record) Lost(of *controlv1.Decision) {
+	r.records.mu.Lock()
+	defer r.records.mu.Unlock()
+	of.Lost = true
+}
+
+// Ended adds how the request ended: with the status err, or if that is nil as f says, in the try of
+// a decision.
+func (r *Record) Ended(now time.Time, err error, f joining.Finish, in *controlv1.Decision) {
 	r.records.mu.Lock()
 	defer r.records.mu.Unlock()
 	r.value.Status = rpc.CodeName(status.Code(err))
@@ -147,8 +152,8 @@ func (r *Record) Ended(now time.Time, err error, f joining.Finish) {
 	r.value.Timings = f.Timings
 	if err == nil {
 		r.tokens, r.endedAt = int(f.Usage.GetCompletionTokens()), now
-		if n := len(r.value.Decisions); n > 0 {
-			r.value.Decisions[n-1].Transport = f.Route.GetTransport()
+		if in != nil {
+			in.Transport = f.Route.GetTransport()
 		}
 	}
 }

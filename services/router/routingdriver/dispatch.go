@@ -14,6 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -146,11 +147,15 @@ func (d *Dispatcher) apply(began time.Time, actions []routing.Action) {
 			d.excluded(began, a)
 		case routing.Suspected:
 			cause := "contradicted"
-			if a.Silent {
+			message := "worker is suspected and gets requests only if there is no other: check it"
+			switch {
+			case a.Silent:
 				cause = "silent"
+			case a.Slow:
+				cause, message = "slow", "worker is slower than it reports and gets fewer requests, or only trials: check what its process, device or network waits for"
 			}
 			d.suspicions.WithLabelValues(cause).Inc()
-			d.log.Warn("worker is suspected and gets requests only if there is no other: check it",
+			d.log.Warn(message,
 				slog.String("worker", a.Worker.ID), slog.String("error", a.Why), slog.Duration("wait", a.Wait))
 		case routing.Dispatch:
 			d.answer(a.ID, func(attempt int) joining.Event {
@@ -174,18 +179,39 @@ func (d *Dispatcher) answer(id string, make func(attempt int) joining.Event) {
 // Ask queues a request with a prompt. The answer, Dispatched or Refused, comes on answers,
 // which holds one.
 func (d *Dispatcher) Ask(r routing.Request, tokens []int32, salt string, answers chan<- joining.Event) {
-	r.Hash = func(key routing.BlockKey) []kvcache.Hash {
-		return kvcache.BlockHashes(kvcache.RootHash(key.Version.Digest, key.Version.Class, salt), tokens, key.BlockTokens)
-	}
-	// Before the lock that all requests share.
-	r.Hashes = make(map[routing.BlockKey][]kvcache.Hash)
-	for _, key := range look(d, func(rt *routing.Router) []routing.BlockKey { return rt.BlockKeys(r.Model, r.Version) }) {
-		r.Hashes[key] = r.Hash(key)
-	}
+	d.hash(&r, tokens, salt)
 	d.loop.Lock()
 	defer d.loop.Unlock()
 	d.asking[r.ID] = asker{r.Attempt, answers}
 	d.step(routing.Arrived{Request: r})
+}
+
+// Hedge asks for the workers of a second try, and returns the answer, Dispatched or Refused.
+func (d *Dispatcher) Hedge(h routing.Hedge, tokens []int32, salt string) joining.Event {
+	d.hash(&h.Request, tokens, salt)
+	answers := make(chan joining.Event, 1)
+	d.loop.Lock()
+	defer d.loop.Unlock()
+	d.asking[h.Request.ID] = asker{h.Request.Attempt, answers}
+	d.step(h)
+	select {
+	case answer := <-answers:
+		return answer
+	default: // the policy answers at once
+		delete(d.asking, h.Request.ID)
+		return joining.Refused{Attempt: h.Request.Attempt, Err: &routing.Refusal{Code: codes.Internal, Reason: routing.HedgeRoom}}
+	}
+}
+
+// hash hashes the blocks of a prompt, before the lock that all requests share.
+func (d *Dispatcher) hash(r *routing.Request, tokens []int32, salt string) {
+	r.Hash = func(key routing.BlockKey) []kvcache.Hash {
+		return kvcache.BlockHashes(kvcache.RootHash(key.Version.Digest, key.Version.Class, salt), tokens, key.BlockTokens)
+	}
+	r.Hashes = make(map[routing.BlockKey][]kvcache.Hash)
+	for _, key := range look(d, func(rt *routing.Router) []routing.BlockKey { return rt.BlockKeys(r.Model, r.Version) }) {
+		r.Hashes[key] = r.Hash(key)
+	}
 }
 
 // Withdraw takes an ask back. If the answer was given meanwhile, what was set

@@ -12,7 +12,7 @@ import (
 
 // show makes the metrics.
 func (d *Dispatcher) show(set *metricset.Set) error {
-	d.suspicions = set.Counters("tandem_router_worker_suspicions_total", "Times that the router began to avoid a worker, by cause: silent in a request, or contradicted by workers that served what it failed.", "cause", "silent", "contradicted")
+	d.suspicions = set.Counters("tandem_router_worker_suspicions_total", "Times that the router began to avoid a worker, by cause: silent in a request, contradicted by workers that served what it failed, or slow beside what its reports say.", "cause", "silent", "contradicted", "slow")
 	d.distrusts = set.Counters("tandem_router_reports_distrusted_total", "Times that the router stopped believing a worker's load reports, by reason: two senders used its numbers, or it took a request at once while it called itself full.", "reason", routing.DistrustNumbers, routing.DistrustRefuted)
 	for _, gauge := range []struct {
 		name, help string
@@ -58,6 +58,7 @@ type predictions struct{ *Dispatcher }
 
 var (
 	predictionError = prometheus.NewDesc("tandem_router_prediction_error_ratio", "Mean size of the relative error of a worker's predicted times: of the first token of prompts that it computes, or of a token that it decodes.", []string{"worker", "time"}, nil)
+	predictionSlow  = prometheus.NewDesc("tandem_router_worker_slowness_ratio", "How many times longer a worker's times take than its reports say, beside other workers, where that is much: its predictions are multiplied by it. Otherwise 1.", []string{"worker", "time"}, nil)
 	predictionBias  = prometheus.NewDesc("tandem_router_prediction_bias_ratio", "Mean relative error of a worker's predicted times, likewise: above 0 where what was predicted took longer.", []string{"worker", "time"}, nil)
 )
 
@@ -65,11 +66,15 @@ var (
 func (predictions) Describe(out chan<- *prometheus.Desc) {
 	out <- predictionError
 	out <- predictionBias
+	out <- predictionSlow
 }
 
 // Collect implements prometheus.Collector.
 func (p predictions) Collect(out chan<- prometheus.Metric) {
 	for _, worker := range look(p.Dispatcher, (*routing.Router).Predictions) {
+		for of, slow := range map[string]float64{"first_token": worker.SlowFirst, "token": worker.SlowToken} {
+			out <- prometheus.MustNewConstMetric(predictionSlow, prometheus.GaugeValue, slow, worker.Worker, of)
+		}
 		for of, e := range map[string]routing.Errors{"first_token": worker.FirstToken, "token": worker.Token} {
 			out <- prometheus.MustNewConstMetric(predictionError, prometheus.GaugeValue, e.Mean, worker.Worker, of)
 			out <- prometheus.MustNewConstMetric(predictionBias, prometheus.GaugeValue, e.Bias, worker.Worker, of)

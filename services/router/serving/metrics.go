@@ -1,6 +1,7 @@
 package serving
 
 import (
+	"errors"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -27,6 +28,11 @@ type metrics struct {
 	dispatches *prometheus.CounterVec
 	retries    *prometheus.CounterVec
 	fallbacks  prometheus.Counter
+	again      prometheus.Counter
+	spent      prometheus.Counter
+	hedges     *prometheus.CounterVec
+	unhedged   *prometheus.CounterVec
+	wasted     prometheus.Counter
 	unreached  prometheus.Counter
 	wronged    prometheus.Counter
 	forgotten  prometheus.Counter
@@ -62,6 +68,11 @@ func newMetrics(set *metricset.Set, spending *latencybudget.Spending) *metrics {
 		dispatches: set.Counters("tandem_router_dispatches_total", "Tries sent to workers, by mode.", "mode", "aggregated", "disaggregated"),
 		retries:    set.Counters("tandem_router_failed_tries_total", "Tries in which a worker failed or refused, by its status.", "code"),
 		fallbacks:  set.Counter("tandem_router_fallbacks_total", "Requests in mode auto that ran on one worker, because no prefill worker was available or KV had no way from one."),
+		again:      set.Counter("tandem_router_retries_total", "Retries that were asked for after a worker failed."),
+		spent:      set.Counter("tandem_router_retries_refused_total", "Retries that were refused, since there had been as many as may be; their requests ended with UNAVAILABLE."),
+		hedges:     set.Counters("tandem_router_hedges_total", "Second tries beside one whose first token was late, by result: won and went on alone, lost, or ended because the request ended before either had a first token.", "result", "won", "lost", "ended"),
+		unhedged:   set.Counters("tandem_router_hedges_refused_total", "Second tries that were due and not begun, by reason: as many as may be had been, or no other worker would have begun at once.", "reason", routing.HedgeBudget, routing.HedgeRoom),
+		wasted:     set.Counter("tandem_router_hedges_wasted_seconds_total", "Time that workers computed prompts whose first token another try had before."),
 		unreached:  set.Counter("tandem_router_kv_unreached_total", "Tries in which the prefill worker could not begin a transfer to the decode worker."),
 		forgotten:  set.Counter("tandem_router_kept_forgotten_total", "Finished answers forgotten early, because they were too many or too large."),
 		wronged:    set.Counter("tandem_router_contradicted_total", "Tries in which a worker reported a failure of requests that other workers then served."),
@@ -129,6 +140,28 @@ func (m *metrics) retried(failures []routing.Failure, err error) {
 		if failure.Unreached != (routing.Ref{}) {
 			m.unreached.Inc()
 		}
+	}
+}
+
+// hedged counts what a second try came to, if this was the end of one.
+func (m *metrics) hedged(a joining.Release) {
+	if a.Lost {
+		m.wasted.Add(a.Computed.Seconds())
+	}
+	switch {
+	case a.Beside && a.Hedge:
+		m.hedges.WithLabelValues("lost").Inc()
+	case a.Beside:
+		m.hedges.WithLabelValues("won").Inc()
+	case a.Lost:
+		m.hedges.WithLabelValues("ended").Inc()
+	}
+}
+
+// hedgeRefused counts a second try that was not begun.
+func (m *metrics) hedgeRefused(err error) {
+	if refusal, is := errors.AsType[*routing.Refusal](err); is {
+		m.unhedged.WithLabelValues(refusal.Reason).Inc()
 	}
 }
 

@@ -2,6 +2,7 @@ package serving
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"slices"
 	"strconv"
@@ -11,6 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
 	"github.com/tandem-serving/tandem/pkg/api"
@@ -48,7 +50,8 @@ type request struct {
 
 	// Guarded by loop.
 	version routing.Version  // of the workers, the same in every try
-	mode    inferencev1.Mode // of the present try
+	tries   map[int]*attempt // those that run, by number: two at most
+	running *attempt         // the one of them that began last
 	tokenAt time.Time        // when the last token came
 	token   *tokenEvent      // the last one, which nobody has if it was handed to the reader; nil: another has to be made
 	streams map[joining.Stream]context.CancelFunc
@@ -61,6 +64,20 @@ type request struct {
 	forgotten bool          // nobody can join it any more
 	lags      bool          // its tenant is charged for what is not read
 	read      chan struct{} // closed when it has ended and its first reader is gone
+}
+
+// attempt is a try as it was decided.
+type attempt struct {
+	mode     inferencev1.Mode
+	decision *controlv1.Decision // which the record owns
+}
+
+// decided is its decision; nil: there was none.
+func (a *attempt) decided() *controlv1.Decision {
+	if a == nil {
+		return nil
+	}
+	return a.decision
 }
 
 // maxReaders is how many may read one request's answer at a time.
@@ -86,6 +103,7 @@ func newRequest(s *Requests, p *preprocess.Plan, id, secret string, spans *reque
 		aborts:   make(chan error, 1),
 		done:     make(chan struct{}),
 		streams:  make(map[joining.Stream]context.CancelFunc),
+		tries:    make(map[int]*attempt),
 	}
 	join, recorder, ended := routerlog.NewRequest(s.deps.Log, joining.Params{
 		ID:           key,
@@ -116,7 +134,7 @@ func newRequest(s *Requests, p *preprocess.Plan, id, secret string, spans *reque
 func (r *request) run() {
 	defer r.cancel()
 	defer r.over()
-	defer r.spans.released(nil)
+	defer r.spans.allReleased()
 	r.spans.planned(r.id, r.plan)
 	r.handle(joining.Start{})
 	deadline := r.ctx.Done()
@@ -158,13 +176,13 @@ func (r *request) handle(event joining.Event) {
 		r.streams[e.Stream]()
 		delete(r.streams, e.Stream)
 	case joining.Dispatched:
-		r.version, r.mode = e.Version, e.Decision.GetMode()
-		r.record.Decided(e.Decision)
-		r.spans.decided(e.Decision)
-		r.requests.metrics.dispatched(e.Decision, e.Fallback)
+		r.decided(e)
 	case joining.Refused:
 		if e.Decision != nil {
 			r.record.Decided(e.Decision)
+		}
+		if refusal, is := errors.AsType[*routing.Refusal](e.Err); is && refusal.Reason == api.ReasonRetryBudget {
+			r.requests.metrics.spent.Inc()
 		}
 	}
 	r.loop.Step(event)
@@ -174,6 +192,41 @@ func (r *request) handle(event joining.Event) {
 		default:
 			close(r.done)
 		}
+	}
+}
+
+// decided takes in that a try is about to begin.
+func (r *request) decided(e joining.Dispatched) {
+	r.version, r.running = e.Version, &attempt{e.Decision.GetMode(), e.Decision}
+	r.tries[e.Attempt] = r.running
+	r.record.Decided(e.Decision)
+	r.requests.metrics.dispatched(e.Decision, e.Fallback)
+}
+
+// released takes in that a try is over.
+func (r *request) released(a joining.Release) {
+	r.requests.deps.Dispatcher.Handle(routing.Ended{ID: a.ID, Failures: a.Failures, Served: a.Served, Tokens: a.Tokens, Decoding: a.Decoding, Lost: a.Lost})
+	r.spans.released(a)
+	r.requests.metrics.hedged(a)
+	of := r.tries[a.Attempt]
+	if of == nil { // it had not begun
+		return
+	}
+	if a.Err != nil {
+		r.record.Failed(of.decision, a.Failures, a.Err)
+		r.requests.metrics.retried(a.Failures, a.Err)
+		r.log.Warn("workers failed in request", slog.Int("attempt", a.Attempt),
+			slog.String("code", status.Code(a.Err).String()), slog.String("error", status.Convert(a.Err).Message()))
+	}
+	if a.Lost {
+		r.record.Lost(of.decision)
+	}
+	if !a.Beside {
+		return // what is left may be asked of it
+	}
+	delete(r.tries, a.Attempt)
+	for _, other := range r.tries {
+		r.running = other
 	}
 }
 
@@ -190,10 +243,12 @@ func (r *request) apply(now time.Time, actions []joining.Action) {
 		switch a := action.(type) {
 		case joining.Ask:
 			r.ask(a)
+		case joining.AskHedge:
+			r.askHedge(a)
 		case joining.Withdraw:
 			r.requests.deps.Dispatcher.Withdraw(r.key)
 		case joining.OpenDecode:
-			r.spans.began(a.Stream.Attempt, len(a.Generated))
+			r.spans.began(a.Stream.Attempt, len(a.Generated), r.tries[a.Stream.Attempt].decision)
 			r.openDecode(a)
 		case joining.OpenPrefill:
 			r.openPrefill(a)
@@ -204,14 +259,7 @@ func (r *request) apply(now time.Time, actions []joining.Action) {
 		case joining.CheckProgress:
 			r.loop.Step(joining.Progressed{Stream: a.Stream, At: r.requests.deps.Dispatcher.Progressed(a.Worker)})
 		case joining.Release:
-			r.requests.deps.Dispatcher.Handle(routing.Ended{ID: r.key, Failures: a.Failures, Served: a.Served, Tokens: a.Tokens, Decoding: a.Decoding})
-			r.spans.released(a.Err)
-			if a.Err != nil {
-				r.record.Failed(a.Failures, a.Err)
-				r.requests.metrics.retried(a.Failures, a.Err)
-				r.log.Warn("workers failed in request", slog.Int("attempt", a.Attempt),
-					slog.String("code", status.Code(a.Err).String()), slog.String("error", status.Convert(a.Err).Message()))
-			}
+			r.released(a)
 		case joining.Accept:
 			r.events.append(&inferencev1.GenerateEvent{Event: &inferencev1.GenerateEvent_Accepted{Accepted: &inferencev1.Accepted{
 				RequestId:         r.id,
@@ -229,7 +277,7 @@ func (r *request) apply(now time.Time, actions []joining.Action) {
 			if kept := r.events.append(&r.token.event); kept {
 				r.token = nil
 			}
-			r.requests.metrics.token(r.mode, now, r.tokenAt)
+			r.requests.metrics.token(r.running.mode, now, r.tokenAt)
 			r.tokenAt = now
 		case joining.Finish:
 			r.finish(now, a)
@@ -251,11 +299,35 @@ func (r *request) tell(event routing.Event) {
 
 // ask asks the policy for the workers of the next try.
 func (r *request) ask(a joining.Ask) {
+	clear(r.tries)
+	tokens := slices.Concat(r.plan.Tokens, a.Generated)
+	wanted := r.wanted(r.key, a.Attempt, tokens, a.Failures, a.Version)
+	if wanted.Retry = a.Retry; a.Retry {
+		r.requests.metrics.again.Inc()
+	}
+	r.requests.deps.Dispatcher.Ask(wanted, tokens, r.plan.Envelope.GetCacheSalt(), r.answers)
+}
+
+// askHedge asks for those of a second try, which it is told at once.
+func (r *request) askHedge(a joining.AskHedge) {
+	tokens := slices.Concat(r.plan.Tokens, a.Generated)
+	wanted := r.wanted(a.ID, a.Attempt, tokens, a.Failures, a.Version)
+	answer := r.requests.deps.Dispatcher.Hedge(routing.Hedge{Request: wanted, Late: a.Late, After: a.After, Again: a.Again}, tokens, r.plan.Envelope.GetCacheSalt())
+	switch e := answer.(type) {
+	case joining.Dispatched:
+		r.decided(e)
+	case joining.Refused:
+		r.requests.metrics.hedgeRefused(e.Err)
+	}
+	r.loop.Step(answer)
+}
+
+// wanted is what the policy has to know of a try.
+func (r *request) wanted(id string, attempt int, tokens []int32, failures []routing.Failure, version routing.Version) routing.Request {
 	p := r.plan
-	tokens := slices.Concat(p.Tokens, a.Generated)
-	r.requests.deps.Dispatcher.Ask(routing.Request{
-		ID:       r.key,
-		Attempt:  a.Attempt,
+	return routing.Request{
+		ID:       id,
+		Attempt:  attempt,
 		Tenant:   p.Envelope.GetTenant(),
 		Model:    p.Model.Spec.Name,
 		Mode:     p.Envelope.GetMode(),
@@ -263,13 +335,13 @@ func (r *request) ask(a joining.Ask) {
 		Arrived:  p.Arrived,
 		Deadline: p.Deadline,
 		Tokens:   len(tokens),
-		MaxNew:   p.MaxTokens - len(a.Generated),
+		MaxNew:   p.MaxTokens - (len(tokens) - len(p.Tokens)),
 		TTFT:     p.Envelope.GetSlo().GetTtft().AsDuration(),
 		TPOT:     p.Envelope.GetSlo().GetTpot().AsDuration(),
 		Class:    p.Envelope.GetSlo().GetClass(),
-		Failures: a.Failures,
-		Version:  a.Version,
-	}, tokens, p.Envelope.GetCacheSalt(), r.answers)
+		Failures: failures,
+		Version:  version,
+	}
 }
 
 func (r *request) finish(now time.Time, f joining.Finish) {
@@ -293,7 +365,7 @@ func (r *request) finish(now time.Time, f joining.Finish) {
 			}},
 		})
 	}
-	r.record.Ended(now, err, f)
+	r.record.Ended(now, err, f, r.running.decided())
 	r.requests.metrics.ended(now, err, f)
 	r.requests.keep(r)
 	r.events.end(err)

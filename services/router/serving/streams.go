@@ -78,7 +78,7 @@ func read(r *request, stream joining.Stream, worker routing.Ref, fullMethod stri
 ) {
 	ctx, cancel := context.WithCancel(r.ctx)
 	r.streams[stream] = cancel
-	ctx, span := r.spans.call(ctx, fullMethod, worker)
+	ctx, span := r.spans.call(ctx, fullMethod, stream.Attempt, worker)
 	r.requests.wait.Go(func() {
 		var connection uint64
 		err := func() error {

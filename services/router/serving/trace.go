@@ -44,9 +44,7 @@ type requestTrace struct {
 	root    trace.Span
 	status  func(error) int // of HTTP; nil: the request came over gRPC
 
-	decision *controlv1.Decision // the last one
-	try      trace.Span          // nil while none is on
-	tryCtx   context.Context
+	tries map[int]trace.Span // those that run, by number
 }
 
 // traceRequest decides whether a request is sampled: as its caller did, or by
@@ -60,7 +58,7 @@ func traceRequest(ctx context.Context, tracing Tracing, arrived time.Time, id st
 		return nil
 	}
 	// Not the call's context: a request may outlive its call.
-	t := &requestTrace{tracer: tracing.Tracer, tenant: tracing.Tenant, arrived: arrived}
+	t := &requestTrace{tracer: tracing.Tracer, tenant: tracing.Tenant, arrived: arrived, tries: make(map[int]trace.Span)}
 	t.ctx, t.root = t.tracer.Start(trace.ContextWithRemoteSpanContext(context.Background(), parent), "tandem.generate",
 		trace.WithSpanKind(trace.SpanKindServer), trace.WithTimestamp(arrived), trace.WithAttributes(
 			attribute.String("gen_ai.operation.name", operation(c, q)),
@@ -91,56 +89,68 @@ func (t *requestTrace) planned(id string, p *preprocess.Plan) {
 	}
 }
 
-// decided keeps the choice of workers for the try that may come of it.
-func (t *requestTrace) decided(d *controlv1.Decision) {
-	if t != nil {
-		t.decision = d
-	}
-}
-
-// began starts the span of a try.
-func (t *requestTrace) began(attempt, generated int) {
+// began starts the span of a try, as it was decided.
+func (t *requestTrace) began(attempt, generated int, d *controlv1.Decision) {
 	if t == nil {
 		return
 	}
-	t.tryCtx, t.try = t.tracer.Start(t.ctx, "attempt", trace.WithAttributes(
+	_, span := t.tracer.Start(t.ctx, "attempt", trace.WithAttributes(
 		attribute.Int("tandem.attempt", attempt),
 		attribute.Int("tandem.generated_tokens", generated),
-		attribute.String("tandem.mode", api.Name(t.decision.GetMode())),
-		attribute.String("tandem.reason", t.decision.GetReason()),
-		attribute.String("tandem.prefill_worker", t.decision.GetPrefill()),
-		attribute.String("tandem.decode_worker", t.decision.GetDecode()),
+		attribute.String("tandem.mode", api.Name(d.GetMode())),
+		attribute.String("tandem.reason", d.GetReason()),
+		attribute.String("tandem.prefill_worker", d.GetPrefill()),
+		attribute.String("tandem.decode_worker", d.GetDecode()),
 	))
-	if t.decision.GetSource() != "" {
-		t.try.SetAttributes(
-			attribute.String("tandem.source", t.decision.GetSource()),
-			attribute.Int("tandem.source_blocks", int(t.decision.GetSourceBlocks())),
+	if d.GetSource() != "" {
+		span.SetAttributes(
+			attribute.String("tandem.source", d.GetSource()),
+			attribute.Int("tandem.source_blocks", int(d.GetSourceBlocks())),
 		)
 	}
+	if d.GetHedge() {
+		span.SetAttributes(attribute.Bool("tandem.hedge", true))
+	}
+	t.tries[attempt] = span
 }
 
-// released ends the span of a try; err is what ended it, if it failed.
-func (t *requestTrace) released(err error) {
-	if t == nil || t.try == nil {
+// released ends the span of a try.
+func (t *requestTrace) released(a joining.Release) {
+	if t == nil || t.tries[a.Attempt] == nil {
 		return
 	}
-	if err != nil {
-		t.try.SetStatus(codes.Error, rpc.CodeName(status.Code(err)))
-		if reason := rpc.Reason(err); reason != "" {
-			t.try.SetAttributes(attribute.String("tandem.failure", reason))
+	span := t.tries[a.Attempt]
+	if a.Err != nil {
+		span.SetStatus(codes.Error, rpc.CodeName(status.Code(a.Err)))
+		if reason := rpc.Reason(a.Err); reason != "" {
+			span.SetAttributes(attribute.String("tandem.failure", reason))
 		}
 	}
-	t.try.End()
-	t.try = nil
+	if a.Lost {
+		span.SetAttributes(attribute.Bool("tandem.lost", true))
+	}
+	span.End()
+	delete(t.tries, a.Attempt)
+}
+
+// allReleased ends the spans that are left.
+func (t *requestTrace) allReleased() {
+	if t == nil {
+		return
+	}
+	for _, span := range t.tries {
+		span.End()
+	}
+	clear(t.tries)
 }
 
 // call starts the span of a worker stream, which the context then carries to the
 // worker. The stream's goroutine ends it.
-func (t *requestTrace) call(ctx context.Context, fullMethod string, worker routing.Ref) (context.Context, trace.Span) {
-	if t == nil || t.try == nil {
+func (t *requestTrace) call(ctx context.Context, fullMethod string, attempt int, worker routing.Ref) (context.Context, trace.Span) {
+	if t == nil || t.tries[attempt] == nil {
 		return ctx, nil
 	}
-	return rpc.StartCall(trace.ContextWithSpan(ctx, t.try), t.tracer, fullMethod, attribute.String("tandem.worker", worker.ID))
+	return rpc.StartCall(trace.ContextWithSpan(ctx, t.tries[attempt]), t.tracer, fullMethod, attribute.String("tandem.worker", worker.ID))
 }
 
 // finished makes the spans of the stages and ends the root. Both take exactly
@@ -168,6 +178,7 @@ func (t *requestTrace) finished(f joining.Finish, err error) {
 		attribute.String("tandem.prefill_worker", f.Route.GetPrefill()),
 		attribute.String("tandem.decode_worker", f.Route.GetDecode()),
 		attribute.Int("tandem.retries", int(f.Route.GetRetries())),
+		attribute.Bool("tandem.hedged", f.Route.GetHedged()),
 		attribute.Int64("tandem.ttft_ns", x.GetTtftNs()),
 		attribute.Int64("tandem.second_token_ns", x.GetSecondTokenNs()),
 		attribute.Int64("tandem.tpot_ns", x.GetTpotNs()),

@@ -39,6 +39,10 @@ type decisionJSON struct {
 	Decode  string `json:"decode"`
 	Reason  string `json:"reason"`
 	Failure string `json:"failure"`
+	// Hedge: it is a second try beside the one before, whose first token was late. Lost: the other
+	// of the two had its first token before.
+	Hedge bool `json:"hedge"`
+	Lost  bool `json:"lost"`
 	// Source is the block store that the prefill worker was told of, with what it
 	// announced of the prompt; "" and 0: none.
 	Source       string `json:"source"`
@@ -236,7 +240,7 @@ func explanationOf(response *controlv1.ExplainResponse) explainJSON {
 			Mode: modeName(d.GetMode()), Prefill: d.GetPrefill(), Decode: d.GetDecode(),
 			Reason: d.GetReason(), Failure: d.GetFailure(), Candidates: []candidateJSON{}, Others: []othersJSON{},
 			Source: d.GetSource(), SourceBlocks: d.GetSourceBlocks(), Transport: d.GetTransport(),
-			TtftMs: d.GetTtftMs(), TpotMs: d.GetTpotMs(),
+			TtftMs: d.GetTtftMs(), TpotMs: d.GetTpotMs(), Hedge: d.GetHedge(), Lost: d.GetLost(),
 		}
 		for _, c := range d.GetCandidates() {
 			decision.Candidates = append(decision.Candidates, candidateJSON{
@@ -290,6 +294,9 @@ func printExplanation(w io.Writer, e explainJSON) error {
 		}
 		if d.Failure != "" {
 			fmt.Fprintf(w, "failed: %s\n", d.Failure)
+		}
+		if d.Lost {
+			fmt.Fprintln(w, "cancelled: the other try had its first token before")
 		}
 		if d.Transport != "" {
 			fmt.Fprintf(w, "KV went over %s\n", d.Transport)

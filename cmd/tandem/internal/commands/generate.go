@@ -215,6 +215,7 @@ func (g *generation) finish(f *inferencev1.Finished) {
 		Decode:       f.GetRoute().GetDecode(),
 		Reason:       f.GetRoute().GetReason(),
 		Retries:      f.GetRoute().GetRetries(),
+		Hedged:       f.GetRoute().GetHedged(),
 		Reproducible: f.GetRoute().GetReproducible(),
 		Transport:    f.GetRoute().GetTransport(),
 	}

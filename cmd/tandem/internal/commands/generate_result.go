@@ -50,6 +50,7 @@ type routeJSON struct {
 	Decode       string `json:"decode"`
 	Reason       string `json:"reason"`
 	Retries      uint32 `json:"retries"`
+	Hedged       bool   `json:"hedged"`
 	Reproducible bool   `json:"reproducible"`
 	// Transport is what the KV went over: "tcp", "unix" or "device"; "": none went, or the
 	// request ended before that was known.

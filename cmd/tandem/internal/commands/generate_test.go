@@ -84,7 +84,7 @@ func sends(events ...*inferencev1.GenerateEvent) func(*inferencev1.GenerateReque
 
 const goldenResult = `{"finish_reason":"length","text":"a tale é","token_ids":[7,8,9,10],` +
 	`"usage":{"prompt_tokens":5,"cached_tokens":2,"completion_tokens":4},` +
-	`"route":{"mode":"disaggregated","prefill":"p","decode":"d","reason":"asked for","retries":0,"reproducible":true,"transport":"tcp"},` +
+	`"route":{"mode":"disaggregated","prefill":"p","decode":"d","reason":"asked for","retries":0,"hedged":false,"reproducible":true,"transport":"tcp"},` +
 	`"timing_ms":{"queue":2,"tokenize":1,"retried":0.5,"decide":3,"reserve":4,"prefill":5,"ttft":15,"second_token":8,"transfer_exposed":6,` +
 	`"decode":7,"tpot":3.5,"other":0,"total":28.5,"detail":{"decide":3,"reserve":4,"prefill_queue":1.5,"prefill_compute":4.5,"decode_compute":6.5,` +
 	`"transfer":9,"transfer_tail":0.75,"retried":0.5,"fetch":0.25,"transfer_bytes":4096}},"request_id":"r1","secret":"s1","model":"fable","seed":42,"stop":"","system_fingerprint":"fp_0123456789ab"}` + "\n"

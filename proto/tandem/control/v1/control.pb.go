@@ -807,7 +807,11 @@ type Decision struct {
 	// Predicted time of an output token after the first, milliseconds. 0 likewise.
 	TpotMs float64 `protobuf:"fixed64,11,opt,name=tpot_ms,json=tpotMs,proto3" json:"tpot_ms,omitempty"`
 	// The other workers, by what spoke against them.
-	Others        []*OtherCandidates `protobuf:"bytes,12,rep,name=others,proto3" json:"others,omitempty"`
+	Others []*OtherCandidates `protobuf:"bytes,12,rep,name=others,proto3" json:"others,omitempty"`
+	// A second try beside the one before, whose first token was late.
+	Hedge bool `protobuf:"varint,13,opt,name=hedge,proto3" json:"hedge,omitempty"`
+	// The other of two tries had its first token before, and this one was cancelled.
+	Lost          bool `protobuf:"varint,14,opt,name=lost,proto3" json:"lost,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -924,6 +928,20 @@ func (x *Decision) GetOthers() []*OtherCandidates {
 		return x.Others
 	}
 	return nil
+}
+
+func (x *Decision) GetHedge() bool {
+	if x != nil {
+		return x.Hedge
+	}
+	return false
+}
+
+func (x *Decision) GetLost() bool {
+	if x != nil {
+		return x.Lost
+	}
+	return false
 }
 
 // OtherCandidates counts workers that candidates does not list.
@@ -1762,7 +1780,7 @@ const file_tandem_control_v1_control_proto_rawDesc = "" +
 	"\atimings\x18\x05 \x01(\v2\x1c.tandem.inference.v1.TimingsR\atimings\x12\x12\n" +
 	"\x04rank\x18\x06 \x01(\rR\x04rank\x12\x16\n" +
 	"\x06ranked\x18\a \x01(\rR\x06ranked\x12\x18\n" +
-	"\amessage\x18\b \x01(\tR\amessage\"\xa4\x03\n" +
+	"\amessage\x18\b \x01(\tR\amessage\"\xce\x03\n" +
 	"\bDecision\x12-\n" +
 	"\x04mode\x18\x01 \x01(\x0e2\x19.tandem.inference.v1.ModeR\x04mode\x12\x18\n" +
 	"\aprefill\x18\x02 \x01(\tR\aprefill\x12\x16\n" +
@@ -1778,7 +1796,9 @@ const file_tandem_control_v1_control_proto_rawDesc = "" +
 	"\attft_ms\x18\n" +
 	" \x01(\x01R\x06ttftMs\x12\x17\n" +
 	"\atpot_ms\x18\v \x01(\x01R\x06tpotMs\x12:\n" +
-	"\x06others\x18\f \x03(\v2\".tandem.control.v1.OtherCandidatesR\x06others\"p\n" +
+	"\x06others\x18\f \x03(\v2\".tandem.control.v1.OtherCandidatesR\x06others\x12\x14\n" +
+	"\x05hedge\x18\r \x01(\bR\x05hedge\x12\x12\n" +
+	"\x04lost\x18\x0e \x01(\bR\x04lost\"p\n" +
 	"\x0fOtherCandidates\x12+\n" +
 	"\x04role\x18\x01 \x01(\x0e2\x17.tandem.control.v1.RoleR\x04role\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x18\n" +

@@ -157,7 +157,10 @@ type Route struct {
 	// KV transport: "tcp", "unix", or "device" if both workers share one process and GPU.
 	// Empty in aggregated mode, or if the request ended before the prefill worker
 	// reported it.
-	Transport     string `protobuf:"bytes,7,opt,name=transport,proto3" json:"transport,omitempty"`
+	Transport string `protobuf:"bytes,7,opt,name=transport,proto3" json:"transport,omitempty"`
+	// True if a second try ran beside the first for a while, since its first token was late.
+	// What is said here is of the try that had the first token.
+	Hedged        bool `protobuf:"varint,8,opt,name=hedged,proto3" json:"hedged,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -239,6 +242,13 @@ func (x *Route) GetTransport() string {
 		return x.Transport
 	}
 	return ""
+}
+
+func (x *Route) GetHedged() bool {
+	if x != nil {
+		return x.Hedged
+	}
+	return false
 }
 
 // Timings is the latency budget of one request, measured by the router's clock. Fields
@@ -469,7 +479,7 @@ const file_tandem_inference_v1_timings_proto_rawDesc = "" +
 	"\x05Usage\x12#\n" +
 	"\rprompt_tokens\x18\x01 \x01(\rR\fpromptTokens\x12#\n" +
 	"\rcached_tokens\x18\x02 \x01(\rR\fcachedTokens\x12+\n" +
-	"\x11completion_tokens\x18\x03 \x01(\rR\x10completionTokens\"\xdc\x01\n" +
+	"\x11completion_tokens\x18\x03 \x01(\rR\x10completionTokens\"\xf4\x01\n" +
 	"\x05Route\x12-\n" +
 	"\x04mode\x18\x01 \x01(\x0e2\x19.tandem.inference.v1.ModeR\x04mode\x12\x18\n" +
 	"\aprefill\x18\x02 \x01(\tR\aprefill\x12\x16\n" +
@@ -477,7 +487,8 @@ const file_tandem_inference_v1_timings_proto_rawDesc = "" +
 	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x18\n" +
 	"\aretries\x18\x05 \x01(\rR\aretries\x12\"\n" +
 	"\freproducible\x18\x06 \x01(\bR\freproducible\x12\x1c\n" +
-	"\ttransport\x18\a \x01(\tR\ttransport\"\x92\x05\n" +
+	"\ttransport\x18\a \x01(\tR\ttransport\x12\x16\n" +
+	"\x06hedged\x18\b \x01(\bR\x06hedged\"\x92\x05\n" +
 	"\aTimings\x12\x1f\n" +
 	"\vtokenize_ns\x18\x01 \x01(\x03R\n" +
 	"tokenizeNs\x12\x19\n" +

@@ -1,0 +1,9 @@
+package joining
+
+// ID is what the policy calls a try.
+func (j *Join) ID(hedge bool) string {
+	if hedge {
+		return j.p.ID + hedgeSuffix
+	}
+	return j.p.ID
+}

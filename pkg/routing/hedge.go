@@ -1,0 +1,99 @@
+package routing
+
+import (
+	"cmp"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc/codes"
+)
+
+// A request whose first token is late may have a second try beside the first (pkg/joining). It is
+// late after hedgeOne of twenty predictions of its role would have come true. The second try is
+// refused where it could make matters worse: it takes a share of the requests at most, and only
+// room that nobody else wants.
+
+const (
+	// hedgeOne is of how many first tokens one is late.
+	hedgeOne = 20
+	// hedgeLeast is how late is too short to be worth a second try.
+	hedgeLeast = 5 * time.Millisecond
+	// hedgesKept is how many second tries may be saved for later, and hedgesLater how many of them
+	// for first tokens that are still late when they are asked for again: many are a little late,
+	// and few are very late, together.
+	hedgesKept  = 10
+	hedgesLater = 5
+)
+
+// Why there is no second try.
+const (
+	// HedgeBudget: there were as many as may be.
+	HedgeBudget = "budget"
+	// HedgeRoom: no other worker would begin it at once.
+	HedgeRoom = "room"
+)
+
+// hedges are the second tries that the requests so far allow.
+type hedges struct {
+	left float64
+	late [2]trackRecord // of first tokens, on prefill and on decode workers
+}
+
+// allow takes in that a request was sent for the first time.
+func (h *hedges) allow(share float64) { h.left = min(h.left+share, hedgesKept) }
+
+// enough reports whether there may be another.
+func (h *hedges) enough(again bool) bool { return h.left >= 1 && (again || h.left > hedgesLater) }
+
+// hedgeAfter is how long after its dispatch a request is to be hedged; 0: it is not.
+func (rt *Router) hedgeAfter(r *Request, first *candidate) time.Duration {
+	if rt.config.HedgeShare <= 0 || !rt.chooses.late() || r.Attempt > 0 || !first.measured {
+		return 0
+	}
+	return max(milliseconds(first.firstMs*rt.hedges.late[byRole(first.worker.role())].factor()), hedgeLeast)
+}
+
+// hedge answers Hedge.
+func (rt *Router) hedge(now time.Time, e Hedge) {
+	id := e.Request.ID
+	refuse := func(why, message string) {
+		rt.refuse(id, Refusal{Code: codes.ResourceExhausted, Reason: why, Message: message})
+	}
+	switch {
+	case rt.running[id] != nil || rt.queue.ids[id] != nil || e.Request.Version == (Version{}):
+		refuse(HedgeRoom, "there is such a try already, or nothing to try beside")
+		return
+	case !rt.hedges.enough(e.Again) || rt.config.HedgeShare <= 0:
+		refuse(HedgeBudget, fmt.Sprintf("second tries are %v of the requests, as many as may be", rt.config.HedgeShare))
+		return
+	case len(rt.queue.ids) > 0 || !rt.chooses.late():
+		refuse(HedgeRoom, "requests wait for workers")
+		return
+	}
+	entry := rt.entry(now, e.Request)
+	entry.version, entry.hedges = e.Request.Version, &e
+	if result, refusal := rt.decideFor(now, entry, entry.version); !result.usable() {
+		refuse(HedgeRoom, cmp.Or(refusal.Message, "no other worker would begin it at once"))
+		return
+	}
+	rt.hedges.left--
+	rt.tenants.Enter(e.Request.Tenant)
+	rt.queue.shares.begin(e.Request.Tenant)
+}
+
+// hasRoom reports whether a second try would begin at once.
+func hasRoom(decode, prefill *candidate) bool {
+	first := cmp.Or(prefill, decode)
+	return first.measured && first.fitness == fit && decode.fitness == fit && !decode.probe && first.queueMs <= first.prefillMs && decode.placeMs == 0
+}
+
+// firstCame takes in how long the first token of a request took, or, with lost, that another try's
+// came before it.
+func (rt *Router) firstCame(now time.Time, d *dispatched, lost bool) {
+	if took := now.Sub(d.at); d.first > 0 {
+		w := d.computes()
+		w.first.observe(d.first, took)
+		rt.hedges.late[byRole(w.role())].observeBy(lateGain, hedgeOne, d.first, took)
+	}
+	rt.firstTook(now, d, lost)
+}

@@ -1,0 +1,77 @@
+package routing
+
+import (
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/tandem-serving/tandem/pkg/api"
+)
+
+// A fleet on which most tries fail is not helped by trying everything again. So retries are a share
+// of the requests at most: of those that came lately and of those that run, since a worker that dies
+// leaves as many to be tried again as it had. What a worker refuses before it begins is no retry.
+
+const (
+	// retryWindow is how long is lately.
+	retryWindow = 10 * time.Second
+	// retriesLeast is how many retries there may be in it, however few requests there are.
+	retriesLeast = 16
+)
+
+// retries counts first tries and retries, by the second, over retryWindow.
+type retries struct {
+	seconds [retryWindow / time.Second]struct {
+		second          int64
+		requests, again int
+	}
+}
+
+// at is the count of the second of a time.
+func (r *retries) at(now time.Time) (requests, again *int) {
+	second := now.Unix()
+	s := &r.seconds[uint64(second)%uint64(len(r.seconds))]
+	if s.second != second {
+		s.second, s.requests, s.again = second, 0, 0
+	}
+	return &s.requests, &s.again
+}
+
+// sums are those of the window.
+func (r *retries) sums(now time.Time) (requests, again int) {
+	for _, s := range r.seconds {
+		if now.Unix()-s.second < int64(len(r.seconds)) {
+			requests += s.requests
+			again += s.again
+		}
+	}
+	return requests, again
+}
+
+// mayRetry takes in that a request or its next try has come, and says whether it may be tried.
+func (rt *Router) mayRetry(now time.Time, r *Request) bool {
+	requests, again := rt.retries.at(now)
+	switch {
+	case r.Attempt == 0:
+		*requests++
+	case r.Retry:
+		came, before := rt.retries.sums(now)
+		if share := rt.config.RetryShare; share == 0 || float64(before) >= retriesLeast+share*float64(came+len(rt.running)) {
+			return false
+		}
+		*again++
+	}
+	return true
+}
+
+// retrySpent is the answer to a request whose worker failed when there were as many retries as may
+// be.
+func (rt *Router) retrySpent(r *Request) Refusal {
+	failed := "a worker"
+	if n := len(r.Failures); n > 0 {
+		failed = r.Failures[n-1].Worker.ID
+	}
+	return Refusal{Code: codes.Unavailable, Reason: api.ReasonRetryBudget, RetryAfter: retryWindow / 2,
+		Message: fmt.Sprintf("%s failed, and the requests of the last %v are tried again as often as may be (retry-share %v): workers fail too much; retry later", failed, retryWindow, rt.config.RetryShare)}
+}

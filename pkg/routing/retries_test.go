@@ -1,0 +1,90 @@
+package routing_test
+
+import (
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"pgregory.net/rapid"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+
+	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/routing"
+)
+
+// Retries are a share of the requests at most, beside a few, in any ten seconds; what is refused
+// before a worker began, and first tries, are not limited by it.
+func TestRetriesAreAShare(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		share := rapid.SampledFrom([]float64{0, 0.1, 0.5, 2}).Draw(r, "share")
+		b := newBench(t, func(c *routing.Config) { c.RetryShare = share }, decode("d1"), decode("d2"))
+		var came, again []time.Time
+		within := func(times []time.Time, d time.Duration) (n int) {
+			for _, at := range times {
+				if b.now.Sub(at) < d {
+					n++
+				}
+			}
+			return n
+		}
+		for range rapid.IntRange(1, 200).Draw(r, "requests") {
+			b.now = b.now.Add(time.Duration(rapid.SampledFrom([]int{0, 0, 0, 1, 50, 3000, 20000}).Draw(r, "ms")) * time.Millisecond)
+			q := b.request(agg, 10)
+			q.Attempt = rapid.IntRange(0, 2).Draw(r, "attempt")
+			q.Retry = q.Attempt > 0 && rapid.Bool().Draw(r, "retry")
+			q.Failures = []routing.Failure{{Worker: routing.Ref{ID: "gone", Epoch: 9}}}
+			_, refusal, answered := b.arrive(q)
+			spent := answered && refusal.Reason == api.ReasonRetryBudget
+			switch {
+			case spent && (!q.Retry || refusal.Code != codes.Unavailable || refusal.RetryAfter <= 0 || refusal.Message[:4] != "gone"):
+				r.Fatalf("%+v: %+v", q, refusal)
+			case spent && share > 0 && within(again, 9*time.Second) < 16 && within(again, 11*time.Second) < 16:
+				r.Fatalf("refused after %d retries", len(again))
+			case q.Attempt == 0:
+				came = append(came, b.now)
+			case q.Retry && !spent:
+				again = append(again, b.now)
+				// One second is what the count is exact to.
+				if most := 16 + share*float64(within(came, 11*time.Second)); float64(within(again, 9*time.Second)) > most+1 || share == 0 {
+					r.Fatalf("%d retries in 9 s, after %d requests", within(again, 9*time.Second), within(came, 11*time.Second))
+				}
+			}
+			b.do(routing.Ended{ID: q.ID})
+			b.do(routing.Cancelled{ID: q.ID})
+		}
+	})
+}
+
+// A worker that dies leaves as many requests to be tried again as ran on it, which all are.
+func TestRetriesAfterADeath(t *testing.T) {
+	large := func(id string) *controlv1.WorkerRecord {
+		r := decode(id)
+		r.Capacity.MaxSequences, r.Capacity.Blocks = 1000, 10000
+		return r
+	}
+	b := newBench(t, func(c *routing.Config) { c.TenantMaxRequests = 1000 }, large("d1"), large("d2"))
+	b.do(load("d1", controlv1.Role_ROLE_DECODE, func(r *controlv1.LoadReport) { r.BlocksFree = 10000 }))
+	b.do(load("d2", controlv1.Role_ROLE_DECODE, func(r *controlv1.LoadReport) { r.BlocksFree = 10000 }))
+	var died []routing.Request
+	for range 400 {
+		r := b.request(agg, 1)
+		d, refusal, _ := b.arrive(r)
+		if d.Decode.ID == "" {
+			t.Fatalf("%+v", refusal)
+		}
+		if d.Decode.ID == "d1" {
+			died = append(died, r)
+		}
+	}
+	b.pass(time.Minute)
+	b.do(routing.Disconnected{Worker: routing.Ref{ID: "d1", Epoch: 1}})
+	for i, r := range died {
+		gone := routing.Failure{Worker: routing.Ref{ID: "d1", Epoch: 1}, Gone: true}
+		b.do(routing.Ended{ID: r.ID, Failures: []routing.Failure{gone}})
+		r.Attempt, r.Retry, r.Failures = 1, true, []routing.Failure{gone}
+		if d, refusal, _ := b.arrive(r); d.Decode.ID != "d2" {
+			t.Fatalf("retry %d of %d: %+v", i, len(died), refusal)
+		}
+	}
+}
