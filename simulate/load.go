@@ -244,7 +244,7 @@ func (l *load) send(from *workload.Request, before said) {
 			q.leaves = c.now.Add(patience)
 		}
 	}
-	q.timer = timer{clock: &c.clock, next: q.next, tick: q.tick}
+	q.timer = timer{clock: &c.clock, of: q}
 	c.watch.began(q)
 	q.handle(joining.Start{})
 }
