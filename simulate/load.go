@@ -229,7 +229,7 @@ func (l *load) send(from *workload.Request, before said) {
 	l.running++
 	q := &request{
 		load: l, router: r, key: fmt.Sprintf("request-%d", l.due), from: from, record: rec, deadline: c.now.Add(c.config.Limits.MaxRequestTime),
-		streams: make(map[joining.Stream]*stream), tokens: tokens,
+		streams: make(map[joining.Stream]*stream), tokens: tokens, keeps: from.Then != nil || l.Ended != nil,
 	}
 	rec.ID = q.key
 	if l.RequestTimeout > 0 && l.RequestTimeout < c.config.Limits.MaxRequestTime {
@@ -239,9 +239,14 @@ func (l *load) send(from *workload.Request, before said) {
 		ID: q.key, Arrived: c.now, Tokenized: c.now, PromptTokens: len(q.tokens), MaxTokens: from.MaxTokens, Deadline: q.deadline,
 		VocabSize: c.spec.VocabSize, Text: noText{}, MaxAttempts: c.config.Limits.MaxAttempts, MaxRefusals: joining.DefaultMaxRefusals, Linger: joining.DefaultLinger, Silence: c.config.Routing.Silence(),
 	})
+	q.join.Share(&c.decoded)
+	q.until = q.deadline
 	if l.Patience != nil {
 		if patience := l.Patience(from); patience > 0 {
 			q.leaves = c.now.Add(patience)
+			if q.leaves.Before(q.until) {
+				q.until = q.leaves
+			}
 		}
 	}
 	q.timer = timer{clock: &c.clock, of: q}

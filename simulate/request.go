@@ -23,25 +23,28 @@ import (
 
 // request is one request at its router.
 type request struct {
-	load   *load
-	router *router
-	key    string
-	from   *workload.Request
-	record *record.Record
-
+	// What comes with every token reads what is first.
 	join     *joining.Join
-	timer    timer
+	router   *router
+	load     *load
+	record   *record.Record
 	inbox    inbox[joining.Event]
+	ended    bool
+	keeps    bool // answer
+	answered int  // tokens
+	timer    timer
+	until    time.Time // the earlier of deadline and leaves
+
+	key      string
+	from     *workload.Request
 	asked    int // the attempt of the last Ask
 	version  routing.Version
 	deadline time.Time
 	leaves   time.Time // when the client goes away; zero: it stays
 	tokens   []int32   // the prompt
 	ids      []uint32  // the same, as tasks have it; nil: there was none yet
-	answered int       // tokens
-	answer   []uint32  // those, if the next request of a conversation depends on them
+	answer   []uint32  // the tokens, if the next request of a conversation depends on them
 	streams  map[joining.Stream]*stream
-	ended    bool
 }
 
 // mostExpected is for how many tokens of an answer memory is taken at once.
@@ -52,12 +55,12 @@ type stream struct {
 	request    *request
 	name       joining.Stream
 	connection *connection
+	over       bool // Closed was told
+	cancelled  bool
 	number     uint64  // of the connection
 	call       *call   // its server's side; nil until it came there
-	over       bool    // Closed was told
 	before     *stream // of those that are open in the connection
 	behind     *stream
-	cancelled  bool
 }
 
 // noText is the text of tokens that nobody reads.
@@ -79,11 +82,8 @@ func (q *request) next() (at time.Time, wants bool) {
 	if q.ended {
 		return at, wants
 	}
-	if !wants || q.deadline.Before(at) {
-		at = q.deadline
-	}
-	if !q.leaves.IsZero() && q.leaves.Before(at) {
-		at = q.leaves
+	if !wants || q.until.Before(at) {
+		at = q.until
 	}
 	return at, true
 }
@@ -170,7 +170,7 @@ func (q *request) act(action joining.Action) {
 			q.record.Arrivals = make([]record.Arrival, 0, min(q.from.MaxTokens, mostExpected))
 		}
 		q.record.Arrivals = append(q.record.Arrivals, record.Arrival{At: q.load.now(), Tokens: 1})
-		if q.from.Then != nil || q.load.Ended != nil {
+		if q.keeps {
 			q.answer = append(q.answer, uint32(a.Token))
 		}
 		q.load.tokens++
