@@ -2,7 +2,6 @@ package joining
 
 import (
 	"fmt"
-	"slices"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -43,7 +42,7 @@ func (j *Join) ends(now time.Time, reason inferencev1.FinishReason) {
 func (j *Join) naturalEnd() (inferencev1.FinishReason, bool) {
 	n := len(j.tokens)
 	switch {
-	case n > 0 && slices.Contains(j.p.StopTokens, j.tokens[n-1]):
+	case j.stopped:
 		return inferencev1.FinishReason_FINISH_REASON_STOP, true
 	case n >= j.most:
 		return inferencev1.FinishReason_FINISH_REASON_LENGTH, true

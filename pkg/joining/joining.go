@@ -27,6 +27,7 @@ type Join struct {
 	try      try
 	phase    phase
 	accepted bool
+	stopped  bool // the last of tokens ends the text
 	dueKnown bool
 	attempt  int
 	most     int       // tokens that there can be

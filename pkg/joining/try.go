@@ -144,6 +144,7 @@ func (j *Join) deliver(now time.Time, side Side, d drawn) {
 	j.delivers = append(j.delivers, Deliver{Offset: len(j.tokens), Token: d.token, Text: text, Logprobs: d.logprobs})
 	j.do(&j.delivers[len(j.delivers)-1])
 	j.tokens = append(j.tokens, d.token)
+	j.stopped = slices.Contains(j.p.StopTokens, d.token)
 	if stop != "" {
 		j.succeed(now, inferencev1.FinishReason_FINISH_REASON_STOP, "", stop)
 		j.closeAll()
