@@ -40,10 +40,11 @@ type request struct {
 	asked    int // the attempt of the last Ask
 	version  routing.Version
 	deadline time.Time
-	leaves   time.Time // when the client goes away; zero: it stays
-	tokens   []int32   // the prompt
-	ids      []uint32  // the same, as tasks have it; nil: there was none yet
-	answer   []uint32  // the tokens, if the next request of a conversation depends on them
+	leaves   time.Time                           // when the client goes away; zero: it stays
+	tokens   []int32                             // the prompt
+	ids      []uint32                            // the same, as tasks have it; nil: there was none yet
+	hashes   map[routing.BlockKey][]kvcache.Hash // of the last Ask
+	answer   []uint32                            // the tokens, if the next request of a conversation depends on them
 	streams  map[joining.Stream]*stream
 }
 
@@ -61,6 +62,7 @@ type stream struct {
 	call       *call   // its server's side; nil until it came there
 	before     *stream // of those that are open in the connection
 	behind     *stream
+	hashes     map[routing.BlockKey][]kvcache.Hash // of its task; nil: nobody has them any more
 }
 
 // noText is the text of tokens that nobody reads.
@@ -166,7 +168,7 @@ func (q *request) act(action joining.Action) {
 			return
 		}
 		if q.answered++; q.answered == 1 {
-			q.ids = nil // another try would be rare
+			q.ids, q.hashes = nil, nil // another try would be rare
 			q.record.Arrivals = make([]record.Arrival, 0, min(q.from.MaxTokens, mostExpected))
 		}
 		q.record.Arrivals = append(q.record.Arrivals, record.Arrival{At: q.load.now(), Tokens: 1})
@@ -206,7 +208,10 @@ func tokenIDs(ids []uint32, tokens []int32) []uint32 {
 // ask asks the policy for the workers of the next try.
 func (q *request) ask(a joining.Ask) {
 	q.asked = a.Attempt
-	tokens := slices.Concat(q.tokens, a.Generated)
+	tokens := q.tokens
+	if len(a.Generated) > 0 {
+		tokens = slices.Concat(tokens, a.Generated)
+	}
 	r := routing.Request{
 		ID: q.key, Attempt: a.Attempt, Tenant: q.from.Tenant, Model: q.router.cluster.spec.Name, Mode: q.router.cluster.config.Mode,
 		Priority: q.from.Priority, Arrived: epoch.Add(0), Deadline: q.deadline, Tokens: len(tokens), MaxNew: q.from.MaxTokens - len(a.Generated),
@@ -220,6 +225,7 @@ func (q *request) ask(a joining.Ask) {
 	for _, key := range q.router.core.BlockKeys(r.Model, r.Version) {
 		r.Hashes[key] = r.Hash(key)
 	}
+	q.hashes = r.Hashes
 	q.router.asking[q.key] = q
 	q.router.handle(routing.Arrived{Request: r})
 }
@@ -231,7 +237,7 @@ func (q *request) dispatched(a routing.Dispatch) {
 
 // open opens a stream. serve is called at the worker.
 func (q *request) open(name joining.Stream, to routing.Ref, tokens int, serve func(*stream, *process)) {
-	s := &stream{request: q, name: name}
+	s := &stream{request: q, name: name, hashes: q.hashes}
 	q.streams[name] = s
 	n := q.router.connections[to]
 	if n == nil || n.process == nil {

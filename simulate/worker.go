@@ -355,6 +355,12 @@ func (p *process) serve(s *stream, epoch uint64, task *workerv1.Task, begin func
 	}
 	p.lastID++
 	request.ID = p.lastID
+	// As the router computed them: a worker comes to the same.
+	request.Hashes = s.hashes[routing.BlockKey{
+		Version:     routing.Version{Digest: p.layout.ModelDigest, Class: p.layout.ArithmeticClass},
+		BlockTokens: p.layout.BlockTokens,
+	}]
+	s.hashes = nil
 	c := &call{stream: s, process: p, id: request.ID, prefill: prefill}
 	s.call = c
 	p.calls.add(c)
