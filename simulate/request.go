@@ -27,7 +27,7 @@ type request struct {
 	join     *joining.Join
 	router   *router
 	load     *load
-	record   *record.Record
+	arrivals []record.Arrival
 	inbox    inbox[joining.Event]
 	ended    bool
 	keeps    bool // answer
@@ -36,6 +36,7 @@ type request struct {
 	until    time.Time // the earlier of deadline and leaves
 
 	key      string
+	record   *record.Record
 	from     *workload.Request
 	asked    int // the attempt of the last Ask
 	version  routing.Version
@@ -169,9 +170,9 @@ func (q *request) act(action joining.Action) {
 		}
 		if q.answered++; q.answered == 1 {
 			q.ids, q.hashes = nil, nil // another try would be rare
-			q.record.Arrivals = make([]record.Arrival, 0, min(q.from.MaxTokens, mostExpected))
+			q.arrivals = make([]record.Arrival, 0, min(q.from.MaxTokens, mostExpected))
 		}
-		q.record.Arrivals = append(q.record.Arrivals, record.Arrival{At: q.load.now(), Tokens: 1})
+		q.arrivals = append(q.arrivals, record.Arrival{At: q.load.now(), Tokens: 1})
 		if q.keeps {
 			q.answer = append(q.answer, uint32(a.Token))
 		}
