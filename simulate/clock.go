@@ -7,8 +7,13 @@ import "time"
 type clock struct {
 	now     time.Time
 	planned uint64 // so far
-	heap    []planned
+	soon    heap
+	// timers are apart: most are far ahead and over before they are due, and there are many.
+	timers heap
 }
+
+// heap has what is planned, the first first.
+type heap []planned
 
 // planned is when something happens.
 type planned struct {
@@ -38,7 +43,7 @@ func (f later) happen() { f() }
 var epoch = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // at plans something; what is over already happens now.
-func (c *clock) at(when time.Time, do func()) { c.push(c.moment(when), later(do)) }
+func (c *clock) at(when time.Time, do func()) { c.soon.push(c.moment(when), later(do)) }
 
 // moment is the next of what is planned for a time, or for now if that is over.
 func (c *clock) moment(when time.Time) moment {
@@ -49,51 +54,56 @@ func (c *clock) moment(when time.Time) moment {
 	return moment{at: int64(when.Sub(epoch)), order: c.planned}
 }
 
-func (c *clock) push(m moment, e event) {
-	c.heap = append(c.heap, planned{})
-	i := len(c.heap) - 1
+func (h *heap) push(m moment, e event) {
+	*h = append(*h, planned{})
+	all := *h
+	i := len(all) - 1
 	for i > 0 {
 		parent := (i - 1) / ways
-		if !m.before(c.heap[parent].moment) {
+		if !m.before(all[parent].moment) {
 			break
 		}
-		c.heap[i] = c.heap[parent]
+		all[i] = all[parent]
 		i = parent
 	}
-	c.heap[i] = planned{m, e}
+	all[i] = planned{m, e}
 }
 
 func (c *clock) after(d time.Duration, do func()) { c.at(c.now.Add(d), do) }
 
 // step lets the next thing happen, unless there is none or it is after until.
 func (c *clock) step(until time.Time) bool {
-	if len(c.heap) == 0 || c.heap[0].at > int64(until.Sub(epoch)) {
+	h := &c.soon
+	if len(c.timers) > 0 && (len(c.soon) == 0 || c.timers[0].before(c.soon[0].moment)) {
+		h = &c.timers
+	}
+	if len(*h) == 0 || (*h)[0].at > int64(until.Sub(epoch)) {
 		return false
 	}
-	first := c.heap[0]
+	first := (*h)[0]
 	c.now = epoch.Add(time.Duration(first.at))
 	if p, is := first.event.(*pipe); is {
 		message := p.next()
 		if next, more := p.due(); more { // it stays where it is, or near
-			c.sink(planned{next, p})
+			h.sink(planned{next, p})
 		} else {
-			c.pop()
+			h.pop()
 		}
 		p.deliver(message)
 		return true
 	}
-	c.pop()
+	h.pop()
 	first.event.happen()
 	return true
 }
 
 // pop takes the first out.
-func (c *clock) pop() {
-	last := len(c.heap) - 1
-	moved := c.heap[last]
-	c.heap[last] = planned{}
-	if c.heap = c.heap[:last]; last > 0 {
-		c.sink(moved)
+func (h *heap) pop() {
+	last := len(*h) - 1
+	moved := (*h)[last]
+	(*h)[last] = planned{}
+	if *h = (*h)[:last]; last > 0 {
+		h.sink(moved)
 	}
 }
 
@@ -101,38 +111,43 @@ func (c *clock) pop() {
 const ways = 4
 
 // sink puts something in place of the first.
-func (c *clock) sink(p planned) {
-	i, n := 0, len(c.heap)
+func (h heap) sink(p planned) {
+	i, n := 0, len(h)
 	for {
 		child := ways*i + 1
 		if child >= n {
 			break
 		}
 		for other := child + 1; other < min(ways*i+1+ways, n); other++ {
-			if c.heap[other].before(c.heap[child].moment) {
+			if h[other].before(h[child].moment) {
 				child = other
 			}
 		}
-		if !c.heap[child].before(p.moment) {
+		if !h[child].before(p.moment) {
 			break
 		}
-		c.heap[i] = c.heap[child]
+		h[i] = h[child]
 		i = child
 	}
-	c.heap[i] = p
+	h[i] = p
 }
 
 // timer ticks a core when it wants that.
 type timer struct {
 	clock *clock
-	next  func() (time.Time, bool) // the core's
-	tick  func()
+	of    ticked
 	at    time.Time // when the planned wake-up is; zero: there is none
+}
+
+// ticked is what a timer ticks when it says that it wants that.
+type ticked interface {
+	next() (at time.Time, wants bool)
+	tick()
 }
 
 // set plans a wake-up if the core wants one before the one that is planned.
 func (t *timer) set() {
-	next, wants := t.next()
+	next, wants := t.of.next()
 	if !wants || !t.at.IsZero() && !next.Before(t.at) {
 		return
 	}
@@ -140,7 +155,7 @@ func (t *timer) set() {
 		next = t.clock.now
 	}
 	t.at = next
-	t.clock.push(t.clock.moment(next), t)
+	t.clock.timers.push(t.clock.moment(next), t)
 }
 
 // happen is a wake-up that was planned.
@@ -149,8 +164,8 @@ func (t *timer) happen() {
 		return // an earlier one was planned since
 	}
 	t.at = time.Time{}
-	if next, wants := t.next(); wants && !next.After(t.clock.now) {
-		t.tick()
+	if next, wants := t.of.next(); wants && !next.After(t.clock.now) {
+		t.of.tick()
 	}
 	t.set()
 }

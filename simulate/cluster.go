@@ -87,6 +87,7 @@ type Cluster struct {
 	sessions   []*session
 	registered []*process // as etcd lists them, oldest first
 	epochs     map[routing.Ref]*process
+	decoded    joining.Buffers
 	tokens     []*tokens // messages to be used again, as are chunks and grants
 	chunks     []*chunk
 	grants     []*grant

@@ -61,7 +61,7 @@ type load struct {
 
 	records  []*record.Record
 	turn     int // of the routers
-	running  int
+	running  map[*request]struct{}
 	thinking int  // conversations, before their next turn
 	sourced  bool // the source has ended
 	due      int
@@ -87,7 +87,7 @@ func (c *Cluster) Run(o Load) (*record.Run, error) {
 	for until := c.now.Add(startup); c.step(until); {
 	}
 	c.now = epoch.Add(startup)
-	l := &load{Load: o, cluster: c, start: c.now}
+	l := &load{Load: o, cluster: c, start: c.now, running: make(map[*request]struct{})}
 	end := c.now.Add(365 * 24 * time.Hour)
 	if o.Duration > 0 {
 		l.until = c.now.Add(o.Warmup + o.Duration)
@@ -120,6 +120,9 @@ func (c *Cluster) Run(o Load) (*record.Run, error) {
 	run := &record.Run{
 		Began: time.Now(), Offered: o.Offered, Concurrency: o.Concurrency, From: o.Warmup, To: max(stopped, o.Warmup), Drained: l.now(),
 		Records: l.records, Samples: l.samples, Interrupted: interrupted,
+	}
+	for q := range l.running {
+		q.record.Arrivals = q.arrivals
 	}
 	l.takeSample()
 	run.Samples = l.samples
@@ -155,9 +158,9 @@ func (l *load) stopped() time.Duration {
 // over: all that was to be sent has ended, or had its time.
 func (l *load) over() bool {
 	if l.until.IsZero() || l.cluster.now.Before(l.until) {
-		return l.sourced && l.running == 0 && l.thinking == 0 && (!l.Lasts || l.until.IsZero())
+		return l.sourced && len(l.running) == 0 && l.thinking == 0 && (!l.Lasts || l.until.IsZero())
 	}
-	return l.running == 0 || l.cluster.now.After(l.until.Add(l.DrainTimeout))
+	return len(l.running) == 0 || l.cluster.now.After(l.until.Add(l.DrainTimeout))
 }
 
 func (l *load) sample() {
@@ -217,7 +220,7 @@ func (l *load) send(from *workload.Request, before said) {
 	}
 	l.records = append(l.records, rec)
 	l.due++
-	if l.InFlightLimit > 0 && l.running >= l.InFlightLimit {
+	if l.InFlightLimit > 0 && len(l.running) >= l.InFlightLimit {
 		rec.Outcome, rec.Dispatched, rec.Sent = record.Unsent, record.Unset, record.Unset
 		rec.Error = fmt.Sprintf("the limit of %d requests in flight was reached", l.InFlightLimit)
 		l.unsent++
@@ -226,10 +229,9 @@ func (l *load) send(from *workload.Request, before said) {
 		return
 	}
 	l.sent++
-	l.running++
 	q := &request{
 		load: l, router: r, key: fmt.Sprintf("request-%d", l.due), from: from, record: rec, deadline: c.now.Add(c.config.Limits.MaxRequestTime),
-		streams: make(map[joining.Stream]*stream), tokens: tokens,
+		streams: make(map[joining.Stream]*stream), tokens: tokens, keeps: from.Then != nil || l.Ended != nil,
 	}
 	rec.ID = q.key
 	if l.RequestTimeout > 0 && l.RequestTimeout < c.config.Limits.MaxRequestTime {
@@ -239,12 +241,18 @@ func (l *load) send(from *workload.Request, before said) {
 		ID: q.key, Arrived: c.now, Tokenized: c.now, PromptTokens: len(q.tokens), MaxTokens: from.MaxTokens, Deadline: q.deadline,
 		VocabSize: c.spec.VocabSize, Text: noText{}, MaxAttempts: c.config.Limits.MaxAttempts, MaxRefusals: joining.DefaultMaxRefusals, Linger: joining.DefaultLinger, Silence: c.config.Routing.Silence(),
 	})
+	q.join.Share(&c.decoded)
+	q.until = q.deadline
 	if l.Patience != nil {
 		if patience := l.Patience(from); patience > 0 {
 			q.leaves = c.now.Add(patience)
+			if q.leaves.Before(q.until) {
+				q.until = q.leaves
+			}
 		}
 	}
-	q.timer = timer{clock: &c.clock, next: q.next, tick: q.tick}
+	q.timer = timer{clock: &c.clock, of: q}
+	l.running[q] = struct{}{}
 	c.watch.began(q)
 	q.handle(joining.Start{})
 }
@@ -254,7 +262,8 @@ func (q *request) finish(f joining.Finish) {
 	l, rec := q.load, q.record
 	l.cluster.watch.finished(q, f.Err)
 	q.ended = true
-	rec.End = l.now()
+	rec.End, rec.Arrivals = l.now(), q.arrivals
+	delete(l.running, q)
 	rec.OutputTokens = q.answered
 	err := f.Err
 	if refusal, is := errors.AsType[*routing.Refusal](err); is {
@@ -276,7 +285,6 @@ func (q *request) finish(f joining.Finish) {
 	default:
 		rec.Outcome, rec.Code, rec.Error = record.Failed, rpc.CodeName(code), status.Convert(err).Message()
 	}
-	l.running--
 	l.done++
 	if rec.Outcome != record.Completed {
 		l.failed++

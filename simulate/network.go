@@ -112,7 +112,7 @@ func (p *pipe) arrive(passed time.Time, e event) {
 	p.last = at
 	m := message{p.cluster.moment(at), e}
 	if p.messages = append(p.messages, m); len(p.messages) == p.gone+1 {
-		p.cluster.push(m.moment, p)
+		p.cluster.soon.push(m.moment, p)
 	}
 }
 

@@ -23,26 +23,31 @@ import (
 
 // request is one request at its router.
 type request struct {
-	load   *load
-	router *router
-	key    string
-	from   *workload.Request
-	record *record.Record
-
+	// What comes with every token reads what is first.
 	join     *joining.Join
-	timer    timer
+	router   *router
+	load     *load
+	arrivals []record.Arrival
 	inbox    inbox[joining.Event]
+	ended    bool
+	keeps    bool // answer
+	answered int  // tokens
+	timer    timer
+	until    time.Time // the earlier of deadline and leaves
+
+	key      string
+	record   *record.Record
+	from     *workload.Request
 	asked    int // the attempt of the last Ask
 	hedged   int // that of AskHedge
 	version  routing.Version
 	deadline time.Time
-	leaves   time.Time // when the client goes away; zero: it stays
-	tokens   []int32   // the prompt
-	ids      []uint32  // the same, as tasks have it; nil: there was none yet
-	answered int       // tokens
-	answer   []uint32  // those, if the next request of a conversation depends on them
+	leaves   time.Time                           // when the client goes away; zero: it stays
+	tokens   []int32                             // the prompt
+	ids      []uint32                            // the same, as tasks have it; nil: there was none yet
+	hashes   map[routing.BlockKey][]kvcache.Hash // of the last Ask
+	answer   []uint32                            // the tokens, if the next request of a conversation depends on them
 	streams  map[joining.Stream]*stream
-	ended    bool
 }
 
 // mostExpected is for how many tokens of an answer memory is taken at once.
@@ -53,12 +58,13 @@ type stream struct {
 	request    *request
 	name       joining.Stream
 	connection *connection
+	over       bool // Closed was told
+	cancelled  bool
 	number     uint64  // of the connection
 	call       *call   // its server's side; nil until it came there
-	over       bool    // Closed was told
 	before     *stream // of those that are open in the connection
 	behind     *stream
-	cancelled  bool
+	hashes     map[routing.BlockKey][]kvcache.Hash // of its task; nil: nobody has them any more
 }
 
 // noText is the text of tokens that nobody reads.
@@ -80,11 +86,8 @@ func (q *request) next() (at time.Time, wants bool) {
 	if q.ended {
 		return at, wants
 	}
-	if !wants || q.deadline.Before(at) {
-		at = q.deadline
-	}
-	if !q.leaves.IsZero() && q.leaves.Before(at) {
-		at = q.leaves
+	if !wants || q.until.Before(at) {
+		at = q.until
 	}
 	return at, true
 }
@@ -173,11 +176,11 @@ func (q *request) act(action joining.Action) {
 			return
 		}
 		if q.answered++; q.answered == 1 {
-			q.ids = nil // another try would be rare
-			q.record.Arrivals = make([]record.Arrival, 0, min(q.from.MaxTokens, mostExpected))
+			q.ids, q.hashes = nil, nil // another try would be rare
+			q.arrivals = make([]record.Arrival, 0, min(q.from.MaxTokens, mostExpected))
 		}
-		q.record.Arrivals = append(q.record.Arrivals, record.Arrival{At: q.load.now(), Tokens: 1})
-		if q.from.Then != nil || q.load.Ended != nil {
+		q.arrivals = append(q.arrivals, record.Arrival{At: q.load.now(), Tokens: 1})
+		if q.keeps {
 			q.answer = append(q.answer, uint32(a.Token))
 		}
 		q.load.tokens++
@@ -221,7 +224,10 @@ func (q *request) ask(a joining.Ask) {
 
 // arrives hands a try to the policy.
 func (q *request) arrives(id string, attempt int, generated []int32, failures []routing.Failure, version routing.Version, event func(routing.Request) routing.Event) {
-	tokens := slices.Concat(q.tokens, generated)
+	tokens := q.tokens
+	if len(generated) > 0 {
+		tokens = slices.Concat(tokens, generated)
+	}
 	r := routing.Request{
 		ID: id, Attempt: attempt, Tenant: q.from.Tenant, Model: q.router.cluster.spec.Name, Mode: q.router.cluster.config.Mode,
 		Priority: q.from.Priority, Arrived: epoch.Add(0), Deadline: q.deadline, Tokens: len(tokens), MaxNew: q.from.MaxTokens - len(generated),
@@ -235,6 +241,7 @@ func (q *request) arrives(id string, attempt int, generated []int32, failures []
 	for _, key := range q.router.core.BlockKeys(r.Model, r.Version) {
 		r.Hashes[key] = r.Hash(key)
 	}
+	q.hashes = r.Hashes
 	q.router.asking[id] = q
 	q.router.handle(event(r))
 }
@@ -254,7 +261,7 @@ func (q *request) attemptOf(id string) int {
 
 // open opens a stream. serve is called at the worker.
 func (q *request) open(name joining.Stream, to routing.Ref, tokens int, serve func(*stream, *process)) {
-	s := &stream{request: q, name: name}
+	s := &stream{request: q, name: name, hashes: q.hashes}
 	q.streams[name] = s
 	n := q.router.connections[to]
 	if n == nil || n.process == nil {

@@ -42,9 +42,12 @@ func (c *Cluster) newRouter(h *host) *router {
 		cluster: c, host: h, asking: make(map[string]*request), connections: make(map[routing.Ref]*connection),
 		core: routing.New(c.config.Routing, rand.New(rand.NewPCG(c.random.Uint64(), c.random.Uint64()))),
 	}
-	r.timer = timer{clock: &c.clock, next: r.core.Next, tick: func() { r.handle(routing.Tick{}) }}
+	r.timer = timer{clock: &c.clock, of: r}
 	return r
 }
+
+func (r *router) next() (time.Time, bool) { return r.core.Next() }
+func (r *router) tick()                   { r.handle(routing.Tick{}) }
 
 // handle gives an event to the policy, and does what it asks for.
 func (r *router) handle(event routing.Event) {

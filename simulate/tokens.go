@@ -19,6 +19,7 @@ type tokens struct {
 	event      workerv1.DecodeEvent
 	of         workerv1.DecodeEvent_Tokens
 	list       workerv1.Tokens
+	read       int
 }
 
 // streamTokens is one stream's part.
@@ -55,6 +56,11 @@ func (n *connection) flush() {
 
 // happen is its arrival.
 func (t *tokens) happen() {
+	// The requests are read before: a processor waits for many lines of memory at a time where
+	// none of them has to be there for the next.
+	for i := range t.parts {
+		t.read += t.parts[i].stream.request.join.Tokens()
+	}
 	ids := t.ids
 	for i := range t.parts {
 		p := &t.parts[i]

@@ -93,6 +93,13 @@ func (s *session) begin(c *call) {
 	s.handle(sender.Open{Ticket: ticket, Lease: ticket.GetLease().AsDuration()})
 }
 
+func (s *session) next() (time.Time, bool) {
+	at, wants := s.core.Next()
+	return at, wants && !s.lost && !s.from.dead
+}
+
+func (s *session) tick() { s.handle(sender.Tick{}) }
+
 // handle gives an event to the sender's core, and does what it asks for.
 func (s *session) handle(event sender.Event) {
 	if s.inbox.put(event) {
@@ -155,7 +162,7 @@ func (s *session) write() {
 // occupy keeps the stream busy until then.
 func (s *session) occupy(until time.Time) {
 	s.writing = true
-	s.from.cluster.push(s.from.cluster.moment(until), (*written)(s))
+	s.from.cluster.soon.push(s.from.cluster.moment(until), (*written)(s))
 }
 
 // written is when the stream of a session is free again.
@@ -432,10 +439,7 @@ func (s *session) answered(m *kvtransferv1.ReceiverMessage) {
 		CreditBytes: []int{int(hello.GetCreditBytes())}, MaxChunkBytes: int(hello.GetMaxChunkBytes()),
 		AnswerTimeout: kvtransfer.DefaultAnswerTimeout, IdleTimeout: kvtransfer.DefaultIdleTimeout,
 	}, s.from.cluster.now)
-	s.timer = timer{clock: &s.from.cluster.clock, next: func() (time.Time, bool) {
-		at, wants := s.core.Next()
-		return at, wants && !s.lost && !s.from.dead
-	}, tick: func() { s.handle(sender.Tick{}) }}
+	s.timer = timer{clock: &s.from.cluster.clock, of: s}
 	waiting := s.waiting
 	s.waiting = nil
 	for _, c := range waiting {

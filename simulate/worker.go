@@ -46,6 +46,7 @@ type process struct {
 	calls  calls
 
 	inbox    inbox[worker.Event]
+	ends     stepEnd               // of the step in flight
 	drew     []*connection         // that have tokens to send
 	receipts inbox[receiver.Event] // for receiver
 
@@ -110,32 +111,59 @@ func (c *Cluster) start(w *Worker) error {
 		EncodedBytes: c.sliceBytes, Lease: w.TransferLease, CreditBytes: max(w.TransferCreditBytes, chunk), MaxChunkBytes: chunk,
 		MaxReservations: capacity.Blocks, MaxStreams: kvtransfer.DefaultMaxStreams,
 	})
-	p.leases = timer{clock: &c.clock, next: func() (time.Time, bool) {
-		at, wants := p.receiver.Next()
-		return at, wants && !p.dead
-	}, tick: func() { p.receive(receiver.Tick{}) }}
-	p.report = timer{clock: &c.clock, next: func() (time.Time, bool) { return p.pace.Next(), !p.dead }, tick: p.reportLoad}
+	p.leases = timer{clock: &c.clock, of: (*leases)(p)}
+	p.report = timer{clock: &c.clock, of: (*reports)(p)}
 	w.process = p
 	c.register(p)
 	p.report.set()
 	return nil
 }
 
+// leases is a process as its receiver's timer has it, reports as that of its load.
+type (
+	leases  process
+	reports process
+)
+
+func (p *leases) next() (time.Time, bool) {
+	at, wants := p.receiver.Next()
+	return at, wants && !p.dead
+}
+
+func (p *leases) tick() { (*process)(p).receive(receiver.Tick{}) }
+
+func (p *reports) next() (time.Time, bool) { return p.pace.Next(), !p.dead }
+func (p *reports) tick()                   { (*process)(p).reportLoad() }
+
 // handle gives an event to the worker's core, and does what it asks for.
 func (p *process) handle(event worker.Event) {
-	if p.dead || !p.inbox.put(event) {
-		return
+	if !p.dead && p.inbox.put(event) {
+		p.empty()
+		p.changed()
 	}
+}
+
+// empty handles what is in the inbox.
+func (p *process) empty() {
 	for e, more := p.inbox.next(); more && !p.dead; e, more = p.inbox.next() {
-		for _, action := range p.core.Handle(p.cluster.now, e) {
-			p.act(action)
-		}
-		for _, n := range p.drew {
-			n.flush()
-		}
-		p.drew = p.drew[:0]
-		p.cluster.watch.handled(p)
+		p.apply(p.core.Handle(p.cluster.now, e))
 	}
+}
+
+// apply does what the worker's core asks for.
+func (p *process) apply(actions []worker.Action) {
+	for _, action := range actions {
+		p.act(action)
+	}
+	for _, n := range p.drew {
+		n.flush()
+	}
+	p.drew = p.drew[:0]
+	p.cluster.watch.handled(p)
+}
+
+// changed is after events of the core.
+func (p *process) changed() {
 	p.depart()
 	p.pace.Changed()
 	p.report.set()
@@ -144,7 +172,7 @@ func (p *process) handle(event worker.Event) {
 func (p *process) act(action worker.Action) {
 	switch a := action.(type) {
 	case *scheduler.RunStep:
-		p.step(a)
+		p.begin(a)
 	case *scheduler.BlocksChanged:
 		p.events++
 		p.cluster.publishBlocks(p, &controlv1.KvEvent{
@@ -202,9 +230,17 @@ func (c *call) act(action worker.Action) {
 	}
 }
 
-// step runs one step: the engine's time passes, and the KV of each layer goes out when that
+// stepEnd is what the step in flight of a process ends with.
+type stepEnd struct {
+	process          *process
+	done             scheduler.StepDone
+	tokens, contexts int
+	measured         time.Duration // as the worker takes it
+}
+
+// begin runs one step: the engine's time passes, and the KV of each layer goes out when that
 // is computed.
-func (p *process) step(run *scheduler.RunStep) {
+func (p *process) begin(run *scheduler.RunStep) {
 	c := p.cluster
 	began := c.now
 	c.watch.stepping(p, run)
@@ -228,24 +264,34 @@ func (p *process) step(run *scheduler.RunStep) {
 		layers := make([]layerDone, p.layout.Layers)
 		for i := range layers {
 			layers[i] = layerDone{p, run, i}
-			c.push(c.moment(began.Add(took*time.Duration(i+1)/time.Duration(len(layers)))), &layers[i])
+			c.soon.push(c.moment(began.Add(took*time.Duration(i+1)/time.Duration(len(layers)))), &layers[i])
 		}
 	}
-	c.at(began.Add(took), func() {
-		if p.dead {
-			return
-		}
-		tokens, contexts := 0, 0
-		for i := range run.Batch.Sequences {
-			s := &run.Batch.Sequences[i]
-			tokens += len(s.Tokens)
-			contexts += s.Start + len(s.Tokens)
-		}
-		p.handle(scheduler.StepDone{Tokens: out.Tokens, Compute: took, Err: err})
-		if err == nil {
-			p.handle(worker.StepTook{Tokens: tokens, Contexts: contexts, Compute: measured})
-		}
-	})
+	p.ends = stepEnd{process: p, done: scheduler.StepDone{Tokens: out.Tokens, Compute: took, Err: err}, measured: measured}
+	for i := range run.Batch.Sequences {
+		s := &run.Batch.Sequences[i]
+		p.ends.tokens += len(s.Tokens)
+		p.ends.contexts += s.Start + len(s.Tokens)
+	}
+	c.soon.push(c.moment(began.Add(took)), &p.ends)
+}
+
+func (s *stepEnd) happen() {
+	p := s.process
+	if p.dead {
+		return
+	}
+	p.inbox.begin()
+	took := worker.StepTook{Tokens: s.tokens, Contexts: s.contexts, Compute: s.measured}
+	failed := s.done.Err != nil
+	p.apply(p.core.HandleStepDone(p.cluster.now, s.done)) // the next one may begin
+	p.empty()
+	if !failed && !p.dead {
+		p.inbox.begin()
+		p.apply(p.core.HandleStepTook(p.cluster.now, took))
+		p.empty()
+	}
+	p.changed()
 }
 
 // layerDone is the end of one layer of a step: it offers what that completed.
@@ -314,6 +360,12 @@ func (p *process) serve(s *stream, epoch uint64, task *workerv1.Task, begin func
 	}
 	p.lastID++
 	request.ID = p.lastID
+	// As the router computed them: a worker comes to the same.
+	request.Hashes = s.hashes[routing.BlockKey{
+		Version:     routing.Version{Digest: p.layout.ModelDigest, Class: p.layout.ArithmeticClass},
+		BlockTokens: p.layout.BlockTokens,
+	}]
+	s.hashes = nil
 	c := &call{stream: s, process: p, id: request.ID, prefill: prefill}
 	s.call = c
 	p.calls.add(c)

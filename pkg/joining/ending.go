@@ -2,7 +2,6 @@ package joining
 
 import (
 	"fmt"
-	"slices"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -43,9 +42,9 @@ func (j *Join) ends(now time.Time, reason inferencev1.FinishReason) {
 func (j *Join) naturalEnd() (inferencev1.FinishReason, bool) {
 	n := len(j.tokens)
 	switch {
-	case n > 0 && slices.Contains(j.p.StopTokens, j.tokens[n-1]):
+	case j.stopped:
 		return inferencev1.FinishReason_FINISH_REASON_STOP, true
-	case n >= j.p.MaxTokens, j.try.ContextTokens > 0 && j.p.PromptTokens+n >= j.try.ContextTokens:
+	case n >= j.try.most:
 		return inferencev1.FinishReason_FINISH_REASON_LENGTH, true
 	}
 	return 0, false
@@ -63,7 +62,7 @@ func (j *Join) succeed(now time.Time, reason inferencev1.FinishReason, text, sto
 		Reproducible: !j.approximate, // a restart stays within its version
 		Transport:    t.transport,
 	}
-	if !t.disaggregated() {
+	if !t.disaggregated {
 		route.Mode, route.Prefill = inferencev1.Mode_MODE_AGGREGATED, t.Decode.ID
 	}
 	j.finish(now, Finish{
@@ -228,7 +227,7 @@ func (j *Join) blame(side Side, err error) []routing.Failure {
 		first.Busy = true
 	case reason == api.ReasonTransferUnreachable && side == Prefill:
 		first.Unreached, first.Why = other, status.Convert(err).Message()
-	case reason == api.ReasonKVNotFinite && side == Decode && j.try.disaggregated():
+	case reason == api.ReasonKVNotFinite && side == Decode && j.try.disaggregated:
 		// Mostly prefill computed that KV, or whoever filled decode's cache.
 		return []routing.Failure{first, {Worker: other}}
 	case reason == api.ReasonTransferFailed || reason == api.ReasonTransferRefused,

@@ -59,7 +59,7 @@ func (j *Join) notHedged(now time.Time) { j.try.hedgeAgain = 2 * now.Sub(j.try.a
 func (j *Join) hedge(now time.Time) {
 	t := &j.try
 	late := t.Decode
-	if t.disaggregated() && t.reserved {
+	if t.disaggregated && t.reserved {
 		late = t.Prefill
 	}
 	j.attempts++
@@ -101,7 +101,7 @@ func (j *Join) goOn() {
 // computedFor is for how long a worker has computed the prompt of the present try.
 func (j *Join) computedFor(now time.Time) time.Duration {
 	began := j.try.startedAt
-	if !j.try.disaggregated() {
+	if !j.try.disaggregated {
 		began = j.try.admittedAt
 	}
 	if began.IsZero() {

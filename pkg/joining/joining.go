@@ -11,7 +11,7 @@ import (
 )
 
 // phase is where a request is in its life.
-type phase int
+type phase int8
 
 const (
 	idle     phase = iota // no workers are asked for and no try is on
@@ -22,28 +22,27 @@ const (
 
 // Join is the state of one request. It is not safe for concurrent use.
 type Join struct {
-	// What comes with every token reads what is first here, in Params and in try: many
-	// requests run at a time, and then each line of memory that is read counts.
-	phase       phase
-	attempt     int
-	rival       *rival // the other try of a hedged request; nil: there is one try at most
-	accepted    bool
-	approximate bool // a sequence ran on KV that had lost bits on its way
-	suspicions  int  // tries that ended because a worker may hang
-	tokens      []int32
-	last        time.Time // token
-	open        openStreams
-	few         [2]openStream // where open begins
-	hot         struct {      // used again by HandleDecode
-		out      []Action
-		delivers []Deliver
-	}
-	due      time.Time // what Next returned last, while that stands; zero, too, if it wanted nothing
+	// What comes with every token lies together: last in try, then up to delivers, and first in
+	// Params. Many requests run at a time, and then each line of memory that is read counts.
+	try      try
+	phase    phase
+	accepted bool
+	stopped  bool // the last of tokens ends the text
 	dueKnown bool
+	attempt  int
+	rival    *rival    // the other try of a hedged request; nil: there is one try at most
+	due      time.Time // what Next returned last, while that stands; zero, too, if it wanted nothing
+	last     time.Time // token
+	tokens   []int32
+	decoded  *Buffers // of HandleDecode; nil: not needed yet
 	out      []Action
 	delivers []Deliver // those of out
 	p        Params
-	try      try
+
+	approximate bool // a sequence ran on KV that had lost bits on its way
+	suspicions  int  // tries that ended because a worker may hang
+	open        openStreams
+	few         [2]openStream // where open begins
 
 	attempts   int  // number of the last try
 	hedged     bool // there was a second try
@@ -72,10 +71,20 @@ const maxLostConnections = 16
 
 // New returns the life of a request that has not started.
 func New(p Params) *Join {
-	j := &Join{p: p}
+	j := &Join{p: p, try: try{most: p.MaxTokens}}
 	j.open = j.few[:0]
 	return j
 }
+
+// Buffers is where HandleDecode puts what it returns.
+type Buffers struct {
+	out      []Action
+	delivers []Deliver
+}
+
+// Share has HandleDecode use buffers that others use, too: what it returned is valid until
+// one of them calls it. It is to be called before the first event.
+func (j *Join) Share(b *Buffers) { j.decoded = b }
 
 // Done reports that the request has finished and nothing of it is open.
 func (j *Join) Done() bool { return j.phase == finished && len(j.open) == 0 }
@@ -162,13 +171,16 @@ func (j *Join) Handle(now time.Time, event Event) []Action {
 // HandleDecode is Handle for what comes with every token, and allocates nothing for one in the
 // long run: the actions are valid until its next call.
 func (j *Join) HandleDecode(now time.Time, e DecodeMessage) []Action {
-	j.out, j.delivers = j.hot.out[:0], j.hot.delivers[:0]
+	if j.decoded == nil {
+		j.decoded = new(Buffers)
+	}
+	j.out, j.delivers = j.decoded.out[:0], j.decoded.delivers[:0]
 	steady := j.dueKnown && j.generates()
 	j.decodeMessage(now, e)
 	j.dueKnown = steady && j.generates() && j.try.ended == nil && j.try.waitUntil.IsZero()
-	j.hot.out, j.hot.delivers = j.out, j.delivers
+	j.decoded.out, j.decoded.delivers = j.out, j.delivers
 	j.out, j.delivers = nil, nil
-	return j.hot.out
+	return j.decoded.out
 }
 
 // generates reports whether all that is due now is decode's next token.
@@ -190,7 +202,7 @@ func (j *Join) do(a Action) { j.out = append(j.out, a) }
 
 func (j *Join) ask(now time.Time, retry bool) {
 	j.phase = asking
-	j.try = try{asked: now}
+	j.try = try{asked: now, most: j.p.MaxTokens}
 	j.do(Ask{Attempt: j.attempt, Retry: retry, Generated: slices.Clone(j.tokens), Failures: slices.Clone(j.failures), Version: j.version})
 }
 

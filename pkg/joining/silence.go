@@ -122,11 +122,11 @@ func (j *Join) decodeTurn() turn {
 		return inQueue
 	case t.catchesUp:
 		return atPrompt
-	case t.admitted && (t.first || t.disaggregated()):
+	case t.admitted && (t.first || t.disaggregated):
 		return atTokens
 	case t.admitted:
 		return atPrompt
-	case !t.disaggregated() || !t.reserved, t.sent:
+	case !t.disaggregated || !t.reserved, t.sent:
 		return inQueue
 	}
 	return nothing // prefill's turn
@@ -136,7 +136,7 @@ func (j *Join) decodeTurn() turn {
 func (j *Join) prefillTurn() turn {
 	t := &j.try
 	switch {
-	case t.first && t.admitted, t.sent, !t.reserved, !t.disaggregated():
+	case t.first && t.admitted, t.sent, !t.reserved, !t.disaggregated:
 		return nothing // decode's turn
 	case !t.started:
 		return inQueue

@@ -26,7 +26,7 @@ func (j *Join) decode(now, before time.Time, event *workerv1.DecodeEvent) {
 		t.reserved, t.reservedAt = true, now
 		j.do(Tell{routing.Taken{ID: j.id(), Role: controlv1.Role_ROLE_DECODE}})
 		t.cached = max(t.cached, e.Reserved.GetCachedTokens())
-		if t.disaggregated() {
+		if t.disaggregated {
 			if e.Reserved.GetTicket() == nil {
 				j.broken(now, Decode, "reserved without a ticket")
 				return
@@ -46,7 +46,7 @@ func (j *Join) decode(now, before time.Time, event *workerv1.DecodeEvent) {
 		t.cached = max(t.cached, e.Admitted.GetCachedTokens())
 		j.approximate = j.approximate || e.Admitted.GetApproximate()
 		queued := time.Duration(max(e.Admitted.GetQueueNs(), 0))
-		if t.disaggregated() {
+		if t.disaggregated {
 			t.decodeQueue = queued
 		} else {
 			t.workerQueue = queued
@@ -129,7 +129,7 @@ func (j *Join) decodeTokens(now, before time.Time, e *workerv1.Tokens) {
 		if j.p.Logprobs {
 			d.logprobs = e.GetLogprobs()[i]
 		}
-		if t.disaggregated() && !t.first {
+		if t.disaggregated && !t.first {
 			// The first token comes from prefill. At most MaxTokens wait for it.
 			t.pending = append(t.pending, d)
 			continue

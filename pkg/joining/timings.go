@@ -40,7 +40,7 @@ func (j *Join) timings() *inferencev1.Timings {
 		QueueNs:    gap(t.Began),
 		DecideNs:   gap(t.at),
 	}
-	if t.disaggregated() {
+	if t.disaggregated {
 		out.ReserveNs = gap(t.reservedAt)
 		wait := gap(t.firstAt)
 		out.PrefillQueueNs = min(int64(t.workerQueue), wait)
@@ -66,7 +66,7 @@ func (j *Join) timings() *inferencev1.Timings {
 	}
 	out.QueueNs += out.PrefillQueueNs
 	out.DecodeNs = gap(j.last)
-	if t.disaggregated() {
+	if t.disaggregated {
 		move(&out.ReserveNs, &out.PrefillNs, t.prefillComputeNs)
 		move(&out.TransferExposedNs, &out.DecodeNs, t.ended.GetDecodeComputeNs())
 	} else {
@@ -81,7 +81,7 @@ func (j *Join) timings() *inferencev1.Timings {
 	}
 	compute := t.prefillComputeNs
 	if t.ended != nil {
-		if !t.disaggregated() {
+		if !t.disaggregated {
 			compute = t.ended.GetPrefillComputeNs()
 		}
 		out.DecodeComputeNs = max(t.ended.GetDecodeComputeNs(), 0)

@@ -19,34 +19,6 @@ import (
 
 // try is one choice of workers and how far it came.
 type try struct {
-	// decode: reserved, then admitted, then tokens, paused and catching up now and then.
-	reserved, admitted bool
-	paused             bool // it waits for others; nothing came of it since
-	catchesUp          bool // it may compute again what it has sent
-
-	// prefill: started, then the first token, then all sent.
-	started, first, sent bool
-	firstLast            bool // the worker says that the first token is also the last
-
-	queued [2]bool // by side: the worker has said that it has the sequence
-
-	closing [2]bool // by side: Close was asked for
-
-	hedge bool // it is the second of two
-	// hedgeAgain is after how long to ask for a second try again; 0: none was refused.
-	hedgeAgain time.Duration
-	suspected  bool // it ends because a worker may hang
-	outwaited  bool // it ends because a busy worker did not begin in time
-
-	decodeNext          int // offset that decode has to send next
-	ended               *workerv1.Ended
-	firstEnd            *ending      // of one stream, if the other may explain it
-	waitUntil           time.Time    // for what the other stream says
-	decodeAt, prefillAt time.Time    // of the last message, or the opening
-	progressAt          [2]time.Time // of the workers, by Side, as the routing core knows
-	toldAt              time.Time    // when the routing core was last told of gaps
-	gaps                routing.Gaps // since then
-
 	Dispatched
 	reason      string    // of the choice, for people
 	base        int       // tokens before it
@@ -62,6 +34,38 @@ type try struct {
 	prefillComputeNs, transferNs, fetchNs int64
 	transferTailNs                        int64
 	transferBytes                         uint64
+
+	firstEnd   *ending      // of one stream, if the other may explain it
+	prefillAt  time.Time    // as decodeAt
+	progressAt [2]time.Time // of the workers, by Side, as the routing core knows
+
+	gaps       routing.Gaps // since toldAt
+	toldAt     time.Time    // when the routing core was last told of gaps
+	decodeAt   time.Time    // of the last message, or the opening
+	waitUntil  time.Time    // for what the other stream says
+	ended      *workerv1.Ended
+	decodeNext int // offset that decode has to send next
+	most       int // tokens that there can be
+
+	// decode: reserved, then admitted, then tokens, paused and catching up now and then.
+	reserved, admitted bool
+	paused             bool // it waits for others; nothing came of it since
+	catchesUp          bool // it may compute again what it has sent
+
+	// prefill: started, then the first token, then all sent.
+	disaggregated        bool
+	started, first, sent bool
+	firstLast            bool // the worker says that the first token is also the last
+
+	queued [2]bool // by side: the worker has said that it has the sequence
+
+	closing [2]bool // by side: Close was asked for
+
+	hedge bool // it is the second of two
+	// hedgeAgain is after how long to ask for a second try again; 0: none was refused.
+	hedgeAgain time.Duration
+	suspected  bool // it ends because a worker may hang
+	outwaited  bool // it ends because a busy worker did not begin in time
 }
 
 // ending is the end of one stream.
@@ -76,8 +80,6 @@ func (t *try) worker(side Side) routing.Ref {
 	}
 	return t.Decode
 }
-
-func (t *try) disaggregated() bool { return t.Prefill != (routing.Ref{}) }
 
 func (j *Join) dispatched(now time.Time, e Dispatched) {
 	hedge := j.answersHedge(e.Attempt)
@@ -102,13 +104,19 @@ func (j *Join) dispatched(now time.Time, e Dispatched) {
 	j.version = e.Version
 	reason := e.Decision.GetReason()
 	e.Decision = nil // it is large where workers are many
-	j.try = try{Dispatched: e, reason: reason, base: len(j.tokens), hedge: hedge, asked: asked, at: now, decodeAt: now, toldAt: now, decodeNext: len(j.tokens)}
-	if j.try.disaggregated() {
+	j.try = try{
+		Dispatched: e, disaggregated: e.Prefill != (routing.Ref{}), reason: reason, base: len(j.tokens), hedge: hedge,
+		asked: asked, at: now, decodeAt: now, toldAt: now, decodeNext: len(j.tokens), most: j.p.MaxTokens,
+	}
+	if e.ContextTokens > 0 {
+		j.try.most = min(j.try.most, e.ContextTokens-j.p.PromptTokens)
+	}
+	if j.try.disaggregated {
 		j.try.decodeNext++
 	}
 	s := Stream{j.attempt, Decode}
 	j.open.add(s)
-	j.do(OpenDecode{Stream: s, Worker: e.Decode, Generated: slices.Clone(j.tokens), PrefillHere: !j.try.disaggregated()})
+	j.do(OpenDecode{Stream: s, Worker: e.Decode, Generated: slices.Clone(j.tokens), PrefillHere: !j.try.disaggregated})
 }
 
 func (j *Join) accept() {
@@ -149,6 +157,7 @@ func (j *Join) deliver(now time.Time, side Side, d drawn) (goesOn bool) {
 	j.delivers = append(j.delivers, Deliver{Offset: len(j.tokens), Token: d.token, Text: text, Logprobs: d.logprobs})
 	j.do(&j.delivers[len(j.delivers)-1])
 	j.tokens = append(j.tokens, d.token)
+	j.stopped = slices.Contains(j.p.StopTokens, d.token)
 	if stop != "" {
 		j.succeed(now, inferencev1.FinishReason_FINISH_REASON_STOP, "", stop)
 		j.closeAll()
@@ -164,7 +173,7 @@ func (j *Join) completeIfOver(now time.Time) {
 	if t.ended == nil {
 		return
 	}
-	if prefillOpen := j.open.find(Stream{j.attempt, Prefill}) >= 0; t.disaggregated() && prefillOpen && (!t.first || !t.sent) {
+	if prefillOpen := j.open.find(Stream{j.attempt, Prefill}) >= 0; t.disaggregated && prefillOpen && (!t.first || !t.sent) {
 		if t.waitUntil.IsZero() {
 			t.waitUntil = now.Add(j.p.Linger)
 		}
@@ -233,7 +242,7 @@ func blamesOther(err error) bool {
 // because that side was refused or died. A decode that has ended well has nothing to
 // explain.
 func (t *try) mayExplain(side Side, err error) bool {
-	if !t.disaggregated() || !blamesOther(err) || side == Decode && t.ended != nil {
+	if !t.disaggregated || !blamesOther(err) || side == Decode && t.ended != nil {
 		return false
 	}
 	return rpc.Reason(err) == api.ReasonTransferFailed || side == Decode || !t.first

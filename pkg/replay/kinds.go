@@ -47,6 +47,7 @@ func NewCodecs() (eventlog.Codecs, error) {
 		eventlog.KindWorker: {
 			worker.Config{},
 			eventlog.Without[scheduler.Config]("Pool"),
+			eventlog.Without[scheduler.Request]("Hashes"),                            // the scheduler computes them
 			eventlog.Without[engine.Batch]("LayerDone", "LayersDone", "TokenBuffer"), // the engine writes into that
 
 			worker.Generate{}, worker.Reserved{}, worker.NotReserved{}, worker.Arrived{}, worker.Broke{}, worker.Drained{},

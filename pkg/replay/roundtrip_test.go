@@ -26,6 +26,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/replay"
 	"github.com/tandem-serving/tandem/pkg/routing"
 	"github.com/tandem-serving/tandem/pkg/rpc"
+	"github.com/tandem-serving/tandem/pkg/scheduler"
 	"github.com/tandem-serving/tandem/pkg/worker"
 )
 
@@ -225,6 +226,10 @@ func equal(a, b reflect.Value) bool {
 		for i := range a.NumField() {
 			switch a.Type().Field(i).Name {
 			case "TokenBuffer", "Text", "Pool":
+			case "Hashes":
+				if a.Type() != reflect.TypeFor[scheduler.Request]() && !equal(a.Field(i), b.Field(i)) {
+					return false
+				}
 			default:
 				if !equal(a.Field(i), b.Field(i)) {
 					return false

@@ -147,7 +147,7 @@ func (s *Scheduler) preempt(now time.Time, q *sequence) {
 	r := &q.request
 	if sampled := q.sampled(); len(sampled) > 0 {
 		r.Tokens = slices.Concat(r.Tokens, sampled)
-		r.Generated = len(q.output)
+		r.Generated, r.Hashes = len(q.output), nil
 	}
 	r.Kind = Full // whatever it was, all that is left to do is here
 	q.phase, q.since, q.kvArrived, q.stalled = waiting, now, false, false

@@ -40,6 +40,9 @@ type Request struct {
 	// Tokens to compute before the first one is sampled. Not changed by anyone
 	// from here on.
 	Tokens []int32
+	// Hashes are kvcache.BlockHashes of Tokens under Salt, if the driver has them already; nil:
+	// they are computed.
+	Hashes []kvcache.Hash
 	// Generated is how many of Tokens were generated, not asked: not 0 for a
 	// request that was started again. The first token sampled has this offset.
 	Generated int

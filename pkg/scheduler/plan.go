@@ -16,11 +16,14 @@ type step struct {
 	promptMs float64
 }
 
-func (st *step) add(q *sequence, part Part, work engine.Sequence) {
+// add adds a sequence, and returns its work, which is to be filled in.
+func (st *step) add(q *sequence, part Part) *engine.Sequence {
 	q.inStep = true
 	st.members = append(st.members, q)
 	st.run.Parts = append(st.run.Parts, part)
-	st.run.Batch.Sequences = append(st.run.Batch.Sequences, work)
+	batch := &st.run.Batch
+	batch.Sequences = append(batch.Sequences, engine.Sequence{})
+	return &batch.Sequences[len(batch.Sequences)-1]
 }
 
 // plan builds the next step. It says whether there is anything to do.
@@ -84,15 +87,11 @@ func (s *Scheduler) start(now time.Time, q *sequence) {
 // first, one a step, without drawing.
 func (s *Scheduler) addDecode(st *step, q *sequence) {
 	sampled, next := q.sampled(), q.computed-len(q.request.Tokens)
-	work := engine.Sequence{
-		Tokens: sampled[next : next+1 : next+1],
-		Start:  q.computed,
-		Blocks: q.table,
-	}
+	work := st.add(q, Part{ID: q.request.ID})
+	work.Tokens, work.Start, work.Blocks = sampled[next:next+1:next+1], q.computed, q.table
 	if next+1 == len(sampled) {
 		work.Sample = q.draw(s.turn)
 	}
-	st.add(q, Part{ID: q.request.ID}, work)
 }
 
 // addPrompts fills the prompt budget: prompts that run and requests that wait,
@@ -171,14 +170,10 @@ func (s *Scheduler) addChunk(st *step, q *sequence, budget *promptBudget) {
 	}
 	q.skipped = 0
 	end := q.computed + n
-	work := engine.Sequence{
-		Tokens: prompt[q.computed:end:end],
-		Start:  q.computed,
-		Blocks: q.table,
-	}
+	first := q.computed / size
+	work := st.add(q, Part{ID: q.request.ID, Prompt: true, FirstBlock: first, Blocks: (end+size-1)/size - first})
+	work.Tokens, work.Start, work.Blocks = prompt[q.computed:end:end], q.computed, q.table
 	if end == len(prompt) {
 		work.Sample = q.draw(s.turn)
 	}
-	first := q.computed / size
-	st.add(q, Part{ID: q.request.ID, Prompt: true, FirstBlock: first, Blocks: (end+size-1)/size - first}, work)
 }

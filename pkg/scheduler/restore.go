@@ -29,7 +29,7 @@ func (s *Scheduler) restore(q *sequence) bool {
 	}
 	s.expected = s.reserveForGrowth()
 	arriving, spare := s.restoring()
-	q.hashes = s.pool.BlockHashes(q.request.Salt, q.request.Tokens)
+	q.hashes = s.hashesOf(&q.request)
 	// What is cached of it and held by others takes nothing.
 	if s.pool.Available()-s.pool.Need(q.request.Salt, q.hashes, q.request.Tokens, q.blocksNeeded) < spare+q.request.Spare+s.expected {
 		return false

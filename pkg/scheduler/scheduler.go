@@ -163,8 +163,11 @@ func (s *Scheduler) submit(now time.Time, r Request) {
 
 // hashesOf is of the blocks that a request may find in the prefix cache.
 func (s *Scheduler) hashesOf(r *Request) []kvcache.Hash {
-	hashes := s.pool.BlockHashes(r.Salt, r.Tokens)
-	if r.Kind == Receive {
+	hashes := r.Hashes
+	if hashes == nil {
+		hashes = s.pool.BlockHashes(r.Salt, r.Tokens)
+	}
+	if r.Kind == Receive || r.Kind == Restore {
 		return hashes
 	}
 	// The last token is computed in any case: there are no logits without.

@@ -39,13 +39,16 @@ type sequence struct {
 	totalTokens int  // the most that prompt and completion can become
 	table       []kvcache.BlockID
 	output      []int32 // generated in all tries; the first are the end of request.Tokens
-	request     Request
-	chain       kvcache.Chain
 
-	received int              // tokens, the first ones, whose KV a transfer brought
-	from     string           // who computed those
-	skipped  int              // steps in a row that had nothing of its prompt
-	samples  [2]engine.Sample // one for each of Scheduler.steps
+	prefillCompute, decodeCompute time.Duration
+
+	request Request
+	chain   kvcache.Chain
+	samples [2]engine.Sample // one for each of Scheduler.steps
+
+	received int    // tokens, the first ones, whose KV a transfer brought
+	from     string // who computed those
+	skipped  int    // steps in a row that had nothing of its prompt
 
 	due    time.Time // by Request.FirstIn; zero: it has none
 	ticket uint64    // order of arrival
@@ -60,8 +63,6 @@ type sequence struct {
 	aged         bool           // overtaken as often as allowed
 	triedAt      uint64         // Scheduler.freed when it last did not fit
 	hindered     bool           // it would have fitted then, but for saves
-
-	prefillCompute, decodeCompute time.Duration
 }
 
 func newSequence(r Request, c Config, ticket uint64, now time.Time) *sequence {
@@ -81,6 +82,14 @@ func newSequence(r Request, c Config, ticket uint64, now time.Time) *sequence {
 	}
 	q.blocksNeeded = blocksOf(positions, c.BlockTokens)
 	q.held = r.Kind == PrefillOnly
+	for i := range q.samples {
+		q.samples[i] = engine.Sample{
+			Params:      r.Sampling,
+			History:     sampler.History{Prompt: r.Tokens[:len(r.Tokens)-r.Generated]},
+			Logprobs:    r.Logprobs,
+			TopLogprobs: r.TopLogprobs,
+		}
+	}
 	return q
 }
 
@@ -106,16 +115,10 @@ func (q *sequence) ended(token int32) FinishReason {
 
 // draw is the draw of the next token, for the step whose turn it is.
 func (q *sequence) draw(turn int) *engine.Sample {
-	r := &q.request
-	q.samples[turn] = engine.Sample{
-		Params: r.Sampling,
-		Offset: uint64(q.offset()),
-		// What is appended later does not change what is there.
-		History:     sampler.History{Prompt: r.Tokens[:len(r.Tokens)-r.Generated], Generated: q.output},
-		Logprobs:    r.Logprobs,
-		TopLogprobs: r.TopLogprobs,
-	}
-	return &q.samples[turn]
+	sample := &q.samples[turn]
+	sample.Offset = uint64(q.offset())
+	sample.History.Generated = q.output // what is appended later does not change what is there
+	return sample
 }
 
 // private is the part of the block table that the sequence itself fills.

@@ -155,15 +155,25 @@ func (d *Driver) Reserve() scheduler.SequenceID {
 // Submit hands in a request whose ID came from Reserve. What becomes of it, the scheduler's
 // actions, is read from the Sequence, which ends with Refused or Finished.
 func (d *Driver) Submit(request scheduler.Request) *Sequence {
+	d.hash(&request)
 	return d.begin(request, scheduler.Submit{Request: request}, true)
 }
 
 // Generate hands in what a decode worker is asked for, and Prefill what a prefill worker is.
 // The request's ID came from Reserve. Sequence.Follow must be called.
-func (d *Driver) Generate(g worker.Generate) *Sequence { return d.begin(g.Request, g, false) }
+func (d *Driver) Generate(g worker.Generate) *Sequence {
+	d.hash(&g.Request)
+	return d.begin(g.Request, g, false)
+}
 
 // Prefill is as Generate.
-func (d *Driver) Prefill(p worker.Prefill) *Sequence { return d.begin(p.Request, p, false) }
+func (d *Driver) Prefill(p worker.Prefill) *Sequence {
+	d.hash(&p.Request)
+	return d.begin(p.Request, p, false)
+}
+
+// hash hashes a prompt before the scheduler has it: no step waits for that.
+func (d *Driver) hash(r *scheduler.Request) { r.Hashes = d.BlockHashes(r.Salt, r.Tokens) }
 
 func (d *Driver) begin(request scheduler.Request, event worker.Event, bare bool) *Sequence {
 	s := &Sequence{id: request.ID, restore: request.Kind == scheduler.Restore, bare: bare, driver: d, notify: make(chan struct{}, 1)}
