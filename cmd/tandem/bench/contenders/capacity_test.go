@@ -138,7 +138,6 @@ func TestCapacities(t *testing.T) {
 func TestCapacitiesInterrupted(t *testing.T) {
 	for _, after := range []int{1, 12} { // in the first round, and in the second
 		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
 		q := &queue{takes: 10 * time.Millisecond, stop: func(runs int) {
 			if runs == after {
 				cancel()
@@ -149,6 +148,7 @@ func TestCapacitiesInterrupted(t *testing.T) {
 			t.Fatal(err)
 		}
 		got, err := set.Capacities(ctx, contenders.CapacityOptions{Load: searchLoad(t), Start: 90, Rounds: 3}, nil)
+		cancel()
 		if after == 1 && !errors.Is(err, contenders.ErrInterrupted) || after > 1 && (err != nil || !got.Interrupted || len(got.Rounds) != 1) {
 			t.Errorf("in run %d: %+v, %v", after, got, err)
 		}

@@ -113,8 +113,11 @@ func (r *Result) add(ctx context.Context, set *contenders.Set, mix Mix, o Option
 		r.Mixes = append(r.Mixes, atRates(mix.Name, slo.String(), result))
 		return nil
 	}
+	if load.MinRequests == 0 {
+		load.MinRequests = leastRequests
+	}
 	// As many as the workers complete one at a time.
-	start := float64(o.Workers) / idle.E2E.Seconds()
+	start := float64(o.Workers) / max(idle.E2E, time.Millisecond).Seconds()
 	found, err := set.Capacities(ctx, contenders.CapacityOptions{Load: load, Carry: carry, Start: start, Rounds: o.Rounds}, progress)
 	if err != nil {
 		return err
@@ -124,18 +127,22 @@ func (r *Result) add(ctx context.Context, set *contenders.Set, mix Mix, o Option
 	return nil
 }
 
+// leastRequests is how many a step of a search sends at least, unless the load says it: the
+// share of fewer is too coarse.
+const leastRequests = 50
+
 // loadOf is a load with the traffic of a mix.
 func loadOf(mix Mix, load loadtest.Config, number uint64) (loadtest.Config, error) {
-	if mix.set == nil {
-		return load, load.ValidateRun()
-	}
-	if err := mix.set(&load.Workload); err != nil {
-		return load, err
+	if mix.set != nil {
+		if err := mix.set(&load.Workload); err != nil {
+			return load, err
+		}
 	}
 	if load.Workload.Seed > 0 { // no mix finds the prompts of another in a cache
 		load.Workload.Seed += number
 	}
-	return load, load.ValidateRun()
+	err := load.ValidateRun()
+	return load, err
 }
 
 // Check says what is wrong with a load and its mixes.

@@ -59,7 +59,7 @@ func three() []contenders.Contender {
 func TestSearchOfMeshes(t *testing.T) {
 	t.Setenv(child, "1")
 	r, err := modes.Run(t.Context(), three(), modes.Options{
-		Load: load(t, "--prompt-tokens", "8", "--output-tokens", "4"), Mixes: []modes.Mix{{Name: "8/4"}}, TTFTScale: 10, TPOTScale: 5, Send: true, Rounds: 1, Workers: 2,
+		Load: load(t, "--prompt-tokens", "8", "--output-tokens", "4", "--min-requests", "1"), Mixes: []modes.Mix{{Name: "8/4"}}, TTFTScale: 10, TPOTScale: 5, Send: true, Rounds: 1, Workers: 2,
 	}, nil)
 	if err != nil {
 		t.Fatal(err)

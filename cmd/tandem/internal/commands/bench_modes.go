@@ -151,9 +151,11 @@ it uses affect all results alike.`,
 		}
 		written := files(result)
 		errs := []error{writeOutputs(written)}
-		for _, page := range written[:len(o.Mixes)] {
-			defer sayWritten(cmd, errs[0], page)
-		}
+		defer func() {
+			for _, page := range written[:len(o.Mixes)] {
+				sayWritten(cmd, errs[0], page)
+			}
+		}()
 		if *asJSON {
 			errs = append(errs, result.WriteJSON(cmd.OutOrStdout()))
 		} else {
