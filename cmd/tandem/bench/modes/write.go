@@ -70,6 +70,9 @@ func (r *Result) capacities(out *strings.Builder) {
 	if len(r.Mixes) > 0 {
 		fmt.Fprintf(out, "Medians of %d rounds, with their %.0f%% intervals.\n", r.Rounds, 100*r.Mixes[0].Confidence)
 	}
+	if r.Interrupted {
+		out.WriteString("It was interrupted: the last mix has fewer rounds.\n")
+	}
 	if limits != nil {
 		out.WriteString("\n" + strings.Join(limits, ""))
 	}
