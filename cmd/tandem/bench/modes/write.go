@@ -58,12 +58,12 @@ func (r *Result) capacities(out *strings.Builder) {
 		m := &r.Mixes[i]
 		fmt.Fprintf(out, "| %s | %s |", m.Name, m.SLO)
 		for _, c := range m.contenders() {
-			fmt.Fprintf(out, " %s |", interval(c.RPS, c.CI, 3))
+			fmt.Fprintf(out, " %s |", interval(c.RPS, c.CI))
 			if c.Client != "" {
 				limits = append(limits, fmt.Sprintf("- %s, %s: the client's side limited the steps above the capacity: %s\n", m.Name, c.name, c.Client))
 			}
 		}
-		fmt.Fprintf(out, " %s |\n", interval(m.AutoOfBetter, m.AutoOfBetterCI, 3))
+		fmt.Fprintf(out, " %s |\n", interval(m.AutoOfBetter, m.AutoOfBetterCI))
 	}
 	fmt.Fprintf(out, "\nCapacity: the highest rate, in requests a second, at which %.0f%% of the requests met the SLO. %s each.\n",
 		100*search.Share, workers(r.Workers))
@@ -85,12 +85,20 @@ func workers(n int) string {
 	return fmt.Sprintf("%d workers", n)
 }
 
-// interval is a figure with its interval, to some digits.
-func interval(value *float64, ci *[2]float64, digits int) string {
+// interval is a figure with its interval.
+func interval(value *float64, ci *[2]float64) string {
 	if value == nil {
 		return "n/a"
 	}
-	return fmt.Sprintf("%.*g (%.*g to %.*g)", digits, *value, digits, ci[0], digits, ci[1])
+	return fmt.Sprintf("%s (%s to %s)", digits(*value), digits(ci[0]), digits(ci[1]))
+}
+
+// digits is a figure to three digits, or to a whole number.
+func digits(v float64) string {
+	if v >= 1000 {
+		return fmt.Sprintf("%.0f", v)
+	}
+	return fmt.Sprintf("%.3g", v)
 }
 
 // Page is where the page of a mix goes, if that of all would go to a file: of several mixes,
