@@ -248,7 +248,7 @@ func TestEveryDirectionRuleCanFail(t *testing.T) {
 		{edge{from: ours + "loadtest/report", to: ours + "cmd/tandem/mesh"}, "loadtest imports nothing of ours but proto"},
 		{edge{from: ours + "loadtest", to: ours + "proto/tandem/inference/v1"}, ""},
 		{edge{from: ours + "pkg/engine/simulated", to: ours + "loadtest/finetimer"}, "only the binary imports loadtest"},
-		{edge{from: ours + "cmd/tandem/bench/pair", to: ours + "loadtest"}, ""},
+		{edge{from: ours + "cmd/tandem/bench/contenders", to: ours + "loadtest"}, ""},
 		{edge{from: ours + "simulate", to: ours + "loadtest/workload"}, ""},
 		{edge{from: ours + "simulate", to: ours + "loadtest/drive"}, "only the binary imports loadtest"},
 		{edge{from: ours + "simulate", to: ours + "services/router/serving"}, "simulate imports no service"},

@@ -197,6 +197,12 @@ type objectives struct {
 	needsFor string
 }
 
+// Objective is the SLO of all requests whose class has none of its own: --slo or --preset's.
+func (c *Config) Objective() (measure.SLO, error) {
+	o, err := c.objectives()
+	return o.all, err
+}
+
 func (c *Config) objectives() (objectives, error) {
 	o := objectives{classes: map[string]measure.SLO{}}
 	if c.Preset != "" {

@@ -53,6 +53,7 @@ type Session struct {
 	changed []workload.Warning
 	sources int             // created so far
 	repeats map[float64]int // runs so far by rate
+	round   *int            // instead of repeats
 	// interrupted: it ended between two requested runs.
 	interrupted bool
 }
@@ -78,6 +79,10 @@ func NewSession(ctx context.Context, cfg Config, server client.Client, progress 
 	}
 	return s, nil
 }
+
+// Round gives all runs from now on the arrivals, lengths and classes of a number, from 0,
+// whatever ran at their rates before.
+func (s *Session) Round(number int) { s.round = &number }
 
 // Step measures one rate in open loop and keeps the run.
 func (s *Session) Step(ctx context.Context, what string, rate float64) (report.Figures, error) {
@@ -201,8 +206,12 @@ func (s *Session) warn(warnings []workload.Warning) {
 }
 
 func (s *Session) params(rate float64, concurrency int, duration time.Duration) workload.Params {
+	repeat := s.repeats[rate]
+	if s.round != nil {
+		repeat = *s.round
+	}
 	return workload.Params{
-		Rate: rate, Concurrency: concurrency, Duration: duration, Step: s.sources, Repeat: s.repeats[rate],
+		Rate: rate, Concurrency: concurrency, Duration: duration, Step: s.sources, Repeat: repeat,
 		VocabularySize: s.server.VocabularySize, ContextTokens: s.server.ContextTokens,
 		Text: s.server.TextOnly,
 	}

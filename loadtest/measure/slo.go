@@ -71,6 +71,18 @@ func (s SLO) String() string {
 	return strings.Join(terms, ",")
 }
 
+// Bound is the bound on a latency that nearly all requests have to keep: of several that of
+// the highest percentile; 0 without any.
+func (s SLO) Bound(latency string) (bound time.Duration) {
+	highest := 0.0
+	for _, t := range s.Terms {
+		if t.Latency == latency && t.Percentile > highest {
+			highest, bound = t.Percentile, t.Bound
+		}
+	}
+	return bound
+}
+
 // objectiveForm matches latency, percentile, sign and bound, optionally separated by
 // spaces.
 var objectiveForm = regexp.MustCompile(`^\s*(.*?)\s*:\s*(.*?)\s*<(=?)\s*(.*?)\s*$`)

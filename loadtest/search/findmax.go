@@ -61,7 +61,7 @@ func defaults(start float64) bounds {
 }
 
 func newFindMax(b bounds) *Search {
-	return &Search{plan: &findMax{bounds: b, votes: map[float64]*votes{}}}
+	return &Search{plan: &findMax{bounds: b, votes: map[float64]*votes{}}, judge: judge}
 }
 
 func (f *findMax) next() (float64, bool) {

@@ -14,6 +14,7 @@ import (
 type Search struct {
 	plan  plan
 	steps []Step
+	judge func(Step) (found finding, why string)
 }
 
 // plan chooses the next rate from the steps so far.
@@ -57,7 +58,7 @@ func (s *Search) Stretch() float64 {
 // nil Summary because it could not run, is inconclusive; Why then says why.
 func (s *Search) Done(step Step) {
 	var found finding
-	found, step.Why = judge(step)
+	found, step.Why = s.judge(step)
 	step.Passed, step.Unknown = found == passed, found == limited || found == untold
 	s.steps = append(s.steps, step)
 	s.plan.done(step.Rate, found)

@@ -16,7 +16,9 @@ type sweep struct{ rates []float64 }
 
 // NewSweep tries all rates, positive and in requests per second, in the given order. It
 // continues past the breaking point, which is part of the picture.
-func NewSweep(rates []float64) *Search { return &Search{plan: &sweep{slices.Clone(rates)}} }
+func NewSweep(rates []float64) *Search {
+	return &Search{plan: &sweep{slices.Clone(rates)}, judge: judge}
+}
 
 func (s *sweep) next() (float64, bool) {
 	if len(s.rates) == 0 {

@@ -66,3 +66,15 @@ func Median(values []float64) float64 {
 	n := len(sorted)
 	return (sorted[(n-1)/2] + sorted[n/2]) / 2
 }
+
+// MedianInterval is an interval of the median of whatever at least one value was drawn from,
+// and its level of confidence: of the innermost pair of order statistics that has at least
+// Confidence, else of the least and the greatest value, which is 1 - 2^(1-n).
+func MedianInterval(values []float64) (low, high, confidence float64) {
+	sorted := slices.Sorted(slices.Values(values))
+	n := int64(len(sorted))
+	if l, h, ok := QuantileRanks(n, 0.5); ok {
+		return sorted[l-1], sorted[h-1], Confidence
+	}
+	return sorted[0], sorted[n-1], 1 - math.Exp2(float64(1-n))
+}

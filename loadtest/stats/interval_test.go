@@ -221,3 +221,21 @@ func TestEffectiveSizeOfOneStall(t *testing.T) {
 		t.Error("nothing is worth something")
 	}
 }
+
+// The interval of a median holds it as often as it says: each value is above the median with
+// probability a half.
+func TestMedianInterval(t *testing.T) {
+	values := []float64{5, 1, 4, 2, 3}
+	if low, high, confidence := stats.MedianInterval(values); low != 1 || high != 5 || confidence != 0.9375 {
+		t.Errorf("of five: %v to %v, %v", low, high, confidence)
+	}
+	if low, high, confidence := stats.MedianInterval(values[:1]); low != 5 || high != 5 || confidence != 0 {
+		t.Errorf("of one: %v to %v, %v", low, high, confidence)
+	}
+	for range 15 {
+		values = append(values, float64(len(values)+1))
+	}
+	if low, high, confidence := stats.MedianInterval(values); low != 6 || high != 15 || confidence != stats.Confidence {
+		t.Errorf("of twenty: %v to %v, %v", low, high, confidence)
+	}
+}

@@ -40,5 +40,5 @@ func TestMeasurementsInterrupted(t *testing.T) {
 			t.Errorf("%v: status %d: %s", args, got.status, got.stderr)
 		}
 	}
-	checkFailure(t, run(ctx, "", nil, "bench", "modes", "--rates=1"), 130, "interrupted before a rate was measured on both sides")
+	checkFailure(t, run(ctx, "", nil, "bench", "modes", "--rates=1"), 130, "interrupted before a rate was measured on all sides")
 }

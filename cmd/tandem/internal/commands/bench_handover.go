@@ -81,7 +81,7 @@ Without --model, the command makes a model with random weights and removes it at
 			return err
 		}
 		plan.Vocabulary = spec.VocabSize
-		plan.Mesh = rig.Plan{Arguments: []string{"--model", dir}, Worker: arguments, StartTimeout: pairStartTimeout}
+		plan.Mesh = rig.Plan{Arguments: []string{"--model", dir}, Worker: arguments, StartTimeout: meshStartTimeout}
 		said := func(line string) {
 			if !*asJSON {
 				fmt.Fprintln(cmd.ErrOrStderr(), line)

@@ -2,107 +2,160 @@ package commands
 
 import (
 	"errors"
+	"fmt"
 	"io"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/tandem-serving/tandem/pkg/engine/engines"
 	"github.com/tandem-serving/tandem/pkg/telemetry"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/pair"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/contenders"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/modes"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/rig"
+	"github.com/tandem-serving/tandem/cmd/tandem/modeldir"
 	"github.com/tandem-serving/tandem/loadtest"
 	"github.com/tandem-serving/tandem/loadtest/search"
+	"github.com/tandem-serving/tandem/pkg/model"
 )
 
-// pairStartTimeout bounds the start of a mesh, the loading of its model included.
-const pairStartTimeout = 2 * time.Minute
+const (
+	// meshStartTimeout bounds the start of a mesh, the loading of its model included.
+	meshStartTimeout = 2 * time.Minute
+	// manyRequests is more than a tenant has at a time: the limit is not what is measured.
+	manyRequests = 1_000_000
+	// aroundCapacity is the value of --rates for those around the capacity.
+	aroundCapacity = "auto"
+	// searchRounds is the default of --rounds without --rates.
+	searchRounds = 5
+)
 
 func newBenchModesCommand() *cobra.Command {
 	var (
 		load                loadtest.Config
-		rates               string
+		server              comparedServer
+		rates, scale        string
+		named               []string
+		o                   modes.Options
 		html, markdown, out string
-		model               string
-		threads, rounds     int
 	)
 	cmd := &cobra.Command{
 		Use:   "modes",
-		Short: "Compare disaggregated with aggregated serving on this machine, at equal cores",
-		Long: `Starts two meshes, each part in a process of its own. One has a prefill worker and a
-decode worker, the other two workers that do both. All workers have the same number
-of threads. Both meshes get the same load, in turns, at rates from idle to past the
-breaking point of either.
+		Short: "Compare aggregated and disaggregated serving and mode auto, at equal cores",
+		Long: `Starts three meshes with the same number of workers and threads, each part in a process
+of its own. In the first all workers do both phases. In the others they are split into
+prefill and decode workers: one serves in mode disaggregated, one in mode auto.
+
+For each mix of requests it finds the capacity of each: the highest rate at which 90% of
+the requests meet the SLO. They get the same arrivals, in turns at each step of the
+search; each round has other arrivals. Without --slo, the SLO is what the aggregated mesh
+does for one request at a time, times --slo-scale.
+
+With --rates it measures latencies at these rates instead, and where the time went. The
+capacity is then the highest of the rates.
+
+--virtual compares clusters on virtual time, as 'tandem simulate' runs them.
 
 This process sends the load and embeds etcd and NATS. On a small machine, the cores that
-it uses affect both results alike. The report says how much each part used.`,
-		Example: `  tandem bench modes --prompt-tokens 256 --output-tokens 64 --report modes.html
-  tandem bench modes --rates 5,10,20,40 --duration 60s --markdown latency.md`,
+it uses affect all results alike.`,
+		Example: `  tandem bench modes --duration 20s --markdown modes.md
+  tandem bench modes --mix azure --mix 256/64 --rounds 3 --json
+  tandem bench modes --virtual --workers 8
+  tandem bench modes --rates 5,10,20,40 --prompt-tokens 256 --output-tokens 64 --report modes.html`,
 		Args: exactly(),
 	}
 	fs := cmd.Flags()
 	load.RegisterRunFlags(fs)
-	fs.StringVar(&rates, "rates", "", "rates to measure in requests per second, such as 5,10,20 (default: around the larger of both capacities)")
-	fs.StringVar(&model, "model", "", "directory of the model (default: the bundled one)")
-	fs.IntVar(&threads, "threads", 1, "compute threads of each worker")
-	fs.IntVar(&rounds, "rounds", 1, "times to measure each rate")
-	fs.StringVar(&html, "report", "", "write an HTML page with plots of both to this file")
+	server.add(cmd)
+	fs.StringVar(&rates, "rates", "", "measure at these rates in requests per second, such as --rates=5,10,20; --rates=auto: around the largest capacity")
+	fs.StringArrayVar(&named, "mix", nil, "mix of requests, repeated for others: "+strings.Join(modes.Names(), ", ")+" (default: all, or that of --prompt-tokens and --output-tokens)")
+	oneOf(cmd, "mix", modes.Names()...)
+	fs.StringVar(&scale, "slo-scale", "10,5", "bounds of TTFT and TPOT if --slo sets none, in multiples of what an idle mesh does")
+	fs.BoolVar(&o.Send, "send-slo", true, "send the router the ttft and tpot bounds with each request")
+	fs.IntVar(&o.Rounds, "rounds", 0, "times to search for each capacity or to measure each rate (default 5, or 1 with --rates)")
+	fs.StringVar(&html, "report", "", "write an HTML page with plots of all to this file; of several mixes FILE-MIX each")
 	fs.StringVar(&markdown, "markdown", "", "write the tables as Markdown to this file")
-	fs.StringVar(&out, "out", "", "write both reports as JSON to this file")
-	asJSON := addJSON(cmd, "print both reports as JSON instead of a table")
-	onlyOnCommandLine(cmd, "report", "markdown", "out")
+	fs.StringVar(&out, "out", "", "write the result as JSON to this file")
+	asJSON := addJSON(cmd, "print one JSON object instead of a table: mixes, and the reports with --rates")
+	onlyOnCommandLine(cmd, "report", "markdown", "out", "mix")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		var given []float64
 		if rates != "" {
-			var err error
-			if given, err = search.ParseRates(rates); err != nil {
-				return usageError(cmd, "--rates: "+err.Error())
+			o.Rates = []float64{}
+			if rates != aroundCapacity {
+				var err error
+				if o.Rates, err = search.ParseRates(rates); err != nil {
+					return usageError(cmd, "--rates: "+err.Error())
+				}
 			}
 		}
-		if threads < 1 || rounds < 1 {
-			return usageError(cmd, "--threads and --rounds must be at least 1")
+		var err error
+		if o.TTFTScale, o.TPOTScale, err = parseScale(scale); err != nil {
+			return usageError(cmd, "--slo-scale: "+err.Error())
 		}
-		if err := load.ValidateRun(); err != nil {
+		own := fs.Changed("prompt-tokens") || fs.Changed("output-tokens") || fs.Changed("trace")
+		if o.Rounds == 0 && o.Rates == nil {
+			o.Rounds = searchRounds
+		}
+		switch {
+		case o.Rounds < 0:
+			return usageError(cmd, "--rounds must be at least 1")
+		case own && named != nil:
+			return usageError(cmd, "--mix sets what requests are like: leave it out, or --prompt-tokens, --output-tokens and --trace")
+		}
+		if own || named == nil && o.Rates != nil {
+			o.Mixes = []modes.Mix{modes.Given(load.Workload)}
+		} else if o.Mixes, err = modes.Named(named); err != nil {
+			return usageError(cmd, "--mix: "+err.Error())
+		}
+		if o.Rates != nil && len(o.Mixes) > 1 {
+			return usageError(cmd, "--rates are of one mix: pass one --mix")
+		}
+		if err := modes.Check(load, o.Mixes); err != nil {
 			return settingsError(cmd, err)
 		}
-		files := func(r *pair.Result) []outputFile {
-			return []outputFile{
-				{"report", html, func(w io.Writer) error { return r.WriteHTML(w) }},
-				{"markdown", markdown, func(w io.Writer) error { return r.WriteMarkdown(w) }},
-				{"out", out, func(w io.Writer) error { return r.WriteJSON(w) }},
+		if load.Workload.OwnTimes() {
+			return usageError(cmd, "--trace brings its own times: draw lengths from it with --prompt-tokens empirical")
+		}
+		three, err := server.contenders(cmd)
+		if err != nil {
+			return err
+		}
+		o.Load, o.Workers = load, server.workers
+		files := func(r *modes.Result) []outputFile {
+			var all []outputFile
+			for i := range o.Mixes {
+				all = append(all, outputFile{"report", modes.Page(html, o.Mixes, i), func(w io.Writer) error { return r.WritePage(w, i) }})
 			}
+			return append(all,
+				outputFile{"markdown", markdown, func(w io.Writer) error { return r.WriteMarkdown(w) }},
+				outputFile{"out", out, func(w io.Writer) error { return r.WriteJSON(w) }})
 		}
 		if err := checkOutputs(cmd, files(nil)); err != nil {
 			return err
 		}
-		worker := rig.Threads(threads)
-		var all []string
-		if model != "" {
-			all = []string{"--model", model}
+		if !server.virtual {
+			defer deferCollector()()
 		}
-		sides := [2]pair.Side{
-			{Name: "aggregated", Mode: inferencev1.Mode_MODE_AGGREGATED, Plan: rig.Plan{
-				Decode: 2, Worker: worker, Arguments: all, StartTimeout: pairStartTimeout,
-			}},
-			{Name: "disaggregated", Mode: inferencev1.Mode_MODE_DISAGGREGATED, Plan: rig.Plan{
-				Prefill: 1, Decode: 1, Worker: worker, Arguments: all, StartTimeout: pairStartTimeout,
-			}},
-		}
-		defer deferCollector()()
-		live := newLoadProgress(cmd.ErrOrStderr())
-		result, err := pair.Run(cmd.Context(), sides, pair.Options{Load: load, Rates: given, Rounds: rounds}, live)
-		live.finish()
+		live, finish := server.progress(cmd.ErrOrStderr())
+		result, err := modes.Run(cmd.Context(), three, o, live)
+		finish()
 		if err != nil {
 			return loadFailure(cmd.Context(), err)
 		}
-		for i := range result.Outcomes {
-			r := result.Outcomes[i].Report
+		for _, r := range result.Reports() {
 			r.Command, r.Version = command(cmd), telemetry.ReadBuild().String()
 		}
 		written := files(result)
 		errs := []error{writeOutputs(written)}
-		defer sayWritten(cmd, errs[0], written[0])
+		defer func() {
+			for _, page := range written[:len(o.Mixes)] {
+				sayWritten(cmd, errs[0], page)
+			}
+		}()
 		if *asJSON {
 			errs = append(errs, result.WriteJSON(cmd.OutOrStdout()))
 		} else {
@@ -112,9 +165,114 @@ it uses affect both results alike. The report says how much each part used.`,
 			return err
 		}
 		if result.Interrupted {
-			return &exitError{status: exitInterrupted, message: "interrupted: the report has the rates measured so far"}
+			return &exitError{status: exitInterrupted, message: "interrupted: the figures are those measured so far"}
 		}
 		return nil
 	}
 	return cmd
+}
+
+// parseScale reads "10,5".
+func parseScale(text string) (ttft, tpot float64, err error) {
+	parts := strings.Split(text, ",")
+	if len(parts) != 2 {
+		return 0, 0, fmt.Errorf("%q is not two numbers, such as 10,5", text)
+	}
+	for i, into := range []*float64{&ttft, &tpot} {
+		if *into, err = strconv.ParseFloat(strings.TrimSpace(parts[i]), 64); err != nil || !(*into > 1 && *into <= 1000) {
+			return 0, 0, fmt.Errorf("%q is not a number above 1 and up to 1000", parts[i])
+		}
+	}
+	return ttft, tpot, nil
+}
+
+// comparedServer is what serves in each contender.
+type comparedServer struct {
+	model, engine, profile, kvMemory string
+	workers, prefill, threads        int
+	virtual                          bool
+}
+
+func (s *comparedServer) add(cmd *cobra.Command) {
+	fs := cmd.Flags()
+	fs.StringVar(&s.model, "model", "", "directory of the model (default: the bundled one); with --virtual also a preset of 'tandem model synth'")
+	fs.StringVar(&s.engine, "engine", engines.CPU, "engine of the workers: cpu or simulated")
+	oneOf(cmd, "engine", engines.CPU, engines.Simulated)
+	fs.StringVar(&s.profile, "profile", "", "step times of the simulated engine, from 'tandem profile --out' (default: its flags')")
+	fs.StringVar(&s.kvMemory, "kv-memory", "", "memory for the KV cache of each worker (default: that of the engine)")
+	fs.IntVar(&s.workers, "workers", 2, "workers of each mesh")
+	fs.IntVar(&s.prefill, "prefill", 0, "how many of them prefill where they are split (default: half)")
+	fs.IntVar(&s.threads, "threads", 1, "compute threads of each worker")
+	fs.BoolVar(&s.virtual, "virtual", false, "compare clusters on virtual time, with the simulated engine")
+	onlyOnCommandLine(cmd, "profile")
+}
+
+// contenders are the three that are compared.
+func (s *comparedServer) contenders(cmd *cobra.Command) ([]contenders.Contender, error) {
+	prefill := s.prefill
+	if prefill == 0 {
+		prefill = s.workers / 2
+	}
+	simulated := s.virtual || s.engine == engines.Simulated
+	switch {
+	case s.threads < 1:
+		return nil, usageError(cmd, "--threads must be at least 1")
+	case s.workers < 2:
+		return nil, usageError(cmd, "--workers must be at least 2")
+	case prefill < 1 || prefill >= s.workers:
+		return nil, usageError(cmd, fmt.Sprintf("--prefill: of %d workers, 1 to %d can prefill", s.workers, s.workers-1))
+	case s.engine != engines.CPU && s.engine != engines.Simulated:
+		return nil, usageError(cmd, fmt.Sprintf("--engine %q: choose %s or %s", s.engine, engines.CPU, engines.Simulated))
+	case s.profile != "" && !simulated:
+		return nil, usageError(cmd, "--profile is for the simulated engine: add --engine simulated or --virtual")
+	}
+	plan := rig.Plan{
+		Arguments: []string{"--router-tenant-max-requests", strconv.Itoa(manyRequests), "--engine", s.engine},
+		Worker:    rig.Threads(s.threads), StartTimeout: meshStartTimeout,
+	}
+	if s.model != "" {
+		plan.Arguments = append(plan.Arguments, "--model", s.model)
+	}
+	if s.profile != "" {
+		plan.Worker = append(plan.Worker, "--profile", s.profile)
+	}
+	if s.kvMemory != "" {
+		plan.Worker = append(plan.Worker, "--kv-memory", s.kvMemory)
+	}
+	together, split := plan, plan
+	together.Decode, split.Prefill, split.Decode = s.workers, prefill, s.workers-prefill
+	three := []contenders.Contender{
+		{Name: modes.Aggregated, Mode: inferencev1.Mode_MODE_AGGREGATED, Plan: together},
+		{Name: modes.Disaggregated, Mode: inferencev1.Mode_MODE_DISAGGREGATED, Plan: split},
+		{Name: modes.Auto, Mode: inferencev1.Mode_MODE_AUTO, Plan: split},
+	}
+	if !s.virtual {
+		return three, nil
+	}
+	name := s.model
+	if _, unknown := model.Preset(name); unknown != nil {
+		var err error
+		if name, err = modeldir.Find(s.model); err != nil {
+			return nil, err
+		}
+	}
+	for i := range three {
+		c := &three[i]
+		cluster, err := virtualPlan{model: name, profile: s.profile, kvMemory: s.kvMemory, mesh: c.Plan, mode: c.Mode}.cluster()
+		if err != nil {
+			return nil, err
+		}
+		c.Virtual = cluster
+	}
+	return three, nil
+}
+
+// progress shows the runs as they go.
+func (s *comparedServer) progress(out io.Writer) (live loadtest.Progress, finish func()) {
+	if s.virtual {
+		p := &simulateProgress{liveLine: newLiveLine(out)}
+		return p, p.finish
+	}
+	p := newLoadProgress(out)
+	return p, p.finish
 }

@@ -69,7 +69,7 @@ streams do not keep their pace, the result says "valid": false, and why.`,
 		if err != nil {
 			return err
 		}
-		plan.Mesh = rig.Plan{Arguments: append([]string{"--model", found}, arguments...), StartTimeout: pairStartTimeout}
+		plan.Mesh = rig.Plan{Arguments: append([]string{"--model", found}, arguments...), StartTimeout: meshStartTimeout}
 		said := func(line string) {
 			if !*asJSON {
 				fmt.Fprintln(cmd.ErrOrStderr(), line)

@@ -1,24 +1,17 @@
 package commands
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"os"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/pair"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/contenders"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/rig"
 	"github.com/tandem-serving/tandem/cmd/tandem/modeldir"
 	"github.com/tandem-serving/tandem/loadtest"
-	"github.com/tandem-serving/tandem/loadtest/client"
-	"github.com/tandem-serving/tandem/loadtest/drive"
 	"github.com/tandem-serving/tandem/loadtest/processor"
-	"github.com/tandem-serving/tandem/loadtest/record"
-	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
-	"github.com/tandem-serving/tandem/simulate/scenario"
 )
 
 func newBenchSimulatedCommand() *cobra.Command {
@@ -80,7 +73,7 @@ process may use, it gives one to each worker and the others to the router.`,
 		if err != nil {
 			return usageError(cmd, err.Error())
 		}
-		actual := rig.Plan{Decode: 1, Worker: rig.Threads(1), StartTimeout: pairStartTimeout}
+		actual := rig.Plan{Decode: 1, Worker: rig.Threads(1), StartTimeout: meshStartTimeout}
 		if mode == "disaggregated" {
 			actual.Prefill = 1
 		}
@@ -93,9 +86,13 @@ process may use, it gives one to each worker and the others to the router.`,
 				return usageError(cmd, fmt.Sprintf("--pin: %d cores are too few for %d workers and a router", len(cores), workers))
 			}
 		}
-		other := pair.Side{Name: "simulated", Mode: wanted}
+		other := contenders.Contender{Name: "simulated", Mode: wanted}
 		if virtual {
-			if other.Drive, other.Client, err = virtualCluster(model, profile, actual, wanted); err != nil {
+			dir, err := modeldir.Find(model)
+			if err != nil {
+				return err
+			}
+			if other.Virtual, err = (virtualPlan{model: dir, profile: profile, mesh: actual, mode: wanted}).cluster(); err != nil {
 				return err
 			}
 		} else {
@@ -105,10 +102,10 @@ process may use, it gives one to each worker and the others to the router.`,
 		}
 		defer deferCollector()()
 		live := newLoadProgress(cmd.ErrOrStderr())
-		result, err := pair.Run(cmd.Context(), [2]pair.Side{
+		result, err := contenders.Run(cmd.Context(), []contenders.Contender{
 			{Name: "cpu", Plan: actual, Mode: wanted},
 			other,
-		}, pair.Options{Load: load, Share: share, Rounds: rounds}, live)
+		}, contenders.Options{Load: load, Share: share, Rounds: rounds}, live)
 		live.finish()
 		if err != nil {
 			return loadFailure(cmd.Context(), err)
@@ -118,29 +115,8 @@ process may use, it gives one to each worker and the others to the router.`,
 	return cmd
 }
 
-// virtualCluster runs loads on a cluster like a mesh, on virtual time.
-func virtualCluster(model, profile string, mesh rig.Plan, mode inferencev1.Mode) (func(context.Context, drive.Options) (*record.Run, error), client.Client, error) {
-	dir, err := modeldir.Find(model)
-	if err != nil {
-		return nil, nil, err
-	}
-	text := fmt.Sprintf("model: %q\nprofile: %q\ntraffic: {rate: 1}\npools:\n  decode: {role: decode, count: %d}\n", dir, profile, mesh.Decode)
-	if mesh.Prefill > 0 {
-		text += fmt.Sprintf("  prefill: {role: prefill, count: %d}\n", mesh.Prefill)
-	}
-	var traffic loadtest.Config
-	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
-	traffic.RegisterFlags(fs)
-	read, err := scenario.Parse("the cluster", []byte(text), fs)
-	if err != nil {
-		return nil, nil, err
-	}
-	s := &simulation{scenario: read, seed: 1, mode: mode}
-	return s.drive, simulatedServer{read, "on virtual time"}, nil
-}
-
 // printSimulated prints what was measured; the error says if that is not all.
-func printSimulated(w io.Writer, result *pair.Result, share float64, asJSON bool) error {
+func printSimulated(w io.Writer, result *contenders.Result, share float64, asJSON bool) error {
 	var err error
 	if rate := result.Steps[0].Rate; asJSON {
 		err = indented(w, map[string]any{

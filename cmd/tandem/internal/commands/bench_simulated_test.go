@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/pair"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/contenders"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/rig"
 	"github.com/tandem-serving/tandem/cmd/tandem/internal/commands"
 	"github.com/tandem-serving/tandem/loadtest"
@@ -23,10 +23,10 @@ import (
 
 // What was whole before an interruption is printed in the form that was asked for.
 func TestBenchSimulatedInterrupted(t *testing.T) {
-	result := &pair.Result{Steps: []pair.Step{{Rate: 3}}, Capacity: [2]float64{4, 5}, Interrupted: true}
+	result := &contenders.Result{Steps: []contenders.Step{{Rate: 3, Figures: make([]report.Figures, 2)}}, Capacity: []float64{4, 5}, Interrupted: true}
 	for i := range result.Steps[0].Figures {
 		result.Steps[0].Figures[i].Summary = *measure.Summarize(&record.Run{}, measure.Options{})
-		result.Outcomes[i] = &loadtest.Outcome{Report: &report.Report{}}
+		result.Outcomes = append(result.Outcomes, &loadtest.Outcome{Report: &report.Report{}})
 	}
 	var asJSON, table strings.Builder
 	for _, err := range []error{commands.PrintSimulated(&asJSON, result, 0.75, true), commands.PrintSimulated(&table, result, 0.75, false)} {
@@ -61,13 +61,13 @@ func TestBenchSimulatedVirtual(t *testing.T) {
 		decode float64 // of the other side
 		differ bool
 	}{{4, false}, {4.4, true}} {
-		var sides [2]pair.Side
-		for i, profile := range []string{write("a.json", 4), write("b.json", c.decode)} {
-			drive, client, err := commands.VirtualCluster("", profile, rig.Plan{Prefill: 1, Decode: 1}, inferencev1.Mode_MODE_DISAGGREGATED)
+		var sides []contenders.Contender
+		for _, profile := range []string{write("a.json", 4), write("b.json", c.decode)} {
+			cluster, err := commands.VirtualCluster("tiny", profile, rig.Plan{Prefill: 1, Decode: 1}, inferencev1.Mode_MODE_DISAGGREGATED)
 			if err != nil {
 				t.Fatal(err)
 			}
-			sides[i] = pair.Side{Name: profile, Drive: drive, Client: client}
+			sides = append(sides, contenders.Contender{Name: profile, Virtual: cluster})
 		}
 		load := loadtest.Config{}
 		fs := pflag.NewFlagSet("", pflag.ContinueOnError)
@@ -76,7 +76,7 @@ func TestBenchSimulatedVirtual(t *testing.T) {
 			t.Fatal(err)
 		}
 		progress, finish := commands.NewLoadProgress(io.Discard, false)
-		r, err := pair.Run(t.Context(), sides, pair.Options{Load: load, Rates: []float64{40}, Rounds: 1}, progress)
+		r, err := contenders.Run(t.Context(), sides, contenders.Options{Load: load, Rates: []float64{40}, Rounds: 1}, progress)
 		finish()
 		if err != nil {
 			t.Fatal(err)

@@ -1,19 +1,15 @@
 package commands
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/tandem-serving/tandem/loadtest"
 	"github.com/tandem-serving/tandem/loadtest/client"
-	"github.com/tandem-serving/tandem/loadtest/measure"
-	"github.com/tandem-serving/tandem/loadtest/search"
 	"github.com/tandem-serving/tandem/pkg/api"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 )
@@ -46,31 +42,11 @@ func (b *benchTarget) promise(config loadtest.Config) error {
 	if b.openai.URL != "" {
 		return errors.New("--send-slo needs a router at --addr: OpenAI's API cannot carry an SLO")
 	}
-	var slo measure.SLO
-	if config.Preset != "" {
-		preset, err := search.FindPreset(config.Preset)
-		if err != nil {
-			return err
-		}
-		slo = preset.SLO
+	slo, err := config.Objective()
+	if err != nil {
+		return err
 	}
-	if config.SLO != "" {
-		var err error
-		if slo, err = measure.ParseSLO(config.SLO); err != nil {
-			return err
-		}
-	}
-	// Of several bounds on one latency it is the highest percentile's that nearly all
-	// requests have to keep.
-	slices.SortStableFunc(slo.Terms, func(a, b measure.Term) int { return cmp.Compare(a.Percentile, b.Percentile) })
-	for _, term := range slo.Terms {
-		switch term.Latency {
-		case "ttft":
-			b.ttft = term.Bound
-		case "tpot":
-			b.tpot = term.Bound
-		}
-	}
+	b.ttft, b.tpot = slo.Bound("ttft"), slo.Bound("tpot")
 	if b.ttft == 0 && b.tpot == 0 {
 		return errors.New("--send-slo finds no bound to send: pass --slo with ttft or tpot, such as ttft:p99<500ms")
 	}

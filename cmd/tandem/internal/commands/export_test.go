@@ -4,6 +4,8 @@ import (
 	"io"
 	"time"
 
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/contenders"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/rig"
 	"github.com/tandem-serving/tandem/loadtest"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 )
@@ -67,8 +69,10 @@ var MainFlags = mainFlags
 // AnnouncePart is announcePart.
 var AnnouncePart = announcePart
 
-// VirtualCluster is virtualCluster.
-var VirtualCluster = virtualCluster
+// VirtualCluster is the cluster of a virtualPlan.
+func VirtualCluster(model, profile string, mesh rig.Plan, mode inferencev1.Mode) (contenders.Virtual, error) {
+	return virtualPlan{model: model, profile: profile, mesh: mesh, mode: mode}.cluster()
+}
 
 // Announce is announce.
 var Announce = announce

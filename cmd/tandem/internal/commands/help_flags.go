@@ -30,7 +30,7 @@ var mainFlags = map[string][]string{
 		"addr", "openai", "times", "slo", "send-slo", "duration", "prompt-tokens", "output-tokens", "mode", "json",
 	},
 	"bench modes": {
-		"rates", "rounds", "duration", "slo", "prompt-tokens", "output-tokens", "model", "threads", "report", "markdown", "out", "json",
+		"mix", "rates", "rounds", "duration", "slo", "prompt-tokens", "output-tokens", "workers", "virtual", "report", "markdown", "json",
 	},
 	"bench simulated": {
 		"profile", "load", "rounds", "duration", "mode", "pin", "prompt-tokens", "output-tokens", "model", "json",
@@ -77,16 +77,17 @@ var (
 	}}
 	loadGroups = []flagGroup{
 		{"Load", []string{
-			"rate", "rates", "load", "times", "concurrency", "sweep", "find-max", "duration", "warmup", "rounds", "arrival", "burstiness", "ramp-from", "surge",
+			"rate", "rates", "mix", "load", "times", "concurrency", "sweep", "find-max", "duration", "warmup", "rounds", "arrival", "burstiness", "ramp-from", "surge",
 			"min-requests", "max-in-flight", "request-timeout", "drain-timeout", "seed",
 		}},
-		{"Objectives", []string{"slo", "class", "class-slo", "preset", "send-slo"}},
+		{"Objectives", []string{"slo", "slo-scale", "class", "class-slo", "preset", "send-slo"}},
 		{"Requests", []string{
 			"prompt-tokens", "output-tokens", "prompt-kind", "text-file", "chars-per-token", "vocabulary-size", "context-tokens",
 			"shared-prefix-tokens", "shared-prefixes", "turns", "think", "exact", "temperature", "priority", "tenant", "cache-salt",
 		}},
 		{"Recorded traffic", []string{"trace", "trace-", "speed"}},
 		{"Where it goes", []string{"addr", "connections", "mode", "model", "policies"}},
+		{"What is started", []string{"engine", "profile", "kv-memory", "workers", "prefill", "threads", "pin", "virtual"}},
 		{"A server with OpenAI's API", []string{"openai", "openai-"}},
 		{"Results", []string{"report", "markdown", "out", "csv", "hdr", "name", "json", "definitions"}},
 	}

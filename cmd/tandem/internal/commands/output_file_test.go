@@ -119,7 +119,7 @@ func TestOutputsAreChecked(t *testing.T) {
 		{"serve, no folder", append(serve, "--out", filepath.Join(dir, "no", "file")), 1, "there is no folder"},
 		{"serve, twice", append(serve, "--out", file, "--csv", link), 2, "--out and --csv both write to"},
 		{"modes, no folder", []string{"bench", "modes", "--markdown", filepath.Join(dir, "no", "file")}, 1, "--markdown: there is no folder"},
-		{"modes, twice", []string{"bench", "modes", "--out", file, "--report", file}, 2, "--report and --out both write to"},
+		{"modes, twice", []string{"bench", "modes", "--mix", "azure", "--out", file, "--report", file}, 2, "--report and --out both write to"},
 		{"profile, a folder", []string{"profile", "--out", dir}, 1, "is a folder: name a file in it"},
 		{"profile, below a file", []string{"profile", "--out", filepath.Join(file, "x")}, 1, "is not a folder"},
 	} {

@@ -95,7 +95,7 @@ The file is explained in docs/simulation.md; docs/scenarios has examples.`,
 			}
 		}
 		s := &simulation{scenario: read, seed: config.Workload.Seed, mode: mode, ttft: target.ttft, tpot: target.tpot}
-		config.Drive = s.drive
+		config.Drive = s.Drive
 		live := &simulateProgress{liveLine: newLiveLine(cmd.ErrOrStderr())}
 		if all {
 			if config.Sweep != "" || config.FindMax || outputs.html+outputs.out+outputs.csv+outputs.hdr != "" {
@@ -138,8 +138,8 @@ type simulation struct {
 	requests      int
 }
 
-// drive is a run on a cluster of its own.
-func (s *simulation) drive(ctx context.Context, o drive.Options) (*record.Run, error) {
+// Drive is a run on a cluster of its own.
+func (s *simulation) Drive(ctx context.Context, o drive.Options) (*record.Run, error) {
 	if err := o.Complete(); err != nil {
 		return nil, err
 	}

@@ -38,7 +38,7 @@ func comparePolicies(ctx context.Context, config loadtest.Config, server simulat
 	table := policyComparison{SLO: config.SLO}
 	for _, name := range routing.Policies() {
 		s.policy = name
-		config.Drive = s.drive
+		config.Drive = s.Drive
 		out, err := loadtest.Run(ctx, config, server, named{live, name})
 		if err != nil {
 			return table, err

@@ -1,54 +1,58 @@
-package pair
+package contenders
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
 	"slices"
 	"strings"
 
+	"github.com/tandem-serving/tandem/loadtest"
 	"github.com/tandem-serving/tandem/loadtest/measure"
 	"github.com/tandem-serving/tandem/loadtest/report"
 	"github.com/tandem-serving/tandem/loadtest/stats"
 	"github.com/tandem-serving/tandem/loadtest/tail"
 )
 
-type document struct {
-	Schema string `json:"schema"`
-	// Reports by side, in the order in which they were given.
+// Document is the result as JSON has it. Each list but Steps is by contender, in the order
+// in which they were given.
+type Document struct {
+	Schema  string           `json:"schema"`
 	Reports []*report.Report `json:"reports"`
 	// Steps in the order in which they were measured.
 	Steps []Step `json:"steps"`
-	// CapacityRPS by side, as estimated in closed loop; 0 if the rates were given.
-	CapacityRPS [2]float64 `json:"capacity_rps"`
-	Interrupted bool       `json:"interrupted,omitempty"`
+	// CapacityRPS as estimated in closed loop; nil if the rates were given.
+	CapacityRPS []float64 `json:"capacity_rps,omitempty"`
+	Interrupted bool      `json:"interrupted,omitempty"`
 }
 
 // schema is the version of the JSON.
-const schema = "tandem.bench.pair/1.0"
+const schema = "tandem.bench.pair/1.1"
 
-// WriteJSON writes the result as one JSON object.
-func (r *Result) WriteJSON(w io.Writer) error {
-	d := document{Schema: schema, Steps: r.Steps, CapacityRPS: r.Capacity, Interrupted: r.Interrupted}
+// Document is the result as JSON has it.
+func (r *Result) Document() Document {
+	d := Document{Schema: schema, Steps: r.Steps, CapacityRPS: r.Capacity, Interrupted: r.Interrupted}
 	for _, outcome := range r.Outcomes {
 		d.Reports = append(d.Reports, outcome.Report)
 	}
-	encoder := json.NewEncoder(w)
-	encoder.SetIndent("", "  ")
-	return encoder.Encode(d)
+	return d
 }
 
-// WriteHTML writes the result as one page with the plots of both sides.
-func (r *Result) WriteHTML(w io.Writer) error {
-	var named []report.Named
-	for _, outcome := range r.Outcomes {
-		named = append(named, report.Named{Name: outcome.Report.Name, Report: outcome.Report})
+// WriteHTML writes the result as one page with the plots of all.
+func (r *Result) WriteHTML(w io.Writer) error { return WriteHTML(w, r.Outcomes) }
+
+// WriteHTML writes outcomes, whose names differ, as one page with the plots of all.
+func WriteHTML(w io.Writer, outcomes []*loadtest.Outcome) error {
+	var all []report.Named
+	var names []string
+	for _, outcome := range outcomes {
+		all = append(all, report.Named{Name: outcome.Report.Name, Report: outcome.Report})
+		names = append(names, outcome.Report.Name)
 	}
-	return report.WriteComparisonHTML(w, named[0].Name+" and "+named[1].Name, named)
+	return report.WriteComparisonHTML(w, strings.Join(names, ", "), all)
 }
 
-// WriteMarkdown writes the tables of both sides: latency at each rate, where the time
+// WriteMarkdown writes the tables of all: latency at each rate, where the time
 // went at p50 and p99, and what each part used of the machine.
 func (r *Result) WriteMarkdown(w io.Writer) error {
 	var text strings.Builder
@@ -63,15 +67,24 @@ func (r *Result) WriteMarkdown(w io.Writer) error {
 // machine says on what, with what and of what.
 func (r *Result) machine(out *strings.Builder) {
 	one := r.Outcomes[0].Report
-	fmt.Fprintf(out, "Measured %s on %s, %d cores, %s, by tandem %s:\n\n", one.Began.UTC().Format("2006-01-02"), one.Host.CPU, one.Host.Cores, one.Host.OS, one.Version)
-	fmt.Fprintf(out, "    tandem %s\n\n", strings.Join(one.Command, " "))
+	WriteMachine(out, one)
 	for _, line := range one.Workload {
 		fmt.Fprintf(out, "- %s\n", line)
 	}
-	if r.Capacity[0] > 0 {
-		fmt.Fprintf(out, "- completed with 64 requests kept running: %s %.3g, %s %.3g requests a second\n", r.name(0), r.Capacity[0], r.name(1), r.Capacity[1])
+	var capacities []string
+	for i, capacity := range r.Capacity {
+		capacities = append(capacities, fmt.Sprintf("%s %.3g", r.name(i), capacity))
+	}
+	if capacities != nil {
+		fmt.Fprintf(out, "- completed with 64 requests kept running: %s requests a second\n", strings.Join(capacities, ", "))
 	}
 	out.WriteString("\n")
+}
+
+// WriteMachine says when, where and by what command a report was made.
+func WriteMachine(w io.Writer, r *report.Report) {
+	fmt.Fprintf(w, "Measured %s on %s, %d cores, %s, by tandem %s:\n\n", r.Began.UTC().Format("2006-01-02"), r.Host.CPU, r.Host.Cores, r.Host.OS, r.Version)
+	fmt.Fprintf(w, "    tandem %s\n\n", strings.Join(r.Command, " "))
 }
 
 func (r *Result) name(side int) string { return r.Outcomes[side].Report.Name }
@@ -86,7 +99,7 @@ func (r *Result) rates() []float64 {
 	return slices.Compact(rates)
 }
 
-// at are the figures of a side at a rate, of all rounds.
+// at are the figures of a contender at a rate, of all rounds.
 func (r *Result) at(side int, rate float64) []*report.Figures {
 	var figures []*report.Figures
 	for i := range r.Steps {
@@ -97,7 +110,7 @@ func (r *Result) at(side int, rate float64) []*report.Figures {
 	return figures
 }
 
-// latencies is a row for each rate and side. Of several rounds it has the median.
+// latencies is a row for each rate and contender. Of several rounds it has the median.
 func (r *Result) latencies(out *strings.Builder) {
 	out.WriteString("| requests/s | | TTFT p50 | p99 | second token p50 | p99 | TPOT p50 | p99 | completed/s | goodput/s | verdict |\n")
 	out.WriteString("|---|---|---|---|---|---|---|---|---|---|---|\n")
@@ -153,7 +166,7 @@ func milliseconds(ms float64) string {
 	return fmt.Sprintf("%.2f", ms)
 }
 
-// budgets is where the time of E2E went, a row for each rate, side and percentile.
+// budgets is where the time of E2E went, a row for each rate, contender and percentile.
 func (r *Result) budgets(out *strings.Builder) {
 	stages := tail.Stages()
 	out.WriteString("| requests/s | | E2E |")

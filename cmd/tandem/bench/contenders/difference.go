@@ -1,4 +1,4 @@
-package pair
+package contenders
 
 import (
 	"fmt"
@@ -10,22 +10,22 @@ import (
 	"github.com/tandem-serving/tandem/loadtest/stats"
 )
 
-// Difference is one figure on both sides: the median over rounds. Its JSON is public.
+// Difference is one figure of two contenders: the median over rounds. Its JSON is public.
 type Difference struct {
 	Latency    measure.Latency `json:"latency"`
 	Percentile string          `json:"percentile"`
-	// Milliseconds by side, with the least and the greatest of the rounds.
+	// Milliseconds of each, with the least and the greatest of the rounds.
 	Milliseconds [2]float64    `json:"ms"`
 	Range        [2][2]float64 `json:"range_ms"`
-	// Relative is how much the second side is above the first: 0.1 is 10%. Nil if the
+	// Relative is how much the second is above the first: 0.1 is 10%. Nil if the
 	// first is 0.
 	Relative *float64 `json:"relative"`
-	// Rounds that both sides had the figure in.
+	// Rounds that both had the figure in.
 	Rounds int `json:"rounds"`
 }
 
-// Differences are p50 and p99 of TTFT and TPOT on both sides, over all rounds of a
-// result of one rate.
+// Differences are p50 and p99 of TTFT and TPOT of the first two contenders, over all rounds
+// of a result of one rate.
 func (r *Result) Differences() []Difference {
 	var all []Difference
 	for _, l := range []struct {

@@ -1,4 +1,4 @@
-package pair_test
+package contenders_test
 
 import (
 	"bytes"
@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,7 +16,7 @@ import (
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/pair"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/contenders"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/rig"
 	"github.com/tandem-serving/tandem/cmd/tandem/internal/commands"
 	"github.com/tandem-serving/tandem/loadtest"
@@ -28,7 +29,7 @@ import (
 )
 
 // child makes this test binary the tandem that a rig starts.
-const child = "PAIR_TEST_CHILD"
+const child = "CONTENDERS_TEST_CHILD"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(child) != "" {
@@ -45,15 +46,15 @@ var servers = [2]reporttest.Server{
 }
 
 // measured is a result as two loaded servers would leave it.
-func measured(rates []float64, rounds int) *pair.Result {
+func measured(rates []float64, rounds int) *contenders.Result {
 	const duration = time.Minute // enough requests for a p99
-	r := &pair.Result{Capacity: [2]float64{18, 19.5}}
+	r := &contenders.Result{Capacity: []float64{18, 19.5}, Outcomes: make([]*loadtest.Outcome, 2)}
 	for i, name := range [2]string{"aggregated", "disaggregated"} {
 		r.Outcomes[i] = &loadtest.Outcome{Report: reporttest.Sweep(name, servers[i], rates, duration)}
 	}
 	for round := range rounds {
 		for n, rate := range rates {
-			step := pair.Step{Rate: rate, Seconds: [2]float64{20, 40}}
+			step := contenders.Step{Rate: rate, Figures: make([]report.Figures, 2), CPUSeconds: make([]map[string]float64, 2), Seconds: []float64{20, 40}}
 			for i := range step.Figures {
 				step.Figures[i] = reporttest.Figures(reporttest.Run(servers[i], rate, duration, uint64(10*round+n)))
 				step.CPUSeconds[i] = map[string]float64{"router-1": 5, "decode-1": 10}
@@ -77,11 +78,11 @@ func distribution(p50, p99 float64) *measure.Distribution {
 }
 
 // rounds is a result of one rate, of TTFT's p50 on both sides.
-func rounds(p50 ...[2]float64) *pair.Result {
+func rounds(p50 ...[2]float64) *contenders.Result {
 	r := measured([]float64{4}, 1)
 	r.Steps = nil
 	for _, values := range p50 {
-		var step pair.Step
+		step := contenders.Step{Figures: make([]report.Figures, 2)}
 		for i, v := range values {
 			step.Figures[i] = report.Figures{Summary: measure.Summary{TTFT: distribution(v, -1), TPOT: distribution(-1, -1)}}
 		}
@@ -94,21 +95,21 @@ func TestDifferences(t *testing.T) {
 	ten, minus := 0.1, -0.5
 	for _, c := range []struct {
 		name   string
-		result *pair.Result
-		want   pair.Difference
+		result *contenders.Result
+		want   contenders.Difference
 		row    string
 	}{
 		{"the median, of an odd number", rounds([2]float64{30, 10}, [2]float64{10, 33}, [2]float64{20, 22}),
-			pair.Difference{Milliseconds: [2]float64{20, 22}, Range: [2][2]float64{{10, 30}, {10, 33}}, Relative: &ten, Rounds: 3},
+			contenders.Difference{Milliseconds: [2]float64{20, 22}, Range: [2][2]float64{{10, 30}, {10, 33}}, Relative: &ten, Rounds: 3},
 			"| TTFT p50 | 20.0 (10.0 to 30.0) | 22.0 (10.0 to 33.0) | +10.0% |"},
 		{"the median, of an even number", rounds([2]float64{200, 60}, [2]float64{100, 90}),
-			pair.Difference{Milliseconds: [2]float64{150, 75}, Range: [2][2]float64{{100, 200}, {60, 90}}, Relative: &minus, Rounds: 2},
+			contenders.Difference{Milliseconds: [2]float64{150, 75}, Range: [2][2]float64{{100, 200}, {60, 90}}, Relative: &minus, Rounds: 2},
 			"| TTFT p50 | 150 (100 to 200) | 75.0 (60.0 to 90.0) | -50.0% |"},
 		{"rounds without it on one side do not count", rounds([2]float64{1, -1}, [2]float64{10, 11}, [2]float64{-1, 7}),
-			pair.Difference{Milliseconds: [2]float64{10, 11}, Range: [2][2]float64{{10, 10}, {11, 11}}, Relative: &ten, Rounds: 1},
+			contenders.Difference{Milliseconds: [2]float64{10, 11}, Range: [2][2]float64{{10, 10}, {11, 11}}, Relative: &ten, Rounds: 1},
 			"| TTFT p50 | 10.0 (10.0 to 10.0) | 11.0 (11.0 to 11.0) | +10.0% |"},
 		{"of nothing there is no share", rounds([2]float64{0, 0}),
-			pair.Difference{Rounds: 1}, "| TTFT p50 | 0.00 (0.00 to 0.00) | 0.00 (0.00 to 0.00) | n/a |"},
+			contenders.Difference{Rounds: 1}, "| TTFT p50 | 0.00 (0.00 to 0.00) | 0.00 (0.00 to 0.00) | n/a |"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			c.want.Latency, c.want.Percentile = measure.TTFT, "p50"
@@ -184,11 +185,11 @@ func TestWriteMarkdown(t *testing.T) {
 	}
 }
 
-func TestWriteJSON(t *testing.T) {
-	var text bytes.Buffer
+func TestDocument(t *testing.T) {
 	r := measured([]float64{4, 8}, 1)
 	r.Interrupted = true
-	if err := r.WriteJSON(&text); err != nil {
+	text, err := json.Marshal(r.Document())
+	if err != nil {
 		t.Fatal(err)
 	}
 	var got struct {
@@ -198,14 +199,14 @@ func TestWriteJSON(t *testing.T) {
 			Rate       float64
 			CPUSeconds [2]map[string]float64 `json:"cpu_s"`
 		}
-		CapacityRPS [2]float64 `json:"capacity_rps"`
+		CapacityRPS []float64 `json:"capacity_rps"`
 		Interrupted bool
 	}
-	if err := json.Unmarshal(text.Bytes(), &got); err != nil {
+	if err := json.Unmarshal(text, &got); err != nil {
 		t.Fatal(err)
 	}
-	if got.Schema != "tandem.bench.pair/1.0" || len(got.Steps) != 2 || got.Steps[1].Rate != 8 || got.Steps[1].CPUSeconds[1]["decode-1"] != 10 ||
-		got.CapacityRPS != r.Capacity || !got.Interrupted || len(got.Reports) != 2 {
+	if got.Schema != "tandem.bench.pair/1.1" || len(got.Steps) != 2 || got.Steps[1].Rate != 8 || got.Steps[1].CPUSeconds[1]["decode-1"] != 10 ||
+		!slices.Equal(got.CapacityRPS, r.Capacity) || !got.Interrupted || len(got.Reports) != 2 {
 		t.Errorf("%+v", got)
 	}
 	for i, one := range got.Reports {
@@ -218,7 +219,7 @@ func TestWriteJSON(t *testing.T) {
 
 func TestWriteHTML(t *testing.T) {
 	var page strings.Builder
-	if err := measured([]float64{4, 8}, 1).WriteHTML(&page); err != nil || !strings.Contains(page.String(), "aggregated and disaggregated") {
+	if err := measured([]float64{4, 8}, 1).WriteHTML(&page); err != nil || !strings.Contains(page.String(), "aggregated, disaggregated") {
 		t.Errorf("%v, %d bytes", err, page.Len())
 	}
 }
@@ -233,9 +234,9 @@ func (s *silent) Plan(p loadtest.Plan)               { s.planned += len(p.Steps)
 func (s *silent) Begin(what string, _ time.Duration) { s.began = append(s.began, what) }
 func (*silent) Sample(record.Sample)                 {}
 
-func sides() [2]pair.Side {
+func sides() []contenders.Contender {
 	arguments := []string{"--engine", "simulated", "--simulated-base-ms", "1"}
-	return [2]pair.Side{
+	return []contenders.Contender{
 		{Name: "aggregated", Mode: inferencev1.Mode_MODE_AGGREGATED, Plan: rig.Plan{Decode: 1, Arguments: arguments, StartTimeout: time.Minute}},
 		{Name: "disaggregated", Mode: inferencev1.Mode_MODE_DISAGGREGATED, Plan: rig.Plan{Prefill: 1, Decode: 1, Arguments: arguments, StartTimeout: time.Minute}},
 	}
@@ -256,14 +257,14 @@ func load(t *testing.T) loadtest.Config {
 func TestRun(t *testing.T) {
 	t.Setenv(child, "1")
 	progress := &silent{}
-	r, err := pair.Run(t.Context(), sides(), pair.Options{Load: load(t), Rates: []float64{40}, Rounds: 2}, progress)
+	r, err := contenders.Run(t.Context(), sides(), contenders.Options{Load: load(t), Rates: []float64{40}, Rounds: 2}, progress)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if progress.planned != 4 || len(progress.began) != 4 {
 		t.Errorf("planned %d runs, began %q", progress.planned, progress.began)
 	}
-	if len(r.Steps) != 2 || r.Interrupted || r.Capacity != [2]float64{} {
+	if len(r.Steps) != 2 || r.Interrupted || r.Capacity != nil {
 		t.Fatalf("%d steps, interrupted %v, capacity %v", len(r.Steps), r.Interrupted, r.Capacity)
 	}
 	for n, step := range r.Steps {
@@ -299,7 +300,7 @@ func TestRunEndsWithItsContext(t *testing.T) {
 	t.Setenv(child, "1")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if r, err := pair.Run(ctx, sides(), pair.Options{Load: load(t), Rates: []float64{40}, Rounds: 1}, &silent{}); !errors.Is(err, pair.ErrInterrupted) {
+	if r, err := contenders.Run(ctx, sides(), contenders.Options{Load: load(t), Rates: []float64{40}, Rounds: 1}, &silent{}); !errors.Is(err, contenders.ErrInterrupted) {
 		t.Errorf("it gave %+v, %v although asked to stop", r, err)
 	}
 }
@@ -323,10 +324,10 @@ func TestRunInterrupted(t *testing.T) {
 	t.Setenv(child, "1")
 	for after, whole := range map[int]int{1: 0, 2: 0, 4: 1} {
 		ctx, cancel := context.WithCancel(t.Context())
-		r, err := pair.Run(ctx, sides(), pair.Options{Load: load(t), Rates: []float64{40}, Rounds: 2}, &ending{cancel: cancel, after: after})
+		r, err := contenders.Run(ctx, sides(), contenders.Options{Load: load(t), Rates: []float64{40}, Rounds: 2}, &ending{cancel: cancel, after: after})
 		cancel()
 		if whole == 0 {
-			if !errors.Is(err, pair.ErrInterrupted) {
+			if !errors.Is(err, contenders.ErrInterrupted) {
 				t.Errorf("in run %d: %+v, %v", after, r, err)
 			}
 			continue
@@ -341,7 +342,7 @@ func TestRunNamesTheSideThatFails(t *testing.T) {
 	t.Setenv(child, "1")
 	both := sides()
 	both[1].Plan.Worker = []string{"--max-batch-tokens", "0"}
-	if _, err := pair.Run(t.Context(), both, pair.Options{Load: load(t), Rates: []float64{40}, Rounds: 1}, &silent{}); err == nil ||
+	if _, err := contenders.Run(t.Context(), both, contenders.Options{Load: load(t), Rates: []float64{40}, Rounds: 1}, &silent{}); err == nil ||
 		!strings.HasPrefix(err.Error(), "disaggregated: ") || !strings.Contains(err.Error(), "--max-batch-tokens") {
 		t.Errorf("the error is %v", err)
 	}

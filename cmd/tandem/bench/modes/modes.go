@@ -1,0 +1,179 @@
+// Package modes compares aggregated and disaggregated serving and mode auto, at equal
+// cores: the capacity of each for several mixes of requests, or their latencies at given
+// rates.
+//
+// Commands import it. Its goroutines and processes are those of package contenders.
+package modes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/contenders"
+	"github.com/tandem-serving/tandem/loadtest"
+)
+
+// Names of the contenders, in their order.
+const (
+	Aggregated    = "aggregated"
+	Disaggregated = "disaggregated"
+	Auto          = "auto"
+)
+
+// Options say what to compare.
+type Options struct {
+	// Load is what is sent, but for what a mix sets.
+	Load  loadtest.Config
+	Mixes []Mix
+	// Rates to measure instead of a search; AroundCapacity if empty, and nil for a search.
+	Rates []float64
+	// TTFTScale and TPOTScale make the objective of a mix where Load has no SLO: multiples
+	// of what the first contender does for one request at a time.
+	TTFTScale, TPOTScale float64
+	// Send the objective to the router with each request.
+	Send   bool
+	Rounds int
+	// Workers of each contender.
+	Workers int
+}
+
+// Run measures three contenders: aggregated, disaggregated and auto. An end of ctx ends it
+// early, with what is whole; if nothing is, the error is contenders.ErrInterrupted.
+func Run(ctx context.Context, three []contenders.Contender, o Options, progress loadtest.Progress) (result *Result, err error) {
+	result = &Result{Workers: o.Workers, Rounds: max(o.Rounds, 1), Mixes: []Mixed{}}
+	defer func() {
+		// What fails since it was asked to end is no news.
+		if err != nil && ctx.Err() != nil && len(result.Mixes) == 0 {
+			err = contenders.ErrInterrupted
+		}
+	}()
+	set, err := contenders.Start(ctx, three)
+	if err != nil {
+		return result, err
+	}
+	defer func() { err = errors.Join(err, set.Stop()) }()
+	for i, mix := range o.Mixes {
+		err := result.add(ctx, set, mix, o, uint64(i), progress)
+		switch {
+		case errors.Is(err, contenders.ErrInterrupted) && i > 0:
+			result.Interrupted = true
+			return result, nil
+		case err != nil:
+			return result, fmt.Errorf("mix %s: %w", mix.Name, err)
+		case result.Interrupted:
+			return result, nil
+		}
+	}
+	return result, nil
+}
+
+// add measures a mix.
+func (r *Result) add(ctx context.Context, set *contenders.Set, mix Mix, o Options, number uint64, progress loadtest.Progress) error {
+	load, err := loadOf(mix, o.Load, number)
+	if err != nil {
+		return err
+	}
+	if progress != nil {
+		progress = of{progress, mix.Name}
+	}
+	idle := loadtest.Idle{}
+	if o.Rates == nil || load.SLO == "" && load.Preset == "" {
+		if idle, err = set.Idle(ctx, load, progress); err != nil {
+			return err
+		}
+		if ctx.Err() != nil {
+			return contenders.ErrInterrupted
+		}
+	}
+	if load.SLO == "" && load.Preset == "" {
+		load.SLO = objective(idle, o.TTFTScale, o.TPOTScale)
+	}
+	slo, err := load.Objective()
+	if err != nil {
+		return err
+	}
+	carry := contenders.Bounds{}
+	if o.Send {
+		carry.TTFT, carry.TPOT = slo.Bound("ttft"), slo.Bound("tpot")
+	}
+	if o.Rates != nil {
+		rates := o.Rates
+		if len(rates) == 0 {
+			rates = nil
+		}
+		result, err := set.AtRates(ctx, contenders.Options{Load: load, Carry: carry, Rates: rates, Rounds: o.Rounds}, progress)
+		if err != nil {
+			return err
+		}
+		r.Rates, r.Interrupted = result, result.Interrupted
+		r.Mixes = append(r.Mixes, atRates(mix.Name, slo.String(), result))
+		return nil
+	}
+	if load.MinRequests == 0 {
+		load.MinRequests = leastRequests
+	}
+	// As many as the workers complete one at a time.
+	start := float64(o.Workers) / max(idle.E2E, time.Millisecond).Seconds()
+	found, err := set.Capacities(ctx, contenders.CapacityOptions{Load: load, Carry: carry, Start: start, Rounds: o.Rounds}, progress)
+	if err != nil {
+		return err
+	}
+	r.Interrupted = found.Interrupted
+	r.Mixes = append(r.Mixes, searched(mix.Name, slo.String(), found))
+	return nil
+}
+
+// leastRequests is how many a step of a search sends at least, unless the load says it: the
+// share of fewer is too coarse.
+const leastRequests = 50
+
+// loadOf is a load with the traffic of a mix.
+func loadOf(mix Mix, load loadtest.Config, number uint64) (loadtest.Config, error) {
+	if mix.set != nil {
+		if err := mix.set(&load.Workload); err != nil {
+			return load, err
+		}
+	}
+	if load.Workload.Seed > 0 { // no mix finds the prompts of another in a cache
+		load.Workload.Seed += number
+	}
+	err := load.ValidateRun()
+	return load, err
+}
+
+// Check says what is wrong with a load and its mixes.
+func Check(load loadtest.Config, mixes []Mix) error {
+	for _, mix := range mixes {
+		if _, err := loadOf(mix, load, 0); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// objective is so many times what an idle mesh does, to two digits.
+func objective(idle loadtest.Idle, ttft, tpot float64) string {
+	terms := []string{"ttft:p90<" + bound(idle.TTFT, ttft).String()}
+	if idle.TPOT > 0 {
+		terms = append(terms, "tpot:p90<"+bound(idle.TPOT, tpot).String())
+	}
+	return strings.Join(terms, ",")
+}
+
+func bound(idle time.Duration, scale float64) time.Duration {
+	exact := max(float64(idle)*scale, float64(time.Microsecond))
+	unit := math.Pow(10, math.Floor(math.Log10(exact))-1)
+	return time.Duration(math.Round(exact/unit) * unit)
+}
+
+// of puts the name of a mix before what a run says of itself.
+type of struct {
+	loadtest.Progress
+	mix string
+}
+
+func (o of) Begin(what string, total time.Duration) { o.Progress.Begin(o.mix+", "+what, total) }

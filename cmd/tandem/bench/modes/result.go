@@ -1,0 +1,151 @@
+package modes
+
+import (
+	"slices"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/contenders"
+	"github.com/tandem-serving/tandem/loadtest"
+	"github.com/tandem-serving/tandem/loadtest/search"
+	"github.com/tandem-serving/tandem/loadtest/stats"
+)
+
+// Result is what was measured. Its JSON is public.
+type Result struct {
+	Workers int     `json:"workers"`
+	Rounds  int     `json:"rounds"`
+	Mixes   []Mixed `json:"mixes"`
+	// Rates is the result at given rates, of which there is one mix; nil after a search.
+	Rates       *contenders.Result `json:"-"`
+	Interrupted bool               `json:"interrupted,omitempty"`
+}
+
+// Mixed is what a mix gave.
+type Mixed struct {
+	Name          string   `json:"name"`
+	SLO           string   `json:"slo"`
+	Aggregated    Capacity `json:"aggregated"`
+	Disaggregated Capacity `json:"disaggregated"`
+	Auto          Capacity `json:"auto"`
+	// Better names the better of aggregated and disaggregated; AutoOfBetter is the capacity
+	// of auto over that one's, the median of rounds. Nil: one of them has none.
+	Better         string      `json:"better"`
+	AutoOfBetter   *float64    `json:"auto_of_better"`
+	AutoOfBetterCI *[2]float64 `json:"auto_of_better_ci"`
+	// Confidence is the level of all intervals, which only the number of rounds limits.
+	Confidence float64 `json:"confidence"`
+	// Tries are the steps of the search, in order.
+	Tries []contenders.Try `json:"tries,omitempty"`
+
+	outcomes []*loadtest.Outcome
+}
+
+// Capacity is the highest rate at which search.Share of the requests met the SLO.
+type Capacity struct {
+	// RPS is the median of rounds, nil if no rate was found, and CI its interval.
+	RPS *float64    `json:"capacity_rps"`
+	CI  *[2]float64 `json:"ci"`
+	// Rounds are those that found a rate.
+	Rounds []float64 `json:"rounds"`
+	// Client says that the client's side limited the steps above it; empty: it did not.
+	Client string `json:"client_limit,omitempty"`
+}
+
+// searched is the result of a search.
+func searched(name, slo string, found *contenders.Capacities) Mixed {
+	m := mixed(name, slo, found.Rounds)
+	m.Tries, m.outcomes = found.Tries, found.Outcomes
+	for _, c := range m.contenders() {
+		if c.RPS == nil {
+			continue
+		}
+		for _, try := range found.Tries {
+			if try.Contender == c.name && try.Client != "" && try.Attainment < search.Share && try.Rate <= *c.RPS*nearby {
+				c.Client = try.Client
+			}
+		}
+	}
+	return m
+}
+
+// nearby is how far above a capacity, relatively, a step may have set its upper end.
+const nearby = 1.05
+
+// atRates takes for a capacity the highest of given rates at which, as at all below, Share of
+// the requests met the SLO.
+func atRates(name, slo string, r *contenders.Result) Mixed {
+	var rates []float64
+	for _, step := range r.Steps {
+		rates = append(rates, step.Rate)
+	}
+	slices.Sort(rates)
+	rates = slices.Compact(rates)
+	var rounds [][]*float64
+	for begin := 0; begin+len(rates) <= len(r.Steps); begin += len(rates) {
+		steps := slices.Clone(r.Steps[begin : begin+len(rates)])
+		slices.SortFunc(steps, func(a, b contenders.Step) int {
+			if a.Rate < b.Rate {
+				return -1
+			}
+			return 1
+		})
+		highest := make([]*float64, len(r.Outcomes))
+		for i := range highest {
+			for _, step := range steps {
+				if step.Figures[i].SLOAttainment < search.Share {
+					break
+				}
+				highest[i] = &step.Rate
+			}
+		}
+		rounds = append(rounds, highest)
+	}
+	m := mixed(name, slo, rounds)
+	m.outcomes = r.Outcomes
+	return m
+}
+
+// mixed has the capacities of rounds, whose lists are by contender.
+func mixed(name, slo string, rounds [][]*float64) Mixed {
+	m := Mixed{Name: name, SLO: slo, Better: Aggregated}
+	for i, c := range m.contenders() {
+		c.Rounds = []float64{}
+		for _, found := range rounds {
+			if found[i] != nil {
+				c.Rounds = append(c.Rounds, *found[i])
+			}
+		}
+		c.RPS, c.CI, _ = median(c.Rounds)
+	}
+	better := 0
+	if a, d := m.Aggregated.RPS, m.Disaggregated.RPS; d != nil && (a == nil || *d > *a) {
+		better, m.Better = 1, Disaggregated
+	}
+	var shares []float64
+	for _, found := range rounds {
+		if a, b := found[2], found[better]; a != nil && b != nil {
+			shares = append(shares, *a / *b)
+		}
+	}
+	m.AutoOfBetter, m.AutoOfBetterCI, m.Confidence = median(shares)
+	return m
+}
+
+// median of values and its interval; nil of nothing.
+func median(values []float64) (*float64, *[2]float64, float64) {
+	if len(values) == 0 {
+		return nil, nil, 0
+	}
+	low, high, confidence := stats.MedianInterval(values)
+	return new(stats.Median(values)), &[2]float64{low, high}, confidence
+}
+
+// contender is a capacity with its name.
+type contender struct {
+	name string
+	*Capacity
+}
+
+// contenders are the three capacities, in order.
+func (m *Mixed) contenders() []contender {
+	return []contender{{Aggregated, &m.Aggregated}, {Disaggregated, &m.Disaggregated}, {Auto, &m.Auto}}
+}

@@ -1,0 +1,48 @@
+package loadtest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/tandem-serving/tandem/loadtest/record"
+)
+
+// Idle is what a server does for one request at a time: medians. TPOT is 0 if answers have
+// one token.
+type Idle struct {
+	TTFT, TPOT, E2E time.Duration
+}
+
+// Idle measures a server that has one request at a time, for as long as a run, but no longer
+// than Estimate. It is zero if ctx ended.
+func (s *Session) Idle(ctx context.Context) (Idle, error) {
+	run, err := s.drive(ctx, "measuring it idle", 0, 1, min(s.cfg.warmup(), estimateWarmup), min(s.cfg.Duration, estimateTime))
+	if err != nil || run.Interrupted {
+		return Idle{}, err
+	}
+	var ttft, tpot, e2e []time.Duration
+	for _, r := range run.Records {
+		if r.Outcome != record.Completed || len(r.Arrivals) == 0 {
+			continue
+		}
+		ttft, e2e = append(ttft, r.First()-r.Dispatched), append(e2e, r.Last()-r.Dispatched)
+		if r.OutputTokens > 1 {
+			tpot = append(tpot, (r.Last()-r.First())/time.Duration(r.OutputTokens-1))
+		}
+	}
+	if len(ttft) == 0 {
+		return Idle{}, fmt.Errorf("no request of the %d sent one at a time was completed: %s", len(run.Records), failureOf(run))
+	}
+	return Idle{TTFT: middle(ttft), TPOT: middle(tpot), E2E: middle(e2e)}, nil
+}
+
+// middle is the median, the lower of the middle two; 0 of nothing.
+func middle(all []time.Duration) time.Duration {
+	if len(all) == 0 {
+		return 0
+	}
+	slices.Sort(all)
+	return all[(len(all)-1)/2]
+}
