@@ -28,6 +28,9 @@ type search struct {
 	// by which it may wait longer for them than that says.
 	ahead          int
 	aheadMs, doubt float64
+	// elsewhere and elsewhereMs are those of them that wait at other routers.
+	elsewhere   int
+	elsewhereMs float64
 	// instead is what mode auto did not choose: the prefill worker of two, or the worker that would
 	// have done all.
 	instead *candidate
@@ -98,7 +101,7 @@ func (rt *Router) decideFor(now time.Time, e *entry, v Version) (fitness, Refusa
 		rt.waited(e)
 		return tooSlow, refusal
 	}
-	if rt.holds(s, decode, prefill, aheadMs) {
+	if rt.holds(s, decodes, among, decode, prefill, aheadMs) {
 		return held, Refusal{}
 	}
 	rt.dispatch(s, decodes, prefills, decode, prefill)
@@ -197,6 +200,7 @@ func (rt *Router) dispatch(s *search, decodes, prefills *candidates, decode, pre
 			record.Reason += "; " + c.worker.ref.ID + " reported that it is full, and is tried anyway"
 		}
 	}
+	rt.telling.news = true
 	rt.running[r.ID] = d
 	rt.out = append(rt.out, action)
 	rt.versionSent(r.Model, s.version)

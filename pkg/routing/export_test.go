@@ -8,3 +8,12 @@ func (rt *Router) Anew(model string, version Version) (time.Time, bool, []BlockK
 	at, due := rt.Next()
 	return at, due, rt.BlockKeys(model, version)
 }
+
+// Others is how many requests of other routers count on a worker, and their prompt tokens.
+func (rt *Router) Others(ref Ref) (requests, tokens int) {
+	w := rt.worker(ref)
+	return w.othersTotal.count, w.othersTotal.tokens
+}
+
+// ToldLasts is how long what another router says counts.
+const ToldLasts = toldLasts
