@@ -76,7 +76,7 @@ func (s *rigSignals) Subscribe(handlers signals.Handlers) (func(), error) {
 	}, nil
 }
 
-// Queue is of router.QueuePublisher.
+// Queue is of router.Publisher.
 func (s *rigSignals) Queue(report *controlv1.QueueReport) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -85,6 +85,9 @@ func (s *rigSignals) Queue(report *controlv1.QueueReport) {
 		s.waiting[report.GetModel()] += q.GetRequests()
 	}
 }
+
+// Router is of router.Publisher.
+func (s *rigSignals) Router(*controlv1.RouterReport) {}
 
 // queued is how many requests wait in the router.
 func (s *rigSignals) queued() (n uint32) {

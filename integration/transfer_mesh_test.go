@@ -184,7 +184,7 @@ func (g *rig) startRouter() (before *part) {
 	}
 	p := newPart(g.t)
 	service, err := router.New(router.DefaultConfig(), router.Deps{
-		ID: "router-1", Models: []router.Model{{Spec: g.spec, Tokenizer: tok}}, Members: g.members, Signals: g.signals, Queue: g.signals,
+		ID: "router-1", Models: []router.Model{{Spec: g.spec, Tokenizer: tok}}, Members: g.members, Signals: g.signals, Publisher: g.signals,
 		Dial: func(address string) (*grpc.ClientConn, error) { return p.dial(address, rpc.ClientConfig{}) },
 	})
 	if err != nil {

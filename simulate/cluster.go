@@ -174,6 +174,9 @@ func (c *Cluster) viewChanged() {
 // view tells every router what etcd lists, or listed when it was there.
 func (c *Cluster) view(live bool) {
 	var records []*controlv1.WorkerRecord
+	for _, r := range c.routers {
+		records = append(records, &controlv1.WorkerRecord{Id: r.host.name, Role: controlv1.Role_ROLE_ROUTER, Epoch: 1})
+	}
 	for _, p := range c.registered {
 		records = append(records, p.record)
 	}
@@ -238,22 +241,24 @@ func (c *Cluster) lost(p *process) bool {
 	return p.member.muted
 }
 
-// publishLoad and publishBlocks are NATS, which is on no host: a partition of two hosts does
+// publishLoad, publishBlocks and publish are NATS, which is on no host: a partition of two hosts does
 // not keep its messages back.
 func (c *Cluster) publishLoad(p *process, report *controlv1.LoadReport) {
 	if c.lost(p) {
 		return
 	}
-	for _, r := range c.routers {
-		c.after(c.latency(p.host, r.host), func() { r.handle(routing.LoadReported{Report: report}) })
-	}
+	c.publish(p.host, routing.LoadReported{Report: report})
 }
 
 func (c *Cluster) publishBlocks(p *process, event *controlv1.KvEvent) {
 	if c.lost(p) {
 		return
 	}
+	c.publish(p.host, routing.BlocksChanged{Event: event})
+}
+
+func (c *Cluster) publish(from *host, event routing.Event) {
 	for _, r := range c.routers {
-		c.after(c.latency(p.host, r.host), func() { r.handle(routing.BlocksChanged{Event: event}) })
+		c.after(c.latency(from, r.host), func() { r.handle(event) })
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
 	"github.com/tandem-serving/tandem/pkg/joining"
@@ -22,6 +23,7 @@ type router struct {
 	asking      map[string]*request
 	connections map[routing.Ref]*connection
 	number      uint64 // of the last connection
+	told        uint64 // reports to the other routers
 }
 
 // connection is a router's with one process of a worker.
@@ -38,9 +40,11 @@ type connection struct {
 }
 
 func (c *Cluster) newRouter(h *host) *router {
+	config := c.config.Routing
+	config.Router = h.name
 	r := &router{
 		cluster: c, host: h, asking: make(map[string]*request), connections: make(map[routing.Ref]*connection),
-		core: routing.New(c.config.Routing, rand.New(rand.NewPCG(c.random.Uint64(), c.random.Uint64()))),
+		core: routing.New(config, rand.New(rand.NewPCG(c.random.Uint64(), c.random.Uint64()))),
 	}
 	r.timer = timer{clock: &c.clock, of: r}
 	return r
@@ -78,6 +82,10 @@ func (r *router) act(action routing.Action) {
 		}
 	case routing.ListBlocks:
 		r.list(a.Worker)
+	case routing.Tell:
+		r.told++
+		a.Report.Origin = &controlv1.Origin{Id: r.host.name, Epoch: 1, Sequence: r.told}
+		r.cluster.publish(r.host, routing.RouterReported(a))
 	case routing.Dispatch:
 		if q := r.asking[a.ID]; q != nil {
 			delete(r.asking, a.ID)

@@ -25,12 +25,12 @@ func NewCodecs() (eventlog.Codecs, error) {
 			routerlog.Routing{},
 
 			routing.ViewChanged{}, routing.Connected{}, routing.ConnectFailed{}, routing.Leaving{},
-			routing.Disconnected{}, routing.LoadReported{}, routing.BlocksChanged{}, routing.BlocksListed{}, routing.Arrived{}, routing.Hedge{},
+			routing.Disconnected{}, routing.LoadReported{}, routing.RouterReported{}, routing.BlocksChanged{}, routing.BlocksListed{}, routing.Arrived{}, routing.Hedge{},
 			routing.Queued{}, routing.Taken{}, routing.Unread{}, routing.Read{}, routing.PromptDone{}, routing.Fetched{}, routing.TokensReceived{},
 			routing.Contradicted{}, routing.Ended{}, routing.Cancelled{}, routing.PolicyChanged{}, routing.Tick{},
 			routing.Connect{}, routing.Forget{}, routing.DuplicateID{}, routing.TooManyWorkers{}, routing.ListBlocks{},
 			routing.Dispatch{}, routing.Pinned{}, routing.Disagree{}, routing.Foreign{}, routing.Distrusted{}, routing.PathLost{},
-			routing.Suspected{}, routing.Refuse{},
+			routing.Suspected{}, routing.Tell{}, routing.Refuse{},
 		},
 		eventlog.KindRequest: {
 			routerlog.Request{},

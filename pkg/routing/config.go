@@ -11,6 +11,9 @@ import (
 
 // Config is the policy's constants. Every field has to be set.
 type Config struct {
+	// Router is this router's id, by which it tells its own reports from those of others. Empty: it
+	// neither tells other routers anything nor listens to them.
+	Router string
 	// Models are those that requests may ask for, names unique.
 	Models []Model
 	// VersionWait is how long the version of a model may still change after the

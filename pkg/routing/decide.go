@@ -32,6 +32,9 @@ type search struct {
 	aheadMs, doubt float64
 	// wholes are the prefill workers that could do all of it.
 	wholes *candidates
+	// elsewhere and elsewhereMs are those of them that wait at other routers.
+	elsewhere   int
+	elsewhereMs float64
 	// instead is what mode auto did not choose: the prefill worker of two, or the worker that would
 	// have done all.
 	instead *candidate
@@ -114,7 +117,7 @@ func (rt *Router) decideFor(now time.Time, e *entry, v Version) (fitness, Refusa
 		rt.wouldMiss(s, decodes, prefills, decode, prefill, aheadMs)
 		return tooSlow, refusal
 	}
-	if rt.holds(s, decode, prefill, aheadMs) {
+	if rt.holds(s, decode, prefill, aheadMs, firsts, places) {
 		if e.kept == "" {
 			first := cmp.Or(prefill, decode).worker
 			e.kept = first.ref.ID + " had enough to do" + rt.occupants(first)
@@ -279,6 +282,7 @@ func (rt *Router) dispatch(s *search, decodes, prefills *candidates, decode, pre
 		record.Reason += fmt.Sprintf("; %d tokens of the prompt are computed there for others", first.expected)
 	}
 	rt.expect(s, cmp.Or(prefill, decode))
+	rt.telling.news = true
 	rt.running[r.ID] = d
 	rt.out = append(rt.out, action)
 	rt.versionSent(r.Model, s.version)

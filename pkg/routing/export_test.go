@@ -27,3 +27,12 @@ func (rt *Router) Expecting() (requests int, adds bool) {
 	}
 	return len(x.byRequest), blocks == x.blocks && all == len(x.byRequest)
 }
+
+// Others is how many requests of other routers count on a worker, and their prompt tokens.
+func (rt *Router) Others(ref Ref) (requests, tokens int) {
+	w := rt.worker(ref)
+	return w.othersTotal.count, w.othersTotal.tokens
+}
+
+// ToldLasts is how long what another router says counts.
+const ToldLasts = toldLasts

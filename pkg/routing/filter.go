@@ -231,15 +231,18 @@ func (rt *Router) check(s *search, role controlv1.Role, model Model, w, to *work
 		return finding{worker: w, fitness: later, reason: "it refused or failed a moment ago"}
 	}
 	blocks := need(w, r, role)
-	full := w.full(w.estimate(now, rt.config.LoadStale), blocks)
+	load := w.estimate(now, rt.config.LoadStale)
+	full := w.full(load, blocks)
 	if full != "" && (w.full(w.account(), blocks) != "" || !w.probeDue(s, rt.config)) {
 		return finding{worker: w, fitness: later, reason: full}
 	}
-	c := finding{worker: w, probe: full != ""}
+	load.sequences -= w.othersTotal.count
+	load.free += w.othersTotal.blocks
+	c := finding{worker: w, probe: w.full(load, blocks) != ""} // else other routers say so, not its reports
 	switch {
 	case w.avoided(now):
 		c.fitness = suspected
-	case c.probe:
+	case full != "":
 		c.fitness = reportsFull
 	case failed:
 		c.fitness = failedBefore

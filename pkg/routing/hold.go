@@ -26,7 +26,7 @@ func (rt *Router) placeCeilingMs(w *worker, lifeMs float64) float64 {
 }
 
 // holds reports whether a request stays at the router although its workers would take it.
-func (rt *Router) holds(s *search, decode, prefill *candidate, aheadMs float64) (stays bool) {
+func (rt *Router) holds(s *search, decode, prefill *candidate, aheadMs float64, firsts, decodes int) (stays bool) {
 	e, first := s.entry, cmp.Or(prefill, decode)
 	if !rt.chooses.late() || e.request.Attempt > 0 {
 		return false
@@ -41,11 +41,16 @@ func (rt *Router) holds(s *search, decode, prefill *candidate, aheadMs float64) 
 	if e.behind && (prefill != nil || s.instead == nil) {
 		return true
 	}
-	over, own := first.queueMs-first.ceilingMs, first.ownMs-first.ceilingMs
+	// What goes before it elsewhere has what is free.
+	over, own := first.queueMs+s.elsewhereMs/float64(firsts)-first.ceilingMs, first.ownMs-first.ceilingMs
 	// Who was let in gets its first token in time, if need be before there is a place for the second.
 	late := !fresh && first.missesAfter(s, lastChanceMs)
 	if decode.measured && !late {
-		over, own = max(over, decode.placeMs-decode.placeCeilingMs), max(own, decode.ownPlaceMs-decode.placeCeilingMs)
+		placeMs := decode.placeMs
+		if s.elsewhere > 0 {
+			placeMs = decode.worker.placeMs(decode.before+s.elsewhere/decodes, decode.lifeMs)
+		}
+		over, own = max(over, placeMs-decode.placeCeilingMs), max(own, decode.ownPlaceMs-decode.placeCeilingMs)
 	}
 	if !first.measured || !(over > 0) {
 		return false
@@ -69,6 +74,8 @@ const lastChanceMs = 10
 // be, by how well it was predicted: who is let in is not refused later.
 func (rt *Router) lookAhead(s *search) {
 	s.ahead, s.aheadMs = rt.queue.ahead(s.entry)
+	s.elsewhere, s.elsewhereMs = rt.aheadElsewhere(s.entry)
+	s.ahead, s.aheadMs = s.ahead+s.elsewhere, s.aheadMs+s.elsewhereMs
 	s.doubt = 1
 	if s.entry.workMs == 0 {
 		s.doubt = rt.queue.waits.factor()

@@ -51,7 +51,9 @@ func deface(t *rapid.T, m protoreflect.Message) {
 // panics.
 func TestNothingThatWorkersSayPanics(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		f := routing.New(config(), rand.New(rand.NewPCG(1, 2)))
+		c := config()
+		c.Router = "r1"
+		f := routing.New(c, rand.New(rand.NewPCG(1, 2)))
 		now := time.Unix(1000, 0)
 		ids := []string{"p1", "p2", "d1", "d2"}
 		number := func(name string) uint64 {
@@ -68,6 +70,7 @@ func TestNothingThatWorkersSayPanics(t *testing.T) {
 			r.Id = id
 			view.Workers = append(view.Workers, r)
 		}
+		view.Workers = append(view.Workers, &controlv1.WorkerRecord{Id: "r2", Role: controlv1.Role_ROLE_ROUTER, Epoch: 1})
 		f.Handle(now, view)
 		for _, id := range ids {
 			f.Handle(now, routing.Connected{Worker: routing.Ref{ID: id, Epoch: 1}})
@@ -79,6 +82,16 @@ func TestNothingThatWorkersSayPanics(t *testing.T) {
 			deface(t, report.ProtoReflect())
 			report.Origin = origin
 			f.Handle(now, routing.LoadReported{Report: report})
+			told := &controlv1.RouterReport{Shares: []*controlv1.RouterShare{{Sent: []*controlv1.SentRequest{{}}}}, Held: []*controlv1.HeldRequests{{}}}
+			deface(t, told.ProtoReflect())
+			for _, share := range told.GetShares() {
+				deface(t, share.ProtoReflect())
+				deface(t, share.GetSent()[0].ProtoReflect())
+				share.WorkerId, share.Epoch = id, 1
+			}
+			deface(t, told.GetHeld()[0].ProtoReflect())
+			told.Origin = &controlv1.Origin{Id: "r2", Epoch: 1, Sequence: number("told")}
+			f.Handle(now, routing.RouterReported{Report: told})
 			f.Handle(now, routing.BlocksChanged{Event: &controlv1.KvEvent{Origin: origin, Stored: []uint64{number("hash")}}})
 			f.Handle(now, routing.BlocksListed{Worker: routing.Ref{ID: id, Epoch: 1}, Response: &workerv1.ListBlocksResponse{Epoch: 1, Sequence: number("listed"), BlockHashes: []uint64{1, 2}}})
 			f.Handle(now, routing.PolicyChanged{Policy: &controlv1.Policy{
@@ -117,7 +130,7 @@ func refused(actions []routing.Action, id string) bool {
 func TestEmptyMessages(t *testing.T) {
 	b := newBench(t, nil, decode("d1"))
 	for _, event := range []routing.Event{
-		routing.LoadReported{}, routing.LoadReported{Report: &controlv1.LoadReport{}},
+		routing.RouterReported{}, routing.LoadReported{}, routing.LoadReported{Report: &controlv1.LoadReport{}},
 		routing.BlocksChanged{}, routing.BlocksChanged{Event: &controlv1.KvEvent{}},
 		routing.BlocksListed{}, routing.PolicyChanged{},
 		routing.ViewChanged{Workers: []*controlv1.WorkerRecord{nil, {}}},

@@ -25,6 +25,10 @@ type share struct {
 	// has not said yet that it has it, or is of a version that does not.
 	task  uint64
 	begun time.Time // when it began with it; zero: it has not
+	// from is the other router that said so; nil: it is this router's. prompts is the share of the
+	// worker's time that its prompts took.
+	from    *told
+	prompts float64
 	// unseen is its place in worker.unseen, counted from 1; 0: the last report counts it.
 	unseen int
 }
@@ -93,8 +97,10 @@ func doubling(least time.Duration, times int, most time.Duration) time.Duration 
 func (w *worker) report(now time.Time, report *controlv1.LoadReport, config Config) (more bool) {
 	before := w.estimate(now, config.LoadStale)
 	resumed := w.load != nil && now.Sub(w.loadAt) > config.LoadStale/2
+	tasks := w.load.GetTasks()
 	w.read(report)
 	w.loadAt = now
+	w.counted(tasks, report.GetTasks())
 	goesOn := w.reported(now, report, resumed)
 	for _, s := range slices.Backward(w.unseen) {
 		if s.countedIn(report, now, config.ReportLag) {
@@ -138,19 +144,21 @@ type estimate struct {
 	decoding, decodingContext int
 }
 
-// estimate combines the last report, if it is fresh, with what this router sent
+// estimate combines the last report, if it is fresh, with what this router and others sent
 // since; without one, it is this router's own account.
 func (w *worker) estimate(now time.Time, stale time.Duration) estimate {
 	if !w.fresh(now, stale) {
 		return w.account()
 	}
 	e := w.reads
-	e.sequences += w.unseenTotal.count
-	e.tokens += w.unseenTotal.tokens
-	e.context += w.unseenTotal.context
-	e.free -= w.unseenTotal.blocks
-	e.decoding += w.unseenTotal.decoding
-	e.decodingContext += w.unseenTotal.decodingContext
+	for _, unseen := range [...]*share{&w.unseenTotal, &w.othersTotal} {
+		e.sequences += unseen.count
+		e.tokens += unseen.tokens
+		e.context += unseen.context
+		e.free -= unseen.blocks
+		e.decoding += unseen.decoding
+		e.decodingContext += unseen.decodingContext
+	}
 	// Own requests are there, whatever a report says that overtook them.
 	e.sequences, e.decoding = max(e.sequences, w.owned), max(e.decoding, w.total.decoding)
 	return e
@@ -178,6 +186,9 @@ func (w *worker) ahead(now time.Time, stale time.Duration, lacks int) (tokens in
 	}
 	tokens = max(w.prompts[length], w.inStep)
 	for _, s := range w.unseen {
+		add(s)
+	}
+	for _, s := range w.others {
 		add(s)
 	}
 	return tokens

@@ -102,6 +102,8 @@ type (
 	Disconnected struct{ Worker Ref }
 	// LoadReported is a worker's load report.
 	LoadReported struct{ Report *controlv1.LoadReport }
+	// RouterReported is a report of a router, maybe of this one.
+	RouterReported struct{ Report *controlv1.RouterReport }
 	// BlocksChanged is a worker's KV event.
 	BlocksChanged struct{ Event *controlv1.KvEvent }
 	// BlocksListed answers ListBlocks, or is a part of the answer, as Listed makes them: so many
@@ -193,6 +195,7 @@ func (ConnectFailed) event()  {}
 func (Disconnected) event()   {}
 func (Leaving) event()        {}
 func (LoadReported) event()   {}
+func (RouterReported) event() {}
 func (BlocksChanged) event()  {}
 func (BlocksListed) event()   {}
 func (Arrived) event()        {}
@@ -280,8 +283,8 @@ type (
 		Served   []Version
 		Excluded bool
 	}
-	// Distrusted says that a worker's load reports are not believed for Wait: Why is one
-	// of the Distrust constants.
+	// Distrusted says that a worker's load reports, or what a router reports, are not believed for
+	// Wait: Why is one of the Distrust constants.
 	Distrusted struct {
 		Worker Ref
 		Why    string
@@ -304,6 +307,8 @@ type (
 		Slow   bool
 		Wait   time.Duration
 	}
+	// Tell is for all other routers, which take it in as RouterReported. Its Origin is not set.
+	Tell struct{ Report *controlv1.RouterReport }
 	// Refuse ends a request that waited. Decision is what spoke against it; nil: workers had
 	// no part in that.
 	Refuse struct {
@@ -325,6 +330,7 @@ func (Foreign) action()        {}
 func (Distrusted) action()     {}
 func (PathLost) action()       {}
 func (Suspected) action()      {}
+func (Tell) action()           {}
 func (Refuse) action()         {}
 
 // Refusal says why a request is not served.

@@ -35,6 +35,8 @@ const (
 	DistrustNumbers = "numbers"
 	// DistrustRefuted: the worker took a request at once though it reported to be full.
 	DistrustRefuted = "refuted"
+	// DistrustRouter: two senders use one router's numbers.
+	DistrustRouter = "router"
 )
 
 // probe is a request that was sent to a worker which is full by its reports alone.
@@ -43,13 +45,49 @@ type probe struct {
 	at time.Time
 }
 
-// trust is whether a worker's reports are believed.
+// trust is whether somebody's reports are believed.
 type trust struct {
 	sequence   uint64 // of the last report; 0: the next begins
 	sequenceAt time.Time
-	last       *controlv1.LoadReport // the last one, as it came
-	until      time.Time             // before it they are not believed
-	times      int                   // that they were not believed
+	last       proto.Message // the last one, as it came
+	until      time.Time     // before it they are not believed
+	times      int           // that they were not believed
+}
+
+// verdict is what is to be done with a report.
+type verdict int
+
+const (
+	believed verdict = iota
+	ignored
+	contradicts // two senders use the same numbers
+)
+
+// judge takes in a report of somebody who sends no more than one each spacing.
+func (t *trust) judge(now time.Time, sequence uint64, report proto.Message, spacing time.Duration) verdict {
+	switch {
+	case now.Before(t.until), sequence == 0: // they are numbered from 1
+		return ignored
+	case t.sequence == 0:
+	case sequence == t.sequence && proto.Equal(report, t.last):
+		return ignored
+	case sequence <= t.sequence:
+		return contradicts
+	case sequence-t.sequence > reportSlack+uint64(max(now.Sub(t.sequenceAt), 0)/spacing):
+		return ignored // nobody has sent so many
+	}
+	t.sequence, t.sequenceAt, t.last = sequence, now, report
+	return believed
+}
+
+// doubt has reports not be believed for a while.
+func (t *trust) doubt(now time.Time) (wait time.Duration) {
+	if now.Sub(t.until) > distrustMost {
+		t.times = 0 // it is long ago
+	}
+	wait = doubling(distrustLeast, t.times, distrustMost)
+	*t = trust{until: now.Add(wait), times: t.times + 1}
+	return wait
 }
 
 // distrusted reports whether the worker's reports are not believed now.
@@ -60,22 +98,15 @@ func (w *worker) distrusted(now time.Time) bool { return now.Before(w.trust.unti
 func (rt *Router) reported(now time.Time, report *controlv1.LoadReport) (more bool) {
 	origin := report.GetOrigin()
 	w := rt.worker(Ref{origin.GetId(), origin.GetEpoch()})
-	if w == nil || w.distrusted(now) {
+	if w == nil {
 		return false
 	}
-	t, sequence := &w.trust, origin.GetSequence()
-	switch {
-	case sequence == 0:
-		return false // they are numbered from 1
-	case t.sequence == 0:
-	case sequence == t.sequence && proto.Equal(report, t.last):
+	switch w.trust.judge(now, origin.GetSequence(), report, reportSpacing) {
+	case ignored:
 		return false
-	case sequence <= t.sequence:
+	case contradicts:
 		return rt.distrust(now, w, DistrustNumbers)
-	case sequence-t.sequence > reportSlack+uint64(max(now.Sub(t.sequenceAt), 0)/reportSpacing):
-		return false // no worker has sent so many
 	}
-	t.sequence, t.sequenceAt, t.last = sequence, now, report
 	w.heardAt = now
 	more = w.report(now, report, rt.config) && rt.begins(now, w)
 	return rt.staysAgain(now, w) || more
@@ -84,15 +115,9 @@ func (rt *Router) reported(now time.Time, report *controlv1.LoadReport) (more bo
 // distrust goes by the router's own account of a worker for a while. It says that the
 // worker may be less busy than the reports said.
 func (rt *Router) distrust(now time.Time, w *worker, why string) (more bool) {
-	t := &w.trust
-	if now.Sub(t.until) > distrustMost {
-		t.times = 0 // it is long ago
-	}
-	wait := doubling(distrustLeast, t.times, distrustMost)
-	w.trust = trust{until: now.Add(wait), times: t.times + 1}
 	w.read(nil)
 	w.probe = probe{}
-	rt.out = append(rt.out, Distrusted{Worker: w.ref, Why: why, Wait: wait})
+	rt.out = append(rt.out, Distrusted{Worker: w.ref, Why: why, Wait: w.trust.doubt(now)})
 	return true
 }
 

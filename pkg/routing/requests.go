@@ -72,6 +72,7 @@ func (rt *Router) arrived(now time.Time, r Request) {
 	}
 	rt.tenants.Enter(r.Tenant)
 	rt.queue.insert(e)
+	rt.telling.news = true
 }
 
 // entry is a request as it waits.
@@ -137,6 +138,7 @@ func (rt *Router) queued(e Queued) {
 	if d := rt.running[e.ID]; d != nil {
 		if w := d.of(e.Role); w != nil && w.own[e.ID] != nil {
 			w.own[e.ID].task = e.Task
+			rt.telling.news = true
 		}
 	}
 }

@@ -25,6 +25,8 @@ type Router struct {
 	// peers are the other routers, by model, and disagreeing those that serve other versions.
 	peers       map[string][]peer
 	disagreeing map[string][]string
+	others      []*told // what the other routers said last, by their ids
+	telling     telling
 	// pinsDue is when to see which versions are served; zero: nothing is to change.
 	pinsDue    time.Time
 	workers    map[string]*worker        // by id: a new incarnation replaces the old one
@@ -97,6 +99,7 @@ func New(config Config, random Rand) *Router {
 func (rt *Router) Handle(now time.Time, event Event) []Action {
 	rt.now, rt.out = now, nil
 	rt.workersDue.known = rt.workersDue.known && ofRequestsAlone(event)
+	rt.expireTold(now)
 	pump := rt.take(now, event)
 	if rt.pinVersionsDue(now) {
 		rt.pinVersions(now)
@@ -108,6 +111,7 @@ func (rt *Router) Handle(now time.Time, event Event) []Action {
 	if rt.pinVersionsDue(now) { // the first dispatch fixes a version
 		rt.pinVersions(now)
 	}
+	rt.tell(now)
 	out := rt.out
 	rt.out = nil
 	return out
@@ -138,6 +142,9 @@ func (rt *Router) take(now time.Time, event Event) (pump bool) {
 		}
 	case LoadReported:
 		return rt.reported(now, e.Report)
+	case RouterReported:
+		rt.routerReported(now, e.Report)
+		return false
 	case BlocksChanged:
 		rt.blocks(now, e.Event)
 		return false
@@ -200,6 +207,7 @@ func (rt *Router) Next() (time.Time, bool) {
 	earlier(rt.queue.due)
 	earlier(rt.pathsDue)
 	earlier(rt.pinsDue)
+	earlier(rt.tellDue())
 	if len(rt.queue.ids) > 0 {
 		earlier(rt.nextReopening()) // some may wait for it
 	}
@@ -253,7 +261,7 @@ func (rt *Router) nextOfWorkers() time.Time {
 // for a BlocksChanged that shows a gap.
 func ofRequestsAlone(event Event) bool {
 	switch e := event.(type) {
-	case LoadReported, BlocksChanged, Arrived, Hedge, Queued, Taken, Unread, Read, PromptDone, TokensReceived, Cancelled:
+	case LoadReported, RouterReported, BlocksChanged, Arrived, Hedge, Queued, Taken, Unread, Read, PromptDone, TokensReceived, Cancelled:
 		return true
 	case Ended:
 		return len(e.Failures) == 0

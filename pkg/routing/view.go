@@ -18,6 +18,7 @@ func (rt *Router) view(now time.Time, e ViewChanged) {
 	before := rt.ignored
 	rt.live, rt.ignored = e.Live, 0
 	rt.learnPeers(e.Workers)
+	rt.learnRouters(e)
 	for _, record := range e.Workers {
 		if record == nil || listed[record.GetId()] != record {
 			continue

@@ -21,6 +21,7 @@ type worker struct {
 	facts
 	owned       int   // len(own)
 	unseenTotal share // sums over unseen
+	othersTotal share // sums over others
 	reading
 	prompted  prompted
 	first     trackRecord // of first tokens of prompts that it computes
@@ -55,6 +56,7 @@ type worker struct {
 	own    map[string]*share // this router's requests that run on it
 	unseen []*share          // those that the last load report may not count
 	total  share             // sums over own
+	others []*share          // what other routers say that they sent and the last load report does not count
 
 	probe probe
 	trust trust

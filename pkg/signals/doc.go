@@ -1,4 +1,4 @@
-// Package signals carries load reports, KV events and queue depths over NATS.
+// Package signals carries load reports, KV events, queue depths and what routers tell each other over NATS.
 //
 // Services and commands import it; it imports no service. Signals are advice:
 // with NATS away routing gets worse and nothing breaks, so nothing here blocks
@@ -10,6 +10,7 @@
 //	tandem.v1.load.{role}.{worker id}
 //	tandem.v1.kv.{worker id}
 //	tandem.v1.queue.{model}
+//	tandem.v1.router.{router id}
 //	tandem.v1.view
 //
 // The last is a question, which routers answer: one that starts while etcd is away
@@ -31,7 +32,7 @@
 //
 // A signal that a sampled request caused carries W3C's traceparent as a header,
 // and whoever takes it in makes a span of that in the request's trace. Only KV
-// events have a cause: loads and queues are of all requests together.
+// events have a cause: the others are of all requests together.
 //
 // # Goroutines
 //

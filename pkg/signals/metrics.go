@@ -8,10 +8,11 @@ import (
 
 // Kinds of signals, as labels.
 const (
-	kindLoad  = "load"
-	kindKv    = "kv"
-	kindQueue = "queue"
-	kindView  = "view"
+	kindLoad   = "load"
+	kindKv     = "kv"
+	kindQueue  = "queue"
+	kindRouter = "router"
+	kindView   = "view"
 )
 
 type metrics struct {

@@ -75,6 +75,13 @@ func (p *Publisher) Queue(report *controlv1.QueueReport) {
 	p.send(kindQueue, QueueSubject(report.GetModel()), trace.SpanContext{}, out, func(origin *controlv1.Origin) { out.Origin = origin })
 }
 
+// Router sends what other routers have to know of a router. The report is read before Router returns
+// and not changed.
+func (p *Publisher) Router(report *controlv1.RouterReport) {
+	out := &controlv1.RouterReport{Shares: report.GetShares(), Held: report.GetHeld()}
+	p.send(kindRouter, RouterSubject(p.id), trace.SpanContext{}, out, func(origin *controlv1.Origin) { out.Origin = origin })
+}
+
 // send numbers a signal and enqueues it. The lock spans both, so that numbers go
 // out in order.
 func (p *Publisher) send(kind, subject string, cause trace.SpanContext, message proto.Message, setOrigin func(*controlv1.Origin)) {
@@ -109,6 +116,11 @@ func KvSubject(workerID string) string {
 // QueueSubject is the subject of routers' queue depths for a model.
 func QueueSubject(model string) string {
 	return "tandem.v1.queue." + EncodeToken(model)
+}
+
+// RouterSubject is the subject of what a router says to the others.
+func RouterSubject(routerID string) string {
+	return "tandem.v1.router." + EncodeToken(routerID)
 }
 
 // EncodeToken writes a name as one token of a NATS subject, as the package

@@ -23,6 +23,8 @@ type Handlers struct {
 	Kv func(*controlv1.KvEvent)
 	// Queue gets the queue depths of all routers, the own ones included.
 	Queue func(*controlv1.QueueReport)
+	// Router gets what all routers say to each other, the own reports included.
+	Router func(*controlv1.RouterReport)
 }
 
 // Subscribe calls the handlers with every signal that comes from now on, also
@@ -54,6 +56,7 @@ func (c *Conn) Subscribe(handlers Handlers) (func(), error) {
 	load := subscribe("tandem.v1.load.*.*", handlers.Load != nil)
 	kv := subscribe("tandem.v1.kv.*", handlers.Kv != nil)
 	queue := subscribe("tandem.v1.queue.*", handlers.Queue != nil)
+	router := subscribe("tandem.v1.router.*", handlers.Router != nil)
 	if failure != nil {
 		unsubscribe()
 		return nil, failure
@@ -78,6 +81,8 @@ func (c *Conn) Subscribe(handlers Handlers) (func(), error) {
 				receive(c, kindKv, m, &controlv1.KvEvent{}, handlers.Kv)
 			case m := <-queue:
 				receive(c, kindQueue, m, &controlv1.QueueReport{}, handlers.Queue)
+			case m := <-router:
+				receive(c, kindRouter, m, &controlv1.RouterReport{}, handlers.Router)
 			}
 		}
 	})

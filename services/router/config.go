@@ -120,13 +120,13 @@ func (c Config) Limits() rpc.Limits {
 }
 
 // routing is the policy's part of the configuration, with what is not a flag.
-func (c Config) routing(models []Model) routing.Config {
+func (c Config) routing(id string, models []Model) routing.Config {
 	served := make([]routing.Model, len(models))
 	for i, m := range models {
 		served[i] = routing.Model{Name: m.Spec.Name, Digest: m.Spec.Digest}
 	}
 	config := c.policy
-	config.Models = served
+	config.Router, config.Models = id, served
 	return config
 }
 

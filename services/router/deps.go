@@ -20,7 +20,8 @@ import (
 
 // Deps is what a router works with.
 type Deps struct {
-	// ID is the router's worker id, for its log lines.
+	// ID is the router's worker id, for its log lines, and by which it tells its own reports from
+	// those of others.
 	ID string
 	// Models that can be asked for, names unique.
 	Models []Model
@@ -29,8 +30,8 @@ type Deps struct {
 	// Signals brings load reports and KV events. Nil: none come, and routing goes
 	// by the router's own account.
 	Signals Signals
-	// Queue gets what waits. Nil: nobody is told.
-	Queue routingdriver.QueuePublisher
+	// Publisher gets what waits, and what other routers have to know. Nil: nobody is told.
+	Publisher routingdriver.Publisher
 	// Announce is called with the version of a model that this router serves, once it
 	// has found one by itself, for other routers to hear of it. It must not block. Nil:
 	// nobody is told.

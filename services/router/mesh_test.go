@@ -144,6 +144,8 @@ func (q *queueReports) Queue(report *controlv1.QueueReport) {
 	q.reports = append(q.reports, report)
 }
 
+func (*queueReports) Router(*controlv1.RouterReport) {}
+
 // onlyZero always takes the first.
 type onlyZero struct{}
 
@@ -176,7 +178,7 @@ func inMeshOf(t *testing.T, served model.Spec, change func(*router.Config), test
 		}
 		m.service, err = router.New(config, router.Deps{
 			ID: "router-1", Models: []router.Model{{Spec: served, Tokenizer: tok, Aliases: []string{"gpt-*", "other"}, Chat: template, ChatError: noTemplate}},
-			Members: m.members, Signals: m.loads, Queue: m.queue, Dial: m.net.Dial, Rand: onlyZero{}, Registerer: m.registry,
+			Members: m.members, Signals: m.loads, Publisher: m.queue, Dial: m.net.Dial, Rand: onlyZero{}, Registerer: m.registry,
 			Logger:  slog.New(slog.NewTextHandler(&m.log, nil)),
 			Tracing: router.Tracing{Tracer: sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(m.spans)).Tracer("test")},
 		})

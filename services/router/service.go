@@ -81,8 +81,8 @@ func New(config Config, deps Deps) (*Service, error) {
 	if s.http, err = s.newHTTP(); err != nil {
 		return nil, fmt.Errorf("router: %w", err)
 	}
-	if s.dispatcher, err = routingdriver.New(config.routing(deps.Models), routingdriver.Deps{
-		Dial: deps.Dial, ConnectTimeout: config.ConnectTimeout, Rand: deps.Rand, Log: deps.Log, Announce: deps.Announce, Registerer: deps.Registerer, Logger: s.log,
+	if s.dispatcher, err = routingdriver.New(config.routing(deps.ID, deps.Models), routingdriver.Deps{
+		Dial: deps.Dial, ConnectTimeout: config.ConnectTimeout, Rand: deps.Rand, Log: deps.Log, Announce: deps.Announce, Publisher: deps.Publisher, Registerer: deps.Registerer, Logger: s.log,
 	}); err != nil {
 		return nil, fmt.Errorf("router metrics: %w", err)
 	}
@@ -141,7 +141,10 @@ func (s *Service) Run(ctx context.Context) error {
 	if s.deps.Signals != nil {
 		unsubscribe, err := s.deps.Signals.Subscribe(signals.Handlers{
 			Load: func(report *controlv1.LoadReport) { s.dispatcher.Handle(routing.LoadReported{Report: report}) },
-			Kv:   func(event *controlv1.KvEvent) { s.dispatcher.Handle(routing.BlocksChanged{Event: event}) },
+			Router: func(report *controlv1.RouterReport) {
+				s.dispatcher.Handle(routing.RouterReported{Report: report})
+			},
+			Kv: func(event *controlv1.KvEvent) { s.dispatcher.Handle(routing.BlocksChanged{Event: event}) },
 		})
 		if err != nil {
 			return fmt.Errorf("router: subscribe to signals: %w", err)
@@ -219,7 +222,7 @@ func (s *Service) runHousekeeping(ctx context.Context) {
 			return
 		case now := <-ticker.C:
 			s.requests.Forget(now)
-			s.dispatcher.Report(now, s.deps.Queue)
+			s.dispatcher.Report(now)
 		}
 	}
 }

@@ -41,7 +41,7 @@ func (p *process) newRouter(context.Context) (services []lifecycle.Service, err 
 			Spec: spec, Tokenizer: p.model.tokenizer, Aliases: p.options.ModelAliases,
 			Chat: p.model.chat, ChatError: p.model.chatError,
 		}},
-		Members: members, Signals: p.signals, Queue: p.signals.NewPublisher(at.id, identity.Epoch),
+		Members: members, Signals: p.signals, Publisher: p.signals.NewPublisher(at.id, identity.Epoch),
 		Announce: func(_, digest, class string) {
 			version.Store(&kvtransferv1.Layout{ModelDigest: digest, ArithmeticClass: class})
 			place.Changed()

@@ -36,6 +36,7 @@ type Dispatcher struct {
 	log      *slog.Logger
 	pool     *workers.Pool
 	announce func(model, digest, class string) // nil: nobody is told
+	tell     Publisher                         // nil: nobody is told
 	models   []string
 	reported map[string]reported // by model, of the goroutine that reports
 
@@ -66,6 +67,7 @@ type Deps struct {
 	Rand           routing.Rand
 	Log            *eventlog.Log                     // nil: nothing is recorded
 	Announce       func(model, digest, class string) // nil: nobody is told
+	Publisher      Publisher                         // nil: nobody is told
 	Registerer     prometheus.Registerer             // nil: metrics are shown to nobody
 	Logger         *slog.Logger
 }
@@ -75,6 +77,7 @@ func New(config routing.Config, deps Deps) (*Dispatcher, error) {
 	d := &Dispatcher{
 		log:      deps.Logger,
 		announce: deps.Announce,
+		tell:     deps.Publisher,
 		foreign:  workers.Complaints{Burst: foreignBurst},
 		reports:  workers.Complaints{Burst: foreignBurst},
 		asking:   make(map[string]asker),
@@ -136,6 +139,10 @@ func (d *Dispatcher) apply(began time.Time, actions []routing.Action) {
 			if unsaid, due := d.lost.Due(began); due {
 				d.log.Warn("kv cannot be sent from a prefill worker to a decode worker, and the two are not paired for a while: check that the --kv-advertise of the decode worker is reachable and that both allow a common --kv-transport",
 					slog.String("worker", a.Prefill.ID), slog.String("decode_worker", a.Decode.ID), slog.Duration("wait", a.Wait), slog.String("error", a.Why), slog.Int("unsaid", unsaid))
+			}
+		case routing.Tell:
+			if d.tell != nil {
+				d.tell.Router(a.Report)
 			}
 		case routing.Distrusted:
 			d.distrusted(began, a)

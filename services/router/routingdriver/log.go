@@ -56,7 +56,10 @@ func (d *Dispatcher) distrusted(now time.Time, a routing.Distrusted) {
 		return
 	}
 	message := "load reports of worker are ignored for a while: two senders use its name; check who may publish to NATS"
-	if a.Why == routing.DistrustRefuted {
+	switch a.Why {
+	case routing.DistrustRouter:
+		message = "reports of another router are ignored for a while: two senders use its name; check who may publish to NATS"
+	case routing.DistrustRefuted:
 		message = "load reports of worker are ignored for a while: they said that it is full, but it took a request at once"
 	}
 	d.log.Warn(message, slog.String("worker", a.Worker.ID), slog.Duration("wait", a.Wait), slog.Int("unsaid", unsaid))

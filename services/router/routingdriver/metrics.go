@@ -13,7 +13,7 @@ import (
 // show makes the metrics.
 func (d *Dispatcher) show(set *metricset.Set) error {
 	d.suspicions = set.Counters("tandem_router_worker_suspicions_total", "Times that the router began to avoid a worker, by cause: silent in a request, contradicted by workers that served what it failed, or slow beside what its reports say.", "cause", "silent", "contradicted", "slow")
-	d.distrusts = set.Counters("tandem_router_reports_distrusted_total", "Times that the router stopped believing a worker's load reports, by reason: two senders used its numbers, or it took a request at once while it called itself full.", "reason", routing.DistrustNumbers, routing.DistrustRefuted)
+	d.distrusts = set.Counters("tandem_router_reports_distrusted_total", "Times that the router stopped believing a worker's load reports, by reason: two senders used its numbers, or it took a request at once while it called itself full; or what another router reports, since two senders used its numbers.", "reason", routing.DistrustNumbers, routing.DistrustRefuted, routing.DistrustRouter)
 	for _, gauge := range []struct {
 		name, help string
 		read       func(*routing.Router) int
@@ -22,6 +22,7 @@ func (d *Dispatcher) show(set *metricset.Set) error {
 		{"tandem_router_foreign_workers", "Workers that get no requests, because their weights or arithmetic differ from the version that is served.", (*routing.Router).ForeignWorkers},
 		{"tandem_router_disagreeing_routers", "Routers in etcd that serve versions of a model that this router does not serve.", (*routing.Router).Disagreeing},
 		{"tandem_router_distrusted_workers", "Workers whose load reports the router does not believe; it uses its own account of them.", func(rt *routing.Router) int { return rt.DistrustedWorkers(d.loop.Now()) }},
+		{"tandem_router_peers", "Other routers that have told this one lately what they sent to workers and what they hold.", func(rt *routing.Router) int { return rt.Peers(d.loop.Now()) }},
 		{"tandem_router_unmet_workers", "Workers in etcd that have not answered yet, or whose address another process answers.", (*routing.Router).UnansweredWorkers},
 		{"tandem_router_index_blocks", "Different KV blocks that the router knows to be in prefix caches of workers.", (*routing.Router).IndexedBlocks},
 		{"tandem_router_index_unsure_workers", "Workers of which the router does not know for certain what their prefix caches hold: KV events were lost, or nothing was heard of them.", func(rt *routing.Router) int { return rt.UnsureWorkers(d.loop.Now()) }},

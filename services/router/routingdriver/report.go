@@ -6,10 +6,13 @@ import (
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 )
 
-// QueuePublisher sends queue reports without blocking; *signals.Publisher is
-// one.
-type QueuePublisher interface {
+// Publisher sends a router's signals without blocking; *signals.Publisher is one. It keeps nothing
+// of them.
+type Publisher interface {
+	// Queue sends what waits, for scalers.
 	Queue(report *controlv1.QueueReport)
+	// Router sends what other routers have to know.
+	Router(report *controlv1.RouterReport)
 }
 
 // reportEvery is how often the queue is published when it does not change.
@@ -23,9 +26,9 @@ type reported struct {
 }
 
 // Report publishes the queue of each model, if it changed or a second has passed. It is
-// called by one goroutine; a nil publisher gets nothing.
-func (d *Dispatcher) Report(now time.Time, to QueuePublisher) {
-	if to == nil {
+// called by one goroutine.
+func (d *Dispatcher) Report(now time.Time) {
+	if d.tell == nil {
 		return
 	}
 	queued := d.queued()
@@ -40,6 +43,6 @@ func (d *Dispatcher) Report(now time.Time, to QueuePublisher) {
 			continue
 		}
 		d.reported[name] = next
-		to.Queue(&controlv1.QueueReport{Model: name, Queues: queued[name]})
+		d.tell.Queue(&controlv1.QueueReport{Model: name, Queues: queued[name]})
 	}
 }

@@ -576,6 +576,311 @@ func (x *QueueDepth) GetOldestWaitMs() uint64 {
 	return 0
 }
 
+// RouterReport is what other routers have to know of a router to predict as if all were one,
+// published on tandem.v1.router.{router id}: on change, at most every 5 ms, every 50 ms
+// while there is something to tell, and at least once per second. It counts for 200 ms.
+type RouterReport struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Sender and sequence number.
+	Origin *Origin `protobuf:"bytes,1,opt,name=origin,proto3" json:"origin,omitempty"`
+	// What workers have of the router.
+	Shares []*RouterShare `protobuf:"bytes,2,rep,name=shares,proto3" json:"shares,omitempty"`
+	// Requests that wait at the router, the first to go first.
+	Held          []*HeldRequests `protobuf:"bytes,3,rep,name=held,proto3" json:"held,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RouterReport) Reset() {
+	*x = RouterReport{}
+	mi := &file_tandem_control_v1_signals_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RouterReport) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RouterReport) ProtoMessage() {}
+
+func (x *RouterReport) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_control_v1_signals_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RouterReport.ProtoReflect.Descriptor instead.
+func (*RouterReport) Descriptor() ([]byte, []int) {
+	return file_tandem_control_v1_signals_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *RouterReport) GetOrigin() *Origin {
+	if x != nil {
+		return x.Origin
+	}
+	return nil
+}
+
+func (x *RouterReport) GetShares() []*RouterShare {
+	if x != nil {
+		return x.Shares
+	}
+	return nil
+}
+
+func (x *RouterReport) GetHeld() []*HeldRequests {
+	if x != nil {
+		return x.Held
+	}
+	return nil
+}
+
+// RouterShare is what one worker has of a router, as far as its load reports do not tell.
+type RouterShare struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Id of the worker.
+	WorkerId string `protobuf:"bytes,1,opt,name=worker_id,json=workerId,proto3" json:"worker_id,omitempty"`
+	// Incarnation epoch of the worker.
+	Epoch uint64 `protobuf:"fixed64,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// Requests that the last load report did not count.
+	Sent []*SentRequest `protobuf:"bytes,3,rep,name=sent,proto3" json:"sent,omitempty"`
+	// On a decode worker: the share of its time that prompts of the router took in the last
+	// seconds.
+	PromptTimeShare float64 `protobuf:"fixed64,4,opt,name=prompt_time_share,json=promptTimeShare,proto3" json:"prompt_time_share,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *RouterShare) Reset() {
+	*x = RouterShare{}
+	mi := &file_tandem_control_v1_signals_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RouterShare) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RouterShare) ProtoMessage() {}
+
+func (x *RouterShare) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_control_v1_signals_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RouterShare.ProtoReflect.Descriptor instead.
+func (*RouterShare) Descriptor() ([]byte, []int) {
+	return file_tandem_control_v1_signals_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *RouterShare) GetWorkerId() string {
+	if x != nil {
+		return x.WorkerId
+	}
+	return ""
+}
+
+func (x *RouterShare) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *RouterShare) GetSent() []*SentRequest {
+	if x != nil {
+		return x.Sent
+	}
+	return nil
+}
+
+func (x *RouterShare) GetPromptTimeShare() float64 {
+	if x != nil {
+		return x.PromptTimeShare
+	}
+	return 0
+}
+
+// SentRequest is a request on its way to a worker.
+type SentRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Number of the worker's task, as in Queued. Load reports that count so many tasks count it.
+	// 0: the worker has not said it yet.
+	Task uint64 `protobuf:"varint,1,opt,name=task,proto3" json:"task,omitempty"`
+	// Prompt tokens still to compute.
+	PromptTokens uint32 `protobuf:"varint,2,opt,name=prompt_tokens,json=promptTokens,proto3" json:"prompt_tokens,omitempty"`
+	// Tokens of context.
+	ContextTokens uint32 `protobuf:"varint,3,opt,name=context_tokens,json=contextTokens,proto3" json:"context_tokens,omitempty"`
+	// Blocks that it needs.
+	Blocks uint32 `protobuf:"varint,4,opt,name=blocks,proto3" json:"blocks,omitempty"`
+	// It is decoded there.
+	Decodes       bool `protobuf:"varint,5,opt,name=decodes,proto3" json:"decodes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SentRequest) Reset() {
+	*x = SentRequest{}
+	mi := &file_tandem_control_v1_signals_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SentRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SentRequest) ProtoMessage() {}
+
+func (x *SentRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_control_v1_signals_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SentRequest.ProtoReflect.Descriptor instead.
+func (*SentRequest) Descriptor() ([]byte, []int) {
+	return file_tandem_control_v1_signals_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *SentRequest) GetTask() uint64 {
+	if x != nil {
+		return x.Task
+	}
+	return 0
+}
+
+func (x *SentRequest) GetPromptTokens() uint32 {
+	if x != nil {
+		return x.PromptTokens
+	}
+	return 0
+}
+
+func (x *SentRequest) GetContextTokens() uint32 {
+	if x != nil {
+		return x.ContextTokens
+	}
+	return 0
+}
+
+func (x *SentRequest) GetBlocks() uint32 {
+	if x != nil {
+		return x.Blocks
+	}
+	return 0
+}
+
+func (x *SentRequest) GetDecodes() bool {
+	if x != nil {
+		return x.Decodes
+	}
+	return false
+}
+
+// HeldRequests are some requests of one priority and class that wait at a router.
+type HeldRequests struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Priority of these requests.
+	Priority int32 `protobuf:"varint,1,opt,name=priority,proto3" json:"priority,omitempty"`
+	// Place of their class: 0 goes first.
+	ClassRank uint32 `protobuf:"varint,2,opt,name=class_rank,json=classRank,proto3" json:"class_rank,omitempty"`
+	// How long they may still wait, on average, milliseconds.
+	DueInMs uint64 `protobuf:"varint,3,opt,name=due_in_ms,json=dueInMs,proto3" json:"due_in_ms,omitempty"`
+	// Requests waiting.
+	Requests uint32 `protobuf:"varint,4,opt,name=requests,proto3" json:"requests,omitempty"`
+	// Predicted time to compute their prompts, all together, milliseconds.
+	PromptMs      float64 `protobuf:"fixed64,5,opt,name=prompt_ms,json=promptMs,proto3" json:"prompt_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HeldRequests) Reset() {
+	*x = HeldRequests{}
+	mi := &file_tandem_control_v1_signals_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HeldRequests) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HeldRequests) ProtoMessage() {}
+
+func (x *HeldRequests) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_control_v1_signals_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HeldRequests.ProtoReflect.Descriptor instead.
+func (*HeldRequests) Descriptor() ([]byte, []int) {
+	return file_tandem_control_v1_signals_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *HeldRequests) GetPriority() int32 {
+	if x != nil {
+		return x.Priority
+	}
+	return 0
+}
+
+func (x *HeldRequests) GetClassRank() uint32 {
+	if x != nil {
+		return x.ClassRank
+	}
+	return 0
+}
+
+func (x *HeldRequests) GetDueInMs() uint64 {
+	if x != nil {
+		return x.DueInMs
+	}
+	return 0
+}
+
+func (x *HeldRequests) GetRequests() uint32 {
+	if x != nil {
+		return x.Requests
+	}
+	return 0
+}
+
+func (x *HeldRequests) GetPromptMs() float64 {
+	if x != nil {
+		return x.PromptMs
+	}
+	return 0
+}
+
 // MembershipView is the workers and policy that a router last read from etcd. The
 // router saves it to a file as protobuf JSON. It also sends it to routers that start
 // while etcd is down and ask on tandem.v1.view.
@@ -599,7 +904,7 @@ type MembershipView struct {
 
 func (x *MembershipView) Reset() {
 	*x = MembershipView{}
-	mi := &file_tandem_control_v1_signals_proto_msgTypes[6]
+	mi := &file_tandem_control_v1_signals_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -611,7 +916,7 @@ func (x *MembershipView) String() string {
 func (*MembershipView) ProtoMessage() {}
 
 func (x *MembershipView) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_control_v1_signals_proto_msgTypes[6]
+	mi := &file_tandem_control_v1_signals_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -624,7 +929,7 @@ func (x *MembershipView) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembershipView.ProtoReflect.Descriptor instead.
 func (*MembershipView) Descriptor() ([]byte, []int) {
-	return file_tandem_control_v1_signals_proto_rawDescGZIP(), []int{6}
+	return file_tandem_control_v1_signals_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *MembershipView) GetRouter() string {
@@ -721,7 +1026,29 @@ const file_tandem_control_v1_signals_proto_rawDesc = "" +
 	"\bpriority\x18\x02 \x01(\x05R\bpriority\x12\x1a\n" +
 	"\brequests\x18\x03 \x01(\rR\brequests\x12\x16\n" +
 	"\x06tokens\x18\x04 \x01(\x04R\x06tokens\x12$\n" +
-	"\x0eoldest_wait_ms\x18\x05 \x01(\x04R\foldestWaitMs\"\x88\x02\n" +
+	"\x0eoldest_wait_ms\x18\x05 \x01(\x04R\foldestWaitMs\"\xae\x01\n" +
+	"\fRouterReport\x121\n" +
+	"\x06origin\x18\x01 \x01(\v2\x19.tandem.control.v1.OriginR\x06origin\x126\n" +
+	"\x06shares\x18\x02 \x03(\v2\x1e.tandem.control.v1.RouterShareR\x06shares\x123\n" +
+	"\x04held\x18\x03 \x03(\v2\x1f.tandem.control.v1.HeldRequestsR\x04held\"\xa0\x01\n" +
+	"\vRouterShare\x12\x1b\n" +
+	"\tworker_id\x18\x01 \x01(\tR\bworkerId\x12\x14\n" +
+	"\x05epoch\x18\x02 \x01(\x06R\x05epoch\x122\n" +
+	"\x04sent\x18\x03 \x03(\v2\x1e.tandem.control.v1.SentRequestR\x04sent\x12*\n" +
+	"\x11prompt_time_share\x18\x04 \x01(\x01R\x0fpromptTimeShare\"\x9f\x01\n" +
+	"\vSentRequest\x12\x12\n" +
+	"\x04task\x18\x01 \x01(\x04R\x04task\x12#\n" +
+	"\rprompt_tokens\x18\x02 \x01(\rR\fpromptTokens\x12%\n" +
+	"\x0econtext_tokens\x18\x03 \x01(\rR\rcontextTokens\x12\x16\n" +
+	"\x06blocks\x18\x04 \x01(\rR\x06blocks\x12\x18\n" +
+	"\adecodes\x18\x05 \x01(\bR\adecodes\"\x9e\x01\n" +
+	"\fHeldRequests\x12\x1a\n" +
+	"\bpriority\x18\x01 \x01(\x05R\bpriority\x12\x1d\n" +
+	"\n" +
+	"class_rank\x18\x02 \x01(\rR\tclassRank\x12\x1a\n" +
+	"\tdue_in_ms\x18\x03 \x01(\x04R\adueInMs\x12\x1a\n" +
+	"\brequests\x18\x04 \x01(\rR\brequests\x12\x1b\n" +
+	"\tprompt_ms\x18\x05 \x01(\x01R\bpromptMs\"\x88\x02\n" +
 	"\x0eMembershipView\x12\x16\n" +
 	"\x06router\x18\x01 \x01(\tR\x06router\x129\n" +
 	"\aworkers\x18\x02 \x03(\v2\x1f.tandem.control.v1.WorkerRecordR\aworkers\x121\n" +
@@ -742,7 +1069,7 @@ func file_tandem_control_v1_signals_proto_rawDescGZIP() []byte {
 	return file_tandem_control_v1_signals_proto_rawDescData
 }
 
-var file_tandem_control_v1_signals_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_tandem_control_v1_signals_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_tandem_control_v1_signals_proto_goTypes = []any{
 	(*Origin)(nil),                // 0: tandem.control.v1.Origin
 	(*LoadReport)(nil),            // 1: tandem.control.v1.LoadReport
@@ -750,30 +1077,38 @@ var file_tandem_control_v1_signals_proto_goTypes = []any{
 	(*KvEvent)(nil),               // 3: tandem.control.v1.KvEvent
 	(*QueueReport)(nil),           // 4: tandem.control.v1.QueueReport
 	(*QueueDepth)(nil),            // 5: tandem.control.v1.QueueDepth
-	(*MembershipView)(nil),        // 6: tandem.control.v1.MembershipView
-	(Role)(0),                     // 7: tandem.control.v1.Role
-	(*WorkerRecord)(nil),          // 8: tandem.control.v1.WorkerRecord
-	(*Policy)(nil),                // 9: tandem.control.v1.Policy
-	(*durationpb.Duration)(nil),   // 10: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 11: google.protobuf.Timestamp
+	(*RouterReport)(nil),          // 6: tandem.control.v1.RouterReport
+	(*RouterShare)(nil),           // 7: tandem.control.v1.RouterShare
+	(*SentRequest)(nil),           // 8: tandem.control.v1.SentRequest
+	(*HeldRequests)(nil),          // 9: tandem.control.v1.HeldRequests
+	(*MembershipView)(nil),        // 10: tandem.control.v1.MembershipView
+	(Role)(0),                     // 11: tandem.control.v1.Role
+	(*WorkerRecord)(nil),          // 12: tandem.control.v1.WorkerRecord
+	(*Policy)(nil),                // 13: tandem.control.v1.Policy
+	(*durationpb.Duration)(nil),   // 14: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil), // 15: google.protobuf.Timestamp
 }
 var file_tandem_control_v1_signals_proto_depIdxs = []int32{
 	0,  // 0: tandem.control.v1.LoadReport.origin:type_name -> tandem.control.v1.Origin
-	7,  // 1: tandem.control.v1.LoadReport.role:type_name -> tandem.control.v1.Role
+	11, // 1: tandem.control.v1.LoadReport.role:type_name -> tandem.control.v1.Role
 	2,  // 2: tandem.control.v1.LoadReport.step_time:type_name -> tandem.control.v1.StepTimeModel
 	0,  // 3: tandem.control.v1.KvEvent.origin:type_name -> tandem.control.v1.Origin
 	0,  // 4: tandem.control.v1.QueueReport.origin:type_name -> tandem.control.v1.Origin
 	5,  // 5: tandem.control.v1.QueueReport.queues:type_name -> tandem.control.v1.QueueDepth
-	7,  // 6: tandem.control.v1.QueueDepth.pool:type_name -> tandem.control.v1.Role
-	8,  // 7: tandem.control.v1.MembershipView.workers:type_name -> tandem.control.v1.WorkerRecord
-	9,  // 8: tandem.control.v1.MembershipView.policy:type_name -> tandem.control.v1.Policy
-	10, // 9: tandem.control.v1.MembershipView.age:type_name -> google.protobuf.Duration
-	11, // 10: tandem.control.v1.MembershipView.as_of:type_name -> google.protobuf.Timestamp
-	11, // [11:11] is the sub-list for method output_type
-	11, // [11:11] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	11, // 6: tandem.control.v1.QueueDepth.pool:type_name -> tandem.control.v1.Role
+	0,  // 7: tandem.control.v1.RouterReport.origin:type_name -> tandem.control.v1.Origin
+	7,  // 8: tandem.control.v1.RouterReport.shares:type_name -> tandem.control.v1.RouterShare
+	9,  // 9: tandem.control.v1.RouterReport.held:type_name -> tandem.control.v1.HeldRequests
+	8,  // 10: tandem.control.v1.RouterShare.sent:type_name -> tandem.control.v1.SentRequest
+	12, // 11: tandem.control.v1.MembershipView.workers:type_name -> tandem.control.v1.WorkerRecord
+	13, // 12: tandem.control.v1.MembershipView.policy:type_name -> tandem.control.v1.Policy
+	14, // 13: tandem.control.v1.MembershipView.age:type_name -> google.protobuf.Duration
+	15, // 14: tandem.control.v1.MembershipView.as_of:type_name -> google.protobuf.Timestamp
+	15, // [15:15] is the sub-list for method output_type
+	15, // [15:15] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_tandem_control_v1_signals_proto_init() }
@@ -788,7 +1123,7 @@ func file_tandem_control_v1_signals_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_tandem_control_v1_signals_proto_rawDesc), len(file_tandem_control_v1_signals_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   7,
+			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

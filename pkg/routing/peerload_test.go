@@ -1,0 +1,211 @@
+package routing_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"pgregory.net/rapid"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+
+	"github.com/tandem-serving/tandem/pkg/routing"
+)
+
+// several are routers of one mesh. What they tell arrives at once.
+type several struct {
+	now     time.Time
+	routers []*routing.Router
+	names   []string
+	told    []uint64
+	deaf    bool // what they tell is lost
+	// dispatched are the requests of each router that were sent and have no task yet.
+	dispatched [][]string
+}
+
+func newSeveral(n int, records ...*controlv1.WorkerRecord) *several {
+	s := &several{now: time.Unix(1000, 0), told: make([]uint64, n), dispatched: make([][]string, n)}
+	for i := range n {
+		s.names = append(s.names, fmt.Sprint("router-", i))
+		records = append(records, &controlv1.WorkerRecord{Id: s.names[i], Role: controlv1.Role_ROLE_ROUTER, Epoch: 1})
+	}
+	for i := range n {
+		c := config()
+		c.Router = s.names[i]
+		s.routers = append(s.routers, routing.New(c, rand.New(rand.NewPCG(1, 2))))
+	}
+	s.all(routing.ViewChanged{Workers: records, Live: true})
+	for _, r := range records {
+		if r.GetRole() != controlv1.Role_ROLE_ROUTER {
+			s.all(routing.Connected{Worker: routing.Ref{ID: r.GetId(), Epoch: 1}})
+		}
+	}
+	return s
+}
+
+func (s *several) all(event routing.Event) {
+	for i := range s.routers {
+		s.do(i, event)
+	}
+}
+
+func (s *several) do(router int, event routing.Event) {
+	for _, action := range s.routers[router].Handle(s.now, event) {
+		switch a := action.(type) {
+		case routing.Dispatch:
+			s.dispatched[router] = append(s.dispatched[router], a.ID)
+		case routing.Tell:
+			s.told[router]++
+			report := proto.CloneOf(a.Report)
+			report.Origin = &controlv1.Origin{Id: s.names[router], Epoch: 1, Sequence: s.told[router]}
+			if !s.deaf {
+				s.all(routing.RouterReported{Report: report})
+			}
+		}
+	}
+}
+
+func (s *several) pass(d time.Duration) {
+	for end := s.now.Add(d); s.now.Before(end); {
+		s.now = s.now.Add(time.Millisecond)
+		for i, r := range s.routers {
+			if next, ok := r.Next(); ok && !next.After(s.now) {
+				s.do(i, routing.Tick{})
+			}
+		}
+	}
+}
+
+func (s *several) arrive(router int, id string) {
+	s.do(router, routing.Arrived{Request: routing.Request{ID: id, Tenant: "t", Model: "fable", Mode: agg, Arrived: s.now, Tokens: 100, MaxNew: 8}})
+}
+
+// large takes more than a few requests.
+func large(id string) *controlv1.WorkerRecord {
+	r := decode(id)
+	r.Capacity.Blocks, r.Capacity.MaxSequences, r.Capacity.MaxWaiting = 1<<16, 1<<10, 1<<10
+	return r
+}
+
+// What one router sends, the others count until a load report does.
+func TestRoutersKnowWhatOthersSent(t *testing.T) {
+	s := newSeveral(2, large("d1"))
+	d1 := routing.Ref{ID: "d1", Epoch: 1}
+	s.all(load("d1", controlv1.Role_ROLE_DECODE, nil))
+	s.pass(10 * time.Millisecond)
+	s.arrive(0, "a")
+	if n, tokens := s.routers[1].Others(d1); n != 1 || tokens != 100 {
+		t.Fatalf("%d requests of %d tokens", n, tokens)
+	}
+	if n, _ := s.routers[0].Others(d1); n != 0 {
+		t.Fatalf("a router counts %d of its own as another's", n)
+	}
+	s.pass(time.Second)
+	if n, _ := s.routers[1].Others(d1); n != 1 {
+		t.Fatalf("%d requests after a second: they are told again", n)
+	}
+	s.do(0, routing.Queued{ID: "a", Role: controlv1.Role_ROLE_DECODE, Task: 1})
+	s.all(load("d1", controlv1.Role_ROLE_DECODE, func(r *controlv1.LoadReport) { r.Tasks, r.RunningSequences = 1, 1 }))
+	if n, _ := s.routers[1].Others(d1); n != 0 {
+		t.Fatalf("%d requests that the worker counts too", n)
+	}
+	s.pass(time.Second)
+	if n, _ := s.routers[1].Others(d1); n != 0 || s.routers[1].Peers(s.now) != 1 {
+		t.Errorf("%d requests, %d peers", n, s.routers[1].Peers(s.now))
+	}
+}
+
+// Whoever speaks for a router that speaks too is found out, and neither is believed.
+func TestTwoSpeakForOneRouter(t *testing.T) {
+	s := newSeveral(2, large("d1"))
+	s.all(load("d1", controlv1.Role_ROLE_DECODE, nil))
+	s.pass(2 * time.Second)
+	forged := &controlv1.RouterReport{
+		Origin: &controlv1.Origin{Id: "router-1", Epoch: 1, Sequence: s.told[1] + 1},
+		Shares: []*controlv1.RouterShare{{WorkerId: "d1", Epoch: 1, Sent: []*controlv1.SentRequest{{PromptTokens: 1 << 30}}}},
+	}
+	s.do(0, routing.RouterReported{Report: forged})
+	if n, _ := s.routers[0].Others(routing.Ref{ID: "d1", Epoch: 1}); n != 1 {
+		t.Fatalf("%d requests", n)
+	}
+	s.pass(2 * time.Second)
+	forged.Origin.Sequence = s.told[1] + 1
+	s.do(0, routing.RouterReported{Report: forged})
+	if n, _ := s.routers[0].Others(routing.Ref{ID: "d1", Epoch: 1}); n != 0 || s.routers[0].Peers(s.now) != 0 {
+		t.Errorf("%d requests of a router for which two speak", n)
+	}
+}
+
+// Strangers, and routers that etcd does not list, are not heard.
+func TestUnlistedRoutersAreNotHeard(t *testing.T) {
+	s := newSeveral(2, large("d1"))
+	for _, origin := range []*controlv1.Origin{nil, {}, {Id: "router-9", Epoch: 1, Sequence: 1}, {Id: "router-1", Epoch: 2, Sequence: 1}, {Id: "router-0", Epoch: 1, Sequence: 1}} {
+		s.do(0, routing.RouterReported{Report: &controlv1.RouterReport{
+			Origin: origin, Shares: []*controlv1.RouterShare{{WorkerId: "d1", Epoch: 1, Sent: []*controlv1.SentRequest{{}}}},
+		}})
+		if n, _ := s.routers[0].Others(routing.Ref{ID: "d1", Epoch: 1}); n != 0 {
+			t.Errorf("%v is heard", origin)
+		}
+	}
+}
+
+// No request of another router is counted that the last load report counts, nothing is negative,
+// and what is not said again ends.
+func TestNothingIsCountedTwice(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := newSeveral(3, large("d1"))
+		d1 := routing.Ref{ID: "d1", Epoch: 1}
+		tasks, counted, count := uint64(0), uint64(0), 0
+		taken := make([]int, 3) // requests of each router that the next report counts
+		router := rapid.IntRange(0, 2)
+		t.Repeat(map[string]func(*rapid.T){
+			"arrive": func(t *rapid.T) {
+				count++
+				i := router.Draw(t, "router")
+				s.arrive(i, fmt.Sprint("r", count))
+			},
+			"take": func(t *rapid.T) {
+				i := router.Draw(t, "router")
+				if len(s.dispatched[i]) > 0 {
+					tasks++
+					taken[i]++
+					s.do(i, routing.Queued{ID: s.dispatched[i][0], Role: controlv1.Role_ROLE_DECODE, Task: tasks})
+					s.dispatched[i] = s.dispatched[i][1:]
+				}
+			},
+			"report": func(*rapid.T) {
+				counted = tasks
+				s.all(load("d1", controlv1.Role_ROLE_DECODE, func(r *controlv1.LoadReport) { r.Tasks = counted }))
+				clear(taken)
+			},
+			"lose": func(*rapid.T) { s.deaf = !s.deaf },
+			"pass": func(t *rapid.T) {
+				s.pass(time.Duration(rapid.IntRange(1, 60).Draw(t, "ms")) * time.Millisecond)
+			},
+			"": func(t *rapid.T) {
+				for i := range s.routers {
+					most := 0
+					for j := range s.routers {
+						if j != i {
+							most += len(s.dispatched[j]) + taken[j]
+						}
+					}
+					n, tokens := s.routers[i].Others(d1)
+					if n < 0 || n > most || tokens != 100*n {
+						t.Fatalf("router %d counts %d requests and %d tokens of others, which have %d", i, n, tokens, most)
+					}
+				}
+			},
+		})
+		s.deaf = true
+		s.pass(routing.ToldLasts + 100*time.Millisecond)
+		s.all(routing.Tick{})
+		for i, r := range s.routers {
+			if n, _ := r.Others(d1); n != 0 {
+				t.Fatalf("router %d still counts %d requests", i, n)
+			}
+		}
+	})
+}
