@@ -74,7 +74,8 @@ func (rt *Router) decideFor(now time.Time, e *entry, v Version) (fitness, Refusa
 	rt.lists.used = 0
 	s := &search{now: now, entry: e, request: r, record: &controlv1.Decision{}, number: rt.searches, version: v}
 	e.pool, e.refused = controlv1.Role_ROLE_DECODE, nil
-	decodes, wholes := rt.look(s, e.pool, nil), rt.wholes(s)
+	decodes := rt.look(s, e.pool, nil)
+	wholes := rt.wholes(s, decodes.fitness.usable())
 	s.wholes = wholes
 	if !decodes.fitness.usable() && !wholes.fitness.usable() {
 		rt.lacks(s, decodes, nil)
@@ -132,11 +133,15 @@ func (rt *Router) decideFor(now time.Time, e *entry, v Version) (fitness, Refusa
 }
 
 // wholes are the prefill workers that may do all of a request: pools are a preference. A policy
-// that predicts nothing keeps to it.
-func (rt *Router) wholes(s *search) *candidates {
+// that predicts nothing keeps to it. Some of many will do where there are decode workers too.
+func (rt *Router) wholes(s *search, some bool) *candidates {
 	workers := rt.groups().whole
 	if !rt.chooses.late() || rt.mode(s.request) == inferencev1.Mode_MODE_DISAGGREGATED {
 		workers = nil
+	}
+	if n := len(workers); some && n > aloneMost {
+		first := rt.random.IntN(n - aloneMost + 1)
+		workers = workers[first : first+aloneMost]
 	}
 	c := rt.some(s, controlv1.Role_ROLE_DECODE, workers, nil)
 	for i := range c.all {
@@ -206,8 +211,8 @@ func (rt *Router) alone(s *search, decodes, wholes *candidates, decode, prefill 
 // time of the workers.
 const pressedFor = time.Second
 
-// aloneMost is how many decode workers alone looks at.
-const aloneMost = 32
+// aloneMost is how many workers of each role alone looks at.
+const aloneMost = 12
 
 // dispatch gives the request to the workers picked; prefill is nil if one does all.
 func (rt *Router) dispatch(s *search, decodes, prefills *candidates, decode, prefill *candidate) {
