@@ -123,7 +123,7 @@ func (rt *Router) costOf(s *search, role controlv1.Role, w *worker, cached int, 
 	}
 	if c.measured && r.Attempt == 0 {
 		ttft, tpot := s.entry.objective(&c, w)
-		c.misses = ttft > 0 && !elsewhere && s.late(&c, w, 0) > ttft || tpot > 0 && c.lateToken(w) > tpot
+		c.misses = ttft > 0 && !elsewhere && s.late(&c, w, 0) > ttft || tpot > 0 && c.lateToken(w.tokens.factor()) > tpot
 	}
 	return c
 }
@@ -186,10 +186,10 @@ func (rt *Router) decodes(s *search, w *worker, c *cost, model latency.Model, lo
 	c.totalMs = c.firstMs - c.savedMs + c.tpotMs*counted + c.decodeMs*float64(load.decoding)
 }
 
-// lateToken is what a token takes, of the request or of those that decode beside it, held against
-// how well that is predicted. Others are taken to want what the request does.
-func (c *cost) lateToken(w *worker) time.Duration {
-	return milliseconds(min(max(c.tpotMs, c.othersMs)*w.tokens.factor(), c.mostMs))
+// lateToken is what a token takes, of the request or of those that decode beside it, at so many
+// times what is predicted. Others are taken to want what the request does.
+func (c *cost) lateToken(factor float64) time.Duration {
+	return milliseconds(min(max(c.tpotMs, c.othersMs)*factor, c.mostMs))
 }
 
 // placeMs is how long a sequence waits for a place in the batch, where so many are in it or come
