@@ -148,7 +148,7 @@ func (rt *Router) wholes(s *search, some bool) *candidates {
 		one := &c.all[i]
 		one.cost = rt.costOf(s, controlv1.Role_ROLE_DECODE, one.worker, rt.cached(s, one.worker), false)
 		// What no prediction can resolve is done where it belongs.
-		one.totalMs += one.delaysMs + one.promptMs*rt.config.NearBest + nearBestMs
+		one.totalMs += one.promptMs*rt.config.NearBest + nearBestMs
 	}
 	return c
 }
@@ -180,7 +180,6 @@ func (rt *Router) alone(s *search, decodes, wholes *candidates, decode, prefill 
 			continue
 		}
 		alone := candidate{finding: c.finding, cost: rt.costOf(s, controlv1.Role_ROLE_DECODE, c.worker, c.cached, false)}
-		alone.totalMs += alone.delaysMs
 		if out.all = append(out.all, alone); len(out.all) == aloneMost {
 			break
 		}
@@ -193,6 +192,7 @@ func (rt *Router) alone(s *search, decodes, wholes *candidates, decode, prefill 
 		}
 	}
 	best = rt.pick(out.every())
+	best.totalMs += best.delaysMs
 	if prefill == nil || best.crowded {
 		return best, prefill == nil
 	}
