@@ -75,7 +75,7 @@ func (rt *Router) decideFor(now time.Time, e *entry, v Version) (fitness, Refusa
 	s := &search{now: now, entry: e, request: r, record: &controlv1.Decision{}, number: rt.searches, version: v}
 	e.pool, e.refused = controlv1.Role_ROLE_DECODE, nil
 	decodes := rt.look(s, e.pool, nil)
-	wholes := rt.wholes(s, decodes.fitness.usable())
+	wholes := rt.wholes(s, decodes.fitness)
 	s.wholes = wholes
 	if !decodes.fitness.usable() && !wholes.fitness.usable() {
 		rt.lacks(s, decodes, nil)
@@ -133,13 +133,14 @@ func (rt *Router) decideFor(now time.Time, e *entry, v Version) (fitness, Refusa
 }
 
 // wholes are the prefill workers that may do all of a request: pools are a preference. A policy
-// that predicts nothing keeps to it. Some of many will do where there are decode workers too.
-func (rt *Router) wholes(s *search, some bool) *candidates {
+// that predicts nothing keeps to it while there are decode workers. Of many, some will do if a decode
+// worker may take the request.
+func (rt *Router) wholes(s *search, decodes fitness) *candidates {
 	workers := rt.groups().whole
-	if !rt.chooses.late() || rt.mode(s.request) == inferencev1.Mode_MODE_DISAGGREGATED {
+	if !rt.chooses.late() && decodes <= later || rt.mode(s.request) == inferencev1.Mode_MODE_DISAGGREGATED {
 		workers = nil
 	}
-	if n := len(workers); some && n > aloneMost {
+	if n := len(workers); decodes.usable() && n > aloneMost {
 		first := rt.random.IntN(n - aloneMost + 1)
 		workers = workers[first : first+aloneMost]
 	}

@@ -161,25 +161,36 @@ func TestProbesAgreeOnADrainedPool(t *testing.T) {
 			}
 		}
 		await(grpc_health_v1.HealthCheckResponse_SERVING, http.StatusOK)
-		control := controlv1.NewControlClient(operators)
-		drain, err := control.Drain(ctx, &controlv1.DrainRequest{WorkerId: "decode-1", Force: true})
-		for err == nil {
-			_, err = drain.Recv()
+		generate := func() error {
+			answer, err := inferencev1.NewInferenceClient(clients).Generate(ctx, &inferencev1.GenerateRequest{
+				Input: &inferencev1.GenerateRequest_Prompt{Prompt: "Once"}, MaxTokens: new(uint32(1)),
+			})
+			if err == nil {
+				_, err = answer.Recv()
+			}
+			return err
 		}
-		if !errors.Is(err, io.EOF) {
-			t.Fatal(err)
+		control := controlv1.NewControlClient(operators)
+		for _, id := range []string{"decode-1", "prefill-1"} { // prefill workers would serve alone
+			drain, err := control.Drain(ctx, &controlv1.DrainRequest{WorkerId: id, Force: true})
+			for err == nil {
+				_, err = drain.Recv()
+			}
+			if !errors.Is(err, io.EOF) {
+				t.Fatal(err)
+			}
+			if id == "decode-1" {
+				if err := generate(); err != nil {
+					t.Errorf("the prefill worker alone: %v", err)
+				}
+			}
 		}
 		await(grpc_health_v1.HealthCheckResponse_NOT_SERVING, http.StatusServiceUnavailable)
 		alone, err := grpc_health_v1.NewHealthClient(clients).Check(ctx, &grpc_health_v1.HealthCheckRequest{Service: rpc.HealthAlone})
 		if err != nil || alone.GetStatus() != grpc_health_v1.HealthCheckResponse_SERVING {
 			t.Errorf("the router alone: %v, %v", alone, err)
 		}
-		answer, err := inferencev1.NewInferenceClient(clients).Generate(ctx, &inferencev1.GenerateRequest{
-			Input: &inferencev1.GenerateRequest_Prompt{Prompt: "Once"}, MaxTokens: new(uint32(1)),
-		})
-		if err == nil {
-			_, err = answer.Recv()
-		}
+		err = generate()
 		if grpcstatus.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "'tandem undrain decode-1'") || strings.Contains(err.Error(), "registered") {
 			t.Errorf("refused with %v", err)
 		}

@@ -90,7 +90,7 @@ func (w *watch) run(ctx context.Context) error {
 
 // take takes in a view; inTime says, once, that the workers came in time.
 func (w *watch) take(view []*controlv1.WorkerView, inTime func() bool) {
-	connected, pools := make(map[string]bool), new(frontpage.Workers)
+	connected, pools, serves := make(map[string]bool), new(frontpage.Workers), false
 	count := map[controlv1.Role]*int{
 		controlv1.Role_ROLE_PREFILL: &pools.Prefill, controlv1.Role_ROLE_DECODE: &pools.Decode, controlv1.Role_ROLE_KVTRANSFER: &pools.KVTransfer,
 	}
@@ -102,15 +102,15 @@ func (w *watch) take(view []*controlv1.WorkerView, inTime func() bool) {
 		connected[record.GetId()] = true
 		if pool := count[record.GetRole()]; pool != nil && v.GetExcluded() == "" && record.GetState() == controlv1.WorkerState_WORKER_STATE_SERVING {
 			*pool++
+			serves = serves || record.GetRole() == controlv1.Role_ROLE_DECODE || record.GetRole() == controlv1.Role_ROLE_PREFILL && record.GetWholeRequests()
 		}
 	}
 	w.process.pools.Store(pools)
-	decodes := pools.Decode > 0
-	w.serves(decodes)
+	w.serves(serves)
 	missing := slices.ContainsFunc(w.expected, func(id string) bool { return !connected[id] })
 	switch {
 	case w.said || missing:
-	case decodes && inTime():
+	case serves && inTime():
 		w.said = true
 		w.process.ready.Store(true)
 		w.ready(false)
