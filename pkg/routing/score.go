@@ -183,7 +183,7 @@ func (rt *Router) decodes(s *search, w *worker, c *cost, model latency.Model, lo
 	}
 	counted := float64(min(r.MaxNew, rt.config.TPOTHorizonTokens))
 	c.decodeMs = counted * (model.PerTokenMs + model.PerContextTokenMs*float64(r.Tokens)) * c.slowToken
-	c.totalMs = c.firstMs - c.savedMs + c.tpotMs*counted + c.decodeMs*float64(load.decoding)
+	c.totalMs = c.firstMs - c.savedMs + c.tpotMs*counted + c.decodeMs*float64(load.decoding)/2 // the others are half-way, on average
 }
 
 // lateToken is what a token takes, of the request or of those that decode beside it, at so many
