@@ -115,7 +115,7 @@ func (a *answer) follow(ctx context.Context, router inferencev1.InferenceClient)
 		switch {
 		case errors.Is(err, io.EOF) && !finished:
 			return rpc.Errorf(codes.Internal, "INCOMPLETE_STREAM", "the router ended the stream without a result: see its log")
-		case errors.Is(err, io.EOF):
+		case err != nil && finished: // however the stream ends, the answer is whole
 			return nil
 		case err != nil:
 			return err

@@ -96,7 +96,7 @@ func (f *fake) ListModels(context.Context, *inferencev1.ListModelsRequest) (*inf
 }
 
 // connect is a client of the routers, until end.
-func connect(t testing.TB, routers ...*fake) (client *failover.Client, end func()) {
+func connect[R inferencev1.InferenceServer](t testing.TB, routers ...R) (client *failover.Client, end func()) {
 	t.Helper()
 	var conns []*grpc.ClientConn
 	var servers []*grpc.Server
@@ -214,5 +214,36 @@ func TestListModelsAtTheRouterThatAnswers(t *testing.T) {
 	defer end()
 	if _, err := client.ListModels(t.Context()); err != nil || f.calls != 2 {
 		t.Errorf("%v after %d calls", err, f.calls)
+	}
+}
+
+// lostAtEnd is a router whose connection is lost after the first whole answer.
+type lostAtEnd struct {
+	*fake
+	lost bool
+}
+
+func (l *lostAtEnd) Generate(q *inferencev1.GenerateRequest, s grpc.ServerStreamingServer[inferencev1.GenerateEvent]) error {
+	if err := l.fake.Generate(q, s); err != nil || l.lost {
+		return err
+	}
+	l.lost = true
+	return status.Error(codes.Unavailable, "lost")
+}
+
+// A router that is lost when its answer is whole has answered.
+func TestLostAfterTheAnswer(t *testing.T) {
+	a := &fake{fates: &fates{next: []int{answerTokens + 2}}, drawn: 7, fingerprint: "fp"}
+	client, end := connect(t, &lostAtEnd{fake: a}, &lostAtEnd{fake: a, lost: true})
+	defer end()
+	finished := 0
+	err := client.Generate(t.Context(), &inferencev1.GenerateRequest{}, func(e *inferencev1.GenerateEvent) error {
+		if e.GetFinished() != nil {
+			finished++
+		}
+		return nil
+	})
+	if err != nil || finished != 1 {
+		t.Errorf("%v, finished %d times", err, finished)
 	}
 }

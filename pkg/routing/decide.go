@@ -78,8 +78,16 @@ func (rt *Router) decideFor(now time.Time, e *entry, v Version) (fitness, Refusa
 	wholes := rt.wholes(s, decodes.fitness)
 	s.wholes = wholes
 	if !decodes.fitness.usable() && !wholes.fitness.usable() {
-		rt.lacks(s, decodes, nil)
-		return min(decodes.fitness, wholes.fitness), rt.refusal(e, decodes, "decode worker")
+		best := min(decodes.fitness, wholes.fitness)
+		if decodes.fitness == excluded && best == tooSmall {
+			best = excluded // a decode worker that comes may be larger
+		}
+		var instead *candidates // what it waits for, where no decode worker could take it soon
+		if wholes.fitness < decodes.fitness {
+			instead = wholes
+		}
+		rt.lacks(s, decodes, instead)
+		return best, rt.refusal(e, decodes, "decode worker")
 	}
 	rt.lookAhead(s)
 	var decode, prefill *candidate
@@ -140,11 +148,16 @@ func (rt *Router) wholes(s *search, decodes fitness) *candidates {
 	if !rt.chooses.late() && decodes <= later || rt.mode(s.request) == inferencev1.Mode_MODE_DISAGGREGATED {
 		workers = nil
 	}
-	if n := len(workers); decodes.usable() && n > aloneMost {
-		first := rt.random.IntN(n - aloneMost + 1)
-		workers = workers[first : first+aloneMost]
+	n := len(workers)
+	if decodes.usable() && n > aloneMost {
+		first, some := rt.random.IntN(n), rt.sampled[:0]
+		for i := range aloneMost {
+			some = append(some, workers[(first+i)%n])
+		}
+		rt.sampled, workers = some, some
 	}
 	c := rt.some(s, controlv1.Role_ROLE_DECODE, workers, nil)
+	c.passed = n - len(c.all)
 	for i := range c.all {
 		one := &c.all[i]
 		one.cost = rt.costOf(s, controlv1.Role_ROLE_DECODE, one.worker, rt.cached(s, one.worker), false)
@@ -167,7 +180,7 @@ func (rt *Router) alone(s *search, decodes, wholes *candidates, decode, prefill 
 	if len(fittest) > aloneMost {
 		first = rt.random.IntN(len(fittest))
 	}
-	if decode != nil {
+	if decode != nil && decode.fitness == decodes.fitness { // else it was chosen for its path alone
 		limit = rt.nearLimit(decode)
 	}
 	behind := 0. // how long others wait who come after it, for each millisecond of a prefill worker's time

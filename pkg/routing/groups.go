@@ -25,7 +25,7 @@ func (rt *Router) groups() *groups {
 		if w.whole {
 			g.whole = append(g.whole, w)
 		}
-		if w.role() == controlv1.Role_ROLE_DECODE && w.connected {
+		if (w.role() == controlv1.Role_ROLE_DECODE || w.whole) && w.connected {
 			g.contextTokens[w.version()] = max(g.contextTokens[w.version()], w.contextTokens)
 		}
 		same := func(o *worker) bool {

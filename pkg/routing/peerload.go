@@ -185,7 +185,7 @@ func (rt *Router) routerReported(now time.Time, report *controlv1.RouterReport) 
 	left := sentMost
 	for _, of := range report.GetShares() {
 		w := rt.worker(Ref{of.GetWorkerId(), of.GetEpoch()})
-		if left--; w == nil || left < 0 {
+		if left--; w == nil || left < 0 || slices.Contains(t.workers, w) { // a report has a worker once
 			continue
 		}
 		t.workers = append(t.workers, w)

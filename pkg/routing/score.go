@@ -75,7 +75,7 @@ func (rt *Router) costOf(s *search, role controlv1.Role, w *worker, cached int, 
 	model, measured := w.measured()
 	// What an idle worker measured long ago may have been a bad moment. Without
 	// work it would never learn better.
-	if idle := load.sequences == 0 && s.now.Sub(w.usedAt) >= revisitAfter; !measured || idle {
+	if idle := load.sequences == 0 && s.now.Sub(w.usedAt) >= revisitAfter && w.role() == role; !measured || idle {
 		if unmeasured := rt.unmeasured(s, role); !measured || slower(model, unmeasured) {
 			model = unmeasured
 		}

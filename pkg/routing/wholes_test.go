@@ -1,7 +1,9 @@
 package routing_test
 
 import (
+	"fmt"
 	"testing"
+	"time"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
@@ -84,5 +86,109 @@ func TestPlacesForPromptsAreKept(t *testing.T) {
 	}))
 	if got, refusal, answered := b.arrive(b.request(auto, 100)); !answered || got.Decode.ID != "d" {
 		t.Errorf("%+v, %+v", got, refusal)
+	}
+}
+
+// The longest context is known also where prefill workers serve alone.
+func TestContextOfPrefillWorkersAlone(t *testing.T) {
+	p, d := whole("p"), decode("d")
+	p.Capacity.ContextTokens, d.Capacity.ContextTokens = 1024, 1024
+	b := newBench(t, nil, p, d)
+	got, _, _ := b.arrive(b.request(auto, 100))
+	b.do(routing.Ended{ID: got.ID})
+	b.do(routing.Disconnected{Worker: routing.Ref{ID: "d", Epoch: 1}})
+	alone, _, _ := b.arrive(b.request(auto, 100))
+	if got.ContextTokens != 1024 || alone.ContextTokens != 1024 {
+		t.Errorf("%d with a decode worker, %d without", got.ContextTokens, alone.ContextTokens)
+	}
+}
+
+// With the last decode worker gone for a moment, a request waits that the prefill worker is too
+// small for.
+func TestTooSmallPrefillWorkerDoesNotRefuse(t *testing.T) {
+	p := whole("p")
+	p.Capacity.Blocks = 8
+	b := newBench(t, nil, p, decode("d"))
+	b.do(routing.Disconnected{Worker: routing.Ref{ID: "d", Epoch: 1}})
+	if d, refusal, answered := b.arrive(b.request(auto, 1000)); answered {
+		t.Errorf("%+v, %+v", d, refusal)
+	}
+}
+
+// Of many equal prefill workers each does all of a request about as often.
+func TestSamplesOfPrefillWorkersAreFair(t *testing.T) {
+	const n, rounds = 24, 1200
+	var records []*controlv1.WorkerRecord
+	for i := range n {
+		records = append(records, whole(fmt.Sprintf("p%02d", i)))
+	}
+	d := decode("d")
+	d.Capacity.MaxSequences, d.Capacity.MaxWaiting = 16, 16
+	b := newBench(t, nil, append(records, d)...)
+	counts := map[string]int{}
+	for range rounds {
+		for _, r := range records {
+			b.do(load(r.GetId(), controlv1.Role_ROLE_PREFILL, nil))
+		}
+		b.do(load("d", controlv1.Role_ROLE_DECODE, func(r *controlv1.LoadReport) {
+			r.RunningSequences, r.RunningContextTokens = 14, 14*1000
+			r.StepTime.PerContextTokenMs = 0.001
+		}))
+		q := b.request(agg, 100)
+		got, refusal, answered := b.arrive(q)
+		if !answered {
+			t.Fatalf("%+v", refusal)
+		}
+		counts[got.Decode.ID]++
+		b.do(routing.Ended{ID: q.ID, Served: true})
+		b.pass(100 * time.Millisecond)
+	}
+	for i := range n {
+		if got := counts[fmt.Sprintf("p%02d", i)]; got < rounds/n/3 || got > 3*rounds/n {
+			t.Errorf("worker %d did %d of %d", i, got, rounds)
+		}
+	}
+}
+
+// The best decode workers, more than alone looks at, cannot be reached; another one can, and is
+// cheaper.
+func TestPairChosenForItsPath(t *testing.T) {
+	const n = 14
+	fast := func(r *controlv1.LoadReport) { r.StepTime.BaseMs, r.StepTime.PerTokenMs = 0.1, 0.01 }
+	records := []*controlv1.WorkerRecord{prefill("p"), decode("x")}
+	for i := range n {
+		records = append(records, decode(fmt.Sprintf("d%02d", i)))
+	}
+	b := newBench(t, nil, records...)
+	report := func() {
+		b.do(load("p", controlv1.Role_ROLE_PREFILL, fast))
+		for i := range n {
+			b.do(load(fmt.Sprintf("d%02d", i), controlv1.Role_ROLE_DECODE, func(r *controlv1.LoadReport) {
+				r.StepTime.BaseMs, r.RunningSequences, r.RunningContextTokens = 20, 1, 100
+			}))
+		}
+	}
+	b.do(load("x", controlv1.Role_ROLE_DECODE, fast))
+	report()
+	for range 16 { // x is silent now
+		b.pass(250 * time.Millisecond)
+		report()
+	}
+	for range 2 {
+		b.pass(150 * time.Millisecond)
+		report()
+		d, refusal, answered := b.arrive(b.request(agg, 1))
+		if !answered {
+			t.Fatalf("%+v", refusal)
+		}
+		e := routing.Ended{ID: d.ID}
+		for i := range n {
+			e.Failures = append(e.Failures, routing.Failure{Worker: routing.Ref{ID: "p", Epoch: 1}, Unreached: routing.Ref{ID: fmt.Sprintf("d%02d", i), Epoch: 1}, Why: nobodyThere})
+		}
+		b.do(e)
+	}
+	report()
+	if d, refusal, answered := b.arrive(b.request(auto, 100)); !answered || d.Decode.ID == "" {
+		t.Errorf("%+v, %+v, %v", d, refusal, answered)
 	}
 }

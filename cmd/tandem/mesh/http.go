@@ -84,7 +84,7 @@ func (p *process) gatherer() prometheus.Gatherer {
 }
 
 // healthMux answers /healthz (the process lives), /readyz (every part of it serves, and a
-// router has a decode worker, without which it can serve nobody), for probes that speak HTTP
+// router has a worker that decodes, without which it can serve nobody), for probes that speak HTTP
 // only, /health, which is what clients of vLLM ask for that, and /version.
 func (p *process) healthMux() *http.ServeMux {
 	mux := http.NewServeMux()
@@ -104,7 +104,7 @@ func (p *process) answerReady(w http.ResponseWriter, _ *http.Request) {
 		http.Error(w, "not ready", http.StatusServiceUnavailable)
 		return
 	case p.watchWorkers != nil && !p.served.Load():
-		http.Error(w, "not ready: the router is connected to no decode worker", http.StatusServiceUnavailable)
+		http.Error(w, "not ready: the router is connected to no worker that decodes", http.StatusServiceUnavailable)
 		return
 	}
 	_, _ = fmt.Fprintln(w, "ready")

@@ -64,7 +64,7 @@ type process struct {
 	// leaveHTTP tells clients of the HTTP API to connect elsewhere; nil: there is none.
 	leaveHTTP func()
 	ready     atomic.Bool                       // every part serves
-	served    atomic.Bool                       // the router is connected to a decode worker
+	served    atomic.Bool                       // the router is connected to a worker that decodes
 	pools     atomic.Pointer[frontpage.Workers] // that the router gives requests; nil: not known yet
 }
 

@@ -29,7 +29,7 @@ func (p *process) newReadiness(ready func(waiting bool)) func(context.Context) (
 // back first of all when the process stops. With a router it asks that which workers it
 // is connected to, calls ready once all of expected are among them and one decodes, and from
 // then on follows whether a request could be served at all. A router that expects nobody
-// waits for as long as it takes: it calls ready with waiting if there is no decode worker
+// waits for as long as it takes: it calls ready with waiting if no worker decodes
 // at first, and again when there is one.
 func (p *process) readiness(expected []string, ready func(waiting bool)) lifecycle.Service {
 	return lifecycle.Service{

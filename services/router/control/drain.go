@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"time"
 
@@ -104,11 +105,19 @@ func checkLast(view *controlv1.WorkerView, views []*controlv1.WorkerView) error 
 			return nil
 		}
 	}
-	what, then := "decode worker", "no request could be served"
-	switch role {
-	case controlv1.Role_ROLE_PREFILL:
+	decodes := slices.ContainsFunc(views, func(v *controlv1.WorkerView) bool {
+		r := v.GetRecord()
+		return v != view && r.GetModel() == view.GetRecord().GetModel() && serves(v) && (r.GetRole() == controlv1.Role_ROLE_DECODE || r.GetWholeRequests())
+	})
+	what, then := "decode worker", "prefill workers would do all of every request"
+	switch {
+	case role == controlv1.Role_ROLE_PREFILL && decodes:
 		what, then = "prefill worker", "decode workers would compute all prompts"
-	case controlv1.Role_ROLE_KVTRANSFER:
+	case role == controlv1.Role_ROLE_PREFILL:
+		what, then = "prefill worker", "no request could be served"
+	case role == controlv1.Role_ROLE_DECODE && !decodes:
+		then = "no request could be served"
+	case role == controlv1.Role_ROLE_KVTRANSFER:
 		what, then = "block store", "what it holds would be computed again"
 	}
 	return rpc.Error(codes.FailedPrecondition, api.ReasonLastWorker,
