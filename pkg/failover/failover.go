@@ -18,6 +18,7 @@ import (
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
+	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 )
 
@@ -66,7 +67,7 @@ func (c *Client) ListModels(ctx context.Context) (r *inferencev1.ListModelsRespo
 // Generate sends a request to the next router in turn, and calls receive with each event of the
 // answer, from this goroutine. Its error is a status, or that of receive; nil after Finished.
 //
-// A request that a router refuses with UNAVAILABLE goes to another one, and so does one whose
+// A request that a router refuses with UNAVAILABLE, unless its budget of retries is spent, goes to another one, and so does one whose
 // router is lost: receive gets another Accepted then, and after it the tokens that it has not
 // had, so that none is missing and none comes twice. With one router there is one try.
 func (c *Client) Generate(ctx context.Context, q *inferencev1.GenerateRequest, receive func(*inferencev1.GenerateEvent) error) error {
@@ -75,7 +76,7 @@ func (c *Client) Generate(ctx context.Context, q *inferencev1.GenerateRequest, r
 	pause := firstPause
 	for try := 1; ; try++ {
 		err := a.follow(ctx, c.routers[(first+try-1)%len(c.routers)])
-		if status.Code(err) != codes.Unavailable || a.stopped || len(c.routers) == 1 || try == rounds*len(c.routers) {
+		if status.Code(err) != codes.Unavailable || rpc.Reason(err) == api.ReasonRetryBudget || a.stopped || len(c.routers) == 1 || try == rounds*len(c.routers) {
 			return err
 		}
 		if try%len(c.routers) != 0 {

@@ -59,9 +59,9 @@ type Router struct {
 	sampled  []*worker    // the last one
 	held     []holder     // scratch of holders
 	quickest [2]quickest  // of prefill and of decode workers
-	// usualFirst and usualToken are what came of predictions, as of workers' slowness.
-	usualFirst [2]usual // of prefill and of decode workers
-	usualToken usual
+	// usualFirst and usualToken are what came of predictions, as of workers' slowness, of prefill
+	// and of decode workers.
+	usualFirst, usualToken [2]usual
 	hedges     hedges
 	retries    retries
 	// workersDue is the part of Next that few events change.

@@ -189,7 +189,7 @@ func (rt *Router) tokensTook(now time.Time, d *dispatched, gaps *Gaps) {
 	}
 	mean := gaps.mean()
 	began := now.Add(-mean * time.Duration(n))
-	if w := d.decode; w.slowToken.observe(now, began, &rt.usualToken, d.plainToken, mean) {
+	if w := d.decode; w.slowToken.observe(now, began, &rt.usualToken[byRole(w.role())], d.plainToken, mean) {
 		rt.slows(w, &w.slowToken, ofToken)
 	}
 }
