@@ -62,8 +62,8 @@ type Router struct {
 	// usualFirst and usualToken are what came of predictions, as of workers' slowness, of prefill
 	// and of decode workers.
 	usualFirst, usualToken [2]usual
-	hedges     hedges
-	retries    retries
+	hedges                 hedges
+	retries                retries
 	// workersDue is the part of Next that few events change.
 	workersDue struct {
 		at    time.Time
