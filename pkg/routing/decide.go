@@ -89,6 +89,12 @@ func (rt *Router) decideFor(now time.Time, e *entry, v Version) (fitness, Refusa
 		rt.lacks(s, decodes, instead)
 		return best, rt.refusal(e, decodes, "decode worker")
 	}
+	switch { // a worker that may hang is no choice beside one that is well
+	case wholes.fitness > decodes.fitness:
+		wholes = rt.lists.next()
+	case decodes.fitness == suspected && wholes.fitness < suspected:
+		decodes = rt.lists.next()
+	}
 	rt.lookAhead(s)
 	var decode, prefill *candidate
 	var prefills *candidates // nil: one worker is to do all
@@ -161,7 +167,7 @@ func (rt *Router) wholes(s *search, decodes fitness) *candidates {
 	for i := range c.all {
 		one := &c.all[i]
 		one.cost = rt.costOf(s, controlv1.Role_ROLE_DECODE, one.worker, rt.cached(s, one.worker), false)
-		// What no prediction can resolve is done where it belongs.
+		// Where costs are too close to tell apart, prefill workers are left to prompts.
 		one.totalMs += one.promptMs*rt.config.NearBest + nearBestMs
 	}
 	return c
@@ -213,17 +219,16 @@ func (rt *Router) alone(s *search, decodes, wholes *candidates, decode, prefill 
 	if misses := decode.misses || prefill.misses || prefill.missesAfter(s, aheadMs); misses != best.misses {
 		return best, misses
 	}
-	if rt.now.Sub(rt.pressedAt) < pressedFor && !best.misses && best.workMs+best.decodeMs <= (prefill.workMs+decode.decodeMs)*(1+rt.config.NearBest) {
+	if rt.now.Sub(rt.refusedForLoadAt) < overloadLasts && !best.misses && best.workMs+best.decodeMs <= (prefill.workMs+decode.decodeMs)*(1+rt.config.NearBest) {
 		return best, true
 	}
-	// What no prediction can resolve is done where it belongs.
+	// Where costs are too close to tell apart, both pools are used.
 	return best, best.totalMs+best.promptMs*rt.config.NearBest < decode.totalMs+prefill.totalMs+aheadMs+behind*prefill.workMs
 }
 
-// pressedFor is how long after a refusal what counts is the work that a request makes, among places
-// that meet its objective, and no more how soon its tokens come: others are refused for want of
-// time of the workers.
-const pressedFor = time.Second
+// overloadLasts is how long after a refusal for want of the workers' time the place with the least
+// work is chosen among those that meet the objective, and not the one whose tokens come first.
+const overloadLasts = time.Second
 
 // aloneMost is how many workers of each role alone looks at.
 const aloneMost = 12

@@ -28,21 +28,21 @@ type Router struct {
 	others      []*told // what the other routers said last, by their ids
 	telling     telling
 	// pinsDue is when to see which versions are served; zero: nothing is to change.
-	pinsDue    time.Time
-	workers    map[string]*worker        // by id: a new incarnation replaces the old one
-	order      []*worker                 // those of them that have answered, by id, so that equal histories give equal actions
-	pressedAt  time.Time                 // when a request was last refused that would have been in time without others
-	unanswered map[controlv1.Role]int    // the others, by role
-	live       bool                      // etcd answers
-	ignored    int                       // workers of the last view beyond maxWorkers
-	stores     []*worker                 // those of order that are block stores
-	grouped    *groups                   // of order; nil: it has changed since
-	duplicates map[string]bool           // ids that several workers have
-	left       []*controlv1.WorkerRecord // of workers that drained and left, oldest first
-	queue      queue
-	running    map[string]*dispatched
-	paths      map[path]*outage // bounded by maxPaths
-	reopenings []reopening      // of paths that failed once, in order
+	pinsDue          time.Time
+	workers          map[string]*worker        // by id: a new incarnation replaces the old one
+	order            []*worker                 // those of them that have answered, by id, so that equal histories give equal actions
+	refusedForLoadAt time.Time                 // when a request was last refused that would have been in time without others
+	unanswered       map[controlv1.Role]int    // the others, by role
+	live             bool                      // etcd answers
+	ignored          int                       // workers of the last view beyond maxWorkers
+	stores           []*worker                 // those of order that are block stores
+	grouped          *groups                   // of order; nil: it has changed since
+	duplicates       map[string]bool           // ids that several workers have
+	left             []*controlv1.WorkerRecord // of workers that drained and left, oldest first
+	queue            queue
+	running          map[string]*dispatched
+	paths            map[path]*outage // bounded by maxPaths
+	reopenings       []reopening      // of paths that failed once, in order
 	// pathsDue is when to look for paths to forget; zero if there are none.
 	pathsDue time.Time
 	tenants  tenants.Counts

@@ -192,3 +192,30 @@ func TestPairChosenForItsPath(t *testing.T) {
 		t.Errorf("%+v, %+v, %v", d, refusal, answered)
 	}
 }
+
+// A prefill worker that hung does nothing of a request while a decode worker is well, however much
+// that one has to do.
+func TestSuspectedPrefillWorkerIsLeftAlone(t *testing.T) {
+	d := decode("d")
+	d.Capacity.MaxSequences, d.Capacity.MaxWaiting = 16, 16
+	b := newBench(t, nil, whole("p"), d)
+	report := func() {
+		b.do(load("p", controlv1.Role_ROLE_PREFILL, nil))
+		b.do(load("d", controlv1.Role_ROLE_DECODE, func(r *controlv1.LoadReport) {
+			r.RunningSequences, r.RunningContextTokens = 14, 14*1000
+			r.StepTime.PerContextTokenMs = 0.001
+		}))
+	}
+	report()
+	before, refusal, answered := b.arrive(b.request(agg, 100))
+	if !answered || before.Decode.ID != "p" {
+		t.Fatalf("%+v, %+v", before, refusal)
+	}
+	b.do(routing.Ended{ID: before.ID, Failures: []routing.Failure{{Worker: before.Decode, Silent: true, Gone: true}}})
+	for _, mode := range []inferencev1.Mode{agg, auto} {
+		report()
+		if got, refusal, answered := b.arrive(b.request(mode, 100)); !answered || got.Decode.ID != "d" {
+			t.Errorf("%v: %+v, %+v", mode, got, refusal)
+		}
+	}
+}

@@ -1,6 +1,7 @@
 package workerdriver
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -40,6 +41,20 @@ func (m *Member) RegisterDecode(registrar grpc.ServiceRegistrar, receiver *kvtra
 	})
 }
 
+// Accept checks what a router sends to a worker: that it means this start of it, and that the model
+// can do what the task asks. Its errors are gRPC statuses.
+func Accept(ctx context.Context, request interface {
+	GetWorkerEpoch() uint64
+	GetTask() *workerv1.Task
+}, epoch uint64, spec model.Spec,
+) (scheduler.Request, error) {
+	if err := membership.CheckEpoch(request.GetWorkerEpoch(), epoch); err != nil {
+		return scheduler.Request{}, err
+	}
+	deadline, _ := ctx.Deadline()
+	return worker.ParseTask(request.GetTask(), spec, deadline)
+}
+
 // Run serves one sequence. When it returns, the sequence has ended or been
 // cancelled; blocks that a sender could still write stay quarantined until the
 // receiver knows better.
@@ -48,11 +63,7 @@ func (s *decodeServer) Run(request *workerv1.DecodeRequest, stream grpc.ServerSt
 	if spans != nil {
 		defer func() { spans.End(err) }()
 	}
-	deadline, _ := ctx.Deadline()
-	if err := membership.CheckEpoch(request.GetWorkerEpoch(), s.epoch); err != nil {
-		return err
-	}
-	sequence, err := worker.ParseTask(request.GetTask(), s.spec, deadline)
+	sequence, err := Accept(ctx, request, s.epoch, s.spec)
 	if err != nil {
 		return err
 	}

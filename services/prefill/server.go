@@ -16,7 +16,6 @@ import (
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
 	"github.com/tandem-serving/tandem/pkg/kvtransfer"
-	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/model"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
@@ -44,11 +43,7 @@ func (s *server) Run(request *workerv1.PrefillRequest, stream grpc.ServerStreami
 	if spans != nil {
 		defer func() { spans.End(err) }()
 	}
-	deadline, _ := ctx.Deadline()
-	if err := membership.CheckEpoch(request.GetWorkerEpoch(), s.epoch); err != nil {
-		return err
-	}
-	sequence, err := worker.ParseTask(request.GetTask(), s.spec, deadline)
+	sequence, err := workerdriver.Accept(ctx, request, s.epoch, s.spec)
 	if err != nil {
 		return err
 	}
