@@ -7,6 +7,8 @@ import (
 	"time"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+	"google.golang.org/protobuf/types/known/durationpb"
+
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
 	"github.com/tandem-serving/tandem/pkg/engine/simulated"
@@ -80,7 +82,8 @@ type Cluster struct {
 	clock
 	config     Config
 	spec       model.Spec
-	sliceBytes int // of a real engine
+	slo        *inferencev1.Slo // what tasks say of it
+	sliceBytes int              // of a real engine
 	random     *rand.Rand
 	hosts      map[string]*host
 	routers    []*router
@@ -105,6 +108,7 @@ type Cluster struct {
 func New(config Config) (*Cluster, error) {
 	c := &Cluster{
 		config: config, spec: config.Spec, sliceBytes: simulated.SliceBytes(config.Spec, config.BlockTokens),
+		slo:   &inferencev1.Slo{Tpot: durationpb.New(config.TPOT)},
 		clock: clock{now: epoch}, random: rand.New(rand.NewPCG(config.Seed, 0x51)),
 		hosts: make(map[string]*host), epochs: make(map[routing.Ref]*process),
 	}

@@ -211,15 +211,30 @@ func (rt *Router) alone(s *search, decodes, wholes *candidates, decode, prefill 
 			out.all = append(out.all, whole)
 		}
 	}
+	overload := rt.now.Sub(rt.refusedForLoadAt) < overloadLasts
+	if overload && prefill != nil && decode.placeMs > decode.placeCeilingMs && wholes.fitness.usable() {
+		// Nobody waits for a place where another worker has one and nothing to do.
+		var idle *candidate
+		for _, c := range wholes.fittest() {
+			if !c.misses && !c.crowded && c.queueMs <= c.ceilingMs && (idle == nil || c.totalMs < idle.totalMs) {
+				idle = c
+			}
+		}
+		if idle != nil {
+			return idle, true
+		}
+	}
 	best = rt.pick(out.every())
 	best.totalMs += best.delaysMs
 	if prefill == nil || best.crowded {
 		return best, prefill == nil
 	}
-	if misses := decode.misses || prefill.misses || prefill.missesAfter(s, aheadMs); misses != best.misses {
+	places := decodes.usable() + wholes.usable()
+	bestMisses := best.misses || best.missesAfter(s, s.waitMs(best, places, places))
+	if misses := decode.misses || prefill.misses || prefill.missesAfter(s, aheadMs); misses != bestMisses {
 		return best, misses
 	}
-	if rt.now.Sub(rt.refusedForLoadAt) < overloadLasts && !best.misses && best.workMs+best.decodeMs <= (prefill.workMs+decode.decodeMs)*(1+rt.config.NearBest) {
+	if overload && !best.worker.whole && !best.misses && best.workMs+best.decodeMs <= (prefill.workMs+decode.decodeMs)*(1+rt.config.NearBest) {
 		return best, true
 	}
 	// Where costs are too close to tell apart, both pools are used.

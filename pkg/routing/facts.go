@@ -20,7 +20,9 @@ type facts struct {
 	blocks        int
 	blockTokens   int
 	contextTokens int
-	chunk         int // tokens of prompts in a step, at most; 0: it does not say
+	chunk         int  // tokens of one prompt in a step, at most; 0: it does not say
+	maxBatch      int  // tokens in a step; 0: it does not say
+	keepsTPOT     bool // its prompts leave those that decode the time that they want for a token
 	maxSequences  int
 	maxWaiting    int
 	layoutDigest  uint64
@@ -38,6 +40,8 @@ func (w *worker) believe(record *controlv1.WorkerRecord) {
 		draining: record.GetState() == controlv1.WorkerState_WORKER_STATE_DRAINING,
 		blocks:   int(c.GetBlocks()), blockTokens: int(c.GetBlockTokens()), contextTokens: int(c.GetContextTokens()),
 		chunk:        int(cmp.Or(c.GetChunkTokens(), c.GetMaxBatchTokens())),
+		keepsTPOT:    true,
+		maxBatch:     int(c.GetMaxBatchTokens()),
 		maxSequences: int(c.GetMaxSequences()), maxWaiting: int(c.GetMaxWaiting()),
 		layoutDigest: record.GetLayoutDigest(), has: Version{record.GetModelDigest(), l.GetArithmeticClass()}, model: record.GetModel(),
 	}

@@ -27,7 +27,9 @@ type entry struct {
 	number uint64
 	// unasked: its objective is that of the default class.
 	unasked bool
-	rank    int // of its class
+	// each is the time of a token that workers are told it wants; 0: none.
+	each time.Duration
+	rank int // of its class
 	// version that its workers have to have; zero: none is known.
 	version Version
 	// prefixes is who holds how much of its prompt.

@@ -77,7 +77,7 @@ func (rt *Router) arrived(now time.Time, r Request) {
 
 // entry is a request as it waits.
 func (rt *Router) entry(now time.Time, r Request) *entry {
-	class, unasked := cmp.Or(r.Class, rt.config.DefaultClass), false
+	class, unasked, each := cmp.Or(r.Class, rt.config.DefaultClass), false, r.TPOT
 	if r.TTFT == 0 && r.TPOT == 0 {
 		unasked = r.Class == ""
 		o := rt.config.Classes[class]
@@ -85,7 +85,7 @@ func (rt *Router) entry(now time.Time, r Request) *entry {
 	}
 	rt.number++
 	e := &entry{
-		unasked: unasked, rank: slices.Index(ClassNames(), class), request: r, enqueued: now, until: now.Add(rt.config.MaxQueueWait),
+		unasked: unasked, each: each, rank: slices.Index(ClassNames(), class), request: r, enqueued: now, until: now.Add(rt.config.MaxQueueWait),
 		pool: controlv1.Role_ROLE_DECODE, number: rt.number, prefixes: make(map[BlockKey]*prefix),
 	}
 	if !r.Deadline.IsZero() && r.Deadline.Before(e.until) {

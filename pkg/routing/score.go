@@ -151,10 +151,17 @@ func (rt *Router) decodes(s *search, w *worker, c *cost, model latency.Model, lo
 	// Prompts that are computed there lengthen the steps: by their share of the time, and at most
 	// by one chunk.
 	steps, prompts := w.steps(model, load.decoding+1, load.decodingContext+r.Tokens), w.prompted.share(s.now)+w.othersTotal.prompts
+	mostMs := steps.mostMs()
 	stepMs := func(prompts float64) float64 {
-		return min(steps.besides/(1-min(prompts, mostPrompts)), steps.mostMs())
+		return min(steps.besides/(1-min(prompts, mostPrompts)), mostMs)
 	}
-	c.tpotMs, c.mostMs = stepMs(prompts), steps.mostMs()
+	if s.entry.each > 0 && w.keepsTPOT { // prompts there leave it that, if anything does
+		mostMs = max(paceShare*float64(s.entry.each)/float64(time.Millisecond), steps.besides)
+		if w.whole && load.tokens >= steps.several { // they fill its steps
+			prompts = mostPrompts
+		}
+	}
+	c.tpotMs, c.mostMs = stepMs(prompts), mostMs
 	c.othersMs, c.aloneMs = c.tpotMs, w.steps(model, 1, r.Tokens).besides
 	if !elsewhere {
 		c.promptMs = model.PerTokenMs * float64(c.computed())

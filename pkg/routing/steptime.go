@@ -105,6 +105,9 @@ type steps struct {
 	besides float64 // what each takes beside them, milliseconds
 }
 
+// paceShare is how much of the time that sequences want their tokens in pkg/scheduler plans with.
+const paceShare = 0.95
+
 // steps are a worker's, beside those that decode there.
 func (w *worker) steps(m latency.Model, decoding, context int) steps {
 	s := steps{model: m, chunk: max(w.chunk, 1), besides: m.BaseMs}
@@ -117,13 +120,15 @@ func (w *worker) steps(m latency.Model, decoding, context int) steps {
 			s.chunk = min(s.chunk, w.budget)
 		}
 	}
-	s.several = s.chunk
+	if s.several = s.chunk; s.chunk == w.chunk { // no time bounds it
+		s.several = max(s.chunk, w.maxBatch)
+	}
 	if m.PerTokenMs > 0 {
 		enough := enough
 		if decoding == 0 {
 			enough *= 2
 		}
-		s.several = min(s.chunk, int(min(float64(enough)*m.BaseMs/m.PerTokenMs, math.MaxInt32))+max(w.blockTokens, 1))
+		s.several = min(s.several, int(min(float64(enough)*m.BaseMs/m.PerTokenMs, math.MaxInt32))+max(w.blockTokens, 1))
 	}
 	return s
 }

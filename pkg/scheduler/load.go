@@ -95,13 +95,13 @@ func (l *Load) runs(q *sequence) {
 // stepPromptTokens is how many tokens of one prompt a step could compute beside those that
 // decode now.
 func (s *Scheduler) stepPromptTokens() int {
-	n := 0
+	decodes, positions := 0, 0
 	for _, q := range s.running {
 		if q.phase == decoding {
-			n++
+			decodes, positions = decodes+1, positions+q.computed+1
 		}
 	}
-	return s.budget(n, min(s.config.ChunkTokens, s.config.MaxBatchTokens-n)).whole()
+	return s.budget(decodes, positions).whole()
 }
 
 // Draining says whether Drain came, and no Undrain since.

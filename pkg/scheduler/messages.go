@@ -68,6 +68,9 @@ type Request struct {
 	// FirstIn is when its first token is due, counted from the Submit: of equal priority, those
 	// due earlier come first, and those without come after them. 0: it has none.
 	FirstIn time.Duration
+	// EachIn is the mean time of each token after the first, at most: prompts beside it get no more of
+	// steps than lets it have that. 0: it has none.
+	EachIn time.Duration
 	// Deadline: earlier first among those that wait with equal priority and prompts of
 	// about the same length; zero is last. The driver cancels what is late, not the scheduler.
 	Deadline time.Time

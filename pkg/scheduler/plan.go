@@ -36,17 +36,19 @@ func (s *Scheduler) plan(now time.Time) bool {
 	s.join(now)
 	s.expect()
 	s.prompts = s.prompts[:0]
+	positions := 0
 	for _, q := range s.running {
 		switch {
 		case q.stalled:
 		case q.phase == decoding:
 			s.addDecode(st, q)
+			positions += q.computed + 1
 		default:
 			q.sized(len(q.request.Tokens) - q.computed)
 			s.prompts = append(s.prompts, q)
 		}
 	}
-	s.addPrompts(now, st, min(s.config.ChunkTokens, s.config.MaxBatchTokens-len(st.members)))
+	s.addPrompts(now, st, positions)
 	clear(s.prompts)
 	if len(st.members) == 0 {
 		return false
@@ -96,11 +98,12 @@ func (s *Scheduler) addDecode(st *step, q *sequence) {
 
 // addPrompts fills the prompt budget: prompts that run and requests that wait,
 // in one order.
-func (s *Scheduler) addPrompts(now time.Time, st *step, most int) {
+func (s *Scheduler) addPrompts(now time.Time, st *step, positions int) {
 	if st.promptMs = 0; len(s.prompts) == 0 && len(s.waiting) == 0 {
 		return
 	}
-	budget := s.budgetBeside(&st.run.Batch, most)
+	s.promptBudget = s.budget(len(st.members), positions)
+	budget := &s.promptBudget
 	slices.SortFunc(s.prompts, before)
 	running := s.prompts
 	next, queueOpen := 0, true

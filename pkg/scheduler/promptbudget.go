@@ -1,10 +1,10 @@
 package scheduler
 
 import (
+	"math"
 	"sort"
 	"time"
 
-	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/latency"
 )
 
@@ -86,6 +86,7 @@ const enoughTimes = 8
 // promptBudget is what a step has left for prompts.
 type promptBudget struct {
 	tokens int // that may be added
+	each   int // of one prompt
 	taken  int
 	// enough is after how many tokens no other prompt is added; where nobody decodes, after twice
 	// as many, if the other prompt ends in the step.
@@ -98,24 +99,33 @@ type promptBudget struct {
 	model   latency.Model
 }
 
-// budgetBeside is what a step of those who decode has left: most tokens of prompts, and
-// if anybody decodes no more time than Config.StepBudget.
-func (s *Scheduler) budgetBeside(decodes *engine.Batch, most int) *promptBudget {
-	s.promptBudget = s.budget(len(decodes.Sequences), most)
-	return &s.promptBudget
-}
-
-func (s *Scheduler) budget(decodes, most int) promptBudget {
-	b := promptBudget{tokens: max(most, 0), enough: most, block: s.config.BlockTokens, model: s.cost.steps.Model()}
-	b.bounded = s.config.StepBudget > 0 && decodes > 0
-	b.leftMs = float64(s.config.StepBudget) / float64(time.Millisecond) / s.cost.allowance()
-	switch {
-	case b.model.Samples >= costKnown:
-		if enough := enoughTimes * b.model.BaseMs; enough < b.model.PerTokenMs*float64(most) {
+// budget is what a step has left beside so many sequences that decode and look at so many
+// positions. If anybody decodes, prompts take no more time than Config.StepBudget, and than lets
+// each have its tokens in time; without such a bound, no more tokens than one prompt may have.
+func (s *Scheduler) budget(decodes, positions int) promptBudget {
+	b := promptBudget{each: s.config.ChunkTokens, block: s.config.BlockTokens, model: s.cost.steps.Model(), leftMs: math.Inf(1)}
+	b.tokens = max(s.config.MaxBatchTokens-decodes, 0)
+	b.enough = min(b.tokens, b.each)
+	if decodes > 0 {
+		if s.config.StepBudget > 0 {
+			b.leftMs = inMs(s.config.StepBudget)
+		}
+		if b.model.Samples >= costKnown {
+			b.leftMs = min(b.leftMs, s.spareMs(inMs(b.model.Predict(decodes, positions))))
+		}
+		b.bounded = !math.IsInf(b.leftMs, 1)
+		b.leftMs /= s.cost.allowance()
+	}
+	switch known := b.model.Samples >= costKnown; {
+	case known && b.bounded == (decodes > 0):
+		b.enough = b.tokens
+		if enough := enoughTimes * b.model.BaseMs; enough < b.model.PerTokenMs*float64(b.tokens) {
 			b.enough = int(enough/b.model.PerTokenMs) + 1
 		}
 	case b.bounded: // until it is known what a block costs
 		b.tokens = min(b.tokens, b.block)
+	default:
+		b.tokens = b.enough
 	}
 	return b
 }
@@ -130,13 +140,13 @@ func (b *promptBudget) fits(prompt int) bool {
 	if b.taken >= b.enough {
 		n = prompt
 	}
-	return n <= b.tokens && (!b.bounded || b.taken == 0 || b.ms(prompt-n, n) <= b.leftMs)
+	return n <= min(b.tokens, b.each) && (!b.bounded || b.taken == 0 || b.ms(prompt-n, n) <= b.leftMs)
 }
 
 // take takes what a prompt gets of which there are left tokens from start on: all of them,
 // or as many whole blocks as fit. The first prompt gets a block in any case.
 func (b *promptBudget) take(start, left int) int {
-	n := min(left, b.tokens)
+	n := min(left, b.tokens, b.each)
 	if n < left {
 		if n -= n % b.block; b.taken >= b.enough {
 			return 0

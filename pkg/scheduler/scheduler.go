@@ -27,6 +27,7 @@ type Scheduler struct {
 	ticket    uint64      // last arrival number
 	freed     uint64      // grows when a sequence that did not fit might fit now
 	draining  bool
+	now       time.Time // of the last event
 
 	steps        [2]step // by turns, so that one is untouched while the next is built
 	turn         int
@@ -74,7 +75,7 @@ func New(config Config) (*Scheduler, error) {
 // stay as they are until the StepDone of the step after it, but for Batch.TokenBuffer, which
 // is the engine's and then whose Tokens it becomes.
 func (s *Scheduler) Handle(now time.Time, event Event) []Action {
-	s.actions = s.actions[:0]
+	s.now, s.actions = now, s.actions[:0]
 	s.drawn = s.drawn[:0]
 	switch e := event.(type) {
 	case Submit:
@@ -205,6 +206,7 @@ func (s *Scheduler) kvArrived(now time.Time, e KVArrived) {
 		}
 	}
 	q.since = now
+	q.pace.begin(now, len(q.output))
 	q.phase = ready
 	q.sized(0)
 	s.arrived = append(s.arrived, q)
@@ -296,6 +298,7 @@ func (s *Scheduler) sampled(q *sequence, token int32, logprobs *sampler.Logprobs
 	s.drawn = append(s.drawn, Sampled{ID: q.request.ID, Offset: q.offset(), Token: token, Logprobs: logprobs})
 	s.act(&s.drawn[len(s.drawn)-1])
 	q.output = append(q.output, token)
+	q.pace.begin(s.now, len(q.output))
 	q.phase = decoding
 	reason := q.ended(token)
 	if reason == 0 && q.request.Kind == PrefillOnly {

@@ -50,6 +50,7 @@ type sequence struct {
 	from     string // who computed those
 	skipped  int    // steps in a row that had nothing of its prompt
 
+	pace   pace
 	due    time.Time // by Request.FirstIn; zero: it has none
 	ticket uint64    // order of arrival
 	since  time.Time // when its wait began

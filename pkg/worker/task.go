@@ -91,6 +91,7 @@ func ParseTask(task *workerv1.Task, spec model.Spec, deadline time.Time) (schedu
 		Salt:        task.GetEnvelope().GetCacheSalt(),
 		Priority:    task.GetEnvelope().GetPriority(),
 		FirstIn:     time.Duration(max(task.GetFirstTokenNs(), 0)),
+		EachIn:      max(task.GetEnvelope().GetSlo().GetTpot().AsDuration(), 0),
 		Deadline:    deadline,
 	}, nil
 }
