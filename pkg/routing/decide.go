@@ -200,6 +200,7 @@ func (rt *Router) alone(s *search, decodes, wholes *candidates, decode, prefill 
 			continue
 		}
 		alone := candidate{finding: c.finding, cost: rt.costOf(s, controlv1.Role_ROLE_DECODE, c.worker, c.cached, false)}
+		alone.totalMs += behind * alone.workMs
 		if out.all = append(out.all, alone); len(out.all) == aloneMost {
 			break
 		}

@@ -105,13 +105,15 @@ func (w *world) checkStep(a *scheduler.RunStep) {
 		in[part.ID] = true
 		total += len(work.Tokens)
 		if part.Prompt {
-			prompt += len(work.Tokens)
+			if prompt += len(work.Tokens); len(work.Tokens) > w.config.ChunkTokens {
+				w.t.Fatalf("%d: %d tokens of its prompt in a step", part.ID, len(work.Tokens))
+			}
 		} else if prompt > 0 {
 			w.t.Fatalf("%d: decodes behind prompts", part.ID)
 		}
 		w.checkWork(l, part, work)
 	}
-	if len(a.Parts) == 0 || len(a.Parts) > w.config.MaxSequences || total > w.config.MaxBatchTokens || prompt > w.config.ChunkTokens {
+	if len(a.Parts) == 0 || len(a.Parts) > w.config.MaxSequences || total > w.config.MaxBatchTokens {
 		w.t.Fatalf("step of %d sequences with %d tokens, %d of them prompt", len(a.Parts), total, prompt)
 	}
 	for _, l := range w.order {

@@ -22,8 +22,9 @@ type Config struct {
 	// MaxBatchTokens would otherwise leave no room for a block of a prompt beside
 	// them.
 	MaxSequences int
-	// ChunkTokens is the most prompt tokens of one step: a multiple of
-	// BlockTokens.
+	// ChunkTokens is the most tokens of one prompt in a step: a multiple of BlockTokens. A step
+	// has no more of several prompts either, until it is known what steps take, and where others
+	// decode without a StepBudget.
 	ChunkTokens int
 	// StepBudget is how much longer a step may take for the prompts in it than with
 	// those that decode alone; 0 is without a bound. It is kept in 99 of 100

@@ -38,6 +38,9 @@ func anyRequest(t *rapid.T, blockTokens, context int) scheduler.Request {
 		Salt:      rapid.SampledFrom([]string{"", "", "", "salt"}).Draw(t, "salt"),
 		Priority:  rapid.Int32Range(-1, 1).Draw(t, "priority"),
 	}
+	if rapid.Bool().Draw(t, "has a pace") {
+		r.EachIn = rapid.SampledFrom([]time.Duration{time.Nanosecond, 5 * time.Millisecond, time.Hour}).Draw(t, "each in")
+	}
 	if rapid.Bool().Draw(t, "logprobs") {
 		r.Logprobs, r.TopLogprobs = true, 2
 	}

@@ -19,7 +19,7 @@ func took(run *scheduler.RunStep) time.Duration {
 }
 
 // roomy is a world with blocks for long prompts.
-func roomy(t *testing.T, config scheduler.Config) *world {
+func roomy(t fataler, config scheduler.Config) *world {
 	config.BlockTokens, config.ContextTokens, config.MaxBatchTokens = 4, 2000, 600
 	config.MaxSequences, config.ChunkTokens, config.MaxWaiting = 16, 512, 64
 	return newWorld(t, 2000, config)
