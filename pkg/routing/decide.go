@@ -235,7 +235,7 @@ func (rt *Router) alone(s *search, decodes, wholes *candidates, decode, prefill 
 	if misses := decode.misses || prefill.misses || prefill.missesAfter(s, aheadMs); misses != bestMisses {
 		return best, misses
 	}
-	if overload && !best.worker.whole && !best.misses && best.workMs+best.decodeMs <= (prefill.workMs+decode.decodeMs)*(1+rt.config.NearBest) {
+	if overload && !best.worker.whole && !best.misses && best.promptMs+best.decodeMs <= (prefill.workMs+decode.decodeMs)*(1+rt.config.NearBest) {
 		return best, true
 	}
 	// Where costs are too close to tell apart, both pools are used.
