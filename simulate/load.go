@@ -231,13 +231,13 @@ func (l *load) send(from *workload.Request, before said) {
 	l.sent++
 	q := &request{
 		load: l, router: r, key: fmt.Sprintf("request-%d", l.due), from: from, record: rec, deadline: c.now.Add(c.config.Limits.MaxRequestTime),
-		streams: make(map[joining.Stream]*stream), tokens: tokens, keeps: from.Then != nil || l.Ended != nil,
+		tokens: tokens, keeps: from.Then != nil || l.Ended != nil,
 	}
 	rec.ID = q.key
 	if l.RequestTimeout > 0 && l.RequestTimeout < c.config.Limits.MaxRequestTime {
 		q.deadline = c.now.Add(l.RequestTimeout)
 	}
-	q.join = joining.New(joining.Params{
+	q.join.Init(joining.Params{
 		ID: q.key, Arrived: c.now, Tokenized: c.now, PromptTokens: len(q.tokens), MaxTokens: from.MaxTokens, Deadline: q.deadline,
 		VocabSize: c.spec.VocabSize, Text: noText{}, MaxAttempts: c.config.Limits.MaxAttempts, MaxRefusals: joining.DefaultMaxRefusals, Linger: joining.DefaultLinger, Silence: c.config.Routing.Silence(),
 	})

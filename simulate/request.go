@@ -24,7 +24,6 @@ import (
 // request is one request at its router.
 type request struct {
 	// What comes with every token reads what is first.
-	join     *joining.Join
 	router   *router
 	load     *load
 	arrivals []record.Arrival
@@ -34,6 +33,7 @@ type request struct {
 	answered int  // tokens
 	timer    timer
 	until    time.Time // the earlier of deadline and leaves
+	join     joining.Join
 
 	key      string
 	record   *record.Record
@@ -47,7 +47,9 @@ type request struct {
 	ids      []uint32                            // the same, as tasks have it; nil: there was none yet
 	hashes   map[routing.BlockKey][]kvcache.Hash // of the last Ask
 	answer   []uint32                            // the tokens, if the next request of a conversation depends on them
-	streams  map[joining.Stream]*stream
+	streams  []*stream                           // that are open: seldom more than two
+	few      [2]stream                           // the first ones
+	opened   int                                 // of those
 }
 
 // mostExpected is for how many tokens of an answer memory is taken at once.
@@ -112,6 +114,10 @@ func (q *request) drawn(m joining.DecodeMessage) {
 	for _, action := range q.join.HandleDecode(q.router.cluster.now, m) {
 		q.act(action)
 	}
+	if q.join.Stands() && !q.inbox.more() {
+		q.inbox.busy = false // nor need the timer be set again
+		return
+	}
 	q.empty()
 }
 
@@ -158,8 +164,8 @@ func (q *request) act(action joining.Action) {
 			}, request)
 		})
 	case joining.Close:
-		if s := q.streams[a.Stream]; s != nil {
-			s.cancel()
+		if i := slices.IndexFunc(q.streams, func(s *stream) bool { return s.name == a.Stream }); i >= 0 {
+			q.streams[i].cancel()
 		}
 	case joining.Tell:
 		q.router.handle(a.Event)
@@ -261,8 +267,9 @@ func (q *request) attemptOf(id string) int {
 
 // open opens a stream. serve is called at the worker.
 func (q *request) open(name joining.Stream, to routing.Ref, tokens int, serve func(*stream, *process)) {
-	s := &stream{request: q, name: name, hashes: q.hashes}
-	q.streams[name] = s
+	s := q.stream()
+	*s = stream{request: q, name: name, hashes: q.hashes}
+	q.streams = append(q.streams, s)
 	n := q.router.connections[to]
 	if n == nil || n.process == nil {
 		if n != nil {
@@ -279,6 +286,15 @@ func (q *request) open(name joining.Stream, to routing.Ref, tokens int, serve fu
 			serve(s, p)
 		}
 	})
+}
+
+// stream is one that has not been used.
+func (q *request) stream() *stream {
+	if q.opened == len(q.few) {
+		return new(stream)
+	}
+	q.opened++
+	return &q.few[q.opened-1]
 }
 
 // toClient delivers a message of the worker to the router, after the tokens that wait.
@@ -300,7 +316,7 @@ func (s *stream) finish(err error) {
 		return
 	}
 	s.over = true
-	delete(s.request.streams, s.name)
+	s.request.streams = slices.DeleteFunc(s.request.streams, func(o *stream) bool { return o == s })
 	if s.connection != nil {
 		s.connection.remove(s)
 	}

@@ -188,10 +188,8 @@ func (p *process) act(action worker.Action) {
 	case worker.Inspect:
 		p.handle(worker.Inspected{ID: a.ID})
 	case *scheduler.Sampled:
-		if c := p.calls.of(a.ID); c != nil {
-			if n := c.stream.connection; n.drew(c.stream, a.Offset, a.Token) {
-				p.drew = append(p.drew, n)
-			}
+		if c := p.calls.at(a.ID); c.call != nil && c.connection.drew(c.stream, a.Offset, a.Token) {
+			p.drew = append(p.drew, c.connection)
 		}
 	case worker.OfSequence:
 		if c := p.calls.of(a.Sequence()); c != nil {
@@ -307,6 +305,9 @@ func (d *layerDone) happen() {
 		return
 	}
 	for i, part := range run.Parts {
+		if !part.Prompt {
+			continue
+		}
 		c := p.calls.of(part.ID)
 		if c == nil || !c.sending {
 			continue
