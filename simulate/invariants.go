@@ -247,7 +247,7 @@ func (c *Cluster) rested() {
 	if w == nil {
 		return
 	}
-	for until := c.now.Add(rest); w.found == nil && c.step(until); {
+	for until := c.at + int64(rest); w.found == nil && c.step(until); {
 		w.happened()
 	}
 	for q := range w.open {

@@ -20,7 +20,7 @@ func (p *process) drain() {
 	p.draining, p.departAt = true, p.cluster.now.Add(membership.DepartDelay)
 	p.handle(scheduler.Drain{})
 	p.announce(controlv1.WorkerState_WORKER_STATE_DRAINING)
-	p.cluster.at(p.departAt, p.depart)
+	p.cluster.plan(p.departAt, p.depart)
 }
 
 // undrain takes drain back, also when the worker has left.

@@ -24,17 +24,19 @@ import (
 // request is one request at its router.
 type request struct {
 	// What comes with every token reads what is first.
-	router   *router
-	load     *load
-	arrivals []record.Arrival
-	inbox    inbox[joining.Event]
-	ended    bool
-	keeps    bool // answer
-	answered int  // tokens
+	router      *router
+	load        *load
+	inbox       inbox[joining.Event]
+	ended       bool
+	keeps       bool // answer
+	answered    int  // tokens
+	recentCount int
+	recent      [8]time.Duration // arrivals
+	join        joining.Join
+	arrivals    []record.Arrival // but for the recent ones
+
 	timer    timer
 	until    time.Time // the earlier of deadline and leaves
-	join     joining.Join
-
 	key      string
 	record   *record.Record
 	from     *workload.Request
@@ -185,7 +187,11 @@ func (q *request) act(action joining.Action) {
 			q.ids, q.hashes = nil, nil // another try would be rare
 			q.arrivals = make([]record.Arrival, 0, min(q.from.MaxTokens, mostExpected))
 		}
-		q.arrivals = append(q.arrivals, record.Arrival{At: q.load.now(), Tokens: 1})
+		if q.recentCount == len(q.recent) {
+			q.allArrivals()
+		}
+		q.recent[q.recentCount] = q.load.now()
+		q.recentCount++
 		if q.keeps {
 			q.answer = append(q.answer, uint32(a.Token))
 		}
@@ -193,6 +199,16 @@ func (q *request) act(action joining.Action) {
 	case joining.Finish:
 		q.finish(a)
 	}
+}
+
+// allArrivals moves the recent ones to arrivals, and returns those. They are apart for a while since
+// the end of a long list is in no cache when the next token comes.
+func (q *request) allArrivals() []record.Arrival {
+	for _, at := range q.recent[:q.recentCount] {
+		q.arrivals = append(q.arrivals, record.Arrival{At: at, Tokens: 1})
+	}
+	q.recentCount = 0
+	return q.arrivals
 }
 
 func (q *request) task(attempt int, generated []int32) *workerv1.Task {

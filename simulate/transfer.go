@@ -160,9 +160,9 @@ func (s *session) write() {
 }
 
 // occupy keeps the stream busy until then.
-func (s *session) occupy(until time.Time) {
+func (s *session) occupy(until int64) {
 	s.writing = true
-	s.from.cluster.soon.push(s.from.cluster.moment(until), (*written)(s))
+	s.from.cluster.soon.push(s.from.cluster.momentAt(until), (*written)(s))
 }
 
 // written is when the stream of a session is free again.

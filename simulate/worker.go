@@ -240,7 +240,7 @@ type stepEnd struct {
 // is computed.
 func (p *process) begin(run *scheduler.RunStep) {
 	c := p.cluster
-	began := c.now
+	began := c.at
 	c.watch.stepping(p, run)
 	out, err := p.engine.Step(context.Background(), run.Batch)
 	if p.member.failing {
@@ -262,7 +262,7 @@ func (p *process) begin(run *scheduler.RunStep) {
 		layers := make([]layerDone, p.layout.Layers)
 		for i := range layers {
 			layers[i] = layerDone{p, run, i}
-			c.soon.push(c.moment(began.Add(took*time.Duration(i+1)/time.Duration(len(layers)))), &layers[i])
+			c.soon.push(c.momentAt(began+int64(took*time.Duration(i+1)/time.Duration(len(layers)))), &layers[i])
 		}
 	}
 	p.ends = stepEnd{process: p, done: scheduler.StepDone{Tokens: out.Tokens, Compute: took, Err: err}, measured: measured}
@@ -271,7 +271,7 @@ func (p *process) begin(run *scheduler.RunStep) {
 		p.ends.tokens += len(s.Tokens)
 		p.ends.contexts += s.Start + len(s.Tokens)
 	}
-	c.soon.push(c.moment(began.Add(took)), &p.ends)
+	c.soon.push(c.momentAt(began+int64(took)), &p.ends)
 }
 
 func (s *stepEnd) happen() {

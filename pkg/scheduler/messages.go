@@ -37,12 +37,12 @@ const (
 type Request struct {
 	ID   SequenceID
 	Kind Kind
-	// Tokens to compute before the first one is sampled. Not changed by anyone
-	// from here on.
-	Tokens []int32
 	// Generated is how many of Tokens were generated, not asked: not 0 for a
 	// request that was started again. The first token sampled has this offset.
 	Generated int
+	// Tokens to compute before the first one is sampled. Not changed by anyone
+	// from here on.
+	Tokens []int32
 	// Stop are the tokens that end the sequence. They are part of the output.
 	Stop []int32
 	// MaxTokens is the most tokens that the whole request may generate, those in
