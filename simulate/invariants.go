@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
 )
 
@@ -283,7 +284,7 @@ func (w *watch) restedWorker(p *process) {
 			w.violated("nothing is left at rest", "%s has transfers to %s", p.ref.ID, s.to.ref.ID)
 		}
 	}
-	if p.left || w.missed[p] {
+	if p.leaving.State() == membership.Stopped || w.missed[p] {
 		return
 	}
 	held := p.core.Snapshot()

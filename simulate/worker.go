@@ -34,10 +34,7 @@ type process struct {
 	record  *controlv1.WorkerRecord
 	host    *host
 	dead    bool
-	// draining: it takes nothing new; left: its record is gone, which is at departAt at the
-	// earliest.
-	draining, left bool
-	departAt       time.Time
+	leaving membership.Leaving
 
 	core   *worker.Worker
 	engine *simulated.Engine
