@@ -6,6 +6,7 @@ import "time"
 // the order in which it was planned.
 type clock struct {
 	now     time.Time
+	at      int64  // now, as moments have it
 	planned uint64 // so far
 	soon    heap
 	// timers are apart: most are far ahead and over before they are due, and there are many.
@@ -42,16 +43,18 @@ func (f later) happen() { f() }
 // epoch is when every simulation begins.
 var epoch = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// at plans something; what is over already happens now.
-func (c *clock) at(when time.Time, do func()) { c.soon.push(c.moment(when), later(do)) }
+// plan plans something; what is over already happens now.
+func (c *clock) plan(when time.Time, do func()) { c.soon.push(c.moment(when), later(do)) }
+
+// set makes it a later time.
+func (c *clock) set(now time.Time) { c.now, c.at = now, int64(now.Sub(epoch)) }
 
 // moment is the next of what is planned for a time, or for now if that is over.
-func (c *clock) moment(when time.Time) moment {
-	if when.Before(c.now) {
-		when = c.now
-	}
+func (c *clock) moment(when time.Time) moment { return c.momentAt(int64(when.Sub(epoch))) }
+
+func (c *clock) momentAt(at int64) moment {
 	c.planned++
-	return moment{at: int64(when.Sub(epoch)), order: c.planned}
+	return moment{at: max(at, c.at), order: c.planned}
 }
 
 func (h *heap) push(m moment, e event) {
@@ -69,19 +72,21 @@ func (h *heap) push(m moment, e event) {
 	all[i] = planned{m, e}
 }
 
-func (c *clock) after(d time.Duration, do func()) { c.at(c.now.Add(d), do) }
+func (c *clock) after(d time.Duration, do func()) { c.soon.push(c.momentAt(c.at+int64(d)), later(do)) }
 
 // step lets the next thing happen, unless there is none or it is after until.
-func (c *clock) step(until time.Time) bool {
+func (c *clock) step(until int64) bool {
 	h := &c.soon
 	if len(c.timers) > 0 && (len(c.soon) == 0 || c.timers[0].before(c.soon[0].moment)) {
 		h = &c.timers
 	}
-	if len(*h) == 0 || (*h)[0].at > int64(until.Sub(epoch)) {
+	if len(*h) == 0 || (*h)[0].at > until {
 		return false
 	}
 	first := (*h)[0]
-	c.now = epoch.Add(time.Duration(first.at))
+	if first.at != c.at {
+		c.at, c.now = first.at, epoch.Add(time.Duration(first.at))
+	}
 	if p, is := first.event.(*pipe); is {
 		message := p.next()
 		if next, more := p.due(); more { // it stays where it is, or near

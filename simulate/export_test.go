@@ -23,7 +23,7 @@ func Arrivals(n Network, sends ...Send) []time.Duration {
 		}
 		pipes[between].send(s.Bytes, func() { arrived[i] = c.now.Sub(epoch) })
 	}
-	for c.step(epoch.Add(time.Hour)) {
+	for c.step(int64(time.Hour)) {
 	}
 	return arrived
 }

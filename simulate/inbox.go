@@ -23,9 +23,12 @@ func (b *inbox[E]) begin() bool {
 	return !before
 }
 
+// more reports that events wait.
+func (b *inbox[E]) more() bool { return b.taken < len(b.waiting) }
+
 // next takes the oldest event out. There are none while another one is handled elsewhere.
 func (b *inbox[E]) next() (event E, more bool) {
-	if b.taken < len(b.waiting) {
+	if b.more() {
 		event = b.waiting[b.taken]
 		b.taken++
 		return event, true

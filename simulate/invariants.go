@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
 )
 
@@ -247,7 +248,7 @@ func (c *Cluster) rested() {
 	if w == nil {
 		return
 	}
-	for until := c.now.Add(rest); w.found == nil && c.step(until); {
+	for until := c.at + int64(rest); w.found == nil && c.step(until); {
 		w.happened()
 	}
 	for q := range w.open {
@@ -283,7 +284,7 @@ func (w *watch) restedWorker(p *process) {
 			w.violated("nothing is left at rest", "%s has transfers to %s", p.ref.ID, s.to.ref.ID)
 		}
 	}
-	if p.left || w.missed[p] {
+	if p.leaving.State() == membership.Stopped || w.missed[p] {
 		return
 	}
 	held := p.core.Snapshot()

@@ -56,6 +56,7 @@ type load struct {
 	Load
 	cluster *Cluster
 	start   time.Time
+	startAt int64     // the same, as the clock has it
 	until   time.Time // nothing is sent after it; zero: no end
 	err     error     // of the source
 
@@ -84,16 +85,17 @@ const (
 
 // Run sends requests and returns what their clients saw. It can be called once.
 func (c *Cluster) Run(o Load) (*record.Run, error) {
-	for until := c.now.Add(startup); c.step(until); {
+	for c.step(int64(startup)) {
 	}
-	c.now = epoch.Add(startup)
+	c.set(epoch.Add(startup))
 	l := &load{Load: o, cluster: c, start: c.now, running: make(map[*request]struct{})}
-	end := c.now.Add(365 * 24 * time.Hour)
+	l.startAt = c.at
+	end := c.at + int64(365*24*time.Hour)
 	if o.Duration > 0 {
 		l.until = c.now.Add(o.Warmup + o.Duration)
 	}
 	for _, e := range c.config.Events {
-		c.at(c.now.Add(e.At), func() { l.err = errors.Join(l.err, e.Do.to(c)) })
+		c.plan(c.now.Add(e.At), func() { l.err = errors.Join(l.err, e.Do.to(c)) })
 	}
 	if c.watch != nil {
 		c.watch.start = l.start
@@ -122,7 +124,7 @@ func (c *Cluster) Run(o Load) (*record.Run, error) {
 		Records: l.records, Samples: l.samples, Interrupted: interrupted,
 	}
 	for q := range l.running {
-		q.record.Arrivals = q.arrivals
+		q.record.Arrivals = q.allArrivals()
 	}
 	l.takeSample()
 	run.Samples = l.samples
@@ -141,7 +143,7 @@ func (c *Cluster) Run(o Load) (*record.Run, error) {
 }
 
 // now is the time since the start of the run.
-func (l *load) now() time.Duration { return l.cluster.now.Sub(l.start) }
+func (l *load) now() time.Duration { return time.Duration(l.cluster.at - l.startAt) }
 
 // stopped is when sending stopped.
 func (l *load) stopped() time.Duration {
@@ -195,7 +197,7 @@ func (l *load) next() {
 		l.send(q, said{})
 		return
 	}
-	l.cluster.at(l.start.Add(q.Due), func() {
+	l.cluster.plan(l.start.Add(q.Due), func() {
 		l.next()
 		l.send(q, said{})
 	})
@@ -231,13 +233,13 @@ func (l *load) send(from *workload.Request, before said) {
 	l.sent++
 	q := &request{
 		load: l, router: r, key: fmt.Sprintf("request-%d", l.due), from: from, record: rec, deadline: c.now.Add(c.config.Limits.MaxRequestTime),
-		streams: make(map[joining.Stream]*stream), tokens: tokens, keeps: from.Then != nil || l.Ended != nil,
+		tokens: tokens, keeps: from.Then != nil || l.Ended != nil,
 	}
 	rec.ID = q.key
 	if l.RequestTimeout > 0 && l.RequestTimeout < c.config.Limits.MaxRequestTime {
 		q.deadline = c.now.Add(l.RequestTimeout)
 	}
-	q.join = joining.New(joining.Params{
+	q.join.Init(joining.Params{
 		ID: q.key, Arrived: c.now, Tokenized: c.now, PromptTokens: len(q.tokens), MaxTokens: from.MaxTokens, Deadline: q.deadline,
 		VocabSize: c.spec.VocabSize, Text: noText{}, MaxAttempts: c.config.Limits.MaxAttempts, MaxRefusals: joining.DefaultMaxRefusals, Linger: joining.DefaultLinger, Silence: c.config.Routing.Silence(),
 	})
@@ -262,7 +264,7 @@ func (q *request) finish(f joining.Finish) {
 	l, rec := q.load, q.record
 	l.cluster.watch.finished(q, f.Err)
 	q.ended = true
-	rec.End, rec.Arrivals = l.now(), q.arrivals
+	rec.End, rec.Arrivals = l.now(), q.allArrivals()
 	delete(l.running, q)
 	rec.OutputTokens = q.answered
 	err := f.Err
@@ -301,7 +303,7 @@ func (q *request) finish(f joining.Finish) {
 				tokens = append(tokens, int32(id))
 			}
 			l.thinking++
-			l.cluster.at(l.start.Add(next.Due), func() {
+			l.cluster.plan(l.start.Add(next.Due), func() {
 				l.thinking--
 				l.send(next, said{from.Prompt.Text, tokens})
 			})

@@ -5,51 +5,46 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
-
-	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
 )
 
 // drain has a worker take nothing new and say so in its record. It leaves once nothing is
 // left of what it took (depart), and runs on.
 func (p *process) drain() {
-	if p.draining {
+	if !p.leaving.Begin(p.cluster.now) {
 		return
 	}
-	p.draining, p.departAt = true, p.cluster.now.Add(membership.DepartDelay)
 	p.handle(scheduler.Drain{})
-	p.announce(controlv1.WorkerState_WORKER_STATE_DRAINING)
-	p.cluster.at(p.departAt, p.depart)
+	p.announce()
+	p.cluster.plan(p.leaving.DepartAt(), p.depart)
 }
 
 // undrain takes drain back, also when the worker has left.
 func (p *process) undrain() {
-	if !p.draining {
+	was, left := p.leaving.Undo()
+	if !was {
 		return
 	}
-	p.draining = false
 	p.handle(scheduler.Undrain{})
-	if p.left {
-		p.left = false
+	if left {
 		p.cluster.registered = append(p.cluster.registered, p)
 	}
-	p.announce(controlv1.WorkerState_WORKER_STATE_SERVING)
+	p.announce()
 }
 
-// announce changes the state in the worker's record.
-func (p *process) announce(state controlv1.WorkerState) {
+// announce says in the worker's record whether it drains.
+func (p *process) announce() {
 	p.record = proto.CloneOf(p.record) // routers have the one before
-	p.record.State = state
+	p.record.State = p.leaving.WorkerState()
 	p.cluster.viewChanged()
 }
 
 // depart removes the record of a worker that drains and has nothing left.
 func (p *process) depart() {
-	if !p.draining || p.left || p.dead || p.cluster.now.Before(p.departAt) || p.core.Remaining() > 0 {
+	if p.dead || !p.leaving.Due(p.cluster.now) || p.core.Remaining() > 0 {
 		return
 	}
-	p.left = true
+	p.leaving.Depart()
 	c := p.cluster
 	c.registered = slices.DeleteFunc(c.registered, func(o *process) bool { return o == p })
 	c.viewChanged()

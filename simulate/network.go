@@ -16,18 +16,16 @@ type host struct {
 // line carries one message after the other.
 type line struct {
 	bytesPerSecond float64 // 0: without limit
-	freeAt         time.Time
+	freeAt         int64   // times are as those of moments
 }
 
 // carry is when a message that comes at some time begins to pass, and when it has passed.
-func (w *line) carry(at time.Time, bytes int) (begin, end time.Time) {
+func (w *line) carry(at int64, bytes int) (begin, end int64) {
 	if w.bytesPerSecond <= 0 {
 		return at, at
 	}
-	if begin = at; begin.Before(w.freeAt) {
-		begin = w.freeAt
-	}
-	w.freeAt = begin.Add(time.Duration(float64(bytes) / w.bytesPerSecond * float64(time.Second)))
+	begin = max(at, w.freeAt)
+	w.freeAt = begin + int64(float64(bytes)/w.bytesPerSecond*float64(time.Second))
 	return begin, w.freeAt
 }
 
@@ -37,7 +35,7 @@ type pipe struct {
 	cluster  *Cluster
 	from, to *host
 	path     *path
-	last     time.Time
+	last     int64 // arrival
 	broken   bool
 	held     []event // what a partition holds, oldest first
 
@@ -59,11 +57,11 @@ func (c *Cluster) newPipe(from, to *host) *pipe {
 
 // send delivers a message of so many bytes. It returns when the sender's own way out is free
 // again.
-func (p *pipe) send(bytes int, deliver func()) (free time.Time) { return p.post(bytes, later(deliver)) }
+func (p *pipe) send(bytes int, deliver func()) (free int64) { return p.post(bytes, later(deliver)) }
 
 // post is send of an event.
-func (p *pipe) post(bytes int, e event) (free time.Time) {
-	now := p.cluster.now
+func (p *pipe) post(bytes int, e event) (free int64) {
+	now := p.cluster.at
 	switch {
 	case p.broken:
 		return now
@@ -79,38 +77,34 @@ func (p *pipe) post(bytes int, e event) (free time.Time) {
 // pass takes a message through the lines from number i on, which its first byte reaches at
 // begin and its last at end or later. Each line is entered when it is reached, so that lines
 // carry messages in the order in which they come.
-func (p *pipe) pass(i int, begin, end time.Time, bytes int, e event) {
+func (p *pipe) pass(i int, begin, end int64, bytes int, e event) {
 	for ; i < len(p.path.lines); i++ {
-		if begin.After(p.cluster.now) {
+		if begin > p.cluster.at {
 			p.passLater(i, begin, end, bytes, e)
 			return
 		}
-		var passed time.Time
-		if begin, passed = p.path.lines[i].carry(begin, bytes); passed.After(end) {
-			end = passed
-		}
+		var passed int64
+		begin, passed = p.path.lines[i].carry(begin, bytes)
+		end = max(end, passed)
 	}
 	p.arrive(end, e)
 }
 
 // passLater is pass when the line is reached. It is a function of its own since what a closure
 // holds is allocated, and most messages need none.
-func (p *pipe) passLater(i int, begin, end time.Time, bytes int, e event) {
-	p.cluster.at(begin, func() {
+func (p *pipe) passLater(i int, begin, end int64, bytes int, e event) {
+	c := p.cluster
+	c.soon.push(c.momentAt(begin), later(func() {
 		if !p.broken {
 			p.pass(i, begin, end, bytes, e)
 		}
-	})
+	}))
 }
 
 // arrive plans the arrival of a message whose last byte has passed all lines by then.
-func (p *pipe) arrive(passed time.Time, e event) {
-	at := passed.Add(p.path.latency)
-	if at.Before(p.last) {
-		at = p.last
-	}
-	p.last = at
-	m := message{p.cluster.moment(at), e}
+func (p *pipe) arrive(passed int64, e event) {
+	p.last = max(p.last, passed+int64(p.path.latency))
+	m := message{p.cluster.momentAt(p.last), e}
 	if p.messages = append(p.messages, m); len(p.messages) == p.gone+1 {
 		p.cluster.soon.push(m.moment, p)
 	}
@@ -141,7 +135,7 @@ func (p *pipe) due() (moment, bool) {
 func (p *pipe) deliver(e event) {
 	switch {
 	case p.broken:
-	case p.from.cut[p.to]:
+	case p.cluster.cuts > 0 && p.from.cut[p.to]:
 		if p.held = append(p.held, e); len(p.held) == 1 {
 			p.cluster.held = append(p.cluster.held, p)
 		}

@@ -24,17 +24,19 @@ import (
 // request is one request at its router.
 type request struct {
 	// What comes with every token reads what is first.
-	join     *joining.Join
-	router   *router
-	load     *load
-	arrivals []record.Arrival
-	inbox    inbox[joining.Event]
-	ended    bool
-	keeps    bool // answer
-	answered int  // tokens
+	router      *router
+	load        *load
+	inbox       inbox[joining.Event]
+	ended       bool
+	keeps       bool // answer
+	answered    int  // tokens
+	recentCount int
+	recent      [8]time.Duration // arrivals
+	join        joining.Join
+	arrivals    []record.Arrival // but for the recent ones
+
 	timer    timer
 	until    time.Time // the earlier of deadline and leaves
-
 	key      string
 	record   *record.Record
 	from     *workload.Request
@@ -47,7 +49,9 @@ type request struct {
 	ids      []uint32                            // the same, as tasks have it; nil: there was none yet
 	hashes   map[routing.BlockKey][]kvcache.Hash // of the last Ask
 	answer   []uint32                            // the tokens, if the next request of a conversation depends on them
-	streams  map[joining.Stream]*stream
+	streams  []*stream                           // that are open: seldom more than two
+	few      [2]stream                           // the first ones
+	opened   int                                 // of those
 }
 
 // mostExpected is for how many tokens of an answer memory is taken at once.
@@ -112,6 +116,10 @@ func (q *request) drawn(m joining.DecodeMessage) {
 	for _, action := range q.join.HandleDecode(q.router.cluster.now, m) {
 		q.act(action)
 	}
+	if q.join.Stands() && !q.inbox.more() {
+		q.inbox.busy = false // nor need the timer be set again
+		return
+	}
 	q.empty()
 }
 
@@ -158,8 +166,8 @@ func (q *request) act(action joining.Action) {
 			}, request)
 		})
 	case joining.Close:
-		if s := q.streams[a.Stream]; s != nil {
-			s.cancel()
+		if i := slices.IndexFunc(q.streams, func(s *stream) bool { return s.name == a.Stream }); i >= 0 {
+			q.streams[i].cancel()
 		}
 	case joining.Tell:
 		q.router.handle(a.Event)
@@ -179,7 +187,11 @@ func (q *request) act(action joining.Action) {
 			q.ids, q.hashes = nil, nil // another try would be rare
 			q.arrivals = make([]record.Arrival, 0, min(q.from.MaxTokens, mostExpected))
 		}
-		q.arrivals = append(q.arrivals, record.Arrival{At: q.load.now(), Tokens: 1})
+		if q.recentCount == len(q.recent) {
+			q.allArrivals()
+		}
+		q.recent[q.recentCount] = q.load.now()
+		q.recentCount++
 		if q.keeps {
 			q.answer = append(q.answer, uint32(a.Token))
 		}
@@ -187,6 +199,16 @@ func (q *request) act(action joining.Action) {
 	case joining.Finish:
 		q.finish(a)
 	}
+}
+
+// allArrivals moves the recent ones to arrivals, and returns those. They are apart for a while since
+// the end of a long list is in no cache when the next token comes.
+func (q *request) allArrivals() []record.Arrival {
+	for _, at := range q.recent[:q.recentCount] {
+		q.arrivals = append(q.arrivals, record.Arrival{At: at, Tokens: 1})
+	}
+	q.recentCount = 0
+	return q.arrivals
 }
 
 func (q *request) task(attempt int, generated []int32) *workerv1.Task {
@@ -261,8 +283,9 @@ func (q *request) attemptOf(id string) int {
 
 // open opens a stream. serve is called at the worker.
 func (q *request) open(name joining.Stream, to routing.Ref, tokens int, serve func(*stream, *process)) {
-	s := &stream{request: q, name: name, hashes: q.hashes}
-	q.streams[name] = s
+	s := q.stream()
+	*s = stream{request: q, name: name, hashes: q.hashes}
+	q.streams = append(q.streams, s)
 	n := q.router.connections[to]
 	if n == nil || n.process == nil {
 		if n != nil {
@@ -279,6 +302,15 @@ func (q *request) open(name joining.Stream, to routing.Ref, tokens int, serve fu
 			serve(s, p)
 		}
 	})
+}
+
+// stream is one that has not been used.
+func (q *request) stream() *stream {
+	if q.opened == len(q.few) {
+		return new(stream)
+	}
+	q.opened++
+	return &q.few[q.opened-1]
 }
 
 // toClient delivers a message of the worker to the router, after the tokens that wait.
@@ -300,7 +332,7 @@ func (s *stream) finish(err error) {
 		return
 	}
 	s.over = true
-	delete(s.request.streams, s.name)
+	s.request.streams = slices.DeleteFunc(s.request.streams, func(o *stream) bool { return o == s })
 	if s.connection != nil {
 		s.connection.remove(s)
 	}

@@ -160,9 +160,9 @@ func (s *session) write() {
 }
 
 // occupy keeps the stream busy until then.
-func (s *session) occupy(until time.Time) {
+func (s *session) occupy(until int64) {
 	s.writing = true
-	s.from.cluster.soon.push(s.from.cluster.moment(until), (*written)(s))
+	s.from.cluster.soon.push(s.from.cluster.momentAt(until), (*written)(s))
 }
 
 // written is when the stream of a session is free again.
@@ -408,7 +408,14 @@ func (p *process) receiveChunk(s *session, chunk *wire.Chunk, payload []byte) {
 	if err := p.engine.Pages().Write(write.Layer, write.Blocks, payload); err != nil {
 		outcome = receiver.Unwritable
 	}
-	p.receipts.put(receiver.Written{Stream: write.Stream, ID: write.ID, Bytes: write.Bytes, Outcome: outcome})
+	written := receiver.Written{Stream: write.Stream, ID: write.ID, Bytes: write.Bytes, Outcome: outcome}
+	if p.receipts.more() {
+		p.receipts.put(written)
+	} else {
+		for _, action := range p.receiver.HandleWritten(p.cluster.now, written) {
+			p.received(action)
+		}
+	}
 	p.emptyReceipts()
 }
 

@@ -34,10 +34,7 @@ type process struct {
 	record  *controlv1.WorkerRecord
 	host    *host
 	dead    bool
-	// draining: it takes nothing new; left: its record is gone, which is at departAt at the
-	// earliest.
-	draining, left bool
-	departAt       time.Time
+	leaving membership.Leaving
 
 	core   *worker.Worker
 	engine *simulated.Engine
@@ -188,10 +185,8 @@ func (p *process) act(action worker.Action) {
 	case worker.Inspect:
 		p.handle(worker.Inspected{ID: a.ID})
 	case *scheduler.Sampled:
-		if c := p.calls.of(a.ID); c != nil {
-			if n := c.stream.connection; n.drew(c.stream, a.Offset, a.Token) {
-				p.drew = append(p.drew, n)
-			}
+		if c := p.calls.at(a.ID); c.call != nil && c.connection.drew(c.stream, a.Offset, a.Token) {
+			p.drew = append(p.drew, c.connection)
 		}
 	case worker.OfSequence:
 		if c := p.calls.of(a.Sequence()); c != nil {
@@ -242,7 +237,7 @@ type stepEnd struct {
 // is computed.
 func (p *process) begin(run *scheduler.RunStep) {
 	c := p.cluster
-	began := c.now
+	began := c.at
 	c.watch.stepping(p, run)
 	out, err := p.engine.Step(context.Background(), run.Batch)
 	if p.member.failing {
@@ -264,7 +259,7 @@ func (p *process) begin(run *scheduler.RunStep) {
 		layers := make([]layerDone, p.layout.Layers)
 		for i := range layers {
 			layers[i] = layerDone{p, run, i}
-			c.soon.push(c.moment(began.Add(took*time.Duration(i+1)/time.Duration(len(layers)))), &layers[i])
+			c.soon.push(c.momentAt(began+int64(took*time.Duration(i+1)/time.Duration(len(layers)))), &layers[i])
 		}
 	}
 	p.ends = stepEnd{process: p, done: scheduler.StepDone{Tokens: out.Tokens, Compute: took, Err: err}, measured: measured}
@@ -273,7 +268,7 @@ func (p *process) begin(run *scheduler.RunStep) {
 		p.ends.tokens += len(s.Tokens)
 		p.ends.contexts += s.Start + len(s.Tokens)
 	}
-	c.soon.push(c.moment(began.Add(took)), &p.ends)
+	c.soon.push(c.momentAt(began+int64(took)), &p.ends)
 }
 
 func (s *stepEnd) happen() {
@@ -307,6 +302,9 @@ func (d *layerDone) happen() {
 		return
 	}
 	for i, part := range run.Parts {
+		if !part.Prompt {
+			continue
+		}
 		c := p.calls.of(part.ID)
 		if c == nil || !c.sending {
 			continue

@@ -70,6 +70,19 @@ func TestReplayAzure(t *testing.T) {
 }
 
 // An error in the middle of a trace ends the run with its position.
+// A trace ends with the last request that is used.
+func TestTraceEnds(t *testing.T) {
+	path := write(t, "a.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46,100,10\n2023-11-16 18:15:48,3000,2000\n2023-11-16 18:15:56,5,0\n")
+	for args, want := range map[string]time.Duration{
+		"": 10 * time.Second, "--speed=4": 2500 * time.Millisecond, "--trace-limit=2": 2 * time.Second, "--trace-limit=1": 0, "--trace-limit=9": 10 * time.Second,
+	} {
+		spec := specOf(t, append(strings.Fields(args), "--trace="+path)...)
+		if got, err := spec.TraceEnds(); got != want || err != nil {
+			t.Errorf("%q: %v, %v, want %v", args, got, err, want)
+		}
+	}
+}
+
 func TestReplayMalformed(t *testing.T) {
 	source := sourceOf(t, server, "--trace="+write(t, "a.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46,1,1\noops,1,1\n"))
 	defer closeSource(t, source)

@@ -7,6 +7,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"time"
 
 	"github.com/spf13/pflag"
 
@@ -337,6 +338,27 @@ func (s *Spec) draw(random *rand.Rand, class int) lengths {
 		recorded.output = output.count(random)
 	}
 	return recorded
+}
+
+// TraceEnds is when the last request of a trace is due that is sent at its own times, OwnTimes, from
+// the start of the run. It reads all of the trace that is used.
+func (s *Spec) TraceEnds() (ends time.Duration, err error) {
+	file, err := trace.Open(s.Trace, s.format)
+	if err != nil {
+		return 0, err
+	}
+	defer file.Close()
+	for n := 0; s.TraceLimit <= 0 || n < s.TraceLimit; n++ {
+		entry, err := file.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return 0, err
+		}
+		ends = max(ends, time.Duration(min(float64(entry.At)/s.Speed, math.MaxInt64/2)))
+	}
+	return ends, nil
 }
 
 // maxEmpirical is how many of a trace's requests lengths are drawn from.

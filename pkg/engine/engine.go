@@ -137,8 +137,6 @@ type Sequence struct {
 
 // Sample is one draw.
 type Sample struct {
-	// Params are the request's.
-	Params sampler.Params
 	// Offset is the number of tokens that the request generated before: the
 	// counter of the generator.
 	Offset uint64
@@ -149,6 +147,8 @@ type Sample struct {
 	// likeliest ones beside it, at most sampler.MaxTopLogprobs.
 	Logprobs    bool
 	TopLogprobs int
+	// Params are the request's.
+	Params sampler.Params
 }
 
 // LogitsWanted says which positions' logits a caller wants to see.

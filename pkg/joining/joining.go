@@ -71,9 +71,15 @@ const maxLostConnections = 16
 
 // New returns the life of a request that has not started.
 func New(p Params) *Join {
-	j := &Join{p: p, try: try{most: p.MaxTokens}}
-	j.open = j.few[:0]
+	j := new(Join)
+	j.Init(p)
 	return j
+}
+
+// Init is New in place, for a Join that is part of something larger. A Join is not copied.
+func (j *Join) Init(p Params) {
+	*j = Join{p: p, try: try{most: p.MaxTokens}}
+	j.open = j.few[:0]
 }
 
 // Buffers is where HandleDecode puts what it returns.
@@ -100,6 +106,9 @@ func (j *Join) Next() (time.Time, bool) {
 	}
 	return j.due, !j.due.IsZero()
 }
+
+// Stands reports that what Next returned last holds: nothing has happened since but tokens.
+func (j *Join) Stands() bool { return j.dueKnown }
 
 func (j *Join) next() (at time.Time) {
 	if len(j.open) == 0 {

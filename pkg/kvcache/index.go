@@ -45,6 +45,7 @@ type Index struct {
 
 	candidates bitset  // scratch of MatchInto
 	path       []int32 // scratch of MatchInto
+	fetched    int32   // means nothing: fetch has to do something with what it reads
 }
 
 // The bounds of what is kept for a worker between a gap and its snapshot.
@@ -400,10 +401,22 @@ func (w *indexWorker) keep(e indexEvent) {
 
 func (x *Index) apply(w *indexWorker, sequence uint64, stored, removed []Hash) {
 	w.sequence = sequence
+	x.fetch(removed)
+	x.fetch(stored)
 	for _, hash := range removed {
 		if n := x.byHash.find(hash); n != absent && x.holds(w.current, n) {
 			x.clear(w.current, n)
 		}
 	}
 	x.store(w.current, stored)
+}
+
+// fetch reads what is about to be changed for some blocks. A processor waits for many lines of
+// memory at a time where none of them has to be there for the next.
+func (x *Index) fetch(hashes []Hash) {
+	for _, hash := range hashes {
+		if n := x.byHash.find(hash); n != absent {
+			x.fetched += x.entry(n).before
+		}
+	}
 }

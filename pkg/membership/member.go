@@ -68,25 +68,21 @@ type Member struct {
 	mu           sync.Mutex
 	announce     func(*controlv1.WorkerRecord) Announcement // nil: not joined
 	announcement Announcement                               // nil: there is no record
-	drain        *drain                                     // nil: it takes requests
-	drains       chan struct{}                              // closed while drain is there
-	final        bool                                       // there is no way back
+	leaving      Leaving
+	drain        *drain        // nil: it takes requests
+	drains       chan struct{} // closed while drain is there
+	final        bool          // there is no way back
 }
 
 // drain is one time that a worker leaves.
 type drain struct {
-	began  time.Time
-	undone context.Context // ends when it is taken back
-	undo   context.CancelFunc
-	cut    *time.Timer // nil: what is left may finish
-	over   bool        // nothing is left, nor a record
+	departAt time.Time       // at the earliest
+	undone   context.Context // ends when it is taken back
+	undo     context.CancelFunc
+	cut      *time.Timer // nil: what is left may finish
 }
 
 const (
-	// DepartDelay is for how long at least the record says that the worker drains
-	// before it is removed: long enough that routers see it, who keep a worker that
-	// etcd merely lost.
-	DepartDelay = time.Second
 	// departTimeout bounds how long removing the record may take.
 	departTimeout = 2 * time.Second
 	// LeaveTimeout is how long a worker may take to leave once it is idle.
@@ -105,13 +101,8 @@ func NewMember(cfg MemberConfig) *Member {
 func (m *Member) State() State {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	switch {
-	case m.drain != nil && m.drain.over:
-		return Stopped
-	case m.drain != nil:
-		return Draining
-	case m.announcement != nil:
-		return Serving
+	if state := m.leaving.State(); state != Serving || m.announcement != nil {
+		return state
 	}
 	return Joining
 }
@@ -120,9 +111,7 @@ func (m *Member) State() State {
 func (m *Member) record() *controlv1.WorkerRecord {
 	record := m.cfg.Identity.Record()
 	m.cfg.Describe(record)
-	if m.drain != nil {
-		record.State = controlv1.WorkerState_WORKER_STATE_DRAINING
-	}
+	record.State = m.leaving.WorkerState()
 	return record
 }
 
@@ -135,7 +124,7 @@ func (m *Member) Join(announce func(*controlv1.WorkerRecord) Announcement) {
 		return // nobody would remove the record
 	}
 	m.announce = announce
-	if m.drain == nil || !m.drain.over {
+	if m.leaving.State() != Stopped {
 		m.announcement = announce(m.record())
 	}
 }
@@ -173,8 +162,8 @@ func (m *Member) leave(grace time.Duration, final bool) {
 	defer m.mu.Unlock()
 	m.final = m.final || final
 	m.cfg.Refuse(true) // before anybody asks what is left
-	if m.drain == nil {
-		m.drain = &drain{began: time.Now()}
+	if m.leaving.Begin(time.Now()) {
+		m.drain = &drain{departAt: m.leaving.DepartAt()}
 		m.drain.undone, m.drain.undo = context.WithCancel(context.Background())
 		close(m.drains)
 		m.cfg.Logger.Info("draining: taking no new requests")
@@ -210,10 +199,10 @@ func (m *Member) Undrain(ctx context.Context) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	switch {
-	case m.final:
+	if m.final {
 		return ErrEnds
-	case m.drain == nil:
+	}
+	if was, _ := m.leaving.Undo(); !was {
 		return nil
 	}
 	m.drain.undo()
@@ -249,7 +238,7 @@ func (m *Member) Drain(ctx context.Context, cleanup time.Duration) {
 // Run removes the record each time that the worker has drained, until ctx ends.
 func (m *Member) Run(ctx context.Context) {
 	m.whenDrained(ctx, func(ctx context.Context, d *drain) {
-		seen := time.NewTimer(DepartDelay - time.Since(d.began))
+		seen := time.NewTimer(time.Until(d.departAt))
 		defer seen.Stop()
 		select {
 		case <-seen.C:
@@ -313,7 +302,8 @@ func (m *Member) depart(ctx context.Context, d *drain, cleanup time.Duration) {
 		return
 	}
 	announcement := m.announcement
-	m.announcement, d.over = nil, true
+	m.announcement = nil
+	m.leaving.Depart()
 	if d.cut != nil {
 		d.cut.Stop()
 	}

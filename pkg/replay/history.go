@@ -70,6 +70,7 @@ type history struct {
 	requests  map[string]*request
 	order     []*request
 	decisions map[decision]*decision // each but once
+	hedges    int                    // that were asked for
 	why       string
 }
 
@@ -173,6 +174,9 @@ func (h *history) add(record *eventlog.Record, actions []any) error {
 		if last := &r.was[len(r.was)-1]; last.dispatched() {
 			last.ended = now
 		}
+	}
+	if _, is := record.Event.(routing.Hedge); is {
+		h.hedges++
 	}
 	if _, arrives := record.Event.(routing.Arrived); arrives {
 		if r == nil {

@@ -28,6 +28,9 @@ type Otherwise struct {
 	Sent    int            `json:"sent"`
 	// Undecided are without a decision in the log or now.
 	Undecided int `json:"undecided"`
+	// Hedges are second tries that the log has, and that were left out: which requests would have
+	// been late is not known.
+	Hedges int `json:"hedges_left_out"`
 	// Longer and Shorter waited for longer, or less long, by a millisecond at least.
 	Longer  int `json:"waited_longer"`
 	Shorter int `json:"waited_shorter"`
@@ -70,7 +73,7 @@ type Waits struct {
 
 // WhatIf asks what routing would have decided with the configuration that change makes of the
 // recorded one. What workers do is as it was: their reports, their prefix caches and how long
-// they took. A request that goes to other workers takes as long there as it took; one that was
+// they took. Second tries are left out. A request that goes to other workers takes as long there as it took; one that was
 // refused takes as long as the others do on average.
 //
 // It reads the log twice, and keeps about a kilobyte of each request.
@@ -94,7 +97,7 @@ func WhatIf(in io.ReadSeeker, change func(routing.Config) (routing.Config, error
 
 // compare says how what would have been differs from what was.
 func (h *history) compare() Otherwise {
-	out := Otherwise{Reasons: make(map[string]int), Different: []Different{}, Incomplete: h.why}
+	out := Otherwise{Reasons: make(map[string]int), Different: []Different{}, Hedges: h.hedges, Incomplete: h.why}
 	var was, would []time.Duration
 	for _, r := range h.order {
 		a, b := &r.was[0], &r.would

@@ -188,8 +188,8 @@ func (w *worker) ahead(now time.Time, stale time.Duration, lacks int) (tokens in
 	for _, s := range w.unseen {
 		add(s)
 	}
-	for _, s := range w.others {
-		add(s)
+	for i := range w.others {
+		add(&w.others[i])
 	}
 	return tokens
 }

@@ -47,6 +47,7 @@ type told struct {
 	trust   trust
 	at      time.Time // zero: nothing of it counts
 	workers []*worker // that have some of it
+	report  uint64    // the number of the last one, among those of all routers
 	held    []heldWork
 }
 
@@ -181,22 +182,24 @@ func (rt *Router) routerReported(now time.Time, report *controlv1.RouterReport) 
 		return
 	}
 	t.forget()
-	t.at = now
+	rt.peerReports++
+	t.at, t.report = now, rt.peerReports
 	left := sentMost
 	for _, of := range report.GetShares() {
 		w := rt.worker(Ref{of.GetWorkerId(), of.GetEpoch()})
-		if left--; w == nil || left < 0 || slices.Contains(t.workers, w) { // a report has a worker once
+		if left--; w == nil || left < 0 || w.toldIn == t.report { // a report has a worker once
 			continue
 		}
+		w.toldIn = t.report
 		t.workers = append(t.workers, w)
 		if prompts := of.GetPromptTimeShare(); prompts > 0 {
-			w.others = append(w.others, &share{from: t, prompts: min(prompts, 1)})
+			w.others = append(w.others, share{from: t, prompts: min(prompts, 1)})
 		}
 		for _, sent := range of.GetSent() {
 			if left--; left < 0 {
 				break
 			}
-			s := &share{
+			s := share{
 				from: t, at: now, count: 1, task: sent.GetTask(), tokens: clampInt(uint64(sent.GetPromptTokens())),
 				context: clampInt(uint64(sent.GetContextTokens())), blocks: clampInt(uint64(sent.GetBlocks())),
 			}
@@ -233,7 +236,7 @@ func (rt *Router) expireTold(now time.Time) {
 // forget has nothing of what a router said count any more.
 func (t *told) forget() {
 	for _, w := range t.workers {
-		w.others = slices.DeleteFunc(w.others, func(s *share) bool { return s.from == t })
+		w.others = slices.DeleteFunc(w.others, func(s share) bool { return s.from == t })
 		w.sumOthers()
 	}
 	t.at, t.workers, t.held = time.Time{}, t.workers[:0], t.held[:0]
@@ -241,7 +244,8 @@ func (t *told) forget() {
 
 func (w *worker) sumOthers() {
 	w.othersTotal = share{}
-	for _, s := range w.others {
+	for i := range w.others {
+		s := &w.others[i]
 		w.othersTotal.sum(s, s.count)
 		w.othersTotal.prompts += s.prompts
 	}
@@ -264,10 +268,10 @@ func (w *worker) counted(before, tasks uint64) {
 	for _, s := range w.unseen {
 		known(s)
 	}
-	for _, s := range w.others {
-		known(s)
+	for i := range w.others {
+		known(&w.others[i])
 	}
-	w.others = slices.DeleteFunc(w.others, func(s *share) bool {
+	w.others = slices.DeleteFunc(w.others, func(s share) bool {
 		return s.count > 0 && (s.task > 0 && s.task <= tasks || s.task == 0 && unknown > 0)
 	})
 	w.sumOthers()

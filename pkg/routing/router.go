@@ -27,6 +27,7 @@ type Router struct {
 	disagreeing map[string][]string
 	others      []*told // what the other routers said last, by their ids
 	telling     telling
+	peerReports uint64 // of other routers, so far
 	// pinsDue is when to see which versions are served; zero: nothing is to change.
 	pinsDue          time.Time
 	workers          map[string]*worker        // by id: a new incarnation replaces the old one

@@ -19,9 +19,10 @@ type worker struct {
 	connectedAt time.Time
 	usedAt      time.Time // when a request was last sent there
 	facts
-	owned       int   // len(own)
-	unseenTotal share // sums over unseen
-	othersTotal share // sums over others
+	owned       int    // len(own)
+	unseenTotal share  // sums over unseen
+	othersTotal share  // sums over others
+	toldIn      uint64 // the number of the last router's report that has some of it
 	reading
 	prompted  prompted
 	first     trackRecord // of first tokens of prompts that it computes
@@ -56,7 +57,7 @@ type worker struct {
 	own    map[string]*share // this router's requests that run on it
 	unseen []*share          // those that the last load report may not count
 	total  share             // sums over own
-	others []*share          // what other routers say that they sent and the last load report does not count
+	others []share           // what other routers say that they sent and the last load report does not count
 
 	probe probe
 	trust trust

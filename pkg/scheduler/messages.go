@@ -37,25 +37,25 @@ const (
 type Request struct {
 	ID   SequenceID
 	Kind Kind
-	// Tokens to compute before the first one is sampled. Not changed by anyone
-	// from here on.
-	Tokens []int32
-	// Hashes are kvcache.BlockHashes of Tokens under Salt, if the driver has them already; nil:
-	// they are computed.
-	Hashes []kvcache.Hash
 	// Generated is how many of Tokens were generated, not asked: not 0 for a
 	// request that was started again. The first token sampled has this offset.
 	Generated int
+	// Tokens to compute before the first one is sampled. Not changed by anyone
+	// from here on.
+	Tokens []int32
+	// Stop are the tokens that end the sequence. They are part of the output.
+	Stop []int32
 	// MaxTokens is the most tokens that the whole request may generate, those in
 	// Generated included; above Generated. Not read of a Restore.
 	MaxTokens int
+	// Hashes are kvcache.BlockHashes of Tokens under Salt, if the driver has them already; nil:
+	// they are computed.
+	Hashes []kvcache.Hash
 	// Spare is how many blocks a Restore has to leave to others, beside those that it
 	// takes and those that other Restores have to leave until they are released: with
 	// all those of the request that it is for, that request never waits for a transfer
 	// that hangs.
 	Spare int
-	// Stop are the tokens that end the sequence. They are part of the output.
-	Stop []int32
 	// Sampling says how tokens are drawn.
 	Sampling sampler.Params
 	// Logprobs and TopLogprobs are as in engine.Sample.

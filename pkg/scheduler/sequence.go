@@ -25,26 +25,25 @@ const (
 
 type sequence struct {
 	// What every step reads of every sequence is first.
-	phase       phase
-	inStep      bool // the step in flight contains it
-	stalled     bool // it waits for a block that its next token needs
-	unshared    bool // its KV is approximate: nothing of it is published
-	held        bool // a transfer may read or write its blocks
-	kvArrived   bool
-	quarantined bool
-	started     bool // Started was said
-	computed    int  // tokens whose KV is in the blocks
-	cached      int  // blocks that came from the prefix cache
-	published   int  // blocks that were offered to the prefix cache
-	totalTokens int  // the most that prompt and completion can become
-	table       []kvcache.BlockID
-	output      []int32 // generated in all tries; the first are the end of request.Tokens
-
+	phase                         phase
+	inStep                        bool // the step in flight contains it
+	stalled                       bool // it waits for a block that its next token needs
+	unshared                      bool // its KV is approximate: nothing of it is published
+	held                          bool // a transfer may read or write its blocks
+	kvArrived                     bool
+	quarantined                   bool
+	started                       bool // Started was said
+	computed                      int  // tokens whose KV is in the blocks
+	published                     int  // blocks that were offered to the prefix cache
+	blocksNeeded                  int  // the most that it can come to need
+	totalTokens                   int  // the most that prompt and completion can become
+	table                         []kvcache.BlockID
+	output                        []int32 // generated in all tries; the first are the end of request.Tokens
+	request                       Request
 	prefillCompute, decodeCompute time.Duration
-
-	request Request
-	chain   kvcache.Chain
-	samples [2]engine.Sample // one for each of Scheduler.steps
+	cached                        int // blocks that came from the prefix cache
+	chain                         kvcache.Chain
+	samples                       [2]engine.Sample // one for each of Scheduler.steps
 
 	received int    // tokens, the first ones, whose KV a transfer brought
 	from     string // who computed those
@@ -56,14 +55,13 @@ type sequence struct {
 	since  time.Time // when its wait began
 
 	// Waiting.
-	hashes       []kvcache.Hash // of the blocks that it may find in the cache, until they are published
-	blocksNeeded int            // the most that it can come to need
-	mayGenerate  int            // how many tokens came after the request's
-	left, size   int            // how much is left of its prompt, and about: see sized
-	overtaken    int            // later ones that were taken before it
-	aged         bool           // overtaken as often as allowed
-	triedAt      uint64         // Scheduler.freed when it last did not fit
-	hindered     bool           // it would have fitted then, but for saves
+	hashes      []kvcache.Hash // of the blocks that it may find in the cache, until they are published
+	mayGenerate int            // how many tokens came after the request's
+	left, size  int            // how much is left of its prompt, and about: see sized
+	overtaken   int            // later ones that were taken before it
+	aged        bool           // overtaken as often as allowed
+	triedAt     uint64         // Scheduler.freed when it last did not fit
+	hindered    bool           // it would have fitted then, but for saves
 }
 
 func newSequence(r Request, c Config, ticket uint64, now time.Time) *sequence {

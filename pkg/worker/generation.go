@@ -11,6 +11,10 @@ import (
 
 // generation is the life of a sequence on a decode worker.
 type generation struct {
+	life life // beside it in memory: both are read for every token
+	// ending: the stream is to end, with why, once ReserveKV is answered. ended: it has.
+	ending, ended bool
+
 	id           scheduler.SequenceID
 	pauses       bool
 	promptTokens int
@@ -19,8 +23,6 @@ type generation struct {
 
 	kv  reservation
 	why error // of the end, where the scheduler does not know it; a gRPC status
-	// ending: the stream is to end, with why, once ReserveKV is answered. ended: it has.
-	ending, ended bool
 }
 
 // reservation is what may write into a generation's blocks.
@@ -36,7 +38,7 @@ const (
 
 func (w *Worker) generate(e Generate) {
 	g := &generation{id: e.Request.ID, pauses: e.Pauses, promptTokens: len(e.Request.Tokens)}
-	if w.begin(e.Request, g) {
+	if w.begin(&g.life, e.Request, g) {
 		if queued := w.taken(e.Queued); queued != nil {
 			g.send(w, &workerv1.DecodeEvent{Event: &workerv1.DecodeEvent_Queued{Queued: queued}})
 		}

@@ -48,7 +48,7 @@ const (
 
 func (w *Worker) prefill(e Prefill) {
 	p := &prefill{request: e.Request, held: e.Held, fetch: e.Fetch}
-	if !w.begin(e.Request, p) {
+	if !w.begin(new(life), e.Request, p) {
 		return
 	}
 	if queued := w.taken(e.Queued); queued != nil {

@@ -50,7 +50,9 @@ type Worker struct {
 
 // life is one sequence, from its first event until nothing of it is left.
 type life struct {
-	id scheduler.SequenceID
+	id       scheduler.SequenceID
+	decoding bool   // every step computes a token of it, unless it lacks a block
+	step     uint64 // the last that it was in
 	// owner is the rest of the life: a *generation, a *prefill, or nil for a bare sequence.
 	owner owner
 	// prompt is its tokens, but for those that were generated before.
@@ -59,9 +61,6 @@ type life struct {
 	// inspected; nil: there is none.
 	known  bool
 	spoilt *scheduler.Finished
-
-	decoding bool   // every step computes a token of it, unless it lacks a block
-	step     uint64 // the last that it was in
 }
 
 // owner makes of the scheduler's actions for a sequence what its service has to do.
@@ -95,7 +94,7 @@ func (w *Worker) Handle(now time.Time, event Event) []Action {
 	case scheduler.StepDone:
 		w.stepDone(e)
 	case scheduler.Submit:
-		if w.begin(e.Request, nil) {
+		if w.begin(new(life), e.Request, nil) {
 			w.submit(e.Request)
 		}
 	case scheduler.Event:
@@ -193,14 +192,15 @@ func with[O owner](w *Worker, id scheduler.SequenceID, f func(O)) {
 	}
 }
 
-// begin adds a life, unless its id is known already: ids are not used again.
-func (w *Worker) begin(r scheduler.Request, o owner) bool {
+// begin adds a life, which l becomes, unless its id is known already: ids are not used again.
+func (w *Worker) begin(l *life, r scheduler.Request, o owner) bool {
 	if w.lives[r.ID] != nil {
 		w.act(scheduler.Refused{ID: r.ID, Reason: scheduler.Invalid})
 		return false
 	}
 	generated := min(max(r.Generated, 0), len(r.Tokens)) // the scheduler refuses others
-	w.lives[r.ID] = &life{id: r.ID, owner: o, prompt: r.Tokens[:len(r.Tokens)-generated]}
+	*l = life{id: r.ID, owner: o, prompt: r.Tokens[:len(r.Tokens)-generated]}
+	w.lives[r.ID] = l
 	return true
 }
 

@@ -121,7 +121,7 @@ func (a *happening) meets(b *happening) string {
 func (s *Scenario) Ends(after time.Duration) error {
 	for _, h := range s.happenings {
 		if h.at >= after {
-			return s.doc.errorf(h.line, "the event is at %v, but the traffic ends at %v, warm-up included: move the event, or make the traffic's duration longer", h.at, after)
+			return s.doc.errorf(h.line, "the event is at %v, but the traffic ends at %v, warm-up included: move the event, or send for longer", h.at, after.Round(time.Microsecond))
 		}
 	}
 	return nil

@@ -26,6 +26,13 @@ import (
 // maxWorkers bounds the workers of a scenario.
 const maxWorkers = 10000
 
+// Routers are called routerName-1, routerName-2, …; hosts that workers of a pool share are called
+// as the pool with hostSuffix, and numbered likewise.
+const (
+	routerName = "router"
+	hostSuffix = "-host"
+)
+
 // pool is workers of one kind, called NAME-1, NAME-2, ….
 type pool struct {
 	name    string
@@ -78,6 +85,12 @@ func (s *Scenario) readPools(top *section) error {
 		if strings.ContainsAny(name, " \t*?[]/\\\"") || len(name) > 50 {
 			return s.doc.errorf(line, "%q cannot be the name of a pool: use letters, digits and dashes", name)
 		}
+		if name == routerName {
+			return s.doc.errorf(line, "%q cannot be the name of a pool: %s-1 and so on are the routers", name, name)
+		}
+		if of, is := strings.CutSuffix(name, hostSuffix); is && pools.keys[of] != nil {
+			return s.doc.errorf(line, "%q cannot be the name of a pool beside %s: %s-1 and so on are hosts of %s", name, of, name, of)
+		}
 		section, err := pools.sub(name)
 		if err != nil {
 			return err
@@ -111,7 +124,7 @@ func (s *Scenario) add(p *pool, down bool) {
 	case len(p.hosts) > 0:
 		w.Host = p.hosts[number%len(p.hosts)]
 	case p.perHost > 1:
-		w.Host = fmt.Sprintf("%s-host-%d", p.name, number/p.perHost+1)
+		w.Host = fmt.Sprintf("%s%s-%d", p.name, hostSuffix, number/p.perHost+1)
 	default:
 		w.Host = w.ID
 	}
@@ -228,7 +241,7 @@ func (s *Scenario) hosts(section *section, key string, node *yaml.Node) (simulat
 	var known []string
 	of := map[string]string{}
 	for i := range s.config.Routers {
-		name := fmt.Sprintf("router-%d", i+1)
+		name := fmt.Sprintf("%s-%d", routerName, i+1)
 		known, of[name] = append(known, name), name
 	}
 	for i := range s.workers {

@@ -178,6 +178,8 @@ func TestErrors(t *testing.T) {
 		{pool("role: decode, transfer-lease: 1ms"), `:4: "pools.p.transfer-lease" is 1ms: want 1s or more`},
 		{pool("role: decode, hosts: [a, b], per-host: 3"), `:4: pool p has both hosts and per-host`},
 		{"model: tiny\npools: {\"a b\": {role: decode}}", `:2: "a b" cannot be the name of a pool`},
+		{"model: tiny\npools:\n  d: {role: decode}\n  router: {role: prefill}", `:4: "router" cannot be the name of a pool: router-1 and so on are the routers`},
+		{"model: tiny\npools:\n  d-host: {role: decode}\n  d: {role: prefill, per-host: 2}", `:3: "d-host" cannot be the name of a pool beside d: d-host-1 and so on are hosts of d`},
 		{"model: tiny\npools: {d: {role: decode}}\ntraffic:\n  rat: 1", `:4: unknown key "traffic.rat": did you mean "traffic.rate"?`},
 		{"model: tiny\npools: {d: {role: decode}}\ntraffic:\n  rate: fast", `:4: "traffic.rate" is fast: want a number`},
 		{"model: tiny\npools: {d: {role: decode}}\ntraffic: {prompt-tokens: long}", `:3: "traffic.prompt-tokens": `},

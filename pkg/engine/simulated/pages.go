@@ -13,6 +13,7 @@ type pages struct {
 	layout kvcache.Layout
 	first  int    // layer that has records; those before have none
 	bytes  int    // of a page
+	count  int    // of blocks
 	whole  []byte // all pages, where they are small
 	blocks []atomic.Pointer[[]byte]
 	link   *link // nil: what is written arrives at once
@@ -20,14 +21,14 @@ type pages struct {
 
 func newPages(layout kvcache.Layout, blocks int, brief bool) pages {
 	if brief {
-		return pages{layout: layout, first: layout.Layers - 1, bytes: layout.SliceBytes, whole: make([]byte, blocks*layout.SliceBytes)}
+		return pages{layout: layout, first: layout.Layers - 1, bytes: layout.SliceBytes, count: blocks, whole: make([]byte, blocks*layout.SliceBytes)}
 	}
-	return pages{layout: layout, bytes: layout.PageBytes(), blocks: make([]atomic.Pointer[[]byte], blocks)}
+	return pages{layout: layout, bytes: layout.PageBytes(), count: blocks, blocks: make([]atomic.Pointer[[]byte], blocks)}
 }
 
 // in says whether there is such a slice.
 func (p *pages) in(layer int, block kvcache.BlockID) bool {
-	return layer >= 0 && layer < p.layout.Layers && block >= 0 && int(block) < max(len(p.blocks), len(p.whole)/p.bytes)
+	return layer >= 0 && layer < p.layout.Layers && block >= 0 && int(block) < p.count
 }
 
 func (p *pages) Layout() kvcache.Layout { return p.layout }
@@ -74,7 +75,7 @@ func (p *pages) each(layer int, blocks []kvcache.BlockID, buffer []byte, move fu
 	}
 	for i, block := range blocks {
 		if !p.in(layer, block) {
-			return fmt.Errorf("layer %d, block %d is outside %d layers and %d blocks", layer, block, p.layout.Layers, max(len(p.blocks), len(p.whole)/p.bytes))
+			return fmt.Errorf("layer %d, block %d is outside %d layers and %d blocks", layer, block, p.layout.Layers, p.count)
 		}
 		if layer >= p.first {
 			move(p.View(layer, block), buffer[i*p.layout.SliceBytes:][:p.layout.SliceBytes])

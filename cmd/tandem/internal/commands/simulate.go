@@ -89,7 +89,17 @@ The file is explained in docs/simulation.md; docs/scenarios has examples.`,
 		if err := server.fits(config.Workload); err != nil {
 			return given.place(read, err)
 		}
-		if ends := config.Sends(); ends > 0 {
+		ends := config.Sends()
+		if config.Workload.OwnTimes() {
+			last, err := config.Workload.TraceEnds()
+			if err != nil {
+				return given.place(read, err)
+			}
+			if last++; ends == 0 || last < ends { // what is due with the last request happens
+				ends = last
+			}
+		}
+		if ends > 0 {
 			if err := read.Ends(ends); err != nil {
 				return err
 			}

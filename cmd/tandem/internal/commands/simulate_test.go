@@ -169,6 +169,10 @@ func TestSimulateSearches(t *testing.T) {
 }
 
 func TestSimulateErrors(t *testing.T) {
+	azure := filepath.Join(t.TempDir(), "azure.csv")
+	if err := os.WriteFile(azure, []byte("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46,30,4\n2023-11-16 18:15:56,20,9\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for _, test := range []struct {
 		args []string
 		want string
@@ -180,6 +184,7 @@ func TestSimulateErrors(t *testing.T) {
 		{[]string{scenarioFile(t, "events:", "- {at: 1s, rate-times: 2, for: 1s}"), "--concurrency=3"}, "s.yaml:6: --surge multiplies a rate"},
 		{[]string{scenarioFile(t, "events:", "- {at: 11s, kill: d-1}")}, "s.yaml:6: the event is at 11s, but the traffic ends at 11s"},
 		{[]string{scenarioFile(t, "events:", "- {at: 10s, kill: d-1}"), "--duration=8s"}, "s.yaml:6: the event is at 10s, but the traffic ends at 9s"},
+		{[]string{trafficFile(t, "tiny", "speed: 2, duration: 1h, trace: "+azure, "events:", "- {at: 5001ms, kill: d-1}")}, "s.yaml:6: the event is at 5.001s, but the traffic ends at 5s"},
 		{[]string{scenarioFile(t), "--vocabulary-size=5"}, "tandem: --vocabulary-size is 5: choose 16 or more"},
 		{[]string{scenarioFile(t), "--shared-prefix-tokens=1000000"}, "tandem: --shared-prefix-tokens is 1000000"},
 		{[]string{trafficFile(t, "tiny", "help: true")}, `s.yaml:4: unknown key "traffic.help"`},

@@ -2,17 +2,22 @@
 // uses it. It reads no clock, starts no goroutines and is not safe for concurrent use.
 package deadline
 
-import (
-	"container/heap"
-	"time"
-)
+import "time"
 
 // Queue holds at most one deadline per key. Operations take logarithmic time. Create it
 // with New.
 type Queue[K comparable] struct {
-	entries entries[K]
+	// A binary heap. Not container/heap: several deadlines are set for every chunk, and its
+	// calls through an interface cost more than the rest of that.
+	entries []*entry[K]
 	byKey   map[K]*entry[K]
 	free    []*entry[K] // for reuse: no allocation in the long run
+}
+
+type entry[K comparable] struct {
+	at    time.Time
+	index int
+	key   K
 }
 
 // New returns an empty queue.
@@ -22,7 +27,7 @@ func New[K comparable]() *Queue[K] { return &Queue[K]{byKey: map[K]*entry[K]{}} 
 func (q *Queue[K]) Set(key K, at time.Time) {
 	if e := q.byKey[key]; e != nil {
 		e.at = at
-		heap.Fix(&q.entries, e.index)
+		q.fix(e.index)
 		return
 	}
 	var e *entry[K]
@@ -31,18 +36,26 @@ func (q *Queue[K]) Set(key K, at time.Time) {
 	} else {
 		e = new(entry[K])
 	}
-	e.key, e.at = key, at
+	e.key, e.at, e.index = key, at, len(q.entries)
 	q.byKey[key] = e
-	heap.Push(&q.entries, e)
+	q.entries = append(q.entries, e)
+	q.up(e.index)
 }
 
 // Clear removes the deadline of key, if any.
 func (q *Queue[K]) Clear(key K) {
-	if e := q.byKey[key]; e != nil {
-		heap.Remove(&q.entries, e.index)
-		delete(q.byKey, key)
-		q.free = append(q.free, e)
+	e := q.byKey[key]
+	if e == nil {
+		return
 	}
+	i, last := e.index, len(q.entries)-1
+	q.swap(i, last)
+	q.entries[last] = nil
+	if q.entries = q.entries[:last]; i < last {
+		q.fix(i)
+	}
+	delete(q.byKey, key)
+	q.free = append(q.free, e)
 }
 
 // Has reports whether key has a deadline.
@@ -66,35 +79,48 @@ func (q *Queue[K]) Pop(now time.Time) (key K, ok bool) {
 	return key, true
 }
 
-type entry[K comparable] struct {
-	key   K
-	at    time.Time
-	index int
+// fix moves an entry whose deadline changed to where it belongs.
+func (q *Queue[K]) fix(i int) {
+	if !q.down(i) {
+		q.up(i)
+	}
 }
 
-// entries is the heap.
-type entries[K comparable] []*entry[K]
+func (q *Queue[K]) up(i int) {
+	for i > 0 {
+		parent := (i - 1) / 2
+		if !q.before(i, parent) {
+			return
+		}
+		q.swap(i, parent)
+		i = parent
+	}
+}
 
-func (h entries[K]) Len() int           { return len(h) }
-func (h entries[K]) Less(i, j int) bool { return h[i].at.Before(h[j].at) }
-func (h entries[K]) Swap(i, j int) {
+// down reports whether the entry moved.
+func (q *Queue[K]) down(i int) bool {
+	from := i
+	for {
+		child := 2*i + 1
+		if child >= len(q.entries) {
+			break
+		}
+		if right := child + 1; right < len(q.entries) && q.before(right, child) {
+			child = right
+		}
+		if !q.before(child, i) {
+			break
+		}
+		q.swap(i, child)
+		i = child
+	}
+	return i > from
+}
+
+func (q *Queue[K]) before(i, j int) bool { return q.entries[i].at.Before(q.entries[j].at) }
+
+func (q *Queue[K]) swap(i, j int) {
+	h := q.entries
 	h[i], h[j] = h[j], h[i]
 	h[i].index, h[j].index = i, j
-}
-
-func (h *entries[K]) Push(x any) {
-	e, ok := x.(*entry[K])
-	if !ok {
-		return
-	}
-	e.index = len(*h)
-	*h = append(*h, e)
-}
-
-func (h *entries[K]) Pop() any {
-	last := len(*h) - 1
-	e := (*h)[last]
-	(*h)[last] = nil
-	*h = (*h)[:last]
-	return e
 }
