@@ -189,7 +189,7 @@ func (rt *Router) alone(s *search, decodes, wholes *candidates, decode, prefill 
 	if decode != nil && decode.fitness == decodes.fitness { // else it was chosen for its path alone
 		limit = rt.nearLimit(decode)
 	}
-	behind := 0. // how long others wait who come after it, for each millisecond of a prefill worker's time
+	behind := 0. // how long others wait who come after it, for each millisecond of a worker's time
 	if senders > 0 {
 		behind = float64(max(len(rt.queue.ids)-1-s.ahead, 0)) / float64(senders)
 	}
@@ -213,15 +213,8 @@ func (rt *Router) alone(s *search, decodes, wholes *candidates, decode, prefill 
 		}
 	}
 	overload := rt.now.Sub(rt.refusedForLoadAt) < overloadLasts
-	if overload && prefill != nil && decode.placeMs > decode.placeCeilingMs && wholes.fitness.usable() {
-		// Nobody waits for a place where another worker has one and nothing to do.
-		var idle *candidate
-		for _, c := range wholes.fittest() {
-			if !c.misses && !c.crowded && c.queueMs <= c.ceilingMs && (idle == nil || c.totalMs < idle.totalMs) {
-				idle = c
-			}
-		}
-		if idle != nil {
+	if overload && prefill != nil && decode.placeMs > decode.placeCeilingMs {
+		if idle := idlest(wholes); idle != nil { // nobody waits for a place where others have one
 			return idle, true
 		}
 	}
@@ -242,8 +235,22 @@ func (rt *Router) alone(s *search, decodes, wholes *candidates, decode, prefill 
 	return best, best.totalMs+best.promptMs*rt.config.NearBest < decode.totalMs+prefill.totalMs+aheadMs+behind*prefill.workMs
 }
 
-// overloadLasts is how long after a refusal for want of the workers' time the place with the least
-// work is chosen among those that meet the objective, and not the one whose tokens come first.
+// idlest is the cheapest of those workers that have a place and little to do, and meet the objective;
+// nil: none does.
+func idlest(all *candidates) (idle *candidate) {
+	if !all.fitness.usable() {
+		return nil
+	}
+	for _, c := range all.fittest() {
+		if !c.misses && !c.crowded && c.queueMs <= c.ceilingMs && (idle == nil || c.totalMs < idle.totalMs) {
+			idle = c
+		}
+	}
+	return idle
+}
+
+// overloadLasts is how long after a refusal for want of the workers' time what a placement takes of
+// it decides among those that meet the objective, and not whose tokens come first.
 const overloadLasts = time.Second
 
 // aloneMost is how many workers of each role alone looks at.

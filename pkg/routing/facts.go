@@ -40,7 +40,7 @@ func (w *worker) believe(record *controlv1.WorkerRecord) {
 		draining: record.GetState() == controlv1.WorkerState_WORKER_STATE_DRAINING,
 		blocks:   int(c.GetBlocks()), blockTokens: int(c.GetBlockTokens()), contextTokens: int(c.GetContextTokens()),
 		chunk:        int(cmp.Or(c.GetChunkTokens(), c.GetMaxBatchTokens())),
-		keepsTPOT:    true,
+		keepsTPOT:    record.GetKeepsTpot(),
 		maxBatch:     int(c.GetMaxBatchTokens()),
 		maxSequences: int(c.GetMaxSequences()), maxWaiting: int(c.GetMaxWaiting()),
 		layoutDigest: record.GetLayoutDigest(), has: Version{record.GetModelDigest(), l.GetArithmeticClass()}, model: record.GetModel(),

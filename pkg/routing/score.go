@@ -155,7 +155,7 @@ func (rt *Router) decodes(s *search, w *worker, c *cost, model latency.Model, lo
 	stepMs := func(prompts float64) float64 {
 		return min(steps.besides/(1-min(prompts, mostPrompts)), mostMs)
 	}
-	if s.entry.each > 0 && w.keepsTPOT { // prompts there leave it that, if anything does
+	if s.entry.each > 0 && w.keepsTPOT { // prompts leave it that, if it can have it
 		mostMs = max(paceShare*float64(s.entry.each)/float64(time.Millisecond), steps.besides)
 		if w.whole && load.tokens >= steps.several { // they fill its steps
 			prompts = mostPrompts

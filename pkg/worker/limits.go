@@ -9,7 +9,7 @@ import (
 
 // Limits are what operators choose of a worker. Their flags differ by its role.
 type Limits struct {
-	// ChunkTokens is the maximum number of prompt tokens computed in one step. It bounds how
+	// ChunkTokens is the maximum number of tokens of one prompt computed in one step. It bounds how
 	// long prompts hold up sequences that decode on the same worker.
 	ChunkTokens int
 	// MaxWaiting is the maximum number of sequences that wait.
@@ -32,7 +32,7 @@ const (
 // RegisterFlags adds the flags of a worker of a role, each name after prefix, with defaults
 // that work.
 func (l *Limits) RegisterFlags(fs *pflag.FlagSet, prefix, role string, chunkTokens int) {
-	fs.IntVar(&l.ChunkTokens, prefix+"chunk-tokens", chunkTokens, "maximum prompt tokens that a "+role+" worker computes in one step; a multiple of the block size")
+	fs.IntVar(&l.ChunkTokens, prefix+"chunk-tokens", chunkTokens, "maximum tokens of one prompt that a "+role+" worker computes in one step; a multiple of the block size")
 	fs.IntVar(&l.MaxWaiting, prefix+"max-waiting", 256, "maximum sequences that wait on a "+role+" worker")
 	fs.DurationVar(&l.StepBudget, prefix+"step-budget", 50*time.Millisecond, "how much prompts may lengthen a step of sequences that a "+role+" worker decodes, and so the gap between tokens; 0: only --"+prefix+"chunk-tokens limits them")
 	fs.Float64Var(&l.OutputShare, prefix+"output-share", 1, "share of max_tokens that a "+role+" worker reserves KV blocks for until some requests have ended, above 0 and at most 1; a lower share runs more requests at once, but may preempt some")

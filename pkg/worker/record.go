@@ -19,7 +19,7 @@ func Describe(record *controlv1.WorkerRecord, e engine.Engine, limits Limits) {
 		ChunkTokens:    uint32(limits.ChunkTokens),
 		Threads:        uint32(capacity.Threads),
 	}
-	record.WholeRequests = true
+	record.WholeRequests, record.KeepsTpot = true, true
 	record.Model, record.ModelDigest = spec.Name, spec.Digest
 	record.Layout, record.LayoutDigest = capacity.Layout.Proto(), capacity.Layout.Digest()
 }

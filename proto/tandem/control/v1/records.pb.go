@@ -173,6 +173,9 @@ type WorkerRecord struct {
 	// A prefill worker also takes Decode.Run with prefill_here: it computes whole requests, and
 	// receives no KV. Decode workers always do.
 	WholeRequests bool `protobuf:"varint,14,opt,name=whole_requests,json=wholeRequests,proto3" json:"whole_requests,omitempty"`
+	// Beside sequences whose requests set slo.tpot, prompts get no more of a step than lets those
+	// have their tokens in time.
+	KeepsTpot     bool `protobuf:"varint,15,opt,name=keeps_tpot,json=keepsTpot,proto3" json:"keeps_tpot,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -305,6 +308,13 @@ func (x *WorkerRecord) GetWholeRequests() bool {
 	return false
 }
 
+func (x *WorkerRecord) GetKeepsTpot() bool {
+	if x != nil {
+		return x.KeepsTpot
+	}
+	return false
+}
+
 // Capacity is what a worker can hold, fixed while it runs.
 type Capacity struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -322,7 +332,7 @@ type Capacity struct {
 	MaxWaiting uint32 `protobuf:"varint,6,opt,name=max_waiting,json=maxWaiting,proto3" json:"max_waiting,omitempty"`
 	// Compute threads.
 	Threads uint32 `protobuf:"varint,7,opt,name=threads,proto3" json:"threads,omitempty"`
-	// Maximum prompt tokens computed per step. 0: max_batch_tokens.
+	// Maximum tokens of one prompt computed per step. 0: max_batch_tokens.
 	ChunkTokens   uint32 `protobuf:"varint,8,opt,name=chunk_tokens,json=chunkTokens,proto3" json:"chunk_tokens,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -571,7 +581,7 @@ var File_tandem_control_v1_records_proto protoreflect.FileDescriptor
 
 const file_tandem_control_v1_records_proto_rawDesc = "" +
 	"\n" +
-	"\x1ftandem/control/v1/records.proto\x12\x11tandem.control.v1\x1a%tandem/kvtransfer/v1/kvtransfer.proto\"\xef\x03\n" +
+	"\x1ftandem/control/v1/records.proto\x12\x11tandem.control.v1\x1a%tandem/kvtransfer/v1/kvtransfer.proto\"\x8e\x04\n" +
 	"\fWorkerRecord\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12+\n" +
 	"\x04role\x18\x02 \x01(\x0e2\x17.tandem.control.v1.RoleR\x04role\x12\x14\n" +
@@ -587,7 +597,9 @@ const file_tandem_control_v1_records_proto_rawDesc = "" +
 	"\x06engine\x18\v \x01(\tR\x06engine\x12\x18\n" +
 	"\aversion\x18\f \x01(\tR\aversion\x12\x12\n" +
 	"\x04host\x18\r \x01(\tR\x04host\x12%\n" +
-	"\x0ewhole_requests\x18\x0e \x01(\bR\rwholeRequests\"\x99\x02\n" +
+	"\x0ewhole_requests\x18\x0e \x01(\bR\rwholeRequests\x12\x1d\n" +
+	"\n" +
+	"keeps_tpot\x18\x0f \x01(\bR\tkeepsTpot\"\x99\x02\n" +
 	"\bCapacity\x12\x16\n" +
 	"\x06blocks\x18\x01 \x01(\rR\x06blocks\x12!\n" +
 	"\fblock_tokens\x18\x02 \x01(\rR\vblockTokens\x12%\n" +
