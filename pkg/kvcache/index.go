@@ -315,6 +315,13 @@ func (x *Index) InSync(worker string) bool {
 	return ok && w.synced
 }
 
+// Lacks says whether the index believes that it knows for certain what this incarnation of a worker
+// holds, and has not had its events up to that number.
+func (x *Index) Lacks(worker string, epoch, sequence uint64) bool {
+	w, ok := x.workers[worker]
+	return ok && w.synced && w.epoch == epoch && w.sequence < sequence
+}
+
 // Blocks are the blocks that the index holds for a worker, in no order. It takes time in
 // proportion to them.
 func (x *Index) Blocks(worker string) []Hash {
