@@ -8,6 +8,8 @@ import (
 	"time"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+
+	"github.com/tandem-serving/tandem/pkg/api"
 )
 
 // entry is a request that waits.
@@ -23,7 +25,9 @@ type entry struct {
 	// not.
 	heldSince time.Time
 	// pool is the role that it waits for.
-	pool   controlv1.Role
+	pool controlv1.Role
+	// whole: where pool is decode, there are prefill workers too that might do all of it.
+	whole  bool
 	number uint64
 	// unasked: its objective is that of the default class.
 	unasked bool
@@ -47,6 +51,14 @@ type entry struct {
 	hedges *Hedge
 	// overtaken is how many tokens of requests went before it while it waited for blocks.
 	overtaken int
+}
+
+// seeks is what it waits for, for people.
+func (e *entry) seeks() string {
+	if e.pool == controlv1.Role_ROLE_DECODE && e.whole {
+		return "decode or prefill worker"
+	}
+	return api.Name(e.pool) + " worker"
 }
 
 // tokens is how much KV a request wants at most.
