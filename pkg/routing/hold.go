@@ -28,6 +28,10 @@ func (rt *Router) placeCeilingMs(w *worker, lifeMs float64) float64 {
 // holds reports whether a request stays at the router although its workers would take it.
 func (rt *Router) holds(s *search, decode, prefill *candidate, aheadMs float64, firsts, decodes int) (stays bool) {
 	e, first := s.entry, cmp.Or(prefill, decode)
+	if e.barred {
+		e.workMs = max(first.workMs, leastWorkMs)
+		return true
+	}
 	if !rt.chooses.late() || e.request.Attempt > 0 {
 		return false
 	}
