@@ -102,8 +102,16 @@ const waitsLateOne = 100
 
 // waited takes in how long a request waited that goes now, or is given up.
 func (rt *Router) waited(e *entry) {
-	if e.waitMs > 0 {
-		rt.queue.waits.observeBy(lateGain*10/float64(10+len(rt.queue.ids)), waitsLateOne, milliseconds(e.waitMs), rt.now.Sub(e.enqueued))
+	if e.waitMs <= 0 {
+		return
+	}
+	gain := lateGain * 10 / float64(10+len(rt.queue.ids))
+	rt.queue.waits.observeBy(gain, waitsLateOne, milliseconds(e.waitMs), rt.now.Sub(e.enqueued))
+	switch margin := &rt.queue.tokenMargin; { // approximated as the others are (predict.go)
+	case e.tokenLate:
+		*margin = min(*margin+gain, mostLate-1)
+	case e.asksToken:
+		*margin = max(*margin-gain/waitsLateOne, 0)
 	}
 }
 

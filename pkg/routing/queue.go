@@ -41,6 +41,9 @@ type entry struct {
 	workMs float64
 	// waitMs is how long it was predicted to wait for those that go before it, when it came.
 	waitMs float64
+	// asksToken: it was held against an objective of the time of a token when it came; tokenLate: it
+	// was let in, and misses that now.
+	asksToken, tokenLate bool
 	// behind: it may not go before others, and is looked at only to see whether it will be in time.
 	behind bool
 	// barred: it may not go at all, since what goes now keeps another one waiting.
@@ -96,6 +99,9 @@ type queue struct {
 	levels []*level
 	shares shares
 	waits  trackRecord // of predictions of how long requests wait for others
+	// tokenMargin is by how much longer, relatively, a token is taken to be than is predicted where a
+	// request comes that has to wait: by its turn others may decode.
+	tokenMargin float64
 	// starved are those that wait and are to go before others, as they came to be.
 	starved []*entry
 	// held: nobody waits but for workers that have enough to do.

@@ -48,11 +48,15 @@ func (rt *Router) misses(s *search, decode, prefill *candidate, aheadMs float64)
 		}
 	}
 	if _, limit := e.objective(&decode.cost, decode.worker); limit > 0 && decode.measured {
-		factor := 1. // who was let in is not refused for a doubt
-		if e.workMs == 0 {
-			factor = decode.worker.tokens.factor()
+		fresh, factor := e.workMs == 0, 1. // who was let in is not refused for a doubt
+		if fresh {
+			e.asksToken, factor = true, decode.worker.tokens.factor()
+			if aheadMs > 0 {
+				factor = max(factor, 1+rt.queue.tokenMargin)
+			}
 		}
 		if predicted := decode.lateToken(factor); predicted > limit {
+			e.tokenLate = !fresh
 			return late("time per output token", "tpot", milliseconds(decode.aloneMs) > limit, predicted, limit, 0)
 		}
 	}
