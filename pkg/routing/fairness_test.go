@@ -228,3 +228,72 @@ func TestNobodyIsStarved(t *testing.T) {
 		}
 	})
 }
+
+// A request without an objective that the workers there can hold is served, whatever others come,
+// go, drain and report beside them.
+func TestFeasibleRequestsAreServed(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		records := []*controlv1.WorkerRecord{whole("p1"), decode("d1"), whole("p2"), decode("d2")}
+		s := newServed(nil, records...)
+		s.refused = func(r routing.Refuse) { t.Fatalf("%+v", r) }
+		number := 0
+		other := func(t *rapid.T) *controlv1.WorkerRecord {
+			return rapid.SampledFrom(records[2:]).Draw(t, "worker")
+		}
+		t.Repeat(map[string]func(*rapid.T){
+			"arrive": func(t *rapid.T) {
+				number++
+				s.do(routing.Arrived{Request: routing.Request{
+					ID: fmt.Sprint("r", number), Tenant: "t", Model: "fable", Mode: rapid.SampledFrom([]inferencev1.Mode{auto, agg, dis}).Draw(t, "mode"),
+					Arrived: s.now, Tokens: rapid.IntRange(1, 4000).Draw(t, "tokens"), MaxNew: 32,
+				}})
+			},
+			"end": func(t *rapid.T) {
+				if n := len(s.running); n > 0 {
+					s.end(rapid.IntRange(0, n-1).Draw(t, "which"), 32)
+				}
+			},
+			"disconnect": func(t *rapid.T) { s.do(routing.Disconnected{Worker: routing.Ref{ID: other(t).GetId(), Epoch: 1}}) },
+			"connect":    func(t *rapid.T) { s.do(routing.Connected{Worker: routing.Ref{ID: other(t).GetId(), Epoch: 1}}) },
+			"leave":      func(t *rapid.T) { s.do(routing.Leaving{Worker: routing.Ref{ID: other(t).GetId(), Epoch: 1}}) },
+			"load": func(t *rapid.T) {
+				w := other(t)
+				s.do(load(w.GetId(), w.GetRole(), func(r *controlv1.LoadReport) {
+					r.BlocksFree, r.WaitingTokens = rapid.Uint32Range(0, 128).Draw(t, "free"), rapid.Uint64Range(0, 10_000).Draw(t, "waiting")
+				}))
+			},
+			"time": func(t *rapid.T) { s.pass(time.Duration(rapid.IntRange(1, 50).Draw(t, "ms")) * time.Millisecond) },
+		})
+		for i := 0; s.f.Waiting() > 0; i++ {
+			s.pass(10 * time.Millisecond)
+			if len(s.running) > 0 {
+				s.end(0, 32)
+			}
+			if i > 1000 {
+				t.Fatalf("%d wait, and %d run", s.f.Waiting(), len(s.running))
+			}
+		}
+	})
+}
+
+// A request is not refused for an objective of several times what it takes on workers that have
+// nothing to do.
+func TestFeasibleObjectivesAreServed(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := newServed(nil, whole("p1"), decode("d1"))
+		baseMs, tokenMs := rapid.Float64Range(0.1, 20).Draw(t, "base"), rapid.Float64Range(0.001, 1).Draw(t, "token")
+		for id, role := range map[string]controlv1.Role{"p1": controlv1.Role_ROLE_PREFILL, "d1": controlv1.Role_ROLE_DECODE} {
+			s.do(load(id, role, func(r *controlv1.LoadReport) { r.StepTime.BaseMs, r.StepTime.PerTokenMs = baseMs, tokenMs }))
+		}
+		tokens := rapid.IntRange(1, 4000).Draw(t, "tokens")
+		aloneMs := float64(tokens/128+1)*baseMs + float64(tokens)*tokenMs // 128 tokens of a prompt in a step
+		s.refused = func(r routing.Refuse) { t.Fatalf("%+v", r) }
+		s.do(routing.Arrived{Request: routing.Request{
+			ID: "r", Tenant: "t", Model: "fable", Mode: rapid.SampledFrom([]inferencev1.Mode{auto, agg, dis}).Draw(t, "mode"), Arrived: s.now, Tokens: tokens, MaxNew: 32,
+			TTFT: time.Duration((4*aloneMs + 50) * float64(time.Millisecond)), TPOT: time.Duration((4*(baseMs+tokenMs) + 1) * float64(time.Millisecond)),
+		}})
+		if len(s.running) != 1 {
+			t.Fatal("it waits, though nobody else is there")
+		}
+	})
+}
