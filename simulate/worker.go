@@ -374,7 +374,7 @@ func (p *process) reportLoad() {
 	p.pace.Reported(p.cluster.now)
 	report := p.core.LoadReport(p.record.GetRole())
 	p.signal++
-	report.Origin = &controlv1.Origin{Id: p.ref.ID, Epoch: p.ref.Epoch, Sequence: p.signal}
+	report.Origin, report.KvSequence = &controlv1.Origin{Id: p.ref.ID, Epoch: p.ref.Epoch, Sequence: p.signal}, p.events
 	p.cluster.publishLoad(p, report)
 }
 

@@ -18,8 +18,9 @@ type rival struct {
 	try     try
 }
 
-// hedgeSuffix is what the second try's id for the policy ends with.
-const hedgeSuffix = "+hedge"
+// hedgeSuffix is what the second try's id for the policy ends with. No id of a client's has a space
+// (rpc.ValidRequestID), so no other request has such an id.
+const hedgeSuffix = " hedge"
 
 // id is what the policy calls the present try.
 func (j *Join) id() string {

@@ -36,10 +36,12 @@ type Index struct {
 	// entries are in pieces, so that none of them is ever moved. entry(recent)'s ring: behind is
 	// the most recently used.
 	entries []*[entriesPiece]indexEntry
-	taken   int32    // of them
-	free    int32    // the first of those that hold no block, by behind; recent: none is
-	sharing []shared // entries that several workers hold
-	unused  []int32  // of sharing
+	taken   int32 // of them
+	free    int32 // the first of those that hold no block, by behind; recent: none is
+	// sharing are the entries that several workers hold, in pieces too.
+	sharing       []*[entriesPiece]shared
+	sharingTaken  int32 // of them
+	sharingUnused int32 // the first of those that are unused, by entry; nobody: none is
 	// sharingWords is the length of the sets in sharing, in all.
 	sharingWords int
 
@@ -82,7 +84,7 @@ type generation struct {
 	// retired: it counts no more. swept is how many entries of Index.sharing were cleared of it
 	// since.
 	retired bool
-	swept   int
+	swept   int32
 }
 
 type indexEvent struct {
@@ -100,7 +102,7 @@ func NewIndex(maxBlocks int) *Index {
 		workers: make(map[string]*indexWorker),
 		byHash:  newHashTable(maxBlocks + 2),
 		entries: []*[entriesPiece]indexEntry{new([entriesPiece]indexEntry)},
-		taken:   1,
+		taken:   1, sharingUnused: nobody,
 	}
 }
 
@@ -263,7 +265,7 @@ func (x *Index) shared(e *indexEntry) *bitset {
 	if e.holders[0] > several {
 		return nil
 	}
-	return &x.sharing[several-e.holders[0]].holders
+	return &x.sharer(several - e.holders[0]).holders
 }
 
 // holders is one word of the set of workers that hold a block.
@@ -314,6 +316,13 @@ func (x *Index) InSync(worker string) bool {
 	return ok && w.synced
 }
 
+// Lacks says whether the index believes that it knows for certain what this incarnation of a worker
+// holds, and has not had its events up to that number.
+func (x *Index) Lacks(worker string, epoch, sequence uint64) bool {
+	w, ok := x.workers[worker]
+	return ok && w.synced && w.epoch == epoch && w.sequence < sequence
+}
+
 // Blocks are the blocks that the index holds for a worker, in no order. It takes time in
 // proportion to them.
 func (x *Index) Blocks(worker string) []Hash {
@@ -325,8 +334,8 @@ func (x *Index) Blocks(worker string) []Hash {
 	for at := w.current.first; at != noPlace; at = x.link(at).behind {
 		hashes = append(hashes, x.byHash.hash(int32(at/2)))
 	}
-	for _, s := range x.sharing {
-		if s.holders.has(w.current.slot) {
+	for i := range x.sharingTaken {
+		if s := x.sharer(i); s.holders.has(w.current.slot) {
 			hashes = append(hashes, x.byHash.hash(s.entry))
 		}
 	}
@@ -375,8 +384,8 @@ func (x *Index) sweep(blocks int) {
 		switch g := x.retired[0]; {
 		case g.first != noPlace:
 			x.clear(g, int32(g.first/2))
-		case g.swept < len(x.sharing):
-			if s := &x.sharing[g.swept]; s.holders.has(g.slot) {
+		case g.swept < x.sharingTaken:
+			if s := x.sharer(g.swept); s.holders.has(g.slot) {
 				x.clear(g, s.entry)
 			}
 			g.swept++

@@ -5,6 +5,9 @@ import (
 	"maps"
 	"runtime"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 )
@@ -263,5 +266,36 @@ func BenchmarkIndexMemory(b *testing.B) {
 				}
 			})
 		}
+	}
+}
+
+// How long the longest event takes while a million blocks get a third holder each, in processor
+// time.
+func BenchmarkIndexShares(b *testing.B) {
+	const blocks, part = 1 << 20, 1024
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	hashes := make([]kvcache.Hash, blocks)
+	for i := range hashes {
+		hashes[i] = kvcache.Hash(uint64(i+1) * 0x9e3779b97f4a7c15)
+	}
+	now := func() time.Duration {
+		var t unix.Timespec
+		if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t); err != nil {
+			b.Fatal(err)
+		}
+		return time.Duration(t.Nano())
+	}
+	for b.Loop() {
+		x, longest := kvcache.NewIndex(blocks), time.Duration(0)
+		for _, worker := range []string{"a", "b", "c"} {
+			x.Snapshot(worker, 1, 0, nil)
+			for at := 0; at < blocks; at += part {
+				began := now()
+				x.Apply(worker, 1, uint64(at/part+1), hashes[at:at+part], nil)
+				longest = max(longest, now()-began)
+			}
+		}
+		b.ReportMetric(float64(longest)/float64(time.Microsecond), "longest-us")
 	}
 }

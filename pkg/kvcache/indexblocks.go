@@ -36,7 +36,7 @@ type link struct{ before, behind place }
 
 // shared is an entry that several workers hold.
 type shared struct {
-	entry   int32
+	entry   int32  // if it is unused, the next one that is; nobody: it is the last
 	holders bitset // by slot; none: this is unused
 }
 
@@ -121,14 +121,9 @@ func (x *Index) hold(g *generation, n int32) {
 	}
 	x.sharingWords += more
 	if set == nil {
-		number := int32(len(x.sharing))
-		if last := len(x.unused) - 1; last >= 0 {
-			number, x.unused = x.unused[last], x.unused[:last]
-		} else {
-			x.sharing = append(x.sharing, shared{})
-		}
-		x.sharing[number].entry = n
-		set = &x.sharing[number].holders
+		number := x.share()
+		s := x.sharer(number)
+		s.entry, set = n, &s.holders
 		for i, slot := range e.holders {
 			set.set(int(slot))
 			x.delist(x.bySlot[slot], place(2*n)+place(i))
@@ -136,6 +131,23 @@ func (x *Index) hold(g *generation, n int32) {
 		e.holders[0] = several - number
 	}
 	set.set(g.slot)
+}
+
+// sharer is an element of sharing.
+func (x *Index) sharer(n int32) *shared { return &x.sharing[n/entriesPiece][n%entriesPiece] }
+
+// share takes an unused element of sharing.
+func (x *Index) share() int32 {
+	n := x.sharingUnused
+	if n != nobody {
+		x.sharingUnused = x.sharer(n).entry
+		return n
+	}
+	if n = x.sharingTaken; n%entriesPiece == 0 {
+		x.sharing = append(x.sharing, new([entriesPiece]shared))
+	}
+	x.sharingTaken++
+	return n
 }
 
 // link is that of a place.
@@ -189,7 +201,8 @@ func (x *Index) forget(n int32) {
 	if set := x.shared(e); set != nil {
 		x.sharingWords -= len(*set)
 		*set = (*set)[:0]
-		x.unused = append(x.unused, several-e.holders[0])
+		number := several - e.holders[0]
+		x.sharer(number).entry, x.sharingUnused = x.sharingUnused, number
 	} else {
 		for i, slot := range e.holders {
 			if slot >= 0 {

@@ -76,7 +76,7 @@ func (rt *Router) decideFor(now time.Time, e *entry, v Version) (fitness, Refusa
 	e.pool, e.refused = controlv1.Role_ROLE_DECODE, nil
 	decodes := rt.look(s, e.pool, nil)
 	wholes := rt.wholes(s, decodes.fitness)
-	s.wholes = wholes
+	s.wholes, e.whole = wholes, rt.anyOf(r, wholes)
 	if !decodes.fitness.usable() && !wholes.fitness.usable() {
 		best := min(decodes.fitness, wholes.fitness)
 		if decodes.fitness == excluded && best == tooSmall {
@@ -87,7 +87,7 @@ func (rt *Router) decideFor(now time.Time, e *entry, v Version) (fitness, Refusa
 			instead = wholes
 		}
 		rt.lacks(s, decodes, instead)
-		return best, rt.refusal(e, decodes, "decode worker")
+		return best, rt.refusal(e, decodes, wholes)
 	}
 	switch { // a worker that may hang is no choice beside one that is well
 	case wholes.fitness > decodes.fitness:
@@ -114,7 +114,7 @@ func (rt *Router) decideFor(now time.Time, e *entry, v Version) (fitness, Refusa
 		case rt.mode(r) == inferencev1.Mode_MODE_DISAGGREGATED:
 			e.pool = controlv1.Role_ROLE_PREFILL
 			rt.lacks(s, decodes, prefills)
-			return prefills.fitness, rt.refusal(e, prefills, "prefill worker that can send to a decode worker")
+			return prefills.fitness, rt.refusal(e, prefills, nil)
 		}
 		if rt.mode(r) == inferencev1.Mode_MODE_AUTO {
 			if alone, better := rt.alone(s, decodes, wholes, decode, prefill, s.waitMs(decode, firsts, places), prefills.usable()); better {
@@ -156,11 +156,8 @@ func (rt *Router) wholes(s *search, decodes fitness) *candidates {
 	}
 	n := len(workers)
 	if decodes.usable() && n > aloneMost {
-		first, some := rt.random.IntN(n), rt.sampled[:0]
-		for i := range aloneMost {
-			some = append(some, workers[(first+i)%n])
-		}
-		rt.sampled, workers = some, some
+		model := rt.model(s.request.Model)
+		workers = rt.sample(s, workers, aloneMost, func(w *worker) bool { return w.whole && w.of(model) && !s.foreign(w) })
 	}
 	c := rt.some(s, controlv1.Role_ROLE_DECODE, workers, nil)
 	c.passed = n - len(c.all)

@@ -28,6 +28,10 @@ func (rt *Router) placeCeilingMs(w *worker, lifeMs float64) float64 {
 // holds reports whether a request stays at the router although its workers would take it.
 func (rt *Router) holds(s *search, decode, prefill *candidate, aheadMs float64, firsts, decodes int) (stays bool) {
 	e, first := s.entry, cmp.Or(prefill, decode)
+	if e.barred {
+		e.workMs = max(first.workMs, leastWorkMs)
+		return true
+	}
 	if !rt.chooses.late() || e.request.Attempt > 0 {
 		return false
 	}
@@ -98,8 +102,16 @@ const waitsLateOne = 100
 
 // waited takes in how long a request waited that goes now, or is given up.
 func (rt *Router) waited(e *entry) {
-	if e.waitMs > 0 {
-		rt.queue.waits.observeBy(lateGain*10/float64(10+len(rt.queue.ids)), waitsLateOne, milliseconds(e.waitMs), rt.now.Sub(e.enqueued))
+	if e.waitMs <= 0 {
+		return
+	}
+	gain := lateGain * 10 / float64(10+len(rt.queue.ids))
+	rt.queue.waits.observeBy(gain, waitsLateOne, milliseconds(e.waitMs), rt.now.Sub(e.enqueued))
+	switch margin := &rt.queue.tokenMargin; { // approximated as the others are (predict.go)
+	case e.tokenLate:
+		*margin = min(*margin+gain, mostLate-1)
+	case e.asksToken:
+		*margin = max(*margin-gain/waitsLateOne, 0)
 	}
 }
 

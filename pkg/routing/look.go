@@ -11,8 +11,9 @@ import (
 // by chance. The best of so many is near the best of all (Mitzenmacher, 2001), and is found in the
 // time that a few of them take.
 const (
-	lookMost    = 64           // workers of a role that it looks at, at most
-	holdersMost = lookMost / 4 // of those, how many for what they hold
+	lookMost    = 64 // workers of a role that it looks at, at most
+	holdersPart = 4  // of those, one of so many for what it holds
+	holdersMost = lookMost / holdersPart
 )
 
 // look filters and scores the workers of a role. All of them are looked at unless those of a
@@ -26,7 +27,8 @@ func (rt *Router) look(s *search, role controlv1.Role, to *worker) *candidates {
 // some filters workers, or a sample of them.
 func (rt *Router) some(s *search, role controlv1.Role, workers []*worker, to *worker) *candidates {
 	if len(workers) > lookMost {
-		if c := rt.filter(s, role, rt.sample(s, workers), to); c.fitness == fit {
+		whole := workers[0].role() != role
+		if c := rt.filter(s, role, rt.sample(s, workers, lookMost, func(w *worker) bool { return w.whole || !whole }), to); c.fitness == fit {
 			c.passed = len(workers) - len(c.all)
 			return c
 		}
@@ -34,25 +36,28 @@ func (rt *Router) some(s *search, role controlv1.Role, workers []*worker, to *wo
 	return rt.filter(s, role, workers, to)
 }
 
-// sample draws lookMost workers of more, valid until its next call.
-func (rt *Router) sample(s *search, workers []*worker) []*worker {
+// sample draws most workers of more, valid until its next call, of those that may. They are of one
+// role, of which others may hold the prompt too.
+func (rt *Router) sample(s *search, workers []*worker, most int, may func(*worker) bool) []*worker {
 	rt.samples++
 	out := rt.sampled[:0]
 	add := func(w *worker) {
-		if w.sampled != rt.samples {
+		if w.sampled != rt.samples && may(w) {
 			w.sampled = rt.samples
 			out = append(out, w)
 		}
 	}
 	for _, h := range rt.holders(s, workers[0].role()) {
-		add(h.worker)
+		if add(h.worker); len(out) == most/holdersPart {
+			break
+		}
 	}
 	n := len(workers)
 	stride := 1 + rt.random.IntN(n-1)
 	for common(stride, n) > 1 {
 		stride = 1 + rt.random.IntN(n-1)
 	}
-	for at := rt.random.IntN(n); len(out) < lookMost; at = (at + stride) % n {
+	for at, left := rt.random.IntN(n), n; left > 0 && len(out) < most; at, left = (at+stride)%n, left-1 {
 		add(workers[at])
 	}
 	rt.sampled = out

@@ -18,10 +18,39 @@ type alike struct {
 
 // stuck is why requests that are alike wait.
 type stuck struct {
-	tries   int      // of them that found no place in this pump
-	large   []*entry // those that lack blocks
-	least   int      // the fewest tokens that one of these wants
-	blocked bool     // the others wait too
+	tries   int  // of them that found no place in this pump
+	least   int  // the fewest tokens that one of those wants that lack blocks
+	blocked bool // the others wait too
+	lacking *lacking
+}
+
+// lacking are the requests of one version of a model that lack blocks, whatever their mode: all
+// take blocks of the same workers.
+type lacking struct {
+	entries []*entry
+	starved bool // smaller ones went before one of them for long enough: all others wait
+}
+
+// waits are what was found of those that wait in one pump. Those of lacking are by an alike without
+// a mode.
+type waits struct {
+	stuck   map[alike]*stuck
+	lacking map[alike]*lacking
+}
+
+func (w *waits) of(key alike) *stuck {
+	g := w.stuck[key]
+	if g != nil {
+		return g
+	}
+	g = &stuck{least: math.MaxInt}
+	w.stuck[key] = g
+	key.mode = inferencev1.Mode_MODE_UNSPECIFIED
+	if g.lacking = w.lacking[key]; g.lacking == nil {
+		g.lacking = new(lacking)
+		w.lacking[key] = g.lacking
+	}
+	return g
 }
 
 const (
@@ -43,7 +72,7 @@ func (rt *Router) pump(now time.Time) {
 	}
 	defer rt.schedule()
 	rt.expire(now)
-	groups := make(map[alike]*stuck)
+	groups := &waits{make(map[alike]*stuck), make(map[alike]*lacking)}
 	rt.queue.held = true
 	for i := 0; i < len(rt.queue.levels); {
 		l := rt.queue.levels[i]
@@ -54,9 +83,21 @@ func (rt *Router) pump(now time.Time) {
 	}
 }
 
-// pumpLevel goes through one level: always the tenant that was served least, with the next request
-// of it.
-func (rt *Router) pumpLevel(now time.Time, l *level, groups map[alike]*stuck) {
+// pumpLevel goes through one level: first who was overtaken for long enough, then always the tenant
+// that was served least, with the next request of it.
+func (rt *Router) pumpLevel(now time.Time, l *level, groups *waits) {
+	for _, e := range slices.Clone(rt.queue.starved) {
+		if e.request.Priority != l.priority || e.rank != l.rank {
+			continue
+		}
+		passed := rt.queue.firsts(l, e)
+		if !rt.try(now, e, groups) || rt.running[e.request.ID] == nil {
+			continue
+		}
+		for _, o := range passed {
+			rt.queue.overtake(o, e.tokens())
+		}
+	}
 	byShare := func(a, b *line) int {
 		return cmp.Compare(rt.queue.shares.served(a.tenant), rt.queue.shares.served(b.tenant))
 	}
@@ -103,20 +144,17 @@ func (rt *Router) expire(now time.Time) {
 }
 
 // try gives one request to workers, or refuses it. False: it waits.
-func (rt *Router) try(now time.Time, e *entry, groups map[alike]*stuck) (gone bool) {
+func (rt *Router) try(now time.Time, e *entry, groups *waits) (gone bool) {
 	if rt.assign(now, e) {
 		e.noWorkerSince = time.Time{} // there are workers, about to answer
 		return false
 	}
 	key := alike{e.request.Model, e.version, e.request.Mode}
-	g := groups[key]
-	if g == nil {
-		g = &stuck{least: math.MaxInt}
-		groups[key] = g
-	}
+	g := groups.of(key)
 	// A retried request may use fewer workers than others: neither waits behind the other.
 	retried := len(e.request.Failures) > 0
-	e.behind = !retried && (g.blocked || e.tokens() >= g.least)
+	e.barred = !retried && g.lacking.starved
+	e.behind = e.barred || !retried && (g.blocked || e.tokens() >= g.least)
 	if e.behind && e.workMs > 0 {
 		e.noWorkerSince = time.Time{} // there is a worker, but it is full
 		return false
@@ -125,8 +163,8 @@ func (rt *Router) try(now time.Time, e *entry, groups map[alike]*stuck) (gone bo
 	rt.queue.held = rt.queue.held && (fitness.usable() || fitness == held)
 	switch {
 	case fitness.usable():
-		for _, large := range g.large {
-			large.overtaken += e.tokens()
+		for _, large := range g.lacking.entries {
+			rt.queue.overtake(large, e.tokens())
 		}
 		rt.waited(e)
 		rt.queue.shares.send(e.request.Tenant, e.request.Tokens)
@@ -139,9 +177,11 @@ func (rt *Router) try(now time.Time, e *entry, groups map[alike]*stuck) (gone bo
 			return false
 		}
 		if g.tries++; fitness == later {
-			g.large, g.least = append(g.large, e), min(g.least, e.tokens())
+			g.least = min(g.least, e.tokens())
 		}
-		g.blocked = g.blocked || g.tries >= triesMost || e.overtaken > overtakesMost*e.tokens()
+		g.blocked = g.blocked || g.tries >= triesMost
+		g.lacking.entries = append(g.lacking.entries, e)
+		g.lacking.starved = g.lacking.starved || e.starved
 		return false
 	case fitness == excluded:
 		if e.noWorkerSince.IsZero() {

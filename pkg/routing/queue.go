@@ -8,6 +8,8 @@ import (
 	"time"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+
+	"github.com/tandem-serving/tandem/pkg/api"
 )
 
 // entry is a request that waits.
@@ -23,7 +25,9 @@ type entry struct {
 	// not.
 	heldSince time.Time
 	// pool is the role that it waits for.
-	pool   controlv1.Role
+	pool controlv1.Role
+	// whole: where pool is decode, there are prefill workers too that might do all of it.
+	whole  bool
 	number uint64
 	// unasked: its objective is that of the default class.
 	unasked bool
@@ -39,16 +43,31 @@ type entry struct {
 	workMs float64
 	// waitMs is how long it was predicted to wait for those that go before it, when it came.
 	waitMs float64
+	// asksToken: it was held against an objective of the time of a token when it came; tokenLate: it
+	// was let in, and misses that now.
+	asksToken, tokenLate bool
 	// behind: it may not go before others, and is looked at only to see whether it will be in time.
 	behind bool
+	// barred: it may not go at all, since what goes now keeps another one waiting.
+	barred bool
 	// kept is what it waited for at first; empty: it has not waited for a worker.
 	kept string
 	// refused is the decision that refuses it, as of the last search; nil: there is none.
 	refused *controlv1.Decision
 	// hedges is what it is a second try of; nil: it is none.
 	hedges *Hedge
-	// overtaken is how many tokens of requests went before it while it waited for blocks.
+	// overtaken is how many tokens of requests went before it while it found no place, and starved
+	// whether nobody else is to.
 	overtaken int
+	starved   bool
+}
+
+// seeks is what it waits for, for people.
+func (e *entry) seeks() string {
+	if e.pool == controlv1.Role_ROLE_DECODE && e.whole {
+		return "decode or prefill worker"
+	}
+	return api.Name(e.pool) + " worker"
 }
 
 // tokens is how much KV a request wants at most.
@@ -82,6 +101,11 @@ type queue struct {
 	levels []*level
 	shares shares
 	waits  trackRecord // of predictions of how long requests wait for others
+	// tokenMargin is by how much longer, relatively, a token is taken to be than is predicted where a
+	// request comes that has to wait: by its turn others may decode.
+	tokenMargin float64
+	// starved are those that wait and are to go before others, as they came to be.
+	starved []*entry
 	// held: nobody waits but for workers that have enough to do.
 	held bool
 	// due is when something changes for one that waits, as of the last pump; zero if none waits.
@@ -140,7 +164,29 @@ func (q *queue) remove(id string) *entry {
 		q.levels = slices.Delete(q.levels, at, at+1)
 	}
 	q.shares.leave(e.request.Tenant)
+	if e.starved {
+		q.starved = slices.DeleteFunc(q.starved, func(o *entry) bool { return o == e })
+	}
 	return e
+}
+
+// firsts are those of a level whose turn would be before e's, one of each tenant.
+func (q *queue) firsts(l *level, e *entry) (out []*entry) {
+	for _, of := range l.lines {
+		first := of.entries[0]
+		if first != e && (of.tenant == e.request.Tenant || q.shares.served(of.tenant) < q.shares.served(e.request.Tenant)) {
+			out = append(out, first)
+		}
+	}
+	return out
+}
+
+// overtake takes in that a request of so many tokens went before e, which found no place.
+func (q *queue) overtake(e *entry, tokens int) {
+	if e.overtaken += tokens; e.overtaken > overtakesMost*e.tokens() && !e.starved {
+		e.starved = true
+		q.starved = append(q.starved, e)
+	}
 }
 
 // last is who gives way to e where no more may wait: the last request of the tenant with the most

@@ -3,6 +3,7 @@ package routing
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -47,11 +48,15 @@ func (rt *Router) misses(s *search, decode, prefill *candidate, aheadMs float64)
 		}
 	}
 	if _, limit := e.objective(&decode.cost, decode.worker); limit > 0 && decode.measured {
-		factor := 1. // who was let in is not refused for a doubt
-		if e.workMs == 0 {
-			factor = decode.worker.tokens.factor()
+		fresh, factor := e.workMs == 0, 1. // who was let in is not refused for a doubt
+		if fresh {
+			e.asksToken, factor = true, decode.worker.tokens.factor()
+			if aheadMs > 0 {
+				factor = max(factor, 1+rt.queue.tokenMargin)
+			}
 		}
 		if predicted := decode.lateToken(factor); predicted > limit {
+			e.tokenLate = !fresh
 			return late("time per output token", "tpot", milliseconds(decode.aloneMs) > limit, predicted, limit, 0)
 		}
 	}
@@ -62,17 +67,22 @@ func milliseconds(ms float64) time.Duration {
 	return time.Duration(min(ms, 1e12) * float64(time.Millisecond))
 }
 
-// refusal is the answer if e cannot be served, for want of what is named.
-func (rt *Router) refusal(e *entry, c *candidates, what string) Refusal {
+// refusal is the answer if e cannot be served, for want of one of c, or of wholes, which may be nil.
+func (rt *Router) refusal(e *entry, c, wholes *candidates) Refusal {
 	switch c.fitness {
 	case tooSmall:
 		largest := 0
-		for _, c := range c.fittest() {
-			largest = max(largest, c.worker.blocks*c.worker.blockTokens)
+		for _, of := range [...]*candidates{c, wholes} {
+			if of == nil || of.fitness != tooSmall {
+				continue
+			}
+			for _, c := range of.fittest() {
+				largest = max(largest, c.worker.blocks*c.worker.blockTokens)
+			}
 		}
 		return Refusal{Code: codes.InvalidArgument, Reason: api.ReasonNeverFits, Field: "max_tokens",
 			Message: fmt.Sprintf("prompt and completion need %d tokens of KV, but the largest %s holds %d; ask for fewer tokens",
-				positions(&e.request, e.pool), what, largest)}
+				positions(&e.request, e.pool), e.seeks(), largest)}
 	case unreachable:
 		var again time.Duration
 		if o := rt.paths[c.path]; o != nil {
@@ -80,20 +90,34 @@ func (rt *Router) refusal(e *entry, c *candidates, what string) Refusal {
 		}
 		return Unreachable(c.path.from.ID, c.path.to.ID, c.broken, again)
 	}
-	r := rt.nobody(e, what)
-	r.Message += " (" + c.reason + ")"
+	r := rt.nobody(e)
+	r.Message += " (" + c.reason
+	if wholes != nil && e.whole {
+		r.Message += "; " + wholes.reason
+	}
+	r.Message += ")"
 	return r
 }
 
+// anyOf reports whether some of the candidates are of a request's model.
+func (rt *Router) anyOf(r *Request, c *candidates) bool {
+	model := rt.model(r.Model)
+	return slices.ContainsFunc(c.all, func(c candidate) bool { return c.worker.of(model) })
+}
+
 // nobody is the answer when no worker could ever take e.
-func (rt *Router) nobody(e *entry, what string) Refusal {
+func (rt *Router) nobody(e *entry) Refusal {
+	what := e.seeks()
+	if e.pool == controlv1.Role_ROLE_PREFILL {
+		what += " that can send to a decode worker"
+	}
 	r := Refusal{Code: codes.Unavailable, Reason: api.ReasonNoWorkers, RetryAfter: time.Second,
 		Message: fmt.Sprintf("no %s serves model %q", what, e.request.Model)}
 	if e.request.Attempt > 0 {
 		r.Reason = api.ReasonWorkerLost
 		r.Message = fmt.Sprintf("a worker failed and there is no other %s for model %q", what, e.request.Model)
 	}
-	if id := rt.drained(e.pool, e.request.Model); id != "" {
+	if id := rt.drained(e); id != "" {
 		r.Message += fmt.Sprintf("; take %s back with 'tandem undrain %s', or start another", id, id)
 	} else {
 		r.Message += "; retry when one has registered"
@@ -101,11 +125,12 @@ func (rt *Router) nobody(e *entry, what string) Refusal {
 	return r
 }
 
-// drained is the last worker of a role and a model that was drained, if all were that are
-// connected; empty: there are others, or none.
-func (rt *Router) drained(role controlv1.Role, model string) (id string) {
+// drained is the last worker that was drained of those that e seeks, if all were that are connected;
+// empty: there are others, or none.
+func (rt *Router) drained(e *entry) (id string) {
+	model := rt.model(e.request.Model)
 	for _, w := range rt.order {
-		if w.role() != role || !w.of(rt.model(model)) {
+		if w.role() != e.pool && !(e.whole && w.whole && e.pool == controlv1.Role_ROLE_DECODE) || !w.of(model) {
 			continue
 		}
 		switch {
@@ -115,7 +140,7 @@ func (rt *Router) drained(role controlv1.Role, model string) (id string) {
 			return ""
 		}
 	}
-	return cmp.Or(id, rt.lastLeft(role, model))
+	return cmp.Or(id, rt.lastLeft(e.pool, e.request.Model))
 }
 
 func (rt *Router) expired(now time.Time, e *entry) Refusal {
@@ -125,14 +150,14 @@ func (rt *Router) expired(now time.Time, e *entry) Refusal {
 		return Refusal{Code: codes.DeadlineExceeded, Reason: api.ReasonDeadline,
 			Message: fmt.Sprintf("the request's deadline passed after %s in the queue", waited)}
 	case !e.noWorkerSince.IsZero():
-		return rt.nobody(e, api.Name(e.pool)+" worker")
+		return rt.nobody(e)
 	case e.request.TTFT > 0 && !e.unasked && e.request.Attempt == 0 && e.workMs == 0 && now.Sub(e.request.Arrived) >= e.request.TTFT:
 		return Refusal{codes.ResourceExhausted, api.ReasonSLOUnattainable, "",
 			fmt.Sprintf("slo.ttft %s had passed before a worker could be chosen; ask for more time", e.request.TTFT), time.Second}
 	case e.request.TTFT > 0 && !e.unasked && e.request.Attempt == 0 && now.Sub(e.request.Arrived) >= e.request.TTFT:
 		return Refusal{codes.ResourceExhausted, api.ReasonSLOUnattainable, "",
-			fmt.Sprintf("no %s worker had capacity within slo.ttft %s; retry later or ask for more time", api.Name(e.pool), e.request.TTFT), time.Second}
+			fmt.Sprintf("no %s had capacity within slo.ttft %s; retry later or ask for more time", e.seeks(), e.request.TTFT), time.Second}
 	}
 	return Refusal{codes.ResourceExhausted, api.ReasonQueueTimeout, "",
-		fmt.Sprintf("no %s worker had capacity within %s; retry later", api.Name(e.pool), waited), max(waited/2, time.Second)}
+		fmt.Sprintf("no %s had capacity within %s; retry later", e.seeks(), waited), max(waited/2, time.Second)}
 }

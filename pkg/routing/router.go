@@ -259,7 +259,7 @@ func (rt *Router) nextOfWorkers() time.Time {
 }
 
 // ofRequestsAlone reports whether an event changes nothing of who is listed and connected, but
-// for a BlocksChanged that shows a gap.
+// for a BlocksChanged or LoadReported that shows a gap.
 func ofRequestsAlone(event Event) bool {
 	switch e := event.(type) {
 	case LoadReported, RouterReported, BlocksChanged, Arrived, Hedge, Queued, Taken, Unread, Read, PromptDone, TokensReceived, Cancelled:

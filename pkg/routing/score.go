@@ -166,7 +166,9 @@ func (rt *Router) decodes(s *search, w *worker, c *cost, model latency.Model, lo
 	if !elsewhere {
 		c.promptMs = model.PerTokenMs * float64(c.computed())
 		c.delaysMs = c.promptMs * float64(load.decoding)
-		c.othersMs = stepMs(prompts + c.promptMs/promptWindowMs)
+		if load.decoding > 0 {
+			c.othersMs = stepMs(prompts + c.promptMs/promptWindowMs)
+		}
 	}
 	if f := w.slowToken.tried(s.now); f != 1 {
 		c.slowToken = f

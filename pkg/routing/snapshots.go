@@ -12,8 +12,9 @@ import (
 )
 
 // The prefix index follows the KV events of workers, which come over NATS. Where one is missing
-// the worker is asked for its whole prefix cache, over gRPC. Until that has come, and where
-// nothing is heard of a worker, what is known is believed less and less.
+// the worker is asked for its whole prefix cache, over gRPC. The next event shows that, or else a
+// load report, which says what the last one was. Until the cache has come, and where nothing is
+// heard of a worker, what is known is believed less and less.
 
 const (
 	// listRetry is how long after a ListBlocks that failed or did not suffice the next one is
@@ -90,6 +91,26 @@ func (rt *Router) blocks(now time.Time, event *controlv1.KvEvent) {
 		rt.confirm(now, w)
 		return
 	}
+	rt.lost(now, w)
+}
+
+// announced takes in the number of a worker's last KV event, by a load report. It may come before
+// the event, but not by as much as a request may be late in load reports.
+func (rt *Router) announced(now time.Time, w *worker, sequence uint64) {
+	lacks := func(sequence uint64) bool { return rt.index.Lacks(w.ref.ID, w.ref.Epoch, sequence) }
+	switch {
+	case !lacks(sequence):
+		w.announced = 0
+	case w.announced == 0 || !lacks(w.announced):
+		w.announced, w.announcedAt = sequence, now
+	case now.Sub(w.announcedAt) >= rt.config.ReportLag:
+		w.announced = 0
+		rt.lost(now, w)
+	}
+}
+
+// lost takes in that a KV event is missing.
+func (rt *Router) lost(now time.Time, w *worker) {
 	w.doubt(now)
 	if w.gap {
 		return

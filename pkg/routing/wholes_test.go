@@ -219,3 +219,78 @@ func TestSuspectedPrefillWorkerIsLeftAlone(t *testing.T) {
 		}
 	}
 }
+
+// Of many prefill workers the one that holds the prompt is looked at.
+func TestPrefillWorkerThatHoldsThePromptIsSeen(t *testing.T) {
+	const n, holder = 40, "p33"
+	var records []*controlv1.WorkerRecord
+	for i := range n {
+		records = append(records, whole(fmt.Sprintf("p%02d", i)))
+	}
+	b := newBench(t, nil, append(records, decode("d"))...)
+	b.holds(holder, sequence(30)...)
+	for range 20 {
+		for _, r := range records {
+			b.do(load(r.GetId(), controlv1.Role_ROLE_PREFILL, nil))
+		}
+		b.do(load("d", controlv1.Role_ROLE_DECODE, nil))
+		r := b.request(agg, 1000)
+		r.Hashes = numbered(b.f)
+		if d, refusal, _ := b.arrive(r); d.Decode.ID != holder {
+			t.Fatalf("went to %q instead of the one that holds the prompt: %+v", d.Decode.ID, refusal)
+		}
+		b.do(routing.Ended{ID: r.ID})
+		b.pass(100 * time.Millisecond)
+	}
+}
+
+// A refusal names whom the request could have gone to.
+func TestRefusalsNameWhatIsLacking(t *testing.T) {
+	gone := func(b *bench, ids ...string) {
+		for _, id := range ids {
+			b.do(routing.Disconnected{Worker: routing.Ref{ID: id, Epoch: 1}})
+		}
+	}
+	small := whole("p")
+	small.Capacity.Blocks = 8
+	for _, c := range []struct {
+		name    string
+		records []*controlv1.WorkerRecord
+		mode    inferencev1.Mode
+		tokens  int
+		before  func(*bench)
+		want    string
+	}{
+		{"nobody", []*controlv1.WorkerRecord{whole("p"), decode("d")}, auto, 100, func(b *bench) { gone(b, "p", "d") },
+			`no decode or prefill worker serves model "fable"; retry when one has registered (d: no connection; p: no connection)`},
+		{"nobody for two workers", []*controlv1.WorkerRecord{whole("p"), decode("d")}, dis, 100, func(b *bench) { gone(b, "d") },
+			`no decode worker serves model "fable"; retry when one has registered (d: no connection)`},
+		{"no prefill worker", []*controlv1.WorkerRecord{whole("p"), decode("d")}, dis, 100, func(b *bench) { gone(b, "p") },
+			`no prefill worker that can send to a decode worker serves model "fable"; retry when one has registered (p: no connection)`},
+		{"prefill workers for prompts alone", []*controlv1.WorkerRecord{prefill("p"), decode("d")}, auto, 100, func(b *bench) { gone(b, "d") },
+			`no decode worker serves model "fable"; retry when one has registered (d: no connection)`},
+		{"drained", []*controlv1.WorkerRecord{whole("p")}, auto, 100, func(b *bench) { b.do(routing.Leaving{Worker: routing.Ref{ID: "p", Epoch: 1}}) },
+			`no decode or prefill worker serves model "fable"; take p back with 'tandem undrain p', or start another (none is registered; p: it drains)`},
+		{"too large", []*controlv1.WorkerRecord{small, decode("d")}, auto, 5000, func(*bench) {},
+			"prompt and completion need 5031 tokens of KV, but the largest decode or prefill worker holds 4096; ask for fewer tokens"},
+		{"full", []*controlv1.WorkerRecord{whole("p"), decode("d")}, auto, 100, func(b *bench) {
+			for id, role := range map[string]controlv1.Role{"p": controlv1.Role_ROLE_PREFILL, "d": controlv1.Role_ROLE_DECODE} {
+				b.do(routing.Arrived{Request: routing.Request{ID: id, Tenant: "t", Model: "fable", Mode: agg, Arrived: b.now, Tokens: 4000, MaxNew: 1}})
+				b.do(load(id, role, func(r *controlv1.LoadReport) { r.BlocksFree = 0 }))
+			}
+		}, "no decode or prefill worker had capacity within 30s; retry later"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := newBench(t, func(config *routing.Config) { config.LoadStale = time.Hour }, c.records...)
+			c.before(b)
+			r := b.request(c.mode, c.tokens)
+			_, refusal, answered := b.arrive(r)
+			if !answered {
+				_, refusal, _ = answerTo(r.ID, b.pass(time.Minute))
+			}
+			if refusal.Message != c.want {
+				t.Errorf("%q, want %q", refusal.Message, c.want)
+			}
+		})
+	}
+}

@@ -77,7 +77,11 @@ type worker struct {
 	gapNext  time.Time // nor for another missing event
 	gap      bool      // an event is missing
 	unlisted bool      // the index needs a snapshot
-	checkAt  time.Time // when to see whether anything is heard of it; zero: no snapshot has come
+	// announced is the number of a KV event that has not come, though a load report said at
+	// announcedAt that it was sent; 0: there is none.
+	announced   uint64
+	announcedAt time.Time
+	checkAt     time.Time // when to see whether anything is heard of it; zero: no snapshot has come
 	// listFailures is how many ListBlocks in a row failed.
 	listFailures int
 }

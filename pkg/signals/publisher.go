@@ -40,11 +40,13 @@ func (c *Conn) NewPublisher(id string, epoch uint64) *Publisher {
 	return &Publisher{conn: c, id: id, epoch: epoch, sequences: map[string]uint64{}}
 }
 
-// Load sends a worker's load, for the role that the report names. The report is
-// read before Load returns and not changed.
+// Load sends a worker's load, for the role that the report names, with the number of
+// the last KvEvent so far. The report is read before Load returns and not changed.
 func (p *Publisher) Load(report *controlv1.LoadReport) {
 	out := proto.CloneOf(report)
-	p.send(kindLoad, LoadSubject(report.GetRole(), p.id), trace.SpanContext{}, out, func(origin *controlv1.Origin) { out.Origin = origin })
+	p.send(kindLoad, LoadSubject(report.GetRole(), p.id), trace.SpanContext{}, out, func(origin *controlv1.Origin) {
+		out.Origin, out.KvSequence = origin, p.sequences[KvSubject(p.id)]
+	})
 }
 
 // Kv sends the hashes of blocks that are stored in the worker's prefix cache, or
@@ -82,8 +84,8 @@ func (p *Publisher) Router(report *controlv1.RouterReport) {
 	p.send(kindRouter, RouterSubject(p.id), trace.SpanContext{}, out, func(origin *controlv1.Origin) { out.Origin = origin })
 }
 
-// send numbers a signal and enqueues it. The lock spans both, so that numbers go
-// out in order.
+// send numbers a signal, has setOrigin write that into it, and enqueues it. The lock
+// spans all, so that numbers go out in order.
 func (p *Publisher) send(kind, subject string, cause trace.SpanContext, message proto.Message, setOrigin func(*controlv1.Origin)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -37,7 +37,7 @@ func (b httpBackend) Generate(ctx context.Context, from openai.Origin, q *infere
 
 // Resume sends the rest of a request that any router of the mesh has.
 func (b httpBackend) Resume(ctx context.Context, q *inferencev1.ResumeRequest, send func(*inferencev1.GenerateEvent) error) error {
-	return b.service.resume(ctx, q, send)
+	return b.service.resume(ctx, q, func() {}, send)
 }
 
 // Plan says what Generate would serve.

@@ -20,9 +20,11 @@ import (
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
 	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/rpc"
+	"github.com/tandem-serving/tandem/pkg/worker/workertest"
 	"github.com/tandem-serving/tandem/services/router"
 )
 
@@ -120,14 +122,48 @@ func TestResumeAtAnotherRouter(t *testing.T) {
 		if r := resume(t.Context(), accepted.GetSecret(), 1000); status.Code(r.err) != codes.InvalidArgument || rpc.Field(r.err) != "offset" {
 			t.Errorf("an offset not reached: %v", r.err)
 		}
+		began := time.Now()
 		if r := resume(t.Context(), strings.Repeat("0", 32), 0); rpc.Reason(r.err) != api.ReasonRequestNotFound || !strings.Contains(r.err.Error(), "nor to any other (2 of 3 did not answer)") {
 			t.Errorf("with another secret: %v", r.err)
+		}
+		if took := time.Since(began); took > 2*time.Second { // of the bubble
+			t.Errorf("it took %v to say that nobody has it", took)
 		}
 		asked := metadata.AppendToOutgoingContext(t.Context(), api.HeaderAskedByRouter, "1")
 		if r := resume(asked, accepted.GetSecret(), 0); rpc.Reason(r.err) != api.ReasonRequestNotFound {
 			t.Errorf("asked by a router: %v", r.err)
 		}
 		m.quiet()
+	})
+}
+
+// A request that has nothing to show yet is found at another router all the same.
+func TestResumeBeforeTheFirstEvent(t *testing.T) {
+	inMesh(t, nil, func(t *testing.T, m *mesh) {
+		d := m.start(func(ctx context.Context, _ *workertest.Worker, _ *workerv1.Task, stage workertest.Stage, _ int) error {
+			if stage == workertest.Admit {
+				time.Sleep(8 * time.Second)
+			}
+			return nil
+		}, decodeRecord("d1"))[0]
+		_, elsewhere, end := m.another(t)
+		defer end()
+		m.members.set(true, d.Record, routerRecord("router-1", "router:1"), routerRecord("router-2", "router:3"))
+		synctest.Wait()
+		secret := rpc.NewID()
+		ctx, leave := context.WithCancel(t.Context())
+		defer time.AfterFunc(time.Second, leave).Stop()
+		q := httptest.NewRequestWithContext(ctx, http.MethodPost, "/v1/completions", strings.NewReader(`{"prompt":"There was","stream":true,"resumable_for":"10s"}`))
+		q.Header.Set("X-Request-Id", "mine")
+		q.Header.Set("X-Tandem-Secret", secret)
+		m.service.HTTP().ServeHTTP(httptest.NewRecorder(), q) // until it leaves
+		stream, err := elsewhere.Resume(t.Context(), &inferencev1.ResumeRequest{RequestId: "mine", Secret: secret})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r := m.collect(stream, 0); r.err != nil || r.text != story {
+			t.Errorf("%q, %v", r.text, r.err)
+		}
 	})
 }
 

@@ -79,16 +79,19 @@ func (s *Service) Generate(ctx context.Context, q *inferencev1.GenerateRequest, 
 
 // Resume joins a request again.
 func (i *inferenceServer) Resume(q *inferencev1.ResumeRequest, stream grpc.ServerStreamingServer[inferencev1.GenerateEvent]) error {
-	return i.service.resume(stream.Context(), q, withHeader(stream, func(*inferencev1.GenerateEvent) string { return q.GetRequestId() }))
+	// The headers go as soon as it is found: another router that asks for it waits for them.
+	found := func() { _ = stream.SendHeader(metadata.Pairs(api.HeaderRequestID, q.GetRequestId())) }
+	return i.service.resume(stream.Context(), q, found, stream.Send)
 }
 
-// resume sends the rest of a request that this router has or another one.
-func (s *Service) resume(ctx context.Context, q *inferencev1.ResumeRequest, send func(*inferencev1.GenerateEvent) error) error {
-	err := s.requests.Resume(ctx, q, send)
+// resume sends the rest of a request that this router has or another one. It calls found before,
+// as soon as one has it.
+func (s *Service) resume(ctx context.Context, q *inferencev1.ResumeRequest, found func(), send func(*inferencev1.GenerateEvent) error) error {
+	err := s.requests.Resume(ctx, q, found, send)
 	if rpc.Reason(err) != api.ReasonRequestNotFound || peers.Asks(ctx) {
 		return err
 	}
-	return s.peers.Resume(ctx, q, send)
+	return s.peers.Resume(ctx, q, found, send)
 }
 
 // Tokenize turns text into tokens.

@@ -112,11 +112,13 @@ func New(config Config, deps Deps) (*Service, error) {
 // Running is how many requests run.
 func (s *Service) Running() int { return s.requests.Running() }
 
-// WatchWorkers calls notify, from this goroutine, with the router's view of its workers
-// of a role, now and whenever it changes, until ctx ends, the router stops or notify
-// fails; the error says which.
-func (s *Service) WatchWorkers(ctx context.Context, role controlv1.Role, notify func([]*controlv1.WorkerView) error) error {
-	return s.control.Watch(ctx, role, notify)
+// WatchWorkers calls notify, from this goroutine, with the router's view of its workers and why
+// they could serve no request (empty: they could), now and whenever that changes, until ctx ends,
+// the router stops or notify fails; the error says which.
+func (s *Service) WatchWorkers(ctx context.Context, notify func(workers []*controlv1.WorkerView, unserved string) error) error {
+	return s.control.Watch(ctx, controlv1.Role_ROLE_UNSPECIFIED, func(workers []*controlv1.WorkerView) error {
+		return notify(workers, s.dispatcher.Unserved())
+	})
 }
 
 // Register adds what clients call to a gRPC server: Inference and Requests.

@@ -62,7 +62,7 @@ func listPages(w http.ResponseWriter, _ *http.Request) {
 // status is what a router tells of itself to whoever looks at /.
 func (p *process) status() frontpage.Status {
 	out := frontpage.Status{
-		Name: "tandem", Version: telemetry.ReadBuild().Version, Ready: p.ready.Load() && p.served.Load(), GRPC: dialled(p.parts[0].listener),
+		Name: "tandem", Version: telemetry.ReadBuild().Version, Ready: p.ready.Load() && p.whyUnserved() == "", GRPC: dialled(p.parts[0].listener),
 		Models: []frontpage.Model{{ID: p.model.spec.Name, ContextTokens: p.model.spec.ContextTokens}},
 		Endpoints: []string{
 			"/v1/models", "/v1/models/{model}", "/v1/completions", "/v1/chat/completions", "/openapi.json",
@@ -84,7 +84,7 @@ func (p *process) gatherer() prometheus.Gatherer {
 }
 
 // healthMux answers /healthz (the process lives), /readyz (every part of it serves, and a
-// router has a worker that decodes, without which it can serve nobody), for probes that speak HTTP
+// router has workers that could serve a request), for probes that speak HTTP
 // only, /health, which is what clients of vLLM ask for that, and /version.
 func (p *process) healthMux() *http.ServeMux {
 	mux := http.NewServeMux()
@@ -98,13 +98,24 @@ func (p *process) healthMux() *http.ServeMux {
 	return mux
 }
 
+// whyUnserved says why the router could serve no request; empty: it could, or there is none.
+func (p *process) whyUnserved() string {
+	if p.watchWorkers == nil {
+		return ""
+	}
+	if why := p.unserved.Load(); why != nil {
+		return *why
+	}
+	return "the router knows no workers yet"
+}
+
 func (p *process) answerReady(w http.ResponseWriter, _ *http.Request) {
-	switch {
-	case !p.ready.Load():
+	if !p.ready.Load() {
 		http.Error(w, "not ready", http.StatusServiceUnavailable)
 		return
-	case p.watchWorkers != nil && !p.served.Load():
-		http.Error(w, "not ready: the router is connected to no worker that decodes", http.StatusServiceUnavailable)
+	}
+	if why := p.whyUnserved(); why != "" {
+		http.Error(w, "not ready: "+why, http.StatusServiceUnavailable)
 		return
 	}
 	_, _ = fmt.Fprintln(w, "ready")

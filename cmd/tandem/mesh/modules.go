@@ -64,7 +64,7 @@ type process struct {
 	// leaveHTTP tells clients of the HTTP API to connect elsewhere; nil: there is none.
 	leaveHTTP func()
 	ready     atomic.Bool                       // every part serves
-	served    atomic.Bool                       // the router is connected to a worker that decodes
+	unserved  atomic.Pointer[string]            // why the router could serve nobody; empty: it could; nil: not known yet
 	pools     atomic.Pointer[frontpage.Workers] // that the router gives requests; nil: not known yet
 }
 

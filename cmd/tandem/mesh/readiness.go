@@ -27,10 +27,10 @@ func (p *process) newReadiness(ready func(waiting bool)) func(context.Context) (
 
 // readiness is a service that calls ready once everything started, and takes readiness
 // back first of all when the process stops. With a router it asks that which workers it
-// is connected to, calls ready once all of expected are among them and one decodes, and from
-// then on follows whether a request could be served at all. A router that expects nobody
-// waits for as long as it takes: it calls ready with waiting if no worker decodes
-// at first, and again when there is one.
+// is connected to, calls ready once all of expected are among them and a request could be
+// served, and from then on follows whether one could. A router that expects nobody waits for
+// as long as it takes: it calls ready with waiting if none could at first, and again when one
+// could.
 func (p *process) readiness(expected []string, ready func(waiting bool)) lifecycle.Service {
 	return lifecycle.Service{
 		Name: "readiness",
@@ -53,9 +53,9 @@ func (p *process) readiness(expected []string, ready func(waiting bool)) lifecyc
 	}
 }
 
-// watchWorkers calls notify with a router's workers of a role, all if it is not
-// specified, now and whenever they change, until ctx ends or notify fails.
-type watchWorkers func(ctx context.Context, role controlv1.Role, notify func([]*controlv1.WorkerView) error) error
+// watchWorkers calls notify with a router's workers and why they could serve no request, empty if
+// they could, now and whenever that changes, until ctx ends or notify fails.
+type watchWorkers func(ctx context.Context, notify func(workers []*controlv1.WorkerView, unserved string) error) error
 
 type watch struct {
 	process  *process
@@ -76,11 +76,11 @@ func (w *watch) run(ctx context.Context) error {
 		inTime = timeout.Stop
 	}
 	// It ends with ctx, or with the router, whose own error is the one to report.
-	_ = w.process.watchWorkers(ctx, controlv1.Role_ROLE_UNSPECIFIED, func(view []*controlv1.WorkerView) error {
-		w.take(view, inTime)
+	_ = w.process.watchWorkers(ctx, func(view []*controlv1.WorkerView, unserved string) error {
+		w.take(view, unserved, inTime)
 		return nil
 	})
-	w.serves(false)
+	w.serves("the router stops")
 	<-ctx.Done()
 	if errors.Is(context.Cause(ctx), late) {
 		return late
@@ -89,8 +89,8 @@ func (w *watch) run(ctx context.Context) error {
 }
 
 // take takes in a view; inTime says, once, that the workers came in time.
-func (w *watch) take(view []*controlv1.WorkerView, inTime func() bool) {
-	connected, pools, serves := make(map[string]bool), new(frontpage.Workers), false
+func (w *watch) take(view []*controlv1.WorkerView, unserved string, inTime func() bool) {
+	connected, pools := make(map[string]bool), new(frontpage.Workers)
 	count := map[controlv1.Role]*int{
 		controlv1.Role_ROLE_PREFILL: &pools.Prefill, controlv1.Role_ROLE_DECODE: &pools.Decode, controlv1.Role_ROLE_KVTRANSFER: &pools.KVTransfer,
 	}
@@ -102,15 +102,14 @@ func (w *watch) take(view []*controlv1.WorkerView, inTime func() bool) {
 		connected[record.GetId()] = true
 		if pool := count[record.GetRole()]; pool != nil && v.GetExcluded() == "" && record.GetState() == controlv1.WorkerState_WORKER_STATE_SERVING {
 			*pool++
-			serves = serves || record.GetRole() == controlv1.Role_ROLE_DECODE || record.GetRole() == controlv1.Role_ROLE_PREFILL && record.GetWholeRequests()
 		}
 	}
 	w.process.pools.Store(pools)
-	w.serves(serves)
+	w.serves(unserved)
 	missing := slices.ContainsFunc(w.expected, func(id string) bool { return !connected[id] })
 	switch {
 	case w.said || missing:
-	case serves && inTime():
+	case unserved == "" && inTime():
 		w.said = true
 		w.process.ready.Store(true)
 		w.ready(false)
@@ -121,10 +120,10 @@ func (w *watch) take(view []*controlv1.WorkerView, inTime func() bool) {
 	}
 }
 
-// serves notes whether a request could be served.
-func (w *watch) serves(serves bool) {
-	w.process.served.Store(serves)
+// serves notes why no request could be served; empty: one could.
+func (w *watch) serves(unserved string) {
+	w.process.unserved.Store(&unserved)
 	if set := w.process.setReady; set != nil {
-		set(serves)
+		set(unserved == "")
 	}
 }

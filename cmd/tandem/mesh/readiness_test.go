@@ -52,20 +52,30 @@ func TestReadinessOfAWorker(t *testing.T) {
 // watched is a router that says what it is told; nil: it ends.
 type watched struct{ views chan []*controlv1.WorkerView }
 
-func (w *watched) watch(ctx context.Context, _ controlv1.Role, notify func([]*controlv1.WorkerView) error) error {
+func (w *watched) watch(ctx context.Context, notify func([]*controlv1.WorkerView, string) error) error {
 	for {
 		select {
 		case view := <-w.views:
 			if view == nil {
 				return errors.New("it ends")
 			}
-			if err := notify(view); err != nil {
+			if err := notify(view, unserved(view)); err != nil {
 				return err
 			}
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
+}
+
+// unserved is what a router says of workers.
+func unserved(view []*controlv1.WorkerView) string {
+	if slices.ContainsFunc(view, func(v *controlv1.WorkerView) bool {
+		return v.GetConnected() && v.GetExcluded() == "" && v.GetRecord().GetRole() == controlv1.Role_ROLE_DECODE
+	}) {
+		return ""
+	}
+	return "no worker decodes"
 }
 
 func worker(id string, role controlv1.Role, connected bool) *controlv1.WorkerView {

@@ -42,7 +42,7 @@ func (c *Server) Drain(q *controlv1.DrainRequest, stream grpc.ServerStreamingSer
 	if view == nil {
 		return noWorker(q.GetWorkerId())
 	}
-	if err := checkLast(view, views); err != nil && !q.GetForce() {
+	if err := checkLast(view, views, c.deps.Dispatcher.Disaggregated()); err != nil && !q.GetForce() {
 		return err
 	}
 	ref := routing.Ref{ID: view.GetRecord().GetId(), Epoch: view.GetRecord().GetEpoch()}
@@ -94,8 +94,9 @@ func noWorker(id string) error {
 	return rpc.Error(codes.NotFound, api.ReasonWorkerNotFound, fmt.Sprintf("there is no worker %q: 'tandem workers' lists them", clienterr.Shorten(id)), 0)
 }
 
-// checkLast refuses a drain after which nobody of the worker's role would serve.
-func checkLast(view *controlv1.WorkerView, views []*controlv1.WorkerView) error {
+// checkLast refuses a drain after which nobody of the worker's role would serve. Every request takes
+// two workers if the policy is disaggregated.
+func checkLast(view *controlv1.WorkerView, views []*controlv1.WorkerView, disaggregated bool) error {
 	if !serves(view) {
 		return nil // nothing gets worse
 	}
@@ -105,7 +106,7 @@ func checkLast(view *controlv1.WorkerView, views []*controlv1.WorkerView) error 
 			return nil
 		}
 	}
-	decodes := slices.ContainsFunc(views, func(v *controlv1.WorkerView) bool {
+	decodes := !disaggregated && slices.ContainsFunc(views, func(v *controlv1.WorkerView) bool {
 		r := v.GetRecord()
 		return v != view && r.GetModel() == view.GetRecord().GetModel() && serves(v) && (r.GetRole() == controlv1.Role_ROLE_DECODE || r.GetWholeRequests())
 	})

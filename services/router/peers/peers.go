@@ -21,6 +21,7 @@ import (
 
 	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/membership"
+	"github.com/tandem-serving/tandem/pkg/routing"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/services/router/clienterr"
 )
@@ -31,8 +32,10 @@ const (
 	// at a time.
 	most   = 32
 	atOnce = 64
-	// patience is how long a router may take to say whether it has the request.
-	patience = 5 * time.Second
+	// patience is how long a router may take to say whether it has the request, which it does at
+	// once: as long as it may take to connect to a worker. Who resumes a request that nobody has
+	// waits for that where a router hangs.
+	patience = routing.DefaultConnectTimeout
 )
 
 // Peers are the other routers. Its methods are safe for concurrent use.
@@ -69,9 +72,9 @@ func Asks(ctx context.Context) bool {
 	return len(metadata.ValueFromIncomingContext(ctx, api.HeaderAskedByRouter)) > 0
 }
 
-// Resume sends the events of a request that another router has, as the router's own Resume
-// does. The error is a status: REQUEST_NOT_FOUND if none of those that answered has it.
-func (p *Peers) Resume(ctx context.Context, q *inferencev1.ResumeRequest, send func(*inferencev1.GenerateEvent) error) error {
+// Resume calls found once another router has a request, and sends its events, as the router's
+// own Resume does. The error is a status: REQUEST_NOT_FOUND if none of those that answered has it.
+func (p *Peers) Resume(ctx context.Context, q *inferencev1.ResumeRequest, found func(), send func(*inferencev1.GenerateEvent) error) error {
 	select {
 	case p.slots <- struct{}{}:
 		defer func() { <-p.slots }()
@@ -80,29 +83,29 @@ func (p *Peers) Resume(ctx context.Context, q *inferencev1.ResumeRequest, send f
 	}
 	ctx, cancel := context.WithCancel(metadata.AppendToOutgoingContext(ctx, api.HeaderAskedByRouter, "1"))
 	defer cancel()
-	found, err := p.find(ctx, q)
+	s, err := p.find(ctx, q)
 	if err != nil {
 		return err
 	}
-	defer found.close()
-	for event := found.first; ; {
-		if err := send(event); err != nil {
-			return clienterr.Gone(ctx)
-		}
-		if event, err = found.events.Recv(); errors.Is(err, io.EOF) {
+	defer s.close()
+	found()
+	for {
+		switch event, err := s.events.Recv(); {
+		case errors.Is(err, io.EOF):
 			return nil
-		} else if err != nil {
+		case err != nil:
 			return clienterr.Status(err)
+		case send(event) != nil:
+			return clienterr.Gone(ctx)
 		}
 	}
 }
 
-// stream is an answer that a router has begun to send.
+// stream is the answer of a router that has the request, whose events may take long.
 type stream struct {
 	conn   *grpc.ClientConn
 	cancel context.CancelFunc
 	events grpc.ServerStreamingClient[inferencev1.GenerateEvent]
-	first  *inferencev1.GenerateEvent
 }
 
 func (s *stream) close() {
@@ -167,7 +170,11 @@ func (p *Peers) ask(ctx, asking context.Context, address string, q *inferencev1.
 	defer done()
 	ended := context.AfterFunc(waiting, cancel)
 	if s.events, err = inferencev1.NewInferenceClient(conn).Resume(ctx, q); err == nil {
-		s.first, err = s.events.Recv()
+		// Its header comes as soon as it is known to be there. Without one there is an error.
+		var header metadata.MD
+		if header, err = s.events.Header(); err == nil && header == nil {
+			_, err = s.events.Recv()
+		}
 	}
 	if !ended() && err == nil {
 		err = waiting.Err() // what was received ends at once

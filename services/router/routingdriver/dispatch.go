@@ -50,7 +50,7 @@ type Dispatcher struct {
 	foreign workers.Complaints // of workers of other versions
 	reports workers.Complaints // of reports that are not believed
 	asking  map[string]asker
-	changed chan struct{} // closed at the next change of workers
+	changed chan struct{} // closed at the next change of workers or of the policy
 	view    routing.ViewChanged
 }
 
@@ -113,7 +113,7 @@ func (d *Dispatcher) step(event routing.Event) {
 		d.view = view
 	}
 	switch event.(type) {
-	case routing.ViewChanged, routing.Connected, routing.ConnectFailed, routing.Disconnected, routing.LoadReported, routing.Tick:
+	case routing.ViewChanged, routing.Connected, routing.ConnectFailed, routing.Disconnected, routing.LoadReported, routing.PolicyChanged, routing.Tick:
 		close(d.changed)
 		d.changed = make(chan struct{})
 	}
@@ -249,6 +249,12 @@ func (d *Dispatcher) Workers(role controlv1.Role) (views []*controlv1.WorkerView
 	}
 	return views, d.changed
 }
+
+// Unserved is that of the policy: why no request could be served now; empty: one could.
+func (d *Dispatcher) Unserved() string { return look(d, (*routing.Router).Unserved) }
+
+// Disaggregated is that of the policy: whether it gives every request to two workers.
+func (d *Dispatcher) Disaggregated() bool { return look(d, (*routing.Router).Disaggregated) }
 
 // Acquire returns a worker's connection, its number, and a function that gives it back.
 // With an error the number is that of the last one.

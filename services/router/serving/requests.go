@@ -145,9 +145,9 @@ func (s *Requests) Plan(ctx context.Context, q *inferencev1.GenerateRequest) (p 
 	return p, s.unused(rpc.RequestID(ctx)), nil
 }
 
-// Resume sends the events of a request that can be resumed, but for the tokens before an
-// offset, to who has its secret. It returns as generate does.
-func (s *Requests) Resume(ctx context.Context, q *inferencev1.ResumeRequest, send func(*inferencev1.GenerateEvent) error) error {
+// Resume calls found if it has a request that can be resumed, and sends its events, but for the
+// tokens before an offset, to who has its secret. It returns as generate does.
+func (s *Requests) Resume(ctx context.Context, q *inferencev1.ResumeRequest, found func(), send func(*inferencev1.GenerateEvent) error) error {
 	r, err := s.find(q.GetRequestId(), q.GetSecret())
 	if err != nil {
 		return err
@@ -156,6 +156,7 @@ func (s *Requests) Resume(ctx context.Context, q *inferencev1.ResumeRequest, sen
 		r.detach(nil)
 		return rpc.InvalidArgument("offset", fmt.Sprintf("%d is past the %d tokens so far", q.GetOffset(), n))
 	}
+	found()
 	return follow(ctx, r, q.GetOffset(), send, nil)
 }
 

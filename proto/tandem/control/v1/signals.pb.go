@@ -129,8 +129,11 @@ type LoadReport struct {
 	DecodingSequences uint32 `protobuf:"varint,16,opt,name=decoding_sequences,json=decodingSequences,proto3" json:"decoding_sequences,omitempty"`
 	// Context tokens of those of them that run.
 	DecodingContextTokens uint64 `protobuf:"varint,17,opt,name=decoding_context_tokens,json=decodingContextTokens,proto3" json:"decoding_context_tokens,omitempty"`
-	unknownFields         protoimpl.UnknownFields
-	sizeCache             protoimpl.SizeCache
+	// Sequence number of the worker's last KvEvent; 0: it has sent none. A router that has not had
+	// that event by the next report has lost it.
+	KvSequence    uint64 `protobuf:"varint,18,opt,name=kv_sequence,json=kvSequence,proto3" json:"kv_sequence,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *LoadReport) Reset() {
@@ -278,6 +281,13 @@ func (x *LoadReport) GetDecodingSequences() uint32 {
 func (x *LoadReport) GetDecodingContextTokens() uint64 {
 	if x != nil {
 		return x.DecodingContextTokens
+	}
+	return 0
+}
+
+func (x *LoadReport) GetKvSequence() uint64 {
+	if x != nil {
+		return x.KvSequence
 	}
 	return 0
 }
@@ -982,7 +992,7 @@ const file_tandem_control_v1_signals_proto_rawDesc = "" +
 	"\x06Origin\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x06R\x05epoch\x12\x1a\n" +
-	"\bsequence\x18\x03 \x01(\x04R\bsequence\"\x94\x06\n" +
+	"\bsequence\x18\x03 \x01(\x04R\bsequence\"\xb5\x06\n" +
 	"\n" +
 	"LoadReport\x121\n" +
 	"\x06origin\x18\x01 \x01(\v2\x19.tandem.control.v1.OriginR\x06origin\x12+\n" +
@@ -1003,7 +1013,9 @@ const file_tandem_control_v1_signals_proto_rawDesc = "" +
 	"\x05tasks\x18\x0e \x01(\x04R\x05tasks\x12,\n" +
 	"\x12step_prompt_tokens\x18\x0f \x01(\x04R\x10stepPromptTokens\x12-\n" +
 	"\x12decoding_sequences\x18\x10 \x01(\rR\x11decodingSequences\x126\n" +
-	"\x17decoding_context_tokens\x18\x11 \x01(\x04R\x15decodingContextTokens\"\xb6\x01\n" +
+	"\x17decoding_context_tokens\x18\x11 \x01(\x04R\x15decodingContextTokens\x12\x1f\n" +
+	"\vkv_sequence\x18\x12 \x01(\x04R\n" +
+	"kvSequence\"\xb6\x01\n" +
 	"\rStepTimeModel\x12\x17\n" +
 	"\abase_ms\x18\x01 \x01(\x01R\x06baseMs\x12 \n" +
 	"\fper_token_ms\x18\x02 \x01(\x01R\n" +

@@ -1,0 +1,299 @@
+package routing_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+
+	"github.com/tandem-serving/tandem/pkg/routing"
+)
+
+// What the router promises those that wait, whatever comes:
+//
+//	equal shares       TestTenantsGetEqualShares, TestSharesOfTenantsThatComeAndGo
+//	no starvation      TestLargeRequestsWaitAndAreNotStarved, TestNobodyIsStarved, TestArbitraryReportsStarveNobody
+//	feasible: served   TestFeasibleRequestsAreServed, TestFeasibleObjectivesAreServed, TestRouterModel (of limits)
+//	the prefix index   TestIndexFollowsThroughLosses; TestIndexAgainstModel of pkg/kvcache
+
+// served is a router whose requests run for as long as a test lets them.
+type served struct {
+	f       *routing.Router
+	now     time.Time
+	running []string
+	sent    func(routing.Dispatch)
+	refused func(routing.Refuse)
+}
+
+func newServed(change func(*routing.Config), records ...*controlv1.WorkerRecord) *served {
+	c := config()
+	c.QueueLimit, c.TenantMaxRequests = 10_000, 10_000
+	if change != nil {
+		change(&c)
+	}
+	s := &served{f: routing.New(c, rand.New(rand.NewPCG(1, 2))), now: time.Unix(1000, 0)}
+	s.do(routing.ViewChanged{Workers: records, Live: true})
+	for _, r := range records {
+		s.do(routing.Connected{Worker: routing.Ref{ID: r.GetId(), Epoch: r.GetEpoch()}})
+	}
+	return s
+}
+
+func (s *served) do(event routing.Event) {
+	for _, action := range s.f.Handle(s.now, event) {
+		switch a := action.(type) {
+		case routing.Dispatch:
+			s.running = append(s.running, a.ID)
+			if s.sent != nil {
+				s.sent(a)
+			}
+		case routing.Refuse:
+			if s.refused != nil {
+				s.refused(a)
+			}
+		}
+	}
+}
+
+// pass lets time go by.
+func (s *served) pass(d time.Duration) {
+	for end := s.now.Add(d); ; {
+		next, due := s.f.Next()
+		if !due || next.After(end) {
+			s.now = end
+			return
+		}
+		if next.After(s.now) {
+			s.now = next
+		}
+		s.do(routing.Tick{})
+	}
+}
+
+// end ends one that runs, after so many tokens.
+func (s *served) end(at, tokens int) {
+	id := s.running[at]
+	s.running = slices.Delete(s.running, at, at+1)
+	s.do(routing.PromptDone{ID: id})
+	s.do(routing.Ended{ID: id, Served: true, Tokens: tokens, Decoding: time.Second})
+}
+
+// sized is a decode worker that runs so many sequences.
+func sized(id string, sequences uint32) *controlv1.WorkerRecord {
+	r := decode(id)
+	r.Capacity.MaxSequences, r.Capacity.MaxWaiting, r.Capacity.Blocks = sequences, 1, 1<<16
+	return r
+}
+
+// Over any number of decisions through which two tenants have requests waiting, what one is served
+// more than the other, answers too, is at most the largest prompt of each, the answers that ran at
+// a time, and what may pass a prompt that has no place; however others, or the two before, come and
+// go, give up, and how much the workers do.
+func TestSharesOfTenantsThatComeAndGo(t *testing.T) {
+	const most, mostAnswer, passes = 1000, 500, 4
+	rapid.Check(t, func(t *rapid.T) {
+		workers := rapid.IntRange(1, 3).Draw(t, "workers")
+		var records []*controlv1.WorkerRecord
+		places := 0
+		for i := range workers {
+			n := rapid.IntRange(1, 3).Draw(t, "sequences")
+			places += n + 1
+			records = append(records, sized(fmt.Sprint("d", i), uint32(n)))
+		}
+		s := newServed(nil, records...)
+		const tenants = 4
+		type window struct{ ahead, least, most int }
+		var windows [tenants][tenants]window
+		waiting, size, of := [tenants]map[string]bool{}, map[string]int{}, map[string]int{}
+		for i := range waiting {
+			waiting[i] = map[string]bool{}
+		}
+		charge := func(tenant, tokens int) {
+			for other := range tenants {
+				for _, pair := range [...]struct {
+					w   *window
+					now int
+				}{{&windows[tenant][other], tokens}, {&windows[other][tenant], -tokens}} {
+					pair.w.ahead += pair.now
+					pair.w.least, pair.w.most = min(pair.w.least, pair.w.ahead), max(pair.w.most, pair.w.ahead)
+				}
+			}
+		}
+		left := func(tenant int) {
+			if len(waiting[tenant]) == 0 { // its windows are over
+				for other := range tenants {
+					windows[tenant][other], windows[other][tenant] = window{}, window{}
+				}
+			}
+		}
+		s.sent = func(d routing.Dispatch) {
+			tenant := of[d.ID]
+			charge(tenant, size[d.ID])
+			delete(waiting[tenant], d.ID)
+			left(tenant)
+		}
+		s.refused = func(r routing.Refuse) { t.Fatalf("%+v", r) }
+		number := 0
+		t.Repeat(map[string]func(*rapid.T){
+			"arrive": func(t *rapid.T) {
+				tenant := rapid.IntRange(0, tenants-1).Draw(t, "tenant")
+				for range rapid.IntRange(1, 8).Draw(t, "requests") {
+					number++
+					id := fmt.Sprint("r", number)
+					size[id], of[id] = rapid.IntRange(1, most).Draw(t, "tokens"), tenant
+					waiting[tenant][id] = true
+					s.do(routing.Arrived{Request: routing.Request{
+						ID: id, Tenant: fmt.Sprint("t", tenant), Model: "fable", Mode: agg, Arrived: s.now, Tokens: size[id], MaxNew: 2,
+					}})
+				}
+			},
+			"end": func(t *rapid.T) {
+				for range rapid.IntRange(1, 4).Draw(t, "requests") {
+					if len(s.running) == 0 {
+						return
+					}
+					at, tokens := rapid.IntRange(0, len(s.running)-1).Draw(t, "which"), rapid.IntRange(0, mostAnswer).Draw(t, "answer")
+					charge(of[s.running[at]], tokens)
+					s.end(at, tokens)
+				}
+			},
+			"give up": func(t *rapid.T) {
+				tenant := rapid.IntRange(0, tenants-1).Draw(t, "tenant")
+				for id := range waiting[tenant] {
+					s.do(routing.Cancelled{ID: id})
+					delete(waiting[tenant], id)
+					left(tenant)
+					return
+				}
+			},
+			"load": func(t *rapid.T) {
+				i := rapid.IntRange(0, workers-1).Draw(t, "worker")
+				s.do(load(fmt.Sprint("d", i), controlv1.Role_ROLE_DECODE, func(r *controlv1.LoadReport) {
+					r.BlocksFree = 1 << 16
+					r.WaitingTokens = rapid.Uint64Range(0, 3000).Draw(t, "waiting")
+				}))
+			},
+			"time": func(t *rapid.T) { s.pass(time.Duration(rapid.IntRange(1, 200).Draw(t, "ms")) * time.Millisecond) },
+			"": func(t *rapid.T) {
+				for a := range tenants {
+					for b := range a {
+						if w := windows[a][b]; w.most-w.least > 2*(most+places*mostAnswer)+passes*most {
+							t.Fatalf("tenant %d was served %d tokens more than tenant %d over some decisions", a, w.most-w.least, b)
+						}
+					}
+				}
+			},
+		})
+	})
+}
+
+// Whoever waits goes before long, however much of whatever else comes: of its tenant and others,
+// larger and smaller, in its mode and others.
+func TestNobodyIsStarved(t *testing.T) {
+	modes := []inferencev1.Mode{agg, dis, auto}
+	mixes := [][]inferencev1.Mode{modes, {agg}, {dis}, {auto}}
+	rapid.Check(t, func(t *rapid.T) {
+		s := newServed(nil, whole("p1"), decode("d1")) // each holds 4096 tokens
+		mix, most := rapid.SampledFrom(mixes).Draw(t, "modes"), rapid.SampledFrom([]int{400, 1500}).Draw(t, "most tokens")
+		gone := false
+		s.sent = func(d routing.Dispatch) { gone = gone || d.ID == "one" }
+		s.refused = func(r routing.Refuse) { t.Fatalf("%+v", r) }
+		arrive := func(id, tenant string, mode inferencev1.Mode, tokens int) {
+			s.do(routing.Arrived{Request: routing.Request{ID: id, Tenant: tenant, Model: "fable", Mode: mode, Arrived: s.now, Tokens: tokens, MaxNew: 1}})
+		}
+		number := 0
+		others := func(n int) {
+			for range n {
+				number++
+				arrive(fmt.Sprint("other ", number), rapid.SampledFrom([]string{"t", "u", "v"}).Draw(t, "tenant"), rapid.SampledFrom(mix).Draw(t, "mode"), rapid.IntRange(300, most).Draw(t, "tokens"))
+			}
+		}
+		others(20)
+		arrive("one", "t", rapid.SampledFrom(modes).Draw(t, "mode of the one"), rapid.IntRange(1, 4000).Draw(t, "tokens of the one"))
+		for i := 0; !gone; i++ {
+			s.pass(time.Millisecond)
+			if len(s.running) > 0 {
+				s.end(0, 1)
+			}
+			others(1)
+			if i > 200 {
+				t.Fatalf("it waits after %d others have ended", i)
+			}
+		}
+	})
+}
+
+// A request without an objective that the workers there can hold is served, whatever others come,
+// go, drain and report beside them.
+func TestFeasibleRequestsAreServed(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		records := []*controlv1.WorkerRecord{whole("p1"), decode("d1"), whole("p2"), decode("d2")}
+		s := newServed(nil, records...)
+		s.refused = func(r routing.Refuse) { t.Fatalf("%+v", r) }
+		number := 0
+		other := func(t *rapid.T) *controlv1.WorkerRecord {
+			return rapid.SampledFrom(records[2:]).Draw(t, "worker")
+		}
+		t.Repeat(map[string]func(*rapid.T){
+			"arrive": func(t *rapid.T) {
+				number++
+				s.do(routing.Arrived{Request: routing.Request{
+					ID: fmt.Sprint("r", number), Tenant: "t", Model: "fable", Mode: rapid.SampledFrom([]inferencev1.Mode{auto, agg, dis}).Draw(t, "mode"),
+					Arrived: s.now, Tokens: rapid.IntRange(1, 4000).Draw(t, "tokens"), MaxNew: 32,
+				}})
+			},
+			"end": func(t *rapid.T) {
+				if n := len(s.running); n > 0 {
+					s.end(rapid.IntRange(0, n-1).Draw(t, "which"), 32)
+				}
+			},
+			"disconnect": func(t *rapid.T) { s.do(routing.Disconnected{Worker: routing.Ref{ID: other(t).GetId(), Epoch: 1}}) },
+			"connect":    func(t *rapid.T) { s.do(routing.Connected{Worker: routing.Ref{ID: other(t).GetId(), Epoch: 1}}) },
+			"leave":      func(t *rapid.T) { s.do(routing.Leaving{Worker: routing.Ref{ID: other(t).GetId(), Epoch: 1}}) },
+			"load": func(t *rapid.T) {
+				w := other(t)
+				s.do(load(w.GetId(), w.GetRole(), func(r *controlv1.LoadReport) {
+					r.BlocksFree, r.WaitingTokens = rapid.Uint32Range(0, 128).Draw(t, "free"), rapid.Uint64Range(0, 10_000).Draw(t, "waiting")
+				}))
+			},
+			"time": func(t *rapid.T) { s.pass(time.Duration(rapid.IntRange(1, 50).Draw(t, "ms")) * time.Millisecond) },
+		})
+		for i := 0; s.f.Waiting() > 0; i++ {
+			s.pass(10 * time.Millisecond)
+			if len(s.running) > 0 {
+				s.end(0, 32)
+			}
+			if i > 1000 {
+				t.Fatalf("%d wait, and %d run", s.f.Waiting(), len(s.running))
+			}
+		}
+	})
+}
+
+// A request is not refused for an objective of several times what it takes on workers that have
+// nothing to do.
+func TestFeasibleObjectivesAreServed(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := newServed(nil, whole("p1"), decode("d1"))
+		baseMs, tokenMs := rapid.Float64Range(0.1, 20).Draw(t, "base"), rapid.Float64Range(0.001, 1).Draw(t, "token")
+		for id, role := range map[string]controlv1.Role{"p1": controlv1.Role_ROLE_PREFILL, "d1": controlv1.Role_ROLE_DECODE} {
+			s.do(load(id, role, func(r *controlv1.LoadReport) { r.StepTime.BaseMs, r.StepTime.PerTokenMs = baseMs, tokenMs }))
+		}
+		tokens := rapid.IntRange(1, 4000).Draw(t, "tokens")
+		aloneMs := float64(tokens/128+1)*baseMs + float64(tokens)*tokenMs // 128 tokens of a prompt in a step
+		s.refused = func(r routing.Refuse) { t.Fatalf("%+v", r) }
+		s.do(routing.Arrived{Request: routing.Request{
+			ID: "r", Tenant: "t", Model: "fable", Mode: rapid.SampledFrom([]inferencev1.Mode{auto, agg, dis}).Draw(t, "mode"), Arrived: s.now, Tokens: tokens, MaxNew: 32,
+			TTFT: time.Duration((4*aloneMs + 50) * float64(time.Millisecond)), TPOT: time.Duration((4*(baseMs+tokenMs) + 1) * float64(time.Millisecond)),
+		}})
+		if len(s.running) != 1 {
+			t.Fatal("it waits, though nobody else is there")
+		}
+	})
+}
