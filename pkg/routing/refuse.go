@@ -49,7 +49,7 @@ func (rt *Router) misses(s *search, decode, prefill *candidate, aheadMs float64)
 	if _, limit := e.objective(&decode.cost, decode.worker); limit > 0 && decode.measured {
 		factor := 1. // who was let in is not refused for a doubt
 		if e.workMs == 0 {
-			factor = decode.worker.tokens.factor()
+			factor = decode.worker.tokens.factorAt(now)
 		}
 		if predicted := decode.lateToken(factor); predicted > limit {
 			return late("time per output token", "tpot", milliseconds(decode.aloneMs) > limit, predicted, limit, 0)
