@@ -188,7 +188,7 @@ func (rt *Router) alone(s *search, decodes, wholes *candidates, decode, prefill 
 	}
 	behind := 0. // how long others wait who come after it, for each millisecond of a worker's time
 	if senders > 0 {
-		behind = float64(max(len(rt.queue.ids)-1-s.ahead, 0)) / float64(senders)
+		behind = float64(max(len(rt.queue.ids)+rt.heldElsewhere()-1-s.ahead, 0)) / float64(senders)
 	}
 	out := rt.lists.next()
 	for i := range fittest {

@@ -78,10 +78,12 @@ func (w *worker) read(load *controlv1.LoadReport) {
 		context:   clampInt(atMost(load.GetRunningContextTokens(), uint64(w.maxSequences)*uint64(w.contextTokens))),
 		free:      int(atMost(uint64(load.GetBlocksFree()), uint64(w.blocks))),
 	}
-	w.reads.decoding, w.reads.decodingContext = w.reads.sequences, w.reads.context
-	if w.as != controlv1.Role_ROLE_DECODE {
-		w.reads.decoding = min(clampInt(uint64(load.GetDecodingSequences())), w.reads.sequences)
-		w.reads.decodingContext = int(min(load.GetDecodingContextTokens(), uint64(w.reads.context)))
+	// Those whose KV is still to come are no more than there are blocks.
+	w.reads.decoding = clampInt(atMost(uint64(load.GetDecodingSequences()), uint64(w.maxSequences)+uint64(w.maxWaiting)+uint64(w.blocks)))
+	w.reads.decodingContext = clampInt(atMost(load.GetDecodingContextTokens(), uint64(max(w.reads.decoding, 1))*uint64(w.contextTokens)))
+	if w.as == controlv1.Role_ROLE_DECODE { // all that is there is decoded, also where a version does not say so
+		w.reads.decoding = max(w.reads.decoding, w.reads.sequences)
+		w.reads.decodingContext = max(w.reads.decodingContext, w.reads.context)
 	}
 	w.inStep = clampInt(atMost(min(load.GetRunningPromptTokens(), mostRunning), uint64(w.chunk)))
 	w.budget = clampInt(load.GetStepPromptTokens())

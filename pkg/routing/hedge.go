@@ -66,7 +66,7 @@ func (rt *Router) hedge(now time.Time, e Hedge) {
 	case !rt.hedges.enough(e.Again) || rt.config.HedgeShare <= 0:
 		refuse(HedgeBudget, fmt.Sprintf("second tries are %v of the requests, as many as may be", rt.config.HedgeShare))
 		return
-	case len(rt.queue.ids) > 0 || !rt.chooses.late():
+	case len(rt.queue.ids) > 0 || rt.heldElsewhere() > 0 || !rt.chooses.late():
 		refuse(HedgeRoom, "requests wait for workers")
 		return
 	}

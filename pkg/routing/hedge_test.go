@@ -15,7 +15,7 @@ import (
 
 // newHedgeBench has idle workers, and has served so many requests.
 func newHedgeBench(t *testing.T, share float64, served int) *bench {
-	b := newBench(t, func(c *routing.Config) { c.HedgeShare = share }, prefill("p1"), prefill("p2"), decode("d1"), decode("d2"))
+	b := newBench(t, func(c *routing.Config) { c.HedgeShare, c.Router = share, "router-0" }, prefill("p1"), prefill("p2"), decode("d1"), decode("d2"))
 	for range served {
 		b.idle()
 		r := b.request(dis, 100)

@@ -290,6 +290,16 @@ func (rt *Router) aheadElsewhere(e *entry) (requests int, ms float64) {
 	return min(requests, math.MaxInt32), ms
 }
 
+// heldElsewhere is how many requests wait at other routers.
+func (rt *Router) heldElsewhere() (requests int) {
+	for _, t := range rt.others {
+		for i := range t.held {
+			requests += t.held[i].requests
+		}
+	}
+	return min(requests, math.MaxInt32)
+}
+
 func (h *heldWork) before(e *entry) bool {
 	if h.priority != e.request.Priority {
 		return h.priority > e.request.Priority

@@ -209,3 +209,44 @@ func TestNothingIsCountedTwice(t *testing.T) {
 		}
 	})
 }
+
+// A decode worker's places are taken by requests whose KV is still to come, too. Whose they are does
+// not matter: a router that has sent none of them goes by the report.
+func TestReservedSequencesCountAtEachRouter(t *testing.T) {
+	s := newSeveral(2, large("d1"), large("d2"))
+	s.all(load("d1", controlv1.Role_ROLE_DECODE, func(r *controlv1.LoadReport) {
+		r.Tasks, r.RunningSequences, r.RunningContextTokens = 40, 4, 400
+		r.DecodingSequences, r.DecodingContextTokens = 40, 4000
+	}))
+	s.all(load("d2", controlv1.Role_ROLE_DECODE, func(r *controlv1.LoadReport) {
+		r.Tasks, r.RunningSequences, r.RunningContextTokens = 12, 12, 1200
+		r.DecodingSequences, r.DecodingContextTokens = 12, 1200
+	}))
+	for i, r := range s.routers {
+		for _, a := range r.Handle(s.now, routing.Arrived{Request: routing.Request{ID: fmt.Sprint("r", i), Tenant: "t", Model: "fable", Mode: agg, Arrived: s.now, Tokens: 100, MaxNew: 8}}) {
+			if d, is := a.(routing.Dispatch); is && d.Decode.ID != "d2" {
+				t.Errorf("router %d sends to %s", i, d.Decode.ID)
+			}
+		}
+	}
+}
+
+// A second try takes no room that a request at another router waits for.
+func TestNoSecondTryWhileOthersWait(t *testing.T) {
+	for _, held := range []uint32{0, 1} {
+		b := newHedgeBench(t, 0.1, 60)
+		b.list(prefill("p1"), prefill("p2"), decode("d1"), decode("d2"), &controlv1.WorkerRecord{Id: "router-1", Role: controlv1.Role_ROLE_ROUTER, Epoch: 1})
+		r := b.request(dis, 100)
+		d, _, _ := b.arrive(r)
+		b.pass(d.HedgeAfter)
+		report := &controlv1.RouterReport{Origin: &controlv1.Origin{Id: "router-1", Epoch: 1, Sequence: 1}}
+		if held > 0 {
+			report.Held = []*controlv1.HeldRequests{{Requests: held, DueInMs: 1000, PromptMs: 10}}
+		}
+		b.do(routing.RouterReported{Report: report})
+		hedge, refusal := b.hedge(r, d)
+		if began := hedge.Decode.ID != ""; began != (held == 0) {
+			t.Errorf("%d wait at another router: %+v, %+v", held, hedge, refusal)
+		}
+	}
+}

@@ -1,6 +1,9 @@
 package routing
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 // A prediction is compared with what happened, and the next ones are corrected by that.
 
@@ -13,6 +16,8 @@ type trackRecord struct {
 	late float64
 	// bias and deviation are the means of the relative error and of its size.
 	bias, deviation float64
+	// at is when observeAt last took something in.
+	at time.Time
 }
 
 const (
@@ -21,6 +26,8 @@ const (
 	leastLate, mostLate = 0.5, 4
 	// errorWeight is of how many predictions the last is one in bias and deviation.
 	errorWeight = 64
+	// lateHalf is the half-life of what factorAt is above 1.
+	lateHalf = 5 * time.Second
 	// predictedLeast is the least time that an error is relative to.
 	predictedLeast = 100 * time.Microsecond
 	// tokensTell is from how many tokens on an answer tells what a token takes: in a shorter one,
@@ -36,6 +43,23 @@ func (t *trackRecord) factor() float64 {
 		return 1
 	}
 	return t.late
+}
+
+// factorAt is factor as it is forgotten while nothing comes of predictions. A router that refuses
+// requests for their factor has no predictions to learn from, and other routers may keep the worker
+// as busy as it was: it would refuse them for good.
+func (t *trackRecord) factorAt(now time.Time) float64 {
+	f := t.factor()
+	if f <= 1 || !now.After(t.at) {
+		return f
+	}
+	return 1 + (f-1)*math.Exp2(-float64(now.Sub(t.at))/float64(lateHalf))
+}
+
+// observeAt is observe for a record of which factorAt is used.
+func (t *trackRecord) observeAt(now time.Time, predicted, took time.Duration) {
+	t.late, t.at = t.factorAt(now), now
+	t.observe(predicted, took)
 }
 
 // observe takes in what came of a prediction.

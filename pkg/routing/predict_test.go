@@ -105,3 +105,52 @@ func TestTasksAreCountedOnce(t *testing.T) {
 		t.Errorf("when it is computed: %v ms", ms)
 	}
 }
+
+// A router that refuses requests for what it learned of a worker tries again after a while, also if
+// others keep the worker as busy as it was.
+func TestCorrectionsThatRefuseAreForgotten(t *testing.T) {
+	b := newBench(t, nil, large("d1"))
+	report := func() {
+		b.do(load("d1", controlv1.Role_ROLE_DECODE, func(r *controlv1.LoadReport) { r.RunningSequences, r.DecodingSequences = 4, 4 }))
+	}
+	report()
+	r := b.request(agg, 100)
+	r.MaxNew = 101
+	d, _, _ := b.arrive(r)
+	predicted := time.Duration(d.Decision.GetTpotMs() * float64(time.Millisecond))
+	b.do(routing.Ended{ID: r.ID})
+	for range 30 {
+		r := b.request(agg, 100)
+		r.MaxNew = 101
+		b.arrive(r)
+		b.do(routing.PromptDone{ID: r.ID})
+		b.pass(200 * predicted)
+		report()
+		b.do(routing.Ended{ID: r.ID, Served: true, Tokens: 101, Decoding: 200 * predicted})
+	}
+	taken := func() bool {
+		report()
+		r := b.request(agg, 100)
+		r.MaxNew, r.TPOT = 101, predicted*3/2
+		d, refusal, _ := b.arrive(r)
+		if d.Decode.ID != "" {
+			b.do(routing.Ended{ID: r.ID})
+			return true
+		}
+		if refusal.Reason != api.ReasonSLOUnattainable {
+			t.Fatalf("%+v", refusal)
+		}
+		return false
+	}
+	if taken() {
+		t.Error("taken though tokens take twice as long as predicted")
+	}
+	b.pass(time.Second)
+	if taken() {
+		t.Error("forgotten after a second")
+	}
+	b.pass(20 * time.Second)
+	if !taken() {
+		t.Error("still refused after 20 s without a request")
+	}
+}

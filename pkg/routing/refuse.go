@@ -50,7 +50,7 @@ func (rt *Router) misses(s *search, decode, prefill *candidate, aheadMs float64)
 	if _, limit := e.objective(&decode.cost, decode.worker); limit > 0 && decode.measured {
 		fresh, factor := e.workMs == 0, 1. // who was let in is not refused for a doubt
 		if fresh {
-			e.asksToken, factor = true, decode.worker.tokens.factor()
+			e.asksToken, factor = true, decode.worker.tokens.factorAt(now)
 			if aheadMs > 0 {
 				factor = max(factor, 1+rt.queue.tokenMargin)
 			}

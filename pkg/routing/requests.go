@@ -205,7 +205,7 @@ func (rt *Router) ended(now time.Time, e Ended) {
 				d.decode.lives(e.Decoding)
 			}
 			if d.token > 0 && e.Tokens >= tokensTell {
-				d.decode.tokens.observe(d.token, now.Sub(d.prompted)/time.Duration(e.Tokens-1))
+				d.decode.tokens.observeAt(now, d.token, now.Sub(d.prompted)/time.Duration(e.Tokens-1))
 			}
 		}
 		for _, w := range d.workers() {

@@ -123,7 +123,7 @@ func (rt *Router) costOf(s *search, role controlv1.Role, w *worker, cached int, 
 	}
 	if c.measured && r.Attempt == 0 {
 		ttft, tpot := s.entry.objective(&c, w)
-		c.misses = ttft > 0 && !elsewhere && s.late(&c, w, 0) > ttft || tpot > 0 && c.lateToken(w.tokens.factor()) > tpot
+		c.misses = ttft > 0 && !elsewhere && s.late(&c, w, 0) > ttft || tpot > 0 && c.lateToken(w.tokens.factorAt(s.now)) > tpot
 	}
 	return c
 }

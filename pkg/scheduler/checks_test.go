@@ -263,6 +263,8 @@ func (w *world) checkLoad() {
 			}
 		case (l.request.Kind == scheduler.Receive || l.request.Kind == scheduler.Restore) && !l.arrived:
 			want.ReservedSequences++
+			want.DecodingSequences += decodes
+			want.DecodingContextTokens += decodes * len(l.tokens())
 		default:
 			want.RunningSequences++
 			want.RunningContextTokens += len(l.tokens())

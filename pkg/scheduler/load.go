@@ -17,8 +17,8 @@ type Load struct {
 	RunningContextTokens int
 	// RunningPromptTokens are what is left of the prompts among those.
 	RunningPromptTokens int
-	// DecodingSequences are those, running or waiting, that decode here once their KV is, and
-	// DecodingContextTokens the tokens so far of those that run.
+	// DecodingSequences are those, running, reserved or waiting, that decode here once their KV is,
+	// and DecodingContextTokens the tokens so far of those of them that have blocks.
 	DecodingSequences, DecodingContextTokens int
 	// PromptTokens are WaitingTokens and RunningPromptTokens by what is left of each prompt:
 	// at n, prompts of which n bits express how many tokens are left. Those of less come first.
@@ -80,12 +80,20 @@ func (s *Scheduler) Load() Load {
 	for _, q := range s.arrived {
 		l.runs(q)
 	}
+	for _, q := range s.receiving {
+		l.decodes(q)
+	}
 	l.StepPromptTokens = s.stepPromptTokens()
 	return l
 }
 
 func (l *Load) runs(q *sequence) {
 	l.RunningContextTokens += q.length()
+	l.decodes(q)
+}
+
+// decodes counts a sequence that has blocks, if it decodes here.
+func (l *Load) decodes(q *sequence) {
 	if q.grows() {
 		l.DecodingSequences++
 		l.DecodingContextTokens += q.length()

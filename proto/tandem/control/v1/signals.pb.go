@@ -125,9 +125,10 @@ type LoadReport struct {
 	Tasks uint64 `protobuf:"varint,14,opt,name=tasks,proto3" json:"tasks,omitempty"`
 	// Prompt tokens that a step computes at present, at most.
 	StepPromptTokens uint64 `protobuf:"varint,15,opt,name=step_prompt_tokens,json=stepPromptTokens,proto3" json:"step_prompt_tokens,omitempty"`
-	// Sequences, running or waiting, that are decoded on this worker once it has their KV.
+	// Sequences that are decoded on this worker once it has their KV: running, waiting, or with
+	// blocks reserved for KV not yet received.
 	DecodingSequences uint32 `protobuf:"varint,16,opt,name=decoding_sequences,json=decodingSequences,proto3" json:"decoding_sequences,omitempty"`
-	// Context tokens of those of them that run.
+	// Context tokens of those of them that have blocks.
 	DecodingContextTokens uint64 `protobuf:"varint,17,opt,name=decoding_context_tokens,json=decodingContextTokens,proto3" json:"decoding_context_tokens,omitempty"`
 	// Sequence number of the worker's last KvEvent; 0: it has sent none. A router that has not had
 	// that event by the next report has lost it.
