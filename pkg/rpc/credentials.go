@@ -81,10 +81,13 @@ func refuse(conn net.Conn) {
 	linger(conn)
 }
 
+// lingerBytes is the most that a client that is turned away may have sent by then.
+const lingerBytes = 16 << 10
+
 // linger lets the client read what was said before its connection is closed: a close
 // before all was read would reset the connection.
 func linger(conn net.Conn) {
 	if half, ok := conn.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil {
-		_, _ = io.CopyN(io.Discard, conn, readBufferBytes)
+		_, _ = io.CopyN(io.Discard, conn, lingerBytes)
 	}
 }

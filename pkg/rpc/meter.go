@@ -37,8 +37,9 @@ type meteredConn struct {
 }
 
 const (
-	// readBufferBytes suits requests, which are mostly small.
-	readBufferBytes = 16 << 10
+	// readBufferBytes suits requests, which are mostly small: each connection has such a buffer
+	// for as long as it lasts. Longer reads pass it by.
+	readBufferBytes = 4 << 10
 	// prefaceBytes is the length of what a client sends before its first frame.
 	prefaceBytes = 24
 )

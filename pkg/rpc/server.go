@@ -101,7 +101,7 @@ type ServerConfig struct {
 	// BufferBytes is the size of a connection's read buffer and of its write
 	// buffer; the latter is given back when a connection has nothing to send.
 	// 0: 32 KiB, right for small messages to many clients; for bulk data between
-	// few machines 256 KiB to 1 MiB.
+	// few machines 256 KiB to 1 MiB. With Limits the read buffer is 4 KiB in any case.
 	BufferBytes int
 	// UnbufferedReads leaves the read buffer out: right for the connections of a
 	// listener that read ahead by themselves.

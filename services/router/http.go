@@ -31,6 +31,7 @@ type httpBackend struct{ service *Service }
 func (b httpBackend) Generate(ctx context.Context, from openai.Origin, q *inferencev1.GenerateRequest, send func(*inferencev1.GenerateEvent) error) error {
 	return b.service.requests.Generate(ctx, serving.Caller{
 		Secret: from.Secret, Route: from.Route, Chat: from.Route == openai.RouteChat,
+		Now:        from.Now,
 		HTTPStatus: func(err error) int { return openai.FailureOf(err).Status },
 	}, q, send)
 }

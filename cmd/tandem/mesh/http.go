@@ -18,6 +18,7 @@ import (
 	"github.com/tandem-serving/tandem/cmd/tandem/frontpage"
 	"github.com/tandem-serving/tandem/pkg/lifecycle"
 	"github.com/tandem-serving/tandem/pkg/telemetry"
+	"github.com/tandem-serving/tandem/services/router/openai"
 )
 
 func (p *process) newHTTP(context.Context) (services []lifecycle.Service, _ error) {
@@ -32,11 +33,12 @@ func (p *process) newHTTP(context.Context) (services []lifecycle.Service, _ erro
 		}
 		mux.Handle("/", http.HandlerFunc(p.serveAPI))
 		server := newHTTPServer(mux)
+		server.ConnContext = openai.ConnContext
 		server.ConnState = newConnections(p.options.Router.MaxConnections).state
 		// What a client keeps is closed, at once or after the answer that it waits for.
 		// New connections are taken, since probes need them until the end.
 		p.leaveHTTP = func() { server.SetKeepAlivesEnabled(false) }
-		services = append(services, httpService("http", p.http, server))
+		services = append(services, httpService("http", openai.Listen(p.http), server))
 	}
 	if p.metrics != nil {
 		mux := p.healthMux()

@@ -17,6 +17,10 @@ import (
 	"github.com/tandem-serving/tandem/services/router"
 )
 
+// writeBufferBytes is the size of the write buffer of a client's connection to the router. All
+// connections that have a token to send at the same time hold one.
+const writeBufferBytes = 8 << 10
+
 // requestBytes bounds a request of the public API. A prompt that fills any
 // context is far smaller.
 const requestBytes = 8 << 20
@@ -69,7 +73,7 @@ func (p *process) newRouter(context.Context) (services []lifecycle.Service, err 
 	})
 	server := rpc.NewServer(rpc.ServerConfig{
 		Name: "router", Logger: logger, Registerer: p.registry, MaxReceiveBytes: requestBytes, OversizeFields: router.OversizeFields(),
-		Limits: p.options.Router.Limits(),
+		Limits: p.options.Router.Limits(), BufferBytes: writeBufferBytes,
 	})
 	service.Register(server)
 	server.SetReady(false)

@@ -144,6 +144,17 @@ func (e *exchange) line(line []byte) error {
 	return e.flush()
 }
 
+// rest sends what was left of an event.
+func (e *exchange) rest(c *conn) error {
+	if err := e.hurry(); err != nil {
+		return err
+	}
+	if err := c.flush(); err != nil {
+		return left(err)
+	}
+	return nil
+}
+
 func (e *exchange) flush() error {
 	if err := e.Flush(); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return left(err)

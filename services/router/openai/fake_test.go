@@ -34,6 +34,11 @@ type fake struct {
 	renames  bool   // every id is taken
 	most     int    // answers at a time; 0: 64
 
+	// Not nil: tokens are sent at once, from another goroutine, if they can be; it is closed when
+	// one cannot.
+	now     chan struct{}
+	sentNow int
+
 	mu    sync.Mutex
 	plans int
 	asked []*inferencev1.GenerateRequest
@@ -55,7 +60,27 @@ func (f *fake) Generate(ctx context.Context, from openai.Origin, q *inferencev1.
 		defer f.mu.Unlock()
 		f.ended++
 	}()
+	if f.now != nil && from.Now != nil {
+		return f.answer(ctx, q, f.atOnce(from.Now, send))
+	}
 	return f.answer(ctx, q, send)
+}
+
+// atOnce sends events with now where that can, else with send.
+func (f *fake) atOnce(now func(*inferencev1.GenerateEvent) bool, send func(*inferencev1.GenerateEvent) error) func(*inferencev1.GenerateEvent) error {
+	refused := sync.OnceFunc(func() { close(f.now) })
+	return func(event *inferencev1.GenerateEvent) error {
+		sent := make(chan bool)
+		go func() { sent <- now(event) }()
+		if <-sent {
+			f.sentNow++
+			return nil
+		}
+		if event.GetTokens() != nil {
+			refused()
+		}
+		return send(event)
+	}
 }
 
 func (f *fake) answer(ctx context.Context, q *inferencev1.GenerateRequest, send func(*inferencev1.GenerateEvent) error) error {

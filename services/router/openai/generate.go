@@ -55,8 +55,8 @@ func (h *Handler) generate(e *exchange, k *kind) error {
 		return h.resume(e.request.Context(), &stream{assembly: a}, id)
 	}
 	if c.stream {
-		s := &stream{assembly: a}
-		if err := h.run(e.request.Context(), c, admitted(s.receive)); err != nil {
+		s := &stream{assembly: a, now: connOf(e.request.Context())}
+		if err := h.run(e.request.Context(), c, admitted(s.receive), s.sendNow()); err != nil {
 			return rename(err, c.name)
 		}
 		return s.finish()
@@ -66,7 +66,7 @@ func (h *Handler) generate(e *exchange, k *kind) error {
 	if err := h.run(e.request.Context(), c, admitted(func(index int, event *inferencev1.GenerateEvent) error {
 		unkept = a.collect(index, event)
 		return unkept
-	})); err != nil {
+	}), nil); err != nil {
 		return rename(cmp.Or(unkept, err), c.name)
 	}
 	return e.reply(http.StatusOK, a.whole())

@@ -48,6 +48,11 @@ type Origin struct {
 	// All answers of one call have the same, which the headers tell once a request was
 	// accepted with it.
 	Secret string
+	// Now, if it is set, sends a token at once unless that could block, and says whether it did:
+	// if not, the token has to be sent with the next call of send. It may be called from any
+	// goroutine, but not while send runs, nor after Generate has returned. It does not keep the
+	// event.
+	Now func(*inferencev1.GenerateEvent) bool
 }
 
 // Plan is what Generate would serve.

@@ -20,8 +20,8 @@ type receive func(index int, event *inferencev1.GenerateEvent) error
 
 // run generates the answers of a call. It returns when all have ended; the first
 // that fails ends the others. A request with one answer is served on the
-// caller's goroutine.
-func (h *Handler) run(ctx context.Context, c *call, to receive) error {
+// caller's goroutine, and its tokens go to now, which is as Origin.Now, if that is not nil.
+func (h *Handler) run(ctx context.Context, c *call, to receive, now func(*inferencev1.GenerateEvent) bool) error {
 	from := Origin{Route: RouteCompletions, Secret: cmp.Or(c.secret, rpc.NewID())}
 	if c.chat {
 		from.Route = RouteChat
@@ -36,6 +36,7 @@ func (h *Handler) run(ctx context.Context, c *call, to receive) error {
 		return tooMany(c, most)
 	}
 	if len(c.choices) == 1 {
+		from.Now = now
 		return generate(ctx, c.choices[0], func(event *inferencev1.GenerateEvent) error { return to(0, event) })
 	}
 	id, err := h.prepare(ctx, c)

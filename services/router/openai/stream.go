@@ -13,6 +13,9 @@ type stream struct {
 	pieces []piece // by answer
 	buffer []byte  // of the last event, used again
 
+	now    *conn // through which tokens can go without waiting; nil: none can
+	partly bool  // the last token went so, but for what the connection has kept of it
+
 	request string // whose events have ids; "": none have
 	at      place  // of the event that is sent next, in a stream with ids
 	// resumed says that the client has what comes up to from.
@@ -24,8 +27,41 @@ type stream struct {
 // after it.
 type piece struct{ before, after []byte }
 
+// sendNow is receiveNow where there is a connection for that; else nil.
+func (s *stream) sendNow() func(*inferencev1.GenerateEvent) bool {
+	if s.now == nil {
+		return nil
+	}
+	return s.receiveNow
+}
+
+// receiveNow sends what a token of the only answer adds, unless that could block, and says whether
+// it did. If it did not, receive has to be called with the token. That is from the goroutine that
+// ServeHTTP is on, which is where a panic is dealt with.
+func (s *stream) receiveNow(event *inferencev1.GenerateEvent) (sent bool) {
+	if event.GetTokens() == nil || s.exchange.status == 0 {
+		return false
+	}
+	s.now.now = true
+	defer func() {
+		s.now.now = false
+		if recover() != nil {
+			sent = false
+		}
+	}()
+	if s.receive(0, event) != nil {
+		return false // nor will receive be able to
+	}
+	s.partly = len(s.now.rest) > 0
+	return !s.partly
+}
+
 // receive sends what an event adds.
 func (s *stream) receive(index int, event *inferencev1.GenerateEvent) error {
+	if s.partly {
+		s.partly = false
+		return s.exchange.rest(s.now)
+	}
 	s.note(index, event)
 	switch {
 	case event.GetAccepted() != nil:

@@ -108,7 +108,7 @@ type Caller struct {
 	// Chat: it asks for one, though the prompt may be in tokens already.
 	Chat bool
 	// Now, if it is set, sends a token at once unless that could block, and says whether it
-	// did. It is called from other goroutines than send is, but never while that runs, nor
+	// did: if not, the token is what send gets next. It is called from other goroutines than send is, but never while that runs, nor
 	// after Generate has returned. The event is valid until it returns.
 	Now func(*inferencev1.GenerateEvent) bool
 }

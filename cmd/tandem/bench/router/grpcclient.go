@@ -47,7 +47,8 @@ func (c *grpcClient) close() error { return c.conn.Close() }
 func (c *grpcClient) do(ctx context.Context, id string, tokens int, got func(at int64)) error {
 	ctx, cancel := context.WithCancel(rpc.WithRequestID(ctx, id))
 	defer cancel()
-	stream, err := c.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, inferencev1.Inference_Generate_FullMethodName)
+	// On a busy machine the router may take its time to accept thousands of connections.
+	stream, err := c.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, inferencev1.Inference_Generate_FullMethodName, grpc.WaitForReady(true))
 	if err != nil {
 		return err
 	}

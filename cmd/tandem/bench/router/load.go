@@ -38,8 +38,11 @@ func newLoad(p Plan, b *board, dial func() (client, error)) *load {
 	return &load{plan: p, board: b, dial: dial, ttft: stats.NewHistogram(), delay: stats.NewHistogram()}
 }
 
-// rampUp is the time over which the streams begin.
-func (p Plan) rampUp() time.Duration { return min(p.Duration, 2*time.Second) }
+// rampUp is the time over which the streams begin: 500 a second at most, so that no connection
+// waits for long behind the others.
+func (p Plan) rampUp() time.Duration {
+	return max(min(p.Duration, 2*time.Second), time.Duration(p.Streams)*2*time.Millisecond)
+}
 
 // warmup is the time from when all have begun until it is measured.
 const warmup = time.Second

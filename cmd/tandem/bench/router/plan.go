@@ -50,8 +50,8 @@ func (p Plan) Validate() error {
 	switch {
 	case p.Workers < 2 || p.Workers > 1024:
 		return fmt.Errorf("--workers: %d is outside 2, one for prefill and one for decode, to 1024", p.Workers)
-	case p.Streams < 1 || p.Streams > 8192:
-		return fmt.Errorf("--streams: %d is outside 1 to 8192", p.Streams)
+	case p.Streams < 1 || p.Streams > 16384:
+		return fmt.Errorf("--streams: %d is outside 1 to 16384", p.Streams)
 	case p.PrefixBlocks < 0 || p.PrefixBlocks > MaxPrefixBlocks:
 		return fmt.Errorf("--prefix-blocks: %d is outside 0 to %d, which is as many as a router indexes", p.PrefixBlocks, MaxPrefixBlocks)
 	case p.Tokens < 2 || p.Tokens > 1<<20:

@@ -1,0 +1,127 @@
+package openai
+
+import (
+	"context"
+	"errors"
+	"net"
+	"syscall"
+)
+
+// Listen makes the connections of a listener ones to which a Handler can write a token without
+// waiting, from the goroutine that has it. Their server needs ConnContext, too.
+func Listen(inner net.Listener) net.Listener { return listener{inner} }
+
+type listener struct{ net.Listener }
+
+// Accept waits for the next connection.
+func (l listener) Accept() (net.Conn, error) {
+	inner, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return newConn(inner), nil
+}
+
+type connKey struct{}
+
+// ConnContext is the http.Server's. It lets a Handler find the connection of a request.
+func ConnContext(ctx context.Context, inner net.Conn) context.Context {
+	return context.WithValue(ctx, connKey{}, inner)
+}
+
+// connOf is the connection of a request's context; nil: it cannot be written to without waiting.
+func connOf(ctx context.Context) *conn {
+	c, _ := ctx.Value(connKey{}).(*conn)
+	return c
+}
+
+// conn is a connection that can be written to without waiting. One goroutine at a time writes.
+type conn struct {
+	net.Conn
+	raw syscall.RawConn
+
+	now  bool   // Write does not wait
+	rest []byte // what such writes left, at most what was written since now was set
+
+	// Of a write that does not wait; in here since they cost an allocation each otherwise.
+	attempt func(fd uintptr) bool
+	data    []byte
+	n       int
+	err     error
+}
+
+// newConn returns inner itself if it is none of the operating system.
+func newConn(inner net.Conn) net.Conn {
+	system, is := inner.(syscall.Conn)
+	if !is {
+		return inner
+	}
+	raw, err := system.SyscallConn()
+	if err != nil {
+		return inner
+	}
+	c := &conn{Conn: inner, raw: raw}
+	c.attempt = func(fd uintptr) bool {
+		c.n, c.err = syscall.Write(int(fd), c.data)
+		return true // also if it would have to wait
+	}
+	return c
+}
+
+// Write writes p, after what was left. While now is set it does not wait: it keeps what the
+// operating system does not take.
+func (c *conn) Write(p []byte) (int, error) {
+	if !c.now {
+		if err := c.flush(); err != nil {
+			return 0, err
+		}
+		return c.Conn.Write(p)
+	}
+	written := 0
+	if len(c.rest) == 0 {
+		var err error
+		if written, err = c.try(p); err != nil {
+			return written, err
+		}
+	}
+	c.rest = append(c.rest, p[written:]...)
+	return len(p), nil
+}
+
+// try writes what the operating system takes at once.
+func (c *conn) try(p []byte) (int, error) {
+	c.data = p
+	err := c.raw.Write(c.attempt)
+	c.data = nil
+	switch {
+	case err != nil: // closed, or past its deadline
+		return 0, err
+	case errors.Is(c.err, syscall.EAGAIN), errors.Is(c.err, syscall.EINTR):
+		return 0, nil
+	case c.err != nil:
+		return 0, &net.OpError{Op: "write", Net: c.LocalAddr().Network(), Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: c.err}
+	}
+	return c.n, nil
+}
+
+// flush writes what was left.
+func (c *conn) flush() error {
+	if len(c.rest) == 0 {
+		return nil
+	}
+	n, err := c.Conn.Write(c.rest)
+	c.rest = c.rest[n:]
+	if len(c.rest) == 0 {
+		c.rest = nil
+	}
+	return err
+}
+
+// CloseWrite closes the side that the client reads, so that it gets an answer that ends before
+// its request does.
+func (c *conn) CloseWrite() error {
+	if half, is := c.Conn.(interface{ CloseWrite() error }); is {
+		return half.CloseWrite()
+	}
+	return nil
+}
