@@ -35,6 +35,8 @@ type search struct {
 	// elsewhere and elsewhereMs are those of them that wait at other routers.
 	elsewhere   int
 	elsewhereMs float64
+	// together: all workers are to do all of what they get.
+	together bool
 	// instead is what mode auto did not choose: the prefill worker of two, or the worker that would
 	// have done all.
 	instead *candidate
@@ -72,7 +74,7 @@ func (rt *Router) decideFor(now time.Time, e *entry, v Version) (fitness, Refusa
 	r := &e.request
 	rt.searches++
 	rt.lists.used = 0
-	s := &search{now: now, entry: e, request: r, record: &controlv1.Decision{}, number: rt.searches, version: v}
+	s := &search{now: now, entry: e, request: r, record: &controlv1.Decision{}, number: rt.searches, version: v, together: rt.together(r.Model)}
 	e.pool, e.refused = controlv1.Role_ROLE_DECODE, nil
 	decodes := rt.look(s, e.pool, nil)
 	wholes := rt.wholes(s, decodes.fitness)
@@ -103,7 +105,7 @@ func (rt *Router) decideFor(now time.Time, e *entry, v Version) (fitness, Refusa
 	}
 	places := decodes.usable() + wholes.usable()
 	firsts := places
-	if decode != nil && rt.disaggregates(r, decode.uncached) {
+	if decode != nil && rt.disaggregates(s, decode.uncached) {
 		decode, prefills = rt.pair(s, decodes, decode)
 		switch {
 		case prefills.fitness.usable():
@@ -271,7 +273,10 @@ func (rt *Router) dispatch(s *search, decodes, prefills *candidates, decode, pre
 		ContextTokens: rt.groups().contextTokens[s.version], // 0: they do not say
 		DecodeSilence: rt.silence(now, r, decode.worker, decodes.several() || decode.worker.whole),
 	}
-	d := &dispatched{tenant: r.Tenant, decode: decode.worker, at: now}
+	d := &dispatched{tenant: r.Tenant, model: r.Model, most: r.MaxNew, decode: decode.worker, at: now}
+	if r.Attempt == 0 {
+		rt.asked(r, cmp.Or(prefill, decode).uncached)
+	}
 	action.HedgeAfter = rt.hedgeAfter(r, cmp.Or(prefill, decode))
 	if h := s.entry.hedges; h != nil {
 		record.Hedge = true
@@ -334,8 +339,9 @@ func (rt *Router) dispatch(s *search, decodes, prefills *candidates, decode, pre
 
 // disaggregates reports whether r's prompt is for a prefill worker, if one can send
 // to a decode worker that lacks so many tokens of it. In mode auto, a request whose KV
-// did not arrive once does not risk it again.
-func (rt *Router) disaggregates(r *Request, uncached int) bool {
+// did not arrive once does not risk it again, and none is where all workers alike serve more.
+func (rt *Router) disaggregates(s *search, uncached int) bool {
+	r := s.request
 	switch rt.mode(r) {
 	case inferencev1.Mode_MODE_DISAGGREGATED:
 		return true
@@ -343,5 +349,5 @@ func (rt *Router) disaggregates(r *Request, uncached int) bool {
 		return false
 	}
 	_, _, unreached := r.unreached()
-	return !unreached && uncached >= rt.threshold()
+	return !unreached && !s.together && uncached >= rt.threshold()
 }

@@ -15,7 +15,8 @@ import (
 
 // dispatched is a request that runs.
 type dispatched struct {
-	tenant          string
+	tenant, model   string
+	most            int       // tokens that it may generate
 	decode, prefill *worker   // prefill is nil in aggregated mode
 	at, prompted    time.Time // when it was dispatched, and when its prompt was computed
 	// first is the time from the one to the other and token that of each token after the first, as
@@ -200,6 +201,7 @@ func (rt *Router) ended(now time.Time, e Ended) {
 		rt.firstCame(now, d, true)
 	}
 	if e.Served {
+		rt.answered(d.model, e.Tokens, d.most)
 		if !d.prompted.IsZero() {
 			if e.Decoding > 0 {
 				d.decode.lives(e.Decoding)

@@ -40,6 +40,7 @@ type Router struct {
 	grouped          *groups                   // of order; nil: it has changed since
 	duplicates       map[string]bool           // ids that several workers have
 	left             []*controlv1.WorkerRecord // of workers that drained and left, oldest first
+	demands          map[string]*demand        // by models that are served
 	queue            queue
 	running          map[string]*dispatched
 	paths            map[path]*outage // bounded by maxPaths
@@ -85,6 +86,7 @@ func New(config Config, random Rand) *Router {
 		unanswered:  make(map[controlv1.Role]int),
 		queue:       queue{ids: make(map[string]*entry)},
 		running:     make(map[string]*dispatched),
+		demands:     make(map[string]*demand),
 		paths:       make(map[path]*outage),
 		tenants:     tenants.Counts{},
 		pinnedOnce:  make(map[string]bool),

@@ -66,7 +66,7 @@ func (rt *Router) score(s *search, role controlv1.Role, all []candidate) {
 // prompt computed elsewhere where that is what mode auto would do.
 func (rt *Router) cost(s *search, role controlv1.Role, w *worker) cost {
 	cached := rt.cached(s, w)
-	return rt.costOf(s, role, w, cached, role == controlv1.Role_ROLE_DECODE && rt.disaggregates(s.request, s.request.Tokens-cached))
+	return rt.costOf(s, role, w, cached, role == controlv1.Role_ROLE_DECODE && rt.disaggregates(s, s.request.Tokens-cached))
 }
 
 // costOf is cost, with its prompt computed elsewhere or not.
@@ -204,14 +204,19 @@ func (c *cost) lateToken(factor float64) time.Duration {
 // placeMs is how long a sequence waits for a place in the batch, where so many are in it or come
 // first: places become free as those that run end.
 func (w *worker) placeMs(before int, lifeMs float64) float64 {
-	places := w.maxSequences
-	if w.whole {
-		places -= (places + keptForPrompts - 1) / keptForPrompts
-	}
+	places := w.places()
 	if places <= 0 || before < places {
 		return 0
 	}
 	return float64(before-places+1) * lifeMs / float64(places)
+}
+
+// places are those of sequences that decode there.
+func (w *worker) places() int {
+	if !w.whole {
+		return w.maxSequences
+	}
+	return w.maxSequences - (w.maxSequences+keptForPrompts-1)/keptForPrompts
 }
 
 // keptForPrompts is one of how many places in a prefill worker's batch stays free of whole

@@ -31,7 +31,8 @@ type Config struct {
 	// steps with prompts, by what steps took so far, and a block of a prompt is
 	// computed in any case. A new scheduler uses four fifths of it.
 	StepBudget time.Duration
-	// MaxWaiting is the most requests that wait for blocks or for a place.
+	// MaxWaiting is the most requests that wait, beside as many as there are places left: requests
+	// that come together wait for the next step.
 	MaxWaiting int
 	// MaxOvertakes is how many later requests may be taken before a waiting one;
 	// 0 means DefaultMaxOvertakes.

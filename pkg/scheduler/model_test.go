@@ -73,7 +73,11 @@ func (m *machine) submitAny(t *rapid.T) {
 	m.lastID++
 	r := anyRequest(t, m.config.BlockTokens, m.config.ContextTokens)
 	r.ID = m.lastID
-	waiting, before := m.scheduler.Load().WaitingSequences, m.scheduler.PoolStats()
+	load, before := m.scheduler.Load(), m.scheduler.PoolStats()
+	waiting := load.WaitingSequences
+	// One block of a prompt always fits beside all who decode.
+	slots := min(m.config.MaxSequences, m.config.MaxBatchTokens-m.config.BlockTokens+1)
+	places := slots - load.RunningSequences - load.ReservedSequences
 	arriving, spare := m.restoring()
 	l := m.submit(r)
 	full := min(r.MaxTokens-r.Generated+len(r.Tokens), m.config.ContextTokens) - 1
@@ -99,7 +103,7 @@ func (m *machine) submitAny(t *rapid.T) {
 		if l.reason == 0 && arriving > 0 && (arriving+lacking)*4 > total {
 			t.Fatalf("%d: fills %d blocks where transfers fill %d of %d", r.ID, lacking, arriving, total)
 		}
-	case waiting >= m.config.MaxWaiting:
+	case waiting >= m.config.MaxWaiting+max(places, 0):
 		want = scheduler.QueueFull
 	}
 	if l.reason != want {

@@ -153,7 +153,7 @@ func (s *Scheduler) submit(now time.Time, r Request) {
 		}
 		return
 	}
-	if len(s.waiting) >= s.config.MaxWaiting {
+	if places := s.slots - len(s.running) - len(s.arrived) - len(s.receiving); len(s.waiting) >= s.config.MaxWaiting+max(places, 0) {
 		refuse(QueueFull)
 		return
 	}

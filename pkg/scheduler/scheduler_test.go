@@ -165,17 +165,17 @@ func TestRefusals(t *testing.T) {
 
 func TestQueueFullAndDrain(t *testing.T) {
 	w := newWorld(t, 30, standard)
-	for id := range scheduler.SequenceID(8) {
+	for id := range scheduler.SequenceID(11) {
 		w.submit(scheduler.Request{ID: id + 1, Tokens: prompt(5), MaxTokens: 3})
 	}
-	// The first one runs, four wait.
+	// The first one runs, three have a place in the next step, and four wait.
 	for i, l := range w.order {
-		if want := i >= 5; l.refused != want || (want && l.reason != scheduler.QueueFull) {
+		if want := i >= 8; l.refused != want || (want && l.reason != scheduler.QueueFull) {
 			t.Errorf("%d: refused %v with %d", i, l.refused, l.reason)
 		}
 	}
 	w.handle(scheduler.Drain{})
-	if l := w.submit(scheduler.Request{ID: 9, Tokens: prompt(5), MaxTokens: 3}); l.reason != scheduler.Draining {
+	if l := w.submit(scheduler.Request{ID: 12, Tokens: prompt(5), MaxTokens: 3}); l.reason != scheduler.Draining {
 		t.Errorf("refused with %d", l.reason)
 	}
 	if !w.scheduler.Draining() || w.scheduler.Idle() {

@@ -303,7 +303,7 @@ func TestQueueIsBounded(t *testing.T) {
 		g.call(ctx, &workerv1.DecodeRequest{Task: task(prompt(120, 1), 30)}).ticket() // most of the pool
 		refused := 0
 		var waiting []*answer
-		for i := range maxWaiting + 2 {
+		for i := range maxWaiting + 7 + 2 { // seven others have places
 			a := g.call(ctx, &workerv1.DecodeRequest{Task: task(prompt(60, 2+i), 5), PrefillHere: i%2 == 0})
 			synctest.Wait()
 			if load, _ := g.service.Driver().Load(); load.WaitingSequences < i+1 {

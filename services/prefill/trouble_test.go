@@ -283,7 +283,7 @@ func TestQueueIsBounded(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		refused := 0
-		for i := range maxWaiting + 3 {
+		for i := range 1 + 7 + maxWaiting + 2 { // one runs, and seven have places in the next step
 			r := p.reserve(16, 0)
 			stream := g.call(ctx, &workerv1.PrefillRequest{WorkerEpoch: workerEpoch, Task: task(prompt(16, i), 5), Ticket: r.ticket})
 			synctest.Wait()

@@ -1,0 +1,172 @@
+package routing
+
+import (
+	"time"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+
+	"github.com/tandem-serving/tandem/pkg/latency"
+)
+
+// In overload, what the workers serve depends on how all requests use them. A few sequences that
+// decode on a worker full of prompts shorten its steps, and many cost little more, so that both
+// pools apart, or all workers alike, serve more than what lies between: choosing the cheaper
+// placement for one request after another does not find the better of the two. A router that
+// refuses requests for want of time therefore compares both for the requests that come, and for a
+// while goes by the better one.
+
+// demand is what requests for a model ask for, on average.
+type demand struct {
+	prompt float64 // tokens of a prompt that no worker holds
+	most   float64 // tokens that an answer may have
+	share  float64 // of which an answer has this share
+	each   float64 // the time that a token may take, milliseconds; 0: any
+
+	together bool // all workers alike serve more than the pools apart
+	reviewed time.Time
+}
+
+const (
+	// demandWeight is of how many requests the last one is one in the averages.
+	demandWeight = 64
+	// togetherLasts is for how long after a refusal for want of time the better use counts.
+	togetherLasts = 10 * time.Second
+	// reviewEvery is how often it is looked for.
+	reviewEvery = time.Second
+	// togetherLeast is what all workers alike have to serve of what the pools apart would: they
+	// take bursts better than the pools, each of which has its own.
+	togetherLeast = 0.97
+)
+
+// asked takes in a request of which a worker lacks so many tokens.
+func (rt *Router) asked(r *Request, lacks int) {
+	each := float64(r.TPOT) / float64(time.Millisecond)
+	d := rt.demands[r.Model]
+	if d == nil {
+		rt.demands[r.Model] = &demand{prompt: float64(lacks), most: float64(r.MaxNew), share: 1, each: each}
+		return
+	}
+	d.prompt += (float64(lacks) - d.prompt) / demandWeight
+	d.most += (float64(r.MaxNew) - d.most) / demandWeight
+	d.each += (each - d.each) / demandWeight
+}
+
+// answered takes in how many tokens an answer had, of so many that it might have had.
+func (rt *Router) answered(model string, tokens, most int) {
+	if d := rt.demands[model]; d != nil && most > 0 {
+		d.share += (float64(tokens)/float64(most) - d.share) / demandWeight
+	}
+}
+
+// answer is how many tokens an answer has.
+func (d *demand) answer() float64 { return max(d.most*d.share, 1) }
+
+// pool is what the workers of a role can do.
+type pool struct {
+	workers int
+	// baseMs is the fixed time of a step, and promptShare what prompts have of steps without others,
+	// on average.
+	baseMs, promptShare float64
+	places              float64 // of sequences that decode, in all
+	// promptMs and answerMs are what the prompt and the answer of a request take.
+	promptMs, answerMs float64
+}
+
+func (rt *Router) pool(role controlv1.Role, model string, d *demand) pool {
+	var p pool
+	var mean latency.Model
+	served := rt.model(model)
+	for _, w := range rt.ofRole(role) {
+		m, known := w.measured()
+		if !known || !w.connected || w.draining || !w.of(served) || role == controlv1.Role_ROLE_PREFILL && !w.whole {
+			continue
+		}
+		p.workers++
+		mean.BaseMs += m.BaseMs
+		mean.PerTokenMs += m.PerTokenMs
+		mean.PerContextTokenMs += m.PerContextTokenMs
+		p.places += float64(w.places())
+		if ms := float64(w.steps(m, 0, 0).several) * m.PerTokenMs; ms > 0 {
+			p.promptShare += ms / (ms + m.BaseMs)
+		}
+	}
+	n := float64(max(p.workers, 1))
+	p.baseMs, p.promptShare = mean.BaseMs/n, p.promptShare/n
+	p.promptMs = d.prompt * mean.PerTokenMs / n
+	p.answerMs = d.answer() * (mean.PerTokenMs + mean.PerContextTokenMs*(d.prompt+d.answer()/2)) / n
+	return p
+}
+
+// spareMs is how much of each millisecond the pool's workers together have beside the fixed time of
+// steps that take so long.
+func (p pool) spareMs(stepMs float64) float64 { return float64(p.workers) * (1 - p.baseMs/stepMs) }
+
+// uses are how many requests a millisecond the two uses of the workers serve: all alike, or prefill
+// workers that do nothing but compute so many prompts, while the others decode, and compute the rest
+// of the prompts.
+func (d *demand) uses(prefill, decode pool) (together, apart, computed float64) {
+	together = d.rate(max(prefill.baseMs, decode.baseMs), prefill.places+decode.places, func(stepMs float64) float64 {
+		return prefill.spareMs(stepMs)/(prefill.promptMs+prefill.answerMs) + decode.spareMs(stepMs)/(decode.promptMs+decode.answerMs)
+	})
+	computed = float64(prefill.workers) * prefill.promptShare / prefill.promptMs
+	apart = d.rate(decode.baseMs, decode.places, func(stepMs float64) float64 {
+		spare := decode.spareMs(stepMs)
+		if decoded := spare / decode.answerMs; decoded <= computed {
+			return decoded
+		}
+		return computed + (spare-computed*decode.answerMs)/(decode.promptMs+decode.answerMs)
+	})
+	return together, apart, computed
+}
+
+// rate is how many requests a millisecond workers with so many places serve, whose steps take at
+// least so long and may take as long as a token may: longer steps have more time for requests, but a
+// sequence keeps its place for as many steps as it has tokens (Little's law).
+func (d *demand) rate(leastMs, places float64, byTime func(stepMs float64) float64) float64 {
+	low, high := leastMs, d.each*paceShare
+	if high == 0 {
+		high = longestStep * leastMs
+	}
+	if high <= low {
+		return 0
+	}
+	byPlace := func(stepMs float64) float64 { return places / (d.answer() * stepMs) }
+	if byTime(high) <= byPlace(high) {
+		return byTime(high)
+	}
+	for range 40 {
+		if middle := (low + high) / 2; byTime(middle) <= byPlace(middle) {
+			low = middle
+		} else {
+			high = middle
+		}
+	}
+	return min(byTime(low), byPlace(low))
+}
+
+// longestStep is how many times its fixed time a step takes at most where a token may take any.
+const longestStep = 1e4
+
+// review compares the two uses of the workers of a model.
+func (rt *Router) review(model string) {
+	d := rt.demands[model]
+	if d == nil || rt.now.Sub(d.reviewed) < reviewEvery {
+		return
+	}
+	d.reviewed, d.together = rt.now, false
+	prefill, decode := rt.pool(controlv1.Role_ROLE_PREFILL, model, d), rt.pool(controlv1.Role_ROLE_DECODE, model, d)
+	if prefill.promptMs > 0 && prefill.answerMs > 0 && decode.promptMs > 0 && decode.answerMs > 0 {
+		together, apart, computed := d.uses(prefill, decode)
+		// Prefill workers that have time for answers go by what each request costs.
+		d.together = apart > computed && together >= apart*togetherLeast
+	}
+}
+
+// together reports whether every worker is to do all of what it gets.
+func (rt *Router) together(model string) bool {
+	if rt.now.Sub(rt.refusedForLoadAt) >= togetherLasts {
+		return false
+	}
+	d := rt.demands[model]
+	return d != nil && d.together
+}

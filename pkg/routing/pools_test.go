@@ -1,0 +1,43 @@
+package routing
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+)
+
+// TestUsesOfWorkers: the rates of both uses are the most that a search over all lengths of steps
+// finds.
+func TestUsesOfWorkers(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	draw := func(least, most float64) float64 { return least * math.Pow(most/least, random.Float64()) }
+	for i := range 200 {
+		workers := func() pool {
+			n := 1 + random.IntN(8)
+			return pool{n, draw(1, 10), draw(0.5, 1), float64(n) * draw(4, 256), draw(1, 500), draw(1, 100)}
+		}
+		p, q := workers(), workers()
+		d := demand{prompt: 1, most: draw(2, 1000), share: draw(0.1, 1), each: draw(12, 200)}
+		together, apart, computed := d.uses(p, q)
+
+		var bestTogether, bestApart float64
+		answer := d.most * d.share
+		if answer < 1 {
+			answer = 1
+		}
+		for step := max(p.baseMs, q.baseMs); step <= d.each*paceShare; step *= 1.0005 {
+			rate := (1-p.baseMs/step)*float64(p.workers)/(p.promptMs+p.answerMs) + (1-q.baseMs/step)*float64(q.workers)/(q.promptMs+q.answerMs)
+			bestTogether = max(bestTogether, min(rate, (p.places+q.places)/(answer*step)))
+		}
+		for step := q.baseMs; step <= d.each*paceShare; step *= 1.0005 {
+			// Requests whose prompts come from prefill workers, and then those that come whole.
+			spare := (1 - q.baseMs/step) * float64(q.workers)
+			sent := min(float64(p.workers)*p.promptShare/p.promptMs, spare/q.answerMs)
+			whole := (spare - sent*q.answerMs) / (q.promptMs + q.answerMs)
+			bestApart = max(bestApart, min(sent+whole, q.places/(answer*step)))
+		}
+		if math.Abs(together/bestTogether-1) > 0.01 || math.Abs(apart/bestApart-1) > 0.01 || computed <= 0 {
+			t.Errorf("case %d: %v and %v, want %v and %v: %+v, %+v, %+v", i, together, apart, bestTogether, bestApart, d, p, q)
+		}
+	}
+}
