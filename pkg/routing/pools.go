@@ -1,11 +1,10 @@
 package routing
 
 import (
+	"math"
 	"time"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
-
-	"github.com/tandem-serving/tandem/pkg/latency"
 )
 
 // In overload, what the workers serve depends on how all requests use them. A few sequences that
@@ -35,7 +34,7 @@ const (
 	reviewEvery = time.Second
 	// togetherLeast is what all workers alike have to serve of what the pools apart would: they
 	// take bursts better than the pools, each of which has its own.
-	togetherLeast = 0.97
+	togetherLeast = 0.95
 )
 
 // asked takes in a request of which a worker lacks so many tokens.
@@ -61,11 +60,10 @@ func (rt *Router) answered(model string, tokens, most int) {
 // answer is how many tokens an answer has.
 func (d *demand) answer() float64 { return max(d.most*d.share, 1) }
 
-// pool is what the workers of a role can do.
+// pool is what the workers of a role can do, on average.
 type pool struct {
 	workers int
-	// baseMs is the fixed time of a step, and promptShare what prompts have of steps without others,
-	// on average.
+	// baseMs is the fixed time of a step, and promptShare what prompts have of steps without others.
 	baseMs, promptShare float64
 	places              float64 // of sequences that decode, in all
 	// promptMs and answerMs are what the prompt and the answer of a request take.
@@ -74,26 +72,32 @@ type pool struct {
 
 func (rt *Router) pool(role controlv1.Role, model string, d *demand) pool {
 	var p pool
-	var mean latency.Model
 	served := rt.model(model)
 	for _, w := range rt.ofRole(role) {
 		m, known := w.measured()
 		if !known || !w.connected || w.draining || !w.of(served) || role == controlv1.Role_ROLE_PREFILL && !w.whole {
 			continue
 		}
+		// What a worker has hardly done is taken to need as long as where it is done.
+		prompts, answers := m, m
+		if role == controlv1.Role_ROLE_PREFILL && w.lifeMs == 0 {
+			answers, _ = rt.quickestStep(controlv1.Role_ROLE_DECODE, w.version())
+		}
+		if role == controlv1.Role_ROLE_DECODE && guesses(m, int(d.prompt)) {
+			prompts, _ = rt.quickestStep(controlv1.Role_ROLE_PREFILL, w.version())
+		}
 		p.workers++
-		mean.BaseMs += m.BaseMs
-		mean.PerTokenMs += m.PerTokenMs
-		mean.PerContextTokenMs += m.PerContextTokenMs
+		p.baseMs += m.BaseMs
 		p.places += float64(w.places())
-		if ms := float64(w.steps(m, 0, 0).several) * m.PerTokenMs; ms > 0 {
+		alone := w.steps(prompts, 0, 0)
+		p.promptMs += promptMs(prompts, int(d.prompt), 0, math.Ceil(d.prompt/float64(alone.chunk)))
+		p.answerMs += d.answer() * (answers.PerTokenMs + answers.PerContextTokenMs*(d.prompt+d.answer()/2))
+		if ms := promptMs(prompts, alone.several, 0, 1); ms > 0 {
 			p.promptShare += ms / (ms + m.BaseMs)
 		}
 	}
 	n := float64(max(p.workers, 1))
-	p.baseMs, p.promptShare = mean.BaseMs/n, p.promptShare/n
-	p.promptMs = d.prompt * mean.PerTokenMs / n
-	p.answerMs = d.answer() * (mean.PerTokenMs + mean.PerContextTokenMs*(d.prompt+d.answer()/2)) / n
+	p.baseMs, p.promptShare, p.promptMs, p.answerMs = p.baseMs/n, p.promptShare/n, p.promptMs/n, p.answerMs/n
 	return p
 }
 

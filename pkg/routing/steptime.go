@@ -163,5 +163,11 @@ func (s steps) take(tokens, cached, chunk int) float64 {
 		return 0
 	}
 	n := math.Ceil(float64(tokens) / float64(chunk))
-	return n*s.besides + float64(tokens)*s.model.PerTokenMs + n*s.model.PerContextTokenMs*(float64(cached)+float64(tokens)/2)
+	return n*s.besides + promptMs(s.model, tokens, cached, n)
+}
+
+// promptMs is what so many tokens of a prompt, after cached ones, add to so many steps. Each step has
+// all of the prompt that was computed before as context, and what it computes.
+func promptMs(m latency.Model, tokens, cached int, steps float64) float64 {
+	return float64(tokens)*m.PerTokenMs + m.PerContextTokenMs*(steps*float64(cached)+float64(tokens)*(steps+1)/2)
 }
