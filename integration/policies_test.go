@@ -28,7 +28,7 @@ var policies = map[string][]string{
 // uses are what a package's sources say of policies.
 type uses struct {
 	decides bool     // it has a method Handle(now time.Time, event) []Action
-	makes   []string // packages of which it calls New
+	makes   []string // packages of which it calls New, or NewIn, which is New in place
 }
 
 // read adds what a file says.
@@ -50,7 +50,7 @@ func (u *uses) read(file *ast.File) {
 		}
 	}
 	ast.Inspect(file, func(n ast.Node) bool {
-		if s, is := n.(*ast.SelectorExpr); is && s.Sel.Name == "New" {
+		if s, is := n.(*ast.SelectorExpr); is && (s.Sel.Name == "New" || s.Sel.Name == "NewIn") {
 			if of, is := s.X.(*ast.Ident); is && imports[of.Name] != "" {
 				u.makes = append(u.makes, imports[of.Name])
 			}
@@ -117,6 +117,7 @@ func TestUses(t *testing.T) {
 		"package a\nfunc Handle(now time.Time, e Event) []Action { return nil }":                        {},
 		"package a\nimport \"" + ours + "pkg/routing\"\nvar r = routing.New(c, nil)":                    {makes: []string{"pkg/routing"}},
 		"package a\nimport other \"" + ours + "pkg/routing\"\nvar make = other.New":                     {makes: []string{"pkg/routing"}},
+		"package a\nimport \"" + ours + "pkg/joining\"\nfunc f() { joining.NewIn(j, p) }":               {makes: []string{"pkg/joining"}},
 		"package a\nimport \"" + ours + "pkg/routing\"\nvar m = routing.Redial{}\nvar x = routes.New()": {},
 	} {
 		file, err := parser.ParseFile(token.NewFileSet(), "a.go", source, parser.SkipObjectResolution)

@@ -239,7 +239,7 @@ func (l *load) send(from *workload.Request, before said) {
 	if l.RequestTimeout > 0 && l.RequestTimeout < c.config.Limits.MaxRequestTime {
 		q.deadline = c.now.Add(l.RequestTimeout)
 	}
-	q.join.Init(joining.Params{
+	joining.NewIn(&q.join, joining.Params{
 		ID: q.key, Arrived: c.now, Tokenized: c.now, PromptTokens: len(q.tokens), MaxTokens: from.MaxTokens, Deadline: q.deadline,
 		VocabSize: c.spec.VocabSize, Text: noText{}, MaxAttempts: c.config.Limits.MaxAttempts, MaxRefusals: joining.DefaultMaxRefusals, Linger: joining.DefaultLinger, Silence: c.config.Routing.Silence(),
 	})

@@ -72,12 +72,12 @@ const maxLostConnections = 16
 // New returns the life of a request that has not started.
 func New(p Params) *Join {
 	j := new(Join)
-	j.Init(p)
+	NewIn(j, p)
 	return j
 }
 
-// Init is New in place, for a Join that is part of something larger. A Join is not copied.
-func (j *Join) Init(p Params) {
+// NewIn is New in place, for a Join that is part of something larger. A Join is not copied.
+func NewIn(j *Join, p Params) {
 	*j = Join{p: p, try: try{most: p.MaxTokens}}
 	j.open = j.few[:0]
 }
