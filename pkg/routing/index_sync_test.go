@@ -89,19 +89,7 @@ func TestIndexFollowsThroughLosses(t *testing.T) {
 			}
 			handle(routing.ViewChanged{Workers: records, Live: true})
 		}
-		pass := func(d time.Duration) {
-			for end := now.Add(d); ; {
-				next, due := f.Next()
-				if !due || next.After(end) {
-					now = end
-					return
-				}
-				if next.After(now) {
-					now = next
-				}
-				handle(routing.Tick{})
-			}
-		}
+		pass := func(d time.Duration) { pass(f, &now, d, func() { handle(routing.Tick{}) }) }
 		list := func(id string) []routing.BlocksListed {
 			w := workers[id]
 			return routing.Listed(ref(id), &workerv1.ListBlocksResponse{Epoch: w.epoch, Sequence: w.sequence, BlockHashes: slices.Sorted(maps.Keys(w.holds))})

@@ -19,7 +19,7 @@ type demand struct {
 	prompt float64 // tokens of a prompt that no worker holds
 	most   float64 // tokens that an answer may have
 	share  float64 // of which an answer has this share
-	each   float64 // the time that a token may take, milliseconds; 0: any
+	each   float64 // the time that a token may take, of those that say so, milliseconds; 0: any
 
 	together bool // all workers alike serve more than the pools apart
 	reviewed time.Time
@@ -47,7 +47,13 @@ func (rt *Router) asked(r *Request, lacks int) {
 	}
 	d.prompt += (float64(lacks) - d.prompt) / demandWeight
 	d.most += (float64(r.MaxNew) - d.most) / demandWeight
-	d.each += (each - d.each) / demandWeight
+	switch { // who takes any time says nothing about the others
+	case each == 0:
+	case d.each == 0:
+		d.each = each
+	default:
+		d.each += (each - d.each) / demandWeight
+	}
 }
 
 // answered takes in how many tokens an answer had, of so many that it might have had.
@@ -127,9 +133,10 @@ func (d *demand) uses(prefill, decode pool) (together, apart, computed float64) 
 // least so long and may take as long as a token may: longer steps have more time for requests, but a
 // sequence keeps its place for as many steps as it has tokens (Little's law).
 func (d *demand) rate(leastMs, places float64, byTime func(stepMs float64) float64) float64 {
-	low, high := leastMs, d.each*paceShare
+	low := max(leastMs, shortestStepMs)
+	high := d.each * paceShare
 	if high == 0 {
-		high = longestStep * leastMs
+		high = longestStep * low
 	}
 	if high <= low {
 		return 0
@@ -147,6 +154,9 @@ func (d *demand) rate(leastMs, places float64, byTime func(stepMs float64) float
 	}
 	return min(byTime(low), byPlace(low))
 }
+
+// shortestStepMs is what a step takes at least, also where a worker has measured no fixed time.
+const shortestStepMs = 1e-3
 
 // longestStep is how many times its fixed time a step takes at most where a token may take any.
 const longestStep = 1e4

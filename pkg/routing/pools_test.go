@@ -4,7 +4,33 @@ import (
 	"math"
 	"math/rand/v2"
 	"testing"
+	"time"
 )
+
+// TestDemandOfMixedRequests: requests that take any time for a token do not make it shorter for the
+// others, in whatever order they come.
+func TestDemandOfMixedRequests(t *testing.T) {
+	for _, first := range []time.Duration{0, 25 * time.Millisecond} {
+		rt := &Router{demands: make(map[string]*demand)}
+		rt.asked(&Request{Model: "m", MaxNew: 64, TPOT: first}, 256)
+		rt.asked(&Request{Model: "m", MaxNew: 64, TPOT: 25 * time.Millisecond}, 256)
+		rt.asked(&Request{Model: "m", MaxNew: 64}, 256)
+		if d := rt.demands["m"]; d.each != 25 || d.prompt != 256 || d.answer() != 64 {
+			t.Errorf("first %v: %+v", first, *d)
+		}
+	}
+}
+
+// TestWorkersWithoutFixedTime: the rates of steps that take no time of their own are numbers.
+func TestWorkersWithoutFixedTime(t *testing.T) {
+	for _, each := range []float64{0, 25} {
+		d := demand{prompt: 256, most: 64, share: 1, each: each}
+		p := pool{workers: 2, promptShare: 1, places: 8, promptMs: 20, answerMs: 5}
+		if together, apart, _ := d.uses(p, p); !(together > 0) || !(apart > 0) || math.IsInf(together, 0) || math.IsInf(apart, 0) {
+			t.Errorf("each %v: %v and %v", each, together, apart)
+		}
+	}
+}
 
 // TestUsesOfWorkers: the rates of both uses are the most that a search over all lengths of steps
 // finds.

@@ -262,17 +262,7 @@ func TestArbitraryReportsStarveNobody(t *testing.T) {
 			handle(routing.Connected{Worker: routing.Ref{ID: id, Epoch: 1}})
 		}
 		pass := func(d time.Duration) {
-			for end := now.Add(d); ; {
-				next, ok := f.Next()
-				if !ok || next.After(end) {
-					now = end
-					break
-				}
-				if next.After(now) {
-					now = next
-				}
-				handle(routing.Tick{})
-			}
+			pass(f, &now, d, func() { handle(routing.Tick{}) })
 			for id, since := range waiting {
 				if waited := now.Sub(since); waited > 2*config().ReportDoubt {
 					t.Fatalf("%s waits for %v", id, waited)

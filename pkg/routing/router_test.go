@@ -79,16 +79,22 @@ func (b *bench) do(event routing.Event) []routing.Action {
 // pass lets time go by, ticking when the router asks for it.
 func (b *bench) pass(d time.Duration) []routing.Action {
 	var all []routing.Action
-	for end := b.now.Add(d); ; {
-		next, ok := b.f.Next()
-		if !ok || next.After(end) {
-			b.now = end
-			return all
+	pass(b.f, &b.now, d, func() { all = append(all, b.do(routing.Tick{})...) })
+	return all
+}
+
+// pass lets time go by from now on, with a tick when the router asks for it.
+func pass(f *routing.Router, now *time.Time, d time.Duration, tick func()) {
+	for end := now.Add(d); ; {
+		next, due := f.Next()
+		if !due || next.After(end) {
+			*now = end
+			return
 		}
-		if next.After(b.now) {
-			b.now = next
+		if next.After(*now) {
+			*now = next
 		}
-		all = append(all, b.do(routing.Tick{})...)
+		tick()
 	}
 }
 
