@@ -39,6 +39,8 @@ type Report struct {
 	Search *search.Result `json:"search,omitempty"`
 	// Runs are the steps of a search with their figures, by rate.
 	Runs []Figures `json:"runs,omitempty"`
+	// Planned is the rate that the target was planned for; nil: none is known.
+	Planned *float64 `json:"planned_rps,omitempty"`
 	// Simulation is set if the runs were simulated.
 	*Simulation
 	// Interrupted: the user ended it early.
