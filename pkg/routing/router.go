@@ -25,7 +25,8 @@ type Router struct {
 	// peers are the other routers, by model, and disagreeing those that serve other versions.
 	peers       map[string][]peer
 	disagreeing map[string][]string
-	others      []*told // what the other routers said last, by their ids
+	others      []*told // the other routers, by their ids
+	elsewhere   elsewhere
 	telling     telling
 	peerReports uint64 // of other routers, so far
 	// pinsDue is when to see which versions are served; zero: nothing is to change.
@@ -102,7 +103,7 @@ func New(config Config, random Rand) *Router {
 func (rt *Router) Handle(now time.Time, event Event) []Action {
 	rt.now, rt.out = now, nil
 	rt.workersDue.known = rt.workersDue.known && ofRequestsAlone(event)
-	rt.expireTold(now)
+	rt.elsewhere.expire(now.Add(-toldLasts))
 	pump := rt.take(now, event)
 	if rt.pinVersionsDue(now) {
 		rt.pinVersions(now)
