@@ -124,7 +124,7 @@ func (rt *Router) miss(now time.Time, listed map[string]*controlv1.WorkerRecord)
 		case !w.answered:
 			rt.drop(w)
 		case w.missingSince.IsZero():
-			w.registered, w.missingSince = false, now
+			w.registered, w.missingSince, rt.unregistered = false, now, true
 		}
 		if rt.live && w.successor != nil && record == nil {
 			rt.forget(w.successor)
