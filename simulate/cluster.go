@@ -94,6 +94,7 @@ type Cluster struct {
 	tokens     []*tokens // messages to be used again, as are chunks and grants
 	chunks     []*chunk
 	grants     []*grant
+	published  []*published
 	links      []*link
 	held       []*pipe // that have messages which a partition holds
 	cuts       int     // so far
@@ -262,7 +263,30 @@ func (c *Cluster) publishBlocks(p *process, event *controlv1.KvEvent) {
 }
 
 func (c *Cluster) publish(from *host, event routing.Event) {
-	for _, r := range c.routers {
-		c.after(c.latency(from, r.host), func() { r.handle(event) })
+	for routers := c.routers; len(routers) > 0; {
+		// What arrives at several at one time happens at one after the other, and nothing between.
+		latency, n := c.latency(from, routers[0].host), 1
+		for n < len(routers) && c.latency(from, routers[n].host) == latency {
+			n++
+		}
+		p := taken(&c.published)
+		p.routers, p.event = routers[:n], event
+		c.soon.push(c.momentAt(c.at+int64(latency)), p)
+		routers = routers[n:]
 	}
+}
+
+// published is a message on its way to routers. It is used again when it has arrived.
+type published struct {
+	routers []*router
+	event   routing.Event
+}
+
+func (p *published) happen() {
+	c := p.routers[0].cluster
+	for _, r := range p.routers {
+		r.handle(p.event)
+	}
+	p.routers, p.event = nil, nil
+	c.published = append(c.published, p)
 }

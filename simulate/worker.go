@@ -67,7 +67,8 @@ type call struct {
 	process  *process
 	id       scheduler.SequenceID
 	prefill  *workerv1.PrefillRequest // nil: it is a decode call
-	transfer uint64                   // of the reservation
+	held     int                      // blocks that the receiver has, by the ticket
+	transfer uint64                   // of the reservation, or of the ticket
 	session  *session                 // of the transfer; nil: there is none
 	sending  bool                     // the transfer is open
 	opened   time.Time
@@ -212,9 +213,9 @@ func (c *call) act(action worker.Action) {
 			c.offer(layer, a.First, a.Blocks)
 		}
 	case worker.Commit:
-		c.session.handle(sender.Commit{ID: c.prefill.GetTicket().GetTransferId(), Sampled: []int32{a.Sampled}})
+		c.session.handle(sender.Commit{ID: c.transfer, Sampled: []int32{a.Sampled}})
 	case worker.Abort:
-		c.session.handle(sender.Abort{ID: c.prefill.GetTicket().GetTransferId(), Reason: a.Reason})
+		c.session.handle(sender.Abort{ID: c.transfer, Reason: a.Reason})
 	case worker.SendPrefill:
 		c.stream.toClient(messageBytes, func() { c.stream.request.prefilled(c.stream, a.Event) })
 	case worker.Fetch:
@@ -309,8 +310,7 @@ func (d *layerDone) happen() {
 		if c == nil || !c.sending {
 			continue
 		}
-		held := int(c.prefill.GetTicket().GetHeldBlocks())
-		if first, end := worker.Unsent(part, held); first < end {
+		if first, end := worker.Unsent(part, c.held); first < end {
 			c.offer(layer, first, run.Batch.Sequences[i].Blocks[first:end])
 		}
 		if layer == p.layout.Layers-1 {
@@ -325,7 +325,7 @@ func (c *call) offer(layer, first int, blocks []kvcache.BlockID) {
 		c.sent.FirstOffered = since
 	}
 	c.sent.LastOffered = since
-	step(c.session, (*sender.Core).HandleOffer, sender.Offer{ID: c.prefill.GetTicket().GetTransferId(), Layer: layer, First: first, Blocks: blocks})
+	step(c.session, (*sender.Core).HandleOffer, sender.Offer{ID: c.transfer, Layer: layer, First: first, Blocks: blocks})
 }
 
 // reserve lets a sender write into a sequence's blocks. It returns the answer for the core.
@@ -364,7 +364,8 @@ func (p *process) serve(s *stream, epoch uint64, task *workerv1.Task, begin func
 		BlockTokens: p.layout.BlockTokens,
 	}]
 	s.hashes = nil
-	c := &call{stream: s, process: p, id: request.ID, prefill: prefill}
+	ticket := prefill.GetTicket()
+	c := &call{stream: s, process: p, id: request.ID, prefill: prefill, held: int(ticket.GetHeldBlocks()), transfer: ticket.GetTransferId()}
 	s.call = c
 	p.calls.add(c)
 	p.handle(begin(request))

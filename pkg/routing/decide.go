@@ -293,7 +293,7 @@ func (rt *Router) dispatch(s *search, decodes, prefills *candidates, decode, pre
 	if decode.measured {
 		d.token, d.plainToken, record.TpotMs = milliseconds(decode.tpotMs), milliseconds(decode.tpotMs/decode.slowToken), decode.tpotMs
 	}
-	atDecode := &share{at: now, context: r.Tokens, decoding: 1, decodingContext: r.Tokens, blocks: need(decode.worker, r, controlv1.Role_ROLE_DECODE)}
+	atDecode := &share{at: now, sums: sums{context: r.Tokens, decoding: 1, decodingContext: r.Tokens, blocks: need(decode.worker, r, controlv1.Role_ROLE_DECODE)}}
 	if prefill == nil {
 		atDecode.tokens = decode.computed()
 		decode.worker.prompted.add(now, decode.worker.step, decode.computed())
@@ -311,7 +311,7 @@ func (rt *Router) dispatch(s *search, decodes, prefills *candidates, decode, pre
 		rt.turns++
 		w.turn = rt.turns
 		w.prompted.add(now, w.step, prefill.computed())
-		w.add(r.ID, &share{at: now, tokens: prefill.computed(), context: r.Tokens, blocks: need(w, r, controlv1.Role_ROLE_PREFILL)})
+		w.add(r.ID, &share{at: now, sums: sums{tokens: prefill.computed(), context: r.Tokens, blocks: need(w, r, controlv1.Role_ROLE_PREFILL)}})
 	}
 	decode.worker.tries(now)
 	decode.worker.slowToken.sent(now)

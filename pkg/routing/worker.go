@@ -19,12 +19,14 @@ type worker struct {
 	connectedAt time.Time
 	usedAt      time.Time // when a request was last sent there
 	facts
-	owned       int    // len(own)
-	unseenTotal share  // sums over unseen
-	othersTotal share  // sums over others
-	toldIn      uint64 // the number of the last router's report that has some of it
+	owned       int  // len(own)
+	unseenTotal sums // over unseen
+	// elsewhere is what other routers say, where it has a number.
+	elsewhere *elsewhere
+	number    int
 	reading
 	prompted  prompted
+	unseen    []*share    // this router's requests that the last load report may not count
 	first     trackRecord // of first tokens of prompts that it computes
 	tokens    trackRecord // of the time of a token that it decodes
 	slowFirst slowness    // the same two, beside other workers
@@ -54,10 +56,8 @@ type worker struct {
 	leavesAt time.Time
 	drained  bool // it has finished what it had
 
-	own    map[string]*share // this router's requests that run on it
-	unseen []*share          // those that the last load report may not count
-	total  share             // sums over own
-	others []share           // what other routers say that they sent and the last load report does not count
+	own   map[string]*share // this router's requests that run on it
+	total sums              // over own
 
 	probe probe
 	trust trust
@@ -86,11 +86,12 @@ type worker struct {
 	listFailures int
 }
 
-func newWorker(record *controlv1.WorkerRecord) *worker {
+func (rt *Router) newWorker(record *controlv1.WorkerRecord) *worker {
 	w := &worker{
 		ref: Ref{record.GetId(), record.GetEpoch()},
 		own: make(map[string]*share), reserveMs: firstReserveMs,
 	}
+	rt.elsewhere.number(w)
 	w.believe(record)
 	return w
 }
