@@ -55,7 +55,10 @@ func (h *Handler) generate(e *exchange, k *kind) error {
 		return h.resume(e.request.Context(), &stream{assembly: a}, id)
 	}
 	if c.stream {
-		s := &stream{assembly: a, now: connOf(e.request.Context())}
+		s := &stream{assembly: a}
+		if e.request.ProtoAtLeast(1, 1) { // before, there were no chunks
+			s.now = connOf(e.request.Context())
+		}
 		if err := h.run(e.request.Context(), c, admitted(s.receive), s.sendNow()); err != nil {
 			return rename(err, c.name)
 		}
