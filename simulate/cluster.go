@@ -43,6 +43,8 @@ type Config struct {
 	Network Network
 	// Events are what happens meanwhile.
 	Events []Event
+	// Autoscale has pools follow the load; nil: they do not.
+	Autoscale *Autoscale
 	// CheckContext has each token depend on every block and layer of its context, so that
 	// KV which was lost, mixed up or written late changes what follows. Without it a token
 	// depends on the last block, and that on the ones before it when it was begun: a step
@@ -75,6 +77,14 @@ type Worker struct {
 	// failing: the next step fails. corrupting: the next chunk comes damaged. muted: its
 	// signals are lost. unmeasured: it takes its steps for as fast as its profile.
 	failing, corrupting, muted, unmeasured bool
+
+	// starting is the start that it waits for; nil: none. ends: its process ends when it has
+	// drained. running: it has been paid for since then, and for used before.
+	starting *starting
+	ends     bool
+	running  bool
+	since    time.Time
+	used     time.Duration
 }
 
 // Cluster is a mesh on virtual time.
@@ -102,6 +112,7 @@ type Cluster struct {
 	starting   bool       // New is not over: routers are told of all workers at once
 	expiring   []*process // whose lease ran out meanwhile
 	watch      *watch     // nil: nothing is checked
+	failed     error      // of a worker that was to start
 }
 
 // New makes a cluster and starts all of it.

@@ -57,6 +57,8 @@ type Simulation struct {
 	RequestsPerWallS float64 `json:"requests_per_wall_s"`
 	// Workers of the cluster at the start.
 	Workers int `json:"workers"`
+	// WorkerHours is for how long workers ran, by pool, hours.
+	WorkerHours map[string]float64 `json:"worker_hours,omitempty"`
 }
 
 // Figures of one run.
