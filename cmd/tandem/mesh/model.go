@@ -43,7 +43,7 @@ type served struct {
 // newModel loads what the parts need, once for the process: a router the tokenizer and
 // the model's description, workers the weights, block stores nothing.
 func (p *process) newModel(ctx context.Context) ([]lifecycle.Service, error) {
-	workers := len(p.of(controlv1.Role_ROLE_PREFILL)) + len(p.of(controlv1.Role_ROLE_DECODE))
+	workers := p.computing()
 	router := len(p.of(controlv1.Role_ROLE_ROUTER)) > 0
 	if workers == 0 && !router {
 		return nil, nil
