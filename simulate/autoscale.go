@@ -92,6 +92,10 @@ func (c *Cluster) scaleTo(pool string, to int, startTime time.Duration) {
 	if pool == "" {
 		return
 	}
+	if last, known := c.sizes[pool]; !known || last != to {
+		c.sizes[pool] = to
+		c.resizes = append(c.resizes, Resize{c.Elapsed(), pool, to})
+	}
 	var serve []*Worker // those that serve, or will
 	for _, w := range c.config.Workers {
 		if w.Pool == pool && (w.starting != nil || w.process != nil && !w.process.drains()) {
@@ -152,6 +156,17 @@ func (c *Cluster) stopped(w *Worker) {
 		w.used += c.now.Sub(w.since)
 	}
 }
+
+// Resize is a change of how many workers a pool is to have.
+type Resize struct {
+	// At is counted from the start of the load.
+	At   time.Duration
+	Pool string
+	To   int
+}
+
+// Resizes are all changes by the autoscaler, as they came.
+func (c *Cluster) Resizes() []Resize { return c.resizes }
 
 // WorkerTime is for how long workers ran since the load began, added up by pool, the time that
 // they took to start included.

@@ -109,10 +109,12 @@ type Cluster struct {
 	cuts       int     // so far
 	etcdAway   bool
 	hedges     Hedges
-	starting   bool       // New is not over: routers are told of all workers at once
-	expiring   []*process // whose lease ran out meanwhile
-	watch      *watch     // nil: nothing is checked
-	failed     error      // of a worker that was to start
+	starting   bool           // New is not over: routers are told of all workers at once
+	expiring   []*process     // whose lease ran out meanwhile
+	watch      *watch         // nil: nothing is checked
+	failed     error          // of a worker that was to start
+	sizes      map[string]int // of pools, as the autoscaler wants them
+	resizes    []Resize
 }
 
 // New makes a cluster and starts all of it.
@@ -122,6 +124,7 @@ func New(config Config) (*Cluster, error) {
 		slo:   &inferencev1.Slo{Tpot: durationpb.New(config.TPOT)},
 		clock: clock{now: epoch}, random: rand.New(rand.NewPCG(config.Seed, 0x51)),
 		hosts: make(map[string]*host), epochs: make(map[routing.Ref]*process),
+		sizes: make(map[string]int),
 	}
 	if config.Check {
 		c.watch = newWatch(c)

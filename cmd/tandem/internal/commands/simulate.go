@@ -163,6 +163,7 @@ type simulation struct {
 	wall, virtual time.Duration
 	requests      int
 	workerTime    map[string]time.Duration // by pool
+	resizes       []simulate.Resize        // of the last run
 }
 
 // Drive is a run on a cluster of its own.
@@ -186,6 +187,7 @@ func (s *simulation) Drive(ctx context.Context, o drive.Options) (*record.Run, e
 	s.wall += time.Since(began)
 	s.virtual += run.Drained
 	s.requests += len(run.Records)
+	s.resizes = cluster.Resizes()
 	for pool, took := range cluster.WorkerTime() {
 		s.workerTime[pool] += took
 	}
@@ -198,9 +200,13 @@ func (s *simulation) took() *report.Simulation {
 	for pool, took := range s.workerTime {
 		hours[pool] = took.Hours()
 	}
+	var sizes []report.PoolSize
+	for _, r := range s.resizes {
+		sizes = append(sizes, report.PoolSize{AtS: r.At.Seconds(), Pool: r.Pool, Workers: r.To})
+	}
 	return &report.Simulation{
 		VirtualS: s.virtual.Seconds(), WallS: s.wall.Seconds(), RequestsPerWallS: float64(s.requests) / max(s.wall.Seconds(), 1e-9),
-		Workers: s.scenario.Workers(), WorkerHours: hours,
+		Workers: s.scenario.Workers(), WorkerHours: hours, Sizes: sizes,
 	}
 }
 
