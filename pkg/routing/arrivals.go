@@ -15,9 +15,11 @@ const (
 	rateSeconds = 20
 	// rateGone is after how many times that a rate is 0 if nothing comes.
 	rateGone = 10
-	// gapWeight is of how many gaps between requests the last one is one in the averages: their
-	// variation needs many.
-	gapWeight = 256
+	// lengthWeight is of how many requests the last one is one in averages of lengths, and gapWeight
+	// of how many gaps between requests: sizes are not to follow chance, and lengths of answers vary
+	// by more than their mean.
+	lengthWeight = 1024
+	gapWeight    = 256
 	// gapMost is how many times the mean a gap is at most: a pause says nothing about bursts.
 	gapMost = 20
 )
@@ -25,12 +27,13 @@ const (
 // arrivals are the requests for a model that come, refused ones too. The averages are of the last
 // ones, times in seconds.
 type arrivals struct {
-	began, last time.Time
-	number      uint64
-	rate        float64 // as of last: a sum over arrivals that decays
-	gap, gapSquare,
-	tokens, tokensSquare,
-	ttft, tpot float64 // 0: none wants any
+	began, last          time.Time
+	number, sent, served uint64  // requests that came, were dispatched, and were served
+	rate                 float64 // as of last: a sum over arrivals that decays
+	gap, gapSquare       float64
+	tokens, tokensSquare float64
+	lacks, output        float64 // tokens of prompts that no worker held, and of answers
+	ttft, tpot           float64 // 0: none wants any
 }
 
 // came takes in a request that came.
@@ -53,13 +56,29 @@ func (rt *Router) came(now time.Time, r *Request) {
 	a.rate = a.rateAt(now) + 1.0/rateSeconds
 	a.last = now
 	a.number++
-	mean(&a.tokens, float64(r.Tokens), a.number, demandWeight)
-	mean(&a.tokensSquare, float64(r.Tokens)*float64(r.Tokens), a.number, demandWeight)
+	mean(&a.tokens, float64(r.Tokens), a.number, lengthWeight)
+	mean(&a.tokensSquare, float64(r.Tokens)*float64(r.Tokens), a.number, lengthWeight)
 	if r.TTFT > 0 {
 		a.ttft += (r.TTFT.Seconds() - a.ttft) / weight(a.ttft)
 	}
 	if r.TPOT > 0 {
 		a.tpot += (r.TPOT.Seconds() - a.tpot) / weight(a.tpot)
+	}
+}
+
+// dispatched takes in that a request was, to a worker that lacks so many of its tokens.
+func (a *arrivals) dispatched(lacks int) {
+	if a != nil {
+		a.sent++
+		mean(&a.lacks, float64(lacks), a.sent, lengthWeight)
+	}
+}
+
+// answered takes in an answer of so many tokens.
+func (a *arrivals) answered(tokens int) {
+	if a != nil {
+		a.served++
+		mean(&a.output, float64(tokens), a.served, lengthWeight)
 	}
 }
 
@@ -117,8 +136,14 @@ func (rt *Router) Demand(now time.Time, model string) scaling.Demand {
 	}
 	out.ContextTokens, out.PromptTokens, out.PromptSCV = a.tokens, a.tokens, scv(a.tokens, a.tokensSquare)
 	out.TTFT, out.TPOT = milliseconds(a.ttft*1000), milliseconds(a.tpot*1000)
-	if d := rt.demands[model]; d != nil {
-		out.PromptTokens, out.OutputTokens = min(d.prompt, a.tokens), d.answer()
+	if a.sent > 0 {
+		out.PromptTokens = min(a.lacks, a.tokens)
+	}
+	switch {
+	case a.served > 0:
+		out.OutputTokens = a.output
+	case rt.demands[model] != nil: // by what they may have at most
+		out.OutputTokens = rt.demands[model].answer()
 	}
 	return out
 }

@@ -203,6 +203,7 @@ func (rt *Router) ended(now time.Time, e Ended) {
 	}
 	if e.Served {
 		rt.answered(d.model, e.Tokens, d.most)
+		rt.arrivals[d.model].answered(e.Tokens)
 		if !d.prompted.IsZero() {
 			if e.Decoding > 0 {
 				d.decode.lives(e.Decoding)

@@ -121,7 +121,7 @@ func (a *autoscaler) scale(now time.Time, role controlv1.Role, bounds scaling.Ra
 // start starts one more worker of a role.
 func (a *autoscaler) start(role controlv1.Role, why string) (err error) {
 	p := a.process
-	e := &extra{part: &part{role: role, id: a.freeID(role), listen: "127.0.0.1:0"}, metrics: &removable{Registerer: p.registry}}
+	e := &extra{part: &part{role: role, id: a.freeID(role), listen: "127.0.0.1:0", ended: make(chan struct{})}, metrics: &removable{Registerer: p.registry}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(fmt.Errorf("%s: %w", e.part.id, err), a.release(e))
@@ -130,7 +130,7 @@ func (a *autoscaler) start(role controlv1.Role, why string) (err error) {
 	if err := p.listenPart(e.part); err != nil {
 		return err
 	}
-	if e.engine, err = p.newEngine(e.part.id, role); err != nil {
+	if e.engine, err = p.newEngine(e.part); err != nil {
 		return err
 	}
 	services, err := p.workerServices(e.part, e.engine, e.metrics)
@@ -194,6 +194,7 @@ func (a *autoscaler) end(e *extra) error {
 
 // release frees what a worker had.
 func (a *autoscaler) release(e *extra) error {
+	close(e.part.ended)
 	e.metrics.remove()
 	a.process.closePart(e.part)
 	if e.engine == nil {

@@ -127,10 +127,10 @@ func (p *process) unload() error {
 
 // newEngine makes the engine of a worker. A process whose GPU is lost ends, even if a call
 // of its driver never returns.
-func (p *process) newEngine(id string, role controlv1.Role) (engine.Engine, error) {
-	made, err := p.engines.New(id, role)
+func (p *process) newEngine(w *part) (engine.Engine, error) {
+	made, err := p.engines.New(w.id, w.role)
 	if losing, can := made.(engine.Losing); can {
-		p.stuck.once(losing, p.stuckAfter())
+		p.stuck.once(losing, p.stuckAfter(), w.ended)
 	}
 	return made, err
 }

@@ -84,6 +84,8 @@ type part struct {
 
 	listener net.Listener
 	kv       *kvEndpoint // nil: it receives no KV
+	// ended is closed when a worker of the autoscaler has; nil: it lasts as long as the process.
+	ended chan struct{}
 }
 
 // modules are what a process is made of: what makes each, and what it needs before. They

@@ -62,7 +62,7 @@ func (p *process) newWorkers(role controlv1.Role) func(context.Context) ([]lifec
 func (p *process) newWorker(w *part) (services []lifecycle.Service, err error) {
 	var e engine.Engine // nil: a store computes nothing
 	if w.role != controlv1.Role_ROLE_KVTRANSFER {
-		if e, err = p.newEngine(w.id, w.role); err != nil {
+		if e, err = p.newEngine(w); err != nil {
 			return nil, err
 		}
 	}
