@@ -141,7 +141,7 @@ func TestErrors(t *testing.T) {
 		{"model: tiny\npools: {d: &d {role: decode}, e: *d}", `:2: "pools.e" refers to another value`},
 		{"modell: x", `:1: unknown key "modell": did you mean "model"?`},
 		{bad("event: []"), `:4: unknown key "event": did you mean "events"?`},
-		{bad("zzz: 1"), `:4: unknown key "zzz": the keys here are block-tokens, events, model, network, pools`},
+		{bad("zzz: 1"), `:4: unknown key "zzz": the keys here are autoscale, block-tokens, events, model, network, pools`},
 		{bad("seed:"), `:4: "seed" has no value`},
 		{bad("seed: -1"), `:4: "seed" is -1: want a whole number above 0`},
 		{bad("routers: 100000"), `:4: "routers" is 100000: want a whole number from 1 to 64`},

@@ -120,7 +120,7 @@ The file is explained in docs/simulation.md; docs/scenarios has examples.`,
 				return err
 			}
 		}
-		s := &simulation{scenario: read, seed: config.Workload.Seed, mode: mode, ttft: target.ttft, tpot: target.tpot, workerTime: make(map[string]time.Duration)}
+		s := &simulation{scenario: read, seed: config.Workload.Seed, mode: mode, ttft: target.ttft, tpot: target.tpot}
 		config.Drive = s.Drive
 		live := &simulateProgress{liveLine: newLiveLine(cmd.ErrOrStderr())}
 		if all {
@@ -188,6 +188,9 @@ func (s *simulation) Drive(ctx context.Context, o drive.Options) (*record.Run, e
 	s.virtual += run.Drained
 	s.requests += len(run.Records)
 	s.resizes = cluster.Resizes()
+	if s.workerTime == nil {
+		s.workerTime = make(map[string]time.Duration)
+	}
 	for pool, took := range cluster.WorkerTime() {
 		s.workerTime[pool] += took
 	}
