@@ -49,8 +49,9 @@ type process struct {
 
 	pace   worker.Pace
 	report timer
-	events uint64 // of the prefix cache
-	signal uint64 // of the load
+	events uint64        // of the prefix cache
+	busy   time.Duration // with steps since the last evaluation of an autoscaler
+	signal uint64        // of the load
 
 	receiver    *receiver.Core // of a decode worker
 	leases      timer
@@ -112,6 +113,7 @@ func (c *Cluster) start(w *Worker) error {
 	p.leases = timer{clock: &c.clock, of: (*leases)(p)}
 	p.report = timer{clock: &c.clock, of: (*reports)(p)}
 	w.process = p
+	c.began(w)
 	c.register(p)
 	p.report.set()
 	return nil
@@ -263,6 +265,7 @@ func (p *process) begin(run *scheduler.RunStep) {
 			c.soon.push(c.momentAt(began+int64(took*time.Duration(i+1)/time.Duration(len(layers)))), &layers[i])
 		}
 	}
+	p.busy += took
 	p.ends = stepEnd{process: p, done: scheduler.StepDone{Tokens: out.Tokens, Compute: took, Err: err}, measured: measured}
 	for i := range run.Batch.Sequences {
 		s := &run.Batch.Sequences[i]
@@ -386,6 +389,7 @@ func (p *process) die() {
 	}
 	p.dead = true
 	p.member.process = nil
+	p.cluster.stopped(p.member)
 	p.cluster.died(p)
 }
 

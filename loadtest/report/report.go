@@ -59,6 +59,17 @@ type Simulation struct {
 	RequestsPerWallS float64 `json:"requests_per_wall_s"`
 	// Workers of the cluster at the start.
 	Workers int `json:"workers"`
+	// WorkerHours is for how long workers ran, by pool, hours.
+	WorkerHours map[string]float64 `json:"worker_hours,omitempty"`
+	// Sizes are the changes of how many workers a pool was to have, in the last run.
+	Sizes []PoolSize `json:"sizes,omitempty"`
+}
+
+// PoolSize is how many workers a pool is to have from a time on, seconds since the load began.
+type PoolSize struct {
+	AtS     float64 `json:"at_s"`
+	Pool    string  `json:"pool"`
+	Workers int     `json:"workers"`
 }
 
 // Figures of one run.

@@ -276,6 +276,7 @@ func (rt *Router) dispatch(s *search, decodes, prefills *candidates, decode, pre
 	d := &dispatched{tenant: r.Tenant, model: r.Model, most: r.MaxNew, decode: decode.worker, at: now}
 	if r.Attempt == 0 {
 		rt.asked(r, cmp.Or(prefill, decode).uncached)
+		rt.arrivals[r.Model].dispatched(cmp.Or(prefill, decode).uncached)
 	}
 	action.HedgeAfter = rt.hedgeAfter(r, cmp.Or(prefill, decode))
 	if h := s.entry.hedges; h != nil {

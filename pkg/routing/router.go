@@ -42,6 +42,7 @@ type Router struct {
 	duplicates       map[string]bool           // ids that several workers have
 	left             []*controlv1.WorkerRecord // of workers that drained and left, oldest first
 	demands          map[string]*demand        // by models that are served
+	arrivals         map[string]*arrivals      // likewise
 	queue            queue
 	running          map[string]*dispatched
 	paths            map[path]*outage // bounded by maxPaths
@@ -91,6 +92,7 @@ func New(config Config, random Rand) *Router {
 		queue:       queue{ids: make(map[string]*entry)},
 		running:     make(map[string]*dispatched),
 		demands:     make(map[string]*demand),
+		arrivals:    make(map[string]*arrivals),
 		paths:       make(map[path]*outage),
 		tenants:     tenants.Counts{},
 		pinnedOnce:  make(map[string]bool),
