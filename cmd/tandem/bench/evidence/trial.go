@@ -30,8 +30,7 @@ type trial struct {
 	sendSLO  bool
 	traffic  *pflag.FlagSet
 	round    int
-	// offer changes what happens on the cluster; nil: nothing.
-	change func(*simulate.Config)
+	last     *record.Run // of at
 }
 
 // newTrial makes one of a scenario: the text of a file as 'tandem simulate' reads it. Files
@@ -55,7 +54,8 @@ func newTrial(folder, text string) (*trial, error) {
 }
 
 // at sends a rate, requests a second, with the arrivals of a round, and returns what clients
-// saw. Rates of one round have the same random numbers.
+// saw; last has each request. Rates of one round have the same random numbers. A trace that
+// comes at its own times has rate 0.
 func (t *trial) at(ctx context.Context, rate float64, round int) (report.Figures, error) {
 	load := t.load
 	load.Drive = t.drive
@@ -66,6 +66,7 @@ func (t *trial) at(ctx context.Context, rate float64, round int) (report.Figures
 	}
 	session.Round(round)
 	f, err := session.Step(ctx, "", rate)
+	t.last = session.Last()
 	if err == nil {
 		err = ctx.Err()
 	}
@@ -106,9 +107,6 @@ func (t *trial) drive(ctx context.Context, o drive.Options) (*record.Run, error)
 			return nil, err
 		}
 		config.TTFT, config.TPOT = slo.Bound("ttft"), slo.Bound("tpot")
-	}
-	if t.change != nil {
-		t.change(&config)
 	}
 	cluster, err := simulate.New(config)
 	if err != nil {
