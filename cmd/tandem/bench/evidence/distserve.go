@@ -53,15 +53,15 @@ func (distServe) Run(ctx context.Context, o Options) (*Result, error) {
 		rows, columns = rows[:1], []column{{aggregated, free}, {disaggregated, nvLink}, {auto, nvLink}}
 		s, rounds = rateSearch{within: 0.05, requests: 200}, 2
 	}
-	goodput := newGoodput(rows, columns, rounds)
-	if err := goodput.measure(ctx, o, s); err != nil {
+	g := newGoodput(rows, columns, rounds)
+	if err := g.measure(ctx, o, s); err != nil {
 		return nil, err
 	}
-	r := &Result{Tables: []Table{goodput.table()}}
+	r := &Result{Tables: []Table{g.table()}}
 	for i, row := range rows {
 		for _, of := range []placement{disaggregated, auto} {
-			split := goodput.rates(i, column{of, nvLink})
-			if over := ratios(split, goodput.rates(i, column{aggregated, free})); len(over) > 0 {
+			split := g.rates(i, column{of, nvLink})
+			if over := ratios(split, g.rates(i, column{aggregated, free})); len(over) > 0 {
 				r.Ratios = append(r.Ratios, newRatio(fmt.Sprintf("%s: goodput of %s over aggregated", row, of), over, "up to 7.4, over vLLM of 2023"))
 			}
 		}
@@ -72,7 +72,7 @@ func (distServe) Run(ctx context.Context, o Options) (*Result, error) {
 	for _, more := range []func(context.Context, Options, *goodput, *Result) error{
 		reproduceDistServe, tightestSLOs, sweepsOfDistServe, compareAzure,
 	} {
-		if err := more(ctx, o, goodput, r); err != nil {
+		if err := more(ctx, o, g, r); err != nil {
 			return nil, err
 		}
 	}
