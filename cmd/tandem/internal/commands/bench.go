@@ -36,6 +36,7 @@ func newBenchCommand() *cobra.Command {
 		newBenchTransferCommand(),
 		newBenchHandoverCommand(),
 		newBenchRouterCommand(),
+		newBenchEvidenceCommand(),
 	)
 	return cmd
 }

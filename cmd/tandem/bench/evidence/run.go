@@ -1,0 +1,108 @@
+package evidence
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Names are those of all sections.
+func Names() (names []string) {
+	for _, s := range Sections() {
+		names = append(names, s.Name())
+	}
+	return names
+}
+
+// Named are the sections of some names, in the order of the page; without names all.
+func Named(names []string) ([]Section, error) {
+	for _, name := range names {
+		if !slices.Contains(Names(), name) {
+			return nil, fmt.Errorf("%q is none of %s", name, strings.Join(Names(), ", "))
+		}
+	}
+	return slices.DeleteFunc(Sections(), func(s Section) bool { return len(names) > 0 && !slices.Contains(names, s.Name()) }), nil
+}
+
+// Run measures sections one after the other, each on all cores.
+func Run(ctx context.Context, sections []Section, o Options) ([]*Result, error) {
+	var all []*Result
+	for _, s := range sections {
+		began := time.Now()
+		r, err := s.Run(ctx, o)
+		if err == nil {
+			err = ctx.Err()
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", s.Name(), err)
+		}
+		r.Section, r.Title, r.WallSeconds = s.Name(), s.Title(), time.Since(began).Round(100*time.Millisecond).Seconds()
+		o.say(fmt.Sprintf("%s took %.0f s", s.Name(), r.WallSeconds))
+		all = append(all, r)
+	}
+	return all, nil
+}
+
+// each runs do(0) to do(n-1), as many at a time as there are cores. After an error or an end
+// of ctx it begins no more.
+func each(ctx context.Context, n int, do func(i int) error) error {
+	var (
+		next  atomic.Int64
+		wait  sync.WaitGroup
+		mutex sync.Mutex
+		errs  []error
+	)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	for range min(n, runtime.GOMAXPROCS(0)) {
+		wait.Go(func() {
+			for ctx.Err() == nil {
+				i := int(next.Add(1)) - 1
+				if i >= n {
+					return
+				}
+				if err := do(i); err != nil {
+					mutex.Lock()
+					errs = append(errs, err)
+					mutex.Unlock()
+					cancel()
+				}
+			}
+		})
+	}
+	wait.Wait()
+	if len(errs) == 0 {
+		return context.Cause(ctx)
+	}
+	return errors.Join(errs...)
+}
+
+// Check says what is wrong with the options.
+func (o Options) Check() error {
+	for _, folder := range []string{o.Profiles, o.Traces} {
+		if folder == "" {
+			continue
+		}
+		if info, err := os.Stat(folder); err != nil || !info.IsDir() {
+			return fmt.Errorf("there is no folder %s: run it at the top of a checkout, or say where with --profiles and --traces", folder)
+		}
+	}
+	return nil
+}
+
+// profile is the path of a file with step times.
+func (o Options) profile(name string) string {
+	path, err := filepath.Abs(filepath.Join(o.Profiles, name))
+	if err != nil { // the working directory is gone; reading the file will say so
+		return name
+	}
+	return path
+}

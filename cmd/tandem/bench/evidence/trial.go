@@ -1,0 +1,138 @@
+package evidence
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+
+	"github.com/tandem-serving/tandem/loadtest"
+	"github.com/tandem-serving/tandem/loadtest/client"
+	"github.com/tandem-serving/tandem/loadtest/drive"
+	"github.com/tandem-serving/tandem/loadtest/record"
+	"github.com/tandem-serving/tandem/loadtest/report"
+	"github.com/tandem-serving/tandem/loadtest/search"
+	"github.com/tandem-serving/tandem/loadtest/workload"
+	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/simulate"
+	"github.com/tandem-serving/tandem/simulate/scenario"
+)
+
+// trial is a cluster on virtual time with the traffic for it. Not for concurrent use.
+type trial struct {
+	scenario *scenario.Scenario
+	load     loadtest.Config
+	mode     inferencev1.Mode
+	sendSLO  bool
+	traffic  *pflag.FlagSet
+	round    int
+	last     *record.Run // of at
+}
+
+// newTrial makes one of a scenario: the text of a file as 'tandem simulate' reads it. Files
+// that it names are relative to folder.
+func newTrial(folder, text string) (*trial, error) {
+	t := &trial{}
+	t.traffic = pflag.NewFlagSet("", pflag.ContinueOnError)
+	t.load.RegisterFlags(t.traffic)
+	mode := t.traffic.String("mode", "auto", "")
+	t.traffic.BoolVar(&t.sendSLO, "send-slo", false, "")
+	var err error
+	if t.scenario, err = scenario.Parse(folder+"/evidence.yaml", []byte(text), t.traffic); err != nil {
+		return nil, err
+	}
+	known := false
+	if t.mode, known = api.Parse[inferencev1.Mode](*mode); !known {
+		return nil, fmt.Errorf("%q is no mode", *mode)
+	}
+	t.load.DurationSet, t.load.WarmupSet = t.traffic.Changed("duration"), t.traffic.Changed("warmup")
+	return t, t.load.Validate()
+}
+
+// at sends a rate, requests a second, with the arrivals of a round, and returns what clients
+// saw; last has each request. Rates of one round have the same random numbers. A trace that
+// comes at its own times has rate 0.
+func (t *trial) at(ctx context.Context, rate float64, round int) (report.Figures, error) {
+	load := t.load
+	load.Drive = t.drive
+	t.round = round
+	session, err := loadtest.NewSession(ctx, load, t, nil)
+	if err != nil {
+		return report.Figures{}, err
+	}
+	session.Round(round)
+	f, err := session.Step(ctx, "", rate)
+	t.last = session.Last()
+	if err == nil {
+		err = ctx.Err()
+	}
+	return f, err
+}
+
+// capacity is the highest rate, within 1%, at which 90% of the requests meet the SLO; 0:
+// none. It begins at start.
+func (t *trial) capacity(ctx context.Context, start float64, round int) (float64, error) {
+	s := search.NewCapacity(start, 1.5)
+	for {
+		rate, more := s.Next()
+		if !more {
+			break
+		}
+		f, err := t.at(ctx, rate, round)
+		if err != nil {
+			return 0, err
+		}
+		s.Done(search.Step{Rate: rate, Summary: &f.Summary, Client: f.Limit()})
+	}
+	if rate := s.Result().MaxRate; rate != nil {
+		return *rate, nil
+	}
+	return 0, nil
+}
+
+// drive is a run on a cluster of its own.
+func (t *trial) drive(ctx context.Context, o drive.Options) (*record.Run, error) {
+	if err := o.Complete(); err != nil {
+		return nil, err
+	}
+	config := t.scenario.Config(t.load.Workload.Seed + uint64(t.round))
+	config.Mode = t.mode
+	if t.sendSLO {
+		slo, err := t.load.Objective()
+		if err != nil {
+			return nil, err
+		}
+		config.TTFT, config.TPOT = slo.Bound("ttft"), slo.Bound("tpot")
+	}
+	cluster, err := simulate.New(config)
+	if err != nil {
+		return nil, err
+	}
+	return cluster.Run(simulate.Load{
+		Source: o.Source, Tokenize: t.scenario.Tokenizer(), Offered: o.Offered, Concurrency: o.Concurrency, Warmup: o.Warmup, Duration: o.Duration, Lasts: o.Lasts,
+		RequestTimeout: o.RequestTimeout, DrainTimeout: o.DrainTimeout, InFlightLimit: o.InFlightLimit,
+		Stop: func() bool { return ctx.Err() != nil },
+	})
+}
+
+// Describe says what a load test wants to know of the server, which it never calls.
+func (t *trial) Describe(context.Context) (client.Description, error) {
+	spec := t.scenario.Spec()
+	return client.Description{Kind: "simulated", Model: spec.Name, VocabularySize: spec.VocabSize, ContextTokens: spec.ContextTokens}, nil
+}
+
+// Do is not called.
+func (t *trial) Do(_ context.Context, _ *workload.Request, _ client.Clock, r *record.Record) workload.Answer {
+	r.Outcome, r.Error = record.Failed, errors.ErrUnsupported.Error()
+	return workload.Answer{}
+}
+
+// Close does nothing.
+func (t *trial) Close() error { return nil }
+
+// seconds as text with a unit, as flags take it.
+func seconds(s float64) string { return time.Duration(s * float64(time.Second)).String() }
