@@ -37,11 +37,11 @@ func (f *formulas) constraints() ([]Constraint, error) {
 	utilisation := fmt.Sprintf("utilisation of at most %g", h.Utilisation)
 	running := fmt.Sprintf("at most %d answers at once on a worker, by %s", f.decode.most, f.decode.limit(f))
 	ttft, tpot := "the queue does not grow", running
-	if t := strictest(f.slo, "ttft"); t != nil {
-		ttft = t.String()
+	if bounds := terms(f.slo, "ttft"); len(bounds) > 0 {
+		ttft = bounds[0].String()
 	}
-	if t := strictest(f.slo, "tpot"); t != nil {
-		tpot = t.String() + ": " + running
+	if bounds := terms(f.slo, "tpot"); len(bounds) > 0 {
+		tpot = bounds[0].String() + ": " + running
 	}
 	rules := []struct {
 		Constraint
@@ -125,11 +125,11 @@ func (f *formulas) calculation(size Size) []Formula {
 		if f.arrivalSCV != 1 {
 			name, random = "G/G/c (Allen–Cunneen)", fmt.Sprintf("times between requests vary by %.2g (squared, 1 is random)", f.arrivalSCV)
 		}
-		any, err := f.queue(size.Prefill)
-		add(name, "the same", "s", fmt.Sprintf("%s, prompts take times of their own lengths (squared variation %.2g), none is cached", random, f.service.SCV), any.WaitSeconds, err)
+		own, err := f.queue(size.Prefill)
+		add(name, "the same", "s", fmt.Sprintf("%s, prompts take the times of their lengths (squared variation %.2f), none is cached", random, f.service.SCV), own.WaitSeconds, err)
 		if err == nil {
-			add(name, "p99 of that wait", "s", "waits of those who wait are exponential", any.Quantile(0.99), nil)
-			speedup, err := queueing.Amdahl(any.WaitSeconds/(any.WaitSeconds+f.service.Seconds), 2)
+			add(name, "p99 of that wait", "s", "waits of those who wait are exponential", own.Quantile(0.99), nil)
+			speedup, err := queueing.Amdahl(own.WaitSeconds/(own.WaitSeconds+f.service.Seconds), 2)
 			add("Amdahl's law", "how much shorter twice the prefill workers make the mean TTFT, at most", "times", "more workers shorten the wait only, and no prompt", speedup, err)
 		}
 	}

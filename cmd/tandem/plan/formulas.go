@@ -115,8 +115,8 @@ func (f *formulas) newDecoding(w *simulate.Worker, blockTokens int) error {
 	d.memory = max(min(w.MaxSequences, int(float64(w.Blocks)/blocks)), 1)
 	d.byKV = d.memory < w.MaxSequences
 	d.most = d.memory
-	if t := strictest(f.slo, "tpot"); t != nil {
-		d.most = sort.Search(d.memory, func(i int) bool { return d.stepSeconds(float64(i+1)) > t.Bound.Seconds() })
+	if bounds := terms(f.slo, "tpot"); len(bounds) > 0 {
+		d.most = sort.Search(d.memory, func(i int) bool { return d.stepSeconds(float64(i+1)) > bounds[0].Bound.Seconds() })
 	}
 	one, all := d.stepSeconds(1), d.stepSeconds(float64(max(d.most, 1)))
 	if d.most > 1 {

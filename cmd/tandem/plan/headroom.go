@@ -3,7 +3,6 @@ package plan
 import (
 	"fmt"
 	"math"
-	"strconv"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -76,15 +75,18 @@ func (h *Headroom) ofEach(slo measure.SLO) (measure.SLO, error) {
 			if err != nil {
 				return slo, err
 			}
-			// As text an SLO has six decimal places.
-			if t.Percentile, err = strconv.ParseFloat(strconv.FormatFloat(min(100*q, 99.999), 'f', 3, 64), 64); err != nil {
-				return slo, err
+			if q > highestQuantile {
+				return slo, fmt.Errorf("--fan-out: for the %s of %d calls each needs its p%.6g, for which simulations are too short: pass fewer calls, or a lower percentile in --slo", t.Quantile(), h.FanOut, 100*q)
 			}
+			t.Percentile = math.Round(1e5*q) / 1e3
 		}
 		each.Terms = append(each.Terms, t)
 	}
 	return each, nil
 }
+
+// highestQuantile is the highest that a simulation shows: it takes 46,000 requests.
+const highestQuantile = 0.99991
 
 // runningMean is the mean number that runs if the mean and its margin are at most limit: the
 // number varies as a Poisson variable, by the square root of its mean.

@@ -134,7 +134,7 @@ func (plan *Plan) make(ctx context.Context) error {
 	plan.Utilisation, plan.Calculation = p.formulas.utilisation(chosen.Size), p.formulas.calculation(chosen.Size)
 	plan.Predicted = p.prediction(&chosen.figures)
 	plan.price()
-	if plan.Prefill > 0 && plan.Workers() > 2 {
+	if plan.Prefill > 0 {
 		aggregated, err := p.both(ctx, plan.Workers())
 		if err != nil {
 			return err

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -59,26 +60,10 @@ func (q *Question) objective() (measure.SLO, error) {
 	return q.Headroom.ofEach(slo)
 }
 
-// strictest is the term on a latency of the highest percentile; nil: there is none.
-func strictest(slo measure.SLO, latency string) *measure.Term {
-	var found *measure.Term
-	for i := range slo.Terms {
-		if t := &slo.Terms[i]; t.Latency == latency && (found == nil || t.Percentile > found.Percentile) {
-			found = t
-		}
-	}
-	return found
-}
-
 // terms are those on a latency, the highest percentile first.
 func terms(slo measure.SLO, latency string) []measure.Term {
-	var found []measure.Term
-	for _, t := range slo.Terms {
-		if t.Latency == latency {
-			found = append(found, t)
-		}
-	}
-	slices.SortFunc(found, func(a, b measure.Term) int { return int(math.Copysign(1, b.Percentile-a.Percentile)) })
+	found := slices.DeleteFunc(slices.Clone(slo.Terms), func(t measure.Term) bool { return t.Latency != latency })
+	slices.SortFunc(found, func(a, b measure.Term) int { return cmp.Compare(b.Percentile, a.Percentile) })
 	return found
 }
 

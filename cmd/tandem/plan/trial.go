@@ -24,8 +24,8 @@ type Trial struct {
 	TPOTP99 *float64 `json:"tpot_p99_ms"`
 
 	figures report.Figures
-	// late is whether what was not met is the time to the first token, slow whether it is
-	// that between tokens. Overload is both.
+	// late is whether the time to the first token was not met, slow whether that between
+	// tokens was not. Overload is both.
 	late, slow bool
 }
 
@@ -74,8 +74,7 @@ func (p *planner) try(ctx context.Context, load loadtest.Config, size Size) (*Tr
 		return nil, err
 	}
 	t := &Trial{Size: size, figures: figures, TTFTP99: figures.TTFT.P99, TPOTP99: figures.TPOT.P99}
-	t.judge(load.Workload.OwnTimes())
-	return t, nil
+	return t, t.judge(load.Workload.OwnTimes())
 }
 
 // measure simulates a load on a size.
@@ -99,9 +98,9 @@ func (p *planner) measure(ctx context.Context, load loadtest.Config, size Size, 
 	return figures, nil
 }
 
-// judge says whether a trial met its objectives. Whether a trace ends with a backlog says
-// nothing about the cluster.
-func (t *Trial) judge(recorded bool) {
+// judge says whether a trial met its objectives; its error is that this cannot be told.
+// Whether a trace ends with a backlog says nothing about the cluster.
+func (t *Trial) judge(recorded bool) error {
 	f := &t.figures
 	fail := func(late, slow bool, why string) {
 		if t.Why == "" {
@@ -112,6 +111,9 @@ func (t *Trial) judge(recorded bool) {
 	for _, o := range f.Objectives {
 		if o.Met {
 			continue
+		}
+		if o.Measured == nil && !o.Missed {
+			return fmt.Errorf("%d requests are too few for %s: pass a longer --duration, or more of the trace", f.Requests, o.Term)
 		}
 		slo, err := measure.ParseSLO(o.Term)
 		if err != nil || len(slo.Terms) != 1 {
@@ -130,4 +132,5 @@ func (t *Trial) judge(recorded bool) {
 		fail(true, true, string(f.Verdict)+": "+f.Reason)
 	}
 	t.Met = t.Why == ""
+	return nil
 }

@@ -23,9 +23,9 @@ func (plan *Plan) Write(w io.Writer) error {
 	}
 	switch {
 	case plan.BothPhases > 0:
-		fmt.Fprintf(&b, "  fewer workers do: %s meet the same SLO (mode aggregated), %d fewer\n", Size{Decode: plan.BothPhases}, plan.Workers()-plan.BothPhases)
-	case plan.Prefill > 0 && plan.Workers() > 2:
-		fmt.Fprintf(&b, "  with %s that all do both phases the SLO is not met\n", counted(plan.Workers()-1, "worker"))
+		fmt.Fprintf(&b, "  fewer suffice: %s (--mode aggregated)\n", Size{Decode: plan.BothPhases})
+	case plan.Prefill > 0:
+		fmt.Fprintf(&b, "  %s would miss the SLO\n", Size{Decode: plan.Workers() - 1})
 	}
 	plan.writePrediction(&b)
 	plan.writeConstraints(&b)

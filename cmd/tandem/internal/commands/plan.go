@@ -16,6 +16,7 @@ import (
 	"github.com/tandem-serving/tandem/loadtest/client"
 	"github.com/tandem-serving/tandem/loadtest/report"
 	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/model"
 	"github.com/tandem-serving/tandem/pkg/telemetry"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 )
@@ -165,10 +166,13 @@ func (f *planFlags) question(cmd *cobra.Command) (*plan.Question, error) {
 }
 
 // next says what to type to run the planned mesh with the simulated engine and to verify
-// the plan. It says nothing where no flags of 'up' make that mesh.
+// the plan. It says nothing where no flags of 'up' make that mesh. A mesh cannot serve the
+// shape of a preset without weights: it serves the bundled model with the profile's times.
 func (f *planFlags) next(cmd *cobra.Command, w io.Writer, size plan.Size) error {
 	c := &f.cluster
-	if c.File != "" || c.Entry != "" {
+	_, notPreset := model.Preset(c.Model)
+	preset := c.Model != "" && notPreset == nil
+	if c.File != "" || c.Entry != "" || preset && cmd.Flags().Changed("model") {
 		return nil
 	}
 	program := cmd.Root().DisplayName()
@@ -176,13 +180,18 @@ func (f *planFlags) next(cmd *cobra.Command, w io.Writer, size plan.Size) error 
 	if c.Bandwidth != "" {
 		up += " --simulated-transfer " + c.Bandwidth
 	}
-	for _, name := range []string{"profile", "kv-memory", "max-batch-tokens", "max-sequences", "block-tokens", "simulated-base-ms", "simulated-per-token-ms", "simulated-per-context-token-ms"} {
+	for _, name := range []string{"model", "profile", "kv-memory", "max-batch-tokens", "max-sequences", "block-tokens", "simulated-base-ms", "simulated-per-token-ms", "simulated-per-context-token-ms"} {
 		if flag := cmd.Flags().Lookup(name); flag.Changed {
 			up += fmt.Sprintf(" --%s %s", name, flag.Value)
 		}
 	}
 	verify := strings.Join(quotedArguments(command(cmd)[1:]), " ")
-	_, err := fmt.Fprintf(w, "\ntry it with the simulated engine:\n  %s\n  %s plan verify %s --prefill %d --decode %d\n", up, program, verify, size.Prefill, size.Decode)
+	with := ""
+	if preset {
+		with = " (the mesh then serves the bundled model, with the step times of " + c.Model + ")"
+		verify += " --profile-model " + c.Model
+	}
+	_, err := fmt.Fprintf(w, "\ntry it with the simulated engine%s:\n  %s\n  %s plan verify %s --prefill %d --decode %d\n", with, up, program, verify, size.Prefill, size.Decode)
 	return err
 }
 
