@@ -14,6 +14,8 @@ type elsewhere struct {
 	numbers int
 	free    []int
 	refs    []numbered // of Router.order; nil: that has changed since
+	// tells is by the workers' numbers whether there may be something of this router's to tell.
+	tells []bool
 }
 
 // numbered is a worker with its number.
@@ -37,7 +39,7 @@ func (x *elsewhere) number(w *worker) {
 		w.number, x.free = x.free[last], x.free[:last]
 		return
 	}
-	x.numbers++
+	x.numbers, x.tells = x.numbers+1, append(x.tells, false)
 }
 
 // drop takes a worker's number back, with all that was said of it.
@@ -47,27 +49,33 @@ func (x *elsewhere) drop(w *worker) {
 			s.report = 0
 		}
 	}
-	x.free, x.refs = append(x.free, w.number), nil
+	x.free, x.refs, x.tells[w.number] = append(x.free, w.number), nil, false
 }
 
-// find is a worker that comes from place at on in an order, and the place after it; nil: it does
-// not, and at is where the ones after it do.
-func (x *elsewhere) find(order []*worker, ref Ref, at int) (*numbered, int) {
+// ordered are the workers of Router.order, with what it takes to find one beside one another.
+func (x *elsewhere) ordered(order []*worker) []numbered {
 	if x.refs == nil {
 		x.refs = make([]numbered, len(order))
 		for i, w := range order {
 			x.refs[i] = numbered{w.ref, w.number, w}
 		}
 	}
-	for i := at; i < len(x.refs); i++ {
-		switch r := &x.refs[i]; {
+	return x.refs
+}
+
+// find is a worker that comes from place at on in an order, and the place after it; nil: it does
+// not, and at is where the ones after it do.
+func (x *elsewhere) find(order []*worker, ref Ref, at int) (*numbered, int) {
+	refs := x.ordered(order)
+	for i := at; i < len(refs); i++ {
+		switch r := &refs[i]; {
 		case r.ref == ref:
 			return r, i + 1
 		case r.ref.ID > ref.ID:
 			return nil, i
 		}
 	}
-	return nil, len(x.refs)
+	return nil, len(refs)
 }
 
 // said has what a router said count from now on, as a report with nothing in it.

@@ -101,9 +101,14 @@ func (rt *Router) tell(now time.Time) {
 	report.Shares = make([]*controlv1.RouterShare, 0, rt.telling.shares)
 	made := make([]controlv1.RouterShare, rt.telling.shares) // all at once, and beside one another
 	left := sentMost
-	for _, w := range rt.order {
+	for _, n := range rt.elsewhere.ordered(rt.order) {
+		if !rt.elsewhere.tells[n.number] {
+			continue
+		}
+		w := n.worker
 		prompts := w.prompted.share(now)
 		if len(w.unseen) == 0 && prompts < promptsTell {
+			rt.elsewhere.tells[n.number] = false
 			continue
 		}
 		if len(made) == 0 {
@@ -111,6 +116,7 @@ func (rt *Router) tell(now time.Time) {
 		}
 		share := &made[0]
 		made = made[1:]
+		share.WorkerId, share.Epoch = n.ref.ID, n.ref.Epoch
 		w.tell(share, prompts, left)
 		report.Shares = append(report.Shares, share)
 		if left -= 1 + len(share.GetSent()); left <= 0 {
@@ -136,7 +142,6 @@ func (rt *Router) tellDue() time.Time {
 
 // tell has out say what a worker has of this router, at most so much of it.
 func (w *worker) tell(out *controlv1.RouterShare, prompts float64, most int) {
-	out.WorkerId, out.Epoch = w.ref.ID, w.ref.Epoch
 	if prompts >= promptsTell {
 		out.PromptTimeShare = prompts
 	}
