@@ -49,6 +49,7 @@ type told struct {
 	at     time.Time   // when it did
 	report uint64      // the number of the last one, among those of all routers; 0: nothing counts
 	shares []toldShare // by the workers' numbers
+	sent   []share     // of shares; at most sentMost
 	held   []heldWork
 }
 
@@ -211,7 +212,7 @@ func (rt *Router) routerReported(now time.Time, report *controlv1.RouterReport) 
 			continue
 		}
 		said := &t.shares[number]
-		said.report, said.prompts, said.sent = t.report, 0, said.sent[:0]
+		said.report, said.prompts, said.sent.from = t.report, 0, int32(len(t.sent))
 		if prompts := of.GetPromptTimeShare(); prompts > 0 {
 			said.prompts = min(prompts, 1)
 		}
@@ -227,9 +228,10 @@ func (rt *Router) routerReported(now time.Time, report *controlv1.RouterReport) 
 				s.decoding, s.decodingContext = 1, s.context
 			}
 			if s.task == 0 || s.task > w.load.GetTasks() {
-				said.sent = append(said.sent, s)
+				t.sent = append(t.sent, s)
 			}
 		}
+		said.sent.to = int32(len(t.sent))
 	}
 	for _, h := range report.GetHeld()[:min(len(report.GetHeld()), heldMost)] {
 		held := heldWork{
