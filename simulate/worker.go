@@ -57,6 +57,7 @@ type process struct {
 	leases      timer
 	owners      map[uint64]scheduler.SequenceID // of reservations
 	inbound     map[receiver.StreamID]*session
+	heard       *session // the last one of inbound that was looked for
 	lastStream  receiver.StreamID
 	sessions    map[string]*session // to receivers, by id and epoch
 	connections []*connection       // of routers
@@ -259,11 +260,9 @@ func (p *process) begin(run *scheduler.RunStep) {
 		}
 	}
 	if sends {
-		layers := make([]layerDone, p.layout.Layers)
-		for i := range layers {
-			layers[i] = layerDone{p, run, i}
-			c.soon.push(c.momentAt(began+int64(took*time.Duration(i+1)/time.Duration(len(layers)))), &layers[i])
-		}
+		layers := &layersDone{process: p, run: run, began: began, took: took, order: c.planned}
+		c.planned += uint64(p.layout.Layers)
+		layers.plan()
 	}
 	p.busy += took
 	p.ends = stepEnd{process: p, done: scheduler.StepDone{Tokens: out.Tokens, Compute: took, Err: err}, measured: measured}
@@ -293,17 +292,30 @@ func (s *stepEnd) happen() {
 	p.changed()
 }
 
-// layerDone is the end of one layer of a step: it offers what that completed.
-type layerDone struct {
+// layersDone is the end of each layer of a step, one after the other: it offers what that completed.
+// Each has its place in the order of what was planned when the step began.
+type layersDone struct {
 	process *process
 	run     *scheduler.RunStep
-	layer   int
+	began   int64
+	took    time.Duration
+	order   uint64 // of what was planned before
+	layer   int    // the next one
 }
 
-func (d *layerDone) happen() {
+// plan plans the end of the next layer.
+func (d *layersDone) plan() {
+	at := d.began + int64(d.took*time.Duration(d.layer+1)/time.Duration(d.process.layout.Layers))
+	d.process.cluster.soon.push(moment{at: at, order: d.order + uint64(d.layer) + 1}, d)
+}
+
+func (d *layersDone) happen() {
 	p, run, layer := d.process, d.run, d.layer
 	if p.dead {
 		return
+	}
+	if d.layer++; d.layer < p.layout.Layers {
+		d.plan()
 	}
 	for i, part := range run.Parts {
 		if !part.Prompt {

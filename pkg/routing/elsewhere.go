@@ -14,6 +14,8 @@ type elsewhere struct {
 	numbers int
 	free    []int
 	refs    []numbered // of Router.order; nil: that has changed since
+	// tells is by the workers' numbers whether there may be something of this router's to tell.
+	tells []bool
 }
 
 // numbered is a worker with its number.
@@ -27,7 +29,8 @@ type numbered struct {
 type toldShare struct {
 	report  uint64 // in which it said that, the last one if it counts
 	prompts float64
-	sent    []share // the last load report may not count
+	// sent are those of told.sent that the last load report of the worker may not count.
+	sent struct{ from, to int32 }
 }
 
 // number gives a worker a number that no other has.
@@ -37,7 +40,7 @@ func (x *elsewhere) number(w *worker) {
 		w.number, x.free = x.free[last], x.free[:last]
 		return
 	}
-	x.numbers++
+	x.numbers, x.tells = x.numbers+1, append(x.tells, false)
 }
 
 // drop takes a worker's number back, with all that was said of it.
@@ -47,27 +50,33 @@ func (x *elsewhere) drop(w *worker) {
 			s.report = 0
 		}
 	}
-	x.free, x.refs = append(x.free, w.number), nil
+	x.free, x.refs, x.tells[w.number] = append(x.free, w.number), nil, false
 }
 
-// find is a worker that comes from place at on in an order, and the place after it; nil: it does
-// not, and at is where the ones after it do.
-func (x *elsewhere) find(order []*worker, ref Ref, at int) (*numbered, int) {
+// ordered are the workers of Router.order, with what it takes to find one beside one another.
+func (x *elsewhere) ordered(order []*worker) []numbered {
 	if x.refs == nil {
 		x.refs = make([]numbered, len(order))
 		for i, w := range order {
 			x.refs[i] = numbered{w.ref, w.number, w}
 		}
 	}
-	for i := at; i < len(x.refs); i++ {
-		switch r := &x.refs[i]; {
+	return x.refs
+}
+
+// find is a worker that comes from place at on in an order, and the place after it; nil: it does
+// not, and at is where the ones after it do.
+func (x *elsewhere) find(order []*worker, ref Ref, at int) (*numbered, int) {
+	refs := x.ordered(order)
+	for i := at; i < len(refs); i++ {
+		switch r := &refs[i]; {
 		case r.ref == ref:
 			return r, i + 1
 		case r.ref.ID > ref.ID:
 			return nil, i
 		}
 	}
-	return nil, len(x.refs)
+	return nil, len(refs)
 }
 
 // said has what a router said count from now on, as a report with nothing in it.
@@ -83,7 +92,7 @@ func (x *elsewhere) said(now time.Time, t *told, report uint64) {
 // forget has nothing of what a router said count any more.
 func (x *elsewhere) forget(t *told) {
 	x.told = slices.DeleteFunc(x.told, func(o *told) bool { return o == t })
-	t.report, t.held = 0, t.held[:0]
+	t.report, t.sent, t.held = 0, t.sent[:0], t.held[:0]
 }
 
 // expire forgets what was said before a time.
@@ -101,14 +110,17 @@ func (t *told) share(w *worker) *toldShare {
 	return nil
 }
 
+// of are the requests that a share is of.
+func (t *told) of(s *toldShare) []share { return t.sent[s.sent.from:s.sent.to] }
+
 // others is the sum of what other routers say that they sent and the last load report does not
 // count, and the share of the worker's time that their prompts took.
 func (w *worker) others() (sent sums, prompts float64) {
 	for _, t := range w.elsewhere.told {
 		if s := t.share(w); s != nil {
 			prompts += s.prompts
-			for i := range s.sent {
-				sent.sum(&s.sent[i].sums, 1)
+			for i := s.sent.from; i < s.sent.to; i++ {
+				sent.sum(&t.sent[i].sums, 1)
 			}
 		}
 	}
@@ -134,10 +146,11 @@ func (w *worker) counted(before, tasks uint64) {
 	}
 	w.eachOther(known)
 	for _, t := range w.elsewhere.told {
-		if s := t.share(w); s != nil && len(s.sent) > 0 {
-			s.sent = slices.DeleteFunc(s.sent, func(s share) bool {
+		if s := t.share(w); s != nil {
+			left := slices.DeleteFunc(t.of(s), func(s share) bool {
 				return s.task > 0 && s.task <= tasks || s.task == 0 && unknown > 0
 			})
+			s.sent.to = s.sent.from + int32(len(left))
 		}
 	}
 }
@@ -147,8 +160,8 @@ func (w *worker) counted(before, tasks uint64) {
 func (w *worker) eachOther(do func(*share)) {
 	for _, t := range w.elsewhere.told {
 		if s := t.share(w); s != nil {
-			for i := range s.sent {
-				do(&s.sent[i])
+			for i := range t.of(s) {
+				do(&t.of(s)[i])
 			}
 		}
 	}

@@ -47,6 +47,7 @@ func (w *worker) add(id string, s *share) {
 	w.own[id] = s
 	w.owned = len(w.own)
 	w.unseen = append(w.unseen, s)
+	w.elsewhere.tells[w.number] = true // of its prompt, too
 	s.unseen = len(w.unseen)
 	w.total.sum(&s.sums, 1)
 	w.unseenTotal.sum(&s.sums, 1)
@@ -185,7 +186,7 @@ func (w *worker) ahead(now time.Time, stale time.Duration, lacks int) (tokens in
 		}
 		return tokens
 	}
-	tokens = max(w.prompts[length], w.inStep)
+	tokens = max(int(w.prompts[length]), w.inStep)
 	for _, s := range w.unseen {
 		add(s)
 	}

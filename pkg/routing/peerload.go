@@ -49,6 +49,7 @@ type told struct {
 	at     time.Time   // when it did
 	report uint64      // the number of the last one, among those of all routers; 0: nothing counts
 	shares []toldShare // by the workers' numbers
+	sent   []share     // of shares; at most sentMost
 	held   []heldWork
 }
 
@@ -101,9 +102,14 @@ func (rt *Router) tell(now time.Time) {
 	report.Shares = make([]*controlv1.RouterShare, 0, rt.telling.shares)
 	made := make([]controlv1.RouterShare, rt.telling.shares) // all at once, and beside one another
 	left := sentMost
-	for _, w := range rt.order {
+	for _, n := range rt.elsewhere.ordered(rt.order) {
+		if !rt.elsewhere.tells[n.number] {
+			continue
+		}
+		w := n.worker
 		prompts := w.prompted.share(now)
 		if len(w.unseen) == 0 && prompts < promptsTell {
+			rt.elsewhere.tells[n.number] = false
 			continue
 		}
 		if len(made) == 0 {
@@ -111,6 +117,7 @@ func (rt *Router) tell(now time.Time) {
 		}
 		share := &made[0]
 		made = made[1:]
+		share.WorkerId, share.Epoch = n.ref.ID, n.ref.Epoch
 		w.tell(share, prompts, left)
 		report.Shares = append(report.Shares, share)
 		if left -= 1 + len(share.GetSent()); left <= 0 {
@@ -136,7 +143,6 @@ func (rt *Router) tellDue() time.Time {
 
 // tell has out say what a worker has of this router, at most so much of it.
 func (w *worker) tell(out *controlv1.RouterShare, prompts float64, most int) {
-	out.WorkerId, out.Epoch = w.ref.ID, w.ref.Epoch
 	if prompts >= promptsTell {
 		out.PromptTimeShare = prompts
 	}
@@ -206,7 +212,7 @@ func (rt *Router) routerReported(now time.Time, report *controlv1.RouterReport) 
 			continue
 		}
 		said := &t.shares[number]
-		said.report, said.prompts, said.sent = t.report, 0, said.sent[:0]
+		said.report, said.prompts, said.sent.from = t.report, 0, int32(len(t.sent))
 		if prompts := of.GetPromptTimeShare(); prompts > 0 {
 			said.prompts = min(prompts, 1)
 		}
@@ -222,9 +228,10 @@ func (rt *Router) routerReported(now time.Time, report *controlv1.RouterReport) 
 				s.decoding, s.decodingContext = 1, s.context
 			}
 			if s.task == 0 || s.task > w.load.GetTasks() {
-				said.sent = append(said.sent, s)
+				t.sent = append(t.sent, s)
 			}
 		}
+		said.sent.to = int32(len(t.sent))
 	}
 	for _, h := range report.GetHeld()[:min(len(report.GetHeld()), heldMost)] {
 		held := heldWork{

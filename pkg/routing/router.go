@@ -62,6 +62,7 @@ type Router struct {
 	hashes   []kvcache.Hash // scratch of blocks
 	samples  uint64         // drawn so far
 	sampled  []*worker      // the last one
+	warmed   int            // means nothing: sample has to do something with what it reads
 	held     []holder       // scratch of holders
 	quickest [2]quickest    // of prefill and of decode workers
 	// usualFirst and usualToken are what came of predictions, as of workers' slowness, of prefill

@@ -90,6 +90,7 @@ func (rt *Router) blocks(now time.Time, event *controlv1.KvEvent) {
 	stored := appendHashes(rt.hashes[:0], event.GetStored())
 	rt.hashes = appendHashes(stored, event.GetRemoved())
 	if rt.index.Apply(w.ref.ID, w.ref.Epoch, origin.GetSequence(), rt.hashes[:len(stored)], rt.hashes[len(stored):]) {
+		w.applied = max(w.applied, origin.GetSequence())
 		rt.confirm(now, w)
 		return
 	}
@@ -99,7 +100,9 @@ func (rt *Router) blocks(now time.Time, event *controlv1.KvEvent) {
 // announced takes in the number of a worker's last KV event, by a load report. It may come before
 // the event, but not by as much as a request may be late in load reports.
 func (rt *Router) announced(now time.Time, w *worker, sequence uint64) {
-	lacks := func(sequence uint64) bool { return rt.index.Lacks(w.ref.ID, w.ref.Epoch, sequence) }
+	lacks := func(sequence uint64) bool {
+		return sequence > w.applied && rt.index.Lacks(w.ref.ID, w.ref.Epoch, sequence)
+	}
 	switch {
 	case !lacks(sequence):
 		w.announced = 0
@@ -207,6 +210,7 @@ func (rt *Router) listed(now time.Time, e BlocksListed) (lost bool) {
 func (rt *Router) snapshot(now time.Time, w *worker, e BlocksListed) {
 	w.listFailures, w.heardAt = 0, now
 	w.checkAt = now.Add(checkEvery + w.apart(checkEvery/2))
+	w.applied = 0 // the snapshot may be older
 	w.unlisted = !rt.index.Rest(w.ref.ID, w.ref.Epoch, e.Response.GetSequence(), e.Came, appendHashes(nil, e.Response.GetBlockHashes()))
 	if w.unlisted {
 		w.doubt(now)
