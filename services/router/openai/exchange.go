@@ -18,6 +18,8 @@ type exchange struct {
 	writer  http.ResponseWriter
 	request *http.Request
 	arrived time.Time
+	route   string
+	serve   func(*exchange) error
 	id      string
 	secret  string // of what was accepted; "": nothing was yet
 	timeout time.Duration

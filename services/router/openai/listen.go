@@ -2,9 +2,9 @@ package openai
 
 import (
 	"context"
-	"errors"
 	"net"
-	"syscall"
+
+	"github.com/tandem-serving/tandem/pkg/trywrite"
 )
 
 // Listen makes the connections of a listener ones to which a Handler can write a token without
@@ -39,33 +39,16 @@ func connOf(ctx context.Context) *conn {
 // conn is a connection that can be written to without waiting. One goroutine at a time writes.
 type conn struct {
 	net.Conn
-	raw syscall.RawConn
-
+	try  *trywrite.Writer
 	rest []byte // what sendNow has kept
-
-	// Of a write that does not wait; in here since they cost an allocation each otherwise.
-	attempt func(fd uintptr) bool
-	data    []byte
-	n       int
-	err     error
 }
 
 // newConn returns inner itself if it is none of the operating system.
 func newConn(inner net.Conn) net.Conn {
-	system, is := inner.(syscall.Conn)
-	if !is {
-		return inner
+	if try := trywrite.New(inner); try != nil {
+		return &conn{Conn: inner, try: try}
 	}
-	raw, err := system.SyscallConn()
-	if err != nil {
-		return inner
-	}
-	c := &conn{Conn: inner, raw: raw}
-	c.attempt = func(fd uintptr) bool {
-		c.n, c.err = syscall.Write(int(fd), c.data)
-		return true // also if it would have to wait
-	}
-	return c
+	return inner
 }
 
 // Write writes p, after what was left.
@@ -90,7 +73,7 @@ func (c *conn) sendNow(p []byte) error {
 		at--
 		p[at] = hex[size&15]
 	}
-	n, err := c.try(p[at:])
+	n, err := c.try.Write(p[at:])
 	if err != nil {
 		return err
 	}
@@ -98,22 +81,6 @@ func (c *conn) sendNow(p []byte) error {
 		c.rest = append(c.rest, p...)
 	}
 	return nil
-}
-
-// try writes what the operating system takes at once.
-func (c *conn) try(p []byte) (int, error) {
-	c.data = p
-	err := c.raw.Write(c.attempt)
-	c.data = nil
-	switch {
-	case err != nil: // closed, or past its deadline
-		return 0, err
-	case errors.Is(c.err, syscall.EAGAIN), errors.Is(c.err, syscall.EINTR):
-		return 0, nil
-	case c.err != nil:
-		return 0, &net.OpError{Op: "write", Net: c.LocalAddr().Network(), Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: c.err}
-	}
-	return c.n, nil
 }
 
 // flush writes what was left.
