@@ -289,7 +289,10 @@ func TestBoundsFlag(t *testing.T) {
 	if err := b.Set("prefill=3, decode=0..1"); err != nil || b.String() != "prefill=3..3,decode=0..1" {
 		t.Errorf("%v, %s", err, b.String())
 	}
-	for _, bad := range []string{"", "prefill", "prefill=", "prefill=4..1", "prefill=-1..2", "router=1..2", "decode=1..99999", "decode=1...2"} {
+	if err := b.Set(""); err != nil || b.String() != "" {
+		t.Errorf("%v, %s", err, b.String())
+	}
+	for _, bad := range []string{"prefill", "prefill=", "prefill=4..1", "prefill=-1..2", "router=1..2", "decode=1..99999", "decode=1...2"} {
 		if err := b.Set(bad); err == nil || !strings.Contains(err.Error(), "prefill=1..4,decode=1..4") {
 			t.Errorf("%q: %v", bad, err)
 		}
