@@ -78,7 +78,11 @@ func drawnBounds(t *rapid.T) (prefill, decode scaling.Range) {
 		least := rapid.IntRange(0, 10).Draw(t, name+" min")
 		return scaling.Range{Min: least, Max: least + rapid.IntRange(0, 200).Draw(t, name+" more")}
 	}
-	return draw("prefill"), draw("decode")
+	prefill, decode = draw("prefill"), draw("decode")
+	if prefill.Max+decode.Max == 0 { // which Validate refuses
+		decode.Max = 1
+	}
+	return prefill, decode
 }
 
 // Whatever happens, sizes are within their bounds, and there is a short reason.
