@@ -2,6 +2,7 @@ package simulate
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
@@ -44,15 +45,12 @@ func (r *reactive) next(now time.Time, workers int, needed float64) int {
 		want = int(math.Ceil(needed - 1e-9))
 	}
 	want = min(max(want, r.bounds.Min), r.bounds.Max)
-	kept := r.wanted[:0]
+	r.wanted = slices.DeleteFunc(r.wanted, func(w wish) bool { return now.Sub(w.at) > r.downAfter })
 	most := want
 	for _, w := range r.wanted {
-		if now.Sub(w.at) <= r.downAfter {
-			kept = append(kept, w)
-			most = max(most, w.workers)
-		}
+		most = max(most, w.workers)
 	}
-	r.wanted = append(kept, wish{now, want})
+	r.wanted = append(r.wanted, wish{now, want})
 	if want < workers {
 		if now.Sub(r.began) < r.downAfter {
 			return workers

@@ -89,8 +89,12 @@ func ParseRange(text string) (Range, error) {
 	return Range{least, most}, nil
 }
 
-// Set implements pflag.Value.
+// Set implements pflag.Value. Empty is the zero Bounds, which String writes so.
 func (b *Bounds) Set(text string) error {
+	if text == "" {
+		*b = Bounds{}
+		return nil
+	}
 	for part := range strings.SplitSeq(text, ",") {
 		pool, of, _ := strings.Cut(strings.TrimSpace(part), "=")
 		r, err := ParseRange(of)

@@ -3,6 +3,7 @@ package scaling
 import (
 	"fmt"
 	"math"
+	"slices"
 	"time"
 )
 
@@ -81,14 +82,11 @@ func (s *Scaler) Evaluate(now time.Time, d Demand, m Mesh) Sizes {
 // remember adds to what would have been enough, and forgets what is longer ago than counts. What
 // something later exceeds does not count any more, so that the history stays short.
 func (s *Scaler) remember(w wanted) {
-	kept := s.history[:0]
-	for _, old := range s.history {
+	s.history = slices.DeleteFunc(s.history, func(old wanted) bool {
 		exceeded := old.Prefill <= w.Prefill && old.Decode <= w.Decode
-		if w.at.Sub(old.at) <= s.config.DownAfter && !exceeded {
-			kept = append(kept, old)
-		}
-	}
-	s.history = append(kept, w)
+		return exceeded || w.at.Sub(old.at) > s.config.DownAfter
+	})
+	s.history = append(s.history, w)
 }
 
 // size is how many workers a demand needs, so many times as large, and why.

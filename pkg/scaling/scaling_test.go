@@ -78,7 +78,11 @@ func drawnBounds(t *rapid.T) (prefill, decode scaling.Range) {
 		least := rapid.IntRange(0, 10).Draw(t, name+" min")
 		return scaling.Range{Min: least, Max: least + rapid.IntRange(0, 200).Draw(t, name+" more")}
 	}
-	return draw("prefill"), draw("decode")
+	prefill, decode = draw("prefill"), draw("decode")
+	if prefill.Max+decode.Max == 0 { // which Validate refuses
+		decode.Max = 1
+	}
+	return prefill, decode
 }
 
 // Whatever happens, sizes are within their bounds, and there is a short reason.
@@ -289,7 +293,10 @@ func TestBoundsFlag(t *testing.T) {
 	if err := b.Set("prefill=3, decode=0..1"); err != nil || b.String() != "prefill=3..3,decode=0..1" {
 		t.Errorf("%v, %s", err, b.String())
 	}
-	for _, bad := range []string{"", "prefill", "prefill=", "prefill=4..1", "prefill=-1..2", "router=1..2", "decode=1..99999", "decode=1...2"} {
+	if err := b.Set(""); err != nil || b.String() != "" {
+		t.Errorf("%v, %s", err, b.String())
+	}
+	for _, bad := range []string{"prefill", "prefill=", "prefill=4..1", "prefill=-1..2", "router=1..2", "decode=1..99999", "decode=1...2"} {
 		if err := b.Set(bad); err == nil || !strings.Contains(err.Error(), "prefill=1..4,decode=1..4") {
 			t.Errorf("%q: %v", bad, err)
 		}

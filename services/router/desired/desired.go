@@ -179,12 +179,14 @@ func (s *Sizes) pools(name string, role controlv1.Role) (out []*controlv1.PoolSi
 	if !known {
 		return nil
 	}
+	mesh := s.source.Mesh(name) // workers may have come and gone since
 	for _, of := range []struct {
-		role controlv1.Role
+		role    controlv1.Role
+		workers int
 		scaling.Size
-	}{{controlv1.Role_ROLE_PREFILL, sizes.Prefill}, {controlv1.Role_ROLE_DECODE, sizes.Decode}} {
+	}{{controlv1.Role_ROLE_PREFILL, mesh.Prefill.Workers, sizes.Prefill}, {controlv1.Role_ROLE_DECODE, mesh.Decode.Workers, sizes.Decode}} {
 		if role == controlv1.Role_ROLE_UNSPECIFIED || role == of.role {
-			out = append(out, &controlv1.PoolSize{Pool: of.role, Model: name, Workers: uint32(of.Workers), Desired: uint32(of.Desired), Reason: of.Reason})
+			out = append(out, &controlv1.PoolSize{Pool: of.role, Model: name, Workers: uint32(of.workers), Desired: uint32(of.Desired), Reason: of.Reason})
 		}
 	}
 	return out

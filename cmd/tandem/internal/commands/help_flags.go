@@ -4,7 +4,7 @@ package commands
 // help of a command that is not here shows all of its flags.
 var mainFlags = map[string][]string{
 	"up": {
-		"model", "prefill", "decode", "autoscale", "kvstore", "engine", "device", "kv-memory",
+		"model", "prefill", "decode", "kvstore", "engine", "device", "kv-memory",
 		"listen", "http", "metrics", "data-dir", "config", "log-level",
 	},
 	"serve": {
@@ -23,7 +23,7 @@ var mainFlags = map[string][]string{
 		"prompt-tokens", "output-tokens", "report", "json",
 	},
 	"simulate": {
-		"seed", "rate", "sweep", "find-max", "duration", "slo", "prompt-tokens", "output-tokens", "mode", "policies", "autoscale", "fixed", "report", "json",
+		"seed", "rate", "sweep", "find-max", "duration", "slo", "prompt-tokens", "output-tokens", "mode", "policies", "report", "json",
 	},
 	"replay": {"policy", "router-disaggregate-min-tokens", "router-max-queue-wait", "router-tenant-max-requests", "json"},
 	"bench overload": {

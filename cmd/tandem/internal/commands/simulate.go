@@ -47,7 +47,8 @@ The report is that of 'tandem bench serve', with the same figures, page and JSON
 defaults below apply where neither sets a value.
 
 --policies sends the same traffic to the cluster once for each routing policy, and prints
-one table.
+one table. --autoscale has the pools that follow the load in the file do so by another
+policy, and --fixed p=4,d=9 gives them a size instead.
 
 The file is explained in docs/simulation.md; docs/scenarios has examples.`,
 		Example: `  tandem simulate docs/scenarios/slow-worker.yaml
