@@ -58,15 +58,15 @@ func (distServe) Run(ctx context.Context, o Options) (*Result, error) {
 		{name: "summarization, OPT-66B", model: opt66B, gpus: 8, lengths: longBench, ttft: 15, tpot: 0.15},
 	}
 	columns := []column{
-		together, {aggregated, free, true}, {disaggregated, free, false}, apart, {disaggregated, ethernet, false}, either, {auto, ethernet, false},
+		together, {aggregated, free, true}, {disaggregated, free, false}, apart, {disaggregated, ethernet, false}, either,
 	}
-	s, rounds := rateSearch{within: 0.02, requests: 300}, 2
+	requests, rounds := 300, 2
 	if o.Small {
 		rows, columns = rows[:1], []column{together, apart, either}
-		s, rounds = rateSearch{within: 0.05, requests: 200}, 2
+		requests = 200
 	}
 	g := newGoodput(rows, columns, rounds)
-	if err := g.measure(ctx, o, s); err != nil {
+	if err := g.measure(ctx, o, requests); err != nil {
 		return nil, err
 	}
 	r := &Result{Tables: []Table{g.table()}}
@@ -111,12 +111,11 @@ func newGoodput(rows []application, columns []column, rounds int) *goodput {
 	return &goodput{rows, columns, rounds, make([]best, len(rows)*len(columns)*rounds)}
 }
 
-func (g *goodput) measure(ctx context.Context, o Options, s rateSearch) error {
+func (g *goodput) measure(ctx context.Context, o Options, requests int) error {
 	return each(ctx, len(g.found), func(i int) (err error) {
 		round, cell := i%g.rounds, i/g.rounds
 		row, col := g.rows[cell/len(g.columns)], g.columns[cell%len(g.columns)]
-		s := s
-		s.most = row.model.most
+		s := rateSearch{most: row.model.most, within: row.model.within, requests: requests}
 		layouts := slices.DeleteFunc(row.model.layouts(row.gpus, col.placement), func(l layout) bool { return col.chunked && l.whole })
 		if g.found[i], err = row.best(ctx, o, layouts, col.placement, col.fabric, s, round); err != nil {
 			return fmt.Errorf("%s, %s: %w", row, col, err)
