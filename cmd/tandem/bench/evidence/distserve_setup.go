@@ -12,13 +12,13 @@ type opt struct {
 	// tokens is what fits into the KV memory of a group of A100s of 80 GB, by its size, as
 	// DistServe's simulator has it (simdistserve/estimators/profile_data/max_num_tokens.csv).
 	tokens map[int]int
-	// most is more than a GPU can do, requests a second.
-	most float64
+	// most is more than a GPU can do, within how near a search comes, both requests a second.
+	most, within float64
 }
 
 var (
-	opt13B = opt{"opt-13b", 40, 5120, 40, map[int]int{1: 66144, 2: 163008, 4: 356736}, 6}
-	opt66B = opt{"opt-66b", 64, 9216, 72, map[int]int{2: 11600, 4: 78496, 8: 212304}, 1.5}
+	opt13B = opt{"opt-13b", 40, 5120, 40, map[int]int{1: 66144, 2: 163008, 4: 356736}, 5, 0.04}
+	opt66B = opt{"opt-66b", 64, 9216, 72, map[int]int{2: 11600, 4: 78496, 8: 212304}, 1.5, 0.015}
 )
 
 // optContext is the context of OPT, in tokens.

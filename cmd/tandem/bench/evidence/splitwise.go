@@ -38,7 +38,7 @@ func (splitwise) Run(ctx context.Context, o Options) (*Result, error) {
 	}
 	dollars, requests, within, rounds := 305.0, 1000, 0.01, 2
 	if o.Small {
-		dollars, requests, within, rounds = 155, 300, 0.02, 2
+		dollars, requests, within, rounds = 155, 400, 0.02, 4
 	}
 	together := func(d device) []park {
 		of := []machines{{"decode", int(dollars / d.dollars), d}}

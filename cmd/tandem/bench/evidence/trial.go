@@ -30,7 +30,11 @@ type trial struct {
 	sendSLO  bool
 	traffic  *pflag.FlagSet
 	round    int
-	last     *record.Run // of at
+	// change changes the cluster before it starts, ended looks at it after a run; nil: nothing does.
+	change func(*simulate.Config)
+	ended  func(*simulate.Cluster)
+	// last is the last run.
+	last *record.Run
 }
 
 // newTrial makes one of a scenario: the text of a file as 'tandem simulate' reads it. Files
@@ -45,7 +49,7 @@ func newTrial(folder, text string) (*trial, error) {
 	if t.scenario, err = scenario.Parse(folder+"/evidence.yaml", []byte(text), t.traffic); err != nil {
 		return nil, err
 	}
-	known := false
+	var known bool
 	if t.mode, known = api.Parse[inferencev1.Mode](*mode); !known {
 		return nil, fmt.Errorf("%q is no mode", *mode)
 	}
@@ -54,8 +58,7 @@ func newTrial(folder, text string) (*trial, error) {
 }
 
 // at sends a rate, requests a second, with the arrivals of a round, and returns what clients
-// saw; last has each request. Rates of one round have the same random numbers. A trace that
-// comes at its own times has rate 0.
+// saw. Rates of one round have the same random numbers.
 func (t *trial) at(ctx context.Context, rate float64, round int) (report.Figures, error) {
 	load := t.load
 	load.Drive = t.drive
@@ -108,15 +111,22 @@ func (t *trial) drive(ctx context.Context, o drive.Options) (*record.Run, error)
 		}
 		config.TTFT, config.TPOT = slo.Bound("ttft"), slo.Bound("tpot")
 	}
+	if t.change != nil {
+		t.change(&config)
+	}
 	cluster, err := simulate.New(config)
 	if err != nil {
 		return nil, err
 	}
-	return cluster.Run(simulate.Load{
+	run, err := cluster.Run(simulate.Load{
 		Source: o.Source, Tokenize: t.scenario.Tokenizer(), Offered: o.Offered, Concurrency: o.Concurrency, Warmup: o.Warmup, Duration: o.Duration, Lasts: o.Lasts,
 		RequestTimeout: o.RequestTimeout, DrainTimeout: o.DrainTimeout, InFlightLimit: o.InFlightLimit,
 		Stop: func() bool { return ctx.Err() != nil },
 	})
+	if t.ended != nil {
+		t.ended(cluster)
+	}
+	return run, err
 }
 
 // Describe says what a load test wants to know of the server, which it never calls.
