@@ -21,6 +21,11 @@ type Section interface {
 func Sections() []Section {
 	return []Section{
 		distServe{},
+		placements{},
+		policies{},
+		queues{},
+		live{},
+		scale{},
 	}
 }
 

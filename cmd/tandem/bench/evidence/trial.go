@@ -30,8 +30,11 @@ type trial struct {
 	sendSLO  bool
 	traffic  *pflag.FlagSet
 	round    int
-	// offer changes what happens on the cluster; nil: nothing.
+	// change changes the cluster before it starts, ended looks at it after a run; nil: nothing does.
 	change func(*simulate.Config)
+	ended  func(*simulate.Cluster)
+	// last is the last run.
+	last *record.Run
 }
 
 // newTrial makes one of a scenario: the text of a file as 'tandem simulate' reads it. Files
@@ -66,6 +69,7 @@ func (t *trial) at(ctx context.Context, rate float64, round int) (report.Figures
 	}
 	session.Round(round)
 	f, err := session.Step(ctx, "", rate)
+	t.last = session.Last()
 	if err == nil {
 		err = ctx.Err()
 	}
@@ -114,11 +118,15 @@ func (t *trial) drive(ctx context.Context, o drive.Options) (*record.Run, error)
 	if err != nil {
 		return nil, err
 	}
-	return cluster.Run(simulate.Load{
+	run, err := cluster.Run(simulate.Load{
 		Source: o.Source, Tokenize: t.scenario.Tokenizer(), Offered: o.Offered, Concurrency: o.Concurrency, Warmup: o.Warmup, Duration: o.Duration, Lasts: o.Lasts,
 		RequestTimeout: o.RequestTimeout, DrainTimeout: o.DrainTimeout, InFlightLimit: o.InFlightLimit,
 		Stop: func() bool { return ctx.Err() != nil },
 	})
+	if t.ended != nil {
+		t.ended(cluster)
+	}
+	return run, err
 }
 
 // Describe says what a load test wants to know of the server, which it never calls.
