@@ -82,6 +82,7 @@ var examples = []struct {
 	{"tandem bench compare", "fails if the machine was busier meanwhile", false},
 	{"tandem bench engine", "takes half a minute, or a GPU", false},
 	{"tandem bench engine --model models/fable", "takes 12 s", true},
+	{"tandem bench evidence", "takes minutes", false},
 	{"tandem bench handover", "takes minutes", false},
 	{"tandem bench modes", "takes an hour", false},
 	{"tandem bench overload", "takes minutes, and a mesh with room", false},

@@ -3,54 +3,16 @@ package evidence
 import (
 	"context"
 	"fmt"
-
-	"github.com/tandem-serving/tandem/loadtest/search"
+	"path/filepath"
+	"slices"
+	"strconv"
 )
 
 // distServe compares with DistServe (Y. Zhong et al., OSDI '24).
 type distServe struct{}
 
 func (distServe) Name() string  { return "distserve" }
-func (distServe) Title() string { return "DistServe's applications on four A100s" }
-
-// perGPU is the goodput of the best of some layouts, requests a second and GPU, by DistServe's
-// search: each layout begins at the best so far.
-func (a application) perGPU(ctx context.Context, o Options, layouts []layout, p placement, f fabric, s distServeSearch, round int) (best float64, with layout, err error) {
-	for _, l := range layouts {
-		passes := func(perGPU float64) (bool, error) {
-			t, err := newTrial(o.Profiles, a.scenario(o, l, p, f, s.requests, 1))
-			if err != nil {
-				return false, err
-			}
-			figures, err := t.at(ctx, perGPU*float64(l.gpus()), round)
-			return err == nil && figures.SLOAttainment >= search.Share, err
-		}
-		if best > 0 { // is it better at all?
-			if better, err := passes(best + s.within); err != nil || !better {
-				if err != nil {
-					return 0, nil, err
-				}
-				continue
-			}
-		}
-		found, err := bisect(best, s.most, s.within, passes)
-		if err != nil {
-			return 0, nil, err
-		}
-		if found > best {
-			best, with = found, l
-		}
-	}
-	return best, with, nil
-}
-
-// distServeSearch bounds a search.
-type distServeSearch struct {
-	// most is the highest rate tried, within what the search stops at, both a GPU.
-	most, within float64
-	// requests is how many a rate gets.
-	requests int
-}
+func (distServe) Title() string { return "1. DistServe's applications on four A100s" }
 
 // column is a way of serving.
 type column struct {
@@ -58,88 +20,137 @@ type column struct {
 	fabric
 }
 
+func (c column) String() string {
+	if c.placement == aggregated {
+		return string(c.placement)
+	}
+	return fmt.Sprintf("%s, %s", c.placement, c.fabric.name)
+}
+
 // Run measures.
 func (distServe) Run(ctx context.Context, o Options) (*Result, error) {
-	rows := []application{
-		{"chatbot, OPT-13B", opt13B, chatLengths, 0.25, 0.1},
-		{"chatbot, OPT-66B", opt66B, chatLengths, 0.4, 0.1},
-		{"code completion, OPT-66B", opt66B, codeLengths, 0.125, 0.2},
-		{"summarization, OPT-66B", opt66B, summaryLengths, 15, 0.15},
-	}
-	columns := []column{
-		{wholePrompts, free}, {aggregated, free},
-		{disaggregated, free}, {disaggregated, nvLink}, {disaggregated, ethernet},
-		{auto, nvLink}, {auto, ethernet},
-	}
-	s, rounds := distServeSearch{most: 8, within: 0.02, requests: 500}, 3
-	if o.Small {
-		rows, columns = rows[:1], []column{{aggregated, free}, {disaggregated, nvLink}, {auto, nvLink}}
-		s, rounds = distServeSearch{most: 4, within: 0.05, requests: 200}, 2
-	}
-	found := make([]found, len(rows)*len(columns)*rounds)
-	err := each(ctx, len(found), func(i int) error {
-		round, cell := i%rounds, i/rounds
-		row, col := rows[cell/len(columns)], columns[cell%len(columns)]
-		layouts := row.model.together(4)
-		if col.mode != "aggregated" {
-			layouts = row.model.apart(4)
-		}
-		best, with, err := row.perGPU(ctx, o, layouts, col.placement, col.fabric, s, round)
-		if err != nil {
-			return fmt.Errorf("%s, %s: %w", row.name, col.placement.name, err)
-		}
-		found[i].rate, found[i].layout = best, with
-		o.say(fmt.Sprintf("distserve: %s, %s, %s, round %d: %s a GPU, %s", row.name, col.placement.name, col.fabric.name, round+1, rate(best), with))
-		return nil
-	})
+	d, err := newDrawn(o)
 	if err != nil {
 		return nil, err
 	}
-	r := &Result{}
-	table := Table{
-		Title: "Goodput, requests a second and GPU", Command: "tandem bench evidence --section distserve",
-		Header: []string{"application", "SLO at p90: TTFT, TPOT"},
+	defer d.Close()
+	chat, err := d.azure("azure-2048.csv", d.fits.AzureConversation2048)
+	if err != nil {
+		return nil, err
 	}
-	for _, c := range columns {
-		name := c.placement.name
-		if c.mode != "aggregated" {
-			name += ", " + c.fabric.name
-		}
-		table.Header = append(table.Header, name)
+	rows := []application{
+		{name: "chatbot, OPT-13B", model: opt13B, gpus: 4, lengths: lengths(chat), ttft: 0.25, tpot: 0.1},
+		{name: "chatbot, OPT-66B", model: opt66B, gpus: 4, lengths: lengths(chat), ttft: 0.4, tpot: 0.1},
+		{name: "chatbot, OPT-66B", model: opt66B, gpus: 8, lengths: lengths(chat), ttft: 0.4, tpot: 0.1},
+		{name: "code completion, OPT-66B", model: opt66B, gpus: 8, lengths: humanEval, ttft: 0.125, tpot: 0.2},
+		{name: "summarization, OPT-66B", model: opt66B, gpus: 8, lengths: longBench, ttft: 15, tpot: 0.15},
 	}
+	columns := []column{
+		{aggregated, free}, {disaggregated, free}, {disaggregated, nvLink}, {disaggregated, ethernet}, {auto, nvLink}, {auto, ethernet},
+	}
+	s, rounds := rateSearch{within: 0.02, requests: 300}, 3
+	if o.Small {
+		rows, columns = rows[:1], []column{{aggregated, free}, {disaggregated, nvLink}, {auto, nvLink}}
+		s, rounds = rateSearch{within: 0.05, requests: 200}, 2
+	}
+	g := newGoodput(rows, columns, rounds)
+	if err := g.measure(ctx, o, s); err != nil {
+		return nil, err
+	}
+	r := &Result{Tables: []Table{g.table()}}
 	for i, row := range rows {
-		cells := []string{row.name, seconds(row.ttft) + ", " + seconds(row.tpot)}
-		for j := range columns {
-			at := (i*len(columns) + j) * rounds
-			cells = append(cells, rate(mean(rates(found[at:at+rounds]))))
+		for _, of := range []placement{disaggregated, auto} {
+			split := g.rates(i, column{of, nvLink})
+			if over := ratios(split, g.rates(i, column{aggregated, free})); len(over) > 0 {
+				r.Ratios = append(r.Ratios, newRatio(fmt.Sprintf("%s: goodput of %s over aggregated", row, of), over, "up to 7.4, over vLLM of 2023"))
+			}
 		}
-		table.Rows = append(table.Rows, cells)
 	}
-	r.Tables = append(r.Tables, table)
+	if o.Small {
+		return r, nil
+	}
+	for _, more := range []func(context.Context, Options, *goodput, *Result) error{
+		reproduceDistServe, tightestSLOs, sweepsOfDistServe, compareAzure,
+	} {
+		if err := more(ctx, o, g, r); err != nil {
+			return nil, err
+		}
+	}
+	r.Intro = []string{
+		"DistServe's simulator searches for the highest rate a GPU at which 90% of the requests meet bounds on TTFT and TPOT, by halving a range. Here the same search runs on its coefficients of A100s (`docs/profiles/a100-opt-*.json`) and its KV memory, but on Tandem's routers, schedulers and transfers. Each figure is that of the best layout of all GPUs of the row.",
+		"Lengths: of ShareGPT there are none at hand; the chatbot has those of Azure's conversations that fit into OPT's 2,048 tokens (means 754 and 232; the paper's ShareGPT: 755.5 and 200.3). HumanEval and LongBench are drawn around the paper's means (171.3 and 98.2; 1,738.3 and 90.7; their spread is assumed). Of OPT-175B no coefficients are published, and its weights do not fit into four A100s: its row is left out. OPT-66B is split on eight A100s as well: of four, each half has two, and prefill with two is too slow for the TTFT.",
+	}
 	return r, nil
 }
 
-type found struct {
-	rate   float64
-	layout layout
+// goodput is what a search found by row, column and round.
+type goodput struct {
+	rows    []application
+	columns []column
+	rounds  int
+	found   []best
 }
 
-func rates(of []found) (all []float64) {
-	for _, f := range of {
+func newGoodput(rows []application, columns []column, rounds int) *goodput {
+	return &goodput{rows, columns, rounds, make([]best, len(rows)*len(columns)*rounds)}
+}
+
+func (g *goodput) measure(ctx context.Context, o Options, s rateSearch) error {
+	return each(ctx, len(g.found), func(i int) (err error) {
+		round, cell := i%g.rounds, i/g.rounds
+		row, col := g.rows[cell/len(g.columns)], g.columns[cell%len(g.columns)]
+		s := s
+		s.most = row.model.most
+		if g.found[i], err = row.best(ctx, o, row.model.layouts(row.gpus, col.placement), col.placement, col.fabric, s, round); err != nil {
+			return fmt.Errorf("%s, %s: %w", row, col, err)
+		}
+		o.say(fmt.Sprintf("distserve: %s, %s, round %d: %s a GPU with %s", row, col, round+1, rate(g.found[i].rate), g.found[i].layout))
+		return nil
+	})
+}
+
+// of is what was found for a row in a column, by round.
+func (g *goodput) of(row int, c column) []best {
+	at := (row*len(g.columns) + slices.Index(g.columns, c)) * g.rounds
+	return g.found[at : at+g.rounds]
+}
+
+func (g *goodput) rates(row int, c column) (all []float64) {
+	for _, f := range g.of(row, c) {
 		all = append(all, f.rate)
 	}
 	return all
 }
 
-func mean(values []float64) (m float64) {
-	for _, v := range values {
-		m += v / float64(len(values))
+func (g *goodput) table() Table {
+	t := Table{
+		Title: "Goodput, requests a second and GPU; in brackets the layout", Command: "tandem bench evidence --section distserve",
+		Header: []string{"application", "A100s", "TTFT, TPOT at p90"},
+		Note:   fmt.Sprintf("Means of %d rounds with other arrivals and lengths; the layout is that of the first. \"Whole prompts\": decode workers compute a prompt in one step (`--decode-chunk-tokens`, `--decode-step-budget 0s`). \"Free\" is without the cost of transfers, as in DistServe's simulator; 25 Gbit/s connects its nodes.", g.rounds),
 	}
-	return m
+	for _, c := range g.columns {
+		t.Header = append(t.Header, c.String())
+	}
+	for i, row := range g.rows {
+		cells := []string{row.name, strconv.Itoa(row.gpus), seconds(row.ttft) + ", " + seconds(row.tpot)}
+		for _, c := range g.columns {
+			found := g.of(i, c)
+			cell := rate(mean(g.rates(i, c)))
+			if found[0].rate > 0 {
+				cell += fmt.Sprintf(" (%s)", found[0].layout)
+			}
+			cells = append(cells, cell)
+		}
+		t.Rows = append(t.Rows, cells)
+	}
+	return t
 }
 
+// humanEval and longBench have the means of DistServe's figure 7; their spread is assumed.
 const (
-	chatLengths    = "  prompt-tokens: lognormal:754,500\n  output-tokens: lognormal:232,160\n"
-	codeLengths    = "  prompt-tokens: lognormal:171.3,85\n  output-tokens: lognormal:98.2,50\n"
-	summaryLengths = "  prompt-tokens: normal:1738.3,150\n  output-tokens: lognormal:90.7,60\n"
+	humanEval = "  prompt-tokens: lognormal:171.3,85\n  output-tokens: lognormal:98.2,50\n"
+	longBench = "  prompt-tokens: normal:1738.3,150\n  output-tokens: lognormal:90.7,60\n"
 )
+
+// azureTrace is the file of Azure's conversations in a folder of traces.
+func azureTrace(o Options) string { return filepath.Join(o.Traces, "AzureLLMInferenceTrace_conv.csv") }

@@ -12,11 +12,13 @@ type opt struct {
 	// tokens is what fits into the KV memory of a group of A100s of 80 GB, by its size, as
 	// DistServe's simulator has it (simdistserve/estimators/profile_data/max_num_tokens.csv).
 	tokens map[int]int
+	// most is more than a GPU can do, requests a second.
+	most float64
 }
 
 var (
-	opt13B = opt{"opt-13b", 40, 5120, 40, map[int]int{1: 66144, 2: 163008, 4: 356736}}
-	opt66B = opt{"opt-66b", 64, 9216, 72, map[int]int{2: 11600, 4: 78496}}
+	opt13B = opt{"opt-13b", 40, 5120, 40, map[int]int{1: 66144, 2: 163008, 4: 356736}, 6}
+	opt66B = opt{"opt-66b", 64, 9216, 72, map[int]int{2: 11600, 4: 78496, 8: 212304}, 1.5}
 )
 
 // optContext is the context of OPT, in tokens.
@@ -29,10 +31,15 @@ type group struct {
 }
 
 // layout is how GPUs are used: decode workers alone do both phases.
-type layout []group
+type layout struct {
+	groups []group
+	// whole: decode workers compute prompts whole, as vLLM did when DistServe was compared with
+	// it. Otherwise they do so in chunks that lengthen no step by much, as by default.
+	whole bool
+}
 
 func (l layout) gpus() (n int) {
-	for _, g := range l {
+	for _, g := range l.groups {
 		n += g.workers * g.degree
 	}
 	return n
@@ -41,34 +48,43 @@ func (l layout) gpus() (n int) {
 // String is such as "2 prefill TP1 + 1 decode TP2".
 func (l layout) String() string {
 	var parts []string
-	for _, g := range l {
+	for _, g := range l.groups {
 		role := g.role
-		if len(l) == 1 {
+		if len(l.groups) == 1 {
 			role = "both"
 		}
 		parts = append(parts, fmt.Sprintf("%d %s TP%d", g.workers, role, g.degree))
 	}
-	return strings.Join(parts, " + ")
+	text := strings.Join(parts, " + ")
+	if l.whole {
+		text += ", whole prompts"
+	}
+	return text
 }
 
 // together are the layouts of a number of GPUs in which all workers do both phases, apart
 // those in which each does one.
 func (m opt) together(gpus int) (all []layout) {
-	for _, degree := range []int{1, 2, 4} {
+	for _, degree := range []int{1, 2, 4, 8} {
 		if m.tokens[degree] > 0 && gpus%degree == 0 {
-			all = append(all, layout{{"decode", gpus / degree, degree}})
+			groups := []group{{"decode", gpus / degree, degree}}
+			all = append(all, layout{groups, true}, layout{groups, false})
 		}
 	}
 	return all
 }
 
-func (m opt) apart(gpus int) (all []layout) {
+func (m opt) apart(gpus int, p placement) (all []layout) {
 	for _, prefill := range []int{1, 2, 4} {
 		for _, decode := range []int{1, 2, 4} {
 			for n := 1; n*prefill < gpus; n++ {
 				left := gpus - n*prefill
 				if m.tokens[prefill] > 0 && m.tokens[decode] > 0 && left%decode == 0 {
-					all = append(all, layout{{"prefill", n, prefill}, {"decode", left / decode, decode}})
+					groups := []group{{"prefill", n, prefill}, {"decode", left / decode, decode}}
+					if p == auto { // whose decode workers compute prompts too
+						all = append(all, layout{groups, true})
+					}
+					all = append(all, layout{groups, false})
 				}
 			}
 		}
@@ -87,29 +103,37 @@ var (
 	ethernet = fabric{"25 Gbit/s", "{latency: 50us, bandwidth: 3.125GB/s}"}
 )
 
-// placement is how requests are served.
-type placement struct {
-	name, mode string
-	// whole: prompts are computed whole, before any token of others, as vLLM did when DistServe
-	// was compared with it.
-	whole bool
-}
+// placement is how requests are served, as requests ask for it.
+type placement string
 
-var (
-	aggregated    = placement{"aggregated", "aggregated", false}
-	wholePrompts  = placement{"aggregated, whole prompts", "aggregated", true}
-	disaggregated = placement{"disaggregated", "disaggregated", false}
-	auto          = placement{"auto", "auto", false}
+const (
+	aggregated    placement = "aggregated"
+	disaggregated placement = "disaggregated"
+	auto          placement = "auto"
 )
+
+// layouts are those of a placement on a number of GPUs.
+func (m opt) layouts(gpus int, p placement) []layout {
+	if p == aggregated {
+		return m.together(gpus)
+	}
+	return m.apart(gpus, p)
+}
 
 // application is a row of DistServe's table of SLOs.
 type application struct {
 	name    string
 	model   opt
-	lengths string // keys of traffic
+	gpus    int
+	lengths string // lines of traffic
 	// Bounds at p90, seconds.
 	ttft, tpot float64
+	// keeps: the router gets no bounds, and so refuses nothing.
+	keeps bool
 }
+
+// String is such as "chatbot, OPT-13B, 4 A100s".
+func (a application) String() string { return fmt.Sprintf("%s, %d A100s", a.name, a.gpus) }
 
 // scenario is the text of one, as 'tandem simulate' reads it, for so many requests a rate.
 func (a application) scenario(o Options, l layout, p placement, f fabric, requests int, sloScale float64) string {
@@ -117,20 +141,20 @@ func (a application) scenario(o Options, l layout, p placement, f fabric, reques
 	m := a.model
 	fmt.Fprintf(&out, "model: {name: %s, layers: %d, hidden-size: %d, heads: %d, vocab-size: 50272, context-tokens: %d}\n", m.name, m.layers, m.hidden, m.heads, optContext)
 	fmt.Fprintf(&out, "block-tokens: 16\nnetwork: %s\nrouter: {tenant-max-requests: 1000000}\npools:\n", f.text)
-	for _, g := range l {
+	for _, g := range l.groups {
 		const bytesOfFP16 = 2
 		memory := m.tokens[g.degree] * 2 * m.layers * m.hidden * bytesOfFP16
 		fmt.Fprintf(&out, "  %s: {role: %s, count: %d, profile: {file: %q, model: facebook/%s}, kv-memory: %d, max-sequences: 512, max-batch-tokens: %d",
 			g.role, g.role, g.workers, o.profile(fmt.Sprintf("a100-%s-tp%d.json", m.name, g.degree)), m.name, memory, 2*optContext)
-		if g.role == "prefill" || p.whole {
+		if g.role == "prefill" || l.whole {
 			fmt.Fprintf(&out, ", chunk-tokens: %d", optContext)
 		}
-		if p.whole {
+		if g.role == "decode" && l.whole {
 			out.WriteString(", step-budget: 0s")
 		}
 		out.WriteString("}\n")
 	}
-	fmt.Fprintf(&out, "traffic:\n  rate: 1\n  mode: %s\n  duration: 1ms\n  min-requests: %d\n  warmup: 10s\n  slo: %q\n  send-slo: true\n%s",
-		p.mode, requests, fmt.Sprintf("ttft:p90<%s,tpot:p90<%s", seconds(a.ttft*sloScale), seconds(a.tpot*sloScale)), a.lengths)
+	fmt.Fprintf(&out, "traffic:\n  rate: 1\n  mode: %s\n  duration: 1ms\n  min-requests: %d\n  warmup: 10s\n  slo: %q\n  send-slo: %t\n%s",
+		p, requests, fmt.Sprintf("ttft:p90<%s,tpot:p90<%s", seconds(a.ttft*sloScale), seconds(a.tpot*sloScale)), !a.keeps, a.lengths)
 	return out.String()
 }

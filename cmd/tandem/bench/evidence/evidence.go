@@ -21,6 +21,7 @@ type Section interface {
 func Sections() []Section {
 	return []Section{
 		distServe{},
+		splitwise{}, mooncake{},
 		placements{},
 		policies{},
 		queues{},

@@ -66,7 +66,7 @@ func (r *Result) writeMarkdown(out *strings.Builder) {
 		fmt.Fprintf(out, "\n![%s](images/%s.svg)\n", p.Alt, p.Name)
 	}
 	if len(r.FromTraces) > 0 {
-		out.WriteString("\nThe tables below need recorded traffic (`--traces DIR`; [where to get it](load-testing.md#public-traces)). They are of the last run that had it.\n")
+		out.WriteString("\nThe tables below need recorded traffic (`--traces DIR`; [where to get it](load-testing.md#what-is-sent-and-when)). They are of the last run that had it.\n")
 		for i := range r.FromTraces {
 			r.FromTraces[i].writeMarkdown(out)
 		}

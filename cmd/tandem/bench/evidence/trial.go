@@ -58,7 +58,8 @@ func newTrial(folder, text string) (*trial, error) {
 }
 
 // at sends a rate, requests a second, with the arrivals of a round, and returns what clients
-// saw. Rates of one round have the same random numbers.
+// saw; last has each request. Rates of one round have the same random numbers. A trace that
+// comes at its own times has rate 0.
 func (t *trial) at(ctx context.Context, rate float64, round int) (report.Figures, error) {
 	load := t.load
 	load.Drive = t.drive
@@ -110,9 +111,6 @@ func (t *trial) drive(ctx context.Context, o drive.Options) (*record.Run, error)
 			return nil, err
 		}
 		config.TTFT, config.TPOT = slo.Bound("ttft"), slo.Bound("tpot")
-	}
-	if t.change != nil {
-		t.change(&config)
 	}
 	cluster, err := simulate.New(config)
 	if err != nil {

@@ -1,0 +1,202 @@
+package evidence
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/evidence/workloads"
+	"github.com/tandem-serving/tandem/loadtest/report"
+)
+
+// reproduceDistServe runs the search that its README shows: OPT-13B, 200 ms and 100 ms, at most
+// four A100s, 300 requests, rates up to 5 a GPU, until 0.25 are left. It finds 1.56 requests/s
+// a GPU with one prefill instance of TP2 and one decode instance of TP1.
+func reproduceDistServe(ctx context.Context, o Options, g *goodput, r *Result) error {
+	a := g.rows[0]
+	a.ttft = 0.2
+	s := rateSearch{most: 5, within: 0.25, requests: 300}
+	var apart, together []layout
+	for _, degree := range []int{1, 2, 4} {
+		for _, whole := range []bool{true, false} {
+			together = append(together, layout{[]group{{"decode", 1, degree}}, whole})
+		}
+		for _, decode := range []int{1, 2, 4} {
+			if degree+decode <= a.gpus {
+				apart = append(apart, layout{[]group{{"prefill", 1, degree}, {"decode", 1, decode}}, false})
+			}
+		}
+	}
+	cells := []struct {
+		name    string
+		p       placement
+		layouts []layout
+		keeps   bool
+	}{
+		{"disaggregated, nothing is refused", disaggregated, apart, true},
+		{"disaggregated", disaggregated, apart, false},
+		{"aggregated, nothing is refused", aggregated, together, true},
+		{"aggregated", aggregated, together, false},
+	}
+	const rounds = 3
+	found := make([]best, len(cells)*rounds)
+	if err := each(ctx, len(found), func(i int) (err error) {
+		c, a := cells[i/rounds], a
+		a.keeps = c.keeps
+		found[i], err = a.best(ctx, o, c.layouts, c.p, free, s, i%rounds)
+		return err
+	}); err != nil {
+		return err
+	}
+	t := Table{
+		Title: "The search of DistServe's README", Command: "tandem bench evidence --section distserve",
+		Header: []string{"OPT-13B, TTFT 200ms, TPOT 100ms, one instance of each kind on at most four A100s", "requests a second and GPU, by round", "layout of the first"},
+		Rows:   [][]string{{"DistServe's simulator, ShareGPT's lengths", "1.56", "1 prefill TP2 + 1 decode TP1"}},
+	}
+	for i, c := range cells {
+		rounds := found[i*rounds : (i+1)*rounds]
+		t.Rows = append(t.Rows, []string{"Tandem, " + c.name, fmt.Sprintf("%s, %s, %s", rate(rounds[0].rate), rate(rounds[1].rate), rate(rounds[2].rate)), rounds[0].layout.String()})
+	}
+	r.Tables = append(r.Tables, t)
+	return nil
+}
+
+// tightestSLOs finds how much tighter the bounds can be at the rate that serving both phases
+// together just reaches with the bounds of the table.
+func tightestSLOs(ctx context.Context, o Options, g *goodput, r *Result) error {
+	columns := []column{{aggregated, free}, {disaggregated, nvLink}, {auto, nvLink}}
+	const requests, rounds = 300, 2
+	scales := make([]float64, len(g.rows)*len(columns)*rounds)
+	if err := each(ctx, len(scales), func(i int) (err error) {
+		round, c, row := i%rounds, columns[i/rounds%len(columns)], i/rounds/len(columns)
+		a, at := g.rows[row], mean(g.rates(row, columns[0]))
+		if at == 0 {
+			return nil
+		}
+		scales[i], err = a.tightest(ctx, o, a.model.layouts(a.gpus, c.placement), c.placement, c.fabric, requests, round, at)
+		return err
+	}); err != nil {
+		return err
+	}
+	t := Table{
+		Title: "The tightest SLO at the rate of aggregated", Command: "tandem bench evidence --section distserve",
+		Header: []string{"application", "requests a second and GPU"},
+		Note:   "Scales of both bounds at which 90% of the requests are still in time; below 1 is tighter. DistServe's best is 12.6 times tighter than vLLM.",
+	}
+	for _, c := range columns {
+		t.Header = append(t.Header, c.String())
+	}
+	for i, row := range g.rows {
+		cells := []string{row.String(), rate(mean(g.rates(i, columns[0])))}
+		of := func(c int) []float64 { at := (i*len(columns) + c) * rounds; return scales[at : at+rounds] }
+		for c := range columns {
+			cells = append(cells, rate(mean(of(c))))
+		}
+		t.Rows = append(t.Rows, cells)
+		for c, name := range []placement{"", disaggregated, auto} {
+			if tighter := ratios(of(0), of(c)); c > 0 && len(tighter) > 0 {
+				r.Ratios = append(r.Ratios, newRatio(fmt.Sprintf("%s: SLO of %s, times tighter than aggregated", row, name), tighter, "up to 12.6, than vLLM of 2023"))
+			}
+		}
+	}
+	r.Tables = append(r.Tables, t)
+	return nil
+}
+
+// sweepsOfDistServe draws its two figures for the first application: the share of requests in
+// time over the rate, and over the scale of the SLO.
+func sweepsOfDistServe(ctx context.Context, o Options, g *goodput, r *Result) error {
+	const requests, points = 300, 9
+	a := g.rows[0]
+	columns := []column{{aggregated, free}, {disaggregated, nvLink}, {auto, nvLink}}
+	at := mean(g.rates(0, columns[0]))
+	byRate, byScale := make([]curve, len(columns)), make([]curve, len(columns))
+	for i, c := range columns {
+		for k := range points {
+			byRate[i].x = append(byRate[i].x, at*2*float64(k+1)/points)
+			byScale[i].x = append(byScale[i].x, 0.25*math.Pow(8, float64(k)/(points-1)))
+		}
+		byRate[i].name, byScale[i].name = string(c.placement), string(c.placement)
+		byRate[i].y, byScale[i].y = make([]float64, points), make([]float64, points)
+	}
+	if err := each(ctx, 2*points*len(columns), func(i int) error {
+		k, c := i/2/len(columns), i/2%len(columns)
+		to, perGPU, scale := &byRate[c], byRate[c].x[k], 1.0
+		if i%2 == 1 {
+			to, perGPU, scale = &byScale[c], at, byScale[c].x[k]
+		}
+		l := g.of(0, columns[c])[0].layout
+		share, err := a.share(ctx, o, l, columns[c].placement, columns[c].fabric, requests, 0, perGPU, scale)
+		to.y[k] = 100 * share
+		return err
+	}); err != nil {
+		return err
+	}
+	r.Pictures = append(r.Pictures,
+		Picture{"evidence-distserve-rate", "Share of requests in time over the rate", chart{
+			title: a.name + ": requests in time over the rate", xLabel: "requests a second and GPU", yLabel: "in time, %", curves: byRate, line: 90}.svg()},
+		Picture{"evidence-distserve-slo", "Share of requests in time over the scale of the SLO", chart{
+			title: fmt.Sprintf("%s: requests in time over the SLO, at %.3g requests/s a GPU", a.name, at), xLabel: "scale of both bounds", yLabel: "in time, %", curves: byScale, line: 90, logX: true}.svg()})
+	return nil
+}
+
+// compareAzure runs the first application with lengths drawn from the fit and from the trace,
+// at the same rate and arrivals.
+func compareAzure(ctx context.Context, o Options, g *goodput, r *Result) error {
+	if o.Traces == "" {
+		return nil
+	}
+	all, err := workloads.ReadTrace(azureTrace(o))
+	if err != nil {
+		return err
+	}
+	d, err := newDrawn(o)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	recorded, err := d.write("recorded.csv", func(w io.Writer) error { return workloads.WriteAzure(w, all, optContext) })
+	if err != nil {
+		return err
+	}
+	fitted := g.rows[0]
+	traced := fitted
+	traced.lengths = lengths(recorded)
+	const requests = 2000
+	of := g.of(0, column{disaggregated, nvLink})[0]
+	figures := make([]report.Figures, 2)
+	if err := each(ctx, 2, func(i int) error {
+		a := []application{fitted, traced}[i]
+		t, err := newTrial(o.Profiles, a.scenario(o, of.layout, disaggregated, nvLink, requests, 1))
+		if err == nil {
+			figures[i], err = t.at(ctx, 0.8*of.rate*float64(a.gpus), 0)
+		}
+		return err
+	}); err != nil {
+		return err
+	}
+	r.FromTraces = append(r.FromTraces, compareRuns(fmt.Sprintf("The chatbot on OPT-13B, disaggregated, at 80%% of its goodput: lengths of the fit and of the trace, %d requests", requests),
+		"tandem bench evidence --section distserve --traces DIR", &figures[0], &figures[1]))
+	return nil
+}
+
+// compareRuns is a table of two runs, with the fit and with the trace.
+func compareRuns(title, command string, fit, traced *report.Figures) Table {
+	t := Table{Title: title, Command: command, Header: []string{"figure", "fit", "trace", "difference"}}
+	add := func(name string, a, b float64) {
+		t.Rows = append(t.Rows, []string{name, digits(a), digits(b), fmt.Sprintf("%+.1f%%", 100*(a/b-1))})
+	}
+	add("prompt, mean tokens", fit.PromptTokensMean, traced.PromptTokensMean)
+	add("answer, mean tokens", fit.OutputTokensMean, traced.OutputTokensMean)
+	for _, p := range []string{"p50", "p90", "p99"} {
+		if a, b := fit.TTFT.Percentile(p), traced.TTFT.Percentile(p); a != nil && b != nil {
+			add("TTFT "+p+", ms", *a, *b)
+		}
+		if a, b := fit.TPOT.Percentile(p), traced.TPOT.Percentile(p); a != nil && b != nil {
+			add("TPOT "+p+", ms", *a, *b)
+		}
+	}
+	add("in time, %", 100*fit.SLOAttainment, 100*traced.SLOAttainment)
+	return t
+}

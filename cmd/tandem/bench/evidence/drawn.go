@@ -1,0 +1,54 @@
+package evidence
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/evidence/workloads"
+)
+
+// drawn is a folder of traces that are drawn from the committed fits. Close removes it.
+type drawn struct {
+	fits *workloads.File
+	dir  string
+}
+
+func newDrawn(o Options) (*drawn, error) {
+	fits, err := workloads.Read(filepath.Join(o.Profiles, workloads.FileName))
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("", "tandem-evidence-")
+	if err != nil {
+		return nil, err
+	}
+	return &drawn{fits, dir}, nil
+}
+
+// Close removes the traces.
+func (d *drawn) Close() error { return os.RemoveAll(d.dir) }
+
+// write writes a trace and returns its path.
+func (d *drawn) write(name string, draw func(io.Writer) error) (string, error) {
+	path := filepath.Join(d.dir, name)
+	file, err := os.Create(path)
+	if err != nil {
+		return "", err
+	}
+	return path, errors.Join(draw(file), file.Close())
+}
+
+// lengths are lines of traffic whose requests are as long as those of Azure's conversations:
+// drawn from the fit, or from a trace.
+func lengths(trace string) string {
+	return fmt.Sprintf("  trace: %q\n  prompt-tokens: empirical\n  output-tokens: empirical\n", trace)
+}
+
+// azure draws a trace of Azure's conversations.
+func (d *drawn) azure(name string, of *workloads.Independent) (string, error) {
+	const requests = 5000
+	return d.write(name, func(w io.Writer) error { return of.WriteTrace(w, requests, 1) })
+}

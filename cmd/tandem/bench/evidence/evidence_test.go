@@ -1,0 +1,185 @@
+package evidence_test
+
+import (
+	"context"
+	"errors"
+	"math"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"go.uber.org/goleak"
+	"pgregory.net/rapid"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/evidence"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const profiles = "../../../../docs/profiles"
+
+// A search ends within its tolerance below the highest value that passes.
+func TestBisect(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		low := rapid.Float64Range(0, 5).Draw(t, "low")
+		high := low + rapid.Float64Range(0.1, 10).Draw(t, "range")
+		most := rapid.Float64Range(low, high).Draw(t, "most")
+		within := rapid.Float64Range(0.01, 1).Draw(t, "within")
+		got, err := evidence.Bisect(low, high, within, func(v float64) (bool, error) { return v <= most, nil })
+		if err != nil || got > most || got < most-within {
+			t.Fatalf("%v, %v: the highest that passes is %v", got, err, most)
+		}
+	})
+}
+
+func TestBisectFails(t *testing.T) {
+	broken := errors.New("broken")
+	if _, err := evidence.Bisect(0, 1, 0.1, func(float64) (bool, error) { return false, broken }); !errors.Is(err, broken) {
+		t.Error(err)
+	}
+}
+
+// Each runs all, and ends early after an error or with its context.
+func TestEach(t *testing.T) {
+	var sum atomic.Int64
+	if err := evidence.Each(t.Context(), 100, func(i int) error { sum.Add(int64(i)); return nil }); err != nil || sum.Load() != 4950 {
+		t.Errorf("%v, %v", sum.Load(), err)
+	}
+	broken := errors.New("broken")
+	var ran atomic.Int64
+	if err := evidence.Each(t.Context(), 1000, func(i int) error {
+		ran.Add(1)
+		if i == 3 {
+			return broken
+		}
+		return nil
+	}); !errors.Is(err, broken) || ran.Load() == 1000 {
+		t.Errorf("%v after %d", err, ran.Load())
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := evidence.Each(ctx, 3, func(int) error { return nil }); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
+
+// The noise of a ratio covers what its rounds differ by.
+func TestNewRatio(t *testing.T) {
+	for _, c := range []struct {
+		rounds       []float64
+		value, noise float64
+	}{
+		{[]float64{2, 2, 2}, 2, 0.1},
+		{[]float64{1, 3}, 2, 2.828},
+		{[]float64{4}, 4, 0.2},
+	} {
+		got := evidence.NewRatio("r", c.rounds, "")
+		if math.Abs(got.Value-c.value) > 0.001 || math.Abs(got.Noise-c.noise) > 0.001 {
+			t.Errorf("%v: %+v", c.rounds, got)
+		}
+	}
+}
+
+func document() *evidence.Document {
+	return &evidence.Document{Version: 1, Small: map[string][]evidence.Ratio{"distserve": {{Name: "a", Value: 2, Noise: 0.1}, {Name: "b", Value: 1, Noise: 0.1}}}}
+}
+
+// Check fails for each ratio that moved, is gone or is new, and for nothing else.
+func TestCheck(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		ratios []evidence.Ratio
+		want   []string
+	}{
+		{"within", []evidence.Ratio{{Name: "a", Value: 2.09}, {Name: "b", Value: 0.91}}, nil},
+		{"moved", []evidence.Ratio{{Name: "a", Value: 2.11}, {Name: "b", Value: 0.89}}, []string{`"a" is 2.11, was 2`, `"b" is 0.89, was 1`}},
+		{"gone", []evidence.Ratio{{Name: "a", Value: 2}}, []string{`"b" is gone`}},
+		{"new", []evidence.Ratio{{Name: "a", Value: 2}, {Name: "b", Value: 1}, {Name: "c"}}, []string{`"c" is not in the file`}},
+		{"no number", []evidence.Ratio{{Name: "a", Value: math.NaN()}, {Name: "b", Value: 1}}, []string{`"a" is NaN`}},
+	} {
+		err := document().Check([]*evidence.Result{{Section: "distserve", Ratios: c.ratios}})
+		if (err == nil) != (c.want == nil) {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		for _, want := range c.want {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %v lacks %q", c.name, err, want)
+			}
+		}
+	}
+	if err := document().Check([]*evidence.Result{{Section: "splitwise"}}); err == nil {
+		t.Error("a section that the file lacks passed")
+	}
+}
+
+// New results replace old ones in the order of the page; tables from traces stay.
+func TestPut(t *testing.T) {
+	d := document()
+	traced := []evidence.Table{{Title: "from a trace"}}
+	d.Put(&evidence.Result{Section: "splitwise"})
+	d.Put(&evidence.Result{Section: "distserve", FromTraces: traced})
+	d.Put(&evidence.Result{Section: "distserve", Title: "new"})
+	var sections []string
+	for _, r := range d.Results {
+		sections = append(sections, r.Section)
+	}
+	if !slices.Equal(sections, []string{"distserve", "splitwise"}) || d.Results[0].Title != "new" || len(d.Results[0].FromTraces) != 1 {
+		t.Errorf("%v, %+v", sections, d.Results[0])
+	}
+	path := filepath.Join(t.TempDir(), "none.json")
+	if empty, err := evidence.ReadDocument(path); err != nil || len(empty.Results) != 0 || empty.Small == nil {
+		t.Errorf("%+v, %v", empty, err)
+	}
+}
+
+// The page says who wrote it, and has each figure with its command and its small version.
+func TestPage(t *testing.T) {
+	d := document()
+	d.Put(&evidence.Result{
+		Section: "distserve", Title: "1. A title, on four", Intro: []string{"What it is."}, Notes: []string{"What it is not."},
+		Tables:   []evidence.Table{{Title: "Figures", Command: "tandem bench evidence", Header: []string{"a", "b"}, Rows: [][]string{{"1", "2"}}}},
+		Pictures: []evidence.Picture{{Name: "p", Alt: "a picture"}}, Ratios: []evidence.Ratio{{Name: "a", Value: 2.5, Noise: 0.25}},
+	})
+	var page strings.Builder
+	if err := d.WriteMarkdown(&page); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"Generated by \"make evidence\"", "| [distserve](#1-a-title-on-four) | a | 2.5 ± 0.25 | none | 2 ± 0.1 |",
+		"## 1. A title, on four\n\nWhat it is.\n", "**Figures** `tandem bench evidence`\n\n| a | b |\n|---|---|\n| 1 | 2 |\n", "![a picture](images/p.svg)", "- What it is not.\n",
+	} {
+		if !strings.Contains(page.String(), want) {
+			t.Errorf("the page lacks %q:\n%s", want, page.String())
+		}
+	}
+}
+
+// The committed figures are what the committed page was written from, of the sections there are.
+func TestCommittedPage(t *testing.T) {
+	d, err := evidence.ReadDocument("../../../../docs/evidence.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range d.Results {
+		if len(d.Small[r.Section]) == 0 && len(r.Ratios) > 0 {
+			t.Errorf("%s has no small run: CI cannot watch it", r.Section)
+		}
+	}
+	if len(d.Results) == 0 {
+		t.Error("there are no figures: run 'make evidence'")
+	}
+}
+
+func TestOptions(t *testing.T) {
+	if err := (evidence.Options{Profiles: profiles}).Check(); err != nil {
+		t.Error(err)
+	}
+	if err := (evidence.Options{Profiles: "nowhere"}).Check(); err == nil || !strings.Contains(err.Error(), "nowhere") {
+		t.Error(err)
+	}
+	if _, err := evidence.Named([]string{"distserv"}); err == nil {
+		t.Error("a section that is none was found")
+	}
+}

@@ -1,0 +1,36 @@
+package evidence
+
+import "math"
+
+// leastNoise is the least relative noise of a ratio: searches stop within a few percent.
+const leastNoise = 0.05
+
+// newRatio is the mean of a ratio over rounds, which differ by their seeds. Its noise is twice
+// the standard error of that mean between two measurements, and not below leastNoise.
+func newRatio(name string, rounds []float64, paper string) Ratio {
+	m, variance := mean(rounds), 0.0
+	for _, v := range rounds {
+		variance += (v - m) * (v - m) / max(float64(len(rounds)-1), 1)
+	}
+	noise := 2 * math.Sqrt(2*variance/float64(len(rounds)))
+	return Ratio{Name: name, Value: round3(m), Noise: round3(max(noise, leastNoise*m)), Paper: paper}
+}
+
+// ratios divides round by round; a round without a denominator has none.
+func ratios(of, by []float64) (all []float64) {
+	for i := range of {
+		if by[i] > 0 {
+			all = append(all, of[i]/by[i])
+		}
+	}
+	return all
+}
+
+func round3(v float64) float64 { return math.Round(v*1000) / 1000 }
+
+func mean(values []float64) (m float64) {
+	for _, v := range values {
+		m += v / float64(len(values))
+	}
+	return m
+}

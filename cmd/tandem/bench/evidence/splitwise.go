@@ -1,0 +1,168 @@
+package evidence
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/tandem-serving/tandem/pkg/latency"
+)
+
+// splitwise compares with Splitwise (P. Patel et al., ISCA '24).
+type splitwise struct{}
+
+func (splitwise) Name() string  { return "splitwise" }
+func (splitwise) Title() string { return "2. Splitwise's machines at equal cost" }
+
+// splitwiseDesign is a way to spend money.
+type splitwiseDesign struct {
+	name      string
+	placement placement
+	parks     []park
+}
+
+// Run measures.
+func (splitwise) Run(ctx context.Context, o Options) (*Result, error) {
+	d, err := newDrawn(o)
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	path, err := d.azure("azure.csv", d.fits.AzureConversation)
+	if err != nil {
+		return nil, err
+	}
+	empty, err := a100.read(o)
+	if err != nil {
+		return nil, err
+	}
+	dollars, requests, within, rounds := 305.0, 1000, 0.01, 2
+	if o.Small {
+		dollars, requests, within, rounds = 155, 300, 0.02, 2
+	}
+	together := func(d device) []park {
+		of := []machines{{"decode", int(dollars / d.dollars), d}}
+		return []park{{of, true}, {of, false}}
+	}
+	designs := []splitwiseDesign{
+		{"A100, aggregated", aggregated, together(a100)},
+		{"H100, aggregated", aggregated, together(h100)},
+		{"A100 and A100, disaggregated", disaggregated, splits(dollars, a100, a100, disaggregated)},
+		{"H100 and H100, disaggregated", disaggregated, splits(dollars, h100, h100, disaggregated)},
+		{"H100 and A100, disaggregated", disaggregated, splits(dollars, h100, a100, disaggregated)},
+		{"H100 and A100, auto", auto, splits(dollars, h100, a100, auto)},
+	}
+	if o.Small {
+		designs = []splitwiseDesign{designs[0], designs[1], designs[4]}
+	}
+	type answer struct {
+		rate float64 // requests a second and 100 dollars an hour
+		park park
+	}
+	found := make([]answer, len(designs)*rounds)
+	if err := each(ctx, len(found), func(i int) error {
+		design, round, best := designs[i/rounds], i%rounds, &found[i]
+		for _, p := range design.parks {
+			passes := func(rate float64) (bool, error) {
+				return p.meetsSplitwise(ctx, o, design.placement, requests, lengths(path), rate*p.dollars()/100, round, empty)
+			}
+			if best.rate > 0 {
+				if better, err := passes(best.rate + within); err != nil {
+					return err
+				} else if !better {
+					continue
+				}
+			}
+			// No machine does more than 20 requests a second for 100 dollars.
+			rate, err := bisect(best.rate, 20, within*5, passes)
+			if err != nil {
+				return fmt.Errorf("%s, %s: %w", design.name, p, err)
+			}
+			if rate > best.rate {
+				*best = answer{rate, p}
+			}
+		}
+		o.say(fmt.Sprintf("splitwise: %s, round %d: %s requests/s for $100 an hour with %s", design.name, round+1, rate(best.rate), best.park))
+		return nil
+	}); err != nil {
+		return nil, err
+	}
+	t := Table{
+		Title: fmt.Sprintf("Highest rate within Splitwise's SLO, for about $%.0f an hour", dollars), Command: "tandem bench evidence --section splitwise",
+		Header: []string{"machines", "layout of the first round", "requests/s", "dollars an hour", "requests/s for $100 an hour, by round"},
+		Note:   "Llama 2 70B, eight GPUs a machine, lengths of Azure's conversations. SLO: how many times longer than on an empty machine with A100s, at p50, p90 and p99: TTFT 2, 3 and 6, time between tokens and whole request 1.25, 1.5 and 5. $17.60 and $38 an hour are Splitwise's prices. 25 GB/s between machines.",
+	}
+	by := make([][]float64, len(designs))
+	bestTogether, bestApart := 0, -1
+	for i, design := range designs {
+		var texts []string
+		for _, f := range found[i*rounds : (i+1)*rounds] {
+			by[i], texts = append(by[i], f.rate), append(texts, rate(f.rate))
+		}
+		first := found[i*rounds]
+		cells := []string{design.name, "none", "none", "", strings.Join(texts, ", ")}
+		if first.rate > 0 {
+			cells = []string{design.name, first.park.String(), rate(mean(by[i]) * first.park.dollars() / 100), fmt.Sprintf("%.0f", first.park.dollars()), strings.Join(texts, ", ")}
+		}
+		t.Rows = append(t.Rows, cells)
+		switch {
+		case design.placement == aggregated:
+			if mean(by[i]) > mean(by[bestTogether]) {
+				bestTogether = i
+			}
+		case design.placement == disaggregated && (bestApart < 0 || mean(by[i]) > mean(by[bestApart])):
+			bestApart = i
+		}
+	}
+	r := &Result{Tables: []Table{t}}
+	add := func(name string, of int) {
+		if over := ratios(by[of], by[bestTogether]); len(over) > 0 {
+			r.Ratios = append(r.Ratios, newRatio(name, over, "1.4 times at 80% of the cost: 1.75"))
+		}
+	}
+	add("requests a dollar, best disaggregated over best aggregated", bestApart)
+	if !o.Small {
+		add("requests a dollar, auto over best aggregated", len(designs)-1)
+		fits, err := fitErrors(o)
+		if err != nil {
+			return nil, err
+		}
+		r.Tables = append(r.Tables, fits)
+	}
+	r.Intro = []string{"Step times are fitted to Splitwise's own measurements. As its clusters are many times larger, only the price is kept: each row spends about the same."}
+	return r, nil
+}
+
+// meetsSplitwise tells whether a rate, requests a second, keeps Splitwise's SLO.
+func (p park) meetsSplitwise(ctx context.Context, o Options, mode placement, requests int, traffic string, rate float64, round int, empty *latency.Profile) (bool, error) {
+	t, err := newTrial(o.Profiles, p.scenario(o, mode, requests, traffic))
+	if err != nil {
+		return false, err
+	}
+	if _, err := t.at(ctx, rate, round); err != nil {
+		return false, err
+	}
+	s, all := slowdownsOf(t.last, empty)
+	return all && s.met(), nil
+}
+
+// fitErrors is how far the profiles are from the measurements.
+func fitErrors(o Options) (Table, error) {
+	t := Table{
+		Title: "Step times beside Splitwise's measurements", Command: "go test ./cmd/tandem/bench/evidence/workloads -run Splitwise -traces DIR",
+		Header: []string{"machine", "steps", "kinds measured", "median error", "p90", "largest"},
+	}
+	for _, d := range []device{a100, h100} {
+		p, err := d.read(o)
+		if err != nil {
+			return t, err
+		}
+		for _, kind := range []string{"prefill", "decode"} {
+			e := p.Errors[kind]
+			t.Rows = append(t.Rows, []string{d.name, kind, fmt.Sprint(e.Points), percent(e.Median), percent(e.P90), percent(e.Max)})
+		}
+	}
+	return t, nil
+}
+
+func percent(share float64) string { return fmt.Sprintf("%.1f%%", 100*share) }

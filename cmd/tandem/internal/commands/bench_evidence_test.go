@@ -1,0 +1,31 @@
+package commands_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestBenchEvidenceErrors(t *testing.T) {
+	broken := filepath.Join(t.TempDir(), "broken.json")
+	if err := os.WriteFile(broken, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const profiles = " --profiles=../../../../docs/profiles"
+	for _, c := range []struct {
+		flags  string
+		status int
+		want   string
+	}{
+		{"--section=distserv" + profiles, 2, `--section: "distserv" is none of distserve`},
+		{"--check=x.json" + profiles, 2, "--check is for the small version"},
+		{"--small --long" + profiles, 2, "--small and --long exclude"},
+		{"--profiles=nowhere", 2, "there is no folder nowhere"},
+		{"--traces=nowhere" + profiles, 2, "there is no folder nowhere"},
+		{"--out=nowhere/page.md" + profiles, 1, "there is no folder nowhere"},
+		{"--small --check=" + broken + profiles, 1, "is not what 'tandem bench evidence' writes"},
+	} {
+		checkFailure(t, run(t.Context(), "", nil, append([]string{"bench", "evidence"}, strings.Fields(c.flags)...)...), c.status, c.want)
+	}
+}
