@@ -24,8 +24,7 @@ func Sections() []Section {
 		splitwise{}, mooncake{},
 		placements{},
 		policies{},
-		queues{},
-		live{},
+		live{}, queues{},
 		scale{},
 	}
 }

@@ -17,7 +17,7 @@ import (
 type placements struct{}
 
 func (placements) Name() string  { return "placement" }
-func (placements) Title() string { return "Where disaggregation stops paying" }
+func (placements) Title() string { return "3. Where disaggregation stops paying" }
 
 const (
 	// mapWorkers is the hardware of each point: that many A100s.
@@ -28,6 +28,8 @@ const (
 	// and mapLeast for how long at least.
 	mapWindow = 2
 	mapLeast  = 8 * time.Second
+	// mapWarmup is how long routers learn at least, before anything counts.
+	mapWarmup = 5 * time.Second
 )
 
 // objective is bounds at p90.
@@ -111,7 +113,7 @@ func (p point) scenario(o Options, prefill int, mode string, requests int) strin
 	}
 	text += fmt.Sprintf("  decode: {role: decode, count: %d, %s}\n", mapWorkers-prefill, worker)
 	return text + fmt.Sprintf("traffic:\n  rate: 1\n  mode: %s\n  prompt-tokens: %d\n  output-tokens: %d\n  warmup: %v\n  duration: %v\n  min-requests: %d\n  slo: \"ttft:p90<%v,tpot:p90<%v\"\n  send-slo: true\n",
-		mode, p.prompt, p.output, p.longest(), max(mapWindow*p.longest(), mapLeast), requests, p.ttft, p.tpot)
+		mode, p.prompt, p.output, max(p.longest(), mapWarmup), max(mapWindow*p.longest(), mapLeast), requests, p.ttft, p.tpot)
 }
 
 // capacity of a placement, searched from a rate near it; factor says how near.
@@ -175,10 +177,10 @@ func measurePoints(ctx context.Context, o Options, points []point, profile *late
 func (placements) Run(ctx context.Context, o Options) (*Result, error) {
 	objectives := []objective{{"loose", time.Second, 80 * time.Millisecond}, {"tight", 400 * time.Millisecond, 25 * time.Millisecond}}
 	prompts, outputs := []int{256, 768, 1536}, []int{16, 64, 256}
-	bandwidths := []float64{50e9, 12.5e9, 3.125e9}
-	requests := 400
+	bandwidths := []float64{50e9, 3.125e9}
+	requests := 300
 	if o.Small {
-		objectives, prompts, outputs, bandwidths, requests = objectives[1:], []int{256, 768}, []int{16}, bandwidths[1:2], 200
+		objectives, prompts, outputs, bandwidths, requests = objectives[1:], []int{256, 768}, []int{16}, bandwidths[:1], 200
 	}
 	profile, err := readProfile(o.profile(mapProfile))
 	if err != nil {
