@@ -110,6 +110,7 @@ type Cluster struct {
 	cuts       int     // so far
 	etcdAway   bool
 	hedges     Hedges
+	signals    Signals
 	starting   bool           // New is not over: routers are told of all workers at once
 	expiring   []*process     // whose lease ran out meanwhile
 	watch      *watch         // nil: nothing is checked
@@ -266,6 +267,7 @@ func (c *Cluster) publishLoad(p *process, report *controlv1.LoadReport) {
 	if c.lost(p) {
 		return
 	}
+	c.signals.LoadReports++
 	c.publish(p.host, routing.LoadReported{Report: report})
 }
 
@@ -273,6 +275,8 @@ func (c *Cluster) publishBlocks(p *process, event *controlv1.KvEvent) {
 	if c.lost(p) {
 		return
 	}
+	c.signals.BlockEvents++
+	c.signals.Blocks += len(event.GetStored()) + len(event.GetRemoved())
 	c.publish(p.host, routing.BlocksChanged{Event: event})
 }
 
