@@ -47,7 +47,7 @@ func TestPlanForPeople(t *testing.T) {
 	}
 	for _, want := range []string{
 		"plan: 1 prefill and 1 decode worker", "M/G/c (Allen–Cunneen)", "Little's law", "Amdahl's law", "utilisation of at most 0.85",
-		"tandem up --engine simulated --prefill 1 --decode 1\n", "tandem plan verify --rate 20", "'ttft:p90<200ms'",
+		"tandem up --engine simulated --prefill 1 --decode 1\n", "tandem plan verify --rate 20", "'ttft:p90<200ms' --prefill 1 --decode 1\n",
 	} {
 		if !strings.Contains(got.stdout, want) {
 			t.Errorf("it lacks %q:\n%s", want, got.stdout)
