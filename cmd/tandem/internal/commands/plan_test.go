@@ -91,7 +91,7 @@ func TestPlanMistakes(t *testing.T) {
 		{[]string{"plan", "--rate", "5", "--slo", "ttft:p99<1s", "--worker-price", "-1"}, 2, "--worker-price: -1 is not a price"},
 		{[]string{"plan", "--rate", "5", "--slo", "ttft:p99<1s", "--max-workers", "0"}, 2, "--max-workers: 0 is outside 1 to 1000"},
 		{[]string{"plan", "--trace", "/nowhere.csv", "--slo", "ttft:p99<1s"}, 1, "--trace: open /nowhere.csv: no such file"},
-		{[]string{"plan", "--scenario", "/nowhere.yaml", "--rate", "1", "--slo", "ttft:p99<1s"}, 2, "/nowhere.yaml"},
+		{[]string{"plan", "--scenario", "/nowhere.yaml", "--rate", "1", "--slo", "ttft:p99<1s"}, 1, "/nowhere.yaml"},
 		{[]string{"plan", "verify", "--rate", "5", "--slo", "ttft:p99<1s", "--prefill", "2"}, 2, "--prefill needs --decode"},
 		{[]string{"plan", "verify", "--rate", "5", "--slo", "ttft:p99<1s", "--within", "0"}, 2, "--within: 0 must be above 0"},
 		{[]string{"plan", "verify", "--rate", "5", "--slo", "ttft:p99<1s", "--addr", "127.0.0.1:1"}, 1, "127.0.0.1:1"},
