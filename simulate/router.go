@@ -85,7 +85,7 @@ func (r *router) act(action routing.Action) {
 	case routing.Tell:
 		r.told++
 		a.Report.Origin = &controlv1.Origin{Id: r.host.name, Epoch: 1, Sequence: r.told}
-		r.cluster.publish(r.host, routing.RouterReported(a))
+		r.cluster.publish(r.host, "", routing.RouterReported(a))
 	case routing.Dispatch:
 		if q := r.asking[a.ID]; q != nil {
 			delete(r.asking, a.ID)
