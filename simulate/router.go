@@ -86,7 +86,7 @@ func (r *router) act(action routing.Action) {
 		r.told++
 		a.Report.Origin = &controlv1.Origin{Id: r.host.name, Epoch: 1, Sequence: r.told}
 		r.cluster.signals.RouterReports++
-		r.cluster.publish(r.host, routing.RouterReported(a))
+		r.cluster.publish(r.host, "", routing.RouterReported(a))
 	case routing.Dispatch:
 		r.cluster.signals.Decisions++
 		if q := r.asking[a.ID]; q != nil {
