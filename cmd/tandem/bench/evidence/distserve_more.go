@@ -17,14 +17,14 @@ func reproduceDistServe(ctx context.Context, o Options, g *goodput, r *Result) e
 	a := g.rows[0]
 	a.ttft = 0.2
 	s := rateSearch{most: 5, within: 0.25, requests: 300}
-	var apart, together []layout
+	var split, joint []layout
 	for _, degree := range []int{1, 2, 4} {
 		for _, whole := range []bool{true, false} {
-			together = append(together, layout{[]group{{"decode", 1, degree}}, whole})
+			joint = append(joint, layout{[]group{{"decode", 1, degree}}, whole})
 		}
 		for _, decode := range []int{1, 2, 4} {
 			if degree+decode <= a.gpus {
-				apart = append(apart, layout{[]group{{"prefill", 1, degree}, {"decode", 1, decode}}, false})
+				split = append(split, layout{[]group{{"prefill", 1, degree}, {"decode", 1, decode}}, false})
 			}
 		}
 	}
@@ -34,12 +34,12 @@ func reproduceDistServe(ctx context.Context, o Options, g *goodput, r *Result) e
 		layouts []layout
 		keeps   bool
 	}{
-		{"disaggregated, nothing is refused", disaggregated, apart, true},
-		{"disaggregated", disaggregated, apart, false},
-		{"aggregated, nothing is refused", aggregated, together, true},
-		{"aggregated", aggregated, together, false},
+		{"disaggregated, nothing is refused", disaggregated, split, true},
+		{"disaggregated", disaggregated, split, false},
+		{"aggregated, nothing is refused", aggregated, joint, true},
+		{"aggregated", aggregated, joint, false},
 	}
-	const rounds = 3
+	const rounds = 2
 	found := make([]best, len(cells)*rounds)
 	if err := each(ctx, len(found), func(i int) (err error) {
 		c, a := cells[i/rounds], a
@@ -56,7 +56,7 @@ func reproduceDistServe(ctx context.Context, o Options, g *goodput, r *Result) e
 	}
 	for i, c := range cells {
 		rounds := found[i*rounds : (i+1)*rounds]
-		t.Rows = append(t.Rows, []string{"Tandem, " + c.name, fmt.Sprintf("%s, %s, %s", rate(rounds[0].rate), rate(rounds[1].rate), rate(rounds[2].rate)), rounds[0].layout.String()})
+		t.Rows = append(t.Rows, []string{"Tandem, " + c.name, fmt.Sprintf("%s, %s", rate(rounds[0].rate), rate(rounds[1].rate)), rounds[0].layout.String()})
 	}
 	r.Tables = append(r.Tables, t)
 	return nil
@@ -65,16 +65,16 @@ func reproduceDistServe(ctx context.Context, o Options, g *goodput, r *Result) e
 // tightestSLOs finds how much tighter the bounds can be at the rate that serving both phases
 // together just reaches with the bounds of the table.
 func tightestSLOs(ctx context.Context, o Options, g *goodput, r *Result) error {
-	columns := []column{{aggregated, free}, {disaggregated, nvLink}, {auto, nvLink}}
-	const requests, rounds = 300, 2
+	columns := []column{together, apart, either}
+	const requests, rounds = 200, 2
 	scales := make([]float64, len(g.rows)*len(columns)*rounds)
 	if err := each(ctx, len(scales), func(i int) (err error) {
 		round, c, row := i%rounds, columns[i/rounds%len(columns)], i/rounds/len(columns)
-		a, at := g.rows[row], mean(g.rates(row, columns[0]))
-		if at == 0 {
+		a, at, with := g.rows[row], mean(g.rates(row, columns[0])), g.of(row, c)[0]
+		if at == 0 || with.rate == 0 {
 			return nil
 		}
-		scales[i], err = a.tightest(ctx, o, a.model.layouts(a.gpus, c.placement), c.placement, c.fabric, requests, round, at)
+		scales[i], err = a.tightest(ctx, o, with.layout, c.placement, c.fabric, requests, round, at)
 		return err
 	}); err != nil {
 		return err
@@ -82,7 +82,7 @@ func tightestSLOs(ctx context.Context, o Options, g *goodput, r *Result) error {
 	t := Table{
 		Title: "The tightest SLO at the rate of aggregated", Command: "tandem bench evidence --section distserve",
 		Header: []string{"application", "requests a second and GPU"},
-		Note:   "Scales of both bounds at which 90% of the requests are still in time; below 1 is tighter. DistServe's best is 12.6 times tighter than vLLM.",
+		Note:   "With the layouts of the first table. Scales of both bounds at which 90% of the requests are still in time; below 1 is tighter. DistServe's best is 12.6 times tighter than vLLM.",
 	}
 	for _, c := range columns {
 		t.Header = append(t.Header, c.String())
@@ -107,9 +107,9 @@ func tightestSLOs(ctx context.Context, o Options, g *goodput, r *Result) error {
 // sweepsOfDistServe draws its two figures for the first application: the share of requests in
 // time over the rate, and over the scale of the SLO.
 func sweepsOfDistServe(ctx context.Context, o Options, g *goodput, r *Result) error {
-	const requests, points = 300, 9
+	const requests, points = 200, 9
 	a := g.rows[0]
-	columns := []column{{aggregated, free}, {disaggregated, nvLink}, {auto, nvLink}}
+	columns := []column{together, apart, either}
 	at := mean(g.rates(0, columns[0]))
 	byRate, byScale := make([]curve, len(columns)), make([]curve, len(columns))
 	for i, c := range columns {
@@ -164,7 +164,7 @@ func compareAzure(ctx context.Context, o Options, g *goodput, r *Result) error {
 	traced := fitted
 	traced.lengths = lengths(recorded)
 	const requests = 2000
-	of := g.of(0, column{disaggregated, nvLink})[0]
+	of := g.of(0, apart)[0]
 	figures := make([]report.Figures, 2)
 	if err := each(ctx, 2, func(i int) error {
 		a := []application{fitted, traced}[i]

@@ -62,30 +62,19 @@ func (a application) best(ctx context.Context, o Options, layouts []layout, p pl
 	return found, nil
 }
 
-// tightest is the smallest scale of both bounds at which 90% of the requests are in time at a
-// rate a GPU, of the best layout; 0: none up to 4.
-func (a application) tightest(ctx context.Context, o Options, layouts []layout, p placement, f fabric, requests, round int, perGPU float64) (scale float64, err error) {
-	const widest, within = 4, 0.05
-	// Bisected by how tight it is, so that what passes is low.
-	tight := 1.0 / widest
+// tightest is the smallest scale of both bounds, up to 4, at which 90% of the requests are in
+// time at a rate a GPU; 0: none.
+func (a application) tightest(ctx context.Context, o Options, l layout, p placement, f fabric, requests, round int, perGPU float64) (float64, error) {
+	const widest, within = 4.0, 0.02
 	found := false
-	for _, l := range layouts {
-		passes := func(tight float64) (bool, error) {
-			passed, err := a.meets(ctx, o, l, p, f, requests, round, perGPU, 1/tight)
-			found = found || passed
-			return passed, err
-		}
-		if better, err := passes(tight + within); err != nil {
-			return 0, err
-		} else if !better {
-			continue
-		}
-		if tight, err = bisect(tight, 8, within, passes); err != nil {
-			return 0, err
-		}
-	}
+	// Bisected by how tight it is, so that what passes is low.
+	tight, err := bisect(1/widest, 8, within, func(tight float64) (bool, error) {
+		passed, err := a.meets(ctx, o, l, p, f, requests, round, perGPU, 1/tight)
+		found = found || passed
+		return passed, err
+	})
 	if !found {
-		return 0, nil
+		return 0, err
 	}
-	return 1 / tight, nil
+	return 1 / tight, err
 }

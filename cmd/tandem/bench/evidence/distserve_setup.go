@@ -12,13 +12,13 @@ type opt struct {
 	// tokens is what fits into the KV memory of a group of A100s of 80 GB, by its size, as
 	// DistServe's simulator has it (simdistserve/estimators/profile_data/max_num_tokens.csv).
 	tokens map[int]int
-	// most is more than a GPU can do, requests a second.
-	most float64
+	// most is more than a GPU can do, within how near a search comes, both requests a second.
+	most, within float64
 }
 
 var (
-	opt13B = opt{"opt-13b", 40, 5120, 40, map[int]int{1: 66144, 2: 163008, 4: 356736}, 6}
-	opt66B = opt{"opt-66b", 64, 9216, 72, map[int]int{2: 11600, 4: 78496, 8: 212304}, 1.5}
+	opt13B = opt{"opt-13b", 40, 5120, 40, map[int]int{1: 66144, 2: 163008, 4: 356736}, 5, 0.04}
+	opt66B = opt{"opt-66b", 64, 9216, 72, map[int]int{2: 11600, 4: 78496, 8: 212304}, 1.5, 0.015}
 )
 
 // optContext is the context of OPT, in tokens.
@@ -65,7 +65,7 @@ func (l layout) String() string {
 // together are the layouts of a number of GPUs in which all workers do both phases, apart
 // those in which each does one.
 func (m opt) together(gpus int) (all []layout) {
-	for _, degree := range []int{1, 2, 4, 8} {
+	for _, degree := range []int{8, 4, 2, 1} {
 		if m.tokens[degree] > 0 && gpus%degree == 0 {
 			groups := []group{{"decode", gpus / degree, degree}}
 			all = append(all, layout{groups, true}, layout{groups, false})
@@ -75,8 +75,8 @@ func (m opt) together(gpus int) (all []layout) {
 }
 
 func (m opt) apart(gpus int, p placement) (all []layout) {
-	for _, prefill := range []int{1, 2, 4} {
-		for _, decode := range []int{1, 2, 4} {
+	for _, prefill := range []int{4, 2, 1} {
+		for _, decode := range []int{4, 2, 1} {
 			for n := 1; n*prefill < gpus; n++ {
 				left := gpus - n*prefill
 				if m.tokens[prefill] > 0 && m.tokens[decode] > 0 && left%decode == 0 {

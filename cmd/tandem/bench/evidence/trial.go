@@ -49,7 +49,7 @@ func newTrial(folder, text string) (*trial, error) {
 	if t.scenario, err = scenario.Parse(folder+"/evidence.yaml", []byte(text), t.traffic); err != nil {
 		return nil, err
 	}
-	known := false
+	var known bool
 	if t.mode, known = api.Parse[inferencev1.Mode](*mode); !known {
 		return nil, fmt.Errorf("%q is no mode", *mode)
 	}
@@ -58,8 +58,7 @@ func newTrial(folder, text string) (*trial, error) {
 }
 
 // at sends a rate, requests a second, with the arrivals of a round, and returns what clients
-// saw; last has each request. Rates of one round have the same random numbers. A trace that
-// comes at its own times has rate 0.
+// saw. Rates of one round have the same random numbers.
 func (t *trial) at(ctx context.Context, rate float64, round int) (report.Figures, error) {
 	load := t.load
 	load.Drive = t.drive
@@ -111,6 +110,9 @@ func (t *trial) drive(ctx context.Context, o drive.Options) (*record.Run, error)
 			return nil, err
 		}
 		config.TTFT, config.TPOT = slo.Bound("ttft"), slo.Bound("tpot")
+	}
+	if t.change != nil {
+		t.change(&config)
 	}
 	cluster, err := simulate.New(config)
 	if err != nil {

@@ -100,6 +100,9 @@ The page has tables that need recorded traffic. With --traces they are measured 
 		if err != nil {
 			return interruptedOr(cmd.Context(), err)
 		}
+		if document, err = evidence.ReadDocument(file); err != nil { // others may have written it meanwhile
+			return err
+		}
 		for i := range results {
 			document.Put(results[i])
 			document.Small[results[i].Section] = small[i].Ratios

@@ -23,7 +23,7 @@ func TestBenchEvidenceErrors(t *testing.T) {
 		{"--small --long" + profiles, 2, "--small and --long exclude"},
 		{"--profiles=nowhere", 2, "there is no folder nowhere"},
 		{"--traces=nowhere" + profiles, 2, "there is no folder nowhere"},
-		{"--out=nowhere/page.md" + profiles, 1, "there is no folder nowhere"},
+		{"--out=nowhere/page.md" + profiles, 1, "--out: there is no folder "},
 		{"--small --check=" + broken + profiles, 1, "is not what 'tandem bench evidence' writes"},
 	} {
 		checkFailure(t, run(t.Context(), "", nil, append([]string{"bench", "evidence"}, strings.Fields(c.flags)...)...), c.status, c.want)

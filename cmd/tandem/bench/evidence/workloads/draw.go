@@ -36,7 +36,7 @@ func (s *Independent) WriteTrace(w io.Writer, n int, seed uint64) error {
 
 func count(tokens float64) int { return int(max(math.Round(tokens), 1)) }
 
-// Entry is one request in Mooncake's format.
+// entry is one request in Mooncake's format.
 type entry struct {
 	Milliseconds int64    `json:"timestamp"`
 	Input        int      `json:"input_length"`
@@ -45,9 +45,8 @@ type entry struct {
 	turn         int
 }
 
-// WriteTrace draws requests and writes them in Mooncake's format. The first
-// are of conversations that began before, as in a trace of a service that runs: what was
-// drawn before then is left out. Equal seeds give equal traces.
+// WriteTrace draws n requests and writes them in Mooncake's format, in order of time. Equal
+// seeds give equal traces.
 func (c *Conversations) WriteTrace(w io.Writer, n int, seed uint64) error {
 	random := rand.New(rand.NewPCG(seed, 0x40))
 	out := bufio.NewWriter(w)
@@ -65,7 +64,7 @@ func (c *Conversations) WriteTrace(w io.Writer, n int, seed uint64) error {
 	begin(next)
 	for range n {
 		// The next beginning is always drawn before what comes after it.
-		for float64(due[0].Milliseconds) >= next*1000 {
+		for len(due) == 0 || float64(due[0].Milliseconds) >= next*1000 {
 			next += random.ExpFloat64() / c.StartsPerSecond
 			begin(next)
 		}

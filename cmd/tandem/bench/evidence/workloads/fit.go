@@ -13,7 +13,7 @@ import (
 
 const (
 	// binsOf requests by the length of their prompts, and quantilesOf what is drawn.
-	binsOf, binQuantiles, quantilesOf = 10, 5, 41
+	binsOf, binQuantiles, quantilesOf = 10, 10, 50
 	// turnsOf have a probability of their own to go on.
 	turnsOf = 5
 )
@@ -63,7 +63,7 @@ func FitIndependent(all []trace.Entry, most int) *Independent {
 		for _, e := range sorted[i*n/binsOf : (i+1)*n/binsOf] {
 			prompts, outputs = append(prompts, float64(e.PromptTokens)), append(outputs, float64(e.OutputTokens))
 		}
-		s.Bins = append(s.Bins, Bin{quantiles(prompts, binQuantiles), quantiles(outputs, 2*binQuantiles+1)})
+		s.Bins = append(s.Bins, Bin{quantiles(prompts, binQuantiles), quantiles(outputs, binQuantiles)})
 	}
 	return s
 }
@@ -119,14 +119,12 @@ func FitConversations(all []trace.Entry) *Conversations {
 	return c
 }
 
-// quantiles of values, n of them.
-func quantiles(values []float64, n int) Quantiles {
+// quantiles of values: the means of n equal shares of them, so that the mean stays.
+func quantiles(values []float64, n int) (q Quantiles) {
 	slices.Sort(values)
-	var q Quantiles
 	for i := range n {
-		at := float64(i) / float64(n-1) * float64(len(values)-1)
-		k := min(int(at), len(values)-2)
-		q = append(q, round(values[k]+(at-float64(k))*(values[k+1]-values[k])))
+		m, _ := moments(values[i*len(values)/n : max((i+1)*len(values)/n, i*len(values)/n+1)])
+		q = append(q, round(m))
 	}
 	return q
 }

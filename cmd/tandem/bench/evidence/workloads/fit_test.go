@@ -35,8 +35,8 @@ func recorded(t *testing.T, name string) string {
 const about = `# Distributions fitted to public traces, for "tandem bench evidence". They are fitted again by
 #   go test ./cmd/tandem/bench/evidence/workloads -run Fits -traces DIR -update
 # where DIR has AzureLLMInferenceTrace_conv.csv (Azure/AzurePublicDataset, CC-BY 4.0) and
-# conversation_trace.jsonl (kvcache-ai/Mooncake, Apache-2.0). Lists are quantiles at equal
-# distances of probability, from the least value to the greatest.
+# conversation_trace.jsonl (kvcache-ai/Mooncake, Apache-2.0). Lists are quantiles: the means of
+# equal shares of the values, the least first.
 `
 
 // The committed fits are those that the traces give.
@@ -77,12 +77,11 @@ func TestFitsOfTraces(t *testing.T) {
 func TestFitsOfSplitwise(t *testing.T) {
 	path := recorded(t, "splitwise_perf_model.csv")
 	for name, device := range map[string]string{"a100-llama2-70b-tp8.json": "a100-80gb", "h100-llama2-70b-tp8.json": "h100-80gb"} {
-		file, err := os.Open(path)
+		measured, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer file.Close()
-		p, err := workloads.FitSplitwise(file, "llama2-70b", device, 8)
+		p, err := workloads.FitSplitwise(bytes.NewReader(measured), "llama2-70b", device, 8)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -60,7 +60,10 @@ func FitSplitwise(r io.Reader, model, device string, degree int) (*latency.Profi
 	if p.Decode, p.Errors["decode"], err = latency.Fit(medians(tokens), latency.FitOptions{Context: true, MostRegimes: 3}); err != nil {
 		return nil, err
 	}
-	return p, p.Validate()
+	if err := p.Validate(); err != nil {
+		return nil, fmt.Errorf("measurements of Splitwise: %w", err)
+	}
+	return p, nil
 }
 
 // medians of the repeats of each kind of step, in an order that does not change.

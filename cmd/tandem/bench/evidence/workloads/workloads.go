@@ -66,17 +66,17 @@ type Conversations struct {
 	Kept Quantiles `yaml:"kept,flow"`
 }
 
-// Quantiles are values at equal distances of probability, the least and the greatest
-// included. What is drawn lies between two on a line.
+// Quantiles are the means of equal shares of the values, the least first. What is drawn lies between two on a
+// line, and is not beyond the first and the last.
 type Quantiles []float64
 
 // At is the quantile of p, from 0 to 1.
 func (q Quantiles) At(p float64) float64 {
-	if len(q) == 1 {
-		return q[0]
+	at := min(max(p*float64(len(q))-0.5, 0), float64(len(q)-1))
+	i := min(int(at), max(len(q)-2, 0))
+	if i+1 >= len(q) {
+		return q[i]
 	}
-	at := p * float64(len(q)-1)
-	i := min(int(at), len(q)-2)
 	return q[i] + (at-float64(i))*(q[i+1]-q[i])
 }
 
@@ -134,8 +134,7 @@ func (s *Independent) check() error {
 }
 
 func (c *Conversations) check() error {
-	switch {
-	case c == nil || len(c.Next) == 0 || !(c.StartsPerSecond > 0):
+	if c == nil || len(c.Next) == 0 || !(c.StartsPerSecond > 0) {
 		return errors.New("next and starts-per-second are missing: fit it again")
 	}
 	for _, p := range c.Next {
