@@ -98,6 +98,8 @@ var examples = []struct {
 	{"tandem completion fish", "writes to where the shell looks", false},
 	{"tandem completion zsh", "writes to where the shell looks", false},
 	{"tandem drain", "names a worker", false},
+	{"tandem plan --trace", "needs a trace", false},
+	{"tandem plan verify", "takes minutes, and a mesh with the simulated engine", false},
 	{"tandem policy set --version", "names weights that no worker has", false},
 	{"tandem probe --service", "needs a worker at a path of its own", false},
 	{"tandem profile", "takes a minute", false},

@@ -23,11 +23,12 @@ var policies = map[string][]string{
 	"pkg/kvtransfer/sender":   {"pkg/kvtransfer", "simulate"},
 	"pkg/kvtransfer/receiver": {"pkg/kvtransfer", "simulate"},
 	"pkg/offload":             {"services/prefill"}, // no simulated mesh has block stores
+	"pkg/scaling":             {"services/router/desired", "simulate"},
 }
 
 // uses are what a package's sources say of policies.
 type uses struct {
-	decides bool     // it has a method Handle(now time.Time, event) []Action
+	decides bool     // it has a method Handle(now time.Time, event) []Action, or Evaluate(now time.Time, …) with a result
 	makes   []string // packages of which it calls New, or NewIn, which is New in place
 }
 
@@ -47,6 +48,10 @@ func (u *uses) read(file *ast.File) {
 			first, isSelector := f.Type.Params.List[0].Type.(*ast.SelectorExpr)
 			_, isSlice := f.Type.Results.List[0].Type.(*ast.ArrayType)
 			u.decides = u.decides || isSelector && isSlice && first.Sel.Name == "Time"
+		}
+		if f, is := d.(*ast.FuncDecl); is && f.Recv != nil && f.Name.Name == "Evaluate" && f.Type.Results.NumFields() == 1 && f.Type.Params.NumFields() > 1 {
+			first, isSelector := f.Type.Params.List[0].Type.(*ast.SelectorExpr)
+			u.decides = u.decides || isSelector && first.Sel.Name == "Time"
 		}
 	}
 	ast.Inspect(file, func(n ast.Node) bool {
@@ -113,6 +118,8 @@ func TestWhoImplementsPolicy(t *testing.T) {
 func TestUses(t *testing.T) {
 	for source, want := range map[string]uses{
 		"package a\nfunc (c *C) Handle(now time.Time, e Event) []Action { return nil }":                 {decides: true},
+		"package a\nfunc (c *C) Evaluate(now time.Time, d Demand) Sizes { return Sizes{} }":             {decides: true},
+		"package a\nfunc (c *C) Evaluate(now time.Time)":                                               {},
 		"package a\nfunc (c *C) Handle(e Event) []Action { return nil }":                                {},
 		"package a\nfunc Handle(now time.Time, e Event) []Action { return nil }":                        {},
 		"package a\nimport \"" + ours + "pkg/routing\"\nvar r = routing.New(c, nil)":                    {makes: []string{"pkg/routing"}},

@@ -43,6 +43,8 @@ type Config struct {
 	Network Network
 	// Events are what happens meanwhile.
 	Events []Event
+	// Autoscale has pools follow the load; nil: they do not.
+	Autoscale *Autoscale
 	// CheckContext has each token depend on every block and layer of its context, so that
 	// KV which was lost, mixed up or written late changes what follows. Without it a token
 	// depends on the last block, and that on the ones before it when it was begun: a step
@@ -75,6 +77,14 @@ type Worker struct {
 	// failing: the next step fails. corrupting: the next chunk comes damaged. muted: its
 	// signals are lost. unmeasured: it takes its steps for as fast as its profile.
 	failing, corrupting, muted, unmeasured bool
+
+	// starting is the start that it waits for; nil: none. ends: its process ends when it has
+	// drained. running: it has been paid for since then, and for used before.
+	starting *starting
+	ends     bool
+	running  bool
+	since    time.Time
+	used     time.Duration
 }
 
 // Cluster is a mesh on virtual time.
@@ -94,15 +104,19 @@ type Cluster struct {
 	tokens     []*tokens // messages to be used again, as are chunks and grants
 	chunks     []*chunk
 	grants     []*grant
+	published  []*published
 	links      []*link
 	held       []*pipe // that have messages which a partition holds
 	cuts       int     // so far
 	etcdAway   bool
 	hedges     Hedges
 	signals    Signals
-	starting   bool       // New is not over: routers are told of all workers at once
-	expiring   []*process // whose lease ran out meanwhile
-	watch      *watch     // nil: nothing is checked
+	starting   bool           // New is not over: routers are told of all workers at once
+	expiring   []*process     // whose lease ran out meanwhile
+	watch      *watch         // nil: nothing is checked
+	failed     error          // of a worker that was to start
+	sizes      map[string]int // of pools, as the autoscaler wants them
+	resizes    []Resize
 }
 
 // New makes a cluster and starts all of it.
@@ -112,6 +126,7 @@ func New(config Config) (*Cluster, error) {
 		slo:   &inferencev1.Slo{Tpot: durationpb.New(config.TPOT)},
 		clock: clock{now: epoch}, random: rand.New(rand.NewPCG(config.Seed, 0x51)),
 		hosts: make(map[string]*host), epochs: make(map[routing.Ref]*process),
+		sizes: make(map[string]int),
 	}
 	if config.Check {
 		c.watch = newWatch(c)
@@ -266,7 +281,30 @@ func (c *Cluster) publishBlocks(p *process, event *controlv1.KvEvent) {
 }
 
 func (c *Cluster) publish(from *host, event routing.Event) {
-	for _, r := range c.routers {
-		c.after(c.latency(from, r.host), func() { r.handle(event) })
+	for routers := c.routers; len(routers) > 0; {
+		// What arrives at several at one time happens at one after the other, and nothing between.
+		latency, n := c.latency(from, routers[0].host), 1
+		for n < len(routers) && c.latency(from, routers[n].host) == latency {
+			n++
+		}
+		p := taken(&c.published)
+		p.routers, p.event = routers[:n], event
+		c.soon.push(c.momentAt(c.at+int64(latency)), p)
+		routers = routers[n:]
 	}
+}
+
+// published is a message on its way to routers. It is used again when it has arrived.
+type published struct {
+	routers []*router
+	event   routing.Event
+}
+
+func (p *published) happen() {
+	c := p.routers[0].cluster
+	for _, r := range p.routers {
+		r.handle(p.event)
+	}
+	p.routers, p.event = nil, nil
+	c.published = append(c.published, p)
 }

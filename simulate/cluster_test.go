@@ -86,6 +86,13 @@ func source(t testing.TB, rate float64, duration time.Duration, args ...string) 
 
 func run(t testing.TB, c simulate.Config, rate float64, duration time.Duration, args ...string) *record.Run {
 	t.Helper()
+	_, got := runOf(t, c, rate, duration, args...)
+	return got
+}
+
+// runOf is run, with the cluster.
+func runOf(t testing.TB, c simulate.Config, rate float64, duration time.Duration, args ...string) (*simulate.Cluster, *record.Run) {
+	t.Helper()
 	cluster, err := simulate.New(c)
 	if err != nil {
 		t.Fatal(err)
@@ -94,7 +101,7 @@ func run(t testing.TB, c simulate.Config, rate float64, duration time.Duration, 
 	if err != nil {
 		t.Fatal(err)
 	}
-	return got
+	return cluster, got
 }
 
 const disaggregated = inferencev1.Mode_MODE_DISAGGREGATED

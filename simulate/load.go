@@ -97,6 +97,12 @@ func (c *Cluster) Run(o Load) (*record.Run, error) {
 	for _, e := range c.config.Events {
 		c.plan(c.now.Add(e.At), func() { l.err = errors.Join(l.err, e.Do.to(c)) })
 	}
+	for _, w := range c.config.Workers {
+		w.since, w.used = c.now, 0
+	}
+	if a := c.config.Autoscale; a != nil {
+		newAutoscaler(c, *a).begin()
+	}
 	if c.watch != nil {
 		c.watch.start = l.start
 	}
@@ -139,7 +145,7 @@ func (c *Cluster) Run(o Load) (*record.Run, error) {
 	if l.unsent > 0 {
 		run.Client.Bottleneck = fmt.Sprintf("%d requests were due while %d ran, the limit: raise it, or lower the rate", l.unsent, o.InFlightLimit)
 	}
-	return run, l.err
+	return run, errors.Join(l.err, c.failed)
 }
 
 // now is the time since the start of the run.

@@ -5,6 +5,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
 )
 
@@ -32,6 +33,9 @@ func (p *process) undrain() {
 	p.announce()
 }
 
+// drains reports whether it takes nothing new, or has left.
+func (p *process) drains() bool { return p.leaving.State() != membership.Serving }
+
 // announce says in the worker's record whether it drains.
 func (p *process) announce() {
 	p.record = proto.CloneOf(p.record) // routers have the one before
@@ -48,6 +52,9 @@ func (p *process) depart() {
 	c := p.cluster
 	c.registered = slices.DeleteFunc(c.registered, func(o *process) bool { return o == p })
 	c.viewChanged()
+	if p.member.ends {
+		p.die()
+	}
 }
 
 // scale has as many workers of a pool serve as it says, the first ones: it starts them or

@@ -56,10 +56,9 @@ func (n *connection) flush() {
 
 // happen is its arrival.
 func (t *tokens) happen() {
-	// The requests are read before: a processor waits for many lines of memory at a time where
-	// none of them has to be there for the next.
 	for i := range t.parts {
-		t.read += t.parts[i].stream.request.join.Tokens()
+		q := t.parts[i].stream.request
+		t.read += q.join.Fetch() + q.recentCount
 	}
 	ids := t.ids
 	for i := range t.parts {

@@ -304,10 +304,26 @@ func (s *session) lose(err error) {
 
 // closed is the end of a session at its receiver.
 func (s *session) closed() {
-	if s.to.inbound[s.stream] == s {
-		delete(s.to.inbound, s.stream)
+	if s.to.session(s.stream) == s {
+		s.to.unlist(s)
 		s.to.receive(receiver.StreamClosed{Stream: s.stream})
 	}
+}
+
+// session is the one of a stream that its receiver has; nil: it has ended. Several messages of one
+// come after the other.
+func (p *process) session(stream receiver.StreamID) *session {
+	if s := p.heard; s != nil && s.stream == stream {
+		return s
+	}
+	p.heard = p.inbound[stream]
+	return p.heard
+}
+
+// unlist ends a session at its receiver.
+func (p *process) unlist(s *session) {
+	delete(p.inbound, s.stream)
+	p.heard = nil
 }
 
 // receive gives an event to the receiver's core, and does what it asks for.
@@ -332,15 +348,15 @@ func (p *process) received(action receiver.Action) {
 	case receiver.Send:
 		p.answer(a.Stream, a.Message)
 	case *receiver.Grant:
-		if s := p.inbound[a.Stream]; s != nil {
+		if s := p.session(a.Stream); s != nil {
 			g := taken(&p.cluster.grants)
 			g.session, g.grant.CreditBytes = s, uint64(a.Bytes)
 			g.of.Grant, g.message.Message = &g.grant, &g.of
 			s.back.post(messageBytes, g)
 		}
 	case receiver.CloseStream:
-		if s := p.inbound[a.Stream]; s != nil {
-			delete(p.inbound, a.Stream)
+		if s := p.session(a.Stream); s != nil {
+			p.unlist(s)
 			detail := a.Detail
 			s.back.send(messageBytes, func() { s.lose(errors.New(detail)) })
 			p.receive(receiver.StreamClosed{Stream: a.Stream})
@@ -421,7 +437,7 @@ func (p *process) receiveChunk(s *session, chunk *wire.Chunk, payload []byte) {
 
 // answer sends a message of the receiver to the sender of a stream.
 func (p *process) answer(stream receiver.StreamID, m *kvtransferv1.ReceiverMessage) {
-	s := p.inbound[stream]
+	s := p.session(stream)
 	if s == nil {
 		return
 	}

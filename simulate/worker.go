@@ -49,13 +49,15 @@ type process struct {
 
 	pace   worker.Pace
 	report timer
-	events uint64 // of the prefix cache
-	signal uint64 // of the load
+	events uint64        // of the prefix cache
+	busy   time.Duration // with steps since the last evaluation of an autoscaler
+	signal uint64        // of the load
 
 	receiver    *receiver.Core // of a decode worker
 	leases      timer
 	owners      map[uint64]scheduler.SequenceID // of reservations
 	inbound     map[receiver.StreamID]*session
+	heard       *session // the last one of inbound that was looked for
 	lastStream  receiver.StreamID
 	sessions    map[string]*session // to receivers, by id and epoch
 	connections []*connection       // of routers
@@ -67,7 +69,8 @@ type call struct {
 	process  *process
 	id       scheduler.SequenceID
 	prefill  *workerv1.PrefillRequest // nil: it is a decode call
-	transfer uint64                   // of the reservation
+	held     int                      // blocks that the receiver has, by the ticket
+	transfer uint64                   // of the reservation, or of the ticket
 	session  *session                 // of the transfer; nil: there is none
 	sending  bool                     // the transfer is open
 	opened   time.Time
@@ -111,6 +114,7 @@ func (c *Cluster) start(w *Worker) error {
 	p.leases = timer{clock: &c.clock, of: (*leases)(p)}
 	p.report = timer{clock: &c.clock, of: (*reports)(p)}
 	w.process = p
+	c.began(w)
 	c.register(p)
 	p.report.set()
 	return nil
@@ -212,9 +216,9 @@ func (c *call) act(action worker.Action) {
 			c.offer(layer, a.First, a.Blocks)
 		}
 	case worker.Commit:
-		c.session.handle(sender.Commit{ID: c.prefill.GetTicket().GetTransferId(), Sampled: []int32{a.Sampled}})
+		c.session.handle(sender.Commit{ID: c.transfer, Sampled: []int32{a.Sampled}})
 	case worker.Abort:
-		c.session.handle(sender.Abort{ID: c.prefill.GetTicket().GetTransferId(), Reason: a.Reason})
+		c.session.handle(sender.Abort{ID: c.transfer, Reason: a.Reason})
 	case worker.SendPrefill:
 		c.stream.toClient(messageBytes, func() { c.stream.request.prefilled(c.stream, a.Event) })
 	case worker.Fetch:
@@ -256,12 +260,11 @@ func (p *process) begin(run *scheduler.RunStep) {
 		}
 	}
 	if sends {
-		layers := make([]layerDone, p.layout.Layers)
-		for i := range layers {
-			layers[i] = layerDone{p, run, i}
-			c.soon.push(c.momentAt(began+int64(took*time.Duration(i+1)/time.Duration(len(layers)))), &layers[i])
-		}
+		layers := &layersDone{process: p, run: run, began: began, took: took, order: c.planned}
+		c.planned += uint64(p.layout.Layers)
+		layers.plan()
 	}
+	p.busy += took
 	p.ends = stepEnd{process: p, done: scheduler.StepDone{Tokens: out.Tokens, Compute: took, Err: err}, measured: measured}
 	for i := range run.Batch.Sequences {
 		s := &run.Batch.Sequences[i]
@@ -289,17 +292,30 @@ func (s *stepEnd) happen() {
 	p.changed()
 }
 
-// layerDone is the end of one layer of a step: it offers what that completed.
-type layerDone struct {
+// layersDone is the end of each layer of a step, one after the other: it offers what that completed.
+// Each has its place in the order of what was planned when the step began.
+type layersDone struct {
 	process *process
 	run     *scheduler.RunStep
-	layer   int
+	began   int64
+	took    time.Duration
+	order   uint64 // of what was planned before
+	layer   int    // the next one
 }
 
-func (d *layerDone) happen() {
+// plan plans the end of the next layer.
+func (d *layersDone) plan() {
+	at := d.began + int64(d.took*time.Duration(d.layer+1)/time.Duration(d.process.layout.Layers))
+	d.process.cluster.soon.push(moment{at: at, order: d.order + uint64(d.layer) + 1}, d)
+}
+
+func (d *layersDone) happen() {
 	p, run, layer := d.process, d.run, d.layer
 	if p.dead {
 		return
+	}
+	if d.layer++; d.layer < p.layout.Layers {
+		d.plan()
 	}
 	for i, part := range run.Parts {
 		if !part.Prompt {
@@ -309,8 +325,7 @@ func (d *layerDone) happen() {
 		if c == nil || !c.sending {
 			continue
 		}
-		held := int(c.prefill.GetTicket().GetHeldBlocks())
-		if first, end := worker.Unsent(part, held); first < end {
+		if first, end := worker.Unsent(part, c.held); first < end {
 			c.offer(layer, first, run.Batch.Sequences[i].Blocks[first:end])
 		}
 		if layer == p.layout.Layers-1 {
@@ -325,7 +340,7 @@ func (c *call) offer(layer, first int, blocks []kvcache.BlockID) {
 		c.sent.FirstOffered = since
 	}
 	c.sent.LastOffered = since
-	step(c.session, (*sender.Core).HandleOffer, sender.Offer{ID: c.prefill.GetTicket().GetTransferId(), Layer: layer, First: first, Blocks: blocks})
+	step(c.session, (*sender.Core).HandleOffer, sender.Offer{ID: c.transfer, Layer: layer, First: first, Blocks: blocks})
 }
 
 // reserve lets a sender write into a sequence's blocks. It returns the answer for the core.
@@ -364,7 +379,8 @@ func (p *process) serve(s *stream, epoch uint64, task *workerv1.Task, begin func
 		BlockTokens: p.layout.BlockTokens,
 	}]
 	s.hashes = nil
-	c := &call{stream: s, process: p, id: request.ID, prefill: prefill}
+	ticket := prefill.GetTicket()
+	c := &call{stream: s, process: p, id: request.ID, prefill: prefill, held: int(ticket.GetHeldBlocks()), transfer: ticket.GetTransferId()}
 	s.call = c
 	p.calls.add(c)
 	p.handle(begin(request))
@@ -385,6 +401,7 @@ func (p *process) die() {
 	}
 	p.dead = true
 	p.member.process = nil
+	p.cluster.stopped(p.member)
 	p.cluster.died(p)
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -116,13 +117,13 @@ func FuzzRead(f *testing.F) {
 func TestSimulated(t *testing.T) {
 	r := reporttest.Single("one of eight slow", disaggregated, 5, 20*time.Second)
 	r.Client.Cores = 0
-	r.Simulation = &report.Simulation{VirtualS: 33, WallS: 0.5, RequestsPerWallS: 2000, Workers: 8}
-	const says = "simulated: 8 workers, 33 s of virtual time in 500 ms, 2000 requests per second of real time"
+	r.Simulation = &report.Simulation{VirtualS: 33, WallS: 0.5, RequestsPerWallS: 2000, Workers: 8, WorkerHours: map[string]float64{"d": 3, "p": 1.5}, Sizes: []report.PoolSize{{AtS: 5, Pool: "d", Workers: 3}}}
+	const says = "simulated: 8 workers, 33 s of virtual time in 500 ms, 2000 requests per second of real time; 4.50 worker-hours (d 3, p 1.50)"
 	var text, table, page bytes.Buffer
 	if err := errors.Join(r.WriteJSON(&text), r.WriteTable(&table, 200), report.WriteHTML(&page, r)); err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(table.String(), says) || strings.Contains(table.String(), "client: ") {
+	if !strings.Contains(strings.Join(strings.Fields(table.String()), " "), says) || strings.Contains(table.String(), "client: ") {
 		t.Errorf("the table does not say %q, or speaks of a client:\n%s", says, table.String())
 	}
 	if !strings.Contains(page.String(), says) || strings.Contains(page.String(), "<dt>client</dt>") {
@@ -135,7 +136,7 @@ func TestSimulated(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if again.Simulation == nil || *again.Simulation != *r.Simulation {
+	if again.Simulation == nil || !reflect.DeepEqual(again.Simulation, r.Simulation) {
 		t.Errorf("read back: %+v", again.Simulation)
 	}
 }

@@ -2,7 +2,9 @@ package report
 
 import (
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -117,8 +119,18 @@ func duration(ms float64) string {
 
 // simulated formats what a simulation took.
 func simulated(s *Simulation) string {
-	return fmt.Sprintf("simulated: %s, %s of virtual time in %s, %s requests per second of real time",
+	text := fmt.Sprintf("simulated: %s, %s of virtual time in %s, %s requests per second of real time",
 		count(s.Workers, "worker", "workers"), duration(1000*s.VirtualS), duration(1000*s.WallS), number(s.RequestsPerWallS))
+	if len(s.WorkerHours) == 0 {
+		return text
+	}
+	var pools []string
+	total := 0.0
+	for _, pool := range slices.Sorted(maps.Keys(s.WorkerHours)) {
+		total += s.WorkerHours[pool]
+		pools = append(pools, pool+" "+number(s.WorkerHours[pool]))
+	}
+	return fmt.Sprintf("%s; %s worker-hours (%s)", text, number(total), strings.Join(pools, ", "))
 }
 
 // percent formats a share.

@@ -15,6 +15,7 @@ type plotReport struct {
 	Name       string               `json:"name"`
 	WindowS    float64              `json:"window_s"`
 	WarmupS    float64              `json:"warmup_s"`
+	Planned    *float64             `json:"planned"`
 	Knee       *float64             `json:"knee"`
 	Breaking   *float64             `json:"breaking"`
 	Steps      []plotStep           `json:"steps"`
@@ -65,7 +66,7 @@ func newPlotData(reports []Named) plotData {
 	for _, n := range reports {
 		r := n.Report
 		p := plotReport{
-			Name: n.Name, WindowS: r.WindowS, WarmupS: r.WarmupS, Curves: r.Curves, Series: notNil(r.Series),
+			Name: n.Name, Planned: r.Planned, WindowS: r.WindowS, WarmupS: r.WarmupS, Curves: r.Curves, Series: notNil(r.Series),
 			Steps: []plotStep{}, Bounds: bounds(r.Objectives), Budgets: []plotBudget{},
 			Breakdowns: []tail.Breakdown{}, Slowest: []tail.Waterfall{},
 		}

@@ -39,6 +39,8 @@ type Report struct {
 	Search *search.Result `json:"search,omitempty"`
 	// Runs are the steps of a search with their figures, by rate.
 	Runs []Figures `json:"runs,omitempty"`
+	// Planned is the rate that the target was planned for; nil: none is known.
+	Planned *float64 `json:"planned_rps,omitempty"`
 	// Simulation is set if the runs were simulated.
 	*Simulation
 	// Interrupted: the user ended it early.
@@ -57,6 +59,17 @@ type Simulation struct {
 	RequestsPerWallS float64 `json:"requests_per_wall_s"`
 	// Workers of the cluster at the start.
 	Workers int `json:"workers"`
+	// WorkerHours is for how long workers ran, by pool, hours.
+	WorkerHours map[string]float64 `json:"worker_hours,omitempty"`
+	// Sizes are the changes of how many workers a pool was to have, in the last run.
+	Sizes []PoolSize `json:"sizes,omitempty"`
+}
+
+// PoolSize is how many workers a pool is to have from a time on, seconds since the load began.
+type PoolSize struct {
+	AtS     float64 `json:"at_s"`
+	Pool    string  `json:"pool"`
+	Workers int     `json:"workers"`
 }
 
 // Figures of one run.

@@ -98,6 +98,18 @@ func (j *Join) Done() bool { return j.phase == finished && len(j.open) == 0 }
 // Tokens is how many tokens were delivered.
 func (j *Join) Tokens() int { return len(j.tokens) }
 
+// Fetch has the processor read what HandleDecode will need for a token. It waits for many lines of
+// memory at a time where none of them has to be there for the next: so with many requests. What it
+// returns means nothing.
+func (j *Join) Fetch() (fetched int) {
+	t := &j.try
+	fetched = t.gaps.Count() + t.decodeNext + t.decodeAt.Nanosecond() + j.attempt + len(j.tokens) + len(j.p.StopTokens)
+	if last := len(j.tokens) - 1; last >= 0 {
+		fetched += int(j.tokens[last])
+	}
+	return fetched
+}
+
 // Next is when a Tick is due, if nothing else happens. Tokens put that off, but Next says so only
 // after the Tick: whoever sets a timer need not set it again for each of them.
 func (j *Join) Next() (time.Time, bool) {

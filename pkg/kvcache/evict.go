@@ -33,11 +33,20 @@ func (p *Pool) evict() {
 	}
 }
 
+// fetch has the processor read what so many calls of evict will need, all at a time: most blocks
+// are evicted with those before them in the chain.
+func (p *Pool) fetch(blocks int) {
+	for id := p.idle.first(); blocks > 0 && id != none; blocks-- {
+		p.published.fetch(p.published.hash(int32(id)))
+		id = p.blocks[id].parent
+	}
+}
+
 // unpublish takes a block without children out of the cache. Where it goes if nobody holds
 // it is the caller's to say.
 func (p *Pool) unpublish(id BlockID) {
 	b := &p.blocks[id]
-	p.changes.add(p.published.hash(int32(id)), -1)
+	p.changes.remove(p.published.hash(int32(id)), b.generation)
 	p.published.delete(int32(id))
 	if b.refs == 0 {
 		p.uncache(id)

@@ -14,7 +14,8 @@ type hashTable struct {
 	len    int // blocks in it
 	// factor is odd, and nobody outside knows it: prompts whose hashes share a chain cannot be
 	// made.
-	factor uint64
+	factor  uint64
+	fetched int32 // means nothing: fetch has to do something with what it reads
 }
 
 type hashNode struct {
@@ -26,8 +27,14 @@ type hashNode struct {
 const absent = -1
 
 func newHashTable(blocks int) hashTable {
-	return hashTable{chains: make([]int32, 1<<bits.Len(uint(blocks))), nodes: make([]hashNode, blocks), factor: rand.Uint64() | 1}
+	chains := 1 << bits.Len(uint(blocks))
+	if chains <= sparseChains { // they take little memory, and most are of one block at most
+		chains *= 4
+	}
+	return hashTable{chains: make([]int32, chains), nodes: make([]hashNode, blocks), factor: rand.Uint64() | 1}
 }
+
+const sparseChains = 1 << 14
 
 func (t *hashTable) chain(hash Hash) *int32 {
 	return &t.chains[uint64(hash)*t.factor>>(65-bits.Len(uint(len(t.chains))))]
@@ -41,6 +48,10 @@ func (t *hashTable) find(hash Hash) int32 {
 	}
 	return n
 }
+
+// fetch reads what find or delete of a hash will read first. A processor waits for many lines of
+// memory at a time where none of them has to be there for the next.
+func (t *hashTable) fetch(hash Hash) { t.fetched += *t.chain(hash) }
 
 // hash is that of a block which is in.
 func (t *hashTable) hash(n int32) Hash { return t.nodes[n].hash }

@@ -114,6 +114,9 @@ func (p *Pool) Allocate(dst []BlockID, n int) ([]BlockID, bool) {
 	if n < 0 || n > p.Available() {
 		return dst, false
 	}
+	if missing := n - len(p.free); missing > 1 {
+		p.fetch(missing)
+	}
 	for len(p.free) < n {
 		p.evict()
 	}

@@ -143,6 +143,13 @@ func (p *Pool) Publish(chain Chain, id BlockID, tokens []int32) Chain {
 	return p.publish(chain, id, tokens, p.next)
 }
 
+// Fetch has the processor read what Publish of blocks with these hashes will need, all at a time.
+func (p *Pool) Fetch(hashes []Hash) {
+	for _, hash := range hashes {
+		p.published.fetch(hash)
+	}
+}
+
 // PublishHashed is Publish for a block whose hash the caller has, from BlockHashes.
 func (p *Pool) PublishHashed(chain Chain, id BlockID, tokens []int32, hash Hash) Chain {
 	return p.publish(chain, id, tokens, func(Hash, []int32) Hash { return hash })
@@ -179,7 +186,7 @@ func (p *Pool) publish(chain Chain, id BlockID, tokens []int32, next func(Hash, 
 	p.published.add(int32(id), hash)
 	p.adopt(id)
 	p.touch(id)
-	p.changes.add(hash, +1)
+	p.changes.store(hash)
 	p.remember(id)
 	return p.chainAt(id)
 }
@@ -222,37 +229,67 @@ func (p *Pool) Hashes() []Hash {
 // last call, without what cancelled out: applied to what Hashes gave then, it
 // gives what Hashes gives now. Neither is longer than the pool has blocks. The
 // slices are used again by the next call; both are empty if nothing changed.
-func (p *Pool) Changes() (stored, removed []Hash) { return p.changes.drain() }
+func (p *Pool) Changes() (stored, removed []Hash) { return p.changes.drain(p.generation) }
 
 // changes is the net difference of a set of hashes.
 type changes struct {
-	net   map[Hash]int8 // +1 stored, -1 removed; 0 cancelled out
-	order []Hash        // keys of net as they first came
+	order []change // as they came
+	since uint64   // the generation that was the last one when drain was called
+	// net is kept once something was stored after it was removed, or removed after it was stored:
+	// +1 stored, -1 removed; 0 cancelled out. nil: each hash is in order once.
+	net map[Hash]int8
 
 	stored, removed []Hash // what drain gave last
+	removes         int    // of order
 }
 
-func (c *changes) add(hash Hash, by int8) {
-	if c.net == nil {
-		c.net = make(map[Hash]int8)
-	}
-	if _, ok := c.net[hash]; !ok {
-		c.order = append(c.order, hash)
-	}
-	c.net[hash] += by
+// change is a hash that was stored, +1, or removed, -1.
+type change struct {
+	hash Hash
+	by   int8
 }
 
-func (c *changes) drain() (stored, removed []Hash) {
-	c.stored, c.removed = c.stored[:0], c.removed[:0]
-	for _, hash := range c.order {
-		switch c.net[hash] {
-		case +1:
-			c.stored = append(c.stored, hash)
-		case -1:
-			c.removed = append(c.removed, hash)
+// store takes in that a hash was published.
+func (c *changes) store(hash Hash) { c.add(change{hash, +1}, c.removes > 0) }
+
+// remove takes in that a hash of a generation was taken out.
+func (c *changes) remove(hash Hash, generation uint64) {
+	c.add(change{hash, -1}, generation > c.since)
+	c.removes++
+}
+
+// add adds a change of a hash that may have changed before, or not.
+func (c *changes) add(one change, again bool) {
+	if c.net == nil && again {
+		c.net = make(map[Hash]int8, len(c.order))
+		for _, o := range c.order {
+			c.net[o.hash] = o.by
 		}
 	}
-	clear(c.net)
-	c.order = c.order[:0]
+	if c.net != nil {
+		_, known := c.net[one.hash]
+		c.net[one.hash] += one.by
+		if known {
+			return
+		}
+	}
+	c.order = append(c.order, one)
+}
+
+func (c *changes) drain(generation uint64) (stored, removed []Hash) {
+	c.stored, c.removed = c.stored[:0], c.removed[:0]
+	for _, o := range c.order {
+		by := o.by
+		if c.net != nil {
+			by = c.net[o.hash]
+		}
+		switch by {
+		case +1:
+			c.stored = append(c.stored, o.hash)
+		case -1:
+			c.removed = append(c.removed, o.hash)
+		}
+	}
+	c.order, c.removes, c.net, c.since = c.order[:0], 0, nil, generation
 	return c.stored, c.removed
 }

@@ -32,6 +32,18 @@ func (w Queue) Quantile(q float64) float64 {
 	return w.WaitSeconds / w.Waits * math.Log(w.Waits/(1-q))
 }
 
+// Exceeds is the probability that a request waits longer than the given time. It assumes what
+// Quantile does.
+func (w Queue) Exceeds(seconds float64) float64 {
+	switch {
+	case seconds < 0:
+		return 1
+	case w.WaitSeconds == 0:
+		return 0
+	}
+	return w.Waits * math.Exp(-seconds*w.Waits/w.WaitSeconds)
+}
+
 // MM1 is a queue for one server.
 //
 // It assumes that requests come at random (Poisson) and that service times are exponential.

@@ -219,6 +219,12 @@ func TestWaitsGrow(t *testing.T) {
 		if w.Quantile(q) > w.Quantile(q+0.0005) {
 			t.Errorf("quantiles fall: %v, %v", w.Quantile(q), w.Quantile(q+0.0005))
 		}
+		if wait := w.Quantile(q); wait > 0 {
+			near(t, "the share that waits longer than a quantile", w.Exceeds(wait), 1-q, 1e-6)
+		}
+		if w.Exceeds(0) > w.Waits || w.Exceeds(-1) != 1 {
+			t.Errorf("of %+v, %v wait, and %v longer than -1 s", w, w.Exceeds(0), w.Exceeds(-1))
+		}
 	})
 }
 

@@ -278,6 +278,7 @@ func (rt *Router) dispatch(s *search, decodes, prefills *candidates, decode, pre
 	d := &dispatched{tenant: r.Tenant, model: r.Model, most: r.MaxNew, decode: decode.worker, at: now}
 	if r.Attempt == 0 {
 		rt.asked(r, cmp.Or(prefill, decode).uncached)
+		rt.arrivals[r.Model].dispatched(cmp.Or(prefill, decode).uncached)
 	}
 	action.HedgeAfter = rt.hedgeAfter(r, cmp.Or(prefill, decode))
 	if h := s.entry.hedges; h != nil {
@@ -295,7 +296,7 @@ func (rt *Router) dispatch(s *search, decodes, prefills *candidates, decode, pre
 	if decode.measured {
 		d.token, d.plainToken, record.TpotMs = milliseconds(decode.tpotMs), milliseconds(decode.tpotMs/decode.slowToken), decode.tpotMs
 	}
-	atDecode := &share{at: now, context: r.Tokens, decoding: 1, decodingContext: r.Tokens, blocks: need(decode.worker, r, controlv1.Role_ROLE_DECODE)}
+	atDecode := &share{at: now, sums: sums{context: r.Tokens, decoding: 1, decodingContext: r.Tokens, blocks: need(decode.worker, r, controlv1.Role_ROLE_DECODE)}}
 	if prefill == nil {
 		atDecode.tokens = decode.computed()
 		decode.worker.prompted.add(now, decode.worker.step, decode.computed())
@@ -313,7 +314,7 @@ func (rt *Router) dispatch(s *search, decodes, prefills *candidates, decode, pre
 		rt.turns++
 		w.turn = rt.turns
 		w.prompted.add(now, w.step, prefill.computed())
-		w.add(r.ID, &share{at: now, tokens: prefill.computed(), context: r.Tokens, blocks: need(w, r, controlv1.Role_ROLE_PREFILL)})
+		w.add(r.ID, &share{at: now, sums: sums{tokens: prefill.computed(), context: r.Tokens, blocks: need(w, r, controlv1.Role_ROLE_PREFILL)}})
 	}
 	decode.worker.tries(now)
 	decode.worker.slowToken.sent(now)

@@ -30,8 +30,8 @@ func (rt *Router) Expecting() (requests int, adds bool) {
 
 // Others is how many requests of other routers count on a worker, and their prompt tokens.
 func (rt *Router) Others(ref Ref) (requests, tokens int) {
-	w := rt.worker(ref)
-	return w.othersTotal.count, w.othersTotal.tokens
+	others, _ := rt.worker(ref).others()
+	return others.count, others.tokens
 }
 
 // ToldLasts is how long what another router says counts.

@@ -56,7 +56,7 @@ type reading struct {
 	reads estimate // what it says
 	// prompts are the tokens of prompts to compute, at n of those of which no more than n bits
 	// express how many are left. inStep is how many of all a step may be computing.
-	prompts [promptLengths]int
+	prompts [promptLengths]int32
 	inStep  int
 	budget  int // tokens of a prompt in a step at present; 0: it does not say
 	running int // sequences in the batch, or about to be
@@ -94,9 +94,9 @@ func (w *worker) read(load *controlv1.LoadReport) {
 		if i < len(byLength) {
 			so = min(so+min(byLength[i], math.MaxInt32), uint64(w.reads.tokens))
 		}
-		w.prompts[i] = int(so)
+		w.prompts[i] = int32(so)
 		if len(byLength) == 0 { // of a version that does not say
-			w.prompts[i] = w.reads.tokens
+			w.prompts[i] = int32(w.reads.tokens)
 		}
 	}
 	w.step, w.known = measured(load.GetStepTime())

@@ -236,8 +236,9 @@ func (rt *Router) check(s *search, role controlv1.Role, model Model, w, to *work
 	if full != "" && (w.full(w.account(), blocks) != "" || !w.probeDue(s, rt.config)) {
 		return finding{worker: w, fitness: later, reason: full}
 	}
-	load.sequences -= w.othersTotal.count
-	load.free += w.othersTotal.blocks
+	others, _ := w.others()
+	load.sequences -= others.count
+	load.free += others.blocks
 	c := finding{worker: w, probe: w.full(load, blocks) != ""} // else other routers say so, not its reports
 	switch {
 	case w.avoided(now):

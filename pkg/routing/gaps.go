@@ -23,8 +23,8 @@ const (
 
 // Gaps is a histogram of the times between a worker's tokens. The zero value is empty.
 type Gaps struct {
+	total  uint32 // beside the counts that are the most: both are written for every token
 	counts [gapBuckets]uint32
-	total  uint32
 }
 
 // Add counts one gap.

@@ -36,7 +36,7 @@ func (rt *Router) register(record *controlv1.WorkerRecord) {
 		if w.successor != nil {
 			rt.forget(w.successor)
 		}
-		w.successor = newWorker(record)
+		w.successor = rt.newWorker(record)
 		w = w.successor
 		rt.connectTo(w)
 	case w == nil && len(rt.workers) >= maxWorkers:
@@ -46,7 +46,7 @@ func (rt *Router) register(record *controlv1.WorkerRecord) {
 		if w != nil {
 			rt.drop(w)
 		}
-		w = newWorker(record)
+		w = rt.newWorker(record)
 		rt.workers[w.ref.ID] = w
 		rt.connectTo(w)
 	}
@@ -68,6 +68,7 @@ func (rt *Router) connectTo(w *worker) {
 
 // forget drops the successor of a worker.
 func (rt *Router) forget(successor *worker) {
+	rt.elsewhere.drop(successor)
 	rt.unanswered[successor.record.GetRole()]--
 	rt.out = append(rt.out, Forget{successor.ref})
 }
@@ -96,7 +97,7 @@ func (rt *Router) met(now time.Time, e Connected) {
 		w.answered = true
 		rt.unanswered[w.role()]--
 		i, _ := rt.position(w.ref.ID)
-		rt.order = slices.Insert(rt.order, i, w)
+		rt.order, rt.elsewhere.refs = slices.Insert(rt.order, i, w), nil
 		if w.isStore() {
 			rt.stores = append(rt.stores, w)
 			slices.SortFunc(rt.stores, byID)
@@ -123,7 +124,7 @@ func (rt *Router) miss(now time.Time, listed map[string]*controlv1.WorkerRecord)
 		case !w.answered:
 			rt.drop(w)
 		case w.missingSince.IsZero():
-			w.registered, w.missingSince = false, now
+			w.registered, w.missingSince, rt.unregistered = false, now, true
 		}
 		if rt.live && w.successor != nil && record == nil {
 			rt.forget(w.successor)

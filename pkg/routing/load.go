@@ -10,30 +10,30 @@ import (
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 )
 
-// share is what one request takes of a worker.
-type share struct {
-	at      time.Time
-	count   int // of a sum: of how many
+// sums is what one request, or several, take of a worker.
+type sums struct {
+	count   int // of how many
 	tokens  int // still to compute before its first token
 	blocks  int
 	context int
 	// decoding is 1 if it decodes there, of context tokens so far, as decodingContext says; of
-	// a sum, how many do.
+	// several, how many do.
 	decoding, decodingContext int
+}
 
+// share is what one request takes of a worker.
+type share struct {
+	sums
+	at time.Time
 	// task is its number there: load reports that count so many tasks count it. 0: the worker
 	// has not said yet that it has it, or is of a version that does not.
 	task  uint64
 	begun time.Time // when it began with it; zero: it has not
-	// from is the other router that said so; nil: it is this router's. prompts is the share of the
-	// worker's time that its prompts took.
-	from    *told
-	prompts float64
 	// unseen is its place in worker.unseen, counted from 1; 0: the last report counts it.
 	unseen int
 }
 
-func (s *share) sum(o *share, times int) {
+func (s *sums) sum(o *sums, times int) {
 	s.count += times
 	s.tokens += times * o.tokens
 	s.blocks += times * o.blocks
@@ -47,9 +47,10 @@ func (w *worker) add(id string, s *share) {
 	w.own[id] = s
 	w.owned = len(w.own)
 	w.unseen = append(w.unseen, s)
+	w.elsewhere.tells[w.number] = true // of its prompt, too
 	s.unseen = len(w.unseen)
-	w.total.sum(s, 1)
-	w.unseenTotal.sum(s, 1)
+	w.total.sum(&s.sums, 1)
+	w.unseenTotal.sum(&s.sums, 1)
 }
 
 // seen says that the last report counts a share, or that it is gone.
@@ -62,7 +63,7 @@ func (w *worker) seen(s *share) {
 	w.unseen[s.unseen-1], moved.unseen = moved, s.unseen
 	w.unseen[last], w.unseen = nil, w.unseen[:last]
 	s.unseen = 0
-	w.unseenTotal.sum(s, -1)
+	w.unseenTotal.sum(&s.sums, -1)
 }
 
 // computed says that a request's prompt needs no more work here.
@@ -84,7 +85,7 @@ func (w *worker) remove(id string) {
 	delete(w.own, id)
 	w.owned = len(w.own)
 	w.seen(s)
-	w.total.sum(s, -1)
+	w.total.sum(&s.sums, -1)
 }
 
 // doubling is how long to leave something alone that has failed times before.
@@ -151,7 +152,8 @@ func (w *worker) estimate(now time.Time, stale time.Duration) estimate {
 		return w.account()
 	}
 	e := w.reads
-	for _, unseen := range [...]*share{&w.unseenTotal, &w.othersTotal} {
+	others, _ := w.others()
+	for _, unseen := range [...]*sums{&w.unseenTotal, &others} {
 		e.sequences += unseen.count
 		e.tokens += unseen.tokens
 		e.context += unseen.context
@@ -184,13 +186,11 @@ func (w *worker) ahead(now time.Time, stale time.Duration, lacks int) (tokens in
 		}
 		return tokens
 	}
-	tokens = max(w.prompts[length], w.inStep)
+	tokens = max(int(w.prompts[length]), w.inStep)
 	for _, s := range w.unseen {
 		add(s)
 	}
-	for i := range w.others {
-		add(&w.others[i])
-	}
+	w.eachOther(add)
 	return tokens
 }
 

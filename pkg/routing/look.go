@@ -61,6 +61,9 @@ func (rt *Router) sample(s *search, workers []*worker, most int, may func(*worke
 		add(workers[at])
 	}
 	rt.sampled = out
+	for _, w := range out {
+		rt.warmed += w.fetch()
+	}
 	return out
 }
 

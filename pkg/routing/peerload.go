@@ -35,20 +35,22 @@ const (
 
 // telling is what is told other routers.
 type telling struct {
-	at   time.Time // of the last report
-	some bool      // there was something in it
-	news bool      // there is more since
+	at     time.Time // of the last report
+	some   bool      // there was something in it
+	news   bool      // there is more since
+	shares int       // in the last report
 }
 
 // told is what another router said last.
 type told struct {
-	router  string
-	epoch   uint64
-	trust   trust
-	at      time.Time // zero: nothing of it counts
-	workers []*worker // that have some of it
-	report  uint64    // the number of the last one, among those of all routers
-	held    []heldWork
+	router string
+	epoch  uint64
+	trust  trust
+	at     time.Time   // when it did
+	report uint64      // the number of the last one, among those of all routers; 0: nothing counts
+	shares []toldShare // by the workers' numbers
+	sent   []share     // of shares; at most sentMost
+	held   []heldWork
 }
 
 // heldWork are requests that wait at another router.
@@ -81,7 +83,7 @@ func (rt *Router) learnRouters(e ViewChanged) {
 	}
 	for _, t := range before {
 		if !slices.Contains(rt.others, t) {
-			t.forget()
+			rt.elsewhere.forget(t)
 		}
 	}
 }
@@ -97,16 +99,32 @@ func (rt *Router) tell(now time.Time) {
 		return
 	}
 	report := &controlv1.RouterReport{Held: rt.queue.tell(now)}
+	report.Shares = make([]*controlv1.RouterShare, 0, rt.telling.shares)
+	made := make([]controlv1.RouterShare, rt.telling.shares) // all at once, and beside one another
 	left := sentMost
-	for _, w := range rt.order {
-		if share := w.tell(now, left); share != nil {
-			report.Shares = append(report.Shares, share)
-			if left -= 1 + len(share.GetSent()); left <= 0 {
-				break
-			}
+	for _, n := range rt.elsewhere.ordered(rt.order) {
+		if !rt.elsewhere.tells[n.number] {
+			continue
+		}
+		w := n.worker
+		prompts := w.prompted.share(now)
+		if len(w.unseen) == 0 && prompts < promptsTell {
+			rt.elsewhere.tells[n.number] = false
+			continue
+		}
+		if len(made) == 0 {
+			made = make([]controlv1.RouterShare, 1+len(report.GetShares())/4)
+		}
+		share := &made[0]
+		made = made[1:]
+		share.WorkerId, share.Epoch = n.ref.ID, n.ref.Epoch
+		w.tell(share, prompts, left)
+		report.Shares = append(report.Shares, share)
+		if left -= 1 + len(share.GetSent()); left <= 0 {
+			break
 		}
 	}
-	rt.telling = telling{at: now, some: len(report.GetShares())+len(report.GetHeld()) > 0}
+	rt.telling = telling{at: now, some: len(report.GetShares())+len(report.GetHeld()) > 0, shares: len(report.GetShares())}
 	rt.out = append(rt.out, Tell{report})
 }
 
@@ -123,20 +141,14 @@ func (rt *Router) tellDue() time.Time {
 	return rt.telling.at.Add(tellAlive)
 }
 
-// tell is what a worker has of this router, at most so much of it; nil: nothing is to be told.
-func (w *worker) tell(now time.Time, most int) *controlv1.RouterShare {
-	prompts := w.prompted.share(now)
-	if len(w.unseen) == 0 && prompts < promptsTell {
-		return nil
-	}
-	out := &controlv1.RouterShare{WorkerId: w.ref.ID, Epoch: w.ref.Epoch}
+// tell has out say what a worker has of this router, at most so much of it.
+func (w *worker) tell(out *controlv1.RouterShare, prompts float64, most int) {
 	if prompts >= promptsTell {
 		out.PromptTimeShare = prompts
 	}
 	for _, s := range w.unseen[:min(len(w.unseen), most)] {
 		out.Sent = append(out.Sent, &controlv1.SentRequest{Task: s.task, PromptTokens: uint32(s.tokens), ContextTokens: uint32(s.context), Blocks: uint32(s.blocks), Decodes: s.decoding > 0})
 	}
-	return out
 }
 
 // tell is what waits.
@@ -177,40 +189,49 @@ func (rt *Router) routerReported(now time.Time, report *controlv1.RouterReport) 
 	case ignored:
 		return
 	case contradicts:
-		t.forget()
+		rt.elsewhere.forget(t)
 		rt.out = append(rt.out, Distrusted{Worker: Ref{origin.GetId(), t.epoch}, Why: DistrustRouter, Wait: t.trust.doubt(now)})
 		return
 	}
-	t.forget()
 	rt.peerReports++
-	t.at, t.report = now, rt.peerReports
-	left := sentMost
+	rt.elsewhere.said(now, t, rt.peerReports)
+	left, place := sentMost, 0
 	for _, of := range report.GetShares() {
-		w := rt.worker(Ref{of.GetWorkerId(), of.GetEpoch()})
-		if left--; w == nil || left < 0 || w.toldIn == t.report { // a report has a worker once
+		ref := Ref{of.GetWorkerId(), of.GetEpoch()}
+		// Routers tell of workers in the order that this one has them in, too.
+		n, next := rt.elsewhere.find(rt.order, ref, place)
+		place = next
+		var w *worker
+		var number int
+		if n != nil {
+			w, number = n.worker, n.number
+		} else if w = rt.worker(ref); w != nil {
+			number = w.number
+		}
+		if left--; w == nil || left < 0 || t.shares[number].report == t.report { // a report has a worker once
 			continue
 		}
-		w.toldIn = t.report
-		t.workers = append(t.workers, w)
+		said := &t.shares[number]
+		said.report, said.prompts, said.sent.from = t.report, 0, int32(len(t.sent))
 		if prompts := of.GetPromptTimeShare(); prompts > 0 {
-			w.others = append(w.others, share{from: t, prompts: min(prompts, 1)})
+			said.prompts = min(prompts, 1)
 		}
 		for _, sent := range of.GetSent() {
 			if left--; left < 0 {
 				break
 			}
-			s := share{
-				from: t, at: now, count: 1, task: sent.GetTask(), tokens: clampInt(uint64(sent.GetPromptTokens())),
+			s := share{at: now, task: sent.GetTask(), sums: sums{
+				count: 1, tokens: clampInt(uint64(sent.GetPromptTokens())),
 				context: clampInt(uint64(sent.GetContextTokens())), blocks: clampInt(uint64(sent.GetBlocks())),
-			}
+			}}
 			if sent.GetDecodes() {
 				s.decoding, s.decodingContext = 1, s.context
 			}
 			if s.task == 0 || s.task > w.load.GetTasks() {
-				w.others = append(w.others, s)
+				t.sent = append(t.sent, s)
 			}
 		}
-		w.sumOthers()
+		said.sent.to = int32(len(t.sent))
 	}
 	for _, h := range report.GetHeld()[:min(len(report.GetHeld()), heldMost)] {
 		held := heldWork{
@@ -222,59 +243,6 @@ func (rt *Router) routerReported(now time.Time, report *controlv1.RouterReport) 
 		}
 		t.held = append(t.held, held)
 	}
-}
-
-// expireTold forgets what other routers said a while ago.
-func (rt *Router) expireTold(now time.Time) {
-	for _, t := range rt.others {
-		if !t.at.IsZero() && now.Sub(t.at) > toldLasts {
-			t.forget()
-		}
-	}
-}
-
-// forget has nothing of what a router said count any more.
-func (t *told) forget() {
-	for _, w := range t.workers {
-		w.others = slices.DeleteFunc(w.others, func(s share) bool { return s.from == t })
-		w.sumOthers()
-	}
-	t.at, t.workers, t.held = time.Time{}, t.workers[:0], t.held[:0]
-}
-
-func (w *worker) sumOthers() {
-	w.othersTotal = share{}
-	for i := range w.others {
-		s := &w.others[i]
-		w.othersTotal.sum(s, s.count)
-		w.othersTotal.prompts += s.prompts
-	}
-}
-
-// counted takes in that a report counts so many tasks and the last one counted fewer: what other
-// routers sent is among them. If there are some that nobody is known to have sent, each request
-// without a number may be one. Then none of these counts until its router says more: rather too few
-// for a moment than one twice.
-func (w *worker) counted(before, tasks uint64) {
-	if len(w.others) == 0 || tasks <= before {
-		return
-	}
-	unknown := int64(tasks - before)
-	known := func(s *share) {
-		if s.task > before && s.task <= tasks {
-			unknown--
-		}
-	}
-	for _, s := range w.unseen {
-		known(s)
-	}
-	for i := range w.others {
-		known(&w.others[i])
-	}
-	w.others = slices.DeleteFunc(w.others, func(s share) bool {
-		return s.count > 0 && (s.task > 0 && s.task <= tasks || s.task == 0 && unknown > 0)
-	})
-	w.sumOthers()
 }
 
 // aheadElsewhere is what waits at other routers and goes before e.

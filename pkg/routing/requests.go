@@ -54,6 +54,7 @@ func (rt *Router) arrived(now time.Time, r Request) {
 	e := rt.entry(now, r)
 	// A request that was admitted before is not turned away at the door again.
 	if r.Attempt == 0 {
+		rt.came(now, &e.request)
 		if limit := rt.TenantLimit(); rt.tenants.Full(r.Tenant, limit) {
 			rt.refuse(r.ID, Refusal{codes.ResourceExhausted, api.ReasonTenantLimit, "",
 				fmt.Sprintf("tenant %q already has %d requests, its limit; retry when one has ended", r.Tenant, limit), time.Second})
@@ -202,6 +203,7 @@ func (rt *Router) ended(now time.Time, e Ended) {
 	}
 	if e.Served {
 		rt.answered(d.model, e.Tokens, d.most)
+		rt.arrivals[d.model].answered(e.Tokens)
 		if !d.prompted.IsZero() {
 			if e.Decoding > 0 {
 				d.decode.lives(e.Decoding)

@@ -25,7 +25,8 @@ type Router struct {
 	// peers are the other routers, by model, and disagreeing those that serve other versions.
 	peers       map[string][]peer
 	disagreeing map[string][]string
-	others      []*told // what the other routers said last, by their ids
+	others      []*told // the other routers, by their ids
+	elsewhere   elsewhere
 	telling     telling
 	peerReports uint64 // of other routers, so far
 	// pinsDue is when to see which versions are served; zero: nothing is to change.
@@ -41,6 +42,7 @@ type Router struct {
 	duplicates       map[string]bool           // ids that several workers have
 	left             []*controlv1.WorkerRecord // of workers that drained and left, oldest first
 	demands          map[string]*demand        // by models that are served
+	arrivals         map[string]*arrivals      // likewise
 	queue            queue
 	running          map[string]*dispatched
 	paths            map[path]*outage // bounded by maxPaths
@@ -56,23 +58,27 @@ type Router struct {
 	lists    candidateLists
 	listings int // answers to ListBlocks that are on their way
 	expected expectations
-	near     []*candidate // scratch of pick
-	samples  uint64       // drawn so far
-	sampled  []*worker    // the last one
-	held     []holder     // scratch of holders
-	quickest [2]quickest  // of prefill and of decode workers
+	near     []*candidate   // scratch of pick
+	hashes   []kvcache.Hash // scratch of blocks
+	samples  uint64         // drawn so far
+	sampled  []*worker      // the last one
+	warmed   int            // means nothing: sample has to do something with what it reads
+	held     []holder       // scratch of holders
+	quickest [2]quickest    // of prefill and of decode workers
 	// usualFirst and usualToken are what came of predictions, as of workers' slowness, of prefill
 	// and of decode workers.
 	usualFirst, usualToken [2]usual
 	hedges                 hedges
 	retries                retries
-	// workersDue is the part of Next that few events change.
+	// workersDue is the part of Next that few events change, and when a Tick does something for a
+	// worker; zero: never.
 	workersDue struct {
-		at    time.Time
-		known bool
+		at, ticks time.Time
+		known     bool
 	}
-	now time.Time // of the last event
-	out []Action
+	unregistered bool      // etcd may not list some of order
+	now          time.Time // of the last event
+	out          []Action
 }
 
 // New returns a router without workers.
@@ -87,6 +93,7 @@ func New(config Config, random Rand) *Router {
 		queue:       queue{ids: make(map[string]*entry)},
 		running:     make(map[string]*dispatched),
 		demands:     make(map[string]*demand),
+		arrivals:    make(map[string]*arrivals),
 		paths:       make(map[path]*outage),
 		tenants:     tenants.Counts{},
 		pinnedOnce:  make(map[string]bool),
@@ -102,7 +109,7 @@ func New(config Config, random Rand) *Router {
 func (rt *Router) Handle(now time.Time, event Event) []Action {
 	rt.now, rt.out = now, nil
 	rt.workersDue.known = rt.workersDue.known && ofRequestsAlone(event)
-	rt.expireTold(now)
+	rt.elsewhere.expire(now.Add(-toldLasts))
 	pump := rt.take(now, event)
 	if rt.pinVersionsDue(now) {
 		rt.pinVersions(now)
@@ -190,11 +197,18 @@ func (rt *Router) take(now time.Time, event Event) (pump bool) {
 		rt.chooses = policyOf(cmp.Or(e.Policy.GetRouting(), rt.config.Policy))
 		rt.serveVersions(e.Policy)
 	case Tick:
-		rt.expireWorkers(now)
+		due := rt.workersDue
+		ticks := !due.known || rt.unregistered || !due.ticks.IsZero() && !now.Before(due.ticks)
+		if ticks {
+			rt.workersDue.known = false
+			rt.expireWorkers(now)
+		}
 		if !rt.pathsDue.IsZero() && !now.Before(rt.pathsDue) {
 			rt.expirePaths(now)
 		}
-		rt.listAll(now)
+		if ticks {
+			rt.listAll(now)
+		}
 	}
 	return true
 }
@@ -239,24 +253,30 @@ func (rt *Router) nextOfWorkers() time.Time {
 	if rt.workersDue.known {
 		return rt.workersDue.at
 	}
-	var next time.Time
-	earlier := func(t time.Time) {
-		if !t.IsZero() && (next.IsZero() || t.Before(next)) {
-			next = t
+	var next, ticks time.Time
+	asks := false
+	earlier := func(than *time.Time, t time.Time) {
+		if !t.IsZero() && (than.IsZero() || t.Before(*than)) {
+			*than = t
 		}
 	}
 	for _, w := range rt.order {
 		if !w.missingSince.IsZero() {
-			earlier(w.missingSince.Add(rt.config.WorkerKeep - w.missing))
+			earlier(&next, w.missingSince.Add(rt.config.WorkerKeep-w.missing))
 		}
 		if rt.wantsList(w) {
-			earlier(w.listNext)
+			earlier(&next, w.listNext)
+			asks = true
 		}
 		if w.connected {
-			earlier(w.checkAt)
+			earlier(&next, w.checkAt)
 		}
+		earlier(&ticks, w.checkAt)
 	}
-	rt.workersDue.at, rt.workersDue.known = next, true
+	if asks { // any Tick may
+		ticks = rt.now
+	}
+	rt.workersDue.at, rt.workersDue.ticks, rt.workersDue.known = next, ticks, true
 	return next
 }
 
@@ -264,7 +284,7 @@ func (rt *Router) nextOfWorkers() time.Time {
 // for a BlocksChanged or LoadReported that shows a gap.
 func ofRequestsAlone(event Event) bool {
 	switch e := event.(type) {
-	case LoadReported, RouterReported, BlocksChanged, Arrived, Hedge, Queued, Taken, Unread, Read, PromptDone, TokensReceived, Cancelled:
+	case LoadReported, RouterReported, BlocksChanged, Arrived, Hedge, Queued, Taken, Unread, Read, PromptDone, TokensReceived, Cancelled, Tick:
 		return true
 	case Ended:
 		return len(e.Failures) == 0

@@ -153,7 +153,9 @@ func (rt *Router) decodes(s *search, w *worker, c *cost, model latency.Model, lo
 	r := s.request
 	// Prompts that are computed there lengthen the steps: by their share of the time, and at most
 	// by one chunk.
-	steps, prompts := w.steps(model, load.decoding+1, load.decodingContext+r.Tokens), w.prompted.share(s.now)+w.othersTotal.prompts
+	_, prompts := w.others()
+	prompts = w.prompted.share(s.now) + prompts
+	steps := w.steps(model, load.decoding+1, load.decodingContext+r.Tokens)
 	mostMs := steps.mostMs()
 	stepMs := func(prompts float64) float64 {
 		return min(steps.besides/(1-min(prompts, mostPrompts)), mostMs)

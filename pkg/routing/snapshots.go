@@ -87,7 +87,10 @@ func (rt *Router) blocks(now time.Time, event *controlv1.KvEvent) {
 		return
 	}
 	w.heardAt = now
-	if rt.index.Apply(w.ref.ID, w.ref.Epoch, origin.GetSequence(), hashes(event.GetStored()), hashes(event.GetRemoved())) {
+	stored := appendHashes(rt.hashes[:0], event.GetStored())
+	rt.hashes = appendHashes(stored, event.GetRemoved())
+	if rt.index.Apply(w.ref.ID, w.ref.Epoch, origin.GetSequence(), rt.hashes[:len(stored)], rt.hashes[len(stored):]) {
+		w.applied = max(w.applied, origin.GetSequence())
 		rt.confirm(now, w)
 		return
 	}
@@ -97,7 +100,9 @@ func (rt *Router) blocks(now time.Time, event *controlv1.KvEvent) {
 // announced takes in the number of a worker's last KV event, by a load report. It may come before
 // the event, but not by as much as a request may be late in load reports.
 func (rt *Router) announced(now time.Time, w *worker, sequence uint64) {
-	lacks := func(sequence uint64) bool { return rt.index.Lacks(w.ref.ID, w.ref.Epoch, sequence) }
+	lacks := func(sequence uint64) bool {
+		return sequence > w.applied && rt.index.Lacks(w.ref.ID, w.ref.Epoch, sequence)
+	}
 	switch {
 	case !lacks(sequence):
 		w.announced = 0
@@ -191,7 +196,7 @@ func (rt *Router) listed(now time.Time, e BlocksListed) (lost bool) {
 		rt.disconnect(now, w)
 		return true
 	case e.More:
-		rt.index.Part(w.ref.ID, w.ref.Epoch, e.Response.GetSequence(), e.Came, hashes(e.Response.GetBlockHashes()))
+		rt.index.Part(w.ref.ID, w.ref.Epoch, e.Response.GetSequence(), e.Came, appendHashes(nil, e.Response.GetBlockHashes()))
 	default:
 		rt.snapshot(now, w, e)
 	}
@@ -205,7 +210,8 @@ func (rt *Router) listed(now time.Time, e BlocksListed) (lost bool) {
 func (rt *Router) snapshot(now time.Time, w *worker, e BlocksListed) {
 	w.listFailures, w.heardAt = 0, now
 	w.checkAt = now.Add(checkEvery + w.apart(checkEvery/2))
-	w.unlisted = !rt.index.Rest(w.ref.ID, w.ref.Epoch, e.Response.GetSequence(), e.Came, hashes(e.Response.GetBlockHashes()))
+	w.applied = 0 // the snapshot may be older
+	w.unlisted = !rt.index.Rest(w.ref.ID, w.ref.Epoch, e.Response.GetSequence(), e.Came, appendHashes(nil, e.Response.GetBlockHashes()))
 	if w.unlisted {
 		w.doubt(now)
 		w.listNext = now.Add(listRetry)
@@ -230,10 +236,9 @@ func (w *worker) apart(most time.Duration) time.Duration {
 	return most * time.Duration(h.Sum32()>>16) >> 16
 }
 
-func hashes(words []uint64) []kvcache.Hash {
-	out := make([]kvcache.Hash, len(words))
-	for i, w := range words {
-		out[i] = kvcache.Hash(w)
+func appendHashes(out []kvcache.Hash, words []uint64) []kvcache.Hash {
+	for _, w := range words {
+		out = append(out, kvcache.Hash(w))
 	}
 	return out
 }

@@ -37,11 +37,11 @@ type suspicion struct {
 	hangs          int    // silences in a row
 	contradictions int    // in a row
 	contradictedAt time.Time
-	patience       int // factor of its limits; 0 is 1
-	wentWell       int // requests since that was changed
-	gaps           Gaps
+	patience       int       // factor of its limits; 0 is 1
+	wentWell       int       // requests since that was changed
 	stepped        uint64    // steps that it has reported
 	steppedAt      time.Time // when it last reported more, or something came of a request
+	gaps           Gaps
 }
 
 func (s *suspicion) suspected() bool { return !s.since.IsZero() }

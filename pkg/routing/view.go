@@ -65,6 +65,10 @@ func (rt *Router) chosen(records []*controlv1.WorkerRecord) map[string]*controlv
 // connected, or were kept long enough, or have left: drained, with nothing of
 // ours.
 func (rt *Router) expireWorkers(now time.Time) {
+	if !rt.unregistered {
+		return
+	}
+	rt.unregistered = false
 	for _, w := range slices.Clone(rt.order) {
 		drains := w.drains()
 		left := drains && len(w.own) == 0
@@ -73,7 +77,9 @@ func (rt *Router) expireWorkers(now time.Time) {
 			if drains {
 				rt.remember(w.record)
 			}
+			continue
 		}
+		rt.unregistered = rt.unregistered || !w.registered
 	}
 }
 
@@ -84,6 +90,7 @@ func (rt *Router) position(id string) (int, bool) {
 // drop forgets a worker. If another incarnation has its place in etcd, it is that one's.
 func (rt *Router) drop(w *worker) {
 	delete(rt.workers, w.ref.ID)
+	rt.elsewhere.drop(w)
 	rt.grouped = nil
 	if w.successor != nil {
 		rt.workers[w.ref.ID] = w.successor

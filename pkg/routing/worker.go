@@ -9,33 +9,39 @@ import (
 
 // worker is what is known of one incarnation of a worker.
 type worker struct {
-	// What a search reads of every worker is first.
+	// What comes with every load report and what a search reads of every worker is first.
 	ref         Ref
 	connected   bool
 	answered    bool // it has answered
 	foreign     bool // left out for its version, and that was said
-	busyUntil   time.Time
+	owned       int  // len(own)
+	load        *controlv1.LoadReport
 	loadAt      time.Time
+	heardAt     time.Time // when a report, a KV event or its prefix cache came last
+	applied     uint64    // the index has had its KV events up to that number, if it is in sync
+	trust       trust
+	announced   uint64   // the number of a KV event that has not come; 0: there is none
+	unseen      []*share // this router's requests that the last load report may not count
+	unseenTotal sums     // over unseen
+	prompted    prompted
+	// elsewhere is what other routers say, where it has a number.
+	elsewhere *elsewhere
+	number    int
+	suspicion
+	reading
+	busyUntil   time.Time
 	connectedAt time.Time
 	usedAt      time.Time // when a request was last sent there
 	facts
-	owned       int    // len(own)
-	unseenTotal share  // sums over unseen
-	othersTotal share  // sums over others
-	toldIn      uint64 // the number of the last router's report that has some of it
-	reading
-	prompted  prompted
 	first     trackRecord // of first tokens of prompts that it computes
 	tokens    trackRecord // of the time of a token that it decodes
 	slowFirst slowness    // the same two, beside other workers
 	slowToken slowness
 	reserveMs float64 // from a dispatch to the reservation of its blocks here, on average
 	lifeMs    float64 // what sequences take that decode there, on average; 0: none has ended
-	suspicion
 
 	sampled uint64 // number of the last sample that it was in
 
-	load         *controlv1.LoadReport
 	record       *controlv1.WorkerRecord
 	said         *controlv1.WorkerRecord // what it said of itself; nil: it has not answered yet, or is a block store
 	connectError string                  // why it is not connected, for people
@@ -54,13 +60,10 @@ type worker struct {
 	leavesAt time.Time
 	drained  bool // it has finished what it had
 
-	own    map[string]*share // this router's requests that run on it
-	unseen []*share          // those that the last load report may not count
-	total  share             // sums over own
-	others []share           // what other routers say that they sent and the last load report does not count
+	own   map[string]*share // this router's requests that run on it
+	total sums              // over own
 
 	probe probe
-	trust trust
 
 	turn     uint64 // number of the last request that was sent there
 	refusals int
@@ -69,30 +72,35 @@ type worker struct {
 
 	expected []*expectation // prompts that it has computed and that no event has confirmed
 
-	heardAt   time.Time // when a report, a KV event or its prefix cache came last
 	doubtedAt time.Time // since when it is not certain what it holds; zero: it is, as far as is heard
 
-	listing  bool      // an answer to ListBlocks is on its way
-	listNext time.Time // a failed one is not asked again before
-	gapNext  time.Time // nor for another missing event
-	gap      bool      // an event is missing
-	unlisted bool      // the index needs a snapshot
-	// announced is the number of a KV event that has not come, though a load report said at
-	// announcedAt that it was sent; 0: there is none.
-	announced   uint64
-	announcedAt time.Time
+	listing     bool      // an answer to ListBlocks is on its way
+	listNext    time.Time // a failed one is not asked again before
+	gapNext     time.Time // nor for another missing event
+	gap         bool      // an event is missing
+	unlisted    bool      // the index needs a snapshot
+	announcedAt time.Time // when a load report said that the event announced was sent
 	checkAt     time.Time // when to see whether anything is heard of it; zero: no snapshot has come
 	// listFailures is how many ListBlocks in a row failed.
 	listFailures int
 }
 
-func newWorker(record *controlv1.WorkerRecord) *worker {
+func (rt *Router) newWorker(record *controlv1.WorkerRecord) *worker {
 	w := &worker{
 		ref: Ref{record.GetId(), record.GetEpoch()},
 		own: make(map[string]*share), reserveMs: firstReserveMs,
 	}
+	rt.elsewhere.number(w)
 	w.believe(record)
 	return w
+}
+
+// fetch reads what a search does, of each line of memory a little. A processor waits for many lines at
+// a time where none of them has to be there for the next, and of many workers hardly any is in a
+// cache. What it returns means nothing.
+func (w *worker) fetch() int {
+	return w.owned + w.unseenTotal.count + w.number + w.hangs + w.reads.sequences + int(w.prompts[0]+w.prompts[promptLengths/2]) +
+		w.running + w.usedAt.Nanosecond() + w.blocks + w.maxWaiting + len(w.model) + int(w.first.late) + w.slowFirst.observed + w.slowToken.observed
 }
 
 // is reports whether a record is of this incarnation.

@@ -45,16 +45,6 @@ func (c callLog) PostCall(err error, took time.Duration) {
 	c.logger.LogAttrs(c.ctx, c.level(code), message, append(attributes, slog.Duration("took", took.Round(time.Microsecond)))...)
 }
 
-// streamServer logs streams as interceptors.StreamServerInterceptor does, but does not ask for
-// the time at each message, which nobody is told.
-func (c callLogs) streamServer(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	began := time.Now()
-	reporter, _ := c(stream.Context(), interceptors.NewServerCallMeta(info.FullMethod, info, nil))
-	err := handler(server, stream)
-	reporter.PostCall(err, time.Since(began))
-	return err
-}
-
 // streamClient logs streams at their end, whether or not their caller receives it.
 func (c callLogs) streamClient(ctx context.Context, description *grpc.StreamDesc, conn *grpc.ClientConn, method string, streamer grpc.Streamer, options ...grpc.CallOption) (grpc.ClientStream, error) {
 	began := time.Now()
@@ -63,7 +53,7 @@ func (c callLogs) streamClient(ctx context.Context, description *grpc.StreamDesc
 	return streamer(ctx, description, conn, method, options...)
 }
 
-// callLogs is logCalls as interceptors of streams.
+// callLogs is logCalls as an interceptor of a client's streams.
 type callLogs interceptors.CommonReportableFunc
 
 // serverLevel is debug for what went well, info for what callers did or should

@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"time"
 
-	middleware "github.com/grpc-ecosystem/go-grpc-middleware/v2"
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors"
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/recovery"
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/selector"
@@ -26,54 +25,44 @@ import (
 // milliseconds to wait before another try.
 const pushbackKey = "grpc-retry-pushback-ms"
 
-// chains are the interceptors of a server, outermost first, in the order of the
-// package comment.
-func (s *Server) chains(cfg ServerConfig) ([]grpc.UnaryServerInterceptor, []grpc.StreamServerInterceptor) {
+// chains are the interceptors of a server's unary calls, outermost first, in the order of the
+// package comment, and the one of its streams.
+func (s *Server) chains(cfg ServerConfig) ([]grpc.UnaryServerInterceptor, grpc.StreamServerInterceptor) {
 	metrics := newMetrics(cfg.Registerer, "server")
 	logger := cfg.Logger.With(slog.String("server", cfg.Name))
 	lines := logCalls(logger, serverLevel)
-	business := selector.MatchFunc(func(_ context.Context, call interceptors.CallMeta) bool {
-		return !isInfrastructure(call.FullMethod())
-	})
-	logged := selector.MatchFunc(func(ctx context.Context, call interceptors.CallMeta) bool {
-		return business.Match(ctx, call) && !slices.Contains(cfg.Unlogged, call.FullMethod())
-	})
-	recovered := recovery.WithRecoveryHandlerContext(func(ctx context.Context, p any) error {
+	logs := func(fullMethod string) bool {
+		return !isInfrastructure(fullMethod) && !slices.Contains(cfg.Unlogged, fullMethod)
+	}
+	panics := func(ctx context.Context, p any) error {
 		logger.ErrorContext(ctx, "handler panicked", slog.String("request_id", RequestID(ctx)),
 			slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
 		return Error(codes.Internal, api.ReasonPanic, "the server failed on this request: see its log", 0)
-	})
+	}
+	stream := &streamChain{server: s, name: cfg.Name, metrics: metrics, lines: lines, logs: logs, panics: panics}
 	unary := []grpc.UnaryServerInterceptor{
 		contextUnaryServer,
 		metrics.unaryServer(cfg.Name),
-		selector.UnaryServerInterceptor(interceptors.UnaryServerInterceptor(lines), logged),
-		recovery.UnaryServerInterceptor(recovered),
+		selector.UnaryServerInterceptor(interceptors.UnaryServerInterceptor(lines), selector.MatchFunc(func(_ context.Context, call interceptors.CallMeta) bool {
+			return logs(call.FullMethod())
+		})),
+		recovery.UnaryServerInterceptor(recovery.WithRecoveryHandlerContext(panics)),
 		pushbackUnaryServer,
 		endedUnaryServer,
 	}
-	stream := []grpc.StreamServerInterceptor{
-		contextStreamServer,
-		metrics.streamServer(cfg.Name),
-		selector.StreamServerInterceptor(callLogs(lines).streamServer, logged),
-		recovery.StreamServerInterceptor(recovered),
-		s.decoder.streamServer,
-		pushbackStreamServer,
-		endedStreamServer,
-		s.endWithServer,
-	}
 	if cfg.Authenticate != nil {
-		unary = append(unary, checkUnaryServer(cfg.Authenticate))
-		stream = append(stream, checkStreamServer(cfg.Authenticate))
+		stream.checks = append(stream.checks, cfg.Authenticate)
 	}
 	if cfg.CallsPerSecond > 0 {
-		limit := limitCalls(cfg.CallsPerSecond, cfg.CallsBurst)
-		unary = append(unary, checkUnaryServer(limit))
-		stream = append(stream, checkStreamServer(limit))
+		stream.checks = append(stream.checks, limitCalls(cfg.CallsPerSecond, cfg.CallsBurst))
+	}
+	for _, check := range stream.checks {
+		unary = append(unary, checkUnaryServer(check))
 	}
 	if cfg.UnaryTimeout > 0 {
 		unary = append(unary, timeoutUnaryServer(cfg.UnaryTimeout))
 	}
-	return unary, stream
+	return unary, stream.intercept
 }
 
 // check decides whether a call goes on, and with which context.
@@ -89,19 +78,6 @@ func checkUnaryServer(check check) grpc.UnaryServerInterceptor {
 			return nil, err
 		}
 		return handler(ctx, request)
-	}
-}
-
-func checkStreamServer(check check) grpc.StreamServerInterceptor {
-	return func(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-		if isHealth(info.FullMethod) {
-			return handler(server, stream)
-		}
-		ctx, err := check(stream.Context(), info.FullMethod)
-		if err != nil {
-			return err
-		}
-		return handler(server, &middleware.WrappedServerStream{ServerStream: stream, WrappedContext: ctx})
 	}
 }
 
@@ -144,30 +120,14 @@ func pushbackUnaryServer(ctx context.Context, request any, _ *grpc.UnaryServerIn
 	return reply, err
 }
 
-func pushbackStreamServer(server any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	err := handler(server, stream)
-	if trailer := pushback(err); trailer != nil {
-		stream.SetTrailer(trailer)
-	}
-	return err
-}
-
-// endedUnaryServer and endedStreamServer give a call that Limits ended the status of
-// that, whatever its handler says of the end of its context.
+// endedUnaryServer gives a call that Limits ended the status of that, whatever its handler says
+// of the end of its context.
 func endedUnaryServer(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	reply, err := handler(ctx, request)
 	if err != nil {
 		err = cmp.Or(callOf(ctx).why(), err)
 	}
 	return reply, err
-}
-
-func endedStreamServer(server any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	err := handler(server, stream)
-	if err != nil {
-		err = cmp.Or(callOf(stream.Context()).why(), err)
-	}
-	return err
 }
 
 func pushback(err error) metadata.MD {

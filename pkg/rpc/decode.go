@@ -155,37 +155,6 @@ func (d *decoder) receive(call *meteredCall, fullMethod string, wrapped *decodin
 	return InvalidArgument(wrapped.field, wrapped.problem)
 }
 
-// streamServer is the interceptor for streams.
-func (d *decoder) streamServer(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	return handler(server, &decodingStream{ServerStream: stream, decoder: d, fullMethod: info.FullMethod, call: callOf(stream.Context())})
-}
-
-type decodingStream struct {
-	grpc.ServerStream
-	decoder    *decoder
-	fullMethod string
-	call       *meteredCall // nil: no limits
-	wrapped    decoding     // of the message that is received: there is one at a time
-	sending    sending      // of the message that is sent: as well
-}
-
-// RecvMsg receives a message.
-func (s *decodingStream) RecvMsg(message any) error {
-	s.wrapped = decoding{message: message}
-	defer func() { s.wrapped = decoding{} }()
-	return s.decoder.receive(s.call, s.fullMethod, &s.wrapped, s.ServerStream.RecvMsg)
-}
-
-// SendMsg sends a message.
-func (s *decodingStream) SendMsg(message any) error {
-	if s.call == nil {
-		return s.ServerStream.SendMsg(message)
-	}
-	s.sending = sending{message, s.call}
-	defer func() { s.sending = sending{} }()
-	return s.ServerStream.SendMsg(&s.sending)
-}
-
 // wrapUnary returns a description of the same service whose unary methods send
 // requests that do not decode through the interceptors.
 func (d *decoder) wrapUnary(description *grpc.ServiceDesc) *grpc.ServiceDesc {

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/trywrite"
 )
 
 // meteredConn is an HTTP/2 connection that knows what its calls hold: it looks at the
@@ -23,9 +24,10 @@ type meteredConn struct {
 	net.Conn
 	limiter  *limiter
 	buffered *bufio.Reader
-	in       frames // of the goroutine that reads
-	out      frames // of the goroutine that writes
-	begun    uint32 // the stream whose headers were handed out last
+	try      *trywrite.Writer // nil: it is none of the operating system
+	in       frames           // of the goroutine that reads
+	out      frames           // of the goroutine that writes
+	begun    uint32           // the stream whose headers were handed out last
 
 	mu         sync.Mutex
 	closed     bool
@@ -39,14 +41,14 @@ type meteredConn struct {
 const (
 	// readBufferBytes suits requests, which are mostly small: each connection has such a buffer
 	// for as long as it lasts. Longer reads pass it by.
-	readBufferBytes = 4 << 10
+	readBufferBytes = 1 << 10
 	// prefaceBytes is the length of what a client sends before its first frame.
 	prefaceBytes = 24
 )
 
 func newMeteredConn(conn net.Conn, l *limiter) *meteredConn {
 	return &meteredConn{
-		Conn: conn, limiter: l, buffered: bufio.NewReaderSize(conn, readBufferBytes), in: frames{skip: prefaceBytes},
+		Conn: conn, limiter: l, try: trywrite.New(conn), buffered: bufio.NewReaderSize(conn, readBufferBytes), in: frames{skip: prefaceBytes},
 		calls: make(map[uint32]*meteredCall), idleSince: time.Now(),
 	}
 }
@@ -73,7 +75,7 @@ func (c *meteredConn) Read(p []byte) (int, error) {
 
 // Write writes what the client is to read.
 func (c *meteredConn) Write(p []byte) (int, error) {
-	n, err := c.Conn.Write(p)
+	n, err := c.write(p)
 	c.out.scan(p[:n], func(f frame) {
 		switch {
 		case f.kind == frameData:
@@ -83,6 +85,17 @@ func (c *meteredConn) Write(p []byte) (int, error) {
 		}
 	})
 	return n, err
+}
+
+// write writes p, without waiting if it can.
+func (c *meteredConn) write(p []byte) (n int, err error) {
+	if c.try != nil {
+		if n, err = c.try.Write(p); err != nil || n == len(p) {
+			return n, err
+		}
+	}
+	rest, err := c.Conn.Write(p[n:])
+	return n + rest, err
 }
 
 // Close closes the connection and forgets its calls.

@@ -84,15 +84,6 @@ func (m *metrics) unaryServer(name string) grpc.UnaryServerInterceptor {
 	}
 }
 
-func (m *metrics) streamServer(name string) grpc.StreamServerInterceptor {
-	return func(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-		end := m.begin(name, info.FullMethod)
-		err := handler(server, stream)
-		end(err)
-		return err
-	}
-}
-
 func (m *metrics) unaryClient(name string) grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, method string, request, reply any, conn *grpc.ClientConn, invoker grpc.UnaryInvoker, options ...grpc.CallOption) error {
 		end := m.begin(name, method)

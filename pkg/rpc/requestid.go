@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 
-	middleware "github.com/grpc-ecosystem/go-grpc-middleware/v2"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 
@@ -65,12 +64,6 @@ func incomingRequestID(ctx context.Context) context.Context {
 
 func contextUnaryServer(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	return handler(incomingTrace(incomingRequestID(ctx)), request)
-}
-
-func contextStreamServer(server any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	wrapped := middleware.WrapServerStream(stream)
-	wrapped.WrappedContext = incomingTrace(incomingRequestID(stream.Context()))
-	return handler(server, wrapped)
 }
 
 // outgoingRequestID adds the id of the context to what is sent, unless the

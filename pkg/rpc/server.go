@@ -155,7 +155,7 @@ func NewServer(cfg ServerConfig) *Server {
 	unary, stream := s.chains(cfg)
 	options := []grpc.ServerOption{
 		grpc.ChainUnaryInterceptor(unary...),
-		grpc.ChainStreamInterceptor(stream...),
+		grpc.StreamInterceptor(stream),
 		grpc.ForceServerCodecV2(newCodec(cfg.Codec, cfg.MaxReceiveBytes)),
 		grpc.MaxRecvMsgSize(cfg.receiveLimit()),
 		grpc.MaxConcurrentStreams(cfg.MaxStreams),
@@ -322,12 +322,9 @@ func (s *Server) Stop(ctx context.Context) error {
 	}
 }
 
-// endWithServer ends the context of health watches and reflection sessions when
+// endWithServer ends the context of a health watch or a reflection session when
 // the server stops.
-func (s *Server) endWithServer(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	if !isInfrastructure(info.FullMethod) {
-		return handler(server, stream)
-	}
+func (s *Server) endWithServer(server any, stream grpc.ServerStream, handler grpc.StreamHandler) error {
 	ctx, cancel := context.WithCancel(stream.Context())
 	defer cancel()
 	defer context.AfterFunc(s.stopping, cancel)()

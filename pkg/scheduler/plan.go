@@ -14,6 +14,7 @@ type step struct {
 	run     RunStep
 	// promptMs is what the prompts were taken to add, 0 if that was not known.
 	promptMs float64
+	fetched  int // means nothing: fetch has to do something with what it reads
 }
 
 // add adds a sequence, and returns its work, which is to be filled in.
@@ -24,6 +25,17 @@ func (st *step) add(q *sequence, part Part) *engine.Sequence {
 	batch := &st.run.Batch
 	batch.Sequences = append(batch.Sequences, engine.Sequence{})
 	return &batch.Sequences[len(batch.Sequences)-1]
+}
+
+// fetch has the processor read what the end of the step needs of each member, all at a time: it waits
+// for many lines of memory at once where none of them has to be there for the next.
+func (st *step) fetch() {
+	for i, q := range st.members {
+		st.fetched += q.computed + int(q.request.Kind) + len(st.run.Batch.Sequences[i].Tokens)
+		if last := len(q.output) - 1; last >= 0 {
+			st.fetched += int(q.output[last])
+		}
+	}
 }
 
 // plan builds the next step. It says whether there is anything to do.

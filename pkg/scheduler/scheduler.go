@@ -238,6 +238,7 @@ func (s *Scheduler) stepDone(e StepDone) {
 		return
 	}
 	s.inFlight = nil
+	st.fetch()
 	if e.Err == nil && len(e.Tokens) != len(st.members) {
 		e.Err = fmt.Errorf("scheduler: the step gave %d tokens for %d sequences", len(e.Tokens), len(st.members))
 	}
@@ -369,6 +370,9 @@ func (s *Scheduler) publish(q *sequence) {
 		return
 	}
 	size := s.config.BlockTokens
+	if end := min(q.computed/size, len(q.hashes)); end > q.published+1 {
+		s.pool.Fetch(q.hashes[q.published:end])
+	}
 	for ; (q.published+1)*size <= q.computed; q.published++ {
 		s.block = q.appendTokens(s.block[:0], q.published*size, size)
 		if block := q.table[q.published]; q.published < len(q.hashes) {

@@ -24,7 +24,7 @@ const (
 )
 
 type sequence struct {
-	// What every step reads of every sequence is first.
+	// What every step reads of every sequence is first, up to Stop of request.
 	phase                         phase
 	inStep                        bool // the step in flight contains it
 	stalled                       bool // it waits for a block that its next token needs
@@ -39,8 +39,9 @@ type sequence struct {
 	totalTokens                   int  // the most that prompt and completion can become
 	table                         []kvcache.BlockID
 	output                        []int32 // generated in all tries; the first are the end of request.Tokens
-	request                       Request
 	prefillCompute, decodeCompute time.Duration
+	pace                          pace
+	request                       Request
 	cached                        int // blocks that came from the prefix cache
 	chain                         kvcache.Chain
 	samples                       [2]engine.Sample // one for each of Scheduler.steps
@@ -49,7 +50,6 @@ type sequence struct {
 	from     string // who computed those
 	skipped  int    // steps in a row that had nothing of its prompt
 
-	pace   pace
 	due    time.Time // by Request.FirstIn; zero: it has none
 	ticket uint64    // order of arrival
 	since  time.Time // when its wait began

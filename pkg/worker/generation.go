@@ -11,9 +11,9 @@ import (
 
 // generation is the life of a sequence on a decode worker.
 type generation struct {
-	life life // beside it in memory: both are read for every token
 	// ending: the stream is to end, with why, once ReserveKV is answered. ended: it has.
 	ending, ended bool
+	life          life // beside them in memory: they are read for every token
 
 	id           scheduler.SequenceID
 	pauses       bool

@@ -8,6 +8,7 @@ type stepping struct {
 	number    uint64  // of the step that is in flight, or is the next
 	now, last []*life // in that step, and in the one before
 	next      int     // where in last the next one to look for is likely to be
+	fetched   uint64  // means nothing: ended has to do something with what it reads
 }
 
 // life finds a sequence of the last step. Those are asked for in about the order of that
@@ -33,6 +34,9 @@ func (p *stepping) ended() {
 	p.number++
 	p.next = 0
 	p.now, p.last = p.last[:0], p.now
+	for _, l := range p.last { // a processor waits for all of them at a time
+		p.fetched += uint64(l.id)
+	}
 }
 
 // stalls tells each sequence that decoded in the last step, has not ended and is not in this

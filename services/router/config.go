@@ -10,6 +10,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/bytesize"
 	"github.com/tandem-serving/tandem/pkg/routing"
 	"github.com/tandem-serving/tandem/pkg/rpc"
+	"github.com/tandem-serving/tandem/pkg/scaling"
 	"github.com/tandem-serving/tandem/services/router/latencybudget"
 	"github.com/tandem-serving/tandem/services/router/preprocess"
 	"github.com/tandem-serving/tandem/services/router/serving"
@@ -36,6 +37,8 @@ type Config struct {
 	GenerationConfig string
 	// Budget is how long requests may take. Its flags are its own.
 	Budget latencybudget.Config
+	// Scaling is how the desired sizes of pools follow the load.
+	Scaling scaling.Config
 }
 
 type (
@@ -57,6 +60,7 @@ func (c *Config) RegisterFlags(fs *pflag.FlagSet, prefix string) {
 	c.Budget = latencybudget.DefaultConfig()
 	c.policy.RegisterFlags(fs, prefix)
 	c.answers.RegisterFlags(fs, prefix)
+	c.Scaling.RegisterFlags(fs, prefix)
 	fs.DurationVar(&c.ConnectTimeout, prefix+"connect-timeout", routing.DefaultConnectTimeout, "time limit for connecting to one address of a worker")
 	fs.StringVar(&c.GenerationConfig, "generation-config", preprocess.GenerationConfigModel, "source of sampling parameters that a request leaves out: model (its generation_config.json) or none")
 	fs.IntVar(&c.KeptLogs, prefix+"kept-logs", 1024, "maximum finished requests that can still be resumed")
@@ -71,7 +75,7 @@ func (c *Config) RegisterFlags(fs *pflag.FlagSet, prefix string) {
 
 // Validate checks ranges; its error names every field that is wrong.
 func (c Config) Validate() error {
-	errs := []error{c.policy.Validate(), c.answers.Validate()}
+	errs := []error{c.policy.Validate(), c.answers.Validate(), c.Scaling.Validate()}
 	positive := func(name string, ok bool, value any) {
 		if !ok {
 			errs = append(errs, fmt.Errorf("%s is %v: it must be above 0", name, value))

@@ -17,8 +17,10 @@ import (
 
 	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/routing"
+	"github.com/tandem-serving/tandem/pkg/scaling"
 	"github.com/tandem-serving/tandem/pkg/signals"
 	"github.com/tandem-serving/tandem/services/router/control"
+	"github.com/tandem-serving/tandem/services/router/desired"
 	"github.com/tandem-serving/tandem/services/router/latencybudget"
 	"github.com/tandem-serving/tandem/services/router/openai"
 	"github.com/tandem-serving/tandem/services/router/peers"
@@ -41,6 +43,7 @@ type Service struct {
 	http       *openai.Handler
 	membership *workers.MembershipView
 	peers      *peers.Peers
+	sizes      *desired.Sizes
 	control    *control.Server
 
 	leaving context.Context // ended by Stop
@@ -86,6 +89,13 @@ func New(config Config, deps Deps) (*Service, error) {
 	}); err != nil {
 		return nil, fmt.Errorf("router metrics: %w", err)
 	}
+	var names []string
+	for _, m := range deps.Models {
+		names = append(names, m.Spec.Name)
+	}
+	if s.sizes, err = desired.New(config.Scaling, deps.ID, names, s.dispatcher, deps.Registerer); err != nil {
+		return nil, fmt.Errorf("router metrics: %w", err)
+	}
 	if s.membership, err = workers.NewMembershipView(deps.Registerer); err != nil {
 		return nil, fmt.Errorf("router metrics: %w", err)
 	}
@@ -99,7 +109,7 @@ func New(config Config, deps Deps) (*Service, error) {
 		return nil, fmt.Errorf("router metrics: %w", err)
 	}
 	s.control = control.New(control.Deps{
-		Models: models, Dispatcher: s.dispatcher, Membership: s.membership, Records: s.records, Spending: spending,
+		Models: models, Dispatcher: s.dispatcher, Membership: s.membership, Sizes: s.sizes, Records: s.records, Spending: spending,
 		Members: deps.Members, Dial: deps.Dial, Leaving: s.leaving, Logger: s.log,
 		Defaults: &controlv1.Policy{
 			DisaggregateMinTokens: proto.Uint32(uint32(config.DisaggregateMinTokens)), TenantMaxRequests: proto.Uint32(uint32(config.TenantMaxRequests)),
@@ -108,6 +118,9 @@ func New(config Config, deps Deps) (*Service, error) {
 	})
 	return s, nil
 }
+
+// Sizes are the desired sizes of the pools of a model; false: they are not computed yet.
+func (s *Service) Sizes(model string) (scaling.Sizes, bool) { return s.sizes.Of(model) }
 
 // Running is how many requests run.
 func (s *Service) Running() int { return s.requests.Running() }
@@ -146,7 +159,8 @@ func (s *Service) Run(ctx context.Context) error {
 			Router: func(report *controlv1.RouterReport) {
 				s.dispatcher.Handle(routing.RouterReported{Report: report})
 			},
-			Kv: func(event *controlv1.KvEvent) { s.dispatcher.Handle(routing.BlocksChanged{Event: event}) },
+			Queue: func(report *controlv1.QueueReport) { s.sizes.Take(time.Now(), report) },
+			Kv:    func(event *controlv1.KvEvent) { s.dispatcher.Handle(routing.BlocksChanged{Event: event}) },
 		})
 		if err != nil {
 			return fmt.Errorf("router: subscribe to signals: %w", err)
@@ -179,6 +193,7 @@ func (s *Service) Run(ctx context.Context) error {
 		return s.deps.Members.Watch(ctx, func(v membership.View) {
 			s.membership.Take(v)
 			s.peers.Take(v)
+			s.sizes.TakeView(v)
 			s.dispatcher.Handle(routing.ViewChanged{Workers: v.Workers, Live: v.Live})
 		})
 	})
@@ -212,7 +227,7 @@ func (s *Service) Stop(ctx context.Context) error {
 }
 
 // housekeepingEvery is how often finished requests are forgotten and the queue is looked
-// at, to be published.
+// at, to be published, and how precise is when sizes are computed.
 const housekeepingEvery = 100 * time.Millisecond
 
 func (s *Service) runHousekeeping(ctx context.Context) {
@@ -224,7 +239,8 @@ func (s *Service) runHousekeeping(ctx context.Context) {
 			return
 		case now := <-ticker.C:
 			s.requests.Forget(now)
-			s.dispatcher.Report(now)
+			s.sizes.Evaluate(now)
+			s.dispatcher.Report(now, s.sizes.Report)
 		}
 	}
 }

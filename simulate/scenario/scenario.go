@@ -50,7 +50,7 @@ func Parse(file string, text []byte, traffic *pflag.FlagSet) (*Scenario, error) 
 		return nil, err
 	}
 	for _, read := range []func(*section) error{
-		knownKeys, s.readModel, s.readPools, s.readScales, s.readRouters, s.readNetwork,
+		knownKeys, s.readModel, s.readPools, s.readScales, s.readAutoscale, s.readRouters, s.readNetwork,
 		func(top *section) error { return s.readTraffic(top, traffic) },
 		func(top *section) error { return s.readEvents(top, traffic) },
 		(*section).end,
@@ -63,7 +63,7 @@ func Parse(file string, text []byte, traffic *pflag.FlagSet) (*Scenario, error) 
 }
 
 // topKeys are the keys of a scenario.
-var topKeys = []string{"model", "profile", "block-tokens", "pools", "routers", "router", "network", "traffic", "seed", "events"}
+var topKeys = []string{"model", "profile", "block-tokens", "pools", "routers", "router", "network", "traffic", "seed", "events", "autoscale"}
 
 // knownKeys refuses a key that is none of topKeys: one that is misspelled is otherwise said to
 // be missing.
@@ -195,6 +195,9 @@ func (s *Scenario) Workers() (running int) {
 func (s *Scenario) Config(seed uint64) simulate.Config {
 	c := s.config
 	c.Seed = seed
+	if c.Autoscale != nil {
+		c.Autoscale = new(*c.Autoscale)
+	}
 	for i := range s.workers {
 		w := s.workers[i]
 		c.Workers = append(c.Workers, &w)

@@ -141,7 +141,7 @@ func TestErrors(t *testing.T) {
 		{"model: tiny\npools: {d: &d {role: decode}, e: *d}", `:2: "pools.e" refers to another value`},
 		{"modell: x", `:1: unknown key "modell": did you mean "model"?`},
 		{bad("event: []"), `:4: unknown key "event": did you mean "events"?`},
-		{bad("zzz: 1"), `:4: unknown key "zzz": the keys here are block-tokens, events, model, network, pools`},
+		{bad("zzz: 1"), `:4: unknown key "zzz": the keys here are autoscale, block-tokens, events, model, network, pools`},
 		{bad("seed:"), `:4: "seed" has no value`},
 		{bad("seed: -1"), `:4: "seed" is -1: want a whole number above 0`},
 		{bad("routers: 100000"), `:4: "routers" is 100000: want a whole number from 1 to 64`},
@@ -204,6 +204,16 @@ func TestErrors(t *testing.T) {
 		{bad("events: [{at: 3s, kill: d-1, for: 2s}]"), `:4: unknown key "events.for": the keys here are at, kill`},
 		{bad("events: [{at: 999999999999h, kill: d-1}]"), `:4: "events.at" is 999999999999h, which is too long`},
 		{bad("router: {max-queue-wait: 999999999999h}"), `:4: "router.max-queue-wait" is 999999999999h, which is too long`},
+		{bad("autoscale: {}"), `:4: no pool follows the load: name one, such as "autoscale: {d: 1..8}"`},
+		{bad("autoscale: {d: 4..1}"), `:4: "autoscale.d": "4..1" is no range of workers: write 1..8`},
+		{bad("autoscale: {d: 4..8}"), `:4: "autoscale.d" is 4..8, but the pool begins with 3: change one of them`},
+		{bad("autoscale: {d: 1..20000}"), `:4: "autoscale.d": "1..20000" is no range of workers`},
+		{bad("autoscale: {d: 1..9, dd: 1..2}"), `:4: unknown key "autoscale.dd": did you mean "autoscale.d"?`},
+		{bad("autoscale: {d: 1..9, policy: queu}"), `:4: "autoscale.policy": there is no policy of scaling queu, did you mean queue?`},
+		{bad("autoscale: {d: 1..9, start-time: 30}"), `:4: "autoscale.start-time" is 30: write a number and a unit`},
+		{bad("autoscale: {d: 1..9, every: 1ms}"), `:4: "autoscale.every" is 1ms: want a time from 1s`},
+		{bad("autoscale: {d: 1..9, utilisation: 2}"), `:4: "autoscale.utilisation" is 2: want a number from 0.05 to 1`},
+		{"model: tiny\npools: {a: {role: decode}, b: {role: decode}}\ntraffic: {rate: 1}\nautoscale: {a: 1..2}", `:4: "autoscale.a": another pool has the same role`},
 		{bad("events: [{at: 3s, cut: [d-1, d-1]}]"), `:4: "events.cut": both are the host d-1: name two hosts`},
 		{bad("network: {pairs: [{between: [d-1, d-1]}]}"), `:4: "network.pairs.between": both are the host d-1`},
 		{bad("events: [{at: 3s, cut: [p-1, d-1], until: 3s}]"), `:4: unknown key "events.until"`},
@@ -332,4 +342,38 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("read, but cannot be made: %v", err)
 		}
 	})
+}
+
+// A pool that follows the load has all workers that it may come to have, of which those run that it
+// begins with.
+func TestAutoscale(t *testing.T) {
+	s, err := scenario.Parse("s.yaml", []byte(lines("autoscale: {d: 2..6, start-time: 45s, down-after: 1m, target-tokens: 900}")), load(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := s.Config(1)
+	a := c.Autoscale
+	if a == nil || a.Prefill != "" || a.Decode != "d" || a.StartTime != 45*time.Second || a.DownAfter != time.Minute || a.TargetTokens != 900 || a.Policy != simulate.ScaleDesired {
+		t.Fatalf("%+v", a)
+	}
+	if got := a.Bounds.String(); got != "prefill=2..2,decode=2..6" {
+		t.Errorf("bounds %s", got)
+	}
+	if s.Workers() != 5 || len(c.Workers) != 8 {
+		t.Errorf("%d of %d workers run", s.Workers(), len(c.Workers))
+	}
+	if err := s.ScaleBy("queue"); err != nil || s.Config(1).Autoscale.Policy != simulate.ScaleQueue {
+		t.Errorf("%v", err)
+	}
+	for sizes, want := range map[string]string{"d": "as in p=4,d=9", "d=x": "as in p=4,d=9", "q=1": "the pools are p, d", "d=-1": "as in p=4,d=9"} {
+		if err := s.Fix(sizes); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", sizes, err)
+		}
+	}
+	if err := s.Fix("d=7, p=1"); err != nil || s.Workers() != 8 || s.Config(1).Autoscale != nil {
+		t.Errorf("%v: %d workers run", err, s.Workers())
+	}
+	if err := s.ScaleBy("queue"); err == nil || !strings.Contains(err.Error(), "no pool of s.yaml follows the load") {
+		t.Errorf("%v", err)
+	}
 }

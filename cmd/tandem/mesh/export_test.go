@@ -13,6 +13,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/kvtransfer"
 	"github.com/tandem-serving/tandem/pkg/lifecycle"
 	"github.com/tandem-serving/tandem/pkg/rpc"
+	"github.com/tandem-serving/tandem/pkg/scaling"
 )
 
 // Advertised is advertised.
@@ -71,7 +72,7 @@ func UnlessStuck(most time.Duration, err error, f func() error) error {
 // UnlessLost is unlessStuck of what is given so long from an engine's loss on.
 func UnlessLost(most time.Duration, made engine.Losing, f func() error) error {
 	return unlessStuck(func(s *stuck) error {
-		s.once(made, most)
+		s.once(made, most, nil)
 		return f()
 	})
 }
@@ -82,6 +83,11 @@ func HTTPConnections(most int) func(net.Conn, http.ConnState) { return newConnec
 // ModuleOrder is the order in which the modules of a target are made.
 func ModuleOrder(target string) ([]string, error) {
 	return lifecycle.Order(new(process).modules(nil), target, "readiness")
+}
+
+// Desire has sizes be desired in place of those that the router computes.
+func (o *UpOptions) Desire(sizes func() scaling.Sizes) {
+	o.sizes = func(string) (scaling.Sizes, bool) { return sizes(), true }
 }
 
 // CheckOpenFiles is checkOpenFiles.

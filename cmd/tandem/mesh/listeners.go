@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"net"
+	"slices"
 	"strconv"
 	"syscall"
 
@@ -22,7 +23,7 @@ func (p *process) newListeners(context.Context) ([]lifecycle.Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := checkOpenFiles(limit, len(p.parts)); err != nil {
+	if err := checkOpenFiles(limit, max(len(p.parts), 1+p.computing())); err != nil {
 		return nil, err
 	}
 	if err := p.listen(); err != nil {
@@ -49,24 +50,44 @@ func (p *process) listen() (err error) {
 		}
 	}
 	for _, part := range p.parts {
-		if part.listener == nil {
-			if part.listener, err = p.open(part.listen); err != nil {
-				return fmt.Errorf("%s: %w", part.id, err)
-			}
-		}
-		kv := kvPlaceOf(part.listen, part.advertise, part.kvListen, part.kvAdvertise)
-		if part.advertise, err = advertised(part.advertise, part.listener.Addr()); err != nil {
-			return err
-		}
-		if part.role == controlv1.Role_ROLE_ROUTER {
-			continue
-		}
-		// Prefill workers receive KV too, from block stores.
-		if part.kv, err = p.listenKV(kv); err != nil {
+		if err := p.listenPart(part); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// listenPart opens the ports of a part.
+func (p *process) listenPart(part *part) (err error) {
+	if part.listener == nil {
+		if part.listener, err = p.open(part.listen); err != nil {
+			return fmt.Errorf("%s: %w", part.id, err)
+		}
+	}
+	kv := kvPlaceOf(part.listen, part.advertise, part.kvListen, part.kvAdvertise)
+	if part.advertise, err = advertised(part.advertise, part.listener.Addr()); err != nil {
+		return err
+	}
+	if part.role != controlv1.Role_ROLE_ROUTER {
+		part.kv, err = p.listenKV(kv) // prefill workers receive KV too, from block stores
+	}
+	return err
+}
+
+// closePart closes the ports of a part that has ended: its servers have closed them, if they were
+// started.
+func (p *process) closePart(part *part) {
+	var all []net.Listener
+	if part.listener != nil {
+		all = append(all, part.listener)
+	}
+	if part.kv != nil {
+		all = append(all, part.kv.listeners...)
+	}
+	for _, l := range all {
+		_ = l.Close()
+	}
+	p.listeners = slices.DeleteFunc(p.listeners, func(l net.Listener) bool { return slices.Contains(all, l) })
 }
 
 func (p *process) open(address string) (net.Listener, error) {

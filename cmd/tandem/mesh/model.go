@@ -43,7 +43,7 @@ type served struct {
 // newModel loads what the parts need, once for the process: a router the tokenizer and
 // the model's description, workers the weights, block stores nothing.
 func (p *process) newModel(ctx context.Context) ([]lifecycle.Service, error) {
-	workers := len(p.of(controlv1.Role_ROLE_PREFILL)) + len(p.of(controlv1.Role_ROLE_DECODE))
+	workers := p.computing()
 	router := len(p.of(controlv1.Role_ROLE_ROUTER)) > 0
 	if workers == 0 && !router {
 		return nil, nil
@@ -127,10 +127,10 @@ func (p *process) unload() error {
 
 // newEngine makes the engine of a worker. A process whose GPU is lost ends, even if a call
 // of its driver never returns.
-func (p *process) newEngine(id string, role controlv1.Role) (engine.Engine, error) {
-	made, err := p.engines.New(id, role)
+func (p *process) newEngine(w *part) (engine.Engine, error) {
+	made, err := p.engines.New(w.id, w.role)
 	if losing, can := made.(engine.Losing); can {
-		p.stuck.once(losing, p.stuckAfter())
+		p.stuck.once(losing, p.stuckAfter(), w.ended)
 	}
 	return made, err
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/eventlog"
 	"github.com/tandem-serving/tandem/pkg/lifecycle"
 	"github.com/tandem-serving/tandem/pkg/membership"
+	"github.com/tandem-serving/tandem/pkg/scaling"
 	"github.com/tandem-serving/tandem/pkg/signals"
 	"github.com/tandem-serving/tandem/pkg/telemetry"
 )
@@ -56,8 +57,12 @@ type process struct {
 	api                  http.Handler         // the router's HTTP API; nil without a router
 	// watchWorkers is router.Service.WatchWorkers; nil without a router.
 	watchWorkers watchWorkers
-	running      func() int         // the router's requests; nil without a router
-	stopping     func(requests int) // told of them when the process begins to stop; nil: nobody is
+	// sizes is router.Service.Sizes; nil without a router. autoscale is which sizes of pools the
+	// process may have, as that desires; nil: those that it begins with.
+	sizes     func(model string) (scaling.Sizes, bool)
+	autoscale *scaling.Bounds
+	running   func() int         // the router's requests; nil without a router
+	stopping  func(requests int) // told of them when the process begins to stop; nil: nobody is
 	// setReady says in a router's gRPC health, as /readyz does, whether a request could be
 	// served.
 	setReady func(bool)
@@ -79,6 +84,8 @@ type part struct {
 
 	listener net.Listener
 	kv       *kvEndpoint // nil: it receives no KV
+	// ended is closed when a worker of the autoscaler has; nil: it lasts as long as the process.
+	ended chan struct{}
 }
 
 // modules are what a process is made of: what makes each, and what it needs before. They
@@ -100,8 +107,10 @@ func (p *process) modules(ready func(waiting bool)) map[string]lifecycle.Module 
 		"decode":     {New: p.newWorkers(controlv1.Role_ROLE_DECODE), Needs: shared},
 		"kvtransfer": {New: p.newStores, Needs: shared},
 		"router":     {New: p.newRouter, Needs: shared},
+		// Made before the router, so that it is stopped after it, when no request runs any more.
+		"autoscaler": {New: p.newAutoscaler, Needs: shared},
 		// The model comes first: for one that cannot be loaded no server starts.
-		"up":        {Needs: []string{"model", "prefill", "decode", "kvtransfer", "router"}},
+		"up":        {Needs: []string{"model", "prefill", "decode", "kvtransfer", "autoscaler", "router"}},
 		"readiness": {New: p.newReadiness(ready)},
 	}
 }
@@ -137,6 +146,14 @@ func (p *process) workers() (ids []string) {
 	return ids
 }
 
+// computing is how many workers have an engine, or may come to have one.
+func (p *process) computing() int {
+	if p.autoscale != nil {
+		return p.autoscale.Prefill.Max + p.autoscale.Decode.Max
+	}
+	return len(p.of(controlv1.Role_ROLE_PREFILL)) + len(p.of(controlv1.Role_ROLE_DECODE))
+}
+
 // addFree adds parts of a role that serve on free ports of this machine.
 func (p *process) addFree(role controlv1.Role, count int) {
 	for i := range count {
@@ -148,7 +165,7 @@ func (p *process) addFree(role controlv1.Role, count int) {
 func (p *process) outsideBytes() int64 {
 	bytes := int64(len(p.of(controlv1.Role_ROLE_KVTRANSFER))) * int64(p.options.Store.Memory)
 	if p.engines != nil {
-		bytes += p.engines.OutsideBytes()
+		bytes += p.engines.OutsideBytes(p.computing())
 	}
 	return bytes
 }

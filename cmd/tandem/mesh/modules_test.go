@@ -15,7 +15,7 @@ func TestModulesOfTargets(t *testing.T) {
 		"decode":     "listeners tracing etcd nats membership model http recording decode readiness",
 		"kvtransfer": "listeners tracing etcd nats membership model http recording kvtransfer readiness",
 		"router":     "listeners tracing etcd nats membership model http recording router readiness",
-		"up":         "listeners tracing model etcd nats membership http recording prefill decode kvtransfer router up readiness",
+		"up":         "listeners tracing model etcd nats membership http recording prefill decode kvtransfer autoscaler router up readiness",
 	} {
 		order, err := mesh.ModuleOrder(target)
 		if got := strings.Join(order, " "); err != nil || got != want {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 
 	"github.com/tandem-serving/tandem/pkg/api"
@@ -59,14 +60,20 @@ func (p *process) newWorkers(role controlv1.Role) func(context.Context) ([]lifec
 
 // newWorker makes a worker: what serves it, and has it join the mesh and leave it.
 func (p *process) newWorker(w *part) (services []lifecycle.Service, err error) {
-	role, logger := api.Name(w.role), withAttribute(p.logger, slog.String("worker", w.id))
 	var e engine.Engine // nil: a store computes nothing
 	if w.role != controlv1.Role_ROLE_KVTRANSFER {
-		if e, err = p.newEngine(w.id, w.role); err != nil {
+		if e, err = p.newEngine(w); err != nil {
 			return nil, err
 		}
 	}
-	service, err := p.newWorkerService(w, e, logger)
+	return p.workerServices(w, e, p.registry)
+}
+
+// workerServices are those of a worker with an engine. Its own metrics go to metrics, those that
+// workers share to the process's registry.
+func (p *process) workerServices(w *part, e engine.Engine, metrics prometheus.Registerer) ([]lifecycle.Service, error) {
+	role, logger := api.Name(w.role), withAttribute(p.logger, slog.String("worker", w.id))
+	service, err := p.newWorkerService(w, e, metrics, logger)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", w.id, err)
 	}
@@ -80,7 +87,7 @@ func (p *process) newWorker(w *part) (services []lifecycle.Service, err error) {
 	), nil
 }
 
-func (p *process) newWorkerService(w *part, e engine.Engine, logger *slog.Logger) (workerService, error) {
+func (p *process) newWorkerService(w *part, e engine.Engine, metrics prometheus.Registerer, logger *slog.Logger) (workerService, error) {
 	role, identity := api.Name(w.role), w.identity()
 	log, err := p.newEventLog(identity, logger)
 	if err != nil {
@@ -94,12 +101,12 @@ func (p *process) newWorkerService(w *part, e engine.Engine, logger *slog.Logger
 	switch kv := p.options.KV; w.role {
 	case controlv1.Role_ROLE_KVTRANSFER:
 		return store.New(p.options.Store, store.Deps{
-			Identity: identity, KVAddresses: w.kv.addresses, Signals: publisher, Logger: logger, Registerer: p.registry, Tracer: tracer,
+			Identity: identity, KVAddresses: w.kv.addresses, Signals: publisher, Logger: logger, Registerer: metrics, Tracer: tracer,
 			Dial: p.kvDial(kvtransfer.Dialing(client)), KVConnections: kv.Connections, KVMaxStreams: kv.MaxStreams,
 		})
 	case controlv1.Role_ROLE_PREFILL:
 		return prefill.New(p.options.Prefill, prefill.Deps{
-			Identity: identity, KVAddresses: w.kv.addresses, Engine: e, Signals: publisher, Log: log, Logger: logger, Registerer: p.registry, Tracer: tracer,
+			Identity: identity, KVAddresses: w.kv.addresses, Engine: e, Signals: publisher, Log: log, Logger: logger, Registerer: metrics, Tracer: tracer,
 			Stores: p.watchStores,
 			// Calls go to where the store listens, whatever KV goes over.
 			DialStore: func(address string) (*grpc.ClientConn, error) { return rpc.Dial(address, client) },
@@ -107,7 +114,7 @@ func (p *process) newWorkerService(w *part, e engine.Engine, logger *slog.Logger
 		})
 	default:
 		return decode.New(p.options.Decode, decode.Deps{
-			Identity: identity, KVAddresses: w.kv.addresses, Engine: e, Signals: publisher, Log: log, Logger: logger, Registerer: p.registry, Tracer: tracer,
+			Identity: identity, KVAddresses: w.kv.addresses, Engine: e, Signals: publisher, Log: log, Logger: logger, Registerer: metrics, Tracer: tracer,
 			KVMaxStreams: kv.MaxStreams, KVNoLoans: !kv.Lends(),
 		})
 	}

@@ -78,6 +78,9 @@ func (p *process) newRouter(context.Context) (services []lifecycle.Service, err 
 	service.Register(server)
 	server.SetReady(false)
 	p.api, p.watchWorkers, p.running, p.setReady = service.HTTP(), service.WatchWorkers, service.Running, server.SetReady
+	if p.sizes == nil {
+		p.sizes = service.Sizes
+	}
 	if p.control != nil {
 		services = append(services, p.controlServer(service, logger))
 	}

@@ -45,12 +45,14 @@ func (s *stuck) within(most time.Duration, err error) {
 	})
 }
 
-// once calls within when an engine's device is lost, however that was noticed.
-func (s *stuck) once(made engine.Losing, most time.Duration) {
+// once calls within when an engine's device is lost, however that was noticed, until freed is
+// closed; nil: it never is.
+func (s *stuck) once(made engine.Losing, most time.Duration, freed <-chan struct{}) {
 	go func() {
 		select {
 		case <-made.Lost():
 			s.within(most, fmt.Errorf("%w: a call to its driver hangs", engine.ErrDeviceLost))
+		case <-freed:
 		case <-s.ended:
 		}
 	}()

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/tandem-serving/tandem/pkg/kvtransfer"
+	"github.com/tandem-serving/tandem/pkg/scaling"
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 )
 
@@ -19,13 +20,18 @@ type UpOptions struct {
 	Options
 	// PrefillWorkers and DecodeWorkers are how many of each run.
 	PrefillWorkers, DecodeWorkers int
-	KVStores                      int
-	Listen                        string
+	// Autoscale is how many of each may run, as the router desires. A pool without a range, and
+	// both in the zero Bounds, has as many as above.
+	Autoscale scaling.Bounds
+	KVStores  int
+	Listen    string
 	// DataDir holds the embedded etcd's data; empty: a temporary folder.
 	DataDir string
 	// Given says whether an address was asked for, by the name of its flag, such as
 	// listen: the next free port is as good as one that was not. Nil: all were.
 	Given func(flag string) bool
+	// sizes desires sizes in place of the router; nil: nobody does.
+	sizes func(model string) (scaling.Sizes, bool)
 	// Stopping is called when the mesh begins to stop, with how many requests run, which it
 	// finishes. Nil: nobody is told.
 	Stopping func(requests int)
@@ -37,6 +43,7 @@ func (o *UpOptions) RegisterFlags(fs *pflag.FlagSet) {
 	fs.Lookup("kv-socket").Usage = "Unix sockets for receiving KV: auto (in a private temporary folder) or off"
 	fs.IntVar(&o.PrefillWorkers, "prefill", 1, "number of prefill workers")
 	fs.IntVar(&o.DecodeWorkers, "decode", 1, "number of decode workers")
+	fs.Var(&o.Autoscale, "autoscale", "start and stop workers with the load, within ranges such as prefill=1..4,decode=1..4; 'tandem workers' says why")
 	fs.IntVar(&o.KVStores, "kvstore", 0, "number of block stores, which keep KV that does not fit into prefill workers")
 	fs.StringVar(&o.Listen, "listen", "127.0.0.1:7070", "where the router serves gRPC")
 	o.registerControl(fs)
@@ -60,6 +67,10 @@ func (o *UpOptions) Validate() error {
 		return fmt.Errorf("--prefill: %d is outside 0 to %d", o.PrefillWorkers, maxWorkers)
 	case o.DecodeWorkers < 1 || o.DecodeWorkers > maxWorkers:
 		return fmt.Errorf("--decode: %d is outside 1 to %d: every request needs a decode worker", o.DecodeWorkers, maxWorkers)
+	case max(o.Autoscale.Prefill.Max, o.Autoscale.Decode.Max) > maxWorkers:
+		return fmt.Errorf("--autoscale: a pool has at most %d workers: %s allows more", maxWorkers, &o.Autoscale)
+	case o.Autoscale.Decode.Max > 0 && o.Autoscale.Decode.Min < 1:
+		return fmt.Errorf("--autoscale: decode=%s has no decode worker at first, which every request needs: begin with 1", o.Autoscale.Decode)
 	case o.KVStores < 0 || o.KVStores > maxWorkers:
 		return fmt.Errorf("--kvstore: %d is outside 0 to %d", o.KVStores, maxWorkers)
 	case o.Listen == "":
@@ -71,6 +82,21 @@ func (o *UpOptions) Validate() error {
 }
 
 const maxWorkers = 256
+
+// autoscale is how many workers of each pool may run, nil if there are as many as at first.
+func (o *UpOptions) autoscale() *scaling.Bounds {
+	bounds := o.Autoscale
+	if bounds == (scaling.Bounds{}) {
+		return nil
+	}
+	if bounds.Prefill.Max == 0 {
+		bounds.Prefill = scaling.Range{Min: o.PrefillWorkers, Max: o.PrefillWorkers}
+	}
+	if bounds.Decode.Max == 0 {
+		bounds.Decode = scaling.Range{Min: o.DecodeWorkers, Max: o.DecodeWorkers}
+	}
+	return &bounds
+}
 
 // Up is a running mesh, as Run tells its caller once it is ready.
 type Up struct {
@@ -110,11 +136,15 @@ func run(ctx context.Context, o UpOptions, s *stuck, logger *slog.Logger, regist
 	if err := o.Validate(); err != nil {
 		return err
 	}
+	autoscale := o.autoscale()
+	if autoscale != nil {
+		o.PrefillWorkers, o.DecodeWorkers, o.Router.Scaling.Bounds = autoscale.Prefill.Min, autoscale.Decode.Min, *autoscale
+	}
 	router := &part{role: controlv1.Role_ROLE_ROUTER, id: "router-1", listen: o.Listen}
-	p := &process{name: "tandem-up", options: o.Options, dataDir: o.DataDir, progress: progress, parts: []*part{router}, stuck: s, logger: logger, registry: registry, given: o.Given, stopping: o.Stopping, taken: map[string]string{}}
+	p := &process{name: "tandem-up", options: o.Options, dataDir: o.DataDir, progress: progress, parts: []*part{router}, stuck: s, logger: logger, registry: registry, given: o.Given, stopping: o.Stopping, taken: map[string]string{}, autoscale: autoscale, sizes: o.sizes}
 	p.addFree(controlv1.Role_ROLE_PREFILL, o.PrefillWorkers)
 	p.addFree(controlv1.Role_ROLE_DECODE, o.DecodeWorkers)
-	if err := o.Engine.Simulated.CheckWorkers(p.workers()); err != nil {
+	if err := o.Engine.Simulated.CheckWorkers(append(p.workers(), p.later()...)); err != nil {
 		return err
 	}
 	p.addFree(controlv1.Role_ROLE_KVTRANSFER, o.KVStores)

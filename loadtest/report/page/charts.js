@@ -25,6 +25,7 @@ const orNull = v => v === undefined || v === null ? null : v;
 function marksOf(reports) {
   return reports.flatMap(r => {
     const of = several ? ` (${r.name})` : '', out = [];
+    if (r.planned !== null) out.push({ x: r.planned, name: 'planned' + of });
     if (r.knee !== null) out.push({ x: r.knee, name: 'knee' + of });
     if (r.breaking !== null) out.push({ x: r.breaking, name: 'breaking point' + of });
     return out;

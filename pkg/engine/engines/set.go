@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
@@ -181,10 +182,10 @@ func (s *Set) Device() string {
 	return Simulated
 }
 
-// OutsideBytes is the memory outside Go's heap that the engines have and, for KV
+// OutsideBytes is the memory outside Go's heap that so many engines have and, for KV
 // pages that were never used, may come to have.
-func (s *Set) OutsideBytes() int64 {
-	workers := int64(len(s.made))
+func (s *Set) OutsideBytes(engines int) int64 {
+	workers := int64(engines)
 	switch {
 	case s.gpuWeights != nil:
 		return workers * cuda.HostBytes(s.spec, s.config.CUDA)
@@ -194,6 +195,12 @@ func (s *Set) OutsideBytes() int64 {
 		return s.weights.Bytes() + workers*(config.KVBytes+cpu.WorkspaceBytes(s.spec, config))
 	}
 	return 0
+}
+
+// Free frees one engine that New made.
+func (s *Set) Free(made engine.Engine) error {
+	s.made = slices.DeleteFunc(s.made, func(e engine.Engine) bool { return e == made })
+	return made.Close()
 }
 
 // Close frees all engines, then the weights.

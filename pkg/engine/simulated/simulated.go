@@ -65,6 +65,7 @@ type Engine struct {
 	batches *engine.Validator
 	doneAt  time.Time
 	late    time.Duration
+	fetched uint64 // means nothing: run has to do something with what it reads
 
 	mu     sync.Mutex // guards closed
 	closed bool
@@ -218,6 +219,13 @@ func (e *Engine) run(ctx context.Context, batch engine.Batch, work latency.StepW
 		}
 		end = until
 		for layer := max(first, e.pages.first); layer < next; layer++ {
+			if e.cfg.Brief { // a processor waits for the records of all of them at a time
+				for i := range batch.Sequences {
+					if s := &batch.Sequences[i]; s.Start > 0 {
+						e.fetched += uint64(e.record(layer, s.Blocks, s.Start-1)[0])
+					}
+				}
+			}
 			for i := range batch.Sequences {
 				e.write(layer, &batch.Sequences[i])
 			}

@@ -20,6 +20,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/latency"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/services/router/clienterr"
+	"github.com/tandem-serving/tandem/services/router/desired"
 	"github.com/tandem-serving/tandem/services/router/latencybudget"
 	"github.com/tandem-serving/tandem/services/router/preprocess"
 	"github.com/tandem-serving/tandem/services/router/records"
@@ -40,6 +41,7 @@ type Deps struct {
 	Models     *preprocess.Models
 	Dispatcher *routingdriver.Dispatcher
 	Membership *workers.MembershipView
+	Sizes      *desired.Sizes
 	Records    *records.Ring
 	Spending   *latencybudget.Spending
 	Members    PolicyKeeper
@@ -67,7 +69,14 @@ func (c *Server) ListWorkers(_ context.Context, q *controlv1.ListWorkersRequest)
 		return nil, err
 	}
 	views, _ := c.deps.Dispatcher.Workers(q.GetRole())
-	return c.deps.Membership.Listing(views), nil
+	return c.listing(views, q.GetRole()), nil
+}
+
+// listing is the workers of a role, with what else operators should know.
+func (c *Server) listing(views []*controlv1.WorkerView, role controlv1.Role) *controlv1.ListWorkersResponse {
+	out := c.deps.Membership.Listing(views)
+	out.Pools = c.deps.Sizes.Pools(role)
+	return out
 }
 
 func checkRole(role controlv1.Role) error {
@@ -86,7 +95,7 @@ func (c *Server) WatchWorkers(q *controlv1.ListWorkersRequest, stream grpc.Serve
 		return err
 	}
 	return c.Watch(stream.Context(), q.GetRole(), func(views []*controlv1.WorkerView) error {
-		return stream.Send(c.deps.Membership.Listing(views))
+		return stream.Send(c.listing(views, q.GetRole()))
 	})
 }
 

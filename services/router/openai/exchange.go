@@ -18,6 +18,8 @@ type exchange struct {
 	writer  http.ResponseWriter
 	request *http.Request
 	arrived time.Time
+	route   string
+	serve   func(*exchange) error
 	id      string
 	secret  string // of what was accepted; "": nothing was yet
 	timeout time.Duration
@@ -132,16 +134,36 @@ func (e *exchange) line(line []byte) error {
 	if err := e.open(); err != nil {
 		return err
 	}
-	if now := time.Now(); now.Sub(e.hurried) >= e.timeout/hurryShare {
-		if err := e.hurry(); err != nil {
-			return err
-		}
-		e.hurried = now
+	if err := e.hurryOn(); err != nil {
+		return err
 	}
 	if _, err := e.writer.Write(line); err != nil {
 		return left(err)
 	}
 	return e.flush()
+}
+
+// lineNow is line of a stream that is open, without waiting, of what conn.sendNow takes. net/http
+// has nothing of the answer in its buffers, since each event is flushed: what it would do is to
+// write this very chunk, for a fifth more time.
+func (e *exchange) lineNow(c *conn, chunk []byte) error {
+	if err := e.hurryOn(); err != nil {
+		return err
+	}
+	if err := c.sendNow(chunk); err != nil {
+		return left(err)
+	}
+	return nil
+}
+
+// hurryOn is hurry for one more event of a stream.
+func (e *exchange) hurryOn() error {
+	now := time.Now()
+	if now.Sub(e.hurried) < e.timeout/hurryShare {
+		return nil
+	}
+	e.hurried = now
+	return e.hurry()
 }
 
 // rest sends what was left of an event.

@@ -16,60 +16,80 @@ import (
 func (h *Handler) generate(e *exchange, k *kind) error {
 	held := &held{left: &h.left}
 	defer held.release()
-	body, err := h.body(e, held)
+	a, err := h.assembly(e, k, held)
 	if err != nil {
 		return err
 	}
+	if id := e.request.Header.Get(headerLastEventID); id != "" {
+		a.admitted() // they were begun
+		return h.resume(e.request.Context(), &stream{assembly: a}, id)
+	}
+	if a.call.stream {
+		return h.stream(e, a)
+	}
+	// The backend takes whatever ends the events for a client that is gone.
+	var unkept error
+	if err := h.run(e.request.Context(), a.call, func(index int, event *inferencev1.GenerateEvent) error {
+		if event.GetAccepted() != nil {
+			a.admitted()
+		}
+		unkept = a.collect(index, event)
+		return unkept
+	}, nil); err != nil {
+		return rename(cmp.Or(unkept, err), a.call.name)
+	}
+	return e.reply(http.StatusOK, a.whole())
+}
+
+// stream serves one piece by piece.
+func (h *Handler) stream(e *exchange, a *assembly) error {
+	s := &stream{assembly: a}
+	if e.request.ProtoAtLeast(1, 1) { // before, there were no chunks
+		s.now = connOf(e.request.Context())
+	}
+	if err := h.run(e.request.Context(), a.call, func(index int, event *inferencev1.GenerateEvent) error {
+		if event.GetAccepted() != nil {
+			a.admitted()
+		}
+		return s.receive(index, event)
+	}, s.sendNow()); err != nil {
+		return rename(err, a.call.name)
+	}
+	return s.finish()
+}
+
+// assembly reads what is asked for.
+func (h *Handler) assembly(e *exchange, k *kind, held *held) (*assembly, error) {
+	body, err := h.body(e, held)
+	if err != nil {
+		return nil, err
+	}
 	f, err := parse(body)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	e.ignored = k.ignored(f)
 	c, err := k.parse(f)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := c.want(e.request.Header.Get(headerSLO)); err != nil {
-		return err
+		return nil, err
 	}
 	if c.secret, err = secretOf(e.request.Header); err != nil {
-		return err
+		return nil, err
 	}
 	if !held.take(valueBytes * int64(c.verbatim)) {
-		return full()
+		return nil, full()
 	}
-	a := &assembly{held: held, call: c, exchange: e, created: e.arrived.Unix(), answers: make([]progress, len(c.choices))}
-	// Once a request is admitted its prompt is in tokens, and the rest is not needed.
-	admitted := func(to receive) receive {
-		return func(index int, event *inferencev1.GenerateEvent) error {
-			if event.GetAccepted() != nil {
-				c.choices = nil
-				held.release()
-			}
-			return to(index, event)
-		}
-	}
-	if id := e.request.Header.Get(headerLastEventID); id != "" {
-		c.choices = nil // they were begun
-		held.release()
-		return h.resume(e.request.Context(), &stream{assembly: a}, id)
-	}
-	if c.stream {
-		s := &stream{assembly: a, now: connOf(e.request.Context())}
-		if err := h.run(e.request.Context(), c, admitted(s.receive), s.sendNow()); err != nil {
-			return rename(err, c.name)
-		}
-		return s.finish()
-	}
-	// The backend takes whatever ends the events for a client that is gone.
-	var unkept error
-	if err := h.run(e.request.Context(), c, admitted(func(index int, event *inferencev1.GenerateEvent) error {
-		unkept = a.collect(index, event)
-		return unkept
-	}), nil); err != nil {
-		return rename(cmp.Or(unkept, err), c.name)
-	}
-	return e.reply(http.StatusOK, a.whole())
+	return &assembly{held: held, call: c, exchange: e, created: e.arrived.Unix(), answers: make([]progress, len(c.choices))}, nil
+}
+
+// admitted lets go of the requests: once they are admitted their prompts are in tokens, and the rest
+// is not needed.
+func (a *assembly) admitted() {
+	a.call.choices = nil
+	a.held.release()
 }
 
 // body reads a request's body, and to its end, without which net/http would not

@@ -135,34 +135,45 @@ const (
 )
 
 // ServeHTTP answers one request. All paths are also there without /v1.
+//
+// What a stream calls on its way down stays on its goroutine's stack until it ends, so each of
+// these functions leaves what it only begins with to another one.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	arrived := time.Now()
-	id := r.Header.Get(api.HeaderRequestID)
-	if !rpc.ValidRequestID(id) {
-		id = rpc.NewID()
-	}
-	ctx := rpc.HTTPTrace(rpc.WithRequestID(r.Context(), id), r.Header)
-	route, allowed, serve := h.route(r.URL)
-	e := &exchange{ResponseController: http.NewResponseController(w), writer: w, request: r.WithContext(ctx), arrived: arrived, id: id, timeout: h.config.WriteTimeout}
-	defer func() {
-		if p := recover(); p != nil {
-			e.fail(h.panicked(ctx, p))
-		}
-		h.ended(ctx, e, r.Method, route)
-	}()
-	var err error
-	switch {
-	case serve == nil:
-		err = noRoute(r.Method, shorten(r.URL.Path))
-	case !slices.Contains(allowed, r.Method):
-		w.Header().Set("Allow", strings.Join(allowed, ", "))
-		err = noMethod(shorten(r.Method), route, strings.Join(allowed, " or "))
-	default:
-		err = serve(e)
-	}
-	if err != nil {
+	e := h.begin(w, r)
+	defer h.end(e)
+	if err := e.serve(e); err != nil {
 		e.fail(err)
 	}
+}
+
+// begin is the exchange of a request, with what serves it.
+func (h *Handler) begin(w http.ResponseWriter, r *http.Request) *exchange {
+	e := &exchange{ResponseController: http.NewResponseController(w), writer: w, arrived: time.Now(), timeout: h.config.WriteTimeout}
+	e.id = r.Header.Get(api.HeaderRequestID)
+	if !rpc.ValidRequestID(e.id) {
+		e.id = rpc.NewID()
+	}
+	e.request = r.WithContext(rpc.HTTPTrace(rpc.WithRequestID(r.Context(), e.id), r.Header))
+	var allowed []string
+	switch e.route, allowed, e.serve = h.route(r.URL); {
+	case e.serve == nil:
+		e.serve = func(*exchange) error { return noRoute(r.Method, shorten(r.URL.Path)) }
+	case !slices.Contains(allowed, r.Method):
+		e.serve = func(*exchange) error {
+			w.Header().Set("Allow", strings.Join(allowed, ", "))
+			return noMethod(shorten(r.Method), e.route, strings.Join(allowed, " or "))
+		}
+	}
+	return e
+}
+
+// end ends an exchange, with a panic if there is one. It is deferred.
+func (h *Handler) end(e *exchange) {
+	ctx := e.request.Context()
+	if p := recover(); p != nil {
+		e.fail(h.panicked(ctx, p))
+	}
+	h.ended(ctx, e, e.request.Method, e.route)
 }
 
 // panicked logs a panic, from the deferred function that recovered it, and is what

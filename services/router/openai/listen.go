@@ -2,13 +2,14 @@ package openai
 
 import (
 	"context"
-	"errors"
 	"net"
-	"syscall"
+
+	"github.com/tandem-serving/tandem/pkg/trywrite"
 )
 
 // Listen makes the connections of a listener ones to which a Handler can write a token without
-// waiting, from the goroutine that has it. Their server needs ConnContext, too.
+// waiting, from the goroutine that has it. Their server needs ConnContext, too, and no handler
+// between it and the Handler may change what is written.
 func Listen(inner net.Listener) net.Listener { return listener{inner} }
 
 type listener struct{ net.Listener }
@@ -38,70 +39,48 @@ func connOf(ctx context.Context) *conn {
 // conn is a connection that can be written to without waiting. One goroutine at a time writes.
 type conn struct {
 	net.Conn
-	raw syscall.RawConn
-
-	now  bool   // Write does not wait
-	rest []byte // what such writes left, at most what was written since now was set
-
-	// Of a write that does not wait; in here since they cost an allocation each otherwise.
-	attempt func(fd uintptr) bool
-	data    []byte
-	n       int
-	err     error
+	try  *trywrite.Writer
+	rest []byte // what sendNow has kept
 }
 
 // newConn returns inner itself if it is none of the operating system.
 func newConn(inner net.Conn) net.Conn {
-	system, is := inner.(syscall.Conn)
-	if !is {
-		return inner
+	if try := trywrite.New(inner); try != nil {
+		return &conn{Conn: inner, try: try}
 	}
-	raw, err := system.SyscallConn()
-	if err != nil {
-		return inner
-	}
-	c := &conn{Conn: inner, raw: raw}
-	c.attempt = func(fd uintptr) bool {
-		c.n, c.err = syscall.Write(int(fd), c.data)
-		return true // also if it would have to wait
-	}
-	return c
+	return inner
 }
 
-// Write writes p, after what was left. While now is set it does not wait: it keeps what the
-// operating system does not take.
+// Write writes p, after what was left.
 func (c *conn) Write(p []byte) (int, error) {
-	if !c.now {
-		if err := c.flush(); err != nil {
-			return 0, err
-		}
-		return c.Conn.Write(p)
+	if err := c.flush(); err != nil {
+		return 0, err
 	}
-	written := 0
-	if len(c.rest) == 0 {
-		var err error
-		if written, err = c.try(p); err != nil {
-			return written, err
-		}
-	}
-	c.rest = append(c.rest, p[written:]...)
-	return len(p), nil
+	return c.Conn.Write(p)
 }
 
-// try writes what the operating system takes at once.
-func (c *conn) try(p []byte) (int, error) {
-	c.data = p
-	err := c.raw.Write(c.attempt)
-	c.data = nil
-	switch {
-	case err != nil: // closed, or past its deadline
-		return 0, err
-	case errors.Is(c.err, syscall.EAGAIN), errors.Is(c.err, syscall.EINTR):
-		return 0, nil
-	case c.err != nil:
-		return 0, &net.OpError{Op: "write", Net: c.LocalAddr().Network(), Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: c.err}
+// chunkHead is how many bytes a chunk's size takes at most, with the end of its line.
+const chunkHead = len("ffffffff\r\n")
+
+// sendNow writes a chunk of an answer (RFC 9112, section 7.1) without waiting, and keeps what the
+// operating system does not take. Nothing may be left of the one before. p is chunkHead bytes, which
+// it overwrites, some data, and the "\r\n" that ends a chunk.
+func (c *conn) sendNow(p []byte) error {
+	const hex = "0123456789abcdef"
+	at := chunkHead - 2
+	p[at], p[at+1] = '\r', '\n'
+	for size := len(p) - chunkHead - 2; size > 0; size >>= 4 {
+		at--
+		p[at] = hex[size&15]
 	}
-	return c.n, nil
+	n, err := c.try.Write(p[at:])
+	if err != nil {
+		return err
+	}
+	if p = p[at+n:]; len(p) > 0 {
+		c.rest = append(c.rest, p...)
+	}
+	return nil
 }
 
 // flush writes what was left.

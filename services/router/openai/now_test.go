@@ -6,15 +6,15 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/tandem-serving/tandem/services/router/openai"
 )
 
-// serveNow runs a server whose connections can be written to without waiting, and sends it a
-// request whose answer is a stream.
-func serveNow(t *testing.T, h http.Handler) *http.Response {
+// listenNow runs a server whose connections can be written to without waiting.
+func listenNow(t *testing.T, h http.Handler) (address string) {
 	t.Helper()
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -23,15 +23,21 @@ func serveNow(t *testing.T, h http.Handler) *http.Response {
 	server := &http.Server{Handler: h, ConnContext: openai.ConnContext}
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(openai.Listen(inner)) }()
-	transport := new(http.Transport)
 	t.Cleanup(func() {
-		transport.CloseIdleConnections()
 		if err := server.Shutdown(context.Background()); err != nil {
 			t.Error(err)
 		}
 		<-ended
 	})
-	q, err := http.NewRequest(http.MethodPost, "http://"+inner.Addr().String()+chats, strings.NewReader(`{`+hi+`,"stream":true}`))
+	return inner.Addr().String()
+}
+
+// serveNow sends such a server a request whose answer is a stream.
+func serveNow(t *testing.T, h http.Handler) *http.Response {
+	t.Helper()
+	address, transport := listenNow(t, h), new(http.Transport)
+	t.Cleanup(transport.CloseIdleConnections)
+	q, err := http.NewRequest(http.MethodPost, "http://"+address+chats, strings.NewReader(`{`+hi+`,"stream":true}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,6 +73,38 @@ func TestTokensNow(t *testing.T) {
 	}
 	if f.sentNow != 4 {
 		t.Errorf("%d of 4 tokens were sent at once", f.sentNow)
+	}
+}
+
+// What tokens that are sent at once look like on the wire is what net/http writes. A client of
+// HTTP/1.0, which knows no chunks, gets none.
+func TestTokensNowOnTheWire(t *testing.T) {
+	for version, atOnce := range map[string]int{"1.0": 0, "1.1": 4} {
+		answer := func(f *fake) string {
+			f.words = []string{"a", "\"\n", strings.Repeat("word ", 1<<10), "d"}
+			conn, err := net.Dial("tcp", listenNow(t, handler(t, f)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = conn.Close() }()
+			body := `{` + hi + `,"stream":true}`
+			if _, err := fmt.Fprintf(conn, "POST %s HTTP/%s\r\nHost: x\r\nConnection: close\r\nX-Request-Id: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", chats, version, len(body), body); err != nil {
+				t.Fatal(err)
+			}
+			raw, err := io.ReadAll(conn)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, rest, _ := strings.Cut(string(raw), "\r\n\r\n")
+			return regexp.MustCompile(`"created":\d+`).ReplaceAllString(rest, "")
+		}
+		now := &fake{now: make(chan struct{})}
+		if got, want := answer(now), answer(new(fake)); got != want || !strings.Contains(got, "[DONE]") {
+			t.Errorf("HTTP/%s: %q, want %q", version, got, want)
+		}
+		if now.sentNow != atOnce {
+			t.Errorf("HTTP/%s: %d tokens were sent at once", version, now.sentNow)
+		}
 	}
 }
 

@@ -39,6 +39,14 @@ func (h *Handler) run(ctx context.Context, c *call, to receive, now func(*infere
 		from.Now = now
 		return generate(ctx, c.choices[0], func(event *inferencev1.GenerateEvent) error { return to(0, event) })
 	}
+	return h.several(ctx, c, to, generate)
+}
+
+// generate generates one answer.
+type generate func(ctx context.Context, q *inferencev1.GenerateRequest, send func(*inferencev1.GenerateEvent) error) error
+
+// several generates more answers than one.
+func (h *Handler) several(ctx context.Context, c *call, to receive, generate generate) error {
 	id, err := h.prepare(ctx, c)
 	if err != nil {
 		return err
@@ -110,7 +118,7 @@ type numbered struct {
 }
 
 // one makes one answer.
-func (r *several) one(ctx context.Context, index int, q *inferencev1.GenerateRequest, generate func(context.Context, *inferencev1.GenerateRequest, func(*inferencev1.GenerateEvent) error) error) {
+func (r *several) one(ctx context.Context, index int, q *inferencev1.GenerateRequest, generate generate) {
 	err := func() (err error) {
 		// Nobody above could recover it: this goroutine is not the server's.
 		defer func() {

@@ -11,9 +11,10 @@ import (
 type stream struct {
 	*assembly
 	pieces []piece // by answer
-	buffer []byte  // of the last event, used again
+	buffer []byte  // chunkHead bytes and the last event, used again
 
 	now    *conn // through which tokens can go without waiting; nil: none can
+	isNow  bool  // write goes through it
 	partly bool  // the last token went so, but for what the connection has kept of it
 
 	request string // whose events have ids; "": none have
@@ -42,9 +43,9 @@ func (s *stream) receiveNow(event *inferencev1.GenerateEvent) (sent bool) {
 	if event.GetTokens() == nil || s.exchange.status == 0 {
 		return false
 	}
-	s.now.now = true
+	s.isNow = true
 	defer func() {
-		s.now.now = false
+		s.isNow = false
 		if recover() != nil {
 			sent = false
 		}
@@ -196,10 +197,12 @@ func (s *stream) data(data []byte) error {
 
 // identify begins an event in the buffer, with its id if it has one.
 func (s *stream) identify() []byte {
+	var head [chunkHead]byte
+	b := append(s.buffer[:0], head[:]...)
 	if s.request == "" {
-		return s.buffer[:0]
+		return b
 	}
-	return append(appendEventID(append(s.buffer[:0], "id: "...), s.request, s.at), '\n')
+	return append(appendEventID(append(b, "id: "...), s.request, s.at), '\n')
 }
 
 // write sends the event in the buffer, unless the client has had it.
@@ -207,7 +210,11 @@ func (s *stream) write() error {
 	if s.resumed && (s.at.tokens < s.from.tokens || s.at.tokens == s.from.tokens && s.at.end <= s.from.end) {
 		return nil
 	}
-	return s.exchange.line(s.buffer)
+	if s.isNow {
+		s.buffer = append(s.buffer, "\r\n"...)
+		return s.exchange.lineNow(s.now, s.buffer)
+	}
+	return s.exchange.line(s.buffer[chunkHead:])
 }
 
 // finish ends a stream that went well.

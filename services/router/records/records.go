@@ -45,6 +45,7 @@ type Record struct {
 	records *Ring
 	secret  SecretHash                 // that its caller has
 	value   *controlv1.ExplainResponse // under records.mu
+	dropped bool                       // nobody can ask for it any more, though it may still run; under records.mu
 	tokens  int                        // generated; as endedAt, set when it ended well
 	endedAt time.Time
 }
@@ -59,6 +60,9 @@ func (s *Ring) Add(id string, secret SecretHash, arrived time.Time) *Record {
 	r := &Record{records: s, secret: secret, value: &controlv1.ExplainResponse{RequestId: id, Arrived: timestamppb.New(arrived)}}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if oldest := s.byID[s.ring[s.next]]; oldest != nil {
+		oldest.drop()
+	}
 	delete(s.byID, s.ring[s.next])
 	s.ring[s.next] = id
 	s.next = (s.next + 1) % len(s.ring)
@@ -119,6 +123,18 @@ func (r *Record) Decided(d *controlv1.Decision) {
 		r.value.Decisions = slices.Delete(r.value.Decisions, 0, n-keptDecisions+1)
 	}
 	r.value.Decisions = append(r.value.Decisions, d)
+	if r.dropped {
+		r.drop()
+	}
+}
+
+// drop lets go of most of a record that is in the ring no more: its request may run for long.
+// records.mu is held.
+func (r *Record) drop() {
+	r.dropped = true
+	for _, d := range r.value.Decisions {
+		d.Candidates, d.Others = nil, nil
+	}
 }
 
 // Failed adds to a decision, which was given to Decided, why its try failed.

@@ -26,6 +26,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/joining"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/routing"
+	"github.com/tandem-serving/tandem/pkg/scaling"
 	"github.com/tandem-serving/tandem/pkg/telemetry/metricset"
 	"github.com/tandem-serving/tandem/services/router/workers"
 )
@@ -288,6 +289,16 @@ func (d *Dispatcher) Undrained(record *controlv1.WorkerRecord) {
 // queued is what waits, by model.
 func (d *Dispatcher) queued() map[string][]*controlv1.QueueDepth {
 	return look(d, func(rt *routing.Router) map[string][]*controlv1.QueueDepth { return rt.Queued(d.loop.Now()) })
+}
+
+// Demand is what requests for a model ask of this router.
+func (d *Dispatcher) Demand(model string) scaling.Demand {
+	return look(d, func(rt *routing.Router) scaling.Demand { return rt.Demand(d.loop.Now(), model) })
+}
+
+// Mesh is what the workers of a model can do.
+func (d *Dispatcher) Mesh(model string) scaling.Mesh {
+	return look(d, func(rt *routing.Router) scaling.Mesh { return rt.Mesh(model) })
 }
 
 // TenantLimit is how many requests one tenant may have.

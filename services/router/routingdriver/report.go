@@ -25,9 +25,9 @@ type reported struct {
 	tokens   uint64
 }
 
-// Report publishes the queue of each model, if it changed or a second has passed. It is
-// called by one goroutine.
-func (d *Dispatcher) Report(now time.Time) {
+// Report publishes the queue of each model, if it changed or a second has passed, with what add
+// adds to it. It is called by one goroutine.
+func (d *Dispatcher) Report(now time.Time, add func(*controlv1.QueueReport)) {
 	if d.tell == nil {
 		return
 	}
@@ -43,6 +43,8 @@ func (d *Dispatcher) Report(now time.Time) {
 			continue
 		}
 		d.reported[name] = next
-		d.tell.Queue(&controlv1.QueueReport{Model: name, Queues: queued[name]})
+		report := &controlv1.QueueReport{Model: name, Queues: queued[name]}
+		add(report)
+		d.tell.Queue(report)
 	}
 }

@@ -118,19 +118,27 @@ type Caller struct {
 // refused. The request's id is rpc.RequestID of ctx, one made of it if a request has that,
 // or drawn. An error of send, or the end of ctx, is its client gone.
 func (s *Requests) Generate(ctx context.Context, c Caller, q *inferencev1.GenerateRequest, send func(*inferencev1.GenerateEvent) error) error {
+	r, err := s.begin(ctx, c, q)
+	if err != nil {
+		return err
+	}
+	return follow(ctx, r, 0, send, c.Now)
+}
+
+// begin begins one. It is apart since what it has on the stack would stay there until the end.
+func (s *Requests) begin(ctx context.Context, c Caller, q *inferencev1.GenerateRequest) (r *request, err error) {
 	arrived := time.Now()
 	id := cmp.Or(rpc.RequestID(ctx), rpc.NewID())
 	spans := traceRequest(ctx, s.deps.Tracing, arrived, id, c, q)
 	p, err := s.deps.Models.Plan(ctx, arrived, q)
 	if err == nil {
-		var r *request
 		if r, err = s.start(p, id, cmp.Or(c.Secret, rpc.NewID()), spans); err == nil {
-			return follow(ctx, r, 0, send, c.Now)
+			return r, nil
 		}
 	}
 	s.metrics.ended(time.Now(), err, joining.Finish{})
 	spans.end(err)
-	return err
+	return nil, err
 }
 
 // Plan says what generate would serve, and under which id. It counts a request that would

@@ -12,11 +12,31 @@ import (
 	"github.com/tandem-serving/tandem/loadtest/stats"
 )
 
-// client sends the requests of one stream after another, over a connection of its own.
+// client sends requests over one connection.
 type client interface {
-	// do sends a request and calls got with the time of each token of the answer, in order.
+	// do sends a request and calls got with the time of each token of the answer, in order. Several
+	// goroutines may call it at a time where streams share connections.
 	do(ctx context.Context, id string, tokens int, got func(at int64)) error
 	close() error
+}
+
+// connection is one that its first stream opens.
+type connection struct {
+	once   sync.Once
+	client client
+	err    error
+}
+
+func (c *connection) open(dial func() (client, error)) (client, error) {
+	c.once.Do(func() { c.client, c.err = dial() })
+	return c.client, c.err
+}
+
+// close closes the connection, unless the end of its stream's context did.
+func (c *connection) close() {
+	if c.client != nil {
+		_ = c.client.close()
+	}
 }
 
 // load is all streams. Each has one request at a time.
@@ -51,10 +71,16 @@ const warmup = time.Second
 func (l *load) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	connections := make([]connection, l.plan.connections())
+	defer func() {
+		for i := range connections {
+			connections[i].close()
+		}
+	}()
 	var streams sync.WaitGroup
 	for i := range l.plan.Streams {
 		streams.Go(func() {
-			if err := l.stream(ctx, i); err != nil && ctx.Err() == nil {
+			if err := l.stream(ctx, i, &connections[i%len(connections)]); err != nil && ctx.Err() == nil {
 				cancel(fmt.Errorf("stream %d: %w", i, err))
 			}
 		})
@@ -69,7 +95,7 @@ func (l *load) run(ctx context.Context) error {
 
 // stream sends requests one after another until ctx ends. The first is shorter by chance, so
 // that streams do not begin and end together.
-func (l *load) stream(ctx context.Context, number int) (err error) {
+func (l *load) stream(ctx context.Context, number int, over *connection) error {
 	begin := time.NewTimer(time.Duration(number) * l.plan.rampUp() / time.Duration(l.plan.Streams))
 	defer begin.Stop()
 	select {
@@ -77,11 +103,10 @@ func (l *load) stream(ctx context.Context, number int) (err error) {
 	case <-ctx.Done():
 		return nil
 	}
-	c, err := l.dial()
+	c, err := over.open(l.dial)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, c.close()) }()
 	random := rand.New(rand.NewPCG(1, uint64(number)))
 	ttft, delay := stats.NewHistogram(), stats.NewHistogram()
 	defer func() {

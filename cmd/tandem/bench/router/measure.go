@@ -24,7 +24,7 @@ func Measure(ctx context.Context, p Plan, spec model.Spec, words *tokenizer.Toke
 	if err := p.FitsContext(spec.Name, spec.ContextTokens); err != nil {
 		return nil, err
 	}
-	r := &Result{Workers: p.Workers, Streams: p.Streams, PrefixBlocks: p.PrefixBlocks, API: "grpc", PlannedTokensPerS: p.planned()}
+	r := &Result{Workers: p.Workers, Streams: p.Streams, Connections: p.connections(), PrefixBlocks: p.PrefixBlocks, API: "grpc", PlannedTokensPerS: p.planned()}
 	if p.OpenAI {
 		r.API = "openai"
 	}

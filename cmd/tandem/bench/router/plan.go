@@ -7,6 +7,7 @@
 package router
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -17,8 +18,8 @@ import (
 type Plan struct {
 	// Workers are simulated, half of them for prefill and half for decode.
 	Workers int
-	// Streams run at a time, each over a connection of its own.
-	Streams int
+	// Streams run at a time, over so many Connections; 0: each over one of its own.
+	Streams, Connections int
 	// PrefixBlocks are in the router's prefix index, spread over the workers.
 	PrefixBlocks int
 	// OpenAI: clients read server-sent events instead of gRPC.
@@ -52,6 +53,10 @@ func (p Plan) Validate() error {
 		return fmt.Errorf("--workers: %d is outside 2, one for prefill and one for decode, to 1024", p.Workers)
 	case p.Streams < 1 || p.Streams > 16384:
 		return fmt.Errorf("--streams: %d is outside 1 to 16384", p.Streams)
+	case p.Connections < 0 || p.Connections > p.Streams:
+		return fmt.Errorf("--connections: %d is outside 0 to %d, the number of streams", p.Connections, p.Streams)
+	case p.OpenAI && p.Connections > 0 && p.Connections < p.Streams:
+		return errors.New("--connections: a connection of HTTP/1.1 has one stream at a time: leave it out with --openai")
 	case p.PrefixBlocks < 0 || p.PrefixBlocks > MaxPrefixBlocks:
 		return fmt.Errorf("--prefix-blocks: %d is outside 0 to %d, which is as many as a router indexes", p.PrefixBlocks, MaxPrefixBlocks)
 	case p.Tokens < 2 || p.Tokens > 1<<20:
@@ -74,6 +79,14 @@ func (p Plan) FitsContext(name string, contextTokens int) error {
 		return fmt.Errorf("--tokens: a prompt of %d tokens and an answer of %d exceed the %d of %s's context: pass less", p.PromptTokens, p.Tokens, contextTokens, name)
 	}
 	return nil
+}
+
+// connections is how many there are.
+func (p Plan) connections() int {
+	if p.Connections > 0 {
+		return p.Connections
+	}
+	return p.Streams
 }
 
 // planned is how many tokens a second the workers send in all, at most.

@@ -17,6 +17,7 @@ import (
 type Result struct {
 	Workers      int    `json:"workers"`
 	Streams      int    `json:"streams"`
+	Connections  int    `json:"connections"`
 	PrefixBlocks int    `json:"prefix_blocks"`
 	API          string `json:"api"` // grpc or openai
 

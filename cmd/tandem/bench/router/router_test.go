@@ -62,7 +62,9 @@ func TestMeasure(t *testing.T) {
 	for _, api := range []string{"grpc", "openai"} {
 		t.Run(api, func(t *testing.T) {
 			p := plan()
-			p.OpenAI = api == "openai"
+			if p.OpenAI = api == "openai"; !p.OpenAI {
+				p.Connections = 2
+			}
 			var said []string
 			r, err := measure(t.Context(), t, p, func(line string) { said = append(said, line) })
 			if err != nil {

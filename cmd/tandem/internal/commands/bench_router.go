@@ -26,7 +26,8 @@ func newBenchRouterCommand() *cobra.Command {
 
 Then it starts a router in a process of its own. The workers compute nothing: they run in
 this process, as do the clients, so that one clock times each token from a worker to its
-client. Every stream has a connection of its own, and every token is a message.
+client. Every stream has a connection of its own, unless --connections says how many share
+them, and every token is a message.
 
 tokens_per_cpu_s are the tokens that clients got, by the CPU time of the router alone. The
 added times include the network of this machine: client, router, worker and back. If the
@@ -38,7 +39,8 @@ streams do not keep their pace, the result says "valid": false, and why.`,
 	}
 	fs := cmd.Flags()
 	fs.IntVar(&plan.Workers, "workers", 32, "simulated workers, half for prefill and half for decode")
-	fs.IntVar(&plan.Streams, "streams", 1000, "streams at a time, each over a connection of its own")
+	fs.IntVar(&plan.Streams, "streams", 1000, "streams at a time")
+	fs.IntVar(&plan.Connections, "connections", 0, "connections that streams of gRPC share (default: each has its own)")
 	fs.IntVar(&plan.PrefixBlocks, "prefix-blocks", 100_000, "KV blocks in the router's prefix index, spread over the workers")
 	fs.BoolVar(&plan.OpenAI, "openai", false, "read the streams over OpenAI's HTTP API instead of gRPC")
 	fs.BoolVar(&plan.ClientProbes, "client-probes", false, "have clients of gRPC send a ping for each message, as Go's do by default; the router answers each")
@@ -84,7 +86,7 @@ streams do not keep their pace, the result says "valid": false, and why.`,
 
 func printRouter(w io.Writer, r *router.Result) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(w, "%s, %s over %s, %s\n", counted(r.Workers, "worker"), counted(r.Streams, "stream"), r.API, counted(r.PrefixBlocks, "prefix block"))
+	fmt.Fprintf(w, "%s, %s over %s of %s, %s\n", counted(r.Workers, "worker"), counted(r.Streams, "stream"), counted(r.Connections, "connection"), r.API, counted(r.PrefixBlocks, "prefix block"))
 	fmt.Fprintln(t, "\tp50\tp99\t")
 	fmt.Fprintf(t, "decision, us\t%.1f\t%.1f\t\n", r.DecisionUsP50, r.DecisionUsP99)
 	fmt.Fprintf(t, "added to the first token, ms\t%.2f\t%.2f\t\n", r.AddedTTFTMsP50, r.AddedTTFTMsP99)

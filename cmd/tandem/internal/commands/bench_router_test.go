@@ -13,6 +13,8 @@ func TestBenchRouterMistakes(t *testing.T) {
 	}{
 		{[]string{"--workers=1"}, 2, "--workers: 1 is outside 2"},
 		{[]string{"--streams=0"}, 2, "--streams: 0 is outside 1"},
+		{[]string{"--streams=8", "--connections=9"}, 2, "--connections: 9 is outside 0 to 8"},
+		{[]string{"--streams=8", "--connections=2", "--openai"}, 2, "one stream at a time"},
 		{[]string{"--prefix-blocks=2000000"}, 2, "which is as many as a router indexes"},
 		{[]string{"--itl=0s"}, 2, "--itl: 0s is outside 1ms"},
 		{[]string{"--tokens=100000"}, 2, "--tokens: a prompt of 64 tokens and an answer of 100000 exceed the 2048"},

@@ -57,7 +57,7 @@ type flagGroup struct {
 
 var (
 	meshGroups = []flagGroup{
-		{"Mesh", []string{"target", "id", "prefill", "decode", "kvstore", "data-dir", "etcd", "nats", "lease-ttl", "start-timeout", "stop-timeout"}},
+		{"Mesh", []string{"target", "id", "prefill", "decode", "autoscale", "kvstore", "data-dir", "etcd", "nats", "lease-ttl", "start-timeout", "stop-timeout"}},
 		{"Addresses", []string{"listen", "advertise", "http", "control", "metrics", "metrics-vllm"}},
 		{"Model", []string{"model", "model-", "chat-template", "context-tokens", "generation-config"}},
 		{"Engine", []string{"engine", "device", "threads", "block-tokens", "kv-memory", "max-batch-tokens", "max-sequences", "profile"}},
@@ -86,7 +86,7 @@ var (
 			"shared-prefix-tokens", "shared-prefixes", "turns", "think", "exact", "temperature", "priority", "tenant", "cache-salt",
 		}},
 		{"Recorded traffic", []string{"trace", "trace-", "speed"}},
-		{"Where it goes", []string{"addr", "connections", "mode", "model", "policies"}},
+		{"Where it goes", []string{"addr", "connections", "mode", "model", "policies", "autoscale", "fixed"}},
 		{"What is started", []string{"engine", "profile", "kv-memory", "workers", "prefill", "threads", "pin", "virtual"}},
 		{"A server with OpenAI's API", []string{"openai", "openai-"}},
 		{"Results", []string{"report", "markdown", "out", "csv", "hdr", "name", "json", "definitions"}},

@@ -70,6 +70,25 @@ func TestWorkers(t *testing.T) {
 	checkFailure(t, run(t.Context(), "", nil, "workers", "--control", addr, "--role", "cook"), 2, `"cook" is not a role of a worker`)
 }
 
+// Below the table stands how many workers each pool should have, and why.
+func TestWorkersOfPools(t *testing.T) {
+	list := twoWorkers()
+	list.Pools = []*controlv1.PoolSize{
+		{Pool: controlv1.Role_ROLE_PREFILL, Model: "fable", Workers: 1, Desired: 2, Reason: "many come"},
+		{Pool: controlv1.Role_ROLE_DECODE, Model: "fable", Workers: 2, Desired: 2, Reason: "they are enough"},
+	}
+	addr := (&fakeRouter{workers: []*controlv1.ListWorkersResponse{list}}).start(t)
+	got := run(t.Context(), "", nil, "workers", "--control", addr)
+	const want = "d2 gets no requests: other weights\nprefill has 1 and wants 2: many come\ndecode has 2 and wants 2: they are enough\n"
+	if got.status != 0 || !strings.HasSuffix(got.stdout, want) {
+		t.Errorf("status %d, %s, output\n%s", got.status, got.stderr, got.stdout)
+	}
+	got = run(t.Context(), "", nil, "workers", "--control", addr, "--json")
+	if want := `"pools":[{"pool":"prefill","model":"fable","workers":1,"desired":2,"reason":"many come"},{"pool":"decode"`; !strings.Contains(got.stdout, want) {
+		t.Errorf("it has no %s: %s", want, got.stdout)
+	}
+}
+
 // Long names leave columns out, and at the end shorten the ids.
 func TestWorkersFitATerminal(t *testing.T) {
 	long := strings.Repeat("0123456789", 7)

@@ -31,6 +31,8 @@ func newSimulateCommand() *cobra.Command {
 		target  benchTarget
 		outputs benchOutputs
 		all     bool
+		scaleBy string
+		fixed   string
 	)
 	cmd := &cobra.Command{
 		Use:   "simulate SCENARIO.yaml",
@@ -45,7 +47,8 @@ The report is that of 'tandem bench serve', with the same figures, page and JSON
 defaults below apply where neither sets a value.
 
 --policies sends the same traffic to the cluster once for each routing policy, and prints
-one table.
+one table. --autoscale has the pools that follow the load in the file do so by another
+policy, and --fixed p=4,d=9 gives them a size instead.
 
 The file is explained in docs/simulation.md; docs/scenarios has examples.`,
 		Example: `  tandem simulate docs/scenarios/slow-worker.yaml
@@ -63,7 +66,11 @@ The file is explained in docs/simulation.md; docs/scenarios has examples.`,
 	oneOf(cmd, "mode", api.Names[inferencev1.Mode]()...)
 	outputs.add(cmd)
 	cmd.Flags().BoolVar(&all, "policies", false, "compare all routing policies, in one table")
-	onlyOnCommandLine(cmd, "policies")
+	cmd.Flags().StringVar(&scaleBy, "autoscale", "", "how the pools that the file lets follow the load do so: by their desired size (desired), by how much of the time they compute (utilisation), or by the prompt tokens that wait (queue)")
+	cmd.Flags().StringVar(&fixed, "fixed", "", "sizes of pools, as in p=4,d=9; then no pool follows the load")
+	cmd.MarkFlagsMutuallyExclusive("autoscale", "fixed")
+	oneOf(cmd, "autoscale", simulate.ScalePolicies()...)
+	onlyOnCommandLine(cmd, "policies", "autoscale", "fixed")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := outputs.check(cmd); err != nil {
 			return err
@@ -72,6 +79,16 @@ The file is explained in docs/simulation.md; docs/scenarios has examples.`,
 		read, err := scenario.Read(args[0], traffic)
 		if err != nil {
 			return err
+		}
+		if scaleBy != "" {
+			if err := read.ScaleBy(scaleBy); err != nil {
+				return usageError(cmd, "--autoscale: "+err.Error())
+			}
+		}
+		if fixed != "" {
+			if err := read.Fix(fixed); err != nil {
+				return usageError(cmd, "--fixed: "+err.Error())
+			}
 		}
 		config.DurationSet, config.WarmupSet = traffic.Changed("duration"), traffic.Changed("warmup")
 		config.KeepRecords = outputs.csv != "" || outputs.hdr != ""
@@ -146,6 +163,8 @@ type simulation struct {
 
 	wall, virtual time.Duration
 	requests      int
+	workerTime    map[string]time.Duration // by pool
+	resizes       []simulate.Resize        // of the last run
 }
 
 // Drive is a run on a cluster of its own.
@@ -169,14 +188,29 @@ func (s *simulation) Drive(ctx context.Context, o drive.Options) (*record.Run, e
 	s.wall += time.Since(began)
 	s.virtual += run.Drained
 	s.requests += len(run.Records)
+	s.resizes = cluster.Resizes()
+	if s.workerTime == nil {
+		s.workerTime = make(map[string]time.Duration)
+	}
+	for pool, took := range cluster.WorkerTime() {
+		s.workerTime[pool] += took
+	}
 	return run, err
 }
 
 // took is what all runs took.
 func (s *simulation) took() *report.Simulation {
+	hours := make(map[string]float64)
+	for pool, took := range s.workerTime {
+		hours[pool] = took.Hours()
+	}
+	var sizes []report.PoolSize
+	for _, r := range s.resizes {
+		sizes = append(sizes, report.PoolSize{AtS: r.At.Seconds(), Pool: r.Pool, Workers: r.To})
+	}
 	return &report.Simulation{
 		VirtualS: s.virtual.Seconds(), WallS: s.wall.Seconds(), RequestsPerWallS: float64(s.requests) / max(s.wall.Seconds(), 1e-9),
-		Workers: s.scenario.Workers(),
+		Workers: s.scenario.Workers(), WorkerHours: hours, Sizes: sizes,
 	}
 }
 

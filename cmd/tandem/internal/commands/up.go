@@ -25,10 +25,13 @@ func newUpCommand() *cobra.Command {
 one process, each behind its own gRPC server. etcd and NATS are embedded. The command
 prints where it listens and then "ready".
 
+With --autoscale prefill=1..4,decode=1..4 it starts and stops workers with the load.
+
 Ctrl-C lets running requests finish. A second Ctrl-C ends the process at once and leaves
 folders tandem-… among the temporary files, which the next start removes.`,
 		Example: `  tandem up
   tandem up --prefill 2 --decode 2
+  tandem up --autoscale prefill=1..4,decode=1..4
   tandem up --prefill 2 --kvstore 1 --store-memory 2GiB
   tandem up --model ./my-model --kv-memory 4GiB
   tandem up --engine simulated --prefill 8 --decode 8`,
@@ -38,7 +41,7 @@ folders tandem-… among the temporary files, which the next start removes.`,
 	logging := addProcessFlags(cmd)
 	// Before anything else; `config validate` runs it as well.
 	cmd.PreRunE = func(*cobra.Command, []string) error {
-		return settingsError(cmd, cmp.Or(logging.validate(), options.Validate()))
+		return settingsError(cmd, cmp.Or(logging.validate(), options.Validate(), scaledTwice(cmd, options)))
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		options.Given = cmd.Flags().Changed
@@ -56,6 +59,16 @@ folders tandem-… among the temporary files, which the next start removes.`,
 	}
 	completeMeshFlags(cmd)
 	return cmd
+}
+
+// scaledTwice refuses a number of workers for a pool that follows the load.
+func scaledTwice(cmd *cobra.Command, options mesh.UpOptions) error {
+	for flag, most := range map[string]int{"prefill": options.Autoscale.Prefill.Max, "decode": options.Autoscale.Decode.Max} {
+		if most > 0 && cmd.Flags().Changed(flag) {
+			return fmt.Errorf("--%s: --autoscale says how many there are: leave out one of the two", flag)
+		}
+	}
+	return nil
 }
 
 // withoutEtcd is an error of starting, with what 'up' can do about an etcd that does not

@@ -38,6 +38,15 @@ type workerJSON struct {
 	Load *loadJSON `json:"load"`
 }
 
+// poolJSON is how many workers a pool has and should have, and why.
+type poolJSON struct {
+	Pool    string `json:"pool"`
+	Model   string `json:"model"`
+	Workers uint32 `json:"workers"`
+	Desired uint32 `json:"desired"`
+	Reason  string `json:"reason"`
+}
+
 type oldViewJSON struct {
 	// AgeMs is how long ago etcd last answered; null: it never has.
 	AgeMs *float64 `json:"age_ms"`
@@ -64,7 +73,9 @@ func newWorkersCommand() *cobra.Command {
 WAITING and BLOCKS FREE are of its last load report, AGE is that report's age: dashes until the first one comes.
 IN FLIGHT are the requests of this router that run on it. Where long names make the table wider than
 120 columns, it leaves some out and says which. --json has them all and says more: its
-engine and arithmetic class, all its addresses, its version and host.`,
+engine and arithmetic class, all its addresses, its version and host.
+
+Below the table stands how many workers each pool should have for the load, and why.`,
 		Example: `  tandem workers
   tandem workers --watch --json`,
 		Args: exactly(),
@@ -142,7 +153,9 @@ func printWorkers(cmd *cobra.Command, response *controlv1.ListWorkersResponse, r
 			Workers []workerJSON `json:"workers"`
 			// OldView is there if etcd does not answer the router.
 			OldView *oldViewJSON `json:"old_view,omitempty"`
-		}{Workers: []workerJSON{}, OldView: oldViewOf(response)}
+			// Pools are there once the router has computed their sizes.
+			Pools []poolJSON `json:"pools,omitempty"`
+		}{Workers: []workerJSON{}, OldView: oldViewOf(response), Pools: poolsOf(response.GetPools())}
 		for _, view := range response.GetWorkers() {
 			list.Workers = append(list.Workers, workerOf(view))
 		}
@@ -178,10 +191,29 @@ func printWorkers(cmd *cobra.Command, response *controlv1.ListWorkersResponse, r
 		}
 	}
 	if said > maxReasons {
-		_, err := fmt.Fprintf(w, "no requests for %s either: --json says why\n", counted(said-maxReasons, "other worker"))
-		return err
+		if _, err := fmt.Fprintf(w, "no requests for %s either: --json says why\n", counted(said-maxReasons, "other worker")); err != nil {
+			return err
+		}
+	}
+	return writePools(w, response.GetPools())
+}
+
+// writePools says how many workers each pool should have.
+func writePools(w io.Writer, pools []*controlv1.PoolSize) error {
+	for _, p := range pools {
+		if _, err := fmt.Fprintf(w, "%s has %d and wants %d: %s\n", api.Name(p.GetPool()), p.GetWorkers(), p.GetDesired(), p.GetReason()); err != nil {
+			return err
+		}
 	}
 	return nil
+}
+
+// poolsOf is writePools for programs.
+func poolsOf(pools []*controlv1.PoolSize) (out []poolJSON) {
+	for _, p := range pools {
+		out = append(out, poolJSON{Pool: api.Name(p.GetPool()), Model: p.GetModel(), Workers: p.GetWorkers(), Desired: p.GetDesired(), Reason: p.GetReason()})
+	}
+	return out
 }
 
 // maxReasons is how many workers are said under the table to get no requests, and why.

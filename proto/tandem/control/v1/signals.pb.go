@@ -449,7 +449,11 @@ type QueueReport struct {
 	// Name of the model.
 	Model string `protobuf:"bytes,2,opt,name=model,proto3" json:"model,omitempty"`
 	// Depth by pool and priority.
-	Queues        []*QueueDepth `protobuf:"bytes,3,rep,name=queues,proto3" json:"queues,omitempty"`
+	Queues []*QueueDepth `protobuf:"bytes,3,rep,name=queues,proto3" json:"queues,omitempty"`
+	// What requests ask of the router. Not set: it does not say.
+	Demand *Demand `protobuf:"bytes,4,opt,name=demand,proto3" json:"demand,omitempty"`
+	// How many workers each pool should have, by what all routers get.
+	Pools         []*PoolSize `protobuf:"bytes,5,rep,name=pools,proto3" json:"pools,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -505,6 +509,212 @@ func (x *QueueReport) GetQueues() []*QueueDepth {
 	return nil
 }
 
+func (x *QueueReport) GetDemand() *Demand {
+	if x != nil {
+		return x.Demand
+	}
+	return nil
+}
+
+func (x *QueueReport) GetPools() []*PoolSize {
+	if x != nil {
+		return x.Pools
+	}
+	return nil
+}
+
+// Demand is what the requests for a model ask of one router. Means are of the last ones.
+type Demand struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Requests per second that come, refused ones included.
+	RequestsPerSecond float64 `protobuf:"fixed64,1,opt,name=requests_per_second,json=requestsPerSecond,proto3" json:"requests_per_second,omitempty"`
+	// Squared coefficient of variation of the times between them: 1 if they come at random, more
+	// if they come in bursts.
+	GapScv float64 `protobuf:"fixed64,2,opt,name=gap_scv,json=gapScv,proto3" json:"gap_scv,omitempty"`
+	// Tokens of a prompt that are to be computed, because no worker holds them.
+	PromptTokens float64 `protobuf:"fixed64,3,opt,name=prompt_tokens,json=promptTokens,proto3" json:"prompt_tokens,omitempty"`
+	// Squared coefficient of variation of the tokens of prompts.
+	PromptScv float64 `protobuf:"fixed64,4,opt,name=prompt_scv,json=promptScv,proto3" json:"prompt_scv,omitempty"`
+	// Tokens of a prompt.
+	ContextTokens float64 `protobuf:"fixed64,5,opt,name=context_tokens,json=contextTokens,proto3" json:"context_tokens,omitempty"`
+	// Tokens of an answer.
+	OutputTokens float64 `protobuf:"fixed64,6,opt,name=output_tokens,json=outputTokens,proto3" json:"output_tokens,omitempty"`
+	// Wanted time to the first token, milliseconds. 0: none is wanted.
+	TtftMs float64 `protobuf:"fixed64,7,opt,name=ttft_ms,json=ttftMs,proto3" json:"ttft_ms,omitempty"`
+	// Wanted time of a token after the first, milliseconds. 0: none is wanted.
+	TpotMs        float64 `protobuf:"fixed64,8,opt,name=tpot_ms,json=tpotMs,proto3" json:"tpot_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Demand) Reset() {
+	*x = Demand{}
+	mi := &file_tandem_control_v1_signals_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Demand) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Demand) ProtoMessage() {}
+
+func (x *Demand) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_control_v1_signals_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Demand.ProtoReflect.Descriptor instead.
+func (*Demand) Descriptor() ([]byte, []int) {
+	return file_tandem_control_v1_signals_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *Demand) GetRequestsPerSecond() float64 {
+	if x != nil {
+		return x.RequestsPerSecond
+	}
+	return 0
+}
+
+func (x *Demand) GetGapScv() float64 {
+	if x != nil {
+		return x.GapScv
+	}
+	return 0
+}
+
+func (x *Demand) GetPromptTokens() float64 {
+	if x != nil {
+		return x.PromptTokens
+	}
+	return 0
+}
+
+func (x *Demand) GetPromptScv() float64 {
+	if x != nil {
+		return x.PromptScv
+	}
+	return 0
+}
+
+func (x *Demand) GetContextTokens() float64 {
+	if x != nil {
+		return x.ContextTokens
+	}
+	return 0
+}
+
+func (x *Demand) GetOutputTokens() float64 {
+	if x != nil {
+		return x.OutputTokens
+	}
+	return 0
+}
+
+func (x *Demand) GetTtftMs() float64 {
+	if x != nil {
+		return x.TtftMs
+	}
+	return 0
+}
+
+func (x *Demand) GetTpotMs() float64 {
+	if x != nil {
+		return x.TpotMs
+	}
+	return 0
+}
+
+// PoolSize is how many workers of a model a pool has and should have.
+type PoolSize struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The pool: prefill or decode.
+	Pool Role `protobuf:"varint,1,opt,name=pool,proto3,enum=tandem.control.v1.Role" json:"pool,omitempty"`
+	// Name of the model.
+	Model string `protobuf:"bytes,2,opt,name=model,proto3" json:"model,omitempty"`
+	// Workers that serve, without those that drain.
+	Workers uint32 `protobuf:"varint,3,opt,name=workers,proto3" json:"workers,omitempty"`
+	// How many there should be.
+	Desired uint32 `protobuf:"varint,4,opt,name=desired,proto3" json:"desired,omitempty"`
+	// Why, in a short sentence.
+	Reason        string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PoolSize) Reset() {
+	*x = PoolSize{}
+	mi := &file_tandem_control_v1_signals_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PoolSize) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PoolSize) ProtoMessage() {}
+
+func (x *PoolSize) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_control_v1_signals_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PoolSize.ProtoReflect.Descriptor instead.
+func (*PoolSize) Descriptor() ([]byte, []int) {
+	return file_tandem_control_v1_signals_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *PoolSize) GetPool() Role {
+	if x != nil {
+		return x.Pool
+	}
+	return Role_ROLE_UNSPECIFIED
+}
+
+func (x *PoolSize) GetModel() string {
+	if x != nil {
+		return x.Model
+	}
+	return ""
+}
+
+func (x *PoolSize) GetWorkers() uint32 {
+	if x != nil {
+		return x.Workers
+	}
+	return 0
+}
+
+func (x *PoolSize) GetDesired() uint32 {
+	if x != nil {
+		return x.Desired
+	}
+	return 0
+}
+
+func (x *PoolSize) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 // QueueDepth counts the requests waiting for one pool at one priority.
 type QueueDepth struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -524,7 +734,7 @@ type QueueDepth struct {
 
 func (x *QueueDepth) Reset() {
 	*x = QueueDepth{}
-	mi := &file_tandem_control_v1_signals_proto_msgTypes[5]
+	mi := &file_tandem_control_v1_signals_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -536,7 +746,7 @@ func (x *QueueDepth) String() string {
 func (*QueueDepth) ProtoMessage() {}
 
 func (x *QueueDepth) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_control_v1_signals_proto_msgTypes[5]
+	mi := &file_tandem_control_v1_signals_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -549,7 +759,7 @@ func (x *QueueDepth) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueDepth.ProtoReflect.Descriptor instead.
 func (*QueueDepth) Descriptor() ([]byte, []int) {
-	return file_tandem_control_v1_signals_proto_rawDescGZIP(), []int{5}
+	return file_tandem_control_v1_signals_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *QueueDepth) GetPool() Role {
@@ -604,7 +814,7 @@ type RouterReport struct {
 
 func (x *RouterReport) Reset() {
 	*x = RouterReport{}
-	mi := &file_tandem_control_v1_signals_proto_msgTypes[6]
+	mi := &file_tandem_control_v1_signals_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -616,7 +826,7 @@ func (x *RouterReport) String() string {
 func (*RouterReport) ProtoMessage() {}
 
 func (x *RouterReport) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_control_v1_signals_proto_msgTypes[6]
+	mi := &file_tandem_control_v1_signals_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -629,7 +839,7 @@ func (x *RouterReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RouterReport.ProtoReflect.Descriptor instead.
 func (*RouterReport) Descriptor() ([]byte, []int) {
-	return file_tandem_control_v1_signals_proto_rawDescGZIP(), []int{6}
+	return file_tandem_control_v1_signals_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *RouterReport) GetOrigin() *Origin {
@@ -671,7 +881,7 @@ type RouterShare struct {
 
 func (x *RouterShare) Reset() {
 	*x = RouterShare{}
-	mi := &file_tandem_control_v1_signals_proto_msgTypes[7]
+	mi := &file_tandem_control_v1_signals_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -683,7 +893,7 @@ func (x *RouterShare) String() string {
 func (*RouterShare) ProtoMessage() {}
 
 func (x *RouterShare) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_control_v1_signals_proto_msgTypes[7]
+	mi := &file_tandem_control_v1_signals_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -696,7 +906,7 @@ func (x *RouterShare) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RouterShare.ProtoReflect.Descriptor instead.
 func (*RouterShare) Descriptor() ([]byte, []int) {
-	return file_tandem_control_v1_signals_proto_rawDescGZIP(), []int{7}
+	return file_tandem_control_v1_signals_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *RouterShare) GetWorkerId() string {
@@ -747,7 +957,7 @@ type SentRequest struct {
 
 func (x *SentRequest) Reset() {
 	*x = SentRequest{}
-	mi := &file_tandem_control_v1_signals_proto_msgTypes[8]
+	mi := &file_tandem_control_v1_signals_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -759,7 +969,7 @@ func (x *SentRequest) String() string {
 func (*SentRequest) ProtoMessage() {}
 
 func (x *SentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_control_v1_signals_proto_msgTypes[8]
+	mi := &file_tandem_control_v1_signals_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -772,7 +982,7 @@ func (x *SentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SentRequest.ProtoReflect.Descriptor instead.
 func (*SentRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_control_v1_signals_proto_rawDescGZIP(), []int{8}
+	return file_tandem_control_v1_signals_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *SentRequest) GetTask() uint64 {
@@ -829,7 +1039,7 @@ type HeldRequests struct {
 
 func (x *HeldRequests) Reset() {
 	*x = HeldRequests{}
-	mi := &file_tandem_control_v1_signals_proto_msgTypes[9]
+	mi := &file_tandem_control_v1_signals_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -841,7 +1051,7 @@ func (x *HeldRequests) String() string {
 func (*HeldRequests) ProtoMessage() {}
 
 func (x *HeldRequests) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_control_v1_signals_proto_msgTypes[9]
+	mi := &file_tandem_control_v1_signals_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -854,7 +1064,7 @@ func (x *HeldRequests) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeldRequests.ProtoReflect.Descriptor instead.
 func (*HeldRequests) Descriptor() ([]byte, []int) {
-	return file_tandem_control_v1_signals_proto_rawDescGZIP(), []int{9}
+	return file_tandem_control_v1_signals_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *HeldRequests) GetPriority() int32 {
@@ -915,7 +1125,7 @@ type MembershipView struct {
 
 func (x *MembershipView) Reset() {
 	*x = MembershipView{}
-	mi := &file_tandem_control_v1_signals_proto_msgTypes[10]
+	mi := &file_tandem_control_v1_signals_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -927,7 +1137,7 @@ func (x *MembershipView) String() string {
 func (*MembershipView) ProtoMessage() {}
 
 func (x *MembershipView) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_control_v1_signals_proto_msgTypes[10]
+	mi := &file_tandem_control_v1_signals_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -940,7 +1150,7 @@ func (x *MembershipView) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembershipView.ProtoReflect.Descriptor instead.
 func (*MembershipView) Descriptor() ([]byte, []int) {
-	return file_tandem_control_v1_signals_proto_rawDescGZIP(), []int{10}
+	return file_tandem_control_v1_signals_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *MembershipView) GetRouter() string {
@@ -1028,11 +1238,29 @@ const file_tandem_control_v1_signals_proto_rawDesc = "" +
 	"\aKvEvent\x121\n" +
 	"\x06origin\x18\x01 \x01(\v2\x19.tandem.control.v1.OriginR\x06origin\x12\x16\n" +
 	"\x06stored\x18\x02 \x03(\x06R\x06stored\x12\x18\n" +
-	"\aremoved\x18\x03 \x03(\x06R\aremoved\"\x8d\x01\n" +
+	"\aremoved\x18\x03 \x03(\x06R\aremoved\"\xf3\x01\n" +
 	"\vQueueReport\x121\n" +
 	"\x06origin\x18\x01 \x01(\v2\x19.tandem.control.v1.OriginR\x06origin\x12\x14\n" +
 	"\x05model\x18\x02 \x01(\tR\x05model\x125\n" +
-	"\x06queues\x18\x03 \x03(\v2\x1d.tandem.control.v1.QueueDepthR\x06queues\"\xaf\x01\n" +
+	"\x06queues\x18\x03 \x03(\v2\x1d.tandem.control.v1.QueueDepthR\x06queues\x121\n" +
+	"\x06demand\x18\x04 \x01(\v2\x19.tandem.control.v1.DemandR\x06demand\x121\n" +
+	"\x05pools\x18\x05 \x03(\v2\x1b.tandem.control.v1.PoolSizeR\x05pools\"\x93\x02\n" +
+	"\x06Demand\x12.\n" +
+	"\x13requests_per_second\x18\x01 \x01(\x01R\x11requestsPerSecond\x12\x17\n" +
+	"\agap_scv\x18\x02 \x01(\x01R\x06gapScv\x12#\n" +
+	"\rprompt_tokens\x18\x03 \x01(\x01R\fpromptTokens\x12\x1d\n" +
+	"\n" +
+	"prompt_scv\x18\x04 \x01(\x01R\tpromptScv\x12%\n" +
+	"\x0econtext_tokens\x18\x05 \x01(\x01R\rcontextTokens\x12#\n" +
+	"\routput_tokens\x18\x06 \x01(\x01R\foutputTokens\x12\x17\n" +
+	"\attft_ms\x18\a \x01(\x01R\x06ttftMs\x12\x17\n" +
+	"\atpot_ms\x18\b \x01(\x01R\x06tpotMs\"\x99\x01\n" +
+	"\bPoolSize\x12+\n" +
+	"\x04pool\x18\x01 \x01(\x0e2\x17.tandem.control.v1.RoleR\x04pool\x12\x14\n" +
+	"\x05model\x18\x02 \x01(\tR\x05model\x12\x18\n" +
+	"\aworkers\x18\x03 \x01(\rR\aworkers\x12\x18\n" +
+	"\adesired\x18\x04 \x01(\rR\adesired\x12\x16\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\"\xaf\x01\n" +
 	"\n" +
 	"QueueDepth\x12+\n" +
 	"\x04pool\x18\x01 \x01(\x0e2\x17.tandem.control.v1.RoleR\x04pool\x12\x1a\n" +
@@ -1082,46 +1310,51 @@ func file_tandem_control_v1_signals_proto_rawDescGZIP() []byte {
 	return file_tandem_control_v1_signals_proto_rawDescData
 }
 
-var file_tandem_control_v1_signals_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_tandem_control_v1_signals_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_tandem_control_v1_signals_proto_goTypes = []any{
 	(*Origin)(nil),                // 0: tandem.control.v1.Origin
 	(*LoadReport)(nil),            // 1: tandem.control.v1.LoadReport
 	(*StepTimeModel)(nil),         // 2: tandem.control.v1.StepTimeModel
 	(*KvEvent)(nil),               // 3: tandem.control.v1.KvEvent
 	(*QueueReport)(nil),           // 4: tandem.control.v1.QueueReport
-	(*QueueDepth)(nil),            // 5: tandem.control.v1.QueueDepth
-	(*RouterReport)(nil),          // 6: tandem.control.v1.RouterReport
-	(*RouterShare)(nil),           // 7: tandem.control.v1.RouterShare
-	(*SentRequest)(nil),           // 8: tandem.control.v1.SentRequest
-	(*HeldRequests)(nil),          // 9: tandem.control.v1.HeldRequests
-	(*MembershipView)(nil),        // 10: tandem.control.v1.MembershipView
-	(Role)(0),                     // 11: tandem.control.v1.Role
-	(*WorkerRecord)(nil),          // 12: tandem.control.v1.WorkerRecord
-	(*Policy)(nil),                // 13: tandem.control.v1.Policy
-	(*durationpb.Duration)(nil),   // 14: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 15: google.protobuf.Timestamp
+	(*Demand)(nil),                // 5: tandem.control.v1.Demand
+	(*PoolSize)(nil),              // 6: tandem.control.v1.PoolSize
+	(*QueueDepth)(nil),            // 7: tandem.control.v1.QueueDepth
+	(*RouterReport)(nil),          // 8: tandem.control.v1.RouterReport
+	(*RouterShare)(nil),           // 9: tandem.control.v1.RouterShare
+	(*SentRequest)(nil),           // 10: tandem.control.v1.SentRequest
+	(*HeldRequests)(nil),          // 11: tandem.control.v1.HeldRequests
+	(*MembershipView)(nil),        // 12: tandem.control.v1.MembershipView
+	(Role)(0),                     // 13: tandem.control.v1.Role
+	(*WorkerRecord)(nil),          // 14: tandem.control.v1.WorkerRecord
+	(*Policy)(nil),                // 15: tandem.control.v1.Policy
+	(*durationpb.Duration)(nil),   // 16: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil), // 17: google.protobuf.Timestamp
 }
 var file_tandem_control_v1_signals_proto_depIdxs = []int32{
 	0,  // 0: tandem.control.v1.LoadReport.origin:type_name -> tandem.control.v1.Origin
-	11, // 1: tandem.control.v1.LoadReport.role:type_name -> tandem.control.v1.Role
+	13, // 1: tandem.control.v1.LoadReport.role:type_name -> tandem.control.v1.Role
 	2,  // 2: tandem.control.v1.LoadReport.step_time:type_name -> tandem.control.v1.StepTimeModel
 	0,  // 3: tandem.control.v1.KvEvent.origin:type_name -> tandem.control.v1.Origin
 	0,  // 4: tandem.control.v1.QueueReport.origin:type_name -> tandem.control.v1.Origin
-	5,  // 5: tandem.control.v1.QueueReport.queues:type_name -> tandem.control.v1.QueueDepth
-	11, // 6: tandem.control.v1.QueueDepth.pool:type_name -> tandem.control.v1.Role
-	0,  // 7: tandem.control.v1.RouterReport.origin:type_name -> tandem.control.v1.Origin
-	7,  // 8: tandem.control.v1.RouterReport.shares:type_name -> tandem.control.v1.RouterShare
-	9,  // 9: tandem.control.v1.RouterReport.held:type_name -> tandem.control.v1.HeldRequests
-	8,  // 10: tandem.control.v1.RouterShare.sent:type_name -> tandem.control.v1.SentRequest
-	12, // 11: tandem.control.v1.MembershipView.workers:type_name -> tandem.control.v1.WorkerRecord
-	13, // 12: tandem.control.v1.MembershipView.policy:type_name -> tandem.control.v1.Policy
-	14, // 13: tandem.control.v1.MembershipView.age:type_name -> google.protobuf.Duration
-	15, // 14: tandem.control.v1.MembershipView.as_of:type_name -> google.protobuf.Timestamp
-	15, // [15:15] is the sub-list for method output_type
-	15, // [15:15] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	7,  // 5: tandem.control.v1.QueueReport.queues:type_name -> tandem.control.v1.QueueDepth
+	5,  // 6: tandem.control.v1.QueueReport.demand:type_name -> tandem.control.v1.Demand
+	6,  // 7: tandem.control.v1.QueueReport.pools:type_name -> tandem.control.v1.PoolSize
+	13, // 8: tandem.control.v1.PoolSize.pool:type_name -> tandem.control.v1.Role
+	13, // 9: tandem.control.v1.QueueDepth.pool:type_name -> tandem.control.v1.Role
+	0,  // 10: tandem.control.v1.RouterReport.origin:type_name -> tandem.control.v1.Origin
+	9,  // 11: tandem.control.v1.RouterReport.shares:type_name -> tandem.control.v1.RouterShare
+	11, // 12: tandem.control.v1.RouterReport.held:type_name -> tandem.control.v1.HeldRequests
+	10, // 13: tandem.control.v1.RouterShare.sent:type_name -> tandem.control.v1.SentRequest
+	14, // 14: tandem.control.v1.MembershipView.workers:type_name -> tandem.control.v1.WorkerRecord
+	15, // 15: tandem.control.v1.MembershipView.policy:type_name -> tandem.control.v1.Policy
+	16, // 16: tandem.control.v1.MembershipView.age:type_name -> google.protobuf.Duration
+	17, // 17: tandem.control.v1.MembershipView.as_of:type_name -> google.protobuf.Timestamp
+	18, // [18:18] is the sub-list for method output_type
+	18, // [18:18] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_tandem_control_v1_signals_proto_init() }
@@ -1136,7 +1369,7 @@ func file_tandem_control_v1_signals_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_tandem_control_v1_signals_proto_rawDesc), len(file_tandem_control_v1_signals_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   11,
+			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1,0 +1,103 @@
+package commands_test
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// The JSON of a plan has the contract's keys, and those of bench serve below predicted.
+func TestPlanJSON(t *testing.T) {
+	got := run(t.Context(), "", nil, "plan", "--json", "--model", "tiny", "--rate", "20", "--prompt-tokens", "100", "--output-tokens", "20",
+		"--slo", "ttft:p90<200ms,tpot:p90<20ms", "--worker-price", "1")
+	if got.status != 0 {
+		t.Fatalf("status %d: %s", got.status, got.stderr)
+	}
+	var made map[string]any
+	if err := json.Unmarshal([]byte(got.stdout), &made); err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []string{"feasible", "reason", "prefill_workers", "decode_workers", "utilisation", "predicted", "formulas", "constraints", "million_output_tokens_cost"} {
+		if made[key] == nil {
+			t.Errorf("the key %s is missing: %s", key, got.stdout)
+		}
+	}
+	predicted, _ := made["predicted"].(map[string]any)
+	for _, latency := range []string{"ttft_ms", "itl_ms", "tpot_ms", "e2e_ms"} {
+		of, _ := predicted[latency].(map[string]any)
+		for _, percentile := range []string{"p50", "p90", "p95", "p99", "p999", "max"} {
+			if _, is := of[percentile]; !is {
+				t.Errorf("predicted.%s.%s is missing", latency, percentile)
+			}
+		}
+	}
+	if made["feasible"] != true || predicted["slo_attainment"] == nil || predicted["goodput_rps"] == nil {
+		t.Errorf("%s", got.stdout)
+	}
+}
+
+// For people, a plan says what to type next, and a page is written.
+func TestPlanForPeople(t *testing.T) {
+	page := filepath.Join(t.TempDir(), "plan.html")
+	got := run(t.Context(), "", nil, "plan", "--rate", "20", "--prompt-tokens", "100", "--output-tokens", "20", "--slo", "ttft:p90<200ms", "--report", page)
+	if got.status != 0 {
+		t.Fatalf("status %d: %s", got.status, got.stderr)
+	}
+	for _, want := range []string{
+		"plan: 1 prefill and 1 decode worker", "M/G/c (Allen–Cunneen)", "Little's law", "Amdahl's law", "utilisation of at most 0.85",
+		"tandem up --engine simulated --prefill 1 --decode 1\n", "tandem plan verify --rate 20", "'ttft:p90<200ms'",
+	} {
+		if !strings.Contains(got.stdout, want) {
+			t.Errorf("it lacks %q:\n%s", want, got.stdout)
+		}
+	}
+	if text, err := os.ReadFile(page); err != nil || !strings.Contains(string(text), `"planned":20`) {
+		t.Errorf("the page: %v", err)
+	}
+	if !strings.HasSuffix(got.stderr, "wrote the page "+page+": open it in a browser\n") {
+		t.Errorf("it says %q", got.stderr)
+	}
+}
+
+// What is infeasible is one line, and JSON where that is asked for.
+func TestPlanInfeasible(t *testing.T) {
+	args := []string{"plan", "--rate", "5", "--slo", "ttft:p90<1ms"}
+	checkFailure(t, run(t.Context(), "", nil, args...), 1, "infeasible, because ttft:p90<1ms is too tight")
+	got := run(t.Context(), "", nil, append(args, "--json")...)
+	checkFailure(t, got, 1, "the nearest feasible SLO is ttft:p90<")
+	var made struct {
+		Feasible   *bool  `json:"feasible"`
+		Reason     string `json:"reason"`
+		NearestSLO string `json:"nearest_slo"`
+	}
+	if err := json.Unmarshal([]byte(got.stdout), &made); err != nil || made.Feasible == nil || *made.Feasible || made.Reason == "" || !strings.HasPrefix(made.NearestSLO, "ttft:p90<") {
+		t.Errorf("%v: %s", err, got.stdout)
+	}
+}
+
+func TestPlanMistakes(t *testing.T) {
+	for _, c := range []struct {
+		args   []string
+		status int
+		want   string
+	}{
+		{[]string{"plan"}, 2, "--rate: a plan needs requests"},
+		{[]string{"plan", "--rate", "0", "--slo", "ttft:p99<1s"}, 2, "--rate: a plan needs requests: pass a rate above 0"},
+		{[]string{"plan", "--rate", "-1", "--slo", "ttft:p99<1s"}, 2, "--rate: -1 is outside"},
+		{[]string{"plan", "--rate", "5"}, 2, "--slo: a plan needs an objective"},
+		{[]string{"plan", "--rate", "5", "--slo", "fast"}, 2, "--slo"},
+		{[]string{"plan", "--rate", "5", "--slo", "ttft:p99<1s", "--worker-price", "-1"}, 2, "--worker-price: -1 is not a price"},
+		{[]string{"plan", "--rate", "5", "--slo", "ttft:p99<1s", "--max-workers", "0"}, 2, "--max-workers: 0 is outside 1 to 1000"},
+		{[]string{"plan", "--trace", "/nowhere.csv", "--slo", "ttft:p99<1s"}, 1, "--trace: open /nowhere.csv: no such file"},
+		{[]string{"plan", "--scenario", "/nowhere.yaml", "--rate", "1", "--slo", "ttft:p99<1s"}, 2, "/nowhere.yaml"},
+		{[]string{"plan", "verify", "--rate", "5", "--slo", "ttft:p99<1s", "--prefill", "2"}, 2, "--prefill needs --decode"},
+		{[]string{"plan", "verify", "--rate", "5", "--slo", "ttft:p99<1s", "--within", "0"}, 2, "--within: 0 must be above 0"},
+		{[]string{"plan", "verify", "--rate", "5", "--slo", "ttft:p99<1s", "--addr", "127.0.0.1:1"}, 1, "127.0.0.1:1"},
+	} {
+		t.Run(strings.Join(c.args, " "), func(t *testing.T) {
+			checkFailure(t, run(t.Context(), "", nil, c.args...), c.status, c.want)
+		})
+	}
+}

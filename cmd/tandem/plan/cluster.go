@@ -1,0 +1,128 @@
+package plan
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+
+	"github.com/tandem-serving/tandem/loadtest/client"
+	"github.com/tandem-serving/tandem/loadtest/drive"
+	"github.com/tandem-serving/tandem/loadtest/record"
+	"github.com/tandem-serving/tandem/loadtest/workload"
+	"github.com/tandem-serving/tandem/pkg/worker"
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+	"github.com/tandem-serving/tandem/simulate"
+)
+
+// Size is how many workers of each kind there are. Without Prefill, decode workers do both
+// phases.
+type Size struct {
+	Prefill int `json:"prefill_workers"`
+	Decode  int `json:"decode_workers"`
+}
+
+// Workers is how many there are in all.
+func (s Size) Workers() int { return s.Prefill + s.Decode }
+
+// String is such as "2 prefill and 3 decode workers".
+func (s Size) String() string {
+	if s.Prefill == 0 {
+		return counted(s.Decode, "worker") + " that " + map[bool]string{true: "does", false: "do"}[s.Decode == 1] + " both phases"
+	}
+	return fmt.Sprintf("%d prefill and %s", s.Prefill, counted(s.Decode, "decode worker"))
+}
+
+func counted(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// pools are a worker of each kind, which all others are like.
+type pools struct{ prefill, decode simulate.Worker }
+
+// newPools takes the first worker of each role from the cluster. Where it has no prefill
+// worker, that is like its decode workers.
+func newPools(config simulate.Config) pools {
+	var p pools
+	for _, w := range config.Workers {
+		switch {
+		case w.Role == controlv1.Role_ROLE_PREFILL && p.prefill.Profile == nil:
+			p.prefill = *w
+		case w.Role == controlv1.Role_ROLE_DECODE && p.decode.Profile == nil:
+			p.decode = *w
+		}
+	}
+	if p.prefill.Profile == nil {
+		p.prefill = p.decode
+		p.prefill.Role, p.prefill.ChunkTokens = controlv1.Role_ROLE_PREFILL, worker.DefaultPrefillChunkTokens
+	}
+	return p
+}
+
+// workers of a size, each on a host of its own.
+func (p pools) workers(size Size) []*simulate.Worker {
+	var all []*simulate.Worker
+	add := func(like simulate.Worker, name string, count int) {
+		for i := range count {
+			w := like
+			w.ID = fmt.Sprintf("%s-%d", name, i+1)
+			w.Host, w.Pool, w.Down = w.ID, name, false
+			all = append(all, &w)
+		}
+	}
+	add(p.prefill, "prefill", size.Prefill)
+	add(p.decode, "decode", size.Decode)
+	return all
+}
+
+// cluster simulates the load on workers of a size. It is the load test's server as well,
+// which is never called.
+type cluster struct {
+	question *Question
+	pools    pools
+	size     Size
+}
+
+// Drive is a run on a cluster of its own.
+func (c cluster) Drive(ctx context.Context, o drive.Options) (*record.Run, error) {
+	if err := o.Complete(); err != nil {
+		return nil, err
+	}
+	q := c.question
+	config := q.Cluster.Config(q.Load.Workload.Seed)
+	config.Workers, config.Events = c.pools.workers(c.size), nil
+	config.Mode, config.TTFT, config.TPOT = q.Mode, q.TTFT, q.TPOT
+	if c.size.Prefill == 0 {
+		config.Mode = inferencev1.Mode_MODE_AGGREGATED
+	}
+	made, err := simulate.New(config)
+	if err != nil {
+		return nil, err
+	}
+	return made.Run(simulate.Load{
+		Source: o.Source, Tokenize: q.Cluster.Tokenizer(), Offered: o.Offered, Warmup: o.Warmup, Duration: o.Duration, Lasts: o.Lasts,
+		RequestTimeout: o.RequestTimeout, DrainTimeout: o.DrainTimeout, InFlightLimit: o.InFlightLimit,
+		Stop: func() bool { return ctx.Err() != nil }, Progress: o.Progress,
+	})
+}
+
+// Describe implements client.Client.
+func (c cluster) Describe(context.Context) (client.Description, error) {
+	spec := c.question.Cluster.Spec()
+	return client.Description{
+		Kind: "simulated", Address: c.size.String(), Model: spec.Name, VocabularySize: spec.VocabSize, ContextTokens: spec.ContextTokens,
+	}, nil
+}
+
+// Do implements client.Client.
+func (cluster) Do(_ context.Context, _ *workload.Request, _ client.Clock, r *record.Record) workload.Answer {
+	r.Outcome, r.Error = record.Failed, errors.ErrUnsupported.Error()
+	return workload.Answer{}
+}
+
+// Close implements client.Client.
+func (cluster) Close() error { return nil }

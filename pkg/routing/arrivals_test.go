@@ -1,0 +1,65 @@
+package routing
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+// A router knows at what rate requests come, how they are spread, and what they ask for.
+func TestDemandOfArrivals(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	for _, test := range []struct {
+		name string
+		gap  func() float64 // of a mean of 1
+		scv  float64
+	}{
+		{"even", func() float64 { return 1 }, 0},
+		{"random", random.ExpFloat64, 1},
+		{"in bursts", func() float64 { // of a mean of 1 and a variance of 3
+			if random.IntN(2) == 0 {
+				return 0
+			}
+			return 2 * random.ExpFloat64()
+		}, 3},
+	} {
+		const rate = 50.0
+		rt := New(Config{Models: []Model{{Name: "m"}}}, random)
+		now := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
+		for i := range 20000 {
+			now = now.Add(time.Duration(test.gap() / rate * float64(time.Second)))
+			r := Request{Model: "m", Tokens: 100 + 200*(i%2), MaxNew: 64}
+			if i%3 == 0 {
+				r.TTFT, r.TPOT = time.Second, 50*time.Millisecond
+			}
+			rt.came(now, &r)
+			rt.came(now, &Request{Model: "another", Tokens: 1 << 20})
+		}
+		d := rt.Demand(now, "m")
+		if math.Abs(d.RequestsPerSecond-rate) > 0.2*rate || math.Abs(d.GapSCV-test.scv) > 0.3*test.scv+0.1 {
+			t.Errorf("%s: %v requests a second with a variation of %v", test.name, d.RequestsPerSecond, d.GapSCV)
+		}
+		if math.Abs(d.ContextTokens-200) > 10 || math.Abs(d.PromptSCV-0.25) > 0.05 || d.TTFT != time.Second || math.Abs(float64(d.TPOT-50*time.Millisecond)) > 1e3 {
+			t.Errorf("%s: %+v", test.name, d)
+		}
+		if d := rt.Demand(now.Add(rateGone*rateSeconds*time.Second+time.Second), "m"); d.RequestsPerSecond != 0 {
+			t.Errorf("%s: %v requests a second long after the last", test.name, d.RequestsPerSecond)
+		}
+		if d := rt.Demand(now, "nobody asked for it"); d.RequestsPerSecond != 0 || d.PromptTokens != 0 {
+			t.Errorf("%s: %+v of a model that nobody asked for", test.name, d)
+		}
+	}
+}
+
+// The first requests give the rate at once, and not a fraction of it.
+func TestDemandOfTheFirstArrivals(t *testing.T) {
+	rt := New(Config{Models: []Model{{Name: "m"}}}, rand.New(rand.NewPCG(1, 2)))
+	began := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
+	for i := range 50 {
+		rt.came(began.Add(time.Duration(i)*100*time.Millisecond), &Request{Model: "m", Tokens: 10})
+	}
+	if d := rt.Demand(began.Add(5*time.Second), "m"); math.Abs(d.RequestsPerSecond-10) > 2 {
+		t.Errorf("%v requests a second after 5 s of 10", d.RequestsPerSecond)
+	}
+}

@@ -1,0 +1,226 @@
+// Package desired computes how many workers each pool should have, from what all routers get, and
+// tells operators, other routers and autoscalers.
+//
+// The router imports it. It starts no goroutine: its owner calls Evaluate. Its methods are safe for
+// concurrent use.
+package desired
+
+import (
+	"math"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+
+	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/membership"
+	"github.com/tandem-serving/tandem/pkg/scaling"
+	"github.com/tandem-serving/tandem/pkg/telemetry/metricset"
+)
+
+const (
+	// Every is how often sizes are computed.
+	Every = 5 * time.Second
+	// fresh is how long what another router says counts. Routers say it every second.
+	fresh = 5 * time.Second
+	// mostRouters is how many other routers are listened to.
+	mostRouters = 64
+)
+
+// Source is what this router knows.
+type Source interface {
+	// Demand is what requests for a model ask of this router.
+	Demand(model string) scaling.Demand
+	// Mesh is what the workers of a model can do.
+	Mesh(model string) scaling.Mesh
+}
+
+// Sizes are the desired sizes.
+type Sizes struct {
+	self   string
+	source Source
+
+	mu     sync.Mutex
+	models []*model
+	due    time.Time
+	others map[string]uint64 // the other routers in etcd, by id: their epochs
+}
+
+// model is one model, with what was computed last.
+type model struct {
+	name   string
+	scaler *scaling.Scaler
+	sizes  *scaling.Sizes // nil: nothing was computed yet
+	told   map[string]told
+}
+
+// told is what another router said last.
+type told struct {
+	epoch  uint64
+	at     time.Time
+	demand scaling.Demand
+}
+
+// New returns the sizes of models, for the router with the id self. A nil registerer shows them to
+// nobody.
+func New(config scaling.Config, self string, models []string, source Source, registerer prometheus.Registerer) (*Sizes, error) {
+	s := &Sizes{self: self, source: source, others: make(map[string]uint64)}
+	set := metricset.New(registerer)
+	for _, name := range models {
+		m := &model{name: name, scaler: scaling.New(config), told: make(map[string]told)}
+		s.models = append(s.models, m)
+		for role, of := range map[controlv1.Role]func(*scaling.Sizes) scaling.Size{
+			controlv1.Role_ROLE_PREFILL: func(s *scaling.Sizes) scaling.Size { return s.Prefill },
+			controlv1.Role_ROLE_DECODE:  func(s *scaling.Sizes) scaling.Size { return s.Decode },
+		} {
+			set.GaugeFunc("tandem_router_desired_workers", "Workers that the pool should have, by the load of all routers. No number until it is computed.",
+				prometheus.Labels{"model": name, "pool": api.Name(role)}, func() float64 {
+					s.mu.Lock()
+					defer s.mu.Unlock()
+					if m.sizes == nil {
+						return math.NaN()
+					}
+					return float64(of(m.sizes).Desired)
+				})
+		}
+	}
+	return s, set.Err()
+}
+
+// TakeView takes in who is in the mesh.
+func (s *Sizes) TakeView(v membership.View) {
+	others := make(map[string]uint64)
+	for _, r := range v.Workers {
+		if r.GetRole() == controlv1.Role_ROLE_ROUTER && r.GetId() != s.self && len(others) < mostRouters {
+			others[r.GetId()] = r.GetEpoch()
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.others = others
+}
+
+// Take takes in what another router says of its requests. What comes from no router in etcd counts
+// for nothing.
+func (s *Sizes) Take(now time.Time, report *controlv1.QueueReport) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	origin := report.GetOrigin()
+	i := slices.IndexFunc(s.models, func(m *model) bool { return m.name == report.GetModel() })
+	if epoch, known := s.others[origin.GetId()]; i < 0 || report.GetDemand() == nil || !known || epoch != origin.GetEpoch() {
+		return
+	}
+	s.models[i].told[origin.GetId()] = told{origin.GetEpoch(), now, demandOf(report)}
+}
+
+// Evaluate computes the sizes if it is time.
+func (s *Sizes) Evaluate(now time.Time) {
+	s.mu.Lock()
+	due := !now.Before(s.due)
+	if due {
+		s.due = now.Add(Every)
+	}
+	s.mu.Unlock()
+	if !due {
+		return
+	}
+	for _, m := range s.models {
+		demand, mesh := s.source.Demand(m.name), s.source.Mesh(m.name) // which take a lock of their own
+		s.mu.Lock()
+		sizes := m.scaler.Evaluate(now, scaling.Sum(append(s.heard(now, m), demand)...), mesh)
+		m.sizes = &sizes
+		s.mu.Unlock()
+	}
+}
+
+// heard is what the other routers in etcd said lately; one of which nothing is known is Partial.
+// Requires mu.
+func (s *Sizes) heard(now time.Time, m *model) (demands []scaling.Demand) {
+	for id := range m.told {
+		if _, is := s.others[id]; !is {
+			delete(m.told, id)
+		}
+	}
+	for id, epoch := range s.others {
+		t, is := m.told[id]
+		if !is || t.epoch != epoch || now.Sub(t.at) > fresh {
+			t.demand = scaling.Demand{Partial: true}
+		}
+		demands = append(demands, t.demand)
+	}
+	return demands
+}
+
+// Of is the sizes of a model; false: they are not computed yet.
+func (s *Sizes) Of(name string) (scaling.Sizes, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, m := range s.models {
+		if m.name == name && m.sizes != nil {
+			return *m.sizes, true
+		}
+	}
+	return scaling.Sizes{}, false
+}
+
+// Pools are the sizes of a role, or of both where that is not specified.
+func (s *Sizes) Pools(role controlv1.Role) (out []*controlv1.PoolSize) {
+	for _, m := range s.models {
+		out = append(out, s.pools(m.name, role)...)
+	}
+	return out
+}
+
+func (s *Sizes) pools(name string, role controlv1.Role) (out []*controlv1.PoolSize) {
+	sizes, known := s.Of(name)
+	if !known {
+		return nil
+	}
+	mesh := s.source.Mesh(name) // workers may have come and gone since
+	for _, of := range []struct {
+		role    controlv1.Role
+		workers int
+		scaling.Size
+	}{{controlv1.Role_ROLE_PREFILL, mesh.Prefill.Workers, sizes.Prefill}, {controlv1.Role_ROLE_DECODE, mesh.Decode.Workers, sizes.Decode}} {
+		if role == controlv1.Role_ROLE_UNSPECIFIED || role == of.role {
+			out = append(out, &controlv1.PoolSize{Pool: of.role, Model: name, Workers: uint32(of.workers), Desired: uint32(of.Desired), Reason: of.Reason})
+		}
+	}
+	return out
+}
+
+// Report adds to a report of this router's queue what requests ask of it, and the sizes.
+func (s *Sizes) Report(report *controlv1.QueueReport) {
+	d := s.source.Demand(report.GetModel())
+	report.Demand = &controlv1.Demand{
+		RequestsPerSecond: d.RequestsPerSecond, GapScv: d.GapSCV, PromptTokens: d.PromptTokens, PromptScv: d.PromptSCV,
+		ContextTokens: d.ContextTokens, OutputTokens: d.OutputTokens, TtftMs: d.TTFT.Seconds() * 1000, TpotMs: d.TPOT.Seconds() * 1000,
+	}
+	report.Pools = s.pools(report.GetModel(), controlv1.Role_ROLE_UNSPECIFIED)
+}
+
+// demandOf is what a report says; what can be of no router is 0.
+func demandOf(report *controlv1.QueueReport) scaling.Demand {
+	d := report.GetDemand()
+	within := func(v, most float64) float64 {
+		if !(v >= 0 && v <= most) {
+			return 0
+		}
+		return v
+	}
+	ms := func(v float64) time.Duration { return time.Duration(within(v, 1e9) * float64(time.Millisecond)) }
+	out := scaling.Demand{
+		RequestsPerSecond: within(d.GetRequestsPerSecond(), 1e7), GapSCV: within(d.GetGapScv(), 1e3),
+		PromptTokens: within(d.GetPromptTokens(), 1e8), PromptSCV: within(d.GetPromptScv(), 1e3),
+		ContextTokens: within(d.GetContextTokens(), 1e8), OutputTokens: within(d.GetOutputTokens(), 1e8),
+		TTFT: ms(d.GetTtftMs()), TPOT: ms(d.GetTpotMs()),
+	}
+	for _, q := range report.GetQueues() {
+		out.Waiting += float64(q.GetRequests())
+		out.WaitingTokens += within(float64(q.GetTokens()), 1e12)
+	}
+	return out
+}

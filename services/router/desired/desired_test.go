@@ -1,0 +1,154 @@
+package desired_test
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+
+	"github.com/tandem-serving/tandem/pkg/latency"
+	"github.com/tandem-serving/tandem/pkg/membership"
+	"github.com/tandem-serving/tandem/pkg/scaling"
+	"github.com/tandem-serving/tandem/services/router/desired"
+)
+
+// source is a router that gets requests at a rate, and has one worker in each pool.
+type source struct{ rate float64 }
+
+func (s *source) Demand(string) scaling.Demand {
+	return scaling.Demand{RequestsPerSecond: s.rate, GapSCV: 1, PromptTokens: 1000, ContextTokens: 1000, OutputTokens: 200, TTFT: time.Second, TPOT: 100 * time.Millisecond}
+}
+
+func (*source) Mesh(string) scaling.Mesh {
+	p := scaling.Pool{Workers: 1, Known: true, Step: latency.Model{BaseMs: 20, PerTokenMs: 0.1, PerContextTokenMs: 0.0006}, StepTokens: 2048, Sequences: 64}
+	return scaling.Mesh{Pools: scaling.Pools[scaling.Pool]{Prefill: p, Decode: p}}
+}
+
+var began = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// newSizes are those of router-1, beside the routers of these ids.
+func newSizes(t *testing.T, s *source, registry prometheus.Registerer, others ...string) *desired.Sizes {
+	t.Helper()
+	config := scaling.DefaultConfig()
+	sizes, err := desired.New(config, "router-1", []string{"m"}, s, registry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	records := []*controlv1.WorkerRecord{{Id: "router-1", Role: controlv1.Role_ROLE_ROUTER, Epoch: 1}, {Id: "decode-1", Role: controlv1.Role_ROLE_DECODE, Epoch: 1}}
+	for _, id := range others {
+		records = append(records, &controlv1.WorkerRecord{Id: id, Role: controlv1.Role_ROLE_ROUTER, Epoch: 7})
+	}
+	sizes.TakeView(membership.View{Workers: records})
+	return sizes
+}
+
+// total is how many workers are desired in all.
+func total(t *testing.T, sizes *desired.Sizes) int {
+	t.Helper()
+	of, known := sizes.Of("m")
+	if !known {
+		t.Fatal("nothing is computed")
+	}
+	return of.Prefill.Desired + of.Decode.Desired
+}
+
+// said is what another router says.
+func said(id string, epoch uint64, model string, rate float64) *controlv1.QueueReport {
+	return &controlv1.QueueReport{Origin: &controlv1.Origin{Id: id, Epoch: epoch, Sequence: 1}, Model: model, Demand: &controlv1.Demand{
+		RequestsPerSecond: rate, GapScv: 1, PromptTokens: 1000, ContextTokens: 1000, OutputTokens: 200, TtftMs: 1000, TpotMs: 100,
+	}}
+}
+
+// What several routers get counts together: two that get half each desire what one that gets all
+// does.
+func TestSeveralRouters(t *testing.T) {
+	alone := newSizes(t, &source{rate: 40}, nil)
+	alone.Evaluate(began)
+	both := newSizes(t, &source{rate: 20}, nil, "router-2")
+	both.Take(began, said("router-2", 7, "m", 20))
+	both.Evaluate(began)
+	if a, b := total(t, alone), total(t, both); a != b || a < 10 {
+		t.Errorf("one router desires %d workers, two together %d", a, b)
+	}
+}
+
+// What nobody in etcd says, or what can be of no router, counts for nothing.
+func TestStrangers(t *testing.T) {
+	quiet := newSizes(t, &source{rate: 5}, nil, "router-2")
+	quiet.Take(began, said("router-2", 7, "m", 0))
+	quiet.Evaluate(began)
+	want := total(t, quiet)
+	for _, report := range []*controlv1.QueueReport{
+		said("router-9", 7, "m", 1000), said("router-1", 1, "m", 1000), said("decode-1", 1, "m", 1000),
+		said("router-2", 8, "m", 1000), said("router-2", 7, "another", 1000),
+		said("router-2", 7, "m", math.NaN()), said("router-2", 7, "m", math.Inf(1)), said("router-2", 7, "m", -1e9), said("router-2", 7, "m", 1e300),
+		{Origin: &controlv1.Origin{Id: "router-2", Epoch: 7}, Model: "m"},
+	} {
+		sizes := newSizes(t, &source{rate: 5}, nil, "router-2")
+		sizes.Take(began, report)
+		sizes.Evaluate(began)
+		if got := total(t, sizes); got != want {
+			t.Errorf("after %v: %d workers, want %d", report, got, want)
+		}
+	}
+}
+
+// While another router is silent, nothing shrinks: what it gets may be most.
+func TestSilentRouter(t *testing.T) {
+	load := &source{rate: 40}
+	sizes := newSizes(t, load, nil, "router-2")
+	sizes.Evaluate(began)
+	before := total(t, sizes)
+	load.rate = 1
+	now := began
+	for range 200 {
+		now = now.Add(desired.Every)
+		sizes.Evaluate(now)
+	}
+	of, _ := sizes.Of("m")
+	if got := total(t, sizes); got != before || !strings.Contains(of.Decode.Reason, "not all routers say") {
+		t.Errorf("%d workers after %d: %s", got, before, of.Decode.Reason)
+	}
+	for range 200 {
+		now = now.Add(desired.Every)
+		sizes.Take(now, said("router-2", 7, "m", 0))
+		sizes.Evaluate(now)
+	}
+	if got := total(t, sizes); got >= before {
+		t.Errorf("%d workers, and %d at forty times the load", got, before)
+	}
+}
+
+// The metric has what the API and the report have.
+func TestShown(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	sizes := newSizes(t, &source{rate: 40}, registry)
+	if n := len(sizes.Pools(controlv1.Role_ROLE_UNSPECIFIED)); n != 0 {
+		t.Errorf("%d pools before anything is computed", n)
+	}
+	sizes.Evaluate(began)
+	report := &controlv1.QueueReport{Model: "m"}
+	sizes.Report(report)
+	if d := report.GetDemand(); d.GetRequestsPerSecond() != 40 || d.GetTtftMs() != 1000 || d.GetTpotMs() != 100 {
+		t.Errorf("it says %v", d)
+	}
+	pools := sizes.Pools(controlv1.Role_ROLE_DECODE)
+	if len(pools) != 1 || len(report.GetPools()) != 2 || report.GetPools()[1].GetDesired() != pools[0].GetDesired() || pools[0].GetWorkers() != 1 || pools[0].GetReason() == "" {
+		t.Fatalf("%v and %v", report.GetPools(), pools)
+	}
+	want := fmt.Sprintf(`
+# HELP tandem_router_desired_workers Workers that the pool should have, by the load of all routers. No number until it is computed.
+# TYPE tandem_router_desired_workers gauge
+tandem_router_desired_workers{model="m",pool="decode"} %d
+tandem_router_desired_workers{model="m",pool="prefill"} %d
+`, pools[0].GetDesired(), report.GetPools()[0].GetDesired())
+	if err := testutil.GatherAndCompare(registry, strings.NewReader(want), "tandem_router_desired_workers"); err != nil {
+		t.Error(err)
+	}
+}

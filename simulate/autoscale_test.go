@@ -1,0 +1,104 @@
+package simulate_test
+
+import (
+	"testing"
+	"time"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+
+	"github.com/tandem-serving/tandem/pkg/scaling"
+	"github.com/tandem-serving/tandem/simulate"
+)
+
+const startTime = 7 * time.Second
+
+// scaled is a cluster whose pools follow the load, of at most most workers each.
+func scaled(policy string, most int) simulate.Config {
+	c := config(most, most)
+	for i, w := range c.Workers {
+		w.Pool, w.Down = "p", i > 0
+		if w.Role == controlv1.Role_ROLE_DECODE {
+			w.Pool, w.Down = "d", i > most
+		}
+	}
+	a := simulate.Autoscale{
+		Config: scaling.DefaultConfig(), Policy: policy, Prefill: "p", Decode: "d", Every: 2 * time.Second, StartTime: startTime,
+		TargetUtilisation: 0.7, TargetTokens: 500,
+	}
+	a.Bounds = scaling.Bounds{Prefill: scaling.Range{Min: 1, Max: most}, Decode: scaling.Range{Min: 1, Max: most}}
+	a.DownAfter = 20 * time.Second
+	c.Autoscale = &a
+	c.TTFT, c.TPOT = time.Second, 50*time.Millisecond
+	return c
+}
+
+// A load that comes and goes has workers come and go, by every policy: none serves before it has had
+// time to start, nothing is lost when one goes, and all together run for less than if they always
+// did.
+func TestAutoscale(t *testing.T) {
+	for _, policy := range simulate.ScalePolicies() {
+		t.Run(policy, func(t *testing.T) {
+			c := scaled(policy, 4)
+			cluster, r := runOf(t, c, 100, 2*time.Minute, "--prompt-tokens=uniform:200-600", "--output-tokens=uniform:10-60", "--seed=4",
+				"--surge=0s+15s=0.1", "--surge=55s+65s=0.05")
+			n := outcomes(r)
+			if lost := len(r.Records) - n["completed"] - n["rejected"]; lost > 0 || n["completed"] < len(r.Records)/2 {
+				t.Error(n)
+			}
+			sizes, most := map[string]int{"p": 1, "d": 1}, 0
+			var grown time.Duration // when the first one more was wanted
+			for _, change := range cluster.Resizes() {
+				if change.To < 1 || change.To > 4 {
+					t.Errorf("%+v is outside the bounds", change)
+				}
+				if grown == 0 && change.To > 1 {
+					grown = change.At
+				}
+				sizes[change.Pool] = change.To
+				most = max(most, sizes["p"]+sizes["d"])
+			}
+			if most < 4 || sizes["p"]+sizes["d"] >= most {
+				t.Errorf("%d workers at most, %v in the end: %v", most, sizes, cluster.Resizes())
+			}
+			for worker, n := range served(r, 0, grown+startTime-time.Second) {
+				if worker != "" && worker != "d-1" && worker != "p-1" {
+					t.Errorf("%s served %d requests before it had started", worker, n)
+				}
+			}
+			used := cluster.WorkerTime()
+			if all := used["p"] + used["d"]; all >= 8*2*time.Minute*3/4 || all < 2*2*time.Minute {
+				t.Errorf("workers ran for %v", used)
+			}
+		})
+	}
+}
+
+// Workers that run all the time count from the start of the load to its end.
+func TestWorkerTime(t *testing.T) {
+	c := config(1, 2)
+	for _, w := range c.Workers {
+		w.Pool = "all"
+	}
+	c.Events = []simulate.Event{{At: 5 * time.Second, Do: simulate.Kill{Worker: "d-2"}}}
+	cluster, r := runOf(t, c, 5, 20*time.Second, "--prompt-tokens=100", "--output-tokens=5")
+	if used, want := cluster.WorkerTime()["all"], 2*r.Drained+5*time.Second; used < want-time.Second || used > want+time.Second {
+		t.Errorf("workers ran for %v, want %v", used, want)
+	}
+}
+
+// Two scalers that see the same do the same.
+func TestAutoscaleRepeats(t *testing.T) {
+	once := func() []simulate.Resize {
+		cluster, _ := runOf(t, scaled(simulate.ScaleDesired, 3), 60, 40*time.Second, "--prompt-tokens=300", "--output-tokens=30", "--seed=4")
+		return cluster.Resizes()
+	}
+	first, second := once(), once()
+	if len(first) == 0 || len(first) != len(second) {
+		t.Fatalf("%v and %v", first, second)
+	}
+	for i := range first {
+		if first[i] != second[i] {
+			t.Errorf("%v and %v", first[i], second[i])
+		}
+	}
+}
