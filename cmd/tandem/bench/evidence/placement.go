@@ -27,9 +27,9 @@ const (
 	// mapWindow is how many of the longest requests a rate is measured for, one after the other,
 	// and mapLeast for how long at least.
 	mapWindow = 2
-	mapLeast  = 8 * time.Second
+	mapLeast  = 6 * time.Second
 	// mapWarmup is how long routers learn at least, before anything counts.
-	mapWarmup = 5 * time.Second
+	mapWarmup = 4 * time.Second
 )
 
 // objective is bounds at p90.
@@ -175,10 +175,10 @@ func measurePoints(ctx context.Context, o Options, points []point, profile *late
 
 // Run measures.
 func (placements) Run(ctx context.Context, o Options) (*Result, error) {
-	objectives := []objective{{"loose", time.Second, 80 * time.Millisecond}, {"tight", 400 * time.Millisecond, 25 * time.Millisecond}}
-	prompts, outputs := []int{256, 768, 1536}, []int{16, 64, 256}
+	objectives := []objective{{"loose", 700 * time.Millisecond, 50 * time.Millisecond}, {"tight", 400 * time.Millisecond, 25 * time.Millisecond}}
+	prompts, outputs := []int{256, 768, 1536}, []int{16, 64, 160}
 	bandwidths := []float64{50e9, 3.125e9}
-	requests := 300
+	requests := 250
 	if o.Small {
 		objectives, prompts, outputs, bandwidths, requests = objectives[1:], []int{256, 768}, []int{16}, bandwidths[:1], 200
 	}
@@ -214,10 +214,10 @@ func (placements) Run(ctx context.Context, o Options) (*Result, error) {
 	return mapResult(all, objectives, prompts, outputs, bandwidths), nil
 }
 
-// measureAgain measures the points that a headline is made of with two more rounds of arrivals, and
+// measureAgain measures the points that a headline is made of with another round of arrivals, and
 // keeps the means: the extreme of many points is partly chance.
 func measureAgain(ctx context.Context, o Options, all []mapped, profile *latency.Profile, requests int) error {
-	const worst, rounds = 4, 3
+	const worst, rounds = 3, 2
 	var order []int
 	best := 0
 	for i := range all {

@@ -40,7 +40,7 @@ func mapResult(all []mapped, objectives []objective, prompts, outputs []int, ban
 			fmt.Sprintf("Disaggregation pays off at %d of %d points. It does where a token must come soon: workers that do both have to compute prompts in the little time that decoding leaves of a step.", pays, len(all)),
 			fmt.Sprintf("`auto` is worst at %v: %.3f of the better placement (%s and %s requests a second).", worst.point, worst.ofBetter(), rate(worst.either), rate(worst.better())),
 			fmt.Sprintf("`auto` is most above `aggregated` at %v: %s and %s requests a second.", best.point, rate(best.either), rate(best.aggregated)),
-			"The four points with the lowest `auto` of the better, and the best one, are means of three rounds of arrivals; the others are one round. A round differs from the next by about 3%.",
+			"The three points with the lowest `auto` of the better, and the best one, are means of two rounds of arrivals; the others are one round. A round differs from the next by about 3%.",
 			"KV of 40 layers is sent in 10 parts, and routers know the bandwidth (`--router-transfer-bytes-per-second`).",
 		},
 		Ratios: []Ratio{
@@ -49,7 +49,7 @@ func mapResult(all []mapped, objectives []objective, prompts, outputs []int, ban
 		},
 	}
 	for _, o := range objectives {
-		r.Intro = append(r.Intro, fmt.Sprintf("SLO \"%s\": TTFT p90 below %v, TPOT p90 below %v.", o.name, o.ttft, o.tpot))
+		r.Intro = append(r.Intro, fmt.Sprintf("SLO %q: TTFT p90 below %v, TPOT p90 below %v.", o.name, o.ttft, o.tpot))
 	}
 	grids := heatMap{title: "Capacity of disaggregated over aggregated serving; below it, auto over the better"}
 	for _, o := range objectives {
