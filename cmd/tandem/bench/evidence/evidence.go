@@ -22,7 +22,7 @@ func Sections() []Section {
 	return []Section{
 		distServe{},
 		splitwise{}, mooncake{},
-		placements{},
+		placements{tight}, placements{loose},
 		policies{},
 		live{}, queues{},
 		scale{},

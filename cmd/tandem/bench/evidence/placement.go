@@ -13,23 +13,34 @@ import (
 	"github.com/tandem-serving/tandem/pkg/latency"
 )
 
-// placements maps where prefill and decode apart serve more than workers that do both.
-type placements struct{}
+// placements maps where prefill and decode apart serve more than workers that do both, for one
+// objective.
+type placements struct{ objective }
 
-func (placements) Name() string  { return "placement" }
-func (placements) Title() string { return "3. Where disaggregation stops paying" }
+// The objectives of the maps.
+var (
+	tight = objective{"tight", 400 * time.Millisecond, 25 * time.Millisecond}
+	loose = objective{"loose", 700 * time.Millisecond, 50 * time.Millisecond}
+)
+
+// Name is what --section takes.
+func (m placements) Name() string { return "placement-" + m.name }
+
+// Title is the heading.
+func (m placements) Title() string {
+	return fmt.Sprintf("3. Where disaggregation stops paying: %s SLO", m.name)
+}
 
 const (
 	// mapWorkers is the hardware of each point: that many A100s.
 	mapWorkers = 8
 	// mapProfile is their step times.
 	mapProfile = "a100-opt-13b-tp1.json"
-	// mapWindow is how many of the longest requests a rate is measured for, one after the other,
-	// and mapLeast for how long at least.
-	mapWindow = 2
-	mapLeast  = 8 * time.Second
+	// mapLeast is for how long a rate is measured at least; else for one and a half of the longest
+	// requests.
+	mapLeast = 5 * time.Second
 	// mapWarmup is how long routers learn at least, before anything counts.
-	mapWarmup = 5 * time.Second
+	mapWarmup = 4 * time.Second
 )
 
 // objective is bounds at p90.
@@ -113,7 +124,7 @@ func (p point) scenario(o Options, prefill int, mode string, requests int) strin
 	}
 	text += fmt.Sprintf("  decode: {role: decode, count: %d, %s}\n", mapWorkers-prefill, worker)
 	return text + fmt.Sprintf("traffic:\n  rate: 1\n  mode: %s\n  prompt-tokens: %d\n  output-tokens: %d\n  warmup: %v\n  duration: %v\n  min-requests: %d\n  slo: \"ttft:p90<%v,tpot:p90<%v\"\n  send-slo: true\n",
-		mode, p.prompt, p.output, max(p.longest(), mapWarmup), max(mapWindow*p.longest(), mapLeast), requests, p.ttft, p.tpot)
+		mode, p.prompt, p.output, max(p.longest(), mapWarmup), max(p.longest()*3/2, mapLeast), requests, p.ttft, p.tpot)
 }
 
 // capacity of a placement, searched from a rate near it; factor says how near.
@@ -174,28 +185,25 @@ func measurePoints(ctx context.Context, o Options, points []point, profile *late
 }
 
 // Run measures.
-func (placements) Run(ctx context.Context, o Options) (*Result, error) {
-	objectives := []objective{{"loose", time.Second, 80 * time.Millisecond}, {"tight", 400 * time.Millisecond, 25 * time.Millisecond}}
-	prompts, outputs := []int{256, 768, 1536}, []int{16, 64, 256}
+func (m placements) Run(ctx context.Context, o Options) (*Result, error) {
+	prompts, outputs := []int{256, 768, 1536}, []int{16, 64, 128}
 	bandwidths := []float64{50e9, 3.125e9}
-	requests := 300
+	requests := 200
 	if o.Small {
-		objectives, prompts, outputs, bandwidths, requests = objectives[1:], []int{256, 768}, []int{16}, bandwidths[:1], 200
+		prompts, outputs, bandwidths = prompts[:2], outputs[:1], bandwidths[:1]
 	}
 	profile, err := readProfile(o.profile(mapProfile))
 	if err != nil {
 		return nil, err
 	}
 	var groups [][]point // by bandwidth
-	for _, slo := range objectives {
-		for _, prompt := range prompts {
-			for _, output := range slices.Backward(outputs) { // those that take longest begin
-				var group []point
-				for _, b := range bandwidths {
-					group = append(group, point{prompt, output, slo, b})
-				}
-				groups = append(groups, group)
+	for _, prompt := range prompts {
+		for _, output := range slices.Backward(outputs) { // those that take longest begin
+			var group []point
+			for _, b := range bandwidths {
+				group = append(group, point{prompt, output, m.objective, b})
 			}
+			groups = append(groups, group)
 		}
 	}
 	found := make([][]mapped, len(groups))
@@ -211,13 +219,13 @@ func (placements) Run(ctx context.Context, o Options) (*Result, error) {
 			return nil, err
 		}
 	}
-	return mapResult(all, objectives, prompts, outputs, bandwidths), nil
+	return mapResult(all, m.objective, prompts, outputs, bandwidths), nil
 }
 
-// measureAgain measures the points that a headline is made of with two more rounds of arrivals, and
+// measureAgain measures the points that a headline is made of with another round of arrivals, and
 // keeps the means: the extreme of many points is partly chance.
 func measureAgain(ctx context.Context, o Options, all []mapped, profile *latency.Profile, requests int) error {
-	const worst, rounds = 4, 3
+	const worst, rounds = 2, 2
 	var order []int
 	best := 0
 	for i := range all {

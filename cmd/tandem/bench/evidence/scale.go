@@ -130,7 +130,7 @@ func heapBytes() uint64 {
 
 // Run measures.
 func (scale) Run(ctx context.Context, o Options) (*Result, error) {
-	sizes, lasts := []int{2000, 1000, 500}, 8*time.Second
+	sizes, lasts := []int{2000, 1000, 500}, 6*time.Second
 	cores, blocks, decisions := []int{64, 256, 1000, 2000, 4000}, router.MaxPrefixBlocks, 10000
 	switch {
 	case o.Small:

@@ -95,7 +95,7 @@ func TestQueuesObeyTheFormulas(t *testing.T) {
 // Where a token must come soon and prompts are short, workers apart serve more, and auto finds that.
 func TestAutoFindsTheBetterPlacement(t *testing.T) {
 	t.Parallel()
-	r := small(t, "placement")
+	r := small(t, "placement-tight")
 	for i, ratio := range column(t, r.Tables[0], "`auto` of the better") {
 		if ratio < 0.85 {
 			t.Errorf("auto has %.3f of the better placement: %v", ratio, r.Tables[0].Rows[i])
