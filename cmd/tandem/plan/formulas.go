@@ -88,7 +88,8 @@ func newFormulas(t traffic, p pools, blockTokens int, slo measure.SLO, headroom 
 		f.both += promptSeconds(&p.decode, r.prompt) / float64(len(t.requests))
 	}
 	f.both += 1 / f.decode.rate
-	return f, f.possible()
+	err := f.possible()
+	return f, err
 }
 
 func (f *formulas) newDecoding(w *simulate.Worker, blockTokens int) error {

@@ -38,7 +38,8 @@ func asked(t *testing.T, flags ...string) (*plan.Question, error) {
 	if err := q.Load.Validate(); err != nil {
 		return nil, err
 	}
-	return q, q.Validate()
+	err = q.Validate()
+	return q, err
 }
 
 func question(t *testing.T, flags ...string) *plan.Question {

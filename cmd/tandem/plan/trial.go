@@ -74,7 +74,8 @@ func (p *planner) try(ctx context.Context, load loadtest.Config, size Size) (*Tr
 		return nil, err
 	}
 	t := &Trial{Size: size, figures: figures, TTFTP99: figures.TTFT.P99, TPOTP99: figures.TPOT.P99}
-	return t, t.judge(load.Workload.OwnTimes())
+	err = t.judge(load.Workload.OwnTimes())
+	return t, err
 }
 
 // measure simulates a load on a size.
