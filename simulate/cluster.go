@@ -110,6 +110,7 @@ type Cluster struct {
 	cuts       int     // so far
 	etcdAway   bool
 	hedges     Hedges
+	signals    Signals
 	starting   bool           // New is not over: routers are told of all workers at once
 	expiring   []*process     // whose lease ran out meanwhile
 	watch      *watch         // nil: nothing is checked
@@ -266,17 +267,20 @@ func (c *Cluster) publishLoad(p *process, report *controlv1.LoadReport) {
 	if c.lost(p) {
 		return
 	}
-	c.publish(p.host, routing.LoadReported{Report: report})
+	c.signals.LoadReports++
+	c.publish(p.host, p.ref.ID, routing.LoadReported{Report: report})
 }
 
 func (c *Cluster) publishBlocks(p *process, event *controlv1.KvEvent) {
 	if c.lost(p) {
 		return
 	}
-	c.publish(p.host, routing.BlocksChanged{Event: event})
+	c.signals.BlockEvents++
+	c.signals.Blocks += len(event.GetStored()) + len(event.GetRemoved())
+	c.publish(p.host, p.ref.ID, routing.BlocksChanged{Event: event})
 }
 
-func (c *Cluster) publish(from *host, event routing.Event) {
+func (c *Cluster) publish(from *host, worker string, event routing.Event) {
 	for routers := c.routers; len(routers) > 0; {
 		// What arrives at several at one time happens at one after the other, and nothing between.
 		latency, n := c.latency(from, routers[0].host), 1
@@ -284,7 +288,7 @@ func (c *Cluster) publish(from *host, event routing.Event) {
 			n++
 		}
 		p := taken(&c.published)
-		p.routers, p.event = routers[:n], event
+		p.routers, p.worker, p.event = routers[:n], worker, event
 		c.soon.push(c.momentAt(c.at+int64(latency)), p)
 		routers = routers[n:]
 	}
@@ -293,11 +297,18 @@ func (c *Cluster) publish(from *host, event routing.Event) {
 // published is a message on its way to routers. It is used again when it has arrived.
 type published struct {
 	routers []*router
+	worker  string // that it is of; empty: of a router
 	event   routing.Event
+	fetched int // means nothing: happen has to do something with what it reads
 }
 
 func (p *published) happen() {
 	c := p.routers[0].cluster
+	if p.worker != "" && len(p.routers) > 1 {
+		for _, r := range p.routers {
+			p.fetched += r.core.Fetch(p.worker)
+		}
+	}
 	for _, r := range p.routers {
 		r.handle(p.event)
 	}

@@ -85,13 +85,16 @@ func (r *router) act(action routing.Action) {
 	case routing.Tell:
 		r.told++
 		a.Report.Origin = &controlv1.Origin{Id: r.host.name, Epoch: 1, Sequence: r.told}
-		r.cluster.publish(r.host, routing.RouterReported(a))
+		r.cluster.signals.RouterReports++
+		r.cluster.publish(r.host, "", routing.RouterReported(a))
 	case routing.Dispatch:
+		r.cluster.signals.Decisions++
 		if q := r.asking[a.ID]; q != nil {
 			delete(r.asking, a.ID)
 			q.dispatched(a)
 		}
 	case routing.Refuse:
+		r.cluster.signals.Decisions++
 		if q := r.asking[a.ID]; q != nil {
 			delete(r.asking, a.ID)
 			refusal := a.Refusal

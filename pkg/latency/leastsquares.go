@@ -3,8 +3,8 @@ package latency
 import "math"
 
 // ridge is what is added to the diagonal of the normalized equations: enough to
-// make collinear inputs, such as the steps of a single sequence, share the
-// explanation instead of dividing by nothing, too little to be seen otherwise.
+// make collinear inputs share the explanation instead of dividing by nothing, too
+// little to be seen otherwise.
 const ridge = 1e-9
 
 // maxTerms is the most coefficients that are fitted at once.
@@ -18,8 +18,8 @@ type (
 // nonNegativeLeastSquares minimizes |X·c − y|² over c ≥ 0, given XᵀX and Xᵀy of n
 // columns. With at most five unknowns it is exact and cheap to solve for each of
 // the sets of coefficients that may differ from 0 and to keep the best that is
-// feasible.
-func nonNegativeLeastSquares(n int, xx matrix, xy vector) vector {
+// feasible. Collinear columns share what they explain, the first against another as 1 to first.
+func nonNegativeLeastSquares(n int, xx matrix, xy vector, first float64) vector {
 	// Columns scaled to unit length, so that ridge means the same for all.
 	var scale vector
 	for i := range n {
@@ -32,7 +32,11 @@ func nonNegativeLeastSquares(n int, xx matrix, xy vector) vector {
 			xx[i][j] *= scale[i] * scale[j]
 		}
 		xy[i] *= scale[i]
-		xx[i][i] += ridge
+		if i == 0 {
+			xx[i][i] += ridge * first
+		} else {
+			xx[i][i] += ridge
+		}
 	}
 	var best vector // all 0, with loss 0 relative to |y|²
 	bestLoss := 0.0

@@ -1,6 +1,9 @@
 package latency
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 // Model predicts the time of a step: base + per token computed + per token of
 // context attended to. All coefficients are milliseconds and not negative. The
@@ -80,10 +83,17 @@ func (s *StepTime) Observe(tokens, context int, d time.Duration) {
 		s.xy[i] = old*s.xy[i] + x[i]*ms
 	}
 	if s.samples <= refit*refit || s.samples%refit == 0 {
-		c := nonNegativeLeastSquares(3, s.xx, s.xy)
+		// Steps that all have the same tokens do not say what more of them would take. Then the time
+		// of few tokens counts as mostly fixed, as that of a decode step is, and of many as theirs.
+		tokens := math.Sqrt(s.xx[1][1] / s.xx[0][0])
+		c := nonNegativeLeastSquares(3, s.xx, s.xy, tokens/balancedTokens)
 		s.model = Model{BaseMs: c[0], PerTokenMs: c[1], PerContextTokenMs: c[2]}
 	}
 }
+
+// balancedTokens is of how many tokens a device is taken to compute as long as it reads its weights,
+// where steps do not tell.
+const balancedTokens = 128
 
 // refit is after how many samples the best fit is looked for again, once there are enough that a
 // few more change little.

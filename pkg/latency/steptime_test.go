@@ -120,6 +120,8 @@ func TestFirstSteps(t *testing.T) {
 		{"the same step again and again", []step{{1, 7, 3 * ms}, {1, 7, 5 * ms}, {1, 7, 4 * ms}}, step{1, 7, 4 * ms}, ms / 10},
 		{"two points make a line", []step{{10, 10, 20 * ms}, {110, 110, 120 * ms}}, step{60, 60, 70 * ms}, ms / 10},
 		{"collinear: one sequence that decodes", []step{{1, 10, 5 * ms}, {1, 11, 5 * ms}, {1, 12, 5 * ms}}, step{1, 13, 5 * ms}, ms / 10},
+		{"steps of a single token: two take hardly longer", []step{{1, 10, 5 * ms}, {1, 11, 5 * ms}, {1, 12, 5 * ms}}, step{2, 22, 5 * ms}, ms / 10},
+		{"steps of many tokens: twice as many take nearly twice as long", []step{{1024, 1024, 90 * ms}, {1024, 1024, 90 * ms}}, step{2048, 2048, 170 * ms}, 10 * ms},
 		{"a slope down is no slope", []step{{1, 10, 6 * ms}, {100, 1000, 4 * ms}}, step{50, 500, 5 * ms}, ms / 2},
 		{"steps that take no time", []step{{1, 1, 0}, {5, 5, 0}}, step{9, 9, 0}, 0},
 		{"what can not be is ignored", []step{{0, 1, ms}, {1, -1, ms}, {1, 1, -ms}}, step{1, 1, 0}, 0},

@@ -85,6 +85,16 @@ func TestKeepHeap(t *testing.T) {
 	}
 }
 
+func TestCollectSooner(t *testing.T) {
+	for set, want := range map[string]int{"": 33, "100": 100} {
+		before := debug.SetGCPercent(100)
+		memory.CollectSooner(func(string) string { return set })
+		if got := debug.SetGCPercent(before); got != want {
+			t.Errorf("with GOGC=%q: %d, want %d", set, got, want)
+		}
+	}
+}
+
 func FuzzLimit(f *testing.F) {
 	f.Add("0::/a/b\n", "max\n")
 	f.Add("4:memory:/../x\n0::/", "9223372036854775807")

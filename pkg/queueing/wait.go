@@ -82,7 +82,7 @@ func MGc(rate float64, service Service, servers int) (Queue, error) {
 // Cunneen.
 func GGc(rate float64, service Service, arrivalSCV float64, servers int) (Queue, error) {
 	load, utilisation, err := busy(rate, service.Seconds, servers)
-	if err = errors.Join(err, number("variation of service", service.SCV), number("variation of arrivals", arrivalSCV)); err != nil {
+	if err := errors.Join(err, number("variation of service", service.SCV), number("variation of arrivals", arrivalSCV)); err != nil {
 		return Queue{}, err
 	}
 	w := Queue{Utilisation: utilisation, Waits: erlangC(load, servers)}

@@ -35,8 +35,7 @@ type search struct {
 	// elsewhere and elsewhereMs are those of them that wait at other routers.
 	elsewhere   int
 	elsewhereMs float64
-	// together: all workers are to do all of what they get.
-	together bool
+	use         // of all workers, in overload
 	// instead is what mode auto did not choose: the prefill worker of two, or the worker that would
 	// have done all.
 	instead *candidate
@@ -74,7 +73,7 @@ func (rt *Router) decideFor(now time.Time, e *entry, v Version) (fitness, Refusa
 	r := &e.request
 	rt.searches++
 	rt.lists.used = 0
-	s := &search{now: now, entry: e, request: r, record: &controlv1.Decision{}, number: rt.searches, version: v, together: rt.together(r.Model)}
+	s := &search{now: now, entry: e, request: r, record: &controlv1.Decision{}, number: rt.searches, version: v, use: rt.use(r.Model)}
 	e.pool, e.refused = controlv1.Role_ROLE_DECODE, nil
 	decodes := rt.look(s, e.pool, nil)
 	wholes := rt.wholes(s, decodes.fitness)
@@ -153,7 +152,7 @@ func (rt *Router) decideFor(now time.Time, e *entry, v Version) (fitness, Refusa
 // worker may take the request.
 func (rt *Router) wholes(s *search, decodes fitness) *candidates {
 	workers := rt.groups().whole
-	if !rt.chooses.late() && decodes <= later || rt.mode(s.request) == inferencev1.Mode_MODE_DISAGGREGATED {
+	if !rt.chooses.late() && decodes <= later || rt.mode(s.request) == inferencev1.Mode_MODE_DISAGGREGATED || s.apart && decodes <= later {
 		workers = nil
 	}
 	n := len(workers)
@@ -226,6 +225,9 @@ func (rt *Router) alone(s *search, decodes, wholes *candidates, decode, prefill 
 	bestMisses := best.misses || best.missesAfter(s, s.waitMs(best, places, places))
 	if misses := decode.misses || prefill.misses || prefill.missesAfter(s, aheadMs); misses != bestMisses {
 		return best, misses
+	}
+	if s.sends {
+		return best, false
 	}
 	if overload && !best.worker.whole && !best.misses && best.promptMs+best.decodeMs <= (prefill.workMs+decode.decodeMs)*(1+rt.config.NearBest) {
 		return best, true

@@ -145,6 +145,8 @@ func (rt *Router) explain(s *search, decode, prefill *candidate, prefills *candi
 		reason = fmt.Sprintf("prefill on %s: the first token predicted %.1f ms after the decision, of which %.1f ms queue, and %.1f ms on %s alone",
 			prefill.worker.ref.ID, prefill.firstMs, prefill.queueMs, o.firstMs, o.worker.ref.ID)
 		switch {
+		case s.sends:
+			reason += "; requests are refused for want of time, and prefill and decode workers apart serve more of them than all workers alike"
 		case o.delaysMs > 0:
 			reason += fmt.Sprintf(", which would delay others there by %.1f ms in all", o.delaysMs)
 		case o.firstMs < prefill.firstMs:

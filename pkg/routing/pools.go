@@ -22,6 +22,8 @@ type demand struct {
 	each   float64 // the time that a token may take, of those that say so, milliseconds; 0: any
 
 	together bool // all workers alike serve more than the pools apart
+	apart    bool // the pools apart serve more than all workers alike
+	sends    bool // then prefill workers have time for all prompts
 	reviewed time.Time
 }
 
@@ -35,6 +37,14 @@ const (
 	// togetherLeast is what all workers alike have to serve of what the pools apart would: they
 	// take bursts better than the pools, each of which has its own.
 	togetherLeast = 0.95
+	// apartLeast is what the pools apart have to serve of what all workers alike would, before each
+	// pool keeps to its own part. Less is within what step times are known to.
+	apartLeast = 1.1
+	// sendsLeast is what prefill workers have to compute of the prompts that the pools apart would
+	// serve, before decode workers leave all prompts to them: a few prompts shorten all steps there.
+	sendsLeast = 0.8
+	// apartLasts is for how long after a refusal for want of time each pool keeps to its own part.
+	apartLasts = time.Minute
 )
 
 // asked takes in a request of which a worker lacks so many tokens.
@@ -167,20 +177,36 @@ func (rt *Router) review(model string) {
 	if d == nil || rt.now.Sub(d.reviewed) < reviewEvery {
 		return
 	}
-	d.reviewed, d.together = rt.now, false
+	d.reviewed, d.together, d.apart, d.sends = rt.now, false, false, false
 	prefill, decode := rt.pool(controlv1.Role_ROLE_PREFILL, model, d), rt.pool(controlv1.Role_ROLE_DECODE, model, d)
 	if prefill.promptMs > 0 && prefill.answerMs > 0 && decode.promptMs > 0 && decode.answerMs > 0 {
 		together, apart, computed := d.uses(prefill, decode)
 		// Prefill workers that have time for answers go by what each request costs.
 		d.together = apart > computed && together >= apart*togetherLeast
+		d.apart = apart >= together*apartLeast
+		d.sends = d.apart && computed >= apart*sendsLeast
 	}
 }
 
-// together reports whether every worker is to do all of what it gets.
-func (rt *Router) together(model string) bool {
-	if rt.now.Sub(rt.refusedForLoadAt) >= togetherLasts {
-		return false
-	}
+// use is how all requests for a model are to use the workers; zero: each goes by what it costs.
+type use struct {
+	// together: every worker is to do all of what it gets.
+	together bool
+	// apart: prefill workers are to leave answers to decode workers, and with sends decode workers
+	// prompts to prefill workers.
+	apart, sends bool
+}
+
+// use is the better use of the workers for a while after a refusal for want of time.
+func (rt *Router) use(model string) (u use) {
 	d := rt.demands[model]
-	return d != nil && d.together
+	if d == nil {
+		return u
+	}
+	since := rt.now.Sub(rt.refusedForLoadAt)
+	u.together = d.together && since < togetherLasts
+	if since < apartLasts {
+		u.apart, u.sends = d.apart, d.sends
+	}
+	return u
 }

@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/tandem-serving/tandem/pkg/latency"
 )
 
 // TestDemandOfMixedRequests: requests that take any time for a token do not make it shorter for the
@@ -65,5 +67,45 @@ func TestUsesOfWorkers(t *testing.T) {
 		if math.Abs(together/bestTogether-1) > 0.01 || math.Abs(apart/bestApart-1) > 0.01 || computed <= 0 {
 			t.Errorf("case %d: %v and %v, want %v and %v: %+v, %+v, %+v", i, together, apart, bestTogether, bestApart, d, p, q)
 		}
+	}
+}
+
+// TestUseAfterARefusal: after a refusal for want of time the better use of the workers counts for a
+// while.
+func TestUseAfterARefusal(t *testing.T) {
+	began := time.Unix(1e9, 0)
+	for _, c := range []struct {
+		of    demand
+		after time.Duration
+		want  use
+	}{
+		{demand{together: true}, togetherLasts - 1, use{together: true}},
+		{demand{together: true}, togetherLasts, use{}},
+		{demand{apart: true}, togetherLasts, use{apart: true}},
+		{demand{apart: true, sends: true}, apartLasts - 1, use{apart: true, sends: true}},
+		{demand{apart: true, sends: true}, apartLasts, use{}},
+	} {
+		rt := &Router{demands: map[string]*demand{"m": &c.of}, refusedForLoadAt: began, now: began.Add(c.after)}
+		if got := rt.use("m"); got != c.want {
+			t.Errorf("%+v after %v: %+v", c.of, c.after, got)
+		}
+	}
+	if got := (&Router{now: began}).use("other"); got != (use{}) {
+		t.Errorf("%+v without any request", got)
+	}
+}
+
+// TestPacedSteps: beside sequences that want their tokens soon, prompts have what that leaves of a
+// step, and one block in any case.
+func TestPacedSteps(t *testing.T) {
+	s := steps{model: latency.Model{BaseMs: 20, PerTokenMs: 0.1}, chunk: 512, several: 2048, besides: 21}
+	for each, want := range map[float64]int{100: 512, 25: 55, 20: 16} {
+		if got := s.paced(each, 16); got.chunk != want || got.besides != s.besides {
+			t.Errorf("a token each %v ms: %+v, want %d tokens of a prompt", each, got, want)
+		}
+	}
+	free := steps{chunk: 512, several: 512}
+	if got := free.paced(25, 16); got != free {
+		t.Errorf("tokens that take no time: %+v", got)
 	}
 }

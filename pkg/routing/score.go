@@ -92,6 +92,9 @@ func (rt *Router) costOf(s *search, role controlv1.Role, w *worker, cached int, 
 				model.PerTokenMs = prior.PerTokenMs
 			}
 		}
+		if load.decoding > 0 && s.entry.each > 0 && w.keepsTPOT {
+			steps = steps.paced(float64(s.entry.each)/float64(time.Millisecond), w.blockTokens)
+		}
 		lacks := c.uncached
 		if s.asks() { // such come before others, the earliest first, however long they are
 			lacks = math.MaxInt32

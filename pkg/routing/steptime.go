@@ -133,6 +133,22 @@ func (w *worker) steps(m latency.Model, decoding, context int) steps {
 	return s
 }
 
+// paceBurst is how many times its share of what sequences leave a step may have for prompts in
+// pkg/scheduler. They often have it, since most sequences have saved some time.
+const paceBurst = 2
+
+// paced are the steps beside sequences that want a token in each eachMs: prompts have what those leave,
+// and one block in any case.
+func (s steps) paced(eachMs float64, blockTokens int) steps {
+	if s.model.PerTokenMs <= 0 {
+		return s
+	}
+	spare := min(max(paceBurst*(paceShare*eachMs-s.besides)/s.model.PerTokenMs, 0), math.MaxInt32)
+	most := max(int(spare), blockTokens, 1)
+	s.chunk, s.several = min(s.chunk, most), min(s.several, most)
+	return s
+}
+
 // promptSteps are those of a worker of which only what a step takes besides is known.
 func (w *worker) promptSteps(prior latency.Model, besides float64) steps {
 	chunk := cmp.Or(max(w.chunk, 0), math.MaxInt32)

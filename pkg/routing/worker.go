@@ -103,6 +103,15 @@ func (w *worker) fetch() int {
 		w.running + w.usedAt.Nanosecond() + w.blocks + w.maxWaiting + len(w.model) + int(w.first.late) + w.slowFirst.observed + w.slowToken.observed
 }
 
+// Fetch has the processor read what a message of a worker will need, for whoever has one for several
+// routers. What it returns means nothing.
+func (rt *Router) Fetch(worker string) int {
+	if w := rt.workers[worker]; w != nil {
+		return w.fetch()
+	}
+	return 0
+}
+
 // is reports whether a record is of this incarnation.
 func (w *worker) is(record *controlv1.WorkerRecord) bool {
 	return w.ref.Epoch == record.GetEpoch() && w.role() == record.GetRole()

@@ -198,11 +198,11 @@ func (s *stream) data(data []byte) error {
 // identify begins an event in the buffer, with its id if it has one.
 func (s *stream) identify() []byte {
 	var head [chunkHead]byte
-	b := append(s.buffer[:0], head[:]...)
+	s.buffer = append(s.buffer[:0], head[:]...)
 	if s.request == "" {
-		return b
+		return s.buffer
 	}
-	return append(appendEventID(append(b, "id: "...), s.request, s.at), '\n')
+	return append(appendEventID(append(s.buffer, "id: "...), s.request, s.at), '\n')
 }
 
 // write sends the event in the buffer, unless the client has had it.

@@ -60,10 +60,10 @@ func (distServe) Run(ctx context.Context, o Options) (*Result, error) {
 	columns := []column{
 		together, {aggregated, free, true}, {disaggregated, free, false}, apart, {disaggregated, ethernet, false}, either,
 	}
-	requests, rounds := 300, 2
+	requests, rounds := 200, 2
 	if o.Small {
 		rows, columns = rows[:1], []column{together, apart, either}
-		requests = 200
+		requests = 150
 	}
 	g := newGoodput(rows, columns, rounds)
 	if err := g.measure(ctx, o, requests); err != nil {

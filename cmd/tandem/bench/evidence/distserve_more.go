@@ -39,7 +39,7 @@ func reproduceDistServe(ctx context.Context, o Options, g *goodput, r *Result) e
 		{"aggregated, nothing is refused", aggregated, joint, true},
 		{"aggregated", aggregated, joint, false},
 	}
-	const rounds = 3
+	const rounds = 2
 	found := make([]best, len(cells)*rounds)
 	if err := each(ctx, len(found), func(i int) (err error) {
 		c, a := cells[i/rounds], a
@@ -56,7 +56,7 @@ func reproduceDistServe(ctx context.Context, o Options, g *goodput, r *Result) e
 	}
 	for i, c := range cells {
 		rounds := found[i*rounds : (i+1)*rounds]
-		t.Rows = append(t.Rows, []string{"Tandem, " + c.name, fmt.Sprintf("%s, %s, %s", rate(rounds[0].rate), rate(rounds[1].rate), rate(rounds[2].rate)), rounds[0].layout.String()})
+		t.Rows = append(t.Rows, []string{"Tandem, " + c.name, fmt.Sprintf("%s, %s", rate(rounds[0].rate), rate(rounds[1].rate)), rounds[0].layout.String()})
 	}
 	r.Tables = append(r.Tables, t)
 	return nil
@@ -66,7 +66,7 @@ func reproduceDistServe(ctx context.Context, o Options, g *goodput, r *Result) e
 // together just reaches with the bounds of the table.
 func tightestSLOs(ctx context.Context, o Options, g *goodput, r *Result) error {
 	columns := []column{together, apart, either}
-	const requests, rounds = 300, 2
+	const requests, rounds = 200, 2
 	scales := make([]float64, len(g.rows)*len(columns)*rounds)
 	if err := each(ctx, len(scales), func(i int) (err error) {
 		round, c, row := i%rounds, columns[i/rounds%len(columns)], i/rounds/len(columns)
@@ -107,7 +107,7 @@ func tightestSLOs(ctx context.Context, o Options, g *goodput, r *Result) error {
 // sweepsOfDistServe draws its two figures for the first application: the share of requests in
 // time over the rate, and over the scale of the SLO.
 func sweepsOfDistServe(ctx context.Context, o Options, g *goodput, r *Result) error {
-	const requests, points = 300, 9
+	const requests, points = 200, 9
 	a := g.rows[0]
 	columns := []column{together, apart, either}
 	at := mean(g.rates(0, columns[0]))

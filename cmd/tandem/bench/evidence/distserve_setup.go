@@ -65,7 +65,7 @@ func (l layout) String() string {
 // together are the layouts of a number of GPUs in which all workers do both phases, apart
 // those in which each does one.
 func (m opt) together(gpus int) (all []layout) {
-	for _, degree := range []int{1, 2, 4, 8} {
+	for _, degree := range []int{8, 4, 2, 1} {
 		if m.tokens[degree] > 0 && gpus%degree == 0 {
 			groups := []group{{"decode", gpus / degree, degree}}
 			all = append(all, layout{groups, true}, layout{groups, false})
@@ -75,8 +75,8 @@ func (m opt) together(gpus int) (all []layout) {
 }
 
 func (m opt) apart(gpus int, p placement) (all []layout) {
-	for _, prefill := range []int{1, 2, 4} {
-		for _, decode := range []int{1, 2, 4} {
+	for _, prefill := range []int{4, 2, 1} {
+		for _, decode := range []int{4, 2, 1} {
 			for n := 1; n*prefill < gpus; n++ {
 				left := gpus - n*prefill
 				if m.tokens[prefill] > 0 && m.tokens[decode] > 0 && left%decode == 0 {

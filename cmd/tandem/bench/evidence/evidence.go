@@ -22,6 +22,10 @@ func Sections() []Section {
 	return []Section{
 		distServe{},
 		splitwise{}, mooncake{},
+		placements{tight}, placements{loose},
+		policies{},
+		live{}, queues{},
+		scale{},
 	}
 }
 

@@ -59,10 +59,10 @@ func (mooncake) Run(ctx context.Context, o Options) (*Result, error) {
 		return nil, err
 	}
 	defer d.Close()
-	requests := 3000
+	requests := 2000
 	switch {
 	case o.Small:
-		requests = 500
+		requests = 400
 	case o.Long:
 		requests = 12000
 	}

@@ -36,9 +36,9 @@ func (splitwise) Run(ctx context.Context, o Options) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	dollars, requests, within, rounds := 305.0, 1000, 0.01, 2
+	dollars, requests, within, rounds := 305.0, 500, 0.02, 2
 	if o.Small {
-		dollars, requests, within, rounds = 155, 400, 0.02, 4
+		dollars, requests, within, rounds = 155, 300, 0.05, 3
 	}
 	together := func(d device) []park {
 		of := []machines{{"decode", int(dollars / d.dollars), d}}

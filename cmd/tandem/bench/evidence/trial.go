@@ -15,7 +15,6 @@ import (
 	"github.com/tandem-serving/tandem/loadtest/drive"
 	"github.com/tandem-serving/tandem/loadtest/record"
 	"github.com/tandem-serving/tandem/loadtest/report"
-	"github.com/tandem-serving/tandem/loadtest/search"
 	"github.com/tandem-serving/tandem/loadtest/workload"
 	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/simulate"
@@ -74,27 +73,6 @@ func (t *trial) at(ctx context.Context, rate float64, round int) (report.Figures
 		err = ctx.Err()
 	}
 	return f, err
-}
-
-// capacity is the highest rate, within 1%, at which 90% of the requests meet the SLO; 0:
-// none. It begins at start.
-func (t *trial) capacity(ctx context.Context, start float64, round int) (float64, error) {
-	s := search.NewCapacity(start, 1.5)
-	for {
-		rate, more := s.Next()
-		if !more {
-			break
-		}
-		f, err := t.at(ctx, rate, round)
-		if err != nil {
-			return 0, err
-		}
-		s.Done(search.Step{Rate: rate, Summary: &f.Summary, Client: f.Limit()})
-	}
-	if rate := s.Result().MaxRate; rate != nil {
-		return *rate, nil
-	}
-	return 0, nil
 }
 
 // drive is a run on a cluster of its own.

@@ -147,6 +147,14 @@ func (d *decider) end() {
 	d.running = d.running[1:]
 }
 
+// MeasureCore times the routing core alone, in this process: of a Plan it takes Workers,
+// PrefixBlocks, Streams, Tokens, Gap and Decisions. Of the Result it sets what a decision, a load
+// report and the index take.
+func MeasureCore(ctx context.Context, p Plan) (*Result, error) {
+	r := &Result{Workers: p.Workers, Streams: p.Streams, PrefixBlocks: p.PrefixBlocks}
+	return r, decisions(ctx, p, r)
+}
+
 // decisions times Plan.Decisions of them, with as many requests running as there are streams.
 func decisions(ctx context.Context, p Plan, r *Result) error {
 	d := newDecider(p)
@@ -157,13 +165,15 @@ func decisions(ctx context.Context, p Plan, r *Result) error {
 	}
 	const apart = 100 * time.Microsecond
 	times := make([]time.Duration, p.Decisions)
-	sum := time.Duration(0)
+	sum, reports := time.Duration(0), time.Duration(0)
 	for i := range times {
 		if i%1000 == 0 && ctx.Err() != nil {
 			return ctx.Err()
 		}
 		d.now = d.now.Add(apart)
+		reported := time.Now()
 		d.report(i % p.Workers)
+		reports += time.Since(reported)
 		var err error
 		if times[i], err = d.decide(); err != nil {
 			return err
@@ -174,6 +184,7 @@ func decisions(ctx context.Context, p Plan, r *Result) error {
 	}
 	r.DecisionsPerS = float64(p.Decisions) / sum.Seconds()
 	r.DecisionUsP50, r.DecisionUsP99 = quantile(times, .5), quantile(times, .99)
+	r.ReportUs = float64(reports) / float64(p.Decisions) / float64(time.Microsecond)
 	r.IndexMs, r.IndexUsMax = float64(d.indexed)/float64(time.Millisecond), float64(d.indexedMost)/float64(time.Microsecond)
 	r.HashUsP50 = quantile(hashing(d.random), .5)
 	return nil

@@ -27,6 +27,8 @@ type Result struct {
 	DecisionUsP50 float64 `json:"decision_us_p50"`
 	DecisionUsP99 float64 `json:"decision_us_p99"`
 	HashUsP50     float64 `json:"hash_us_p50"`
+	// ReportUs is what the routing core takes for a worker's load report, on average.
+	ReportUs float64 `json:"report_us"`
 
 	// IndexMs is how long the routing core takes for the prefix caches of all workers when it has
 	// just begun, and IndexUsMax the longest that a decision waits for a part of that.

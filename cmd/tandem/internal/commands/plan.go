@@ -185,7 +185,7 @@ func (f *planFlags) next(cmd *cobra.Command, w io.Writer, size plan.Size) error 
 			up += fmt.Sprintf(" --%s %s", name, flag.Value)
 		}
 	}
-	verify := strings.Join(quotedArguments(command(cmd)[1:]), " ")
+	verify := strings.Join(forVerify(command(cmd)[1:]), " ")
 	with := ""
 	if preset {
 		with = " (the mesh then serves the bundled model, with the step times of " + c.Model + ")"
@@ -195,10 +195,14 @@ func (f *planFlags) next(cmd *cobra.Command, w io.Writer, size plan.Size) error 
 	return err
 }
 
-// quotedArguments are arguments as a shell takes them.
-func quotedArguments(arguments []string) []string {
+// forVerify are the arguments of a plan that 'plan verify' takes as well, as a shell takes them.
+func forVerify(arguments []string) []string {
 	out := make([]string, 0, len(arguments))
-	for _, a := range arguments {
+	for i, a := range arguments {
+		name, _, _ := strings.Cut(a, "=")
+		if name == "--report" || name == "--json" || i > 0 && arguments[i-1] == "--report" {
+			continue
+		}
 		if strings.ContainsAny(a, " <>&|;$'\"()*?") {
 			a = "'" + strings.ReplaceAll(a, "'", `'\''`) + "'"
 		}

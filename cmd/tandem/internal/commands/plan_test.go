@@ -47,7 +47,7 @@ func TestPlanForPeople(t *testing.T) {
 	}
 	for _, want := range []string{
 		"plan: 1 prefill and 1 decode worker", "M/G/c (Allen–Cunneen)", "Little's law", "Amdahl's law", "utilisation of at most 0.85",
-		"tandem up --engine simulated --prefill 1 --decode 1\n", "tandem plan verify --rate 20", "'ttft:p90<200ms'",
+		"tandem up --engine simulated --prefill 1 --decode 1\n", "tandem plan verify --rate 20", "'ttft:p90<200ms' --prefill 1 --decode 1\n",
 	} {
 		if !strings.Contains(got.stdout, want) {
 			t.Errorf("it lacks %q:\n%s", want, got.stdout)
@@ -91,7 +91,7 @@ func TestPlanMistakes(t *testing.T) {
 		{[]string{"plan", "--rate", "5", "--slo", "ttft:p99<1s", "--worker-price", "-1"}, 2, "--worker-price: -1 is not a price"},
 		{[]string{"plan", "--rate", "5", "--slo", "ttft:p99<1s", "--max-workers", "0"}, 2, "--max-workers: 0 is outside 1 to 1000"},
 		{[]string{"plan", "--trace", "/nowhere.csv", "--slo", "ttft:p99<1s"}, 1, "--trace: open /nowhere.csv: no such file"},
-		{[]string{"plan", "--scenario", "/nowhere.yaml", "--rate", "1", "--slo", "ttft:p99<1s"}, 2, "/nowhere.yaml"},
+		{[]string{"plan", "--scenario", "/nowhere.yaml", "--rate", "1", "--slo", "ttft:p99<1s"}, 1, "/nowhere.yaml"},
 		{[]string{"plan", "verify", "--rate", "5", "--slo", "ttft:p99<1s", "--prefill", "2"}, 2, "--prefill needs --decode"},
 		{[]string{"plan", "verify", "--rate", "5", "--slo", "ttft:p99<1s", "--within", "0"}, 2, "--within: 0 must be above 0"},
 		{[]string{"plan", "verify", "--rate", "5", "--slo", "ttft:p99<1s", "--addr", "127.0.0.1:1"}, 1, "127.0.0.1:1"},

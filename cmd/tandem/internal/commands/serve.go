@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"log/slog"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"github.com/tandem-serving/tandem/cmd/tandem/internal/settings"
 	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
 	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/memory"
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 )
 
@@ -54,6 +56,9 @@ within --stop-timeout, leaves the mesh and exits.`,
 		return settingsError(cmd, cmp.Or(logging.validate(), options.Validate()))
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if options.Target == api.Name(controlv1.Role_ROLE_ROUTER) {
+			memory.CollectSooner(os.Getenv)
+		}
 		told := false
 		return logging.run(cmd, func(logger *slog.Logger, registry *prometheus.Registry, progress mesh.Progress, say func(int64, string)) error {
 			return mesh.Serve(cmd.Context(), options, logger, registry, progress, func(part mesh.Part) {

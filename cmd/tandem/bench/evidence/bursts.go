@@ -1,0 +1,163 @@
+package evidence
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/tandem-serving/tandem/loadtest/report"
+	"github.com/tandem-serving/tandem/pkg/routing"
+	"github.com/tandem-serving/tandem/simulate"
+)
+
+// policies compares routing policies on traffic in bursts, and four routers with one.
+type policies struct{}
+
+func (policies) Name() string  { return "policies" }
+func (policies) Title() string { return "4. Policies on bursts, and several routers" }
+
+const (
+	// burstRate is what each worker is offered, requests a second: about what it holds.
+	burstRate = 2.6
+	// burstSLO is the objective that requests ask for.
+	burstSLO = "ttft:p90<1s,tpot:p90<80ms"
+)
+
+// burstScenario is the text of a cluster of A100s that serve OPT-13B, with Azure's lengths in bursts.
+func burstScenario(o Options, workers, requests int) string {
+	prefill := int(math.Round(float64(workers) * 3 / 8))
+	text := fmt.Sprintf("model: {name: opt-13b, layers: 10, hidden-size: 5120, heads: 40, head-size: 512, vocab-size: 50272, context-tokens: %d}\nblock-tokens: 16\nprofile: {file: %q, model: facebook/opt-13b}\n", optContext, o.profile(mapProfile))
+	text += "network: {latency: 20us, bandwidth: 50GB/s}\nrouter: {tenant-max-requests: 1000000, transfer-bytes-per-second: 50000000000}\npools:\n"
+	const worker = "kv-memory: 54GB, max-batch-tokens: 2048, max-sequences: 128, transfer-credit-bytes: 67108864"
+	if workers > 1 {
+		text += fmt.Sprintf("  prefill: {role: prefill, count: %d, %s}\n", max(prefill, 1), worker)
+	} else {
+		prefill = 0
+	}
+	if workers == 2 {
+		prefill = 1
+	}
+	text += fmt.Sprintf("  decode: {role: decode, count: %d, %s}\n", workers-prefill, worker)
+	return text + fmt.Sprintf("traffic: {rate: 1, arrival: gamma, burstiness: 0.3, prompt-tokens: \"lognormal:1155,613\", output-tokens: \"lognormal:211,273\", warmup: 10s, duration: 10s, min-requests: %d, slo: %q, send-slo: true}\n", requests, burstSLO)
+}
+
+// Run measures.
+func (policies) Run(ctx context.Context, o Options) (*Result, error) {
+	sizes, requests := []int{1, 2, 4, 8, 16, 32, 64}, 500
+	loads, seeds := []float64{92, 175}, 2
+	if o.Small {
+		sizes, requests, loads, seeds = []int{4}, 200, loads[:1], 1
+	}
+	names := routing.Policies()
+	goodput := make([]float64, len(sizes)*len(names))
+	order := make([]int, 0, len(goodput)) // those that take longest first
+	for i := range goodput {
+		order = append(order, len(goodput)-1-i)
+	}
+	if err := each(ctx, len(order), func(i int) error {
+		at := order[i]
+		workers, name := sizes[at/len(names)], names[at%len(names)]
+		t, err := newTrial(o.Profiles, burstScenario(o, workers, requests))
+		if err != nil {
+			return err
+		}
+		t.change = func(c *simulate.Config) { c.Routing.Policy = name }
+		f, err := t.at(ctx, burstRate*float64(workers), 0)
+		if err != nil {
+			return fmt.Errorf("%d workers, %s: %w", workers, name, err)
+		}
+		goodput[at] = f.SLOAttainment
+		o.say(fmt.Sprintf("policies: %d workers, %s: %.1f%% in time", workers, name, 100*f.SLOAttainment))
+		return nil
+	}); err != nil {
+		return nil, err
+	}
+	r := &Result{Intro: []string{
+		fmt.Sprintf("Requests in time, of those that came: %s requests a second for each worker, in bursts (gamma, shape 0.3), with lengths like those of Azure's conversations; A100s with OPT-13B, three of eight for prefill; %s.", digits(burstRate), burstSLO),
+	}}
+	table := Table{Title: "Requests in time, %, by workers", Command: "tandem bench evidence --section policies", Header: []string{"policy"}}
+	for _, n := range sizes {
+		table.Header = append(table.Header, fmt.Sprint(n))
+	}
+	picture := chart{title: "Bursts: requests in time by policy", xLabel: "workers", yLabel: "% in time", logX: true}
+	for j, name := range names {
+		row, line := []string{"`" + name + "`"}, curve{name: name}
+		for i, n := range sizes {
+			met := 100 * goodput[i*len(names)+j]
+			row = append(row, fmt.Sprintf("%.1f", met))
+			line.x, line.y = append(line.x, float64(n)), append(line.y, met)
+		}
+		table.Rows, picture.curves = append(table.Rows, row), append(picture.curves, line)
+	}
+	r.Tables = append(r.Tables, table)
+	if len(sizes) > 1 {
+		r.Pictures = append(r.Pictures, Picture{Name: "policies", Alt: "Requests in time by routing policy, on 1 to 64 workers", SVG: picture.svg()})
+	}
+	slo, robin := slices.Index(names, routing.DefaultPolicy), slices.Index(names, "round-robin")
+	last := (len(sizes) - 1) * len(names)
+	r.Ratios = append(r.Ratios, Ratio{
+		Name:  fmt.Sprintf("in time by %s over round-robin, bursts, %d workers", routing.DefaultPolicy, sizes[len(sizes)-1]),
+		Value: goodput[last+slo] / goodput[last+robin], Noise: 0.1 * goodput[last+slo] / goodput[last+robin],
+	})
+	if err := severalRouters(ctx, o, r, loads, seeds); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// severalRouters compares four routers with one, on docs/scenarios/routers.yaml.
+func severalRouters(ctx context.Context, o Options, r *Result, loads []float64, seeds int) error {
+	folder := filepath.Join(o.Profiles, "..", "scenarios")
+	text, err := os.ReadFile(filepath.Join(folder, "routers.yaml"))
+	if err != nil {
+		return err
+	}
+	routers := []int{1, 4}
+	found := make([]report.Figures, len(loads)*len(routers)*seeds)
+	if err := each(ctx, len(found), func(i int) error {
+		load, count := loads[i/(len(routers)*seeds)], routers[i/seeds%len(routers)]
+		t, err := newTrial(folder, string(text))
+		if err != nil {
+			return err
+		}
+		t.change = func(c *simulate.Config) { c.Routers = count }
+		found[i], err = t.at(ctx, load, i%seeds)
+		return err
+	}); err != nil {
+		return err
+	}
+	table := Table{
+		Title: "Four routers and one", Command: "tandem simulate docs/scenarios/routers.yaml",
+		Header: []string{"offered a second", "routers", "in time a second", "TTFT p50, ms", "TTFT p99, ms", "prefix hits, % of prompt tokens"},
+		Note:   fmt.Sprintf("Eight workers, prompts with one of 50 prefixes. Means of %d seeds. [benchmarks.md](benchmarks.md#several-routers-simulated) has more loads and seeds.", seeds),
+	}
+	good := make([]float64, 0, len(loads)*len(routers))
+	for i := range len(loads) * len(routers) {
+		of := found[i*seeds : (i+1)*seeds]
+		average := func(value func(report.Figures) float64) (m float64) {
+			for _, f := range of {
+				m += value(f) / float64(len(of))
+			}
+			return m
+		}
+		percentile := func(name string) func(report.Figures) float64 {
+			return func(f report.Figures) float64 { return *cmp.Or(f.TTFT.Percentile(name), new(float64)) }
+		}
+		g := average(func(f report.Figures) float64 { return f.Goodput })
+		good = append(good, g)
+		table.Rows = append(table.Rows, []string{
+			digits(loads[i/len(routers)]), fmt.Sprint(routers[i%len(routers)]), fmt.Sprintf("%.1f", g),
+			fmt.Sprintf("%.1f", average(percentile("p50"))), fmt.Sprintf("%.0f", average(percentile("p99"))),
+			fmt.Sprintf("%.1f", 100*average(func(f report.Figures) float64 { return f.CachedTokensMean / max(f.PromptTokensMean, 1) })),
+		})
+	}
+	r.Tables = append(r.Tables, table)
+	for i, load := range loads {
+		r.Ratios = append(r.Ratios, Ratio{Name: fmt.Sprintf("four routers over one, in time at %s a second", digits(load)), Value: good[2*i+1] / good[2*i], Noise: 0.06})
+	}
+	return nil
+}

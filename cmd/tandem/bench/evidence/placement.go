@@ -1,0 +1,269 @@
+package evidence
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/tandem-serving/tandem/loadtest/search"
+	"github.com/tandem-serving/tandem/pkg/latency"
+)
+
+// placements maps where prefill and decode apart serve more than workers that do both, for one
+// objective.
+type placements struct{ objective }
+
+// The objectives of the maps.
+var (
+	tight = objective{"tight", 400 * time.Millisecond, 25 * time.Millisecond}
+	loose = objective{"loose", 700 * time.Millisecond, 50 * time.Millisecond}
+)
+
+// Name is what --section takes.
+func (m placements) Name() string { return "placement-" + m.name }
+
+// Title is the heading.
+func (m placements) Title() string {
+	return fmt.Sprintf("3. Where disaggregation stops paying: %s SLO", m.name)
+}
+
+const (
+	// mapWorkers is the hardware of each point: that many A100s.
+	mapWorkers = 8
+	// mapProfile is their step times.
+	mapProfile = "a100-opt-13b-tp1.json"
+	// mapLeast is for how long a rate is measured at least; else for one and a half of the longest
+	// requests.
+	mapLeast = 5 * time.Second
+	// mapWarmup is how long routers learn at least, before anything counts.
+	mapWarmup = 4 * time.Second
+)
+
+// objective is bounds at p90.
+type objective struct {
+	name       string
+	ttft, tpot time.Duration
+}
+
+// point is one kind of traffic on one network.
+type point struct {
+	prompt, output int // tokens
+	objective
+	bandwidth float64 // of each host in each direction, bytes a second
+}
+
+func (p point) String() string {
+	return fmt.Sprintf("%d/%d, %s, %s", p.prompt, p.output, p.name, gigabits(p.bandwidth))
+}
+
+// longest is how long a request may take.
+func (p point) longest() time.Duration {
+	return p.ttft + time.Duration(p.output)*p.tpot
+}
+
+func gigabits(bytesPerSecond float64) string {
+	return fmt.Sprintf("%s Gbit/s", digits(bytesPerSecond*8/1e9))
+}
+
+// mapped is what a point gave: capacities, requests a second.
+type mapped struct {
+	point
+	prefill                           int // workers, of the split
+	aggregated, disaggregated, either float64
+}
+
+func (m mapped) better() float64 { return max(m.aggregated, m.disaggregated) }
+
+// ofBetter is the capacity of auto over that of the better placement.
+func (m mapped) ofBetter() float64 { return m.either / m.better() }
+
+// paysOff is the capacity of disaggregated over that of aggregated serving.
+func (m mapped) paysOff() float64 { return m.disaggregated / m.aggregated }
+
+// split is how many of n workers prefill: as many as prompts take of the time of a prompt and an
+// answer, if decode workers run as many sequences as the objective of a token allows. near is about
+// how many requests a second all of them serve then.
+func (p point) split(n int, profile *latency.Profile) (prefill int, near float64) {
+	var one latency.StepWork
+	one.Add(0, p.prompt, true)
+	prompt := profile.Predict(one).Seconds()
+	step := func(sequences int) time.Duration {
+		var w latency.StepWork
+		for range sequences {
+			w.Add(p.prompt+p.output/2, 1, true)
+		}
+		return profile.Predict(w)
+	}
+	batch := 1
+	const most, room = 128, 0.9 // sequences; of the objective
+	for batch < most && (batch+1)*(p.prompt+p.output) <= opt13B.tokens[1] && step(batch+1).Seconds() < room*p.tpot.Seconds() {
+		batch++
+	}
+	answer := float64(p.output) * step(batch).Seconds() / float64(batch)
+	prefill = int(math.Round(float64(n) * prompt / (prompt + answer)))
+	return min(max(prefill, 1), n-1), float64(n) / (prompt + answer)
+}
+
+// scenario is the text of one, as 'tandem simulate' reads it. KV of 40 layers is sent in 10 parts
+// of four layers each, which are fewer events.
+func (p point) scenario(o Options, prefill int, mode string, requests int) string {
+	const parts = 10
+	m := opt13B
+	text := fmt.Sprintf("model: {name: %s, layers: %d, hidden-size: %d, heads: %d, head-size: %d, vocab-size: 50272, context-tokens: %d}\nblock-tokens: 16\n",
+		m.name, parts, m.hidden, m.heads, m.hidden/m.heads*m.layers/parts, optContext)
+	text += fmt.Sprintf("profile: {file: %q, model: facebook/%s}\n", o.profile(mapProfile), m.name)
+	text += fmt.Sprintf("network: {latency: 20us, bandwidth: %.0fMB/s}\nrouter: {tenant-max-requests: 1000000, transfer-bytes-per-second: %.0f}\npools:\n", p.bandwidth/1e6, p.bandwidth)
+	const bytesOfFP16 = 2
+	worker := fmt.Sprintf("kv-memory: %d, max-batch-tokens: 2048, max-sequences: 128, transfer-credit-bytes: %d", m.tokens[1]*2*m.layers*m.hidden*bytesOfFP16, 64<<20)
+	if prefill > 0 {
+		text += fmt.Sprintf("  prefill: {role: prefill, count: %d, %s}\n", prefill, worker)
+	}
+	text += fmt.Sprintf("  decode: {role: decode, count: %d, %s}\n", mapWorkers-prefill, worker)
+	return text + fmt.Sprintf("traffic:\n  rate: 1\n  mode: %s\n  prompt-tokens: %d\n  output-tokens: %d\n  warmup: %v\n  duration: %v\n  min-requests: %d\n  slo: \"ttft:p90<%v,tpot:p90<%v\"\n  send-slo: true\n",
+		mode, p.prompt, p.output, max(p.longest(), mapWarmup), max(p.longest()*3/2, mapLeast), requests, p.ttft, p.tpot)
+}
+
+// capacity of a placement, searched from a rate near it; factor says how near.
+func (p point) capacity(ctx context.Context, o Options, prefill int, mode string, requests int, near, factor float64, round int) (float64, error) {
+	t, err := newTrial(o.Profiles, p.scenario(o, prefill, mode, requests))
+	if err != nil {
+		return 0, err
+	}
+	const least = 1000 // times less than near is none
+	s := search.NewCapacity(near, factor)
+	for {
+		rate, more := s.Next()
+		if !more || rate < near/least {
+			break
+		}
+		f, err := t.at(ctx, rate, round)
+		if err != nil {
+			return 0, fmt.Errorf("%v, %s: %w", p, mode, err)
+		}
+		s.Done(search.Step{Rate: rate, Summary: &f.Summary, Client: f.Limit()})
+	}
+	if found := s.Result().MaxRate; found != nil {
+		return *found, nil
+	}
+	return 0, nil
+}
+
+// measure measures points that differ in bandwidth only. Aggregated serving sends no KV, so that one
+// measurement holds for all of them.
+func measurePoints(ctx context.Context, o Options, points []point, profile *latency.Profile, requests, round int) ([]mapped, error) {
+	const unknown, known = 1.5, 1.1 // factors
+	var all []mapped
+	for i, p := range points {
+		m := mapped{point: p}
+		var near float64
+		m.prefill, near = p.split(mapWorkers, profile)
+		var err error
+		start, factor := 0.7*near, unknown
+		if i == 0 {
+			m.aggregated, err = p.capacity(ctx, o, 0, "aggregated", requests, start, unknown, round)
+		} else {
+			m.aggregated = all[i-1].aggregated
+			start, factor = cmp.Or(all[i-1].disaggregated, start), known
+		}
+		if err == nil {
+			m.disaggregated, err = p.capacity(ctx, o, m.prefill, "disaggregated", requests, start, factor, round)
+		}
+		if err == nil {
+			m.either, err = p.capacity(ctx, o, m.prefill, "auto", requests, cmp.Or(m.better(), start), known, round)
+		}
+		if err != nil {
+			return nil, err
+		}
+		o.say(fmt.Sprintf("placement: %v: %d + %d workers: aggregated %s, disaggregated %s, auto %s", p, m.prefill, mapWorkers-m.prefill, rate(m.aggregated), rate(m.disaggregated), rate(m.either)))
+		all = append(all, m)
+	}
+	return all, nil
+}
+
+// Run measures.
+func (m placements) Run(ctx context.Context, o Options) (*Result, error) {
+	prompts, outputs := []int{256, 768, 1536}, []int{16, 64, 128}
+	bandwidths := []float64{50e9, 3.125e9}
+	requests := 200
+	if o.Small {
+		prompts, outputs, bandwidths = prompts[:2], outputs[:1], bandwidths[:1]
+	}
+	profile, err := readProfile(o.profile(mapProfile))
+	if err != nil {
+		return nil, err
+	}
+	var groups [][]point // by bandwidth
+	for _, prompt := range prompts {
+		for _, output := range slices.Backward(outputs) { // those that take longest begin
+			var group []point
+			for _, b := range bandwidths {
+				group = append(group, point{prompt, output, m.objective, b})
+			}
+			groups = append(groups, group)
+		}
+	}
+	found := make([][]mapped, len(groups))
+	if err := each(ctx, len(groups), func(i int) (err error) {
+		found[i], err = measurePoints(ctx, o, groups[i], profile, requests, 0)
+		return err
+	}); err != nil {
+		return nil, err
+	}
+	all := slices.Concat(found...)
+	if !o.Small {
+		if err := measureAgain(ctx, o, all, profile, requests); err != nil {
+			return nil, err
+		}
+	}
+	return mapResult(all, m.objective, prompts, outputs, bandwidths), nil
+}
+
+// measureAgain measures the points that a headline is made of with another round of arrivals, and
+// keeps the means: the extreme of many points is partly chance.
+func measureAgain(ctx context.Context, o Options, all []mapped, profile *latency.Profile, requests int) error {
+	const worst, rounds = 2, 2
+	var order []int
+	best := 0
+	for i := range all {
+		order = append(order, i)
+		if all[i].either/all[i].aggregated > all[best].either/all[best].aggregated {
+			best = i
+		}
+	}
+	slices.SortFunc(order, func(a, b int) int { return cmp.Compare(all[a].ofBetter(), all[b].ofBetter()) })
+	order = append(order[:min(worst, len(order))], best)
+	again := make([]mapped, len(order)*(rounds-1))
+	if err := each(ctx, len(again), func(i int) error {
+		m, err := measurePoints(ctx, o, []point{all[order[i/(rounds-1)]].point}, profile, requests, 1+i%(rounds-1))
+		if err == nil {
+			again[i] = m[0]
+		}
+		return err
+	}); err != nil {
+		return err
+	}
+	for i, m := range again {
+		at := &all[order[i/(rounds-1)]]
+		if i/(rounds-1) == len(order)-1 && slices.Contains(order[:len(order)-1], best) {
+			continue // it is one of the worst too
+		}
+		n := float64(i%(rounds-1) + 1)
+		at.aggregated += (m.aggregated - at.aggregated) / (n + 1)
+		at.disaggregated += (m.disaggregated - at.disaggregated) / (n + 1)
+		at.either += (m.either - at.either) / (n + 1)
+	}
+	return nil
+}
+
+func readProfile(file string) (*latency.Profile, error) {
+	opened, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer opened.Close()
+	return latency.ReadProfile(opened)
+}

@@ -1,0 +1,78 @@
+package evidence
+
+import (
+	"fmt"
+	"math"
+	"slices"
+)
+
+// mapResult is what the page says of the map.
+func mapResult(all []mapped, o objective, prompts, outputs []int, bandwidths []float64) *Result {
+	table := Table{
+		Title: "Capacity, requests a second", Command: "tandem bench evidence --section placement-" + o.name,
+		Header: []string{"network", "prompt/answer, tokens", "prefill + decode workers", "`aggregated`", "`disaggregated`", "`auto`", "better", "by", "`auto` of the better"},
+	}
+	worst, best := all[0], all[0]
+	pays := 0
+	for _, m := range all {
+		better, by := "disaggregated", m.paysOff()
+		if by < 1 {
+			better, by = "aggregated", 1/by
+		} else {
+			pays++
+		}
+		if m.ofBetter() < worst.ofBetter() {
+			worst = m
+		}
+		if m.either/m.aggregated > best.either/best.aggregated {
+			best = m
+		}
+		table.Rows = append(table.Rows, []string{
+			gigabits(m.bandwidth), fmt.Sprintf("%d/%d", m.prompt, m.output), fmt.Sprintf("%d + %d", m.prefill, mapWorkers-m.prefill),
+			rate(m.aggregated), rate(m.disaggregated), rate(m.either), better, times(by), fmt.Sprintf("%.3f", m.ofBetter()),
+		})
+	}
+	r := &Result{
+		Intro: []string{
+			fmt.Sprintf("Capacity, the highest rate at which 90%% of the requests meet the SLO, of %d A100s that serve OPT-13B. `aggregated` has %d workers that do both phases; the others are split by the time that prompts and answers take. Prompts and answers have one length at each point. The SLO: TTFT p90 below %v, TPOT p90 below %v.", mapWorkers, mapWorkers, o.ttft, o.tpot),
+		},
+		Tables: []Table{table},
+		Notes: []string{
+			fmt.Sprintf("Disaggregation serves more at %d of %d points. It does where tokens must come soon, since workers that do both have only what decoding leaves of a step for prompts, and where the network carries the KV of prompts as fast as they are computed: 0.8 MB a token here.", pays, len(all)),
+			fmt.Sprintf("`auto` is worst at %v: %.3f of the better placement (%s and %s requests a second).", worst.point, worst.ofBetter(), rate(worst.either), rate(worst.better())),
+			fmt.Sprintf("`auto` is most above `aggregated` at %v: %s and %s requests a second.", best.point, rate(best.either), rate(best.aggregated)),
+			"The two points with the lowest `auto` of the better, and the best one, are means of two rounds of arrivals; the others are one round. A round differs from the next by about 3%.",
+			"KV of 40 layers is sent in 10 parts, and routers know the bandwidth (`--router-transfer-bytes-per-second`).",
+		},
+		Ratios: []Ratio{
+			{Name: "auto over the better placement, worst point", Value: worst.ofBetter(), Noise: 0.06},
+			{Name: "auto over aggregated, best point", Value: best.either / best.aggregated, Noise: 0.06 * best.either / best.aggregated},
+		},
+	}
+	grids := heatMap{title: "Capacity of disaggregated over aggregated serving; below it, auto over the better"}
+	for _, b := range bandwidths {
+		g := grid{title: o.name + ", " + gigabits(b), xLabel: "answer", yLabel: "prompt"}
+		for _, n := range outputs {
+			g.columns = append(g.columns, fmt.Sprint(n))
+		}
+		for _, prompt := range prompts {
+			g.rows = append(g.rows, fmt.Sprint(prompt))
+			for _, output := range outputs {
+				i := slices.IndexFunc(all, func(m mapped) bool { return m.prompt == prompt && m.output == output && m.bandwidth == b })
+				g.cells = append(g.cells, heatCell{ratio: all[i].paysOff(), text: times(all[i].paysOff()), below: fmt.Sprintf("%.2f", all[i].ofBetter())})
+			}
+		}
+		grids.grids = append(grids.grids, g)
+	}
+	grids.across = len(bandwidths)
+	r.Pictures = []Picture{{Name: "placement-" + o.name, Alt: "Where disaggregation pays off, by lengths, SLO and bandwidth", SVG: grids.svg()}}
+	return r
+}
+
+// times is a ratio for people.
+func times(ratio float64) string {
+	if math.IsInf(ratio, 1) {
+		return "the other serves none"
+	}
+	return fmt.Sprintf("%.2f×", ratio)
+}

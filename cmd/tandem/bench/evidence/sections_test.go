@@ -1,0 +1,125 @@
+package evidence_test
+
+import (
+	"bytes"
+	"encoding/xml"
+	"errors"
+	"io"
+	"math"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/evidence"
+)
+
+// small is what the small version of a section measures.
+func small(t *testing.T, name string) *evidence.Result {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("simulates for seconds")
+	}
+	sections, err := evidence.Named([]string{name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := evidence.Run(t.Context(), sections, evidence.Options{Small: true, Profiles: "../../../../docs/profiles"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, table := range all[0].Tables {
+		if len(table.Rows) == 0 {
+			t.Errorf("%s: no rows", table.Title)
+		}
+		for _, row := range table.Rows {
+			if len(row) != len(table.Header) {
+				t.Errorf("%s: a row of %d cells below %d", table.Title, len(row), len(table.Header))
+			}
+		}
+	}
+	for _, p := range all[0].Pictures {
+		for d := xml.NewDecoder(bytes.NewReader(p.SVG)); ; {
+			if _, err := d.Token(); errors.Is(err, io.EOF) {
+				break
+			} else if err != nil {
+				t.Errorf("%s is no picture: %v", p.Name, err)
+				break
+			}
+		}
+	}
+	for _, r := range all[0].Ratios {
+		if !(r.Value > 0) || math.IsInf(r.Value, 0) || !(r.Noise > 0) {
+			t.Errorf("%s is %v with noise %v", r.Name, r.Value, r.Noise)
+		}
+	}
+	return all[0]
+}
+
+// column is the numbers of a table's column.
+func column(t *testing.T, table evidence.Table, header string) (values []float64) {
+	t.Helper()
+	for i, h := range table.Header {
+		if h != header {
+			continue
+		}
+		for _, row := range table.Rows {
+			text, _, _ := strings.Cut(row[i], " ")
+			v, err := strconv.ParseFloat(text, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			values = append(values, v)
+		}
+		return values
+	}
+	t.Fatalf("%s has no column %q", table.Title, header)
+	return nil
+}
+
+// One worker that serves one request at a time waits as queueing theory says.
+func TestQueuesObeyTheFormulas(t *testing.T) {
+	t.Parallel()
+	r := small(t, "queues")
+	for i, ratio := range column(t, r.Tables[0], "measured over that") {
+		if math.Abs(ratio-1) > 0.03 {
+			t.Errorf("row %d: the wait is %.3f of the exact one", i, ratio)
+		}
+	}
+	for i, ratio := range column(t, r.Tables[0], "measured over M/G/1") {
+		if math.Abs(ratio-1) > 0.25 {
+			t.Errorf("row %d: the wait is %.3f of that of M/G/1", i, ratio)
+		}
+	}
+}
+
+// Where a token must come soon and prompts are short, workers apart serve more, and auto finds that.
+func TestAutoFindsTheBetterPlacement(t *testing.T) {
+	t.Parallel()
+	r := small(t, "placement-tight")
+	for i, ratio := range column(t, r.Tables[0], "`auto` of the better") {
+		if ratio < 0.85 {
+			t.Errorf("auto has %.3f of the better placement: %v", ratio, r.Tables[0].Rows[i])
+		}
+	}
+	aggregated, disaggregated := column(t, r.Tables[0], "`aggregated`"), column(t, r.Tables[0], "`disaggregated`")
+	if disaggregated[0] < 1.2*aggregated[0] {
+		t.Errorf("apart they serve %v, together %v", disaggregated[0], aggregated[0])
+	}
+}
+
+func TestPoliciesOnBursts(t *testing.T) {
+	t.Parallel()
+	r := small(t, "policies")
+	if met := column(t, r.Tables[0], "4"); len(met) < 6 {
+		t.Errorf("%d policies", len(met))
+	}
+}
+
+// Hits of the prefix cache are near those of one that never computes a prefix twice.
+func TestScale(t *testing.T) {
+	t.Parallel()
+	r := small(t, "scale")
+	if hits := r.Ratios[0].Value; hits < 0.7 || hits > 1 {
+		t.Errorf("prefix hits are %.3f of the ideal", hits)
+	}
+}

@@ -1,0 +1,25 @@
+package simulate
+
+// Signals is what a cluster's parts told each other so far, and what routers decided. Each message
+// goes to every router.
+type Signals struct {
+	// LoadReports and BlockEvents are messages of workers, RouterReports those of routers. Blocks
+	// is how many blocks the events name.
+	LoadReports, BlockEvents, Blocks, RouterReports int
+	// Decisions are requests that routers dispatched or refused, second tries included.
+	Decisions int
+}
+
+// Messages is how many messages were published.
+func (s Signals) Messages() int { return s.LoadReports + s.BlockEvents + s.RouterReports }
+
+// Signals is what was told so far.
+func (c *Cluster) Signals() Signals { return c.signals }
+
+// IndexedBlocks is how many different KV blocks each router knows to be in prefix caches.
+func (c *Cluster) IndexedBlocks() (blocks []int) {
+	for _, r := range c.routers {
+		blocks = append(blocks, r.core.IndexedBlocks())
+	}
+	return blocks
+}
