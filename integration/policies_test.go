@@ -119,7 +119,7 @@ func TestUses(t *testing.T) {
 	for source, want := range map[string]uses{
 		"package a\nfunc (c *C) Handle(now time.Time, e Event) []Action { return nil }":                 {decides: true},
 		"package a\nfunc (c *C) Evaluate(now time.Time, d Demand) Sizes { return Sizes{} }":             {decides: true},
-		"package a\nfunc (c *C) Evaluate(now time.Time)":                                               {},
+		"package a\nfunc (c *C) Evaluate(now time.Time)":                                                {},
 		"package a\nfunc (c *C) Handle(e Event) []Action { return nil }":                                {},
 		"package a\nfunc Handle(now time.Time, e Event) []Action { return nil }":                        {},
 		"package a\nimport \"" + ours + "pkg/routing\"\nvar r = routing.New(c, nil)":                    {makes: []string{"pkg/routing"}},

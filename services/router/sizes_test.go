@@ -2,6 +2,7 @@ package router_test
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
@@ -18,6 +19,7 @@ func TestDesiredSizes(t *testing.T) {
 			}
 		}
 		time.Sleep(6 * time.Second)
+		synctest.Wait()
 		list, err := m.control.ListWorkers(t.Context(), &controlv1.ListWorkersRequest{Role: controlv1.Role_ROLE_DECODE})
 		if err != nil || len(list.GetPools()) != 1 {
 			t.Fatalf("%v, %v", list, err)

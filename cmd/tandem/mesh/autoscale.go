@@ -232,11 +232,7 @@ func (r *removable) Register(c prometheus.Collector) error {
 
 // MustRegister implements prometheus.Registerer.
 func (r *removable) MustRegister(all ...prometheus.Collector) {
-	for _, c := range all {
-		if err := r.Register(c); err != nil {
-			panic(err)
-		}
-	}
+	prometheus.WrapRegistererWith(nil, r).MustRegister(all...) // calls Register for each
 }
 
 // remove takes all of them out.
