@@ -62,20 +62,19 @@ func (p park) String() string {
 	return text
 }
 
-// splits of so much money an hour between machines that prefill and others that decode.
+// splits of so much money an hour between machines that prefill and others that decode: a
+// fifth, a third, half or two thirds for prefill.
 func splits(dollars float64, prefill, decode device, p placement) (all []park) {
-	for n := 1; float64(n)*prefill.dollars < dollars; n++ {
+	last := 0
+	for _, share := range []float64{0.2, 1.0 / 3, 0.5, 2.0 / 3} {
+		n := max(int(math.Round(share*dollars/prefill.dollars)), 1)
 		rest := int((dollars - float64(n)*prefill.dollars) / decode.dollars)
-		// Prompts of this traffic need a tenth to two thirds of the time.
-		if share := float64(n) * prefill.dollars / dollars; rest < 1 || share < 0.1 || share > 0.7 {
+		if n == last || rest < 1 {
 			continue
 		}
-		of := []machines{{"prefill", n, prefill}, {"decode", rest, decode}}
-		if p == auto {
-			all = append(all, park{of, true})
-		} else {
-			all = append(all, park{of, false})
-		}
+		last = n
+		// Of auto, decode workers compute prompts too.
+		all = append(all, park{[]machines{{"prefill", n, prefill}, {"decode", rest, decode}}, p == auto})
 	}
 	return all
 }
