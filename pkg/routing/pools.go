@@ -84,6 +84,8 @@ type pool struct {
 	places              float64 // of sequences that decode, in all
 	// promptMs and answerMs are what the prompt and the answer of a request take.
 	promptMs, answerMs float64
+	// sendMs is what a worker's network takes for the KV of a prompt.
+	sendMs float64
 }
 
 func (rt *Router) pool(role controlv1.Role, model string, d *demand) pool {
@@ -107,13 +109,14 @@ func (rt *Router) pool(role controlv1.Role, model string, d *demand) pool {
 		p.places += float64(w.places())
 		alone := w.steps(prompts, 0, 0)
 		p.promptMs += promptMs(prompts, int(d.prompt), 0, math.Ceil(d.prompt/float64(alone.chunk)))
+		p.sendMs += rt.transferMs(w, int(d.prompt))
 		p.answerMs += d.answer() * (answers.PerTokenMs + answers.PerContextTokenMs*(d.prompt+d.answer()/2))
 		if ms := promptMs(prompts, alone.several, 0, 1); ms > 0 {
 			p.promptShare += ms / (ms + m.BaseMs)
 		}
 	}
 	n := float64(max(p.workers, 1))
-	p.baseMs, p.promptShare, p.promptMs, p.answerMs = p.baseMs/n, p.promptShare/n, p.promptMs/n, p.answerMs/n
+	p.baseMs, p.promptShare, p.promptMs, p.answerMs, p.sendMs = p.baseMs/n, p.promptShare/n, p.promptMs/n, p.answerMs/n, p.sendMs/n
 	return p
 }
 
@@ -129,6 +132,11 @@ func (d *demand) uses(prefill, decode pool) (together, apart, computed float64) 
 		return prefill.spareMs(stepMs)/(prefill.promptMs+prefill.answerMs) + decode.spareMs(stepMs)/(decode.promptMs+decode.answerMs)
 	})
 	computed = float64(prefill.workers) * prefill.promptShare / prefill.promptMs
+	for _, p := range [...]pool{prefill, decode} { // their KV passes the network of both
+		if p.sendMs > 0 {
+			computed = min(computed, float64(p.workers)/p.sendMs)
+		}
+	}
 	apart = d.rate(decode.baseMs, decode.places, func(stepMs float64) float64 {
 		spare := decode.spareMs(stepMs)
 		if decoded := spare / decode.answerMs; decoded <= computed {

@@ -42,7 +42,7 @@ func TestUsesOfWorkers(t *testing.T) {
 	for i := range 200 {
 		workers := func() pool {
 			n := 1 + random.IntN(8)
-			return pool{n, draw(1, 10), draw(0.5, 1), float64(n) * draw(4, 256), draw(1, 500), draw(1, 100)}
+			return pool{n, draw(1, 10), draw(0.5, 1), float64(n) * draw(4, 256), draw(1, 500), draw(1, 100), draw(0.1, 500)}
 		}
 		p, q := workers(), workers()
 		d := demand{prompt: 1, most: draw(2, 1000), share: draw(0.1, 1), each: draw(12, 200)}
@@ -60,7 +60,7 @@ func TestUsesOfWorkers(t *testing.T) {
 		for step := q.baseMs; step <= d.each*paceShare; step *= 1.0005 {
 			// Requests whose prompts come from prefill workers, and then those that come whole.
 			spare := (1 - q.baseMs/step) * float64(q.workers)
-			sent := min(float64(p.workers)*p.promptShare/p.promptMs, spare/q.answerMs)
+			sent := min(float64(p.workers)*p.promptShare/p.promptMs, float64(p.workers)/p.sendMs, float64(q.workers)/q.sendMs, spare/q.answerMs)
 			whole := (spare - sent*q.answerMs) / (q.promptMs + q.answerMs)
 			bestApart = max(bestApart, min(sent+whole, q.places/(answer*step)))
 		}

@@ -53,7 +53,7 @@ func (m heatMap) svg() []byte {
 		g.draw(&out, i%m.across*gridWidth, mapTop+i/m.across*gridHeight)
 	}
 	for i, text := range []string{"aggregated serves more", "equal", "disaggregated serves more"} {
-		x := 12 + 240*i
+		x := 12 + 190*i
 		fmt.Fprintf(&out, `<rect x="%d" y="%d" width="18" height="18" fill="%s" stroke="#999"/><text x="%d" y="%d">%s</text>`+"\n",
 			x, height-32, heat(math.Pow(hottest, float64(i-1))), x+26, height-18, text)
 	}

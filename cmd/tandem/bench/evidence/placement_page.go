@@ -49,7 +49,7 @@ func mapResult(all []mapped, o objective, prompts, outputs []int, bandwidths []f
 			{Name: "auto over aggregated, best point", Value: best.either / best.aggregated, Noise: 0.06 * best.either / best.aggregated},
 		},
 	}
-	grids := heatMap{title: "Capacity of disaggregated over aggregated serving; below it, auto over the better"}
+	grids := heatMap{title: "Capacity, disaggregated over aggregated; below: auto over the better"}
 	for _, b := range bandwidths {
 		g := grid{title: o.name + ", " + gigabits(b), xLabel: "answer", yLabel: "prompt"}
 		for _, n := range outputs {
