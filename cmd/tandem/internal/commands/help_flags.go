@@ -25,6 +25,12 @@ var mainFlags = map[string][]string{
 	"simulate": {
 		"seed", "rate", "sweep", "find-max", "duration", "slo", "prompt-tokens", "output-tokens", "mode", "policies", "report", "json",
 	},
+	"plan": {
+		"rate", "prompt-tokens", "output-tokens", "trace", "slo", "profile", "scenario", "model", "max-utilisation", "worker-price", "report", "json",
+	},
+	"plan verify": {
+		"addr", "rate", "prompt-tokens", "output-tokens", "trace", "slo", "profile", "scenario", "prefill", "decode", "duration", "json",
+	},
 	"replay": {"policy", "router-disaggregate-min-tokens", "router-max-queue-wait", "router-tenant-max-requests", "json"},
 	"bench overload": {
 		"addr", "openai", "times", "slo", "send-slo", "duration", "prompt-tokens", "output-tokens", "mode", "json",
@@ -91,11 +97,19 @@ var (
 		{"A server with OpenAI's API", []string{"openai", "openai-"}},
 		{"Results", []string{"report", "markdown", "out", "csv", "hdr", "name", "json", "definitions"}},
 	}
+	planGroups = append([]flagGroup{
+		{"Workers", []string{
+			"scenario", "model", "profile", "profile-model", "entry", "tensor-parallel", "simulated-", "kv-memory", "block-tokens",
+			"max-batch-tokens", "max-sequences", "bandwidth", "latency", "prefill", "decode", "max-workers", "worker-price",
+		}},
+		{"Rules for sizes", []string{"max-utilisation", "burst", "burst-length", "burst-drain", "deviations", "fan-out"}},
+	}, loadGroups...)
 	// flagGroups are the headings of --help-all, by command.
 	flagGroups = map[string][]flagGroup{
 		"up": meshGroups, "serve": meshGroups, "config print up": meshGroups, "config print serve": meshGroups,
 		"generate": {samplingGroup}, "chat": {samplingGroup},
 		"bench serve": loadGroups, "simulate": loadGroups, "bench modes": loadGroups, "bench overload": loadGroups, "bench simulated": loadGroups,
+		"plan": planGroups, "plan verify": planGroups,
 		"bench engine": {{"GPU", []string{"cuda-", "cublaslt", "no-graphs", "chunk"}}},
 	}
 )
