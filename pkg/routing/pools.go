@@ -37,6 +37,9 @@ const (
 	// togetherLeast is what all workers alike have to serve of what the pools apart would: they
 	// take bursts better than the pools, each of which has its own.
 	togetherLeast = 0.95
+	// promptsMost is how much of their time prefill workers that do nothing else can compute prompts, if
+	// those are not to wait long: they come in bursts, and at few workers.
+	promptsMost = 0.85
 	// apartLeast is what the pools apart have to serve of what all workers alike would, before each
 	// pool keeps to its own part. Less is within what step times are known to.
 	apartLeast = 1.1
@@ -131,7 +134,7 @@ func (d *demand) uses(prefill, decode pool) (together, apart, computed float64) 
 	together = d.rate(max(prefill.baseMs, decode.baseMs), prefill.places+decode.places, func(stepMs float64) float64 {
 		return prefill.spareMs(stepMs)/(prefill.promptMs+prefill.answerMs) + decode.spareMs(stepMs)/(decode.promptMs+decode.answerMs)
 	})
-	computed = float64(prefill.workers) * prefill.promptShare / prefill.promptMs
+	computed = promptsMost * float64(prefill.workers) * prefill.promptShare / prefill.promptMs
 	for _, p := range [...]pool{prefill, decode} { // their KV passes the network of both
 		if p.sendMs > 0 {
 			computed = min(computed, float64(p.workers)/p.sendMs)

@@ -60,7 +60,7 @@ func TestUsesOfWorkers(t *testing.T) {
 		for step := q.baseMs; step <= d.each*paceShare; step *= 1.0005 {
 			// Requests whose prompts come from prefill workers, and then those that come whole.
 			spare := (1 - q.baseMs/step) * float64(q.workers)
-			sent := min(float64(p.workers)*p.promptShare/p.promptMs, float64(p.workers)/p.sendMs, float64(q.workers)/q.sendMs, spare/q.answerMs)
+			sent := min(promptsMost*float64(p.workers)*p.promptShare/p.promptMs, float64(p.workers)/p.sendMs, float64(q.workers)/q.sendMs, spare/q.answerMs)
 			whole := (spare - sent*q.answerMs) / (q.promptMs + q.answerMs)
 			bestApart = max(bestApart, min(sent+whole, q.places/(answer*step)))
 		}
