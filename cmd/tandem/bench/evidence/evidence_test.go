@@ -157,14 +157,14 @@ func TestPage(t *testing.T) {
 	}
 }
 
-// CI can watch every section of the committed figures.
+// CI can watch every section of the committed figures that has headline ratios.
 func TestCommittedFigures(t *testing.T) {
 	d, err := evidence.ReadDocument("../../../../docs/evidence.json")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, r := range d.Results {
-		if len(d.Small[r.Section]) == 0 {
+		if len(r.Ratios) > 0 && len(d.Small[r.Section]) == 0 {
 			t.Errorf("%s has no small run: run 'make evidence SECTION=%s'", r.Section, r.Section)
 		}
 	}
