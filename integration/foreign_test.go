@@ -109,7 +109,8 @@ func TestForeignWorkersOverProcesses(t *testing.T) {
 	for _, w := range workers {
 		r := w.GetRecord()
 		version[r.GetId()] = &controlv1.ModelVersion{Model: "fable", ModelDigest: r.GetModelDigest(), ArithmeticClass: r.GetLayout().GetArithmeticClass()}
-		if out := w.GetExcluded() != ""; out != (foreign[r.GetId()] != nil) {
+		// On a busy machine a worker may also be slower than it reports.
+		if out := w.GetExcluded() != "" && !strings.HasPrefix(w.GetExcluded(), "slower than it reports"); out != (foreign[r.GetId()] != nil) {
 			t.Errorf("%s: excluded %q", r.GetId(), w.GetExcluded())
 		}
 	}
