@@ -39,7 +39,7 @@ func TestSpoiledManifestsAreRefused(t *testing.T) {
 		{"bounds of an autoscaler", "production", "maxReplicas: 8", "maxReplicas: 1", false, "must be greater than or equal to `minReplicas`"},
 		{"sleep longer than the grace", "dev", "seconds: 10", "seconds: 1000", false, "must be non-negative and less than terminationGracePeriodSeconds"},
 		{"unknown field of KEDA", "production-keda", "minReplicaCount:", "minReplicas:", false, `unknown field "minReplicas"`},
-		{"number for a string of KEDA", "production-keda", `threshold: "2000"`, "threshold: 2000", false, "cannot unmarshal number"},
+		{"number for a string of KEDA", "production-keda", `threshold: "1"`, "threshold: 1", false, "cannot unmarshal number"},
 		{"unknown field of the operator", "production", "podMetricsEndpoints:", "endpoints:", false, `unknown field "endpoints"`},
 		// What only this project knows.
 		{"killed while it drains", "dev", "terminationGracePeriodSeconds: 90", "terminationGracePeriodSeconds: 60", false, "but preStop, --stop-timeout and leaving take 1m20s"},
