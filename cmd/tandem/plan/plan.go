@@ -97,8 +97,8 @@ type planner struct {
 	simulated int
 }
 
-// Make plans. It always returns a plan, beside an error that is no *Infeasible a useless
-// one; of an *Infeasible the plan has the reason. progress may be nil.
+// Make plans. If the error is an *Infeasible, the plan has its reason; with any other error
+// the plan is of no use. progress may be nil.
 func Make(ctx context.Context, q *Question, progress loadtest.Progress) (*Plan, error) {
 	p := &planner{question: q, progress: progress}
 	plan := &Plan{planner: p}
@@ -183,7 +183,7 @@ func (plan *Plan) search(ctx context.Context) (*Trial, error) {
 	if begin.Workers() > p.question.MaxWorkers {
 		return nil, p.tooMany("by the formulas, " + begin.String())
 	}
-	chosen, err := p.settle(ctx, begin, floor)
+	chosen, err := p.fewest(ctx, begin, floor)
 	if err != nil {
 		return nil, err
 	}

@@ -14,10 +14,10 @@ const (
 	gains = 0.03
 )
 
-// settle searches for the fewest workers that meet the SLO in simulation: from where the
+// fewest searches for the fewest workers that meet the SLO in simulation: from where the
 // formulas begin it grows the pool whose phase is late, and then shrinks one pool after the
 // other, down to the floor.
-func (p *planner) settle(ctx context.Context, begin, floor Size) (*Trial, error) {
+func (p *planner) fewest(ctx context.Context, begin, floor Size) (*Trial, error) {
 	met, err := p.grow(ctx, begin)
 	if err != nil {
 		return nil, err
@@ -58,7 +58,7 @@ func (p *planner) confirm(ctx context.Context, met *Trial) (*Trial, error) {
 			return t, nil
 		}
 		if p.simulated > mostTrials {
-			return nil, p.unsettled(t)
+			return nil, p.noSize(t)
 		}
 		if size, err = p.larger(t, size, 1, t.late && size.Prefill > 0); err != nil {
 			return nil, err
@@ -79,7 +79,7 @@ func (p *planner) grow(ctx context.Context, begin Size) (*Trial, error) {
 			return t, nil
 		}
 		if p.simulated >= mostTrials {
-			return nil, p.unsettled(t)
+			return nil, p.noSize(t)
 		}
 		prefill := t.late && size.Prefill > 0
 		switch {
@@ -140,8 +140,8 @@ func (p *planner) record(t *Trial) {
 	p.trials = append(p.trials, t)
 }
 
-// unsettled is the error if the search ends without a size.
-func (p *planner) unsettled(t *Trial) error {
+// noSize is the error if the search ends without a size.
+func (p *planner) noSize(t *Trial) error {
 	return &Infeasible{
 		Reason:  fmt.Sprintf("%d simulations found no size that keeps the SLO: %s miss it (%s)", p.simulated, t.Size, t.Why),
 		Nearest: p.reached(t),
@@ -206,5 +206,5 @@ func (p *planner) only(ctx context.Context) (*Trial, error) {
 	if begin > p.question.MaxWorkers {
 		return nil, p.tooMany(fmt.Sprintf("by the formulas, %d", begin))
 	}
-	return p.settle(ctx, Size{Decode: begin}, Size{Decode: begin})
+	return p.fewest(ctx, Size{Decode: begin}, Size{Decode: begin})
 }

@@ -36,7 +36,7 @@ func (m mesh) Do(_ context.Context, q *workload.Request, clock client.Clock, r *
 		if i == 0 {
 			wait = m.ttft
 		}
-		<-time.After(wait)
+		<-time.After(wait) // the latency that verify measures
 		r.Arrivals = append(r.Arrivals, record.Arrival{At: clock.Now(), Tokens: 1})
 	}
 	r.OutputTokens, r.End, r.Outcome = q.MaxTokens, clock.Now(), record.Completed

@@ -31,7 +31,7 @@ func newPlanCommand() *cobra.Command {
 		Short: "Say how many workers a load needs to meet an SLO, and what they cost",
 		Long: `Finds the number of prefill and decode workers for a rate, lengths and an SLO. Formulas
 give a first size: Little's law, M/M/1, M/M/c, M/G/c and Amdahl's law, each printed with what
-it assumes. Simulations, with the code that serves live traffic, then settle it. Some rules
+it assumes. Simulations, with the code that serves live traffic, then correct it. Some rules
 are kept whatever a simulation says: see --max-utilisation, --burst and --deviations.
 
 The plan says what latencies to expect, and whether fewer workers would do if all of them did
