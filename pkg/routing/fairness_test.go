@@ -120,6 +120,9 @@ func TestSharesOfTenantsThatComeAndGo(t *testing.T) {
 					w   *window
 					now int
 				}{{&windows[tenant][other], tokens}, {&windows[other][tenant], -tokens}} {
+					if len(waiting[tenant]) == 0 || len(waiting[other]) == 0 {
+						continue
+					}
 					pair.w.ahead += pair.now
 					pair.w.least, pair.w.most = min(pair.w.least, pair.w.ahead), max(pair.w.most, pair.w.ahead)
 				}

@@ -16,6 +16,8 @@ type alike struct {
 	mode    inferencev1.Mode
 }
 
+func (e *entry) alike() alike { return alike{e.request.Model, e.version, e.request.Mode} }
+
 // stuck is why requests that are alike wait.
 type stuck struct {
 	tries   int  // of them that found no place in this pump
@@ -24,8 +26,8 @@ type stuck struct {
 	lacking *lacking
 }
 
-// lacking are the requests of one version of a model that lack blocks, whatever their mode: all
-// take blocks of the same workers.
+// lacking are the requests of one version of a model that lack blocks, or wait behind such as the
+// next of their tenants, whatever their mode: all take blocks of the same workers.
 type lacking struct {
 	entries []*entry
 	starved bool // smaller ones went before one of them for long enough: all others wait
@@ -112,7 +114,11 @@ func (rt *Router) pumpLevel(now time.Time, l *level, groups *waits) {
 			lines = lines[1:]
 			continue
 		}
-		if !rt.try(now, of.entries[of.passed], groups) {
+		if e := of.entries[of.passed]; !rt.try(now, e, groups) {
+			if of.passed == 0 && e.behind { // whoever goes now does so before a tenant's next
+				waits := groups.of(e.alike()).lacking
+				waits.entries = append(waits.entries, e)
+			}
 			of.passed++
 			continue
 		}
@@ -149,8 +155,7 @@ func (rt *Router) try(now time.Time, e *entry, groups *waits) (gone bool) {
 		e.noWorkerSince = time.Time{} // there are workers, about to answer
 		return false
 	}
-	key := alike{e.request.Model, e.version, e.request.Mode}
-	g := groups.of(key)
+	g := groups.of(e.alike())
 	// A retried request may use fewer workers than others: neither waits behind the other.
 	retried := len(e.request.Failures) > 0
 	e.barred = !retried && g.lacking.starved
