@@ -1,7 +1,6 @@
 package routing
 
 import (
-	"cmp"
 	"slices"
 	"time"
 )
@@ -13,22 +12,23 @@ type waking struct {
 	// reported are the workers of Router.order by their numbers, in a list by when they last reported
 	// their load: first the longest ago. Those whose reports are too old may be missing.
 	reported    []reportedAt
-	first, last int // -1: the list is empty
+	workers     []*worker // by their numbers, too
+	first, last int32     // -1: the list is empty
 	// left are workers that were busy or suspected lately, and others.
 	left []*worker
 }
 
-// reportedAt is the place of a worker in the list.
+// reportedAt is the place of a worker in the list. It is small, since each load report changes some.
 type reportedAt struct {
-	worker        *worker // nil: it is not in Router.order
-	before, after int     // -1: there is none
-	listed        bool    // it is in the list
-	left          bool    // it is in waking.left
+	before, after int32 // -1: there is none
+	known         bool  // it is in Router.order
+	listed        bool  // it is in the list
+	left          bool  // it is in waking.left
 }
 
 // at is what is kept of a worker; nil: nothing.
 func (k *waking) at(w *worker) *reportedAt {
-	if !k.known || w.number >= len(k.reported) || k.reported[w.number].worker != w {
+	if !k.known || w.number >= len(k.reported) || !k.reported[w.number].known {
 		return nil
 	}
 	return &k.reported[w.number]
@@ -36,18 +36,18 @@ func (k *waking) at(w *worker) *reportedAt {
 
 // report takes in that a worker has reported its load now.
 func (k *waking) report(w *worker) {
-	at := k.at(w)
-	if at == nil || k.last == w.number {
+	at, number := k.at(w), int32(w.number)
+	if at == nil || k.last == number {
 		return
 	}
 	k.unlist(at)
-	*at = reportedAt{worker: w, before: k.last, after: -1, listed: true, left: at.left}
+	at.before, at.after, at.listed = k.last, -1, true
 	if k.last >= 0 {
-		k.reported[k.last].after = w.number
+		k.reported[k.last].after = number
 	} else {
-		k.first = w.number
+		k.first = number
 	}
-	k.last = w.number
+	k.last = number
 }
 
 // unlist takes a worker out of the list, if it is there.
@@ -77,12 +77,12 @@ func (k *waking) leave(w *worker) {
 
 // learn begins anew.
 func (k *waking) learn(workers []*worker, numbers int) {
-	*k = waking{known: true, reported: append(k.reported[:0], make([]reportedAt, numbers)...), first: -1, last: -1, left: k.left[:0]}
+	*k = waking{known: true, reported: make([]reportedAt, numbers), workers: make([]*worker, numbers), first: -1, last: -1}
 	for _, w := range workers {
-		k.reported[w.number].worker = w
+		k.reported[w.number].known, k.workers[w.number] = true, w
 		k.leave(w)
 	}
-	for _, w := range slices.SortedFunc(slices.Values(workers), func(a, b *worker) int { return cmp.Or(a.loadAt.Compare(b.loadAt), byID(a, b)) }) {
+	for _, w := range slices.SortedFunc(slices.Values(workers), func(a, b *worker) int { return a.loadAt.Compare(b.loadAt) }) {
 		k.report(w)
 	}
 }
@@ -115,12 +115,11 @@ func (rt *Router) nextOfWaiting() (next time.Time) {
 		return over
 	})
 	for k.first >= 0 {
-		at := &k.reported[k.first]
-		if at.worker.fresh(rt.now, rt.config.LoadStale) {
-			earlier(at.worker.loadAt.Add(rt.config.LoadStale + 1))
+		if w := k.workers[k.first]; w.fresh(rt.now, rt.config.LoadStale) {
+			earlier(w.loadAt.Add(rt.config.LoadStale + 1))
 			break
 		}
-		k.unlist(at) // until it reports again
+		k.unlist(&k.reported[k.first]) // until it reports again
 	}
 	return next
 }
