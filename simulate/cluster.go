@@ -299,22 +299,16 @@ type published struct {
 	routers []*router
 	worker  string // that it is of; empty: of a router
 	event   routing.Event
-}
-
-func (p *published) fetch(stage int) (read int) {
-	switch {
-	case stage == 0:
-		return len(p.worker)
-	case stage == 1 && p.worker != "":
-		for _, r := range p.routers {
-			read += r.core.Fetch(p.worker)
-		}
-	}
-	return read
+	fetched int // means nothing: happen has to do something with what it reads
 }
 
 func (p *published) happen() {
 	c := p.routers[0].cluster
+	if p.worker != "" && len(p.routers) > 1 {
+		for _, r := range p.routers {
+			p.fetched += r.core.Fetch(p.worker)
+		}
+	}
 	for _, r := range p.routers {
 		r.handle(p.event)
 	}

@@ -40,7 +40,7 @@ type pipe struct {
 	held     []event // what a partition holds, oldest first
 
 	// What is under way, oldest first, from number gone on: the first of them is in the
-	// clock's queue.
+	// clock's heap.
 	messages []message
 	gone     int
 }
@@ -144,21 +144,5 @@ func (p *pipe) deliver(e event) {
 	}
 }
 
-// happen is the arrival of the first message.
-func (p *pipe) happen() {
-	message := p.next()
-	if next, more := p.due(); more {
-		p.cluster.soon.push(next, p)
-	}
-	p.deliver(message)
-}
-
-func (p *pipe) fetch(stage int) int {
-	switch stage {
-	case 0:
-		return p.gone + int(p.last)
-	case 1:
-		return int(p.messages[p.gone].at) + int(p.path.latency) + len(p.to.name)
-	}
-	return p.messages[p.gone].event.fetch(stage - 2)
-}
+// happen is for the heap alone: the clock delivers what a pipe carries.
+func (p *pipe) happen() {}

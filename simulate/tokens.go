@@ -54,23 +54,6 @@ func (n *connection) flush() {
 	}
 }
 
-func (t *tokens) fetch(stage int) (read int) {
-	switch stage {
-	case 0:
-		return len(t.parts) + len(t.ids) + t.read + len(t.list.TokenIds)
-	case 1:
-		for i := range t.parts {
-			read += int(t.parts[i].count)
-		}
-	case 2:
-		for i := range t.parts {
-			s := t.parts[i].stream
-			read += int(s.number)
-		}
-	}
-	return read
-}
-
 // happen is its arrival.
 func (t *tokens) happen() {
 	for i := range t.parts {

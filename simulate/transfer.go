@@ -85,17 +85,6 @@ func (s *session) hello() {
 	})
 }
 
-// fetch is that of an event at its sender.
-func (s *session) fetch(stage int) int {
-	switch {
-	case stage == 0:
-		return int(s.stream) + len(s.calls) + len(s.key) + s.inbox.taken
-	case stage == 1 && s.core != nil:
-		return s.core.Fetch()
-	}
-	return 0
-}
-
 // begin opens the transfer of a call whose session is there.
 func (s *session) begin(c *call) {
 	ticket := c.prefill.GetTicket()
@@ -179,8 +168,6 @@ func (s *session) occupy(until int64) {
 // written is when the stream of a session is free again.
 type written session
 
-func (w *written) fetch(stage int) int { return (*session)(w).fetch(stage) }
-
 func (w *written) happen() {
 	s := (*session)(w)
 	s.writing = false
@@ -215,18 +202,6 @@ type chunk struct {
 	payload []byte
 }
 
-func (m *chunk) fetch(stage int) int {
-	switch s := m.session; stage {
-	case 0:
-		return len(m.payload) + len(m.chunk.Runs)
-	case 1:
-		return int(s.stream) + len(m.chunk.Runs)
-	case 2:
-		return s.to.receipts.taken + s.to.leases.at.Nanosecond()
-	}
-	return 0
-}
-
 func (m *chunk) happen() {
 	p := m.session.to
 	p.receiveChunk(m.session, &m.chunk, m.payload)
@@ -240,13 +215,6 @@ type grant struct {
 	message kvtransferv1.ReceiverMessage
 	of      kvtransferv1.ReceiverMessage_Grant
 	grant   kvtransferv1.Grant
-}
-
-func (g *grant) fetch(stage int) int {
-	if stage == 0 {
-		return int(g.grant.CreditBytes)
-	}
-	return g.session.fetch(stage - 1)
 }
 
 func (g *grant) happen() {

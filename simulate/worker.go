@@ -274,17 +274,6 @@ func (p *process) begin(run *scheduler.RunStep) {
 	c.soon.push(c.momentAt(began+int64(took)), &p.ends)
 }
 
-func (s *stepEnd) fetch(stage int) int {
-	p := s.process
-	switch stage {
-	case 0:
-		return s.tokens + len(s.done.Tokens)
-	case 1:
-		return len(p.ref.ID) + int(p.events) + int(p.lastID) + len(p.calls.list) + p.inbox.taken + p.report.at.Nanosecond() + p.core.FetchStep(0)
-	}
-	return p.core.FetchStep(stage - 1)
-}
-
 func (s *stepEnd) happen() {
 	p := s.process
 	if p.dead {
@@ -318,24 +307,6 @@ type layersDone struct {
 func (d *layersDone) plan() {
 	at := d.began + int64(d.took*time.Duration(d.layer+1)/time.Duration(d.process.layout.Layers))
 	d.process.cluster.soon.push(moment{at: at, order: d.order + uint64(d.layer) + 1}, d)
-}
-
-func (d *layersDone) fetch(stage int) (read int) {
-	p := d.process
-	switch stage {
-	case 0:
-		return d.layer + len(d.run.Parts) + len(p.ref.ID) + len(p.calls.list)
-	case 1:
-		for i := range d.run.Parts {
-			if part := &d.run.Parts[i]; part.Prompt {
-				read += len(d.run.Batch.Sequences[i].Blocks)
-				if c := p.calls.of(part.ID); c != nil {
-					read += c.held + int(c.transfer)
-				}
-			}
-		}
-	}
-	return read
 }
 
 func (d *layersDone) happen() {

@@ -118,26 +118,6 @@ func (s *Scheduler) Handle(now time.Time, event Event) []Action {
 	return s.actions
 }
 
-// FetchStep has the processor read some of what StepDone will need, for whoever has steps of many
-// workers: at each stage, from 0 to 2, what the ones before it read leads to. What it returns means
-// nothing.
-func (s *Scheduler) FetchStep(stage int) (read int) {
-	switch st := s.inFlight; {
-	case stage == 0:
-		return len(s.running) + len(s.steps[0].members) + len(s.steps[1].members) + len(s.actions) + int(s.ticket)
-	case st == nil:
-	case stage == 1:
-		for i := range st.members {
-			read += len(st.run.Batch.Sequences[i].Tokens)
-		}
-	case stage == 2:
-		for _, q := range st.members {
-			read += q.computed
-		}
-	}
-	return read
-}
-
 func (s *Scheduler) act(a Action) { s.actions = append(s.actions, a) }
 
 // Snapshot is the hash of every block in the prefix cache: what all

@@ -130,19 +130,6 @@ func (w *Worker) HandleStepTook(now time.Time, e StepTook) []Action {
 	return w.ends()
 }
 
-// FetchStep has the processor read some of what HandleStepDone will need, for whoever has steps of many
-// workers: at each stage, from 0 to 3, what the ones before it read leads to. What it returns means
-// nothing.
-func (w *Worker) FetchStep(stage int) int {
-	switch stage {
-	case 0:
-		return int(w.tasks) + len(w.actions) + w.preparing
-	case 1:
-		return len(w.stepping.now) + w.scheduler.FetchStep(0)
-	}
-	return w.scheduler.FetchStep(stage - 1)
-}
-
 func (w *Worker) begins(now time.Time) {
 	w.now, w.actions, w.scheduled, w.run = now, w.actions[:0], false, nil
 }

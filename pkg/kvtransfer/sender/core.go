@@ -207,10 +207,6 @@ func (c *Core) end() []Action {
 // Next returns when the core wants a Tick; ok is false if it has no deadline.
 func (c *Core) Next() (at time.Time, ok bool) { return c.deadlines.Next() }
 
-// Fetch has the processor read some of what an event will need, for whoever has events of many cores.
-// What it returns means nothing.
-func (c *Core) Fetch() int { return len(c.transfers) + len(c.out) }
-
 // Lost reports that the session has ended, or that CloseStream was emitted.
 func (c *Core) Lost() bool { return c.gone }
 
