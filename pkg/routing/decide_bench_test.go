@@ -67,5 +67,18 @@ func BenchmarkWorkers(b *testing.B) {
 				f.Next()
 			}
 		})
+		b.Run(fmt.Sprintf("report-while-one-waits/workers=%d", workers), func(b *testing.B) {
+			f, now := many(config(), workers/2)
+			for i := 0; f.Waiting() == 0; i++ {
+				f.Handle(now, routing.Arrived{Request: routing.Request{ID: fmt.Sprint("r", i), Tenant: fmt.Sprint("t", i), Model: "fable", Mode: dis, Arrived: now, Tokens: 99, MaxNew: 32, Deadline: now.Add(time.Hour)}})
+			}
+			b.ReportAllocs()
+			for n := uint64(1); b.Loop(); n++ {
+				now = now.Add(time.Millisecond / 32)
+				of := fmt.Sprint("p", n%uint64(workers/2))
+				f.Handle(now, routing.LoadReported{Report: &controlv1.LoadReport{Origin: &controlv1.Origin{Id: of, Epoch: 1, Sequence: 1 + n/uint64(workers/2)}, WaitingSequences: 9}})
+				f.Next()
+			}
+		})
 	}
 }

@@ -5,7 +5,10 @@ import "time"
 // Anew is what Next and BlockKeys say when nothing is kept of earlier calls.
 func (rt *Router) Anew(model string, version Version) (time.Time, bool, []BlockKey) {
 	rt.workersDue.known, rt.grouped = false, nil
+	kept := rt.waking
+	rt.waking = waking{}
 	at, due := rt.Next()
+	rt.waking = kept
 	return at, due, rt.BlockKeys(model, version)
 }
 

@@ -233,17 +233,17 @@ func (rt *Router) check(s *search, role controlv1.Role, model Model, w, to *work
 	blocks := need(w, r, role)
 	load := w.estimate(now, rt.config.LoadStale)
 	full := w.full(load, blocks)
-	if full != "" && (w.full(w.account(), blocks) != "" || !w.probeDue(s, rt.config)) {
-		return finding{worker: w, fitness: later, reason: full}
+	if full && (w.full(w.account(), blocks) || !w.probeDue(s, rt.config)) {
+		return finding{worker: w, fitness: later, reason: w.fullWhy(load, blocks)}
 	}
 	others, _ := w.others()
 	load.sequences -= others.count
 	load.free += others.blocks
-	c := finding{worker: w, probe: w.full(load, blocks) != ""} // else other routers say so, not its reports
+	c := finding{worker: w, probe: w.full(load, blocks)} // else other routers say so, not its reports
 	switch {
 	case w.avoided(now):
 		c.fitness = suspected
-	case full != "":
+	case full:
 		c.fitness = reportsFull
 	case failed:
 		c.fitness = failedBefore

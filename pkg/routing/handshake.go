@@ -97,7 +97,7 @@ func (rt *Router) met(now time.Time, e Connected) {
 		w.answered = true
 		rt.unanswered[w.role()]--
 		i, _ := rt.position(w.ref.ID)
-		rt.order, rt.elsewhere.refs = slices.Insert(rt.order, i, w), nil
+		rt.order, rt.elsewhere.refs, rt.waking.known = slices.Insert(rt.order, i, w), nil, false
 		if w.isStore() {
 			rt.stores = append(rt.stores, w)
 			slices.SortFunc(rt.stores, byID)

@@ -1,10 +1,10 @@
 package routing
 
 import (
-	"fmt"
 	"math"
 	"math/bits"
 	"slices"
+	"strconv"
 	"time"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
@@ -204,13 +204,21 @@ func atMost(v, limit uint64) uint64 {
 
 func clampInt(v uint64) int { return int(min(v, math.MaxInt32)) }
 
-// full says why a sequence of so many blocks does not fit now; empty: it does.
-func (w *worker) full(e estimate, blocks int) string {
-	if limit := w.maxSequences + w.maxWaiting; limit > 0 && e.sequences >= limit {
-		return fmt.Sprintf("full: %d of %d sequences", e.sequences, limit)
+// full reports whether a sequence of so many blocks does not fit now.
+func (w *worker) full(e estimate, blocks int) bool {
+	return w.crowded(e) || w.blocks > 0 && blocks > e.free
+}
+
+// crowded reports whether a worker has as many sequences as it takes.
+func (w *worker) crowded(e estimate) bool {
+	limit := w.maxSequences + w.maxWaiting
+	return limit > 0 && e.sequences >= limit
+}
+
+// fullWhy says why a worker is full. Where all are, it is called for each of them.
+func (w *worker) fullWhy(e estimate, blocks int) string {
+	if w.crowded(e) {
+		return "full: " + strconv.Itoa(e.sequences) + " of " + strconv.Itoa(w.maxSequences+w.maxWaiting) + " sequences"
 	}
-	if w.blocks > 0 && blocks > e.free {
-		return fmt.Sprintf("full: %d blocks needed, %d free", blocks, max(e.free, 0))
-	}
-	return ""
+	return "full: " + strconv.Itoa(blocks) + " blocks needed, " + strconv.Itoa(max(e.free, 0)) + " free"
 }

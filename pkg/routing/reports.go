@@ -108,6 +108,7 @@ func (rt *Router) reported(now time.Time, report *controlv1.LoadReport) (more bo
 		return rt.distrust(now, w, DistrustNumbers)
 	}
 	w.heardAt = now
+	rt.waking.report(w)
 	rt.announced(now, w, report.GetKvSequence())
 	more = w.report(now, report, rt.config) && rt.begins(now, w)
 	return rt.staysAgain(now, w) || more

@@ -257,6 +257,7 @@ func (rt *Router) failed(now time.Time, id string, failure Failure) {
 	}
 	w.refusals++
 	w.busyUntil = now.Add(wait)
+	rt.waking.leave(w)
 }
 
 // Queued is what waits, by model, pool and priority.

@@ -76,6 +76,7 @@ type Router struct {
 		at, ticks time.Time
 		known     bool
 	}
+	waking       waking
 	unregistered bool      // etcd may not list some of order
 	now          time.Time // of the last event
 	out          []Action
@@ -227,21 +228,7 @@ func (rt *Router) Next() (time.Time, bool) {
 	earlier(rt.tellDue())
 	if len(rt.queue.ids) > 0 {
 		earlier(rt.nextReopening()) // some may wait for it
-	}
-	if len(rt.queue.ids) > 0 {
-		for _, w := range rt.order {
-			if w.busyUntil.After(rt.now) {
-				earlier(w.busyUntil)
-			}
-			if w.avoided(rt.now) {
-				earlier(w.until)
-			}
-			if w.fresh(rt.now, rt.config.LoadStale) {
-				// From then on the router goes by its own account, by which the worker may
-				// not be full.
-				earlier(w.loadAt.Add(rt.config.LoadStale + 1))
-			}
-		}
+		earlier(rt.nextOfWaiting())
 	}
 	earlier(rt.nextOfWorkers())
 	return next, !next.IsZero()

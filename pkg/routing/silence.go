@@ -72,7 +72,7 @@ func (rt *Router) silence(now time.Time, r *Request, w *worker, others bool) Sil
 	predicted := steps.queueMs(e.tokens) + longest + steps.ms(positions(r, role), 0) + rt.transferMs(w, r.Tokens)
 	prompt := patience * min(max(milliseconds(promptPatience*predicted), promptLeast), max(out.Prompt, out.Queue))
 	out.Prompt = min(out.Prompt, prompt)
-	if e.sequences < w.maxSequences && w.full(e, need(w, r, role)) == "" {
+	if e.sequences < w.maxSequences && !w.full(e, need(w, r, role)) {
 		out.Queue = min(out.Queue, prompt)
 	}
 	return out

@@ -144,6 +144,7 @@ func (rt *Router) fetched(now time.Time, e Fetched) {
 		s.refusals, s.busyUntil = 0, time.Time{}
 	case e.Verdict == workerv1.FetchVerdict_FETCH_VERDICT_FAILED:
 		s.busyUntil = now.Add(doubling(unfetchedLeast, s.refusals, unfetchedMost))
+		rt.waking.leave(s)
 		s.refusals++
 	}
 }

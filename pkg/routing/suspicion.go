@@ -55,6 +55,7 @@ func (rt *Router) suspect(now time.Time, w *worker, silent bool, wait time.Durat
 		w.since = now
 	}
 	w.forSilence, w.wait, w.until, w.why, w.samples = silent, wait, now.Add(wait), why, w.stepped
+	rt.waking.leave(w)
 	rt.out = append(rt.out, Suspected{Worker: w.ref, Why: why, Silent: silent, Wait: wait})
 }
 

@@ -99,7 +99,7 @@ func (rt *Router) drop(w *worker) {
 	if !w.answered {
 		rt.unanswered[w.role()]--
 	} else if i, ok := rt.position(w.ref.ID); ok {
-		rt.order = slices.Delete(rt.order, i, i+1)
+		rt.order, rt.waking.known = slices.Delete(rt.order, i, i+1), false
 	}
 	rt.stores = slices.DeleteFunc(rt.stores, func(s *worker) bool { return s == w })
 	rt.setListing(w, false)
