@@ -54,6 +54,9 @@ func randomMerges(r *rand.Rand) [][2]string {
 }
 
 func TestMergesAgreeWithTheDefinition(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long, and of one goroutine")
+	}
 	r := rand.New(rand.NewPCG(3, 4))
 	for range 150 {
 		merges := randomMerges(r)
