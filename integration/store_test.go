@@ -17,11 +17,12 @@ import (
 const smallPool = 2 << 20
 
 // smallPools has a block store and two prefill workers. Their pools hold a few prompts,
-// and their engines are so slow that fetching a block is faster than computing it.
+// and their engines are so slow that fetching a block is faster than computing it, on a
+// machine whose processors are taken as well.
 func smallPools(o *mesh.UpOptions) {
 	o.PrefillWorkers, o.DecodeWorkers, o.KVStores = 2, 1, 1
 	o.Engine.Name, o.Engine.Simulated.RealPages = engines.Simulated, true
-	o.Engine.Simulated.StepTime.PerTokenMs = 1
+	o.Engine.Simulated.StepTime.PerTokenMs = 3
 	o.Engine.KVMemory, o.Store.Memory, o.ContextTokens = smallPool, 256<<20, 512
 }
 

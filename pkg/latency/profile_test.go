@@ -3,6 +3,7 @@ package latency_test
 import (
 	"bytes"
 	"math"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -328,8 +329,8 @@ func TestFitFindsWhatWasMeasured(t *testing.T) {
 	}
 }
 
-// TestFitHoldsAgainstNoise: with every time a little off, the fit is nearer to the
-// truth than that.
+// TestFitHoldsAgainstNoise: with every time a little off, by chance, the fit is about as near
+// to the truth everywhere. Errors that conspire could tilt it further.
 func TestFitHoldsAgainstNoise(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		truth := latency.Terms{
@@ -337,12 +338,13 @@ func TestFitHoldsAgainstNoise(t *testing.T) {
 			PerTokenMs:        rapid.Float64Range(0.001, 2).Draw(t, "token"),
 			PerContextTokenMs: rapid.Float64Range(0, 0.01).Draw(t, "context"),
 		}
+		noise := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "noise"), 0))
 		var measured []latency.Measured
 		var exact []float64
 		for _, w := range grid(true) {
 			ms := truth.BaseMs + truth.PerTokenMs*float64(w.Tokens) + truth.PerContextTokenMs*w.Context
 			exact = append(exact, ms)
-			measured = append(measured, latency.Measured{Work: w, Ms: ms * rapid.Float64Range(0.95, 1.05).Draw(t, "noise")})
+			measured = append(measured, latency.Measured{Work: w, Ms: ms * (0.95 + 0.1*noise.Float64())})
 		}
 		regimes, e, err := latency.Fit(measured, latency.FitOptions{Context: true, MostRegimes: 1})
 		if err != nil {

@@ -112,6 +112,9 @@ func (w *weighed) Read(p []byte) (int, error) {
 
 // What a replay keeps does not grow with a log, and what a "what if" keeps little with its requests.
 func TestMemory(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long, and of one goroutine")
+	}
 	const requests, little = 5000, 400
 	path := filepath.Join(t.TempDir(), "log")
 	recordRequests(t, path, requests)

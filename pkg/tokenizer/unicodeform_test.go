@@ -18,6 +18,9 @@ var normalForms = map[string]norm.Form{"NFC": norm.NFC, "NFD": norm.NFD, "NFKC":
 // Of every character that both know, and of random strings of them, the forms are
 // those of x/text.
 func TestNormalForms(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long, and of one goroutine")
+	}
 	known := rangetable.Merge(rangetable.Assigned("12.0.0"), rangetable.New('\u32FF'))
 	var odd []rune // those that decompose or combine
 	for name, reference := range normalForms {

@@ -50,7 +50,7 @@ func TestFindsWhatIsPlanted(t *testing.T) {
 			if !fails(s) {
 				t.Fatal("not found by 100 seeds")
 			}
-			small := Shrink(s, 1000, fails)
+			small := Shrink(s, 300, fails)
 			if !fails(small) {
 				t.Fatal("the shrunk script does not fail")
 			}

@@ -21,10 +21,10 @@ type Settings struct {
 // NewSettings builds the binary of the checkout at root into folder.
 func NewSettings(root, folder string) (*Settings, error) {
 	s := &Settings{binary: filepath.Join(folder, "tandem"), flags: map[string]bool{}}
-	build := exec.Command("go", "build", "-o", s.binary, "./cmd/tandem")
+	build := exec.Command("go", "build", "-buildvcs=false", "-o", s.binary, "./cmd/tandem")
 	build.Dir = root
 	// This module is tested with GOWORK=off, that one is built in its workspace.
-	build.Env = append(build.Environ(), "GOWORK=", "GOFLAGS=-buildvcs=false")
+	build.Env = append(build.Environ(), "GOWORK=")
 	if out, err := build.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("build tandem: %w: %s", err, out)
 	}

@@ -68,12 +68,11 @@ type build struct {
 }
 
 func newBuild() (*build, error) {
-	_, file, _, ok := runtime.Caller(0)
-	if !ok {
-		return nil, errNoSources
+	here, err := folder()
+	if err != nil {
+		return nil, err
 	}
-	b := &build{here: filepath.Dir(file)}
-	var err error
+	b := &build{here: here}
 	if b.compiler, err = compiler(); err != nil {
 		return nil, err
 	}
@@ -84,6 +83,24 @@ func newBuild() (*build, error) {
 		return nil, err
 	}
 	return b, nil
+}
+
+// folder is this package's in the checkout that a test runs in: go test starts a test in
+// its package's folder. The paths in a binary do not tell, for -trimpath shortens them.
+func folder() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for ; ; dir = filepath.Dir(dir) {
+		here := filepath.Join(dir, "pkg", "engine", "cuda", "internal", "emulationtest")
+		if _, err := os.Stat(here); err == nil {
+			return here, nil
+		}
+		if dir == filepath.Dir(dir) {
+			return "", errNoSources
+		}
+	}
 }
 
 func compiler() (string, error) {
