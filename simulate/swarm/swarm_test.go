@@ -22,7 +22,7 @@ import (
 )
 
 var (
-	lasts  = flag.Duration("swarm.time", 0, "how long to run random scripts (default: none, or 20s in long tests)")
+	lasts  = flag.Duration("swarm.time", 0, "how long to run random scripts (default: none, or a minute in long tests)")
 	seed   = flag.Uint64("swarm.seed", 1<<20, "seed of the first of them; the others follow it. 0: a random one")
 	script = flag.String("swarm.script", "", "file with one script to run")
 	folder = flag.String("swarm.out", os.TempDir(), "folder for the shrunk scripts of what fails")
@@ -89,7 +89,7 @@ func TestSwarm(t *testing.T) {
 	most := uint64(math.MaxUint64)
 	if *lasts == 0 && longtest.Wanted() {
 		// The same scripts on every machine, however fast.
-		*lasts, most = 20*time.Second, 800
+		*lasts, most = time.Minute, 3500
 	}
 	if *lasts == 0 {
 		t.Skip("a long test: set TANDEM_LONG=1, or -swarm.time 1m")
