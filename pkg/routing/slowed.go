@@ -1,6 +1,10 @@
 package routing
 
-import "time"
+import (
+	"time"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+)
 
 // What decodes on a prefill worker slows the prompts that come while it lasts: each step takes the
 // time of its tokens, too, and prompts have no more of it than the step budget or the objective of a
@@ -21,9 +25,12 @@ func (rt *Router) promptsPerMs(model string) float64 {
 // costs most of it, and they end before long: each is taken to be the first, and adds its own tokens
 // to those of the others.
 func (rt *Router) slowsMs(s *search, c *cost, w *worker, prompts float64) float64 {
-	model, known := w.measured()
-	if !known || prompts <= 0 {
+	if prompts <= 0 {
 		return 0
+	}
+	model, known := w.measured()
+	if !known {
+		model = rt.unmeasured(s, controlv1.Role_ROLE_DECODE)
 	}
 	d := rt.demands[s.request.Model]
 	tokens := max(int(d.prompt), 1)
