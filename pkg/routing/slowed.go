@@ -1,10 +1,6 @@
 package routing
 
-import (
-	"time"
-
-	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
-)
+import "time"
 
 // What decodes on a prefill worker slows the prompts that come while it lasts: each step takes the
 // time of its tokens, too, and prompts have no more of it than the step budget or the objective of a
@@ -25,12 +21,9 @@ func (rt *Router) promptsPerMs(model string) float64 {
 // costs most of it, and they end before long: each is taken to be the first, and adds its own tokens
 // to those of the others.
 func (rt *Router) slowsMs(s *search, c *cost, w *worker, prompts float64) float64 {
-	if prompts <= 0 {
-		return 0
-	}
 	model, known := w.measured()
-	if !known {
-		model = rt.unmeasured(s, controlv1.Role_ROLE_DECODE)
+	if !known || prompts <= 0 {
+		return 0
 	}
 	d := rt.demands[s.request.Model]
 	tokens := max(int(d.prompt), 1)

@@ -35,7 +35,7 @@ func TestAnswersLeaveTimeToPrompts(t *testing.T) {
 						r.BlocksFree, r.BlocksTotal, r.StepPromptTokens, r.CrowdedStepPromptTokens = 4000, 4000, 512, c.budget
 						r.StepTime = &controlv1.StepTimeModel{BaseMs: 5, PerTokenMs: .05, Samples: 1000, MostTokens: 512}
 						if id == "d" {
-							r.StepTime.BaseMs = 8
+							r.StepTime.BaseMs = 20
 						}
 					}))
 				}
