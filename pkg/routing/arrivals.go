@@ -27,13 +27,40 @@ const (
 // arrivals are the requests for a model that come, refused ones too. The averages are of the last
 // ones, times in seconds.
 type arrivals struct {
-	began, last          time.Time
-	number, sent, served uint64  // requests that came, were dispatched, and were served
-	rate                 float64 // as of last: a sum over arrivals that decays
+	rate
+	number, sent, served uint64 // requests that came, were dispatched, and were served
 	gap, gapSquare       float64
 	tokens, tokensSquare float64
 	lacks, output        float64 // tokens of prompts that no worker held, and of answers
 	ttft, tpot           float64 // 0: none wants any
+}
+
+// rate is how often something happens.
+type rate struct {
+	began, last time.Time // the first and the last time
+	sum         float64   // as of last: over all times, and decays
+}
+
+// happened takes in that it does.
+func (r *rate) happened(now time.Time) {
+	if r.began.IsZero() {
+		r.began, r.last = now, now
+	}
+	r.sum = r.at(now) + 1.0/rateSeconds
+	r.last = now
+}
+
+// at is what is left of the sum.
+func (r *rate) at(now time.Time) float64 {
+	return r.sum * math.Exp(-now.Sub(r.last).Seconds()/rateSeconds)
+}
+
+// perSecond is how often a second, as of a process that began with the first time.
+func (r *rate) perSecond(now time.Time) float64 {
+	if now.Sub(r.last).Seconds() > rateGone*rateSeconds {
+		return 0
+	}
+	return r.at(now) / (1 - math.Exp(-max(now.Sub(r.began).Seconds(), 1)/rateSeconds))
 }
 
 // came takes in a request that came.
@@ -43,7 +70,7 @@ func (rt *Router) came(now time.Time, r *Request) {
 		if len(rt.arrivals) >= len(rt.config.Models) { // bounded, whatever is asked for
 			return
 		}
-		a = &arrivals{began: now}
+		a = new(arrivals)
 		rt.arrivals[r.Model] = a
 	} else {
 		gap := now.Sub(a.last).Seconds()
@@ -53,8 +80,7 @@ func (rt *Router) came(now time.Time, r *Request) {
 		mean(&a.gap, gap, a.number, gapWeight)
 		mean(&a.gapSquare, gap*gap, a.number, gapWeight)
 	}
-	a.rate = a.rateAt(now) + 1.0/rateSeconds
-	a.last = now
+	a.happened(now)
 	a.number++
 	mean(&a.tokens, float64(r.Tokens), a.number, lengthWeight)
 	mean(&a.tokensSquare, float64(r.Tokens)*float64(r.Tokens), a.number, lengthWeight)
@@ -93,19 +119,6 @@ func weight(average float64) float64 {
 		return 1
 	}
 	return demandWeight
-}
-
-// rateAt is what is left of the rate.
-func (a *arrivals) rateAt(now time.Time) float64 {
-	return a.rate * math.Exp(-now.Sub(a.last).Seconds()/rateSeconds)
-}
-
-// perSecond is the rate, as of a process that began with the first arrival.
-func (a *arrivals) perSecond(now time.Time) float64 {
-	if now.Sub(a.last).Seconds() > rateGone*rateSeconds {
-		return 0
-	}
-	return a.rateAt(now) / (1 - math.Exp(-max(now.Sub(a.began).Seconds(), 1)/rateSeconds))
 }
 
 // scv is the squared coefficient of variation.

@@ -162,9 +162,14 @@ func (rt *Router) wholes(s *search, decodes fitness) *candidates {
 	}
 	c := rt.some(s, controlv1.Role_ROLE_DECODE, workers, nil)
 	c.passed = n - len(c.all)
+	prompts := 0.
+	if rt.mode(s.request) == inferencev1.Mode_MODE_AUTO && !s.together {
+		prompts = rt.promptsPerMs(s.request.Model)
+	}
 	for i := range c.all {
 		one := &c.all[i]
 		one.cost = rt.costOf(s, controlv1.Role_ROLE_DECODE, one.worker, rt.cached(s, one.worker), false)
+		one.totalMs += rt.slowsMs(s, &one.cost, one.worker, prompts)
 		// Where costs are too close to tell apart, prefill workers are left to prompts.
 		one.totalMs += one.promptMs*rt.config.NearBest + nearBestMs
 	}
@@ -191,6 +196,13 @@ func (rt *Router) alone(s *search, decodes, wholes *candidates, decode, prefill 
 	if senders > 0 {
 		behind = float64(max(len(rt.queue.ids)+rt.heldElsewhere()-1-s.ahead, 0)) / float64(senders)
 	}
+	// Who waits for a prefill worker waits for those that go before it there, and has those come
+	// after it who come meanwhile.
+	waits, after := aheadMs, behind
+	if prefill != nil {
+		waits = max(waits, s.aheadMs/float64(max(senders, 1)))
+		after += rt.promptsPerMs(s.request.Model) * (waits + prefill.queueMs)
+	}
 	out := rt.lists.next()
 	for i := range fittest {
 		c := fittest[(first+i)%len(fittest)]
@@ -206,7 +218,7 @@ func (rt *Router) alone(s *search, decodes, wholes *candidates, decode, prefill 
 	if wholes.fitness.usable() {
 		for _, c := range wholes.fittest() {
 			whole := *c
-			whole.totalMs += behind * (c.workMs + c.decodeMs)
+			whole.totalMs += after * (c.workMs + c.decodeMs)
 			out.all = append(out.all, whole)
 		}
 	}
@@ -233,7 +245,7 @@ func (rt *Router) alone(s *search, decodes, wholes *candidates, decode, prefill 
 		return best, true
 	}
 	// Where costs are too close to tell apart, both pools are used.
-	return best, best.totalMs+best.promptMs*rt.config.NearBest < decode.totalMs+prefill.totalMs+aheadMs+behind*prefill.workMs
+	return best, best.totalMs+best.promptMs*rt.config.NearBest < decode.totalMs+prefill.totalMs+waits+after*prefill.workMs
 }
 
 // idlest is the cheapest of those workers that have a place and little to do, and meet the objective;
@@ -278,6 +290,9 @@ func (rt *Router) dispatch(s *search, decodes, prefills *candidates, decode, pre
 	d := &dispatched{tenant: r.Tenant, model: r.Model, most: r.MaxNew, decode: decode.worker, at: now}
 	if r.Attempt == 0 {
 		rt.asked(r, cmp.Or(prefill, decode).uncached)
+		if prefill != nil || decode.worker.whole {
+			rt.demands[r.Model].prompts.happened(now)
+		}
 		rt.arrivals[r.Model].dispatched(cmp.Or(prefill, decode).uncached)
 	}
 	action.HedgeAfter = rt.hedgeAfter(r, cmp.Or(prefill, decode))

@@ -58,7 +58,7 @@ type reading struct {
 	// express how many are left. inStep is how many of all a step may be computing.
 	prompts [promptLengths]int32
 	inStep  int
-	budget  int // tokens of a prompt in a step at present; 0: it does not say
+	budget  int // tokens of a prompt in a step in which a sequence decodes; 0: it does not say
 	running int // sequences in the batch, or about to be
 	step    latency.Model
 	known   bool // step was measured
@@ -86,7 +86,7 @@ func (w *worker) read(load *controlv1.LoadReport) {
 		w.reads.decodingContext = max(w.reads.decodingContext, w.reads.context)
 	}
 	w.inStep = clampInt(atMost(min(load.GetRunningPromptTokens(), mostRunning), uint64(w.chunk)))
-	w.budget = clampInt(load.GetStepPromptTokens())
+	w.budget = clampInt(cmp.Or(load.GetCrowdedStepPromptTokens(), load.GetStepPromptTokens()))
 	w.running = min(clampInt(uint64(load.GetRunningSequences())), w.reads.sequences)
 	byLength := load.GetPromptTokensByLength()
 	so := uint64(0)

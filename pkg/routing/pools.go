@@ -20,6 +20,8 @@ type demand struct {
 	most   float64 // tokens that an answer may have
 	share  float64 // of which an answer has this share
 	each   float64 // the time that a token may take, of those that say so, milliseconds; 0: any
+	// prompts are those that prefill workers compute.
+	prompts rate
 
 	together bool // all workers alike serve more than the pools apart
 	apart    bool // the pools apart serve more than all workers alike

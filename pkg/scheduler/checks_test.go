@@ -291,6 +291,9 @@ func (w *world) checkLoad() {
 		w.t.Fatalf("%d of the tokens that wait have no length", left)
 	}
 	want.WaitingTokens, want.PromptTokens = got.WaitingTokens, got.PromptTokens
+	if want.CrowdedStepPromptTokens = got.CrowdedStepPromptTokens; got.CrowdedStepPromptTokens < 0 || got.CrowdedStepPromptTokens > w.config.ChunkTokens {
+		w.t.Fatalf("a step takes %d tokens of a prompt beside others, and may take %d", got.CrowdedStepPromptTokens, w.config.ChunkTokens)
+	}
 	if want.StepPromptTokens = got.StepPromptTokens; got.StepPromptTokens < 0 || got.StepPromptTokens > w.config.ChunkTokens {
 		w.t.Fatalf("a step takes %d tokens of a prompt, and may take %d", got.StepPromptTokens, w.config.ChunkTokens)
 	}

@@ -35,6 +35,8 @@ type Load struct {
 	BlocksTotal int
 	// StepPromptTokens is how many tokens of one prompt a step computes now, at most.
 	StepPromptTokens int
+	// CrowdedStepPromptTokens is the same if at least one sequence decoded.
+	CrowdedStepPromptTokens int
 	// StepInFlight: a RunStep has no StepDone yet.
 	StepInFlight bool
 }
@@ -83,7 +85,7 @@ func (s *Scheduler) Load() Load {
 	for _, q := range s.receiving {
 		l.decodes(q)
 	}
-	l.StepPromptTokens = s.stepPromptTokens()
+	l.StepPromptTokens, l.CrowdedStepPromptTokens = s.stepPromptTokens()
 	return l
 }
 
@@ -101,15 +103,19 @@ func (l *Load) decodes(q *sequence) {
 }
 
 // stepPromptTokens is how many tokens of one prompt a step could compute beside those that
-// decode now.
-func (s *Scheduler) stepPromptTokens() int {
+// decode now, and beside at least one.
+func (s *Scheduler) stepPromptTokens() (now, crowded int) {
 	decodes, positions := 0, 0
 	for _, q := range s.running {
 		if q.phase == decoding {
 			decodes, positions = decodes+1, positions+q.computed+1
 		}
 	}
-	return s.budget(decodes, positions).whole()
+	now = s.budget(decodes, positions).whole()
+	if decodes > 0 {
+		return now, now
+	}
+	return now, s.budget(1, 1).whole()
 }
 
 // Draining says whether Drain came, and no Undrain since.

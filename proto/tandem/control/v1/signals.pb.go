@@ -132,9 +132,11 @@ type LoadReport struct {
 	DecodingContextTokens uint64 `protobuf:"varint,17,opt,name=decoding_context_tokens,json=decodingContextTokens,proto3" json:"decoding_context_tokens,omitempty"`
 	// Sequence number of the worker's last KvEvent; 0: it has sent none. A router that has not had
 	// that event by the next report has lost it.
-	KvSequence    uint64 `protobuf:"varint,18,opt,name=kv_sequence,json=kvSequence,proto3" json:"kv_sequence,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	KvSequence uint64 `protobuf:"varint,18,opt,name=kv_sequence,json=kvSequence,proto3" json:"kv_sequence,omitempty"`
+	// step_prompt_tokens if at least one sequence decoded beside the prompts.
+	CrowdedStepPromptTokens uint64 `protobuf:"varint,20,opt,name=crowded_step_prompt_tokens,json=crowdedStepPromptTokens,proto3" json:"crowded_step_prompt_tokens,omitempty"`
+	unknownFields           protoimpl.UnknownFields
+	sizeCache               protoimpl.SizeCache
 }
 
 func (x *LoadReport) Reset() {
@@ -289,6 +291,13 @@ func (x *LoadReport) GetDecodingContextTokens() uint64 {
 func (x *LoadReport) GetKvSequence() uint64 {
 	if x != nil {
 		return x.KvSequence
+	}
+	return 0
+}
+
+func (x *LoadReport) GetCrowdedStepPromptTokens() uint64 {
+	if x != nil {
+		return x.CrowdedStepPromptTokens
 	}
 	return 0
 }
@@ -1203,7 +1212,7 @@ const file_tandem_control_v1_signals_proto_rawDesc = "" +
 	"\x06Origin\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x06R\x05epoch\x12\x1a\n" +
-	"\bsequence\x18\x03 \x01(\x04R\bsequence\"\xb5\x06\n" +
+	"\bsequence\x18\x03 \x01(\x04R\bsequence\"\xf2\x06\n" +
 	"\n" +
 	"LoadReport\x121\n" +
 	"\x06origin\x18\x01 \x01(\v2\x19.tandem.control.v1.OriginR\x06origin\x12+\n" +
@@ -1226,7 +1235,8 @@ const file_tandem_control_v1_signals_proto_rawDesc = "" +
 	"\x12decoding_sequences\x18\x10 \x01(\rR\x11decodingSequences\x126\n" +
 	"\x17decoding_context_tokens\x18\x11 \x01(\x04R\x15decodingContextTokens\x12\x1f\n" +
 	"\vkv_sequence\x18\x12 \x01(\x04R\n" +
-	"kvSequence\"\xb6\x01\n" +
+	"kvSequence\x12;\n" +
+	"\x1acrowded_step_prompt_tokens\x18\x14 \x01(\x04R\x17crowdedStepPromptTokens\"\xb6\x01\n" +
 	"\rStepTimeModel\x12\x17\n" +
 	"\abase_ms\x18\x01 \x01(\x01R\x06baseMs\x12 \n" +
 	"\fper_token_ms\x18\x02 \x01(\x01R\n" +

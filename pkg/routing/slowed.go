@@ -1,0 +1,46 @@
+package routing
+
+import "time"
+
+// What decodes on a prefill worker slows the prompts that come while it lasts: each step takes the
+// time of its tokens, too, and prompts have no more of it than the step budget or the objective of a
+// token leaves. Most of those prompts have not come yet, so that the queue does not show them.
+
+// promptsPerMs is how many prompts come in a millisecond to each of the prefill workers that may do
+// whole requests.
+func (rt *Router) promptsPerMs(model string) float64 {
+	d, workers := rt.demands[model], len(rt.groups().whole)
+	if d == nil || workers == 0 {
+		return 0
+	}
+	return d.prompts.perSecond(rt.now) / 1000 / float64(workers)
+}
+
+// slowsMs is how much longer prompts take, all together, that come to a prefill worker while it
+// decodes a request's answer, of which so many come in a millisecond. That others decode there at all
+// costs most of it, and they end before long: each is taken to be the first, and adds its own tokens
+// to those of the others.
+func (rt *Router) slowsMs(s *search, c *cost, w *worker, prompts float64) float64 {
+	model, known := w.measured()
+	if !known || prompts <= 0 {
+		return 0
+	}
+	d := rt.demands[s.request.Model]
+	tokens := max(int(d.prompt), 1)
+	// As in a queue of one server, the more of its time prompts take, the longer each waits.
+	takes := func(decoding, context int) float64 {
+		steps := w.steps(model, decoding, context)
+		if decoding == 0 {
+			return steps.ms(tokens, 0) / (1 - min(prompts*steps.workMs(tokens), mostPrompts))
+		}
+		if each := s.entry.each; each > 0 && w.keepsTPOT {
+			steps = steps.paced(float64(each)/float64(time.Millisecond), w.blockTokens)
+		}
+		return steps.ms(tokens, 0)/(1-min(prompts*steps.workMs(tokens), mostPrompts)) + steps.besides/2 // what is left of one
+	}
+	longer := takes(1, s.request.Tokens) - takes(0, 0)
+	if load := w.estimate(s.now, rt.config.LoadStale); load.decoding > 0 {
+		longer += takes(load.decoding+1, load.decodingContext+s.request.Tokens) - takes(load.decoding, load.decodingContext)
+	}
+	return max(longer, 0) * prompts * d.answer() * c.tpotMs
+}

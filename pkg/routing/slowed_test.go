@@ -1,0 +1,59 @@
+package routing_test
+
+import (
+	"testing"
+	"time"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+
+	"github.com/tandem-serving/tandem/pkg/routing"
+)
+
+// TestAnswersLeaveTimeToPrompts: a prefill worker that decodes the quickest decodes an answer while
+// few prompts come, and leaves it to a decode worker while many come that would have little of its
+// steps beside it.
+func TestAnswersLeaveTimeToPrompts(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		budget uint64 // tokens of a prompt beside others
+		come   int    // prompts that came in the last two seconds
+		want   string // who decodes
+	}{
+		{"few prompts", 16, 1, "p"},
+		{"many prompts", 16, 40, "d"},
+		{"many prompts, with whole chunks beside others", 0, 40, "p"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p, d := whole("p"), decode("d")
+			for _, r := range []*controlv1.WorkerRecord{p, d} {
+				r.Capacity.Blocks, r.Capacity.MaxBatchTokens, r.Capacity.MaxSequences, r.Capacity.MaxWaiting = 4000, 2048, 256, 256
+			}
+			b := newBench(t, nil, p, d)
+			report := func() {
+				for id, role := range map[string]controlv1.Role{"p": controlv1.Role_ROLE_PREFILL, "d": controlv1.Role_ROLE_DECODE} {
+					b.do(load(id, role, func(r *controlv1.LoadReport) {
+						r.BlocksFree, r.BlocksTotal, r.StepPromptTokens, r.CrowdedStepPromptTokens = 4000, 4000, 512, c.budget
+						r.StepTime = &controlv1.StepTimeModel{BaseMs: 5, PerTokenMs: .05, Samples: 1000, MostTokens: 512}
+						if id == "d" {
+							r.StepTime.BaseMs = 20
+						}
+					}))
+				}
+			}
+			for range c.come {
+				report()
+				r := b.request(dis, 256)
+				if got, refusal, answered := b.arrive(r); !answered || got.Prefill.ID != "p" {
+					t.Fatalf("%+v, %+v", got, refusal)
+				}
+				b.do(routing.Ended{ID: r.ID})
+				b.now = b.now.Add(2 * time.Second / time.Duration(c.come))
+			}
+			report()
+			got, refusal, answered := b.arrive(b.request(auto, 256))
+			if !answered || got.Decode.ID != c.want {
+				t.Errorf("%+v, %+v; want it decoded by %s", got, refusal, c.want)
+			}
+		})
+	}
+}
