@@ -108,7 +108,9 @@ func (rt *Router) decideFor(now time.Time, e *entry, v Version) (fitness, Refusa
 		decode, prefills = rt.pair(s, decodes, decode)
 		switch {
 		case prefills.fitness.usable():
+			rt.sends(s, decode, prefills)
 			prefill, firsts = rt.pick(prefills.fittest()), prefills.usable()
+			decode.waitsFor(prefill, r.MaxNew)
 			if rt.mode(r) == inferencev1.Mode_MODE_AUTO {
 				firsts += decodes.usable()
 			}
@@ -314,7 +316,8 @@ func (rt *Router) dispatch(s *search, decodes, prefills *candidates, decode, pre
 		rt.turns++
 		w.turn = rt.turns
 		w.prompted.add(now, w.step, prefill.computed())
-		w.add(r.ID, &share{at: now, sums: sums{tokens: prefill.computed(), context: r.Tokens, blocks: need(w, r, controlv1.Role_ROLE_PREFILL)}})
+		w.add(r.ID, &share{at: now, sums: sums{tokens: prefill.computed(), context: r.Tokens, blocks: need(w, r, controlv1.Role_ROLE_PREFILL), moving: decode.uncached}})
+		atDecode.moving = decode.uncached
 	}
 	decode.worker.tries(now)
 	decode.worker.slowToken.sent(now)

@@ -112,7 +112,7 @@ func (rt *Router) pool(role controlv1.Role, model string, d *demand) pool {
 		p.places += float64(w.places())
 		alone := w.steps(prompts, 0, 0)
 		p.promptMs += promptMs(prompts, int(d.prompt), 0, math.Ceil(d.prompt/float64(alone.chunk)))
-		p.sendMs += rt.transferMs(w, int(d.prompt))
+		p.sendMs += rt.transferMs(rt.now, w, int(d.prompt))
 		p.answerMs += d.answer() * (answers.PerTokenMs + answers.PerContextTokenMs*(d.prompt+d.answer()/2))
 		if ms := promptMs(prompts, alone.several, 0, 1); ms > 0 {
 			p.promptShare += ms / (ms + m.BaseMs)

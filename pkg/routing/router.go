@@ -53,6 +53,7 @@ type Router struct {
 	number   uint64 // of the last request
 	// apartMs is how long prompts took that were computed apart, from the dispatch on, on average.
 	apartMs  float64
+	speed    speed  // of KV between any two workers
 	turns    uint64 // requests sent to workers, two where prefill and decode are apart
 	searches uint64
 	lists    candidateLists
@@ -178,6 +179,8 @@ func (rt *Router) take(now time.Time, event Event) (pump bool) {
 		return false
 	case PromptDone:
 		return rt.promptDone(now, e.ID)
+	case Sent:
+		rt.sent(now, e)
 	case Fetched:
 		rt.fetched(now, e)
 		return false
@@ -284,7 +287,7 @@ func (rt *Router) nextOfWorkers() time.Time {
 // for a BlocksChanged or LoadReported that shows a gap.
 func ofRequestsAlone(event Event) bool {
 	switch e := event.(type) {
-	case LoadReported, RouterReported, BlocksChanged, Arrived, Hedge, Queued, Taken, Unread, Read, PromptDone, TokensReceived, Cancelled, Tick:
+	case LoadReported, RouterReported, BlocksChanged, Arrived, Hedge, Queued, Taken, Unread, Read, PromptDone, Sent, TokensReceived, Cancelled, Tick:
 		return true
 	case Ended:
 		return len(e.Failures) == 0
