@@ -231,11 +231,17 @@ func (rt *Router) alone(s *search, decodes, wholes *candidates, decode, prefill 
 	if s.sends {
 		return best, false
 	}
-	if overload && !best.worker.whole && !best.misses && best.promptMs+best.decodeMs <= (prefill.workMs+decode.decodeMs)*(1+rt.config.NearBest) {
+	// Prompts on a decode worker leave a sequence that begins late more of the steps, so that its
+	// tokens are in time: what it is late is lost to them.
+	lateMs := 0.
+	if s.entry.each > 0 && decode.worker.keepsTPOT {
+		lateMs = prefill.transferMs
+	}
+	if overload && !best.worker.whole && !best.misses && best.promptMs+best.decodeMs <= (prefill.workMs+decode.decodeMs+lateMs)*(1+rt.config.NearBest) {
 		return best, true
 	}
 	// Where costs are too close to tell apart, both pools are used.
-	return best, best.totalMs+best.promptMs*rt.config.NearBest < decode.totalMs+prefill.totalMs+aheadMs+behind*prefill.workMs
+	return best, best.totalMs+best.promptMs*rt.config.NearBest < decode.totalMs+prefill.totalMs+lateMs+aheadMs+behind*prefill.workMs
 }
 
 // idlest is the cheapest of those workers that have a place and little to do, and meet the objective;

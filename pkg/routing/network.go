@@ -128,17 +128,19 @@ func (rt *Router) movingMs(now time.Time, w *worker) float64 {
 	return rt.transferMs(now, w, w.estimate(now, rt.config.LoadStale).moving)
 }
 
-// arrivesMs is how long after its first token the KV of a prompt has arrived, of which so many
+// arrives predicts how long after its first token the KV of a prompt has arrived, of which so many
 // tokens are sent. It is sent while the prompt is computed, within prefillMs of the firstMs until then,
 // and after the KV that other prompts have to send by the same networks. from is nil where it is not
 // chosen yet.
-func (rt *Router) arrivesMs(now time.Time, from, to *worker, tokens int, firstMs, prefillMs float64) float64 {
-	before, ms := rt.movingMs(now, to), rt.transferMs(now, to, tokens)
+func (rt *Router) arrives(c *cost, now time.Time, from, to *worker, tokens int, firstMs, prefillMs float64) {
+	before := rt.movingMs(now, to)
+	c.bytesPerMs = rt.speedOf(now, to)
 	if from != nil {
 		before = max(before, rt.movingMs(now, from))
-		ms = float64(tokens) * to.bytesPerToken / rt.speedBetween(now, from, to)
+		c.bytesPerMs = rt.speedBetween(now, from, to)
 	}
-	return max(before+ms-firstMs, ms-prefillMs, 0)
+	ms := float64(tokens) * to.bytesPerToken / c.bytesPerMs
+	c.transferMs = max(before+ms-firstMs, ms-prefillMs, 0)
 }
 
 // sends predicts when KV from each prefill worker would have arrived at a decode worker, and what
@@ -146,7 +148,7 @@ func (rt *Router) arrivesMs(now time.Time, from, to *worker, tokens int, firstMs
 func (rt *Router) sends(s *search, decode *candidate, prefills *candidates) {
 	for i := range prefills.all {
 		c := &prefills.all[i]
-		c.transferMs = rt.arrivesMs(s.now, c.worker, decode.worker, decode.uncached, c.firstMs, c.prefillMs)
+		rt.arrives(&c.cost, s.now, c.worker, decode.worker, decode.uncached, c.firstMs, c.prefillMs)
 		late := decode.cost
 		c.totalMs += late.waitsFor(c, s.request.MaxNew)
 		if _, tpot := s.entry.objective(&late, decode.worker); tpot > 0 && late.measured && s.request.Attempt == 0 {

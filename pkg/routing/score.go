@@ -25,6 +25,7 @@ type cost struct {
 	reserveMs  float64 // on a decode worker that gets the prompt's KV instead: until it can come
 	firstMs    float64 // to the first token: the sum of these
 	transferMs float64 // from the first token until KV that is sent has arrived
+	bytesPerMs float64 // that a transfer is taken to move; 0: none is predicted
 	tpotMs     float64 // an output token
 	aloneMs    float64 // the same if nobody else decoded there
 	othersMs   float64 // the same of those that decode there, with this request's prompt
@@ -85,7 +86,7 @@ func (rt *Router) costOf(s *search, role controlv1.Role, w *worker, cached int, 
 	decodes := role == controlv1.Role_ROLE_DECODE
 	if elsewhere {
 		c.reserveMs = w.reserveMs
-		c.transferMs = rt.arrivesMs(s.now, nil, w, c.uncached, rt.apartMs, rt.apartMs)
+		rt.arrives(&c, s.now, nil, w, c.uncached, rt.apartMs, rt.apartMs)
 	} else {
 		steps := w.steps(model, load.decoding, load.decodingContext)
 		if decodes && guesses(model, c.uncached) {
