@@ -324,6 +324,9 @@ func (rt *Router) dispatch(s *search, decodes, prefills *candidates, decode, pre
 		w.prompted.add(now, w.step, prefill.computed())
 		w.add(r.ID, &share{at: now, sums: sums{tokens: prefill.computed(), context: r.Tokens, blocks: need(w, r, controlv1.Role_ROLE_PREFILL), moving: decode.uncached}})
 		atDecode.moving = decode.uncached
+		if !rt.speed.known(now) {
+			rt.guessTriedAt = now
+		}
 	}
 	decode.worker.tries(now)
 	decode.worker.slowToken.sent(now)

@@ -28,6 +28,9 @@ const (
 	speedLeastBytes = 64 << 10
 	// leastBytesPerMs and mostBytesPerMs bound what a worker may say.
 	leastBytesPerMs, mostBytesPerMs = 1, 1e12
+	// guessTried is how often a request is sent as if the network took no time while nothing is
+	// measured: a guess that is too low would never be corrected.
+	guessTried = time.Second
 	// sendersMost is from how many senders a decode worker remembers speeds.
 	sendersMost = 64
 )
@@ -138,6 +141,9 @@ func (rt *Router) arrives(c *cost, now time.Time, from, to *worker, tokens int, 
 	if from != nil {
 		before = max(before, rt.movingMs(now, from))
 		c.bytesPerMs = rt.speedBetween(now, from, to)
+	}
+	if !rt.speed.known(now) && now.Sub(rt.guessTriedAt) >= guessTried {
+		return
 	}
 	ms := float64(tokens) * to.bytesPerToken / c.bytesPerMs
 	c.transferMs = max(before+ms-firstMs, ms-prefillMs, 0)

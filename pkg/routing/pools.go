@@ -208,8 +208,9 @@ func (rt *Router) review(model string) {
 	prefill, decode := rt.pool(controlv1.Role_ROLE_PREFILL, model, d), rt.pool(controlv1.Role_ROLE_DECODE, model, d)
 	if prefill.promptMs > 0 && prefill.answerMs > 0 && decode.promptMs > 0 && decode.answerMs > 0 {
 		together, apart, computed := d.uses(prefill, decode)
-		// Prefill workers that have time for answers go by what each request costs.
-		d.together = apart > computed && together >= apart*togetherLeast
+		// Prefill workers that have time for answers go by what each request costs. Where KV comes too
+		// late for any, the pools apart serve none.
+		d.together = (apart > computed || apart == 0) && together >= apart*togetherLeast
 		d.apart = apart >= together*apartLeast
 		d.sends = d.apart && computed >= apart*sendsLeast
 	}
