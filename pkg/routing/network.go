@@ -3,6 +3,8 @@ package routing
 import (
 	"slices"
 	"time"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 )
 
 // How fast KV passes between two workers is learned from transfers. Prefill workers say how much they
@@ -45,6 +47,19 @@ func (s *speed) reached(now time.Time, bytesPerMs float64) {
 	*s = speed{bytesPerMs, now}
 }
 
+// ownSpeed is how fast KV passes from or to a worker, whoever is on the other side.
+type ownSpeed struct {
+	speed
+	with    Ref  // whom the last transfer was with
+	several bool // there were others before
+}
+
+func (s *ownSpeed) reachedWith(now time.Time, bytesPerMs float64, with Ref) {
+	s.several = s.known(now) && (s.several || s.with != with)
+	s.reached(now, bytesPerMs)
+	s.with = with
+}
+
 // sender is how fast KV comes from a worker.
 type sender struct {
 	from *worker
@@ -65,9 +80,9 @@ func (rt *Router) sent(now time.Time, e Sent) {
 	}
 	bytesPerMs := min(max(float64(e.Bytes)/ms, leastBytesPerMs), mostBytesPerMs)
 	d.decode.speedFrom(now, d.prefill).reached(now, bytesPerMs)
-	for _, s := range [...]*speed{&d.prefill.speed, &d.decode.speed, &rt.speed} {
-		s.reached(now, bytesPerMs)
-	}
+	rt.speed.reached(now, bytesPerMs)
+	d.prefill.speed.reachedWith(now, bytesPerMs, d.decode.ref)
+	d.decode.speed.reachedWith(now, bytesPerMs, d.prefill.ref)
 }
 
 // speedFrom is how fast KV comes from a sender, to be measured. That of the sender that was heard of
@@ -99,15 +114,24 @@ func (rt *Router) forgetSender(w *worker) {
 }
 
 // speedOf is what a worker's transfers move, bytes a millisecond: of those between all where it has
-// had none lately, and without any the configured guess.
+// had none lately, or with one of several others alone, which may be the one that is slow; and without
+// any the configured guess.
 func (rt *Router) speedOf(now time.Time, w *worker) float64 {
 	switch {
-	case w.speed.known(now):
+	case w.speed.known(now) && (w.speed.several || len(rt.ofRole(partner(w.role()))) == 1):
 		return w.speed.bytesPerMs
 	case rt.speed.known(now):
 		return rt.speed.bytesPerMs
 	}
 	return rt.config.TransferBytesPerSecond / 1000
+}
+
+// partner is the role of those that a worker of a role sends KV to, or gets it from.
+func partner(role controlv1.Role) controlv1.Role {
+	if role == controlv1.Role_ROLE_DECODE {
+		return controlv1.Role_ROLE_PREFILL
+	}
+	return controlv1.Role_ROLE_DECODE
 }
 
 // speedBetween is what a transfer from one worker to another moves, bytes a millisecond: as measured,
