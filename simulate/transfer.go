@@ -253,6 +253,7 @@ func (s *session) ended(a sender.Ended) {
 		return
 	}
 	c.sending = false
+	c.sent.PathBytes, c.sent.PathBusy = a.Pace.Bytes, a.Pace.Busy
 	s.from.handle(worker.Sent{ID: c.id, Err: err, Stats: c.stats(s.from.cluster.now, err)})
 }
 

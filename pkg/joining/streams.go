@@ -223,6 +223,7 @@ func (j *Join) prefill(now time.Time, event *workerv1.PrefillEvent) {
 		if transport := e.Sent.GetTransport(); len(transport) <= maxTransport {
 			t.transport = transport
 		}
+		j.do(Tell{routing.Sent{ID: j.id(), Bytes: e.Sent.GetPathBytes(), Busy: time.Duration(max(e.Sent.GetPathBusyNs(), 0))}})
 		j.completeIfOver(now)
 	default:
 		j.broken(now, Prefill, "sent an empty event")

@@ -175,7 +175,7 @@ func (c *connection) apply(_ time.Time, actions []sender.Action) {
 		case sender.Released:
 			close(c.transfers[a.ID].released)
 		case sender.Ended:
-			c.transfers[a.ID].end(a.Result)
+			c.transfers[a.ID].end(a)
 			delete(c.transfers, a.ID)
 		case sender.CloseStream:
 			if a.Err != nil {

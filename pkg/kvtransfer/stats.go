@@ -27,6 +27,10 @@ type TransferStats struct {
 	Computed time.Duration
 	// Acknowledged is when the receiver confirmed the commit.
 	Acknowledged time.Duration
+	// PathBytes is what was sent to the same receiver while the transfer was open, in bytes of
+	// pages, and PathBusy for how long of that there was something to send or on its way.
+	PathBytes int64
+	PathBusy  time.Duration
 	// Transport is "tcp", "unix", or "device" if both sides' pages are in one memory and
 	// slices are copied there.
 	Transport string

@@ -94,8 +94,9 @@ func (t *Transfer) Stats() TransferStats {
 }
 
 // end publishes the result. Requires conn.loop.
-func (t *Transfer) end(r sender.Result) {
-	t.err = t.conn.resultError(r)
+func (t *Transfer) end(e sender.Ended) {
+	t.err = t.conn.resultError(e.Result)
+	t.stats.PathBytes, t.stats.PathBusy = e.Pace.Bytes, e.Pace.Busy
 	if t.err == nil {
 		t.stats.Acknowledged = time.Since(t.opened)
 	}

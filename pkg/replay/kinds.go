@@ -26,7 +26,7 @@ func NewCodecs() (eventlog.Codecs, error) {
 
 			routing.ViewChanged{}, routing.Connected{}, routing.ConnectFailed{}, routing.Leaving{},
 			routing.Disconnected{}, routing.LoadReported{}, routing.RouterReported{}, routing.BlocksChanged{}, routing.BlocksListed{}, routing.Arrived{}, routing.Hedge{},
-			routing.Queued{}, routing.Taken{}, routing.Unread{}, routing.Read{}, routing.PromptDone{}, routing.Fetched{}, routing.TokensReceived{},
+			routing.Queued{}, routing.Taken{}, routing.Unread{}, routing.Read{}, routing.PromptDone{}, routing.Sent{}, routing.Fetched{}, routing.TokensReceived{},
 			routing.Contradicted{}, routing.Ended{}, routing.Cancelled{}, routing.PolicyChanged{}, routing.Tick{},
 			routing.Connect{}, routing.Forget{}, routing.DuplicateID{}, routing.TooManyWorkers{}, routing.ListBlocks{},
 			routing.Dispatch{}, routing.Pinned{}, routing.Disagree{}, routing.Foreign{}, routing.Distrusted{}, routing.PathLost{},
@@ -42,7 +42,7 @@ func NewCodecs() (eventlog.Codecs, error) {
 			joining.CheckProgress{}, joining.Release{}, joining.Accept{}, joining.Deliver{}, &joining.Deliver{}, joining.Finish{},
 
 			// What it tells routing.
-			routing.Queued{}, routing.Taken{}, routing.PromptDone{}, routing.Fetched{}, routing.TokensReceived{}, routing.Contradicted{},
+			routing.Queued{}, routing.Taken{}, routing.PromptDone{}, routing.Sent{}, routing.Fetched{}, routing.TokensReceived{}, routing.Contradicted{},
 		},
 		eventlog.KindWorker: {
 			worker.Config{},

@@ -108,7 +108,9 @@ func (rt *Router) decideFor(now time.Time, e *entry, v Version) (fitness, Refusa
 		decode, prefills = rt.pair(s, decodes, decode)
 		switch {
 		case prefills.fitness.usable():
+			rt.sends(s, decode, prefills)
 			prefill, firsts = rt.pick(prefills.fittest()), prefills.usable()
+			decode.waitsFor(prefill, r.MaxNew)
 			if rt.mode(r) == inferencev1.Mode_MODE_AUTO {
 				firsts += decodes.usable()
 			}
@@ -241,11 +243,17 @@ func (rt *Router) alone(s *search, decodes, wholes *candidates, decode, prefill 
 	if s.sends {
 		return best, false
 	}
-	if overload && !best.worker.whole && !best.misses && best.promptMs+best.decodeMs <= (prefill.workMs+decode.decodeMs)*(1+rt.config.NearBest) {
+	// Prompts on a decode worker leave a sequence that begins late more of the steps, so that its
+	// tokens are in time: what it is late is lost to them.
+	lateMs := 0.
+	if s.entry.each > 0 && decode.worker.keepsTPOT {
+		lateMs = prefill.transferMs
+	}
+	if overload && !best.worker.whole && !best.misses && best.promptMs+best.decodeMs <= (prefill.workMs+decode.decodeMs+lateMs)*(1+rt.config.NearBest) {
 		return best, true
 	}
 	// Where costs are too close to tell apart, both pools are used.
-	return best, best.totalMs+best.promptMs*rt.config.NearBest < decode.totalMs+prefill.totalMs+waits+after*prefill.workMs
+	return best, best.totalMs+best.promptMs*rt.config.NearBest < decode.totalMs+prefill.totalMs+lateMs+waits+after*prefill.workMs
 }
 
 // idlest is the cheapest of those workers that have a place and little to do, and meet the objective;
@@ -329,7 +337,11 @@ func (rt *Router) dispatch(s *search, decodes, prefills *candidates, decode, pre
 		rt.turns++
 		w.turn = rt.turns
 		w.prompted.add(now, w.step, prefill.computed())
-		w.add(r.ID, &share{at: now, sums: sums{tokens: prefill.computed(), context: r.Tokens, blocks: need(w, r, controlv1.Role_ROLE_PREFILL)}})
+		w.add(r.ID, &share{at: now, sums: sums{tokens: prefill.computed(), context: r.Tokens, blocks: need(w, r, controlv1.Role_ROLE_PREFILL), moving: decode.uncached}})
+		atDecode.moving = decode.uncached
+		if !rt.speed.known(now) {
+			rt.guessTriedAt = now
+		}
 	}
 	decode.worker.tries(now)
 	decode.worker.slowToken.sent(now)

@@ -88,7 +88,7 @@ func (c *candidate) shown(role controlv1.Role) *controlv1.Candidate {
 	return &controlv1.Candidate{
 		WorkerId: c.worker.ref.ID, Role: role, Excluded: short(c.reason, reasonBytes),
 		QueueMs: c.queueMs, PrefillMs: c.prefillMs, TpotMs: c.tpotMs, CostMs: c.totalMs,
-		CachedTokens: uint32(max(c.cached, 0)), FetchTokens: uint32(c.fetched), InFlight: uint32(c.worker.owned),
+		CachedTokens: uint32(max(c.cached, 0)), FetchTokens: uint32(c.fetched), InFlight: uint32(c.worker.owned), TransferMs: c.transferMs, TransferBytesPerSecond: c.bytesPerMs * 1000,
 	}
 }
 

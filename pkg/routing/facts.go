@@ -85,6 +85,11 @@ func (w *worker) read(load *controlv1.LoadReport) {
 		w.reads.decoding = max(w.reads.decoding, w.reads.sequences)
 		w.reads.decodingContext = max(w.reads.decodingContext, w.reads.context)
 	}
+	if w.as == controlv1.Role_ROLE_DECODE {
+		w.reads.moving = int(atMost(uint64(load.GetBlocksReserved()), uint64(w.blocks))) * w.blockTokens
+	} else {
+		w.reads.moving = clampInt(atMost(load.GetUnsentTokens(), (uint64(w.maxSequences)+uint64(w.maxWaiting))*uint64(w.contextTokens)))
+	}
 	w.inStep = clampInt(atMost(min(load.GetRunningPromptTokens(), mostRunning), uint64(w.chunk)))
 	w.budget = clampInt(cmp.Or(load.GetCrowdedStepPromptTokens(), load.GetStepPromptTokens()))
 	w.running = min(clampInt(uint64(load.GetRunningSequences())), w.reads.sequences)

@@ -19,6 +19,7 @@ type sums struct {
 	// decoding is 1 if it decodes there, of context tokens so far, as decodingContext says; of
 	// several, how many do.
 	decoding, decodingContext int
+	moving                    int // tokens whose KV is to be sent to it, or by it, and has not all arrived
 }
 
 // share is what one request takes of a worker.
@@ -40,6 +41,7 @@ func (s *sums) sum(o *sums, times int) {
 	s.context += times * o.context
 	s.decoding += times * o.decoding
 	s.decodingContext += times * o.decodingContext
+	s.moving += times * o.moving
 }
 
 func (w *worker) add(id string, s *share) {
@@ -74,6 +76,17 @@ func (w *worker) computed(id string) {
 			w.unseenTotal.tokens -= s.tokens
 		}
 		s.tokens = 0
+	}
+}
+
+// arrived says that no KV of a request is to be sent any more.
+func (w *worker) arrived(id string) {
+	if s, ok := w.own[id]; ok {
+		w.total.moving -= s.moving
+		if s.unseen > 0 {
+			w.unseenTotal.moving -= s.moving
+		}
+		s.moving = 0
 	}
 }
 
@@ -143,6 +156,7 @@ type estimate struct {
 	free      int // blocks
 	// decoding are those of them that are decoded there, with so many tokens of context.
 	decoding, decodingContext int
+	moving                    int // tokens whose KV is to come, or to be sent
 }
 
 // estimate combines the last report, if it is fresh, with what this router and others sent
@@ -160,15 +174,16 @@ func (w *worker) estimate(now time.Time, stale time.Duration) estimate {
 		e.free -= unseen.blocks
 		e.decoding += unseen.decoding
 		e.decodingContext += unseen.decodingContext
+		e.moving += unseen.moving
 	}
 	// Own requests are there, whatever a report says that overtook them.
-	e.sequences, e.decoding = max(e.sequences, w.owned), max(e.decoding, w.total.decoding)
+	e.sequences, e.decoding, e.moving = max(e.sequences, w.owned), max(e.decoding, w.total.decoding), max(e.moving, w.total.moving)
 	return e
 }
 
 // account is the load by this router's own requests alone.
 func (w *worker) account() estimate {
-	return estimate{w.owned, w.total.tokens, w.total.context, w.blocks - w.total.blocks, w.total.decoding, w.total.decodingContext}
+	return estimate{w.owned, w.total.tokens, w.total.context, w.blocks - w.total.blocks, w.total.decoding, w.total.decodingContext, w.total.moving}
 }
 
 // ahead is how many tokens of prompts the worker computes before one of which it lacks so many:

@@ -148,6 +148,13 @@ type (
 	// PromptDone says that the prompt of a dispatched request is computed, so that a
 	// transfer of its KV has begun, if there is one.
 	PromptDone struct{ ID string }
+	// Sent says that the KV of a dispatched request has arrived at its decode worker, to which its
+	// prefill worker sent so many bytes of pages meanwhile, and had some to send for Busy.
+	Sent struct {
+		ID    string
+		Bytes uint64
+		Busy  time.Duration
+	}
 	// Fetched is what a worker that asked Dispatch.Source says of it, and how many
 	// tokens of the prompt it got, in what time.
 	Fetched struct {
@@ -205,6 +212,7 @@ func (Taken) event()          {}
 func (Unread) event()         {}
 func (Read) event()           {}
 func (PromptDone) event()     {}
+func (Sent) event()           {}
 func (Fetched) event()        {}
 func (TokensReceived) event() {}
 func (Contradicted) event()   {}

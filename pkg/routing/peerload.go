@@ -227,6 +227,9 @@ func (rt *Router) routerReported(now time.Time, report *controlv1.RouterReport) 
 			if sent.GetDecodes() {
 				s.decoding, s.decodingContext = 1, s.context
 			}
+			if !sent.GetDecodes() || s.tokens == 0 { // one worker computes it for the other
+				s.moving = s.context
+			}
 			if s.task == 0 || s.task > w.load.GetTasks() {
 				t.sent = append(t.sent, s)
 			}

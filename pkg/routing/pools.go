@@ -114,7 +114,7 @@ func (rt *Router) pool(role controlv1.Role, model string, d *demand) pool {
 		p.places += float64(w.places())
 		alone := w.steps(prompts, 0, 0)
 		p.promptMs += promptMs(prompts, int(d.prompt), 0, math.Ceil(d.prompt/float64(alone.chunk)))
-		p.sendMs += rt.transferMs(w, int(d.prompt))
+		p.sendMs += rt.transferMs(rt.now, w, int(d.prompt))
 		p.answerMs += d.answer() * (answers.PerTokenMs + answers.PerContextTokenMs*(d.prompt+d.answer()/2))
 		if ms := promptMs(prompts, alone.several, 0, 1); ms > 0 {
 			p.promptShare += ms / (ms + m.BaseMs)
@@ -133,32 +133,48 @@ func (p pool) spareMs(stepMs float64) float64 { return float64(p.workers) * (1 -
 // workers that do nothing but compute so many prompts, while the others decode, and compute the rest
 // of the prompts.
 func (d *demand) uses(prefill, decode pool) (together, apart, computed float64) {
-	together = d.rate(max(prefill.baseMs, decode.baseMs), prefill.places+decode.places, func(stepMs float64) float64 {
+	together = d.rate(max(prefill.baseMs, decode.baseMs), prefill.places+decode.places, 0, func(stepMs float64) float64 {
 		return prefill.spareMs(stepMs)/(prefill.promptMs+prefill.answerMs) + decode.spareMs(stepMs)/(decode.promptMs+decode.answerMs)
 	})
-	computed = promptsMost * float64(prefill.workers) * prefill.promptShare / prefill.promptMs
-	for _, p := range [...]pool{prefill, decode} { // their KV passes the network of both
-		if p.sendMs > 0 {
-			computed = min(computed, float64(p.workers)/p.sendMs)
+	computable := promptsMost * float64(prefill.workers) * prefill.promptShare / prefill.promptMs
+	decodes := func(computed, lateMs float64) float64 {
+		return d.rate(decode.baseMs, decode.places, lateMs, func(stepMs float64) float64 {
+			spare := decode.spareMs(stepMs)
+			if decoded := spare / decode.answerMs; decoded <= computed {
+				return decoded
+			}
+			return computed + (spare-computed*decode.answerMs)/(decode.promptMs+decode.answerMs)
+		})
+	}
+	sendMs := max(prefill.sendMs/float64(max(prefill.workers, 1)), decode.sendMs/float64(max(decode.workers, 1)))
+	if sendMs == 0 {
+		return together, decodes(computable, 0), computable
+	}
+	// Their KV passes the network of both. The more of its time that is busy, the longer KV waits
+	// there, as in a queue with one length of service (Pollaczek, 1930), and the less of what tokens
+	// may take is left to steps.
+	oneMs := max(prefill.sendMs, decode.sendMs)
+	for busy := 0.1; busy < 0.95; busy += 0.1 {
+		sent := min(computable, busy/sendMs)
+		waits := sent * sendMs / (2 * (1 - sent*sendMs))
+		if rate := decodes(sent, max((1+waits)*oneMs-prefill.promptMs, 0)); rate > apart {
+			apart, computed = rate, sent
+		}
+		if sent == computable {
+			break
 		}
 	}
-	apart = d.rate(decode.baseMs, decode.places, func(stepMs float64) float64 {
-		spare := decode.spareMs(stepMs)
-		if decoded := spare / decode.answerMs; decoded <= computed {
-			return decoded
-		}
-		return computed + (spare-computed*decode.answerMs)/(decode.promptMs+decode.answerMs)
-	})
 	return together, apart, computed
 }
 
 // rate is how many requests a millisecond workers with so many places serve, whose steps take at
 // least so long and may take as long as a token may: longer steps have more time for requests, but a
-// sequence keeps its place for as many steps as it has tokens (Little's law).
-func (d *demand) rate(leastMs, places float64, byTime func(stepMs float64) float64) float64 {
+// sequence keeps its place for as many steps as it has tokens (Little's law). Its second token comes
+// lateMs later than its step.
+func (d *demand) rate(leastMs, places, lateMs float64, byTime func(stepMs float64) float64) float64 {
 	low := max(leastMs, shortestStepMs)
-	high := d.each * paceShare
-	if high == 0 {
+	high := d.each*paceShare - lateMs/d.answer()
+	if d.each == 0 {
 		high = longestStep * low
 	}
 	if high <= low {
@@ -194,8 +210,9 @@ func (rt *Router) review(model string) {
 	prefill, decode := rt.pool(controlv1.Role_ROLE_PREFILL, model, d), rt.pool(controlv1.Role_ROLE_DECODE, model, d)
 	if prefill.promptMs > 0 && prefill.answerMs > 0 && decode.promptMs > 0 && decode.answerMs > 0 {
 		together, apart, computed := d.uses(prefill, decode)
-		// Prefill workers that have time for answers go by what each request costs.
-		d.together = apart > computed && together >= apart*togetherLeast
+		// Prefill workers that have time for answers go by what each request costs. Where KV comes too
+		// late for any, the pools apart serve none.
+		d.together = (apart > computed || apart == 0) && together >= apart*togetherLeast
 		d.apart = apart >= together*apartLeast
 		d.sends = d.apart && computed >= apart*sendsLeast
 	}

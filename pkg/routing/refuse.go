@@ -42,7 +42,7 @@ func (rt *Router) misses(s *search, decode, prefill *candidate, aheadMs float64)
 		predicted, queue, always := now.Sub(r.Arrived), time.Duration(0), false
 		if first.measured {
 			predicted, queue = s.late(&first.cost, first.worker, aheadMs), milliseconds(first.queueMs+aheadMs)
-			always = first.idle && queue == 0 || milliseconds(first.prefillMs+first.transferMs) > limit // without others too
+			always = first.idle && queue == 0 || milliseconds(first.prefillMs) > limit // without others too
 		}
 		if predicted > limit {
 			return late("time to first token", "ttft", always, predicted, limit, queue)

@@ -52,19 +52,22 @@ type Router struct {
 	tenants  tenants.Counts
 	number   uint64 // of the last request
 	// apartMs is how long prompts took that were computed apart, from the dispatch on, on average.
-	apartMs  float64
-	turns    uint64 // requests sent to workers, two where prefill and decode are apart
-	searches uint64
-	lists    candidateLists
-	listings int // answers to ListBlocks that are on their way
-	expected expectations
-	near     []*candidate   // scratch of pick
-	hashes   []kvcache.Hash // scratch of blocks
-	samples  uint64         // drawn so far
-	sampled  []*worker      // the last one
-	warmed   int            // means nothing: sample has to do something with what it reads
-	held     []holder       // scratch of holders
-	quickest [2]quickest    // of prefill and of decode workers
+	apartMs float64
+	speed   speed // of KV between any two workers
+	// guessTriedAt is when KV was sent last while none was measured.
+	guessTriedAt time.Time
+	turns        uint64 // requests sent to workers, two where prefill and decode are apart
+	searches     uint64
+	lists        candidateLists
+	listings     int // answers to ListBlocks that are on their way
+	expected     expectations
+	near         []*candidate   // scratch of pick
+	hashes       []kvcache.Hash // scratch of blocks
+	samples      uint64         // drawn so far
+	sampled      []*worker      // the last one
+	warmed       int            // means nothing: sample has to do something with what it reads
+	held         []holder       // scratch of holders
+	quickest     [2]quickest    // of prefill and of decode workers
 	// usualFirst and usualToken are what came of predictions, as of workers' slowness, of prefill
 	// and of decode workers.
 	usualFirst, usualToken [2]usual
@@ -179,6 +182,8 @@ func (rt *Router) take(now time.Time, event Event) (pump bool) {
 		return false
 	case PromptDone:
 		return rt.promptDone(now, e.ID)
+	case Sent:
+		rt.sent(now, e)
 	case Fetched:
 		rt.fetched(now, e)
 		return false
@@ -271,7 +276,7 @@ func (rt *Router) nextOfWorkers() time.Time {
 // for a BlocksChanged or LoadReported that shows a gap.
 func ofRequestsAlone(event Event) bool {
 	switch e := event.(type) {
-	case LoadReported, RouterReported, BlocksChanged, Arrived, Hedge, Queued, Taken, Unread, Read, PromptDone, TokensReceived, Cancelled, Tick:
+	case LoadReported, RouterReported, BlocksChanged, Arrived, Hedge, Queued, Taken, Unread, Read, PromptDone, Sent, TokensReceived, Cancelled, Tick:
 		return true
 	case Ended:
 		return len(e.Failures) == 0

@@ -414,6 +414,11 @@ func TestRouterModel(t *testing.T) {
 					m.do(t, routing.PromptDone{ID: r.request.ID})
 				}
 			},
+			"sent": func(t *rapid.T) {
+				if r := m.pick(t, running); r != nil {
+					m.do(t, routing.Sent{ID: r.request.ID, Bytes: rapid.Uint64().Draw(t, "bytes"), Busy: time.Duration(rapid.Int64().Draw(t, "busy"))})
+				}
+			},
 			"end": func(t *rapid.T) {
 				if r := m.pick(t, running); r != nil {
 					r.ended = true

@@ -22,8 +22,10 @@ type cost struct {
 
 	queueMs    float64 // to compute what is there already
 	prefillMs  float64 // to compute the prompt
-	transferMs float64 // on a decode worker that gets the prompt's KV instead: to send what it lacks
+	reserveMs  float64 // on a decode worker that gets the prompt's KV instead: until it can come
 	firstMs    float64 // to the first token: the sum of these
+	transferMs float64 // from the first token until KV that is sent has arrived
+	bytesPerMs float64 // that a transfer is taken to move; 0: none is predicted
 	tpotMs     float64 // an output token
 	aloneMs    float64 // the same if nobody else decoded there
 	othersMs   float64 // the same of those that decode there, with this request's prompt
@@ -83,7 +85,8 @@ func (rt *Router) costOf(s *search, role controlv1.Role, w *worker, cached int, 
 	c := cost{slowFirst: 1, slowToken: 1, measured: model.Samples > 0, idle: w.owned == 0 || load.sequences == 0 && load.tokens == 0, cached: cached, uncached: r.Tokens - cached}
 	decodes := role == controlv1.Role_ROLE_DECODE
 	if elsewhere {
-		c.transferMs = w.reserveMs + rt.transferMs(w, c.uncached)
+		c.reserveMs = w.reserveMs
+		rt.arrives(&c, s.now, nil, w, c.uncached, rt.apartMs, rt.apartMs)
 	} else {
 		steps := w.steps(model, load.decoding, load.decodingContext)
 		if decodes && guesses(model, c.uncached) {
@@ -119,7 +122,7 @@ func (rt *Router) costOf(s *search, role controlv1.Role, w *worker, cached int, 
 			}
 		}
 	}
-	c.firstMs = c.queueMs + c.prefillMs + c.transferMs
+	c.firstMs = c.queueMs + c.prefillMs + c.reserveMs
 	c.totalMs = c.firstMs - c.savedMs
 	if decodes {
 		rt.decodes(s, w, &c, model, load, elsewhere)
@@ -182,15 +185,15 @@ func (rt *Router) decodes(s *search, w *worker, c *cost, model latency.Model, lo
 		}
 	}
 	life := cmp.Or(w.lifeMs, c.tpotMs*float64(r.MaxNew)) // of those before: until one has ended, as this one's
-	// Where the batch has no place, the prompt waits for one, or the second token does.
+	// Where the batch has no place, the prompt waits for one, or the second token does, as for KV.
 	c.placeCeilingMs = rt.placeCeilingMs(w, life)
 	c.ownPlaceMs = w.placeMs(w.owned, life)
 	c.before, c.lifeMs = load.decoding, life
 	if elsewhere {
 		c.before -= w.end(rt.apartMs, life)
 		c.placeMs = w.placeMs(c.before, life)
-		place := c.placeMs / float64(max(r.MaxNew-1, 1))
-		c.tpotMs, c.mostMs = c.tpotMs+place, c.mostMs+place
+		wait := max(c.placeMs, c.transferMs) / float64(max(r.MaxNew-1, 1))
+		c.tpotMs, c.mostMs = c.tpotMs+wait, c.mostMs+wait
 	} else if c.placeMs = w.placeMs(load.decoding, life); c.placeMs > c.queueMs {
 		c.firstMs += c.placeMs - c.queueMs
 		c.queueMs, c.crowded = c.placeMs, true
@@ -318,11 +321,6 @@ func (rt *Router) unmeasured(s *search, role controlv1.Role) latency.Model {
 		s.unmeasured = &step
 	}
 	return *s.unmeasured
-}
-
-// transferMs is how long it takes to send KV of so many tokens to or from a worker.
-func (rt *Router) transferMs(w *worker, tokens int) float64 {
-	return float64(tokens) * w.bytesPerToken / rt.config.TransferBytesPerSecond * 1000
 }
 
 // revisitAfter is how long a worker may be idle because of what it measured,

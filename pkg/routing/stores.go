@@ -97,7 +97,7 @@ func (rt *Router) source(s *search, w *worker, cached int) source {
 			best = source{store: store, blocks: blocks, tokens: tokens}
 		}
 	}
-	best.ms = fetchBaseMs + float64(best.tokens)*w.fetches.perToken(s.now, rt.transferMs(w, 1))
+	best.ms = fetchBaseMs + float64(best.tokens)*w.fetches.perToken(s.now, rt.transferMs(s.now, w, 1))
 	return best
 }
 

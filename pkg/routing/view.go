@@ -106,6 +106,7 @@ func (rt *Router) drop(w *worker) {
 	rt.index.Forget(w.ref.ID)
 	rt.forgetExpected(w)
 	rt.forgetWorker(w.ref)
+	rt.forgetSender(w)
 	rt.pinsDue = rt.now
 	rt.out = append(rt.out, Forget{w.ref})
 }

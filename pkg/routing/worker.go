@@ -69,6 +69,8 @@ type worker struct {
 	refusals int
 
 	fetches fetchSpeed // from block stores
+	speed   ownSpeed   // of KV that it sends to or gets from other workers
+	senders []sender   // of a decode worker, those that it got KV from, at most sendersMost
 
 	expected []*expectation // prompts that it has computed and that no event has confirmed
 

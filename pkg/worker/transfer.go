@@ -46,13 +46,18 @@ type Transferred struct {
 	// Acknowledged is when the receiver had committed it.
 	Acknowledged time.Duration
 	Bytes        uint64
-	Transport    string
+	// PathBytes were sent to the same receiver while the transfer was open, and for so long of that
+	// there was something to send or on its way.
+	PathBytes int64
+	PathBusy  time.Duration
+	Transport string
 }
 
 // Message is what the router is told of a transfer.
 func (t Transferred) Message() *workerv1.KvSent {
 	sent := &workerv1.KvSent{Bytes: t.Bytes, Transport: t.Transport}
 	if t.Acknowledged > 0 {
+		sent.PathBytes, sent.PathBusyNs = uint64(max(t.PathBytes, 0)), t.PathBusy.Nanoseconds()
 		if t.Bytes > 0 { // else the receiver held all, and nothing was offered
 			sent.TailNs = max(t.Acknowledged-max(t.LastSent, t.Computed), 0).Nanoseconds()
 			sent.TransferNs = (t.Acknowledged - t.FirstOffered).Nanoseconds()

@@ -371,6 +371,7 @@ func (w *Worker) LoadReport(role controlv1.Role) *controlv1.LoadReport {
 		PromptTokensByLength:    byLength,
 		StepPromptTokens:        uint64(load.StepPromptTokens),
 		CrowdedStepPromptTokens: uint64(load.CrowdedStepPromptTokens),
+		UnsentTokens:            uint64(w.unsent()),
 		RunningSequences:        uint32(load.RunningSequences),
 		RunningContextTokens:    uint64(load.RunningContextTokens),
 		DecodingSequences:       uint32(load.DecodingSequences),
@@ -405,6 +406,17 @@ func (w *Worker) Transfers() (open int) {
 		}
 	}
 	return open
+}
+
+// unsent is how many tokens of prompts decode workers lack, whose KV is to be sent to them or on its
+// way. It takes time in proportion to the sequences known.
+func (w *Worker) unsent() (tokens int) {
+	for _, l := range w.lives {
+		if p, is := l.owner.(*prefill); is && p.transfer <= fetching && p.why == nil {
+			tokens += max(len(p.request.Tokens)-p.held*w.config.Scheduler.BlockTokens, 0)
+		}
+	}
+	return tokens
 }
 
 // Draining says whether scheduler.Drain came, and no Undrain since.

@@ -156,7 +156,7 @@ func (p *prompt) open() {
 		p.server.sent.Add(stats)
 		driver.Handle(p.id, worker.Sent{ID: p.id, Err: err, Stats: worker.Transferred{
 			FirstOffered: stats.FirstOffered, LastOffered: stats.LastOffered, Computed: stats.Computed, LastSent: stats.LastSend,
-			Acknowledged: stats.Acknowledged, Bytes: stats.Bytes, Transport: stats.Transport,
+			Acknowledged: stats.Acknowledged, Bytes: stats.Bytes, PathBytes: stats.PathBytes, PathBusy: stats.PathBusy, Transport: stats.Transport,
 		}.Message()})
 	}()
 }

@@ -46,6 +46,7 @@ type Core struct {
 	renewals  []*transfer // transfers for the next Renew
 	segments  segments
 	chunks    []*WriteChunk // for reuse
+	pace      pace
 	closing   bool
 	gone      bool
 
@@ -106,6 +107,7 @@ type transfer struct {
 	result     Result // valid once End is not zero
 	released   bool   // Released was emitted
 	told       bool   // Ended was emitted
+	paceBefore Pace   // of the session, when the transfer was opened
 }
 
 // lane is the part of a transfer on one stripe.
@@ -192,7 +194,10 @@ func (c *Core) HandlePagesRead(now time.Time, ev PagesRead) []Action {
 	return c.end()
 }
 
-func (c *Core) begin(now time.Time) { c.now, c.out = now, c.out[:0] }
+func (c *Core) begin(now time.Time) {
+	c.now, c.out = now, c.out[:0]
+	c.pace.until(now)
+}
 
 func (c *Core) end() []Action {
 	if c.closing && !c.gone && len(c.transfers) == 0 {
@@ -201,6 +206,7 @@ func (c *Core) end() []Action {
 	if !c.gone {
 		c.wake()
 	}
+	c.pace.busy = c.busy()
 	return c.out
 }
 
@@ -248,6 +254,7 @@ func (c *Core) open(ev Open) {
 		lanes:       make([]lane, len(c.stripes)),
 		offered:     coverage.New(c.cfg.Layers, blocks),
 		unsent:      c.cfg.Layers * blocks,
+		paceBefore:  c.pace.Pace,
 	}
 	if ev.EncodedBytes > 0 {
 		t.sliceBytes = ev.EncodedBytes

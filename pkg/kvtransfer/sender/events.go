@@ -120,6 +120,8 @@ type (
 	Ended struct {
 		ID     uint64
 		Result Result
+		// Pace is that of the session while the transfer was open.
+		Pace Pace
 	}
 	// CloseStream asks the driver to end all streams of the session. Err is nil if the
 	// session was idle or closed. No event need follow.

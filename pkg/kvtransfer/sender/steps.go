@@ -235,7 +235,7 @@ func (c *Core) tellEnd(t *transfer, _ input) {
 		return
 	}
 	t.told = true
-	c.emit(Ended{ID: t.id(), Result: t.result})
+	c.emit(Ended{ID: t.id(), Result: t.result, Pace: c.pace.since(t.paceBefore)})
 }
 
 // renew keeps the transfer alive while the engine has nothing to send.

@@ -155,6 +155,7 @@ func (c *Core) chunk(t *transfer, of int) *WriteChunk {
 	c.deadlines.Clear(timer{what: creditTimer, stripe: of})
 	t.reading++
 	t.unsent -= len(blocks)
+	c.pace.Bytes += int64(len(blocks) * c.cfg.SliceBytes)
 	c.stripes[of].credit -= w.Chunk.PayloadBytes
 	c.keep(t)
 	return w

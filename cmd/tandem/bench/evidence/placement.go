@@ -116,7 +116,7 @@ func (p point) scenario(o Options, prefill int, mode string, requests int) strin
 	text := fmt.Sprintf("model: {name: %s, layers: %d, hidden-size: %d, heads: %d, head-size: %d, vocab-size: 50272, context-tokens: %d}\nblock-tokens: 16\n",
 		m.name, parts, m.hidden, m.heads, m.hidden/m.heads*m.layers/parts, optContext)
 	text += fmt.Sprintf("profile: {file: %q, model: facebook/%s}\n", o.profile(mapProfile), m.name)
-	text += fmt.Sprintf("network: {latency: 20us, bandwidth: %.0fMB/s}\nrouter: {tenant-max-requests: 1000000, transfer-bytes-per-second: %.0f}\npools:\n", p.bandwidth/1e6, p.bandwidth)
+	text += fmt.Sprintf("network: {latency: 20us, bandwidth: %.0fMB/s}\nrouter: {tenant-max-requests: 1000000}\npools:\n", p.bandwidth/1e6)
 	const bytesOfFP16 = 2
 	worker := fmt.Sprintf("kv-memory: %d, max-batch-tokens: 2048, max-sequences: 128, transfer-credit-bytes: %d", m.tokens[1]*2*m.layers*m.hidden*bytesOfFP16, 64<<20)
 	if prefill > 0 {

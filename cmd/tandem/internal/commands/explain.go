@@ -69,6 +69,9 @@ type candidateJSON struct {
 	FetchTokens  uint32  `json:"fetch_tokens"`
 	InFlight     uint32  `json:"in_flight"`
 	CostMs       float64 `json:"cost_ms"`
+	// TransferMs is from the first token until the KV has arrived, by the speed that is known.
+	TransferMs             float64 `json:"transfer_ms"`
+	TransferBytesPerSecond float64 `json:"transfer_bytes_per_second"`
 }
 
 // othersJSON counts workers that are not among the candidates.
@@ -247,6 +250,7 @@ func explanationOf(response *controlv1.ExplainResponse) explainJSON {
 				Worker: c.GetWorkerId(), Role: api.Name(c.GetRole()), Excluded: c.GetExcluded(),
 				QueueMs: c.GetQueueMs(), PrefillMs: c.GetPrefillMs(), TpotMs: c.GetTpotMs(),
 				CachedTokens: c.GetCachedTokens(), FetchTokens: c.GetFetchTokens(), InFlight: c.GetInFlight(), CostMs: c.GetCostMs(),
+				TransferMs: c.GetTransferMs(), TransferBytesPerSecond: c.GetTransferBytesPerSecond(),
 			})
 		}
 		for _, o := range d.GetOthers() {
@@ -308,10 +312,10 @@ func printExplanation(w io.Writer, e explainJSON) error {
 			continue
 		}
 		table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-		fmt.Fprintln(table, "WORKER\tROLE\tCOST MS\tQUEUE MS\tPREFILL MS\tTPOT MS\tCACHED\tTO FETCH\tIN FLIGHT\tEXCLUDED")
+		fmt.Fprintln(table, "WORKER\tROLE\tCOST MS\tQUEUE MS\tPREFILL MS\tTPOT MS\tTRANSFER MS\tCACHED\tTO FETCH\tIN FLIGHT\tEXCLUDED")
 		for _, c := range d.Candidates {
-			fmt.Fprintf(table, "%s\t%s\t%.2f\t%.2f\t%.2f\t%.2f\t%d\t%d\t%d\t%s\n",
-				c.Worker, c.Role, c.CostMs, c.QueueMs, c.PrefillMs, c.TpotMs, c.CachedTokens, c.FetchTokens, c.InFlight, c.Excluded)
+			fmt.Fprintf(table, "%s\t%s\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%d\t%d\t%d\t%s\n",
+				c.Worker, c.Role, c.CostMs, c.QueueMs, c.PrefillMs, c.TpotMs, c.TransferMs, c.CachedTokens, c.FetchTokens, c.InFlight, c.Excluded)
 		}
 		if err := table.Flush(); err != nil {
 			return err

@@ -229,7 +229,7 @@ func TestExplain(t *testing.T) {
 				Mode: inferencev1.Mode_MODE_DISAGGREGATED, Prefill: "p1", Decode: "d1", Reason: "long prompt",
 				Source: "s1", SourceBlocks: 1, Transport: "unix",
 				Candidates: []*controlv1.Candidate{
-					{WorkerId: "p1", Role: controlv1.Role_ROLE_PREFILL, QueueMs: 1, PrefillMs: 2, TpotMs: 3, CachedTokens: 4, FetchTokens: 7, InFlight: 5, CostMs: 6},
+					{WorkerId: "p1", Role: controlv1.Role_ROLE_PREFILL, QueueMs: 1, PrefillMs: 2, TpotMs: 3, CachedTokens: 4, FetchTokens: 7, InFlight: 5, CostMs: 6, TransferMs: 8, TransferBytesPerSecond: 9},
 					{WorkerId: "p2", Role: controlv1.Role_ROLE_PREFILL, Excluded: "drains"},
 				},
 			}},
@@ -254,7 +254,7 @@ func TestExplain(t *testing.T) {
 	}
 	want := map[string]any{
 		"worker": "p1", "role": "prefill", "excluded": "", "queue_ms": 1.0, "prefill_ms": 2.0, "tpot_ms": 3.0,
-		"cached_tokens": 4.0, "fetch_tokens": 7.0, "in_flight": 5.0, "cost_ms": 6.0,
+		"cached_tokens": 4.0, "fetch_tokens": 7.0, "in_flight": 5.0, "cost_ms": 6.0, "transfer_ms": 8.0, "transfer_bytes_per_second": 9.0,
 	}
 	if diff := cmp.Diff(want, explained.Decisions[0].Candidates[0]); diff != "" {
 		t.Errorf("candidate (-want +got):\n%s", diff)

@@ -1041,9 +1041,15 @@ type Candidate struct {
 	CostMs float64 `protobuf:"fixed64,9,opt,name=cost_ms,json=costMs,proto3" json:"cost_ms,omitempty"`
 	// Further prompt tokens it is predicted to fetch from a block store. prefill_ms
 	// includes fetching them instead of computing them.
-	FetchTokens   uint32 `protobuf:"varint,10,opt,name=fetch_tokens,json=fetchTokens,proto3" json:"fetch_tokens,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	FetchTokens uint32 `protobuf:"varint,10,opt,name=fetch_tokens,json=fetchTokens,proto3" json:"fetch_tokens,omitempty"`
+	// Of a worker that the KV is sent from or to: predicted time from the first token until the
+	// KV has arrived, milliseconds, with the KV of others that comes before it.
+	TransferMs float64 `protobuf:"fixed64,11,opt,name=transfer_ms,json=transferMs,proto3" json:"transfer_ms,omitempty"`
+	// What KV transfers from or to it are taken to move, bytes per second: as measured, between
+	// the two workers where that is known.
+	TransferBytesPerSecond float64 `protobuf:"fixed64,12,opt,name=transfer_bytes_per_second,json=transferBytesPerSecond,proto3" json:"transfer_bytes_per_second,omitempty"`
+	unknownFields          protoimpl.UnknownFields
+	sizeCache              protoimpl.SizeCache
 }
 
 func (x *Candidate) Reset() {
@@ -1142,6 +1148,20 @@ func (x *Candidate) GetCostMs() float64 {
 func (x *Candidate) GetFetchTokens() uint32 {
 	if x != nil {
 		return x.FetchTokens
+	}
+	return 0
+}
+
+func (x *Candidate) GetTransferMs() float64 {
+	if x != nil {
+		return x.TransferMs
+	}
+	return 0
+}
+
+func (x *Candidate) GetTransferBytesPerSecond() float64 {
+	if x != nil {
+		return x.TransferBytesPerSecond
 	}
 	return 0
 }
@@ -1813,7 +1833,7 @@ const file_tandem_control_v1_control_proto_rawDesc = "" +
 	"\x0fOtherCandidates\x12+\n" +
 	"\x04role\x18\x01 \x01(\x0e2\x17.tandem.control.v1.RoleR\x04role\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x18\n" +
-	"\aworkers\x18\x03 \x01(\rR\aworkers\"\xc2\x02\n" +
+	"\aworkers\x18\x03 \x01(\rR\aworkers\"\x9e\x03\n" +
 	"\tCandidate\x12\x1b\n" +
 	"\tworker_id\x18\x01 \x01(\tR\bworkerId\x12+\n" +
 	"\x04role\x18\x02 \x01(\x0e2\x17.tandem.control.v1.RoleR\x04role\x12\x1a\n" +
@@ -1826,7 +1846,10 @@ const file_tandem_control_v1_control_proto_rawDesc = "" +
 	"\tin_flight\x18\b \x01(\rR\binFlight\x12\x17\n" +
 	"\acost_ms\x18\t \x01(\x01R\x06costMs\x12!\n" +
 	"\ffetch_tokens\x18\n" +
-	" \x01(\rR\vfetchTokens\"\x12\n" +
+	" \x01(\rR\vfetchTokens\x12\x1f\n" +
+	"\vtransfer_ms\x18\v \x01(\x01R\n" +
+	"transferMs\x129\n" +
+	"\x19transfer_bytes_per_second\x18\f \x01(\x01R\x16transferBytesPerSecond\"\x12\n" +
 	"\x10GetPolicyRequest\"|\n" +
 	"\x11GetPolicyResponse\x121\n" +
 	"\x06policy\x18\x01 \x01(\v2\x19.tandem.control.v1.PolicyR\x06policy\x124\n" +

@@ -133,6 +133,9 @@ type LoadReport struct {
 	// Sequence number of the worker's last KvEvent; 0: it has sent none. A router that has not had
 	// that event by the next report has lost it.
 	KvSequence uint64 `protobuf:"varint,18,opt,name=kv_sequence,json=kvSequence,proto3" json:"kv_sequence,omitempty"`
+	// Prompt tokens whose KV is to be sent to decode workers and has not all arrived, of
+	// prompts still to compute too.
+	UnsentTokens uint64 `protobuf:"varint,19,opt,name=unsent_tokens,json=unsentTokens,proto3" json:"unsent_tokens,omitempty"`
 	// step_prompt_tokens if at least one sequence decoded beside the prompts.
 	CrowdedStepPromptTokens uint64 `protobuf:"varint,20,opt,name=crowded_step_prompt_tokens,json=crowdedStepPromptTokens,proto3" json:"crowded_step_prompt_tokens,omitempty"`
 	unknownFields           protoimpl.UnknownFields
@@ -291,6 +294,13 @@ func (x *LoadReport) GetDecodingContextTokens() uint64 {
 func (x *LoadReport) GetKvSequence() uint64 {
 	if x != nil {
 		return x.KvSequence
+	}
+	return 0
+}
+
+func (x *LoadReport) GetUnsentTokens() uint64 {
+	if x != nil {
+		return x.UnsentTokens
 	}
 	return 0
 }
@@ -1212,7 +1222,7 @@ const file_tandem_control_v1_signals_proto_rawDesc = "" +
 	"\x06Origin\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x06R\x05epoch\x12\x1a\n" +
-	"\bsequence\x18\x03 \x01(\x04R\bsequence\"\xf2\x06\n" +
+	"\bsequence\x18\x03 \x01(\x04R\bsequence\"\x97\a\n" +
 	"\n" +
 	"LoadReport\x121\n" +
 	"\x06origin\x18\x01 \x01(\v2\x19.tandem.control.v1.OriginR\x06origin\x12+\n" +
@@ -1235,7 +1245,8 @@ const file_tandem_control_v1_signals_proto_rawDesc = "" +
 	"\x12decoding_sequences\x18\x10 \x01(\rR\x11decodingSequences\x126\n" +
 	"\x17decoding_context_tokens\x18\x11 \x01(\x04R\x15decodingContextTokens\x12\x1f\n" +
 	"\vkv_sequence\x18\x12 \x01(\x04R\n" +
-	"kvSequence\x12;\n" +
+	"kvSequence\x12#\n" +
+	"\runsent_tokens\x18\x13 \x01(\x04R\funsentTokens\x12;\n" +
 	"\x1acrowded_step_prompt_tokens\x18\x14 \x01(\x04R\x17crowdedStepPromptTokens\"\xb6\x01\n" +
 	"\rStepTimeModel\x12\x17\n" +
 	"\abase_ms\x18\x01 \x01(\x01R\x06baseMs\x12 \n" +

@@ -720,7 +720,13 @@ type KvSent struct {
 	// exposed_ns it includes the output head and the sampling of the first token.
 	TailNs int64 `protobuf:"varint,4,opt,name=tail_ns,json=tailNs,proto3" json:"tail_ns,omitempty"`
 	// KV transport: "tcp", "unix", or "device" if the KV stayed on one GPU.
-	Transport     string `protobuf:"bytes,5,opt,name=transport,proto3" json:"transport,omitempty"`
+	Transport string `protobuf:"bytes,5,opt,name=transport,proto3" json:"transport,omitempty"`
+	// What of all transfers to the same decode worker was sent while this one was open, bytes
+	// of pages however they are encoded, and for how long of that there was something to send
+	// or on its way, nanoseconds. Their ratio is what the network carries between the two,
+	// whatever the time of computing. 0: not measured.
+	PathBytes     uint64 `protobuf:"varint,6,opt,name=path_bytes,json=pathBytes,proto3" json:"path_bytes,omitempty"`
+	PathBusyNs    int64  `protobuf:"varint,7,opt,name=path_busy_ns,json=pathBusyNs,proto3" json:"path_busy_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -788,6 +794,20 @@ func (x *KvSent) GetTransport() string {
 		return x.Transport
 	}
 	return ""
+}
+
+func (x *KvSent) GetPathBytes() uint64 {
+	if x != nil {
+		return x.PathBytes
+	}
+	return 0
+}
+
+func (x *KvSent) GetPathBusyNs() int64 {
+	if x != nil {
+		return x.PathBusyNs
+	}
+	return 0
 }
 
 // DecodeRequest asks for a sequence's tokens.
@@ -1815,7 +1835,7 @@ const file_tandem_worker_v1_worker_proto_rawDesc = "" +
 	"\x06reason\x18\x03 \x01(\x0e2!.tandem.inference.v1.FinishReasonR\x06reason\x12\x1d\n" +
 	"\n" +
 	"compute_ns\x18\x04 \x01(\x03R\tcomputeNs\x12>\n" +
-	"\blogprobs\x18\x05 \x01(\v2\".tandem.inference.v1.TokenLogprobsR\blogprobs\"\x95\x01\n" +
+	"\blogprobs\x18\x05 \x01(\v2\".tandem.inference.v1.TokenLogprobsR\blogprobs\"\xd6\x01\n" +
 	"\x06KvSent\x12\x14\n" +
 	"\x05bytes\x18\x01 \x01(\x04R\x05bytes\x12\x1f\n" +
 	"\vtransfer_ns\x18\x02 \x01(\x03R\n" +
@@ -1823,7 +1843,11 @@ const file_tandem_worker_v1_worker_proto_rawDesc = "" +
 	"\n" +
 	"exposed_ns\x18\x03 \x01(\x03R\texposedNs\x12\x17\n" +
 	"\atail_ns\x18\x04 \x01(\x03R\x06tailNs\x12\x1c\n" +
-	"\ttransport\x18\x05 \x01(\tR\ttransport\"\xb1\x01\n" +
+	"\ttransport\x18\x05 \x01(\tR\ttransport\x12\x1d\n" +
+	"\n" +
+	"path_bytes\x18\x06 \x01(\x04R\tpathBytes\x12 \n" +
+	"\fpath_busy_ns\x18\a \x01(\x03R\n" +
+	"pathBusyNs\"\xb1\x01\n" +
 	"\rDecodeRequest\x12*\n" +
 	"\x04task\x18\x01 \x01(\v2\x16.tandem.worker.v1.TaskR\x04task\x12!\n" +
 	"\fprefill_here\x18\x02 \x01(\bR\vprefillHere\x12!\n" +

@@ -1,0 +1,197 @@
+package routing
+
+import (
+	"slices"
+	"time"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+)
+
+// How fast KV passes between two workers is learned from transfers. Prefill workers say how much they
+// sent to a decode worker, and for how long there was something to send (KvSent.path_bytes,
+// path_busy_ns), so that neither the time of computing nor that of other transfers between the two
+// counts. Transfers of either with other workers do, since they share a network: so the most that
+// was reached counts, and is forgotten slowly (as the bottleneck bandwidth of BBR, a maximum of
+// delivery rates; Cardwell et al., 2016). How long KV waits for that of others is predicted apart,
+// from what is still to be sent.
+
+// speed is how fast KV passes: bytes of pages a millisecond.
+type speed struct {
+	bytesPerMs float64
+	at         time.Time // when it was measured last; zero: never
+}
+
+const (
+	// speedFalls is of how many transfers one that was slower is one.
+	speedFalls = 16
+	// speedForget is how long what was measured stands.
+	speedForget = time.Minute
+	// speedLeastBytes is of how many bytes a transfer tells: a smaller one is mostly round trips.
+	speedLeastBytes = 64 << 10
+	// leastBytesPerMs and mostBytesPerMs bound what a worker may say.
+	leastBytesPerMs, mostBytesPerMs = 1, 1e12
+	// guessTried is how often a request is sent as if the network took no time while nothing is
+	// measured: a guess that is too low would never be corrected.
+	guessTried = time.Second
+	// sendersMost is from how many senders a decode worker remembers speeds.
+	sendersMost = 64
+)
+
+func (s *speed) known(now time.Time) bool { return !s.at.IsZero() && now.Sub(s.at) <= speedForget }
+
+// reached takes in how fast a transfer was.
+func (s *speed) reached(now time.Time, bytesPerMs float64) {
+	if s.known(now) && bytesPerMs < s.bytesPerMs {
+		bytesPerMs = s.bytesPerMs + (bytesPerMs-s.bytesPerMs)/speedFalls
+	}
+	*s = speed{bytesPerMs, now}
+}
+
+// ownSpeed is how fast KV passes from or to a worker, whoever is on the other side.
+type ownSpeed struct {
+	speed
+	with    Ref  // whom the last transfer was with
+	several bool // there were others before
+}
+
+func (s *ownSpeed) reachedWith(now time.Time, bytesPerMs float64, with Ref) {
+	s.several = s.known(now) && (s.several || s.with != with)
+	s.reached(now, bytesPerMs)
+	s.with = with
+}
+
+// sender is how fast KV comes from a worker.
+type sender struct {
+	from *worker
+	speed
+}
+
+// sent takes in that the KV of a request has arrived.
+func (rt *Router) sent(now time.Time, e Sent) {
+	d := rt.running[e.ID]
+	if d == nil || d.prefill == nil {
+		return
+	}
+	d.prefill.arrived(e.ID)
+	d.decode.arrived(e.ID)
+	ms := float64(e.Busy) / float64(time.Millisecond)
+	if e.Bytes < speedLeastBytes || ms <= 0 || rt.worker(d.prefill.ref) != d.prefill || rt.worker(d.decode.ref) != d.decode {
+		return
+	}
+	bytesPerMs := min(max(float64(e.Bytes)/ms, leastBytesPerMs), mostBytesPerMs)
+	d.decode.speedFrom(now, d.prefill).reached(now, bytesPerMs)
+	rt.speed.reached(now, bytesPerMs)
+	d.prefill.speed.reachedWith(now, bytesPerMs, d.decode.ref)
+	d.decode.speed.reachedWith(now, bytesPerMs, d.prefill.ref)
+}
+
+// speedFrom is how fast KV comes from a sender, to be measured. That of the sender that was heard of
+// the longest ago is forgotten for it if they are too many.
+func (w *worker) speedFrom(now time.Time, from *worker) *speed {
+	at := slices.IndexFunc(w.senders, func(s sender) bool { return s.from == from })
+	if at < 0 && len(w.senders) < sendersMost {
+		at, w.senders = len(w.senders), append(w.senders, sender{})
+	}
+	if at < 0 {
+		at = 0
+		for i := range w.senders {
+			if w.senders[i].at.Before(w.senders[at].at) {
+				at = i
+			}
+		}
+	}
+	if s := &w.senders[at]; s.from != from {
+		*s = sender{from: from}
+	}
+	return &w.senders[at].speed
+}
+
+// forgetSender forgets a worker that is dropped.
+func (rt *Router) forgetSender(w *worker) {
+	for _, to := range rt.order {
+		to.senders = slices.DeleteFunc(to.senders, func(s sender) bool { return s.from == w })
+	}
+}
+
+// speedOf is what a worker's transfers move, bytes a millisecond: of those between all where it has
+// had none lately, or with one of several others alone, which may be the one that is slow; and without
+// any the configured guess.
+func (rt *Router) speedOf(now time.Time, w *worker) float64 {
+	switch {
+	case w.speed.known(now) && (w.speed.several || len(rt.ofRole(partner(w.role()))) == 1):
+		return w.speed.bytesPerMs
+	case rt.speed.known(now):
+		return rt.speed.bytesPerMs
+	}
+	return rt.config.TransferBytesPerSecond / 1000
+}
+
+// partner is the role of those that a worker of a role sends KV to, or gets it from.
+func partner(role controlv1.Role) controlv1.Role {
+	if role == controlv1.Role_ROLE_DECODE {
+		return controlv1.Role_ROLE_PREFILL
+	}
+	return controlv1.Role_ROLE_DECODE
+}
+
+// speedBetween is what a transfer from one worker to another moves, bytes a millisecond: as measured,
+// or the less of what either does with others.
+func (rt *Router) speedBetween(now time.Time, from, to *worker) float64 {
+	for i := range to.senders {
+		if s := &to.senders[i]; s.from == from && s.known(now) {
+			return s.bytesPerMs
+		}
+	}
+	return min(rt.speedOf(now, from), rt.speedOf(now, to))
+}
+
+// transferMs is how long it takes to send KV of so many tokens to or from a worker.
+func (rt *Router) transferMs(now time.Time, w *worker, tokens int) float64 {
+	return float64(tokens) * w.bytesPerToken / rt.speedOf(now, w)
+}
+
+// movingMs is how long a worker's network takes for the KV that is on its way from or to it.
+func (rt *Router) movingMs(now time.Time, w *worker) float64 {
+	return rt.transferMs(now, w, w.estimate(now, rt.config.LoadStale).moving)
+}
+
+// arrives predicts how long after its first token the KV of a prompt has arrived, of which so many
+// tokens are sent. It is sent while the prompt is computed, within prefillMs of the firstMs until then,
+// and after the KV that other prompts have to send by the same networks. from is nil where it is not
+// chosen yet.
+func (rt *Router) arrives(c *cost, now time.Time, from, to *worker, tokens int, firstMs, prefillMs float64) {
+	before := rt.movingMs(now, to)
+	c.bytesPerMs = rt.speedOf(now, to)
+	if from != nil {
+		before = max(before, rt.movingMs(now, from))
+		c.bytesPerMs = rt.speedBetween(now, from, to)
+	}
+	if !rt.speed.known(now) && now.Sub(rt.guessTriedAt) >= guessTried {
+		return
+	}
+	ms := float64(tokens) * to.bytesPerToken / c.bytesPerMs
+	c.transferMs = max(before+ms-firstMs, ms-prefillMs, 0)
+}
+
+// sends predicts when KV from each prefill worker would have arrived at a decode worker, and what
+// that means for the second token.
+func (rt *Router) sends(s *search, decode *candidate, prefills *candidates) {
+	for i := range prefills.all {
+		c := &prefills.all[i]
+		rt.arrives(&c.cost, s.now, c.worker, decode.worker, decode.uncached, c.firstMs, c.prefillMs)
+		late := decode.cost
+		c.totalMs += late.waitsFor(c, s.request.MaxNew)
+		if _, tpot := s.entry.objective(&late, decode.worker); tpot > 0 && late.measured && s.request.Attempt == 0 {
+			c.misses = c.misses || late.lateToken(decode.worker.tokens.factorAt(s.now)) > tpot
+		}
+	}
+}
+
+// waitsFor adds to the cost of a decode worker what its second token comes later with KV from a
+// prefill worker, and returns it, milliseconds.
+func (c *cost) waitsFor(prefill *candidate, maxNew int) float64 {
+	later := max(prefill.transferMs-max(c.placeMs, c.transferMs), 0)
+	each := later / float64(max(maxNew-1, 1))
+	c.tpotMs, c.mostMs = c.tpotMs+each, c.mostMs+each
+	return later
+}
