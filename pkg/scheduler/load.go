@@ -35,7 +35,8 @@ type Load struct {
 	BlocksTotal int
 	// StepPromptTokens is how many tokens of one prompt a step computes now, at most.
 	StepPromptTokens int
-	// CrowdedStepPromptTokens is the same if at least one sequence decoded.
+	// CrowdedStepPromptTokens is the same if at least one sequence decoded; 0: it is not known what
+	// steps cost.
 	CrowdedStepPromptTokens int
 	// StepInFlight: a RunStep has no StepDone yet.
 	StepInFlight bool
@@ -103,7 +104,7 @@ func (l *Load) decodes(q *sequence) {
 }
 
 // stepPromptTokens is how many tokens of one prompt a step could compute beside those that
-// decode now, and beside at least one.
+// decode now, and beside at least one; 0 while that would be a guess.
 func (s *Scheduler) stepPromptTokens() (now, crowded int) {
 	decodes, positions := 0, 0
 	for _, q := range s.running {
@@ -112,8 +113,11 @@ func (s *Scheduler) stepPromptTokens() (now, crowded int) {
 		}
 	}
 	now = s.budget(decodes, positions).whole()
-	if decodes > 0 {
+	switch {
+	case decodes > 0:
 		return now, now
+	case s.cost.steps.Model().Samples < costKnown:
+		return now, 0
 	}
 	return now, s.budget(1, 1).whole()
 }

@@ -136,7 +136,7 @@ type LoadReport struct {
 	// Prompt tokens whose KV is to be sent to decode workers and has not all arrived, of
 	// prompts still to compute too.
 	UnsentTokens uint64 `protobuf:"varint,19,opt,name=unsent_tokens,json=unsentTokens,proto3" json:"unsent_tokens,omitempty"`
-	// step_prompt_tokens if at least one sequence decoded beside the prompts.
+	// step_prompt_tokens if at least one sequence decoded beside the prompts; 0: not known yet.
 	CrowdedStepPromptTokens uint64 `protobuf:"varint,20,opt,name=crowded_step_prompt_tokens,json=crowdedStepPromptTokens,proto3" json:"crowded_step_prompt_tokens,omitempty"`
 	unknownFields           protoimpl.UnknownFields
 	sizeCache               protoimpl.SizeCache
