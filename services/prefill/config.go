@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/tandem-serving/tandem/pkg/offload"
 	"github.com/tandem-serving/tandem/pkg/worker"
 )
 

@@ -165,7 +165,7 @@ func TestErrors(t *testing.T) {
 		{bad("profile: {base-ms: -1}"), `:4: "profile.base-ms" is -1: want a number from 0`},
 		{bad("profile: {base-ms: .nan}"), `:4: "profile.base-ms" is .nan: want a number`},
 		{bad("block-tokens: 0"), `:4: --block-tokens: 0 is outside 1 to 1024`},
-		{pool("count: 3"), `:4: the role of pool p is "": want prefill or decode`},
+		{pool("count: 3"), `:4: the role of pool p is "": want prefill, decode or store`},
 		{pool("rol: prefill, count: 2"), `:4: unknown key "pools.p.rol": did you mean "pools.p.role"?`},
 		{pool("role: prefil"), `:4: the role of pool p is "prefil"`},
 		{pool("role: prefill, count: 1e9"), `:4: "pools.p.count" is 1e9: want a whole number from 0 to 10000`},
