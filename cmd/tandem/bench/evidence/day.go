@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"go.yaml.in/yaml/v3"
@@ -80,7 +81,7 @@ type dayRun struct {
 // fixedRun has so many workers, of which share prefill.
 func fixedRun(workers int, share float64) *dayRun {
 	prefill := max(int(math.Round(float64(workers)*share)), 1)
-	return &dayRun{name: fmt.Sprintf("fixed: %d + %d", prefill, workers-prefill), prefill: prefill, decode: workers - prefill}
+	return &dayRun{name: fmt.Sprintf("%d + %d, fixed", prefill, workers-prefill), prefill: prefill, decode: workers - prefill}
 }
 
 // measure simulates a day that is times shorter.
@@ -185,8 +186,8 @@ func (day) Run(ctx context.Context, o Options) (*Result, error) {
 	runs = append(runs[:scaled+i:scaled+i], append(fewer, runs[scaled+i:]...)...)
 	ratio := desired.hours / best.hours
 	r := &Result{
-		Intro: []string{fmt.Sprintf("[%s](scenarios/%s): OPT-13B on A100s, lengths like those of Azure's conversations, from 9.6 requests a second at night to 48 in the afternoon; a first token within 1 s, the others within 100 ms each. A day is simulated in %v, and a worker's start and the time until a pool shrinks are as much shorter. Worker-hours are those of 24 hours.",
-			dayFile, dayFile, time.Duration(float64(dayLasts)/times))},
+		Intro: []string{fmt.Sprintf("[%s](scenarios/%s): OPT-13B on A100s, lengths like those of Azure's conversations, from 9.6 requests a second at night to 48 in the afternoon; a first token within 1 s, the others within 100 ms each. A day is simulated in %g minutes, and a worker's start and the time until a pool shrinks are as much shorter. Worker-hours are those of 24 hours.",
+			dayFile, dayFile, dayLasts.Minutes()/times)},
 		Tables: []Table{dayTable(runs, best)},
 		Ratios: []Ratio{{Name: "worker-hours of the desired size over the best fixed size's, at least its goodput", Value: round3(ratio), Noise: 0.06}},
 		Notes: []string{
@@ -207,7 +208,7 @@ func dayTable(runs []*dayRun, best *dayRun) Table {
 	t := Table{
 		Title: "A day", Command: "tandem bench evidence --section day",
 		Header: []string{"workers, prefill + decode, by", "worker-hours", "of the best fixed size", "in time", "goodput, requests/s", "changes of a size"},
-		Note:   fmt.Sprintf("The best fixed size, %s, is the smallest with at least the goodput of the desired size.", best.name),
+		Note:   fmt.Sprintf("The best fixed size, %s, is the smallest with at least the goodput of the desired size.", strings.TrimSuffix(best.name, ", fixed")),
 	}
 	for _, d := range runs {
 		changes := ""

@@ -114,6 +114,7 @@ func (mooncake) Run(ctx context.Context, o Options) (*Result, error) {
 		newRatio("goodput under twice the load, refused early over served in turn", []float64{over}, ""),
 	}
 	r.Notes = []string{
+		"The ideal was checked on 2026-11-27 by counting in the trace: 36.6% of the blocks, 37.4% of the tokens. Of its first 2,000 requests it is less, since fewer came before each.",
 		"Stores and the workers' side of them are the live code: what a worker puts before it evicts, what it fetches where that is quicker than computing, and the time of both on the network.",
 	}
 	if o.Traces == "" || o.Small {
