@@ -147,7 +147,7 @@ func (day) Run(ctx context.Context, o Options) (*Result, error) {
 	times, sizes := 8.0, []int{14, 16, 18, 20, 22, 24}
 	switch {
 	case o.Small:
-		times = 24
+		times, sizes = 24, sizes[:3]
 	case o.Long:
 		times = 1
 	}
@@ -172,16 +172,17 @@ func (day) Run(ctx context.Context, o Options) (*Result, error) {
 		return nil, fmt.Errorf("%d workers serve less than the desired size: %.2f of %.2f a second", sizes[len(sizes)-1], runs[len(runs)-1].figures.Goodput, desired.figures.Goodput)
 	}
 	best := runs[scaled+i]
-	// One fewer, split in several ways.
-	var fewer []*dayRun
+	var fewer []*dayRun // by one, split in several ways
 	for _, share := range fixedShares {
-		fewer = append(fewer, fixedRun(sizes[i]-1, share))
+		if !o.Small {
+			fewer = append(fewer, fixedRun(sizes[i]-1, share))
+		}
 	}
 	if err := each(ctx, len(fewer), func(i int) error { return fewer[i].measure(ctx, o, times) }); err != nil {
 		return nil, err
 	}
-	if i := slices.IndexFunc(fewer, enough); i >= 0 {
-		best = fewer[i]
+	if less := slices.IndexFunc(fewer, enough); less >= 0 {
+		best = fewer[less]
 	}
 	runs = append(runs[:scaled+i:scaled+i], append(fewer, runs[scaled+i:]...)...)
 	ratio := desired.hours / best.hours
