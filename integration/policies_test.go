@@ -22,7 +22,7 @@ var policies = map[string][]string{
 	"pkg/scheduler":           {"cmd/tandem/bench/scheduler", "pkg/worker"},
 	"pkg/kvtransfer/sender":   {"pkg/kvtransfer", "simulate"},
 	"pkg/kvtransfer/receiver": {"pkg/kvtransfer", "simulate"},
-	"pkg/offload":             {"services/prefill"}, // no simulated mesh has block stores
+	"pkg/offload":             {"services/prefill", "simulate"},
 	"pkg/scaling":             {"services/router/desired", "simulate"},
 }
 

@@ -37,6 +37,9 @@ func (s *calls) add(c *call) {
 	if len(s.list) == 0 {
 		s.oldest = c.id
 	}
+	for s.oldest+scheduler.SequenceID(len(s.list)) < c.id { // numbers of sequences that are no calls
+		s.list = append(s.list, opened{})
+	}
 	s.list = append(s.list, opened{c, c.stream, c.stream.connection})
 }
 

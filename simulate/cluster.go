@@ -55,7 +55,7 @@ type Config struct {
 	Check bool
 }
 
-// Worker is one worker, whichever of its starts runs.
+// Worker is one worker or block store, whichever of its starts runs.
 type Worker struct {
 	ID, Host string
 	Role     controlv1.Role
@@ -63,6 +63,13 @@ type Worker struct {
 	// Blocks, MaxBatchTokens and MaxSequences are its engine's.
 	Blocks, MaxBatchTokens, MaxSequences int
 	worker.Limits
+	// StorePuts and FetchBandwidth, bytes a second, are as of live prefill workers: how many
+	// prefixes are put into stores at a time, and how fast those are believed to be at first.
+	StorePuts      int
+	FetchBandwidth float64
+	// MaxPuts and MaxFetches are as of live block stores, which have the role KVTRANSFER, Blocks,
+	// and nothing else that is said of engines here.
+	MaxPuts, MaxFetches int
 	// TransferLease and TransferCreditBytes are as of live decode workers: credit is for one
 	// chunk at least. TransferChunkBytes is the largest chunk; 0: kvtransfer's default.
 	TransferLease                           time.Duration
@@ -111,6 +118,8 @@ type Cluster struct {
 	etcdAway   bool
 	hedges     Hedges
 	signals    Signals
+	prefixes   PrefixUse
+	stores     bool           // there were some
 	starting   bool           // New is not over: routers are told of all workers at once
 	expiring   []*process     // whose lease ran out meanwhile
 	watch      *watch         // nil: nothing is checked
@@ -126,7 +135,7 @@ func New(config Config) (*Cluster, error) {
 		slo:   &inferencev1.Slo{Tpot: durationpb.New(config.TPOT)},
 		clock: clock{now: epoch}, random: rand.New(rand.NewPCG(config.Seed, 0x51)),
 		hosts: make(map[string]*host), epochs: make(map[routing.Ref]*process),
-		sizes: make(map[string]int),
+		sizes: make(map[string]int), prefixes: PrefixUse{Fetches: make(map[string]int), Puts: make(map[string]int)},
 	}
 	if config.Check {
 		c.watch = newWatch(c)
@@ -203,6 +212,7 @@ func (c *Cluster) view(live bool) {
 	for _, r := range c.routers {
 		c.after(c.config.Network.Latency, func() { r.handle(routing.ViewChanged{Workers: records, Live: live}) })
 	}
+	c.tellStores()
 }
 
 // died ends what is connected to a process, and its record when the lease is over.
@@ -222,6 +232,10 @@ func (c *Cluster) died(p *process) {
 		})
 	}
 	p.connections = nil
+	for _, a := range p.asks {
+		c.after(c.latency(p.host, a.from.host), func() { a.fail(gone(p.ref.ID)) })
+	}
+	p.asks = nil
 	sessions := c.sessions
 	c.sessions = nil
 	for _, s := range sessions {

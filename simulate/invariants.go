@@ -266,28 +266,39 @@ func (c *Cluster) rested() {
 	}
 }
 
-func (w *watch) restedWorker(p *process) {
-	if n := p.core.Remaining(); n > 0 {
-		w.violated("nothing is left at rest", "%s knows %d sequences", p.ref.ID, n)
+// pool counts the blocks of a process.
+func (p *process) pool() kvcache.Stats {
+	if p.store != nil {
+		return p.store.stock.Stats().Pool
 	}
-	if s := p.core.PoolStats(); s.Held+s.Quarantined > 0 {
+	return p.core.PoolStats()
+}
+
+func (w *watch) restedWorker(p *process) {
+	if n := p.remaining(); n > 0 {
+		w.violated("nothing is left at rest", "%s has %d sequences or transfers", p.ref.ID, n)
+	}
+	if s := p.pool(); s.Held+s.Quarantined > 0 {
 		w.violated("nothing is left at rest", "%s: %+v", p.ref.ID, s)
 	}
 	if s := p.receiver.Stats(); s.Reserved+s.Open+s.Ending > 0 {
 		w.violated("nothing is left at rest", "%s: %+v", p.ref.ID, s)
 	}
+	if n := len(p.asks); n > 0 {
+		w.violated("nothing is left at rest", "%s has not answered %d", p.ref.ID, n)
+	}
 	if n := len(p.owners) + len(w.writable[p]); n > 0 {
 		w.violated("nothing is left at rest", "%s has %d reservations", p.ref.ID, n)
 	}
 	for _, s := range p.sessions {
-		if s.core != nil && s.core.Transfers() > 0 || len(s.calls)+len(s.waiting) > 0 {
+		if s.core != nil && s.core.Transfers() > 0 || len(s.transfers)+len(s.waiting) > 0 {
 			w.violated("nothing is left at rest", "%s has transfers to %s", p.ref.ID, s.to.ref.ID)
 		}
 	}
 	if p.leaving.State() == membership.Stopped || w.missed[p] {
 		return
 	}
-	held := p.core.Snapshot()
+	held := p.snapshot()
 	slices.SortFunc(held, cmp.Compare[kvcache.Hash])
 	for _, r := range w.cluster.routers {
 		known, connected := false, false

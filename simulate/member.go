@@ -15,7 +15,7 @@ func (p *process) drain() {
 	if !p.leaving.Begin(p.cluster.now) {
 		return
 	}
-	p.handle(scheduler.Drain{})
+	p.refuse(true)
 	p.announce()
 	p.cluster.plan(p.leaving.DepartAt(), p.depart)
 }
@@ -26,11 +26,32 @@ func (p *process) undrain() {
 	if !was {
 		return
 	}
-	p.handle(scheduler.Undrain{})
+	p.refuse(false)
 	if left {
 		p.cluster.registered = append(p.cluster.registered, p)
 	}
 	p.announce()
+}
+
+// refuse has it take nothing new from now on, or take it again.
+func (p *process) refuse(refuse bool) {
+	switch {
+	case p.store != nil:
+		p.store.draining = refuse
+		p.depart()
+	case refuse:
+		p.handle(scheduler.Drain{})
+	default:
+		p.handle(scheduler.Undrain{})
+	}
+}
+
+// remaining is how much is left of what it took.
+func (p *process) remaining() int {
+	if p.store != nil {
+		return p.store.moving
+	}
+	return p.core.Remaining()
 }
 
 // drains reports whether it takes nothing new, or has left.
@@ -45,7 +66,7 @@ func (p *process) announce() {
 
 // depart removes the record of a worker that drains and has nothing left.
 func (p *process) depart() {
-	if p.dead || !p.leaving.Due(p.cluster.now) || p.core.Remaining() > 0 {
+	if p.dead || !p.leaving.Due(p.cluster.now) || p.remaining() > 0 {
 		return
 	}
 	p.leaving.Depart()

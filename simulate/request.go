@@ -158,11 +158,11 @@ func (q *request) act(action joining.Action) {
 			}, nil)
 		})
 	case joining.OpenPrefill:
-		request := &workerv1.PrefillRequest{Task: q.task(a.Stream.Attempt, a.Generated), Ticket: a.Ticket, WorkerEpoch: a.Worker.Epoch, Queued: true}
+		request := &workerv1.PrefillRequest{Task: q.task(a.Stream.Attempt, a.Generated), Ticket: a.Ticket, Source: a.Source, WorkerEpoch: a.Worker.Epoch, Queued: true}
 		q.open(a.Stream, a.Worker, len(request.GetTask().GetTokenIds()), func(s *stream, p *process) {
 			p.serve(s, request.GetWorkerEpoch(), request.GetTask(), func(r scheduler.Request) worker.Event {
 				r.Kind = scheduler.PrefillOnly
-				return worker.Prefill{Request: r, Held: int(request.GetTicket().GetHeldBlocks()), Queued: request.GetQueued()}
+				return worker.Prefill{Request: r, Held: int(request.GetTicket().GetHeldBlocks()), Fetch: request.GetSource() != nil, Queued: request.GetQueued()}
 			}, request)
 		})
 	case joining.Close:

@@ -165,7 +165,15 @@ func (n *connection) failed(why string) {
 }
 
 func (p *process) listBlocks() *workerv1.ListBlocksResponse {
-	return &workerv1.ListBlocksResponse{Epoch: p.ref.Epoch, Sequence: p.events, BlockHashes: kvcache.HashValues(p.core.Snapshot())}
+	return &workerv1.ListBlocksResponse{Epoch: p.ref.Epoch, Sequence: p.events, BlockHashes: kvcache.HashValues(p.snapshot())}
+}
+
+// snapshot is the hash of every block that can be found at a process.
+func (p *process) snapshot() []kvcache.Hash {
+	if p.store != nil {
+		return p.store.stock.Hashes()
+	}
+	return p.core.Snapshot()
 }
 
 func (r *router) list(worker routing.Ref) {

@@ -10,6 +10,19 @@ type Signals struct {
 	Decisions int
 }
 
+// PrefixUse is what prefill workers found of prompts, and what they asked block stores for.
+type PrefixUse struct {
+	// PromptTokens are those of prompts that prefill workers began to compute. CachedTokens of them
+	// were in the worker's prefix cache then, FetchedTokens of those had come from a store for it.
+	PromptTokens, CachedTokens, FetchedTokens int
+	// Fetches and Puts count what came of hints at stores and of what was near its eviction, by
+	// result, as the metrics of live workers do; what was fetched is not among them.
+	Fetches, Puts map[string]int
+}
+
+// PrefixUse is what was found and asked for so far.
+func (c *Cluster) PrefixUse() PrefixUse { return c.prefixes }
+
 // Messages is how many messages were published.
 func (s Signals) Messages() int { return s.LoadReports + s.BlockEvents + s.RouterReports }
 

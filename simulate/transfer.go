@@ -28,48 +28,60 @@ type session struct {
 	back     *pipe
 	stream   receiver.StreamID
 
-	core    *sender.Core // nil until ReceiverHello
-	timer   timer
-	waiting []*call // that open transfers when core is there
-	calls   map[uint64]*call
-	writing bool // the stream is busy with what was written last
-	lost    bool
-	inbox   inbox[sender.Event]
+	core      *sender.Core // nil until ReceiverHello
+	timer     timer
+	waiting   []opening // transfers that begin when core is there
+	transfers map[uint64]outgoing
+	writing   bool // the stream is busy with what was written last
+	lost      bool
+	inbox     inbox[sender.Event]
 }
 
-// open opens the transfer of a call, in the session with its receiver.
-func (p *process) open(c *call) {
-	ticket := c.prefill.GetTicket()
+// outgoing is a transfer that a session carries. unreached or ended is the last that it hears.
+type outgoing interface {
+	// unreached: there is no session, for err.
+	unreached(err error)
+	// began: the receiver is asked now. accepted: it has agreed.
+	began(s *session)
+	accepted()
+	// shipped: so many bytes of payload go out.
+	shipped(bytes int)
+	// ended: none of its blocks is read any more.
+	ended(e sender.Ended)
+}
+
+// opening is a transfer that waits for its session.
+type opening struct {
+	ticket   *kvtransferv1.Ticket
+	transfer outgoing
+}
+
+// open opens a transfer in the session with the ticket's receiver.
+func (p *process) open(ticket *kvtransferv1.Ticket, t outgoing) {
 	key := fmt.Sprintf("%s#%x", ticket.GetReceiver(), ticket.GetEpoch())
 	s := p.sessions[key]
 	if s == nil {
 		to := p.cluster.processOf(ticket.GetReceiver(), ticket.GetEpoch())
 		if to != nil && p.host.cut[to.host] {
 			p.cluster.after(kvtransfer.DefaultConnectTimeout, func() {
-				p.unreached(c, fmt.Errorf("connect to %s: deadline exceeded", ticket.GetReceiver()))
+				t.unreached(fmt.Errorf("connect to %s: deadline exceeded", ticket.GetReceiver()))
 			})
 			return
 		}
 		if to == nil {
-			p.unreached(c, fmt.Errorf("nobody answers at %s", ticket.GetReceiver()))
+			t.unreached(fmt.Errorf("nobody answers at %s", ticket.GetReceiver()))
 			return
 		}
-		s = &session{key: key, from: p, to: to, there: p.cluster.newPipe(p.host, to.host), back: p.cluster.newPipe(to.host, p.host), calls: make(map[uint64]*call)}
+		s = &session{key: key, from: p, to: to, there: p.cluster.newPipe(p.host, to.host), back: p.cluster.newPipe(to.host, p.host), transfers: make(map[uint64]outgoing)}
 		p.sessions[key] = s
 		p.cluster.sessions = append(p.cluster.sessions, s)
 		s.hello()
 	}
-	c.session = s
 	if s.core == nil {
-		s.waiting = append(s.waiting, c)
+		s.waiting = append(s.waiting, opening{ticket, t})
 		return
 	}
-	s.begin(c)
-}
-
-// unreached tells the worker that no transfer of a call could begin.
-func (p *process) unreached(c *call, err error) {
-	p.handle(worker.NotOpened{ID: c.id, Err: worker.TransferNotStartedError(err, true)})
+	s.begin(ticket, t)
 }
 
 func (s *session) hello() {
@@ -85,11 +97,10 @@ func (s *session) hello() {
 	})
 }
 
-// begin opens the transfer of a call whose session is there.
-func (s *session) begin(c *call) {
-	ticket := c.prefill.GetTicket()
-	s.calls[ticket.GetTransferId()] = c
-	c.opened = s.from.cluster.now
+// begin opens a transfer whose session is there.
+func (s *session) begin(ticket *kvtransferv1.Ticket, t outgoing) {
+	s.transfers[ticket.GetTransferId()] = t
+	t.began(s)
 	s.handle(sender.Open{Ticket: ticket, Lease: ticket.GetLease().AsDuration()})
 }
 
@@ -140,13 +151,15 @@ func (s *session) act(action sender.Action) {
 		s.ship(a)
 	case sender.Recall: // nothing is lent
 	case sender.Accepted:
-		if c := s.calls[a.ID]; c != nil {
-			c.sending = true
-			s.from.handle(worker.Opened{ID: c.id})
+		if t := s.transfers[a.ID]; t != nil {
+			t.accepted()
 		}
 	case sender.Released:
 	case sender.Ended:
-		s.ended(a)
+		if t := s.transfers[a.ID]; t != nil {
+			delete(s.transfers, a.ID)
+			t.ended(a)
+		}
 	case sender.CloseStream:
 		s.lose(a.Err)
 	}
@@ -183,9 +196,8 @@ func (s *session) ship(w *sender.WriteChunk) {
 	m.chunk.Runs = runs
 	m.payload = slices.Grow(m.payload[:0], len(w.Blocks)*s.from.layout.SliceBytes)[:len(w.Blocks)*s.from.layout.SliceBytes]
 	err := s.from.engine.Pages().Read(int(m.chunk.Layer), w.Blocks, m.payload)
-	if c := s.calls[w.ID]; c != nil {
-		c.sent.Bytes += uint64(m.chunk.PayloadBytes)
-		c.sent.LastSent = s.from.cluster.now.Sub(c.opened)
+	if t := s.transfers[w.ID]; t != nil {
+		t.shipped(m.chunk.PayloadBytes)
 	}
 	s.handle(sender.PagesRead{Chunk: w, Err: err})
 	if err != nil {
@@ -235,26 +247,39 @@ func taken[T any](again *[]*T) *T {
 	return t
 }
 
-// ended tells the worker of the end of a transfer.
-func (s *session) ended(a sender.Ended) {
-	c := s.calls[a.ID]
-	if c == nil {
-		return
-	}
-	delete(s.calls, a.ID)
-	err := resultError(a.Result)
+// unreached tells the worker that the transfer of a call could not begin.
+func (c *call) unreached(err error) {
+	c.process.handle(worker.NotOpened{ID: c.id, Err: worker.TransferNotStartedError(err, true)})
+}
+
+func (c *call) began(s *session) { c.session, c.opened = s, c.process.cluster.now }
+
+func (c *call) accepted() {
+	c.sending = true
+	c.process.handle(worker.Opened{ID: c.id})
+}
+
+func (c *call) shipped(bytes int) {
+	c.sent.Bytes += uint64(bytes)
+	c.sent.LastSent = c.process.cluster.now.Sub(c.opened)
+}
+
+// ended tells the worker of the end of its transfer.
+func (c *call) ended(e sender.Ended) {
+	err := resultError(e.Result)
 	if !c.sending {
-		if a.Result.End == sender.EndRefused {
-			err = worker.TransferRefusedError(a.Result.Refuse, err)
+		if e.Result.End == sender.EndRefused {
+			err = worker.TransferRefusedError(e.Result.Refuse, err)
 		} else {
-			err = worker.TransferNotStartedError(err, a.Result.End == sender.EndBroken)
+			err = worker.TransferNotStartedError(err, e.Result.End == sender.EndBroken)
 		}
-		s.from.handle(worker.NotOpened{ID: c.id, Err: err})
+		c.process.handle(worker.NotOpened{ID: c.id, Err: err})
 		return
 	}
 	c.sending = false
-	c.sent.PathBytes, c.sent.PathBusy = a.Pace.Bytes, a.Pace.Busy
-	s.from.handle(worker.Sent{ID: c.id, Err: err, Stats: c.stats(s.from.cluster.now, err)})
+	c.sent.PathBytes, c.sent.PathBusy = e.Pace.Bytes, e.Pace.Busy
+	c.process.handle(worker.Sent{ID: c.id, Err: err, Stats: c.stats(c.process.cluster.now, err)})
+	c.process.storing.abandon(c)
 }
 
 func resultError(r sender.Result) error {
@@ -295,10 +320,11 @@ func (s *session) lose(err error) {
 	if s.core != nil {
 		s.handle(sender.StreamLost{Err: err})
 	}
-	for _, c := range s.waiting {
-		s.from.unreached(c, err)
-	}
+	waiting := s.waiting
 	s.waiting = nil
+	for _, w := range waiting {
+		w.transfer.unreached(err)
+	}
 	// The receiver reads the end of the stream after what was sent before.
 	s.there.send(0, s.closed)
 }
@@ -363,9 +389,10 @@ func (p *process) received(action receiver.Action) {
 			p.receive(receiver.StreamClosed{Stream: a.Stream})
 		}
 	case receiver.Committed:
-		p.told(a.ID, true, func(id scheduler.SequenceID) worker.Event {
-			return worker.Arrived{ID: id, From: a.Sender, Sampled: a.Sampled, Approximate: a.Approximate}
-		})
+		if o := p.owners[a.ID]; o != nil {
+			p.disown(a.ID)
+			o.committed(a)
+		}
 	case receiver.Failed:
 		p.broke(a.ID, fmt.Errorf("%v: %s", a.Reason, a.Detail), false)
 	case receiver.Aborted:
@@ -377,26 +404,48 @@ func (p *process) received(action receiver.Action) {
 	case receiver.Broken:
 		p.broke(a.ID, errors.New("the sender's stream ended"), false)
 	case receiver.Drained:
-		p.told(a.ID, true, func(id scheduler.SequenceID) worker.Event { return worker.Drained{ID: id} })
+		if o := p.owners[a.ID]; o != nil {
+			p.disown(a.ID)
+			o.drained()
+		}
 	}
+}
+
+// owner is who reserved blocks for a transfer to a process. It hears of its end by committed, or by
+// drained, before which broke may come.
+type owner interface {
+	committed(a receiver.Committed)
+	broke(err error, finished bool)
+	drained()
 }
 
 func (p *process) broke(transfer uint64, err error, finished bool) {
-	p.told(transfer, false, func(id scheduler.SequenceID) worker.Event { return worker.Broke{ID: id, Err: err, Finished: finished} })
+	if o := p.owners[transfer]; o != nil {
+		o.broke(err, finished)
+	}
 }
 
-// told tells the worker what became of a reservation.
-func (p *process) told(transfer uint64, last bool, event func(scheduler.SequenceID) worker.Event) {
-	id, known := p.owners[transfer]
-	if !known {
-		return
-	}
-	if last {
-		delete(p.owners, transfer)
-		p.cluster.watch.closed(p, transfer)
-	}
-	p.handle(event(id))
+// disown forgets a reservation into which nothing is written any more.
+func (p *process) disown(transfer uint64) {
+	delete(p.owners, transfer)
+	p.cluster.watch.closed(p, transfer)
 }
+
+// receiving is a sequence of a decode worker that owns a reservation.
+type receiving struct {
+	process *process
+	id      scheduler.SequenceID
+}
+
+func (r receiving) committed(a receiver.Committed) {
+	r.process.handle(worker.Arrived{ID: r.id, From: a.Sender, Sampled: a.Sampled, Approximate: a.Approximate})
+}
+
+func (r receiving) broke(err error, finished bool) {
+	r.process.handle(worker.Broke{ID: r.id, Err: err, Finished: finished})
+}
+
+func (r receiving) drained() { r.process.handle(worker.Drained{ID: r.id}) }
 
 // receiveChunk takes in a chunk and writes its payload into the pages.
 func (p *process) receiveChunk(s *session, chunk *wire.Chunk, payload []byte) {
@@ -466,8 +515,8 @@ func (s *session) answered(m *kvtransferv1.ReceiverMessage) {
 	s.timer = timer{clock: &s.from.cluster.clock, of: s}
 	waiting := s.waiting
 	s.waiting = nil
-	for _, c := range waiting {
-		s.begin(c)
+	for _, w := range waiting {
+		s.begin(w.ticket, w.transfer)
 	}
 	s.write()
 }

@@ -16,17 +16,19 @@ import (
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
 	"github.com/tandem-serving/tandem/pkg/engine/simulated"
+	"github.com/tandem-serving/tandem/pkg/inventory"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/receiver"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/sender"
 	"github.com/tandem-serving/tandem/pkg/membership"
+	"github.com/tandem-serving/tandem/pkg/offload"
 	"github.com/tandem-serving/tandem/pkg/routing"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
 	"github.com/tandem-serving/tandem/pkg/worker"
 )
 
-// process is one start of a worker, from its start to its death.
+// process is one start of a worker or of a block store, from its start to its death.
 type process struct {
 	cluster *Cluster
 	member  *Worker
@@ -36,7 +38,11 @@ type process struct {
 	dead    bool
 	leaving membership.Leaving
 
-	core   *worker.Worker
+	core    *worker.Worker // nil: it is a store
+	storing *storing       // of a prefill worker: its side of the stores
+	store   *store         // nil: it is a worker
+	asks    []*ask         // of others, that are not answered
+
 	engine *simulated.Engine
 	layout kvcache.Layout
 	lastID scheduler.SequenceID
@@ -55,7 +61,7 @@ type process struct {
 
 	receiver    *receiver.Core // of a decode worker
 	leases      timer
-	owners      map[uint64]scheduler.SequenceID // of reservations
+	owners      map[uint64]owner // of reservations
 	inbound     map[receiver.StreamID]*session
 	heard       *session // the last one of inbound that was looked for
 	lastStream  receiver.StreamID
@@ -90,26 +96,27 @@ func (c *Cluster) start(w *Worker) error {
 	p := &process{
 		cluster: c, member: w, host: c.host(w.Host), engine: e, layout: capacity.Layout,
 		ref:     routing.Ref{ID: w.ID, Epoch: c.random.Uint64() | 1},
-		owners:  make(map[uint64]scheduler.SequenceID),
+		owners:  make(map[uint64]owner),
 		inbound: make(map[receiver.StreamID]*session), sessions: make(map[string]*session),
 		pace: worker.Pace{Apart: worker.ReportApart, Every: worker.ReportEvery},
 	}
-	p.core, err = worker.New(worker.Config{VocabSize: c.spec.VocabSize, Blocks: capacity.Blocks, ModelDigest: c.spec.Digest, ArithmeticClass: capacity.Layout.ArithmeticClass, Scheduler: scheduler.Config{
-		BlockTokens: capacity.Layout.BlockTokens, ContextTokens: c.spec.ContextTokens,
-		MaxBatchTokens: capacity.MaxBatchTokens, MaxSequences: capacity.MaxSequences,
-		ChunkTokens: w.ChunkTokens, MaxWaiting: w.MaxWaiting, StepBudget: w.StepBudget, OutputShare: w.OutputShare,
-	}})
-	if err != nil {
+	lease, reservations := w.TransferLease, capacity.Blocks
+	if w.Role == controlv1.Role_ROLE_KVTRANSFER {
+		p.store = newStore(p)
+		p.record = p.store.record()
+		p.pace.Apart, reservations = inventory.ReportApart, w.MaxPuts
+	} else if err := p.newWorker(); err != nil {
 		return fmt.Errorf("worker %s: %w", w.ID, err)
 	}
-	p.record = &controlv1.WorkerRecord{Id: w.ID, Role: w.Role, Epoch: p.ref.Epoch, Addresses: []string{w.ID}, Engine: "simulated", Host: w.Host, State: controlv1.WorkerState_WORKER_STATE_SERVING}
-	worker.Describe(p.record, e, w.Limits)
+	if w.Role == controlv1.Role_ROLE_PREFILL { // what it receives comes from stores
+		lease = offload.FetchLease
+	}
 	p.record.Layout.SliceBytes = uint32(c.sliceBytes) // of a real engine: what transfers move
 	chunk := max(cmp.Or(w.TransferChunkBytes, kvtransfer.DefaultMaxChunkBytes), c.sliceBytes)
 	p.receiver = receiver.New(receiver.Config{
 		WorkerID: w.ID, Epoch: p.ref.Epoch, LayoutDigest: p.record.GetLayoutDigest(), Layers: c.spec.Layers, SliceBytes: c.sliceBytes,
-		EncodedBytes: c.sliceBytes, Lease: w.TransferLease, CreditBytes: max(w.TransferCreditBytes, chunk), MaxChunkBytes: chunk,
-		MaxReservations: capacity.Blocks, MaxStreams: kvtransfer.DefaultMaxStreams,
+		EncodedBytes: c.sliceBytes, Lease: lease, CreditBytes: max(w.TransferCreditBytes, chunk), MaxChunkBytes: chunk,
+		MaxReservations: reservations, MaxStreams: kvtransfer.DefaultMaxStreams,
 	})
 	p.leases = timer{clock: &c.clock, of: (*leases)(p)}
 	p.report = timer{clock: &c.clock, of: (*reports)(p)}
@@ -117,6 +124,26 @@ func (c *Cluster) start(w *Worker) error {
 	c.began(w)
 	c.register(p)
 	p.report.set()
+	return nil
+}
+
+// newWorker makes what a worker has and a store has not.
+func (p *process) newWorker() (err error) {
+	c, w, e := p.cluster, p.member, p.engine
+	capacity := e.Capacity()
+	p.core, err = worker.New(worker.Config{VocabSize: c.spec.VocabSize, Blocks: capacity.Blocks, ModelDigest: c.spec.Digest, ArithmeticClass: capacity.Layout.ArithmeticClass, Scheduler: scheduler.Config{
+		BlockTokens: capacity.Layout.BlockTokens, ContextTokens: c.spec.ContextTokens,
+		MaxBatchTokens: capacity.MaxBatchTokens, MaxSequences: capacity.MaxSequences,
+		ChunkTokens: w.ChunkTokens, MaxWaiting: w.MaxWaiting, StepBudget: w.StepBudget, OutputShare: w.OutputShare,
+	}})
+	if err != nil {
+		return err
+	}
+	p.record = &controlv1.WorkerRecord{Id: w.ID, Role: w.Role, Epoch: p.ref.Epoch, Addresses: []string{w.ID}, Engine: "simulated", Host: w.Host, State: controlv1.WorkerState_WORKER_STATE_SERVING}
+	worker.Describe(p.record, e, w.Limits)
+	if w.Role == controlv1.Role_ROLE_PREFILL {
+		p.storing = newStoring(p)
+	}
 	return nil
 }
 
@@ -186,6 +213,14 @@ func (p *process) act(action worker.Action) {
 			_ = p.engine.Pages().Write(layer, a.Blocks, zeros) // memory of this process
 		}
 		p.handle(scheduler.Scrubbed(a))
+	case scheduler.Save:
+		p.storing.save(a)
+	case scheduler.StopSave:
+		p.storing.handle(offload.StopSave{ID: a.ID})
+	case scheduler.Reserved:
+		p.storing.restored(a)
+	case scheduler.Refused:
+		p.storing.notRestored(a)
 	case worker.Inspect:
 		p.handle(worker.Inspected{ID: a.ID})
 	case *scheduler.Sampled:
@@ -210,7 +245,7 @@ func (c *call) act(action worker.Action) {
 	case worker.SendDecode:
 		c.stream.toClient(messageBytes, func() { c.stream.request.decoded(c.stream, a.Event) })
 	case worker.OpenTransfer:
-		p.open(c)
+		p.open(c.prefill.GetTicket(), c)
 	case worker.Offer:
 		for layer := range p.layout.Layers {
 			c.offer(layer, a.First, a.Blocks)
@@ -220,9 +255,15 @@ func (c *call) act(action worker.Action) {
 	case worker.Abort:
 		c.session.handle(sender.Abort{ID: c.transfer, Reason: a.Reason})
 	case worker.SendPrefill:
+		if began := a.Event.GetStarted(); began != nil {
+			use := &p.cluster.prefixes
+			use.PromptTokens += len(c.prefill.GetTask().GetTokenIds())
+			use.CachedTokens += int(began.GetCachedTokens())
+			use.FetchedTokens += int(began.GetFetchedTokens())
+		}
 		c.stream.toClient(messageBytes, func() { c.stream.request.prefilled(c.stream, a.Event) })
 	case worker.Fetch:
-		p.handle(worker.Fetched{ID: c.id})
+		p.storing.want(c, a.Request)
 	case worker.End:
 		p.calls.remove(c.id)
 		c.stream.end(a.Err)
@@ -345,19 +386,29 @@ func (c *call) offer(layer, first int, blocks []kvcache.BlockID) {
 
 // reserve lets a sender write into a sequence's blocks. It returns the answer for the core.
 func (p *process) reserve(c *call, a worker.ReserveKV) worker.Event {
+	ticket := p.ticket(a.Blocks[:a.Prompt:a.Prompt], a.Held, p.member.TransferLease, receiving{p, a.ID})
+	if ticket == nil {
+		return worker.NotReserved{ID: a.ID, Err: worker.RefusedError(scheduler.QueueFull)}
+	}
+	c.transfer = ticket.GetTransferId()
+	return worker.Reserved{ID: a.ID, Ticket: ticket}
+}
+
+// ticket lets a sender write into blocks, but for the first held; nil: there are too many.
+func (p *process) ticket(blocks []kvcache.BlockID, held int, lease time.Duration, o owner) *kvtransferv1.Ticket {
 	id, secret := p.cluster.random.Uint64()|1, p.cluster.random.Uint64()
-	for _, action := range p.receiver.Handle(p.cluster.now, receiver.Reserve{ID: id, Secret: secret, Blocks: a.Blocks[:a.Prompt:a.Prompt], Held: a.Held}) {
+	for _, action := range p.receiver.Handle(p.cluster.now, receiver.Reserve{ID: id, Secret: secret, Blocks: blocks, Held: held}) {
 		if _, is := action.(receiver.Rejected); is {
-			return worker.NotReserved{ID: a.ID, Err: worker.RefusedError(scheduler.QueueFull)}
+			return nil
 		}
 	}
 	p.leases.set()
-	p.owners[id], c.transfer = a.ID, id
-	p.cluster.watch.reserved(p, id, a.Blocks[a.Held:a.Prompt])
-	return worker.Reserved{ID: a.ID, Ticket: &kvtransferv1.Ticket{
+	p.owners[id] = o
+	p.cluster.watch.reserved(p, id, blocks[held:])
+	return &kvtransferv1.Ticket{
 		TransferId: id, Epoch: p.ref.Epoch, Secret: secret, Addresses: p.record.GetAddresses(), LayoutDigest: p.record.GetLayoutDigest(),
-		Blocks: uint32(a.Prompt), HeldBlocks: uint32(a.Held), Lease: durationpb.New(p.member.TransferLease), Receiver: p.ref.ID,
-	}}
+		Blocks: uint32(len(blocks)), HeldBlocks: uint32(held), Lease: durationpb.New(lease), Receiver: p.ref.ID,
+	}
 }
 
 // serve begins a call that came from a router.
@@ -388,7 +439,12 @@ func (p *process) serve(s *stream, epoch uint64, task *workerv1.Task, begin func
 
 func (p *process) reportLoad() {
 	p.pace.Reported(p.cluster.now)
-	report := p.core.LoadReport(p.record.GetRole())
+	var report *controlv1.LoadReport
+	if p.store != nil {
+		report = p.store.stock.Stats().LoadReport()
+	} else {
+		report = p.core.LoadReport(p.record.GetRole())
+	}
 	p.signal++
 	report.Origin, report.KvSequence = &controlv1.Origin{Id: p.ref.ID, Epoch: p.ref.Epoch, Sequence: p.signal}, p.events
 	p.cluster.publishLoad(p, report)

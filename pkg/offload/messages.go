@@ -214,7 +214,7 @@ func (Saved) action()      {}
 func (CountFetch) action() {}
 func (CountPut) action()   {}
 
-// Results of fetches and puts, for metrics. Those of calls at stores are the driver's.
+// Results of fetches and puts, for metrics.
 const (
 	FetchOK        = "fetched"
 	FetchJoined    = "joined"
@@ -224,7 +224,16 @@ const (
 	FetchDraining  = "draining"
 	FetchSlow      = "slow"
 	FetchAbandoned = "abandoned"
+	FetchMissing   = "missing"
+	FetchBusy      = "busy"
+	FetchSpoilt    = "not_finite"
+	FetchFailed    = "failed"
 
+	PutOK      = "put"
+	PutHeld    = "held"
+	PutBusy    = "busy"
+	PutRefused = "refused"
+	PutFailed  = "failed"
 	PutNoStore = "no_store"
 	PutStopped = "stopped"
 	PutSpoilt  = "not_finite"

@@ -2,7 +2,7 @@
 // evicts them, and which it fetches from there instead of computing them.
 //
 // Core is a state machine: Handle takes an event and answers with actions. It has no
-// goroutine, clock or lock, and does no I/O. services/prefill drives it.
+// goroutine, clock or lock, and does no I/O. services/prefill drives it, and simulate.
 package offload
 
 import (
@@ -29,12 +29,22 @@ type Config struct {
 	Puts int
 }
 
+// A Config whose flags nobody changed.
+const (
+	DefaultPuts      = 2
+	DefaultBandwidth = 1_000_000_000
+)
+
 // Causes of the end of a fetch that nobody waits for any more.
 var (
 	ErrTooSlow   = errors.New("computing is quicker than the store")
 	ErrAbandoned = errors.New("the request is over")
 	ErrClosing   = errors.New("the worker stops")
 )
+
+// FetchLease is how long a store may be silent that sends blocks: short, since nobody waits
+// for them that long and they are lacking meanwhile.
+const FetchLease = 3 * time.Second
 
 // PutTimeout bounds one put: its blocks cannot be evicted meanwhile.
 const PutTimeout = 10 * time.Second

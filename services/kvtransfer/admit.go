@@ -10,11 +10,11 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/inventory"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
 	"github.com/tandem-serving/tandem/pkg/worker"
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/inventory"
 )
 
 // take reserves blocks for an offer's prefix in the cache of its layout, which it makes if it

@@ -10,19 +10,13 @@ import (
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 
 	"github.com/tandem-serving/tandem/pkg/engine/hostpages"
+	"github.com/tandem-serving/tandem/pkg/inventory"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/wire"
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/inventory"
 )
 
 const (
-	// tokenBytes is what a token takes, beside its KV.
-	tokenBytes = 4
-	// bookBytes is about what is known of a block beside its tokens, bytes.
-	bookBytes = 256
-	// maxBlocks keeps the list of all blocks within one message.
-	maxBlocks = 1 << 22
 	// clearTimeout bounds how long sending may go on when a cache is cleared away.
 	clearTimeout = 2 * time.Second
 )
@@ -44,23 +38,12 @@ type cache struct {
 	err  error         // why, set before
 }
 
-// BlockBytes is what one block of a layout takes of Config.Memory: its page, its
-// tokens and what is known of it.
-func BlockBytes(layout kvcache.Layout) int64 {
-	return int64(layout.PageBytes()) + int64(tokenBytes*layout.BlockTokens) + bookBytes
-}
-
-// blocksOf is how many blocks of a layout fit into so many bytes.
-func blocksOf(memoryBytes int64, layout kvcache.Layout) int {
-	return int(min(memoryBytes/BlockBytes(layout), maxBlocks))
-}
-
 // errNoMemory is why there is no cache: the memory for its pages cannot be had.
 var errNoMemory = errors.New("no space for blocks")
 
 // newCache is an empty cache whose receiver runs. One block of layout fits at least.
 func (s *Service) newCache(layout kvcache.Layout) (*cache, error) {
-	blocks := blocksOf(s.cfg.memoryBytes(), layout)
+	blocks := inventory.Blocks(s.cfg.memoryBytes(), layout)
 	memory, err := hostpages.Map(layout, blocks)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errNoMemory, err)

@@ -7,7 +7,7 @@
 // Blocks move by pkg/kvtransfer: an Offer is answered with a ticket of the store's
 // Receiver, a Fetch is sent by the store's Sender.
 //
-// What is held, arriving, being read and evicted is decided in internal/inventory,
+// What is held, arriving, being read and evicted is decided in pkg/inventory,
 // which has no goroutines, clocks or locks. This package puts it on gRPC. A store
 // holds blocks of one layout at a time, in a cache with memory, Receiver and Sender of
 // its own; when it takes another layout the cache is cleared away first.

@@ -2,17 +2,14 @@ package kvtransfer
 
 import (
 	"context"
-	"time"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
+	"github.com/tandem-serving/tandem/pkg/inventory"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/membership"
 )
-
-// reportSpacing is the least time between two load reports.
-const reportSpacing = 100 * time.Millisecond
 
 func (s *Service) newMember() *membership.Member {
 	return membership.NewMember(membership.MemberConfig{
@@ -117,13 +114,9 @@ func (s *Service) blocks() (hashes []uint64, lastEvent uint64) {
 func (s *Service) load() (*controlv1.LoadReport, <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	load := &controlv1.LoadReport{Role: s.deps.Identity.Role, StepTime: &controlv1.StepTimeModel{}}
+	var stats inventory.Stats
 	if s.cache != nil {
-		pool := s.cache.stock.Stats().Pool
-		load.BlocksFree = uint32(pool.Free + pool.Cached)
-		load.BlocksReserved = uint32(pool.Reserved)
-		load.BlocksQuarantined = uint32(pool.Quarantined)
-		load.BlocksTotal = uint32(pool.Total)
+		stats = s.cache.stock.Stats()
 	}
-	return load, s.changed
+	return stats.LoadReport(), s.changed
 }

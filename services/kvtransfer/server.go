@@ -17,6 +17,7 @@ import (
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 
 	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/inventory"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/storeclient"
@@ -24,7 +25,6 @@ import (
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
 	"github.com/tandem-serving/tandem/pkg/worker"
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/inventory"
 )
 
 // What one prefix may carry: far more than any model's context.
@@ -32,9 +32,6 @@ const (
 	maxPrefixTokens = 1 << 22
 	maxSaltBytes    = 1024
 )
-
-// busyRetry is when a store that is busy may be asked again.
-const busyRetry = 100 * time.Millisecond
 
 // errCut is why what is left of a drain ends.
 var errCut = errors.New("the store is leaving")
@@ -112,15 +109,15 @@ func (s *Service) offer(ctx context.Context, request *kvtransferv1.OfferRequest)
 	if err := checkWhole(len(tokens), layout.BlockTokens); err != nil {
 		return nil, err
 	}
-	asked, total := len(tokens)/layout.BlockTokens, blocksOf(s.cfg.memoryBytes(), layout)
+	asked, total := len(tokens)/layout.BlockTokens, inventory.Blocks(s.cfg.memoryBytes(), layout)
 	switch { // before anything is cleared away for it, or hashed
 	case total == 0:
 		s.logTooSmall(layout)
 		return nil, rpc.Errorf(codes.FailedPrecondition, api.ReasonStoreTooSmall,
 			"no block of this model fits: one takes %d bytes, but the store has %d in all: raise --store-memory, or use another store",
-			BlockBytes(layout), s.cfg.memoryBytes())
+			inventory.BlockBytes(layout), s.cfg.memoryBytes())
 	case asked > total:
-		return nil, offerError(inventory.TooLarge, asked, total)
+		return nil, storeclient.OfferStatus(inventory.TooLarge, asked, total)
 	}
 	prefix := inventory.NewPrefix(layout, total, request.GetPrefix().GetSalt(), tokens)
 	a, err := s.take(ctx, layout, digest, prefix)
@@ -128,7 +125,7 @@ func (s *Service) offer(ctx context.Context, request *kvtransferv1.OfferRequest)
 		return nil, err
 	}
 	if a.verdict != inventory.Taken {
-		return nil, offerError(a.verdict, asked, total)
+		return nil, storeclient.OfferStatus(a.verdict, asked, total)
 	}
 	return s.reserve(ctx, a.cache, a.arrival)
 }
@@ -147,24 +144,7 @@ func (s *Service) logTooSmall(layout kvcache.Layout) {
 	s.mu.Unlock()
 	if due {
 		s.deps.Logger.Error("store cannot hold blocks of a model: one block is larger than its memory",
-			slog.String("model", modelName(layout.ModelDigest)), slog.Int64("block_bytes", BlockBytes(layout)), slog.Int64("memory_bytes", s.cfg.memoryBytes()))
-	}
-}
-
-func offerError(verdict inventory.Verdict, asked, total int) error {
-	switch verdict {
-	case inventory.Held:
-		return rpc.Error(codes.AlreadyExists, api.ReasonBlocksHeld, "the store already has all these blocks", 0)
-	case inventory.Arriving:
-		return rpc.Error(codes.AlreadyExists, api.ReasonBlocksHeld, "another worker is putting these blocks", 0)
-	case inventory.PartlyArriving:
-		return rpc.Error(codes.Aborted, api.ReasonBlocksArriving, "another worker is putting the first of these blocks: offer the others later", time.Second)
-	case inventory.TooLarge:
-		return rpc.Errorf(codes.ResourceExhausted, api.ReasonStoreFull, "the store has only %d blocks in all, but %d are offered: offer fewer", total, asked)
-	case inventory.Full:
-		return rpc.Error(codes.ResourceExhausted, api.ReasonStoreFull, "the store is busy with other transfers: offer again later", time.Second)
-	default:
-		return rpc.Error(codes.ResourceExhausted, api.ReasonStoreBusy, "too many transfers into this store at once: offer again later", busyRetry)
+			slog.String("model", modelName(layout.ModelDigest)), slog.Int64("block_bytes", inventory.BlockBytes(layout)), slog.Int64("memory_bytes", s.cfg.memoryBytes()))
 	}
 }
 
@@ -190,7 +170,7 @@ func (s *Service) reserve(ctx context.Context, c *cache, arrival inventory.Arriv
 		if errors.Is(err, kvtransfer.ErrClosed) {
 			return nil, worker.RefusedError(scheduler.Draining)
 		}
-		return nil, rpc.Error(codes.ResourceExhausted, api.ReasonStoreBusy, fmt.Sprintf("no KV reservation: %v", err), busyRetry)
+		return nil, rpc.Error(codes.ResourceExhausted, api.ReasonStoreBusy, fmt.Sprintf("no KV reservation: %v", err), storeclient.BusyRetry)
 	}
 	s.mu.Lock()
 	if _, open := s.puts[id]; open {
@@ -283,13 +263,11 @@ func (s *Service) read(request *kvtransferv1.FetchRequest, tokens []int32, cut c
 	}
 	c.used = time.Now()
 	reading, held, verdict := c.stock.Read(prefix)
-	switch verdict {
-	case inventory.Taken:
-	case inventory.Missing:
-		s.metrics.missed(blocks - held)
-		return nil, inventory.Reading{}, storeclient.MissingStatus(held, blocks)
-	default:
-		return nil, inventory.Reading{}, rpc.Error(codes.ResourceExhausted, api.ReasonStoreBusy, "too many transfers out of this store at once: ask again later, or compute the prompt", busyRetry)
+	if verdict != inventory.Taken {
+		if verdict == inventory.Missing {
+			s.metrics.missed(blocks - held)
+		}
+		return nil, inventory.Reading{}, storeclient.FetchStatus(verdict, held, blocks)
 	}
 	s.metrics.hits.Add(float64(blocks - int(ticket.GetHeldBlocks())))
 	s.fetches[reading.ID] = cut

@@ -14,10 +14,10 @@ import (
 
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 
+	"github.com/tandem-serving/tandem/pkg/inventory"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/workerdriver"
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/inventory"
 )
 
 // Deps are what a store is given.
@@ -113,7 +113,7 @@ func (s *Service) Run(ctx context.Context) error {
 	s.running = true
 	s.mu.Unlock()
 	var beside sync.WaitGroup
-	beside.Go(func() { workerdriver.ReportLoad(ctx, s.deps.Signals, reportSpacing, s.load) })
+	beside.Go(func() { workerdriver.ReportLoad(ctx, s.deps.Signals, inventory.ReportApart, s.load) })
 	beside.Go(func() { s.Member.Run(ctx) })
 	beside.Go(func() { s.WhenDrained(ctx, s.endSessions) })
 	<-ctx.Done()

@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/tandem-serving/tandem/pkg/offload"
 	"github.com/tandem-serving/tandem/pkg/worker"
 )
 
@@ -22,8 +23,8 @@ type Config struct {
 // RegisterFlags adds the flags, with defaults that work.
 func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
 	c.Limits.RegisterFlags(fs, "prefill-", "prefill", worker.DefaultPrefillChunkTokens)
-	fs.IntVar(&c.StorePuts, "prefill-store-puts", 2, "maximum cached prefixes that a prefill worker puts into block stores at a time, before it evicts them; 0: none")
-	fs.IntVar(&c.FetchBandwidth, "prefill-fetch-bandwidth", 1_000_000_000, "assumed bandwidth of a block store until it is measured, in bytes per second; 0: fetch nothing")
+	fs.IntVar(&c.StorePuts, "prefill-store-puts", offload.DefaultPuts, "maximum cached prefixes that a prefill worker puts into block stores at a time, before it evicts them; 0: none")
+	fs.IntVar(&c.FetchBandwidth, "prefill-fetch-bandwidth", offload.DefaultBandwidth, "assumed bandwidth of a block store until it is measured, in bytes per second; 0: fetch nothing")
 }
 
 // Validate checks ranges.

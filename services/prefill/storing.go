@@ -54,13 +54,6 @@ type saving struct {
 	until  time.Time          // when it has to have ended
 }
 
-// fetchLease is how long a store may be silent that sends blocks: short, since nobody waits
-// for them that long and they are lacking meanwhile.
-const fetchLease = 3 * time.Second
-
-// errNotFinite is of blocks that are no use to anybody.
-var errNotFinite = errors.New("the blocks are not finite")
-
 func newStoring(cfg Config, deps Deps, sender *kvtransfer.Sender) (*storing, error) {
 	addresses := deps.KVAddresses
 	if len(addresses) == 0 {
@@ -69,7 +62,7 @@ func newStoring(cfg Config, deps Deps, sender *kvtransfer.Sender) (*storing, err
 	capacity := deps.Engine.Capacity()
 	receiver, err := kvtransfer.NewReceiver(kvtransfer.ReceiverConfig{
 		WorkerID: deps.Identity.ID, Epoch: deps.Identity.Epoch, Addresses: addresses, Layout: capacity.Layout,
-		Lease: fetchLease,
+		Lease: offload.FetchLease,
 		// Each holds a block of its own at least.
 		MaxReservations: capacity.Blocks,
 		MaxStreams:      deps.KVMaxStreams,
@@ -297,7 +290,7 @@ func (s *storing) startFetch(a offload.StartFetch) {
 	s.tasks.Go(func() {
 		bytes, err := s.calls.Fetch(ctx, storeclient.Peer(a.Store), storeclient.Prefix(a.Prefix), a.Blocks, a.Held)
 		if err == nil && !s.driver.Finite(a.Blocks[a.Held:]) {
-			err = errNotFinite
+			err = storeclient.ErrNotFinite
 		}
 		if err != nil {
 			s.logger.Info("kv blocks were not fetched", slog.String("store", a.Store.ID), slog.Int("blocks", len(a.Blocks)-a.Held), slog.Any("error", err))
@@ -306,7 +299,7 @@ func (s *storing) startFetch(a offload.StartFetch) {
 		s.loop.Lock()
 		defer s.loop.Unlock()
 		delete(s.fetches, a.Fetch)
-		s.loop.Step(offload.FetchEnded{Fetch: a.Fetch, Bytes: bytes, Outcome: fetchOutcome(err)})
+		s.loop.Step(offload.FetchEnded{Fetch: a.Fetch, Bytes: bytes, Outcome: storeclient.FetchOutcome(err)})
 	})
 }
 
@@ -332,5 +325,5 @@ func (s *storing) put(ctx context.Context, a offload.StartPut, save scheduler.Sa
 	if err != nil && !held && !errors.Is(context.Cause(ctx), context.Canceled) {
 		s.logger.Info("kv blocks were not put into a store", slog.String("store", a.Store.ID), slog.Int("blocks", len(save.Blocks)), slog.Any("error", err))
 	}
-	return offload.PutEnded{ID: a.ID, Bytes: bytes, Held: held, Outcome: putOutcome(err)}
+	return offload.PutEnded{ID: a.ID, Bytes: bytes, Held: held, Outcome: storeclient.PutOutcome(err)}
 }

@@ -80,6 +80,12 @@ func (s *Scenario) readAutoscale(top *section) error {
 // readScaled reads the ranges of pools, of each role one.
 func (s *Scenario) readScaled(section *section, a *simulate.Autoscale) error {
 	for _, p := range s.pools {
+		if p.worker.Role == controlv1.Role_ROLE_KVTRANSFER {
+			if section.keys[p.name] != nil {
+				return section.errorf(p.name, "%q: a pool of block stores does not follow the load", section.name+p.name)
+			}
+			continue
+		}
 		prefill := p.worker.Role == controlv1.Role_ROLE_PREFILL
 		name, bounds := &a.Decode, &a.Bounds.Decode
 		if prefill {

@@ -18,6 +18,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/kvtransfer"
 	"github.com/tandem-serving/tandem/pkg/latency"
 	"github.com/tandem-serving/tandem/pkg/memory"
+	"github.com/tandem-serving/tandem/pkg/offload"
 	"github.com/tandem-serving/tandem/pkg/spelling"
 	"github.com/tandem-serving/tandem/pkg/worker"
 	"github.com/tandem-serving/tandem/simulate"
@@ -162,6 +163,10 @@ func (s *Scenario) readPool(section *section, name string, shared *latency.Profi
 	case "prefill":
 		w.Role = controlv1.Role_ROLE_PREFILL
 		w.RegisterFlags(fs, "", role, worker.DefaultPrefillChunkTokens)
+		fs.IntVar(&w.StorePuts, "store-puts", offload.DefaultPuts, "")
+		fs.Float64Var(&w.FetchBandwidth, "fetch-bandwidth", offload.DefaultBandwidth, "")
+	case storeRole:
+		return s.readStores(section, p, shared)
 	case "decode":
 		w.Role = controlv1.Role_ROLE_DECODE
 		w.RegisterFlags(fs, "", role, worker.DefaultDecodeChunkTokens)
@@ -171,24 +176,10 @@ func (s *Scenario) readPool(section *section, name string, shared *latency.Profi
 		}
 		fallthrough
 	default:
-		return nil, section.errorf("role", "the role of pool %s is %q: want prefill or decode", name, role)
+		return nil, section.errorf("role", "the role of pool %s is %q: want prefill, decode or store", name, role)
 	}
-	count, is, err := section.integer("count", 0, maxWorkers)
-	if err != nil {
+	if err := p.readPlaces(section); err != nil {
 		return nil, err
-	}
-	p.count = 1
-	if is {
-		p.count = count
-	}
-	if p.hosts, err = section.texts("hosts"); err != nil {
-		return nil, err
-	}
-	if p.perHost, _, err = section.integer("per-host", 1, maxWorkers); err != nil {
-		return nil, err
-	}
-	if p.perHost > 0 && len(p.hosts) > 0 {
-		return nil, section.errorf("hosts", "pool %s has both hosts and per-host: keep one", name)
 	}
 	if w.Profile, err = readProfile(section, s.config.Spec); err != nil {
 		return nil, err
@@ -197,6 +188,7 @@ func (s *Scenario) readPool(section *section, name string, shared *latency.Profi
 	if w.Slow, _, err = section.number("slow", 1/simulated.MaxSlow, simulated.MaxSlow); err != nil {
 		return nil, err
 	}
+	var is bool
 	if w.Jitter, is, err = section.number("jitter", 0, latency.MaxJitter); err != nil {
 		return nil, err
 	} else if !is {
@@ -217,14 +209,47 @@ func (s *Scenario) readPool(section *section, name string, shared *latency.Profi
 	if err := w.Limits.Validate("", e.BlockTokens); err != nil {
 		return nil, s.doc.place(err, section.line)
 	}
-	if w.TransferLease < minLease {
-		return nil, section.errorf("transfer-lease", "\"%stransfer-lease\" is %v: want 1s or more", section.name, w.TransferLease)
+	if w.StorePuts < 0 || w.FetchBandwidth < 0 {
+		return nil, section.errorf("store-puts", "store-puts and fetch-bandwidth of pool %s must not be negative", name)
 	}
-	if err := kvtransfer.CheckCreditBytes(w.TransferCreditBytes); err != nil {
-		return nil, section.errorf("transfer-credit-bytes", "\"%stransfer-credit-bytes\": %w", section.name, err)
+	if err := p.checkTransfers(section); err != nil {
+		return nil, err
 	}
 	w.Blocks, w.MaxBatchTokens, w.MaxSequences = e.SimulatedBlocks(s.config.Spec), e.MaxBatchTokens, e.MaxSequences
 	return p, nil
+}
+
+// readPlaces reads how many workers a pool has, and where they are.
+func (p *pool) readPlaces(section *section) error {
+	count, is, err := section.integer("count", 0, maxWorkers)
+	if err != nil {
+		return err
+	}
+	p.count = 1
+	if is {
+		p.count = count
+	}
+	if p.hosts, err = section.texts("hosts"); err != nil {
+		return err
+	}
+	if p.perHost, _, err = section.integer("per-host", 1, maxWorkers); err != nil {
+		return err
+	}
+	if p.perHost > 0 && len(p.hosts) > 0 {
+		return section.errorf("hosts", "pool %s has both hosts and per-host: keep one", p.name)
+	}
+	return nil
+}
+
+// checkTransfers checks what was read of transfers.
+func (p *pool) checkTransfers(section *section) error {
+	if p.worker.TransferLease < minLease {
+		return section.errorf("transfer-lease", "\"%stransfer-lease\" is %v: want 1s or more", section.name, p.worker.TransferLease)
+	}
+	if err := kvtransfer.CheckCreditBytes(p.worker.TransferCreditBytes); err != nil {
+		return section.errorf("transfer-credit-bytes", "\"%stransfer-credit-bytes\": %w", section.name, err)
+	}
+	return nil
 }
 
 // ids are the workers that names and patterns, such as d-*, mean.

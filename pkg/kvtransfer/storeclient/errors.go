@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/inventory"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 )
@@ -66,8 +67,11 @@ func (e *LayoutError) Error() string {
 // Unwrap returns the store's answer.
 func (e *LayoutError) Unwrap() error { return e.Err }
 
-// callError converts a store's answer to a typed error.
-func callError(peer Peer, err error) error {
+// ErrNotFinite is of blocks that are no use to anybody.
+var ErrNotFinite = errors.New("the blocks are not finite")
+
+// CallError converts a store's answer to a typed error.
+func CallError(peer Peer, err error) error {
 	if errors.Is(err, ErrClientClosed) {
 		return err
 	}
@@ -107,6 +111,37 @@ func MissingStatus(held, asked int) error {
 		return bare.Err()
 	}
 	return full.Err()
+}
+
+// BusyRetry is when a store that is busy may be asked again.
+const BusyRetry = 100 * time.Millisecond
+
+// OfferStatus is the store's error for an offer of so many blocks, of total that it has, which
+// it did not take. Callers get it as ErrHeld or a *BusyError.
+func OfferStatus(verdict inventory.Verdict, asked, total int) error {
+	switch verdict {
+	case inventory.Held:
+		return rpc.Error(codes.AlreadyExists, api.ReasonBlocksHeld, "the store already has all these blocks", 0)
+	case inventory.Arriving:
+		return rpc.Error(codes.AlreadyExists, api.ReasonBlocksHeld, "another worker is putting these blocks", 0)
+	case inventory.PartlyArriving:
+		return rpc.Error(codes.Aborted, api.ReasonBlocksArriving, "another worker is putting the first of these blocks: offer the others later", time.Second)
+	case inventory.TooLarge:
+		return rpc.Errorf(codes.ResourceExhausted, api.ReasonStoreFull, "the store has only %d blocks in all, but %d are offered: offer fewer", total, asked)
+	case inventory.Full:
+		return rpc.Error(codes.ResourceExhausted, api.ReasonStoreFull, "the store is busy with other transfers: offer again later", time.Second)
+	default:
+		return rpc.Error(codes.ResourceExhausted, api.ReasonStoreBusy, "too many transfers into this store at once: offer again later", BusyRetry)
+	}
+}
+
+// FetchStatus is the store's error for a fetch of so many blocks, of which it has the first
+// held, which it did not begin. Callers get it as a *MissingError or *BusyError.
+func FetchStatus(verdict inventory.Verdict, held, asked int) error {
+	if verdict == inventory.Missing {
+		return MissingStatus(held, asked)
+	}
+	return rpc.Error(codes.ResourceExhausted, api.ReasonStoreBusy, "too many transfers out of this store at once: ask again later, or compute the prompt", BusyRetry)
 }
 
 // missingBlocks returns how many blocks the store said it has, 0 if it did not say.

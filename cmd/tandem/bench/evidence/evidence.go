@@ -23,7 +23,7 @@ func Sections() []Section {
 		distServe{},
 		splitwise{}, mooncake{},
 		placements{tight}, placements{loose},
-		policies{},
+		policies{}, day{},
 		live{}, queues{},
 		scale{},
 	}

@@ -1,8 +1,10 @@
 package evidence
 
-// Bisect, Each and NewRatio are for tests.
+// Bisect, Each, NewRatio, ShortDay and SizesOf are for tests.
 var (
 	Bisect   = bisect
 	Each     = each
 	NewRatio = newRatio
+	ShortDay = shortDay
+	SizesOf  = sizesOf
 )

@@ -128,10 +128,16 @@ func (splitwise) Run(ctx context.Context, o Options) (*Result, error) {
 		}
 		r.Tables = append(r.Tables, fits)
 	}
-	r.Notes = []string{"The SLO is not sent with requests, and most of it bounds medians, which the router does not know. `auto` then falls far behind: it lets prefill workers decode, and a prompt beside tokens gets what the step budget (50 ms) leaves, where these machines take 54 ms for any prompt. With 3 H100s and 10 A100s at 15 requests a second its TTFT p50 is 2.9 s, and 0.41 s if requests send an SLO of 1 s and 80 ms; `disaggregated` has 0.09 s. Use `disaggregated` where steps are like that, until the router learns it."}
+	r.Notes = []string{
+		"The SLO is not sent with requests, and most of it bounds medians, which the router does not know. `auto` then falls far behind: it lets prefill workers decode, and a prompt beside tokens gets what the step budget (50 ms) leaves, where these machines take 54 ms for any prompt. With 3 H100s and 10 A100s at 15 requests a second its TTFT p50 is 2.9 s, and 0.41 s if requests send an SLO of 1 s and 80 ms; `disaggregated` has 0.09 s. Use `disaggregated` where steps are like that, until the router learns it.",
+		splitwiseChecked,
+	}
 	r.Intro = []string{"Step times are fitted to Splitwise's own measurements. As its clusters are many times larger, only the price is kept: each row spends about the same."}
 	return r, nil
 }
+
+// splitwiseChecked is what of Splitwise's figures was checked, and against what.
+const splitwiseChecked = "Checked on 2026-11-27: the SLO, and that it is relative to eight A100s (`notebooks/plots.ipynb` of Splitwise's simulator); prices ($2.21 and $4.76 for an hour of a GPU there, $17.68 and $38.08 for a machine); 1.4 times the throughput at 20% lower cost, or 2.35 times at the same cost and power (the paper's page at Microsoft Research). Power, for which the simulator has 24.8 and 44 as relative figures, is not compared here."
 
 // mostForHundred is more than any machines do for 100 dollars an hour, requests a second.
 const mostForHundred = 14

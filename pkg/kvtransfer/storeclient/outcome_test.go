@@ -1,4 +1,4 @@
-package prefill
+package storeclient_test
 
 import (
 	"testing"
@@ -38,7 +38,7 @@ func TestWhatStoresSayOfThemselves(t *testing.T) {
 			for what, got := range map[string]struct {
 				outcome offload.Outcome
 				want    time.Duration
-			}{"fetches": {fetchOutcome(c.err), c.fetches}, "puts": {putOutcome(c.err), c.puts}} {
+			}{"fetches": {storeclient.FetchOutcome(c.err), c.fetches}, "puts": {storeclient.PutOutcome(c.err), c.puts}} {
 				if got.outcome.Pause != got.want || (got.outcome.Trouble == offload.Well) != (got.want == 0) || got.outcome.Trouble == offload.Fails {
 					t.Errorf("%s: %+v, want a pause of %v", what, got.outcome, got.want)
 				}

@@ -3,7 +3,7 @@ package inventory_test
 import (
 	"testing"
 
-	"github.com/tandem-serving/tandem/services/kvtransfer/internal/inventory"
+	"github.com/tandem-serving/tandem/pkg/inventory"
 )
 
 // tokens of n blocks: the first are 1, 2, 3 and so on, the rest begins with seed.

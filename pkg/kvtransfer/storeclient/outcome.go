@@ -1,4 +1,4 @@
-package prefill
+package storeclient
 
 import (
 	"context"
@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/tandem-serving/tandem/pkg/api"
-	"github.com/tandem-serving/tandem/pkg/kvtransfer/storeclient"
 	"github.com/tandem-serving/tandem/pkg/offload"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 )
@@ -17,22 +16,22 @@ const (
 	longPause  = 30 * time.Second
 )
 
-// fetchOutcome says how a fetch ended, and what that says of the store.
-func fetchOutcome(err error) offload.Outcome {
+// FetchOutcome says how a fetch ended, and what that says of the store.
+func FetchOutcome(err error) offload.Outcome {
 	o := offload.Outcome{Err: err, Result: offload.FetchOK}
 	if err == nil {
 		return o
 	}
-	o.Result = fetchFailed
+	o.Result = offload.FetchFailed
 	switch {
-	case errors.Is(err, errNotFinite):
-		o.Result = fetchSpoilt
-	case is[*storeclient.MissingError](err):
-		o.Result = fetchMissing
-	case is[*storeclient.BusyError](err):
-		o.Result = fetchBusy
+	case errors.Is(err, ErrNotFinite):
+		o.Result = offload.FetchSpoilt
+	case is[*MissingError](err):
+		o.Result = offload.FetchMissing
+	case is[*BusyError](err):
+		o.Result = offload.FetchBusy
 		o.Trouble, o.Pause = busy(err)
-	case errors.Is(err, storeclient.ErrHeld), errors.Is(err, storeclient.ErrRestarted), is[*storeclient.LayoutError](err):
+	case errors.Is(err, ErrHeld), errors.Is(err, ErrRestarted), is[*LayoutError](err):
 		// The hint is old: the store held this worker's blocks when it was made.
 	default:
 		o.Trouble = offload.Fails
@@ -40,38 +39,38 @@ func fetchOutcome(err error) offload.Outcome {
 	return o
 }
 
-// putOutcome says how a put ended, and what that says of the store.
-func putOutcome(err error) offload.Outcome {
-	o := offload.Outcome{Err: err, Result: putOK}
+// PutOutcome says how a put ended, and what that says of the store.
+func PutOutcome(err error) offload.Outcome {
+	o := offload.Outcome{Err: err, Result: offload.PutOK}
 	switch {
 	case err == nil:
-	case errors.Is(err, storeclient.ErrHeld):
-		o.Result = putHeld
-	case is[*storeclient.BusyError](err):
-		o.Result = putBusy
+	case errors.Is(err, ErrHeld):
+		o.Result = offload.PutHeld
+	case is[*BusyError](err):
+		o.Result = offload.PutBusy
 		if o.Trouble, o.Pause = busy(err); o.Trouble == offload.Well {
 			// Others are writing or reading what it needs.
-			known, _ := errors.AsType[*storeclient.BusyError](err)
+			known, _ := errors.AsType[*BusyError](err)
 			o.Again = known.RetryAfter
 		}
-	case is[*storeclient.LayoutError](err):
-		o.Result, o.Trouble, o.Pause = putRefused, offload.Pauses, longPause
-	case errors.Is(err, storeclient.ErrRestarted):
+	case is[*LayoutError](err):
+		o.Result, o.Trouble, o.Pause = offload.PutRefused, offload.Pauses, longPause
+	case errors.Is(err, ErrRestarted):
 		// Until etcd has told of the new one.
-		o.Result, o.Trouble, o.Pause = putFailed, offload.Pauses, shortPause
-	case is[*storeclient.MissingError](err):
-		o.Result = putFailed
+		o.Result, o.Trouble, o.Pause = offload.PutFailed, offload.Pauses, shortPause
+	case is[*MissingError](err):
+		o.Result = offload.PutFailed
 	case errors.Is(err, context.DeadlineExceeded):
 		o.Result, o.Trouble = offload.PutLate, offload.Fails
 	default:
-		o.Result, o.Trouble = putFailed, offload.Fails
+		o.Result, o.Trouble = offload.PutFailed, offload.Fails
 	}
 	return o
 }
 
 // busy is what a BusyError says of the store.
 func busy(err error) (offload.Trouble, time.Duration) {
-	known, _ := errors.AsType[*storeclient.BusyError](err)
+	known, _ := errors.AsType[*BusyError](err)
 	switch rpc.Reason(known.Err) {
 	case api.ReasonBlocksArriving, api.ReasonStoreFull:
 		return offload.Well, 0

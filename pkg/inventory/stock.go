@@ -3,13 +3,20 @@
 // state without goroutines, locks, clocks or I/O, over a kvcache.Pool, and is not
 // safe for concurrent use.
 //
-// Only services/kvtransfer imports it.
+// services/kvtransfer and simulate drive it; pkg/kvtransfer/storeclient says its verdicts on
+// the network.
 package inventory
 
 import (
 	"slices"
 
 	"github.com/tandem-serving/tandem/pkg/kvcache"
+)
+
+// Limits of a store whose flags nobody changed.
+const (
+	DefaultArrivals = 256
+	DefaultReadings = 64
 )
 
 // Limits bound what happens at a time.
