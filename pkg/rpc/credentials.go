@@ -24,6 +24,9 @@ type meteredAuth struct {
 	conn *meteredConn
 }
 
+// Unwrap are the inner credentials' words about the connection.
+func (m meteredAuth) Unwrap() credentials.AuthInfo { return m.AuthInfo }
+
 var (
 	errConnections = errors.New("too many connections: --router-max-connections allows no more")
 	errNotHTTP2    = errors.New("the client does not speak HTTP/2")
