@@ -93,7 +93,7 @@ func (r Rules) Identity(certificate *x509.Certificate) (Identity, bool) {
 			continue
 		}
 		role, name, _ := strings.Cut(strings.TrimPrefix(uri.Path, "/"), "/")
-		if validName(name) && slices.Contains(Roles(), Role(role)) {
+		if ValidName(name) && slices.Contains(Roles(), Role(role)) {
 			found = append(found, Identity{Role(role), name})
 		}
 	}
@@ -119,7 +119,7 @@ func (r Rules) byName(certificate *x509.Certificate) (Identity, bool) {
 	}
 	for _, rule := range r.Names {
 		for _, candidate := range sorted(names) {
-			if matches, err := path.Match(rule.Pattern, candidate); err == nil && matches && validName(names[candidate]) {
+			if matches, err := path.Match(rule.Pattern, candidate); err == nil && matches && ValidName(names[candidate]) {
 				return Identity{rule.Role, names[candidate]}, true
 			}
 		}
@@ -136,8 +136,8 @@ func sorted(names map[string]string) []string {
 	return keys
 }
 
-// validName says whether a name can be that of a part: printable ASCII without what separates.
-func validName(name string) bool {
+// ValidName says whether a name can be that of a part: printable ASCII without what separates.
+func ValidName(name string) bool {
 	return name != "" && name != "." && name != ".." && len(name) <= maxName && !strings.ContainsFunc(name, func(r rune) bool {
 		return r <= ' ' || r >= 0x7f || strings.ContainsRune(`/*"\`, r)
 	})

@@ -322,10 +322,10 @@ func TestOpenSaysWhatIsWrong(t *testing.T) {
 		change func(*identity.Config)
 		want   string
 	}{
-		{"no such file", func(c *identity.Config) { c.CertFile += "x" }, "--tls-cert: "},
-		{"no key", func(c *identity.Config) { c.KeyFile = "" }, "--tls-key: "},
-		{"another's key", func(c *identity.Config) { c.KeyFile = other.KeyFile }, "--tls-cert: "},
-		{"a key for authorities", func(c *identity.Config) { c.CAFile = c.KeyFile }, "--tls-ca: "},
+		{"no such file", func(c *identity.Config) { c.CertFile += "x" }, "--cert: "},
+		{"no key", func(c *identity.Config) { c.KeyFile = "" }, "--key: "},
+		{"another's key", func(c *identity.Config) { c.KeyFile = other.KeyFile }, "--cert: "},
+		{"a key for authorities", func(c *identity.Config) { c.CAFile = c.KeyFile }, "--ca: "},
 		{"a rule that is none", func(c *identity.Config) { c.NameRules = []string{"x"} }, "--tls-role: "},
 	} {
 		cfg := good

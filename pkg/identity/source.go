@@ -128,28 +128,28 @@ func unchanged(a, b [3]os.FileInfo) bool {
 func (s *Source) read() (*files, error) {
 	var read files
 	if s.cfg.CertFile != "" || s.cfg.KeyFile != "" {
-		certificate, err := readFile("--tls-cert", s.cfg.CertFile)
+		certificate, err := readFile(s.cfg.flag("cert"), s.cfg.CertFile)
 		if err != nil {
 			return nil, err
 		}
-		key, err := readFile("--tls-key", s.cfg.KeyFile)
+		key, err := readFile(s.cfg.flag("key"), s.cfg.KeyFile)
 		if err != nil {
 			return nil, err
 		}
 		pair, err := tls.X509KeyPair(certificate, key)
 		if err != nil {
-			return nil, fmt.Errorf("--tls-cert: %s with the key %s: %w", s.cfg.CertFile, s.cfg.KeyFile, err)
+			return nil, fmt.Errorf("%s: %s with the key %s: %w", s.cfg.flag("cert"), s.cfg.CertFile, s.cfg.KeyFile, err)
 		}
 		read.certificate = &pair
 	}
 	if s.cfg.CAFile != "" {
-		bundle, err := readFile("--tls-ca", s.cfg.CAFile)
+		bundle, err := readFile(s.cfg.flag("ca"), s.cfg.CAFile)
 		if err != nil {
 			return nil, err
 		}
 		read.authorities = x509.NewCertPool()
 		if !read.authorities.AppendCertsFromPEM(bundle) {
-			return nil, fmt.Errorf("--tls-ca: %s has no certificate in PEM", s.cfg.CAFile)
+			return nil, fmt.Errorf("%s: %s has no certificate in PEM", s.cfg.flag("ca"), s.cfg.CAFile)
 		}
 	}
 	return &read, nil

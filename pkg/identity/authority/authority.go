@@ -6,6 +6,7 @@
 package authority
 
 import (
+	"bytes"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -21,6 +22,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/tandem-serving/tandem/pkg/identity"
@@ -31,8 +33,8 @@ const (
 	CertFile = "tls.crt"
 	KeyFile  = "tls.key"
 	CAFile   = "ca.crt"
-	// caKeyFile is the authority's own key, beside CAFile in its folder.
-	caKeyFile = "ca.key"
+	// CAKeyFile is the authority's own key, beside CAFile in its folder.
+	CAKeyFile = "ca.key"
 )
 
 const (
@@ -73,19 +75,19 @@ func Open(folder string) (*Authority, error) {
 		return a, err
 	}
 	if _, err := os.Stat(filepath.Join(folder, CAFile)); err == nil {
-		return nil, fmt.Errorf("%s has %s but not its key, %s: choose another folder", folder, CAFile, caKeyFile)
+		return nil, fmt.Errorf("%s has %s but not its key, %s: choose another folder", folder, CAFile, CAKeyFile)
 	}
 	if a, err = New(); err != nil {
 		return nil, err
 	}
-	if err := os.MkdirAll(folder, 0o755); err != nil {
+	if err := os.MkdirAll(folder, 0o700); err != nil {
 		return nil, err
 	}
 	key, err := encodeKey(a.key)
 	if err != nil {
 		return nil, err
 	}
-	if err := write(filepath.Join(folder, caKeyFile), key, 0o600); err != nil {
+	if err := write(filepath.Join(folder, CAKeyFile), key, 0o600); err != nil {
 		return nil, err
 	}
 	return a, write(filepath.Join(folder, CAFile), a.pem, 0o644)
@@ -93,7 +95,7 @@ func Open(folder string) (*Authority, error) {
 
 // Read reads the authority of a folder; the error wraps fs.ErrNotExist if there is none.
 func Read(folder string) (*Authority, error) {
-	pair, err := tls.LoadX509KeyPair(filepath.Join(folder, CAFile), filepath.Join(folder, caKeyFile))
+	pair, err := tls.LoadX509KeyPair(filepath.Join(folder, CAFile), filepath.Join(folder, CAKeyFile))
 	if err != nil {
 		return nil, fmt.Errorf("read the authority in %s: %w", folder, err)
 	}
@@ -132,6 +134,22 @@ func (a *Authority) PEM() []byte { return a.pem }
 
 // Sign makes a key and a certificate for it, in PEM.
 func (a *Authority) Sign(r Request) (certificate, key []byte, err error) {
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, nil, err
+	}
+	der, err := x509.CreateCertificate(rand.Reader, r.template(), a.certificate, private.Public(), a.key)
+	if err != nil {
+		return nil, nil, fmt.Errorf("sign a certificate for %s: %w", r.Identity, err)
+	}
+	if key, err = encodeKey(private); err != nil {
+		return nil, nil, err
+	}
+	return encode("CERTIFICATE", der), key, nil
+}
+
+// template is the certificate that is asked for, unsigned.
+func (r Request) template() *x509.Certificate {
 	if r.NotBefore.IsZero() {
 		r.NotBefore = time.Now().Add(-backdated)
 	}
@@ -160,18 +178,7 @@ func (a *Authority) Sign(r Request) (certificate, key []byte, err error) {
 			template.DNSNames = append(template.DNSNames, host)
 		}
 	}
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return nil, nil, err
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, a.certificate, private.Public(), a.key)
-	if err != nil {
-		return nil, nil, fmt.Errorf("sign a certificate for %s: %w", r.Identity, err)
-	}
-	if key, err = encodeKey(private); err != nil {
-		return nil, nil, err
-	}
-	return encode("CERTIFICATE", der), key, nil
+	return template
 }
 
 // Issue signs a certificate and writes it into a folder, which it makes: tls.crt, tls.key and
@@ -195,6 +202,28 @@ func (a *Authority) Issue(folder string, r Request, keyMode fs.FileMode) error {
 		}
 	}
 	return nil
+}
+
+// Renew is Issue, unless the folder has a certificate and key that say as much and are valid for
+// at least half as long as new ones would be.
+func (a *Authority) Renew(folder string, r Request, keyMode fs.FileMode) error {
+	if pair, err := tls.LoadX509KeyPair(filepath.Join(folder, CertFile), filepath.Join(folder, KeyFile)); err == nil && a.serves(pair.Leaf, r) {
+		ca, err := os.ReadFile(filepath.Join(folder, CAFile))
+		if err == nil && bytes.Equal(ca, a.pem) {
+			return nil
+		}
+	}
+	return a.Issue(folder, r, keyMode)
+}
+
+// serves says whether a certificate can stand for one that is asked for.
+func (a *Authority) serves(have *x509.Certificate, r Request) bool {
+	want := r.template()
+	missing := func(host string) bool { return have.VerifyHostname(host) != nil }
+	return have.CheckSignatureFrom(a.certificate) == nil &&
+		have.Subject.CommonName == want.Subject.CommonName && slices.EqualFunc(have.URIs, want.URIs, func(x, y *url.URL) bool { return *x == *y }) &&
+		!slices.ContainsFunc(r.Hosts, missing) &&
+		time.Until(have.NotAfter) > want.NotAfter.Sub(want.NotBefore)/2 && time.Now().After(have.NotBefore)
 }
 
 // Config is how a part uses what Issue wrote into a folder.

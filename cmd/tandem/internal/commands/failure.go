@@ -174,6 +174,8 @@ func routerFailure(err error, addr string, answered bool) error {
 	switch {
 	case s.Code() == codes.Canceled:
 		return fail(exitInterrupted, "cancelled")
+	case wantsTLS(err) != "":
+		return fail(exitFailed, "%s: %s", addr, wantsTLS(err))
 	case rpc.AnsweredHTTP(err):
 		return fail(exitFailed, "the server at %s speaks HTTP, not gRPC: pass the router's gRPC address (its --listen, by default %s)", addr, defaultAddr)
 	case rpc.AnsweredOtherwise(err):
