@@ -56,7 +56,7 @@ func newSink(layout kvcache.Layout, to engine.Pages, transport, dir string, leas
 	}
 	s := &sink{
 		receiver: receiver,
-		server:   rpc.NewServer(kvtransfer.Serving(rpc.ServerConfig{
+		server: rpc.NewServer(kvtransfer.Serving(rpc.ServerConfig{
 			Name: "bench-kv", MaxReceiveBytes: receiver.MaxMessageBytes(), Credentials: secure.server(),
 		})),
 	}
