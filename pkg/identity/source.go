@@ -293,14 +293,18 @@ type handshake struct {
 }
 
 func (h *handshake) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	return h.named(credentials.NewTLS(h.config()).ServerHandshake(raw))
+	below := &corked{Conn: raw}
+	conn, info, err := credentials.NewTLS(h.config()).ServerHandshake(below)
+	return h.named(below, conn, info, err)
 }
 
 func (h *handshake) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	return h.named(credentials.NewTLS(h.config()).ClientHandshake(ctx, authority, raw))
+	below := &corked{Conn: raw}
+	conn, info, err := credentials.NewTLS(h.config()).ClientHandshake(ctx, authority, below)
+	return h.named(below, conn, info, err)
 }
 
-func (h *handshake) named(conn net.Conn, info credentials.AuthInfo, err error) (net.Conn, credentials.AuthInfo, error) {
+func (h *handshake) named(below *corked, conn net.Conn, info credentials.AuthInfo, err error) (net.Conn, credentials.AuthInfo, error) {
 	if err != nil {
 		return nil, nil, err
 	}
@@ -308,7 +312,7 @@ func (h *handshake) named(conn net.Conn, info credentials.AuthInfo, err error) (
 	if chain := found.State.PeerCertificates; len(chain) > 0 {
 		found.identity, _ = h.rules.Identity(chain[0])
 	}
-	return conn, found, nil
+	return &bulk{conn, below}, found, nil
 }
 
 func (h *handshake) Info() credentials.ProtocolInfo {

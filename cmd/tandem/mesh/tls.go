@@ -9,7 +9,9 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc/credentials"
 
 	"github.com/tandem-serving/tandem/pkg/api"
@@ -82,7 +84,22 @@ func (p *process) newCerts(context.Context) ([]lifecycle.Service, error) {
 			return nil, err
 		}
 	}
-	return nil, nil
+	return nil, p.registry.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "tandem_tls_certificate_expiry_timestamp_seconds", Help: "When the first of the parts' certificates expires, since 1970; 0: nothing is encrypted.",
+	}, p.certificatesExpire))
+}
+
+// certificatesExpire is when the first one does, seconds since 1970; 0: there is none.
+func (p *process) certificatesExpire() (first float64) {
+	for _, part := range p.parts {
+		if part.tls == nil {
+			continue
+		}
+		if expires := float64(part.tls.Expires().Unix()); first == 0 || expires < first {
+			first = expires
+		}
+	}
+	return first
 }
 
 // secure gives a part its certificate, if connections are encrypted.
@@ -98,6 +115,9 @@ func (p *process) secure(part *part) (err error) {
 	}
 	if part.tls, err = identity.Open(cfg, p.logger); err != nil {
 		return err
+	}
+	if expired := part.tls.Expires(); time.Now().After(expired) {
+		return fmt.Errorf("--tls-cert: the certificate has expired on %s: replace it", expired.Format(time.DateOnly))
 	}
 	// A certificate that is somebody else's would be refused by all others, one by one.
 	if who, known := part.tls.Identity(); !known || !who.Covers(identity.Role(api.Name(part.role)), part.id) {

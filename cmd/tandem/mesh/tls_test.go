@@ -24,7 +24,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/status"
+	grpcstatus "google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/embedded"
@@ -205,7 +205,7 @@ func (m *secured) generate(ctx context.Context, transport credentials.TransportC
 		if err != nil {
 			return nil, err
 		}
-		if delta := event.GetDelta(); delta != nil {
+		if delta := event.GetTokens(); delta != nil {
 			tokens = append(tokens, delta.GetTokenIds()...)
 		}
 	}
@@ -278,7 +278,7 @@ func TestTLSRefusesStrangers(t *testing.T) {
 			want, isRole := codes.Unavailable, slices.Contains(identity.Roles(), role)
 			switch {
 			case slices.Contains(port.may, role):
-				if reason := rpc.Reason(err); reason == api.ReasonWrongRole || reason == api.ReasonNoCertificate || status.Code(err) == codes.Unavailable && reason == "" {
+				if reason := rpc.Reason(err); reason == api.ReasonWrongRole || reason == api.ReasonNoCertificate || grpcstatus.Code(err) == codes.Unavailable && reason == "" {
 					t.Errorf("%s by %s, who may: %v", port.name, name, err)
 				}
 				continue
@@ -287,7 +287,7 @@ func TestTLSRefusesStrangers(t *testing.T) {
 			case !port.members && (name == "nobody" || name == "a server that is no part"):
 				want = codes.Unauthenticated
 			}
-			if status.Code(err) != want {
+			if grpcstatus.Code(err) != want {
 				t.Errorf("%s by %s: %v, want %v", port.name, name, err, want)
 			}
 		}

@@ -81,8 +81,6 @@ func wantsTLS(err error) string {
 	case strings.Contains(message, "remote error: tls: "):
 		_, problem, _ := strings.Cut(message, "remote error: tls: ")
 		return "the server refuses the certificate (" + strings.TrimSuffix(problem, `"`) + "): pass one of its authority with --cert that has not expired"
-	case strings.Contains(message, "error reading server preface: EOF"):
-		return "the server closed the connection at once: if it encrypts its connections, pass --ca"
 	}
 	return ""
 }

@@ -148,7 +148,7 @@ func (o *operator) failure(err error, answered bool) error {
 			"the server at %s speaks HTTP, not gRPC: pass --control with the router's address for operators (by default %s on the router's host)", o.address(), mesh.DefaultControl)}
 	case rpc.AnsweredOtherwise(err):
 		return &exitError{status: exitFailed, cause: err, message: fmt.Sprintf(
-			"what listens at %s does not speak gRPC: pass --control with the router's address for operators (by default %s on the router's host)", o.address(), mesh.DefaultControl)}
+			"what listens at %s does not speak gRPC: pass --control with the router's address for operators (by default %s on the router's host), and --ca if it encrypts its connections", o.address(), mesh.DefaultControl)}
 	case s.Code() == codes.Unimplemented && strings.Contains(s.Message(), "unknown service"):
 		return &exitError{status: exitFailed, cause: err, message: fmt.Sprintf(
 			"the server at %s does not serve operators: pass --control with the router's address for them (by default %s on the router's host)", o.address(), mesh.DefaultControl)}
