@@ -3,13 +3,23 @@ package commands
 import (
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/tandem-serving/tandem/pkg/identity"
 	"github.com/tandem-serving/tandem/pkg/membership"
 )
+
+// etcdAuthJSON is what `etcd-auth --json` prints.
+type etcdAuthJSON struct {
+	Etcd []string `json:"etcd"`
+	// Users have the rights of their roles from now on.
+	Users []string `json:"users"`
+}
 
 // etcdAuthTimeout bounds the whole.
 const etcdAuthTimeout = 30 * time.Second
@@ -30,6 +40,7 @@ It may be called again, with the certificate of an operator.`,
 		Args: exactly(),
 	}
 	etcd.RegisterFlags(cmd.Flags())
+	asJSON := addJSON(cmd, "print one JSON object: etcd, users")
 	_ = cmd.Flags().MarkHidden("lease-ttl") // it exists, but nothing is leased here
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := etcd.ValidateFlags(); err != nil {
@@ -40,8 +51,15 @@ It may be called again, with the certificate of an operator.`,
 		if err := membership.SetRights(ctx, etcd, slog.New(slog.DiscardHandler)); err != nil {
 			return fmt.Errorf("%w: does etcd run at %s, with TLS and --client-cert-auth, and is the certificate an operator's?", err, etcd.Endpoints[0])
 		}
-		fmt.Fprintln(cmd.OutOrStdout(), "etcd asks for certificates: each part may do what it needs, and operators everything")
-		return nil
+		result := etcdAuthJSON{Etcd: etcd.Endpoints}
+		for _, role := range identity.Roles() {
+			result.Users = append(result.Users, string(role))
+		}
+		return show(cmd, *asJSON, result, func(w io.Writer, r etcdAuthJSON) error {
+			_, err := fmt.Fprintf(w, "etcd at %s asks for certificates: %s do what they need, and operators everything\n",
+				strings.Join(r.Etcd, ", "), strings.Join(r.Users[:len(r.Users)-1], ", "))
+			return err
+		})
 	}
 	return cmd
 }

@@ -5,7 +5,7 @@ package commands
 var mainFlags = map[string][]string{
 	"up": {
 		"model", "prefill", "decode", "kvstore", "engine", "device", "kv-memory",
-		"listen", "http", "metrics", "tls", "data-dir", "config", "log-level",
+		"listen", "http", "metrics", "tls", "data-dir", "config",
 	},
 	"serve": {
 		"target", "etcd", "nats", "listen", "advertise", "http", "metrics",
@@ -32,6 +32,9 @@ var mainFlags = map[string][]string{
 		"addr", "rate", "prompt-tokens", "output-tokens", "trace", "slo", "profile", "scenario", "prefill", "decode", "duration", "json",
 	},
 	"replay": {"policy", "router-disaggregate-min-tokens", "router-max-queue-wait", "router-tenant-max-requests", "json"},
+	"bench router": {
+		"workers", "streams", "connections", "prefix-blocks", "openai", "tls", "tokens", "prompt", "itl", "duration", "model", "json",
+	},
 	"bench overload": {
 		"addr", "openai", "times", "slo", "send-slo", "duration", "prompt-tokens", "output-tokens", "mode", "json",
 	},
