@@ -62,7 +62,7 @@ func TestEtcdRights(t *testing.T) {
 		read, hidden string
 	}{
 		{"prefill", []string{workers + "prefill/x"}, []string{workers + "decode/x", workers + "router/x", "/tandem/v1/policy", "/tandem/v1/keys/x", "/other"}, workers + "decode/x", "/tandem/v1/keys/x"},
-		{"decode", []string{workers + "decode/x"}, []string{workers + "prefill/x", "/tandem/v1/policy"}, workers + "prefill/x", "/tandem/v1/policy"},
+		{"decode", []string{workers + "decode/x"}, []string{workers + "prefill/x", "/tandem/v1/policy"}, workers + "prefill/x", "/tandem/v1/keys/x"},
 		{"kvtransfer", []string{workers + "kvtransfer/x"}, []string{workers + "prefill/x"}, workers + "prefill/x", "/other"},
 		{"router", []string{workers + "router/x", "/tandem/v1/policy", "/tandem/v1/keys/x"}, []string{workers + "prefill/x", "/other"}, "/tandem/v1/keys/x", "/other"},
 		{"operator", []string{"/tandem/v1/policy", "/other"}, nil, "/other", ""},

@@ -27,7 +27,7 @@ type corked struct {
 func (c *corked) cork() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.held = corks.Get().(*[]byte)
+	c.held, _ = corks.Get().(*[]byte) // of which there are no others
 }
 
 // Write writes, or keeps for later.

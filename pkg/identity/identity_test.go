@@ -2,7 +2,6 @@ package identity_test
 
 import (
 	"context"
-	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
@@ -337,5 +336,4 @@ func TestOpenSaysWhatIsWrong(t *testing.T) {
 	if (identity.Config{}).Validate() != nil || (identity.Config{CertFile: "x"}).Validate() == nil {
 		t.Error("Validate")
 	}
-	var _ *tls.Config = open(t, good).ClientTLS()
 }

@@ -308,7 +308,8 @@ func (h *handshake) named(below *corked, conn net.Conn, info credentials.AuthInf
 	if err != nil {
 		return nil, nil, err
 	}
-	found := authInfo{TLSInfo: info.(credentials.TLSInfo)} // what credentials.NewTLS gives
+	found := authInfo{}
+	found.TLSInfo, _ = info.(credentials.TLSInfo) // it is what credentials.NewTLS gives
 	if chain := found.State.PeerCertificates; len(chain) > 0 {
 		found.identity, _ = h.rules.Identity(chain[0])
 	}
@@ -316,7 +317,7 @@ func (h *handshake) named(below *corked, conn net.Conn, info credentials.AuthInf
 }
 
 func (h *handshake) Info() credentials.ProtocolInfo {
-	return credentials.ProtocolInfo{SecurityProtocol: "tls", SecurityVersion: "1.3"}
+	return credentials.ProtocolInfo{SecurityProtocol: "tls"}
 }
 
 func (h *handshake) Clone() credentials.TransportCredentials { return h }

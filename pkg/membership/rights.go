@@ -22,7 +22,7 @@ type right struct {
 }
 
 // rights are those of each role's user at etcd, which is called like the role. Workers write
-// their own records and read all, to know each other; routers read everything, and write
+// their own records and read all, to know each other, and the policy; routers read everything, and write
 // everything but workers' records. Whoever operates the mesh is etcd's administrator.
 func rights() map[identity.Role][]right {
 	read, write := clientv3.PermissionType(clientv3.PermRead), clientv3.PermissionType(clientv3.PermReadWrite)
@@ -32,7 +32,7 @@ func rights() map[identity.Role][]right {
 		},
 	}
 	for _, role := range []identity.Role{identity.Prefill, identity.Decode, identity.KVTransfer} {
-		all[role] = []right{{workersPrefix, read}, {workersPrefix + string(role) + "/", write}}
+		all[role] = []right{{workersPrefix, read}, {policyKey, read}, {workersPrefix + string(role) + "/", write}}
 	}
 	return all
 }

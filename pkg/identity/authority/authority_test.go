@@ -1,6 +1,7 @@
 package authority_test
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"testing"
@@ -36,7 +37,7 @@ func TestIssue(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if string(again.PEM()) != string(a.PEM()) {
+	if !bytes.Equal(again.PEM(), a.PEM()) {
 		t.Error("a second start has another authority")
 	}
 	if err := os.Remove(filepath.Join(folder, "ca.key")); err != nil {
