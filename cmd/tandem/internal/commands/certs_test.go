@@ -1,6 +1,7 @@
 package commands_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -48,7 +49,7 @@ func TestCerts(t *testing.T) {
 	// Another call has the same authority.
 	got = run(t.Context(), "", nil, "certs", "--dir", dir, "--host", "example.com", "--key-mode", "0644", "prefill/prefill-7", "operator")
 	again, err := os.ReadFile(made.CA)
-	if got.status != 0 || err != nil || string(again) != string(ca) || !strings.Contains(got.stdout, "spiffe://tandem/prefill/prefill-7") {
+	if got.status != 0 || err != nil || !bytes.Equal(again, ca) || !strings.Contains(got.stdout, "spiffe://tandem/prefill/prefill-7") {
 		t.Errorf("%+v, %v", got, err)
 	}
 	if info, err := os.Stat(filepath.Join(dir, "prefill-7", "tls.key")); err != nil || info.Mode().Perm() != 0o644 {
