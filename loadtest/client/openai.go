@@ -68,6 +68,8 @@ type OpenAIConfig struct {
 	// support; without them, the number of tokens per message is unknown. Other servers
 	// may refuse the request.
 	ContinuousUsage bool
+	// TLS is how an https server is known. Nil: by the system's authorities.
+	TLS *tls.Config
 	// Insecure disables verification of the server's certificate.
 	Insecure bool
 }
@@ -216,10 +218,15 @@ func NewOpenAI(cfg OpenAIConfig) (Client, error) {
 	if err != nil {
 		return nil, err
 	}
+	security := new(tls.Config)
+	if cfg.TLS != nil {
+		security = cfg.TLS.Clone()
+	}
+	security.MinVersion, security.InsecureSkipVerify = tls.VersionTLS12, cfg.Insecure
 	t := &openAI{settings: s, transport: &http.Transport{
 		DialContext:            (&net.Dialer{Timeout: connectTimeout}).DialContext,
 		TLSHandshakeTimeout:    handshakeTimeout,
-		TLSClientConfig:        &tls.Config{InsecureSkipVerify: cfg.Insecure, MinVersion: tls.VersionTLS12}, //nolint:gosec // on request
+		TLSClientConfig:        security,
 		ForceAttemptHTTP2:      true,
 		DisableCompression:     true,
 		MaxIdleConns:           idleConnections,

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -64,6 +65,8 @@ type TandemConfig struct {
 	Mode inferencev1.Mode
 	// TTFT and TPOT are the latency objective of each request; 0: none.
 	TTFT, TPOT time.Duration
+	// Credentials make the connections secure. Nil: they are not encrypted.
+	Credentials credentials.TransportCredentials
 	// Dialer replaces the operating system's, for tests.
 	Dialer func(ctx context.Context, address string) (net.Conn, error)
 }
@@ -103,9 +106,13 @@ func NewTandem(cfg TandemConfig) (Client, error) {
 	if dialer == nil {
 		dialer = rawnet.Dial
 	}
+	transport := cfg.Credentials
+	if transport == nil {
+		transport = insecure.NewCredentials()
+	}
 	options := []grpc.DialOption{
 		grpc.WithContextDialer(dialer),
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithTransportCredentials(transport),
 		grpc.WithNoProxy(),
 		grpc.WithDisableServiceConfig(),
 		grpc.WithDisableRetry(),

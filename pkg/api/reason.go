@@ -17,6 +17,8 @@ const (
 	ReasonReceiveMemory         = "RECEIVE_MEMORY"          // RESOURCE_EXHAUSTED or UNAVAILABLE, again: what is being received fills its memory
 	ReasonReceiveTimeout        = "RECEIVE_TIMEOUT"         // DEADLINE_EXCEEDED, again: the request came too slowly
 	ReasonNotRead               = "NOT_READ"                // RESOURCE_EXHAUSTED, again: the client does not read its answer
+	ReasonNoCertificate         = "NO_CERTIFICATE"          // UNAUTHENTICATED, no: only parts of the mesh may call it, and operators, by their certificates
+	ReasonWrongRole             = "WRONG_ROLE"              // PERMISSION_DENIED, no: the certificate is that of a role that may not call it
 	ReasonPanic                 = "PANIC"                   // INTERNAL, no: a bug of the server
 
 	// A router to its clients.

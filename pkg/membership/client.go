@@ -2,7 +2,6 @@ package membership
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -13,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/identity"
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	"google.golang.org/protobuf/encoding/protojson"
 )
@@ -38,10 +38,11 @@ const (
 type Config struct {
 	// Endpoints of the cluster, like "http://127.0.0.1:2379".
 	Endpoints []string
-	// Username and Password, where etcd asks for them.
-	Username, Password string
-	// TLS, where endpoints are https. Nil: the system's authorities.
-	TLS *tls.Config
+	// Username, and the file with its password, where etcd asks for them.
+	Username, PasswordFile string
+	// TLS has the files for https endpoints. The zero value: the system's authorities and no
+	// certificate.
+	TLS identity.Config
 	// LeaseTTL is how long a record outlives its worker, rounded up to seconds.
 	// 0: DefaultLeaseTTL.
 	LeaseTTL time.Duration
@@ -129,7 +130,7 @@ func Open(cfg Config, log *slog.Logger) (*Client, error) {
 		return nil, err
 	}
 	cfg = cfg.withDefaults()
-	etcd, err := newEtcd(cfg)
+	etcd, err := newEtcd(cfg, log)
 	if err != nil {
 		return nil, unreachable(cfg, err)
 	}

@@ -4,6 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -14,6 +18,8 @@ import (
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/tandem-serving/tandem/pkg/identity"
 )
 
 const (
@@ -32,23 +38,38 @@ type etcd struct {
 // given here grpc-go would wait up to two minutes before it looks whether etcd
 // is back. The etcd client's own logger repeats each failed call; what matters
 // is logged by this package.
-func newEtcd(cfg Config) (*etcd, error) {
+func newEtcd(cfg Config, log *slog.Logger) (*etcd, error) {
+	options := []grpc.DialOption{
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: .2, MaxDelay: time.Second},
+			MinConnectTimeout: 3 * time.Second,
+		}),
+	}
+	if slices.ContainsFunc(cfg.Endpoints, func(endpoint string) bool { return strings.HasPrefix(endpoint, "https:") }) {
+		source, err := identity.Open(cfg.TLS, log)
+		if err != nil {
+			return nil, err
+		}
+		options = append(options, grpc.WithTransportCredentials(source.Client()))
+	}
+	var password string
+	if cfg.PasswordFile != "" {
+		read, err := os.ReadFile(cfg.PasswordFile)
+		if err != nil {
+			return nil, fmt.Errorf("--etcd-password-file: %w", err)
+		}
+		password = strings.TrimSpace(string(read))
+	}
 	client, err := clientv3.New(clientv3.Config{
 		Endpoints:            cfg.Endpoints,
 		DialTimeout:          cfg.RequestTimeout,
 		DialKeepAliveTime:    dialKeepAlive,
 		DialKeepAliveTimeout: dialKeepAliveTimeout,
 		Username:             cfg.Username,
-		Password:             cfg.Password,
-		TLS:                  cfg.TLS,
+		Password:             password,
 		Logger:               zap.NewNop(),
 		MaxCallRecvMsgSize:   maxAnswerBytes,
-		DialOptions: []grpc.DialOption{
-			grpc.WithConnectParams(grpc.ConnectParams{
-				Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: .2, MaxDelay: time.Second},
-				MinConnectTimeout: 3 * time.Second,
-			}),
-		},
+		DialOptions:          options,
 	})
 	if err != nil {
 		return nil, err

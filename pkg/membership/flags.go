@@ -1,6 +1,7 @@
 package membership
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -12,6 +13,9 @@ import (
 // RegisterFlags adds the flags, with defaults that work beside an etcd of this machine.
 func (cfg *Config) RegisterFlags(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&cfg.Endpoints, "etcd", []string{"http://127.0.0.1:2379"}, "addresses of etcd")
+	fs.StringVar(&cfg.Username, "etcd-user", "", "user at etcd, where it asks for one and certificates do not say it")
+	fs.StringVar(&cfg.PasswordFile, "etcd-password-file", "", "file with the password of --etcd-user")
+	cfg.TLS.RegisterClientFlags(fs, "etcd")
 	fs.DurationVar(&cfg.LeaseTTL, "lease-ttl", DefaultLeaseTTL, "how long etcd keeps a worker's record without hearing of it")
 }
 
@@ -19,6 +23,12 @@ func (cfg *Config) RegisterFlags(fs *pflag.FlagSet) {
 func (cfg *Config) ValidateFlags() error {
 	if err := cfg.validateEndpoints(); err != nil {
 		return fmt.Errorf("--etcd: %w", err)
+	}
+	if (cfg.Username == "") != (cfg.PasswordFile == "") {
+		return errors.New("--etcd-user: give it together with --etcd-password-file")
+	}
+	if err := cfg.TLS.ValidateClient(); err != nil {
+		return err
 	}
 	if cfg.LeaseTTL < time.Second {
 		return fmt.Errorf("--lease-ttl: %v is under 1s", cfg.LeaseTTL)

@@ -50,6 +50,9 @@ func (s *Server) chains(cfg ServerConfig) ([]grpc.UnaryServerInterceptor, grpc.S
 		pushbackUnaryServer,
 		endedUnaryServer,
 	}
+	if cfg.Credentials != nil {
+		stream.checks = append(stream.checks, checkRole)
+	}
 	if cfg.Authenticate != nil {
 		stream.checks = append(stream.checks, cfg.Authenticate)
 	}

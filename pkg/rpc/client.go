@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/keepalive"
@@ -55,6 +56,9 @@ type ClientConfig struct {
 	// KeepAliveTimeout is how long a probe may go unanswered. 0:
 	// DefaultKeepAliveTimeout.
 	KeepAliveTimeout time.Duration
+	// Credentials make the connection secure, such as identity.Source.Peer. Nil: it is not
+	// encrypted.
+	Credentials credentials.TransportCredentials
 	// Codec encodes and decodes all messages. Nil: grpc-go's for protobuf.
 	Codec encoding.CodecV2
 	// WindowBytes and BufferBytes are as in ServerConfig.
@@ -69,7 +73,7 @@ type ClientConfig struct {
 // the first call needs it and again whenever the connection broke, waiting 100
 // ms after the first failure and at most 2 s after many; host names are resolved
 // anew each time. Calls fail with UNAVAILABLE at once while there is no
-// connection, unless they say grpc.WaitForReady. The traffic is not encrypted.
+// connection, unless they say grpc.WaitForReady.
 //
 // The error is only about the address. The caller closes the connection.
 func Dial(address string, cfg ClientConfig) (*grpc.ClientConn, error) {
@@ -84,7 +88,7 @@ func Dial(address string, cfg ClientConfig) (*grpc.ClientConn, error) {
 		callOptions = append(callOptions, grpc.ForceCodecV2(cfg.Codec))
 	}
 	options := []grpc.DialOption{
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithTransportCredentials(cfg.Credentials),
 		grpc.WithNoProxy(),
 		grpc.WithDisableServiceConfig(),
 		grpc.WithIdleTimeout(0),
@@ -134,6 +138,9 @@ func target(address string) (string, error) {
 
 func (cfg ClientConfig) withDefaults() ClientConfig {
 	cfg.Name = cmp.Or(cfg.Name, "client")
+	if cfg.Credentials == nil {
+		cfg.Credentials = insecure.NewCredentials()
+	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/net/http2"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
 )
 
 // meteredCredentials are the credentials of a server with limits: after the
@@ -23,6 +24,9 @@ type meteredAuth struct {
 	credentials.AuthInfo
 	conn *meteredConn
 }
+
+// Unwrap are the inner credentials' words about the connection.
+func (m meteredAuth) Unwrap() credentials.AuthInfo { return m.AuthInfo }
 
 var (
 	errConnections = errors.New("too many connections: --router-max-connections allows no more")
@@ -39,7 +43,7 @@ func (m meteredCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials
 	if err != nil {
 		return nil, nil, err
 	}
-	metered, ok := m.limiter.admit(conn)
+	metered, ok := m.limiter.admit(conn, m.Info().SecurityProtocol == insecure.NewCredentials().Info().SecurityProtocol)
 	if !ok {
 		refuse(conn)
 		return nil, nil, errConnections

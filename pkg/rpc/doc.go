@@ -25,10 +25,11 @@
 //     grpc-retry-pushback-ms, which gRPC clients obey by themselves;
 //  7. the end of the server: its stop ends health watches and reflection
 //     sessions, which would otherwise outlast it;
-//  8. authentication, if configured; not for health;
-//  9. rate limit, if configured; not for health: after authentication, so that
+//  8. the role of the caller's certificate, where connections have TLS; not for health;
+//  9. authentication, if configured; not for health;
+//  10. rate limit, if configured; not for health: after authentication, so that
 //     only callers who may call use up the limit;
-//  10. timeout: unary calls that come without a deadline get one. Streams live
+//  11. timeout: unary calls that come without a deadline get one. Streams live
 //     as long as their caller wants.
 //
 // grpc-go decodes a unary request before it calls the first interceptor, so

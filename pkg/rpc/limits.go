@@ -87,9 +87,9 @@ func newLimiter(limits Limits, metrics *limitMetrics) *limiter {
 	return &limiter{limits: limits.withDefaults(), metrics: metrics, connections: make(map[*meteredConn]struct{})}
 }
 
-// admit takes in a connection, or says that it has to be refused.
-func (l *limiter) admit(conn net.Conn) (*meteredConn, bool) {
-	c := newMeteredConn(conn, l)
+// admit takes in a connection, or says that it has to be refused; plain is as for newMeteredConn.
+func (l *limiter) admit(conn net.Conn, plain bool) (*meteredConn, bool) {
+	c := newMeteredConn(conn, plain, l)
 	l.mu.Lock()
 	var longest *meteredConn
 	if len(l.connections) >= l.limits.Connections {

@@ -24,7 +24,7 @@ type meteredConn struct {
 	net.Conn
 	limiter  *limiter
 	buffered *bufio.Reader
-	try      *trywrite.Writer // nil: it is none of the operating system
+	try      *trywrite.Writer // nil: it is none of the operating system, or encrypted
 	in       frames           // of the goroutine that reads
 	out      frames           // of the goroutine that writes
 	begun    uint32           // the stream whose headers were handed out last
@@ -46,9 +46,15 @@ const (
 	prefaceBytes = 24
 )
 
-func newMeteredConn(conn net.Conn, l *limiter) *meteredConn {
+// newMeteredConn meters a connection; plain: what is written is what is sent, so that it may be
+// written to the operating system directly.
+func newMeteredConn(conn net.Conn, plain bool, l *limiter) *meteredConn {
+	var try *trywrite.Writer
+	if plain {
+		try = trywrite.New(conn)
+	}
 	return &meteredConn{
-		Conn: conn, limiter: l, try: trywrite.New(conn), buffered: bufio.NewReaderSize(conn, readBufferBytes), in: frames{skip: prefaceBytes},
+		Conn: conn, limiter: l, try: try, buffered: bufio.NewReaderSize(conn, readBufferBytes), in: frames{skip: prefaceBytes},
 		calls: make(map[uint32]*meteredCall), idleSince: time.Now(),
 	}
 }

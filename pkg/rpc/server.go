@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/experimental"
@@ -70,6 +71,10 @@ type ServerConfig struct {
 	MaxStreams uint32
 	// Registerer gets the metrics. Several servers may share one. Nil: none.
 	Registerer prometheus.Registerer
+	// Credentials make connections secure, such as identity.Source.Server. With them a call is
+	// refused unless Callers has the role of its peer's certificate. Nil: connections are not
+	// encrypted, and everybody has every role.
+	Credentials credentials.TransportCredentials
 	// Authenticate checks a call and returns the context to go on with, or an
 	// error made by Error. Health checks do not pass it. Nil: everybody may call.
 	Authenticate func(ctx context.Context, fullMethod string) (context.Context, error)
@@ -171,11 +176,18 @@ func NewServer(cfg ServerConfig) *Server {
 	if cfg.BufferBytes > 0 {
 		options = append(options, grpc.ReadBufferSize(cfg.BufferBytes), grpc.WriteBufferSize(cfg.BufferBytes))
 	}
+	transport := cfg.Credentials
+	if transport == nil {
+		transport = insecure.NewCredentials()
+	}
 	if cfg.Limits.ReceiveBytes > 0 {
 		limits := newLimiter(cfg.Limits, newLimitMetrics(cfg.Registerer, cfg.Name))
 		showLimits(cfg.Registerer, cfg.Name, limits)
-		options = append(options, grpc.InTapHandle(limits.begin),
-			grpc.Creds(meteredCredentials{TransportCredentials: insecure.NewCredentials(), limiter: limits}))
+		transport = meteredCredentials{TransportCredentials: transport, limiter: limits}
+		options = append(options, grpc.InTapHandle(limits.begin))
+	}
+	if cfg.Credentials != nil || cfg.Limits.ReceiveBytes > 0 {
+		options = append(options, grpc.Creds(transport))
 	}
 	if cfg.UnbufferedReads || cfg.Limits.ReceiveBytes > 0 {
 		options = append(options, grpc.ReadBufferSize(0))

@@ -15,6 +15,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/trace"
+
+	"github.com/tandem-serving/tandem/pkg/identity"
 )
 
 const (
@@ -37,6 +39,12 @@ const (
 type Config struct {
 	// URLs of NATS servers, like "nats://127.0.0.1:4222"; any of them will do.
 	URLs []string
+	// User, and the file with its password, or a file of credentials with a key that signs the
+	// server's nonce, where NATS asks for them. Files are read with each connection.
+	User, PasswordFile, CredentialsFile string
+	// TLS has the files for tls:// URLs. The zero value: the system's authorities and no
+	// certificate.
+	TLS identity.Config
 	// Name of this client, for the server's own reports.
 	Name string
 	// Registerer gets the metrics. Several connections may share one. Nil: none.
@@ -80,14 +88,19 @@ func Connect(cfg Config, log *slog.Logger) (*Conn, error) {
 		return nil, err
 	}
 	c := &Conn{
-		log:      log.With(slog.String("nats", strings.Join(cfg.URLs, ","))),
+		log:      log.With(slog.String("nats", cfg.shown())),
 		metrics:  newMetrics(cfg.Registerer),
 		tracer:   cfg.Tracer,
 		outgoing: make(chan outgoing, sendQueue),
 		closed:   make(chan struct{}),
 	}
 	c.stopping, c.stop = context.WithCancel(context.Background())
-	connection, err := nats.Connect(strings.Join(cfg.URLs, ","),
+	options, err := cfg.security(log)
+	if err != nil {
+		c.stop()
+		return nil, err
+	}
+	connection, err := nats.Connect(strings.Join(cfg.URLs, ","), append(options,
 		nats.Name(cfg.Name),
 		nats.RetryOnFailedConnect(true),
 		nats.MaxReconnects(-1),
@@ -106,10 +119,10 @@ func Connect(cfg Config, log *slog.Logger) (*Conn, error) {
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) { c.down(err) }),
 		nats.ErrorHandler(func(_ *nats.Conn, subscription *nats.Subscription, err error) { c.failed(subscription, err) }),
 		nats.ClosedHandler(func(*nats.Conn) { close(c.closed) }),
-	)
+	)...)
 	if err != nil {
 		c.stop()
-		return nil, fmt.Errorf("connect to NATS at %s: %w: check the address", strings.Join(cfg.URLs, ","), err)
+		return nil, fmt.Errorf("connect to NATS at %s: %w: check the address", cfg.shown(), err)
 	}
 	c.nats = connection
 	if !connection.IsConnected() {
@@ -136,7 +149,7 @@ func (cfg Config) ValidateURLs() error {
 	for _, address := range cfg.URLs {
 		parsed, err := url.Parse(address)
 		if err != nil || parsed.Host == "" || !slices.Contains(schemes, parsed.Scheme) || strings.Contains(address, ",") {
-			return fmt.Errorf("%q is not a URL such as nats://127.0.0.1:4222", address)
+			return fmt.Errorf("%q is not a URL such as nats://127.0.0.1:4222", withoutPassword(address))
 		}
 	}
 	return nil

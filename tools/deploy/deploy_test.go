@@ -73,6 +73,13 @@ func TestComposeSetsRealFlags(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	encrypted, err := os.ReadFile(filepath.Join(root, "deploy", "compose", "tls.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, problem := range s.CheckCompose(encrypted) {
+		t.Error("tls.yaml: ", problem)
+	}
 	text, err := os.ReadFile(filepath.Join(root, "deploy", "compose", "compose.yaml"))
 	if err != nil {
 		t.Fatal(err)

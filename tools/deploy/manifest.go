@@ -38,6 +38,8 @@ type Manifests struct {
 	Scalers      map[string]*autoscaling.HorizontalPodAutoscaler
 	Scaled       map[string]*ScaledObject
 	Monitors     map[string]*PodMonitor
+	Certificates map[string]*Certificate
+	Issuers      map[string]*Issuer
 	// Claims and PriorityClasses are names; Replicas are the deployments that say how
 	// many pods they want.
 	Claims, PriorityClasses, Replicas map[string]bool
@@ -60,6 +62,7 @@ func Parse(text []byte) (*Manifests, error) {
 		ConfigMaps: map[string]*core.ConfigMap{}, Accounts: map[string]*core.ServiceAccount{}, Namespaces: map[string]*core.Namespace{},
 		Budgets: map[string]*policy.PodDisruptionBudget{}, Policies: map[string]*networking.NetworkPolicy{},
 		Scalers: map[string]*autoscaling.HorizontalPodAutoscaler{}, Scaled: map[string]*ScaledObject{}, Monitors: map[string]*PodMonitor{},
+		Certificates: map[string]*Certificate{}, Issuers: map[string]*Issuer{},
 		Claims: map[string]bool{}, PriorityClasses: map[string]bool{}, Replicas: map[string]bool{},
 	}
 	var problems []error
@@ -101,6 +104,20 @@ func (m *Manifests) take(document []byte) error {
 		o, err := strictly[PodMonitor](document)
 		if err == nil {
 			m.Monitors[o.Name] = o
+		}
+		return err
+	}
+	switch kind.APIVersion + "/" + kind.Kind {
+	case "cert-manager.io/v1/Certificate":
+		o, err := strictly[Certificate](document)
+		if err == nil {
+			m.Certificates[o.Name] = o
+		}
+		return err
+	case "cert-manager.io/v1/Issuer":
+		o, err := strictly[Issuer](document)
+		if err == nil {
+			m.Issuers[o.Name] = o
 		}
 		return err
 	}

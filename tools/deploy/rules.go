@@ -147,6 +147,7 @@ func (m *Manifests) Check() []error {
 		}
 	}
 	m.checkNetwork(r)
+	m.checkCertificates(r)
 	m.checkScaling(r)
 	return r.problems
 }
@@ -211,7 +212,7 @@ func (m *Manifests) checkPod(r *report, p pool) {
 			r.add("%s: it reads its environment from what is not here", p.name)
 		}
 	}
-	if p.target() == "kvtransfer" && len(spec.Volumes) > 0 {
+	if p.target() == "kvtransfer" && slices.ContainsFunc(spec.Volumes, func(v core.Volume) bool { return v.Secret == nil }) {
 		r.add("%s: a block store needs no model, and waits for its volume: list its component after that of the model", p.name)
 	}
 	for _, v := range spec.Volumes {

@@ -170,6 +170,44 @@ type PodMonitor struct {
 	} `json:"spec"`
 }
 
+// Certificate is of cert-manager (cert-manager.io/v1), in the same way.
+type Certificate struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+	Spec              struct {
+		SecretName  string          `json:"secretName"`
+		IsCA        bool            `json:"isCA"`
+		CommonName  string          `json:"commonName"`
+		URIs        []string        `json:"uris"`
+		DNSNames    []string        `json:"dnsNames"`
+		IPAddresses []string        `json:"ipAddresses"`
+		Duration    metav1.Duration `json:"duration"`
+		RenewBefore metav1.Duration `json:"renewBefore"`
+		Usages      []string        `json:"usages"`
+		PrivateKey  struct {
+			Algorithm      string `json:"algorithm"`
+			Size           int    `json:"size"`
+			RotationPolicy string `json:"rotationPolicy"`
+		} `json:"privateKey"`
+		IssuerRef struct {
+			Kind string `json:"kind"`
+			Name string `json:"name"`
+		} `json:"issuerRef"`
+	} `json:"spec"`
+}
+
+// Issuer is of cert-manager as well.
+type Issuer struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+	Spec              struct {
+		SelfSigned *struct{} `json:"selfSigned"`
+		CA         *struct {
+			SecretName string `json:"secretName"`
+		} `json:"ca"`
+	} `json:"spec"`
+}
+
 // strictly decodes a custom object as the API server would by its schema: an unknown
 // field is an error, and so is a number where text has to be.
 func strictly[T any](document []byte) (*T, error) {

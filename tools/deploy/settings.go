@@ -97,7 +97,8 @@ func (s *Settings) CheckCompose(text []byte) []error {
 				if strings.HasSuffix(at, "environment") && flagOf(key) != "" {
 					found = append(found, key)
 				}
-				if address, is := value.(string); is && key == "TANDEM_CONTROL" {
+				// With TLS operators are asked for their certificates.
+				if address, is := value.(string); is && key == "TANDEM_CONTROL" && node["TANDEM_TLS_CERT"] == nil {
 					checkControl(r, "compose", address)
 				}
 				walk(key, value)

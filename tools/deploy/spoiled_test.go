@@ -41,7 +41,10 @@ func TestSpoiledManifestsAreRefused(t *testing.T) {
 		{"unknown field of KEDA", "production-keda", "minReplicaCount:", "minReplicas:", false, `unknown field "minReplicas"`},
 		{"number for a string of KEDA", "production-keda", `threshold: "1"`, "threshold: 1", false, "cannot unmarshal number"},
 		{"unknown field of the operator", "production", "podMetricsEndpoints:", "endpoints:", false, `unknown field "endpoints"`},
+		{"unknown field of cert-manager", "mtls", "renewBefore:", "renewbefore:", true, `unknown field "renewbefore"`},
 		// What only this project knows.
+		{"another role's certificate", "mtls", "spiffe://tandem/decode/tandem-decode", "spiffe://tandem/prefill/tandem-decode", false, "its certificate is for [spiffe://tandem/prefill/tandem-decode]"},
+		{"a certificate that nobody makes", "mtls", "secretName: tandem-decode-tls", "secretName: tandem-decod-tls", false, "no certificate is in the secret"},
 		{"killed while it drains", "dev", "terminationGracePeriodSeconds: 90", "terminationGracePeriodSeconds: 60", false, "but preStop, --stop-timeout and leaving take 1m20s"},
 		{"no time for addresses", "dev", "seconds: 10", "seconds: 1", false, "clients still come"},
 		{"probe of a port that is not there", "dev", "path: /readyz\n            port: metrics", "path: /readyz\n            port: metric", false, "asks a port that it does not have"},

@@ -20,7 +20,10 @@ import (
 	"syscall"
 	"time"
 
+	"go.etcd.io/etcd/client/pkg/v3/transport"
 	"go.etcd.io/etcd/server/v3/embed"
+
+	"github.com/tandem-serving/tandem/pkg/identity"
 )
 
 const (
@@ -40,6 +43,9 @@ type EtcdConfig struct {
 	// ClientAddress is the "host:port" to serve clients on, port 0 for any that
 	// is free. The host must be a loopback address. Empty: "127.0.0.1:0".
 	ClientAddress string
+	// TLS are the files of the server's certificate and of the authorities that clients'
+	// certificates must be of. The zero value: whoever reaches it may do all.
+	TLS identity.Config
 }
 
 // Etcd is a running etcd server, the only member of its cluster.
@@ -66,6 +72,9 @@ func StartEtcd(ctx context.Context, cfg EtcdConfig) (*Etcd, error) {
 		return nil, err
 	}
 	client := url.URL{Scheme: "http", Host: cfg.ClientAddress}
+	if cfg.TLS.Enabled() {
+		client.Scheme = "https"
+	}
 	// A single member never speaks to a peer, but etcd insists on listening for
 	// one: on loopback, on a free port.
 	peer := url.URL{Scheme: "http", Host: "127.0.0.1:0"}
@@ -78,6 +87,11 @@ func StartEtcd(ctx context.Context, cfg EtcdConfig) (*Etcd, error) {
 	config.ListenPeerUrls = []url.URL{peer}
 	config.AdvertisePeerUrls = []url.URL{peer}
 	config.InitialCluster = config.InitialClusterFromName(config.Name)
+	if cfg.TLS.Enabled() {
+		config.ClientTLSInfo = transport.TLSInfo{
+			CertFile: cfg.TLS.CertFile, KeyFile: cfg.TLS.KeyFile, TrustedCAFile: cfg.TLS.CAFile, ClientCertAuth: true,
+		}
+	}
 	config.TickMs = etcdTickMs
 	config.ElectionMs = etcdElectionMs
 	config.AutoCompactionMode = embed.CompactorModePeriodic
@@ -104,7 +118,7 @@ func StartEtcd(ctx context.Context, cfg EtcdConfig) (*Etcd, error) {
 	defer timeout.Stop()
 	select {
 	case <-server.Server.ReadyNotify():
-		e.endpoint = "http://" + server.Clients[0].Addr().String()
+		e.endpoint = client.Scheme + "://" + server.Clients[0].Addr().String()
 		return e, nil
 	case err = <-failed:
 		// Its goroutines may be half gone: closing it could wait for ever.

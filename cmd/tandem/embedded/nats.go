@@ -9,15 +9,24 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+
+	"github.com/tandem-serving/tandem/pkg/identity"
 )
 
-const natsStartTimeout = 10 * time.Second
+const (
+	natsStartTimeout = 10 * time.Second
+	// natsHandshakeSeconds bounds a client's handshake.
+	natsHandshakeSeconds = 5
+)
 
 // NATSConfig says how to run NATS.
 type NATSConfig struct {
 	// Address is the "host:port" to serve clients on, port 0 for any that is
 	// free. The host must be a loopback address. Empty: "127.0.0.1:0".
 	Address string
+	// TLS are the files of the server's certificate and of the authorities that clients'
+	// certificates must be of. The zero value: whoever reaches it may do all.
+	TLS identity.Config
 }
 
 // NATS is a running NATS server without storage.
@@ -55,6 +64,14 @@ func StartNATS(cfg NATSConfig) (*NATS, error) {
 		Port:       int(port),
 		NoLog:      true,
 		NoSigs:     true, // signals are the process's own
+	}
+	if cfg.TLS.Enabled() {
+		source, err := identity.Open(cfg.TLS, nil)
+		if err != nil {
+			return nil, fmt.Errorf("start NATS: %w", err)
+		}
+		options.TLS, options.TLSVerify, options.TLSTimeout = true, true, natsHandshakeSeconds
+		options.TLSConfig = source.ServerTLS(true)
 	}
 	if port == 0 {
 		options.Port = server.RANDOM_PORT

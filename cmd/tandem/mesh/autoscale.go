@@ -127,6 +127,9 @@ func (a *autoscaler) start(role controlv1.Role, why string) (err error) {
 			err = errors.Join(fmt.Errorf("%s: %w", e.part.id, err), a.release(e))
 		}
 	}()
+	if err := p.secure(e.part); err != nil {
+		return err
+	}
 	if err := p.listenPart(e.part); err != nil {
 		return err
 	}

@@ -57,7 +57,7 @@ func KVServices(o kvtransfer.Config, listener net.Listener, receiver receivesKV)
 	p := &process{options: Options{KV: o}, registry: prometheus.NewRegistry()}
 	e := new(kvEndpoint)
 	e.add(listener, addressOf(listener.Addr()))
-	return p.kvServices("decode-0", "decode", e, receiver, slog.New(slog.DiscardHandler))
+	return p.kvServices(&part{id: "decode-0", kv: e}, "decode", receiver, slog.New(slog.DiscardHandler))
 }
 
 // UnlessStuck is unlessStuck of what is given so long, with this error.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"sync"
@@ -33,12 +34,13 @@ func (p *process) newHTTP(context.Context) (services []lifecycle.Service, _ erro
 		}
 		mux.Handle("/", http.HandlerFunc(p.serveAPI))
 		server := newHTTPServer(mux)
+		server.ErrorLog = slog.NewLogLogger(p.logger.Handler(), slog.LevelDebug) // handshakes that failed
 		server.ConnContext = openai.ConnContext
 		server.ConnState = newConnections(p.options.Router.MaxConnections).state
 		// What a client keeps is closed, at once or after the answer that it waits for.
 		// New connections are taken, since probes need them until the end.
 		p.leaveHTTP = func() { server.SetKeepAlivesEnabled(false) }
-		services = append(services, httpService("http", openai.Listen(p.http), server))
+		services = append(services, httpService("http", openai.Listen(p.parts[0].tlsListener(p.http)), server))
 	}
 	if p.metrics != nil {
 		mux := p.healthMux()

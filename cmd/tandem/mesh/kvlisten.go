@@ -115,25 +115,25 @@ type receivesKV interface {
 	KVMessageBytes() int
 }
 
-// kvServices serve the receiver of the worker id on its endpoint. They come before what
+// kvServices serve the receiver of a worker on its endpoint. They come before what
 // uses the receiver, so that they are stopped after it.
-func (p *process) kvServices(id, role string, e *kvEndpoint, receiver receivesKV, logger *slog.Logger) (services []lifecycle.Service) {
+func (p *process) kvServices(w *part, role string, receiver receivesKV, logger *slog.Logger) (services []lifecycle.Service) {
 	server := rpc.NewServer(kvtransfer.Serving(rpc.ServerConfig{
 		Name: role + "-kv", Logger: logger, Registerer: p.registry, MaxReceiveBytes: receiver.KVMessageBytes(),
-		Unlogged: []string{kvtransferv1.KVTransfer_Stream_FullMethodName},
+		Unlogged: []string{kvtransferv1.KVTransfer_Stream_FullMethodName}, Credentials: w.serverCredentials(true),
 	}))
 	receiver.RegisterKV(server)
 	limit := kvtransfer.NewConnectionLimit(p.options.KV.MaxConnections, logger)
-	for _, listener := range e.listeners {
+	for _, listener := range w.kv.listeners {
 		listener = limit.Listener(listener)
 		services = append(services, lifecycle.Service{
-			Name:  id + " kv server, " + listener.Addr().Network(),
+			Name:  w.id + " kv server, " + listener.Addr().Network(),
 			Start: func(context.Context) error { server.SetServing(true); return nil },
 			Run:   func(context.Context) error { return server.Serve(listener) },
 			Stop:  server.Stop,
 		})
 	}
-	logger.Info("kv is received", slog.Any("addresses", e.addresses))
+	logger.Info("kv is received", slog.Any("addresses", w.kv.addresses))
 	return services
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/identity"
 	"github.com/tandem-serving/tandem/pkg/lifecycle"
 	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/signals"
@@ -38,12 +39,17 @@ func (p *process) newMembership(ctx context.Context) (_ []lifecycle.Service, err
 func (p *process) connect(ctx context.Context) (err error) {
 	first := p.parts[0] // a router alone takes in signals
 	tracer := p.tracing.Tracer("tandem-"+api.Name(first.role), first.id)
-	nats := p.options.Signals
+	nats, etcd := p.options.Signals, p.options.Membership
+	for _, files := range []*identity.Config{&nats.TLS, &etcd.TLS} {
+		if !files.Enabled() {
+			*files = p.options.TLS
+		}
+	}
 	nats.Name, nats.Registerer, nats.Tracer = p.name, p.registry, tracer
 	if p.signals, err = signals.Connect(nats, p.logger); err != nil {
 		return err
 	}
-	if p.members, err = membership.Open(p.options.Membership, p.logger); err != nil {
+	if p.members, err = membership.Open(etcd, p.logger); err != nil {
 		return err
 	}
 	ctx, cancel := p.starting(ctx)

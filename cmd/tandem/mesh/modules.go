@@ -16,6 +16,8 @@ import (
 	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/engine/engines"
 	"github.com/tandem-serving/tandem/pkg/eventlog"
+	"github.com/tandem-serving/tandem/pkg/identity"
+	"github.com/tandem-serving/tandem/pkg/identity/authority"
 	"github.com/tandem-serving/tandem/pkg/lifecycle"
 	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/scaling"
@@ -29,6 +31,11 @@ type process struct {
 	name    string // for NATS
 	options Options
 	dataDir string // of the embedded etcd; empty: a temporary one
+	// certs is the folder of the authority of 'up --tls'; empty: certificates, if there are any,
+	// are those of the options. authority, etcdTLS and natsTLS come from it.
+	certs            string
+	authority        *authority.Authority
+	etcdTLS, natsTLS identity.Config
 	// remember has a router keep its last view, once etcd has a client; nil: it does not.
 	remember func()
 	progress Progress
@@ -83,7 +90,8 @@ type part struct {
 	kvListen, kvAdvertise string
 
 	listener net.Listener
-	kv       *kvEndpoint // nil: it receives no KV
+	tls      *identity.Source // nil: its connections are not encrypted
+	kv       *kvEndpoint      // nil: it receives no KV
 	// ended is closed when a worker of the autoscaler has; nil: it lasts as long as the process.
 	ended chan struct{}
 }
@@ -94,10 +102,11 @@ func (p *process) modules(ready func(waiting bool)) map[string]lifecycle.Module 
 	// Membership comes first: that etcd is away should not be found after a long load.
 	shared := []string{"membership", "model", "http", "recording"}
 	return map[string]lifecycle.Module{
-		"listeners":  {New: p.newListeners},
+		"certs":      {New: p.newCerts},
+		"listeners":  {New: p.newListeners, Needs: []string{"certs"}},
 		"tracing":    {New: p.newTracing, Needs: []string{"listeners"}},
-		"etcd":       {New: p.newEtcd},
-		"nats":       {New: p.newNATS},
+		"etcd":       {New: p.newEtcd, Needs: []string{"certs"}},
+		"nats":       {New: p.newNATS, Needs: []string{"certs"}},
 		"recording":  {New: p.newRecording},
 		"membership": {New: p.newMembership, Needs: []string{"tracing", "etcd", "nats"}},
 		"model":      {New: p.newModel, Needs: []string{"tracing"}},

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
 	"github.com/tandem-serving/tandem/pkg/engine/engines"
+	"github.com/tandem-serving/tandem/pkg/identity"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer"
 	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/signals"
@@ -51,8 +52,10 @@ type Options struct {
 	// Membership and Signals say where etcd and NATS are; without addresses 'up' runs its own.
 	Membership membership.Config
 	Signals    signals.Config
-	KV         kvtransfer.Config
-	Store      store.Config
+	// TLS is this part's; the zero value: connections are not encrypted.
+	TLS   identity.Config
+	KV    kvtransfer.Config
+	Store store.Config
 
 	Router  router.Config
 	Prefill prefill.Config
@@ -101,7 +104,7 @@ func (o *Options) validateShared() error {
 	case o.StartTimeout < 0:
 		return fmt.Errorf("--start-timeout: %v is negative; 0 waits until etcd answers", o.StartTimeout)
 	}
-	return cmp.Or(checkListen("--http", o.HTTP), checkListen("--metrics", o.Metrics), o.Membership.ValidateFlags(), flagError("--nats: ", o.Signals.ValidateURLs()), o.Trace.Validate(), o.KV.Validate(), flagError("--", o.Store.Validate()))
+	return cmp.Or(checkListen("--http", o.HTTP), checkListen("--metrics", o.Metrics), o.Membership.ValidateFlags(), o.Signals.ValidateFlags(), o.TLS.Validate(), o.Trace.Validate(), o.KV.Validate(), flagError("--", o.Store.Validate()))
 }
 
 // flagError is an error that begins with a flag's name, behind the flag's prefix.

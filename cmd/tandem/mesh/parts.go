@@ -12,6 +12,7 @@ import (
 
 	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/engine"
+	"github.com/tandem-serving/tandem/pkg/identity"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/storeclient"
 	"github.com/tandem-serving/tandem/pkg/lifecycle"
@@ -77,9 +78,11 @@ func (p *process) workerServices(w *part, e engine.Engine, metrics prometheus.Re
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", w.id, err)
 	}
-	server := rpc.NewServer(rpc.ServerConfig{Name: role, Logger: logger, Registerer: p.registry, MaxReceiveBytes: workerMessageBytes})
+	server := rpc.NewServer(rpc.ServerConfig{
+		Name: role, Logger: logger, Registerer: p.registry, MaxReceiveBytes: workerMessageBytes, Credentials: w.serverCredentials(true),
+	})
 	service.Register(server)
-	return append(p.kvServices(w.id, role, w.kv, service, logger),
+	return append(p.kvServices(w, role, service, logger),
 		lifecycle.Service{Name: w.id + " server", Run: func(context.Context) error { return server.Serve(w.listener) }, Stop: server.Stop},
 		// Stopped before the servers, since KV streams last as long as the worker.
 		lifecycle.Service{Name: w.id, Run: service.Run},
@@ -88,33 +91,42 @@ func (p *process) workerServices(w *part, e engine.Engine, metrics prometheus.Re
 }
 
 func (p *process) newWorkerService(w *part, e engine.Engine, metrics prometheus.Registerer, logger *slog.Logger) (workerService, error) {
-	role, identity := api.Name(w.role), w.identity()
-	log, err := p.newEventLog(identity, logger)
+	role, self := api.Name(w.role), w.identity()
+	log, err := p.newEventLog(self, logger)
 	if err != nil {
 		return nil, err
 	}
-	publisher, tracer := p.signals.NewPublisher(w.id, identity.Epoch), p.tracing.Tracer("tandem-"+role, w.id)
+	publisher, tracer := p.signals.NewPublisher(w.id, self.Epoch), p.tracing.Tracer("tandem-"+role, w.id)
 	client := rpc.ClientConfig{Name: role, Logger: logger, Registerer: p.registry}
+	kvDial := func(roles ...identity.Role) func(string) (*grpc.ClientConn, error) {
+		to := client
+		to.Credentials = w.peerCredentials(roles...)
+		return p.kvDial(kvtransfer.Dialing(to))
+	}
 	if e != nil {
-		identity.Engine = p.engines.Name()
+		self.Engine = p.engines.Name()
 	}
 	switch kv := p.options.KV; w.role {
 	case controlv1.Role_ROLE_KVTRANSFER:
 		return store.New(p.options.Store, store.Deps{
-			Identity: identity, KVAddresses: w.kv.addresses, Signals: publisher, Logger: logger, Registerer: metrics, Tracer: tracer,
-			Dial: p.kvDial(kvtransfer.Dialing(client)), KVConnections: kv.Connections, KVMaxStreams: kv.MaxStreams,
+			Identity: self, KVAddresses: w.kv.addresses, Signals: publisher, Logger: logger, Registerer: metrics, Tracer: tracer,
+			Dial: kvDial(identity.Prefill), KVConnections: kv.Connections, KVMaxStreams: kv.MaxStreams,
 		})
 	case controlv1.Role_ROLE_PREFILL:
 		return prefill.New(p.options.Prefill, prefill.Deps{
-			Identity: identity, KVAddresses: w.kv.addresses, Engine: e, Signals: publisher, Log: log, Logger: logger, Registerer: metrics, Tracer: tracer,
+			Identity: self, KVAddresses: w.kv.addresses, Engine: e, Signals: publisher, Log: log, Logger: logger, Registerer: metrics, Tracer: tracer,
 			Stores: p.watchStores,
 			// Calls go to where the store listens, whatever KV goes over.
-			DialStore: func(address string) (*grpc.ClientConn, error) { return rpc.Dial(address, client) },
-			Dial:      p.kvDial(kvtransfer.Dialing(client)), KVConnections: kv.Connections, KVMaxStreams: kv.MaxStreams, KVNoLoans: !kv.Lends(),
+			DialStore: func(address string) (*grpc.ClientConn, error) {
+				store := client
+				store.Credentials = w.peerCredentials(identity.KVTransfer)
+				return rpc.Dial(address, store)
+			},
+			Dial: kvDial(identity.Decode, identity.KVTransfer), KVConnections: kv.Connections, KVMaxStreams: kv.MaxStreams, KVNoLoans: !kv.Lends(),
 		})
 	default:
 		return decode.New(p.options.Decode, decode.Deps{
-			Identity: identity, KVAddresses: w.kv.addresses, Engine: e, Signals: publisher, Log: log, Logger: logger, Registerer: metrics, Tracer: tracer,
+			Identity: self, KVAddresses: w.kv.addresses, Engine: e, Signals: publisher, Log: log, Logger: logger, Registerer: metrics, Tracer: tracer,
 			KVMaxStreams: kv.MaxStreams, KVNoLoans: !kv.Lends(),
 		})
 	}

@@ -11,6 +11,7 @@ import (
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 
+	"github.com/tandem-serving/tandem/pkg/identity"
 	"github.com/tandem-serving/tandem/pkg/lifecycle"
 	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/rpc"
@@ -32,11 +33,11 @@ func (p *process) newRouter(context.Context) (services []lifecycle.Service, err 
 	logger := withAttribute(p.logger, slog.String("router", at.id))
 	var version atomic.Pointer[kvtransferv1.Layout] // of the model that is served; nil: not found yet
 	var place *membership.Member
-	identity, members := at.identity(), router.Members(p.members)
+	self, members := at.identity(), router.Members(p.members)
 	if p.lastView != nil {
 		members = p.lastView
 	}
-	log, err := p.newEventLog(identity, logger)
+	log, err := p.newEventLog(self, logger)
 	if err != nil {
 		return nil, err
 	}
@@ -45,13 +46,17 @@ func (p *process) newRouter(context.Context) (services []lifecycle.Service, err 
 			Spec: spec, Tokenizer: p.model.tokenizer, Aliases: p.options.ModelAliases,
 			Chat: p.model.chat, ChatError: p.model.chatError,
 		}},
-		Members: members, Signals: p.signals, Publisher: p.signals.NewPublisher(at.id, identity.Epoch),
+		Members: members, Signals: p.signals, Publisher: p.signals.NewPublisher(at.id, self.Epoch),
 		Announce: func(_, digest, class string) {
 			version.Store(&kvtransferv1.Layout{ModelDigest: digest, ArithmeticClass: class})
 			place.Changed()
 		},
 		Dial: func(address string) (*grpc.ClientConn, error) {
-			return rpc.Dial(address, rpc.ClientConfig{Name: "router", Logger: logger, Registerer: p.registry, MaxReceiveBytes: workerMessageBytes})
+			return rpc.Dial(address, rpc.ClientConfig{
+				Name: "router", Logger: logger, Registerer: p.registry, MaxReceiveBytes: workerMessageBytes,
+				// Other routers too, for requests that those know.
+				Credentials: at.peerCredentials(identity.Prefill, identity.Decode, identity.KVTransfer, identity.Router),
+			})
 		},
 		Logger: logger, Registerer: p.registry,
 		Tracing: router.Tracing{
@@ -62,7 +67,7 @@ func (p *process) newRouter(context.Context) (services []lifecycle.Service, err 
 		return nil, fmt.Errorf("router: %w", err)
 	}
 	place = membership.NewMember(membership.MemberConfig{
-		Identity: identity,
+		Identity: self,
 		Describe: func(record *controlv1.WorkerRecord) {
 			record.Model, record.ModelDigest = spec.Name, spec.Digest
 			if v := version.Load(); v != nil {
@@ -74,6 +79,7 @@ func (p *process) newRouter(context.Context) (services []lifecycle.Service, err 
 	server := rpc.NewServer(rpc.ServerConfig{
 		Name: "router", Logger: logger, Registerer: p.registry, MaxReceiveBytes: requestBytes, OversizeFields: router.OversizeFields(),
 		Limits: p.options.Router.Limits(), BufferBytes: writeBufferBytes,
+		Credentials: at.serverCredentials(false),
 	})
 	service.Register(server)
 	server.SetReady(false)
@@ -105,7 +111,7 @@ func (p *process) newRouter(context.Context) (services []lifecycle.Service, err 
 // after it: a drain of the whole mesh can be looked at to its end.
 func (p *process) controlServer(service *router.Service, logger *slog.Logger) lifecycle.Service {
 	server := rpc.NewServer(rpc.ServerConfig{
-		Name: "control", Logger: logger, Registerer: p.registry,
+		Name: "control", Logger: logger, Registerer: p.registry, Credentials: p.parts[0].serverCredentials(false),
 		// A watch lasts until one side goes.
 		Unlogged: []string{controlv1.Control_WatchWorkers_FullMethodName},
 	})

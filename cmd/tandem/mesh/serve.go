@@ -44,6 +44,7 @@ type ServeOptions struct {
 // RegisterFlags adds all flags.
 func (o *ServeOptions) RegisterFlags(fs *pflag.FlagSet) {
 	o.Options.RegisterFlags(fs)
+	o.TLS.RegisterFlags(fs)
 	fs.StringVar(&o.Target, "target", "", "the part to run: router, prefill, decode, or kvtransfer, a block store")
 	fs.StringVar(&o.ID, "id", "", "id of this part, unique in the mesh (default: made of target and host)")
 	fs.StringVar(&o.Listen, "listen", "", "where to serve gRPC (default: 127.0.0.1:7070 for a router, a free port of 127.0.0.1 for a worker)")
@@ -57,7 +58,7 @@ func (o *ServeOptions) RegisterFlags(fs *pflag.FlagSet) {
 }
 
 func (o *Options) registerControl(fs *pflag.FlagSet) {
-	fs.StringVar(&o.Control, "control", DefaultControl, "where a router serves operators (workers, drain, policy …) by gRPC, without authentication: an address that clients cannot reach, or unix:///path; empty: nowhere")
+	fs.StringVar(&o.Control, "control", DefaultControl, "where a router serves operators (workers, drain, policy …) by gRPC: without TLS it asks nobody who they are, so an address that clients cannot reach, or unix:///path; empty: nowhere")
 }
 
 // DefaultControl is where a router serves operators unless told otherwise.
@@ -177,6 +178,8 @@ type Part struct {
 	// Control is where operators call a router, HTTP and Metrics are those addresses;
 	// empty if not served.
 	Control, HTTP, Metrics string
+	// TLS: the part's connections are encrypted, all but those to Metrics.
+	TLS bool
 	// OutsideBytes is the memory of weights, workspaces and KV pages, which is not Go's.
 	OutsideBytes int64
 }
@@ -218,7 +221,7 @@ func serve(ctx context.Context, o ServeOptions, s *stuck, logger *slog.Logger, r
 	return p.run(ctx, o.Target, func(waiting bool) {
 		now := Part{
 			ID: it.id, Waiting: waiting, Address: dialled(it.listener), Advertise: it.advertise, Etcd: o.Membership.Endpoints,
-			HTTP: dialled(p.http), Metrics: dialled(p.metrics), Control: dialled(p.control), OutsideBytes: p.outsideBytes(),
+			HTTP: dialled(p.http), Metrics: dialled(p.metrics), Control: dialled(p.control), TLS: it.tls != nil, OutsideBytes: p.outsideBytes(),
 		}
 		if p.lastView != nil {
 			now.ViewAge, now.OldView = p.lastView.Old()

@@ -26,7 +26,7 @@ func (p *process) newEtcd(ctx context.Context) (_ []lifecycle.Service, err error
 	}
 	start, cancel := p.starting(ctx)
 	defer cancel()
-	etcd, err := embedded.StartEtcd(start, embedded.EtcdConfig{DataDir: dir, ClientAddress: "127.0.0.1:0"})
+	etcd, err := embedded.StartEtcd(start, embedded.EtcdConfig{DataDir: dir, ClientAddress: "127.0.0.1:0", TLS: p.etcdTLS})
 	if err != nil {
 		if p.dataDir != "" {
 			err = fmt.Errorf("--data-dir: %w", err)
@@ -65,7 +65,7 @@ func (p *process) newNATS(context.Context) ([]lifecycle.Service, error) {
 	if len(p.options.Signals.URLs) > 0 {
 		return nil, nil
 	}
-	nats, err := embedded.StartNATS(embedded.NATSConfig{Address: "127.0.0.1:0"})
+	nats, err := embedded.StartNATS(embedded.NATSConfig{Address: "127.0.0.1:0", TLS: p.natsTLS})
 	if err != nil {
 		return nil, err
 	}

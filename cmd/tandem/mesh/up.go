@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
@@ -27,6 +28,10 @@ type UpOptions struct {
 	Listen    string
 	// DataDir holds the embedded etcd's data; empty: a temporary folder.
 	DataDir string
+	// Encrypt has all connections encrypted, with certificates of the authority in Certs, which is
+	// made there; empty: the user's folder for state.
+	Encrypt bool
+	Certs   string
 	// Given says whether an address was asked for, by the name of its flag, such as
 	// listen: the next free port is as good as one that was not. Nil: all were.
 	Given func(flag string) bool
@@ -51,6 +56,8 @@ func (o *UpOptions) RegisterFlags(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&o.ModelAliases, "model-alias", []string{"gpt-*"}, "more names for the model, for programs with a model name built in; * stands for any characters; empty: none")
 	fs.StringVar(&o.Metrics, "metrics", "127.0.0.1:9090", "where Prometheus metrics are served; empty: nowhere")
 	fs.StringVar(&o.DataDir, "data-dir", "", "folder for the embedded etcd's data (default: a temporary one)")
+	fs.BoolVar(&o.Encrypt, "tls", false, "encrypt all connections, and let parts and operators know each other by certificates of an authority in --certs")
+	fs.StringVar(&o.Certs, "certs", "", "folder of --tls for the authority and its certificates, made if there is none (default: in $XDG_STATE_HOME/tandem or ~/.local/state/tandem)")
 	embeds(fs.Lookup("etcd"), &o.Membership.Endpoints, "addresses of an etcd to use instead of the embedded one")
 	embeds(fs.Lookup("nats"), &o.Signals.URLs, "addresses of a NATS server to use instead of the embedded one")
 }
@@ -73,6 +80,8 @@ func (o *UpOptions) Validate() error {
 		return fmt.Errorf("--autoscale: decode=%s has no decode worker at first, which every request needs: begin with 1", o.Autoscale.Decode)
 	case o.KVStores < 0 || o.KVStores > maxWorkers:
 		return fmt.Errorf("--kvstore: %d is outside 0 to %d", o.KVStores, maxWorkers)
+	case o.Certs != "" && !o.Encrypt:
+		return errors.New("--certs: is the folder of --tls, which is not given: pass --tls too")
 	case o.Listen == "":
 		return errors.New("--listen: is empty: give host:port, 127.0.0.1:0 for any free port, or unix:///path")
 	case o.KV.Socket != kvtransfer.SocketAuto && o.KV.Socket != kvtransfer.SocketOff:
@@ -120,6 +129,8 @@ type Up struct {
 	Device string
 	// Prefill, Decode and Stores are the workers' ids.
 	Prefill, Decode, Stores []string
+	// Certs is the folder of the certificates; empty: nothing is encrypted.
+	Certs string
 	// OutsideBytes is the memory of weights, workspaces and KV pages, which is not Go's.
 	OutsideBytes int64
 }
@@ -142,6 +153,15 @@ func run(ctx context.Context, o UpOptions, s *stuck, logger *slog.Logger, regist
 	}
 	router := &part{role: controlv1.Role_ROLE_ROUTER, id: "router-1", listen: o.Listen}
 	p := &process{name: "tandem-up", options: o.Options, dataDir: o.DataDir, progress: progress, parts: []*part{router}, stuck: s, logger: logger, registry: registry, given: o.Given, stopping: o.Stopping, taken: map[string]string{}, autoscale: autoscale, sizes: o.sizes}
+	if o.Encrypt {
+		if p.certs = o.Certs; p.certs == "" {
+			folder, err := certsFolder(os.Getenv)
+			if err != nil {
+				return err
+			}
+			p.certs = folder
+		}
+	}
 	p.addFree(controlv1.Role_ROLE_PREFILL, o.PrefillWorkers)
 	p.addFree(controlv1.Role_ROLE_DECODE, o.DecodeWorkers)
 	if err := o.Engine.Simulated.CheckWorkers(append(p.workers(), p.later()...)); err != nil {
@@ -155,7 +175,7 @@ func run(ctx context.Context, o UpOptions, s *stuck, logger *slog.Logger, regist
 			Etcd:       p.options.Membership.Endpoints, NATS: p.options.Signals.URLs, EmbeddedEtcd: p.embedEtcd, EmbeddedNATS: p.embedNATS,
 			Model: p.model.spec.Name, ModelDir: p.model.dir, Device: p.engines.Device(),
 			Prefill: p.ids(controlv1.Role_ROLE_PREFILL), Decode: p.ids(controlv1.Role_ROLE_DECODE), Stores: p.ids(controlv1.Role_ROLE_KVTRANSFER),
-			OutsideBytes: p.outsideBytes(),
+			Certs: p.certs, OutsideBytes: p.outsideBytes(),
 		})
 	})
 }

@@ -10,11 +10,15 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
+	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/identity"
 	"github.com/tandem-serving/tandem/pkg/routing"
 	"github.com/tandem-serving/tandem/services/router/clienterr"
 )
@@ -93,7 +97,7 @@ func (p *Pool) meet(ctx context.Context, ref routing.Ref, role controlv1.Role, c
 	if err := p.ready(ctx, conn); err != nil {
 		return nil, err
 	}
-	record, err := identify(ctx, conn)
+	record, certificate, err := identify(ctx, conn)
 	switch {
 	case status.Code(err) == codes.Unimplemented:
 		return nil, errors.New("another process answers at its address: not a worker, or one of an earlier version")
@@ -103,6 +107,9 @@ func (p *Pool) meet(ctx context.Context, ref routing.Ref, role controlv1.Role, c
 		return nil, errors.New("another start of this worker answers at its address than the record names")
 	case record.GetId() != ref.ID || record.GetRole() != role:
 		return nil, fmt.Errorf("another worker answers at its address: %q", clienterr.Shorten(record.GetId()))
+	}
+	if err := vouch(certificate, ref.ID, role); err != nil {
+		return nil, err
 	}
 	found := &meeting{conn: conn, record: record}
 	select {
@@ -126,9 +133,23 @@ func (p *Pool) meet(ctx context.Context, ref routing.Ref, role controlv1.Role, c
 // identifyTimeout bounds Identify.
 const identifyTimeout = 2 * time.Second
 
-func identify(ctx context.Context, conn *grpc.ClientConn) (*controlv1.WorkerRecord, error) {
+// identify asks a worker who it is, and what its certificate says of that.
+func identify(ctx context.Context, conn *grpc.ClientConn) (*controlv1.WorkerRecord, credentials.AuthInfo, error) {
 	ctx, cancel := context.WithTimeout(ctx, identifyTimeout)
 	defer cancel()
-	response, err := workerv1.NewWorkerClient(conn).Identify(ctx, &workerv1.IdentifyRequest{})
-	return response.GetRecord(), err
+	var worker peer.Peer
+	response, err := workerv1.NewWorkerClient(conn).Identify(ctx, &workerv1.IdentifyRequest{}, grpc.Peer(&worker))
+	return response.GetRecord(), worker.AuthInfo, err
+}
+
+// vouch holds a record against the certificate of who answers, where there is one: anybody who
+// can write to etcd can write a record, and answer Identify as it says.
+func vouch(certificate credentials.AuthInfo, id string, role controlv1.Role) error {
+	if !identity.Secured(certificate) {
+		return nil
+	}
+	if who, known := identity.FromAuthInfo(certificate); !known || !who.Covers(identity.Role(api.Name(role)), id) {
+		return fmt.Errorf("its certificate is that of %q, which is not for a %s worker of this name", clienterr.Shorten(who.String()), api.Name(role))
+	}
+	return nil
 }

@@ -229,7 +229,7 @@ func (p *Pool) ready(ctx context.Context, conn *grpc.ClientConn) error {
 		case connectivity.Ready:
 			return nil
 		case connectivity.TransientFailure, connectivity.Shutdown:
-			_, err := identify(ctx, conn) // fails at once, and says why
+			_, _, err := identify(ctx, conn) // fails at once, and says why
 			if problem := rpc.DialProblem(err); problem != "" {
 				return errors.New(problem)
 			}

@@ -18,6 +18,8 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/grpc/credentials"
+
 	"github.com/tandem-serving/tandem/cmd/tandem/embedded"
 	"github.com/tandem-serving/tandem/cmd/tandem/tempfolder"
 	"github.com/tandem-serving/tandem/loadtest/processor"
@@ -40,6 +42,9 @@ type Plan struct {
 	// of the router; nil: all.
 	Cores       [][]int
 	RouterCores []int
+	// Operator are the credentials of who asks the router for its workers; nil: nothing is
+	// encrypted.
+	Operator credentials.TransportCredentials
 	// StartTimeout bounds the start, the loading of a model included.
 	StartTimeout time.Duration
 }
@@ -49,6 +54,8 @@ type Mesh struct {
 	// Address is where the router serves gRPC, and HTTP the address of its OpenAI API; empty
 	// if no argument asks for it.
 	Address, HTTP string
+	// Metrics is where its metrics are; empty if no argument asks for it.
+	Metrics string
 
 	dir   *tempfolder.Folder
 	etcd  *embedded.Etcd
@@ -119,9 +126,11 @@ func Start(ctx context.Context, plan Plan) (_ *Mesh, err error) {
 		return nil, fmt.Errorf("the router did not say where it listens: %s", router.said())
 	}
 	if url, _, _ := strings.Cut(router.value("http"), " "); url != "" {
+		url = strings.TrimPrefix(url, "https://")
 		m.HTTP = strings.TrimSuffix(strings.TrimPrefix(url, "http://"), "/v1")
 	}
-	if err := waitWorkers(ctx, control, workers); err != nil {
+	m.Metrics = strings.TrimSuffix(strings.TrimPrefix(router.value("metrics"), "http://"), "/metrics")
+	if err := waitWorkers(ctx, control, plan.Operator, workers); err != nil {
 		return nil, err
 	}
 	return m, nil
@@ -189,8 +198,8 @@ func Threads(n int) []string { return []string{"--threads", strconv.Itoa(n)} }
 
 // waitWorkers waits until the router that serves operators at control is connected to
 // so many workers and has heard how busy they are.
-func waitWorkers(ctx context.Context, control string, wanted int) error {
-	conn, err := rpc.Dial(control, rpc.ClientConfig{Name: "tandem-bench"})
+func waitWorkers(ctx context.Context, control string, operator credentials.TransportCredentials, wanted int) error {
+	conn, err := rpc.Dial(control, rpc.ClientConfig{Name: "tandem-bench", Credentials: operator})
 	if err != nil {
 		return err
 	}

@@ -27,6 +27,7 @@ type fleet struct {
 	spec   model.Spec
 	script []uint32 // the tokens of every answer, over and over
 	board  *board
+	secure *security
 
 	members  *membership.Client
 	signals  *signals.Conn
@@ -39,13 +40,14 @@ type fleet struct {
 	transfer  atomic.Uint64
 }
 
-func newFleet(p Plan, spec model.Spec, script []uint32, b *board) *fleet {
-	f := &fleet{plan: p, spec: spec, script: script, board: b}
+func newFleet(p Plan, spec model.Spec, script []uint32, b *board, secure *security) *fleet {
+	f := &fleet{plan: p, spec: spec, script: script, board: b, secure: secure}
 	f.stopping, f.end = context.WithCancel(context.Background())
 	return f
 }
 
 const (
+	idPrefix     = "bench" // of the workers' ids
 	reportEvery  = 500 * time.Millisecond
 	leaseTTL     = time.Minute // nobody dies here, however busy this machine is
 	modelDigest  = "bench"
@@ -68,7 +70,7 @@ func records(p Plan, modelName string) []*controlv1.WorkerRecord {
 			role = controlv1.Role_ROLE_DECODE
 		}
 		all[i] = membership.Identity{
-			ID: fmt.Sprintf("bench-%s-%d", api.Name(role), i), Epoch: membership.NewEpoch(), Role: role, Engine: "bench",
+			ID: fmt.Sprintf(idPrefix+"-%s-%d", api.Name(role), i), Epoch: membership.NewEpoch(), Role: role, Engine: "bench",
 		}.Record()
 		all[i].Model, all[i].ModelDigest, all[i].Layout, all[i].LayoutDigest = modelName, modelDigest, layout, 1
 		all[i].Capacity = &controlv1.Capacity{

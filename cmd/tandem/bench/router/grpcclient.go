@@ -30,8 +30,8 @@ const windowBytes = 1 << 20
 
 // newGRPCClient connects to the router. One that probes sends a ping for each message, as
 // grpc-go does by default to find the window that the link needs.
-func newGRPCClient(address string, probes bool, b *board, prompt []uint32) (client, error) {
-	config := rpc.ClientConfig{Name: "tandem-bench", Codec: kindCodec{encoding.GetCodecV2(proto.Name)}}
+func newGRPCClient(address string, secure *security, probes bool, b *board, prompt []uint32) (client, error) {
+	config := rpc.ClientConfig{Name: "tandem-bench", Credentials: secure.client(), Codec: kindCodec{encoding.GetCodecV2(proto.Name)}}
 	if !probes {
 		config.WindowBytes = windowBytes
 	}

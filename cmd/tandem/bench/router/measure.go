@@ -24,7 +24,7 @@ func Measure(ctx context.Context, p Plan, spec model.Spec, words *tokenizer.Toke
 	if err := p.FitsContext(spec.Name, spec.ContextTokens); err != nil {
 		return nil, err
 	}
-	r := &Result{Workers: p.Workers, Streams: p.Streams, Connections: p.connections(), PrefixBlocks: p.PrefixBlocks, API: "grpc", PlannedTokensPerS: p.planned()}
+	r := &Result{Workers: p.Workers, Streams: p.Streams, Connections: p.connections(), PrefixBlocks: p.PrefixBlocks, API: "grpc", TLS: p.TLS, PlannedTokensPerS: p.planned()}
 	if p.OpenAI {
 		r.API = "openai"
 	}
@@ -53,13 +53,22 @@ func script(words *tokenizer.Tokenizer) []uint32 {
 // relay measures a router process.
 func (p Plan) relay(ctx context.Context, spec model.Spec, script []uint32, r *Result, said func(string)) (err error) {
 	b := newBoard()
-	f := newFleet(p, spec, script, b)
+	var secure *security
+	if p.TLS {
+		if secure, err = newSecurity(); err != nil {
+			return err
+		}
+	}
+	defer func() { err = errors.Join(err, secure.close()) }()
+	f := newFleet(p, spec, script, b, secure)
 	plan := p.Mesh
+	plan.Operator = secure.client()
 	plan.Join = f.join
 	most := strconv.Itoa(p.Streams + 64)
 	plan.Arguments = append(slices.Clone(plan.Arguments),
-		"--http", "127.0.0.1:0", "--router-max-connections", most, "--router-tenant-max-requests", most, "--default-class", "batch",
+		"--http", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--router-max-connections", most, "--router-tenant-max-requests", most, "--default-class", "batch",
 		"--trace-endpoint", "none", "--router-state-dir", "off")
+	plan.Arguments = append(plan.Arguments, secure.router()...)
 	said(fmt.Sprintf("starting the router and %d workers", p.Workers))
 	var mesh *rig.Mesh
 	defer func() {
@@ -75,7 +84,7 @@ func (p Plan) relay(ctx context.Context, spec model.Spec, script []uint32, r *Re
 	for i := range prompt {
 		prompt[i] = script[i%len(script)]
 	}
-	l := newLoad(p, b, func() (client, error) { return newGRPCClient(mesh.Address, p.ClientProbes, b, prompt) })
+	l := newLoad(p, b, func() (client, error) { return newGRPCClient(mesh.Address, secure, p.ClientProbes, b, prompt) })
 	if p.OpenAI {
 		l.dial = func() (client, error) { return newSSEClient(ctx, mesh.HTTP, spec.Name, b, prompt) }
 	}
@@ -115,7 +124,7 @@ func (p Plan) window(ctx context.Context, mesh *rig.Mesh, l *load, failed chan e
 	if err := wait(p.rampUp() + warmup); err != nil {
 		return err
 	}
-	allocated, err := mallocs(ctx, mesh.HTTP)
+	allocated, err := mallocs(ctx, mesh.Metrics)
 	if err != nil {
 		return err
 	}
@@ -134,7 +143,7 @@ func (p Plan) window(ctx context.Context, mesh *rig.Mesh, l *load, failed chan e
 	if err != nil {
 		return err
 	}
-	allocatedAfter, err := mallocs(ctx, mesh.HTTP)
+	allocatedAfter, err := mallocs(ctx, mesh.Metrics)
 	if err != nil {
 		return err
 	}

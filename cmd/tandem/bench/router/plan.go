@@ -24,6 +24,9 @@ type Plan struct {
 	PrefixBlocks int
 	// OpenAI: clients read server-sent events instead of gRPC.
 	OpenAI bool
+	// TLS: connections of the router to clients and workers are encrypted, and workers and router
+	// know each other by certificates.
+	TLS bool
 	// ClientProbes: clients of gRPC send a ping for each message, as grpc-go's do by default.
 	// The router answers each, with a write to the connection.
 	ClientProbes bool
@@ -57,6 +60,8 @@ func (p Plan) Validate() error {
 		return fmt.Errorf("--connections: %d is outside 0 to %d, the number of streams", p.Connections, p.Streams)
 	case p.OpenAI && p.Connections > 0 && p.Connections < p.Streams:
 		return errors.New("--connections: a connection of HTTP/1.1 has one stream at a time: leave it out with --openai")
+	case p.OpenAI && p.TLS:
+		return errors.New("--tls: clients of --openai do not encrypt their connections: leave out one of the two")
 	case p.PrefixBlocks < 0 || p.PrefixBlocks > MaxPrefixBlocks:
 		return fmt.Errorf("--prefix-blocks: %d is outside 0 to %d, which is as many as a router indexes", p.PrefixBlocks, MaxPrefixBlocks)
 	case p.Tokens < 2 || p.Tokens > 1<<20:

@@ -20,6 +20,8 @@ type Result struct {
 	Connections  int    `json:"connections"`
 	PrefixBlocks int    `json:"prefix_blocks"`
 	API          string `json:"api"` // grpc or openai
+	// TLS: connections were encrypted.
+	TLS bool `json:"tls"`
 
 	// A decision of the routing core, with a prompt of 2048 tokens; HashUs is the time to hash
 	// its blocks, which is not in it.

@@ -48,7 +48,9 @@ type sequence struct {
 }
 
 func (f *fleet) start(record *controlv1.WorkerRecord, blocks []uint64, phase time.Duration, listener net.Listener) *worker {
-	w := &worker{fleet: f, record: record, blocks: blocks, phase: phase, server: rpc.NewServer(rpc.ServerConfig{Name: record.GetId()})}
+	w := &worker{fleet: f, record: record, blocks: blocks, phase: phase, server: rpc.NewServer(rpc.ServerConfig{
+		Name: record.GetId(), Credentials: f.secure.worker(record.GetRole()),
+	})}
 	w.publisher = f.signals.NewPublisher(record.GetId(), record.GetEpoch())
 	workerv1.RegisterWorkerServer(w.server, w)
 	if record.GetRole() == controlv1.Role_ROLE_DECODE {

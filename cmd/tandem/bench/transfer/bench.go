@@ -88,7 +88,7 @@ func (b *Bench) Measure(ctx context.Context) (*Result, error) {
 		names   []string
 		measure func(context.Context, *Result) error
 	}{
-		{[]string{FigureRate, FigureUnix}, b.rates},
+		{[]string{FigureRate, FigureUnix, FigureTLS}, b.rates},
 		{[]string{FigureAllocations}, b.linked(b.allocations)},
 		{[]string{FigureBehind}, b.linked(b.behind)},
 		{[]string{FigureExposed}, b.linked(b.exposed)},
@@ -110,7 +110,7 @@ func (b *Bench) Measure(ctx context.Context) (*Result, error) {
 // linked gives what measures a figure a link of its own.
 func (b *Bench) linked(measure func(context.Context, *link, *Result) error) func(context.Context, *Result) error {
 	return func(ctx context.Context, r *Result) error {
-		l, err := newLink(b.from, b.to, b.plan.Transport, b.dir, b.plan.Connections)
+		l, err := newLink(b.from, b.to, b.plan.Transport, b.dir, b.plan.Connections, nil)
 		if err != nil {
 			return err
 		}
@@ -119,7 +119,7 @@ func (b *Bench) linked(measure func(context.Context, *link, *Result) error) func
 	}
 }
 
-// rates measures FigureRate and FigureUnix, both in the same rounds.
+// rates measures FigureRate, FigureUnix and FigureTLS, all in the same rounds.
 func (b *Bench) rates(ctx context.Context, r *Result) error {
 	transports := []string{TCP} // plain TCP is what both are held against
 	if b.plan.Transport == Unix || b.plan.wants(FigureUnix) {
@@ -138,7 +138,7 @@ func (b *Bench) rates(ctx context.Context, r *Result) error {
 			return err
 		}
 		closers = append(closers, closeAll)
-		l, err := newLink(b.from, b.to, transport, b.dir, b.plan.Connections)
+		l, err := newLink(b.from, b.to, transport, b.dir, b.plan.Connections, nil)
 		if err != nil {
 			return err
 		}
@@ -147,6 +147,25 @@ func (b *Bench) rates(ctx context.Context, r *Result) error {
 			return err
 		}
 		contestants = append(contestants, append(plain, b.ours(l, transport))...)
+	}
+	if b.plan.wants(FigureTLS) {
+		security, err := newSecurity(b.dir)
+		if err != nil {
+			return err
+		}
+		l, err := newLink(b.from, b.to, TCP, b.dir, b.plan.Connections, security)
+		if err != nil {
+			return err
+		}
+		closers = append(closers, l.close)
+		if err := b.movePrompts(ctx, l, lanes); err != nil {
+			return err
+		}
+		seal, open, err := b.aes()
+		if err != nil {
+			return err
+		}
+		contestants = append(contestants, b.ours(l, transportTLS), seal, open)
 	}
 	rates, err := compete(ctx, contestants, b.plan.Rounds, b.said)
 	if err != nil {

@@ -87,7 +87,7 @@ func (b *Bench) kills(ctx context.Context, r *Result) error {
 
 // unopened is how long blocks are held for a sender that never comes.
 func (b *Bench) unopened(ctx context.Context) (time.Duration, error) {
-	s, err := newSink(b.layout, b.to, b.plan.Transport, b.dir, b.plan.Lease)
+	s, err := newSink(b.layout, b.to, b.plan.Transport, b.dir, b.plan.Lease, nil)
 	if err != nil {
 		return 0, err
 	}
@@ -105,7 +105,7 @@ func (b *Bench) unopened(ctx context.Context) (time.Duration, error) {
 }
 
 func (b *Bench) killSender(ctx context.Context, phase string) (time.Duration, error) {
-	s, err := newSink(b.layout, b.to, b.plan.Transport, b.dir, b.plan.Lease)
+	s, err := newSink(b.layout, b.to, b.plan.Transport, b.dir, b.plan.Lease, nil)
 	if err != nil {
 		return 0, err
 	}
@@ -156,7 +156,7 @@ func (b *Bench) killReceiver(ctx context.Context, phase string) (time.Duration, 
 	if err != nil {
 		return 0, err
 	}
-	sender, err := newSource(b.layout, b.from, b.plan.Connections)
+	sender, err := newSource(b.layout, b.from, b.plan.Connections, nil)
 	if err != nil {
 		return 0, err
 	}
@@ -285,7 +285,7 @@ func (p Plan) serveReceiver(memory *hostpages.Pages, in io.Reader, out io.Writer
 		return err
 	}
 	defer func() { _ = dir.Remove() }()
-	s, err := newSink(memory.Layout(), memory, p.Transport, dir.Path, p.Lease)
+	s, err := newSink(memory.Layout(), memory, p.Transport, dir.Path, p.Lease, nil)
 	if err != nil {
 		return err
 	}
@@ -318,7 +318,7 @@ func (p Plan) serveSender(ctx context.Context, memory *hostpages.Pages, in *bufi
 	if err != nil {
 		return err
 	}
-	sender, err := newSource(memory.Layout(), memory, p.Connections)
+	sender, err := newSource(memory.Layout(), memory, p.Connections, nil)
 	if err != nil {
 		return err
 	}

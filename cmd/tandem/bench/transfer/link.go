@@ -34,8 +34,8 @@ type sink struct {
 }
 
 // newSink receives into pages over a transport; a Unix socket lies in dir. A lease of 0
-// is the default.
-func newSink(layout kvcache.Layout, to engine.Pages, transport, dir string, lease time.Duration) (*sink, error) {
+// is the default; without security nothing is encrypted.
+func newSink(layout kvcache.Layout, to engine.Pages, transport, dir string, lease time.Duration, secure *security) (*sink, error) {
 	address := "127.0.0.1:0"
 	if transport == Unix {
 		address = api.UnixScheme + filepath.Join(dir, "kv.sock")
@@ -56,7 +56,9 @@ func newSink(layout kvcache.Layout, to engine.Pages, transport, dir string, leas
 	}
 	s := &sink{
 		receiver: receiver,
-		server:   rpc.NewServer(kvtransfer.Serving(rpc.ServerConfig{Name: "bench-kv", MaxReceiveBytes: receiver.MaxMessageBytes()})),
+		server: rpc.NewServer(kvtransfer.Serving(rpc.ServerConfig{
+			Name: "bench-kv", MaxReceiveBytes: receiver.MaxMessageBytes(), Credentials: secure.server(),
+		})),
 	}
 	receiver.Register(s.server)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -102,11 +104,11 @@ func (s *sink) reserve(blocks []kvcache.BlockID) (*arrival, error) {
 }
 
 // newSource sends out of pages.
-func newSource(layout kvcache.Layout, from engine.Pages, connections int) (*kvtransfer.Sender, error) {
+func newSource(layout kvcache.Layout, from engine.Pages, connections int, secure *security) (*kvtransfer.Sender, error) {
 	return kvtransfer.NewSender(kvtransfer.SenderConfig{
 		WorkerID: "prefill", Epoch: senderEpoch, Layout: layout, Streams: connections,
 		Dial: func(address string) (*grpc.ClientConn, error) {
-			return rpc.Dial(address, kvtransfer.Dialing(rpc.ClientConfig{Name: "bench-kv"}))
+			return rpc.Dial(address, kvtransfer.Dialing(rpc.ClientConfig{Name: "bench-kv", Credentials: secure.client()}))
 		},
 	}, from)
 }
@@ -126,13 +128,13 @@ type link struct {
 	layers int
 }
 
-func newLink(from, to engine.Pages, transport, dir string, connections int) (*link, error) {
+func newLink(from, to engine.Pages, transport, dir string, connections int, secure *security) (*link, error) {
 	layout := from.Layout()
-	s, err := newSink(layout, to, transport, dir, 0)
+	s, err := newSink(layout, to, transport, dir, 0, secure)
 	if err != nil {
 		return nil, err
 	}
-	sender, err := newSource(layout, from, connections)
+	sender, err := newSource(layout, from, connections, secure)
 	if err != nil {
 		s.close()
 		return nil, err

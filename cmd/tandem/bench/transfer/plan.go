@@ -23,6 +23,8 @@ const (
 	FigureRate = "rate"
 	// FigureUnix is the same over a Unix socket, beside TCP.
 	FigureUnix = "unix"
+	// FigureTLS is the same over TCP with TLS, beside what TCP and AES allow.
+	FigureTLS = "tls"
 	// FigureAllocations counts allocations for each chunk in Tandem's own code.
 	FigureAllocations = "allocations"
 	// FigureBehind is a transfer of one block behind large ones.
@@ -35,7 +37,7 @@ const (
 
 // Figures are all of them, in the order in which they are measured.
 func Figures() []string {
-	return []string{FigureRate, FigureUnix, FigureAllocations, FigureBehind, FigureExposed, FigureKill}
+	return []string{FigureRate, FigureUnix, FigureTLS, FigureAllocations, FigureBehind, FigureExposed, FigureKill}
 }
 
 // Plan is what to measure.

@@ -30,6 +30,12 @@ type Result struct {
 	// best rounds; UnixRatio against a plain copy over a Unix socket.
 	UnixOverTCP float64 `json:"unix_over_tcp,omitempty"`
 	UnixRatio   float64 `json:"unix_ratio,omitempty"`
+	// TLS is payload over TCP with TLS, both sides known by their certificates; AES what one core
+	// encrypts or decrypts, whichever is slower. TLSOfAllowed is TLS over what the transfer
+	// without TLS and AES allow, one after the other: 1/(1/GBytesPerS + 1/AES), of TCP.
+	TLS          float64 `json:"tls_gbytes_per_s,omitempty"`
+	AES          float64 `json:"aes_gbytes_per_s,omitempty"`
+	TLSOfAllowed float64 `json:"tls_of_allowed,omitempty"`
 	// CPUOverRaw is the processor time of a byte over the plan's transport against
 	// that of a plain copy over the same.
 	CPUOverRaw float64 `json:"cpu_over_raw,omitempty"`
@@ -67,6 +73,10 @@ func (r *Result) setRates(rates []Rate) {
 			chosen, chosenRaw = unix, rawUnix
 		}
 	}
+	if encrypted := ours(rates, transportTLS); encrypted != nil {
+		r.TLS, r.AES = encrypted.GBytesPerS, min(named(rates, sealRate).GBytesPerS, named(rates, openRate).GBytesPerS)
+		r.TLSOfAllowed = r.TLS * (1/tcp.GBytesPerS + 1/r.AES)
+	}
 	r.GBytesPerS = chosen.GBytesPerS
 	r.Ratio = chosen.GBytesPerS / r.RawTCP
 	r.RatioMedian = medianRatio(rates, chosen)
@@ -83,8 +93,10 @@ func (r *Result) setRates(rates []Rate) {
 }
 
 // ours is the transfer over a transport; nil if it took no part.
-func ours(rates []Rate, transport string) *Rate {
-	i := slices.IndexFunc(rates, func(r Rate) bool { return r.Name == "transfer "+transport })
+func ours(rates []Rate, transport string) *Rate { return named(rates, "transfer "+transport) }
+
+func named(rates []Rate, name string) *Rate {
+	i := slices.IndexFunc(rates, func(r Rate) bool { return r.Name == name })
 	if i < 0 {
 		return nil
 	}

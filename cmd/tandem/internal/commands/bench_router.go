@@ -43,6 +43,7 @@ streams do not keep their pace, the result says "valid": false, and why.`,
 	fs.IntVar(&plan.Connections, "connections", 0, "connections that streams of gRPC share (default: each has its own)")
 	fs.IntVar(&plan.PrefixBlocks, "prefix-blocks", 100_000, "KV blocks in the router's prefix index, spread over the workers")
 	fs.BoolVar(&plan.OpenAI, "openai", false, "read the streams over OpenAI's HTTP API instead of gRPC")
+	fs.BoolVar(&plan.TLS, "tls", false, "encrypt the connections to and from the router, with certificates on both sides of those to workers")
 	fs.BoolVar(&plan.ClientProbes, "client-probes", false, "have clients of gRPC send a ping for each message, as Go's do by default; the router answers each")
 	fs.IntVar(&plan.Tokens, "tokens", 512, "tokens in each answer")
 	fs.IntVar(&plan.PromptTokens, "prompt", 64, "tokens in the prompt of each stream")

@@ -19,6 +19,8 @@ type benchTarget struct {
 	connections       int
 	sendSLO           bool
 	ttft, tpot        time.Duration // what requests ask of the router; 0: nothing
+	tls               *clientTLS
+	cmd               *cobra.Command
 	openai            client.OpenAIConfig
 }
 
@@ -30,6 +32,7 @@ func (b *benchTarget) add(cmd *cobra.Command) {
 	oneOf(cmd, "mode", api.Names[inferencev1.Mode]()...)
 	fs.IntVar(&b.connections, "connections", 0, "connections to the router (default: chosen by measurement)")
 	fs.BoolVar(&b.sendSLO, "send-slo", false, "send the router the ttft and tpot bounds of --slo or --preset with each request")
+	b.cmd, b.tls = cmd, addClientTLS(cmd)
 	b.openai.RegisterFlags(fs)
 	onlyOnCommandLine(cmd, "model", "openai-key", "openai-header", "openai-body")
 }
@@ -62,13 +65,21 @@ func (b *benchTarget) open() (client.Client, error) {
 		if b.openai.Model == "" {
 			b.openai.Model = b.model
 		}
+		var err error
+		if b.openai.TLS, err = b.tls.config(b.cmd); err != nil {
+			return nil, err
+		}
 		return client.NewOpenAI(b.openai)
 	}
 	mode, err := benchMode(b.mode)
 	if err != nil {
 		return nil, err
 	}
-	return client.NewTandem(client.TandemConfig{Address: b.addr, Model: b.model, Mode: mode, Connections: b.connections, TTFT: b.ttft, TPOT: b.tpot})
+	transport, err := b.tls.credentials(b.cmd)
+	if err != nil {
+		return nil, err
+	}
+	return client.NewTandem(client.TandemConfig{Credentials: transport, Address: b.addr, Model: b.model, Mode: mode, Connections: b.connections, TTFT: b.ttft, TPOT: b.tpot})
 }
 
 func benchMode(name string) (inferencev1.Mode, error) {

@@ -25,13 +25,14 @@ and to the same pages, so that both are measured in the same run.
 
   rate         payload bytes per second, compared with the best plain TCP copy
   unix         the same over a Unix socket, compared with TCP
+  tls          the same over TCP with TLS, compared with what TCP and AES allow
   allocations  objects that Tandem's own code allocates for each chunk
   behind       time of a one-block transfer behind large ones, compared with one alone
   exposed      part of a transfer that a prefill of twice its time does not hide
   kill         how long blocks are held after one side was killed
 
 If the plain copies differ too much, the result says "valid": false, and why. With
-neither rate nor unix there are no plain copies, and the result has no "valid".`,
+none of rate, unix and tls there are no plain copies, and the result has no "valid".`,
 		Example: `  tandem bench transfer
   tandem bench transfer --bytes 2GiB --transport unix --connections 2 --json
   tandem bench transfer --only rate,unix --preset bench-8b --rounds 9`,
@@ -118,6 +119,7 @@ func printTransfer(w io.Writer, r *transfer.Result) error {
 	row(r.Ratio > 0, "share of plain TCP", "%.2f (median of the rounds %.2f)", r.Ratio, r.RatioMedian)
 	row(r.CPUOverRaw > 0, "CPU time, relative to a plain copy", "%.2f", r.CPUOverRaw)
 	row(r.UnixOverTCP > 0, "unix, relative to tcp", "%.2f (relative to a plain copy over unix %.2f)", r.UnixOverTCP, r.UnixRatio)
+	row(r.TLS > 0, "tls, of 1/(1/tcp + 1/AES)", "%.2f (%.2f GB/s; AES %.2f)", r.TLSOfAllowed, r.TLS, r.AES)
 	if a := r.Allocations; a != nil {
 		row(true, "allocations a chunk", "%.3f in Tandem's code, %.2f in all (%d chunks)", a.PerChunk, a.AllPerChunk, a.Chunks)
 		for _, site := range a.Sites {

@@ -47,7 +47,11 @@ func runChat(cmd *cobra.Command, flags *chatFlags) error {
 	if err != nil {
 		return flags.failure(err, false)
 	}
-	routers, err := dialRouters(flags.addr)
+	transport, err := flags.tls.credentials(cmd)
+	if err != nil {
+		return err
+	}
+	routers, err := dialRouters(flags.addr, transport)
 	if err != nil {
 		return usageError(cmd, "--addr: "+err.Error())
 	}

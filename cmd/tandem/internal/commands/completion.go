@@ -99,7 +99,11 @@ func completeWorker(router *operator) cobra.CompletionFunc {
 		if len(args) > 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		conn, err := dial(router.address())
+		transport, err := router.tls.credentials(cmd)
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveError
+		}
+		conn, err := dial(router.address(), transport)
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveError
 		}

@@ -174,10 +174,12 @@ func routerFailure(err error, addr string, answered bool) error {
 	switch {
 	case s.Code() == codes.Canceled:
 		return fail(exitInterrupted, "cancelled")
+	case wantsTLS(err) != "":
+		return fail(exitFailed, "%s: %s", addr, wantsTLS(err))
 	case rpc.AnsweredHTTP(err):
 		return fail(exitFailed, "the server at %s speaks HTTP, not gRPC: pass the router's gRPC address (its --listen, by default %s)", addr, defaultAddr)
 	case rpc.AnsweredOtherwise(err):
-		return fail(exitFailed, "what listens at %s does not speak gRPC: pass the router's gRPC address (its --listen, by default %s)", addr, defaultAddr)
+		return fail(exitFailed, "what listens at %s does not speak gRPC: pass the router's gRPC address (its --listen, by default %s), and --ca if it encrypts its connections", addr, defaultAddr)
 	case s.Code() == codes.Unavailable && rpc.Reason(err) == "" && answered:
 		return fail(exitFailed, "lost the router at %s: see whether it still runs, then try again", addr)
 	case s.Code() == codes.Unavailable && rpc.Reason(err) == "":

@@ -90,7 +90,11 @@ func (g *generation) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	routers, err := dialRouters(g.flags.addr)
+	transport, err := g.flags.tls.credentials(cmd)
+	if err != nil {
+		return err
+	}
+	routers, err := dialRouters(g.flags.addr, transport)
 	if err != nil {
 		return rpc.InvalidArgument("addr", err.Error())
 	}

@@ -5,7 +5,7 @@ package commands
 var mainFlags = map[string][]string{
 	"up": {
 		"model", "prefill", "decode", "kvstore", "engine", "device", "kv-memory",
-		"listen", "http", "metrics", "data-dir", "config", "log-level",
+		"listen", "http", "metrics", "tls", "data-dir", "config",
 	},
 	"serve": {
 		"target", "etcd", "nats", "listen", "advertise", "http", "metrics",
@@ -32,6 +32,9 @@ var mainFlags = map[string][]string{
 		"addr", "rate", "prompt-tokens", "output-tokens", "trace", "slo", "profile", "scenario", "prefill", "decode", "duration", "json",
 	},
 	"replay": {"policy", "router-disaggregate-min-tokens", "router-max-queue-wait", "router-tenant-max-requests", "json"},
+	"bench router": {
+		"workers", "streams", "connections", "prefix-blocks", "openai", "tls", "tokens", "prompt", "itl", "duration", "model", "json",
+	},
 	"bench overload": {
 		"addr", "openai", "times", "slo", "send-slo", "duration", "prompt-tokens", "output-tokens", "mode", "json",
 	},
@@ -63,7 +66,9 @@ type flagGroup struct {
 
 var (
 	meshGroups = []flagGroup{
-		{"Mesh", []string{"target", "id", "prefill", "decode", "autoscale", "kvstore", "data-dir", "etcd", "nats", "lease-ttl", "start-timeout", "stop-timeout"}},
+		{"Mesh", []string{"target", "id", "prefill", "decode", "autoscale", "kvstore", "data-dir", "lease-ttl", "start-timeout", "stop-timeout"}},
+		{"etcd and NATS", []string{"etcd", "etcd-", "nats", "nats-"}},
+		{"TLS", []string{"tls", "tls-", "certs"}},
 		{"Addresses", []string{"listen", "advertise", "http", "control", "metrics", "metrics-vllm"}},
 		{"Model", []string{"model", "model-", "chat-template", "context-tokens", "generation-config"}},
 		{"Engine", []string{"engine", "device", "threads", "block-tokens", "kv-memory", "max-batch-tokens", "max-sequences", "profile"}},

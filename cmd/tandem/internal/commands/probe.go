@@ -30,7 +30,7 @@ func newProbeCommand() *cobra.Command {
 		Use:   "probe [ADDR]",
 		Short: "Check the health of a server, as containers do",
 		Long: `Asks the server at ADDR (default ` + defaultAddr + `) by the gRPC health protocol, which
-etcd speaks too, or by a GET if ADDR is an http URL. The exit status is 0 only if the
+etcd speaks too, or by a GET if ADDR is an http or https URL. The exit status is 0 only if the
 server answers that it is serving. A router is serving if it could serve a request now,
 as with /readyz. With --service server it is enough that the router runs.`,
 		Example: `  tandem probe 127.0.0.1:7070
@@ -42,6 +42,7 @@ as with /readyz. With --service server it is enough that the router runs.`,
 	service := cmd.Flags().String("service", "", "full name of one gRPC service; empty: the server as a whole")
 	timeout := cmd.Flags().Duration("timeout", 2*time.Second, "longest wait for the answer")
 	asJSON := addJSON(cmd, "print one JSON object: address, service, status, latency_ms")
+	security := addClientTLS(cmd)
 	onlyOnCommandLine(cmd, "service", "timeout")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		addr := defaultAddr
@@ -49,7 +50,7 @@ as with /readyz. With --service server it is enough that the router runs.`,
 			addr = args[0]
 		}
 		ask := probe
-		if strings.HasPrefix(addr, "http://") {
+		if strings.HasPrefix(addr, "http://") || strings.HasPrefix(addr, "https://") {
 			if *service != "" {
 				return usageError(cmd, "--service names a gRPC service, but "+addr+" is asked by HTTP")
 			}
@@ -58,7 +59,7 @@ as with /readyz. With --service server it is enough that the router runs.`,
 		if *timeout <= 0 {
 			return usageError(cmd, fmt.Sprintf("--timeout: %s is not above 0", *timeout))
 		}
-		result, err := ask(cmd, addr, *service, *timeout)
+		result, err := ask(cmd, security, addr, *service, *timeout)
 		if *asJSON {
 			if printErr := json.NewEncoder(cmd.OutOrStdout()).Encode(result); printErr != nil {
 				return printErr
@@ -73,9 +74,13 @@ as with /readyz. With --service server it is enough that the router runs.`,
 
 // probe asks once. The result says "unreachable" or "unknown" where the server
 // gave no status.
-func probe(cmd *cobra.Command, addr, service string, timeout time.Duration) (probeResult, error) {
+func probe(cmd *cobra.Command, security *clientTLS, addr, service string, timeout time.Duration) (probeResult, error) {
 	result := probeResult{Address: addr, Service: service, Status: "unreachable"}
-	conn, err := dial(addr)
+	transport, err := security.credentials(cmd)
+	if err != nil {
+		return result, err
+	}
+	conn, err := dial(addr, transport)
 	if err != nil {
 		return result, usageError(cmd, err.Error())
 	}
@@ -96,6 +101,8 @@ func probe(cmd *cobra.Command, addr, service string, timeout time.Duration) (pro
 	case rpc.AnsweredHTTP(err):
 		result.Status = "unknown"
 		return result, fmt.Errorf("the server at %s speaks HTTP, not gRPC: ask http://%s/readyz", addr, addr)
+	case wantsTLS(err) != "":
+		return result, fmt.Errorf("%s: %s", addr, wantsTLS(err))
 	case code == codes.Canceled:
 		return result, routerFailure(err, addr, false)
 	default:
@@ -110,10 +117,10 @@ func probe(cmd *cobra.Command, addr, service string, timeout time.Duration) (pro
 
 // probeHTTP asks once by a GET. 2xx says that the server serves, 503 that it does
 // not, and what else it answers says nothing.
-func probeHTTP(cmd *cobra.Command, addr, _ string, timeout time.Duration) (probeResult, error) {
+func probeHTTP(cmd *cobra.Command, security *clientTLS, addr, _ string, timeout time.Duration) (probeResult, error) {
 	result := probeResult{Address: addr, Status: "unreachable"}
 	if parsed, err := url.Parse(addr); err != nil || parsed.Host == "" {
-		return result, usageError(cmd, fmt.Sprintf("%q is not an address: give host:port, unix:///path or http://host:port/path", addr))
+		return result, usageError(cmd, fmt.Sprintf("%q is not an address: give host:port, unix:///path, http://host:port/path or https://host:port/path", addr))
 	}
 	ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 	defer cancel()
@@ -122,7 +129,11 @@ func probeHTTP(cmd *cobra.Command, addr, _ string, timeout time.Duration) (probe
 		return result, fmt.Errorf("ask %s: %w", addr, err)
 	}
 	// Straight to the server: a proxy knows nothing of its health.
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	config, err := security.config(cmd)
+	if err != nil {
+		return result, err
+	}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: config}}
 	began := time.Now()
 	response, err := client.Do(request)
 	if err != nil {

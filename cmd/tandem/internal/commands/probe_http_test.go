@@ -31,7 +31,8 @@ func TestProbeByHTTP(t *testing.T) {
 		{"foo:bar", "unreachable", 2, `connect to "foo:bar": "bar" is not a port`},
 		{"http:/foo", "unreachable", 2, `"/foo" is not a port`},
 		{"127.0.0.1:70707", "unreachable", 2, `"70707" is not a port`},
-		{"https://foo", "unreachable", 2, "this is a URL"},
+		{"ftp://foo", "unreachable", 2, "this is a URL"},
+		{"https://127.0.0.1:1/", "unreachable", 1, "no answer from https://127.0.0.1:1/ within"},
 	} {
 		got := run(t.Context(), "", nil, "probe", c.addr, "--json")
 		checkFailure(t, got, c.exit, c.says)

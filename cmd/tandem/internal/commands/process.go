@@ -91,22 +91,30 @@ func noted(text, note string) string {
 }
 
 // httpLine says where HTTP is served, and what; empty if it is not.
-func httpLine(address string, openai bool) string {
+func httpLine(scheme, address string, openai bool) string {
 	switch {
 	case address == "":
 		return ""
 	case openai:
-		return fmt.Sprintf("http://%s/v1 (OpenAI's API)", address)
+		return fmt.Sprintf("%s://%s/v1 (OpenAI's API)", scheme, address)
 	}
-	return fmt.Sprintf("http://%s/readyz", address)
+	return fmt.Sprintf("%s://%s/readyz", scheme, address)
+}
+
+// schemeOf is that of URLs.
+func schemeOf(encrypted bool) string {
+	if encrypted {
+		return "https"
+	}
+	return "http"
 }
 
 // pageLine says where a browser finds the page to try a prompt.
-func pageLine(address string) string {
+func pageLine(scheme, address string) string {
 	if address == "" {
 		return ""
 	}
-	return fmt.Sprintf("http://%s", address)
+	return fmt.Sprintf("%s://%s", scheme, address)
 }
 
 func metricsLine(address string) string {

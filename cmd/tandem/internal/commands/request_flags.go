@@ -21,6 +21,7 @@ type requestFlags struct {
 	maxTokens                 int64
 	stop                      []string
 	sampling                  samplingFlags
+	tls                       *clientTLS
 	json                      bool
 }
 
@@ -36,6 +37,7 @@ func (r *requestFlags) add(cmd *cobra.Command, tokens, text string) {
 	fs.StringVar(&r.tenant, "tenant", "", "tenant to count the request under")
 	fs.Int64Var(&r.maxTokens, "max-tokens", 0, "most tokens "+tokens)
 	fs.StringArrayVar(&r.stop, "stop", nil, "text that ends "+text+" and is not printed; may be repeated")
+	r.tls = addClientTLS(cmd)
 	r.sampling.add(cmd)
 	oneOf(cmd, "mode", api.Names[inferencev1.Mode]()...)
 	onlyOnCommandLine(cmd, "max-tokens", "stop", "mode", "model", "json")

@@ -113,7 +113,7 @@ command line is wrong, 130 if Ctrl-C or SIGTERM ended it before it was done.`,
 	addCommands(root, "Run a mesh", newUpCommand(), newServeCommand())
 	addCommands(root, "Use it", newGenerateCommand(), newChatCommand())
 	addCommands(root, "Operate it", newWorkersCommand(), newDrainCommand(), newUndrainCommand(), newPolicyCommand(),
-		newExplainCommand(), newBudgetCommand(), newProbeCommand())
+		newExplainCommand(), newBudgetCommand(), newProbeCommand(), newCertsCommand(), newEtcdAuthCommand())
 	addCommands(root, "Measure", newBenchCommand(), newPlanCommand(), newSimulateCommand(), newProfileCommand(), newReplayCommand())
 	root.AddCommand(newModelCommand(), newConfigCommand(configured...), newVersionCommand(), newCompletionCommand())
 	return root

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
 	"github.com/tandem-serving/tandem/pkg/api"
@@ -24,11 +25,12 @@ const defaultAddr = "127.0.0.1:7070"
 // view of thousands of workers is a few megabytes.
 const maxMessageBytes = 64 << 20
 
-// dial makes a connection to addr, which the caller closes. It does not wait for
+// dial makes a connection to addr, which the caller closes; without credentials it is not
+// encrypted. It does not wait for
 // the other side: the first call fails if nobody is there.
 //
 // Without a host it is this one, as for what listens.
-func dial(addr string) (*grpc.ClientConn, error) {
+func dial(addr string, transport credentials.TransportCredentials) (*grpc.ClientConn, error) {
 	scheme, _, isURL := strings.Cut(addr, "://")
 	if isURL && scheme != "unix" {
 		return nil, fmt.Errorf("connect to %q: this is a URL: pass the router's gRPC address as host:port or unix:///path", addr)
@@ -41,19 +43,19 @@ func dial(addr string) (*grpc.ClientConn, error) {
 			return nil, fmt.Errorf("connect to %q: %q is not a port: give host:port or unix:///path", addr, port)
 		}
 	}
-	return rpc.Dial(addr, rpc.ClientConfig{Name: "tandem", MaxReceiveBytes: maxMessageBytes})
+	return rpc.Dial(addr, rpc.ClientConfig{Name: "tandem", MaxReceiveBytes: maxMessageBytes, Credentials: transport})
 }
 
 // dialRouters is dial for each of the addresses, which have commas between them. A Unix socket,
 // whose path may have some, is one alone.
-func dialRouters(addrs string) (*failover.Client, error) {
+func dialRouters(addrs string, transport credentials.TransportCredentials) (*failover.Client, error) {
 	each := strings.Split(addrs, ",")
 	if strings.HasPrefix(addrs, api.UnixScheme) {
 		each = []string{addrs}
 	}
 	var conns []*grpc.ClientConn
 	for _, addr := range each {
-		conn, err := dial(addr)
+		conn, err := dial(addr, transport)
 		if err != nil {
 			_ = failover.New(conns...).Close() // nothing is connected yet
 			return nil, err
@@ -67,12 +69,13 @@ func dialRouters(addrs string) (*failover.Client, error) {
 // connect.
 type operator struct {
 	control, addr string
+	tls           *clientTLS
 	cmd           *cobra.Command
 }
 
 // addControl adds --control to a command for operators, and --addr, its old name.
 func addControl(cmd *cobra.Command) *operator {
-	o := &operator{cmd: cmd}
+	o := &operator{cmd: cmd, tls: addClientTLS(cmd)}
 	annotate(cmd, annotationVariables, variablesWarn)
 	cmd.Flags().StringVar(&o.control, "control", mesh.DefaultControl, "gRPC address of the router for operators (its --control): host:port or unix:///path")
 	cmd.Flags().StringVar(&o.addr, "addr", "", "deprecated: use --control")
@@ -107,7 +110,11 @@ func (o *operator) dial() (*grpc.ClientConn, error) {
 		}
 		fmt.Fprintln(o.cmd.ErrOrStderr(), "tandem: --addr is deprecated here: pass --control")
 	}
-	conn, err := dial(o.address())
+	transport, err := o.tls.credentials(o.cmd)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := dial(o.address(), transport)
 	if err != nil {
 		return nil, usageError(o.cmd, "--control: "+err.Error())
 	}
@@ -134,12 +141,14 @@ func (o *operator) failure(err error, answered bool) error {
 	}
 	s := statusOf(err)
 	switch {
+	case wantsTLS(err) != "":
+		return &exitError{status: exitFailed, cause: err, message: o.address() + ": " + wantsTLS(err)}
 	case rpc.AnsweredHTTP(err):
 		return &exitError{status: exitFailed, cause: err, message: fmt.Sprintf(
 			"the server at %s speaks HTTP, not gRPC: pass --control with the router's address for operators (by default %s on the router's host)", o.address(), mesh.DefaultControl)}
 	case rpc.AnsweredOtherwise(err):
 		return &exitError{status: exitFailed, cause: err, message: fmt.Sprintf(
-			"what listens at %s does not speak gRPC: pass --control with the router's address for operators (by default %s on the router's host)", o.address(), mesh.DefaultControl)}
+			"what listens at %s does not speak gRPC: pass --control with the router's address for operators (by default %s on the router's host), and --ca if it encrypts its connections", o.address(), mesh.DefaultControl)}
 	case s.Code() == codes.Unimplemented && strings.Contains(s.Message(), "unknown service"):
 		return &exitError{status: exitFailed, cause: err, message: fmt.Sprintf(
 			"the server at %s does not serve operators: pass --control with the router's address for them (by default %s on the router's host)", o.address(), mesh.DefaultControl)}

@@ -14,6 +14,7 @@ import (
 	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
 	"github.com/tandem-serving/tandem/pkg/engine/cuda"
 	"github.com/tandem-serving/tandem/pkg/engine/engines"
+	"github.com/tandem-serving/tandem/pkg/identity/authority"
 )
 
 func newUpCommand() *cobra.Command {
@@ -28,13 +29,17 @@ prints where it listens and then "ready".
 With --autoscale prefill=1..4,decode=1..4 it starts and stops workers with the load.
 
 Ctrl-C lets running requests finish. A second Ctrl-C ends the process at once and leaves
-folders tandem-… among the temporary files, which the next start removes.`,
+folders tandem-… among the temporary files, which the next start removes.
+
+With --tls all connections are encrypted, and parts and operators know each other by
+certificates, which it makes; clients need the file ca.crt of the folder that it names.`,
 		Example: `  tandem up
   tandem up --prefill 2 --decode 2
   tandem up --autoscale prefill=1..4,decode=1..4
   tandem up --prefill 2 --kvstore 1 --store-memory 2GiB
   tandem up --model ./my-model --kv-memory 4GiB
-  tandem up --engine simulated --prefill 8 --decode 8`,
+  tandem up --engine simulated --prefill 8 --decode 8
+  tandem up --tls`,
 		Args: exactly(),
 	}
 	options.RegisterFlags(cmd.Flags())
@@ -113,6 +118,11 @@ func announce(program string, up mesh.Up) string {
 		return ""
 	}
 	var text announcement
+	scheme, client, operator := schemeOf(up.Certs != ""), "", ""
+	if up.Certs != "" {
+		client = " --ca " + shellQuoted(filepath.Join(up.Certs, authority.CAFile))
+		operator = client + " --cert " + shellQuoted(filepath.Join(up.Certs, mesh.OperatorCerts, authority.CertFile))
+	}
 	at := func(name, flag, address string) {
 		if up.Everywhere[flag] {
 			address = noted(address, "on all interfaces")
@@ -129,13 +139,22 @@ func announce(program string, up mesh.Up) string {
 	text.line("nats", strings.Join(up.NATS, ", ")+kind(up.EmbeddedNATS))
 	at("grpc", "listen", up.Address)
 	at("control", "control", up.Control)
-	at("http", "http", httpLine(up.HTTP, true))
-	text.line("page", pageLine(up.HTTP))
+	at("http", "http", httpLine(scheme, up.HTTP, true))
+	text.line("page", pageLine(scheme, up.HTTP))
 	at("metrics", "metrics", metricsLine(up.Metrics))
-	text.line("try", fmt.Sprintf("%s generate --addr %s --prompt \"Once upon a time\" --max-tokens 60", program, up.Address))
-	if up.Control != "" && up.Control != mesh.DefaultControl {
-		text.line("try", fmt.Sprintf("%s workers --control %s", program, up.Control))
+	text.line("certs", up.Certs)
+	text.line("try", fmt.Sprintf("%s generate --addr %s%s --prompt \"Once upon a time\" --max-tokens 60", program, up.Address, client))
+	if up.Control != "" && (up.Control != mesh.DefaultControl || operator != "") {
+		text.line("try", fmt.Sprintf("%s workers --control %s%s", program, up.Control, operator))
 	}
 	text.WriteString("ready\n")
 	return text.String()
+}
+
+// shellQuoted is a text as one word of a command line.
+func shellQuoted(text string) string {
+	if !strings.ContainsAny(text, " \t'\"\\$&;()<>*?|`") {
+		return text
+	}
+	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
 }

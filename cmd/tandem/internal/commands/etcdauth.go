@@ -1,0 +1,65 @@
+package commands
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tandem-serving/tandem/pkg/identity"
+	"github.com/tandem-serving/tandem/pkg/membership"
+)
+
+// etcdAuthJSON is what `etcd-auth --json` prints.
+type etcdAuthJSON struct {
+	Etcd []string `json:"etcd"`
+	// Users have the rights of their roles from now on.
+	Users []string `json:"users"`
+}
+
+// etcdAuthTimeout bounds the whole.
+const etcdAuthTimeout = 30 * time.Second
+
+func newEtcdAuthCommand() *cobra.Command {
+	var etcd membership.Config
+	cmd := &cobra.Command{
+		Use:   "etcd-auth",
+		Short: "Let each part do no more at etcd than it needs",
+		Long: `Gives the users router, prefill, decode and kvtransfer at etcd the rights that parts of
+these roles need, makes operator its administrator, and has etcd ask everybody who they
+are. Certificates say it: their common names are the users, as 'tandem certs' makes them.
+etcd has to run with TLS and --client-cert-auth.
+
+It may be called again, with the certificate of an operator.`,
+		Example: `  tandem etcd-auth --etcd https://127.0.0.1:2379 --etcd-ca certs/ca.crt \
+    --etcd-cert certs/operator/tls.crt --etcd-key certs/operator/tls.key`,
+		Args: exactly(),
+	}
+	etcd.RegisterFlags(cmd.Flags())
+	asJSON := addJSON(cmd, "print one JSON object: etcd, users")
+	_ = cmd.Flags().MarkHidden("lease-ttl") // it exists, but nothing is leased here
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := etcd.ValidateFlags(); err != nil {
+			return usageError(cmd, err.Error())
+		}
+		ctx, cancel := context.WithTimeout(cmd.Context(), etcdAuthTimeout)
+		defer cancel()
+		if err := membership.SetRights(ctx, etcd, slog.New(slog.DiscardHandler)); err != nil {
+			return fmt.Errorf("%w: does etcd run at %s, with TLS and --client-cert-auth, and is the certificate an operator's?", err, etcd.Endpoints[0])
+		}
+		result := etcdAuthJSON{Etcd: etcd.Endpoints}
+		for _, role := range identity.Roles() {
+			result.Users = append(result.Users, string(role))
+		}
+		return show(cmd, *asJSON, result, func(w io.Writer, r etcdAuthJSON) error {
+			_, err := fmt.Fprintf(w, "etcd at %s asks for certificates: %s do what they need, and operators everything\n",
+				strings.Join(r.Etcd, ", "), strings.Join(r.Users[:len(r.Users)-1], ", "))
+			return err
+		})
+	}
+	return cmd
+}

@@ -1,0 +1,112 @@
+package rpc_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+
+	"github.com/tandem-serving/tandem/pkg/identity"
+	"github.com/tandem-serving/tandem/pkg/identity/authority"
+	"github.com/tandem-serving/tandem/pkg/rpc"
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+)
+
+// TestCallersOfEveryMethod: nobody may call what nobody thought of.
+func TestCallersOfEveryMethod(t *testing.T) {
+	want := map[string]string{
+		"tandem.inference.v1.Inference/*":          "all",
+		"tandem.control.v1.Requests/*":             "all",
+		"tandem.control.v1.Control/*":              "operator",
+		"tandem.worker.v1.Worker/Identify":         "router operator",
+		"tandem.worker.v1.Worker/*":                "router",
+		"tandem.worker.v1.Prefill/*":               "router",
+		"tandem.worker.v1.Decode/*":                "router",
+		"tandem.kvtransfer.v1.KVTransfer/*":        "prefill kvtransfer",
+		"tandem.kvtransfer.v1.BlockStore/*":        "prefill",
+		"tandem.kvtransfer.v1.Unknown/Do":          "",
+		"grpc.health.v1.Health/Check":              "all",
+		"grpc.channelz.v1.Channelz/GetTopChannels": "",
+	}
+	methods := []string{"tandem.kvtransfer.v1.Unknown/Do", "grpc.health.v1.Health/Check", "grpc.channelz.v1.Channelz/GetTopChannels"}
+	protoregistry.GlobalFiles.RangeFiles(func(file protoreflect.FileDescriptor) bool {
+		for i := range file.Services().Len() {
+			service := file.Services().Get(i)
+			for j := range service.Methods().Len() {
+				if strings.HasPrefix(string(file.Package()), "tandem.") {
+					methods = append(methods, fmt.Sprintf("%s/%s", service.FullName(), service.Methods().Get(j).Name()))
+				}
+			}
+		}
+		return true
+	})
+	for _, method := range methods {
+		service, _, _ := strings.Cut(method, "/")
+		expected, listed := want[method]
+		if !listed {
+			if expected, listed = want[service+"/*"]; !listed {
+				t.Errorf("%s: say here who may call it", method)
+			}
+		}
+		roles, all := rpc.Callers("/" + method)
+		got := "all"
+		if !all {
+			got = strings.Trim(fmt.Sprint(roles), "[]")
+		}
+		if got != expected {
+			t.Errorf("%s may be called by %q, want %q", method, got, expected)
+		}
+	}
+}
+
+// TestMeteredTLS: a server that counts what its connections hold does so below TLS, whatever is
+// sent, and finds out who calls.
+func TestMeteredTLS(t *testing.T) {
+	folder := t.TempDir()
+	a, err := authority.Open(folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Issue(folder+"/router", authority.Request{Identity: identity.Identity{Role: identity.Router, Name: "router"}, Hosts: []string{"127.0.0.1"}}, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	source, err := identity.Open(authority.Config(folder+"/router"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const events = 200
+	service := &inference{generate: func(_ *inferencev1.GenerateRequest, stream grpc.ServerStreamingServer[inferencev1.GenerateEvent]) error {
+		for i := range events {
+			text := strings.Repeat("x", i*i) // up to 40 kB: more than what TLS writes at once
+			if err := stream.Send(&inferencev1.GenerateEvent{Event: &inferencev1.GenerateEvent_Tokens{Tokens: &inferencev1.TokenDelta{Text: text}}}); err != nil {
+				return err
+			}
+		}
+		return nil
+	}}
+	_, conn := serve(t, service, rpc.ServerConfig{Credentials: source.Server(false), Limits: rpc.Limits{ReceiveBytes: 64 << 20, SendBytes: 64 << 20}}, rpc.ClientConfig{Credentials: source.Client()})
+	stream, err := inferencev1.NewInferenceClient(conn).Generate(t.Context(), &inferencev1.GenerateRequest{Input: &inferencev1.GenerateRequest_Prompt{Prompt: strings.Repeat("y", 1<<20)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; ; i++ {
+		event, err := stream.Recv()
+		if errors.Is(err, io.EOF) && i == events {
+			break
+		}
+		if err != nil || len(event.GetTokens().GetText()) != i*i {
+			t.Fatalf("event %d has %d bytes: %v", i, len(event.GetTokens().GetText()), err)
+		}
+	}
+	_, plain := serve(t, service, rpc.ServerConfig{Credentials: source.Server(false)}, rpc.ClientConfig{})
+	if _, err := inferencev1.NewInferenceClient(plain).Tokenize(t.Context(), &inferencev1.TokenizeRequest{}); status.Code(err) != codes.Unavailable {
+		t.Errorf("in plain text: %v", err)
+	}
+}

@@ -1,0 +1,51 @@
+package deploy
+
+import (
+	"slices"
+	"strings"
+)
+
+// checkCertificates checks that each pool that mounts a certificate has one of its own role,
+// whose name begins the names of its pods, and that somebody issues it. A pool with TLS of which
+// that cannot be said would not start, or be refused by all others.
+func (m *Manifests) checkCertificates(r *report) {
+	bySecret := map[string]*Certificate{}
+	for name, c := range m.Certificates {
+		bySecret[c.Spec.SecretName] = c
+		issuer := m.Issuers[c.Spec.IssuerRef.Name]
+		switch {
+		case issuer == nil:
+			r.add("certificate %s: there is no issuer %s", name, c.Spec.IssuerRef.Name)
+		case !c.Spec.IsCA && (!slices.Contains(c.Spec.Usages, "client auth") || !slices.Contains(c.Spec.Usages, "server auth")):
+			r.add("certificate %s: its usages lack server auth or client auth", name)
+		case c.Spec.RenewBefore.Duration >= c.Spec.Duration.Duration && !c.Spec.IsCA:
+			r.add("certificate %s: it is renewed before it begins", name)
+		}
+	}
+	for name, issuer := range m.Issuers {
+		if ca := issuer.Spec.CA; ca != nil && (bySecret[ca.SecretName] == nil || !bySecret[ca.SecretName].Spec.IsCA) {
+			r.add("issuer %s: no certificate of an authority is in %s", name, ca.SecretName)
+		}
+	}
+	for _, p := range m.parts() {
+		encrypted := m.environment(p)["TANDEM_TLS_CERT"] != ""
+		mounted := false
+		for _, volume := range p.Spec.Volumes {
+			if volume.Secret == nil || !strings.HasSuffix(volume.Secret.SecretName, "-tls") {
+				continue
+			}
+			mounted = true
+			c := bySecret[volume.Secret.SecretName]
+			if c == nil {
+				r.add("%s: no certificate is in the secret %s", p.name, volume.Secret.SecretName)
+				continue
+			}
+			if want := "spiffe://tandem/" + p.target() + "/" + p.name; !slices.Equal(c.Spec.URIs, []string{want}) || c.Spec.CommonName != p.target() {
+				r.add("%s: its certificate is for %v and %s, want %s and %s", p.name, c.Spec.URIs, c.Spec.CommonName, want, p.target())
+			}
+		}
+		if encrypted != mounted {
+			r.add("%s: it mounts a certificate: %v; its settings name one: %v", p.name, mounted, encrypted)
+		}
+	}
+}
