@@ -123,7 +123,7 @@ func (p *process) kvServices(w *part, role string, receiver receivesKV, logger *
 		Unlogged: []string{kvtransferv1.KVTransfer_Stream_FullMethodName}, Credentials: w.serverCredentials(true),
 	}))
 	receiver.RegisterKV(server)
-	limit := kvtransfer.NewConnectionLimit(p.options.KV.MaxConnections, logger)
+	limit := rpc.NewConnectionLimit(p.options.KV.MaxConnections, "--kv-max-connections", logger)
 	for _, listener := range w.kv.listeners {
 		listener = limit.Listener(listener)
 		services = append(services, lifecycle.Service{
