@@ -155,7 +155,7 @@ func (g *rig) startDecode() (before *rigWorker) {
 	// proxy: so there are listeners before there is a worker.
 	w.proxy = faultstest.NewProxy(g.t, g.network, "")
 	identity := g.identity(decodeRole, "")
-	service, err := decode.New(decode.Config{Limits: worker.Limits{ChunkTokens: 2 * rigBlockTokens, MaxWaiting: 8, OutputShare: 1}, TransferLease: rigLease, TransferCreditBytes: 1 << 20, KVEncoding: "native"}, decode.Deps{
+	service, err := decode.New(decode.Config{Limits: worker.Limits{ChunkTokens: 2 * rigBlockTokens, MaxWaiting: 8, OutputShare: 1}, TransferLease: rigLease, TransferIdle: 12 * rigLease, ReserveShare: 1, TransferCreditBytes: 1 << 20, KVEncoding: "native"}, decode.Deps{
 		Identity: identity, KVAddresses: []string{w.proxy.Address()}, Engine: e,
 		Signals: g.signals.of(identity), Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
 	})

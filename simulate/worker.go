@@ -115,7 +115,7 @@ func (c *Cluster) start(w *Worker) error {
 	chunk := max(cmp.Or(w.TransferChunkBytes, kvtransfer.DefaultMaxChunkBytes), c.sliceBytes)
 	p.receiver = receiver.New(receiver.Config{
 		WorkerID: w.ID, Epoch: p.ref.Epoch, LayoutDigest: p.record.GetLayoutDigest(), Layers: c.spec.Layers, SliceBytes: c.sliceBytes,
-		EncodedBytes: c.sliceBytes, Lease: lease, CreditBytes: max(w.TransferCreditBytes, chunk), MaxChunkBytes: chunk,
+		EncodedBytes: c.sliceBytes, Lease: lease, MaxIdle: kvtransfer.DefaultMaxIdle, CreditBytes: max(w.TransferCreditBytes, chunk), MaxChunkBytes: chunk,
 		MaxReservations: reservations, MaxStreams: kvtransfer.DefaultMaxStreams,
 	})
 	p.leases = timer{clock: &c.clock, of: (*leases)(p)}

@@ -135,6 +135,8 @@ type (
 		// Generated is the tokens so far.
 		Generated   []int32
 		PrefillHere bool
+		// Sender is the prefill worker that will send the KV; empty with PrefillHere.
+		Sender string
 	}
 	// OpenPrefill opens a prefill stream.
 	OpenPrefill struct {

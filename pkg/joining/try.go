@@ -116,7 +116,7 @@ func (j *Join) dispatched(now time.Time, e Dispatched) {
 	}
 	s := Stream{j.attempt, Decode}
 	j.open.add(s)
-	j.do(OpenDecode{Stream: s, Worker: e.Decode, Generated: slices.Clone(j.tokens), PrefillHere: !j.try.disaggregated})
+	j.do(OpenDecode{Stream: s, Worker: e.Decode, Generated: slices.Clone(j.tokens), PrefillHere: !j.try.disaggregated, Sender: e.Prefill.ID})
 }
 
 func (j *Join) accept() {

@@ -2,6 +2,7 @@ package kvtransfer
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -20,6 +21,8 @@ import (
 const (
 	// DefaultLease is short because it bounds how long a dead peer holds blocks.
 	DefaultLease = 10 * time.Second
+	// DefaultMaxIdle is longer than a prompt waits for its first layer.
+	DefaultMaxIdle = 2 * time.Minute
 	// DefaultCreditBytes is the bandwidth-delay product of a fast network: 40 GB/s at a
 	// round trip of 100 µs. More would only make short transfers wait behind long ones.
 	DefaultCreditBytes = 4 << 20
@@ -29,6 +32,9 @@ const (
 	DefaultMaxReservations = 4096
 	// DefaultMaxStreams bounds a receiver's streams.
 	DefaultMaxStreams = 1024
+	// DefaultMaxConnections is twice DefaultMaxStreams: each stream has its own connection, and
+	// streams that are being closed must not keep new ones out.
+	DefaultMaxConnections = 2 * DefaultMaxStreams
 	// DefaultShutdownGrace is how long a receiver waits for senders to acknowledge a
 	// shutdown.
 	DefaultShutdownGrace = 2 * time.Second
@@ -63,6 +69,12 @@ type ReceiverConfig struct {
 	Layout kvcache.Layout
 	// Lease is how long a sender may be silent, at least 100 ms. 0 is DefaultLease.
 	Lease time.Duration
+	// MaxIdle is how long a sender may only renew a transfer, without any KV. 0 is
+	// DefaultMaxIdle.
+	MaxIdle time.Duration
+	// HolderBlocks bounds the blocks that each of a reservation's Holders has in reservations
+	// that have not ended, except that one reservation is always allowed. 0: no bound.
+	HolderBlocks int
 	// Encoding is the payload encoding to ask for. Zero is native.
 	Encoding kvtransferv1.Encoding
 	// NoLoans makes all payloads go over a connection, even from senders whose pages are in
@@ -91,6 +103,7 @@ type ReceiverConfig struct {
 
 func (c ReceiverConfig) withDefaults() ReceiverConfig {
 	c.Lease = cmp.Or(c.Lease, DefaultLease)
+	c.MaxIdle = cmp.Or(c.MaxIdle, DefaultMaxIdle)
 	c.MaxChunkBytes = cmp.Or(c.MaxChunkBytes, max(DefaultMaxChunkBytes, c.Layout.SliceBytes))
 	c.CreditBytes = cmp.Or(c.CreditBytes, max(DefaultCreditBytes, c.MaxChunkBytes))
 	c.MaxReservations = cmp.Or(c.MaxReservations, DefaultMaxReservations)
@@ -113,8 +126,11 @@ func (c ReceiverConfig) Validate() error {
 	if c.Lease < minTicketLease {
 		errs = append(errs, fmt.Errorf("lease: %v is under %v", c.Lease, minTicketLease))
 	}
-	if c.ShutdownGrace < 0 {
-		errs = append(errs, errors.New("shutdown grace: must not be negative"))
+	if c.ShutdownGrace < 0 || c.MaxIdle < 0 {
+		errs = append(errs, errors.New("shutdown grace and max idle: must not be negative"))
+	}
+	if c.HolderBlocks < 0 {
+		errs = append(errs, errors.New("holder blocks: must not be negative"))
 	}
 	if c.MaxChunkBytes < c.Layout.SliceBytes || c.MaxChunkBytes > largestChunkBytes {
 		errs = append(errs, fmt.Errorf("max chunk bytes: %d is not between a slice of %d and 1 GiB", c.MaxChunkBytes, c.Layout.SliceBytes))
@@ -151,6 +167,10 @@ type SenderConfig struct {
 	// keep-alives, since otherwise a vanished host is noticed only by AnswerTimeout. It
 	// must not enable retries, nor limit sent messages below Receiver.MaxMessageBytes.
 	Dial func(address string) (*grpc.ClientConn, error)
+	// Registered refuses receivers that are not registered, or not at these addresses: nothing
+	// else that a ticket names is dialled. It may wait a little, but not beyond its context.
+	// Nil: all are taken.
+	Registered func(ctx context.Context, receiver string, addresses ...string) error
 	// Streams is the number of streams per session, each on its own connection, 1 to 8. 0
 	// is 1. More help where one connection, or the core that serves it, is the bottleneck.
 	Streams int

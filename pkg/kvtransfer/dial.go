@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/tandem-serving/tandem/pkg/identity"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/sender"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/wire"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
@@ -154,6 +155,9 @@ func (c *connection) join(joining context.Context, address string, number uint64
 	l.hello = m.GetHello()
 	if err := c.checkHello(l.hello); err != nil {
 		return nil, err
+	}
+	if who, known := identity.FromContext(l.stream.Context()); known && !who.Covers(who.Role, c.peer.receiver) {
+		return nil, fmt.Errorf("%q answered, but its certificate is that of %s", c.peer.receiver, who)
 	}
 	return l, nil
 }

@@ -15,6 +15,15 @@ var ErrClosed = errors.New("kv transfer is closed")
 // reservation has ended.
 var ErrFull = errors.New("too many kv reservations")
 
+// ShareError is returned by Reserve if a holder has as many blocks as it may. Try another
+// worker, or again once one of its reservations has ended.
+type ShareError struct{ Holder string }
+
+// Error implements error.
+func (e *ShareError) Error() string {
+	return fmt.Sprintf("transfers for %s hold their share of the kv blocks", e.Holder)
+}
+
 // RefusedError means that the receiver refused a transfer. Nothing was reserved or written.
 type RefusedError struct {
 	// Reason is never UNSPECIFIED.

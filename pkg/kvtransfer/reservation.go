@@ -9,6 +9,7 @@ import (
 
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/receiver"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/wire"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 )
 
@@ -19,6 +20,12 @@ import (
 type Reservation struct {
 	// RequestID is for logs.
 	RequestID string
+	// Sender is the id of the only worker that may use the ticket. Empty: anybody who has it,
+	// but nobody over connections with certificates.
+	Sender string
+	// Holders are on whose behalf the blocks are held, such as a router and a tenant: each
+	// may hold ReceiverConfig.HolderBlocks.
+	Holders []string
 	// Blocks of the sequence, in order. The Receiver keeps the slice and does not change
 	// it.
 	Blocks []kvcache.BlockID
@@ -55,6 +62,8 @@ func (res Reservation) validate() error {
 	switch {
 	case res.Committed == nil || res.Failed == nil || res.Drained == nil:
 		return errors.New("all three callbacks must be set")
+	case len(res.Sender) > wire.MaxNameBytes:
+		return fmt.Errorf("the sender's id has %d bytes, more than the limit of %d", len(res.Sender), wire.MaxNameBytes)
 	case res.PromptBlocks > maxTicketBlocks:
 		return fmt.Errorf("%d prompt blocks, more than the limit of %d", res.PromptBlocks, maxTicketBlocks)
 	case res.PromptBlocks < 0 || res.PromptBlocks > len(res.Blocks):
@@ -66,7 +75,8 @@ func (res Reservation) validate() error {
 }
 
 // Reserve creates a reservation and returns its ticket. The lease starts now. Errors:
-// ErrFull, ErrClosed, or an invalid reservation; after an error no callback is made.
+// ErrFull, *ShareError, ErrClosed, or an invalid reservation; after an error no callback is
+// made.
 func (r *Receiver) Reserve(res Reservation) (*kvtransferv1.Ticket, error) {
 	if err := res.validate(); err != nil {
 		return nil, fmt.Errorf("reserve kv blocks: %w", err)
@@ -91,6 +101,7 @@ func (r *Receiver) Reserve(res Reservation) (*kvtransferv1.Ticket, error) {
 		Lease:        durationpb.New(r.cfg.Lease),
 		Receiver:     r.cfg.WorkerID,
 		Encoding:     r.cfg.Encoding,
+		Sender:       res.Sender,
 	}, nil
 }
 
@@ -110,10 +121,14 @@ func (r *Receiver) reserve(secret uint64, res Reservation) (id uint64, err error
 	}
 	for _, a := range r.loop.Step(receiver.Reserve{
 		ID: id, Secret: secret, RequestID: res.RequestID, Blocks: res.Blocks[:res.PromptBlocks:res.PromptBlocks], Held: res.HeldBlocks,
+		Sender: res.Sender, Holders: res.Holders, Charge: len(res.Blocks) - res.HeldBlocks,
 	}) {
 		if rejected, ok := a.(receiver.Rejected); ok {
-			if rejected.Closed {
+			switch {
+			case rejected.Closed:
 				return 0, ErrClosed
+			case rejected.Holder != "":
+				return 0, &ShareError{Holder: rejected.Holder}
 			}
 			return 0, ErrFull
 		}

@@ -62,12 +62,16 @@ func NewSender(cfg SenderConfig, pages engine.Pages) (*Sender, error) {
 	}, nil
 }
 
+// WorkerID is whom the Sender sends as.
+func (s *Sender) WorkerID() string { return s.cfg.WorkerID }
+
 // Open begins the transfer of a ticket, connecting if necessary, and waits until the
 // receiver accepts. ctx bounds the wait and is not used afterwards. The caller must end the
 // transfer with Commit or Abort. If ctx has a sampled span, the receiver's span becomes its
 // child.
 //
-// Errors: *RefusedError, *BrokenError (no address answered, or the stream ended),
+// Errors: *RefusedError, *BrokenError (the receiver is not registered at the ticket's addresses,
+// no address answered, or the stream ended),
 // ErrClosed, or that of ctx. After an error a transfer that the receiver may know of is
 // aborted, and nothing is left.
 func (s *Sender) Open(ctx context.Context, ticket *kvtransferv1.Ticket, requestID string) (*Transfer, error) {
@@ -76,6 +80,11 @@ func (s *Sender) Open(ctx context.Context, ticket *kvtransferv1.Ticket, requestI
 	}
 	if len(requestID) > wire.MaxNameBytes {
 		return nil, fmt.Errorf("open kv transfer: a request id of %d bytes, more than the limit of %d", len(requestID), wire.MaxNameBytes)
+	}
+	if s.cfg.Registered != nil {
+		if err := s.cfg.Registered(ctx, ticket.GetReceiver(), tried(ticket)...); err != nil {
+			return nil, fmt.Errorf("open kv transfer: %w", &BrokenError{Peer: ticket.GetReceiver(), Err: err})
+		}
 	}
 	for {
 		conn, err := s.connection(ticket)
@@ -139,6 +148,11 @@ func (s *Sender) check(ticket *kvtransferv1.Ticket) error {
 			Reason: kvtransferv1.RefuseReason_REFUSE_REASON_LAYOUT,
 			Detail: fmt.Sprintf("layout digest is %#x here, but %#x in the ticket", s.layoutDigest, ticket.GetLayoutDigest()),
 		}
+	case ticket.GetSender() != "" && ticket.GetSender() != s.cfg.WorkerID:
+		return &RefusedError{
+			Reason: kvtransferv1.RefuseReason_REFUSE_REASON_WRONG_SENDER,
+			Detail: fmt.Sprintf("the ticket is for %q, but this is %q", ticket.GetSender(), s.cfg.WorkerID),
+		}
 	case len(ticket.GetAddresses()) == 0:
 		return errors.New("the ticket names no address")
 	case ticket.GetBlocks() > maxTicketBlocks || ticket.GetHeldBlocks() > ticket.GetBlocks():
@@ -149,9 +163,14 @@ func (s *Sender) check(ticket *kvtransferv1.Ticket) error {
 	return nil
 }
 
+// tried are the addresses of a ticket that are tried.
+func tried(ticket *kvtransferv1.Ticket) []string {
+	return ticket.GetAddresses()[:min(len(ticket.GetAddresses()), maxAddresses)]
+}
+
 // connection returns the session with the ticket's receiver, or a new one.
 func (s *Sender) connection(ticket *kvtransferv1.Ticket) (*connection, error) {
-	addresses := ticket.GetAddresses()[:min(len(ticket.GetAddresses()), maxAddresses)]
+	addresses := tried(ticket)
 	to := peer{receiver: ticket.GetReceiver(), epoch: ticket.GetEpoch(), addresses: fmt.Sprintf("%q", addresses)}
 	s.mu.Lock()
 	defer s.mu.Unlock()

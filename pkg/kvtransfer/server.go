@@ -12,6 +12,7 @@ import (
 
 	"github.com/tandem-serving/tandem/pkg/coreloop"
 	"github.com/tandem-serving/tandem/pkg/engine"
+	"github.com/tandem-serving/tandem/pkg/identity"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/receiver"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/wire"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
@@ -57,7 +58,8 @@ func (r *Receiver) Serve(stream grpc.BidiStreamingServer[kvtransferv1.SenderMess
 	if err != nil {
 		return err
 	}
-	r.loop.Handle(receiver.StreamOpened{Stream: in.id})
+	peer, verified := identity.FromContext(stream.Context())
+	r.loop.Handle(receiver.StreamOpened{Stream: in.id, Verified: verified})
 	finished := make(chan struct{})
 	go func() {
 		defer r.tasks.Done()
@@ -67,7 +69,9 @@ func (r *Receiver) Serve(stream grpc.BidiStreamingServer[kvtransferv1.SenderMess
 	go func() {
 		defer r.tasks.Done()
 		defer close(finished)
-		r.read(in, stream)
+		r.read(in, stream, func(hello *kvtransferv1.SenderHello) bool {
+			return !verified || peer.Covers(peer.Role, hello.GetSender())
+		})
 	}()
 	select {
 	case <-in.stop:
@@ -107,14 +111,18 @@ func (r *Receiver) attach() (*inbound, error) {
 }
 
 // read receives the stream's messages and copies their payloads, one after another. After
-// it returns, nothing of the stream is written.
-func (r *Receiver) read(in *inbound, stream senderStream) {
+// it returns, nothing of the stream is written. It ends the stream of a sender that may not
+// call itself what it does.
+func (r *Receiver) read(in *inbound, stream senderStream, mayBe func(*kvtransferv1.SenderHello) bool) {
 	var m wire.Incoming
 	defer m.Free()
 	for {
 		err := stream.RecvMsg(&m)
 		if err == nil && m.Malformed != nil {
 			err = status.Error(codes.InvalidArgument, m.Malformed.Error())
+		}
+		if hello := m.Message.GetHello(); err == nil && hello != nil && !mayBe(hello) {
+			err = status.Errorf(codes.PermissionDenied, "the certificate is not that of %q", hello.GetSender())
 		}
 		if err != nil {
 			r.unreadable(in, err)
@@ -141,7 +149,8 @@ func (r *Receiver) unreadable(in *inbound, err error) {
 		return
 	}
 	found := status.Convert(err)
-	if found.Code() == codes.InvalidArgument || found.Code() == codes.ResourceExhausted {
+	switch found.Code() {
+	case codes.InvalidArgument, codes.ResourceExhausted, codes.PermissionDenied:
 		r.logCut(slog.LevelWarn, in.id, found.Message())
 	}
 	in.mu.Lock()

@@ -85,6 +85,8 @@ func NewReceiver(cfg ReceiverConfig, pages engine.Pages) (*Receiver, error) {
 		EncodedBytes:    encodedBytes,
 		Lends:           lending != nil,
 		Lease:           cfg.Lease,
+		MaxIdle:         cfg.MaxIdle,
+		HolderBlocks:    cfg.HolderBlocks,
 		CreditBytes:     cfg.CreditBytes,
 		MaxChunkBytes:   cfg.MaxChunkBytes,
 		MaxReservations: cfg.MaxReservations,

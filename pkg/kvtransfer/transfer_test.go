@@ -313,13 +313,30 @@ func TestLeases(t *testing.T) {
 			g := newRig(t, streams)
 			ticket, o := g.reserve(blockRange(0, 2), 0, 2)
 			tr := g.open(ticket)
-			timer := time.NewTimer(20 * lease)
+			timer := time.NewTimer(11 * lease)
 			<-timer.C
 			sendAll(tr, blockRange(8, 2), 0, 2)
 			tr.Commit(nil)
 			wait(t, "committed", o.over)
 			if !o.committed {
 				t.Errorf("ended with %v", o.err)
+			}
+		})
+	})
+	t.Run("renewals alone do not keep it", func(t *testing.T) {
+		overStreams(t, func(t *testing.T, streams option) {
+			g := newRig(t, streams, func(c *rigConfig) { c.receiver.MaxIdle = 3 * lease })
+			ticket, o := g.reserve(blockRange(0, 2), 0, 2)
+			tr, begun := g.open(ticket), time.Now()
+			<-time.After(2 * lease)
+			tr.Send(0, 0, blockRange(8, 2)) // counts
+			wait(t, "drained", o.over)
+			if after := time.Since(begun); failReason(o.err) != kvtransferv1.FailReason_FAIL_REASON_EXPIRED || after != 5*lease {
+				t.Errorf("ended with %v after %v", o.err, after)
+			}
+			wait(t, "done", tr.Done())
+			if failReason(tr.Err()) != kvtransferv1.FailReason_FAIL_REASON_EXPIRED {
+				t.Errorf("the sender's end is %v", tr.Err())
 			}
 		})
 	})

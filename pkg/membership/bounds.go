@@ -58,8 +58,8 @@ func checkRecord(record *controlv1.WorkerRecord) error {
 		return fmt.Errorf("its id has %d bytes, not 1 to %d", len(record.GetId()), maxIDBytes)
 	case record.GetRole() == controlv1.Role_ROLE_UNSPECIFIED || controlv1.Role_name[int32(record.GetRole())] == "":
 		return fmt.Errorf("%d is not a role", record.GetRole())
-	case len(record.GetAddresses()) > maxAddresses:
-		return fmt.Errorf("it has %d addresses, more than %d", len(record.GetAddresses()), maxAddresses)
+	case len(record.GetAddresses()) > maxAddresses || len(record.GetKvAddresses()) > maxAddresses:
+		return fmt.Errorf("it has %d addresses and %d for KV, more than %d", len(record.GetAddresses()), len(record.GetKvAddresses()), maxAddresses)
 	case proto.Size(record) > maxValueBytes:
 		return fmt.Errorf("it has more than %d bytes", maxValueBytes)
 	}

@@ -165,3 +165,18 @@ func FuzzReadRecord(f *testing.F) {
 		}
 	})
 }
+
+func FuzzReadPolicy(f *testing.F) {
+	for _, seed := range []string{"", "{}", "nonsense", `{"routing":"slo","versions":[{"model":"m","weight":3}]}`, `{"tenantMaxRequests":-1}`, `{"x":[[[[]]]]}`} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, value []byte) {
+		policy := &controlv1.Policy{}
+		if membership.ReadPolicy(value, policy) != nil {
+			return
+		}
+		if _, err := protojson.Marshal(policy); err != nil {
+			t.Fatalf("cannot be written: %v", err)
+		}
+	})
+}

@@ -4,6 +4,8 @@ package membership
 var (
 	// ReadRecord is what a watch makes of a key.
 	ReadRecord = readRecord
+	// ReadPolicy is what it makes of the policy's.
+	ReadPolicy = readPolicy
 	// EncodeView and DecodeView are what a view file holds.
 	EncodeView, DecodeView = encodeView, decodeView
 	// ReadViewFile and WriteViewFile are for files with a view.

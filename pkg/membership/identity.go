@@ -26,6 +26,8 @@ type Identity struct {
 	Role controlv1.Role
 	// Addresses are where its gRPC server listens, best first.
 	Addresses []string
+	// KVAddresses are where it receives KV, best first. Empty: Addresses, or nowhere.
+	KVAddresses []string
 	// Engine is the engine's name; empty: it has none.
 	Engine string
 	// Version is the binary's.
@@ -39,7 +41,7 @@ func (id Identity) Record() *controlv1.WorkerRecord {
 		host = ""
 	}
 	return &controlv1.WorkerRecord{
-		Id: id.ID, Role: id.Role, Epoch: id.Epoch, Addresses: id.Addresses,
+		Id: id.ID, Role: id.Role, Epoch: id.Epoch, Addresses: id.Addresses, KvAddresses: id.KVAddresses,
 		State:  controlv1.WorkerState_WORKER_STATE_SERVING,
 		Engine: id.Engine, Version: id.Version, Host: host,
 	}

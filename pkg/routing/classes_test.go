@@ -116,3 +116,14 @@ func TestAnIdleWorkerIsNotTooSlow(t *testing.T) {
 		b.do(load("d1", controlv1.Role_ROLE_DECODE, nil))
 	}
 }
+
+func FuzzParseObjective(f *testing.F) {
+	for _, seed := range []string{"none", "ttft:500ms,tpot:30ms", "ttft:1s, tpot:", "ttft:-1s", "tpot:9999999h", ",,:", "ttft:1s,ttft:2s"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		if o, err := routing.ParseObjective(text); err == nil && (o.TTFT < 0 || o.TPOT < 0 || text != "none" && o == (routing.Objective{})) {
+			t.Errorf("%q is %+v", text, o)
+		}
+	})
+}

@@ -29,7 +29,7 @@ type meteredAuth struct {
 func (m meteredAuth) Unwrap() credentials.AuthInfo { return m.AuthInfo }
 
 var (
-	errConnections = errors.New("too many connections: --router-max-connections allows no more")
+	errConnections = errors.New("too many connections: the server allows no more; a router by --router-max-connections")
 	errNotHTTP2    = errors.New("the client does not speak HTTP/2")
 )
 

@@ -39,3 +39,15 @@ func TestFrames(t *testing.T) {
 		}
 	})
 }
+
+// FuzzFrames cuts any bytes into two pieces: the frames are those of the whole.
+func FuzzFrames(f *testing.F) {
+	f.Add([]byte("\x00\x00\x04\x08\x00\x00\x00\x00\x00\x00\x3f\x00\x01\x00\x00\x00\x00\x00\x00\x00\x01x"), uint16(3))
+	f.Add([]byte("\xff\xff\xff\x00\xff\xff\xff\xff\xff"), uint16(9))
+	f.Fuzz(func(t *testing.T, data []byte, cut uint16) {
+		at := min(int(cut), len(data))
+		if whole, pieces := rpc.Frames([][]byte{data}), rpc.Frames([][]byte{data[:at], data[at:]}); !slices.Equal(whole, pieces) {
+			t.Errorf("%v in pieces, %v at once", pieces, whole)
+		}
+	})
+}

@@ -19,8 +19,9 @@ import (
 
 // What one task may carry: far more than the router lets through.
 const (
-	maxStopTokens = 1024
-	maxSaltBytes  = 1024
+	maxStopTokens  = 1024
+	maxSaltBytes   = 1024
+	maxTenantBytes = 1024
 )
 
 // ParseTask checks what a router sent against the model that is served here and
@@ -62,6 +63,9 @@ func ParseTask(task *workerv1.Task, spec model.Spec, deadline time.Time) (schedu
 	}
 	if n := len(task.GetEnvelope().GetCacheSalt()); n > maxSaltBytes {
 		return none, rpc.InvalidArgument("task.envelope.cache_salt", fmt.Sprintf("%d bytes are more than %d", n, maxSaltBytes))
+	}
+	if n := len(task.GetEnvelope().GetTenant()); n > maxTenantBytes {
+		return none, rpc.InvalidArgument("task.envelope.tenant", fmt.Sprintf("%d bytes are more than %d", n, maxTenantBytes))
 	}
 	stop := make([]int32, 0, len(task.GetStopTokenIds()))
 	for _, id := range task.GetStopTokenIds() {

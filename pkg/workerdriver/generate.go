@@ -15,6 +15,7 @@ import (
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
 	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/identity"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer"
 	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/model"
@@ -78,7 +79,10 @@ func (s *decodeServer) Run(request *workerv1.DecodeRequest, stream grpc.ServerSt
 	if request.GetPrefillHere() {
 		sequence.Kind = scheduler.Full
 	}
-	g := &generation{server: s, stream: stream, spans: spans, id: sequence.ID, requestID: request.GetTask().GetEnvelope().GetRequestId()}
+	g := &generation{
+		server: s, stream: stream, spans: spans, id: sequence.ID,
+		requestID: request.GetTask().GetEnvelope().GetRequestId(), tenant: request.GetTask().GetEnvelope().GetTenant(), sender: request.GetSender(),
+	}
 	if spans != nil {
 		s.driver.Trace(sequence.ID, spans)
 		spans.Submitted()
@@ -88,11 +92,12 @@ func (s *decodeServer) Run(request *workerv1.DecodeRequest, stream grpc.ServerSt
 
 // generation carries out what the worker asks for one sequence.
 type generation struct {
-	server    *decodeServer
-	stream    grpc.ServerStreamingServer[workerv1.DecodeEvent]
-	spans     *Trace // nil: not sampled
-	id        scheduler.SequenceID
-	requestID string
+	server *decodeServer
+	stream grpc.ServerStreamingServer[workerv1.DecodeEvent]
+	spans  *Trace // nil: not sampled
+	id     scheduler.SequenceID
+	// requestID and tenant are the task's, sender the request's.
+	requestID, tenant, sender string
 
 	tokens   *workerv1.Tokens // that wait together and go out in one message; nil: none
 	transfer uint64           // of the reservation
@@ -155,11 +160,23 @@ func (g *generation) trace(event *workerv1.DecodeEvent) {
 	}
 }
 
+// holders are on whose behalf the sequence's blocks are reserved: its tenant and, if that is
+// known by its certificate, the router.
+func (g *generation) holders() []string {
+	holders := []string{"tenant " + g.tenant}
+	if router, known := identity.FromContext(g.stream.Context()); known {
+		holders = append(holders, router.String())
+	}
+	return holders
+}
+
 // reserve lets a sender write into the sequence's blocks. It returns the answer for the worker.
 func (g *generation) reserve(r worker.ReserveKV) worker.Event {
 	driver := g.server.driver
 	ticket, err := g.server.receiver.Reserve(kvtransfer.Reservation{
 		RequestID:    g.requestID,
+		Sender:       g.sender,
+		Holders:      g.holders(),
 		Blocks:       r.Blocks,
 		HeldBlocks:   r.Held,
 		PromptBlocks: r.Prompt,
@@ -184,8 +201,10 @@ func (g *generation) reserve(r worker.ReserveKV) worker.Event {
 	switch {
 	case errors.Is(err, kvtransfer.ErrClosed):
 		return worker.NotReserved{ID: g.id, Err: worker.RefusedError(scheduler.Draining)}
-	case err != nil:
+	case errors.Is(err, kvtransfer.ErrFull), errors.As(err, new(*kvtransfer.ShareError)):
 		return worker.NotReserved{ID: g.id, Err: rpc.Error(codes.ResourceExhausted, api.ReasonQueueFull, fmt.Sprintf("no KV reservation: %v", err), 0)}
+	case err != nil:
+		return worker.NotReserved{ID: g.id, Err: rpc.InvalidArgument("sender", err.Error())}
 	}
 	g.transfer = ticket.GetTransferId()
 	if g.spans != nil {

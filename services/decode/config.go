@@ -18,6 +18,11 @@ type Config struct {
 	worker.Limits
 	// TransferLease is how long a reservation lives without a sign of life.
 	TransferLease time.Duration
+	// TransferIdle is how long a sender may only renew a reservation, without KV.
+	TransferIdle time.Duration
+	// ReserveShare is the share of the blocks that one tenant's transfers, or one router's, may
+	// hold before they are committed, above 0 and at most 1.
+	ReserveShare float64
 	// TransferCreditBytes is how much KV may be on its way on one stream: a sender has
 	// one, or several. kvtransfer.CheckCreditBytes bounds it.
 	TransferCreditBytes int
@@ -29,6 +34,8 @@ type Config struct {
 func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
 	c.Limits.RegisterFlags(fs, "decode-", "decode", worker.DefaultDecodeChunkTokens)
 	fs.DurationVar(&c.TransferLease, "decode-transfer-lease", kvtransfer.DefaultLease, "how long a KV reservation lives without a sign of life from its sender")
+	fs.DurationVar(&c.TransferIdle, "decode-transfer-idle", kvtransfer.DefaultMaxIdle, "how long a sender may only renew a KV reservation, without sending any KV")
+	fs.Float64Var(&c.ReserveShare, "decode-reserve-share", 0.8, "share of a decode worker's KV blocks that transfers of one tenant, or of one router, may hold before they are complete, above 0 and at most 1; a single transfer is always allowed")
 	fs.IntVar(&c.TransferCreditBytes, "decode-transfer-credit-bytes", kvtransfer.DefaultCreditBytes, "maximum KV bytes in flight to a decode worker on one connection of a prefill worker (--kv-connections)")
 	fs.StringVar(&c.KVEncoding, "decode-kv-encoding", "native", "encoding in which prefill workers send KV: native (as computed) or int8 (half the bytes of bf16, but tokens may differ, and requests are marked as not reproducible)")
 }
@@ -40,6 +47,12 @@ func (c *Config) Validate(blockTokens int) error {
 	}
 	if c.TransferLease < time.Second {
 		return fmt.Errorf("decode-transfer-lease: %v is under 1s", c.TransferLease)
+	}
+	if c.TransferIdle < c.TransferLease {
+		return fmt.Errorf("decode-transfer-idle: %v is less than decode-transfer-lease, %v", c.TransferIdle, c.TransferLease)
+	}
+	if !(c.ReserveShare > 0 && c.ReserveShare <= 1) {
+		return fmt.Errorf("decode-reserve-share: %v is not above 0 and at most 1", c.ReserveShare)
 	}
 	if err := kvtransfer.CheckCreditBytes(c.TransferCreditBytes); err != nil {
 		return fmt.Errorf("decode-transfer-credit-bytes: %w", err)

@@ -177,12 +177,19 @@ func (g *rig) setHold(hold func(context.Context, time.Duration) error) {
 
 // newRig starts a worker, and somebody to send it KV, for the rest of the test,
 // which must be a bubble.
-func newRig(t *testing.T) *rig {
+func newRig(t *testing.T, change ...func(*decode.Config)) *rig {
 	t.Helper()
 	g := &rig{t: t, listener: bufconn.Listen(1 << 20), signals: &published{blocks: map[uint64]bool{}}}
 	g.engine = newEngine(t, poolBlocks, simulated.Config{StepTime: latency.Model{BaseMs: float64(stepTime / time.Millisecond)}, Wait: g.wait})
 	var err error
-	g.service, err = decode.New(decode.Config{Limits: worker.Limits{ChunkTokens: 16, MaxWaiting: maxWaiting, OutputShare: 1}, TransferLease: lease, TransferCreditBytes: 4 << 20, KVEncoding: "native"}, decode.Deps{
+	cfg := decode.Config{
+		Limits:        worker.Limits{ChunkTokens: 16, MaxWaiting: maxWaiting, OutputShare: 1},
+		TransferLease: lease, TransferIdle: 12 * lease, ReserveShare: 1, TransferCreditBytes: 4 << 20, KVEncoding: "native",
+	}
+	for _, c := range change {
+		c(&cfg)
+	}
+	g.service, err = decode.New(cfg, decode.Deps{
 		Identity: membership.Identity{ID: "decode-1", Epoch: workerEpoch, Role: controlv1.Role_ROLE_DECODE, Addresses: []string{address}},
 		Engine:   g.engine, Signals: g.signals, Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
 	})

@@ -63,7 +63,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	}
 	receiver, err := kvtransfer.NewReceiver(kvtransfer.ReceiverConfig{
 		WorkerID: deps.Identity.ID, Epoch: deps.Identity.Epoch, Addresses: kvAddresses, Layout: capacity.Layout,
-		Lease: cfg.TransferLease, CreditBytes: cfg.TransferCreditBytes, Encoding: encoding,
+		Lease: cfg.TransferLease, MaxIdle: cfg.TransferIdle, HolderBlocks: max(int(cfg.ReserveShare*float64(capacity.Blocks)), 1), CreditBytes: cfg.TransferCreditBytes, Encoding: encoding,
 		// Each holds a block of its own at least.
 		MaxReservations: capacity.Blocks,
 		MaxStreams:      deps.KVMaxStreams,

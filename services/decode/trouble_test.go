@@ -327,7 +327,7 @@ func TestQueueIsBounded(t *testing.T) {
 
 func TestConfig(t *testing.T) {
 	good := func() decode.Config {
-		return decode.Config{Limits: worker.Limits{ChunkTokens: 64, MaxWaiting: 1, OutputShare: 1}, TransferLease: time.Second, TransferCreditBytes: 1 << 20, KVEncoding: "native"}
+		return decode.Config{Limits: worker.Limits{ChunkTokens: 64, MaxWaiting: 1, OutputShare: 1}, TransferLease: time.Second, TransferIdle: time.Minute, ReserveShare: 1, TransferCreditBytes: 1 << 20, KVEncoding: "native"}
 	}
 	for _, c := range []struct {
 		name   string
@@ -342,6 +342,8 @@ func TestConfig(t *testing.T) {
 		{"no output", func(c *decode.Config) { c.OutputShare = 0 }, "decode-output-share"},
 		{"more output than there may be", func(c *decode.Config) { c.OutputShare = 1.1 }, "decode-output-share"},
 		{"short lease", func(c *decode.Config) { c.TransferLease = time.Millisecond }, "decode-transfer-lease"},
+		{"less time without KV than without a sign of life", func(c *decode.Config) { c.TransferIdle = time.Millisecond }, "decode-transfer-idle"},
+		{"no share", func(c *decode.Config) { c.ReserveShare = 0 }, "decode-reserve-share"},
 		{"no credit", func(c *decode.Config) { c.TransferCreditBytes = -1 }, "decode-transfer-credit-bytes"},
 		{"credit for less than a chunk", func(c *decode.Config) { c.TransferCreditBytes = 1 }, "decode-transfer-credit-bytes"},
 		{"the most credit", func(c *decode.Config) { c.TransferCreditBytes = 1 << 40 }, ""},
@@ -360,4 +362,27 @@ func TestConfig(t *testing.T) {
 			}
 		})
 	}
+}
+
+// One tenant's transfers do not hold a worker's blocks against all others, and are told that
+// there are many of them.
+func TestTenantsShareReservations(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newRig(t, func(c *decode.Config) { c.ReserveShare = 0.5 })
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		call := func(tenant string, seed int) *answer {
+			request := &workerv1.DecodeRequest{Task: task(prompt(40, seed), 5), Sender: "prefill-1"}
+			request.Task.Envelope.Tenant = tenant
+			return g.call(ctx, request)
+		}
+		if ticket := call("greedy", 1).ticket(); ticket.GetSender() != "prefill-1" {
+			t.Errorf("the ticket is for %q", ticket.GetSender())
+		}
+		wantError(t, "second", call("greedy", 2).rest().err, codes.ResourceExhausted, api.ReasonQueueFull)
+		call("modest", 3).ticket()
+		cancel()
+		g.idle()
+		g.works(50)
+	})
 }

@@ -77,7 +77,7 @@ func (c *cache) connect(s *Service) (err error) {
 		return fmt.Errorf("kv receiver: %w", err)
 	}
 	c.sender, err = kvtransfer.NewSender(kvtransfer.SenderConfig{
-		WorkerID: id.ID, Epoch: id.Epoch, Layout: c.layout, Dial: s.deps.Dial, Streams: s.deps.KVConnections, Logger: s.deps.Logger,
+		WorkerID: id.ID, Epoch: id.Epoch, Layout: c.layout, Dial: s.deps.Dial, Registered: s.deps.Registered, Streams: s.deps.KVConnections, Logger: s.deps.Logger,
 	}, c.pages)
 	if err != nil {
 		return fmt.Errorf("kv sender: %w", err)

@@ -17,6 +17,7 @@ import (
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 
 	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/identity"
 	"github.com/tandem-serving/tandem/pkg/inventory"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer"
@@ -94,6 +95,9 @@ func (s *Service) offer(ctx context.Context, request *kvtransferv1.OfferRequest)
 	if err := membership.CheckEpoch(request.GetStoreEpoch(), s.deps.Identity.Epoch); err != nil {
 		return nil, err
 	}
+	if err := s.checkSender(ctx, request.GetSender()); err != nil {
+		return nil, err
+	}
 	tokens, err := parsePrefix(request.GetPrefix())
 	if err != nil {
 		return nil, err
@@ -127,7 +131,39 @@ func (s *Service) offer(ctx context.Context, request *kvtransferv1.OfferRequest)
 	if a.verdict != inventory.Taken {
 		return nil, storeclient.OfferStatus(a.verdict, asked, total)
 	}
-	return s.reserve(ctx, a.cache, a.arrival)
+	return s.reserve(ctx, request.GetSender(), a.cache, a.arrival)
+}
+
+// checkSender refuses blocks of workers that are not registered, and of those that offer them in
+// another's name. Workers of earlier versions do not say who they are: that counts where nobody
+// has a certificate. Its errors are gRPC statuses.
+func (s *Service) checkSender(ctx context.Context, sender string) error {
+	if err := checkCaller(ctx, sender); err != nil {
+		return err
+	}
+	if s.deps.Registered == nil || sender == "" {
+		return nil
+	}
+	if err := s.deps.Registered(ctx, sender); err != nil {
+		return notRegistered(err)
+	}
+	return nil
+}
+
+// checkCaller refuses a call in another worker's name, where callers have certificates.
+func checkCaller(ctx context.Context, worker string) error {
+	if caller, known := identity.FromContext(ctx); known && !caller.Covers(caller.Role, worker) {
+		return rpc.Errorf(codes.PermissionDenied, api.ReasonWrongWorker, "the caller's certificate is that of %s, not of %q: call in your own name", caller, worker)
+	}
+	return nil
+}
+
+// notRegistered is the status for a worker that Deps.Registered refuses.
+func notRegistered(err error) error {
+	if s := status.FromContextError(err); s.Code() != codes.Unknown {
+		return s.Err()
+	}
+	return rpc.Error(codes.PermissionDenied, api.ReasonWrongWorker, err.Error()+": register it first", 0)
 }
 
 // tooSmallEvery is how often at most it is logged that blocks do not fit.
@@ -150,10 +186,10 @@ func (s *Service) logTooSmall(layout kvcache.Layout) {
 
 // reserve makes the ticket of an arrival. Without one nobody can write, and the
 // arrival has ended.
-func (s *Service) reserve(ctx context.Context, c *cache, arrival inventory.Arrival) (*kvtransferv1.Ticket, error) {
+func (s *Service) reserve(ctx context.Context, sender string, c *cache, arrival inventory.Arrival) (*kvtransferv1.Ticket, error) {
 	id := arrival.ID
 	ticket, err := c.receiver.Reserve(kvtransfer.Reservation{
-		RequestID: rpc.RequestID(ctx), Blocks: arrival.Blocks, HeldBlocks: arrival.Held, PromptBlocks: len(arrival.Blocks),
+		RequestID: rpc.RequestID(ctx), Sender: sender, Blocks: arrival.Blocks, HeldBlocks: arrival.Held, PromptBlocks: len(arrival.Blocks),
 		Committed: func(a kvtransfer.Arrival) {
 			if a.Approximate { // no ticket asks for it: what is held is exact
 				s.lose(c, id)
@@ -208,6 +244,9 @@ func (s *Service) fetch(ctx context.Context, request *kvtransferv1.FetchRequest)
 		return 0, err
 	}
 	if err := checkTicket(request.GetTicket(), request.GetPrefix()); err != nil {
+		return 0, err
+	}
+	if err := checkCaller(ctx, request.GetTicket().GetReceiver()); err != nil {
 		return 0, err
 	}
 	if _, has := ctx.Deadline(); !has {

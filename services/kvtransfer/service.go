@@ -30,6 +30,9 @@ type Deps struct {
 	// Dial connects to a receiver of KV, KVConnections times for each; 0: once.
 	Dial          func(address string) (*grpc.ClientConn, error)
 	KVConnections int
+	// Registered refuses workers that are not registered, or not at these addresses for KV.
+	// Nil: all are taken.
+	Registered func(ctx context.Context, worker string, kvAddresses ...string) error
 	// KVMaxStreams bounds the streams of KV that is received. 0:
 	// kvtransfer.DefaultMaxStreams.
 	KVMaxStreams int

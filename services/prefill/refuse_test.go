@@ -14,7 +14,6 @@ import (
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
 	"github.com/tandem-serving/tandem/pkg/api"
-	"github.com/tandem-serving/tandem/pkg/kvtransfer"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 )
 
@@ -117,7 +116,7 @@ func TestReceiversThatTakeNoConnection(t *testing.T) {
 			p := g.newPeer("decode-1", 11)
 			listener := g.network.listen("busy:1")
 			if full {
-				defer serve(t, kvtransfer.NewConnectionLimit(1, nil).Listener(listener), p.receiver.Register)()
+				defer serve(t, rpc.NewConnectionLimit(1, "", nil).Listener(listener), p.receiver.Register)()
 				other, err := listener.DialContext(t.Context())
 				if err != nil {
 					t.Fatal(err)

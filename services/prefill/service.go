@@ -32,6 +32,9 @@ type Deps struct {
 	// Dial connects to a receiver of KV, KVConnections times for each; 0: once.
 	Dial          func(address string) (*grpc.ClientConn, error)
 	KVConnections int
+	// Registered refuses receivers that are not registered, or not at these addresses for KV.
+	// Nil: all are taken.
+	Registered func(ctx context.Context, worker string, kvAddresses ...string) error
 
 	Signals    workerdriver.Signals
 	Log        *eventlog.Log // of what the worker's core takes in and does; nil: nothing is recorded
@@ -75,7 +78,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		return nil, err
 	}
 	sender, err := kvtransfer.NewSender(kvtransfer.SenderConfig{
-		WorkerID: deps.Identity.ID, Epoch: deps.Identity.Epoch, Layout: layout, Dial: deps.Dial, Streams: deps.KVConnections, Logger: deps.Logger,
+		WorkerID: deps.Identity.ID, Epoch: deps.Identity.Epoch, Layout: layout, Dial: deps.Dial, Registered: deps.Registered, Streams: deps.KVConnections, Logger: deps.Logger,
 	}, deps.Engine.Pages())
 	if err != nil {
 		return nil, fmt.Errorf("kv sender: %w", err)

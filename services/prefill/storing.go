@@ -39,6 +39,8 @@ type storing struct {
 	loop  *coreloop.Loop[*offload.Core, offload.Event, offload.Action]
 	saves chan offload.Event // from the driver, under its lock
 	tasks sync.WaitGroup     // puts and fetches
+	// registered is Deps.Registered.
+	registered func(ctx context.Context, worker string, kvAddresses ...string) error
 
 	// Under the loop's lock:
 	waiting map[scheduler.SequenceID]chan<- offload.Answer
@@ -86,7 +88,7 @@ func newStoring(cfg Config, deps Deps, sender *kvtransfer.Sender) (*storing, err
 		return nil, err
 	}
 	s := &storing{
-		watch: deps.Stores, receiver: receiver, client: client, calls: client, metrics: counted, logger: deps.Logger,
+		watch: deps.Stores, registered: deps.Registered, receiver: receiver, client: client, calls: client, metrics: counted, logger: deps.Logger,
 		// Each save begins and may be stopped, and what was said of those that ended may be
 		// there still.
 		saves:   make(chan offload.Event, 8*(cfg.StorePuts+1)),
@@ -288,7 +290,7 @@ func (s *storing) startFetch(a offload.StartFetch) {
 	ctx, cancel := context.WithCancel(context.Background())
 	s.fetches[a.Fetch] = cancel
 	s.tasks.Go(func() {
-		bytes, err := s.calls.Fetch(ctx, storeclient.Peer(a.Store), storeclient.Prefix(a.Prefix), a.Blocks, a.Held)
+		bytes, err := s.fetch(ctx, a)
 		if err == nil && !s.driver.Finite(a.Blocks[a.Held:]) {
 			err = storeclient.ErrNotFinite
 		}
@@ -301,6 +303,16 @@ func (s *storing) startFetch(a offload.StartFetch) {
 		delete(s.fetches, a.Fetch)
 		s.loop.Step(offload.FetchEnded{Fetch: a.Fetch, Bytes: bytes, Outcome: storeclient.FetchOutcome(err)})
 	})
+}
+
+// fetch fetches a prefix from a registered store: a router only says which.
+func (s *storing) fetch(ctx context.Context, a offload.StartFetch) (bytes uint64, err error) {
+	if s.registered != nil {
+		if err := s.registered(ctx, a.Store.ID, a.Store.Addresses...); err != nil {
+			return 0, err
+		}
+	}
+	return s.calls.Fetch(ctx, storeclient.Peer(a.Store), storeclient.Prefix(a.Prefix), a.Blocks, a.Held)
 }
 
 func (s *storing) startPut(a offload.StartPut) {

@@ -63,6 +63,7 @@ func (c *Config) RegisterFlags(fs *pflag.FlagSet, prefix string) {
 	c.Scaling.RegisterFlags(fs, prefix)
 	fs.DurationVar(&c.ConnectTimeout, prefix+"connect-timeout", routing.DefaultConnectTimeout, "time limit for connecting to one address of a worker")
 	fs.StringVar(&c.GenerationConfig, "generation-config", preprocess.GenerationConfigModel, "source of sampling parameters that a request leaves out: model (its generation_config.json) or none")
+	fs.BoolVar(&c.CacheByTenant, prefix+"cache-by-tenant", false, "keep the cached prefixes of tenants apart, so that no tenant can tell from the time to its first token what another one asked")
 	fs.IntVar(&c.KeptLogs, prefix+"kept-logs", 1024, "maximum finished requests that can still be resumed")
 	fs.Var(&c.KeptMemory, prefix+"kept-memory", "memory for finished requests that can still be resumed; the oldest are forgotten first")
 	fs.Var(&c.ReceiveMemory, prefix+"receive-memory", "memory for requests until they are answered, for gRPC and HTTP each")

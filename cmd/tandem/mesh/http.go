@@ -18,6 +18,7 @@ import (
 
 	"github.com/tandem-serving/tandem/cmd/tandem/frontpage"
 	"github.com/tandem-serving/tandem/pkg/lifecycle"
+	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/pkg/telemetry"
 	"github.com/tandem-serving/tandem/services/router/openai"
 )
@@ -46,10 +47,19 @@ func (p *process) newHTTP(context.Context) (services []lifecycle.Service, _ erro
 		mux := p.healthMux()
 		mux.Handle("GET /metrics", metrics)
 		mux.HandleFunc("GET /{$}", listPages)
-		services = append(services, httpService("metrics", p.metrics, newHTTPServer(mux)))
+		server := newHTTPServer(mux)
+		server.ReadTimeout, server.WriteTimeout = scrapeTimeout, scrapeTimeout
+		limit := rpc.NewConnectionLimit(scrapeConnections, "metrics", p.logger)
+		services = append(services, httpService("metrics", limit.Listener(p.metrics), server))
 	}
 	return services, nil
 }
+
+// Bounds of the port for metrics and probes, which answer at once.
+const (
+	scrapeTimeout     = time.Minute
+	scrapeConnections = 256
+)
 
 // listPages says what a port serves that has no API.
 func listPages(w http.ResponseWriter, _ *http.Request) {

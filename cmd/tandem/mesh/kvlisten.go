@@ -1,6 +1,7 @@
 package mesh
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -123,7 +124,7 @@ func (p *process) kvServices(w *part, role string, receiver receivesKV, logger *
 		Unlogged: []string{kvtransferv1.KVTransfer_Stream_FullMethodName}, Credentials: w.serverCredentials(true),
 	}))
 	receiver.RegisterKV(server)
-	limit := kvtransfer.NewConnectionLimit(p.options.KV.MaxConnections, logger)
+	limit := rpc.NewConnectionLimit(cmp.Or(p.options.KV.MaxConnections, kvtransfer.DefaultMaxConnections), "--kv-max-connections", logger)
 	for _, listener := range w.kv.listeners {
 		listener = limit.Listener(listener)
 		services = append(services, lifecycle.Service{

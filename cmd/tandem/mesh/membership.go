@@ -13,6 +13,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/lifecycle"
 	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/signals"
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 )
 
 // rememberView has a router keep its last view, tell it to other routers, and start
@@ -33,7 +34,17 @@ func (p *process) newMembership(ctx context.Context) (_ []lifecycle.Service, err
 	if err := p.connect(ctx); err != nil {
 		return nil, errors.Join(err, p.disconnect())
 	}
-	return []lifecycle.Service{{Name: "membership", Close: p.disconnect}}, nil
+	return []lifecycle.Service{{Name: "membership", Run: p.fillDirectory, Close: p.disconnect}}, nil
+}
+
+// fillDirectory tells the directory who is registered, for the parts that send KV.
+func (p *process) fillDirectory(ctx context.Context) error {
+	if len(p.of(controlv1.Role_ROLE_PREFILL))+len(p.of(controlv1.Role_ROLE_KVTRANSFER)) == 0 && p.autoscale == nil {
+		<-ctx.Done()
+		return nil
+	}
+	_ = p.members.Watch(ctx, p.directory.Update) // ends with ctx only
+	return nil
 }
 
 func (p *process) connect(ctx context.Context) (err error) {
@@ -52,6 +63,7 @@ func (p *process) connect(ctx context.Context) (err error) {
 	if p.members, err = membership.Open(etcd, p.logger); err != nil {
 		return err
 	}
+	p.directory = membership.NewDirectory()
 	ctx, cancel := p.starting(ctx)
 	defer cancel()
 	said := make(chan struct{})

@@ -60,6 +60,7 @@ type process struct {
 	engines              *engines.Set // nil: nothing computes
 	signals              *signals.Conn
 	members              *membership.Client
+	directory            *membership.Directory
 	lastView             *membership.LastView // nil: there is no router that remembers
 	api                  http.Handler         // the router's HTTP API; nil without a router
 	// watchWorkers is router.Service.WatchWorkers; nil without a router.

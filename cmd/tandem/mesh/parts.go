@@ -46,6 +46,10 @@ const deregister = 2 * time.Second
 // of a long prompt, or the list of a prefix cache.
 const workerMessageBytes = 64 << 20
 
+// workerConnections bounds those of routers, and of prefill workers that call a store: each has
+// one.
+const workerConnections = 4096
+
 func (p *process) newWorkers(role controlv1.Role) func(context.Context) ([]lifecycle.Service, error) {
 	return func(context.Context) (services []lifecycle.Service, err error) {
 		for _, w := range p.of(role) {
@@ -82,8 +86,9 @@ func (p *process) workerServices(w *part, e engine.Engine, metrics prometheus.Re
 		Name: role, Logger: logger, Registerer: p.registry, MaxReceiveBytes: workerMessageBytes, Credentials: w.serverCredentials(true),
 	})
 	service.Register(server)
+	listener := rpc.NewConnectionLimit(workerConnections, w.id, logger).Listener(w.listener)
 	return append(p.kvServices(w, role, service, logger),
-		lifecycle.Service{Name: w.id + " server", Run: func(context.Context) error { return server.Serve(w.listener) }, Stop: server.Stop},
+		lifecycle.Service{Name: w.id + " server", Run: func(context.Context) error { return server.Serve(listener) }, Stop: server.Stop},
 		// Stopped before the servers, since KV streams last as long as the worker.
 		lifecycle.Service{Name: w.id, Run: service.Run},
 		p.membership(w.id, service, server, func() { server.SetServing(false) }),
@@ -92,6 +97,7 @@ func (p *process) workerServices(w *part, e engine.Engine, metrics prometheus.Re
 
 func (p *process) newWorkerService(w *part, e engine.Engine, metrics prometheus.Registerer, logger *slog.Logger) (workerService, error) {
 	role, self := api.Name(w.role), w.identity()
+	self.KVAddresses = w.kv.addresses
 	log, err := p.newEventLog(self, logger)
 	if err != nil {
 		return nil, err
@@ -110,12 +116,12 @@ func (p *process) newWorkerService(w *part, e engine.Engine, metrics prometheus.
 	case controlv1.Role_ROLE_KVTRANSFER:
 		return store.New(p.options.Store, store.Deps{
 			Identity: self, KVAddresses: w.kv.addresses, Signals: publisher, Logger: logger, Registerer: metrics, Tracer: tracer,
-			Dial: kvDial(identity.Prefill), KVConnections: kv.Connections, KVMaxStreams: kv.MaxStreams,
+			Dial: kvDial(identity.Prefill), KVConnections: kv.Connections, KVMaxStreams: kv.MaxStreams, Registered: p.directory.Check,
 		})
 	case controlv1.Role_ROLE_PREFILL:
 		return prefill.New(p.options.Prefill, prefill.Deps{
 			Identity: self, KVAddresses: w.kv.addresses, Engine: e, Signals: publisher, Log: log, Logger: logger, Registerer: metrics, Tracer: tracer,
-			Stores: p.watchStores,
+			Stores: p.watchStores, Registered: p.directory.Check,
 			// Calls go to where the store listens, whatever KV goes over.
 			DialStore: func(address string) (*grpc.ClientConn, error) {
 				store := client
@@ -178,7 +184,7 @@ func (p *process) newStores(ctx context.Context) ([]lifecycle.Service, error) {
 // blocks of another layout is among them: it may take this one when those are not
 // used any more, and refuses until then.
 func (p *process) watchStores(ctx context.Context, notify func([]storeclient.Peer)) error {
-	return p.members.Watch(ctx, func(view membership.View) {
+	return p.directory.Watch(ctx, func(view membership.View) {
 		var peers []storeclient.Peer
 		for _, record := range view.Workers {
 			if record.GetRole() == controlv1.Role_ROLE_KVTRANSFER && record.GetState() == controlv1.WorkerState_WORKER_STATE_SERVING {

@@ -107,11 +107,19 @@ func (p *process) newRouter(context.Context) (services []lifecycle.Service, err 
 	), nil
 }
 
+// What operators may have the router hold for them: each call, and each answer that they do not
+// read.
+const (
+	controlBytes       = 64 << 20
+	controlConnections = 256
+)
+
 // controlServer serves operators. It comes before the router, so that it is stopped
 // after it: a drain of the whole mesh can be looked at to its end.
 func (p *process) controlServer(service *router.Service, logger *slog.Logger) lifecycle.Service {
 	server := rpc.NewServer(rpc.ServerConfig{
 		Name: "control", Logger: logger, Registerer: p.registry, Credentials: p.parts[0].serverCredentials(false),
+		Limits: rpc.Limits{ReceiveBytes: controlBytes, Connections: controlConnections},
 		// A watch lasts until one side goes.
 		Unlogged: []string{controlv1.Control_WatchWorkers_FullMethodName},
 	})

@@ -28,6 +28,12 @@ type Config struct {
 	Lends bool
 	// Lease is how long a sender may be silent.
 	Lease time.Duration
+	// MaxIdle is how long a sender may only renew a transfer, without bytes of it. 0: no
+	// bound.
+	MaxIdle time.Duration
+	// HolderBlocks bounds the blocks that one holder's reservations have. One reservation is
+	// always allowed. 0: no bound.
+	HolderBlocks int
 	// CreditBytes is the payload that may be in flight on one stream.
 	CreditBytes int
 	// MaxChunkBytes is the largest payload of one chunk.
@@ -43,6 +49,7 @@ type Core struct {
 	cfg       Config
 	table     cells
 	transfers map[uint64]*transfer
+	holders   map[string]int // charged blocks; none that is 0
 	streams   map[StreamID]*stream
 	sessions  map[uint64]*session // by id, if not 0
 	deadlines *deadline.Queue[timer]
@@ -64,6 +71,9 @@ type timer struct {
 type transfer struct {
 	id, secret uint64
 	requestID  string
+	sender     string // empty: anybody
+	holders    []string
+	charge     int
 	blocks     []kvcache.BlockID
 	held       int
 	state      state
@@ -75,6 +85,7 @@ type transfer struct {
 	encoding   kvtransferv1.Encoding
 	sliceBytes int // bytes of one slice in a payload
 	seen       *coverage.Set
+	moved      time.Time // when bytes last came, from Accept on
 	writing    int
 	withdrawn  bool // the sender recalled slices, so it cannot commit
 	bytes      uint64
@@ -95,6 +106,7 @@ func New(cfg Config) *Core {
 		cfg:       cfg,
 		table:     shared,
 		transfers: map[uint64]*transfer{},
+		holders:   map[string]int{},
 		streams:   map[StreamID]*stream{},
 		sessions:  map[uint64]*session{},
 		deadlines: deadline.New[timer](),
@@ -113,7 +125,7 @@ func (c *Core) Handle(now time.Time, ev Event) []Action {
 			c.step(t, onCancel, input{})
 		}
 	case StreamOpened:
-		c.openStream(ev.Stream)
+		c.openStream(ev)
 	case Received:
 		c.received(ev)
 	case Written:
@@ -172,7 +184,19 @@ func (c *Core) reserve(ev Reserve) {
 		c.emit(Rejected{Closed: c.closed})
 		return
 	}
-	t := &transfer{id: ev.ID, secret: ev.Secret, requestID: ev.RequestID, blocks: ev.Blocks, held: ev.Held}
+	for _, holder := range ev.Holders {
+		if has := c.holders[holder]; c.cfg.HolderBlocks > 0 && has > 0 && has+ev.Charge > c.cfg.HolderBlocks {
+			c.emit(Rejected{Holder: holder})
+			return
+		}
+	}
+	t := &transfer{
+		id: ev.ID, secret: ev.Secret, requestID: ev.RequestID, blocks: ev.Blocks, held: ev.Held,
+		sender: ev.Sender, holders: ev.Holders, charge: ev.Charge,
+	}
+	for _, holder := range t.holders {
+		c.holders[holder] += t.charge
+	}
 	c.transfers[t.id] = t
 	c.lease(t)
 }
@@ -211,6 +235,11 @@ func (c *Core) lease(t *transfer) {
 func (c *Core) forget(t *transfer) {
 	t.state = gone
 	delete(c.transfers, t.id)
+	for _, holder := range t.holders {
+		if c.holders[holder] -= t.charge; c.holders[holder] <= 0 {
+			delete(c.holders, holder)
+		}
+	}
 	c.deadlines.Clear(timer{transfer: t.id})
 	if t.session != nil {
 		delete(t.session.transfers, t.id)

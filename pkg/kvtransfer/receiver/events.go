@@ -24,11 +24,23 @@ type (
 		Blocks []kvcache.BlockID
 		// Held is the number of leading blocks that are not sent.
 		Held int
+		// Sender is the only worker that may open the transfer. Empty: any that is not
+		// Verified.
+		Sender string
+		// Holders are on whose behalf the blocks are held, and Charge is how many blocks
+		// count against Config.HolderBlocks of each.
+		Holders []string
+		Charge  int
 	}
 	// Cancel ends a reservation for its owner. Unknown ids are ignored.
 	Cancel struct{ ID uint64 }
-	// StreamOpened reports a new stream.
-	StreamOpened struct{ Stream StreamID }
+	// StreamOpened reports a new stream. Verified: the driver knows its peer by a certificate,
+	// and passes on no SenderHello in another's name. Such a sender may open only the
+	// reservations that name it.
+	StreamOpened struct {
+		Stream   StreamID
+		Verified bool
+	}
 	// Received is a message read from a stream. Messages of one stream must be in order.
 	Received struct {
 		Stream StreamID
@@ -91,8 +103,10 @@ type Action interface{ action() }
 type (
 	// Rejected answers Reserve: nothing was reserved.
 	Rejected struct {
-		// Closed: the receiver is shutting down. Otherwise it is full.
+		// Closed: the receiver is shutting down. Holder: this one has its share. Otherwise
+		// the table is full.
 		Closed bool
+		Holder string
 	}
 	// Send puts a message on a stream.
 	Send struct {

@@ -30,6 +30,8 @@ type stream struct {
 	phase   phase
 	session *session // nil before SenderHello
 	stripe  int
+	// verified: the peer is known by its certificate.
+	verified bool
 	// outstanding is the payload charged to the sender's credit; landed is the part of it
 	// that can be granted again.
 	outstanding, landed int
@@ -53,8 +55,9 @@ type session struct {
 
 func (s *session) lead() *stream { return s.streams[0] }
 
-func (c *Core) openStream(id StreamID) {
-	s := &stream{id: id}
+func (c *Core) openStream(ev StreamOpened) {
+	id := ev.Stream
+	s := &stream{id: id, verified: ev.Verified}
 	admitted := c.admitStream()
 	c.streams[id] = s
 	switch {

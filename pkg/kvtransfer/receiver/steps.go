@@ -12,7 +12,7 @@ import (
 // Steps of the table. Each leaves the transfer in one of its states or forgets it.
 
 func (c *Core) accept(t *transfer, in input) {
-	t.state, t.session = open, in.stream.session
+	t.state, t.session, t.moved = open, in.stream.session, c.now
 	t.lanes = make([]lane, len(t.session.streams))
 	t.seen = coverage.New(c.cfg.Layers, len(t.blocks)-t.held)
 	t.encoding = in.encoding
@@ -27,7 +27,20 @@ func (c *Core) refuseTwice(t *transfer, in input) {
 	c.refuse(in.stream, t.id, kvtransferv1.RefuseReason_REFUSE_REASON_ALREADY_OPEN, "a ticket can be used only once")
 }
 
-func (c *Core) renew(t *transfer, _ input) { c.lease(t) }
+// renew extends the lease, but not beyond the time that a transfer may go without bytes:
+// renewals alone do not hold blocks for ever.
+func (c *Core) renew(t *transfer, _ input) {
+	until := c.now.Add(c.cfg.Lease)
+	if last := t.moved.Add(c.cfg.MaxIdle); c.cfg.MaxIdle > 0 && last.Before(until) {
+		until = last
+	}
+	c.deadlines.Set(timer{transfer: t.id}, until)
+}
+
+func (c *Core) progress(t *transfer, _ input) {
+	t.moved = c.now
+	c.lease(t)
+}
 
 func (c *Core) take(t *transfer, in input) {
 	reason, detail := c.check(t, in.stream, in.chunk)
@@ -131,8 +144,11 @@ func (c *Core) expire(t *transfer, _ input) {
 		c.lease(t)
 		return
 	}
-	s := t.session
-	c.fail(t, input{reason: kvtransferv1.FailReason_FAIL_REASON_EXPIRED, detail: fmt.Sprintf("no sign of life for %s", c.cfg.Lease)})
+	s, why := t.session, fmt.Sprintf("no sign of life for %s", c.cfg.Lease)
+	if c.cfg.MaxIdle > 0 && c.now.Sub(t.moved) >= c.cfg.MaxIdle {
+		why = fmt.Sprintf("no KV came for %s", c.cfg.MaxIdle)
+	}
+	c.fail(t, input{reason: kvtransferv1.FailReason_FAIL_REASON_EXPIRED, detail: why})
 	if c.now.Sub(s.heard) >= c.cfg.Lease {
 		c.closeSession(s, Silence, fmt.Sprintf("no sign of life from the sender for %s", c.cfg.Lease))
 	}

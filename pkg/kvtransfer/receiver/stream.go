@@ -85,6 +85,8 @@ func (c *Core) receiveOpen(s *stream, m *kvtransferv1.Open) {
 		c.refuse(s, m.GetTransferId(), kvtransferv1.RefuseReason_REFUSE_REASON_UNKNOWN_TRANSFER, "no such reservation: it expired, was cancelled or has ended")
 	case m.GetSecret() != t.secret:
 		c.refuse(s, m.GetTransferId(), kvtransferv1.RefuseReason_REFUSE_REASON_BAD_SECRET, "")
+	case t.sender != s.session.sender && (t.sender != "" || s.verified):
+		c.refuse(s, m.GetTransferId(), kvtransferv1.RefuseReason_REFUSE_REASON_WRONG_SENDER, "the ticket is another sender's")
 	case m.GetLayoutDigest() != c.cfg.LayoutDigest || s.session.layout != c.cfg.LayoutDigest:
 		c.refuse(s, m.GetTransferId(), kvtransferv1.RefuseReason_REFUSE_REASON_LAYOUT,
 			fmt.Sprintf("layout digest is %#x here, but %#x at the sender", c.cfg.LayoutDigest, m.GetLayoutDigest()))

@@ -162,7 +162,7 @@ func (c *Client) Fetch(ctx context.Context, from Peer, prefix Prefix, blocks []k
 	calling, hangUp := context.WithCancel(ctx)
 	defer hangUp()
 	ended := newEnd(hangUp)
-	ticket, err := c.cfg.Receiver.Reserve(ended.reservation(rpc.RequestID(ctx), blocks, held))
+	ticket, err := c.cfg.Receiver.Reserve(ended.reservation(rpc.RequestID(ctx), from.ID, blocks, held))
 	if err != nil {
 		return 0, fmt.Errorf("fetch kv blocks: %w", err)
 	}
@@ -195,7 +195,7 @@ func (c *Client) Fetch(ctx context.Context, from Peer, prefix Prefix, blocks []k
 func (c *Client) offer(ctx context.Context, to Peer, prefix Prefix) (*kvtransferv1.Ticket, error) {
 	asking, cancel := context.WithTimeout(ctx, c.cfg.OfferTimeout)
 	defer cancel()
-	request := &kvtransferv1.OfferRequest{StoreEpoch: to.Epoch, Prefix: c.prefix(prefix), Layout: c.layout}
+	request := &kvtransferv1.OfferRequest{StoreEpoch: to.Epoch, Prefix: c.prefix(prefix), Layout: c.layout, Sender: c.cfg.Sender.WorkerID()}
 	var ticket *kvtransferv1.Ticket
 	err := c.conns.call(asking, to, func(client kvtransferv1.BlockStoreClient) error {
 		response, err := client.Offer(asking, request)
@@ -246,9 +246,9 @@ type end struct {
 
 func newEnd(hangUp func()) *end { return &end{over: make(chan struct{}), hangUp: hangUp} }
 
-func (e *end) reservation(requestID string, blocks []kvcache.BlockID, held int) kvtransfer.Reservation {
+func (e *end) reservation(requestID, sender string, blocks []kvcache.BlockID, held int) kvtransfer.Reservation {
 	return kvtransfer.Reservation{
-		RequestID: requestID, Blocks: blocks, HeldBlocks: held, PromptBlocks: len(blocks),
+		RequestID: requestID, Sender: sender, Blocks: blocks, HeldBlocks: held, PromptBlocks: len(blocks),
 		Committed: func(a kvtransfer.Arrival) {
 			e.committed, e.bytes = true, a.Bytes
 			close(e.over)

@@ -51,6 +51,8 @@ type Config struct {
 	// UnreadMemory is what answers may take that clients have not read yet, and
 	// UnreadRequest what one may have of it.
 	UnreadMemory, UnreadRequest bytesize.Size
+	// CacheByTenant keeps the cached prefixes of tenants apart, on workers and in stores.
+	CacheByTenant bool
 }
 
 // Deps is what requests are served with.
@@ -250,6 +252,9 @@ func (s *Requests) start(p *preprocess.Plan, id, secret string, spans *requestTr
 	if s.stopping {
 		return nil, clienterr.ShuttingDown()
 	}
+	if s.config.CacheByTenant {
+		p.Envelope.CacheSalt = tenantSalt(p.Envelope.GetTenant(), p.Envelope.GetCacheSalt())
+	}
 	// Proxies and clients send an id again with what they try again, and others may
 	// have thought of the same: each request has its own, which its caller is told.
 	id = s.unused(id)
@@ -272,6 +277,12 @@ func (s *Requests) start(p *preprocess.Plan, id, secret string, spans *requestTr
 		}
 	})
 	return r, nil
+}
+
+// tenantSalt is a salt that no other tenant's request can have, whatever salt it asks for: a
+// prompt of one tenant then takes as long as if no other tenant had sent its like.
+func tenantSalt(tenant, salt string) string {
+	return fmt.Sprintf("%d:%s:%s", len(tenant), tenant, salt)
 }
 
 // unused is an id if no request that is known, or whose record is kept, has it; else

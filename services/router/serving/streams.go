@@ -38,7 +38,7 @@ func (r *request) task(attempt int, generated []int32) *workerv1.Task {
 }
 
 func (r *request) openDecode(a joining.OpenDecode) {
-	request := &workerv1.DecodeRequest{Task: r.task(a.Stream.Attempt, a.Generated), PrefillHere: a.PrefillHere, WorkerEpoch: a.Worker.Epoch, Pauses: true, Queued: true}
+	request := &workerv1.DecodeRequest{Task: r.task(a.Stream.Attempt, a.Generated), PrefillHere: a.PrefillHere, Sender: a.Sender, WorkerEpoch: a.Worker.Epoch, Pauses: true, Queued: true}
 	read(r, a.Stream, a.Worker, workerv1.Decode_Run_FullMethodName, func(ctx context.Context, conn *grpc.ClientConn) (func() error, error) {
 		stream, err := openDecodeStream(ctx, conn, request, r.requests.deps.Log != nil)
 		if err != nil {

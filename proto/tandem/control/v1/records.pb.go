@@ -175,7 +175,10 @@ type WorkerRecord struct {
 	WholeRequests bool `protobuf:"varint,14,opt,name=whole_requests,json=wholeRequests,proto3" json:"whole_requests,omitempty"`
 	// Beside sequences whose requests set slo.tpot, prompts get no more of a step than lets those
 	// have their tokens in time.
-	KeepsTpot     bool `protobuf:"varint,15,opt,name=keeps_tpot,json=keepsTpot,proto3" json:"keeps_tpot,omitempty"`
+	KeepsTpot bool `protobuf:"varint,15,opt,name=keeps_tpot,json=keepsTpot,proto3" json:"keeps_tpot,omitempty"`
+	// Addresses at which it receives KV, best first. Not set: addresses. Workers send KV to no
+	// other address of it.
+	KvAddresses   []string `protobuf:"bytes,16,rep,name=kv_addresses,json=kvAddresses,proto3" json:"kv_addresses,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -313,6 +316,13 @@ func (x *WorkerRecord) GetKeepsTpot() bool {
 		return x.KeepsTpot
 	}
 	return false
+}
+
+func (x *WorkerRecord) GetKvAddresses() []string {
+	if x != nil {
+		return x.KvAddresses
+	}
+	return nil
 }
 
 // Capacity is what a worker can hold, fixed while it runs.
@@ -581,7 +591,7 @@ var File_tandem_control_v1_records_proto protoreflect.FileDescriptor
 
 const file_tandem_control_v1_records_proto_rawDesc = "" +
 	"\n" +
-	"\x1ftandem/control/v1/records.proto\x12\x11tandem.control.v1\x1a%tandem/kvtransfer/v1/kvtransfer.proto\"\x8e\x04\n" +
+	"\x1ftandem/control/v1/records.proto\x12\x11tandem.control.v1\x1a%tandem/kvtransfer/v1/kvtransfer.proto\"\xb1\x04\n" +
 	"\fWorkerRecord\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12+\n" +
 	"\x04role\x18\x02 \x01(\x0e2\x17.tandem.control.v1.RoleR\x04role\x12\x14\n" +
@@ -599,7 +609,8 @@ const file_tandem_control_v1_records_proto_rawDesc = "" +
 	"\x04host\x18\r \x01(\tR\x04host\x12%\n" +
 	"\x0ewhole_requests\x18\x0e \x01(\bR\rwholeRequests\x12\x1d\n" +
 	"\n" +
-	"keeps_tpot\x18\x0f \x01(\bR\tkeepsTpot\"\x99\x02\n" +
+	"keeps_tpot\x18\x0f \x01(\bR\tkeepsTpot\x12!\n" +
+	"\fkv_addresses\x18\x10 \x03(\tR\vkvAddresses\"\x99\x02\n" +
 	"\bCapacity\x12\x16\n" +
 	"\x06blocks\x18\x01 \x01(\rR\x06blocks\x12!\n" +
 	"\fblock_tokens\x18\x02 \x01(\rR\vblockTokens\x12%\n" +

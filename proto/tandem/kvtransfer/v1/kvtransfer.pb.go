@@ -101,6 +101,8 @@ const (
 	RefuseReason_REFUSE_REASON_BUSY RefuseReason = 6
 	// The encoding is neither native nor allowed by the ticket.
 	RefuseReason_REFUSE_REASON_ENCODING RefuseReason = 7
+	// The ticket is another sender's.
+	RefuseReason_REFUSE_REASON_WRONG_SENDER RefuseReason = 8
 )
 
 // Enum value maps for RefuseReason.
@@ -114,6 +116,7 @@ var (
 		5: "REFUSE_REASON_ALREADY_OPEN",
 		6: "REFUSE_REASON_BUSY",
 		7: "REFUSE_REASON_ENCODING",
+		8: "REFUSE_REASON_WRONG_SENDER",
 	}
 	RefuseReason_value = map[string]int32{
 		"REFUSE_REASON_UNSPECIFIED":      0,
@@ -124,6 +127,7 @@ var (
 		"REFUSE_REASON_ALREADY_OPEN":     5,
 		"REFUSE_REASON_BUSY":             6,
 		"REFUSE_REASON_ENCODING":         7,
+		"REFUSE_REASON_WRONG_SENDER":     8,
 	}
 )
 
@@ -360,7 +364,10 @@ type OfferRequest struct {
 	// The blocks offered.
 	Prefix *Prefix `protobuf:"bytes,2,opt,name=prefix,proto3" json:"prefix,omitempty"`
 	// Layout of the pages. An empty store adopts it.
-	Layout        *Layout `protobuf:"bytes,3,opt,name=layout,proto3" json:"layout,omitempty"`
+	Layout *Layout `protobuf:"bytes,3,opt,name=layout,proto3" json:"layout,omitempty"`
+	// Id of the worker that will send them, the caller's own. Stores that know their callers by
+	// certificates refuse another one.
+	Sender        string `protobuf:"bytes,4,opt,name=sender,proto3" json:"sender,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -414,6 +421,13 @@ func (x *OfferRequest) GetLayout() *Layout {
 		return x.Layout
 	}
 	return nil
+}
+
+func (x *OfferRequest) GetSender() string {
+	if x != nil {
+		return x.Sender
+	}
+	return ""
 }
 
 // OfferResponse grants space.
@@ -722,7 +736,10 @@ type Ticket struct {
 	Encoding Encoding `protobuf:"varint,10,opt,name=encoding,proto3,enum=tandem.kvtransfer.v1.Encoding" json:"encoding,omitempty"`
 	// Random id of the memory that holds the receiver's pages (one process and device).
 	// 0: none. A sender with pages in the same memory may use ENCODING_LENT.
-	Memory        uint64 `protobuf:"fixed64,11,opt,name=memory,proto3" json:"memory,omitempty"`
+	Memory uint64 `protobuf:"fixed64,11,opt,name=memory,proto3" json:"memory,omitempty"`
+	// Id of the only worker that may use the ticket. Empty: whoever knows the secret, unless
+	// the receiver knows its senders by their certificates.
+	Sender        string `protobuf:"bytes,12,opt,name=sender,proto3" json:"sender,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -832,6 +849,13 @@ func (x *Ticket) GetMemory() uint64 {
 		return x.Memory
 	}
 	return 0
+}
+
+func (x *Ticket) GetSender() string {
+	if x != nil {
+		return x.Sender
+	}
+	return ""
 }
 
 // SenderMessage goes from the sender to the receiver.
@@ -2134,12 +2158,13 @@ const file_tandem_kvtransfer_v1_kvtransfer_proto_rawDesc = "" +
 	"\x06Prefix\x12#\n" +
 	"\rlayout_digest\x18\x01 \x01(\x06R\flayoutDigest\x12\x12\n" +
 	"\x04salt\x18\x02 \x01(\tR\x04salt\x12\x1b\n" +
-	"\ttoken_ids\x18\x03 \x03(\rR\btokenIds\"\x9b\x01\n" +
+	"\ttoken_ids\x18\x03 \x03(\rR\btokenIds\"\xb3\x01\n" +
 	"\fOfferRequest\x12\x1f\n" +
 	"\vstore_epoch\x18\x01 \x01(\x06R\n" +
 	"storeEpoch\x124\n" +
 	"\x06prefix\x18\x02 \x01(\v2\x1c.tandem.kvtransfer.v1.PrefixR\x06prefix\x124\n" +
-	"\x06layout\x18\x03 \x01(\v2\x1c.tandem.kvtransfer.v1.LayoutR\x06layout\"E\n" +
+	"\x06layout\x18\x03 \x01(\v2\x1c.tandem.kvtransfer.v1.LayoutR\x06layout\x12\x16\n" +
+	"\x06sender\x18\x04 \x01(\tR\x06sender\"E\n" +
 	"\rOfferResponse\x124\n" +
 	"\x06ticket\x18\x01 \x01(\v2\x1c.tandem.kvtransfer.v1.TicketR\x06ticket\"\x9b\x01\n" +
 	"\fFetchRequest\x12\x1f\n" +
@@ -2159,7 +2184,7 @@ const file_tandem_kvtransfer_v1_kvtransfer_proto_rawDesc = "" +
 	"\fblock_tokens\x18\a \x01(\rR\vblockTokens\x12\x14\n" +
 	"\x05order\x18\b \x01(\tR\x05order\x12\x1f\n" +
 	"\vslice_bytes\x18\t \x01(\rR\n" +
-	"sliceBytes\"\xf4\x02\n" +
+	"sliceBytes\"\x8c\x03\n" +
 	"\x06Ticket\x12\x1f\n" +
 	"\vtransfer_id\x18\x01 \x01(\x06R\n" +
 	"transferId\x12\x14\n" +
@@ -2174,7 +2199,8 @@ const file_tandem_kvtransfer_v1_kvtransfer_proto_rawDesc = "" +
 	"\breceiver\x18\t \x01(\tR\breceiver\x12:\n" +
 	"\bencoding\x18\n" +
 	" \x01(\x0e2\x1e.tandem.kvtransfer.v1.EncodingR\bencoding\x12\x16\n" +
-	"\x06memory\x18\v \x01(\x06R\x06memory\"\xde\x02\n" +
+	"\x06memory\x18\v \x01(\x06R\x06memory\x12\x16\n" +
+	"\x06sender\x18\f \x01(\tR\x06sender\"\xde\x02\n" +
 	"\rSenderMessage\x129\n" +
 	"\x05hello\x18\x01 \x01(\v2!.tandem.kvtransfer.v1.SenderHelloH\x00R\x05hello\x120\n" +
 	"\x04open\x18\x02 \x01(\v2\x1a.tandem.kvtransfer.v1.OpenH\x00R\x04open\x123\n" +
@@ -2270,7 +2296,7 @@ const file_tandem_kvtransfer_v1_kvtransfer_proto_rawDesc = "" +
 	"\x14ENCODING_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fENCODING_NATIVE\x10\x01\x12\x11\n" +
 	"\rENCODING_INT8\x10\x02\x12\x11\n" +
-	"\rENCODING_LENT\x10\x03*\xfc\x01\n" +
+	"\rENCODING_LENT\x10\x03*\x9c\x02\n" +
 	"\fRefuseReason\x12\x1d\n" +
 	"\x19REFUSE_REASON_UNSPECIFIED\x10\x00\x12\x1d\n" +
 	"\x19REFUSE_REASON_WRONG_EPOCH\x10\x01\x12\"\n" +
@@ -2279,7 +2305,8 @@ const file_tandem_kvtransfer_v1_kvtransfer_proto_rawDesc = "" +
 	"\x14REFUSE_REASON_LAYOUT\x10\x04\x12\x1e\n" +
 	"\x1aREFUSE_REASON_ALREADY_OPEN\x10\x05\x12\x16\n" +
 	"\x12REFUSE_REASON_BUSY\x10\x06\x12\x1a\n" +
-	"\x16REFUSE_REASON_ENCODING\x10\a*\xdf\x01\n" +
+	"\x16REFUSE_REASON_ENCODING\x10\a\x12\x1e\n" +
+	"\x1aREFUSE_REASON_WRONG_SENDER\x10\b*\xdf\x01\n" +
 	"\n" +
 	"FailReason\x12\x1b\n" +
 	"\x17FAIL_REASON_UNSPECIFIED\x10\x00\x12\x19\n" +

@@ -824,7 +824,10 @@ type DecodeRequest struct {
 	// this unset.
 	Pauses bool `protobuf:"varint,4,opt,name=pauses,proto3" json:"pauses,omitempty"`
 	// Send Queued. Routers of earlier versions leave this unset, too.
-	Queued        bool `protobuf:"varint,5,opt,name=queued,proto3" json:"queued,omitempty"`
+	Queued bool `protobuf:"varint,5,opt,name=queued,proto3" json:"queued,omitempty"`
+	// Id of the prefill worker that will send the KV: the ticket is for it alone. Without it, a
+	// worker that knows its peers by certificates refuses the transfer.
+	Sender        string `protobuf:"bytes,6,opt,name=sender,proto3" json:"sender,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -892,6 +895,13 @@ func (x *DecodeRequest) GetQueued() bool {
 		return x.Queued
 	}
 	return false
+}
+
+func (x *DecodeRequest) GetSender() string {
+	if x != nil {
+		return x.Sender
+	}
+	return ""
 }
 
 // DecodeEvent is one message of the response: Reserved, Admitted, any number of Tokens,
@@ -1847,13 +1857,14 @@ const file_tandem_worker_v1_worker_proto_rawDesc = "" +
 	"\n" +
 	"path_bytes\x18\x06 \x01(\x04R\tpathBytes\x12 \n" +
 	"\fpath_busy_ns\x18\a \x01(\x03R\n" +
-	"pathBusyNs\"\xb1\x01\n" +
+	"pathBusyNs\"\xc9\x01\n" +
 	"\rDecodeRequest\x12*\n" +
 	"\x04task\x18\x01 \x01(\v2\x16.tandem.worker.v1.TaskR\x04task\x12!\n" +
 	"\fprefill_here\x18\x02 \x01(\bR\vprefillHere\x12!\n" +
 	"\fworker_epoch\x18\x03 \x01(\x06R\vworkerEpoch\x12\x16\n" +
 	"\x06pauses\x18\x04 \x01(\bR\x06pauses\x12\x16\n" +
-	"\x06queued\x18\x05 \x01(\bR\x06queued\"\x8e\x03\n" +
+	"\x06queued\x18\x05 \x01(\bR\x06queued\x12\x16\n" +
+	"\x06sender\x18\x06 \x01(\tR\x06sender\"\x8e\x03\n" +
 	"\vDecodeEvent\x128\n" +
 	"\breserved\x18\x01 \x01(\v2\x1a.tandem.worker.v1.ReservedH\x00R\breserved\x128\n" +
 	"\badmitted\x18\x02 \x01(\v2\x1a.tandem.worker.v1.AdmittedH\x00R\badmitted\x122\n" +

@@ -1,7 +1,6 @@
-package kvtransfer
+package rpc
 
 import (
-	"cmp"
 	"context"
 	"log/slog"
 	"net"
@@ -9,21 +8,18 @@ import (
 	"time"
 )
 
-// DefaultMaxConnections is twice DefaultMaxStreams: each stream has its own connection, and
-// streams that are being closed must not keep new ones out.
-const DefaultMaxConnections = 2 * DefaultMaxStreams
-
 // refusalEvery is the minimum interval between log lines about refused connections.
 const refusalEvery = time.Minute
 
-// ConnectionLimit bounds the open connections over all listeners of one receiver. It is
-// safe for concurrent use.
+// ConnectionLimit bounds the open connections over all listeners of one server, whatever they
+// carry; Limits do more for servers that strangers call. It is safe for concurrent use.
 //
 // Connections over the bound are accepted and closed at once. If they stayed in the
-// listener's queue, as with netutil.LimitListener, the sender would wait for its connect
-// timeout instead of trying the ticket's next address.
+// listener's queue, as with netutil.LimitListener, the caller would wait for its connect
+// timeout instead of trying another address.
 type ConnectionLimit struct {
 	most   int
+	by     string
 	logger *slog.Logger
 
 	mu      sync.Mutex
@@ -32,10 +28,13 @@ type ConnectionLimit struct {
 	said    time.Time
 }
 
-// NewConnectionLimit returns a limit of so many connections, 0 for DefaultMaxConnections.
-// It logs refusals at most once a minute. logger may be nil.
-func NewConnectionLimit(connections int, logger *slog.Logger) *ConnectionLimit {
-	return &ConnectionLimit{most: cmp.Or(connections, DefaultMaxConnections), logger: orDiscard(logger)}
+// NewConnectionLimit returns a limit of so many connections, above 0. It logs refusals at most
+// once a minute, with what set the limit, such as a flag. logger may be nil.
+func NewConnectionLimit(connections int, by string, logger *slog.Logger) *ConnectionLimit {
+	if logger == nil {
+		logger = slog.New(slog.DiscardHandler)
+	}
+	return &ConnectionLimit{most: connections, by: by, logger: logger}
 }
 
 // Listener wraps inner so that its connections count. Closing it closes inner.
@@ -59,8 +58,8 @@ func (l *ConnectionLimit) acquire() bool {
 	}
 	l.mu.Unlock()
 	if due {
-		l.logger.LogAttrs(context.Background(), slog.LevelWarn, "kv connections are refused: the limit, --kv-max-connections, is reached",
-			slog.Int("open", l.most), slog.Int("refused", refused))
+		l.logger.LogAttrs(context.Background(), slog.LevelWarn, "connections are refused: as many are open as there may be",
+			slog.String("limit", l.by), slog.Int("open", l.most), slog.Int("refused", refused))
 	}
 	return false
 }

@@ -1,4 +1,4 @@
-package kvtransfer_test
+package rpc_test
 
 import (
 	"bytes"
@@ -11,7 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/tandem-serving/tandem/pkg/kvtransfer"
+	"github.com/tandem-serving/tandem/pkg/rpc"
 )
 
 // callers is a listener fed by a channel.
@@ -41,7 +41,7 @@ func (c callers) call() (refused bool) {
 func TestConnectionLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var said bytes.Buffer
-		limit := kvtransfer.NewConnectionLimit(3, slog.New(slog.NewTextHandler(&said, nil)))
+		limit := rpc.NewConnectionLimit(3, "--some-flag", slog.New(slog.NewTextHandler(&said, nil)))
 		accepted := make(chan net.Conn, 10)
 		tcp, unix := make(callers), make(callers)
 		limited := []net.Listener{limit.Listener(tcp), limit.Listener(unix)}
