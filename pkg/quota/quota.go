@@ -182,8 +182,12 @@ func (l *Limiter) try(name string, limits Limits, cost amounts, waited time.Dura
 	return &Charge{limiter: l, tenant: name, tokens: cost[tokens], slot: at}, 0, nil
 }
 
-// Done counts the request out: it had so many tokens. Only the first call counts.
+// Done counts the request out: it had so many tokens. Only the first call counts; a nil Charge has
+// nothing to count.
 func (c *Charge) Done(tokensUsed int64) {
+	if c == nil {
+		return
+	}
 	c.once.Do(func() {
 		l := c.limiter
 		l.mu.Lock()

@@ -25,7 +25,7 @@
 //     grpc-retry-pushback-ms, which gRPC clients obey by themselves;
 //  7. the end of the server: its stop ends health watches and reflection
 //     sessions, which would otherwise outlast it;
-//  8. authentication, if configured; not for health;
+//  8. authentication, if configured, and the audit of who called; not for health;
 //  9. rate limit, if configured; not for health: after authentication, so that
 //     only callers who may call use up the limit;
 //  10. timeout: unary calls that come without a deadline get one. Streams live

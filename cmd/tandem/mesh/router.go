@@ -15,6 +15,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/services/router"
+	"github.com/tandem-serving/tandem/services/router/control"
 )
 
 // writeBufferBytes is the size of the write buffer of a client's connection to the router. All
@@ -27,7 +28,7 @@ const requestBytes = 8 << 20
 
 // newRouter makes the router: what serves clients and operators, and has it join the
 // mesh and leave it.
-func (p *process) newRouter(context.Context) (services []lifecycle.Service, err error) {
+func (p *process) newRouter(ctx context.Context) (services []lifecycle.Service, err error) {
 	at, spec := p.parts[0], p.model.spec
 	logger := withAttribute(p.logger, slog.String("router", at.id))
 	var version atomic.Pointer[kvtransferv1.Layout] // of the model that is served; nil: not found yet
@@ -40,12 +41,22 @@ func (p *process) newRouter(context.Context) (services []lifecycle.Service, err 
 	if err != nil {
 		return nil, err
 	}
+	if err := p.newAuth(); err != nil {
+		return nil, err
+	}
+	if p.auth != nil && p.wantsKey {
+		if err := p.makeFirstKey(ctx); err != nil {
+			return nil, err
+		}
+	}
+	publisher := p.signals.NewPublisher(at.id, identity.Epoch)
 	service, err := router.New(p.options.Router, router.Deps{
 		ID: at.id, Log: log, Models: []router.Model{{
 			Spec: spec, Tokenizer: p.model.tokenizer, Aliases: p.options.ModelAliases,
 			Chat: p.model.chat, ChatError: p.model.chatError,
 		}},
-		Members: members, Signals: p.signals, Publisher: p.signals.NewPublisher(at.id, identity.Epoch),
+		Members: members, Signals: p.signals, Publisher: publisher,
+		Auth: p.auth, Keys: p.members, TellTenants: publisher.Tenants,
 		Announce: func(_, digest, class string) {
 			version.Store(&kvtransferv1.Layout{ModelDigest: digest, ArithmeticClass: class})
 			place.Changed()
@@ -72,7 +83,7 @@ func (p *process) newRouter(context.Context) (services []lifecycle.Service, err 
 		Refuse: func(bool) {}, Idle: service.Stop, Cut: func() {}, Logger: logger, // Stop refuses and cuts
 	})
 	server := rpc.NewServer(rpc.ServerConfig{
-		Name: "router", Logger: logger, Registerer: p.registry, MaxReceiveBytes: requestBytes, OversizeFields: router.OversizeFields(),
+		Name: "router", Authenticate: p.authenticate(), Logger: logger, Registerer: p.registry, MaxReceiveBytes: requestBytes, OversizeFields: router.OversizeFields(),
 		Limits: p.options.Router.Limits(), BufferBytes: writeBufferBytes,
 	})
 	service.Register(server)
@@ -105,7 +116,7 @@ func (p *process) newRouter(context.Context) (services []lifecycle.Service, err 
 // after it: a drain of the whole mesh can be looked at to its end.
 func (p *process) controlServer(service *router.Service, logger *slog.Logger) lifecycle.Service {
 	server := rpc.NewServer(rpc.ServerConfig{
-		Name: "control", Logger: logger, Registerer: p.registry,
+		Name: "control", Logger: logger, Registerer: p.registry, Authenticate: p.authenticate(), Audit: control.Audit(logger),
 		// A watch lasts until one side goes.
 		Unlogged: []string{controlv1.Control_WatchWorkers_FullMethodName},
 	})

@@ -15,6 +15,7 @@ import (
 )
 
 type benchTarget struct {
+	credentials
 	addr, mode, model string
 	connections       int
 	sendSLO           bool
@@ -31,6 +32,7 @@ func (b *benchTarget) add(cmd *cobra.Command) {
 	fs.IntVar(&b.connections, "connections", 0, "connections to the router (default: chosen by measurement)")
 	fs.BoolVar(&b.sendSLO, "send-slo", false, "send the router the ttft and tpot bounds of --slo or --preset with each request")
 	b.openai.RegisterFlags(fs)
+	b.credentials.add(cmd)
 	onlyOnCommandLine(cmd, "model", "openai-key", "openai-header", "openai-body")
 }
 
@@ -68,7 +70,7 @@ func (b *benchTarget) open() (client.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return client.NewTandem(client.TandemConfig{Address: b.addr, Model: b.model, Mode: mode, Connections: b.connections, TTFT: b.ttft, TPOT: b.tpot})
+	return client.NewTandem(client.TandemConfig{Address: b.addr, APIKey: b.apiKey, Model: b.model, Mode: mode, Connections: b.connections, TTFT: b.ttft, TPOT: b.tpot})
 }
 
 func benchMode(name string) (inferencev1.Mode, error) {

@@ -47,7 +47,7 @@ func runChat(cmd *cobra.Command, flags *chatFlags) error {
 	if err != nil {
 		return flags.failure(err, false)
 	}
-	routers, err := dialRouters(flags.addr)
+	routers, err := flags.dialRouters(flags.addr)
 	if err != nil {
 		return usageError(cmd, "--addr: "+err.Error())
 	}

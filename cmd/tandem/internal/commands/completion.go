@@ -99,7 +99,7 @@ func completeWorker(router *operator) cobra.CompletionFunc {
 		if len(args) > 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		conn, err := dial(router.address())
+		conn, err := router.dial(router.address())
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveError
 		}

@@ -142,7 +142,7 @@ ttft, the time to the first token, or e2e, that of the whole request.`,
 		}
 		response, err := explainByID(request, func(request *controlv1.ExplainRequest) (*controlv1.ExplainResponse, error) {
 			if cmd.Flags().Changed("secret") {
-				return explainOwn(cmd, cmp.Or(addr.Value.String(), defaultAddr), request, *secret)
+				return explainOwn(cmd, &router.credentials, cmp.Or(addr.Value.String(), defaultAddr), request, *secret)
 			}
 			return ask(router, controlv1.ControlClient.Explain, request)
 		})
@@ -173,14 +173,14 @@ func explainByID(request *controlv1.ExplainRequest, ask func(*controlv1.ExplainR
 }
 
 // explainOwn asks as who made the request.
-func explainOwn(cmd *cobra.Command, addr string, request *controlv1.ExplainRequest, secret string) (*controlv1.ExplainResponse, error) {
+func explainOwn(cmd *cobra.Command, c *credentials, addr string, request *controlv1.ExplainRequest, secret string) (*controlv1.ExplainResponse, error) {
 	if request.GetSlowest() != nil {
 		return nil, usageError(cmd, "--secret is for one request, and --slowest looks at all of them: leave one of them out")
 	}
 	if onCommandLine(cmd, "control") {
 		return nil, usageError(cmd, "--control is for operators, who need no --secret: leave one of them out")
 	}
-	conn, err := dial(addr)
+	conn, err := c.dial(addr)
 	if err != nil {
 		return nil, err
 	}

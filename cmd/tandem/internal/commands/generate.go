@@ -90,7 +90,7 @@ func (g *generation) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	routers, err := dialRouters(g.flags.addr)
+	routers, err := g.flags.dialRouters(g.flags.addr)
 	if err != nil {
 		return rpc.InvalidArgument("addr", err.Error())
 	}

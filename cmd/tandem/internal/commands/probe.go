@@ -75,7 +75,7 @@ as with /readyz. With --service server it is enough that the router runs.`,
 // gave no status.
 func probe(cmd *cobra.Command, addr, service string, timeout time.Duration) (probeResult, error) {
 	result := probeResult{Address: addr, Service: service, Status: "unreachable"}
-	conn, err := dial(addr)
+	conn, err := dial(addr, "") // health asks nobody
 	if err != nil {
 		return result, usageError(cmd, err.Error())
 	}

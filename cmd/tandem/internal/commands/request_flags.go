@@ -16,6 +16,7 @@ import (
 
 // requestFlags are what `generate` and `chat` both say of a request.
 type requestFlags struct {
+	credentials
 	cmd                       *cobra.Command
 	addr, mode, model, tenant string
 	maxTokens                 int64
@@ -28,6 +29,7 @@ type requestFlags struct {
 // the default too.
 func (r *requestFlags) add(cmd *cobra.Command, tokens, text string) {
 	r.cmd = cmd
+	r.credentials.add(cmd)
 	fs := cmd.Flags()
 	fs.StringVar(&r.addr, "addr", defaultAddr, "gRPC address of the router: host:port or unix:///path; several as host:port,host:port: a request goes on at another router when one is lost")
 	fs.StringVar(&r.mode, "mode", "auto", "where the phases run: auto, disaggregated or aggregated")

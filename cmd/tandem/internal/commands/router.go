@@ -28,7 +28,7 @@ const maxMessageBytes = 64 << 20
 // the other side: the first call fails if nobody is there.
 //
 // Without a host it is this one, as for what listens.
-func dial(addr string) (*grpc.ClientConn, error) {
+func dial(addr, apiKey string) (*grpc.ClientConn, error) {
 	scheme, _, isURL := strings.Cut(addr, "://")
 	if isURL && scheme != "unix" {
 		return nil, fmt.Errorf("connect to %q: this is a URL: pass the router's gRPC address as host:port or unix:///path", addr)
@@ -41,19 +41,19 @@ func dial(addr string) (*grpc.ClientConn, error) {
 			return nil, fmt.Errorf("connect to %q: %q is not a port: give host:port or unix:///path", addr, port)
 		}
 	}
-	return rpc.Dial(addr, rpc.ClientConfig{Name: "tandem", MaxReceiveBytes: maxMessageBytes})
+	return rpc.Dial(addr, rpc.ClientConfig{Name: "tandem", MaxReceiveBytes: maxMessageBytes, APIKey: apiKey})
 }
 
 // dialRouters is dial for each of the addresses, which have commas between them. A Unix socket,
 // whose path may have some, is one alone.
-func dialRouters(addrs string) (*failover.Client, error) {
+func (c *credentials) dialRouters(addrs string) (*failover.Client, error) {
 	each := strings.Split(addrs, ",")
 	if strings.HasPrefix(addrs, api.UnixScheme) {
 		each = []string{addrs}
 	}
 	var conns []*grpc.ClientConn
 	for _, addr := range each {
-		conn, err := dial(addr)
+		conn, err := c.dial(addr)
 		if err != nil {
 			_ = failover.New(conns...).Close() // nothing is connected yet
 			return nil, err
@@ -66,6 +66,7 @@ func dialRouters(addrs string) (*failover.Client, error) {
 // operator is how a command calls Control, which routers do not serve where clients
 // connect.
 type operator struct {
+	credentials
 	control, addr string
 	cmd           *cobra.Command
 }
@@ -73,6 +74,7 @@ type operator struct {
 // addControl adds --control to a command for operators, and --addr, its old name.
 func addControl(cmd *cobra.Command) *operator {
 	o := &operator{cmd: cmd}
+	o.add(cmd)
 	annotate(cmd, annotationVariables, variablesWarn)
 	cmd.Flags().StringVar(&o.control, "control", mesh.DefaultControl, "gRPC address of the router for operators (its --control): host:port or unix:///path")
 	cmd.Flags().StringVar(&o.addr, "addr", "", "deprecated: use --control")
@@ -100,14 +102,14 @@ func (o *operator) commandLine(name string) string {
 }
 
 // dial makes a connection that the caller closes, as dial does.
-func (o *operator) dial() (*grpc.ClientConn, error) {
+func (o *operator) connect() (*grpc.ClientConn, error) {
 	if o.old() {
 		if onCommandLine(o.cmd, "control") {
 			return nil, usageError(o.cmd, "--addr is the old name of --control: pass one of them")
 		}
 		fmt.Fprintln(o.cmd.ErrOrStderr(), "tandem: --addr is deprecated here: pass --control")
 	}
-	conn, err := dial(o.address())
+	conn, err := o.dial(o.address())
 	if err != nil {
 		return nil, usageError(o.cmd, "--control: "+err.Error())
 	}
@@ -118,7 +120,7 @@ func (o *operator) dial() (*grpc.ClientConn, error) {
 func ask[Q, A any](
 	o *operator, call func(controlv1.ControlClient, context.Context, Q, ...grpc.CallOption) (A, error), question Q,
 ) (answer A, err error) {
-	conn, err := o.dial()
+	conn, err := o.connect()
 	if err != nil {
 		return answer, err
 	}

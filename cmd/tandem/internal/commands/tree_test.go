@@ -73,7 +73,7 @@ func TestGenerateTakesOnlyItsPlaceFromTheEnvironment(t *testing.T) {
 		for _, v := range settings.Values(cmd.Flags()) {
 			free = append(free, v.Name)
 		}
-		if got := strings.Join(free, " "); got != "addr tenant timeout" {
+		if got := strings.Join(free, " "); got != "addr api-key tenant timeout" {
 			t.Errorf("the environment sets %q of generate", got)
 		}
 	})

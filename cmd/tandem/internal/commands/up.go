@@ -132,10 +132,27 @@ func announce(program string, up mesh.Up) string {
 	at("http", "http", httpLine(up.HTTP, true))
 	text.line("page", pageLine(up.HTTP))
 	at("metrics", "metrics", metricsLine(up.Metrics))
-	text.line("try", fmt.Sprintf("%s generate --addr %s --prompt \"Once upon a time\" --max-tokens 60", program, up.Address))
+	text.line("auth", authLine(up.Auth, up.Exposed))
+	text.line("key", up.FirstKey)
+	key := ""
+	if up.FirstKey != "" {
+		key = "TANDEM_API_KEY=" + up.FirstKey + " "
+	}
+	text.line("try", key+fmt.Sprintf("%s generate --addr %s --prompt \"Once upon a time\" --max-tokens 60", program, up.Address))
 	if up.Control != "" && up.Control != mesh.DefaultControl {
 		text.line("try", fmt.Sprintf("%s workers --control %s", program, up.Control))
 	}
 	text.WriteString("ready\n")
 	return text.String()
+}
+
+// authLine says who may call, unless it goes without saying: everybody, of this machine.
+func authLine(required, exposed bool) string {
+	switch {
+	case required:
+		return "required: 'tandem keys create' makes keys"
+	case exposed:
+		return "none (--insecure): everybody who reaches these addresses may call"
+	}
+	return ""
 }
