@@ -59,6 +59,8 @@ type TandemConfig struct {
 	Address string
 	// Model to request; empty: the only one served.
 	Model string
+	// APIKey is sent as a bearer token; empty: none.
+	APIKey string
 	// Connections to spread the streams over; 0: DefaultConnections.
 	Connections int
 	// Mode says where prefill and decode run.
@@ -78,6 +80,15 @@ type tandem struct {
 	conns []*grpc.ClientConn
 	next  atomic.Uint32
 }
+
+// bearerToken is an API key as gRPC sends it, with TLS or without.
+type bearerToken string
+
+func (t bearerToken) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+	return map[string]string{"authorization": "Bearer " + string(t)}, nil
+}
+
+func (bearerToken) RequireTransportSecurity() bool { return false }
 
 // NewTandem returns a client of Tandem's gRPC API. It does not connect yet; the error
 // concerns the configuration.
@@ -122,6 +133,9 @@ func NewTandem(cfg TandemConfig) (Client, error) {
 		grpc.WithReadBufferSize(bufferBytes),
 		grpc.WithWriteBufferSize(bufferBytes),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxEventBytes)),
+	}
+	if cfg.APIKey != "" {
+		options = append(options, grpc.WithPerRPCCredentials(bearerToken(cfg.APIKey)))
 	}
 	for range cfg.Connections {
 		conn, err := grpc.NewClient(address, options...)

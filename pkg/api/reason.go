@@ -23,6 +23,12 @@ const (
 
 	// A router to its clients.
 
+	ReasonNoCredentials      = "NO_CREDENTIALS"      // UNAUTHENTICATED, no: none were sent
+	ReasonInvalidCredentials = "INVALID_CREDENTIALS" // UNAUTHENTICATED, no: unknown, expired or revoked
+	ReasonScopeMissing       = "SCOPE_MISSING"       // PERMISSION_DENIED, no: the credentials are not for this
+	ReasonKeysUnknown        = "KEYS_UNKNOWN"        // UNAVAILABLE, again: the router has just started and etcd has not answered it
+	ReasonTenantQuota        = "TENANT_QUOTA"        // RESOURCE_EXHAUSTED, again: the tenant has used what its credentials allow
+
 	ReasonTenantLimit     = "TENANT_LIMIT"     // RESOURCE_EXHAUSTED, again: the tenant has as many requests as it may
 	ReasonQueueFull       = "QUEUE_FULL"       // RESOURCE_EXHAUSTED, again: too many wait; a worker says it too, then also elsewhere
 	ReasonQueueTimeout    = "QUEUE_TIMEOUT"    // RESOURCE_EXHAUSTED, again: no worker was free in time
@@ -45,6 +51,9 @@ const (
 
 	ReasonRequestNotFound = "REQUEST_NOT_FOUND" // NOT_FOUND, no; UNAVAILABLE, again: forgotten meanwhile
 	ReasonWorkerNotFound  = "WORKER_NOT_FOUND"  // NOT_FOUND, no
+	ReasonKeyNotFound     = "KEY_NOT_FOUND"     // NOT_FOUND, no
+	ReasonKeyExists       = "KEY_EXISTS"        // ALREADY_EXISTS, no: another key has this id
+	ReasonKeyNotKept      = "KEY_NOT_KEPT"      // UNAVAILABLE, again: etcd did not take the key
 	ReasonLastWorker      = "LAST_WORKER"       // FAILED_PRECONDITION, no: the drain would leave nobody of the role
 	ReasonPolicyNotKept   = "POLICY_NOT_KEPT"   // UNAVAILABLE, again: etcd did not take the policy
 

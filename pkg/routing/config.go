@@ -27,6 +27,9 @@ type Config struct {
 	MaxQueueWait time.Duration
 	// TenantMaxRequests is the most requests of one tenant, waiting and running.
 	TenantMaxRequests int
+	// HideTenants keeps the names of tenants out of decisions, which each tenant may read of its own
+	// requests.
+	HideTenants bool
 	// DisaggregateMinTokens: in mode auto, prompts with fewer uncached tokens are
 	// computed on the decode worker, whatever that costs.
 	DisaggregateMinTokens int

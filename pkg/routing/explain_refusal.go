@@ -91,5 +91,8 @@ func (rt *Router) occupants(w *worker) string {
 	if total == 0 {
 		return ""
 	}
+	if rt.config.HideTenants {
+		return fmt.Sprintf(" (requests of this router there: %d)", total)
+	}
 	return fmt.Sprintf(" (requests of this router there: %d, most of tenant %q: %d)", total, short(most, 64), counts[most])
 }

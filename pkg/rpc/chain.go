@@ -39,7 +39,7 @@ func (s *Server) chains(cfg ServerConfig) ([]grpc.UnaryServerInterceptor, grpc.S
 			slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
 		return Error(codes.Internal, api.ReasonPanic, "the server failed on this request: see its log", 0)
 	}
-	stream := &streamChain{server: s, name: cfg.Name, metrics: metrics, lines: lines, logs: logs, panics: panics}
+	stream := &streamChain{server: s, name: cfg.Name, metrics: metrics, lines: lines, logs: logs, panics: panics, audit: cfg.Audit}
 	unary := []grpc.UnaryServerInterceptor{
 		contextUnaryServer,
 		metrics.unaryServer(cfg.Name),
@@ -51,7 +51,7 @@ func (s *Server) chains(cfg ServerConfig) ([]grpc.UnaryServerInterceptor, grpc.S
 		endedUnaryServer,
 	}
 	if cfg.Credentials != nil {
-		stream.checks = append(stream.checks, checkRole)
+		stream.checks = append(stream.checks, checkRole(cfg.Authenticate != nil))
 	}
 	if cfg.Authenticate != nil {
 		stream.checks = append(stream.checks, cfg.Authenticate)
@@ -59,8 +59,8 @@ func (s *Server) chains(cfg ServerConfig) ([]grpc.UnaryServerInterceptor, grpc.S
 	if cfg.CallsPerSecond > 0 {
 		stream.checks = append(stream.checks, limitCalls(cfg.CallsPerSecond, cfg.CallsBurst))
 	}
-	for _, check := range stream.checks {
-		unary = append(unary, checkUnaryServer(check))
+	if len(stream.checks) > 0 || cfg.Audit != nil {
+		unary = append(unary, checkUnaryServer(stream.checks, cfg.Audit))
 	}
 	if cfg.UnaryTimeout > 0 {
 		unary = append(unary, timeoutUnaryServer(cfg.UnaryTimeout))
@@ -71,14 +71,21 @@ func (s *Server) chains(cfg ServerConfig) ([]grpc.UnaryServerInterceptor, grpc.S
 // check decides whether a call goes on, and with which context.
 type check func(ctx context.Context, fullMethod string) (context.Context, error)
 
-func checkUnaryServer(check check) grpc.UnaryServerInterceptor {
-	return func(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+// audit is ServerConfig.Audit.
+type audit func(ctx context.Context, fullMethod string, request any, err error)
+
+func checkUnaryServer(checks []check, audit audit) grpc.UnaryServerInterceptor {
+	return func(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (reply any, err error) {
 		if isHealth(info.FullMethod) {
 			return handler(ctx, request)
 		}
-		ctx, err := check(ctx, info.FullMethod)
-		if err != nil {
-			return nil, err
+		if audit != nil {
+			defer func() { audit(ctx, info.FullMethod, request, err) }()
+		}
+		for _, check := range checks {
+			if ctx, err = check(ctx, info.FullMethod); err != nil {
+				return nil, err
+			}
 		}
 		return handler(ctx, request)
 	}

@@ -26,7 +26,7 @@
 //  7. the end of the server: its stop ends health watches and reflection
 //     sessions, which would otherwise outlast it;
 //  8. the role of the caller's certificate, where connections have TLS; not for health;
-//  9. authentication, if configured; not for health;
+//  9. authentication, if configured, and the audit of who called; not for health;
 //  10. rate limit, if configured; not for health: after authentication, so that
 //     only callers who may call use up the limit;
 //  11. timeout: unary calls that come without a deadline get one. Streams live

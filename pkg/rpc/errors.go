@@ -69,6 +69,12 @@ func Reason(err error) string {
 	return ""
 }
 
+// Refused says whether a call failed for the credentials of its caller.
+func Refused(err error) bool {
+	code := status.Code(err)
+	return code == codes.Unauthenticated || code == codes.PermissionDenied
+}
+
 // AnsweredHTTP says whether a call failed since a server of HTTP/1.1 has answered it, as
 // one does that is called at the wrong one of its addresses.
 func AnsweredHTTP(err error) bool {

@@ -29,6 +29,7 @@ var callers = map[string][]identity.Role{
 	kvtransferv1.KVTransfer_ServiceDesc.ServiceName: {identity.Prefill, identity.KVTransfer},
 	kvtransferv1.BlockStore_ServiceDesc.ServiceName: {identity.Prefill},
 	controlv1.Control_ServiceDesc.ServiceName:       {identity.Operator},
+	controlv1.Keys_ServiceDesc.ServiceName:          {identity.Operator},
 }
 
 // public are the services that all may call who come in, with a certificate or without.
@@ -53,22 +54,26 @@ func Callers(fullMethod string) (roles []identity.Role, all bool) {
 	return callers[service], false
 }
 
-// checkRole refuses a call by whoever may not make it.
-func checkRole(ctx context.Context, fullMethod string) (context.Context, error) {
-	roles, public := Callers(fullMethod)
-	if public {
+// checkRole refuses a call by whoever may not make it. With keys, operators may show one instead of
+// a certificate: it is asked for afterwards.
+func checkRole(keys bool) check {
+	return func(ctx context.Context, fullMethod string) (context.Context, error) {
+		roles, public := Callers(fullMethod)
+		if public {
+			return ctx, nil
+		}
+		caller, known := identity.FromContext(ctx)
+		switch {
+		case !known && keys && slices.Equal(roles, []identity.Role{identity.Operator}):
+		case !known:
+			return nil, Error(codes.Unauthenticated, api.ReasonNoCertificate,
+				fmt.Sprintf("%s is for %s: show a certificate with that role", fullMethod, either(roles)), 0)
+		case !slices.Contains(roles, caller.Role):
+			return nil, Error(codes.PermissionDenied, api.ReasonWrongRole,
+				fmt.Sprintf("%s is for %s, but the certificate is that of %s", fullMethod, either(roles), caller), 0)
+		}
 		return ctx, nil
 	}
-	caller, known := identity.FromContext(ctx)
-	switch {
-	case !known:
-		return nil, Error(codes.Unauthenticated, api.ReasonNoCertificate,
-			fmt.Sprintf("%s is for %s: show a certificate with that role", fullMethod, either(roles)), 0)
-	case !slices.Contains(roles, caller.Role):
-		return nil, Error(codes.PermissionDenied, api.ReasonWrongRole,
-			fmt.Sprintf("%s is for %s, but the certificate is that of %s", fullMethod, either(roles), caller), 0)
-	}
-	return ctx, nil
 }
 
 func either(roles []identity.Role) string {

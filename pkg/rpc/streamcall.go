@@ -20,6 +20,7 @@ type streamChain struct {
 	logs    func(fullMethod string) bool
 	panics  func(ctx context.Context, p any) error
 	checks  []check
+	audit   audit // nil: nobody is told
 }
 
 func (c *streamChain) intercept(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
@@ -53,6 +54,7 @@ type streamCall struct {
 
 	receiving decoding // the message that is received: there is one at a time
 	sending   sending  // the message that is sent: as well
+	first     any      // the first message received, for the audit
 }
 
 // Context is the call's, with what the chain has put there.
@@ -60,6 +62,9 @@ func (s *streamCall) Context() context.Context { return s.ctx }
 
 // RecvMsg receives a message.
 func (s *streamCall) RecvMsg(message any) error {
+	if s.chain.audit != nil && s.first == nil {
+		s.first = message
+	}
 	s.receiving = decoding{message: message}
 	defer func() { s.receiving = decoding{} }()
 	return s.chain.server.decoder.receive(s.metered, s.info.FullMethod, &s.receiving, s.ServerStream.RecvMsg)
@@ -82,11 +87,10 @@ func (s *streamCall) check() error {
 		return nil
 	}
 	for _, check := range s.chain.checks {
-		ctx, err := check(s.ctx, s.info.FullMethod)
-		if err != nil {
+		var err error
+		if s.ctx, err = check(s.ctx, s.info.FullMethod); err != nil {
 			return err
 		}
-		s.ctx = ctx
 	}
 	return nil
 }
@@ -100,6 +104,9 @@ func (s *streamCall) end(err *error) {
 		if trailer := pushback(*err); trailer != nil {
 			s.SetTrailer(trailer)
 		}
+	}
+	if s.chain.audit != nil && !isHealth(s.info.FullMethod) {
+		s.chain.audit(s.ctx, s.info.FullMethod, s.first, *err)
 	}
 	if s.chain.logs(s.info.FullMethod) {
 		reporter, _ := s.chain.lines(s.ctx, interceptors.NewServerCallMeta(s.info.FullMethod, s.info, nil))

@@ -11,6 +11,7 @@
 //	tandem.v1.kv.{worker id}
 //	tandem.v1.queue.{model}
 //	tandem.v1.router.{router id}
+//	tandem.v1.tenants.{router id}
 //	tandem.v1.view
 //
 // The last is a question, which routers answer: one that starts while etcd is away

@@ -8,11 +8,12 @@ import (
 
 // Kinds of signals, as labels.
 const (
-	kindLoad   = "load"
-	kindKv     = "kv"
-	kindQueue  = "queue"
-	kindRouter = "router"
-	kindView   = "view"
+	kindLoad    = "load"
+	kindKv      = "kv"
+	kindQueue   = "queue"
+	kindRouter  = "router"
+	kindTenants = "tenants"
+	kindView    = "view"
 )
 
 type metrics struct {

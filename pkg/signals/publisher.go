@@ -84,6 +84,13 @@ func (p *Publisher) Router(report *controlv1.RouterReport) {
 	p.send(kindRouter, RouterSubject(p.id), trace.SpanContext{}, out, func(origin *controlv1.Origin) { out.Origin = origin })
 }
 
+// Tenants sends what tenants use at a router. The report is read before Tenants returns and not
+// changed.
+func (p *Publisher) Tenants(report *controlv1.TenantReport) {
+	out := &controlv1.TenantReport{Tenants: report.GetTenants(), Whole: report.GetWhole()}
+	p.send(kindTenants, TenantsSubject(p.id), trace.SpanContext{}, out, func(origin *controlv1.Origin) { out.Origin = origin })
+}
+
 // send numbers a signal, has setOrigin write that into it, and enqueues it. The lock
 // spans all, so that numbers go out in order.
 func (p *Publisher) send(kind, subject string, cause trace.SpanContext, message proto.Message, setOrigin func(*controlv1.Origin)) {
@@ -123,6 +130,11 @@ func QueueSubject(model string) string {
 // RouterSubject is the subject of what a router says to the others.
 func RouterSubject(routerID string) string {
 	return "tandem.v1.router." + EncodeToken(routerID)
+}
+
+// TenantsSubject is the subject of what tenants use at a router.
+func TenantsSubject(routerID string) string {
+	return "tandem.v1.tenants." + EncodeToken(routerID)
 }
 
 // EncodeToken writes a name as one token of a NATS subject, as the package

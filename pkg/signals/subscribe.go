@@ -25,6 +25,8 @@ type Handlers struct {
 	Queue func(*controlv1.QueueReport)
 	// Router gets what all routers say to each other, the own reports included.
 	Router func(*controlv1.RouterReport)
+	// Tenants gets what tenants use at all routers, the own ones included.
+	Tenants func(*controlv1.TenantReport)
 }
 
 // Subscribe calls the handlers with every signal that comes from now on, also
@@ -57,6 +59,7 @@ func (c *Conn) Subscribe(handlers Handlers) (func(), error) {
 	kv := subscribe("tandem.v1.kv.*", handlers.Kv != nil)
 	queue := subscribe("tandem.v1.queue.*", handlers.Queue != nil)
 	router := subscribe("tandem.v1.router.*", handlers.Router != nil)
+	tenants := subscribe("tandem.v1.tenants.*", handlers.Tenants != nil)
 	if failure != nil {
 		unsubscribe()
 		return nil, failure
@@ -83,6 +86,8 @@ func (c *Conn) Subscribe(handlers Handlers) (func(), error) {
 				receive(c, kindQueue, m, &controlv1.QueueReport{}, handlers.Queue)
 			case m := <-router:
 				receive(c, kindRouter, m, &controlv1.RouterReport{}, handlers.Router)
+			case m := <-tenants:
+				receive(c, kindTenants, m, &controlv1.TenantReport{}, handlers.Tenants)
 			}
 		}
 	})

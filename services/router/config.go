@@ -12,6 +12,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/pkg/scaling"
 	"github.com/tandem-serving/tandem/services/router/latencybudget"
+	"github.com/tandem-serving/tandem/services/router/openai"
 	"github.com/tandem-serving/tandem/services/router/preprocess"
 	"github.com/tandem-serving/tandem/services/router/serving"
 )
@@ -32,6 +33,9 @@ type Config struct {
 	UnreadTimeout time.Duration
 	// MaxConnections is the most connections of clients, over gRPC and over HTTP each.
 	MaxConnections int
+	// CORSOrigins are the web pages, as "https://app.example.com", that may call the HTTP API from
+	// browsers; "*": all. None: browsers let no page but the API's own call it.
+	CORSOrigins []string
 	// GenerationConfig says where the sampling that a request leaves out comes
 	// from: GenerationConfigModel or GenerationConfigNone. Its flag has no prefix.
 	GenerationConfig string
@@ -63,9 +67,10 @@ func (c *Config) RegisterFlags(fs *pflag.FlagSet, prefix string) {
 	c.Scaling.RegisterFlags(fs, prefix)
 	fs.DurationVar(&c.ConnectTimeout, prefix+"connect-timeout", routing.DefaultConnectTimeout, "time limit for connecting to one address of a worker")
 	fs.StringVar(&c.GenerationConfig, "generation-config", preprocess.GenerationConfigModel, "source of sampling parameters that a request leaves out: model (its generation_config.json) or none")
-	fs.BoolVar(&c.CacheByTenant, prefix+"cache-by-tenant", false, "keep the cached prefixes of tenants apart, so that no tenant can tell from the time to its first token what another one asked")
+	fs.BoolVar(&c.CacheByTenant, prefix+"cache-by-tenant", false, "keep the cached prefixes of tenants apart, so that no tenant can tell from the time to its first token what another one asked; always so with --auth required")
 	fs.IntVar(&c.KeptLogs, prefix+"kept-logs", 1024, "maximum finished requests that can still be resumed")
 	fs.Var(&c.KeptMemory, prefix+"kept-memory", "memory for finished requests that can still be resumed; the oldest are forgotten first")
+	fs.StringSliceVar(&c.CORSOrigins, prefix+"cors-origins", nil, "web pages that may call the HTTP API from browsers, such as https://app.example.com; *: all; empty: none")
 	fs.Var(&c.ReceiveMemory, prefix+"receive-memory", "memory for requests until they are answered, for gRPC and HTTP each")
 	fs.DurationVar(&c.ReceiveTimeout, prefix+"receive-timeout", 30*time.Second, "maximum time for a request to arrive")
 	fs.Var(&c.UnreadMemory, prefix+"unread-memory", "memory for answers that clients have not read yet, and the same again inside gRPC's connections")
@@ -98,6 +103,9 @@ func (c Config) Validate() error {
 		if size.value < size.least {
 			errs = append(errs, fmt.Errorf("%s is %s: it must be at least %s", size.name, size.value.String(), size.least.String()))
 		}
+	}
+	if err := openai.CheckOrigins(c.CORSOrigins); err != nil {
+		errs = append(errs, fmt.Errorf("cors-origins: %w", err))
 	}
 	if err := c.ValidateGenerationConfig(); err != nil {
 		errs = append(errs, err)

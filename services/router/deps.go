@@ -9,10 +9,12 @@ import (
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 
+	"github.com/tandem-serving/tandem/pkg/auth"
 	"github.com/tandem-serving/tandem/pkg/eventlog"
 	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/routing"
 	"github.com/tandem-serving/tandem/pkg/signals"
+	"github.com/tandem-serving/tandem/services/router/control"
 	"github.com/tandem-serving/tandem/services/router/preprocess"
 	"github.com/tandem-serving/tandem/services/router/routingdriver"
 	"github.com/tandem-serving/tandem/services/router/serving"
@@ -27,6 +29,12 @@ type Deps struct {
 	Models []Model
 	// Members says which workers there are, and keeps the policy.
 	Members Members
+	// Auth says who calls. Nil: callers are not asked.
+	Auth *auth.Authenticator
+	// Keys keeps the API keys of clients. Nil: there are none.
+	Keys Keys
+	// TellTenants sends other routers what tenants use here. Nil: there are no others.
+	TellTenants func(*controlv1.TenantReport)
 	// Signals brings load reports and KV events. Nil: none come, and routing goes
 	// by the router's own account.
 	Signals Signals
@@ -69,6 +77,13 @@ type Members interface {
 	WatchPolicy(ctx context.Context, notify func(*controlv1.Policy)) error
 	// SetPolicy replaces the policy in every router.
 	SetPolicy(ctx context.Context, policy *controlv1.Policy) error
+}
+
+// Keys keeps API keys; *membership.Client is one.
+type Keys interface {
+	control.KeyKeeper
+	// WatchKeys calls notify with all keys until ctx ends.
+	WatchKeys(ctx context.Context, notify func([]*controlv1.ApiKey)) error
 }
 
 // Signals is the source of signals; *signals.Conn is one.

@@ -7,6 +7,7 @@ import (
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
+	"github.com/tandem-serving/tandem/pkg/auth"
 	"github.com/tandem-serving/tandem/services/router/openai"
 	"github.com/tandem-serving/tandem/services/router/preprocess"
 	"github.com/tandem-serving/tandem/services/router/serving"
@@ -14,8 +15,17 @@ import (
 
 // newHTTP is OpenAI's API over this router.
 func (s *Service) newHTTP() (*openai.Handler, error) {
+	var authenticate func(context.Context, string) (context.Context, error)
+	if s.deps.Auth != nil {
+		authenticate = func(ctx context.Context, authorization string) (context.Context, error) {
+			return s.deps.Auth.Authenticate(ctx, authorization, auth.Generate)
+		}
+	}
 	return openai.New(openai.Config{
-		Backend: httpBackend{s}, Registerer: s.deps.Registerer, Logger: s.log.With(slog.String("server", "http")),
+		Backend: httpBackend{s}, Authenticate: authenticate, Origins: s.config.CORSOrigins,
+		Limits: func(ctx context.Context, header http.Header) {
+			s.limits(ctx, func(name string, values ...string) { header.Set(name, values[0]) })
+		}, Registerer: s.deps.Registerer, Logger: s.log.With(slog.String("server", "http")),
 		MaxHeldBytes: int64(s.config.ReceiveMemory), ReadTimeout: s.config.ReceiveTimeout, WriteTimeout: s.config.UnreadTimeout,
 	})
 }

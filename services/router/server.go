@@ -10,6 +10,7 @@ import (
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
 	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/auth"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/services/router/clienterr"
 	"github.com/tandem-serving/tandem/services/router/peers"
@@ -25,7 +26,11 @@ type inferenceServer struct {
 
 // Generate streams the tokens that follow a prompt.
 func (i *inferenceServer) Generate(q *inferencev1.GenerateRequest, stream grpc.ServerStreamingServer[inferencev1.GenerateEvent]) error {
-	send := withHeader(stream, func(first *inferencev1.GenerateEvent) string { return first.GetAccepted().GetRequestId() })
+	send := withHeader(stream, func(first *inferencev1.GenerateEvent) metadata.MD {
+		header := metadata.Pairs(api.HeaderRequestID, first.GetAccepted().GetRequestId())
+		i.service.limits(stream.Context(), header.Set)
+		return header
+	})
 	return i.service.requests.Generate(stream.Context(), serving.Caller{Now: sendNow(stream)}, q, send)
 }
 
@@ -53,14 +58,14 @@ func (s *tokenSender) now(event *inferencev1.GenerateEvent) bool {
 	return s.stream.SendMsg(&s.token) == nil // if it fails, the client is gone, as send will find
 }
 
-// withHeader is stream.Send, with the request's id in the headers that go before
+// withHeader is stream.Send, with the headers that go before
 // the first event: not sooner, so that a refused request has none.
-func withHeader(stream grpc.ServerStreamingServer[inferencev1.GenerateEvent], id func(first *inferencev1.GenerateEvent) string) func(*inferencev1.GenerateEvent) error {
+func withHeader(stream grpc.ServerStreamingServer[inferencev1.GenerateEvent], header func(first *inferencev1.GenerateEvent) metadata.MD) func(*inferencev1.GenerateEvent) error {
 	sent := false
 	return func(event *inferencev1.GenerateEvent) error {
 		if !sent {
 			sent = true
-			if err := stream.SendHeader(metadata.Pairs(api.HeaderRequestID, id(event))); err != nil {
+			if err := stream.SendHeader(header(event)); err != nil {
 				return err
 			}
 		}
@@ -116,8 +121,12 @@ type requestsServer struct {
 }
 
 // Explain is the record of how the caller's own request was routed.
-func (r *requestsServer) Explain(_ context.Context, q *controlv1.ExplainOwnRequest) (*controlv1.ExplainResponse, error) {
-	record, matches := r.records.GetOwn(q.GetRequestId(), q.GetSecret())
+func (r *requestsServer) Explain(ctx context.Context, q *controlv1.ExplainOwnRequest) (*controlv1.ExplainResponse, error) {
+	owner := ""
+	if caller := auth.FromContext(ctx); caller != nil {
+		owner = caller.Tenant
+	}
+	record, matches := r.records.GetOwn(owner, q.GetRequestId(), q.GetSecret())
 	switch {
 	case matches == 0:
 		return nil, clienterr.NotYours(q.GetRequestId(), "which keeps the last few thousand")

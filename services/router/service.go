@@ -16,6 +16,7 @@ import (
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
 	"github.com/tandem-serving/tandem/pkg/membership"
+	"github.com/tandem-serving/tandem/pkg/quota"
 	"github.com/tandem-serving/tandem/pkg/routing"
 	"github.com/tandem-serving/tandem/pkg/scaling"
 	"github.com/tandem-serving/tandem/pkg/signals"
@@ -44,6 +45,7 @@ type Service struct {
 	membership *workers.MembershipView
 	peers      *peers.Peers
 	sizes      *desired.Sizes
+	quota      *quota.Limiter
 	control    *control.Server
 
 	leaving context.Context // ended by Stop
@@ -79,12 +81,15 @@ func New(config Config, deps Deps) (*Service, error) {
 		models:  models,
 		records: records.New(),
 		peers:   peers.New(deps.ID, deps.Dial),
+		quota:   quota.New(deps.ID),
 	}
 	s.leaving, s.leave = context.WithCancel(context.Background())
 	if s.http, err = s.newHTTP(); err != nil {
 		return nil, fmt.Errorf("router: %w", err)
 	}
-	if s.dispatcher, err = routingdriver.New(config.routing(deps.ID, deps.Models), routingdriver.Deps{
+	routes := config.routing(deps.ID, deps.Models)
+	routes.HideTenants = deps.Auth != nil
+	if s.dispatcher, err = routingdriver.New(routes, routingdriver.Deps{
 		Dial: deps.Dial, ConnectTimeout: config.ConnectTimeout, Rand: deps.Rand, Log: deps.Log, Announce: deps.Announce, Publisher: deps.Publisher, Registerer: deps.Registerer, Logger: s.log,
 	}); err != nil {
 		return nil, fmt.Errorf("router metrics: %w", err)
@@ -104,7 +109,7 @@ func New(config Config, deps Deps) (*Service, error) {
 		return nil, fmt.Errorf("router metrics: %w", err)
 	}
 	if s.requests, err = serving.New(config.requests(), serving.Deps{
-		Models: models, Dispatcher: s.dispatcher, Records: s.records, Spending: spending, Log: deps.Log, Tracing: deps.Tracing, Registerer: deps.Registerer, Logger: s.log,
+		Models: models, Dispatcher: s.dispatcher, Records: s.records, Spending: spending, Quota: s.quota, Log: deps.Log, Tracing: deps.Tracing, Registerer: deps.Registerer, Logger: s.log,
 	}); err != nil {
 		return nil, fmt.Errorf("router metrics: %w", err)
 	}
@@ -140,10 +145,13 @@ func (s *Service) Register(registrar grpc.ServiceRegistrar) {
 	controlv1.RegisterRequestsServer(registrar, &requestsServer{records: s.records})
 }
 
-// RegisterControl adds Control to a gRPC server, which clients should not reach: it
-// asks nobody who they are.
+// RegisterControl adds Control and Keys to a gRPC server, which asks who calls or is one that
+// clients cannot reach.
 func (s *Service) RegisterControl(registrar grpc.ServiceRegistrar) {
 	controlv1.RegisterControlServer(registrar, s.control)
+	if s.deps.Keys != nil {
+		controlv1.RegisterKeysServer(registrar, control.NewKeys(s.deps.Keys))
+	}
 }
 
 // policyWait is how long a router that starts waits for the policy before it looks for
@@ -154,8 +162,13 @@ const policyWait = time.Second
 // run then are ended, so that Stop should come first. It is called once.
 func (s *Service) Run(ctx context.Context) error {
 	if s.deps.Signals != nil {
+		var tenants func(*controlv1.TenantReport)
+		if s.deps.Auth != nil {
+			tenants = s.quota.Heard
+		}
 		unsubscribe, err := s.deps.Signals.Subscribe(signals.Handlers{
-			Load: func(report *controlv1.LoadReport) { s.dispatcher.Handle(routing.LoadReported{Report: report}) },
+			Tenants: tenants,
+			Load:    func(report *controlv1.LoadReport) { s.dispatcher.Handle(routing.LoadReported{Report: report}) },
 			Router: func(report *controlv1.RouterReport) {
 				s.dispatcher.Handle(routing.RouterReported{Report: report})
 			},
@@ -169,7 +182,7 @@ func (s *Service) Run(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	failures := make(chan error, 2)
+	failures := make(chan error, 3)
 	var wait sync.WaitGroup
 	watch := func(what string, follow func() error) {
 		wait.Go(func() {
@@ -193,6 +206,7 @@ func (s *Service) Run(ctx context.Context) error {
 		return s.deps.Members.Watch(ctx, func(v membership.View) {
 			s.membership.Take(v)
 			s.peers.Take(v)
+			s.takeRouters(v)
 			s.sizes.TakeView(v)
 			s.dispatcher.Handle(routing.ViewChanged{Workers: v.Workers, Live: v.Live})
 		})
@@ -203,6 +217,13 @@ func (s *Service) Run(ctx context.Context) error {
 			policyKnown()
 		})
 	})
+	if s.deps.Auth != nil {
+		if s.deps.Keys != nil {
+			watch("keys", func() error { return s.deps.Keys.WatchKeys(ctx, s.deps.Auth.SetKeys) })
+		}
+		wait.Go(func() { s.deps.Auth.Run(ctx) })
+		wait.Go(func() { s.runLimits(ctx) })
+	}
 	wait.Go(func() { s.dispatcher.RunTimers(ctx) })
 	wait.Go(func() { s.runHousekeeping(ctx) })
 	<-ctx.Done()

@@ -17,6 +17,7 @@ import (
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/frontpage"
+	"github.com/tandem-serving/tandem/pkg/auth"
 	"github.com/tandem-serving/tandem/pkg/lifecycle"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/pkg/telemetry"
@@ -27,9 +28,9 @@ func (p *process) newHTTP(context.Context) (services []lifecycle.Service, _ erro
 	metrics := telemetry.Handler(p.registry, p.gatherer())
 	if p.http != nil {
 		mux := p.healthMux()
-		mux.Handle("GET /metrics", metrics)
+		mux.Handle("GET /metrics", p.authenticated(auth.Operate, metrics))
 		if p.parts[0].role == controlv1.Role_ROLE_ROUTER {
-			mux.Handle("GET /{$}", frontpage.Handler(p.status))
+			mux.Handle("GET /{$}", p.authenticated(auth.Generate, frontpage.Handler(p.status)))
 		} else {
 			mux.HandleFunc("GET /{$}", listPages)
 		}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/tandem-serving/tandem/cmd/tandem/frontpage"
 	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/auth"
 	"github.com/tandem-serving/tandem/pkg/engine/engines"
 	"github.com/tandem-serving/tandem/pkg/eventlog"
 	"github.com/tandem-serving/tandem/pkg/identity"
@@ -63,6 +64,10 @@ type process struct {
 	directory            *membership.Directory
 	lastView             *membership.LastView // nil: there is no router that remembers
 	api                  http.Handler         // the router's HTTP API; nil without a router
+	auth                 *auth.Authenticator  // nil: a router asks nobody who they are
+	// wantsKey has a router that asks make an API key where there is none: firstKey.
+	wantsKey bool
+	firstKey string
 	// watchWorkers is router.Service.WatchWorkers; nil without a router.
 	watchWorkers watchWorkers
 	// sizes is router.Service.Sizes; nil without a router. autoscale is which sizes of pools the

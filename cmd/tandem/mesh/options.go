@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/tandem-serving/tandem/pkg/auth"
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
 	"github.com/tandem-serving/tandem/pkg/engine/engines"
 	"github.com/tandem-serving/tandem/pkg/identity"
@@ -57,6 +58,9 @@ type Options struct {
 	KV    kvtransfer.Config
 	Store store.Config
 
+	// Auth says who may call a router.
+	Auth auth.Config
+
 	Router  router.Config
 	Prefill prefill.Config
 	Decode  decode.Config
@@ -84,6 +88,7 @@ func (o *Options) registerModelFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.ChatTemplate, "chat-template", "", "file with a chat template in Jinja, to use instead of the model's own")
 	fs.IntVar(&o.ContextTokens, "context-tokens", 0, "most tokens of a prompt and its answer together; bounds the KV memory of a sequence; 0: the model's context")
 	o.Record.RegisterFlags(fs)
+	o.Auth.RegisterFlags(fs)
 	o.Engine.RegisterFlags(fs)
 	o.Router.RegisterFlags(fs, "router-")
 	o.Router.Budget.RegisterFlags(fs, "budget-")
@@ -134,6 +139,7 @@ func (o *Options) validateModel() error {
 	return cmp.Or(
 		checkListen("--control", o.Control),
 		o.Record.Validate(),
+		o.Auth.Validate(),
 		flagError("--", o.Prefill.Validate(o.Engine.BlockTokens)),
 		flagError("--", o.Decode.Validate(o.Engine.BlockTokens)),
 		flagError("--", o.Router.Budget.Validate()),

@@ -16,6 +16,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/services/router"
+	"github.com/tandem-serving/tandem/services/router/control"
 )
 
 // writeBufferBytes is the size of the write buffer of a client's connection to the router. All
@@ -28,7 +29,7 @@ const requestBytes = 8 << 20
 
 // newRouter makes the router: what serves clients and operators, and has it join the
 // mesh and leave it.
-func (p *process) newRouter(context.Context) (services []lifecycle.Service, err error) {
+func (p *process) newRouter(ctx context.Context) (services []lifecycle.Service, err error) {
 	at, spec := p.parts[0], p.model.spec
 	logger := withAttribute(p.logger, slog.String("router", at.id))
 	var version atomic.Pointer[kvtransferv1.Layout] // of the model that is served; nil: not found yet
@@ -41,12 +42,22 @@ func (p *process) newRouter(context.Context) (services []lifecycle.Service, err 
 	if err != nil {
 		return nil, err
 	}
+	if err := p.newAuth(); err != nil {
+		return nil, err
+	}
+	if p.auth != nil && p.wantsKey {
+		if err := p.makeFirstKey(ctx); err != nil {
+			return nil, err
+		}
+	}
+	publisher := p.signals.NewPublisher(at.id, self.Epoch)
 	service, err := router.New(p.options.Router, router.Deps{
 		ID: at.id, Log: log, Models: []router.Model{{
 			Spec: spec, Tokenizer: p.model.tokenizer, Aliases: p.options.ModelAliases,
 			Chat: p.model.chat, ChatError: p.model.chatError,
 		}},
-		Members: members, Signals: p.signals, Publisher: p.signals.NewPublisher(at.id, self.Epoch),
+		Members: members, Signals: p.signals, Publisher: publisher,
+		Auth: p.auth, Keys: p.members, TellTenants: publisher.Tenants,
 		Announce: func(_, digest, class string) {
 			version.Store(&kvtransferv1.Layout{ModelDigest: digest, ArithmeticClass: class})
 			place.Changed()
@@ -77,7 +88,7 @@ func (p *process) newRouter(context.Context) (services []lifecycle.Service, err 
 		Refuse: func(bool) {}, Idle: service.Stop, Cut: func() {}, Logger: logger, // Stop refuses and cuts
 	})
 	server := rpc.NewServer(rpc.ServerConfig{
-		Name: "router", Logger: logger, Registerer: p.registry, MaxReceiveBytes: requestBytes, OversizeFields: router.OversizeFields(),
+		Name: "router", Authenticate: p.authenticate(), Logger: logger, Registerer: p.registry, MaxReceiveBytes: requestBytes, OversizeFields: router.OversizeFields(),
 		Limits: p.options.Router.Limits(), BufferBytes: writeBufferBytes,
 		Credentials: at.serverCredentials(false),
 	})
@@ -119,7 +130,7 @@ const (
 func (p *process) controlServer(service *router.Service, logger *slog.Logger) lifecycle.Service {
 	server := rpc.NewServer(rpc.ServerConfig{
 		Name: "control", Logger: logger, Registerer: p.registry, Credentials: p.parts[0].serverCredentials(false),
-		Limits: rpc.Limits{ReceiveBytes: controlBytes, Connections: controlConnections},
+		Limits: rpc.Limits{ReceiveBytes: controlBytes, Connections: controlConnections}, Authenticate: p.authenticate(), Audit: control.Audit(logger),
 		// A watch lasts until one side goes.
 		Unlogged: []string{controlv1.Control_WatchWorkers_FullMethodName},
 	})

@@ -58,7 +58,7 @@ func (o *ServeOptions) RegisterFlags(fs *pflag.FlagSet) {
 }
 
 func (o *Options) registerControl(fs *pflag.FlagSet) {
-	fs.StringVar(&o.Control, "control", DefaultControl, "where a router serves operators (workers, drain, policy …) by gRPC: without TLS it asks nobody who they are, so an address that clients cannot reach, or unix:///path; empty: nowhere")
+	fs.StringVar(&o.Control, "control", DefaultControl, "where a router serves operators (workers, drain, policy …) by gRPC; without --auth required or TLS, an address that clients cannot reach, or unix:///path; empty: nowhere")
 }
 
 // DefaultControl is where a router serves operators unless told otherwise.
@@ -113,8 +113,14 @@ func (o *ServeOptions) Validate() error {
 	if o.role() == controlv1.Role_ROLE_KVTRANSFER {
 		return o.validateShared()
 	}
+	if o.role() == controlv1.Role_ROLE_ROUTER {
+		return cmp.Or(o.Options.Validate(), o.checkAuth(cmp.Or(o.Listen, defaultListen)))
+	}
 	return o.Options.Validate()
 }
+
+// defaultListen is where a router serves gRPC unless told otherwise.
+const defaultListen = "127.0.0.1:7070"
 
 // checkListen refuses what nobody could listen on.
 func checkListen(flag, address string) error {
@@ -180,6 +186,8 @@ type Part struct {
 	Control, HTTP, Metrics string
 	// TLS: the part's connections are encrypted, all but those to Metrics.
 	TLS bool
+	// Auth and Exposed are as of Up, of a router.
+	Auth, Exposed bool
 	// OutsideBytes is the memory of weights, workspaces and KV pages, which is not Go's.
 	OutsideBytes int64
 }
@@ -202,7 +210,7 @@ func serve(ctx context.Context, o ServeOptions, s *stuck, logger *slog.Logger, r
 	if o.Listen == "" {
 		o.Listen = "127.0.0.1:0"
 		if role == controlv1.Role_ROLE_ROUTER {
-			o.Listen = "127.0.0.1:7070"
+			o.Listen = defaultListen
 		}
 	}
 	if role != controlv1.Role_ROLE_KVTRANSFER {
@@ -222,6 +230,7 @@ func serve(ctx context.Context, o ServeOptions, s *stuck, logger *slog.Logger, r
 		now := Part{
 			ID: it.id, Waiting: waiting, Address: dialled(it.listener), Advertise: it.advertise, Etcd: o.Membership.Endpoints,
 			HTTP: dialled(p.http), Metrics: dialled(p.metrics), Control: dialled(p.control), TLS: it.tls != nil, OutsideBytes: p.outsideBytes(),
+			Auth: p.auth != nil, Exposed: role == controlv1.Role_ROLE_ROUTER && o.exposed(o.Listen),
 		}
 		if p.lastView != nil {
 			now.ViewAge, now.OldView = p.lastView.Old()

@@ -87,7 +87,7 @@ func (o *UpOptions) Validate() error {
 	case o.KV.Socket != kvtransfer.SocketAuto && o.KV.Socket != kvtransfer.SocketOff:
 		return errors.New("--kv-socket: give auto or off: each worker has a socket of its own")
 	}
-	return cmp.Or(checkListen("--listen", o.Listen), o.Options.Validate())
+	return cmp.Or(checkListen("--listen", o.Listen), o.Options.Validate(), o.checkAuth(o.Listen))
 }
 
 const maxWorkers = 256
@@ -120,6 +120,10 @@ type Up struct {
 	// Everywhere has the names of the flags whose addresses are on all of the host's
 	// interfaces.
 	Everywhere map[string]bool
+	// Auth: callers need a key or a token. Exposed: others than this machine can call.
+	Auth, Exposed bool
+	// FirstKey is an API key that was made since there was none; empty: there was.
+	FirstKey string
 	// Etcd and NATS are the servers in use.
 	Etcd, NATS []string
 	// EmbeddedEtcd and EmbeddedNATS: they run in this process.
@@ -152,7 +156,7 @@ func run(ctx context.Context, o UpOptions, s *stuck, logger *slog.Logger, regist
 		o.PrefillWorkers, o.DecodeWorkers, o.Router.Scaling.Bounds = autoscale.Prefill.Min, autoscale.Decode.Min, *autoscale
 	}
 	router := &part{role: controlv1.Role_ROLE_ROUTER, id: "router-1", listen: o.Listen}
-	p := &process{name: "tandem-up", options: o.Options, dataDir: o.DataDir, progress: progress, parts: []*part{router}, stuck: s, logger: logger, registry: registry, given: o.Given, stopping: o.Stopping, taken: map[string]string{}, autoscale: autoscale, sizes: o.sizes}
+	p := &process{name: "tandem-up", options: o.Options, dataDir: o.DataDir, progress: progress, parts: []*part{router}, stuck: s, logger: logger, registry: registry, given: o.Given, stopping: o.Stopping, taken: map[string]string{}, autoscale: autoscale, sizes: o.sizes, wantsKey: true}
 	if o.Encrypt {
 		if p.certs = o.Certs; p.certs == "" {
 			folder, err := certsFolder(os.Getenv)
@@ -172,7 +176,8 @@ func run(ctx context.Context, o UpOptions, s *stuck, logger *slog.Logger, regist
 		ready(Up{
 			Address: dialled(router.listener), HTTP: dialled(p.http), Metrics: dialled(p.metrics), Control: dialled(p.control), Taken: p.taken,
 			Everywhere: map[string]bool{"listen": everywhere(router.listener), "http": everywhere(p.http), "metrics": everywhere(p.metrics), "control": everywhere(p.control)},
-			Etcd:       p.options.Membership.Endpoints, NATS: p.options.Signals.URLs, EmbeddedEtcd: p.embedEtcd, EmbeddedNATS: p.embedNATS,
+			Auth:       p.auth != nil, Exposed: o.exposed(o.Listen), FirstKey: p.firstKey,
+			Etcd: p.options.Membership.Endpoints, NATS: p.options.Signals.URLs, EmbeddedEtcd: p.embedEtcd, EmbeddedNATS: p.embedNATS,
 			Model: p.model.spec.Name, ModelDir: p.model.dir, Device: p.engines.Device(),
 			Prefill: p.ids(controlv1.Role_ROLE_PREFILL), Decode: p.ids(controlv1.Role_ROLE_DECODE), Stores: p.ids(controlv1.Role_ROLE_KVTRANSFER),
 			Certs: p.certs, OutsideBytes: p.outsideBytes(),

@@ -100,6 +100,10 @@ func FailureOf(err error) *Failure {
 	switch rpc.Reason(err) {
 	case api.ReasonInvalidField:
 		f.Code = codeValue
+	case api.ReasonNoCredentials, api.ReasonInvalidCredentials:
+		f.Code = "invalid_api_key"
+	case api.ReasonTenantQuota:
+		f.Code = "rate_limit_exceeded"
 	case api.ReasonContextLengthExceeded:
 		// Clients look for the words that OpenAI's message begins with.
 		f.Message = strings.TrimPrefix(f.Message, f.Param+": ")

@@ -28,6 +28,7 @@ type exchange struct {
 	events  bool      // the answer is a stream of events
 	ignored []string  // members of the request that mean nothing here
 	failed  *Failure
+	limits  func(http.Header) // tells what is left of the caller's limits; nil: there are none
 }
 
 // marshal is json.Marshal that leaves <, > and & as they are.
@@ -58,6 +59,9 @@ func (e *exchange) begin(status int, contentType string) {
 	}
 	if len(e.ignored) > 0 {
 		header.Set(ignoredHeader, strings.Join(e.ignored, ", "))
+	}
+	if e.limits != nil {
+		e.limits(header)
 	}
 	header.Set("Openai-Processing-Ms", strconv.FormatInt(time.Since(e.arrived).Milliseconds(), 10))
 	header.Set("X-Content-Type-Options", "nosniff")
@@ -196,6 +200,9 @@ func (e *exchange) fail(err error) {
 	switch {
 	case !begun:
 		e.failed.setRetry(e.writer.Header())
+		if e.failed.Status == http.StatusUnauthorized {
+			e.writer.Header().Set("Www-Authenticate", "Bearer")
+		}
 		if e.reply(e.failed.Status, e.failed.body()) != nil {
 			e.status = statusClientGone
 		}

@@ -68,6 +68,13 @@ type Plan struct {
 // Config is what a Handler works with. Backend has to be there.
 type Config struct {
 	Backend Backend
+	// Authenticate puts who sends the value of an Authorization header into a context; its error is
+	// a gRPC status. Nil: nobody is asked who they are.
+	Authenticate func(ctx context.Context, authorization string) (context.Context, error)
+	// Limits sets the headers that tell who calls what is left of their limits; nil: none.
+	Limits func(ctx context.Context, header http.Header)
+	// Origins are those of web pages that may call from browsers; see CheckOrigins.
+	Origins []string
 	// Logger gets a line for each request that ends; nil: none.
 	Logger *slog.Logger
 	// Registerer gets the metrics; nil: none.
@@ -139,6 +146,9 @@ const (
 // What a stream calls on its way down stays on its goroutine's stack until it ends, so each of
 // these functions leaves what it only begins with to another one.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if h.allowPage(w, r) {
+		return
+	}
 	e := h.begin(w, r)
 	defer h.end(e)
 	if err := e.serve(e); err != nil {
@@ -164,7 +174,23 @@ func (h *Handler) begin(w http.ResponseWriter, r *http.Request) *exchange {
 			return noMethod(shorten(r.Method), e.route, strings.Join(allowed, " or "))
 		}
 	}
+	if h.config.Authenticate != nil && e.route != routeOpenAPI {
+		h.authenticate(e)
+	}
 	return e
+}
+
+// authenticate has an exchange be of who calls, or fail.
+func (h *Handler) authenticate(e *exchange) {
+	ctx, err := h.config.Authenticate(e.request.Context(), e.request.Header.Get("Authorization"))
+	if err != nil {
+		e.serve = func(*exchange) error { return err }
+		return
+	}
+	e.request = e.request.WithContext(ctx)
+	if h.config.Limits != nil {
+		e.limits = func(header http.Header) { h.config.Limits(ctx, header) }
+	}
 }
 
 // end ends an exchange, with a panic if there is one. It is deferred.

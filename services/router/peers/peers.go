@@ -20,6 +20,7 @@ import (
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
 	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/auth"
 	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/routing"
 	"github.com/tandem-serving/tandem/pkg/rpc"
@@ -81,7 +82,7 @@ func (p *Peers) Resume(ctx context.Context, q *inferencev1.ResumeRequest, found 
 	default:
 		return rpc.Error(codes.ResourceExhausted, api.ReasonTooManyReaders, "too many requests of other routers are resumed here; retry later", time.Second)
 	}
-	ctx, cancel := context.WithCancel(metadata.AppendToOutgoingContext(ctx, api.HeaderAskedByRouter, "1"))
+	ctx, cancel := context.WithCancel(metadata.AppendToOutgoingContext(auth.Forward(ctx), api.HeaderAskedByRouter, "1"))
 	defer cancel()
 	s, err := p.find(ctx, q)
 	if err != nil {

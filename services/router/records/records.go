@@ -35,9 +35,15 @@ const (
 // Ring is how the last requests were routed. It is safe for concurrent use.
 type Ring struct {
 	mu   sync.Mutex
-	byID map[string]*Record
-	ring []string
+	byID map[key]*Record
+	ring []key
 	next int
+}
+
+// key names a record: two owners may have requests of one id.
+type key struct {
+	owner string // the tenant that may see it; empty: who has the secret
+	id    string
 }
 
 // Record is how one request was routed. It is safe for concurrent use.
@@ -52,11 +58,11 @@ type Record struct {
 
 // New returns a ring without records.
 func New() *Ring {
-	return &Ring{byID: make(map[string]*Record), ring: make([]string, Kept)}
+	return &Ring{byID: make(map[key]*Record), ring: make([]key, Kept)}
 }
 
-// Add begins the record of a request, whose id no record may have.
-func (s *Ring) Add(id string, secret SecretHash, arrived time.Time) *Record {
+// Add begins the record of a request, whose id no record of this owner may have.
+func (s *Ring) Add(owner, id string, secret SecretHash, arrived time.Time) *Record {
 	r := &Record{records: s, secret: secret, value: &controlv1.ExplainResponse{RequestId: id, Arrived: timestamppb.New(arrived)}}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -64,49 +70,51 @@ func (s *Ring) Add(id string, secret SecretHash, arrived time.Time) *Record {
 		oldest.drop()
 	}
 	delete(s.byID, s.ring[s.next])
-	s.ring[s.next] = id
+	s.ring[s.next] = key{owner, id}
 	s.next = (s.next + 1) % len(s.ring)
-	s.byID[id] = r
+	s.byID[key{owner, id}] = r
 	return r
 }
 
 // Has reports whether there is a record of a request.
-func (s *Ring) Has(id string) bool {
+func (s *Ring) Has(owner, id string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.byID[id] != nil
+	return s.byID[key{owner, id}] != nil
 }
 
-// GetOwn is Get among the requests that have a secret.
-func (s *Ring) GetOwn(id, secret string) (record *controlv1.ExplainResponse, matches int) {
+// GetOwn is Get among the requests of an owner that have a secret.
+func (s *Ring) GetOwn(owner, id, secret string) (record *controlv1.ExplainResponse, matches int) {
 	hash := HashOf(secret)
-	return s.get(id, func(r *Record) bool { return r.secret.equals(hash) })
+	return s.get(id, func(of string) bool { return of == owner }, func(r *Record) bool { return r.secret.equals(hash) })
 }
 
 // Get returns a copy of the record of the request that is called id or, where none is, of
 // the only one whose id begins so; nil if there is none or, with matches above 1, if there
 // are several.
 func (s *Ring) Get(id string) (record *controlv1.ExplainResponse, matches int) {
-	return s.get(id, func(*Record) bool { return true })
+	return s.get(id, func(string) bool { return true }, func(*Record) bool { return true })
 }
 
-func (s *Ring) get(id string, may func(*Record) bool) (record *controlv1.ExplainResponse, matches int) {
+// get is Get among the requests of some owners that may be seen.
+func (s *Ring) get(id string, of func(owner string) bool, may func(*Record) bool) (record *controlv1.ExplainResponse, matches int) {
 	if id == "" {
 		return nil, 0
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var found *Record
+	called := false                // a request is called id, so that no other is meant
 	for known, r := range s.byID { // all of them, so that the time does not tell which there are
-		if strings.HasPrefix(known, id) && may(r) {
+		if !strings.HasPrefix(known.id, id) || !of(known.owner) || called && known.id != id {
+			continue
+		}
+		if known.id == id && !called {
+			called, found, matches = true, nil, 0
+		}
+		if may(r) {
 			found = r
 			matches++
-		}
-	}
-	if exact := s.byID[id]; exact != nil {
-		found, matches = exact, 0
-		if may(exact) {
-			matches = 1
 		}
 	}
 	if matches != 1 {
@@ -183,9 +191,9 @@ func (s *Ring) Finished(since time.Time) []latencybudget.Request {
 	}
 	s.mu.Lock()
 	all := make([]kept, 0, len(s.byID))
-	for id, r := range s.byID {
+	for known, r := range s.byID {
 		if !r.endedAt.IsZero() && !r.endedAt.Before(since) {
-			all = append(all, kept{id, r.value.Timings, r.tokens})
+			all = append(all, kept{known.id, r.value.Timings, r.tokens})
 		}
 	}
 	s.mu.Unlock()

@@ -19,6 +19,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/coreloop"
 	"github.com/tandem-serving/tandem/pkg/eventlog/routerlog"
 	"github.com/tandem-serving/tandem/pkg/joining"
+	"github.com/tandem-serving/tandem/pkg/quota"
 	"github.com/tandem-serving/tandem/pkg/routing"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/services/router/clienterr"
@@ -36,6 +37,8 @@ type request struct {
 	log      *slog.Logger
 	spans    *requestTrace // nil: not sampled
 	record   *records.Record
+	owner    string             // the tenant that it belongs to; empty: who has the secret
+	charge   *quota.Charge      // nil: its tenant has no limits
 	secret   string             // that its caller has
 	hash     records.SecretHash // of that
 	events   *eventLog
@@ -83,7 +86,7 @@ func (a *attempt) decided() *controlv1.Decision {
 // maxReaders is how many may read one request's answer at a time.
 const maxReaders = 8
 
-func newRequest(s *Requests, p *preprocess.Plan, id, secret string, spans *requestTrace, number uint64) *request {
+func newRequest(s *Requests, p *preprocess.Plan, by admitted, id, secret string, spans *requestTrace, number uint64) *request {
 	ctx, cancel := context.WithDeadline(rpc.WithRequestID(context.Background(), id), p.Deadline)
 	hash, key := records.HashOf(secret), id+"#"+strconv.FormatUint(number, 10)
 	r := &request{
@@ -93,7 +96,9 @@ func newRequest(s *Requests, p *preprocess.Plan, id, secret string, spans *reque
 		key:      key,
 		log:      s.deps.Logger.With(slog.String("request_id", id)),
 		spans:    spans,
-		record:   s.deps.Records.Add(id, hash, p.Arrived),
+		record:   s.deps.Records.Add(by.owner, id, hash, p.Arrived),
+		owner:    by.owner,
+		charge:   by.charge,
 		secret:   secret,
 		hash:     hash,
 		read:     make(chan struct{}),
@@ -367,6 +372,7 @@ func (r *request) finish(now time.Time, f joining.Finish) {
 	}
 	r.record.Ended(now, err, f, r.running.decided())
 	r.requests.metrics.ended(now, err, f)
+	r.settle()
 	r.requests.keep(r)
 	r.events.end(err)
 	r.spans.finished(f, err)

@@ -30,6 +30,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/bytesize"
 	"github.com/tandem-serving/tandem/pkg/eventlog"
 	"github.com/tandem-serving/tandem/pkg/joining"
+	"github.com/tandem-serving/tandem/pkg/quota"
 	"github.com/tandem-serving/tandem/pkg/routing"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/pkg/telemetry/metricset"
@@ -61,7 +62,8 @@ type Deps struct {
 	Dispatcher *routingdriver.Dispatcher
 	Records    *records.Ring
 	Spending   *latencybudget.Spending
-	Log        *eventlog.Log // nil: nothing is recorded
+	Quota      *quota.Limiter // what tenants use, where callers are asked who they are
+	Log        *eventlog.Log  // nil: nothing is recorded
 	Tracing    Tracing
 	Registerer prometheus.Registerer // nil: metrics are shown to nobody
 	Logger     *slog.Logger
@@ -78,8 +80,8 @@ type Requests struct {
 
 	mu       sync.Mutex
 	stopping bool
-	byID     map[string]*request // running, and finished ones that can be resumed
-	kept     []*request          // the finished ones, oldest first
+	byID     map[named]*request // running, and finished ones that can be resumed
+	kept     []*request         // the finished ones, oldest first
 	running  int
 	number   uint64        // of the last request
 	idle     chan struct{} // closed when stopping and nothing runs
@@ -91,7 +93,7 @@ func New(config Config, deps Deps) (*Requests, error) {
 	set := metricset.New(deps.Registerer)
 	s := &Requests{
 		config: config, deps: deps, metrics: newMetrics(set, deps.Spending), account: newAccount(config, set),
-		byID: make(map[string]*request), idle: make(chan struct{}), cut: make(chan struct{}),
+		byID: make(map[named]*request), idle: make(chan struct{}), cut: make(chan struct{}),
 	}
 	if err := set.Err(); err != nil {
 		return nil, err
@@ -133,10 +135,15 @@ func (s *Requests) begin(ctx context.Context, c Caller, q *inferencev1.GenerateR
 	id := cmp.Or(rpc.RequestID(ctx), rpc.NewID())
 	spans := traceRequest(ctx, s.deps.Tracing, arrived, id, c, q)
 	p, err := s.deps.Models.Plan(ctx, arrived, q)
+	var by admitted
 	if err == nil {
-		if r, err = s.start(p, id, cmp.Or(c.Secret, rpc.NewID()), spans); err == nil {
+		by, err = s.admit(ctx, q, p)
+	}
+	if err == nil {
+		if r, err = s.start(p, by, id, cmp.Or(c.Secret, rpc.NewID()), spans); err == nil {
 			return r, nil
 		}
+		by.charge.Done(0)
 	}
 	s.metrics.ended(time.Now(), err, joining.Finish{})
 	spans.end(err)
@@ -152,13 +159,13 @@ func (s *Requests) Plan(ctx context.Context, q *inferencev1.GenerateRequest) (p 
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return p, s.unused(rpc.RequestID(ctx)), nil
+	return p, s.unused(ownerOf(ctx), rpc.RequestID(ctx)), nil
 }
 
 // Resume calls found if it has a request that can be resumed, and sends its events, but for the
 // tokens before an offset, to who has its secret. It returns as generate does.
 func (s *Requests) Resume(ctx context.Context, q *inferencev1.ResumeRequest, found func(), send func(*inferencev1.GenerateEvent) error) error {
-	r, err := s.find(q.GetRequestId(), q.GetSecret())
+	r, err := s.find(ownerOf(ctx), q.GetRequestId(), q.GetSecret())
 	if err != nil {
 		return err
 	}
@@ -246,23 +253,23 @@ func (s *Requests) Stop(ctx context.Context) {
 }
 
 // start begins a request.
-func (s *Requests) start(p *preprocess.Plan, id, secret string, spans *requestTrace) (*request, error) {
+func (s *Requests) start(p *preprocess.Plan, by admitted, id, secret string, spans *requestTrace) (*request, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.stopping {
 		return nil, clienterr.ShuttingDown()
 	}
-	if s.config.CacheByTenant {
+	if s.config.CacheByTenant || by.owner != "" {
 		p.Envelope.CacheSalt = tenantSalt(p.Envelope.GetTenant(), p.Envelope.GetCacheSalt())
 	}
 	// Proxies and clients send an id again with what they try again, and others may
 	// have thought of the same: each request has its own, which its caller is told.
-	id = s.unused(id)
+	id = s.unused(by.owner, id)
 	p.Envelope.RequestId = id
 	s.number++
-	r := newRequest(s, p, id, secret, spans, s.number)
+	r := newRequest(s, p, by, id, secret, spans, s.number)
 	r.attach()
-	s.byID[id] = r
+	s.byID[r.name()] = r
 	s.running++
 	s.wait.Go(func() {
 		r.run()
@@ -285,11 +292,16 @@ func tenantSalt(tenant, salt string) string {
 	return fmt.Sprintf("%d:%s:%s", len(tenant), tenant, salt)
 }
 
-// unused is an id if no request that is known, or whose record is kept, has it; else
-// one that begins like it. The caller holds mu.
-func (s *Requests) unused(id string) string {
+// named is what a request is known by: two owners may have requests of one id.
+type named struct{ owner, id string }
+
+func (r *request) name() named { return named{r.owner, r.id} }
+
+// unused is an id if no request of the owner that is known, or whose record is kept, has it;
+// else one that begins like it. The caller holds mu.
+func (s *Requests) unused(owner, id string) string {
 	for free := id; ; {
-		if s.byID[free] == nil && !s.deps.Records.Has(free) {
+		if s.byID[named{owner, free}] == nil && !s.deps.Records.Has(owner, free) {
 			return free
 		}
 		suffix := "-" + rpc.NewID()[:8]
@@ -305,7 +317,7 @@ func (s *Requests) keep(r *request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if r.plan.Resumable == 0 {
-		delete(s.byID, r.id)
+		delete(s.byID, r.name())
 		return
 	}
 	r.until = time.Now().Add(r.plan.Resumable)
@@ -333,16 +345,16 @@ func (s *Requests) Forget(now time.Time) {
 
 // drop forgets a finished request; mu is held.
 func (s *Requests) drop(r *request) {
-	delete(s.byID, r.id)
+	delete(s.byID, r.name())
 	r.forget()
 }
 
-// find joins a request that can be resumed by who has its secret; its reader has to
+// find joins an owner's request that can be resumed by who has its secret; its reader has to
 // detach from it. The error is a status.
-func (s *Requests) find(id, secret string) (*request, error) {
+func (s *Requests) find(owner, id, secret string) (*request, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r, hash := s.byID[id], records.SecretHash{}
+	r, hash := s.byID[named{owner, id}], records.SecretHash{}
 	if r != nil && r.plan.Resumable > 0 {
 		hash = r.hash
 	}

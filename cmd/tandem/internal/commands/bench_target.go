@@ -15,11 +15,11 @@ import (
 )
 
 type benchTarget struct {
+	access
 	addr, mode, model string
 	connections       int
 	sendSLO           bool
 	ttft, tpot        time.Duration // what requests ask of the router; 0: nothing
-	tls               *clientTLS
 	cmd               *cobra.Command
 	openai            client.OpenAIConfig
 }
@@ -32,8 +32,9 @@ func (b *benchTarget) add(cmd *cobra.Command) {
 	oneOf(cmd, "mode", api.Names[inferencev1.Mode]()...)
 	fs.IntVar(&b.connections, "connections", 0, "connections to the router (default: chosen by measurement)")
 	fs.BoolVar(&b.sendSLO, "send-slo", false, "send the router the ttft and tpot bounds of --slo or --preset with each request")
-	b.cmd, b.tls = cmd, addClientTLS(cmd)
+	b.cmd = cmd
 	b.openai.RegisterFlags(fs)
+	b.access.add(cmd)
 	onlyOnCommandLine(cmd, "model", "openai-key", "openai-header", "openai-body")
 }
 
@@ -75,11 +76,11 @@ func (b *benchTarget) open() (client.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	transport, err := b.tls.credentials(b.cmd)
+	as, err := b.access.open(b.cmd)
 	if err != nil {
 		return nil, err
 	}
-	return client.NewTandem(client.TandemConfig{Credentials: transport, Address: b.addr, Model: b.model, Mode: mode, Connections: b.connections, TTFT: b.ttft, TPOT: b.tpot})
+	return client.NewTandem(client.TandemConfig{Credentials: as.transport, APIKey: as.apiKey, Address: b.addr, Model: b.model, Mode: mode, Connections: b.connections, TTFT: b.ttft, TPOT: b.tpot})
 }
 
 func benchMode(name string) (inferencev1.Mode, error) {

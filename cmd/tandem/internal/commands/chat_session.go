@@ -47,11 +47,11 @@ func runChat(cmd *cobra.Command, flags *chatFlags) error {
 	if err != nil {
 		return flags.failure(err, false)
 	}
-	transport, err := flags.tls.credentials(cmd)
+	as, err := flags.open(cmd)
 	if err != nil {
 		return err
 	}
-	routers, err := dialRouters(flags.addr, transport)
+	routers, err := dialRouters(flags.addr, as)
 	if err != nil {
 		return usageError(cmd, "--addr: "+err.Error())
 	}

@@ -99,11 +99,11 @@ func completeWorker(router *operator) cobra.CompletionFunc {
 		if len(args) > 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		transport, err := router.tls.credentials(cmd)
+		as, err := router.open(cmd)
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveError
 		}
-		conn, err := dial(router.address(), transport)
+		conn, err := dial(router.address(), as)
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveError
 		}

@@ -48,7 +48,7 @@ drain; others hear of it when etcd is back.`,
 		if *grace < 0 {
 			return usageError(cmd, fmt.Sprintf("--grace %s is negative", *grace))
 		}
-		conn, err := router.dial()
+		conn, err := router.connect()
 		if err != nil {
 			return err
 		}
@@ -152,7 +152,7 @@ does not answer, only the router that is asked uses the worker again.`,
 	cmd.ValidArgsFunction = completeWorker(router)
 	asJSON := addJSON(cmd, "print one JSON object: worker, serving")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		conn, err := router.dial()
+		conn, err := router.connect()
 		if err != nil {
 			return err
 		}

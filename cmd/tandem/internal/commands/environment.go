@@ -21,7 +21,7 @@ var othersVariables = []string{
 	"TANDEM_FAKE_CUDA", "TANDEM_LONG", "TANDEM_OPENAI_MODEL", "TANDEM_OPENAI_URL", "TANDEM_PYTHON",
 	"TANDEM_REQUIRE_EMULATION", "TANDEM_SCRATCH_TEST", "TANDEM_TRACES",
 	// what clients in other languages, and scripts that install, call theirs
-	"TANDEM_API_KEY", "TANDEM_VERSION",
+	"TANDEM_VERSION",
 }
 
 // annotationVariables says what a command does about a variable that sets nothing: by

@@ -145,7 +145,7 @@ ttft, the time to the first token, or e2e, that of the whole request.`,
 		}
 		response, err := explainByID(request, func(request *controlv1.ExplainRequest) (*controlv1.ExplainResponse, error) {
 			if cmd.Flags().Changed("secret") {
-				return explainOwn(cmd, router.tls, cmp.Or(addr.Value.String(), defaultAddr), request, *secret)
+				return explainOwn(cmd, &router.access, cmp.Or(addr.Value.String(), defaultAddr), request, *secret)
 			}
 			return ask(router, controlv1.ControlClient.Explain, request)
 		})
@@ -176,18 +176,18 @@ func explainByID(request *controlv1.ExplainRequest, ask func(*controlv1.ExplainR
 }
 
 // explainOwn asks as who made the request.
-func explainOwn(cmd *cobra.Command, security *clientTLS, addr string, request *controlv1.ExplainRequest, secret string) (*controlv1.ExplainResponse, error) {
+func explainOwn(cmd *cobra.Command, a *access, addr string, request *controlv1.ExplainRequest, secret string) (*controlv1.ExplainResponse, error) {
 	if request.GetSlowest() != nil {
 		return nil, usageError(cmd, "--secret is for one request, and --slowest looks at all of them: leave one of them out")
 	}
 	if onCommandLine(cmd, "control") {
 		return nil, usageError(cmd, "--control is for operators, who need no --secret: leave one of them out")
 	}
-	transport, err := security.credentials(cmd)
+	as, err := a.open(cmd)
 	if err != nil {
 		return nil, err
 	}
-	conn, err := dial(addr, transport)
+	conn, err := dial(addr, as)
 	if err != nil {
 		return nil, err
 	}

@@ -90,11 +90,11 @@ func (g *generation) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	transport, err := g.flags.tls.credentials(cmd)
+	as, err := g.flags.open(cmd)
 	if err != nil {
 		return err
 	}
-	routers, err := dialRouters(g.flags.addr, transport)
+	routers, err := dialRouters(g.flags.addr, as)
 	if err != nil {
 		return rpc.InvalidArgument("addr", err.Error())
 	}

@@ -4,12 +4,12 @@ package commands
 // help of a command that is not here shows all of its flags.
 var mainFlags = map[string][]string{
 	"up": {
-		"model", "prefill", "decode", "kvstore", "engine", "device", "kv-memory",
-		"listen", "http", "metrics", "tls", "data-dir", "config",
+		"model", "prefill", "decode", "kvstore", "engine", "kv-memory",
+		"listen", "http", "metrics", "auth", "tls", "data-dir", "config",
 	},
 	"serve": {
-		"target", "etcd", "nats", "listen", "advertise", "http", "metrics",
-		"model", "engine", "device", "kv-memory", "config", "log-level",
+		"target", "etcd", "nats", "listen", "advertise", "http", "metrics", "auth",
+		"model", "engine", "kv-memory", "config", "log-level",
 	},
 	"config print up":    {"config", "json"},
 	"config print serve": {"config", "json"},
@@ -18,6 +18,9 @@ var mainFlags = map[string][]string{
 		"mode", "addr", "timeout", "json",
 	},
 	"chat": {"system", "max-tokens", "temperature", "top-p", "top-k", "seed", "stop", "mode", "addr", "json"},
+	"keys create": {
+		"tenant", "scope", "expires", "requests-per-minute", "tokens-per-minute", "max-concurrency", "max-prompt-tokens", "max-answer-tokens", "json",
+	},
 	"bench serve": {
 		"addr", "openai", "rate", "concurrency", "sweep", "find-max", "trace", "duration", "slo",
 		"prompt-tokens", "output-tokens", "report", "json",
@@ -70,6 +73,7 @@ var (
 		{"etcd and NATS", []string{"etcd", "etcd-", "nats", "nats-"}},
 		{"TLS", []string{"tls", "tls-", "certs"}},
 		{"Addresses", []string{"listen", "advertise", "http", "control", "metrics", "metrics-vllm"}},
+		{"Who may call", []string{"auth", "insecure", "oidc", "oidc-"}},
 		{"Model", []string{"model", "model-", "chat-template", "context-tokens", "generation-config"}},
 		{"Engine", []string{"engine", "device", "threads", "block-tokens", "kv-memory", "max-batch-tokens", "max-sequences", "profile"}},
 		{"CPU engine", []string{"cpu-"}},
@@ -97,7 +101,7 @@ var (
 			"shared-prefix-tokens", "shared-prefixes", "turns", "think", "exact", "temperature", "priority", "tenant", "cache-salt",
 		}},
 		{"Recorded traffic", []string{"trace", "trace-", "speed"}},
-		{"Where it goes", []string{"addr", "connections", "mode", "model", "policies", "autoscale", "fixed"}},
+		{"Where it goes", []string{"addr", "api-key", "connections", "mode", "model", "policies", "autoscale", "fixed"}},
 		{"What is started", []string{"engine", "profile", "kv-memory", "workers", "prefill", "threads", "pin", "virtual"}},
 		{"A server with OpenAI's API", []string{"openai", "openai-"}},
 		{"Results", []string{"report", "markdown", "out", "csv", "hdr", "name", "json", "definitions"}},

@@ -173,7 +173,7 @@ func parseVersion(text string) (*controlv1.ModelVersion, error) {
 }
 
 func (o *operator) changePolicy(cmd *cobra.Command, asJSON bool, change func(*controlv1.Policy)) error {
-	conn, err := o.dial()
+	conn, err := o.connect()
 	if err != nil {
 		return err
 	}

@@ -16,12 +16,12 @@ import (
 
 // requestFlags are what `generate` and `chat` both say of a request.
 type requestFlags struct {
+	access
 	cmd                       *cobra.Command
 	addr, mode, model, tenant string
 	maxTokens                 int64
 	stop                      []string
 	sampling                  samplingFlags
-	tls                       *clientTLS
 	json                      bool
 }
 
@@ -29,6 +29,7 @@ type requestFlags struct {
 // the default too.
 func (r *requestFlags) add(cmd *cobra.Command, tokens, text string) {
 	r.cmd = cmd
+	r.access.add(cmd)
 	fs := cmd.Flags()
 	fs.StringVar(&r.addr, "addr", defaultAddr, "gRPC address of the router: host:port or unix:///path; several as host:port,host:port: a request goes on at another router when one is lost")
 	fs.StringVar(&r.mode, "mode", "auto", "where the phases run: auto, disaggregated or aggregated")
@@ -37,7 +38,6 @@ func (r *requestFlags) add(cmd *cobra.Command, tokens, text string) {
 	fs.StringVar(&r.tenant, "tenant", "", "tenant to count the request under")
 	fs.Int64Var(&r.maxTokens, "max-tokens", 0, "most tokens "+tokens)
 	fs.StringArrayVar(&r.stop, "stop", nil, "text that ends "+text+" and is not printed; may be repeated")
-	r.tls = addClientTLS(cmd)
 	r.sampling.add(cmd)
 	oneOf(cmd, "mode", api.Names[inferencev1.Mode]()...)
 	onlyOnCommandLine(cmd, "max-tokens", "stop", "mode", "model", "json")

@@ -9,7 +9,6 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
 	"github.com/tandem-serving/tandem/pkg/api"
@@ -30,7 +29,7 @@ const maxMessageBytes = 64 << 20
 // the other side: the first call fails if nobody is there.
 //
 // Without a host it is this one, as for what listens.
-func dial(addr string, transport credentials.TransportCredentials) (*grpc.ClientConn, error) {
+func dial(addr string, as caller) (*grpc.ClientConn, error) {
 	scheme, _, isURL := strings.Cut(addr, "://")
 	if isURL && scheme != "unix" {
 		return nil, fmt.Errorf("connect to %q: this is a URL: pass the router's gRPC address as host:port or unix:///path", addr)
@@ -43,19 +42,19 @@ func dial(addr string, transport credentials.TransportCredentials) (*grpc.Client
 			return nil, fmt.Errorf("connect to %q: %q is not a port: give host:port or unix:///path", addr, port)
 		}
 	}
-	return rpc.Dial(addr, rpc.ClientConfig{Name: "tandem", MaxReceiveBytes: maxMessageBytes, Credentials: transport})
+	return rpc.Dial(addr, rpc.ClientConfig{Name: "tandem", MaxReceiveBytes: maxMessageBytes, Credentials: as.transport, APIKey: as.apiKey})
 }
 
 // dialRouters is dial for each of the addresses, which have commas between them. A Unix socket,
 // whose path may have some, is one alone.
-func dialRouters(addrs string, transport credentials.TransportCredentials) (*failover.Client, error) {
+func dialRouters(addrs string, as caller) (*failover.Client, error) {
 	each := strings.Split(addrs, ",")
 	if strings.HasPrefix(addrs, api.UnixScheme) {
 		each = []string{addrs}
 	}
 	var conns []*grpc.ClientConn
 	for _, addr := range each {
-		conn, err := dial(addr, transport)
+		conn, err := dial(addr, as)
 		if err != nil {
 			_ = failover.New(conns...).Close() // nothing is connected yet
 			return nil, err
@@ -68,14 +67,15 @@ func dialRouters(addrs string, transport credentials.TransportCredentials) (*fai
 // operator is how a command calls Control, which routers do not serve where clients
 // connect.
 type operator struct {
+	access
 	control, addr string
-	tls           *clientTLS
 	cmd           *cobra.Command
 }
 
 // addControl adds --control to a command for operators, and --addr, its old name.
 func addControl(cmd *cobra.Command) *operator {
-	o := &operator{cmd: cmd, tls: addClientTLS(cmd)}
+	o := &operator{cmd: cmd}
+	o.add(cmd)
 	annotate(cmd, annotationVariables, variablesWarn)
 	cmd.Flags().StringVar(&o.control, "control", mesh.DefaultControl, "gRPC address of the router for operators (its --control): host:port or unix:///path")
 	cmd.Flags().StringVar(&o.addr, "addr", "", "deprecated: use --control")
@@ -103,18 +103,18 @@ func (o *operator) commandLine(name string) string {
 }
 
 // dial makes a connection that the caller closes, as dial does.
-func (o *operator) dial() (*grpc.ClientConn, error) {
+func (o *operator) connect() (*grpc.ClientConn, error) {
 	if o.old() {
 		if onCommandLine(o.cmd, "control") {
 			return nil, usageError(o.cmd, "--addr is the old name of --control: pass one of them")
 		}
 		fmt.Fprintln(o.cmd.ErrOrStderr(), "tandem: --addr is deprecated here: pass --control")
 	}
-	transport, err := o.tls.credentials(o.cmd)
+	as, err := o.open(o.cmd)
 	if err != nil {
 		return nil, err
 	}
-	conn, err := dial(o.address(), transport)
+	conn, err := dial(o.address(), as)
 	if err != nil {
 		return nil, usageError(o.cmd, "--control: "+err.Error())
 	}
@@ -125,7 +125,7 @@ func (o *operator) dial() (*grpc.ClientConn, error) {
 func ask[Q, A any](
 	o *operator, call func(controlv1.ControlClient, context.Context, Q, ...grpc.CallOption) (A, error), question Q,
 ) (answer A, err error) {
-	conn, err := o.dial()
+	conn, err := o.connect()
 	if err != nil {
 		return answer, err
 	}

@@ -73,7 +73,7 @@ func TestGenerateTakesOnlyItsPlaceFromTheEnvironment(t *testing.T) {
 		for _, v := range settings.Values(cmd.Flags()) {
 			free = append(free, v.Name)
 		}
-		if got := strings.Join(free, " "); got != "addr ca cert key tenant timeout" {
+		if got := strings.Join(free, " "); got != "addr api-key ca cert key tenant timeout" {
 			t.Errorf("the environment sets %q of generate", got)
 		}
 	})

@@ -143,7 +143,13 @@ func announce(program string, up mesh.Up) string {
 	text.line("page", pageLine(scheme, up.HTTP))
 	at("metrics", "metrics", metricsLine(up.Metrics))
 	text.line("certs", up.Certs)
-	text.line("try", fmt.Sprintf("%s generate --addr %s%s --prompt \"Once upon a time\" --max-tokens 60", program, up.Address, client))
+	text.line("auth", authLine(up.Auth, up.Exposed))
+	text.line("key", up.FirstKey)
+	key := ""
+	if up.FirstKey != "" {
+		key = "TANDEM_API_KEY=" + up.FirstKey + " "
+	}
+	text.line("try", key+fmt.Sprintf("%s generate --addr %s%s --prompt \"Once upon a time\" --max-tokens 60", program, up.Address, client))
 	if up.Control != "" && (up.Control != mesh.DefaultControl || operator != "") {
 		text.line("try", fmt.Sprintf("%s workers --control %s%s", program, up.Control, operator))
 	}
@@ -157,4 +163,15 @@ func shellQuoted(text string) string {
 		return text
 	}
 	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
+}
+
+// authLine says who may call, unless it goes without saying: everybody, of this machine.
+func authLine(required, exposed bool) string {
+	switch {
+	case required:
+		return "required: 'tandem keys create' makes keys"
+	case exposed:
+		return "none (--insecure): everybody who reaches these addresses may call"
+	}
+	return ""
 }

@@ -102,7 +102,7 @@ Below the table stands how many workers each pool should have for the load, and 
 			}
 			return printWorkers(cmd, response, *role, *asJSON)
 		}
-		conn, err := router.dial()
+		conn, err := router.connect()
 		if err != nil {
 			return err
 		}

@@ -1,0 +1,214 @@
+package auth
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/coreos/go-oidc/v3/oidc"
+	"github.com/go-jose/go-jose/v4"
+
+	"github.com/tandem-serving/tandem/pkg/quota"
+)
+
+const (
+	// keysEvery is how often the provider's keys are read again, and keysLeast how often at most,
+	// whatever tokens ask for.
+	keysEvery = 5 * time.Minute
+	keysLeast = 5 * time.Second
+	// fetchTimeout bounds one reading.
+	fetchTimeout = 5 * time.Second
+	// maxTokenBytes bounds a token, and maxCached how many are known that were checked.
+	maxTokenBytes = 16 << 10
+	maxCached     = 4096
+)
+
+// algorithms are those of public keys that tokens may be signed with.
+var algorithms = []jose.SignatureAlgorithm{
+	jose.RS256, jose.RS384, jose.RS512, jose.PS256, jose.PS384, jose.PS512, jose.ES256, jose.ES384, jose.ES512, jose.EdDSA,
+}
+
+// tokens checks the tokens of an identity provider.
+type tokens struct {
+	config Config
+	log    *slog.Logger
+
+	fetching sync.Mutex // held while the provider's keys are read
+
+	mu       sync.Mutex
+	provider *provider // nil: not known yet
+	tried    time.Time // when the provider's keys were last asked for
+	checked  map[[sha256.Size]byte]checked
+}
+
+// checked is a token whose signature is good.
+type checked struct {
+	principal *Principal
+	expires   time.Time
+}
+
+func newTokens(c Config, log *slog.Logger) *tokens {
+	return &tokens{config: c, log: log.With(slog.String("oidc", c.OIDC)), checked: make(map[[sha256.Size]byte]checked)}
+}
+
+// run reads the provider's keys now and then, until ctx ends. If the provider does not answer,
+// the last keys stand.
+func (t *tokens) run(ctx context.Context) {
+	for {
+		wait := keysEvery
+		if err := t.fetch(ctx); err != nil && ctx.Err() == nil {
+			t.log.Warn("the identity provider's keys cannot be read: using those that are known", slog.Any("error", err))
+			wait = keysLeast
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-timer.C:
+		}
+	}
+}
+
+// fetch reads the provider's keys.
+func (t *tokens) fetch(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
+	defer cancel()
+	t.mu.Lock()
+	t.tried = time.Now()
+	t.mu.Unlock()
+	p, err := readProvider(ctx, t.config.OIDC)
+	if err != nil {
+		return err
+	}
+	p.verifier = oidc.NewVerifier(p.issuer, p, &oidc.Config{ClientID: t.config.Audience, SupportedSigningAlgs: names(algorithms)})
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.provider = p
+	clear(t.checked) // a key may be gone
+	return nil
+}
+
+func names(algorithms []jose.SignatureAlgorithm) (out []string) {
+	for _, a := range algorithms {
+		out = append(out, string(a))
+	}
+	return out
+}
+
+// principal is who has a token.
+func (t *tokens) principal(ctx context.Context, token string) (*Principal, error) {
+	if len(token) > maxTokenBytes || strings.Count(token, ".") != 2 {
+		return nil, errors.New("the credential is neither an API key nor a token (JWT)")
+	}
+	hash := sha256.Sum256([]byte(token))
+	t.mu.Lock()
+	known, provider := t.checked[hash], t.provider
+	t.mu.Unlock()
+	if known.principal != nil && time.Now().Before(known.expires) {
+		return known.principal, nil
+	}
+	if provider == nil {
+		return nil, errUnknownYet
+	}
+	verified, err := provider.verifier.Verify(ctx, token)
+	if err != nil && provider.lacksKey(ctx, token) && t.fetchAgain(ctx) {
+		t.mu.Lock()
+		provider = t.provider
+		t.mu.Unlock()
+		verified, err = provider.verifier.Verify(ctx, token)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the token is not valid: %w", err)
+	}
+	principal, err := t.read(verified)
+	if err != nil {
+		return nil, fmt.Errorf("the token is not valid: %w", err)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.provider == provider { // else the key may be gone
+		if len(t.checked) >= maxCached {
+			clear(t.checked)
+		}
+		t.checked[hash] = checked{principal, verified.Expiry}
+	}
+	return principal, nil
+}
+
+// fetchAgain reads the provider's keys for a token that none of them has signed, unless that was
+// done a moment ago, and says whether it did, or another call meanwhile.
+func (t *tokens) fetchAgain(ctx context.Context) bool {
+	began := time.Now()
+	t.fetching.Lock()
+	defer t.fetching.Unlock()
+	t.mu.Lock()
+	tried := t.tried
+	t.mu.Unlock()
+	if tried.After(began) {
+		return true
+	}
+	if time.Since(tried) < keysLeast {
+		return false
+	}
+	if err := t.fetch(context.WithoutCancel(ctx)); err != nil {
+		t.log.Warn("the identity provider's keys cannot be read: using those that are known", slog.Any("error", err))
+		return false
+	}
+	return true
+}
+
+// claims are what is read of a token, beside what the verifier reads.
+type claims struct {
+	Scope  json.RawMessage `json:"scope"`
+	Scp    json.RawMessage `json:"scp"`
+	Limits struct {
+		RequestsPerMinute int64 `json:"requests_per_minute"`
+		TokensPerMinute   int64 `json:"tokens_per_minute"`
+		Concurrency       int64 `json:"concurrency"`
+		PromptTokens      int64 `json:"prompt_tokens"`
+		AnswerTokens      int64 `json:"answer_tokens"`
+	} `json:"tandem_limits"`
+}
+
+// read is who a token stands for.
+func (t *tokens) read(token *oidc.IDToken) (*Principal, error) {
+	var all map[string]json.RawMessage
+	var c claims
+	if err := errors.Join(token.Claims(&all), token.Claims(&c)); err != nil {
+		return nil, errors.New("its claims cannot be read")
+	}
+	p := &Principal{Name: token.Subject, Limits: quota.Limits(c.Limits)}
+	if json.Unmarshal(all[t.config.TenantClaim], &p.Tenant) != nil || CheckTenant(p.Tenant) != nil {
+		return nil, fmt.Errorf("its claim %q does not name a tenant", t.config.TenantClaim)
+	}
+	if CheckTenant(p.Name) != nil {
+		return nil, errors.New(`its claim "sub" does not name anybody`)
+	}
+	l := c.Limits
+	if min(l.RequestsPerMinute, l.TokensPerMinute, l.Concurrency, l.PromptTokens, l.AnswerTokens) < 0 {
+		return nil, errors.New(`its claim "tandem_limits" has a negative limit`)
+	}
+	for _, name := range append(words(c.Scope), words(c.Scp)...) {
+		if s := Scope(strings.TrimPrefix(name, "tandem:")); (s == Generate || s == Operate) && !p.May(s) {
+			p.Scopes = append(p.Scopes, s)
+		}
+	}
+	return p, nil
+}
+
+// words are those of a text, or of an array of texts.
+func words(raw json.RawMessage) (out []string) {
+	var text string
+	if json.Unmarshal(raw, &text) == nil {
+		return strings.Fields(text)
+	}
+	_ = json.Unmarshal(raw, &out) // of another type: none
+	return out
+}

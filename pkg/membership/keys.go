@@ -1,0 +1,170 @@
+package membership
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+)
+
+// keysPrefix is where API keys of clients are kept, by their ids.
+const keysPrefix = "/tandem/v1/keys/"
+
+// revokedKept is how long a key that was revoked is still listed.
+const revokedKept = 30 * 24 * time.Hour
+
+// Errors of keys.
+var (
+	// ErrKeyExists says that another key has the id.
+	ErrKeyExists = errors.New("another key has this id")
+	// ErrNoKey says that there is no such key, or several.
+	ErrNoKey = errors.New("no key")
+)
+
+// WatchKeys calls notify with all API keys, the oldest first, as soon as they are known and
+// whenever they change. While etcd is away the last ones stand. notify runs in the caller's
+// goroutine, and does not change what it gets. A key that does not parse is left out and logged.
+// WatchKeys returns ctx's error when ctx ends, and never before.
+func (c *Client) WatchKeys(ctx context.Context, notify func([]*controlv1.ApiKey)) error {
+	keys, complaints := make(map[string]*controlv1.ApiKey), &complaints{log: c.log}
+	changed := true
+	return c.follow(ctx, keysPrefix, follower{
+		reset: func() {
+			clear(keys)
+			changed = true
+		},
+		apply: func(event Event) {
+			changed = true
+			delete(keys, event.Key)
+			if event.Removed {
+				return
+			}
+			key, err := readKey(event.Entry)
+			if err != nil {
+				complaints.warn("API key in etcd is malformed: it is left out", slog.String("key", shown(event.Key)), slog.Any("error", err))
+				return
+			}
+			keys[event.Key] = key
+		},
+		notify: func(live bool, _ time.Time) {
+			if live && changed {
+				changed = false
+				notify(sortedKeys(maps.Values(keys)))
+			}
+		},
+	})
+}
+
+// sortedKeys are keys as they were created.
+func sortedKeys(keys func(yield func(*controlv1.ApiKey) bool)) []*controlv1.ApiKey {
+	return slices.SortedFunc(keys, func(a, b *controlv1.ApiKey) int {
+		return cmp.Or(a.GetCreated().AsTime().Compare(b.GetCreated().AsTime()), cmp.Compare(a.GetId(), b.GetId()))
+	})
+}
+
+// readKey is the API key of an entry.
+func readKey(entry Entry) (*controlv1.ApiKey, error) {
+	if len(entry.Value) > maxValueBytes {
+		return nil, fmt.Errorf("it has more than %d bytes", maxValueBytes)
+	}
+	key := &controlv1.ApiKey{}
+	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(entry.Value, key); err != nil {
+		return nil, fmt.Errorf("parse it: %w", err)
+	}
+	if keysPrefix+key.GetId() != entry.Key {
+		return nil, errors.New("it belongs under another key")
+	}
+	return key, nil
+}
+
+// CreateKey keeps an API key; ErrKeyExists: another one has its id.
+func (c *Client) CreateKey(ctx context.Context, key *controlv1.ApiKey) error {
+	err := c.putKey(ctx, key, 0, 0)
+	if errors.Is(err, ErrConflict) {
+		err = ErrKeyExists
+	}
+	return err
+}
+
+// ListKeys is all API keys, the oldest first.
+func (c *Client) ListKeys(ctx context.Context) (keys []*controlv1.ApiKey, err error) {
+	entries, err := c.keyEntries(ctx, "")
+	if err != nil {
+		return nil, err
+	}
+	for _, entry := range entries {
+		if key, err := readKey(entry); err == nil { // routers say which are malformed
+			keys = append(keys, key)
+		}
+	}
+	return sortedKeys(slices.Values(keys)), nil
+}
+
+// RevokeKey revokes the API key with this id, or the only one whose id begins so, and returns its
+// whole id; ErrNoKey: there is none, or there are several. One that is revoked stays so.
+func (c *Client) RevokeKey(ctx context.Context, id string) (string, error) {
+	entries, err := c.keyEntries(ctx, id)
+	if err != nil {
+		return "", err
+	}
+	exact := slices.IndexFunc(entries, func(e Entry) bool { return e.Key == keysPrefix+id })
+	switch {
+	case exact >= 0:
+		entries = entries[exact : exact+1]
+	case len(entries) == 0 || id == "":
+		return "", fmt.Errorf("%w: none has an id that begins with %q", ErrNoKey, shown(id))
+	case len(entries) > 1:
+		return "", fmt.Errorf("%w: %d have an id that begins with %q: give more of it", ErrNoKey, len(entries), shown(id))
+	}
+	key, err := readKey(entries[0])
+	if err != nil { // it lets nobody in
+		key = &controlv1.ApiKey{Id: strings.TrimPrefix(entries[0].Key, keysPrefix)}
+	}
+	if key.GetRevoked() != nil {
+		return key.GetId(), nil
+	}
+	key = proto.CloneOf(key)
+	key.Revoked = timestamppb.Now()
+	var lease int64
+	if err := c.bounded(ctx, func(ctx context.Context) (err error) {
+		lease, _, err = c.leases.Grant(ctx, revokedKept)
+		return err
+	}); err != nil {
+		return "", fmt.Errorf("revoke key: %w", err)
+	}
+	return key.GetId(), c.putKey(ctx, key, lease, AnyRevision)
+}
+
+func (c *Client) keyEntries(ctx context.Context, id string) ([]Entry, error) {
+	var listing Listing
+	err := c.bounded(ctx, func(ctx context.Context) (err error) {
+		listing, err = c.store.List(ctx, keysPrefix+id)
+		return err
+	})
+	return listing.Entries, err
+}
+
+func (c *Client) putKey(ctx context.Context, key *controlv1.ApiKey, lease, ifRevision int64) error {
+	value, err := protojson.Marshal(key)
+	if err != nil {
+		return fmt.Errorf("keep key: %w", err)
+	}
+	err = c.bounded(ctx, func(ctx context.Context) error {
+		_, err := c.store.Put(ctx, keysPrefix+key.GetId(), value, lease, ifRevision)
+		return err
+	})
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		return errors.New("etcd does not answer: try again once it does")
+	}
+	return err
+}

@@ -1,0 +1,96 @@
+package membership_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/tandem-serving/tandem/pkg/membership"
+	"github.com/tandem-serving/tandem/pkg/membership/membershiptest"
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+)
+
+// keysSeen is what a watch has told last: the keys that are not revoked, by id.
+type keysSeen struct {
+	mu    sync.Mutex
+	valid map[string]bool
+}
+
+func (k *keysSeen) take(keys []*controlv1.ApiKey) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.valid = map[string]bool{}
+	for _, key := range keys {
+		k.valid[key.GetId()] = key.GetRevoked() == nil
+	}
+}
+
+func (k *keysSeen) is(id string) (valid, known bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	valid, known = k.valid[id]
+	return valid, known
+}
+
+func TestKeys(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := membershiptest.NewStore()
+		client := membership.New(store, store, membership.Config{Endpoints: []string{"http://etcd"}}, slog.New(slog.DiscardHandler))
+		ctx, cancel := context.WithCancel(t.Context())
+		var seen keysSeen
+		var wait sync.WaitGroup
+		wait.Go(func() { _ = client.WatchKeys(ctx, seen.take) })
+		defer wait.Wait()
+		defer cancel()
+		synctest.Wait()
+		at := func(seconds int64) *timestamppb.Timestamp { return &timestamppb.Timestamp{Seconds: seconds} }
+		for i, id := range []string{"aaaa", "aabb", "cccc"} {
+			if err := client.CreateKey(ctx, &controlv1.ApiKey{Id: id, Created: at(int64(10 - i))}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := client.CreateKey(ctx, &controlv1.ApiKey{Id: "cccc"}); !errors.Is(err, membership.ErrKeyExists) {
+			t.Errorf("the same id again: %v", err)
+		}
+		if list, err := client.ListKeys(ctx); err != nil || len(list) != 3 || list[0].GetId() != "cccc" {
+			t.Errorf("%v, %v", list, err)
+		}
+		for id, want := range map[string]bool{"aa": false, "": false, "bb": false, "aabb": true, "aabb0": false} {
+			whole, err := client.RevokeKey(ctx, id)
+			if ok := err == nil; ok != want || !ok && !errors.Is(err, membership.ErrNoKey) || ok && whole != id {
+				t.Errorf("revoke %q: %q, %v", id, whole, err)
+			}
+		}
+		<-time.After(200 * time.Millisecond) // soon enough for all routers
+		if valid, known := seen.is("aabb"); valid || !known {
+			t.Errorf("a revoked key is seen as valid: %t, known: %t", valid, known)
+		}
+		store.Set("/tandem/v1/keys/dddd", "not a key")
+		store.Set("/tandem/v1/keys/eeee", `{"id":"ffff"}`)
+		store.Down()
+		<-time.After(time.Minute)
+		if valid, _ := seen.is("cccc"); !valid {
+			t.Error("without etcd a key is forgotten")
+		}
+		store.Up()
+		<-time.After(10 * time.Second)
+		for _, id := range []string{"dddd", "eeee", "ffff"} {
+			if _, known := seen.is(id); known {
+				t.Errorf("%s is malformed and is taken", id)
+			}
+		}
+		<-time.After(31 * 24 * time.Hour)
+		if _, known := seen.is("aabb"); known {
+			t.Error("a revoked key is kept for ever")
+		}
+		if valid, _ := seen.is("aaaa"); !valid {
+			t.Error("a key that is valid is forgotten")
+		}
+	})
+}

@@ -1,0 +1,89 @@
+package serving
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"google.golang.org/grpc/codes"
+
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+
+	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/auth"
+	"github.com/tandem-serving/tandem/pkg/quota"
+	"github.com/tandem-serving/tandem/pkg/rpc"
+	"github.com/tandem-serving/tandem/services/router/clienterr"
+	"github.com/tandem-serving/tandem/services/router/preprocess"
+)
+
+// admitted is what a request was admitted with.
+type admitted struct {
+	owner  string        // its tenant, where callers are asked who they are
+	charge *quota.Charge // nil: its tenant has no limits
+}
+
+// ownerOf is the tenant of who calls; empty: callers are not asked who they are.
+func ownerOf(ctx context.Context) string {
+	if p := auth.FromContext(ctx); p != nil {
+		return p.Tenant
+	}
+	return ""
+}
+
+// admit makes a request its caller's, and counts it against the limits of that. The error is a
+// status.
+func (s *Requests) admit(ctx context.Context, q *inferencev1.GenerateRequest, p *preprocess.Plan) (by admitted, err error) {
+	caller := auth.FromContext(ctx)
+	if caller == nil {
+		return by, nil
+	}
+	by.owner, p.Envelope.Tenant = caller.Tenant, caller.Tenant
+	if caller.Limits == (quota.Limits{}) {
+		return by, nil
+	}
+	if err := bound(caller.Limits, q, p); err != nil {
+		s.metrics.limited.WithLabelValues("size").Inc()
+		return by, err
+	}
+	by.charge, err = s.deps.Quota.Admit(ctx, caller.Tenant, caller.Limits, int64(len(p.Tokens)+p.MaxTokens))
+	exceeded, is := errors.AsType[*quota.Exceeded](err)
+	switch {
+	case is:
+		s.metrics.limited.WithLabelValues(exceeded.What).Inc()
+		return by, rpc.Error(codes.ResourceExhausted, api.ReasonTenantQuota, fmt.Sprintf("tenant %q: %v", caller.Tenant, exceeded), exceeded.RetryAfter)
+	case err != nil:
+		return by, clienterr.Gone(ctx)
+	}
+	return by, nil
+}
+
+// bound holds one request to the limits of its tenant. One that does not say how long its answer
+// may be has what they leave.
+func bound(limits quota.Limits, q *inferencev1.GenerateRequest, p *preprocess.Plan) error {
+	prompt := int64(len(p.Tokens))
+	if limits.PromptTokens > 0 && prompt > limits.PromptTokens {
+		return rpc.InvalidArgument("prompt", fmt.Sprintf("has %d tokens, more than the %d that its tenant may send", prompt, limits.PromptTokens))
+	}
+	most := limits.MostAnswerTokens(prompt, int64(p.MaxTokens))
+	switch {
+	case most < 1:
+		return rpc.InvalidArgument("prompt", fmt.Sprintf("has %d tokens, and its tenant has %d a minute", prompt, limits.TokensPerMinute))
+	case q.MaxTokens != nil && most < int64(p.MaxTokens):
+		return rpc.InvalidArgument("max_tokens", fmt.Sprintf("%d is more than its tenant may have: at most %d", p.MaxTokens, most))
+	}
+	p.MaxTokens = int(most)
+	return nil
+}
+
+// settle counts a request that has ended out.
+func (r *request) settle() {
+	if r.charge == nil {
+		return
+	}
+	used := 0
+	if n := r.loop.Core.Tokens(); n > 0 {
+		used = len(r.plan.Tokens) + n
+	}
+	r.charge.Done(int64(used))
+}
