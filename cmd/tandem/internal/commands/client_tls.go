@@ -35,6 +35,15 @@ func (t *clientTLS) open(cmd *cobra.Command) (*identity.Source, error) {
 	case t.ca == "":
 		return nil, nil
 	}
+	source, err := identity.Open(t.files(), nil)
+	if err != nil {
+		return nil, usageError(cmd, err.Error())
+	}
+	return source, nil
+}
+
+// files are those of the flags.
+func (t *clientTLS) files() identity.Config {
 	cfg := identity.Config{CertFile: t.cert, KeyFile: t.key}
 	if t.ca != systemAuthorities {
 		cfg.CAFile = t.ca
@@ -42,11 +51,7 @@ func (t *clientTLS) open(cmd *cobra.Command) (*identity.Source, error) {
 	if cfg.KeyFile == "" && cfg.CertFile != "" {
 		cfg.KeyFile = strings.TrimSuffix(cfg.CertFile, ".crt") + ".key"
 	}
-	source, err := identity.Open(cfg, nil)
-	if err != nil {
-		return nil, usageError(cmd, err.Error())
-	}
-	return source, nil
+	return cfg
 }
 
 // credentials are those of gRPC connections; nil: nothing is encrypted.

@@ -48,7 +48,7 @@ type keyKeeper struct {
 func addKeeper(cmd *cobra.Command) *keyKeeper {
 	k := &keyKeeper{operator: addControl(cmd)}
 	// Not TANDEM_ETCD: that is set where routers run.
-	cmd.Flags().StringSliceVar(&k.etcd, "etcd", nil, "addresses of etcd, to change keys there without a router: makes the first key of a mesh")
+	cmd.Flags().StringSliceVar(&k.etcd, "etcd", nil, "addresses of etcd, to change keys there without a router: makes the first key of a mesh; an https:// address takes --ca, --cert and --key")
 	onlyOnCommandLine(cmd, "etcd")
 	return k
 }
@@ -67,7 +67,7 @@ func (k *keyKeeper) use(do func(ctx context.Context, keys keyStore) error) error
 	}
 	ctx, cancel := context.WithTimeout(k.cmd.Context(), etcdTimeout)
 	defer cancel()
-	client, err := membership.Connect(ctx, membership.Config{Endpoints: k.etcd}, slog.New(slog.DiscardHandler))
+	client, err := membership.Connect(ctx, membership.Config{Endpoints: k.etcd, TLS: k.tls.files()}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return fmt.Errorf("--etcd: %w", err)
 	}
