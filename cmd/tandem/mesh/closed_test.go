@@ -57,12 +57,12 @@ func TestCertificatesAndKeys(t *testing.T) {
 			if err != nil {
 				m.Fatal(err)
 			}
-			defer operators.Close()
+			m.Cleanup(func() { _ = operators.Close() })
 			clients, err := rpc.Dial(m.up.Address, dial)
 			if err != nil {
 				m.Fatal(err)
 			}
-			defer clients.Close()
+			m.Cleanup(func() { _ = clients.Close() })
 			if _, err := controlv1.NewControlClient(operators).ListWorkers(m.Context(), &controlv1.ListWorkersRequest{}); grpcstatus.Code(err) != c.control {
 				m.Errorf("%s: ListWorkers: %v, want %s", name, err, c.control)
 			}
