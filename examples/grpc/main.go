@@ -17,7 +17,9 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
@@ -53,14 +55,23 @@ func message(err error) string {
 }
 
 func ask(ctx context.Context, prompt string) error {
-	conn, err := grpc.NewClient(addr(),
-		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultServiceConfig(retries))
+	transport := insecure.NewCredentials()
+	if ca := os.Getenv("TANDEM_CA"); ca != "" { // the authority that a mesh with TLS names
+		var err error
+		if transport, err = credentials.NewClientTLSFromFile(ca, ""); err != nil {
+			return err
+		}
+	}
+	conn, err := grpc.NewClient(addr(), grpc.WithTransportCredentials(transport), grpc.WithDefaultServiceConfig(retries))
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
+	if key := os.Getenv("TANDEM_API_KEY"); key != "" {
+		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+key)
+	}
 	stream, err := inferencev1.NewInferenceClient(conn).Generate(ctx, &inferencev1.GenerateRequest{
 		Input: &inferencev1.GenerateRequest_Conversation{Conversation: &inferencev1.Conversation{
 			Messages: []*inferencev1.Message{{Role: "user", Content: prompt}},

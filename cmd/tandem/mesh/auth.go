@@ -47,7 +47,7 @@ func (p *process) newAuth() error {
 // operator is whose certificate a caller shows, if that is an operator's.
 func operator(ctx context.Context) (name string, ok bool) {
 	caller, known := identity.FromContext(ctx)
-	return caller.Name, known && caller.Role == identity.Operator
+	return caller.String(), known && caller.Role == identity.Operator
 }
 
 // authenticate is what a gRPC server asks callers with; nil: they are not asked.

@@ -53,7 +53,11 @@ type closedMesh struct {
 // dial connects with a key.
 func (m *closedMesh) dial(address, key string) *grpc.ClientConn {
 	m.Helper()
-	conn, err := rpc.Dial(address, rpc.ClientConfig{APIKey: key})
+	config := rpc.ClientConfig{APIKey: key}
+	if m.up.Certs != "" {
+		config.Credentials = m.certificate("")
+	}
+	conn, err := rpc.Dial(address, config)
 	if err != nil {
 		m.Fatal(err)
 	}

@@ -57,7 +57,7 @@ func TestStrangersAtTheWorkers(t *testing.T) {
 		for _, w := range list.GetWorkers() {
 			record := w.GetRecord()
 			records[record.GetRole()], conns[record.GetRole()] = record, dial(t, record.GetAddresses()[0])
-			defer func() { _ = conns[record.GetRole()].Close() }()
+			t.Cleanup(func() { _ = conns[record.GetRole()].Close() })
 		}
 		prefill, decode, store := records[controlv1.Role_ROLE_PREFILL], records[controlv1.Role_ROLE_DECODE], records[controlv1.Role_ROLE_KVTRANSFER]
 		if prefill == nil || decode == nil || store == nil || len(decode.GetKvAddresses()) == 0 {

@@ -13,6 +13,7 @@ import (
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 
 	"github.com/tandem-serving/tandem/pkg/auth"
+	"github.com/tandem-serving/tandem/pkg/identity"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/services/router/clienterr"
 )
@@ -25,9 +26,13 @@ const maxAuditBytes = 1024
 func Audit(log *slog.Logger) func(ctx context.Context, fullMethod string, request any, err error) {
 	return func(ctx context.Context, fullMethod string, request any, err error) {
 		who, from := "anybody", "" // nobody is asked who they are
-		switch caller := auth.FromContext(ctx); {
+		caller := auth.FromContext(ctx)
+		certificate, shown := identity.FromContext(ctx)
+		switch {
 		case caller != nil:
 			who = caller.Name
+		case shown:
+			who = certificate.String()
 		case rpc.Refused(err):
 			who = "nobody"
 		}

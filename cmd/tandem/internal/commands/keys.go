@@ -174,7 +174,6 @@ uses.`,
   tandem keys create --tenant ops --scope operate --expires 720h`,
 		Args: exactly(),
 	}
-	keeper := addKeeper(cmd)
 	fs := cmd.Flags()
 	tenant := fs.String("tenant", "", "tenant of the key's requests")
 	scopes := fs.StringSlice("scope", []string{string(auth.Generate)}, "what the key may be used for: generate, operate; may be repeated")
@@ -187,11 +186,8 @@ uses.`,
 	fs.Uint64Var(&limits.AnswerTokens, "max-answer-tokens", 0, "most tokens of an answer; 0: no limit")
 	oneOf(cmd, "scope", string(auth.Generate), string(auth.Operate))
 	asJSON := addJSON(cmd, "print one JSON object: id, key, tenant, scopes, limits, created, expires, revoked")
-	fs.VisitAll(func(f *pflag.Flag) {
-		if f.Name != "control" && f.Name != "addr" && f.Name != "api-key" {
-			onlyOnCommandLine(cmd, f.Name)
-		}
-	})
+	fs.VisitAll(func(f *pflag.Flag) { onlyOnCommandLine(cmd, f.Name) }) // what differs from key to key
+	keeper := addKeeper(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		switch {
 		case *tenant == "":

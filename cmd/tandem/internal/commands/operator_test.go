@@ -36,6 +36,16 @@ func TestControlWhereClientsAre(t *testing.T) {
 	}
 }
 
+// The authority to believe comes from the environment, and what a new key may do does not.
+func TestEnvironmentOfKeys(t *testing.T) {
+	for _, args := range [][]string{{"keys", "create", "--tenant", "acme"}, {"keys", "list"}, {"keys", "revoke", "0123456789ab"}} {
+		got := run(t.Context(), "", []string{"TANDEM_CA=no-such-file", "TANDEM_EXPIRES=-1s"}, append(args, "--control", "127.0.0.1:1")...)
+		if got.status == 0 || !strings.Contains(got.stderr, "no-such-file") {
+			t.Errorf("%v does not read TANDEM_CA: %+v", args, got)
+		}
+	}
+}
+
 // Who made a request asks with its secret, and at the address of clients.
 func TestExplainWithASecret(t *testing.T) {
 	router := &fakeRouter{clientsOnly: true, explainOwn: func(r *controlv1.ExplainOwnRequest) (*controlv1.ExplainResponse, error) {

@@ -140,7 +140,9 @@ func announce(program string, up mesh.Up) string {
 	at("grpc", "listen", up.Address)
 	at("control", "control", up.Control)
 	at("http", "http", httpLine(scheme, up.HTTP, true))
-	text.line("page", pageLine(scheme, up.HTTP))
+	if !up.Auth { // a browser has no key to show
+		text.line("page", pageLine(scheme, up.HTTP))
+	}
 	at("metrics", "metrics", metricsLine(up.Metrics))
 	text.line("certs", up.Certs)
 	text.line("auth", authLine(up.Auth, up.Exposed))
