@@ -68,7 +68,8 @@ func (s *Server) chains(cfg ServerConfig) ([]grpc.UnaryServerInterceptor, grpc.S
 	return unary, stream.intercept
 }
 
-// check decides whether a call goes on, and with which context.
+// check decides whether a call goes on, and with which context: also with an error it is one, for
+// the audit.
 type check func(ctx context.Context, fullMethod string) (context.Context, error)
 
 // audit is ServerConfig.Audit.
@@ -105,7 +106,7 @@ func limitCalls(perSecond float64, burst int) check {
 			return ctx, nil
 		}
 		reservation.CancelAt(now)
-		return nil, Error(codes.ResourceExhausted, api.ReasonRateLimited,
+		return ctx, Error(codes.ResourceExhausted, api.ReasonRateLimited,
 			fmt.Sprintf("over %g calls a second: try again after %s", perSecond, wait.Round(time.Millisecond)), wait)
 	}
 }

@@ -66,10 +66,10 @@ func checkRole(keys bool) check {
 		switch {
 		case !known && keys && slices.Equal(roles, []identity.Role{identity.Operator}):
 		case !known:
-			return nil, Error(codes.Unauthenticated, api.ReasonNoCertificate,
+			return ctx, Error(codes.Unauthenticated, api.ReasonNoCertificate,
 				fmt.Sprintf("%s is for %s: show a certificate with that role", fullMethod, either(roles)), 0)
 		case !slices.Contains(roles, caller.Role):
-			return nil, Error(codes.PermissionDenied, api.ReasonWrongRole,
+			return ctx, Error(codes.PermissionDenied, api.ReasonWrongRole,
 				fmt.Sprintf("%s is for %s, but the certificate is that of %s", fullMethod, either(roles), caller), 0)
 		}
 		return ctx, nil
