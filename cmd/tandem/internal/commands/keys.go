@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -187,8 +188,9 @@ uses.`,
 	fs.Uint64Var(&limits.AnswerTokens, "max-answer-tokens", 0, "most tokens of an answer; 0: no limit")
 	oneOf(cmd, "scope", string(auth.Generate), string(auth.Operate))
 	asJSON := addJSON(cmd, "print one JSON object: id, key, tenant, scopes, limits, created, expires, revoked")
+	// Not TANDEM_TENANT and the like: what a key may do is said each time.
 	fs.VisitAll(func(f *pflag.Flag) {
-		if f.Name != "control" && f.Name != "addr" && f.Name != "api-key" {
+		if !slices.Contains([]string{"control", "addr", "api-key", "ca", "cert", "key"}, f.Name) {
 			onlyOnCommandLine(cmd, f.Name)
 		}
 	})
