@@ -68,9 +68,23 @@ func (s *Server) chains(cfg ServerConfig) ([]grpc.UnaryServerInterceptor, grpc.S
 	return unary, stream.intercept
 }
 
-// check decides whether a call goes on, and with which context: also with an error it is one, for
-// the audit.
+// check decides whether a call goes on, and with which context. With an error that is what the audit
+// and the log are told of, or nil.
 type check func(ctx context.Context, fullMethod string) (context.Context, error)
+
+// pass has a call pass the checks. The context is never nil.
+func pass(ctx context.Context, checks []check, fullMethod string) (context.Context, error) {
+	for _, check := range checks {
+		next, err := check(ctx, fullMethod)
+		if next != nil {
+			ctx = next
+		}
+		if err != nil {
+			return ctx, err
+		}
+	}
+	return ctx, nil
+}
 
 // audit is ServerConfig.Audit.
 type audit func(ctx context.Context, fullMethod string, request any, err error)
@@ -83,10 +97,8 @@ func checkUnaryServer(checks []check, audit audit) grpc.UnaryServerInterceptor {
 		if audit != nil {
 			defer func() { audit(ctx, info.FullMethod, request, err) }()
 		}
-		for _, check := range checks {
-			if ctx, err = check(ctx, info.FullMethod); err != nil {
-				return nil, err
-			}
+		if ctx, err = pass(ctx, checks, info.FullMethod); err != nil {
+			return nil, err
 		}
 		return handler(ctx, request)
 	}
@@ -106,7 +118,7 @@ func limitCalls(perSecond float64, burst int) check {
 			return ctx, nil
 		}
 		reservation.CancelAt(now)
-		return ctx, Error(codes.ResourceExhausted, api.ReasonRateLimited,
+		return nil, Error(codes.ResourceExhausted, api.ReasonRateLimited,
 			fmt.Sprintf("over %g calls a second: try again after %s", perSecond, wait.Round(time.Millisecond)), wait)
 	}
 }

@@ -25,6 +25,7 @@ func TestCallersOfEveryMethod(t *testing.T) {
 		"tandem.inference.v1.Inference/*":          "all",
 		"tandem.control.v1.Requests/*":             "all",
 		"tandem.control.v1.Control/*":              "operator",
+		"tandem.control.v1.Keys/*":                 "operator",
 		"tandem.worker.v1.Worker/Identify":         "router operator",
 		"tandem.worker.v1.Worker/*":                "router",
 		"tandem.worker.v1.Prefill/*":               "router",

@@ -82,17 +82,11 @@ func (s *streamCall) SendMsg(message any) error {
 }
 
 // check says whether the call goes on, and with which context.
-func (s *streamCall) check() error {
-	if isHealth(s.info.FullMethod) {
-		return nil
+func (s *streamCall) check() (err error) {
+	if !isHealth(s.info.FullMethod) {
+		s.ctx, err = pass(s.ctx, s.chain.checks, s.info.FullMethod)
 	}
-	for _, check := range s.chain.checks {
-		var err error
-		if s.ctx, err = check(s.ctx, s.info.FullMethod); err != nil {
-			return err
-		}
-	}
-	return nil
+	return err
 }
 
 // end ends the call with the error of its handler, or with its panic. It is deferred.

@@ -100,6 +100,7 @@ func documented(t *testing.T) (names, rows []string) {
 
 // rare are metrics that a mesh shows once something has happened, and what.
 var rare = map[string]string{
+	"tandem_auth_refused_total":        "somebody was refused with --auth required",
 	"tandem_http_requests_total":       "somebody used the HTTP API",
 	"tandem_http_request_seconds":      "somebody used the HTTP API",
 	"tandem_gpu_ecc_errors":            "a GPU computes",
