@@ -113,6 +113,18 @@ func (a *Authenticator) Authenticate(ctx context.Context, value string, scope Sc
 	return With(ctx, principal, credential), nil
 }
 
+// Still says whether the caller of a context that Call or Authenticate has made may still do what
+// takes a scope. The error is theirs: the credential was revoked, or has expired. Who shows a
+// certificate may until the connection ends.
+func (a *Authenticator) Still(ctx context.Context, scope Scope) error {
+	c, _ := ctx.Value(principalKey{}).(call)
+	if c.credential == "" {
+		return nil
+	}
+	_, err := a.Authenticate(ctx, bearer+c.credential, scope)
+	return err
+}
+
 var (
 	errUnknownYet = errors.New("the keys are not known yet")
 	errInvalidKey = errors.New("the API key is not valid: it does not exist, has expired or was revoked; 'tandem keys create' makes keys")

@@ -15,6 +15,7 @@ import (
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
+	"github.com/tandem-serving/tandem/pkg/auth"
 	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/quota"
 	"github.com/tandem-serving/tandem/pkg/routing"
@@ -113,9 +114,13 @@ func New(config Config, deps Deps) (*Service, error) {
 	}); err != nil {
 		return nil, fmt.Errorf("router metrics: %w", err)
 	}
+	var still func(context.Context) error
+	if deps.Auth != nil {
+		still = func(ctx context.Context) error { return deps.Auth.Still(ctx, auth.Operate) }
+	}
 	s.control = control.New(control.Deps{
 		Models: models, Dispatcher: s.dispatcher, Membership: s.membership, Sizes: s.sizes, Records: s.records, Spending: spending,
-		Members: deps.Members, Dial: deps.Dial, Leaving: s.leaving, Logger: s.log,
+		Members: deps.Members, Dial: deps.Dial, Leaving: s.leaving, Logger: s.log, Still: still,
 		Defaults: &controlv1.Policy{
 			DisaggregateMinTokens: proto.Uint32(uint32(config.DisaggregateMinTokens)), TenantMaxRequests: proto.Uint32(uint32(config.TenantMaxRequests)),
 			Routing: proto.String(config.Policy),

@@ -75,8 +75,8 @@ func StartEtcd(ctx context.Context, cfg EtcdConfig) (*Etcd, error) {
 	if cfg.TLS.Enabled() {
 		client.Scheme = "https"
 	}
-	// A single member never speaks to a peer, but etcd insists on listening for
-	// one: on loopback, on a free port.
+	// A single member has no peers, and listens for none: who reaches that port may propose any
+	// write, without a certificate. It has to have an address all the same.
 	peer := url.URL{Scheme: "http", Host: "127.0.0.1:0"}
 
 	config := embed.NewConfig()
@@ -84,7 +84,7 @@ func StartEtcd(ctx context.Context, cfg EtcdConfig) (*Etcd, error) {
 	config.Dir = filepath.Join(cfg.DataDir, "etcd")
 	config.ListenClientUrls = []url.URL{client}
 	config.AdvertiseClientUrls = []url.URL{client}
-	config.ListenPeerUrls = []url.URL{peer}
+	config.ListenPeerUrls = nil
 	config.AdvertisePeerUrls = []url.URL{peer}
 	config.InitialCluster = config.InitialClusterFromName(config.Name)
 	if cfg.TLS.Enabled() {

@@ -126,3 +126,20 @@ func TestRunEndsWithItsContext(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Who reaches a port for peers may propose any write to etcd, another one's API key among them,
+// without a certificate: there is no such port.
+func TestEtcdHasNoPortForPeers(t *testing.T) {
+	dir := t.TempDir()
+	for range 2 { // the second start has the first one's data
+		server, err := embedded.StartEtcd(t.Context(), embedded.EtcdConfig{DataDir: dir})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ports := server.PeerPorts()
+		server.Close()
+		if ports != 0 {
+			t.Fatalf("%d ports", ports)
+		}
+	}
+}

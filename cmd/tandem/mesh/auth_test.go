@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -22,7 +23,10 @@ import (
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
+	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/auth"
+	"github.com/tandem-serving/tandem/pkg/identity"
+	"github.com/tandem-serving/tandem/pkg/identity/authority"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 )
 
@@ -239,6 +243,68 @@ func TestNobodyInWithoutAKey(t *testing.T) {
 			}
 		}
 	})
+}
+
+// An operator's watch has no end of its own: it ends when its key is revoked.
+func TestARevokedKeyWatchesNoMore(t *testing.T) {
+	runClosed(t, nil, nil, func(m *closedMesh) {
+		key, id := m.create("ops", nil, "operate")
+		watch, err := controlv1.NewControlClient(m.dial(m.up.Control, key)).WatchWorkers(m.Context(), &controlv1.ListWorkersRequest{})
+		if err != nil {
+			m.Fatal(err)
+		}
+		if _, err := watch.Recv(); err != nil {
+			m.Fatal(err)
+		}
+		if _, err := m.keys().RevokeKey(m.Context(), &controlv1.RevokeKeyRequest{Id: id}); err != nil {
+			m.Fatal(err)
+		}
+		for err == nil { // workers say each second how they do
+			_, err = watch.Recv()
+		}
+		if grpcstatus.Code(err) != codes.Unauthenticated {
+			m.Error(err)
+		}
+	})
+}
+
+// A part's certificate opens nothing of an operator's, with a key or without one, and the refusal
+// leaves a router standing and a line for the audit.
+func TestAPartIsNoOperator(t *testing.T) {
+	var log lines
+	o := upOptions(t)
+	o.Auth.Mode, o.Encrypt, o.Certs = auth.Required, true, filepath.Join(t.TempDir(), "certs")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	logger := slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelInfo}))
+	if err := mesh.Run(ctx, o, logger, prometheus.NewRegistry(), ignore, func(up mesh.Up) {
+		defer cancel()
+		for _, part := range []string{"router-1", "prefill-1", "decode-1"} {
+			source, err := identity.Open(authority.Config(filepath.Join(up.Certs, part)), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, key := range []string{"", up.FirstKey} {
+				conn, err := rpc.Dial(up.Control, rpc.ClientConfig{Credentials: source.Client(), APIKey: key})
+				if err != nil {
+					t.Fatal(err)
+				}
+				for method, err := range callsOfControl(ctx, conn) {
+					if grpcstatus.Code(err) != codes.PermissionDenied || rpc.Reason(err) != api.ReasonWrongRole {
+						t.Errorf("%s: %s: %v", part, method, err)
+					}
+				}
+				_ = conn.Close()
+			}
+		}
+		for _, want := range []string{"method=WatchWorkers caller=nobody", "method=ListWorkers caller=nobody"} {
+			if !strings.Contains(log.String(), want) {
+				t.Errorf("the log lacks %q", want)
+			}
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // Limits are those of the credential, whatever the request says of its tenant.

@@ -52,6 +52,8 @@ type Deps struct {
 	// Leaving ends when the router stops.
 	Leaving context.Context
 	Logger  *slog.Logger
+	// Still says whether who calls may still operate; nil: callers are not asked.
+	Still func(ctx context.Context) error
 }
 
 // PolicyKeeper keeps the policy of all routers.
@@ -60,7 +62,7 @@ type PolicyKeeper interface {
 	SetPolicy(ctx context.Context, policy *controlv1.Policy) error
 }
 
-// New returns the server; all of deps has to be there.
+// New returns the server; all of deps but Still has to be there.
 func New(deps Deps) *Server { return &Server{deps: deps} }
 
 // ListWorkers is the router's view of its workers.
@@ -89,12 +91,18 @@ func checkRole(role controlv1.Role) error {
 // watchLeast is the shortest time between two views of one watcher.
 const watchLeast = 200 * time.Millisecond
 
-// WatchWorkers sends that view now and whenever it changes.
+// WatchWorkers sends that view now and whenever it changes, for as long as the caller may see it: a
+// watch has no end of its own.
 func (c *Server) WatchWorkers(q *controlv1.ListWorkersRequest, stream grpc.ServerStreamingServer[controlv1.ListWorkersResponse]) error {
 	if err := checkRole(q.GetRole()); err != nil {
 		return err
 	}
 	return c.Watch(stream.Context(), q.GetRole(), func(views []*controlv1.WorkerView) error {
+		if c.deps.Still != nil {
+			if err := c.deps.Still(stream.Context()); err != nil {
+				return err
+			}
+		}
 		return stream.Send(c.listing(views, q.GetRole()))
 	})
 }

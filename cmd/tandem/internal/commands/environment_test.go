@@ -84,3 +84,19 @@ func TestVariablesOfOthers(t *testing.T) {
 		}
 	}
 }
+
+// What says how a router is reached counts for 'keys create' as for all others, though what the key
+// may do is said each time.
+func TestKeysCreateKnowsTheRouter(t *testing.T) {
+	for variable, want := range map[string]string{
+		"TANDEM_CA=/none/ca.crt": "/none/ca.crt", "TANDEM_CERT=/none/tls.crt": "needs --ca", "TANDEM_TENANT=acme": "--tenant is missing",
+	} {
+		args := []string{"keys", "create"}
+		if !strings.HasPrefix(variable, "TANDEM_TENANT") {
+			args = append(args, "--tenant", "acme")
+		}
+		if o := run(t.Context(), "", []string{variable}, args...); o.status == 0 || !strings.Contains(o.stderr, want) {
+			t.Errorf("%s: %d %q, want %q", variable, o.status, o.stderr, want)
+		}
+	}
+}
