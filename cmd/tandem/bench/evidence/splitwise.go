@@ -129,7 +129,7 @@ func (splitwise) Run(ctx context.Context, o Options) (*Result, error) {
 		r.Tables = append(r.Tables, fits)
 	}
 	r.Notes = []string{
-		"The SLO is not sent with requests, and most of it bounds medians, which the router does not know. `auto` then falls far behind: it lets prefill workers decode, and a prompt beside tokens gets what the step budget (50 ms) leaves, where these machines take 54 ms for any prompt. With 3 H100s and 10 A100s at 15 requests a second its TTFT p50 is 2.9 s, and 0.41 s if requests send an SLO of 1 s and 80 ms; `disaggregated` has 0.09 s. Use `disaggregated` where steps are like that, until the router learns it.",
+		"The SLO is not sent with requests, and most of it bounds medians, which the router does not know. `auto` counts what an answer on a prefill worker takes from the prompts that come while it lasts ([decision 0045](decisions/0045-tokens-in-time.md#since-then)): with 3 H100s and 10 A100s at 15 requests a second its TTFT is 89 ms at p50 and 234 ms at p90, and 87 and 207 ms in mode `disaggregated` (seed 1; seed 2: 97 and 356, 88 and 191). Before it counted that, p50 was 2.2 s.",
 		splitwiseChecked,
 	}
 	r.Intro = []string{"Step times are fitted to Splitwise's own measurements. As its clusters are many times larger, only the price is kept: each row spends about the same."}
