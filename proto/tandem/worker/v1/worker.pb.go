@@ -725,8 +725,9 @@ type KvSent struct {
 	// of pages however they are encoded, and for how long of that there was something to send
 	// or on its way, nanoseconds. Their ratio is what the network carries between the two,
 	// whatever the time of computing. 0: not measured.
-	PathBytes     uint64 `protobuf:"varint,6,opt,name=path_bytes,json=pathBytes,proto3" json:"path_bytes,omitempty"`
-	PathBusyNs    int64  `protobuf:"varint,7,opt,name=path_busy_ns,json=pathBusyNs,proto3" json:"path_busy_ns,omitempty"`
+	PathBytes uint64 `protobuf:"varint,6,opt,name=path_bytes,json=pathBytes,proto3" json:"path_bytes,omitempty"`
+	// For how long of that time there was something to send, or on its way, nanoseconds.
+	PathBusyNs    int64 `protobuf:"varint,7,opt,name=path_busy_ns,json=pathBusyNs,proto3" json:"path_busy_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
