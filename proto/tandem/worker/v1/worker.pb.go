@@ -722,9 +722,8 @@ type KvSent struct {
 	// KV transport: "tcp", "unix", or "device" if the KV stayed on one GPU.
 	Transport string `protobuf:"bytes,5,opt,name=transport,proto3" json:"transport,omitempty"`
 	// What of all transfers to the same decode worker was sent while this one was open, bytes
-	// of pages however they are encoded, and for how long of that there was something to send
-	// or on its way, nanoseconds. Their ratio is what the network carries between the two,
-	// whatever the time of computing. 0: not measured.
+	// of pages however they are encoded; 0: not measured. Beside path_busy_ns it says what the
+	// network carries between the two, whatever the time of computing.
 	PathBytes uint64 `protobuf:"varint,6,opt,name=path_bytes,json=pathBytes,proto3" json:"path_bytes,omitempty"`
 	// For how long of that time there was something to send, or on its way, nanoseconds.
 	PathBusyNs    int64 `protobuf:"varint,7,opt,name=path_busy_ns,json=pathBusyNs,proto3" json:"path_busy_ns,omitempty"`
