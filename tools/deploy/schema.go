@@ -1,8 +1,7 @@
 package deploy
 
 import (
-	"bytes"
-	"encoding/json"
+	"errors"
 	"fmt"
 
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
@@ -27,6 +26,7 @@ import (
 	policyvalidation "k8s.io/kubernetes/pkg/apis/policy/validation"
 	schedulingapi "k8s.io/kubernetes/pkg/apis/scheduling"
 	schedulingvalidation "k8s.io/kubernetes/pkg/apis/scheduling/validation"
+	"sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
 
 	// They enter their defaults in the scheme that objects are decoded with.
@@ -216,9 +216,9 @@ func strictly[T any](document []byte) (*T, error) {
 		return nil, fmt.Errorf("decode: %w", err)
 	}
 	object := new(T)
-	decoder := json.NewDecoder(bytes.NewReader(text))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(object); err != nil {
+	var unknown []error
+	unknown, err = json.UnmarshalStrict(text, object) // the case of names counts, unlike with Go's own
+	if err := errors.Join(append(unknown, err)...); err != nil {
 		return nil, fmt.Errorf("decode %T: %w", *object, err)
 	}
 	return object, nil

@@ -38,10 +38,10 @@ func TestSpoiledManifestsAreRefused(t *testing.T) {
 		{"port that is none", "dev", "containerPort: 7071", "containerPort: 70710", false, "must be between 1 and 65535"},
 		{"bounds of an autoscaler", "production", "maxReplicas: 8", "maxReplicas: 1", false, "must be greater than or equal to `minReplicas`"},
 		{"sleep longer than the grace", "dev", "seconds: 10", "seconds: 1000", false, "must be non-negative and less than terminationGracePeriodSeconds"},
-		{"unknown field of KEDA", "production-keda", "minReplicaCount:", "minReplicas:", false, `unknown field "minReplicas"`},
+		{"unknown field of KEDA", "production-keda", "minReplicaCount:", "minReplicas:", false, `unknown field "spec.minReplicas"`},
 		{"number for a string of KEDA", "production-keda", `threshold: "1"`, "threshold: 1", false, "cannot unmarshal number"},
-		{"unknown field of the operator", "production", "podMetricsEndpoints:", "endpoints:", false, `unknown field "endpoints"`},
-		{"unknown field of cert-manager", "mtls", "renewBefore:", "renewbefore:", true, `unknown field "renewbefore"`},
+		{"unknown field of the operator", "production", "podMetricsEndpoints:", "endpoints:", false, `unknown field "spec.endpoints"`},
+		{"unknown field of cert-manager", "mtls", "renewBefore:", "renewbefore:", true, `unknown field "spec.renewbefore"`},
 		// What only this project knows.
 		{"another role's certificate", "mtls", "spiffe://tandem/decode/tandem-decode", "spiffe://tandem/prefill/tandem-decode", false, "its certificate is for [spiffe://tandem/prefill/tandem-decode]"},
 		{"a certificate that nobody makes", "mtls", "secretName: tandem-decode-tls", "secretName: tandem-decod-tls", false, "no certificate is in the secret"},
