@@ -3,7 +3,6 @@ package integration_test
 import (
 	"context"
 	"log/slog"
-	"path/filepath"
 	"testing"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -11,36 +10,14 @@ import (
 
 	"github.com/tandem-serving/tandem/cmd/tandem/embedded"
 	"github.com/tandem-serving/tandem/pkg/identity"
-	"github.com/tandem-serving/tandem/pkg/identity/authority"
+	"github.com/tandem-serving/tandem/pkg/identity/authority/authoritytest"
 	"github.com/tandem-serving/tandem/pkg/membership"
 )
-
-// partCerts are the files of a new authority's certificates by role, and of the servers etcd and
-// nats.
-func partCerts(t *testing.T) func(name string) identity.Config {
-	t.Helper()
-	folder := t.TempDir()
-	a, err := authority.Open(folder)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, role := range identity.Roles() {
-		if err := a.Issue(filepath.Join(folder, string(role)), authority.Request{Identity: identity.Identity{Role: role, Name: string(role)}}, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, name := range []string{"etcd", "nats"} {
-		if err := a.Issue(filepath.Join(folder, name), authority.Request{CommonName: name, Hosts: []string{"127.0.0.1"}}, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return func(name string) identity.Config { return authority.Config(filepath.Join(folder, name)) }
-}
 
 // TestEtcdRights: once 'tandem etcd-auth' was called, each role writes its own keys and no others.
 func TestEtcdRights(t *testing.T) {
 	t.Parallel() // much of it is waiting
-	certs := partCerts(t)
+	certs := authoritytest.Parts(t)
 	etcd, err := embedded.StartEtcd(t.Context(), embedded.EtcdConfig{DataDir: t.TempDir(), TLS: certs("etcd")})
 	if err != nil {
 		t.Fatal(err)

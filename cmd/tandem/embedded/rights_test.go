@@ -11,38 +11,16 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/tandem-serving/tandem/pkg/identity"
-	"github.com/tandem-serving/tandem/pkg/identity/authority"
+	"github.com/tandem-serving/tandem/pkg/identity/authority/authoritytest"
 )
 
 // timeout bounds what has to happen.
 const timeout = time.Minute
 
-// partCerts are the files of a new authority's certificates by role, and of the servers etcd and
-// nats.
-func partCerts(t *testing.T) func(name string) identity.Config {
-	t.Helper()
-	folder := t.TempDir()
-	a, err := authority.Open(folder)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, role := range identity.Roles() {
-		if err := a.Issue(filepath.Join(folder, string(role)), authority.Request{Identity: identity.Identity{Role: role, Name: string(role)}}, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, name := range []string{"etcd", "nats"} {
-		if err := a.Issue(filepath.Join(folder, name), authority.Request{CommonName: name, Hosts: []string{"127.0.0.1"}}, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return func(name string) identity.Config { return authority.Config(filepath.Join(folder, name)) }
-}
-
 // TestNATSRights: the configuration of deploy/ lets each role publish its own signals, and nobody
 // in without a certificate.
 func TestNATSRights(t *testing.T) {
-	certs := partCerts(t)
+	certs := authoritytest.Parts(t)
 	for _, config := range []string{"compose/nats-tls.conf", "k8s/components/mtls-servers/nats.conf"} {
 		text, err := os.ReadFile(filepath.Join("..", "..", "..", "deploy", config))
 		if err != nil {

@@ -76,8 +76,8 @@ func bound(limits quota.Limits, q *inferencev1.GenerateRequest, p *preprocess.Pl
 	return nil
 }
 
-// settle counts a request that has ended out.
-func (r *request) settle() {
+// chargeUsed charges its tenant the tokens that a request used, which has ended.
+func (r *request) chargeUsed() {
 	if r.charge == nil {
 		return
 	}

@@ -372,7 +372,7 @@ func (r *request) finish(now time.Time, f joining.Finish) {
 	}
 	r.record.Ended(now, err, f, r.running.decided())
 	r.requests.metrics.ended(now, err, f)
-	r.settle()
+	r.chargeUsed()
 	r.requests.keep(r)
 	r.events.end(err)
 	r.spans.finished(f, err)
