@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -98,6 +99,8 @@ var examples = []struct {
 	{"tandem completion fish", "writes to where the shell looks", false},
 	{"tandem completion zsh", "writes to where the shell looks", false},
 	{"tandem drain", "names a worker", false},
+	{"tandem etcd-auth", "needs an etcd with certificates", false},
+	{"tandem keys revoke", "names a key", false},
 	{"tandem plan --trace", "needs a trace", false},
 	{"tandem plan verify", "takes minutes, and a mesh with the simulated engine", false},
 	{"tandem policy set --version", "names weights that no worker has", false},
@@ -180,6 +183,7 @@ func examplesOf(t *testing.T, tandem, command string) (lines []string) {
 	}
 	_, section, _ := strings.Cut(string(out), "\nExamples:\n")
 	section, _, _ = strings.Cut(section, "\n\n")
+	section = regexp.MustCompile(`\\\n *`).ReplaceAllString(section, "") // a line that goes on below
 	for line := range strings.Lines(section) {
 		lines = append(lines, strings.TrimSpace(line))
 	}

@@ -82,19 +82,8 @@ func (m *closedMesh) create(tenant string, limits *controlv1.TenantLimits, scope
 	if _, err := m.keys().CreateKey(m.Context(), &controlv1.CreateKeyRequest{Key: record}); err != nil {
 		m.Fatal(err)
 	}
-	m.until(func() bool { return m.models(key) != codes.Unauthenticated })
+	await(m.T, "the key to be in force", func() bool { return m.models(key) != codes.Unauthenticated })
 	return key, record.GetId()
-}
-
-// until waits for what comes soon.
-func (m *closedMesh) until(done func() bool) {
-	m.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !done(); {
-		if time.Now().After(deadline) {
-			m.Fatal("it does not happen")
-		}
-		<-time.After(5 * time.Millisecond)
-	}
 }
 
 // models asks for the models.
@@ -162,7 +151,7 @@ func runClosed(t *testing.T, log *lines, change func(*mesh.UpOptions), test func
 		defer cancel()
 		defer http.DefaultClient.CloseIdleConnections()
 		m := &closedMesh{T: t, up: up}
-		m.until(func() bool { return m.models(up.FirstKey) != codes.Unavailable })
+		await(m.T, "a router that answers", func() bool { return m.models(up.FirstKey) != codes.Unavailable })
 		test(m)
 	}); err != nil {
 		t.Fatal(err)
@@ -225,7 +214,7 @@ func TestNobodyInWithoutAKey(t *testing.T) {
 			m.Fatal(err)
 		}
 		began := time.Now()
-		m.until(func() bool { return m.models(key) == codes.Unauthenticated })
+		await(m.T, "the key to be refused", func() bool { return m.models(key) == codes.Unauthenticated })
 		m.Logf("a revoked key is refused after %s", time.Since(began))
 		if answer, text := m.http(http.MethodPost, "/v1/completions", key, asksForText); answer.StatusCode != http.StatusUnauthorized {
 			m.Errorf("with a revoked key: %d %s", answer.StatusCode, text)
@@ -297,7 +286,7 @@ func TestAPartIsNoOperator(t *testing.T) {
 				_ = conn.Close()
 			}
 		}
-		for _, want := range []string{"method=WatchWorkers caller=nobody", "method=ListWorkers caller=nobody"} {
+		for _, want := range []string{"method=WatchWorkers caller=prefill/prefill-1", "method=ListWorkers caller=router/router-1"} {
 			if !strings.Contains(log.String(), want) {
 				t.Errorf("the log lacks %q", want)
 			}

@@ -6,7 +6,6 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -559,13 +558,15 @@ func shown(t *testing.T, address string, as *identity.Source) ([]byte, error) {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: leaf.Raw}), nil
 }
 
+// await waits for what comes by itself, however busy the machine is.
 func await(t *testing.T, what string, is func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(2 * time.Minute); !is(); {
+	ticker := time.NewTicker(10 * time.Millisecond)
+	defer ticker.Stop()
+	for deadline := time.Now().Add(2 * time.Minute); !is(); <-ticker.C {
 		if time.Now().After(deadline) {
-			t.Fatal(fmt.Errorf("waited for %s", what))
+			t.Fatalf("waited for %s", what)
 		}
-		time.Sleep(20 * time.Millisecond)
 	}
 }
 
