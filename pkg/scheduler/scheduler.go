@@ -248,7 +248,7 @@ func (s *Scheduler) stepDone(e StepDone) {
 	for i, q := range st.members {
 		part, work := &st.run.Parts[i], &st.run.Batch.Sequences[i]
 		q.inStep = false
-		drew := work.Sample == nil || e.Err == nil && e.Tokens[i] >= 0
+		drew := work.Sample == nil || e.Err == nil && (e.Tokens[i] >= 0 || e.Tokens[i] == sampler.NoneAllowed)
 		switch {
 		case e.Err != nil:
 		case drew:
@@ -273,6 +273,8 @@ func (s *Scheduler) stepDone(e StepDone) {
 		case !drew:
 			s.spoilt(q, work.Start+len(work.Tokens))
 		case work.Sample == nil:
+		case e.Tokens[i] == sampler.NoneAllowed:
+			s.finish(q, Failed, ErrNoTokenAllowed)
 		case !work.Sample.Logprobs:
 			s.sampled(q, e.Tokens[i], nil)
 		case len(e.Logprobs) != len(st.members):
@@ -283,6 +285,10 @@ func (s *Scheduler) stepDone(e StepDone) {
 	}
 	clear(st.members)
 }
+
+// ErrNoTokenAllowed fails a sequence whose constraint leaves no token to go on with, not even
+// one that ends it.
+var ErrNoTokenAllowed = errors.New("no token of the vocabulary goes on as the form of the output demands")
 
 // spoilt ends a sequence whose logits are not finite, with so many tokens in its blocks.
 func (s *Scheduler) spoilt(q *sequence, tokens int) {

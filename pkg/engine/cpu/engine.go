@@ -230,9 +230,9 @@ func (e *cpuEngine) head(batch engine.Batch) engine.Output {
 				output.Logits[r.sequence] = append(output.Logits[r.sequence], append([]float32(nil), logits...))
 			}
 			if r.last && s.Sample != nil {
-				token := e.sampler.Sample(logits, s.Sample.Params, s.Sample.Offset, s.Sample.History)
+				token := s.Sample.Draw(e.sampler, logits)
 				output.Tokens[r.sequence] = token
-				if s.Sample.Logprobs && token != sampler.None {
+				if s.Sample.Logprobs && token >= 0 {
 					output.Logprobs[r.sequence] = e.sampler.Logprobs(logits, token, s.Sample.TopLogprobs)
 				}
 			}

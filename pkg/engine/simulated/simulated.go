@@ -176,7 +176,7 @@ func (e *Engine) Step(ctx context.Context, batch engine.Batch) (engine.Output, e
 			continue
 		}
 		out.Tokens[i] = e.draw(s)
-		if s.Sample.Logprobs && out.Tokens[i] != sampler.None {
+		if s.Sample.Logprobs && out.Tokens[i] >= 0 {
 			if out.Logprobs == nil {
 				out.Logprobs = make([]sampler.Logprobs, len(batch.Sequences))
 			}
