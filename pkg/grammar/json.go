@@ -22,14 +22,27 @@ func (p *program) anyJSON() *json {
 		p.json = &json{object: p.rule(), array: p.rule(), value: p.rule()}
 		j := p.json
 		p.rules[j.object] = p.list(end, "{", "}", func(next int32) int32 {
-			return p.lexeme(p.string(), p.lexeme(p.must(space+":"+space), p.call(j.value, next)))
+			return p.lexeme(p.string(), p.lexeme(p.expressionOf(space+":"+space), p.call(j.value, next)))
 		})
 		p.rules[j.array] = p.list(end, "[", "]", func(next int32) int32 { return p.call(j.value, next) })
 		p.rules[j.value] = p.split(
 			p.call(j.object, end), p.call(j.array, end), p.lexeme(p.string(), end),
-			p.lexeme(p.must(integerText+fractionText+exponentText+"|true|false|null"), end))
+			p.lexeme(p.expressionOf(integerText+fractionText+exponentText+"|true|false|null"), end))
 	}
 	return p.json
+}
+
+// expressionOf is the lexeme of an expression of this package, made once.
+func (p *program) expressionOf(text string) *lexeme {
+	l := p.made[text]
+	if l == nil {
+		l = p.must(text)
+		if p.made == nil {
+			p.made = make(map[string]*lexeme)
+		}
+		p.made[text] = l
+	}
+	return l
 }
 
 // string is any string of JSON.
@@ -42,10 +55,10 @@ func (p *program) string() *lexeme {
 
 // list is any number of items between brackets.
 func (p *program) list(next int32, open, shut string, item func(next int32) int32) int32 {
-	closes := p.lexeme(p.must(space+`\`+shut), next)
+	closes := p.lexeme(p.expressionOf(space+`\`+shut), next)
 	more := p.loop()
-	p.nodes[more].ways = []int32{p.lexeme(p.must(space+","+space), item(more)), closes}
-	return p.lexeme(p.must(`\`+open), p.split(p.lexeme(p.must(space), item(more)), closes))
+	p.nodes[more].ways = []int32{p.lexeme(p.expressionOf(space+","+space), item(more)), closes}
+	return p.lexeme(p.expressionOf(`\`+open), p.split(p.lexeme(p.expressionOf(space), item(more)), closes))
 }
 
 func (p *program) anyObject(next int32) (int32, error) { return p.call(p.anyJSON().object, next), nil }

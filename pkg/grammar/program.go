@@ -12,8 +12,9 @@ type program struct {
 	rules []int32 // the first node of each; -1 until it is known
 	start int32
 
-	json      *json   // nil: not made
-	anyString *lexeme // nil: not made
+	json      *json              // nil: not made
+	anyString *lexeme            // nil: not made
+	made      map[string]*lexeme // of expressionOf
 }
 
 type node struct {
