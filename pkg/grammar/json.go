@@ -2,7 +2,7 @@ package grammar
 
 // space is what may stand between the parts of JSON: nothing, a space, or a line break and what
 // the next line is indented by. It is bounded, so that no output is space without an end.
-const space = `(?: |\n[ \t]{0,64})?`
+const space = `(?: |\n[ \t]{0,16})?`
 
 // number is a number of JSON with at most so many digits that every reader takes it.
 const (

@@ -32,6 +32,7 @@ func newBenchCommand() *cobra.Command {
 		newBenchEngineCommand(),
 		newBenchSchedulerCommand(),
 		newBenchTokenizerCommand(),
+		newBenchGrammarCommand(),
 		newBenchTracingCommand(),
 		newBenchTransferCommand(),
 		newBenchHandoverCommand(),

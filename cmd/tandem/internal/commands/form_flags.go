@@ -15,7 +15,7 @@ import (
 // formFlags say what form the output has.
 type formFlags struct {
 	schema, regex, choice string
-	anyObject                     bool
+	anyObject             bool
 }
 
 func (f *formFlags) add(cmd *cobra.Command) {
