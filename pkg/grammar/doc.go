@@ -10,5 +10,5 @@
 // pkg, services and cmd may import it. It starts no goroutines.
 //
 // A Grammar, a Vocabulary and a Cache are safe for concurrent use; a Constraint is for one
-// goroutine. Lock order: Cache, Grammar, Vocabulary.
+// goroutine. Neither lock is taken under the other.
 package grammar

@@ -19,7 +19,7 @@ func (l *program) except(texts []string) (*lexeme, error) {
 		any, name *state
 		escape    int
 	}
-	out := new(lexeme)
+	out := &lexeme{but: true}
 	made := map[at]*state{}
 	visit := func(a at) *state {
 		s := made[a]

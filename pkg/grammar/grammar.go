@@ -98,7 +98,7 @@ func (p *program) choice(texts []string) (int32, error) {
 
 // search makes a lexeme of the JSON strings in which an expression is found.
 func (l *lexemes) search(re *syntax.Regexp) (*lexeme, error) {
-	n := newNFA(true)
+	n := l.nfa(true)
 	last, err := n.literal(`"`, 0)
 	if err != nil {
 		return nil, err

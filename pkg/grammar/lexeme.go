@@ -15,6 +15,8 @@ type lexeme struct {
 	step func(from *state, b byte) *state
 	// text is set if it is the text of a JSON string: see stringText.
 	text *stringText
+	// but is set if it is any string but some: see except.
+	but bool
 }
 
 // state is one of a lexeme.
@@ -50,7 +52,11 @@ func (s *state) next(b byte) *state {
 const maxLexemeStates = 1 << 13
 
 // lexemes makes lexemes, and numbers their states.
-type lexemes struct{ last uint32 }
+type lexemes struct {
+	last     uint32
+	nodes    int // of all nfas
+	products int // states of all products
+}
 
 func (l *lexemes) state(of *lexeme) *state {
 	l.last++
@@ -148,7 +154,7 @@ func (s *subsets) step(from *state, b byte) *state {
 
 // expression makes a lexeme of a regular expression; nil: it matches nothing.
 func (l *lexemes) expression(re *syntax.Regexp, json bool) (*lexeme, error) {
-	n := newNFA(json)
+	n := l.nfa(json)
 	var err error
 	if n.start, err = n.expression(re, 0); err != nil {
 		return nil, err
@@ -171,7 +177,7 @@ func (l *lexemes) must(text string) *lexeme {
 
 // oneOf makes a lexeme of some texts.
 func (l *lexemes) oneOf(texts []string) (*lexeme, error) {
-	n := newNFA(false)
+	n := l.nfa(false)
 	all := int32(-1)
 	for _, text := range texts {
 		one, err := n.literal(text, 0)
@@ -194,6 +200,9 @@ func (l *lexemes) oneOf(texts []string) (*lexeme, error) {
 // maxProductStates bounds a product.
 const maxProductStates = 1 << 14
 
+// maxProductsTotal bounds all products of a grammar together.
+const maxProductsTotal = 1 << 16
+
 // both makes a lexeme of what two lexemes match; nil: nothing.
 func (l *lexemes) both(x, y *lexeme) (*lexeme, error) {
 	type pair struct{ a, b *state }
@@ -214,7 +223,7 @@ func (l *lexemes) both(x, y *lexeme) (*lexeme, error) {
 	}
 	visit(pair{x.first, y.first})
 	for i := 0; i < len(order); i++ {
-		if i > maxProductStates {
+		if l.products++; i > maxProductStates || l.products > maxProductsTotal {
 			return nil, fmt.Errorf("is too large beside the other limits: lower them, or leave one out (the limit is %d states)", maxProductStates)
 		}
 		s := order[i]

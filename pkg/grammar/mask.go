@@ -7,7 +7,8 @@ const maxMasks = 1 << 10
 type masks struct {
 	*machine
 	vocabulary *Vocabulary
-	path       []*place // of walk
+	path       []*place // of walkTrie
+	states     []*state // of maskExcept
 }
 
 // mask is the tokens that can come at a place, but for those that end an output. Nobody changes
@@ -41,6 +42,9 @@ func (m *masks) mask(at *place) []uint64 {
 // maskString adds the tokens that can come within a string: which of them stay in it is known
 // for all strings, and of those that leave it only the rests are looked at.
 func (m *masks) maskString(t thread, out []uint64) bool {
+	if t.at.of.but {
+		return m.maskExcept(t, out)
+	}
 	text := t.at.of.text
 	if text == nil {
 		return false
@@ -49,14 +53,12 @@ func (m *masks) maskString(t thread, out []uint64) bool {
 	if !inside {
 		return false
 	}
-	known := m.vocabulary.at(place)
-	left := text.high - t.at.characters
-	switch {
-	case text.high == unbounded || left >= len(known.byNeed) && len(known.byNeed) < maxNeeds:
-		or(out, known.stay)
-	case left >= 0 && len(known.byNeed) > 0:
-		or(out, known.byNeed[min(left, len(known.byNeed)-1)])
+	known := m.vocabulary.inStrings[place]
+	left := unbounded
+	if text.high != unbounded {
+		left = text.high - t.at.characters
 	}
+	known.addStaying(out, left)
 	m.found = m.found[:0]
 	behind := m.place(m.enter(m.nodes[t.node].next, t.frame))
 	if behind == nil {
@@ -71,6 +73,39 @@ func (m *masks) maskString(t thread, out []uint64) bool {
 			m.allowRests(rests, behind, out)
 		}
 	}
+	return true
+}
+
+// maskExcept is maskString of a string that must not be one of some: the tokens of any string,
+// but for those on the way to one of them, which are few.
+func (m *masks) maskExcept(t thread, out []uint64) bool {
+	of := t.at.of
+	mask := make([]uint64, len(out))
+	if t.at.characters != noEscape || !m.maskString(thread{t.node, t.at.a, t.frame}, mask) {
+		return false
+	}
+	if len(m.states) == 0 {
+		m.states = make([]*state, maxTokenBytes+1)
+	}
+	m.states[0] = t.at
+	all := m.vocabulary.all
+	for i := 0; i < len(all.bytes); {
+		depth := all.depth[i]
+		to := m.states[depth].next(all.bytes[i])
+		switch {
+		case to == nil:
+			for _, id := range all.below(i) {
+				mask[id>>6] &^= 1 << (id & 63)
+			}
+			i = int(all.after[i])
+		case to.of != of: // it is another string from here on
+			i = int(all.after[i])
+		default:
+			m.states[depth+1] = to
+			i++
+		}
+	}
+	or(out, mask)
 	return true
 }
 

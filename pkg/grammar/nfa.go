@@ -19,6 +19,7 @@ type nfa struct {
 	// themselves, as their escapes.
 	json   bool
 	shared map[nfaNode]int32 // nodes of byte ranges that are the same
+	total  *int              // nodes of all automata of a grammar
 }
 
 type nfaNode struct {
@@ -37,12 +38,15 @@ const (
 	nfaFail
 )
 
-// newNFA is an automaton of a match alone, which is node 0.
-func newNFA(json bool) *nfa {
-	return &nfa{nodes: []nfaNode{{kind: nfaMatch}}, json: json, shared: make(map[nfaNode]int32)}
+// maxNFATotal bounds the automata of all expressions of a grammar together.
+const maxNFATotal = 1 << 19
+
+// nfa is an automaton of a match alone, which is node 0.
+func (l *lexemes) nfa(json bool) *nfa {
+	return &nfa{nodes: []nfaNode{{kind: nfaMatch}}, json: json, shared: make(map[nfaNode]int32), total: &l.nodes}
 }
 
-// tooLarge is why an expression is refused.
+// errTooLarge is why an expression is refused.
 var errTooLarge = fmt.Errorf("is too large: repeat less, or a smaller part (the limit is %d states)", maxNFANodes)
 
 func (n *nfa) add(node nfaNode) (int32, error) {
@@ -51,7 +55,7 @@ func (n *nfa) add(node nfaNode) (int32, error) {
 			return at, nil
 		}
 	}
-	if len(n.nodes) >= maxNFANodes {
+	if *n.total++; len(n.nodes) >= maxNFANodes || *n.total > maxNFATotal {
 		return 0, errTooLarge
 	}
 	n.nodes = append(n.nodes, node)

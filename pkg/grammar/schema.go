@@ -18,6 +18,7 @@ type schemas struct {
 	rules map[string]int32 // by conjunction.key
 	depth int              // of values that are not rules, in one another
 	inUse map[string]bool  // references that are being followed
+	work  int              // schemas that were read, and pairs that were compared
 }
 
 // subschema is a schema and where it stands.
@@ -85,11 +86,24 @@ func (s *schemas) expand(c conjunction) ([]shape, error) {
 	return shapes, nil
 }
 
+// maxWork bounds what it takes to read a schema.
+const maxWork = 1 << 18
+
+func (s *schemas) working(n int) error {
+	if s.work += n; s.work > maxWork {
+		return errors.New("the schema takes too long to read: leave alternatives out")
+	}
+	return nil
+}
+
 // meet is the shapes of what has a shape of a and one of b.
 func (s *schemas) meet(a, b []shape) ([]shape, error) {
 	var out []shape
 	for i := range a {
 		for j := range b {
+			if err := s.working(1); err != nil {
+				return nil, err
+			}
 			both, err := s.both(&a[i], &b[j])
 			if err != nil {
 				return nil, err
@@ -106,6 +120,9 @@ func (s *schemas) meet(a, b []shape) ([]shape, error) {
 }
 
 func (s *schemas) expandOne(at subschema) ([]shape, error) {
+	if err := s.working(1); err != nil {
+		return nil, err
+	}
 	switch at.schema.kind {
 	case kindBoolean:
 		if at.schema.text == "true" {

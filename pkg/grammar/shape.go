@@ -63,6 +63,9 @@ func (s *schemas) both(a, b *shape) (shape, error) {
 	out.number = numberShape{a.number.integer || b.number.integer, higher(a.number.low, b.number.low), lower(a.number.high, b.number.high)}
 	switch {
 	case a.listed && b.listed:
+		if err := s.working(len(a.literals) * len(b.literals)); err != nil {
+			return out, err
+		}
 		out.listed = true
 		for _, v := range a.literals {
 			if slices.ContainsFunc(b.literals, func(w *value) bool { return equal(v, w) }) {
@@ -237,6 +240,9 @@ func (s *schemas) disjoint(a, b []shape, depth int) bool {
 }
 
 func (s *schemas) apart(a, b *shape, depth int) bool {
+	if s.working(1) != nil {
+		return false
+	}
 	both, err := s.both(a, b)
 	if err != nil || depth > maxDisjoint {
 		return false

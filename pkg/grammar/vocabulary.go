@@ -3,7 +3,6 @@ package grammar
 import (
 	"errors"
 	"fmt"
-	"sync"
 )
 
 // maxTokenBytes is the longest token that is ever allowed.
@@ -15,10 +14,9 @@ type Vocabulary struct {
 	texts [][]byte // by id; nil of tokens that are no text
 	all   *trie
 
-	mu sync.Mutex
 	// inStrings is what tokens do at the places within the text of a JSON string, which is the
 	// same in every grammar.
-	inStrings map[int]*inString
+	inStrings []*inString
 }
 
 // NewVocabulary makes a vocabulary of size tokens. text gives what each stands for within a
@@ -28,7 +26,7 @@ func NewVocabulary(size int, text func(id int32) []byte) (*Vocabulary, error) {
 	if size <= 0 {
 		return nil, fmt.Errorf("a vocabulary of %d tokens", size)
 	}
-	v := &Vocabulary{size: size, texts: make([][]byte, size), inStrings: make(map[int]*inString)}
+	v := &Vocabulary{size: size, texts: make([][]byte, size)}
 	var texts []spelled
 	for id := range int32(size) {
 		if t := text(id); len(t) > 0 && len(t) <= maxTokenBytes {
@@ -40,6 +38,11 @@ func NewVocabulary(size int, text func(id int32) []byte) (*Vocabulary, error) {
 		return nil, errors.New("no token of the vocabulary has a text")
 	}
 	v.all = newTrie(texts)
+	unit, places := new(lexemes).units()
+	v.inStrings = make([]*inString, len(places))
+	for from, place := range places {
+		v.inStrings[place] = v.walkString(unit, from)
+	}
 	return v, nil
 }
 
@@ -53,40 +56,21 @@ func (v *Vocabulary) words() int { return (v.size + 63) / 64 }
 type inString struct {
 	// stay is the tokens that do not get out of it, however many characters it may have.
 	stay []uint64
-	// byNeed[n] is those of them with at most n characters, one that is begun counted.
-	byNeed [][]uint64
+	// needs is those of them by how many characters they have, one that is begun counted.
+	needs [][]int32
 	// leave is the rests of the tokens that get out of it, behind the quotation mark. leaveAfter
 	// is the same by how many characters they have before it.
 	leave      *trie
 	leaveAfter []*trie
 }
 
-// at is what tokens do at a place of strings' texts.
-func (v *Vocabulary) at(place int) *inString {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if known := v.inStrings[place]; known != nil {
-		return known
-	}
-	known := v.walkString(place)
-	v.inStrings[place] = known
-	return known
-}
-
-func (v *Vocabulary) walkString(place int) *inString {
-	unit, places := new(lexemes).units()
-	var from *state
-	for s, number := range places {
-		if number == place {
-			from = s
-		}
-	}
+// walkString finds what tokens do from a state of a character on.
+func (v *Vocabulary) walkString(unit *lexeme, from *state) *inString {
 	type within struct {
 		at         *state
 		characters int
 	}
 	out := &inString{stay: make([]uint64, v.words())}
-	var needs [][]int32 // ids by the characters that they need
 	var leave []spelled
 	var after [][]spelled
 	path := make([]within, maxTokenBytes+1)
@@ -119,25 +103,13 @@ func (v *Vocabulary) walkString(place int) *inString {
 		}
 		for _, id := range t.of(i) {
 			set(out.stay, id)
-			for len(needs) <= need {
-				needs = append(needs, nil)
+			for len(out.needs) <= need {
+				out.needs = append(out.needs, nil)
 			}
-			needs[need] = append(needs[need], id)
+			out.needs[need] = append(out.needs[need], id)
 		}
 		path[depth+1] = within{to, now.characters}
 		i++
-	}
-	var so []uint64
-	for _, ids := range needs {
-		mask := make([]uint64, v.words())
-		copy(mask, so)
-		for _, id := range ids {
-			set(mask, id)
-		}
-		out.byNeed, so = append(out.byNeed, mask), mask
-		if len(out.byNeed) == maxNeeds {
-			break
-		}
 	}
 	out.leave = newTrie(leave)
 	for _, rests := range after {
@@ -146,10 +118,18 @@ func (v *Vocabulary) walkString(place int) *inString {
 	return out
 }
 
-// maxNeeds bounds how many masks of tokens by their characters there are. Where fewer characters
-// are left than the longest tokens have, but more than that, tokens up to this length are
-// allowed, and longer ones are not.
-const maxNeeds = 65
+// addStaying adds the tokens that stay in a string with at most so many more characters.
+func (s *inString) addStaying(out []uint64, characters int) {
+	if characters >= len(s.needs)-1 {
+		or(out, s.stay)
+		return
+	}
+	for _, ids := range s.needs[:max(characters+1, 0)] {
+		for _, id := range ids {
+			set(out, id)
+		}
+	}
+}
 
 func set(mask []uint64, id int32) { mask[id>>6] |= 1 << (id & 63) }
 

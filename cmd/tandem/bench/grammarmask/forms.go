@@ -16,8 +16,9 @@ type form struct {
 // forms are common ones.
 var forms = []form{
 	{"any object", &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_JsonObject{JsonObject: true}}},
-	{"person", ofSchema(`{"type":"object","properties":{"name":{"type":"string"},"age":{"type":"integer","minimum":0,"maximum":150},"email":{"type":"string","format":"email"},
-		"tags":{"type":"array","items":{"type":"string"}}},"required":["name","age","email","tags"],"additionalProperties":false}`)},
+	{"person", ofSchema(`{"type":"object","properties":{"name":{"type":"string"},"age":{"type":"integer","minimum":0,"maximum":150},"married":{"type":"boolean"},
+		"tags":{"type":"array","items":{"type":"string"}}},"required":["name","age","married","tags"],"additionalProperties":false}`)},
+	{"mail address", ofSchema(`{"type":"string","format":"email"}`)},
 	{"order", ofSchema(`{"type":"object","properties":{"id":{"type":"string","pattern":"^[A-Z]{3}-[0-9]{6}$"},"date":{"type":"string","format":"date"},"status":{"enum":["open","paid","sent"]},
 		"lines":{"type":"array","minItems":1,"items":{"type":"object","properties":{"sku":{"type":"string","minLength":3,"maxLength":20},"count":{"type":"integer","minimum":1},
 		"price":{"type":"number","minimum":0},"note":{"type":"string","maxLength":200}},"required":["sku","count","price"],"additionalProperties":false}}},

@@ -8,9 +8,11 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"time"
 
+	"github.com/tandem-serving/tandem/loadtest/processor"
 	"github.com/tandem-serving/tandem/pkg/grammar"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 )
@@ -29,6 +31,7 @@ type Result struct {
 	Forms []Form `json:"forms"`
 	// FirstMask is the time from a new schema to its first mask.
 	FirstMask []FirstMask `json:"first_mask"`
+	Clock     string      `json:"clock"` // processor or wall
 }
 
 // Form is how long masks of one form took, microseconds.
@@ -57,12 +60,29 @@ type FirstMask struct {
 	Total       float64 `json:"total_ms"`
 }
 
+// started is when the clock began that counts where there is no time of a thread.
+var started = time.Now()
+
+// clock is the processor time of this thread, so that other programs do not count, or the time
+// where the system does not tell it.
+func clock() time.Duration {
+	if used, known := processor.ThreadTime(); known {
+		return used
+	}
+	return time.Since(started)
+}
+
 // eos ends outputs.
 const eos = 0
 
 // Measure measures each form in each vocabulary.
 func Measure(ctx context.Context, plan Plan) (*Result, error) {
-	out := new(Result)
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	out := &Result{Clock: "wall"}
+	if _, known := processor.ThreadTime(); known {
+		out.Clock = "processor"
+	}
 	for _, size := range plan.Sizes {
 		texts := Synthetic(size)
 		v, err := grammar.NewVocabulary(size, func(id int32) []byte { return texts[id] })
@@ -124,9 +144,9 @@ func generate(g *grammar.Grammar, texts [][]byte, r *rand.Rand, most int, times 
 	c := g.Constrain([]int32{eos})
 	var tokens, ids, leaves []int32
 	for len(tokens) < most {
-		begin := time.Now()
+		begin := clock()
 		mask := c.Allowed(tokens)
-		times = append(times, time.Since(begin))
+		times = append(times, clock()-begin)
 		ids, leaves = ids[:0], leaves[:0]
 		for word, left := range mask {
 			for bit := 0; left != 0; bit++ {
@@ -170,15 +190,15 @@ func measureFirst(v *grammar.Vocabulary) (*FirstMask, error) {
 	for i := range 9 {
 		source, text := large(i)
 		size = len(text)
-		begin := time.Now()
+		begin := clock()
 		g, err := grammar.Compile(source, v)
 		if err != nil {
 			return nil, err
 		}
-		compiled := time.Since(begin)
+		compiled := clock() - begin
 		c := g.Constrain([]int32{eos})
 		c.Allowed(nil)
-		compiles, totals = append(compiles, compiled), append(totals, time.Since(begin))
+		compiles, totals = append(compiles, compiled), append(totals, clock()-begin)
 	}
 	slices.Sort(compiles)
 	slices.Sort(totals)

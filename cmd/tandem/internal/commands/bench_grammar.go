@@ -17,7 +17,9 @@ func newBenchGrammarCommand() *cobra.Command {
 		Long: `Draws outputs of common forms, token by token, and times the mask of each step: in a
 synthetic vocabulary of each size, for a schema that was just compiled (new) and for one that
 other outputs used before (used). Last comes the time from a new schema of 10 kB to its
-first mask, the median of nine.`,
+first mask, the median of nine.
+
+On Linux, times are processor time, so other programs do not count.`,
 		Example: `  tandem bench grammar
   tandem bench grammar --vocabulary 32000 --outputs 5 --json`,
 		Args: exactly(),
