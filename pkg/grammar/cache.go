@@ -9,8 +9,12 @@ import (
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 )
 
-// maxCached is how many grammars a Cache keeps.
-const maxCached = 64
+// maxCached is how many grammars a Cache keeps, maxCachedNodes the size of all of them together:
+// nodes of programs and of the automata of expressions.
+const (
+	maxCached      = 32
+	maxCachedNodes = 1 << 21
+)
 
 // Cache compiles grammars once, and keeps those that were used last.
 type Cache struct {
@@ -26,40 +30,69 @@ type cached struct {
 	grammar *Grammar
 	err     error
 	used    uint64
+	nodes   int // once it is compiled; under Cache.mu
 }
 
-// NewCache returns a cache of grammars for a vocabulary; nil: to check grammars only.
+// NewCache returns a cache of grammars for a vocabulary. Without one it is for checking: it keeps
+// no grammars, but what is wrong with those that cannot be compiled.
 func NewCache(v *Vocabulary) *Cache { return &Cache{vocabulary: v, made: make(map[string]*cached)} }
 
-// Get is Compile, once for each source.
+// Get is Compile, once for each source. Without a vocabulary the grammar is nil.
 func (c *Cache) Get(source *inferencev1.StructuredOutput) (*Grammar, error) {
 	key, err := proto.MarshalOptions{Deterministic: true}.Marshal(source)
 	if err != nil {
 		return nil, &Error{Field: "form", Problem: fmt.Sprintf("cannot be read: %v", err)}
 	}
-	c.mu.Lock()
-	c.counter++
-	one := c.made[string(key)]
-	if one == nil {
-		if len(c.made) >= maxCached {
-			c.evict()
+	one := c.entry(string(key))
+	one.once.Do(func() {
+		g, err := Compile(source, c.vocabulary)
+		nodes := 1
+		if err == nil && c.vocabulary != nil {
+			one.grammar = g
+			nodes = len(g.masks.program.nodes) + g.masks.program.lexemes.nodes
 		}
-		one = new(cached)
-		c.made[string(key)] = one
-	}
-	one.used = c.counter
-	c.mu.Unlock()
-	one.once.Do(func() { one.grammar, one.err = Compile(source, c.vocabulary) })
+		one.err = err
+		c.compiled(one, nodes)
+	})
 	return one.grammar, one.err
 }
 
-// evict drops the grammar that was used the longest ago.
-func (c *Cache) evict() {
-	oldest, at := "", c.counter
-	for key, one := range c.made {
-		if one.used < at {
-			oldest, at = key, one.used
-		}
+// entry is the one of a source.
+func (c *Cache) entry(key string) *cached {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.counter++
+	one := c.made[key]
+	if one == nil {
+		one = new(cached)
+		c.made[key] = one
+		c.evict(one)
 	}
-	delete(c.made, oldest)
+	one.used = c.counter
+	return one
+}
+
+// compiled notes how large an entry is.
+func (c *Cache) compiled(one *cached, nodes int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	one.nodes = nodes
+	c.evict(one)
+}
+
+// evict drops the grammars that were used the longest ago, but not one, until the others fit.
+func (c *Cache) evict(but *cached) {
+	for {
+		oldest, total := "", 0
+		for key, one := range c.made {
+			total += one.nodes
+			if one != but && (oldest == "" || one.used < c.made[oldest].used) {
+				oldest = key
+			}
+		}
+		if oldest == "" || len(c.made) <= maxCached && total <= maxCachedNodes {
+			return
+		}
+		delete(c.made, oldest)
+	}
 }

@@ -174,7 +174,7 @@ func TestTokensTakenBack(t *testing.T) {
 
 // A cache compiles a source once, and forgets those that nobody uses.
 func TestCache(t *testing.T) {
-	c := grammar.NewCache(nil)
+	c := grammar.NewCache(vocabulary(t, texts()))
 	first, err := c.Get(expression("a+"))
 	if err != nil {
 		t.Fatal(err)
@@ -189,8 +189,15 @@ func TestCache(t *testing.T) {
 			}
 		}
 	}
-	if _, err := c.Get(expression("(")); err == nil {
-		t.Error("a wrong expression is compiled")
+	for _, c := range []*grammar.Cache{c, grammar.NewCache(nil)} {
+		for range 2 {
+			if _, err := c.Get(expression("(")); err == nil {
+				t.Error("a wrong expression is compiled")
+			}
+			if _, err := c.Get(expression("a")); err != nil {
+				t.Error(err)
+			}
+		}
 	}
 }
 

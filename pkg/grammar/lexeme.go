@@ -13,6 +13,9 @@ type lexeme struct {
 	first *state
 	// step is where a byte leads from one of its states, nil if nowhere.
 	step func(from *state, b byte) *state
+	// like says of each byte which one leads to the same state everywhere, the first of them;
+	// nil: it is not known of any.
+	like *[256]byte
 	// text is set if it is the text of a JSON string: see stringText.
 	text *stringText
 	// but is set if it is any string but some: see except.
@@ -42,7 +45,12 @@ func (s *state) next(b byte) *state {
 	if to, known := s.get(b); known {
 		return to
 	}
-	to := s.of.step(s, b)
+	var to *state
+	if like := s.of.like; like != nil && like[b] != b {
+		to = s.next(like[b])
+	} else {
+		to = s.of.step(s, b)
+	}
 	s.set(b, to)
 	return to
 }
@@ -80,7 +88,7 @@ type subsets struct {
 // automaton makes a lexeme of an nfa. It is nil if that matches nothing.
 func (l *lexemes) automaton(n *nfa) *lexeme {
 	s := &subsets{lexemes: l, lexeme: new(lexeme), nodes: n.nodes, live: n.live(), states: make(map[string]*state), seen: make([]bool, len(n.nodes))}
-	s.lexeme.step = s.step
+	s.lexeme.step, s.lexeme.like = s.step, n.like()
 	s.closure(n.start)
 	if s.lexeme.first = s.state(); s.lexeme.first == nil {
 		return nil
@@ -198,15 +206,15 @@ func (l *lexemes) oneOf(texts []string) (*lexeme, error) {
 }
 
 // maxProductStates bounds a product.
-const maxProductStates = 1 << 14
+const maxProductStates = 1 << 12
 
 // maxProductsTotal bounds all products of a grammar together.
-const maxProductsTotal = 1 << 16
+const maxProductsTotal = 1 << 14
 
 // both makes a lexeme of what two lexemes match; nil: nothing.
 func (l *lexemes) both(x, y *lexeme) (*lexeme, error) {
 	type pair struct{ a, b *state }
-	out := new(lexeme)
+	out := &lexeme{like: likeBoth(x.like, y.like)}
 	made := map[pair]*state{}
 	var order []*state
 	var before [][]int // by index in order
@@ -228,6 +236,9 @@ func (l *lexemes) both(x, y *lexeme) (*lexeme, error) {
 		}
 		s := order[i]
 		for b := range 256 {
+			if out.like != nil && out.like[b] != byte(b) {
+				continue
+			}
 			na := s.a.next(byte(b))
 			if na == nil {
 				s.set(byte(b), nil)
@@ -272,13 +283,33 @@ func (l *lexemes) both(x, y *lexeme) (*lexeme, error) {
 	return out, nil
 }
 
+// likeBoth is lexeme.like of a product.
+func likeBoth(x, y *[256]byte) *[256]byte {
+	if x == nil || y == nil {
+		return nil
+	}
+	out, first := new([256]byte), make(map[[2]byte]byte)
+	for b := range 256 {
+		both := [2]byte{x[b], y[b]}
+		if _, is := first[both]; !is {
+			first[both] = byte(b)
+		}
+		out[b] = first[both]
+	}
+	return out
+}
+
 // keep forgets transitions to other states than some, for good.
 func (s *state) keep(is func(to *state) bool) {
 	var kept transitions[state]
 	kept.known = [4]uint64{^uint64(0), ^uint64(0), ^uint64(0), ^uint64(0)}
 	s.ends = true
 	for b := range 256 {
-		if to, _ := s.get(byte(b)); to != nil && is(to) {
+		first := byte(b)
+		if s.of.like != nil {
+			first = s.of.like[b]
+		}
+		if to, _ := s.get(first); to != nil && is(to) {
 			kept.set(byte(b), to)
 			s.ends = false
 		}

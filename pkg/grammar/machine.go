@@ -12,7 +12,7 @@ const MaxDepth = 128
 
 // maxPlaces bounds the places of a grammar that are remembered, with the masks that belong to
 // them. With more, all are made again when they are needed again.
-const maxPlaces = 1 << 14
+const maxPlaces = 1 << 13
 
 // frame is a call that has not returned: where it goes on, and the call that it is in.
 type frame struct {

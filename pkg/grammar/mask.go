@@ -1,7 +1,7 @@
 package grammar
 
 // maxMasks bounds the masks of a grammar that are remembered.
-const maxMasks = 1 << 10
+const maxMasks = 1 << 9
 
 // masks finds the tokens that can come at the places of a grammar.
 type masks struct {

@@ -332,3 +332,21 @@ func (n *nfa) live() []bool {
 	}
 	return live
 }
+
+// like is lexeme.like: bytes between the same ends of ranges lead to the same.
+func (n *nfa) like() *[256]byte {
+	var begins [257]bool
+	for i := range n.nodes {
+		if node := &n.nodes[i]; node.kind == nfaBytes {
+			begins[node.lo], begins[int(node.hi)+1] = true, true
+		}
+	}
+	out, first := new([256]byte), byte(0)
+	for b := range 256 {
+		if begins[b] {
+			first = byte(b)
+		}
+		out[b] = first
+	}
+	return out
+}

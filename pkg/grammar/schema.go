@@ -120,7 +120,7 @@ func (s *schemas) meet(a, b []shape) ([]shape, error) {
 }
 
 func (s *schemas) expandOne(at subschema) ([]shape, error) {
-	if err := s.working(1); err != nil {
+	if err := s.working(1 + len(at.schema.members) + len(at.schema.items)); err != nil {
 		return nil, err
 	}
 	switch at.schema.kind {
@@ -250,7 +250,10 @@ func (s *schemas) own(at subschema) (shape, error) {
 	out := shape{kinds: allKinds}
 	for _, m := range at.schema.members {
 		here := subschema{m.value, at.path + "/" + m.name}
-		var err error
+		err := s.working(len(m.value.members) + len(m.value.items))
+		if err != nil {
+			return out, err
+		}
 		switch m.name {
 		case "$ref", "allOf", "anyOf", "oneOf":
 		case "type":

@@ -57,6 +57,10 @@ func (s *schemas) both(a, b *shape) (shape, error) {
 	if out.kinds == 0 {
 		return out, nil
 	}
+	n, m := len(a.object.properties), len(b.object.properties)
+	if err := s.working(n + m + n*m/8); err != nil {
+		return out, err
+	}
 	out.object = a.object.and(&b.object)
 	out.array = a.array.and(&b.array)
 	out.text = textShape{max(a.text.low, b.text.low), least(a.text.high, b.text.high), slices.Concat(a.text.patterns, b.text.patterns)}
