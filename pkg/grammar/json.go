@@ -1,6 +1,7 @@
 package grammar
 
-// space is what may stand between the parts of JSON: nothing, a space, or a line break and what
+// space is what may stand behind a colon, a comma and an opening bracket, and before a closing
+// one: nothing, a space, or a line break and what
 // the next line is indented by. It is bounded, so that no output is space without an end.
 const space = `(?: |\n[ \t]{0,16})?`
 
@@ -22,7 +23,7 @@ func (p *program) anyJSON() *json {
 		p.json = &json{object: p.rule(), array: p.rule(), value: p.rule()}
 		j := p.json
 		p.rules[j.object] = p.list(end, "{", "}", func(next int32) int32 {
-			return p.lexeme(p.string(), p.lexeme(p.expressionOf(space+":"+space), p.call(j.value, next)))
+			return p.lexeme(p.string(), p.lexeme(p.expressionOf(":"+space), p.call(j.value, next)))
 		})
 		p.rules[j.array] = p.list(end, "[", "]", func(next int32) int32 { return p.call(j.value, next) })
 		p.rules[j.value] = p.split(
@@ -57,7 +58,7 @@ func (p *program) string() *lexeme {
 func (p *program) list(next int32, open, shut string, item func(next int32) int32) int32 {
 	closes := p.lexeme(p.expressionOf(space+`\`+shut), next)
 	more := p.loop()
-	p.nodes[more].ways = []int32{p.lexeme(p.expressionOf(space+","+space), item(more)), closes}
+	p.nodes[more].ways = []int32{p.lexeme(p.expressionOf(","+space), item(more)), closes}
 	return p.lexeme(p.expressionOf(`\`+open), p.split(p.lexeme(p.expressionOf(space), item(more)), closes))
 }
 

@@ -158,7 +158,7 @@ func (s *schemas) literalList(next int32, open, shut byte, n int, item func(i in
 			return 0, err
 		}
 		if i > 0 {
-			at = s.lexeme(s.expressionOf(space+","+space), at)
+			at = s.lexeme(s.expressionOf(","+space), at)
 		} else {
 			at = s.lexeme(s.expressionOf(space), at)
 		}
@@ -171,7 +171,7 @@ func (s *schemas) key(name string, value int32) (int32, error) {
 	if value == nowhere {
 		return nowhere, nil
 	}
-	return s.text(quoted(name), s.lexeme(s.expressionOf(space+":"+space), value))
+	return s.text(quoted(name), s.lexeme(s.expressionOf(":"+space), value))
 }
 
 // array goes on with an array.
@@ -193,7 +193,7 @@ func (s *schemas) array(of *arrayShape, next int32) (int32, error) {
 			return s.shared(c, next) // there are several of it
 		}
 	}
-	comma := s.expressionOf(space + "," + space)
+	comma := s.expressionOf("," + space)
 	// after is where i items have come.
 	after := closes
 	if of.high == nil {
@@ -236,7 +236,7 @@ func (s *schemas) object(of *objectShape, next int32) (int32, error) {
 		}
 	}
 	closes := s.lexeme(s.expressionOf(space+`\}`), next)
-	comma, colon := s.expressionOf(space+","+space), s.expressionOf(space+":"+space)
+	comma, colon := s.expressionOf(","+space), s.expressionOf(":"+space)
 
 	// more is the properties from here on, of which one has to come, after the comma; done is
 	// where one has come.

@@ -9,8 +9,8 @@ import (
 )
 
 // format reads the form of the answer: OpenAI's response_format, or vLLM's fields for the same.
-// Nil: it may be anything.
-func format(f *fields) *inferencev1.StructuredOutput {
+// name is the field's. Nil: it may be anything.
+func format(f *fields) (form *inferencev1.StructuredOutput, name string) {
 	var forms []*inferencev1.StructuredOutput
 	var names []string
 	add := func(name string, form *inferencev1.StructuredOutput) {
@@ -27,9 +27,9 @@ func format(f *fields) *inferencev1.StructuredOutput {
 		f.wrong(invalid(names[1], fmt.Sprintf("%s is given too: give one of them", names[0])))
 	}
 	if len(forms) == 0 || f.bad != nil {
-		return nil
+		return nil, ""
 	}
-	return forms[0]
+	return forms[0], names[0]
 }
 
 func responseFormat(f *fields) *inferencev1.StructuredOutput {

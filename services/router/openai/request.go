@@ -42,8 +42,8 @@ type call struct {
 	verbatim int
 	// secret that the client chose; "": none.
 	secret string
-	// limit is the name by which the most tokens were asked for.
-	limit string
+	// limit is the name by which the most tokens were asked for, form that by which a form was.
+	limit, form string
 }
 
 // refused are fields of vLLM that change what is generated or said of it, and that
@@ -77,7 +77,7 @@ func (c *call) common(f *fields) *inferencev1.GenerateRequest {
 		c.n = int(*n)
 	}
 	c.resumable(f, q)
-	q.StructuredOutput = format(f)
+	q.StructuredOutput, c.form = format(f)
 	// Nothing ends a text that ignores its end and has no stops.
 	if least := f.integer("min_tokens"); least != nil && *least > 0 && !(q.GetIgnoreEos() && len(q.GetStop())+len(q.GetStopTokenIds()) == 0) {
 		f.wrong(unsupported("min_tokens", "is supported only together with ignore_eos and without stops; leave it out"))
@@ -288,6 +288,9 @@ func (c *call) repeat(prompts []*inferencev1.GenerateRequest) {
 
 // name is the request's name of a field of GenerateRequest.
 func (c *call) name(field string) string {
+	if strings.HasPrefix(field, "structured_output") && c.form != "" {
+		return c.form
+	}
 	if c.chat {
 		if name, ok := chatNames(field); ok {
 			return name
@@ -315,12 +318,9 @@ func sharedName(field, limit string) string {
 		return name
 	}
 	base, _, _ := strings.Cut(field, "[")
-	base, _, _ = strings.Cut(base, ".")
 	switch base {
 	case "max_tokens":
 		return limit
-	case "structured_output":
-		return "response_format"
 	case "stop", "stop_token_ids":
 		return base
 	}
