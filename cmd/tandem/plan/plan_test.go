@@ -176,6 +176,7 @@ func TestTooMany(t *testing.T) {
 
 // Each rule of headroom takes more workers where it is stricter.
 func TestHeadroom(t *testing.T) {
+	oneGoroutine(t)
 	size := func(flags ...string) *plan.Plan {
 		made, err := plan.Make(t.Context(), question(t, with(append([]string{"--rate=60", "--slo=ttft:p99<500ms,tpot:p99<20ms"}, flags...)...)...), nil)
 		if err != nil {
@@ -267,6 +268,7 @@ func testBothPhases(t *testing.T, fewer bool, flags ...string) {
 
 // The page has the curve with the planned rate on it.
 func TestReport(t *testing.T) {
+	oneGoroutine(t)
 	began := time.Date(2026, 11, 27, 0, 0, 0, 0, time.UTC)
 	trace := filepath.Join(t.TempDir(), "trace.csv")
 	var text strings.Builder
