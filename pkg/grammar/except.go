@@ -10,8 +10,8 @@ const (
 // except makes the lexeme of any string of JSON but some, which are given as quoted writes
 // them. While what was written begins one of them, a character has no other spelling than
 // theirs; afterwards it is any string.
-func (l *program) except(texts []string) (*lexeme, error) {
-	names, err := l.oneOf(texts)
+func (p *program) except(texts []string) (*lexeme, error) {
+	names, err := p.oneOf(texts)
 	if err != nil {
 		return nil, err
 	}
@@ -24,7 +24,7 @@ func (l *program) except(texts []string) (*lexeme, error) {
 	visit := func(a at) *state {
 		s := made[a]
 		if s == nil {
-			s = l.state(out)
+			s = p.state(out)
 			s.a, s.b, s.characters = a.any, a.name, a.escape
 			made[a] = s
 		}
@@ -58,6 +58,6 @@ func (l *program) except(texts []string) (*lexeme, error) {
 		}
 		return to
 	}
-	out.first = visit(at{l.string().first, names.first, noEscape})
+	out.first = visit(at{p.string().first, names.first, noEscape})
 	return out, nil
 }

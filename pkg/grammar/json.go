@@ -37,7 +37,7 @@ func (p *program) anyJSON() *json {
 func (p *program) expressionOf(text string) *lexeme {
 	l := p.made[text]
 	if l == nil {
-		l = p.must(text)
+		l = p.known(text)
 		if p.made == nil {
 			p.made = make(map[string]*lexeme)
 		}

@@ -64,6 +64,7 @@ type lexemes struct {
 	last     uint32
 	nodes    int // of all nfas
 	products int // states of all products
+	broken   error
 }
 
 func (l *lexemes) state(of *lexeme) *state {
@@ -170,15 +171,19 @@ func (l *lexemes) expression(re *syntax.Regexp, json bool) (*lexeme, error) {
 	return l.automaton(n), nil
 }
 
-// must makes a lexeme of an expression of this package, which has no mistakes.
-func (l *lexemes) must(text string) *lexeme {
+// known makes a lexeme of an expression of this package. Should that have a mistake, no grammar
+// can be compiled: see program.finish.
+func (l *lexemes) known(text string) *lexeme {
 	re, err := parseExpression(text)
-	if err != nil {
-		panic(fmt.Sprintf("grammar: %q: %v", text, err)) // a mistake in this package
+	var lex *lexeme
+	if err == nil {
+		lex, err = l.expression(re, false)
 	}
-	lex, err := l.expression(re, false)
-	if err != nil {
-		panic(fmt.Sprintf("grammar: %q: %v", text, err))
+	if err != nil || lex == nil {
+		l.broken = fmt.Errorf("a mistake in package grammar: %q: %w", text, err)
+		nothing := &lexeme{step: func(*state, byte) *state { return nil }}
+		nothing.first = &state{of: nothing}
+		return nothing
 	}
 	return lex
 }

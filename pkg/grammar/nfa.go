@@ -195,8 +195,9 @@ func (n *nfa) class(ranges []rune, next int32) (int32, error) {
 				continue
 			}
 			for _, seq := range utf8Sequences(nil, part.lo, part.hi) {
-				start, err := next, error(nil)
+				start := next
 				for j := len(seq) - 1; j >= 0; j-- {
+					var err error
 					if start, err = n.add(nfaNode{kind: nfaBytes, lo: seq[j][0], hi: seq[j][1], out: start}); err != nil {
 						return 0, err
 					}

@@ -103,6 +103,9 @@ func (p *program) call(rule, next int32) int32 {
 // finish checks a program: a rule must not begin with itself, and something has to match. Nodes
 // that nothing gets past become none.
 func (p *program) finish() error {
+	if p.broken != nil {
+		return p.broken
+	}
 	if len(p.nodes) > maxNodes {
 		return errTooManyNodes
 	}

@@ -301,7 +301,8 @@ func (s *schemas) own(at subschema) (shape, error) {
 		}
 		out.literals, out.listed, out.constant = list, true, nil
 	}
-	return out, s.filter(&out)
+	err := s.filter(&out)
+	return out, err
 }
 
 // types reads "type".

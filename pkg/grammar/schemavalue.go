@@ -82,12 +82,13 @@ func (s *schemas) shape(of *shape, next int32) (int32, error) {
 		return err
 	}
 	var err error
-	if of.kinds&kindNull != 0 && of.kinds&kindBoolean != 0 {
-		err = add(s.lexeme(s.expressionOf("null|true|false"), next), nil)
-	} else if of.kinds&kindNull != 0 {
-		err = add(s.lexeme(s.expressionOf("null"), next), nil)
-	} else if of.kinds&kindBoolean != 0 {
-		err = add(s.lexeme(s.expressionOf("true|false"), next), nil)
+	switch of.kinds & (kindNull | kindBoolean) {
+	case kindNull | kindBoolean:
+		ways = append(ways, s.lexeme(s.expressionOf("null|true|false"), next))
+	case kindNull:
+		ways = append(ways, s.lexeme(s.expressionOf("null"), next))
+	case kindBoolean:
+		ways = append(ways, s.lexeme(s.expressionOf("true|false"), next))
 	}
 	for _, k := range []struct {
 		kind kinds

@@ -81,7 +81,8 @@ func (s *schemas) both(a, b *shape) (shape, error) {
 	case b.listed:
 		out.listed, out.literals = true, b.literals
 	}
-	return out, s.filter(&out)
+	err := s.filter(&out)
+	return out, err
 }
 
 func least(a, b *int) *int {

@@ -36,7 +36,7 @@ const (
 // units makes the automaton of one character, all of it, so that its states have the same
 // numbers in each grammar.
 func (l *lexemes) units() (*lexeme, map[*state]int) {
-	unit := l.must(character)
+	unit := l.known(character)
 	places := map[*state]int{unit.first: 0}
 	for left := []*state{unit.first}; len(left) > 0; left = left[1:] {
 		for b := range 256 {

@@ -1,7 +1,6 @@
 package grammar
 
 import (
-	"bytes"
 	stdjson "encoding/json"
 	"errors"
 	"fmt"
@@ -190,32 +189,4 @@ func (v *value) spellings() []string {
 		return out
 	}
 	return []string{v.text}
-}
-
-// compact is the text of a value without spaces, for messages.
-func (v *value) compact() string {
-	var out bytes.Buffer
-	switch v.kind {
-	case kindArray:
-		out.WriteByte('[')
-		for i, item := range v.items {
-			if i > 0 {
-				out.WriteByte(',')
-			}
-			out.WriteString(item.compact())
-		}
-		out.WriteByte(']')
-	case kindObject:
-		out.WriteByte('{')
-		for i, m := range v.members {
-			if i > 0 {
-				out.WriteByte(',')
-			}
-			out.WriteString(quoted(m.name) + ":" + m.value.compact())
-		}
-		out.WriteByte('}')
-	default:
-		return v.spellings()[0]
-	}
-	return out.String()
 }

@@ -37,31 +37,6 @@ func vocabulary(t testing.TB, texts [][]byte) *grammar.Vocabulary {
 	return v
 }
 
-// synthetic is the tokens of a vocabulary about as large and as long as those of models.
-func synthetic(size int) [][]byte {
-	r := rand.New(rand.NewPCG(1, 2))
-	out := texts()
-	const letters = "etaoinshrdlucmfwypvbgkjqxzETAOIN0123456789_-./"
-	seen := map[string]bool{}
-	for len(out) < size {
-		var text strings.Builder
-		if r.IntN(2) == 0 {
-			text.WriteByte(' ')
-		}
-		for range 1 + r.IntN(3) + r.IntN(7) {
-			text.WriteByte(letters[min(r.IntN(len(letters)), r.IntN(len(letters)))])
-		}
-		if r.IntN(40) == 0 {
-			text.WriteString([]string{`":`, `",`, `"`, `",\n`, "()", "\n"}[r.IntN(6)])
-		}
-		if s := text.String(); !seen[s] {
-			seen[s] = true
-			out = append(out, []byte(s))
-		}
-	}
-	return out
-}
-
 func allowed(mask []uint64, id int32) bool {
 	return int(id>>6) < len(mask) && mask[id>>6]&(1<<(id&63)) != 0
 }
