@@ -106,10 +106,13 @@ func doubling(least time.Duration, times int, most time.Duration) time.Duration 
 	return min(least<<min(times, 10), most)
 }
 
-// report takes in a load report, which contains what was sent some time before it. It says
-// whether the worker is less busy than the router believed.
-func (w *worker) report(now time.Time, report *controlv1.LoadReport, config Config) (more bool) {
-	before := w.estimate(now, config.LoadStale)
+// report takes in a load report, which contains what was sent some time before it. If requests wait,
+// it says whether the worker is less busy than the router believed.
+func (w *worker) report(now time.Time, report *controlv1.LoadReport, config Config, wait bool) (more bool) {
+	var before estimate
+	if wait {
+		before = w.estimate(now, config.LoadStale)
+	}
 	resumed := w.load != nil && now.Sub(w.loadAt) > config.LoadStale/2
 	tasks := w.load.GetTasks()
 	w.read(report)
@@ -120,6 +123,9 @@ func (w *worker) report(now time.Time, report *controlv1.LoadReport, config Conf
 		if s.countedIn(report, now, config.ReportLag) {
 			w.seen(s)
 		}
+	}
+	if !wait {
+		return false
 	}
 	after := w.estimate(now, config.LoadStale)
 	return goesOn || after.sequences < before.sequences || after.tokens < before.tokens || after.free > before.free

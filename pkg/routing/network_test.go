@@ -154,10 +154,10 @@ func TestWhenKVArrives(t *testing.T) {
 			m.end(m.begin(m.prefill[0], m.decode[0], tokens))
 		}, 50},
 		{"after what the sender reports", 50, 50, func(m *mesh) {
-			m.prefill[0].report(m.now, &controlv1.LoadReport{UnsentTokens: tokens}, m.config)
+			m.prefill[0].report(m.now, &controlv1.LoadReport{UnsentTokens: tokens}, m.config, false)
 		}, 150},
 		{"after what the receiver reports", 50, 50, func(m *mesh) {
-			m.decode[0].report(m.now, &controlv1.LoadReport{BlocksReserved: 125}, m.config)
+			m.decode[0].report(m.now, &controlv1.LoadReport{BlocksReserved: 125}, m.config, false)
 		}, 250},
 	} {
 		t.Run(c.name, func(t *testing.T) {
