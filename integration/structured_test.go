@@ -22,7 +22,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/rpc"
 )
 
-// hero is what the outputs of answerSchema are.
+// hero is what the outputs of heroSchema are.
 type hero struct {
 	Name string   `json:"name"`
 	Age  int      `json:"age"`
