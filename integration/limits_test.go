@@ -52,7 +52,7 @@ func TestLimitsOverRouterProcesses(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer func() { _ = conn.Close() }()
+		t.Cleanup(func() { _ = conn.Close() })
 		asks = append(asks, inferencev1.NewInferenceClient(conn))
 		clustertest.Await(t, func() string { // which is not counted
 			if _, err := asks[i].ListModels(t.Context(), &inferencev1.ListModelsRequest{}); err != nil {

@@ -138,7 +138,7 @@ func TestSlowHandshakes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer func() { _ = conn.Close() }()
+		t.Cleanup(func() { _ = conn.Close() })
 		conns = append(conns, conn)
 		go func() {
 			_, err := conn.Read(make([]byte, 1))
