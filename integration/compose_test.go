@@ -15,15 +15,26 @@ const composeEnvironment = "TANDEM_COMPOSE"
 // startCompose brings up a project of its own.
 func startCompose(t *testing.T, name string, workers int, env ...string) *clustertest.Compose {
 	t.Helper()
+	return clustertest.StartCompose(t, composeCommand(t), composeProject(name), workers, workers, env...)
+}
+
+// composeCommand is the compose to run; without one the test is skipped.
+func composeCommand(t *testing.T) string {
+	t.Helper()
 	command := os.Getenv(composeEnvironment)
 	if command == "" {
 		t.Skipf("%s names no compose: make integration runs this over containers", composeEnvironment)
 	}
+	return command
+}
+
+// composeProject is the name of a project of the test's own.
+func composeProject(name string) string {
 	project := os.Getenv("TANDEM_COMPOSE_PROJECT")
 	if project == "" {
 		project = fmt.Sprintf("tandem-test-%d", os.Getpid())
 	}
-	return clustertest.StartCompose(t, command, project+"-"+name, workers, workers, env...)
+	return project + "-" + name
 }
 
 // What users deploy, as they deploy it, serves the bundled model.

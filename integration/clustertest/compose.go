@@ -23,6 +23,7 @@ const (
 // Compose is a mesh in containers, made of deploy/compose.
 type Compose struct {
 	command []string // docker-compose, or docker compose
+	files   []string // that the mesh is made of
 	project string
 	env     []string
 	client  *Client
@@ -35,12 +36,26 @@ type Compose struct {
 // compose"; env configures the project.
 func StartCompose(t testing.TB, command, project string, prefill, decode int, env ...string) *Compose {
 	t.Helper()
+	c, at := newCompose(t, command, project, controlFile, prefill, decode, env)
+	c.client = Dial(t, at.GRPC, at.Control)
+	c.client.AwaitPool(t, controlv1.Role_ROLE_PREFILL, prefill)
+	c.client.AwaitPool(t, controlv1.Role_ROLE_DECODE, decode)
+	return c
+}
+
+// ComposeAddresses are where a mesh in containers is reached.
+type ComposeAddresses struct{ GRPC, HTTP, Control string }
+
+// newCompose is StartCompose with a file besides compose.yaml, and does not wait for workers.
+func newCompose(t testing.TB, command, project, more string, prefill, decode int, env []string) (*Compose, ComposeAddresses) {
+	t.Helper()
 	grpc, http, control := FreeAddress(t), FreeAddress(t), FreeAddress(t)
 	_, grpcPort, _ := net.SplitHostPort(grpc)
 	_, httpPort, _ := net.SplitHostPort(http)
 	_, controlPort, _ := net.SplitHostPort(control)
 	c := &Compose{
 		command: strings.Fields(command),
+		files:   []string{composeFile, more},
 		project: project,
 		env:     append(env, "TANDEM_GRPC_PORT="+grpcPort, "TANDEM_HTTP_PORT="+httpPort, "TANDEM_CONTROL_PORT="+controlPort),
 		scale:   map[string]int{"prefill": prefill, "decode": decode},
@@ -54,10 +69,7 @@ func StartCompose(t testing.TB, command, project string, prefill, decode int, en
 		c.run(t, "down", "--volumes", "--timeout=5")
 	})
 	c.up(t, "--timeout=40")
-	c.client = Dial(t, grpc, control)
-	c.client.AwaitPool(t, controlv1.Role_ROLE_PREFILL, prefill)
-	c.client.AwaitPool(t, controlv1.Role_ROLE_DECODE, decode)
-	return c
+	return c, ComposeAddresses{grpc, http, control}
 }
 
 // Router is a client of the router through its published ports.
@@ -69,7 +81,11 @@ func (c *Compose) Cannot(string) string { return "containers have it" }
 // run runs compose on the project and returns what it printed.
 func (c *Compose) run(t testing.TB, args ...string) string {
 	t.Helper()
-	all := append(append(c.command[1:len(c.command):len(c.command)], "--file", composeFile, "--file", controlFile, "--project-name", c.project), args...)
+	all := c.command[1:len(c.command):len(c.command)]
+	for _, file := range c.files {
+		all = append(all, "--file", file)
+	}
+	all = append(append(all, "--project-name", c.project), args...)
 	return execute(t, c.env, c.command[0], all...)
 }
 

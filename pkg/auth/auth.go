@@ -31,7 +31,8 @@ type Authenticator struct {
 type Options struct {
 	Config Config
 	// Operator says whether the certificate of who calls is an operator's, and whose: such a one
-	// needs no credential for what takes the scope Operate. Nil: there are none.
+	// needs no credential for what takes the scope Operate, and none that it sends counts. Nil: there
+	// are none.
 	Operator func(ctx context.Context) (name string, ok bool)
 	// Logger; nil: none.
 	Logger *slog.Logger
@@ -89,7 +90,7 @@ func ScopeOf(fullMethod string) Scope {
 // a status: UNAUTHENTICATED, or PERMISSION_DENIED if the credential does not have the scope; then
 // the context has the caller too, for the audit.
 func (a *Authenticator) Authenticate(ctx context.Context, value string, scope Scope) (context.Context, error) {
-	if scope == Operate && value == "" && a.operator != nil {
+	if scope == Operate && a.operator != nil { // whatever key comes with it, such as that of the environment
 		if name, ok := a.operator(ctx); ok {
 			return With(ctx, &Principal{Name: name, Scopes: []Scope{Operate}}, ""), nil
 		}

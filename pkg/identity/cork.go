@@ -3,6 +3,8 @@ package identity
 import (
 	"net"
 	"sync"
+
+	"github.com/tandem-serving/tandem/pkg/trywrite"
 )
 
 const (
@@ -17,12 +19,18 @@ var corks = sync.Pool{New: func() any { b := make([]byte, 0, corkBytes+uncorkedB
 
 // corked is a connection below TLS. TLS writes record by record, 16 KiB each; what it writes
 // between cork and uncork goes out in as few system calls as without TLS.
+//
+// A record or two, such as a token's, goes to the operating system without Go's scheduler being
+// told, as it does from package rpc without TLS.
 type corked struct {
 	net.Conn
+	try  *trywrite.Writer // nil: it is none of the operating system
 	mu   sync.Mutex
 	held *[]byte // nil: writes go out at once
 	err  error
 }
+
+func newCorked(conn net.Conn) *corked { return &corked{Conn: conn, try: trywrite.New(conn)} }
 
 func (c *corked) cork() {
 	c.mu.Lock()
@@ -38,7 +46,7 @@ func (c *corked) Write(p []byte) (int, error) {
 	case c.err != nil:
 		return 0, c.err
 	case c.held == nil:
-		return c.Conn.Write(p)
+		return c.write(p)
 	}
 	if len(*c.held)+len(p) > cap(*c.held) {
 		if err := c.flush(); err != nil {
@@ -50,6 +58,17 @@ func (c *corked) Write(p []byte) (int, error) {
 	}
 	*c.held = append(*c.held, p...)
 	return len(p), nil
+}
+
+// write writes p, without waiting if it can; mu is held.
+func (c *corked) write(p []byte) (n int, err error) {
+	if c.try != nil && len(p) <= uncorkedBytes {
+		if n, err = c.try.Write(p); err != nil || n == len(p) {
+			return n, err
+		}
+	}
+	rest, err := c.Conn.Write(p[n:])
+	return n + rest, err
 }
 
 // flush writes what is kept; mu is held.

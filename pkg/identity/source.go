@@ -199,8 +199,9 @@ func (s *Source) ServerTLS(members bool, protocols ...string) *tls.Config {
 		cfg := &tls.Config{
 			MinVersion: tls.VersionTLS13, NextProtos: protocols,
 			// A resumed session would outlive the authority that vouched for it.
-			SessionTicketsDisabled: true,
-			Certificates:           []tls.Certificate{*now.certificate}, ClientCAs: now.authorities, ClientAuth: tls.VerifyClientCertIfGiven,
+			SessionTicketsDisabled:      true,
+			DynamicRecordSizingDisabled: true, // which is for pages that a browser shows piece by piece
+			Certificates:                []tls.Certificate{*now.certificate}, ClientCAs: now.authorities, ClientAuth: tls.VerifyClientCertIfGiven,
 		}
 		if members {
 			cfg.ClientAuth = tls.RequireAndVerifyClientCert
@@ -231,7 +232,7 @@ func (s *Source) PeerTLS(roles ...Role) *tls.Config {
 // connection's beginning.
 func (s *Source) ClientTLS() *tls.Config {
 	return &tls.Config{
-		MinVersion: tls.VersionTLS12, RootCAs: s.current().authorities,
+		MinVersion: tls.VersionTLS12, RootCAs: s.current().authorities, DynamicRecordSizingDisabled: true,
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 			own := s.Certificate()
 			return &own, nil
@@ -293,13 +294,13 @@ type handshake struct {
 }
 
 func (h *handshake) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	below := &corked{Conn: raw}
+	below := newCorked(raw)
 	conn, info, err := credentials.NewTLS(h.config()).ServerHandshake(below)
 	return h.named(below, conn, info, err)
 }
 
 func (h *handshake) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	below := &corked{Conn: raw}
+	below := newCorked(raw)
 	conn, info, err := credentials.NewTLS(h.config()).ClientHandshake(ctx, authority, below)
 	return h.named(below, conn, info, err)
 }

@@ -37,8 +37,8 @@ type Limits struct {
 	// 0: DefaultSendTimeout.
 	SendTimeout time.Duration
 	// Connections is the most at a time. For one more, the one that has been without
-	// calls for longest is closed; if all have calls, the new one is refused. 0:
-	// DefaultConnections.
+	// calls for longest is closed; if all have calls, the new one is refused. As many more may be
+	// in their handshake, for 10 s at most. 0: DefaultConnections.
 	Connections int
 }
 
@@ -78,6 +78,7 @@ type limiter struct {
 	ended     atomic.Int64 // bytes of calls that were, and are still there
 	sending   atomic.Int64
 	relieving sync.Mutex
+	shaking   atomic.Int64 // connections in their handshake
 
 	mu          sync.Mutex
 	connections map[*meteredConn]struct{}

@@ -1,14 +1,18 @@
 package rpc_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"strings"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
@@ -67,9 +71,9 @@ func TestCallersOfEveryMethod(t *testing.T) {
 	}
 }
 
-// TestMeteredTLS: a server that counts what its connections hold does so below TLS, whatever is
-// sent, and finds out who calls.
-func TestMeteredTLS(t *testing.T) {
+// routerSource is the certificate of a router at 127.0.0.1.
+func routerSource(t *testing.T) *identity.Source {
+	t.Helper()
 	folder := t.TempDir()
 	a, err := authority.Open(folder)
 	if err != nil {
@@ -82,6 +86,91 @@ func TestMeteredTLS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return source
+}
+
+// refused is how many connections a server refused, since others had its places.
+func refused(t *testing.T, registry *prometheus.Registry) (sum float64) {
+	t.Helper()
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range families {
+		for _, m := range family.GetMetric() {
+			for _, label := range m.GetLabel() {
+				if label.GetName() == "why" && label.GetValue() == "refused" {
+					sum += m.GetCounter().GetValue()
+				}
+			}
+		}
+	}
+	return sum
+}
+
+// TestSlowHandshakes: connections that stay silent before their handshake are bounded in number,
+// and leave room for others.
+func TestSlowHandshakes(t *testing.T) {
+	const most = 3
+	source := routerSource(t)
+	listener, err := rpc.Listen("127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	registry := prometheus.NewRegistry()
+	server := rpc.NewServer(rpc.ServerConfig{
+		Name: "slow", Registerer: registry, Credentials: source.Server(false), Limits: rpc.Limits{ReceiveBytes: 1 << 20, Connections: most},
+	})
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	defer func() {
+		ended, cancel := context.WithCancel(context.Background())
+		cancel()
+		_ = server.Stop(ended)
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	}()
+	ended := make(chan error, most+1)
+	var conns []net.Conn
+	for range most + 1 {
+		conn, err := net.Dial("tcp", listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		conns = append(conns, conn)
+		go func() {
+			_, err := conn.Read(make([]byte, 1))
+			ended <- err
+		}()
+	}
+	if err := <-ended; err == nil {
+		t.Fatal("a server that speaks first")
+	}
+	if got := refused(t, registry); got != 1 {
+		t.Errorf("%v connections were refused, want 1", got)
+	}
+	for _, conn := range conns {
+		_ = conn.Close()
+	}
+	for range most {
+		<-ended
+	}
+	conn, err := rpc.Dial(listener.Addr().String(), rpc.ClientConfig{Credentials: source.Client()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	if _, err := healthv1.NewHealthClient(conn).Check(t.Context(), &healthv1.HealthCheckRequest{}, grpc.WaitForReady(true)); err != nil {
+		t.Errorf("once they are gone: %v", err)
+	}
+}
+
+// TestMeteredTLS: a server that counts what its connections hold does so below TLS, whatever is
+// sent, and finds out who calls.
+func TestMeteredTLS(t *testing.T) {
+	source := routerSource(t)
 	const events = 200
 	service := &inference{generate: func(_ *inferencev1.GenerateRequest, stream grpc.ServerStreamingServer[inferencev1.GenerateEvent]) error {
 		for i := range events {

@@ -1,7 +1,7 @@
 // Package trywrite writes to a connection what the operating system takes at once, and never
 // waits for the rest.
 //
-// The servers that send tokens import it. It starts no goroutines.
+// The servers that send tokens import it, and package identity below TLS. It starts no goroutines.
 package trywrite
 
 import (

@@ -47,6 +47,8 @@ type Deps struct {
 	// Dial makes a connection to a worker that the router closes. Its calls fail
 	// at once while there is no connection.
 	Dial func(address string) (*grpc.ClientConn, error)
+	// DialRouter is Dial for another router, which gets what clients show to this one. Nil: Dial.
+	DialRouter func(address string) (*grpc.ClientConn, error)
 	// Rand is the source of choices among equals, called by one goroutine at a
 	// time. Nil: a source seeded at random.
 	Rand routing.Rand
@@ -90,4 +92,12 @@ type Keys interface {
 type Signals interface {
 	// Subscribe calls handlers until the function it returns is called.
 	Subscribe(handlers signals.Handlers) (func(), error)
+}
+
+// dialRouter makes connections to other routers.
+func (d Deps) dialRouter() func(address string) (*grpc.ClientConn, error) {
+	if d.DialRouter != nil {
+		return d.DialRouter
+	}
+	return d.Dial
 }

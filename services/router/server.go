@@ -101,11 +101,21 @@ func (s *Service) resume(ctx context.Context, q *inferencev1.ResumeRequest, foun
 
 // Tokenize turns text into tokens.
 func (i *inferenceServer) Tokenize(ctx context.Context, q *inferencev1.TokenizeRequest) (*inferencev1.TokenizeResponse, error) {
+	end, err := i.service.requests.CountCall(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
 	return i.service.models.Tokenize(ctx, q)
 }
 
 // Detokenize turns tokens into text.
-func (i *inferenceServer) Detokenize(_ context.Context, q *inferencev1.DetokenizeRequest) (*inferencev1.DetokenizeResponse, error) {
+func (i *inferenceServer) Detokenize(ctx context.Context, q *inferencev1.DetokenizeRequest) (*inferencev1.DetokenizeResponse, error) {
+	end, err := i.service.requests.CountCall(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
 	return i.service.models.Detokenize(q)
 }
 

@@ -81,7 +81,7 @@ func New(config Config, deps Deps) (*Service, error) {
 		log:     deps.Logger.With(slog.String("router", deps.ID)),
 		models:  models,
 		records: records.New(),
-		peers:   peers.New(deps.ID, deps.Dial),
+		peers:   peers.New(deps.ID, deps.dialRouter()),
 		quota:   quota.New(deps.ID),
 	}
 	s.leaving, s.leave = context.WithCancel(context.Background())

@@ -338,6 +338,23 @@ func TestLimitsOfAKey(t *testing.T) {
 		if _, err := m.generate(others, &inferencev1.GenerateRequest{MaxTokens: new(uint32(4)), Tenant: "acme"}); err != nil {
 			m.Errorf("another tenant: %v", err)
 		}
+		words, _ := m.create("words", &controlv1.TenantLimits{RequestsPerMinute: 2}, "generate")
+		client := inferencev1.NewInferenceClient(m.dial(m.up.Address, words))
+		once := &inferencev1.TokenizeRequest{Text: "Once"}
+		tokens, err := client.Tokenize(m.Context(), once)
+		if err != nil {
+			m.Fatal(err)
+		}
+		ids := &inferencev1.DetokenizeRequest{TokenIds: tokens.GetTokenIds()}
+		if _, err := client.Detokenize(m.Context(), ids); err != nil {
+			m.Error(err)
+		}
+		if _, err := client.Tokenize(m.Context(), once); grpcstatus.Code(err) != codes.ResourceExhausted {
+			m.Errorf("Tokenize over the limit: %v", err)
+		}
+		if _, err := client.Detokenize(m.Context(), ids); grpcstatus.Code(err) != codes.ResourceExhausted {
+			m.Errorf("Detokenize over the limit: %v", err)
+		}
 	})
 }
 

@@ -39,6 +39,7 @@ func TestCertificatesAndKeys(t *testing.T) {
 		o.Encrypt, o.Certs = true, filepath.Join(t.TempDir(), "certs")
 	}, func(m *closedMesh) {
 		authorityAlone := m.certificate("")
+		clientsKey, _ := m.create("acme", nil, "generate")
 		operator, worker := m.certificate(mesh.OperatorCerts), m.certificate("decode-1")
 		for name, c := range map[string]struct {
 			certificate      credentials.TransportCredentials
@@ -50,7 +51,8 @@ func TestCertificatesAndKeys(t *testing.T) {
 			"an operator's certificate":           {operator, "", codes.OK, codes.Unauthenticated},
 			"a worker's certificate":              {worker, "", codes.PermissionDenied, codes.Unauthenticated},
 			"a worker's, with an operator's key":  {worker, m.up.FirstKey, codes.PermissionDenied, codes.OK},
-			"an operator's, with a key of nobody": {operator, "tandem-0123456789ab-" + strings.Repeat("0", 64), codes.Unauthenticated, codes.Unauthenticated},
+			"an operator's, with a key of nobody": {operator, "tandem-0123456789ab-" + strings.Repeat("0", 64), codes.OK, codes.Unauthenticated},
+			"an operator's, with a client's key":  {operator, clientsKey, codes.OK, codes.OK},
 		} {
 			dial := rpc.ClientConfig{Credentials: c.certificate, APIKey: c.key}
 			operators, err := rpc.Dial(m.up.Control, dial)

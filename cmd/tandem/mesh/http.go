@@ -42,7 +42,7 @@ func (p *process) newHTTP(context.Context) (services []lifecycle.Service, _ erro
 		// What a client keeps is closed, at once or after the answer that it waits for.
 		// New connections are taken, since probes need them until the end.
 		p.leaveHTTP = func() { server.SetKeepAlivesEnabled(false) }
-		services = append(services, httpService("http", openai.Listen(p.parts[0].tlsListener(p.http)), server))
+		services = append(services, httpService("http", p.parts[0].tlsListener(openai.Listen(p.http)), server))
 	}
 	if p.metrics != nil {
 		mux := p.healthMux()

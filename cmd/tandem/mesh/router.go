@@ -51,6 +51,13 @@ func (p *process) newRouter(ctx context.Context) (services []lifecycle.Service, 
 		}
 	}
 	publisher := p.signals.NewPublisher(at.id, self.Epoch)
+	dial := func(roles ...identity.Role) func(string) (*grpc.ClientConn, error) {
+		return func(address string) (*grpc.ClientConn, error) {
+			return rpc.Dial(address, rpc.ClientConfig{
+				Name: "router", Logger: logger, Registerer: p.registry, MaxReceiveBytes: workerMessageBytes, Credentials: at.peerCredentials(roles...),
+			})
+		}
+	}
 	service, err := router.New(p.options.Router, router.Deps{
 		ID: at.id, Log: log, Models: []router.Model{{
 			Spec: spec, Tokenizer: p.model.tokenizer, Aliases: p.options.ModelAliases,
@@ -62,14 +69,10 @@ func (p *process) newRouter(ctx context.Context) (services []lifecycle.Service, 
 			version.Store(&kvtransferv1.Layout{ModelDigest: digest, ArithmeticClass: class})
 			place.Changed()
 		},
-		Dial: func(address string) (*grpc.ClientConn, error) {
-			return rpc.Dial(address, rpc.ClientConfig{
-				Name: "router", Logger: logger, Registerer: p.registry, MaxReceiveBytes: workerMessageBytes,
-				// Other routers too, for requests that those know.
-				Credentials: at.peerCredentials(identity.Prefill, identity.Decode, identity.KVTransfer, identity.Router),
-			})
-		},
-		Logger: logger, Registerer: p.registry,
+		Dial: dial(identity.Prefill, identity.Decode, identity.KVTransfer),
+		// For requests that those know. Clients' keys go there, so nobody else will do.
+		DialRouter: dial(identity.Router),
+		Logger:     logger, Registerer: p.registry,
 		Tracing: router.Tracing{
 			Tracer: p.tracing.Tracer("tandem-router", at.id), Share: p.options.Trace.Share, Tenant: p.options.Trace.Tenant,
 		},

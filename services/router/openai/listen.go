@@ -2,14 +2,16 @@ package openai
 
 import (
 	"context"
+	"crypto/tls"
 	"net"
+	"sync"
 
 	"github.com/tandem-serving/tandem/pkg/trywrite"
 )
 
 // Listen makes the connections of a listener ones to which a Handler can write a token without
 // waiting, from the goroutine that has it. Their server needs ConnContext, too, and no handler
-// between it and the Handler may change what is written.
+// between it and the Handler may change what is written. TLS goes above: tls.NewListener.
 func Listen(inner net.Listener) net.Listener { return listener{inner} }
 
 type listener struct{ net.Listener }
@@ -27,6 +29,12 @@ type connKey struct{}
 
 // ConnContext is the http.Server's. It lets a Handler find the connection of a request.
 func ConnContext(ctx context.Context, inner net.Conn) context.Context {
+	if encrypted, is := inner.(*tls.Conn); is {
+		inner = encrypted.NetConn()
+		if c, is := inner.(*conn); is {
+			c.encrypted = encrypted
+		}
+	}
 	return context.WithValue(ctx, connKey{}, inner)
 }
 
@@ -36,11 +44,16 @@ func connOf(ctx context.Context) *conn {
 	return c
 }
 
-// conn is a connection that can be written to without waiting. One goroutine at a time writes.
+// conn is a connection that can be written to without waiting. One goroutine at a time writes;
+// below TLS the one that reads may, too.
 type conn struct {
 	net.Conn
-	try  *trywrite.Writer
-	rest []byte // what sendNow has kept
+	try       *trywrite.Writer
+	encrypted *tls.Conn // that writes to this one; nil: nothing is encrypted
+
+	mu   sync.Mutex // a leaf
+	now  bool       // what TLS writes comes from sendNow
+	rest []byte     // what sendNow has kept
 }
 
 // newConn returns inner itself if it is none of the operating system.
@@ -53,10 +66,30 @@ func newConn(inner net.Conn) net.Conn {
 
 // Write writes p, after what was left.
 func (c *conn) Write(p []byte) (int, error) {
-	if err := c.flush(); err != nil {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.now {
+		return len(p), c.writeNow(p)
+	}
+	if err := c.flushLocked(); err != nil {
 		return 0, err
 	}
 	return c.Conn.Write(p)
+}
+
+// writeNow writes p without waiting, and keeps what the operating system does not take; mu is held.
+func (c *conn) writeNow(p []byte) error {
+	n := 0
+	if len(c.rest) == 0 { // else a record before did not go
+		var err error
+		if n, err = c.try.Write(p); err != nil {
+			return err
+		}
+	}
+	if p = p[n:]; len(p) > 0 {
+		c.rest = append(c.rest, p...)
+	}
+	return nil
 }
 
 // chunkHead is how many bytes a chunk's size takes at most, with the end of its line.
@@ -73,18 +106,38 @@ func (c *conn) sendNow(p []byte) error {
 		at--
 		p[at] = hex[size&15]
 	}
-	n, err := c.try.Write(p[at:])
-	if err != nil {
-		return err
+	if c.encrypted == nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.writeNow(p[at:])
 	}
-	if p = p[at+n:]; len(p) > 0 {
-		c.rest = append(c.rest, p...)
-	}
-	return nil
+	c.setNow(true)
+	_, err := c.encrypted.Write(p[at:])
+	c.setNow(false)
+	return err
+}
+
+func (c *conn) setNow(now bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now = now
+}
+
+// kept says whether something is left to flush.
+func (c *conn) kept() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.rest) > 0
 }
 
 // flush writes what was left.
 func (c *conn) flush() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.flushLocked()
+}
+
+func (c *conn) flushLocked() error {
 	if len(c.rest) == 0 {
 		return nil
 	}

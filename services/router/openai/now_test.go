@@ -2,10 +2,13 @@ package openai_test
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"regexp"
 	"strings"
 	"testing"
@@ -13,16 +16,31 @@ import (
 	"github.com/tandem-serving/tandem/services/router/openai"
 )
 
+// certificate is one that believe believes: that of httptest.
+func certificate(t *testing.T) (server, believe *tls.Config) {
+	t.Helper()
+	s := httptest.NewUnstartedServer(nil)
+	s.StartTLS()
+	defer s.Close()
+	pool := x509.NewCertPool()
+	pool.AddCert(s.Certificate())
+	return &tls.Config{Certificates: s.TLS.Certificates, NextProtos: []string{"http/1.1"}}, &tls.Config{RootCAs: pool, ServerName: "example.com"}
+}
+
 // listenNow runs a server whose connections can be written to without waiting.
-func listenNow(t *testing.T, h http.Handler) (address string) {
+func listenNow(t *testing.T, h http.Handler, secure *tls.Config) (address string) {
 	t.Helper()
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
+	listener := openai.Listen(inner)
+	if secure != nil {
+		listener = tls.NewListener(listener, secure)
+	}
 	server := &http.Server{Handler: h, ConnContext: openai.ConnContext}
 	ended := make(chan error, 1)
-	go func() { ended <- server.Serve(openai.Listen(inner)) }()
+	go func() { ended <- server.Serve(listener) }()
 	t.Cleanup(func() {
 		if err := server.Shutdown(context.Background()); err != nil {
 			t.Error(err)
@@ -33,11 +51,17 @@ func listenNow(t *testing.T, h http.Handler) (address string) {
 }
 
 // serveNow sends such a server a request whose answer is a stream.
-func serveNow(t *testing.T, h http.Handler) *http.Response {
+func serveNow(t *testing.T, h http.Handler, encrypted bool) *http.Response {
 	t.Helper()
-	address, transport := listenNow(t, h), new(http.Transport)
+	transport, scheme := new(http.Transport), "http"
+	var secure *tls.Config
+	if encrypted {
+		scheme = "https"
+		secure, transport.TLSClientConfig = certificate(t)
+	}
+	address := listenNow(t, h, secure)
 	t.Cleanup(transport.CloseIdleConnections)
-	q, err := http.NewRequest(http.MethodPost, "http://"+address+chats, strings.NewReader(`{`+hi+`,"stream":true}`))
+	q, err := http.NewRequest(http.MethodPost, scheme+"://"+address+chats, strings.NewReader(`{`+hi+`,"stream":true}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,18 +85,25 @@ func texts(body string) (out []string) {
 	return out
 }
 
+// encryptions are names of subtests: whether TLS is between server and client.
+var encryptions = map[string]bool{"plain": false, "TLS": true}
+
 // Tokens that are sent at once come as others do.
 func TestTokensNow(t *testing.T) {
-	f := &fake{words: []string{"a", "b", "c", "d"}, now: make(chan struct{})}
-	body, err := io.ReadAll(serveNow(t, handler(t, f)).Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := texts(string(body)); strings.Join(got, "") != "abcd" || !strings.HasSuffix(string(body), "data: [DONE]\n\n") {
-		t.Errorf("%q", body)
-	}
-	if f.sentNow != 4 {
-		t.Errorf("%d of 4 tokens were sent at once", f.sentNow)
+	for name, encrypted := range encryptions {
+		t.Run(name, func(t *testing.T) {
+			f := &fake{words: []string{"a", "b", "c", "d"}, now: make(chan struct{})}
+			body, err := io.ReadAll(serveNow(t, handler(t, f), encrypted).Body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := texts(string(body)); strings.Join(got, "") != "abcd" || !strings.HasSuffix(string(body), "data: [DONE]\n\n") {
+				t.Errorf("%q", body)
+			}
+			if f.sentNow != 4 {
+				t.Errorf("%d of 4 tokens were sent at once", f.sentNow)
+			}
+		})
 	}
 }
 
@@ -82,7 +113,7 @@ func TestTokensNowOnTheWire(t *testing.T) {
 	for version, atOnce := range map[string]int{"1.0": 0, "1.1": 4} {
 		answer := func(f *fake) string {
 			f.words = []string{"a", "\"\n", strings.Repeat("word ", 1<<10), "d"}
-			conn, err := net.Dial("tcp", listenNow(t, handler(t, f)))
+			conn, err := net.Dial("tcp", listenNow(t, handler(t, f), nil))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -110,37 +141,45 @@ func TestTokensNowOnTheWire(t *testing.T) {
 
 // A client that does not read blocks nobody, and gets all in order once it does.
 func TestTokensNowUnread(t *testing.T) {
-	f := &fake{now: make(chan struct{})}
-	for i := range 256 {
-		f.words = append(f.words, fmt.Sprintf("%d", i)+strings.Repeat("x", 64<<10))
-	}
-	response := serveNow(t, handler(t, f))
-	<-f.now // a token did not go at once
-	body, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	got := texts(string(body))
-	if len(got) != len(f.words) {
-		t.Fatalf("%d of %d tokens came", len(got), len(f.words))
-	}
-	for i, text := range got {
-		if text != f.words[i] {
-			t.Fatalf("token %d is %.8q of %d bytes", i, text, len(text))
-		}
-	}
-	if f.sentNow == 0 {
-		t.Error("no token was sent at once")
+	for name, encrypted := range encryptions {
+		t.Run(name, func(t *testing.T) {
+			f := &fake{now: make(chan struct{})}
+			for i := range 256 {
+				f.words = append(f.words, fmt.Sprintf("%d", i)+strings.Repeat("x", 64<<10))
+			}
+			response := serveNow(t, handler(t, f), encrypted)
+			<-f.now // a token did not go at once
+			body, err := io.ReadAll(response.Body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := texts(string(body))
+			if len(got) != len(f.words) {
+				t.Fatalf("%d of %d tokens came", len(got), len(f.words))
+			}
+			for i, text := range got {
+				if text != f.words[i] {
+					t.Fatalf("token %d is %.8q of %d bytes", i, text, len(text))
+				}
+			}
+			if f.sentNow == 0 {
+				t.Error("no token was sent at once")
+			}
+		})
 	}
 }
 
 // A client that leaves ends its request.
 func TestTokensNowClientLeaves(t *testing.T) {
-	f := &fake{now: make(chan struct{}), block: true}
-	for range 256 {
-		f.words = append(f.words, strings.Repeat("x", 64<<10))
+	for name, encrypted := range encryptions {
+		t.Run(name, func(t *testing.T) {
+			f := &fake{now: make(chan struct{}), block: true}
+			for range 256 {
+				f.words = append(f.words, strings.Repeat("x", 64<<10))
+			}
+			response := serveNow(t, handler(t, f), encrypted)
+			<-f.now
+			_ = response.Body.Close() // the test ends when the request has
+		})
 	}
-	response := serveNow(t, handler(t, f))
-	<-f.now
-	_ = response.Body.Close() // the test ends when the request has
 }

@@ -53,7 +53,7 @@ func (s *stream) receiveNow(event *inferencev1.GenerateEvent) (sent bool) {
 	if s.receive(0, event) != nil {
 		return false // nor will receive be able to
 	}
-	s.partly = len(s.now.rest) > 0
+	s.partly = s.now.kept()
 	return !s.partly
 }
 

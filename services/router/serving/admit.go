@@ -46,16 +46,35 @@ func (s *Requests) admit(ctx context.Context, q *inferencev1.GenerateRequest, p 
 		s.metrics.limited.WithLabelValues("size").Inc()
 		return by, err
 	}
-	by.charge, err = s.deps.Quota.Admit(ctx, caller.Tenant, caller.Limits, int64(len(p.Tokens)+p.MaxTokens))
+	by.charge, err = s.charge(ctx, caller, int64(len(p.Tokens)+p.MaxTokens))
+	return by, err
+}
+
+// charge counts a request with so many tokens against the limits of its caller. The error is a
+// status.
+func (s *Requests) charge(ctx context.Context, caller *auth.Principal, mostTokens int64) (*quota.Charge, error) {
+	charge, err := s.deps.Quota.Admit(ctx, caller.Tenant, caller.Limits, mostTokens)
 	exceeded, is := errors.AsType[*quota.Exceeded](err)
 	switch {
 	case is:
 		s.metrics.limited.WithLabelValues(exceeded.What).Inc()
-		return by, rpc.Error(codes.ResourceExhausted, api.ReasonTenantQuota, fmt.Sprintf("tenant %q: %v", caller.Tenant, exceeded), exceeded.RetryAfter)
+		return nil, rpc.Error(codes.ResourceExhausted, api.ReasonTenantQuota, fmt.Sprintf("tenant %q: %v", caller.Tenant, exceeded), exceeded.RetryAfter)
 	case err != nil:
-		return by, clienterr.Gone(ctx)
+		return nil, clienterr.Gone(ctx)
 	}
-	return by, nil
+	return charge, nil
+}
+
+// CountCall counts a call that no worker computes anything for, such as Tokenize, as a request
+// without tokens of its caller's tenant. The error is a status; without one, the call has to call
+// end.
+func (s *Requests) CountCall(ctx context.Context) (end func(), err error) {
+	caller := auth.FromContext(ctx)
+	if caller == nil || caller.Limits == (quota.Limits{}) {
+		return func() {}, nil
+	}
+	charge, err := s.charge(ctx, caller, 0)
+	return func() { charge.Done(0) }, err
 }
 
 // bound holds one request to the limits of its tenant. One that does not say how long its answer

@@ -90,6 +90,11 @@ func (f *fleet) join(ctx context.Context, etcd, nats string) (int, error) {
 	if f.members, err = membership.Connect(ctx, membership.Config{Endpoints: []string{etcd}, LeaseTTL: leaseTTL}, silent); err != nil {
 		return 0, err
 	}
+	if f.secure.authorization() != "" {
+		if err := f.members.CreateKey(ctx, f.secure.record); err != nil {
+			return 0, err
+		}
+	}
 	random := rand.New(rand.NewPCG(1, 1))
 	for i, record := range records(f.plan, f.spec.Name) {
 		record.Capacity.ContextTokens = uint32(f.spec.ContextTokens)

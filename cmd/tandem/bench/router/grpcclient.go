@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/encoding/protowire"
 	protobuf "google.golang.org/protobuf/proto"
 
@@ -23,6 +24,7 @@ type grpcClient struct {
 	conn   *grpc.ClientConn
 	board  *board
 	prompt []uint32
+	header string // "authorization"; empty: none
 }
 
 // windowBytes is the flow-control window of a client that does not probe its link.
@@ -39,7 +41,7 @@ func newGRPCClient(address string, secure *security, probes bool, b *board, prom
 	if err != nil {
 		return nil, err
 	}
-	return &grpcClient{conn: conn, board: b, prompt: prompt}, nil
+	return &grpcClient{conn: conn, board: b, prompt: prompt, header: secure.authorization()}, nil
 }
 
 func (c *grpcClient) close() error { return c.conn.Close() }
@@ -47,6 +49,9 @@ func (c *grpcClient) close() error { return c.conn.Close() }
 func (c *grpcClient) do(ctx context.Context, id string, tokens int, got func(at int64)) error {
 	ctx, cancel := context.WithCancel(rpc.WithRequestID(ctx, id))
 	defer cancel()
+	if c.header != "" {
+		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", c.header)
+	}
 	// On a busy machine the router may take its time to accept thousands of connections.
 	stream, err := c.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, inferencev1.Inference_Generate_FullMethodName, grpc.WaitForReady(true))
 	if err != nil {

@@ -45,6 +45,7 @@ type load struct {
 	board *board
 	dial  func() (client, error)
 
+	running   atomic.Int64 // streams that have had a token
 	measuring atomic.Bool
 	tokens    atomic.Int64 // while it was measured, as is all below
 	requests  atomic.Int64
@@ -109,6 +110,7 @@ func (l *load) stream(ctx context.Context, number int, over *connection) error {
 	}
 	random := rand.New(rand.NewPCG(1, uint64(number)))
 	ttft, delay := stats.NewHistogram(), stats.NewHistogram()
+	runs := sync.OnceFunc(func() { l.running.Add(1) })
 	defer func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -120,15 +122,15 @@ func (l *load) stream(ctx context.Context, number int, over *connection) error {
 		if n == 0 {
 			tokens = 2 + random.IntN(tokens-1)
 		}
-		if err := l.request(ctx, c, fmt.Sprintf("bench-%d-%d", number, n), tokens, ttft, delay); err != nil {
+		if err := l.request(ctx, c, fmt.Sprintf("bench-%d-%d", number, n), tokens, runs, ttft, delay); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// request sends one and times its tokens.
-func (l *load) request(ctx context.Context, c client, id string, tokens int, ttft, delay *stats.Histogram) error {
+// request sends one and times its tokens. It calls runs with the first.
+func (l *load) request(ctx context.Context, c client, id string, tokens int, runs func(), ttft, delay *stats.Histogram) error {
 	t := l.board.begin(id, tokens)
 	defer l.board.end(id)
 	counted := l.measuring.Load()
@@ -137,6 +139,9 @@ func (l *load) request(ctx context.Context, c client, id string, tokens int, ttf
 		if offset >= tokens {
 			offset++
 			return
+		}
+		if offset == 0 {
+			runs()
 		}
 		sent := t.sent[offset].Load()
 		if l.measuring.Load() {

@@ -24,7 +24,7 @@ func Measure(ctx context.Context, p Plan, spec model.Spec, words *tokenizer.Toke
 	if err := p.FitsContext(spec.Name, spec.ContextTokens); err != nil {
 		return nil, err
 	}
-	r := &Result{Workers: p.Workers, Streams: p.Streams, Connections: p.connections(), PrefixBlocks: p.PrefixBlocks, API: "grpc", TLS: p.TLS, PlannedTokensPerS: p.planned()}
+	r := &Result{Workers: p.Workers, Streams: p.Streams, Connections: p.connections(), PrefixBlocks: p.PrefixBlocks, API: "grpc", TLS: p.TLS, Auth: p.Auth, Tokens: p.Tokens, PromptTokens: p.PromptTokens, PlannedTokensPerS: p.planned()}
 	if p.OpenAI {
 		r.API = "openai"
 	}
@@ -55,14 +55,14 @@ func (p Plan) relay(ctx context.Context, spec model.Spec, script []uint32, r *Re
 	b := newBoard()
 	var secure *security
 	if p.TLS {
-		if secure, err = newSecurity(); err != nil {
+		if secure, err = newSecurity(p.Auth); err != nil {
 			return err
 		}
 	}
 	defer func() { err = errors.Join(err, secure.close()) }()
 	f := newFleet(p, spec, script, b, secure)
 	plan := p.Mesh
-	plan.Operator = secure.client()
+	plan.Operator = secure.operator()
 	plan.Join = f.join
 	most := strconv.Itoa(p.Streams + 64)
 	plan.Arguments = append(slices.Clone(plan.Arguments),
@@ -86,7 +86,7 @@ func (p Plan) relay(ctx context.Context, spec model.Spec, script []uint32, r *Re
 	}
 	l := newLoad(p, b, func() (client, error) { return newGRPCClient(mesh.Address, secure, p.ClientProbes, b, prompt) })
 	if p.OpenAI {
-		l.dial = func() (client, error) { return newSSEClient(ctx, mesh.HTTP, spec.Name, b, prompt) }
+		l.dial = func() (client, error) { return newSSEClient(ctx, mesh.HTTP, spec.Name, secure, b, prompt) }
 	}
 	said(fmt.Sprintf("measuring %d streams of %d tokens, one every %v, for %v", p.Streams, p.Tokens, p.Gap, p.Duration))
 	running, stop := context.WithCancel(ctx)
@@ -106,6 +106,9 @@ func (p Plan) relay(ctx context.Context, spec model.Spec, script []uint32, r *Re
 	return ctx.Err()
 }
 
+// startTimeout is how long all streams may take to begin.
+const startTimeout = time.Minute
+
 // window waits until all streams run, and measures then.
 func (p Plan) window(ctx context.Context, mesh *rig.Mesh, l *load, failed chan error, r *Result) error {
 	wait := func(d time.Duration) error {
@@ -123,6 +126,16 @@ func (p Plan) window(ctx context.Context, mesh *rig.Mesh, l *load, failed chan e
 	}
 	if err := wait(p.rampUp() + warmup); err != nil {
 		return err
+	}
+	// Where connections take longer than that, with TLS or on a busy machine, handshakes would be
+	// measured instead of tokens.
+	for deadline := time.Now().Add(startTimeout); l.running.Load() < int64(p.Streams); {
+		if time.Now().After(deadline) {
+			return fmt.Errorf("only %d of %d streams have a token after %v: this machine is too small or too busy; pass fewer --streams or a longer --itl", l.running.Load(), p.Streams, startTimeout)
+		}
+		if err := wait(warmup); err != nil {
+			return err
+		}
 	}
 	allocated, err := mallocs(ctx, mesh.Metrics)
 	if err != nil {
@@ -157,6 +170,7 @@ func (p Plan) window(ctx context.Context, mesh *rig.Mesh, l *load, failed chan e
 	if tokens > 0 {
 		r.AllocationsPerToken = (allocatedAfter - allocated) / tokens
 	}
+	r.CPUMsPerRequest = 1000 * router / tokens * float64(p.Tokens)
 	r.RequestsPerS, r.RSSMBytes = float64(l.requests.Load())/r.Seconds, float64(resident)/1e6
 	return nil
 }

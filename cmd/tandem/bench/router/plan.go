@@ -27,6 +27,9 @@ type Plan struct {
 	// TLS: connections of the router to clients and workers are encrypted, and workers and router
 	// know each other by certificates.
 	TLS bool
+	// Auth: the router asks clients for an API key, and holds its tenant to limits, which are far
+	// away. It needs TLS, by which the router knows the operator.
+	Auth bool
 	// ClientProbes: clients of gRPC send a ping for each message, as grpc-go's do by default.
 	// The router answers each, with a write to the connection.
 	ClientProbes bool
@@ -60,8 +63,8 @@ func (p Plan) Validate() error {
 		return fmt.Errorf("--connections: %d is outside 0 to %d, the number of streams", p.Connections, p.Streams)
 	case p.OpenAI && p.Connections > 0 && p.Connections < p.Streams:
 		return errors.New("--connections: a connection of HTTP/1.1 has one stream at a time: leave it out with --openai")
-	case p.OpenAI && p.TLS:
-		return errors.New("--tls: clients of --openai do not encrypt their connections: leave out one of the two")
+	case p.Auth && !p.TLS:
+		return errors.New("--auth: keys cross the network in the clear without --tls: pass it, too")
 	case p.PrefixBlocks < 0 || p.PrefixBlocks > MaxPrefixBlocks:
 		return fmt.Errorf("--prefix-blocks: %d is outside 0 to %d, which is as many as a router indexes", p.PrefixBlocks, MaxPrefixBlocks)
 	case p.Tokens < 2 || p.Tokens > 1<<20:

@@ -22,6 +22,11 @@ type Result struct {
 	API          string `json:"api"` // grpc or openai
 	// TLS: connections were encrypted.
 	TLS bool `json:"tls"`
+	// Auth: clients sent an API key, whose tenant had limits.
+	Auth bool `json:"auth"`
+	// Tokens in an answer and PromptTokens in its prompt.
+	Tokens       int `json:"tokens"`
+	PromptTokens int `json:"prompt_tokens"`
 
 	// A decision of the routing core, with a prompt of 2048 tokens; HashUs is the time to hash
 	// its blocks, which is not in it.
@@ -42,9 +47,11 @@ type Result struct {
 	TokensPerS        float64 `json:"tokens_per_s"`
 	PlannedTokensPerS float64 `json:"planned_tokens_per_s"`
 	TokensPerCPUS     float64 `json:"tokens_per_cpu_s"`
-	RouterCPUs        float64 `json:"router_cpus"`
-	ClientCPUs        float64 `json:"client_cpus"` // of clients and workers together
-	RequestsPerS      float64 `json:"requests_per_s"`
+	// CPUMsPerRequest is the same for a request with all of its Tokens.
+	CPUMsPerRequest float64 `json:"cpu_ms_per_request"`
+	RouterCPUs      float64 `json:"router_cpus"`
+	ClientCPUs      float64 `json:"client_cpus"` // of clients and workers together
+	RequestsPerS    float64 `json:"requests_per_s"`
 	// AllocationsPerToken are the router's, those of requests that began and ended included.
 	AllocationsPerToken float64 `json:"allocations_per_token"`
 	// Added is what passed from where a worker sent until the client got it: the network of

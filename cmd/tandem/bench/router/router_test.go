@@ -59,9 +59,11 @@ func measure(ctx context.Context, t *testing.T, p router.Plan, said func(string)
 
 func TestMeasure(t *testing.T) {
 	t.Setenv(child, "1")
-	for _, api := range []string{"grpc", "openai"} {
-		t.Run(api, func(t *testing.T) {
+	for _, name := range []string{"grpc", "openai", "grpc closed", "openai closed"} {
+		t.Run(name, func(t *testing.T) {
 			p := plan()
+			api, closed, _ := strings.Cut(name, " ")
+			p.TLS, p.Auth = closed != "", closed != ""
 			if p.OpenAI = api == "openai"; !p.OpenAI {
 				p.Connections = 2
 			}
@@ -70,7 +72,7 @@ func TestMeasure(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if r.API != api || len(said) != 3 {
+			if r.API != api || r.TLS != p.TLS || r.Auth != p.Auth || len(said) != 3 {
 				t.Errorf("%+v, said %q", r, said)
 			}
 			text, err := json.Marshal(r)
@@ -82,7 +84,7 @@ func TestMeasure(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, key := range []string{
-				"decisions_per_s", "index_ms", "index_us_max", "decision_us_p50", "decision_us_p99", "tokens_per_s", "tokens_per_cpu_s",
+				"decisions_per_s", "index_ms", "index_us_max", "decision_us_p50", "decision_us_p99", "tokens_per_s", "tokens_per_cpu_s", "cpu_ms_per_request",
 				"added_ttft_ms_p50", "added_ttft_ms_p99", "added_token_us_p50", "added_token_us_p99", "rss_mbytes", "requests_per_s", "allocations_per_token",
 			} {
 				if value, is := keys[key].(float64); !is || value <= 0 {
@@ -133,6 +135,7 @@ func TestValidate(t *testing.T) {
 		"--itl: 0s is outside 1ms":        func(p *router.Plan) { p.Gap = 0 },
 		"--duration: 1ms is outside":      func(p *router.Plan) { p.Duration = time.Millisecond },
 		"--decisions: 1 is outside 100":   func(p *router.Plan) { p.Decisions = 1 },
+		"--auth: keys cross":              func(p *router.Plan) { p.Auth = true },
 		"--prefix-blocks: 1048577 is out": func(p *router.Plan) { p.PrefixBlocks = router.MaxPrefixBlocks + 1 },
 	} {
 		p := plan()

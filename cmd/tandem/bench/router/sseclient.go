@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -24,15 +25,28 @@ type sseClient struct {
 	board  *board
 	prompt []uint32
 	model  string
+	header string // the line of "Authorization"; empty: none
 }
 
-func newSSEClient(ctx context.Context, address, model string, b *board, prompt []uint32) (client, error) {
+func newSSEClient(ctx context.Context, address, model string, secure *security, b *board, prompt []uint32) (client, error) {
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "tcp", address)
 	if err != nil {
 		return nil, fmt.Errorf("connect to the router: %w", err)
 	}
-	return &sseClient{conn: conn, lines: bufio.NewReaderSize(conn, 4<<10), board: b, prompt: prompt, model: model}, nil
+	c := &sseClient{board: b, prompt: prompt, model: model}
+	if cfg := secure.clientTLS(); cfg != nil {
+		encrypted := tls.Client(conn, cfg)
+		if err := encrypted.HandshakeContext(ctx); err != nil {
+			return nil, errors.Join(fmt.Errorf("connect to the router: %w", err), conn.Close())
+		}
+		conn = encrypted
+	}
+	if value := secure.authorization(); value != "" {
+		c.header = "Authorization: " + value + "\r\n"
+	}
+	c.conn, c.lines = conn, bufio.NewReaderSize(conn, 4<<10)
+	return c, nil
 }
 
 func (c *sseClient) close() error { return c.conn.Close() }
@@ -45,8 +59,8 @@ func (c *sseClient) do(ctx context.Context, id string, tokens int, got func(at i
 	if err != nil {
 		return err
 	}
-	if _, err := fmt.Fprintf(c.conn, "POST /v1/completions HTTP/1.1\r\nHost: bench\r\n%s: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
-		http.CanonicalHeaderKey(api.HeaderRequestID), id, len(body), body); err != nil {
+	if _, err := fmt.Fprintf(c.conn, "POST /v1/completions HTTP/1.1\r\nHost: bench\r\n%s: %s\r\nContent-Type: application/json\r\n%sContent-Length: %d\r\n\r\n%s",
+		http.CanonicalHeaderKey(api.HeaderRequestID), id, c.header, len(body), body); err != nil {
 		return err
 	}
 	if err := c.head(); err != nil {

@@ -23,6 +23,9 @@ const (
 	senderEpoch   = 9
 )
 
+// senderID is who sends, also by its certificate.
+const senderID = "prefill"
+
 const closeTimeout = 5 * time.Second
 
 // sink is a receiver behind a gRPC server on a socket, as a worker has it.
@@ -88,7 +91,7 @@ type arrival struct {
 func (s *sink) reserve(blocks []kvcache.BlockID) (*arrival, error) {
 	a := &arrival{over: make(chan struct{})}
 	ticket, err := s.receiver.Reserve(kvtransfer.Reservation{
-		Blocks: blocks, PromptBlocks: len(blocks),
+		Blocks: blocks, PromptBlocks: len(blocks), Sender: senderID,
 		Committed: func(kvtransfer.Arrival) {
 			a.at = time.Now()
 			close(a.over)
@@ -106,7 +109,7 @@ func (s *sink) reserve(blocks []kvcache.BlockID) (*arrival, error) {
 // newSource sends out of pages.
 func newSource(layout kvcache.Layout, from engine.Pages, connections int, secure *security) (*kvtransfer.Sender, error) {
 	return kvtransfer.NewSender(kvtransfer.SenderConfig{
-		WorkerID: "prefill", Epoch: senderEpoch, Layout: layout, Streams: connections,
+		WorkerID: senderID, Epoch: senderEpoch, Layout: layout, Streams: connections,
 		Dial: func(address string) (*grpc.ClientConn, error) {
 			return rpc.Dial(address, kvtransfer.Dialing(rpc.ClientConfig{Name: "bench-kv", Credentials: secure.client()}))
 		},

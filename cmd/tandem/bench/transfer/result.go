@@ -32,10 +32,15 @@ type Result struct {
 	UnixRatio   float64 `json:"unix_ratio,omitempty"`
 	// TLS is payload over TCP with TLS, both sides known by their certificates; AES what one core
 	// encrypts or decrypts, whichever is slower. TLSOfAllowed is TLS over what the transfer
-	// without TLS and AES allow, one after the other: 1/(1/GBytesPerS + 1/AES), of TCP.
-	TLS          float64 `json:"tls_gbytes_per_s,omitempty"`
-	AES          float64 `json:"aes_gbytes_per_s,omitempty"`
-	TLSOfAllowed float64 `json:"tls_of_allowed,omitempty"`
+	// without TLS and AES allow, one after the other: 1/(1/GBytesPerS + 1/AES), of TCP;
+	// TLSOfAllowedMedian is the middle one of the rounds, each against what was measured in its
+	// round. TLSCPUOfAllowed is the processor time that they allow, without TLS and for both sides
+	// of AES, over what TLS takes: other work on the machine changes it least.
+	TLS                float64 `json:"tls_gbytes_per_s,omitempty"`
+	AES                float64 `json:"aes_gbytes_per_s,omitempty"`
+	TLSOfAllowed       float64 `json:"tls_of_allowed,omitempty"`
+	TLSOfAllowedMedian float64 `json:"tls_of_allowed_median,omitempty"`
+	TLSCPUOfAllowed    float64 `json:"tls_cpu_of_allowed,omitempty"`
 	// CPUOverRaw is the processor time of a byte over the plan's transport against
 	// that of a plain copy over the same.
 	CPUOverRaw float64 `json:"cpu_over_raw,omitempty"`
@@ -74,8 +79,7 @@ func (r *Result) setRates(rates []Rate) {
 		}
 	}
 	if encrypted := ours(rates, transportTLS); encrypted != nil {
-		r.TLS, r.AES = encrypted.GBytesPerS, min(named(rates, sealRate).GBytesPerS, named(rates, openRate).GBytesPerS)
-		r.TLSOfAllowed = r.TLS * (1/tcp.GBytesPerS + 1/r.AES)
+		r.setTLS(tcp, encrypted, named(rates, sealRate), named(rates, openRate))
 	}
 	r.GBytesPerS = chosen.GBytesPerS
 	r.Ratio = chosen.GBytesPerS / r.RawTCP
@@ -90,6 +94,19 @@ func (r *Result) setRates(rates []Rate) {
 		}
 	}
 	r.Valid, r.Reason = new(len(reasons) == 0), strings.Join(reasons, "; ")
+}
+
+func (r *Result) setTLS(tcp, encrypted, seal, open *Rate) {
+	r.TLS, r.AES = encrypted.GBytesPerS, min(seal.GBytesPerS, open.GBytesPerS)
+	r.TLSOfAllowed = r.TLS * (1/tcp.GBytesPerS + 1/r.AES)
+	ratios := make([]float64, len(encrypted.rounds))
+	for i, rate := range encrypted.rounds {
+		ratios[i] = rate * (1/tcp.rounds[i] + 1/min(seal.rounds[i], open.rounds[i]))
+	}
+	r.TLSOfAllowedMedian = stats.Median(ratios)
+	if encrypted.CPUNsPerByte > 0 {
+		r.TLSCPUOfAllowed = (tcp.CPUNsPerByte + seal.CPUNsPerByte + open.CPUNsPerByte) / encrypted.CPUNsPerByte
+	}
 }
 
 // ours is the transfer over a transport; nil if it took no part.

@@ -8,6 +8,7 @@ import (
 	"io"
 	"math"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -86,6 +87,7 @@ func TestRates(t *testing.T) {
 		{transfer.TCP, []string{transfer.FigureRate}, 3},
 		{transfer.Unix, []string{transfer.FigureRate}, 6},
 		{transfer.TCP, []string{transfer.FigureRate, transfer.FigureUnix}, 6},
+		{transfer.TCP, []string{transfer.FigureTLS}, 5 + 1}, // with what encrypts and decrypts
 	} {
 		p := plan(c.only...)
 		p.Transport = c.transport
@@ -104,7 +106,11 @@ func TestRates(t *testing.T) {
 		if r.Valid == nil || *r.Valid != (r.Reason == "") {
 			t.Errorf("valid: %v, reason %q", r.Valid, r.Reason)
 		}
-		if (r.UnixOverTCP > 0) != (c.rates == 6) || (r.RawUnix > 0) != (c.rates == 6) {
+		unix, encrypted := c.transport == transfer.Unix || slices.Contains(c.only, transfer.FigureUnix), slices.Contains(c.only, transfer.FigureTLS)
+		if (r.UnixOverTCP > 0) != unix || (r.RawUnix > 0) != unix {
+			t.Errorf("%+v", r)
+		}
+		if (r.TLSOfAllowed > 0) != encrypted || (r.TLSOfAllowedMedian > 0) != encrypted || (r.TLS > 0 && r.AES > 0) != encrypted {
 			t.Errorf("%+v", r)
 		}
 		if r.Allocations != nil || r.Behind != nil || r.Exposed != nil || r.Kills != nil {
@@ -213,8 +219,14 @@ func TestWhatRatiosMean(t *testing.T) {
 		"transfer tcp":     {4, 3.6, 2.5},
 		"plain unix 1MiB":  {6, 6, 6},
 		"transfer unix":    {4.5, 4.8, 4.7},
+		"transfer tls":     {2, 1.8, 1.5},
+		"aes-128-gcm seal": {4, 4, 3},
+		"aes-128-gcm open": {5, 3.6, 2.5},
 	}
-	cpu := map[string]float64{"plain tcp 64KiB": .5, "plain tcp 256KiB": .4, "transfer tcp": .8, "plain unix 1MiB": .3, "transfer unix": .6}
+	cpu := map[string]float64{
+		"plain tcp 64KiB": .5, "plain tcp 256KiB": .4, "transfer tcp": .8, "plain unix 1MiB": .3, "transfer unix": .6,
+		"transfer tls": 1.6, "aes-128-gcm seal": .25, "aes-128-gcm open": .15,
+	}
 	near := func(name string, got, want float64) {
 		t.Helper()
 		if math.Abs(got-want) > 1e-9 {
@@ -229,6 +241,9 @@ func TestWhatRatiosMean(t *testing.T) {
 	near("unix over tcp", r.UnixOverTCP, 1.2)
 	near("of plain unix", r.UnixRatio, .8)
 	near("processor time", r.CPUOverRaw, 2)
+	near("of what TCP and AES allow", r.TLSOfAllowed, 1)              // 2 (1/4 + 1/4)
+	near("the middle round of that", r.TLSOfAllowedMedian, 1)         // 1, 1, 1.2
+	near("processor time of what they allow", r.TLSCPUOfAllowed, .75) // (.8 + .25 + .15) / 1.6
 	if !*r.Valid || r.Reason != "" {
 		t.Errorf("not valid: %s", r.Reason)
 	}

@@ -44,6 +44,7 @@ streams do not keep their pace, the result says "valid": false, and why.`,
 	fs.IntVar(&plan.PrefixBlocks, "prefix-blocks", 100_000, "KV blocks in the router's prefix index, spread over the workers")
 	fs.BoolVar(&plan.OpenAI, "openai", false, "read the streams over OpenAI's HTTP API instead of gRPC")
 	fs.BoolVar(&plan.TLS, "tls", false, "encrypt the connections to and from the router, with certificates on both sides of those to workers")
+	fs.BoolVar(&plan.Auth, "auth", false, "ask clients for an API key, whose tenant has limits; it needs --tls")
 	fs.BoolVar(&plan.ClientProbes, "client-probes", false, "have clients of gRPC send a ping for each message, as Go's do by default; the router answers each")
 	fs.IntVar(&plan.Tokens, "tokens", 512, "tokens in each answer")
 	fs.IntVar(&plan.PromptTokens, "prompt", 64, "tokens in the prompt of each stream")
@@ -98,6 +99,7 @@ func printRouter(w io.Writer, r *router.Result) error {
 	fmt.Fprintf(w, "%.0f ms to take in the prefix caches of all workers, %.0f us the longest part\n", r.IndexMs, r.IndexUsMax)
 	fmt.Fprintf(w, "%.0f decisions a second, and %.1f us to hash a prompt before each\n", r.DecisionsPerS, r.HashUsP50)
 	fmt.Fprintf(w, "%.0f tokens a second, %.0f for each second of the router's CPU time, %.1f allocations each\n", r.TokensPerS, r.TokensPerCPUS, r.AllocationsPerToken)
+	fmt.Fprintf(w, "%.2f ms of the router's CPU time for a request of %s\n", r.CPUMsPerRequest, counted(r.Tokens, "token"))
 	fmt.Fprintf(w, "the router used %.2f cores and %.0f MB, workers and clients %.2f cores\n", r.RouterCPUs, r.RSSMBytes, r.ClientCPUs)
 	if !r.Valid {
 		fmt.Fprintf(w, "\nnot valid: %s\n", r.Reason)

@@ -120,6 +120,8 @@ func printTransfer(w io.Writer, r *transfer.Result) error {
 	row(r.CPUOverRaw > 0, "CPU time, relative to a plain copy", "%.2f", r.CPUOverRaw)
 	row(r.UnixOverTCP > 0, "unix, relative to tcp", "%.2f (relative to a plain copy over unix %.2f)", r.UnixOverTCP, r.UnixRatio)
 	row(r.TLS > 0, "tls, of 1/(1/tcp + 1/AES)", "%.2f (%.2f GB/s; AES %.2f)", r.TLSOfAllowed, r.TLS, r.AES)
+	row(r.TLS > 0, "the same, middle round", "%.2f", r.TLSOfAllowedMedian)
+	row(r.TLSCPUOfAllowed > 0, "the same, by processor time", "%.2f", r.TLSCPUOfAllowed)
 	if a := r.Allocations; a != nil {
 		row(true, "allocations a chunk", "%.3f in Tandem's code, %.2f in all (%d chunks)", a.PerChunk, a.AllPerChunk, a.Chunks)
 		for _, site := range a.Sites {

@@ -131,6 +131,23 @@ func TestUpSaysThatItListensEverywhere(t *testing.T) {
 	}
 }
 
+// Who asks for keys, and has an etcd that asks nobody, is told so.
+func TestUpSaysWhoCanMakeKeys(t *testing.T) {
+	for _, c := range []struct {
+		up   mesh.Up
+		said bool
+	}{
+		{mesh.Up{Auth: true, EmbeddedEtcd: true}, true},
+		{mesh.Up{Auth: true, EmbeddedEtcd: true, Certs: "certs"}, false},
+		{mesh.Up{Auth: true}, false},
+		{mesh.Up{EmbeddedEtcd: true}, false},
+	} {
+		if got := commands.Announce("tandem", c.up); strings.Contains(got, "so can other users of this machine") != c.said {
+			t.Errorf("%+v: %s", c.up, got)
+		}
+	}
+}
+
 // A Ctrl-C that requests outlast says so.
 func TestUpSaysWhatItFinishes(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())

@@ -145,7 +145,11 @@ func announce(program string, up mesh.Up) string {
 	}
 	at("metrics", "metrics", metricsLine(up.Metrics))
 	text.line("certs", up.Certs)
-	text.line("auth", authLine(up.Auth, up.Exposed))
+	asked := authLine(up.Auth, up.Exposed)
+	if up.Auth && up.EmbeddedEtcd && up.Certs == "" { // etcd is on loopback, and asks nobody
+		asked += ", and so can other users of this machine, in etcd, unless --tls is passed"
+	}
+	text.line("auth", asked)
 	text.line("key", up.FirstKey)
 	key := ""
 	if up.FirstKey != "" {
