@@ -60,7 +60,8 @@ func (s *Scheduler) plan(now time.Time) bool {
 			s.prompts = append(s.prompts, q)
 		}
 	}
-	s.addPrompts(now, st, positions)
+	drafts, behind := s.addDrafts(st)
+	s.addPrompts(now, st, len(st.members)+drafts, positions+behind)
 	clear(s.prompts)
 	if len(st.members) == 0 {
 		return false
@@ -108,13 +109,13 @@ func (s *Scheduler) addDecode(st *step, q *sequence) {
 	}
 }
 
-// addPrompts fills the prompt budget: prompts that run and requests that wait,
-// in one order.
-func (s *Scheduler) addPrompts(now time.Time, st *step, positions int) {
+// addPrompts fills the prompt budget beside so many tokens of those who decode, which look at
+// so many positions: prompts that run and requests that wait, in one order.
+func (s *Scheduler) addPrompts(now time.Time, st *step, decodes, positions int) {
 	if st.promptMs = 0; len(s.prompts) == 0 && len(s.waiting) == 0 {
 		return
 	}
-	s.promptBudget = s.budget(len(st.members), positions)
+	s.promptBudget = s.budget(decodes, positions)
 	budget := &s.promptBudget
 	slices.SortFunc(s.prompts, before)
 	running := s.prompts
