@@ -6,14 +6,8 @@ import (
 	"github.com/tandem-serving/tandem/pkg/sampler"
 )
 
-// HistoryAfter is the history of the draw after the first so many drafts.
-func (s *Sample) HistoryAfter(drafts int) sampler.History {
-	h := s.History
-	if s.Drafts > 0 {
-		h.Generated = h.Generated[:len(h.Generated)-s.Drafts+drafts]
-	}
-	return h
-}
+// drafts are those of a sequence's tokens that are guesses.
+func (s *Sequence) drafts() []int32 { return s.Tokens[len(s.Tokens)-s.Sample.Drafts:] }
 
 // Rows is how many tokens may be drawn for a sequence: one after each draft, and one before
 // them; 0 if none is asked for.
@@ -38,9 +32,11 @@ func (o *Output) Draw(b Batch, i, row int, draw func(offset uint64, h sampler.Hi
 			return
 		}
 	}
-	token := draw(sample.Offset+uint64(row), sample.HistoryAfter(row))
+	drafts, history := s.drafts(), sample.History
+	history.Drafts = drafts[:row]
+	token := draw(sample.Offset+uint64(row), history)
 	o.Tokens[i] = token
-	accepted := row < sample.Drafts && token == s.Tokens[len(s.Tokens)-sample.Drafts+row]
+	accepted := row < sample.Drafts && token == drafts[row]
 	if accepted {
 		o.Accepted[i]++
 	}
@@ -66,8 +62,6 @@ func (s *Sequence) validateDrafts(capacity *Capacity) error {
 		return fmt.Errorf("sampling: %d drafts are outside 0 to %d", n, capacity.MaxDrafts)
 	case n >= len(s.Tokens):
 		return fmt.Errorf("sampling: %d drafts leave none of %d tokens to draw after", n, len(s.Tokens))
-	case n > len(s.Sample.History.Generated):
-		return fmt.Errorf("sampling: %d drafts are not the end of a history of %d tokens", n, len(s.Sample.History.Generated))
 	}
 	return nil
 }

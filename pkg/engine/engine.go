@@ -148,8 +148,8 @@ type Sample struct {
 	// every draft: so the draws are those of as many Steps with a token each. The KV of the
 	// drafts that were wrong, and of those behind them, is of no use.
 	Drafts int
-	// History is the request's tokens so far, for penalties; the drafts are the end of what
-	// was generated. Nobody changes it while the Step runs.
+	// History is the request's tokens so far, drafts not included, for penalties. Nobody
+	// changes it while the Step runs.
 	History sampler.History
 	// Logprobs asks how likely the token is, and TopLogprobs for so many of the
 	// likeliest ones beside it, at most sampler.MaxTopLogprobs.

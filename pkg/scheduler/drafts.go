@@ -10,8 +10,7 @@ import (
 )
 
 // A sequence that decodes may have drafts in a step: guesses at its next tokens, which the
-// engine verifies. They are taken from the sequence's own text. The drafts stand behind its
-// output, where the tokens will be that they are guesses at, and are no part of it.
+// engine verifies. They are taken from the sequence's own text, and are no part of it.
 
 // drafts is what a sequence knows of its drafts.
 type drafts struct {
@@ -61,7 +60,7 @@ func (s *Scheduler) addDrafts(st *step) (n, positions int) {
 			c.Drafts = 1
 		}
 		if c.Drafts = s.fitDrafts(q, min(c.Drafts, left)); c.Drafts > 0 {
-			q.draft(work, c.Drafts)
+			st.draft(q, work, c.Drafts)
 			left -= c.Drafts
 			n += c.Drafts
 			positions += lookedAt(work.Start+1, c.Drafts)
@@ -97,12 +96,13 @@ func (s *Scheduler) findDrafts(st *step) (contexts int) {
 	return contexts
 }
 
-// draft adds drafts to a sequence's work in a step.
-func (q *sequence) draft(work *engine.Sequence, n int) {
-	q.output = slices.Grow(q.output, n)
-	whole := q.drafts.text.AppendFrom(q.output, q.drafts.position, n)
-	work.Tokens = whole[len(q.output)-1:]
-	work.Sample.Drafts, work.Sample.History.Generated = n, whole
+// draft adds drafts to the work of a sequence in a step.
+func (st *step) draft(q *sequence, work *engine.Sequence, n int) {
+	first := len(st.drafts)
+	st.drafts = append(st.drafts, work.Tokens...)
+	behind := q.drafts.text.AppendFrom(st.drafts, q.drafts.position, n)
+	st.drafts, work.Tokens = behind, behind[first:len(behind):len(behind)]
+	work.Blocks, work.Sample.Drafts = q.table, n // fitDrafts may have added a block
 }
 
 // fitDrafts is how many of n drafts a sequence has blocks for. If one more block is needed

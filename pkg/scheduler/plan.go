@@ -14,7 +14,8 @@ type step struct {
 	run     RunStep
 	// promptMs is what the prompts were taken to add, 0 if that was not known.
 	promptMs float64
-	fetched  int // means nothing: fetch has to do something with what it reads
+	drafts   []int32 // memory for tokens with their drafts
+	fetched  int     // means nothing: fetch has to do something with what it reads
 }
 
 // add adds a sequence, and returns its work, which is to be filled in.
@@ -43,6 +44,7 @@ func (s *Scheduler) plan(now time.Time) bool {
 	st := &s.steps[s.turn]
 	clear(st.run.Batch.Sequences)
 	st.members, st.run.Parts, st.run.Batch.Sequences = st.members[:0], st.run.Parts[:0], st.run.Batch.Sequences[:0]
+	st.drafts = st.drafts[:0]
 
 	s.grow(now)
 	s.join(now)

@@ -298,10 +298,12 @@ func (s *Scheduler) drew(q *sequence, e *StepDone, i int, work *engine.Sequence,
 		s.verified(q, sample.Drafts, accepted)
 	}
 	for j, token := range work.Tokens[known:][:accepted] {
-		logprobs := e.draftLogprobs(i, j)
-		if sample.Logprobs && logprobs == nil {
-			s.finish(q, Failed, errUnlikely)
-			return
+		var logprobs *sampler.Logprobs
+		if sample.Logprobs {
+			if logprobs = e.draftLogprobs(i, j); logprobs == nil {
+				s.finish(q, Failed, errUnlikely)
+				return
+			}
 		}
 		if s.sampled(q, token, logprobs); q.phase == over {
 			return // as if what comes behind had never been guessed at
