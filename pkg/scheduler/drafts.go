@@ -4,7 +4,6 @@ import (
 	"slices"
 
 	"github.com/tandem-serving/tandem/pkg/engine"
-	"github.com/tandem-serving/tandem/pkg/latency"
 	"github.com/tandem-serving/tandem/pkg/sampler"
 	"github.com/tandem-serving/tandem/pkg/speculation"
 )
@@ -17,6 +16,7 @@ type drafts struct {
 	lookup     speculation.Lookup
 	acceptance speculation.Acceptance
 	trial      speculation.Trial
+	window     speculation.Window
 	matched    int // tokens before those of the step in flight
 	// verified were in steps so far, and accepted of those were right.
 	verified, accepted int
@@ -29,7 +29,9 @@ type drafts struct {
 // drafting is what a scheduler knows of all drafts.
 type drafting struct {
 	acceptance speculation.OfAll
-	steps      latency.StepTime // of those without prompts, by tokens and contexts
+	steps      speculation.StepTimes
+	planner    speculation.Planner
+	budget     speculation.Budget
 	candidates []speculation.Candidate
 	members    []int // of the step, by candidate
 }
@@ -48,15 +50,17 @@ func (s *Scheduler) addDrafts(st *step) (n, positions int) {
 	if len(s.drafting.candidates) == 0 {
 		return 0, 0
 	}
-	model := s.drafting.steps.Model()
-	speculation.Lengths(s.drafting.candidates, len(st.members), speculation.StepTime{
-		AloneMs: inMs(model.Predict(len(st.members), contexts)), DraftMs: model.PerTokenMs,
-	})
 	// A block of a prompt always fits beside all who decode.
 	left := s.config.MaxBatchTokens - s.config.BlockTokens - len(st.members)
+	s.drafting.planner.Lengths(s.drafting.candidates, len(st.members), left, func(tokens int) float64 {
+		return s.drafting.steps.Ms(tokens, contexts)
+	})
+	alone := s.drafting.steps.Ms(len(st.members), contexts)
+	trialMs := s.drafting.steps.Ms(len(st.members)+1, contexts) - alone
+	s.drafting.budget.Step(alone, trialMs)
 	for i, c := range s.drafting.candidates {
 		q, work := st.members[s.drafting.members[i]], &st.run.Batch.Sequences[s.drafting.members[i]]
-		if c.Drafts == 0 && q.drafts.trial.Due() {
+		if c.Drafts == 0 && q.drafts.trial.Due() && s.drafting.budget.Spend(trialMs) {
 			c.Drafts = 1
 		}
 		if c.Drafts = s.fitDrafts(q, min(c.Drafts, left)); c.Drafts > 0 {
@@ -90,7 +94,7 @@ func (s *Scheduler) findDrafts(st *step) (contexts int) {
 		}
 		if own.position, own.matched = own.lookup.Find(own.text); own.matched > 0 {
 			d.members = append(d.members, i)
-			d.candidates = append(d.candidates, speculation.Candidate{Acceptance: own.acceptance.Of(&d.acceptance, own.matched), Most: most})
+			d.candidates = append(d.candidates, speculation.Candidate{Acceptance: own.acceptance.Of(&d.acceptance, own.matched), Most: min(most, own.window.Size())})
 		}
 	}
 	return contexts
@@ -158,6 +162,7 @@ func (s *Scheduler) verified(q *sequence, n, accepted int) {
 	d := q.drafts
 	d.acceptance.Verified(&s.drafting.acceptance, d.matched, n, accepted)
 	d.trial.Tried(accepted > 0)
+	d.window.Verified(n, accepted)
 	d.verified += n
 	d.accepted += accepted
 }

@@ -72,3 +72,51 @@ func (t *Trial) Tried(right bool) {
 		t.apart = leastApart
 	}
 }
+
+// Budget is the time that trials of all sequences may cost: a share of that of all steps.
+type Budget struct{ ms float64 }
+
+const (
+	trialShare = 1.0 / 128
+	mostTrials = 4 // that are saved up
+)
+
+// Step adds a step that takes so long without drafts, where a trial would cost so much.
+func (b *Budget) Step(aloneMs, trialMs float64) {
+	b.ms = min(b.ms+aloneMs*trialShare, mostTrials*max(trialMs, 0))
+}
+
+// Spend takes what a trial costs, if that is there.
+func (b *Budget) Spend(trialMs float64) bool {
+	if trialMs > b.ms {
+		return false
+	}
+	b.ms -= max(trialMs, 0)
+	return true
+}
+
+// Window is how many drafts a sequence may have: it begins with few, has more after those that
+// were all right, and after a wrong one no more than were right. Texts that repeat do so for a while,
+// which a mean does not say. The zero Window is ready.
+type Window struct{ size int }
+
+const firstWindow = 2
+
+// Size is the most drafts now.
+func (w *Window) Size() int {
+	if w.size == 0 {
+		return firstWindow
+	}
+	return w.size
+}
+
+// Verified takes the outcome of drafts.
+func (w *Window) Verified(drafts, right int) {
+	if right == drafts {
+		w.size = max(w.Size(), min(2*drafts, mostWindow))
+	} else {
+		w.size = max(right, 1)
+	}
+}
+
+const mostWindow = 64

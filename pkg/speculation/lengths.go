@@ -1,12 +1,9 @@
 package speculation
 
-import "math"
-
-// StepTime is what a step takes, as far as drafts change it.
-type StepTime struct {
-	// AloneMs is the time without drafts, and DraftMs what each adds, in milliseconds.
-	AloneMs, DraftMs float64
-}
+import (
+	"cmp"
+	"slices"
+)
 
 // Candidate is a sequence of a step that could have drafts.
 type Candidate struct {
@@ -18,44 +15,42 @@ type Candidate struct {
 	Drafts int
 }
 
-// Lengths gives the candidates of a step, of which all sequences together get so many tokens
-// without drafts, as many drafts as give the most tokens a second. The j-th draft of a sequence
-// gives acceptance^j tokens more, and is worth it if these are more than what the step would
-// give in the time that the draft takes. That rate grows with the drafts, so it is looked for
-// twice.
-func Lengths(candidates []Candidate, sequences int, t StepTime) {
-	alone := float64(sequences) / max(t.AloneMs, 1e-9)
-	rate := alone
-	for range 2 {
-		tokens, ms := float64(sequences), t.AloneMs
-		for i := range candidates {
-			c := &candidates[i]
-			c.Drafts = worth(c.Acceptance, rate*t.DraftMs, c.Most)
-			tokens += expected(c.Acceptance, c.Drafts)
-			ms += t.DraftMs * float64(c.Drafts)
+// Planner says how many drafts the sequences of a step get. The zero Planner is ready.
+type Planner struct{ gains []gain }
+
+// gain is how many tokens the next draft of a candidate gives.
+type gain struct {
+	tokens    float64
+	candidate int
+}
+
+// worthwhile is by how much more tokens a second drafts have to promise, at least: what steps take
+// is not known better.
+const worthwhile = 1.02
+
+// Lengths gives the candidates of a step, in which so many sequences get a token each in any case,
+// at most `left` drafts together: as many as promise the most tokens a second. The j-th draft of a
+// sequence gives acceptance^j tokens. ms is what a step of so many tokens takes.
+func (p *Planner) Lengths(candidates []Candidate, sequences, left int, ms func(tokens int) float64) {
+	p.gains = p.gains[:0]
+	for i := range candidates {
+		c := &candidates[i]
+		c.Drafts = 0
+		for j, tokens := 1, c.Acceptance; j <= c.Most; j, tokens = j+1, tokens*c.Acceptance {
+			p.gains = append(p.gains, gain{tokens, i})
 		}
-		rate = max(tokens/max(ms, 1e-9), alone)
 	}
-}
-
-// worth is the last j, up to most, for which acceptance^j is above a threshold.
-func worth(acceptance, threshold float64, most int) int {
-	if acceptance <= threshold || most <= 0 {
-		return 0
+	// The likeliest first: of equal ones, those of a sequence stay in their order.
+	slices.SortStableFunc(p.gains, func(a, b gain) int { return cmp.Compare(b.tokens, a.tokens) })
+	tokens := float64(sequences)
+	best, most := 0, worthwhile*tokens/max(ms(sequences), 1e-9)
+	for n, g := range p.gains[:max(min(left, len(p.gains)), 0)] {
+		tokens += g.tokens
+		if rate := tokens / max(ms(sequences+n+1), 1e-9); rate > most {
+			best, most = n+1, rate
+		}
 	}
-	if acceptance >= 1 || threshold <= 0 {
-		return most
+	for _, g := range p.gains[:best] {
+		candidates[g.candidate].Drafts++
 	}
-	// At most, before the conversion: a ratio can be larger than any int.
-	return int(min(math.Log(threshold)/math.Log(acceptance), float64(most)))
-}
-
-// expected is how many tokens n drafts give.
-func expected(acceptance float64, n int) float64 {
-	var sum float64
-	for p := acceptance; n > 0; n-- {
-		sum += p
-		p *= acceptance
-	}
-	return sum
 }

@@ -4,9 +4,10 @@ import "math/bits"
 
 const (
 	// LongestMatch and ShortestMatch are how many of a sequence's last tokens have to stand
-	// somewhere before. One token alone says too little of what follows.
+	// somewhere before. What one token alone says of the next is little, but is asked for only
+	// where steps have room (Planner).
 	LongestMatch  = 4
-	ShortestMatch = 2
+	ShortestMatch = 1
 
 	// lookupSlots is the most places that a Lookup remembers, four bytes each.
 	lookupSlots = 1 << 16

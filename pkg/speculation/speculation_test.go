@@ -4,6 +4,7 @@ import (
 	"math"
 	"slices"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -149,24 +150,32 @@ func TestAcceptanceOfSome(t *testing.T) {
 }
 
 func TestLengths(t *testing.T) {
+	linear := func(base, each float64) func(int) float64 {
+		return func(tokens int) float64 { return base + each*float64(tokens) }
+	}
 	for _, c := range []struct {
 		name       string
 		candidates []speculation.Candidate
 		sequences  int
-		time       speculation.StepTime
+		left       int
+		ms         func(int) float64
 		want       []int
 	}{
-		{"nothing is known of time", []speculation.Candidate{{Acceptance: 0.5, Most: 4}}, 1, speculation.StepTime{}, []int{4}},
-		{"drafts are free", []speculation.Candidate{{Acceptance: 0.1, Most: 4}}, 1, speculation.StepTime{AloneMs: 10}, []int{4}},
-		{"a draft costs a step", []speculation.Candidate{{Acceptance: 0.9, Most: 4}}, 1, speculation.StepTime{AloneMs: 10, DraftMs: 10}, []int{0}},
-		// A draft costs a tenth: of the first, 0.5 tokens, of the third, 0.125; after those it
-		// would have to give about 0.14.
-		{"a draft costs a tenth", []speculation.Candidate{{Acceptance: 0.5, Most: 8}}, 1, speculation.StepTime{AloneMs: 10, DraftMs: 1}, []int{2}},
-		{"the likelier one gets more", []speculation.Candidate{{Acceptance: 0.3, Most: 8}, {Acceptance: 0.9, Most: 8}}, 2, speculation.StepTime{AloneMs: 10, DraftMs: 1}, []int{0, 8}},
-		{"in a large batch there are fewer", []speculation.Candidate{{Acceptance: 0.5, Most: 8}}, 10, speculation.StepTime{AloneMs: 20, DraftMs: 1}, []int{0}},
-		{"no more than there may be", []speculation.Candidate{{Acceptance: 1, Most: 3}, {Acceptance: 0, Most: 3}, {Acceptance: 0.5}}, 3, speculation.StepTime{AloneMs: 10, DraftMs: 0.1}, []int{3, 0, 0}},
+		{"nothing is known of time", []speculation.Candidate{{Acceptance: 0.5, Most: 4}}, 1, 99, linear(0, 0), []int{4}},
+		{"drafts are free", []speculation.Candidate{{Acceptance: 0.3, Most: 4}}, 1, 99, linear(10, 0), []int{4}},
+		{"a draft costs a step", []speculation.Candidate{{Acceptance: 0.9, Most: 4}}, 1, 99, linear(0, 10), []int{0}},
+		// 1/10, 1.5/11, 1.75/12, 1.875/13: the second is the last that helps.
+		{"a draft costs a tenth", []speculation.Candidate{{Acceptance: 0.5, Most: 8}}, 1, 99, linear(9, 1), []int{2}},
+		{"the likelier one gets them", []speculation.Candidate{{Acceptance: 0.3, Most: 8}, {Acceptance: 0.9, Most: 5}}, 2, 99, linear(8, 1), []int{0, 5}},
+		{"in a large batch there are none", []speculation.Candidate{{Acceptance: 0.5, Most: 8}}, 10, 99, linear(10, 1), []int{0}},
+		{"no more than fit", []speculation.Candidate{{Acceptance: 0.9, Most: 3}, {Acceptance: 0.8, Most: 3}}, 2, 3, linear(10, 0), []int{2, 1}},
+		{"none fits", []speculation.Candidate{{Acceptance: 0.9, Most: 3}}, 2, -1, linear(10, 0), []int{0}},
+		{"four cost as much as one", []speculation.Candidate{{Acceptance: 0.8, Most: 8}}, 1, 99, func(tokens int) float64 {
+			return 10 + 10*float64((tokens+2)/4)
+		}, []int{4}},
 	} {
-		speculation.Lengths(c.candidates, c.sequences, c.time)
+		var p speculation.Planner
+		p.Lengths(c.candidates, c.sequences, c.left, c.ms)
 		var got []int
 		for _, candidate := range c.candidates {
 			got = append(got, candidate.Drafts)
@@ -177,32 +186,110 @@ func TestLengths(t *testing.T) {
 	}
 }
 
-// TestLengthsDoNotLose: whatever the acceptance and the times, the step is expected to give no
-// fewer tokens a second than without drafts.
-func TestLengthsDoNotLose(t *testing.T) {
+// TestLengthsAreTheBest: no other lengths promise more tokens a second, whatever steps take, and
+// those that do not promise more than none are none.
+func TestLengthsAreTheBest(t *testing.T) {
+	var p speculation.Planner
 	rapid.Check(t, func(t *rapid.T) {
-		n := rapid.IntRange(1, 10).Draw(t, "candidates")
-		candidates := make([]speculation.Candidate, n)
-		for i := range candidates {
-			candidates[i] = speculation.Candidate{Acceptance: rapid.Float64Range(0, 1).Draw(t, "acceptance"), Most: rapid.IntRange(0, 15).Draw(t, "most")}
+		acceptance := rapid.Float64Range(0, 1)
+		candidates := []speculation.Candidate{
+			{Acceptance: acceptance.Draw(t, "first"), Most: rapid.IntRange(0, 5).Draw(t, "most of the first")},
+			{Acceptance: acceptance.Draw(t, "second"), Most: rapid.IntRange(0, 5).Draw(t, "most of the second")},
 		}
-		sequences := n + rapid.IntRange(0, 20).Draw(t, "others")
-		times := speculation.StepTime{AloneMs: rapid.Float64Range(0.01, 100).Draw(t, "alone"), DraftMs: rapid.Float64Range(0, 20).Draw(t, "draft")}
-		speculation.Lengths(candidates, sequences, times)
-		tokens, ms := float64(sequences), times.AloneMs
-		for _, c := range candidates {
-			if c.Drafts < 0 || c.Drafts > c.Most {
-				t.Fatalf("%d drafts of %d", c.Drafts, c.Most)
+		sequences := 2 + rapid.IntRange(0, 3).Draw(t, "others")
+		ms := rapid.SliceOfN(rapid.Float64Range(1, 100), sequences+12, sequences+12).Draw(t, "ms")
+		rate := func(a, b int) float64 {
+			tokens := float64(sequences)
+			for i, n := range []int{a, b} {
+				for j := 1; j <= n; j++ {
+					tokens += math.Pow(candidates[i].Acceptance, float64(j))
+				}
 			}
-			for j := 1; j <= c.Drafts; j++ {
-				tokens += math.Pow(c.Acceptance, float64(j))
-			}
-			ms += times.DraftMs * float64(c.Drafts)
+			return tokens / ms[sequences+a+b]
 		}
-		if alone := float64(sequences) / times.AloneMs; tokens/ms < alone*(1-1e-9) {
-			t.Fatalf("%v tokens/ms, without drafts %v: %+v", tokens/ms, alone, candidates)
+		p.Lengths(candidates, sequences, 99, func(tokens int) float64 { return ms[tokens] })
+		got := rate(candidates[0].Drafts, candidates[1].Drafts)
+		for a := range candidates[0].Most + 1 {
+			for b := range candidates[1].Most + 1 {
+				if better := rate(a, b); better > got*(1+1e-9) && better > 1.02*rate(0, 0)*(1+1e-9) {
+					t.Fatalf("%+v: %v tokens/ms, and with %d and %d drafts %v", candidates, got, a, b, better)
+				}
+			}
+		}
+		if none := rate(0, 0); got < none {
+			t.Fatalf("%+v: %v tokens/ms, without drafts %v", candidates, got, none)
 		}
 	})
+}
+
+// TestStepTimes: numbers of tokens of which steps are known have their own times, those between
+// about what lies between, and longer contexts take longer.
+func TestStepTimes(t *testing.T) {
+	var s speculation.StepTimes
+	if got := s.Ms(3, 100); got != 0 {
+		t.Errorf("before the first step %v ms", got)
+	}
+	// Up to 8 tokens a step takes 10 ms, above that 30, and 1 ms for each 100 of context.
+	at := func(tokens, contexts int) float64 {
+		ms := 10.0
+		if tokens > 8 {
+			ms = 30
+		}
+		return ms + float64(contexts)/100
+	}
+	for i := range 2000 {
+		tokens, contexts := []int{1, 2, 4, 8, 9, 16}[i%6], 100+i*37%1000
+		s.Observe(tokens, contexts, time.Duration(at(tokens, contexts)*float64(time.Millisecond)))
+	}
+	for _, tokens := range []int{1, 2, 4, 6, 8, 9, 12, 16} {
+		for _, contexts := range []int{200, 900} {
+			if got, want := s.Ms(tokens, contexts), at(tokens, contexts); math.Abs(got-want) > 0.2*want {
+				t.Errorf("%d tokens, %d of context: %v ms, want about %v", tokens, contexts, got, want)
+			}
+		}
+	}
+	if far := s.Ms(1000, 200); far < s.Ms(16, 200) {
+		t.Errorf("1000 tokens take %v ms", far)
+	}
+}
+
+// TestBudget: trials cost no more than a small share of the time, and none is saved up for ever.
+func TestBudget(t *testing.T) {
+	var b speculation.Budget
+	spent := 0.0
+	for range 10_000 {
+		b.Step(10, 4)
+		if b.Spend(4) {
+			spent += 4
+		}
+	}
+	if share := spent / (10 * 10_000); share < 0.005 || share > 0.01 {
+		t.Errorf("trials took %v of the time", share)
+	}
+	for range 1000 {
+		b.Step(10, 4)
+	}
+	n := 0
+	for b.Spend(4) {
+		n++
+	}
+	if n != 4 {
+		t.Errorf("%d trials were saved up", n)
+	}
+	if !b.Spend(0) || !b.Spend(-1) {
+		t.Error("a trial that costs nothing is not made")
+	}
+}
+
+func TestWindow(t *testing.T) {
+	var w speculation.Window
+	for i, c := range []struct{ drafts, right, want int }{
+		{2, 2, 4}, {4, 4, 8}, {3, 3, 8}, {8, 5, 5}, {5, 0, 1}, {1, 1, 2}, {1, 0, 1},
+	} {
+		if w.Verified(c.drafts, c.right); w.Size() != c.want {
+			t.Errorf("%d: after %d of %d %d, want %d", i, c.right, c.drafts, w.Size(), c.want)
+		}
+	}
 }
 
 // TestTrial: a draft is tried now and then, the more rarely the longer it was in vain.

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"time"
 
+	"github.com/tandem-serving/tandem/loadtest/processor"
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
@@ -47,10 +49,20 @@ func Measure(ctx context.Context, weights *cpu.Weights, plan Plan, progress func
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, e.Close()) }()
+	if plan.ProcessorTime {
+		runtime.LockOSThread() // the engine's one compute thread is the caller
+		defer runtime.UnlockOSThread()
+	}
 	r := &Result{Plan: plan, Model: weights.Spec().Name, Threads: weights.Threads(), ISA: weights.ISA()}
 	prompts, err := plan.prompts(ctx, e)
 	if err != nil {
 		return nil, err
+	}
+	var schedulers [2]*scheduler.Scheduler
+	for i := range schedulers {
+		if schedulers[i], err = plan.newScheduler(e, i*plan.MaxDrafts); err != nil {
+			return nil, err
+		}
 	}
 	judged, steps, tokens := 0, 0, 0
 	var gains []float64
@@ -59,6 +71,7 @@ func Measure(ctx context.Context, weights *cpu.Weights, plan Plan, progress func
 		for i := range runs { // in turns, and each first as often as the other
 			q := &runs[(i+round)%2]
 			q.engine, q.plan, q.temperature = e, plan, plan.Temperature
+			q.scheduler, q.first = schedulers[(i+round)%2], scheduler.SequenceID(round*plan.Batch)
 			if err := q.generate(ctx, prompts, plan.Tokens); err != nil {
 				return nil, err
 			}
@@ -89,13 +102,17 @@ func (p Plan) prompts(ctx context.Context, e engine.Engine) ([][]int32, error) {
 	for i := range first {
 		first[i] = []int32{int32((i*7919 + 11) % e.Model().VocabSize)}
 	}
-	passages := run{engine: e, plan: p, temperature: 0.8}
+	s, err := p.newScheduler(e, 0)
+	if err != nil {
+		return nil, err
+	}
+	passages := run{engine: e, plan: p, temperature: p.PassageTemperature, scheduler: s}
 	if err := passages.generate(ctx, first, p.PassageTokens); err != nil {
 		return nil, fmt.Errorf("write passages: %w", err)
 	}
 	var prompts [][]int32
 	for _, passage := range passages.outputs {
-		prompts = append(prompts, slices.Concat(passage, passage, passage[:p.PassageTokens/4]))
+		prompts = append(prompts, append(slices.Repeat(passage, p.Repeats), passage[:p.PassageTokens/4]...))
 	}
 	return prompts, nil
 }
@@ -103,6 +120,8 @@ func (p Plan) prompts(ctx context.Context, e engine.Engine) ([][]int32, error) {
 // run is a batch generated once.
 type run struct {
 	engine      engine.Engine
+	scheduler   *scheduler.Scheduler
+	first       scheduler.SequenceID
 	plan        Plan
 	temperature float32
 	drafts      int
@@ -117,18 +136,20 @@ type run struct {
 
 func (q *run) rate() float64 { return float64(q.tokens) / q.took.Seconds() }
 
-// generate generates so many tokens after each prompt with a scheduler of its own.
-func (q *run) generate(ctx context.Context, prompts [][]int32, tokens int) error {
-	capacity := q.engine.Capacity()
+// newScheduler makes a worker's scheduler, which lives through all rounds: what it learns of drafts
+// and steps it knows in the next.
+func (p Plan) newScheduler(e engine.Engine, drafts int) (*scheduler.Scheduler, error) {
+	capacity := e.Capacity()
 	layout := capacity.Layout
-	s, err := scheduler.New(scheduler.Config{
+	return scheduler.New(scheduler.Config{
 		Pool: kvcache.NewPool(capacity.Blocks, layout.BlockTokens, layout.ModelDigest, layout.ArithmeticClass), BlockTokens: layout.BlockTokens,
-		ContextTokens: q.engine.Model().ContextTokens, MaxBatchTokens: capacity.MaxBatchTokens, MaxSequences: capacity.MaxSequences,
-		ChunkTokens: 8 * layout.BlockTokens, MaxWaiting: len(prompts), MaxDrafts: q.drafts,
+		ContextTokens: e.Model().ContextTokens, MaxBatchTokens: capacity.MaxBatchTokens, MaxSequences: capacity.MaxSequences,
+		ChunkTokens: 8 * layout.BlockTokens, MaxWaiting: p.Batch, MaxDrafts: drafts,
 	})
-	if err != nil {
-		return err
-	}
+}
+
+// generate generates so many tokens after each prompt.
+func (q *run) generate(ctx context.Context, prompts [][]int32, tokens int) error {
 	q.outputs = make([][]int32, len(prompts))
 	var step *scheduler.RunStep
 	take := func(actions []scheduler.Action) error {
@@ -136,7 +157,7 @@ func (q *run) generate(ctx context.Context, prompts [][]int32, tokens int) error
 		for _, action := range actions {
 			switch a := action.(type) {
 			case *scheduler.Sampled:
-				q.outputs[a.ID] = append(q.outputs[a.ID], a.Token)
+				q.outputs[a.ID-q.first] = append(q.outputs[a.ID-q.first], a.Token)
 			case *scheduler.RunStep:
 				step = a
 			case scheduler.Finished:
@@ -151,38 +172,55 @@ func (q *run) generate(ctx context.Context, prompts [][]int32, tokens int) error
 	}
 	// The first event has a step at once; the others join it with their prompts.
 	for i, prompt := range prompts {
-		actions := s.Handle(time.Now(), scheduler.Submit{Request: scheduler.Request{
-			ID: scheduler.SequenceID(i), Tokens: prompt, MaxTokens: tokens, Sampling: sampler.Params{Temperature: q.temperature, Seed: uint64(i)},
+		actions := q.scheduler.Handle(time.Now(), scheduler.Submit{Request: scheduler.Request{
+			ID: q.first + scheduler.SequenceID(i), Tokens: prompt, MaxTokens: tokens, Sampling: sampler.Params{Temperature: q.temperature, Seed: uint64(i)},
 		}})
-		if i == 0 {
-			err = take(actions)
+		if i > 0 {
+			continue
 		}
-		if err != nil {
+		if err := take(actions); err != nil {
 			return err
 		}
 	}
 	for step != nil {
-		began, batch := time.Now(), step.Batch
+		began, batch := q.now(), step.Batch
 		decodes := !slices.ContainsFunc(step.Parts, func(p scheduler.Part) bool { return p.Prompt })
 		batch.Sequences = q.spoil(batch.Sequences)
 		out, err := q.engine.Step(ctx, batch)
 		if err != nil {
 			return err
 		}
+		if q.plan.ProcessorTime {
+			out.Compute = q.now() - began
+		}
 		luck(step.Batch.Sequences, batch.Sequences, out)
 		parts, before := len(step.Parts), q.generated()
 		q.count(batch, out)
-		if err := take(s.Handle(time.Now(), scheduler.StepDone{Tokens: out.Tokens, Accepted: out.Accepted, Compute: out.Compute})); err != nil {
+		if err := take(q.scheduler.Handle(time.Now(), scheduler.StepDone{Tokens: out.Tokens, Accepted: out.Accepted, Compute: out.Compute})); err != nil {
 			return err
 		}
 		if decodes {
-			q.took += time.Since(began)
+			q.took += q.now() - began
 			q.tokens += q.generated() - before
 			q.parts += parts
 		}
 	}
 	return nil
 }
+
+// now is a time to take differences of: of the calling thread's processor where the plan says
+// so and the system can.
+func (q *run) now() time.Duration {
+	if q.plan.ProcessorTime {
+		if used, known := processor.ThreadTime(); known {
+			return used
+		}
+	}
+	return time.Since(started)
+}
+
+// started is some time before all measurements.
+var started = time.Now()
 
 func (q *run) generated() (n int) {
 	for _, output := range q.outputs {

@@ -16,9 +16,12 @@ type Plan struct {
 	DType cpu.WeightType `json:"dtype"`
 	KV    cpu.KVType     `json:"kv"`
 	Batch int            `json:"batch"`
-	// PassageTokens is the length of what the model wrote first. A prompt is that twice, and
-	// its beginning a third time: a text that repeats itself.
+	// PassageTokens is the length of what the model wrote first. A prompt is that so many times,
+	// and its beginning once more: a text that repeats itself.
 	PassageTokens int `json:"passage_tokens"`
+	Repeats       int `json:"repeats"`
+	// PassageTemperature is how it wrote that.
+	PassageTemperature float32 `json:"passage_temperature"`
 	// Tokens are generated after each prompt.
 	Tokens int `json:"tokens"`
 	// MaxDrafts is the most guesses of a sequence in a step.
@@ -28,6 +31,8 @@ type Plan struct {
 	// Temperature is that of the tokens after the prompt.
 	Temperature float32 `json:"temperature"`
 	Rounds      int     `json:"rounds"`
+	// ProcessorTime: seconds are the processor time of the one compute thread.
+	ProcessorTime bool `json:"processor_time"`
 }
 
 // Validate checks what can be checked without a model; the error names the flag and says what
@@ -50,6 +55,10 @@ func (p Plan) Validate() error {
 		return fmt.Errorf("--keep: %v is outside 0 to 1", p.Keep)
 	case !(p.Temperature >= 0 && p.Temperature <= 100):
 		return fmt.Errorf("--temperature: %v is outside 0 to 100", p.Temperature)
+	case p.Repeats < 1 || p.Repeats > 1000:
+		return fmt.Errorf("--repeats: %d is outside 1 to 1000", p.Repeats)
+	case !(p.PassageTemperature >= 0 && p.PassageTemperature <= 100):
+		return fmt.Errorf("--passage-temperature: %v is outside 0 to 100", p.PassageTemperature)
 	case p.Rounds < 1 || p.Rounds > 1000:
 		return fmt.Errorf("--rounds: %d is outside 1 to 1000", p.Rounds)
 	}
@@ -67,7 +76,7 @@ func (p Plan) ValidateFor(name string, contextTokens int) error {
 	return nil
 }
 
-func (p Plan) promptTokens() int { return 2*p.PassageTokens + p.PassageTokens/4 }
+func (p Plan) promptTokens() int { return p.Repeats*p.PassageTokens + p.PassageTokens/4 }
 
 // config is the engine that the plan needs.
 func (p Plan) config() cpu.Config {

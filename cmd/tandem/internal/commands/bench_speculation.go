@@ -29,8 +29,8 @@ func newBenchSpeculationCommand() *cobra.Command {
 		Long: `Decodes with the CPU engine and a worker's scheduler, in this process, with and
 without guessed tokens (--speculate ngram) in turns, and fails if the tokens differ.
 
-The model writes a passage for each sequence first. A prompt is the passage twice and
-its beginning, so that the text repeats itself, as in editing or retrieval. Of the
+The model writes a passage for each sequence first. A prompt is the passage --repeats
+times and its beginning, so that the text repeats itself, as in editing or retrieval. Of the
 guesses, --keep says which share stays as it is. The others are made wrong: --keep 0.8
 stands for a source of guesses of which each is right in 80 of 100 cases at most, and
 --keep 0 for texts in which every guess is wrong.
@@ -52,11 +52,14 @@ Without --model, the command makes a model with random weights and removes it at
 	fs.StringVar((*string)(&f.plan.KV), "kv", string(cpu.KVBF16), "type of keys and values: bf16 or int8")
 	fs.IntVar(&f.plan.Batch, "batch", 1, "sequences that decode at a time")
 	fs.IntVar(&f.plan.PassageTokens, "passage", 160, "tokens of the passage that a prompt repeats")
+	fs.IntVar(&f.plan.Repeats, "repeats", 2, "how often a prompt has its passage")
+	fs.Float32Var(&f.plan.PassageTemperature, "passage-temperature", 0, "temperature of the passage")
 	fs.IntVar(&f.plan.Tokens, "tokens", 96, "tokens generated after each prompt")
 	fs.IntVar(&f.plan.MaxDrafts, "speculate-tokens", 8, "maximum guessed tokens of one sequence in a step")
 	fs.Float64Var(&f.plan.Keep, "keep", 1, "share of the guesses that are left as they are")
 	fs.Float32Var(&f.plan.Temperature, "temperature", 0, "temperature of the tokens after the prompt")
 	fs.IntVar(&f.plan.Rounds, "rounds", 7, "rounds, each with and without guesses")
+	fs.BoolVar(&f.plan.ProcessorTime, "processor-time", false, "with --threads 1: seconds of processor time, so that other programs do not count")
 	fs.IntVar(&f.threads, "threads", 0, "compute threads (default: as many as the process may use)")
 	oneOf(cmd, "preset", presets...)
 	oneOf(cmd, "dtype", string(cpu.BF16), string(cpu.Int8), string(cpu.Int4))
@@ -75,6 +78,9 @@ Without --model, the command makes a model with random weights and removes it at
 func (f *benchSpeculationFlags) check(presetGiven bool) error {
 	if f.threads < 0 || f.threads > 1023 {
 		return fmt.Errorf("--threads: %d is outside 0 to 1023", f.threads)
+	}
+	if f.plan.ProcessorTime && f.threads != 1 {
+		return errors.New("--processor-time: counts one thread: pass --threads 1")
 	}
 	if f.model != "" {
 		if presetGiven {
