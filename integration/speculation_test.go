@@ -61,8 +61,22 @@ func TestSpeculationChangesNoToken(t *testing.T) {
 			accepted += got.Finished.GetUsage().GetAcceptedDraftTokens()
 		}
 	}
-	t.Logf("%d of %d guesses were right", accepted, drafts)
 	if accepted < 20 || accepted >= drafts {
 		t.Errorf("%d of %d guesses were right", accepted, drafts)
 	}
+	prompts := []string{"Once upon a time", "a", longPrompt(1), longPrompt(2)}
+	for _, temperature := range []float32{0, 0.8} {
+		var tokens [][]uint32
+		for _, prompt := range prompts {
+			tokens = append(tokens, generate(t, plain.Client, request(prompt, 60, temperature, aggregated)).Tokens)
+			q := penalized(prompt, temperature, disaggregated)
+			want := mustAsk(t, plain.Client, q)
+			if what := mustAsk(t, guessing.Client, q).differs(want); what != "" {
+				t.Errorf("penalties and log probabilities at temperature %v: %s", temperature, what)
+			}
+			testGoesOn(t, guessing.Client, q, want)
+		}
+		sameTokensTogether(t, guessing.Client, prompts, tokens, temperature)
+	}
+	guessing.AwaitIdle(t)
 }
