@@ -36,6 +36,9 @@ type drafting struct {
 	members    []int // of the step, by candidate
 }
 
+// leastTrial is which share of a step a trial costs at least.
+const leastTrial = 1.0 / 32
+
 // lookupAtOnce is how many tokens of a text are looked at in a step, at most: a long prompt
 // is taken in over several.
 const lookupAtOnce = 1024
@@ -56,12 +59,14 @@ func (s *Scheduler) addDrafts(st *step) (n, positions int) {
 		return s.drafting.steps.Ms(tokens, contexts)
 	})
 	alone := s.drafting.steps.Ms(len(st.members), contexts)
-	trialMs := s.drafting.steps.Ms(len(st.members)+1, contexts) - alone
+	// A trial has a price also where the times say that it has none: they may be wrong.
+	trialMs := max(s.drafting.steps.Ms(len(st.members)+1, contexts)-alone, alone*leastTrial)
+	tried := false
 	s.drafting.budget.Step(alone, trialMs)
 	for i, c := range s.drafting.candidates {
 		q, work := st.members[s.drafting.members[i]], &st.run.Batch.Sequences[s.drafting.members[i]]
-		if c.Drafts == 0 && q.drafts.trial.Due() && s.drafting.budget.Spend(trialMs) {
-			c.Drafts = 1
+		if c.Drafts == 0 && q.drafts.trial.Due() && !tried && s.drafting.budget.Spend(trialMs) {
+			c.Drafts, tried = 1, true // one in a step: the next size of it is tried, too
 		}
 		if c.Drafts = s.fitDrafts(q, min(c.Drafts, left)); c.Drafts > 0 {
 			st.draft(q, work, c.Drafts)

@@ -8,57 +8,72 @@ import (
 
 // StepTimes is what steps without prompts take, by the tokens that they compute and by the
 // contexts of their sequences. Few tokens more can cost much, or nothing: what a device computes
-// at a time has a size. So beside a model of both it knows, for each number of tokens, how far from
-// the model steps were. The zero value is ready.
+// at a time has a size. So each number of tokens has a time of its own. It is that of one of the
+// shorter steps, a quarter of them being shorter: what disturbs a step makes it longer, and says
+// nothing of its tokens. The zero value is ready.
 type StepTimes struct {
-	model latency.StepTime
-	by    [mostTokens + 1]struct {
-		ratio float64 // mean of the times to those of the model
-		steps float64 // that it is of, at most rememberSteps
-	}
+	model latency.StepTime // for what contexts cost
+	by    [mostTokens + 1]stepsOf
+}
+
+// stepsOf is what steps of a number of tokens take, with so many tokens of context.
+type stepsOf struct {
+	ms, contexts float64
+	steps        int // that it is of; 0: not known
 }
 
 const (
 	// mostTokens is up to how many tokens numbers are told apart.
 	mostTokens = 256
-	// rememberSteps is of how many steps a ratio is the mean, about.
-	rememberSteps = 64
-	// modelSteps is how many steps the model counts for beside them: few may have been disturbed.
-	modelSteps = 2
-	// mostRatio bounds what one step can say: it may have been interrupted.
-	mostRatio = 2
+	// firstSteps are those of which the shortest counts.
+	firstSteps = 4
+	// By these shares a time goes up after a longer step, and down after a shorter one.
+	stepUp, stepDown = 0.02, 0.06
+	// newShare is how much the last step's contexts count.
+	newShare = 1.0 / 8
+	// cheapTokens is of how many tokens a device is taken to compute as long as a step takes in any
+	// case, where no step tells.
+	cheapTokens = 128
 )
 
 // Observe takes a step of so many tokens, after which its sequences had so many tokens of
 // context together.
 func (s *StepTimes) Observe(tokens, contexts int, took time.Duration) {
-	s.model.Observe(tokens, contexts, took)
-	expected := s.modelMs(tokens, contexts)
-	if tokens < 1 || tokens > mostTokens || expected <= 0 {
+	if tokens < 1 || contexts < 0 || took < 0 {
 		return
 	}
-	ratio := min(took.Seconds()*1e3/expected, mostRatio)
-	known := &s.by[tokens]
-	known.steps = min(known.steps+1, rememberSteps)
-	known.ratio += (ratio - known.ratio) / known.steps
+	s.model.Observe(tokens, contexts, took)
+	if tokens > mostTokens {
+		return
+	}
+	k, ms := &s.by[tokens], took.Seconds()*1e3
+	if k.steps == 0 {
+		k.ms, k.contexts = ms, float64(contexts)
+	}
+	expected := k.at(float64(contexts), s.model.Model())
+	switch {
+	case k.steps < firstSteps:
+		k.ms += min(ms-expected, 0)
+	case ms < expected:
+		k.ms += max(ms-expected, -stepDown*k.ms)
+	default:
+		k.ms += min(ms-expected, stepUp*k.ms)
+	}
+	k.ms = max(k.ms, 0)
+	k.steps++
+	move := (float64(contexts) - k.contexts) * newShare
+	k.ms += move * s.model.Model().PerContextTokenMs
+	k.contexts += move
 }
 
-// ratio is by how much a number of tokens of which there were steps takes longer than the model
-// says.
-func (s *StepTimes) ratio(tokens int) float64 {
-	known := s.by[tokens]
-	return (known.ratio*known.steps + modelSteps) / (known.steps + modelSteps)
-}
-
-func (s *StepTimes) modelMs(tokens, contexts int) float64 {
-	m := s.model.Model()
-	return m.BaseMs + m.PerTokenMs*float64(tokens) + m.PerContextTokenMs*float64(contexts)
+// at is what such a step takes with so many tokens of context.
+func (k *stepsOf) at(contexts float64, m latency.Model) float64 {
+	return max(k.ms+m.PerContextTokenMs*(contexts-k.contexts), 0)
 }
 
 // Ms is what a step would take, in milliseconds; 0 if nothing is known. For a number of tokens
 // that no step had, the next larger and smaller ones count.
 func (s *StepTimes) Ms(tokens, contexts int) float64 {
-	ms := s.modelMs(tokens, contexts)
 	below, above := min(max(tokens, 1), mostTokens), min(max(tokens, 1), mostTokens)
 	for below > 0 && s.by[below].steps == 0 {
 		below--
@@ -66,14 +81,15 @@ func (s *StepTimes) Ms(tokens, contexts int) float64 {
 	for above <= mostTokens && s.by[above].steps == 0 {
 		above++
 	}
+	m, c := s.model.Model(), float64(contexts)
 	switch {
 	case below == 0 && above > mostTokens:
-		return ms
+		return 0
 	case below == 0:
-		return ms * s.ratio(above)
+		return s.by[above].at(c, m)
 	case above > mostTokens || above == below:
-		return ms * s.ratio(below)
+		return s.by[below].at(c, m) * (1 + float64(max(tokens-below, 0))/cheapTokens)
 	}
-	share := float64(tokens-below) / float64(above-below)
-	return ms * (s.ratio(below) + share*(s.ratio(above)-s.ratio(below)))
+	low, high := s.by[below].at(c, m), s.by[above].at(c, m)
+	return low + (high-low)*float64(tokens-below)/float64(above-below)
 }
