@@ -19,13 +19,14 @@ type StepTimes struct {
 // stepsOf is what steps of a number of tokens take, with so many tokens of context.
 type stepsOf struct {
 	ms, contexts float64
-	steps        int // that it is of; 0: not known
+	steps        int // that it is of
 }
 
 const (
 	// mostTokens is up to how many tokens numbers are told apart.
 	mostTokens = 256
-	// firstSteps are those of which the shortest counts.
+	// firstSteps are those of which the shortest counts. Before there were so many a number of
+	// tokens is not known: one step may have been disturbed.
 	firstSteps = 4
 	// By these shares a time goes up after a longer step, and down after a shorter one.
 	stepUp, stepDown = 0.02, 0.06
@@ -72,13 +73,13 @@ func (k *stepsOf) at(contexts float64, m latency.Model) float64 {
 }
 
 // Ms is what a step would take, in milliseconds; 0 if nothing is known. For a number of tokens
-// that no step had, the next larger and smaller ones count.
+// that is not known, the next larger and smaller ones that are count.
 func (s *StepTimes) Ms(tokens, contexts int) float64 {
 	below, above := min(max(tokens, 1), mostTokens), min(max(tokens, 1), mostTokens)
-	for below > 0 && s.by[below].steps == 0 {
+	for below > 0 && s.by[below].steps < firstSteps {
 		below--
 	}
-	for above <= mostTokens && s.by[above].steps == 0 {
+	for above <= mostTokens && s.by[above].steps < firstSteps {
 		above++
 	}
 	m, c := s.model.Model(), float64(contexts)
