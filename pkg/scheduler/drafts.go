@@ -50,7 +50,7 @@ func (s *Scheduler) addDrafts(st *step) (n, positions int) {
 		return 0, 0
 	}
 	contexts := s.findDrafts(st)
-	if len(s.drafting.candidates) == 0 {
+	if len(s.drafting.candidates) == 0 || !s.drafting.steps.Known(len(st.members)) {
 		return 0, 0
 	}
 	// A block of a prompt always fits beside all who decode.

@@ -59,6 +59,7 @@ func TestDraftsSaveSteps(t *testing.T) {
 func TestCostlyDraftsAreGivenUp(t *testing.T) {
 	costly := func(tokens int) time.Duration { return time.Duration(tokens) * 10 * time.Millisecond }
 	w := runDrafted(t, draftsConfig(3), 4, costly)
+	t.Logf("%d drafts, %d right, %d steps", w.drafts, w.accepted, w.steps)
 	if tokens := 4 * 100; w.drafts > tokens/8 {
 		t.Errorf("%d drafts beside %d tokens", w.drafts, tokens)
 	}

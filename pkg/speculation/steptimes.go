@@ -75,10 +75,8 @@ func (k *stepsOf) at(contexts float64, m latency.Model) float64 {
 // Ms is what a step would take, in milliseconds; 0 if nothing is known. For a number of tokens
 // that is not known, the next larger and smaller ones that are count.
 func (s *StepTimes) Ms(tokens, contexts int) float64 {
-	below, above := min(max(tokens, 1), mostTokens), min(max(tokens, 1), mostTokens)
-	for below > 0 && s.by[below].steps < firstSteps {
-		below--
-	}
+	at := min(max(tokens, 1), mostTokens)
+	below, above := s.below(at), at
 	for above <= mostTokens && s.by[above].steps < firstSteps {
 		above++
 	}
@@ -88,9 +86,30 @@ func (s *StepTimes) Ms(tokens, contexts int) float64 {
 		return 0
 	case below == 0:
 		return s.by[above].at(c, m)
-	case above > mostTokens || above == below:
-		return s.by[below].at(c, m) * (1 + float64(max(tokens-below, 0))/cheapTokens)
+	case above == below:
+		return s.by[below].at(c, m)
+	case above > mostTokens:
+		ms := s.by[below].at(c, m)
+		each := ms / cheapTokens
+		if less := s.below(below - 1); less > 0 {
+			each = max(each, (ms-s.by[less].at(c, m))/float64(below-less))
+		}
+		return ms + each*float64(tokens-below)
 	}
 	low, high := s.by[below].at(c, m), s.by[above].at(c, m)
 	return low + (high-low)*float64(tokens-below)/float64(above-below)
+}
+
+// Known says whether there were enough steps of so many tokens. What drafts cost is measured against
+// that.
+func (s *StepTimes) Known(tokens int) bool {
+	return tokens > mostTokens || tokens > 0 && s.by[tokens].steps >= firstSteps
+}
+
+// below is the next smaller number of tokens that is known, or the same; 0: there is none.
+func (s *StepTimes) below(tokens int) int {
+	for tokens > 0 && s.by[tokens].steps < firstSteps {
+		tokens--
+	}
+	return tokens
 }
