@@ -53,6 +53,13 @@ func (t *hashTable) find(hash Hash) int32 {
 // memory at a time where none of them has to be there for the next.
 func (t *hashTable) fetch(hash Hash) { t.fetched += *t.chain(hash) }
 
+// fetchFirst reads what they will read next, once fetch has been called.
+func (t *hashTable) fetchFirst(hash Hash) {
+	if n := *t.chain(hash) - 1; n != absent {
+		t.fetched += t.nodes[n].next
+	}
+}
+
 // hash is that of a block which is in.
 func (t *hashTable) hash(n int32) Hash { return t.nodes[n].hash }
 

@@ -410,8 +410,7 @@ func (w *indexWorker) keep(e indexEvent) {
 
 func (x *Index) apply(w *indexWorker, sequence uint64, stored, removed []Hash) {
 	w.sequence = sequence
-	x.fetch(removed)
-	x.fetch(stored)
+	x.fetch(removed, stored)
 	for _, hash := range removed {
 		if n := x.byHash.find(hash); n != absent && x.holds(w.current, n) {
 			x.clear(w.current, n)
@@ -422,10 +421,22 @@ func (x *Index) apply(w *indexWorker, sequence uint64, stored, removed []Hash) {
 
 // fetch reads what is about to be changed for some blocks. A processor waits for many lines of
 // memory at a time where none of them has to be there for the next.
-func (x *Index) fetch(hashes []Hash) {
-	for _, hash := range hashes {
-		if n := x.byHash.find(hash); n != absent {
-			x.fetched += x.entry(n).before
+func (x *Index) fetch(lists ...[]Hash) {
+	for _, hashes := range lists {
+		for _, hash := range hashes {
+			x.byHash.fetch(hash)
+		}
+	}
+	for _, hashes := range lists {
+		for _, hash := range hashes {
+			x.byHash.fetchFirst(hash)
+		}
+	}
+	for _, hashes := range lists {
+		for _, hash := range hashes {
+			if n := x.byHash.find(hash); n != absent {
+				x.fetched += x.entry(n).before
+			}
 		}
 	}
 }

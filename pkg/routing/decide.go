@@ -170,8 +170,8 @@ func (rt *Router) wholes(s *search, decodes fitness) *candidates {
 	}
 	for i := range c.all {
 		one := &c.all[i]
-		one.cost = rt.costOf(s, controlv1.Role_ROLE_DECODE, one.worker, rt.cached(s, one.worker), false)
-		one.totalMs += rt.slowsMs(s, &one.cost, one.worker, prompts)
+		rt.costOf(s, controlv1.Role_ROLE_DECODE, one, rt.cached(s, one.worker), false)
+		one.totalMs += rt.slowsMs(s, one, prompts)
 		// Where costs are too close to tell apart, prefill workers are left to prompts.
 		one.totalMs += one.promptMs*rt.config.NearBest + nearBestMs
 	}
@@ -211,9 +211,10 @@ func (rt *Router) alone(s *search, decodes, wholes *candidates, decode, prefill 
 		if len(fittest) > aloneMost && c.totalMs > limit {
 			continue
 		}
-		alone := candidate{finding: c.finding, cost: rt.costOf(s, controlv1.Role_ROLE_DECODE, c.worker, c.cached, false)}
-		alone.totalMs += behind * alone.workMs
-		if out.all = append(out.all, alone); len(out.all) == aloneMost {
+		out.all = append(out.all, candidate{finding: c.finding})
+		alone := &out.all[len(out.all)-1]
+		rt.costOf(s, controlv1.Role_ROLE_DECODE, alone, c.cached, false)
+		if alone.totalMs += behind * alone.workMs; len(out.all) == aloneMost {
 			break
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"time"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 )
@@ -37,6 +38,21 @@ type finding struct {
 	fitness fitness
 	reason  string // why it may not take the request; empty: it may
 	probe   bool   // it reports to be full, and the request would find out whether it is
+	// What a search asks of the worker's load, several times, is found out once: fresh says that its
+	// last report is to be believed, others what other routers sent there that it does not count,
+	// and prompts the share of its time that their prompts take.
+	fresh   bool
+	load    estimate
+	others  sums
+	prompts float64
+}
+
+// find finds out how busy a worker is.
+func (rt *Router) find(now time.Time, w *worker) finding {
+	f := finding{worker: w, fresh: w.fresh(now, rt.config.LoadStale)}
+	f.others, f.prompts = w.others()
+	f.load = w.estimateWith(f.fresh, &f.others)
+	return f
 }
 
 // candidate is a worker that filter and score looked at.
@@ -141,10 +157,12 @@ func (rt *Router) filter(s *search, role controlv1.Role, workers []*worker, to *
 	model := rt.model(s.request.Model)
 	out := rt.lists.next()
 	out.all = slices.Grow(out.all, len(workers))
-	var last, foreign finding // of those that may not, to name one
-	trusted := false          // one that nothing speaks against may take it later
+	var last, foreign *finding // of those that may not, to name one
+	trusted := false           // one that nothing speaks against may take it later
 	for _, w := range workers {
-		c := rt.check(s, role, model, w, to)
+		out.all = append(out.all, candidate{finding: rt.find(s.now, w)})
+		c := &out.all[len(out.all)-1].finding
+		c.fitness, c.reason = rt.check(s, role, model, c, to)
 		if to != nil && c.fitness <= later {
 			p := path{w.ref, to.ref}
 			if why, soon := rt.blocked(s.now, s.request, p); why != "" {
@@ -164,10 +182,9 @@ func (rt *Router) filter(s *search, role controlv1.Role, workers []*worker, to *
 			trusted = trusted || c.fitness == later && !w.avoided(s.now)
 		}
 		out.fitness = min(out.fitness, c.fitness)
-		out.all = append(out.all, candidate{finding: c})
 	}
 	switch last = cmp.Or(last, foreign); {
-	case last.worker != nil:
+	case last != nil:
 		out.reason = last.worker.ref.ID + ": " + last.reason
 	case rt.unanswered[role] > 0:
 		out.reason = fmt.Sprintf("%d registered, of which none has answered yet", rt.unanswered[role])
@@ -186,15 +203,15 @@ func (rt *Router) filter(s *search, role controlv1.Role, workers []*worker, to *
 	return out
 }
 
-// check says how fit one worker is, whatever the path to the decode worker.
-func (rt *Router) check(s *search, role controlv1.Role, model Model, w, to *worker) finding {
-	now, r := s.now, s.request
-	exclude := func(reason string) finding {
-		c := finding{worker: w, fitness: excluded, reason: reason}
+// check says how fit one worker is, whatever the path to the decode worker, and why it may not take the
+// request.
+func (rt *Router) check(s *search, role controlv1.Role, model Model, c *finding, to *worker) (f fitness, why string) {
+	now, r, w := s.now, s.request, c.worker
+	exclude := func(reason string) (fitness, string) {
 		if !s.foreign(w) && neverFits(w, r, role) {
-			c.fitness = tooSmall
+			return tooSmall, reason
 		}
-		return c
+		return excluded, reason
 	}
 	if h := s.entry.hedges; h != nil && h.Late == w.ref {
 		return exclude("the first try waits for it")
@@ -228,29 +245,27 @@ func (rt *Router) check(s *search, role controlv1.Role, model Model, w, to *work
 	case neverFits(w, r, role):
 		return exclude(fmt.Sprintf("too small: %d blocks needed, but it has %d", need(w, r, role), w.blocks))
 	case now.Before(w.busyUntil):
-		return finding{worker: w, fitness: later, reason: "it refused or failed a moment ago"}
+		return later, "it refused or failed a moment ago"
 	}
-	blocks := need(w, r, role)
-	load := w.estimate(now, rt.config.LoadStale)
+	blocks, load := need(w, r, role), c.load
 	full := w.full(load, blocks)
 	if full && (w.full(w.account(), blocks) || !w.probeDue(s, rt.config)) {
-		return finding{worker: w, fitness: later, reason: w.fullWhy(load, blocks)}
+		return later, w.fullWhy(load, blocks)
 	}
-	others, _ := w.others()
-	load.sequences -= others.count
-	load.free += others.blocks
-	c := finding{worker: w, probe: w.full(load, blocks)} // else other routers say so, not its reports
+	load.sequences -= c.others.count
+	load.free += c.others.blocks
+	c.probe = w.full(load, blocks) // else other routers say so, not its reports
 	switch {
 	case w.avoided(now):
-		c.fitness = suspected
+		return suspected, ""
 	case full:
-		c.fitness = reportsFull
+		return reportsFull, ""
 	case failed:
-		c.fitness = failedBefore
-	case w.silent(now, rt.config.LoadStale):
-		c.fitness = unreporting
+		return failedBefore, ""
+	case w.silent(now, rt.config.LoadStale, c.fresh):
+		return unreporting, ""
 	}
-	return c
+	return fit, ""
 }
 
 // layoutText names what workers' KV most often differs in, for people.

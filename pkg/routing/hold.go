@@ -132,5 +132,5 @@ func (rt *Router) begins(now time.Time, w *worker) bool {
 	}
 	e := w.estimate(now, rt.config.LoadStale)
 	steps := w.steps(model, e.decoding, e.decodingContext)
-	return w.waitMs(steps, now, rt.config.LoadStale, math.MaxInt32) <= steps.ceilingMs()
+	return w.waitMs(steps, now, w.fresh(now, rt.config.LoadStale), math.MaxInt32) <= steps.ceilingMs()
 }

@@ -106,10 +106,13 @@ func doubling(least time.Duration, times int, most time.Duration) time.Duration 
 	return min(least<<min(times, 10), most)
 }
 
-// report takes in a load report, which contains what was sent some time before it. It says
-// whether the worker is less busy than the router believed.
-func (w *worker) report(now time.Time, report *controlv1.LoadReport, config Config) (more bool) {
-	before := w.estimate(now, config.LoadStale)
+// report takes in a load report, which contains what was sent some time before it. If requests wait,
+// it says whether the worker is less busy than the router believed.
+func (w *worker) report(now time.Time, report *controlv1.LoadReport, config Config, wait bool) (more bool) {
+	var before estimate
+	if wait {
+		before = w.estimate(now, config.LoadStale)
+	}
 	resumed := w.load != nil && now.Sub(w.loadAt) > config.LoadStale/2
 	tasks := w.load.GetTasks()
 	w.read(report)
@@ -120,6 +123,9 @@ func (w *worker) report(now time.Time, report *controlv1.LoadReport, config Conf
 		if s.countedIn(report, now, config.ReportLag) {
 			w.seen(s)
 		}
+	}
+	if !wait {
+		return false
 	}
 	after := w.estimate(now, config.LoadStale)
 	return goesOn || after.sequences < before.sequences || after.tokens < before.tokens || after.free > before.free
@@ -144,8 +150,8 @@ func (w *worker) fresh(now time.Time, stale time.Duration) bool {
 
 // silent reports that a worker, connected for long enough, has not reported its
 // load for a while: its process may hang although its connection works.
-func (w *worker) silent(now time.Time, stale time.Duration) bool {
-	return !w.fresh(now, stale) && now.Sub(w.connectedAt) > stale && !w.distrusted(now)
+func (w *worker) silent(now time.Time, stale time.Duration, fresh bool) bool {
+	return !fresh && now.Sub(w.connectedAt) > stale && !w.distrusted(now)
 }
 
 // estimate is the load of a worker as the router believes it to be now.
@@ -162,12 +168,17 @@ type estimate struct {
 // estimate combines the last report, if it is fresh, with what this router and others sent
 // since; without one, it is this router's own account.
 func (w *worker) estimate(now time.Time, stale time.Duration) estimate {
-	if !w.fresh(now, stale) {
+	others, _ := w.others()
+	return w.estimateWith(w.fresh(now, stale), &others)
+}
+
+// estimateWith is estimate for who has asked whether the report is fresh, and what others sent.
+func (w *worker) estimateWith(fresh bool, others *sums) estimate {
+	if !fresh {
 		return w.account()
 	}
 	e := w.reads
-	others, _ := w.others()
-	for _, unseen := range [...]*sums{&w.unseenTotal, &others} {
+	for _, unseen := range [...]*sums{&w.unseenTotal, others} {
 		e.sequences += unseen.count
 		e.tokens += unseen.tokens
 		e.context += unseen.context
@@ -188,14 +199,14 @@ func (w *worker) account() estimate {
 
 // ahead is how many tokens of prompts the worker computes before one of which it lacks so many:
 // it takes the shorter ones first.
-func (w *worker) ahead(now time.Time, stale time.Duration, lacks int) (tokens int) {
+func (w *worker) ahead(fresh bool, lacks int) (tokens int) {
 	length := min(bits.Len(uint(max(lacks, 0))), len(w.prompts)-1)
 	add := func(s *share) {
 		if bits.Len(uint(s.tokens)) <= length {
 			tokens += s.tokens
 		}
 	}
-	if !w.fresh(now, stale) {
+	if !fresh {
 		for _, s := range w.own {
 			add(s)
 		}

@@ -33,7 +33,15 @@ func (rt *Router) some(s *search, role controlv1.Role, workers []*worker, to *wo
 			return c
 		}
 	}
+	rt.warm(workers)
 	return rt.filter(s, role, workers, to)
+}
+
+// warm has the processor read what a search needs of workers.
+func (rt *Router) warm(workers []*worker) {
+	for _, w := range workers {
+		rt.warmed += w.fetch()
+	}
 }
 
 // sample draws most workers of more, valid until its next call, of those that may. They are of one
@@ -61,9 +69,7 @@ func (rt *Router) sample(s *search, workers []*worker, most int, may func(*worke
 		add(workers[at])
 	}
 	rt.sampled = out
-	for _, w := range out {
-		rt.warmed += w.fetch()
-	}
+	rt.warm(out)
 	return out
 }
 

@@ -134,15 +134,21 @@ func partner(role controlv1.Role) controlv1.Role {
 	return controlv1.Role_ROLE_DECODE
 }
 
-// speedBetween is what a transfer from one worker to another moves, bytes a millisecond: as measured,
-// or the less of what either does with others.
-func (rt *Router) speedBetween(now time.Time, from, to *worker) float64 {
-	for i := range to.senders {
-		if s := &to.senders[i]; s.from == from && s.known(now) {
+// speedBetween is what a transfer from another worker moves, bytes a millisecond: as measured, or the
+// less of what either does with others.
+func (w *worker) speedBetween(now time.Time, from *worker, less float64) float64 {
+	for i := range w.senders {
+		if s := &w.senders[i]; s.from == from && s.known(now) {
 			return s.bytesPerMs
 		}
 	}
-	return min(rt.speedOf(now, from), rt.speedOf(now, to))
+	return less
+}
+
+// movingMs is how long a worker's network takes, at so many bytes a millisecond, for the KV that is on
+// its way from or to it.
+func (f *finding) movingMs(bytesPerMs float64) float64 {
+	return float64(f.load.moving) * f.worker.bytesPerToken / bytesPerMs
 }
 
 // transferMs is how long it takes to send KV of so many tokens to or from a worker.
@@ -150,26 +156,22 @@ func (rt *Router) transferMs(now time.Time, w *worker, tokens int) float64 {
 	return float64(tokens) * w.bytesPerToken / rt.speedOf(now, w)
 }
 
-// movingMs is how long a worker's network takes for the KV that is on its way from or to it.
-func (rt *Router) movingMs(now time.Time, w *worker) float64 {
-	return rt.transferMs(now, w, w.estimate(now, rt.config.LoadStale).moving)
-}
-
 // arrives predicts how long after its first token the KV of a prompt has arrived, of which so many
 // tokens are sent. It is sent while the prompt is computed, within prefillMs of the firstMs until then,
 // and after the KV that other prompts have to send by the same networks. from is nil where it is not
 // chosen yet.
-func (rt *Router) arrives(c *cost, now time.Time, from, to *worker, tokens int, firstMs, prefillMs float64) {
-	before := rt.movingMs(now, to)
-	c.bytesPerMs = rt.speedOf(now, to)
+func (rt *Router) arrives(c *cost, now time.Time, from, to *finding, tokens int, firstMs, prefillMs float64) {
+	c.bytesPerMs = rt.speedOf(now, to.worker)
+	before := to.movingMs(c.bytesPerMs)
 	if from != nil {
-		before = max(before, rt.movingMs(now, from))
-		c.bytesPerMs = rt.speedBetween(now, from, to)
+		speed := rt.speedOf(now, from.worker)
+		before = max(before, from.movingMs(speed))
+		c.bytesPerMs = to.worker.speedBetween(now, from.worker, min(speed, c.bytesPerMs))
 	}
 	if !rt.speed.known(now) && now.Sub(rt.guessTriedAt) >= guessTried {
 		return
 	}
-	ms := float64(tokens) * to.bytesPerToken / c.bytesPerMs
+	ms := float64(tokens) * to.worker.bytesPerToken / c.bytesPerMs
 	c.transferMs = max(before+ms-firstMs, ms-prefillMs, 0)
 }
 
@@ -178,7 +180,7 @@ func (rt *Router) arrives(c *cost, now time.Time, from, to *worker, tokens int, 
 func (rt *Router) sends(s *search, decode *candidate, prefills *candidates) {
 	for i := range prefills.all {
 		c := &prefills.all[i]
-		rt.arrives(&c.cost, s.now, c.worker, decode.worker, decode.uncached, c.firstMs, c.prefillMs)
+		rt.arrives(&c.cost, s.now, &c.finding, &decode.finding, decode.uncached, c.firstMs, c.prefillMs)
 		late := decode.cost
 		c.totalMs += late.waitsFor(c, s.request.MaxNew)
 		if _, tpot := s.entry.objective(&late, decode.worker); tpot > 0 && late.measured && s.request.Attempt == 0 {

@@ -122,7 +122,7 @@ func TestSpeedBetweenWorkers(t *testing.T) {
 			c.do(m)
 			for i, from := range m.prefill {
 				for j, to := range m.decode {
-					if got := m.speedBetween(m.now, from, to); got != c.want[i][j] {
+					if got := m.speedBetween(from, to); got != c.want[i][j] {
 						t.Errorf("%s to %s: %v bytes a millisecond, want %v", from.ref.ID, to.ref.ID, got, c.want[i][j])
 					}
 				}
@@ -154,10 +154,10 @@ func TestWhenKVArrives(t *testing.T) {
 			m.end(m.begin(m.prefill[0], m.decode[0], tokens))
 		}, 50},
 		{"after what the sender reports", 50, 50, func(m *mesh) {
-			m.prefill[0].report(m.now, &controlv1.LoadReport{UnsentTokens: tokens}, m.config)
+			m.prefill[0].report(m.now, &controlv1.LoadReport{UnsentTokens: tokens}, m.config, false)
 		}, 150},
 		{"after what the receiver reports", 50, 50, func(m *mesh) {
-			m.decode[0].report(m.now, &controlv1.LoadReport{BlocksReserved: 125}, m.config)
+			m.decode[0].report(m.now, &controlv1.LoadReport{BlocksReserved: 125}, m.config, false)
 		}, 250},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -169,7 +169,8 @@ func TestWhenKVArrives(t *testing.T) {
 			}
 			c.do(m)
 			var got cost
-			m.arrives(&got, m.now, m.prefill[0], m.decode[0], tokens, c.firstMs, c.promptMs)
+			from, to := m.find(m.now, m.prefill[0]), m.find(m.now, m.decode[0])
+			m.arrives(&got, m.now, &from, &to, tokens, c.firstMs, c.promptMs)
 			if got.transferMs != c.want || got.bytesPerMs != speed {
 				t.Errorf("%v ms at %v bytes a millisecond, want %v", got.transferMs, got.bytesPerMs, c.want)
 			}
@@ -182,7 +183,8 @@ func TestAGuessIsTried(t *testing.T) {
 	m := newMesh(1, 1)
 	predicted := func() float64 {
 		var c cost
-		m.arrives(&c, m.now, m.prefill[0], m.decode[0], 1000, 0, 0)
+		from, to := m.find(m.now, m.prefill[0]), m.find(m.now, m.decode[0])
+		m.arrives(&c, m.now, &from, &to, 1000, 0, 0)
 		return c.transferMs
 	}
 	if got := predicted(); got != 0 {
@@ -258,7 +260,7 @@ func TestTransfersAreAccountedFor(t *testing.T) {
 				}
 				for _, from := range m.prefill {
 					for _, to := range m.decode {
-						if got := m.speedBetween(m.now, from, to); got != 1e6 && (got < least*(1-1e-9) || got > most) {
+						if got := m.speedBetween(from, to); got != 1e6 && (got < least*(1-1e-9) || got > most) {
 							t.Fatalf("%v bytes a millisecond, measured %v to %v", got, least, most)
 						}
 					}
@@ -284,4 +286,9 @@ func TestSendersAreForgotten(t *testing.T) {
 	if len(to.senders) != sendersMost-1 {
 		t.Errorf("%d senders after one is gone", len(to.senders))
 	}
+}
+
+// speedBetween is what a transfer from one worker to another is taken to move.
+func (m *mesh) speedBetween(from, to *worker) float64 {
+	return to.speedBetween(m.now, from, min(m.speedOf(m.now, from), m.speedOf(m.now, to)))
 }

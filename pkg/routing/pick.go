@@ -30,7 +30,9 @@ func (rt *Router) pair(s *search, decodes *candidates, decode *candidate) (*cand
 	senders := make([]finding, 0, len(prefills.all))
 	model := rt.model(s.request.Model)
 	for _, w := range rt.ofRole(controlv1.Role_ROLE_PREFILL) {
-		senders = append(senders, rt.check(s, controlv1.Role_ROLE_PREFILL, model, w, nil))
+		f := rt.find(s.now, w)
+		f.fitness, f.reason = rt.check(s, controlv1.Role_ROLE_PREFILL, model, &f, nil)
+		senders = append(senders, f)
 	}
 	best, to := prefills.fitness, (*worker)(nil)
 	for _, options := range [...][]*candidate{decodes.fittest(), decodes.between(decodes.fitness+1, reportsFull)} {

@@ -110,7 +110,7 @@ func (rt *Router) reported(now time.Time, report *controlv1.LoadReport) (more bo
 	w.heardAt = now
 	rt.waking.report(w)
 	rt.announced(now, w, report.GetKvSequence())
-	more = w.report(now, report, rt.config) && rt.begins(now, w)
+	more = w.report(now, report, rt.config, len(rt.queue.ids) > 0) && rt.begins(now, w)
 	return rt.staysAgain(now, w) || more
 }
 

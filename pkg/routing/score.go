@@ -60,20 +60,20 @@ func (c *cost) computed() int { return c.uncached - c.expected - c.fetched }
 func (rt *Router) score(s *search, role controlv1.Role, all []candidate) {
 	s.unmeasured = nil
 	for i := range all {
-		all[i].cost = rt.cost(s, role, all[i].worker)
+		rt.cost(s, role, &all[i])
 	}
 }
 
 // cost is what a request costs on a worker of a role: on a decode worker alone, or with its
 // prompt computed elsewhere where that is what mode auto would do.
-func (rt *Router) cost(s *search, role controlv1.Role, w *worker) cost {
-	cached := rt.cached(s, w)
-	return rt.costOf(s, role, w, cached, role == controlv1.Role_ROLE_DECODE && rt.disaggregates(s, s.request.Tokens-cached))
+func (rt *Router) cost(s *search, role controlv1.Role, c *candidate) {
+	cached := rt.cached(s, c.worker)
+	rt.costOf(s, role, c, cached, role == controlv1.Role_ROLE_DECODE && rt.disaggregates(s, s.request.Tokens-cached))
 }
 
 // costOf is cost, with its prompt computed elsewhere or not.
-func (rt *Router) costOf(s *search, role controlv1.Role, w *worker, cached int, elsewhere bool) cost {
-	r, load := s.request, w.estimate(s.now, rt.config.LoadStale)
+func (rt *Router) costOf(s *search, role controlv1.Role, c *candidate, cached int, elsewhere bool) {
+	r, w, load := s.request, c.worker, &c.load
 	model, measured := w.measured()
 	// What an idle worker measured long ago may have been a bad moment. Without
 	// work it would never learn better.
@@ -82,11 +82,11 @@ func (rt *Router) costOf(s *search, role controlv1.Role, w *worker, cached int, 
 			model = unmeasured
 		}
 	}
-	c := cost{slowFirst: 1, slowToken: 1, measured: model.Samples > 0, idle: w.owned == 0 || load.sequences == 0 && load.tokens == 0, cached: cached, uncached: r.Tokens - cached}
+	c.cost = cost{slowFirst: 1, slowToken: 1, measured: model.Samples > 0, idle: w.owned == 0 || load.sequences == 0 && load.tokens == 0, cached: cached, uncached: r.Tokens - cached}
 	decodes := role == controlv1.Role_ROLE_DECODE
 	if elsewhere {
 		c.reserveMs = w.reserveMs
-		rt.arrives(&c, s.now, nil, w, c.uncached, rt.apartMs, rt.apartMs)
+		rt.arrives(&c.cost, s.now, nil, &c.finding, c.uncached, rt.apartMs, rt.apartMs)
 	} else {
 		steps := w.steps(model, load.decoding, load.decodingContext)
 		if decodes && guesses(model, c.uncached) {
@@ -102,7 +102,7 @@ func (rt *Router) costOf(s *search, role controlv1.Role, w *worker, cached int, 
 		if s.asks() { // such come before others, the earliest first, however long they are
 			lacks = math.MaxInt32
 		}
-		if c.queueMs = w.waitMs(steps, s.now, rt.config.LoadStale, lacks); load.decoding > 0 {
+		if c.queueMs = w.waitMs(steps, s.now, c.fresh, lacks); load.decoding > 0 {
 			c.queueMs = max(c.queueMs, steps.besides/2) // what is left of a step, on average
 		}
 		c.expected = rt.expectedTokens(s, w, c.cached)
@@ -125,13 +125,12 @@ func (rt *Router) costOf(s *search, role controlv1.Role, w *worker, cached int, 
 	c.firstMs = c.queueMs + c.prefillMs + c.reserveMs
 	c.totalMs = c.firstMs - c.savedMs
 	if decodes {
-		rt.decodes(s, w, &c, model, load, elsewhere)
+		rt.decodes(s, c, model, elsewhere)
 	}
 	if c.measured && r.Attempt == 0 {
-		ttft, tpot := s.entry.objective(&c, w)
-		c.misses = ttft > 0 && !elsewhere && s.late(&c, w, 0) > ttft || tpot > 0 && c.lateToken(w.tokens.factorAt(s.now)) > tpot
+		ttft, tpot := s.entry.objective(&c.cost, w)
+		c.misses = ttft > 0 && !elsewhere && s.late(&c.cost, w, 0) > ttft || tpot > 0 && c.lateToken(w.tokens.factorAt(s.now)) > tpot
 	}
-	return c
 }
 
 // late is from the request's arrival to its first token, where so much of others is done before:
@@ -152,12 +151,11 @@ func (c *candidate) missesAfter(s *search, aheadMs float64) bool {
 }
 
 // decodes adds what decoding costs, and what it does to others.
-func (rt *Router) decodes(s *search, w *worker, c *cost, model latency.Model, load estimate, elsewhere bool) {
-	r := s.request
+func (rt *Router) decodes(s *search, c *candidate, model latency.Model, elsewhere bool) {
+	r, w, load := s.request, c.worker, &c.load
 	// Prompts that are computed there lengthen the steps: by their share of the time, and at most
 	// by one chunk.
-	_, prompts := w.others()
-	prompts = w.prompted.share(s.now) + prompts
+	prompts := w.prompted.share(s.now) + c.prompts
 	steps := w.steps(model, load.decoding+1, load.decodingContext+r.Tokens)
 	mostMs := steps.mostMs()
 	stepMs := func(prompts float64) float64 {
@@ -306,9 +304,9 @@ func (p *prompted) add(now time.Time, step latency.Model, tokens int) {
 
 // waitMs is how long a prompt waits of which the worker lacks so many tokens: for those that come
 // before it, and for the step that is being computed. A report comes when a step begins.
-func (w *worker) waitMs(s steps, now time.Time, stale time.Duration, lacks int) float64 {
-	ms := s.queueMs(w.ahead(now, stale, lacks))
-	if w.fresh(now, stale) {
+func (w *worker) waitMs(s steps, now time.Time, fresh bool, lacks int) float64 {
+	ms := s.queueMs(w.ahead(fresh, lacks))
+	if fresh {
 		ms -= float64(now.Sub(w.loadAt)) / float64(time.Millisecond)
 	}
 	return max(ms, 0)

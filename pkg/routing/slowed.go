@@ -20,7 +20,8 @@ func (rt *Router) promptsPerMs(model string) float64 {
 // decodes a request's answer, of which so many come in a millisecond. That others decode there at all
 // costs most of it, and they end before long: each is taken to be the first, and adds its own tokens
 // to those of the others.
-func (rt *Router) slowsMs(s *search, c *cost, w *worker, prompts float64) float64 {
+func (rt *Router) slowsMs(s *search, c *candidate, prompts float64) float64 {
+	w := c.worker
 	model, known := w.measured()
 	if !known || prompts <= 0 {
 		return 0
@@ -39,7 +40,7 @@ func (rt *Router) slowsMs(s *search, c *cost, w *worker, prompts float64) float6
 		return steps.ms(tokens, 0)/(1-min(prompts*steps.workMs(tokens), mostPrompts)) + steps.besides/2 // what is left of one
 	}
 	longer := takes(1, s.request.Tokens) - takes(0, 0)
-	if load := w.estimate(s.now, rt.config.LoadStale); load.decoding > 0 {
+	if load := &c.load; load.decoding > 0 {
 		longer += takes(load.decoding+1, load.decodingContext+s.request.Tokens) - takes(load.decoding, load.decodingContext)
 	}
 	return max(longer, 0) * prompts * d.answer() * c.tpotMs

@@ -101,8 +101,15 @@ func (rt *Router) newWorker(record *controlv1.WorkerRecord) *worker {
 // a time where none of them has to be there for the next, and of many workers hardly any is in a
 // cache. What it returns means nothing.
 func (w *worker) fetch() int {
-	return w.owned + w.unseenTotal.count + w.number + w.hangs + w.reads.sequences + int(w.prompts[0]+w.prompts[promptLengths/2]) +
-		w.running + w.usedAt.Nanosecond() + w.blocks + w.maxWaiting + len(w.model) + int(w.first.late) + w.slowFirst.observed + w.slowToken.observed
+	fetched := w.owned + w.unseenTotal.count + w.number + w.hangs + w.reads.sequences + int(w.prompts[0]+w.prompts[promptLengths/2]) +
+		w.running + w.usedAt.Nanosecond() + w.blocks + w.maxWaiting + len(w.model) + int(w.first.late) + w.slowFirst.observed + w.slowToken.observed +
+		w.trust.times + w.heardAt.Nanosecond()
+	for _, t := range w.elsewhere.told {
+		if w.number < len(t.shares) {
+			fetched += int(t.shares[w.number].report)
+		}
+	}
+	return fetched
 }
 
 // Fetch has the processor read what a message of a worker will need, for whoever has one for several

@@ -74,9 +74,13 @@ func (s *Scheduler) Load() Load {
 			l.DecodingSequences++
 		}
 	}
+	decodes, positions := 0, 0 // of a step now
 	for _, q := range s.running {
-		if q.phase == prefilling {
+		switch q.phase {
+		case prefilling:
 			l.prompt(len(q.request.Tokens)-q.computed, &l.RunningPromptTokens)
+		case decoding:
+			decodes, positions = decodes+1, positions+q.computed+1
 		}
 		l.runs(q)
 	}
@@ -86,7 +90,7 @@ func (s *Scheduler) Load() Load {
 	for _, q := range s.receiving {
 		l.decodes(q)
 	}
-	l.StepPromptTokens, l.CrowdedStepPromptTokens = s.stepPromptTokens()
+	l.StepPromptTokens, l.CrowdedStepPromptTokens = s.stepPromptTokens(decodes, positions)
 	return l
 }
 
@@ -104,14 +108,9 @@ func (l *Load) decodes(q *sequence) {
 }
 
 // stepPromptTokens is how many tokens of one prompt a step could compute beside those that
-// decode now, and beside at least one; 0 while that would be a guess.
-func (s *Scheduler) stepPromptTokens() (now, crowded int) {
-	decodes, positions := 0, 0
-	for _, q := range s.running {
-		if q.phase == decoding {
-			decodes, positions = decodes+1, positions+q.computed+1
-		}
-	}
+// decode now, so many tokens at so many positions, and beside at least one; 0 while that would be a
+// guess.
+func (s *Scheduler) stepPromptTokens(decodes, positions int) (now, crowded int) {
 	now = s.budget(decodes, positions).whole()
 	switch {
 	case decodes > 0:

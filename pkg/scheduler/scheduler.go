@@ -413,10 +413,10 @@ func (s *Scheduler) release(q *sequence) {
 // publish makes the full blocks that were computed since the last call
 // shareable.
 func (s *Scheduler) publish(q *sequence) {
-	if q.unshared {
+	size := s.config.BlockTokens
+	if q.unshared || (q.published+1)*size > q.computed { // most often
 		return
 	}
-	size := s.config.BlockTokens
 	if end := min(q.computed/size, len(q.hashes)); end > q.published+1 {
 		s.pool.Fetch(q.hashes[q.published:end])
 	}

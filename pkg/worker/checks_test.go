@@ -25,6 +25,9 @@ func (w *world) check() {
 	if got := w.core.Transfers(); got != transfers {
 		w.fatalf("%d transfers, want %d", got, transfers)
 	}
+	if counted, are := w.core.Prefills(); counted != are {
+		w.fatalf("%d prefills are counted, and there are %d", counted, are)
+	}
 	if got := w.core.Draining(); got != w.draining {
 		w.fatalf("draining %v, want %v", got, w.draining)
 	}

@@ -35,6 +35,7 @@ type Worker struct {
 	config    Config
 	scheduler *scheduler.Scheduler
 	lives     map[scheduler.SequenceID]*life
+	prefills  int    // of lives, those whose owner is a *prefill
 	preparing int    // prefills that the scheduler has not got yet; at most its MaxWaiting
 	tasks     uint64 // that were begun
 	stepping  stepping
@@ -201,6 +202,9 @@ func (w *Worker) begin(l *life, r scheduler.Request, o owner) bool {
 	generated := min(max(r.Generated, 0), len(r.Tokens)) // the scheduler refuses others
 	*l = life{id: r.ID, owner: o, prompt: r.Tokens[:len(r.Tokens)-generated]}
 	w.lives[r.ID] = l
+	if _, is := o.(*prefill); is {
+		w.prefills++
+	}
 	return true
 }
 
@@ -216,6 +220,9 @@ func (w *Worker) forget(l *life) {
 		return
 	}
 	delete(w.lives, l.id)
+	if _, is := l.owner.(*prefill); is {
+		w.prefills--
+	}
 	w.act(Gone{l.id})
 }
 
@@ -409,8 +416,11 @@ func (w *Worker) Transfers() (open int) {
 }
 
 // unsent is how many tokens of prompts decode workers lack, whose KV is to be sent to them or on its
-// way. It takes time in proportion to the sequences known.
+// way. It takes time in proportion to the sequences known, if there are prefills among them.
 func (w *Worker) unsent() (tokens int) {
+	if w.prefills == 0 {
+		return 0
+	}
 	for _, l := range w.lives {
 		if p, is := l.owner.(*prefill); is && p.transfer <= fetching && p.why == nil {
 			tokens += max(len(p.request.Tokens)-p.held*w.config.Scheduler.BlockTokens, 0)
