@@ -3,10 +3,11 @@ package speculation
 import "math/bits"
 
 const (
-	// LongestMatch and ShortestMatch are how many of a sequence's last tokens have to stand
-	// somewhere before. What one token alone says of the next is little, but is asked for only
-	// where steps have room (Planner).
-	LongestMatch  = 4
+	// LongestMatch is how many of a sequence's last tokens have to stand somewhere before, if that
+	// many do.
+	LongestMatch = 4
+	// ShortestMatch is how many at least. What one token alone says of the next is little, but is asked
+	// for only where steps have room (Planner).
 	ShortestMatch = 1
 
 	// lookupSlots is the most places that a Lookup remembers, four bytes each.
