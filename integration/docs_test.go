@@ -84,6 +84,7 @@ var examples = []struct {
 	{"tandem bench engine", "takes half a minute, or a GPU", false},
 	{"tandem bench engine --model models/fable", "takes 12 s", true},
 	{"tandem bench evidence", "takes minutes", false},
+	{"tandem bench grammar", "takes half a minute of a processor", false},
 	{"tandem bench handover", "takes minutes", false},
 	{"tandem bench modes", "takes an hour", false},
 	{"tandem bench overload", "takes minutes, and a mesh with room", false},

@@ -65,6 +65,7 @@ const (
 	ReasonWrongWorker         = "WRONG_WORKER"         // PERMISSION_DENIED, no: the caller is not registered, or calls in another's name
 	ReasonModelMismatch       = "MODEL_MISMATCH"       // FAILED_PRECONDITION, no: it has another model than the router believes
 	ReasonEngineFailed        = "ENGINE_FAILED"        // UNAVAILABLE, elsewhere: the engine failed or stopped
+	ReasonNoVocabulary        = "NO_VOCABULARY"        // FAILED_PRECONDITION, elsewhere: it does not know the texts of its tokens, which a form of the output needs
 	ReasonNotFinite           = "NOT_FINITE"           // DATA_LOSS, elsewhere: what it computed is not finite; from a router, no
 	ReasonKVNotFinite         = "KV_NOT_FINITE"        // DATA_LOSS, elsewhere: KV that it received is not finite, which speaks against who computed it
 	ReasonTransferRefused     = "TRANSFER_REFUSED"     // UNAVAILABLE, elsewhere: the receiver did not take the KV

@@ -40,7 +40,7 @@ func (o *Output) Draw(b Batch, i, row int, draw func(offset uint64, h sampler.Hi
 	if accepted {
 		o.Accepted[i]++
 	}
-	if !sample.Logprobs || token == sampler.None {
+	if !sample.Logprobs || token < 0 {
 		return
 	}
 	if o.Logprobs == nil {
@@ -60,6 +60,8 @@ func (s *Sequence) validateDrafts(capacity *Capacity) error {
 	switch {
 	case n < 0 || n > capacity.MaxDrafts:
 		return fmt.Errorf("sampling: %d drafts are outside 0 to %d", n, capacity.MaxDrafts)
+	case n > 0 && s.Sample.Constraint != nil:
+		return fmt.Errorf("sampling: %d drafts of a sequence with a constraint: it has none", n)
 	case n >= len(s.Tokens):
 		return fmt.Errorf("sampling: %d drafts leave none of %d tokens to draw after", n, len(s.Tokens))
 	}

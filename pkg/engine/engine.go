@@ -157,6 +157,17 @@ type Sample struct {
 	TopLogprobs int
 	// Params are the request's.
 	Params sampler.Params
+	// Constraint, if set, says which tokens may be drawn. Of them alone the draw is as it
+	// would be of all.
+	Constraint sampler.Constraint
+}
+
+// Draw draws from logits by the definition of package sampler.
+func (s *Sample) Draw(by *sampler.Sampler, logits []float32) int32 {
+	if s.Constraint != nil {
+		return by.SampleAllowed(logits, s.Constraint.Allowed(s.History.Generated), s.Params, s.Offset, s.History)
+	}
+	return by.Sample(logits, s.Params, s.Offset, s.History)
 }
 
 // LogitsWanted says which positions' logits a caller wants to see.
@@ -173,7 +184,8 @@ const (
 type Output struct {
 	// Tokens holds the token drawn for each sequence of the batch, -1 where none
 	// was asked for, and where the logits are not finite (sampler.None): of such a
-	// sequence no KV may be relied on, and the others are as good as without it. They
+	// sequence no KV may be relied on, and the others are as good as without it;
+	// sampler.NoneAllowed where the constraint leaves none, with KV as good as any. They
 	// are in Batch.TokenBuffer, if the caller gave that.
 	Tokens []int32
 	// Accepted holds, for each sequence, how many of its drafts, the first ones, are what was

@@ -47,7 +47,8 @@ func NewCodecs() (eventlog.Codecs, error) {
 		eventlog.KindWorker: {
 			worker.Config{},
 			eventlog.Without[scheduler.Config]("Pool"),
-			eventlog.Without[scheduler.Request]("Hashes"),                            // the scheduler computes them
+			eventlog.Without[scheduler.Request]("Hashes", "Constraint"), // the scheduler computes the first; the other works in the engine alone
+			eventlog.Without[engine.Sample]("Constraint"),
 			eventlog.Without[engine.Batch]("LayerDone", "LayersDone", "TokenBuffer"), // the engine writes into that
 
 			worker.Generate{}, worker.Reserved{}, worker.NotReserved{}, worker.Arrived{}, worker.Broke{}, worker.Drained{},

@@ -6,6 +6,7 @@ import "math"
 // the steady state. It keeps nothing from one draw to the next. It is for one
 // goroutine.
 type Sampler struct {
+	allowed  []float32 // logits of SampleAllowed
 	adjusted []float32 // logits after step 1
 	times    []uint32  // of penalize; all zero between draws
 	seen     []int32   // of penalize

@@ -198,7 +198,7 @@ func (l *life) draw() engine.Sample {
 	r, all := l.request, l.tokens()
 	asked := len(r.Tokens) - r.Generated
 	return engine.Sample{
-		Params: r.Sampling, Offset: uint64(len(all) - asked), Logprobs: r.Logprobs, TopLogprobs: r.TopLogprobs,
+		Params: r.Sampling, Constraint: r.Constraint, Offset: uint64(len(all) - asked), Logprobs: r.Logprobs, TopLogprobs: r.TopLogprobs,
 		History: sampler.History{Prompt: all[:asked], Generated: all[asked:]},
 	}
 }

@@ -58,6 +58,8 @@ type Request struct {
 	Spare int
 	// Sampling says how tokens are drawn.
 	Sampling sampler.Params
+	// Constraint is engine.Sample's.
+	Constraint sampler.Constraint
 	// Logprobs and TopLogprobs are as in engine.Sample.
 	Logprobs    bool
 	TopLogprobs int
@@ -111,7 +113,8 @@ type Cancel struct{ ID SequenceID }
 // StepDone is the outcome of the last RunStep.
 type StepDone struct {
 	// Tokens, Accepted, Logprobs and DraftLogprobs as engine.Output has them; not read if Err is
-	// set. A sequence without the token that it asked for fails with an engine.NotFiniteError.
+	// set. A sequence without the token that it asked for fails with an engine.NotFiniteError,
+	// or with ErrNoTokenAllowed.
 	Tokens, Accepted []int32
 	Logprobs         []sampler.Logprobs
 	DraftLogprobs    [][]sampler.Logprobs

@@ -258,7 +258,7 @@ func (s *Scheduler) stepDone(e StepDone) {
 			drafts = work.Sample.Drafts
 		}
 		accepted, verified := e.accepted(i, drafts)
-		drew := work.Sample == nil || e.Err == nil && e.Tokens[i] >= 0
+		drew := work.Sample == nil || e.Err == nil && (e.Tokens[i] >= 0 || e.Tokens[i] == sampler.NoneAllowed)
 		switch {
 		case e.Err != nil:
 		case drew:
@@ -283,6 +283,8 @@ func (s *Scheduler) stepDone(e StepDone) {
 		case !verified:
 			s.finish(q, Failed, errors.New("scheduler: the step did not say how many drafts were right"))
 		case work.Sample == nil:
+		case e.Tokens[i] == sampler.NoneAllowed:
+			s.finish(q, Failed, ErrNoTokenAllowed)
 		default:
 			s.drew(q, &e, i, work, accepted)
 		}
@@ -327,6 +329,10 @@ func (s *Scheduler) drew(q *sequence, e *StepDone, i int, work *engine.Sequence,
 
 // errUnlikely fails a sequence that asked for log probabilities and got none.
 var errUnlikely = errors.New("scheduler: the step did not say how likely the token was")
+
+// ErrNoTokenAllowed fails a sequence whose constraint leaves no token to go on with, not even
+// one that ends it.
+var ErrNoTokenAllowed = errors.New("no token of the vocabulary goes on as the form of the output demands")
 
 // spoilt ends a sequence whose logits are not finite, with so many tokens in its blocks.
 func (s *Scheduler) spoilt(q *sequence, tokens int) {

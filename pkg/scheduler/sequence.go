@@ -86,6 +86,7 @@ func newSequence(r Request, c Config, ticket uint64, now time.Time) *sequence {
 		q.samples[i] = engine.Sample{
 			Params:      r.Sampling,
 			History:     sampler.History{Prompt: r.Tokens[:len(r.Tokens)-r.Generated]},
+			Constraint:  r.Constraint,
 			Logprobs:    r.Logprobs,
 			TopLogprobs: r.TopLogprobs,
 		}

@@ -31,6 +31,7 @@ type decodeServer struct {
 	epoch    uint64
 	driver   *Driver
 	receiver *kvtransfer.Receiver // nil: it only takes whole requests
+	grammars Grammars
 	tracer   trace.Tracer
 }
 
@@ -38,22 +39,27 @@ type decodeServer struct {
 // requests whose prompt is computed here, and refuses others.
 func (m *Member) RegisterDecode(registrar grpc.ServiceRegistrar, receiver *kvtransfer.Receiver, tracer trace.Tracer) {
 	workerv1.RegisterDecodeServer(registrar, &decodeServer{
-		spec: m.cfg.Engine.Model(), epoch: m.cfg.Identity.Epoch, driver: m.driver, receiver: receiver, tracer: tracer,
+		spec: m.cfg.Engine.Model(), epoch: m.cfg.Identity.Epoch, driver: m.driver, receiver: receiver, tracer: tracer, grammars: m.cfg.Grammars,
 	})
 }
 
 // Accept checks what a router sends to a worker: that it means this start of it, and that the model
-// can do what the task asks. Its errors are gRPC statuses.
+// can do what the task asks. grammars may be nil. Its errors are gRPC statuses.
 func Accept(ctx context.Context, request interface {
 	GetWorkerEpoch() uint64
 	GetTask() *workerv1.Task
-}, epoch uint64, spec model.Spec,
+}, epoch uint64, spec model.Spec, grammars Grammars,
 ) (scheduler.Request, error) {
 	if err := membership.CheckEpoch(request.GetWorkerEpoch(), epoch); err != nil {
 		return scheduler.Request{}, err
 	}
 	deadline, _ := ctx.Deadline()
-	return worker.ParseTask(request.GetTask(), spec, deadline)
+	sequence, err := worker.ParseTask(request.GetTask(), spec, deadline)
+	if err != nil {
+		return scheduler.Request{}, err
+	}
+	err = grammars.constrain(&sequence, request.GetTask())
+	return sequence, err
 }
 
 // Run serves one sequence. When it returns, the sequence has ended or been
@@ -64,7 +70,7 @@ func (s *decodeServer) Run(request *workerv1.DecodeRequest, stream grpc.ServerSt
 	if spans != nil {
 		defer func() { spans.End(err) }()
 	}
-	sequence, err := Accept(ctx, request, s.epoch, s.spec)
+	sequence, err := Accept(ctx, request, s.epoch, s.spec, s.grammars)
 	if err != nil {
 		return err
 	}

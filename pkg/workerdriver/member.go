@@ -32,8 +32,10 @@ type Signals interface {
 
 // MemberConfig is what a Member is made of.
 type MemberConfig struct {
-	Identity    membership.Identity
-	Engine      engine.Engine
+	Identity membership.Identity
+	Engine   engine.Engine
+	// Grammars holds outputs to a form. Nil: requests that ask for one are refused.
+	Grammars    Grammars
 	ChunkTokens int
 	MaxWaiting  int
 	// StepBudget, OutputShare and MaxDrafts are scheduler.Config's.

@@ -30,7 +30,9 @@ type Deps struct {
 	// connections all the same.
 	KVNoLoans bool
 	// Engine computes. The service does not close it.
-	Engine     engine.Engine
+	Engine engine.Engine
+	// Grammars holds outputs to a form. Nil: requests that ask for one are refused.
+	Grammars   workerdriver.Grammars
 	Signals    workerdriver.Signals
 	Log        *eventlog.Log // of what the worker's core takes in and does; nil: nothing is recorded
 	Logger     *slog.Logger
@@ -82,7 +84,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		return nil, err
 	}
 	member, err := workerdriver.NewMember(workerdriver.MemberConfig{
-		Identity: deps.Identity, Engine: deps.Engine, ChunkTokens: cfg.ChunkTokens, MaxWaiting: cfg.MaxWaiting,
+		Identity: deps.Identity, Engine: deps.Engine, Grammars: deps.Grammars, ChunkTokens: cfg.ChunkTokens, MaxWaiting: cfg.MaxWaiting,
 		StepBudget: cfg.StepBudget, OutputShare: cfg.OutputShare, MaxDrafts: maxDrafts,
 		Signals: deps.Signals, Log: deps.Log, Logger: deps.Logger, Registerer: deps.Registerer,
 	})

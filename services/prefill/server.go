@@ -26,14 +26,15 @@ import (
 // server is the Prefill gRPC service.
 type server struct {
 	workerv1.UnimplementedPrefillServer
-	spec    model.Spec
-	driver  *workerdriver.Driver
-	sender  *kvtransfer.Sender
-	running *transfers
-	storing *storing // nil: nothing is fetched
-	epoch   uint64
-	tracer  trace.Tracer
-	sent    kvtransfer.SentBytes
+	spec     model.Spec
+	driver   *workerdriver.Driver
+	sender   *kvtransfer.Sender
+	running  *transfers
+	storing  *storing // nil: nothing is fetched
+	epoch    uint64
+	tracer   trace.Tracer
+	sent     kvtransfer.SentBytes
+	grammars workerdriver.Grammars
 }
 
 // Run serves one prompt. It returns only when no page of the sequence will be
@@ -43,7 +44,7 @@ func (s *server) Run(request *workerv1.PrefillRequest, stream grpc.ServerStreami
 	if spans != nil {
 		defer func() { spans.End(err) }()
 	}
-	sequence, err := workerdriver.Accept(ctx, request, s.epoch, s.spec)
+	sequence, err := workerdriver.Accept(ctx, request, s.epoch, s.spec, s.grammars)
 	if err != nil {
 		return err
 	}

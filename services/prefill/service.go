@@ -29,6 +29,8 @@ type Deps struct {
 	Identity membership.Identity
 	// Engine computes. The service does not close it.
 	Engine engine.Engine
+	// Grammars holds outputs to a form. Nil: requests that ask for one are refused.
+	Grammars workerdriver.Grammars
 	// Dial connects to a receiver of KV, KVConnections times for each; 0: once.
 	Dial          func(address string) (*grpc.ClientConn, error)
 	KVConnections int
@@ -95,13 +97,13 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		}
 	}
 	s.Member, err = workerdriver.NewMember(s.storing.saving(workerdriver.MemberConfig{
-		Identity: deps.Identity, Engine: deps.Engine, ChunkTokens: cfg.ChunkTokens, MaxWaiting: cfg.MaxWaiting, StepBudget: cfg.StepBudget, OutputShare: cfg.OutputShare,
+		Identity: deps.Identity, Engine: deps.Engine, Grammars: deps.Grammars, ChunkTokens: cfg.ChunkTokens, MaxWaiting: cfg.MaxWaiting, StepBudget: cfg.StepBudget, OutputShare: cfg.OutputShare,
 		LayerDone: running.layerDone, LayersDone: running.layersDone, Signals: deps.Signals, Log: deps.Log, Logger: deps.Logger, Registerer: deps.Registerer,
 	}))
 	if err != nil {
 		return nil, err
 	}
-	s.server = &server{spec: deps.Engine.Model(), driver: s.Driver(), sender: sender, running: running, epoch: deps.Identity.Epoch, tracer: deps.Tracer, sent: sent}
+	s.server = &server{spec: deps.Engine.Model(), driver: s.Driver(), sender: sender, running: running, epoch: deps.Identity.Epoch, tracer: deps.Tracer, sent: sent, grammars: deps.Grammars}
 	if s.storing != nil {
 		s.storing.driver = s.Driver() // before anything else
 		s.server.storing = s.storing

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
+	"sync"
 	"time"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
@@ -16,6 +18,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/engine/engines"
 	"github.com/tandem-serving/tandem/pkg/engine/simulated"
+	"github.com/tandem-serving/tandem/pkg/grammar"
 	"github.com/tandem-serving/tandem/pkg/lifecycle"
 	"github.com/tandem-serving/tandem/pkg/memory"
 	"github.com/tandem-serving/tandem/pkg/model"
@@ -34,6 +37,9 @@ type served struct {
 	spec model.Spec
 	// tokenizer is nil in a process without a router.
 	tokenizer *tokenizer.Tokenizer
+	// grammars are those of all workers of the process, made for the first request that wants
+	// one.
+	grammars func() (*grammar.Cache, error)
 	// chat is the chat template, nil if there is none that can be used: chatError
 	// says why.
 	chat      chat.Template
@@ -54,6 +60,27 @@ func (p *process) newModel(ctx context.Context) ([]lifecycle.Service, error) {
 	return []lifecycle.Service{{Name: "model", Close: p.unload}}, nil
 }
 
+// newGrammars reads the texts of the model's tokens, unless a router of the process has.
+func (m *served) newGrammars() (*grammar.Cache, error) {
+	t := m.tokenizer
+	if t == nil {
+		var err error
+		if t, err = tokenizer.Open(m.dir); err != nil {
+			return nil, err
+		}
+	}
+	vocabulary, err := grammar.NewVocabulary(m.spec.VocabSize, func(id int32) []byte {
+		if t.IsSpecial(id) || slices.Contains(m.spec.EOS, id) {
+			return nil
+		}
+		return t.TokenBytes(id)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return grammar.NewCache(vocabulary), nil
+}
+
 // loadModel loads the model for a router, or none, and workers, for unload to free. What
 // is quick to check is checked before the weights are read.
 func (p *process) loadModel(ctx context.Context, router bool, workers int) (err error) {
@@ -70,6 +97,7 @@ func (p *process) loadModel(ctx context.Context, router bool, workers int) (err 
 		return fmt.Errorf("--context-tokens: %d is more than the %d that %s has: pass less, or leave it out", o.ContextTokens, spec.ContextTokens, spec.Name)
 	}
 	p.model.spec = spec
+	p.model.grammars = sync.OnceValues(p.model.newGrammars)
 	if router {
 		if p.model.tokenizer, err = tokenizer.Open(p.model.dir); err != nil {
 			return err

@@ -105,7 +105,10 @@ func TestOfficialClientGetsErrors(t *testing.T) {
 			{"too long", "prompt", "context_length_exceeded", 400, option.WithJSONSet("prompt", strings.Repeat("a b ", 3000))},
 			{"too many", "max_tokens", "context_length_exceeded", 400, option.WithJSONSet("max_tokens", 1<<20)},
 			{"unknown token", "prompt", "invalid_value", 400, option.WithJSONSet("prompt", []int{1, 1 << 20})},
-			{"a form", "response_format", "unsupported_parameter", 400, option.WithJSONSet("response_format", map[string]string{"type": "json_object"})},
+			{"a form", "response_format", "unsupported_parameter", 400, option.WithJSONSet("response_format", map[string]string{"type": "yaml"})},
+			{"a keyword", "response_format", "invalid_value", 400, option.WithJSONSet("response_format", map[string]any{
+				"type": "json_schema", "json_schema": map[string]any{"name": "x", "schema": map[string]any{"not": map[string]any{}}},
+			})},
 		} {
 			_, err := client.Completions.New(t.Context(), completion("a", 1), c.option)
 			var e *openai.Error
@@ -117,6 +120,35 @@ func TestOfficialClientGetsErrors(t *testing.T) {
 }
 
 // A refused request is sent again by the client when the server said.
+// The official client's own way to ask for JSON of a schema.
+func TestOfficialClientGetsJSON(t *testing.T) {
+	overOpenAI(t, nil, func(t *testing.T, _ mesh.Up, client openai.Client) {
+		schema := map[string]any{
+			"type": "object", "additionalProperties": false, "required": []string{"yes", "why"},
+			"properties": map[string]any{"yes": map[string]any{"type": "boolean"}, "why": map[string]any{"enum": []string{"so", "who knows"}}},
+		}
+		answer, err := client.Chat.Completions.New(t.Context(), openai.ChatCompletionNewParams{
+			Model: "gpt-anything", Messages: []openai.ChatCompletionMessageParamUnion{openai.UserMessage("Is the king good?")},
+			ResponseFormat: openai.ChatCompletionNewParamsResponseFormatUnion{OfJSONSchema: &openai.ResponseFormatJSONSchemaParam{
+				JSONSchema: openai.ResponseFormatJSONSchemaJSONSchemaParam{Name: "verdict", Schema: schema, Strict: openai.Bool(true)},
+			}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var verdict struct {
+			Yes *bool
+			Why string
+		}
+		if err := json.Unmarshal([]byte(answer.Choices[0].Message.Content), &verdict); err != nil || verdict.Yes == nil || verdict.Why != "so" && verdict.Why != "who knows" {
+			t.Errorf("%s: %v", answer.RawJSON(), err)
+		}
+		if answer.Choices[0].FinishReason != "stop" {
+			t.Errorf("it ended with %q", answer.Choices[0].FinishReason)
+		}
+	})
+}
+
 func TestOfficialClientTriesAgain(t *testing.T) {
 	overOpenAI(t, func(o *mesh.UpOptions) { o.Router.TenantMaxRequests = 1 }, func(t *testing.T, _ mesh.Up, client openai.Client) {
 		long := client.Completions.NewStreaming(t.Context(), completion("Once", 1000))

@@ -120,7 +120,7 @@ func (p *process) newWorkerService(w *part, e engine.Engine, metrics prometheus.
 		})
 	case controlv1.Role_ROLE_PREFILL:
 		return prefill.New(p.options.Prefill, prefill.Deps{
-			Identity: self, KVAddresses: w.kv.addresses, Engine: e, Signals: publisher, Log: log, Logger: logger, Registerer: metrics, Tracer: tracer,
+			Identity: self, KVAddresses: w.kv.addresses, Engine: e, Grammars: p.model.grammars, Signals: publisher, Log: log, Logger: logger, Registerer: metrics, Tracer: tracer,
 			Stores: p.watchStores, Registered: p.directory.Check,
 			// Calls go to where the store listens, whatever KV goes over.
 			DialStore: func(address string) (*grpc.ClientConn, error) {
@@ -132,7 +132,7 @@ func (p *process) newWorkerService(w *part, e engine.Engine, metrics prometheus.
 		})
 	default:
 		return decode.New(p.options.Decode, decode.Deps{
-			Identity: self, KVAddresses: w.kv.addresses, Engine: e, Signals: publisher, Log: log, Logger: logger, Registerer: metrics, Tracer: tracer,
+			Identity: self, KVAddresses: w.kv.addresses, Engine: e, Grammars: p.model.grammars, Signals: publisher, Log: log, Logger: logger, Registerer: metrics, Tracer: tracer,
 			KVMaxStreams: kv.MaxStreams, KVNoLoans: !kv.Lends(),
 		})
 	}

@@ -40,7 +40,11 @@ func TestRecordedMeshIsReplayed(t *testing.T) {
 		clients.Go(func() {
 			ctx, leave := context.WithCancel(ctx)
 			defer leave()
-			body := fmt.Sprintf(`{"prompt":%q,"max_tokens":30,"stream":true,"temperature":%d}`, strings.Repeat(fmt.Sprint("Once ", i%9, " upon a time "), 1+i), i%2)
+			body := fmt.Sprintf(`{"prompt":%q,"max_tokens":30,"stream":true,"temperature":%d`, strings.Repeat(fmt.Sprint("Once ", i%9, " upon a time "), 1+i), i%2)
+			if i%4 == 1 {
+				body += `,"response_format":{"type":"json_object"}`
+			}
+			body += "}"
 			q, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+up.HTTP+"/v1/completions", strings.NewReader(body))
 			if err != nil {
 				t.Error(err)

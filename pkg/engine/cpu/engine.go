@@ -237,6 +237,9 @@ func (e *cpuEngine) head(batch engine.Batch) engine.Output {
 				return
 			}
 			output.Draw(batch, r.sequence, r.draw, func(offset uint64, h sampler.History) int32 {
+				if s.Sample.Constraint != nil { // it has no drafts
+					return s.Sample.Draw(e.sampler, logits)
+				}
 				return e.sampler.Sample(logits, s.Sample.Params, offset, h)
 			}, func(token int32) sampler.Logprobs {
 				return e.sampler.Logprobs(logits, token, s.Sample.TopLogprobs)

@@ -72,12 +72,12 @@ func seen(batch engine.Batch, r row) bool {
 	return s.Logits != engine.LogitsNone || r.last && s.Sample != nil && !drawnByDevice(s.Sample)
 }
 
-// drawnByDevice says whether the device draws. What it does not do, adjusting logits and
-// logprobs, asks for the host, which then draws as well. A request has one or the other for
+// drawnByDevice says whether the device draws. What it does not do, adjusting logits,
+// constraints and logprobs, asks for the host, which then draws as well. A request has one or the other for
 // all its tokens.
 func drawnByDevice(s *engine.Sample) bool {
 	p := &s.Params
-	return len(p.LogitBias) == 0 && (p.RepetitionPenalty == 0 || p.RepetitionPenalty == 1) && p.PresencePenalty == 0 && p.FrequencyPenalty == 0 && !s.Logprobs
+	return len(p.LogitBias) == 0 && (p.RepetitionPenalty == 0 || p.RepetitionPenalty == 1) && p.PresencePenalty == 0 && p.FrequencyPenalty == 0 && s.Constraint == nil && !s.Logprobs
 }
 
 // draw hands out what fetch brought, and draws the rest.
@@ -97,10 +97,10 @@ func (e *cudaEngine) draw(batch engine.Batch, rows []row, output *engine.Output)
 		}
 		token := tokens[i]
 		if !drawnByDevice(s.Sample) {
-			token = e.sampler.Sample(logits, s.Sample.Params, s.Sample.Offset, s.Sample.History)
+			token = s.Sample.Draw(e.sampler, logits)
 		}
 		output.Tokens[r.sequence] = token
-		if s.Sample.Logprobs && token != sampler.None {
+		if s.Sample.Logprobs && token >= 0 {
 			output.Logprobs[r.sequence] = e.sampler.Logprobs(logits, token, s.Sample.TopLogprobs)
 		}
 	}

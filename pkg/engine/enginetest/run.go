@@ -39,6 +39,7 @@ func Run(t *testing.T, newEngine NewEngine) {
 		{"a cancelled context ends a step", testCancelled},
 		{"only who asks gets a token", testDraws},
 		{"only who asks gets log probabilities", testLogprobs},
+		{"only what is allowed is drawn", testConstraint},
 		{"chunks give the same tokens", testChunks},
 		{"a batch gives the same tokens", testBatch},
 		{"drafts give the same tokens", testDrafts},

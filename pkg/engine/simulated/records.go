@@ -2,6 +2,7 @@ package simulated
 
 import (
 	"encoding/binary"
+	"math/bits"
 	"slices"
 
 	"github.com/tandem-serving/tandem/pkg/engine"
@@ -89,11 +90,37 @@ func (e *Engine) draw(s *engine.Sequence, length int, offset uint64) int32 {
 		all = mix(all ^ uint64(random[0])<<32 ^ uint64(random[1]))
 	}
 	vocabulary := uint64(e.cfg.Spec.VocabSize)
+	if s.Sample.Constraint != nil {
+		return e.drawAllowed(s.Sample.Constraint.Allowed(s.Sample.History.Generated), all)
+	}
 	token := int32(all % vocabulary)
 	for slices.Contains(e.cfg.Spec.EOS, token) || token == e.cfg.Spec.BOS {
 		token = int32((uint64(token) + 1) % vocabulary)
 	}
 	return token
+}
+
+// drawAllowed makes a token of those that are allowed. One that ends a text is left out as long
+// as there are others.
+func (e *Engine) drawAllowed(allowed []uint64, all uint64) int32 {
+	ends := func(token int32) bool { return slices.Contains(e.cfg.Spec.EOS, token) }
+	var texts, rest []int32
+	for word, left := range allowed {
+		for ; left != 0; left &= left - 1 {
+			if token := int32(word<<6 + bits.TrailingZeros64(left)); ends(token) {
+				rest = append(rest, token)
+			} else {
+				texts = append(texts, token)
+			}
+		}
+	}
+	if len(texts) == 0 {
+		texts = rest
+	}
+	if len(texts) == 0 {
+		return sampler.NoneAllowed
+	}
+	return texts[all%uint64(len(texts))]
 }
 
 // mix is the finalizer of SplitMix64 (Steele, Lea and Flood, OOPSLA '14).

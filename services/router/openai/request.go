@@ -42,14 +42,14 @@ type call struct {
 	verbatim int
 	// secret that the client chose; "": none.
 	secret string
-	// limit is the name by which the most tokens were asked for.
-	limit string
+	// limit is the name by which the most tokens were asked for, form that by which a form was.
+	limit, form string
 }
 
 // refused are fields of vLLM that change what is generated or said of it, and that
 // nothing here obeys. They are refused unless they ask for nothing.
 var refused = []string{
-	"guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs", "use_beam_search", "bad_words", "allowed_token_ids",
+	"guided_grammar", "use_beam_search", "bad_words", "allowed_token_ids",
 	"prompt_logprobs", "prompt_embeds", "truncate_prompt_tokens", "logits_processors", "include_stop_str_in_output",
 	"thinking_token_budget", "return_token_ids", "return_tokens_as_token_ids",
 }
@@ -77,7 +77,7 @@ func (c *call) common(f *fields) *inferencev1.GenerateRequest {
 		c.n = int(*n)
 	}
 	c.resumable(f, q)
-	format(f)
+	q.StructuredOutput, c.form = format(f)
 	// Nothing ends a text that ignores its end and has no stops.
 	if least := f.integer("min_tokens"); least != nil && *least > 0 && !(q.GetIgnoreEos() && len(q.GetStop())+len(q.GetStopTokenIds()) == 0) {
 		f.wrong(unsupported("min_tokens", "is supported only together with ignore_eos and without stops; leave it out"))
@@ -170,19 +170,6 @@ func (c *call) streaming(f *fields) {
 			f.wrong(options.bad)
 		}
 		c.eachUsage = c.eachUsage && c.usage
-	}
-}
-
-// format takes text only.
-func format(f *fields) {
-	form := f.object("response_format")
-	if form == nil {
-		return
-	}
-	if kind := form.text("type"); form.bad != nil {
-		f.wrong(form.bad)
-	} else if kind != "text" {
-		f.wrong(unsupported("response_format", fmt.Sprintf("type %q is not supported in this version, only \"text\": ask for the form in the prompt", shorten(kind))))
 	}
 }
 
@@ -301,6 +288,9 @@ func (c *call) repeat(prompts []*inferencev1.GenerateRequest) {
 
 // name is the request's name of a field of GenerateRequest.
 func (c *call) name(field string) string {
+	if strings.HasPrefix(field, "structured_output") && c.form != "" {
+		return c.form
+	}
 	if c.chat {
 		if name, ok := chatNames(field); ok {
 			return name

@@ -15,6 +15,7 @@ import (
 
 	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/chat"
+	"github.com/tandem-serving/tandem/pkg/grammar"
 	"github.com/tandem-serving/tandem/pkg/model"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/pkg/tokenizer"
@@ -44,6 +45,7 @@ type Model struct {
 type Models struct {
 	list           []Model // as they were given
 	maxRequestTime time.Duration
+	grammars       *grammar.Cache // to check them
 }
 
 // NewModels checks models, and their sampling defaults by generationConfig.
@@ -51,7 +53,7 @@ func NewModels(list []Model, generationConfig string, maxRequestTime time.Durati
 	if len(list) == 0 {
 		return nil, errors.New("no model is given")
 	}
-	s := &Models{list: slices.Clone(list), maxRequestTime: maxRequestTime}
+	s := &Models{list: slices.Clone(list), maxRequestTime: maxRequestTime, grammars: grammar.NewCache(nil)}
 	renders, encodes := make(chan struct{}, runtime.GOMAXPROCS(0)), make(chan struct{}, runtime.GOMAXPROCS(0))
 	for i := range s.list {
 		m := &s.list[i]

@@ -45,10 +45,11 @@ type Plan struct {
 	MaxTokens  int     // to generate; prompt and these fit into the context
 	StopTokens []int32 // that end it, the model's own included
 	Stops      []string
-	Sampling   *inferencev1.Sampling // every field set
-	Logprobs   *uint32               // nil: say nothing
-	Envelope   *inferencev1.Envelope // without a request id
-	Resumable  time.Duration         // after its client is gone; 0: not
+	Sampling   *inferencev1.Sampling         // every field set
+	Logprobs   *uint32                       // nil: say nothing
+	Structured *inferencev1.StructuredOutput // nil: the output may be anything
+	Envelope   *inferencev1.Envelope         // without a request id
+	Resumable  time.Duration                 // after its client is gone; 0: not
 	Arrived    time.Time
 	Tokenized  time.Time
 	Deadline   time.Time
@@ -72,6 +73,9 @@ func (s *Models) Plan(ctx context.Context, arrived time.Time, q *inferencev1.Gen
 		return nil, err
 	}
 	if p.StopTokens, err = stopTokensOf(q, m); err != nil {
+		return nil, err
+	}
+	if p.Structured, err = s.structuredOf(q, p.StopTokens); err != nil {
 		return nil, err
 	}
 	if p.Envelope, err = envelopeOf(q); err != nil {

@@ -24,16 +24,17 @@ func (r *request) task(attempt int, generated []int32) *workerv1.Task {
 	envelope := proto.CloneOf(p.Envelope)
 	envelope.Attempt = uint32(attempt)
 	return &workerv1.Task{
-		Envelope:     envelope,
-		Model:        p.Model.Spec.Name,
-		ModelDigest:  r.version.Digest,
-		TokenIds:     preprocess.IDs(p.Tokens, generated),
-		Generated:    uint32(len(generated)),
-		MaxTokens:    uint32(p.MaxTokens),
-		Sampling:     p.Sampling,
-		Logprobs:     p.Logprobs,
-		StopTokenIds: preprocess.IDs(p.StopTokens),
-		FirstTokenNs: int64(joining.FirstTokenIn(time.Now(), p.Arrived, p.Envelope.GetSlo().GetTtft().AsDuration(), attempt)),
+		Envelope:         envelope,
+		Model:            p.Model.Spec.Name,
+		ModelDigest:      r.version.Digest,
+		TokenIds:         preprocess.IDs(p.Tokens, generated),
+		Generated:        uint32(len(generated)),
+		MaxTokens:        uint32(p.MaxTokens),
+		Sampling:         p.Sampling,
+		Logprobs:         p.Logprobs,
+		StructuredOutput: p.Structured,
+		StopTokenIds:     preprocess.IDs(p.StopTokens),
+		FirstTokenNs:     int64(joining.FirstTokenIn(time.Now(), p.Arrived, p.Envelope.GetSlo().GetTtft().AsDuration(), attempt)),
 	}
 }
 

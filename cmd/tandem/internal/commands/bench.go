@@ -33,6 +33,7 @@ func newBenchCommand() *cobra.Command {
 		newBenchSchedulerCommand(),
 		newBenchSpeculationCommand(),
 		newBenchTokenizerCommand(),
+		newBenchGrammarCommand(),
 		newBenchTracingCommand(),
 		newBenchTransferCommand(),
 		newBenchHandoverCommand(),

@@ -36,11 +36,17 @@ A request that failed has a result with an error; a wrong command line (status 2
 With --logprobs each token's line also has the natural logarithm of the token's
 probability, before temperature, penalties and biases.
 
+--json-object, --json-schema, --regex and --choice hold the output to a form: no token is
+drawn that it does not allow. An output that --max-tokens ends may be incomplete.
+
 Ctrl-C or SIGTERM cancels the request; the exit status is then 130.`,
 		Example: `  tandem generate --prompt "Once upon a time" --max-tokens 60
   printf 'Once upon a time' | tandem generate --temperature 0.8 --seed 7
   tandem generate --token-ids 1,2,3 --mode disaggregated --json
-  tandem generate --prompt "Once" --repetition-penalty 1.2 --logit-bias 17=-100 --logprobs 3 --json`,
+  tandem generate --prompt "Once" --repetition-penalty 1.2 --logit-bias 17=-100 --logprobs 3 --json
+  tandem generate --prompt "Is the king good?" --choice yes,no
+  tandem generate --prompt "The year was " --regex "1[0-9]{3}" --temperature 0
+  tandem generate --prompt "The hero: " --json-object --max-tokens 200`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				return usageError(cmd, fmt.Sprintf("tandem generate takes no argument %q, did you mean --prompt %q?", args[0], strings.Join(args, " ")))

@@ -24,6 +24,7 @@ type generateFlags struct {
 	logprobs, priority                     int64
 	ignoreEOS, noSpecial                   bool
 	timeout                                time.Duration
+	form                                   formFlags
 }
 
 func (g *generateFlags) add(cmd *cobra.Command) {
@@ -38,6 +39,7 @@ func (g *generateFlags) add(cmd *cobra.Command) {
 	fs.StringVar(&g.requestID, "request-id", "", "id of the request in logs and for 'tandem explain'; the router extends an id that is taken (default: the router makes one)")
 	fs.BoolVar(&g.noSpecial, "no-special", false, "do not add the start token to the prompt")
 	fs.BoolVar(&g.json, "json", false, "print one JSON object a line: each token, then the result")
+	g.form.add(cmd)
 	g.requestFlags.add(cmd, "to generate (default: as many as the context holds)", "the generation")
 	onlyOnCommandLine(cmd, "prompt", "token-ids", "logprobs", "priority", "cache-salt", "ignore-eos", "request-id", "no-special")
 }
@@ -59,6 +61,9 @@ func (g *generateFlags) request(cmd *cobra.Command) (*inferencev1.GenerateReques
 		return nil, rpc.InvalidArgument("logprobs", "text output cannot show log probabilities: pass --json too")
 	}
 	if request.Logprobs, err = givenCount(cmd, "logprobs", "logprobs", g.logprobs, 0, 20); err != nil {
+		return nil, err
+	}
+	if request.StructuredOutput, err = g.form.form(cmd); err != nil {
 		return nil, err
 	}
 	if err := g.input(cmd, request); err != nil {
@@ -95,7 +100,7 @@ func (g *generateFlags) input(cmd *cobra.Command, request *inferencev1.GenerateR
 
 // checkText refuses what protobuf could not carry: it fails with no field named.
 func (g *generateFlags) checkText(request *inferencev1.GenerateRequest) error {
-	texts := [][2]string{{"prompt", request.GetPrompt()}, {"model", g.model}, {"tenant", g.tenant}, {"cache_salt", g.cacheSalt}}
+	texts := [][2]string{{"json_schema", request.GetStructuredOutput().GetJsonSchema()}, {"prompt", request.GetPrompt()}, {"model", g.model}, {"tenant", g.tenant}, {"cache_salt", g.cacheSalt}, {"regex", g.form.regex}, {"choice", g.form.choice}}
 	for i, stop := range g.stop {
 		texts = append(texts, [2]string{fmt.Sprintf("stop[%d]", i), stop})
 	}

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -238,6 +239,8 @@ func TestGenerateRefusesSampling(t *testing.T) {
 		})
 	}
 	checkFailure(t, run(t.Context(), "", nil, "generate", "--prompt=x", "--logprobs=2"), 2, "--logprobs: text output cannot show")
+	checkFailure(t, run(t.Context(), "", nil, "generate", "--prompt=x", "--regex=a", "--choice=b"), 2, "--choice: --regex is given too")
+	checkFailure(t, run(t.Context(), "", nil, "generate", "--prompt=x", "--json-schema=none.json"), 2, "--json-schema: open none.json")
 }
 
 func TestGenerateRequest(t *testing.T) {
@@ -251,6 +254,10 @@ func TestGenerateRequest(t *testing.T) {
 		r := plain()
 		change(r)
 		return r
+	}
+	schema := filepath.Join(t.TempDir(), "schema.json")
+	if err := os.WriteFile(schema, []byte(`{"type": "null"}`), 0o600); err != nil {
+		t.Fatal(err)
 	}
 	cases := []struct {
 		name  string
@@ -277,6 +284,18 @@ func TestGenerateRequest(t *testing.T) {
 		{"penalties", "", []string{"--prompt=x", "--repetition-penalty=1.25", "--presence-penalty=0", "--frequency-penalty=-0.5", "--logit-bias=17=2.5, 305=-100", "--logprobs=0", "--json"}, with(func(r *inferencev1.GenerateRequest) {
 			r.Sampling.RepetitionPenalty, r.Sampling.PresencePenalty, r.Sampling.FrequencyPenalty = proto.Float32(1.25), proto.Float32(0), proto.Float32(-0.5)
 			r.Sampling.LogitBias, r.Logprobs = map[uint32]float32{17: 2.5, 305: -100}, proto.Uint32(0)
+		})},
+		{"an object", "", []string{"--prompt=x", "--json-object"}, with(func(r *inferencev1.GenerateRequest) {
+			r.StructuredOutput = &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_JsonObject{JsonObject: true}}
+		})},
+		{"a schema", "", []string{"--prompt=x", "--json-schema=" + schema}, with(func(r *inferencev1.GenerateRequest) {
+			r.StructuredOutput = &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_JsonSchema{JsonSchema: `{"type": "null"}`}}
+		})},
+		{"an expression", "", []string{"--prompt=x", "--regex=[a-c],+"}, with(func(r *inferencev1.GenerateRequest) {
+			r.StructuredOutput = &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_Regex{Regex: "[a-c],+"}}
+		})},
+		{"a choice", "", []string{"--prompt=x", "--choice=yes,no way"}, with(func(r *inferencev1.GenerateRequest) {
+			r.StructuredOutput = &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_Choice{Choice: &inferencev1.Choice{Texts: []string{"yes", "no way"}}}}
 		})},
 		{"everything", "", []string{
 			"--prompt=x", "--max-tokens=9", "--temperature=0.5", "--top-p=1", "--top-k=0", "--min-p=0.25", "--seed=0",

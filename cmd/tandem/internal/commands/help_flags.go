@@ -14,7 +14,7 @@ var mainFlags = map[string][]string{
 	"config print up":    {"config", "json"},
 	"config print serve": {"config", "json"},
 	"generate": {
-		"prompt", "token-ids", "max-tokens", "temperature", "top-p", "top-k", "seed", "stop",
+		"prompt", "token-ids", "max-tokens", "temperature", "top-p", "top-k", "seed", "stop", "json-schema",
 		"mode", "addr", "timeout", "json",
 	},
 	"chat": {"system", "max-tokens", "temperature", "top-p", "top-k", "seed", "stop", "mode", "addr", "json"},

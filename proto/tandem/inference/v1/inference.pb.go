@@ -67,9 +67,11 @@ type GenerateRequest struct {
 	NoSpecialTokens bool `protobuf:"varint,15,opt,name=no_special_tokens,json=noSpecialTokens,proto3" json:"no_special_tokens,omitempty"`
 	// Return log probabilities of each token and of this many likeliest alternatives, 0
 	// to 20. Not set: none.
-	Logprobs      *uint32 `protobuf:"varint,17,opt,name=logprobs,proto3,oneof" json:"logprobs,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Logprobs *uint32 `protobuf:"varint,17,opt,name=logprobs,proto3,oneof" json:"logprobs,omitempty"`
+	// Form of the output. Not set: any. Not together with ignore_eos.
+	StructuredOutput *StructuredOutput `protobuf:"bytes,20,opt,name=structured_output,json=structuredOutput,proto3" json:"structured_output,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *GenerateRequest) Reset() {
@@ -232,6 +234,13 @@ func (x *GenerateRequest) GetLogprobs() uint32 {
 		return *x.Logprobs
 	}
 	return 0
+}
+
+func (x *GenerateRequest) GetStructuredOutput() *StructuredOutput {
+	if x != nil {
+		return x.StructuredOutput
+	}
+	return nil
 }
 
 type isGenerateRequest_Input interface {
@@ -1225,7 +1234,7 @@ var File_tandem_inference_v1_inference_proto protoreflect.FileDescriptor
 
 const file_tandem_inference_v1_inference_proto_rawDesc = "" +
 	"\n" +
-	"#tandem/inference/v1/inference.proto\x12\x13tandem.inference.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a!tandem/inference/v1/request.proto\x1a!tandem/inference/v1/timings.proto\"\xe0\x05\n" +
+	"#tandem/inference/v1/inference.proto\x12\x13tandem.inference.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a!tandem/inference/v1/request.proto\x1a!tandem/inference/v1/timings.proto\"\xb4\x06\n" +
 	"\x0fGenerateRequest\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12\x18\n" +
 	"\x06prompt\x18\x02 \x01(\tH\x00R\x06prompt\x12<\n" +
@@ -1247,7 +1256,8 @@ const file_tandem_inference_v1_inference_proto_rawDesc = "" +
 	"cache_salt\x18\r \x01(\tR\tcacheSalt\x12>\n" +
 	"\rresumable_for\x18\x0e \x01(\v2\x19.google.protobuf.DurationR\fresumableFor\x12*\n" +
 	"\x11no_special_tokens\x18\x0f \x01(\bR\x0fnoSpecialTokens\x12\x1f\n" +
-	"\blogprobs\x18\x11 \x01(\rH\x02R\blogprobs\x88\x01\x01B\a\n" +
+	"\blogprobs\x18\x11 \x01(\rH\x02R\blogprobs\x88\x01\x01\x12R\n" +
+	"\x11structured_output\x18\x14 \x01(\v2%.tandem.inference.v1.StructuredOutputR\x10structuredOutputB\a\n" +
 	"\x05inputB\r\n" +
 	"\v_max_tokensB\v\n" +
 	"\t_logprobs\"\xf3\x01\n" +
@@ -1358,12 +1368,13 @@ var file_tandem_inference_v1_inference_proto_goTypes = []any{
 	(Mode)(0),                   // 17: tandem.inference.v1.Mode
 	(*Slo)(nil),                 // 18: tandem.inference.v1.Slo
 	(*durationpb.Duration)(nil), // 19: google.protobuf.Duration
-	(*structpb.Struct)(nil),     // 20: google.protobuf.Struct
-	(*TokenLogprobs)(nil),       // 21: tandem.inference.v1.TokenLogprobs
-	(FinishReason)(0),           // 22: tandem.inference.v1.FinishReason
-	(*Usage)(nil),               // 23: tandem.inference.v1.Usage
-	(*Route)(nil),               // 24: tandem.inference.v1.Route
-	(*Timings)(nil),             // 25: tandem.inference.v1.Timings
+	(*StructuredOutput)(nil),    // 20: tandem.inference.v1.StructuredOutput
+	(*structpb.Struct)(nil),     // 21: google.protobuf.Struct
+	(*TokenLogprobs)(nil),       // 22: tandem.inference.v1.TokenLogprobs
+	(FinishReason)(0),           // 23: tandem.inference.v1.FinishReason
+	(*Usage)(nil),               // 24: tandem.inference.v1.Usage
+	(*Route)(nil),               // 25: tandem.inference.v1.Route
+	(*Timings)(nil),             // 26: tandem.inference.v1.Timings
 }
 var file_tandem_inference_v1_inference_proto_depIdxs = []int32{
 	15, // 0: tandem.inference.v1.GenerateRequest.token_ids:type_name -> tandem.inference.v1.TokenIds
@@ -1372,34 +1383,35 @@ var file_tandem_inference_v1_inference_proto_depIdxs = []int32{
 	17, // 3: tandem.inference.v1.GenerateRequest.mode:type_name -> tandem.inference.v1.Mode
 	18, // 4: tandem.inference.v1.GenerateRequest.slo:type_name -> tandem.inference.v1.Slo
 	19, // 5: tandem.inference.v1.GenerateRequest.resumable_for:type_name -> google.protobuf.Duration
-	2,  // 6: tandem.inference.v1.Conversation.messages:type_name -> tandem.inference.v1.Message
-	20, // 7: tandem.inference.v1.Conversation.tools:type_name -> google.protobuf.Struct
-	20, // 8: tandem.inference.v1.Conversation.template_arguments:type_name -> google.protobuf.Struct
-	20, // 9: tandem.inference.v1.Message.tool_calls:type_name -> google.protobuf.Struct
-	4,  // 10: tandem.inference.v1.GenerateEvent.accepted:type_name -> tandem.inference.v1.Accepted
-	5,  // 11: tandem.inference.v1.GenerateEvent.tokens:type_name -> tandem.inference.v1.TokenDelta
-	6,  // 12: tandem.inference.v1.GenerateEvent.finished:type_name -> tandem.inference.v1.Finished
-	21, // 13: tandem.inference.v1.TokenDelta.logprobs:type_name -> tandem.inference.v1.TokenLogprobs
-	22, // 14: tandem.inference.v1.Finished.reason:type_name -> tandem.inference.v1.FinishReason
-	23, // 15: tandem.inference.v1.Finished.usage:type_name -> tandem.inference.v1.Usage
-	24, // 16: tandem.inference.v1.Finished.route:type_name -> tandem.inference.v1.Route
-	25, // 17: tandem.inference.v1.Finished.timings:type_name -> tandem.inference.v1.Timings
-	14, // 18: tandem.inference.v1.ListModelsResponse.models:type_name -> tandem.inference.v1.Model
-	0,  // 19: tandem.inference.v1.Inference.Generate:input_type -> tandem.inference.v1.GenerateRequest
-	7,  // 20: tandem.inference.v1.Inference.Resume:input_type -> tandem.inference.v1.ResumeRequest
-	8,  // 21: tandem.inference.v1.Inference.Tokenize:input_type -> tandem.inference.v1.TokenizeRequest
-	10, // 22: tandem.inference.v1.Inference.Detokenize:input_type -> tandem.inference.v1.DetokenizeRequest
-	12, // 23: tandem.inference.v1.Inference.ListModels:input_type -> tandem.inference.v1.ListModelsRequest
-	3,  // 24: tandem.inference.v1.Inference.Generate:output_type -> tandem.inference.v1.GenerateEvent
-	3,  // 25: tandem.inference.v1.Inference.Resume:output_type -> tandem.inference.v1.GenerateEvent
-	9,  // 26: tandem.inference.v1.Inference.Tokenize:output_type -> tandem.inference.v1.TokenizeResponse
-	11, // 27: tandem.inference.v1.Inference.Detokenize:output_type -> tandem.inference.v1.DetokenizeResponse
-	13, // 28: tandem.inference.v1.Inference.ListModels:output_type -> tandem.inference.v1.ListModelsResponse
-	24, // [24:29] is the sub-list for method output_type
-	19, // [19:24] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	20, // 6: tandem.inference.v1.GenerateRequest.structured_output:type_name -> tandem.inference.v1.StructuredOutput
+	2,  // 7: tandem.inference.v1.Conversation.messages:type_name -> tandem.inference.v1.Message
+	21, // 8: tandem.inference.v1.Conversation.tools:type_name -> google.protobuf.Struct
+	21, // 9: tandem.inference.v1.Conversation.template_arguments:type_name -> google.protobuf.Struct
+	21, // 10: tandem.inference.v1.Message.tool_calls:type_name -> google.protobuf.Struct
+	4,  // 11: tandem.inference.v1.GenerateEvent.accepted:type_name -> tandem.inference.v1.Accepted
+	5,  // 12: tandem.inference.v1.GenerateEvent.tokens:type_name -> tandem.inference.v1.TokenDelta
+	6,  // 13: tandem.inference.v1.GenerateEvent.finished:type_name -> tandem.inference.v1.Finished
+	22, // 14: tandem.inference.v1.TokenDelta.logprobs:type_name -> tandem.inference.v1.TokenLogprobs
+	23, // 15: tandem.inference.v1.Finished.reason:type_name -> tandem.inference.v1.FinishReason
+	24, // 16: tandem.inference.v1.Finished.usage:type_name -> tandem.inference.v1.Usage
+	25, // 17: tandem.inference.v1.Finished.route:type_name -> tandem.inference.v1.Route
+	26, // 18: tandem.inference.v1.Finished.timings:type_name -> tandem.inference.v1.Timings
+	14, // 19: tandem.inference.v1.ListModelsResponse.models:type_name -> tandem.inference.v1.Model
+	0,  // 20: tandem.inference.v1.Inference.Generate:input_type -> tandem.inference.v1.GenerateRequest
+	7,  // 21: tandem.inference.v1.Inference.Resume:input_type -> tandem.inference.v1.ResumeRequest
+	8,  // 22: tandem.inference.v1.Inference.Tokenize:input_type -> tandem.inference.v1.TokenizeRequest
+	10, // 23: tandem.inference.v1.Inference.Detokenize:input_type -> tandem.inference.v1.DetokenizeRequest
+	12, // 24: tandem.inference.v1.Inference.ListModels:input_type -> tandem.inference.v1.ListModelsRequest
+	3,  // 25: tandem.inference.v1.Inference.Generate:output_type -> tandem.inference.v1.GenerateEvent
+	3,  // 26: tandem.inference.v1.Inference.Resume:output_type -> tandem.inference.v1.GenerateEvent
+	9,  // 27: tandem.inference.v1.Inference.Tokenize:output_type -> tandem.inference.v1.TokenizeResponse
+	11, // 28: tandem.inference.v1.Inference.Detokenize:output_type -> tandem.inference.v1.DetokenizeResponse
+	13, // 29: tandem.inference.v1.Inference.ListModels:output_type -> tandem.inference.v1.ListModelsResponse
+	25, // [25:30] is the sub-list for method output_type
+	20, // [20:25] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_tandem_inference_v1_inference_proto_init() }

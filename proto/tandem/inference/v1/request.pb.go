@@ -379,6 +379,177 @@ func (x *Sampling) GetLogitBias() map[uint32]float32 {
 	return nil
 }
 
+// StructuredOutput holds the output to a form. Tokens that the form does not allow are never
+// sampled; the model's end-of-sequence tokens are allowed where the output is complete. An
+// output that max_tokens or a stop string ends may be incomplete.
+type StructuredOutput struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Exactly one form.
+	//
+	// Types that are valid to be assigned to Form:
+	//
+	//	*StructuredOutput_JsonObject
+	//	*StructuredOutput_JsonSchema
+	//	*StructuredOutput_Regex
+	//	*StructuredOutput_Choice
+	Form          isStructuredOutput_Form `protobuf_oneof:"form"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StructuredOutput) Reset() {
+	*x = StructuredOutput{}
+	mi := &file_tandem_inference_v1_request_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StructuredOutput) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StructuredOutput) ProtoMessage() {}
+
+func (x *StructuredOutput) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_inference_v1_request_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StructuredOutput.ProtoReflect.Descriptor instead.
+func (*StructuredOutput) Descriptor() ([]byte, []int) {
+	return file_tandem_inference_v1_request_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *StructuredOutput) GetForm() isStructuredOutput_Form {
+	if x != nil {
+		return x.Form
+	}
+	return nil
+}
+
+func (x *StructuredOutput) GetJsonObject() bool {
+	if x != nil {
+		if x, ok := x.Form.(*StructuredOutput_JsonObject); ok {
+			return x.JsonObject
+		}
+	}
+	return false
+}
+
+func (x *StructuredOutput) GetJsonSchema() string {
+	if x != nil {
+		if x, ok := x.Form.(*StructuredOutput_JsonSchema); ok {
+			return x.JsonSchema
+		}
+	}
+	return ""
+}
+
+func (x *StructuredOutput) GetRegex() string {
+	if x != nil {
+		if x, ok := x.Form.(*StructuredOutput_Regex); ok {
+			return x.Regex
+		}
+	}
+	return ""
+}
+
+func (x *StructuredOutput) GetChoice() *Choice {
+	if x != nil {
+		if x, ok := x.Form.(*StructuredOutput_Choice); ok {
+			return x.Choice
+		}
+	}
+	return nil
+}
+
+type isStructuredOutput_Form interface {
+	isStructuredOutput_Form()
+}
+
+type StructuredOutput_JsonObject struct {
+	// true: a JSON object, whatever is in it.
+	JsonObject bool `protobuf:"varint,1,opt,name=json_object,json=jsonObject,proto3,oneof"`
+}
+
+type StructuredOutput_JsonSchema struct {
+	// JSON that a JSON Schema (draft 2020-12) describes, as the text of the schema. Keywords
+	// that are not supported are refused. At most 256 KiB.
+	JsonSchema string `protobuf:"bytes,2,opt,name=json_schema,json=jsonSchema,proto3,oneof"`
+}
+
+type StructuredOutput_Regex struct {
+	// A regular expression that matches the whole output, in the syntax of RE2. At most 16
+	// KiB.
+	Regex string `protobuf:"bytes,3,opt,name=regex,proto3,oneof"`
+}
+
+type StructuredOutput_Choice struct {
+	// One of some texts.
+	Choice *Choice `protobuf:"bytes,4,opt,name=choice,proto3,oneof"`
+}
+
+func (*StructuredOutput_JsonObject) isStructuredOutput_Form() {}
+
+func (*StructuredOutput_JsonSchema) isStructuredOutput_Form() {}
+
+func (*StructuredOutput_Regex) isStructuredOutput_Form() {}
+
+func (*StructuredOutput_Choice) isStructuredOutput_Form() {}
+
+// Choice is the texts that an output can be.
+type Choice struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// 1 to 1024, none of them empty, together at most 64 KiB.
+	Texts         []string `protobuf:"bytes,1,rep,name=texts,proto3" json:"texts,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Choice) Reset() {
+	*x = Choice{}
+	mi := &file_tandem_inference_v1_request_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Choice) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Choice) ProtoMessage() {}
+
+func (x *Choice) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_inference_v1_request_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Choice.ProtoReflect.Descriptor instead.
+func (*Choice) Descriptor() ([]byte, []int) {
+	return file_tandem_inference_v1_request_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Choice) GetTexts() []string {
+	if x != nil {
+		return x.Texts
+	}
+	return nil
+}
+
 // TokenLogprobs is the log probabilities at one position: natural logarithms of the
 // softmax of the model's logits, before temperature, penalties and biases.
 type TokenLogprobs struct {
@@ -396,7 +567,7 @@ type TokenLogprobs struct {
 
 func (x *TokenLogprobs) Reset() {
 	*x = TokenLogprobs{}
-	mi := &file_tandem_inference_v1_request_proto_msgTypes[3]
+	mi := &file_tandem_inference_v1_request_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -408,7 +579,7 @@ func (x *TokenLogprobs) String() string {
 func (*TokenLogprobs) ProtoMessage() {}
 
 func (x *TokenLogprobs) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_inference_v1_request_proto_msgTypes[3]
+	mi := &file_tandem_inference_v1_request_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -421,7 +592,7 @@ func (x *TokenLogprobs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenLogprobs.ProtoReflect.Descriptor instead.
 func (*TokenLogprobs) Descriptor() ([]byte, []int) {
-	return file_tandem_inference_v1_request_proto_rawDescGZIP(), []int{3}
+	return file_tandem_inference_v1_request_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *TokenLogprobs) GetLogprob() float32 {
@@ -460,7 +631,7 @@ type TokenLogprob struct {
 
 func (x *TokenLogprob) Reset() {
 	*x = TokenLogprob{}
-	mi := &file_tandem_inference_v1_request_proto_msgTypes[4]
+	mi := &file_tandem_inference_v1_request_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -472,7 +643,7 @@ func (x *TokenLogprob) String() string {
 func (*TokenLogprob) ProtoMessage() {}
 
 func (x *TokenLogprob) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_inference_v1_request_proto_msgTypes[4]
+	mi := &file_tandem_inference_v1_request_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -485,7 +656,7 @@ func (x *TokenLogprob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenLogprob.ProtoReflect.Descriptor instead.
 func (*TokenLogprob) Descriptor() ([]byte, []int) {
-	return file_tandem_inference_v1_request_proto_rawDescGZIP(), []int{4}
+	return file_tandem_inference_v1_request_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *TokenLogprob) GetTokenId() uint32 {
@@ -520,7 +691,7 @@ type TokenIds struct {
 
 func (x *TokenIds) Reset() {
 	*x = TokenIds{}
-	mi := &file_tandem_inference_v1_request_proto_msgTypes[5]
+	mi := &file_tandem_inference_v1_request_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -532,7 +703,7 @@ func (x *TokenIds) String() string {
 func (*TokenIds) ProtoMessage() {}
 
 func (x *TokenIds) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_inference_v1_request_proto_msgTypes[5]
+	mi := &file_tandem_inference_v1_request_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -545,7 +716,7 @@ func (x *TokenIds) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenIds.ProtoReflect.Descriptor instead.
 func (*TokenIds) Descriptor() ([]byte, []int) {
-	return file_tandem_inference_v1_request_proto_rawDescGZIP(), []int{5}
+	return file_tandem_inference_v1_request_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *TokenIds) GetIds() []uint32 {
@@ -595,7 +766,17 @@ const file_tandem_inference_v1_request_proto_rawDesc = "" +
 	"\x05_seedB\x15\n" +
 	"\x13_repetition_penaltyB\x13\n" +
 	"\x11_presence_penaltyB\x14\n" +
-	"\x12_frequency_penalty\"r\n" +
+	"\x12_frequency_penalty\"\xaf\x01\n" +
+	"\x10StructuredOutput\x12!\n" +
+	"\vjson_object\x18\x01 \x01(\bH\x00R\n" +
+	"jsonObject\x12!\n" +
+	"\vjson_schema\x18\x02 \x01(\tH\x00R\n" +
+	"jsonSchema\x12\x16\n" +
+	"\x05regex\x18\x03 \x01(\tH\x00R\x05regex\x125\n" +
+	"\x06choice\x18\x04 \x01(\v2\x1b.tandem.inference.v1.ChoiceH\x00R\x06choiceB\x06\n" +
+	"\x04form\"\x1e\n" +
+	"\x06Choice\x12\x14\n" +
+	"\x05texts\x18\x01 \x03(\tR\x05texts\"r\n" +
 	"\rTokenLogprobs\x12\x18\n" +
 	"\alogprob\x18\x01 \x01(\x02R\alogprob\x123\n" +
 	"\x03top\x18\x02 \x03(\v2!.tandem.inference.v1.TokenLogprobR\x03top\x12\x12\n" +
@@ -625,30 +806,33 @@ func file_tandem_inference_v1_request_proto_rawDescGZIP() []byte {
 }
 
 var file_tandem_inference_v1_request_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_tandem_inference_v1_request_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_tandem_inference_v1_request_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_tandem_inference_v1_request_proto_goTypes = []any{
 	(Mode)(0),                   // 0: tandem.inference.v1.Mode
 	(*Envelope)(nil),            // 1: tandem.inference.v1.Envelope
 	(*Slo)(nil),                 // 2: tandem.inference.v1.Slo
 	(*Sampling)(nil),            // 3: tandem.inference.v1.Sampling
-	(*TokenLogprobs)(nil),       // 4: tandem.inference.v1.TokenLogprobs
-	(*TokenLogprob)(nil),        // 5: tandem.inference.v1.TokenLogprob
-	(*TokenIds)(nil),            // 6: tandem.inference.v1.TokenIds
-	nil,                         // 7: tandem.inference.v1.Sampling.LogitBiasEntry
-	(*durationpb.Duration)(nil), // 8: google.protobuf.Duration
+	(*StructuredOutput)(nil),    // 4: tandem.inference.v1.StructuredOutput
+	(*Choice)(nil),              // 5: tandem.inference.v1.Choice
+	(*TokenLogprobs)(nil),       // 6: tandem.inference.v1.TokenLogprobs
+	(*TokenLogprob)(nil),        // 7: tandem.inference.v1.TokenLogprob
+	(*TokenIds)(nil),            // 8: tandem.inference.v1.TokenIds
+	nil,                         // 9: tandem.inference.v1.Sampling.LogitBiasEntry
+	(*durationpb.Duration)(nil), // 10: google.protobuf.Duration
 }
 var file_tandem_inference_v1_request_proto_depIdxs = []int32{
-	2, // 0: tandem.inference.v1.Envelope.slo:type_name -> tandem.inference.v1.Slo
-	0, // 1: tandem.inference.v1.Envelope.mode:type_name -> tandem.inference.v1.Mode
-	8, // 2: tandem.inference.v1.Slo.ttft:type_name -> google.protobuf.Duration
-	8, // 3: tandem.inference.v1.Slo.tpot:type_name -> google.protobuf.Duration
-	7, // 4: tandem.inference.v1.Sampling.logit_bias:type_name -> tandem.inference.v1.Sampling.LogitBiasEntry
-	5, // 5: tandem.inference.v1.TokenLogprobs.top:type_name -> tandem.inference.v1.TokenLogprob
-	6, // [6:6] is the sub-list for method output_type
-	6, // [6:6] is the sub-list for method input_type
-	6, // [6:6] is the sub-list for extension type_name
-	6, // [6:6] is the sub-list for extension extendee
-	0, // [0:6] is the sub-list for field type_name
+	2,  // 0: tandem.inference.v1.Envelope.slo:type_name -> tandem.inference.v1.Slo
+	0,  // 1: tandem.inference.v1.Envelope.mode:type_name -> tandem.inference.v1.Mode
+	10, // 2: tandem.inference.v1.Slo.ttft:type_name -> google.protobuf.Duration
+	10, // 3: tandem.inference.v1.Slo.tpot:type_name -> google.protobuf.Duration
+	9,  // 4: tandem.inference.v1.Sampling.logit_bias:type_name -> tandem.inference.v1.Sampling.LogitBiasEntry
+	5,  // 5: tandem.inference.v1.StructuredOutput.choice:type_name -> tandem.inference.v1.Choice
+	7,  // 6: tandem.inference.v1.TokenLogprobs.top:type_name -> tandem.inference.v1.TokenLogprob
+	7,  // [7:7] is the sub-list for method output_type
+	7,  // [7:7] is the sub-list for method input_type
+	7,  // [7:7] is the sub-list for extension type_name
+	7,  // [7:7] is the sub-list for extension extendee
+	0,  // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_tandem_inference_v1_request_proto_init() }
@@ -657,13 +841,19 @@ func file_tandem_inference_v1_request_proto_init() {
 		return
 	}
 	file_tandem_inference_v1_request_proto_msgTypes[2].OneofWrappers = []any{}
+	file_tandem_inference_v1_request_proto_msgTypes[3].OneofWrappers = []any{
+		(*StructuredOutput_JsonObject)(nil),
+		(*StructuredOutput_JsonSchema)(nil),
+		(*StructuredOutput_Regex)(nil),
+		(*StructuredOutput_Choice)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_tandem_inference_v1_request_proto_rawDesc), len(file_tandem_inference_v1_request_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   7,
+			NumMessages:   9,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

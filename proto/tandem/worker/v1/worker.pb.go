@@ -109,9 +109,11 @@ type Task struct {
 	Logprobs *uint32 `protobuf:"varint,9,opt,name=logprobs,proto3,oneof" json:"logprobs,omitempty"`
 	// Time left until the first token is due by the request's objective, nanoseconds. A prompt
 	// that has it is computed before those that have none and those due later. 0: none.
-	FirstTokenNs  int64 `protobuf:"varint,10,opt,name=first_token_ns,json=firstTokenNs,proto3" json:"first_token_ns,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	FirstTokenNs int64 `protobuf:"varint,10,opt,name=first_token_ns,json=firstTokenNs,proto3" json:"first_token_ns,omitempty"`
+	// Form of the output, which the tokens in generated follow. Not set: any.
+	StructuredOutput *v1.StructuredOutput `protobuf:"bytes,12,opt,name=structured_output,json=structuredOutput,proto3" json:"structured_output,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *Task) Reset() {
@@ -212,6 +214,13 @@ func (x *Task) GetFirstTokenNs() int64 {
 		return x.FirstTokenNs
 	}
 	return 0
+}
+
+func (x *Task) GetStructuredOutput() *v1.StructuredOutput {
+	if x != nil {
+		return x.StructuredOutput
+	}
+	return nil
 }
 
 // PrefillRequest asks for a sequence's KV and first token.
@@ -1815,7 +1824,7 @@ var File_tandem_worker_v1_worker_proto protoreflect.FileDescriptor
 
 const file_tandem_worker_v1_worker_proto_rawDesc = "" +
 	"\n" +
-	"\x1dtandem/worker/v1/worker.proto\x12\x10tandem.worker.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1ftandem/control/v1/records.proto\x1a!tandem/inference/v1/request.proto\x1a!tandem/inference/v1/timings.proto\x1a%tandem/kvtransfer/v1/kvtransfer.proto\"\x89\x03\n" +
+	"\x1dtandem/worker/v1/worker.proto\x12\x10tandem.worker.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1ftandem/control/v1/records.proto\x1a!tandem/inference/v1/request.proto\x1a!tandem/inference/v1/timings.proto\x1a%tandem/kvtransfer/v1/kvtransfer.proto\"\xdd\x03\n" +
 	"\x04Task\x129\n" +
 	"\benvelope\x18\x01 \x01(\v2\x1d.tandem.inference.v1.EnvelopeR\benvelope\x12\x14\n" +
 	"\x05model\x18\x02 \x01(\tR\x05model\x12!\n" +
@@ -1828,7 +1837,8 @@ const file_tandem_worker_v1_worker_proto_rawDesc = "" +
 	"\x0estop_token_ids\x18\b \x03(\rR\fstopTokenIds\x12\x1f\n" +
 	"\blogprobs\x18\t \x01(\rH\x00R\blogprobs\x88\x01\x01\x12$\n" +
 	"\x0efirst_token_ns\x18\n" +
-	" \x01(\x03R\ffirstTokenNsB\v\n" +
+	" \x01(\x03R\ffirstTokenNs\x12R\n" +
+	"\x11structured_output\x18\f \x01(\v2%.tandem.inference.v1.StructuredOutputR\x10structuredOutputB\v\n" +
 	"\t_logprobs\"\xe4\x01\n" +
 	"\x0ePrefillRequest\x12*\n" +
 	"\x04task\x18\x01 \x01(\v2\x16.tandem.worker.v1.TaskR\x04task\x124\n" +
@@ -1988,55 +1998,57 @@ var file_tandem_worker_v1_worker_proto_goTypes = []any{
 	(*ListBlocksResponse)(nil),  // 24: tandem.worker.v1.ListBlocksResponse
 	(*v1.Envelope)(nil),         // 25: tandem.inference.v1.Envelope
 	(*v1.Sampling)(nil),         // 26: tandem.inference.v1.Sampling
-	(*v11.Ticket)(nil),          // 27: tandem.kvtransfer.v1.Ticket
-	(v1.FinishReason)(0),        // 28: tandem.inference.v1.FinishReason
-	(*v1.TokenLogprobs)(nil),    // 29: tandem.inference.v1.TokenLogprobs
-	(*v12.WorkerRecord)(nil),    // 30: tandem.control.v1.WorkerRecord
-	(*durationpb.Duration)(nil), // 31: google.protobuf.Duration
+	(*v1.StructuredOutput)(nil), // 27: tandem.inference.v1.StructuredOutput
+	(*v11.Ticket)(nil),          // 28: tandem.kvtransfer.v1.Ticket
+	(v1.FinishReason)(0),        // 29: tandem.inference.v1.FinishReason
+	(*v1.TokenLogprobs)(nil),    // 30: tandem.inference.v1.TokenLogprobs
+	(*v12.WorkerRecord)(nil),    // 31: tandem.control.v1.WorkerRecord
+	(*durationpb.Duration)(nil), // 32: google.protobuf.Duration
 }
 var file_tandem_worker_v1_worker_proto_depIdxs = []int32{
 	25, // 0: tandem.worker.v1.Task.envelope:type_name -> tandem.inference.v1.Envelope
 	26, // 1: tandem.worker.v1.Task.sampling:type_name -> tandem.inference.v1.Sampling
-	1,  // 2: tandem.worker.v1.PrefillRequest.task:type_name -> tandem.worker.v1.Task
-	27, // 3: tandem.worker.v1.PrefillRequest.ticket:type_name -> tandem.kvtransfer.v1.Ticket
-	3,  // 4: tandem.worker.v1.PrefillRequest.source:type_name -> tandem.worker.v1.BlockSource
-	6,  // 5: tandem.worker.v1.PrefillEvent.started:type_name -> tandem.worker.v1.PrefillStarted
-	7,  // 6: tandem.worker.v1.PrefillEvent.first_token:type_name -> tandem.worker.v1.FirstToken
-	8,  // 7: tandem.worker.v1.PrefillEvent.sent:type_name -> tandem.worker.v1.KvSent
-	5,  // 8: tandem.worker.v1.PrefillEvent.queued:type_name -> tandem.worker.v1.Queued
-	0,  // 9: tandem.worker.v1.PrefillStarted.fetch_verdict:type_name -> tandem.worker.v1.FetchVerdict
-	28, // 10: tandem.worker.v1.FirstToken.reason:type_name -> tandem.inference.v1.FinishReason
-	29, // 11: tandem.worker.v1.FirstToken.logprobs:type_name -> tandem.inference.v1.TokenLogprobs
-	1,  // 12: tandem.worker.v1.DecodeRequest.task:type_name -> tandem.worker.v1.Task
-	11, // 13: tandem.worker.v1.DecodeEvent.reserved:type_name -> tandem.worker.v1.Reserved
-	12, // 14: tandem.worker.v1.DecodeEvent.admitted:type_name -> tandem.worker.v1.Admitted
-	13, // 15: tandem.worker.v1.DecodeEvent.tokens:type_name -> tandem.worker.v1.Tokens
-	16, // 16: tandem.worker.v1.DecodeEvent.ended:type_name -> tandem.worker.v1.Ended
-	14, // 17: tandem.worker.v1.DecodeEvent.paused:type_name -> tandem.worker.v1.Paused
-	15, // 18: tandem.worker.v1.DecodeEvent.resumed:type_name -> tandem.worker.v1.Resumed
-	5,  // 19: tandem.worker.v1.DecodeEvent.queued:type_name -> tandem.worker.v1.Queued
-	27, // 20: tandem.worker.v1.Reserved.ticket:type_name -> tandem.kvtransfer.v1.Ticket
-	29, // 21: tandem.worker.v1.Tokens.logprobs:type_name -> tandem.inference.v1.TokenLogprobs
-	28, // 22: tandem.worker.v1.Ended.reason:type_name -> tandem.inference.v1.FinishReason
-	30, // 23: tandem.worker.v1.IdentifyResponse.record:type_name -> tandem.control.v1.WorkerRecord
-	31, // 24: tandem.worker.v1.DrainRequest.grace:type_name -> google.protobuf.Duration
-	17, // 25: tandem.worker.v1.Worker.Identify:input_type -> tandem.worker.v1.IdentifyRequest
-	19, // 26: tandem.worker.v1.Worker.Drain:input_type -> tandem.worker.v1.DrainRequest
-	21, // 27: tandem.worker.v1.Worker.Undrain:input_type -> tandem.worker.v1.UndrainRequest
-	23, // 28: tandem.worker.v1.Worker.ListBlocks:input_type -> tandem.worker.v1.ListBlocksRequest
-	2,  // 29: tandem.worker.v1.Prefill.Run:input_type -> tandem.worker.v1.PrefillRequest
-	9,  // 30: tandem.worker.v1.Decode.Run:input_type -> tandem.worker.v1.DecodeRequest
-	18, // 31: tandem.worker.v1.Worker.Identify:output_type -> tandem.worker.v1.IdentifyResponse
-	20, // 32: tandem.worker.v1.Worker.Drain:output_type -> tandem.worker.v1.DrainProgress
-	22, // 33: tandem.worker.v1.Worker.Undrain:output_type -> tandem.worker.v1.UndrainResponse
-	24, // 34: tandem.worker.v1.Worker.ListBlocks:output_type -> tandem.worker.v1.ListBlocksResponse
-	4,  // 35: tandem.worker.v1.Prefill.Run:output_type -> tandem.worker.v1.PrefillEvent
-	10, // 36: tandem.worker.v1.Decode.Run:output_type -> tandem.worker.v1.DecodeEvent
-	31, // [31:37] is the sub-list for method output_type
-	25, // [25:31] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	27, // 2: tandem.worker.v1.Task.structured_output:type_name -> tandem.inference.v1.StructuredOutput
+	1,  // 3: tandem.worker.v1.PrefillRequest.task:type_name -> tandem.worker.v1.Task
+	28, // 4: tandem.worker.v1.PrefillRequest.ticket:type_name -> tandem.kvtransfer.v1.Ticket
+	3,  // 5: tandem.worker.v1.PrefillRequest.source:type_name -> tandem.worker.v1.BlockSource
+	6,  // 6: tandem.worker.v1.PrefillEvent.started:type_name -> tandem.worker.v1.PrefillStarted
+	7,  // 7: tandem.worker.v1.PrefillEvent.first_token:type_name -> tandem.worker.v1.FirstToken
+	8,  // 8: tandem.worker.v1.PrefillEvent.sent:type_name -> tandem.worker.v1.KvSent
+	5,  // 9: tandem.worker.v1.PrefillEvent.queued:type_name -> tandem.worker.v1.Queued
+	0,  // 10: tandem.worker.v1.PrefillStarted.fetch_verdict:type_name -> tandem.worker.v1.FetchVerdict
+	29, // 11: tandem.worker.v1.FirstToken.reason:type_name -> tandem.inference.v1.FinishReason
+	30, // 12: tandem.worker.v1.FirstToken.logprobs:type_name -> tandem.inference.v1.TokenLogprobs
+	1,  // 13: tandem.worker.v1.DecodeRequest.task:type_name -> tandem.worker.v1.Task
+	11, // 14: tandem.worker.v1.DecodeEvent.reserved:type_name -> tandem.worker.v1.Reserved
+	12, // 15: tandem.worker.v1.DecodeEvent.admitted:type_name -> tandem.worker.v1.Admitted
+	13, // 16: tandem.worker.v1.DecodeEvent.tokens:type_name -> tandem.worker.v1.Tokens
+	16, // 17: tandem.worker.v1.DecodeEvent.ended:type_name -> tandem.worker.v1.Ended
+	14, // 18: tandem.worker.v1.DecodeEvent.paused:type_name -> tandem.worker.v1.Paused
+	15, // 19: tandem.worker.v1.DecodeEvent.resumed:type_name -> tandem.worker.v1.Resumed
+	5,  // 20: tandem.worker.v1.DecodeEvent.queued:type_name -> tandem.worker.v1.Queued
+	28, // 21: tandem.worker.v1.Reserved.ticket:type_name -> tandem.kvtransfer.v1.Ticket
+	30, // 22: tandem.worker.v1.Tokens.logprobs:type_name -> tandem.inference.v1.TokenLogprobs
+	29, // 23: tandem.worker.v1.Ended.reason:type_name -> tandem.inference.v1.FinishReason
+	31, // 24: tandem.worker.v1.IdentifyResponse.record:type_name -> tandem.control.v1.WorkerRecord
+	32, // 25: tandem.worker.v1.DrainRequest.grace:type_name -> google.protobuf.Duration
+	17, // 26: tandem.worker.v1.Worker.Identify:input_type -> tandem.worker.v1.IdentifyRequest
+	19, // 27: tandem.worker.v1.Worker.Drain:input_type -> tandem.worker.v1.DrainRequest
+	21, // 28: tandem.worker.v1.Worker.Undrain:input_type -> tandem.worker.v1.UndrainRequest
+	23, // 29: tandem.worker.v1.Worker.ListBlocks:input_type -> tandem.worker.v1.ListBlocksRequest
+	2,  // 30: tandem.worker.v1.Prefill.Run:input_type -> tandem.worker.v1.PrefillRequest
+	9,  // 31: tandem.worker.v1.Decode.Run:input_type -> tandem.worker.v1.DecodeRequest
+	18, // 32: tandem.worker.v1.Worker.Identify:output_type -> tandem.worker.v1.IdentifyResponse
+	20, // 33: tandem.worker.v1.Worker.Drain:output_type -> tandem.worker.v1.DrainProgress
+	22, // 34: tandem.worker.v1.Worker.Undrain:output_type -> tandem.worker.v1.UndrainResponse
+	24, // 35: tandem.worker.v1.Worker.ListBlocks:output_type -> tandem.worker.v1.ListBlocksResponse
+	4,  // 36: tandem.worker.v1.Prefill.Run:output_type -> tandem.worker.v1.PrefillEvent
+	10, // 37: tandem.worker.v1.Decode.Run:output_type -> tandem.worker.v1.DecodeEvent
+	32, // [32:38] is the sub-list for method output_type
+	26, // [26:32] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_tandem_worker_v1_worker_proto_init() }

@@ -1,0 +1,215 @@
+// Package grammarmask measures how long it takes to find which tokens a form of output allows:
+// at places of a form that nobody has been at, and at those of a form that others have used.
+//
+// The command line imports it. It owns nothing, and starts no goroutines.
+package grammarmask
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"time"
+
+	"github.com/tandem-serving/tandem/loadtest/processor"
+	"github.com/tandem-serving/tandem/pkg/grammar"
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+)
+
+// Plan is what to measure.
+type Plan struct {
+	Sizes []int // of synthetic vocabularies, in tokens
+	// Outputs are how many each form is measured with.
+	Outputs int
+	// MaxTokens ends outputs that do not end.
+	MaxTokens int
+}
+
+// Result is the figures of each vocabulary and form.
+type Result struct {
+	Forms []Form `json:"forms"`
+	// FirstMask is the time from a new schema to its first mask.
+	FirstMask []FirstMask `json:"first_mask"`
+	Clock     string      `json:"clock"` // processor or wall
+}
+
+// Form is how long masks of one form took, microseconds.
+type Form struct {
+	Vocabulary int    `json:"vocabulary"`
+	Name       string `json:"form"`
+	// New are steps of outputs for a grammar that has just been compiled; Used, of other outputs
+	// for the same grammar afterwards.
+	New  Times `json:"new"`
+	Used Times `json:"used"`
+}
+
+// Times are quantiles of the time of a mask, microseconds.
+type Times struct {
+	Masks int     `json:"masks"`
+	P50   float64 `json:"p50_us"`
+	P99   float64 `json:"p99_us"`
+	Max   float64 `json:"max_us"`
+}
+
+// FirstMask is the time from a schema to its first mask, milliseconds, the median of several.
+type FirstMask struct {
+	Vocabulary  int     `json:"vocabulary"`
+	SchemaBytes int     `json:"schema_bytes"`
+	Read        float64 `json:"vocabulary_ms"` // to take in the vocabulary, once for a model
+	Compile     float64 `json:"compile_ms"`
+	Total       float64 `json:"total_ms"`
+}
+
+// started is when the clock began that counts where there is no time of a thread.
+var started = time.Now()
+
+// clock is the processor time of this thread, so that other programs do not count, or the time
+// where the system does not tell it.
+func clock() time.Duration {
+	if used, known := processor.ThreadTime(); known {
+		return used
+	}
+	return time.Since(started)
+}
+
+// eos ends outputs.
+const eos = 0
+
+// Measure measures each form in each vocabulary.
+func Measure(ctx context.Context, plan Plan) (*Result, error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	out := &Result{Clock: "wall"}
+	if _, known := processor.ThreadTime(); known {
+		out.Clock = "processor"
+	}
+	for _, size := range plan.Sizes {
+		texts := Synthetic(size)
+		begin := clock()
+		v, err := grammar.NewVocabulary(size, func(id int32) []byte { return texts[id] })
+		if err != nil {
+			return nil, err
+		}
+		read := clock() - begin
+		// What all forms share is found once for a model.
+		if _, err := measureForm(ctx, v, texts, forms[0], Plan{Outputs: 2, MaxTokens: plan.MaxTokens}); err != nil {
+			return nil, err
+		}
+		for _, f := range forms {
+			measured, err := measureForm(ctx, v, texts, f, plan)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", f.name, err)
+			}
+			out.Forms = append(out.Forms, *measured)
+		}
+		first, err := measureFirst(v)
+		if err != nil {
+			return nil, err
+		}
+		first.Read = float64(read.Microseconds()) / 1e3
+		out.FirstMask = append(out.FirstMask, *first)
+	}
+	return out, nil
+}
+
+func measureForm(ctx context.Context, v *grammar.Vocabulary, texts [][]byte, f form, plan Plan) (*Form, error) {
+	out := &Form{Vocabulary: len(texts), Name: f.name}
+	// The first output of each of several grammars is new; the others use one of them.
+	var news, used []time.Duration
+	const fresh = 8
+	for i := range fresh {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		g, err := grammar.Compile(f.source, v)
+		if err != nil {
+			return nil, err
+		}
+		news = generate(g, texts, rand.New(rand.NewPCG(uint64(i), 1)), plan.MaxTokens, news)
+		if i > 0 {
+			continue
+		}
+		for n := range 2 * plan.Outputs {
+			if n < plan.Outputs {
+				generate(g, texts, rand.New(rand.NewPCG(uint64(n), 2)), plan.MaxTokens, nil)
+			} else {
+				used = generate(g, texts, rand.New(rand.NewPCG(uint64(n), 2)), plan.MaxTokens, used)
+			}
+		}
+	}
+	out.New, out.Used = timesOf(news), timesOf(used)
+	return out, nil
+}
+
+// generate draws an output and appends the time of each mask. Texts of strings are a few tokens
+// long, as those of models are.
+func generate(g *grammar.Grammar, texts [][]byte, r *rand.Rand, most int, times []time.Duration) []time.Duration {
+	c := g.Constrain([]int32{eos})
+	var tokens, ids, leaves []int32
+	for len(tokens) < most {
+		begin := clock()
+		mask := c.Allowed(tokens)
+		times = append(times, clock()-begin)
+		ids, leaves = ids[:0], leaves[:0]
+		for word, left := range mask {
+			for bit := 0; left != 0; bit++ {
+				if left&1 != 0 {
+					id := int32(word<<6 + bit)
+					ids = append(ids, id)
+					if id == eos || slices.ContainsFunc(texts[id], func(b byte) bool { return b == '"' || b == '}' || b == ']' }) {
+						leaves = append(leaves, id)
+					}
+				}
+				left >>= 1
+			}
+		}
+		if len(leaves) > 0 && r.IntN(4) == 0 {
+			ids = leaves
+		}
+		if len(ids) == 0 {
+			return times
+		}
+		id := ids[r.IntN(len(ids))]
+		if id == eos {
+			return times
+		}
+		tokens = append(tokens, id)
+	}
+	return times
+}
+
+func timesOf(times []time.Duration) Times {
+	slices.Sort(times)
+	at := func(q float64) float64 {
+		return float64(times[min(int(q*float64(len(times))), len(times)-1)].Nanoseconds()) / 1e3
+	}
+	return Times{Masks: len(times), P50: at(0.5), P99: at(0.99), Max: at(1)}
+}
+
+// measureFirst times a schema of ten kilobytes that nobody has asked for.
+func measureFirst(v *grammar.Vocabulary) (*FirstMask, error) {
+	var compiles, totals []time.Duration
+	size := 0
+	for i := range 9 {
+		source, text := large(i)
+		size = len(text)
+		begin := clock()
+		g, err := grammar.Compile(source, v)
+		if err != nil {
+			return nil, err
+		}
+		compiled := clock() - begin
+		c := g.Constrain([]int32{eos})
+		c.Allowed(nil)
+		compiles, totals = append(compiles, compiled), append(totals, clock()-begin)
+	}
+	slices.Sort(compiles)
+	slices.Sort(totals)
+	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1e3 }
+	return &FirstMask{Vocabulary: v.Size(), SchemaBytes: size, Compile: ms(compiles[len(compiles)/2]), Total: ms(totals[len(totals)/2])}, nil
+}
+
+func ofSchema(text string) *inferencev1.StructuredOutput {
+	return &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_JsonSchema{JsonSchema: text}}
+}

@@ -1,0 +1,193 @@
+package integration_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
+
+	"github.com/tandem-serving/tandem/integration/clustertest"
+	"github.com/tandem-serving/tandem/pkg/rpc"
+)
+
+// hero is what the outputs of heroSchema are.
+type hero struct {
+	Name string   `json:"name"`
+	Age  int      `json:"age"`
+	Good bool     `json:"good"`
+	Kind string   `json:"kind"`
+	Has  []string `json:"has"`
+}
+
+const heroSchema = `{"type":"object","properties":{"name":{"type":"string","minLength":2,"maxLength":12},"age":{"type":"integer","minimum":7,"maximum":99},
+	"good":{"type":"boolean"},"kind":{"enum":["king","fox"]},"has":{"type":"array","items":{"type":"string","maxLength":6},"minItems":1,"maxItems":2}},
+	"required":["name","age","good","kind","has"],"additionalProperties":false}`
+
+func (h hero) check(t *testing.T) {
+	t.Helper()
+	if n := len([]rune(h.Name)); n < 2 || n > 12 || h.Age < 7 || h.Age > 99 || h.Kind != "king" && h.Kind != "fox" || len(h.Has) < 1 || len(h.Has) > 2 {
+		t.Errorf("%+v is not of the schema", h)
+	}
+}
+
+func structured(temperature float32, mode inferencev1.Mode, form *inferencev1.StructuredOutput) *inferencev1.GenerateRequest {
+	q := request("Once upon a time there was a hero: ", 200, temperature, mode)
+	q.Sampling.TopP = proto.Float32(0.9)
+	q.StructuredOutput = form
+	return q
+}
+
+func ofSchema(schema string) *inferencev1.StructuredOutput {
+	return &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_JsonSchema{JsonSchema: schema}}
+}
+
+// What the bundled model says has the form that was asked for, and is the same disaggregated,
+// where the prefill worker draws the first token, on one worker, and gone on with after any
+// token, as when a worker died.
+func TestStructuredOutput(t *testing.T) {
+	m := clustertest.Start(t, nil).Client
+	for _, temperature := range []float32{0, 0.9} {
+		want := generate(t, m, structured(temperature, aggregated, ofSchema(heroSchema)))
+		var h hero
+		if err := json.Unmarshal([]byte(want.Text), &h); err != nil || want.Finished.GetReason() != inferencev1.FinishReason_FINISH_REASON_STOP {
+			t.Fatalf("%q: %v, %v", want.Text, err, want.Finished)
+		}
+		h.check(t)
+		apart := generate(t, m, structured(temperature, disaggregated, ofSchema(heroSchema)))
+		checkRoute(t, apart, disaggregated)
+		if !slices.Equal(apart.Tokens, want.Tokens) {
+			t.Errorf("disaggregated %q, on one worker %q", apart.Text, want.Text)
+		}
+		for _, generated := range []int{1, 5, len(want.Tokens) - 1} {
+			if rest := goOnStructured(t, m, structured(temperature, aggregated, ofSchema(heroSchema)), want.Tokens, generated); !slices.Equal(rest, want.Tokens[generated:]) {
+				t.Errorf("gone on with after %d tokens: %v, want %v", generated, rest, want.Tokens[generated:])
+			}
+		}
+	}
+	m.AwaitIdle(t)
+}
+
+// goOnStructured asks a decode worker for the rest of an answer.
+func goOnStructured(t *testing.T, m *clustertest.Client, q *inferencev1.GenerateRequest, all []uint32, generated int) (rest []uint32) {
+	t.Helper()
+	workers, err := m.Workers(controlv1.Role_ROLE_DECODE)
+	if err != nil || len(workers) == 0 {
+		t.Fatalf("decode workers: %v, %v", workers, err)
+	}
+	record := workers[0].GetRecord()
+	conn, err := rpc.Dial(record.GetAddresses()[0], rpc.ClientConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	prompt, err := m.Inference.Tokenize(t.Context(), &inferencev1.TokenizeRequest{Text: q.GetPrompt()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sampling := proto.CloneOf(q.GetSampling())
+	stream, err := workerv1.NewDecodeClient(conn).Run(t.Context(), &workerv1.DecodeRequest{
+		WorkerEpoch: record.GetEpoch(), PrefillHere: true,
+		Task: &workerv1.Task{
+			Envelope: &inferencev1.Envelope{RequestId: "gone-on"}, ModelDigest: record.GetModelDigest(),
+			TokenIds:  slices.Concat(prompt.GetTokenIds(), all[:generated]),
+			Generated: uint32(generated), MaxTokens: q.GetMaxTokens(), Sampling: sampling, StructuredOutput: q.GetStructuredOutput(),
+			StopTokenIds: all[len(all)-1:],
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		event, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return rest
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		rest = append(rest, event.GetTokens().GetTokenIds()...)
+	}
+}
+
+// Other forms, and what is refused before anything is computed.
+func TestStructuredForms(t *testing.T) {
+	m := clustertest.Start(t, nil).Client
+	choice := generate(t, m, structured(0.9, disaggregated, &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_Choice{Choice: &inferencev1.Choice{Texts: []string{"yes", "no", "no way"}}}}))
+	if !slices.Contains([]string{"yes", "no", "no way"}, choice.Text) {
+		t.Errorf("chose %q", choice.Text)
+	}
+	const expression = `(The|A) [a-zé]{3,8}, [0-9]{2}\.`
+	text := generate(t, m, structured(0.9, disaggregated, &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_Regex{Regex: expression}})).Text
+	if !regexp.MustCompile("^(?:" + expression + ")$").MatchString(text) {
+		t.Errorf("%q does not match", text)
+	}
+	q := structured(0.9, aggregated, &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_JsonObject{JsonObject: true}})
+	q.MaxTokens = proto.Uint32(6)
+	if cut := generate(t, m, q); !strings.HasPrefix(cut.Text, "{") || cut.Finished.GetReason() != inferencev1.FinishReason_FINISH_REASON_LENGTH && !json.Valid([]byte(cut.Text)) {
+		t.Errorf("cut to %q, %v", cut.Text, cut.Finished.GetReason())
+	}
+	for field, bad := range map[string]func(*inferencev1.GenerateRequest){
+		"structured_output.json_schema": func(q *inferencev1.GenerateRequest) {
+			q.StructuredOutput = ofSchema(`{"properties":{"a":{"not":{}}}}`)
+		},
+		"structured_output.regex": func(q *inferencev1.GenerateRequest) {
+			q.StructuredOutput = &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_Regex{Regex: "("}}
+		},
+		"structured_output.choice.texts": func(q *inferencev1.GenerateRequest) {
+			q.StructuredOutput = &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_Choice{}}
+		},
+		"structured_output.form": func(q *inferencev1.GenerateRequest) { q.StructuredOutput = &inferencev1.StructuredOutput{} },
+		"ignore_eos":             func(q *inferencev1.GenerateRequest) { q.IgnoreEos = true },
+	} {
+		q := structured(0, aggregated, ofSchema(heroSchema))
+		bad(q)
+		ctx, cancel := context.WithTimeout(t.Context(), timeout)
+		_, err := m.Generate(ctx, q)
+		cancel()
+		if status.Code(err) != codes.InvalidArgument || rpc.Field(err) != field {
+			t.Errorf("%s: %v", field, err)
+		}
+	}
+	m.AwaitIdle(t)
+}
+
+// A request whose form leaves no token ends with an error that says so.
+func TestNoTokenOfTheForm(t *testing.T) {
+	m := clustertest.Start(t, smallChunks).Client
+	q := structured(0, disaggregated, &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_Choice{Choice: &inferencev1.Choice{Texts: []string{"ab"}}}})
+	tokens, err := m.Inference.Tokenize(t.Context(), &inferencev1.TokenizeRequest{Text: "ab a b", NoSpecialTokens: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	q.Sampling.LogitBias = map[uint32]float32{}
+	for _, id := range tokens.GetTokenIds() {
+		q.Sampling.LogitBias[id] = -100
+	}
+	for _, text := range []string{"a", "b", "ab"} {
+		tokens, err := m.Inference.Tokenize(t.Context(), &inferencev1.TokenizeRequest{Text: text, NoSpecialTokens: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, id := range tokens.GetTokenIds() {
+			q.Sampling.LogitBias[id] = -100
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
+	defer cancel()
+	if r, err := m.Generate(ctx, q); status.Code(err) != codes.InvalidArgument || rpc.Field(err) != "structured_output" {
+		t.Errorf("%q, %v", r.Text, err)
+	}
+	m.AwaitIdle(t)
+}

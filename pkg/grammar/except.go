@@ -1,0 +1,63 @@
+package grammar
+
+// escape is where in an escape the text of lexemes.except is.
+const (
+	noEscape = iota
+	escapeBegun
+	escapeDigits
+)
+
+// except makes the lexeme of any string of JSON but some, which are given as quoted writes
+// them. While what was written begins one of them, a character has no other spelling than
+// theirs; afterwards it is any string.
+func (p *program) except(texts []string) (*lexeme, error) {
+	names, err := p.oneOf(texts)
+	if err != nil {
+		return nil, err
+	}
+	type at struct {
+		any, name *state
+		escape    int
+	}
+	out := &lexeme{but: true}
+	made := map[at]*state{}
+	visit := func(a at) *state {
+		s := made[a]
+		if s == nil {
+			s = p.state(out)
+			s.a, s.b, s.characters = a.any, a.name, a.escape
+			made[a] = s
+		}
+		return s
+	}
+	out.step = func(from *state, b byte) *state {
+		to := from.a.next(b)
+		if to == nil {
+			return nil
+		}
+		var name *state
+		if from.b != nil {
+			name = from.b.next(b)
+		}
+		escape := noEscape
+		switch {
+		case from.characters == noEscape && b == '\\':
+			escape = escapeBegun
+		case from.characters == escapeBegun && b == 'u', from.characters == escapeDigits && to.within != to.of.text.units.first:
+			escape = escapeDigits
+		}
+		switch {
+		case name != nil && name.final:
+			return nil // one of them
+		case name != nil:
+			return visit(at{to, name, escape})
+		case from.characters == escapeDigits, from.characters == escapeBegun && (b == 'u' || b == '/'):
+			return nil // another spelling of what may be one of them
+		case escape == escapeBegun:
+			return visit(at{to, nil, escape})
+		}
+		return to
+	}
+	out.first = visit(at{p.string().first, names.first, noEscape})
+	return out, nil
+}

@@ -1,0 +1,129 @@
+package grammar
+
+import (
+	"fmt"
+	"regexp/syntax"
+	"sync"
+
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+)
+
+// Bounds of a grammar's source.
+const (
+	// MaxSourceBytes bounds the text of a schema or a grammar.
+	MaxSourceBytes = 256 << 10
+	// MaxChoices and MaxChoiceBytes bound the texts of a choice, each and all together.
+	MaxChoices     = 1024
+	MaxChoiceBytes = 64 << 10
+)
+
+// Error is what is wrong with the source of a grammar.
+type Error struct {
+	// Field is that of StructuredOutput.
+	Field string
+	// Problem says what is wrong, and where in the field.
+	Problem string
+}
+
+// Error names the field and the problem.
+func (e *Error) Error() string { return e.Field + ": " + e.Problem }
+
+// Grammar is a form that outputs are held to.
+type Grammar struct {
+	mu    sync.Mutex
+	masks masks
+}
+
+// Compile makes a grammar. Without a vocabulary it can be checked, but no tokens masked by it.
+// Its errors are *Error.
+func Compile(source *inferencev1.StructuredOutput, v *Vocabulary) (*Grammar, error) {
+	p := newProgram()
+	field, err := p.compile(source)
+	if err == nil {
+		err = p.finish()
+	}
+	if err != nil {
+		return nil, &Error{Field: field, Problem: err.Error()}
+	}
+	return &Grammar{masks: masks{machine: newMachine(p), vocabulary: v}}, nil
+}
+
+// compile makes a program of a source, whose field it says.
+func (p *program) compile(source *inferencev1.StructuredOutput) (field string, err error) {
+	switch form := source.GetForm().(type) {
+	case *inferencev1.StructuredOutput_JsonObject:
+		if p.start, err = p.anyObject(end); err == nil && !form.JsonObject {
+			err = fmt.Errorf("is false: leave it out")
+		}
+		return "json_object", err
+	case *inferencev1.StructuredOutput_JsonSchema:
+		p.start, err = p.schema(form.JsonSchema)
+		return "json_schema", err
+	case *inferencev1.StructuredOutput_Regex:
+		p.start, err = p.regex(form.Regex)
+		return "regex", err
+	case *inferencev1.StructuredOutput_Choice:
+		p.start, err = p.choice(form.Choice.GetTexts())
+		return "choice.texts", err
+	}
+	return "form", fmt.Errorf("is not set: give one of json_object, json_schema, regex and choice")
+}
+
+func (p *program) regex(text string) (int32, error) {
+	re, err := parseExpression(text)
+	if err != nil {
+		return 0, err
+	}
+	lex, err := p.expression(anchored(re, false), false)
+	return p.lexeme(lex, end), err
+}
+
+func (p *program) choice(texts []string) (int32, error) {
+	if len(texts) == 0 || len(texts) > MaxChoices {
+		return 0, fmt.Errorf("%d texts are outside 1 to %d", len(texts), MaxChoices)
+	}
+	total := 0
+	for i, text := range texts {
+		if text == "" {
+			return 0, fmt.Errorf("text %d is empty", i)
+		}
+		total += len(text)
+	}
+	if total > MaxChoiceBytes {
+		return 0, fmt.Errorf("the texts have %d bytes, more than %d", total, MaxChoiceBytes)
+	}
+	lex, err := p.oneOf(texts)
+	return p.lexeme(lex, end), err
+}
+
+// search makes a lexeme of the JSON strings in which an expression is found.
+func (l *lexemes) search(re *syntax.Regexp) (*lexeme, error) {
+	n := l.nfa(true)
+	last, err := n.literal(`"`, 0)
+	if err != nil {
+		return nil, err
+	}
+	inner, err := n.expression(anchored(re, true), last)
+	if err != nil {
+		return nil, err
+	}
+	if n.start, err = n.literal(`"`, inner); err != nil {
+		return nil, err
+	}
+	return l.automaton(n), nil
+}
+
+// Accepts says whether text is all of something that the grammar allows.
+func (g *Grammar) Accepts(text []byte) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	at := g.masks.walk(g.masks.first, text)
+	return at != nil && at.complete
+}
+
+// Begins says whether something that the grammar allows begins with text.
+func (g *Grammar) Begins(text []byte) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.masks.walk(g.masks.first, text) != nil
+}

@@ -1,0 +1,218 @@
+package grammar_test
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/tandem-serving/tandem/pkg/grammar"
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+)
+
+// Whatever is not supported is refused, with where it stands.
+func TestRefused(t *testing.T) {
+	doubling := `{"$ref":"#/$defs/d0","$defs":{`
+	for i := range 40 {
+		doubling += fmt.Sprintf(`"d%d":{"allOf":[{"$ref":"#/$defs/d%d"},{"$ref":"#/$defs/d%d"}]},`, i, i+1, i+1)
+	}
+	doubling += `"d40":{}}}`
+	for _, c := range []struct{ source, says string }{
+		{`{"properties":{"a":{"not":{}}}}`, "/properties/a/not: the keyword is not supported"},
+		{`{"items":{"anyOf":[{"type":"null"},{"if":{}}]}}`, "/items/anyOf/1/if: the keyword is not supported"},
+		{`{"patternProperties":{}}`, "/patternProperties: the keyword is not supported"},
+		{`{"colour":1}`, "/colour: the keyword is not supported"},
+		{`{"type":"date"}`, `/type: "date" is no type`},
+		{`{"type":"string","format":"uri"}`, `/format: "uri" is not supported`},
+		{`{"type":"string","pattern":"(?=a)"}`, "/pattern: "},
+		{`{"type":"string","pattern":"a^b"}`, "/pattern: "},
+		{`{"uniqueItems":true}`, "/uniqueItems: true is not supported"},
+		{`{"multipleOf":0.1}`, "/multipleOf: is supported only as 1"},
+		{`{"oneOf":[{"type":"integer"},{"minimum":3}]}`, "/oneOf: is supported only where no value can match two"},
+		{`{"$ref":"#"}`, "refers to itself"},
+		{`{"$ref":"other.json"}`, "/$ref: \"other.json\" is not supported"},
+		{`{"$ref":"#/$defs/none"}`, "leads nowhere"},
+		{`{"type":"object","properties":{"a":false},"required":["a"]}`, "nothing matches it"},
+		{`{"type":"string","minLength":3,"maxLength":2}`, "nothing matches it"},
+		{`{"$defs":{"a":{"type":"object","properties":{"a":{"$ref":"#/$defs/a"}},"required":["a"]}},"$ref":"#/$defs/a"}`, "nothing matches it"},
+		{`{"maxItems":-1}`, "/maxItems: has to be a whole number"},
+		{`{"type":"string","pattern":"((a{100}){100}){100}"}`, "/pattern: "},
+		{doubling, "takes too long"},
+		{`[]`, "has to be an object, true or false"},
+		{`{"a":1,"a":2}`, `the member "a" comes twice`},
+		{`{`, "is not valid JSON"},
+		{strings.Repeat(`{"items":`, 100) + "{}" + strings.Repeat("}", 100), "more than 64 arrays and objects"},
+	} {
+		_, err := grammar.Compile(schema(c.source), nil)
+		var wrong *grammar.Error
+		if !errors.As(err, &wrong) || wrong.Field != "json_schema" || !strings.Contains(wrong.Problem, c.says) {
+			t.Errorf("%.100s: %v, want %q", c.source, err, c.says)
+		}
+	}
+	for name, source := range map[string]*inferencev1.StructuredOutput{
+		"form": {}, "json_object": {Form: &inferencev1.StructuredOutput_JsonObject{}}, "regex": expression("("),
+		"choice.texts": {Form: &inferencev1.StructuredOutput_Choice{Choice: &inferencev1.Choice{Texts: []string{"a", ""}}}},
+	} {
+		var wrong *grammar.Error
+		if _, err := grammar.Compile(source, nil); !errors.As(err, &wrong) || wrong.Field != name {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// Ranges of numbers against arithmetic.
+func TestRanges(t *testing.T) {
+	r := rand.New(rand.NewPCG(8, 9))
+	number := func() string {
+		return strconv.FormatFloat(math.Round((r.Float64()-0.5)*math.Pow(10, float64(r.IntN(5)))*100)/100, 'f', -1, 64)
+	}
+	for range 300 {
+		low, high, integer := number(), number(), r.IntN(2) == 0
+		kind := map[bool]string{true: "integer", false: "number"}[integer]
+		keywords := [][2]string{{"minimum", "maximum"}, {"exclusiveMinimum", "exclusiveMaximum"}}[r.IntN(2)]
+		text := fmt.Sprintf(`{"type":%q,%q:%s,%q:%s}`, kind, keywords[0], low, keywords[1], high)
+		form, err := grammar.Compile(schema(text), nil)
+		if err != nil && !strings.Contains(err.Error(), "nothing matches it") {
+			t.Fatal(err)
+		}
+		from, _ := strconv.ParseFloat(low, 64)
+		to, _ := strconv.ParseFloat(high, 64)
+		for range 60 {
+			candidate := []string{number(), low, high, strconv.Itoa(r.IntN(100) - 50)}[r.IntN(4)]
+			v, _ := strconv.ParseFloat(candidate, 64)
+			want := v >= from && v <= to && (!integer || v == math.Trunc(v))
+			if keywords[0] != "minimum" {
+				want = want && v != from && v != to
+			}
+			if candidate == "-0" {
+				continue
+			}
+			if got := form != nil && form.Accepts([]byte(candidate)); got != want {
+				t.Fatalf("%s: %s is accepted: %v", text, candidate, got)
+			}
+		}
+	}
+}
+
+// What goes wrong elsewhere: spaces, depth, names that are spelled otherwise, tokens that were
+// taken back.
+func TestTexts(t *testing.T) {
+	object := &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_JsonObject{JsonObject: true}}
+	closed := schema(`{"type":"object","properties":{"a":{},"bc":{"type":"integer"}},"additionalProperties":{"type":"boolean"}}`)
+	deep := strings.Repeat(`{"a":`, 100) + "1" + strings.Repeat("}", 100)
+	for _, c := range []struct {
+		form *inferencev1.StructuredOutput
+		text string
+		want bool
+	}{
+		{object, `{}`, true},
+		{object, `{"a": [1, -2.5e-3, "\u00e9\ud83d\ude00\n", {}, []]}`, true},
+		{object, "{\n  \"a\": 1,\n  \"b\": {\n    \"c\": null\n  }\n}", true},
+		{object, deep, true},
+		{object, strings.Repeat(`{"a":`, 300) + "1" + strings.Repeat("}", 300), false},
+		{object, `[1]`, false},
+		{object, `{"a":01}`, false},
+		{object, `{"a":"\ud800"}`, false},
+		{object, "{\"a\":\"\xff\"}", false},
+		{object, `{"a":1,}`, false},
+		{object, ` {}`, false},
+		{closed, `{"bc":1,"d":true}`, true},
+		{closed, `{"b":true,"bcd":false,"\n":true}`, true},
+		{closed, `{"d":1}`, false},
+		{closed, `{"bc":true}`, false},
+		{closed, `{"d":true,"bc":true}`, false},
+		{closed, `{"b\u0063":true}`, false},
+		{closed, `{"\u0062c":true}`, false},
+		{closed, `{"x\u0062c":true}`, true},
+		{expression(`(?:yes|no)!?`), "no!", true},
+		{expression(`\u0041\ud83d\ude00`), "A😀", true},
+		{expression(`^a|b$`), "b", true},
+		{expression(`a`), "ab", false},
+	} {
+		form, err := grammar.Compile(c.form, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := form.Accepts([]byte(c.text)); got != c.want {
+			t.Errorf("%v accepts %s: %v", c.form, c.text, got)
+		}
+	}
+}
+
+// The state is a function of the tokens: a constraint that is asked about other tokens than
+// before, fewer or none of them the same, answers as a new one does.
+func TestTokensTakenBack(t *testing.T) {
+	all := texts()
+	form, err := grammar.Compile(schema(schemas["person"]), vocabulary(t, all))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := rand.New(rand.NewPCG(4, 4))
+	_, one, _ := walk(t, form, all, r, 60)
+	_, other, _ := walk(t, form, all, r, 60)
+	used := form.Constrain([]int32{eos})
+	for range 300 {
+		tokens := [][]int32{one, other}[r.IntN(2)]
+		tokens = tokens[:r.IntN(len(tokens)+1)]
+		want := form.Constrain([]int32{eos}).Allowed(tokens)
+		got := used.Allowed(tokens)
+		for id := range int32(len(all)) {
+			if allowed(got, id) != allowed(want, id) {
+				t.Fatalf("after %v, token %d is allowed: %v", tokens, id, allowed(got, id))
+			}
+		}
+	}
+	for _, wrong := range [][]int32{{eos}, {-1}, {int32(len(all))}, {5, 5, 5}, append(one[:1:1], eos)} {
+		if mask := used.Allowed(wrong); mask != nil {
+			t.Errorf("after %v something is allowed", wrong)
+		}
+	}
+}
+
+// A cache compiles a source once, and forgets those that nobody uses.
+func TestCache(t *testing.T) {
+	c := grammar.NewCache(vocabulary(t, texts()))
+	first, err := c.Get(expression("a+"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 1000 {
+		if _, err := c.Get(expression(fmt.Sprintf("b{%d}", i))); err != nil {
+			t.Fatal(err)
+		}
+		if i%10 == 0 {
+			if again, err := c.Get(expression("a+")); err != nil || again != first {
+				t.Fatalf("after %d others it was compiled again, %v", i, err)
+			}
+		}
+	}
+	for _, c := range []*grammar.Cache{c, grammar.NewCache(nil)} {
+		for range 2 {
+			if _, err := c.Get(expression("(")); err == nil {
+				t.Error("a wrong expression is compiled")
+			}
+			if _, err := c.Get(expression("a")); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+// Dates have a 29th of February in leap years alone.
+func TestLeapYears(t *testing.T) {
+	form, err := grammar.Compile(schema(`{"type":"string","format":"date"}`), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	for year := range 2500 {
+		text := fmt.Sprintf("%04d-02-29", year)
+		want := year%4 == 0 && (year%100 != 0 || year%400 == 0)
+		if got := form.Accepts([]byte(`"` + text + `"`)); got != want {
+			t.Errorf("%s is accepted: %v", text, got)
+		}
+	}
+}

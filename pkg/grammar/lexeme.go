@@ -1,0 +1,323 @@
+package grammar
+
+import (
+	"encoding/binary"
+	"fmt"
+	"regexp/syntax"
+	"slices"
+)
+
+// lexeme is a regular part of a grammar, as a deterministic automaton whose states are made
+// when they are first needed. From each of its states a final one can be reached.
+type lexeme struct {
+	first *state
+	// step is where a byte leads from one of its states, nil if nowhere.
+	step func(from *state, b byte) *state
+	// like says of each byte which one leads to the same state everywhere, the first of them;
+	// nil: it is not known of any.
+	like *[256]byte
+	// text is set if it is the text of a JSON string: see stringText.
+	text *stringText
+	// but is set if it is any string but some: see except.
+	but bool
+}
+
+// state is one of a lexeme.
+type state struct {
+	of    *lexeme
+	id    uint32 // of all states of the grammar
+	final bool
+	// ends: no byte leads on.
+	ends bool
+	transitions[state]
+
+	nodes []int32 // of the nfa, if that is what the lexeme is made of
+	// Of a string: how many characters are complete, as far as that matters, and where in
+	// the next one.
+	characters int
+	within     *state
+	// a and b are of a product.
+	a, b *state
+}
+
+// next is where a byte leads from s, nil if nowhere.
+func (s *state) next(b byte) *state {
+	if to, known := s.get(b); known {
+		return to
+	}
+	var to *state
+	if like := s.of.like; like != nil && like[b] != b {
+		to = s.next(like[b])
+	} else {
+		to = s.of.step(s, b)
+	}
+	s.set(b, to)
+	return to
+}
+
+// maxLexemeStates bounds the states of one automaton that are remembered. With more, they are
+// made again when they are needed again.
+const maxLexemeStates = 1 << 13
+
+// lexemes makes lexemes, and numbers their states.
+type lexemes struct {
+	last     uint32
+	nodes    int // of all nfas
+	products int // states of all products
+	broken   error
+}
+
+func (l *lexemes) state(of *lexeme) *state {
+	l.last++
+	return &state{of: of, id: l.last}
+}
+
+// subsets is the deterministic automaton of an nfa.
+type subsets struct {
+	lexemes *lexemes
+	lexeme  *lexeme
+	nodes   []nfaNode
+	live    []bool
+	states  map[string]*state
+
+	seen  []bool // of closure, all false between
+	found []int32
+	todo  []int32
+	key   []byte
+}
+
+// automaton makes a lexeme of an nfa. It is nil if that matches nothing.
+func (l *lexemes) automaton(n *nfa) *lexeme {
+	s := &subsets{lexemes: l, lexeme: new(lexeme), nodes: n.nodes, live: n.live(), states: make(map[string]*state), seen: make([]bool, len(n.nodes))}
+	s.lexeme.step, s.lexeme.like = s.step, n.like()
+	s.closure(n.start)
+	if s.lexeme.first = s.state(); s.lexeme.first == nil {
+		return nil
+	}
+	return s.lexeme
+}
+
+// closure adds to found what can be reached from a node without a byte.
+func (s *subsets) closure(node int32) {
+	s.todo = append(s.todo[:0], node)
+	for len(s.todo) > 0 {
+		at := s.todo[len(s.todo)-1]
+		s.todo = s.todo[:len(s.todo)-1]
+		if s.seen[at] || !s.live[at] {
+			continue
+		}
+		s.seen[at] = true
+		if n := &s.nodes[at]; n.kind == nfaSplit {
+			s.todo = append(s.todo, n.out, n.other)
+			// Seen splits are found again by nobody, but have to be unseen.
+		}
+		s.found = append(s.found, at)
+	}
+}
+
+// state is that of found, which is empty again after it; nil of none.
+func (s *subsets) state() *state {
+	var nodes []int32
+	final := false
+	for _, at := range s.found {
+		s.seen[at] = false
+		switch s.nodes[at].kind {
+		case nfaMatch:
+			final = true
+		case nfaBytes:
+			nodes = append(nodes, at)
+		}
+	}
+	s.found = s.found[:0]
+	if !final && len(nodes) == 0 {
+		return nil
+	}
+	slices.Sort(nodes)
+	s.key = append(s.key[:0], 0)
+	if final {
+		s.key[0] = 1
+	}
+	for _, at := range nodes {
+		s.key = binary.LittleEndian.AppendUint32(s.key, uint32(at))
+	}
+	if made := s.states[string(s.key)]; made != nil {
+		return made
+	}
+	made := s.lexemes.state(s.lexeme)
+	made.final, made.nodes, made.ends = final, nodes, len(nodes) == 0
+	if len(s.states) >= maxLexemeStates {
+		clear(s.states)
+	}
+	s.states[string(s.key)] = made
+	return made
+}
+
+func (s *subsets) step(from *state, b byte) *state {
+	for _, at := range from.nodes {
+		if n := &s.nodes[at]; n.lo <= b && b <= n.hi {
+			s.closure(n.out)
+		}
+	}
+	return s.state()
+}
+
+// expression makes a lexeme of a regular expression; nil: it matches nothing.
+func (l *lexemes) expression(re *syntax.Regexp, json bool) (*lexeme, error) {
+	n := l.nfa(json)
+	var err error
+	if n.start, err = n.expression(re, 0); err != nil {
+		return nil, err
+	}
+	return l.automaton(n), nil
+}
+
+// known makes a lexeme of an expression of this package. Should that have a mistake, no grammar
+// can be compiled: see program.finish.
+func (l *lexemes) known(text string) *lexeme {
+	re, err := parseExpression(text)
+	var lex *lexeme
+	if err == nil {
+		lex, err = l.expression(re, false)
+	}
+	if err != nil || lex == nil {
+		l.broken = fmt.Errorf("a mistake in package grammar: %q: %w", text, err)
+		nothing := &lexeme{step: func(*state, byte) *state { return nil }}
+		nothing.first = &state{of: nothing}
+		return nothing
+	}
+	return lex
+}
+
+// oneOf makes a lexeme of some texts.
+func (l *lexemes) oneOf(texts []string) (*lexeme, error) {
+	n := l.nfa(false)
+	all := int32(-1)
+	for _, text := range texts {
+		one, err := n.literal(text, 0)
+		if err != nil {
+			return nil, err
+		}
+		if all < 0 {
+			all = one
+		} else if all, err = n.split(one, all); err != nil {
+			return nil, err
+		}
+	}
+	if all < 0 {
+		return nil, nil
+	}
+	n.start = all
+	return l.automaton(n), nil
+}
+
+// maxProductStates bounds a product.
+const maxProductStates = 1 << 12
+
+// maxProductsTotal bounds all products of a grammar together.
+const maxProductsTotal = 1 << 14
+
+// both makes a lexeme of what two lexemes match; nil: nothing.
+func (l *lexemes) both(x, y *lexeme) (*lexeme, error) {
+	type pair struct{ a, b *state }
+	out := &lexeme{like: likeBoth(x.like, y.like)}
+	made := map[pair]*state{}
+	var order []*state
+	var before [][]int // by index in order
+	index := map[*state]int{}
+	visit := func(p pair) *state {
+		s := made[p]
+		if s == nil {
+			s = l.state(out)
+			s.a, s.b, s.final = p.a, p.b, p.a.final && p.b.final
+			made[p], index[s] = s, len(order)
+			order, before = append(order, s), append(before, nil)
+		}
+		return s
+	}
+	visit(pair{x.first, y.first})
+	for i := 0; i < len(order); i++ {
+		if l.products++; i > maxProductStates || l.products > maxProductsTotal {
+			return nil, fmt.Errorf("is too large beside the other limits: lower them, or leave one out (the limit is %d states)", maxProductStates)
+		}
+		s := order[i]
+		for b := range 256 {
+			if out.like != nil && out.like[b] != byte(b) {
+				continue
+			}
+			na := s.a.next(byte(b))
+			if na == nil {
+				s.set(byte(b), nil)
+				continue
+			}
+			nb := s.b.next(byte(b))
+			if nb == nil {
+				s.set(byte(b), nil)
+				continue
+			}
+			to := visit(pair{na, nb})
+			s.set(byte(b), to)
+			before[index[to]] = append(before[index[to]], i)
+		}
+	}
+	live := make([]bool, len(order))
+	var left []int
+	for i, s := range order {
+		if s.final {
+			live[i], left = true, append(left, i)
+		}
+	}
+	for len(left) > 0 {
+		at := left[len(left)-1]
+		left = left[:len(left)-1]
+		for _, i := range before[at] {
+			if !live[i] {
+				live[i] = true
+				left = append(left, i)
+			}
+		}
+	}
+	if !live[0] {
+		return nil, nil
+	}
+	for _, s := range order {
+		s.keep(func(to *state) bool { return live[index[to]] })
+		s.a, s.b = nil, nil
+	}
+	out.first = order[0]
+	out.step = func(*state, byte) *state { return nil } // all are known
+	return out, nil
+}
+
+// likeBoth is lexeme.like of a product.
+func likeBoth(x, y *[256]byte) *[256]byte {
+	if x == nil || y == nil {
+		return nil
+	}
+	out, first := new([256]byte), make(map[[2]byte]byte)
+	for b := range 256 {
+		both := [2]byte{x[b], y[b]}
+		if _, is := first[both]; !is {
+			first[both] = byte(b)
+		}
+		out[b] = first[both]
+	}
+	return out
+}
+
+// keep forgets transitions to other states than some, for good.
+func (s *state) keep(is func(to *state) bool) {
+	var kept transitions[state]
+	kept.known = [4]uint64{^uint64(0), ^uint64(0), ^uint64(0), ^uint64(0)}
+	s.ends = true
+	for b := range 256 {
+		first := byte(b)
+		if s.of.like != nil {
+			first = s.of.like[b]
+		}
+		if to, _ := s.get(first); to != nil && is(to) {
+			kept.set(byte(b), to)
+			s.ends = false
+		}
+	}
+	s.transitions = kept
+}

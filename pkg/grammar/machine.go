@@ -1,0 +1,211 @@
+package grammar
+
+import (
+	"cmp"
+	"encoding/binary"
+	"slices"
+)
+
+// MaxDepth is how deep rules may be in one another: arrays and objects of JSON, for one. What
+// would go deeper is not allowed.
+const MaxDepth = 128
+
+// maxPlaces bounds the places of a grammar that are remembered, with the masks that belong to
+// them. With more, all are made again when they are needed again.
+const maxPlaces = 1 << 13
+
+// frame is a call that has not returned: where it goes on, and the call that it is in.
+type frame struct {
+	back   int32
+	outer  *frame
+	depth  int
+	id     uint32
+	inside map[int32]*frame // calls within it, by where they go on
+}
+
+// thread is one way of reading what was written so far.
+type thread struct {
+	node  int32  // of the program: the lexeme that is being read
+	at    *state // in it
+	frame *frame // nil: in no call
+}
+
+// place is where in a grammar an output can be: all ways of reading it.
+type place struct {
+	transitions[place]
+	threads []thread
+	// complete: what was written is all of something.
+	complete bool
+	mask     []uint64 // of the tokens that go on, once it was asked for
+}
+
+// machine walks a program. It is not safe for concurrent use.
+type machine struct {
+	*program
+	outermost map[int32]*frame
+	frames    uint32
+	places    map[string]*place
+	masked    int // places with masks
+	first     *place
+
+	key   []byte
+	found []thread
+	todo  []todo
+	seen  map[todo]bool
+}
+
+type todo struct {
+	node  int32
+	frame *frame
+}
+
+func newMachine(p *program) *machine {
+	m := &machine{program: p, outermost: make(map[int32]*frame), places: make(map[string]*place), seen: make(map[todo]bool)}
+	complete := m.enter(p.start, nil)
+	m.first = m.place(complete)
+	return m
+}
+
+// frameOf is the frame of a call within another one; nil: that would be too deep.
+func (m *machine) frameOf(back int32, outer *frame) *frame {
+	within, depth := m.outermost, 1
+	if outer != nil {
+		if outer.inside == nil {
+			outer.inside = make(map[int32]*frame)
+		}
+		within, depth = outer.inside, outer.depth+1
+	}
+	if depth > MaxDepth {
+		return nil
+	}
+	f := within[back]
+	if f == nil {
+		m.frames++
+		f = &frame{back: back, outer: outer, depth: depth, id: m.frames}
+		within[back] = f
+	}
+	return f
+}
+
+// enter adds to found the lexemes that can come at a node, and says whether the end can.
+func (m *machine) enter(at int32, in *frame) (complete bool) {
+	clear(m.seen)
+	m.todo = append(m.todo[:0], todo{at, in})
+	for len(m.todo) > 0 {
+		t := m.todo[len(m.todo)-1]
+		m.todo = m.todo[:len(m.todo)-1]
+		if m.seen[t] {
+			continue
+		}
+		m.seen[t] = true
+		switch n := &m.nodes[t.node]; n.kind {
+		case nodeReturn:
+			if t.frame == nil {
+				complete = true
+			} else {
+				m.todo = append(m.todo, todo{t.frame.back, t.frame.outer})
+			}
+		case nodeLexeme:
+			if !n.lexeme.first.ends {
+				m.found = append(m.found, thread{t.node, n.lexeme.first, t.frame})
+			}
+			if n.lexeme.first.final {
+				m.todo = append(m.todo, todo{n.next, t.frame})
+			}
+		case nodeSplit:
+			for i := len(n.ways) - 1; i >= 0; i-- {
+				m.todo = append(m.todo, todo{n.ways[i], t.frame})
+			}
+		case nodeCall:
+			inside := t.frame
+			if n.next != end { // else what it returns to returns at once
+				if inside = m.frameOf(n.next, t.frame); inside == nil {
+					continue
+				}
+			}
+			m.todo = append(m.todo, todo{m.rules[n.rule], inside})
+		}
+	}
+	return complete
+}
+
+// place is that of found, which is empty again after it; nil if nothing can come and nothing is
+// complete.
+func (m *machine) place(complete bool) *place {
+	threads := m.found
+	m.found = m.found[:0]
+	if len(threads) == 0 && !complete {
+		return nil
+	}
+	frameID := func(f *frame) uint32 {
+		if f == nil {
+			return 0
+		}
+		return f.id
+	}
+	if len(threads) > 1 {
+		slices.SortFunc(threads, func(a, b thread) int {
+			return cmp.Or(cmp.Compare(a.node, b.node), cmp.Compare(a.at.id, b.at.id), cmp.Compare(frameID(a.frame), frameID(b.frame)))
+		})
+		threads = slices.Compact(threads)
+	}
+	m.key = append(m.key[:0], 0)
+	if complete {
+		m.key[0] = 1
+	}
+	for _, t := range threads {
+		m.key = binary.LittleEndian.AppendUint32(m.key, uint32(t.node))
+		m.key = binary.LittleEndian.AppendUint32(m.key, t.at.id)
+		m.key = binary.LittleEndian.AppendUint32(m.key, frameID(t.frame))
+	}
+	if made := m.places[string(m.key)]; made != nil {
+		return made
+	}
+	made := &place{threads: slices.Clone(threads), complete: complete}
+	if len(m.places) >= maxPlaces {
+		m.forget()
+	}
+	m.places[string(m.key)] = made
+	return made
+}
+
+// forget has the places made again. Those that outputs are at stay as they are.
+func (m *machine) forget() {
+	clear(m.places)
+	clear(m.outermost)
+	m.masked = 0
+}
+
+// step is where a byte leads, nil if nowhere.
+func (m *machine) step(from *place, b byte) *place {
+	if to, known := from.get(b); known {
+		return to
+	}
+	complete := false
+	for _, t := range from.threads {
+		to := t.at.next(b)
+		if to == nil {
+			continue
+		}
+		if !to.ends {
+			m.found = append(m.found, thread{t.node, to, t.frame})
+		}
+		if to.final && m.enter(m.nodes[t.node].next, t.frame) {
+			complete = true
+		}
+	}
+	to := m.place(complete)
+	from.set(b, to)
+	return to
+}
+
+// walk is where bytes lead, nil if nowhere.
+func (m *machine) walk(from *place, text []byte) *place {
+	for _, b := range text {
+		if from == nil {
+			return nil
+		}
+		from = m.step(from, b)
+	}
+	return from
+}

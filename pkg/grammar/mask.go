@@ -1,0 +1,145 @@
+package grammar
+
+// maxMasks bounds the masks of a grammar that are remembered.
+const maxMasks = 1 << 9
+
+// masks finds the tokens that can come at the places of a grammar.
+type masks struct {
+	*machine
+	vocabulary *Vocabulary
+	path       []*place // of walkTrie
+	states     []*state // of maskExcept
+}
+
+// mask is the tokens that can come at a place, but for those that end an output. Nobody changes
+// it.
+func (m *masks) mask(at *place) []uint64 {
+	if at.mask != nil {
+		return at.mask
+	}
+	out := make([]uint64, m.vocabulary.words())
+	var rest []thread
+	for _, t := range at.threads {
+		if !m.maskString(t, out) {
+			rest = append(rest, t)
+		}
+	}
+	switch {
+	case len(rest) == 0:
+	case len(rest) == len(at.threads):
+		m.walkTrie(m.vocabulary.all, at, out)
+	default:
+		m.found = append(m.found[:0], rest...)
+		m.walkTrie(m.vocabulary.all, m.place(false), out)
+	}
+	if m.masked++; m.masked > maxMasks {
+		m.forget()
+	}
+	at.mask = out
+	return out
+}
+
+// maskString adds the tokens that can come within a string: which of them stay in it is known
+// for all strings, and of those that leave it only the rests are looked at.
+func (m *masks) maskString(t thread, out []uint64) bool {
+	if t.at.of.but {
+		return m.maskExcept(t, out)
+	}
+	text := t.at.of.text
+	if text == nil {
+		return false
+	}
+	place, inside := text.inside(t.at)
+	if !inside {
+		return false
+	}
+	known := m.vocabulary.inStrings[place]
+	left := unbounded
+	if text.high != unbounded {
+		left = text.high - t.at.characters
+	}
+	known.addStaying(out, left)
+	m.found = m.found[:0]
+	behind := m.place(m.enter(m.nodes[t.node].next, t.frame))
+	if behind == nil {
+		return true
+	}
+	if text.high == unbounded && t.at.characters >= text.low {
+		m.allowRests(known.leave, behind, out)
+		return true
+	}
+	for n, rests := range known.leaveAfter {
+		if characters := t.at.characters + n; characters >= text.low && characters <= text.high {
+			m.allowRests(rests, behind, out)
+		}
+	}
+	return true
+}
+
+// maskExcept is maskString of a string that must not be one of some: the tokens of any string,
+// but for those on the way to one of them, which are few.
+func (m *masks) maskExcept(t thread, out []uint64) bool {
+	of := t.at.of
+	mask := make([]uint64, len(out))
+	if t.at.characters != noEscape || !m.maskString(thread{t.node, t.at.a, t.frame}, mask) {
+		return false
+	}
+	if len(m.states) == 0 {
+		m.states = make([]*state, maxTokenBytes+1)
+	}
+	m.states[0] = t.at
+	all := m.vocabulary.all
+	for i := 0; i < len(all.bytes); {
+		depth := all.depth[i]
+		to := m.states[depth].next(all.bytes[i])
+		switch {
+		case to == nil:
+			for _, id := range all.below(i) {
+				mask[id>>6] &^= 1 << (id & 63)
+			}
+			i = int(all.after[i])
+		case to.of != of: // it is another string from here on
+			i = int(all.after[i])
+		default:
+			m.states[depth+1] = to
+			i++
+		}
+	}
+	or(out, mask)
+	return true
+}
+
+func (m *masks) allowRests(rests *trie, behind *place, out []uint64) {
+	for _, id := range rests.whole {
+		set(out, id)
+	}
+	m.walkTrie(rests, behind, out)
+}
+
+// walkTrie adds the tokens of a trie whose texts can come at a place.
+func (m *masks) walkTrie(t *trie, at *place, out []uint64) {
+	if len(m.path) == 0 {
+		m.path = make([]*place, maxTokenBytes+1)
+	}
+	path := m.path
+	path[0] = at
+	for i := 0; i < len(t.bytes); {
+		depth := t.depth[i]
+		to := m.step(path[depth], t.bytes[i])
+		if to == nil {
+			i = int(t.after[i])
+			continue
+		}
+		for _, id := range t.of(i) {
+			set(out, id)
+		}
+		path[depth+1] = to
+		i++
+	}
+}
+
+func or(dst, src []uint64) {
+	for i, word := range src {
+		dst[i] |= word
+	}
+}

@@ -1,0 +1,468 @@
+package grammar
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"math/big"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// schemas reads a JSON Schema.
+type schemas struct {
+	*program
+	root  *value
+	rules map[string]int32 // by conjunction.key
+	depth int              // of values that are not rules, in one another
+	inUse map[string]bool  // references that are being followed
+	work  int              // schemas that were read, and pairs that were compared
+}
+
+// subschema is a schema and where it stands.
+type subschema struct {
+	schema *value
+	path   string // a JSON pointer
+}
+
+// conjunction is schemas that all hold for one value. None: every value.
+type conjunction []subschema
+
+// key names a conjunction: equal ones have equal keys.
+func (c conjunction) key() string {
+	paths := make([]string, len(c))
+	for i, s := range c {
+		paths[i] = s.path
+	}
+	slices.Sort(paths)
+	return strings.Join(slices.Compact(paths), "\n")
+}
+
+// schemaError is a problem and where it is.
+func (s subschema) errorf(format string, args ...any) error {
+	at := s.path
+	if at == "" {
+		at = "the schema"
+	}
+	return fmt.Errorf("%s: %s", at, fmt.Sprintf(format, args...))
+}
+
+// schema makes the structure of what a schema describes.
+func (p *program) schema(text string) (int32, error) {
+	if len(text) > MaxSourceBytes {
+		return 0, fmt.Errorf("has %d bytes, more than %d", len(text), MaxSourceBytes)
+	}
+	root, err := parseValue(text)
+	if err != nil {
+		return 0, err
+	}
+	s := &schemas{program: p, root: root, rules: make(map[string]int32), inUse: make(map[string]bool)}
+	return s.value(conjunction{{root, ""}}, end)
+}
+
+// annotations say nothing about which values are valid.
+var annotations = []string{
+	"$schema", "$comment", "$defs", "definitions", "title", "description", "default", "examples", "example",
+	"deprecated", "readOnly", "writeOnly", "contentMediaType", "contentEncoding",
+}
+
+// maxShapes bounds the alternatives of one value.
+const maxShapes = 256
+
+// expand makes shapes of a conjunction: what is valid is of one of them.
+func (s *schemas) expand(c conjunction) ([]shape, error) {
+	shapes := []shape{{kinds: allKinds}}
+	for _, one := range c {
+		further, err := s.expandOne(one)
+		if err != nil {
+			return nil, err
+		}
+		if shapes, err = s.meet(shapes, further); err != nil {
+			return nil, one.errorf("%v", err)
+		}
+	}
+	return shapes, nil
+}
+
+// maxWork bounds what it takes to read a schema.
+const maxWork = 1 << 18
+
+func (s *schemas) working(n int) error {
+	if s.work += n; s.work > maxWork {
+		return errors.New("the schema takes too long to read: leave alternatives out")
+	}
+	return nil
+}
+
+// meet is the shapes of what has a shape of a and one of b.
+func (s *schemas) meet(a, b []shape) ([]shape, error) {
+	var out []shape
+	for i := range a {
+		for j := range b {
+			if err := s.working(1); err != nil {
+				return nil, err
+			}
+			both, err := s.both(&a[i], &b[j])
+			if err != nil {
+				return nil, err
+			}
+			if both.kinds != 0 {
+				out = append(out, both)
+			}
+		}
+	}
+	if len(out) > maxShapes {
+		return nil, fmt.Errorf("has more than %d alternatives together", maxShapes)
+	}
+	return out, nil
+}
+
+func (s *schemas) expandOne(at subschema) ([]shape, error) {
+	if err := s.working(1 + len(at.schema.members) + len(at.schema.items)); err != nil {
+		return nil, err
+	}
+	switch at.schema.kind {
+	case kindBoolean:
+		if at.schema.text == "true" {
+			return []shape{{kinds: allKinds}}, nil
+		}
+		return nil, nil
+	case kindObject:
+	default:
+		return nil, at.errorf("a schema has to be an object, true or false")
+	}
+	own, err := s.own(at)
+	if err != nil {
+		return nil, err
+	}
+	shapes := []shape{own}
+	for _, m := range at.schema.members {
+		var further []shape
+		here := subschema{m.value, at.path + "/" + m.name}
+		switch m.name {
+		case "$ref":
+			further, err = s.reference(here)
+		case "allOf":
+			if len(m.value.items) == 0 {
+				return nil, here.errorf("has to be an array of schemas")
+			}
+			var all conjunction
+			for i, item := range m.value.items {
+				all = append(all, subschema{item, here.path + "/" + strconv.Itoa(i)})
+			}
+			further, err = s.expand(all)
+		case "anyOf", "oneOf":
+			further, err = s.alternatives(here, m.name == "oneOf")
+		default:
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if shapes, err = s.meet(shapes, further); err != nil {
+			return nil, here.errorf("%v", err)
+		}
+	}
+	return shapes, nil
+}
+
+func (s *schemas) alternatives(at subschema, one bool) ([]shape, error) {
+	if len(at.schema.items) == 0 {
+		return nil, at.errorf("has to be an array of schemas")
+	}
+	var all [][]shape
+	total := 0
+	for i, item := range at.schema.items {
+		further, err := s.expandOne(subschema{item, at.path + "/" + strconv.Itoa(i)})
+		if err != nil {
+			return nil, err
+		}
+		if total += len(further); total > maxShapes {
+			return nil, at.errorf("has more than %d alternatives together", maxShapes)
+		}
+		all = append(all, further)
+	}
+	if one {
+		for i := range all {
+			for j := range i {
+				if !s.disjoint(all[i], all[j], 0) {
+					return nil, at.errorf("is supported only where no value can match two of the schemas, as those at %d and %d may: use anyOf, or give them properties with different constants", j, i)
+				}
+			}
+		}
+	}
+	return slices.Concat(all...), nil
+}
+
+// reference follows $ref.
+func (s *schemas) reference(at subschema) ([]shape, error) {
+	target, err := s.resolve(at)
+	if err != nil {
+		return nil, err
+	}
+	if s.inUse[target.path] {
+		return nil, at.errorf("refers to itself before anything else")
+	}
+	s.inUse[target.path] = true
+	defer delete(s.inUse, target.path)
+	return s.expandOne(target)
+}
+
+func (s *schemas) resolve(at subschema) (subschema, error) {
+	if at.schema.kind != kindString {
+		return subschema{}, at.errorf("has to be a string")
+	}
+	ref := at.schema.text
+	if ref != "#" && !strings.HasPrefix(ref, "#/") {
+		return subschema{}, at.errorf("%q is not supported: only references within the schema are, such as #/$defs/name", ref)
+	}
+	pointer, err := url.PathUnescape(strings.TrimPrefix(ref, "#"))
+	if err != nil {
+		return subschema{}, at.errorf("%q is no reference", ref)
+	}
+	found := s.root
+	for _, part := range strings.Split(pointer, "/")[1:] {
+		part = strings.ReplaceAll(strings.ReplaceAll(part, "~1", "/"), "~0", "~")
+		switch found.kind {
+		case kindObject:
+			found = found.get(part)
+		case kindArray:
+			i, err := strconv.Atoi(part)
+			if err != nil || i < 0 || i >= len(found.items) {
+				found = nil
+			} else {
+				found = found.items[i]
+			}
+		default:
+			found = nil
+		}
+		if found == nil {
+			return subschema{}, at.errorf("%q leads nowhere", ref)
+		}
+	}
+	return subschema{found, pointer}, nil
+}
+
+// own is the shape that a schema's own keywords describe.
+func (s *schemas) own(at subschema) (shape, error) {
+	out := shape{kinds: allKinds}
+	for _, m := range at.schema.members {
+		here := subschema{m.value, at.path + "/" + m.name}
+		err := s.working(len(m.value.members) + len(m.value.items))
+		if err != nil {
+			return out, err
+		}
+		switch m.name {
+		case "$ref", "allOf", "anyOf", "oneOf":
+		case "type":
+			err = out.types(here)
+		case "enum":
+			if m.value.kind != kindArray {
+				return out, here.errorf("has to be an array")
+			}
+			out.literals, out.listed = slices.Clone(m.value.items), true
+		case "const":
+			out.constant = here.schema
+		case "properties", "required", "additionalProperties":
+			err = out.objectKeyword(m.name, here)
+		case "items", "prefixItems", "minItems", "maxItems":
+			err = out.arrayKeyword(m.name, here)
+		case "pattern", "format", "minLength", "maxLength":
+			err = out.stringKeyword(m.name, here)
+		case "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf":
+			err = out.numberKeyword(m.name, here)
+		case "$id":
+			if at.path != "" {
+				err = here.errorf("is supported at the top only")
+			}
+		case "uniqueItems":
+			if m.value.text != "false" {
+				err = here.errorf("true is not supported: leave it out")
+			}
+		case "minProperties":
+			if m.value.text != "0" {
+				err = here.errorf("is not supported: list the properties that are required")
+			}
+		default:
+			if !slices.Contains(annotations, m.name) {
+				err = here.errorf("the keyword is not supported: leave it out")
+			}
+		}
+		if err != nil {
+			return out, err
+		}
+	}
+	if out.constant != nil {
+		list := []*value{out.constant}
+		if out.listed {
+			list = slices.DeleteFunc(slices.Clone(out.literals), func(v *value) bool { return !equal(v, out.constant) })
+		}
+		out.literals, out.listed, out.constant = list, true, nil
+	}
+	err := s.filter(&out)
+	return out, err
+}
+
+// types reads "type".
+func (out *shape) types(at subschema) error {
+	names := []*value{at.schema}
+	if at.schema.kind == kindArray {
+		names = at.schema.items
+	}
+	out.kinds = 0
+	integer, number := false, false
+	for _, name := range names {
+		switch {
+		case name.kind != kindString:
+			return at.errorf("has to be a name or an array of names")
+		case name.text == "integer":
+			integer = true
+		case name.text == "number":
+			number = true
+		case kindNames[name.text] == 0:
+			return at.errorf("%q is no type", name.text)
+		default:
+			out.kinds |= kindNames[name.text]
+		}
+	}
+	if integer || number {
+		out.kinds |= kindNumber
+		out.number.integer = !number
+	}
+	if out.kinds == 0 {
+		return at.errorf("names no type")
+	}
+	return nil
+}
+
+var kindNames = map[string]kinds{
+	"null": kindNull, "boolean": kindBoolean, "string": kindString, "array": kindArray, "object": kindObject,
+}
+
+func (out *shape) objectKeyword(name string, at subschema) error {
+	switch name {
+	case "properties":
+		if at.schema.kind != kindObject {
+			return at.errorf("has to be an object")
+		}
+		for _, m := range at.schema.members {
+			out.object.properties = append(out.object.properties, property{m.name, conjunction{{m.value, at.path + "/" + m.name}}})
+		}
+	case "required":
+		if at.schema.kind != kindArray {
+			return at.errorf("has to be an array of names")
+		}
+		for _, item := range at.schema.items {
+			if item.kind != kindString {
+				return at.errorf("has to be an array of names")
+			}
+			if !slices.Contains(out.object.required, item.text) {
+				out.object.required = append(out.object.required, item.text)
+			}
+		}
+	default:
+		out.object.others = conjunction{at}
+	}
+	return nil
+}
+
+// maxItems bounds the items of an array that are counted.
+const maxItems = 1024
+
+func (out *shape) arrayKeyword(name string, at subschema) (err error) {
+	switch name {
+	case "items":
+		if at.schema.kind == kindArray {
+			return at.errorf("as an array is of earlier drafts: use prefixItems")
+		}
+		out.array.items = conjunction{at}
+	case "prefixItems":
+		if at.schema.kind != kindArray {
+			return at.errorf("has to be an array of schemas")
+		}
+		if len(at.schema.items) > maxItems {
+			return at.errorf("has more than %d schemas", maxItems)
+		}
+		for i, item := range at.schema.items {
+			out.array.first = append(out.array.first, conjunction{{item, at.path + "/" + strconv.Itoa(i)}})
+		}
+	case "minItems":
+		if out.array.low, err = count(at); err == nil && out.array.low > maxItems {
+			err = at.errorf("is more than %d", maxItems)
+		}
+	default:
+		var high int
+		if high, err = count(at); err == nil && high > maxItems {
+			err = at.errorf("is more than %d: leave it out, or lower it", maxItems)
+		}
+		out.array.high = &high
+	}
+	return err
+}
+
+func (out *shape) stringKeyword(name string, at subschema) (err error) {
+	switch name {
+	case "minLength":
+		out.text.low, err = count(at)
+	case "maxLength":
+		var high int
+		high, err = count(at)
+		out.text.high = &high
+	default:
+		if at.schema.kind != kindString {
+			return at.errorf("has to be a string")
+		}
+		text := at.schema.text
+		if name == "format" {
+			if text = formats[at.schema.text]; text == "" {
+				return at.errorf("%q is not supported: leave it out, or use a pattern", at.schema.text)
+			}
+		}
+		if _, err := parseExpression(text); err != nil {
+			return at.errorf("%v", err)
+		}
+		out.text.patterns = append(out.text.patterns, pattern{text, at})
+	}
+	return err
+}
+
+func (out *shape) numberKeyword(name string, at subschema) error {
+	if at.schema.kind != kindNumber {
+		return at.errorf("has to be a number")
+	}
+	r := rational(at.schema.text)
+	if r == nil {
+		return at.errorf("%s is too large or too small", at.schema.text)
+	}
+	n := &out.number
+	switch name {
+	case "minimum":
+		n.low = higher(n.low, bound{at: r})
+	case "exclusiveMinimum":
+		n.low = higher(n.low, bound{at: r, exclusive: true})
+	case "maximum":
+		n.high = lower(n.high, bound{at: r})
+	case "exclusiveMaximum":
+		n.high = lower(n.high, bound{at: r, exclusive: true})
+	default:
+		if r.Cmp(big.NewRat(1, 1)) != 0 {
+			return at.errorf("is supported only as 1: leave it out")
+		}
+		n.integer = true
+	}
+	return nil
+}
+
+// count reads a number of something.
+func count(at subschema) (int, error) {
+	if at.schema.kind == kindNumber {
+		if r := rational(at.schema.text); r != nil && r.IsInt() && r.Sign() >= 0 && r.Num().IsInt64() && r.Num().Int64() < math.MaxInt32 {
+			return int(r.Num().Int64()), nil
+		}
+	}
+	return 0, at.errorf("has to be a whole number from 0 to %d", math.MaxInt32)
+}
+
+var errTooDeep = errors.New("the schema has too many schemas in one another")

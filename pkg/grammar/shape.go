@@ -1,0 +1,305 @@
+package grammar
+
+import (
+	"slices"
+)
+
+// shape is values that need no alternatives: what it says of a kind holds for values of that
+// kind alone.
+type shape struct {
+	kinds    kinds
+	object   objectShape
+	array    arrayShape
+	text     textShape
+	number   numberShape
+	literals []*value // if listed, the value is one of them
+	listed   bool
+	constant *value // while keywords are read
+}
+
+type objectShape struct {
+	properties []property // in their order
+	required   []string
+	others     conjunction // what all other properties are; nil: anything
+}
+
+type property struct {
+	name string
+	is   conjunction
+}
+
+type arrayShape struct {
+	first []conjunction // what each of the first items is
+	items conjunction   // what all further ones are; nil: anything
+	low   int
+	high  *int // nil: any number
+}
+
+type textShape struct {
+	low      int
+	high     *int // characters; nil: any number
+	patterns []pattern
+}
+
+type pattern struct {
+	text string
+	at   subschema
+}
+
+type numberShape struct {
+	integer   bool
+	low, high bound
+}
+
+// both is the shape of what has two shapes; one without kinds if nothing has.
+func (s *schemas) both(a, b *shape) (shape, error) {
+	out := shape{kinds: a.kinds & b.kinds}
+	if out.kinds == 0 {
+		return out, nil
+	}
+	n, m := len(a.object.properties), len(b.object.properties)
+	if err := s.working(n + m + n*m/8); err != nil {
+		return out, err
+	}
+	out.object = a.object.and(&b.object)
+	out.array = a.array.and(&b.array)
+	out.text = textShape{max(a.text.low, b.text.low), least(a.text.high, b.text.high), slices.Concat(a.text.patterns, b.text.patterns)}
+	out.number = numberShape{a.number.integer || b.number.integer, higher(a.number.low, b.number.low), lower(a.number.high, b.number.high)}
+	switch {
+	case a.listed && b.listed:
+		if err := s.working(len(a.literals) * len(b.literals)); err != nil {
+			return out, err
+		}
+		out.listed = true
+		for _, v := range a.literals {
+			if slices.ContainsFunc(b.literals, func(w *value) bool { return equal(v, w) }) {
+				out.literals = append(out.literals, v)
+			}
+		}
+	case a.listed:
+		out.listed, out.literals = true, a.literals
+	case b.listed:
+		out.listed, out.literals = true, b.literals
+	}
+	err := s.filter(&out)
+	return out, err
+}
+
+func least(a, b *int) *int {
+	if a == nil || b != nil && *b < *a {
+		return b
+	}
+	return a
+}
+
+// of is what a property of an object is.
+func (o *objectShape) of(name string) conjunction {
+	for _, p := range o.properties {
+		if p.name == name {
+			return p.is
+		}
+	}
+	return o.others
+}
+
+func (o *objectShape) and(other *objectShape) objectShape {
+	var out objectShape
+	for _, p := range o.properties {
+		out.properties = append(out.properties, property{p.name, slices.Concat(p.is, other.of(p.name))})
+	}
+	for _, p := range other.properties {
+		if !slices.ContainsFunc(o.properties, func(q property) bool { return q.name == p.name }) {
+			out.properties = append(out.properties, property{p.name, slices.Concat(o.others, p.is)})
+		}
+	}
+	out.required = slices.Clone(o.required)
+	for _, name := range other.required {
+		if !slices.Contains(out.required, name) {
+			out.required = append(out.required, name)
+		}
+	}
+	out.others = slices.Concat(o.others, other.others)
+	return out
+}
+
+// at is what an item of an array is.
+func (a *arrayShape) at(i int) conjunction {
+	if i < len(a.first) {
+		return a.first[i]
+	}
+	return a.items
+}
+
+func (a *arrayShape) and(other *arrayShape) arrayShape {
+	out := arrayShape{items: slices.Concat(a.items, other.items), low: max(a.low, other.low), high: least(a.high, other.high)}
+	for i := range max(len(a.first), len(other.first)) {
+		out.first = append(out.first, slices.Concat(a.at(i), other.at(i)))
+	}
+	return out
+}
+
+// filter drops the listed values that the rest of a shape does not have.
+func (s *schemas) filter(of *shape) error {
+	if !of.listed {
+		return nil
+	}
+	rest := *of
+	rest.listed, rest.literals = false, nil
+	var kept []*value
+	var kinds kinds
+	for _, v := range of.literals {
+		fits, err := s.fits(&rest, v)
+		if err != nil {
+			return err
+		}
+		if fits {
+			kept, kinds = append(kept, v), kinds|v.kind
+		}
+	}
+	of.literals, of.kinds = kept, kinds
+	return nil
+}
+
+// valid says whether a value has one of a conjunction's shapes.
+func (s *schemas) valid(c conjunction, v *value) (bool, error) {
+	shapes, err := s.expand(c)
+	if err != nil {
+		return false, err
+	}
+	for i := range shapes {
+		if fits, err := s.fits(&shapes[i], v); fits || err != nil {
+			return fits, err
+		}
+	}
+	return false, nil
+}
+
+func (s *schemas) fits(of *shape, v *value) (bool, error) {
+	if of.kinds&v.kind == 0 || of.listed && !slices.ContainsFunc(of.literals, func(w *value) bool { return equal(v, w) }) {
+		return false, nil
+	}
+	switch v.kind {
+	case kindNumber:
+		r := rational(v.text)
+		if r == nil {
+			return false, nil
+		}
+		n := of.number
+		above := func(b bound, sign int) bool {
+			c := 0
+			if b.at != nil {
+				c = r.Cmp(b.at) * sign
+			}
+			return b.at == nil || c > 0 || c == 0 && !b.exclusive
+		}
+		return (!n.integer || r.IsInt()) && above(n.low, 1) && above(n.high, -1), nil
+	case kindString:
+		l, err := s.textLexeme(&of.text)
+		return l != nil && l.matches(quoted(v.text)), err
+	case kindArray:
+		if len(v.items) < of.array.low || of.array.high != nil && len(v.items) > *of.array.high {
+			return false, nil
+		}
+		for i, item := range v.items {
+			if fits, err := s.valid(of.array.at(i), item); !fits || err != nil {
+				return false, err
+			}
+		}
+	case kindObject:
+		for _, name := range of.object.required {
+			if v.get(name) == nil {
+				return false, nil
+			}
+		}
+		for _, m := range v.members {
+			if fits, err := s.valid(of.object.of(m.name), m.value); !fits || err != nil {
+				return false, err
+			}
+		}
+	}
+	return true, nil
+}
+
+// matches says whether a lexeme matches a whole text.
+func (l *lexeme) matches(text string) bool {
+	at := l.first
+	for i := 0; i < len(text) && at != nil; i++ {
+		at = at.next(text[i])
+	}
+	return at != nil && at.final
+}
+
+// maxDisjoint bounds how deep objects are looked into for what tells them apart.
+const maxDisjoint = 4
+
+// disjoint says whether it is certain that no value has a shape of a and one of b.
+func (s *schemas) disjoint(a, b []shape, depth int) bool {
+	for i := range a {
+		for j := range b {
+			if !s.apart(&a[i], &b[j], depth) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+func (s *schemas) apart(a, b *shape, depth int) bool {
+	if s.working(1) != nil {
+		return false
+	}
+	both, err := s.both(a, b)
+	if err != nil || depth > maxDisjoint {
+		return false
+	}
+	if both.kinds == 0 || both.listed {
+		return len(both.literals) == 0
+	}
+	if both.kinds&(kindNull|kindBoolean) != 0 {
+		return false
+	}
+	if both.kinds&kindNumber != 0 {
+		l, err := s.numbers(both.number.low, both.number.high, both.number.integer)
+		if err != nil || l != nil {
+			return false
+		}
+	}
+	if both.kinds&kindString != 0 {
+		l, err := s.textLexeme(&both.text)
+		if err != nil || l != nil {
+			return false
+		}
+	}
+	if both.kinds&kindArray != 0 && (both.array.high == nil || *both.array.high >= both.array.low) {
+		return false
+	}
+	return both.kinds&kindObject == 0 || s.impossible(&both.object, depth)
+}
+
+// impossible says whether it is certain that an object cannot have all that is required.
+func (s *schemas) impossible(o *objectShape, depth int) bool {
+	for _, name := range o.required {
+		if s.unsatisfiable(o.of(name), depth+1) {
+			return true
+		}
+	}
+	return false
+}
+
+// unsatisfiable says whether it is certain that no value obeys all of a conjunction.
+func (s *schemas) unsatisfiable(c conjunction, depth int) bool {
+	shapes := []shape{{kinds: allKinds}}
+	for _, one := range c {
+		further, err := s.expandOne(one)
+		if err != nil {
+			return false
+		}
+		if s.disjoint(shapes, further, depth) {
+			return true
+		}
+		if shapes, err = s.meet(shapes, further); err != nil {
+			return false
+		}
+	}
+	return false
+}

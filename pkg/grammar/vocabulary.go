@@ -1,0 +1,142 @@
+package grammar
+
+import (
+	"errors"
+	"fmt"
+)
+
+// maxTokenBytes is the longest token that is ever allowed.
+const maxTokenBytes = 1 << 10
+
+// Vocabulary is the texts of a model's tokens.
+type Vocabulary struct {
+	size  int
+	texts [][]byte // by id; nil of tokens that are no text
+	all   *trie
+
+	// inStrings is what tokens do at the places within the text of a JSON string, which is the
+	// same in every grammar.
+	inStrings []*inString
+}
+
+// NewVocabulary makes a vocabulary of size tokens. text gives what each stands for within a
+// text, nil if it stands for none, as special tokens do: such are never allowed, but where they
+// end the output.
+func NewVocabulary(size int, text func(id int32) []byte) (*Vocabulary, error) {
+	if size <= 0 {
+		return nil, fmt.Errorf("a vocabulary of %d tokens", size)
+	}
+	v := &Vocabulary{size: size, texts: make([][]byte, size)}
+	var texts []spelled
+	for id := range int32(size) {
+		if t := text(id); len(t) > 0 && len(t) <= maxTokenBytes {
+			v.texts[id] = t
+			texts = append(texts, spelled{t, id})
+		}
+	}
+	if len(texts) == 0 {
+		return nil, errors.New("no token of the vocabulary has a text")
+	}
+	v.all = newTrie(texts)
+	unit, places := new(lexemes).units()
+	v.inStrings = make([]*inString, len(places))
+	for from, place := range places {
+		v.inStrings[place] = v.walkString(unit, from)
+	}
+	return v, nil
+}
+
+// Size is the number of tokens.
+func (v *Vocabulary) Size() int { return v.size }
+
+// words is the length of a mask.
+func (v *Vocabulary) words() int { return (v.size + 63) / 64 }
+
+// inString is what becomes of tokens at a place within the text of a JSON string.
+type inString struct {
+	// stay is the tokens that do not get out of it, however many characters it may have.
+	stay []uint64
+	// needs is those of them by how many characters they have, one that is begun counted.
+	needs [][]int32
+	// leave is the rests of the tokens that get out of it, behind the quotation mark. leaveAfter
+	// is the same by how many characters they have before it.
+	leave      *trie
+	leaveAfter []*trie
+}
+
+// walkString finds what tokens do from a state of a character on.
+func (v *Vocabulary) walkString(unit *lexeme, from *state) *inString {
+	type within struct {
+		at         *state
+		characters int
+	}
+	out := &inString{stay: make([]uint64, v.words())}
+	var leave []spelled
+	var after [][]spelled
+	path := make([]within, maxTokenBytes+1)
+	path[0] = within{at: from}
+	t := v.all
+	for i := 0; i < len(t.bytes); {
+		b, depth := t.bytes[i], int(t.depth[i])
+		now := path[depth]
+		if b == '"' && now.at == unit.first {
+			for _, id := range t.below(i) {
+				rest := spelled{v.texts[id][depth+1:], id}
+				leave = append(leave, rest)
+				for len(after) <= now.characters {
+					after = append(after, nil)
+				}
+				after[now.characters] = append(after[now.characters], rest)
+			}
+			i = int(t.after[i])
+			continue
+		}
+		to := now.at.next(b)
+		if to == nil {
+			i = int(t.after[i])
+			continue
+		}
+		need := now.characters + 1
+		if to.final {
+			to = unit.first
+			now.characters++
+		}
+		for _, id := range t.of(i) {
+			set(out.stay, id)
+			for len(out.needs) <= need {
+				out.needs = append(out.needs, nil)
+			}
+			out.needs[need] = append(out.needs[need], id)
+		}
+		path[depth+1] = within{to, now.characters}
+		i++
+	}
+	out.leave = newTrie(leave)
+	for _, rests := range after {
+		out.leaveAfter = append(out.leaveAfter, newTrie(rests))
+	}
+	return out
+}
+
+// addStaying adds the tokens that stay in a string with at most so many more characters.
+func (s *inString) addStaying(out []uint64, characters int) {
+	if characters >= len(s.needs)-1 {
+		or(out, s.stay)
+		return
+	}
+	for _, ids := range s.needs[:max(characters+1, 0)] {
+		for _, id := range ids {
+			set(out, id)
+		}
+	}
+}
+
+func set(mask []uint64, id int32) { mask[id>>6] |= 1 << (id & 63) }
+
+// text is what a token stands for within a text; nil: nothing.
+func (v *Vocabulary) text(id int32) []byte {
+	if id < 0 || int(id) >= v.size {
+		return nil
+	}
+	return v.texts[id]
+}

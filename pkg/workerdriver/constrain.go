@@ -1,0 +1,44 @@
+package workerdriver
+
+import (
+	"errors"
+	"fmt"
+
+	"google.golang.org/grpc/codes"
+
+	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
+
+	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/grammar"
+	"github.com/tandem-serving/tandem/pkg/rpc"
+	"github.com/tandem-serving/tandem/pkg/scheduler"
+)
+
+// Grammars gives the grammars for the vocabulary of the worker's model. It may take as long as
+// it takes to read that, the first time.
+type Grammars func() (*grammar.Cache, error)
+
+// constrain holds a request to the form that its task asks for. Its errors are gRPC statuses.
+func (g Grammars) constrain(request *scheduler.Request, task *workerv1.Task) error {
+	source := task.GetStructuredOutput()
+	if source == nil {
+		return nil
+	}
+	if g == nil {
+		return rpc.Error(codes.FailedPrecondition, api.ReasonNoVocabulary, "this worker does not know the texts of its tokens, so it can hold no output to a form", 0)
+	}
+	cache, err := g()
+	if err != nil {
+		return rpc.Error(codes.FailedPrecondition, api.ReasonNoVocabulary, fmt.Sprintf("the texts of the model's tokens cannot be read: %v", err), 0)
+	}
+	form, err := cache.Get(source)
+	if err != nil {
+		field, problem := "form", err.Error()
+		if wrong, is := errors.AsType[*grammar.Error](err); is {
+			field, problem = wrong.Field, wrong.Problem
+		}
+		return rpc.InvalidArgument("structured_output."+field, problem)
+	}
+	request.Constraint = form.Constrain(request.Stop)
+	return nil
+}

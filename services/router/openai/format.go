@@ -1,0 +1,123 @@
+package openai
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+)
+
+// format reads the form of the answer: OpenAI's response_format, or vLLM's fields for the same.
+// name is the field's. Nil: it may be anything.
+func format(f *fields) (form *inferencev1.StructuredOutput, name string) {
+	var forms []*inferencev1.StructuredOutput
+	var names []string
+	add := func(name string, form *inferencev1.StructuredOutput) {
+		if form != nil {
+			forms, names = append(forms, form), append(names, name)
+		}
+	}
+	add("response_format", responseFormat(f))
+	add("structured_outputs", structuredOutputs(f))
+	for _, name := range []string{"json", "regex", "choice"} {
+		add("guided_"+name, guided(f, "guided_"+name, name))
+	}
+	if len(forms) > 1 {
+		f.wrong(invalid(names[1], fmt.Sprintf("%s is given too: give one of them", names[0])))
+	}
+	if len(forms) == 0 || f.bad != nil {
+		return nil, ""
+	}
+	return forms[0], names[0]
+}
+
+func responseFormat(f *fields) *inferencev1.StructuredOutput {
+	form := f.object("response_format")
+	if form == nil {
+		return nil
+	}
+	kind := form.text("type")
+	if form.bad != nil {
+		f.wrong(form.bad)
+		return nil
+	}
+	switch kind {
+	case "text":
+		return nil
+	case "json_object":
+		return &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_JsonObject{JsonObject: true}}
+	case "json_schema":
+	default:
+		f.wrong(unsupported("response_format", fmt.Sprintf("type %q is not supported: there are text, json_object and json_schema", shorten(kind))))
+		return nil
+	}
+	schema := form.object("json_schema")
+	if form.bad != nil || schema == nil {
+		f.wrong(invalid("response_format.json_schema", "has to be an object with a name and a schema"))
+		return nil
+	}
+	// What is generated obeys the schema with strict and without it.
+	schema.boolean("strict")
+	schema.text("description")
+	if name := schema.text("name"); name == "" && schema.bad == nil {
+		schema.wrong(refuse("response_format.json_schema.name", codeMissing, "is missing: give the schema a name"))
+	}
+	raw, given := schema.raw("schema")
+	if schema.bad == nil && !given {
+		schema.wrong(refuse("response_format.json_schema.schema", codeMissing, "is missing: give a JSON Schema"))
+	}
+	if schema.bad != nil {
+		f.wrong(schema.bad)
+		return nil
+	}
+	return jsonSchema(string(raw))
+}
+
+func jsonSchema(schema string) *inferencev1.StructuredOutput {
+	return &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_JsonSchema{JsonSchema: schema}}
+}
+
+// structuredOutputs reads vLLM's object with one of several forms.
+func structuredOutputs(f *fields) (form *inferencev1.StructuredOutput) {
+	given := f.object("structured_outputs")
+	if given == nil {
+		return nil
+	}
+	given.notSupported("is not supported in this version; leave it out", "grammar", "structural_tag", "disable_fallback", "disable_any_whitespace", "disable_additional_properties", "whitespace_pattern")
+	for _, name := range []string{"json", "regex", "choice"} {
+		if one := guided(given, name, name); one != nil && form != nil {
+			given.wrong(invalid("structured_outputs", "has several forms: give one of them"))
+		} else if one != nil {
+			form = one
+		}
+	}
+	if on, _ := given.boolean("json_object"); on && form == nil {
+		form = &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_JsonObject{JsonObject: true}}
+	}
+	if given.bad != nil {
+		f.wrong(given.bad)
+	}
+	return form
+}
+
+// guided reads one form of vLLM's: a schema, as an object or a text that is one, an expression,
+// or texts.
+func guided(f *fields, name, kind string) *inferencev1.StructuredOutput {
+	raw, given := f.raw(name)
+	if !given || slices.Contains(nothing, string(raw)) {
+		return nil
+	}
+	switch kind {
+	case "json":
+		if strings.HasPrefix(string(raw), `"`) {
+			return jsonSchema(f.text(name))
+		}
+		return jsonSchema(string(raw))
+	case "regex":
+		return &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_Regex{Regex: f.text(name)}}
+	}
+	return &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_Choice{Choice: &inferencev1.Choice{
+		Texts: f.texts(name, "an array of strings"),
+	}}}
+}
