@@ -92,6 +92,8 @@ var examples = []struct {
 	{"tandem bench scheduler --scenario long-prompt", "needs a profile of a larger model, or takes minutes", false},
 	{"tandem bench serve", "takes from half a minute to an hour, or another server", false},
 	{"tandem bench simulated", "takes minutes", false},
+	{"tandem bench speculation", "takes seconds to minutes", false},
+	{"tandem bench speculation --model models/fable", "takes some seconds", true},
 	{"tandem bench tokenizer", "takes 6 s", false},
 	{"tandem simulate docs/scenarios/ratio.yaml --find-max", "takes half a minute", false},
 	{"cat docs/*.md | tandem bench tokenizer", "takes 6 s", true},

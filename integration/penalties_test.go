@@ -18,6 +18,7 @@ import (
 
 	"github.com/tandem-serving/tandem/integration/clustertest"
 	"github.com/tandem-serving/tandem/pkg/rpc"
+	"github.com/tandem-serving/tandem/services/decode"
 )
 
 // penalized asks for everything whose outcome depends on the tokens before.
@@ -223,7 +224,8 @@ func withoutText(t *testing.T, data []byte) []byte {
 	return data
 }
 
-// A real worker that is killed half-way leaves no trace in tokens or figures.
+// A real worker that is killed half-way leaves no trace in tokens or figures, also where it guessed
+// at tokens and the next one does not, or the other way round.
 func TestPenaltiesSurviveAKill(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds programs")
@@ -238,8 +240,8 @@ func TestPenaltiesSurviveAKill(t *testing.T) {
 	m := serve("router", "--listen=127.0.0.1:0").Client(t)
 	serve("prefill").Ready(t)
 	pool := make(map[string]*clustertest.Process)
-	for _, id := range []string{"decode-a", "decode-b", "decode-c", "decode-d"} {
-		pool[id] = serve("decode", "--id="+id).Ready(t)
+	for i, id := range []string{"decode-a", "decode-b", "decode-c", "decode-d"} {
+		pool[id] = serve("decode", "--id="+id, "--speculate="+[]string{decode.SpeculateNgram, decode.SpeculateOff}[i%2]).Ready(t)
 	}
 	awaitWorkers(t, m, 5)
 	q := penalized(longPrompt(1), 0.8, disaggregated)

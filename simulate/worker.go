@@ -306,7 +306,7 @@ func (p *process) begin(run *scheduler.RunStep) {
 		layers.plan()
 	}
 	p.busy += took
-	p.ends = stepEnd{process: p, done: scheduler.StepDone{Tokens: out.Tokens, Compute: took, Err: err}, measured: measured}
+	p.ends = stepEnd{process: p, done: scheduler.StepDone{Tokens: out.Tokens, Accepted: out.Accepted, Compute: took, Err: err}, measured: measured}
 	for i := range run.Batch.Sequences {
 		s := &run.Batch.Sequences[i]
 		p.ends.tokens += len(s.Tokens)

@@ -70,6 +70,9 @@ type Capacity struct {
 	MaxBatchTokens int
 	// MaxSequences is the most sequences of one Step.
 	MaxSequences int
+	// MaxDrafts is the most drafts of one sequence in a Step (Sample.Drafts); 0: the engine
+	// does not verify any.
+	MaxDrafts int
 	// Threads is the number of compute threads, for people.
 	Threads int
 	// BytesPerWeight is what a step reads for each weight.
@@ -137,11 +140,16 @@ type Sequence struct {
 
 // Sample is one draw.
 type Sample struct {
-	// Offset is the number of tokens that the request generated before: the
-	// counter of the generator.
+	// Offset is the number of tokens that the request generated before, drafts not
+	// included: the counter of the generator.
 	Offset uint64
-	// History is the request's tokens so far, for penalties. Nobody changes it
-	// while the Step runs.
+	// Drafts is how many of Tokens, the last ones, are guesses at what is drawn. A token is
+	// drawn after the one before them and, as long as each was what the draft says, after
+	// every draft: so the draws are those of as many Steps with a token each. The KV of the
+	// drafts that were wrong, and of those behind them, is of no use.
+	Drafts int
+	// History is the request's tokens so far, drafts not included, for penalties. Nobody
+	// changes it while the Step runs.
 	History sampler.History
 	// Logprobs asks how likely the token is, and TopLogprobs for so many of the
 	// likeliest ones beside it, at most sampler.MaxTopLogprobs.
@@ -180,9 +188,15 @@ type Output struct {
 	// sampler.NoneAllowed where the constraint leaves none, with KV as good as any. They
 	// are in Batch.TokenBuffer, if the caller gave that.
 	Tokens []int32
+	// Accepted holds, for each sequence, how many of its drafts, the first ones, are what was
+	// drawn. Its token is the one drawn after those. Nil if no sequence had drafts.
+	Accepted []int32
 	// Logprobs holds, for each sequence that asked, how likely its token was. Nil
 	// if no sequence asked. The caller may keep it.
 	Logprobs []sampler.Logprobs
+	// DraftLogprobs holds the same of each draft that was accepted, in order. Nil if no
+	// sequence that asked had drafts. The caller may keep it.
+	DraftLogprobs [][]sampler.Logprobs
 	// Logits holds, for each sequence that asked, one row of vocabulary-size
 	// float32 for each position asked for. Nil if no sequence asked.
 	Logits [][][]float32

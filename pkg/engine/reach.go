@@ -135,8 +135,16 @@ func (c Costs) part(w latency.Work) Cost {
 // Work is what the batch computes.
 func (b Batch) Work() latency.StepWork {
 	var work latency.StepWork
-	for _, s := range b.Sequences {
-		work.Add(s.Start, len(s.Tokens), s.Sample != nil)
+	for i := range b.Sequences {
+		b.Sequences[i].addTo(&work)
 	}
 	return work
+}
+
+func (s *Sequence) addTo(work *latency.StepWork) {
+	if s.Sample != nil && s.Sample.Drafts > 0 && s.Sample.Drafts+1 == len(s.Tokens) && s.Start > 0 {
+		work.AddDrafts(s.Start, s.Sample.Drafts)
+		return
+	}
+	work.Add(s.Start, len(s.Tokens), s.Sample != nil)
 }

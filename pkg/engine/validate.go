@@ -85,6 +85,9 @@ func (s *Sequence) validate(capacity *Capacity, spec *model.Spec) error {
 		if err := s.Sample.Params.Validate(); err != nil {
 			return fmt.Errorf("sampling: %w", err)
 		}
+		if err := s.validateDrafts(capacity); err != nil {
+			return err
+		}
 		if n := s.Sample.TopLogprobs; n < 0 || n > sampler.MaxTopLogprobs {
 			return fmt.Errorf("sampling: %d likeliest tokens are outside 0 to %d", n, sampler.MaxTopLogprobs)
 		}

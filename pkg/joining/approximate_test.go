@@ -57,12 +57,15 @@ func TestApproximateKVIsNotReproducible(t *testing.T) {
 			last := len(test.approximate) - 1
 			handle(joining.PrefillMessage{Attempt: last, Event: &workerv1.PrefillEvent{Event: &workerv1.PrefillEvent_Sent{Sent: &workerv1.KvSent{}}}})
 			handle(joining.DecodeMessage{Attempt: last, Event: &workerv1.DecodeEvent{
-				Event: &workerv1.DecodeEvent_Ended{Ended: &workerv1.Ended{Reason: inferencev1.FinishReason_FINISH_REASON_LENGTH}}}})
+				Event: &workerv1.DecodeEvent_Ended{Ended: &workerv1.Ended{Reason: inferencev1.FinishReason_FINISH_REASON_LENGTH, DraftTokens: 7, AcceptedDraftTokens: 3}}}})
 			handle(joining.Closed{Stream: joining.Stream{Attempt: last}})
 			for _, action := range all {
 				if f, is := action.(joining.Finish); is {
 					if f.Err != nil || f.Route.GetReproducible() != test.want {
 						t.Errorf("error %v, route %v", f.Err, f.Route)
+					}
+					if u := f.Usage; u.GetDraftTokens() != 7 || u.GetAcceptedDraftTokens() != 3 {
+						t.Errorf("of the worker's 7 guesses, 3 of them right, the usage says %v", u)
 					}
 					return
 				}

@@ -65,6 +65,7 @@ func (j *Join) succeed(now time.Time, reason inferencev1.FinishReason, text, sto
 	if !t.disaggregated {
 		route.Mode, route.Prefill = inferencev1.Mode_MODE_AGGREGATED, t.Decode.ID
 	}
+	drafts, accepted := t.drafts()
 	j.finish(now, Finish{
 		Reason: reason,
 		Text:   text,
@@ -73,11 +74,22 @@ func (j *Join) succeed(now time.Time, reason inferencev1.FinishReason, text, sto
 			PromptTokens:     uint32(j.p.PromptTokens),
 			CachedTokens:     min(t.cached, uint32(j.p.PromptTokens)),
 			CompletionTokens: uint32(len(j.tokens)),
+			DraftTokens:      drafts, AcceptedDraftTokens: accepted,
 		},
 		Route:         route,
 		Timings:       j.timings(),
 		FetchedTokens: int(min(t.fetched, uint32(j.p.PromptTokens))),
 	})
+}
+
+// drafts is how many tokens the worker that ended the try says it guessed at, and how many of
+// those were right; 0 if it contradicts itself.
+func (t *try) drafts() (drafts, accepted uint32) {
+	drafts, accepted = t.ended.GetDraftTokens(), t.ended.GetAcceptedDraftTokens()
+	if accepted > drafts {
+		return 0, 0
+	}
+	return drafts, accepted
 }
 
 // finish is the only place that a Finish comes from.

@@ -57,6 +57,9 @@ func workersSendAnything(t *rapid.T) {
 				open[a.Stream] = true
 			case joining.Finish:
 				finishes++
+				if u := a.Usage; u.GetAcceptedDraftTokens() > u.GetDraftTokens() {
+					t.Fatalf("more guesses were right than there were: %v", u)
+				}
 			}
 		}
 	}
@@ -91,6 +94,7 @@ func workersSendAnything(t *rapid.T) {
 		case 5:
 			decode(&workerv1.DecodeEvent{Event: &workerv1.DecodeEvent_Ended{Ended: &workerv1.Ended{
 				Reason: inferencev1.FinishReason(rapid.Int32Range(-1, 5).Draw(t, "reason")), PrefillComputeNs: number(), DecodeComputeNs: number(),
+				DraftTokens: small(), AcceptedDraftTokens: small(),
 			}}})
 		case 6:
 			prefill(rapid.SampledFrom([]*workerv1.PrefillEvent{nil, {}, {Event: &workerv1.PrefillEvent_Started{Started: &workerv1.PrefillStarted{QueueNs: number(), FetchNs: number(), FetchedTokens: uint32(number()), FetchVerdict: workerv1.FetchVerdict(number()), CachedTokens: uint32(number())}}}}).Draw(t, "start"))

@@ -113,7 +113,7 @@ type Work struct {
 	Samples int
 }
 
-// StepWork is what a step computes: prompt chunks and single tokens.
+// StepWork is what a step computes: prompt chunks, and single tokens with their drafts.
 type StepWork struct{ Prefill, Decode Work }
 
 // Add adds one sequence, of which the step computes tokens from position start
@@ -132,6 +132,18 @@ func (w *StepWork) Add(start, tokens int, sampled bool) {
 	if sampled {
 		part.Samples++
 	}
+}
+
+// AddDrafts adds one sequence that decodes, of which the step computes its last token, at
+// position start, and so many drafts of the next ones, after each of which a token may be
+// drawn.
+func (w *StepWork) AddDrafts(start, drafts int) {
+	begin, end := float64(start), float64(start+1+drafts)
+	w.Decode.Sequences++
+	w.Decode.Tokens += 1 + drafts
+	w.Decode.Squares += end*end - begin*begin
+	w.Decode.Context += end
+	w.Decode.Samples += 1 + drafts
 }
 
 // Empty is whether nothing is computed.

@@ -8,6 +8,8 @@ type History struct {
 	Prompt []int32
 	// Generated is what was drawn before, in any try of the request.
 	Generated []int32
+	// Drafts were drawn after those, in the same step of an engine.
+	Drafts []int32
 }
 
 // penalizes reports whether the history matters.
@@ -55,6 +57,7 @@ func (s *Sampler) penalize(logits []float32, p Params, h History) {
 		s.note(h.Prompt, 0)
 	}
 	s.note(h.Generated, 1)
+	s.note(h.Drafts, 1)
 	for _, id := range s.seen {
 		l := logits[id]
 		if p.repeats() {

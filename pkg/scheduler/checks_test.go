@@ -135,8 +135,19 @@ func (w *world) checkStep(a *scheduler.RunStep) {
 
 func (w *world) checkWork(l *life, part scheduler.Part, work engine.Sequence) {
 	size, prompt := w.config.BlockTokens, len(l.prompt)
-	if w.full(l) && !part.Prompt && len(work.Blocks) == len(l.table)+1 && slices.Equal(work.Blocks[:len(l.table)], l.table) {
+	drafts := w.checkDrafts(l, part, &work)
+	more := 0 // blocks that it may have got: one for its next token, and one for drafts
+	if w.full(l) && !part.Prompt {
+		more++
+	}
+	if drafts > 0 {
+		more++
+	}
+	if n := len(work.Blocks) - len(l.table); n > 0 && n <= more && slices.Equal(work.Blocks[:len(l.table)], l.table) {
 		l.table = work.Blocks
+	}
+	if len(l.table)*size < work.Start+len(work.Tokens)+drafts {
+		w.t.Fatalf("%d: no blocks for %d drafts: %v in %v, had %v", part.ID, drafts, work, work.Blocks, l.table)
 	}
 	all := l.tokens()
 	end := work.Start + len(work.Tokens)
@@ -163,6 +174,23 @@ func (w *world) checkWork(l *life, part scheduler.Part, work engine.Sequence) {
 	if work.Sample != nil && !reflect.DeepEqual(*work.Sample, l.draw()) {
 		w.t.Fatalf("%d: draws with %+v, not %+v", part.ID, *work.Sample, l.draw())
 	}
+}
+
+// checkDrafts takes the drafts out of a sequence's work, and says how many there were.
+func (w *world) checkDrafts(l *life, part scheduler.Part, work *engine.Sequence) int {
+	if work.Sample == nil || work.Sample.Drafts == 0 {
+		return 0
+	}
+	n := work.Sample.Drafts
+	r := l.request
+	left := min(r.MaxTokens-r.Generated-len(l.output), w.config.ContextTokens-len(l.tokens()))
+	if n > w.config.MaxDrafts || part.Prompt || r.Kind == scheduler.PrefillOnly || n >= left {
+		w.t.Fatalf("%d: %d drafts where %d tokens are left: %+v", part.ID, n, left, part)
+	}
+	sample := *work.Sample
+	sample.Drafts = 0
+	work.Sample, work.Tokens = &sample, work.Tokens[:len(work.Tokens)-n]
+	return n
 }
 
 // draw is how the next token has to be drawn.

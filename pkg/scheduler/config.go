@@ -40,6 +40,10 @@ type Config struct {
 	// OutputShare is which share of the tokens that it may generate a sequence is
 	// expected to generate until some have ended, above 0 and at most 1; 0 means 1.
 	OutputShare float64
+	// MaxDrafts is the most guesses at next tokens that a sequence which decodes has in a step
+	// (speculative decoding), found by looking up its last tokens in what came before; 0: none. The
+	// engine must verify as many.
+	MaxDrafts int
 }
 
 // DefaultMaxOvertakes is the bound that Config.MaxOvertakes = 0 stands for.
@@ -70,6 +74,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("scheduler: a queue of %d; give at least 1", c.MaxWaiting)
 	case c.MaxOvertakes < 0:
 		return fmt.Errorf("scheduler: %d overtakes; give 0 for the default or more", c.MaxOvertakes)
+	case c.MaxDrafts < 0:
+		return fmt.Errorf("scheduler: %d drafts; give 0 for none, or more", c.MaxDrafts)
 	case !(c.OutputShare >= 0 && c.OutputShare <= 1):
 		return fmt.Errorf("scheduler: an output share of %v; give 0 for the default, or more than 0 and at most 1", c.OutputShare)
 	}

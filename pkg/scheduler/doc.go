@@ -20,6 +20,16 @@
 // those who decode allocates nothing once there were two as large; what it needs is
 // allocated when a sequence gets its blocks.
 //
+// # Drafts
+//
+// With Config.MaxDrafts a sequence that decodes may have drafts of its next tokens in a
+// step, where its last tokens stood before in its text. Which get how many is decided by how often
+// drafts were right and by what steps took (package speculation). The engine says how many,
+// from the first on, are what it drew; those are sampled as if each had had a step of its own. The
+// rest leave nothing behind: nothing counts, publishes or sends what is beyond a sequence's
+// tokens. For its drafts a sequence may have one block more than it needs, which it gives
+// back before anybody is preempted.
+//
 // # Blocks
 //
 // A sequence begins with the blocks of its prompt and of one token more, and takes

@@ -41,19 +41,28 @@ func (p *pages) read(table []kvcache.BlockID, n int) []uint64 {
 	return kv
 }
 
-// run computes one sequence: the KV of each token depends on the KV of all
+// run computes one sequence and draws after its last token, or after each of its drafts as
+// long as they are what was drawn: the KV of each token depends on the KV of all
 // tokens before it, as the pages have it, and so does the token drawn. A wrong
 // block table, a wrong prefix hit or a late write changes the output.
-func (p *pages) run(work engine.Sequence) int32 {
+func (p *pages) run(work engine.Sequence) (token, accepted int32) {
 	kv := p.read(work.Blocks, work.Start)
 	for i, token := range work.Tokens {
 		kv = append(kv, attend(kv, token))
 		*p.at(work.Blocks, work.Start+i) = kv[len(kv)-1]
 	}
 	if work.Sample == nil {
-		return -1
+		return -1, 0
 	}
-	return draw(kv, work.Sample.Params.Seed, int(work.Sample.Offset))
+	drafts := work.Tokens[len(work.Tokens)-work.Sample.Drafts:]
+	known := len(kv) - len(drafts)
+	for i := range len(drafts) + 1 {
+		token = draw(kv[:known+i], work.Sample.Params.Seed, int(work.Sample.Offset)+i)
+		if i == len(drafts) || token != drafts[i] {
+			return token, int32(i)
+		}
+	}
+	return token, accepted
 }
 
 // spoil writes garbage where the sequence would have written.

@@ -91,6 +91,9 @@ func (s *Scheduler) grow(now time.Time) {
 	slices.SortFunc(s.growing, moreUrgent)
 	for _, q := range s.growing {
 		for q.phase == decoding && !s.lengthen(q) {
+			if s.reclaim() {
+				continue
+			}
 			victim := s.leastUrgent()
 			if victim == q && (len(s.arrived) == 0 || len(s.running) < s.slots) {
 				q.stalled = true

@@ -112,11 +112,12 @@ type Cancel struct{ ID SequenceID }
 
 // StepDone is the outcome of the last RunStep.
 type StepDone struct {
-	// Tokens and Logprobs as engine.Output has them; not read if Err is set. A sequence
-	// without the token that it asked for fails with an engine.NotFiniteError, or with
-	// ErrNoTokenAllowed.
-	Tokens   []int32
-	Logprobs []sampler.Logprobs
+	// Tokens, Accepted, Logprobs and DraftLogprobs as engine.Output has them; not read if Err is
+	// set. A sequence without the token that it asked for fails with an engine.NotFiniteError,
+	// or with ErrNoTokenAllowed.
+	Tokens, Accepted []int32
+	Logprobs         []sampler.Logprobs
+	DraftLogprobs    [][]sampler.Logprobs
 	// Compute is the engine's time.
 	Compute time.Duration
 	// Err fails every sequence of the step.
@@ -209,7 +210,7 @@ type RunStep struct {
 // Part is one sequence's share of a step.
 type Part struct {
 	ID SequenceID
-	// Prompt: the tokens are a chunk of the prompt, not one token to decode.
+	// Prompt: the tokens are a chunk of the prompt, not one token to decode, with its drafts.
 	Prompt bool
 	// FirstBlock and Blocks are the whole run of blocks, counted in the sequence's
 	// block table, that this part completes: chunks begin and, but for the last
@@ -255,6 +256,8 @@ type Finished struct {
 	// PrefillCompute and DecodeCompute are the engine time of the steps that the
 	// sequence was part of.
 	PrefillCompute, DecodeCompute time.Duration
+	// Drafts were verified for it here, and AcceptedDrafts of them were right.
+	Drafts, AcceptedDrafts int
 	// Err is set with Failed.
 	Err error
 	// Spoilt is set if Err is an engine.NotFiniteError.

@@ -14,7 +14,8 @@ type step struct {
 	run     RunStep
 	// promptMs is what the prompts were taken to add, 0 if that was not known.
 	promptMs float64
-	fetched  int // means nothing: fetch has to do something with what it reads
+	drafts   []int32 // memory for tokens with their drafts
+	fetched  int     // means nothing: fetch has to do something with what it reads
 }
 
 // add adds a sequence, and returns its work, which is to be filled in.
@@ -43,6 +44,7 @@ func (s *Scheduler) plan(now time.Time) bool {
 	st := &s.steps[s.turn]
 	clear(st.run.Batch.Sequences)
 	st.members, st.run.Parts, st.run.Batch.Sequences = st.members[:0], st.run.Parts[:0], st.run.Batch.Sequences[:0]
+	st.drafts = st.drafts[:0]
 
 	s.grow(now)
 	s.join(now)
@@ -60,7 +62,8 @@ func (s *Scheduler) plan(now time.Time) bool {
 			s.prompts = append(s.prompts, q)
 		}
 	}
-	s.addPrompts(now, st, positions)
+	drafts, behind := s.addDrafts(st)
+	s.addPrompts(now, st, len(st.members)+drafts, positions+behind)
 	clear(s.prompts)
 	if len(st.members) == 0 {
 		return false
@@ -108,13 +111,13 @@ func (s *Scheduler) addDecode(st *step, q *sequence) {
 	}
 }
 
-// addPrompts fills the prompt budget: prompts that run and requests that wait,
-// in one order.
-func (s *Scheduler) addPrompts(now time.Time, st *step, positions int) {
+// addPrompts fills the prompt budget beside so many tokens of those who decode, which look at
+// so many positions: prompts that run and requests that wait, in one order.
+func (s *Scheduler) addPrompts(now time.Time, st *step, decodes, positions int) {
 	if st.promptMs = 0; len(s.prompts) == 0 && len(s.waiting) == 0 {
 		return
 	}
-	s.promptBudget = s.budget(len(st.members), positions)
+	s.promptBudget = s.budget(decodes, positions)
 	budget := &s.promptBudget
 	slices.SortFunc(s.prompts, before)
 	running := s.prompts

@@ -39,27 +39,32 @@ const (
 	maxExcess   = 4
 )
 
-func (c *cost) observe(st *step, took time.Duration) {
-	var tokens, positions, decodes, behind int
+// observe takes what a step took, and tells it drafting, if there is any.
+func (c *cost) observe(st *step, took time.Duration, d *drafting) {
+	var tokens, positions, decodes, decoded, behind, contexts int
 	for i := range st.run.Batch.Sequences {
 		q := &st.run.Batch.Sequences[i]
 		tokens += len(q.Tokens)
 		positions += lookedAt(q.Start, len(q.Tokens))
 		if !st.run.Parts[i].Prompt {
-			decodes, behind = decodes+1, behind+lookedAt(q.Start, 1)
+			decodes, decoded, behind = decodes+1, decoded+len(q.Tokens), behind+lookedAt(q.Start, len(q.Tokens))
+			contexts += q.Start + len(q.Tokens)
 		}
 	}
 	c.steps.Observe(tokens, positions, took)
 	if decodes == len(st.run.Parts) {
 		c.alone.Observe(tokens, positions, took)
 		c.decoded = max(c.decoded, decodes)
+		if d != nil {
+			d.steps.Observe(decoded, contexts, took)
+		}
 		return
 	}
 	if decodes == 0 || decodes > c.decoded || c.alone.Samples() < costKnown || st.promptMs == 0 {
 		return
 	}
 	model := c.alone.Model()
-	added := (took - model.Predict(decodes, behind)).Seconds() * 1e3
+	added := (took - model.Predict(decoded, behind)).Seconds() * 1e3
 	if added > st.promptMs*c.allowance() {
 		c.excess = min(c.allowance()*(1+excessGain), maxExcess)
 	} else {

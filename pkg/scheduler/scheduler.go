@@ -39,6 +39,7 @@ type Scheduler struct {
 	expected     int // growth of all who have blocks; kept while sequences are admitted
 	cost         cost
 	promptBudget promptBudget // scratch of addPrompts
+	drafting     drafting
 
 	saves     []*save
 	saveLimit int
@@ -243,17 +244,26 @@ func (s *Scheduler) stepDone(e StepDone) {
 		e.Err = fmt.Errorf("scheduler: the step gave %d tokens for %d sequences", len(e.Tokens), len(st.members))
 	}
 	if e.Err == nil {
-		s.cost.observe(st, e.Compute)
+		if s.config.MaxDrafts == 0 {
+			s.cost.observe(st, e.Compute, nil)
+		} else {
+			s.cost.observe(st, e.Compute, &s.drafting)
+		}
 	}
 	for i, q := range st.members {
 		part, work := &st.run.Parts[i], &st.run.Batch.Sequences[i]
 		q.inStep = false
+		drafts := 0
+		if work.Sample != nil {
+			drafts = work.Sample.Drafts
+		}
+		accepted, verified := e.accepted(i, drafts)
 		drew := work.Sample == nil || e.Err == nil && (e.Tokens[i] >= 0 || e.Tokens[i] == sampler.NoneAllowed)
 		switch {
 		case e.Err != nil:
 		case drew:
 			// The KV is good, whatever became of the sequence meanwhile.
-			q.computed = work.Start + len(work.Tokens)
+			q.computed = work.Start + len(work.Tokens) - drafts
 			s.publish(q)
 		default:
 			s.pool.Condemn(q.table)
@@ -270,21 +280,55 @@ func (s *Scheduler) stepDone(e StepDone) {
 		switch {
 		case e.Err != nil:
 			s.finish(q, Failed, e.Err)
-		case !drew:
-			s.spoilt(q, work.Start+len(work.Tokens))
+		case !verified:
+			s.finish(q, Failed, errors.New("scheduler: the step did not say how many drafts were right"))
 		case work.Sample == nil:
 		case e.Tokens[i] == sampler.NoneAllowed:
 			s.finish(q, Failed, ErrNoTokenAllowed)
-		case !work.Sample.Logprobs:
-			s.sampled(q, e.Tokens[i], nil)
-		case len(e.Logprobs) != len(st.members):
-			s.finish(q, Failed, errors.New("scheduler: the step did not say how likely the token was"))
 		default:
-			s.sampled(q, e.Tokens[i], &e.Logprobs[i])
+			s.drew(q, &e, i, work, accepted)
 		}
 	}
 	clear(st.members)
 }
+
+// drew takes what the i-th sequence of a step drew: the drafts that were right, and the token
+// after them.
+func (s *Scheduler) drew(q *sequence, e *StepDone, i int, work *engine.Sequence, accepted int) {
+	sample, known := work.Sample, len(work.Tokens)-work.Sample.Drafts
+	if sample.Drafts > 0 {
+		s.verified(q, sample.Drafts, accepted)
+	}
+	for j, token := range work.Tokens[known:][:accepted] {
+		var logprobs *sampler.Logprobs
+		if sample.Logprobs {
+			if logprobs = e.draftLogprobs(i, j); logprobs == nil {
+				s.finish(q, Failed, errUnlikely)
+				return
+			}
+		}
+		if s.sampled(q, token, logprobs); q.phase == over {
+			return // as if what comes behind had never been guessed at
+		}
+		if e.Tokens[i] >= 0 { // else nothing of it is shared
+			q.computed = work.Start + known + j + 1
+			s.publish(q)
+		}
+	}
+	switch token := e.Tokens[i]; {
+	case token < 0:
+		s.spoilt(q, work.Start+known+accepted)
+	case !sample.Logprobs:
+		s.sampled(q, token, nil)
+	case len(e.Logprobs) != len(e.Tokens):
+		s.finish(q, Failed, errUnlikely)
+	default:
+		s.sampled(q, token, &e.Logprobs[i])
+	}
+}
+
+// errUnlikely fails a sequence that asked for log probabilities and got none.
+var errUnlikely = errors.New("scheduler: the step did not say how likely the token was")
 
 // ErrNoTokenAllowed fails a sequence whose constraint leaves no token to go on with, not even
 // one that ends it.
@@ -348,6 +392,9 @@ func (s *Scheduler) end(q *sequence, how Finished) {
 		s.forecast.observe(generated, q.mayGenerate)
 	}
 	how.ID, how.PrefillCompute, how.DecodeCompute = q.request.ID, q.prefillCompute, q.decodeCompute
+	if q.drafts != nil {
+		how.Drafts, how.AcceptedDrafts = q.drafts.verified, q.drafts.accepted
+	}
 	s.act(how)
 	s.release(q)
 }

@@ -41,6 +41,7 @@ type sequence struct {
 	output                        []int32 // generated in all tries; the first are the end of request.Tokens
 	prefillCompute, decodeCompute time.Duration
 	pace                          pace
+	drafts                        *drafts // nil before it could have any
 	request                       Request
 	cached                        int // blocks that came from the prefix cache
 	chain                         kvcache.Chain
@@ -116,7 +117,7 @@ func (q *sequence) ended(token int32) FinishReason {
 // draw is the draw of the next token, for the step whose turn it is.
 func (q *sequence) draw(turn int) *engine.Sample {
 	sample := &q.samples[turn]
-	sample.Offset = uint64(q.offset())
+	sample.Offset, sample.Drafts = uint64(q.offset()), 0
 	sample.History.Generated = q.output // what is appended later does not change what is there
 	return sample
 }

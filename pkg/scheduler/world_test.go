@@ -40,8 +40,8 @@ type world struct {
 	spoilt    map[kvcache.BlockID]bool // found not to be finite, and not overwritten since
 	scrubbing []kvcache.BlockID        // that the scheduler wants overwritten
 
-	preemptions int
-	actions     []scheduler.Action // of the last event
+	preemptions, drafts, accepted int
+	actions                       []scheduler.Action // of the last event
 }
 
 // life is a sequence as its driver knows it.
@@ -171,11 +171,18 @@ func (w *world) finishStep(compute time.Duration) {
 	step := w.inFlight
 	done := scheduler.StepDone{Compute: compute}
 	for i, work := range step.Batch.Sequences {
-		done.Tokens = append(done.Tokens, w.pages.run(work))
+		token, accepted := w.pages.run(work)
+		done.Tokens, done.Accepted = append(done.Tokens, token), append(done.Accepted, accepted)
 		done.Logprobs = append(done.Logprobs, sampler.Logprobs{Drawn: float32(-i)})
-		if l := w.lives[step.Parts[i].ID]; l.finished == nil {
-			l.computed = work.Start + len(work.Tokens)
+		done.DraftLogprobs = append(done.DraftLogprobs, make([]sampler.Logprobs, accepted))
+		drafts := 0
+		if work.Sample != nil {
+			drafts = work.Sample.Drafts
 		}
+		if l := w.lives[step.Parts[i].ID]; l.finished == nil {
+			l.computed = work.Start + len(work.Tokens) - drafts + int(accepted)
+		}
+		w.drafts, w.accepted = w.drafts+drafts, w.accepted+int(accepted)
 	}
 	w.inFlight = nil
 	w.handle(done)

@@ -116,6 +116,7 @@ func (g *generation) finished(w *Worker, a scheduler.Finished) {
 	case reason != 0:
 		g.send(w, &workerv1.DecodeEvent{Event: &workerv1.DecodeEvent_Ended{Ended: &workerv1.Ended{
 			Reason: reason, PrefillComputeNs: a.PrefillCompute.Nanoseconds(), DecodeComputeNs: a.DecodeCompute.Nanoseconds(),
+			DraftTokens: uint32(a.Drafts), AcceptedDraftTokens: uint32(a.AcceptedDrafts),
 		}}})
 		g.end(w, nil)
 	case a.Reason == scheduler.Failed:

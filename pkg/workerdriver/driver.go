@@ -27,9 +27,10 @@ type Config struct {
 	ChunkTokens int
 	// MaxWaiting is the most sequences that may wait.
 	MaxWaiting int
-	// StepBudget and OutputShare are scheduler.Config's.
+	// StepBudget, OutputShare and MaxDrafts are scheduler.Config's.
 	StepBudget  time.Duration
 	OutputShare float64
+	MaxDrafts   int
 	// LayerDone, if set, is called after each layer of each step, on the engine's
 	// own path: it must not block. run stays as it is until the step is done.
 	LayerDone func(run scheduler.RunStep, layer int)
@@ -100,7 +101,11 @@ func NewDriver(cfg Config) (*Driver, error) {
 		MaxWaiting:     cfg.MaxWaiting,
 		StepBudget:     cfg.StepBudget,
 		OutputShare:    cfg.OutputShare,
+		MaxDrafts:      cfg.MaxDrafts,
 	}}
+	if cfg.MaxDrafts > capacity.MaxDrafts {
+		return nil, fmt.Errorf("%d draft tokens: the engine verifies at most %d", cfg.MaxDrafts, capacity.MaxDrafts)
+	}
 	core, err := worker.New(config)
 	if err != nil {
 		return nil, err

@@ -38,9 +38,10 @@ type MemberConfig struct {
 	Grammars    Grammars
 	ChunkTokens int
 	MaxWaiting  int
-	// StepBudget and OutputShare are scheduler.Config's.
+	// StepBudget, OutputShare and MaxDrafts are scheduler.Config's.
 	StepBudget  time.Duration
 	OutputShare float64
+	MaxDrafts   int
 	// LayerDone is Config.LayerDone.
 	LayerDone func(run scheduler.RunStep, layer int)
 	// LayersDone is Config.LayersDone.
@@ -74,7 +75,7 @@ func NewMember(cfg MemberConfig) (*Member, error) {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
 	driver, err := NewDriver(Config{
-		Engine: cfg.Engine, ChunkTokens: cfg.ChunkTokens, MaxWaiting: cfg.MaxWaiting, StepBudget: cfg.StepBudget, OutputShare: cfg.OutputShare, LayerDone: cfg.LayerDone, LayersDone: cfg.LayersDone,
+		Engine: cfg.Engine, ChunkTokens: cfg.ChunkTokens, MaxWaiting: cfg.MaxWaiting, StepBudget: cfg.StepBudget, OutputShare: cfg.OutputShare, MaxDrafts: cfg.MaxDrafts, LayerDone: cfg.LayerDone, LayersDone: cfg.LayersDone,
 		BlocksChanged: func(cause trace.SpanContext, stored, removed []kvcache.Hash) uint64 {
 			return cfg.Signals.Kv(cause, kvcache.HashValues(stored), kvcache.HashValues(removed))
 		},

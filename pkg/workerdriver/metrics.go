@@ -8,6 +8,7 @@ import (
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 
 	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/latency"
 	"github.com/tandem-serving/tandem/pkg/membership"
@@ -19,6 +20,8 @@ import (
 type Metrics struct {
 	steps      *prometheus.HistogramVec
 	stepTokens prometheus.Counter
+	drafted    prometheus.Counter
+	accepted   prometheus.Counter
 	failures   prometheus.Counter
 	spoilt     *prometheus.CounterVec
 	ends       *prometheus.CounterVec
@@ -35,6 +38,8 @@ func NewMetrics(registerer prometheus.Registerer, workerID string) (*Metrics, er
 	m := &Metrics{
 		steps:      set.Histograms("tandem_worker_step_seconds", "Time that the engine worked on a step, by the number of sequences in it.", "batch", 0.0001, 16),
 		stepTokens: set.Counter("tandem_worker_step_tokens_total", "Tokens that the engine computed, of prompts and in decode."),
+		drafted:    set.Counter("tandem_worker_draft_tokens_total", "Guesses at next tokens (speculative decoding) that the engine verified."),
+		accepted:   set.Counter("tandem_worker_accepted_draft_tokens_total", "Guesses at next tokens that were right: tokens without a step of their own."),
 		failures:   set.Counter("tandem_worker_step_failures_total", "Steps that failed."),
 		spoilt:     set.Counters("tandem_worker_not_finite_total", "Sequences that failed because their logits were not finite, by the KV that they used: own or received.", "kv", kvOwn, kvReceived),
 		ends:       set.Counters("tandem_worker_sequences_total", "Sequences that ended, by their end.", "end"),
@@ -93,6 +98,19 @@ func (m *Metrics) stepDone(tokens, sequences int, compute time.Duration) {
 	}
 	m.steps.WithLabelValues(batchLabel(sequences)).Observe(compute.Seconds())
 	m.stepTokens.Add(float64(tokens))
+}
+
+// drafts counts those of a step, of which so many of each sequence were right.
+func (m *Metrics) drafts(batch engine.Batch, accepted []int32) {
+	if m == nil || len(accepted) == 0 {
+		return
+	}
+	for i := range batch.Sequences {
+		if sample := batch.Sequences[i].Sample; sample != nil {
+			m.drafted.Add(float64(len(batch.Sequences[i].Tokens) - 1))
+			m.accepted.Add(float64(accepted[i]))
+		}
+	}
 }
 
 // batchLabel bounds the label's values: the next power of two.

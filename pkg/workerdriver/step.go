@@ -71,7 +71,7 @@ func (d *Driver) compute(ctx context.Context, next step) (engine.Output, error) 
 // outcome is what the scheduler hears of a step.
 func (d *Driver) outcome(ctx context.Context, run scheduler.RunStep, out engine.Output, err error) scheduler.StepDone {
 	if err == nil {
-		return scheduler.StepDone{Tokens: out.Tokens, Logprobs: out.Logprobs, Compute: out.Compute}
+		return scheduler.StepDone{Tokens: out.Tokens, Accepted: out.Accepted, Logprobs: out.Logprobs, DraftLogprobs: out.DraftLogprobs, Compute: out.Compute}
 	}
 	if ctx.Err() == nil {
 		d.cfg.Logger.Error("engine step failed", "error", err, "sequences", len(run.Parts))
@@ -94,6 +94,7 @@ func (d *Driver) account(run scheduler.RunStep, out engine.Output, err error) {
 	d.loop.Unlock()
 	d.cfg.Metrics.stepDone(tokens, len(run.Parts), out.Compute)
 	d.cfg.Metrics.stepCost(run.Batch, out.Compute)
+	d.cfg.Metrics.drafts(run.Batch, out.Accepted)
 }
 
 // startNext starts the step that the end of another one led to, before its tokens are

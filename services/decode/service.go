@@ -59,6 +59,10 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
+	maxDrafts, err := cfg.maxDrafts(deps.Engine)
+	if err != nil {
+		return nil, err
+	}
 	kvAddresses := deps.KVAddresses
 	if len(kvAddresses) == 0 {
 		kvAddresses = deps.Identity.Addresses
@@ -81,7 +85,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	}
 	member, err := workerdriver.NewMember(workerdriver.MemberConfig{
 		Identity: deps.Identity, Engine: deps.Engine, Grammars: deps.Grammars, ChunkTokens: cfg.ChunkTokens, MaxWaiting: cfg.MaxWaiting,
-		StepBudget: cfg.StepBudget, OutputShare: cfg.OutputShare,
+		StepBudget: cfg.StepBudget, OutputShare: cfg.OutputShare, MaxDrafts: maxDrafts,
 		Signals: deps.Signals, Log: deps.Log, Logger: deps.Logger, Registerer: deps.Registerer,
 	})
 	if err != nil {

@@ -351,6 +351,11 @@ func TestConfig(t *testing.T) {
 		{"KV in an encoding without a name", func(c *decode.Config) { c.KVEncoding = "" }, "decode-kv-encoding"},
 		{"native KV", func(c *decode.Config) { c.KVEncoding = "native" }, ""},
 		{"KV in int8", func(c *decode.Config) { c.KVEncoding = "int8" }, ""},
+		{"no guesses", func(c *decode.Config) { c.Speculate = "off" }, ""},
+		{"guesses", func(c *decode.Config) { c.Speculate, c.SpeculateTokens = "ngram", 15 }, ""},
+		{"guesses of no known kind", func(c *decode.Config) { c.Speculate = "medusa" }, "speculate"},
+		{"no tokens to guess", func(c *decode.Config) { c.Speculate = "ngram" }, "speculate-tokens"},
+		{"more tokens to guess than engines verify", func(c *decode.Config) { c.Speculate, c.SpeculateTokens = "ngram", 16 }, "speculate-tokens"},
 		{"KV in no known encoding", func(c *decode.Config) { c.KVEncoding = "int4" }, "decode-kv-encoding"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

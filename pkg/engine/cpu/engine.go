@@ -29,11 +29,16 @@ type cpuEngine struct {
 	rows      []row // scratch: the rows that become logits
 }
 
-// row is a row of logits: whose it is, and whether it is that sequence's last.
+// row is a row of logits: whose it is, whether it is that sequence's last, and which draw of
+// it is made from it; below 0: none.
 type row struct {
-	sequence int
-	last     bool
+	sequence, draw int
+	last           bool
 }
+
+// maxDrafts is the most drafts of a sequence: so many rows cost little beside what a step
+// reads in any case.
+const maxDrafts = 15
 
 // NewEngine makes an engine with KV pages of its own on shared weights. Steps of
 // different engines take turns, first come, first served.
@@ -68,6 +73,7 @@ func (w *Weights) NewEngine(config Config) (engine.Engine, error) {
 		Blocks:         config.Blocks,
 		MaxBatchTokens: config.MaxBatchTokens,
 		MaxSequences:   config.MaxSequences,
+		MaxDrafts:      maxDrafts,
 		Threads:        config.Threads,
 		BytesPerWeight: w.kind.BytesPerWeight(),
 		KVTokenBytes:   float64(layout.SliceBytes) / float64(layout.BlockTokens),
@@ -197,13 +203,13 @@ func (e *cpuEngine) whole(batch engine.Batch) int {
 
 // wanted is how many rows of a sequence, from the last on, become logits.
 func wanted(s engine.Sequence) int {
-	switch {
-	case s.Logits == engine.LogitsAll:
+	switch s.Logits {
+	case engine.LogitsAll:
 		return len(s.Tokens)
-	case s.Logits == engine.LogitsLast || s.Sample != nil:
-		return 1
+	case engine.LogitsLast:
+		return max(s.Rows(), 1)
 	}
-	return 0
+	return s.Rows()
 }
 
 // head computes the logits that somebody needs, of the rows that are left, hands
@@ -211,31 +217,33 @@ func wanted(s engine.Sequence) int {
 func (e *cpuEngine) head(batch engine.Batch) engine.Output {
 	output := engine.Output{Tokens: batch.NewTokens()}
 	e.rows = e.rows[:0]
-	for i, s := range batch.Sequences {
-		for n := wanted(s); n > 0; n-- {
-			e.rows = append(e.rows, row{i, n == 1})
+	for i := range batch.Sequences {
+		s := &batch.Sequences[i]
+		for n := wanted(*s); n > 0; n-- {
+			e.rows = append(e.rows, row{i, s.Rows() - n, n == 1})
 		}
 		if s.Logits != engine.LogitsNone && output.Logits == nil {
 			output.Logits = make([][][]float32, len(batch.Sequences))
-		}
-		if s.Sample != nil && s.Sample.Logprobs && output.Logprobs == nil {
-			output.Logprobs = make([]sampler.Logprobs, len(batch.Sequences))
 		}
 	}
 	for at := 0; at < len(e.rows); at += headRows {
 		e.workspace.Head(at, min(headRows, len(e.rows)-at), func(i int, logits []float32) {
 			r := e.rows[i]
-			s := batch.Sequences[r.sequence]
-			if s.Logits != engine.LogitsNone {
+			s := &batch.Sequences[r.sequence]
+			if s.Logits == engine.LogitsAll || s.Logits == engine.LogitsLast && r.last {
 				output.Logits[r.sequence] = append(output.Logits[r.sequence], append([]float32(nil), logits...))
 			}
-			if r.last && s.Sample != nil {
-				token := s.Sample.Draw(e.sampler, logits)
-				output.Tokens[r.sequence] = token
-				if s.Sample.Logprobs && token >= 0 {
-					output.Logprobs[r.sequence] = e.sampler.Logprobs(logits, token, s.Sample.TopLogprobs)
-				}
+			if r.draw < 0 {
+				return
 			}
+			output.Draw(batch, r.sequence, r.draw, func(offset uint64, h sampler.History) int32 {
+				if s.Sample.Constraint != nil { // it has no drafts
+					return s.Sample.Draw(e.sampler, logits)
+				}
+				return e.sampler.Sample(logits, s.Sample.Params, offset, h)
+			}, func(token int32) sampler.Logprobs {
+				return e.sampler.Logprobs(logits, token, s.Sample.TopLogprobs)
+			})
 		})
 	}
 	return output

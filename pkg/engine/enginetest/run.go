@@ -42,6 +42,8 @@ func Run(t *testing.T, newEngine NewEngine) {
 		{"only what is allowed is drawn", testConstraint},
 		{"chunks give the same tokens", testChunks},
 		{"a batch gives the same tokens", testBatch},
+		{"drafts give the same tokens", testDrafts},
+		{"drafts that are not possible are refused", testBadDrafts},
 		{"what is not finite fails alone", testNotFinite},
 		{"what is not finite is found", testFindNotFinite},
 		{"a step that was started gives the same", testStarting},

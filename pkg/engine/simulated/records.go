@@ -61,11 +61,10 @@ func (e *Engine) record(layer int, table []kvcache.BlockID, position int) []byte
 	return slice[position%e.cfg.BlockTokens*recordBytes:]
 }
 
-// draw makes a token of the last record of every block of the context in every
-// layer, or of the last one of all. Tokens that begin or end a text are left out, so that texts have the length
+// draw makes a token of the last record of every block of the context, so many tokens, in
+// every layer, or of the last one of all. Tokens that begin or end a text are left out, so that texts have the length
 // that was asked for. sampler.None if there is a record that is none.
-func (e *Engine) draw(s *engine.Sequence) int32 {
-	length := s.Start + len(s.Tokens)
+func (e *Engine) draw(s *engine.Sequence, length int, offset uint64) int32 {
 	var all uint64
 	spoilt := false
 	take := func(layer, position int) {
@@ -86,7 +85,7 @@ func (e *Engine) draw(s *engine.Sequence) int32 {
 	}
 	if s.Sample.Params.Temperature > 0 {
 		random := sampler.Philox(
-			[4]uint32{uint32(s.Sample.Offset), uint32(s.Sample.Offset >> 32)},
+			[4]uint32{uint32(offset), uint32(offset >> 32)},
 			[2]uint32{uint32(s.Sample.Params.Seed), uint32(s.Sample.Params.Seed >> 32)})
 		all = mix(all ^ uint64(random[0])<<32 ^ uint64(random[1]))
 	}

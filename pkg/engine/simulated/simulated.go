@@ -49,6 +49,9 @@ func Digest(spec model.Spec) string {
 	return hex.EncodeToString(sum[:16])
 }
 
+// maxDrafts is the most drafts of a sequence in a step.
+const maxDrafts = 15
+
 // Engine implements engine.Engine.
 type Engine struct {
 	cfg      Config
@@ -81,13 +84,15 @@ func New(cfg Config) (*Engine, error) {
 		Layers: cfg.Spec.Layers, KVHeads: cfg.Spec.KVHeads, HeadSize: cfg.Spec.HeadSize,
 		ElementType: "record64", BlockTokens: cfg.BlockTokens, Order: "records/1", SliceBytes: cfg.SliceBytes,
 	}
-	if cfg.Brief {
+	maxDrafts := maxDrafts
+	if cfg.Brief { // drafts that are wrong would overwrite the one record of a block
+		maxDrafts = 0
 		layout.ArithmeticClass, layout.Order = BriefClass, "last record/1"
 	}
 	e := &Engine{
 		cfg: cfg,
 		capacity: engine.Capacity{
-			Blocks: cfg.Blocks, MaxBatchTokens: cfg.MaxBatchTokens, MaxSequences: cfg.MaxSequences, Threads: 1, Layout: layout,
+			Blocks: cfg.Blocks, MaxBatchTokens: cfg.MaxBatchTokens, MaxSequences: cfg.MaxSequences, MaxDrafts: maxDrafts, Threads: 1, Layout: layout,
 		},
 		pages:   newPages(layout, cfg.Blocks, cfg.Brief),
 		profile: cfg.Profile,
@@ -153,14 +158,12 @@ func (e *Engine) Step(ctx context.Context, batch engine.Batch) (engine.Output, e
 			return engine.Output{}, err
 		}
 	}
-	var work latency.StepWork
 	for i := range batch.Sequences {
-		s := &batch.Sequences[i]
-		if s.Logits != engine.LogitsNone {
+		if batch.Sequences[i].Logits != engine.LogitsNone {
 			return engine.Output{}, errors.New("the simulated engine has no logits")
 		}
-		work.Add(s.Start, len(s.Tokens), s.Sample != nil)
 	}
+	work := batch.Work()
 	if err := e.cfg.Device.enter(ctx); err != nil {
 		return engine.Output{}, err
 	}
@@ -172,15 +175,13 @@ func (e *Engine) Step(ctx context.Context, batch engine.Batch) (engine.Output, e
 	out := engine.Output{Tokens: batch.NewTokens(), Compute: compute}
 	for i := range batch.Sequences {
 		s := &batch.Sequences[i]
-		if s.Sample == nil {
-			continue
-		}
-		out.Tokens[i] = e.draw(s)
-		if s.Sample.Logprobs && out.Tokens[i] >= 0 {
-			if out.Logprobs == nil {
-				out.Logprobs = make([]sampler.Logprobs, len(batch.Sequences))
-			}
-			out.Logprobs[i] = e.logprobs(out.Tokens[i], s.Sample.TopLogprobs)
+		for row := range s.Rows() {
+			length := s.Start + len(s.Tokens) - s.Sample.Drafts + row
+			out.Draw(batch, i, row, func(offset uint64, _ sampler.History) int32 {
+				return e.draw(s, length, offset)
+			}, func(token int32) sampler.Logprobs {
+				return e.logprobs(token, s.Sample.TopLogprobs)
+			})
 		}
 	}
 	return out, nil

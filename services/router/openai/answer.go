@@ -46,6 +46,14 @@ type usage struct {
 	Completion uint32         `json:"completion_tokens"`
 	Total      uint32         `json:"total_tokens"`
 	Details    *promptDetails `json:"prompt_tokens_details,omitempty"`
+	// Guesses is there if there were any.
+	Guesses *completionDetails `json:"completion_tokens_details,omitempty"`
+}
+
+// completionDetails counts guesses at next tokens, OpenAI's predictions.
+type completionDetails struct {
+	Accepted uint32 `json:"accepted_prediction_tokens"`
+	Rejected uint32 `json:"rejected_prediction_tokens"`
 }
 
 type promptDetails struct {

@@ -28,6 +28,8 @@ type progress struct {
 	count    uint32
 	prompt   uint32
 	cached   uint32
+	drafts   uint32 // guesses at next tokens, of which accepted were right
+	accepted uint32
 	finished string
 	timing   map[string]float64
 	route    *route
@@ -53,6 +55,7 @@ func (a *assembly) note(index int, event *inferencev1.GenerateEvent) {
 		p.finished = api.Name(event.GetFinished().GetReason())
 		u := event.GetFinished().GetUsage()
 		p.prompt, p.cached, p.count = u.GetPromptTokens(), u.GetCachedTokens(), u.GetCompletionTokens()
+		p.drafts, p.accepted = u.GetDraftTokens(), min(u.GetAcceptedDraftTokens(), u.GetDraftTokens())
 		if a.call.timing {
 			p.timing, p.route = timingOf(event.GetFinished().GetTimings()), routeOf(event.GetFinished().GetRoute())
 		}
@@ -160,6 +163,13 @@ func (a *assembly) usage() *usage {
 			u.Details.Cached += p.cached
 		}
 		u.Completion += p.count
+		if p.drafts > 0 {
+			if u.Guesses == nil {
+				u.Guesses = new(completionDetails)
+			}
+			u.Guesses.Accepted += p.accepted
+			u.Guesses.Rejected += p.drafts - p.accepted
+		}
 	}
 	u.Total = u.Prompt + u.Completion
 	return u

@@ -33,6 +33,8 @@ type fake struct {
 	panics   bool   // instead of admitting
 	renames  bool   // every id is taken
 	most     int    // answers at a time; 0: 64
+	// Guesses at next tokens, of which accepted were right.
+	drafts, accepted uint32
 
 	// Not nil: tokens are sent at once, from another goroutine, if they can be; it is closed when
 	// one cannot.
@@ -113,7 +115,7 @@ func (f *fake) answer(ctx context.Context, q *inferencev1.GenerateRequest, send 
 	}
 	return send(&inferencev1.GenerateEvent{Offset: uint64(len(f.words)), Event: &inferencev1.GenerateEvent_Finished{Finished: &inferencev1.Finished{
 		Reason: inferencev1.FinishReason_FINISH_REASON_STOP, Text: f.held,
-		Usage: &inferencev1.Usage{PromptTokens: 5, CachedTokens: 2, CompletionTokens: uint32(len(f.words))},
+		Usage: &inferencev1.Usage{PromptTokens: 5, CachedTokens: 2, CompletionTokens: uint32(len(f.words)), DraftTokens: f.drafts, AcceptedDraftTokens: f.accepted},
 		Timings: &inferencev1.Timings{
 			TokenizeNs: 1e6, QueueNs: 2e6, DecideNs: 3e6, ReserveNs: 4e6, PrefillNs: 5e6, TransferExposedNs: 6e6, DecodeNs: 7e6,
 			TotalNs: 28e6, TtftNs: 15e6, SecondTokenNs: 8e6, TpotNs: 65e5,

@@ -58,6 +58,24 @@ func TestSeveralAnswersHaveSeedsAndIDsOfTheirOwn(t *testing.T) {
 	}
 }
 
+// Guesses at next tokens are in the usage, of all answers together, if there were any.
+func TestUsageCountsGuesses(t *testing.T) {
+	for _, c := range []struct {
+		drafts, accepted uint32
+		want             string // of two answers
+	}{
+		{0, 0, `"prompt_tokens_details":{"cached_tokens":2}}`},
+		{5, 3, `"completion_tokens_details":{"accepted_prediction_tokens":6,"rejected_prediction_tokens":4}}`},
+		{5, 0, `"completion_tokens_details":{"accepted_prediction_tokens":0,"rejected_prediction_tokens":10}}`},
+	} {
+		f := &fake{words: []string{"a"}, drafts: c.drafts, accepted: c.accepted}
+		w := ask(t, f, http.MethodPost, chats, `{`+hi+`,"n":2}`)
+		if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), c.want) {
+			t.Errorf("%d of %d guesses: %d %s, which should have %s", c.accepted, c.drafts, w.Code, w.Body, c.want)
+		}
+	}
+}
+
 // A prompt is made into tokens once, however many answers it has.
 func TestPromptIsPreparedOnce(t *testing.T) {
 	for _, c := range []struct {

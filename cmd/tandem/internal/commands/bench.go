@@ -31,6 +31,7 @@ func newBenchCommand() *cobra.Command {
 		newBenchClientCommand(),
 		newBenchEngineCommand(),
 		newBenchSchedulerCommand(),
+		newBenchSpeculationCommand(),
 		newBenchTokenizerCommand(),
 		newBenchGrammarCommand(),
 		newBenchTracingCommand(),

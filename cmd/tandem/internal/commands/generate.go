@@ -218,6 +218,7 @@ func (g *generation) finish(f *inferencev1.Finished) {
 		PromptTokens:     f.GetUsage().GetPromptTokens(),
 		CachedTokens:     f.GetUsage().GetCachedTokens(),
 		CompletionTokens: f.GetUsage().GetCompletionTokens(),
+		DraftTokens:      f.GetUsage().GetDraftTokens(), AcceptedDraftTokens: f.GetUsage().GetAcceptedDraftTokens(),
 	}
 	g.result.Route = routeJSON{
 		Mode:         modeName(f.GetRoute().GetMode()),

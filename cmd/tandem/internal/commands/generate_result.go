@@ -42,6 +42,9 @@ type usageJSON struct {
 	PromptTokens     uint32 `json:"prompt_tokens"`
 	CachedTokens     uint32 `json:"cached_tokens"`
 	CompletionTokens uint32 `json:"completion_tokens"`
+	// Of speculative decoding, on the worker that ended the request.
+	DraftTokens         uint32 `json:"draft_tokens,omitempty"`
+	AcceptedDraftTokens uint32 `json:"accepted_draft_tokens,omitempty"`
 }
 
 type routeJSON struct {

@@ -83,8 +83,13 @@ type Usage struct {
 	CachedTokens uint32 `protobuf:"varint,2,opt,name=cached_tokens,json=cachedTokens,proto3" json:"cached_tokens,omitempty"`
 	// Tokens generated.
 	CompletionTokens uint32 `protobuf:"varint,3,opt,name=completion_tokens,json=completionTokens,proto3" json:"completion_tokens,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// Guesses at next tokens (speculative decoding) that the worker that ended the request
+	// verified for it; 0 if the router ended it, for a stop string.
+	DraftTokens uint32 `protobuf:"varint,4,opt,name=draft_tokens,json=draftTokens,proto3" json:"draft_tokens,omitempty"`
+	// Those that were right.
+	AcceptedDraftTokens uint32 `protobuf:"varint,5,opt,name=accepted_draft_tokens,json=acceptedDraftTokens,proto3" json:"accepted_draft_tokens,omitempty"`
+	unknownFields       protoimpl.UnknownFields
+	sizeCache           protoimpl.SizeCache
 }
 
 func (x *Usage) Reset() {
@@ -134,6 +139,20 @@ func (x *Usage) GetCachedTokens() uint32 {
 func (x *Usage) GetCompletionTokens() uint32 {
 	if x != nil {
 		return x.CompletionTokens
+	}
+	return 0
+}
+
+func (x *Usage) GetDraftTokens() uint32 {
+	if x != nil {
+		return x.DraftTokens
+	}
+	return 0
+}
+
+func (x *Usage) GetAcceptedDraftTokens() uint32 {
+	if x != nil {
+		return x.AcceptedDraftTokens
 	}
 	return 0
 }
@@ -475,11 +494,13 @@ var File_tandem_inference_v1_timings_proto protoreflect.FileDescriptor
 
 const file_tandem_inference_v1_timings_proto_rawDesc = "" +
 	"\n" +
-	"!tandem/inference/v1/timings.proto\x12\x13tandem.inference.v1\x1a!tandem/inference/v1/request.proto\"~\n" +
+	"!tandem/inference/v1/timings.proto\x12\x13tandem.inference.v1\x1a!tandem/inference/v1/request.proto\"\xd5\x01\n" +
 	"\x05Usage\x12#\n" +
 	"\rprompt_tokens\x18\x01 \x01(\rR\fpromptTokens\x12#\n" +
 	"\rcached_tokens\x18\x02 \x01(\rR\fcachedTokens\x12+\n" +
-	"\x11completion_tokens\x18\x03 \x01(\rR\x10completionTokens\"\xf4\x01\n" +
+	"\x11completion_tokens\x18\x03 \x01(\rR\x10completionTokens\x12!\n" +
+	"\fdraft_tokens\x18\x04 \x01(\rR\vdraftTokens\x122\n" +
+	"\x15accepted_draft_tokens\x18\x05 \x01(\rR\x13acceptedDraftTokens\"\xf4\x01\n" +
 	"\x05Route\x12-\n" +
 	"\x04mode\x18\x01 \x01(\x0e2\x19.tandem.inference.v1.ModeR\x04mode\x12\x18\n" +
 	"\aprefill\x18\x02 \x01(\tR\aprefill\x12\x16\n" +

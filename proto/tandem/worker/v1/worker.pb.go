@@ -1360,8 +1360,12 @@ type Ended struct {
 	PrefillComputeNs int64 `protobuf:"varint,2,opt,name=prefill_compute_ns,json=prefillComputeNs,proto3" json:"prefill_compute_ns,omitempty"`
 	// Engine time of the decode steps that included this sequence, nanoseconds.
 	DecodeComputeNs int64 `protobuf:"varint,3,opt,name=decode_compute_ns,json=decodeComputeNs,proto3" json:"decode_compute_ns,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Guesses at next tokens (speculative decoding) that were verified here for this sequence.
+	DraftTokens uint32 `protobuf:"varint,4,opt,name=draft_tokens,json=draftTokens,proto3" json:"draft_tokens,omitempty"`
+	// Those that were right, whether or not the sequence had ended before them.
+	AcceptedDraftTokens uint32 `protobuf:"varint,5,opt,name=accepted_draft_tokens,json=acceptedDraftTokens,proto3" json:"accepted_draft_tokens,omitempty"`
+	unknownFields       protoimpl.UnknownFields
+	sizeCache           protoimpl.SizeCache
 }
 
 func (x *Ended) Reset() {
@@ -1411,6 +1415,20 @@ func (x *Ended) GetPrefillComputeNs() int64 {
 func (x *Ended) GetDecodeComputeNs() int64 {
 	if x != nil {
 		return x.DecodeComputeNs
+	}
+	return 0
+}
+
+func (x *Ended) GetDraftTokens() uint32 {
+	if x != nil {
+		return x.DraftTokens
+	}
+	return 0
+}
+
+func (x *Ended) GetAcceptedDraftTokens() uint32 {
+	if x != nil {
+		return x.AcceptedDraftTokens
 	}
 	return 0
 }
@@ -1896,11 +1914,13 @@ const file_tandem_worker_v1_worker_proto_rawDesc = "" +
 	"\ttoken_ids\x18\x02 \x03(\rR\btokenIds\x12>\n" +
 	"\blogprobs\x18\x03 \x03(\v2\".tandem.inference.v1.TokenLogprobsR\blogprobs\"\b\n" +
 	"\x06Paused\"\t\n" +
-	"\aResumed\"\x9c\x01\n" +
+	"\aResumed\"\xf3\x01\n" +
 	"\x05Ended\x129\n" +
 	"\x06reason\x18\x01 \x01(\x0e2!.tandem.inference.v1.FinishReasonR\x06reason\x12,\n" +
 	"\x12prefill_compute_ns\x18\x02 \x01(\x03R\x10prefillComputeNs\x12*\n" +
-	"\x11decode_compute_ns\x18\x03 \x01(\x03R\x0fdecodeComputeNs\"\x11\n" +
+	"\x11decode_compute_ns\x18\x03 \x01(\x03R\x0fdecodeComputeNs\x12!\n" +
+	"\fdraft_tokens\x18\x04 \x01(\rR\vdraftTokens\x122\n" +
+	"\x15accepted_draft_tokens\x18\x05 \x01(\rR\x13acceptedDraftTokens\"\x11\n" +
 	"\x0fIdentifyRequest\"K\n" +
 	"\x10IdentifyResponse\x127\n" +
 	"\x06record\x18\x01 \x01(\v2\x1f.tandem.control.v1.WorkerRecordR\x06record\"U\n" +

@@ -1,0 +1,280 @@
+package speculation
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"time"
+
+	"github.com/tandem-serving/tandem/loadtest/processor"
+	"github.com/tandem-serving/tandem/pkg/engine"
+	"github.com/tandem-serving/tandem/pkg/engine/cpu"
+	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/pkg/sampler"
+	"github.com/tandem-serving/tandem/pkg/scheduler"
+)
+
+// Result is what was measured. Both ways gave the same tokens.
+type Result struct {
+	Plan
+	Model   string `json:"model"`
+	Threads int    `json:"threads"`
+	ISA     string `json:"isa"`
+	// PlainTokens and SpeculativeTokens are tokens a second in decode, without and with guesses,
+	// of the best rounds.
+	PlainTokens       float64 `json:"plain_tokens_per_s"`
+	SpeculativeTokens float64 `json:"speculative_tokens_per_s"`
+	// Gain is the median, over the rounds, of the rate with guesses over that without in the same
+	// round, and BestGain that of the best rounds.
+	Gain     float64 `json:"gain"`
+	BestGain float64 `json:"best_gain"`
+	// Drafts were verified, and Accepted of them right; Acceptance is the share of those that were
+	// right among those before which no other was wrong.
+	Drafts     int     `json:"drafts"`
+	Accepted   int     `json:"accepted"`
+	Acceptance float64 `json:"acceptance"`
+	// TokensPerStep is how many tokens of a sequence a step with guesses allowed gave.
+	TokensPerStep float64 `json:"tokens_per_step"`
+}
+
+// Measure measures with an engine of the weights. progress hears of each round.
+func Measure(ctx context.Context, weights *cpu.Weights, plan Plan, progress func(done, total int64)) (result *Result, err error) {
+	config := plan.config()
+	config.Threads = weights.Threads()
+	e, err := weights.NewEngine(config)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, e.Close()) }()
+	if plan.ProcessorTime {
+		runtime.LockOSThread() // the engine's one compute thread is the caller
+		defer runtime.UnlockOSThread()
+	}
+	r := &Result{Plan: plan, Model: weights.Spec().Name, Threads: weights.Threads(), ISA: weights.ISA()}
+	prompts, err := plan.prompts(ctx, e)
+	if err != nil {
+		return nil, err
+	}
+	var schedulers [2]*scheduler.Scheduler
+	for i := range schedulers {
+		if schedulers[i], err = plan.newScheduler(e, i*plan.MaxDrafts); err != nil {
+			return nil, err
+		}
+	}
+	judged, steps, tokens := 0, 0, 0
+	var gains []float64
+	for round := range plan.Rounds {
+		runs := [2]run{{}, {drafts: plan.MaxDrafts, keep: plan.Keep, chance: rand.New(rand.NewPCG(uint64(round), 1))}}
+		for i := range runs { // in turns, and each first as often as the other
+			q := &runs[(i+round)%2]
+			q.engine, q.plan, q.temperature = e, plan, plan.Temperature
+			q.scheduler, q.first = schedulers[(i+round)%2], scheduler.SequenceID(round*plan.Batch)
+			if err := q.generate(ctx, prompts, plan.Tokens); err != nil {
+				return nil, err
+			}
+		}
+		plain, guessing := &runs[0], &runs[1]
+		if !slices.EqualFunc(plain.outputs, guessing.outputs, slices.Equal[[]int32]) {
+			return nil, errors.New("speculation changed tokens, which is a bug: report it with this command")
+		}
+		r.PlainTokens, r.SpeculativeTokens = max(r.PlainTokens, plain.rate()), max(r.SpeculativeTokens, guessing.rate())
+		gains = append(gains, guessing.rate()/plain.rate())
+		r.Drafts, r.Accepted, judged = r.Drafts+guessing.drafted, r.Accepted+guessing.accepted, judged+guessing.judged
+		steps, tokens = steps+guessing.parts, tokens+guessing.tokens
+		progress(int64(round+1), int64(plan.Rounds))
+	}
+	slices.Sort(gains)
+	r.Gain, r.BestGain = gains[len(gains)/2], r.SpeculativeTokens/r.PlainTokens
+	if judged > 0 {
+		r.Acceptance = float64(r.Accepted) / float64(judged)
+	}
+	r.TokensPerStep = float64(tokens) / float64(steps)
+	return r, nil
+}
+
+// prompts has the model write a passage for each sequence of the batch, and makes prompts that
+// repeat it.
+func (p Plan) prompts(ctx context.Context, e engine.Engine) ([][]int32, error) {
+	first := make([][]int32, p.Batch)
+	for i := range first {
+		first[i] = []int32{int32((i*7919 + 11) % e.Model().VocabSize)}
+	}
+	s, err := p.newScheduler(e, 0)
+	if err != nil {
+		return nil, err
+	}
+	passages := run{engine: e, plan: p, temperature: p.PassageTemperature, scheduler: s}
+	if err := passages.generate(ctx, first, p.PassageTokens); err != nil {
+		return nil, fmt.Errorf("write passages: %w", err)
+	}
+	var prompts [][]int32
+	for _, passage := range passages.outputs {
+		prompts = append(prompts, append(slices.Repeat(passage, p.Repeats), passage[:p.PassageTokens/4]...))
+	}
+	return prompts, nil
+}
+
+// run is a batch generated once.
+type run struct {
+	engine      engine.Engine
+	scheduler   *scheduler.Scheduler
+	first       scheduler.SequenceID
+	plan        Plan
+	temperature float32
+	drafts      int
+	keep        float64
+	chance      *rand.Rand
+
+	outputs                   [][]int32
+	took                      time.Duration // of steps that decode alone
+	tokens, parts             int           // of those
+	drafted, accepted, judged int
+}
+
+func (q *run) rate() float64 { return float64(q.tokens) / q.took.Seconds() }
+
+// newScheduler makes a worker's scheduler, which lives through all rounds: what it learns of drafts
+// and steps it knows in the next.
+func (p Plan) newScheduler(e engine.Engine, drafts int) (*scheduler.Scheduler, error) {
+	capacity := e.Capacity()
+	layout := capacity.Layout
+	return scheduler.New(scheduler.Config{
+		Pool: kvcache.NewPool(capacity.Blocks, layout.BlockTokens, layout.ModelDigest, layout.ArithmeticClass), BlockTokens: layout.BlockTokens,
+		ContextTokens: e.Model().ContextTokens, MaxBatchTokens: capacity.MaxBatchTokens, MaxSequences: capacity.MaxSequences,
+		ChunkTokens: 8 * layout.BlockTokens, MaxWaiting: p.Batch, MaxDrafts: drafts,
+	})
+}
+
+// generate generates so many tokens after each prompt.
+func (q *run) generate(ctx context.Context, prompts [][]int32, tokens int) error {
+	q.outputs = make([][]int32, len(prompts))
+	var step *scheduler.RunStep
+	take := func(actions []scheduler.Action) error {
+		step = nil
+		for _, action := range actions {
+			switch a := action.(type) {
+			case *scheduler.Sampled:
+				q.outputs[a.ID-q.first] = append(q.outputs[a.ID-q.first], a.Token)
+			case *scheduler.RunStep:
+				step = a
+			case scheduler.Finished:
+				if a.Reason != scheduler.Length {
+					return fmt.Errorf("sequence %d ended early: %w", a.ID, errors.Join(a.Err, context.Cause(ctx)))
+				}
+			case scheduler.Refused:
+				return fmt.Errorf("sequence %d was refused", a.ID)
+			}
+		}
+		return nil
+	}
+	// The first event has a step at once; the others join it with their prompts.
+	for i, prompt := range prompts {
+		actions := q.scheduler.Handle(time.Now(), scheduler.Submit{Request: scheduler.Request{
+			ID: q.first + scheduler.SequenceID(i), Tokens: prompt, MaxTokens: tokens, Sampling: sampler.Params{Temperature: q.temperature, Seed: uint64(i)},
+		}})
+		if i > 0 {
+			continue
+		}
+		if err := take(actions); err != nil {
+			return err
+		}
+	}
+	for step != nil {
+		began, batch := q.now(), step.Batch
+		decodes := !slices.ContainsFunc(step.Parts, func(p scheduler.Part) bool { return p.Prompt })
+		batch.Sequences = q.spoil(batch.Sequences)
+		out, err := q.engine.Step(ctx, batch)
+		if err != nil {
+			return err
+		}
+		if q.plan.ProcessorTime {
+			out.Compute = q.now() - began
+		}
+		luck(step.Batch.Sequences, batch.Sequences, out)
+		parts, before := len(step.Parts), q.generated()
+		q.count(batch, out)
+		if err := take(q.scheduler.Handle(time.Now(), scheduler.StepDone{Tokens: out.Tokens, Accepted: out.Accepted, Compute: out.Compute})); err != nil {
+			return err
+		}
+		if decodes {
+			q.took += q.now() - began
+			q.tokens += q.generated() - before
+			q.parts += parts
+		}
+	}
+	return nil
+}
+
+// now is a time to take differences of: of the calling thread's processor where the plan says
+// so and the system can.
+func (q *run) now() time.Duration {
+	if q.plan.ProcessorTime {
+		if used, known := processor.ThreadTime(); known {
+			return used
+		}
+	}
+	return time.Since(started)
+}
+
+// started is some time before all measurements.
+var started = time.Now()
+
+func (q *run) generated() (n int) {
+	for _, output := range q.outputs {
+		n += len(output)
+	}
+	return n
+}
+
+// spoil makes guesses wrong, but for a share of them.
+func (q *run) spoil(sequences []engine.Sequence) []engine.Sequence {
+	if q.drafts == 0 || q.keep == 1 {
+		return sequences
+	}
+	sequences = slices.Clone(sequences)
+	for i := range sequences {
+		s := &sequences[i]
+		if s.Sample == nil || s.Sample.Drafts == 0 {
+			continue
+		}
+		s.Tokens = slices.Clone(s.Tokens)
+		for j := len(s.Tokens) - s.Sample.Drafts; j < len(s.Tokens); j++ {
+			if q.chance.Float64() >= q.keep {
+				s.Tokens[j] = (s.Tokens[j] + 1) % int32(q.engine.Model().VocabSize)
+			}
+		}
+	}
+	return sequences
+}
+
+// luck takes back the acceptance of a guess that was right because it was changed: of it the
+// scheduler knows nothing. It is the token that was drawn.
+func luck(asked, computed []engine.Sequence, out engine.Output) {
+	for i := range out.Accepted {
+		a, c := asked[i].Tokens, computed[i].Tokens
+		if asked[i].Sample == nil {
+			continue
+		}
+		known := len(a) - asked[i].Sample.Drafts
+		for j := range int(out.Accepted[i]) {
+			if a[known+j] != c[known+j] {
+				out.Accepted[i], out.Tokens[i] = int32(j), c[known+j]
+				break
+			}
+		}
+	}
+}
+
+func (q *run) count(batch engine.Batch, out engine.Output) {
+	for i, s := range batch.Sequences {
+		if s.Sample != nil && s.Sample.Drafts > 0 {
+			accepted := int(out.Accepted[i])
+			q.drafted += s.Sample.Drafts
+			q.accepted += accepted
+			q.judged += min(accepted+1, s.Sample.Drafts)
+		}
+	}
+}

@@ -1,0 +1,95 @@
+// Package speculation measures what speculative decoding gives: the real scheduler with the
+// CPU engine, with and without guesses at next tokens in turns.
+//
+// The command `tandem bench speculation` imports it. It starts no goroutines.
+package speculation
+
+import (
+	"fmt"
+
+	"github.com/tandem-serving/tandem/pkg/engine/cpu"
+	"github.com/tandem-serving/tandem/pkg/model"
+)
+
+// Plan is what to measure.
+type Plan struct {
+	DType cpu.WeightType `json:"dtype"`
+	KV    cpu.KVType     `json:"kv"`
+	Batch int            `json:"batch"`
+	// PassageTokens is the length of what the model wrote first. A prompt is that so many times,
+	// and its beginning once more: a text that repeats itself.
+	PassageTokens int `json:"passage_tokens"`
+	Repeats       int `json:"repeats"`
+	// PassageTemperature is how it wrote that.
+	PassageTemperature float32 `json:"passage_temperature"`
+	// Tokens are generated after each prompt.
+	Tokens int `json:"tokens"`
+	// MaxDrafts is the most guesses of a sequence in a step.
+	MaxDrafts int `json:"max_drafts"`
+	// Keep is the share of guesses that are left as they are; others are made wrong.
+	Keep float64 `json:"keep"`
+	// Temperature is that of the tokens after the prompt.
+	Temperature float32 `json:"temperature"`
+	Rounds      int     `json:"rounds"`
+	// ProcessorTime: seconds are the processor time of the one compute thread.
+	ProcessorTime bool `json:"processor_time"`
+}
+
+// Validate checks what can be checked without a model; the error names the flag and says what
+// to do.
+func (p Plan) Validate() error {
+	switch {
+	case p.DType.Validate() != nil:
+		return fmt.Errorf("--dtype: %w", p.DType.Validate())
+	case p.KV.Validate() != nil:
+		return fmt.Errorf("--kv: %w", p.KV.Validate())
+	case p.Batch < 1 || p.Batch > 256:
+		return fmt.Errorf("--batch: %d is outside 1 to 256", p.Batch)
+	case p.PassageTokens < 8 || p.PassageTokens > 1<<16:
+		return fmt.Errorf("--passage: %d is outside 8 to %d", p.PassageTokens, 1<<16)
+	case p.Tokens < 2 || p.Tokens > 1<<16:
+		return fmt.Errorf("--tokens: %d is outside 2 to %d", p.Tokens, 1<<16)
+	case p.MaxDrafts < 1 || p.MaxDrafts > 15:
+		return fmt.Errorf("--speculate-tokens: %d is outside 1 to 15", p.MaxDrafts)
+	case !(p.Keep >= 0 && p.Keep <= 1):
+		return fmt.Errorf("--keep: %v is outside 0 to 1", p.Keep)
+	case !(p.Temperature >= 0 && p.Temperature <= 100):
+		return fmt.Errorf("--temperature: %v is outside 0 to 100", p.Temperature)
+	case p.Repeats < 1 || p.Repeats > 1000:
+		return fmt.Errorf("--repeats: %d is outside 1 to 1000", p.Repeats)
+	case !(p.PassageTemperature >= 0 && p.PassageTemperature <= 100):
+		return fmt.Errorf("--passage-temperature: %v is outside 0 to 100", p.PassageTemperature)
+	case p.Rounds < 1 || p.Rounds > 1000:
+		return fmt.Errorf("--rounds: %d is outside 1 to 1000", p.Rounds)
+	}
+	return nil
+}
+
+// ValidateFor checks the plan for a model of that name and context.
+func (p Plan) ValidateFor(name string, contextTokens int) error {
+	if err := p.Validate(); err != nil {
+		return err
+	}
+	if n := p.promptTokens() + p.Tokens; n > contextTokens {
+		return fmt.Errorf("--passage and --tokens: prompts of %d tokens and %d more are over the %d tokens that %s takes", p.promptTokens(), p.Tokens, contextTokens, name)
+	}
+	return nil
+}
+
+func (p Plan) promptTokens() int { return p.Repeats*p.PassageTokens + p.PassageTokens/4 }
+
+// config is the engine that the plan needs.
+func (p Plan) config() cpu.Config {
+	blocks := (p.promptTokens()+p.Tokens)/cpu.DefaultBlockTokens + 2
+	return cpu.Config{
+		Weights: p.DType, KV: p.KV, Blocks: (p.Batch + 1) * blocks, BlockTokens: cpu.DefaultBlockTokens,
+		MaxBatchTokens: max(cpu.DefaultMaxBatchTokens, p.Batch*(p.MaxDrafts+1)+cpu.DefaultBlockTokens), MaxSequences: p.Batch,
+	}
+}
+
+// Bytes is about the memory that loading the model and measuring takes.
+func (p Plan) Bytes(spec model.Spec) int64 {
+	config := p.config()
+	kv := int64(config.Blocks) * int64(spec.Layers) * int64(cpu.SliceBytes(spec, config))
+	return cpu.WeightBytes(spec, p.DType) + cpu.WorkspaceBytes(spec, config) + kv
+}

@@ -1,0 +1,107 @@
+package speculation_test
+
+import (
+	"errors"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/speculation"
+	"github.com/tandem-serving/tandem/pkg/engine/cpu"
+	"github.com/tandem-serving/tandem/pkg/model"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func plan() speculation.Plan {
+	return speculation.Plan{DType: cpu.BF16, KV: cpu.KVBF16, Batch: 2, PassageTokens: 32, Repeats: 2, Tokens: 60, MaxDrafts: 6, Keep: 0.8, Rounds: 2}
+}
+
+func load(t *testing.T) *cpu.Weights {
+	t.Helper()
+	shape, err := model.Preset("tiny")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(t.TempDir(), "tiny")
+	if err := model.Synthesize(t.Context(), dir, shape, model.SynthOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	m, err := model.Open(dir, model.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := cpu.Load(t.Context(), m, cpu.Config{Threads: 1})
+	if err := errors.Join(err, m.Close()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := w.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return w
+}
+
+// TestMeasure: a model of random weights soon repeats itself, so that there are guesses. How many,
+// and so how many are right, depends on what steps take.
+func TestMeasure(t *testing.T) {
+	w := load(t)
+	var done []int64
+	r, err := speculation.Measure(t.Context(), w, plan(), func(now, total int64) { done = append(done, now, total) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Plan != plan() || r.Model != "tiny" || r.Threads != 1 || len(done) != 4 {
+		t.Errorf("%+v, progress %v", r, done)
+	}
+	if r.Drafts == 0 || r.Accepted > r.Drafts || r.Acceptance < 0 || r.Acceptance > 1 {
+		t.Errorf("%d of %d guesses were right: acceptance %v", r.Accepted, r.Drafts, r.Acceptance)
+	}
+	if !(r.PlainTokens > 0) || !(r.SpeculativeTokens > 0) || !(r.Gain > 0) || !(r.BestGain > 0) || r.TokensPerStep < 1 {
+		t.Errorf("%+v", r)
+	}
+	t.Logf("%+v", r)
+}
+
+func TestMeasureWithoutHope(t *testing.T) {
+	p := plan()
+	p.Keep, p.Rounds, p.ProcessorTime = 0, 1, true
+	r, err := speculation.Measure(t.Context(), load(t), p, func(int64, int64) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Drafts == 0 || r.Accepted != 0 || r.TokensPerStep != 1 {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestPlan(t *testing.T) {
+	for _, c := range []struct {
+		says   string
+		change func(*speculation.Plan)
+	}{
+		{"", func(*speculation.Plan) {}},
+		{"--dtype", func(p *speculation.Plan) { p.DType = "x" }},
+		{"--kv", func(p *speculation.Plan) { p.KV = "x" }},
+		{"--batch", func(p *speculation.Plan) { p.Batch = 0 }},
+		{"--passage", func(p *speculation.Plan) { p.PassageTokens = 1 }},
+		{"--repeats", func(p *speculation.Plan) { p.Repeats = 0 }},
+		{"--passage-temperature", func(p *speculation.Plan) { p.PassageTemperature = -1 }},
+		{"--tokens", func(p *speculation.Plan) { p.Tokens = 1 }},
+		{"--speculate-tokens", func(p *speculation.Plan) { p.MaxDrafts = 16 }},
+		{"--keep", func(p *speculation.Plan) { p.Keep = 1.1 }},
+		{"--temperature", func(p *speculation.Plan) { p.Temperature = -1 }},
+		{"--rounds", func(p *speculation.Plan) { p.Rounds = 0 }},
+		{"--passage and --tokens", func(p *speculation.Plan) { p.Tokens = 2000 }},
+	} {
+		p := plan()
+		c.change(&p)
+		err := p.ValidateFor("tiny", 1024)
+		if (c.says == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%+v: error %v, which should speak of %q", p, err, c.says)
+		}
+	}
+}

@@ -1,0 +1,173 @@
+package scheduler
+
+import (
+	"slices"
+
+	"github.com/tandem-serving/tandem/pkg/engine"
+	"github.com/tandem-serving/tandem/pkg/sampler"
+	"github.com/tandem-serving/tandem/pkg/speculation"
+)
+
+// A sequence that decodes may have drafts in a step: guesses at its next tokens, which the
+// engine verifies. They are taken from the sequence's own text, and are no part of it.
+
+// drafts is what a sequence knows of its drafts.
+type drafts struct {
+	lookup     speculation.Lookup
+	acceptance speculation.Acceptance
+	trial      speculation.Trial
+	window     speculation.Window
+	matched    int // tokens before those of the step in flight
+	// verified were in steps so far, and accepted of those were right.
+	verified, accepted int
+
+	// Of the step that is planned.
+	text     speculation.Text
+	position int
+}
+
+// drafting is what a scheduler knows of all drafts.
+type drafting struct {
+	acceptance speculation.OfAll
+	steps      speculation.StepTimes
+	planner    speculation.Planner
+	budget     speculation.Budget
+	candidates []speculation.Candidate
+	members    []int // of the step, by candidate
+}
+
+// leastTrial is which share of a step a trial costs at least.
+const leastTrial = 1.0 / 32
+
+// lookupAtOnce is how many tokens of a text are looked at in a step, at most: a long prompt
+// is taken in over several.
+const lookupAtOnce = 1024
+
+// addDrafts adds drafts to a step that has all who decode and no prompt yet. It returns how
+// many, and how many positions they look at.
+func (s *Scheduler) addDrafts(st *step) (n, positions int) {
+	if s.config.MaxDrafts == 0 {
+		return 0, 0
+	}
+	contexts := s.findDrafts(st)
+	if len(s.drafting.candidates) == 0 || !s.drafting.steps.Known(len(st.members)) {
+		return 0, 0
+	}
+	// A block of a prompt always fits beside all who decode.
+	left := s.config.MaxBatchTokens - s.config.BlockTokens - len(st.members)
+	s.drafting.planner.Lengths(s.drafting.candidates, len(st.members), left, func(tokens int) float64 {
+		return s.drafting.steps.Ms(tokens, contexts)
+	})
+	alone := s.drafting.steps.Ms(len(st.members), contexts)
+	// A trial has a price also where the times say that it has none: they may be wrong.
+	trialMs := max(s.drafting.steps.Ms(len(st.members)+1, contexts)-alone, alone*leastTrial)
+	tried := false
+	s.drafting.budget.Step(alone, trialMs)
+	for i, c := range s.drafting.candidates {
+		q, work := st.members[s.drafting.members[i]], &st.run.Batch.Sequences[s.drafting.members[i]]
+		if c.Drafts == 0 && q.drafts.trial.Due() && !tried && s.drafting.budget.Spend(trialMs) {
+			c.Drafts, tried = 1, true // one in a step: the next size of it is tried, too
+		}
+		if c.Drafts = s.fitDrafts(q, min(c.Drafts, left)); c.Drafts > 0 {
+			st.draft(q, work, c.Drafts)
+			left -= c.Drafts
+			n += c.Drafts
+			positions += lookedAt(work.Start+1, c.Drafts)
+		}
+		q.drafts.text = speculation.Text{}
+	}
+	return n, positions
+}
+
+// findDrafts fills the candidates of a step, and returns the sum of its contexts.
+func (s *Scheduler) findDrafts(st *step) (contexts int) {
+	d := &s.drafting
+	d.candidates, d.members = d.candidates[:0], d.members[:0]
+	for i, q := range st.members {
+		contexts += q.computed + 1
+		most := min(s.config.MaxDrafts, q.totalTokens-q.length()-1)
+		if st.run.Batch.Sequences[i].Sample == nil || most <= 0 || q.request.Constraint != nil {
+			continue
+		}
+		if q.drafts == nil {
+			q.drafts = new(drafts)
+		}
+		own := q.drafts
+		own.text = speculation.Text{Prompt: q.request.Tokens, Generated: q.sampled()}
+		if !own.lookup.Extend(own.text, lookupAtOnce) {
+			continue
+		}
+		if own.position, own.matched = own.lookup.Find(own.text); own.matched > 0 {
+			d.members = append(d.members, i)
+			d.candidates = append(d.candidates, speculation.Candidate{Acceptance: own.acceptance.Of(&d.acceptance, own.matched), Most: min(most, own.window.Size())})
+		}
+	}
+	return contexts
+}
+
+// draft adds drafts to the work of a sequence in a step.
+func (st *step) draft(q *sequence, work *engine.Sequence, n int) {
+	first := len(st.drafts)
+	st.drafts = append(st.drafts, work.Tokens...)
+	behind := q.drafts.text.AppendFrom(st.drafts, q.drafts.position, n)
+	st.drafts, work.Tokens = behind, behind[first:len(behind):len(behind)]
+	work.Blocks, work.Sample.Drafts = q.table, n // fitDrafts may have added a block
+}
+
+// fitDrafts is how many of n drafts a sequence has blocks for. If one more block is needed
+// it takes that, which it would soon need in any case, as long as every other could have
+// one, too.
+func (s *Scheduler) fitDrafts(q *sequence, n int) int {
+	fit := len(q.table)*s.config.BlockTokens - q.computed - 1
+	if n > fit && len(q.table) < q.blocksNeeded && s.pool.Available() > len(s.running) && s.lengthen(q) {
+		fit += s.config.BlockTokens
+	}
+	return max(min(n, fit), 0)
+}
+
+// reclaim takes back the blocks that sequences have for drafts alone, and says whether there
+// were any.
+func (s *Scheduler) reclaim() (any bool) {
+	for _, q := range s.running {
+		needs := blocksOf(q.computed+1, s.config.BlockTokens)
+		if q.drafts == nil || q.phase != decoding || len(q.table) <= needs {
+			continue
+		}
+		s.pool.Release(q.table[needs:])
+		q.table = slices.Clip(q.table[:needs]) // others may have the longer one
+		s.freed++
+		any = true
+	}
+	return any
+}
+
+// accepted is how many of its drafts the i-th sequence of a step got right; false if the
+// engine does not say.
+func (e *StepDone) accepted(i, drafts int) (n int, ok bool) {
+	switch {
+	case drafts == 0:
+		return 0, true
+	case i >= len(e.Accepted) || e.Accepted[i] < 0 || int(e.Accepted[i]) > drafts:
+		return 0, false
+	}
+	return int(e.Accepted[i]), true
+}
+
+// draftLogprobs is how likely the j-th draft of the i-th sequence was; nil if the engine does
+// not say.
+func (e *StepDone) draftLogprobs(i, j int) *sampler.Logprobs {
+	if i >= len(e.DraftLogprobs) || j >= len(e.DraftLogprobs[i]) {
+		return nil
+	}
+	return &e.DraftLogprobs[i][j]
+}
+
+// verified takes the outcome of a sequence's drafts.
+func (s *Scheduler) verified(q *sequence, n, accepted int) {
+	d := q.drafts
+	d.acceptance.Verified(&s.drafting.acceptance, d.matched, n, accepted)
+	d.trial.Tried(accepted > 0)
+	d.window.Verified(n, accepted)
+	d.verified += n
+	d.accepted += accepted
+}

@@ -1,0 +1,132 @@
+package scheduler_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/tandem-serving/tandem/pkg/sampler"
+	"github.com/tandem-serving/tandem/pkg/scheduler"
+)
+
+// draftsConfig is one in which prompts and memory are in nobody's way.
+func draftsConfig(drafts int) scheduler.Config {
+	return scheduler.Config{
+		BlockTokens: 4, ContextTokens: 400, MaxBatchTokens: 64, MaxSequences: 4, ChunkTokens: 32, MaxWaiting: 8, MaxDrafts: drafts,
+	}
+}
+
+// runDrafted generates 100 tokens for each of so many requests, each step taking as long as
+// took says.
+func runDrafted(t *testing.T, config scheduler.Config, requests int, took func(tokens int) time.Duration) *world {
+	t.Helper()
+	w := newWorld(t, 200, config)
+	for i := range requests {
+		w.submit(scheduler.Request{
+			ID: scheduler.SequenceID(i + 1), Tokens: []int32{int32(i % vocabulary), 1, 2, 3, 1, 2}, MaxTokens: 100, Sampling: sampler.Params{Seed: uint64(i)},
+		})
+	}
+	for w.inFlight != nil {
+		tokens := 0
+		for _, work := range w.inFlight.Batch.Sequences {
+			tokens += len(work.Tokens)
+		}
+		w.finishStep(took(tokens))
+	}
+	w.finishAll()
+	return w
+}
+
+// TestDraftsSaveSteps: where drafts cost nothing there are some, those that were right save a
+// step each, and what became of them is told at the end.
+func TestDraftsSaveSteps(t *testing.T) {
+	free := func(int) time.Duration { return 10 * time.Millisecond }
+	without, with := runDrafted(t, draftsConfig(0), 1, free), runDrafted(t, draftsConfig(3), 1, free)
+	if without.drafts != 0 || with.accepted < 5 || with.accepted >= with.drafts {
+		t.Errorf("%d drafts, %d right; without drafts %d", with.drafts, with.accepted, without.drafts)
+	}
+	if with.steps != without.steps-with.accepted {
+		t.Errorf("%d steps, without drafts %d, and %d were right", with.steps, without.steps, with.accepted)
+	}
+	end := with.order[0].finished
+	if end.Drafts != with.drafts || end.AcceptedDrafts != with.accepted {
+		t.Errorf("at the end %d drafts, %d right; there were %d and %d", end.Drafts, end.AcceptedDrafts, with.drafts, with.accepted)
+	}
+}
+
+// TestCostlyDraftsAreGivenUp: where each token of a step costs as much as the first, drafts
+// that are mostly wrong lose, and soon there are hardly any.
+func TestCostlyDraftsAreGivenUp(t *testing.T) {
+	costly := func(tokens int) time.Duration { return time.Duration(tokens) * 10 * time.Millisecond }
+	w := runDrafted(t, draftsConfig(3), 4, costly)
+	t.Logf("%d drafts, %d right, %d steps", w.drafts, w.accepted, w.steps)
+	if tokens := 4 * 100; w.drafts > tokens/8 {
+		t.Errorf("%d drafts beside %d tokens", w.drafts, tokens)
+	}
+}
+
+// TestDraftsEndWithTheRequest: of drafts that were right behind the token that ends a request,
+// by its stop token or its length, nothing is told or kept.
+func TestDraftsEndWithTheRequest(t *testing.T) {
+	for maxTokens := 1; maxTokens < 30; maxTokens++ {
+		for stop := range int32(vocabulary) {
+			w := newWorld(t, 200, draftsConfig(8))
+			w.submit(scheduler.Request{ID: 1, Tokens: []int32{1, 2, 1, 2, 1, 2}, MaxTokens: maxTokens, Stop: []int32{stop}})
+			w.finishAll()
+			l := w.order[0]
+			if !slices.Equal(l.output, w.expected(l)) {
+				t.Errorf("%v, want %v", l.output, w.expected(l))
+			}
+			// All blocks whose tokens' KV a run without drafts would have.
+			if got, want := len(w.cache), (len(l.tokens())-1)/4; got != want {
+				t.Errorf("%d blocks are cached after %d tokens, want %d", got, len(l.tokens()), want)
+			}
+		}
+	}
+}
+
+// TestDraftsTakeNobodysBlocks: a sequence that has a block for drafts alone gives it back
+// before another is preempted.
+func TestDraftsTakeNobodysBlocks(t *testing.T) {
+	for seed := range uint64(200) {
+		run := func(drafts int) *world {
+			config := draftsConfig(drafts)
+			config.OutputShare = 0.01
+			w := newWorld(t, 13, config)
+			for i := range 3 {
+				w.submit(scheduler.Request{ID: scheduler.SequenceID(i + 1), Tokens: []int32{1, 2, 1, 2, int32(i), 1, 2}, MaxTokens: 10, Sampling: sampler.Params{Seed: seed}})
+			}
+			w.finishAll()
+			return w
+		}
+		if with, without := run(3), run(0); with.preemptions > without.preemptions {
+			t.Fatalf("seed %d: %d preemptions, without drafts %d", seed, with.preemptions, without.preemptions)
+		}
+	}
+}
+
+// TestAnEngineThatDoesNotVerify: a sequence with drafts fails if the engine does not say how
+// many were right: what it drew is not known then.
+func TestAnEngineThatDoesNotVerify(t *testing.T) {
+	s := newWorld(t, 50, draftsConfig(3)).scheduler
+	now := time.Unix(1, 0)
+	actions := s.Handle(now, scheduler.Submit{Request: scheduler.Request{ID: 1, Tokens: []int32{1, 2, 1, 2, 1, 2}, MaxTokens: 20}})
+	for range 20 {
+		run, is := actions[len(actions)-1].(*scheduler.RunStep)
+		if !is {
+			t.Fatal("no step")
+		}
+		drafts := run.Batch.Sequences[0].Sample.Drafts
+		actions = s.Handle(now, scheduler.StepDone{Tokens: []int32{1}, Compute: time.Millisecond})
+		if drafts == 0 {
+			continue
+		}
+		for _, action := range actions {
+			if end, is := action.(scheduler.Finished); is && end.Reason == scheduler.Failed && end.Err != nil {
+				return
+			}
+		}
+		t.Fatalf("%d drafts, and then %v", drafts, actions)
+	}
+	t.Fatal("no drafts")
+}

@@ -1,0 +1,333 @@
+package speculation_test
+
+import (
+	"math"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/tandem-serving/tandem/pkg/speculation"
+)
+
+// slowFind is Find's definition: the last place where the end of the text stood before, of the
+// longest run that did.
+func slowFind(tokens []int32) (position, matched int) {
+	for n := min(speculation.LongestMatch, len(tokens)-1); n >= speculation.ShortestMatch; n-- {
+		for at := len(tokens) - 1; at >= n; at-- {
+			if slices.Equal(tokens[at-n:at], tokens[len(tokens)-n:]) {
+				return at, n
+			}
+		}
+	}
+	return 0, 0
+}
+
+func split(t *rapid.T, tokens []int32) speculation.Text {
+	at := rapid.IntRange(0, len(tokens)).Draw(t, "prompt")
+	return speculation.Text{Prompt: tokens[:at], Generated: tokens[at:]}
+}
+
+// TestLookup: what is found stood there; nearly everything that stood somewhere is found,
+// however the text came and was divided; and drafts go on as the text did.
+func TestLookup(t *testing.T) {
+	missed, all := 0, 0
+	rapid.Check(t, func(t *rapid.T) {
+		tokens := rapid.SliceOfN(rapid.Int32Range(0, 4), 1, 300).Draw(t, "tokens")
+		var l speculation.Lookup
+		for end := 0; end < len(tokens); {
+			end = min(end+rapid.IntRange(1, 50).Draw(t, "more"), len(tokens))
+			text := split(t, tokens[:end])
+			for !l.Extend(text, rapid.IntRange(1, 20).Draw(t, "at once")) {
+			}
+			position, matched := l.Find(text)
+			wantPosition, wantMatched := slowFind(tokens[:end])
+			all++
+			switch {
+			case position == wantPosition && matched == wantMatched:
+			case position == 0 || matched < wantMatched: // another run has its place
+				missed++
+			default:
+				t.Fatalf("of %v found %d, %d the same; want %d, %d", tokens[:end], position, matched, wantPosition, wantMatched)
+			}
+			if position == 0 {
+				continue
+			}
+			if !slices.Equal(tokens[position-matched:position], tokens[end-matched:end]) {
+				t.Fatalf("of %v found %d, %d the same", tokens[:end], position, matched)
+			}
+			n := rapid.IntRange(0, 20).Draw(t, "drafts")
+			drafts := text.AppendFrom([]int32{-1}, position, n)[1:]
+			for i, draft := range drafts {
+				// What reaches past the end goes on with itself.
+				want := slices.Concat(tokens[:end], drafts)[position+i]
+				if draft != want {
+					t.Fatalf("draft %d of %v after %v is %d, want %d", i, drafts, tokens[:end], draft, want)
+				}
+			}
+			if len(drafts) != n {
+				t.Fatalf("%d drafts, want %d", len(drafts), n)
+			}
+		}
+	})
+	if missed*5 > all {
+		t.Errorf("%d of %d look-ups missed a place", missed, all)
+	}
+}
+
+// TestLookupIsBounded: a text far longer than the table is looked up without more memory, and
+// its end is known.
+func TestLookupIsBounded(t *testing.T) {
+	tokens := make([]int32, 300_000)
+	for i := range tokens {
+		tokens[i] = int32(i * 7919 % 30011)
+	}
+	tokens = append(tokens, tokens[299_000:299_010]...)
+	text := speculation.Text{Prompt: tokens}
+	var l speculation.Lookup
+	for !l.Extend(text, 1024) {
+	}
+	if position, matched := l.Find(text); position != 299_010 || matched != speculation.LongestMatch {
+		t.Errorf("found %d, %d the same", position, matched)
+	}
+	if n := testing.AllocsPerRun(10, func() {
+		text.Generated = append(text.Generated[:0], 5)
+		l.Extend(text, 1024)
+		l.Find(text)
+	}); n > 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+func TestAcceptance(t *testing.T) {
+	var all speculation.OfAll
+	var a, b speculation.Acceptance
+	first := a.Of(&all, 3)
+	for range 100 {
+		a.Verified(&all, 3, 4, 0)
+	}
+	if got := a.Of(&all, 3); got > 0.02 {
+		t.Errorf("after 100 that were wrong it takes %v to be right", got)
+	}
+	if got := b.Of(&all, 3); got > 0.1 || got < a.Of(&all, 3) {
+		t.Errorf("another sequence takes %v to be right", got)
+	}
+	if got := b.Of(&all, 4); got != first {
+		t.Errorf("after a longer match %v, want %v", got, first)
+	}
+	for range 100 {
+		a.Verified(&all, 3, 4, 4)
+	}
+	if got := a.Of(&all, 3); got < 0.9 || got >= 1 {
+		t.Errorf("after 100 that were right it takes %v to be right", got)
+	}
+}
+
+// TestAcceptanceOfSome: of four drafts each of which is right in 80 of 100 cases if those
+// before it are, that is what is found.
+func TestAcceptanceOfSome(t *testing.T) {
+	var all speculation.OfAll
+	var a speculation.Acceptance
+	var sum float64
+	state := uint64(1)
+	const n = 20000
+	for range n {
+		right := 0
+		for right < 4 {
+			state = state*6364136223846793005 + 1442695040888963407
+			if state>>33%100 >= 80 {
+				break
+			}
+			right++
+		}
+		a.Verified(&all, 2, 4, right)
+		sum += a.Of(&all, 2)
+	}
+	if mean := sum / n; math.Abs(mean-0.8) > 0.03 {
+		t.Errorf("takes %v to be right, want 0.8", mean)
+	}
+}
+
+func TestLengths(t *testing.T) {
+	linear := func(base, each float64) func(int) float64 {
+		return func(tokens int) float64 { return base + each*float64(tokens) }
+	}
+	for _, c := range []struct {
+		name       string
+		candidates []speculation.Candidate
+		sequences  int
+		left       int
+		ms         func(int) float64
+		want       []int
+	}{
+		{"nothing is known of time", []speculation.Candidate{{Acceptance: 0.5, Most: 4}}, 1, 99, linear(0, 0), []int{4}},
+		{"drafts are free", []speculation.Candidate{{Acceptance: 0.3, Most: 4}}, 1, 99, linear(10, 0), []int{4}},
+		{"a draft costs a step", []speculation.Candidate{{Acceptance: 0.9, Most: 4}}, 1, 99, linear(0, 10), []int{0}},
+		// 1/10, 1.5/11, 1.75/12, 1.875/13: the second is the last that helps.
+		{"a draft costs a tenth", []speculation.Candidate{{Acceptance: 0.5, Most: 8}}, 1, 99, linear(9, 1), []int{2}},
+		{"the likelier one gets them", []speculation.Candidate{{Acceptance: 0.3, Most: 8}, {Acceptance: 0.9, Most: 5}}, 2, 99, linear(8, 1), []int{0, 5}},
+		{"in a large batch there are none", []speculation.Candidate{{Acceptance: 0.5, Most: 8}}, 10, 99, linear(10, 1), []int{0}},
+		{"no more than fit", []speculation.Candidate{{Acceptance: 0.9, Most: 3}, {Acceptance: 0.8, Most: 3}}, 2, 3, linear(10, 0), []int{2, 1}},
+		{"none fits", []speculation.Candidate{{Acceptance: 0.9, Most: 3}}, 2, -1, linear(10, 0), []int{0}},
+		{"four cost as much as one", []speculation.Candidate{{Acceptance: 0.8, Most: 8}}, 1, 99, func(tokens int) float64 {
+			return 10 + 10*float64((tokens+2)/4)
+		}, []int{4}},
+	} {
+		var p speculation.Planner
+		p.Lengths(c.candidates, c.sequences, c.left, c.ms)
+		var got []int
+		for _, candidate := range c.candidates {
+			got = append(got, candidate.Drafts)
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%s: %v, want %v", c.name, got, c.want)
+		}
+	}
+}
+
+// TestLengthsAreTheBest: no other lengths promise more tokens a second, whatever steps take, and
+// those that do not promise more than none are none.
+func TestLengthsAreTheBest(t *testing.T) {
+	var p speculation.Planner
+	rapid.Check(t, func(t *rapid.T) {
+		acceptance := rapid.Float64Range(0, 1)
+		candidates := []speculation.Candidate{
+			{Acceptance: acceptance.Draw(t, "first"), Most: rapid.IntRange(0, 5).Draw(t, "most of the first")},
+			{Acceptance: acceptance.Draw(t, "second"), Most: rapid.IntRange(0, 5).Draw(t, "most of the second")},
+		}
+		sequences := 2 + rapid.IntRange(0, 3).Draw(t, "others")
+		ms := rapid.SliceOfN(rapid.Float64Range(1, 100), sequences+12, sequences+12).Draw(t, "ms")
+		rate := func(a, b int) float64 {
+			tokens := float64(sequences)
+			for i, n := range []int{a, b} {
+				for j := 1; j <= n; j++ {
+					tokens += math.Pow(candidates[i].Acceptance, float64(j))
+				}
+			}
+			return tokens / ms[sequences+a+b]
+		}
+		p.Lengths(candidates, sequences, 99, func(tokens int) float64 { return ms[tokens] })
+		got := rate(candidates[0].Drafts, candidates[1].Drafts)
+		for a := range candidates[0].Most + 1 {
+			for b := range candidates[1].Most + 1 {
+				if better := rate(a, b); better > got*(1+1e-9) && better > 1.02*rate(0, 0)*(1+1e-9) {
+					t.Fatalf("%+v: %v tokens/ms, and with %d and %d drafts %v", candidates, got, a, b, better)
+				}
+			}
+		}
+		if none := rate(0, 0); got < none {
+			t.Fatalf("%+v: %v tokens/ms, without drafts %v", candidates, got, none)
+		}
+	})
+}
+
+// TestStepTimes: numbers of tokens of which steps are known have their own times, those between
+// about what lies between, and longer contexts take longer.
+func TestStepTimes(t *testing.T) {
+	var s speculation.StepTimes
+	if got := s.Ms(3, 100); got != 0 {
+		t.Errorf("before the first step %v ms", got)
+	}
+	// Up to 8 tokens a step takes 10 ms, above that 30, and 1 ms for each 100 of context.
+	at := func(tokens, contexts int) float64 {
+		ms := 10.0
+		if tokens > 8 {
+			ms = 30
+		}
+		return ms + float64(contexts)/100
+	}
+	for i := range 2000 {
+		tokens, contexts := []int{1, 2, 4, 8, 9, 16}[i%6], 100+i*37%1000
+		s.Observe(tokens, contexts, time.Duration(at(tokens, contexts)*float64(time.Millisecond)))
+	}
+	for _, tokens := range []int{1, 2, 4, 6, 8, 9, 12, 16} {
+		for _, contexts := range []int{200, 900} {
+			if got, want := s.Ms(tokens, contexts), at(tokens, contexts); math.Abs(got-want) > 0.2*want {
+				t.Errorf("%d tokens, %d of context: %v ms, want about %v", tokens, contexts, got, want)
+			}
+		}
+	}
+	if far := s.Ms(1000, 200); far < s.Ms(16, 200) {
+		t.Errorf("1000 tokens take %v ms", far)
+	}
+}
+
+// TestBudget: trials cost no more than a small share of the time, and none is saved up for ever.
+func TestBudget(t *testing.T) {
+	var b speculation.Budget
+	spent := 0.0
+	for range 10_000 {
+		b.Step(10, 4)
+		if b.Spend(4) {
+			spent += 4
+		}
+	}
+	if share := spent / (10 * 10_000); share < 0.005 || share > 0.01 {
+		t.Errorf("trials took %v of the time", share)
+	}
+	for range 1000 {
+		b.Step(10, 4)
+	}
+	n := 0
+	for b.Spend(4) {
+		n++
+	}
+	if n != 4 {
+		t.Errorf("%d trials were saved up", n)
+	}
+	if !b.Spend(0) || !b.Spend(-1) {
+		t.Error("a trial that costs nothing is not made")
+	}
+}
+
+// TestDisturbedSteps: steps that something else made longer, even most of them, do not count for
+// what tokens cost, and what is slower for good is found out.
+func TestDisturbedSteps(t *testing.T) {
+	var s speculation.StepTimes
+	observe := func(n int, ms ...float64) {
+		for i := range n {
+			s.Observe(1, 100, time.Duration(ms[i%len(ms)]*float64(time.Millisecond)))
+		}
+	}
+	observe(300, 10, 60, 10.2, 35, 10.1, 200)
+	if got := s.Ms(1, 100); got < 9 || got > 12 {
+		t.Errorf("%v ms, want about 10", got)
+	}
+	observe(300, 20)
+	if got := s.Ms(1, 100); got < 19 || got > 21 {
+		t.Errorf("%v ms, want about 20", got)
+	}
+}
+
+func TestWindow(t *testing.T) {
+	var w speculation.Window
+	for i, c := range []struct{ drafts, right, want int }{
+		{2, 2, 4}, {4, 4, 8}, {3, 3, 8}, {8, 5, 5}, {5, 0, 1}, {1, 1, 2}, {1, 0, 1},
+	} {
+		if w.Verified(c.drafts, c.right); w.Size() != c.want {
+			t.Errorf("%d: after %d of %d %d, want %d", i, c.right, c.drafts, w.Size(), c.want)
+		}
+	}
+}
+
+// TestTrial: a draft is tried now and then, the more rarely the longer it was in vain.
+func TestTrial(t *testing.T) {
+	var trial speculation.Trial
+	tries := func(steps int, right bool) (n int) {
+		for range steps {
+			if trial.Due() {
+				trial.Tried(right)
+				n++
+			}
+		}
+		return n
+	}
+	if n := tries(10_000, false); n < 30 || n > 60 {
+		t.Errorf("%d trials in 10000 steps", n)
+	}
+	tries(1000, true)
+	if n := tries(160, true); n != 10 {
+		t.Errorf("%d trials in 160 steps after one that was right", n)
+	}
+}

@@ -1,0 +1,115 @@
+package speculation
+
+import (
+	"time"
+
+	"github.com/tandem-serving/tandem/pkg/latency"
+)
+
+// StepTimes is what steps without prompts take, by the tokens that they compute and by the
+// contexts of their sequences. Few tokens more can cost much, or nothing: what a device computes
+// at a time has a size. So each number of tokens has a time of its own. It is that of one of the
+// shorter steps, a quarter of them being shorter: what disturbs a step makes it longer, and says
+// nothing of its tokens. The zero value is ready.
+type StepTimes struct {
+	model latency.StepTime // for what contexts cost
+	by    [mostTokens + 1]stepsOf
+}
+
+// stepsOf is what steps of a number of tokens take, with so many tokens of context.
+type stepsOf struct {
+	ms, contexts float64
+	steps        int // that it is of
+}
+
+const (
+	// mostTokens is up to how many tokens numbers are told apart.
+	mostTokens = 256
+	// firstSteps are those of which the shortest counts. Before there were so many a number of
+	// tokens is not known: one step may have been disturbed.
+	firstSteps = 4
+	// By these shares a time goes up after a longer step, and down after a shorter one.
+	stepUp, stepDown = 0.02, 0.06
+	// newShare is how much the last step's contexts count.
+	newShare = 1.0 / 8
+	// cheapTokens is of how many tokens a device is taken to compute as long as a step takes in any
+	// case, where no step tells.
+	cheapTokens = 128
+)
+
+// Observe takes a step of so many tokens, after which its sequences had so many tokens of
+// context together.
+func (s *StepTimes) Observe(tokens, contexts int, took time.Duration) {
+	if tokens < 1 || contexts < 0 || took < 0 {
+		return
+	}
+	s.model.Observe(tokens, contexts, took)
+	if tokens > mostTokens {
+		return
+	}
+	k, ms := &s.by[tokens], took.Seconds()*1e3
+	if k.steps == 0 {
+		k.ms, k.contexts = ms, float64(contexts)
+	}
+	expected := k.at(float64(contexts), s.model.Model())
+	switch {
+	case k.steps < firstSteps:
+		k.ms += min(ms-expected, 0)
+	case ms < expected:
+		k.ms += max(ms-expected, -stepDown*k.ms)
+	default:
+		k.ms += min(ms-expected, stepUp*k.ms)
+	}
+	k.ms = max(k.ms, 0)
+	k.steps++
+	move := (float64(contexts) - k.contexts) * newShare
+	k.ms += move * s.model.Model().PerContextTokenMs
+	k.contexts += move
+}
+
+// at is what such a step takes with so many tokens of context.
+func (k *stepsOf) at(contexts float64, m latency.Model) float64 {
+	return max(k.ms+m.PerContextTokenMs*(contexts-k.contexts), 0)
+}
+
+// Ms is what a step would take, in milliseconds; 0 if nothing is known. For a number of tokens
+// that is not known, the next larger and smaller ones that are count.
+func (s *StepTimes) Ms(tokens, contexts int) float64 {
+	at := min(max(tokens, 1), mostTokens)
+	below, above := s.below(at), at
+	for above <= mostTokens && s.by[above].steps < firstSteps {
+		above++
+	}
+	m, c := s.model.Model(), float64(contexts)
+	switch {
+	case below == 0 && above > mostTokens:
+		return 0
+	case below == 0:
+		return s.by[above].at(c, m)
+	case above == below:
+		return s.by[below].at(c, m)
+	case above > mostTokens:
+		ms := s.by[below].at(c, m)
+		each := ms / cheapTokens
+		if less := s.below(below - 1); less > 0 {
+			each = max(each, (ms-s.by[less].at(c, m))/float64(below-less))
+		}
+		return ms + each*float64(tokens-below)
+	}
+	low, high := s.by[below].at(c, m), s.by[above].at(c, m)
+	return low + (high-low)*float64(tokens-below)/float64(above-below)
+}
+
+// Known says whether there were enough steps of so many tokens. What drafts cost is measured against
+// that.
+func (s *StepTimes) Known(tokens int) bool {
+	return tokens > mostTokens || tokens > 0 && s.by[tokens].steps >= firstSteps
+}
+
+// below is the next smaller number of tokens that is known, or the same; 0: there is none.
+func (s *StepTimes) below(tokens int) int {
+	for tokens > 0 && s.by[tokens].steps < firstSteps {
+		tokens--
+	}
+	return tokens
+}

@@ -1,0 +1,98 @@
+package workerdriver_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+
+	"github.com/tandem-serving/tandem/pkg/engine/simulated"
+	"github.com/tandem-serving/tandem/pkg/latency"
+	"github.com/tandem-serving/tandem/pkg/membership"
+	"github.com/tandem-serving/tandem/pkg/sampler"
+	"github.com/tandem-serving/tandem/pkg/scheduler"
+	"github.com/tandem-serving/tandem/pkg/workerdriver"
+)
+
+// drafting runs a worker with so many drafts, and a model of few tokens, of which many stood
+// somewhere before. It returns what it generated for three requests, and its metrics.
+func drafting(t *testing.T, maxDrafts int) (outputs [][]int32, drafts int, metrics *prometheus.Registry) {
+	t.Helper()
+	few := spec()
+	few.VocabSize = 6
+	e, err := simulated.New(simulated.Config{
+		Spec: few, Blocks: 200, BlockTokens: 4, MaxBatchTokens: 64, MaxSequences: 8, StepTime: latency.Model{BaseMs: 5, PerTokenMs: 0.01},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	metrics = prometheus.NewRegistry()
+	m, err := workerdriver.NewMember(workerdriver.MemberConfig{
+		Identity: membership.Identity{ID: "w1", Epoch: 7, Role: controlv1.Role_ROLE_DECODE}, Engine: e, ChunkTokens: 16, MaxWaiting: 4, MaxDrafts: maxDrafts,
+		Transfers: func() int { return 0 }, Signals: new(recorder), Logger: slog.New(slog.DiscardHandler), Registerer: metrics,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); _ = m.Run(ctx) }()
+	var sequences []*workerdriver.Sequence
+	for i := range 3 {
+		sequences = append(sequences, m.Driver().Submit(scheduler.Request{
+			ID: m.Driver().Reserve(), Tokens: []int32{3, 4, 5, 3, 4}, MaxTokens: 80, Sampling: sampler.Params{Temperature: 1, Seed: uint64(i)},
+		}))
+	}
+	for _, s := range sequences {
+		var r result
+		r.read(t, s, false)
+		outputs = append(outputs, r.tokens)
+		drafts += r.finished.Drafts
+	}
+	cancel()
+	<-done
+	return outputs, drafts, metrics
+}
+
+// TestDrafts: an engine's answers about drafts get to the scheduler, what is generated is the same as
+// without them, and they are counted.
+func TestDrafts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		want, none, _ := drafting(t, 0)
+		got, drafts, metrics := drafting(t, 3)
+		if !slices.EqualFunc(got, want, slices.Equal[[]int32]) || len(got[0]) != 80 {
+			t.Errorf("with drafts %v, without %v", got, want)
+		}
+		if none != 0 || drafts < 20 {
+			t.Errorf("%d drafts, and %d where there may be none", drafts, none)
+		}
+		text := fmt.Sprintf("# HELP tandem_worker_draft_tokens_total Guesses at next tokens (speculative decoding) that the engine verified.\n# TYPE tandem_worker_draft_tokens_total counter\ntandem_worker_draft_tokens_total{worker=\"w1\"} %d\n", drafts)
+		if err := testutil.GatherAndCompare(metrics, strings.NewReader(text), "tandem_worker_draft_tokens_total"); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestDraftsThatNobodyVerifies: a worker does not begin to draft for an engine that cannot.
+func TestDraftsThatNobodyVerifies(t *testing.T) {
+	e, err := simulated.New(simulated.Config{
+		Spec: spec(), Blocks: 40, BlockTokens: 4, MaxBatchTokens: 64, MaxSequences: 8, Brief: true, StepTime: latency.Model{BaseMs: 1},
+		Wait: func(context.Context, time.Duration) error { return nil },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = workerdriver.NewDriver(workerdriver.Config{Engine: e, ChunkTokens: 16, MaxWaiting: 4, MaxDrafts: 3, Logger: slog.New(slog.DiscardHandler)})
+	if err == nil || !strings.Contains(err.Error(), "verifies at most 0") {
+		t.Errorf("error %v", err)
+	}
+}
