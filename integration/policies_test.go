@@ -19,7 +19,7 @@ var policies = map[string][]string{
 	"pkg/routing":             {"cmd/tandem/bench/router", "pkg/eventlog/routerlog", "pkg/replay", "simulate"}, // services/router records it by routerlog
 	"pkg/joining":             {"pkg/eventlog/routerlog", "simulate"},
 	"pkg/worker":              {"pkg/replay", "pkg/workerdriver", "simulate"},
-	"pkg/scheduler":           {"cmd/tandem/bench/scheduler", "pkg/worker"},
+	"pkg/scheduler":           {"cmd/tandem/bench/scheduler", "cmd/tandem/bench/speculation", "pkg/worker"},
 	"pkg/kvtransfer/sender":   {"pkg/kvtransfer", "simulate"},
 	"pkg/kvtransfer/receiver": {"pkg/kvtransfer", "simulate"},
 	"pkg/offload":             {"services/prefill", "simulate"},
