@@ -121,17 +121,24 @@ func TestPrefixIsFoundAgain(t *testing.T) { prefixIsFoundAgain(t, clustertest.St
 func prefixIsFoundAgain(t *testing.T, m *clustertest.Client) {
 	for _, mode := range []inferencev1.Mode{disaggregated, aggregated} {
 		prompt := longPrompt(int(mode) + 10)
-		if r := generate(t, m, request(prompt, 4, 0, mode)); r.Finished.GetUsage().GetCachedTokens() >= 32 {
-			t.Errorf("%v: %d tokens cached of a new prompt", mode, r.Finished.GetUsage().GetCachedTokens())
+		first := generate(t, m, request(prompt, 4, 0, mode))
+		if cached := first.Finished.GetUsage().GetCachedTokens(); cached >= 32 {
+			t.Errorf("%v: %d tokens cached of a new prompt", mode, cached)
 		}
-		r := generate(t, m, request(prompt, 4, 0, mode))
-		usage := r.Finished.GetUsage()
-		if usage.GetCachedTokens() < usage.GetPromptTokens()-33 {
+		// A worker that was slow for a moment is avoided. So it may take more than a second
+		// request until one comes to a worker that has the prompt.
+		computed := map[string]bool{first.Finished.GetRoute().GetPrefill(): true}
+		again := generate(t, m, request(prompt, 4, 0, mode))
+		for !computed[again.Finished.GetRoute().GetPrefill()] {
+			computed[again.Finished.GetRoute().GetPrefill()] = true
+			again = generate(t, m, request(prompt, 4, 0, mode))
+		}
+		if usage := again.Finished.GetUsage(); usage.GetCachedTokens() < usage.GetPromptTokens()-33 {
 			t.Errorf("%v: %d of %d tokens cached the second time", mode, usage.GetCachedTokens(), usage.GetPromptTokens())
 		}
 		salted := request(prompt, 4, 0, mode)
 		salted.CacheSalt = "mine"
-		if s := generate(t, m, salted); s.Finished.GetUsage().GetCachedTokens() != 0 || !slices.Equal(s.Tokens, r.Tokens) {
+		if s := generate(t, m, salted); s.Finished.GetUsage().GetCachedTokens() != 0 || !slices.Equal(s.Tokens, again.Tokens) {
 			t.Errorf("%v: with a salt of its own %d tokens cached", mode, s.Finished.GetUsage().GetCachedTokens())
 		}
 	}

@@ -57,8 +57,18 @@ var steps = []string{"--simulated-base-ms=5", "--simulated-per-token-ms=0.1", "-
 
 func with(flags ...string) []string { return append(flags, steps...) }
 
+// oneGoroutine leaves a long test of what one goroutine does to runs without -short, which
+// is how the race detector's are called.
+func oneGoroutine(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("takes long, and has one goroutine")
+	}
+}
+
 // A plan keeps its rules, and one worker fewer of a kind breaks a rule or the SLO.
 func TestPlan(t *testing.T) {
+	oneGoroutine(t)
 	for _, c := range []struct {
 		name  string
 		flags []string
@@ -166,6 +176,7 @@ func TestTooMany(t *testing.T) {
 
 // Each rule of headroom takes more workers where it is stricter.
 func TestHeadroom(t *testing.T) {
+	oneGoroutine(t)
 	size := func(flags ...string) *plan.Plan {
 		made, err := plan.Make(t.Context(), question(t, with(append([]string{"--rate=60", "--slo=ttft:p99<500ms,tpot:p99<20ms"}, flags...)...)...), nil)
 		if err != nil {
@@ -197,6 +208,7 @@ func TestHeadroom(t *testing.T) {
 
 // Equal questions have equal answers. They cost what the price says.
 func TestAnswersRepeat(t *testing.T) {
+	oneGoroutine(t)
 	var texts []string
 	for range 2 {
 		q := question(t, with("--rate=30", "--slo=ttft:p99<300ms", "--seed=4")...)
@@ -223,6 +235,7 @@ func TestAnswersRepeat(t *testing.T) {
 // Where workers that do both phases need fewer, the plan says so, and a plan in mode aggregated
 // comes to the same number.
 func TestBothPhases(t *testing.T) {
+	oneGoroutine(t)
 	for rate, fewer := range map[string]bool{"20": true, "60": false} {
 		testBothPhases(t, fewer, "--rate="+rate, "--slo=ttft:p99<2s,tpot:p99<60ms", "--max-utilisation=0.9", "--burst=1")
 	}
@@ -255,6 +268,7 @@ func testBothPhases(t *testing.T, fewer bool, flags ...string) {
 
 // The page has the curve with the planned rate on it.
 func TestReport(t *testing.T) {
+	oneGoroutine(t)
 	began := time.Date(2026, 11, 27, 0, 0, 0, 0, time.UTC)
 	trace := filepath.Join(t.TempDir(), "trace.csv")
 	var text strings.Builder
