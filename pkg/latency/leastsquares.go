@@ -18,8 +18,8 @@ type (
 // nonNegativeLeastSquares minimizes |X·c − y|² over c ≥ 0, given XᵀX and Xᵀy of n
 // columns. With at most five unknowns it is exact and cheap to solve for each of
 // the sets of coefficients that may differ from 0 and to keep the best that is
-// feasible. Collinear columns share what they explain, the first against another as 1 to first.
-func nonNegativeLeastSquares(n int, xx matrix, xy vector, first float64) vector {
+// feasible. Of what collinear columns explain, each has a share in inverse proportion to its dearness.
+func nonNegativeLeastSquares(n int, xx matrix, xy, dear vector) vector {
 	// Columns scaled to unit length, so that ridge means the same for all.
 	var scale vector
 	for i := range n {
@@ -32,11 +32,7 @@ func nonNegativeLeastSquares(n int, xx matrix, xy vector, first float64) vector 
 			xx[i][j] *= scale[i] * scale[j]
 		}
 		xy[i] *= scale[i]
-		if i == 0 {
-			xx[i][i] += ridge * first
-		} else {
-			xx[i][i] += ridge
-		}
+		xx[i][i] += ridge * dear[i]
 	}
 	var best vector // all 0, with loss 0 relative to |y|²
 	bestLoss := 0.0

@@ -133,7 +133,7 @@ func fitTerms(measured []Measured, o FitOptions) (Terms, float64) {
 			xy[i] += x[i]
 		}
 	}
-	c := nonNegativeLeastSquares(maxTerms, xx, xy, 1)
+	c := nonNegativeLeastSquares(maxTerms, xx, xy, vector{1, 1, 1, 1, 1})
 	terms := Terms{BaseMs: c[0], PerTokenMs: c[1], PerSquareMs: c[2], PerContextTokenMs: c[3], PerSampleMs: c[4]}
 	loss := 0.0
 	for _, m := range measured {

@@ -86,7 +86,8 @@ func (s *StepTime) Observe(tokens, context int, d time.Duration) {
 		// Steps that all have the same tokens do not say what more of them would take. Then the time
 		// of few tokens counts as mostly fixed, as that of a decode step is, and of many as theirs.
 		tokens := math.Sqrt(s.xx[1][1] / s.xx[0][0])
-		c := nonNegativeLeastSquares(3, s.xx, s.xy, tokens/balancedTokens)
+		// Nor do steps of whole prompts alone, whose context is their tokens, say what context takes.
+		c := nonNegativeLeastSquares(3, s.xx, s.xy, vector{tokens / balancedTokens, 1, contextDear})
 		s.model = Model{BaseMs: c[0], PerTokenMs: c[1], PerContextTokenMs: c[2]}
 	}
 }
@@ -94,6 +95,10 @@ func (s *StepTime) Observe(tokens, context int, d time.Duration) {
 // balancedTokens is of how many tokens a device is taken to compute as long as it reads its weights,
 // where steps do not tell.
 const balancedTokens = 128
+
+// contextDear is how many times as much a token is taken to take as one of context, where steps do not
+// tell: all weights are multiplied for it, and for one of context two vectors of each layer.
+const contextDear = 1000
 
 // refit is after how many samples the best fit is looked for again, once there are enough that a
 // few more change little.

@@ -197,3 +197,25 @@ func TestModelDoesNotDependOnWhoAsks(t *testing.T) {
 		t.Errorf("%+v if asked meanwhile, else %+v", a, s)
 	}
 }
+
+// Steps of whole prompts, each as much context as tokens, do not say what a token of context takes:
+// the tokens take their time, and a step that decodes beside long contexts is not predicted by them.
+func TestContextThatStepsDoNotTell(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		base, each := rapid.Float64Range(0, 50).Draw(t, "base"), rapid.Float64Range(0.01, 1).Draw(t, "each")
+		var s latency.StepTime
+		tokens := 0
+		for range rapid.IntRange(8, 200).Draw(t, "steps") {
+			tokens = 16 * rapid.IntRange(8, 128).Draw(t, "tokens")
+			s.Observe(tokens, tokens, time.Duration((base+each*float64(tokens))*float64(time.Millisecond)))
+		}
+		m := s.Model()
+		took := base + each*float64(tokens)
+		if got := m.Predict(tokens, tokens).Seconds() * 1e3; math.Abs(got/took-1) > 0.01 {
+			t.Errorf("a prompt of %d tokens takes %v ms, predicted %v", tokens, took, got)
+		}
+		if m.PerContextTokenMs > each/100 {
+			t.Errorf("%v ms a token of context, %v a token", m.PerContextTokenMs, each)
+		}
+	})
+}
