@@ -47,6 +47,9 @@ var mainFlags = map[string][]string{
 	"bench simulated": {
 		"profile", "load", "rounds", "duration", "mode", "pin", "prompt-tokens", "output-tokens", "model", "json",
 	},
+	"bench speculation": {
+		"model", "preset", "dtype", "kv", "threads", "batch", "keep", "tokens", "rounds", "speculate-tokens", "json",
+	},
 	"bench scheduler": {
 		"scenario", "step-budget", "output-share", "rate", "requests", "short-prompt", "long-prompt", "long-share", "output",
 		"engine", "profile", "seed", "json",
@@ -82,7 +85,7 @@ var (
 		{"Router", []string{"router-", "class", "default-class"}},
 		{"Latency budget", []string{"budget-"}},
 		{"Prefill workers", []string{"prefill-"}},
-		{"Decode workers", []string{"decode-"}},
+		{"Decode workers", []string{"decode-", "speculate", "speculate-tokens"}},
 		{"KV transfer", []string{"kv-"}},
 		{"Block stores", []string{"store-"}},
 		{"Logs and traces", []string{"log-", "trace-"}},
