@@ -57,6 +57,25 @@ func each(t *testing.T, pattern string, change func(data []byte) []byte) {
 	}
 }
 
+// removable makes a folder that is removed although an etcd that could not start still prepares the
+// next file of its log, which may come in between.
+func removable(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "damaged")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		for range 100 {
+			if err = os.RemoveAll(dir); err == nil {
+				return
+			}
+		}
+		t.Errorf("remove the folder: %v", err)
+	})
+	return dir
+}
+
 // Data that etcd cannot read end its process; they must not end ours.
 func TestDataOfNoEtcd(t *testing.T) {
 	for _, c := range []struct {
@@ -93,7 +112,7 @@ func TestDataOfNoEtcd(t *testing.T) {
 		{"etcd is a file", func(t *testing.T, dir string) { write(t, nil, dir, "etcd") }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			dir := t.TempDir()
+			dir := removable(t)
 			c.make(t, dir)
 			server, err := embedded.StartEtcd(t.Context(), embedded.EtcdConfig{DataDir: dir})
 			if err == nil {
