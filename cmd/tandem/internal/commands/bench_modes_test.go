@@ -17,6 +17,7 @@ type capacity struct {
 
 // The JSON has the keys of the contract, and the search ends with a capacity of each.
 func TestBenchModesVirtual(t *testing.T) {
+	onVirtualTime(t)
 	page := filepath.Join(t.TempDir(), "page.html")
 	args := []string{
 		"bench", "modes", "--virtual", "--model=tiny", "--duration=1s", "--warmup=200ms", "--rounds=2", "--seed=3", "--mix=1024/16", "--mix=256/64",

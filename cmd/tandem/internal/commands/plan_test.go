@@ -40,6 +40,7 @@ func TestPlanJSON(t *testing.T) {
 
 // For people, a plan says what to type next, and a page is written.
 func TestPlanForPeople(t *testing.T) {
+	onVirtualTime(t)
 	page := filepath.Join(t.TempDir(), "plan.html")
 	got := run(t.Context(), "", nil, "plan", "--rate", "20", "--prompt-tokens", "100", "--output-tokens", "20", "--slo", "ttft:p90<200ms", "--report", page)
 	if got.status != 0 {

@@ -43,6 +43,15 @@ func simulate(t *testing.T, args ...string) simulated {
 	return s
 }
 
+// onVirtualTime leaves a test of minutes of virtual time to runs without -short, which is how the
+// race detector's are called: what it is about has one goroutine.
+func onVirtualTime(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("takes long, and has one goroutine")
+	}
+}
+
 // The scenarios of the docs run, and every request that comes is served.
 func TestScenariosOfTheDocs(t *testing.T) {
 	files, err := filepath.Glob(scenarios + "*.yaml")
@@ -193,6 +202,7 @@ func TestSimulateAutoscale(t *testing.T) {
 
 // Sweeps and searches work on simulated runs, whatever load the file asks for.
 func TestSimulateSearches(t *testing.T) {
+	onVirtualTime(t)
 	file := scenarioFile(t)
 	sweep := simulate(t, file, "--sweep=5,10,2000", "--slo=ttft:p50<60ms")
 	if sweep.Search == nil || len(sweep.Search.Steps) != 3 || sweep.Search.Max == nil || *sweep.Search.Max != 10 {
@@ -267,6 +277,7 @@ func TestSimulateBlamesFlags(t *testing.T) {
 // All routing policies serve the same traffic, and the table has the one first that serves the most
 // in time.
 func TestSimulatePolicies(t *testing.T) {
+	onVirtualTime(t)
 	args := []string{"simulate", scenarios + "overload.yaml", "--policies", "--rate=200", "--duration=5s", "--warmup=1s"}
 	got := run(t.Context(), "", nil, append(args, "--json")...)
 	var table struct {
