@@ -136,6 +136,7 @@ func TestPlan(t *testing.T) {
 // Each bound that nobody can keep is said to be so at once, and the nearest SLO that is named
 // can be kept.
 func TestInfeasible(t *testing.T) {
+	oneGoroutine(t)
 	for _, c := range []struct{ name, slo, says string }{
 		{"TTFT below the prompt's own time", "ttft:p90<10ms", "ttft:p90<10ms is too tight: p90 of the prompts takes 25"},
 		{"TPOT below a step", "tpot:p99<4ms", "tpot:p99<4ms is too tight: a decode step takes 5.12 ms for one answer alone"},
