@@ -150,9 +150,9 @@ func TestSamePenaltiesAndLogprobs(t *testing.T) {
 	}
 }
 
-// testGoesOn asks a decode worker for the rest of an answer, as a router does when
-// the first worker died.
-func testGoesOn(t *testing.T, m *clustertest.Client, q *inferencev1.GenerateRequest, want *answer) {
+// restOf asks a decode worker for the rest of an answer, as a router does when the first worker
+// died: of q, whose answer has the tokens all, behind the first so many. Each message goes to add.
+func restOf(t *testing.T, m *clustertest.Client, q *inferencev1.GenerateRequest, all []uint32, generated int, stops []uint32, add func(*workerv1.Tokens) error) {
 	t.Helper()
 	workers, err := m.Workers(controlv1.Role_ROLE_DECODE)
 	if err != nil || len(workers) == 0 {
@@ -168,31 +168,40 @@ func testGoesOn(t *testing.T, m *clustertest.Client, q *inferencev1.GenerateRequ
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, generated := range []int{1, 7, 59} {
-		stream, err := workerv1.NewDecodeClient(conn).Run(t.Context(), &workerv1.DecodeRequest{
-			WorkerEpoch: record.GetEpoch(), PrefillHere: true,
-			Task: &workerv1.Task{
-				Envelope: &inferencev1.Envelope{RequestId: "gone-on"}, ModelDigest: record.GetModelDigest(),
-				TokenIds:  slices.Concat(prompt.GetTokenIds(), want.tokens[:generated]),
-				Generated: uint32(generated), MaxTokens: 60, Sampling: q.GetSampling(), Logprobs: q.Logprobs,
-			},
-		})
+	stream, err := workerv1.NewDecodeClient(conn).Run(t.Context(), &workerv1.DecodeRequest{
+		WorkerEpoch: record.GetEpoch(), PrefillHere: true,
+		Task: &workerv1.Task{
+			Envelope: &inferencev1.Envelope{RequestId: "gone-on"}, ModelDigest: record.GetModelDigest(),
+			TokenIds:  slices.Concat(prompt.GetTokenIds(), all[:generated]),
+			Generated: uint32(generated), MaxTokens: q.GetMaxTokens(), Sampling: q.GetSampling(), Logprobs: q.Logprobs,
+			StructuredOutput: q.GetStructuredOutput(), StopTokenIds: stops,
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		event, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return
+		}
+		if err == nil {
+			err = add(event.GetTokens())
+		}
 		if err != nil {
-			t.Fatal(err)
+			t.Fatalf("after %d tokens: %v", generated, err)
 		}
+	}
+}
+
+// testGoesOn compares what a decode worker gives as the rest of an answer with that.
+func testGoesOn(t *testing.T, m *clustertest.Client, q *inferencev1.GenerateRequest, want *answer) {
+	t.Helper()
+	for _, generated := range []int{1, 7, 59} {
 		got := &answer{}
-		for {
-			event, err := stream.Recv()
-			if errors.Is(err, io.EOF) {
-				break
-			}
-			if err == nil {
-				err = got.add(event.GetTokens().GetTokenIds(), event.GetTokens().GetLogprobs())
-			}
-			if err != nil {
-				t.Fatalf("after %d tokens: %v", generated, err)
-			}
-		}
+		restOf(t, m, q, want.tokens, generated, nil, func(e *workerv1.Tokens) error {
+			return got.add(e.GetTokenIds(), e.GetLogprobs())
+		})
 		rest := &answer{tokens: want.tokens[generated:]}
 		for _, data := range want.logprobs[generated:] {
 			rest.logprobs = append(rest.logprobs, withoutText(t, data))

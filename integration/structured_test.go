@@ -3,8 +3,6 @@ package integration_test
 import (
 	"context"
 	"encoding/json"
-	"errors"
-	"io"
 	"regexp"
 	"slices"
 	"strings"
@@ -14,7 +12,6 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
-	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
@@ -71,54 +68,18 @@ func TestStructuredOutput(t *testing.T) {
 			t.Errorf("disaggregated %q, on one worker %q", apart.Text, want.Text)
 		}
 		for _, generated := range []int{1, 5, len(want.Tokens) - 1} {
-			if rest := goOnStructured(t, m, structured(temperature, aggregated, ofSchema(heroSchema)), want.Tokens, generated); !slices.Equal(rest, want.Tokens[generated:]) {
+			var rest []uint32
+			stops := want.Tokens[len(want.Tokens)-1:]
+			restOf(t, m, structured(temperature, aggregated, ofSchema(heroSchema)), want.Tokens, generated, stops, func(e *workerv1.Tokens) error {
+				rest = append(rest, e.GetTokenIds()...)
+				return nil
+			})
+			if !slices.Equal(rest, want.Tokens[generated:]) {
 				t.Errorf("gone on with after %d tokens: %v, want %v", generated, rest, want.Tokens[generated:])
 			}
 		}
 	}
 	m.AwaitIdle(t)
-}
-
-// goOnStructured asks a decode worker for the rest of an answer.
-func goOnStructured(t *testing.T, m *clustertest.Client, q *inferencev1.GenerateRequest, all []uint32, generated int) (rest []uint32) {
-	t.Helper()
-	workers, err := m.Workers(controlv1.Role_ROLE_DECODE)
-	if err != nil || len(workers) == 0 {
-		t.Fatalf("decode workers: %v, %v", workers, err)
-	}
-	record := workers[0].GetRecord()
-	conn, err := rpc.Dial(record.GetAddresses()[0], rpc.ClientConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	prompt, err := m.Inference.Tokenize(t.Context(), &inferencev1.TokenizeRequest{Text: q.GetPrompt()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	sampling := proto.CloneOf(q.GetSampling())
-	stream, err := workerv1.NewDecodeClient(conn).Run(t.Context(), &workerv1.DecodeRequest{
-		WorkerEpoch: record.GetEpoch(), PrefillHere: true,
-		Task: &workerv1.Task{
-			Envelope: &inferencev1.Envelope{RequestId: "gone-on"}, ModelDigest: record.GetModelDigest(),
-			TokenIds:  slices.Concat(prompt.GetTokenIds(), all[:generated]),
-			Generated: uint32(generated), MaxTokens: q.GetMaxTokens(), Sampling: sampling, StructuredOutput: q.GetStructuredOutput(),
-			StopTokenIds: all[len(all)-1:],
-		},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for {
-		event, err := stream.Recv()
-		if errors.Is(err, io.EOF) {
-			return rest
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		rest = append(rest, event.GetTokens().GetTokenIds()...)
-	}
 }
 
 // Other forms, and what is refused before anything is computed.

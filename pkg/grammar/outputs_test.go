@@ -1,10 +1,7 @@
 package grammar_test
 
 import (
-	"encoding/json"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -43,21 +40,11 @@ func TestOutputsAreValid(t *testing.T) {
 
 // TestOutputsOfTheSuite does the same with the schemas of the public test suite.
 func TestOutputsOfTheSuite(t *testing.T) {
-	if _, err := os.Stat(suite); err != nil {
-		t.Skip("the JSON Schema test suite is not here")
-	}
+	dir := suite(t)
 	all := texts()
 	v := vocabulary(t, all)
 	for _, name := range files {
-		data, err := os.ReadFile(filepath.Join(suite, "draft2020-12", name+".json"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		var groups []group
-		if err := json.Unmarshal(data, &groups); err != nil {
-			t.Fatal(err)
-		}
-		for _, g := range groups {
+		for _, g := range groupsOf(t, dir, name) {
 			if _, err := grammar.Compile(schema(string(g.Schema)), nil); err == nil {
 				checkOutputs(t, v, all, string(g.Schema), 4, false)
 			}

@@ -18,8 +18,19 @@ func schema(text string) *inferencev1.StructuredOutput {
 	return &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_JsonSchema{JsonSchema: text}}
 }
 
-// suite is where the public JSON Schema test suite is, if it is there.
-const suite = "/work/shared/data/json-schema-test-suite/tests"
+// suite is the folder of the tests of the public JSON Schema test suite; the test is skipped where
+// there is none.
+func suite(t *testing.T) string {
+	t.Helper()
+	dir := os.Getenv("TANDEM_JSON_SCHEMA_SUITE")
+	if dir == "" {
+		dir = "../../../shared/data/json-schema-test-suite"
+	}
+	if _, err := os.Stat(dir); err != nil {
+		t.Skip("no JSON Schema test suite: set TANDEM_JSON_SCHEMA_SUITE to a checkout of it")
+	}
+	return filepath.Join(dir, "tests")
+}
 
 // files of the suite whose keywords are supported. Those that are not there have keywords that
 // are refused, or test what no text can say: of $id and anchors, for one.
@@ -39,25 +50,28 @@ type group struct {
 	}
 }
 
+// groupsOf reads a file of the suite.
+func groupsOf(t *testing.T, dir, name string) (groups []group) {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(dir, "draft2020-12", name+".json"))
+	if err == nil {
+		err = json.Unmarshal(data, &groups)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return groups
+}
+
 // TestSuite holds grammars against the public test suite: a schema is refused or obeyed. Every
 // valid instance is accepted, in some order of keys, compact and with spaces, and no invalid one
 // is, in any.
 func TestSuite(t *testing.T) {
-	if _, err := os.Stat(suite); err != nil {
-		t.Skip("the JSON Schema test suite is not here")
-	}
+	dir := suite(t)
 	refused := map[string]int{}
 	compiled, instances := 0, 0
 	for _, name := range files {
-		data, err := os.ReadFile(filepath.Join(suite, "draft2020-12", name+".json"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		var groups []group
-		if err := json.Unmarshal(data, &groups); err != nil {
-			t.Fatal(err)
-		}
-		for _, g := range groups {
+		for _, g := range groupsOf(t, dir, name) {
 			form, err := grammar.Compile(schema(string(g.Schema)), nil)
 			nothing := err != nil && strings.Contains(err.Error(), "nothing matches it")
 			if err != nil && !nothing {

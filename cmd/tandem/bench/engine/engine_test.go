@@ -5,13 +5,13 @@ import (
 	"context"
 	"errors"
 	"math"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
 
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/benchtest"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/engine"
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
@@ -27,33 +27,7 @@ func plan() engine.Plan {
 
 func load(t *testing.T) *cpu.Weights {
 	t.Helper()
-	return loadAs(t, cpu.BF16)
-}
-
-func loadAs(t *testing.T, kind cpu.WeightType) *cpu.Weights {
-	t.Helper()
-	shape, err := model.Preset("tiny")
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := filepath.Join(t.TempDir(), "tiny")
-	if err := model.Synthesize(t.Context(), dir, shape, model.SynthOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	m, err := model.Open(dir, model.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	w, err := cpu.Load(t.Context(), m, cpu.Config{Weights: kind, Threads: 1})
-	if err := errors.Join(err, m.Close()); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := w.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return w
+	return benchtest.Tiny(t, cpu.BF16)
 }
 
 func near(a, b float64) bool { return math.Abs(a-b) <= 1e-12*math.Abs(b) }
@@ -220,7 +194,7 @@ func TestWeightTypes(t *testing.T) {
 	for _, kind := range []cpu.WeightType{cpu.Int8, cpu.Int4} {
 		p := plan()
 		p.DType, p.Rounds = kind, 1
-		w := loadAs(t, kind)
+		w := benchtest.Tiny(t, kind)
 		r, err := engine.Measure(t.Context(), w, p, nil)
 		if err != nil {
 			t.Fatal(err)

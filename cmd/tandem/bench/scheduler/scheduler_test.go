@@ -6,7 +6,6 @@ import (
 	"errors"
 	"maps"
 	"math"
-	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -15,10 +14,10 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/benchtest"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/scheduler"
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
 	"github.com/tandem-serving/tandem/pkg/latency"
-	"github.com/tandem-serving/tandem/pkg/model"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -244,28 +243,7 @@ func TestPlansThatAreRefused(t *testing.T) {
 
 func load(t *testing.T) *cpu.Weights {
 	t.Helper()
-	shape, err := model.Preset("tiny")
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := filepath.Join(t.TempDir(), "tiny")
-	if err := model.Synthesize(t.Context(), dir, shape, model.SynthOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	m, err := model.Open(dir, model.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	w, err := cpu.Load(t.Context(), m, cpu.Config{Threads: 1})
-	if err := errors.Join(err, m.Close()); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := w.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return w
+	return benchtest.Tiny(t, cpu.BF16)
 }
 
 func small() scheduler.Plan {

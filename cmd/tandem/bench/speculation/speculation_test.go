@@ -1,48 +1,25 @@
 package speculation_test
 
 import (
-	"errors"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"go.uber.org/goleak"
 
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/benchtest"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/speculation"
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
-	"github.com/tandem-serving/tandem/pkg/model"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func plan() speculation.Plan {
-	return speculation.Plan{DType: cpu.BF16, KV: cpu.KVBF16, Batch: 2, PassageTokens: 32, Repeats: 2, Tokens: 60, MaxDrafts: 6, Keep: 0.8, Rounds: 2}
+	return speculation.Plan{DType: cpu.BF16, KV: cpu.KVBF16, Batch: 2, PassageTokens: 32, Repeats: 2, Tokens: 60, MaxDrafts: 6, Keep: 0.8, Rounds: 2, ProcessorTime: true}
 }
 
 func load(t *testing.T) *cpu.Weights {
 	t.Helper()
-	shape, err := model.Preset("tiny")
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := filepath.Join(t.TempDir(), "tiny")
-	if err := model.Synthesize(t.Context(), dir, shape, model.SynthOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	m, err := model.Open(dir, model.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	w, err := cpu.Load(t.Context(), m, cpu.Config{Threads: 1})
-	if err := errors.Join(err, m.Close()); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := w.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return w
+	return benchtest.Tiny(t, cpu.BF16)
 }
 
 // TestMeasure: a model of random weights soon repeats itself, so that there are guesses. How many,
@@ -68,7 +45,7 @@ func TestMeasure(t *testing.T) {
 
 func TestMeasureWithoutHope(t *testing.T) {
 	p := plan()
-	p.Keep, p.Rounds, p.ProcessorTime = 0, 1, true
+	p.Keep, p.Rounds, p.ProcessorTime = 0, 1, false
 	r, err := speculation.Measure(t.Context(), load(t), p, func(int64, int64) {})
 	if err != nil {
 		t.Fatal(err)
