@@ -16,6 +16,7 @@ func Parse(in *inferencev1.Sampling, vocabulary int) (Params, error) {
 		TopK:              int(in.GetTopK()),
 		TopP:              in.GetTopP(),
 		MinP:              in.GetMinP(),
+		TypicalP:          in.GetTypicalP(),
 		Seed:              in.GetSeed(),
 		RepetitionPenalty: in.GetRepetitionPenalty(),
 		PresencePenalty:   in.GetPresencePenalty(),

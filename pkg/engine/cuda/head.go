@@ -73,11 +73,12 @@ func seen(batch engine.Batch, r row) bool {
 }
 
 // drawnByDevice says whether the device draws. What it does not do, adjusting logits,
-// constraints and logprobs, asks for the host, which then draws as well. A request has one or the other for
+// constraints, typical_p, min_tokens and logprobs, asks for the host, which then draws as well. A request has one or the other for
 // all its tokens.
 func drawnByDevice(s *engine.Sample) bool {
 	p := &s.Params
-	return len(p.LogitBias) == 0 && (p.RepetitionPenalty == 0 || p.RepetitionPenalty == 1) && p.PresencePenalty == 0 && p.FrequencyPenalty == 0 && s.Constraint == nil && !s.Logprobs
+	return len(p.LogitBias) == 0 && (p.RepetitionPenalty == 0 || p.RepetitionPenalty == 1) && p.PresencePenalty == 0 && p.FrequencyPenalty == 0 && s.Constraint == nil && !s.Logprobs &&
+		(p.TypicalP == 0 || p.TypicalP == 1) && (p.MinTokens == 0 || len(p.Ends) == 0)
 }
 
 // draw hands out what fetch brought, and draws the rest.

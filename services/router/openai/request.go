@@ -78,9 +78,8 @@ func (c *call) common(f *fields) *inferencev1.GenerateRequest {
 	}
 	c.resumable(f, q)
 	q.StructuredOutput, c.form = format(f)
-	// Nothing ends a text that ignores its end and has no stops.
-	if least := f.integer("min_tokens"); least != nil && *least > 0 && !(q.GetIgnoreEos() && len(q.GetStop())+len(q.GetStopTokenIds()) == 0) {
-		f.wrong(unsupported("min_tokens", "is supported only together with ignore_eos and without stops; leave it out"))
+	if least := f.integerIn("min_tokens", 0, math.MaxInt32); least != nil {
+		q.MinTokens = uint32(*least)
 	}
 	f.notSupported("is not supported in this version; leave it out", refused...)
 	f.notSupported("is of the gRPC API: HTTP has no such field, so leave it out or ask over gRPC", ofGRPC...)
@@ -175,7 +174,7 @@ func (c *call) streaming(f *fields) {
 
 func sampling(f *fields) *inferencev1.Sampling {
 	s := &inferencev1.Sampling{
-		Temperature: f.number("temperature"), TopP: f.number("top_p"), MinP: f.number("min_p"),
+		Temperature: f.number("temperature"), TopP: f.number("top_p"), MinP: f.number("min_p"), TypicalP: f.number("typical_p"),
 		RepetitionPenalty: f.number("repetition_penalty"), PresencePenalty: f.number("presence_penalty"), FrequencyPenalty: f.number("frequency_penalty"),
 		LogitBias: biases(f),
 	}

@@ -43,6 +43,7 @@ type Plan struct {
 	Model      *Model
 	Tokens     []int32 // the prompt
 	MaxTokens  int     // to generate; prompt and these fit into the context
+	MinTokens  int     // before which nothing ends it but MaxTokens
 	StopTokens []int32 // that end it, the model's own included
 	Stops      []string
 	Sampling   *inferencev1.Sampling         // every field set
@@ -107,6 +108,10 @@ func (s *Models) Plan(ctx context.Context, arrived time.Time, q *inferencev1.Gen
 		}
 		p.MaxTokens = int(q.GetMaxTokens())
 	}
+	if int64(q.GetMinTokens()) > int64(p.MaxTokens) {
+		return nil, rpc.InvalidArgument("min_tokens", fmt.Sprintf("%d is more than the %d tokens that there can be", q.GetMinTokens(), p.MaxTokens))
+	}
+	p.MinTokens = int(q.GetMinTokens())
 	p.Tokenized = time.Now()
 	return p, nil
 }

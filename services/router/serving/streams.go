@@ -30,6 +30,7 @@ func (r *request) task(attempt int, generated []int32) *workerv1.Task {
 		TokenIds:         preprocess.IDs(p.Tokens, generated),
 		Generated:        uint32(len(generated)),
 		MaxTokens:        uint32(p.MaxTokens),
+		MinTokens:        uint32(p.MinTokens),
 		Sampling:         p.Sampling,
 		Logprobs:         p.Logprobs,
 		StructuredOutput: p.Structured,

@@ -12,21 +12,34 @@ import (
 type text struct {
 	stream *tokenizer.Stream
 	stops  *stoptext.Matcher
+	early  int  // tokens to come by which no stop counts
+	skips  bool // the last token was one of them
 }
 
-// newText is the text that continues prompt: a space that begins it is part of it.
-func newText(t *tokenizer.Tokenizer, prompt []int32, stops []string) *text {
-	return &text{stream: t.NewStreamAfter(prompt, true), stops: stoptext.New(stops)}
+// newText is the text that continues prompt: a space that begins it is part of it. A stop that is
+// complete with the first least tokens does not count.
+func newText(t *tokenizer.Tokenizer, prompt []int32, stops []string, least int) *text {
+	return &text{stream: t.NewStreamAfter(prompt, true), stops: stoptext.New(stops), early: least}
 }
 
 // Push takes in one token.
 func (t *text) Push(token int32) (out, stop string) {
-	return t.stops.Push(t.stream.Next(token))
+	if t.skips = t.early > 0; t.skips {
+		t.early--
+	}
+	return t.push(t.stream.Next(token))
+}
+
+func (t *text) push(text string) (out, stop string) {
+	if t.skips {
+		return t.stops.Skip(text), ""
+	}
+	return t.stops.Push(text)
 }
 
 // Flush ends the text: what is held back was the start of nothing.
 func (t *text) Flush() (out, stop string) {
-	out, stop = t.stops.Push(t.stream.Flush())
+	out, stop = t.push(t.stream.Flush())
 	if stop == "" {
 		out += t.stops.Flush()
 	}

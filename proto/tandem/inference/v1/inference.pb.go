@@ -70,8 +70,13 @@ type GenerateRequest struct {
 	Logprobs *uint32 `protobuf:"varint,17,opt,name=logprobs,proto3,oneof" json:"logprobs,omitempty"`
 	// Form of the output. Not set: any. Not together with ignore_eos.
 	StructuredOutput *StructuredOutput `protobuf:"bytes,20,opt,name=structured_output,json=structuredOutput,proto3" json:"structured_output,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// Before so many tokens, nothing ends the generation but max_tokens: tokens that would are
+	// not sampled, and stop strings that are complete by then do not count. If no other token
+	// can be sampled, the generation ends nevertheless: a complete structured output does.
+	// Default 0. At most max_tokens.
+	MinTokens     uint32 `protobuf:"varint,24,opt,name=min_tokens,json=minTokens,proto3" json:"min_tokens,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GenerateRequest) Reset() {
@@ -241,6 +246,13 @@ func (x *GenerateRequest) GetStructuredOutput() *StructuredOutput {
 		return x.StructuredOutput
 	}
 	return nil
+}
+
+func (x *GenerateRequest) GetMinTokens() uint32 {
+	if x != nil {
+		return x.MinTokens
+	}
+	return 0
 }
 
 type isGenerateRequest_Input interface {
@@ -1234,7 +1246,7 @@ var File_tandem_inference_v1_inference_proto protoreflect.FileDescriptor
 
 const file_tandem_inference_v1_inference_proto_rawDesc = "" +
 	"\n" +
-	"#tandem/inference/v1/inference.proto\x12\x13tandem.inference.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a!tandem/inference/v1/request.proto\x1a!tandem/inference/v1/timings.proto\"\xb4\x06\n" +
+	"#tandem/inference/v1/inference.proto\x12\x13tandem.inference.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a!tandem/inference/v1/request.proto\x1a!tandem/inference/v1/timings.proto\"\xd3\x06\n" +
 	"\x0fGenerateRequest\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12\x18\n" +
 	"\x06prompt\x18\x02 \x01(\tH\x00R\x06prompt\x12<\n" +
@@ -1257,7 +1269,9 @@ const file_tandem_inference_v1_inference_proto_rawDesc = "" +
 	"\rresumable_for\x18\x0e \x01(\v2\x19.google.protobuf.DurationR\fresumableFor\x12*\n" +
 	"\x11no_special_tokens\x18\x0f \x01(\bR\x0fnoSpecialTokens\x12\x1f\n" +
 	"\blogprobs\x18\x11 \x01(\rH\x02R\blogprobs\x88\x01\x01\x12R\n" +
-	"\x11structured_output\x18\x14 \x01(\v2%.tandem.inference.v1.StructuredOutputR\x10structuredOutputB\a\n" +
+	"\x11structured_output\x18\x14 \x01(\v2%.tandem.inference.v1.StructuredOutputR\x10structuredOutput\x12\x1d\n" +
+	"\n" +
+	"min_tokens\x18\x18 \x01(\rR\tminTokensB\a\n" +
 	"\x05inputB\r\n" +
 	"\v_max_tokensB\v\n" +
 	"\t_logprobs\"\xf3\x01\n" +

@@ -112,8 +112,11 @@ type Task struct {
 	FirstTokenNs int64 `protobuf:"varint,10,opt,name=first_token_ns,json=firstTokenNs,proto3" json:"first_token_ns,omitempty"`
 	// Form of the output, which the tokens in generated follow. Not set: any.
 	StructuredOutput *v1.StructuredOutput `protobuf:"bytes,12,opt,name=structured_output,json=structuredOutput,proto3" json:"structured_output,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// As long as the request has fewer tokens, including generated, stop_token_ids are not
+	// sampled unless nothing else can be. Workers of earlier versions ignore it.
+	MinTokens     uint32 `protobuf:"varint,16,opt,name=min_tokens,json=minTokens,proto3" json:"min_tokens,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Task) Reset() {
@@ -221,6 +224,13 @@ func (x *Task) GetStructuredOutput() *v1.StructuredOutput {
 		return x.StructuredOutput
 	}
 	return nil
+}
+
+func (x *Task) GetMinTokens() uint32 {
+	if x != nil {
+		return x.MinTokens
+	}
+	return 0
 }
 
 // PrefillRequest asks for a sequence's KV and first token.
@@ -1824,7 +1834,7 @@ var File_tandem_worker_v1_worker_proto protoreflect.FileDescriptor
 
 const file_tandem_worker_v1_worker_proto_rawDesc = "" +
 	"\n" +
-	"\x1dtandem/worker/v1/worker.proto\x12\x10tandem.worker.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1ftandem/control/v1/records.proto\x1a!tandem/inference/v1/request.proto\x1a!tandem/inference/v1/timings.proto\x1a%tandem/kvtransfer/v1/kvtransfer.proto\"\xdd\x03\n" +
+	"\x1dtandem/worker/v1/worker.proto\x12\x10tandem.worker.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1ftandem/control/v1/records.proto\x1a!tandem/inference/v1/request.proto\x1a!tandem/inference/v1/timings.proto\x1a%tandem/kvtransfer/v1/kvtransfer.proto\"\xfc\x03\n" +
 	"\x04Task\x129\n" +
 	"\benvelope\x18\x01 \x01(\v2\x1d.tandem.inference.v1.EnvelopeR\benvelope\x12\x14\n" +
 	"\x05model\x18\x02 \x01(\tR\x05model\x12!\n" +
@@ -1838,7 +1848,9 @@ const file_tandem_worker_v1_worker_proto_rawDesc = "" +
 	"\blogprobs\x18\t \x01(\rH\x00R\blogprobs\x88\x01\x01\x12$\n" +
 	"\x0efirst_token_ns\x18\n" +
 	" \x01(\x03R\ffirstTokenNs\x12R\n" +
-	"\x11structured_output\x18\f \x01(\v2%.tandem.inference.v1.StructuredOutputR\x10structuredOutputB\v\n" +
+	"\x11structured_output\x18\f \x01(\v2%.tandem.inference.v1.StructuredOutputR\x10structuredOutput\x12\x1d\n" +
+	"\n" +
+	"min_tokens\x18\x10 \x01(\rR\tminTokensB\v\n" +
 	"\t_logprobs\"\xe4\x01\n" +
 	"\x0ePrefillRequest\x12*\n" +
 	"\x04task\x18\x01 \x01(\v2\x16.tandem.worker.v1.TaskR\x04task\x124\n" +
