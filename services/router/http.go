@@ -42,8 +42,17 @@ func (b httpBackend) Generate(ctx context.Context, from openai.Origin, q *infere
 	return b.service.requests.Generate(ctx, serving.Caller{
 		Secret: from.Secret, Route: from.Route, Chat: from.Route == openai.RouteChat,
 		Now:        from.Now,
+		Sharing:    sharingOf(from),
 		HTTPStatus: func(err error) int { return openai.FailureOf(err).Status },
 	}, q, send)
+}
+
+// sharingOf is what a request shares with others.
+func sharingOf(from openai.Origin) serving.Sharing {
+	if from.Prompt == nil {
+		return serving.Sharing{}
+	}
+	return serving.Sharing{Prompt: from.Prompt, First: from.First}
 }
 
 // Resume sends the rest of a request that any router of the mesh has.

@@ -1,6 +1,8 @@
 package openai
 
 import (
+	"cmp"
+	"slices"
 	"strings"
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
@@ -30,6 +32,7 @@ type progress struct {
 	cached   uint32
 	drafts   uint32 // guesses at next tokens, of which accepted were right
 	accepted uint32
+	sum      float64 // of the log probabilities of the answer's tokens
 	finished string
 	timing   map[string]float64
 	route    *route
@@ -73,16 +76,21 @@ const (
 func (a *assembly) collect(index int, event *inferencev1.GenerateEvent) error {
 	a.note(index, event)
 	bytes := 3 * int64(len(event.GetTokens().GetText())+len(event.GetFinished().GetText()))
+	p := &a.answers[index]
 	for _, l := range event.GetTokens().GetLogprobs() {
-		bytes += tokenBytes + alternativeBytes*int64(len(l.GetTop()))
+		p.sum += float64(l.GetLogprob())
+		if a.call.logprobs {
+			bytes += tokenBytes + alternativeBytes*int64(len(l.GetTop()))
+		}
 	}
 	if !a.held.take(bytes) {
 		return full()
 	}
-	p := &a.answers[index]
 	p.text.WriteString(event.GetTokens().GetText())
 	p.text.WriteString(event.GetFinished().GetText())
-	p.add(event.GetTokens().GetLogprobs(), a.call.chat)
+	if a.call.logprobs {
+		p.add(event.GetTokens().GetLogprobs(), a.call.chat)
+	}
 	return nil
 }
 
@@ -98,9 +106,9 @@ func (p *progress) add(tokens []*inferencev1.TokenLogprobs, chat bool) {
 // whole is the whole answer.
 func (a *assembly) whole() answer {
 	out := a.head("chat.completion", "text_completion")
-	for i := range a.answers {
+	for index, i := range a.shown() {
 		p := &a.answers[i]
-		c := p.end(i)
+		c := p.end(index)
 		text := a.echo(i) + p.text.String()
 		if a.call.chat {
 			c.Message = &message{Role: "assistant", Content: text}
@@ -115,6 +123,24 @@ func (a *assembly) whole() answer {
 	out.Usage = &maybeUsage{a.usage()}
 	return out
 }
+
+// shown are the answers that the client gets, in this order: of each prompt the best, if not all.
+func (a *assembly) shown() (out []int) {
+	for first := 0; first < len(a.answers); first += a.call.n {
+		of := make([]int, a.call.n)
+		for i := range of {
+			of[i] = first + i
+		}
+		if a.call.shown < a.call.n {
+			slices.SortStableFunc(of, func(x, y int) int { return cmp.Compare(a.answers[y].mean(), a.answers[x].mean()) })
+		}
+		out = append(out, of[:a.call.shown]...)
+	}
+	return out
+}
+
+// mean is the mean log probability of an answer's tokens, by which answers are compared.
+func (p *progress) mean() float64 { return p.sum / float64(max(p.count, 1)) }
 
 // end is a choice that has ended, without its text.
 func (p *progress) end(index int) choice {

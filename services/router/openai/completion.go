@@ -15,13 +15,11 @@ func parseCompletion(f *fields) (*call, error) {
 	if suffix := f.text("suffix"); suffix != "" {
 		f.wrong(unsupported("suffix", "text after the completion is not supported; leave it out"))
 	}
-	if best := f.integerIn("best_of", 1, maxN); best != nil && *best != int64(c.n) {
-		f.wrong(unsupported("best_of", fmt.Sprintf("choosing among answers is not supported: leave it out or set it to n, %d", c.n)))
-	}
 	if top := f.integerIn("logprobs", 0, maxLogprobs); top != nil {
 		c.logprobs = true
 		q.Logprobs = proto.Uint32(uint32(*top))
 	}
+	c.best(f, q)
 	if special, given := f.boolean("add_special_tokens"); given {
 		q.NoSpecialTokens = !special
 	}
@@ -40,6 +38,23 @@ func parseCompletion(f *fields) (*call, error) {
 	}
 	c.repeat(prompts)
 	return c, nil
+}
+
+// best reads best_of: so many answers are made, and n of them shown.
+func (c *call) best(f *fields, q *inferencev1.GenerateRequest) {
+	best := f.integerIn("best_of", 1, maxN)
+	switch {
+	case best == nil || *best == int64(c.n):
+		return
+	case *best < int64(c.n):
+		f.wrong(invalid("best_of", fmt.Sprintf("%d is below n: there are not %d answers to choose", *best, c.n)))
+	case c.stream:
+		f.wrong(unsupported("best_of", "above n is not supported with stream: the best answers are known when all have ended; leave one of them out"))
+	}
+	c.n = int(*best)
+	if q.Logprobs == nil {
+		q.Logprobs = proto.Uint32(0)
+	}
 }
 
 // echo keeps the prompts, to be said before the answers.

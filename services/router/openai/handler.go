@@ -53,6 +53,10 @@ type Origin struct {
 	// goroutine, but not while send runs, nor after Generate has returned. It does not keep the
 	// event.
 	Now func(*inferencev1.GenerateEvent) bool
+	// Prompt is that of several answers, of which this is the First or one that may wait for the
+	// first; nil: of this answer alone.
+	Prompt *Prompt
+	First  bool
 }
 
 // Plan is what Generate would serve.

@@ -18,8 +18,8 @@ import (
 
 // Bounds of requests, beside those of the Backend.
 const (
-	maxN        = 16 // answers to one prompt
-	maxChoices  = 64 // answers to all prompts of a request together
+	maxN        = 128 // answers to one prompt
+	maxChoices  = 128 // answers to all prompts of a request together
 	maxLogprobs = 20
 )
 
@@ -28,6 +28,7 @@ type call struct {
 	chat    bool
 	choices []*inferencev1.GenerateRequest
 	n       int  // answers to each prompt; they stand next to each other
+	shown   int  // of those, the best, that the client gets; where all are, in their order
 	empty   bool // no token is asked for
 	stream  bool
 	// usage is said in a last message of a stream, eachUsage in every one.
@@ -76,6 +77,7 @@ func (c *call) common(f *fields) *inferencev1.GenerateRequest {
 	if n := f.integerIn("n", 1, maxN); n != nil {
 		c.n = int(*n)
 	}
+	c.shown = c.n
 	c.resumable(f, q)
 	q.StructuredOutput, c.form = format(f)
 	if least := f.integerIn("min_tokens", 0, math.MaxInt32); least != nil {

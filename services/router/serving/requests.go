@@ -115,6 +115,8 @@ type Caller struct {
 	// did: if not, the token is what send gets next. It is called from other goroutines than send is, but never while that runs, nor
 	// after Generate has returned. The event is valid until it returns.
 	Now func(*inferencev1.GenerateEvent) bool
+	// Sharing is of a prompt that several requests have.
+	Sharing Sharing
 }
 
 // Generate serves one request: it calls send with each event, from this goroutine, and
@@ -137,14 +139,15 @@ func (s *Requests) begin(ctx context.Context, c Caller, q *inferencev1.GenerateR
 	p, err := s.deps.Models.Plan(ctx, arrived, q)
 	var by admitted
 	if err == nil {
-		by, err = s.admit(ctx, q, p)
+		by, err = s.admit(ctx, c.Sharing, q, p)
 	}
 	if err == nil {
-		if r, err = s.start(p, by, id, cmp.Or(c.Secret, rpc.NewID()), spans); err == nil {
+		if r, err = s.start(p, by, id, &c, spans); err == nil {
 			return r, nil
 		}
 		by.charge.Done(0)
 	}
+	c.Sharing.computed(routing.Ref{})
 	s.metrics.ended(time.Now(), err, joining.Finish{})
 	spans.end(err)
 	return nil, err
@@ -253,7 +256,7 @@ func (s *Requests) Stop(ctx context.Context) {
 }
 
 // start begins a request.
-func (s *Requests) start(p *preprocess.Plan, by admitted, id, secret string, spans *requestTrace) (*request, error) {
+func (s *Requests) start(p *preprocess.Plan, by admitted, id string, c *Caller, spans *requestTrace) (*request, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.stopping {
@@ -267,7 +270,7 @@ func (s *Requests) start(p *preprocess.Plan, by admitted, id, secret string, spa
 	id = s.unused(by.owner, id)
 	p.Envelope.RequestId = id
 	s.number++
-	r := newRequest(s, p, by, id, secret, spans, s.number)
+	r := newRequest(s, p, by, id, c, spans, s.number)
 	r.attach()
 	s.byID[r.name()] = r
 	s.running++

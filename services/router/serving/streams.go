@@ -35,7 +35,7 @@ func (r *request) task(attempt int, generated []int32) *workerv1.Task {
 		Logprobs:         p.Logprobs,
 		StructuredOutput: p.Structured,
 		StopTokenIds:     preprocess.IDs(p.StopTokens),
-		FirstTokenNs:     int64(joining.FirstTokenIn(time.Now(), p.Arrived, p.Envelope.GetSlo().GetTtft().AsDuration(), attempt)),
+		FirstTokenNs:     int64(joining.FirstTokenIn(time.Now(), r.arrived, p.Envelope.GetSlo().GetTtft().AsDuration(), attempt)),
 	}
 }
 
