@@ -34,6 +34,7 @@ type Join struct {
 	due      time.Time // what Next returned last, while that stands; zero, too, if it wanted nothing
 	last     time.Time // token
 	tokens   []int32
+	scored   int      // tokens of the prompt that DeliverPrompt said
 	decoded  *Buffers // of HandleDecode; nil: not needed yet
 	out      []Action
 	delivers []Deliver // those of out

@@ -90,7 +90,12 @@ func ParseTask(task *workerv1.Task, spec model.Spec, deadline time.Time) (schedu
 	if n := task.GetLogprobs(); n > sampler.MaxTopLogprobs {
 		return none, rpc.InvalidArgument("task.logprobs", fmt.Sprintf("%d is more than %d", n, sampler.MaxTopLogprobs))
 	}
+	if n := task.GetPromptLogprobs(); n > sampler.MaxTopLogprobs {
+		return none, rpc.InvalidArgument("task.prompt_logprobs", fmt.Sprintf("%d is more than %d", n, sampler.MaxTopLogprobs))
+	}
 	return scheduler.Request{
+		PromptLogprobs: task.PromptLogprobs != nil, TopPromptLogprobs: int(task.GetPromptLogprobs()),
+
 		Tokens:      tokens,
 		Generated:   int(task.GetGenerated()),
 		MaxTokens:   int(task.GetMaxTokens()),

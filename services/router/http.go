@@ -66,7 +66,7 @@ func (b httpBackend) Plan(ctx context.Context, q *inferencev1.GenerateRequest) (
 	if err != nil {
 		return openai.Plan{}, err
 	}
-	return openai.Plan{Model: p.Model.Spec.Name, Prompt: preprocess.IDs(p.Tokens), RequestID: id}, nil
+	return openai.Plan{Model: p.Model.Spec.Name, Prompt: preprocess.IDs(p.Tokens), Text: func() string { return p.Model.Tokenizer.Decode(p.Tokens, true) }, RequestID: id}, nil
 }
 
 // MaxAnswers is how many requests of one tenant are admitted: all that come over HTTP

@@ -29,11 +29,11 @@ type cpuEngine struct {
 	rows      []row // scratch: the rows that become logits
 }
 
-// row is a row of logits: whose it is, whether it is that sequence's last, and which draw of
-// it is made from it; below 0: none.
+// row is a row of logits: whose it is, after which of that sequence's tokens, whether that is the
+// last, and which draw of it is made from it; below 0: none.
 type row struct {
-	sequence, draw int
-	last           bool
+	sequence, token, draw int
+	last                  bool
 }
 
 // maxDrafts is the most drafts of a sequence: so many rows cost little beside what a step
@@ -203,10 +203,10 @@ func (e *cpuEngine) whole(batch engine.Batch) int {
 
 // wanted is how many rows of a sequence, from the last on, become logits.
 func wanted(s engine.Sequence) int {
-	switch s.Logits {
-	case engine.LogitsAll:
+	switch {
+	case s.Logits == engine.LogitsAll || s.Prompt != nil:
 		return len(s.Tokens)
-	case engine.LogitsLast:
+	case s.Logits == engine.LogitsLast:
 		return max(s.Rows(), 1)
 	}
 	return s.Rows()
@@ -220,7 +220,7 @@ func (e *cpuEngine) head(batch engine.Batch) engine.Output {
 	for i := range batch.Sequences {
 		s := &batch.Sequences[i]
 		for n := wanted(*s); n > 0; n-- {
-			e.rows = append(e.rows, row{i, s.Rows() - n, n == 1})
+			e.rows = append(e.rows, row{i, len(s.Tokens) - n, s.Rows() - n, n == 1})
 		}
 		if s.Logits != engine.LogitsNone && output.Logits == nil {
 			output.Logits = make([][][]float32, len(batch.Sequences))
@@ -233,6 +233,9 @@ func (e *cpuEngine) head(batch engine.Batch) engine.Output {
 			if s.Logits == engine.LogitsAll || s.Logits == engine.LogitsLast && r.last {
 				output.Logits[r.sequence] = append(output.Logits[r.sequence], append([]float32(nil), logits...))
 			}
+			output.PromptRow(batch, r.sequence, r.token, func(token int32, top int) sampler.Logprobs {
+				return e.sampler.PromptLogprobs(logits, token, top)
+			})
 			if r.draw < 0 {
 				return
 			}

@@ -13,6 +13,7 @@ import (
 func RunLogits(t *testing.T, newEngine NewEngine) {
 	t.Run("rows of logits", func(t *testing.T) { testLogits(t, newEngine) })
 	t.Run("draws are the sampler's", func(t *testing.T) { testSampled(t, newEngine) })
+	t.Run("how likely a prompt is", func(t *testing.T) { testPromptOfLogits(t, newEngine) })
 	t.Run("penalties follow the history", func(t *testing.T) { testHistory(t, newEngine) })
 }
 

@@ -32,7 +32,8 @@ type progress struct {
 	cached   uint32
 	drafts   uint32 // guesses at next tokens, of which accepted were right
 	accepted uint32
-	sum      float64 // of the log probabilities of the answer's tokens
+	scores   []scored // tokens of the prompt
+	sum      float64  // of the log probabilities of the answer's tokens
 	finished string
 	timing   map[string]float64
 	route    *route
@@ -54,10 +55,15 @@ func (a *assembly) note(index int, event *inferencev1.GenerateEvent) {
 		}
 	case event.GetTokens() != nil:
 		p.count += uint32(len(event.GetTokens().GetTokenIds()))
+	case event.GetPromptLogprobs() != nil:
+		p.score(event.GetPromptLogprobs())
 	case event.GetFinished() != nil:
 		p.finished = api.Name(event.GetFinished().GetReason())
 		u := event.GetFinished().GetUsage()
 		p.prompt, p.cached, p.count = u.GetPromptTokens(), u.GetCachedTokens(), u.GetCompletionTokens()
+		if a.call.empty { // a prompt was scored, which takes a token
+			p.finished, p.count = api.Name(inferencev1.FinishReason_FINISH_REASON_LENGTH), 0
+		}
 		p.drafts, p.accepted = u.GetDraftTokens(), min(u.GetAcceptedDraftTokens(), u.GetDraftTokens())
 		if a.call.timing {
 			p.timing, p.route = timingOf(event.GetFinished().GetTimings()), routeOf(event.GetFinished().GetRoute())
@@ -77,6 +83,9 @@ func (a *assembly) collect(index int, event *inferencev1.GenerateEvent) error {
 	a.note(index, event)
 	bytes := 3 * int64(len(event.GetTokens().GetText())+len(event.GetFinished().GetText()))
 	p := &a.answers[index]
+	for _, l := range event.GetPromptLogprobs().GetLogprobs() {
+		bytes += tokenBytes + alternativeBytes*int64(len(l.GetTop()))
+	}
 	for _, l := range event.GetTokens().GetLogprobs() {
 		p.sum += float64(l.GetLogprob())
 		if a.call.logprobs {
@@ -85,6 +94,9 @@ func (a *assembly) collect(index int, event *inferencev1.GenerateEvent) error {
 	}
 	if !a.held.take(bytes) {
 		return full()
+	}
+	if a.call.empty {
+		return nil
 	}
 	p.text.WriteString(event.GetTokens().GetText())
 	p.text.WriteString(event.GetFinished().GetText())
@@ -117,6 +129,19 @@ func (a *assembly) whole() answer {
 		}
 		if a.call.logprobs {
 			c.Logprobs = p.logprobs(a.call.chat)
+		}
+		scores := a.answers[i-i%a.call.n].scores
+		if top := a.call.echoTop; top != nil {
+			whole, end := echoed(scores, *top)
+			whole.then(&p.tokens, end)
+			c.Logprobs = &whole
+		}
+		switch top := a.call.promptTop; {
+		case top == nil:
+		case a.call.chat:
+			out.PromptLogprobs = ofPrompt(scores, *top)
+		default:
+			c.PromptLogprobs = ofPrompt(scores, *top)
 		}
 		out.Choices = append(out.Choices, c)
 	}
@@ -164,7 +189,7 @@ func (p *progress) logprobs(chat bool) any {
 		return &p.chat
 	}
 	if p.tokens.Tokens == nil {
-		p.tokens = tokenLogprobs{Tokens: []string{}, Logprobs: []float64{}, Top: []map[string]float64{}, Offsets: []int{}}
+		p.tokens = tokenLogprobs{Tokens: []string{}, Logprobs: []*float64{}, Top: []map[string]float64{}, Offsets: []int{}}
 	}
 	return &p.tokens
 }

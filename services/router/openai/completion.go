@@ -57,18 +57,24 @@ func (c *call) best(f *fields, q *inferencev1.GenerateRequest) {
 	}
 }
 
-// echo keeps the prompts, to be said before the answers.
+// echo keeps the prompts, to be said before the answers, and with logprobs how likely their tokens
+// are.
 func (c *call) echo(f *fields, prompts []*inferencev1.GenerateRequest) {
-	if c.logprobs {
-		f.wrong(unsupported("echo", "together with logprobs is not supported: the log probabilities of the prompt are not computed"))
-		return
-	}
-	for _, q := range prompts {
-		if q.GetTokenIds() != nil {
-			f.wrong(unsupported("echo", "needs text prompts, not token ids"))
-			return
+	c.echoes = make([]string, len(prompts))
+	for i, q := range prompts {
+		c.echoes[i] = q.GetPrompt()
+		c.echoesTokens = c.echoesTokens || q.GetTokenIds() != nil
+		if c.logprobs {
+			c.echoTop = q.Logprobs
+			q.PromptLogprobs = proto.Uint32(max(q.GetPromptLogprobs(), q.GetLogprobs()))
 		}
-		c.echoes = append(c.echoes, q.GetPrompt())
+	}
+	switch {
+	case c.echoTop == nil || !c.stream:
+	case c.n > 1:
+		f.wrong(unsupported("echo", "together with logprobs and stream needs n = 1; leave one of them out"))
+	case c.ids:
+		f.wrong(unsupported("resumable_for", "is not supported together with echo and logprobs; leave one of them out"))
 	}
 }
 

@@ -65,6 +65,8 @@ type Plan struct {
 	Model string
 	// Prompt in tokens.
 	Prompt []uint32
+	// Text is the prompt as text, without special tokens.
+	Text func() string
 	// RequestID is the context's, or one made of it if a request has that already.
 	RequestID string
 }

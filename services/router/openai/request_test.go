@@ -171,8 +171,10 @@ func TestRefuses(t *testing.T) {
 		{"best of fewer", completions, `{"prompt":"a","n":3,"best_of":2}`, "best_of", "below n"},
 		{"best of a stream", completions, `{"prompt":"a","n":2,"best_of":3,"stream":true}`, "best_of", "stream"},
 		{"best of too many", completions, `{"prompt":["a","b"],"best_of":65}`, "prompt", "130 answers"},
-		{"echo of tokens", completions, `{"prompt":[1],"echo":true}`, "echo", "text"},
-		{"echo with likelihoods", completions, `{"prompt":"a","echo":true,"logprobs":1}`, "echo", "logprobs"},
+		{"echo with likelihoods of a stream", completions, `{"prompt":"a","echo":true,"logprobs":1,"stream":true,"n":2}`, "echo", "n = 1"},
+		{"echo that can be resumed", completions, `{"prompt":"a","echo":true,"logprobs":1,"stream":true,"resumable_for":"60s"}`, "resumable_for", "echo"},
+		{"prompt of a stream", completions, `{"prompt":"a","prompt_logprobs":1,"stream":true}`, "prompt_logprobs", "stream"},
+		{"prompt, many", chats, `{` + hi + `,"prompt_logprobs":21}`, "prompt_logprobs", "0 to 20"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := new(fake)

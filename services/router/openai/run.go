@@ -27,7 +27,7 @@ func (h *Handler) run(ctx context.Context, c *call, to receive, now func(*infere
 		from.Route = RouteChat
 	}
 	generate := func(ctx context.Context, from Origin, q *inferencev1.GenerateRequest, send func(*inferencev1.GenerateEvent) error) error {
-		if c.empty {
+		if c.empty && q.PromptLogprobs == nil {
 			return h.nothing(ctx, q, send)
 		}
 		return h.backend.Generate(ctx, from, q, send)
@@ -36,6 +36,11 @@ func (h *Handler) run(ctx context.Context, c *call, to receive, now func(*infere
 		return tooMany(c, most)
 	}
 	if len(c.choices) == 1 {
+		if c.echoesTokens {
+			if _, err := h.prepare(ctx, c); err != nil {
+				return err
+			}
+		}
 		from.Now = now
 		return generate(ctx, from, c.choices[0], func(event *inferencev1.GenerateEvent) error { return to(0, event) })
 	}
@@ -83,6 +88,7 @@ func tooMany(c *call, most int) error {
 // prepare makes tokens of each prompt, once for all its answers and one prompt after
 // the other, and returns the id to serve them under.
 func (h *Handler) prepare(ctx context.Context, c *call) (id string, err error) {
+	number := 0
 	for answers := range slices.Chunk(c.choices, c.n) {
 		plan, err := h.backend.Plan(ctx, answers[0])
 		if err != nil {
@@ -92,6 +98,10 @@ func (h *Handler) prepare(ctx context.Context, c *call) (id string, err error) {
 		for _, q := range answers {
 			q.Input = prompt
 		}
+		if c.echoesTokens && c.echoes[number] == "" {
+			c.echoes[number] = plan.Text()
+		}
+		number++
 		id = plan.RequestID
 	}
 	return id, nil

@@ -47,6 +47,15 @@ func (s Sharing) promptTokens(p *preprocess.Plan) int {
 	return len(p.Tokens)
 }
 
+// findable are the tokens of a try that it may find in prefix caches: none where the prompt has to be
+// computed to be scored.
+func (r *request) findable(tokens []int32) []int32 {
+	if r.plan.PromptLogprobs != nil && len(tokens) == len(r.plan.Tokens) {
+		return nil
+	}
+	return tokens
+}
+
 // turn is closed when the request may ask for workers: at once, unless it waits for another one
 // with the same prompt. Where that has no whole block before its last token there is nothing to
 // wait for.

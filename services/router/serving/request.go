@@ -120,21 +120,22 @@ func newRequest(s *Requests, p *preprocess.Plan, by admitted, id string, c *Call
 		tries:    make(map[int]*attempt),
 	}
 	join, recorder, ended := routerlog.NewRequest(s.deps.Log, joining.Params{
-		ID:           key,
-		Arrived:      p.Arrived,
-		Tokenized:    p.Tokenized,
-		PromptTokens: len(p.Tokens),
-		MaxTokens:    p.MaxTokens,
-		StopTokens:   p.StopTokens,
-		Deadline:     p.Deadline,
-		VocabSize:    p.Model.Spec.VocabSize,
-		Text:         newText(p.Model.Tokenizer, p.Tokens, p.Stops, p.MinTokens),
-		Logprobs:     p.Logprobs != nil,
-		TopLogprobs:  p.TopLogprobs(),
-		MaxAttempts:  s.config.MaxAttempts,
-		MaxRefusals:  joining.DefaultMaxRefusals,
-		Linger:       joining.DefaultLinger,
-		Silence:      s.config.Silence,
+		ID:             key,
+		Arrived:        p.Arrived,
+		Tokenized:      p.Tokenized,
+		PromptTokens:   len(p.Tokens),
+		MaxTokens:      p.MaxTokens,
+		StopTokens:     p.StopTokens,
+		Deadline:       p.Deadline,
+		VocabSize:      p.Model.Spec.VocabSize,
+		Text:           newText(p.Model.Tokenizer, p.Tokens, p.Stops, p.MinTokens),
+		Logprobs:       p.Logprobs != nil,
+		TopLogprobs:    p.TopLogprobs(),
+		PromptLogprobs: p.PromptLogprobs != nil, TopPromptLogprobs: p.TopPromptLogprobs(),
+		MaxAttempts: s.config.MaxAttempts,
+		MaxRefusals: joining.DefaultMaxRefusals,
+		Linger:      joining.DefaultLinger,
+		Silence:     s.config.Silence,
 	})
 	r.loop, r.over = coreloop.New(join, r.apply), ended
 	r.leads.Store(r.sharing.Prompt != nil && r.sharing.First)
@@ -293,6 +294,9 @@ func (r *request) apply(now time.Time, actions []joining.Action) {
 				SystemFingerprint: r.version.Fingerprint(),
 				Secret:            r.secret,
 			}}})
+			if r.plan.PromptLogprobs != nil && len(r.plan.Tokens) == 1 { // no worker has anything to say
+				r.events.append(promptEvent(joining.DeliverPrompt{Offset: 1}, r.plan))
+			}
 		case *joining.Deliver:
 			if r.token == nil {
 				r.token = newTokenEvent()
@@ -303,6 +307,8 @@ func (r *request) apply(now time.Time, actions []joining.Action) {
 			}
 			r.requests.metrics.token(r.running.mode, now, r.tokenAt)
 			r.tokenAt = now
+		case joining.DeliverPrompt:
+			r.events.append(promptEvent(a, r.plan))
 		case joining.Finish:
 			r.finish(now, a)
 		}
@@ -329,14 +335,14 @@ func (r *request) ask(a joining.Ask) {
 	if wanted.Retry = a.Retry; a.Retry {
 		r.requests.metrics.again.Inc()
 	}
-	r.requests.deps.Dispatcher.Ask(wanted, tokens, r.plan.Envelope.GetCacheSalt(), r.answers)
+	r.requests.deps.Dispatcher.Ask(wanted, r.findable(tokens), r.plan.Envelope.GetCacheSalt(), r.answers)
 }
 
 // askHedge asks for those of a second try, which it is told at once.
 func (r *request) askHedge(a joining.AskHedge) {
 	tokens := slices.Concat(r.plan.Tokens, a.Generated)
 	wanted := r.wanted(a.ID, a.Attempt, tokens, a.Failures, a.Version)
-	answer := r.requests.deps.Dispatcher.Hedge(routing.Hedge{Request: wanted, Late: a.Late, After: a.After, Again: a.Again}, tokens, r.plan.Envelope.GetCacheSalt())
+	answer := r.requests.deps.Dispatcher.Hedge(routing.Hedge{Request: wanted, Late: a.Late, After: a.After, Again: a.Again}, r.findable(tokens), r.plan.Envelope.GetCacheSalt())
 	switch e := answer.(type) {
 	case joining.Dispatched:
 		r.decided(e)

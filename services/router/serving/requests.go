@@ -196,7 +196,7 @@ func follow(ctx context.Context, r *request, from uint64, send func(*inferencev1
 		event, ended, err := r.events.read(reader)
 		switch {
 		case event != nil:
-			if event.GetTokens() != nil && event.GetOffset() < from {
+			if event.GetTokens() != nil && event.GetOffset() < from || event.GetPromptLogprobs() != nil && from > 0 {
 				continue
 			}
 			if send(event) != nil {

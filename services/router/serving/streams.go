@@ -23,7 +23,12 @@ func (r *request) task(attempt int, generated []int32) *workerv1.Task {
 	p := r.plan
 	envelope := proto.CloneOf(p.Envelope)
 	envelope.Attempt = uint32(attempt)
+	score := p.PromptLogprobs
+	if len(generated) > 0 { // all was said
+		score = nil
+	}
 	return &workerv1.Task{
+		PromptLogprobs:   score,
 		Envelope:         envelope,
 		Model:            p.Model.Spec.Name,
 		ModelDigest:      r.version.Digest,

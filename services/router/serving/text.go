@@ -6,6 +6,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/joining"
 	"github.com/tandem-serving/tandem/pkg/tokenizer"
 	"github.com/tandem-serving/tandem/services/router/internal/stoptext"
+	"github.com/tandem-serving/tandem/services/router/preprocess"
 )
 
 // text makes text of one request's tokens; it is the joining.Text of it.
@@ -60,6 +61,25 @@ func logprobsOf(d *joining.Deliver, t *tokenizer.Tokenizer) []*inferencev1.Token
 		}
 	}
 	return []*inferencev1.TokenLogprobs{d.Logprobs}
+}
+
+// promptEvent is how likely tokens of the prompt are, as its client is told. The first token of the
+// prompt, of which nothing is known, comes with the second.
+func promptEvent(d joining.DeliverPrompt, p *preprocess.Plan) *inferencev1.GenerateEvent {
+	out := &inferencev1.PromptLogprobs{Offset: uint32(d.Offset)}
+	add := func(position int, l *inferencev1.TokenLogprobs) {
+		token := p.Tokens[position]
+		filled := logprobsOf(&joining.Deliver{Token: token, Logprobs: l}, p.Model.Tokenizer)
+		out.TokenIds, out.Logprobs = append(out.TokenIds, uint32(token)), append(out.Logprobs, filled...)
+	}
+	if d.Offset == 1 {
+		out.Offset = 0
+		add(0, new(inferencev1.TokenLogprobs))
+	}
+	for i, l := range d.Logprobs {
+		add(d.Offset+i, l)
+	}
+	return &inferencev1.GenerateEvent{Event: &inferencev1.GenerateEvent_PromptLogprobs{PromptLogprobs: out}}
 }
 
 // tokenEvent is an event with one token, in one piece of memory.

@@ -571,7 +571,9 @@ type TokenLogprobs struct {
 	// requested, or the whole vocabulary. May lack the sampled token.
 	Top []*TokenLogprob `protobuf:"bytes,2,rep,name=top,proto3" json:"top,omitempty"`
 	// Bytes of the sampled token, possibly an incomplete character. Unset by workers.
-	Text          []byte `protobuf:"bytes,3,opt,name=text,proto3" json:"text,omitempty"`
+	Text []byte `protobuf:"bytes,3,opt,name=text,proto3" json:"text,omitempty"`
+	// Of tokens of a prompt: the place of the token among all, likeliest first, from 1.
+	Rank          uint32 `protobuf:"varint,4,opt,name=rank,proto3" json:"rank,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -625,6 +627,13 @@ func (x *TokenLogprobs) GetText() []byte {
 		return x.Text
 	}
 	return nil
+}
+
+func (x *TokenLogprobs) GetRank() uint32 {
+	if x != nil {
+		return x.Rank
+	}
+	return 0
 }
 
 // TokenLogprob is the log probability of one token.
@@ -791,11 +800,12 @@ const file_tandem_inference_v1_request_proto_rawDesc = "" +
 	"\x06choice\x18\x04 \x01(\v2\x1b.tandem.inference.v1.ChoiceH\x00R\x06choiceB\x06\n" +
 	"\x04form\"\x1e\n" +
 	"\x06Choice\x12\x14\n" +
-	"\x05texts\x18\x01 \x03(\tR\x05texts\"r\n" +
+	"\x05texts\x18\x01 \x03(\tR\x05texts\"\x86\x01\n" +
 	"\rTokenLogprobs\x12\x18\n" +
 	"\alogprob\x18\x01 \x01(\x02R\alogprob\x123\n" +
 	"\x03top\x18\x02 \x03(\v2!.tandem.inference.v1.TokenLogprobR\x03top\x12\x12\n" +
-	"\x04text\x18\x03 \x01(\fR\x04text\"W\n" +
+	"\x04text\x18\x03 \x01(\fR\x04text\x12\x12\n" +
+	"\x04rank\x18\x04 \x01(\rR\x04rank\"W\n" +
 	"\fTokenLogprob\x12\x19\n" +
 	"\btoken_id\x18\x01 \x01(\rR\atokenId\x12\x18\n" +
 	"\alogprob\x18\x02 \x01(\x02R\alogprob\x12\x12\n" +
