@@ -2,6 +2,8 @@ package mesh_test
 
 import (
 	"encoding/json"
+	"errors"
+	"net/http"
 	"slices"
 	"testing"
 
@@ -98,8 +100,8 @@ func TestOfficialClientGetsToolCalls(t *testing.T) {
 
 func checkField(t *testing.T, err error, field string) {
 	t.Helper()
-	e, is := err.(*openai.Error)
-	if !is || e.StatusCode != 400 || e.Param != field {
+	var e *openai.Error
+	if !errors.As(err, &e) || e.StatusCode != http.StatusBadRequest || e.Param != field {
 		t.Errorf("%v, want %s", err, field)
 	}
 }
