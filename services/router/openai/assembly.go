@@ -35,6 +35,7 @@ type progress struct {
 	scores   []scored // tokens of the prompt
 	sum      float64  // of the log probabilities of the answer's tokens
 	finished string
+	calls    *answerCalls // nil: there can be none
 	timing   map[string]float64
 	route    *route
 }
@@ -48,6 +49,7 @@ func (a *assembly) note(index int, event *inferencev1.GenerateEvent) {
 		if id := event.GetAccepted().GetRequestId(); id != "" && index == 0 {
 			a.exchange.id = id // another one, if a request had that already
 		}
+		p.calls = a.call.expectCalls(event.GetAccepted())
 		a.exchange.secret = event.GetAccepted().GetSecret()
 		if a.model == "" {
 			a.model = event.GetAccepted().GetModel()
@@ -98,8 +100,11 @@ func (a *assembly) collect(index int, event *inferencev1.GenerateEvent) error {
 	if a.call.empty {
 		return nil
 	}
-	p.text.WriteString(event.GetTokens().GetText())
-	p.text.WriteString(event.GetFinished().GetText())
+	text := event.GetTokens().GetText() + event.GetFinished().GetText()
+	if p.calls != nil {
+		text = p.calls.collect(p.calls.add(text, event.GetFinished() != nil))
+	}
+	p.text.WriteString(text)
 	if a.call.logprobs {
 		p.add(event.GetTokens().GetLogprobs(), a.call.chat)
 	}
@@ -120,10 +125,17 @@ func (a *assembly) whole() answer {
 	out := a.head("chat.completion", "text_completion")
 	for index, i := range a.shown() {
 		p := &a.answers[i]
-		c := p.end(index)
+		c := a.end(i)
+		c.Index = index
 		text := a.echo(i) + p.text.String()
 		if a.call.chat {
-			c.Message = &message{Role: "assistant", Content: text}
+			c.Message = &message{Role: "assistant", Content: &text}
+			if p.calls != nil && len(p.calls.made) > 0 {
+				c.Message.calls = a.call.said(p.calls.made)
+				if text == "" {
+					c.Message.Content = nil
+				}
+			}
 		} else {
 			c.Text = &text
 		}
@@ -168,8 +180,10 @@ func (a *assembly) shown() (out []int) {
 func (p *progress) mean() float64 { return p.sum / float64(max(p.count, 1)) }
 
 // end is a choice that has ended, without its text.
-func (p *progress) end(index int) choice {
-	return choice{Index: index, FinishReason: &p.finished, Timing: p.timing, Route: p.route}
+func (a *assembly) end(index int) choice {
+	p := &a.answers[index]
+	reason := a.call.reason(p.finished, p.calls)
+	return choice{Index: index, FinishReason: &reason, Timing: p.timing, Route: p.route}
 }
 
 // echo is the prompt to say before an answer.

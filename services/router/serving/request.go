@@ -128,7 +128,7 @@ func newRequest(s *Requests, p *preprocess.Plan, by admitted, id string, c *Call
 		StopTokens:     p.StopTokens,
 		Deadline:       p.Deadline,
 		VocabSize:      p.Model.Spec.VocabSize,
-		Text:           newText(p.Model.Tokenizer, p.Tokens, p.Stops, p.MinTokens),
+		Text:           newText(p.Model.Tokenizer, p.Tokens, p.Stops, p.MinTokens, p.Shown),
 		Logprobs:       p.Logprobs != nil,
 		TopLogprobs:    p.TopLogprobs(),
 		PromptLogprobs: p.PromptLogprobs != nil, TopPromptLogprobs: p.TopPromptLogprobs(),
@@ -293,6 +293,7 @@ func (r *request) apply(now time.Time, actions []joining.Action) {
 				Seed:              r.plan.Sampling.GetSeed(),
 				SystemFingerprint: r.version.Fingerprint(),
 				Secret:            r.secret,
+				ToolCallFormat:    r.plan.ToolCalls,
 			}}})
 			if r.plan.PromptLogprobs != nil && len(r.plan.Tokens) == 1 { // no worker has anything to say
 				r.events.append(promptEvent(joining.DeliverPrompt{Offset: 1}, r.plan))

@@ -18,9 +18,12 @@ type text struct {
 }
 
 // newText is the text that continues prompt: a space that begins it is part of it. A stop that is
-// complete with the first least tokens does not count.
-func newText(t *tokenizer.Tokenizer, prompt []int32, stops []string, least int) *text {
-	return &text{stream: t.NewStreamAfter(prompt, true), stops: stoptext.New(stops), early: least}
+// complete with the first least tokens does not count. Special tokens are no text, but for those
+// that are shown.
+func newText(t *tokenizer.Tokenizer, prompt []int32, stops []string, least int, shown []int32) *text {
+	stream := t.NewStreamAfter(prompt, true)
+	stream.Show(shown)
+	return &text{stream: stream, stops: stoptext.New(stops), early: least}
 }
 
 // Push takes in one token.
