@@ -63,6 +63,9 @@ type Request struct {
 	// Logprobs and TopLogprobs are as in engine.Sample.
 	Logprobs    bool
 	TopLogprobs int
+	// Pool, if set, gets the hidden states of Tokens, of a Full request that generates one
+	// token. All of them are computed: a cached prefix has KV, but no hidden states.
+	Pool *engine.Pool
 	// Salt: prefixes are shared only under the same one.
 	Salt string
 	// Priority: higher first among those that wait.

@@ -46,6 +46,13 @@ func (b httpBackend) Generate(ctx context.Context, from openai.Origin, q *infere
 	}, q, send)
 }
 
+// Embed embeds texts.
+func (b httpBackend) Embed(ctx context.Context, from openai.Origin, q *inferencev1.EmbedRequest) (*inferencev1.EmbedResponse, error) {
+	return b.service.requests.Embed(ctx, serving.Caller{
+		Secret: from.Secret, Route: from.Route, HTTPStatus: func(err error) int { return openai.FailureOf(err).Status },
+	}, q)
+}
+
 // Resume sends the rest of a request that any router of the mesh has.
 func (b httpBackend) Resume(ctx context.Context, q *inferencev1.ResumeRequest, send func(*inferencev1.GenerateEvent) error) error {
 	return b.service.resume(ctx, q, func() {}, send)

@@ -42,6 +42,8 @@ type call struct {
 	verbatim int
 	// secret that the client chose; "": none.
 	secret string
+	// embedding is of a request for embeddings; else nil.
+	embedding *embedding
 	// limit is the name by which the most tokens were asked for, form that by which a form was.
 	limit, form string
 }

@@ -49,6 +49,7 @@ type Plan struct {
 	Logprobs   *uint32                       // nil: say nothing
 	Structured *inferencev1.StructuredOutput // nil: the output may be anything
 	Envelope   *inferencev1.Envelope         // without a request id
+	Pool       bool                          // its hidden states are wanted
 	Resumable  time.Duration                 // after its client is gone; 0: not
 	Arrived    time.Time
 	Tokenized  time.Time

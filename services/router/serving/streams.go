@@ -33,6 +33,7 @@ func (r *request) task(attempt int, generated []int32) *workerv1.Task {
 		Sampling:         p.Sampling,
 		Logprobs:         p.Logprobs,
 		StructuredOutput: p.Structured,
+		Pool:             p.Pool,
 		StopTokenIds:     preprocess.IDs(p.StopTokens),
 		FirstTokenNs:     int64(joining.FirstTokenIn(time.Now(), p.Arrived, p.Envelope.GetSlo().GetTtft().AsDuration(), attempt)),
 	}

@@ -112,8 +112,11 @@ type Task struct {
 	FirstTokenNs int64 `protobuf:"varint,10,opt,name=first_token_ns,json=firstTokenNs,proto3" json:"first_token_ns,omitempty"`
 	// Form of the output, which the tokens in generated follow. Not set: any.
 	StructuredOutput *v1.StructuredOutput `protobuf:"bytes,12,opt,name=structured_output,json=structuredOutput,proto3" json:"structured_output,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// Return the mean of the hidden states of token_ids, in Ended. Then no cached prefix is used,
+	// since it has none. A worker whose engine gives no hidden states refuses.
+	Pool          bool `protobuf:"varint,20,opt,name=pool,proto3" json:"pool,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Task) Reset() {
@@ -221,6 +224,13 @@ func (x *Task) GetStructuredOutput() *v1.StructuredOutput {
 		return x.StructuredOutput
 	}
 	return nil
+}
+
+func (x *Task) GetPool() bool {
+	if x != nil {
+		return x.Pool
+	}
+	return false
 }
 
 // PrefillRequest asks for a sequence's KV and first token.
@@ -1364,8 +1374,11 @@ type Ended struct {
 	DraftTokens uint32 `protobuf:"varint,4,opt,name=draft_tokens,json=draftTokens,proto3" json:"draft_tokens,omitempty"`
 	// Those that were right, whether or not the sequence had ended before them.
 	AcceptedDraftTokens uint32 `protobuf:"varint,5,opt,name=accepted_draft_tokens,json=acceptedDraftTokens,proto3" json:"accepted_draft_tokens,omitempty"`
-	unknownFields       protoimpl.UnknownFields
-	sizeCache           protoimpl.SizeCache
+	// If the task has pool: the mean over its tokens of what the last layer gives, after the
+	// final norm. As many as the model's hidden size.
+	MeanState     []float32 `protobuf:"fixed32,20,rep,packed,name=mean_state,json=meanState,proto3" json:"mean_state,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Ended) Reset() {
@@ -1431,6 +1444,13 @@ func (x *Ended) GetAcceptedDraftTokens() uint32 {
 		return x.AcceptedDraftTokens
 	}
 	return 0
+}
+
+func (x *Ended) GetMeanState() []float32 {
+	if x != nil {
+		return x.MeanState
+	}
+	return nil
 }
 
 // IdentifyRequest asks a worker for its record.
@@ -1824,7 +1844,7 @@ var File_tandem_worker_v1_worker_proto protoreflect.FileDescriptor
 
 const file_tandem_worker_v1_worker_proto_rawDesc = "" +
 	"\n" +
-	"\x1dtandem/worker/v1/worker.proto\x12\x10tandem.worker.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1ftandem/control/v1/records.proto\x1a!tandem/inference/v1/request.proto\x1a!tandem/inference/v1/timings.proto\x1a%tandem/kvtransfer/v1/kvtransfer.proto\"\xdd\x03\n" +
+	"\x1dtandem/worker/v1/worker.proto\x12\x10tandem.worker.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1ftandem/control/v1/records.proto\x1a!tandem/inference/v1/request.proto\x1a!tandem/inference/v1/timings.proto\x1a%tandem/kvtransfer/v1/kvtransfer.proto\"\xf1\x03\n" +
 	"\x04Task\x129\n" +
 	"\benvelope\x18\x01 \x01(\v2\x1d.tandem.inference.v1.EnvelopeR\benvelope\x12\x14\n" +
 	"\x05model\x18\x02 \x01(\tR\x05model\x12!\n" +
@@ -1838,7 +1858,8 @@ const file_tandem_worker_v1_worker_proto_rawDesc = "" +
 	"\blogprobs\x18\t \x01(\rH\x00R\blogprobs\x88\x01\x01\x12$\n" +
 	"\x0efirst_token_ns\x18\n" +
 	" \x01(\x03R\ffirstTokenNs\x12R\n" +
-	"\x11structured_output\x18\f \x01(\v2%.tandem.inference.v1.StructuredOutputR\x10structuredOutputB\v\n" +
+	"\x11structured_output\x18\f \x01(\v2%.tandem.inference.v1.StructuredOutputR\x10structuredOutput\x12\x12\n" +
+	"\x04pool\x18\x14 \x01(\bR\x04poolB\v\n" +
 	"\t_logprobs\"\xe4\x01\n" +
 	"\x0ePrefillRequest\x12*\n" +
 	"\x04task\x18\x01 \x01(\v2\x16.tandem.worker.v1.TaskR\x04task\x124\n" +
@@ -1914,13 +1935,15 @@ const file_tandem_worker_v1_worker_proto_rawDesc = "" +
 	"\ttoken_ids\x18\x02 \x03(\rR\btokenIds\x12>\n" +
 	"\blogprobs\x18\x03 \x03(\v2\".tandem.inference.v1.TokenLogprobsR\blogprobs\"\b\n" +
 	"\x06Paused\"\t\n" +
-	"\aResumed\"\xf3\x01\n" +
+	"\aResumed\"\x92\x02\n" +
 	"\x05Ended\x129\n" +
 	"\x06reason\x18\x01 \x01(\x0e2!.tandem.inference.v1.FinishReasonR\x06reason\x12,\n" +
 	"\x12prefill_compute_ns\x18\x02 \x01(\x03R\x10prefillComputeNs\x12*\n" +
 	"\x11decode_compute_ns\x18\x03 \x01(\x03R\x0fdecodeComputeNs\x12!\n" +
 	"\fdraft_tokens\x18\x04 \x01(\rR\vdraftTokens\x122\n" +
-	"\x15accepted_draft_tokens\x18\x05 \x01(\rR\x13acceptedDraftTokens\"\x11\n" +
+	"\x15accepted_draft_tokens\x18\x05 \x01(\rR\x13acceptedDraftTokens\x12\x1d\n" +
+	"\n" +
+	"mean_state\x18\x14 \x03(\x02R\tmeanState\"\x11\n" +
 	"\x0fIdentifyRequest\"K\n" +
 	"\x10IdentifyResponse\x127\n" +
 	"\x06record\x18\x01 \x01(\v2\x1f.tandem.control.v1.WorkerRecordR\x06record\"U\n" +
