@@ -49,7 +49,7 @@ tags: ## Tag every module at HEAD as others can use it (VERSION=v1.2.3); then pu
 	cd tools/release && GOWORK=off go run . --version $(VERSION) --tag
 
 lint: $(BIN)/.checkers ## Run the linters over Go and proto
-	@for module in $(MODULES); do (cd $$module && $(BIN)/golangci-lint run ./...) || exit 1; done
+	$(BIN)/golangci-lint run $(MODULES:%=./%/...)
 	@for module in tools tools/deploy tools/record tools/release; do (cd $$module && GOWORK=off $(BIN)/golangci-lint run ./...) || exit 1; done
 	$(BIN)/buf lint
 

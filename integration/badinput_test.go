@@ -57,7 +57,7 @@ func badInput(t *testing.T, m *clustertest.Client) {
 		"negative temperature":    {base(func(r *inferencev1.GenerateRequest) { r.Sampling.Temperature = proto.Float32(-1) }), codes.InvalidArgument, "temperature"},
 		"temperature is nan":      {base(func(r *inferencev1.GenerateRequest) { r.Sampling.Temperature = proto.Float32(float32(math.NaN())) }), codes.InvalidArgument, "temperature"},
 		"top_p over 1":            {base(func(r *inferencev1.GenerateRequest) { r.Sampling.TopP = proto.Float32(1.1) }), codes.InvalidArgument, "top_p"},
-		"top_p 0":                 {base(func(r *inferencev1.GenerateRequest) { r.Sampling.TopP = proto.Float32(0) }), codes.InvalidArgument, "top_p"},
+		"typical_p 0":             {base(func(r *inferencev1.GenerateRequest) { r.Sampling.TypicalP = proto.Float32(0) }), codes.InvalidArgument, "typical_p"},
 		"negative min_p":          {base(func(r *inferencev1.GenerateRequest) { r.Sampling.MinP = proto.Float32(-0.5) }), codes.InvalidArgument, "min_p"},
 		"absurd top_k":            {base(func(r *inferencev1.GenerateRequest) { r.Sampling.TopK = proto.Uint32(math.MaxUint32) }), codes.InvalidArgument, "top_k"},
 		"empty stop text":         {base(func(r *inferencev1.GenerateRequest) { r.Stop = []string{""} }), codes.InvalidArgument, "stop"},

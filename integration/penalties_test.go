@@ -174,7 +174,7 @@ func restOf(t *testing.T, m *clustertest.Client, q *inferencev1.GenerateRequest,
 			Envelope: &inferencev1.Envelope{RequestId: "gone-on"}, ModelDigest: record.GetModelDigest(),
 			TokenIds:  slices.Concat(prompt.GetTokenIds(), all[:generated]),
 			Generated: uint32(generated), MaxTokens: q.GetMaxTokens(), Sampling: q.GetSampling(), Logprobs: q.Logprobs,
-			StructuredOutput: q.GetStructuredOutput(), StopTokenIds: stops,
+			StructuredOutput: q.GetStructuredOutput(), StopTokenIds: stops, MinTokens: q.GetMinTokens(),
 		},
 	})
 	if err != nil {

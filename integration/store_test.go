@@ -27,7 +27,7 @@ func smallPools(o *mesh.UpOptions) {
 }
 
 // counted is what a counter says of a worker, of all if it has no name.
-func counted(t *testing.T, m *clustertest.InProcess, name, worker string) (sum int) {
+func counted(t testing.TB, m *clustertest.InProcess, name, worker string) (sum int) {
 	t.Helper()
 	families, err := m.Metrics.Gather()
 	if err != nil {

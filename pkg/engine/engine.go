@@ -141,6 +141,17 @@ type Sequence struct {
 	// Pool, if set, gets the hidden state of each of Tokens. Only an engine whose
 	// Capacity says so takes it.
 	Pool *Pool
+	// Prompt, if set, asks how likely tokens of a prompt are.
+	Prompt *PromptLogprobs
+}
+
+// PromptLogprobs asks how likely the tokens of a prompt are, given those before.
+type PromptLogprobs struct {
+	// Next is the token after each of the sequence's Tokens, or after the first of them: the last
+	// of a prompt has none. Nobody changes it while the Step runs.
+	Next []int32
+	// Top is how many of the likeliest tokens are wanted, at most sampler.MaxTopLogprobs.
+	Top int
 }
 
 // Sample is one draw.
@@ -202,6 +213,9 @@ type Output struct {
 	// DraftLogprobs holds the same of each draft that was accepted, in order. Nil if no
 	// sequence that asked had drafts. The caller may keep it.
 	DraftLogprobs [][]sampler.Logprobs
+	// PromptLogprobs holds, for each sequence that asked, how likely each of Prompt.Next was: as
+	// Sampler.PromptLogprobs has it. Nil if no sequence asked. The caller may keep it.
+	PromptLogprobs [][]sampler.Logprobs
 	// Logits holds, for each sequence that asked, one row of vocabulary-size
 	// float32 for each position asked for. Nil if no sequence asked.
 	Logits [][][]float32

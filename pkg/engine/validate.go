@@ -85,6 +85,11 @@ func (s *Sequence) validate(capacity *Capacity, spec *model.Spec) error {
 			return fmt.Errorf("token %d is outside the vocabulary of %d", token, spec.VocabSize)
 		}
 	}
+	if s.Prompt != nil {
+		if err := s.validatePrompt(spec.VocabSize); err != nil {
+			return err
+		}
+	}
 	if s.Sample != nil {
 		if err := s.Sample.Params.Validate(); err != nil {
 			return fmt.Errorf("sampling: %w", err)

@@ -34,6 +34,7 @@ type Join struct {
 	due      time.Time // what Next returned last, while that stands; zero, too, if it wanted nothing
 	last     time.Time // token
 	tokens   []int32
+	scored   int      // tokens of the prompt that DeliverPrompt said
 	decoded  *Buffers // of HandleDecode; nil: not needed yet
 	out      []Action
 	delivers []Deliver // those of out
@@ -94,6 +95,21 @@ func (j *Join) Share(b *Buffers) { j.decoded = b }
 
 // Done reports that the request has finished and nothing of it is open.
 func (j *Join) Done() bool { return j.phase == finished && len(j.open) == 0 }
+
+// Holder is the worker that has the KV of the whole blocks of the prompt in its prefix cache, once
+// one has; zero with true: none will share it. Of a request that two workers serve it is decode's.
+func (j *Join) Holder() (worker routing.Ref, known bool) {
+	t := &j.try
+	switch {
+	case j.phase == finished:
+		return worker, true
+	case j.phase != running || !t.first || t.disaggregated && !t.admitted:
+		return worker, false
+	case j.approximate:
+		return worker, true
+	}
+	return t.Decode, true
+}
 
 // Tokens is how many tokens were delivered.
 func (j *Join) Tokens() int { return len(j.tokens) }

@@ -2,8 +2,10 @@ package joining
 
 import (
 	"fmt"
+	"time"
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 )
 
 // drawn is a token as a worker sent it.
@@ -36,4 +38,38 @@ func (p *Params) badLogprobs(tokens int, sent []*inferencev1.TokenLogprobs) stri
 		}
 	}
 	return ""
+}
+
+// scores reports whether the present try has to say how likely the prompt's tokens are: one that goes
+// on with tokens comes after one that did.
+func (j *Join) scores() bool { return j.p.PromptLogprobs && j.try.base == 0 }
+
+// promptLogprobs takes what decode says of the prompt. What another try said before is not said
+// again: it is the same.
+func (j *Join) promptLogprobs(now time.Time, e *workerv1.PromptLogprobs) {
+	t := &j.try
+	n := len(e.GetLogprobs())
+	problem := ""
+	switch {
+	case !j.scores() || t.first:
+		problem = "sent log probabilities of a prompt that nobody asked for"
+	case int(e.GetOffset()) != t.scored+1 || n == 0 || t.scored+n > j.p.PromptTokens-1:
+		problem = fmt.Sprintf("sent log probabilities of %d tokens of the prompt from %d on, after %d of %d", n, e.GetOffset(), t.scored, j.p.PromptTokens-1)
+	}
+	for _, l := range e.GetLogprobs() {
+		if len(l.GetTop()) > j.p.TopPromptLogprobs {
+			problem = fmt.Sprintf("sent %d of the likeliest tokens, more than the %d asked for", len(l.GetTop()), j.p.TopPromptLogprobs)
+		}
+	}
+	if problem != "" {
+		j.broken(now, Decode, problem)
+		return
+	}
+	j.accept()
+	t.catchesUp, t.paused = false, false
+	t.scored += n
+	if more := t.scored - j.scored; more > 0 {
+		j.do(DeliverPrompt{Offset: j.scored + 1, Logprobs: e.GetLogprobs()[n-more:]})
+		j.scored = t.scored
+	}
 }

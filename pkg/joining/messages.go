@@ -185,6 +185,12 @@ type (
 		// Logprobs is as the worker sent it; nil if the request did not ask.
 		Logprobs *inferencev1.TokenLogprobs
 	}
+	// DeliverPrompt is how likely tokens of the prompt are, from the one at Offset on, which is not
+	// the first; each once, in order, before the first Deliver.
+	DeliverPrompt struct {
+		Offset   int
+		Logprobs []*inferencev1.TokenLogprobs
+	}
 	// Finish is the end of the request for its client: exactly one.
 	Finish struct {
 		// Err is a gRPC status, nil if the request went well; the rest is set only
@@ -214,6 +220,7 @@ func (CheckProgress) action() {}
 func (Release) action()       {}
 func (Accept) action()        {}
 func (Deliver) action()       {}
+func (DeliverPrompt) action() {}
 func (Finish) action()        {}
 
 // Text makes text of tokens and looks for stop texts in it.
@@ -236,6 +243,10 @@ type Params struct {
 	// TopLogprobs of the likeliest ones.
 	Logprobs    bool
 	TopLogprobs int
+	// PromptLogprobs: a worker that computes the prompt before anything was generated has to say how
+	// likely each of its tokens is but the first, beside at most TopPromptLogprobs of the likeliest.
+	PromptLogprobs    bool
+	TopPromptLogprobs int
 	// Silence bounds how long workers may say nothing. Every field has to be set.
 	Silence routing.Silence
 

@@ -58,6 +58,8 @@ func (j *Join) decode(now, before time.Time, event *workerv1.DecodeEvent) {
 		j.accept()
 	case *workerv1.DecodeEvent_Tokens:
 		j.decodeTokens(now, before, e.Tokens)
+	case *workerv1.DecodeEvent_PromptLogprobs:
+		j.promptLogprobs(now, e.PromptLogprobs)
 	case *workerv1.DecodeEvent_Paused:
 		if !t.reserved && !t.admitted {
 			j.broken(now, Decode, "paused before it had blocks")

@@ -45,6 +45,7 @@ type try struct {
 	waitUntil  time.Time    // for what the other stream says
 	ended      *workerv1.Ended
 	decodeNext int // offset that decode has to send next
+	scored     int // tokens of the prompt of which it was said how likely they are
 	most       int // tokens that there can be
 
 	// decode: reserved, then admitted, then tokens, paused and catching up now and then.
@@ -136,6 +137,10 @@ func (j *Join) deliver(now time.Time, side Side, d drawn) (goesOn bool) {
 		return false
 	case d.token < 0 || j.p.VocabSize > 0 && int(d.token) >= j.p.VocabSize:
 		j.broken(now, side, fmt.Sprintf("sent token %d, which is outside the vocabulary of %d", uint32(d.token), j.p.VocabSize))
+		return false
+	}
+	if j.scores() && t.scored < j.p.PromptTokens-1 {
+		j.broken(now, side, fmt.Sprintf("sent a token before log probabilities of the prompt: %d of %d", t.scored, j.p.PromptTokens-1))
 		return false
 	}
 	j.accept()

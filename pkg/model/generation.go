@@ -37,6 +37,7 @@ func (f fields) readSampling(d *SamplingDefaults) {
 		{"temperature", &d.Temperature, 0, maxTemperature, false},
 		{"top_p", &d.TopP, 0, 1, true},
 		{"min_p", &d.MinP, 0, 1, false},
+		{"typical_p", &d.TypicalP, 0, 1, true},
 		{"repetition_penalty", &d.RepetitionPenalty, 0, maxRepetitionPenalty, true},
 	} {
 		if !f.has(x.key) {

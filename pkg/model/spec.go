@@ -106,8 +106,8 @@ type RopeScaling struct {
 // SamplingDefaults is how a model's publisher wants tokens drawn; nil where
 // nothing is said.
 type SamplingDefaults struct {
-	// Temperature, TopP, MinP and RepetitionPenalty are as in sampler.Params.
-	Temperature, TopP, MinP, RepetitionPenalty *float32
+	// Temperature, TopP, MinP, TypicalP and RepetitionPenalty are as in sampler.Params.
+	Temperature, TopP, MinP, TypicalP, RepetitionPenalty *float32
 	// TopK is as in sampler.Params.
 	TopK *int
 }

@@ -152,7 +152,7 @@ func synthGenerationConfig(s Shape) ([]byte, error) {
 	if d != (SamplingDefaults{}) {
 		config["do_sample"] = true
 	}
-	for key, value := range map[string]*float32{"temperature": d.Temperature, "top_p": d.TopP, "min_p": d.MinP, "repetition_penalty": d.RepetitionPenalty} {
+	for key, value := range map[string]*float32{"temperature": d.Temperature, "top_p": d.TopP, "min_p": d.MinP, "typical_p": d.TypicalP, "repetition_penalty": d.RepetitionPenalty} {
 		if value != nil {
 			config[key] = *value
 		}

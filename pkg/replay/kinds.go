@@ -39,7 +39,7 @@ func NewCodecs() (eventlog.Codecs, error) {
 			joining.Start{}, joining.Dispatched{}, joining.Refused{}, joining.DecodeMessage{}, joining.PrefillMessage{},
 			joining.Closed{}, joining.Progressed{}, joining.Abort{}, joining.Tick{},
 			joining.Ask{}, joining.AskHedge{}, joining.Withdraw{}, joining.OpenDecode{}, joining.OpenPrefill{}, joining.Close{}, joining.Tell{},
-			joining.CheckProgress{}, joining.Release{}, joining.Accept{}, joining.Deliver{}, &joining.Deliver{}, joining.Finish{},
+			joining.CheckProgress{}, joining.Release{}, joining.Accept{}, joining.Deliver{}, &joining.Deliver{}, joining.DeliverPrompt{}, joining.Finish{},
 
 			// What it tells routing.
 			routing.Queued{}, routing.Taken{}, routing.PromptDone{}, routing.Sent{}, routing.Fetched{}, routing.TokensReceived{}, routing.Contradicted{},
@@ -61,7 +61,7 @@ func NewCodecs() (eventlog.Codecs, error) {
 			scheduler.Submit{}, scheduler.KVArrived{}, scheduler.TransferDone{}, scheduler.Cancel{}, scheduler.StepDone{},
 			scheduler.Drain{}, scheduler.Undrain{}, scheduler.SaveLimit{}, scheduler.SaveDone{}, scheduler.Scrubbed{},
 			scheduler.Reserved{}, scheduler.Started{}, scheduler.Preempted{}, scheduler.Resumed{}, &scheduler.RunStep{},
-			&scheduler.Sampled{}, scheduler.Finished{}, scheduler.Refused{}, scheduler.Released{}, &scheduler.BlocksChanged{},
+			&scheduler.Sampled{}, scheduler.PromptScored{}, scheduler.Finished{}, scheduler.Refused{}, scheduler.Released{}, &scheduler.BlocksChanged{},
 			scheduler.Save{}, scheduler.StopSave{}, scheduler.Scrub{},
 		},
 	} {

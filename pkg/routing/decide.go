@@ -96,6 +96,7 @@ func (rt *Router) decideFor(now time.Time, e *entry, v Version) (fitness, Refusa
 	case decodes.fitness == suspected && wholes.fitness < suspected:
 		decodes = rt.lists.next()
 	}
+	decodes, wholes = rt.toHolder(s, decodes, wholes)
 	rt.lookAhead(s)
 	var decode, prefill *candidate
 	var prefills *candidates // nil: one worker is to do all

@@ -39,8 +39,11 @@ type Request struct {
 	// Hashes is the chained hashes of the whole blocks of its tokens, for each of
 	// Router.BlockKeys when it arrives. Hash makes them for keys that came later; nil: of
 	// those nothing is known.
-	Hashes   map[BlockKey][]kvcache.Hash
-	Hash     func(BlockKey) []kvcache.Hash
+	Hashes map[BlockKey][]kvcache.Hash
+	Hash   func(BlockKey) []kvcache.Hash
+	// Holder is a worker that has the KV of all those blocks by now, whether or not its events
+	// have said so; zero: none is known. Another request with the same prompt ran there.
+	Holder   Ref
 	Failures []Failure // of workers in this request
 	Version  Version   // of its first Dispatch, with which it stays; zero: there was none yet
 }

@@ -98,6 +98,11 @@ func (rt *Router) prefixOf(s *search, key BlockKey) *prefix {
 	}
 	if p.search != s.number {
 		rt.index.MatchInto(p.held, hashes)
+		if h := s.request.Holder; h != (Ref{}) {
+			if w := rt.worker(h); w != nil && w.blockKey() == key {
+				p.held[h.ID] = len(hashes)
+			}
+		}
 		p.met = rt.expected.meet(p.met[:0], s.now, hashes)
 		p.hashes, p.search = hashes, s.number
 	}

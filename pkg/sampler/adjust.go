@@ -1,6 +1,9 @@
 package sampler
 
-import "math"
+import (
+	"math"
+	"slices"
+)
 
 // History is the tokens of a request so far. Penalties depend on it.
 type History struct {
@@ -19,10 +22,15 @@ func (p Params) repeats() bool { return p.RepetitionPenalty != 0 && p.Repetition
 
 func (p Params) counts() bool { return p.PresencePenalty != 0 || p.FrequencyPenalty != 0 }
 
+// goesOn reports whether it is too early for Ends after so many tokens.
+func (p Params) goesOn(offset uint64) bool {
+	return len(p.Ends) > 0 && p.MinTokens > 0 && offset < uint64(p.MinTokens)
+}
+
 // adjust is the first step of Sample. It returns logits itself if nothing
 // changes, else scratch memory.
-func (s *Sampler) adjust(logits []float32, p Params, h History) []float32 {
-	if len(p.LogitBias) == 0 && !p.penalizes() {
+func (s *Sampler) adjust(logits []float32, p Params, offset uint64, h History) []float32 {
+	if len(p.LogitBias) == 0 && !p.penalizes() && !p.goesOn(offset) {
 		return logits
 	}
 	s.adjusted = append(s.adjusted[:0], logits...)
@@ -39,7 +47,30 @@ func (s *Sampler) adjust(logits []float32, p Params, h History) []float32 {
 	if p.penalizes() {
 		s.penalize(out, p, h)
 	}
+	if p.goesOn(offset) {
+		s.forbid(out, p.Ends)
+	}
 	return out
+}
+
+// forbid makes the logits of tokens minus infinity, unless no other is above that.
+func (s *Sampler) forbid(logits []float32, tokens []int32) {
+	least := float32(math.Inf(-1))
+	s.forbidden = s.forbidden[:0]
+	for _, id := range tokens {
+		if id >= 0 && int(id) < len(logits) {
+			s.forbidden = append(s.forbidden, TokenBias{Token: id, Bias: logits[id]})
+			logits[id] = least
+		}
+	}
+	for _, l := range logits {
+		if l > least {
+			return
+		}
+	}
+	for _, was := range slices.Backward(s.forbidden) { // one may be there twice
+		logits[was.Token] = was.Bias
+	}
 }
 
 // listed marks, in Sampler.times, a token that is in Sampler.seen. The other bits

@@ -31,7 +31,7 @@ func inOrder(logits []float32) []int {
 }
 
 // adjusted is step 1 of Sample's definition, word by word.
-func adjusted(logits []float32, p sampler.Params, h sampler.History) []float32 {
+func adjusted(logits []float32, p sampler.Params, offset uint64, h sampler.History) []float32 {
 	out := slices.Clone(logits)
 	for _, b := range p.LogitBias {
 		if int(b.Token) < len(out) {
@@ -61,7 +61,68 @@ func adjusted(logits []float32, p sampler.Params, h sampler.History) []float32 {
 			out[id] = float32(difference) - p.PresencePenalty
 		}
 	}
+	if offset < uint64(p.MinTokens) {
+		least := float32(math.Inf(-1))
+		rest := slices.Clone(out)
+		for _, id := range p.Ends {
+			if int(id) < len(rest) {
+				rest[id] = least
+			}
+		}
+		if slices.Max(rest) > least {
+			return rest
+		}
+	}
 	return out
+}
+
+// typical is what locally typical sampling keeps of tokens with these weights, by the paper's
+// formula: with p = weight / sum, those whose -log(p) is the nearest to the entropy -sum(p·log(p)).
+// The second result is as that of reference.
+func typical(ids []int, logits []float32, weight []float64, share float64) (kept []int, certain bool) {
+	var sum, entropy float64
+	for _, id := range ids {
+		sum += weight[id]
+	}
+	surprise := make(map[int]float64)
+	for _, id := range ids {
+		if p := weight[id] / sum; p > 0 {
+			surprise[id] = -math.Log(p)
+			entropy -= p * math.Log(p)
+			kept = append(kept, id)
+		}
+	}
+	distance := func(id int) float64 { return math.Abs(surprise[id] - entropy) }
+	same := func(a, b int) bool { return logits[a] == logits[b] }
+	sort.SliceStable(kept, func(i, j int) bool {
+		a, b := kept[i], kept[j]
+		switch {
+		case same(a, b):
+			return a < b
+		case distance(a) != distance(b):
+			return distance(a) < distance(b)
+		}
+		return logits[a] > logits[b]
+	})
+	certain = true
+	for i := 1; i < len(kept); i++ {
+		if !same(kept[i-1], kept[i]) && math.Abs(distance(kept[i-1])-distance(kept[i])) < 1e-9 {
+			certain = false
+		}
+	}
+	var running float64
+	for n, id := range kept {
+		running += weight[id]
+		if math.Abs(running-share*sum) < 1e-9*sum {
+			certain = false
+		}
+		if running >= share*sum {
+			kept = kept[:n+1]
+			break
+		}
+	}
+	sort.Ints(kept)
+	return kept, certain
 }
 
 // reference is Sample's definition, word by word: a full sort, no scratch. The
@@ -71,7 +132,7 @@ func reference(logits []float32, p sampler.Params, offset uint64, h sampler.Hist
 	if !drawable(logits) {
 		return sampler.None, true
 	}
-	logits = adjusted(logits, p, h)
+	logits = adjusted(logits, p, offset, h)
 	order := inOrder(logits)
 	first := logits[order[0]]
 	if p.Temperature == 0 || math.IsInf(float64(first), 0) {
@@ -115,6 +176,15 @@ func reference(logits []float32, p sampler.Params, offset uint64, h sampler.Hist
 			sum += weight[id]
 		}
 	}
+	if p.TypicalP > 0 && p.TypicalP < 1 {
+		var sure bool
+		left, sure = typical(left, logits, weight, float64(p.TypicalP))
+		certain = certain && sure
+		sum = 0
+		for _, id := range left {
+			sum += weight[id]
+		}
+	}
 	target := sampler.Uniform(p.Seed, offset) * sum
 	var running float64
 	for _, id := range left {
@@ -135,7 +205,10 @@ func genParams(t *rapid.T) sampler.Params {
 		TopK:              rapid.SampledFrom([]int{0, 1, 2, 3, 10, 1000}).Draw(t, "top_k"),
 		TopP:              rapid.SampledFrom([]float32{0, 0.1, 0.5, 0.9, 0.999, 1}).Draw(t, "top_p"),
 		MinP:              rapid.SampledFrom([]float32{0, 0, 0.05, 0.5}).Draw(t, "min_p"),
+		TypicalP:          rapid.SampledFrom([]float32{0, 0, 0.1, 0.5, 0.95, 1}).Draw(t, "typical_p"),
 		Seed:              rapid.Uint64().Draw(t, "seed"),
+		MinTokens:         rapid.SampledFrom([]int{0, 0, 500}).Draw(t, "min_tokens"),
+		Ends:              rapid.SliceOfN(rapid.Int32Range(0, 220), 0, 4).Draw(t, "ends"),
 		RepetitionPenalty: rapid.SampledFrom([]float32{0, 1, 0.5, 1.1, 100}).Draw(t, "repetition_penalty"),
 		PresencePenalty:   rapid.SampledFrom([]float32{0, 0, 0.3, -2}).Draw(t, "presence_penalty"),
 		FrequencyPenalty:  rapid.SampledFrom([]float32{0, 0, 0.7, -0.1}).Draw(t, "frequency_penalty"),

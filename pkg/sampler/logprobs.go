@@ -11,6 +11,9 @@ type Logprobs struct {
 	Drawn float32
 	// Top is the likeliest tokens, likeliest first.
 	Top []Logprob
+	// Rank is the token's place in the order that Sample documents, from 1; 0: it was not
+	// asked for.
+	Rank int32
 }
 
 // Logprob says how likely one token was.
@@ -58,6 +61,22 @@ func (s *Sampler) Logprobs(logits []float32, drawn int32, top int) Logprobs {
 		out.Top = make([]Logprob, top)
 		for i, id := range s.first {
 			out.Top[i] = Logprob{Token: id, Logprob: of(id)}
+		}
+	}
+	return out
+}
+
+// PromptLogprobs is Logprobs of a token of a prompt, with its rank. Logits that no token can be
+// drawn from give NaN.
+func (s *Sampler) PromptLogprobs(logits []float32, token int32, top int) Logprobs {
+	if best := argmax(logits); best == None || math.IsInf(float64(logits[best]), 0) {
+		return Logprobs{Drawn: float32(math.NaN())}
+	}
+	out := s.Logprobs(logits, token, top)
+	out.Rank = 1
+	for id := range logits {
+		if before(logits, int32(id), token) {
+			out.Rank++
 		}
 	}
 	return out

@@ -47,6 +47,28 @@ func TestLogprobsAgreeWithTheirDefinition(t *testing.T) {
 	})
 }
 
+func TestPromptLogprobsHaveARank(t *testing.T) {
+	s := sampler.New()
+	rapid.Check(t, func(t *rapid.T) {
+		logits := genLogits(60).Draw(t, "logits")
+		token := rapid.IntRange(0, len(logits)-1).Draw(t, "token")
+		got := s.PromptLogprobs(logits, int32(token), 3)
+		if !drawable(logits) {
+			if got.Drawn == got.Drawn {
+				t.Fatalf("%v of logits that are not finite", got.Drawn)
+			}
+			return
+		}
+		if want := slices.Index(inOrder(logits), token) + 1; int(got.Rank) != want {
+			t.Fatalf("rank %d, want %d", got.Rank, want)
+		}
+		got.Rank = 0
+		if want := s.Logprobs(logits, int32(token), 3); got.Drawn != want.Drawn || !slices.Equal(got.Top, want.Top) {
+			t.Fatalf("%+v, want %+v", got, want)
+		}
+	})
+}
+
 func TestLogprobsAreASoftmax(t *testing.T) {
 	logits := []float32{1.5, -2, 0.25, 1.5, -40, 3}
 	got := sampler.New().Logprobs(logits, 2, len(logits))

@@ -16,6 +16,7 @@ func Parse(in *inferencev1.Sampling, vocabulary int) (Params, error) {
 		TopK:              int(in.GetTopK()),
 		TopP:              in.GetTopP(),
 		MinP:              in.GetMinP(),
+		TypicalP:          in.GetTypicalP(),
 		Seed:              in.GetSeed(),
 		RepetitionPenalty: in.GetRepetitionPenalty(),
 		PresencePenalty:   in.GetPresencePenalty(),
@@ -49,7 +50,7 @@ func (l *Logprobs) Message() *inferencev1.TokenLogprobs {
 	if l == nil {
 		return nil
 	}
-	out := &inferencev1.TokenLogprobs{Logprob: l.Drawn}
+	out := &inferencev1.TokenLogprobs{Logprob: l.Drawn, Rank: uint32(l.Rank)}
 	if len(l.Top) > 0 {
 		top := make([]inferencev1.TokenLogprob, len(l.Top)) // one allocation, not one each
 		out.Top = make([]*inferencev1.TokenLogprob, len(l.Top))

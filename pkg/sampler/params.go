@@ -16,6 +16,9 @@ type Params struct {
 	TopP float32
 	// MinP keeps tokens at least this many times as likely as the likeliest.
 	MinP float32
+	// TypicalP keeps the tokens whose surprise is the nearest to what is expected, until
+	// their probabilities add up to this; 0 and 1 keep all.
+	TypicalP float32
 	// Seed of the counter-based generator.
 	Seed uint64
 	// RepetitionPenalty divides the logits above 0, and multiplies the others, of
@@ -29,6 +32,11 @@ type Params struct {
 	// LogitBias is added to the logits of tokens: sorted by token, each at most
 	// once. It is not changed by anyone.
 	LogitBias []TokenBias
+	// MinTokens: as long as fewer were generated, none of Ends is drawn, unless nothing else
+	// can be.
+	MinTokens int
+	// Ends are the tokens that end a text. Nobody changes them.
+	Ends []int32
 }
 
 // TokenBias is added to the logit of one token.
@@ -69,6 +77,7 @@ func (p Params) Validate() error {
 		{"temperature", p.Temperature, 0, MaxTemperature},
 		{"top_p", p.TopP, 0, 1},
 		{"min_p", p.MinP, 0, 1},
+		{"typical_p", p.TypicalP, 0, 1},
 		{"repetition_penalty", p.RepetitionPenalty, 0, MaxRepetitionPenalty},
 		{"presence_penalty", p.PresencePenalty, -MaxPenalty, MaxPenalty},
 		{"frequency_penalty", p.FrequencyPenalty, -MaxPenalty, MaxPenalty},
@@ -79,6 +88,9 @@ func (p Params) Validate() error {
 	}
 	if p.TopK < 0 || p.TopK > math.MaxInt32 {
 		return &FieldError{"top_k", fmt.Sprintf("%d is outside 0 to %d", p.TopK, math.MaxInt32)}
+	}
+	if p.MinTokens < 0 {
+		return &FieldError{"min_tokens", fmt.Sprintf("%d is negative", p.MinTokens)}
 	}
 	return p.validateBias()
 }

@@ -6,16 +6,18 @@ import "math"
 // the steady state. It keeps nothing from one draw to the next. It is for one
 // goroutine.
 type Sampler struct {
-	allowed  []float32 // logits of SampleAllowed
-	adjusted []float32 // logits after step 1
-	times    []uint32  // of penalize; all zero between draws
-	seen     []int32   // of penalize
-	weights  []float64
-	buckets  histogram
-	order    []uint64  // of keep: the first tokens, as keys
-	kept     []int32   // of keep
-	left     []float64 // the weights of kept
-	first    []int32   // of Logprobs
+	allowed   []float32   // logits of SampleAllowed
+	adjusted  []float32   // logits after step 1
+	times     []uint32    // of penalize; all zero between draws
+	seen      []int32     // of penalize
+	forbidden []TokenBias // of forbid: what the logits were
+	weights   []float64
+	buckets   histogram
+	order     []uint64   // of keep: the first tokens, as keys
+	kept      []int32    // of keep
+	left      []float64  // the weights of kept
+	nearest   []surprise // of typical
+	first     []int32    // of Logprobs
 }
 
 // New returns a Sampler.
@@ -42,6 +44,8 @@ const None int32 = -1
 //     RepetitionPenalty if it is above 0, else multiplied by it.
 //     c. From the logit of each token that was generated n times,
 //     FrequencyPenalty·n is taken, and then PresencePenalty.
+//     d. If offset is below MinTokens, the logits of Ends become minus infinity,
+//     unless no other is above that.
 //  2. With temperature 0 the draw is the first token. With any other:
 //     weight[i] = exp((logit[i] - largest logit) / temperature)
 //  3. TopK keeps the first TopK tokens.
@@ -49,7 +53,13 @@ const None int32 = -1
 //     order, reach TopP times the sum of the weights of what step 3 kept, added
 //     up by id.
 //  5. MinP drops tokens whose weight is below MinP.
-//  6. The draw is the first token, by id, at which the running sum of the weights
+//  6. TypicalP keeps the shortest beginning of the tokens that are left whose weights,
+//     added up in order, reach TypicalP times the sum of the weights of all that are
+//     left, added up by id. Here the order is by the distance of a token's
+//     x = (logit - largest logit) / temperature from the mean of x, which is the sum of
+//     weight·x by id, divided by that of the weights; and as before among equals. That is
+//     the order of |-log(p) - H|, with H the entropy of what is left: see typical.
+//  7. The draw is the first token, by id, at which the running sum of the weights
 //     that are left exceeds Uniform(seed, offset) times their sum.
 //
 // The draw is also the first token if the largest adjusted logit is not finite.
@@ -58,7 +68,7 @@ func (s *Sampler) Sample(logits []float32, p Params, offset uint64, h History) i
 	if best == None || math.IsInf(float64(logits[best]), 0) {
 		return None
 	}
-	if own := s.adjust(logits, p, h); &own[0] != &logits[0] {
+	if own := s.adjust(logits, p, offset, h); &own[0] != &logits[0] {
 		logits = own
 		best = argmax(logits)
 	}
@@ -79,6 +89,10 @@ func (s *Sampler) Sample(logits []float32, p Params, offset uint64, h History) i
 			s.left = append(s.left, s.weights[id])
 		}
 		weights = s.left
+	}
+	if p.TypicalP > 0 && p.TypicalP < 1 {
+		drop(weights, float64(p.MinP))
+		s.typical(logits, weights, byCount || byMass, logits[best], p)
 	}
 	drawn := draw(weights, float64(p.MinP), Uniform(p.Seed, offset))
 	switch {
@@ -111,7 +125,7 @@ func (s *Sampler) weigh(logits []float32, largest float32, temperature float64, 
 	}
 }
 
-// draw is steps 5 and 6: an index into weights, which it changes; -1 if nothing is
+// draw is steps 5 and 7: an index into weights, which it changes; -1 if nothing is
 // left.
 func draw(weights []float64, minimum, uniform float64) int {
 	var sum float64

@@ -135,6 +135,8 @@ func TestValidate(t *testing.T) {
 		{sampler.Params{TopP: 1.5}, "top_p"},
 		{sampler.Params{TopP: nan}, "top_p"},
 		{sampler.Params{MinP: -0.1}, "min_p"},
+		{sampler.Params{TypicalP: 1.1}, "typical_p"},
+		{sampler.Params{MinTokens: -1}, "min_tokens"},
 		{sampler.Params{RepetitionPenalty: 1.1, PresencePenalty: -2, FrequencyPenalty: 2, LogitBias: bias(-100, 100)}, ""},
 		{sampler.Params{RepetitionPenalty: -1}, "repetition_penalty"},
 		{sampler.Params{RepetitionPenalty: 101}, "repetition_penalty"},

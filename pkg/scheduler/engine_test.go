@@ -3,6 +3,7 @@ package scheduler_test
 import (
 	"encoding/binary"
 	"hash/fnv"
+	"math"
 	"slices"
 
 	"github.com/tandem-serving/tandem/pkg/engine"
@@ -97,6 +98,14 @@ func draw(kv []uint64, seed uint64, offset int) int32 {
 		return sampler.None
 	}
 	return int32(digest(digest(kv...), seed, uint64(offset)) % vocabulary)
+}
+
+// score is how likely a token is after others, of whose KV it is a function.
+func score(kv []uint64, next int32) sampler.Logprobs {
+	if slices.Contains(kv, notFinite) {
+		return sampler.Logprobs{Drawn: float32(math.NaN())}
+	}
+	return sampler.Logprobs{Drawn: -float32(digest(digest(kv...), uint64(next)) % 1000)}
 }
 
 // sameUnlessSpoilt says whether kv is what it should be, but for what somebody spoilt.

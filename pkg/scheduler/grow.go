@@ -157,6 +157,6 @@ func (s *Scheduler) preempt(now time.Time, q *sequence) {
 	q.table, q.chain, q.cached, q.published, q.computed = nil, kvcache.Chain{}, 0, 0, 0
 	q.unshared, q.received, q.from = r.Pool != nil, 0, "" // what it computes from now on is its own
 	q.overtaken, q.aged, q.skipped, q.triedAt = s.config.MaxOvertakes, true, 0, 0
-	q.hashes = s.hashesOf(r)
+	q.hashes = s.mayFind(q)
 	s.enqueue(q)
 }

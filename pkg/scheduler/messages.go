@@ -66,6 +66,10 @@ type Request struct {
 	// Pool, if set, gets the hidden states of Tokens, of a Full request that generates one
 	// token. All of them are computed: a cached prefix has KV, but no hidden states.
 	Pool *engine.Pool
+	// PromptLogprobs asks for PromptScored of every token of the prompt but the first, with so many
+	// of the likeliest. All of the prompt is computed for it, whatever is cached. Only of a Full.
+	PromptLogprobs    bool
+	TopPromptLogprobs int
 	// Salt: prefixes are shared only under the same one.
 	Salt string
 	// Priority: higher first among those that wait.
@@ -115,12 +119,13 @@ type Cancel struct{ ID SequenceID }
 
 // StepDone is the outcome of the last RunStep.
 type StepDone struct {
-	// Tokens, Accepted, Logprobs and DraftLogprobs as engine.Output has them; not read if Err is
+	// Tokens, Accepted, Logprobs, DraftLogprobs and PromptLogprobs as engine.Output has them; not read if Err is
 	// set. A sequence without the token that it asked for fails with an engine.NotFiniteError,
 	// or with ErrNoTokenAllowed.
 	Tokens, Accepted []int32
 	Logprobs         []sampler.Logprobs
 	DraftLogprobs    [][]sampler.Logprobs
+	PromptLogprobs   [][]sampler.Logprobs
 	// Compute is the engine's time.
 	Compute time.Duration
 	// Err fails every sequence of the step.
@@ -230,6 +235,14 @@ type Sampled struct {
 	Token  int32
 	// Logprobs is set if the request asked.
 	Logprobs *sampler.Logprobs
+}
+
+// PromptScored says how likely tokens of a prompt are, from the one at Offset on: each is said once,
+// in order, before the first Sampled.
+type PromptScored struct {
+	ID       SequenceID
+	Offset   int
+	Logprobs []sampler.Logprobs
 }
 
 // FinishReason is why a sequence ended.
@@ -349,6 +362,7 @@ func (Preempted) action()      {}
 func (Resumed) action()        {}
 func (*RunStep) action()       {}
 func (*Sampled) action()       {}
+func (PromptScored) action()   {}
 func (Finished) action()       {}
 func (Refused) action()        {}
 func (Released) action()       {}

@@ -44,6 +44,9 @@ func anyRequest(t *rapid.T, blockTokens, context int) scheduler.Request {
 	if rapid.Bool().Draw(t, "logprobs") {
 		r.Logprobs, r.TopLogprobs = true, 2
 	}
+	if r.Kind == scheduler.Full && rapid.IntRange(0, 3).Draw(t, "scored") == 0 {
+		r.PromptLogprobs, r.TopPromptLogprobs = true, 1
+	}
 	if rapid.Bool().Draw(t, "penalty") {
 		r.Sampling.PresencePenalty = 1
 		r.Sampling.LogitBias = []sampler.TokenBias{{Token: 1, Bias: 2}}

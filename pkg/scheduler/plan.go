@@ -194,6 +194,7 @@ func (s *Scheduler) addChunk(st *step, q *sequence, budget *promptBudget) {
 	if work.Pool = q.request.Pool; work.Pool != nil && q.computed == 0 {
 		work.Pool.Clear() // of an earlier start
 	}
+	work.Prompt = q.asksPrompt(q.computed, end)
 	if end == len(prompt) {
 		work.Sample = q.draw(s.turn)
 	}

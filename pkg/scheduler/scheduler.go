@@ -158,7 +158,7 @@ func (s *Scheduler) submit(now time.Time, r Request) {
 		refuse(QueueFull)
 		return
 	}
-	q.hashes = s.hashesOf(&q.request)
+	q.hashes = s.mayFind(q)
 	s.sequences[r.ID] = q
 	s.enqueue(q)
 }
@@ -262,6 +262,8 @@ func (s *Scheduler) stepDone(e StepDone) {
 		}
 		accepted, verified := e.accepted(i, drafts)
 		drew := work.Sample == nil || e.Err == nil && (e.Tokens[i] >= 0 || e.Tokens[i] == sampler.NoneAllowed)
+		scores, likely := e.promptLogprobs(i, work)
+		drew = drew && likely
 		switch {
 		case e.Err != nil:
 		case drew:
@@ -285,6 +287,11 @@ func (s *Scheduler) stepDone(e StepDone) {
 			s.finish(q, Failed, e.Err)
 		case !verified:
 			s.finish(q, Failed, errors.New("scheduler: the step did not say how many drafts were right"))
+		case !likely:
+			s.spoilt(q, work.Start+len(work.Tokens))
+		case work.Prompt != nil && len(scores) != len(work.Prompt.Next):
+			s.finish(q, Failed, errUnlikely)
+		case s.scored(q, work.Start, scores):
 		case work.Sample == nil:
 		case e.Tokens[i] == sampler.NoneAllowed:
 			s.finish(q, Failed, ErrNoTokenAllowed)

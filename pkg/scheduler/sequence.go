@@ -47,6 +47,7 @@ type sequence struct {
 	chain                         kvcache.Chain
 	samples                       [2]engine.Sample // one for each of Scheduler.steps
 
+	scored   int    // tokens of the prompt, the first ones, after which the next was scored
 	received int    // tokens, the first ones, whose KV a transfer brought
 	from     string // who computed those
 	skipped  int    // steps in a row that had nothing of its prompt

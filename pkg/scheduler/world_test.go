@@ -58,6 +58,7 @@ type life struct {
 	drained  bool // TransferDone was sent
 	computed int
 	output   []int32 // sampled elsewhere, then here
+	scored   int     // tokens of the prompt that PromptScored said
 	skipped  int     // steps in a row without a chunk of its prompt
 
 	prompt    []int32 // what is computed in chunks: of one that was preempted, all that it had
@@ -180,6 +181,13 @@ func (w *world) finishStep(compute time.Duration) {
 		done.Tokens, done.Accepted = append(done.Tokens, token), append(done.Accepted, accepted)
 		done.Logprobs = append(done.Logprobs, sampler.Logprobs{Drawn: float32(-i)})
 		done.DraftLogprobs = append(done.DraftLogprobs, make([]sampler.Logprobs, accepted))
+		done.PromptLogprobs = append(done.PromptLogprobs, nil)
+		if work.Prompt != nil {
+			kv := w.pages.read(work.Blocks, work.Start+len(work.Tokens))
+			for j, next := range work.Prompt.Next {
+				done.PromptLogprobs[i] = append(done.PromptLogprobs[i], score(kv[:work.Start+j+1], next))
+			}
+		}
 		drafts := 0
 		if work.Sample != nil {
 			drafts = work.Sample.Drafts
@@ -223,6 +231,8 @@ func (w *world) handle(event scheduler.Event) {
 			w.resumed(a)
 		case *scheduler.Sampled:
 			w.sampled(a)
+		case scheduler.PromptScored:
+			w.scored(a)
 		case scheduler.Finished:
 			w.finished(a)
 		case scheduler.Released:
@@ -334,7 +344,28 @@ func (w *world) sampled(a *scheduler.Sampled) {
 	if (a.Logprobs != nil) != l.request.Logprobs {
 		w.t.Fatalf("%d: log probabilities %v, asked %v", a.ID, a.Logprobs, l.request.Logprobs)
 	}
+	if last := l.asked() - 1; l.request.PromptLogprobs && l.scored != last {
+		w.t.Fatalf("%d: a token after %d of %d of the prompt were scored", a.ID, l.scored, last)
+	}
 	l.output = append(l.output, a.Token)
+}
+
+// asked is how many tokens the prompt has.
+func (l *life) asked() int { return len(l.request.Tokens) - l.request.Generated }
+
+func (w *world) scored(a scheduler.PromptScored) {
+	l := w.life(a.ID)
+	if !l.live() || !l.request.PromptLogprobs || a.Offset != l.scored+1 || len(a.Logprobs) == 0 || l.scored+len(a.Logprobs) >= l.asked() {
+		w.t.Fatalf("%d: %d tokens of the prompt scored from %d on, after %d of %d", a.ID, len(a.Logprobs), a.Offset, l.scored, l.asked()-1)
+	}
+	kv, _ := alone(l.request.Tokens, 0, 0, 0, nil)
+	for i, got := range a.Logprobs {
+		at := a.Offset + i
+		if want := score(kv[:at], l.request.Tokens[at]); got.Drawn != want.Drawn {
+			w.t.Fatalf("%d: token %d of the prompt has %v, want %v", a.ID, at, got.Drawn, want.Drawn)
+		}
+	}
+	l.scored += len(a.Logprobs)
 }
 
 func (w *world) finished(a scheduler.Finished) {

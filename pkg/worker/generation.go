@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
 	"github.com/tandem-serving/tandem/pkg/scheduler"
@@ -89,6 +90,9 @@ func (g *generation) take(w *Worker, action scheduler.Action) bool {
 		}}})
 	case *scheduler.Sampled:
 		return !g.ending && !g.ended
+	case scheduler.PromptScored:
+		g.scored(w, a)
+		return false
 	case scheduler.Preempted:
 		g.stalled(w)
 	case scheduler.Resumed:
@@ -101,6 +105,15 @@ func (g *generation) take(w *Worker, action scheduler.Action) bool {
 		g.finished(w, a)
 	}
 	return true
+}
+
+// scored tells how likely tokens of the prompt are.
+func (g *generation) scored(w *Worker, a scheduler.PromptScored) {
+	message := &workerv1.PromptLogprobs{Offset: uint32(a.Offset), Logprobs: make([]*inferencev1.TokenLogprobs, len(a.Logprobs))}
+	for i := range a.Logprobs {
+		message.Logprobs[i] = a.Logprobs[i].Message()
+	}
+	g.send(w, &workerv1.DecodeEvent{Event: &workerv1.DecodeEvent_PromptLogprobs{PromptLogprobs: message}})
 }
 
 func (g *generation) stalled(w *Worker) {

@@ -82,6 +82,12 @@ func ParseTask(task *workerv1.Task, spec model.Spec, deadline time.Time) (schedu
 		}
 		return none, rpc.InvalidArgument(field, problem)
 	}
+	if task.GetMinTokens() > math.MaxInt32 {
+		return none, rpc.InvalidArgument("task.min_tokens", fmt.Sprintf("%d is above %d", task.GetMinTokens(), math.MaxInt32))
+	}
+	if task.GetMinTokens() > 0 && len(stop) > 0 {
+		params.MinTokens, params.Ends = int(task.GetMinTokens()), stop
+	}
 	if n := task.GetLogprobs(); n > sampler.MaxTopLogprobs {
 		return none, rpc.InvalidArgument("task.logprobs", fmt.Sprintf("%d is more than %d", n, sampler.MaxTopLogprobs))
 	}
@@ -92,8 +98,13 @@ func ParseTask(task *workerv1.Task, spec model.Spec, deadline time.Time) (schedu
 		}
 		pool = engine.NewPool(spec.HiddenSize)
 	}
+	if n := task.GetPromptLogprobs(); n > sampler.MaxTopLogprobs {
+		return none, rpc.InvalidArgument("task.prompt_logprobs", fmt.Sprintf("%d is more than %d", n, sampler.MaxTopLogprobs))
+	}
 	return scheduler.Request{
-		Pool:        pool,
+		Pool:           pool,
+		PromptLogprobs: task.PromptLogprobs != nil, TopPromptLogprobs: int(task.GetPromptLogprobs()),
+
 		Tokens:      tokens,
 		Generated:   int(task.GetGenerated()),
 		MaxTokens:   int(task.GetMaxTokens()),

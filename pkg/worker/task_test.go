@@ -91,6 +91,8 @@ func TestParseTaskNamesTheField(t *testing.T) {
 		{"top-k", func(k *workerv1.Task) { k.Sampling.TopK = new(uint32(math.MaxUint32)) }, "task.sampling.top_k"},
 		{"top-p", func(k *workerv1.Task) { k.Sampling.TopP = new(float32(1.1)) }, "task.sampling.top_p"},
 		{"min-p", func(k *workerv1.Task) { k.Sampling.MinP = &nan }, "task.sampling.min_p"},
+		{"typical-p", func(k *workerv1.Task) { k.Sampling.TypicalP = &nan }, "task.sampling.typical_p"},
+		{"fewest tokens past all numbers", func(k *workerv1.Task) { k.MinTokens = math.MaxInt32 + 1 }, "task.min_tokens"},
 		{"repetition penalty", func(k *workerv1.Task) { k.Sampling.RepetitionPenalty = new(float32(-1)) }, "task.sampling.repetition_penalty"},
 		{"presence penalty", func(k *workerv1.Task) { k.Sampling.PresencePenalty = &nan }, "task.sampling.presence_penalty"},
 		{"frequency penalty", func(k *workerv1.Task) { k.Sampling.FrequencyPenalty = new(float32(3)) }, "task.sampling.frequency_penalty"},

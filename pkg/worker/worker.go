@@ -246,6 +246,8 @@ func (w *Worker) schedule(e scheduler.Event) {
 			l := w.stepping.life(w, a.ID)
 			l.decoding = true
 			w.tell(l, a)
+		case scheduler.PromptScored:
+			w.tell(w.lives[a.ID], a)
 		case scheduler.Reserved:
 			w.tell(w.lives[a.ID], a)
 		case scheduler.Started:

@@ -79,6 +79,9 @@ func (s *decodeServer) Run(request *workerv1.DecodeRequest, stream grpc.ServerSt
 	if s.receiver == nil && !request.GetPrefillHere() {
 		return rpc.InvalidArgument("prefill_here", "is not set, but this worker receives no KV: send the request to a decode worker")
 	}
+	if sequence.PromptLogprobs && !request.GetPrefillHere() {
+		return rpc.InvalidArgument("task.prompt_logprobs", "needs prefill_here: who receives KV does not compute the prompt")
+	}
 	if s.driver.Draining() {
 		return worker.RefusedError(scheduler.Draining)
 	}

@@ -42,6 +42,7 @@ func (b httpBackend) Generate(ctx context.Context, from openai.Origin, q *infere
 	return b.service.requests.Generate(ctx, serving.Caller{
 		Secret: from.Secret, Route: from.Route, Chat: from.Route == openai.RouteChat,
 		Now:        from.Now,
+		Sharing:    sharingOf(from),
 		HTTPStatus: func(err error) int { return openai.FailureOf(err).Status },
 	}, q, send)
 }
@@ -51,6 +52,14 @@ func (b httpBackend) Embed(ctx context.Context, from openai.Origin, q *inference
 	return b.service.requests.Embed(ctx, serving.Caller{
 		Secret: from.Secret, Route: from.Route, HTTPStatus: func(err error) int { return openai.FailureOf(err).Status },
 	}, q)
+}
+
+// sharingOf is what a request shares with others.
+func sharingOf(from openai.Origin) serving.Sharing {
+	if from.Prompt == nil {
+		return serving.Sharing{}
+	}
+	return serving.Sharing{Prompt: from.Prompt, First: from.First}
 }
 
 // Resume sends the rest of a request that any router of the mesh has.
@@ -64,7 +73,7 @@ func (b httpBackend) Plan(ctx context.Context, q *inferencev1.GenerateRequest) (
 	if err != nil {
 		return openai.Plan{}, err
 	}
-	return openai.Plan{Model: p.Model.Spec.Name, Prompt: preprocess.IDs(p.Tokens), RequestID: id}, nil
+	return openai.Plan{Model: p.Model.Spec.Name, Prompt: preprocess.IDs(p.Tokens), Text: func() string { return p.Model.Tokenizer.Decode(p.Tokens, true) }, RequestID: id}, nil
 }
 
 // MaxAnswers is how many requests of one tenant are admitted: all that come over HTTP

@@ -17,7 +17,7 @@ import (
 // protocolDefaults is what request.proto says of fields that are left out.
 func protocolDefaults(seed uint64) *inferencev1.Sampling {
 	return &inferencev1.Sampling{
-		Temperature: proto.Float32(1), TopK: proto.Uint32(0), TopP: proto.Float32(1), MinP: proto.Float32(0), Seed: &seed,
+		Temperature: proto.Float32(1), TopK: proto.Uint32(0), TopP: proto.Float32(1), MinP: proto.Float32(0), TypicalP: proto.Float32(1), Seed: &seed,
 		RepetitionPenalty: proto.Float32(1), PresencePenalty: proto.Float32(0), FrequencyPenalty: proto.Float32(0),
 	}
 }
@@ -77,10 +77,10 @@ func TestSamplingDefaults(t *testing.T) {
 
 func TestBadSamplingDefaults(t *testing.T) {
 	served := spec()
-	served.Sampling.TopP = proto.Float32(0)
+	served.Sampling.RepetitionPenalty = proto.Float32(0)
 	deps := router.Deps{Models: []router.Model{{Spec: served}}, Members: &members{}, Dial: workertest.NewNet(nil).Dial}
 	config := router.DefaultConfig()
-	if _, err := router.New(config, deps); err == nil || !strings.Contains(err.Error(), "top_p") || !strings.Contains(err.Error(), "--generation-config=none") {
+	if _, err := router.New(config, deps); err == nil || !strings.Contains(err.Error(), "repetition_penalty") || !strings.Contains(err.Error(), "--generation-config=none") {
 		t.Errorf("error %v", err)
 	}
 	config.GenerationConfig = preprocess.GenerationConfigNone

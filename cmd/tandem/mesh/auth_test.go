@@ -296,6 +296,21 @@ func TestAPartIsNoOperator(t *testing.T) {
 	}
 }
 
+// Each of several answers to a prompt counts as a request, and the tokens of the prompt once.
+func TestLimitsOfSeveralAnswers(t *testing.T) {
+	runClosed(t, nil, nil, func(m *closedMesh) {
+		key, _ := m.create("acme", &controlv1.TenantLimits{RequestsPerMinute: 9, TokensPerMinute: 250}, "generate")
+		prompt := strings.TrimSuffix(strings.Repeat("300,", 100), ",")
+		answer, text := m.http(http.MethodPost, "/v1/completions", key, `{"prompt":[`+prompt+`],"n":8,"max_tokens":10,"ignore_eos":true}`)
+		if answer.StatusCode != http.StatusOK || !strings.Contains(text, `"total_tokens":180`) {
+			m.Errorf("%d %s", answer.StatusCode, text)
+		}
+		if answer, text := m.http(http.MethodPost, "/v1/completions", key, `{"prompt":[300],"n":2,"max_tokens":1}`); answer.StatusCode != http.StatusTooManyRequests {
+			m.Errorf("more answers than requests are left: %d %s", answer.StatusCode, text)
+		}
+	})
+}
+
 // Limits are those of the credential, whatever the request says of its tenant.
 func TestLimitsOfAKey(t *testing.T) {
 	runClosed(t, nil, nil, func(m *closedMesh) {

@@ -30,12 +30,12 @@ type cpuEngine struct {
 	state     []float64 // scratch: a hidden state
 }
 
-// row is a row of logits: whose it is, whether it is that sequence's last, and which draw of
-// it is made from it; below 0: none.
+// row is a row of logits: whose it is, after which of that sequence's tokens, whether that is the
+// last, and which draw of it is made from it; below 0: none.
 type row struct {
-	sequence, draw int
-	last           bool
-	at             int // of the workspace
+	sequence, token, draw int
+	last                  bool
+	at                    int // of the workspace
 }
 
 // maxDrafts is the most drafts of a sequence: so many rows cost little beside what a step
@@ -207,10 +207,10 @@ func (e *cpuEngine) whole(batch engine.Batch) int {
 
 // wanted is how many rows of a sequence, from the last on, become logits.
 func wanted(s engine.Sequence) int {
-	switch s.Logits {
-	case engine.LogitsAll:
+	switch {
+	case s.Logits == engine.LogitsAll || s.Prompt != nil:
 		return len(s.Tokens)
-	case engine.LogitsLast:
+	case s.Logits == engine.LogitsLast:
 		return max(s.Rows(), 1)
 	}
 	return s.Rows()
@@ -251,7 +251,7 @@ func (e *cpuEngine) head(batch engine.Batch) engine.Output {
 		s := &batch.Sequences[i]
 		first, rows := e.workspace.Kept(i)
 		for n := wanted(*s); n > 0; n-- {
-			e.rows = append(e.rows, row{i, s.Rows() - n, n == 1, first + rows - n})
+			e.rows = append(e.rows, row{i, len(s.Tokens) - n, s.Rows() - n, n == 1, first + rows - n})
 		}
 		if s.Logits != engine.LogitsNone && output.Logits == nil {
 			output.Logits = make([][][]float32, len(batch.Sequences))
@@ -266,6 +266,9 @@ func (e *cpuEngine) head(batch engine.Batch) engine.Output {
 			if s.Logits == engine.LogitsAll || s.Logits == engine.LogitsLast && r.last {
 				output.Logits[r.sequence] = append(output.Logits[r.sequence], append([]float32(nil), logits...))
 			}
+			output.PromptRow(batch, r.sequence, r.token, func(token int32, top int) sampler.Logprobs {
+				return e.sampler.PromptLogprobs(logits, token, top)
+			})
 			if r.draw < 0 {
 				return
 			}

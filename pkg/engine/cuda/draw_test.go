@@ -20,6 +20,7 @@ func TestDraws(t *testing.T) {
 	params := []sampler.Params{
 		{}, {Temperature: 1}, {Temperature: 0.7, TopP: 0.9}, {Temperature: 1.5, TopK: 20}, {Temperature: 1.2, TopK: 30, TopP: 0.8, MinP: 0.02},
 		{Temperature: 2, MinP: 0.05}, {Temperature: 1, TopK: 1}, {Temperature: 1, RepetitionPenalty: 1.3},
+		{Temperature: 1.5, TypicalP: 0.6}, {Temperature: 1, MinTokens: 30, Ends: []int32{5, 6, 7, 8, 9, 10}},
 	}
 	different := 0
 	for n := range draws {

@@ -8,10 +8,11 @@ import (
 	"github.com/tandem-serving/tandem/pkg/sampler"
 )
 
-// row is a row of logits: whose it is, and whether it is that sequence's last.
+// row is a row of logits: whose it is, after which of that sequence's tokens, and whether that is the
+// last.
 type row struct {
-	sequence int
-	last     bool
+	sequence, token int
+	last            bool
 }
 
 // takenOf are the rows of a batch that become logits, in taken's memory.
@@ -19,7 +20,7 @@ func takenOf(taken []row, batch engine.Batch) []row {
 	taken = taken[:0]
 	for i := range batch.Sequences {
 		for n := wanted(&batch.Sequences[i]); n > 0; n-- {
-			taken = append(taken, row{i, n == 1})
+			taken = append(taken, row{i, len(batch.Sequences[i].Tokens) - n, n == 1})
 		}
 	}
 	return taken
@@ -69,15 +70,16 @@ func (e *cudaEngine) fetch(batch engine.Batch, rows []row) {
 // seen says whether the host looks at the logits of a row.
 func seen(batch engine.Batch, r row) bool {
 	s := &batch.Sequences[r.sequence]
-	return s.Logits != engine.LogitsNone || r.last && s.Sample != nil && !drawnByDevice(s.Sample)
+	return s.Logits != engine.LogitsNone || s.Prompt != nil || r.last && s.Sample != nil && !drawnByDevice(s.Sample)
 }
 
 // drawnByDevice says whether the device draws. What it does not do, adjusting logits,
-// constraints and logprobs, asks for the host, which then draws as well. A request has one or the other for
+// constraints, typical_p, min_tokens and logprobs, asks for the host, which then draws as well. A request has one or the other for
 // all its tokens.
 func drawnByDevice(s *engine.Sample) bool {
 	p := &s.Params
-	return len(p.LogitBias) == 0 && (p.RepetitionPenalty == 0 || p.RepetitionPenalty == 1) && p.PresencePenalty == 0 && p.FrequencyPenalty == 0 && s.Constraint == nil && !s.Logprobs
+	return len(p.LogitBias) == 0 && (p.RepetitionPenalty == 0 || p.RepetitionPenalty == 1) && p.PresencePenalty == 0 && p.FrequencyPenalty == 0 && s.Constraint == nil && !s.Logprobs &&
+		(p.TypicalP == 0 || p.TypicalP == 1) && (p.MinTokens == 0 || len(p.Ends) == 0)
 }
 
 // draw hands out what fetch brought, and draws the rest.
@@ -92,6 +94,9 @@ func (e *cudaEngine) draw(batch engine.Batch, rows []row, output *engine.Output)
 		if s.Logits != engine.LogitsNone {
 			output.Logits[r.sequence] = append(output.Logits[r.sequence], append([]float32(nil), logits...))
 		}
+		output.PromptRow(batch, r.sequence, r.token, func(token int32, top int) sampler.Logprobs {
+			return e.sampler.PromptLogprobs(logits, token, top)
+		})
 		if !r.last || s.Sample == nil {
 			continue
 		}

@@ -199,7 +199,7 @@ func (in *input) count(i, rows int) {
 // wanted is how many rows of a sequence, from the last on, become logits.
 func wanted(s *engine.Sequence) int {
 	switch {
-	case s.Logits == engine.LogitsAll:
+	case s.Logits == engine.LogitsAll || s.Prompt != nil:
 		return len(s.Tokens)
 	case s.Logits == engine.LogitsLast || s.Sample != nil:
 		return 1

@@ -27,6 +27,7 @@ func testDrafts(t *testing.T, newEngine NewEngine) {
 		{"greedy", sampler.Params{}},
 		{"drawn", sampler.Params{Temperature: 0.9, TopP: 0.95, Seed: 42}},
 		{"penalties", sampler.Params{Temperature: 0.7, Seed: 7, RepetitionPenalty: 1.2, PresencePenalty: 0.4, FrequencyPenalty: 0.3, LogitBias: []sampler.TokenBias{{Token: 3, Bias: 2}}}},
+		{"typical, without an end at first", sampler.Params{Temperature: 0.9, TypicalP: 0.9, Seed: 11, MinTokens: 30, Ends: many(e.Model().VocabSize)}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p := prompt(e, 21, 3)

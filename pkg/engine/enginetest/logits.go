@@ -12,7 +12,27 @@ import (
 // RunLogits checks an engine that computes logits.
 func RunLogits(t *testing.T, newEngine NewEngine) {
 	t.Run("rows of logits", func(t *testing.T) { testLogits(t, newEngine) })
+	t.Run("draws are the sampler's", func(t *testing.T) { testSampled(t, newEngine) })
+	t.Run("how likely a prompt is", func(t *testing.T) { testPromptOfLogits(t, newEngine) })
 	t.Run("penalties follow the history", func(t *testing.T) { testHistory(t, newEngine) })
+}
+
+// testSampled: what the engine draws is what package sampler draws from the logits that it gives.
+func testSampled(t *testing.T, newEngine NewEngine) {
+	e := newEngine(t)
+	p := prompt(e, 9, 21)
+	for i, params := range []sampler.Params{
+		{Temperature: 1.5, TypicalP: 0.3}, {Temperature: 1, TopK: 40, TopP: 0.9, MinP: 0.01, TypicalP: 0.7},
+		{Temperature: 1.5, MinTokens: 5, Ends: many(e.Model().VocabSize)}, {MinTokens: 5, Ends: many(e.Model().VocabSize)},
+	} {
+		for offset := range uint64(8) {
+			params.Seed = uint64(i)
+			out := mustStep(t, e, engine.Sequence{Tokens: p, Blocks: blocksFor(e, len(p), 0), Logits: engine.LogitsLast, Sample: &engine.Sample{Params: params, Offset: offset}})
+			if want := sampler.New().Sample(out.Logits[0][0], params, offset, sampler.History{}); out.Tokens[0] != want {
+				t.Errorf("offset %d: drew %d, pkg/sampler %d", offset, out.Tokens[0], want)
+			}
+		}
+	}
 }
 
 func testLogits(t *testing.T, newEngine NewEngine) {

@@ -83,27 +83,32 @@ func (e *Engine) draw(s *engine.Sequence, length int, offset uint64) int32 {
 	if spoilt {
 		return sampler.None
 	}
-	if s.Sample.Params.Temperature > 0 {
+	params := &s.Sample.Params
+	if params.Temperature > 0 && params.TopK != 1 {
 		random := sampler.Philox(
 			[4]uint32{uint32(offset), uint32(offset >> 32)},
-			[2]uint32{uint32(s.Sample.Params.Seed), uint32(s.Sample.Params.Seed >> 32)})
+			[2]uint32{uint32(params.Seed), uint32(params.Seed >> 32)})
 		all = mix(all ^ uint64(random[0])<<32 ^ uint64(random[1]))
 	}
 	vocabulary := uint64(e.cfg.Spec.VocabSize)
 	if s.Sample.Constraint != nil {
-		return e.drawAllowed(s.Sample.Constraint.Allowed(s.Sample.History.Generated), all)
+		return e.drawAllowed(s.Sample.Constraint.Allowed(s.Sample.History.Generated), params, offset, all)
 	}
 	token := int32(all % vocabulary)
-	for slices.Contains(e.cfg.Spec.EOS, token) || token == e.cfg.Spec.BOS {
+	early := offset < uint64(params.MinTokens)
+	for slices.Contains(e.cfg.Spec.EOS, token) || token == e.cfg.Spec.BOS || early && slices.Contains(params.Ends, token) {
 		token = int32((uint64(token) + 1) % vocabulary)
 	}
 	return token
 }
 
-// drawAllowed makes a token of those that are allowed. One that ends a text is left out as long
-// as there are others.
-func (e *Engine) drawAllowed(allowed []uint64, all uint64) int32 {
-	ends := func(token int32) bool { return slices.Contains(e.cfg.Spec.EOS, token) }
+// drawAllowed makes a token of those that are allowed. One that ends a text, or would too early,
+// is left out as long as there are others.
+func (e *Engine) drawAllowed(allowed []uint64, params *sampler.Params, offset, all uint64) int32 {
+	early := offset < uint64(params.MinTokens)
+	ends := func(token int32) bool {
+		return slices.Contains(e.cfg.Spec.EOS, token) || early && slices.Contains(params.Ends, token)
+	}
 	var texts, rest []int32
 	for word, left := range allowed {
 		for ; left != 0; left &= left - 1 {

@@ -175,6 +175,15 @@ func (e *Engine) Step(ctx context.Context, batch engine.Batch) (engine.Output, e
 	out := engine.Output{Tokens: batch.NewTokens(), Compute: compute}
 	for i := range batch.Sequences {
 		s := &batch.Sequences[i]
+		if s.Prompt != nil {
+			for at := range s.Tokens {
+				out.PromptRow(batch, i, at, func(token int32, top int) sampler.Logprobs {
+					made := e.logprobs(token, top)
+					made.Rank = 1
+					return made
+				})
+			}
+		}
 		for row := range s.Rows() {
 			length := s.Start + len(s.Tokens) - s.Sample.Drafts + row
 			out.Draw(batch, i, row, func(offset uint64, _ sampler.History) int32 {

@@ -114,6 +114,9 @@ func (n *Net) Cut(address string) {
 
 // Worker is one worker.
 type Worker struct {
+	// Ignorant: it does not know Task.prompt_logprobs, as workers of earlier versions.
+	Ignorant bool
+
 	// Record is what it says of itself.
 	Record *controlv1.WorkerRecord
 	// Hook, if set, is asked at each stage. It is not changed once the worker
@@ -308,6 +311,20 @@ func (s *decodeServer) Run(q *workerv1.DecodeRequest, stream grpc.ServerStreamin
 	admitted := &workerv1.Admitted{QueueNs: int64(time.Microsecond)}
 	if err := stream.Send(&workerv1.DecodeEvent{Event: &workerv1.DecodeEvent_Admitted{Admitted: admitted}}); err != nil {
 		return err
+	}
+	if task.PromptLogprobs != nil && !w.Ignorant {
+		prompt := task.GetTokenIds()
+		for at := 1; at < len(prompt); at += 64 {
+			message := &workerv1.PromptLogprobs{Offset: uint32(at)}
+			for i := at; i < min(at+64, len(prompt)); i++ {
+				l := Logprobs(task.PromptLogprobs, prompt[i], i)
+				l.Rank = uint32(i)
+				message.Logprobs = append(message.Logprobs, l)
+			}
+			if err := stream.Send(&workerv1.DecodeEvent{Event: &workerv1.DecodeEvent_PromptLogprobs{PromptLogprobs: message}}); err != nil {
+				return err
+			}
+		}
 	}
 	for ; ; offset++ {
 		if err := w.step(ctx); err != nil {

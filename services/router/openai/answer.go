@@ -9,6 +9,8 @@ type answer struct {
 	Model       string   `json:"model"`
 	Fingerprint string   `json:"system_fingerprint,omitempty"`
 	Choices     []choice `json:"choices"`
+	// PromptLogprobs of a chat is vLLM's; see choice.
+	PromptLogprobs []promptToken `json:"prompt_logprobs,omitempty"`
 	// Usage: nil where nothing is said of it, null where a stream says it last.
 	Usage *maybeUsage `json:"usage,omitempty"`
 }
@@ -21,6 +23,8 @@ type choice struct {
 	Delta        *delta   `json:"delta,omitempty"`   // of a chat that is streamed
 	Logprobs     any      `json:"logprobs"`          // *tokenLogprobs, *chatLogprob or nil
 	FinishReason *string  `json:"finish_reason"`
+	// PromptLogprobs is how likely the tokens of the prompt are, where it was asked for.
+	PromptLogprobs []promptToken `json:"prompt_logprobs,omitempty"`
 	// Timing and Route come with the end of a choice whose request asked for them.
 	Timing map[string]float64 `json:"timing_ms,omitempty"`
 	Route  *route             `json:"route,omitempty"`

@@ -1,6 +1,8 @@
 package openai
 
 import (
+	"cmp"
+	"slices"
 	"strings"
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
@@ -30,6 +32,8 @@ type progress struct {
 	cached   uint32
 	drafts   uint32 // guesses at next tokens, of which accepted were right
 	accepted uint32
+	scores   []scored // tokens of the prompt
+	sum      float64  // of the log probabilities of the answer's tokens
 	finished string
 	timing   map[string]float64
 	route    *route
@@ -51,10 +55,15 @@ func (a *assembly) note(index int, event *inferencev1.GenerateEvent) {
 		}
 	case event.GetTokens() != nil:
 		p.count += uint32(len(event.GetTokens().GetTokenIds()))
+	case event.GetPromptLogprobs() != nil:
+		p.score(event.GetPromptLogprobs())
 	case event.GetFinished() != nil:
 		p.finished = api.Name(event.GetFinished().GetReason())
 		u := event.GetFinished().GetUsage()
 		p.prompt, p.cached, p.count = u.GetPromptTokens(), u.GetCachedTokens(), u.GetCompletionTokens()
+		if a.call.empty { // a prompt was scored, which takes a token
+			p.finished, p.count = api.Name(inferencev1.FinishReason_FINISH_REASON_LENGTH), 0
+		}
 		p.drafts, p.accepted = u.GetDraftTokens(), min(u.GetAcceptedDraftTokens(), u.GetDraftTokens())
 		if a.call.timing {
 			p.timing, p.route = timingOf(event.GetFinished().GetTimings()), routeOf(event.GetFinished().GetRoute())
@@ -73,16 +82,27 @@ const (
 func (a *assembly) collect(index int, event *inferencev1.GenerateEvent) error {
 	a.note(index, event)
 	bytes := 3 * int64(len(event.GetTokens().GetText())+len(event.GetFinished().GetText()))
-	for _, l := range event.GetTokens().GetLogprobs() {
+	p := &a.answers[index]
+	for _, l := range event.GetPromptLogprobs().GetLogprobs() {
 		bytes += tokenBytes + alternativeBytes*int64(len(l.GetTop()))
+	}
+	for _, l := range event.GetTokens().GetLogprobs() {
+		p.sum += float64(l.GetLogprob())
+		if a.call.logprobs {
+			bytes += tokenBytes + alternativeBytes*int64(len(l.GetTop()))
+		}
 	}
 	if !a.held.take(bytes) {
 		return full()
 	}
-	p := &a.answers[index]
+	if a.call.empty {
+		return nil
+	}
 	p.text.WriteString(event.GetTokens().GetText())
 	p.text.WriteString(event.GetFinished().GetText())
-	p.add(event.GetTokens().GetLogprobs(), a.call.chat)
+	if a.call.logprobs {
+		p.add(event.GetTokens().GetLogprobs(), a.call.chat)
+	}
 	return nil
 }
 
@@ -98,9 +118,9 @@ func (p *progress) add(tokens []*inferencev1.TokenLogprobs, chat bool) {
 // whole is the whole answer.
 func (a *assembly) whole() answer {
 	out := a.head("chat.completion", "text_completion")
-	for i := range a.answers {
+	for index, i := range a.shown() {
 		p := &a.answers[i]
-		c := p.end(i)
+		c := p.end(index)
 		text := a.echo(i) + p.text.String()
 		if a.call.chat {
 			c.Message = &message{Role: "assistant", Content: text}
@@ -110,11 +130,42 @@ func (a *assembly) whole() answer {
 		if a.call.logprobs {
 			c.Logprobs = p.logprobs(a.call.chat)
 		}
+		scores := a.answers[i-i%a.call.n].scores
+		if top := a.call.echoTop; top != nil {
+			whole, end := echoed(scores, *top)
+			whole.then(&p.tokens, end)
+			c.Logprobs = &whole
+		}
+		switch top := a.call.promptTop; {
+		case top == nil:
+		case a.call.chat:
+			out.PromptLogprobs = ofPrompt(scores, *top)
+		default:
+			c.PromptLogprobs = ofPrompt(scores, *top)
+		}
 		out.Choices = append(out.Choices, c)
 	}
 	out.Usage = &maybeUsage{a.usage()}
 	return out
 }
+
+// shown are the answers that the client gets, in this order: of each prompt the best, if not all.
+func (a *assembly) shown() (out []int) {
+	for first := 0; first < len(a.answers); first += a.call.n {
+		of := make([]int, a.call.n)
+		for i := range of {
+			of[i] = first + i
+		}
+		if a.call.shown < a.call.n {
+			slices.SortStableFunc(of, func(x, y int) int { return cmp.Compare(a.answers[y].mean(), a.answers[x].mean()) })
+		}
+		out = append(out, of[:a.call.shown]...)
+	}
+	return out
+}
+
+// mean is the mean log probability of an answer's tokens, by which answers are compared.
+func (p *progress) mean() float64 { return p.sum / float64(max(p.count, 1)) }
 
 // end is a choice that has ended, without its text.
 func (p *progress) end(index int) choice {
@@ -138,7 +189,7 @@ func (p *progress) logprobs(chat bool) any {
 		return &p.chat
 	}
 	if p.tokens.Tokens == nil {
-		p.tokens = tokenLogprobs{Tokens: []string{}, Logprobs: []float64{}, Top: []map[string]float64{}, Offsets: []int{}}
+		p.tokens = tokenLogprobs{Tokens: []string{}, Logprobs: []*float64{}, Top: []map[string]float64{}, Offsets: []int{}}
 	}
 	return &p.tokens
 }

@@ -15,13 +15,11 @@ func parseCompletion(f *fields) (*call, error) {
 	if suffix := f.text("suffix"); suffix != "" {
 		f.wrong(unsupported("suffix", "text after the completion is not supported; leave it out"))
 	}
-	if best := f.integerIn("best_of", 1, maxN); best != nil && *best != int64(c.n) {
-		f.wrong(unsupported("best_of", fmt.Sprintf("choosing among answers is not supported: leave it out or set it to n, %d", c.n)))
-	}
 	if top := f.integerIn("logprobs", 0, maxLogprobs); top != nil {
 		c.logprobs = true
 		q.Logprobs = proto.Uint32(uint32(*top))
 	}
+	c.best(f, q)
 	if special, given := f.boolean("add_special_tokens"); given {
 		q.NoSpecialTokens = !special
 	}
@@ -42,18 +40,41 @@ func parseCompletion(f *fields) (*call, error) {
 	return c, nil
 }
 
-// echo keeps the prompts, to be said before the answers.
-func (c *call) echo(f *fields, prompts []*inferencev1.GenerateRequest) {
-	if c.logprobs {
-		f.wrong(unsupported("echo", "together with logprobs is not supported: the log probabilities of the prompt are not computed"))
+// best reads best_of: so many answers are made, and n of them shown.
+func (c *call) best(f *fields, q *inferencev1.GenerateRequest) {
+	best := f.integerIn("best_of", 1, maxN)
+	switch {
+	case best == nil || *best == int64(c.n):
 		return
+	case *best < int64(c.n):
+		f.wrong(invalid("best_of", fmt.Sprintf("%d is below n: there are not %d answers to choose", *best, c.n)))
+	case c.stream:
+		f.wrong(unsupported("best_of", "above n is not supported with stream: the best answers are known when all have ended; leave one of them out"))
 	}
-	for _, q := range prompts {
-		if q.GetTokenIds() != nil {
-			f.wrong(unsupported("echo", "needs text prompts, not token ids"))
-			return
+	c.n = int(*best)
+	if q.Logprobs == nil {
+		q.Logprobs = proto.Uint32(0)
+	}
+}
+
+// echo keeps the prompts, to be said before the answers, and with logprobs how likely their tokens
+// are.
+func (c *call) echo(f *fields, prompts []*inferencev1.GenerateRequest) {
+	c.echoes = make([]string, len(prompts))
+	for i, q := range prompts {
+		c.echoes[i] = q.GetPrompt()
+		c.echoesTokens = c.echoesTokens || q.GetTokenIds() != nil
+		if c.logprobs {
+			c.echoTop = q.Logprobs
+			q.PromptLogprobs = proto.Uint32(max(q.GetPromptLogprobs(), q.GetLogprobs()))
 		}
-		c.echoes = append(c.echoes, q.GetPrompt())
+	}
+	switch {
+	case c.echoTop == nil || !c.stream:
+	case c.n > 1:
+		f.wrong(unsupported("echo", "together with logprobs and stream needs n = 1; leave one of them out"))
+	case c.ids:
+		f.wrong(unsupported("resumable_for", "is not supported together with echo and logprobs; leave one of them out"))
 	}
 }
 

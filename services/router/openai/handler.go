@@ -55,6 +55,10 @@ type Origin struct {
 	// goroutine, but not while send runs, nor after Generate has returned. It does not keep the
 	// event.
 	Now func(*inferencev1.GenerateEvent) bool
+	// Prompt is that of several answers, of which this is the First or one that may wait for the
+	// first; nil: of this answer alone.
+	Prompt *Prompt
+	First  bool
 }
 
 // Plan is what Generate would serve.
@@ -63,6 +67,8 @@ type Plan struct {
 	Model string
 	// Prompt in tokens.
 	Prompt []uint32
+	// Text is the prompt as text, without special tokens.
+	Text func() string
 	// RequestID is the context's, or one made of it if a request has that already.
 	RequestID string
 }

@@ -3,6 +3,7 @@ package openai
 import (
 	"fmt"
 	"math"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -61,7 +62,7 @@ func candidate(text []byte, logprob float32) chatCandidate {
 // tokenLogprobs is how likely the tokens of a completion were.
 type tokenLogprobs struct {
 	Tokens   []string             `json:"tokens"`
-	Logprobs []float64            `json:"token_logprobs"`
+	Logprobs []*float64           `json:"token_logprobs"` // null: of the first token of a prompt, as in Top
 	Top      []map[string]float64 `json:"top_logprobs"`
 	Offsets  []int                `json:"text_offset"` // in characters
 }
@@ -76,7 +77,7 @@ func (c *tokenLogprobs) add(tokens []*inferencev1.TokenLogprobs, offset int) int
 		}
 		top[name] = finite(t.GetLogprob())
 		c.Tokens = append(c.Tokens, name)
-		c.Logprobs = append(c.Logprobs, finite(t.GetLogprob()))
+		c.Logprobs = append(c.Logprobs, new(finite(t.GetLogprob())))
 		c.Top = append(c.Top, top)
 		c.Offsets = append(c.Offsets, offset)
 		offset += utf8.RuneCount(t.GetText())
@@ -96,4 +97,77 @@ func named(text []byte) string {
 		fmt.Fprintf(&out, `\x%02x`, b)
 	}
 	return out.String()
+}
+
+// scored is a token of a prompt with how likely it is.
+type scored struct {
+	id       uint32
+	first    bool // of the prompt: nothing is known of it but its bytes
+	logprobs *inferencev1.TokenLogprobs
+}
+
+// score takes in how likely tokens of a prompt are.
+func (p *progress) score(e *inferencev1.PromptLogprobs) {
+	for i, l := range e.GetLogprobs() {
+		p.scores = append(p.scores, scored{e.GetTokenIds()[i], e.GetOffset() == 0 && i == 0, l})
+	}
+}
+
+// cut is how likely a token is beside so many of the likeliest, of more.
+func cut(l *inferencev1.TokenLogprobs, top uint32) *inferencev1.TokenLogprobs {
+	if len(l.GetTop()) <= int(top) {
+		return l
+	}
+	return &inferencev1.TokenLogprobs{Logprob: l.GetLogprob(), Top: l.GetTop()[:top], Text: l.GetText(), Rank: l.GetRank()}
+}
+
+// echoed is how likely the tokens of an echo are, and where it ends, in characters.
+func echoed(tokens []scored, top uint32) (out tokenLogprobs, end int) {
+	for i, t := range tokens {
+		end = out.add([]*inferencev1.TokenLogprobs{cut(t.logprobs, top)}, end)
+		if t.first {
+			out.Logprobs[i], out.Top[i] = nil, nil
+		}
+	}
+	return out, end
+}
+
+// then is these tokens and those of an answer behind them, whose text begins at offset.
+func (c *tokenLogprobs) then(answer *tokenLogprobs, offset int) {
+	c.Tokens = append(c.Tokens, answer.Tokens...)
+	c.Logprobs = append(c.Logprobs, answer.Logprobs...)
+	c.Top = append(c.Top, answer.Top...)
+	for _, at := range answer.Offsets {
+		c.Offsets = append(c.Offsets, at+offset)
+	}
+}
+
+// promptToken is how likely a token of a prompt is, and the likeliest beside it, by their ids, in
+// vLLM's form; null: it is the first of the prompt.
+type promptToken map[string]promptCandidate
+
+type promptCandidate struct {
+	Logprob float64 `json:"logprob"`
+	Rank    uint32  `json:"rank"`
+	Token   string  `json:"decoded_token"`
+}
+
+// ofPrompt is vLLM's form of tokens of a prompt.
+func ofPrompt(tokens []scored, top uint32) []promptToken {
+	out := make([]promptToken, len(tokens))
+	for i, t := range tokens {
+		if t.first {
+			continue
+		}
+		l := cut(t.logprobs, top)
+		out[i] = make(promptToken, len(l.GetTop())+1)
+		add := func(id uint32, logprob float32, rank uint32, text []byte) {
+			out[i][strconv.FormatUint(uint64(id), 10)] = promptCandidate{finite(logprob), rank, strings.ToValidUTF8(string(text), "\uFFFD")}
+		}
+		for rank, other := range l.GetTop() {
+			add(other.GetTokenId(), other.GetLogprob(), uint32(rank+1), other.GetText())
+		}
+		add(t.id, l.GetLogprob(), l.GetRank(), l.GetText())
+	}
+	return out
 }

@@ -18,8 +18,8 @@ import (
 
 // Bounds of requests, beside those of the Backend.
 const (
-	maxN        = 16 // answers to one prompt
-	maxChoices  = 64 // answers to all prompts of a request together
+	maxN        = 128 // answers to one prompt
+	maxChoices  = 128 // answers to all prompts of a request together
 	maxLogprobs = 20
 )
 
@@ -28,6 +28,7 @@ type call struct {
 	chat    bool
 	choices []*inferencev1.GenerateRequest
 	n       int  // answers to each prompt; they stand next to each other
+	shown   int  // of those, the best, that the client gets; where all are, in their order
 	empty   bool // no token is asked for
 	stream  bool
 	// usage is said in a last message of a stream, eachUsage in every one.
@@ -36,8 +37,12 @@ type call struct {
 	timing           bool // say where the time went
 	ids              bool // events have ids, by which the stream can be resumed
 	// echoes are the prompts to say before the answers, one for each prompt; nil:
-	// none.
-	echoes []string
+	// none. With echoesTokens they are known when the prompts are in tokens.
+	echoes       []string
+	echoesTokens bool
+	// echoTop: so many of the likeliest tokens come with each token of an echo; nil: nothing does.
+	// promptTop is the same of vLLM's prompt_logprobs.
+	echoTop, promptTop *uint32
 	// verbatim is how many values go to the template as they are.
 	verbatim int
 	// secret that the client chose; "": none.
@@ -52,7 +57,7 @@ type call struct {
 // nothing here obeys. They are refused unless they ask for nothing.
 var refused = []string{
 	"guided_grammar", "use_beam_search", "bad_words", "allowed_token_ids",
-	"prompt_logprobs", "prompt_embeds", "truncate_prompt_tokens", "logits_processors", "include_stop_str_in_output",
+	"prompt_embeds", "truncate_prompt_tokens", "logits_processors", "include_stop_str_in_output",
 	"thinking_token_budget", "return_token_ids", "return_tokens_as_token_ids",
 }
 
@@ -78,11 +83,18 @@ func (c *call) common(f *fields) *inferencev1.GenerateRequest {
 	if n := f.integerIn("n", 1, maxN); n != nil {
 		c.n = int(*n)
 	}
+	c.shown = c.n
 	c.resumable(f, q)
 	q.StructuredOutput, c.form = format(f)
-	// Nothing ends a text that ignores its end and has no stops.
-	if least := f.integer("min_tokens"); least != nil && *least > 0 && !(q.GetIgnoreEos() && len(q.GetStop())+len(q.GetStopTokenIds()) == 0) {
-		f.wrong(unsupported("min_tokens", "is supported only together with ignore_eos and without stops; leave it out"))
+	if least := f.integerIn("min_tokens", 0, math.MaxInt32); least != nil {
+		q.MinTokens = uint32(*least)
+	}
+	if top := f.integerIn("prompt_logprobs", 0, maxLogprobs); top != nil {
+		c.promptTop = proto.Uint32(uint32(*top))
+		q.PromptLogprobs = c.promptTop
+		if c.stream {
+			f.wrong(unsupported("prompt_logprobs", "is not supported with stream: leave one of them out"))
+		}
 	}
 	f.notSupported("is not supported in this version; leave it out", refused...)
 	f.notSupported("is of the gRPC API: HTTP has no such field, so leave it out or ask over gRPC", ofGRPC...)
@@ -177,7 +189,7 @@ func (c *call) streaming(f *fields) {
 
 func sampling(f *fields) *inferencev1.Sampling {
 	s := &inferencev1.Sampling{
-		Temperature: f.number("temperature"), TopP: f.number("top_p"), MinP: f.number("min_p"),
+		Temperature: f.number("temperature"), TopP: f.number("top_p"), MinP: f.number("min_p"), TypicalP: f.number("typical_p"),
 		RepetitionPenalty: f.number("repetition_penalty"), PresencePenalty: f.number("presence_penalty"), FrequencyPenalty: f.number("frequency_penalty"),
 		LogitBias: biases(f),
 	}
@@ -279,6 +291,7 @@ func (c *call) repeat(prompts []*inferencev1.GenerateRequest) {
 				q.Input = nil
 				choice = proto.CloneOf(q)
 				q.Input, choice.Input = input, input
+				choice.PromptLogprobs = nil // the first answer's are those of all
 				if choice.GetSampling().Seed != nil {
 					choice.Sampling.Seed = proto.Uint64(choice.GetSampling().GetSeed() + uint64(i))
 				}

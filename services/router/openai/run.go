@@ -26,8 +26,8 @@ func (h *Handler) run(ctx context.Context, c *call, to receive, now func(*infere
 	if c.chat {
 		from.Route = RouteChat
 	}
-	generate := func(ctx context.Context, q *inferencev1.GenerateRequest, send func(*inferencev1.GenerateEvent) error) error {
-		if c.empty {
+	generate := func(ctx context.Context, from Origin, q *inferencev1.GenerateRequest, send func(*inferencev1.GenerateEvent) error) error {
+		if c.empty && q.PromptLogprobs == nil {
 			return h.nothing(ctx, q, send)
 		}
 		return h.backend.Generate(ctx, from, q, send)
@@ -36,17 +36,22 @@ func (h *Handler) run(ctx context.Context, c *call, to receive, now func(*infere
 		return tooMany(c, most)
 	}
 	if len(c.choices) == 1 {
+		if c.echoesTokens {
+			if _, err := h.prepare(ctx, c); err != nil {
+				return err
+			}
+		}
 		from.Now = now
-		return generate(ctx, c.choices[0], func(event *inferencev1.GenerateEvent) error { return to(0, event) })
+		return generate(ctx, from, c.choices[0], func(event *inferencev1.GenerateEvent) error { return to(0, event) })
 	}
-	return h.several(ctx, c, to, generate)
+	return h.several(ctx, c, from, to, generate)
 }
 
 // generate generates one answer.
-type generate func(ctx context.Context, q *inferencev1.GenerateRequest, send func(*inferencev1.GenerateEvent) error) error
+type generate func(ctx context.Context, from Origin, q *inferencev1.GenerateRequest, send func(*inferencev1.GenerateEvent) error) error
 
-// several generates more answers than one.
-func (h *Handler) several(ctx context.Context, c *call, to receive, generate generate) error {
+// several generates more answers than one. Those to one prompt share it.
+func (h *Handler) several(ctx context.Context, c *call, from Origin, to receive, generate generate) error {
 	id, err := h.prepare(ctx, c)
 	if err != nil {
 		return err
@@ -58,7 +63,13 @@ func (h *Handler) several(ctx context.Context, c *call, to receive, generate gen
 	}
 	var wait sync.WaitGroup
 	for i, q := range c.choices {
-		wait.Go(func() { r.one(rpc.WithRequestID(ctx, suffixed(id, i)), i, q, generate) })
+		if c.n > 1 {
+			if from.First = i%c.n == 0; from.First {
+				from.Prompt = NewPrompt()
+			}
+		}
+		from := from
+		wait.Go(func() { r.one(rpc.WithRequestID(ctx, suffixed(id, i)), from, i, q, generate) })
 	}
 	err = r.follow(len(c.choices), to, cancel)
 	wait.Wait()
@@ -77,6 +88,7 @@ func tooMany(c *call, most int) error {
 // prepare makes tokens of each prompt, once for all its answers and one prompt after
 // the other, and returns the id to serve them under.
 func (h *Handler) prepare(ctx context.Context, c *call) (id string, err error) {
+	number := 0
 	for answers := range slices.Chunk(c.choices, c.n) {
 		plan, err := h.backend.Plan(ctx, answers[0])
 		if err != nil {
@@ -86,6 +98,10 @@ func (h *Handler) prepare(ctx context.Context, c *call) (id string, err error) {
 		for _, q := range answers {
 			q.Input = prompt
 		}
+		if c.echoesTokens && c.echoes[number] == "" {
+			c.echoes[number] = plan.Text()
+		}
+		number++
 		id = plan.RequestID
 	}
 	return id, nil
@@ -118,7 +134,7 @@ type numbered struct {
 }
 
 // one makes one answer.
-func (r *several) one(ctx context.Context, index int, q *inferencev1.GenerateRequest, generate generate) {
+func (r *several) one(ctx context.Context, from Origin, index int, q *inferencev1.GenerateRequest, generate generate) {
 	err := func() (err error) {
 		// Nobody above could recover it: this goroutine is not the server's.
 		defer func() {
@@ -126,7 +142,7 @@ func (r *several) one(ctx context.Context, index int, q *inferencev1.GenerateReq
 				err = r.handler.panicked(ctx, p)
 			}
 		}()
-		return generate(ctx, q, func(event *inferencev1.GenerateEvent) error {
+		return generate(ctx, from, q, func(event *inferencev1.GenerateEvent) error {
 			select {
 			case r.events <- numbered{index, event}:
 			case <-ctx.Done():

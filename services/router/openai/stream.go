@@ -40,7 +40,7 @@ func (s *stream) sendNow() func(*inferencev1.GenerateEvent) bool {
 // it did. If it did not, receive has to be called with the token. That is from the goroutine that
 // ServeHTTP is on, which is where a panic is dealt with.
 func (s *stream) receiveNow(event *inferencev1.GenerateEvent) (sent bool) {
-	if event.GetTokens() == nil || s.exchange.status == 0 {
+	if event.GetTokens() == nil || s.exchange.status == 0 || s.call.echoTop != nil || s.call.empty {
 		return false
 	}
 	s.isNow = true
@@ -70,13 +70,22 @@ func (s *stream) receive(index int, event *inferencev1.GenerateEvent) error {
 			s.request = event.GetAccepted().GetRequestId()
 		}
 		return s.begin(index)
+	case event.GetPromptLogprobs() != nil:
+		return s.scored(event.GetPromptLogprobs())
+	}
+	if err := s.echoScored(index); err != nil {
+		return err
+	}
+	switch {
+	case event.GetTokens() != nil && s.call.empty:
+		return nil
 	case event.GetTokens() != nil:
 		s.at.tokens = event.GetOffset() + uint64(len(event.GetTokens().GetTokenIds()))
 		return s.add(index, event.GetTokens().GetText(), event.GetTokens().GetLogprobs())
 	}
 	// What was held back until the end comes before the end.
 	s.at = place{event.GetOffset(), endText}
-	if text := event.GetFinished().GetText(); text != "" {
+	if text := event.GetFinished().GetText(); text != "" && !s.call.empty {
 		if err := s.add(index, text, nil); err != nil {
 			return err
 		}
@@ -104,12 +113,37 @@ func (s *stream) begin(index int) error {
 		c.Delta = &delta{Role: "assistant", Content: new(string)}
 		return s.send(c)
 	}
-	if echo := s.echo(index); echo != "" {
+	if echo := s.echo(index); echo != "" && s.call.echoTop == nil {
 		c.Text = &echo
 		return s.send(c)
 	}
 	// A completion has no first message of its own: only the headers go.
 	return s.exchange.open()
+}
+
+// scored takes memory for how likely tokens of a prompt are, which note has kept.
+func (s *stream) scored(e *inferencev1.PromptLogprobs) error {
+	bytes := int64(0)
+	for _, l := range e.GetLogprobs() {
+		bytes += tokenBytes + alternativeBytes*int64(len(l.GetTop()))
+	}
+	if !s.held.take(bytes) {
+		return full()
+	}
+	return nil
+}
+
+// echoScored sends the prompt with how likely its tokens are, before anything else of the answer.
+func (s *stream) echoScored(index int) error {
+	p := &s.answers[index]
+	if s.call.echoTop == nil || p.scores == nil {
+		return nil
+	}
+	tokens, end := echoed(p.scores, *s.call.echoTop)
+	p.scores, p.offset = nil, end
+	c := s.text(index, s.echo(index))
+	c.Logprobs = &tokens
+	return s.send(c)
 }
 
 // add sends text. Tokens whose text is held back are sent only if something is

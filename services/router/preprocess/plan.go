@@ -40,20 +40,22 @@ const (
 // Plan is a request that was checked: every default filled in, the prompt in
 // tokens.
 type Plan struct {
-	Model      *Model
-	Tokens     []int32 // the prompt
-	MaxTokens  int     // to generate; prompt and these fit into the context
-	StopTokens []int32 // that end it, the model's own included
-	Stops      []string
-	Sampling   *inferencev1.Sampling         // every field set
-	Logprobs   *uint32                       // nil: say nothing
-	Structured *inferencev1.StructuredOutput // nil: the output may be anything
-	Envelope   *inferencev1.Envelope         // without a request id
-	Pool       bool                          // its hidden states are wanted
-	Resumable  time.Duration                 // after its client is gone; 0: not
-	Arrived    time.Time
-	Tokenized  time.Time
-	Deadline   time.Time
+	Model          *Model
+	Tokens         []int32 // the prompt
+	MaxTokens      int     // to generate; prompt and these fit into the context
+	MinTokens      int     // before which nothing ends it but MaxTokens
+	StopTokens     []int32 // that end it, the model's own included
+	Stops          []string
+	Sampling       *inferencev1.Sampling         // every field set
+	Logprobs       *uint32                       // nil: say nothing
+	PromptLogprobs *uint32                       // nil: say nothing of the prompt
+	Structured     *inferencev1.StructuredOutput // nil: the output may be anything
+	Envelope       *inferencev1.Envelope         // without a request id
+	Pool           bool                          // its hidden states are wanted
+	Resumable      time.Duration                 // after its client is gone; 0: not
+	Arrived        time.Time
+	Tokenized      time.Time
+	Deadline       time.Time
 }
 
 // Plan checks a request completely before anything is spent on it; the prompt
@@ -70,6 +72,13 @@ func (s *Models) Plan(ctx context.Context, arrived time.Time, q *inferencev1.Gen
 	if n := q.GetLogprobs(); n > sampler.MaxTopLogprobs {
 		return nil, rpc.InvalidArgument("logprobs", fmt.Sprintf("%d is outside 0 to %d", n, sampler.MaxTopLogprobs))
 	}
+	switch n := q.GetPromptLogprobs(); {
+	case n > sampler.MaxTopLogprobs:
+		return nil, rpc.InvalidArgument("prompt_logprobs", fmt.Sprintf("%d is outside 0 to %d", n, sampler.MaxTopLogprobs))
+	case q.PromptLogprobs != nil && q.GetMode() == inferencev1.Mode_MODE_DISAGGREGATED:
+		return nil, rpc.InvalidArgument("prompt_logprobs", "are computed by one worker that serves the whole request: leave out mode disaggregated")
+	}
+	p.PromptLogprobs = q.PromptLogprobs
 	if err := checkStops(q.GetStop()); err != nil {
 		return nil, err
 	}
@@ -81,6 +90,9 @@ func (s *Models) Plan(ctx context.Context, arrived time.Time, q *inferencev1.Gen
 	}
 	if p.Envelope, err = envelopeOf(q); err != nil {
 		return nil, err
+	}
+	if p.PromptLogprobs != nil {
+		p.Envelope.Mode = inferencev1.Mode_MODE_AGGREGATED
 	}
 	if err := CheckDuration("resumable_for", q.GetResumableFor()); err != nil {
 		return nil, err
@@ -108,6 +120,10 @@ func (s *Models) Plan(ctx context.Context, arrived time.Time, q *inferencev1.Gen
 		}
 		p.MaxTokens = int(q.GetMaxTokens())
 	}
+	if int64(q.GetMinTokens()) > int64(p.MaxTokens) {
+		return nil, rpc.InvalidArgument("min_tokens", fmt.Sprintf("%d is more than the %d tokens that there can be", q.GetMinTokens(), p.MaxTokens))
+	}
+	p.MinTokens = int(q.GetMinTokens())
 	p.Tokenized = time.Now()
 	return p, nil
 }
@@ -191,4 +207,12 @@ func (p *Plan) TopLogprobs() int {
 		return 0
 	}
 	return int(*p.Logprobs)
+}
+
+// TopPromptLogprobs is TopLogprobs for tokens of the prompt.
+func (p *Plan) TopPromptLogprobs() int {
+	if p.PromptLogprobs == nil {
+		return 0
+	}
+	return int(*p.PromptLogprobs)
 }

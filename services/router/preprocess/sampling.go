@@ -27,14 +27,14 @@ const (
 // field set, but for the biases and the seed.
 func samplingDefaults(choice string, spec model.Spec) (*inferencev1.Sampling, error) {
 	d := &inferencev1.Sampling{
-		Temperature: proto.Float32(1), TopK: proto.Uint32(0), TopP: proto.Float32(1), MinP: proto.Float32(0),
+		Temperature: proto.Float32(1), TopK: proto.Uint32(0), TopP: proto.Float32(1), MinP: proto.Float32(0), TypicalP: proto.Float32(1),
 		RepetitionPenalty: proto.Float32(1), PresencePenalty: proto.Float32(0), FrequencyPenalty: proto.Float32(0),
 	}
 	if choice == GenerationConfigNone {
 		return d, nil
 	}
 	published := &inferencev1.Sampling{
-		Temperature: spec.Sampling.Temperature, TopP: spec.Sampling.TopP, MinP: spec.Sampling.MinP,
+		Temperature: spec.Sampling.Temperature, TopP: spec.Sampling.TopP, MinP: spec.Sampling.MinP, TypicalP: spec.Sampling.TypicalP,
 		RepetitionPenalty: spec.Sampling.RepetitionPenalty,
 	}
 	if k := spec.Sampling.TopK; k != nil {
@@ -56,6 +56,9 @@ func samplingOf(in, defaults *inferencev1.Sampling, spec model.Spec) (*inference
 	if in != nil {
 		proto.Merge(out, in)
 	}
+	if out.GetTopP() == 0 { // workers take that for "not set"
+		out.TopP, out.TopK = proto.Float32(1), proto.Uint32(1)
+	}
 	if out.Seed == nil {
 		out.Seed = proto.Uint64(rand.Uint64())
 	}
@@ -72,8 +75,8 @@ func samplingOf(in, defaults *inferencev1.Sampling, spec model.Spec) (*inference
 // they take for "not set". Its errors are *sampler.FieldError.
 func checkSampling(s *inferencev1.Sampling, spec model.Spec) error {
 	switch {
-	case s.GetTopP() == 0:
-		return &sampler.FieldError{Field: "top_p", Problem: "0 keeps no token; give a share above 0, at most 1"}
+	case s.GetTypicalP() == 0:
+		return &sampler.FieldError{Field: "typical_p", Problem: "0 keeps no token; give a share above 0, at most 1"}
 	case s.GetRepetitionPenalty() == 0:
 		return &sampler.FieldError{Field: "repetition_penalty", Problem: fmt.Sprintf("0 cannot divide; give 1 for none, or a number above 0, at most %d", sampler.MaxRepetitionPenalty)}
 	}

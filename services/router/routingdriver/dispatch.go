@@ -222,6 +222,16 @@ func (d *Dispatcher) hash(r *routing.Request, tokens []int32, salt string) {
 	}
 }
 
+// BlockTokens is how many tokens the smallest blocks of workers for a model have; 0: there are none.
+func (d *Dispatcher) BlockTokens(model string) (least int) {
+	for _, key := range look(d, func(rt *routing.Router) []routing.BlockKey { return rt.BlockKeys(model, routing.Version{}) }) {
+		if least == 0 || key.BlockTokens < least {
+			least = key.BlockTokens
+		}
+	}
+	return least
+}
+
 // Withdraw takes an ask back. If the answer was given meanwhile, what was set
 // aside goes back too.
 func (d *Dispatcher) Withdraw(id string) {

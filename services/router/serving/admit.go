@@ -33,7 +33,7 @@ func ownerOf(ctx context.Context) string {
 
 // admit makes a request its caller's, and counts it against the limits of that. The error is a
 // status.
-func (s *Requests) admit(ctx context.Context, q *inferencev1.GenerateRequest, p *preprocess.Plan) (by admitted, err error) {
+func (s *Requests) admit(ctx context.Context, sharing Sharing, q *inferencev1.GenerateRequest, p *preprocess.Plan) (by admitted, err error) {
 	caller := auth.FromContext(ctx)
 	if caller == nil {
 		return by, nil
@@ -46,7 +46,7 @@ func (s *Requests) admit(ctx context.Context, q *inferencev1.GenerateRequest, p 
 		s.metrics.limited.WithLabelValues("size").Inc()
 		return by, err
 	}
-	by.charge, err = s.charge(ctx, caller, int64(len(p.Tokens)+p.MaxTokens))
+	by.charge, err = s.charge(ctx, caller, int64(sharing.promptTokens(p)+p.MaxTokens))
 	return by, err
 }
 
@@ -102,7 +102,7 @@ func (r *request) chargeUsed() {
 	}
 	used := 0
 	if n := r.loop.Core.Tokens(); n > 0 {
-		used = len(r.plan.Tokens) + n
+		used = r.sharing.promptTokens(r.plan) + n
 	}
 	r.charge.Done(int64(used))
 }

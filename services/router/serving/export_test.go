@@ -16,11 +16,11 @@ import (
 )
 
 // NewText is the text of a request, for tests with tokenizers of other models.
-func NewText(t *tokenizer.Tokenizer, prompt []int32, stops []string) interface {
+func NewText(t *tokenizer.Tokenizer, prompt []int32, stops []string, least int) interface {
 	Push(token int32) (out, stop string)
 	Flush() (out, stop string)
 } {
-	return newText(t, prompt, stops)
+	return newText(t, prompt, stops, least)
 }
 
 // TokenCounter is what counts one token, for tests of what that costs.

@@ -1,12 +1,14 @@
 package serving
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -37,9 +39,13 @@ type request struct {
 	log      *slog.Logger
 	spans    *requestTrace // nil: not sampled
 	record   *records.Record
-	owner    string             // the tenant that it belongs to; empty: who has the secret
-	charge   *quota.Charge      // nil: its tenant has no limits
-	secret   string             // that its caller has
+	arrived  time.Time     // when workers could be asked for
+	holder   routing.Ref   // a worker that has the prompt's KV; zero: none is known
+	leads    atomic.Bool   // others wait for its prompt
+	owner    string        // the tenant that it belongs to; empty: who has the secret
+	charge   *quota.Charge // nil: its tenant has no limits
+	secret   string        // that its caller has
+	sharing  Sharing
 	hash     records.SecretHash // of that
 	events   *eventLog
 
@@ -87,7 +93,8 @@ func (a *attempt) decided() *controlv1.Decision {
 // maxReaders is how many may read one request's answer at a time.
 const maxReaders = 8
 
-func newRequest(s *Requests, p *preprocess.Plan, by admitted, id, secret string, spans *requestTrace, number uint64) *request {
+func newRequest(s *Requests, p *preprocess.Plan, by admitted, id string, c *Caller, spans *requestTrace, number uint64) *request {
+	secret := cmp.Or(c.Secret, rpc.NewID())
 	ctx, cancel := context.WithDeadline(rpc.WithRequestID(context.Background(), id), p.Deadline)
 	hash, key := records.HashOf(secret), id+"#"+strconv.FormatUint(number, 10)
 	r := &request{
@@ -101,6 +108,8 @@ func newRequest(s *Requests, p *preprocess.Plan, by admitted, id, secret string,
 		owner:    by.owner,
 		charge:   by.charge,
 		secret:   secret,
+		sharing:  c.Sharing,
+		arrived:  p.Arrived,
 		hash:     hash,
 		read:     make(chan struct{}),
 		ctx:      ctx,
@@ -112,23 +121,25 @@ func newRequest(s *Requests, p *preprocess.Plan, by admitted, id, secret string,
 		tries:    make(map[int]*attempt),
 	}
 	join, recorder, ended := routerlog.NewRequest(s.deps.Log, joining.Params{
-		ID:           key,
-		Arrived:      p.Arrived,
-		Tokenized:    p.Tokenized,
-		PromptTokens: len(p.Tokens),
-		MaxTokens:    p.MaxTokens,
-		StopTokens:   p.StopTokens,
-		Deadline:     p.Deadline,
-		VocabSize:    p.Model.Spec.VocabSize,
-		Text:         newText(p.Model.Tokenizer, p.Tokens, p.Stops),
-		Logprobs:     p.Logprobs != nil,
-		TopLogprobs:  p.TopLogprobs(),
-		MaxAttempts:  s.config.MaxAttempts,
-		MaxRefusals:  joining.DefaultMaxRefusals,
-		Linger:       joining.DefaultLinger,
-		Silence:      s.config.Silence,
+		ID:             key,
+		Arrived:        p.Arrived,
+		Tokenized:      p.Tokenized,
+		PromptTokens:   len(p.Tokens),
+		MaxTokens:      p.MaxTokens,
+		StopTokens:     p.StopTokens,
+		Deadline:       p.Deadline,
+		VocabSize:      p.Model.Spec.VocabSize,
+		Text:           newText(p.Model.Tokenizer, p.Tokens, p.Stops, p.MinTokens),
+		Logprobs:       p.Logprobs != nil,
+		TopLogprobs:    p.TopLogprobs(),
+		PromptLogprobs: p.PromptLogprobs != nil, TopPromptLogprobs: p.TopPromptLogprobs(),
+		MaxAttempts: s.config.MaxAttempts,
+		MaxRefusals: joining.DefaultMaxRefusals,
+		Linger:      joining.DefaultLinger,
+		Silence:     s.config.Silence,
 	})
 	r.loop, r.over = coreloop.New(join, r.apply), ended
+	r.leads.Store(r.sharing.Prompt != nil && r.sharing.First)
 	if recorder != nil {
 		r.loop.Now, r.loop.Recorder = s.deps.Log.Now, recorder
 	}
@@ -142,13 +153,16 @@ func (r *request) run() {
 	defer r.over()
 	defer r.spans.allReleased()
 	r.spans.planned(r.id, r.plan)
-	r.handle(joining.Start{})
-	deadline := r.ctx.Done()
+	turn, deadline := r.turn(), r.ctx.Done()
 	for {
 		due := r.loop.Due()
 		select {
 		case <-r.done:
 			return
+		case <-turn:
+			turn = nil
+			r.begins()
+			r.handle(joining.Start{})
 		case event := <-r.answers:
 			r.handle(event)
 		case err := <-r.aborts:
@@ -192,6 +206,7 @@ func (r *request) handle(event joining.Event) {
 		}
 	}
 	r.loop.Step(event)
+	r.lead()
 	if r.loop.Core.Done() {
 		select {
 		case <-r.done:
@@ -240,6 +255,11 @@ func (r *request) released(a joining.Release) {
 // may be used again afterwards.
 func (r *request) handleDecode(m joining.DecodeMessage) {
 	coreloop.Handle(r.loop, (*joining.Join).HandleDecode, m)
+	if r.leads.Load() {
+		r.loop.Lock()
+		defer r.loop.Unlock()
+		r.lead()
+	}
 }
 
 // apply carries out what the request's life asks for. The loop's lock, which it is called
@@ -275,6 +295,9 @@ func (r *request) apply(now time.Time, actions []joining.Action) {
 				SystemFingerprint: r.version.Fingerprint(),
 				Secret:            r.secret,
 			}}})
+			if r.plan.PromptLogprobs != nil && len(r.plan.Tokens) == 1 { // no worker has anything to say
+				r.events.append(promptEvent(joining.DeliverPrompt{Offset: 1}, r.plan))
+			}
 		case *joining.Deliver:
 			if r.token == nil {
 				r.token = newTokenEvent()
@@ -285,6 +308,8 @@ func (r *request) apply(now time.Time, actions []joining.Action) {
 			}
 			r.requests.metrics.token(r.running.mode, now, r.tokenAt)
 			r.tokenAt = now
+		case joining.DeliverPrompt:
+			r.events.append(promptEvent(a, r.plan))
 		case joining.Finish:
 			r.finish(now, a)
 		}
@@ -311,14 +336,14 @@ func (r *request) ask(a joining.Ask) {
 	if wanted.Retry = a.Retry; a.Retry {
 		r.requests.metrics.again.Inc()
 	}
-	r.requests.deps.Dispatcher.Ask(wanted, tokens, r.plan.Envelope.GetCacheSalt(), r.answers)
+	r.requests.deps.Dispatcher.Ask(wanted, r.findable(tokens), r.plan.Envelope.GetCacheSalt(), r.answers)
 }
 
 // askHedge asks for those of a second try, which it is told at once.
 func (r *request) askHedge(a joining.AskHedge) {
 	tokens := slices.Concat(r.plan.Tokens, a.Generated)
 	wanted := r.wanted(a.ID, a.Attempt, tokens, a.Failures, a.Version)
-	answer := r.requests.deps.Dispatcher.Hedge(routing.Hedge{Request: wanted, Late: a.Late, After: a.After, Again: a.Again}, tokens, r.plan.Envelope.GetCacheSalt())
+	answer := r.requests.deps.Dispatcher.Hedge(routing.Hedge{Request: wanted, Late: a.Late, After: a.After, Again: a.Again}, r.findable(tokens), r.plan.Envelope.GetCacheSalt())
 	switch e := answer.(type) {
 	case joining.Dispatched:
 		r.decided(e)
@@ -338,9 +363,10 @@ func (r *request) wanted(id string, attempt int, tokens []int32, failures []rout
 		Model:    p.Model.Spec.Name,
 		Mode:     p.Envelope.GetMode(),
 		Priority: p.Envelope.GetPriority(),
-		Arrived:  p.Arrived,
+		Arrived:  r.arrived,
 		Deadline: p.Deadline,
 		Tokens:   len(tokens),
+		Holder:   r.holder,
 		MaxNew:   p.MaxTokens - (len(tokens) - len(p.Tokens)),
 		TTFT:     p.Envelope.GetSlo().GetTtft().AsDuration(),
 		TPOT:     p.Envelope.GetSlo().GetTpot().AsDuration(),

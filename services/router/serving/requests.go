@@ -117,6 +117,8 @@ type Caller struct {
 	// did: if not, the token is what send gets next. It is called from other goroutines than send is, but never while that runs, nor
 	// after Generate has returned. The event is valid until it returns.
 	Now func(*inferencev1.GenerateEvent) bool
+	// Sharing is of a prompt that several requests have.
+	Sharing Sharing
 }
 
 // Generate serves one request: it calls send with each event, from this goroutine, and
@@ -142,14 +144,15 @@ func (s *Requests) begin(ctx context.Context, c Caller, q *inferencev1.GenerateR
 		p.Pool = c.pool
 	}
 	if err == nil {
-		by, err = s.admit(ctx, q, p)
+		by, err = s.admit(ctx, c.Sharing, q, p)
 	}
 	if err == nil {
-		if r, err = s.start(p, by, id, cmp.Or(c.Secret, rpc.NewID()), spans); err == nil {
+		if r, err = s.start(p, by, id, &c, spans); err == nil {
 			return r, nil
 		}
 		by.charge.Done(0)
 	}
+	c.Sharing.computed(routing.Ref{})
 	s.metrics.ended(time.Now(), err, joining.Finish{})
 	spans.end(err)
 	return nil, err
@@ -198,7 +201,7 @@ func follow(ctx context.Context, r *request, from uint64, send func(*inferencev1
 		event, ended, err := r.events.read(reader)
 		switch {
 		case event != nil:
-			if event.GetTokens() != nil && event.GetOffset() < from {
+			if event.GetTokens() != nil && event.GetOffset() < from || event.GetPromptLogprobs() != nil && from > 0 {
 				continue
 			}
 			if send(event) != nil {
@@ -258,7 +261,7 @@ func (s *Requests) Stop(ctx context.Context) {
 }
 
 // start begins a request.
-func (s *Requests) start(p *preprocess.Plan, by admitted, id, secret string, spans *requestTrace) (*request, error) {
+func (s *Requests) start(p *preprocess.Plan, by admitted, id string, c *Caller, spans *requestTrace) (*request, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.stopping {
@@ -272,7 +275,7 @@ func (s *Requests) start(p *preprocess.Plan, by admitted, id, secret string, spa
 	id = s.unused(by.owner, id)
 	p.Envelope.RequestId = id
 	s.number++
-	r := newRequest(s, p, by, id, secret, spans, s.number)
+	r := newRequest(s, p, by, id, c, spans, s.number)
 	r.attach()
 	s.byID[r.name()] = r
 	s.running++

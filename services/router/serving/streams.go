@@ -23,19 +23,25 @@ func (r *request) task(attempt int, generated []int32) *workerv1.Task {
 	p := r.plan
 	envelope := proto.CloneOf(p.Envelope)
 	envelope.Attempt = uint32(attempt)
+	score := p.PromptLogprobs
+	if len(generated) > 0 { // all was said
+		score = nil
+	}
 	return &workerv1.Task{
+		PromptLogprobs:   score,
 		Envelope:         envelope,
 		Model:            p.Model.Spec.Name,
 		ModelDigest:      r.version.Digest,
 		TokenIds:         preprocess.IDs(p.Tokens, generated),
 		Generated:        uint32(len(generated)),
 		MaxTokens:        uint32(p.MaxTokens),
+		MinTokens:        uint32(p.MinTokens),
 		Sampling:         p.Sampling,
 		Logprobs:         p.Logprobs,
 		StructuredOutput: p.Structured,
 		Pool:             p.Pool,
 		StopTokenIds:     preprocess.IDs(p.StopTokens),
-		FirstTokenNs:     int64(joining.FirstTokenIn(time.Now(), p.Arrived, p.Envelope.GetSlo().GetTtft().AsDuration(), attempt)),
+		FirstTokenNs:     int64(joining.FirstTokenIn(time.Now(), r.arrived, p.Envelope.GetSlo().GetTtft().AsDuration(), attempt)),
 	}
 }
 

@@ -6,27 +6,41 @@ import (
 	"github.com/tandem-serving/tandem/pkg/joining"
 	"github.com/tandem-serving/tandem/pkg/tokenizer"
 	"github.com/tandem-serving/tandem/services/router/internal/stoptext"
+	"github.com/tandem-serving/tandem/services/router/preprocess"
 )
 
 // text makes text of one request's tokens; it is the joining.Text of it.
 type text struct {
 	stream *tokenizer.Stream
 	stops  *stoptext.Matcher
+	early  int  // tokens to come by which no stop counts
+	skips  bool // the last token was one of them
 }
 
-// newText is the text that continues prompt: a space that begins it is part of it.
-func newText(t *tokenizer.Tokenizer, prompt []int32, stops []string) *text {
-	return &text{stream: t.NewStreamAfter(prompt, true), stops: stoptext.New(stops)}
+// newText is the text that continues prompt: a space that begins it is part of it. A stop that is
+// complete with the first least tokens does not count.
+func newText(t *tokenizer.Tokenizer, prompt []int32, stops []string, least int) *text {
+	return &text{stream: t.NewStreamAfter(prompt, true), stops: stoptext.New(stops), early: least}
 }
 
 // Push takes in one token.
 func (t *text) Push(token int32) (out, stop string) {
-	return t.stops.Push(t.stream.Next(token))
+	if t.skips = t.early > 0; t.skips {
+		t.early--
+	}
+	return t.push(t.stream.Next(token))
+}
+
+func (t *text) push(text string) (out, stop string) {
+	if t.skips {
+		return t.stops.Skip(text), ""
+	}
+	return t.stops.Push(text)
 }
 
 // Flush ends the text: what is held back was the start of nothing.
 func (t *text) Flush() (out, stop string) {
-	out, stop = t.stops.Push(t.stream.Flush())
+	out, stop = t.push(t.stream.Flush())
 	if stop == "" {
 		out += t.stops.Flush()
 	}
@@ -47,6 +61,25 @@ func logprobsOf(d *joining.Deliver, t *tokenizer.Tokenizer) []*inferencev1.Token
 		}
 	}
 	return []*inferencev1.TokenLogprobs{d.Logprobs}
+}
+
+// promptEvent is how likely tokens of the prompt are, as its client is told. The first token of the
+// prompt, of which nothing is known, comes with the second.
+func promptEvent(d joining.DeliverPrompt, p *preprocess.Plan) *inferencev1.GenerateEvent {
+	out := &inferencev1.PromptLogprobs{Offset: uint32(d.Offset)}
+	add := func(position int, l *inferencev1.TokenLogprobs) {
+		token := p.Tokens[position]
+		filled := logprobsOf(&joining.Deliver{Token: token, Logprobs: l}, p.Model.Tokenizer)
+		out.TokenIds, out.Logprobs = append(out.TokenIds, uint32(token)), append(out.Logprobs, filled...)
+	}
+	if d.Offset == 1 {
+		out.Offset = 0
+		add(0, new(inferencev1.TokenLogprobs))
+	}
+	for i, l := range d.Logprobs {
+		add(d.Offset+i, l)
+	}
+	return &inferencev1.GenerateEvent{Event: &inferencev1.GenerateEvent_PromptLogprobs{PromptLogprobs: out}}
 }
 
 // tokenEvent is an event with one token, in one piece of memory.

@@ -63,7 +63,7 @@ func TestTextContinuesThePrompt(t *testing.T) {
 			{prompt, []string{" one"}, " is", " one"},
 			{prompt[:1], []string{" is"}, "is one of the two", ""}, // a start token only: the text begins here
 		} {
-			text := serving.NewText(tok, c.prompt, c.stops)
+			text := serving.NewText(tok, c.prompt, c.stops, 0)
 			got, hit := "", ""
 			for _, token := range out {
 				var more string
@@ -100,7 +100,7 @@ func TestStopAtALineBreak(t *testing.T) {
 	if !ok {
 		t.Fatal("no token for a line break")
 	}
-	text := serving.NewText(tok, tok.Encode("There", true), []string{"\n"})
+	text := serving.NewText(tok, tok.Encode("There", true), []string{"\n"}, 0)
 	if out, stop := text.Push(line); out != "" || stop != "\n" {
 		t.Errorf("a line break gives %q and the stop %q", out, stop)
 	}

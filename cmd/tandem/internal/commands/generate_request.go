@@ -3,6 +3,7 @@ package commands
 import (
 	"fmt"
 	"io"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -21,7 +22,7 @@ const maxPromptBytes = 16 << 20
 type generateFlags struct {
 	requestFlags
 	prompt, tokenIDs, cacheSalt, requestID string
-	logprobs, priority                     int64
+	logprobs, priority, minTokens          int64
 	ignoreEOS, noSpecial                   bool
 	timeout                                time.Duration
 	form                                   formFlags
@@ -32,6 +33,7 @@ func (g *generateFlags) add(cmd *cobra.Command) {
 	fs.StringVar(&g.prompt, "prompt", "", "text to continue (default: standard input, unless --token-ids is given)")
 	fs.StringVar(&g.tokenIDs, "token-ids", "", "token ids to continue instead, such as 1,2,3; no start token is added")
 	fs.Int64Var(&g.logprobs, "logprobs", 0, "with --json, print each token's log probability, and those of this many likeliest tokens, 0 to 20")
+	fs.Int64Var(&g.minTokens, "min-tokens", 0, "let nothing end the generation before it has this many tokens")
 	fs.DurationVar(&g.timeout, "timeout", 0, "time limit for the whole request; 0: none")
 	fs.Int64Var(&g.priority, "priority", 0, "-100 to 100; higher is served first")
 	fs.StringVar(&g.cacheSalt, "cache-salt", "", "share cached prefixes only with requests of the same salt")
@@ -41,7 +43,7 @@ func (g *generateFlags) add(cmd *cobra.Command) {
 	fs.BoolVar(&g.json, "json", false, "print one JSON object a line: each token, then the result")
 	g.form.add(cmd)
 	g.requestFlags.add(cmd, "to generate (default: as many as the context holds)", "the generation")
-	onlyOnCommandLine(cmd, "prompt", "token-ids", "logprobs", "priority", "cache-salt", "ignore-eos", "request-id", "no-special")
+	onlyOnCommandLine(cmd, "prompt", "token-ids", "logprobs", "min-tokens", "priority", "cache-salt", "ignore-eos", "request-id", "no-special")
 }
 
 func (g *generateFlags) request(cmd *cobra.Command) (*inferencev1.GenerateRequest, error) {
@@ -62,6 +64,13 @@ func (g *generateFlags) request(cmd *cobra.Command) (*inferencev1.GenerateReques
 	}
 	if request.Logprobs, err = givenCount(cmd, "logprobs", "logprobs", g.logprobs, 0, 20); err != nil {
 		return nil, err
+	}
+	least, err := givenCount(cmd, "min-tokens", "min_tokens", g.minTokens, 0, math.MaxInt32)
+	if err != nil {
+		return nil, err
+	}
+	if least != nil {
+		request.MinTokens = *least
 	}
 	if request.StructuredOutput, err = g.form.form(cmd); err != nil {
 		return nil, err

@@ -91,7 +91,7 @@ var (
 		{"Logs and traces", []string{"log-", "trace-"}},
 	}
 	samplingGroup = flagGroup{"Sampling", []string{
-		"temperature", "top-p", "top-k", "min-p", "seed", "repetition-penalty", "presence-penalty", "frequency-penalty", "logit-bias", "logprobs",
+		"temperature", "top-p", "top-k", "min-p", "typical-p", "seed", "repetition-penalty", "presence-penalty", "frequency-penalty", "logit-bias", "logprobs",
 	}}
 	loadGroups = []flagGroup{
 		{"Load", []string{

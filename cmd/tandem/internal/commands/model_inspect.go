@@ -97,6 +97,7 @@ type samplingJSON struct {
 	Temperature       *float32 `json:"temperature,omitempty"`
 	TopP              *float32 `json:"top_p,omitempty"`
 	MinP              *float32 `json:"min_p,omitempty"`
+	TypicalP          *float32 `json:"typical_p,omitempty"`
 	RepetitionPenalty *float32 `json:"repetition_penalty,omitempty"`
 	TopK              *int     `json:"top_k,omitempty"`
 }
@@ -304,7 +305,7 @@ func (s samplingJSON) String() string {
 	for _, x := range []struct {
 		name  string
 		value *float32
-	}{{"temperature", s.Temperature}, {"top-p", s.TopP}, {"min-p", s.MinP}, {"repetition penalty", s.RepetitionPenalty}} {
+	}{{"temperature", s.Temperature}, {"top-p", s.TopP}, {"min-p", s.MinP}, {"typical-p", s.TypicalP}, {"repetition penalty", s.RepetitionPenalty}} {
 		if x.value != nil {
 			parts = append(parts, fmt.Sprintf("%s %g", x.name, *x.value))
 		}

@@ -105,25 +105,26 @@ func givenCount(cmd *cobra.Command, flag, field string, value, least, most int64
 // samplingFlags say how tokens are drawn. What is not given is left out of the
 // request, so that the model's own defaults hold.
 type samplingFlags struct {
-	temperature, topP, minP         float32
-	repetition, presence, frequency float32
-	topK                            int64
-	seed                            uint64
-	logitBias                       string
+	temperature, topP, minP, typicalP float32
+	repetition, presence, frequency   float32
+	topK                              int64
+	seed                              uint64
+	logitBias                         string
 }
 
 func (s *samplingFlags) add(cmd *cobra.Command) {
 	fs := cmd.Flags()
 	fs.Float32Var(&s.temperature, "temperature", 0, "divides the logits; 0 always takes the likeliest token (default: the model's)")
-	fs.Float32Var(&s.topP, "top-p", 0, "draw from the likeliest tokens that together have this probability (default: the model's)")
+	fs.Float32Var(&s.topP, "top-p", 0, "draw from the likeliest tokens that together have this probability; 0 always takes the likeliest (default: the model's)")
 	fs.Int64Var(&s.topK, "top-k", 0, "draw from this many likeliest tokens; 0: from all (default: the model's)")
 	fs.Float32Var(&s.minP, "min-p", 0, "draw only tokens with at least this share of the likeliest token's probability (default: the model's)")
+	fs.Float32Var(&s.typicalP, "typical-p", 0, "draw from the tokens whose surprise is the most usual and that together have this probability (default: the model's)")
 	fs.Uint64Var(&s.seed, "seed", 0, "seed of the draws (default: one that the router picks and reports)")
 	fs.Float32Var(&s.repetition, "repetition-penalty", 0, "above 1, makes tokens of the prompt and the answer less likely to repeat (default: the model's)")
 	fs.Float32Var(&s.presence, "presence-penalty", 0, "subtracted from the logits of generated tokens")
 	fs.Float32Var(&s.frequency, "frequency-penalty", 0, "subtracted from the logits of generated tokens, once for each occurrence")
 	fs.StringVar(&s.logitBias, "logit-bias", "", "added to the logits of tokens, such as 17=2.5,305=-100; -100 forbids a token")
-	onlyOnCommandLine(cmd, "temperature", "top-p", "top-k", "min-p", "seed",
+	onlyOnCommandLine(cmd, "temperature", "top-p", "top-k", "min-p", "typical-p", "seed",
 		"repetition-penalty", "presence-penalty", "frequency-penalty", "logit-bias")
 }
 
@@ -138,6 +139,7 @@ func (s *samplingFlags) sampling(cmd *cobra.Command) (*inferencev1.Sampling, err
 		{"temperature", &s.temperature, &out.Temperature},
 		{"top-p", &s.topP, &out.TopP},
 		{"min-p", &s.minP, &out.MinP},
+		{"typical-p", &s.typicalP, &out.TypicalP},
 		{"repetition-penalty", &s.repetition, &out.RepetitionPenalty},
 		{"presence-penalty", &s.presence, &out.PresencePenalty},
 		{"frequency-penalty", &s.frequency, &out.FrequencyPenalty},

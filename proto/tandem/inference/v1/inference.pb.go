@@ -70,8 +70,18 @@ type GenerateRequest struct {
 	Logprobs *uint32 `protobuf:"varint,17,opt,name=logprobs,proto3,oneof" json:"logprobs,omitempty"`
 	// Form of the output. Not set: any. Not together with ignore_eos.
 	StructuredOutput *StructuredOutput `protobuf:"bytes,20,opt,name=structured_output,json=structuredOutput,proto3" json:"structured_output,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// Before so many tokens, nothing ends the generation but max_tokens: tokens that would are
+	// not sampled, and stop strings that are complete by then do not count. If no other token
+	// can be sampled, the generation ends nevertheless: a complete structured output does.
+	// Default 0. At most max_tokens.
+	MinTokens uint32 `protobuf:"varint,24,opt,name=min_tokens,json=minTokens,proto3" json:"min_tokens,omitempty"`
+	// Return log probabilities of each token of the prompt, given those before it, and of this
+	// many likeliest alternatives, 0 to 20. Not set: none. One worker then computes the whole
+	// request, and all of the prompt: nothing is taken from prefix caches. Not with
+	// MODE_DISAGGREGATED.
+	PromptLogprobs *uint32 `protobuf:"varint,25,opt,name=prompt_logprobs,json=promptLogprobs,proto3,oneof" json:"prompt_logprobs,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *GenerateRequest) Reset() {
@@ -241,6 +251,20 @@ func (x *GenerateRequest) GetStructuredOutput() *StructuredOutput {
 		return x.StructuredOutput
 	}
 	return nil
+}
+
+func (x *GenerateRequest) GetMinTokens() uint32 {
+	if x != nil {
+		return x.MinTokens
+	}
+	return 0
+}
+
+func (x *GenerateRequest) GetPromptLogprobs() uint32 {
+	if x != nil && x.PromptLogprobs != nil {
+		return *x.PromptLogprobs
+	}
+	return 0
 }
 
 type isGenerateRequest_Input interface {
@@ -427,8 +451,8 @@ func (x *Message) GetToolCallId() string {
 	return ""
 }
 
-// GenerateEvent is one message of the response: Accepted first, then TokenDelta,
-// Finished last.
+// GenerateEvent is one message of the response: Accepted first, then PromptLogprobs if they
+// were asked for, then TokenDelta, Finished last.
 type GenerateEvent struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Number of tokens generated before this event, which is the offset of a TokenDelta's
@@ -441,6 +465,7 @@ type GenerateEvent struct {
 	//	*GenerateEvent_Accepted
 	//	*GenerateEvent_Tokens
 	//	*GenerateEvent_Finished
+	//	*GenerateEvent_PromptLogprobs
 	Event         isGenerateEvent_Event `protobuf_oneof:"event"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -517,6 +542,15 @@ func (x *GenerateEvent) GetFinished() *Finished {
 	return nil
 }
 
+func (x *GenerateEvent) GetPromptLogprobs() *PromptLogprobs {
+	if x != nil {
+		if x, ok := x.Event.(*GenerateEvent_PromptLogprobs); ok {
+			return x.PromptLogprobs
+		}
+	}
+	return nil
+}
+
 type isGenerateEvent_Event interface {
 	isGenerateEvent_Event()
 }
@@ -536,11 +570,18 @@ type GenerateEvent_Finished struct {
 	Finished *Finished `protobuf:"bytes,4,opt,name=finished,proto3,oneof"`
 }
 
+type GenerateEvent_PromptLogprobs struct {
+	// Log probabilities of tokens of the prompt, before the first TokenDelta.
+	PromptLogprobs *PromptLogprobs `protobuf:"bytes,5,opt,name=prompt_logprobs,json=promptLogprobs,proto3,oneof"`
+}
+
 func (*GenerateEvent_Accepted) isGenerateEvent_Event() {}
 
 func (*GenerateEvent_Tokens) isGenerateEvent_Event() {}
 
 func (*GenerateEvent_Finished) isGenerateEvent_Event() {}
+
+func (*GenerateEvent_PromptLogprobs) isGenerateEvent_Event() {}
 
 // Accepted reports admission.
 type Accepted struct {
@@ -699,6 +740,71 @@ func (x *TokenDelta) GetLogprobs() []*TokenLogprobs {
 	return nil
 }
 
+// PromptLogprobs is the log probabilities of some tokens of the prompt. All messages together
+// have each token once, in order.
+type PromptLogprobs struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Position of the first of them in the prompt.
+	Offset uint32 `protobuf:"varint,1,opt,name=offset,proto3" json:"offset,omitempty"`
+	// The tokens.
+	TokenIds []uint32 `protobuf:"varint,2,rep,packed,name=token_ids,json=tokenIds,proto3" json:"token_ids,omitempty"`
+	// Of each token. The first token of a prompt has none: its entry has nothing but the bytes.
+	Logprobs      []*TokenLogprobs `protobuf:"bytes,3,rep,name=logprobs,proto3" json:"logprobs,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PromptLogprobs) Reset() {
+	*x = PromptLogprobs{}
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PromptLogprobs) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PromptLogprobs) ProtoMessage() {}
+
+func (x *PromptLogprobs) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PromptLogprobs.ProtoReflect.Descriptor instead.
+func (*PromptLogprobs) Descriptor() ([]byte, []int) {
+	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *PromptLogprobs) GetOffset() uint32 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
+func (x *PromptLogprobs) GetTokenIds() []uint32 {
+	if x != nil {
+		return x.TokenIds
+	}
+	return nil
+}
+
+func (x *PromptLogprobs) GetLogprobs() []*TokenLogprobs {
+	if x != nil {
+		return x.Logprobs
+	}
+	return nil
+}
+
 // Finished ends a successful stream.
 type Finished struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -720,7 +826,7 @@ type Finished struct {
 
 func (x *Finished) Reset() {
 	*x = Finished{}
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[6]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -732,7 +838,7 @@ func (x *Finished) String() string {
 func (*Finished) ProtoMessage() {}
 
 func (x *Finished) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[6]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -745,7 +851,7 @@ func (x *Finished) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finished.ProtoReflect.Descriptor instead.
 func (*Finished) Descriptor() ([]byte, []int) {
-	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{6}
+	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Finished) GetReason() FinishReason {
@@ -805,7 +911,7 @@ type ResumeRequest struct {
 
 func (x *ResumeRequest) Reset() {
 	*x = ResumeRequest{}
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[7]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -817,7 +923,7 @@ func (x *ResumeRequest) String() string {
 func (*ResumeRequest) ProtoMessage() {}
 
 func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[7]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -830,7 +936,7 @@ func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeRequest.ProtoReflect.Descriptor instead.
 func (*ResumeRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{7}
+	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ResumeRequest) GetRequestId() string {
@@ -869,7 +975,7 @@ type TokenizeRequest struct {
 
 func (x *TokenizeRequest) Reset() {
 	*x = TokenizeRequest{}
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[8]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -881,7 +987,7 @@ func (x *TokenizeRequest) String() string {
 func (*TokenizeRequest) ProtoMessage() {}
 
 func (x *TokenizeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[8]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -894,7 +1000,7 @@ func (x *TokenizeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenizeRequest.ProtoReflect.Descriptor instead.
 func (*TokenizeRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{8}
+	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *TokenizeRequest) GetModel() string {
@@ -929,7 +1035,7 @@ type TokenizeResponse struct {
 
 func (x *TokenizeResponse) Reset() {
 	*x = TokenizeResponse{}
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[9]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -941,7 +1047,7 @@ func (x *TokenizeResponse) String() string {
 func (*TokenizeResponse) ProtoMessage() {}
 
 func (x *TokenizeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[9]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -954,7 +1060,7 @@ func (x *TokenizeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenizeResponse.ProtoReflect.Descriptor instead.
 func (*TokenizeResponse) Descriptor() ([]byte, []int) {
-	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{9}
+	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *TokenizeResponse) GetTokenIds() []uint32 {
@@ -979,7 +1085,7 @@ type DetokenizeRequest struct {
 
 func (x *DetokenizeRequest) Reset() {
 	*x = DetokenizeRequest{}
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[10]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -991,7 +1097,7 @@ func (x *DetokenizeRequest) String() string {
 func (*DetokenizeRequest) ProtoMessage() {}
 
 func (x *DetokenizeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[10]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1004,7 +1110,7 @@ func (x *DetokenizeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DetokenizeRequest.ProtoReflect.Descriptor instead.
 func (*DetokenizeRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{10}
+	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *DetokenizeRequest) GetModel() string {
@@ -1039,7 +1145,7 @@ type DetokenizeResponse struct {
 
 func (x *DetokenizeResponse) Reset() {
 	*x = DetokenizeResponse{}
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[11]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1051,7 +1157,7 @@ func (x *DetokenizeResponse) String() string {
 func (*DetokenizeResponse) ProtoMessage() {}
 
 func (x *DetokenizeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[11]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1064,7 +1170,7 @@ func (x *DetokenizeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DetokenizeResponse.ProtoReflect.Descriptor instead.
 func (*DetokenizeResponse) Descriptor() ([]byte, []int) {
-	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{11}
+	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *DetokenizeResponse) GetText() string {
@@ -1096,7 +1202,7 @@ type EmbedRequest struct {
 
 func (x *EmbedRequest) Reset() {
 	*x = EmbedRequest{}
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[12]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1108,7 +1214,7 @@ func (x *EmbedRequest) String() string {
 func (*EmbedRequest) ProtoMessage() {}
 
 func (x *EmbedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[12]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1121,7 +1227,7 @@ func (x *EmbedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EmbedRequest.ProtoReflect.Descriptor instead.
 func (*EmbedRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{12}
+	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *EmbedRequest) GetModel() string {
@@ -1183,7 +1289,7 @@ type EmbedInput struct {
 
 func (x *EmbedInput) Reset() {
 	*x = EmbedInput{}
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[13]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1195,7 +1301,7 @@ func (x *EmbedInput) String() string {
 func (*EmbedInput) ProtoMessage() {}
 
 func (x *EmbedInput) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[13]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1208,7 +1314,7 @@ func (x *EmbedInput) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EmbedInput.ProtoReflect.Descriptor instead.
 func (*EmbedInput) Descriptor() ([]byte, []int) {
-	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{13}
+	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *EmbedInput) GetInput() isEmbedInput_Input {
@@ -1270,7 +1376,7 @@ type EmbedResponse struct {
 
 func (x *EmbedResponse) Reset() {
 	*x = EmbedResponse{}
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[14]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1282,7 +1388,7 @@ func (x *EmbedResponse) String() string {
 func (*EmbedResponse) ProtoMessage() {}
 
 func (x *EmbedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[14]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1295,7 +1401,7 @@ func (x *EmbedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EmbedResponse.ProtoReflect.Descriptor instead.
 func (*EmbedResponse) Descriptor() ([]byte, []int) {
-	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{14}
+	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *EmbedResponse) GetModel() string {
@@ -1333,7 +1439,7 @@ type Embedding struct {
 
 func (x *Embedding) Reset() {
 	*x = Embedding{}
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[15]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1345,7 +1451,7 @@ func (x *Embedding) String() string {
 func (*Embedding) ProtoMessage() {}
 
 func (x *Embedding) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[15]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1358,7 +1464,7 @@ func (x *Embedding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Embedding.ProtoReflect.Descriptor instead.
 func (*Embedding) Descriptor() ([]byte, []int) {
-	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{15}
+	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Embedding) GetValues() []float32 {
@@ -1384,7 +1490,7 @@ type ListModelsRequest struct {
 
 func (x *ListModelsRequest) Reset() {
 	*x = ListModelsRequest{}
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[16]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1396,7 +1502,7 @@ func (x *ListModelsRequest) String() string {
 func (*ListModelsRequest) ProtoMessage() {}
 
 func (x *ListModelsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[16]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1409,7 +1515,7 @@ func (x *ListModelsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListModelsRequest.ProtoReflect.Descriptor instead.
 func (*ListModelsRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{16}
+	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{17}
 }
 
 // ListModelsResponse lists the models served.
@@ -1423,7 +1529,7 @@ type ListModelsResponse struct {
 
 func (x *ListModelsResponse) Reset() {
 	*x = ListModelsResponse{}
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[17]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1435,7 +1541,7 @@ func (x *ListModelsResponse) String() string {
 func (*ListModelsResponse) ProtoMessage() {}
 
 func (x *ListModelsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[17]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1448,7 +1554,7 @@ func (x *ListModelsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListModelsResponse.ProtoReflect.Descriptor instead.
 func (*ListModelsResponse) Descriptor() ([]byte, []int) {
-	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{17}
+	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ListModelsResponse) GetModels() []*Model {
@@ -1477,7 +1583,7 @@ type Model struct {
 
 func (x *Model) Reset() {
 	*x = Model{}
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[18]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1489,7 +1595,7 @@ func (x *Model) String() string {
 func (*Model) ProtoMessage() {}
 
 func (x *Model) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[18]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1502,7 +1608,7 @@ func (x *Model) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Model.ProtoReflect.Descriptor instead.
 func (*Model) Descriptor() ([]byte, []int) {
-	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{18}
+	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Model) GetName() string {
@@ -1544,7 +1650,7 @@ var File_tandem_inference_v1_inference_proto protoreflect.FileDescriptor
 
 const file_tandem_inference_v1_inference_proto_rawDesc = "" +
 	"\n" +
-	"#tandem/inference/v1/inference.proto\x12\x13tandem.inference.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a!tandem/inference/v1/request.proto\x1a!tandem/inference/v1/timings.proto\"\xb4\x06\n" +
+	"#tandem/inference/v1/inference.proto\x12\x13tandem.inference.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a!tandem/inference/v1/request.proto\x1a!tandem/inference/v1/timings.proto\"\x95\a\n" +
 	"\x0fGenerateRequest\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12\x18\n" +
 	"\x06prompt\x18\x02 \x01(\tH\x00R\x06prompt\x12<\n" +
@@ -1567,10 +1673,14 @@ const file_tandem_inference_v1_inference_proto_rawDesc = "" +
 	"\rresumable_for\x18\x0e \x01(\v2\x19.google.protobuf.DurationR\fresumableFor\x12*\n" +
 	"\x11no_special_tokens\x18\x0f \x01(\bR\x0fnoSpecialTokens\x12\x1f\n" +
 	"\blogprobs\x18\x11 \x01(\rH\x02R\blogprobs\x88\x01\x01\x12R\n" +
-	"\x11structured_output\x18\x14 \x01(\v2%.tandem.inference.v1.StructuredOutputR\x10structuredOutputB\a\n" +
+	"\x11structured_output\x18\x14 \x01(\v2%.tandem.inference.v1.StructuredOutputR\x10structuredOutput\x12\x1d\n" +
+	"\n" +
+	"min_tokens\x18\x18 \x01(\rR\tminTokens\x12,\n" +
+	"\x0fprompt_logprobs\x18\x19 \x01(\rH\x03R\x0epromptLogprobs\x88\x01\x01B\a\n" +
 	"\x05inputB\r\n" +
 	"\v_max_tokensB\v\n" +
-	"\t_logprobs\"\xf3\x01\n" +
+	"\t_logprobsB\x12\n" +
+	"\x10_prompt_logprobs\"\xf3\x01\n" +
 	"\fConversation\x128\n" +
 	"\bmessages\x18\x01 \x03(\v2\x1c.tandem.inference.v1.MessageR\bmessages\x12-\n" +
 	"\x05tools\x18\x02 \x03(\v2\x17.google.protobuf.StructR\x05tools\x12F\n" +
@@ -1583,12 +1693,13 @@ const file_tandem_inference_v1_inference_proto_rawDesc = "" +
 	"\n" +
 	"tool_calls\x18\x04 \x03(\v2\x17.google.protobuf.StructR\ttoolCalls\x12 \n" +
 	"\ftool_call_id\x18\x05 \x01(\tR\n" +
-	"toolCallId\"\xe5\x01\n" +
+	"toolCallId\"\xb5\x02\n" +
 	"\rGenerateEvent\x12\x16\n" +
 	"\x06offset\x18\x01 \x01(\x04R\x06offset\x12;\n" +
 	"\baccepted\x18\x02 \x01(\v2\x1d.tandem.inference.v1.AcceptedH\x00R\baccepted\x129\n" +
 	"\x06tokens\x18\x03 \x01(\v2\x1f.tandem.inference.v1.TokenDeltaH\x00R\x06tokens\x12;\n" +
-	"\bfinished\x18\x04 \x01(\v2\x1d.tandem.inference.v1.FinishedH\x00R\bfinishedB\a\n" +
+	"\bfinished\x18\x04 \x01(\v2\x1d.tandem.inference.v1.FinishedH\x00R\bfinished\x12N\n" +
+	"\x0fprompt_logprobs\x18\x05 \x01(\v2#.tandem.inference.v1.PromptLogprobsH\x00R\x0epromptLogprobsB\a\n" +
 	"\x05event\"\xbf\x01\n" +
 	"\bAccepted\x12\x1d\n" +
 	"\n" +
@@ -1602,6 +1713,10 @@ const file_tandem_inference_v1_inference_proto_rawDesc = "" +
 	"TokenDelta\x12\x1b\n" +
 	"\ttoken_ids\x18\x01 \x03(\rR\btokenIds\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\x12>\n" +
+	"\blogprobs\x18\x03 \x03(\v2\".tandem.inference.v1.TokenLogprobsR\blogprobs\"\x85\x01\n" +
+	"\x0ePromptLogprobs\x12\x16\n" +
+	"\x06offset\x18\x01 \x01(\rR\x06offset\x12\x1b\n" +
+	"\ttoken_ids\x18\x02 \x03(\rR\btokenIds\x12>\n" +
 	"\blogprobs\x18\x03 \x03(\v2\".tandem.inference.v1.TokenLogprobsR\blogprobs\"\x89\x02\n" +
 	"\bFinished\x129\n" +
 	"\x06reason\x18\x01 \x01(\x0e2!.tandem.inference.v1.FinishReasonR\x06reason\x12\x12\n" +
@@ -1680,7 +1795,7 @@ func file_tandem_inference_v1_inference_proto_rawDescGZIP() []byte {
 	return file_tandem_inference_v1_inference_proto_rawDescData
 }
 
-var file_tandem_inference_v1_inference_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_tandem_inference_v1_inference_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_tandem_inference_v1_inference_proto_goTypes = []any{
 	(*GenerateRequest)(nil),     // 0: tandem.inference.v1.GenerateRequest
 	(*Conversation)(nil),        // 1: tandem.inference.v1.Conversation
@@ -1688,74 +1803,77 @@ var file_tandem_inference_v1_inference_proto_goTypes = []any{
 	(*GenerateEvent)(nil),       // 3: tandem.inference.v1.GenerateEvent
 	(*Accepted)(nil),            // 4: tandem.inference.v1.Accepted
 	(*TokenDelta)(nil),          // 5: tandem.inference.v1.TokenDelta
-	(*Finished)(nil),            // 6: tandem.inference.v1.Finished
-	(*ResumeRequest)(nil),       // 7: tandem.inference.v1.ResumeRequest
-	(*TokenizeRequest)(nil),     // 8: tandem.inference.v1.TokenizeRequest
-	(*TokenizeResponse)(nil),    // 9: tandem.inference.v1.TokenizeResponse
-	(*DetokenizeRequest)(nil),   // 10: tandem.inference.v1.DetokenizeRequest
-	(*DetokenizeResponse)(nil),  // 11: tandem.inference.v1.DetokenizeResponse
-	(*EmbedRequest)(nil),        // 12: tandem.inference.v1.EmbedRequest
-	(*EmbedInput)(nil),          // 13: tandem.inference.v1.EmbedInput
-	(*EmbedResponse)(nil),       // 14: tandem.inference.v1.EmbedResponse
-	(*Embedding)(nil),           // 15: tandem.inference.v1.Embedding
-	(*ListModelsRequest)(nil),   // 16: tandem.inference.v1.ListModelsRequest
-	(*ListModelsResponse)(nil),  // 17: tandem.inference.v1.ListModelsResponse
-	(*Model)(nil),               // 18: tandem.inference.v1.Model
-	(*TokenIds)(nil),            // 19: tandem.inference.v1.TokenIds
-	(*Sampling)(nil),            // 20: tandem.inference.v1.Sampling
-	(Mode)(0),                   // 21: tandem.inference.v1.Mode
-	(*Slo)(nil),                 // 22: tandem.inference.v1.Slo
-	(*durationpb.Duration)(nil), // 23: google.protobuf.Duration
-	(*StructuredOutput)(nil),    // 24: tandem.inference.v1.StructuredOutput
-	(*structpb.Struct)(nil),     // 25: google.protobuf.Struct
-	(*TokenLogprobs)(nil),       // 26: tandem.inference.v1.TokenLogprobs
-	(FinishReason)(0),           // 27: tandem.inference.v1.FinishReason
-	(*Usage)(nil),               // 28: tandem.inference.v1.Usage
-	(*Route)(nil),               // 29: tandem.inference.v1.Route
-	(*Timings)(nil),             // 30: tandem.inference.v1.Timings
+	(*PromptLogprobs)(nil),      // 6: tandem.inference.v1.PromptLogprobs
+	(*Finished)(nil),            // 7: tandem.inference.v1.Finished
+	(*ResumeRequest)(nil),       // 8: tandem.inference.v1.ResumeRequest
+	(*TokenizeRequest)(nil),     // 9: tandem.inference.v1.TokenizeRequest
+	(*TokenizeResponse)(nil),    // 10: tandem.inference.v1.TokenizeResponse
+	(*DetokenizeRequest)(nil),   // 11: tandem.inference.v1.DetokenizeRequest
+	(*DetokenizeResponse)(nil),  // 12: tandem.inference.v1.DetokenizeResponse
+	(*EmbedRequest)(nil),        // 13: tandem.inference.v1.EmbedRequest
+	(*EmbedInput)(nil),          // 14: tandem.inference.v1.EmbedInput
+	(*EmbedResponse)(nil),       // 15: tandem.inference.v1.EmbedResponse
+	(*Embedding)(nil),           // 16: tandem.inference.v1.Embedding
+	(*ListModelsRequest)(nil),   // 17: tandem.inference.v1.ListModelsRequest
+	(*ListModelsResponse)(nil),  // 18: tandem.inference.v1.ListModelsResponse
+	(*Model)(nil),               // 19: tandem.inference.v1.Model
+	(*TokenIds)(nil),            // 20: tandem.inference.v1.TokenIds
+	(*Sampling)(nil),            // 21: tandem.inference.v1.Sampling
+	(Mode)(0),                   // 22: tandem.inference.v1.Mode
+	(*Slo)(nil),                 // 23: tandem.inference.v1.Slo
+	(*durationpb.Duration)(nil), // 24: google.protobuf.Duration
+	(*StructuredOutput)(nil),    // 25: tandem.inference.v1.StructuredOutput
+	(*structpb.Struct)(nil),     // 26: google.protobuf.Struct
+	(*TokenLogprobs)(nil),       // 27: tandem.inference.v1.TokenLogprobs
+	(FinishReason)(0),           // 28: tandem.inference.v1.FinishReason
+	(*Usage)(nil),               // 29: tandem.inference.v1.Usage
+	(*Route)(nil),               // 30: tandem.inference.v1.Route
+	(*Timings)(nil),             // 31: tandem.inference.v1.Timings
 }
 var file_tandem_inference_v1_inference_proto_depIdxs = []int32{
-	19, // 0: tandem.inference.v1.GenerateRequest.token_ids:type_name -> tandem.inference.v1.TokenIds
+	20, // 0: tandem.inference.v1.GenerateRequest.token_ids:type_name -> tandem.inference.v1.TokenIds
 	1,  // 1: tandem.inference.v1.GenerateRequest.conversation:type_name -> tandem.inference.v1.Conversation
-	20, // 2: tandem.inference.v1.GenerateRequest.sampling:type_name -> tandem.inference.v1.Sampling
-	21, // 3: tandem.inference.v1.GenerateRequest.mode:type_name -> tandem.inference.v1.Mode
-	22, // 4: tandem.inference.v1.GenerateRequest.slo:type_name -> tandem.inference.v1.Slo
-	23, // 5: tandem.inference.v1.GenerateRequest.resumable_for:type_name -> google.protobuf.Duration
-	24, // 6: tandem.inference.v1.GenerateRequest.structured_output:type_name -> tandem.inference.v1.StructuredOutput
+	21, // 2: tandem.inference.v1.GenerateRequest.sampling:type_name -> tandem.inference.v1.Sampling
+	22, // 3: tandem.inference.v1.GenerateRequest.mode:type_name -> tandem.inference.v1.Mode
+	23, // 4: tandem.inference.v1.GenerateRequest.slo:type_name -> tandem.inference.v1.Slo
+	24, // 5: tandem.inference.v1.GenerateRequest.resumable_for:type_name -> google.protobuf.Duration
+	25, // 6: tandem.inference.v1.GenerateRequest.structured_output:type_name -> tandem.inference.v1.StructuredOutput
 	2,  // 7: tandem.inference.v1.Conversation.messages:type_name -> tandem.inference.v1.Message
-	25, // 8: tandem.inference.v1.Conversation.tools:type_name -> google.protobuf.Struct
-	25, // 9: tandem.inference.v1.Conversation.template_arguments:type_name -> google.protobuf.Struct
-	25, // 10: tandem.inference.v1.Message.tool_calls:type_name -> google.protobuf.Struct
+	26, // 8: tandem.inference.v1.Conversation.tools:type_name -> google.protobuf.Struct
+	26, // 9: tandem.inference.v1.Conversation.template_arguments:type_name -> google.protobuf.Struct
+	26, // 10: tandem.inference.v1.Message.tool_calls:type_name -> google.protobuf.Struct
 	4,  // 11: tandem.inference.v1.GenerateEvent.accepted:type_name -> tandem.inference.v1.Accepted
 	5,  // 12: tandem.inference.v1.GenerateEvent.tokens:type_name -> tandem.inference.v1.TokenDelta
-	6,  // 13: tandem.inference.v1.GenerateEvent.finished:type_name -> tandem.inference.v1.Finished
-	26, // 14: tandem.inference.v1.TokenDelta.logprobs:type_name -> tandem.inference.v1.TokenLogprobs
-	27, // 15: tandem.inference.v1.Finished.reason:type_name -> tandem.inference.v1.FinishReason
-	28, // 16: tandem.inference.v1.Finished.usage:type_name -> tandem.inference.v1.Usage
-	29, // 17: tandem.inference.v1.Finished.route:type_name -> tandem.inference.v1.Route
-	30, // 18: tandem.inference.v1.Finished.timings:type_name -> tandem.inference.v1.Timings
-	13, // 19: tandem.inference.v1.EmbedRequest.inputs:type_name -> tandem.inference.v1.EmbedInput
-	22, // 20: tandem.inference.v1.EmbedRequest.slo:type_name -> tandem.inference.v1.Slo
-	19, // 21: tandem.inference.v1.EmbedInput.token_ids:type_name -> tandem.inference.v1.TokenIds
-	15, // 22: tandem.inference.v1.EmbedResponse.embeddings:type_name -> tandem.inference.v1.Embedding
-	18, // 23: tandem.inference.v1.ListModelsResponse.models:type_name -> tandem.inference.v1.Model
-	0,  // 24: tandem.inference.v1.Inference.Generate:input_type -> tandem.inference.v1.GenerateRequest
-	7,  // 25: tandem.inference.v1.Inference.Resume:input_type -> tandem.inference.v1.ResumeRequest
-	8,  // 26: tandem.inference.v1.Inference.Tokenize:input_type -> tandem.inference.v1.TokenizeRequest
-	10, // 27: tandem.inference.v1.Inference.Detokenize:input_type -> tandem.inference.v1.DetokenizeRequest
-	12, // 28: tandem.inference.v1.Inference.Embed:input_type -> tandem.inference.v1.EmbedRequest
-	16, // 29: tandem.inference.v1.Inference.ListModels:input_type -> tandem.inference.v1.ListModelsRequest
-	3,  // 30: tandem.inference.v1.Inference.Generate:output_type -> tandem.inference.v1.GenerateEvent
-	3,  // 31: tandem.inference.v1.Inference.Resume:output_type -> tandem.inference.v1.GenerateEvent
-	9,  // 32: tandem.inference.v1.Inference.Tokenize:output_type -> tandem.inference.v1.TokenizeResponse
-	11, // 33: tandem.inference.v1.Inference.Detokenize:output_type -> tandem.inference.v1.DetokenizeResponse
-	14, // 34: tandem.inference.v1.Inference.Embed:output_type -> tandem.inference.v1.EmbedResponse
-	17, // 35: tandem.inference.v1.Inference.ListModels:output_type -> tandem.inference.v1.ListModelsResponse
-	30, // [30:36] is the sub-list for method output_type
-	24, // [24:30] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	7,  // 13: tandem.inference.v1.GenerateEvent.finished:type_name -> tandem.inference.v1.Finished
+	6,  // 14: tandem.inference.v1.GenerateEvent.prompt_logprobs:type_name -> tandem.inference.v1.PromptLogprobs
+	27, // 15: tandem.inference.v1.TokenDelta.logprobs:type_name -> tandem.inference.v1.TokenLogprobs
+	27, // 16: tandem.inference.v1.PromptLogprobs.logprobs:type_name -> tandem.inference.v1.TokenLogprobs
+	28, // 17: tandem.inference.v1.Finished.reason:type_name -> tandem.inference.v1.FinishReason
+	29, // 18: tandem.inference.v1.Finished.usage:type_name -> tandem.inference.v1.Usage
+	30, // 19: tandem.inference.v1.Finished.route:type_name -> tandem.inference.v1.Route
+	31, // 20: tandem.inference.v1.Finished.timings:type_name -> tandem.inference.v1.Timings
+	14, // 21: tandem.inference.v1.EmbedRequest.inputs:type_name -> tandem.inference.v1.EmbedInput
+	23, // 22: tandem.inference.v1.EmbedRequest.slo:type_name -> tandem.inference.v1.Slo
+	20, // 23: tandem.inference.v1.EmbedInput.token_ids:type_name -> tandem.inference.v1.TokenIds
+	16, // 24: tandem.inference.v1.EmbedResponse.embeddings:type_name -> tandem.inference.v1.Embedding
+	19, // 25: tandem.inference.v1.ListModelsResponse.models:type_name -> tandem.inference.v1.Model
+	0,  // 26: tandem.inference.v1.Inference.Generate:input_type -> tandem.inference.v1.GenerateRequest
+	8,  // 27: tandem.inference.v1.Inference.Resume:input_type -> tandem.inference.v1.ResumeRequest
+	9,  // 28: tandem.inference.v1.Inference.Tokenize:input_type -> tandem.inference.v1.TokenizeRequest
+	11, // 29: tandem.inference.v1.Inference.Detokenize:input_type -> tandem.inference.v1.DetokenizeRequest
+	13, // 30: tandem.inference.v1.Inference.Embed:input_type -> tandem.inference.v1.EmbedRequest
+	17, // 31: tandem.inference.v1.Inference.ListModels:input_type -> tandem.inference.v1.ListModelsRequest
+	3,  // 32: tandem.inference.v1.Inference.Generate:output_type -> tandem.inference.v1.GenerateEvent
+	3,  // 33: tandem.inference.v1.Inference.Resume:output_type -> tandem.inference.v1.GenerateEvent
+	10, // 34: tandem.inference.v1.Inference.Tokenize:output_type -> tandem.inference.v1.TokenizeResponse
+	12, // 35: tandem.inference.v1.Inference.Detokenize:output_type -> tandem.inference.v1.DetokenizeResponse
+	15, // 36: tandem.inference.v1.Inference.Embed:output_type -> tandem.inference.v1.EmbedResponse
+	18, // 37: tandem.inference.v1.Inference.ListModels:output_type -> tandem.inference.v1.ListModelsResponse
+	32, // [32:38] is the sub-list for method output_type
+	26, // [26:32] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_tandem_inference_v1_inference_proto_init() }
@@ -1774,8 +1892,9 @@ func file_tandem_inference_v1_inference_proto_init() {
 		(*GenerateEvent_Accepted)(nil),
 		(*GenerateEvent_Tokens)(nil),
 		(*GenerateEvent_Finished)(nil),
+		(*GenerateEvent_PromptLogprobs)(nil),
 	}
-	file_tandem_inference_v1_inference_proto_msgTypes[13].OneofWrappers = []any{
+	file_tandem_inference_v1_inference_proto_msgTypes[14].OneofWrappers = []any{
 		(*EmbedInput_Text)(nil),
 		(*EmbedInput_TokenIds)(nil),
 	}
@@ -1785,7 +1904,7 @@ func file_tandem_inference_v1_inference_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_tandem_inference_v1_inference_proto_rawDesc), len(file_tandem_inference_v1_inference_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   19,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -256,7 +256,7 @@ func (x *Slo) GetClass() string {
 // default given here. A router started with --generation-config=none ignores that file.
 //
 // Order: biases, repetition_penalty, frequency_penalty, presence_penalty, temperature,
-// top_k, top_p, min_p. The last four do not affect greedy sampling.
+// top_k, top_p, min_p, typical_p. The last five do not affect greedy sampling.
 type Sampling struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Divides the logits; 0 is greedy. Default 1. Range 0 to 100.
@@ -264,7 +264,7 @@ type Sampling struct {
 	// Keep only the k likeliest tokens; 0 keeps all. Default 0.
 	TopK *uint32 `protobuf:"varint,2,opt,name=top_k,json=topK,proto3,oneof" json:"top_k,omitempty"`
 	// Keep the smallest set of likeliest tokens whose probabilities sum to this. Default
-	// 1. Range above 0 to 1.
+	// 1. Range 0 to 1; 0 keeps the likeliest token alone.
 	TopP *float32 `protobuf:"fixed32,3,opt,name=top_p,json=topP,proto3,oneof" json:"top_p,omitempty"`
 	// Keep tokens with at least this fraction of the highest probability. Default 0.
 	// Range 0 to 1.
@@ -281,7 +281,11 @@ type Sampling struct {
 	// Range -2 to 2.
 	FrequencyPenalty *float32 `protobuf:"fixed32,8,opt,name=frequency_penalty,json=frequencyPenalty,proto3,oneof" json:"frequency_penalty,omitempty"`
 	// Added to logits, by token id. At most 1024, each -100 to 100. -100 forbids a token.
-	LogitBias     map[uint32]float32 `protobuf:"bytes,9,rep,name=logit_bias,json=logitBias,proto3" json:"logit_bias,omitempty" protobuf_key:"varint,1,opt,name=key" protobuf_val:"fixed32,2,opt,name=value"`
+	LogitBias map[uint32]float32 `protobuf:"bytes,9,rep,name=logit_bias,json=logitBias,proto3" json:"logit_bias,omitempty" protobuf_key:"varint,1,opt,name=key" protobuf_val:"fixed32,2,opt,name=value"`
+	// Locally typical sampling: of the tokens that the others left, keep those whose surprise
+	// is the nearest to the entropy, until their probabilities sum to this. Default 1, which
+	// keeps all. Range above 0 to 1.
+	TypicalP      *float32 `protobuf:"fixed32,10,opt,name=typical_p,json=typicalP,proto3,oneof" json:"typical_p,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -377,6 +381,13 @@ func (x *Sampling) GetLogitBias() map[uint32]float32 {
 		return x.LogitBias
 	}
 	return nil
+}
+
+func (x *Sampling) GetTypicalP() float32 {
+	if x != nil && x.TypicalP != nil {
+		return *x.TypicalP
+	}
+	return 0
 }
 
 // StructuredOutput holds the output to a form. Tokens that the form does not allow are never
@@ -560,7 +571,9 @@ type TokenLogprobs struct {
 	// requested, or the whole vocabulary. May lack the sampled token.
 	Top []*TokenLogprob `protobuf:"bytes,2,rep,name=top,proto3" json:"top,omitempty"`
 	// Bytes of the sampled token, possibly an incomplete character. Unset by workers.
-	Text          []byte `protobuf:"bytes,3,opt,name=text,proto3" json:"text,omitempty"`
+	Text []byte `protobuf:"bytes,3,opt,name=text,proto3" json:"text,omitempty"`
+	// Of tokens of a prompt: the place of the token among all, likeliest first, from 1.
+	Rank          uint32 `protobuf:"varint,4,opt,name=rank,proto3" json:"rank,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -614,6 +627,13 @@ func (x *TokenLogprobs) GetText() []byte {
 		return x.Text
 	}
 	return nil
+}
+
+func (x *TokenLogprobs) GetRank() uint32 {
+	if x != nil {
+		return x.Rank
+	}
+	return 0
 }
 
 // TokenLogprob is the log probability of one token.
@@ -744,7 +764,7 @@ const file_tandem_inference_v1_request_proto_rawDesc = "" +
 	"\x03Slo\x12-\n" +
 	"\x04ttft\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x04ttft\x12-\n" +
 	"\x04tpot\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x04tpot\x12\x14\n" +
-	"\x05class\x18\x03 \x01(\tR\x05class\"\xb2\x04\n" +
+	"\x05class\x18\x03 \x01(\tR\x05class\"\xe2\x04\n" +
 	"\bSampling\x12%\n" +
 	"\vtemperature\x18\x01 \x01(\x02H\x00R\vtemperature\x88\x01\x01\x12\x18\n" +
 	"\x05top_k\x18\x02 \x01(\rH\x01R\x04topK\x88\x01\x01\x12\x18\n" +
@@ -755,7 +775,9 @@ const file_tandem_inference_v1_request_proto_rawDesc = "" +
 	"\x10presence_penalty\x18\a \x01(\x02H\x06R\x0fpresencePenalty\x88\x01\x01\x120\n" +
 	"\x11frequency_penalty\x18\b \x01(\x02H\aR\x10frequencyPenalty\x88\x01\x01\x12K\n" +
 	"\n" +
-	"logit_bias\x18\t \x03(\v2,.tandem.inference.v1.Sampling.LogitBiasEntryR\tlogitBias\x1a<\n" +
+	"logit_bias\x18\t \x03(\v2,.tandem.inference.v1.Sampling.LogitBiasEntryR\tlogitBias\x12 \n" +
+	"\ttypical_p\x18\n" +
+	" \x01(\x02H\bR\btypicalP\x88\x01\x01\x1a<\n" +
 	"\x0eLogitBiasEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\rR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x02R\x05value:\x028\x01B\x0e\n" +
@@ -766,7 +788,9 @@ const file_tandem_inference_v1_request_proto_rawDesc = "" +
 	"\x05_seedB\x15\n" +
 	"\x13_repetition_penaltyB\x13\n" +
 	"\x11_presence_penaltyB\x14\n" +
-	"\x12_frequency_penalty\"\xaf\x01\n" +
+	"\x12_frequency_penaltyB\f\n" +
+	"\n" +
+	"_typical_p\"\xaf\x01\n" +
 	"\x10StructuredOutput\x12!\n" +
 	"\vjson_object\x18\x01 \x01(\bH\x00R\n" +
 	"jsonObject\x12!\n" +
@@ -776,11 +800,12 @@ const file_tandem_inference_v1_request_proto_rawDesc = "" +
 	"\x06choice\x18\x04 \x01(\v2\x1b.tandem.inference.v1.ChoiceH\x00R\x06choiceB\x06\n" +
 	"\x04form\"\x1e\n" +
 	"\x06Choice\x12\x14\n" +
-	"\x05texts\x18\x01 \x03(\tR\x05texts\"r\n" +
+	"\x05texts\x18\x01 \x03(\tR\x05texts\"\x86\x01\n" +
 	"\rTokenLogprobs\x12\x18\n" +
 	"\alogprob\x18\x01 \x01(\x02R\alogprob\x123\n" +
 	"\x03top\x18\x02 \x03(\v2!.tandem.inference.v1.TokenLogprobR\x03top\x12\x12\n" +
-	"\x04text\x18\x03 \x01(\fR\x04text\"W\n" +
+	"\x04text\x18\x03 \x01(\fR\x04text\x12\x12\n" +
+	"\x04rank\x18\x04 \x01(\rR\x04rank\"W\n" +
 	"\fTokenLogprob\x12\x19\n" +
 	"\btoken_id\x18\x01 \x01(\rR\atokenId\x12\x18\n" +
 	"\alogprob\x18\x02 \x01(\x02R\alogprob\x12\x12\n" +

@@ -112,6 +112,12 @@ type Task struct {
 	FirstTokenNs int64 `protobuf:"varint,10,opt,name=first_token_ns,json=firstTokenNs,proto3" json:"first_token_ns,omitempty"`
 	// Form of the output, which the tokens in generated follow. Not set: any.
 	StructuredOutput *v1.StructuredOutput `protobuf:"bytes,12,opt,name=structured_output,json=structuredOutput,proto3" json:"structured_output,omitempty"`
+	// As long as the request has fewer tokens, including generated, stop_token_ids are not
+	// sampled unless nothing else can be. Workers of earlier versions ignore it.
+	MinTokens uint32 `protobuf:"varint,16,opt,name=min_tokens,json=minTokens,proto3" json:"min_tokens,omitempty"`
+	// Send PromptLogprobs, with so many of the likeliest alternatives, and take nothing of the
+	// prompt from the prefix cache. Only with DecodeRequest.prefill_here. Not set: none.
+	PromptLogprobs *uint32 `protobuf:"varint,17,opt,name=prompt_logprobs,json=promptLogprobs,proto3,oneof" json:"prompt_logprobs,omitempty"`
 	// Return the mean of the hidden states of token_ids, in Ended. Then no cached prefix is used,
 	// since it has none. A worker whose engine gives no hidden states refuses.
 	Pool          bool `protobuf:"varint,20,opt,name=pool,proto3" json:"pool,omitempty"`
@@ -224,6 +230,20 @@ func (x *Task) GetStructuredOutput() *v1.StructuredOutput {
 		return x.StructuredOutput
 	}
 	return nil
+}
+
+func (x *Task) GetMinTokens() uint32 {
+	if x != nil {
+		return x.MinTokens
+	}
+	return 0
+}
+
+func (x *Task) GetPromptLogprobs() uint32 {
+	if x != nil && x.PromptLogprobs != nil {
+		return *x.PromptLogprobs
+	}
+	return 0
 }
 
 func (x *Task) GetPool() bool {
@@ -939,6 +959,7 @@ type DecodeEvent struct {
 	//	*DecodeEvent_Paused
 	//	*DecodeEvent_Resumed
 	//	*DecodeEvent_Queued
+	//	*DecodeEvent_PromptLogprobs
 	Event         isDecodeEvent_Event `protobuf_oneof:"event"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1044,6 +1065,15 @@ func (x *DecodeEvent) GetQueued() *Queued {
 	return nil
 }
 
+func (x *DecodeEvent) GetPromptLogprobs() *PromptLogprobs {
+	if x != nil {
+		if x, ok := x.Event.(*DecodeEvent_PromptLogprobs); ok {
+			return x.PromptLogprobs
+		}
+	}
+	return nil
+}
+
 type isDecodeEvent_Event interface {
 	isDecodeEvent_Event()
 }
@@ -1083,6 +1113,11 @@ type DecodeEvent_Queued struct {
 	Queued *Queued `protobuf:"bytes,7,opt,name=queued,proto3,oneof"`
 }
 
+type DecodeEvent_PromptLogprobs struct {
+	// Log probabilities of tokens of the prompt, before the first Tokens.
+	PromptLogprobs *PromptLogprobs `protobuf:"bytes,8,opt,name=prompt_logprobs,json=promptLogprobs,proto3,oneof"`
+}
+
 func (*DecodeEvent_Reserved) isDecodeEvent_Event() {}
 
 func (*DecodeEvent_Admitted) isDecodeEvent_Event() {}
@@ -1097,6 +1132,63 @@ func (*DecodeEvent_Resumed) isDecodeEvent_Event() {}
 
 func (*DecodeEvent_Queued) isDecodeEvent_Event() {}
 
+func (*DecodeEvent_PromptLogprobs) isDecodeEvent_Event() {}
+
+// PromptLogprobs is what one step found out about tokens of the prompt.
+type PromptLogprobs struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Position of the first of them in the prompt, which is not 0: the first token has none.
+	Offset uint32 `protobuf:"varint,1,opt,name=offset,proto3" json:"offset,omitempty"`
+	// Of each token, in order.
+	Logprobs      []*v1.TokenLogprobs `protobuf:"bytes,2,rep,name=logprobs,proto3" json:"logprobs,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PromptLogprobs) Reset() {
+	*x = PromptLogprobs{}
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PromptLogprobs) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PromptLogprobs) ProtoMessage() {}
+
+func (x *PromptLogprobs) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PromptLogprobs.ProtoReflect.Descriptor instead.
+func (*PromptLogprobs) Descriptor() ([]byte, []int) {
+	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *PromptLogprobs) GetOffset() uint32 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
+func (x *PromptLogprobs) GetLogprobs() []*v1.TokenLogprobs {
+	if x != nil {
+		return x.Logprobs
+	}
+	return nil
+}
+
 // Reserved reports that the sequence has its blocks.
 type Reserved struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1110,7 +1202,7 @@ type Reserved struct {
 
 func (x *Reserved) Reset() {
 	*x = Reserved{}
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[10]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1122,7 +1214,7 @@ func (x *Reserved) String() string {
 func (*Reserved) ProtoMessage() {}
 
 func (x *Reserved) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[10]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1135,7 +1227,7 @@ func (x *Reserved) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reserved.ProtoReflect.Descriptor instead.
 func (*Reserved) Descriptor() ([]byte, []int) {
-	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{10}
+	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Reserved) GetTicket() *v11.Ticket {
@@ -1169,7 +1261,7 @@ type Admitted struct {
 
 func (x *Admitted) Reset() {
 	*x = Admitted{}
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[11]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1181,7 +1273,7 @@ func (x *Admitted) String() string {
 func (*Admitted) ProtoMessage() {}
 
 func (x *Admitted) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[11]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1194,7 +1286,7 @@ func (x *Admitted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Admitted.ProtoReflect.Descriptor instead.
 func (*Admitted) Descriptor() ([]byte, []int) {
-	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{11}
+	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Admitted) GetQueueNs() int64 {
@@ -1233,7 +1325,7 @@ type Tokens struct {
 
 func (x *Tokens) Reset() {
 	*x = Tokens{}
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[12]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1245,7 +1337,7 @@ func (x *Tokens) String() string {
 func (*Tokens) ProtoMessage() {}
 
 func (x *Tokens) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[12]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1258,7 +1350,7 @@ func (x *Tokens) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tokens.ProtoReflect.Descriptor instead.
 func (*Tokens) Descriptor() ([]byte, []int) {
-	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{12}
+	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Tokens) GetOffset() uint32 {
@@ -1294,7 +1386,7 @@ type Paused struct {
 
 func (x *Paused) Reset() {
 	*x = Paused{}
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[13]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1306,7 +1398,7 @@ func (x *Paused) String() string {
 func (*Paused) ProtoMessage() {}
 
 func (x *Paused) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[13]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1319,7 +1411,7 @@ func (x *Paused) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Paused.ProtoReflect.Descriptor instead.
 func (*Paused) Descriptor() ([]byte, []int) {
-	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{13}
+	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{14}
 }
 
 // Resumed reports that a sequence that gave its blocks away has blocks again. First it
@@ -1333,7 +1425,7 @@ type Resumed struct {
 
 func (x *Resumed) Reset() {
 	*x = Resumed{}
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[14]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1345,7 +1437,7 @@ func (x *Resumed) String() string {
 func (*Resumed) ProtoMessage() {}
 
 func (x *Resumed) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[14]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1358,7 +1450,7 @@ func (x *Resumed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resumed.ProtoReflect.Descriptor instead.
 func (*Resumed) Descriptor() ([]byte, []int) {
-	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{14}
+	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{15}
 }
 
 // Ended is the last message of a sequence.
@@ -1383,7 +1475,7 @@ type Ended struct {
 
 func (x *Ended) Reset() {
 	*x = Ended{}
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[15]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1395,7 +1487,7 @@ func (x *Ended) String() string {
 func (*Ended) ProtoMessage() {}
 
 func (x *Ended) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[15]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1408,7 +1500,7 @@ func (x *Ended) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ended.ProtoReflect.Descriptor instead.
 func (*Ended) Descriptor() ([]byte, []int) {
-	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{15}
+	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Ended) GetReason() v1.FinishReason {
@@ -1462,7 +1554,7 @@ type IdentifyRequest struct {
 
 func (x *IdentifyRequest) Reset() {
 	*x = IdentifyRequest{}
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[16]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1474,7 +1566,7 @@ func (x *IdentifyRequest) String() string {
 func (*IdentifyRequest) ProtoMessage() {}
 
 func (x *IdentifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[16]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1487,7 +1579,7 @@ func (x *IdentifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IdentifyRequest.ProtoReflect.Descriptor instead.
 func (*IdentifyRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{16}
+	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{17}
 }
 
 // IdentifyResponse identifies the worker.
@@ -1501,7 +1593,7 @@ type IdentifyResponse struct {
 
 func (x *IdentifyResponse) Reset() {
 	*x = IdentifyResponse{}
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[17]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1513,7 +1605,7 @@ func (x *IdentifyResponse) String() string {
 func (*IdentifyResponse) ProtoMessage() {}
 
 func (x *IdentifyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[17]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1526,7 +1618,7 @@ func (x *IdentifyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IdentifyResponse.ProtoReflect.Descriptor instead.
 func (*IdentifyResponse) Descriptor() ([]byte, []int) {
-	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{17}
+	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *IdentifyResponse) GetRecord() *v12.WorkerRecord {
@@ -1550,7 +1642,7 @@ type DrainRequest struct {
 
 func (x *DrainRequest) Reset() {
 	*x = DrainRequest{}
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[18]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1562,7 +1654,7 @@ func (x *DrainRequest) String() string {
 func (*DrainRequest) ProtoMessage() {}
 
 func (x *DrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[18]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1575,7 +1667,7 @@ func (x *DrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
 func (*DrainRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{18}
+	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *DrainRequest) GetEpoch() uint64 {
@@ -1607,7 +1699,7 @@ type DrainProgress struct {
 
 func (x *DrainProgress) Reset() {
 	*x = DrainProgress{}
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[19]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1619,7 +1711,7 @@ func (x *DrainProgress) String() string {
 func (*DrainProgress) ProtoMessage() {}
 
 func (x *DrainProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[19]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1632,7 +1724,7 @@ func (x *DrainProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainProgress.ProtoReflect.Descriptor instead.
 func (*DrainProgress) Descriptor() ([]byte, []int) {
-	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{19}
+	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *DrainProgress) GetSequences() uint32 {
@@ -1667,7 +1759,7 @@ type UndrainRequest struct {
 
 func (x *UndrainRequest) Reset() {
 	*x = UndrainRequest{}
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[20]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1679,7 +1771,7 @@ func (x *UndrainRequest) String() string {
 func (*UndrainRequest) ProtoMessage() {}
 
 func (x *UndrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[20]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1692,7 +1784,7 @@ func (x *UndrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UndrainRequest.ProtoReflect.Descriptor instead.
 func (*UndrainRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{20}
+	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *UndrainRequest) GetEpoch() uint64 {
@@ -1711,7 +1803,7 @@ type UndrainResponse struct {
 
 func (x *UndrainResponse) Reset() {
 	*x = UndrainResponse{}
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[21]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1723,7 +1815,7 @@ func (x *UndrainResponse) String() string {
 func (*UndrainResponse) ProtoMessage() {}
 
 func (x *UndrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[21]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1736,7 +1828,7 @@ func (x *UndrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UndrainResponse.ProtoReflect.Descriptor instead.
 func (*UndrainResponse) Descriptor() ([]byte, []int) {
-	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{21}
+	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{22}
 }
 
 // ListBlocksRequest asks for the prefix cache.
@@ -1748,7 +1840,7 @@ type ListBlocksRequest struct {
 
 func (x *ListBlocksRequest) Reset() {
 	*x = ListBlocksRequest{}
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[22]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1760,7 +1852,7 @@ func (x *ListBlocksRequest) String() string {
 func (*ListBlocksRequest) ProtoMessage() {}
 
 func (x *ListBlocksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[22]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1773,7 +1865,7 @@ func (x *ListBlocksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListBlocksRequest.ProtoReflect.Descriptor instead.
 func (*ListBlocksRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{22}
+	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{23}
 }
 
 // ListBlocksResponse lists the prefix cache.
@@ -1791,7 +1883,7 @@ type ListBlocksResponse struct {
 
 func (x *ListBlocksResponse) Reset() {
 	*x = ListBlocksResponse{}
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[23]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1803,7 +1895,7 @@ func (x *ListBlocksResponse) String() string {
 func (*ListBlocksResponse) ProtoMessage() {}
 
 func (x *ListBlocksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_worker_v1_worker_proto_msgTypes[23]
+	mi := &file_tandem_worker_v1_worker_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1816,7 +1908,7 @@ func (x *ListBlocksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListBlocksResponse.ProtoReflect.Descriptor instead.
 func (*ListBlocksResponse) Descriptor() ([]byte, []int) {
-	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{23}
+	return file_tandem_worker_v1_worker_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ListBlocksResponse) GetEpoch() uint64 {
@@ -1844,7 +1936,7 @@ var File_tandem_worker_v1_worker_proto protoreflect.FileDescriptor
 
 const file_tandem_worker_v1_worker_proto_rawDesc = "" +
 	"\n" +
-	"\x1dtandem/worker/v1/worker.proto\x12\x10tandem.worker.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1ftandem/control/v1/records.proto\x1a!tandem/inference/v1/request.proto\x1a!tandem/inference/v1/timings.proto\x1a%tandem/kvtransfer/v1/kvtransfer.proto\"\xf1\x03\n" +
+	"\x1dtandem/worker/v1/worker.proto\x12\x10tandem.worker.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1ftandem/control/v1/records.proto\x1a!tandem/inference/v1/request.proto\x1a!tandem/inference/v1/timings.proto\x1a%tandem/kvtransfer/v1/kvtransfer.proto\"\xd2\x04\n" +
 	"\x04Task\x129\n" +
 	"\benvelope\x18\x01 \x01(\v2\x1d.tandem.inference.v1.EnvelopeR\benvelope\x12\x14\n" +
 	"\x05model\x18\x02 \x01(\tR\x05model\x12!\n" +
@@ -1858,9 +1950,13 @@ const file_tandem_worker_v1_worker_proto_rawDesc = "" +
 	"\blogprobs\x18\t \x01(\rH\x00R\blogprobs\x88\x01\x01\x12$\n" +
 	"\x0efirst_token_ns\x18\n" +
 	" \x01(\x03R\ffirstTokenNs\x12R\n" +
-	"\x11structured_output\x18\f \x01(\v2%.tandem.inference.v1.StructuredOutputR\x10structuredOutput\x12\x12\n" +
+	"\x11structured_output\x18\f \x01(\v2%.tandem.inference.v1.StructuredOutputR\x10structuredOutput\x12\x1d\n" +
+	"\n" +
+	"min_tokens\x18\x10 \x01(\rR\tminTokens\x12,\n" +
+	"\x0fprompt_logprobs\x18\x11 \x01(\rH\x01R\x0epromptLogprobs\x88\x01\x01\x12\x12\n" +
 	"\x04pool\x18\x14 \x01(\bR\x04poolB\v\n" +
-	"\t_logprobs\"\xe4\x01\n" +
+	"\t_logprobsB\x12\n" +
+	"\x10_prompt_logprobs\"\xe4\x01\n" +
 	"\x0ePrefillRequest\x12*\n" +
 	"\x04task\x18\x01 \x01(\v2\x16.tandem.worker.v1.TaskR\x04task\x124\n" +
 	"\x06ticket\x18\x02 \x01(\v2\x1c.tandem.kvtransfer.v1.TicketR\x06ticket\x12!\n" +
@@ -1913,7 +2009,7 @@ const file_tandem_worker_v1_worker_proto_rawDesc = "" +
 	"\fworker_epoch\x18\x03 \x01(\x06R\vworkerEpoch\x12\x16\n" +
 	"\x06pauses\x18\x04 \x01(\bR\x06pauses\x12\x16\n" +
 	"\x06queued\x18\x05 \x01(\bR\x06queued\x12\x16\n" +
-	"\x06sender\x18\x06 \x01(\tR\x06sender\"\x8e\x03\n" +
+	"\x06sender\x18\x06 \x01(\tR\x06sender\"\xdb\x03\n" +
 	"\vDecodeEvent\x128\n" +
 	"\breserved\x18\x01 \x01(\v2\x1a.tandem.worker.v1.ReservedH\x00R\breserved\x128\n" +
 	"\badmitted\x18\x02 \x01(\v2\x1a.tandem.worker.v1.AdmittedH\x00R\badmitted\x122\n" +
@@ -1921,8 +2017,12 @@ const file_tandem_worker_v1_worker_proto_rawDesc = "" +
 	"\x05ended\x18\x04 \x01(\v2\x17.tandem.worker.v1.EndedH\x00R\x05ended\x122\n" +
 	"\x06paused\x18\x05 \x01(\v2\x18.tandem.worker.v1.PausedH\x00R\x06paused\x125\n" +
 	"\aresumed\x18\x06 \x01(\v2\x19.tandem.worker.v1.ResumedH\x00R\aresumed\x122\n" +
-	"\x06queued\x18\a \x01(\v2\x18.tandem.worker.v1.QueuedH\x00R\x06queuedB\a\n" +
-	"\x05event\"e\n" +
+	"\x06queued\x18\a \x01(\v2\x18.tandem.worker.v1.QueuedH\x00R\x06queued\x12K\n" +
+	"\x0fprompt_logprobs\x18\b \x01(\v2 .tandem.worker.v1.PromptLogprobsH\x00R\x0epromptLogprobsB\a\n" +
+	"\x05event\"h\n" +
+	"\x0ePromptLogprobs\x12\x16\n" +
+	"\x06offset\x18\x01 \x01(\rR\x06offset\x12>\n" +
+	"\blogprobs\x18\x02 \x03(\v2\".tandem.inference.v1.TokenLogprobsR\blogprobs\"e\n" +
 	"\bReserved\x124\n" +
 	"\x06ticket\x18\x01 \x01(\v2\x1c.tandem.kvtransfer.v1.TicketR\x06ticket\x12#\n" +
 	"\rcached_tokens\x18\x02 \x01(\rR\fcachedTokens\"l\n" +
@@ -1992,7 +2092,7 @@ func file_tandem_worker_v1_worker_proto_rawDescGZIP() []byte {
 }
 
 var file_tandem_worker_v1_worker_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_tandem_worker_v1_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_tandem_worker_v1_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_tandem_worker_v1_worker_proto_goTypes = []any{
 	(FetchVerdict)(0),           // 0: tandem.worker.v1.FetchVerdict
 	(*Task)(nil),                // 1: tandem.worker.v1.Task
@@ -2005,73 +2105,76 @@ var file_tandem_worker_v1_worker_proto_goTypes = []any{
 	(*KvSent)(nil),              // 8: tandem.worker.v1.KvSent
 	(*DecodeRequest)(nil),       // 9: tandem.worker.v1.DecodeRequest
 	(*DecodeEvent)(nil),         // 10: tandem.worker.v1.DecodeEvent
-	(*Reserved)(nil),            // 11: tandem.worker.v1.Reserved
-	(*Admitted)(nil),            // 12: tandem.worker.v1.Admitted
-	(*Tokens)(nil),              // 13: tandem.worker.v1.Tokens
-	(*Paused)(nil),              // 14: tandem.worker.v1.Paused
-	(*Resumed)(nil),             // 15: tandem.worker.v1.Resumed
-	(*Ended)(nil),               // 16: tandem.worker.v1.Ended
-	(*IdentifyRequest)(nil),     // 17: tandem.worker.v1.IdentifyRequest
-	(*IdentifyResponse)(nil),    // 18: tandem.worker.v1.IdentifyResponse
-	(*DrainRequest)(nil),        // 19: tandem.worker.v1.DrainRequest
-	(*DrainProgress)(nil),       // 20: tandem.worker.v1.DrainProgress
-	(*UndrainRequest)(nil),      // 21: tandem.worker.v1.UndrainRequest
-	(*UndrainResponse)(nil),     // 22: tandem.worker.v1.UndrainResponse
-	(*ListBlocksRequest)(nil),   // 23: tandem.worker.v1.ListBlocksRequest
-	(*ListBlocksResponse)(nil),  // 24: tandem.worker.v1.ListBlocksResponse
-	(*v1.Envelope)(nil),         // 25: tandem.inference.v1.Envelope
-	(*v1.Sampling)(nil),         // 26: tandem.inference.v1.Sampling
-	(*v1.StructuredOutput)(nil), // 27: tandem.inference.v1.StructuredOutput
-	(*v11.Ticket)(nil),          // 28: tandem.kvtransfer.v1.Ticket
-	(v1.FinishReason)(0),        // 29: tandem.inference.v1.FinishReason
-	(*v1.TokenLogprobs)(nil),    // 30: tandem.inference.v1.TokenLogprobs
-	(*v12.WorkerRecord)(nil),    // 31: tandem.control.v1.WorkerRecord
-	(*durationpb.Duration)(nil), // 32: google.protobuf.Duration
+	(*PromptLogprobs)(nil),      // 11: tandem.worker.v1.PromptLogprobs
+	(*Reserved)(nil),            // 12: tandem.worker.v1.Reserved
+	(*Admitted)(nil),            // 13: tandem.worker.v1.Admitted
+	(*Tokens)(nil),              // 14: tandem.worker.v1.Tokens
+	(*Paused)(nil),              // 15: tandem.worker.v1.Paused
+	(*Resumed)(nil),             // 16: tandem.worker.v1.Resumed
+	(*Ended)(nil),               // 17: tandem.worker.v1.Ended
+	(*IdentifyRequest)(nil),     // 18: tandem.worker.v1.IdentifyRequest
+	(*IdentifyResponse)(nil),    // 19: tandem.worker.v1.IdentifyResponse
+	(*DrainRequest)(nil),        // 20: tandem.worker.v1.DrainRequest
+	(*DrainProgress)(nil),       // 21: tandem.worker.v1.DrainProgress
+	(*UndrainRequest)(nil),      // 22: tandem.worker.v1.UndrainRequest
+	(*UndrainResponse)(nil),     // 23: tandem.worker.v1.UndrainResponse
+	(*ListBlocksRequest)(nil),   // 24: tandem.worker.v1.ListBlocksRequest
+	(*ListBlocksResponse)(nil),  // 25: tandem.worker.v1.ListBlocksResponse
+	(*v1.Envelope)(nil),         // 26: tandem.inference.v1.Envelope
+	(*v1.Sampling)(nil),         // 27: tandem.inference.v1.Sampling
+	(*v1.StructuredOutput)(nil), // 28: tandem.inference.v1.StructuredOutput
+	(*v11.Ticket)(nil),          // 29: tandem.kvtransfer.v1.Ticket
+	(v1.FinishReason)(0),        // 30: tandem.inference.v1.FinishReason
+	(*v1.TokenLogprobs)(nil),    // 31: tandem.inference.v1.TokenLogprobs
+	(*v12.WorkerRecord)(nil),    // 32: tandem.control.v1.WorkerRecord
+	(*durationpb.Duration)(nil), // 33: google.protobuf.Duration
 }
 var file_tandem_worker_v1_worker_proto_depIdxs = []int32{
-	25, // 0: tandem.worker.v1.Task.envelope:type_name -> tandem.inference.v1.Envelope
-	26, // 1: tandem.worker.v1.Task.sampling:type_name -> tandem.inference.v1.Sampling
-	27, // 2: tandem.worker.v1.Task.structured_output:type_name -> tandem.inference.v1.StructuredOutput
+	26, // 0: tandem.worker.v1.Task.envelope:type_name -> tandem.inference.v1.Envelope
+	27, // 1: tandem.worker.v1.Task.sampling:type_name -> tandem.inference.v1.Sampling
+	28, // 2: tandem.worker.v1.Task.structured_output:type_name -> tandem.inference.v1.StructuredOutput
 	1,  // 3: tandem.worker.v1.PrefillRequest.task:type_name -> tandem.worker.v1.Task
-	28, // 4: tandem.worker.v1.PrefillRequest.ticket:type_name -> tandem.kvtransfer.v1.Ticket
+	29, // 4: tandem.worker.v1.PrefillRequest.ticket:type_name -> tandem.kvtransfer.v1.Ticket
 	3,  // 5: tandem.worker.v1.PrefillRequest.source:type_name -> tandem.worker.v1.BlockSource
 	6,  // 6: tandem.worker.v1.PrefillEvent.started:type_name -> tandem.worker.v1.PrefillStarted
 	7,  // 7: tandem.worker.v1.PrefillEvent.first_token:type_name -> tandem.worker.v1.FirstToken
 	8,  // 8: tandem.worker.v1.PrefillEvent.sent:type_name -> tandem.worker.v1.KvSent
 	5,  // 9: tandem.worker.v1.PrefillEvent.queued:type_name -> tandem.worker.v1.Queued
 	0,  // 10: tandem.worker.v1.PrefillStarted.fetch_verdict:type_name -> tandem.worker.v1.FetchVerdict
-	29, // 11: tandem.worker.v1.FirstToken.reason:type_name -> tandem.inference.v1.FinishReason
-	30, // 12: tandem.worker.v1.FirstToken.logprobs:type_name -> tandem.inference.v1.TokenLogprobs
+	30, // 11: tandem.worker.v1.FirstToken.reason:type_name -> tandem.inference.v1.FinishReason
+	31, // 12: tandem.worker.v1.FirstToken.logprobs:type_name -> tandem.inference.v1.TokenLogprobs
 	1,  // 13: tandem.worker.v1.DecodeRequest.task:type_name -> tandem.worker.v1.Task
-	11, // 14: tandem.worker.v1.DecodeEvent.reserved:type_name -> tandem.worker.v1.Reserved
-	12, // 15: tandem.worker.v1.DecodeEvent.admitted:type_name -> tandem.worker.v1.Admitted
-	13, // 16: tandem.worker.v1.DecodeEvent.tokens:type_name -> tandem.worker.v1.Tokens
-	16, // 17: tandem.worker.v1.DecodeEvent.ended:type_name -> tandem.worker.v1.Ended
-	14, // 18: tandem.worker.v1.DecodeEvent.paused:type_name -> tandem.worker.v1.Paused
-	15, // 19: tandem.worker.v1.DecodeEvent.resumed:type_name -> tandem.worker.v1.Resumed
+	12, // 14: tandem.worker.v1.DecodeEvent.reserved:type_name -> tandem.worker.v1.Reserved
+	13, // 15: tandem.worker.v1.DecodeEvent.admitted:type_name -> tandem.worker.v1.Admitted
+	14, // 16: tandem.worker.v1.DecodeEvent.tokens:type_name -> tandem.worker.v1.Tokens
+	17, // 17: tandem.worker.v1.DecodeEvent.ended:type_name -> tandem.worker.v1.Ended
+	15, // 18: tandem.worker.v1.DecodeEvent.paused:type_name -> tandem.worker.v1.Paused
+	16, // 19: tandem.worker.v1.DecodeEvent.resumed:type_name -> tandem.worker.v1.Resumed
 	5,  // 20: tandem.worker.v1.DecodeEvent.queued:type_name -> tandem.worker.v1.Queued
-	28, // 21: tandem.worker.v1.Reserved.ticket:type_name -> tandem.kvtransfer.v1.Ticket
-	30, // 22: tandem.worker.v1.Tokens.logprobs:type_name -> tandem.inference.v1.TokenLogprobs
-	29, // 23: tandem.worker.v1.Ended.reason:type_name -> tandem.inference.v1.FinishReason
-	31, // 24: tandem.worker.v1.IdentifyResponse.record:type_name -> tandem.control.v1.WorkerRecord
-	32, // 25: tandem.worker.v1.DrainRequest.grace:type_name -> google.protobuf.Duration
-	17, // 26: tandem.worker.v1.Worker.Identify:input_type -> tandem.worker.v1.IdentifyRequest
-	19, // 27: tandem.worker.v1.Worker.Drain:input_type -> tandem.worker.v1.DrainRequest
-	21, // 28: tandem.worker.v1.Worker.Undrain:input_type -> tandem.worker.v1.UndrainRequest
-	23, // 29: tandem.worker.v1.Worker.ListBlocks:input_type -> tandem.worker.v1.ListBlocksRequest
-	2,  // 30: tandem.worker.v1.Prefill.Run:input_type -> tandem.worker.v1.PrefillRequest
-	9,  // 31: tandem.worker.v1.Decode.Run:input_type -> tandem.worker.v1.DecodeRequest
-	18, // 32: tandem.worker.v1.Worker.Identify:output_type -> tandem.worker.v1.IdentifyResponse
-	20, // 33: tandem.worker.v1.Worker.Drain:output_type -> tandem.worker.v1.DrainProgress
-	22, // 34: tandem.worker.v1.Worker.Undrain:output_type -> tandem.worker.v1.UndrainResponse
-	24, // 35: tandem.worker.v1.Worker.ListBlocks:output_type -> tandem.worker.v1.ListBlocksResponse
-	4,  // 36: tandem.worker.v1.Prefill.Run:output_type -> tandem.worker.v1.PrefillEvent
-	10, // 37: tandem.worker.v1.Decode.Run:output_type -> tandem.worker.v1.DecodeEvent
-	32, // [32:38] is the sub-list for method output_type
-	26, // [26:32] is the sub-list for method input_type
-	26, // [26:26] is the sub-list for extension type_name
-	26, // [26:26] is the sub-list for extension extendee
-	0,  // [0:26] is the sub-list for field type_name
+	11, // 21: tandem.worker.v1.DecodeEvent.prompt_logprobs:type_name -> tandem.worker.v1.PromptLogprobs
+	31, // 22: tandem.worker.v1.PromptLogprobs.logprobs:type_name -> tandem.inference.v1.TokenLogprobs
+	29, // 23: tandem.worker.v1.Reserved.ticket:type_name -> tandem.kvtransfer.v1.Ticket
+	31, // 24: tandem.worker.v1.Tokens.logprobs:type_name -> tandem.inference.v1.TokenLogprobs
+	30, // 25: tandem.worker.v1.Ended.reason:type_name -> tandem.inference.v1.FinishReason
+	32, // 26: tandem.worker.v1.IdentifyResponse.record:type_name -> tandem.control.v1.WorkerRecord
+	33, // 27: tandem.worker.v1.DrainRequest.grace:type_name -> google.protobuf.Duration
+	18, // 28: tandem.worker.v1.Worker.Identify:input_type -> tandem.worker.v1.IdentifyRequest
+	20, // 29: tandem.worker.v1.Worker.Drain:input_type -> tandem.worker.v1.DrainRequest
+	22, // 30: tandem.worker.v1.Worker.Undrain:input_type -> tandem.worker.v1.UndrainRequest
+	24, // 31: tandem.worker.v1.Worker.ListBlocks:input_type -> tandem.worker.v1.ListBlocksRequest
+	2,  // 32: tandem.worker.v1.Prefill.Run:input_type -> tandem.worker.v1.PrefillRequest
+	9,  // 33: tandem.worker.v1.Decode.Run:input_type -> tandem.worker.v1.DecodeRequest
+	19, // 34: tandem.worker.v1.Worker.Identify:output_type -> tandem.worker.v1.IdentifyResponse
+	21, // 35: tandem.worker.v1.Worker.Drain:output_type -> tandem.worker.v1.DrainProgress
+	23, // 36: tandem.worker.v1.Worker.Undrain:output_type -> tandem.worker.v1.UndrainResponse
+	25, // 37: tandem.worker.v1.Worker.ListBlocks:output_type -> tandem.worker.v1.ListBlocksResponse
+	4,  // 38: tandem.worker.v1.Prefill.Run:output_type -> tandem.worker.v1.PrefillEvent
+	10, // 39: tandem.worker.v1.Decode.Run:output_type -> tandem.worker.v1.DecodeEvent
+	34, // [34:40] is the sub-list for method output_type
+	28, // [28:34] is the sub-list for method input_type
+	28, // [28:28] is the sub-list for extension type_name
+	28, // [28:28] is the sub-list for extension extendee
+	0,  // [0:28] is the sub-list for field type_name
 }
 
 func init() { file_tandem_worker_v1_worker_proto_init() }
@@ -2094,6 +2197,7 @@ func file_tandem_worker_v1_worker_proto_init() {
 		(*DecodeEvent_Paused)(nil),
 		(*DecodeEvent_Resumed)(nil),
 		(*DecodeEvent_Queued)(nil),
+		(*DecodeEvent_PromptLogprobs)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -2101,7 +2205,7 @@ func file_tandem_worker_v1_worker_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_tandem_worker_v1_worker_proto_rawDesc), len(file_tandem_worker_v1_worker_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   24,
+			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

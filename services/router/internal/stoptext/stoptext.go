@@ -12,6 +12,7 @@ import "strings"
 type Matcher struct {
 	stops []string
 	held  string
+	early int // bytes of held in which no stop may end
 }
 
 // New returns a matcher for stops, none of them empty. Without stops it holds
@@ -28,11 +29,12 @@ func (m *Matcher) Push(text string) (out, stop string) {
 	all := m.held + text
 	end := -1
 	for _, s := range m.stops {
-		i := strings.Index(all, s)
+		from := min(max(m.early-len(s)+1, 0), len(all))
+		i := strings.Index(all[from:], s)
 		if i < 0 {
 			continue
 		}
-		if e := i + len(s); end < 0 || e < end || e == end && len(s) > len(stop) {
+		if e := from + i + len(s); end < 0 || e < end || e == end && len(s) > len(stop) {
 			end, stop = e, s
 		}
 	}
@@ -40,9 +42,23 @@ func (m *Matcher) Push(text string) (out, stop string) {
 		m.held = ""
 		return all[:end-len(stop)], stop
 	}
-	cut := len(all) - m.start(all)
-	m.held = all[cut:]
-	return all[:cut], ""
+	return m.hold(all), ""
+}
+
+// Skip takes in more text, in which no stop text may end, and returns what is certain now.
+func (m *Matcher) Skip(text string) (out string) {
+	if len(m.stops) == 0 {
+		return text
+	}
+	m.early = len(m.held) + len(text)
+	return m.hold(m.held + text)
+}
+
+// hold keeps the end of text that may be the start of a stop text, and returns the rest.
+func (m *Matcher) hold(text string) (out string) {
+	cut := len(text) - m.start(text)
+	m.held, m.early = text[cut:], max(m.early-cut, 0)
+	return text[:cut]
 }
 
 // Flush returns what is held back: the text has ended, so it was no stop.

@@ -45,6 +45,47 @@ func TestMatcher(t *testing.T) {
 	}
 }
 
+// No stop text counts that ends in what is skipped.
+func TestSkip(t *testing.T) {
+	for _, test := range []struct {
+		name         string
+		stops        []string
+		skip, pieces []string
+		text, stop   string
+	}{
+		{"whole in it", []string{"END"}, []string{"the E", "ND of"}, []string{" it"}, "the END of it", ""},
+		{"ends at its end", []string{"END"}, []string{"END"}, []string{"EN", "D"}, "END", "END"},
+		{"begins in it", []string{"END"}, []string{"the EN"}, []string{"D"}, "the ", "END"},
+		{"one in the start of another", []string{"ab", "xaby"}, []string{"xab"}, []string{"z"}, "xabz", ""},
+		{"of these the longer", []string{"ab", "xaby"}, []string{"xab"}, []string{"y"}, "", "xaby"},
+		{"a start that is none", []string{"END"}, []string{"EN"}, []string{"-END"}, "EN-", "END"},
+		{"after what was held", []string{"aab"}, []string{"aa"}, []string{"a", "b"}, "a", "aab"},
+		{"none", nil, []string{"a"}, []string{"b"}, "ab", ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			m := stoptext.New(test.stops)
+			var text, stop string
+			for _, piece := range test.skip {
+				text += m.Skip(piece)
+			}
+			for _, piece := range test.pieces {
+				var out string
+				if out, stop = m.Push(piece); stop != "" {
+					text += out
+					break
+				}
+				text += out
+			}
+			if stop == "" {
+				text += m.Flush()
+			}
+			if text != test.text || stop != test.stop {
+				t.Errorf("got %q, %q, want %q, %q", text, stop, test.text, test.stop)
+			}
+		})
+	}
+}
+
 // What is found does not depend on the pieces, and nothing is given out early.
 func TestPiecesDoNotMatter(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

@@ -1,0 +1,31 @@
+package routing
+
+import "slices"
+
+// toHolder leaves of the workers that may take a request only Request.Holder, if that is fit for it
+// and has a place in its batch: nothing of the prompt is computed or sent again there. Else it
+// leaves all, and what the holder has counts as the prefix that it is.
+func (rt *Router) toHolder(s *search, decodes, wholes *candidates) (d, w *candidates) {
+	holder := s.request.Holder
+	if holder == (Ref{}) {
+		return decodes, wholes
+	}
+	for _, list := range []*candidates{decodes, wholes} {
+		i := slices.IndexFunc(list.all, func(c candidate) bool { return c.worker.ref == holder })
+		if i < 0 {
+			continue
+		}
+		c := list.all[i]
+		if c.fitness != fit || c.placeMs > 0 || c.misses {
+			break
+		}
+		list.passed += len(list.all) - 1
+		list.all = append(list.all[:0], c)
+		list.fitness = fit
+		if list == decodes {
+			return decodes, rt.lists.next()
+		}
+		return rt.lists.next(), wholes
+	}
+	return decodes, wholes
+}

@@ -1,0 +1,94 @@
+package serving
+
+import (
+	"time"
+
+	"github.com/tandem-serving/tandem/pkg/routing"
+	"github.com/tandem-serving/tandem/services/router/preprocess"
+)
+
+// Prompt is one that several requests have. The first computes it. The others wait until a worker
+// has its KV, and are drawn to that worker: it shares the whole blocks with them, so that nothing
+// of these is computed or sent again. They are requests like others in all else, and whatever
+// becomes of them, their tokens are the same. Its methods are safe for concurrent use, and do not
+// block.
+type Prompt interface {
+	// Computed says which worker has the KV; the zero Ref: none that is known. Only the first
+	// call counts.
+	Computed(by routing.Ref)
+	// Done is closed by Computed. From then on Holder is what that said.
+	Done() <-chan struct{}
+	Holder() routing.Ref
+}
+
+// Sharing is what a request shares with others; the zero one: nothing.
+type Sharing struct {
+	// Prompt is that of several requests, of which this is the First or is to wait for it.
+	Prompt Prompt
+	First  bool
+}
+
+// follows says that another request computes the prompt.
+func (s Sharing) follows() bool { return s.Prompt != nil && !s.First }
+
+// computed lets those go that wait for the request.
+func (s Sharing) computed(by routing.Ref) {
+	if s.Prompt != nil && s.First {
+		s.Prompt.Computed(by)
+	}
+}
+
+// promptTokens is how many tokens of the prompt count for a request: those that others share
+// count once.
+func (s Sharing) promptTokens(p *preprocess.Plan) int {
+	if s.follows() {
+		return 0
+	}
+	return len(p.Tokens)
+}
+
+// findable are the tokens of a try that it may find in prefix caches: none where the prompt has to be
+// computed to be scored.
+func (r *request) findable(tokens []int32) []int32 {
+	if r.plan.PromptLogprobs != nil && len(tokens) == len(r.plan.Tokens) {
+		return nil
+	}
+	return tokens
+}
+
+// turn is closed when the request may ask for workers: at once, unless it waits for another one
+// with the same prompt. Where that has no whole block before its last token there is nothing to
+// wait for.
+func (r *request) turn() <-chan struct{} {
+	turn := make(chan struct{})
+	if !r.sharing.follows() || len(r.plan.Tokens) <= r.requests.deps.Dispatcher.BlockTokens(r.plan.Model.Spec.Name) {
+		close(turn)
+		return turn
+	}
+	return r.sharing.Prompt.Done()
+}
+
+// begins takes in that it is the request's turn. What an objective allows counts from here: the
+// first request of the prompt was held to it.
+func (r *request) begins() {
+	if !r.sharing.follows() {
+		return
+	}
+	select {
+	case <-r.sharing.Prompt.Done():
+		r.arrived, r.holder = time.Now(), r.sharing.Prompt.Holder()
+	default:
+	}
+}
+
+// lead lets those go that wait for the request's prompt, once a worker has it. The loop's lock is
+// held.
+func (r *request) lead() {
+	if !r.leads.Load() {
+		return
+	}
+	if by, known := r.loop.Core.Holder(); known {
+		r.leads.Store(false)
+		r.sharing.computed(by)
+	}
+}
