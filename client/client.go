@@ -90,6 +90,11 @@ func (c *Client) Detokenize(ctx context.Context, request *inferencev1.Detokenize
 	return ask(ctx, c, inferencev1.InferenceClient.Detokenize, request)
 }
 
+// Embed gives the vector of each of some texts.
+func (c *Client) Embed(ctx context.Context, request *inferencev1.EmbedRequest) (*inferencev1.EmbedResponse, error) {
+	return ask(ctx, c, inferencev1.InferenceClient.Embed, request)
+}
+
 // ask makes a call that may be made twice.
 func ask[Q, A any](ctx context.Context, c *Client, call func(inferencev1.InferenceClient, context.Context, Q, ...grpc.CallOption) (A, error), request Q) (answer A, err error) {
 	err = c.try(ctx, func(router inferencev1.InferenceClient) (began bool, err error) {

@@ -73,6 +73,8 @@ type Capacity struct {
 	// MaxDrafts is the most drafts of one sequence in a Step (Sample.Drafts); 0: the engine
 	// does not verify any.
 	MaxDrafts int
+	// Pools: the engine gives hidden states (Sequence.Pool).
+	Pools bool
 	// Threads is the number of compute threads, for people.
 	Threads int
 	// BytesPerWeight is what a step reads for each weight.
@@ -136,6 +138,9 @@ type Sequence struct {
 	Sample *Sample
 	// Logits asks for logits besides.
 	Logits LogitsWanted
+	// Pool, if set, gets the hidden state of each of Tokens. Only an engine whose
+	// Capacity says so takes it.
+	Pool *Pool
 	// Prompt, if set, asks how likely tokens of a prompt are.
 	Prompt *PromptLogprobs
 }

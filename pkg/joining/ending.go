@@ -79,6 +79,7 @@ func (j *Join) succeed(now time.Time, reason inferencev1.FinishReason, text, sto
 		Route:         route,
 		Timings:       j.timings(),
 		FetchedTokens: int(min(t.fetched, uint32(j.p.PromptTokens))),
+		MeanState:     t.ended.GetMeanState(),
 	})
 }
 

@@ -204,6 +204,8 @@ type (
 		Timings *inferencev1.Timings
 		// FetchedTokens is how much of Usage.CachedTokens came from a block store.
 		FetchedTokens int
+		// MeanState is the worker's, of a request that asked for it.
+		MeanState []float32
 	}
 )
 

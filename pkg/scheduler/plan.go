@@ -191,6 +191,9 @@ func (s *Scheduler) addChunk(st *step, q *sequence, budget *promptBudget) {
 	first := q.computed / size
 	work := st.add(q, Part{ID: q.request.ID, Prompt: true, FirstBlock: first, Blocks: (end+size-1)/size - first})
 	work.Tokens, work.Start, work.Blocks = prompt[q.computed:end:end], q.computed, q.table
+	if work.Pool = q.request.Pool; work.Pool != nil && q.computed == 0 {
+		work.Pool.Clear() // of an earlier start
+	}
 	work.Prompt = q.asksPrompt(q.computed, end)
 	if end == len(prompt) {
 		work.Sample = q.draw(s.turn)

@@ -165,6 +165,9 @@ func (s *Scheduler) submit(now time.Time, r Request) {
 
 // hashesOf is of the blocks that a request may find in the prefix cache.
 func (s *Scheduler) hashesOf(r *Request) []kvcache.Hash {
+	if r.Pool != nil {
+		return nil
+	}
 	hashes := r.Hashes
 	if hashes == nil {
 		hashes = s.pool.BlockHashes(r.Salt, r.Tokens)

@@ -173,6 +173,11 @@ func (w *world) finishStep(compute time.Duration) {
 	done := scheduler.StepDone{Compute: compute}
 	for i, work := range step.Batch.Sequences {
 		token, accepted := w.pages.run(work)
+		if work.Pool != nil { // the hidden state of a token is the token
+			for _, token := range work.Tokens {
+				work.Pool.Add([]float64{float64(token)})
+			}
+		}
 		done.Tokens, done.Accepted = append(done.Tokens, token), append(done.Accepted, accepted)
 		done.Logprobs = append(done.Logprobs, sampler.Logprobs{Drawn: float32(-i)})
 		done.DraftLogprobs = append(done.DraftLogprobs, make([]sampler.Logprobs, accepted))

@@ -15,6 +15,7 @@ import (
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
 	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/identity"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer"
 	"github.com/tandem-serving/tandem/pkg/membership"
@@ -32,6 +33,7 @@ type decodeServer struct {
 	driver   *Driver
 	receiver *kvtransfer.Receiver // nil: it only takes whole requests
 	grammars Grammars
+	pools    bool // the engine gives hidden states
 	tracer   trace.Tracer
 }
 
@@ -39,7 +41,7 @@ type decodeServer struct {
 // requests whose prompt is computed here, and refuses others.
 func (m *Member) RegisterDecode(registrar grpc.ServiceRegistrar, receiver *kvtransfer.Receiver, tracer trace.Tracer) {
 	workerv1.RegisterDecodeServer(registrar, &decodeServer{
-		spec: m.cfg.Engine.Model(), epoch: m.cfg.Identity.Epoch, driver: m.driver, receiver: receiver, tracer: tracer, grammars: m.cfg.Grammars,
+		spec: m.cfg.Engine.Model(), epoch: m.cfg.Identity.Epoch, driver: m.driver, receiver: receiver, tracer: tracer, grammars: m.cfg.Grammars, pools: m.cfg.Engine.Capacity().Pools,
 	})
 }
 
@@ -83,13 +85,21 @@ func (s *decodeServer) Run(request *workerv1.DecodeRequest, stream grpc.ServerSt
 	if s.driver.Draining() {
 		return worker.RefusedError(scheduler.Draining)
 	}
+	if sequence.Pool != nil {
+		if !s.pools {
+			return rpc.InvalidArgument("pool", "this worker's engine gives no hidden states, and so no embeddings: serve the model with the CPU engine")
+		}
+		if !request.GetPrefillHere() {
+			return rpc.InvalidArgument("task.pool", "needs prefill_here: a worker knows the hidden states of what it computes")
+		}
+	}
 	sequence.ID = s.driver.Reserve()
 	sequence.Kind = scheduler.Receive
 	if request.GetPrefillHere() {
 		sequence.Kind = scheduler.Full
 	}
 	g := &generation{
-		server: s, stream: stream, spans: spans, id: sequence.ID,
+		server: s, stream: stream, spans: spans, id: sequence.ID, pool: sequence.Pool,
 		requestID: request.GetTask().GetEnvelope().GetRequestId(), tenant: request.GetTask().GetEnvelope().GetTenant(), sender: request.GetSender(),
 	}
 	if spans != nil {
@@ -107,6 +117,8 @@ type generation struct {
 	id     scheduler.SequenceID
 	// requestID and tenant are the task's, sender the request's.
 	requestID, tenant, sender string
+
+	pool *engine.Pool // of its hidden states; nil: nobody wants them
 
 	tokens   *workerv1.Tokens // that wait together and go out in one message; nil: none
 	transfer uint64           // of the reservation
@@ -128,6 +140,9 @@ func (g *generation) Carry(action worker.Action) error {
 		g.server.receiver.Cancel(g.transfer)
 	case worker.SendDecode:
 		g.trace(a.Event)
+		if ended := a.Event.GetEnded(); ended != nil && g.pool != nil {
+			ended.MeanState = g.pool.Mean()
+		}
 		return g.stream.Send(a.Event)
 	}
 	return nil

@@ -47,6 +47,13 @@ func (b httpBackend) Generate(ctx context.Context, from openai.Origin, q *infere
 	}, q, send)
 }
 
+// Embed embeds texts.
+func (b httpBackend) Embed(ctx context.Context, from openai.Origin, q *inferencev1.EmbedRequest) (*inferencev1.EmbedResponse, error) {
+	return b.service.requests.Embed(ctx, serving.Caller{
+		Secret: from.Secret, Route: from.Route, HTTPStatus: func(err error) int { return openai.FailureOf(err).Status },
+	}, q)
+}
+
 // sharingOf is what a request shares with others.
 func sharingOf(from openai.Origin) serving.Sharing {
 	if from.Prompt == nil {

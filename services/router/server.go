@@ -119,6 +119,11 @@ func (i *inferenceServer) Detokenize(ctx context.Context, q *inferencev1.Detoken
 	return i.service.models.Detokenize(q)
 }
 
+// Embed embeds texts.
+func (i *inferenceServer) Embed(ctx context.Context, q *inferencev1.EmbedRequest) (*inferencev1.EmbedResponse, error) {
+	return i.service.requests.Embed(ctx, serving.Caller{}, q)
+}
+
 // ListModels names the models that can be asked for.
 func (i *inferenceServer) ListModels(context.Context, *inferencev1.ListModelsRequest) (*inferencev1.ListModelsResponse, error) {
 	return &inferencev1.ListModelsResponse{Models: i.service.models.Described()}, nil
@@ -153,5 +158,6 @@ func OversizeFields() map[string]string {
 		inferencev1.Inference_Generate_FullMethodName:   "prompt or conversation",
 		inferencev1.Inference_Tokenize_FullMethodName:   "text",
 		inferencev1.Inference_Detokenize_FullMethodName: "token_ids",
+		inferencev1.Inference_Embed_FullMethodName:      "inputs",
 	}
 }

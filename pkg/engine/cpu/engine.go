@@ -26,7 +26,8 @@ type cpuEngine struct {
 	workspace *kernels.Workspace
 	angles    rotary.Embedding
 	sampler   *sampler.Sampler
-	rows      []row // scratch: the rows that become logits
+	rows      []row     // scratch: the rows that become logits
+	state     []float64 // scratch: a hidden state
 }
 
 // row is a row of logits: whose it is, after which of that sequence's tokens, whether that is the
@@ -34,6 +35,7 @@ type cpuEngine struct {
 type row struct {
 	sequence, token, draw int
 	last                  bool
+	at                    int // of the workspace
 }
 
 // maxDrafts is the most drafts of a sequence: so many rows cost little beside what a step
@@ -74,6 +76,7 @@ func (w *Weights) NewEngine(config Config) (engine.Engine, error) {
 		MaxBatchTokens: config.MaxBatchTokens,
 		MaxSequences:   config.MaxSequences,
 		MaxDrafts:      maxDrafts,
+		Pools:          true,
 		Threads:        config.Threads,
 		BytesPerWeight: w.kind.BytesPerWeight(),
 		KVTokenBytes:   float64(layout.SliceBytes) / float64(layout.BlockTokens),
@@ -172,7 +175,7 @@ func (e *cpuEngine) compute(ctx context.Context, batch engine.Batch) (engine.Out
 			batch.LayerDone(layer)
 		}
 		// Of the last layer only what becomes logits is of use.
-		if layer+1 == layers && k.Narrow(func(i int) int { return wanted(batch.Sequences[i]) }) == 0 {
+		if layer+1 == layers && k.Narrow(func(i int) int { return kept(batch.Sequences[i]) }) == 0 {
 			break
 		}
 		k.Rest()
@@ -183,18 +186,19 @@ func (e *cpuEngine) compute(ctx context.Context, batch engine.Batch) (engine.Out
 	if err := ctx.Err(); err != nil {
 		return engine.Output{}, err
 	}
+	e.pool(batch)
 	return e.head(batch), nil
 }
 
 // whole is how many layers, from the first on, are computed for every token of a
 // batch without a stop after their keys and values: none where somebody waits for
-// those, and of the last layer of a prompt only the rows that become logits.
+// those, and of the last layer of a prompt only the rows that are kept.
 func (e *cpuEngine) whole(batch engine.Batch) int {
 	if batch.LayerDone != nil {
 		return 0
 	}
 	for _, s := range batch.Sequences {
-		if wanted(s) < len(s.Tokens) {
+		if kept(s) < len(s.Tokens) {
 			return e.weights.spec.Layers - 1
 		}
 	}
@@ -212,6 +216,32 @@ func wanted(s engine.Sequence) int {
 	return s.Rows()
 }
 
+// kept is how many rows of a sequence, from the last on, are of use after the last layer.
+func kept(s engine.Sequence) int {
+	if s.Pool != nil {
+		return len(s.Tokens)
+	}
+	return wanted(s)
+}
+
+// pool hands out the hidden states that somebody wants.
+func (e *cpuEngine) pool(batch engine.Batch) {
+	for i := range batch.Sequences {
+		pool := batch.Sequences[i].Pool
+		if pool == nil {
+			continue
+		}
+		if e.state == nil {
+			e.state = make([]float64, pool.Size())
+		}
+		first, n := e.workspace.Kept(i)
+		for r := first; r < first+n; r++ {
+			e.workspace.Normed(r, e.state)
+			pool.Add(e.state)
+		}
+	}
+}
+
 // head computes the logits that somebody needs, of the rows that are left, hands
 // them out and draws.
 func (e *cpuEngine) head(batch engine.Batch) engine.Output {
@@ -219,16 +249,19 @@ func (e *cpuEngine) head(batch engine.Batch) engine.Output {
 	e.rows = e.rows[:0]
 	for i := range batch.Sequences {
 		s := &batch.Sequences[i]
+		first, rows := e.workspace.Kept(i)
 		for n := wanted(*s); n > 0; n-- {
-			e.rows = append(e.rows, row{i, len(s.Tokens) - n, s.Rows() - n, n == 1})
+			e.rows = append(e.rows, row{i, len(s.Tokens) - n, s.Rows() - n, n == 1, first + rows - n})
 		}
 		if s.Logits != engine.LogitsNone && output.Logits == nil {
 			output.Logits = make([][][]float32, len(batch.Sequences))
 		}
 	}
-	for at := 0; at < len(e.rows); at += headRows {
-		e.workspace.Head(at, min(headRows, len(e.rows)-at), func(i int, logits []float32) {
-			r := e.rows[i]
+	for next := 0; next < len(e.rows); {
+		rows := together(e.rows[next:])
+		next += len(rows)
+		e.workspace.Head(rows[0].at, len(rows), func(i int, logits []float32) {
+			r := rows[i-rows[0].at]
 			s := &batch.Sequences[r.sequence]
 			if s.Logits == engine.LogitsAll || s.Logits == engine.LogitsLast && r.last {
 				output.Logits[r.sequence] = append(output.Logits[r.sequence], append([]float32(nil), logits...))
@@ -250,4 +283,14 @@ func (e *cpuEngine) head(batch engine.Batch) engine.Output {
 		})
 	}
 	return output
+}
+
+// together is the first of some rows, as many as stand together in the workspace and fit into
+// one computation of logits.
+func together(rows []row) []row {
+	n := 1
+	for n < min(len(rows), headRows) && rows[n].at == rows[0].at+n {
+		n++
+	}
+	return rows[:n]
 }

@@ -63,8 +63,19 @@ func plainRotate(x []float64, size, position int, theta float64) {
 // logits after each token.
 func forward(t *testing.T, m *model.Model, tokens []int32) [][]float64 {
 	t.Helper()
+	output := plain(t, m.Output())
+	var logits [][]float64
+	for _, state := range hidden(t, m, tokens) {
+		logits = append(logits, output.times(state))
+	}
+	return logits
+}
+
+// hidden is forward up to the output matrix.
+func hidden(t *testing.T, m *model.Model, tokens []int32) [][]float64 {
+	t.Helper()
 	s := m.Spec()
-	embedding, output, last := plain(t, m.Embedding()), plain(t, m.Output()), plain(t, m.FinalNorm())
+	embedding, last := plain(t, m.Embedding()), plain(t, m.FinalNorm())
 	x := make([][]float64, len(tokens))
 	for p, token := range tokens {
 		x[p] = append([]float64(nil), embedding.at[int(token)*s.HiddenSize:][:s.HiddenSize]...)
@@ -72,11 +83,10 @@ func forward(t *testing.T, m *model.Model, tokens []int32) [][]float64 {
 	for layer := range s.Layers {
 		plainLayer(t, s, m.Layer(layer), x)
 	}
-	logits := make([][]float64, len(tokens))
 	for p := range x {
-		logits[p] = output.times(plainNorm(x[p], last, float64(s.RMSNormEps)))
+		x[p] = plainNorm(x[p], last, float64(s.RMSNormEps))
 	}
-	return logits
+	return x
 }
 
 func plainLayer(t *testing.T, s model.Spec, w model.LayerWeights, x [][]float64) {

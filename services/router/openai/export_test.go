@@ -9,6 +9,9 @@ func KnownFields(chat bool) map[string]bool {
 	return newKind(parseCompletion).known
 }
 
+// KnownEmbeddingFields is KnownFields of requests for embeddings.
+func KnownEmbeddingFields() map[string]bool { return newKind(parseEmbeddings).known }
+
 // AppendJSON is appendJSON.
 func AppendJSON(b []byte, text string) []byte { return appendJSON(b, text) }
 

@@ -50,6 +50,8 @@ type fake struct {
 
 	secrets []string
 	resumed []*inferencev1.ResumeRequest
+
+	embedded []*inferencev1.EmbedRequest
 }
 
 func (f *fake) Generate(ctx context.Context, from openai.Origin, q *inferencev1.GenerateRequest, send func(*inferencev1.GenerateEvent) error) error {
@@ -170,14 +172,31 @@ func (f *fake) Plan(ctx context.Context, q *inferencev1.GenerateRequest) (openai
 	return openai.Plan{Model: "real", Prompt: prompt, RequestID: f.id(ctx)}, nil
 }
 
+// Embed gives each input a vector of its place and its length.
+func (f *fake) Embed(_ context.Context, from openai.Origin, q *inferencev1.EmbedRequest) (*inferencev1.EmbedResponse, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.embedded = append(f.embedded, q)
+	f.secrets = append(f.secrets, from.Secret)
+	if f.refuse != nil {
+		return nil, f.refuse
+	}
+	r := &inferencev1.EmbedResponse{Model: "real"}
+	for i, input := range q.GetInputs() {
+		n := len(input.GetText()) + len(input.GetTokenIds().GetIds())
+		r.Embeddings = append(r.Embeddings, &inferencev1.Embedding{Values: []float32{float32(i), float32(n), 0.1, -0.5}, Tokens: uint32(n)})
+	}
+	return r, nil
+}
+
 func (f *fake) MaxAnswers() int { return cmp.Or(f.most, 64) }
 
 func (f *fake) Models() []*inferencev1.Model {
-	return []*inferencev1.Model{{Name: "real", ContextTokens: 64, Digest: "0123456789abcdef"}}
+	return []*inferencev1.Model{{Name: "real", ContextTokens: 64, Digest: "0123456789abcdef", HiddenSize: 4}}
 }
 
 func (f *fake) Model(name string) (*inferencev1.Model, error) {
-	if name == "real" || name == "org/alias one" {
+	if name == "" || name == "real" || name == "org/alias one" {
 		return f.Models()[0], nil
 	}
 	return nil, rpc.Error(codes.NotFound, "MODEL_NOT_FOUND", "model is not served here; there is real", 0)

@@ -30,6 +30,8 @@ type Backend interface {
 	Generate(ctx context.Context, from Origin, q *inferencev1.GenerateRequest, send func(*inferencev1.GenerateEvent) error) error
 	// Resume is Generate of what comes after an offset of a request that was begun.
 	Resume(ctx context.Context, q *inferencev1.ResumeRequest, send func(*inferencev1.GenerateEvent) error) error
+	// Embed embeds texts.
+	Embed(ctx context.Context, from Origin, q *inferencev1.EmbedRequest) (*inferencev1.EmbedResponse, error)
 	// Plan checks a request as Generate does, and serves nothing.
 	Plan(ctx context.Context, q *inferencev1.GenerateRequest) (Plan, error)
 	// MaxAnswers is how many requests this API may have served at a time.
@@ -42,7 +44,7 @@ type Backend interface {
 
 // Origin is the HTTP request that asks for an answer.
 type Origin struct {
-	// Route of it: RouteChat or RouteCompletions.
+	// Route of it: RouteChat, RouteCompletions or RouteEmbeddings.
 	Route string
 	// Secret proves that its caller made the requests: the caller chose it, or it was drawn.
 	// All answers of one call have the same, which the headers tell once a request was
@@ -112,7 +114,7 @@ type Handler struct {
 	left    atomic.Int64 // of Config.MaxHeldBytes
 	started time.Time
 
-	chats, completions *kind
+	chats, completions, embeddings *kind
 }
 
 // New returns a Handler.
@@ -131,7 +133,7 @@ func New(config Config) (*Handler, error) {
 	if err != nil {
 		return nil, fmt.Errorf("http metrics: %w", err)
 	}
-	h := &Handler{backend: config.Backend, config: config, log: config.Logger, metrics: m, started: time.Now(), chats: newKind(parseChat), completions: newKind(parseCompletion)}
+	h := &Handler{backend: config.Backend, config: config, log: config.Logger, metrics: m, started: time.Now(), chats: newKind(parseChat), completions: newKind(parseCompletion), embeddings: newKind(parseEmbeddings)}
 	h.left.Store(config.MaxHeldBytes)
 	return h, nil
 }
@@ -140,6 +142,7 @@ func New(config Config) (*Handler, error) {
 const (
 	RouteChat        = "/v1/chat/completions"
 	RouteCompletions = "/v1/completions"
+	RouteEmbeddings  = "/v1/embeddings"
 
 	routeModels  = "/v1/models"
 	routeModel   = "/v1/models/{model}"
@@ -229,6 +232,8 @@ func (h *Handler) route(u *url.URL) (name string, methods []string, serve func(*
 		return RouteCompletions, write, func(e *exchange) error { return h.generate(e, h.completions) }
 	case "/chat/completions":
 		return RouteChat, write, func(e *exchange) error { return h.generate(e, h.chats) }
+	case "/embeddings":
+		return RouteEmbeddings, write, h.embed
 	case "/openapi.json":
 		return routeOpenAPI, read, func(e *exchange) error { return e.send(http.StatusOK, OpenAPI()) }
 	}

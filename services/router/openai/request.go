@@ -49,6 +49,8 @@ type call struct {
 	secret string
 	// tools that answers may call; nil: none.
 	tools *toolUse
+	// embedding is of a request for embeddings; else nil.
+	embedding *embedding
 	// limit is the name by which the most tokens were asked for, form that by which a form was.
 	limit, form string
 }

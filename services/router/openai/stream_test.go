@@ -165,7 +165,7 @@ func TestRoutes(t *testing.T) {
 		{"GET", "/v1/models/other", 404, "model_not_found"},
 		{"DELETE", "/v1/models/real", 405, "method_not_allowed"},
 		{"GET", chats, 405, "method_not_allowed"},
-		{"POST", "/v1/embeddings", 404, "unknown_url"},
+		{"POST", "/v1/audio/speech", 404, "unknown_url"},
 		{"GET", "/v1", 404, "unknown_url"},
 		{"GET", "/v1/models/", 404, "unknown_url"},
 	} {

@@ -165,5 +165,6 @@ func (m *Model) Described() *inferencev1.Model {
 		ContextTokens:  uint32(m.Spec.ContextTokens),
 		VocabularySize: uint32(m.Spec.VocabSize),
 		Digest:         m.Spec.Digest,
+		HiddenSize:     uint32(m.Spec.HiddenSize),
 	}
 }

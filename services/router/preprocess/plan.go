@@ -53,6 +53,7 @@ type Plan struct {
 	ToolCalls      string                        // the format of calls; empty: there are none
 	Shown          []int32                       // special tokens that the text has
 	Envelope       *inferencev1.Envelope         // without a request id
+	Pool           bool                          // its hidden states are wanted
 	Resumable      time.Duration                 // after its client is gone; 0: not
 	Arrived        time.Time
 	Tokenized      time.Time

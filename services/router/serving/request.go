@@ -72,6 +72,7 @@ type request struct {
 	until     time.Time     // it can be resumed, once it has ended; under requests.mu
 	forgotten bool          // nobody can join it any more
 	lags      bool          // its tenant is charged for what is not read
+	meanState []float32     // once it has ended, if it was asked for
 	read      chan struct{} // closed when it has ended and its first reader is gone
 }
 
@@ -379,7 +380,7 @@ func (r *request) wanted(id string, attempt int, tokens []int32, failures []rout
 func (r *request) finish(now time.Time, f joining.Finish) {
 	err := clienterr.Status(f.Err)
 	r.mu.Lock()
-	r.ended = true
+	r.ended, r.meanState = true, f.MeanState
 	if r.expiry != nil {
 		r.expiry.Stop()
 	}

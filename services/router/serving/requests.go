@@ -111,6 +111,8 @@ type Caller struct {
 	HTTPStatus func(error) int
 	// Chat: it asks for one, though the prompt may be in tokens already.
 	Chat bool
+	// pool: it wants the hidden states of the prompt.
+	pool bool
 	// Now, if it is set, sends a token at once unless that could block, and says whether it
 	// did: if not, the token is what send gets next. It is called from other goroutines than send is, but never while that runs, nor
 	// after Generate has returned. The event is valid until it returns.
@@ -138,6 +140,9 @@ func (s *Requests) begin(ctx context.Context, c Caller, q *inferencev1.GenerateR
 	spans := traceRequest(ctx, s.deps.Tracing, arrived, id, c, q)
 	p, err := s.deps.Models.Plan(ctx, arrived, q)
 	var by admitted
+	if err == nil {
+		p.Pool = c.pool
+	}
 	if err == nil {
 		by, err = s.admit(ctx, c.Sharing, q, p)
 	}

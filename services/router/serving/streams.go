@@ -39,6 +39,7 @@ func (r *request) task(attempt int, generated []int32) *workerv1.Task {
 		Sampling:         p.Sampling,
 		Logprobs:         p.Logprobs,
 		StructuredOutput: p.Structured,
+		Pool:             p.Pool,
 		StopTokenIds:     preprocess.IDs(p.StopTokens),
 		FirstTokenNs:     int64(joining.FirstTokenIn(time.Now(), r.arrived, p.Envelope.GetSlo().GetTtft().AsDuration(), attempt)),
 	}

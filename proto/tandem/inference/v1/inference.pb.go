@@ -1277,6 +1277,307 @@ func (x *DetokenizeResponse) GetText() string {
 	return ""
 }
 
+// EmbedRequest is texts to embed. Each counts as a request of its tenant, and waits for a
+// worker as one that generates a single token.
+type EmbedRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the model. Empty: the only one served.
+	Model string `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
+	// The texts, 1 to 2048. All are embedded or the call fails.
+	Inputs []*EmbedInput `protobuf:"bytes,2,rep,name=inputs,proto3" json:"inputs,omitempty"`
+	// Add no start token to texts.
+	NoSpecialTokens bool `protobuf:"varint,3,opt,name=no_special_tokens,json=noSpecialTokens,proto3" json:"no_special_tokens,omitempty"`
+	// Tenant. Ignored if the router takes it from credentials.
+	Tenant string `protobuf:"bytes,4,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	// Higher priorities leave the queue first. Range -100 to 100.
+	Priority int32 `protobuf:"varint,5,opt,name=priority,proto3" json:"priority,omitempty"`
+	// Latency objective of each input; tpot means nothing here.
+	Slo           *Slo `protobuf:"bytes,6,opt,name=slo,proto3" json:"slo,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EmbedRequest) Reset() {
+	*x = EmbedRequest{}
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EmbedRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EmbedRequest) ProtoMessage() {}
+
+func (x *EmbedRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EmbedRequest.ProtoReflect.Descriptor instead.
+func (*EmbedRequest) Descriptor() ([]byte, []int) {
+	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *EmbedRequest) GetModel() string {
+	if x != nil {
+		return x.Model
+	}
+	return ""
+}
+
+func (x *EmbedRequest) GetInputs() []*EmbedInput {
+	if x != nil {
+		return x.Inputs
+	}
+	return nil
+}
+
+func (x *EmbedRequest) GetNoSpecialTokens() bool {
+	if x != nil {
+		return x.NoSpecialTokens
+	}
+	return false
+}
+
+func (x *EmbedRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *EmbedRequest) GetPriority() int32 {
+	if x != nil {
+		return x.Priority
+	}
+	return 0
+}
+
+func (x *EmbedRequest) GetSlo() *Slo {
+	if x != nil {
+		return x.Slo
+	}
+	return nil
+}
+
+// EmbedInput is one text to embed.
+type EmbedInput struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Exactly one form. With the start token, at least 1 token, and fewer than the model's
+	// context.
+	//
+	// Types that are valid to be assigned to Input:
+	//
+	//	*EmbedInput_Text
+	//	*EmbedInput_TokenIds
+	Input         isEmbedInput_Input `protobuf_oneof:"input"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EmbedInput) Reset() {
+	*x = EmbedInput{}
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EmbedInput) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EmbedInput) ProtoMessage() {}
+
+func (x *EmbedInput) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EmbedInput.ProtoReflect.Descriptor instead.
+func (*EmbedInput) Descriptor() ([]byte, []int) {
+	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *EmbedInput) GetInput() isEmbedInput_Input {
+	if x != nil {
+		return x.Input
+	}
+	return nil
+}
+
+func (x *EmbedInput) GetText() string {
+	if x != nil {
+		if x, ok := x.Input.(*EmbedInput_Text); ok {
+			return x.Text
+		}
+	}
+	return ""
+}
+
+func (x *EmbedInput) GetTokenIds() *TokenIds {
+	if x != nil {
+		if x, ok := x.Input.(*EmbedInput_TokenIds); ok {
+			return x.TokenIds
+		}
+	}
+	return nil
+}
+
+type isEmbedInput_Input interface {
+	isEmbedInput_Input()
+}
+
+type EmbedInput_Text struct {
+	// Text. A start token is added if the tokenizer says so.
+	Text string `protobuf:"bytes,1,opt,name=text,proto3,oneof"`
+}
+
+type EmbedInput_TokenIds struct {
+	// Token ids, taken as they are: no start token is added.
+	TokenIds *TokenIds `protobuf:"bytes,2,opt,name=token_ids,json=tokenIds,proto3,oneof"`
+}
+
+func (*EmbedInput_Text) isEmbedInput_Input() {}
+
+func (*EmbedInput_TokenIds) isEmbedInput_Input() {}
+
+// EmbedResponse has the vectors.
+type EmbedResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the model.
+	Model string `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
+	// In the order of the inputs.
+	Embeddings []*Embedding `protobuf:"bytes,2,rep,name=embeddings,proto3" json:"embeddings,omitempty"`
+	// Identifies weights and arithmetic. Equal inputs with equal fingerprints give equal
+	// vectors, bit for bit.
+	SystemFingerprint string `protobuf:"bytes,3,opt,name=system_fingerprint,json=systemFingerprint,proto3" json:"system_fingerprint,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
+}
+
+func (x *EmbedResponse) Reset() {
+	*x = EmbedResponse{}
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EmbedResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EmbedResponse) ProtoMessage() {}
+
+func (x *EmbedResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EmbedResponse.ProtoReflect.Descriptor instead.
+func (*EmbedResponse) Descriptor() ([]byte, []int) {
+	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *EmbedResponse) GetModel() string {
+	if x != nil {
+		return x.Model
+	}
+	return ""
+}
+
+func (x *EmbedResponse) GetEmbeddings() []*Embedding {
+	if x != nil {
+		return x.Embeddings
+	}
+	return nil
+}
+
+func (x *EmbedResponse) GetSystemFingerprint() string {
+	if x != nil {
+		return x.SystemFingerprint
+	}
+	return ""
+}
+
+// Embedding is the vector of one input.
+type Embedding struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The mean over all tokens of the last layer's output after the final norm, divided by its
+	// Euclidean length. As many as the model's hidden size.
+	Values []float32 `protobuf:"fixed32,1,rep,packed,name=values,proto3" json:"values,omitempty"`
+	// Tokens of the input, including the start token.
+	Tokens        uint32 `protobuf:"varint,2,opt,name=tokens,proto3" json:"tokens,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Embedding) Reset() {
+	*x = Embedding{}
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Embedding) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Embedding) ProtoMessage() {}
+
+func (x *Embedding) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Embedding.ProtoReflect.Descriptor instead.
+func (*Embedding) Descriptor() ([]byte, []int) {
+	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *Embedding) GetValues() []float32 {
+	if x != nil {
+		return x.Values
+	}
+	return nil
+}
+
+func (x *Embedding) GetTokens() uint32 {
+	if x != nil {
+		return x.Tokens
+	}
+	return 0
+}
+
 // ListModelsRequest has no parameters.
 type ListModelsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1286,7 +1587,7 @@ type ListModelsRequest struct {
 
 func (x *ListModelsRequest) Reset() {
 	*x = ListModelsRequest{}
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[14]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1298,7 +1599,7 @@ func (x *ListModelsRequest) String() string {
 func (*ListModelsRequest) ProtoMessage() {}
 
 func (x *ListModelsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[14]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1311,7 +1612,7 @@ func (x *ListModelsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListModelsRequest.ProtoReflect.Descriptor instead.
 func (*ListModelsRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{14}
+	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{18}
 }
 
 // ListModelsResponse lists the models served.
@@ -1325,7 +1626,7 @@ type ListModelsResponse struct {
 
 func (x *ListModelsResponse) Reset() {
 	*x = ListModelsResponse{}
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[15]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1337,7 +1638,7 @@ func (x *ListModelsResponse) String() string {
 func (*ListModelsResponse) ProtoMessage() {}
 
 func (x *ListModelsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[15]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1350,7 +1651,7 @@ func (x *ListModelsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListModelsResponse.ProtoReflect.Descriptor instead.
 func (*ListModelsResponse) Descriptor() ([]byte, []int) {
-	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{15}
+	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ListModelsResponse) GetModels() []*Model {
@@ -1370,14 +1671,16 @@ type Model struct {
 	// Number of token ids.
 	VocabularySize uint32 `protobuf:"varint,3,opt,name=vocabulary_size,json=vocabularySize,proto3" json:"vocabulary_size,omitempty"`
 	// Digest of configuration and weights, hexadecimal.
-	Digest        string `protobuf:"bytes,4,opt,name=digest,proto3" json:"digest,omitempty"`
+	Digest string `protobuf:"bytes,4,opt,name=digest,proto3" json:"digest,omitempty"`
+	// Length of the vectors that Embed gives.
+	HiddenSize    uint32 `protobuf:"varint,5,opt,name=hidden_size,json=hiddenSize,proto3" json:"hidden_size,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Model) Reset() {
 	*x = Model{}
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[16]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1389,7 +1692,7 @@ func (x *Model) String() string {
 func (*Model) ProtoMessage() {}
 
 func (x *Model) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[16]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1402,7 +1705,7 @@ func (x *Model) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Model.ProtoReflect.Descriptor instead.
 func (*Model) Descriptor() ([]byte, []int) {
-	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{16}
+	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Model) GetName() string {
@@ -1431,6 +1734,13 @@ func (x *Model) GetDigest() string {
 		return x.Digest
 	}
 	return ""
+}
+
+func (x *Model) GetHiddenSize() uint32 {
+	if x != nil {
+		return x.HiddenSize
+	}
+	return 0
 }
 
 var File_tandem_inference_v1_inference_proto protoreflect.FileDescriptor
@@ -1538,21 +1848,45 @@ const file_tandem_inference_v1_inference_proto_rawDesc = "" +
 	"\ttoken_ids\x18\x02 \x03(\rR\btokenIds\x12.\n" +
 	"\x13skip_special_tokens\x18\x03 \x01(\bR\x11skipSpecialTokens\"(\n" +
 	"\x12DetokenizeResponse\x12\x12\n" +
-	"\x04text\x18\x01 \x01(\tR\x04text\"\x13\n" +
+	"\x04text\x18\x01 \x01(\tR\x04text\"\xe9\x01\n" +
+	"\fEmbedRequest\x12\x14\n" +
+	"\x05model\x18\x01 \x01(\tR\x05model\x127\n" +
+	"\x06inputs\x18\x02 \x03(\v2\x1f.tandem.inference.v1.EmbedInputR\x06inputs\x12*\n" +
+	"\x11no_special_tokens\x18\x03 \x01(\bR\x0fnoSpecialTokens\x12\x16\n" +
+	"\x06tenant\x18\x04 \x01(\tR\x06tenant\x12\x1a\n" +
+	"\bpriority\x18\x05 \x01(\x05R\bpriority\x12*\n" +
+	"\x03slo\x18\x06 \x01(\v2\x18.tandem.inference.v1.SloR\x03slo\"i\n" +
+	"\n" +
+	"EmbedInput\x12\x14\n" +
+	"\x04text\x18\x01 \x01(\tH\x00R\x04text\x12<\n" +
+	"\ttoken_ids\x18\x02 \x01(\v2\x1d.tandem.inference.v1.TokenIdsH\x00R\btokenIdsB\a\n" +
+	"\x05input\"\x94\x01\n" +
+	"\rEmbedResponse\x12\x14\n" +
+	"\x05model\x18\x01 \x01(\tR\x05model\x12>\n" +
+	"\n" +
+	"embeddings\x18\x02 \x03(\v2\x1e.tandem.inference.v1.EmbeddingR\n" +
+	"embeddings\x12-\n" +
+	"\x12system_fingerprint\x18\x03 \x01(\tR\x11systemFingerprint\";\n" +
+	"\tEmbedding\x12\x16\n" +
+	"\x06values\x18\x01 \x03(\x02R\x06values\x12\x16\n" +
+	"\x06tokens\x18\x02 \x01(\rR\x06tokens\"\x13\n" +
 	"\x11ListModelsRequest\"H\n" +
 	"\x12ListModelsResponse\x122\n" +
-	"\x06models\x18\x01 \x03(\v2\x1a.tandem.inference.v1.ModelR\x06models\"\x83\x01\n" +
+	"\x06models\x18\x01 \x03(\v2\x1a.tandem.inference.v1.ModelR\x06models\"\xa4\x01\n" +
 	"\x05Model\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12%\n" +
 	"\x0econtext_tokens\x18\x02 \x01(\rR\rcontextTokens\x12'\n" +
 	"\x0fvocabulary_size\x18\x03 \x01(\rR\x0evocabularySize\x12\x16\n" +
-	"\x06digest\x18\x04 \x01(\tR\x06digest2\xce\x03\n" +
+	"\x06digest\x18\x04 \x01(\tR\x06digest\x12\x1f\n" +
+	"\vhidden_size\x18\x05 \x01(\rR\n" +
+	"hiddenSize2\x9e\x04\n" +
 	"\tInference\x12V\n" +
 	"\bGenerate\x12$.tandem.inference.v1.GenerateRequest\x1a\".tandem.inference.v1.GenerateEvent0\x01\x12R\n" +
 	"\x06Resume\x12\".tandem.inference.v1.ResumeRequest\x1a\".tandem.inference.v1.GenerateEvent0\x01\x12W\n" +
 	"\bTokenize\x12$.tandem.inference.v1.TokenizeRequest\x1a%.tandem.inference.v1.TokenizeResponse\x12]\n" +
 	"\n" +
-	"Detokenize\x12&.tandem.inference.v1.DetokenizeRequest\x1a'.tandem.inference.v1.DetokenizeResponse\x12]\n" +
+	"Detokenize\x12&.tandem.inference.v1.DetokenizeRequest\x1a'.tandem.inference.v1.DetokenizeResponse\x12N\n" +
+	"\x05Embed\x12!.tandem.inference.v1.EmbedRequest\x1a\".tandem.inference.v1.EmbedResponse\x12]\n" +
 	"\n" +
 	"ListModels\x12&.tandem.inference.v1.ListModelsRequest\x1a'.tandem.inference.v1.ListModelsResponseBHZFgithub.com/tandem-serving/tandem/proto/tandem/inference/v1;inferencev1b\x06proto3"
 
@@ -1568,7 +1902,7 @@ func file_tandem_inference_v1_inference_proto_rawDescGZIP() []byte {
 	return file_tandem_inference_v1_inference_proto_rawDescData
 }
 
-var file_tandem_inference_v1_inference_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_tandem_inference_v1_inference_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_tandem_inference_v1_inference_proto_goTypes = []any{
 	(*GenerateRequest)(nil),     // 0: tandem.inference.v1.GenerateRequest
 	(*Conversation)(nil),        // 1: tandem.inference.v1.Conversation
@@ -1584,61 +1918,71 @@ var file_tandem_inference_v1_inference_proto_goTypes = []any{
 	(*TokenizeResponse)(nil),    // 11: tandem.inference.v1.TokenizeResponse
 	(*DetokenizeRequest)(nil),   // 12: tandem.inference.v1.DetokenizeRequest
 	(*DetokenizeResponse)(nil),  // 13: tandem.inference.v1.DetokenizeResponse
-	(*ListModelsRequest)(nil),   // 14: tandem.inference.v1.ListModelsRequest
-	(*ListModelsResponse)(nil),  // 15: tandem.inference.v1.ListModelsResponse
-	(*Model)(nil),               // 16: tandem.inference.v1.Model
-	(*TokenIds)(nil),            // 17: tandem.inference.v1.TokenIds
-	(*Sampling)(nil),            // 18: tandem.inference.v1.Sampling
-	(Mode)(0),                   // 19: tandem.inference.v1.Mode
-	(*Slo)(nil),                 // 20: tandem.inference.v1.Slo
-	(*durationpb.Duration)(nil), // 21: google.protobuf.Duration
-	(*StructuredOutput)(nil),    // 22: tandem.inference.v1.StructuredOutput
-	(*structpb.Struct)(nil),     // 23: google.protobuf.Struct
-	(*TokenLogprobs)(nil),       // 24: tandem.inference.v1.TokenLogprobs
-	(FinishReason)(0),           // 25: tandem.inference.v1.FinishReason
-	(*Usage)(nil),               // 26: tandem.inference.v1.Usage
-	(*Route)(nil),               // 27: tandem.inference.v1.Route
-	(*Timings)(nil),             // 28: tandem.inference.v1.Timings
+	(*EmbedRequest)(nil),        // 14: tandem.inference.v1.EmbedRequest
+	(*EmbedInput)(nil),          // 15: tandem.inference.v1.EmbedInput
+	(*EmbedResponse)(nil),       // 16: tandem.inference.v1.EmbedResponse
+	(*Embedding)(nil),           // 17: tandem.inference.v1.Embedding
+	(*ListModelsRequest)(nil),   // 18: tandem.inference.v1.ListModelsRequest
+	(*ListModelsResponse)(nil),  // 19: tandem.inference.v1.ListModelsResponse
+	(*Model)(nil),               // 20: tandem.inference.v1.Model
+	(*TokenIds)(nil),            // 21: tandem.inference.v1.TokenIds
+	(*Sampling)(nil),            // 22: tandem.inference.v1.Sampling
+	(Mode)(0),                   // 23: tandem.inference.v1.Mode
+	(*Slo)(nil),                 // 24: tandem.inference.v1.Slo
+	(*durationpb.Duration)(nil), // 25: google.protobuf.Duration
+	(*StructuredOutput)(nil),    // 26: tandem.inference.v1.StructuredOutput
+	(*structpb.Struct)(nil),     // 27: google.protobuf.Struct
+	(*TokenLogprobs)(nil),       // 28: tandem.inference.v1.TokenLogprobs
+	(FinishReason)(0),           // 29: tandem.inference.v1.FinishReason
+	(*Usage)(nil),               // 30: tandem.inference.v1.Usage
+	(*Route)(nil),               // 31: tandem.inference.v1.Route
+	(*Timings)(nil),             // 32: tandem.inference.v1.Timings
 }
 var file_tandem_inference_v1_inference_proto_depIdxs = []int32{
-	17, // 0: tandem.inference.v1.GenerateRequest.token_ids:type_name -> tandem.inference.v1.TokenIds
+	21, // 0: tandem.inference.v1.GenerateRequest.token_ids:type_name -> tandem.inference.v1.TokenIds
 	1,  // 1: tandem.inference.v1.GenerateRequest.conversation:type_name -> tandem.inference.v1.Conversation
-	18, // 2: tandem.inference.v1.GenerateRequest.sampling:type_name -> tandem.inference.v1.Sampling
-	19, // 3: tandem.inference.v1.GenerateRequest.mode:type_name -> tandem.inference.v1.Mode
-	20, // 4: tandem.inference.v1.GenerateRequest.slo:type_name -> tandem.inference.v1.Slo
-	21, // 5: tandem.inference.v1.GenerateRequest.resumable_for:type_name -> google.protobuf.Duration
-	22, // 6: tandem.inference.v1.GenerateRequest.structured_output:type_name -> tandem.inference.v1.StructuredOutput
+	22, // 2: tandem.inference.v1.GenerateRequest.sampling:type_name -> tandem.inference.v1.Sampling
+	23, // 3: tandem.inference.v1.GenerateRequest.mode:type_name -> tandem.inference.v1.Mode
+	24, // 4: tandem.inference.v1.GenerateRequest.slo:type_name -> tandem.inference.v1.Slo
+	25, // 5: tandem.inference.v1.GenerateRequest.resumable_for:type_name -> google.protobuf.Duration
+	26, // 6: tandem.inference.v1.GenerateRequest.structured_output:type_name -> tandem.inference.v1.StructuredOutput
 	3,  // 7: tandem.inference.v1.Conversation.messages:type_name -> tandem.inference.v1.Message
-	23, // 8: tandem.inference.v1.Conversation.tools:type_name -> google.protobuf.Struct
-	23, // 9: tandem.inference.v1.Conversation.template_arguments:type_name -> google.protobuf.Struct
+	27, // 8: tandem.inference.v1.Conversation.tools:type_name -> google.protobuf.Struct
+	27, // 9: tandem.inference.v1.Conversation.template_arguments:type_name -> google.protobuf.Struct
 	2,  // 10: tandem.inference.v1.Conversation.tool_choice:type_name -> tandem.inference.v1.ToolChoice
-	23, // 11: tandem.inference.v1.Message.tool_calls:type_name -> google.protobuf.Struct
+	27, // 11: tandem.inference.v1.Message.tool_calls:type_name -> google.protobuf.Struct
 	5,  // 12: tandem.inference.v1.GenerateEvent.accepted:type_name -> tandem.inference.v1.Accepted
 	6,  // 13: tandem.inference.v1.GenerateEvent.tokens:type_name -> tandem.inference.v1.TokenDelta
 	8,  // 14: tandem.inference.v1.GenerateEvent.finished:type_name -> tandem.inference.v1.Finished
 	7,  // 15: tandem.inference.v1.GenerateEvent.prompt_logprobs:type_name -> tandem.inference.v1.PromptLogprobs
-	24, // 16: tandem.inference.v1.TokenDelta.logprobs:type_name -> tandem.inference.v1.TokenLogprobs
-	24, // 17: tandem.inference.v1.PromptLogprobs.logprobs:type_name -> tandem.inference.v1.TokenLogprobs
-	25, // 18: tandem.inference.v1.Finished.reason:type_name -> tandem.inference.v1.FinishReason
-	26, // 19: tandem.inference.v1.Finished.usage:type_name -> tandem.inference.v1.Usage
-	27, // 20: tandem.inference.v1.Finished.route:type_name -> tandem.inference.v1.Route
-	28, // 21: tandem.inference.v1.Finished.timings:type_name -> tandem.inference.v1.Timings
-	16, // 22: tandem.inference.v1.ListModelsResponse.models:type_name -> tandem.inference.v1.Model
-	0,  // 23: tandem.inference.v1.Inference.Generate:input_type -> tandem.inference.v1.GenerateRequest
-	9,  // 24: tandem.inference.v1.Inference.Resume:input_type -> tandem.inference.v1.ResumeRequest
-	10, // 25: tandem.inference.v1.Inference.Tokenize:input_type -> tandem.inference.v1.TokenizeRequest
-	12, // 26: tandem.inference.v1.Inference.Detokenize:input_type -> tandem.inference.v1.DetokenizeRequest
-	14, // 27: tandem.inference.v1.Inference.ListModels:input_type -> tandem.inference.v1.ListModelsRequest
-	4,  // 28: tandem.inference.v1.Inference.Generate:output_type -> tandem.inference.v1.GenerateEvent
-	4,  // 29: tandem.inference.v1.Inference.Resume:output_type -> tandem.inference.v1.GenerateEvent
-	11, // 30: tandem.inference.v1.Inference.Tokenize:output_type -> tandem.inference.v1.TokenizeResponse
-	13, // 31: tandem.inference.v1.Inference.Detokenize:output_type -> tandem.inference.v1.DetokenizeResponse
-	15, // 32: tandem.inference.v1.Inference.ListModels:output_type -> tandem.inference.v1.ListModelsResponse
-	28, // [28:33] is the sub-list for method output_type
-	23, // [23:28] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	28, // 16: tandem.inference.v1.TokenDelta.logprobs:type_name -> tandem.inference.v1.TokenLogprobs
+	28, // 17: tandem.inference.v1.PromptLogprobs.logprobs:type_name -> tandem.inference.v1.TokenLogprobs
+	29, // 18: tandem.inference.v1.Finished.reason:type_name -> tandem.inference.v1.FinishReason
+	30, // 19: tandem.inference.v1.Finished.usage:type_name -> tandem.inference.v1.Usage
+	31, // 20: tandem.inference.v1.Finished.route:type_name -> tandem.inference.v1.Route
+	32, // 21: tandem.inference.v1.Finished.timings:type_name -> tandem.inference.v1.Timings
+	15, // 22: tandem.inference.v1.EmbedRequest.inputs:type_name -> tandem.inference.v1.EmbedInput
+	24, // 23: tandem.inference.v1.EmbedRequest.slo:type_name -> tandem.inference.v1.Slo
+	21, // 24: tandem.inference.v1.EmbedInput.token_ids:type_name -> tandem.inference.v1.TokenIds
+	17, // 25: tandem.inference.v1.EmbedResponse.embeddings:type_name -> tandem.inference.v1.Embedding
+	20, // 26: tandem.inference.v1.ListModelsResponse.models:type_name -> tandem.inference.v1.Model
+	0,  // 27: tandem.inference.v1.Inference.Generate:input_type -> tandem.inference.v1.GenerateRequest
+	9,  // 28: tandem.inference.v1.Inference.Resume:input_type -> tandem.inference.v1.ResumeRequest
+	10, // 29: tandem.inference.v1.Inference.Tokenize:input_type -> tandem.inference.v1.TokenizeRequest
+	12, // 30: tandem.inference.v1.Inference.Detokenize:input_type -> tandem.inference.v1.DetokenizeRequest
+	14, // 31: tandem.inference.v1.Inference.Embed:input_type -> tandem.inference.v1.EmbedRequest
+	18, // 32: tandem.inference.v1.Inference.ListModels:input_type -> tandem.inference.v1.ListModelsRequest
+	4,  // 33: tandem.inference.v1.Inference.Generate:output_type -> tandem.inference.v1.GenerateEvent
+	4,  // 34: tandem.inference.v1.Inference.Resume:output_type -> tandem.inference.v1.GenerateEvent
+	11, // 35: tandem.inference.v1.Inference.Tokenize:output_type -> tandem.inference.v1.TokenizeResponse
+	13, // 36: tandem.inference.v1.Inference.Detokenize:output_type -> tandem.inference.v1.DetokenizeResponse
+	16, // 37: tandem.inference.v1.Inference.Embed:output_type -> tandem.inference.v1.EmbedResponse
+	19, // 38: tandem.inference.v1.Inference.ListModels:output_type -> tandem.inference.v1.ListModelsResponse
+	33, // [33:39] is the sub-list for method output_type
+	27, // [27:33] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_tandem_inference_v1_inference_proto_init() }
@@ -1659,13 +2003,17 @@ func file_tandem_inference_v1_inference_proto_init() {
 		(*GenerateEvent_Finished)(nil),
 		(*GenerateEvent_PromptLogprobs)(nil),
 	}
+	file_tandem_inference_v1_inference_proto_msgTypes[15].OneofWrappers = []any{
+		(*EmbedInput_Text)(nil),
+		(*EmbedInput_TokenIds)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_tandem_inference_v1_inference_proto_rawDesc), len(file_tandem_inference_v1_inference_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   17,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -23,6 +23,7 @@ const (
 	Inference_Resume_FullMethodName     = "/tandem.inference.v1.Inference/Resume"
 	Inference_Tokenize_FullMethodName   = "/tandem.inference.v1.Inference/Tokenize"
 	Inference_Detokenize_FullMethodName = "/tandem.inference.v1.Inference/Detokenize"
+	Inference_Embed_FullMethodName      = "/tandem.inference.v1.Inference/Embed"
 	Inference_ListModels_FullMethodName = "/tandem.inference.v1.Inference/ListModels"
 )
 
@@ -46,6 +47,9 @@ type InferenceClient interface {
 	Tokenize(ctx context.Context, in *TokenizeRequest, opts ...grpc.CallOption) (*TokenizeResponse, error)
 	// Detokenize turns tokens into text.
 	Detokenize(ctx context.Context, in *DetokenizeRequest, opts ...grpc.CallOption) (*DetokenizeResponse, error)
+	// Embed gives a vector of each of some texts: the hidden states of a served model, which was
+	// made to generate, not to embed.
+	Embed(ctx context.Context, in *EmbedRequest, opts ...grpc.CallOption) (*EmbedResponse, error)
 	// ListModels lists the models served.
 	ListModels(ctx context.Context, in *ListModelsRequest, opts ...grpc.CallOption) (*ListModelsResponse, error)
 }
@@ -116,6 +120,16 @@ func (c *inferenceClient) Detokenize(ctx context.Context, in *DetokenizeRequest,
 	return out, nil
 }
 
+func (c *inferenceClient) Embed(ctx context.Context, in *EmbedRequest, opts ...grpc.CallOption) (*EmbedResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(EmbedResponse)
+	err := c.cc.Invoke(ctx, Inference_Embed_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *inferenceClient) ListModels(ctx context.Context, in *ListModelsRequest, opts ...grpc.CallOption) (*ListModelsResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListModelsResponse)
@@ -146,6 +160,9 @@ type InferenceServer interface {
 	Tokenize(context.Context, *TokenizeRequest) (*TokenizeResponse, error)
 	// Detokenize turns tokens into text.
 	Detokenize(context.Context, *DetokenizeRequest) (*DetokenizeResponse, error)
+	// Embed gives a vector of each of some texts: the hidden states of a served model, which was
+	// made to generate, not to embed.
+	Embed(context.Context, *EmbedRequest) (*EmbedResponse, error)
 	// ListModels lists the models served.
 	ListModels(context.Context, *ListModelsRequest) (*ListModelsResponse, error)
 	mustEmbedUnimplementedInferenceServer()
@@ -169,6 +186,9 @@ func (UnimplementedInferenceServer) Tokenize(context.Context, *TokenizeRequest) 
 }
 func (UnimplementedInferenceServer) Detokenize(context.Context, *DetokenizeRequest) (*DetokenizeResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Detokenize not implemented")
+}
+func (UnimplementedInferenceServer) Embed(context.Context, *EmbedRequest) (*EmbedResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Embed not implemented")
 }
 func (UnimplementedInferenceServer) ListModels(context.Context, *ListModelsRequest) (*ListModelsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListModels not implemented")
@@ -252,6 +272,24 @@ func _Inference_Detokenize_Handler(srv interface{}, ctx context.Context, dec fun
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Inference_Embed_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(EmbedRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(InferenceServer).Embed(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Inference_Embed_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(InferenceServer).Embed(ctx, req.(*EmbedRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Inference_ListModels_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListModelsRequest)
 	if err := dec(in); err != nil {
@@ -284,6 +322,10 @@ var Inference_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Detokenize",
 			Handler:    _Inference_Detokenize_Handler,
+		},
+		{
+			MethodName: "Embed",
+			Handler:    _Inference_Embed_Handler,
 		},
 		{
 			MethodName: "ListModels",

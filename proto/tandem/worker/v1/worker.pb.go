@@ -118,8 +118,11 @@ type Task struct {
 	// Send PromptLogprobs, with so many of the likeliest alternatives, and take nothing of the
 	// prompt from the prefix cache. Only with DecodeRequest.prefill_here. Not set: none.
 	PromptLogprobs *uint32 `protobuf:"varint,17,opt,name=prompt_logprobs,json=promptLogprobs,proto3,oneof" json:"prompt_logprobs,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Return the mean of the hidden states of token_ids, in Ended. Then no cached prefix is used,
+	// since it has none. A worker whose engine gives no hidden states refuses.
+	Pool          bool `protobuf:"varint,20,opt,name=pool,proto3" json:"pool,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Task) Reset() {
@@ -241,6 +244,13 @@ func (x *Task) GetPromptLogprobs() uint32 {
 		return *x.PromptLogprobs
 	}
 	return 0
+}
+
+func (x *Task) GetPool() bool {
+	if x != nil {
+		return x.Pool
+	}
+	return false
 }
 
 // PrefillRequest asks for a sequence's KV and first token.
@@ -1456,8 +1466,11 @@ type Ended struct {
 	DraftTokens uint32 `protobuf:"varint,4,opt,name=draft_tokens,json=draftTokens,proto3" json:"draft_tokens,omitempty"`
 	// Those that were right, whether or not the sequence had ended before them.
 	AcceptedDraftTokens uint32 `protobuf:"varint,5,opt,name=accepted_draft_tokens,json=acceptedDraftTokens,proto3" json:"accepted_draft_tokens,omitempty"`
-	unknownFields       protoimpl.UnknownFields
-	sizeCache           protoimpl.SizeCache
+	// If the task has pool: the mean over its tokens of what the last layer gives, after the
+	// final norm. As many as the model's hidden size.
+	MeanState     []float32 `protobuf:"fixed32,20,rep,packed,name=mean_state,json=meanState,proto3" json:"mean_state,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Ended) Reset() {
@@ -1523,6 +1536,13 @@ func (x *Ended) GetAcceptedDraftTokens() uint32 {
 		return x.AcceptedDraftTokens
 	}
 	return 0
+}
+
+func (x *Ended) GetMeanState() []float32 {
+	if x != nil {
+		return x.MeanState
+	}
+	return nil
 }
 
 // IdentifyRequest asks a worker for its record.
@@ -1916,7 +1936,7 @@ var File_tandem_worker_v1_worker_proto protoreflect.FileDescriptor
 
 const file_tandem_worker_v1_worker_proto_rawDesc = "" +
 	"\n" +
-	"\x1dtandem/worker/v1/worker.proto\x12\x10tandem.worker.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1ftandem/control/v1/records.proto\x1a!tandem/inference/v1/request.proto\x1a!tandem/inference/v1/timings.proto\x1a%tandem/kvtransfer/v1/kvtransfer.proto\"\xbe\x04\n" +
+	"\x1dtandem/worker/v1/worker.proto\x12\x10tandem.worker.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1ftandem/control/v1/records.proto\x1a!tandem/inference/v1/request.proto\x1a!tandem/inference/v1/timings.proto\x1a%tandem/kvtransfer/v1/kvtransfer.proto\"\xd2\x04\n" +
 	"\x04Task\x129\n" +
 	"\benvelope\x18\x01 \x01(\v2\x1d.tandem.inference.v1.EnvelopeR\benvelope\x12\x14\n" +
 	"\x05model\x18\x02 \x01(\tR\x05model\x12!\n" +
@@ -1933,7 +1953,8 @@ const file_tandem_worker_v1_worker_proto_rawDesc = "" +
 	"\x11structured_output\x18\f \x01(\v2%.tandem.inference.v1.StructuredOutputR\x10structuredOutput\x12\x1d\n" +
 	"\n" +
 	"min_tokens\x18\x10 \x01(\rR\tminTokens\x12,\n" +
-	"\x0fprompt_logprobs\x18\x11 \x01(\rH\x01R\x0epromptLogprobs\x88\x01\x01B\v\n" +
+	"\x0fprompt_logprobs\x18\x11 \x01(\rH\x01R\x0epromptLogprobs\x88\x01\x01\x12\x12\n" +
+	"\x04pool\x18\x14 \x01(\bR\x04poolB\v\n" +
 	"\t_logprobsB\x12\n" +
 	"\x10_prompt_logprobs\"\xe4\x01\n" +
 	"\x0ePrefillRequest\x12*\n" +
@@ -2014,13 +2035,15 @@ const file_tandem_worker_v1_worker_proto_rawDesc = "" +
 	"\ttoken_ids\x18\x02 \x03(\rR\btokenIds\x12>\n" +
 	"\blogprobs\x18\x03 \x03(\v2\".tandem.inference.v1.TokenLogprobsR\blogprobs\"\b\n" +
 	"\x06Paused\"\t\n" +
-	"\aResumed\"\xf3\x01\n" +
+	"\aResumed\"\x92\x02\n" +
 	"\x05Ended\x129\n" +
 	"\x06reason\x18\x01 \x01(\x0e2!.tandem.inference.v1.FinishReasonR\x06reason\x12,\n" +
 	"\x12prefill_compute_ns\x18\x02 \x01(\x03R\x10prefillComputeNs\x12*\n" +
 	"\x11decode_compute_ns\x18\x03 \x01(\x03R\x0fdecodeComputeNs\x12!\n" +
 	"\fdraft_tokens\x18\x04 \x01(\rR\vdraftTokens\x122\n" +
-	"\x15accepted_draft_tokens\x18\x05 \x01(\rR\x13acceptedDraftTokens\"\x11\n" +
+	"\x15accepted_draft_tokens\x18\x05 \x01(\rR\x13acceptedDraftTokens\x12\x1d\n" +
+	"\n" +
+	"mean_state\x18\x14 \x03(\x02R\tmeanState\"\x11\n" +
 	"\x0fIdentifyRequest\"K\n" +
 	"\x10IdentifyResponse\x127\n" +
 	"\x06record\x18\x01 \x01(\v2\x1f.tandem.control.v1.WorkerRecordR\x06record\"U\n" +

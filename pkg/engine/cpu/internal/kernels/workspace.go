@@ -7,6 +7,7 @@ import "C"
 
 import (
 	"fmt"
+	"math"
 	"unsafe"
 
 	"github.com/tandem-serving/tandem/pkg/kvcache"
@@ -228,6 +229,29 @@ func (k *Workspace) Layers(i, n int) {
 
 // Rest runs what else there is of the layer that Keys began.
 func (k *Workspace) Rest() { C.tdm_layer_rest(k.step) }
+
+// Kept is which rows of the batch are left of sequence i, in the order of Add.
+func (k *Workspace) Kept(i int) (first, n int) {
+	return int(k.sequences[i].row0), int(k.sequences[i].count)
+}
+
+// Normed writes the final norm of a row to state, which is Hidden long. It is computed in
+// float64, one operation after the other, and so the same everywhere: the model's own norm, in
+// Head, rounds to bf16 what goes into the output matrix.
+func (k *Workspace) Normed(row int, state []float64) {
+	x := k.x[row*int(k.step.ldx):][:k.shape.Hidden]
+	sum := 0.0
+	for _, v := range x {
+		square := float64(v) * float64(v) // exact
+		sum += square
+	}
+	scale := 1 / math.Sqrt(sum/float64(len(x))+float64(k.shape.NormEps))
+	weight := unsafe.Slice((*float32)(unsafe.Pointer(k.weights.finalNorm)), len(x))
+	for i, v := range x {
+		scaled := float64(v) * scale
+		state[i] = scaled * float64(weight[i])
+	}
+}
 
 // Head computes the logits of n rows of the batch from row first on, at most
 // Limits.HeadRows, which hand receives one after the other; it must not keep them.

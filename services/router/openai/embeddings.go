@@ -1,0 +1,183 @@
+package openai
+
+import (
+	"cmp"
+	"encoding/base64"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"net/http"
+	"strings"
+
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+
+	"github.com/tandem-serving/tandem/pkg/rpc"
+)
+
+// maxInputs is how many texts a request may embed, as OpenAI has it.
+const maxInputs = 2048
+
+// embedding is what a request for embeddings says beside its inputs.
+type embedding struct {
+	base64     bool
+	dimensions int // 0: as many as there are
+}
+
+// parseEmbeddings translates a request for embeddings: one GenerateRequest for each input.
+func parseEmbeddings(f *fields) (*call, error) {
+	c := &call{embedding: new(embedding)}
+	q := &inferencev1.GenerateRequest{Model: f.text("model")}
+	if p := f.integerIn("priority", -100, 100); p != nil {
+		q.Priority = int32(-*p) // as of completions
+	}
+	tier(f, q)
+	if special, given := f.boolean("add_special_tokens"); given {
+		q.NoSpecialTokens = !special
+	}
+	switch format := f.text("encoding_format"); format {
+	case "", "float":
+	case "base64":
+		c.embedding.base64 = true
+	default:
+		f.wrong(unsupported("encoding_format", fmt.Sprintf("%q is not supported: there are float and base64", shorten(format))))
+	}
+	if d := f.integerIn("dimensions", 1, math.MaxInt32); d != nil {
+		c.embedding.dimensions = int(*d)
+	}
+	f.notSupported("is not supported in this version; leave it out", "truncate_prompt_tokens", "messages")
+	if c.choices = inputs(f, q); f.bad != nil {
+		return nil, f.bad
+	}
+	return c, nil
+}
+
+// inputs reads input: a text, texts, token ids, or lists of token ids.
+func inputs(f *fields, q *inferencev1.GenerateRequest) (out []*inferencev1.GenerateRequest) {
+	const want = "a string, an array of strings, an array of token ids, or an array of arrays of token ids"
+	raw, given := f.raw("input")
+	if !given {
+		f.wrong(refuse("input", codeMissing, "is missing; give a text, token ids, or an array of either"))
+		return nil
+	}
+	if raw[0] == '"' {
+		return append(out, withText(q, f.text("input")))
+	}
+	count, first := elements(raw)
+	switch {
+	case raw[0] != '[':
+		f.wrong(wrongType("input", want))
+	case count == 0:
+		f.wrong(invalid("input", "is empty"))
+	case count > maxInputs && (first == '"' || first == '['):
+		f.wrong(invalid("input", fmt.Sprintf("%d texts are more than %d", count, maxInputs)))
+	}
+	switch first {
+	case '"':
+		for _, text := range f.texts("input", want) {
+			out = append(out, withText(q, text))
+		}
+	case '[':
+		var lists [][]uint32
+		f.numbers("input", &lists, want)
+		for _, ids := range lists {
+			out = append(out, withTokens(q, ids))
+		}
+	default:
+		var ids []uint32
+		f.numbers("input", &ids, want)
+		out = append(out, withTokens(q, ids))
+	}
+	return out
+}
+
+// embeddingList and embeddingObject are OpenAI's objects.
+type embeddingList struct {
+	Object string            `json:"object"`
+	Data   []embeddingObject `json:"data"`
+	Model  string            `json:"model"`
+	Usage  embeddingUsage    `json:"usage"`
+}
+
+type embeddingObject struct {
+	Object    string `json:"object"`
+	Index     int    `json:"index"`
+	Embedding any    `json:"embedding"` // []float32, or a string
+}
+
+type embeddingUsage struct {
+	PromptTokens int64 `json:"prompt_tokens"`
+	TotalTokens  int64 `json:"total_tokens"`
+}
+
+// embed serves a request for embeddings.
+func (h *Handler) embed(e *exchange) error {
+	held := &held{left: &h.left}
+	defer held.release()
+	a, err := h.assembly(e, h.embeddings, held)
+	if err != nil {
+		return err
+	}
+	c := a.call
+	if d := c.embedding.dimensions; d > 0 {
+		if err := h.dimensions(c.choices[0].GetModel(), d); err != nil {
+			return err
+		}
+	}
+	first := c.choices[0]
+	q := &inferencev1.EmbedRequest{Model: first.GetModel(), NoSpecialTokens: first.GetNoSpecialTokens(), Priority: first.GetPriority(), Slo: first.GetSlo()}
+	for _, choice := range c.choices {
+		input := &inferencev1.EmbedInput{Input: &inferencev1.EmbedInput_Text{Text: choice.GetPrompt()}}
+		if ids := choice.GetTokenIds(); ids != nil {
+			input.Input = &inferencev1.EmbedInput_TokenIds{TokenIds: ids}
+		}
+		q.Inputs = append(q.Inputs, input)
+	}
+	secret := cmp.Or(c.secret, rpc.NewID())
+	r, err := h.backend.Embed(e.request.Context(), Origin{Route: RouteEmbeddings, Secret: secret}, q)
+	if err != nil {
+		return rename(err, embeddingName)
+	}
+	e.secret = secret
+	list := embeddingList{Object: "list", Model: r.GetModel(), Data: make([]embeddingObject, 0, len(r.GetEmbeddings()))}
+	for i, made := range r.GetEmbeddings() {
+		object := embeddingObject{Object: "embedding", Index: i, Embedding: made.GetValues()}
+		if c.embedding.base64 {
+			object.Embedding = encoded(made.GetValues())
+		}
+		list.Data = append(list.Data, object)
+		list.Usage.PromptTokens += int64(made.GetTokens())
+	}
+	list.Usage.TotalTokens = list.Usage.PromptTokens
+	return e.reply(http.StatusOK, list)
+}
+
+// dimensions refuses a length that is not that of a model's vectors: a part of one means nothing
+// in a model that was not trained for it.
+func (h *Handler) dimensions(model string, wanted int) error {
+	m, err := h.backend.Model(model)
+	if err != nil {
+		return err
+	}
+	if have := int(m.GetHiddenSize()); wanted != have {
+		return unsupported("dimensions", fmt.Sprintf("%d is not supported: embeddings of %s have %d; leave it out", wanted, m.GetName(), have))
+	}
+	return nil
+}
+
+// encoded is a vector in base64: float32 each, little-endian.
+func encoded(values []float32) string {
+	b := make([]byte, 0, 4*len(values))
+	for _, x := range values {
+		b = binary.LittleEndian.AppendUint32(b, math.Float32bits(x))
+	}
+	return base64.StdEncoding.EncodeToString(b)
+}
+
+// embeddingName is the name that a field of EmbedRequest has in HTTP.
+func embeddingName(field string) string {
+	if at, is := strings.CutPrefix(field, "inputs"); is {
+		at, _, _ = strings.Cut(at, ".")
+		return "input" + at
+	}
+	return sharedName(field, "")
+}

@@ -1,0 +1,152 @@
+package serving
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"strings"
+	"sync"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+
+	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/rpc"
+	"github.com/tandem-serving/tandem/services/router/clienterr"
+)
+
+const (
+	// maxInputs is how many texts one call may embed, and inputsAtOnce how many of them are
+	// requests at a time.
+	maxInputs    = 2048
+	inputsAtOnce = 8
+)
+
+// Embed embeds texts: each is a request, which one worker computes as a prompt and whose hidden
+// states it gives back. It fails with the first of them, as a gRPC status, and ends the others
+// then.
+func (s *Requests) Embed(ctx context.Context, c Caller, q *inferencev1.EmbedRequest) (*inferencev1.EmbedResponse, error) {
+	inputs := q.GetInputs()
+	if n := len(inputs); n == 0 || n > maxInputs {
+		return nil, rpc.InvalidArgument("inputs", fmt.Sprintf("has %d texts: give 1 to %d", n, maxInputs))
+	}
+	parent := ctx
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	r := &inferencev1.EmbedResponse{Embeddings: make([]*inferencev1.Embedding, len(inputs))}
+	c.pool = true
+	var wait sync.WaitGroup
+	var mu sync.Mutex // of what follows, and r
+	next, failed := 0, error(nil)
+	for range min(inputsAtOnce, len(inputs), max(s.deps.Dispatcher.TenantLimit(), 1)) {
+		wait.Go(func() {
+			for ctx.Err() == nil {
+				mu.Lock()
+				i := next
+				next++
+				mu.Unlock()
+				if i >= len(inputs) {
+					return
+				}
+				embedding, accepted, err := s.embed(numbered(ctx, i), c, q, inputs[i])
+				mu.Lock()
+				switch {
+				case err == nil:
+					r.Embeddings[i], r.Model, r.SystemFingerprint = embedding, accepted.GetModel(), accepted.GetSystemFingerprint()
+				case failed == nil:
+					failed = atInput(i, err)
+					cancel()
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	wait.Wait()
+	if parent.Err() != nil {
+		failed = clienterr.Gone(parent)
+	}
+	if failed != nil {
+		return nil, failed
+	}
+	return r, nil
+}
+
+// embed embeds one text.
+func (s *Requests) embed(ctx context.Context, c Caller, q *inferencev1.EmbedRequest, input *inferencev1.EmbedInput) (*inferencev1.Embedding, *inferencev1.Accepted, error) {
+	asked := &inferencev1.GenerateRequest{
+		Model: q.GetModel(), Tenant: q.GetTenant(), Priority: q.GetPriority(), Slo: q.GetSlo(), NoSpecialTokens: q.GetNoSpecialTokens(),
+		MaxTokens: proto.Uint32(1), Sampling: &inferencev1.Sampling{Temperature: proto.Float32(0)},
+		Mode: inferencev1.Mode_MODE_AGGREGATED, // the KV is of no use to anybody
+	}
+	switch in := input.GetInput().(type) {
+	case *inferencev1.EmbedInput_Text:
+		asked.Input = &inferencev1.GenerateRequest_Prompt{Prompt: in.Text}
+	case *inferencev1.EmbedInput_TokenIds:
+		asked.Input = &inferencev1.GenerateRequest_TokenIds{TokenIds: in.TokenIds}
+	}
+	r, err := s.begin(ctx, c, asked)
+	if err != nil {
+		return nil, nil, err
+	}
+	var accepted *inferencev1.Accepted
+	if err := follow(ctx, r, 0, func(event *inferencev1.GenerateEvent) error {
+		if a := event.GetAccepted(); a != nil {
+			accepted = a
+		}
+		return nil
+	}, nil); err != nil {
+		return nil, nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	values, err := normalized(r.meanState, r.plan.Model.Spec.HiddenSize)
+	return &inferencev1.Embedding{Values: values, Tokens: uint32(len(r.plan.Tokens))}, accepted, err
+}
+
+// numbered is a context with the request's id of its i-th input.
+func numbered(ctx context.Context, i int) context.Context {
+	if id := rpc.RequestID(ctx); id != "" && i > 0 {
+		return rpc.WithRequestID(ctx, fmt.Sprintf("%s/%d", id, i))
+	}
+	return ctx
+}
+
+// normalized is a vector divided by its Euclidean length.
+func normalized(vector []float32, size int) ([]float32, error) {
+	sum := 0.0
+	for _, x := range vector {
+		square := float64(x) * float64(x)
+		sum += square
+	}
+	length := math.Sqrt(sum)
+	if len(vector) != size || length == 0 || math.IsInf(length, 0) || math.IsNaN(length) {
+		return nil, rpc.Errorf(codes.Unavailable, api.ReasonWorkerLost, "the worker gave no hidden states of the text: send the request again, and if that fails too, update the workers")
+	}
+	out := make([]float32, len(vector))
+	for i, x := range vector {
+		out[i] = float32(float64(x) / length)
+	}
+	return out, nil
+}
+
+// atInput gives a field of a request the name that it has among the inputs.
+func atInput(i int, err error) error {
+	field := rpc.Field(err)
+	name := fmt.Sprintf("inputs[%d].", i)
+	switch {
+	case field == "prompt":
+		name += "text"
+	case strings.HasPrefix(field, "token_ids"):
+		name += field
+	default:
+		return err
+	}
+	problem := strings.TrimPrefix(status.Convert(err).Message(), field+": ")
+	if rpc.Reason(err) == api.ReasonContextLengthExceeded {
+		return rpc.ContextLength(name, problem)
+	}
+	return rpc.InvalidArgument(name, problem)
+}
