@@ -42,7 +42,7 @@ type Backend interface {
 
 // Origin is the HTTP request that asks for an answer.
 type Origin struct {
-	// Route of it: RouteChat or RouteCompletions.
+	// Route of it: RouteChat, RouteCompletions or RouteResponses.
 	Route string
 	// Secret proves that its caller made the requests: the caller chose it, or it was drawn.
 	// All answers of one call have the same, which the headers tell once a request was
@@ -106,7 +106,7 @@ type Handler struct {
 	left    atomic.Int64 // of Config.MaxHeldBytes
 	started time.Time
 
-	chats, completions *kind
+	chats, completions, responses *kind
 }
 
 // New returns a Handler.
@@ -125,7 +125,7 @@ func New(config Config) (*Handler, error) {
 	if err != nil {
 		return nil, fmt.Errorf("http metrics: %w", err)
 	}
-	h := &Handler{backend: config.Backend, config: config, log: config.Logger, metrics: m, started: time.Now(), chats: newKind(parseChat), completions: newKind(parseCompletion)}
+	h := &Handler{backend: config.Backend, config: config, log: config.Logger, metrics: m, started: time.Now(), chats: newKind(parseChat), completions: newKind(parseCompletion), responses: newKind(parseResponse)}
 	h.left.Store(config.MaxHeldBytes)
 	return h, nil
 }
@@ -134,11 +134,14 @@ func New(config Config) (*Handler, error) {
 const (
 	RouteChat        = "/v1/chat/completions"
 	RouteCompletions = "/v1/completions"
+	RouteResponses   = "/v1/responses"
 
-	routeModels  = "/v1/models"
-	routeModel   = "/v1/models/{model}"
-	routeOpenAPI = "/openapi.json"
-	routeNone    = "none"
+	routeModels      = "/v1/models"
+	routeModel       = "/v1/models/{model}"
+	routeResponse    = "/v1/responses/{response}"
+	routeInputTokens = "/v1/responses/input_tokens"
+	routeOpenAPI     = "/openapi.json"
+	routeNone        = "none"
 )
 
 // ServeHTTP answers one request. All paths are also there without /v1.
@@ -223,6 +226,8 @@ func (h *Handler) route(u *url.URL) (name string, methods []string, serve func(*
 		return RouteCompletions, write, func(e *exchange) error { return h.generate(e, h.completions) }
 	case "/chat/completions":
 		return RouteChat, write, func(e *exchange) error { return h.generate(e, h.chats) }
+	case "/responses":
+		return RouteResponses, write, h.respond
 	case "/openapi.json":
 		return routeOpenAPI, read, func(e *exchange) error { return e.send(http.StatusOK, OpenAPI()) }
 	}
@@ -230,6 +235,9 @@ func (h *Handler) route(u *url.URL) (name string, methods []string, serve func(*
 		if name, err := url.PathUnescape(escaped); err == nil {
 			return routeModel, read, func(e *exchange) error { return h.getModel(e, name) }
 		}
+	}
+	if rest, ok := strings.CutPrefix(path, "/responses/"); ok {
+		return h.ofResponses(rest)
 	}
 	return routeNone, nil, nil
 }

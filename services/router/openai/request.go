@@ -25,11 +25,13 @@ const (
 
 // call is a request that was translated: one GenerateRequest for each answer.
 type call struct {
-	chat    bool
-	choices []*inferencev1.GenerateRequest
-	n       int  // answers to each prompt; they stand next to each other
-	empty   bool // no token is asked for
-	stream  bool
+	route    string
+	chat     bool      // the answer is to a conversation
+	response *response // what a response says of its request; nil: it is no response
+	choices  []*inferencev1.GenerateRequest
+	n        int  // answers to each prompt; they stand next to each other
+	empty    bool // no token is asked for
+	stream   bool
 	// usage is said in a last message of a stream, eachUsage in every one.
 	usage, eachUsage bool
 	logprobs         bool
@@ -77,7 +79,6 @@ func (c *call) common(f *fields) *inferencev1.GenerateRequest {
 		c.n = int(*n)
 	}
 	c.resumable(f, q)
-	q.StructuredOutput, c.form = format(f)
 	// Nothing ends a text that ignores its end and has no stops.
 	if least := f.integer("min_tokens"); least != nil && *least > 0 && !(q.GetIgnoreEos() && len(q.GetStop())+len(q.GetStopTokenIds()) == 0) {
 		f.wrong(unsupported("min_tokens", "is supported only together with ignore_eos and without stops; leave it out"))
@@ -91,7 +92,7 @@ func (c *call) common(f *fields) *inferencev1.GenerateRequest {
 }
 
 // tiers are the classes of requests by OpenAI's names; "" is the router's default class.
-var tiers = map[string]string{"": "", "auto": "", "default": "", "scale": "", "priority": routing.ClassInteractive, "flex": routing.ClassBatch}
+var tiers = map[string]string{"": "", "auto": "", "default": "", "scale": "", "priority": routing.ClassInteractive, "fast": routing.ClassInteractive, "flex": routing.ClassBatch}
 
 // tier reads which class a request is of.
 func tier(f *fields, q *inferencev1.GenerateRequest) {
@@ -145,7 +146,11 @@ var nothing = []string{"false", "0", "[]", "{}", `""`}
 
 // most reads how many tokens to generate at most. The newer name counts.
 func (c *call) most(f *fields, q *inferencev1.GenerateRequest) {
-	for _, c.limit = range []string{"max_completion_tokens", "max_tokens"} {
+	names := []string{"max_completion_tokens", "max_tokens"}
+	if c.response != nil {
+		names = []string{"max_output_tokens"}
+	}
+	for _, c.limit = range names {
 		if !f.has(c.limit) {
 			continue
 		}
@@ -290,6 +295,9 @@ func (c *call) repeat(prompts []*inferencev1.GenerateRequest) {
 func (c *call) name(field string) string {
 	if strings.HasPrefix(field, "structured_output") && c.form != "" {
 		return c.form
+	}
+	if c.response != nil {
+		return c.response.name(field, c.limit)
 	}
 	if c.chat {
 		if name, ok := chatNames(field); ok {
