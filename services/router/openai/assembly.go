@@ -72,6 +72,18 @@ const (
 // collect takes in an event of an answer that is sent as a whole, if there is memory for it.
 func (a *assembly) collect(index int, event *inferencev1.GenerateEvent) error {
 	a.note(index, event)
+	if err := a.keep(event); err != nil {
+		return err
+	}
+	p := &a.answers[index]
+	p.text.WriteString(event.GetTokens().GetText())
+	p.text.WriteString(event.GetFinished().GetText())
+	p.add(event.GetTokens().GetLogprobs(), a.call.chat)
+	return nil
+}
+
+// keep takes the memory for what an event says.
+func (a *assembly) keep(event *inferencev1.GenerateEvent) error {
 	bytes := 3 * int64(len(event.GetTokens().GetText())+len(event.GetFinished().GetText()))
 	for _, l := range event.GetTokens().GetLogprobs() {
 		bytes += tokenBytes + alternativeBytes*int64(len(l.GetTop()))
@@ -79,10 +91,6 @@ func (a *assembly) collect(index int, event *inferencev1.GenerateEvent) error {
 	if !a.held.take(bytes) {
 		return full()
 	}
-	p := &a.answers[index]
-	p.text.WriteString(event.GetTokens().GetText())
-	p.text.WriteString(event.GetFinished().GetText())
-	p.add(event.GetTokens().GetLogprobs(), a.call.chat)
 	return nil
 }
 

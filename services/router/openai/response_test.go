@@ -175,22 +175,22 @@ func readEvents(t *testing.T, body string) (out []sse) {
 func TestResponseStreamsAddUp(t *testing.T) {
 	for _, c := range []struct {
 		name, extra, last string
-		fake              fake
+		words             []string
+		held              string
+		logprobs          []*inferencev1.TokenLogprobs
 	}{
-		{"texts", "", "response.completed", fake{words: []string{"Once", "", " <&>\n"}, held: "."}},
+		{"texts", "", "response.completed", []string{"Once", "", " <&>\n"}, ".", nil},
 		{"log probabilities", `,"include":["message.output_text.logprobs"],"top_logprobs":1`, "response.completed",
-			fake{words: []string{"é", ""}, held: "b", logprobs: []*inferencev1.TokenLogprobs{likely("é", -0.5, "x"), likely("\xe2", -1, "y")}}},
-		{"no text", "", "response.completed", fake{}},
-		{"no tokens", `,"max_output_tokens":0`, "response.incomplete", fake{}},
+			[]string{"é", ""}, "b", []*inferencev1.TokenLogprobs{likely("é", -0.5, "x"), likely("\xe2", -1, "y")}},
+		{"no text", "", "response.completed", nil, "", nil},
+		{"no tokens", `,"max_output_tokens":0`, "response.incomplete", nil, "", nil},
 	} {
-		whole := c.fake
-		w := ask(t, &whole, http.MethodPost, responses, `{"input":"hi"`+c.extra+`}`)
+		w := ask(t, &fake{words: c.words, held: c.held, logprobs: c.logprobs}, http.MethodPost, responses, `{"input":"hi"`+c.extra+`}`)
 		var want map[string]any
 		if err := json.Unmarshal(w.Body.Bytes(), &want); err != nil {
 			t.Fatal(err)
 		}
-		streamed := c.fake
-		events := readEvents(t, ask(t, &streamed, http.MethodPost, responses, `{"input":"hi","stream":true`+c.extra+`}`).Body.String())
+		events := readEvents(t, ask(t, &fake{words: c.words, held: c.held, logprobs: c.logprobs}, http.MethodPost, responses, `{"input":"hi","stream":true`+c.extra+`}`).Body.String())
 		var kinds []string
 		text, likelihoods := "", []any{}
 		for _, e := range events {
@@ -333,8 +333,10 @@ func TestResponsesAreNotKept(t *testing.T) {
 			t.Errorf("PUT: %d", w.Code)
 		}
 	}
-	if w := send(http.MethodGet, responses+"/"+made.ID+"/nothing", ""); w.Code != http.StatusNotFound || errorOf(t, w.Body.String()).Code != "unknown_url" {
-		t.Errorf("%d %s", w.Code, w.Body)
+	for _, below := range []string{"/" + made.ID + "/nothing", "/compact", "/"} {
+		if w := send(http.MethodPost, responses+below, ""); w.Code != http.StatusNotFound || errorOf(t, w.Body.String()).Code != "unknown_url" {
+			t.Errorf("%s: %d %s", below, w.Code, w.Body)
+		}
 	}
 }
 

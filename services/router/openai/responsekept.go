@@ -22,7 +22,7 @@ func (h *Handler) ofResponses(rest string) (name string, methods []string, serve
 		methods = []string{http.MethodGet, http.MethodHead}
 	}
 	id, err := url.PathUnescape(escaped)
-	if err != nil || id == "" || methods == nil {
+	if err != nil || id == "" || id == "compact" || methods == nil {
 		return routeNone, nil, nil
 	}
 	return routeResponse, methods, func(*exchange) error {

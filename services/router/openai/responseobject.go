@@ -83,11 +83,11 @@ type outputDetails struct {
 
 // outputItem is a message.
 type outputItem struct {
-	ID      string       `json:"id"`
-	Type    string       `json:"type"`
-	Status  string       `json:"status"`
-	Role    string       `json:"role"`
-	Content []outputText `json:"content"`
+	ID      string        `json:"id"`
+	Type    string        `json:"type"`
+	Status  string        `json:"status"`
+	Role    string        `json:"role,omitempty"`
+	Content *[]outputText `json:"content,omitempty"`
 }
 
 // outputText is a part of a message.
@@ -101,16 +101,9 @@ type outputText struct {
 // anyText is the format of a text of any form.
 var anyText = json.RawMessage(`{"type":"text"}`)
 
-// responseID is the response's id; those of its items are made of the request's, too.
-func (a *assembly) responseID() string { return "resp_" + a.exchange.id }
-
-// messageID is the id of the message that the text of a response is in.
-func (a *assembly) messageID() string { return "msg_" + a.exchange.id }
-
-// part is the text so far.
-func (a *assembly) part() outputText {
-	p := &a.answers[0]
-	return outputText{Type: "output_text", Text: p.text.String(), Annotations: []struct{}{}, Logprobs: logprobsOf(p.chat.Content)}
+// outputTextOf is a part with a text.
+func outputTextOf(text string, likelihoods []chatToken) outputText {
+	return outputText{Type: "output_text", Text: text, Annotations: []struct{}{}, Logprobs: logprobsOf(likelihoods)}
 }
 
 // logprobsOf are log probabilities, never null.
@@ -119,11 +112,6 @@ func logprobsOf(tokens []chatToken) []chatToken {
 		return []chatToken{}
 	}
 	return tokens
-}
-
-// message is the message with the text so far.
-func (a *assembly) message(status string) outputItem {
-	return outputItem{ID: a.messageID(), Type: "message", Status: status, Role: "assistant", Content: []outputText{a.part()}}
 }
 
 // ended is the status of an answer that has ended.
@@ -138,7 +126,7 @@ func (a *assembly) ended() string {
 func (a *assembly) response(status string) *responseObject {
 	r := a.call.response
 	out := &responseObject{
-		ID: a.responseID(), Object: "response", CreatedAt: a.created, Status: status, Model: a.model, Fingerprint: a.fingerprint,
+		ID: "resp_" + a.exchange.id, Object: "response", CreatedAt: a.created, Status: status, Model: a.model, Fingerprint: a.fingerprint,
 		Instructions: r.instructions, MaxOutputTokens: r.most, MaxToolCalls: r.toolCalls, Metadata: r.metadata,
 		Output: []outputItem{}, ParallelToolCalls: r.parallel, ServiceTier: r.tier, Temperature: r.temperature, TopP: r.topP,
 		Text: textConfig{Format: r.format, Verbosity: r.verbosity}, ToolChoice: json.RawMessage(`"auto"`), Tools: []json.RawMessage{},
@@ -154,10 +142,10 @@ func (a *assembly) response(status string) *responseObject {
 }
 
 // wholeResponse is a response that has ended.
-func (a *assembly) wholeResponse() *responseObject {
+func (a *assembly) wholeResponse(items []outputItem) *responseObject {
 	status := a.ended()
 	out := a.response(status)
-	out.Output = append(out.Output, a.message(status))
+	out.Output = items
 	if status == statusIncomplete {
 		out.Incomplete = &incomplete{Reason: "max_output_tokens"}
 	} else {

@@ -1,9 +1,7 @@
 package openai
 
 import (
-	"bytes"
-	"slices"
-	"strconv"
+	"net/http"
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 )
@@ -22,10 +20,14 @@ func (h *Handler) respond(e *exchange) error {
 	if a.call.stream {
 		return h.streamResponse(e, a)
 	}
-	if err := h.runResponse(e, a, func(event *inferencev1.GenerateEvent) error { return a.collect(0, event) }, nil); err != nil {
+	o := &output{assembly: a}
+	if err := h.runResponse(e, a, o.take, nil); err != nil {
 		return err
 	}
-	return e.reply(200, a.wholeResponse())
+	if err := o.finish(); err != nil {
+		return err
+	}
+	return e.reply(http.StatusOK, a.wholeResponse(o.items))
 }
 
 // runResponse generates the answer of a response. What the answer says of its request is held
@@ -53,8 +55,8 @@ func (h *Handler) runResponse(e *exchange, a *assembly, to func(*inferencev1.Gen
 
 // streamResponse serves a response piece by piece.
 func (h *Handler) streamResponse(e *exchange, a *assembly) error {
-	s := &responseStream{stream: &stream{assembly: a}}
-	s.events = s.take
+	s := &responseStream{stream: &stream{assembly: a}, output: output{assembly: a}}
+	s.events, s.output.say = s.take, s.say
 	e.lastWords = s.fail
 	if e.request.ProtoAtLeast(1, 1) { // before, there were no chunks
 		s.now = connOf(e.request.Context())
@@ -68,11 +70,13 @@ func (h *Handler) streamResponse(e *exchange, a *assembly) error {
 // responseStream sends a response as events.
 type responseStream struct {
 	*stream
-	sequence int   // of the next event
-	opened   bool  // the message has begun
-	delta    piece // what comes before the number and between it and the text, of text alone
-	after    []byte
+	output   output
+	sequence int // of the next event
+	delta    textDelta
 }
+
+// eventTextDelta is the type of events with text.
+const eventTextDelta = "response.output_text.delta"
 
 // responseEvent is one event. Which members it has depends on its type.
 type responseEvent struct {
@@ -89,23 +93,12 @@ type responseEvent struct {
 	Logprobs     *[]chatToken    `json:"logprobs,omitempty"`
 }
 
-// take sends what an event adds, and keeps the text: the last events have all of it.
+// take sends what an event adds.
 func (s *responseStream) take(event *inferencev1.GenerateEvent) error {
-	if event.GetAccepted() != nil {
-		s.note(0, event)
-		return s.begin()
+	if event.GetAccepted() == nil {
+		return s.output.take(event)
 	}
-	p := &s.answers[0]
-	before := len(p.chat.Content)
-	if err := s.collect(0, event); err != nil {
-		return err
-	}
-	text := event.GetTokens().GetText() + event.GetFinished().GetText()
-	return s.add(text, p.chat.Content[before:])
-}
-
-// begin sends the first events.
-func (s *responseStream) begin() error {
+	s.note(0, event)
 	for _, kind := range []string{"response.created", "response.in_progress"} {
 		if err := s.say(responseEvent{Type: kind, Response: s.assembly.response(statusInProgress)}); err != nil {
 			return err
@@ -114,96 +107,35 @@ func (s *responseStream) begin() error {
 	return nil
 }
 
-// open begins the message, once.
-func (s *responseStream) open() error {
-	if s.opened {
-		return nil
-	}
-	s.opened = true
-	item := outputItem{ID: s.messageID(), Type: "message", Status: statusInProgress, Role: "assistant", Content: []outputText{}}
-	if err := s.say(responseEvent{Type: "response.output_item.added", OutputIndex: new(int), Item: &item}); err != nil {
-		return err
-	}
-	part := outputText{Type: "output_text", Annotations: []struct{}{}, Logprobs: []chatToken{}}
-	return s.say(s.ofPart(responseEvent{Type: "response.content_part.added", Part: &part}))
-}
-
-// ofPart is an event of the message's part.
-func (s *responseStream) ofPart(event responseEvent) responseEvent {
-	event.ItemID, event.OutputIndex, event.ContentIndex = s.messageID(), new(int), new(int)
-	return event
-}
-
-// add sends text. Tokens whose text is held back are sent only if something is said of them.
-func (s *responseStream) add(text string, probabilities []chatToken) error {
-	if text == "" && len(probabilities) == 0 {
-		return nil
-	}
-	if err := s.open(); err != nil {
-		return err
-	}
-	delta := s.ofPart(responseEvent{Type: "response.output_text.delta", Delta: &text, Logprobs: new(logprobsOf(probabilities))})
-	if len(probabilities) > 0 {
-		return s.say(delta)
-	}
-	return s.addText(delta, text)
-}
-
-// addText sends a delta of text alone, with the rest of the event as it was before: nearly all
-// events are such, and only their numbers differ.
-func (s *responseStream) addText(delta responseEvent, text string) error {
-	if s.after == nil {
-		const mark, number = `"\u0001"`, `"sequence_number":0`
-		delta.Delta = new("\x01")
-		whole, err := marshal(delta)
+// say sends an event.
+func (s *responseStream) say(event responseEvent) error {
+	s.buffer = s.identify()
+	if event.Type == eventTextDelta && len(*event.Logprobs) == 0 {
+		text := *event.Delta
+		if err := s.delta.prepare(event); err != nil {
+			return err
+		}
+		s.buffer = s.delta.append(s.buffer, s.sequence, text)
+	} else {
+		event.Sequence = s.sequence
+		body, err := marshal(event)
 		if err != nil {
 			return err
 		}
-		i := bytes.Index(whole, []byte(number)) + len(number) - 1
-		j := bytes.LastIndex(whole, []byte(mark))
-		s.delta.before = append([]byte("event: "+delta.Type+"\ndata: "), whole[:i]...)
-		s.delta.after = slices.Clone(whole[i+1 : j])
-		s.after = append(slices.Clone(whole[j+len(mark):]), "\n\n"...)
+		s.buffer = append(append(append(s.buffer, "event: "...), event.Type...), "\ndata: "...)
+		s.buffer = append(append(s.buffer, body...), "\n\n"...)
 	}
-	s.buffer = append(s.identify(), s.delta.before...)
-	s.buffer = strconv.AppendInt(s.buffer, int64(s.sequence), 10)
-	s.buffer = appendJSON(append(s.buffer, s.delta.after...), text)
-	s.buffer = append(s.buffer, s.after...)
 	s.sequence++
-	return s.write()
-}
-
-// say sends an event.
-func (s *responseStream) say(event responseEvent) error {
-	event.Sequence = s.sequence
-	s.sequence++
-	body, err := marshal(event)
-	if err != nil {
-		return err
-	}
-	s.buffer = append(append(append(s.identify(), "event: "...), event.Type...), "\ndata: "...)
-	s.buffer = append(append(s.buffer, body...), "\n\n"...)
 	return s.write()
 }
 
 // finish ends a stream that went well.
 func (s *responseStream) finish() error {
-	if err := s.open(); err != nil { // an answer without text is an empty message
+	if err := s.output.finish(); err != nil {
 		return err
 	}
-	out := s.wholeResponse()
-	part := &out.Output[0].Content[0]
-	for _, event := range []responseEvent{
-		s.ofPart(responseEvent{Type: "response.output_text.done", Text: &part.Text, Logprobs: &part.Logprobs}),
-		s.ofPart(responseEvent{Type: "response.content_part.done", Part: part}),
-		{Type: "response.output_item.done", OutputIndex: new(int), Item: &out.Output[0]},
-		{Type: "response." + out.Status, Response: out},
-	} {
-		if err := s.say(event); err != nil {
-			return err
-		}
-	}
-	return nil
+	out := s.wholeResponse(s.output.items)
+	return s.say(responseEvent{Type: "response." + out.Status, Response: out})
 }
 
 // fail ends a stream that failed after it had begun.
