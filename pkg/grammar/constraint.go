@@ -30,7 +30,7 @@ func (c *Constraint) Allowed(generated []int32) []uint64 {
 		return nil
 	}
 	mask := g.masks.mask(at)
-	if !at.complete {
+	if _, free := at.freeThread(); free || !at.complete {
 		return mask
 	}
 	if c.masked != at {
@@ -54,10 +54,8 @@ func (c *Constraint) at(generated []int32) *place {
 	m := &c.grammar.masks
 	for _, token := range generated[same:] {
 		at := c.places[len(c.places)-1]
-		if text := m.vocabulary.text(token); at != nil && text != nil {
-			at = m.walk(at, text)
-		} else {
-			at = nil // the end, or no token of an output
+		if at != nil {
+			at = m.next(at, token, c.ends)
 		}
 		c.tokens, c.places = append(c.tokens, token), append(c.places, at)
 	}

@@ -45,7 +45,27 @@ func Compile(source *inferencev1.StructuredOutput, v *Vocabulary) (*Grammar, err
 	if err != nil {
 		return nil, &Error{Field: field, Problem: err.Error()}
 	}
-	return &Grammar{masks: masks{machine: newMachine(p), vocabulary: v}}, nil
+	special, err := p.specialTokens(v)
+	if err != nil {
+		return nil, &Error{Field: "structural_tags.special_tokens", Problem: err.Error()}
+	}
+	return &Grammar{masks: masks{machine: newMachine(p), vocabulary: v, special: special}}, nil
+}
+
+// specialTokens are the texts of the special tokens that a program has, by their ids.
+func (p *program) specialTokens(v *Vocabulary) (map[int32][]byte, error) {
+	if len(p.special) == 0 || v == nil {
+		return nil, nil
+	}
+	out := make(map[int32][]byte, len(p.special))
+	for _, name := range p.special {
+		id, is := v.special[name]
+		if !is {
+			return nil, fmt.Errorf("the model has no special token %q", name)
+		}
+		out[id] = specialText(name)
+	}
+	return out, nil
 }
 
 // compile makes a program of a source, whose field it says.
@@ -65,8 +85,11 @@ func (p *program) compile(source *inferencev1.StructuredOutput) (field string, e
 	case *inferencev1.StructuredOutput_Choice:
 		p.start, err = p.choice(form.Choice.GetTexts())
 		return "choice.texts", err
+	case *inferencev1.StructuredOutput_StructuralTags:
+		p.start, field, err = p.tags(form.StructuralTags)
+		return "structural_tags." + field, err
 	}
-	return "form", fmt.Errorf("is not set: give one of json_object, json_schema, regex and choice")
+	return "form", fmt.Errorf("is not set: give one of json_object, json_schema, regex, choice and structural_tags")
 }
 
 func (p *program) regex(text string) (int32, error) {

@@ -20,6 +20,8 @@ type lexeme struct {
 	text *stringText
 	// but is set if it is any string but some: see except.
 	but bool
+	// free is set if it is free text: see freeText.
+	free *freeText
 }
 
 // state is one of a lexeme.
@@ -33,7 +35,7 @@ type state struct {
 
 	nodes []int32 // of the nfa, if that is what the lexeme is made of
 	// Of a string: how many characters are complete, as far as that matters, and where in
-	// the next one.
+	// the next one. Of free text: which beginning of triggers it ends with.
 	characters int
 	within     *state
 	// a and b are of a product.

@@ -112,6 +112,9 @@ func (m *machine) enter(at int32, in *frame) (complete bool) {
 			if n.lexeme.first.final {
 				m.todo = append(m.todo, todo{n.next, t.frame})
 			}
+		case nodeFree:
+			m.found = append(m.found, thread{t.node, n.lexeme.first, t.frame})
+			complete = true
 		case nodeSplit:
 			for i := len(n.ways) - 1; i >= 0; i-- {
 				m.todo = append(m.todo, todo{n.ways[i], t.frame})
@@ -190,7 +193,15 @@ func (m *machine) step(from *place, b byte) *place {
 		if !to.ends {
 			m.found = append(m.found, thread{t.node, to, t.frame})
 		}
-		if to.final && m.enter(m.nodes[t.node].next, t.frame) {
+		next := m.nodes[t.node].next
+		if free := to.of.free; free != nil {
+			if !to.final {
+				complete = true
+				continue
+			}
+			next = m.nodes[t.node].ways[free.trigger(to)]
+		}
+		if to.final && m.enter(next, t.frame) {
 			complete = true
 		}
 	}

@@ -1,5 +1,7 @@
 package grammar
 
+import "slices"
+
 // maxMasks bounds the masks of a grammar that are remembered.
 const maxMasks = 1 << 9
 
@@ -7,8 +9,9 @@ const maxMasks = 1 << 9
 type masks struct {
 	*machine
 	vocabulary *Vocabulary
-	path       []*place // of walkTrie
-	states     []*state // of maskExcept
+	path       []*place         // of walkTrie
+	states     []*state         // of maskExcept
+	special    map[int32][]byte // the texts of the special tokens that the grammar has
 }
 
 // mask is the tokens that can come at a place, but for those that end an output. Nobody changes
@@ -17,7 +20,19 @@ func (m *masks) mask(at *place) []uint64 {
 	if at.mask != nil {
 		return at.mask
 	}
+	if m.masked++; m.masked > maxMasks {
+		m.forget()
+	}
+	if free, is := at.freeThread(); is {
+		at.mask = m.maskFree(at, free)
+		return at.mask
+	}
 	out := make([]uint64, m.vocabulary.words())
+	for id, text := range m.special {
+		if m.walk(at, text) != nil {
+			set(out, id)
+		}
+	}
 	var rest []thread
 	for _, t := range at.threads {
 		if !m.maskString(t, out) {
@@ -32,11 +47,24 @@ func (m *masks) mask(at *place) []uint64 {
 		m.found = append(m.found[:0], rest...)
 		m.walkTrie(m.vocabulary.all, m.place(false), out)
 	}
-	if m.masked++; m.masked > maxMasks {
-		m.forget()
-	}
 	at.mask = out
 	return out
+}
+
+// next is where a token leads, nil if nowhere. ends are those that end the output.
+func (m *masks) next(from *place, token int32, ends []int32) *place {
+	text := m.vocabulary.text(token)
+	if text == nil {
+		text = m.special[token]
+	}
+	if text != nil {
+		return m.walk(from, text)
+	}
+	// A special token: free text has it, and does not show it.
+	if _, free := from.freeThread(); free && token >= 0 && int(token) < m.vocabulary.size && !slices.Contains(ends, token) {
+		return from
+	}
+	return nil
 }
 
 // maskString adds the tokens that can come within a string: which of them stay in it is known

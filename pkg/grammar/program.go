@@ -11,6 +11,8 @@ type program struct {
 	nodes []node
 	rules []int32 // the first node of each; -1 until it is known
 	start int32
+	// special are the names of the special tokens that texts have.
+	special []string
 
 	json      *json              // nil: not made
 	anyString *lexeme            // nil: not made
@@ -22,7 +24,7 @@ type node struct {
 	lexeme *lexeme // of nodeLexeme
 	next   int32   // of nodeLexeme and nodeCall
 	rule   int32   // of nodeCall
-	ways   []int32 // of nodeSplit
+	ways   []int32 // of nodeSplit; of nodeFree, where each trigger leads
 }
 
 type nodeKind uint8
@@ -33,6 +35,8 @@ const (
 	nodeLexeme
 	nodeSplit
 	nodeCall
+	// nodeFree is free text until a trigger, and may be the end of all.
+	nodeFree
 )
 
 // end is the node that every rule ends with.
@@ -150,6 +154,8 @@ func (p *program) productive() []bool {
 				for _, way := range n.ways {
 					reaches[i] = reaches[i] || reaches[way]
 				}
+			case nodeFree:
+				reaches[i] = true
 			}
 			again = again || reaches[i]
 		}
@@ -177,6 +183,8 @@ func (p *program) empty() []bool {
 				for _, way := range n.ways {
 					empty[i] = empty[i] || empty[way]
 				}
+			case nodeFree:
+				empty[i] = true
 			}
 			again = again || empty[i]
 		}

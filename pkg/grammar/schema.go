@@ -50,7 +50,10 @@ func (s subschema) errorf(format string, args ...any) error {
 }
 
 // schema makes the structure of what a schema describes.
-func (p *program) schema(text string) (int32, error) {
+func (p *program) schema(text string) (int32, error) { return p.schemaBefore(text, end) }
+
+// schemaBefore goes on with what a schema describes before next.
+func (p *program) schemaBefore(text string, next int32) (int32, error) {
 	if len(text) > MaxSourceBytes {
 		return 0, fmt.Errorf("has %d bytes, more than %d", len(text), MaxSourceBytes)
 	}
@@ -59,7 +62,7 @@ func (p *program) schema(text string) (int32, error) {
 		return 0, err
 	}
 	s := &schemas{program: p, root: root, rules: make(map[string]int32), inUse: make(map[string]bool)}
-	return s.value(conjunction{{root, ""}}, end)
+	return s.value(conjunction{{root, ""}}, next)
 }
 
 // annotations say nothing about which values are valid.

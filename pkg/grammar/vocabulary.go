@@ -3,6 +3,7 @@ package grammar
 import (
 	"errors"
 	"fmt"
+	"sync"
 )
 
 // maxTokenBytes is the longest token that is ever allowed.
@@ -13,6 +14,13 @@ type Vocabulary struct {
 	size  int
 	texts [][]byte // by id; nil of tokens that are no text
 	all   *trie
+
+	// special are the texts of special tokens in grammars, by their names: see specialText.
+	special map[string]int32
+	// joined is all texts behind one another, text id from joins[id] on; made when it is needed.
+	joinOnce sync.Once
+	joined   []byte
+	joins    []int32
 
 	// inStrings is what tokens do at the places within the text of a JSON string, which is the
 	// same in every grammar.
@@ -26,7 +34,7 @@ func NewVocabulary(size int, text func(id int32) []byte) (*Vocabulary, error) {
 	if size <= 0 {
 		return nil, fmt.Errorf("a vocabulary of %d tokens", size)
 	}
-	v := &Vocabulary{size: size, texts: make([][]byte, size)}
+	v := &Vocabulary{size: size, texts: make([][]byte, size), special: make(map[string]int32)}
 	var texts []spelled
 	for id := range int32(size) {
 		if t := text(id); len(t) > 0 && len(t) <= maxTokenBytes {
@@ -44,6 +52,14 @@ func NewVocabulary(size int, text func(id int32) []byte) (*Vocabulary, error) {
 		v.inStrings[place] = v.walkString(unit, from)
 	}
 	return v, nil
+}
+
+// NameSpecial names a token that is no text, so that grammars can have it. It is for the time
+// before the vocabulary is used.
+func (v *Vocabulary) NameSpecial(id int32, name string) {
+	if id >= 0 && int(id) < v.size && v.texts[id] == nil {
+		v.special[name] = id
+	}
 }
 
 // Size is the number of tokens.

@@ -68,7 +68,7 @@ type GenerateRequest struct {
 	// Return log probabilities of each token and of this many likeliest alternatives, 0
 	// to 20. Not set: none.
 	Logprobs *uint32 `protobuf:"varint,17,opt,name=logprobs,proto3,oneof" json:"logprobs,omitempty"`
-	// Form of the output. Not set: any. Not together with ignore_eos.
+	// Form of the output. Not set: any. Not together with ignore_eos or a tool_choice.
 	StructuredOutput *StructuredOutput `protobuf:"bytes,20,opt,name=structured_output,json=structuredOutput,proto3" json:"structured_output,omitempty"`
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
@@ -282,8 +282,14 @@ type Conversation struct {
 	TemplateArguments *structpb.Struct `protobuf:"bytes,3,opt,name=template_arguments,json=templateArguments,proto3" json:"template_arguments,omitempty"`
 	// End the prompt inside the last message, so that the model continues it.
 	ContinueLastMessage bool `protobuf:"varint,4,opt,name=continue_last_message,json=continueLastMessage,proto3" json:"continue_last_message,omitempty"`
-	unknownFields       protoimpl.UnknownFields
-	sizeCache           protoimpl.SizeCache
+	// How the model may call the tools. Not set: the template shows them, and the output may be
+	// anything.
+	ToolChoice *ToolChoice `protobuf:"bytes,5,opt,name=tool_choice,json=toolChoice,proto3" json:"tool_choice,omitempty"`
+	// The tools as texts of JSON, instead of tools: the template shows their members in the order
+	// that they have there.
+	ToolsJson     []string `protobuf:"bytes,6,rep,name=tools_json,json=toolsJson,proto3" json:"tools_json,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Conversation) Reset() {
@@ -344,6 +350,87 @@ func (x *Conversation) GetContinueLastMessage() bool {
 	return false
 }
 
+func (x *Conversation) GetToolChoice() *ToolChoice {
+	if x != nil {
+		return x.ToolChoice
+	}
+	return nil
+}
+
+func (x *Conversation) GetToolsJson() []string {
+	if x != nil {
+		return x.ToolsJson
+	}
+	return nil
+}
+
+// ToolChoice holds the output to calls of the conversation's tools, in the format that the
+// model was trained on: free text until a call begins, then the name of a tool and arguments
+// that its parameters allow. The text shows the special tokens that the format is made of.
+// Accepted.tool_call_format says how to read it. Not together with structured_output.
+type ToolChoice struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The output is calls alone, at least one.
+	Required bool `protobuf:"varint,1,opt,name=required,proto3" json:"required,omitempty"`
+	// The functions that may be called. None: all of the tools.
+	Functions []string `protobuf:"bytes,2,rep,name=functions,proto3" json:"functions,omitempty"`
+	// At most one call.
+	Single        bool `protobuf:"varint,3,opt,name=single,proto3" json:"single,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ToolChoice) Reset() {
+	*x = ToolChoice{}
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ToolChoice) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ToolChoice) ProtoMessage() {}
+
+func (x *ToolChoice) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ToolChoice.ProtoReflect.Descriptor instead.
+func (*ToolChoice) Descriptor() ([]byte, []int) {
+	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *ToolChoice) GetRequired() bool {
+	if x != nil {
+		return x.Required
+	}
+	return false
+}
+
+func (x *ToolChoice) GetFunctions() []string {
+	if x != nil {
+		return x.Functions
+	}
+	return nil
+}
+
+func (x *ToolChoice) GetSingle() bool {
+	if x != nil {
+		return x.Single
+	}
+	return false
+}
+
 // Message is one message of a conversation.
 type Message struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -364,7 +451,7 @@ type Message struct {
 
 func (x *Message) Reset() {
 	*x = Message{}
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[2]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -376,7 +463,7 @@ func (x *Message) String() string {
 func (*Message) ProtoMessage() {}
 
 func (x *Message) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[2]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -389,7 +476,7 @@ func (x *Message) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Message.ProtoReflect.Descriptor instead.
 func (*Message) Descriptor() ([]byte, []int) {
-	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{2}
+	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Message) GetRole() string {
@@ -448,7 +535,7 @@ type GenerateEvent struct {
 
 func (x *GenerateEvent) Reset() {
 	*x = GenerateEvent{}
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[3]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -460,7 +547,7 @@ func (x *GenerateEvent) String() string {
 func (*GenerateEvent) ProtoMessage() {}
 
 func (x *GenerateEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[3]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -473,7 +560,7 @@ func (x *GenerateEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GenerateEvent.ProtoReflect.Descriptor instead.
 func (*GenerateEvent) Descriptor() ([]byte, []int) {
-	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{3}
+	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *GenerateEvent) GetOffset() uint64 {
@@ -558,13 +645,16 @@ type Accepted struct {
 	// Identifies weights and arithmetic. Equal requests with equal seeds and fingerprints
 	// give equal tokens.
 	SystemFingerprint string `protobuf:"bytes,6,opt,name=system_fingerprint,json=systemFingerprint,proto3" json:"system_fingerprint,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// How the text writes calls of tools, if the request has a tool_choice: hermes, llama3_json or
+	// mistral.
+	ToolCallFormat string `protobuf:"bytes,7,opt,name=tool_call_format,json=toolCallFormat,proto3" json:"tool_call_format,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Accepted) Reset() {
 	*x = Accepted{}
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[4]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -576,7 +666,7 @@ func (x *Accepted) String() string {
 func (*Accepted) ProtoMessage() {}
 
 func (x *Accepted) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[4]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -589,7 +679,7 @@ func (x *Accepted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Accepted.ProtoReflect.Descriptor instead.
 func (*Accepted) Descriptor() ([]byte, []int) {
-	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{4}
+	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Accepted) GetRequestId() string {
@@ -634,6 +724,13 @@ func (x *Accepted) GetSystemFingerprint() string {
 	return ""
 }
 
+func (x *Accepted) GetToolCallFormat() string {
+	if x != nil {
+		return x.ToolCallFormat
+	}
+	return ""
+}
+
 // TokenDelta is one or more tokens.
 type TokenDelta struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -650,7 +747,7 @@ type TokenDelta struct {
 
 func (x *TokenDelta) Reset() {
 	*x = TokenDelta{}
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[5]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -662,7 +759,7 @@ func (x *TokenDelta) String() string {
 func (*TokenDelta) ProtoMessage() {}
 
 func (x *TokenDelta) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[5]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -675,7 +772,7 @@ func (x *TokenDelta) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenDelta.ProtoReflect.Descriptor instead.
 func (*TokenDelta) Descriptor() ([]byte, []int) {
-	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{5}
+	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *TokenDelta) GetTokenIds() []uint32 {
@@ -720,7 +817,7 @@ type Finished struct {
 
 func (x *Finished) Reset() {
 	*x = Finished{}
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[6]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -732,7 +829,7 @@ func (x *Finished) String() string {
 func (*Finished) ProtoMessage() {}
 
 func (x *Finished) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[6]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -745,7 +842,7 @@ func (x *Finished) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finished.ProtoReflect.Descriptor instead.
 func (*Finished) Descriptor() ([]byte, []int) {
-	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{6}
+	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Finished) GetReason() FinishReason {
@@ -805,7 +902,7 @@ type ResumeRequest struct {
 
 func (x *ResumeRequest) Reset() {
 	*x = ResumeRequest{}
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[7]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -817,7 +914,7 @@ func (x *ResumeRequest) String() string {
 func (*ResumeRequest) ProtoMessage() {}
 
 func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[7]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -830,7 +927,7 @@ func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeRequest.ProtoReflect.Descriptor instead.
 func (*ResumeRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{7}
+	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ResumeRequest) GetRequestId() string {
@@ -869,7 +966,7 @@ type TokenizeRequest struct {
 
 func (x *TokenizeRequest) Reset() {
 	*x = TokenizeRequest{}
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[8]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -881,7 +978,7 @@ func (x *TokenizeRequest) String() string {
 func (*TokenizeRequest) ProtoMessage() {}
 
 func (x *TokenizeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[8]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -894,7 +991,7 @@ func (x *TokenizeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenizeRequest.ProtoReflect.Descriptor instead.
 func (*TokenizeRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{8}
+	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *TokenizeRequest) GetModel() string {
@@ -929,7 +1026,7 @@ type TokenizeResponse struct {
 
 func (x *TokenizeResponse) Reset() {
 	*x = TokenizeResponse{}
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[9]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -941,7 +1038,7 @@ func (x *TokenizeResponse) String() string {
 func (*TokenizeResponse) ProtoMessage() {}
 
 func (x *TokenizeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[9]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -954,7 +1051,7 @@ func (x *TokenizeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenizeResponse.ProtoReflect.Descriptor instead.
 func (*TokenizeResponse) Descriptor() ([]byte, []int) {
-	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{9}
+	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *TokenizeResponse) GetTokenIds() []uint32 {
@@ -979,7 +1076,7 @@ type DetokenizeRequest struct {
 
 func (x *DetokenizeRequest) Reset() {
 	*x = DetokenizeRequest{}
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[10]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -991,7 +1088,7 @@ func (x *DetokenizeRequest) String() string {
 func (*DetokenizeRequest) ProtoMessage() {}
 
 func (x *DetokenizeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[10]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1004,7 +1101,7 @@ func (x *DetokenizeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DetokenizeRequest.ProtoReflect.Descriptor instead.
 func (*DetokenizeRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{10}
+	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *DetokenizeRequest) GetModel() string {
@@ -1039,7 +1136,7 @@ type DetokenizeResponse struct {
 
 func (x *DetokenizeResponse) Reset() {
 	*x = DetokenizeResponse{}
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[11]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1051,7 +1148,7 @@ func (x *DetokenizeResponse) String() string {
 func (*DetokenizeResponse) ProtoMessage() {}
 
 func (x *DetokenizeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[11]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1064,7 +1161,7 @@ func (x *DetokenizeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DetokenizeResponse.ProtoReflect.Descriptor instead.
 func (*DetokenizeResponse) Descriptor() ([]byte, []int) {
-	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{11}
+	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *DetokenizeResponse) GetText() string {
@@ -1083,7 +1180,7 @@ type ListModelsRequest struct {
 
 func (x *ListModelsRequest) Reset() {
 	*x = ListModelsRequest{}
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[12]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1095,7 +1192,7 @@ func (x *ListModelsRequest) String() string {
 func (*ListModelsRequest) ProtoMessage() {}
 
 func (x *ListModelsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[12]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1108,7 +1205,7 @@ func (x *ListModelsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListModelsRequest.ProtoReflect.Descriptor instead.
 func (*ListModelsRequest) Descriptor() ([]byte, []int) {
-	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{12}
+	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{13}
 }
 
 // ListModelsResponse lists the models served.
@@ -1122,7 +1219,7 @@ type ListModelsResponse struct {
 
 func (x *ListModelsResponse) Reset() {
 	*x = ListModelsResponse{}
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[13]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1134,7 +1231,7 @@ func (x *ListModelsResponse) String() string {
 func (*ListModelsResponse) ProtoMessage() {}
 
 func (x *ListModelsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[13]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1147,7 +1244,7 @@ func (x *ListModelsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListModelsResponse.ProtoReflect.Descriptor instead.
 func (*ListModelsResponse) Descriptor() ([]byte, []int) {
-	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{13}
+	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ListModelsResponse) GetModels() []*Model {
@@ -1174,7 +1271,7 @@ type Model struct {
 
 func (x *Model) Reset() {
 	*x = Model{}
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[14]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1186,7 +1283,7 @@ func (x *Model) String() string {
 func (*Model) ProtoMessage() {}
 
 func (x *Model) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_inference_v1_inference_proto_msgTypes[14]
+	mi := &file_tandem_inference_v1_inference_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1199,7 +1296,7 @@ func (x *Model) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Model.ProtoReflect.Descriptor instead.
 func (*Model) Descriptor() ([]byte, []int) {
-	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{14}
+	return file_tandem_inference_v1_inference_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Model) GetName() string {
@@ -1260,12 +1357,21 @@ const file_tandem_inference_v1_inference_proto_rawDesc = "" +
 	"\x11structured_output\x18\x14 \x01(\v2%.tandem.inference.v1.StructuredOutputR\x10structuredOutputB\a\n" +
 	"\x05inputB\r\n" +
 	"\v_max_tokensB\v\n" +
-	"\t_logprobs\"\xf3\x01\n" +
+	"\t_logprobs\"\xd4\x02\n" +
 	"\fConversation\x128\n" +
 	"\bmessages\x18\x01 \x03(\v2\x1c.tandem.inference.v1.MessageR\bmessages\x12-\n" +
 	"\x05tools\x18\x02 \x03(\v2\x17.google.protobuf.StructR\x05tools\x12F\n" +
 	"\x12template_arguments\x18\x03 \x01(\v2\x17.google.protobuf.StructR\x11templateArguments\x122\n" +
-	"\x15continue_last_message\x18\x04 \x01(\bR\x13continueLastMessage\"\xa5\x01\n" +
+	"\x15continue_last_message\x18\x04 \x01(\bR\x13continueLastMessage\x12@\n" +
+	"\vtool_choice\x18\x05 \x01(\v2\x1f.tandem.inference.v1.ToolChoiceR\n" +
+	"toolChoice\x12\x1d\n" +
+	"\n" +
+	"tools_json\x18\x06 \x03(\tR\ttoolsJson\"^\n" +
+	"\n" +
+	"ToolChoice\x12\x1a\n" +
+	"\brequired\x18\x01 \x01(\bR\brequired\x12\x1c\n" +
+	"\tfunctions\x18\x02 \x03(\tR\tfunctions\x12\x16\n" +
+	"\x06single\x18\x03 \x01(\bR\x06single\"\xa5\x01\n" +
 	"\aMessage\x12\x12\n" +
 	"\x04role\x18\x01 \x01(\tR\x04role\x12\x18\n" +
 	"\acontent\x18\x02 \x01(\tR\acontent\x12\x12\n" +
@@ -1279,7 +1385,7 @@ const file_tandem_inference_v1_inference_proto_rawDesc = "" +
 	"\baccepted\x18\x02 \x01(\v2\x1d.tandem.inference.v1.AcceptedH\x00R\baccepted\x129\n" +
 	"\x06tokens\x18\x03 \x01(\v2\x1f.tandem.inference.v1.TokenDeltaH\x00R\x06tokens\x12;\n" +
 	"\bfinished\x18\x04 \x01(\v2\x1d.tandem.inference.v1.FinishedH\x00R\bfinishedB\a\n" +
-	"\x05event\"\xbf\x01\n" +
+	"\x05event\"\xe9\x01\n" +
 	"\bAccepted\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12\x14\n" +
@@ -1287,7 +1393,8 @@ const file_tandem_inference_v1_inference_proto_rawDesc = "" +
 	"\rprompt_tokens\x18\x03 \x01(\rR\fpromptTokens\x12\x12\n" +
 	"\x04seed\x18\x04 \x01(\x04R\x04seed\x12\x16\n" +
 	"\x06secret\x18\x05 \x01(\tR\x06secret\x12-\n" +
-	"\x12system_fingerprint\x18\x06 \x01(\tR\x11systemFingerprint\"}\n" +
+	"\x12system_fingerprint\x18\x06 \x01(\tR\x11systemFingerprint\x12(\n" +
+	"\x10tool_call_format\x18\a \x01(\tR\x0etoolCallFormat\"}\n" +
 	"\n" +
 	"TokenDelta\x12\x1b\n" +
 	"\ttoken_ids\x18\x01 \x03(\rR\btokenIds\x12\x12\n" +
@@ -1346,72 +1453,74 @@ func file_tandem_inference_v1_inference_proto_rawDescGZIP() []byte {
 	return file_tandem_inference_v1_inference_proto_rawDescData
 }
 
-var file_tandem_inference_v1_inference_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_tandem_inference_v1_inference_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_tandem_inference_v1_inference_proto_goTypes = []any{
 	(*GenerateRequest)(nil),     // 0: tandem.inference.v1.GenerateRequest
 	(*Conversation)(nil),        // 1: tandem.inference.v1.Conversation
-	(*Message)(nil),             // 2: tandem.inference.v1.Message
-	(*GenerateEvent)(nil),       // 3: tandem.inference.v1.GenerateEvent
-	(*Accepted)(nil),            // 4: tandem.inference.v1.Accepted
-	(*TokenDelta)(nil),          // 5: tandem.inference.v1.TokenDelta
-	(*Finished)(nil),            // 6: tandem.inference.v1.Finished
-	(*ResumeRequest)(nil),       // 7: tandem.inference.v1.ResumeRequest
-	(*TokenizeRequest)(nil),     // 8: tandem.inference.v1.TokenizeRequest
-	(*TokenizeResponse)(nil),    // 9: tandem.inference.v1.TokenizeResponse
-	(*DetokenizeRequest)(nil),   // 10: tandem.inference.v1.DetokenizeRequest
-	(*DetokenizeResponse)(nil),  // 11: tandem.inference.v1.DetokenizeResponse
-	(*ListModelsRequest)(nil),   // 12: tandem.inference.v1.ListModelsRequest
-	(*ListModelsResponse)(nil),  // 13: tandem.inference.v1.ListModelsResponse
-	(*Model)(nil),               // 14: tandem.inference.v1.Model
-	(*TokenIds)(nil),            // 15: tandem.inference.v1.TokenIds
-	(*Sampling)(nil),            // 16: tandem.inference.v1.Sampling
-	(Mode)(0),                   // 17: tandem.inference.v1.Mode
-	(*Slo)(nil),                 // 18: tandem.inference.v1.Slo
-	(*durationpb.Duration)(nil), // 19: google.protobuf.Duration
-	(*StructuredOutput)(nil),    // 20: tandem.inference.v1.StructuredOutput
-	(*structpb.Struct)(nil),     // 21: google.protobuf.Struct
-	(*TokenLogprobs)(nil),       // 22: tandem.inference.v1.TokenLogprobs
-	(FinishReason)(0),           // 23: tandem.inference.v1.FinishReason
-	(*Usage)(nil),               // 24: tandem.inference.v1.Usage
-	(*Route)(nil),               // 25: tandem.inference.v1.Route
-	(*Timings)(nil),             // 26: tandem.inference.v1.Timings
+	(*ToolChoice)(nil),          // 2: tandem.inference.v1.ToolChoice
+	(*Message)(nil),             // 3: tandem.inference.v1.Message
+	(*GenerateEvent)(nil),       // 4: tandem.inference.v1.GenerateEvent
+	(*Accepted)(nil),            // 5: tandem.inference.v1.Accepted
+	(*TokenDelta)(nil),          // 6: tandem.inference.v1.TokenDelta
+	(*Finished)(nil),            // 7: tandem.inference.v1.Finished
+	(*ResumeRequest)(nil),       // 8: tandem.inference.v1.ResumeRequest
+	(*TokenizeRequest)(nil),     // 9: tandem.inference.v1.TokenizeRequest
+	(*TokenizeResponse)(nil),    // 10: tandem.inference.v1.TokenizeResponse
+	(*DetokenizeRequest)(nil),   // 11: tandem.inference.v1.DetokenizeRequest
+	(*DetokenizeResponse)(nil),  // 12: tandem.inference.v1.DetokenizeResponse
+	(*ListModelsRequest)(nil),   // 13: tandem.inference.v1.ListModelsRequest
+	(*ListModelsResponse)(nil),  // 14: tandem.inference.v1.ListModelsResponse
+	(*Model)(nil),               // 15: tandem.inference.v1.Model
+	(*TokenIds)(nil),            // 16: tandem.inference.v1.TokenIds
+	(*Sampling)(nil),            // 17: tandem.inference.v1.Sampling
+	(Mode)(0),                   // 18: tandem.inference.v1.Mode
+	(*Slo)(nil),                 // 19: tandem.inference.v1.Slo
+	(*durationpb.Duration)(nil), // 20: google.protobuf.Duration
+	(*StructuredOutput)(nil),    // 21: tandem.inference.v1.StructuredOutput
+	(*structpb.Struct)(nil),     // 22: google.protobuf.Struct
+	(*TokenLogprobs)(nil),       // 23: tandem.inference.v1.TokenLogprobs
+	(FinishReason)(0),           // 24: tandem.inference.v1.FinishReason
+	(*Usage)(nil),               // 25: tandem.inference.v1.Usage
+	(*Route)(nil),               // 26: tandem.inference.v1.Route
+	(*Timings)(nil),             // 27: tandem.inference.v1.Timings
 }
 var file_tandem_inference_v1_inference_proto_depIdxs = []int32{
-	15, // 0: tandem.inference.v1.GenerateRequest.token_ids:type_name -> tandem.inference.v1.TokenIds
+	16, // 0: tandem.inference.v1.GenerateRequest.token_ids:type_name -> tandem.inference.v1.TokenIds
 	1,  // 1: tandem.inference.v1.GenerateRequest.conversation:type_name -> tandem.inference.v1.Conversation
-	16, // 2: tandem.inference.v1.GenerateRequest.sampling:type_name -> tandem.inference.v1.Sampling
-	17, // 3: tandem.inference.v1.GenerateRequest.mode:type_name -> tandem.inference.v1.Mode
-	18, // 4: tandem.inference.v1.GenerateRequest.slo:type_name -> tandem.inference.v1.Slo
-	19, // 5: tandem.inference.v1.GenerateRequest.resumable_for:type_name -> google.protobuf.Duration
-	20, // 6: tandem.inference.v1.GenerateRequest.structured_output:type_name -> tandem.inference.v1.StructuredOutput
-	2,  // 7: tandem.inference.v1.Conversation.messages:type_name -> tandem.inference.v1.Message
-	21, // 8: tandem.inference.v1.Conversation.tools:type_name -> google.protobuf.Struct
-	21, // 9: tandem.inference.v1.Conversation.template_arguments:type_name -> google.protobuf.Struct
-	21, // 10: tandem.inference.v1.Message.tool_calls:type_name -> google.protobuf.Struct
-	4,  // 11: tandem.inference.v1.GenerateEvent.accepted:type_name -> tandem.inference.v1.Accepted
-	5,  // 12: tandem.inference.v1.GenerateEvent.tokens:type_name -> tandem.inference.v1.TokenDelta
-	6,  // 13: tandem.inference.v1.GenerateEvent.finished:type_name -> tandem.inference.v1.Finished
-	22, // 14: tandem.inference.v1.TokenDelta.logprobs:type_name -> tandem.inference.v1.TokenLogprobs
-	23, // 15: tandem.inference.v1.Finished.reason:type_name -> tandem.inference.v1.FinishReason
-	24, // 16: tandem.inference.v1.Finished.usage:type_name -> tandem.inference.v1.Usage
-	25, // 17: tandem.inference.v1.Finished.route:type_name -> tandem.inference.v1.Route
-	26, // 18: tandem.inference.v1.Finished.timings:type_name -> tandem.inference.v1.Timings
-	14, // 19: tandem.inference.v1.ListModelsResponse.models:type_name -> tandem.inference.v1.Model
-	0,  // 20: tandem.inference.v1.Inference.Generate:input_type -> tandem.inference.v1.GenerateRequest
-	7,  // 21: tandem.inference.v1.Inference.Resume:input_type -> tandem.inference.v1.ResumeRequest
-	8,  // 22: tandem.inference.v1.Inference.Tokenize:input_type -> tandem.inference.v1.TokenizeRequest
-	10, // 23: tandem.inference.v1.Inference.Detokenize:input_type -> tandem.inference.v1.DetokenizeRequest
-	12, // 24: tandem.inference.v1.Inference.ListModels:input_type -> tandem.inference.v1.ListModelsRequest
-	3,  // 25: tandem.inference.v1.Inference.Generate:output_type -> tandem.inference.v1.GenerateEvent
-	3,  // 26: tandem.inference.v1.Inference.Resume:output_type -> tandem.inference.v1.GenerateEvent
-	9,  // 27: tandem.inference.v1.Inference.Tokenize:output_type -> tandem.inference.v1.TokenizeResponse
-	11, // 28: tandem.inference.v1.Inference.Detokenize:output_type -> tandem.inference.v1.DetokenizeResponse
-	13, // 29: tandem.inference.v1.Inference.ListModels:output_type -> tandem.inference.v1.ListModelsResponse
-	25, // [25:30] is the sub-list for method output_type
-	20, // [20:25] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	17, // 2: tandem.inference.v1.GenerateRequest.sampling:type_name -> tandem.inference.v1.Sampling
+	18, // 3: tandem.inference.v1.GenerateRequest.mode:type_name -> tandem.inference.v1.Mode
+	19, // 4: tandem.inference.v1.GenerateRequest.slo:type_name -> tandem.inference.v1.Slo
+	20, // 5: tandem.inference.v1.GenerateRequest.resumable_for:type_name -> google.protobuf.Duration
+	21, // 6: tandem.inference.v1.GenerateRequest.structured_output:type_name -> tandem.inference.v1.StructuredOutput
+	3,  // 7: tandem.inference.v1.Conversation.messages:type_name -> tandem.inference.v1.Message
+	22, // 8: tandem.inference.v1.Conversation.tools:type_name -> google.protobuf.Struct
+	22, // 9: tandem.inference.v1.Conversation.template_arguments:type_name -> google.protobuf.Struct
+	2,  // 10: tandem.inference.v1.Conversation.tool_choice:type_name -> tandem.inference.v1.ToolChoice
+	22, // 11: tandem.inference.v1.Message.tool_calls:type_name -> google.protobuf.Struct
+	5,  // 12: tandem.inference.v1.GenerateEvent.accepted:type_name -> tandem.inference.v1.Accepted
+	6,  // 13: tandem.inference.v1.GenerateEvent.tokens:type_name -> tandem.inference.v1.TokenDelta
+	7,  // 14: tandem.inference.v1.GenerateEvent.finished:type_name -> tandem.inference.v1.Finished
+	23, // 15: tandem.inference.v1.TokenDelta.logprobs:type_name -> tandem.inference.v1.TokenLogprobs
+	24, // 16: tandem.inference.v1.Finished.reason:type_name -> tandem.inference.v1.FinishReason
+	25, // 17: tandem.inference.v1.Finished.usage:type_name -> tandem.inference.v1.Usage
+	26, // 18: tandem.inference.v1.Finished.route:type_name -> tandem.inference.v1.Route
+	27, // 19: tandem.inference.v1.Finished.timings:type_name -> tandem.inference.v1.Timings
+	15, // 20: tandem.inference.v1.ListModelsResponse.models:type_name -> tandem.inference.v1.Model
+	0,  // 21: tandem.inference.v1.Inference.Generate:input_type -> tandem.inference.v1.GenerateRequest
+	8,  // 22: tandem.inference.v1.Inference.Resume:input_type -> tandem.inference.v1.ResumeRequest
+	9,  // 23: tandem.inference.v1.Inference.Tokenize:input_type -> tandem.inference.v1.TokenizeRequest
+	11, // 24: tandem.inference.v1.Inference.Detokenize:input_type -> tandem.inference.v1.DetokenizeRequest
+	13, // 25: tandem.inference.v1.Inference.ListModels:input_type -> tandem.inference.v1.ListModelsRequest
+	4,  // 26: tandem.inference.v1.Inference.Generate:output_type -> tandem.inference.v1.GenerateEvent
+	4,  // 27: tandem.inference.v1.Inference.Resume:output_type -> tandem.inference.v1.GenerateEvent
+	10, // 28: tandem.inference.v1.Inference.Tokenize:output_type -> tandem.inference.v1.TokenizeResponse
+	12, // 29: tandem.inference.v1.Inference.Detokenize:output_type -> tandem.inference.v1.DetokenizeResponse
+	14, // 30: tandem.inference.v1.Inference.ListModels:output_type -> tandem.inference.v1.ListModelsResponse
+	26, // [26:31] is the sub-list for method output_type
+	21, // [21:26] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_tandem_inference_v1_inference_proto_init() }
@@ -1426,7 +1535,7 @@ func file_tandem_inference_v1_inference_proto_init() {
 		(*GenerateRequest_TokenIds)(nil),
 		(*GenerateRequest_Conversation)(nil),
 	}
-	file_tandem_inference_v1_inference_proto_msgTypes[3].OneofWrappers = []any{
+	file_tandem_inference_v1_inference_proto_msgTypes[4].OneofWrappers = []any{
 		(*GenerateEvent_Accepted)(nil),
 		(*GenerateEvent_Tokens)(nil),
 		(*GenerateEvent_Finished)(nil),
@@ -1437,7 +1546,7 @@ func file_tandem_inference_v1_inference_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_tandem_inference_v1_inference_proto_rawDesc), len(file_tandem_inference_v1_inference_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   15,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -392,6 +392,7 @@ type StructuredOutput struct {
 	//	*StructuredOutput_JsonSchema
 	//	*StructuredOutput_Regex
 	//	*StructuredOutput_Choice
+	//	*StructuredOutput_StructuralTags
 	Form          isStructuredOutput_Form `protobuf_oneof:"form"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -470,6 +471,15 @@ func (x *StructuredOutput) GetChoice() *Choice {
 	return nil
 }
 
+func (x *StructuredOutput) GetStructuralTags() *StructuralTags {
+	if x != nil {
+		if x, ok := x.Form.(*StructuredOutput_StructuralTags); ok {
+			return x.StructuralTags
+		}
+	}
+	return nil
+}
+
 type isStructuredOutput_Form interface {
 	isStructuredOutput_Form()
 }
@@ -496,6 +506,12 @@ type StructuredOutput_Choice struct {
 	Choice *Choice `protobuf:"bytes,4,opt,name=choice,proto3,oneof"`
 }
 
+type StructuredOutput_StructuralTags struct {
+	// Free text in which JSON of some schemas stands between fixed texts, such as calls of
+	// tools.
+	StructuralTags *StructuralTags `protobuf:"bytes,5,opt,name=structural_tags,json=structuralTags,proto3,oneof"`
+}
+
 func (*StructuredOutput_JsonObject) isStructuredOutput_Form() {}
 
 func (*StructuredOutput_JsonSchema) isStructuredOutput_Form() {}
@@ -503,6 +519,196 @@ func (*StructuredOutput_JsonSchema) isStructuredOutput_Form() {}
 func (*StructuredOutput_Regex) isStructuredOutput_Form() {}
 
 func (*StructuredOutput_Choice) isStructuredOutput_Form() {}
+
+func (*StructuredOutput_StructuralTags) isStructuredOutput_Form() {}
+
+// StructuralTags is text in which tags stand: JSON of a schema between two fixed texts.
+//
+// Text is free until it has a trigger. From there on it is a group of tags: open, one tag or
+// several with the separator between them, close. Each trigger has to be the beginning of open
+// and a tag; one must not contain another.
+type StructuralTags struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What tags begin with. None: the output is one group of tags, without free text. At most
+	// 1024, none empty.
+	Triggers []string `protobuf:"bytes,1,rep,name=triggers,proto3" json:"triggers,omitempty"`
+	// A trigger counts only at the beginning of the output.
+	AtStart bool `protobuf:"varint,2,opt,name=at_start,json=atStart,proto3" json:"at_start,omitempty"`
+	// Stands before the first tag of a group.
+	Open string `protobuf:"bytes,3,opt,name=open,proto3" json:"open,omitempty"`
+	// Stands between two tags of a group.
+	Separator string `protobuf:"bytes,4,opt,name=separator,proto3" json:"separator,omitempty"`
+	// Stands behind the last tag of a group.
+	Close string `protobuf:"bytes,5,opt,name=close,proto3" json:"close,omitempty"`
+	// 1 to 1024. Their texts, the triggers and the schemas have at most 256 KiB together.
+	Tags []*StructuralTag `protobuf:"bytes,6,rep,name=tags,proto3" json:"tags,omitempty"`
+	// A group has one tag, not several.
+	Single bool `protobuf:"varint,7,opt,name=single,proto3" json:"single,omitempty"`
+	// Behind a group free text may follow, and further groups. Else the output ends there.
+	Repeats bool `protobuf:"varint,8,opt,name=repeats,proto3" json:"repeats,omitempty"`
+	// Names of special tokens. Where a name stands in the fixed texts, that token is meant, and
+	// not its characters. At most 16.
+	SpecialTokens []string `protobuf:"bytes,9,rep,name=special_tokens,json=specialTokens,proto3" json:"special_tokens,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StructuralTags) Reset() {
+	*x = StructuralTags{}
+	mi := &file_tandem_inference_v1_request_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StructuralTags) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StructuralTags) ProtoMessage() {}
+
+func (x *StructuralTags) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_inference_v1_request_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StructuralTags.ProtoReflect.Descriptor instead.
+func (*StructuralTags) Descriptor() ([]byte, []int) {
+	return file_tandem_inference_v1_request_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *StructuralTags) GetTriggers() []string {
+	if x != nil {
+		return x.Triggers
+	}
+	return nil
+}
+
+func (x *StructuralTags) GetAtStart() bool {
+	if x != nil {
+		return x.AtStart
+	}
+	return false
+}
+
+func (x *StructuralTags) GetOpen() string {
+	if x != nil {
+		return x.Open
+	}
+	return ""
+}
+
+func (x *StructuralTags) GetSeparator() string {
+	if x != nil {
+		return x.Separator
+	}
+	return ""
+}
+
+func (x *StructuralTags) GetClose() string {
+	if x != nil {
+		return x.Close
+	}
+	return ""
+}
+
+func (x *StructuralTags) GetTags() []*StructuralTag {
+	if x != nil {
+		return x.Tags
+	}
+	return nil
+}
+
+func (x *StructuralTags) GetSingle() bool {
+	if x != nil {
+		return x.Single
+	}
+	return false
+}
+
+func (x *StructuralTags) GetRepeats() bool {
+	if x != nil {
+		return x.Repeats
+	}
+	return false
+}
+
+func (x *StructuralTags) GetSpecialTokens() []string {
+	if x != nil {
+		return x.SpecialTokens
+	}
+	return nil
+}
+
+// StructuralTag is JSON between two fixed texts.
+type StructuralTag struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Stands before the JSON.
+	Begin string `protobuf:"bytes,1,opt,name=begin,proto3" json:"begin,omitempty"`
+	// Schema of the JSON: see StructuredOutput.json_schema.
+	JsonSchema string `protobuf:"bytes,2,opt,name=json_schema,json=jsonSchema,proto3" json:"json_schema,omitempty"`
+	// Stands behind the JSON.
+	End           string `protobuf:"bytes,3,opt,name=end,proto3" json:"end,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StructuralTag) Reset() {
+	*x = StructuralTag{}
+	mi := &file_tandem_inference_v1_request_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StructuralTag) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StructuralTag) ProtoMessage() {}
+
+func (x *StructuralTag) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_inference_v1_request_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StructuralTag.ProtoReflect.Descriptor instead.
+func (*StructuralTag) Descriptor() ([]byte, []int) {
+	return file_tandem_inference_v1_request_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *StructuralTag) GetBegin() string {
+	if x != nil {
+		return x.Begin
+	}
+	return ""
+}
+
+func (x *StructuralTag) GetJsonSchema() string {
+	if x != nil {
+		return x.JsonSchema
+	}
+	return ""
+}
+
+func (x *StructuralTag) GetEnd() string {
+	if x != nil {
+		return x.End
+	}
+	return ""
+}
 
 // Choice is the texts that an output can be.
 type Choice struct {
@@ -515,7 +721,7 @@ type Choice struct {
 
 func (x *Choice) Reset() {
 	*x = Choice{}
-	mi := &file_tandem_inference_v1_request_proto_msgTypes[4]
+	mi := &file_tandem_inference_v1_request_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -527,7 +733,7 @@ func (x *Choice) String() string {
 func (*Choice) ProtoMessage() {}
 
 func (x *Choice) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_inference_v1_request_proto_msgTypes[4]
+	mi := &file_tandem_inference_v1_request_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -540,7 +746,7 @@ func (x *Choice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Choice.ProtoReflect.Descriptor instead.
 func (*Choice) Descriptor() ([]byte, []int) {
-	return file_tandem_inference_v1_request_proto_rawDescGZIP(), []int{4}
+	return file_tandem_inference_v1_request_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Choice) GetTexts() []string {
@@ -567,7 +773,7 @@ type TokenLogprobs struct {
 
 func (x *TokenLogprobs) Reset() {
 	*x = TokenLogprobs{}
-	mi := &file_tandem_inference_v1_request_proto_msgTypes[5]
+	mi := &file_tandem_inference_v1_request_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -579,7 +785,7 @@ func (x *TokenLogprobs) String() string {
 func (*TokenLogprobs) ProtoMessage() {}
 
 func (x *TokenLogprobs) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_inference_v1_request_proto_msgTypes[5]
+	mi := &file_tandem_inference_v1_request_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -592,7 +798,7 @@ func (x *TokenLogprobs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenLogprobs.ProtoReflect.Descriptor instead.
 func (*TokenLogprobs) Descriptor() ([]byte, []int) {
-	return file_tandem_inference_v1_request_proto_rawDescGZIP(), []int{5}
+	return file_tandem_inference_v1_request_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *TokenLogprobs) GetLogprob() float32 {
@@ -631,7 +837,7 @@ type TokenLogprob struct {
 
 func (x *TokenLogprob) Reset() {
 	*x = TokenLogprob{}
-	mi := &file_tandem_inference_v1_request_proto_msgTypes[6]
+	mi := &file_tandem_inference_v1_request_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -643,7 +849,7 @@ func (x *TokenLogprob) String() string {
 func (*TokenLogprob) ProtoMessage() {}
 
 func (x *TokenLogprob) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_inference_v1_request_proto_msgTypes[6]
+	mi := &file_tandem_inference_v1_request_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -656,7 +862,7 @@ func (x *TokenLogprob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenLogprob.ProtoReflect.Descriptor instead.
 func (*TokenLogprob) Descriptor() ([]byte, []int) {
-	return file_tandem_inference_v1_request_proto_rawDescGZIP(), []int{6}
+	return file_tandem_inference_v1_request_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *TokenLogprob) GetTokenId() uint32 {
@@ -691,7 +897,7 @@ type TokenIds struct {
 
 func (x *TokenIds) Reset() {
 	*x = TokenIds{}
-	mi := &file_tandem_inference_v1_request_proto_msgTypes[7]
+	mi := &file_tandem_inference_v1_request_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -703,7 +909,7 @@ func (x *TokenIds) String() string {
 func (*TokenIds) ProtoMessage() {}
 
 func (x *TokenIds) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_inference_v1_request_proto_msgTypes[7]
+	mi := &file_tandem_inference_v1_request_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -716,7 +922,7 @@ func (x *TokenIds) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenIds.ProtoReflect.Descriptor instead.
 func (*TokenIds) Descriptor() ([]byte, []int) {
-	return file_tandem_inference_v1_request_proto_rawDescGZIP(), []int{7}
+	return file_tandem_inference_v1_request_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *TokenIds) GetIds() []uint32 {
@@ -766,15 +972,31 @@ const file_tandem_inference_v1_request_proto_rawDesc = "" +
 	"\x05_seedB\x15\n" +
 	"\x13_repetition_penaltyB\x13\n" +
 	"\x11_presence_penaltyB\x14\n" +
-	"\x12_frequency_penalty\"\xaf\x01\n" +
+	"\x12_frequency_penalty\"\xff\x01\n" +
 	"\x10StructuredOutput\x12!\n" +
 	"\vjson_object\x18\x01 \x01(\bH\x00R\n" +
 	"jsonObject\x12!\n" +
 	"\vjson_schema\x18\x02 \x01(\tH\x00R\n" +
 	"jsonSchema\x12\x16\n" +
 	"\x05regex\x18\x03 \x01(\tH\x00R\x05regex\x125\n" +
-	"\x06choice\x18\x04 \x01(\v2\x1b.tandem.inference.v1.ChoiceH\x00R\x06choiceB\x06\n" +
-	"\x04form\"\x1e\n" +
+	"\x06choice\x18\x04 \x01(\v2\x1b.tandem.inference.v1.ChoiceH\x00R\x06choice\x12N\n" +
+	"\x0fstructural_tags\x18\x05 \x01(\v2#.tandem.inference.v1.StructuralTagsH\x00R\x0estructuralTagsB\x06\n" +
+	"\x04form\"\xa0\x02\n" +
+	"\x0eStructuralTags\x12\x1a\n" +
+	"\btriggers\x18\x01 \x03(\tR\btriggers\x12\x19\n" +
+	"\bat_start\x18\x02 \x01(\bR\aatStart\x12\x12\n" +
+	"\x04open\x18\x03 \x01(\tR\x04open\x12\x1c\n" +
+	"\tseparator\x18\x04 \x01(\tR\tseparator\x12\x14\n" +
+	"\x05close\x18\x05 \x01(\tR\x05close\x126\n" +
+	"\x04tags\x18\x06 \x03(\v2\".tandem.inference.v1.StructuralTagR\x04tags\x12\x16\n" +
+	"\x06single\x18\a \x01(\bR\x06single\x12\x18\n" +
+	"\arepeats\x18\b \x01(\bR\arepeats\x12%\n" +
+	"\x0especial_tokens\x18\t \x03(\tR\rspecialTokens\"X\n" +
+	"\rStructuralTag\x12\x14\n" +
+	"\x05begin\x18\x01 \x01(\tR\x05begin\x12\x1f\n" +
+	"\vjson_schema\x18\x02 \x01(\tR\n" +
+	"jsonSchema\x12\x10\n" +
+	"\x03end\x18\x03 \x01(\tR\x03end\"\x1e\n" +
 	"\x06Choice\x12\x14\n" +
 	"\x05texts\x18\x01 \x03(\tR\x05texts\"r\n" +
 	"\rTokenLogprobs\x12\x18\n" +
@@ -806,33 +1028,37 @@ func file_tandem_inference_v1_request_proto_rawDescGZIP() []byte {
 }
 
 var file_tandem_inference_v1_request_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_tandem_inference_v1_request_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_tandem_inference_v1_request_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_tandem_inference_v1_request_proto_goTypes = []any{
 	(Mode)(0),                   // 0: tandem.inference.v1.Mode
 	(*Envelope)(nil),            // 1: tandem.inference.v1.Envelope
 	(*Slo)(nil),                 // 2: tandem.inference.v1.Slo
 	(*Sampling)(nil),            // 3: tandem.inference.v1.Sampling
 	(*StructuredOutput)(nil),    // 4: tandem.inference.v1.StructuredOutput
-	(*Choice)(nil),              // 5: tandem.inference.v1.Choice
-	(*TokenLogprobs)(nil),       // 6: tandem.inference.v1.TokenLogprobs
-	(*TokenLogprob)(nil),        // 7: tandem.inference.v1.TokenLogprob
-	(*TokenIds)(nil),            // 8: tandem.inference.v1.TokenIds
-	nil,                         // 9: tandem.inference.v1.Sampling.LogitBiasEntry
-	(*durationpb.Duration)(nil), // 10: google.protobuf.Duration
+	(*StructuralTags)(nil),      // 5: tandem.inference.v1.StructuralTags
+	(*StructuralTag)(nil),       // 6: tandem.inference.v1.StructuralTag
+	(*Choice)(nil),              // 7: tandem.inference.v1.Choice
+	(*TokenLogprobs)(nil),       // 8: tandem.inference.v1.TokenLogprobs
+	(*TokenLogprob)(nil),        // 9: tandem.inference.v1.TokenLogprob
+	(*TokenIds)(nil),            // 10: tandem.inference.v1.TokenIds
+	nil,                         // 11: tandem.inference.v1.Sampling.LogitBiasEntry
+	(*durationpb.Duration)(nil), // 12: google.protobuf.Duration
 }
 var file_tandem_inference_v1_request_proto_depIdxs = []int32{
 	2,  // 0: tandem.inference.v1.Envelope.slo:type_name -> tandem.inference.v1.Slo
 	0,  // 1: tandem.inference.v1.Envelope.mode:type_name -> tandem.inference.v1.Mode
-	10, // 2: tandem.inference.v1.Slo.ttft:type_name -> google.protobuf.Duration
-	10, // 3: tandem.inference.v1.Slo.tpot:type_name -> google.protobuf.Duration
-	9,  // 4: tandem.inference.v1.Sampling.logit_bias:type_name -> tandem.inference.v1.Sampling.LogitBiasEntry
-	5,  // 5: tandem.inference.v1.StructuredOutput.choice:type_name -> tandem.inference.v1.Choice
-	7,  // 6: tandem.inference.v1.TokenLogprobs.top:type_name -> tandem.inference.v1.TokenLogprob
-	7,  // [7:7] is the sub-list for method output_type
-	7,  // [7:7] is the sub-list for method input_type
-	7,  // [7:7] is the sub-list for extension type_name
-	7,  // [7:7] is the sub-list for extension extendee
-	0,  // [0:7] is the sub-list for field type_name
+	12, // 2: tandem.inference.v1.Slo.ttft:type_name -> google.protobuf.Duration
+	12, // 3: tandem.inference.v1.Slo.tpot:type_name -> google.protobuf.Duration
+	11, // 4: tandem.inference.v1.Sampling.logit_bias:type_name -> tandem.inference.v1.Sampling.LogitBiasEntry
+	7,  // 5: tandem.inference.v1.StructuredOutput.choice:type_name -> tandem.inference.v1.Choice
+	5,  // 6: tandem.inference.v1.StructuredOutput.structural_tags:type_name -> tandem.inference.v1.StructuralTags
+	6,  // 7: tandem.inference.v1.StructuralTags.tags:type_name -> tandem.inference.v1.StructuralTag
+	9,  // 8: tandem.inference.v1.TokenLogprobs.top:type_name -> tandem.inference.v1.TokenLogprob
+	9,  // [9:9] is the sub-list for method output_type
+	9,  // [9:9] is the sub-list for method input_type
+	9,  // [9:9] is the sub-list for extension type_name
+	9,  // [9:9] is the sub-list for extension extendee
+	0,  // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_tandem_inference_v1_request_proto_init() }
@@ -846,6 +1072,7 @@ func file_tandem_inference_v1_request_proto_init() {
 		(*StructuredOutput_JsonSchema)(nil),
 		(*StructuredOutput_Regex)(nil),
 		(*StructuredOutput_Choice)(nil),
+		(*StructuredOutput_StructuralTags)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -853,7 +1080,7 @@ func file_tandem_inference_v1_request_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_tandem_inference_v1_request_proto_rawDesc), len(file_tandem_inference_v1_request_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   9,
+			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1,0 +1,172 @@
+package grammar
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+)
+
+// Bounds of structural tags.
+const (
+	maxTags     = 1024
+	maxTriggers = 1024
+	maxSpecial  = 16
+)
+
+// tags goes on with free text in which structural tags stand. field says what an error is of.
+func (p *program) tags(form *inferencev1.StructuralTags) (start int32, field string, err error) {
+	if field, err := checkTags(form); err != nil {
+		return 0, field, err
+	}
+	p.special = form.GetSpecialTokens()
+	spell := speller(p.special)
+
+	// After a group: the end, or free text again.
+	behind, again := end, p.loop()
+	if form.GetRepeats() && len(form.GetTriggers()) > 0 {
+		behind = again
+	}
+	next := p.loop() // after a tag
+	starts := make([]int32, len(form.GetTags()))
+	made := make(map[[2]string]int32) // several tags may have the same JSON
+	begins := make([]string, len(form.GetTags()))
+	for i, tag := range form.GetTags() {
+		at := fmt.Sprintf("tags[%d]", i)
+		begins[i] = spell(tag.GetBegin())
+		key := [2]string{tag.GetJsonSchema(), tag.GetEnd()}
+		if is, has := made[key]; has {
+			starts[i] = is
+			continue
+		}
+		closes, err := p.text(spell(tag.GetEnd()), next)
+		if err != nil {
+			return 0, at + ".end", err
+		}
+		if starts[i], err = p.schemaBefore(tag.GetJsonSchema(), closes); err != nil {
+			return 0, at + ".json_schema", err
+		}
+		made[key] = starts[i]
+	}
+	// tag goes on with one of the tags, but for what stands already of what comes before it.
+	tag := func(before, has string) (int32, error) {
+		var ways []int32
+		for i := range starts {
+			rest, fits := strings.CutPrefix(before+begins[i], has)
+			if !fits {
+				continue
+			}
+			way, err := p.text(rest, starts[i])
+			if err != nil {
+				return 0, err
+			}
+			ways = append(ways, way)
+		}
+		return p.split(ways...), nil
+	}
+	closes, err := p.text(spell(form.GetClose()), behind)
+	if err != nil {
+		return 0, "close", err
+	}
+	p.nodes[next].ways = []int32{closes}
+	if !form.GetSingle() {
+		more, err := tag(spell(form.GetSeparator()), "")
+		if err != nil {
+			return 0, "separator", err
+		}
+		p.nodes[next].ways = append(p.nodes[next].ways, more)
+	}
+	open := spell(form.GetOpen())
+	if len(form.GetTriggers()) == 0 {
+		if start, err = tag(open, ""); err != nil {
+			return 0, "open", err
+		}
+		field, err = p.checkReached(starts)
+		return start, field, err
+	}
+	triggers := make([]string, len(form.GetTriggers()))
+	ways := make([]int32, len(triggers))
+	for i, trigger := range form.GetTriggers() {
+		triggers[i] = spell(trigger)
+		if ways[i], err = tag(open, triggers[i]); err != nil {
+			return 0, "triggers", err
+		}
+		if ways[i] == nowhere {
+			return 0, fmt.Sprintf("triggers[%d]", i), errors.New("no tag begins with it")
+		}
+	}
+	first := p.freeNode(triggers, ways, form.GetAtStart())
+	p.nodes[again].ways = []int32{first}
+	if form.GetAtStart() {
+		p.nodes[again].ways = []int32{p.freeNode(nil, nil, false)} // no longer at the start
+	}
+	field, err = p.checkReached(starts)
+	return first, field, err
+}
+
+func (p *program) freeNode(triggers []string, ways []int32, atStart bool) int32 {
+	return p.add(node{kind: nodeFree, lexeme: p.free(triggers, atStart), ways: ways})
+}
+
+// checkReached refuses tags whose JSON nothing matches: they could never come.
+func (p *program) checkReached(starts []int32) (field string, err error) {
+	reaches := p.productive()
+	for i, at := range starts {
+		if !reaches[at] {
+			return fmt.Sprintf("tags[%d].json_schema", i), errors.New("nothing matches it: its parts contradict one another")
+		}
+	}
+	return "", nil
+}
+
+func checkTags(form *inferencev1.StructuralTags) (field string, err error) {
+	if n := len(form.GetTags()); n == 0 || n > maxTags {
+		return "tags", fmt.Errorf("%d tags are outside 1 to %d", n, maxTags)
+	}
+	if n := len(form.GetTriggers()); n > maxTriggers {
+		return "triggers", fmt.Errorf("%d triggers are more than %d", n, maxTriggers)
+	}
+	if n := len(form.GetSpecialTokens()); n > maxSpecial {
+		return "special_tokens", fmt.Errorf("%d tokens are more than %d", n, maxSpecial)
+	}
+	bytes := len(form.GetOpen()) + len(form.GetSeparator()) + len(form.GetClose())
+	for _, tag := range form.GetTags() {
+		bytes += len(tag.GetBegin()) + len(tag.GetJsonSchema()) + len(tag.GetEnd())
+	}
+	if i := slices.Index(form.GetTriggers(), ""); i >= 0 {
+		return fmt.Sprintf("triggers[%d]", i), errors.New("is empty")
+	}
+	for i, trigger := range form.GetTriggers() {
+		bytes += len(trigger)
+		for j, other := range form.GetTriggers() {
+			if i != j && strings.Contains(trigger, other) {
+				return fmt.Sprintf("triggers[%d]", i), fmt.Errorf("contains triggers[%d]: leave one of them out", j)
+			}
+		}
+	}
+	if bytes > MaxSourceBytes {
+		return "tags", fmt.Errorf("has %d bytes, more than %d", bytes, MaxSourceBytes)
+	}
+	for i, name := range form.GetSpecialTokens() {
+		if name == "" {
+			return fmt.Sprintf("special_tokens[%d]", i), errors.New("is empty")
+		}
+	}
+	return "", nil
+}
+
+// specialText is what stands for a special token in the texts of a grammar: bytes that no text has.
+func specialText(name string) []byte { return append(append([]byte{0xFF}, name...), 0xFF) }
+
+// speller writes special tokens so.
+func speller(special []string) func(text string) string {
+	names := slices.Clone(special)
+	slices.SortFunc(names, func(a, b string) int { return len(b) - len(a) }) // the longest counts
+	var pairs []string
+	for _, name := range names {
+		pairs = append(pairs, name, string(specialText(name)))
+	}
+	return strings.NewReplacer(pairs...).Replace
+}

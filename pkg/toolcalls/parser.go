@@ -1,0 +1,421 @@
+package toolcalls
+
+import (
+	"strings"
+)
+
+// Kind is what an Event is of.
+type Kind uint8
+
+// Kinds of events.
+const (
+	// Text is content, which belongs to no call.
+	Text Kind = iota
+	// Begin is a call, with the name of its function.
+	Begin
+	// Arguments is a piece of the JSON of the call that began last.
+	Arguments
+	// End is after the last piece of its arguments.
+	End
+)
+
+// Event is what text in some format says.
+type Event struct {
+	Kind Kind
+	// Call numbers the calls of an answer, from 0.
+	Call int
+	Text string
+}
+
+// Parser finds the calls in an answer as it comes. Whatever turns out to be no call of a known
+// function is Text. Put together, the arguments of a call are valid JSON, unless its answer ends
+// or goes wrong within them.
+type Parser struct {
+	format Format
+	known  map[string]bool // nil: all functions
+	whole  bool            // a call begins when its arguments are complete
+	state  state
+	text   string // from what may be the beginning of a call on
+	at     int    // how much of that was looked at
+	marker int    // how much of that is content if it is none
+	space  string // at the end of the content so far: it is none before a call
+	object *object
+	args   *scan
+	from   int // where they begin in text, or what is not said of them
+	name   string
+	calls  int
+	open   bool // a call has begun and not ended
+	list   bool // of calls
+	events []Event
+}
+
+// state is where in an answer a Parser is.
+type state uint8
+
+const (
+	inText       state = iota // anywhere
+	atTheStart                // where Llama's answers begin
+	inPlainText               // where no call can come any more
+	beforeObject              // before {
+	inCall                    // within {"name": …}
+	afterCall                 // behind it
+	afterMarker               // behind [TOOL_CALLS]
+	inName                    // of a function
+	beforeArgs                // behind it
+	inArgs                    // within the arguments alone
+)
+
+// NewParser reads calls in a format. functions are those that can be called; nil: all. whole has
+// a call begin only when its arguments are complete, so that those that are no JSON are content;
+// else it begins as soon as they do.
+func (f Format) NewParser(functions []string, whole bool) *Parser {
+	p := &Parser{format: f, whole: whole}
+	if functions != nil {
+		p.known = make(map[string]bool, len(functions))
+		for _, name := range functions {
+			p.known[name] = true
+		}
+	}
+	if f.Name == Llama3 {
+		p.state = atTheStart
+	}
+	return p
+}
+
+// Calls is how many calls have begun.
+func (p *Parser) Calls() int { return p.calls }
+
+// Add takes in more of the answer.
+func (p *Parser) Add(text string) []Event {
+	p.events = nil
+	p.text += text
+	for p.advance() {
+	}
+	return p.events
+}
+
+// Finish is for the end of the answer.
+func (p *Parser) Finish() []Event {
+	p.events = nil
+	if p.whole { // what there is of a call
+		p.whole = false
+		switch {
+		case p.state == inCall:
+			p.pieces()
+		case p.state == inArgs:
+			p.begin(p.name)
+			p.argument(p.text[p.from:])
+		}
+	}
+	switch {
+	case p.open:
+		p.end()
+	case p.state == afterCall, p.state == inCall && p.object.complete && p.object.named:
+		// its own end is missing
+	default:
+		p.say(p.text)
+	}
+	if p.calls == 0 {
+		p.sayNow("")
+	}
+	p.text, p.space, p.state = "", "", inPlainText
+	return p.events
+}
+
+// advance goes on as far as one state goes, and says whether another can go on.
+func (p *Parser) advance() bool {
+	switch p.state {
+	case inText:
+		return p.look()
+	case inPlainText:
+		p.say(p.text)
+		p.text = ""
+		return false
+	case inCall:
+		return p.readCall()
+	case inArgs:
+		return p.readArgs()
+	case inName:
+		return p.readName()
+	}
+	for p.at < len(p.text) && isSpace(p.text[p.at]) {
+		p.at++
+	}
+	rest := p.text[p.at:]
+	if rest == "" {
+		return false
+	}
+	switch p.state {
+	case atTheStart:
+		if strings.HasPrefix(llamaTag, rest) {
+			return false
+		}
+		p.at += len(rest) - len(strings.TrimPrefix(rest, llamaTag))
+		p.state = beforeObject
+	case beforeObject:
+		if rest[0] != '{' {
+			return p.fail()
+		}
+		p.object, p.state = new(object), inCall
+	case afterMarker:
+		switch {
+		case rest[0] == '[':
+			p.list, p.state = true, beforeObject
+			p.at++
+		case rest[0] == '{':
+			p.list, p.state = false, beforeObject
+		default:
+			p.state = inName
+		}
+	case beforeArgs:
+		if strings.HasPrefix(mistralArguments, rest) {
+			return false
+		}
+		if strings.HasPrefix(rest, mistralArguments) {
+			p.at += len(mistralArguments)
+			return true
+		}
+		if rest[0] != '{' {
+			return p.fail()
+		}
+		p.args, p.from, p.state = new(scan), p.at, inArgs
+		if !p.whole {
+			p.begin(p.name)
+			p.passed()
+			p.from = 0
+		}
+	case afterCall:
+		return p.after(rest)
+	}
+	return true
+}
+
+// look looks for the beginning of a call in content.
+func (p *Parser) look() bool {
+	marker := hermesOpen
+	if p.format.Name == Mistral {
+		marker = mistralCalls
+	}
+	before, _, found := strings.Cut(p.text, marker)
+	if !found {
+		n := held(p.text, marker)
+		p.say(p.text[:len(p.text)-n])
+		p.text = p.text[len(p.text)-n:]
+		return false
+	}
+	p.say(before)
+	p.text = p.text[len(before):]
+	p.at, p.marker, p.state = len(marker), len(marker), beforeObject
+	if p.format.Name == Mistral {
+		p.state = afterMarker
+	}
+	return true
+}
+
+// held is how much of a text's end may be the beginning of a marker.
+func held(text, marker string) int {
+	for n := min(len(text), len(marker)-1); n > 0; n-- {
+		if strings.HasSuffix(text, marker[:n]) {
+			return n
+		}
+	}
+	return 0
+}
+
+// readCall reads {"name": …, "arguments": {…}}.
+func (p *Parser) readCall() bool {
+	o := p.object
+	for p.at < len(p.text) && !o.done() {
+		if !o.step(p.text[p.at]) || o.named && !p.functionIs(o.name) {
+			if p.open {
+				p.pieces()
+			}
+			return p.fail()
+		}
+		p.at++
+		if !p.open || o.complete {
+			p.pieces() // as soon as it begins, and to its end
+		}
+	}
+	p.pieces()
+	if !o.done() {
+		return false
+	}
+	switch {
+	case !o.named:
+		return p.fail()
+	case !o.begun:
+		p.begin(o.name)
+		p.argument("{}")
+		p.end()
+	}
+	p.passed()
+	p.state = afterCall
+	return true
+}
+
+// pieces says what the object has of the arguments, if it has the name.
+func (p *Parser) pieces() {
+	o := p.object
+	if !o.named || len(o.arguments) == 0 || p.whole && !o.complete {
+		return
+	}
+	if !p.open {
+		p.begin(o.name)
+	}
+	p.argument(string(o.arguments))
+	o.arguments = o.arguments[:0]
+	if o.complete {
+		p.end()
+	}
+	p.passed()
+}
+
+// readArgs reads {…}.
+func (p *Parser) readArgs() bool {
+	valid := true
+	for ; valid && p.at < len(p.text) && p.args.at != atEnd; p.at++ {
+		valid = p.args.step(p.text[p.at])
+	}
+	if !valid {
+		p.at--
+	}
+	done := p.args.at == atEnd
+	if p.whole && done {
+		p.begin(p.name)
+	}
+	if p.open {
+		p.argument(p.text[p.from:p.at])
+		p.passed()
+		p.from = 0
+	}
+	switch {
+	case !valid:
+		return p.fail()
+	case done:
+		p.end()
+		p.state = inText
+	}
+	return done
+}
+
+// readName reads the name of a function, up to what follows it.
+func (p *Parser) readName() bool {
+	rest := p.text[p.at:]
+	n := strings.IndexAny(rest, "[{")
+	switch {
+	case n < 0 && len(rest) <= maxMemberBytes:
+		return false
+	case n < 0:
+		return p.fail()
+	}
+	p.name = strings.TrimSpace(rest[:n])
+	if !p.functionIs(p.name) {
+		return p.fail()
+	}
+	behind := rest[n:]
+	if strings.HasPrefix(mistralID, behind) {
+		return false
+	}
+	if id, is := strings.CutPrefix(behind, mistralID); is {
+		m := strings.IndexAny(id, "[{")
+		if m < 0 {
+			return len(id) > maxMemberBytes && p.fail()
+		}
+		n += len(mistralID) + m
+	}
+	p.at += n
+	p.state = beforeArgs
+	return true
+}
+
+// after goes on behind {"name": …}, with rest that is not empty.
+func (p *Parser) after(rest string) bool {
+	switch {
+	case p.format.Name == Hermes:
+		if strings.HasPrefix(hermesClose, rest) && rest != hermesClose {
+			return false
+		}
+		if strings.HasPrefix(rest, hermesClose) {
+			p.at += len(hermesClose)
+			p.passed()
+		}
+		p.state, p.at = inText, 0
+	case p.format.Name == Llama3 && rest[0] == ';', p.list && rest[0] == ',':
+		p.at++
+		p.marker, p.state = p.at, beforeObject
+	case p.list && rest[0] == ']':
+		p.at++
+		p.passed()
+		p.state = inText
+	case p.format.Name == Llama3:
+		p.state = inPlainText
+	default:
+		p.state, p.at = inText, 0
+	}
+	return true
+}
+
+// fail is where text turns out to be no call, or not the rest of one.
+func (p *Parser) fail() bool {
+	if p.open {
+		p.end()
+		p.passed()
+		p.marker = 0
+	}
+	switch {
+	case p.format.Name == Llama3:
+		p.state = inPlainText
+	default:
+		p.say(p.text[:p.marker])
+		p.text, p.state = p.text[p.marker:], inText
+	}
+	p.at, p.marker = 0, 0
+	return true
+}
+
+// passed: what was looked at is said, or nothing to say.
+func (p *Parser) passed() { p.text, p.at, p.marker = p.text[p.at:], 0, 0 }
+
+func (p *Parser) functionIs(name string) bool { return name != "" && (p.known == nil || p.known[name]) }
+
+func (p *Parser) begin(name string) {
+	p.space, p.open = "", true
+	p.events = append(p.events, Event{Begin, p.calls, name})
+	p.calls++
+}
+
+func (p *Parser) argument(piece string) {
+	if piece != "" {
+		p.events = append(p.events, Event{Arguments, p.calls - 1, piece})
+	}
+}
+
+func (p *Parser) end() {
+	p.open = false
+	p.events = append(p.events, Event{End, p.calls - 1, ""})
+}
+
+// say says content, but for the space at its end.
+func (p *Parser) say(text string) {
+	trimmed := strings.TrimRight(text, " \t\r\n")
+	if trimmed == "" {
+		p.space += text
+		return
+	}
+	p.sayNow(trimmed)
+	p.space = text[len(trimmed):]
+}
+
+// sayNow says content, behind the space that was held back.
+func (p *Parser) sayNow(text string) {
+	text, p.space = p.space+text, ""
+	if text == "" {
+		return
+	}
+	if n := len(p.events); n > 0 && p.events[n-1].Kind == Text {
+		p.events[n-1].Text += text
+		return
+	}
+	p.events = append(p.events, Event{Kind: Text, Text: text})
+}
