@@ -45,6 +45,7 @@ type Parser struct {
 	name   string
 	calls  int
 	open   bool // a call has begun and not ended
+	cut    bool // nor will it
 	list   bool // of calls
 	events []Event
 }
@@ -85,6 +86,9 @@ func (f Format) NewParser(functions []string, whole bool) *Parser {
 // Calls is how many calls have begun.
 func (p *Parser) Calls() int { return p.calls }
 
+// Cut says whether the answer ended within the arguments of a call.
+func (p *Parser) Cut() bool { return p.cut }
+
 // Add takes in more of the answer.
 func (p *Parser) Add(text string) []Event {
 	p.events = nil
@@ -109,6 +113,7 @@ func (p *Parser) Finish() []Event {
 	}
 	switch {
 	case p.open:
+		p.cut = true
 		p.end()
 	case p.state == afterCall, p.state == inCall && p.object.complete && p.object.named:
 		// its own end is missing

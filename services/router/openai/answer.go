@@ -28,14 +28,23 @@ type choice struct {
 
 type message struct {
 	Role    string  `json:"role"`
-	Content string  `json:"content"`
+	Content *string `json:"content"` // null where there are calls alone
 	Refusal *string `json:"refusal"`
+	calls
+}
+
+// calls are those that a message makes, or what a message of a stream adds to them. Old is how
+// they were said before there could be several.
+type calls struct {
+	Calls []toolCall `json:"tool_calls,omitempty"`
+	Old   *function  `json:"function_call,omitempty"`
 }
 
 // delta is what a message of a stream adds.
 type delta struct {
 	Role    string  `json:"role,omitempty"`
 	Content *string `json:"content,omitempty"`
+	calls
 }
 
 // maybeUsage is usage, or null.

@@ -31,6 +31,7 @@ type progress struct {
 	drafts   uint32 // guesses at next tokens, of which accepted were right
 	accepted uint32
 	finished string
+	calls    *answerCalls // nil: there can be none
 	timing   map[string]float64
 	route    *route
 }
@@ -44,6 +45,7 @@ func (a *assembly) note(index int, event *inferencev1.GenerateEvent) {
 		if id := event.GetAccepted().GetRequestId(); id != "" && index == 0 {
 			a.exchange.id = id // another one, if a request had that already
 		}
+		p.calls = a.call.expectCalls(event.GetAccepted())
 		a.exchange.secret = event.GetAccepted().GetSecret()
 		if a.model == "" {
 			a.model = event.GetAccepted().GetModel()
@@ -76,8 +78,11 @@ func (a *assembly) collect(index int, event *inferencev1.GenerateEvent) error {
 		return err
 	}
 	p := &a.answers[index]
-	p.text.WriteString(event.GetTokens().GetText())
-	p.text.WriteString(event.GetFinished().GetText())
+	text := event.GetTokens().GetText() + event.GetFinished().GetText()
+	if p.calls != nil {
+		text = p.calls.collect(p.calls.add(text, event.GetFinished() != nil))
+	}
+	p.text.WriteString(text)
 	p.add(event.GetTokens().GetLogprobs(), a.call.chat)
 	return nil
 }
@@ -108,10 +113,16 @@ func (a *assembly) whole() answer {
 	out := a.head("chat.completion", "text_completion")
 	for i := range a.answers {
 		p := &a.answers[i]
-		c := p.end(i)
+		c := a.end(i)
 		text := a.echo(i) + p.text.String()
 		if a.call.chat {
-			c.Message = &message{Role: "assistant", Content: text}
+			c.Message = &message{Role: "assistant", Content: &text}
+			if p.calls != nil && len(p.calls.made) > 0 {
+				c.Message.calls = a.call.said(p.calls.made)
+				if text == "" {
+					c.Message.Content = nil
+				}
+			}
 		} else {
 			c.Text = &text
 		}
@@ -125,8 +136,10 @@ func (a *assembly) whole() answer {
 }
 
 // end is a choice that has ended, without its text.
-func (p *progress) end(index int) choice {
-	return choice{Index: index, FinishReason: &p.finished, Timing: p.timing, Route: p.route}
+func (a *assembly) end(index int) choice {
+	p := &a.answers[index]
+	reason := a.call.reason(p.finished, p.calls)
+	return choice{Index: index, FinishReason: &reason, Timing: p.timing, Route: p.route}
 }
 
 // echo is the prompt to say before an answer.

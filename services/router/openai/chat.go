@@ -16,10 +16,10 @@ func parseChat(f *fields) (*call, error) {
 	q.StructuredOutput, c.form = format(f, "response_format", responseFormat(f))
 	chatLogprobs(f, c, q)
 	modalities(f)
-	tools(f)
 	f.notSupported("is chosen by the server: start it with --chat-template FILE, and leave this out; pass that template's variables in chat_template_kwargs", "chat_template")
 	f.notSupported("is not supported for chats in this version; leave it out", "documents", "add_special_tokens", "echo")
 	conversation := &inferencev1.Conversation{Messages: messages(f)}
+	c.tools = readTools(f, conversation)
 	goOn, err := continues(f)
 	if err != nil {
 		f.wrong(err)
@@ -54,27 +54,6 @@ func modalities(f *fields) {
 	for _, raw := range f.list("modalities") {
 		if string(raw) != `"text"` {
 			f.wrong(unsupported("modalities", `only ["text"] is supported`))
-		}
-	}
-}
-
-// tools takes only requests in which the model may call none: what it writes is
-// not read as a call in this version, so that one asked for would be lost.
-func tools(f *fields) {
-	none := func(name string) bool {
-		raw, given := f.raw(name)
-		return given && string(raw) == `"none"`
-	}
-	const what = "tool calls are not extracted from the answer in this version"
-	if len(f.list("tools")) > 0 && !none("tool_choice") {
-		f.wrong(unsupported("tools", what+`; pass "tool_choice": "none", or leave tools out`))
-	}
-	if len(f.list("functions")) > 0 && !none("function_call") {
-		f.wrong(unsupported("functions", what+`; pass "function_call": "none", or leave functions out`))
-	}
-	for _, name := range []string{"tool_choice", "function_call"} {
-		if raw, given := f.raw(name); given && string(raw) != `"none"` && string(raw) != `"auto"` {
-			f.wrong(unsupported(name, what+`; pass "none"`))
 		}
 	}
 }
@@ -115,7 +94,10 @@ func messages(f *fields) []*inferencev1.Message {
 }
 
 // roles are those of OpenAI, as templates call them.
-var roles = map[string]string{"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
+var roles = map[string]string{"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool", "function": "tool"}
+
+// oldCallID stands for the id of a call in messages of before there were ids.
+const oldCallID = "function0"
 
 // message reads one message.
 func (f *fields) message() *inferencev1.Message {
@@ -126,17 +108,19 @@ func (f *fields) message() *inferencev1.Message {
 		return nil
 	case role == "":
 		f.wrong(refuse(f.at+"role", codeMissing, "is missing; give system, developer, user, assistant or tool"))
-	case role == "function":
-		f.wrong(unsupported(f.at+"role", `"function" is not supported; give "tool" and a tool_call_id`))
 	case m.GetRole() == "":
 		f.wrong(invalid(f.at+"role", fmt.Sprintf("%q is none of system, developer, user, assistant and tool", shorten(role))))
 	}
 	m.Content = f.content("content", role, chatParts)
 	m.ToolCalls = f.calls(role)
-	for _, name := range []string{"function_call", "audio"} {
-		if f.has(name) {
-			f.wrong(unsupported(f.at+name, "is not supported; leave it out"))
-		}
+	if role == "function" {
+		m.ToolCallId = oldCallID
+	}
+	if function := f.object("function_call"); function != nil && role == "assistant" {
+		m.ToolCalls = append(m.ToolCalls, f.functionCall(function, oldCallID))
+	}
+	if f.has("audio") {
+		f.wrong(unsupported(f.at+"audio", "is not supported; leave it out"))
 	}
 	return m
 }
@@ -213,17 +197,27 @@ func (f *fields) calls(role string) []*structpb.Struct {
 			f.wrong(call.bad)
 			return nil
 		}
-		read := map[string]any{"name": function.text("name"), "arguments": function.arguments()}
-		if function.bad != nil {
-			f.wrong(function.bad)
-			return nil
-		}
-		made, err := structpb.NewStruct(map[string]any{"id": call.text("id"), "type": "function", "function": read})
-		if err != nil || call.bad != nil {
+		id := call.text("id")
+		if call.bad != nil {
 			f.wrong(invalid(f.at+at, "is not a function call"))
+		}
+		if out = append(out, f.functionCall(function, id)); f.bad != nil {
 			return nil
 		}
-		out = append(out, made)
 	}
 	return out
+}
+
+// functionCall reads the call of a function that an assistant made.
+func (f *fields) functionCall(function *fields, id string) *structpb.Struct {
+	read := map[string]any{"name": function.text("name"), "arguments": function.arguments()}
+	if function.bad != nil {
+		f.wrong(function.bad)
+		return nil
+	}
+	made, err := structpb.NewStruct(map[string]any{"id": id, "type": "function", "function": read})
+	if err != nil {
+		f.wrong(invalid(function.at+"name", "is not valid text"))
+	}
+	return made
 }

@@ -26,6 +26,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type fake struct {
 	words    []string
 	logprobs []*inferencev1.TokenLogprobs
+	calls    string // the format of calls, where the request may have any
 	held     string // text that comes with the end
 	refuse   error  // instead of admitting
 	fail     error  // after the words
@@ -93,6 +94,9 @@ func (f *fake) answer(ctx context.Context, q *inferencev1.GenerateRequest, send 
 		panic("what nobody should see")
 	}
 	accepted := &inferencev1.Accepted{RequestId: f.id(ctx), Model: "real", PromptTokens: 5, Seed: 1, SystemFingerprint: "fp_0123456789ab"}
+	if q.GetConversation().GetToolChoice() != nil {
+		accepted.ToolCallFormat = f.calls
+	}
 	events := []*inferencev1.GenerateEvent{{Event: &inferencev1.GenerateEvent_Accepted{Accepted: accepted}}}
 	for i, word := range f.words {
 		delta := &inferencev1.TokenDelta{TokenIds: []uint32{uint32(i)}, Text: word}

@@ -22,7 +22,7 @@ func newKind(parse func(*fields) (*call, error)) *kind {
 // meaningless are members that OpenAI or vLLM know and that change nothing that is generated
 // here, whatever they say.
 var meaningless = map[string]bool{
-	"audio": true, "metadata": true, "moderation": true, "parallel_tool_calls": true, "prediction": true,
+	"audio": true, "metadata": true, "moderation": true, "prediction": true,
 	"prompt_cache_key": true, "prompt_cache_options": true, "prompt_cache_retention": true, "reasoning_effort": true, "safety_identifier": true,
 	"store": true, "user": true, "verbosity": true, "web_search_options": true, "spaces_between_special_tokens": true,
 }

@@ -130,6 +130,7 @@ func TestOpenAPIDescribesTheAnswers(t *testing.T) {
 	told := `{"input":"hi","instructions":"Be brief.","temperature":0.5,"top_p":0.5,"max_output_tokens":9,"max_tool_calls":1,"metadata":{"a":"b"},"service_tier":"fast","truncation":"auto",
 		"text":{"format":{"type":"json_schema","name":"n","schema":{}},"verbosity":"low"},"include":["message.output_text.logprobs"],"top_logprobs":1,"timing_ms":true}`
 	usage := `,"stream":true,"stream_options":{"include_usage":true}}`
+	calling := &fake{words: strings.SplitAfter("Well. <tool_call>{\"name\": \"f\", \"arguments\": {\"x\": 1}}</tool_call>", " "), calls: "hermes"}
 	refusing := func(code codes.Code) *fake { return &fake{refuse: rpc.Error(code, "REASON", "no", 0)} }
 	for _, c := range []struct {
 		path, at, body string // at is the path's name in the description
@@ -141,6 +142,10 @@ func TestOpenAPIDescribesTheAnswers(t *testing.T) {
 		{chats, chats, many + usage, nil, 200},
 		{chats, chats, `{` + hi + `,"max_tokens":0}`, nil, 200},
 		{chats, chats, `{` + hi + `,"stream":true}`, nil, 200},
+		{chats, chats, `{` + hi + `,` + someTools + `}`, calling, 200},
+		{chats, chats, `{` + hi + `,` + someTools + usage, calling, 200},
+		{chats, chats, `{` + hi + `,"functions":[{"name":"f"}]}`, calling, 200},
+		{chats, chats, `{` + hi + `,"functions":[{"name":"f"}],"stream":true}`, calling, 200},
 		{completions, completions, `{"prompt":"a"}`, nil, 200},
 		{completions, completions, some + `}`, nil, 200},
 		{completions, completions, some + usage, nil, 200},

@@ -44,6 +44,8 @@ type call struct {
 	verbatim int
 	// secret that the client chose; "": none.
 	secret string
+	// tools that answers may call; nil: none.
+	tools *toolUse
 	// limit is the name by which the most tokens were asked for, form that by which a form was.
 	limit, form string
 }
@@ -301,6 +303,9 @@ func (c *call) name(field string) string {
 	}
 	if c.chat {
 		if name, ok := chatNames(field); ok {
+			if c.tools != nil && c.tools.old {
+				name = oldNames.Replace(name)
+			}
 			return name
 		}
 	} else if strings.HasPrefix(field, "token_ids") {
@@ -335,6 +340,9 @@ func sharedName(field, limit string) string {
 	return field
 }
 
+// oldNames are what the names of tools were before.
+var oldNames = strings.NewReplacer("tools[", "functions[", ".function.", ".", "tool_choice", "function_call")
+
 // chatNames are the names of a conversation's fields in a chat.
 func chatNames(field string) (string, bool) {
 	if field == "logprobs" {
@@ -350,7 +358,7 @@ func chatNames(field string) (string, bool) {
 		return "chat_template_kwargs" + strings.TrimPrefix(rest, "template_arguments"), true
 	case strings.HasPrefix(rest, "continue_last_message"):
 		return "continue_final_message", true
-	case strings.HasPrefix(rest, "tools"), strings.HasPrefix(rest, "messages["):
+	case strings.HasPrefix(rest, "tools"), strings.HasPrefix(rest, "tool_choice"), strings.HasPrefix(rest, "messages["):
 		return rest, true
 	}
 	return "messages", true

@@ -105,8 +105,12 @@ func (h *Handler) resume(ctx context.Context, s *stream, lastEventID string) err
 		return invalid(headerLastEventID, "goes on with a stream of one answer: send it with the request that began the stream")
 	}
 	s.call.ids, s.resumed, s.from = true, true, from
-	s.answers[0].count = uint32(from.tokens)
-	err := h.backend.Resume(ctx, &inferencev1.ResumeRequest{RequestId: request, Offset: from.tokens, Secret: s.call.secret},
+	offset := from.tokens
+	if s.call.tools != nil {
+		offset = 0 // where in a call it goes on is in all of the text
+	}
+	s.answers[0].count = uint32(offset)
+	err := h.backend.Resume(ctx, &inferencev1.ResumeRequest{RequestId: request, Offset: offset, Secret: s.call.secret},
 		func(event *inferencev1.GenerateEvent) error { return s.receive(0, event) })
 	if err != nil {
 		return rename(err, func(string) string { return headerLastEventID })

@@ -82,13 +82,11 @@ func (s *stream) receive(index int, event *inferencev1.GenerateEvent) error {
 	}
 	// What was held back until the end comes before the end.
 	s.at = place{event.GetOffset(), endText}
-	if text := event.GetFinished().GetText(); text != "" {
-		if err := s.add(index, text, nil); err != nil {
-			return err
-		}
+	if err := s.addLast(index, event.GetFinished().GetText()); err != nil {
+		return err
 	}
 	s.at.end = endReason
-	c := s.answers[index].end(index)
+	c := s.end(index)
 	if s.call.chat {
 		c.Delta = new(delta)
 	} else {
@@ -118,17 +116,38 @@ func (s *stream) begin(index int) error {
 	return s.exchange.open()
 }
 
+// addLast sends the text that was held back until the end.
+func (s *stream) addLast(index int, text string) error {
+	if calls := s.answers[index].calls; calls != nil {
+		if content, made := calls.delta(calls.add(text, true)); content != "" || len(made) > 0 {
+			return s.send(s.made(index, content, made))
+		}
+		return nil
+	}
+	if text == "" {
+		return nil
+	}
+	return s.add(index, text, nil)
+}
+
 // add sends text. Tokens whose text is held back are sent only if something is
 // said of them.
 func (s *stream) add(index int, text string, probabilities []*inferencev1.TokenLogprobs) error {
-	if text == "" && len(probabilities) == 0 && !s.call.eachUsage {
+	p := &s.answers[index]
+	var made []toolCall
+	if p.calls != nil {
+		text, made = p.calls.delta(p.calls.add(text, false))
+	}
+	if text == "" && len(made) == 0 && len(probabilities) == 0 && !s.call.eachUsage {
 		return nil
 	}
-	p := &s.answers[index]
-	if len(probabilities) == 0 && !s.call.eachUsage {
+	if len(made) == 0 && len(probabilities) == 0 && !s.call.eachUsage {
 		return s.addText(index, text)
 	}
 	c := s.text(index, text)
+	if len(made) > 0 {
+		c = s.made(index, text, made)
+	}
 	if s.call.logprobs && len(probabilities) > 0 {
 		p.chat, p.tokens = chatLogprob{}, tokenLogprobs{}
 		p.add(probabilities, s.call.chat)
@@ -144,6 +163,18 @@ func (s *stream) text(index int, text string) choice {
 		c.Delta = &delta{Content: &text}
 	} else {
 		c.Text = &text
+	}
+	return c
+}
+
+// made is a choice with pieces of calls, and content if there is any.
+func (s *stream) made(index int, content string, made []toolCall) choice {
+	c := choice{Index: index, Delta: new(delta)}
+	if content != "" {
+		c.Delta.Content = &content
+	}
+	if len(made) > 0 {
+		c.Delta.calls = s.call.said(made)
 	}
 	return c
 }

@@ -20,7 +20,7 @@ func NewText(t *tokenizer.Tokenizer, prompt []int32, stops []string) interface {
 	Push(token int32) (out, stop string)
 	Flush() (out, stop string)
 } {
-	return newText(t, prompt, stops)
+	return newText(t, prompt, stops, nil)
 }
 
 // TokenCounter is what counts one token, for tests of what that costs.
