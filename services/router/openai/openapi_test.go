@@ -160,6 +160,8 @@ func TestOpenAPIDescribesTheAnswers(t *testing.T) {
 		{chats, chats, `{` + hi + `}`, refusing(codes.DeadlineExceeded), 504},
 		{responses, responses, `{"input":"hi"}`, nil, 200},
 		{responses, responses, `{"input":"hi","stream":true}`, nil, 200},
+		{responses, responses, `{"input":"hi",` + flatTools + `}`, calling, 200},
+		{responses, responses, `{"input":"hi","stream":true,` + flatTools + `}`, calling, 200},
 		{responses, responses, told, nil, 200},
 		{responses, responses, told[:len(told)-1] + `,"stream":true}`, nil, 200},
 		{responses, responses, `{"input":"hi","max_output_tokens":0,"stream":true}`, nil, 200},

@@ -25,6 +25,8 @@ type response struct {
 	format       json.RawMessage
 	verbosity    *string
 	parallel     bool
+	tools        []json.RawMessage
+	choice       json.RawMessage // nil: none was made
 	tier         string
 	truncation   string
 	// places are the fields that the messages come from, such as "input[2]".
@@ -44,7 +46,6 @@ func parseResponse(f *fields) (*call, error) {
 	r.text(f, c, q)
 	r.logprobs(f, c, q)
 	r.told(f)
-	responseTools(f)
 	notKept(f)
 	f.ofChats()
 	f.notSupported("is not supported for responses: leave it out", "resumable_for", "background", "prompt", "context_management", "personality",
@@ -53,6 +54,7 @@ func parseResponse(f *fields) (*call, error) {
 		r.instructions = &text
 	}
 	conversation := &inferencev1.Conversation{Messages: r.messages(f), TemplateArguments: f.generic("chat_template_kwargs")}
+	c.tools = r.readTools(f, conversation)
 	if f.bad != nil {
 		return nil, f.bad
 	}
@@ -168,24 +170,12 @@ func (r *response) told(f *fields) {
 	f.object("access_programs")
 }
 
-// responseTools takes only requests in which the model may call none.
-func responseTools(f *fields) {
-	const what = "tool calls are not extracted from the answer in this version"
-	none := false
-	if raw, given := f.raw("tool_choice"); given {
-		none = string(raw) == `"none"`
-		if !none && string(raw) != `"auto"` {
-			f.wrong(unsupported("tool_choice", what+`; pass "none"`))
-		}
-	}
-	if len(f.list("tools")) > 0 && !none {
-		f.wrong(unsupported("tools", what+`; pass "tool_choice": "none", or leave tools out`))
-	}
-}
-
 // bytes is about what the answer takes of the request until it is written.
 func (r *response) bytes() int64 {
-	n := len(r.format)
+	n := len(r.format) + len(r.choice)
+	for _, tool := range r.tools {
+		n += len(tool)
+	}
 	if r.instructions != nil {
 		n += len(*r.instructions)
 	}

@@ -34,7 +34,6 @@ func TestResponsesTranslate(t *testing.T) {
 		{"what means nothing", `{"input":"hi","store":true,"user":"u","reasoning":{"effort":"high"},"safety_identifier":"s","prompt_cache_key":"k","metadata":{"a":"b"},"max_tool_calls":2,
 			"parallel_tool_calls":false,"background":false,"previous_response_id":null,"conversation":null,"tools":[],"tool_choice":"auto","truncation":"disabled","stream_options":{"include_obfuscation":true},
 			"include":["reasoning.encrypted_content","file_search_call.results"],"text":{"format":{"type":"text"},"verbosity":"low"},"access_programs":{"cyber":"standard"},"context_management":[]}`, `sampling{} ` + user},
-		{"tools that must not be called", `{"input":"hi","tools":[{"type":"function","name":"f"}],"tool_choice":"none"}`, `sampling{} ` + user},
 		{"class", `{"input":"hi","service_tier":"fast"}`, `sampling{} slo{class:"interactive"} ` + user},
 		{"an object", `{"input":"hi","text":{"format":{"type":"json_object"}}}`, `sampling{} structured_output{json_object:true} ` + user},
 		{"a schema", `{"input":"hi","text":{"format":{"type":"json_schema","name":"n","strict":true,"description":"d","schema":{"b":1,"a":2}}}}`,
@@ -113,8 +112,6 @@ func TestResponsesRefuse(t *testing.T) {
 		{"metadata", `{"input":"hi","metadata":{"a":1}}`, "metadata", "strings", 400},
 		{"a long value", `{"input":"hi","metadata":{"a":"` + strings.Repeat("x", 513) + `"}}`, "metadata", "512", 400},
 		{"much metadata", `{"input":"hi","metadata":{"a":"","b":"","c":"","d":"","e":"","f":"","g":"","h":"","i":"","j":"","k":"","l":"","m":"","n":"","o":"","p":"","q":""}}`, "metadata", "17 members", 400},
-		{"tools", `{"input":"hi","tools":[{"type":"function","name":"f"}]}`, "tools", "none", 400},
-		{"a tool", `{"input":"hi","tool_choice":{"type":"function","name":"f"}}`, "tool_choice", "none", 400},
 	} {
 		f := new(fake)
 		w := ask(t, f, http.MethodPost, responses, c.body)

@@ -96,12 +96,8 @@ func (f *fields) said() *inferencev1.Message {
 
 // callItem reads a call that a model made.
 func (f *fields) callItem() *inferencev1.Message {
-	function := map[string]any{"name": f.needs("name"), "arguments": f.arguments()}
-	call, err := structpb.NewStruct(map[string]any{"id": f.needs("call_id"), "type": "function", "function": function})
-	if err != nil {
-		f.wrong(invalid(strings.TrimSuffix(f.at, "."), "is not a function call"))
-	}
-	return &inferencev1.Message{Role: "assistant", ToolCalls: []*structpb.Struct{call}}
+	f.needs("name")
+	return &inferencev1.Message{Role: "assistant", ToolCalls: []*structpb.Struct{f.functionCall(f, f.needs("call_id"))}}
 }
 
 // needs is a text that has to be there.
@@ -153,8 +149,8 @@ func (r *response) name(field, limit string) string {
 		return sharedName(field, limit)
 	case strings.HasPrefix(rest, ".template_arguments"):
 		return "chat_template_kwargs" + strings.TrimPrefix(rest, ".template_arguments")
-	case strings.HasPrefix(rest, ".tools"):
-		return rest[1:]
+	case strings.HasPrefix(rest, ".tools"), strings.HasPrefix(rest, ".tool_choice"):
+		return strings.Replace(rest[1:], ".function.", ".", 1)
 	}
 	number, rest, ok := strings.Cut(strings.TrimPrefix(rest, ".messages["), "]")
 	if i, err := strconv.Atoi(number); ok && err == nil && 0 <= i && i < len(r.places) {

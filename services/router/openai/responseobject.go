@@ -81,14 +81,23 @@ type outputDetails struct {
 	Reasoning uint32 `json:"reasoning_tokens"`
 }
 
-// outputItem is a message.
+// outputItem is a message, or a call of a function.
 type outputItem struct {
-	ID      string        `json:"id"`
-	Type    string        `json:"type"`
-	Status  string        `json:"status"`
-	Role    string        `json:"role,omitempty"`
-	Content *[]outputText `json:"content,omitempty"`
+	ID        string        `json:"id"`
+	Type      string        `json:"type"`
+	Status    string        `json:"status"`
+	Role      string        `json:"role,omitempty"`    // of a message
+	Content   *[]outputText `json:"content,omitempty"` // likewise
+	CallID    string        `json:"call_id,omitempty"` // of a call, which outputs of functions name
+	Name      string        `json:"name,omitempty"`
+	Arguments *string       `json:"arguments,omitempty"`
 }
+
+// Values of outputItem.Type.
+const (
+	typeMessage = "message"
+	typeCall    = "function_call"
+)
 
 // outputText is a part of a message.
 type outputText struct {
@@ -129,11 +138,17 @@ func (a *assembly) response(status string) *responseObject {
 		ID: "resp_" + a.exchange.id, Object: "response", CreatedAt: a.created, Status: status, Model: a.model, Fingerprint: a.fingerprint,
 		Instructions: r.instructions, MaxOutputTokens: r.most, MaxToolCalls: r.toolCalls, Metadata: r.metadata,
 		Output: []outputItem{}, ParallelToolCalls: r.parallel, ServiceTier: r.tier, Temperature: r.temperature, TopP: r.topP,
-		Text: textConfig{Format: r.format, Verbosity: r.verbosity}, ToolChoice: json.RawMessage(`"auto"`), Tools: []json.RawMessage{},
+		Text: textConfig{Format: r.format, Verbosity: r.verbosity}, ToolChoice: r.choice, Tools: r.tools,
 		TopLogprobs: r.top, Truncation: r.truncation,
 	}
 	if out.Metadata == nil {
 		out.Metadata = map[string]string{}
+	}
+	if out.ToolChoice == nil {
+		out.ToolChoice = json.RawMessage(`"auto"`)
+	}
+	if out.Tools == nil {
+		out.Tools = []json.RawMessage{}
 	}
 	if out.Text.Format == nil {
 		out.Text.Format = anyText

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+
+	"github.com/tandem-serving/tandem/pkg/toolcalls"
 )
 
 // output makes the items of a response of its text, as that comes, and tells of them.
@@ -15,8 +17,9 @@ type output struct {
 	say         func(responseEvent) error // sends an event; nil: the answer goes as a whole
 	items       []outputItem              // that have ended
 	open        *outputItem               // the one after them; nil: none has begun
-	text        strings.Builder           // of it
+	text        strings.Builder           // of it, or its arguments
 	likelihoods []chatToken               // likewise
+	pending     []chatToken               // of tokens that may be of a message or a call
 }
 
 // take takes in an event of the answer, and keeps its text if there is memory for it: the last
@@ -28,7 +31,41 @@ func (o *output) take(event *inferencev1.GenerateEvent) error {
 	}
 	var likelihoods chatLogprob
 	likelihoods.add(event.GetTokens().GetLogprobs())
-	return o.write(event.GetTokens().GetText()+event.GetFinished().GetText(), likelihoods.Content)
+	text, calls := event.GetTokens().GetText()+event.GetFinished().GetText(), o.assembly.answers[0].calls
+	if calls == nil {
+		return o.write(text, likelihoods.Content)
+	}
+	o.pending = append(o.pending, likelihoods.Content...)
+	last := event.GetFinished() != nil
+	for _, said := range calls.add(text, last) {
+		if err := o.read(calls, said, last); err != nil {
+			return err
+		}
+		o.pending = nil
+	}
+	return nil
+}
+
+// read takes in what text says of a call, or between calls; last: the answer has ended.
+func (o *output) read(calls *answerCalls, said toolcalls.Event, last bool) error {
+	switch said.Kind {
+	case toolcalls.Text:
+		return o.write(said.Text, o.pending)
+	case toolcalls.Begin:
+		if err := o.end(statusCompleted); err != nil {
+			return err
+		}
+		return o.begin(outputItem{
+			ID: o.id("fc_"), Type: typeCall, Name: said.Text, CallID: calls.format.CallID(calls.seed, said.Call), Arguments: new(string),
+		})
+	case toolcalls.Arguments:
+		o.text.WriteString(said.Text)
+		return o.tell(o.ofItem(responseEvent{Type: "response.function_call_arguments.delta", ItemID: o.open.ID, Delta: &said.Text}))
+	}
+	if last && calls.parser.Cut() {
+		return o.end(statusIncomplete)
+	}
+	return o.end(statusCompleted)
 }
 
 // write adds text to the message. Tokens whose text is held back are told of only if something is
@@ -47,10 +84,13 @@ func (o *output) write(text string, likelihoods []chatToken) error {
 
 // message begins a message, if none is open.
 func (o *output) message() error {
-	if o.open != nil {
+	if o.open != nil && o.open.Type == typeMessage {
 		return nil
 	}
-	if err := o.begin(outputItem{ID: o.id("msg_"), Type: "message", Role: "assistant", Content: &[]outputText{}}); err != nil {
+	if err := o.end(statusCompleted); err != nil {
+		return err
+	}
+	if err := o.begin(outputItem{ID: o.id("msg_"), Type: typeMessage, Role: "assistant", Content: &[]outputText{}}); err != nil {
 		return err
 	}
 	return o.tell(o.ofPart(responseEvent{Type: "response.content_part.added", Part: new(outputTextOf("", nil))}))
@@ -72,13 +112,18 @@ func (o *output) end(status string) error {
 	}
 	item := *o.open
 	item.Status = status
-	part := outputTextOf(o.text.String(), o.likelihoods)
-	item.Content = &[]outputText{part}
-	for _, event := range []responseEvent{
-		o.ofPart(responseEvent{Type: "response.output_text.done", Text: &part.Text, Logprobs: &part.Logprobs}),
-		o.ofPart(responseEvent{Type: "response.content_part.done", Part: &part}),
-		o.ofItem(responseEvent{Type: "response.output_item.done", Item: &item}),
-	} {
+	var events []responseEvent
+	if item.Type == typeCall {
+		item.Arguments = new(o.text.String())
+		events = append(events, o.ofItem(responseEvent{Type: "response.function_call_arguments.done", ItemID: item.ID, Arguments: item.Arguments}))
+	} else {
+		part := outputTextOf(o.text.String(), o.likelihoods)
+		item.Content = &[]outputText{part}
+		events = append(events,
+			o.ofPart(responseEvent{Type: "response.output_text.done", Text: &part.Text, Logprobs: &part.Logprobs}),
+			o.ofPart(responseEvent{Type: "response.content_part.done", Part: &part}))
+	}
+	for _, event := range append(events, o.ofItem(responseEvent{Type: "response.output_item.done", Item: &item})) {
 		if err := o.tell(event); err != nil {
 			return err
 		}
@@ -89,7 +134,7 @@ func (o *output) end(status string) error {
 
 // finish ends the output. An answer without text is an empty message.
 func (o *output) finish() error {
-	if len(o.items) == 0 {
+	if len(o.items) == 0 && o.open == nil {
 		if err := o.message(); err != nil {
 			return err
 		}

@@ -91,6 +91,7 @@ type responseEvent struct {
 	Delta        *string         `json:"delta,omitempty"`
 	Text         *string         `json:"text,omitempty"`
 	Logprobs     *[]chatToken    `json:"logprobs,omitempty"`
+	Arguments    *string         `json:"arguments,omitempty"`
 }
 
 // take sends what an event adds.
