@@ -106,6 +106,51 @@ func TestOfficialClientGetsResponsesOfJSON(t *testing.T) {
 	})
 }
 
+// The official client has a function called: it gets the call, whole and streamed, and sends what the
+// function returned.
+func TestOfficialClientGetsResponsesWithCalls(t *testing.T) {
+	overOpenAI(t, nil, func(t *testing.T, _ mesh.Up, client openai.Client) {
+		ctx := t.Context()
+		q := responseTo("How warm is it?", 200)
+		q.Tools = []responses.ToolUnionParam{responses.ToolParamOfFunction("weather", map[string]any{
+			"type": "object", "additionalProperties": false, "required": []string{"city"}, "properties": map[string]any{"city": map[string]any{"enum": []string{"Rome", "Oslo"}}},
+		}, true)}
+		q.ToolChoice = responses.ResponseNewParamsToolChoiceUnion{OfFunctionTool: &responses.ToolChoiceFunctionParam{Name: "weather"}}
+		answer, err := client.Responses.New(ctx, q, withSeed)
+		if err != nil || len(answer.Output) != 1 {
+			t.Fatalf("%v, %v", answer, err)
+		}
+		call := answer.Output[0].AsFunctionCall()
+		var where struct{ City string }
+		if err := json.Unmarshal([]byte(call.Arguments), &where); err != nil || where.City != "Rome" && where.City != "Oslo" || call.Name != "weather" || call.CallID == "" || answer.Status != responses.ResponseStatusCompleted {
+			t.Errorf("%s: %v", answer.RawJSON(), err)
+		}
+		stream := client.Responses.NewStreaming(ctx, q, withSeed)
+		pieces := ""
+		var last responses.ResponseStreamEventUnion
+		for stream.Next() {
+			if last = stream.Current(); last.Type == "response.function_call_arguments.delta" {
+				pieces += last.Delta
+			}
+		}
+		if stream.Err() != nil || pieces != call.Arguments || last.Response.Output[0].AsFunctionCall().Arguments != pieces {
+			t.Errorf("streamed %q, %v; last %s", pieces, stream.Err(), last.RawJSON())
+		}
+		made := call.ToParam()
+		q.ToolChoice = responses.ResponseNewParamsToolChoiceUnion{OfToolChoiceMode: openai.Opt(responses.ToolChoiceOptionsNone)}
+		q.Input = responses.ResponseNewParamsInputUnion{OfInputItemList: responses.ResponseInputParam{
+			responses.ResponseInputItemParamOfMessage("How warm is it?", responses.EasyInputMessageRoleUser), {OfFunctionCall: &made},
+			{OfFunctionCallOutput: &responses.ResponseInputItemFunctionCallOutputParam{
+				CallID: openai.String(call.CallID), Output: responses.ResponseInputItemFunctionCallOutputOutputUnionParam{OfString: openai.String("21 degrees")},
+			}},
+		}}
+		next, err := client.Responses.New(ctx, q)
+		if err != nil || next.Output[0].Type != "message" {
+			t.Errorf("after the call: %v, %v", next, err)
+		}
+	})
+}
+
 // What the official client's own tests ask of responses with ids that nobody made, of one that was
 // made: it is as unknown, since none is kept. And their request for a response, without what needs
 // such an id.
