@@ -30,6 +30,13 @@ var forms = []form{
 		{"type":"object","properties":{"tool":{"const":"open"},"url":{"type":"string"},"lines":{"type":"array","items":{"type":"integer"},"minItems":2,"maxItems":2}},"required":["tool","url"],"additionalProperties":false},
 		{"type":"object","properties":{"tool":{"const":"answer"},"text":{"type":"string"}},"required":["tool","text"],"additionalProperties":false}]}`)},
 	{"10 kB", first(large(0))},
+	{"calls in free text", &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_StructuralTags{StructuralTags: &inferencev1.StructuralTags{
+		Triggers: []string{"<tool_call>"}, Separator: "\n", Repeats: true,
+		Tags: []*inferencev1.StructuralTag{{
+			Begin: "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": ", End: "}\n</tool_call>",
+			JsonSchema: `{"type":"object","properties":{"city":{"type":"string"},"days":{"type":"integer","minimum":1,"maximum":7}},"required":["city"],"additionalProperties":false}`,
+		}},
+	}}}},
 }
 
 func first(source *inferencev1.StructuredOutput, _ string) *inferencev1.StructuredOutput {
