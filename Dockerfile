@@ -16,18 +16,22 @@ ENV GOFLAGS=-buildvcs=false GOWORK=off CGO_ENABLED=1
 WORKDIR /src
 # The modules' own files first: what they require is downloaded once.
 COPY proto/go.mod proto/go.sum proto/
+COPY client/go.mod client/go.sum client/
 COPY pkg/go.mod pkg/go.sum pkg/
 COPY services/kvtransfer/go.mod services/kvtransfer/go.sum services/kvtransfer/
 COPY services/prefill/go.mod services/prefill/go.sum services/prefill/
 COPY services/decode/go.mod services/decode/go.sum services/decode/
 COPY services/router/go.mod services/router/go.sum services/router/
 COPY loadtest/go.mod loadtest/go.sum loadtest/
+COPY simulate/go.mod simulate/go.sum simulate/
 COPY cmd/tandem/go.mod cmd/tandem/go.sum cmd/tandem/
 RUN cd cmd/tandem && go mod download
 COPY proto proto
+COPY client client
 COPY pkg pkg
 COPY services services
 COPY loadtest loadtest
+COPY simulate simulate
 COPY cmd cmd
 # What the binary says of itself; the context has no .git to ask.
 ARG VERSION=devel

@@ -2,7 +2,7 @@
 # Needs Go, a C compiler and git.
 
 BIN := $(CURDIR)/.bin
-MODULES := cmd/tandem examples integration loadtest pkg proto simulate $(wildcard services/*)
+MODULES := client cmd/tandem examples integration loadtest pkg proto simulate $(wildcard services/*)
 
 .DEFAULT_GOAL := help
 .PHONY: help build test race images integration demo picture evidence soak swarm release tags lint generate kernels gpu-check tidy servers tools ci
@@ -17,7 +17,7 @@ test: ## Run the tests that need nothing but Go and a C compiler (LONG=1: also t
 	TANDEM_LONG=$(LONG) go test work
 
 race: ## Run the tests under the race detector, without the CPU kernels
-	go test -race $$(go list ./pkg/... $(addsuffix /...,$(addprefix ./,$(wildcard services/*))) ./loadtest/... ./simulate/... ./cmd/tandem/... | grep -v -e /pkg/engine/cpu -e /pkg/engine/cuda)
+	go test -race $$(go list ./client/... ./pkg/... $(addsuffix /...,$(addprefix ./,$(wildcard services/*))) ./loadtest/... ./simulate/... ./cmd/tandem/... | grep -v -e /pkg/engine/cpu -e /pkg/engine/cuda)
 
 images: ## Build the container images, which takes no registry
 	bash deploy/images/build
@@ -49,11 +49,11 @@ tags: ## Tag every module at HEAD as others can use it (VERSION=v1.2.3); then pu
 	cd tools/release && GOWORK=off go run . --version $(VERSION) --tag
 
 lint: $(BIN)/.checkers ## Run the linters over Go and proto
-	@for module in $(MODULES); do (cd $$module && $(BIN)/golangci-lint run ./...) || exit 1; done
+	$(BIN)/golangci-lint run $(MODULES:%=./%/...)
 	@for module in tools tools/deploy tools/record tools/release; do (cd $$module && GOWORK=off $(BIN)/golangci-lint run ./...) || exit 1; done
 	$(BIN)/buf lint
 
-generate: $(BIN)/.checkers ## Generate Go from the proto files
+generate: $(BIN)/.checkers ## Generate Go, and docs/api.md, from the proto files
 	$(BIN)/buf generate
 
 kernels: ## Compile the CUDA kernels to PTX, which takes Debian's clang-19
@@ -72,7 +72,7 @@ servers: $(BIN)/.servers ## Build etcd and nats-server into .bin/, for a mesh of
 
 tools: $(BIN)/.servers $(BIN)/.checkers ## Build all tools into .bin/: the servers, buf, its plugins, the linter
 
-$(BIN)/.servers $(BIN)/.checkers: $(BIN)/.%: tools/build tools/go.mod tools/go.sum $(wildcard tools/etcd/*.go)
+$(BIN)/.servers $(BIN)/.checkers: $(BIN)/.%: tools/build tools/go.mod tools/go.sum $(wildcard tools/etcd/*.go tools/protoc-gen-apidoc/*.go)
 	bash tools/build $*
 	@touch $@
 

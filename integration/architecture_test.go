@@ -26,7 +26,7 @@ func TestArchitecturePage(t *testing.T) {
 			t.Errorf("the page sends readers to %s, which is no folder", row[1])
 		}
 	}
-	for _, pattern := range []string{"proto", "loadtest", "integration", "deploy", "pkg/*", "pkg/engine/*", "services/*", "services/router/*", "cmd/tandem/*"} {
+	for _, pattern := range []string{"proto", "client", "loadtest", "integration", "deploy", "pkg/*", "pkg/engine/*", "services/*", "services/router/*", "cmd/tandem/*"} {
 		folders, err := filepath.Glob(filepath.Join(root, pattern))
 		if err != nil || len(folders) == 0 {
 			t.Fatalf("%s: %v, %v", pattern, folders, err)

@@ -90,6 +90,20 @@ var directionRules = []directionRule{
 		},
 	},
 	{
+		name:   "the client imports nothing of ours but proto",
+		reason: "everybody's programs import it, and get what it brings along",
+		forbids: func(e edge) bool {
+			return within(e.from, "client") && within(e.to, "pkg", "services", "cmd", "loadtest", "simulate")
+		},
+	},
+	{
+		name:   "only commands import the client",
+		reason: "parts of a mesh talk to each other over pkg/rpc: a client retries for people, and a part has its own policy",
+		forbids: func(e edge) bool {
+			return within(e.to, "client") && !within(e.from, "client", "cmd", "examples", "integration")
+		},
+	},
+	{
 		name:   "only the binary imports loadtest",
 		reason: "an instrument stands beside what it measures: a service that needs it would measure itself",
 		forbids: func(e edge) bool {
@@ -120,7 +134,7 @@ var directionRules = []directionRule{
 		name:   "proto imports nothing of ours",
 		reason: "clients in Go import proto alone, and it is generated: logic in it would be lost",
 		forbids: func(e edge) bool {
-			return within(e.from, "proto") && within(e.to, "pkg", "services", "loadtest", "cmd", "integration", "tools")
+			return within(e.from, "proto") && within(e.to, "client", "pkg", "services", "loadtest", "cmd", "integration", "tools")
 		},
 	},
 	{
@@ -247,6 +261,12 @@ func TestEveryDirectionRuleCanFail(t *testing.T) {
 		{edge{from: ours + "loadtest", to: ours + "services/router"}, "loadtest imports nothing of ours but proto"},
 		{edge{from: ours + "loadtest/report", to: ours + "cmd/tandem/mesh"}, "loadtest imports nothing of ours but proto"},
 		{edge{from: ours + "loadtest", to: ours + "proto/tandem/inference/v1"}, ""},
+		{edge{from: ours + "client", to: ours + "pkg/rpc"}, "the client imports nothing of ours but proto"},
+		{edge{from: ours + "client", to: ours + "pkg/rpc", test: true}, "the client imports nothing of ours but proto"},
+		{edge{from: ours + "client", to: ours + "proto/tandem/inference/v1"}, ""},
+		{edge{from: ours + "services/router", to: ours + "client"}, "only commands import the client"},
+		{edge{from: ours + "pkg/rpc", to: ours + "client"}, "only commands import the client"},
+		{edge{from: ours + "cmd/tandem/internal/commands", to: ours + "client"}, ""},
 		{edge{from: ours + "pkg/engine/simulated", to: ours + "loadtest/finetimer"}, "only the binary imports loadtest"},
 		{edge{from: ours + "cmd/tandem/bench/contenders", to: ours + "loadtest"}, ""},
 		{edge{from: ours + "simulate", to: ours + "loadtest/workload"}, ""},

@@ -6,6 +6,7 @@ require (
 	github.com/nats-io/nats.go v1.55.0
 	github.com/prometheus/client_golang v1.25.0
 	github.com/spf13/pflag v1.0.10
+	github.com/tandem-serving/tandem/client v0.0.0
 	github.com/tandem-serving/tandem/cmd/tandem v0.0.0
 	github.com/tandem-serving/tandem/loadtest v0.0.0
 	github.com/tandem-serving/tandem/pkg v0.0.0
@@ -91,6 +92,7 @@ require (
 )
 
 replace (
+	github.com/tandem-serving/tandem/client => ../client
 	github.com/tandem-serving/tandem/cmd/tandem => ../cmd/tandem
 	github.com/tandem-serving/tandem/loadtest => ../loadtest
 	github.com/tandem-serving/tandem/pkg => ../pkg

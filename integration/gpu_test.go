@@ -28,16 +28,18 @@ func TestSameTokensOnAGPU(t *testing.T) {
 		smallChunks(o)
 		o.PrefillWorkers, o.DecodeWorkers = 1, 1
 	})
-	prompts := []string{"Once upon a time", longPrompt(5)}
-	if !longtest.Wanted() {
-		prompts = prompts[:1]
+	asked := []struct {
+		prompt      string
+		temperature float32
+	}{{longPrompt(5), 0.8}, {"Once upon a time", 0}}
+	if !longtest.All() {
+		asked = asked[:1] // an emulated GPU takes its time
 	}
-	for i, prompt := range prompts {
-		temperature := []float32{0, 0.8}[i]
-		want := generate(t, whole.Client, request(prompt, 8, temperature, aggregated)).Tokens
+	for i, a := range asked {
+		want := generate(t, whole.Client, request(a.prompt, 8, a.temperature, aggregated)).Tokens
 		for name, m := range map[string]*clustertest.Client{"whole": whole.Client, "in chunks": chunked.Client} {
 			for _, again := range []string{"first", "after the same prefix"} {
-				r := generate(t, m, request(prompt, 8, temperature, disaggregated))
+				r := generate(t, m, request(a.prompt, 8, a.temperature, disaggregated))
 				checkRoute(t, r, disaggregated)
 				if !slices.Equal(r.Tokens, want) {
 					t.Errorf("%s, %s, prompt %d: %v, want %v", name, again, i, r.Tokens, want)

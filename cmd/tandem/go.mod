@@ -12,6 +12,7 @@ require (
 	github.com/prometheus/common v0.72.0
 	github.com/spf13/cobra v1.10.2
 	github.com/spf13/pflag v1.0.10
+	github.com/tandem-serving/tandem/client v0.0.0
 	github.com/tandem-serving/tandem/loadtest v0.0.0
 	github.com/tandem-serving/tandem/pkg v0.0.0
 	github.com/tandem-serving/tandem/proto v0.0.0
@@ -102,6 +103,7 @@ require (
 )
 
 replace (
+	github.com/tandem-serving/tandem/client => ../../client
 	github.com/tandem-serving/tandem/loadtest => ../../loadtest
 	github.com/tandem-serving/tandem/pkg => ../../pkg
 	github.com/tandem-serving/tandem/proto => ../../proto

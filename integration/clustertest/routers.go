@@ -11,11 +11,11 @@ import (
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
-	"github.com/tandem-serving/tandem/pkg/failover"
+	"github.com/tandem-serving/tandem/client"
 )
 
 // Routers asks several routers, as Tandem's own commands do.
-type Routers struct{ client *failover.Client }
+type Routers struct{ client *client.Client }
 
 // DialRouters connects to routers for the rest of the test.
 func DialRouters(t testing.TB, addresses ...string) *Routers {
@@ -24,14 +24,21 @@ func DialRouters(t testing.TB, addresses ...string) *Routers {
 	for _, address := range addresses {
 		conns = append(conns, connect(t, address))
 	}
-	return &Routers{failover.New(conns...)}
+	return &Routers{client.Over(conns)}
 }
 
 // Generate is Client.Generate, of an answer that may go on at another router.
 func (r *Routers) Generate(ctx context.Context, request *inferencev1.GenerateRequest) (Result, error) {
 	var result Result
-	err := r.client.Generate(ctx, request, func(event *inferencev1.GenerateEvent) error { return result.take(event, 0) })
-	return result, err
+	for event, err := range r.client.Events(ctx, request) {
+		if err != nil {
+			return result, err
+		}
+		if err := result.take(event, 0); err != nil {
+			return result, err
+		}
+	}
+	return result, nil
 }
 
 // DialServiceConfig connects to routers for the rest of the test, as any client of gRPC does

@@ -17,8 +17,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/tandem-serving/tandem/client"
 	"github.com/tandem-serving/tandem/pkg/api"
-	"github.com/tandem-serving/tandem/pkg/failover"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 )
@@ -26,7 +26,7 @@ import (
 type chatSession struct {
 	flags      *chatFlags
 	base       *inferencev1.GenerateRequest
-	routers    *failover.Client
+	routers    *client.Client
 	input      input
 	interrupts <-chan os.Signal
 	terminal   bool    // somebody types

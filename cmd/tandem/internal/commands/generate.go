@@ -13,8 +13,8 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc/codes"
 
+	"github.com/tandem-serving/tandem/client"
 	"github.com/tandem-serving/tandem/pkg/api"
-	"github.com/tandem-serving/tandem/pkg/failover"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 )
@@ -117,8 +117,16 @@ func (g *generation) run(cmd *cobra.Command) error {
 	return g.follow(ctx, routers, request)
 }
 
-func (g *generation) follow(ctx context.Context, routers *failover.Client, request *inferencev1.GenerateRequest) error {
-	return routers.Generate(ctx, request, func(event *inferencev1.GenerateEvent) error { return g.handle(event, request) })
+func (g *generation) follow(ctx context.Context, routers *client.Client, request *inferencev1.GenerateRequest) error {
+	for event, err := range routers.Events(ctx, request) {
+		if err != nil {
+			return err
+		}
+		if err := g.handle(event, request); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (g *generation) handle(event *inferencev1.GenerateEvent, request *inferencev1.GenerateRequest) error {

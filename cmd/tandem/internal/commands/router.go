@@ -10,9 +10,9 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
+	"github.com/tandem-serving/tandem/client"
 	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
 	"github.com/tandem-serving/tandem/pkg/api"
-	"github.com/tandem-serving/tandem/pkg/failover"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 )
@@ -47,7 +47,7 @@ func dial(addr string, as caller) (*grpc.ClientConn, error) {
 
 // dialRouters is dial for each of the addresses, which have commas between them. A Unix socket,
 // whose path may have some, is one alone.
-func dialRouters(addrs string, as caller) (*failover.Client, error) {
+func dialRouters(addrs string, as caller) (*client.Client, error) {
 	each := strings.Split(addrs, ",")
 	if strings.HasPrefix(addrs, api.UnixScheme) {
 		each = []string{addrs}
@@ -56,12 +56,15 @@ func dialRouters(addrs string, as caller) (*failover.Client, error) {
 	for _, addr := range each {
 		conn, err := dial(addr, as)
 		if err != nil {
-			_ = failover.New(conns...).Close() // nothing is connected yet
+			_ = client.Over(conns).Close() // nothing is connected yet
 			return nil, err
 		}
 		conns = append(conns, conn)
 	}
-	return failover.New(conns...), nil
+	if len(conns) == 1 {
+		return client.Over(conns, client.WithAttempts(1)), nil // who waits sees at once what is wrong
+	}
+	return client.Over(conns), nil
 }
 
 // operator is how a command calls Control, which routers do not serve where clients

@@ -1,0 +1,65 @@
+package client
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+)
+
+const (
+	attemptsPerRouter  = 5
+	defaultLongestWait = 30 * time.Second
+	// The pause before another try is the first of these at most, then twice as long each
+	// time, and the second at most, unless the router asks for more.
+	firstPause, maxPause = 100 * time.Millisecond, 2 * time.Second
+)
+
+// retries bounds what is sent again.
+type retries struct {
+	attempts int
+	longest  time.Duration // of a wait
+}
+
+// try calls a router, and if that fails and another try is safe and may help, the next one. once
+// says whether an answer began.
+//
+// UNAVAILABLE goes to the next router at once, and after each round of all routers there is a
+// pause. RESOURCE_EXHAUSTED goes on after the time that the router asks for; without one, or
+// after an answer began, it is final. So is every other code.
+func (c *Client) try(ctx context.Context, once func(inferencev1.InferenceClient) (began bool, err error)) error {
+	first := int(c.next.Add(1) - 1)
+	pause := firstPause
+	for try := 1; ; try++ {
+		began, err := once(c.routers[(first+try-1)%len(c.routers)])
+		asked, asks := RetryAfter(err)
+		switch {
+		case err == nil || try >= c.retries.attempts:
+			return err
+		case status.Code(err) == codes.Unavailable && Reason(err) != reasonRetryBudget:
+			if try%len(c.routers) != 0 {
+				continue
+			}
+		case status.Code(err) == codes.ResourceExhausted && asks && !began:
+		default:
+			return err
+		}
+		// Those who were refused together do not come back together.
+		wait := max(asked, pause/2) + rand.N(pause/2)
+		if deadline, has := ctx.Deadline(); wait > c.retries.longest || has && time.Until(deadline) < wait {
+			return err
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return status.FromContextError(ctx.Err()).Err()
+		}
+		pause = min(2*pause, maxPause)
+	}
+}
