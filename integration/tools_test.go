@@ -120,7 +120,9 @@ func TestToolsRefused(t *testing.T) {
 	}{
 		{"a format that nobody knows", "conversation.tool_choice", func(_ *inferencev1.GenerateRequest, c *inferencev1.Conversation) { c.ToolChoice.Required = false }},
 		{"no tools", "conversation.tool_choice", func(_ *inferencev1.GenerateRequest, c *inferencev1.Conversation) { c.ToolsJson = nil }},
-		{"another function", "conversation.tool_choice", func(_ *inferencev1.GenerateRequest, c *inferencev1.Conversation) { c.ToolChoice.Functions = []string{"x"} }},
+		{"another function", "conversation.tool_choice", func(_ *inferencev1.GenerateRequest, c *inferencev1.Conversation) {
+			c.ToolChoice.Functions = []string{"x"}
+		}},
 		{"a form", "structured_output", func(q *inferencev1.GenerateRequest, _ *inferencev1.Conversation) { q.StructuredOutput = ofSchema("{}") }},
 		{"no end", "ignore_eos", func(q *inferencev1.GenerateRequest, _ *inferencev1.Conversation) { q.IgnoreEos = true }},
 		{"a name", "conversation.tools[1].function.name", func(_ *inferencev1.GenerateRequest, c *inferencev1.Conversation) {

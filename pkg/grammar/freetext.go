@@ -202,7 +202,6 @@ func (v *Vocabulary) having(text string) []int32 {
 	if strings.HasPrefix(text, "\xff") {
 		return out // a special token, which is in no text
 	}
-	v.joinOnce.Do(v.join)
 	for from := 0; ; {
 		found := bytes.Index(v.joined[from:], []byte(text))
 		if found < 0 {

@@ -109,7 +109,8 @@ func (r reading) calls(text string) (int, error) {
 			if trigger < 0 {
 				return n, nil // free text
 			}
-			rest = rest[strings.Index(rest, form.GetTriggers()[trigger]):]
+			before, _, _ := strings.Cut(rest, form.GetTriggers()[trigger])
+			rest = rest[len(before):]
 		}
 		before := form.GetOpen()
 		for {

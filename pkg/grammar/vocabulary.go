@@ -3,7 +3,6 @@ package grammar
 import (
 	"errors"
 	"fmt"
-	"sync"
 )
 
 // maxTokenBytes is the longest token that is ever allowed.
@@ -17,10 +16,9 @@ type Vocabulary struct {
 
 	// special are the texts of special tokens in grammars, by their names: see specialText.
 	special map[string]int32
-	// joined is all texts behind one another, text id from joins[id] on; made when it is needed.
-	joinOnce sync.Once
-	joined   []byte
-	joins    []int32
+	// joined is all texts behind one another, text id from joins[id] on.
+	joined []byte
+	joins  []int32
 
 	// inStrings is what tokens do at the places within the text of a JSON string, which is the
 	// same in every grammar.
@@ -45,6 +43,7 @@ func NewVocabulary(size int, text func(id int32) []byte) (*Vocabulary, error) {
 	if len(texts) == 0 {
 		return nil, errors.New("no token of the vocabulary has a text")
 	}
+	v.join()
 	v.all = newTrie(texts)
 	unit, places := new(lexemes).units()
 	v.inStrings = make([]*inString, len(places))

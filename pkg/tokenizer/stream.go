@@ -12,8 +12,8 @@ type Stream struct {
 	t           *Tokenizer
 	skipSpecial bool
 	shown       []int32 // special tokens that are not skipped
-	open        []byte // the beginning of a character, at most three bytes
-	prompt      int    // how many of them are of the prompt
+	open        []byte  // the beginning of a character, at most three bytes
+	prompt      int     // how many of them are of the prompt
 	scratch     []byte
 	states      []stepState // of the decoder's steps, where there is more than bytes
 	out         []byte

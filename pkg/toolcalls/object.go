@@ -5,7 +5,7 @@ import "encoding/json"
 // object follows {"name": …, "arguments": {…}}, in any order and with other members.
 type object struct {
 	scan   scan
-	member []byte // the name of a member of its own, and its value if that is wanted
+	member []byte   // the name of a member of its own, and its value if that is wanted
 	next   memberOf // whose value has to come
 	in     memberOf // within the value
 	name   string

@@ -103,10 +103,10 @@ func (p *Parser) Finish() []Event {
 	p.events = nil
 	if p.whole { // what there is of a call
 		p.whole = false
-		switch {
-		case p.state == inCall:
+		switch p.state {
+		case inCall:
 			p.pieces()
-		case p.state == inArgs:
+		case inArgs:
 			p.begin(p.name)
 			p.argument(p.text[p.from:])
 		}
@@ -163,11 +163,11 @@ func (p *Parser) advance() bool {
 		}
 		p.object, p.state = new(object), inCall
 	case afterMarker:
-		switch {
-		case rest[0] == '[':
+		switch rest[0] {
+		case '[':
 			p.list, p.state = true, beforeObject
 			p.at++
-		case rest[0] == '{':
+		case '{':
 			p.list, p.state = false, beforeObject
 		default:
 			p.state = inName
@@ -368,10 +368,9 @@ func (p *Parser) fail() bool {
 		p.passed()
 		p.marker = 0
 	}
-	switch {
-	case p.format.Name == Llama3:
+	if p.format.Name == Llama3 {
 		p.state = inPlainText
-	default:
+	} else {
 		p.say(p.text[:p.marker])
 		p.text, p.state = p.text[p.marker:], inText
 	}

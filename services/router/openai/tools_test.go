@@ -100,7 +100,7 @@ func TestToolCalls(t *testing.T) {
 		for _, held := range []string{"", "\n"} {
 			f := &fake{words: strings.Split(c.text, ""), calls: c.format, held: held}
 			if len(c.calls) == 0 || c.name == "cut" {
-				f.held, held = "", ""
+				f.held = ""
 			}
 			w := ask(t, f, http.MethodPost, chats, `{`+hi+`,`+c.fields+`}`)
 			var answer struct{ Choices []saidChoice }

@@ -1,0 +1,120 @@
+package preprocess_test
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/tandem-serving/tandem/pkg/chat"
+	"github.com/tandem-serving/tandem/pkg/grammar"
+	"github.com/tandem-serving/tandem/pkg/model"
+	"github.com/tandem-serving/tandem/pkg/tokenizer"
+	"github.com/tandem-serving/tandem/pkg/toolcalls"
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+	"github.com/tandem-serving/tandem/services/router/preprocess"
+)
+
+// withSpecial is the bundled model's tokenizer with special tokens more.
+func withSpecial(t *testing.T, names ...string) *tokenizer.Tokenizer {
+	t.Helper()
+	data, err := os.ReadFile("../../../models/fable/tokenizer.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var file map[string]any
+	if err := json.Unmarshal(data, &file); err != nil {
+		t.Fatal(err)
+	}
+	added, _ := file["added_tokens"].([]any)
+	next := len(file["model"].(map[string]any)["vocab"].(map[string]any)) + len(added)
+	for i, name := range names {
+		added = append(added, map[string]any{"id": next + i, "content": name, "special": true, "normalized": false, "lstrip": false, "rstrip": false, "single_word": false})
+	}
+	file["added_tokens"] = added
+	if data, err = json.Marshal(file); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "tokenizer.json"), data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, err := tokenizer.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// Where the marks of calls are special tokens of the vocabulary, those tokens are what the
+// workers allow, and the text shows them, and no others.
+func TestCallsWithSpecialTokens(t *testing.T) {
+	tok := withSpecial(t, "[TOOL_CALLS]", "[ARGS]", "<|python_tag|>", "<tool_call>", "</tool_call>", "<|other|>")
+	for _, c := range []struct{ template, text string }{
+		{"[TOOL_CALLS] [ARGS]", "Well.[TOOL_CALLS]f[ARGS]{\"x\": 1}[TOOL_CALLS]g[ARGS]{}"},
+		{"[TOOL_CALLS]", "[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {\"x\": 1}}, {\"name\": \"g\", \"arguments\": {}}]"},
+		{"<tool_call>", "Well.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 1}}\n</tool_call>\n<tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>"},
+		{"<|python_tag|>", "<|python_tag|>{\"name\": \"f\", \"parameters\": {\"x\": 1}}"},
+	} {
+		template, err := chat.Parse("t", "{{ messages[0].content }}{# "+c.template+" #}", nil, chat.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		size := tok.VocabSize()
+		models, err := preprocess.NewModels([]preprocess.Model{{
+			Spec: model.Spec{Name: "m", VocabSize: size, ContextTokens: 1000, EOS: []int32{1}}, Tokenizer: tok, Chat: template,
+		}}, preprocess.GenerationConfigNone, time.Minute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		plan, err := models.Plan(t.Context(), time.Now(), &inferencev1.GenerateRequest{Input: &inferencev1.GenerateRequest_Conversation{Conversation: &inferencev1.Conversation{
+			Messages: []*inferencev1.Message{{Role: "user", Content: "Well?"}}, ToolChoice: &inferencev1.ToolChoice{},
+			ToolsJson: []string{`{"type":"function","function":{"name":"f","parameters":{"type":"object","properties":{"x":{"type":"integer"}},"required":["x"]}}}`, `{"type":"function","function":{"name":"g"}}`},
+		}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		vocabulary, err := grammar.NewVocabulary(size, func(id int32) []byte {
+			if tok.IsSpecial(id) {
+				return nil
+			}
+			return tok.TokenBytes(id)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for id := range int32(size) {
+			if tok.IsSpecial(id) {
+				vocabulary.NameSpecial(id, string(tok.TokenBytes(id)))
+			}
+		}
+		form, err := grammar.Compile(plan.Structured, vocabulary)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids := tok.Encode(c.text, false)
+		constraint, stream := form.Constrain([]int32{1}), tok.NewStreamAfter(plan.Tokens, true)
+		stream.Show(plan.Shown)
+		text := ""
+		for i, id := range ids {
+			mask := constraint.Allowed(ids[:i])
+			if int(id>>6) >= len(mask) || mask[id>>6]&(1<<(id&63)) == 0 {
+				t.Fatalf("%q: token %q is not allowed behind %q", c.text, tok.TokenBytes(id), text)
+			}
+			text += stream.Next(id)
+		}
+		if other, _ := tok.TokenID("<|other|>"); stream.Next(other) != "" {
+			t.Error("another special token is shown")
+		}
+		if text += stream.Flush(); text != c.text {
+			t.Errorf("%q is shown as %q", c.text, text)
+		}
+		format, _ := toolcalls.Of(plan.ToolCalls, "")
+		p := format.NewParser([]string{"f", "g"}, true)
+		if events := slices.Concat(p.Add(text), p.Finish()); p.Calls() == 0 {
+			t.Errorf("%q: %v", text, events)
+		}
+	}
+}
