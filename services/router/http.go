@@ -40,7 +40,7 @@ type httpBackend struct{ service *Service }
 // Generate serves one request.
 func (b httpBackend) Generate(ctx context.Context, from openai.Origin, q *inferencev1.GenerateRequest, send func(*inferencev1.GenerateEvent) error) error {
 	return b.service.requests.Generate(ctx, serving.Caller{
-		Secret: from.Secret, Route: from.Route, Chat: from.Route == openai.RouteChat,
+		Secret: from.Secret, Route: from.Route, Chat: from.Route != openai.RouteCompletions,
 		Now:        from.Now,
 		Sharing:    sharingOf(from),
 		HTTPStatus: func(err error) int { return openai.FailureOf(err).Status },

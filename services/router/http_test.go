@@ -2,6 +2,7 @@ package router_test
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -176,6 +177,32 @@ func TestSeveralAnswersAreTraced(t *testing.T) {
 		}
 		if len(roots) != 2 {
 			t.Errorf("%d requests are traced", len(roots))
+		}
+	})
+}
+
+// A response is traced as a chat, by its own route, and the router's own count of a prompt decides
+// what its truncation drops.
+func TestResponses(t *testing.T) {
+	inMesh(t, nil, func(t *testing.T, m *mesh) {
+		m.start(nil, decodeRecord("d1"))
+		turn := `{"role":"user","content":"` + strings.Repeat("Tell me of a king. ", 60) + `"},{"role":"assistant","content":"No."},`
+		body := `{"input":[` + strings.Repeat(turn, 40) + `{"role":"user","content":"And now?"}],"max_output_tokens":2,"truncation":"%s"}`
+		if w := m.post(t.Context(), "/v1/responses", fmt.Sprintf(body, "disabled")); w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), "context_length_exceeded") {
+			t.Errorf("too long: %d %s", w.Code, w.Body)
+		}
+		if w := m.post(t.Context(), "/v1/responses", fmt.Sprintf(body, "auto")); w.Code != http.StatusOK || !strings.Contains(w.Body.String(), `"truncation":"auto"`) {
+			t.Errorf("truncated: %d %s", w.Code, w.Body)
+		}
+		m.quiet()
+		roots := m.ended()["tandem.generate"]
+		for _, span := range roots {
+			if attributeOf(span, "http.route") != "/v1/responses" || attributeOf(span, "gen_ai.operation.name") != "chat" {
+				t.Errorf("%v", span.Attributes())
+			}
+		}
+		if len(roots) == 0 {
+			t.Error("no request is traced")
 		}
 	})
 }

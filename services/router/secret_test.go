@@ -151,6 +151,8 @@ func TestSecretOverHTTP(t *testing.T) {
 			{"/v1/completions", `{"prompt":"There was","max_tokens":2,"n":2}`, 2},
 			{"/v1/completions", `{"prompt":"There was","max_tokens":2,"n":2,"stream":true}`, 2},
 			{"/v1/chat/completions", `{"messages":[{"role":"user","content":"Tell"}],"max_tokens":2}`, 1},
+			{"/v1/responses", `{"input":"Tell","max_output_tokens":2}`, 1},
+			{"/v1/responses", `{"input":"Tell","max_output_tokens":2,"stream":true}`, 1},
 			{"/v1/completions", `{"prompt":"There was","max_tokens":-1}`, 0},
 		} {
 			w := m.post(t.Context(), c.path, c.body)

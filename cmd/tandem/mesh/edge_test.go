@@ -68,6 +68,15 @@ func TestDescribedPathsAreServed(t *testing.T) {
 			t.Fatal(err)
 		}
 		for path, methods := range described.Paths {
+			served := false
+			for _, method := range methods {
+				_, answers := method.Responses["200"]
+				served = served || answers
+			}
+			if !served { // what it names is never there, which services/router/openai has a test of
+				delete(described.Paths, path)
+				continue
+			}
 			if _, reads := methods["get"]; !reads {
 				continue // of what is posted services/router/openai has a test
 			}

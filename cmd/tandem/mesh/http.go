@@ -80,7 +80,7 @@ func (p *process) status() frontpage.Status {
 		Name: "tandem", Version: telemetry.ReadBuild().Version, Ready: p.ready.Load() && p.whyUnserved() == "", GRPC: dialled(p.parts[0].listener),
 		Models: []frontpage.Model{{ID: p.model.spec.Name, ContextTokens: p.model.spec.ContextTokens}},
 		Endpoints: []string{
-			"/v1/models", "/v1/models/{model}", "/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/openapi.json",
+			"/v1/models", "/v1/models/{model}", "/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/responses/input_tokens", "/v1/embeddings", "/openapi.json",
 			"/health", "/readyz", "/healthz", "/version", "/metrics",
 		},
 	}

@@ -148,6 +148,8 @@ func TestLogsHoldNoPromptsAndKeys(t *testing.T) {
 			"completions":      `{"model":"` + up.Model + `","max_tokens":2,"prompt":"` + secret + `","stop":["` + secret + `"]}`,
 			"completions?":     `{"prompt":"` + secret + `",`,
 			"completions?a":    `{"` + secret + `":1,"prompt":["` + secret + `",{}]}`,
+			"responses":        `{"model":"` + up.Model + `","max_output_tokens":2,"instructions":"` + secret + `","input":"` + secret + `","metadata":{"a":"` + secret + `"}}`,
+			"responses?":       `{"input":[{"role":"user","content":"` + secret + `"}],"previous_response_id":"` + secret + `"}`,
 			"embeddings":       `{"input":"` + secret + `"}`,
 		} {
 			request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+up.HTTP+"/v1/"+path, strings.NewReader(body))

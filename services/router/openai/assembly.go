@@ -83,19 +83,12 @@ const (
 // collect takes in an event of an answer that is sent as a whole, if there is memory for it.
 func (a *assembly) collect(index int, event *inferencev1.GenerateEvent) error {
 	a.note(index, event)
-	bytes := 3 * int64(len(event.GetTokens().GetText())+len(event.GetFinished().GetText()))
-	p := &a.answers[index]
-	for _, l := range event.GetPromptLogprobs().GetLogprobs() {
-		bytes += tokenBytes + alternativeBytes*int64(len(l.GetTop()))
+	if err := a.keep(event); err != nil {
+		return err
 	}
+	p := &a.answers[index]
 	for _, l := range event.GetTokens().GetLogprobs() {
 		p.sum += float64(l.GetLogprob())
-		if a.call.logprobs {
-			bytes += tokenBytes + alternativeBytes*int64(len(l.GetTop()))
-		}
-	}
-	if !a.held.take(bytes) {
-		return full()
 	}
 	if a.call.empty {
 		return nil
@@ -107,6 +100,23 @@ func (a *assembly) collect(index int, event *inferencev1.GenerateEvent) error {
 	p.text.WriteString(text)
 	if a.call.logprobs {
 		p.add(event.GetTokens().GetLogprobs(), a.call.chat)
+	}
+	return nil
+}
+
+// keep takes the memory for what an event says.
+func (a *assembly) keep(event *inferencev1.GenerateEvent) error {
+	bytes := 3 * int64(len(event.GetTokens().GetText())+len(event.GetFinished().GetText()))
+	for _, l := range event.GetPromptLogprobs().GetLogprobs() {
+		bytes += tokenBytes + alternativeBytes*int64(len(l.GetTop()))
+	}
+	if a.call.logprobs {
+		for _, l := range event.GetTokens().GetLogprobs() {
+			bytes += tokenBytes + alternativeBytes*int64(len(l.GetTop()))
+		}
+	}
+	if !a.held.take(bytes) {
+		return full()
 	}
 	return nil
 }

@@ -2,7 +2,6 @@ package openai
 
 import (
 	"fmt"
-	"slices"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -12,8 +11,9 @@ import (
 
 // parseChat translates a chat completion.
 func parseChat(f *fields) (*call, error) {
-	c := &call{chat: true}
+	c := &call{route: RouteChat, chat: true}
 	q := c.common(f)
+	q.StructuredOutput, c.form = format(f, "response_format", responseFormat(f))
 	chatLogprobs(f, c, q)
 	modalities(f)
 	f.notSupported("is chosen by the server: start it with --chat-template FILE, and leave this out; pass that template's variables in chat_template_kwargs", "chat_template")
@@ -111,7 +111,7 @@ func (f *fields) message() *inferencev1.Message {
 	case m.GetRole() == "":
 		f.wrong(invalid(f.at+"role", fmt.Sprintf("%q is none of system, developer, user, assistant and tool", shorten(role))))
 	}
-	m.Content = f.content(role)
+	m.Content = f.content("content", role, chatParts)
 	m.ToolCalls = f.calls(role)
 	if role == "function" {
 		m.ToolCallId = oldCallID
@@ -125,42 +125,46 @@ func (f *fields) message() *inferencev1.Message {
 	return m
 }
 
-// content reads what a message says. Parts are joined by line breaks, as vLLM
-// does.
-func (f *fields) content(role string) string {
-	raw, given := f.raw("content")
+// chatParts are the kinds of parts of a message, by the member that has the text of one.
+var chatParts = map[string]string{"text": "text", "refusal": "refusal"}
+
+// content reads what a message says from a member, of parts of some kinds. Parts are joined by
+// line breaks, as vLLM does.
+func (f *fields) content(name, role string, kinds map[string]string) string {
+	raw, given := f.raw(name)
 	switch {
 	case f.bad != nil:
 		return ""
 	case !given && role == "assistant":
 		return f.text("refusal") // there may be neither: a message of calls alone
 	case !given:
-		f.wrong(refuse(f.at+"content", codeMissing, "is missing; give a string or parts of text"))
+		f.wrong(refuse(f.at+name, codeMissing, "is missing; give a string or parts of text"))
 		return ""
 	case raw[0] == '"':
-		return f.text("content")
+		return f.text(name)
 	}
 	if raw[0] != '[' {
-		f.wrong(wrongType(f.at+"content", "a string or an array of parts"))
+		f.wrong(wrongType(f.at+name, "a string or an array of parts"))
 		return ""
 	}
-	parts := f.list("content")
+	parts := f.list(name)
 	out := make([]byte, 0, len(raw))
 	for i, raw := range parts {
-		part := f.element(raw, fmt.Sprintf("content[%d]", i))
+		part := f.element(raw, fmt.Sprintf("%s[%d]", name, i))
 		if part == nil {
 			return ""
 		}
 		kind := part.text("type")
-		if !slices.Contains([]string{"text", "refusal"}, kind) {
+		text, known := kinds[kind]
+		if !known {
 			part.wrong(unsupported(part.at+"type", fmt.Sprintf("%q is not supported: this model reads text only", shorten(kind))))
-		} else if !part.has(kind) {
-			part.wrong(refuse(part.at+kind, codeMissing, "is missing"))
+		} else if !part.has(text) {
+			part.wrong(refuse(part.at+text, codeMissing, "is missing"))
 		}
 		if i > 0 {
 			out = append(out, '\n')
 		}
-		out = append(out, part.text(kind)...)
+		out = append(out, part.text(text)...)
 		if part.bad != nil {
 			f.wrong(part.bad)
 			return ""

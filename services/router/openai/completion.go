@@ -10,8 +10,9 @@ import (
 
 // parseCompletion translates a completion.
 func parseCompletion(f *fields) (*call, error) {
-	c := new(call)
+	c := &call{route: RouteCompletions}
 	q := c.common(f)
+	q.StructuredOutput, c.form = format(f, "response_format", responseFormat(f))
 	if suffix := f.text("suffix"); suffix != "" {
 		f.wrong(unsupported("suffix", "text after the completion is not supported; leave it out"))
 	}

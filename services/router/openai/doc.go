@@ -1,5 +1,5 @@
-// Package openai serves OpenAI's HTTP API: models, completions and chat
-// completions, with the extensions of vLLM that programs rely on. It translates
+// Package openai serves OpenAI's HTTP API: models, completions, chats and
+// responses, with the extensions of vLLM that programs rely on. It translates
 // and owns no request: what a request means, and whether it is let in, is for the
 // Backend, which is the router.
 //

@@ -172,7 +172,7 @@ func rename(err error, names func(field string) string) error {
 func noRoute(method, path string) error {
 	return &Failure{
 		Status: http.StatusNotFound, Type: typeInvalid, Code: "unknown_url",
-		Message: fmt.Sprintf("there is no %s %s here; there are GET /v1/models, GET /v1/models/{model}, POST /v1/completions, POST /v1/chat/completions and POST /v1/embeddings, which GET /openapi.json describes", method, path),
+		Message: fmt.Sprintf("there is no %s %s here; there are GET /v1/models, GET /v1/models/{model}, POST /v1/completions, POST /v1/chat/completions, POST /v1/responses and POST /v1/embeddings, which GET /openapi.json describes", method, path),
 	}
 }
 

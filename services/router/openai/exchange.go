@@ -28,7 +28,9 @@ type exchange struct {
 	events  bool      // the answer is a stream of events
 	ignored []string  // members of the request that mean nothing here
 	failed  *Failure
-	limits  func(http.Header) // tells what is left of the caller's limits; nil: there are none
+	// lastWords sends an error as the last event of a stream; nil: it goes as it is.
+	lastWords func(*Failure) error
+	limits    func(http.Header) // tells what is left of the caller's limits; nil: there are none
 }
 
 // marshal is json.Marshal that leaves <, > and & as they are.
@@ -207,6 +209,8 @@ func (e *exchange) fail(err error) {
 			e.status = statusClientGone
 		}
 	case e.status == statusClientGone: // nobody to tell
+	case e.events && e.lastWords != nil:
+		_ = e.lastWords(e.failed)
 	case e.events:
 		if body, err := marshal(e.failed.body()); err == nil {
 			_ = e.event(body) // nor here, if it fails

@@ -2,11 +2,10 @@ package openai
 
 // KnownFields are the members of a request that are looked for, and those that are known to
 // mean nothing.
-func KnownFields(chat bool) map[string]bool {
-	if chat {
-		return newKind(parseChat).known
-	}
-	return newKind(parseCompletion).known
+func KnownFields(route string) map[string]bool {
+	return map[string]*kind{
+		RouteChat: newKind(parseChat), RouteCompletions: newKind(parseCompletion), RouteResponses: newKind(parseResponse),
+	}[route].known
 }
 
 // KnownEmbeddingFields is KnownFields of requests for embeddings.

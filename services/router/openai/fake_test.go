@@ -234,6 +234,7 @@ func ask(t testing.TB, backend openai.Backend, method, path, body string) *httpt
 const (
 	chats       = "/v1/chat/completions"
 	completions = "/v1/completions"
+	responses   = "/v1/responses"
 )
 
 func TestNeedsABackend(t *testing.T) {

@@ -8,9 +8,9 @@ import (
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 )
 
-// format reads the form of the answer: OpenAI's response_format, or vLLM's fields for the same.
-// name is the field's. Nil: it may be anything.
-func format(f *fields) (form *inferencev1.StructuredOutput, name string) {
+// format reads the form of the answer: OpenAI's, which was read already from the field called
+// own, or vLLM's fields for the same. name is the field's. Nil: it may be anything.
+func format(f *fields, own string, of *inferencev1.StructuredOutput) (form *inferencev1.StructuredOutput, name string) {
 	var forms []*inferencev1.StructuredOutput
 	var names []string
 	add := func(name string, form *inferencev1.StructuredOutput) {
@@ -18,7 +18,7 @@ func format(f *fields) (form *inferencev1.StructuredOutput, name string) {
 			forms, names = append(forms, form), append(names, name)
 		}
 	}
-	add("response_format", responseFormat(f))
+	add(own, of)
 	add("structured_outputs", structuredOutputs(f))
 	for _, name := range []string{"json", "regex", "choice"} {
 		add("guided_"+name, guided(f, "guided_"+name, name))
@@ -33,43 +33,48 @@ func format(f *fields) (form *inferencev1.StructuredOutput, name string) {
 }
 
 func responseFormat(f *fields) *inferencev1.StructuredOutput {
-	form := f.object("response_format")
+	return formOf(f, "response_format", func(form *fields) *fields {
+		schema := form.object("json_schema")
+		if schema == nil && form.bad == nil {
+			form.wrong(invalid(form.at+"json_schema", "has to be an object with a name and a schema"))
+		}
+		return schema
+	})
+}
+
+// formOf reads one of OpenAI's forms; schema finds the named schema in it.
+func formOf(f *fields, name string, schema func(form *fields) *fields) (out *inferencev1.StructuredOutput) {
+	form := f.object(name)
 	if form == nil {
 		return nil
 	}
 	kind := form.text("type")
-	if form.bad != nil {
-		f.wrong(form.bad)
-		return nil
-	}
-	switch kind {
-	case "text":
-		return nil
-	case "json_object":
-		return &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_JsonObject{JsonObject: true}}
-	case "json_schema":
+	switch {
+	case form.bad != nil || kind == "text":
+	case kind == "json_object":
+		out = &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_JsonObject{JsonObject: true}}
+	case kind == "json_schema":
+		if named := schema(form); named != nil {
+			out = namedSchema(named)
+			form.wrong(named.bad)
+		}
 	default:
-		f.wrong(unsupported("response_format", fmt.Sprintf("type %q is not supported: there are text, json_object and json_schema", shorten(kind))))
-		return nil
+		form.wrong(unsupported(f.at+name, fmt.Sprintf("type %q is not supported: there are text, json_object and json_schema", shorten(kind))))
 	}
-	schema := form.object("json_schema")
-	if form.bad != nil || schema == nil {
-		f.wrong(invalid("response_format.json_schema", "has to be an object with a name and a schema"))
-		return nil
+	f.wrong(form.bad)
+	return out
+}
+
+// namedSchema reads a schema with its name. What is generated obeys it with strict and without.
+func namedSchema(f *fields) *inferencev1.StructuredOutput {
+	f.boolean("strict")
+	f.text("description")
+	if name := f.text("name"); name == "" {
+		f.wrong(refuse(f.at+"name", codeMissing, "is missing: give the schema a name"))
 	}
-	// What is generated obeys the schema with strict and without it.
-	schema.boolean("strict")
-	schema.text("description")
-	if name := schema.text("name"); name == "" && schema.bad == nil {
-		schema.wrong(refuse("response_format.json_schema.name", codeMissing, "is missing: give the schema a name"))
-	}
-	raw, given := schema.raw("schema")
-	if schema.bad == nil && !given {
-		schema.wrong(refuse("response_format.json_schema.schema", codeMissing, "is missing: give a JSON Schema"))
-	}
-	if schema.bad != nil {
-		f.wrong(schema.bad)
-		return nil
+	raw, given := f.raw("schema")
+	if !given {
+		f.wrong(refuse(f.at+"schema", codeMissing, "is missing: give a JSON Schema"))
 	}
 	return jsonSchema(string(raw))
 }

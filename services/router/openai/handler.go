@@ -44,7 +44,7 @@ type Backend interface {
 
 // Origin is the HTTP request that asks for an answer.
 type Origin struct {
-	// Route of it: RouteChat, RouteCompletions or RouteEmbeddings.
+	// Route of it: RouteChat, RouteCompletions, RouteResponses or RouteEmbeddings.
 	Route string
 	// Secret proves that its caller made the requests: the caller chose it, or it was drawn.
 	// All answers of one call have the same, which the headers tell once a request was
@@ -114,7 +114,7 @@ type Handler struct {
 	left    atomic.Int64 // of Config.MaxHeldBytes
 	started time.Time
 
-	chats, completions, embeddings *kind
+	chats, completions, responses, embeddings *kind
 }
 
 // New returns a Handler.
@@ -133,7 +133,7 @@ func New(config Config) (*Handler, error) {
 	if err != nil {
 		return nil, fmt.Errorf("http metrics: %w", err)
 	}
-	h := &Handler{backend: config.Backend, config: config, log: config.Logger, metrics: m, started: time.Now(), chats: newKind(parseChat), completions: newKind(parseCompletion), embeddings: newKind(parseEmbeddings)}
+	h := &Handler{backend: config.Backend, config: config, log: config.Logger, metrics: m, started: time.Now(), chats: newKind(parseChat), completions: newKind(parseCompletion), responses: newKind(parseResponse), embeddings: newKind(parseEmbeddings)}
 	h.left.Store(config.MaxHeldBytes)
 	return h, nil
 }
@@ -143,11 +143,14 @@ const (
 	RouteChat        = "/v1/chat/completions"
 	RouteCompletions = "/v1/completions"
 	RouteEmbeddings  = "/v1/embeddings"
+	RouteResponses   = "/v1/responses"
 
-	routeModels  = "/v1/models"
-	routeModel   = "/v1/models/{model}"
-	routeOpenAPI = "/openapi.json"
-	routeNone    = "none"
+	routeModels      = "/v1/models"
+	routeModel       = "/v1/models/{model}"
+	routeResponse    = "/v1/responses/{response}"
+	routeInputTokens = "/v1/responses/input_tokens"
+	routeOpenAPI     = "/openapi.json"
+	routeNone        = "none"
 )
 
 // ServeHTTP answers one request. All paths are also there without /v1.
@@ -234,6 +237,8 @@ func (h *Handler) route(u *url.URL) (name string, methods []string, serve func(*
 		return RouteChat, write, func(e *exchange) error { return h.generate(e, h.chats) }
 	case "/embeddings":
 		return RouteEmbeddings, write, h.embed
+	case "/responses":
+		return RouteResponses, write, h.respond
 	case "/openapi.json":
 		return routeOpenAPI, read, func(e *exchange) error { return e.send(http.StatusOK, OpenAPI()) }
 	}
@@ -241,6 +246,9 @@ func (h *Handler) route(u *url.URL) (name string, methods []string, serve func(*
 		if name, err := url.PathUnescape(escaped); err == nil {
 			return routeModel, read, func(e *exchange) error { return h.getModel(e, name) }
 		}
+	}
+	if rest, ok := strings.CutPrefix(path, "/responses/"); ok {
+		return h.ofResponses(rest)
 	}
 	return routeNone, nil, nil
 }

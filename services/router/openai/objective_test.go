@@ -28,7 +28,7 @@ func TestObjectives(t *testing.T) {
 		{`"flex"`, "", &inferencev1.Slo{Class: "batch"}, "", ""},
 		{`"flex"`, "ttft:500ms", &inferencev1.Slo{Class: "batch", Ttft: durationpb.New(500 * time.Millisecond)}, "", ""},
 		{``, "ttft:1s,tpot:30ms", &inferencev1.Slo{Ttft: durationpb.New(time.Second), Tpot: durationpb.New(30 * time.Millisecond)}, "", ""},
-		{`"fast"`, "", nil, "service_tier", ""},
+		{`"ultrafast"`, "", nil, "service_tier", ""},
 		{`7`, "", nil, "service_tier", ""},
 		{``, "ttft", nil, "X-SLO", ""},
 		{``, "e2e:1s", nil, "X-SLO", ""},

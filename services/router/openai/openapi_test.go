@@ -69,20 +69,17 @@ func (d *described) check(t *testing.T, pointer, text string) {
 	}
 }
 
-var requests = map[string]struct {
-	schema string
-	chat   bool
-}{completions: {"CompletionRequest", false}, chats: {"ChatCompletionRequest", true}}
+var requests = map[string]string{completions: "CompletionRequest", chats: "ChatCompletionRequest", responses: "ResponseRequest"}
 
 // The description has each field that the parser knows, and no other; each is taken with the
 // value that stands there as an example, or refused or ignored as it says.
 func TestOpenAPIHasTheFields(t *testing.T) {
 	d := description(t)
 	for path, request := range requests {
-		s := d.Components.Schemas[request.schema]
+		s := d.Components.Schemas[request]
 		names := slices.Concat(slices.Collect(maps.Keys(s.Properties)), s.Refused, s.Ignored)
 		slices.Sort(names)
-		if want := slices.Sorted(maps.Keys(openai.KnownFields(request.chat))); !slices.Equal(names, want) {
+		if want := slices.Sorted(maps.Keys(openai.KnownFields(path))); !slices.Equal(names, want) {
 			t.Errorf("%s: described %v\nthe parser knows %v", path, names, want)
 		}
 		base := map[string]json.RawMessage{}
@@ -92,7 +89,10 @@ func TestOpenAPIHasTheFields(t *testing.T) {
 		send := func(name, value string) (*httptest.ResponseRecorder, string) {
 			body := maps.Clone(base)
 			body[name] = json.RawMessage(value)
-			if name == "top_logprobs" {
+			switch {
+			case name == "top_logprobs" && path == responses:
+				body["include"] = json.RawMessage(`["message.output_text.logprobs"]`)
+			case name == "top_logprobs":
 				body["logprobs"] = json.RawMessage("true")
 			}
 			text, err := json.Marshal(body)
@@ -106,10 +106,10 @@ func TestOpenAPIHasTheFields(t *testing.T) {
 			if w.Code != http.StatusOK || w.Header().Get("X-Tandem-Ignored") != "" {
 				t.Errorf("%s %s: %d %v %s", path, body, w.Code, w.Header(), w.Body)
 			}
-			d.check(t, "/components/schemas/"+request.schema, body)
+			d.check(t, "/components/schemas/"+request, body)
 		}
 		for _, name := range s.Refused {
-			if w, body := send(name, `"x"`); w.Code != http.StatusBadRequest || errorOf(t, w.Body.String()).Param != name {
+			if w, body := send(name, `"x"`); w.Code != http.StatusBadRequest && w.Code != http.StatusNotFound || errorOf(t, w.Body.String()).Param != name {
 				t.Errorf("%s %s: %d %s", path, body, w.Code, w.Body)
 			}
 		}
@@ -127,6 +127,8 @@ func TestOpenAPIDescribesTheAnswers(t *testing.T) {
 	likelihoods := []*inferencev1.TokenLogprobs{likely("é", -0.5, "é"), likely("b", -1, "c")}
 	many := `{` + hi + `,"n":2,"logprobs":true,"top_logprobs":1,"timing_ms":true`
 	some := `{"prompt":["a","b"],"logprobs":1,"timing_ms":true`
+	told := `{"input":"hi","instructions":"Be brief.","temperature":0.5,"top_p":0.5,"max_output_tokens":9,"max_tool_calls":1,"metadata":{"a":"b"},"service_tier":"fast","truncation":"auto",
+		"text":{"format":{"type":"json_schema","name":"n","schema":{}},"verbosity":"low"},"include":["message.output_text.logprobs"],"top_logprobs":1,"timing_ms":true}`
 	usage := `,"stream":true,"stream_options":{"include_usage":true}}`
 	calling := &fake{words: strings.SplitAfter("Well. <tool_call>{\"name\": \"f\", \"arguments\": {\"x\": 1}}</tool_call>", " "), calls: "hermes"}
 	refusing := func(code codes.Code) *fake { return &fake{refuse: rpc.Error(code, "REASON", "no", 0)} }
@@ -156,6 +158,21 @@ func TestOpenAPIDescribesTheAnswers(t *testing.T) {
 		{chats, chats, `{` + hi + `}`, refusing(codes.Internal), 500},
 		{chats, chats, `{` + hi + `}`, refusing(codes.Unavailable), 503},
 		{chats, chats, `{` + hi + `}`, refusing(codes.DeadlineExceeded), 504},
+		{responses, responses, `{"input":"hi"}`, nil, 200},
+		{responses, responses, `{"input":"hi","stream":true}`, nil, 200},
+		{responses, responses, `{"input":"hi",` + flatTools + `}`, calling, 200},
+		{responses, responses, `{"input":"hi","stream":true,` + flatTools + `}`, calling, 200},
+		{responses, responses, told, nil, 200},
+		{responses, responses, told[:len(told)-1] + `,"stream":true}`, nil, 200},
+		{responses, responses, `{"input":"hi","max_output_tokens":0,"stream":true}`, nil, 200},
+		{responses, responses, `{"input":"hi","stream":true}`, &fake{words: []string{"a"}, fail: rpc.Error(codes.DataLoss, "KV_LOST", "a block is lost", 0)}, 200},
+		{responses, responses, `{"input":[]}`, nil, 400},
+		{responses, responses, `{"input":"hi","conversation":"x"}`, nil, 404},
+		{responses, responses, `{"input":"hi"}`, refusing(codes.ResourceExhausted), 429},
+		{responses + "/input_tokens", responses + "/input_tokens", `{"input":"hi"}`, nil, 200},
+		{responses + "/input_tokens", responses + "/input_tokens", `{"input":"hi"}`, refusing(codes.NotFound), 404},
+		{responses + "/resp_1", responses + "/{response}", "", nil, 404},
+		{responses + "/resp_1/input_items", responses + "/{response}/input_items", "", nil, 404},
 		{"/v1/models", "/v1/models", "", nil, 200},
 		{"/v1/models/real", "/v1/models/{model}", "", nil, 200},
 		{"/v1/models/none", "/v1/models/{model}", "", nil, 404},
@@ -182,7 +199,8 @@ func TestOpenAPIDescribesTheAnswers(t *testing.T) {
 		}
 		events := strings.Split(strings.TrimSuffix(w.Body.String(), "\n\n"), "\n\n")
 		for _, event := range events {
-			switch data := strings.TrimPrefix(event, "data: "); {
+			_, data, _ := strings.Cut(event, "data: ")
+			switch {
 			case data == "[DONE]":
 			case strings.HasPrefix(data, `{"error"`):
 				d.check(t, "/components/schemas/Error", data)

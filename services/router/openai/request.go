@@ -25,12 +25,14 @@ const (
 
 // call is a request that was translated: one GenerateRequest for each answer.
 type call struct {
-	chat    bool
-	choices []*inferencev1.GenerateRequest
-	n       int  // answers to each prompt; they stand next to each other
-	shown   int  // of those, the best, that the client gets; where all are, in their order
-	empty   bool // no token is asked for
-	stream  bool
+	route    string
+	chat     bool      // the answer is to a conversation
+	response *response // what a response says of its request; nil: it is no response
+	choices  []*inferencev1.GenerateRequest
+	n        int  // answers to each prompt; they stand next to each other
+	shown    int  // of those, the best, that the client gets; where all are, in their order
+	empty    bool // no token is asked for
+	stream   bool
 	// usage is said in a last message of a stream, eachUsage in every one.
 	usage, eachUsage bool
 	logprobs         bool
@@ -87,11 +89,12 @@ func (c *call) common(f *fields) *inferencev1.GenerateRequest {
 	}
 	c.shown = c.n
 	c.resumable(f, q)
-	q.StructuredOutput, c.form = format(f)
 	if least := f.integerIn("min_tokens", 0, math.MaxInt32); least != nil {
 		q.MinTokens = uint32(*least)
 	}
-	if top := f.integerIn("prompt_logprobs", 0, maxLogprobs); top != nil {
+	if c.response != nil {
+		f.notSupported("is not supported in responses; leave it out", "prompt_logprobs")
+	} else if top := f.integerIn("prompt_logprobs", 0, maxLogprobs); top != nil {
 		c.promptTop = proto.Uint32(uint32(*top))
 		q.PromptLogprobs = c.promptTop
 		if c.stream {
@@ -107,7 +110,7 @@ func (c *call) common(f *fields) *inferencev1.GenerateRequest {
 }
 
 // tiers are the classes of requests by OpenAI's names; "" is the router's default class.
-var tiers = map[string]string{"": "", "auto": "", "default": "", "scale": "", "priority": routing.ClassInteractive, "flex": routing.ClassBatch}
+var tiers = map[string]string{"": "", "auto": "", "default": "", "scale": "", "priority": routing.ClassInteractive, "fast": routing.ClassInteractive, "flex": routing.ClassBatch}
 
 // tier reads which class a request is of.
 func tier(f *fields, q *inferencev1.GenerateRequest) {
@@ -161,7 +164,11 @@ var nothing = []string{"false", "0", "[]", "{}", `""`}
 
 // most reads how many tokens to generate at most. The newer name counts.
 func (c *call) most(f *fields, q *inferencev1.GenerateRequest) {
-	for _, c.limit = range []string{"max_completion_tokens", "max_tokens"} {
+	names := []string{"max_completion_tokens", "max_tokens"}
+	if c.response != nil {
+		names = []string{"max_output_tokens"}
+	}
+	for _, c.limit = range names {
 		if !f.has(c.limit) {
 			continue
 		}
@@ -307,6 +314,9 @@ func (c *call) repeat(prompts []*inferencev1.GenerateRequest) {
 func (c *call) name(field string) string {
 	if strings.HasPrefix(field, "structured_output") && c.form != "" {
 		return c.form
+	}
+	if c.response != nil {
+		return c.response.name(field, c.limit)
 	}
 	if c.chat {
 		if name, ok := chatNames(field); ok {

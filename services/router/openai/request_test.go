@@ -222,16 +222,18 @@ func errorOf(t testing.TB, body string) errorObject {
 func FuzzRequest(f *testing.F) {
 	for _, seed := range []string{
 		`{` + hi + `}`, `{"prompt":"a","n":2,"stream":true}`, `{"prompt":[[1]],"logprobs":1}`, `{"messages":[{"role":"assistant","tool_calls":[{"function":{"arguments":"{}"}}]}]}`,
+		`{"input":"a","instructions":"b"}`, `{"input":[{"role":"user","content":[{"type":"input_text","text":"a"}]},{"type":"function_call","call_id":"1","name":"f","arguments":"{}"},{"type":"function_call_output","call_id":"1","output":"o"}]}`,
+		`{"input":"a","text":{"format":{"type":"json_schema","name":"n","schema":{}}},"include":[""],"metadata":{"a":"b"},"conversation":{"id":1}}`,
 		`{"logit_bias":{"1":2}}`, `{"prompt":[`, `{"stop":["a"],"max_tokens":0,"prompt":"x"}`, `{"prompt":[{}]}`, `{"messages":[null]}`, `{"tool_choice":{},"messages":{}}`,
 	} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, body string) {
-		for _, path := range []string{chats, completions} {
+		for _, path := range []string{chats, completions, responses} {
 			w := ask(t, &fake{words: []string{"a"}}, http.MethodPost, path, body)
 			switch {
 			case w.Code == http.StatusOK:
-			case w.Code == http.StatusBadRequest && errorOf(t, w.Body.String()).Message != "":
+			case (w.Code == http.StatusBadRequest || path == responses && w.Code == http.StatusNotFound) && errorOf(t, w.Body.String()).Message != "":
 			default:
 				t.Errorf("%s: %d %s", path, w.Code, w.Body)
 			}

@@ -22,10 +22,7 @@ type receive func(index int, event *inferencev1.GenerateEvent) error
 // that fails ends the others. A request with one answer is served on the
 // caller's goroutine, and its tokens go to now, which is as Origin.Now, if that is not nil.
 func (h *Handler) run(ctx context.Context, c *call, to receive, now func(*inferencev1.GenerateEvent) bool) error {
-	from := Origin{Route: RouteCompletions, Secret: cmp.Or(c.secret, rpc.NewID())}
-	if c.chat {
-		from.Route = RouteChat
-	}
+	from := Origin{Route: c.route, Secret: cmp.Or(c.secret, rpc.NewID())}
 	generate := func(ctx context.Context, from Origin, q *inferencev1.GenerateRequest, send func(*inferencev1.GenerateEvent) error) error {
 		if c.empty && q.PromptLogprobs == nil {
 			return h.nothing(ctx, q, send)

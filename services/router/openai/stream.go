@@ -17,6 +17,9 @@ type stream struct {
 	isNow  bool  // write goes through it
 	partly bool  // the last token went so, but for what the connection has kept of it
 
+	// events sends what an event adds, for an API whose messages are others; nil: receive does.
+	events func(*inferencev1.GenerateEvent) error
+
 	request string // whose events have ids; "": none have
 	at      place  // of the event that is sent next, in a stream with ids
 	// resumed says that the client has what comes up to from.
@@ -62,6 +65,9 @@ func (s *stream) receive(index int, event *inferencev1.GenerateEvent) error {
 	if s.partly {
 		s.partly = false
 		return s.exchange.rest(s.now)
+	}
+	if s.events != nil {
+		return s.events(event)
 	}
 	s.note(index, event)
 	switch {

@@ -52,6 +52,9 @@ func TestGolden(t *testing.T) {
 		{"completion-timing", completions, `{"prompt":"a","timing_ms":true}`, &fake{words: []string{"b"}}},
 		{"chat-stream-timing", chats, `{` + hi + `,"stream":true,"timing_ms":true}`, &fake{words: []string{"Once"}}},
 		{"stream-fails", chats, `{` + hi + `,"stream":true}`, &fake{words: []string{"Once"}, fail: rpc.Error(codes.DataLoss, "KV_LOST", "a block is lost", 0)}},
+		{"response", responses, `{"input":"hi"}`, &fake{words: []string{"Once", " <&>"}, held: "."}},
+		{"response-stream", responses, `{"input":"hi","stream":true}`, &fake{words: []string{"Once", "", " <&>"}, held: " a"}},
+		{"response-stream-logprobs", responses, `{"input":"hi","stream":true,"include":["message.output_text.logprobs"]}`, &fake{words: []string{"é", ""}, logprobs: likelihoods}},
 		{"models", "/v1/models", "", &fake{}},
 		{"model", "/models/org%2Falias%20one", "", &fake{}},
 	} {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"regexp"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -89,7 +90,7 @@ func newExplainCommand() *cobra.Command {
 at most eight with each term of the worker's cost and the others counted, and the stages
 of the request's latency. The router keeps
 the last few thousand requests. The beginning of an id is enough, if only one request
-has it. The id in the body of an HTTP answer, cmpl-ID or chatcmpl-ID, is taken too. Of
+has it. The id in the body of an HTTP answer, cmpl-ID, chatcmpl-ID or resp_ID, is taken too. Of
 several answers to one prompt the second is ID/1, the third ID/2.
 
 COST MS is what the policy slo compares. For a prefill worker it is QUEUE MS and PREFILL
@@ -161,12 +162,15 @@ ttft, the time to the first token, or e2e, that of the whole request.`,
 	return cmd
 }
 
+// idInBody is what stands before the id of a request in the body of its answer.
+var idInBody = regexp.MustCompile("^(cmpl-|chatcmpl-|resp_)")
+
 // explainByID asks for a request by its id or, if none is called that, by the id that the
 // body of an HTTP answer has: there a word for the kind of answer stands before it.
 func explainByID(request *controlv1.ExplainRequest, ask func(*controlv1.ExplainRequest) (*controlv1.ExplainResponse, error)) (*controlv1.ExplainResponse, error) {
 	response, err := ask(request)
-	kind, id, _ := strings.Cut(request.GetRequestId(), "-")
-	if err == nil || id == "" || kind != "cmpl" && kind != "chatcmpl" || statusOf(err).Code() != codes.NotFound {
+	id := idInBody.ReplaceAllString(request.GetRequestId(), "")
+	if err == nil || id == "" || id == request.GetRequestId() || statusOf(err).Code() != codes.NotFound {
 		return response, err
 	}
 	if response, again := ask(&controlv1.ExplainRequest{RequestId: id}); statusOf(again).Code() != codes.NotFound {

@@ -1,0 +1,94 @@
+package mesh_test
+
+import (
+	"encoding/json"
+	"os"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/openai/openai-go/v3"
+	"github.com/openai/openai-go/v3/responses"
+
+	api "github.com/tandem-serving/tandem/services/router/openai"
+)
+
+// specified are the fields of a request of OpenAI's specification, as the official client, which is
+// generated from it, has them.
+func specified[Params any]() (names []string) {
+	for field := range reflect.TypeFor[Params]().Fields() {
+		if name, _, _ := strings.Cut(field.Tag.Get("json"), ","); name != "" && name != "-" {
+			names = append(names, name)
+		}
+	}
+	return append(names, "stream") // the client has methods for it
+}
+
+// tabled are the fields in the tables of a page's sections, by heading.
+func tabled(t *testing.T, page string) map[string][]string {
+	t.Helper()
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := make(map[string][]string)
+	heading := ""
+	for line := range strings.Lines(string(text)) {
+		if title, ok := strings.CutPrefix(line, "### "); ok {
+			heading = strings.TrimSpace(title)
+		}
+		cells := strings.SplitN(line, "|", 3)
+		if len(cells) < 3 || cells[0] != "" {
+			continue
+		}
+		for _, name := range regexp.MustCompile("`([a-z_]+)`").FindAllStringSubmatch(cells[1], -1) {
+			out[heading] = append(out[heading], name[1])
+		}
+	}
+	return out
+}
+
+// docs/openai.md and the OpenAPI description say of every field of the specification what is done
+// with it.
+func TestEverySpecifiedFieldIsInATable(t *testing.T) {
+	tables := tabled(t, "../../../docs/openai.md")
+	var described struct {
+		Components struct {
+			Schemas map[string]struct {
+				Properties map[string]json.RawMessage
+				Refused    []string `json:"x-tandem-refused"`
+				Ignored    []string `json:"x-tandem-ignored"`
+			}
+		}
+	}
+	if err := json.Unmarshal(api.OpenAPI(), &described); err != nil {
+		t.Fatal(err)
+	}
+	shared := []string{"Accepted, without effect", "Completions, chats and responses"}
+	for _, c := range []struct {
+		endpoint, schema string
+		fields           []string
+		sections         []string
+	}{
+		{"completions", "CompletionRequest", specified[openai.CompletionNewParams](), append(slices.Clone(shared), "Completions")},
+		{"chat completions", "ChatCompletionRequest", specified[openai.ChatCompletionNewParams](), append(slices.Clone(shared), "Chats")},
+		{"responses", "ResponseRequest", specified[responses.ResponseNewParams](), append(slices.Clone(shared), "Responses")},
+		{"input tokens", "ResponseRequest", specified[responses.InputTokenCountParams](), append(slices.Clone(shared), "Responses")},
+	} {
+		if len(c.fields) < 10 {
+			t.Fatalf("%s: the client's type has only the fields %v", c.endpoint, c.fields)
+		}
+		schema := described.Components.Schemas[c.schema]
+		for _, field := range c.fields {
+			if !slices.ContainsFunc(c.sections, func(section string) bool { return slices.Contains(tables[section], field) }) {
+				t.Errorf("%s: docs/openai.md has no row for %s in its sections %q", c.endpoint, field, c.sections)
+			}
+			_, property := schema.Properties[field]
+			if !property && !slices.Contains(schema.Refused, field) && !slices.Contains(schema.Ignored, field) {
+				t.Errorf("%s: openapi.json's %s does not have %s", c.endpoint, c.schema, field)
+			}
+		}
+	}
+}

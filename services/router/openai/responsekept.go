@@ -1,0 +1,53 @@
+package openai
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+)
+
+// ofResponses finds what serves a path below /responses/; nil if nothing does.
+func (h *Handler) ofResponses(rest string) (name string, methods []string, serve func(*exchange) error) {
+	if rest == "input_tokens" {
+		return routeInputTokens, []string{http.MethodPost}, h.countInput
+	}
+	escaped, what, _ := strings.Cut(rest, "/")
+	switch what {
+	case "":
+		methods = []string{http.MethodGet, http.MethodHead, http.MethodDelete}
+	case "cancel":
+		methods = []string{http.MethodPost}
+	case "input_items":
+		methods = []string{http.MethodGet, http.MethodHead}
+	}
+	id, err := url.PathUnescape(escaped)
+	if err != nil || id == "" || id == "compact" || methods == nil {
+		return routeNone, nil, nil
+	}
+	return routeResponse, methods, func(*exchange) error {
+		// None is kept: docs/decisions/0062-responses-are-not-kept.md.
+		return notFound("", fmt.Sprintf("Response with id '%s' not found. This server keeps no responses.", shorten(id)), "")
+	}
+}
+
+// inputTokens is how long a request's prompt is.
+type inputTokens struct {
+	Object string `json:"object"`
+	Tokens int    `json:"input_tokens"`
+}
+
+// countInput counts the tokens of what a response would be asked with.
+func (h *Handler) countInput(e *exchange) error {
+	held := &held{left: &h.left}
+	defer held.release()
+	a, err := h.assembly(e, h.responses, held)
+	if err != nil {
+		return err
+	}
+	plan, err := h.backend.Plan(e.request.Context(), a.call.choices[0])
+	if err != nil {
+		return rename(err, a.call.name)
+	}
+	return e.reply(http.StatusOK, inputTokens{Object: "response.input_tokens", Tokens: len(plan.Prompt)})
+}
