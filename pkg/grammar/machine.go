@@ -14,6 +14,13 @@ const MaxDepth = 128
 // them. With more, all are made again when they are needed again.
 const maxPlaces = 1 << 13
 
+// maxThreads bounds the ways of reading one output. Where a grammar has more, an output cannot go
+// on: a grammar says the same in fewer, and each costs time in every step.
+const maxThreads = 1 << 10
+
+// maxKept bounds what all places have together, as maxPlaces does their number.
+const maxKept = 1 << 20
+
 // frame is a call that has not returned: where it goes on, and the call that it is in.
 type frame struct {
 	back   int32
@@ -46,12 +53,15 @@ type machine struct {
 	frames    uint32
 	places    map[string]*place
 	masked    int // places with masks
+	kept      int // frames, and threads of places
 	first     *place
 
 	key   []byte
 	found []thread
 	todo  []todo
 	seen  map[todo]bool
+	// many: there are more ways on from a place than maxThreads, or too many to look for.
+	many bool
 }
 
 type todo struct {
@@ -81,6 +91,7 @@ func (m *machine) frameOf(back int32, outer *frame) *frame {
 	f := within[back]
 	if f == nil {
 		m.frames++
+		m.kept++
 		f = &frame{back: back, outer: outer, depth: depth, id: m.frames}
 		within[back] = f
 	}
@@ -98,6 +109,9 @@ func (m *machine) enter(at int32, in *frame) (complete bool) {
 			continue
 		}
 		m.seen[t] = true
+		if m.many = m.many || len(m.seen) > maxThreads<<4; m.many {
+			return false
+		}
 		switch n := &m.nodes[t.node]; n.kind {
 		case nodeReturn:
 			if t.frame == nil {
@@ -133,11 +147,11 @@ func (m *machine) enter(at int32, in *frame) (complete bool) {
 }
 
 // place is that of found, which is empty again after it; nil if nothing can come and nothing is
-// complete.
+// complete, or if there are too many ways on.
 func (m *machine) place(complete bool) *place {
-	threads := m.found
-	m.found = m.found[:0]
-	if len(threads) == 0 && !complete {
+	threads, many := m.found, m.many
+	m.found, m.many = m.found[:0], false
+	if many || len(threads) == 0 && !complete {
 		return nil
 	}
 	frameID := func(f *frame) uint32 {
@@ -150,7 +164,9 @@ func (m *machine) place(complete bool) *place {
 		slices.SortFunc(threads, func(a, b thread) int {
 			return cmp.Or(cmp.Compare(a.node, b.node), cmp.Compare(a.at.id, b.at.id), cmp.Compare(frameID(a.frame), frameID(b.frame)))
 		})
-		threads = slices.Compact(threads)
+		if threads = slices.Compact(threads); len(threads) > maxThreads {
+			return nil
+		}
 	}
 	m.key = append(m.key[:0], 0)
 	if complete {
@@ -165,7 +181,7 @@ func (m *machine) place(complete bool) *place {
 		return made
 	}
 	made := &place{threads: slices.Clone(threads), complete: complete}
-	if len(m.places) >= maxPlaces {
+	if m.kept += len(threads); len(m.places) >= maxPlaces || m.kept > maxKept {
 		m.forget()
 	}
 	m.places[string(m.key)] = made
@@ -176,7 +192,7 @@ func (m *machine) place(complete bool) *place {
 func (m *machine) forget() {
 	clear(m.places)
 	clear(m.outermost)
-	m.masked = 0
+	m.masked, m.kept = 0, 0
 }
 
 // step is where a byte leads, nil if nowhere.
@@ -203,6 +219,9 @@ func (m *machine) step(from *place, b byte) *place {
 		}
 		if to.final && m.enter(next, t.frame) {
 			complete = true
+		}
+		if m.many = m.many || len(m.found) > maxThreads<<4; m.many {
+			break
 		}
 	}
 	to := m.place(complete)
