@@ -1,6 +1,7 @@
 package chat
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -14,7 +15,8 @@ import (
 type Conversation struct {
 	// Messages, oldest first.
 	Messages []Message
-	// Tools are functions that the model may call, as OpenAI's API gives them.
+	// Tools are functions that the model may call, as OpenAI's API gives them. The members of a
+	// json.RawMessage come in its order.
 	Tools []any
 	// Arguments are further variables of the template, such as enable_thinking.
 	Arguments map[string]any
@@ -125,6 +127,10 @@ func valueOf(v any, depth int) (any, error) {
 			return nil, fmt.Errorf("%s is too large for a number", x)
 		}
 		return f, nil
+	case json.RawMessage:
+		d := json.NewDecoder(bytes.NewReader(x))
+		d.UseNumber()
+		return orderedValue(d, depth)
 	case []any:
 		out := make([]any, len(x))
 		for i, e := range x {
@@ -146,6 +152,48 @@ func valueOf(v any, depth int) (any, error) {
 		return out, nil
 	}
 	return nil, fmt.Errorf("is a %T, which is not JSON", v)
+}
+
+// orderedValue reads JSON with the members of objects in their order.
+func orderedValue(d *json.Decoder, depth int) (any, error) {
+	token, err := d.Token()
+	if err != nil {
+		return nil, fmt.Errorf("is not valid JSON: %w", err)
+	}
+	open, is := token.(json.Delim)
+	if !is {
+		return valueOf(token, depth)
+	}
+	if depth > maxValueNesting {
+		return nil, fmt.Errorf("is nested more than %d deep", maxValueNesting)
+	}
+	list, object := &jinja.List{}, jinja.NewDict()
+	for d.More() {
+		var name string
+		if open == '{' {
+			token, err := d.Token()
+			if err != nil {
+				return nil, fmt.Errorf("is not valid JSON: %w", err)
+			}
+			name, _ = token.(string)
+		}
+		element, err := orderedValue(d, depth+1)
+		if err != nil {
+			return nil, err
+		}
+		if open == '{' {
+			object.Set(name, element)
+		} else {
+			list.Items = append(list.Items, element)
+		}
+	}
+	if _, err := d.Token(); err != nil {
+		return nil, fmt.Errorf("is not valid JSON: %w", err)
+	}
+	if open == '{' {
+		return object, nil
+	}
+	return list, nil
 }
 
 func orderedKeys(m map[string]any) []string {

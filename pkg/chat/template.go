@@ -26,6 +26,19 @@ type Ending interface {
 	EndToken() string
 }
 
+// ToolSource is the source of the template that conversations with tools are rendered by, in
+// which one can see how it writes calls; empty: it is not known.
+func ToolSource(t Template) string {
+	s, known := t.(*set)
+	switch {
+	case !known:
+		return ""
+	case s.forTool != nil:
+		return s.forTool.source
+	}
+	return s.usual.source
+}
+
 // Error is a template that cannot be used, or that refuses a conversation.
 type Error struct {
 	// File and Name say which template: Name is empty where the file holds one.
@@ -91,6 +104,7 @@ func (s *set) EndToken() string {
 type named struct {
 	name     string
 	file     string
+	source   string
 	template *jinja.Template
 }
 
@@ -105,7 +119,7 @@ func (s *set) addFrom(file, name, source string) error {
 		return nil
 	}
 	t, err := jinja.Parse(source)
-	n := &named{name, file, t}
+	n := &named{name, file, source, t}
 	if err != nil {
 		return n.failed(err)
 	}

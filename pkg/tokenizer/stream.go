@@ -1,6 +1,7 @@
 package tokenizer
 
 import (
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
@@ -10,6 +11,7 @@ import (
 type Stream struct {
 	t           *Tokenizer
 	skipSpecial bool
+	shown       []int32 // special tokens that are not skipped
 	open        []byte // the beginning of a character, at most three bytes
 	prompt      int    // how many of them are of the prompt
 	scratch     []byte
@@ -100,7 +102,12 @@ func (s *Stream) Next(id int32) string {
 	return text
 }
 
-func (s *Stream) skips(id int32) bool { return s.skipSpecial && s.t.special[id] }
+// Show has special tokens in the text that would be left out. It is for the time before Next.
+func (s *Stream) Show(ids []int32) { s.shown = ids }
+
+func (s *Stream) skips(id int32) bool {
+	return s.skipSpecial && s.t.special[id] && !slices.Contains(s.shown, id)
+}
 
 func (s *Stream) nextBytes(id int32) string {
 	if s.skips(id) {

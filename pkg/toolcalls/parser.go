@@ -233,8 +233,8 @@ func (p *Parser) readCall() bool {
 			return p.fail()
 		}
 		p.at++
-		if !p.open && o.named && o.begun {
-			p.pieces()
+		if !p.open || o.complete {
+			p.pieces() // as soon as it begins, and to its end
 		}
 	}
 	p.pieces()

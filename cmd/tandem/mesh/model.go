@@ -78,6 +78,11 @@ func (m *served) newGrammars() (*grammar.Cache, error) {
 	if err != nil {
 		return nil, err
 	}
+	for id := range int32(m.spec.VocabSize) {
+		if t.IsSpecial(id) {
+			vocabulary.NameSpecial(id, string(t.TokenBytes(id)))
+		}
+	}
 	return grammar.NewCache(vocabulary), nil
 }
 

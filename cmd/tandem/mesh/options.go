@@ -32,6 +32,8 @@ type Options struct {
 	ModelAliases []string
 	// ChatTemplate is a file with a chat template; empty: the model's own.
 	ChatTemplate string
+	// ToolCallParser is the format of the model's calls of tools: see preprocess.Model.
+	ToolCallParser string
 	// ContextTokens is the most tokens of prompt and answer together; 0: as many as
 	// the model has.
 	ContextTokens int
@@ -86,6 +88,7 @@ func (o *Options) registerModelFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.Model, "model", "", "directory of the model (default: the bundled one)")
 	fs.StringVar(&o.ModelName, "model-name", "", "name that requests use for the model (default: the directory's name)")
 	fs.StringVar(&o.ChatTemplate, "chat-template", "", "file with a chat template in Jinja, to use instead of the model's own")
+	fs.StringVar(&o.ToolCallParser, "tool-call-parser", preprocess.ToolCallsAuto, "how the model writes calls of tools: hermes (Qwen too), llama3_json, mistral; auto: as its chat template does; none: tools are refused")
 	fs.IntVar(&o.ContextTokens, "context-tokens", 0, "most tokens of a prompt and its answer together; bounds the KV memory of a sequence; 0: the model's context")
 	o.Record.RegisterFlags(fs)
 	o.Auth.RegisterFlags(fs)
@@ -130,6 +133,9 @@ func (o *Options) validateModel() error {
 		return fmt.Errorf("--decode-kv-encoding: with --cpu-kv %s KV is small already and is sent unchanged: leave out one of the two", kv)
 	case o.ContextTokens < 0 || o.ContextTokens == 1:
 		return fmt.Errorf("--context-tokens: %d is too few for a prompt and an answer: pass 2 or more, or 0 for the model's context", o.ContextTokens)
+	}
+	if err := preprocess.CheckToolCallParser(o.ToolCallParser); err != nil {
+		return fmt.Errorf("--tool-call-parser: %w", err)
 	}
 	for _, alias := range o.ModelAliases {
 		if err := preprocess.CheckAlias(alias); err != nil {

@@ -60,7 +60,7 @@ func (p *process) newRouter(ctx context.Context) (services []lifecycle.Service, 
 	}
 	service, err := router.New(p.options.Router, router.Deps{
 		ID: at.id, Log: log, Models: []router.Model{{
-			Spec: spec, Tokenizer: p.model.tokenizer, Aliases: p.options.ModelAliases,
+			Spec: spec, Tokenizer: p.model.tokenizer, Aliases: p.options.ModelAliases, ToolCallParser: p.options.ToolCallParser,
 			Chat: p.model.chat, ChatError: p.model.chatError,
 		}},
 		Members: members, Signals: p.signals, Publisher: publisher,

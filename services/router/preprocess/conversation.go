@@ -2,6 +2,7 @@ package preprocess
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -65,7 +66,7 @@ func conversationOf(c *inferencev1.Conversation) (chat.Conversation, error) {
 	case n > maxMessages:
 		return out, rpc.InvalidArgument("conversation.messages", fmt.Sprintf("%d messages are more than %d", n, maxMessages))
 	}
-	if n := len(c.GetTools()); n > maxTools {
+	if n := len(c.GetTools()) + len(c.GetToolsJson()); n > maxTools {
 		return out, rpc.InvalidArgument("conversation.tools", fmt.Sprintf("%d tools are more than %d", n, maxTools))
 	}
 	for i, message := range c.GetMessages() {
@@ -79,6 +80,9 @@ func conversationOf(c *inferencev1.Conversation) (chat.Conversation, error) {
 		})
 	}
 	out.Tools = structs(c.GetTools())
+	for _, text := range c.GetToolsJson() {
+		out.Tools = append(out.Tools, json.RawMessage(text))
+	}
 	return out, nil
 }
 

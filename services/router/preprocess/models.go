@@ -19,6 +19,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/model"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/pkg/tokenizer"
+	"github.com/tandem-serving/tandem/pkg/toolcalls"
 	"github.com/tandem-serving/tandem/services/router/clienterr"
 )
 
@@ -32,13 +33,19 @@ type Model struct {
 	// ChatError says why.
 	Chat      chat.Template
 	ChatError error
+	// ToolCallParser is the format of the calls that it makes: a name of package toolcalls,
+	// ToolCallsNone, or ToolCallsAuto or empty for that of its chat template.
+	ToolCallParser string
 	// Aliases are further names that mean this model, or patterns of path.Match.
 	// A model's own name counts more, and then the first model with an alias.
 	Aliases []string
 
-	encodes  chan struct{}         // a place for each long text that is made into tokens
-	sampling *inferencev1.Sampling // the defaults
-	endTurn  []int32               // ends answers of a conversation, beside Spec.EOS; or none
+	encodes    chan struct{}         // a place for each long text that is made into tokens
+	sampling   *inferencev1.Sampling // the defaults
+	calls      toolcalls.Format      // of tools, how they are written
+	knowsCalls bool                  // it is what the model has learned
+	markers    []string              // special tokens that they are written with
+	endTurn    []int32               // ends answers of a conversation, beside Spec.EOS; or none
 }
 
 // Models are the models that can be asked for. They are safe for concurrent use.
@@ -67,6 +74,7 @@ func NewModels(list []Model, generationConfig string, maxRequestTime time.Durati
 		}
 		if m.Chat != nil {
 			m.endTurn = endTurn(m)
+			m.findToolCalls()
 			m.Chat = boundedChat{m.Chat, renders}
 		}
 		m.encodes = encodes

@@ -48,6 +48,8 @@ type Plan struct {
 	Sampling   *inferencev1.Sampling         // every field set
 	Logprobs   *uint32                       // nil: say nothing
 	Structured *inferencev1.StructuredOutput // nil: the output may be anything
+	ToolCalls  string                        // the format of calls; empty: there are none
+	Shown      []int32                       // special tokens that the text has
 	Envelope   *inferencev1.Envelope         // without a request id
 	Resumable  time.Duration                 // after its client is gone; 0: not
 	Arrived    time.Time
@@ -75,7 +77,7 @@ func (s *Models) Plan(ctx context.Context, arrived time.Time, q *inferencev1.Gen
 	if p.StopTokens, err = stopTokensOf(q, m); err != nil {
 		return nil, err
 	}
-	if p.Structured, err = s.structuredOf(q, p.StopTokens); err != nil {
+	if err := s.hold(p, q); err != nil {
 		return nil, err
 	}
 	if p.Envelope, err = envelopeOf(q); err != nil {

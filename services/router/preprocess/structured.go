@@ -9,23 +9,38 @@ import (
 	"github.com/tandem-serving/tandem/pkg/rpc"
 )
 
-// structuredOf checks the form that a request asks for, so that nothing is spent on one that no
-// worker can make a grammar of. stops are the tokens that end the request.
-func (s *Models) structuredOf(q *inferencev1.GenerateRequest, stops []int32) (*inferencev1.StructuredOutput, error) {
-	form := q.GetStructuredOutput()
-	switch {
-	case form == nil:
-		return nil, nil
-	case q.GetIgnoreEos():
-		return nil, rpc.InvalidArgument("ignore_eos", "cannot be true with structured_output: a complete output could not end")
-	case len(stops) == 0:
-		return nil, rpc.InvalidArgument("structured_output", "the model has no end-of-sequence token, so that a complete output could not end: give one in stop_token_ids")
-	}
-	if _, err := s.grammars.Get(form); err != nil {
-		if wrong, is := errors.AsType[*grammar.Error](err); is {
-			return nil, rpc.InvalidArgument("structured_output."+wrong.Field, wrong.Problem)
+// hold has a plan's output held to the form, or to the calls of tools, that its request asks for.
+// Forms are checked, so that nothing is spent on one that no worker can make a grammar of.
+func (s *Models) hold(p *Plan, q *inferencev1.GenerateRequest) error {
+	p.Structured = q.GetStructuredOutput()
+	choice := q.GetConversation().GetToolChoice()
+	field := "structured_output"
+	if choice != nil {
+		if p.Structured != nil {
+			return rpc.InvalidArgument(field, "is not supported together with tools that can be called: leave one of them out")
 		}
-		return nil, rpc.InvalidArgument("structured_output", err.Error())
+		field = "conversation.tool_choice"
+		if err := p.holdToCalls(q.GetConversation(), choice); err != nil {
+			return err
+		}
 	}
-	return form, nil
+	switch {
+	case p.Structured == nil:
+		return nil
+	case q.GetIgnoreEos():
+		return rpc.InvalidArgument("ignore_eos", "cannot be true with "+field+": a complete output could not end")
+	case len(p.StopTokens) == 0:
+		return rpc.InvalidArgument(field, "the model has no end-of-sequence token, so that a complete output could not end: give one in stop_token_ids")
+	}
+	_, err := s.grammars.Get(p.Structured)
+	wrong, is := errors.AsType[*grammar.Error](err)
+	switch {
+	case err == nil:
+		return nil
+	case choice != nil:
+		return wrongTool(q.GetConversation(), p.Structured.GetStructuralTags(), err)
+	case is:
+		return rpc.InvalidArgument(field+"."+wrong.Field, wrong.Problem)
+	}
+	return rpc.InvalidArgument(field, err.Error())
 }

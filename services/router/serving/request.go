@@ -119,7 +119,7 @@ func newRequest(s *Requests, p *preprocess.Plan, by admitted, id, secret string,
 		StopTokens:   p.StopTokens,
 		Deadline:     p.Deadline,
 		VocabSize:    p.Model.Spec.VocabSize,
-		Text:         newText(p.Model.Tokenizer, p.Tokens, p.Stops),
+		Text:         newText(p.Model.Tokenizer, p.Tokens, p.Stops, p.Shown),
 		Logprobs:     p.Logprobs != nil,
 		TopLogprobs:  p.TopLogprobs(),
 		MaxAttempts:  s.config.MaxAttempts,
@@ -273,6 +273,7 @@ func (r *request) apply(now time.Time, actions []joining.Action) {
 				Seed:              r.plan.Sampling.GetSeed(),
 				SystemFingerprint: r.version.Fingerprint(),
 				Secret:            r.secret,
+				ToolCallFormat:    r.plan.ToolCalls,
 			}}})
 		case *joining.Deliver:
 			if r.token == nil {

@@ -14,9 +14,12 @@ type text struct {
 	stops  *stoptext.Matcher
 }
 
-// newText is the text that continues prompt: a space that begins it is part of it.
-func newText(t *tokenizer.Tokenizer, prompt []int32, stops []string) *text {
-	return &text{stream: t.NewStreamAfter(prompt, true), stops: stoptext.New(stops)}
+// newText is the text that continues prompt: a space that begins it is part of it. Special tokens
+// are none, but for those that are shown.
+func newText(t *tokenizer.Tokenizer, prompt []int32, stops []string, shown []int32) *text {
+	stream := t.NewStreamAfter(prompt, true)
+	stream.Show(shown)
+	return &text{stream: stream, stops: stoptext.New(stops)}
 }
 
 // Push takes in one token.

@@ -77,7 +77,7 @@ var (
 		{"TLS", []string{"tls", "tls-", "certs"}},
 		{"Addresses", []string{"listen", "advertise", "http", "control", "metrics", "metrics-vllm"}},
 		{"Who may call", []string{"auth", "insecure", "oidc", "oidc-"}},
-		{"Model", []string{"model", "model-", "chat-template", "context-tokens", "generation-config"}},
+		{"Model", []string{"model", "model-", "chat-template", "tool-call-parser", "context-tokens", "generation-config"}},
 		{"Engine", []string{"engine", "device", "threads", "block-tokens", "kv-memory", "max-batch-tokens", "max-sequences", "profile"}},
 		{"CPU engine", []string{"cpu-"}},
 		{"CUDA engine", []string{"cuda-", "cublaslt", "gpu-", "nvml"}},
