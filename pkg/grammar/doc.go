@@ -1,6 +1,6 @@
-// Package grammar holds an output to a form: a regular expression, one of some texts, JSON, or
-// JSON of a schema. Compile makes a Grammar, a pushdown automaton over bytes, whose regular
-// parts are automata that are built as they are walked. With a Vocabulary a Grammar says which
+// Package grammar holds an output to a form: a regular expression, one of some texts, a grammar,
+// JSON, or JSON of a schema. Compile makes a Grammar, a pushdown automaton over bytes, whose
+// regular parts are automata that are built as they are walked. With a Vocabulary a Grammar says which
 // tokens may come after those so far (Constraint), as a set of ids that the sampler obeys.
 //
 // The state of an output is a function of its tokens: a request that moves to another worker

@@ -3,7 +3,9 @@ package grammar
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"regexp/syntax"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -47,9 +49,9 @@ func parseGBNF(text string) (*gbnf, error) {
 			return nil, fmt.Errorf("line %d: %w", g.line, err)
 		}
 	}
-	for name, line := range g.where {
+	for _, name := range slices.Sorted(maps.Keys(g.where)) {
 		if !defined[name] {
-			return nil, fmt.Errorf("line %d: there is no rule %q", line, name)
+			return nil, fmt.Errorf("line %d: there is no rule %q", g.where[name], name)
 		}
 	}
 	if !defined["root"] {
