@@ -24,29 +24,47 @@ func (s *Sampler) SampleAllowed(logits []float32, allowed []uint64, p Params, of
 	if best := argmax(logits); best == None || math.IsInf(float64(logits[best]), 0) {
 		return None
 	}
-	least := float32(math.Inf(-1))
-	if cap(s.allowed) < len(logits) {
-		s.allowed = make([]float32, len(logits))
-	}
-	out := s.allowed[:len(logits)]
-	finite := false
-	for i := range out {
-		out[i] = least
-	}
+	logits = s.adjust(logits, p, h)
+	// The others weigh nothing, so the draw is that of the allowed ones alone.
+	s.allowed = s.allowed[:0]
 	for word, left := range allowed {
+		first := word << 6
+		if left == math.MaxUint64 && first+64 <= len(logits) {
+			s.allowed = append(s.allowed, logits[first:first+64]...)
+			continue
+		}
 		for ; left != 0; left &= left - 1 {
-			if id := word<<6 + bits.TrailingZeros64(left); id < len(out) {
-				out[id] = logits[id]
-				finite = finite || logits[id] > least
+			if id := first + bits.TrailingZeros64(left); id < len(logits) {
+				s.allowed = append(s.allowed, logits[id])
 			}
 		}
 	}
-	if !finite {
+	if len(s.allowed) == 0 {
 		return NoneAllowed
 	}
-	token := s.Sample(out, p, offset, h)
-	if token >= 0 && allowed[token>>6]&(1<<(token&63)) == 0 {
+	drawn := int32(0)
+	if len(s.allowed) > 1 {
+		if drawn = argmax(s.allowed); drawn >= 0 {
+			drawn = s.sample(s.allowed, drawn, p, offset)
+		}
+	}
+	if drawn < 0 || math.IsInf(float64(s.allowed[drawn]), -1) {
 		return NoneAllowed // the parameters left none
 	}
-	return token
+	return nth(allowed, int(drawn))
+}
+
+// nth is the id of the n-th token that is allowed, from 0.
+func nth(allowed []uint64, n int) int32 {
+	for word, left := range allowed {
+		if count := bits.OnesCount64(left); n >= count {
+			n -= count
+			continue
+		}
+		for range n {
+			left &= left - 1
+		}
+		return int32(word<<6 + bits.TrailingZeros64(left))
+	}
+	return NoneAllowed
 }
