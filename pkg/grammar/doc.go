@@ -10,5 +10,5 @@
 // pkg, services and cmd may import it. It starts no goroutines.
 //
 // A Grammar, a Vocabulary and a Cache are safe for concurrent use; a Constraint is for one
-// goroutine. Neither lock is taken under the other.
+// goroutine, beside which another one may call Prepare. None of their locks is taken under another.
 package grammar
