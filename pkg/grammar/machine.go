@@ -44,6 +44,8 @@ type place struct {
 	// complete: what was written is all of something.
 	complete bool
 	mask     []uint64 // of the tokens that go on, once it was asked for
+	slow     bool     // there is no mask, since it takes too long
+	cost     int      // of a step from here: threads, and nodes of their states
 }
 
 // machine walks a program. It is not safe for concurrent use.
@@ -99,8 +101,8 @@ func (m *machine) frameOf(back int32, outer *frame) *frame {
 }
 
 // enter adds to found the lexemes that can come at a node, and says whether the end can.
+// Until m.seen is cleared, what comes at places that were looked at is found once.
 func (m *machine) enter(at int32, in *frame) (complete bool) {
-	clear(m.seen)
 	m.todo = append(m.todo[:0], todo{at, in})
 	for len(m.todo) > 0 {
 		t := m.todo[len(m.todo)-1]
@@ -180,7 +182,10 @@ func (m *machine) place(complete bool) *place {
 	if made := m.places[string(m.key)]; made != nil {
 		return made
 	}
-	made := &place{threads: slices.Clone(threads), complete: complete}
+	made := &place{threads: slices.Clone(threads), complete: complete, cost: 1}
+	for _, t := range threads {
+		made.cost += 1 + len(t.at.nodes)
+	}
 	if m.kept += len(threads); len(m.places) >= maxPlaces || m.kept > maxKept {
 		m.forget()
 	}
@@ -188,8 +193,13 @@ func (m *machine) place(complete bool) *place {
 	return made
 }
 
-// forget has the places made again. Those that outputs are at stay as they are.
+// forget has the places made again. Those that outputs are at stay, and lead nowhere that is
+// known: so what they led to is not kept with them.
 func (m *machine) forget() {
+	for _, p := range m.places {
+		p.transitions = transitions[place]{}
+	}
+	m.first.transitions = transitions[place]{}
 	clear(m.places)
 	clear(m.outermost)
 	m.masked, m.kept = 0, 0
@@ -201,6 +211,7 @@ func (m *machine) step(from *place, b byte) *place {
 		return to
 	}
 	complete := false
+	clear(m.seen)
 	for _, t := range from.threads {
 		to := t.at.next(b)
 		if to == nil {

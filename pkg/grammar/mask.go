@@ -5,6 +5,11 @@ import "slices"
 // maxMasks bounds the masks of a grammar that are remembered.
 const maxMasks = 1 << 9
 
+// maxMaskWork bounds the work for one mask: the tokens' bytes that are looked at, each as often as
+// there are nodes of automata to look from. It does not depend on what is remembered, so a place
+// has a mask at any time or at none. What common forms need is a tenth of it.
+const maxMaskWork = 1 << 24
+
 // masks finds the tokens that can come at the places of a grammar.
 type masks struct {
 	*machine
@@ -12,20 +17,30 @@ type masks struct {
 	path       []*place         // of walkTrie
 	states     []*state         // of maskExcept
 	special    map[int32][]byte // the texts of the special tokens that the grammar has
+	work       int              // that is left for a mask
 }
 
-// mask is the tokens that can come at a place, but for those that end an output. Nobody changes
-// it.
+// mask is the tokens that can come at a place, but for those that end an output; nil: finding
+// them takes too long. Nobody changes it.
 func (m *masks) mask(at *place) []uint64 {
-	if at.mask != nil {
+	if at.mask != nil || at.slow {
 		return at.mask
 	}
 	if m.masked++; m.masked > maxMasks {
 		m.forget()
 	}
+	m.work = maxMaskWork
+	if at.mask = m.find(at); m.work < 0 {
+		at.mask, at.slow = nil, true
+	}
+	return at.mask
+}
+
+// find is mask of a place that has none yet. It is not all of it if the work that is left is
+// not enough.
+func (m *masks) find(at *place) []uint64 {
 	if free, is := at.freeThread(); is {
-		at.mask = m.maskFree(at, free)
-		return at.mask
+		return m.maskFree(at, free)
 	}
 	out := make([]uint64, m.vocabulary.words())
 	for id, text := range m.special {
@@ -47,7 +62,6 @@ func (m *masks) mask(at *place) []uint64 {
 		m.found = append(m.found[:0], rest...)
 		m.walkTrie(m.vocabulary.all, m.place(false), out)
 	}
-	at.mask = out
 	return out
 }
 
@@ -88,6 +102,7 @@ func (m *masks) maskString(t thread, out []uint64) bool {
 	}
 	known.addStaying(out, left)
 	m.found = m.found[:0]
+	clear(m.seen)
 	behind := m.place(m.enter(m.nodes[t.node].next, t.frame))
 	if behind == nil {
 		return true
@@ -119,6 +134,7 @@ func (m *masks) maskExcept(t thread, out []uint64) bool {
 	all := m.vocabulary.all
 	for i := 0; i < len(all.bytes); {
 		depth := all.depth[i]
+		m.work--
 		to := m.states[depth].next(all.bytes[i])
 		switch {
 		case to == nil:
@@ -153,6 +169,9 @@ func (m *masks) walkTrie(t *trie, at *place, out []uint64) {
 	path[0] = at
 	for i := 0; i < len(t.bytes); {
 		depth := t.depth[i]
+		if m.work -= path[depth].cost; m.work < 0 {
+			return
+		}
 		to := m.step(path[depth], t.bytes[i])
 		if to == nil {
 			i = int(t.after[i])
