@@ -10,5 +10,6 @@
 // pkg, services and cmd may import it. It starts no goroutines.
 //
 // A Grammar, a Vocabulary and a Cache are safe for concurrent use; a Constraint is for one
-// goroutine, beside which another one may call Prepare. None of their locks is taken under another.
+// goroutine, beside which another one may call Prepare. A Grammar's lock is taken before those of the
+// Vocabulary; no other is taken under one.
 package grammar

@@ -32,6 +32,9 @@ type state struct {
 	// ends: no byte leads on.
 	ends bool
 	transitions[state]
+	// onward is how many bytes lead on, once they were counted.
+	onward  int16
+	counted bool
 
 	nodes []int32 // of the nfa, if that is what the lexeme is made of
 	// Of a string: how many characters are complete, as far as that matters, and where in

@@ -45,7 +45,7 @@ type place struct {
 	complete bool
 	mask     []uint64 // of the tokens that go on, once it was asked for
 	slow     bool     // there is no mask, since it takes too long
-	cost     int      // of a step from here: threads, and nodes of their states
+	cost     int      // the work of a step from here, by workOf
 }
 
 // machine walks a program. It is not safe for concurrent use.
@@ -182,10 +182,11 @@ func (m *machine) place(complete bool) *place {
 	if made := m.places[string(m.key)]; made != nil {
 		return made
 	}
-	made := &place{threads: slices.Clone(threads), complete: complete, cost: 1}
+	nodes := 0
 	for _, t := range threads {
-		made.cost += 1 + len(t.at.nodes)
+		nodes += 1 + len(t.at.nodes)
 	}
+	made := &place{threads: slices.Clone(threads), complete: complete, cost: workOf(nodes)}
 	if m.kept += len(threads); len(m.places) >= maxPlaces || m.kept > maxKept {
 		m.forget()
 	}

@@ -5,10 +5,17 @@ import "slices"
 // maxMasks bounds the masks of a grammar that are remembered.
 const maxMasks = 1 << 9
 
-// maxMaskWork bounds the work for one mask: the tokens' bytes that are looked at, each as often as
-// there are nodes of automata to look from. It does not depend on what is remembered, so a place
-// has a mask at any time or at none. What common forms need is a tenth of it.
-const maxMaskWork = 1 << 24
+// maxMaskWork bounds the work for one mask: the bytes of tokens that are looked at, each with the
+// nodes of automata that it is looked at from, but for the first cheapNodes. It does not depend on
+// what is remembered, so a place has a mask at any time or at none. Common forms need a fraction of
+// it, however many tokens there are.
+const (
+	maxMaskWork = 1 << 22
+	cheapNodes  = 32
+)
+
+// workOf is the work for a byte from so many nodes.
+func workOf(nodes int) int { return 1 + max(0, nodes-cheapNodes) }
 
 // masks finds the tokens that can come at the places of a grammar.
 type masks struct {
@@ -48,11 +55,18 @@ func (m *masks) find(at *place) []uint64 {
 			set(out, id)
 		}
 	}
-	var rest []thread
+	var rest, wide []thread
 	for _, t := range at.threads {
-		if !m.maskString(t, out) {
+		switch {
+		case m.maskString(t, out):
+		case len(wide) < maxWideThreads && t.at.wide():
+			wide = append(wide, t)
+		default:
 			rest = append(rest, t)
 		}
+	}
+	for _, t := range wide {
+		m.maskClasses(t, out)
 	}
 	switch {
 	case len(rest) == 0:
@@ -162,13 +176,22 @@ func (m *masks) allowRests(rests *trie, behind *place, out []uint64) {
 
 // walkTrie adds the tokens of a trie whose texts can come at a place.
 func (m *masks) walkTrie(t *trie, at *place, out []uint64) {
+	m.walkNodes(t, 0, len(t.bytes), at, out)
+}
+
+// walkNodes is walkTrie of some nodes, and of what the texts have from the first one's byte on.
+func (m *masks) walkNodes(t *trie, i, end int, at *place, out []uint64) {
+	if i == end {
+		return
+	}
 	if len(m.path) == 0 {
 		m.path = make([]*place, maxTokenBytes+1)
 	}
 	path := m.path
 	path[0] = at
-	for i := 0; i < len(t.bytes); {
-		depth := t.depth[i]
+	begins := t.depth[i]
+	for i < end {
+		depth := t.depth[i] - begins
 		if m.work -= path[depth].cost; m.work < 0 {
 			return
 		}
