@@ -94,6 +94,11 @@ func TestStructuredForms(t *testing.T) {
 	if !regexp.MustCompile("^(?:" + expression + ")$").MatchString(text) {
 		t.Errorf("%q does not match", text)
 	}
+	const pairs = "root ::= pair{2}\npair ::= \"(\" (pair | [a-z ]{0,12}) \")\""
+	text = generate(t, m, structured(0.9, disaggregated, &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_Grammar{Grammar: pairs}})).Text
+	if !regexp.MustCompile(`^\(+[a-z ]*\)+\(+[a-z ]*\)+$`).MatchString(text) || strings.Count(text, "(") != strings.Count(text, ")") {
+		t.Errorf("%q is not two pairs of brackets", text)
+	}
 	q := structured(0.9, aggregated, &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_JsonObject{JsonObject: true}})
 	q.MaxTokens = proto.Uint32(6)
 	if cut := generate(t, m, q); !strings.HasPrefix(cut.Text, "{") || cut.Finished.GetReason() != inferencev1.FinishReason_FINISH_REASON_LENGTH && !json.Valid([]byte(cut.Text)) {

@@ -1,7 +1,10 @@
 package grammar
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 
 	"google.golang.org/protobuf/proto"
@@ -16,9 +19,19 @@ const (
 	maxCachedNodes = 1 << 21
 )
 
-// Cache compiles grammars once, and keeps those that were used last.
+// maxWaiting bounds the calls that wait for grammars, or compile them. A large one takes some 10 ms to compile, an
+// adversarial one a second.
+const maxWaiting = 256
+
+// ErrBusy is why Get refuses while too many grammars are being compiled.
+var ErrBusy = errors.New("too many new forms of outputs are being compiled: try again, or use fewer different ones")
+
+// Cache compiles grammars once, and keeps those that were used last. It compiles as many at a time
+// as there are processors.
 type Cache struct {
 	vocabulary *Vocabulary
+	places     chan struct{} // a place for each compilation
+	waiting    chan struct{} // for each call that compiles, or waits to do so or for another call
 
 	mu      sync.Mutex
 	made    map[string]*cached
@@ -26,7 +39,8 @@ type Cache struct {
 }
 
 type cached struct {
-	once    sync.Once
+	turn    chan struct{} // held by the call that compiles it
+	done    chan struct{} // closed once grammar and err are set
 	grammar *Grammar
 	err     error
 	used    uint64
@@ -35,26 +49,72 @@ type cached struct {
 
 // NewCache returns a cache of grammars for a vocabulary. Without one it is for checking: it keeps
 // no grammars, but what is wrong with those that cannot be compiled.
-func NewCache(v *Vocabulary) *Cache { return &Cache{vocabulary: v, made: make(map[string]*cached)} }
+func NewCache(v *Vocabulary) *Cache {
+	return &Cache{
+		vocabulary: v, made: make(map[string]*cached),
+		places: make(chan struct{}, runtime.GOMAXPROCS(0)), waiting: make(chan struct{}, maxWaiting),
+	}
+}
 
-// Get is Compile, once for each source. Without a vocabulary the grammar is nil.
-func (c *Cache) Get(source *inferencev1.StructuredOutput) (*Grammar, error) {
+// Get is Compile, once for each source. Without a vocabulary the grammar is nil. It waits for a
+// place to compile, or for another call that compiles the same source, until ctx ends, whose error it
+// then returns. It is ErrBusy if too many calls wait.
+func (c *Cache) Get(ctx context.Context, source *inferencev1.StructuredOutput) (*Grammar, error) {
 	key, err := proto.MarshalOptions{Deterministic: true}.Marshal(source)
 	if err != nil {
 		return nil, &Error{Field: "form", Problem: fmt.Sprintf("cannot be read: %v", err)}
 	}
 	one := c.entry(string(key))
-	one.once.Do(func() {
-		g, err := Compile(source, c.vocabulary)
-		nodes := 1
-		if err == nil && c.vocabulary != nil {
-			one.grammar = g
-			nodes = len(g.masks.program.nodes) + g.masks.program.lexemes.nodes
-		}
-		one.err = err
-		c.compiled(one, nodes)
-	})
+	if one.compiled() {
+		return one.grammar, one.err
+	}
+	select {
+	case c.waiting <- struct{}{}:
+		defer func() { <-c.waiting }()
+	default:
+		return nil, ErrBusy
+	}
+	if err := wait(ctx, one.turn); err != nil {
+		return nil, err
+	}
+	defer func() { <-one.turn }()
+	if one.compiled() {
+		return one.grammar, one.err
+	}
+	if err := wait(ctx, c.places); err != nil {
+		return nil, err
+	}
+	defer func() { <-c.places }()
+	g, err := Compile(source, c.vocabulary)
+	nodes := 1
+	if err == nil && c.vocabulary != nil {
+		one.grammar = g
+		nodes = len(g.masks.program.nodes) + g.masks.program.lexemes.nodes
+	}
+	one.err = err
+	close(one.done)
+	c.compiled(one, nodes)
 	return one.grammar, one.err
+}
+
+// compiled says whether the grammar, or what is wrong with it, is known.
+func (c *cached) compiled() bool {
+	select {
+	case <-c.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// wait takes a place.
+func wait(ctx context.Context, places chan<- struct{}) error {
+	select {
+	case places <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // entry is the one of a source.
@@ -64,7 +124,7 @@ func (c *Cache) entry(key string) *cached {
 	c.counter++
 	one := c.made[key]
 	if one == nil {
-		one = new(cached)
+		one = &cached{turn: make(chan struct{}, 1), done: make(chan struct{})}
 		c.made[key] = one
 		c.evict(one)
 	}

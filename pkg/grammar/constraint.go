@@ -1,6 +1,9 @@
 package grammar
 
-import "slices"
+import (
+	"math/bits"
+	"slices"
+)
 
 // Constraint holds one output to a grammar: it is a sampler.Constraint.
 type Constraint struct {
@@ -19,8 +22,52 @@ func (g *Grammar) Constrain(ends []int32) *Constraint {
 	return &Constraint{grammar: g, ends: ends, places: []*place{g.masks.first}}
 }
 
+// Prepare makes the mask that Allowed gives after some tokens, so that it finds it. Unlike the other
+// methods it may be called beside them, by another goroutine.
+func (c *Constraint) Prepare(generated []int32) {
+	g := c.grammar
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if at := c.at(generated); at != nil {
+		g.masks.mask(at)
+	}
+}
+
+// Forced is the tokens that have to come after those that were generated so far, one after
+// another, at most so many: of each, it is the only one that is allowed. Tokens that end an output
+// are not among them.
+func (c *Constraint) Forced(generated []int32, most int) []int32 {
+	g := c.grammar
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var forced []int32
+	for at := c.at(generated); at != nil && !at.complete && len(forced) < most; {
+		id, is := only(g.masks.mask(at))
+		if !is {
+			break
+		}
+		forced = append(forced, id)
+		at = g.masks.next(at, id, c.ends)
+	}
+	return forced
+}
+
+// only is the one token of a mask, if it has one.
+func only(mask []uint64) (id int32, is bool) {
+	for i, word := range mask {
+		switch {
+		case word == 0:
+		case is || word&(word-1) != 0:
+			return 0, false
+		default:
+			id, is = int32(i<<6+bits.TrailingZeros64(word)), true
+		}
+	}
+	return id, is
+}
+
 // Allowed is the tokens that may come after those that were generated so far, a bit for each;
-// nil: none may. Nobody changes it, and it is valid until the next call.
+// nil: none may, or finding them takes too long. Nobody changes it, and it is valid until the next call.
 func (c *Constraint) Allowed(generated []int32) []uint64 {
 	g := c.grammar
 	g.mu.Lock()
@@ -30,7 +77,7 @@ func (c *Constraint) Allowed(generated []int32) []uint64 {
 		return nil
 	}
 	mask := g.masks.mask(at)
-	if _, free := at.freeThread(); free || !at.complete {
+	if _, free := at.freeThread(); free || !at.complete || mask == nil {
 		return mask
 	}
 	if c.masked != at {

@@ -49,7 +49,11 @@ func Compile(source *inferencev1.StructuredOutput, v *Vocabulary) (*Grammar, err
 	if err != nil {
 		return nil, &Error{Field: "structural_tags.special_tokens", Problem: err.Error()}
 	}
-	return &Grammar{masks: masks{machine: newMachine(p), vocabulary: v, special: special}}, nil
+	m := newMachine(p)
+	if m.first == nil {
+		return nil, &Error{Field: field, Problem: fmt.Sprintf("an output can begin in more than %d ways: have fewer alternatives that begin alike", maxThreads)}
+	}
+	return &Grammar{masks: masks{machine: m, vocabulary: v, special: special}}, nil
 }
 
 // specialTokens are the texts of the special tokens that a program has, by their ids.
@@ -85,11 +89,14 @@ func (p *program) compile(source *inferencev1.StructuredOutput) (field string, e
 	case *inferencev1.StructuredOutput_Choice:
 		p.start, err = p.choice(form.Choice.GetTexts())
 		return "choice.texts", err
+	case *inferencev1.StructuredOutput_Grammar:
+		p.start, err = p.gbnf(form.Grammar)
+		return "grammar", err
 	case *inferencev1.StructuredOutput_StructuralTags:
 		p.start, field, err = p.tags(form.StructuralTags)
 		return "structural_tags." + field, err
 	}
-	return "form", fmt.Errorf("is not set: give one of json_object, json_schema, regex, choice and structural_tags")
+	return "form", fmt.Errorf("is not set: give one of json_object, json_schema, regex, choice, grammar and structural_tags")
 }
 
 func (p *program) regex(text string) (int32, error) {

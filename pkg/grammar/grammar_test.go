@@ -1,12 +1,14 @@
 package grammar_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/tandem-serving/tandem/pkg/grammar"
@@ -175,29 +177,62 @@ func TestTokensTakenBack(t *testing.T) {
 // A cache compiles a source once, and forgets those that nobody uses.
 func TestCache(t *testing.T) {
 	c := grammar.NewCache(vocabulary(t, texts()))
-	first, err := c.Get(expression("a+"))
+	first, err := c.Get(t.Context(), expression("a+"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i := range 1000 {
-		if _, err := c.Get(expression(fmt.Sprintf("b{%d}", i))); err != nil {
+		if _, err := c.Get(t.Context(), expression(fmt.Sprintf("b{%d}", i))); err != nil {
 			t.Fatal(err)
 		}
 		if i%10 == 0 {
-			if again, err := c.Get(expression("a+")); err != nil || again != first {
+			if again, err := c.Get(t.Context(), expression("a+")); err != nil || again != first {
 				t.Fatalf("after %d others it was compiled again, %v", i, err)
 			}
 		}
 	}
 	for _, c := range []*grammar.Cache{c, grammar.NewCache(nil)} {
 		for range 2 {
-			if _, err := c.Get(expression("(")); err == nil {
+			if _, err := c.Get(t.Context(), expression("(")); err == nil {
 				t.Error("a wrong expression is compiled")
 			}
-			if _, err := c.Get(expression("a")); err != nil {
+			if _, err := c.Get(t.Context(), expression("a")); err != nil {
 				t.Error(err)
 			}
 		}
+	}
+}
+
+// Many calls for few sources are served by compiling each once; a call that waits gives up with its
+// context.
+func TestCacheOfManyCalls(t *testing.T) {
+	c := grammar.NewCache(vocabulary(t, texts()))
+	const sources, calls = 4, 16
+	var got [sources][calls]*grammar.Grammar
+	var all sync.WaitGroup
+	for i := range sources {
+		for j := range calls {
+			all.Go(func() {
+				g, err := c.Get(t.Context(), expression(fmt.Sprintf("a{%d}", i+1)))
+				if err != nil {
+					t.Error(err)
+				}
+				got[i][j] = g
+			})
+		}
+	}
+	all.Wait()
+	for i := range got {
+		for _, g := range got[i] {
+			if g == nil || g != got[i][0] {
+				t.Fatalf("source %d was compiled more than once", i)
+			}
+		}
+	}
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	if g, err := c.Get(over, expression("a{1}")); err != nil || g != got[0][0] {
+		t.Errorf("what is compiled needs no time: %v", err)
 	}
 }
 

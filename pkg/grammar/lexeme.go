@@ -32,6 +32,9 @@ type state struct {
 	// ends: no byte leads on.
 	ends bool
 	transitions[state]
+	// onward is how many bytes lead on, once they were counted.
+	onward  int16
+	counted bool
 
 	nodes []int32 // of the nfa, if that is what the lexeme is made of
 	// Of a string: how many characters are complete, as far as that matters, and where in
@@ -57,9 +60,16 @@ func (s *state) next(b byte) *state {
 	return to
 }
 
-// maxLexemeStates bounds the states of one automaton that are remembered. With more, they are
-// made again when they are needed again.
-const maxLexemeStates = 1 << 13
+// maxLexemeStates bounds the states of one automaton that are remembered, and maxStateNodes the
+// nodes that they have together. With more, they are made again when they are needed again.
+const (
+	maxLexemeStates = 1 << 13
+	maxStateNodes   = 1 << 20
+)
+
+// maxSubset bounds the nodes of one state: the ways of reading what a lexeme has had so far. What
+// would have more is not allowed, as with maxThreads.
+const maxSubset = 1 << 11
 
 // lexemes makes lexemes, and numbers their states.
 type lexemes struct {
@@ -81,6 +91,7 @@ type subsets struct {
 	nodes   []nfaNode
 	live    []bool
 	states  map[string]*state
+	kept    int // nodes of states
 
 	seen  []bool // of closure, all false between
 	found []int32
@@ -131,7 +142,7 @@ func (s *subsets) state() *state {
 		}
 	}
 	s.found = s.found[:0]
-	if !final && len(nodes) == 0 {
+	if !final && len(nodes) == 0 || len(nodes) > maxSubset {
 		return nil
 	}
 	slices.Sort(nodes)
@@ -147,11 +158,23 @@ func (s *subsets) state() *state {
 	}
 	made := s.lexemes.state(s.lexeme)
 	made.final, made.nodes, made.ends = final, nodes, len(nodes) == 0
-	if len(s.states) >= maxLexemeStates {
-		clear(s.states)
+	if s.kept += len(nodes); len(s.states) >= maxLexemeStates || s.kept > maxStateNodes {
+		s.forget()
 	}
 	s.states[string(s.key)] = made
 	return made
+}
+
+// forget has states made again. Those that outputs are at stay, and lead nowhere that is known.
+func (s *subsets) forget() {
+	for _, one := range s.states {
+		one.transitions = transitions[state]{}
+	}
+	if s.lexeme.first != nil {
+		s.lexeme.first.transitions = transitions[state]{}
+	}
+	clear(s.states)
+	s.kept = 0
 }
 
 func (s *subsets) step(from *state, b byte) *state {

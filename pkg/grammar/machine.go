@@ -14,6 +14,13 @@ const MaxDepth = 128
 // them. With more, all are made again when they are needed again.
 const maxPlaces = 1 << 13
 
+// maxThreads bounds the ways of reading one output. Where a grammar has more, an output cannot go
+// on: a grammar says the same in fewer, and each costs time in every step.
+const maxThreads = 1 << 10
+
+// maxKept bounds what all places have together, as maxPlaces does their number.
+const maxKept = 1 << 20
+
 // frame is a call that has not returned: where it goes on, and the call that it is in.
 type frame struct {
 	back   int32
@@ -37,6 +44,8 @@ type place struct {
 	// complete: what was written is all of something.
 	complete bool
 	mask     []uint64 // of the tokens that go on, once it was asked for
+	slow     bool     // there is no mask, since it takes too long
+	cost     int      // the work of a step from here, by workOf
 }
 
 // machine walks a program. It is not safe for concurrent use.
@@ -46,12 +55,15 @@ type machine struct {
 	frames    uint32
 	places    map[string]*place
 	masked    int // places with masks
+	kept      int // frames, and threads of places
 	first     *place
 
 	key   []byte
 	found []thread
 	todo  []todo
 	seen  map[todo]bool
+	// many: there are more ways on from a place than maxThreads, or too many to look for.
+	many bool
 }
 
 type todo struct {
@@ -81,6 +93,7 @@ func (m *machine) frameOf(back int32, outer *frame) *frame {
 	f := within[back]
 	if f == nil {
 		m.frames++
+		m.kept++
 		f = &frame{back: back, outer: outer, depth: depth, id: m.frames}
 		within[back] = f
 	}
@@ -88,8 +101,8 @@ func (m *machine) frameOf(back int32, outer *frame) *frame {
 }
 
 // enter adds to found the lexemes that can come at a node, and says whether the end can.
+// Until m.seen is cleared, what comes at places that were looked at is found once.
 func (m *machine) enter(at int32, in *frame) (complete bool) {
-	clear(m.seen)
 	m.todo = append(m.todo[:0], todo{at, in})
 	for len(m.todo) > 0 {
 		t := m.todo[len(m.todo)-1]
@@ -98,6 +111,9 @@ func (m *machine) enter(at int32, in *frame) (complete bool) {
 			continue
 		}
 		m.seen[t] = true
+		if m.many = m.many || len(m.seen) > maxThreads<<4; m.many {
+			return false
+		}
 		switch n := &m.nodes[t.node]; n.kind {
 		case nodeReturn:
 			if t.frame == nil {
@@ -133,11 +149,11 @@ func (m *machine) enter(at int32, in *frame) (complete bool) {
 }
 
 // place is that of found, which is empty again after it; nil if nothing can come and nothing is
-// complete.
+// complete, or if there are too many ways on.
 func (m *machine) place(complete bool) *place {
-	threads := m.found
-	m.found = m.found[:0]
-	if len(threads) == 0 && !complete {
+	threads, many := m.found, m.many
+	m.found, m.many = m.found[:0], false
+	if many || len(threads) == 0 && !complete {
 		return nil
 	}
 	frameID := func(f *frame) uint32 {
@@ -150,7 +166,9 @@ func (m *machine) place(complete bool) *place {
 		slices.SortFunc(threads, func(a, b thread) int {
 			return cmp.Or(cmp.Compare(a.node, b.node), cmp.Compare(a.at.id, b.at.id), cmp.Compare(frameID(a.frame), frameID(b.frame)))
 		})
-		threads = slices.Compact(threads)
+		if threads = slices.Compact(threads); len(threads) > maxThreads {
+			return nil
+		}
 	}
 	m.key = append(m.key[:0], 0)
 	if complete {
@@ -164,19 +182,28 @@ func (m *machine) place(complete bool) *place {
 	if made := m.places[string(m.key)]; made != nil {
 		return made
 	}
-	made := &place{threads: slices.Clone(threads), complete: complete}
-	if len(m.places) >= maxPlaces {
+	nodes := 0
+	for _, t := range threads {
+		nodes += 1 + len(t.at.nodes)
+	}
+	made := &place{threads: slices.Clone(threads), complete: complete, cost: workOf(nodes)}
+	if m.kept += len(threads); len(m.places) >= maxPlaces || m.kept > maxKept {
 		m.forget()
 	}
 	m.places[string(m.key)] = made
 	return made
 }
 
-// forget has the places made again. Those that outputs are at stay as they are.
+// forget has the places made again. Those that outputs are at stay, and lead nowhere that is
+// known: so what they led to is not kept with them.
 func (m *machine) forget() {
+	for _, p := range m.places {
+		p.transitions = transitions[place]{}
+	}
+	m.first.transitions = transitions[place]{}
 	clear(m.places)
 	clear(m.outermost)
-	m.masked = 0
+	m.masked, m.kept = 0, 0
 }
 
 // step is where a byte leads, nil if nowhere.
@@ -185,6 +212,7 @@ func (m *machine) step(from *place, b byte) *place {
 		return to
 	}
 	complete := false
+	clear(m.seen)
 	for _, t := range from.threads {
 		to := t.at.next(b)
 		if to == nil {
@@ -203,6 +231,9 @@ func (m *machine) step(from *place, b byte) *place {
 		}
 		if to.final && m.enter(next, t.frame) {
 			complete = true
+		}
+		if m.many = m.many || len(m.found) > maxThreads<<4; m.many {
+			break
 		}
 	}
 	to := m.place(complete)

@@ -5,6 +5,18 @@ import "slices"
 // maxMasks bounds the masks of a grammar that are remembered.
 const maxMasks = 1 << 9
 
+// maxMaskWork bounds the work for one mask: the bytes of tokens that are looked at, each with the
+// nodes of automata that it is looked at from, but for the first cheapNodes. It does not depend on
+// what is remembered, so a place has a mask at any time or at none. Common forms need a fraction of
+// it, however many tokens there are.
+const (
+	maxMaskWork = 1 << 22
+	cheapNodes  = 32
+)
+
+// workOf is the work for a byte from so many nodes.
+func workOf(nodes int) int { return 1 + max(0, nodes-cheapNodes) }
+
 // masks finds the tokens that can come at the places of a grammar.
 type masks struct {
 	*machine
@@ -12,20 +24,30 @@ type masks struct {
 	path       []*place         // of walkTrie
 	states     []*state         // of maskExcept
 	special    map[int32][]byte // the texts of the special tokens that the grammar has
+	work       int              // that is left for a mask
 }
 
-// mask is the tokens that can come at a place, but for those that end an output. Nobody changes
-// it.
+// mask is the tokens that can come at a place, but for those that end an output; nil: finding
+// them takes too long. Nobody changes it.
 func (m *masks) mask(at *place) []uint64 {
-	if at.mask != nil {
+	if at.mask != nil || at.slow {
 		return at.mask
 	}
 	if m.masked++; m.masked > maxMasks {
 		m.forget()
 	}
+	m.work = maxMaskWork
+	if at.mask = m.find(at); m.work < 0 {
+		at.mask, at.slow = nil, true
+	}
+	return at.mask
+}
+
+// find is mask of a place that has none yet. It is not all of it if the work that is left is
+// not enough.
+func (m *masks) find(at *place) []uint64 {
 	if free, is := at.freeThread(); is {
-		at.mask = m.maskFree(at, free)
-		return at.mask
+		return m.maskFree(at, free)
 	}
 	out := make([]uint64, m.vocabulary.words())
 	for id, text := range m.special {
@@ -33,11 +55,18 @@ func (m *masks) mask(at *place) []uint64 {
 			set(out, id)
 		}
 	}
-	var rest []thread
+	var rest, wide []thread
 	for _, t := range at.threads {
-		if !m.maskString(t, out) {
+		switch {
+		case m.maskString(t, out):
+		case len(wide) < maxWideThreads && t.at.wide():
+			wide = append(wide, t)
+		default:
 			rest = append(rest, t)
 		}
+	}
+	for _, t := range wide {
+		m.maskClasses(t, out)
 	}
 	switch {
 	case len(rest) == 0:
@@ -47,7 +76,6 @@ func (m *masks) mask(at *place) []uint64 {
 		m.found = append(m.found[:0], rest...)
 		m.walkTrie(m.vocabulary.all, m.place(false), out)
 	}
-	at.mask = out
 	return out
 }
 
@@ -88,6 +116,7 @@ func (m *masks) maskString(t thread, out []uint64) bool {
 	}
 	known.addStaying(out, left)
 	m.found = m.found[:0]
+	clear(m.seen)
 	behind := m.place(m.enter(m.nodes[t.node].next, t.frame))
 	if behind == nil {
 		return true
@@ -119,6 +148,7 @@ func (m *masks) maskExcept(t thread, out []uint64) bool {
 	all := m.vocabulary.all
 	for i := 0; i < len(all.bytes); {
 		depth := all.depth[i]
+		m.work--
 		to := m.states[depth].next(all.bytes[i])
 		switch {
 		case to == nil:
@@ -146,13 +176,25 @@ func (m *masks) allowRests(rests *trie, behind *place, out []uint64) {
 
 // walkTrie adds the tokens of a trie whose texts can come at a place.
 func (m *masks) walkTrie(t *trie, at *place, out []uint64) {
+	m.walkNodes(t, 0, len(t.bytes), at, out)
+}
+
+// walkNodes is walkTrie of some nodes, and of what the texts have from the first one's byte on.
+func (m *masks) walkNodes(t *trie, i, end int, at *place, out []uint64) {
+	if i == end {
+		return
+	}
 	if len(m.path) == 0 {
 		m.path = make([]*place, maxTokenBytes+1)
 	}
 	path := m.path
 	path[0] = at
-	for i := 0; i < len(t.bytes); {
-		depth := t.depth[i]
+	begins := t.depth[i]
+	for i < end {
+		depth := t.depth[i] - begins
+		if m.work -= path[depth].cost; m.work < 0 {
+			return
+		}
 		to := m.step(path[depth], t.bytes[i])
 		if to == nil {
 			i = int(t.after[i])

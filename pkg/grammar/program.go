@@ -9,7 +9,8 @@ import (
 type program struct {
 	lexemes
 	nodes []node
-	rules []int32 // the first node of each; -1 until it is known
+	rules []int32          // the first node of each; -1 until it is known
+	names map[int32]string // of rules, where their source gives them any
 	start int32
 	// special are the names of the special tokens that texts have.
 	special []string
@@ -51,7 +52,7 @@ const maxNodes = 1 << 16
 var errTooManyNodes = errors.New("the grammar is too large: leave some of it out, or move what repeats into $defs")
 
 func newProgram() *program {
-	return &program{nodes: []node{{kind: nodeReturn}, {kind: nodeSplit}}}
+	return &program{nodes: []node{{kind: nodeReturn}, {kind: nodeSplit}}, names: make(map[int32]string)}
 }
 
 func (p *program) add(n node) int32 {
@@ -228,7 +229,10 @@ func (p *program) checkRecursion() error {
 		for _, called := range calls[rule] {
 			switch mark[called] {
 			case visiting:
-				return fmt.Errorf("a rule refers to itself before anything else")
+				if name := p.names[called]; name != "" {
+					return fmt.Errorf("the rule %q refers to itself before anything else: write what repeats with * or +", name)
+				}
+				return errors.New("a rule refers to itself before anything else")
 			case 0:
 				if err := visit(called); err != nil {
 					return err

@@ -3,6 +3,7 @@ package grammar
 import (
 	"errors"
 	"fmt"
+	"sync"
 )
 
 // maxTokenBytes is the longest token that is ever allowed.
@@ -23,6 +24,9 @@ type Vocabulary struct {
 	// inStrings is what tokens do at the places within the text of a JSON string, which is the
 	// same in every grammar.
 	inStrings []*inString
+
+	classMu    sync.Mutex
+	classTries map[[256]byte]*classTrie // by lexeme.like
 }
 
 // NewVocabulary makes a vocabulary of size tokens. text gives what each stands for within a
@@ -32,7 +36,7 @@ func NewVocabulary(size int, text func(id int32) []byte) (*Vocabulary, error) {
 	if size <= 0 {
 		return nil, fmt.Errorf("a vocabulary of %d tokens", size)
 	}
-	v := &Vocabulary{size: size, texts: make([][]byte, size), special: make(map[string]int32)}
+	v := &Vocabulary{size: size, texts: make([][]byte, size), special: make(map[string]int32), classTries: make(map[[256]byte]*classTrie)}
 	var texts []spelled
 	for id := range int32(size) {
 		if t := text(id); len(t) > 0 && len(t) <= maxTokenBytes {

@@ -24,29 +24,70 @@ func (s *Sampler) SampleAllowed(logits []float32, allowed []uint64, p Params, of
 	if best := argmax(logits); best == None || math.IsInf(float64(logits[best]), 0) {
 		return None
 	}
-	least := float32(math.Inf(-1))
-	if cap(s.allowed) < len(logits) {
-		s.allowed = make([]float32, len(logits))
+	early := p.goesOn(offset)
+	p.MinTokens = 0 // of the tokens that are allowed: see later
+	logits = s.adjust(logits, p, offset, h)
+	if early {
+		allowed = s.later(logits, allowed, p.Ends)
 	}
-	out := s.allowed[:len(logits)]
-	finite := false
-	for i := range out {
-		out[i] = least
-	}
+	// The others weigh nothing, so the draw is that of the allowed ones alone.
+	s.allowed = s.allowed[:0]
 	for word, left := range allowed {
+		first := word << 6
+		if left == math.MaxUint64 && first+64 <= len(logits) {
+			s.allowed = append(s.allowed, logits[first:first+64]...)
+			continue
+		}
 		for ; left != 0; left &= left - 1 {
-			if id := word<<6 + bits.TrailingZeros64(left); id < len(out) {
-				out[id] = logits[id]
-				finite = finite || logits[id] > least
+			if id := first + bits.TrailingZeros64(left); id < len(logits) {
+				s.allowed = append(s.allowed, logits[id])
 			}
 		}
 	}
-	if !finite {
+	if len(s.allowed) == 0 {
 		return NoneAllowed
 	}
-	token := s.Sample(out, p, offset, h)
-	if token >= 0 && allowed[token>>6]&(1<<(token&63)) == 0 {
+	drawn := int32(0)
+	if len(s.allowed) > 1 {
+		if drawn = argmax(s.allowed); drawn >= 0 {
+			drawn = s.sample(s.allowed, drawn, p, offset)
+		}
+	}
+	if drawn < 0 || math.IsInf(float64(s.allowed[drawn]), -1) {
 		return NoneAllowed // the parameters left none
 	}
-	return token
+	return nth(allowed, int(drawn))
+}
+
+// later is the tokens that are allowed but for ends, or all of them if no other can be drawn.
+func (s *Sampler) later(logits []float32, allowed []uint64, ends []int32) []uint64 {
+	s.others = append(s.others[:0], allowed...)
+	for _, id := range ends {
+		if id >= 0 && int(id>>6) < len(s.others) {
+			s.others[id>>6] &^= 1 << (id & 63)
+		}
+	}
+	for word, left := range s.others {
+		for ; left != 0; left &= left - 1 {
+			if id := word<<6 + bits.TrailingZeros64(left); id < len(logits) && !math.IsInf(float64(logits[id]), -1) {
+				return s.others
+			}
+		}
+	}
+	return allowed
+}
+
+// nth is the id of the n-th token that is allowed, from 0.
+func nth(allowed []uint64, n int) int32 {
+	for word, left := range allowed {
+		if count := bits.OnesCount64(left); n >= count {
+			n -= count
+			continue
+		}
+		for range n {
+			left &= left - 1
+		}
+		return int32(word<<6 + bits.TrailingZeros64(left))
+	}
+	return NoneAllowed
 }

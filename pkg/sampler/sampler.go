@@ -6,7 +6,8 @@ import "math"
 // the steady state. It keeps nothing from one draw to the next. It is for one
 // goroutine.
 type Sampler struct {
-	allowed   []float32   // logits of SampleAllowed
+	allowed   []float32   // of SampleAllowed: adjusted logits of the tokens that are allowed, by id
+	others    []uint64    // of later
 	adjusted  []float32   // logits after step 1
 	times     []uint32    // of penalize; all zero between draws
 	seen      []int32     // of penalize
@@ -72,6 +73,11 @@ func (s *Sampler) Sample(logits []float32, p Params, offset uint64, h History) i
 		logits = own
 		best = argmax(logits)
 	}
+	return s.sample(logits, best, p, offset)
+}
+
+// sample is Sample from step 2 on, of adjusted logits of which best is the first.
+func (s *Sampler) sample(logits []float32, best int32, p Params, offset uint64) int32 {
 	if p.Temperature == 0 || p.TopK == 1 {
 		return best
 	}

@@ -144,7 +144,7 @@ func FailedError(err error) error {
 		return rpc.Error(codes.DataLoss, reason, fmt.Sprintf("no token can be drawn: %v", spoilt), 0)
 	}
 	if errors.Is(err, scheduler.ErrNoTokenAllowed) {
-		return rpc.InvalidArgument("structured_output", err.Error()+": allow the end, or texts that the model's tokens can spell, there")
+		return rpc.InvalidArgument("structured_output", err.Error()+": allow the end, or texts that the model's tokens can spell, there; or, if the form can be read in very many ways, say the same in fewer")
 	}
 	return rpc.Error(codes.Unavailable, api.ReasonEngineFailed, fmt.Sprintf("the engine failed: %v", err), 0)
 }

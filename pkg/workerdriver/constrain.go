@@ -1,10 +1,13 @@
 package workerdriver
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
@@ -19,7 +22,7 @@ import (
 type Grammars func() (*grammar.Cache, error)
 
 // constrain holds a request to the form that its task asks for. Its errors are gRPC statuses.
-func (g Grammars) constrain(request *scheduler.Request, task *workerv1.Task) error {
+func (g Grammars) constrain(ctx context.Context, request *scheduler.Request, task *workerv1.Task) error {
 	source := task.GetStructuredOutput()
 	if source == nil {
 		return nil
@@ -31,8 +34,14 @@ func (g Grammars) constrain(request *scheduler.Request, task *workerv1.Task) err
 	if err != nil {
 		return rpc.Error(codes.FailedPrecondition, api.ReasonNoVocabulary, fmt.Sprintf("the texts of the model's tokens cannot be read: %v", err), 0)
 	}
-	form, err := cache.Get(source)
-	if err != nil {
+	form, err := cache.Get(ctx, source)
+	switch {
+	case err == nil:
+	case errors.Is(err, grammar.ErrBusy):
+		return rpc.Error(codes.ResourceExhausted, api.ReasonQueueFull, err.Error(), time.Second)
+	case ctx.Err() != nil:
+		return status.FromContextError(err).Err()
+	default:
 		field, problem := "form", err.Error()
 		if wrong, is := errors.AsType[*grammar.Error](err); is {
 			field, problem = wrong.Field, wrong.Problem

@@ -68,6 +68,7 @@ type Driver struct {
 	// They call Config.LayerDone and LayersDone for current; nil without those.
 	layerDone  func(layer int)
 	layersDone func()
+	masking    sync.WaitGroup // of prepareMasks
 
 	loop *coreloop.Loop[*worker.Worker, worker.Event, worker.Action]
 

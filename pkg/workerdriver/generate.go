@@ -60,7 +60,7 @@ func Accept(ctx context.Context, request interface {
 	if err != nil {
 		return scheduler.Request{}, err
 	}
-	err = grammars.constrain(&sequence, request.GetTask())
+	err = grammars.constrain(ctx, &sequence, request.GetTask())
 	return sequence, err
 }
 

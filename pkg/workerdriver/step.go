@@ -34,7 +34,9 @@ func (d *Driver) Run(ctx context.Context) error {
 				next.traced = d.stepBegins(next.run)
 			}
 			d.stepRuns(next.run)
+			d.prepareMasks(next.run.Batch)
 			out, err := d.compute(ctx, next)
+			d.masking.Wait() // the batch is the scheduler's from here on
 			d.stepRan()
 			next.traced.ended(next.run, out.Compute, err)
 			d.stepDone(next.traced.sequence(), d.outcome(ctx, next.run, out, err))

@@ -20,7 +20,7 @@ func format(f *fields, own string, of *inferencev1.StructuredOutput) (form *infe
 	}
 	add(own, of)
 	add("structured_outputs", structuredOutputs(f))
-	for _, name := range []string{"json", "regex", "choice"} {
+	for _, name := range []string{"json", "regex", "choice", "grammar"} {
 		add("guided_"+name, guided(f, "guided_"+name, name))
 	}
 	if len(forms) > 1 {
@@ -89,8 +89,8 @@ func structuredOutputs(f *fields) (form *inferencev1.StructuredOutput) {
 	if given == nil {
 		return nil
 	}
-	given.notSupported("is not supported in this version; leave it out", "grammar", "structural_tag", "disable_fallback", "disable_any_whitespace", "disable_additional_properties", "whitespace_pattern")
-	for _, name := range []string{"json", "regex", "choice"} {
+	given.notSupported("is not supported in this version; leave it out", "structural_tag", "disable_fallback", "disable_any_whitespace", "disable_additional_properties", "whitespace_pattern")
+	for _, name := range []string{"json", "regex", "choice", "grammar"} {
 		if one := guided(given, name, name); one != nil && form != nil {
 			given.wrong(invalid("structured_outputs", "has several forms: give one of them"))
 		} else if one != nil {
@@ -107,7 +107,7 @@ func structuredOutputs(f *fields) (form *inferencev1.StructuredOutput) {
 }
 
 // guided reads one form of vLLM's: a schema, as an object or a text that is one, an expression,
-// or texts.
+// texts, or a grammar.
 func guided(f *fields, name, kind string) *inferencev1.StructuredOutput {
 	raw, given := f.raw(name)
 	if !given || slices.Contains(nothing, string(raw)) {
@@ -121,6 +121,8 @@ func guided(f *fields, name, kind string) *inferencev1.StructuredOutput {
 		return jsonSchema(string(raw))
 	case "regex":
 		return &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_Regex{Regex: f.text(name)}}
+	case "grammar":
+		return &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_Grammar{Grammar: f.text(name)}}
 	}
 	return &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_Choice{Choice: &inferencev1.Choice{
 		Texts: f.texts(name, "an array of strings"),

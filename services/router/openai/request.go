@@ -60,7 +60,7 @@ type call struct {
 // refused are fields of vLLM that change what is generated or said of it, and that
 // nothing here obeys. They are refused unless they ask for nothing.
 var refused = []string{
-	"guided_grammar", "use_beam_search", "bad_words", "allowed_token_ids",
+	"use_beam_search", "bad_words", "allowed_token_ids",
 	"prompt_embeds", "truncate_prompt_tokens", "logits_processors", "include_stop_str_in_output",
 	"thinking_token_budget", "return_token_ids", "return_tokens_as_token_ids",
 }

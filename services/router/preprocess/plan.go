@@ -87,7 +87,14 @@ func (s *Models) Plan(ctx context.Context, arrived time.Time, q *inferencev1.Gen
 	if p.StopTokens, err = stopTokensOf(q, m); err != nil {
 		return nil, err
 	}
-	if err := s.hold(p, q); err != nil {
+	// To compile a form, and to render and tokenize the prompt, takes of the request's time as well.
+	p.Deadline = arrived.Add(s.maxRequestTime)
+	if deadline, ok := ctx.Deadline(); ok && deadline.Before(p.Deadline) {
+		p.Deadline = deadline
+	}
+	ctx, cancel := context.WithDeadline(ctx, p.Deadline)
+	defer cancel()
+	if err := s.hold(ctx, p, q); err != nil {
 		return nil, err
 	}
 	if p.Envelope, err = envelopeOf(q); err != nil {
@@ -105,13 +112,6 @@ func (s *Models) Plan(ctx context.Context, arrived time.Time, q *inferencev1.Gen
 	if q.MaxTokens != nil && (q.GetMaxTokens() == 0 || q.GetMaxTokens() > math.MaxInt32) {
 		return nil, rpc.InvalidArgument("max_tokens", fmt.Sprintf("%d is outside 1 to %d", q.GetMaxTokens(), math.MaxInt32))
 	}
-	// To render and tokenize the prompt takes of the request's time as well.
-	p.Deadline = arrived.Add(s.maxRequestTime)
-	if deadline, ok := ctx.Deadline(); ok && deadline.Before(p.Deadline) {
-		p.Deadline = deadline
-	}
-	ctx, cancel := context.WithDeadline(ctx, p.Deadline)
-	defer cancel()
 	if p.Tokens, err = promptOf(ctx, q, m); err != nil {
 		return nil, err
 	}

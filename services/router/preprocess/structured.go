@@ -1,17 +1,23 @@
 package preprocess
 
 import (
+	"context"
 	"errors"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
+	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/grammar"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 )
 
 // hold has a plan's output held to the form, or to the calls of tools, that its request asks for.
 // Forms are checked, so that nothing is spent on one that no worker can make a grammar of.
-func (s *Models) hold(p *Plan, q *inferencev1.GenerateRequest) error {
+func (s *Models) hold(ctx context.Context, p *Plan, q *inferencev1.GenerateRequest) error {
 	p.Structured = q.GetStructuredOutput()
 	choice := q.GetConversation().GetToolChoice()
 	field := "structured_output"
@@ -32,11 +38,15 @@ func (s *Models) hold(p *Plan, q *inferencev1.GenerateRequest) error {
 	case len(p.StopTokens) == 0:
 		return rpc.InvalidArgument(field, "the model has no end-of-sequence token, so that a complete output could not end: give one in stop_token_ids")
 	}
-	_, err := s.grammars.Get(p.Structured)
+	_, err := s.grammars.Get(ctx, p.Structured)
 	wrong, is := errors.AsType[*grammar.Error](err)
 	switch {
 	case err == nil:
 		return nil
+	case errors.Is(err, grammar.ErrBusy):
+		return rpc.Error(codes.ResourceExhausted, api.ReasonQueueFull, err.Error(), time.Second)
+	case ctx.Err() != nil:
+		return status.FromContextError(ctx.Err()).Err()
 	case choice != nil:
 		return wrongTool(q.GetConversation(), p.Structured.GetStructuralTags(), err)
 	case is:

@@ -20,11 +20,17 @@ func Tiny(t *testing.T, weights cpu.WeightType) *cpu.Weights {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := filepath.Join(t.TempDir(), "tiny")
+	return Random(t, shape, weights)
+}
+
+// Random is Tiny of another shape.
+func Random(t *testing.T, shape model.Shape, weights cpu.WeightType) *cpu.Weights {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "random")
 	if err := model.Synthesize(t.Context(), dir, shape, model.SynthOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	m, err := model.Open(dir, model.Options{})
+	m, err := model.Open(dir, model.Options{Name: shape.Name})
 	if err != nil {
 		t.Fatal(err)
 	}

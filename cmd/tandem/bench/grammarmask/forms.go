@@ -29,6 +29,9 @@ var forms = []form{
 	{"variants", ofSchema(`{"anyOf":[{"type":"object","properties":{"tool":{"const":"search"},"query":{"type":"string"},"limit":{"type":"integer"}},"required":["tool","query"],"additionalProperties":false},
 		{"type":"object","properties":{"tool":{"const":"open"},"url":{"type":"string"},"lines":{"type":"array","items":{"type":"integer"},"minItems":2,"maxItems":2}},"required":["tool","url"],"additionalProperties":false},
 		{"type":"object","properties":{"tool":{"const":"answer"},"text":{"type":"string"}},"required":["tool","text"],"additionalProperties":false}]}`)},
+	{"arithmetic", &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_Grammar{Grammar: `root ::= term ([-+] term)*
+		term ::= factor ([*/] factor)*
+		factor ::= [0-9]+ ("." [0-9]+)? | "-"? "(" root ")"`}}},
 	{"10 kB", first(large(0))},
 	{"calls in free text", &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_StructuralTags{StructuralTags: &inferencev1.StructuralTags{
 		Triggers: []string{"<tool_call>"}, Separator: "\n", Repeats: true,

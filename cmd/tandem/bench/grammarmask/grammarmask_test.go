@@ -1,9 +1,13 @@
 package grammarmask_test
 
 import (
+	"strings"
 	"testing"
 
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/benchtest"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/grammarmask"
+	"github.com/tandem-serving/tandem/pkg/engine/cpu"
+	"github.com/tandem-serving/tandem/pkg/model"
 )
 
 func TestMeasure(t *testing.T) {
@@ -17,6 +21,44 @@ func TestMeasure(t *testing.T) {
 	for _, f := range r.Forms {
 		if f.Vocabulary != 3000 || f.New.Masks < 8 || f.Used.Masks < 2 || f.New.P50 > f.New.P99 || f.New.P99 > f.New.Max || f.Used.P50 > f.Used.Max {
 			t.Errorf("%+v", f)
+		}
+	}
+}
+
+// The batch has all its tokens, each way.
+func TestMeasureRate(t *testing.T) {
+	plan := grammarmask.RatePlan{Batch: 2, Prompt: 8, Tokens: 12, Temperature: 1, Rounds: 2}
+	shape, err := model.Preset("tiny")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ignore := func(int64, int64) {}
+	if _, err := grammarmask.MeasureRate(t.Context(), benchtest.Random(t, shape, cpu.BF16), plan, ignore); err == nil {
+		t.Errorf("JSON is written with %d tokens", shape.VocabSize)
+	}
+	shape.VocabSize = 4000
+	r, err := grammarmask.MeasureRate(t.Context(), benchtest.Random(t, shape, cpu.BF16), plan, ignore)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.RatePlan != plan || !(r.FreeTokens > 0) || !(r.HeldTokens > 0) || !(r.LateTokens > 0) || !(r.Held > 0) || !(r.LateProcessor > 0) {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestRatePlan(t *testing.T) {
+	for says, change := range map[string]func(*grammarmask.RatePlan){
+		"--batch":               func(p *grammarmask.RatePlan) { p.Batch = 0 },
+		"--prompt":              func(p *grammarmask.RatePlan) { p.Prompt = 0 },
+		"--tokens":              func(p *grammarmask.RatePlan) { p.Tokens = 1 },
+		"--temperature":         func(p *grammarmask.RatePlan) { p.Temperature = -1 },
+		"--rounds":              func(p *grammarmask.RatePlan) { p.Rounds = 0 },
+		"--prompt and --tokens": func(p *grammarmask.RatePlan) { p.Tokens = 2000 },
+	} {
+		p := grammarmask.RatePlan{Batch: 1, Prompt: 1, Tokens: 2, Rounds: 1}
+		change(&p)
+		if err := p.ValidateFor("tiny", 1024); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%+v: error %v, which should speak of %q", p, err, says)
 		}
 	}
 }

@@ -1,7 +1,9 @@
 // Package grammarmask measures how long it takes to find which tokens a form of output allows:
-// at places of a form that nobody has been at, and at those of a form that others have used.
+// at places of a form that nobody has been at, and at those of a form that others have used; and
+// what it makes of the rate of a batch.
 //
-// The command line imports it. It owns nothing, and starts no goroutines.
+// The command line imports it. It owns nothing. MeasureRate starts a goroutine, a worker's driver,
+// and waits for it.
 package grammarmask
 
 import (

@@ -1,13 +1,18 @@
 package commands
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/grammarmask"
+	"github.com/tandem-serving/tandem/pkg/engine/cpu"
+	"github.com/tandem-serving/tandem/pkg/model"
 )
 
 func newBenchGrammarCommand() *cobra.Command {
@@ -17,10 +22,17 @@ func newBenchGrammarCommand() *cobra.Command {
 		Long: `Draws outputs of common forms, token by token, and times the mask of each step: in a
 synthetic vocabulary of each size, for a schema that was just compiled (new) and for one that
 other outputs used before (used). Last comes the time from a new schema of 10 kB to its
-first mask, the median of nine.
+first mask, the median of nine. On Linux, times are processor time, so other programs do not
+count.
 
-On Linux, times are processor time, so other programs do not count.`,
+With --batch, decodes a batch that is held to a schema (lists of records) and a free one in
+turns, with the CPU engine and a worker's driver, in this process. It prints tokens a second
+over those of the free batch, the median over the rounds: by time, and by the processor time
+of the process. The third contender is the batch with masks that are made when a token is
+drawn instead of while the engine computes. Without --model, the command makes a model with
+random weights and removes it at the end.`,
 		Example: `  tandem bench grammar
+  tandem bench grammar --batch 16 --preset bench-200m
   tandem bench grammar --vocabulary 32000 --outputs 5 --json`,
 		Args: exactly(),
 	}
@@ -29,8 +41,26 @@ On Linux, times are processor time, so other programs do not count.`,
 	fs.IntSliceVar(&plan.Sizes, "vocabulary", []int{32_000, 128_256}, "sizes of the vocabularies, in tokens")
 	fs.IntVar(&plan.Outputs, "outputs", 20, "outputs of each form")
 	fs.IntVar(&plan.MaxTokens, "max-tokens", 200, "most tokens of an output")
+	rate := benchGrammarRate{}
+	presets := presetNames()
+	fs.IntVar(&rate.plan.Batch, "batch", 0, "measure the rate of a batch of so many sequences instead")
+	fs.StringVar(&rate.model, "model", "", "with --batch: directory of the model (default: a random model of --preset)")
+	fs.StringVar(&rate.preset, "preset", "bench-200m", "with --batch: shape of the random model: "+strings.Join(presets, ", "))
+	fs.IntVar(&rate.plan.Prompt, "prompt", 32, "with --batch: tokens of a prompt")
+	fs.IntVar(&rate.plan.Tokens, "tokens", 64, "with --batch: tokens generated after each prompt")
+	fs.Float32Var(&rate.plan.Temperature, "temperature", 1, "with --batch: temperature of the tokens")
+	fs.IntVar(&rate.plan.Rounds, "rounds", 5, "with --batch: rounds of each contender")
+	fs.IntVar(&rate.threads, "threads", 0, "with --batch: compute threads (default: as many as the process may use)")
+	oneOf(cmd, "preset", presets...)
 	asJSON := addBenchJSON(cmd, "print one JSON object")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if cmd.Flags().Changed("batch") {
+			if err := rate.check(cmd.Flags().Changed("preset")); err != nil {
+				return usageError(cmd, err.Error())
+			}
+			r, err := rate.measure(cmd.Context(), cmd.ErrOrStderr())
+			return measured(cmd, *asJSON, r, err, printGrammarRate)
+		}
 		for _, size := range plan.Sizes {
 			if size < 3_000 || size > 1_000_000 {
 				return usageError(cmd, fmt.Sprintf("--vocabulary: %d is outside 3000 to 1000000", size))
@@ -43,6 +73,45 @@ On Linux, times are processor time, so other programs do not count.`,
 		return measured(cmd, *asJSON, r, err, printGrammar)
 	}
 	return cmd
+}
+
+type benchGrammarRate struct {
+	plan          grammarmask.RatePlan
+	model, preset string
+	threads       int
+}
+
+func (f *benchGrammarRate) check(presetGiven bool) error {
+	switch {
+	case f.threads < 0 || f.threads > 1023:
+		return fmt.Errorf("--threads: %d is outside 0 to 1023", f.threads)
+	case f.model != "" && presetGiven:
+		return errors.New("--model and --preset are both given: pass one of them")
+	}
+	return f.plan.Validate()
+}
+
+func (f *benchGrammarRate) measure(ctx context.Context, stderr io.Writer) (result *grammarmask.Rate, err error) {
+	load := func(m *model.Model) (cpu.Config, error) {
+		return cpu.Config{Weights: cpu.BF16, Threads: f.threads}, checkPlan(f.plan, m.Spec(), "a smaller model, --batch, --prompt or --tokens")
+	}
+	m := measuredModel{name: f.model, shape: func() (model.Shape, error) { return model.Preset(f.preset) }, load: load}
+	err = m.measure(ctx, stderr, func(weights *cpu.Weights, report func(stage string, done, total int64)) error {
+		result, err = grammarmask.MeasureRate(ctx, weights, f.plan, func(done, total int64) { report("measure", done, total) })
+		return err
+	})
+	return result, err
+}
+
+func printGrammarRate(out io.Writer, r *grammarmask.Rate) error {
+	_, err := fmt.Fprintf(out, `%s, threads %d, batch %d, temperature %g; rounds %d, in turns
+
+                      tokens/s   over free   over free, by processor time
+free                %10.1f
+constrained         %10.1f  %10.3f   %10.3f
+  masks in the draw %10.1f  %10.3f   %10.3f
+`, r.Model, r.Threads, r.Batch, r.Temperature, r.Rounds, r.FreeTokens, r.HeldTokens, r.Held, r.HeldProcessor, r.LateTokens, r.Late, r.LateProcessor)
+	return err
 }
 
 func printGrammar(out io.Writer, r *grammarmask.Result) error {

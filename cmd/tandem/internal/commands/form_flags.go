@@ -12,10 +12,12 @@ import (
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 )
 
+var formNames = []string{"json-object", "json-schema", "regex", "choice", "grammar"}
+
 // formFlags say what form the output has.
 type formFlags struct {
-	schema, regex, choice string
-	anyObject             bool
+	schema, regex, choice, grammar string
+	anyObject                      bool
 }
 
 func (f *formFlags) add(cmd *cobra.Command) {
@@ -24,13 +26,14 @@ func (f *formFlags) add(cmd *cobra.Command) {
 	fs.StringVar(&f.schema, "json-schema", "", "the output is JSON that the JSON Schema in this file describes")
 	fs.StringVar(&f.regex, "regex", "", "the output matches this regular expression from its beginning to its end, in the syntax of RE2")
 	fs.StringVar(&f.choice, "choice", "", "the output is one of these texts, such as yes,no")
-	onlyOnCommandLine(cmd, "json-object", "json-schema", "regex", "choice")
+	fs.StringVar(&f.grammar, "grammar", "", "the output is what the rule root of the grammar in this file describes, in GBNF")
+	onlyOnCommandLine(cmd, formNames...)
 }
 
 // form is what the flags ask for; nil: the output may be anything.
 func (f *formFlags) form(cmd *cobra.Command) (*inferencev1.StructuredOutput, error) {
 	var given []string
-	for _, name := range []string{"json-object", "json-schema", "regex", "choice"} {
+	for _, name := range formNames {
 		if cmd.Flags().Changed(name) {
 			given = append(given, name)
 		}
@@ -43,18 +46,27 @@ func (f *formFlags) form(cmd *cobra.Command) (*inferencev1.StructuredOutput, err
 	}
 	switch given[0] {
 	case "json-schema":
-		text, err := os.ReadFile(f.schema)
-		if err != nil {
-			return nil, rpc.InvalidArgument("json_schema", err.Error())
-		}
-		if len(text) > grammar.MaxSourceBytes {
-			return nil, rpc.InvalidArgument("json_schema", fmt.Sprintf("%s has %d bytes, more than %d", f.schema, len(text), grammar.MaxSourceBytes))
-		}
-		return &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_JsonSchema{JsonSchema: string(text)}}, nil
+		text, err := source("json_schema", f.schema)
+		return &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_JsonSchema{JsonSchema: text}}, err
+	case "grammar":
+		text, err := source("grammar", f.grammar)
+		return &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_Grammar{Grammar: text}}, err
 	case "regex":
 		return &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_Regex{Regex: f.regex}}, nil
 	case "choice":
 		return &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_Choice{Choice: &inferencev1.Choice{Texts: strings.Split(f.choice, ",")}}}, nil
 	}
 	return &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_JsonObject{JsonObject: true}}, nil
+}
+
+// source reads the file that a flag names.
+func source(flag, file string) (string, error) {
+	text, err := os.ReadFile(file)
+	if err == nil && len(text) > grammar.MaxSourceBytes {
+		err = fmt.Errorf("%s has %d bytes, more than %d", file, len(text), grammar.MaxSourceBytes)
+	}
+	if err != nil {
+		return "", rpc.InvalidArgument(flag, err.Error())
+	}
+	return string(text), nil
 }

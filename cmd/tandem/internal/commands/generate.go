@@ -36,8 +36,8 @@ A request that failed has a result with an error; a wrong command line (status 2
 With --logprobs each token's line also has the natural logarithm of the token's
 probability, before temperature, penalties and biases.
 
---json-object, --json-schema, --regex and --choice hold the output to a form: no token is
-drawn that it does not allow. An output that --max-tokens ends may be incomplete.
+--json-object, --json-schema, --regex, --choice and --grammar hold the output to a form:
+no token is drawn that it does not allow. An output that --max-tokens ends may be incomplete.
 
 Ctrl-C or SIGTERM cancels the request; the exit status is then 130.`,
 		Example: `  tandem generate --prompt "Once upon a time" --max-tokens 60

@@ -240,6 +240,7 @@ func TestGenerateRefusesSampling(t *testing.T) {
 	}
 	checkFailure(t, run(t.Context(), "", nil, "generate", "--prompt=x", "--logprobs=2"), 2, "--logprobs: text output cannot show")
 	checkFailure(t, run(t.Context(), "", nil, "generate", "--prompt=x", "--regex=a", "--choice=b"), 2, "--choice: --regex is given too")
+	checkFailure(t, run(t.Context(), "", nil, "generate", "--prompt=x", "--grammar=none.gbnf"), 2, "--grammar: open none.gbnf")
 	checkFailure(t, run(t.Context(), "", nil, "generate", "--prompt=x", "--json-schema=none.json"), 2, "--json-schema: open none.json")
 }
 
@@ -293,6 +294,9 @@ func TestGenerateRequest(t *testing.T) {
 		})},
 		{"an expression", "", []string{"--prompt=x", "--regex=[a-c],+"}, with(func(r *inferencev1.GenerateRequest) {
 			r.StructuredOutput = &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_Regex{Regex: "[a-c],+"}}
+		})},
+		{"a grammar", "", []string{"--prompt=x", "--grammar=" + schema}, with(func(r *inferencev1.GenerateRequest) {
+			r.StructuredOutput = &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_Grammar{Grammar: `{"type": "null"}`}}
 		})},
 		{"a choice", "", []string{"--prompt=x", "--choice=yes,no way"}, with(func(r *inferencev1.GenerateRequest) {
 			r.StructuredOutput = &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_Choice{Choice: &inferencev1.Choice{Texts: []string{"yes", "no way"}}}}

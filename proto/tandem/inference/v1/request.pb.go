@@ -404,6 +404,7 @@ type StructuredOutput struct {
 	//	*StructuredOutput_Regex
 	//	*StructuredOutput_Choice
 	//	*StructuredOutput_StructuralTags
+	//	*StructuredOutput_Grammar
 	Form          isStructuredOutput_Form `protobuf_oneof:"form"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -491,6 +492,15 @@ func (x *StructuredOutput) GetStructuralTags() *StructuralTags {
 	return nil
 }
 
+func (x *StructuredOutput) GetGrammar() string {
+	if x != nil {
+		if x, ok := x.Form.(*StructuredOutput_Grammar); ok {
+			return x.Grammar
+		}
+	}
+	return ""
+}
+
 type isStructuredOutput_Form interface {
 	isStructuredOutput_Form()
 }
@@ -523,6 +533,12 @@ type StructuredOutput_StructuralTags struct {
 	StructuralTags *StructuralTags `protobuf:"bytes,5,opt,name=structural_tags,json=structuralTags,proto3,oneof"`
 }
 
+type StructuredOutput_Grammar struct {
+	// A grammar in GBNF, the notation of llama.cpp, whose rule root is the output. At most
+	// 256 KiB. No rule may refer to itself before anything else.
+	Grammar string `protobuf:"bytes,6,opt,name=grammar,proto3,oneof"`
+}
+
 func (*StructuredOutput_JsonObject) isStructuredOutput_Form() {}
 
 func (*StructuredOutput_JsonSchema) isStructuredOutput_Form() {}
@@ -532,6 +548,8 @@ func (*StructuredOutput_Regex) isStructuredOutput_Form() {}
 func (*StructuredOutput_Choice) isStructuredOutput_Form() {}
 
 func (*StructuredOutput_StructuralTags) isStructuredOutput_Form() {}
+
+func (*StructuredOutput_Grammar) isStructuredOutput_Form() {}
 
 // StructuralTags is text in which tags stand: JSON of a schema between two fixed texts.
 //
@@ -996,7 +1014,7 @@ const file_tandem_inference_v1_request_proto_rawDesc = "" +
 	"\x11_presence_penaltyB\x14\n" +
 	"\x12_frequency_penaltyB\f\n" +
 	"\n" +
-	"_typical_p\"\xff\x01\n" +
+	"_typical_p\"\x9b\x02\n" +
 	"\x10StructuredOutput\x12!\n" +
 	"\vjson_object\x18\x01 \x01(\bH\x00R\n" +
 	"jsonObject\x12!\n" +
@@ -1004,7 +1022,8 @@ const file_tandem_inference_v1_request_proto_rawDesc = "" +
 	"jsonSchema\x12\x16\n" +
 	"\x05regex\x18\x03 \x01(\tH\x00R\x05regex\x125\n" +
 	"\x06choice\x18\x04 \x01(\v2\x1b.tandem.inference.v1.ChoiceH\x00R\x06choice\x12N\n" +
-	"\x0fstructural_tags\x18\x05 \x01(\v2#.tandem.inference.v1.StructuralTagsH\x00R\x0estructuralTagsB\x06\n" +
+	"\x0fstructural_tags\x18\x05 \x01(\v2#.tandem.inference.v1.StructuralTagsH\x00R\x0estructuralTags\x12\x1a\n" +
+	"\agrammar\x18\x06 \x01(\tH\x00R\agrammarB\x06\n" +
 	"\x04form\"\xa0\x02\n" +
 	"\x0eStructuralTags\x12\x1a\n" +
 	"\btriggers\x18\x01 \x03(\tR\btriggers\x12\x19\n" +
@@ -1098,6 +1117,7 @@ func file_tandem_inference_v1_request_proto_init() {
 		(*StructuredOutput_Regex)(nil),
 		(*StructuredOutput_Choice)(nil),
 		(*StructuredOutput_StructuralTags)(nil),
+		(*StructuredOutput_Grammar)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{

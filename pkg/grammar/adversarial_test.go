@@ -1,0 +1,76 @@
+package grammar_test
+
+import (
+	"testing"
+
+	"github.com/tandem-serving/tandem/pkg/grammar"
+)
+
+// A form whose automata have a state for nearly every text ends its own outputs, and not those of
+// others: finding its tokens takes too long.
+func TestTooMuchWork(t *testing.T) {
+	all := [][]byte{eos: nil}
+	for n := 1; n <= 14; n++ {
+		for word := range 1 << n {
+			text := make([]byte, n)
+			for i := range text {
+				text[i] = "ab"[word>>i&1]
+			}
+			all = append(all, text)
+		}
+	}
+	v := vocabulary(t, all)
+	hard, err := grammar.Compile(expression("[ab]*a[ab]{1000}|[ab]*b[ab]{1000}c"), v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	easy, err := grammar.Compile(expression("[ab]*"), v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var so []int32
+	for range 100 {
+		so = append(so, int32(len(all)-7)) // of 14 bytes
+	}
+	c := hard.Constrain([]int32{eos})
+	if mask := c.Allowed(nil); !allowed(mask, 1) || allowed(mask, eos) {
+		t.Error("the hard form does not begin")
+	}
+	for range 2 {
+		if mask := c.Allowed(so); mask != nil {
+			t.Error("a mask was found that takes too long")
+		}
+		if forced := c.Forced(so, 3); forced != nil {
+			t.Errorf("%v are forced", forced)
+		}
+		if mask := easy.Constrain([]int32{eos}).Allowed(so); !allowed(mask, 1) || !allowed(mask, eos) {
+			t.Error("the easy form ends")
+		}
+	}
+}
+
+// Places that differ by a count have masks that are told by trying each token, where words of one
+// class are taken together, also at the end of the count and where the expression ends.
+func TestCountedClasses(t *testing.T) {
+	all := texts()
+	for _, text := range []string{"abcdefgh", "hgfedcba", "ab-cd", "ab.cd", "12ab", "ab!", "abc!de", "a!!", "dd", "ddd!d", "ABC", "Abc-"} {
+		all = append(all, []byte(text))
+	}
+	v := vocabulary(t, all)
+	for _, source := range []string{"[a-z0-9]{1,12}(-[a-z]{2,9})?", "([a-h]{1,5}!){1,3}", "[a-d]{3}[b-z]{0,7}(!|!!)?", "[^!]{2,9}!", "(?:[a-z]+[.-]){2}[0-9]*"} {
+		form, err := grammar.Compile(expression(source), v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, so := range []string{"", "a", "ab", "abc", "abcd", "abcdefg", "abcdefgh", "abcdefghab", "abcdefghabcd", "ab-", "ab-c", "abc!", "ab!cd", "ab!cd!e", "ab.c", "ab.cd-1"} {
+			if !form.Begins([]byte(so)) {
+				continue
+			}
+			var tokens []int32
+			for i := range len(so) {
+				tokens = append(tokens, int32(so[i])+1) // each byte is a token
+			}
+			checkMask(t, form, all, []byte(so), form.Constrain([]int32{eos}).Allowed(tokens))
+		}
+	}
+}

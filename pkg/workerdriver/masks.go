@@ -1,0 +1,33 @@
+package workerdriver
+
+import "github.com/tandem-serving/tandem/pkg/engine"
+
+// preparer is a sampler.Constraint that can find what it allows before it is asked.
+type preparer interface {
+	// Prepare may be called beside Allowed, by another goroutine.
+	Prepare(generated []int32)
+}
+
+// prepareMasks finds, beside the engine, which tokens the draws of a step may take: they depend on
+// the tokens so far alone. A draw that comes first finds out itself. The batch must stay as it is
+// until d.masking is done.
+func (d *Driver) prepareMasks(batch engine.Batch) {
+	for i := range batch.Sequences {
+		if s := batch.Sequences[i].Sample; s != nil && s.Constraint != nil {
+			d.masking.Go(func() { prepareMasks(batch.Sequences[i:]) })
+			return
+		}
+	}
+}
+
+func prepareMasks(sequences []engine.Sequence) {
+	for i := range sequences {
+		s := sequences[i].Sample
+		if s == nil {
+			continue
+		}
+		if p, is := s.Constraint.(preparer); is {
+			p.Prepare(s.History.Generated)
+		}
+	}
+}
