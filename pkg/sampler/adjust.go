@@ -1,6 +1,9 @@
 package sampler
 
-import "math"
+import (
+	"math"
+	"slices"
+)
 
 // History is the tokens of a request so far. Penalties depend on it.
 type History struct {
@@ -13,6 +16,14 @@ type History struct {
 }
 
 // penalizes reports whether the history matters.
+// Output is all that was generated so far. Nobody changes it.
+func (h History) Output() []int32 {
+	if len(h.Drafts) == 0 {
+		return h.Generated
+	}
+	return slices.Concat(h.Generated, h.Drafts)
+}
+
 func (p Params) penalizes() bool { return p.repeats() || p.counts() }
 
 func (p Params) repeats() bool { return p.RepetitionPenalty != 0 && p.RepetitionPenalty != 1 }

@@ -118,6 +118,8 @@ type StepDone struct {
 	Tokens, Accepted []int32
 	Logprobs         []sampler.Logprobs
 	DraftLogprobs    [][]sampler.Logprobs
+	// Cut is engine.Output's.
+	Cut int
 	// Compute is the engine's time.
 	Compute time.Duration
 	// Err fails every sequence of the step.
@@ -227,6 +229,8 @@ type Sampled struct {
 	Token  int32
 	// Logprobs is set if the request asked.
 	Logprobs *sampler.Logprobs
+	// Drafts and AcceptedDrafts are Finished's, so far.
+	Drafts, AcceptedDrafts int
 }
 
 // FinishReason is why a sequence ended.

@@ -40,6 +40,7 @@ func Run(t *testing.T, newEngine NewEngine) {
 		{"only who asks gets a token", testDraws},
 		{"only who asks gets log probabilities", testLogprobs},
 		{"only what is allowed is drawn", testConstraint},
+		{"drafts under a constraint change no token", testConstrainedDrafts},
 		{"chunks give the same tokens", testChunks},
 		{"a batch gives the same tokens", testBatch},
 		{"drafts give the same tokens", testDrafts},
