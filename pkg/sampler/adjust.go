@@ -15,7 +15,6 @@ type History struct {
 	Drafts []int32
 }
 
-// penalizes reports whether the history matters.
 // Output is all that was generated so far. Nobody changes it.
 func (h History) Output() []int32 {
 	if len(h.Drafts) == 0 {
@@ -24,6 +23,7 @@ func (h History) Output() []int32 {
 	return slices.Concat(h.Generated, h.Drafts)
 }
 
+// penalizes reports whether the history matters.
 func (p Params) penalizes() bool { return p.repeats() || p.counts() }
 
 func (p Params) repeats() bool { return p.RepetitionPenalty != 0 && p.RepetitionPenalty != 1 }
