@@ -18,7 +18,7 @@ import (
 func speculates(o *mesh.UpOptions) { o.Decode.Speculate = decode.SpeculateNgram }
 
 // speculativeRequests are such as speculation could change: greedy and drawn, with penalties,
-// a bias, log probabilities and a stop string, after texts that repeat themselves.
+// a bias, log probabilities, a stop string and a form, after texts that repeat themselves.
 func speculativeRequests(mode inferencev1.Mode) map[string]*inferencev1.GenerateRequest {
 	prompts := strings.Repeat("The fox saw the crow and the crow saw the fox. ", 6)
 	all := map[string]*inferencev1.GenerateRequest{
@@ -38,7 +38,16 @@ func speculativeRequests(mode inferencev1.Mode) map[string]*inferencev1.Generate
 	all["penalty"].Sampling.FrequencyPenalty = proto.Float32(0.1)
 	all["bias"].Sampling.LogitBias = map[uint32]float32{5: 1, 40: -100}
 	all["logprobs"].Logprobs = proto.Uint32(3)
+	all["schema"] = structured(0.9, mode, ofSchema(heroSchema))
+	all["form"] = formed(0, mode)
 	return all
+}
+
+// formed asks for at least 60 tokens of a form in which the same ones come again and again.
+func formed(temperature float32, mode inferencev1.Mode) *inferencev1.GenerateRequest {
+	q := structured(temperature, mode, &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_Regex{Regex: "((the fox|the crow|a king) ){30,90}"}})
+	q.Logprobs = proto.Uint32(5)
+	return q
 }
 
 // TestSpeculationChangesNoToken: with speculation the same requests give the same tokens and
@@ -75,12 +84,13 @@ func TestSpeculationChangesNoToken(t *testing.T) {
 		var tokens [][]uint32
 		for _, prompt := range prompts {
 			tokens = append(tokens, generate(t, plain.Client, request(prompt, 60, temperature, aggregated)).Tokens)
-			q := penalized(prompt, temperature, disaggregated)
-			want := mustAsk(t, plain.Client, q)
-			if what := mustAsk(t, guessing.Client, q).differs(want); what != "" {
-				t.Errorf("penalties and log probabilities at temperature %v: %s", temperature, what)
+			for _, q := range []*inferencev1.GenerateRequest{penalized(prompt, temperature, disaggregated), formed(temperature, disaggregated)} {
+				want := mustAsk(t, plain.Client, q)
+				if what := mustAsk(t, guessing.Client, q).differs(want); what != "" {
+					t.Errorf("penalties and log probabilities, or a form, at temperature %v: %s", temperature, what)
+				}
+				testGoesOn(t, guessing.Client, q, want)
 			}
-			testGoesOn(t, guessing.Client, q, want)
 		}
 		sameTokensTogether(t, guessing.Client, prompts, tokens, temperature)
 	}

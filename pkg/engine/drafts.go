@@ -60,8 +60,6 @@ func (s *Sequence) validateDrafts(capacity *Capacity) error {
 	switch {
 	case n < 0 || n > capacity.MaxDrafts:
 		return fmt.Errorf("sampling: %d drafts are outside 0 to %d", n, capacity.MaxDrafts)
-	case n > 0 && s.Sample.Constraint != nil:
-		return fmt.Errorf("sampling: %d drafts of a sequence with a constraint: it has none", n)
 	case n >= len(s.Tokens):
 		return fmt.Errorf("sampling: %d drafts leave none of %d tokens to draw after", n, len(s.Tokens))
 	}

@@ -162,7 +162,8 @@ type Sample struct {
 	// Drafts is how many of Tokens, the last ones, are guesses at what is drawn. A token is
 	// drawn after the one before them and, as long as each was what the draft says, after
 	// every draft: so the draws are those of as many Steps with a token each. The KV of the
-	// drafts that were wrong, and of those behind them, is of no use.
+	// drafts that were wrong, and of those behind them, is of no use. What Constraint does not
+	// allow is wrong, and an engine need not compute it (Cutter).
 	Drafts int
 	// History is the request's tokens so far, drafts not included, for penalties. Nobody
 	// changes it while the Step runs.
@@ -178,12 +179,13 @@ type Sample struct {
 	Constraint sampler.Constraint
 }
 
-// Draw draws from logits by the definition of package sampler.
-func (s *Sample) Draw(by *sampler.Sampler, logits []float32) int32 {
+// Draw draws from logits by the definition of package sampler: what comes after so many tokens,
+// which offset and h say. They are the sample's own where no draft comes before.
+func (s *Sample) Draw(by *sampler.Sampler, logits []float32, offset uint64, h sampler.History) int32 {
 	if s.Constraint != nil {
-		return by.SampleAllowed(logits, s.Constraint.Allowed(s.History.Generated), s.Params, s.Offset, s.History)
+		return by.SampleAllowed(logits, s.Constraint.Allowed(h.Output()), s.Params, offset, h)
 	}
-	return by.Sample(logits, s.Params, s.Offset, s.History)
+	return by.Sample(logits, s.Params, offset, h)
 }
 
 // LogitsWanted says which positions' logits a caller wants to see.
@@ -219,6 +221,9 @@ type Output struct {
 	// Logits holds, for each sequence that asked, one row of vocabulary-size
 	// float32 for each position asked for. Nil if no sequence asked.
 	Logits [][][]float32
+	// Cut is how many tokens of the batch were not computed: drafts that constraints do not
+	// allow.
+	Cut int
 	// Compute is how long the engine worked, waiting for a shared device not
 	// included.
 	Compute time.Duration

@@ -65,7 +65,6 @@ func (j *Join) succeed(now time.Time, reason inferencev1.FinishReason, text, sto
 	if !t.disaggregated {
 		route.Mode, route.Prefill = inferencev1.Mode_MODE_AGGREGATED, t.Decode.ID
 	}
-	drafts, accepted := t.drafts()
 	j.finish(now, Finish{
 		Reason: reason,
 		Text:   text,
@@ -74,7 +73,7 @@ func (j *Join) succeed(now time.Time, reason inferencev1.FinishReason, text, sto
 			PromptTokens:     uint32(j.p.PromptTokens),
 			CachedTokens:     min(t.cached, uint32(j.p.PromptTokens)),
 			CompletionTokens: uint32(len(j.tokens)),
-			DraftTokens:      drafts, AcceptedDraftTokens: accepted,
+			DraftTokens:      t.drafts, AcceptedDraftTokens: t.acceptedDrafts,
 		},
 		Route:         route,
 		Timings:       j.timings(),
@@ -83,14 +82,13 @@ func (j *Join) succeed(now time.Time, reason inferencev1.FinishReason, text, sto
 	})
 }
 
-// drafts is how many tokens the worker that ended the try says it guessed at, and how many of
-// those were right; 0 if it contradicts itself.
-func (t *try) drafts() (drafts, accepted uint32) {
-	drafts, accepted = t.ended.GetDraftTokens(), t.ended.GetAcceptedDraftTokens()
+// drafted takes in how many tokens the worker says it has guessed at, and how many of those were
+// right; 0 if it contradicts itself.
+func (t *try) drafted(drafts, accepted uint32) {
 	if accepted > drafts {
-		return 0, 0
+		drafts, accepted = 0, 0
 	}
-	return drafts, accepted
+	t.drafts, t.acceptedDrafts = drafts, accepted
 }
 
 // finish is the only place that a Finish comes from.

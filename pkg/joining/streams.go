@@ -57,6 +57,7 @@ func (j *Join) decode(now, before time.Time, event *workerv1.DecodeEvent) {
 		}
 		j.accept()
 	case *workerv1.DecodeEvent_Tokens:
+		t.drafted(e.Tokens.GetDraftTokens(), e.Tokens.GetAcceptedDraftTokens())
 		j.decodeTokens(now, before, e.Tokens)
 	case *workerv1.DecodeEvent_PromptLogprobs:
 		j.promptLogprobs(now, e.PromptLogprobs)
@@ -78,6 +79,7 @@ func (j *Join) decode(now, before time.Time, event *workerv1.DecodeEvent) {
 			return
 		}
 		t.ended = e.Ended
+		t.drafted(e.Ended.GetDraftTokens(), e.Ended.GetAcceptedDraftTokens())
 		j.completeIfOver(now)
 	default:
 		j.broken(now, Decode, "sent an empty event")

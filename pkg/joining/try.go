@@ -34,6 +34,7 @@ type try struct {
 	prefillComputeNs, transferNs, fetchNs int64
 	transferTailNs                        int64
 	transferBytes                         uint64
+	drafts, acceptedDrafts                uint32 // tokens that decode guessed at, so far
 
 	firstEnd   *ending      // of one stream, if the other may explain it
 	prefillAt  time.Time    // as decodeAt

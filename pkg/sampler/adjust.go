@@ -15,6 +15,14 @@ type History struct {
 	Drafts []int32
 }
 
+// Output is all that was generated so far. Nobody changes it.
+func (h History) Output() []int32 {
+	if len(h.Drafts) == 0 {
+		return h.Generated
+	}
+	return slices.Concat(h.Generated, h.Drafts)
+}
+
 // penalizes reports whether the history matters.
 func (p Params) penalizes() bool { return p.repeats() || p.counts() }
 

@@ -86,7 +86,7 @@ func (s *Scheduler) findDrafts(st *step) (contexts int) {
 	for i, q := range st.members {
 		contexts += q.computed + 1
 		most := min(s.config.MaxDrafts, q.totalTokens-q.length()-1)
-		if st.run.Batch.Sequences[i].Sample == nil || most <= 0 || q.request.Constraint != nil {
+		if st.run.Batch.Sequences[i].Sample == nil || most <= 0 {
 			continue
 		}
 		if q.drafts == nil {

@@ -130,3 +130,44 @@ func TestAnEngineThatDoesNotVerify(t *testing.T) {
 	}
 	t.Fatal("no drafts")
 }
+
+// TestADraftMayEndTheOutput: behind the token that ends an output its constraint allows nothing.
+// Where that token was a draft the sequence has ended well, and its last token says what it
+// guessed as the end does.
+func TestADraftMayEndTheOutput(t *testing.T) {
+	const stop = 9
+	var prompt []int32
+	for token := int32(20); token < 40; token++ {
+		prompt = append(prompt, token, stop)
+	}
+	s := newWorld(t, 50, draftsConfig(3)).scheduler
+	now := time.Unix(1, 0)
+	actions := s.Handle(now, scheduler.Submit{Request: scheduler.Request{ID: 1, Tokens: prompt, MaxTokens: 40, Stop: []int32{stop}}})
+	for token := int32(20); token < 40; token++ {
+		run, is := actions[len(actions)-1].(*scheduler.RunStep)
+		if !is {
+			t.Fatal("no step")
+		}
+		if work := run.Batch.Sequences[0]; work.Sample == nil || work.Sample.Drafts == 0 || work.Tokens[1] != stop {
+			actions = s.Handle(now, scheduler.StepDone{Tokens: []int32{token}, Accepted: []int32{0}, Compute: time.Millisecond})
+			continue
+		}
+		var last scheduler.Sampled
+		for _, action := range s.Handle(now, scheduler.StepDone{Tokens: []int32{sampler.NoneAllowed}, Accepted: []int32{1}, Compute: time.Millisecond}) {
+			switch a := action.(type) {
+			case *scheduler.Sampled:
+				last = *a
+			case scheduler.Finished:
+				if a.Reason != scheduler.Stopped || a.Err != nil || last.Token != stop {
+					t.Errorf("after token %d it ended with %+v", last.Token, a)
+				}
+				if a.Drafts == 0 || a.Drafts != last.Drafts || a.AcceptedDrafts != last.AcceptedDrafts {
+					t.Errorf("%d drafts, %d right; its last token said %d and %d", a.Drafts, a.AcceptedDrafts, last.Drafts, last.AcceptedDrafts)
+				}
+				return
+			}
+		}
+		t.Fatal("it did not end")
+	}
+	t.Fatal("no drafts")
+}

@@ -126,6 +126,8 @@ type StepDone struct {
 	Logprobs         []sampler.Logprobs
 	DraftLogprobs    [][]sampler.Logprobs
 	PromptLogprobs   [][]sampler.Logprobs
+	// Cut is engine.Output's.
+	Cut int
 	// Compute is the engine's time.
 	Compute time.Duration
 	// Err fails every sequence of the step.
@@ -235,6 +237,8 @@ type Sampled struct {
 	Token  int32
 	// Logprobs is set if the request asked.
 	Logprobs *sampler.Logprobs
+	// Drafts and AcceptedDrafts are Finished's, so far.
+	Drafts, AcceptedDrafts int
 }
 
 // PromptScored says how likely tokens of a prompt are, from the one at Offset on: each is said once,

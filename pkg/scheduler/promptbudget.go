@@ -40,7 +40,7 @@ const (
 )
 
 // observe takes what a step took, and tells it drafting, if there is any.
-func (c *cost) observe(st *step, took time.Duration, d *drafting) {
+func (c *cost) observe(st *step, cut int, took time.Duration, d *drafting) {
 	var tokens, positions, decodes, decoded, behind, contexts int
 	for i := range st.run.Batch.Sequences {
 		q := &st.run.Batch.Sequences[i]
@@ -51,6 +51,7 @@ func (c *cost) observe(st *step, took time.Duration, d *drafting) {
 			contexts += q.Start + len(q.Tokens)
 		}
 	}
+	tokens, decoded = tokens-cut, decoded-cut // all of them are drafts
 	c.steps.Observe(tokens, positions, took)
 	if decodes == len(st.run.Parts) {
 		c.alone.Observe(tokens, positions, took)

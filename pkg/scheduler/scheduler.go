@@ -247,11 +247,11 @@ func (s *Scheduler) stepDone(e StepDone) {
 		e.Err = fmt.Errorf("scheduler: the step gave %d tokens for %d sequences", len(e.Tokens), len(st.members))
 	}
 	if e.Err == nil {
+		d := &s.drafting
 		if s.config.MaxDrafts == 0 {
-			s.cost.observe(st, e.Compute, nil)
-		} else {
-			s.cost.observe(st, e.Compute, &s.drafting)
+			d = nil
 		}
+		s.cost.observe(st, e.Cut, e.Compute, d)
 	}
 	for i, q := range st.members {
 		part, work := &st.run.Parts[i], &st.run.Batch.Sequences[i]
@@ -293,8 +293,6 @@ func (s *Scheduler) stepDone(e StepDone) {
 			s.finish(q, Failed, errUnlikely)
 		case s.scored(q, work.Start, scores):
 		case work.Sample == nil:
-		case e.Tokens[i] == sampler.NoneAllowed:
-			s.finish(q, Failed, ErrNoTokenAllowed)
 		default:
 			s.drew(q, &e, i, work, accepted)
 		}
@@ -320,12 +318,14 @@ func (s *Scheduler) drew(q *sequence, e *StepDone, i int, work *engine.Sequence,
 		if s.sampled(q, token, logprobs); q.phase == over {
 			return // as if what comes behind had never been guessed at
 		}
-		if e.Tokens[i] >= 0 { // else nothing of it is shared
+		if e.Tokens[i] != sampler.None { // else nothing of it is shared
 			q.computed = work.Start + known + j + 1
 			s.publish(q)
 		}
 	}
 	switch token := e.Tokens[i]; {
+	case token == sampler.NoneAllowed:
+		s.finish(q, Failed, ErrNoTokenAllowed)
 	case token < 0:
 		s.spoilt(q, work.Start+known+accepted)
 	case !sample.Logprobs:
@@ -357,7 +357,11 @@ func (s *Scheduler) spoilt(q *sequence, tokens int) {
 func (s *Scheduler) sampled(q *sequence, token int32, logprobs *sampler.Logprobs) {
 	// Where this moves what was drawn before, that stays as it was where it is.
 	s.drawn = append(s.drawn, Sampled{ID: q.request.ID, Offset: q.offset(), Token: token, Logprobs: logprobs})
-	s.act(&s.drawn[len(s.drawn)-1])
+	drawn := &s.drawn[len(s.drawn)-1]
+	if q.drafts != nil {
+		drawn.Drafts, drawn.AcceptedDrafts = q.drafts.verified, q.drafts.accepted
+	}
+	s.act(drawn)
 	q.output = append(q.output, token)
 	q.pace.begin(s.now, len(q.output))
 	q.phase = decoding

@@ -27,8 +27,19 @@ import (
 // somewhere before. It returns what it generated for three requests, and its metrics.
 func drafting(t *testing.T, maxDrafts int) (outputs [][]int32, drafts int, metrics *prometheus.Registry) {
 	t.Helper()
+	var requests []scheduler.Request
+	for i := range 3 {
+		requests = append(requests, scheduler.Request{Tokens: []int32{3, 4, 5, 3, 4}, MaxTokens: 80, Sampling: sampler.Params{Temperature: 1, Seed: uint64(i)}})
+	}
+	outputs, drafts, _, metrics = draftingFor(t, maxDrafts, 6, requests)
+	return outputs, drafts, metrics
+}
+
+// draftingFor is drafting of other requests, with a model of so many tokens.
+func draftingFor(t *testing.T, maxDrafts, tokens int, requests []scheduler.Request) (outputs [][]int32, drafts, accepted int, metrics *prometheus.Registry) {
+	t.Helper()
 	few := spec()
-	few.VocabSize = 6
+	few.VocabSize = tokens
 	e, err := simulated.New(simulated.Config{
 		Spec: few, Blocks: 200, BlockTokens: 4, MaxBatchTokens: 64, MaxSequences: 8, StepTime: latency.Model{BaseMs: 5, PerTokenMs: 0.01},
 	})
@@ -47,20 +58,22 @@ func drafting(t *testing.T, maxDrafts int) (outputs [][]int32, drafts int, metri
 	done := make(chan struct{})
 	go func() { defer close(done); _ = m.Run(ctx) }()
 	var sequences []*workerdriver.Sequence
-	for i := range 3 {
-		sequences = append(sequences, m.Driver().Submit(scheduler.Request{
-			ID: m.Driver().Reserve(), Tokens: []int32{3, 4, 5, 3, 4}, MaxTokens: 80, Sampling: sampler.Params{Temperature: 1, Seed: uint64(i)},
-		}))
+	for _, request := range requests {
+		request.ID = m.Driver().Reserve()
+		sequences = append(sequences, m.Driver().Submit(request))
 	}
 	for _, s := range sequences {
 		var r result
 		r.read(t, s, false)
 		outputs = append(outputs, r.tokens)
-		drafts += r.finished.Drafts
+		if r.finished.Err != nil {
+			t.Errorf("%v: %v", r.tokens, r.finished.Err)
+		}
+		drafts, accepted = drafts+r.finished.Drafts, accepted+r.finished.AcceptedDrafts
 	}
 	cancel()
 	<-done
-	return outputs, drafts, metrics
+	return outputs, drafts, accepted, metrics
 }
 
 // TestDrafts: an engine's answers about drafts get to the scheduler, what is generated is the same as

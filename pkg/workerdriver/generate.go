@@ -153,6 +153,7 @@ func (g *generation) add(token *scheduler.Sampled) {
 		g.tokens = &workerv1.Tokens{Offset: uint32(token.Offset)}
 	}
 	g.tokens.TokenIds = append(g.tokens.TokenIds, uint32(token.Token))
+	g.tokens.DraftTokens, g.tokens.AcceptedDraftTokens = uint32(token.Drafts), uint32(token.AcceptedDrafts)
 	if token.Logprobs != nil {
 		g.tokens.Logprobs = append(g.tokens.Logprobs, token.Logprobs.Message())
 	}

@@ -107,7 +107,7 @@ func (m *Metrics) drafts(batch engine.Batch, accepted []int32) {
 	}
 	for i := range batch.Sequences {
 		if sample := batch.Sequences[i].Sample; sample != nil {
-			m.drafted.Add(float64(len(batch.Sequences[i].Tokens) - 1))
+			m.drafted.Add(float64(sample.Drafts))
 			m.accepted.Add(float64(accepted[i]))
 		}
 	}

@@ -22,6 +22,7 @@ type cpuEngine struct {
 	config    Config
 	capacity  engine.Capacity
 	batches   *engine.Validator
+	cutter    engine.Cutter
 	pages     *hostpages.Pages
 	workspace *kernels.Workspace
 	angles    rotary.Embedding
@@ -137,11 +138,13 @@ func (e *cpuEngine) Step(ctx context.Context, batch engine.Batch) (engine.Output
 		return engine.Output{}, fmt.Errorf("step: engine is %w", errClosed)
 	}
 	begin := time.Now()
+	batch, cut := e.cutter.Cut(batch)
 	output, err := e.compute(ctx, batch)
 	if err != nil {
 		return engine.Output{}, fmt.Errorf("step: %w", err)
 	}
 	output.Compute = time.Since(begin)
+	output.CutDrafts(batch, cut)
 	return output, nil
 }
 
@@ -273,10 +276,7 @@ func (e *cpuEngine) head(batch engine.Batch) engine.Output {
 				return
 			}
 			output.Draw(batch, r.sequence, r.draw, func(offset uint64, h sampler.History) int32 {
-				if s.Sample.Constraint != nil { // it has no drafts
-					return s.Sample.Draw(e.sampler, logits)
-				}
-				return e.sampler.Sample(logits, s.Sample.Params, offset, h)
+				return s.Sample.Draw(e.sampler, logits, offset, h)
 			}, func(token int32) sampler.Logprobs {
 				return e.sampler.Logprobs(logits, token, s.Sample.TopLogprobs)
 			})

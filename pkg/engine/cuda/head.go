@@ -102,7 +102,7 @@ func (e *cudaEngine) draw(batch engine.Batch, rows []row, output *engine.Output)
 		}
 		token := tokens[i]
 		if !drawnByDevice(s.Sample) {
-			token = s.Sample.Draw(e.sampler, logits)
+			token = s.Sample.Draw(e.sampler, logits, s.Sample.Offset, s.Sample.History)
 		}
 		output.Tokens[r.sequence] = token
 		if s.Sample.Logprobs && token >= 0 {

@@ -1,6 +1,7 @@
 package enginetest
 
 import (
+	"math/rand/v2"
 	"slices"
 	"testing"
 
@@ -57,5 +58,48 @@ func testConstraint(t *testing.T, newEngine NewEngine) {
 	}
 	if len(out.Logprobs) == 4 && out.Logprobs[3].Top != nil {
 		t.Errorf("log probabilities of no token: %+v", out.Logprobs[3])
+	}
+}
+
+// testConstrainedDrafts: with drafts, allowed ones and others, what is drawn under a constraint is
+// what steps with a token each draw.
+func testConstrainedDrafts(t *testing.T, newEngine NewEngine) {
+	e := newEngine(t)
+	most := min(e.Capacity().MaxDrafts, 5)
+	if most == 0 {
+		t.Skip("this engine verifies no drafts")
+	}
+	const n = 40
+	allowed := make(only, n+most)
+	for i := range allowed {
+		for id := int32(i % 3); int(id) < e.Model().VocabSize; id += 3 {
+			allowed[i] = append(allowed[i], id)
+		}
+	}
+	for _, params := range []sampler.Params{{}, {Temperature: 0.9, Seed: 3}, {Temperature: 0.8, Seed: 4, RepetitionPenalty: 1.3}} {
+		p := prompt(e, 21, 3)
+		want, likely, _ := drafted(t, e, p, params, allowed, n, func([]int32) []int32 { return nil })
+		r := rand.New(rand.NewPCG(6, 6))
+		forbidden := 0
+		got, also, cut := drafted(t, e, p, params, allowed, n, func(so []int32) []int32 {
+			drafts := slices.Clone(want[len(so):min(len(so)+r.IntN(most+1), n-1)])
+			for i := range drafts {
+				switch r.IntN(4) {
+				case 0: // wrong, and allowed
+					drafts[i] = (drafts[i] + 3) % int32(e.Model().VocabSize/3*3)
+				case 1:
+					drafts[i] = (drafts[i] + 1) % int32(e.Model().VocabSize/3*3)
+					forbidden += len(drafts) - i
+					return drafts
+				}
+			}
+			return drafts
+		})
+		if !slices.Equal(got, want) || !slices.EqualFunc(also, likely, func(a, b sampler.Logprobs) bool { return a.Drawn == b.Drawn && slices.Equal(a.Top, b.Top) }) {
+			t.Errorf("%+v: with drafts %v, without %v", params, got, want)
+		}
+		if cut != forbidden || cut == 0 {
+			t.Errorf("%+v: %d drafts were not computed, %d are not allowed", params, cut, forbidden)
+		}
 	}
 }

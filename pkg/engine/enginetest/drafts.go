@@ -31,10 +31,10 @@ func testDrafts(t *testing.T, newEngine NewEngine) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p := prompt(e, 21, 3)
-			want, likely := drafted(t, e, p, c.params, n, func([]int32) []int32 { return nil })
+			want, likely, _ := drafted(t, e, p, c.params, nil, n, func([]int32) []int32 { return nil })
 			r := rand.New(rand.NewPCG(5, 5))
 			accepted, rejected := 0, 0
-			got, also := drafted(t, e, p, c.params, n, func(so []int32) []int32 {
+			got, also, _ := drafted(t, e, p, c.params, nil, n, func(so []int32) []int32 {
 				drafts := slices.Clone(want[len(so):min(len(so)+r.IntN(most+1), n-1)])
 				for i := range drafts {
 					if accepted++; r.IntN(4) == 0 {
@@ -58,14 +58,14 @@ func testDrafts(t *testing.T, newEngine NewEngine) {
 }
 
 // drafted generates n tokens after a prompt, with the drafts that next gives for what was
-// generated so far, beside a sequence that has none.
-func drafted(t *testing.T, e engine.Engine, p []int32, params sampler.Params, n int, next func(so []int32) []int32) (tokens []int32, likely []sampler.Logprobs) {
+// generated so far, beside a sequence that has none. cut is how many of them were not computed.
+func drafted(t *testing.T, e engine.Engine, p []int32, params sampler.Params, constraint sampler.Constraint, n int, next func(so []int32) []int32) (tokens []int32, likely []sampler.Logprobs, cut int) {
 	t.Helper()
 	blocks := blocksFor(e, len(p)+n, 0)
 	beside := prompt(e, 3, 9)
 	sequence := func(work []int32, start, drafts int) engine.Sequence {
 		return engine.Sequence{Tokens: work, Start: start, Blocks: blocks, Sample: &engine.Sample{
-			Params: params, Offset: uint64(len(tokens)), Drafts: drafts, Logprobs: true, TopLogprobs: 2,
+			Params: params, Constraint: constraint, Offset: uint64(len(tokens)), Drafts: drafts, Logprobs: true, TopLogprobs: 2,
 			History: sampler.History{Prompt: p, Generated: tokens},
 		}}
 	}
@@ -79,6 +79,7 @@ func drafted(t *testing.T, e engine.Engine, p []int32, params sampler.Params, n 
 		}
 		tokens = append(append(tokens, drafts[:accepted]...), out.Tokens[0])
 		likely = append(likely, out.Logprobs[0])
+		cut += out.Cut
 	}
 	take(mustStep(t, e, sequence(p, 0, 0)), nil)
 	for len(tokens) < n {
@@ -92,7 +93,7 @@ func drafted(t *testing.T, e engine.Engine, p []int32, params sampler.Params, n 
 	if len(tokens) != n {
 		t.Fatalf("%d tokens, want %d", len(tokens), n)
 	}
-	return tokens, likely
+	return tokens, likely, cut
 }
 
 func testBadDrafts(t *testing.T, newEngine NewEngine) {

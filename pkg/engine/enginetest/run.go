@@ -42,6 +42,7 @@ func Run(t *testing.T, newEngine NewEngine) {
 		{"only what is allowed is drawn", testConstraint},
 		{"how likely a prompt is", testPromptLogprobs},
 		{"nothing ends a text too early", testMinTokens},
+		{"drafts under a constraint change no token", testConstrainedDrafts},
 		{"chunks give the same tokens", testChunks},
 		{"a batch gives the same tokens", testBatch},
 		{"drafts give the same tokens", testDrafts},

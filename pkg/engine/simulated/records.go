@@ -64,7 +64,7 @@ func (e *Engine) record(layer int, table []kvcache.BlockID, position int) []byte
 // draw makes a token of the last record of every block of the context, so many tokens, in
 // every layer, or of the last one of all. Tokens that begin or end a text are left out, so that texts have the length
 // that was asked for. sampler.None if there is a record that is none.
-func (e *Engine) draw(s *engine.Sequence, length int, offset uint64) int32 {
+func (e *Engine) draw(s *engine.Sequence, length int, offset uint64, h sampler.History) int32 {
 	var all uint64
 	spoilt := false
 	take := func(layer, position int) {
@@ -92,7 +92,7 @@ func (e *Engine) draw(s *engine.Sequence, length int, offset uint64) int32 {
 	}
 	vocabulary := uint64(e.cfg.Spec.VocabSize)
 	if s.Sample.Constraint != nil {
-		return e.drawAllowed(s.Sample.Constraint.Allowed(s.Sample.History.Generated), params, offset, all)
+		return e.drawAllowed(s.Sample.Constraint.Allowed(h.Output()), params, offset, all)
 	}
 	token := int32(all % vocabulary)
 	early := offset < uint64(params.MinTokens)

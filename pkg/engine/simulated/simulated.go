@@ -68,6 +68,7 @@ type Engine struct {
 	batches *engine.Validator
 	doneAt  time.Time
 	late    time.Duration
+	cutter  engine.Cutter
 	fetched uint64 // means nothing: run has to do something with what it reads
 
 	mu     sync.Mutex // guards closed
@@ -163,6 +164,7 @@ func (e *Engine) Step(ctx context.Context, batch engine.Batch) (engine.Output, e
 			return engine.Output{}, errors.New("the simulated engine has no logits")
 		}
 	}
+	batch, cut := e.cutter.Cut(batch)
 	work := batch.Work()
 	if err := e.cfg.Device.enter(ctx); err != nil {
 		return engine.Output{}, err
@@ -173,6 +175,7 @@ func (e *Engine) Step(ctx context.Context, batch engine.Batch) (engine.Output, e
 		return engine.Output{}, err
 	}
 	out := engine.Output{Tokens: batch.NewTokens(), Compute: compute}
+	out.CutDrafts(batch, cut)
 	for i := range batch.Sequences {
 		s := &batch.Sequences[i]
 		if s.Prompt != nil {
@@ -186,8 +189,8 @@ func (e *Engine) Step(ctx context.Context, batch engine.Batch) (engine.Output, e
 		}
 		for row := range s.Rows() {
 			length := s.Start + len(s.Tokens) - s.Sample.Drafts + row
-			out.Draw(batch, i, row, func(offset uint64, _ sampler.History) int32 {
-				return e.draw(s, length, offset)
+			out.Draw(batch, i, row, func(offset uint64, h sampler.History) int32 {
+				return e.draw(s, length, offset, h)
 			}, func(token int32) sampler.Logprobs {
 				return e.logprobs(token, s.Sample.TopLogprobs)
 			})

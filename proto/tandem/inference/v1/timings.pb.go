@@ -84,7 +84,7 @@ type Usage struct {
 	// Tokens generated.
 	CompletionTokens uint32 `protobuf:"varint,3,opt,name=completion_tokens,json=completionTokens,proto3" json:"completion_tokens,omitempty"`
 	// Guesses at next tokens (speculative decoding) that the worker that ended the request
-	// verified for it; 0 if the router ended it, for a stop string.
+	// verified for it.
 	DraftTokens uint32 `protobuf:"varint,4,opt,name=draft_tokens,json=draftTokens,proto3" json:"draft_tokens,omitempty"`
 	// Those that were right.
 	AcceptedDraftTokens uint32 `protobuf:"varint,5,opt,name=accepted_draft_tokens,json=acceptedDraftTokens,proto3" json:"accepted_draft_tokens,omitempty"`

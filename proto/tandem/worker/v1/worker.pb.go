@@ -1318,9 +1318,13 @@ type Tokens struct {
 	// The tokens, in order.
 	TokenIds []uint32 `protobuf:"varint,2,rep,packed,name=token_ids,json=tokenIds,proto3" json:"token_ids,omitempty"`
 	// Log probabilities of each, if the task asks.
-	Logprobs      []*v1.TokenLogprobs `protobuf:"bytes,3,rep,name=logprobs,proto3" json:"logprobs,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Logprobs []*v1.TokenLogprobs `protobuf:"bytes,3,rep,name=logprobs,proto3" json:"logprobs,omitempty"`
+	// Ended.draft_tokens so far: for a router that ends the sequence with these tokens.
+	DraftTokens uint32 `protobuf:"varint,4,opt,name=draft_tokens,json=draftTokens,proto3" json:"draft_tokens,omitempty"`
+	// Ended.accepted_draft_tokens so far.
+	AcceptedDraftTokens uint32 `protobuf:"varint,5,opt,name=accepted_draft_tokens,json=acceptedDraftTokens,proto3" json:"accepted_draft_tokens,omitempty"`
+	unknownFields       protoimpl.UnknownFields
+	sizeCache           protoimpl.SizeCache
 }
 
 func (x *Tokens) Reset() {
@@ -1372,6 +1376,20 @@ func (x *Tokens) GetLogprobs() []*v1.TokenLogprobs {
 		return x.Logprobs
 	}
 	return nil
+}
+
+func (x *Tokens) GetDraftTokens() uint32 {
+	if x != nil {
+		return x.DraftTokens
+	}
+	return 0
+}
+
+func (x *Tokens) GetAcceptedDraftTokens() uint32 {
+	if x != nil {
+		return x.AcceptedDraftTokens
+	}
+	return 0
 }
 
 // Paused reports that the sequence waits until others end: it gave them its blocks, or
@@ -2029,11 +2047,13 @@ const file_tandem_worker_v1_worker_proto_rawDesc = "" +
 	"\bAdmitted\x12\x19\n" +
 	"\bqueue_ns\x18\x01 \x01(\x03R\aqueueNs\x12#\n" +
 	"\rcached_tokens\x18\x02 \x01(\rR\fcachedTokens\x12 \n" +
-	"\vapproximate\x18\x03 \x01(\bR\vapproximate\"}\n" +
+	"\vapproximate\x18\x03 \x01(\bR\vapproximate\"\xd4\x01\n" +
 	"\x06Tokens\x12\x16\n" +
 	"\x06offset\x18\x01 \x01(\rR\x06offset\x12\x1b\n" +
 	"\ttoken_ids\x18\x02 \x03(\rR\btokenIds\x12>\n" +
-	"\blogprobs\x18\x03 \x03(\v2\".tandem.inference.v1.TokenLogprobsR\blogprobs\"\b\n" +
+	"\blogprobs\x18\x03 \x03(\v2\".tandem.inference.v1.TokenLogprobsR\blogprobs\x12!\n" +
+	"\fdraft_tokens\x18\x04 \x01(\rR\vdraftTokens\x122\n" +
+	"\x15accepted_draft_tokens\x18\x05 \x01(\rR\x13acceptedDraftTokens\"\b\n" +
 	"\x06Paused\"\t\n" +
 	"\aResumed\"\x92\x02\n" +
 	"\x05Ended\x129\n" +
