@@ -23,7 +23,7 @@ func TestSpeculationNeedsAnEngine(t *testing.T) {
 		e := newEngine(t, poolBlocks, simulated.Config{Brief: brief, Wait: func(context.Context, time.Duration) error { return nil }})
 		_, err := decode.New(decode.Config{
 			Limits: worker.Limits{ChunkTokens: 16, MaxWaiting: 1, OutputShare: 1}, TransferLease: time.Second, TransferIdle: time.Minute, ReserveShare: 1,
-			TransferCreditBytes: 1 << 20, KVEncoding: "native", Speculate: decode.SpeculateNgram, SpeculateTokens: 8,
+			TransferCreditBytes: 1 << 20, KVEncoding: "native", Speculation: worker.Speculation{Speculate: worker.SpeculateNgram, SpeculateTokens: 8},
 		}, decode.Deps{
 			Identity: membership.Identity{ID: "decode-1", Epoch: 1, Role: controlv1.Role_ROLE_DECODE, Addresses: []string{"a:1"}},
 			Engine:   e, Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),

@@ -146,7 +146,7 @@ func slower(w *simulate.Worker) *latency.Profile {
 		}
 		return out
 	}
-	p.Prefill, p.Decode, p.Mixed = times(p.Prefill), times(p.Decode), times(p.Mixed)
+	p.Prefill, p.Decode, p.Mixed, p.Verify = times(p.Prefill), times(p.Decode), times(p.Mixed), times(p.Verify)
 	return &p
 }
 
