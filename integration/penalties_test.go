@@ -18,7 +18,7 @@ import (
 
 	"github.com/tandem-serving/tandem/integration/clustertest"
 	"github.com/tandem-serving/tandem/pkg/rpc"
-	"github.com/tandem-serving/tandem/services/decode"
+	"github.com/tandem-serving/tandem/pkg/worker"
 )
 
 // penalized asks for everything whose outcome depends on the tokens before.
@@ -250,7 +250,7 @@ func TestPenaltiesSurviveAKill(t *testing.T) {
 	serve("prefill").Ready(t)
 	pool := make(map[string]*clustertest.Process)
 	for i, id := range []string{"decode-a", "decode-b", "decode-c", "decode-d"} {
-		pool[id] = serve("decode", "--id="+id, "--speculate="+[]string{decode.SpeculateNgram, decode.SpeculateOff}[i%2]).Ready(t)
+		pool[id] = serve("decode", "--id="+id, "--speculate="+[]string{worker.SpeculateNgram, worker.SpeculateOff}[i%2]).Ready(t)
 	}
 	awaitWorkers(t, m, 5)
 	q := penalized(longPrompt(1), 0.8, disaggregated)

@@ -11,11 +11,11 @@ import (
 
 	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
 	"github.com/tandem-serving/tandem/integration/clustertest"
-	"github.com/tandem-serving/tandem/services/decode"
+	"github.com/tandem-serving/tandem/pkg/worker"
 )
 
 // speculates has decode workers guess tokens.
-func speculates(o *mesh.UpOptions) { o.Decode.Speculate = decode.SpeculateNgram }
+func speculates(o *mesh.UpOptions) { o.Decode.Speculate = worker.SpeculateNgram }
 
 // speculativeRequests are such as speculation could change: greedy and drawn, with penalties,
 // a bias, log probabilities, a stop string and a form, after texts that repeat themselves.

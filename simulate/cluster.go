@@ -41,6 +41,9 @@ type Config struct {
 	// Limits are those of every request at a router.
 	Limits  joining.Limits
 	Network Network
+	// Acceptance is which share of guesses at next tokens is right (simulated.Config); 0: texts do
+	// not repeat.
+	Acceptance float64
 	// Events are what happens meanwhile.
 	Events []Event
 	// Autoscale has pools follow the load; nil: they do not.
@@ -63,6 +66,9 @@ type Worker struct {
 	// Blocks, MaxBatchTokens and MaxSequences are its engine's.
 	Blocks, MaxBatchTokens, MaxSequences int
 	worker.Limits
+	// MaxDrafts is the most tokens of a sequence that a decode worker guesses for a step; 0: none.
+	// Its Profile must say what steps with drafts take.
+	MaxDrafts int
 	// StorePuts and FetchBandwidth, bytes a second, are as of live prefill workers: how many
 	// prefixes are put into stores at a time, and how fast those are believed to be at first.
 	StorePuts      int

@@ -86,7 +86,7 @@ type call struct {
 func (c *Cluster) start(w *Worker) error {
 	e, err := simulated.New(simulated.Config{
 		Spec: c.spec, Blocks: w.Blocks, BlockTokens: c.config.BlockTokens, MaxBatchTokens: w.MaxBatchTokens, MaxSequences: w.MaxSequences,
-		Profile: w.Profile, Brief: !c.config.CheckContext, Trouble: simulated.Trouble{Jitter: w.Jitter, Seed: c.random.Uint64()},
+		Profile: w.Profile, Brief: !c.config.CheckContext, Acceptance: c.config.Acceptance, Trouble: simulated.Trouble{Jitter: w.Jitter, Seed: c.random.Uint64()},
 		Wait: func(context.Context, time.Duration) error { return nil },
 	})
 	if err != nil {
@@ -131,10 +131,13 @@ func (c *Cluster) start(w *Worker) error {
 func (p *process) newWorker() (err error) {
 	c, w, e := p.cluster, p.member, p.engine
 	capacity := e.Capacity()
+	if w.MaxDrafts > capacity.MaxDrafts {
+		return fmt.Errorf("%d guesses a step: the engine verifies at most %d, and none if its profile does not say how long that takes", w.MaxDrafts, capacity.MaxDrafts)
+	}
 	p.core, err = worker.New(worker.Config{VocabSize: c.spec.VocabSize, Blocks: capacity.Blocks, ModelDigest: c.spec.Digest, ArithmeticClass: capacity.Layout.ArithmeticClass, Scheduler: scheduler.Config{
 		BlockTokens: capacity.Layout.BlockTokens, ContextTokens: c.spec.ContextTokens,
 		MaxBatchTokens: capacity.MaxBatchTokens, MaxSequences: capacity.MaxSequences,
-		ChunkTokens: w.ChunkTokens, MaxWaiting: w.MaxWaiting, StepBudget: w.StepBudget, OutputShare: w.OutputShare,
+		ChunkTokens: w.ChunkTokens, MaxWaiting: w.MaxWaiting, StepBudget: w.StepBudget, OutputShare: w.OutputShare, MaxDrafts: w.MaxDrafts,
 	}})
 	if err != nil {
 		return err

@@ -38,11 +38,15 @@ type Profile struct {
 	// Mixed is what the single tokens of a step add to the time of its prompts, in regimes
 	// by their number. None: Predict derives it from Prefill and Decode.
 	Mixed []Regime `json:"mixed,omitempty"`
+	// Verify is the time of a step's single tokens if some have drafts, in regimes by the
+	// number of tokens, drafts included. None: it is not known what drafts cost. Predict takes
+	// the time of as many single tokens then, and who simulates does without drafts.
+	Verify []Regime `json:"verify,omitempty"`
 
 	// Jitter is the spread of real steps of one kind: the standard deviation of
 	// their time over its mean.
 	Jitter float64 `json:"jitter,omitempty"`
-	// Errors are those of the fit, by kind of step: prefill, decode, mixed.
+	// Errors are those of the fit, by kind of step: prefill, decode, mixed, verify.
 	Errors map[string]FitError `json:"errors,omitempty"`
 	// Limits are what the device could reach, measured in the same run.
 	Limits *Limits `json:"limits,omitempty"`
@@ -174,7 +178,7 @@ func (p *Profile) Predict(w StepWork) time.Duration {
 		ms = terms.BaseMs + terms.variable(w.Prefill)
 	}
 	if w.Decode.Tokens > 0 {
-		terms := regimeOf(p.Decode, w.Decode.Tokens)
+		terms := regimeOf(p.singles(w.Decode), w.Decode.Tokens)
 		if w.Prefill.Tokens > 0 && len(p.Mixed) > 0 {
 			added := regimeOf(p.Mixed, w.Decode.Tokens)
 			ms = max(ms+added.BaseMs+added.variable(w.Decode), terms.BaseMs+terms.variable(w.Decode))
@@ -185,6 +189,14 @@ func (p *Profile) Predict(w StepWork) time.Duration {
 	return milliseconds(ms)
 }
 
+// singles are the regimes of a step's single tokens.
+func (p *Profile) singles(w Work) []Regime {
+	if w.Tokens > w.Sequences && len(p.Verify) > 0 {
+		return p.Verify
+	}
+	return p.Decode
+}
+
 // maxStepMs bounds what a step may take: a day.
 const maxStepMs = 24 * 3600 * 1000
 
@@ -192,11 +204,11 @@ func milliseconds(ms float64) time.Duration {
 	return time.Duration(min(ms, maxStepMs) * float64(time.Millisecond))
 }
 
-// Profile is the model as a profile: the same time for prompts and single tokens,
+// Profile is the model as a profile: the same time for prompts, single tokens and drafts,
 // but that a mixed step costs the base once.
 func (m Model) Profile() *Profile {
 	regimes := []Regime{{Terms: Terms{BaseMs: m.BaseMs, PerTokenMs: m.PerTokenMs, PerContextTokenMs: m.PerContextTokenMs}}}
-	return &Profile{Version: ProfileVersion, Prefill: regimes, Decode: regimes}
+	return &Profile{Version: ProfileVersion, Prefill: regimes, Decode: regimes, Verify: regimes}
 }
 
 const (
@@ -221,16 +233,15 @@ func (p *Profile) Validate() error {
 		return fmt.Errorf("threads: %d is negative", p.Threads)
 	}
 	for _, phase := range []struct {
-		name    string
-		regimes []Regime
-	}{{"prefill", p.Prefill}, {"decode", p.Decode}} {
+		name     string
+		regimes  []Regime
+		optional bool
+	}{{"prefill", p.Prefill, false}, {"decode", p.Decode, false}, {"mixed", p.Mixed, true}, {"verify", p.Verify, true}} {
+		if phase.optional && len(phase.regimes) == 0 {
+			continue
+		}
 		if err := validateRegimes(phase.regimes); err != nil {
 			return fmt.Errorf("%s%w", phase.name, err)
-		}
-	}
-	if len(p.Mixed) > 0 {
-		if err := validateRegimes(p.Mixed); err != nil {
-			return fmt.Errorf("mixed%w", err)
 		}
 	}
 	if l := p.Limits; l != nil && !(finite(l.FLOPsPerSecond) && finite(l.ReadBytesPerSecond)) {

@@ -83,6 +83,36 @@ func TestShortPromptBesideDecode(t *testing.T) {
 	}
 }
 
+// TestVerify: steps with drafts have terms of their own, also beside prompts. Without those they
+// take the time of as many single tokens.
+func TestVerify(t *testing.T) {
+	terms := func(base, perToken float64) []latency.Regime {
+		return []latency.Regime{{Terms: latency.Terms{BaseMs: base, PerTokenMs: perToken}}}
+	}
+	p := &latency.Profile{Version: latency.ProfileVersion, Prefill: terms(1, 0.1), Decode: terms(8, 0.5), Verify: terms(9, 0.25)}
+	var drafts, plain, mixed latency.StepWork
+	drafts.AddDrafts(10, 3)
+	drafts.Add(10, 1, true)
+	plain.Add(10, 1, true)
+	mixed.Add(0, 100, false)
+	mixed.AddDrafts(10, 3)
+	check := func(want ...float64) {
+		t.Helper()
+		for i, w := range []latency.StepWork{drafts, plain, mixed} {
+			if got := p.Predict(w).Seconds() * 1e3; math.Abs(got-want[i]) > 1e-6 {
+				t.Errorf("step %d takes %v ms, want %v", i, got, want[i])
+			}
+		}
+	}
+	check(9+5*0.25, 8+0.5, 11+4*0.25)
+	p.Verify = nil
+	check(8+5*0.5, 8+0.5, 11+4*0.5)
+	p.Verify = terms(-1, 0)
+	if err := p.Validate(); err == nil || !strings.Contains(err.Error(), "verify[0].base_ms") {
+		t.Errorf("error %v", err)
+	}
+}
+
 // TestMixed: where it was measured what single tokens add, that counts; they are never
 // faster than without the prompt.
 func TestMixed(t *testing.T) {

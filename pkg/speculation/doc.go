@@ -9,6 +9,6 @@
 // Guesses decide what a step costs and never what it gives. Everything here is a function of
 // what it was told, so that a recorded worker does the same again.
 //
-// package scheduler imports it, and benchmarks may. It starts no goroutines, and nothing in it
+// package scheduler imports it, and benchmarks and plans may. It starts no goroutines, and nothing in it
 // is safe for concurrent use.
 package speculation

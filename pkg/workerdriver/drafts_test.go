@@ -97,8 +97,10 @@ func TestDrafts(t *testing.T) {
 
 // TestDraftsThatNobodyVerifies: a worker does not begin to draft for an engine that cannot.
 func TestDraftsThatNobodyVerifies(t *testing.T) {
+	unknown := (latency.Model{BaseMs: 1}).Profile()
+	unknown.Verify = nil // what drafts cost
 	e, err := simulated.New(simulated.Config{
-		Spec: spec(), Blocks: 40, BlockTokens: 4, MaxBatchTokens: 64, MaxSequences: 8, Brief: true, StepTime: latency.Model{BaseMs: 1},
+		Spec: spec(), Blocks: 40, BlockTokens: 4, MaxBatchTokens: 64, MaxSequences: 8, Profile: unknown,
 		Wait: func(context.Context, time.Duration) error { return nil },
 	})
 	if err != nil {

@@ -9,7 +9,6 @@ import (
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 
 	"github.com/tandem-serving/tandem/pkg/api"
-	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer"
 	"github.com/tandem-serving/tandem/pkg/worker"
 )
@@ -17,6 +16,7 @@ import (
 // Config of a decode worker.
 type Config struct {
 	worker.Limits
+	worker.Speculation
 	// TransferLease is how long a reservation lives without a sign of life.
 	TransferLease time.Duration
 	// TransferIdle is how long a sender may only renew a reservation, without KV.
@@ -29,18 +29,7 @@ type Config struct {
 	TransferCreditBytes int
 	// KVEncoding is how prefill workers are asked to send KV: "native" or "int8".
 	KVEncoding string
-	// Speculate is how next tokens are guessed at, to be verified several in a step:
-	// SpeculateNgram, or SpeculateOff, which empty stands for. SpeculateTokens is the most guesses of a sequence in a
-	// step.
-	Speculate       string
-	SpeculateTokens int
 }
-
-// The choices of Config.Speculate.
-const (
-	SpeculateOff   = "off"
-	SpeculateNgram = "ngram"
-)
 
 // RegisterFlags adds the flags, with defaults that work.
 func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
@@ -49,8 +38,7 @@ func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&c.TransferIdle, "decode-transfer-idle", kvtransfer.DefaultMaxIdle, "how long a sender may only renew a KV reservation, without sending any KV")
 	fs.Float64Var(&c.ReserveShare, "decode-reserve-share", 0.8, "share of a decode worker's KV blocks that transfers of one tenant, or of one router, may hold before they are complete, above 0 and at most 1; a single transfer is always allowed")
 	fs.IntVar(&c.TransferCreditBytes, "decode-transfer-credit-bytes", kvtransfer.DefaultCreditBytes, "maximum KV bytes in flight to a decode worker on one connection of a prefill worker (--kv-connections)")
-	fs.StringVar(&c.Speculate, "speculate", SpeculateOff, "speculative decoding on decode workers: off, or ngram, which guesses the next tokens where the last ones stood before in the same text; the tokens are the same either way")
-	fs.IntVar(&c.SpeculateTokens, "speculate-tokens", DefaultSpeculateTokens, "maximum tokens of one sequence that a decode worker guesses for a step with --speculate; it guesses fewer where that costs more than it gives")
+	c.Speculation.RegisterFlags(fs)
 	fs.StringVar(&c.KVEncoding, "decode-kv-encoding", "native", "encoding in which prefill workers send KV: native (as computed) or int8 (half the bytes of bf16, but tokens may differ, and requests are marked as not reproducible)")
 }
 
@@ -71,36 +59,11 @@ func (c *Config) Validate(blockTokens int) error {
 	if err := kvtransfer.CheckCreditBytes(c.TransferCreditBytes); err != nil {
 		return fmt.Errorf("decode-transfer-credit-bytes: %w", err)
 	}
-	switch c.Speculate {
-	case "", SpeculateOff:
-	case SpeculateNgram:
-		if c.SpeculateTokens < 1 || c.SpeculateTokens > maxSpeculateTokens {
-			return fmt.Errorf("speculate-tokens: %d is outside 1 to %d", c.SpeculateTokens, maxSpeculateTokens)
-		}
-	default:
-		return fmt.Errorf("speculate: %q is neither off nor ngram", c.Speculate)
+	if err := c.Speculation.Validate(); err != nil {
+		return err
 	}
 	_, err := c.encoding()
 	return err
-}
-
-// DefaultSpeculateTokens is how many tokens are guessed at most, unless somebody says
-// otherwise, and maxSpeculateTokens the most that may be said.
-const (
-	DefaultSpeculateTokens = 8
-	maxSpeculateTokens     = 15
-)
-
-// maxDrafts is how many tokens are guessed at most with an engine.
-func (c *Config) maxDrafts(e engine.Engine) (int, error) {
-	switch most := e.Capacity().MaxDrafts; {
-	case c.Speculate != SpeculateNgram:
-		return 0, nil
-	case most == 0:
-		return 0, fmt.Errorf("speculate: this engine cannot verify guesses: use --speculate off")
-	default:
-		return min(c.SpeculateTokens, most), nil
-	}
 }
 
 // CheckSlice checks that a chunk of KV, which holds a slice of an engine's pages at least,

@@ -59,7 +59,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	maxDrafts, err := cfg.maxDrafts(deps.Engine)
+	maxDrafts, err := cfg.MaxDrafts(deps.Engine.Capacity().MaxDrafts)
 	if err != nil {
 		return nil, err
 	}

@@ -74,6 +74,9 @@ func (s *Scenario) readPools(top *section) error {
 		}
 	}
 	s.config.BlockTokens = engine.BlockTokens
+	if s.config.Acceptance, _, err = top.number("acceptance", simulated.LeastAcceptance, 1); err != nil {
+		return err
+	}
 	pools, err := top.sub("pools")
 	switch {
 	case err != nil:
@@ -159,6 +162,7 @@ func (s *Scenario) readPool(section *section, name string, shared *latency.Profi
 	}
 	fs.DurationVar(&w.TransferLease, "transfer-lease", kvtransfer.DefaultLease, "")
 	fs.IntVar(&w.TransferCreditBytes, "transfer-credit-bytes", kvtransfer.DefaultCreditBytes, "")
+	var speculation worker.Speculation
 	switch role {
 	case "prefill":
 		w.Role = controlv1.Role_ROLE_PREFILL
@@ -170,6 +174,7 @@ func (s *Scenario) readPool(section *section, name string, shared *latency.Profi
 	case "decode":
 		w.Role = controlv1.Role_ROLE_DECODE
 		w.RegisterFlags(fs, "", role, worker.DefaultDecodeChunkTokens)
+		speculation.RegisterFlags(fs)
 	case "":
 		if err := section.misspelt("role"); err != nil {
 			return nil, err
@@ -209,6 +214,12 @@ func (s *Scenario) readPool(section *section, name string, shared *latency.Profi
 	if err := w.Limits.Validate("", e.BlockTokens); err != nil {
 		return nil, s.doc.place(err, section.line)
 	}
+	if err := speculation.Validate(); err != nil {
+		return nil, s.doc.place(err, section.line)
+	}
+	if w.MaxDrafts, err = s.drafts(section, name, w.Profile, speculation); err != nil {
+		return nil, err
+	}
 	if w.StorePuts < 0 || w.FetchBandwidth < 0 {
 		return nil, section.errorf("store-puts", "store-puts and fetch-bandwidth of pool %s must not be negative", name)
 	}
@@ -217,6 +228,22 @@ func (s *Scenario) readPool(section *section, name string, shared *latency.Profi
 	}
 	w.Blocks, w.MaxBatchTokens, w.MaxSequences = e.SimulatedBlocks(s.config.Spec), e.MaxBatchTokens, e.MaxSequences
 	return p, nil
+}
+
+// drafts is how many tokens of a sequence the workers of a pool guess for a step.
+func (s *Scenario) drafts(section *section, name string, profile *latency.Profile, speculation worker.Speculation) (int, error) {
+	verified := 0
+	if len(profile.Verify) > 0 {
+		verified = simulated.MaxDrafts
+	}
+	n, err := speculation.MaxDrafts(verified)
+	switch {
+	case err != nil:
+		return 0, section.errorf("speculate", "pool %s guesses tokens, but its profile does not say how long it takes to verify them: measure it again with 'tandem profile', or leave out \"speculate\"", name)
+	case n > 0 && s.config.Acceptance == 0:
+		return 0, section.errorf("speculate", "pool %s guesses tokens, but nothing says how often a guess is right: add \"acceptance: 0.7\" at the top", name)
+	}
+	return n, nil
 }
 
 // readPlaces reads how many workers a pool has, and where they are.

@@ -63,7 +63,7 @@ func Parse(file string, text []byte, traffic *pflag.FlagSet) (*Scenario, error) 
 }
 
 // topKeys are the keys of a scenario.
-var topKeys = []string{"model", "profile", "block-tokens", "pools", "routers", "router", "network", "traffic", "seed", "events", "autoscale"}
+var topKeys = []string{"model", "profile", "block-tokens", "acceptance", "pools", "routers", "router", "network", "traffic", "seed", "events", "autoscale"}
 
 // knownKeys refuses a key that is none of topKeys: one that is misspelled is otherwise said to
 // be missing.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -119,6 +120,15 @@ func TestErrors(t *testing.T) {
 	if err := file.Close(); err != nil {
 		t.Fatal(err)
 	}
+	old := latency.Model{BaseMs: 1}.Profile()
+	old.Verify = nil // what guesses cost
+	var text strings.Builder
+	if err := old.Write(&text); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "old.json"), []byte(text.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	bad := func(line string) string { return lines(line) }
 	pool := func(fields string) string {
 		return "model: tiny\npools:\n  d: {role: decode}\n  p: {" + fields + "}\ntraffic: {rate: 1}"
@@ -141,7 +151,7 @@ func TestErrors(t *testing.T) {
 		{"model: tiny\npools: {d: &d {role: decode}, e: *d}", `:2: "pools.e" refers to another value`},
 		{"modell: x", `:1: unknown key "modell": did you mean "model"?`},
 		{bad("event: []"), `:4: unknown key "event": did you mean "events"?`},
-		{bad("zzz: 1"), `:4: unknown key "zzz": the keys here are autoscale, block-tokens, events, model, network, pools`},
+		{bad("zzz: 1"), `:4: unknown key "zzz": the keys here are acceptance, autoscale, block-tokens, events, model, network, pools`},
 		{bad("seed:"), `:4: "seed" has no value`},
 		{bad("seed: -1"), `:4: "seed" is -1: want a whole number above 0`},
 		{bad("routers: 100000"), `:4: "routers" is 100000: want a whole number from 1 to 64`},
@@ -222,6 +232,12 @@ func TestErrors(t *testing.T) {
 		{"model: tiny\npools: {a: {role: decode}, b: {role: decode}}\ntraffic: {rate: 1}\nautoscale: {a: 1..2}", `:4: "autoscale.a": another pool has the same role`},
 		{bad("events: [{at: 3s, cut: [d-1, d-1]}]"), `:4: "events.cut": both are the host d-1: name two hosts`},
 		{bad("network: {pairs: [{between: [d-1, d-1]}]}"), `:4: "network.pairs.between": both are the host d-1`},
+		{bad("acceptance: 2"), `:4: "acceptance" is 2: want`},
+		{pool("role: decode, speculate: ngram"), `:4: pool p guesses tokens, but nothing says how often a guess is right: add "acceptance: 0.7" at the top`},
+		{"acceptance: 0.7\n" + pool("role: decode, speculate: medusa"), `:5: speculate: "medusa" is neither off nor ngram`},
+		{"acceptance: 0.7\n" + pool("role: decode, speculate: ngram, speculate-tokens: 16"), `:5: speculate-tokens: 16 is outside 1 to 15`},
+		{"acceptance: 0.7\n" + pool("role: prefill, speculate: ngram"), `:5: unknown key "pools.p.speculate"`},
+		{"acceptance: 0.7\nprofile: old.json\n" + pool("role: decode, speculate: ngram"), `:6: pool p guesses tokens, but its profile does not say how long it takes to verify them`},
 		{bad("events: [{at: 3s, cut: [p-1, d-1], until: 3s}]"), `:4: unknown key "events.until"`},
 	} {
 		_, err := scenario.Parse(filepath.Join(dir, "s.yaml"), []byte(test.text), load(t))
@@ -233,6 +249,18 @@ func TestErrors(t *testing.T) {
 		if !strings.HasPrefix(text, filepath.Join(dir, "s.yaml")+":") || !strings.Contains(text, test.want) || strings.Contains(text, "\n") {
 			t.Errorf("%q: the error is\n%s\nwant\n%s", test.text, text, test.want)
 		}
+	}
+}
+
+// TestSpeculation: pools of decode workers have the flags of live ones.
+func TestSpeculation(t *testing.T) {
+	s, err := scenario.Parse("s.yaml", []byte("model: tiny\nacceptance: 0.7\npools:\n  d: {role: decode, speculate: ngram, speculate-tokens: 5}\n  e: {role: decode, speculate: ngram}\n  f: {role: decode}\ntraffic: {rate: 1}"), load(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := s.Config(1)
+	if got := []int{c.Workers[0].MaxDrafts, c.Workers[1].MaxDrafts, c.Workers[2].MaxDrafts}; c.Acceptance != 0.7 || !slices.Equal(got, []int{5, 8, 0}) {
+		t.Errorf("acceptance %v, guesses %v", c.Acceptance, got)
 	}
 }
 

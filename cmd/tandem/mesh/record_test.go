@@ -17,17 +17,26 @@ import (
 	"github.com/tandem-serving/tandem/pkg/telemetry"
 )
 
-// Every core of a mesh does the same again, whatever its clients do.
+// Every core of a mesh does the same again, whatever its clients do, and whether or not its workers
+// guess tokens.
 func TestRecordedMeshIsReplayed(t *testing.T) {
+	for _, speculate := range []string{"off", "ngram"} {
+		t.Run(speculate, func(t *testing.T) { recordAndReplay(t, speculate) })
+	}
+}
+
+func recordAndReplay(t *testing.T, speculate string) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	o := upOptions(t)
 	o.PrefillWorkers, o.DecodeWorkers = 2, 2
 	o.Record.Dir = filepath.Join(t.TempDir(), "events")
-	o.Engine.Simulated.StepTime = latency.Model{BaseMs: 1}
+	o.Engine.Simulated.StepTime, o.Engine.Simulated.Acceptance = latency.Model{BaseMs: 1}, 0.8
+	o.Decode.Speculate = speculate
+	metrics := telemetry.NewRegistry()
 	ready, ended := make(chan mesh.Up, 1), make(chan error, 1)
 	go func() {
-		ended <- mesh.Run(ctx, o, quiet, telemetry.NewRegistry(), ignore, func(up mesh.Up) { ready <- up })
+		ended <- mesh.Run(ctx, o, quiet, metrics, ignore, func(up mesh.Up) { ready <- up })
 	}()
 	var up mesh.Up
 	select {
@@ -68,6 +77,22 @@ func TestRecordedMeshIsReplayed(t *testing.T) {
 		})
 	}
 	clients.Wait()
+	families, err := metrics.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() != "tandem_worker_accepted_draft_tokens_total" {
+			continue
+		}
+		accepted := 0.0
+		for _, m := range f.GetMetric() {
+			accepted += m.GetCounter().GetValue()
+		}
+		if (accepted > 0) != (speculate == "ngram") {
+			t.Errorf("%v guesses were right", accepted)
+		}
+	}
 	http.DefaultTransport.(*http.Transport).CloseIdleConnections()
 	cancel()
 	if err := <-ended; err != nil {

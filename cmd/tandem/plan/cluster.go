@@ -42,12 +42,15 @@ func counted(n int, what string) string {
 }
 
 // pools are a worker of each kind, which all others are like.
-type pools struct{ prefill, decode simulate.Worker }
+type pools struct {
+	prefill, decode simulate.Worker
+	acceptance      float64 // of guesses at next tokens
+}
 
 // newPools takes the first worker of each role from the cluster. Where it has no prefill
 // worker, that is like its decode workers.
 func newPools(config simulate.Config) pools {
-	var p pools
+	p := pools{acceptance: config.Acceptance}
 	for _, w := range config.Workers {
 		switch {
 		case w.Role == controlv1.Role_ROLE_PREFILL && p.prefill.Profile == nil:

@@ -11,6 +11,7 @@ import (
 	"github.com/tandem-serving/tandem/loadtest/measure"
 	"github.com/tandem-serving/tandem/pkg/latency"
 	"github.com/tandem-serving/tandem/pkg/queueing"
+	"github.com/tandem-serving/tandem/pkg/speculation"
 	"github.com/tandem-serving/tandem/simulate"
 )
 
@@ -31,6 +32,10 @@ type formulas struct {
 // decoding is a decode worker with answers of mean length.
 type decoding struct {
 	profile *latency.Profile
+	// maxDrafts is how many tokens of an answer are guessed for a step at most, acceptance how
+	// often a guess is right.
+	maxDrafts  int
+	acceptance float64
 	// context is the mean number of tokens that a running answer looks at, steps the mean
 	// number of steps of an answer.
 	context, steps float64
@@ -65,11 +70,31 @@ func slowness(w *simulate.Worker) float64 {
 	return 1
 }
 
-// stepSeconds is how long a step takes in which a number of answers get a token.
+// stepSeconds is how long a step takes in which a number of answers get a token. With guesses it
+// is the mean time until each has one more, if steps have as many guesses as promise the most
+// tokens a second, and no answer lacks any.
 func (d *decoding) stepSeconds(running float64) float64 {
 	n := max(int(math.Round(running)), 1)
-	work := latency.StepWork{Decode: latency.Work{Tokens: n, Sequences: n, Context: d.context * float64(n), Samples: n}}
-	return d.profile.Predict(work).Seconds()
+	ms := func(tokens int) float64 {
+		work := latency.Work{Tokens: tokens, Sequences: n, Context: d.context*float64(n) + float64(tokens-n), Samples: tokens}
+		if tokens > n {
+			work.Squares = 2 * d.context * float64(tokens)
+		}
+		return d.profile.Predict(latency.StepWork{Decode: work}).Seconds() * 1e3
+	}
+	if d.maxDrafts == 0 {
+		return ms(n) / 1e3
+	}
+	candidates := slices.Repeat([]speculation.Candidate{{Acceptance: d.acceptance, Most: d.maxDrafts}}, n)
+	new(speculation.Planner).Lengths(candidates, n, n*d.maxDrafts, ms)
+	tokens, drafts := float64(n), 0
+	for _, c := range candidates {
+		drafts += c.Drafts
+		for j, right := 0, d.acceptance; j < c.Drafts; j, right = j+1, right*d.acceptance {
+			tokens += right
+		}
+	}
+	return ms(n+drafts) / 1e3 * float64(n) / tokens
 }
 
 // newFormulas computes what does not depend on the number of workers. Its error is
@@ -81,7 +106,7 @@ func newFormulas(t traffic, p pools, blockTokens int, slo measure.SLO, headroom 
 	}
 	f.service = queueing.ServiceOf(f.prompts)
 	slices.Sort(f.prompts)
-	if err := f.newDecoding(&p.decode, blockTokens); err != nil {
+	if err := f.newDecoding(&p.decode, blockTokens, p.acceptance); err != nil {
 		return nil, err
 	}
 	for _, r := range t.requests {
@@ -92,9 +117,9 @@ func newFormulas(t traffic, p pools, blockTokens int, slo measure.SLO, headroom 
 	return f, err
 }
 
-func (f *formulas) newDecoding(w *simulate.Worker, blockTokens int) error {
+func (f *formulas) newDecoding(w *simulate.Worker, blockTokens int, acceptance float64) error {
 	d := &f.decode
-	d.profile = slower(w)
+	d.profile, d.maxDrafts, d.acceptance = slower(w), w.MaxDrafts, acceptance
 	var tokens, contexts, reserved float64
 	longest := 0
 	for _, r := range f.requests {
@@ -146,7 +171,7 @@ func slower(w *simulate.Worker) *latency.Profile {
 		}
 		return out
 	}
-	p.Prefill, p.Decode, p.Mixed = times(p.Prefill), times(p.Decode), times(p.Mixed)
+	p.Prefill, p.Decode, p.Mixed, p.Verify = times(p.Prefill), times(p.Decode), times(p.Mixed), times(p.Verify)
 	return &p
 }
 

@@ -133,6 +133,31 @@ func TestPlan(t *testing.T) {
 	}
 }
 
+// TestSpeculation: with guesses that are right, and cost little, the formulas and the simulation need
+// fewer workers that decode.
+func TestSpeculation(t *testing.T) {
+	oneGoroutine(t)
+	workers := func(speculate string) (decode int) {
+		file := filepath.Join(t.TempDir(), "s.yaml")
+		text := "model: tiny\nacceptance: 0.9\nprofile: {base-ms: 5, per-token-ms: 0.1, per-context-token-ms: 0.0001}\n" +
+			"pools: {p: {role: prefill}, d: {role: decode, speculate: \"" + speculate + "\", max-sequences: 8}}\ntraffic: {rate: 30}\n"
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		q := question(t, "--scenario="+file, "--rate=12", "--prompt-tokens=100", "--output-tokens=150", "--slo=ttft:p99<500ms,tpot:p99<7ms")
+		made, err := plan.Make(t.Context(), q, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return made.Decode
+	}
+	plain, guessing := workers("off"), workers("ngram")
+	if plain < 2*guessing {
+		t.Errorf("%d decode workers, %d without guesses: want less than half as many", guessing, plain)
+	}
+	t.Logf("%d decode workers, %d without guesses", guessing, plain)
+}
+
 // Each bound that nobody can keep is said to be so at once, and the nearest SLO that is named
 // can be kept.
 func TestInfeasible(t *testing.T) {

@@ -22,8 +22,8 @@ func (r *Result) fit() error {
 		switch p.Kind {
 		case Prefill:
 			phases[Prefill] = append(phases[Prefill], latency.Measured{Work: p.work.Prefill, Ms: p.MedianMs})
-		case Decode:
-			phases[Decode] = append(phases[Decode], latency.Measured{Work: p.work.Decode, Ms: p.MedianMs})
+		case Decode, Verify:
+			phases[p.Kind] = append(phases[p.Kind], latency.Measured{Work: p.work.Decode, Ms: p.MedianMs})
 		}
 		if p.Repeats >= fewest {
 			spreads = append(spreads, p.Spread)
@@ -48,6 +48,11 @@ func (r *Result) fit() error {
 			profile.Mixed[i].PerContextTokenMs = profile.Decode[len(profile.Decode)-1].PerContextTokenMs
 		}
 	}
+	if tokenCounts(phases[Verify]) > 1 { // else it is not known what a draft costs
+		if profile.Verify, profile.Errors[Verify], err = latency.Fit(phases[Verify], latency.FitOptions{Square: true, Context: true, MostRegimes: 4}); err != nil {
+			return err
+		}
+	}
 	var mixed []float64
 	for _, p := range r.Points {
 		p.FittedMs = float64(profile.Predict(p.work)) / float64(time.Millisecond)
@@ -66,6 +71,15 @@ func (r *Result) fit() error {
 	}
 	r.Profile = profile
 	return nil
+}
+
+// tokenCounts is how many numbers of tokens were measured.
+func tokenCounts(measured []latency.Measured) int {
+	of := make(map[int]bool)
+	for _, m := range measured {
+		of[m.Work.Tokens] = true
+	}
+	return len(of)
 }
 
 // added is by how much single tokens lengthen a step with a prompt, less what their context

@@ -16,6 +16,9 @@ type Grid struct {
 	// MixedContext.
 	MixedChunks, MixedBatches []int
 	MixedContext              int
+	// Drafts of each sequence are verified, for each of VerifyBatches behind each of
+	// VerifyContexts.
+	Drafts, VerifyBatches, VerifyContexts []int
 }
 
 // CPUGrid is for the CPU engine.
@@ -24,6 +27,7 @@ func CPUGrid() Grid {
 		Chunks: []int{2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048}, Starts: []int{0, 128, 512, 2048, 8192, 32768},
 		Batches: []int{1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256}, Contexts: []int{16, 128, 512, 2048, 8192, 32768},
 		MixedChunks: []int{32, 256}, MixedBatches: []int{1, 4, 12, 24}, MixedContext: 128,
+		Drafts: []int{1, 2, 4, 8, 15}, VerifyBatches: []int{1, 2, 4, 8, 16}, VerifyContexts: []int{128, 1024},
 	}
 }
 
@@ -34,6 +38,7 @@ func GPUGrid() Grid {
 		Chunks: []int{16, 32, 64, 96, 128, 192, 256, 384, 512, 1024, 1536, 2048, 4096, 8192}, Starts: []int{0, 128, 1024, 8192, 24576},
 		Batches: []int{1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256}, Contexts: []int{128, 512, 2048, 8192, 24576, 32512},
 		MixedChunks: []int{128, 512, 2048}, MixedBatches: []int{1, 8, 32, 128}, MixedContext: 1024,
+		Drafts: []int{1, 2, 4, 8, 15}, VerifyBatches: []int{1, 4, 16, 64}, VerifyContexts: []int{512, 8192},
 	}
 }
 
@@ -79,6 +84,15 @@ func grid(e engine.Engine, o Options) (points []*Point, leftOut int) {
 			}
 		}
 	}
+	for _, drafts := range upTo(sizes.Drafts, min(capacity.MaxDrafts, longest-2)) {
+		for _, batch := range upTo(sizes.VerifyBatches, capacity.MaxSequences) {
+			for _, context := range upTo(sizes.VerifyContexts, longest-1-drafts) {
+				if batch*(1+drafts) <= capacity.MaxBatchTokens {
+					add(Point{Kind: Verify, Batch: batch, Context: context, Drafts: drafts})
+				}
+			}
+		}
+	}
 	return points, leftOut
 }
 
@@ -98,8 +112,8 @@ func upTo(sizes []int, limit int) []int {
 func (p *Point) build(e engine.Engine) bool {
 	capacity, vocabulary := e.Capacity(), e.Model().VocabSize
 	next := 0
-	add := func(start, tokens int, sampled bool) {
-		s := engine.Sequence{Start: start, Tokens: make([]int32, tokens)}
+	add := func(start, tokens int, sample *engine.Sample) {
+		s := engine.Sequence{Start: start, Tokens: make([]int32, tokens), Sample: sample}
 		for i := range s.Tokens {
 			s.Tokens[i] = int32((i*7919 + start + 11) % vocabulary)
 		}
@@ -108,16 +122,16 @@ func (p *Point) build(e engine.Engine) bool {
 			s.Blocks = append(s.Blocks, kvcache.BlockID(next))
 			next++
 		}
-		if sampled {
-			s.Sample = &engine.Sample{}
-		}
 		p.batch.Sequences = append(p.batch.Sequences, s)
 	}
-	if p.Chunk > 0 {
-		add(p.ChunkStart, p.Chunk, p.ChunkSampled)
+	switch {
+	case p.ChunkSampled:
+		add(p.ChunkStart, p.Chunk, new(engine.Sample))
+	case p.Chunk > 0:
+		add(p.ChunkStart, p.Chunk, nil)
 	}
 	for range p.Batch {
-		add(p.Context, 1, true)
+		add(p.Context, 1+p.Drafts, &engine.Sample{Drafts: p.Drafts})
 	}
 	p.work = p.batch.Work()
 	return p.batch.Validate(capacity, e.Model()) == nil

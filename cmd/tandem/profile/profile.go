@@ -42,6 +42,7 @@ const (
 	Prefill = "prefill"
 	Decode  = "decode"
 	Mixed   = "mixed"
+	Verify  = "verify"
 )
 
 // Point is one kind of step that was measured.
@@ -55,6 +56,8 @@ type Point struct {
 	// Batch sequences of one token each after Context; 0: none.
 	Batch   int `json:"batch,omitempty"`
 	Context int `json:"context,omitempty"`
+	// Drafts of each of those sequences are verified, all of them wrong but by chance.
+	Drafts int `json:"drafts,omitempty"`
 	// Repeats is how often it was measured, MedianMs the median, Spread how far the
 	// 16th percentile is below it, over it: what other processes take away makes
 	// steps longer only, and is not of the engine.

@@ -23,6 +23,10 @@ func truth() *latency.Profile {
 			{UpTo: 8, Terms: latency.Terms{BaseMs: 10, PerTokenMs: 0.1, PerContextTokenMs: 2e-3}},
 			{Terms: latency.Terms{BaseMs: 4, PerTokenMs: 1, PerContextTokenMs: 2e-3}},
 		},
+		Verify: []latency.Regime{
+			{UpTo: 40, Terms: latency.Terms{BaseMs: 11, PerTokenMs: 0.2, PerSquareMs: 1e-4, PerContextTokenMs: 1e-3}},
+			{Terms: latency.Terms{BaseMs: 3, PerTokenMs: 0.4, PerSquareMs: 1e-4, PerContextTokenMs: 1e-3}},
+		},
 	}
 }
 
@@ -78,6 +82,15 @@ func TestMeasureFindsTheProfile(t *testing.T) {
 				t.Errorf("%+v takes %.4f s by the profile, %.4f s in truth", c, is, want)
 			}
 		}
+		for _, c := range []struct{ start, drafts, sequences int }{{128, 1, 1}, {600, 6, 1}, {1000, 15, 4}, {900, 3, 16}, {200, 12, 16}} {
+			var w latency.StepWork
+			for range c.sequences {
+				w.AddDrafts(c.start, c.drafts)
+			}
+			if is := got.Predict(w).Seconds() / truth().Predict(w).Seconds(); math.Abs(is-1) > 0.05 {
+				t.Errorf("%+v takes %.3f of the truth by the profile", c, is)
+			}
+		}
 		if math.Abs(got.Jitter-0.05) > 0.01 {
 			t.Errorf("jitter %v, want 0.05", got.Jitter)
 		}
@@ -94,6 +107,20 @@ func TestMeasureFindsTheProfile(t *testing.T) {
 		}
 		if result.FLOPsPerSecond <= 0 || result.ReadBytesPerSecond <= 0 || result.LeftOut != 0 {
 			t.Errorf("reach %v and %v, %d left out", result.FLOPsPerSecond, result.ReadBytesPerSecond, result.LeftOut)
+		}
+	})
+}
+
+// TestUnknownDrafts: where the engine verifies no drafts, the profile says nothing of them.
+func TestUnknownDrafts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEngine(t, func(c *simulated.Config) { c.Profile.Verify = nil })
+		result, err := profile.Measure(t.Context(), e, profile.Options{Duration: time.Minute})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, is := result.Profile.Errors[profile.Verify]; is || result.Profile.Verify != nil {
+			t.Errorf("%+v", result.Profile)
 		}
 	})
 }

@@ -28,6 +28,10 @@ type Config struct {
 	// Jitter is the spread of step times; below 0: the profile's. For makes Trouble of
 	// it, of Seed, and of the lists.
 	Jitter float64
+	// Acceptance is which share of guesses at next tokens by n-grams (package speculation) is
+	// right, among those before which none was wrong: LeastAcceptance to 1. Texts repeat
+	// themselves that much. 0: they do not.
+	Acceptance float64
 	// Seed of what is drawn.
 	Seed uint64
 	// Slow, Fail, Stall and Die are troubles of single workers: ID=FACTOR,
@@ -68,12 +72,17 @@ type Config struct {
 
 // complete checks the configuration and fills in its zeros.
 func (c *Config) complete() error {
+	if err := checkAcceptance(c.Acceptance); err != nil {
+		return fmt.Errorf("acceptance: %w", err)
+	}
 	switch {
 	case c.Blocks <= 0 || c.BlockTokens <= 0 || c.MaxBatchTokens <= 0 || c.MaxSequences <= 0:
 		return errors.New("blocks, block tokens, batch tokens and sequences must be above 0")
 	case c.Spec.Layers <= 0 || c.Spec.VocabSize <= 1:
 		return errors.New("the model has no layers or no vocabulary")
-	case !hasPlainToken(c.Spec):
+	case c.Acceptance > 0 && repeatedTokens(c.Acceptance) > plainTokens(c.Spec):
+		return fmt.Errorf("an acceptance of %v needs %d tokens that texts can have, and the vocabulary has %d: raise it, or use another model", c.Acceptance, repeatedTokens(c.Acceptance), plainTokens(c.Spec))
+	case plainTokens(c.Spec) == 0:
 		return fmt.Errorf("all %d tokens of the vocabulary mark the start or end of a text, so none can be drawn", c.Spec.VocabSize)
 	}
 	records := c.BlockTokens
@@ -119,13 +128,13 @@ func (c *Config) newTimer() Timer {
 	return waitFunc(wait)
 }
 
-// hasPlainToken says whether draw can end.
-func hasPlainToken(spec model.Spec) bool {
+// plainTokens is how many tokens can be drawn.
+func plainTokens(spec model.Spec) int {
 	special := make(map[int32]bool)
 	for _, token := range append([]int32{spec.BOS}, spec.EOS...) {
 		if token >= 0 && int(token) < spec.VocabSize {
 			special[token] = true
 		}
 	}
-	return len(special) < spec.VocabSize
+	return spec.VocabSize - len(special)
 }

@@ -33,21 +33,21 @@ func (e *Engine) NotFinite(slice []byte, n int) int {
 	return n
 }
 
-// write leaves the records of one sequence's tokens in one layer.
-func (e *Engine) write(layer int, s *engine.Sequence) {
+// write leaves the records of tokens of one sequence, from a position on, in one layer.
+func (e *Engine) write(layer int, table []kvcache.BlockID, start int, tokens []int32) {
 	state := uint64(layer) + 1
-	if s.Start > 0 {
-		state = binary.LittleEndian.Uint64(e.record(layer, s.Blocks, s.Start-1))
+	if start > 0 {
+		state = binary.LittleEndian.Uint64(e.record(layer, table, start-1))
 	}
 	spoilt := state == notFinite
-	end := s.Start + len(s.Tokens)
-	for i, token := range s.Tokens {
+	end := start + len(tokens)
+	for i, token := range tokens {
 		if state = mix(state ^ uint64(uint32(token))<<20); spoilt {
 			state = notFinite
 		}
-		position := s.Start + i
+		position := start + i
 		if !e.cfg.Brief || position+1 == end || (position+1)%e.cfg.BlockTokens == 0 {
-			binary.LittleEndian.PutUint64(e.record(layer, s.Blocks, position), state)
+			binary.LittleEndian.PutUint64(e.record(layer, table, position), state)
 		}
 	}
 }
@@ -90,10 +90,14 @@ func (e *Engine) draw(s *engine.Sequence, length int, offset uint64, h sampler.H
 			[2]uint32{uint32(params.Seed), uint32(params.Seed >> 32)})
 		all = mix(all ^ uint64(random[0])<<32 ^ uint64(random[1]))
 	}
-	vocabulary := uint64(e.cfg.Spec.VocabSize)
+
 	if s.Sample.Constraint != nil {
 		return e.drawAllowed(s.Sample.Constraint.Allowed(h.Output()), params, offset, all)
 	}
+	if e.texts != nil {
+		return e.texts.draw(s.Tokens[length-1-s.Start], all)
+	}
+	vocabulary := uint64(e.cfg.Spec.VocabSize)
 	token := int32(all % vocabulary)
 	early := offset < uint64(params.MinTokens)
 	for slices.Contains(e.cfg.Spec.EOS, token) || token == e.cfg.Spec.BOS || early && slices.Contains(params.Ends, token) {

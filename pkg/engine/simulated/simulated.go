@@ -49,8 +49,8 @@ func Digest(spec model.Spec) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// maxDrafts is the most drafts of a sequence in a step.
-const maxDrafts = 15
+// MaxDrafts is the most drafts of a sequence in a step, if the profile says what they cost.
+const MaxDrafts = 15
 
 // Engine implements engine.Engine.
 type Engine struct {
@@ -58,6 +58,7 @@ type Engine struct {
 	capacity engine.Capacity
 	pages    pages
 	profile  *latency.Profile
+	texts    *repetition // nil: texts do not repeat
 	timer    Timer
 	fate     *misfortune
 	closing  context.Context
@@ -85,10 +86,21 @@ func New(cfg Config) (*Engine, error) {
 		Layers: cfg.Spec.Layers, KVHeads: cfg.Spec.KVHeads, HeadSize: cfg.Spec.HeadSize,
 		ElementType: "record64", BlockTokens: cfg.BlockTokens, Order: "records/1", SliceBytes: cfg.SliceBytes,
 	}
-	maxDrafts := maxDrafts
-	if cfg.Brief { // drafts that are wrong would overwrite the one record of a block
-		maxDrafts = 0
+	if cfg.Brief {
 		layout.ArithmeticClass, layout.Order = BriefClass, "last record/1"
+	}
+	var texts *repetition
+	if cfg.Acceptance > 0 {
+		texts = newRepetition(cfg.Spec, cfg.Acceptance)
+		layout.ArithmeticClass += fmt.Sprintf(" repeats %v", cfg.Acceptance) // it draws other tokens
+	}
+	profile := cfg.Profile
+	if profile == nil {
+		profile = cfg.StepTime.Profile()
+	}
+	maxDrafts := MaxDrafts
+	if len(profile.Verify) == 0 {
+		maxDrafts = 0 // what they cost is not known
 	}
 	e := &Engine{
 		cfg: cfg,
@@ -96,15 +108,13 @@ func New(cfg Config) (*Engine, error) {
 			Blocks: cfg.Blocks, MaxBatchTokens: cfg.MaxBatchTokens, MaxSequences: cfg.MaxSequences, MaxDrafts: maxDrafts, Threads: 1, Layout: layout,
 		},
 		pages:   newPages(layout, cfg.Blocks, cfg.Brief),
-		profile: cfg.Profile,
+		profile: profile,
+		texts:   texts,
 		fate:    newMisfortune(cfg.Trouble),
 		timer:   cfg.newTimer(),
 	}
 	e.batches = engine.NewValidator(e.capacity, cfg.Spec)
 	e.closing, e.endLink = context.WithCancel(context.Background())
-	if e.profile == nil {
-		e.profile = cfg.StepTime.Profile()
-	}
 	if cfg.LinkBytesPerSecond > 0 {
 		slice := time.Duration(cfg.sliceSeconds() * float64(time.Second))
 		e.pages.link = &link{slice: slice, ctx: e.closing, turn: make(chan struct{}, 1), timer: cfg.newTimer()}
@@ -188,8 +198,12 @@ func (e *Engine) Step(ctx context.Context, batch engine.Batch) (engine.Output, e
 			}
 		}
 		for row := range s.Rows() {
-			length := s.Start + len(s.Tokens) - s.Sample.Drafts + row
+			known := len(s.Tokens) - s.Sample.Drafts + row
+			length := s.Start + known
 			out.Draw(batch, i, row, func(offset uint64, h sampler.History) int32 {
+				if e.cfg.Brief && row > 0 { // the draft before it was right
+					e.write(e.pages.first, s.Blocks, length-1, s.Tokens[known-1:known])
+				}
 				return e.draw(s, length, offset, h)
 			}, func(token int32) sampler.Logprobs {
 				return e.logprobs(token, s.Sample.TopLogprobs)
@@ -240,7 +254,12 @@ func (e *Engine) run(ctx context.Context, batch engine.Batch, work latency.StepW
 				}
 			}
 			for i := range batch.Sequences {
-				e.write(layer, &batch.Sequences[i])
+				s := &batch.Sequences[i]
+				tokens := s.Tokens
+				if e.cfg.Brief && s.Sample != nil { // wrong drafts would overwrite the one record of a block
+					tokens = tokens[:len(tokens)-s.Sample.Drafts]
+				}
+				e.write(layer, s.Blocks, s.Start, tokens)
 			}
 		}
 		if batch.LayerDone != nil {

@@ -45,8 +45,8 @@ func newProfileCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "profile [--model DIR | --preset NAME]",
 		Short: "Measure how long an engine's steps take, and how close it comes to the device's limits",
-		Long: `Measures the CPU engine on this machine: steps of prompt chunks and of single tokens,
-with many sizes and contexts, again and again in turn. It fits a model to their times
+		Long: `Measures the CPU engine on this machine: steps of prompt chunks, of single tokens, and of
+drafts that it verifies (--speculate), with many sizes and contexts, again and again in turn. It fits a model to their times
 and prints the error of the fit. It also measures the limits of the processor in the
 same run, and prints how close the engine comes to them.
 
@@ -282,10 +282,14 @@ func (r *profileReport) print(out io.Writer, file string) {
 	printRegimes(out, "prefill", "prompt tokens", p.Prefill)
 	printRegimes(out, "decode", "sequences", p.Decode)
 	printRegimes(out, "mixed  +", "sequences beside prompts", p.Mixed)
-	for _, kind := range []string{profile.Prefill, profile.Decode, profile.Mixed} {
+	printRegimes(out, "verify", "tokens, drafts included", p.Verify)
+	for _, kind := range []string{profile.Prefill, profile.Decode, profile.Mixed, profile.Verify} {
 		if e, measured := p.Errors[kind]; measured && e.Points > 0 {
 			fmt.Fprintf(out, "%-8s fitted to %d points: error p50 %.1f%%, p90 %.1f%%, max %.1f%%\n", kind, e.Points, 100*e.Median, 100*e.P90, 100*e.Max)
 		}
+	}
+	if len(p.Verify) == 0 {
+		fmt.Fprintln(out, "verify   unknown: no steps with drafts were measured, so this profile simulates no speculation")
 	}
 	switch {
 	case p.Jitter > 0:
@@ -325,10 +329,10 @@ func drawn(p *profile.Point) int {
 
 func (r *profileReport) printPoints(out io.Writer) {
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(table, "step\tchunk\tfrom\tdrawn\tbatch\tcontext\tms\tspread\tfitted ms\terror\trepeats\t")
+	fmt.Fprintln(table, "step\tchunk\tfrom\tdrawn\tbatch\tcontext\tdrafts\tms\tspread\tfitted ms\terror\trepeats\t")
 	for _, p := range r.Points {
-		fmt.Fprintf(table, "%s\t%d\t%d\t%d\t%d\t%d\t%.3f\t%.1f%%\t%.3f\t%+.1f%%\t%d\t\n",
-			p.Kind, p.Chunk, p.ChunkStart, drawn(p), p.Batch, p.Context, p.MedianMs, 100*p.Spread, p.FittedMs, 100*p.Error, p.Repeats)
+		fmt.Fprintf(table, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%.3f\t%.1f%%\t%.3f\t%+.1f%%\t%d\t\n",
+			p.Kind, p.Chunk, p.ChunkStart, drawn(p), p.Batch, p.Context, p.Drafts, p.MedianMs, 100*p.Spread, p.FittedMs, 100*p.Error, p.Repeats)
 	}
 	_ = table.Flush()
 }
