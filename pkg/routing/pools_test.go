@@ -124,18 +124,19 @@ func TestPacedSteps(t *testing.T) {
 func TestChosenUse(t *testing.T) {
 	var d demand
 	for i, c := range []struct {
-		together, apart float64 // requests that are served
-		want            demand
+		together, apart, computed float64 // requests that are served, prompts that are computed
+		want                      demand
 	}{
-		{92, 100, demand{}}, // too close to tell, and none was chosen
-		{96, 100, demand{together: true}},
-		{92, 100, demand{together: true}},
-		{90, 100, demand{apart: true}},
-		{99, 100, demand{apart: true}},
-		{100, 100, demand{together: true}},
-		{100, 0, demand{together: true}}, // KV comes too late for any
+		{92, 100, 120, demand{}}, // too close to tell, and none was chosen
+		{96, 100, 120, demand{together: true}},
+		{92, 100, 120, demand{together: true}},
+		{90, 100, 120, demand{apart: true}},
+		{99, 100, 120, demand{apart: true}},
+		{100, 100, 120, demand{together: true}},
+		{200, 100, 150, demand{}},           // prefill workers have much time
+		{100, 0, 0, demand{together: true}}, // KV comes too late for any
 	} {
-		if d.choose(c.together, c.apart); d != c.want {
+		if d.choose(c.together, c.apart, c.computed); d != c.want {
 			t.Errorf("%d: %v together, %v apart: %+v", i, c.together, c.apart, d)
 		}
 	}
