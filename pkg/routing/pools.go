@@ -48,6 +48,9 @@ const (
 	// sendsLeast is what prefill workers have to compute of the prompts that the pools apart would
 	// serve, before decode workers leave all prompts to them: a few prompts shorten all steps there.
 	sendsLeast = 0.8
+	// sparesMuch is how many times the prompts that the pools apart serve prefill workers could compute,
+	// if they have much time for answers.
+	sparesMuch = 1.5
 	// apartLasts is for how long after a refusal for want of time each pool keeps to its own part.
 	apartLasts = time.Minute
 )
@@ -206,15 +209,29 @@ func (rt *Router) review(model string) {
 	if d == nil || rt.now.Sub(d.reviewed) < reviewEvery {
 		return
 	}
-	d.reviewed, d.together, d.apart, d.sends = rt.now, false, false, false
+	d.reviewed = rt.now
 	prefill, decode := rt.pool(controlv1.Role_ROLE_PREFILL, model, d), rt.pool(controlv1.Role_ROLE_DECODE, model, d)
-	if prefill.promptMs > 0 && prefill.answerMs > 0 && decode.promptMs > 0 && decode.answerMs > 0 {
-		together, apart, computed := d.uses(prefill, decode)
-		// Prefill workers that have time for answers go by what each request costs. Where KV comes too
-		// late for any, the pools apart serve none.
-		d.together = (apart > computed || apart == 0) && together >= apart*togetherLeast
-		d.apart = apart >= together*apartLeast
-		d.sends = d.apart && computed >= apart*sendsLeast
+	if !(prefill.promptMs > 0 && prefill.answerMs > 0 && decode.promptMs > 0 && decode.answerMs > 0) {
+		d.together, d.apart, d.sends = false, false, false
+		return
+	}
+	together, apart, computed := d.uses(prefill, decode)
+	d.choose(together, apart, computed)
+	d.sends = d.apart && computed >= apart*sendsLeast
+}
+
+// choose takes in what each of the two uses serves, and how many prompts prefill workers compute. To
+// change from one to the other is worse than to keep to the one that serves a little less: what runs
+// still uses the workers the other way. Prefill workers that have much time for answers go by what each
+// request costs.
+func (d *demand) choose(together, apart, computed float64) {
+	switch {
+	case apart > 0 && computed >= apart*sparesMuch:
+		d.together, d.apart = false, apart >= together*apartLeast
+	case together >= apart || together >= apart*togetherLeast && !d.apart:
+		d.together, d.apart = true, false
+	case apart >= together*apartLeast:
+		d.together, d.apart = false, true
 	}
 }
 

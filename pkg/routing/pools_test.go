@@ -119,3 +119,37 @@ func TestPacedSteps(t *testing.T) {
 		t.Errorf("tokens that take no time: %+v", got)
 	}
 }
+
+// TestChosenUse: of the two uses the better one is chosen, and kept while the other is hardly better.
+func TestChosenUse(t *testing.T) {
+	var d demand
+	for i, c := range []struct {
+		together, apart, computed float64 // requests that are served, prompts that are computed
+		want                      demand
+	}{
+		{92, 100, 120, demand{}}, // too close to tell, and none was chosen
+		{96, 100, 120, demand{together: true}},
+		{92, 100, 120, demand{together: true}},
+		{90, 100, 120, demand{apart: true}},
+		{99, 100, 120, demand{apart: true}},
+		{100, 100, 120, demand{together: true}},
+		{200, 100, 150, demand{}},           // prefill workers have much time
+		{100, 0, 0, demand{together: true}}, // KV comes too late for any
+	} {
+		if d.choose(c.together, c.apart, c.computed); d != c.want {
+			t.Errorf("%d: %v together, %v apart: %+v", i, c.together, c.apart, d)
+		}
+	}
+}
+
+// TestNoMoreDecodeThanHavePlaces: sequences that wait for a place lengthen no step.
+func TestNoMoreDecodeThanHavePlaces(t *testing.T) {
+	m := latency.Model{BaseMs: 20, PerTokenMs: 0.1, PerContextTokenMs: 0.001}
+	w := &worker{facts: facts{maxSequences: 100}}
+	if got, want := w.steps(m, 150, 150*300), w.steps(m, 100, 100*300); got != want {
+		t.Errorf("%+v with 150 of 100 places, %+v with 100", got, want)
+	}
+	if got := w.steps(m, 50, 50*300).besides; got != 20+5+15 {
+		t.Errorf("50 sequences: %v ms", got)
+	}
+}

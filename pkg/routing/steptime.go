@@ -110,6 +110,9 @@ const paceShare = 0.95
 
 // steps are a worker's, beside those that decode there.
 func (w *worker) steps(m latency.Model, decoding, context int) steps {
+	if places := w.places(); places > 0 && decoding > places { // the others wait for a place
+		decoding, context = places, int(float64(context)*float64(places)/float64(decoding))
+	}
 	s := steps{model: m, chunk: max(w.chunk, 1), besides: m.BaseMs}
 	if w.chunk <= 0 {
 		s.chunk = math.MaxInt32

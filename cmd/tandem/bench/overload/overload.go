@@ -25,10 +25,15 @@ type Result struct {
 	GoodputRPS  float64 `json:"goodput_rps"`
 	SLO         string  `json:"slo"`
 	Steps       []Step  `json:"steps"`
-	// RecoveryMs is how long after a burst of the largest Times the last quarter of a second ended in
-	// which more than half of the requests were refused, or took longer to their first token than nine
-	// in ten did before the burst; nil if it was not measured.
+	// RecoveryMs is how long after a burst of the largest Times the first second began in which
+	// latencies were as before it: in none of its quarters were more than half of the requests refused,
+	// or later with their first token than nine in ten were before the burst. Nil if it was not
+	// measured; all of the time that was watched if there was no such second.
 	RecoveryMs *float64 `json:"recovery_ms"`
+	// WorseBefore and WorseAfter are the shares of quarters of a second before the burst, and after the
+	// recovery, that were not so. Where more are after it, latencies did not stay as before.
+	WorseBefore float64 `json:"worse_before"`
+	WorseAfter  float64 `json:"worse_after"`
 	// Interrupted: Ctrl-C ended it early.
 	Interrupted bool `json:"interrupted,omitempty"`
 }
@@ -54,6 +59,9 @@ const (
 	steady = 0.5
 	// burst is how long it lasts, and calm how long the steady load before it and after it.
 	burst, calm = 5 * time.Second, 10 * time.Second
+	// settles is how long the steady load lasts before that, at least: routers do some things in
+	// another way for ten seconds after refusals.
+	settles = 15 * time.Second
 )
 
 // Run finds the capacity and offers multiples of it, in order. config has an SLO, and neither
@@ -163,6 +171,7 @@ func admitted(records []*record.Record) (shares [4]float64) {
 
 // recover measures how soon latencies are as they were after a burst.
 func (r *Result) recover(ctx context.Context, config loadtest.Config, server client.Client, times float64, progress loadtest.Progress) error {
+	config.Warmup, config.WarmupSet = max(config.Warmup, settles), true
 	began := config.Warmup + calm
 	if err := config.Workload.AddSurge(workload.Surge{At: began, For: burst, Factor: times / steady}); err != nil {
 		return err
@@ -176,21 +185,23 @@ func (r *Result) recover(ctx context.Context, config loadtest.Config, server cli
 		return err
 	}
 	if r.Interrupted = session.Last().Interrupted; !r.Interrupted {
-		r.RecoveryMs = recovery(inWindow(session.Last()), began, began+burst)
+		r.recovered(inWindow(session.Last()), began, began+burst)
 	}
 	return nil
 }
 
-// window is the part of the time after a burst that is judged at once, and tolerated the share of
-// its requests that may be worse than nine in ten before the burst.
 const (
+	// window is the part of the time that is judged at once, and tolerated the share of its requests
+	// that may be worse than nine in ten before the burst.
 	window    = 250 * time.Millisecond
 	tolerated = 0.5
+	// inARow is how many windows in a row are as before where latencies are: one alone is worse now
+	// and then at any load, since requests of one moment wait for each other.
+	inARow = int(time.Second / window)
 )
 
-// recovery is how long after a burst the last window ended in which requests were served worse than
-// before it; nil if too few came before to tell.
-func recovery(records []*record.Record, began, ended time.Duration) *float64 {
+// recovered takes in what came of requests before and after a burst, if enough came before to tell.
+func (r *Result) recovered(records []*record.Record, began, ended time.Duration) {
 	var before []time.Duration
 	for _, r := range records {
 		if r.Due < began && r.Outcome == record.Completed {
@@ -198,26 +209,48 @@ func recovery(records []*record.Record, began, ended time.Duration) *float64 {
 		}
 	}
 	if len(before) == 0 {
-		return nil
+		return
 	}
 	slices.Sort(before)
 	usual := before[(len(before)*9+9)/10-1]
-	all, worse := map[time.Duration]int{}, map[time.Duration]int{}
-	for _, r := range records {
-		if r.Due < ended {
-			continue
+	worse := func(from, to time.Duration) []bool {
+		all, late := make([]int, max((to-from)/window, 0)), make([]int, max((to-from)/window, 0))
+		for _, r := range records {
+			at := int((r.Due - from) / window)
+			if r.Due < from || at >= len(all) {
+				continue
+			}
+			all[at]++
+			if r.Outcome != record.Completed || r.First()-r.Due > usual {
+				late[at]++
+			}
 		}
-		at := (r.Due - ended) / window
-		all[at]++
-		if r.Outcome != record.Completed || r.First()-r.Due > usual {
-			worse[at]++
+		out := make([]bool, len(all))
+		for i := range all {
+			out[i] = float64(late[i]) > tolerated*float64(all[i])
+		}
+		return out
+	}
+	r.WorseBefore = share(worse(began-calm, began))
+	after := worse(ended, ended+calm)
+	calmed := 0 // windows until then
+	for calmed+inARow <= len(after) && slices.Contains(after[calmed:calmed+inARow], true) {
+		calmed++
+	}
+	if calmed+inARow > len(after) {
+		calmed = len(after)
+	}
+	r.WorseAfter = share(after[calmed:])
+	r.RecoveryMs = milliseconds(time.Duration(calmed) * window)
+}
+
+// share is how many of them are true.
+func share(all []bool) float64 {
+	n := 0
+	for _, is := range all {
+		if is {
+			n++
 		}
 	}
-	var last time.Duration
-	for at, n := range worse {
-		if float64(n) > tolerated*float64(all[at]) {
-			last = max(last, (at+1)*window)
-		}
-	}
-	return milliseconds(last)
+	return float64(n) / float64(max(len(all), 1))
 }

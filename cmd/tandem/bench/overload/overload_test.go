@@ -51,23 +51,33 @@ func TestRecovery(t *testing.T) {
 	for i := range 9 {
 		before = append(before, served(time.Duration(i+1)*time.Second, time.Duration(i+1)*time.Millisecond))
 	}
+	after := func(d time.Duration) time.Duration { return ended + d }
 	for _, test := range []struct {
-		name  string
-		after []*record.Record
-		want  float64 // milliseconds
+		name        string
+		after       []*record.Record
+		want, worse float64 // milliseconds; of the windows after that
 	}{
-		{"at once", []*record.Record{served(12*time.Second, time.Minute), served(16*time.Second, 9*time.Millisecond)}, 0},
-		{"a late token", []*record.Record{served(16*time.Second, 10*time.Millisecond), served(17*time.Second, time.Millisecond)}, 1250},
+		{"at once", []*record.Record{served(12*time.Second, time.Minute), served(after(time.Second), 9*time.Millisecond)}, 0, 0},
+		{"a late token", []*record.Record{served(after(0), 10*time.Millisecond), served(after(time.Second), time.Millisecond)}, 250, 0},
 		{"one of three late", []*record.Record{
-			served(16*time.Second, 10*time.Millisecond), served(16010*time.Millisecond, time.Millisecond), served(16020*time.Millisecond, time.Millisecond),
-		}, 0},
-		{"a refusal", []*record.Record{served(16*time.Second, time.Second), {Due: 17 * time.Second, Outcome: record.Rejected}}, 2250},
+			served(after(0), 10*time.Millisecond), served(after(time.Millisecond), time.Millisecond), served(after(2*time.Millisecond), time.Millisecond),
+		}, 0, 0},
+		{"a refusal", []*record.Record{served(after(0), time.Second), {Due: after(900 * time.Millisecond), Outcome: record.Rejected}}, 1000, 0},
+		{"a late token long after", []*record.Record{served(after(2*time.Second), 10*time.Millisecond)}, 0, 1. / 40},
+		{"late tokens for all of the time", func() (all []*record.Record) {
+			for at := ended; at < ended+10*time.Second; at += 500 * time.Millisecond {
+				all = append(all, served(at, time.Second))
+			}
+			return all
+		}(), 10000, 0},
 	} {
-		if got := recovery(append(before[:len(before):len(before)], test.after...), began, ended); got == nil || *got != test.want {
-			t.Errorf("%s: %v, want %v ms", test.name, got, test.want)
+		var r Result
+		if r.recovered(append(before[:len(before):len(before)], test.after...), began, ended); r.RecoveryMs == nil || *r.RecoveryMs != test.want || r.WorseAfter != test.worse || r.WorseBefore != 0 {
+			t.Errorf("%s: %v ms, worse %v, then %v; want %v ms, then %v", test.name, r.RecoveryMs, r.WorseBefore, r.WorseAfter, test.want, test.worse)
 		}
 	}
-	if got := recovery(nil, began, ended); got != nil {
-		t.Errorf("without any before: %v", *got)
+	var none Result
+	if none.recovered(nil, began, ended); none.RecoveryMs != nil {
+		t.Errorf("without any before: %v", *none.RecoveryMs)
 	}
 }

@@ -28,7 +28,7 @@ func (r *Result) WriteTable(w io.Writer) error {
 		}
 	}
 	if r.RecoveryMs != nil {
-		fmt.Fprintf(w, "\n%.0f ms after a burst of %v, latencies were as before it\n", *r.RecoveryMs, burst)
+		fmt.Fprintf(w, "\n%.0f ms after a burst of %v, latencies were as before it; worse quarters of a second: %.0f%% before the burst, %.0f%% after that\n", *r.RecoveryMs, burst, 100*r.WorseBefore, 100*r.WorseAfter)
 	}
 	return nil
 }

@@ -28,7 +28,7 @@ func newBenchOverloadCommand() *cobra.Command {
 multiples of it, and says how much of the goodput is left, how long refusals take, and
 what share of requests is admitted by length, from the shortest quarter to the longest.
 Last it offers half of the capacity with a burst of 5 s in between, and says how long
-after the burst latencies are as before.
+after the burst the first second began in which latencies were as before.
 
 Each request sends the router the ttft and tpot bounds of --slo, unless --send-slo=false.`,
 		Example: `  tandem bench overload --slo "ttft:p90<500ms,tpot:p90<30ms"
@@ -42,7 +42,7 @@ Each request sends the router the ttft and tpot bounds of --slo, unless --send-s
 		f.DefValue = "true"
 		server.sendSLO = true
 	}
-	asJSON := addJSON(cmd, "print one JSON object: capacity_rps, goodput_rps, slo, steps, recovery_ms")
+	asJSON := addJSON(cmd, "print one JSON object: capacity_rps, goodput_rps, slo, steps, recovery_ms, worse_before, worse_after")
 	onlyOnCommandLine(cmd, "times")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		times, err := parseTimes(given)
