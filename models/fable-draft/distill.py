@@ -6,7 +6,7 @@ after each token (Hinton, Vinyals and Dean, arXiv:1503.02531), by the Kullback-L
 divergence. Its embedding starts as the 128 largest principal directions of the teacher's.
 
     apt-get install python3-torch libopenblas0-pthread
-    python3 models/fable/draft/distill.py
+    python3 models/fable-draft/distill.py
 
 It needs nothing but torch. Its output is the same for the same version of torch and number of
 threads.
@@ -160,7 +160,7 @@ def main():
     torch.manual_seed(1)
     torch.set_num_threads(args.threads)
 
-    source = here.parent
+    source = here.parent / "fable"
     config = json.loads((source / "config.json").read_text())
     teacher = Llama(config, read_safetensors(source / "model.safetensors"))
     began, texts, states = time.process_time(), [], []
