@@ -48,6 +48,11 @@ func Regex(expression string) *inferencev1.StructuredOutput {
 	return &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_Regex{Regex: expression}}
 }
 
+// Grammar is the form of texts that the rule root of a grammar, in GBNF, describes.
+func Grammar(gbnf string) *inferencev1.StructuredOutput {
+	return &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_Grammar{Grammar: gbnf}}
+}
+
 // Choice is the form of one of some texts.
 func Choice(texts ...string) *inferencev1.StructuredOutput {
 	return &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_Choice{Choice: &inferencev1.Choice{Texts: texts}}}

@@ -15,6 +15,28 @@ import (
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 )
 
+// A long enum is no more than its texts, which begin alike.
+func TestLongEnum(t *testing.T) {
+	var values []string
+	for i := range 5000 {
+		values = append(values, fmt.Sprintf(`"value %d"`, i))
+	}
+	g, err := grammar.Compile(schema(`{"enum":[`+strings.Join(values, ",")+`]}`), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{`"value 0"`, `"value 4999"`, `"value 70"`} {
+		if !g.Accepts([]byte(text)) {
+			t.Errorf("does not accept %s", text)
+		}
+	}
+	for _, text := range []string{`"value 5000"`, `"value "`, `"value 07"`} {
+		if g.Accepts([]byte(text)) {
+			t.Errorf("accepts %s", text)
+		}
+	}
+}
+
 // Whatever is not supported is refused, with where it stands.
 func TestRefused(t *testing.T) {
 	doubling := `{"$ref":"#/$defs/d0","$defs":{`

@@ -104,7 +104,11 @@ func (l *lexemes) automaton(n *nfa) *lexeme {
 	s := &subsets{lexemes: l, lexeme: new(lexeme), nodes: n.nodes, live: n.live(), states: make(map[string]*state), seen: make([]bool, len(n.nodes))}
 	s.lexeme.step, s.lexeme.like = s.step, n.like()
 	s.closure(n.start)
+	ways := len(s.found)
 	if s.lexeme.first = s.state(); s.lexeme.first == nil {
+		if ways > maxSubset {
+			l.broken = fmt.Errorf("an expression can begin in more than %d ways: have fewer alternatives", maxSubset)
+		}
 		return nil
 	}
 	return s.lexeme
@@ -215,23 +219,16 @@ func (l *lexemes) known(text string) *lexeme {
 
 // oneOf makes a lexeme of some texts.
 func (l *lexemes) oneOf(texts []string) (*lexeme, error) {
-	n := l.nfa(false)
-	all := int32(-1)
-	for _, text := range texts {
-		one, err := n.literal(text, 0)
-		if err != nil {
-			return nil, err
-		}
-		if all < 0 {
-			all = one
-		} else if all, err = n.split(one, all); err != nil {
-			return nil, err
-		}
-	}
-	if all < 0 {
+	if len(texts) == 0 {
 		return nil, nil
 	}
-	n.start = all
+	texts = slices.Clone(texts)
+	slices.Sort(texts)
+	n := l.nfa(false)
+	var err error
+	if n.start, err = n.oneOf(slices.Compact(texts), 0); err != nil {
+		return nil, err
+	}
 	return l.automaton(n), nil
 }
 

@@ -79,6 +79,36 @@ func (n *nfa) literal(text string, next int32) (int32, error) {
 	return next, err
 }
 
+// oneOf goes on with one of some texts from a byte on, and ends. They are sorted, differ, and are
+// the same before that byte: what they begin with is there once.
+func (n *nfa) oneOf(texts []string, at int) (int32, error) {
+	all := int32(-1)
+	if len(texts[0]) == at {
+		all, texts = 0, texts[1:]
+	}
+	for len(texts) > 0 {
+		b, same := texts[0][at], 1
+		for same < len(texts) && texts[same][at] == b {
+			same++
+		}
+		rest, err := n.oneOf(texts[:same], at+1)
+		if err != nil {
+			return 0, err
+		}
+		one, err := n.add(nfaNode{kind: nfaBytes, lo: b, hi: b, out: rest})
+		if err != nil {
+			return 0, err
+		}
+		if all < 0 {
+			all = one
+		} else if all, err = n.split(one, all); err != nil {
+			return 0, err
+		}
+		texts = texts[same:]
+	}
+	return all, nil
+}
+
 // expression goes on with an expression before next.
 func (n *nfa) expression(re *syntax.Regexp, next int32) (int32, error) {
 	switch re.Op {

@@ -62,8 +62,8 @@ func (e *Engine) record(layer int, table []kvcache.BlockID, position int) []byte
 }
 
 // draw makes a token of the last record of every block of the context, so many tokens, in
-// every layer, or of the last one of all. Tokens that begin or end a text are left out, so that texts have the length
-// that was asked for. sampler.None if there is a record that is none.
+// every layer, or of the last one of all. Tokens that begin or end a text are left out, so that
+// texts have the length that was asked for. sampler.None if there is a record that is none.
 func (e *Engine) draw(s *engine.Sequence, length int, offset uint64, h sampler.History) int32 {
 	var all uint64
 	spoilt := false
@@ -90,15 +90,14 @@ func (e *Engine) draw(s *engine.Sequence, length int, offset uint64, h sampler.H
 			[2]uint32{uint32(params.Seed), uint32(params.Seed >> 32)})
 		all = mix(all ^ uint64(random[0])<<32 ^ uint64(random[1]))
 	}
-
 	if s.Sample.Constraint != nil {
 		return e.drawAllowed(s.Sample.Constraint.Allowed(h.Output()), params, offset, all)
 	}
-	if e.texts != nil {
-		return e.texts.draw(s.Tokens[length-1-s.Start], all)
-	}
 	vocabulary := uint64(e.cfg.Spec.VocabSize)
 	token := int32(all % vocabulary)
+	if e.texts != nil {
+		token = e.texts.draw(s.Tokens[length-1-s.Start], all)
+	}
 	early := offset < uint64(params.MinTokens)
 	for slices.Contains(e.cfg.Spec.EOS, token) || token == e.cfg.Spec.BOS || early && slices.Contains(params.Ends, token) {
 		token = int32((uint64(token) + 1) % vocabulary)

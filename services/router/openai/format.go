@@ -90,6 +90,11 @@ func structuredOutputs(f *fields) (form *inferencev1.StructuredOutput) {
 		return nil
 	}
 	given.notSupported("is not supported in this version; leave it out", "structural_tag", "disable_fallback", "disable_any_whitespace", "disable_additional_properties", "whitespace_pattern")
+	for name := range given.members {
+		if !slices.Contains([]string{"json", "regex", "choice", "grammar", "json_object", "structural_tag", "disable_fallback", "disable_any_whitespace", "disable_additional_properties", "whitespace_pattern"}, name) {
+			given.wrong(invalid(given.at+shorten(name), "is no form: there are json, regex, choice, grammar and json_object"))
+		}
+	}
 	for _, name := range []string{"json", "regex", "choice", "grammar"} {
 		if one := guided(given, name, name); one != nil && form != nil {
 			given.wrong(invalid("structured_outputs", "has several forms: give one of them"))

@@ -54,7 +54,7 @@ func (r *response) readTools(f *fields, conversation *inferencev1.Conversation) 
 		return nil
 	}
 	choice.Single = choice.GetSingle() || !r.parallel
-	conversation.ToolsJson, conversation.ToolChoice = texts, choice
+	conversation.ToolsJson, conversation.ToolChoice, use.required = texts, choice, choice.GetRequired()
 	return use
 }
 

@@ -115,6 +115,9 @@ func (h *Handler) resume(ctx context.Context, s *stream, lastEventID string) err
 	if err != nil {
 		return rename(err, func(string) string { return headerLastEventID })
 	}
+	if count := s.answers[0].count; s.call.tools != nil && from.tokens > uint64(count) {
+		return invalid(headerLastEventID, fmt.Sprintf("%d is past the %d tokens of the answer", from.tokens, count))
+	}
 	if err := s.finish(); err != nil {
 		return err
 	}

@@ -82,8 +82,8 @@ func tooMany(c *call, most int) error {
 	return invalid(name, fmt.Sprintf("%d answers exceed this server's limit of %d; ask for fewer", len(c.choices), most))
 }
 
-// prepare makes tokens of each prompt, once for all its answers and one prompt after
-// the other, and returns the id to serve them under.
+// prepare makes tokens of each text, once for all its answers and one text after the other,
+// checks conversations, and returns the id to serve the answers under.
 func (h *Handler) prepare(ctx context.Context, c *call) (id string, err error) {
 	number := 0
 	for answers := range slices.Chunk(c.choices, c.n) {
@@ -91,9 +91,12 @@ func (h *Handler) prepare(ctx context.Context, c *call) (id string, err error) {
 		if err != nil {
 			return "", err
 		}
-		prompt := &inferencev1.GenerateRequest_TokenIds{TokenIds: &inferencev1.TokenIds{Ids: plan.Prompt}}
-		for _, q := range answers {
-			q.Input = prompt
+		// A conversation says more than its prompt: what ends a turn, and which tools can be called.
+		if answers[0].GetConversation() == nil {
+			prompt := &inferencev1.GenerateRequest_TokenIds{TokenIds: &inferencev1.TokenIds{Ids: plan.Prompt}}
+			for _, q := range answers {
+				q.Input = prompt
+			}
 		}
 		if c.echoesTokens && c.echoes[number] == "" {
 			c.echoes[number] = plan.Text()

@@ -76,7 +76,8 @@ func TestUsageCountsGuesses(t *testing.T) {
 	}
 }
 
-// A prompt is made into tokens once, however many answers it has.
+// A text is made into tokens once, however many answers it has. A conversation stays one, since
+// it says also what ends a turn and which tools can be called.
 func TestPromptIsPreparedOnce(t *testing.T) {
 	for _, c := range []struct {
 		path, body    string
@@ -95,7 +96,7 @@ func TestPromptIsPreparedOnce(t *testing.T) {
 			t.Errorf("%s: %d plans, %d requests", c.body, f.plans, len(f.asked))
 		}
 		for _, q := range f.asked {
-			if c.plans > 0 && len(q.GetTokenIds().GetIds()) != 5 {
+			if c.path == chats && q.GetConversation() == nil || c.path != chats && len(q.GetTokenIds().GetIds()) != 5 {
 				t.Errorf("%s: asked %v", c.body, q)
 			}
 		}

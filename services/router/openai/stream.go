@@ -109,7 +109,7 @@ func (s *stream) receive(index int, event *inferencev1.GenerateEvent) error {
 // begin is the first message of an answer: who speaks, or what was asked.
 func (s *stream) begin(index int) error {
 	if s.resumed {
-		if s.from.end > 0 {
+		if s.from.end > 0 || s.call.tools != nil {
 			return nil // there may be nothing to send
 		}
 		return s.exchange.open()

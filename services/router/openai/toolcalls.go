@@ -1,6 +1,8 @@
 package openai
 
 import (
+	"slices"
+
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
 	"github.com/tandem-serving/tandem/pkg/toolcalls"
@@ -25,6 +27,7 @@ type answerCalls struct {
 	parser *toolcalls.Parser
 	seed   string // of the ids of its calls
 	made   []toolCall
+	only   bool // what is no call is a part of one that is cut, and not said
 }
 
 // Finish reasons of answers with calls.
@@ -42,6 +45,7 @@ func (c *call) expectCalls(accepted *inferencev1.Accepted) *answerCalls {
 	}
 	return &answerCalls{
 		format: format, parser: format.NewParser(c.tools.names, !c.stream),
+		only: c.tools.required,
 		seed: accepted.GetSecret() + "/" + accepted.GetRequestId(),
 	}
 }
@@ -54,6 +58,9 @@ func (a *answerCalls) add(text string, last bool) []toolcalls.Event {
 	}
 	if last {
 		events = append(events, a.parser.Finish()...)
+	}
+	if a.only {
+		events = slices.DeleteFunc(events, func(e toolcalls.Event) bool { return e.Kind == toolcalls.Text })
 	}
 	return events
 }

@@ -14,6 +14,8 @@ type toolUse struct {
 	names []string
 	// old: they came as functions, and calls are said so.
 	old bool
+	// required: the answer is calls alone.
+	required bool
 }
 
 // readTools reads what the model may call: tools and tool_choice, or functions and function_call,
@@ -72,7 +74,7 @@ func readTools(f *fields, c *inferencev1.Conversation) *toolUse {
 			return nil
 		}
 	}
-	c.ToolsJson, c.ToolChoice = texts, choice
+	c.ToolsJson, c.ToolChoice, use.required = texts, choice, choice.GetRequired()
 	return use
 }
 
