@@ -26,7 +26,7 @@ func parseCompletion(f *fields) (*call, error) {
 	}
 	prompts := c.prompts(f, q)
 	if f.bad == nil && len(prompts)*c.n > maxChoices {
-		f.wrong(invalid("prompt", fmt.Sprintf("%d prompts with n = %d make %d answers, more than %d", len(prompts), c.n, len(prompts)*c.n, maxChoices)))
+		f.wrong(invalid("prompt", fmt.Sprintf("%d prompts with %d each make %d answers, more than %d", len(prompts), c.n, len(prompts)*c.n, maxChoices)))
 	}
 	if c.ids && len(prompts) > 1 {
 		f.wrong(unsupported("resumable_for", "needs one prompt: only a stream of one answer can be resumed"))
