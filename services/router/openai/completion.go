@@ -24,20 +24,20 @@ func parseCompletion(f *fields) (*call, error) {
 	if special, given := f.boolean("add_special_tokens"); given {
 		q.NoSpecialTokens = !special
 	}
-	prompts := c.prompts(f, q)
-	if f.bad == nil && len(prompts)*c.n > maxChoices {
-		f.wrong(invalid("prompt", fmt.Sprintf("%d prompts with %d each make %d answers, more than %d", len(prompts), c.n, len(prompts)*c.n, maxChoices)))
+	asked := prompts(f, q, "prompt", maxChoices)
+	if f.bad == nil && len(asked)*c.n > maxChoices {
+		f.wrong(invalid("prompt", fmt.Sprintf("%d prompts with %d each make %d answers, more than %d", len(asked), c.n, len(asked)*c.n, maxChoices)))
 	}
-	if c.ids && len(prompts) > 1 {
+	if c.ids && len(asked) > 1 {
 		f.wrong(unsupported("resumable_for", "needs one prompt: only a stream of one answer can be resumed"))
 	}
 	if echo, _ := f.boolean("echo"); echo && f.bad == nil {
-		c.echo(f, prompts)
+		c.echo(f, asked)
 	}
 	if f.bad != nil {
 		return nil, f.bad
 	}
-	c.repeat(prompts)
+	c.repeat(asked)
 	return c, nil
 }
 
@@ -79,41 +79,41 @@ func (c *call) echo(f *fields, prompts []*inferencev1.GenerateRequest) {
 	}
 }
 
-// prompts reads prompt: a text, texts, token ids, or lists of token ids.
-func (*call) prompts(f *fields, q *inferencev1.GenerateRequest) []*inferencev1.GenerateRequest {
-	raw, given := f.raw("prompt")
+// prompts reads a text, texts, token ids, or lists of token ids, at most so many, and gives a
+// request for each.
+func prompts(f *fields, q *inferencev1.GenerateRequest, name string, most int) (out []*inferencev1.GenerateRequest) {
+	raw, given := f.raw(name)
 	if !given {
-		f.wrong(refuse("prompt", codeMissing, "is missing; give a text, token ids, or an array of either"))
+		f.wrong(refuse(name, codeMissing, "is missing; give a text, token ids, or an array of either"))
 		return nil
 	}
 	if raw[0] == '"' {
-		return []*inferencev1.GenerateRequest{withText(q, f.text("prompt"))}
+		return append(out, withText(q, f.text(name)))
 	}
 	const want = "a string, an array of strings, an array of token ids, or an array of arrays of token ids"
 	count, first := elements(raw)
 	switch {
 	case raw[0] != '[':
-		f.wrong(wrongType("prompt", want))
+		f.wrong(wrongType(name, want))
 	case count == 0:
-		f.wrong(invalid("prompt", "is empty"))
-	case count > maxChoices && (first == '"' || first == '['):
-		f.wrong(invalid("prompt", fmt.Sprintf("%d prompts are more than %d", count, maxChoices)))
+		f.wrong(invalid(name, "is empty"))
+	case count > most && (first == '"' || first == '['):
+		f.wrong(invalid(name, fmt.Sprintf("%d %ss are more than %d", count, name, most)))
 	}
-	var out []*inferencev1.GenerateRequest
 	switch first {
 	case '"':
-		for _, text := range f.texts("prompt", want) {
+		for _, text := range f.texts(name, want) {
 			out = append(out, withText(q, text))
 		}
 	case '[':
 		var lists [][]uint32
-		f.numbers("prompt", &lists, want)
+		f.numbers(name, &lists, want)
 		for _, ids := range lists {
 			out = append(out, withTokens(q, ids))
 		}
 	default:
 		var ids []uint32
-		f.numbers("prompt", &ids, want)
+		f.numbers(name, &ids, want)
 		out = append(out, withTokens(q, ids))
 	}
 	return out

@@ -45,49 +45,10 @@ func parseEmbeddings(f *fields) (*call, error) {
 		c.embedding.dimensions = int(*d)
 	}
 	f.notSupported("is not supported in this version; leave it out", "truncate_prompt_tokens", "messages")
-	if c.choices = inputs(f, q); f.bad != nil {
+	if c.choices = prompts(f, q, "input", maxInputs); f.bad != nil {
 		return nil, f.bad
 	}
 	return c, nil
-}
-
-// inputs reads input: a text, texts, token ids, or lists of token ids.
-func inputs(f *fields, q *inferencev1.GenerateRequest) (out []*inferencev1.GenerateRequest) {
-	const want = "a string, an array of strings, an array of token ids, or an array of arrays of token ids"
-	raw, given := f.raw("input")
-	if !given {
-		f.wrong(refuse("input", codeMissing, "is missing; give a text, token ids, or an array of either"))
-		return nil
-	}
-	if raw[0] == '"' {
-		return append(out, withText(q, f.text("input")))
-	}
-	count, first := elements(raw)
-	switch {
-	case raw[0] != '[':
-		f.wrong(wrongType("input", want))
-	case count == 0:
-		f.wrong(invalid("input", "is empty"))
-	case count > maxInputs && (first == '"' || first == '['):
-		f.wrong(invalid("input", fmt.Sprintf("%d texts are more than %d", count, maxInputs)))
-	}
-	switch first {
-	case '"':
-		for _, text := range f.texts("input", want) {
-			out = append(out, withText(q, text))
-		}
-	case '[':
-		var lists [][]uint32
-		f.numbers("input", &lists, want)
-		for _, ids := range lists {
-			out = append(out, withTokens(q, ids))
-		}
-	default:
-		var ids []uint32
-		f.numbers("input", &ids, want)
-		out = append(out, withTokens(q, ids))
-	}
-	return out
 }
 
 // embeddingList and embeddingObject are OpenAI's objects.

@@ -59,9 +59,9 @@ const (
 	steady = 0.5
 	// burst is how long it lasts, and calm how long the steady load before it and after it.
 	burst, calm = 5 * time.Second, 10 * time.Second
-	// settles is how long the steady load lasts before that, at least: routers do some things in
+	// leastWarmup is how long the steady load lasts before that, at least: routers do some things in
 	// another way for ten seconds after refusals.
-	settles = 15 * time.Second
+	leastWarmup = 15 * time.Second
 )
 
 // Run finds the capacity and offers multiples of it, in order. config has an SLO, and neither
@@ -171,7 +171,7 @@ func admitted(records []*record.Record) (shares [4]float64) {
 
 // recover measures how soon latencies are as they were after a burst.
 func (r *Result) recover(ctx context.Context, config loadtest.Config, server client.Client, times float64, progress loadtest.Progress) error {
-	config.Warmup, config.WarmupSet = max(config.Warmup, settles), true
+	config.Warmup, config.WarmupSet = max(config.Warmup, leastWarmup), true
 	began := config.Warmup + calm
 	if err := config.Workload.AddSurge(workload.Surge{At: began, For: burst, Factor: times / steady}); err != nil {
 		return err
