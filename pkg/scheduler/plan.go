@@ -136,7 +136,7 @@ func (s *Scheduler) addPrompts(now time.Time, st *step, decodes, positions int) 
 		}
 		q := s.waiting[i]
 		switch {
-		case q.request.Kind != Receive && s.comesSoon(st, q):
+		case q.request.Kind != Receive && !q.aged && s.comesSoon(st, q):
 			i++
 		case q.request.Kind != Receive && budget.fits(len(q.request.Tokens)) && s.acquire(q):
 			s.admit(i)

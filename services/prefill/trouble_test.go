@@ -126,6 +126,7 @@ func TestCancelWhileTheReceiverIsStuck(t *testing.T) {
 					if a := g.read(stream, true); a.err != nil {
 						t.Fatal(a.err)
 					}
+					synctest.Wait() // until the commit is sent, too
 				} else {
 					time.Sleep(stepTime + stepTime/2)
 				}
