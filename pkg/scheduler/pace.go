@@ -18,6 +18,9 @@ const (
 	// paceTokens is over how many tokens to come it is spread, at most: the sequence may end before
 	// it has all that it may generate.
 	paceTokens = 32
+	// paceArrival is how much of what it has to spare a sequence may wait for a step that was begun
+	// just before its KV arrived.
+	paceArrival = 0.25
 )
 
 // pace is since when a sequence has its tokens in time, or not: from its first one here.
@@ -34,10 +37,15 @@ func (p *pace) begin(now time.Time, tokens int) {
 }
 
 // spareMs is what a step may take for prompts so that all who decode can have their tokens in time,
-// where without prompts steps take aloneMs. Those who cannot in any case do not count. It is
-// infinite if nobody wants anything.
+// and those whose KV may arrive meanwhile, where without prompts steps take aloneMs. Those who
+// cannot in any case do not count. It is infinite if nobody wants anything.
 func (s *Scheduler) spareMs(aloneMs float64) float64 {
 	spare := math.Inf(1)
+	for _, q := range s.receiving {
+		if q.request.EachIn > 0 {
+			spare = min(spare, q.spareOnArrivalMs(aloneMs))
+		}
+	}
 	for _, q := range s.running {
 		if q.request.EachIn > 0 && q.phase == decoding {
 			spare = min(spare, q.spareMs(s.now, aloneMs))
@@ -55,6 +63,16 @@ func (q *sequence) spareMs(now time.Time, aloneMs float64) float64 {
 	}
 	left := max(all*paceShare-needs, 0)
 	return min(left, paceBurst*left/come)
+}
+
+// spareOnArrivalMs is what a step may take while the sequence's KV is on its way.
+func (q *sequence) spareOnArrivalMs(aloneMs float64) float64 {
+	come := float64(min(q.totalTokens-q.length()-1, paceTokens)) // the first is there with the KV
+	left := come * (inMs(q.request.EachIn)*paceShare - aloneMs)
+	if left <= 0 {
+		return math.Inf(1)
+	}
+	return paceArrival * left
 }
 
 func inMs(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

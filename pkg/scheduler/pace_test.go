@@ -69,3 +69,60 @@ func TestTokensInTime(t *testing.T) {
 		}
 	}
 }
+
+// TestKVArrivesDuringPrompts: whose KV arrives in the middle of a step of prompts, where nobody else
+// decodes, still has its tokens in time. Without a request whose KV is on its way, steps are longer.
+func TestKVArrivesDuringPrompts(t *testing.T) {
+	const each, answer = 8 * time.Millisecond, 24
+	for seed := range uint64(12) {
+		random := rand.New(rand.NewPCG(seed, 2))
+		w := roomy(t, scheduler.Config{StepBudget: 100 * time.Millisecond})
+		id := scheduler.SequenceID(0)
+		submit := func(r scheduler.Request) *life {
+			id++
+			r.ID, r.Stop = id, never
+			return w.submit(r)
+		}
+		prompt := func() { submit(scheduler.Request{Tokens: long(600, int(id)), MaxTokens: 1}) }
+		step := func() time.Duration {
+			d := took(w.inFlight)
+			w.now = w.now.Add(d)
+			w.finishStep(d)
+			return d
+		}
+		for i := range 12 { // until it is known what prompts and tokens take
+			submit(scheduler.Request{Tokens: long(1+40*i, int(id)), MaxTokens: 20})
+			step()
+		}
+		for w.inFlight != nil {
+			step()
+		}
+		prompt()
+		whole := step()
+		for w.inFlight != nil {
+			step()
+		}
+		l := submit(scheduler.Request{Kind: scheduler.Receive, Tokens: long(400, int(id)), MaxTokens: answer, EachIn: each})
+		for range 2 + random.IntN(8) {
+			prompt()
+			if d := step(); d >= whole {
+				t.Errorf("seed %d: a step of %v while KV is on its way, as without", seed, d)
+			}
+		}
+		prompt()
+		d := took(w.inFlight)
+		before := time.Duration(random.Int64N(int64(d)))
+		w.now = w.now.Add(before)
+		arrived := w.now
+		w.arrive(l, 1)
+		w.now = w.now.Add(d - before)
+		w.finishStep(d)
+		for l.finished == nil {
+			prompt()
+			step()
+		}
+		if mean := w.now.Sub(arrived) / (answer - 1); mean > each {
+			t.Errorf("seed %d: %d tokens in %v each, and %v were wanted", seed, answer, mean, each)
+		}
+	}
+}

@@ -107,23 +107,23 @@ type promptBudget struct {
 
 // budget is what a step has left beside so many sequences that decode and look at so many
 // positions. If anybody decodes, prompts take no more time than Config.StepBudget, and than lets
-// each have its tokens in time; without such a bound, no more tokens than one prompt may have.
+// each have its tokens in time, also those whose KV is on its way; without such a bound, no more
+// tokens than one prompt may have.
 func (s *Scheduler) budget(decodes, positions int) promptBudget {
 	b := promptBudget{each: s.config.ChunkTokens, block: s.config.BlockTokens, model: s.cost.steps.Model(), leftMs: math.Inf(1)}
 	b.tokens = max(s.config.MaxBatchTokens-decodes, 0)
 	b.enough = min(b.tokens, b.each)
-	if decodes > 0 {
-		if s.config.StepBudget > 0 {
-			b.leftMs = inMs(s.config.StepBudget)
-		}
-		if b.model.Samples >= costKnown {
-			b.leftMs = min(b.leftMs, s.spareMs(inMs(b.model.Predict(decodes, positions))))
-		}
-		b.bounded = !math.IsInf(b.leftMs, 1)
-		b.leftMs /= s.cost.allowance()
+	known := b.model.Samples >= costKnown
+	if decodes > 0 && s.config.StepBudget > 0 {
+		b.leftMs = inMs(s.config.StepBudget)
 	}
-	switch known := b.model.Samples >= costKnown; {
-	case known && b.bounded == (decodes > 0):
+	if known {
+		b.leftMs = min(b.leftMs, s.spareMs(inMs(b.model.Predict(decodes, positions))))
+	}
+	b.bounded = !math.IsInf(b.leftMs, 1)
+	b.leftMs /= s.cost.allowance()
+	switch {
+	case known && (b.bounded || decodes == 0):
 		b.enough = b.tokens
 		if enough := enoughTimes * b.model.BaseMs; enough < b.model.PerTokenMs*float64(b.tokens) {
 			b.enough = int(enough/b.model.PerTokenMs) + 1
