@@ -26,7 +26,34 @@ import (
 	"github.com/tandem-serving/tandem/pkg/engine/engines"
 	"github.com/tandem-serving/tandem/pkg/latency"
 	"github.com/tandem-serving/tandem/pkg/rpc"
+	"github.com/tandem-serving/tandem/pkg/telemetry"
 )
+
+// whileUp runs a test while a mesh with steps of a millisecond serves, in a goroutine of its own.
+func whileUp(t *testing.T, change func(*mesh.UpOptions), test func(t *testing.T, up mesh.Up)) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	o := upOptions(t)
+	o.Engine.Simulated.StepTime = latency.Model{BaseMs: 1}
+	if change != nil {
+		change(&o)
+	}
+	ready, ended := make(chan mesh.Up, 1), make(chan error, 1)
+	go func() {
+		ended <- mesh.Run(ctx, o, quiet, telemetry.NewRegistry(), ignore, func(up mesh.Up) { ready <- up })
+	}()
+	select {
+	case up := <-ready:
+		test(t, up)
+	case err := <-ended:
+		t.Fatalf("it did not start: %v", err)
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Errorf("it ended with %v", err)
+	}
+}
 
 // getAs is a GET by who accepts these types.
 func getAs(t *testing.T, accept, url string) (status int, kind, body string) {
@@ -140,7 +167,7 @@ func TestDescribedPathsAreServed(t *testing.T) {
 // With the last decode worker drained, every probe says so, and a refusal names the worker and
 // what takes it back; then all serve again.
 func TestProbesAgreeOnADrainedPool(t *testing.T) {
-	runMesh(t, upOptions(t), func(up mesh.Up) {
+	whileUp(t, nil, func(t *testing.T, up mesh.Up) {
 		ctx := t.Context()
 		connect := func(address string) *grpc.ClientConn {
 			conn, err := rpc.Dial(address, rpc.ClientConfig{})
@@ -238,13 +265,11 @@ func TestWorkersSayTheEngineThatComputes(t *testing.T) {
 
 // A client that leaves in the middle frees everything, down to the workers.
 func TestClientOfHTTPLeaves(t *testing.T) {
-	o := upOptions(t)
-	o.Engine.Simulated.StepTime = latency.Model{BaseMs: 1}
-	runMesh(t, o, func(up mesh.Up) {
+	whileUp(t, nil, func(t *testing.T, up mesh.Up) {
 		ctx, leave := context.WithCancel(t.Context())
 		defer leave()
 		q, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+up.HTTP+"/v1/completions",
-			strings.NewReader(`{"model": "any", "prompt": "Once upon a time", "max_tokens": 1500, "n": 4, "stream": true}`))
+			strings.NewReader(`{"prompt": "Once upon a time", "max_tokens": 1500, "n": 4, "stream": true}`))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -278,7 +303,7 @@ func TestClientOfHTTPLeaves(t *testing.T) {
 
 // Probes are answered beside the API, and what is neither by the API.
 func TestProbesAreBesideTheAPI(t *testing.T) {
-	runMesh(t, upOptions(t), func(up mesh.Up) {
+	whileUp(t, nil, func(t *testing.T, up mesh.Up) {
 		if status, text := get(t, up.HTTP, "/readyz"); status != http.StatusOK || text != "ready\n" {
 			t.Errorf("readyz: %d %q", status, text)
 		}

@@ -6,7 +6,6 @@
 package mesh_test
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -17,37 +16,17 @@ import (
 	"github.com/openai/openai-go/v3/option"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
-	"github.com/tandem-serving/tandem/pkg/latency"
-	"github.com/tandem-serving/tandem/pkg/telemetry"
 )
 
 // overOpenAI gives the official client of a running mesh to a test.
 func overOpenAI(t *testing.T, change func(*mesh.UpOptions), test func(t *testing.T, up mesh.Up, client openai.Client)) {
 	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	o := upOptions(t)
-	o.Engine.Simulated.StepTime = latency.Model{BaseMs: 1}
-	if change != nil {
-		change(&o)
-	}
-	ready, ended := make(chan mesh.Up, 1), make(chan error, 1)
-	go func() {
-		ended <- mesh.Run(ctx, o, quiet, telemetry.NewRegistry(), ignore, func(up mesh.Up) { ready <- up })
-	}()
-	select {
-	case up := <-ready:
+	whileUp(t, change, func(t *testing.T, up mesh.Up) {
 		transport := &http.Transport{}
 		test(t, up, openai.NewClient(option.WithUnsafeAllowHTTP(), option.WithBaseURL("http://"+up.HTTP+"/v1/"), option.WithAPIKey("any"),
 			option.WithHTTPClient(&http.Client{Transport: transport}), option.WithMaxRetries(0)))
 		transport.CloseIdleConnections()
-	case err := <-ended:
-		t.Fatalf("it did not start: %v", err)
-	}
-	cancel()
-	if err := <-ended; err != nil {
-		t.Errorf("it ended with %v", err)
-	}
+	})
 }
 
 func completion(prompt string, most int64) openai.CompletionNewParams {
