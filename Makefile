@@ -5,10 +5,10 @@ BIN := $(CURDIR)/.bin
 MODULES := client cmd/tandem examples integration loadtest pkg proto simulate $(wildcard services/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help build test race images integration demo picture evidence soak swarm release tags lint generate kernels gpu-check tidy servers tools ci
+.PHONY: help build test race images integration demo picture evidence soak swarm release tags lint generate kernels kernels-check gpu-check tidy servers tools ci
 
 help: ## Say what there is to make
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 build: ## Build the tandem binary into .bin/
 	go build -ldflags "$$(tools/version --ldflags)" -o $(BIN)/tandem ./cmd/tandem
@@ -58,6 +58,10 @@ generate: $(BIN)/.checkers ## Generate Go, and docs/api.md, from the proto files
 
 kernels: ## Compile the CUDA kernels to PTX, which takes Debian's clang-19
 	pkg/engine/cuda/internal/kernels/compile
+
+kernels-check: ## Check the CUDA kernels on a CPU, on eight times as many shapes as CI (takes C++)
+	library=$$(go test -count=1 -v -run '^TestLibrary$$' ./pkg/engine/cuda/cudatest | grep -o '/.*/libcuda\.so\.1') && \
+	mkdir -p $(BIN) && pkg/engine/cuda/internal/kernels/check/build $(BIN)/kernels-check "$$library" && $(BIN)/kernels-check long
 
 gpu-check: ## Build the check of a GPU into .bin/gpu-check, and run it where there is a driver
 	@bash deploy/gpu-check/build $(BIN)/gpu-check

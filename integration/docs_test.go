@@ -118,6 +118,13 @@ var examples = []struct {
 	{"tandem workers --watch", "runs until it is stopped", false},
 }
 
+// shorter are flags that are added to examples which measure for longer than it takes to see
+// that they work, by their beginnings.
+var shorter = map[string]string{
+	"tandem profile --threads 1":              " --duration 10s",
+	"cat docs/*.md | tandem bench tokenizer ": " --duration 1s",
+}
+
 // TestExamplesOfTheHelp runs the examples of every command.
 func TestExamplesOfTheHelp(t *testing.T) {
 	t.Parallel() // much of it is waiting
@@ -147,6 +154,11 @@ func TestExamplesOfTheHelp(t *testing.T) {
 			for i, e := range examples { // the last one that fits
 				if strings.HasPrefix(line, e.begins) {
 					seen[i], run = true, e.long && longtest.Wanted()
+				}
+			}
+			for begins, flags := range shorter {
+				if strings.HasPrefix(line, begins) {
+					line += flags
 				}
 			}
 			c.check(t, "tandem "+command+" --help", line, run)

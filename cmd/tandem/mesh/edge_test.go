@@ -1,6 +1,8 @@
 package mesh_test
 
 import (
+	"bufio"
+	"context"
 	"encoding/json"
 	"errors"
 	"io"
@@ -9,8 +11,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
-	"github.com/openai/openai-go/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/health/grpc_health_v1"
@@ -22,8 +24,36 @@ import (
 	"github.com/tandem-serving/tandem/cmd/tandem/frontpage"
 	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
 	"github.com/tandem-serving/tandem/pkg/engine/engines"
+	"github.com/tandem-serving/tandem/pkg/latency"
 	"github.com/tandem-serving/tandem/pkg/rpc"
+	"github.com/tandem-serving/tandem/pkg/telemetry"
 )
+
+// whileUp runs a test while a mesh with steps of a millisecond serves, in a goroutine of its own.
+func whileUp(t *testing.T, change func(*mesh.UpOptions), test func(t *testing.T, up mesh.Up)) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	o := upOptions(t)
+	o.Engine.Simulated.StepTime = latency.Model{BaseMs: 1}
+	if change != nil {
+		change(&o)
+	}
+	ready, ended := make(chan mesh.Up, 1), make(chan error, 1)
+	go func() {
+		ended <- mesh.Run(ctx, o, quiet, telemetry.NewRegistry(), ignore, func(up mesh.Up) { ready <- up })
+	}()
+	select {
+	case up := <-ready:
+		test(t, up)
+	case err := <-ended:
+		t.Fatalf("it did not start: %v", err)
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Errorf("it ended with %v", err)
+	}
+}
 
 // getAs is a GET by who accepts these types.
 func getAs(t *testing.T, accept, url string) (status int, kind, body string) {
@@ -137,7 +167,7 @@ func TestDescribedPathsAreServed(t *testing.T) {
 // With the last decode worker drained, every probe says so, and a refusal names the worker and
 // what takes it back; then all serve again.
 func TestProbesAgreeOnADrainedPool(t *testing.T) {
-	overOpenAI(t, nil, func(t *testing.T, up mesh.Up, _ openai.Client) {
+	whileUp(t, nil, func(t *testing.T, up mesh.Up) {
 		ctx := t.Context()
 		connect := func(address string) *grpc.ClientConn {
 			conn, err := rpc.Dial(address, rpc.ClientConfig{})
@@ -229,6 +259,65 @@ func TestWorkersSayTheEngineThatComputes(t *testing.T) {
 			if got := w.GetRecord().GetEngine(); got != engines.CPU {
 				t.Errorf("%s has the engine %q", w.GetRecord().GetId(), got)
 			}
+		}
+	})
+}
+
+// A client that leaves in the middle frees everything, down to the workers.
+func TestClientOfHTTPLeaves(t *testing.T) {
+	whileUp(t, nil, func(t *testing.T, up mesh.Up) {
+		ctx, leave := context.WithCancel(t.Context())
+		defer leave()
+		q, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+up.HTTP+"/v1/completions",
+			strings.NewReader(`{"prompt": "Once upon a time", "max_tokens": 1500, "n": 4, "stream": true}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		q.Header.Set("Content-Type", "application/json")
+		transport := &http.Transport{}
+		defer transport.CloseIdleConnections()
+		response, err := (&http.Client{Transport: transport}).Do(q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = response.Body.Close() }()
+		lines := bufio.NewScanner(response.Body)
+		for range 16 { // events and the blank lines between them
+			if !lines.Scan() {
+				t.Fatal(response.Status, lines.Err())
+			}
+		}
+		leave()
+		tick := time.NewTicker(20 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			_, page := get(t, up.Metrics, "/metrics")
+			if strings.Contains(page, "\ntandem_router_requests_running 0\n") && strings.Contains(page, `tandem_requests_finished_total{reason="cancelled"} 4`) &&
+				strings.Contains(page, `tandem_worker_sequences{state="running",worker="decode-1"} 0`) && strings.Contains(page, `tandem_http_requests_total{code="499",route="/v1/completions"} 1`) {
+				return
+			}
+			<-tick.C
+		}
+	})
+}
+
+// Probes are answered beside the API, and what is neither by the API.
+func TestProbesAreBesideTheAPI(t *testing.T) {
+	whileUp(t, nil, func(t *testing.T, up mesh.Up) {
+		if status, text := get(t, up.HTTP, "/readyz"); status != http.StatusOK || text != "ready\n" {
+			t.Errorf("readyz: %d %q", status, text)
+		}
+		response, err := http.Post("http://"+up.HTTP+"/v1/nothing", "", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = response.Body.Close() }()
+		body, _ := io.ReadAll(response.Body)
+		var object struct {
+			Error struct{ Message, Type, Code string } `json:"error"`
+		}
+		if err := json.Unmarshal(body, &object); err != nil || response.StatusCode != http.StatusNotFound || object.Error.Code != "unknown_url" {
+			t.Errorf("%d %s", response.StatusCode, body)
 		}
 	})
 }

@@ -1,50 +1,32 @@
+//go:build !race
+
+// The client takes minutes to compile for the race detector. What it asks is checked for races
+// in services/router/openai, and by the tests here that need no client.
+
 package mesh_test
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
-	"io"
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/openai/openai-go/v3"
 	"github.com/openai/openai-go/v3/option"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
-	"github.com/tandem-serving/tandem/pkg/latency"
-	"github.com/tandem-serving/tandem/pkg/telemetry"
 )
 
 // overOpenAI gives the official client of a running mesh to a test.
 func overOpenAI(t *testing.T, change func(*mesh.UpOptions), test func(t *testing.T, up mesh.Up, client openai.Client)) {
 	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	o := upOptions(t)
-	o.Engine.Simulated.StepTime = latency.Model{BaseMs: 1}
-	if change != nil {
-		change(&o)
-	}
-	ready, ended := make(chan mesh.Up, 1), make(chan error, 1)
-	go func() {
-		ended <- mesh.Run(ctx, o, quiet, telemetry.NewRegistry(), ignore, func(up mesh.Up) { ready <- up })
-	}()
-	select {
-	case up := <-ready:
+	whileUp(t, change, func(t *testing.T, up mesh.Up) {
 		transport := &http.Transport{}
 		test(t, up, openai.NewClient(option.WithUnsafeAllowHTTP(), option.WithBaseURL("http://"+up.HTTP+"/v1/"), option.WithAPIKey("any"),
 			option.WithHTTPClient(&http.Client{Transport: transport}), option.WithMaxRetries(0)))
 		transport.CloseIdleConnections()
-	case err := <-ended:
-		t.Fatalf("it did not start: %v", err)
-	}
-	cancel()
-	if err := <-ended; err != nil {
-		t.Errorf("it ended with %v", err)
-	}
+	})
 }
 
 func completion(prompt string, most int64) openai.CompletionNewParams {
@@ -173,57 +155,6 @@ func TestOfficialClientTriesAgain(t *testing.T) {
 		}
 		if _, err := client.Completions.New(t.Context(), completion("Twice", 1), option.WithMaxRetries(10)); err != nil {
 			t.Errorf("tried again: %v", err)
-		}
-	})
-}
-
-// A client that leaves in the middle frees everything, down to the workers.
-func TestClientOfHTTPLeaves(t *testing.T) {
-	overOpenAI(t, nil, func(t *testing.T, up mesh.Up, client openai.Client) {
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		q := completion("Once upon a time", 1500)
-		q.N = openai.Int(4)
-		stream := client.Completions.NewStreaming(ctx, q)
-		for range 8 {
-			if !stream.Next() {
-				t.Fatal(stream.Err())
-			}
-		}
-		cancel()
-		for stream.Next() {
-		}
-		_ = stream.Close()
-		tick := time.NewTicker(20 * time.Millisecond)
-		defer tick.Stop()
-		for {
-			_, page := get(t, up.Metrics, "/metrics")
-			if strings.Contains(page, "\ntandem_router_requests_running 0\n") && strings.Contains(page, `tandem_requests_finished_total{reason="cancelled"} 4`) &&
-				strings.Contains(page, `tandem_worker_sequences{state="running",worker="decode-1"} 0`) && strings.Contains(page, `tandem_http_requests_total{code="499",route="/v1/completions"} 1`) {
-				return
-			}
-			<-tick.C
-		}
-	})
-}
-
-// Probes are answered beside the API, and what is neither by the API.
-func TestProbesAreBesideTheAPI(t *testing.T) {
-	overOpenAI(t, nil, func(t *testing.T, up mesh.Up, _ openai.Client) {
-		if status, text := get(t, up.HTTP, "/readyz"); status != http.StatusOK || text != "ready\n" {
-			t.Errorf("readyz: %d %q", status, text)
-		}
-		response, err := http.Post("http://"+up.HTTP+"/v1/nothing", "", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = response.Body.Close() }()
-		body, _ := io.ReadAll(response.Body)
-		var object struct {
-			Error struct{ Message, Type, Code string } `json:"error"`
-		}
-		if err := json.Unmarshal(body, &object); err != nil || response.StatusCode != http.StatusNotFound || object.Error.Code != "unknown_url" {
-			t.Errorf("%d %s", response.StatusCode, body)
 		}
 	})
 }

@@ -1,3 +1,8 @@
+//go:build !race
+
+// The client takes minutes to compile for the race detector. What it asks is checked for races
+// in services/router/openai, and by the tests here that need no client.
+
 package mesh_test
 
 import (

@@ -18,7 +18,10 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const profiles = "../../../../docs/profiles"
+const (
+	profiles = "../../../../docs/profiles"
+	figures  = "../../../../docs/evidence.json"
+)
 
 // A search ends within its tolerance below the highest value that passes.
 func TestBisect(t *testing.T) {
@@ -159,7 +162,7 @@ func TestPage(t *testing.T) {
 
 // CI can watch every section of the committed figures that has headline ratios.
 func TestCommittedFigures(t *testing.T) {
-	d, err := evidence.ReadDocument("../../../../docs/evidence.json")
+	d, err := evidence.ReadDocument(figures)
 	if err != nil {
 		t.Fatal(err)
 	}

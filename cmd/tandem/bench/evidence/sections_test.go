@@ -6,14 +6,17 @@ import (
 	"errors"
 	"io"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/evidence"
+	"github.com/tandem-serving/tandem/pkg/longtest"
 )
 
-// small is what the small version of a section measures.
+// small is what the small version of a section measures, whose headline ratios have to be
+// those of docs/evidence.json: CI's watch on the claim.
 func small(t *testing.T, name string) *evidence.Result {
 	t.Helper()
 	if testing.Short() {
@@ -23,9 +26,16 @@ func small(t *testing.T, name string) *evidence.Result {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all, err := evidence.Run(t.Context(), sections, evidence.Options{Small: true, Profiles: "../../../../docs/profiles"})
+	all, err := evidence.Run(t.Context(), sections, evidence.Options{Small: true, Profiles: profiles})
 	if err != nil {
 		t.Fatal(err)
+	}
+	committed, err := evidence.ReadDocument(figures)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := committed.Check(all); err != nil {
+		t.Error(err)
 	}
 	for _, table := range all[0].Tables {
 		if len(table.Rows) == 0 {
@@ -74,6 +84,21 @@ func column(t *testing.T, table evidence.Table, header string) (values []float64
 	}
 	t.Fatalf("%s has no column %q", table.Title, header)
 	return nil
+}
+
+// Sections are measured, and their headline ratios stay where they are. The other tests look
+// at more of some of them.
+func TestSections(t *testing.T) {
+	longtest.Only(t)
+	for _, s := range evidence.Sections() {
+		if slices.Contains([]string{"queues", "placement-tight", "policies", "scale"}, s.Name()) {
+			continue
+		}
+		t.Run(s.Name(), func(t *testing.T) {
+			t.Parallel()
+			small(t, s.Name())
+		})
+	}
 }
 
 // One worker that serves one request at a time waits as queueing theory says.

@@ -10,6 +10,15 @@ import (
 	"github.com/tandem-serving/tandem/pkg/engine/cuda/cudatest"
 )
 
+// inC leaves a test to runs without -short, which is how the race detector's are called: what
+// takes its time is in C, and other tests have its goroutines.
+func inC(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("takes long, in C")
+	}
+}
+
 // onEmulated is `bench engine` on the emulated driver, as small as can be.
 func onEmulated(t *testing.T) []string {
 	return []string{
@@ -105,6 +114,7 @@ func TestBenchGPU(t *testing.T) {
 
 // TestBenchGPUTypes: what a step reads follows the types of weights and KV.
 func TestBenchGPUTypes(t *testing.T) {
+	inC(t)
 	bytes := func(weights cuda.WeightType, kv cuda.KVType) float64 {
 		t.Helper()
 		got := run(t.Context(), "", nil, append(onEmulated(t), "--context", "64", "--cuda-weights", string(weights), "--cuda-kv", string(kv), "--json")...)
@@ -145,6 +155,7 @@ func TestBenchGPUForPeople(t *testing.T) {
 }
 
 func TestBenchGPUOfAModel(t *testing.T) {
+	inC(t)
 	args := onEmulated(t)
 	args[slices.Index(args, "--preset")] = "--model"
 	args[slices.Index(args, "tiny")] = bundled

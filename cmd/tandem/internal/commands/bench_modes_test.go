@@ -57,6 +57,7 @@ func TestBenchModesVirtual(t *testing.T) {
 
 // For people it prints a row for each mix, the same for the same seed.
 func TestBenchModesTable(t *testing.T) {
+	onVirtualTime(t)
 	args := strings.Fields("bench modes --virtual --model=tiny --duration=1s --warmup=200ms --rounds=1 --seed=3 " +
 		"--prompt-tokens=400 --output-tokens=4 --slo=ttft:p90<100ms --workers=4 --prefill=1")
 	got, again := run(t.Context(), "", nil, args...), run(t.Context(), "", nil, args...)

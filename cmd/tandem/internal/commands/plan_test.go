@@ -10,6 +10,7 @@ import (
 
 // The JSON of a plan has the contract's keys, and those of bench serve below predicted.
 func TestPlanJSON(t *testing.T) {
+	onVirtualTime(t)
 	got := run(t.Context(), "", nil, "plan", "--json", "--model", "tiny", "--rate", "20", "--prompt-tokens", "100", "--output-tokens", "20",
 		"--slo", "ttft:p90<200ms,tpot:p90<20ms", "--worker-price", "1")
 	if got.status != 0 {

@@ -75,6 +75,7 @@ func TestProfileGPU(t *testing.T) {
 
 // TestProfileGPUTypes: weights and KV of every type, in little memory and for people.
 func TestProfileGPUTypes(t *testing.T) {
+	inC(t)
 	for _, flags := range []string{"--cuda-weights int8 --no-graphs", "--cuda-weights fp8 --cuda-kv fp8 --kv-memory 64KiB", "--cuda-products cublaslt"} {
 		device := cudatest.New(t)
 		args := append(gpuProfileArgs(device), strings.Fields(flags)...)

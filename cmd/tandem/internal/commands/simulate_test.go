@@ -54,6 +54,7 @@ func onVirtualTime(t *testing.T) {
 
 // The scenarios of the docs run, and every request that comes is served.
 func TestScenariosOfTheDocs(t *testing.T) {
+	onVirtualTime(t)
 	files, err := filepath.Glob(scenarios + "*.yaml")
 	if err != nil || len(files) < 5 {
 		t.Fatal(files, err)
@@ -63,7 +64,7 @@ func TestScenariosOfTheDocs(t *testing.T) {
 			t.Parallel()
 			args := []string{"--rate=5", "--warmup=1s"}
 			if filepath.Base(file) == "day.yaml" { // two hours
-				args[0] = "--rate=0.5"
+				args[0] = "--rate=0.1"
 			}
 			s := simulate(t, append([]string{file}, args...)...)
 			completed := s.Completed

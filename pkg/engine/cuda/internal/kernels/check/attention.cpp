@@ -287,7 +287,7 @@ struct problem {
 void check_attention() {
   random_source r(3);
   const int sizes[] = {16, 32, 64, 80, 96, 128, 256};
-  for (int n = 0; n < (small ? 2 : 4) * 2; n++)
+  for (int n = 0; n < 4 * rounds; n++)
     for (int size : sizes) {
       const bool fp8 = n % 2 == 1;
       const int kv_heads = r.between(1, 2), group = r.between(1, small ? 4 : 8);

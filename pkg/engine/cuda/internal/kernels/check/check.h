@@ -60,6 +60,7 @@ template <class T> struct memory {
 };
 
 extern bool small; // shapes for sanitizers
+extern int rounds; // how often kinds of shapes are drawn that take long
 extern int failures;
 
 // fail counts, and prints the first few.

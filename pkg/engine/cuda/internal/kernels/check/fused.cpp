@@ -96,7 +96,7 @@ void check(random_source &r, weights kind, int size, int kv_heads, int heads) {
 void check_heads_products() {
   random_source r(6);
   check(r, weights::bf16, 48, 1, 3); // an odd number of tiles: the last of 32 rows would read past the weights
-  for (int n = 0; n < (small ? 1 : 4); n++)
+  for (int n = 0; n < (small ? 1 : 2) * rounds; n++)
     for (weights kind : {weights::bf16, weights::int8, weights::fp8}) {
       const int kv_heads = r.between(1, 3);
       check(r, kind, 16 * r.between(1, small ? 4 : 16), kv_heads, kv_heads * r.between(1, 3));

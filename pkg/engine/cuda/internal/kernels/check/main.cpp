@@ -1,9 +1,10 @@
-// Runs the checks named, or all: check [small] [NAME...].
+// Runs the checks named, or all: check [small|long] [NAME...].
 #include "check.h"
 
 #include <stdarg.h>
 
 bool small;
+int rounds = 1;
 int failures;
 
 void fail(const char *format, ...) {
@@ -38,6 +39,9 @@ int main(int count, char **words) {
   int first = 1;
   if (count > 1 && strcmp(words[1], "small") == 0) {
     small = true;
+    first = 2;
+  } else if (count > 1 && strcmp(words[1], "long") == 0) {
+    rounds = 8;
     first = 2;
   }
   for (const auto &check : checks) {
