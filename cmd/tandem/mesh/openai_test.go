@@ -28,19 +28,11 @@ func overOpenAI(t *testing.T, change func(*mesh.UpOptions), test func(t *testing
 	if change != nil {
 		change(&o)
 	}
-	ready, ended := make(chan mesh.Up, 1), make(chan error, 1)
-	go func() {
-		ended <- mesh.Run(ctx, o, quiet, telemetry.NewRegistry(), ignore, func(up mesh.Up) { ready <- up })
-	}()
-	select {
-	case up := <-ready:
-		transport := &http.Transport{}
-		test(t, up, openai.NewClient(option.WithUnsafeAllowHTTP(), option.WithBaseURL("http://"+up.HTTP+"/v1/"), option.WithAPIKey("any"),
-			option.WithHTTPClient(&http.Client{Transport: transport}), option.WithMaxRetries(0)))
-		transport.CloseIdleConnections()
-	case err := <-ended:
-		t.Fatalf("it did not start: %v", err)
-	}
+	up, ended := startMesh(ctx, t, o, quiet, telemetry.NewRegistry())
+	transport := &http.Transport{}
+	test(t, up, openai.NewClient(option.WithUnsafeAllowHTTP(), option.WithBaseURL("http://"+up.HTTP+"/v1/"), option.WithAPIKey("any"),
+		option.WithHTTPClient(&http.Client{Transport: transport}), option.WithMaxRetries(0)))
+	transport.CloseIdleConnections()
 	cancel()
 	if err := <-ended; err != nil {
 		t.Errorf("it ended with %v", err)
