@@ -16,9 +16,10 @@ const child = "BENCH_TEST_CHILD"
 // Main is the TestMain of a benchmark that starts processes of its own program.
 func Main(m *testing.M) {
 	if os.Getenv(child) != "" {
-		os.Exit(commands.Run(context.Background(), commands.Process{
+		status := commands.Run(context.Background(), commands.Process{
 			Args: os.Args[1:], Environ: os.Environ(), Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
-		}))
+		})
+		os.Exit(status) //nolint:forbidigo // it is the main of such a process
 	}
 	goleak.VerifyTestMain(m)
 }
