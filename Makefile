@@ -32,7 +32,7 @@ demo: build ## Record docs/images/demo.svg, the moving picture of the README
 picture: ## Sweep the bundled model and make docs/images/report.png of the report (takes a browser and ten minutes)
 	bash tools/record/report.sh
 
-evidence: build ## Measure what the claim rests on, and write docs/evidence.md (SECTION=distserve, TRACES=DIR)
+evidence: build ## Measure where disaggregation pays, and write docs/evidence.md (SECTION=distserve, TRACES=DIR)
 	$(BIN)/tandem bench evidence $(addprefix --section ,$(SECTION)) $(addprefix --traces ,$(TRACES))
 
 soak: ## Break a mesh of processes at random for ten minutes, every token compared and all event logs replayed (FOR=1h, SEED=7, RECORD=DIR)

@@ -71,7 +71,8 @@ type notFiniteRig struct {
 	reference *rig
 }
 
-func newNotFiniteRig(t *testing.T, network string) *notFiniteRig {
+// fableWeights are those of the bundled model, for two threads, until the test ends.
+func fableWeights(t *testing.T) *cpu.Weights {
 	t.Helper()
 	m, err := model.Open("../models/fable", model.Options{})
 	if err != nil {
@@ -87,6 +88,12 @@ func newNotFiniteRig(t *testing.T, network string) *notFiniteRig {
 		}
 		_ = m.Close()
 	})
+	return weights
+}
+
+func newNotFiniteRig(t *testing.T, network string) *notFiniteRig {
+	t.Helper()
+	weights := fableWeights(t)
 	g := &notFiniteRig{}
 	newEngine := func(_ *gate, blocks int) (engine.Engine, error) {
 		e, err := weights.NewEngine(cpu.Config{KVBytes: int64(blocks+1) * fablePageBytes, BlockTokens: 2 * rigBlockTokens, MaxBatchTokens: 256, MaxSequences: 8})
@@ -98,9 +105,9 @@ func newNotFiniteRig(t *testing.T, network string) *notFiniteRig {
 		g.engines = append(g.engines, faulty)
 		return faulty, nil
 	}
-	g.reference = newRigOf(t, network, m.Spec(), newEngine)
+	g.reference = newRigOf(t, network, weights.Spec(), newEngine)
 	g.engines = nil
-	g.rig = newRigOf(t, network, m.Spec(), newEngine)
+	g.rig = newRigOf(t, network, weights.Spec(), newEngine)
 	g.bad = g.startPrefill()
 	g.good = g.rig.prefill
 	g.use(2, g.bad, g.good)

@@ -23,7 +23,7 @@ var policies = map[string][]string{
 	"pkg/kvtransfer/sender":   {"pkg/kvtransfer", "simulate"},
 	"pkg/kvtransfer/receiver": {"pkg/kvtransfer", "simulate"},
 	"pkg/offload":             {"services/prefill", "simulate"},
-	"pkg/scaling":             {"services/router/desired", "simulate"},
+	"pkg/scaling":             {"services/router/scalingdriver", "simulate"},
 }
 
 // uses are what a package's sources say of policies.

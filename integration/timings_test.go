@@ -12,7 +12,7 @@ import (
 	"github.com/tandem-serving/tandem/integration/clustertest"
 )
 
-// The seven stages cover the whole of a request, and the figures made of them
+// The stages cover the whole of a request, and the figures made of them
 // agree with one another.
 func TestTimingsAddUp(t *testing.T) { timingsAddUp(t, clustertest.Start(t, nil).Client) }
 

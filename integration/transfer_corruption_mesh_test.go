@@ -11,7 +11,6 @@ import (
 	"github.com/tandem-serving/tandem/integration/faultstest"
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
-	"github.com/tandem-serving/tandem/pkg/model"
 )
 
 // meshFlips are how many bits are turned over on each transport.
@@ -20,20 +19,7 @@ const meshFlips = 12
 // A bit that is turned over on its way between two workers costs time at most: the
 // request ends with the tokens of a model that worked alone, or says that it failed.
 func TestMeshCorruption(t *testing.T) {
-	m, err := model.Open("../models/fable", model.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	weights, err := cpu.Load(t.Context(), m, cpu.Config{Threads: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := weights.Close(); err != nil {
-			t.Error(err)
-		}
-		_ = m.Close()
-	})
+	weights := fableWeights(t)
 	for _, network := range faultstest.Transports() {
 		t.Run(network, func(t *testing.T) {
 			t.Parallel() // much of it is waiting
@@ -46,8 +32,8 @@ func TestMeshCorruption(t *testing.T) {
 				}
 				return e, err
 			}
-			g := newRigOf(t, network, m.Spec(), newEngine)
-			reference := newRigOf(t, network, m.Spec(), newEngine)
+			g := newRigOf(t, network, weights.Spec(), newEngine)
+			reference := newRigOf(t, network, weights.Spec(), newEngine)
 			random := rand.New(rand.NewPCG(3, 4))
 			var frames []frameShape
 			number, happened, failed := 5000, 0, 0

@@ -1,5 +1,6 @@
 // Command tandem serves large language models with prefill and decode on workers
 // of their own, and operates such a mesh.
+// All of it is in internal/commands.
 package main
 
 import (

@@ -11,5 +11,5 @@
 // long is for commands that take longer than a plain test may. In a block marked norun,
 // tandem's commands and flags are still checked against the binary; placeholders are not.
 //
-// Only tests of the integration module import it.
+// Only tests of the integration module import it. It starts no goroutines.
 package docstest

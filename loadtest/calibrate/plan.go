@@ -3,7 +3,7 @@
 // are compared.
 //
 // The command line imports it. Measure starts both processes and waits for them; they run
-// Serve and Load.
+// Serve and Load, whose goroutines end with them.
 package calibrate
 
 import (

@@ -1,5 +1,5 @@
 // Package bytesize has sizes in bytes as flags take them. Any package may import it;
-// it imports none of Tandem's and starts nothing.
+// it imports none of Tandem's and starts no goroutines.
 package bytesize
 
 import (

@@ -60,16 +60,6 @@ func New[C Core[E, A], E, A any](core C, apply func(now time.Time, actions []A))
 	return l
 }
 
-// WallClock returns a clock for Loop.Now whose times have no monotonic reading, so that they
-// stay equal when written and read again. It adds the time elapsed since this call to the
-// wall time of this call, so it never runs backwards. Use it for the times inside events as
-// well: Go compares a time with a monotonic reading to one without by the wall clock, which
-// somebody may set.
-func WallClock() func() time.Time {
-	start := time.Now()
-	return func() time.Time { return start.Add(time.Since(start)).Round(0) }
-}
-
 // Handle gives the core an event and carries out the actions. It takes the lock.
 func (l *Loop[C, E, A]) Handle(event E) { Handle(l, C.Handle, event) }
 

@@ -266,18 +266,3 @@ type counter struct{ events *int }
 func (c counter) Handle(time.Time, event) []action      { *c.events++; return nil }
 func (c counter) HandleSay(_ time.Time, e say) []action { *c.events += len(e.word); return nil }
 func (counter) Next() (at time.Time, ok bool)           { return time.Time{}, false }
-
-// Times of the wall clock pass a writer and a reader unchanged, and go on with time.
-func TestWallClock(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		now := coreloop.WallClock()
-		first := now()
-		if read := time.Unix(0, first.UnixNano()).In(first.Location()); read != first {
-			t.Errorf("%v is read as %v", first, read)
-		}
-		time.Sleep(time.Hour)
-		if passed := now().Sub(first); passed != time.Hour {
-			t.Errorf("%v have passed", passed)
-		}
-	})
-}

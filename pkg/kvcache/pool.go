@@ -133,17 +133,6 @@ func (p *Pool) Allocate(dst []BlockID, n int) ([]BlockID, bool) {
 	return dst, true
 }
 
-// Retain adds a reference to each of the blocks, which must be held.
-func (p *Pool) Retain(blocks []BlockID) {
-	for _, id := range blocks {
-		if !p.isHeld(id) {
-			p.stats.Misuses++
-			continue
-		}
-		p.blocks[id].refs++
-	}
-}
-
 // Release drops a reference of each of the blocks, which must be held, the last
 // of the slice first: of a chain, the end is then evicted before its beginning.
 // A block without references becomes cached if it is published, else free, or

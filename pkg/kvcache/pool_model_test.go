@@ -239,12 +239,6 @@ func (w *world) gone(h *holder) {
 	w.holders = slices.DeleteFunc(w.holders, func(o *holder) bool { return o == h })
 }
 
-func (w *world) retain(t *rapid.T) {
-	h := w.pick(t, func(h *holder) bool { return !h.quarantined && !h.reserved && h.cached == h.published })
-	w.pool.Retain(h.table[:h.cached])
-	w.holders = append(w.holders, &holder{table: slices.Clone(h.table[:h.cached]), cached: h.cached, published: h.cached})
-}
-
 func (w *world) reserve(t *rapid.T) {
 	h := w.pick(t, func(h *holder) bool { return !h.quarantined && !h.reserved && !h.pinned && h.published == h.cached })
 	w.pool.Reserve(h.table[h.cached:])
@@ -410,7 +404,6 @@ func TestPoolAgainstModel(t *testing.T) {
 					"publish2":   w.publish,
 					"publish3":   w.publish,
 					"release":    w.release,
-					"retain":     w.retain,
 					"reserve":    w.reserve,
 					"arrive":     w.arrive,
 					"quarantine": w.quarantine,

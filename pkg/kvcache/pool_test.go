@@ -157,7 +157,6 @@ func TestMisuseIsCountedAndHarmless(t *testing.T) {
 	calls := []func(){
 		func() { p.Release(table[:1]) },
 		func() { p.Release([]kvcache.BlockID{-1}) },
-		func() { p.Retain([]kvcache.BlockID{99}) },
 		func() { p.Reserve(table[:1]) },
 		func() { p.Arrived(table[:1]) },
 		func() { p.Quarantine(table[:1]) },

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"os"
 	"time"
 )
 
@@ -291,6 +292,20 @@ func ReadProfile(r io.Reader) (*Profile, error) {
 	}
 	if err := p.Validate(); err != nil {
 		return nil, fmt.Errorf("profile: %w", err)
+	}
+	return p, nil
+}
+
+// ReadProfileFile is ReadProfile of the file at path.
+func ReadProfileFile(path string) (*Profile, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	p, err := ReadProfile(file)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return p, nil
 }

@@ -3,12 +3,13 @@ package membership
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"time"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/tandem-serving/tandem/pkg/telemetry/logthrottle"
 )
 
 // What is taken in from etcd, from a file or from other routers. Whoever can write
@@ -74,33 +75,10 @@ func readPolicy(value []byte, into *controlv1.Policy) error {
 	return protojson.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(value, into)
 }
 
-// complaintsAMinute bounds how often a watch says that something in etcd is wrong.
-const complaintsAMinute = 10
-
-// complaints are warnings of which there could be as many as there are keys.
-type complaints struct {
-	log    *slog.Logger
-	since  time.Time
-	said   int
-	unsaid int
-}
-
-// warn logs, unless that was done often enough in the last minute. How often it was
-// not comes with the next one.
-func (c *complaints) warn(message string, attributes ...any) {
-	if now := time.Now(); now.Sub(c.since) >= time.Minute {
-		c.since, c.said = now, 0
-	}
-	if c.said == complaintsAMinute {
-		c.unsaid++
-		return
-	}
-	c.said++
-	if c.unsaid > 0 {
-		attributes = append(attributes, slog.Int("unsaid", c.unsaid))
-		c.unsaid = 0
-	}
-	c.log.Warn(message, attributes...)
+// newThrottle bounds how often a watch says that something in etcd is wrong: there could be as
+// many such lines as there are keys.
+func newThrottle() logthrottle.Throttle {
+	return logthrottle.Throttle{Every: time.Minute, Burst: 9}
 }
 
 // shown is a key as a log line has it.

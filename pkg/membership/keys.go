@@ -36,7 +36,7 @@ var (
 // goroutine, and does not change what it gets. A key that does not parse is left out and logged.
 // WatchKeys returns ctx's error when ctx ends, and never before.
 func (c *Client) WatchKeys(ctx context.Context, notify func([]*controlv1.ApiKey)) error {
-	keys, complaints := make(map[string]*controlv1.ApiKey), &complaints{log: c.log}
+	keys, malformed := make(map[string]*controlv1.ApiKey), newThrottle()
 	changed := true
 	return c.follow(ctx, keysPrefix, follower{
 		reset: func() {
@@ -51,7 +51,7 @@ func (c *Client) WatchKeys(ctx context.Context, notify func([]*controlv1.ApiKey)
 			}
 			key, err := readKey(event.Entry)
 			if err != nil {
-				complaints.warn("API key in etcd is malformed: it is left out", slog.String("key", shown(event.Key)), slog.Any("error", err))
+				malformed.Warn(c.log, time.Now(), "API key in etcd is malformed: it is left out", slog.String("key", shown(event.Key)), slog.Any("error", err))
 				return
 			}
 			keys[event.Key] = key

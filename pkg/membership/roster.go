@@ -4,8 +4,11 @@ import (
 	"cmp"
 	"log/slog"
 	"slices"
+	"time"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+
+	"github.com/tandem-serving/tandem/pkg/telemetry/logthrottle"
 )
 
 // roster is the workers that one watch knows, at most MaxWorkers.
@@ -13,7 +16,8 @@ type roster struct {
 	known, before map[string]known // before: those of the last listing
 	workers       int              // of known, those with a record
 	crowded       bool             // a worker was left out, since there were MaxWorkers
-	said          *complaints
+	log           *slog.Logger
+	throttle      logthrottle.Throttle
 }
 
 // known is a key that a watch knows; its record is nil if it counts for nothing.
@@ -23,7 +27,7 @@ type known struct {
 }
 
 func newRoster(log *slog.Logger) *roster {
-	return &roster{known: map[string]known{}, before: map[string]known{}, said: &complaints{log: log}}
+	return &roster{known: map[string]known{}, before: map[string]known{}, log: log, throttle: newThrottle()}
 }
 
 // reset begins a whole new listing.
@@ -45,11 +49,11 @@ func (r *roster) apply(event Event) {
 	}
 	record, err := readRecord(event.Entry)
 	if before := r.before[event.Key]; err != nil && (before.record != nil || before.revision != event.Revision) {
-		r.said.warn("worker record in etcd is malformed: ignoring it", slog.String("key", shown(event.Key)), slog.Any("error", err))
+		r.throttle.Warn(r.log, time.Now(), "worker record in etcd is malformed: ignoring it", slog.String("key", shown(event.Key)), slog.Any("error", err))
 	}
 	if record != nil && r.workers == MaxWorkers {
 		if !r.crowded {
-			r.said.warn("etcd lists too many workers: ignoring the newest", slog.Int("most", MaxWorkers), slog.String("key", shown(event.Key)))
+			r.throttle.Warn(r.log, time.Now(), "etcd lists too many workers: ignoring the newest", slog.Int("most", MaxWorkers), slog.String("key", shown(event.Key)))
 		}
 		record, r.crowded = nil, true
 	}

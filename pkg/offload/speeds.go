@@ -19,14 +19,14 @@ const (
 	maxStores = 64
 )
 
-// errand is what a store is asked for. One that fails at one may be well at the
+// operation is what a store is asked for. One that fails at one may be well at the
 // other.
-type errand int
+type operation int
 
 const (
-	putting errand = iota
+	putting operation = iota
 	fetching
-	errands
+	operations
 )
 
 // speeds remembers how fast stores gave blocks and which of them failed.
@@ -39,7 +39,7 @@ type speeds struct {
 type speed struct {
 	bytes, seconds float64 // weighted sums over what was fetched
 	measured       time.Time
-	avoided        [errands]avoided
+	avoided        [operations]avoided
 	used           time.Time
 }
 
@@ -63,7 +63,7 @@ func (s *speeds) bytesPerSecond(store string, now time.Time) float64 {
 }
 
 // avoidedUntil is until when a store is left alone; zero or past: it is not.
-func (s *speeds) avoidedUntil(store string, with errand) time.Time {
+func (s *speeds) avoidedUntil(store string, with operation) time.Time {
 	if known := s.stores[store]; known != nil {
 		return known.avoided[with].until
 	}
@@ -136,7 +136,7 @@ func (s *speeds) forget() {
 }
 
 // note remembers of a store what the end of a put or fetch says.
-func (s *speeds) note(id string, with errand, o Outcome, now time.Time) {
+func (s *speeds) note(id string, with operation, o Outcome, now time.Time) {
 	switch of := &s.get(id, now).avoided[with]; {
 	case o.Err == nil || o.Trouble == Well:
 		*of = avoided{}

@@ -1,5 +1,4 @@
-// Package queueing has the formulas that tell how long requests wait, and how many servers
-// keep that wait short: Little's law, M/M/1, M/M/c (Erlang C), M/G/1 (Pollaczek–Khinchine),
+// Package queueing has the formulas that tell how long requests wait: Little's law, M/M/1, M/M/c (Erlang C), M/G/1 (Pollaczek–Khinchine),
 // M/G/c (Allen–Cunneen), servers that batch, Amdahl's law and the tail of a fan-out. Each
 // function names what it assumes.
 //

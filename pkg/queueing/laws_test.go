@@ -63,45 +63,6 @@ func TestServiceOf(t *testing.T) {
 	}
 }
 
-// The fewest servers keep the limits, and one fewer does not.
-func TestServers(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		rate := rapid.Float64Range(0, 1e4).Draw(t, "rate")
-		service := queueing.Service{Seconds: rapid.Float64Range(1e-4, 1).Draw(t, "service"), SCV: rapid.Float64Range(0, 10).Draw(t, "scv")}
-		limits := queueing.Limits{
-			Utilisation: rapid.Float64Range(0.05, 0.95).Draw(t, "utilisation"),
-			WaitSeconds: rapid.SampledFrom([]float64{0.001, 0.1, 1, math.Inf(1)}).Draw(t, "wait"),
-			Quantile:    rapid.Float64Range(0, 0.999).Draw(t, "quantile"),
-		}
-		arrivals := rapid.Float64Range(0, 5).Draw(t, "arrivals")
-		n, err := queueing.Servers(rate, service, arrivals, limits)
-		if err != nil {
-			t.Fatal(err)
-		}
-		keeps := func(n int) bool {
-			w, err := queueing.GGc(rate, service, arrivals, n)
-			return err == nil && w.Utilisation <= limits.Utilisation && w.Quantile(limits.Quantile) <= limits.WaitSeconds
-		}
-		if !keeps(n) {
-			t.Errorf("%d servers do not keep %+v", n, limits)
-		}
-		if n > 1 && keeps(n-1) {
-			t.Errorf("%d servers: one fewer keeps %+v too", n, limits)
-		}
-	})
-	for name, err := range map[string]error{
-		"too many":          second(queueing.Servers(1e9, queueing.Service{Seconds: 1}, 1, queueing.Limits{})),
-		"utilisation":       second(queueing.Servers(1, queueing.Service{Seconds: 1}, 1, queueing.Limits{Utilisation: 85})),
-		"quantile":          second(queueing.Servers(1, queueing.Service{Seconds: 1}, 1, queueing.Limits{Quantile: 1})),
-		"negative wait":     second(queueing.Servers(1, queueing.Service{Seconds: 1}, 1, queueing.Limits{WaitSeconds: -1})),
-		"rate of no number": second(queueing.Servers(math.NaN(), queueing.Service{Seconds: 1}, 1, queueing.Limits{})),
-	} {
-		if err == nil {
-			t.Errorf("%s: no error", name)
-		}
-	}
-}
-
 // A batch at its highest rate takes as long as it may, and runs as many as Little's law says.
 func TestBatch(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

@@ -2,7 +2,6 @@ package queueing
 
 import (
 	"errors"
-	"fmt"
 	"math"
 )
 
@@ -91,18 +90,11 @@ func GGc(rate float64, service Service, arrivalSCV float64, servers int) (Queue,
 	return w, nil
 }
 
-// ErlangB is the share of requests that find all servers busy, and leave.
+// erlangB is the share of requests that find all servers busy, and leave.
 //
 // It assumes that requests come at random (Poisson); service times may have any
 // distribution. Source: A. Erlang (1917), by the recursion over the servers, which needs
 // no factorial.
-func ErlangB(load float64, servers int) (float64, error) {
-	if err := errors.Join(number("load", load), serverCount(servers)); err != nil {
-		return 0, err
-	}
-	return erlangB(load, servers), nil
-}
-
 func erlangB(load float64, servers int) float64 {
 	lost := 1.0
 	for n := range servers {
@@ -112,19 +104,8 @@ func erlangB(load float64, servers int) float64 {
 	return lost
 }
 
-// ErlangC is the probability that a request finds all servers busy, and waits.
-//
-// It assumes what MMc does. Source: A. Erlang (1917), from ErlangB.
-func ErlangC(load float64, servers int) (float64, error) {
-	if err := errors.Join(number("load", load), serverCount(servers)); err != nil {
-		return 0, err
-	}
-	if !(load < float64(servers)) {
-		return 0, fmt.Errorf("%w: the load is %.4g erlangs on %d servers, and must stay below their number", ErrUnstable, load, servers)
-	}
-	return erlangC(load, servers), nil
-}
-
+// erlangC is the probability that a request finds all servers busy, and waits. It assumes
+// what MMc does. Source: A. Erlang (1917), from erlangB.
 func erlangC(load float64, servers int) float64 {
 	lost := erlangB(load, servers)
 	return lost / (1 - load/float64(servers)*(1-lost))

@@ -19,14 +19,14 @@ type decision struct {
 	reason          string
 }
 
-func (d decision) fate() Fate {
+func (d decision) exported() Decision {
 	switch {
 	case d.refused:
-		return Fate{Refused: d.reason}
+		return Decision{Refused: d.reason}
 	case d.prefill == routing.Ref{}:
-		return Fate{Mode: "aggregated", Decode: d.decode.ID}
+		return Decision{Mode: "aggregated", Decode: d.decode.ID}
 	}
-	return Fate{Mode: "disaggregated", Prefill: d.prefill.ID, Decode: d.decode.ID}
+	return Decision{Mode: "disaggregated", Prefill: d.prefill.ID, Decode: d.decode.ID}
 }
 
 // attempt is what a log says of one attempt of a request. Its times count from the log's beginning.

@@ -152,17 +152,17 @@ func TestWhatIf(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		change func(*routing.Config)
-		check  func(replay.Otherwise) bool
+		check  func(replay.Comparison) bool
 	}{
-		{"nothing", func(*routing.Config) {}, func(o replay.Otherwise) bool { return o.Same+o.Undecided == o.Requests && o.Was == o.Would }},
-		{"a short queue", func(c *routing.Config) { c.QueueLimit = 1 }, func(o replay.Otherwise) bool {
+		{"nothing", func(*routing.Config) {}, func(o replay.Comparison) bool { return o.Same+o.Undecided == o.Requests && o.Was == o.Would }},
+		{"a short queue", func(c *routing.Config) { c.QueueLimit = 1 }, func(o replay.Comparison) bool {
 			return o.Refused > 10 && o.Reasons["QUEUE_FULL"] == o.Refused && o.Would.MeanMS < o.Was.MeanMS
 		}},
-		{"a long queue", func(c *routing.Config) { c.QueueLimit = 1000 }, func(o replay.Otherwise) bool { return o.Sent > 0 && o.Refused == 0 }},
-		{"a policy, whatever operators set", func(c *routing.Config) { c.Policy = "aggregated" }, func(o replay.Otherwise) bool {
+		{"a long queue", func(c *routing.Config) { c.QueueLimit = 1000 }, func(o replay.Comparison) bool { return o.Sent > 0 && o.Refused == 0 }},
+		{"a policy, whatever operators set", func(c *routing.Config) { c.Policy = "aggregated" }, func(o replay.Comparison) bool {
 			return o.OtherMode > 300 && !slices.ContainsFunc(o.Different, func(d replay.Different) bool { return d.Would.Mode == "disaggregated" })
 		}},
-		{"no disaggregation", func(c *routing.Config) { c.DisaggregateMinTokens = 1000 }, func(o replay.Otherwise) bool { return o.OtherMode > 10 }},
+		{"no disaggregation", func(c *routing.Config) { c.DisaggregateMinTokens = 1000 }, func(o replay.Comparison) bool { return o.OtherMode > 10 }},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			o, err := replay.WhatIf(bytes.NewReader(data), func(c routing.Config) (routing.Config, error) {

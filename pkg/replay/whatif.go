@@ -9,9 +9,9 @@ import (
 	"github.com/tandem-serving/tandem/pkg/routing"
 )
 
-// Otherwise is what routing with another configuration would have made of a log, compared with
+// Comparison is what routing with another configuration would have made of a log, compared with
 // what it did.
-type Otherwise struct {
+type Comparison struct {
 	// Requests were asked for. Each is one of Same, OtherWorkers, OtherMode, Refused, Sent and
 	// Undecided.
 	Requests int `json:"requests"`
@@ -47,20 +47,20 @@ type Otherwise struct {
 
 // Different is a request that would have fared otherwise.
 type Different struct {
-	ID    string `json:"id"`
-	Was   Fate   `json:"was"`
-	Would Fate   `json:"would"`
+	ID    string   `json:"id"`
+	Was   Decision `json:"was"`
+	Would Decision `json:"would"`
 }
 
-// Fate is what was decided on a request: Mode and workers, or why it is Refused.
-type Fate struct {
+// Decision is what was decided on a request: Mode and workers, or why it is Refused.
+type Decision struct {
 	Mode    string `json:"mode,omitempty"`
 	Prefill string `json:"prefill,omitempty"`
 	Decode  string `json:"decode,omitempty"`
 	Refused string `json:"refused,omitempty"`
 }
 
-// maxDifferent is how many requests Otherwise lists.
+// maxDifferent is how many requests Comparison lists.
 const maxDifferent = 1000
 
 // Waits are how long requests waited at the router, in milliseconds.
@@ -77,27 +77,27 @@ type Waits struct {
 // refused takes as long as the others do on average.
 //
 // It reads the log twice, and keeps about a kilobyte of each request.
-func WhatIf(in io.ReadSeeker, change func(routing.Config) (routing.Config, error)) (Otherwise, error) {
+func WhatIf(in io.ReadSeeker, change func(routing.Config) (routing.Config, error)) (Comparison, error) {
 	h, err := readHistory(in)
 	if err != nil {
-		return Otherwise{}, err
+		return Comparison{}, err
 	}
 	config, err := change(h.config)
 	if err != nil {
-		return Otherwise{}, err
+		return Comparison{}, err
 	}
 	if _, err := in.Seek(0, io.SeekStart); err != nil {
-		return Otherwise{}, fmt.Errorf("the log has to be read a second time: %w", err)
+		return Comparison{}, fmt.Errorf("the log has to be read a second time: %w", err)
 	}
 	if err := h.runAgain(in, config); err != nil {
-		return Otherwise{}, err
+		return Comparison{}, err
 	}
 	return h.compare(), nil
 }
 
 // compare says how what would have been differs from what was.
-func (h *history) compare() Otherwise {
-	out := Otherwise{Reasons: make(map[string]int), Different: []Different{}, Hedges: h.hedges, Incomplete: h.why}
+func (h *history) compare() Comparison {
+	out := Comparison{Reasons: make(map[string]int), Different: []Different{}, Hedges: h.hedges, Incomplete: h.why}
 	var was, would []time.Duration
 	for _, r := range h.order {
 		a, b := &r.was[0], &r.would
@@ -124,7 +124,7 @@ func (h *history) compare() Otherwise {
 		switch {
 		case !differs:
 		case len(out.Different) < maxDifferent:
-			out.Different = append(out.Different, Different{r.id, a.decision.fate(), b.decision.fate()})
+			out.Different = append(out.Different, Different{r.id, a.decision.exported(), b.decision.exported()})
 		default:
 			out.NotListed++
 		}

@@ -1,4 +1,4 @@
-// Package spelling guesses which name was meant. Anything may import it.
+// Package spelling guesses which name was meant. Anything may import it. It starts no goroutines.
 package spelling
 
 import (

@@ -1,4 +1,4 @@
-// Package toolcalls knows how families of models write calls of tools: which grammar holds an
+// Package toolcalls knows how families of models write tool calls: which grammar holds an
 // output to that format (Format.Tags), and how text in it is read (Parser).
 //
 // The router imports it. It starts no goroutines. A Parser is for one goroutine; all else does

@@ -93,7 +93,7 @@ type Tool struct {
 	Parameters string
 }
 
-// Tags holds an output to calls of tools: all of it if required, or what begins as a call does.
+// Tags holds an output to tool calls: all of it if required, or what begins as a call does.
 // single: there is at most one call. special are the Markers that are special tokens of the model.
 func (f Format) Tags(tools []Tool, required, single bool, special []string) *inferencev1.StructuralTags {
 	out := &inferencev1.StructuralTags{SpecialTokens: special, Single: single}

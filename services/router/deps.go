@@ -83,7 +83,7 @@ type Members interface {
 
 // Keys keeps API keys; *membership.Client is one.
 type Keys interface {
-	control.KeyKeeper
+	control.KeyStore
 	// WatchKeys calls notify with all keys until ctx ends.
 	WatchKeys(ctx context.Context, notify func([]*controlv1.ApiKey)) error
 }

@@ -22,13 +22,13 @@ import (
 	"github.com/tandem-serving/tandem/pkg/scaling"
 	"github.com/tandem-serving/tandem/pkg/signals"
 	"github.com/tandem-serving/tandem/services/router/control"
-	"github.com/tandem-serving/tandem/services/router/desired"
 	"github.com/tandem-serving/tandem/services/router/latencybudget"
 	"github.com/tandem-serving/tandem/services/router/openai"
 	"github.com/tandem-serving/tandem/services/router/peers"
 	"github.com/tandem-serving/tandem/services/router/preprocess"
 	"github.com/tandem-serving/tandem/services/router/records"
 	"github.com/tandem-serving/tandem/services/router/routingdriver"
+	"github.com/tandem-serving/tandem/services/router/scalingdriver"
 	"github.com/tandem-serving/tandem/services/router/serving"
 	"github.com/tandem-serving/tandem/services/router/workers"
 )
@@ -45,7 +45,7 @@ type Service struct {
 	http       *openai.Handler
 	membership *workers.MembershipView
 	peers      *peers.Peers
-	sizes      *desired.Sizes
+	sizes      *scalingdriver.Sizes
 	quota      *quota.Limiter
 	control    *control.Server
 
@@ -99,7 +99,7 @@ func New(config Config, deps Deps) (*Service, error) {
 	for _, m := range deps.Models {
 		names = append(names, m.Spec.Name)
 	}
-	if s.sizes, err = desired.New(config.Scaling, deps.ID, names, s.dispatcher, deps.Registerer); err != nil {
+	if s.sizes, err = scalingdriver.New(config.Scaling, deps.ID, names, s.dispatcher, deps.Registerer); err != nil {
 		return nil, fmt.Errorf("router metrics: %w", err)
 	}
 	if s.membership, err = workers.NewMembershipView(deps.Registerer); err != nil {

@@ -15,7 +15,6 @@ import (
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
 	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/engine/engines"
 	"github.com/tandem-serving/tandem/pkg/latency"
@@ -42,16 +41,7 @@ func TestAutoscale(t *testing.T) {
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	ready, ended := make(chan mesh.Up, 1), make(chan error, 1)
-	go func() {
-		ended <- mesh.Run(ctx, o, quiet, telemetry.NewRegistry(), ignore, func(up mesh.Up) { ready <- up })
-	}()
-	var up mesh.Up
-	select {
-	case up = <-ready:
-	case err := <-ended:
-		t.Fatalf("it did not start: %v", err)
-	}
+	up, ended := startMesh(ctx, t, o, quiet, telemetry.NewRegistry())
 	if len(up.Prefill) != 0 || len(up.Decode) != 1 {
 		t.Errorf("it begins with %v and %v", up.Prefill, up.Decode)
 	}

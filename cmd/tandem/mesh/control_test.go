@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"strings"
@@ -36,6 +37,21 @@ func runMesh(t *testing.T, o mesh.UpOptions, test func(up mesh.Up)) {
 	}); err != nil || !began {
 		t.Fatalf("it ended with %v, was ready: %v", err, began)
 	}
+}
+
+// startMesh runs a mesh until ctx ends, which sends what Run returned to ended.
+func startMesh(ctx context.Context, t *testing.T, o mesh.UpOptions, logger *slog.Logger, registry *prometheus.Registry) (up mesh.Up, ended <-chan error) {
+	t.Helper()
+	ready, failed := make(chan mesh.Up, 1), make(chan error, 1)
+	go func() {
+		failed <- mesh.Run(ctx, o, logger, registry, ignore, func(up mesh.Up) { ready <- up })
+	}()
+	select {
+	case up = <-ready:
+	case err := <-failed:
+		t.Fatalf("it did not start: %v", err)
+	}
+	return up, failed
 }
 
 // callsOfControl are all methods of Control, each called once, by name.

@@ -13,7 +13,6 @@ import (
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
 	"github.com/tandem-serving/tandem/pkg/latency"
 	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/telemetry"
@@ -27,16 +26,7 @@ func TestDrainEndsKeptConnections(t *testing.T) {
 	defer cancel()
 	o := upOptions(t)
 	o.Engine.Simulated.StepTime = latency.Model{BaseMs: 2}
-	ready, ended := make(chan mesh.Up, 1), make(chan error, 1)
-	go func() {
-		ended <- mesh.Run(ctx, o, quiet, telemetry.NewRegistry(), ignore, func(up mesh.Up) { ready <- up })
-	}()
-	var up mesh.Up
-	select {
-	case up = <-ready:
-	case err := <-ended:
-		t.Fatalf("it did not start: %v", err)
-	}
+	up, ended := startMesh(ctx, t, o, quiet, telemetry.NewRegistry())
 	running, _ := keep(t, up.HTTP, http.MethodPost, "/v1/completions", `{"prompt":"Once","max_tokens":1000,"ignore_eos":true,"stream":true}`)
 	answer := bufio.NewScanner(running)
 	if !answer.Scan() {

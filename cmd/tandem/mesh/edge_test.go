@@ -39,16 +39,8 @@ func whileUp(t *testing.T, change func(*mesh.UpOptions), test func(t *testing.T,
 	if change != nil {
 		change(&o)
 	}
-	ready, ended := make(chan mesh.Up, 1), make(chan error, 1)
-	go func() {
-		ended <- mesh.Run(ctx, o, quiet, telemetry.NewRegistry(), ignore, func(up mesh.Up) { ready <- up })
-	}()
-	select {
-	case up := <-ready:
-		test(t, up)
-	case err := <-ended:
-		t.Fatalf("it did not start: %v", err)
-	}
+	up, ended := startMesh(ctx, t, o, quiet, telemetry.NewRegistry())
+	test(t, up)
 	cancel()
 	if err := <-ended; err != nil {
 		t.Errorf("it ended with %v", err)

@@ -9,7 +9,6 @@ import (
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
 	"github.com/tandem-serving/tandem/pkg/bytesize"
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
 	"github.com/tandem-serving/tandem/pkg/engine/engines"
@@ -34,39 +33,31 @@ func autoKVMemory(t *testing.T, kind cpu.WeightType, kv cpu.KVType, block int) {
 	o := upOptions(t)
 	o.Engine.Name, o.Engine.KVMemory, o.Engine.CPU.Weights, o.Engine.CPU.KV = engines.CPU, bytesize.Auto, kind, kv
 	ctx, stop := context.WithCancel(t.Context())
-	ready, ended := make(chan mesh.Up, 1), make(chan error, 1)
-	go func() {
-		ended <- mesh.Run(ctx, o, quiet, prometheus.NewRegistry(), ignore, func(up mesh.Up) { ready <- up })
-	}()
-	select {
-	case up := <-ready:
-		spec, err := model.LoadSpec(up.ModelDir, model.Options{})
-		if err != nil {
-			t.Fatal(err)
+	up, ended := startMesh(ctx, t, o, quiet, prometheus.NewRegistry())
+	spec, err := model.LoadSpec(up.ModelDir, model.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	workspace := cpu.WorkspaceBytes(spec, cpu.Config{Weights: kind, BlockTokens: o.Engine.BlockTokens, MaxBatchTokens: o.Engine.MaxBatchTokens, MaxSequences: o.Engine.MaxSequences})
+	weights := cpu.WeightBytes(spec, kind)
+	if rest := up.OutsideBytes - 2*(1<<30+workspace); workspace == 0 || rest < weights || rest > 2*weights {
+		t.Errorf("%d bytes outside Go's heap, of which %d a workspace and about %d the weights", up.OutsideBytes, workspace, weights)
+	}
+	conn, err := rpc.Dial(up.Control, rpc.ClientConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	view, err := controlv1.NewControlClient(conn).ListWorkers(ctx, &controlv1.ListWorkersRequest{})
+	for _, w := range view.GetWorkers() {
+		if got := w.GetRecord().GetCapacity().GetBlocks(); int(got) != 1<<30/block {
+			t.Errorf("%s has %d blocks of %d bytes", w.GetRecord().GetId(), got, block)
 		}
-		workspace := cpu.WorkspaceBytes(spec, cpu.Config{Weights: kind, BlockTokens: o.Engine.BlockTokens, MaxBatchTokens: o.Engine.MaxBatchTokens, MaxSequences: o.Engine.MaxSequences})
-		weights := cpu.WeightBytes(spec, kind)
-		if rest := up.OutsideBytes - 2*(1<<30+workspace); workspace == 0 || rest < weights || rest > 2*weights {
-			t.Errorf("%d bytes outside Go's heap, of which %d a workspace and about %d the weights", up.OutsideBytes, workspace, weights)
+		if got := w.GetRecord().GetLayout().GetArithmeticClass(); got != kind.ArithmeticClass(kv) {
+			t.Errorf("%s computes %q", w.GetRecord().GetId(), got)
 		}
-		conn, err := rpc.Dial(up.Control, rpc.ClientConfig{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		view, err := controlv1.NewControlClient(conn).ListWorkers(ctx, &controlv1.ListWorkersRequest{})
-		for _, w := range view.GetWorkers() {
-			if got := w.GetRecord().GetCapacity().GetBlocks(); int(got) != 1<<30/block {
-				t.Errorf("%s has %d blocks of %d bytes", w.GetRecord().GetId(), got, block)
-			}
-			if got := w.GetRecord().GetLayout().GetArithmeticClass(); got != kind.ArithmeticClass(kv) {
-				t.Errorf("%s computes %q", w.GetRecord().GetId(), got)
-			}
-		}
-		if err != nil || len(view.GetWorkers()) != 2 || conn.Close() != nil {
-			t.Errorf("workers %v, %v", view.GetWorkers(), err)
-		}
-	case err := <-ended:
-		t.Fatalf("it did not start: %v", err)
+	}
+	if err != nil || len(view.GetWorkers()) != 2 || conn.Close() != nil {
+		t.Errorf("workers %v, %v", view.GetWorkers(), err)
 	}
 	stop()
 	if err := <-ended; err != nil {

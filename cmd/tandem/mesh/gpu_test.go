@@ -158,16 +158,7 @@ func TestLostGPU(t *testing.T) {
 	gpu := cudatest.New(t)
 	o := gpuOptions(t, gpu)
 	o.StopTimeout = 5 * time.Second
-	ready, ended := make(chan mesh.Up, 1), make(chan error, 1)
-	go func() {
-		ended <- mesh.Run(t.Context(), o, quiet, prometheus.NewRegistry(), ignore, func(up mesh.Up) { ready <- up })
-	}()
-	var up mesh.Up
-	select {
-	case up = <-ready:
-	case err := <-ended:
-		t.Fatalf("it did not start: %v", err)
-	}
+	up, ended := startMesh(t.Context(), t, o, quiet, prometheus.NewRegistry())
 	ask := func() error { return answered(t, up.Address, "Once upon a time") }
 	if err := ask(); err == nil || err.Error() != "EOF" {
 		t.Errorf("a request on a GPU: %v", err)

@@ -45,16 +45,7 @@ func TestReportedErrors(t *testing.T) {
 	o.Engine.CUDA.NVML, o.StopTimeout, o.Metrics = gpu.NVML, 5*time.Second, "127.0.0.1:0"
 	gpu.MemoryErrors(5, 0)
 	var log logged
-	ready, ended := make(chan mesh.Up, 1), make(chan error, 1)
-	go func() {
-		ended <- mesh.Run(t.Context(), o, slog.New(slog.NewTextHandler(&log, nil)), telemetry.NewRegistry(), ignore, func(up mesh.Up) { ready <- up })
-	}()
-	var up mesh.Up
-	select {
-	case up = <-ready:
-	case err := <-ended:
-		t.Fatalf("it did not start: %v", err)
-	}
+	up, ended := startMesh(t.Context(), t, o, slog.New(slog.NewTextHandler(&log, nil)), telemetry.NewRegistry())
 	gpu.Report(31)
 	for {
 		_, page := get(t, up.Metrics, "/metrics")

@@ -223,16 +223,7 @@ func TestLifeOfAMesh(t *testing.T) {
 	defer cancel()
 	o := upOptions(t)
 	o.PrefillWorkers, o.DecodeWorkers = 2, 2
-	ready, ended := make(chan mesh.Up, 1), make(chan error, 1)
-	go func() {
-		ended <- mesh.Run(ctx, o, quiet, prometheus.NewRegistry(), ignore, func(up mesh.Up) { ready <- up })
-	}()
-	var up mesh.Up
-	select {
-	case up = <-ready:
-	case err := <-ended:
-		t.Fatalf("it did not start: %v", err)
-	}
+	up, ended := startMesh(ctx, t, o, quiet, prometheus.NewRegistry())
 	if !up.EmbeddedEtcd || !up.EmbeddedNATS || len(up.Prefill) != 2 || len(up.Decode) != 2 || up.Model != "fable" {
 		t.Errorf("it says of itself %+v", up)
 	}

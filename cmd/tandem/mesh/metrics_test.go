@@ -32,16 +32,7 @@ func scrapeMesh(t *testing.T, change func(*mesh.UpOptions)) map[string]*dto.Metr
 	o := upOptions(t)
 	o.Engine.Simulated.StepTime = latency.Model{BaseMs: 1}
 	change(&o)
-	ready, ended := make(chan mesh.Up, 1), make(chan error, 1)
-	go func() {
-		ended <- mesh.Run(ctx, o, quiet, telemetry.NewRegistry(), ignore, func(up mesh.Up) { ready <- up })
-	}()
-	var up mesh.Up
-	select {
-	case up = <-ready:
-	case err := <-ended:
-		t.Fatalf("it did not start: %v", err)
-	}
+	up, ended := startMesh(ctx, t, o, quiet, telemetry.NewRegistry())
 	for _, mode := range []inferencev1.Mode{inferencev1.Mode_MODE_AGGREGATED, inferencev1.Mode_MODE_DISAGGREGATED} {
 		generate(t, up, mode)
 	}

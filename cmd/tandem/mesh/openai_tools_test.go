@@ -47,7 +47,7 @@ func checkCall(t *testing.T, name, arguments string) {
 	case name == "give_up" && len(got) == 0:
 	case name == "get_weather" && len(got) == 2 && slices.Contains([]any{"Paris", "Rome"}, got["city"]) && slices.Contains([]float64{1, 2, 3, 4, 5, 6, 7}, days):
 	default:
-		t.Errorf("%s(%s) is no call of a tool", name, arguments)
+		t.Errorf("%s(%s) is no tool call", name, arguments)
 	}
 }
 

@@ -32,7 +32,7 @@ type Options struct {
 	ModelAliases []string
 	// ChatTemplate is a file with a chat template; empty: the model's own.
 	ChatTemplate string
-	// ToolCallParser is the format of the model's calls of tools: see preprocess.Model.
+	// ToolCallParser is the format of the model's tool calls: see preprocess.Model.
 	ToolCallParser string
 	// ContextTokens is the most tokens of prompt and answer together; 0: as many as
 	// the model has.
@@ -88,7 +88,7 @@ func (o *Options) registerModelFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.Model, "model", "", "directory of the model (default: the bundled one)")
 	fs.StringVar(&o.ModelName, "model-name", "", "name that requests use for the model (default: the directory's name)")
 	fs.StringVar(&o.ChatTemplate, "chat-template", "", "file with a chat template in Jinja, to use instead of the model's own")
-	fs.StringVar(&o.ToolCallParser, "tool-call-parser", preprocess.ToolCallsAuto, "how the model writes calls of tools: hermes (Qwen too), llama3_json, mistral; auto: as its chat template does; none: tools are refused")
+	fs.StringVar(&o.ToolCallParser, "tool-call-parser", preprocess.ToolCallsAuto, "how the model writes tool calls: hermes (Qwen too), llama3_json, mistral; auto: as its chat template does; none: tools are refused")
 	fs.IntVar(&o.ContextTokens, "context-tokens", 0, "most tokens of a prompt and its answer together; bounds the KV memory of a sequence; 0: the model's context")
 	o.Record.RegisterFlags(fs)
 	o.Auth.RegisterFlags(fs)
@@ -160,12 +160,4 @@ func firstOf(err error) error {
 		return joined.Unwrap()[0]
 	}
 	return err
-}
-
-// DefaultOptions are the options with no flag given, and without an etcd or NATS.
-func DefaultOptions() Options {
-	var o Options
-	o.RegisterFlags(pflag.NewFlagSet("defaults", pflag.ContinueOnError))
-	o.Membership.Endpoints, o.Signals.URLs = nil, nil
-	return o
 }

@@ -19,8 +19,16 @@ import (
 	"github.com/tandem-serving/tandem/pkg/latency"
 )
 
+// defaultOptions are the options with no flag given, and without an etcd or NATS.
+func defaultOptions() mesh.Options {
+	var o mesh.Options
+	o.RegisterFlags(pflag.NewFlagSet("defaults", pflag.ContinueOnError))
+	o.Membership.Endpoints, o.Signals.URLs = nil, nil
+	return o
+}
+
 func TestDefaultsAreValid(t *testing.T) {
-	o := mesh.DefaultOptions()
+	o := defaultOptions()
 	if err := o.Validate(); err != nil {
 		t.Error(err)
 	}
@@ -140,7 +148,7 @@ func TestOptionsNameTheirFlags(t *testing.T) {
 // The simulated engine takes blocks of any size.
 func TestBlocksOfTheSimulatedEngine(t *testing.T) {
 	for _, tokens := range []int{1, 48, 1024} {
-		o := mesh.DefaultOptions()
+		o := defaultOptions()
 		o.Engine.Name, o.Engine.BlockTokens = engines.Simulated, tokens
 		o.Prefill.ChunkTokens, o.Decode.ChunkTokens = tokens, tokens
 		if err := o.Validate(); err != nil {

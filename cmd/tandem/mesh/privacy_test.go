@@ -30,21 +30,13 @@ func withMesh(t *testing.T, logger *slog.Logger, change func(*mesh.UpOptions), t
 	o := upOptions(t)
 	o.Engine.Simulated.StepTime = latency.Model{BaseMs: 1}
 	change(&o)
-	ready, ended := make(chan mesh.Up, 1), make(chan error, 1)
-	go func() {
-		ended <- mesh.Run(ctx, o, logger, telemetry.NewRegistry(), ignore, func(up mesh.Up) { ready <- up })
-	}()
-	select {
-	case up := <-ready:
-		conn, err := rpc.Dial(up.Address, rpc.ClientConfig{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		test(up, inferencev1.NewInferenceClient(conn))
-		_ = conn.Close()
-	case err := <-ended:
-		t.Fatalf("it did not start: %v", err)
+	up, ended := startMesh(ctx, t, o, logger, telemetry.NewRegistry())
+	conn, err := rpc.Dial(up.Address, rpc.ClientConfig{})
+	if err != nil {
+		t.Fatal(err)
 	}
+	test(up, inferencev1.NewInferenceClient(conn))
+	_ = conn.Close()
 	cancel()
 	if err := <-ended; err != nil {
 		t.Errorf("it ended with %v", err)

@@ -11,7 +11,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
 	"github.com/tandem-serving/tandem/pkg/latency"
 	"github.com/tandem-serving/tandem/pkg/replay"
 	"github.com/tandem-serving/tandem/pkg/telemetry"
@@ -34,16 +33,7 @@ func recordAndReplay(t *testing.T, speculate string) {
 	o.Engine.Simulated.StepTime, o.Engine.Simulated.Acceptance = latency.Model{BaseMs: 1}, 0.8
 	o.Decode.Speculate = speculate
 	metrics := telemetry.NewRegistry()
-	ready, ended := make(chan mesh.Up, 1), make(chan error, 1)
-	go func() {
-		ended <- mesh.Run(ctx, o, quiet, metrics, ignore, func(up mesh.Up) { ready <- up })
-	}()
-	var up mesh.Up
-	select {
-	case up = <-ready:
-	case err := <-ended:
-		t.Fatalf("it did not start: %v", err)
-	}
+	up, ended := startMesh(ctx, t, o, quiet, metrics)
 	var clients sync.WaitGroup
 	for i := range 40 {
 		clients.Go(func() {

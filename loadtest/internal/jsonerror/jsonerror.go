@@ -1,4 +1,5 @@
 // Package jsonerror locates and explains JSON errors in terms of JSON rather than Go.
+// Only loadtest imports it. It starts no goroutines.
 package jsonerror
 
 import (

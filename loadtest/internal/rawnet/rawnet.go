@@ -6,7 +6,7 @@
 // wakes every 20 µs and often does hand it over. Calls on a nonblocking socket take
 // microseconds, so that is wasted.
 //
-// It starts no goroutines. Only on Linux does it differ from net.
+// Only loadtest imports it. It starts no goroutines. Only on Linux does it differ from net.
 package rawnet
 
 import (

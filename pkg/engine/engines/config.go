@@ -2,7 +2,6 @@ package engines
 
 import (
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 
@@ -12,7 +11,6 @@ import (
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
 	"github.com/tandem-serving/tandem/pkg/engine/cuda"
 	"github.com/tandem-serving/tandem/pkg/engine/simulated"
-	"github.com/tandem-serving/tandem/pkg/latency"
 )
 
 // Engines that can be asked for. Auto becomes CUDA or CPU, as Config.Device and the
@@ -134,18 +132,4 @@ func (c Config) sized() Config {
 	c.CUDA.KVBytes, c.CUDA.BlockTokens, c.CUDA.MaxBatchTokens, c.CUDA.MaxSequences = kv, block, batch, sequences
 	c.Simulated.BlockTokens, c.Simulated.MaxBatchTokens, c.Simulated.MaxSequences = block, batch, sequences
 	return c
-}
-
-// readProfile reads the profile's file.
-func readProfile(path string) (*latency.Profile, error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, fmt.Errorf("--profile: %w", err)
-	}
-	defer file.Close()
-	profile, err := latency.ReadProfile(file)
-	if err != nil {
-		return nil, fmt.Errorf("--profile: %s: %w", path, err)
-	}
-	return profile, nil
 }

@@ -37,8 +37,8 @@ type Set struct {
 func Load(ctx context.Context, c Config, dir string, options model.Options, logger *slog.Logger) (_ *Set, err error) {
 	s := &Set{config: c.sized()}
 	if c.Profile != "" {
-		if s.profile, err = readProfile(c.Profile); err != nil {
-			return nil, err
+		if s.profile, err = latency.ReadProfileFile(c.Profile); err != nil {
+			return nil, fmt.Errorf("--profile: %w", err)
 		}
 	}
 	if c.Name == Simulated {

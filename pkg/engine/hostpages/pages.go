@@ -1,5 +1,5 @@
 // Package hostpages has KV pages in the host's memory, outside the Go heap: of the CPU
-// engine, of the block store, and of whoever measures transfers. It starts no
+// engine, of the block store, and of whoever measures transfers, which import it. It starts no
 // goroutines.
 package hostpages
 

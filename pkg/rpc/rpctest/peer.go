@@ -1,5 +1,5 @@
 // Package rpctest has an HTTP/2 client that behaves as badly as its tests want. Only
-// tests import it.
+// tests import it. A Peer's goroutines end with its connection.
 package rpctest
 
 import (

@@ -1,6 +1,7 @@
 // Package workertest has workers that compute nothing: they answer as prefill
 // and decode workers do, over real gRPC on connections in memory, and fail where
 // they are told to. Tests of the router use it, under testing/synctest too.
+// Its goroutines end with the test.
 package workertest
 
 import (

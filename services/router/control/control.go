@@ -20,11 +20,11 @@ import (
 	"github.com/tandem-serving/tandem/pkg/latency"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/services/router/clienterr"
-	"github.com/tandem-serving/tandem/services/router/desired"
 	"github.com/tandem-serving/tandem/services/router/latencybudget"
 	"github.com/tandem-serving/tandem/services/router/preprocess"
 	"github.com/tandem-serving/tandem/services/router/records"
 	"github.com/tandem-serving/tandem/services/router/routingdriver"
+	"github.com/tandem-serving/tandem/services/router/scalingdriver"
 	"github.com/tandem-serving/tandem/services/router/workers"
 )
 
@@ -41,10 +41,10 @@ type Deps struct {
 	Models     *preprocess.Models
 	Dispatcher *routingdriver.Dispatcher
 	Membership *workers.MembershipView
-	Sizes      *desired.Sizes
+	Sizes      *scalingdriver.Sizes
 	Records    *records.Ring
 	Spending   *latencybudget.Spending
-	Members    PolicyKeeper
+	Members    PolicyStore
 	// Defaults is what is in force where no policy says other.
 	Defaults *controlv1.Policy
 	// Dial makes a connection to a worker, which is closed after one call.
@@ -56,8 +56,8 @@ type Deps struct {
 	Still func(ctx context.Context) error
 }
 
-// PolicyKeeper keeps the policy of all routers.
-type PolicyKeeper interface {
+// PolicyStore has the policy of all routers.
+type PolicyStore interface {
 	// SetPolicy replaces the policy in every router.
 	SetPolicy(ctx context.Context, policy *controlv1.Policy) error
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/tandem-serving/tandem/services/router/clienterr"
 )
 
-// KeyKeeper keeps the API keys of clients.
-type KeyKeeper interface {
+// KeyStore has the API keys of clients.
+type KeyStore interface {
 	// CreateKey keeps a key; membership.ErrKeyExists: another one has its id.
 	CreateKey(ctx context.Context, key *controlv1.ApiKey) error
 	// ListKeys is all keys, the oldest first.
@@ -32,11 +32,11 @@ type KeyKeeper interface {
 // Keys is the API for the keys of clients. Its methods are safe for concurrent use.
 type Keys struct {
 	controlv1.UnimplementedKeysServer
-	keeper KeyKeeper
+	store KeyStore
 }
 
 // NewKeys returns the server.
-func NewKeys(keeper KeyKeeper) *Keys { return &Keys{keeper: keeper} }
+func NewKeys(store KeyStore) *Keys { return &Keys{store: store} }
 
 // CreateKey adds a key that the caller has drawn.
 func (k *Keys) CreateKey(ctx context.Context, q *controlv1.CreateKeyRequest) (*controlv1.CreateKeyResponse, error) {
@@ -48,7 +48,7 @@ func (k *Keys) CreateKey(ctx context.Context, q *controlv1.CreateKeyRequest) (*c
 		return nil, rpc.InvalidArgument("key."+field, problem)
 	}
 	key.Created, key.Revoked = timestamppb.Now(), nil
-	err := k.keeper.CreateKey(ctx, key)
+	err := k.store.CreateKey(ctx, key)
 	if errors.Is(err, membership.ErrKeyExists) {
 		return nil, rpc.Error(codes.AlreadyExists, api.ReasonKeyExists, fmt.Sprintf("another key has the id %s: draw another one", key.GetId()), 0)
 	}
@@ -57,7 +57,7 @@ func (k *Keys) CreateKey(ctx context.Context, q *controlv1.CreateKeyRequest) (*c
 
 // ListKeys is all keys, without their hashes.
 func (k *Keys) ListKeys(ctx context.Context, _ *controlv1.ListKeysRequest) (*controlv1.ListKeysResponse, error) {
-	keys, err := k.keeper.ListKeys(ctx)
+	keys, err := k.store.ListKeys(ctx)
 	for _, key := range keys {
 		key.Sha256 = nil
 	}
@@ -69,14 +69,14 @@ func (k *Keys) RevokeKey(ctx context.Context, q *controlv1.RevokeKeyRequest) (*c
 	if q.GetId() == "" {
 		return nil, rpc.InvalidArgument("id", "is empty: 'tandem keys list' shows the ids there are")
 	}
-	id, err := k.keeper.RevokeKey(ctx, q.GetId())
+	id, err := k.store.RevokeKey(ctx, q.GetId())
 	if errors.Is(err, membership.ErrNoKey) {
 		return nil, rpc.Error(codes.NotFound, api.ReasonKeyNotFound, err.Error(), 0)
 	}
 	return &controlv1.RevokeKeyResponse{Id: id}, notKept(ctx, err)
 }
 
-// notKept is the status of an error of the keeper.
+// notKept is the status of an error of the store.
 func notKept(ctx context.Context, err error) error {
 	switch {
 	case err == nil:

@@ -15,7 +15,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/rpc"
 )
 
-// hold has a plan's output held to the form, or to the calls of tools, that its request asks for.
+// hold has a plan's output held to the form, or to the tool calls, that its request asks for.
 // Forms are checked, so that nothing is spent on one that no worker can make a grammar of.
 func (s *Models) hold(ctx context.Context, p *Plan, q *inferencev1.GenerateRequest) error {
 	p.Structured = q.GetStructuredOutput()

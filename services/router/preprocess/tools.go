@@ -65,7 +65,7 @@ func (m *Model) toolCalls(c *inferencev1.Conversation, choice *inferencev1.ToolC
 	case m.calls.Name == "":
 		return nil, rpc.InvalidArgument("conversation.tool_choice", "the router was started with --tool-call-parser none: leave tools out")
 	case !m.knowsCalls && !choice.GetRequired():
-		return nil, rpc.InvalidArgument("conversation.tool_choice", fmt.Sprintf("the chat template of %s has no calls of tools in a format that is known: ask for a call with \"required\" or a function's name, or start the router with --tool-call-parser NAME", m.Spec.Name))
+		return nil, rpc.InvalidArgument("conversation.tool_choice", fmt.Sprintf("the chat template of %s has no tool calls in a format that is known: ask for a call with \"required\" or a function's name, or start the router with --tool-call-parser NAME", m.Spec.Name))
 	}
 	tools, err := toolsOf(c)
 	if err != nil {

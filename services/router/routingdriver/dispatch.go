@@ -27,6 +27,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/routing"
 	"github.com/tandem-serving/tandem/pkg/scaling"
+	"github.com/tandem-serving/tandem/pkg/telemetry/logthrottle"
 	"github.com/tandem-serving/tandem/pkg/telemetry/metricset"
 	"github.com/tandem-serving/tandem/services/router/workers"
 )
@@ -46,10 +47,10 @@ type Dispatcher struct {
 	loop *coreloop.Loop[*routing.Router, routing.Event, routing.Action]
 
 	// Guarded by loop.
-	lost    workers.Complaints // of paths
-	policy  *controlv1.Policy  // as it was set; nil: none is
-	foreign workers.Complaints // of workers of other versions
-	reports workers.Complaints // of reports that are not believed
+	lost    logthrottle.Throttle // of paths
+	policy  *controlv1.Policy    // as it was set; nil: none is
+	foreign logthrottle.Throttle // of workers of other versions
+	reports logthrottle.Throttle // of reports that are not believed
 	asking  map[string]asker
 	changed chan struct{} // closed at the next change of workers or of the policy
 	view    routing.ViewChanged
@@ -79,8 +80,9 @@ func New(config routing.Config, deps Deps) (*Dispatcher, error) {
 		log:      deps.Logger,
 		announce: deps.Announce,
 		tell:     deps.Publisher,
-		foreign:  workers.Complaints{Burst: foreignBurst},
-		reports:  workers.Complaints{Burst: foreignBurst},
+		lost:     logthrottle.Throttle{Every: logEvery},
+		foreign:  logthrottle.Throttle{Every: logEvery, Burst: foreignBurst},
+		reports:  logthrottle.Throttle{Every: logEvery, Burst: foreignBurst},
 		asking:   make(map[string]asker),
 		changed:  make(chan struct{}),
 		reported: make(map[string]reported),
@@ -137,10 +139,8 @@ func (d *Dispatcher) apply(began time.Time, actions []routing.Action) {
 		case routing.ListBlocks:
 			d.pool.ListBlocks(a.Worker)
 		case routing.PathLost:
-			if unsaid, due := d.lost.Due(began); due {
-				d.log.Warn("kv cannot be sent from a prefill worker to a decode worker, and the two are not paired for a while: check that the --kv-advertise of the decode worker is reachable and that both allow a common --kv-transport",
-					slog.String("worker", a.Prefill.ID), slog.String("decode_worker", a.Decode.ID), slog.Duration("wait", a.Wait), slog.String("error", a.Why), slog.Int("unsaid", unsaid))
-			}
+			d.lost.Warn(d.log, began, "kv cannot be sent from a prefill worker to a decode worker, and the two are not paired for a while: check that the --kv-advertise of the decode worker is reachable and that both allow a common --kv-transport",
+				slog.String("worker", a.Prefill.ID), slog.String("decode_worker", a.Decode.ID), slog.Duration("wait", a.Wait), slog.String("error", a.Why))
 		case routing.Tell:
 			if d.tell != nil {
 				d.tell.Router(a.Report)

@@ -12,6 +12,9 @@ import (
 // it is said how many there were.
 const foreignBurst = 31
 
+// logEvery is how often the same is said, besides a burst.
+const logEvery = 10 * time.Second
+
 // pinned says which version of a model is served, if no policy does, in the log and to
 // other routers.
 func (d *Dispatcher) pinned(a routing.Pinned) {
@@ -34,27 +37,21 @@ func (d *Dispatcher) disagree(a routing.Disagree) {
 
 // excluded says that a worker is left out for its version, or is not any more.
 func (d *Dispatcher) excluded(now time.Time, a routing.Foreign) {
-	unsaid, due := d.foreign.Due(now)
-	if !due {
-		return
+	attributes := []any{
+		slog.String("worker", a.Worker.ID), slog.String("role", api.Name(a.Role)),
+		slog.String("model", a.Model), slog.String("model_digest", a.Version.Digest), slog.String("arithmetic_class", a.Version.Class),
 	}
-	log := d.log.With(slog.String("worker", a.Worker.ID), slog.String("role", api.Name(a.Role)),
-		slog.String("model", a.Model), slog.String("model_digest", a.Version.Digest), slog.String("arithmetic_class", a.Version.Class), slog.Int("unsaid", unsaid))
 	if !a.Excluded {
-		log.Warn("worker gets requests again: its version of the model is served now")
+		d.foreign.Warn(d.log, now, "worker gets requests again: its version of the model is served now", attributes...)
 		return
 	}
-	log.Warn("worker gets no requests: its weights or arithmetic differ from those served for this model; give it the same, or list its version with 'tandem policy set --version'",
-		slog.String("served", routing.VersionsText(a.Served)))
+	d.foreign.Warn(d.log, now, "worker gets no requests: its weights or arithmetic differ from those served for this model; give it the same, or list its version with 'tandem policy set --version'",
+		append(attributes, slog.String("served", routing.VersionsText(a.Served)))...)
 }
 
 // distrusted says that a worker's load reports are not believed.
 func (d *Dispatcher) distrusted(now time.Time, a routing.Distrusted) {
 	d.distrusts.WithLabelValues(a.Why).Inc()
-	unsaid, due := d.reports.Due(now)
-	if !due {
-		return
-	}
 	message := "load reports of worker are ignored for a while: two senders use its name; check who may publish to NATS"
 	switch a.Why {
 	case routing.DistrustRouter:
@@ -62,5 +59,5 @@ func (d *Dispatcher) distrusted(now time.Time, a routing.Distrusted) {
 	case routing.DistrustRefuted:
 		message = "load reports of worker are ignored for a while: they said that it is full, but it took a request at once"
 	}
-	d.log.Warn(message, slog.String("worker", a.Worker.ID), slog.Duration("wait", a.Wait), slog.Int("unsaid", unsaid))
+	d.reports.Warn(d.log, now, message, slog.String("worker", a.Worker.ID), slog.Duration("wait", a.Wait))
 }

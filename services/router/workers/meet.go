@@ -32,7 +32,10 @@ type meeting struct {
 
 // unmetBurst is how many workers that do not answer are named in one go; of more it is
 // said how many there were.
-const unmetBurst = 15
+const (
+	unmetBurst = 15
+	unmetEvery = 10 * time.Second
+)
 
 // complain says why a worker is not connected: to the policy if tell, and to people if log,
 // but not of too many workers.

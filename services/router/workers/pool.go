@@ -26,6 +26,7 @@ import (
 
 	"github.com/tandem-serving/tandem/pkg/routing"
 	"github.com/tandem-serving/tandem/pkg/rpc"
+	"github.com/tandem-serving/tandem/pkg/telemetry/logthrottle"
 )
 
 // Pool keeps one connection to each worker and tells the policy whether it
@@ -45,7 +46,7 @@ type Pool struct {
 	closed  bool
 	members map[routing.Ref]*member
 	number  uint64 // of the last connection
-	unmet   Complaints
+	unmet   logthrottle.Throttle
 	wait    sync.WaitGroup
 }
 
@@ -80,7 +81,7 @@ type connection struct {
 // timeout, and tells notify, which must not block.
 func NewPool(dial func(string) (*grpc.ClientConn, error), timeout time.Duration, notify func(routing.Event), log *slog.Logger) *Pool {
 	return &Pool{
-		dial: dial, timeout: timeout, notify: notify, log: log, members: make(map[routing.Ref]*member), unmet: Complaints{Burst: unmetBurst},
+		dial: dial, timeout: timeout, notify: notify, log: log, members: make(map[routing.Ref]*member), unmet: logthrottle.Throttle{Every: unmetEvery, Burst: unmetBurst},
 		known: &lane{free: maxKnownAttempts}, first: &lane{free: maxFirstAttempts, newestFirst: true}, others: &lane{free: maxOtherAttempts},
 		lists: make(chan struct{}, maxLists),
 	}

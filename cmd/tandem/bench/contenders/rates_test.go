@@ -5,20 +5,18 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"os"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/spf13/pflag"
-	"go.uber.org/goleak"
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/benchtest"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/contenders"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/rig"
-	"github.com/tandem-serving/tandem/cmd/tandem/internal/commands"
 	"github.com/tandem-serving/tandem/loadtest"
 	"github.com/tandem-serving/tandem/loadtest/measure"
 	"github.com/tandem-serving/tandem/loadtest/record"
@@ -28,17 +26,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/longtest"
 )
 
-// child makes this test binary the tandem that a rig starts.
-const child = "CONTENDERS_TEST_CHILD"
-
-func TestMain(m *testing.M) {
-	if os.Getenv(child) != "" {
-		os.Exit(commands.Run(context.Background(), commands.Process{
-			Args: os.Args[1:], Environ: os.Environ(), Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
-		}))
-	}
-	goleak.VerifyTestMain(m)
-}
+func TestMain(m *testing.M) { benchtest.Main(m) }
 
 var servers = [2]reporttest.Server{
 	{PrefillPerS: 20, TPOT: 9 * time.Millisecond, QueueLimit: 60},
@@ -255,7 +243,7 @@ func load(t *testing.T) loadtest.Config {
 
 // Two meshes of processes serve in turns, and are gone afterwards.
 func TestRun(t *testing.T) {
-	t.Setenv(child, "1")
+	benchtest.Children(t)
 	progress := &silent{}
 	r, err := contenders.Run(t.Context(), sides(), contenders.Options{Load: load(t), Rates: []float64{40}, Rounds: 2}, progress)
 	if err != nil {
@@ -297,7 +285,7 @@ func TestRun(t *testing.T) {
 }
 
 func TestRunEndsWithItsContext(t *testing.T) {
-	t.Setenv(child, "1")
+	benchtest.Children(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if r, err := contenders.Run(ctx, sides(), contenders.Options{Load: load(t), Rates: []float64{40}, Rounds: 1}, &silent{}); !errors.Is(err, contenders.ErrInterrupted) {
@@ -321,7 +309,7 @@ func (e *ending) Begin(what string, total time.Duration) {
 
 func TestRunInterrupted(t *testing.T) {
 	longtest.Only(t)
-	t.Setenv(child, "1")
+	benchtest.Children(t)
 	for after, whole := range map[int]int{1: 0, 2: 0, 4: 1} {
 		ctx, cancel := context.WithCancel(t.Context())
 		r, err := contenders.Run(ctx, sides(), contenders.Options{Load: load(t), Rates: []float64{40}, Rounds: 2}, &ending{cancel: cancel, after: after})
@@ -339,7 +327,7 @@ func TestRunInterrupted(t *testing.T) {
 }
 
 func TestRunNamesTheSideThatFails(t *testing.T) {
-	t.Setenv(child, "1")
+	benchtest.Children(t)
 	both := sides()
 	both[1].Plan.Worker = []string{"--max-batch-tokens", "0"}
 	if _, err := contenders.Run(t.Context(), both, contenders.Options{Load: load(t), Rates: []float64{40}, Rounds: 1}, &silent{}); err == nil ||

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"os"
 	"slices"
 	"time"
 
@@ -192,7 +191,7 @@ func (m placements) Run(ctx context.Context, o Options) (*Result, error) {
 	if o.Small {
 		prompts, outputs, bandwidths = prompts[:2], outputs[:1], bandwidths[:1]
 	}
-	profile, err := readProfile(o.profile(mapProfile))
+	profile, err := latency.ReadProfileFile(o.profile(mapProfile))
 	if err != nil {
 		return nil, err
 	}
@@ -257,13 +256,4 @@ func measureAgain(ctx context.Context, o Options, all []mapped, profile *latency
 		at.either += (m.either - at.either) / (n + 1)
 	}
 	return nil
-}
-
-func readProfile(file string) (*latency.Profile, error) {
-	opened, err := os.Open(file)
-	if err != nil {
-		return nil, err
-	}
-	defer opened.Close()
-	return latency.ReadProfile(opened)
 }

@@ -1,10 +1,8 @@
 package evidence
 
 import (
-	"errors"
 	"fmt"
 	"math"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -150,14 +148,5 @@ func (s slowdowns) met() bool {
 }
 
 func (d device) read(o Options) (*latency.Profile, error) {
-	file, err := os.Open(o.profile(d.profile))
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
-	p, err := latency.ReadProfile(file)
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("%s", d.profile), err)
-	}
-	return p, nil
+	return latency.ReadProfileFile(o.profile(d.profile))
 }

@@ -1,30 +1,16 @@
 package handover_test
 
 import (
-	"context"
-	"os"
 	"strings"
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/benchtest"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/handover"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/rig"
-	"github.com/tandem-serving/tandem/cmd/tandem/internal/commands"
 )
 
-// child makes this test binary the tandem that a mesh is made of.
-const child = "HANDOVER_TEST_CHILD"
-
-func TestMain(m *testing.M) {
-	if os.Getenv(child) != "" {
-		os.Exit(commands.Run(context.Background(), commands.Process{
-			Args: os.Args[1:], Environ: os.Environ(), Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
-		}))
-	}
-	goleak.VerifyTestMain(m)
-}
+func TestMain(m *testing.M) { benchtest.Main(m) }
 
 func plan() handover.Plan {
 	return handover.Plan{
@@ -36,7 +22,7 @@ func plan() handover.Plan {
 }
 
 func TestMeasure(t *testing.T) {
-	t.Setenv(child, "1")
+	benchtest.Children(t)
 	var said []string
 	r, err := handover.Measure(t.Context(), plan(), func(line string) { said = append(said, line) })
 	if err != nil {

@@ -2,36 +2,23 @@ package modes_test
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
-	"os"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/spf13/pflag"
-	"go.uber.org/goleak"
 
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/benchtest"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/contenders"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/modes"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/rig"
-	"github.com/tandem-serving/tandem/cmd/tandem/internal/commands"
 	"github.com/tandem-serving/tandem/loadtest"
 	"github.com/tandem-serving/tandem/loadtest/workload"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 )
 
-// child makes this test binary the tandem that a rig starts.
-const child = "MODES_TEST_CHILD"
-
-func TestMain(m *testing.M) {
-	if os.Getenv(child) != "" {
-		os.Exit(commands.Run(context.Background(), commands.Process{
-			Args: os.Args[1:], Environ: os.Environ(), Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
-		}))
-	}
-	goleak.VerifyTestMain(m)
-}
+func TestMain(m *testing.M) { benchtest.Main(m) }
 
 func load(t *testing.T, args ...string) loadtest.Config {
 	t.Helper()
@@ -57,7 +44,7 @@ func three() []contenders.Contender {
 
 // A search on three meshes ends, whatever it finds in so short a time.
 func TestSearchOfMeshes(t *testing.T) {
-	t.Setenv(child, "1")
+	benchtest.Children(t)
 	r, err := modes.Run(t.Context(), three(), modes.Options{
 		Load: load(t, "--prompt-tokens", "8", "--output-tokens", "4", "--min-requests", "1"), Mixes: []modes.Mix{{Name: "8/4"}}, TTFTScale: 10, TPOTScale: 5, Send: true, Rounds: 1, Workers: 2,
 	}, nil)
@@ -71,7 +58,7 @@ func TestSearchOfMeshes(t *testing.T) {
 
 // Given rates leave the tables by rate, the reports, and the highest rate that all met.
 func TestRates(t *testing.T) {
-	t.Setenv(child, "1")
+	benchtest.Children(t)
 	r, err := modes.Run(t.Context(), three(), modes.Options{
 		Load:  load(t, "--prompt-tokens", "8", "--output-tokens", "4", "--slo", "ttft:p90<1m,tpot:p90<1m"),
 		Mixes: []modes.Mix{{Name: "8/4"}}, Rates: []float64{50, 20}, Rounds: 2, Workers: 2,

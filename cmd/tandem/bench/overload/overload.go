@@ -1,6 +1,8 @@
 // Package overload measures what a mesh does with more than it can serve: how much of its goodput
 // it keeps, how soon it refuses the rest, whether it is fair to long requests, and how soon
 // latencies are as before once the load has gone.
+//
+// The command line imports it. Its goroutines are those of package loadtest.
 package overload
 
 import (

@@ -2,31 +2,18 @@ package rig_test
 
 import (
 	"context"
-	"os"
 	"strings"
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/benchtest"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/rig"
-	"github.com/tandem-serving/tandem/cmd/tandem/internal/commands"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
 	"github.com/tandem-serving/tandem/pkg/rpc"
 )
 
-// child makes this test binary the tandem that a rig starts.
-const child = "RIG_TEST_CHILD"
-
-func TestMain(m *testing.M) {
-	if os.Getenv(child) != "" {
-		os.Exit(commands.Run(context.Background(), commands.Process{
-			Args: os.Args[1:], Environ: os.Environ(), Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
-		}))
-	}
-	goleak.VerifyTestMain(m)
-}
+func TestMain(m *testing.M) { benchtest.Main(m) }
 
 func plan() rig.Plan {
 	return rig.Plan{
@@ -36,7 +23,7 @@ func plan() rig.Plan {
 }
 
 func TestAMeshServesAndEnds(t *testing.T) {
-	t.Setenv(child, "1")
+	benchtest.Children(t)
 	mesh, err := rig.Start(t.Context(), plan())
 	if err != nil {
 		t.Fatal(err)
@@ -73,7 +60,7 @@ func TestAMeshServesAndEnds(t *testing.T) {
 }
 
 func TestAPartThatCannotStartIsNamed(t *testing.T) {
-	t.Setenv(child, "1")
+	benchtest.Children(t)
 	p := plan()
 	p.Worker = []string{"--max-batch-tokens", "0"}
 	_, err := rig.Start(t.Context(), p)
@@ -83,7 +70,7 @@ func TestAPartThatCannotStartIsNamed(t *testing.T) {
 }
 
 func TestStartEndsWithItsContext(t *testing.T) {
-	t.Setenv(child, "1")
+	benchtest.Children(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := rig.Start(ctx, plan()); err == nil {

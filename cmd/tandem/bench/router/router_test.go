@@ -4,32 +4,19 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"os"
 	"strings"
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/benchtest"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/rig"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/router"
-	"github.com/tandem-serving/tandem/cmd/tandem/internal/commands"
 	"github.com/tandem-serving/tandem/cmd/tandem/modeldir"
 	"github.com/tandem-serving/tandem/pkg/model"
 	"github.com/tandem-serving/tandem/pkg/tokenizer"
 )
 
-// child makes this test binary the router that is measured.
-const child = "ROUTER_TEST_CHILD"
-
-func TestMain(m *testing.M) {
-	if os.Getenv(child) != "" {
-		os.Exit(commands.Run(context.Background(), commands.Process{
-			Args: os.Args[1:], Environ: os.Environ(), Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
-		}))
-	}
-	goleak.VerifyTestMain(m)
-}
+func TestMain(m *testing.M) { benchtest.Main(m) }
 
 func plan() router.Plan {
 	return router.Plan{
@@ -58,7 +45,7 @@ func measure(ctx context.Context, t *testing.T, p router.Plan, said func(string)
 }
 
 func TestMeasure(t *testing.T) {
-	t.Setenv(child, "1")
+	benchtest.Children(t)
 	for _, name := range []string{"grpc", "openai", "grpc closed", "openai closed"} {
 		t.Run(name, func(t *testing.T) {
 			p := plan()
@@ -99,7 +86,7 @@ func TestMeasure(t *testing.T) {
 }
 
 func TestMeasureEndsWithItsContext(t *testing.T) {
-	t.Setenv(child, "1")
+	benchtest.Children(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	p := plan()
 	p.Duration = time.Minute
@@ -114,7 +101,7 @@ func TestMeasureEndsWithItsContext(t *testing.T) {
 }
 
 func TestARouterThatCannotStart(t *testing.T) {
-	t.Setenv(child, "1")
+	benchtest.Children(t)
 	p := plan()
 	p.Decisions = 100
 	p.Streams = 8000

@@ -24,10 +24,10 @@ type alone interface {
 
 // collector counts what the steps of one run do to its requests.
 type collector struct {
-	plan   Plan
-	policy Policy
-	scene  scene
-	alone  alone
+	plan     Plan
+	policy   Policy
+	arrivals arrivals
+	alone    alone
 
 	requests []*request // by index, those that were submitted
 	byID     map[scheduler.SequenceID]*request
@@ -43,7 +43,7 @@ type collector struct {
 }
 
 func newCollector(p Plan, policy Policy, a alone) *collector {
-	c := &collector{plan: p, policy: policy, scene: newScene(p), alone: a, byID: make(map[scheduler.SequenceID]*request)}
+	c := &collector{plan: p, policy: policy, arrivals: newArrivals(p), alone: a, byID: make(map[scheduler.SequenceID]*request)}
 	for _, h := range []**stats.Histogram{&c.ttft, &c.ttftShort, &c.ttftLong, &c.itl, &c.stall, &c.added, &c.before, &c.during} {
 		*h = stats.NewHistogram()
 	}
@@ -110,7 +110,7 @@ func (c *collector) step(b *engine.Batch, parts []scheduler.Part, began, ended t
 		}
 	}
 	c.ended = ended
-	c.scene.stepped(&kind, ended)
+	c.arrivals.stepped(&kind, ended)
 }
 
 // token counts one drawn in a step that without prompts would have taken expected.

@@ -171,7 +171,7 @@ func drive(ctx context.Context, e engine.Engine, p Plan, policy Policy, limit ti
 	return row, nil
 }
 
-// play submits what the scene asks for, when it is due, and cancels who is left.
+// play submits the arrivals when they are due, and cancels who is left.
 func (w *watched) play(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -199,13 +199,13 @@ func (w *watched) submitDue() (wait time.Duration, over bool, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for {
-		due, comes := w.collector.scene.due()
+		due, comes := w.collector.arrivals.due()
 		wait = due - time.Since(w.epoch)
 		switch {
 		case w.err != nil:
 			return 0, false, w.err
-		case w.collector.scene.over():
-			for _, r := range w.collector.scene.cut() {
+		case w.collector.arrivals.over():
+			for _, r := range w.collector.arrivals.cut() {
 				w.live[r.id].Cancel()
 			}
 			return 0, true, nil
@@ -214,7 +214,7 @@ func (w *watched) submitDue() (wait time.Duration, over bool, err error) {
 		case wait > 0:
 			return wait, false, nil
 		}
-		if err := w.submit(w.collector.scene.take()); err != nil {
+		if err := w.submit(w.collector.arrivals.take()); err != nil {
 			return 0, false, err
 		}
 	}

@@ -112,7 +112,7 @@ func (v *virtual) run(ctx context.Context) error {
 		if v.steps%checkEvery == 0 && ctx.Err() != nil {
 			return ctx.Err()
 		}
-		due, comes := v.scene.due()
+		due, comes := v.arrivals.due()
 		switch {
 		case comes && (v.flight == nil || due <= v.ends):
 			v.submit(max(due, v.ended))
@@ -125,9 +125,9 @@ func (v *virtual) run(ctx context.Context) error {
 		default:
 			return errors.New("the scheduler runs nothing although requests are left")
 		}
-		if !cut && v.scene.over() {
+		if !cut && v.arrivals.over() {
 			cut = true
-			for _, r := range v.scene.cut() {
+			for _, r := range v.arrivals.cut() {
 				v.handle(v.ended, scheduler.Cancel{ID: r.id})
 			}
 		}
@@ -136,7 +136,7 @@ func (v *virtual) run(ctx context.Context) error {
 
 func (v *virtual) submit(now time.Duration) {
 	v.nextID++
-	r := v.scene.take()
+	r := v.arrivals.take()
 	v.submitted(r, v.nextID)
 	v.handle(now, scheduler.Submit{Request: r.submission(v.plan.Seed, virtualVocabulary)})
 }

@@ -1,11 +1,9 @@
 package commands
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -18,17 +16,15 @@ import (
 )
 
 type benchEngineFlags struct {
-	plan               engine.Plan
-	model, preset, isa string
-	cache              string
-	threads            int
-	batches, contexts  []int // into plan, one of each, or into gpu
-	gpu                benchGPUFlags
+	measuredFlags
+	plan              engine.Plan
+	isa, cache        string
+	batches, contexts []int // into plan, one of each, or into gpu
+	gpu               benchGPUFlags
 }
 
 func newBenchEngineCommand() *cobra.Command {
 	var f benchEngineFlags
-	presets := presetNames()
 	cmd := &cobra.Command{
 		Use:   "engine",
 		Short: "Measure the CPU or CUDA engine beside what the machine can do",
@@ -70,8 +66,7 @@ docs/gpu.md for more.`,
 		Args: exactly(),
 	}
 	fs := cmd.Flags()
-	fs.StringVar(&f.model, "model", "", "directory of the model (default: a random model of --preset)")
-	fs.StringVar(&f.preset, "preset", "bench-200m", "shape of the random model: "+strings.Join(presets, ", "))
+	f.add(cmd, "")
 	fs.StringVar((*string)(&f.plan.DType), "dtype", string(cpu.BF16), "type of the weights: bf16, int8, or int4")
 	fs.StringVar((*string)(&f.plan.KV), "kv", string(cpu.KVBF16), "type of keys and values: bf16 or int8")
 	fs.StringVar(&f.cache, "cpu-weight-cache", "", "folder that caches packed weights (default: none; weights are packed at each start)")
@@ -79,13 +74,11 @@ docs/gpu.md for more.`,
 	fs.IntVar(&f.plan.DecodeSteps, "decode", 64, "decode steps in a round")
 	fs.IntSliceVar(&f.batches, "batch", []int{1}, "sequences that decode at a time; a GPU takes several values")
 	fs.IntSliceVar(&f.contexts, "context", []int{64}, "context tokens of each sequence when a round begins; a GPU takes several values")
-	fs.IntVar(&f.threads, "threads", 0, "compute threads (default: as many as the process may use)")
 	fs.StringVar(&f.isa, "isa", "", "instruction set, such as avx2 or portable (default: the best that this CPU has)")
 	fs.IntVar(&f.plan.Rounds, "rounds", 5, "rounds to measure; each has prefill, decode and the limits")
 	fs.DurationVar(&f.plan.LimitsFor, "limits", 250*time.Millisecond, "how long a round measures the limits; 0s: a moment, enough to try the command (a GPU takes no other value)")
 	fs.IntVar(&f.gpu.plan.ChunkTokens, "chunk", cuda.DefaultMaxBatchTokens, "GPU: most prompt tokens in a step")
 	f.gpu.register(cmd)
-	oneOf(cmd, "preset", presets...)
 	oneOf(cmd, "dtype", string(cpu.BF16), string(cpu.Int8), string(cpu.Int4))
 	oneOf(cmd, "kv", string(cpu.KVBF16), string(cpu.KVInt8))
 	asJSON := addBenchJSON(cmd, "print one JSON object")
@@ -95,51 +88,23 @@ docs/gpu.md for more.`,
 		} else if on {
 			return f.runGPU(cmd, *asJSON)
 		}
-		if err := f.check(cmd.Flags().Changed("preset")); err != nil {
+		if err := f.checkCPU(cmd); err != nil {
 			return usageError(cmd, err.Error())
 		}
-		result, err := f.measure(cmd.Context(), cmd.ErrOrStderr())
+		result, err := measureWith(cmd, f.measuredFlags, f.load, func(weights *cpu.Weights, progress func(done, total int64)) (*engine.Result, error) {
+			return engine.Measure(cmd.Context(), weights, f.plan, progress)
+		})
 		return measured(cmd, *asJSON, result, err, printBenchEngine)
 	}
 	return cmd
 }
 
-func (f *benchEngineFlags) check(presetGiven bool) error {
+func (f *benchEngineFlags) checkCPU(cmd *cobra.Command) error {
 	if len(f.batches) != 1 || len(f.contexts) != 1 {
 		return errors.New("--batch and --context: the CPU engine takes one value of each: pass one, or choose a GPU with --device")
 	}
 	f.plan.Batch, f.plan.ContextTokens = f.batches[0], f.contexts[0]
-	if f.threads < 0 || f.threads > 1023 {
-		return fmt.Errorf("--threads: %d is outside 0 to 1023", f.threads)
-	}
-	return f.checkModel(presetGiven, f.plan)
-}
-
-// checkModel checks a plan for the model that is measured, as far as it is known.
-func (f *benchEngineFlags) checkModel(presetGiven bool, plan interface {
-	Validate() error
-	ValidateFor(name string, contextTokens int) error
-}) error {
-	if f.model != "" {
-		if presetGiven {
-			return errors.New("--model and --preset are both given: pass one of them")
-		}
-		return plan.Validate()
-	}
-	shape, err := model.Preset(f.preset)
-	if err != nil {
-		return fmt.Errorf("--preset: %w", err)
-	}
-	return plan.ValidateFor(shape.Name, shape.ContextTokens)
-}
-
-func (f *benchEngineFlags) measure(ctx context.Context, stderr io.Writer) (result *engine.Result, err error) {
-	m := measuredModel{name: f.model, shape: func() (model.Shape, error) { return model.Preset(f.preset) }, load: f.load}
-	err = m.measure(ctx, stderr, func(weights *cpu.Weights, report func(stage string, done, total int64)) error {
-		result, err = engine.Measure(ctx, weights, f.plan, func(done, total int64) { report("profile", done, total) })
-		return err
-	})
-	return result, err
+	return f.check(cmd, f.plan)
 }
 
 // load says how the weights are loaded, if plan and memory allow.

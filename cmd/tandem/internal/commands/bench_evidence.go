@@ -23,7 +23,7 @@ func newBenchEvidenceCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "evidence",
-		Short: "Measure what the claim rests on, and write docs/evidence.md",
+		Short: "Measure where disaggregation pays, and write docs/evidence.md",
 		Long: `Measures each part of docs/evidence.md on virtual time, beside the figures of the papers,
 and writes the page, its pictures and the figures as JSON. 'make evidence' runs it. Run it
 in a checkout: it reads step times of docs/profiles.

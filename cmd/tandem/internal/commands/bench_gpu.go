@@ -89,7 +89,7 @@ func (f *benchEngineFlags) runGPU(cmd *cobra.Command, asJSON bool) error {
 	plan := f.gpu.plan
 	plan.PromptTokens, plan.DecodeSteps, plan.Rounds = f.plan.PromptTokens, f.plan.DecodeSteps, f.plan.Rounds
 	plan.Batches, plan.ContextTokens = f.batches, f.contexts
-	if err := f.checkModel(cmd.Flags().Changed("preset"), plan); err != nil {
+	if err := f.check(cmd, plan); err != nil {
 		return usageError(cmd, err.Error())
 	}
 	result, err := f.measureGPU(cmd.Context(), cmd.Flags(), cmd.ErrOrStderr(), plan)

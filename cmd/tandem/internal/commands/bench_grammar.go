@@ -1,11 +1,8 @@
 package commands
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"io"
-	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -18,7 +15,7 @@ import (
 func newBenchGrammarCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "grammar",
-		Short: "Measure how long it takes to find which tokens a form of output allows",
+		Short: "Measure the token masks of structured output",
 		Long: `Draws outputs of common forms, token by token, and times the mask of each step: in a
 synthetic vocabulary of each size, for a schema that was just compiled (new) and for one that
 other outputs used before (used). Last comes the time from a new schema of 10 kB to its
@@ -41,24 +38,27 @@ random weights and removes it at the end.`,
 	fs.IntSliceVar(&plan.Sizes, "vocabulary", []int{32_000, 128_256}, "sizes of the vocabularies, in tokens")
 	fs.IntVar(&plan.Outputs, "outputs", 20, "outputs of each form")
 	fs.IntVar(&plan.MaxTokens, "max-tokens", 200, "most tokens of an output")
-	rate := benchGrammarRate{}
-	presets := presetNames()
-	fs.IntVar(&rate.plan.Batch, "batch", 0, "measure the rate of a batch of so many sequences instead")
-	fs.StringVar(&rate.model, "model", "", "with --batch: directory of the model (default: a random model of --preset)")
-	fs.StringVar(&rate.preset, "preset", "bench-200m", "with --batch: shape of the random model: "+strings.Join(presets, ", "))
-	fs.IntVar(&rate.plan.Prompt, "prompt", 32, "with --batch: tokens of a prompt")
-	fs.IntVar(&rate.plan.Tokens, "tokens", 64, "with --batch: tokens generated after each prompt")
-	fs.Float32Var(&rate.plan.Temperature, "temperature", 1, "with --batch: temperature of the tokens")
-	fs.IntVar(&rate.plan.Rounds, "rounds", 5, "with --batch: rounds of each contender")
-	fs.IntVar(&rate.threads, "threads", 0, "with --batch: compute threads (default: as many as the process may use)")
-	oneOf(cmd, "preset", presets...)
+	var rate grammarmask.RatePlan
+	var f measuredFlags
+	const batched = "with --batch: "
+	fs.IntVar(&rate.Batch, "batch", 0, "measure the rate of a batch of so many sequences instead")
+	f.add(cmd, batched)
+	fs.IntVar(&rate.Prompt, "prompt", 32, batched+"tokens of a prompt")
+	fs.IntVar(&rate.Tokens, "tokens", 64, batched+"tokens generated after each prompt")
+	fs.Float32Var(&rate.Temperature, "temperature", 1, batched+"temperature of the tokens")
+	fs.IntVar(&rate.Rounds, "rounds", 5, batched+"rounds of each contender")
 	asJSON := addBenchJSON(cmd, "print one JSON object")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if cmd.Flags().Changed("batch") {
-			if err := rate.check(cmd.Flags().Changed("preset")); err != nil {
+			if err := f.check(cmd, rate); err != nil {
 				return usageError(cmd, err.Error())
 			}
-			r, err := rate.measure(cmd.Context(), cmd.ErrOrStderr())
+			load := func(m *model.Model) (cpu.Config, error) {
+				return cpu.Config{Weights: cpu.BF16, Threads: f.threads}, checkPlan(rate, m.Spec(), "a smaller model, --batch, --prompt or --tokens")
+			}
+			r, err := measureWith(cmd, f, load, func(weights *cpu.Weights, progress func(done, total int64)) (*grammarmask.Rate, error) {
+				return grammarmask.MeasureRate(cmd.Context(), weights, rate, progress)
+			})
 			return measured(cmd, *asJSON, r, err, printGrammarRate)
 		}
 		for _, size := range plan.Sizes {
@@ -73,34 +73,6 @@ random weights and removes it at the end.`,
 		return measured(cmd, *asJSON, r, err, printGrammar)
 	}
 	return cmd
-}
-
-type benchGrammarRate struct {
-	plan          grammarmask.RatePlan
-	model, preset string
-	threads       int
-}
-
-func (f *benchGrammarRate) check(presetGiven bool) error {
-	switch {
-	case f.threads < 0 || f.threads > 1023:
-		return fmt.Errorf("--threads: %d is outside 0 to 1023", f.threads)
-	case f.model != "" && presetGiven:
-		return errors.New("--model and --preset are both given: pass one of them")
-	}
-	return f.plan.Validate()
-}
-
-func (f *benchGrammarRate) measure(ctx context.Context, stderr io.Writer) (result *grammarmask.Rate, err error) {
-	load := func(m *model.Model) (cpu.Config, error) {
-		return cpu.Config{Weights: cpu.BF16, Threads: f.threads}, checkPlan(f.plan, m.Spec(), "a smaller model, --batch, --prompt or --tokens")
-	}
-	m := measuredModel{name: f.model, shape: func() (model.Shape, error) { return model.Preset(f.preset) }, load: load}
-	err = m.measure(ctx, stderr, func(weights *cpu.Weights, report func(stage string, done, total int64)) error {
-		result, err = grammarmask.MeasureRate(ctx, weights, f.plan, func(done, total int64) { report("measure", done, total) })
-		return err
-	})
-	return result, err
 }
 
 func printGrammarRate(out io.Writer, r *grammarmask.Rate) error {

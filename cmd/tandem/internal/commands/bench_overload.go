@@ -23,7 +23,7 @@ func newBenchOverloadCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "overload",
-		Short: "Measure what is left of the goodput when more is asked than can be served",
+		Short: "Measure goodput, refusals and recovery under overload",
 		Long: `Finds the capacity: the highest rate that is stable and meets --slo. Then it offers
 multiples of it, and says how much of the goodput is left, how long refusals take, and
 what share of requests is admitted by length, from the shortest quarter to the longest.

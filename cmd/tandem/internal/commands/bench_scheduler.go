@@ -1,12 +1,9 @@
 package commands
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -20,6 +17,7 @@ import (
 )
 
 type benchSchedulerFlags struct {
+	measuredFlags
 	plan    scheduler.Plan
 	budgets []time.Duration
 	chunks  []int
@@ -30,14 +28,12 @@ type benchSchedulerFlags struct {
 	terms           latency.Terms
 	jitter          float64
 
-	model, preset, isa string
-	layers, threads    int
-	limit              time.Duration
+	isa   string
+	limit time.Duration
 }
 
 func newBenchSchedulerCommand() *cobra.Command {
 	var f benchSchedulerFlags
-	presets := presetNames()
 	cmd := &cobra.Command{
 		Use:   "scheduler",
 		Short: "Measure how the scheduler treats short requests beside long ones",
@@ -95,25 +91,22 @@ without prompts then predict what other steps would have taken without their pro
 	fs.Float64Var(&f.jitter, "jitter", 0, "virtual time: standard deviation of step times, as a share of their mean")
 
 	fs.BoolVar(&f.engine, "engine", false, "compute with the CPU engine, in real time")
-	fs.StringVar(&f.model, "model", "", "engine: directory of the model (default: a random model of --preset)")
-	fs.StringVar(&f.preset, "preset", "bench-200m", "engine: shape of the random model: "+strings.Join(presets, ", "))
+	f.add(cmd, "engine: ")
 	fs.IntVar(&f.layers, "layers", 0, "engine: layers of the random model; fewer make it faster (default: all of --preset)")
-	fs.IntVar(&f.threads, "threads", 0, "engine: compute threads (default: as many as the process may use)")
 	fs.StringVar(&f.isa, "isa", "", "engine: instruction set, such as avx2 or portable (default: the best that this CPU has)")
 	fs.DurationVar(&f.limit, "limit", 15*time.Minute, "engine: longest time for one policy; a longer run is an error")
 	oneOf(cmd, "scenario", scheduler.Mix, scheduler.LongPrompt)
-	oneOf(cmd, "preset", presets...)
 	asJSON := addBenchJSON(cmd, "print one JSON object")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		f.complete(cmd.Flags())
-		if err := f.check(cmd.Flags()); err != nil {
+		if err := f.checkAll(cmd); err != nil {
 			return usageError(cmd, err.Error())
 		}
 		measure := f.onVirtualTime
 		if f.engine {
 			measure = f.onEngine
 		}
-		result, err := measure(cmd.Context(), cmd.ErrOrStderr())
+		result, err := measure(cmd)
 		return measured(cmd, *asJSON, result, err, printBenchScheduler)
 	}
 	return cmd
@@ -157,7 +150,8 @@ func (f *benchSchedulerFlags) complete(fs *pflag.FlagSet) {
 	}
 }
 
-func (f *benchSchedulerFlags) check(fs *pflag.FlagSet) error {
+func (f *benchSchedulerFlags) checkAll(cmd *cobra.Command) error {
+	fs := cmd.Flags()
 	for _, group := range []struct {
 		refused bool
 		problem string
@@ -185,20 +179,12 @@ func (f *benchSchedulerFlags) check(fs *pflag.FlagSet) error {
 		return f.plan.Validate()
 	}
 	switch {
-	case f.threads < 0 || f.threads > 1023:
-		return fmt.Errorf("--threads: %d is outside 0 to 1023", f.threads)
 	case f.limit <= 0 || f.limit > 24*time.Hour:
 		return fmt.Errorf("--limit: %v is not above 0s and at most 24h", f.limit)
 	case f.model != "" && (fs.Changed("preset") || fs.Changed("layers")):
 		return errors.New("--model does not go with --preset or --layers, which are for a random model: leave one out")
-	case f.model != "":
-		return f.plan.Validate()
 	}
-	shape, err := f.shape()
-	if err != nil {
-		return err
-	}
-	return f.plan.ValidateFor(shape.Name, shape.ContextTokens)
+	return f.check(cmd, f.plan)
 }
 
 // ownProfile is the profile of the single terms.
@@ -207,45 +193,23 @@ func (f *benchSchedulerFlags) ownProfile() *latency.Profile {
 	return &latency.Profile{Version: latency.ProfileVersion, Prefill: regimes, Decode: regimes}
 }
 
-func (f *benchSchedulerFlags) onVirtualTime(ctx context.Context, stderr io.Writer) (*scheduler.Result, error) {
+func (f *benchSchedulerFlags) onVirtualTime(cmd *cobra.Command) (*scheduler.Result, error) {
 	profile := f.ownProfile()
 	if f.profile != "" {
-		file, err := os.Open(f.profile)
-		if err != nil {
+		var err error
+		if profile, err = latency.ReadProfileFile(f.profile); err != nil {
 			return nil, fmt.Errorf("--profile: %w", err)
 		}
-		defer file.Close()
-		if profile, err = latency.ReadProfile(file); err != nil {
-			return nil, fmt.Errorf("--profile: %s: %w", f.profile, err)
-		}
 	}
-	p := newProgress(stderr)
+	p := newProgress(cmd.ErrOrStderr())
 	defer p.finish()
-	return scheduler.Virtual(ctx, f.plan, scheduler.Device{Profile: profile, Jitter: f.jitter}, func(done, total int64) { p.report("profile", done, total) })
+	return scheduler.Virtual(cmd.Context(), f.plan, scheduler.Device{Profile: profile, Jitter: f.jitter}, func(done, total int64) { p.report("profile", done, total) })
 }
 
-// shape is that of the model that is made.
-func (f *benchSchedulerFlags) shape() (model.Shape, error) {
-	shape, err := model.Preset(f.preset)
-	if err != nil {
-		return model.Shape{}, fmt.Errorf("--preset: %w", err)
-	}
-	switch {
-	case f.layers < 0 || f.layers > shape.Layers:
-		return model.Shape{}, fmt.Errorf("--layers: %d is outside 0 (all) to %d, the layers of %s", f.layers, shape.Layers, shape.Name)
-	case f.layers > 0 && f.layers < shape.Layers:
-		shape.Name, shape.Layers = fmt.Sprintf("%s-%d-layers", shape.Name, f.layers), f.layers
-	}
-	return shape, nil
-}
-
-func (f *benchSchedulerFlags) onEngine(ctx context.Context, stderr io.Writer) (result *scheduler.Result, err error) {
-	m := measuredModel{name: f.model, shape: f.shape, load: f.load}
-	err = m.measure(ctx, stderr, func(weights *cpu.Weights, report func(stage string, done, total int64)) error {
-		result, err = scheduler.Real(ctx, weights, f.plan, f.limit, func(done, total int64) { report("profile", done, total) })
-		return err
+func (f *benchSchedulerFlags) onEngine(cmd *cobra.Command) (*scheduler.Result, error) {
+	return measureWith(cmd, f.measuredFlags, f.load, func(weights *cpu.Weights, progress func(done, total int64)) (*scheduler.Result, error) {
+		return scheduler.Real(cmd.Context(), weights, f.plan, f.limit, progress)
 	})
-	return result, err
 }
 
 // load says how the weights are loaded, if plan and memory allow.

@@ -1,11 +1,8 @@
 package commands
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"io"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -14,29 +11,23 @@ import (
 	"github.com/tandem-serving/tandem/pkg/model"
 )
 
-type benchSpeculationFlags struct {
-	plan          speculation.Plan
-	model, preset string
-	threads       int
-}
-
 func newBenchSpeculationCommand() *cobra.Command {
-	var f benchSpeculationFlags
-	presets := presetNames()
+	var f measuredFlags
+	var plan speculation.Plan
 	cmd := &cobra.Command{
 		Use:   "speculation",
 		Short: "Measure speculative decoding beside plain decoding",
 		Long: `Decodes with the CPU engine and a worker's scheduler, in this process, with and
-without guessed tokens (--speculate ngram) in turns, and fails if the tokens differ.
+without draft tokens (--speculate ngram) in turns, and fails if the tokens differ.
 
 The model writes a passage for each sequence first. A prompt is the passage --repeats
 times and its beginning, so that the text repeats itself, as in editing or retrieval. Of the
-guesses, --keep says which share stays as it is. The others are made wrong: --keep 0.8
-stands for a source of guesses of which each is right in 80 of 100 cases at most, and
---keep 0 for texts in which every guess is wrong.
+drafts, --keep says which share stays as it is. The others are made wrong: --keep 0.8
+stands for a source of drafts of which each is right in 80 of 100 cases at most, and
+--keep 0 for texts in which every draft is wrong.
 
-gain is the median over the rounds of tokens a second with guesses over those without,
-of steps that decode alone. acceptance is the share of right ones among the guesses
+gain is the median over the rounds of tokens a second with drafts over those without,
+of steps that decode alone. acceptance is the share of right ones among the drafts
 before which no other was wrong.
 
 Without --model, the command makes a model with random weights and removes it at the end.`,
@@ -46,65 +37,38 @@ Without --model, the command makes a model with random weights and removes it at
 		Args: exactly(),
 	}
 	fs := cmd.Flags()
-	fs.StringVar(&f.model, "model", "", "directory of the model (default: a random model of --preset)")
-	fs.StringVar(&f.preset, "preset", "bench-200m", "shape of the random model: "+strings.Join(presets, ", "))
-	fs.StringVar((*string)(&f.plan.DType), "dtype", string(cpu.BF16), "type of the weights: bf16, int8, or int4")
-	fs.StringVar((*string)(&f.plan.KV), "kv", string(cpu.KVBF16), "type of keys and values: bf16 or int8")
-	fs.IntVar(&f.plan.Batch, "batch", 1, "sequences that decode at a time")
-	fs.IntVar(&f.plan.PassageTokens, "passage", 160, "tokens of the passage that a prompt repeats")
-	fs.IntVar(&f.plan.Repeats, "repeats", 2, "how often a prompt has its passage")
-	fs.Float32Var(&f.plan.PassageTemperature, "passage-temperature", 0, "temperature of the passage")
-	fs.IntVar(&f.plan.Tokens, "tokens", 96, "tokens generated after each prompt")
-	fs.IntVar(&f.plan.MaxDrafts, "speculate-tokens", 8, "maximum guessed tokens of one sequence in a step")
-	fs.Float64Var(&f.plan.Keep, "keep", 1, "share of the guesses that are left as they are")
-	fs.Float32Var(&f.plan.Temperature, "temperature", 0, "temperature of the tokens after the prompt")
-	fs.IntVar(&f.plan.Rounds, "rounds", 7, "rounds, each with and without guesses")
-	fs.BoolVar(&f.plan.ProcessorTime, "processor-time", false, "with --threads 1: seconds of processor time, so that other programs do not count")
-	fs.IntVar(&f.threads, "threads", 0, "compute threads (default: as many as the process may use)")
-	oneOf(cmd, "preset", presets...)
+	f.add(cmd, "")
+	fs.StringVar((*string)(&plan.DType), "dtype", string(cpu.BF16), "type of the weights: bf16, int8, or int4")
+	fs.StringVar((*string)(&plan.KV), "kv", string(cpu.KVBF16), "type of keys and values: bf16 or int8")
+	fs.IntVar(&plan.Batch, "batch", 1, "sequences that decode at a time")
+	fs.IntVar(&plan.PassageTokens, "passage", 160, "tokens of the passage that a prompt repeats")
+	fs.IntVar(&plan.Repeats, "repeats", 2, "how often a prompt has its passage")
+	fs.Float32Var(&plan.PassageTemperature, "passage-temperature", 0, "temperature of the passage")
+	fs.IntVar(&plan.Tokens, "tokens", 96, "tokens generated after each prompt")
+	fs.IntVar(&plan.MaxDrafts, "speculate-tokens", 8, "maximum draft tokens of one sequence in a step")
+	fs.Float64Var(&plan.Keep, "keep", 1, "share of the drafts that are left as they are")
+	fs.Float32Var(&plan.Temperature, "temperature", 0, "temperature of the tokens after the prompt")
+	fs.IntVar(&plan.Rounds, "rounds", 7, "rounds, each with and without drafts")
+	fs.BoolVar(&plan.ProcessorTime, "processor-time", false, "with --threads 1: seconds of processor time, so that other programs do not count")
 	oneOf(cmd, "dtype", string(cpu.BF16), string(cpu.Int8), string(cpu.Int4))
 	oneOf(cmd, "kv", string(cpu.KVBF16), string(cpu.KVInt8))
 	asJSON := addBenchJSON(cmd, "print one JSON object")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := f.check(cmd.Flags().Changed("preset")); err != nil {
+		if err := f.check(cmd, plan); err != nil {
 			return usageError(cmd, err.Error())
 		}
-		result, err := f.measure(cmd.Context(), cmd.ErrOrStderr())
+		if plan.ProcessorTime && f.threads != 1 {
+			return usageError(cmd, "--processor-time: counts one thread: pass --threads 1")
+		}
+		load := func(m *model.Model) (cpu.Config, error) {
+			return cpu.Config{Weights: plan.DType, Threads: f.threads}, checkPlan(plan, m.Spec(), "a smaller model, --batch, --passage or --tokens")
+		}
+		result, err := measureWith(cmd, f, load, func(weights *cpu.Weights, progress func(done, total int64)) (*speculation.Result, error) {
+			return speculation.Measure(cmd.Context(), weights, plan, progress)
+		})
 		return measured(cmd, *asJSON, result, err, printBenchSpeculation)
 	}
 	return cmd
-}
-
-func (f *benchSpeculationFlags) check(presetGiven bool) error {
-	if f.threads < 0 || f.threads > 1023 {
-		return fmt.Errorf("--threads: %d is outside 0 to 1023", f.threads)
-	}
-	if f.plan.ProcessorTime && f.threads != 1 {
-		return errors.New("--processor-time: counts one thread: pass --threads 1")
-	}
-	if f.model != "" {
-		if presetGiven {
-			return errors.New("--model and --preset are both given: pass one of them")
-		}
-		return f.plan.Validate()
-	}
-	shape, err := model.Preset(f.preset)
-	if err != nil {
-		return fmt.Errorf("--preset: %w", err)
-	}
-	return f.plan.ValidateFor(shape.Name, shape.ContextTokens)
-}
-
-func (f *benchSpeculationFlags) measure(ctx context.Context, stderr io.Writer) (result *speculation.Result, err error) {
-	load := func(m *model.Model) (cpu.Config, error) {
-		return cpu.Config{Weights: f.plan.DType, Threads: f.threads}, checkPlan(f.plan, m.Spec(), "a smaller model, --batch, --passage or --tokens")
-	}
-	m := measuredModel{name: f.model, shape: func() (model.Shape, error) { return model.Preset(f.preset) }, load: load}
-	err = m.measure(ctx, stderr, func(weights *cpu.Weights, report func(stage string, done, total int64)) error {
-		result, err = speculation.Measure(ctx, weights, f.plan, func(done, total int64) { report("measure", done, total) })
-		return err
-	})
-	return result, err
 }
 
 func printBenchSpeculation(out io.Writer, r *speculation.Result) error {
@@ -113,7 +77,7 @@ func printBenchSpeculation(out io.Writer, r *speculation.Result) error {
 plain        %10.1f tokens/s
 speculative  %10.1f tokens/s
 gain         %10.2f (of the best rounds %.2f)
-acceptance   %10.2f (%d of %d guesses were right)
+acceptance   %10.2f (%d of %d drafts were right)
 tokens/step  %10.2f
 `, r.Model, r.DType, r.KV, r.ISA, r.Threads, r.Batch, r.Rounds, r.PlainTokens, r.SpeculativeTokens, r.Gain, r.BestGain, r.Acceptance, r.Accepted, r.Drafts, r.TokensPerStep)
 	return err

@@ -34,8 +34,8 @@ parts, tokens per second, how much of the prompt was in a prefix cache, and whic
 workers were used.
 
 Ctrl-C stops an answer and keeps what arrived of it, or empties the line. At an empty
-line, Ctrl-D leaves, as Ctrl-C twice, exit and quit do. A turn that fails is not part of the conversation.
-/help lists the commands there are.
+line, Ctrl-D, Ctrl-C twice, exit or quit leaves. A turn that fails is not part of the
+conversation. /help lists the commands.
 
 If standard input is not a terminal, each line is a turn, and a failed turn ends the
 chat. With --json each answer is one object with the keys of the result of 'tandem

@@ -28,13 +28,13 @@ func newEtcdAuthCommand() *cobra.Command {
 	var etcd membership.Config
 	cmd := &cobra.Command{
 		Use:   "etcd-auth",
-		Short: "Let each part do no more at etcd than it needs",
-		Long: `Gives the users router, prefill, decode and kvtransfer at etcd the rights that parts of
-these roles need, makes operator its administrator, and has etcd ask everybody who they
-are. Certificates say it: their common names are the users, as 'tandem certs' makes them.
-etcd has to run with TLS and --client-cert-auth.
+		Short: "Give each part no more rights at etcd than it needs",
+		Long: `Makes etcd's users router, prefill, decode and kvtransfer, each with the rights that this
+role needs, and the administrator operator. Then it turns etcd's authentication on. etcd
+takes a user's name from the common name of its certificate, as 'tandem certs' makes them,
+so it has to run with TLS and --client-cert-auth.
 
-It may be called again, with the certificate of an operator.`,
+You can run it again, with the certificate of an operator.`,
 		Example: `  tandem etcd-auth --etcd https://127.0.0.1:2379 --etcd-ca certs/ca.crt \
     --etcd-cert certs/operator/tls.crt --etcd-key certs/operator/tls.key`,
 		Args: exactly(),

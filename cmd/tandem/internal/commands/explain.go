@@ -86,12 +86,13 @@ func newExplainCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "explain REQUEST-ID | --slowest PERCENTILE",
 		Short: "Explain how a request was routed, and where its time went",
-		Long: `Prints the router's record of a request: the workers that it considered, of each role
-at most eight with each term of the worker's cost and the others counted, and the stages
-of the request's latency. The router keeps
-the last few thousand requests. The beginning of an id is enough, if only one request
-has it. The id in the body of an HTTP answer, cmpl-ID, chatcmpl-ID or resp_ID, is taken too. Of
-several answers to one prompt the second is ID/1, the third ID/2.
+		Long: `Prints the router's record of a request: the stages of its latency, and the workers that
+the router considered. Of each role it shows at most eight, with each term of the worker's
+cost, and counts the others. The router keeps the last few thousand requests.
+
+The beginning of an id is enough, if only one request has it. The id in the body of an
+HTTP answer works too: cmpl-ID, chatcmpl-ID or resp_ID. Of several answers to one prompt
+the second is ID/1, the third ID/2.
 
 COST MS is what the policy slo compares. For a prefill worker it is QUEUE MS and PREFILL
 MS. For a decode worker it is the time to get the KV, and TPOT MS for each token of the

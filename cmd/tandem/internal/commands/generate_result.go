@@ -60,7 +60,7 @@ type routeJSON struct {
 	Transport string `json:"transport"`
 }
 
-// timingJSON is where the time went, in milliseconds. The seven stages, by the names and with
+// timingJSON is where the time went, in milliseconds. The stages, by the names and with
 // the values that explain, budget, metrics and spans have, and other add up to total.
 type timingJSON struct {
 	Queue           float64 `json:"queue"`

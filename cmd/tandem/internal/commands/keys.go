@@ -39,14 +39,14 @@ second.`,
 	return cmd
 }
 
-// keyKeeper is where keys are kept: a router, or etcd itself.
-type keyKeeper struct {
+// keyBackend is where keys are kept: a router, or etcd itself.
+type keyBackend struct {
 	*operator
 	etcd []string
 }
 
-func addKeeper(cmd *cobra.Command) *keyKeeper {
-	k := &keyKeeper{operator: addControl(cmd)}
+func addKeyBackend(cmd *cobra.Command) *keyBackend {
+	k := &keyBackend{operator: addControl(cmd)}
 	// Not TANDEM_ETCD: that is set where routers run.
 	cmd.Flags().StringSliceVar(&k.etcd, "etcd", nil, "addresses of etcd, to change keys there without a router: makes the first key of a mesh; an https:// address takes --ca, --cert and --key")
 	onlyOnCommandLine(cmd, "etcd")
@@ -61,7 +61,7 @@ type keyStore interface {
 }
 
 // use calls do with where keys are kept.
-func (k *keyKeeper) use(do func(ctx context.Context, keys keyStore) error) error {
+func (k *keyBackend) use(do func(ctx context.Context, keys keyStore) error) error {
 	if len(k.etcd) == 0 {
 		return do(k.cmd.Context(), keysOfRouter{k.operator})
 	}
@@ -187,7 +187,7 @@ uses.`,
 	oneOf(cmd, "scope", string(auth.Generate), string(auth.Operate))
 	asJSON := addJSON(cmd, "print one JSON object: id, key, tenant, scopes, limits, created, expires, revoked")
 	fs.VisitAll(func(f *pflag.Flag) { onlyOnCommandLine(cmd, f.Name) }) // what differs from key to key
-	keeper := addKeeper(cmd)
+	backend := addKeyBackend(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		switch {
 		case *tenant == "":
@@ -203,7 +203,7 @@ uses.`,
 		if field, problem := auth.CheckKey(record); field != "" {
 			return usageError(cmd, fmt.Sprintf("--%s: %s", strings.TrimSuffix(field, "s"), problem))
 		}
-		if err := keeper.use(func(ctx context.Context, keys keyStore) error { return keys.create(ctx, record) }); err != nil {
+		if err := backend.use(func(ctx context.Context, keys keyStore) error { return keys.create(ctx, record) }); err != nil {
 			return err
 		}
 		return show(cmd, *asJSON, createdKeyJSON{keyOf(record), key}, func(w io.Writer, k createdKeyJSON) error {
@@ -223,11 +223,11 @@ func newKeysListCommand() *cobra.Command {
 		Example: "  tandem keys list\n  tandem keys list --json",
 		Args:    exactly(),
 	}
-	keeper := addKeeper(cmd)
+	backend := addKeyBackend(cmd)
 	asJSON := addJSON(cmd, "print one JSON object {\"keys\":[…]}")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		list := keysJSON{Keys: []keyJSON{}}
-		err := keeper.use(func(ctx context.Context, keys keyStore) error {
+		err := backend.use(func(ctx context.Context, keys keyStore) error {
 			records, err := keys.list(ctx)
 			for _, r := range records {
 				list.Keys = append(list.Keys, keyOf(r))
@@ -250,11 +250,11 @@ func newKeysRevokeCommand() *cobra.Command {
 		Example: "  tandem keys revoke 0123456789ab",
 		Args:    exactly("the id of a key: 'tandem keys list' shows those there are"),
 	}
-	keeper := addKeeper(cmd)
+	backend := addKeyBackend(cmd)
 	asJSON := addJSON(cmd, "print one JSON object: id")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		var revoked revokedKeyJSON
-		err := keeper.use(func(ctx context.Context, keys keyStore) (err error) {
+		err := backend.use(func(ctx context.Context, keys keyStore) (err error) {
 			revoked.ID, err = keys.revoke(ctx, args[0])
 			return err
 		})

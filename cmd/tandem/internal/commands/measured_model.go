@@ -7,6 +7,9 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/modeldir"
 	"github.com/tandem-serving/tandem/cmd/tandem/tempfolder"
@@ -75,6 +78,70 @@ func (mm measuredModel) directory(ctx context.Context, p *progress) (dir string,
 		return "", nil, errors.Join(err, remove())
 	}
 	return dir, remove, nil
+}
+
+// measuredFlags choose the weights that a benchmark measures with, and their threads.
+type measuredFlags struct {
+	model, preset string
+	threads       int
+	layers        int // of a random model; 0: all of the preset
+}
+
+// add adds the flags; condition begins what is said of each.
+func (f *measuredFlags) add(cmd *cobra.Command, condition string) {
+	presets := presetNames()
+	fs := cmd.Flags()
+	fs.StringVar(&f.model, "model", "", condition+"directory of the model (default: a random model of --preset)")
+	fs.StringVar(&f.preset, "preset", "bench-200m", condition+"shape of the random model: "+strings.Join(presets, ", "))
+	fs.IntVar(&f.threads, "threads", 0, condition+"compute threads (default: as many as the process may use)")
+	oneOf(cmd, "preset", presets...)
+}
+
+// check checks the flags, and a plan for the model as far as that is known.
+func (f *measuredFlags) check(cmd *cobra.Command, plan interface {
+	Validate() error
+	ValidateFor(name string, contextTokens int) error
+}) error {
+	if f.threads < 0 || f.threads > 1023 {
+		return fmt.Errorf("--threads: %d is outside 0 to 1023", f.threads)
+	}
+	if f.model != "" {
+		if cmd.Flags().Changed("preset") {
+			return errors.New("--model and --preset are both given: pass one of them")
+		}
+		return plan.Validate()
+	}
+	shape, err := f.shape()
+	if err != nil {
+		return err
+	}
+	return plan.ValidateFor(shape.Name, shape.ContextTokens)
+}
+
+// shape is that of the random model.
+func (f *measuredFlags) shape() (model.Shape, error) {
+	shape, err := model.Preset(f.preset)
+	if err != nil {
+		return model.Shape{}, fmt.Errorf("--preset: %w", err)
+	}
+	switch {
+	case f.layers < 0 || f.layers > shape.Layers:
+		return model.Shape{}, fmt.Errorf("--layers: %d is outside 0 (all) to %d, the layers of %s", f.layers, shape.Layers, shape.Name)
+	case f.layers > 0 && f.layers < shape.Layers:
+		shape.Name, shape.Layers = fmt.Sprintf("%s-%d-layers", shape.Name, f.layers), f.layers
+	}
+	return shape, nil
+}
+
+// measureWith loads the weights that flags choose, as load says, and measures with them.
+func measureWith[R any](cmd *cobra.Command, f measuredFlags, load func(*model.Model) (cpu.Config, error),
+	measure func(weights *cpu.Weights, progress func(done, total int64)) (R, error)) (result R, err error) {
+	m := measuredModel{name: f.model, shape: f.shape, load: load}
+	err = m.measure(cmd.Context(), cmd.ErrOrStderr(), func(weights *cpu.Weights, report func(stage string, done, total int64)) error {
+		result, err = measure(weights, func(done, total int64) { report("measure", done, total) })
+		return err
+	})
+	return result, err
 }
 
 // presetNames are what --preset takes.

@@ -47,8 +47,9 @@ func newPolicyCommand() *cobra.Command {
 share one policy, in etcd.
 
 A version of a model is named by the digest of its weights and, where workers with the
-same weights compute differently, by their arithmetic class. If the policy names no version, the router serves the one that most workers of
-the model had when the router started. Workers with other versions get no requests.`,
+same weights compute differently, by their arithmetic class. If the policy names no
+version, the router serves the one that most workers of the model had when the router
+started. Workers with other versions get no requests.`,
 		Example: `  tandem policy
   tandem policy set --version fable=0123456789ab --version fable=fedcba987654:9
   tandem policy reset`,

@@ -45,9 +45,9 @@ func newProfileCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "profile [--model DIR | --preset NAME]",
 		Short: "Measure how long an engine's steps take, and how close it comes to the device's limits",
-		Long: `Measures the CPU engine on this machine: steps of prompt chunks, of single tokens, and of
-drafts that it verifies (--speculate), with many sizes and contexts, again and again in turn. It fits a model to their times
-and prints the error of the fit. It also measures the limits of the processor in the
+		Long: `Measures the steps of the CPU engine on this machine: prompt chunks, single tokens, and
+drafts that it verifies (--speculate), in many sizes and contexts, in turns. It fits a
+model to their times and prints the error of the fit. It also measures the limits of the processor in the
 same run, and prints how close the engine comes to them.
 
 With --device cuda:0 it measures the CUDA engine, with longer chunks and contexts and

@@ -20,7 +20,7 @@ import (
 func newReplayCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "replay FILE...",
-		Short: "Repeat what a router or a worker decided, from its event log, or ask what it would have decided otherwise",
+		Short: "Repeat the decisions in an event log, or ask what another policy would have decided",
 		Long: `Gives the events of a log, which 'up' and 'serve' write with --record, to the same code
 again, each at its time, and compares every action with the one in the log. At the first
 difference it stops, shows the event, what was done then and what is done now, and the exit
@@ -46,11 +46,11 @@ repeated as far as it goes, and the output says why it ends.`,
 	cmd.RunE = func(cmd *cobra.Command, paths []string) error {
 		if policy.changed() {
 			return eachFile(paths, func(path string, in io.ReadSeeker) error {
-				otherwise, err := replay.WhatIf(in, policy.change)
+				comparison, err := replay.WhatIf(in, policy.change)
 				if err != nil {
 					return err
 				}
-				return show(cmd, *asJSON, otherwiseJSON{path, otherwise}, writeOtherwise)
+				return show(cmd, *asJSON, whatIfJSON{path, comparison}, writeWhatIf)
 			})
 		}
 		differ := 0
@@ -155,13 +155,13 @@ func writeReplay(w io.Writer, r replayJSON) error {
 	return nil
 }
 
-// otherwiseJSON is a replay.Otherwise of a file.
-type otherwiseJSON struct {
+// whatIfJSON is a replay.Comparison of a file.
+type whatIfJSON struct {
 	File string `json:"file"`
-	replay.Otherwise
+	replay.Comparison
 }
 
-func writeOtherwise(w io.Writer, o otherwiseJSON) error {
+func writeWhatIf(w io.Writer, o whatIfJSON) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "%s\n", o.File)
 	row := func(name string, n int) { fmt.Fprintf(t, "  %s\t%d\n", name, n) }
@@ -196,7 +196,7 @@ func writeOtherwise(w io.Writer, o otherwiseJSON) error {
 	}
 	fmt.Fprintln(w, "\n  the first that differ:")
 	for _, d := range o.Different[:min(len(o.Different), differentShown)] {
-		fmt.Fprintf(w, "  %s: %s, would be %s\n", d.ID, fate(d.Was), fate(d.Would))
+		fmt.Fprintf(w, "  %s: %s, would be %s\n", d.ID, decisionText(d.Was), decisionText(d.Would))
 	}
 	return nil
 }
@@ -204,7 +204,7 @@ func writeOtherwise(w io.Writer, o otherwiseJSON) error {
 // differentShown is how many requests that differ are named; --json lists more.
 const differentShown = 10
 
-func fate(f replay.Fate) string {
+func decisionText(f replay.Decision) string {
 	switch {
 	case f.Refused != "":
 		return "refused: " + f.Refused

@@ -70,10 +70,13 @@ func newWorkersCommand() *cobra.Command {
 		Use:   "workers",
 		Short: "List the workers as the router sees them, and how busy they are",
 		Long: `Prints a line for each worker. DIGEST is the beginning of its model's digest. RUNNING,
-WAITING and BLOCKS FREE are of its last load report, AGE is that report's age: dashes until the first one comes.
-IN FLIGHT are the requests of this router that run on it. Where long names make the table wider than
-120 columns, it leaves some out and says which. --json has them all and says more: its
-engine and arithmetic class, all its addresses, its version and host.
+WAITING and BLOCKS FREE come from its last load report, and AGE is the age of that report;
+they are dashes until the first one comes. IN FLIGHT counts the requests of this router
+that run on it.
+
+If long names make the table wider than 120 columns, it leaves columns out and says which.
+--json has them all, and also the worker's engine, arithmetic class, addresses, version
+and host.
 
 Below the table stands how many workers each pool should have for the load, and why.`,
 		Example: `  tandem workers

@@ -1,4 +1,5 @@
-// Package authoritytest has certificates for tests.
+// Package authoritytest has certificates for tests, which alone import it. It starts no
+// goroutines.
 package authoritytest
 
 import (

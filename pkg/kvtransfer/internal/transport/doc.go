@@ -4,5 +4,5 @@
 // call, straight into gRPC's buffer. A sender's connection within the machine keeps little
 // in flight, so that the socket's data stays in the processor's caches.
 //
-// It starts no goroutines.
+// Only pkg/kvtransfer imports it. It starts no goroutines.
 package transport

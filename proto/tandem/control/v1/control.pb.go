@@ -1399,7 +1399,7 @@ type GetBudgetResponse struct {
 	Failed uint64 `protobuf:"varint,3,opt,name=failed,proto3" json:"failed,omitempty"`
 	// Successful requests over budget, each counted once.
 	Breaches uint64 `protobuf:"varint,4,opt,name=breaches,proto3" json:"breaches,omitempty"`
-	// The seven stages of Timings in order, then ttft, tpot and e2e.
+	// The eight stages of Timings in order, then ttft, tpot and e2e.
 	Lines []*BudgetLine `protobuf:"bytes,5,rep,name=lines,proto3" json:"lines,omitempty"`
 	// Where the budget was exceeded, totals first.
 	Overruns []*BudgetOverrun `protobuf:"bytes,6,rep,name=overruns,proto3" json:"overruns,omitempty"`

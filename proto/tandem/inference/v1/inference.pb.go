@@ -686,7 +686,7 @@ type Accepted struct {
 	// Identifies weights and arithmetic. Equal requests with equal seeds and fingerprints
 	// give equal tokens.
 	SystemFingerprint string `protobuf:"bytes,6,opt,name=system_fingerprint,json=systemFingerprint,proto3" json:"system_fingerprint,omitempty"`
-	// How the text writes calls of tools, if the request has a tool_choice: hermes, llama3_json or
+	// How the text writes tool calls, if the request has a tool_choice: hermes, llama3_json or
 	// mistral.
 	ToolCallFormat string `protobuf:"bytes,7,opt,name=tool_call_format,json=toolCallFormat,proto3" json:"tool_call_format,omitempty"`
 	unknownFields  protoimpl.UnknownFields

@@ -1,9 +1,9 @@
-// Package desired computes how many workers each pool should have, from what all routers get, and
-// tells operators, other routers and autoscalers.
+// Package scalingdriver drives pkg/scaling: it computes how many workers each pool should have
+// from what all routers get, and tells operators, other routers and autoscalers.
 //
 // The router imports it. It starts no goroutine: its owner calls Evaluate. Its methods are safe for
 // concurrent use.
-package desired
+package scalingdriver
 
 import (
 	"math"

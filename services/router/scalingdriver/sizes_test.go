@@ -1,4 +1,4 @@
-package desired_test
+package scalingdriver_test
 
 import (
 	"fmt"
@@ -15,7 +15,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/latency"
 	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/scaling"
-	"github.com/tandem-serving/tandem/services/router/desired"
+	"github.com/tandem-serving/tandem/services/router/scalingdriver"
 )
 
 // source is a router that gets requests at a rate, and has one worker in each pool.
@@ -33,10 +33,10 @@ func (*source) Mesh(string) scaling.Mesh {
 var began = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // newSizes are those of router-1, beside the routers of these ids.
-func newSizes(t *testing.T, s *source, registry prometheus.Registerer, others ...string) *desired.Sizes {
+func newSizes(t *testing.T, s *source, registry prometheus.Registerer, others ...string) *scalingdriver.Sizes {
 	t.Helper()
 	config := scaling.DefaultConfig()
-	sizes, err := desired.New(config, "router-1", []string{"m"}, s, registry)
+	sizes, err := scalingdriver.New(config, "router-1", []string{"m"}, s, registry)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,7 +49,7 @@ func newSizes(t *testing.T, s *source, registry prometheus.Registerer, others ..
 }
 
 // total is how many workers are desired in all.
-func total(t *testing.T, sizes *desired.Sizes) int {
+func total(t *testing.T, sizes *scalingdriver.Sizes) int {
 	t.Helper()
 	of, known := sizes.Of("m")
 	if !known {
@@ -108,7 +108,7 @@ func TestSilentRouter(t *testing.T) {
 	load.rate = 1
 	now := began
 	for range 200 {
-		now = now.Add(desired.Every)
+		now = now.Add(scalingdriver.Every)
 		sizes.Evaluate(now)
 	}
 	of, _ := sizes.Of("m")
@@ -116,7 +116,7 @@ func TestSilentRouter(t *testing.T) {
 		t.Errorf("%d workers after %d: %s", got, before, of.Decode.Reason)
 	}
 	for range 200 {
-		now = now.Add(desired.Every)
+		now = now.Add(scalingdriver.Every)
 		sizes.Take(now, said("router-2", 7, "m", 0))
 		sizes.Evaluate(now)
 	}

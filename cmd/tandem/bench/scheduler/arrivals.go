@@ -23,8 +23,8 @@ type request struct {
 	high  int           // positions computed at least once
 }
 
-// scene says what comes when.
-type scene interface {
+// arrivals are the requests of a run and when they come.
+type arrivals interface {
 	// due is when the next request comes; false if none does, or it is not known yet.
 	due() (time.Duration, bool)
 	take() *request
@@ -36,11 +36,11 @@ type scene interface {
 	cut() []*request
 }
 
-func newScene(p Plan) scene {
+func newArrivals(p Plan) arrivals {
 	if p.Scenario == LongPrompt {
-		return &longScene{plan: p}
+		return &longArrivals{plan: p}
 	}
-	s := &mixScene{plan: p, random: source(p.Seed, 0)}
+	s := &mixArrivals{plan: p, random: source(p.Seed, 0)}
 	s.draw()
 	return s
 }
@@ -49,8 +49,8 @@ func newScene(p Plan) scene {
 // tokens of a request.
 func source(seed, purpose uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, purpose)) }
 
-// mixScene is Mix: the same requests at the same times, whatever becomes of them.
-type mixScene struct {
+// mixArrivals is Mix: the same requests at the same times, whatever becomes of them.
+type mixArrivals struct {
 	plan   Plan
 	random *rand.Rand
 	count  int
@@ -58,7 +58,7 @@ type mixScene struct {
 	next   *request
 }
 
-func (s *mixScene) draw() {
+func (s *mixArrivals) draw() {
 	s.next = nil
 	if s.count == s.plan.Requests {
 		return
@@ -75,29 +75,29 @@ func (s *mixScene) draw() {
 	s.count++
 }
 
-func (s *mixScene) length(mean int) int {
+func (s *mixArrivals) length(mean int) int {
 	from := least(mean)
 	return from + s.random.IntN(most(mean)-from+1)
 }
 
-func (s *mixScene) due() (time.Duration, bool) {
+func (s *mixArrivals) due() (time.Duration, bool) {
 	if s.next == nil {
 		return 0, false
 	}
 	return s.next.due, true
 }
 
-func (s *mixScene) take() *request {
+func (s *mixArrivals) take() *request {
 	r := s.next
 	s.draw()
 	return r
 }
 
-func (s *mixScene) stepped(*stepKind, time.Duration) {}
-func (s *mixScene) over() bool                       { return s.next == nil }
-func (s *mixScene) cut() []*request                  { return nil }
+func (s *mixArrivals) stepped(*stepKind, time.Duration) {}
+func (s *mixArrivals) over() bool                       { return s.next == nil }
+func (s *mixArrivals) cut() []*request                  { return nil }
 
-type longScene struct {
+type longArrivals struct {
 	plan    Plan
 	decodes []*request
 	quiet   int // steps that all of them decoded alone
@@ -105,7 +105,7 @@ type longScene struct {
 	next    *request // the long one, when it is due
 }
 
-func (s *longScene) due() (time.Duration, bool) {
+func (s *longArrivals) due() (time.Duration, bool) {
 	switch {
 	case len(s.decodes) < s.plan.Decodes:
 		return 0, true
@@ -115,7 +115,7 @@ func (s *longScene) due() (time.Duration, bool) {
 	return 0, false
 }
 
-func (s *longScene) take() *request {
+func (s *longArrivals) take() *request {
 	if r := s.next; r != nil {
 		s.next = nil
 		return r
@@ -126,7 +126,7 @@ func (s *longScene) take() *request {
 	return r
 }
 
-func (s *longScene) stepped(kind *stepKind, now time.Duration) {
+func (s *longArrivals) stepped(kind *stepKind, now time.Duration) {
 	if kind.prompts == 0 && kind.decodes == s.plan.Decodes {
 		s.quiet++
 	}
@@ -136,8 +136,8 @@ func (s *longScene) stepped(kind *stepKind, now time.Duration) {
 	}
 }
 
-func (s *longScene) over() bool      { return s.long != nil && s.long.drawn > 0 }
-func (s *longScene) cut() []*request { return s.decodes }
+func (s *longArrivals) over() bool      { return s.long != nil && s.long.drawn > 0 }
+func (s *longArrivals) cut() []*request { return s.decodes }
 
 // submission is a request as the scheduler gets it. Its tokens are random, so no two
 // share a prefix. They end with a token that no engine draws: see end.
