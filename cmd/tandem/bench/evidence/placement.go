@@ -131,7 +131,7 @@ func (p point) capacity(ctx context.Context, o Options, prefill int, mode string
 	if err != nil {
 		return 0, err
 	}
-	const least = 1000 // times less than near is none
+	const least = 50 // times less than near is none
 	s := search.NewCapacity(near, factor)
 	for {
 		rate, more := s.Next()

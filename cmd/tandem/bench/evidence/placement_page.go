@@ -11,6 +11,7 @@ func mapResult(all []mapped, o objective, prompts, outputs []int, bandwidths []f
 	table := Table{
 		Title: "Capacity, requests a second", Command: "tandem bench evidence --section placement-" + o.name,
 		Header: []string{"network", "prompt/answer, tokens", "prefill + decode workers", "`aggregated`", "`disaggregated`", "`auto`", "better", "by", "`auto` of the better"},
+		Note:   "None: less than a fiftieth of where the search begins, which is near the other networks' figure.",
 	}
 	worst, best := all[0], all[0]
 	pays := 0
