@@ -6,6 +6,7 @@ import (
 	"io"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/evidence/workloads"
 	"github.com/tandem-serving/tandem/loadtest/report"
@@ -92,7 +93,7 @@ func tightestSLOs(ctx context.Context, o Options, g *goodput, r *Result) error {
 		cells := []string{row.String(), rate(mean(g.rates(i, columns[0])))}
 		of := func(c int) []float64 { at := (i*len(columns) + c) * rounds; return scales[at : at+rounds] }
 		for c := range columns {
-			cells = append(cells, rate(mean(of(c))))
+			cells = append(cells, scaleText(of(c)))
 		}
 		t.Rows = append(t.Rows, cells)
 		for c, name := range []placement{"", disaggregated, auto} {
@@ -103,6 +104,18 @@ func tightestSLOs(ctx context.Context, o Options, g *goodput, r *Result) error {
 	}
 	r.Tables = append(r.Tables, t)
 	return nil
+}
+
+// scaleText is the mean of the rounds' scales, or each of them if some rounds had none.
+func scaleText(rounds []float64) string {
+	if !slices.Contains(rounds, 0) {
+		return rate(mean(rounds))
+	}
+	var all []string
+	for _, scale := range rounds {
+		all = append(all, rate(scale))
+	}
+	return strings.Join(slices.Compact(all), ", ")
 }
 
 // sweepsOfDistServe draws its two figures for the first application: the share of requests in
