@@ -5,7 +5,7 @@ BIN := $(CURDIR)/.bin
 MODULES := client cmd/tandem examples integration loadtest pkg proto simulate $(wildcard services/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help build test race images integration demo picture evidence soak swarm release tags lint generate kernels kernels-check gpu-check tidy servers tools ci
+.PHONY: help build test race images integration demo picture latency evidence soak swarm release tags lint generate kernels kernels-check gpu-check tidy servers tools ci
 
 help: ## Say what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -32,7 +32,10 @@ demo: build ## Record docs/images/demo.svg, the moving picture of the README
 picture: ## Sweep the bundled model and make docs/images/report.png of the report (takes a browser and ten minutes)
 	bash tools/record/report.sh
 
-evidence: build ## Measure where disaggregation pays, and write docs/evidence.md (SECTION=distserve, TRACES=DIR)
+latency: ## Compare the modes at equal rates and make the tables and the picture of docs/latency.md (takes a browser, a quiet machine and ten minutes)
+	bash tools/record/modes.sh
+
+evidence: build ## Measure what the claim rests on, and write docs/evidence.md (SECTION=distserve, TRACES=DIR)
 	$(BIN)/tandem bench evidence $(addprefix --section ,$(SECTION)) $(addprefix --traces ,$(TRACES))
 
 soak: ## Break a mesh of processes at random for ten minutes, every token compared and all event logs replayed (FOR=1h, SEED=7, RECORD=DIR)

@@ -32,30 +32,32 @@ import (
 // is well again, or about to be.
 type chaosFault struct {
 	name string
+	kind string // of the report, in the plural
 	run  func(m *chaosMesh, random *rand.Rand)
 }
 
 // chaosFaults never leave a role without a worker that is well, and never both routers.
 func chaosFaults() []chaosFault {
 	return []chaosFault{
-		{"a worker is killed and another starts", killWorker},
-		{"a worker freezes", freezeWorker},
-		{"a worker's connections are cut", cutWorker},
-		{"a worker is not heard of, its connections stay", silenceWorker},
-		{"a worker drains and another starts", drainWorker},
-		{"a router is killed and starts again", killRouter},
-		{"a router starts while etcd is away", startRouterWithoutEtcd},
-		{"etcd and NATS are away", serversAway},
-		{"the block store is killed and starts again", killStore},
-		{"a worker with other weights joins", foreignWorker("--model", "")},
-		{"a worker with weights in int8 joins", foreignWorker("--cpu-weights", "int8")},
-		{"records of workers that do not exist", bogusRecords},
-		{"a worker that refuses everything for good", lyingWorker(codes.InvalidArgument)},
-		{"a worker that says that deadlines are over", lyingWorker(codes.DeadlineExceeded)},
-		{"a worker that ends everything with OK", lyingWorker(codes.OK)},
-		{"reports that every worker is full", forgedReports},
-		{"a worker's record is removed", removeRecord},
-		{"another record is written over a worker's", overwriteRecord},
+		{"a worker is killed and another starts", "kills", killWorker},
+		{"a worker freezes", "stops", freezeWorker},
+		{"a worker's connections are cut", "cuts", cutWorker},
+		{"a worker is not heard of, its connections stay", "silences", silenceWorker},
+		{"a worker's links are slow", "slow links", slowWorker},
+		{"a worker drains and another starts", "drains", drainWorker},
+		{"a router is killed and starts again", "kills", killRouter},
+		{"a router starts while etcd is away", "outages", startRouterWithoutEtcd},
+		{"etcd and NATS are away", "outages", serversAway},
+		{"the block store is killed and starts again", "kills", killStore},
+		{"a worker with other weights joins", "impostors", foreignWorker("--model", "")},
+		{"a worker with weights in int8 joins", "impostors", foreignWorker("--cpu-weights", "int8")},
+		{"records of workers that do not exist", "impostors", bogusRecords},
+		{"a worker that refuses everything for good", "impostors", lyingWorker(codes.InvalidArgument)},
+		{"a worker that says that deadlines are over", "impostors", lyingWorker(codes.DeadlineExceeded)},
+		{"a worker that ends everything with OK", "impostors", lyingWorker(codes.OK)},
+		{"reports that every worker is full", "forgeries", forgedReports},
+		{"a worker's record is removed", "forgeries", removeRecord},
+		{"another record is written over a worker's", "forgeries", overwriteRecord},
 	}
 }
 
@@ -78,6 +80,13 @@ func killWorker(m *chaosMesh, random *rand.Rand) {
 	m.add(w.target)
 }
 
+func slowWorker(m *chaosMesh, random *rand.Rand) {
+	w := m.anyWorker(random)
+	w.proxy.Slow(20_000 + random.IntN(1_000_000))
+	pause(random, 500*time.Millisecond, 6*time.Second)
+	w.proxy.Slow(0)
+}
+
 func drainWorker(m *chaosMesh, random *rand.Rand) {
 	w := m.anyWorker(random)
 	m.add(w.target)
@@ -90,7 +99,7 @@ func drainWorker(m *chaosMesh, random *rand.Rand) {
 func freezeWorker(m *chaosMesh, random *rand.Rand) {
 	w := m.anyWorker(random)
 	w.process.Freeze(m.t)
-	pause(random, 200*time.Millisecond, 6*time.Second)
+	pause(random, 200*time.Millisecond, 10*time.Second)
 	w.process.Thaw(m.t)
 }
 

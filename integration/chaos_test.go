@@ -50,6 +50,8 @@ func TestChaos(t *testing.T) {
 		}
 	}
 	began, done := time.Now(), 0
+	report := &chaosReport{mesh: m, load: load, began: began, faults: make(map[string]map[string]int)}
+	defer func() { t.Log(report) }()
 	for time.Since(began) < *chaosFor || *chaosFor == 0 && done == 0 {
 		random.Shuffle(len(faults), func(i, j int) { faults[i], faults[j] = faults[j], faults[i] })
 		for _, f := range faults {
@@ -58,6 +60,7 @@ func TestChaos(t *testing.T) {
 			}
 			t.Logf("%6.1f s: %s; %s", time.Since(began).Seconds(), f.name, load)
 			f.run(m, random)
+			report.did(f)
 			done++
 		}
 	}
@@ -111,6 +114,9 @@ type chaosLoad struct {
 	served   int
 	left     int            // given up by their clients
 	failures map[string]int // by code and reason
+	endless  int            // ended by this test, since nothing else did
+	wrong    int            // with a token that is not the reference's
+	tokens   int            // compared
 }
 
 func startChaosLoad(m *chaosMesh, asks []clustertest.Ask) *chaosLoad {
@@ -154,15 +160,21 @@ func (l *chaosLoad) request(router *chaosPart, ask clustertest.Ask, leaves bool)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	t := l.mesh.t
+	l.tokens += len(r.Tokens)
 	switch {
 	case err == nil && (!slices.Equal(r.Tokens, ask.Tokens) || r.Text != ask.Text):
+		l.wrong++
 		t.Errorf("WRONG TOKENS from %s: %v, want %v; route %v", router.id, r.Tokens, ask.Tokens, r.Finished.GetRoute())
 	case err == nil:
 		l.served++
 	case len(r.Tokens) > len(ask.Tokens) || !slices.Equal(r.Tokens, ask.Tokens[:len(r.Tokens)]):
+		l.wrong++
 		t.Errorf("WRONG TOKENS from %s before it failed with %v: %v, want the first of %v", router.id, err, r.Tokens, ask.Tokens)
 	case leaves && status.Code(err) == codes.Canceled:
 		l.left++
+	case ctx.Err() != nil:
+		l.endless++
+		t.Errorf("a request had no end after %v and %d tokens: %v", timeout, len(r.Tokens), err)
 	default:
 		l.failures[status.Code(err).String()+" "+rpc.Reason(err)]++
 		if code := status.Code(err); code != codes.Unavailable && code != codes.ResourceExhausted {
@@ -175,10 +187,19 @@ func (l *chaosLoad) request(router *chaosPart, ask clustertest.Ask, leaves bool)
 func (l *chaosLoad) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var failures []string
+	return fmt.Sprintf("%d served, %d left, failed: %v", l.served, l.left, l.failuresText())
+}
+
+// failuresText is how many failed with what. mu is held.
+func (l *chaosLoad) failuresText() (all []string) {
 	for what, n := range l.failures {
-		failures = append(failures, fmt.Sprintf("%d %s", n, what))
+		all = append(all, fmt.Sprintf("%d %s", n, what))
 	}
-	sort.Strings(failures)
-	return fmt.Sprintf("%d served, %d left, failed: %v", l.served, l.left, failures)
+	sort.Strings(all)
+	return all
+}
+
+// requests are all that have ended. mu is held.
+func (l *chaosLoad) requests() int {
+	return l.served + l.left + total(l.failures) + l.endless + l.wrong
 }

@@ -42,6 +42,9 @@ type Load struct {
 	InFlightLimit int
 	// Stop is asked now and then; true ends the run early. Nil: it is not.
 	Stop func() bool
+	// Enough is asked about each request when it has ended; true ends the run early, with what is
+	// there: requests that still run are Cancelled. Nil: it is not.
+	Enough func(*record.Record) bool
 	// Patience is after how long the client of a request gives up; 0: it does not. Nil: none
 	// does.
 	Patience func(*workload.Request) time.Duration
@@ -65,6 +68,7 @@ type load struct {
 	running  map[*request]struct{}
 	thinking int  // conversations, before their next turn
 	sourced  bool // the source has ended
+	enough   bool // Enough said so
 	due      int
 	sent     int
 	unsent   int
@@ -118,7 +122,7 @@ func (c *Cluster) Run(o Load) (*record.Run, error) {
 			break
 		}
 	}
-	if !interrupted {
+	if !interrupted && !l.enough {
 		c.rested()
 	}
 	if err := c.watch.err(); err != nil {
@@ -163,8 +167,11 @@ func (l *load) stopped() time.Duration {
 	return last
 }
 
-// over: all that was to be sent has ended, or had its time.
+// over: all that was to be sent has ended, or had its time, or there is enough.
 func (l *load) over() bool {
+	if l.enough {
+		return true
+	}
 	if l.until.IsZero() || l.cluster.now.Before(l.until) {
 		return l.sourced && len(l.running) == 0 && l.thinking == 0 && (!l.Lasts || l.until.IsZero())
 	}
@@ -232,8 +239,8 @@ func (l *load) send(from *workload.Request, before said) {
 		rec.Outcome, rec.Dispatched, rec.Sent = record.Unsent, record.Unset, record.Unset
 		rec.Error = fmt.Sprintf("the limit of %d requests in flight was reached", l.InFlightLimit)
 		l.unsent++
-		l.done++
 		l.failed++
+		l.ended(rec)
 		return
 	}
 	l.sent++
@@ -265,6 +272,12 @@ func (l *load) send(from *workload.Request, before said) {
 	q.handle(joining.Start{})
 }
 
+// ended counts a request that has ended.
+func (l *load) ended(r *record.Record) {
+	l.done++
+	l.enough = l.enough || l.Enough != nil && l.Enough(r)
+}
+
 // finish is the end of a request for its client.
 func (q *request) finish(f joining.Finish) {
 	l, rec := q.load, q.record
@@ -293,10 +306,10 @@ func (q *request) finish(f joining.Finish) {
 	default:
 		rec.Outcome, rec.Code, rec.Error = record.Failed, rpc.CodeName(code), status.Convert(err).Message()
 	}
-	l.done++
 	if rec.Outcome != record.Completed {
 		l.failed++
 	}
+	l.ended(rec)
 	if rec.Admitted >= 0 {
 		l.admitted++
 	}

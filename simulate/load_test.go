@@ -120,3 +120,22 @@ func one(t *testing.T) workload.Source {
 	}
 	return &list{first}
 }
+
+// A run ends early when there is enough.
+func TestEnough(t *testing.T) {
+	var requests list
+	for i := range 50 {
+		requests = append(requests, &workload.Request{Due: time.Duration(i) * 100 * time.Millisecond, Prompt: workload.Prompt{Text: "a prompt"}, MaxTokens: 20, Exact: true})
+	}
+	ended := 0
+	records := sent(t, simulate.Load{Source: &requests, Enough: func(r *record.Record) bool {
+		if r.Outcome != record.Completed || r.OutputTokens != 20 {
+			t.Errorf("a request ended as %v with %d tokens", r.Outcome, r.OutputTokens)
+		}
+		ended++
+		return ended == 10
+	}})
+	if completed := slices.DeleteFunc(slices.Clone(records), func(r *record.Record) bool { return r.Outcome != record.Completed }); ended != 10 || len(completed) != 10 || len(records) == 50 {
+		t.Errorf("%d had ended, %d of %d are complete", ended, len(completed), len(records))
+	}
+}

@@ -29,6 +29,7 @@ type Proxy struct {
 	flip    *Flip
 	watch   func(d Direction, frame []byte, ended []string)
 	silence chan struct{} // not nil: nothing passes until it is closed
+	rate    int           // bytes a second; 0: no limit
 	closed  bool
 }
 
@@ -169,6 +170,23 @@ func (p *Proxy) Speak() {
 	}
 }
 
+// Slow lets so many bytes a second pass, in each direction of each connection; 0: as many as come.
+func (p *Proxy) Slow(bytesPerSecond int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.rate = bytesPerSecond
+}
+
+// takes is how long a slow connection has to do with so many bytes.
+func (p *Proxy) takes(bytes int) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.rate == 0 {
+		return 0
+	}
+	return time.Duration(bytes) * time.Second / time.Duration(p.rate)
+}
+
 // Passed is how many messages of a kind went through.
 func (p *Proxy) Passed(d Direction, kind string) int {
 	p.mu.Lock()
@@ -251,6 +269,15 @@ func (p *Proxy) relay(l *link, d Direction) {
 			select {
 			case <-wait:
 			case <-l.broken:
+				return
+			}
+		}
+		if d := p.takes(len(frame)); d > 0 {
+			timer := time.NewTimer(d)
+			select {
+			case <-timer.C:
+			case <-l.broken:
+				timer.Stop()
 				return
 			}
 		}

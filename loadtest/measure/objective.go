@@ -81,6 +81,10 @@ func met(r *record.Record, slo SLO) meets {
 	}
 }
 
+// Meets reports whether a request that has ended kept every bound of an SLO, as SLOAttainment
+// counts it.
+func Meets(r *record.Record, slo SLO) bool { return met(r, slo) == kept }
+
 // attainment is the share of requests that met their SLO.
 func (s *Summary) attainment(due []*record.Record, options Options) {
 	var good, offered, taken, completed float64

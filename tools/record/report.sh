@@ -12,14 +12,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 [[ $# -gt 0 ]] || set -- --sweep --slo "ttft:p99<200ms,tpot:p99<10ms" --prompt-tokens 256 --output-tokens 64
-for browser in "${TANDEM_BROWSER:-}" chromium chromium-browser google-chrome; do
-  [[ -n $browser ]] && command -v "$browser" >/dev/null && break
-  browser=
-done
-if [[ -z $browser ]]; then
-  echo "no browser: install chromium, or name one of its kind in TANDEM_BROWSER" >&2
-  exit 1
-fi
+source tools/record/browser.sh
 client=
 if chrt --fifo 1 true 2>/dev/null; then
   client="chrt --fifo 1"
@@ -44,9 +37,7 @@ if [[ ${line:-} != ready ]]; then
 fi
 $client "$work/tandem" bench serve --addr "$address" --report "$work/report.html" --name "The bundled model, swept" "$@"
 
-# A message bus that is named but does not answer costs the browser 25 seconds.
-DBUS_SESSION_BUS_ADDRESS=disabled: DBUS_SYSTEM_BUS_ADDRESS=disabled: "$browser" --headless=new --no-sandbox --disable-gpu \
-  --hide-scrollbars --user-data-dir="$work/profile" --window-size=1200,"${HEIGHT:-815}" --screenshot="$work/report.png" "file://$work/report.html" 2>/dev/null
+picture "$work/report.html" "${HEIGHT:-815}" "$work/report.png"
 mv "$work/report.png" docs/images/report.png
 [[ -z ${KEEP:-} ]] || cp "$work/report.html" "$KEEP"
 echo "made docs/images/report.png"

@@ -30,7 +30,7 @@ const (
 // burstScenario is the text of a cluster of A100s that serve OPT-13B, with Azure's lengths in bursts.
 func burstScenario(o Options, workers, requests int) string {
 	prefill := int(math.Round(float64(workers) * 3 / 8))
-	text := fmt.Sprintf("model: {name: opt-13b, layers: 10, hidden-size: 5120, heads: 40, head-size: 512, vocab-size: 50272, context-tokens: %d}\nblock-tokens: 16\nprofile: {file: %q, model: facebook/opt-13b}\n", optContext, o.profile(mapProfile))
+	text := opt13B.text() + fmt.Sprintf("block-tokens: 16\nprofile: {file: %q, model: facebook/opt-13b}\n", o.profile(mapProfile))
 	text += "network: {latency: 20us, bandwidth: 50GB/s}\nrouter: {tenant-max-requests: 1000000, transfer-bytes-per-second: 50000000000}\npools:\n"
 	const worker = "kv-memory: 54GB, max-batch-tokens: 2048, max-sequences: 128, transfer-credit-bytes: 67108864"
 	if workers > 1 {

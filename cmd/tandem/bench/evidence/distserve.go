@@ -119,15 +119,18 @@ func newGoodput(rows []application, columns []column, rounds int) *goodput {
 }
 
 func (g *goodput) measure(ctx context.Context, o Options, requests int) error {
-	return each(ctx, len(g.found), func(i int) (err error) {
-		round, cell := i%g.rounds, i/g.rounds
+	return each(ctx, len(g.found)/g.rounds, func(cell int) error {
 		row, col := g.rows[cell/len(g.columns)], g.columns[cell%len(g.columns)]
 		s := rateSearch{most: row.model.most, within: row.model.within, requests: requests}
 		layouts := slices.DeleteFunc(row.model.layouts(row.gpus, col.placement), func(l layout) bool { return col.chunked && l.whole })
-		if g.found[i], err = row.best(ctx, o, layouts, col.placement, col.fabric, s, round); err != nil {
+		found, err := row.rounds(ctx, o, layouts, col.placement, col.fabric, s, g.rounds)
+		if err != nil {
 			return fmt.Errorf("%s, %s: %w", row, col, err)
 		}
-		o.say(fmt.Sprintf("distserve: %s, %s, round %d: %s a GPU with %s", row, col, round+1, rate(g.found[i].rate), g.found[i].layout))
+		for round, f := range found {
+			o.say(fmt.Sprintf("distserve: %s, %s, round %d: %s a GPU with %s", row, col, round+1, rate(f.rate), f.layout))
+		}
+		copy(g.found[cell*g.rounds:], found)
 		return nil
 	})
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
+	"strings"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/evidence/workloads"
 	"github.com/tandem-serving/tandem/loadtest/report"
@@ -40,11 +42,11 @@ func reproduceDistServe(ctx context.Context, o Options, g *goodput, r *Result) e
 		{"aggregated", aggregated, joint, false},
 	}
 	const rounds = 2
-	found := make([]best, len(cells)*rounds)
-	if err := each(ctx, len(found), func(i int) (err error) {
-		c, a := cells[i/rounds], a
+	found := make([][]best, len(cells))
+	if err := each(ctx, len(cells), func(i int) (err error) {
+		c, a := cells[i], a
 		a.keeps = c.keeps
-		found[i], err = a.best(ctx, o, c.layouts, c.p, free, s, i%rounds)
+		found[i], err = a.rounds(ctx, o, slices.Clone(c.layouts), c.p, free, s, rounds)
 		return err
 	}); err != nil {
 		return err
@@ -55,8 +57,8 @@ func reproduceDistServe(ctx context.Context, o Options, g *goodput, r *Result) e
 		Rows:   [][]string{{"DistServe's simulator, ShareGPT's lengths", "1.56", "1 prefill TP2 + 1 decode TP1"}},
 	}
 	for i, c := range cells {
-		rounds := found[i*rounds : (i+1)*rounds]
-		t.Rows = append(t.Rows, []string{"Tandem, " + c.name, fmt.Sprintf("%s, %s", rate(rounds[0].rate), rate(rounds[1].rate)), rounds[0].layout.String()})
+		first, second := found[i][0], found[i][1]
+		t.Rows = append(t.Rows, []string{"Tandem, " + c.name, fmt.Sprintf("%s, %s", rate(first.rate), rate(second.rate)), first.layout.String()})
 	}
 	r.Tables = append(r.Tables, t)
 	return nil
@@ -91,7 +93,7 @@ func tightestSLOs(ctx context.Context, o Options, g *goodput, r *Result) error {
 		cells := []string{row.String(), rate(mean(g.rates(i, columns[0])))}
 		of := func(c int) []float64 { at := (i*len(columns) + c) * rounds; return scales[at : at+rounds] }
 		for c := range columns {
-			cells = append(cells, rate(mean(of(c))))
+			cells = append(cells, scaleText(of(c)))
 		}
 		t.Rows = append(t.Rows, cells)
 		for c, name := range []placement{"", disaggregated, auto} {
@@ -102,6 +104,18 @@ func tightestSLOs(ctx context.Context, o Options, g *goodput, r *Result) error {
 	}
 	r.Tables = append(r.Tables, t)
 	return nil
+}
+
+// scaleText is the mean of the rounds' scales, or each of them if some rounds had none.
+func scaleText(rounds []float64) string {
+	if !slices.Contains(rounds, 0) {
+		return rate(mean(rounds))
+	}
+	var all []string
+	for _, scale := range rounds {
+		all = append(all, rate(scale))
+	}
+	return strings.Join(slices.Compact(all), ", ")
 }
 
 // sweepsOfDistServe draws its two figures for the first application: the share of requests in

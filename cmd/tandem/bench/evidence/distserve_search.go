@@ -1,9 +1,9 @@
 package evidence
 
 import (
+	"cmp"
 	"context"
-
-	"github.com/tandem-serving/tandem/loadtest/search"
+	"slices"
 )
 
 // rateSearch bounds DistServe's search for a rate.
@@ -23,8 +23,11 @@ type best struct {
 
 // meets tells whether 90% of the requests are served in time at a rate a GPU.
 func (a application) meets(ctx context.Context, o Options, l layout, p placement, f fabric, requests, round int, perGPU, sloScale float64) (bool, error) {
-	share, err := a.share(ctx, o, l, p, f, requests, round, perGPU, sloScale)
-	return share >= search.Share, err
+	t, err := newTrial(o.Profiles, a.scenario(o, l, p, f, requests, sloScale))
+	if err != nil {
+		return false, err
+	}
+	return t.passes(ctx, perGPU*float64(l.gpus()), round)
 }
 
 // share of the requests that are served in time at a rate a GPU.
@@ -60,6 +63,26 @@ func (a application) best(ctx context.Context, o Options, layouts []layout, p pl
 		}
 	}
 	return found, nil
+}
+
+// rounds are the best of each of so many rounds of arrivals and lengths. The best layout of one is the
+// first that the next looks at: most of the others then are worse, which one rate tells.
+func (a application) rounds(ctx context.Context, o Options, layouts []layout, p placement, f fabric, s rateSearch, n int) (all []best, err error) {
+	for round := range n {
+		found, err := a.best(ctx, o, layouts, p, f, s, round)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, found)
+		first := func(l layout) int {
+			if found.rate > 0 && l.String() == found.layout.String() {
+				return 0
+			}
+			return 1
+		}
+		slices.SortStableFunc(layouts, func(a, b layout) int { return cmp.Compare(first(a), first(b)) })
+	}
+	return all, nil
 }
 
 // tightest is the smallest scale of both bounds, up to 4, at which 90% of the requests are in

@@ -9,6 +9,8 @@ import (
 type opt struct {
 	name                  string
 	layers, hidden, heads int
+	// parts are in how many its KV is sent: each is several layers, which makes fewer events.
+	parts int
 	// tokens is what fits into the KV memory of a group of A100s of 80 GB, by its size, as
 	// DistServe's simulator has it (simdistserve/estimators/profile_data/max_num_tokens.csv).
 	tokens map[int]int
@@ -17,9 +19,18 @@ type opt struct {
 }
 
 var (
-	opt13B = opt{"opt-13b", 40, 5120, 40, map[int]int{1: 66144, 2: 163008, 4: 356736}, 5, 0.04}
-	opt66B = opt{"opt-66b", 64, 9216, 72, map[int]int{2: 11600, 4: 78496, 8: 212304}, 1.5, 0.015}
+	opt13B = opt{"opt-13b", 40, 5120, 40, 10, map[int]int{1: 66144, 2: 163008, 4: 356736}, 5, 0.04}
+	opt66B = opt{"opt-66b", 64, 9216, 72, 8, map[int]int{2: 11600, 4: 78496, 8: 212304}, 1.5, 0.015}
 )
+
+// text is the line of a scenario that says what is served.
+func (m opt) text() string { return "model: " + m.shape(optContext) + "\n" }
+
+// shape is the model with a context of so many tokens.
+func (m opt) shape(context int) string {
+	return fmt.Sprintf("{name: %s, layers: %d, hidden-size: %d, heads: %d, head-size: %d, vocab-size: 50272, context-tokens: %d}",
+		m.name, m.parts, m.hidden, m.heads, m.hidden/m.heads*m.layers/m.parts, context)
+}
 
 // optContext is the context of OPT, in tokens.
 const optContext = 2048
@@ -139,7 +150,7 @@ func (a application) String() string { return fmt.Sprintf("%s, %d A100s", a.name
 func (a application) scenario(o Options, l layout, p placement, f fabric, requests int, sloScale float64) string {
 	var out strings.Builder
 	m := a.model
-	fmt.Fprintf(&out, "model: {name: %s, layers: %d, hidden-size: %d, heads: %d, vocab-size: 50272, context-tokens: %d}\n", m.name, m.layers, m.hidden, m.heads, optContext)
+	out.WriteString(m.text())
 	fmt.Fprintf(&out, "block-tokens: 16\nnetwork: %s\nrouter: {tenant-max-requests: 1000000}\npools:\n", f.text)
 	for _, g := range l.groups {
 		const bytesOfFP16 = 2

@@ -55,9 +55,8 @@ func (s served) fetched() float64 {
 
 // measure serves it.
 func (m mooncakeRun) measure(ctx context.Context, o Options) (s served, err error) {
-	const parts, layers, headSize = 10, 80, 128
 	var out strings.Builder
-	fmt.Fprintf(&out, llama, parts, layers/parts*headSize, 1<<17, mooncakeBlock, ", transfer-bytes-per-second: 25000000000")
+	fmt.Fprintf(&out, llama, 1<<17, mooncakeBlock, ", transfer-bytes-per-second: 25000000000")
 	const transfers = "transfer-credit-bytes: 67108864"
 	fmt.Fprintf(&out, "  prefill: {role: prefill, count: %d, profile: {file: %q, model: llama2-70b}, kv-memory: %dGiB, max-sequences: 512, max-batch-tokens: 8192, chunk-tokens: 4096, max-waiting: 4096, fetch-bandwidth: 25000000000, %s}\n",
 		mooncakePrefill, o.profile(a100.profile), m.memoryGiB, transfers)

@@ -16,6 +16,7 @@ What Tandem's claim rests on: prefill and decode apart meet more SLOs, where the
 
 - Time is virtual unless a table says otherwise: routers and workers are the code that serves live traffic, and step times come from published or measured profiles in [profiles](profiles). [simulation.md](simulation.md) says what is simulated.
 - Equal seeds give equal results on every machine.
+- KV is sent in eight or ten parts, each of several layers, which makes fewer events. A search ends a run as soon as it is certain on which side of the SLO it is.
 - The command above a table makes its figures again.
 `
 

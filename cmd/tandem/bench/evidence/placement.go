@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tandem-serving/tandem/loadtest/measure"
 	"github.com/tandem-serving/tandem/loadtest/search"
 	"github.com/tandem-serving/tandem/pkg/latency"
 )
@@ -107,13 +108,10 @@ func (p point) split(n int, profile *latency.Profile) (prefill int, near float64
 	return min(max(prefill, 1), n-1), float64(n) / (prompt + answer)
 }
 
-// scenario is the text of one, as 'tandem simulate' reads it. KV of 40 layers is sent in 10 parts
-// of four layers each, which are fewer events.
+// scenario is the text of one, as 'tandem simulate' reads it.
 func (p point) scenario(o Options, prefill int, mode string, requests int) string {
-	const parts = 10
 	m := opt13B
-	text := fmt.Sprintf("model: {name: %s, layers: %d, hidden-size: %d, heads: %d, head-size: %d, vocab-size: 50272, context-tokens: %d}\nblock-tokens: 16\n",
-		m.name, parts, m.hidden, m.heads, m.hidden/m.heads*m.layers/parts, optContext)
+	text := m.text() + "block-tokens: 16\n"
 	text += fmt.Sprintf("profile: {file: %q, model: facebook/%s}\n", o.profile(mapProfile), m.name)
 	text += fmt.Sprintf("network: {latency: 20us, bandwidth: %.0fMB/s}\nrouter: {tenant-max-requests: 1000000}\npools:\n", p.bandwidth/1e6)
 	const bytesOfFP16 = 2
@@ -132,18 +130,18 @@ func (p point) capacity(ctx context.Context, o Options, prefill int, mode string
 	if err != nil {
 		return 0, err
 	}
-	const least = 1000 // times less than near is none
+	const least = 50 // times less than near is none
 	s := search.NewCapacity(near, factor)
 	for {
 		rate, more := s.Next()
 		if !more || rate < near/least {
 			break
 		}
-		f, err := t.at(ctx, rate, round)
+		passed, err := t.passes(ctx, rate, round)
 		if err != nil {
 			return 0, fmt.Errorf("%v, %s: %w", p, mode, err)
 		}
-		s.Done(search.Step{Rate: rate, Summary: &f.Summary, Client: f.Limit()})
+		s.Done(search.Step{Rate: rate, Summary: attained(passed)})
 	}
 	if found := s.Result().MaxRate; found != nil {
 		return *found, nil
@@ -151,7 +149,16 @@ func (p point) capacity(ctx context.Context, o Options, prefill int, mode string
 	return 0, nil
 }
 
-// measure measures points that differ in bandwidth only. Aggregated serving sends no KV, so that one
+// attained is what a search for a capacity reads of a run.
+func attained(passed bool) *measure.Summary {
+	s := &measure.Summary{Requests: 1}
+	if passed {
+		s.SLOAttainment = 1
+	}
+	return s
+}
+
+// measurePoints measures points that differ in bandwidth only. Aggregated serving sends no KV, so that one
 // measurement holds for all of them.
 func measurePoints(ctx context.Context, o Options, points []point, profile *latency.Profile, requests, round int) ([]mapped, error) {
 	const unknown, known = 1.5, 1.1 // factors

@@ -11,6 +11,7 @@ func mapResult(all []mapped, o objective, prompts, outputs []int, bandwidths []f
 	table := Table{
 		Title: "Capacity, requests a second", Command: "tandem bench evidence --section placement-" + o.name,
 		Header: []string{"network", "prompt/answer, tokens", "prefill + decode workers", "`aggregated`", "`disaggregated`", "`auto`", "better", "by", "`auto` of the better"},
+		Note:   "None: less than a fiftieth of where the search begins, which is near the other networks' figure.",
 	}
 	worst, best := all[0], all[0]
 	pays := 0
@@ -42,7 +43,7 @@ func mapResult(all []mapped, o objective, prompts, outputs []int, bandwidths []f
 			fmt.Sprintf("`auto` is worst at %v: %.3f of the better placement (%s and %s requests a second).", worst.point, worst.ofBetter(), rate(worst.either), rate(worst.better())),
 			fmt.Sprintf("`auto` is most above `aggregated` at %v: %s and %s requests a second.", best.point, rate(best.either), rate(best.aggregated)),
 			"The two points with the lowest `auto` of the better, and the best one, are means of two rounds of arrivals; the others are one round. A round differs from the next by about 3%.",
-			"KV of 40 layers is sent in 10 parts, and routers learn the bandwidth from that.",
+			"Routers learn the bandwidth from the transfers.",
 		},
 		Ratios: []Ratio{
 			{Name: "auto over the better placement, worst point", Value: worst.ofBetter(), Noise: 0.06},

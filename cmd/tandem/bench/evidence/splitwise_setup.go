@@ -78,8 +78,8 @@ func splits(dollars float64, prefill, decode device, p placement) (all []park) {
 }
 
 // llama is Llama 2 70B in fp16 on machines of 640 GB, of which a tenth is left free. KV of its 80
-// layers is sent in so many parts, each as large as those layers' together.
-const llama = `model: {name: llama2-70b, layers: %d, hidden-size: 8192, heads: 64, kv-heads: 8, head-size: %d, ffn-size: 28672, vocab-size: 32000, context-tokens: %d}
+// layers is sent in ten parts of eight layers each, which makes fewer events.
+const llama = `model: {name: llama2-70b, layers: 10, hidden-size: 8192, heads: 64, kv-heads: 8, head-size: 1024, ffn-size: 28672, vocab-size: 32000, context-tokens: %d}
 block-tokens: %d
 network: {latency: 20us, bandwidth: 25GB/s}
 router: {tenant-max-requests: 1000000%s}
@@ -89,7 +89,7 @@ pools:
 // scenario is the text of one.
 func (p park) scenario(o Options, mode placement, requests int, traffic string) string {
 	var out strings.Builder
-	fmt.Fprintf(&out, llama, 80, 128, 16384, 16, "")
+	fmt.Fprintf(&out, llama, 16384, 16, "")
 	for _, m := range p.machines {
 		fmt.Fprintf(&out, "  %s: {role: %s, count: %d, profile: {file: %q, model: llama2-70b}, kv-memory: 400GiB, max-sequences: 512, max-batch-tokens: 4096",
 			m.role, m.role, m.count, o.profile(m.profile))

@@ -15,6 +15,7 @@ import (
 	"github.com/tandem-serving/tandem/loadtest/drive"
 	"github.com/tandem-serving/tandem/loadtest/record"
 	"github.com/tandem-serving/tandem/loadtest/report"
+	"github.com/tandem-serving/tandem/loadtest/search"
 	"github.com/tandem-serving/tandem/loadtest/workload"
 	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/simulate"
@@ -32,6 +33,8 @@ type trial struct {
 	// change changes the cluster before it starts, ended looks at it after a run; nil: nothing does.
 	change func(*simulate.Config)
 	ended  func(*simulate.Cluster)
+	// verdict ends a run when it is certain; nil: runs go to their end.
+	verdict *verdict
 	// last is the last run.
 	last *record.Run
 }
@@ -75,6 +78,22 @@ func (t *trial) at(ctx context.Context, rate float64, round int) (report.Figures
 	return f, err
 }
 
+// passes reports whether search.Share of the requests of a rate meet the SLO, as at would find.
+// The run ends when that is certain.
+func (t *trial) passes(ctx context.Context, rate float64, round int) (bool, error) {
+	slo, err := t.load.Objective()
+	if err != nil {
+		return false, err
+	}
+	t.verdict = &verdict{slo: slo}
+	defer func() { t.verdict = nil }()
+	f, err := t.at(ctx, rate, round)
+	if passed, failed := t.verdict.certain(); passed || failed {
+		return passed, err
+	}
+	return f.SLOAttainment >= search.Share, err // some did not end
+}
+
 // drive is a run on a cluster of its own.
 func (t *trial) drive(ctx context.Context, o drive.Options) (*record.Run, error) {
 	if err := o.Complete(); err != nil {
@@ -92,6 +111,14 @@ func (t *trial) drive(ctx context.Context, o drive.Options) (*record.Run, error)
 	if t.change != nil {
 		t.change(&config)
 	}
+	var enough func(*record.Record) bool
+	if t.verdict != nil {
+		var err error
+		if o.Source, err = t.verdict.read(o); err != nil {
+			return nil, err
+		}
+		enough = t.verdict.ended
+	}
 	cluster, err := simulate.New(config)
 	if err != nil {
 		return nil, err
@@ -99,7 +126,7 @@ func (t *trial) drive(ctx context.Context, o drive.Options) (*record.Run, error)
 	run, err := cluster.Run(simulate.Load{
 		Source: o.Source, Tokenize: t.scenario.Tokenizer(), Offered: o.Offered, Concurrency: o.Concurrency, Warmup: o.Warmup, Duration: o.Duration, Lasts: o.Lasts,
 		RequestTimeout: o.RequestTimeout, DrainTimeout: o.DrainTimeout, InFlightLimit: o.InFlightLimit,
-		Stop: func() bool { return ctx.Err() != nil },
+		Stop: func() bool { return ctx.Err() != nil }, Enough: enough,
 	})
 	if t.ended != nil {
 		t.ended(cluster)
