@@ -26,7 +26,7 @@ func TestTooManyForms(t *testing.T) {
 	cache := grammar.NewCache(vocabulary)
 	accept := func() error {
 		_, err := workerdriver.Accept(t.Context(), &workerv1.DecodeRequest{WorkerEpoch: 1, Task: &workerv1.Task{
-			TokenIds: []uint32{1}, MaxTokens: 2, Envelope: &workerv1.Envelope{RequestId: "r"},
+			TokenIds: []uint32{1}, MaxTokens: 2, Envelope: &inferencev1.Envelope{RequestId: "r"},
 			StructuredOutput: &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_Regex{Regex: "[ab]+"}},
 		}}, 1, model.Spec{Name: "m", VocabSize: 8, ContextTokens: 100, EOS: []int32{7}}, func() (*grammar.Cache, error) { return cache, nil })
 		return err

@@ -1,6 +1,7 @@
 package preprocess
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
