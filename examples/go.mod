@@ -4,6 +4,7 @@ go 1.26.0
 
 require (
 	github.com/openai/openai-go/v3 v3.96.0
+	github.com/tandem-serving/tandem/client v0.0.0
 	github.com/tandem-serving/tandem/proto v0.0.0
 	google.golang.org/grpc v1.85.0
 	google.golang.org/protobuf v1.36.12
@@ -21,4 +22,7 @@ require (
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20261019180522-ce908d29299b // indirect
 )
 
-replace github.com/tandem-serving/tandem/proto => ../proto
+replace (
+	github.com/tandem-serving/tandem/client => ../client
+	github.com/tandem-serving/tandem/proto => ../proto
+)

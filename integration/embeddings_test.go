@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
@@ -24,6 +25,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
 	"github.com/tandem-serving/tandem/pkg/engine/engines"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/pkg/longtest"
 	"github.com/tandem-serving/tandem/pkg/model"
 	"github.com/tandem-serving/tandem/pkg/sampler"
 )
@@ -194,4 +196,44 @@ func TestEmbeddingsRefused(t *testing.T) {
 		}
 	}
 	m.AwaitIdle(t)
+}
+
+// Texts are embedded while the workers that do it die: others do it again, with the same vectors.
+func TestEmbeddingsSurviveWorkers(t *testing.T) {
+	longtest.Only(t)
+	t.Parallel()
+	m := clustertest.StartProcesses(t, clustertest.Build(t), 2, 2)
+	for _, role := range []controlv1.Role{prefillRole, decodeRole} {
+		m.Router().AwaitPool(t, role, 2)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
+	defer cancel()
+	q := &inferencev1.EmbedRequest{}
+	for i := range 100 {
+		q.Inputs = append(q.Inputs, textInput(longPrompt(i)))
+	}
+	want, err := m.Router().Inference.Embed(ctx, q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		var got *inferencev1.EmbedResponse
+		embedded := make(chan error, 1)
+		go func() {
+			var err error
+			got, err = m.Router().Inference.Embed(ctx, q)
+			embedded <- err
+		}()
+		m.Kill(t, m.Router().Busiest(t, decodeRole))
+		if err := <-embedded; err != nil {
+			t.Fatal(err)
+		}
+		for i, v := range got.GetEmbeddings() {
+			if !slices.Equal(v.GetValues(), want.GetEmbeddings()[i].GetValues()) {
+				t.Errorf("input %d: %v, want %v", i, v.GetValues()[:4], want.GetEmbeddings()[i].GetValues()[:4])
+			}
+		}
+		m.Scale(t, decodeRole, 2)
+		m.Router().AwaitPool(t, decodeRole, 2)
+	}
 }

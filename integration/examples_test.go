@@ -86,6 +86,40 @@ func TestExamples(t *testing.T) {
 	}
 }
 
+// TestExamplesOfForms runs the programs of examples/ that ask for answers of a form: what they print
+// is what they read of it.
+func TestExamplesOfForms(t *testing.T) {
+	t.Parallel()
+	root := checkoutRoot(t)
+	up := clustertest.Launch(t, "up", clustertest.Build(t).Tandem, "up", "--model", filepath.Join(root, "models", "fable"),
+		"--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--metrics", "").Ready(t)
+	for name, c := range map[string]struct{ where, want, without string }{
+		"structured": {
+			"TANDEM_ADDR=" + up.Field(t, "grpc"), `^".{1,80}" is [1-9]\d? years old and has [0-2] friends: \[.*\]\n$`, "TANDEM_ADDR=" + nobodyAt(t),
+		},
+		"tools": {
+			"OPENAI_BASE_URL=http://" + address(up.Field(t, "http")) + "/v1", `^weather\(\{"city": ?"(Paris|Rome)", ?"days": ?[1-7]\}\) = (Paris|Rome), [1-7] days: sun\n(?s:.+)$`,
+			"OPENAI_BASE_URL=http://" + nobodyAt(t) + "/v1",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			program := goExample(t, root, name)
+			run := func(where string) (string, error) {
+				cmd := exec.CommandContext(t.Context(), program)
+				cmd.Env = append(os.Environ(), where)
+				out, err := cmd.CombinedOutput()
+				return string(out), err
+			}
+			if out, err := run(c.where); err != nil || !regexp.MustCompile(c.want).MatchString(out) {
+				t.Errorf("%v: %s", err, out)
+			}
+			if out, err := run(c.without); err == nil || !strings.Contains(out, "start a mesh with 'tandem up'") {
+				t.Errorf("without a mesh: %v: %s", err, out)
+			}
+		})
+	}
+}
+
 // unread runs an example whose answer nobody reads, and returns what it says of that.
 func unread(t *testing.T, root, where string, run []string) (string, error) {
 	t.Helper()

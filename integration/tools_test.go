@@ -111,6 +111,40 @@ func TestToolsAuto(t *testing.T) {
 	m.AwaitIdle(t)
 }
 
+// With tools and a form, an answer is calls, or has the form.
+func TestToolsOrAForm(t *testing.T) {
+	for _, format := range toolcalls.Names() {
+		m := clustertest.Start(t, func(o *mesh.UpOptions) { o.ToolCallParser = format }).Client
+		calls, forms := 0, 0
+		for seed := range uint64(12) {
+			q := withTools(2, aggregated, &inferencev1.ToolChoice{Single: true})
+			q.Sampling.Seed = &seed
+			q.StructuredOutput = ofSchema(`{"enum":["<tool_call>","[TOOL_CALLS]",{"n":1}]}`)
+			got := generate(t, m, q)
+			made, content := heroes(t, got.Accepted.GetToolCallFormat(), got.Text)
+			switch {
+			case len(made) == 1 && content == "":
+				made[0].check(t)
+				calls++
+			case len(made) == 0 && slices.Contains([]string{`"<tool_call>"`, `"[TOOL_CALLS]"`, `{"n":1}`}, content):
+				forms++
+			default:
+				t.Errorf("%s: %q", format, got.Text)
+			}
+		}
+		if calls == 0 || forms == 0 {
+			t.Errorf("%s: %d calls, %d answers without", format, calls, forms)
+		}
+		q := withTools(0.9, aggregated, &inferencev1.ToolChoice{Required: true, Single: true})
+		want := generate(t, m, q)
+		q.StructuredOutput = ofSchema(`{"type":"null"}`)
+		if got := generate(t, m, q); !slices.Equal(got.Tokens, want.Tokens) {
+			t.Errorf("%s: where a call is required a form changes it: %q, not %q", format, got.Text, want.Text)
+		}
+		m.AwaitIdle(t)
+	}
+}
+
 // What tools cannot be is refused before anything is computed.
 func TestToolsRefused(t *testing.T) {
 	m := clustertest.Start(t, nil).Client
@@ -123,7 +157,12 @@ func TestToolsRefused(t *testing.T) {
 		{"another function", "conversation.tool_choice", func(_ *inferencev1.GenerateRequest, c *inferencev1.Conversation) {
 			c.ToolChoice.Functions = []string{"x"}
 		}},
-		{"a form", "structured_output", func(q *inferencev1.GenerateRequest, _ *inferencev1.Conversation) { q.StructuredOutput = ofSchema("{}") }},
+		{"a wrong form", "structured_output.json_schema", func(q *inferencev1.GenerateRequest, _ *inferencev1.Conversation) {
+			q.StructuredOutput = ofSchema(`{"not":{}}`)
+		}},
+		{"tags of its own", "structured_output.structural_tags", func(q *inferencev1.GenerateRequest, _ *inferencev1.Conversation) {
+			q.StructuredOutput = &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_StructuralTags{StructuralTags: &inferencev1.StructuralTags{}}}
+		}},
 		{"no end", "ignore_eos", func(q *inferencev1.GenerateRequest, _ *inferencev1.Conversation) { q.IgnoreEos = true }},
 		{"a name", "conversation.tools[1].function.name", func(_ *inferencev1.GenerateRequest, c *inferencev1.Conversation) {
 			c.ToolsJson = append(c.ToolsJson, `{"type":"function","function":{"name":"a b"}}`)

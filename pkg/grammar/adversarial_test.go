@@ -1,6 +1,7 @@
 package grammar_test
 
 import (
+	"math/rand/v2"
 	"testing"
 
 	"github.com/tandem-serving/tandem/pkg/grammar"
@@ -20,11 +21,11 @@ func TestTooMuchWork(t *testing.T) {
 		}
 	}
 	v := vocabulary(t, all)
-	hard, err := grammar.Compile(expression("[ab]*a[ab]{1000}|[ab]*b[ab]{1000}c"), v)
+	hard, err := grammar.Compile(t.Context(), expression("[ab]*a[ab]{1000}|[ab]*b[ab]{1000}c"), v)
 	if err != nil {
 		t.Fatal(err)
 	}
-	easy, err := grammar.Compile(expression("[ab]*"), v)
+	easy, err := grammar.Compile(t.Context(), expression("[ab]*"), v)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +59,7 @@ func TestCountedClasses(t *testing.T) {
 	}
 	v := vocabulary(t, all)
 	for _, source := range []string{"[a-z0-9]{1,12}(-[a-z]{2,9})?", "([a-h]{1,5}!){1,3}", "[a-d]{3}[b-z]{0,7}(!|!!)?", "[^!]{2,9}!", "(?:[a-z]+[.-]){2}[0-9]*"} {
-		form, err := grammar.Compile(expression(source), v)
+		form, err := grammar.Compile(t.Context(), expression(source), v)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -72,5 +73,36 @@ func TestCountedClasses(t *testing.T) {
 			}
 			checkMask(t, form, all, []byte(so), form.Constrain([]int32{eos}).Allowed(tokens))
 		}
+	}
+}
+
+// The work for one output is bounded: one whose places are all new ends, and others with the same
+// form go on.
+func TestTooMuchWorkForOneOutput(t *testing.T) {
+	all := [][]byte{eos: nil}
+	for n := 1; n <= 12; n++ {
+		for word := range 1 << n {
+			text := make([]byte, n)
+			for i := range text {
+				text[i] = "ab"[word>>i&1]
+			}
+			all = append(all, text)
+		}
+	}
+	form, err := grammar.Compile(t.Context(), expression("[ab]*a[ab]{25}"), vocabulary(t, all))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := rand.New(rand.NewPCG(3, 3))
+	c := form.Constrain([]int32{eos})
+	var so []int32
+	for len(so) < 1000 && c.Allowed(so) != nil {
+		so = append(so, int32(len(all)-1-r.IntN(1<<12)))
+	}
+	if len(so) < 10 || len(so) == 1000 {
+		t.Errorf("an output goes on for %d tokens", len(so))
+	}
+	if mask := form.Constrain([]int32{eos}).Allowed(so[:5]); !allowed(mask, 1) {
+		t.Error("another output ends")
 	}
 }

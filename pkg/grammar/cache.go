@@ -19,9 +19,9 @@ const (
 	maxCachedNodes = 1 << 21
 )
 
-// maxWaiting bounds the calls that wait for grammars, or compile them. A large one takes some 10 ms to compile, an
+// MaxWaiting bounds the calls that wait for grammars, or compile them. A large one takes some 10 ms to compile, an
 // adversarial one a second.
-const maxWaiting = 256
+const MaxWaiting = 256
 
 // ErrBusy is why Get refuses while too many grammars are being compiled.
 var ErrBusy = errors.New("too many new forms of outputs are being compiled: try again, or use fewer different ones")
@@ -52,13 +52,13 @@ type cached struct {
 func NewCache(v *Vocabulary) *Cache {
 	return &Cache{
 		vocabulary: v, made: make(map[string]*cached),
-		places: make(chan struct{}, runtime.GOMAXPROCS(0)), waiting: make(chan struct{}, maxWaiting),
+		places: make(chan struct{}, runtime.GOMAXPROCS(0)), waiting: make(chan struct{}, MaxWaiting),
 	}
 }
 
 // Get is Compile, once for each source. Without a vocabulary the grammar is nil. It waits for a
-// place to compile, or for another call that compiles the same source, until ctx ends, whose error it
-// then returns. It is ErrBusy if too many calls wait.
+// place to compile, or for another call that compiles the same source. If ctx ends meanwhile, or while it
+// compiles, it returns the error of ctx. It is ErrBusy if too many calls wait.
 func (c *Cache) Get(ctx context.Context, source *inferencev1.StructuredOutput) (*Grammar, error) {
 	key, err := proto.MarshalOptions{Deterministic: true}.Marshal(source)
 	if err != nil {
@@ -85,7 +85,10 @@ func (c *Cache) Get(ctx context.Context, source *inferencev1.StructuredOutput) (
 		return nil, err
 	}
 	defer func() { <-c.places }()
-	g, err := Compile(source, c.vocabulary)
+	g, err := Compile(ctx, source, c.vocabulary)
+	if _, wrong := errors.AsType[*Error](err); err != nil && !wrong {
+		return nil, err // another call may have more time
+	}
 	nodes := 1
 	if err == nil && c.vocabulary != nil {
 		one.grammar = g

@@ -26,8 +26,7 @@ type classTrie struct {
 // classNode is the nodes of a trie that a text of classes leads to.
 type classNode struct {
 	nodes []int32
-	ids   []int32  // of the texts that end here, if they are few
-	mask  []uint64 // of them, if they are many
+	ends  tokens // whose texts end here
 	to    []classStep
 	made  bool // to is
 }
@@ -68,7 +67,7 @@ func (t *classTrie) next(n *classNode, words int) []classStep {
 			n.to = append(n.to, classStep{class, to})
 		}
 		to.nodes = append(to.nodes, child)
-		to.ids = append(to.ids, t.all.of(int(child))...)
+		to.ends.few = append(to.ends.few, t.all.of(int(child))...)
 	}
 	if n == &t.root {
 		for child := int32(0); int(child) < len(t.all.bytes); child = t.all.after[child] {
@@ -81,26 +80,17 @@ func (t *classTrie) next(n *classNode, words int) []classStep {
 		}
 	}
 	for _, step := range n.to {
-		if len(step.to.ids) <= words {
+		ends := &step.to.ends
+		if len(ends.few) <= words {
 			continue
 		}
-		step.to.mask = make([]uint64, words)
-		for _, id := range step.to.ids {
-			set(step.to.mask, id)
+		ends.mask = make([]uint64, words)
+		for _, id := range ends.few {
+			set(ends.mask, id)
 		}
-		step.to.ids = nil
+		ends.few = nil
 	}
 	return n.to
-}
-
-func (n *classNode) allow(out []uint64) {
-	if n.mask != nil {
-		or(out, n.mask)
-		return
-	}
-	for _, id := range n.ids {
-		set(out, id)
-	}
 }
 
 // wide says whether many bytes lead on from a state, and some of them to the same.
@@ -119,66 +109,77 @@ func (s *state) wide() bool {
 	return s.onward >= wideBytes
 }
 
-// classWalk is a walk through a trie of classes, for one thread.
-type classWalk struct {
-	*masks
-	trie   *classTrie
-	behind *place // where the thread's lexeme leads; nil: nowhere
-	out    []uint64
-	// leads says of classes whether some of their bytes lead on from behind, once it is known.
-	leads [256]struct{ known, is bool }
+// walkClasses follows all tokens from the one thread of a place, which is wide.
+func (f *follower) walkClasses(t thread) {
+	trie := f.vocabulary.classes(t.at.of.like)
+	trie.mu.Lock()
+	defer trie.mu.Unlock()
+	behind := f.behind(f.nodes[t.node].next)
+	if behind != nil {
+		f.visit(behind)
+	}
+	f.walkClass(classRests{trie, &trie.root}, t.at, behind)
 }
 
-// maskClasses adds the tokens that can come for one thread.
-func (m *masks) maskClasses(t thread, out []uint64) {
-	w := classWalk{masks: m, trie: m.vocabulary.classes(t.at.of.like), out: out}
-	w.trie.mu.Lock()
-	defer w.trie.mu.Unlock()
-	m.found = m.found[:0]
-	clear(m.seen)
-	w.behind = m.place(m.enter(m.nodes[t.node].next, t.frame))
-	w.walk(&w.trie.root, t.at)
-}
-
-func (w *classWalk) walk(from *classNode, at *state) {
-	for _, step := range w.trie.next(from, len(w.out)) {
-		if w.work -= workOf(len(at.nodes)); w.work < 0 {
+// walkClass follows what is behind a node of a trie of classes from a state. behind is where the
+// lexeme leads; nil: nowhere.
+func (f *follower) walkClass(from classRests, at *state, behind *place) {
+	for _, step := range from.trie.next(from.node, len(f.allowed)) {
+		if !f.works(workOf(len(at.nodes))) {
 			return
 		}
 		to := at.next(step.class)
 		if to == nil {
 			continue
 		}
-		leaves := to.final && w.behind != nil
-		if leaves || !to.ends {
-			step.to.allow(w.out)
+		here := classRests{from.trie, step.to}
+		leaves := to.final && behind != nil
+		if !to.ends || leaves && len(behind.threads) > 0 {
+			step.to.ends.add(f.allowed)
 		}
 		if leaves {
-			w.leave(step.to)
+			if behind.complete {
+				step.to.ends.add(f.ends)
+				f.classes = append(f.classes, here)
+			}
+			f.walkBehind(here, behind)
 		}
 		if !to.ends {
-			w.walk(step.to, to)
+			f.walkClass(here, to, behind)
 		}
 	}
 }
 
-// leave adds the tokens that get out of the lexeme at a node.
-func (w *classWalk) leave(from *classNode) {
-	all := w.trie.all
-	for _, step := range w.trie.next(from, len(w.out)) {
-		if !w.leadsOn(step.class) {
+// walkBehind follows what is behind a node of a trie of classes from a place.
+func (f *follower) walkBehind(from classRests, at *place) {
+	if len(at.threads) == 0 {
+		return
+	}
+	for _, step := range from.trie.next(from.node, len(f.allowed)) {
+		if !f.leadsOn(from.trie, step.class, at) {
 			continue
 		}
 		for _, node := range step.to.nodes {
-			w.walkNodes(all, int(node), int(all.after[node]), w.behind, w.out)
+			f.walkNodes(node, at)
 		}
 	}
 }
 
-func (w *classWalk) leadsOn(class byte) bool {
-	known := &w.leads[class]
+// leads says of the classes of a trie whether some of their bytes lead on from a place, once it is
+// known.
+type leads struct {
+	trie  *classTrie
+	from  *place
+	class [256]struct{ known, is bool }
+}
+
+func (f *follower) leadsOn(trie *classTrie, class byte, from *place) bool {
+	if f.leads.trie != trie || f.leads.from != from {
+		f.leads = leads{trie: trie, from: from}
+	}
+	known := &f.leads.class[class]
 	for b := 0; b < 256 && !known.known; b++ {
-		if w.trie.like[b] == class && w.step(w.behind, byte(b)) != nil {
+		if trie.like[b] == class && f.step(from, byte(b)) != nil {
 			known.is, known.known = true, true
 		}
 	}

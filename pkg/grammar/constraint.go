@@ -14,7 +14,12 @@ type Constraint struct {
 	places []*place // places[i] is after i of them; nil: the grammar does not allow them
 	mask   []uint64 // of a place that is complete
 	masked *place   // whose mask that is
+	effort int      // that this output took so far
 }
+
+// maxOutputEffort bounds the work for one output on a worker, about a second of it, so that a form that is made
+// to be slow does not hold up the outputs beside it for long. Common forms need a fraction of it.
+const maxOutputEffort = 1 << 26
 
 // Constrain begins an output. ends are the tokens that end it: they may come where it is
 // complete, and nowhere else if they have no text.
@@ -25,11 +30,22 @@ func (g *Grammar) Constrain(ends []int32) *Constraint {
 // Prepare makes the mask that Allowed gives after some tokens, so that it finds it. Unlike the other
 // methods it may be called beside them, by another goroutine.
 func (c *Constraint) Prepare(generated []int32) {
-	g := c.grammar
-	g.mu.Lock()
-	defer g.mu.Unlock()
+	defer c.begin()()
 	if at := c.at(generated); at != nil {
-		g.masks.mask(at)
+		c.grammar.masks.mask(at)
+	}
+}
+
+// begin begins work on the grammar, which end ends.
+func (c *Constraint) begin() (end func()) {
+	c.grammar.mu.Lock()
+	m := &c.grammar.masks
+	begun := m.effort
+	m.limit = max(1, begun+maxOutputEffort-c.effort)
+	return func() {
+		c.effort += m.effort - begun
+		m.limit = 0
+		c.grammar.mu.Unlock()
 	}
 }
 
@@ -37,17 +53,15 @@ func (c *Constraint) Prepare(generated []int32) {
 // another, at most so many: of each, it is the only one that is allowed. Tokens that end an output
 // are not among them.
 func (c *Constraint) Forced(generated []int32, most int) []int32 {
-	g := c.grammar
-	g.mu.Lock()
-	defer g.mu.Unlock()
+	defer c.begin()()
 	var forced []int32
 	for at := c.at(generated); at != nil && !at.complete && len(forced) < most; {
-		id, is := only(g.masks.mask(at))
+		id, is := only(c.grammar.masks.mask(at))
 		if !is {
 			break
 		}
 		forced = append(forced, id)
-		at = g.masks.next(at, id, c.ends)
+		at = c.grammar.masks.next(at, id, c.ends)
 	}
 	return forced
 }
@@ -69,14 +83,12 @@ func only(mask []uint64) (id int32, is bool) {
 // Allowed is the tokens that may come after those that were generated so far, a bit for each;
 // nil: none may, or finding them takes too long. Nobody changes it, and it is valid until the next call.
 func (c *Constraint) Allowed(generated []int32) []uint64 {
-	g := c.grammar
-	g.mu.Lock()
-	defer g.mu.Unlock()
+	defer c.begin()()
 	at := c.at(generated)
 	if at == nil {
 		return nil
 	}
-	mask := g.masks.mask(at)
+	mask := c.grammar.masks.mask(at)
 	if _, free := at.freeThread(); free || !at.complete || mask == nil {
 		return mask
 	}

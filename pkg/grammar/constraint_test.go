@@ -15,11 +15,11 @@ func TestPrepare(t *testing.T) {
 	all := texts()
 	v := vocabulary(t, all)
 	for name, text := range schemas {
-		alone, err := grammar.Compile(schema(text), v)
+		alone, err := grammar.Compile(t.Context(), schema(text), v)
 		if err != nil {
 			t.Fatal(err)
 		}
-		shared, err := grammar.Compile(schema(text), v)
+		shared, err := grammar.Compile(t.Context(), schema(text), v)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -71,7 +71,7 @@ func TestForced(t *testing.T) {
 		{expression("xyz"), []string{"q"}, 8, nil},
 		{&inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_Choice{Choice: &inferencev1.Choice{Texts: []string{"QRS", "QRT!"}}}}, nil, 8, []string{"Q", "R"}},
 	} {
-		form, err := grammar.Compile(c.source, v)
+		form, err := grammar.Compile(t.Context(), c.source, v)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -17,7 +17,7 @@ type freeText struct {
 	atStart  bool
 	nodes    []triggerNode
 	states   map[int32]*state
-	having   [][]int32 // tokens that contain each trigger, once they were looked for
+	having   []int32 // tokens that contain a trigger, once they were looked for
 }
 
 // triggerNode is a beginning of triggers.
@@ -41,7 +41,7 @@ const noTrigger int32 = -1
 func (l *lexemes) free(triggers []string, atStart bool) *lexeme {
 	f := &freeText{
 		lexemes: l, lexeme: new(lexeme), triggers: triggers, atStart: atStart, nodes: []triggerNode{{trigger: -1}},
-		states: make(map[int32]*state), having: make([][]int32, len(triggers)),
+		states: make(map[int32]*state),
 	}
 	f.lexeme.free, f.lexeme.step = f, f.step
 	for i, trigger := range triggers {
@@ -141,11 +141,37 @@ func (f *freeText) candidates(s *state, v *Vocabulary) (out []int32) {
 			return out
 		}
 	}
-	for i, trigger := range f.triggers {
-		if f.having[i] == nil {
-			f.having[i] = v.having(trigger)
+	if f.having == nil {
+		f.having = f.lookFor(v)
+	}
+	return append(out, f.having...)
+}
+
+// maxSearches is how many triggers are looked for one by one, which takes the processor's search
+// for bytes; more are looked for together.
+const maxSearches = 32
+
+// lookFor finds the tokens that contain a trigger, never nil.
+func (f *freeText) lookFor(v *Vocabulary) []int32 {
+	out := []int32{}
+	if len(f.triggers) <= maxSearches {
+		for _, trigger := range f.triggers {
+			out = append(out, v.having(trigger)...)
+			f.lexemes.effort += len(v.joined) / 16
 		}
-		out = append(out, f.having[i]...)
+		return out
+	}
+	path, t := make([]int32, maxTokenBytes+1), v.all
+	f.lexemes.effort += len(t.bytes)
+	for i := 0; i < len(t.bytes); {
+		depth := t.depth[i]
+		path[depth+1] = f.follow(path[depth], t.bytes[i])
+		if f.nodes[path[depth+1]].trigger >= 0 {
+			out = append(out, t.below(i)...)
+			i = int(t.after[i])
+		} else {
+			i++
+		}
 	}
 	return out
 }
@@ -161,7 +187,12 @@ func (m *masks) maskFree(at *place, free thread) []uint64 {
 		out[len(out)-1] = 1<<extra - 1
 	}
 	for _, id := range free.at.of.free.candidates(free.at, m.vocabulary) {
-		if m.walk(at, m.vocabulary.text(id)) == nil {
+		text := m.vocabulary.text(id)
+		if m.work += len(text); m.work > maxMaskWork || m.exhausted() {
+			return out // it is not used
+		}
+		m.effort += len(text)
+		if m.walkText(at, text) == nil {
 			out[id>>6] &^= 1 << (id & 63)
 		}
 	}

@@ -26,7 +26,7 @@ func FuzzRegex(f *testing.F) {
 		if len(text) > 200 || len(input) > 200 || strings.Contains(text, `\u`) || !utf8.ValidString(input) {
 			return
 		}
-		form, err := grammar.Compile(expression(text), nil)
+		form, err := grammar.Compile(t.Context(), expression(text), nil)
 		if err != nil {
 			return
 		}
@@ -54,8 +54,8 @@ func FuzzSchema(f *testing.F) {
 	f.Add(`{"minimum":1e99,"maximum":-1e-99}`)
 	f.Add(`{"type":"string","pattern":"(a{1000}){1000}"}`)
 	f.Add(`{"oneOf":[{"pattern":"^a"},{"pattern":"^b"}],"type":"string","maxLength":4}`)
-	f.Fuzz(func(_ *testing.T, text string) {
-		form, err := grammar.Compile(schema(text), nil)
+	f.Fuzz(func(t *testing.T, text string) {
+		form, err := grammar.Compile(t.Context(), schema(text), nil)
 		if err != nil {
 			return
 		}

@@ -60,7 +60,7 @@ func TestGBNF(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			g, err := grammar.Compile(gbnf(tt.grammar), nil)
+			g, err := grammar.Compile(t.Context(), gbnf(tt.grammar), nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -83,7 +83,7 @@ func TestGBNFAgainstExpressions(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 24))
 	for range 300 {
 		text, expression := randomGBNF(r)
-		g, err := grammar.Compile(gbnf(text), nil)
+		g, err := grammar.Compile(t.Context(), gbnf(text), nil)
 		if err != nil {
 			t.Fatalf("%s\n%v", text, err)
 		}
@@ -177,7 +177,7 @@ func TestWrongGBNF(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			_, err := grammar.Compile(gbnf(tt.grammar), nil)
+			_, err := grammar.Compile(t.Context(), gbnf(tt.grammar), nil)
 			if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.HasPrefix(err.Error(), "grammar: ") {
 				t.Errorf("%v, want %q", err, tt.want)
 			}
@@ -187,7 +187,7 @@ func TestWrongGBNF(t *testing.T) {
 
 // An output that could be read in more and more ways ends, and does not take all memory.
 func TestGBNFOfManyWays(t *testing.T) {
-	g, err := grammar.Compile(gbnf("root ::= \"a\" root \"b\" | \"a\" root \"c\" | \"d\"\n"), nil)
+	g, err := grammar.Compile(t.Context(), gbnf("root ::= \"a\" root \"b\" | \"a\" root \"c\" | \"d\"\n"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -203,8 +203,8 @@ func FuzzGBNF(f *testing.F) {
 	for _, seed := range []string{arithmetic, object, `root ::= "a"{2,} [^b-c\n] . | ("x")*`} {
 		f.Add(seed, "1+2")
 	}
-	f.Fuzz(func(_ *testing.T, text, output string) {
-		if g, err := grammar.Compile(gbnf(text), nil); err == nil && len(output) < 64 {
+	f.Fuzz(func(t *testing.T, text, output string) {
+		if g, err := grammar.Compile(t.Context(), gbnf(text), nil); err == nil && len(output) < 64 {
 			g.Accepts([]byte(output))
 		}
 	})

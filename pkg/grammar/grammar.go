@@ -1,6 +1,7 @@
 package grammar
 
 import (
+	"context"
 	"fmt"
 	"regexp/syntax"
 	"sync"
@@ -35,12 +36,17 @@ type Grammar struct {
 }
 
 // Compile makes a grammar. Without a vocabulary it can be checked, but no tokens masked by it.
-// Its errors are *Error.
-func Compile(source *inferencev1.StructuredOutput, v *Vocabulary) (*Grammar, error) {
+// Its errors are *Error, or that of ctx if it ended before.
+func Compile(ctx context.Context, source *inferencev1.StructuredOutput, v *Vocabulary) (*Grammar, error) {
 	p := newProgram()
-	field, err := p.compile(source)
+	p.ended = ctx.Err
+	field, err := p.source(source)
 	if err == nil {
 		err = p.finish()
+	}
+	p.ended = nil
+	if err := ctx.Err(); err != nil {
+		return nil, err
 	}
 	if err != nil {
 		return nil, &Error{Field: field, Problem: err.Error()}
@@ -53,7 +59,7 @@ func Compile(source *inferencev1.StructuredOutput, v *Vocabulary) (*Grammar, err
 	if m.first == nil {
 		return nil, &Error{Field: field, Problem: fmt.Sprintf("an output can begin in more than %d ways: have fewer alternatives that begin alike", maxThreads)}
 	}
-	return &Grammar{masks: masks{machine: m, vocabulary: v, special: special}}, nil
+	return &Grammar{masks: masks{follower: follower{machine: m, vocabulary: v, known: make(map[follow]*followed)}, special: special}}, nil
 }
 
 // specialTokens are the texts of the special tokens that a program has, by their ids.
@@ -72,31 +78,38 @@ func (p *program) specialTokens(v *Vocabulary) (map[int32][]byte, error) {
 	return out, nil
 }
 
-// compile makes a program of a source, whose field it says.
-func (p *program) compile(source *inferencev1.StructuredOutput) (field string, err error) {
-	switch form := source.GetForm().(type) {
-	case *inferencev1.StructuredOutput_JsonObject:
-		if p.start, err = p.anyObject(end); err == nil && !form.JsonObject {
-			err = fmt.Errorf("is false: leave it out")
-		}
-		return "json_object", err
-	case *inferencev1.StructuredOutput_JsonSchema:
-		p.start, err = p.schema(form.JsonSchema)
-		return "json_schema", err
-	case *inferencev1.StructuredOutput_Regex:
-		p.start, err = p.regex(form.Regex)
-		return "regex", err
-	case *inferencev1.StructuredOutput_Choice:
-		p.start, err = p.choice(form.Choice.GetTexts())
-		return "choice.texts", err
-	case *inferencev1.StructuredOutput_Grammar:
-		p.start, err = p.gbnf(form.Grammar)
-		return "grammar", err
-	case *inferencev1.StructuredOutput_StructuralTags:
-		p.start, field, err = p.tags(form.StructuralTags)
+// source makes a program of a source, whose field it says.
+func (p *program) source(source *inferencev1.StructuredOutput) (field string, err error) {
+	if tags := source.GetStructuralTags(); tags != nil {
+		p.start, field, err = p.tags(tags)
 		return "structural_tags." + field, err
 	}
-	return "form", fmt.Errorf("is not set: give one of json_object, json_schema, regex, choice, grammar and structural_tags")
+	p.start, field, err = p.form(source)
+	return field, err
+}
+
+// form is what a source describes, but structural tags.
+func (p *program) form(source *inferencev1.StructuredOutput) (start int32, field string, err error) {
+	switch form := source.GetForm().(type) {
+	case *inferencev1.StructuredOutput_JsonObject:
+		if start, err = p.anyObject(end); err == nil && !form.JsonObject {
+			err = fmt.Errorf("is false: leave it out")
+		}
+		return start, "json_object", err
+	case *inferencev1.StructuredOutput_JsonSchema:
+		start, err = p.schema(form.JsonSchema)
+		return start, "json_schema", err
+	case *inferencev1.StructuredOutput_Regex:
+		start, err = p.regex(form.Regex)
+		return start, "regex", err
+	case *inferencev1.StructuredOutput_Choice:
+		start, err = p.choice(form.Choice.GetTexts())
+		return start, "choice.texts", err
+	case *inferencev1.StructuredOutput_Grammar:
+		start, err = p.gbnf(form.Grammar)
+		return start, "grammar", err
+	}
+	return 0, "form", fmt.Errorf("is not set: give one of json_object, json_schema, regex, choice, grammar and structural_tags")
 }
 
 func (p *program) regex(text string) (int32, error) {
@@ -147,7 +160,7 @@ func (l *lexemes) search(re *syntax.Regexp) (*lexeme, error) {
 func (g *Grammar) Accepts(text []byte) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	at := g.masks.walk(g.masks.first, text)
+	at := g.masks.walkText(g.masks.first, text)
 	return at != nil && at.complete
 }
 
@@ -155,5 +168,5 @@ func (g *Grammar) Accepts(text []byte) bool {
 func (g *Grammar) Begins(text []byte) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.masks.walk(g.masks.first, text) != nil
+	return g.masks.walkText(g.masks.first, text) != nil
 }

@@ -21,7 +21,7 @@ func TestLongEnum(t *testing.T) {
 	for i := range 5000 {
 		values = append(values, fmt.Sprintf(`"value %d"`, i))
 	}
-	g, err := grammar.Compile(schema(`{"enum":[`+strings.Join(values, ",")+`]}`), nil)
+	g, err := grammar.Compile(t.Context(), schema(`{"enum":[`+strings.Join(values, ",")+`]}`), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +70,7 @@ func TestRefused(t *testing.T) {
 		{`{`, "is not valid JSON"},
 		{strings.Repeat(`{"items":`, 100) + "{}" + strings.Repeat("}", 100), "more than 64 arrays and objects"},
 	} {
-		_, err := grammar.Compile(schema(c.source), nil)
+		_, err := grammar.Compile(t.Context(), schema(c.source), nil)
 		var wrong *grammar.Error
 		if !errors.As(err, &wrong) || wrong.Field != "json_schema" || !strings.Contains(wrong.Problem, c.says) {
 			t.Errorf("%.100s: %v, want %q", c.source, err, c.says)
@@ -81,7 +81,7 @@ func TestRefused(t *testing.T) {
 		"choice.texts": {Form: &inferencev1.StructuredOutput_Choice{Choice: &inferencev1.Choice{Texts: []string{"a", ""}}}},
 	} {
 		var wrong *grammar.Error
-		if _, err := grammar.Compile(source, nil); !errors.As(err, &wrong) || wrong.Field != name {
+		if _, err := grammar.Compile(t.Context(), source, nil); !errors.As(err, &wrong) || wrong.Field != name {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -98,7 +98,7 @@ func TestRanges(t *testing.T) {
 		kind := map[bool]string{true: "integer", false: "number"}[integer]
 		keywords := [][2]string{{"minimum", "maximum"}, {"exclusiveMinimum", "exclusiveMaximum"}}[r.IntN(2)]
 		text := fmt.Sprintf(`{"type":%q,%q:%s,%q:%s}`, kind, keywords[0], low, keywords[1], high)
-		form, err := grammar.Compile(schema(text), nil)
+		form, err := grammar.Compile(t.Context(), schema(text), nil)
 		if err != nil && !strings.Contains(err.Error(), "nothing matches it") {
 			t.Fatal(err)
 		}
@@ -156,7 +156,7 @@ func TestTexts(t *testing.T) {
 		{expression(`^a|b$`), "b", true},
 		{expression(`a`), "ab", false},
 	} {
-		form, err := grammar.Compile(c.form, nil)
+		form, err := grammar.Compile(t.Context(), c.form, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -170,7 +170,7 @@ func TestTexts(t *testing.T) {
 // before, fewer or none of them the same, answers as a new one does.
 func TestTokensTakenBack(t *testing.T) {
 	all := texts()
-	form, err := grammar.Compile(schema(schemas["person"]), vocabulary(t, all))
+	form, err := grammar.Compile(t.Context(), schema(schemas["person"]), vocabulary(t, all))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -260,7 +260,7 @@ func TestCacheOfManyCalls(t *testing.T) {
 
 // Dates have a 29th of February in leap years alone.
 func TestLeapYears(t *testing.T) {
-	form, err := grammar.Compile(schema(`{"type":"string","format":"date"}`), nil)
+	form, err := grammar.Compile(t.Context(), schema(`{"type":"string","format":"date"}`), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -271,5 +271,70 @@ func TestLeapYears(t *testing.T) {
 		if got := form.Accepts([]byte(`"` + text + `"`)); got != want {
 			t.Errorf("%s is accepted: %v", text, got)
 		}
+	}
+}
+
+// ending ends after it was asked so many times whether it has.
+type ending struct {
+	context.Context
+	left int
+}
+
+func (e *ending) Err() error {
+	if e.left--; e.left < 0 {
+		return context.Canceled
+	}
+	return nil
+}
+
+// A compilation ends with its context, wherever it is, and says so, not that the source is wrong.
+func TestCompileEnds(t *testing.T) {
+	var rules, enum strings.Builder
+	rules.WriteString("root ::= r0")
+	for i := range 400 {
+		fmt.Fprintf(&rules, " | r%d", i)
+	}
+	rules.WriteString("\n")
+	for i := range 400 {
+		fmt.Fprintf(&rules, "r%d ::= [a-z]{1,9} \"%d\"\n", i, i)
+	}
+	for i := range 100 {
+		fmt.Fprintf(&enum, `{"type":"object","properties":{"k":{"const":%d}},"required":["k"]},`, i)
+	}
+	chain := "root ::= \"a\" (b0 | root)\n"
+	for i := range 2000 {
+		chain += fmt.Sprintf("b%d ::= \"a\" (b%d | root)\n", i, i+1)
+	}
+	chain += "b2000 ::= \"b\"\n"
+	for name, source := range map[string]*inferencev1.StructuredOutput{
+		"many rules":      gbnf(rules.String()),
+		"a chain":         gbnf(chain),
+		"repetitions":     expression("(?:[a-zé]{1,40}[0-9]{1,40}){1,9}[a-z]{900}"),
+		"a product":       schema(`{"type":"string","pattern":"^(?:[a-z]{2,40} ){1,9}$","minLength":5,"maxLength":900}`),
+		"alternatives":    schema(`{"oneOf":[` + strings.TrimSuffix(enum.String(), ",") + `]}`),
+		"several schemas": schema(`{"allOf":[` + strings.Repeat(`{"anyOf":[{"minLength":1},{"maxLength":9},{"maximum":3}]},`, 4) + `{}]}`),
+	} {
+		counted := &ending{t.Context(), 1 << 30}
+		_, want := grammar.Compile(counted, source, nil)
+		asked := 1<<30 - counted.left
+		if asked < 3 {
+			t.Errorf("%s: the context is asked %d times", name, asked)
+		}
+		for _, left := range []int{0, 1, asked / 2, asked - 1} {
+			if g, err := grammar.Compile(&ending{t.Context(), left}, source, nil); g != nil || !errors.Is(err, context.Canceled) {
+				t.Fatalf("%s: when the context ends after %d of %d times: %v", name, left, asked, err)
+			}
+		}
+		if _, err := grammar.Compile(&ending{t.Context(), asked}, source, nil); fmt.Sprint(err) != fmt.Sprint(want) {
+			t.Errorf("%s: %v, want %v", name, err, want)
+		}
+	}
+	// A cache does not keep that it ended.
+	c := grammar.NewCache(nil)
+	if _, err := c.Get(&ending{t.Context(), 2}, gbnf(rules.String())); !errors.Is(err, context.Canceled) {
+		t.Errorf("of a context that ended: %v", err)
+	}
+	if _, err := c.Get(t.Context(), gbnf(rules.String())); err != nil {
+		t.Error(err)
 	}
 }

@@ -77,10 +77,32 @@ type lexemes struct {
 	nodes    int // of all nfas
 	products int // states of all products
 	broken   error
+
+	// ended says whether the time to compile is over; nil: there is no end of it.
+	ended func() error
+	ticks uint
+	// effort is the work that was done: bytes that were looked at, and what was made.
+	effort int
+	limit  int // of effort; 0: none
 }
+
+// tick is called as a compilation proceeds. Its error is why it has to end.
+func (l *lexemes) tick() error {
+	if l.ticks++; l.ticks%1024 != 0 || l.ended == nil {
+		return nil
+	}
+	return l.ended()
+}
+
+// makingEffort is the effort to make a state or a place, beside what it is made of.
+const makingEffort = 64
+
+// exhausted says whether no more work may be done.
+func (l *lexemes) exhausted() bool { return l.limit > 0 && l.effort >= l.limit }
 
 func (l *lexemes) state(of *lexeme) *state {
 	l.last++
+	l.effort += makingEffort
 	return &state{of: of, id: l.last}
 }
 
@@ -136,6 +158,7 @@ func (s *subsets) closure(node int32) {
 func (s *subsets) state() *state {
 	var nodes []int32
 	final := false
+	s.lexemes.effort += len(s.found)
 	for _, at := range s.found {
 		s.seen[at] = false
 		switch s.nodes[at].kind {
@@ -263,6 +286,9 @@ func (l *lexemes) both(x, y *lexeme) (*lexeme, error) {
 		}
 		s := order[i]
 		for b := range 256 {
+			if err := l.tick(); err != nil {
+				return nil, err
+			}
 			if out.like != nil && out.like[b] != byte(b) {
 				continue
 			}

@@ -30,6 +30,14 @@ type frame struct {
 	inside map[int32]*frame // calls within it, by where they go on
 }
 
+// number tells frames apart.
+func (f *frame) number() uint32 {
+	if f == nil {
+		return 0
+	}
+	return f.id
+}
+
 // thread is one way of reading what was written so far.
 type thread struct {
 	node  int32  // of the program: the lexeme that is being read
@@ -46,6 +54,7 @@ type place struct {
 	mask     []uint64 // of the tokens that go on, once it was asked for
 	slow     bool     // there is no mask, since it takes too long
 	cost     int      // the work of a step from here, by workOf
+	depth    int      // of calls in one another, at most
 }
 
 // machine walks a program. It is not safe for concurrent use.
@@ -54,8 +63,8 @@ type machine struct {
 	outermost map[int32]*frame
 	frames    uint32
 	places    map[string]*place
-	masked    int // places with masks
-	kept      int // frames, and threads of places
+	kept      int              // frames, and threads of places
+	starts    map[int32]*place // of behind
 	first     *place
 
 	key   []byte
@@ -72,7 +81,9 @@ type todo struct {
 }
 
 func newMachine(p *program) *machine {
-	m := &machine{program: p, outermost: make(map[int32]*frame), places: make(map[string]*place), seen: make(map[todo]bool)}
+	m := &machine{
+		program: p, outermost: make(map[int32]*frame), places: make(map[string]*place), starts: make(map[int32]*place), seen: make(map[todo]bool),
+	}
 	complete := m.enter(p.start, nil)
 	m.first = m.place(complete)
 	return m
@@ -156,15 +167,9 @@ func (m *machine) place(complete bool) *place {
 	if many || len(threads) == 0 && !complete {
 		return nil
 	}
-	frameID := func(f *frame) uint32 {
-		if f == nil {
-			return 0
-		}
-		return f.id
-	}
 	if len(threads) > 1 {
 		slices.SortFunc(threads, func(a, b thread) int {
-			return cmp.Or(cmp.Compare(a.node, b.node), cmp.Compare(a.at.id, b.at.id), cmp.Compare(frameID(a.frame), frameID(b.frame)))
+			return cmp.Or(cmp.Compare(a.node, b.node), cmp.Compare(a.at.id, b.at.id), cmp.Compare(a.frame.number(), b.frame.number()))
 		})
 		if threads = slices.Compact(threads); len(threads) > maxThreads {
 			return nil
@@ -177,16 +182,21 @@ func (m *machine) place(complete bool) *place {
 	for _, t := range threads {
 		m.key = binary.LittleEndian.AppendUint32(m.key, uint32(t.node))
 		m.key = binary.LittleEndian.AppendUint32(m.key, t.at.id)
-		m.key = binary.LittleEndian.AppendUint32(m.key, frameID(t.frame))
+		m.key = binary.LittleEndian.AppendUint32(m.key, t.frame.number())
 	}
 	if made := m.places[string(m.key)]; made != nil {
 		return made
 	}
+	made := &place{threads: slices.Clone(threads), complete: complete}
 	nodes := 0
 	for _, t := range threads {
 		nodes += 1 + len(t.at.nodes)
+		if t.frame != nil {
+			made.depth = max(made.depth, t.frame.depth)
+		}
 	}
-	made := &place{threads: slices.Clone(threads), complete: complete, cost: workOf(nodes)}
+	made.cost = workOf(nodes)
+	m.effort += makingEffort + len(threads)
 	if m.kept += len(threads); len(m.places) >= maxPlaces || m.kept > maxKept {
 		m.forget()
 	}
@@ -203,7 +213,20 @@ func (m *machine) forget() {
 	m.first.transitions = transitions[place]{}
 	clear(m.places)
 	clear(m.outermost)
-	m.masked, m.kept = 0, 0
+	clear(m.starts)
+	m.kept = 0
+}
+
+// behind is the place where an output goes on at a node, looked at by itself; nil if it cannot go on.
+func (m *machine) behind(node int32) *place {
+	at, known := m.starts[node]
+	if !known {
+		m.found = m.found[:0]
+		clear(m.seen)
+		at = m.place(m.enter(node, nil))
+		m.starts[node] = at
+	}
+	return at
 }
 
 // step is where a byte leads, nil if nowhere.
@@ -241,8 +264,8 @@ func (m *machine) step(from *place, b byte) *place {
 	return to
 }
 
-// walk is where bytes lead, nil if nowhere.
-func (m *machine) walk(from *place, text []byte) *place {
+// walkText is where bytes lead, nil if nowhere.
+func (m *machine) walkText(from *place, text []byte) *place {
 	for _, b := range text {
 		if from == nil {
 			return nil

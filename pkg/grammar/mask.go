@@ -1,9 +1,12 @@
 package grammar
 
-import "slices"
+import (
+	"cmp"
+	"slices"
+)
 
-// maxMasks bounds the masks of a grammar that are remembered.
-const maxMasks = 1 << 9
+// maxMasks bounds the masks of places that are remembered of a grammar.
+const maxMasks = 1 << 8
 
 // maxMaskWork bounds the work for one mask: the bytes of tokens that are looked at, each with the
 // nodes of automata that it is looked at from, but for the first cheapNodes. It does not depend on
@@ -19,12 +22,16 @@ func workOf(nodes int) int { return 1 + max(0, nodes-cheapNodes) }
 
 // masks finds the tokens that can come at the places of a grammar.
 type masks struct {
-	*machine
-	vocabulary *Vocabulary
-	path       []*place         // of walkTrie
-	states     []*state         // of maskExcept
-	special    map[int32][]byte // the texts of the special tokens that the grammar has
-	work       int              // that is left for a mask
+	follower
+	special map[int32][]byte   // the texts of the special tokens that the grammar has
+	masked  []*place           // that have masks
+	blocked map[*state][]int32 // of blockedAt
+	states  []*state           // the same
+
+	// Of the mask that is being made:
+	work    int // for it so far
+	threads int // of all that was followed for it
+	rest    []thread
 }
 
 // mask is the tokens that can come at a place, but for those that end an output; nil: finding
@@ -33,50 +40,140 @@ func (m *masks) mask(at *place) []uint64 {
 	if at.mask != nil || at.slow {
 		return at.mask
 	}
-	if m.masked++; m.masked > maxMasks {
-		m.forget()
+	if m.masked = append(m.masked, at); len(m.masked) > maxMasks {
+		for _, p := range m.masked {
+			p.mask = nil
+		}
+		m.masked = append(m.masked[:0], at)
 	}
-	m.work = maxMaskWork
-	if at.mask = m.find(at); m.work < 0 {
-		at.mask, at.slow = nil, true
+	m.work, m.threads = 0, 0
+	mask := m.find(at)
+	if _, free := at.freeThread(); !free && m.threads > maxThreads {
+		// Tokens may have too many readings together.
+		clear(mask)
+		m.all(m.followed(m.vocabulary.rests, at), mask)
 	}
-	return at.mask
+	switch {
+	case m.exhausted():
+		return nil
+	case m.work > maxMaskWork:
+		at.slow = true
+		return nil
+	}
+	at.mask = mask
+	return mask
 }
 
-// find is mask of a place that has none yet. It is not all of it if the work that is left is
-// not enough.
+// find is mask of a place that has none yet. It is not all of it if that takes too much work.
 func (m *masks) find(at *place) []uint64 {
 	if free, is := at.freeThread(); is {
 		return m.maskFree(at, free)
 	}
 	out := make([]uint64, m.vocabulary.words())
 	for id, text := range m.special {
-		if m.walk(at, text) != nil {
+		if m.walkText(at, text) != nil {
 			set(out, id)
 		}
 	}
-	var rest, wide []thread
+	m.rest = m.rest[:0]
+	wide := 0
 	for _, t := range at.threads {
 		switch {
 		case m.maskString(t, out):
-		case len(wide) < maxWideThreads && t.at.wide():
-			wide = append(wide, t)
+		case wide < maxWideThreads && t.at.wide():
+			wide++
+			m.maskThreads([]thread{t}, out)
 		default:
-			rest = append(rest, t)
+			m.rest = append(m.rest, t)
 		}
 	}
-	for _, t := range wide {
-		m.maskClasses(t, out)
-	}
-	switch {
-	case len(rest) == 0:
-	case len(rest) == len(at.threads):
-		m.walkTrie(m.vocabulary.all, at, out)
-	default:
-		m.found = append(m.found[:0], rest...)
-		m.walkTrie(m.vocabulary.all, m.place(false), out)
+	// Those in the same call are looked at together.
+	slices.SortFunc(m.rest, func(a, b thread) int { return cmp.Compare(a.frame.number(), b.frame.number()) })
+	for rest := m.rest; len(rest) > 0; {
+		same := 1
+		for same < len(rest) && rest[same].frame == rest[0].frame {
+			same++
+		}
+		m.maskThreads(rest[:same], out)
+		rest = rest[same:]
 	}
 	return out
+}
+
+// maskThreads adds the tokens that can come for threads in one call. What they do within it is the
+// same in all such calls.
+func (m *masks) maskThreads(threads []thread, out []uint64) {
+	if m.work > maxMaskWork {
+		return
+	}
+	frame := threads[0].frame
+	m.found = m.found[:0]
+	for _, t := range threads {
+		m.found = append(m.found, thread{t.node, t.at, nil})
+	}
+	all := m.vocabulary.rests
+	f := m.followed(all, m.place(false))
+	if m.tooDeep(f, frame) {
+		m.found = append(m.found[:0], threads...)
+		m.all(m.followed(all, m.place(false)), out)
+		return
+	}
+	m.take(f, out)
+	m.goOn(f.left, frame, out)
+}
+
+// take adds the tokens that end within a call.
+func (m *masks) take(f *followed, out []uint64) {
+	m.work += f.work
+	m.threads += f.threads
+	f.allowed.add(out)
+}
+
+// all is take of what is in no call: its end is that of all.
+func (m *masks) all(f *followed, out []uint64) {
+	m.take(f, out)
+	if f.left != nil {
+		f.left.ends.add(out)
+	}
+}
+
+// goOn adds the tokens that get behind the end of a call, of which rests are left; nil: none do.
+func (m *masks) goOn(left *rests, frame *frame, out []uint64) {
+	switch {
+	case left == nil:
+	case frame == nil:
+		left.ends.add(out)
+	default:
+		m.goOnAt(left, frame.back, frame.outer, out)
+	}
+}
+
+// goOnAt adds the tokens of which rests, if there are any, are left before a node.
+func (m *masks) goOnAt(left *rests, node int32, frame *frame, out []uint64) {
+	if left == nil || m.work > maxMaskWork {
+		return
+	}
+	behind := m.behind(node)
+	if behind == nil {
+		return
+	}
+	f := m.followed(left, behind)
+	if m.tooDeep(f, frame) {
+		m.found = m.found[:0]
+		clear(m.seen)
+		if behind = m.place(m.enter(node, frame)); behind != nil {
+			m.all(m.followed(left, behind), out)
+		}
+		return
+	}
+	m.take(f, out)
+	m.goOn(f.left, frame, out)
+}
+
+// tooDeep says whether what was found without a frame may be wrong in one, since calls would be
+// too deep in one another.
+func (m *masks) tooDeep(f *followed, in *frame) bool {
+	return in != nil && in.depth+f.depth+m.deepest > MaxDepth
 }
 
 // next is where a token leads, nil if nowhere. ends are those that end the output.
@@ -86,7 +183,7 @@ func (m *masks) next(from *place, token int32, ends []int32) *place {
 		text = m.special[token]
 	}
 	if text != nil {
-		return m.walk(from, text)
+		return m.walkText(from, text)
 	}
 	// A special token: free text has it, and does not show it.
 	if _, free := from.freeThread(); free && token >= 0 && int(token) < m.vocabulary.size && !slices.Contains(ends, token) {
@@ -115,19 +212,15 @@ func (m *masks) maskString(t thread, out []uint64) bool {
 		left = text.high - t.at.characters
 	}
 	known.addStaying(out, left)
-	m.found = m.found[:0]
-	clear(m.seen)
-	behind := m.place(m.enter(m.nodes[t.node].next, t.frame))
-	if behind == nil {
-		return true
-	}
+	m.threads++
+	next := m.nodes[t.node].next
 	if text.high == unbounded && t.at.characters >= text.low {
-		m.allowRests(known.leave, behind, out)
+		m.goOnAt(known.leave, next, t.frame, out)
 		return true
 	}
 	for n, rests := range known.leaveAfter {
 		if characters := t.at.characters + n; characters >= text.low && characters <= text.high {
-			m.allowRests(rests, behind, out)
+			m.goOnAt(rests, next, t.frame, out)
 		}
 	}
 	return true
@@ -136,80 +229,43 @@ func (m *masks) maskString(t thread, out []uint64) bool {
 // maskExcept is maskString of a string that must not be one of some: the tokens of any string,
 // but for those on the way to one of them, which are few.
 func (m *masks) maskExcept(t thread, out []uint64) bool {
-	of := t.at.of
 	mask := make([]uint64, len(out))
 	if t.at.characters != noEscape || !m.maskString(thread{t.node, t.at.a, t.frame}, mask) {
 		return false
 	}
-	if len(m.states) == 0 {
-		m.states = make([]*state, maxTokenBytes+1)
+	for _, id := range m.blockedAt(t.at) {
+		mask[id>>6] &^= 1 << (id & 63)
 	}
-	m.states[0] = t.at
+	or(out, mask)
+	return true
+}
+
+// blockedAt are the tokens that a string that must not be one of some cannot have at a state.
+func (m *masks) blockedAt(at *state) []int32 {
+	blocked, known := m.blocked[at]
+	if known {
+		return blocked
+	}
+	if m.states == nil {
+		m.states, m.blocked = make([]*state, maxTokenBytes+1), make(map[*state][]int32)
+	}
+	m.states[0] = at
 	all := m.vocabulary.all
 	for i := 0; i < len(all.bytes); {
 		depth := all.depth[i]
-		m.work--
+		m.effort++
 		to := m.states[depth].next(all.bytes[i])
 		switch {
 		case to == nil:
-			for _, id := range all.below(i) {
-				mask[id>>6] &^= 1 << (id & 63)
-			}
+			blocked = append(blocked, all.below(i)...)
 			i = int(all.after[i])
-		case to.of != of: // it is another string from here on
+		case to.of != at.of: // it is another string from here on
 			i = int(all.after[i])
 		default:
 			m.states[depth+1] = to
 			i++
 		}
 	}
-	or(out, mask)
-	return true
-}
-
-func (m *masks) allowRests(rests *trie, behind *place, out []uint64) {
-	for _, id := range rests.whole {
-		set(out, id)
-	}
-	m.walkTrie(rests, behind, out)
-}
-
-// walkTrie adds the tokens of a trie whose texts can come at a place.
-func (m *masks) walkTrie(t *trie, at *place, out []uint64) {
-	m.walkNodes(t, 0, len(t.bytes), at, out)
-}
-
-// walkNodes is walkTrie of some nodes, and of what the texts have from the first one's byte on.
-func (m *masks) walkNodes(t *trie, i, end int, at *place, out []uint64) {
-	if i == end {
-		return
-	}
-	if len(m.path) == 0 {
-		m.path = make([]*place, maxTokenBytes+1)
-	}
-	path := m.path
-	path[0] = at
-	begins := t.depth[i]
-	for i < end {
-		depth := t.depth[i] - begins
-		if m.work -= path[depth].cost; m.work < 0 {
-			return
-		}
-		to := m.step(path[depth], t.bytes[i])
-		if to == nil {
-			i = int(t.after[i])
-			continue
-		}
-		for _, id := range t.of(i) {
-			set(out, id)
-		}
-		path[depth+1] = to
-		i++
-	}
-}
-
-func or(dst, src []uint64) {
-	for i, word := range src {
-		dst[i] |= word
-	}
+	m.blocked[at] = blocked
+	return blocked
 }

@@ -19,7 +19,7 @@ type nfa struct {
 	// themselves, as their escapes.
 	json   bool
 	shared map[nfaNode]int32 // nodes of byte ranges that are the same
-	total  *int              // nodes of all automata of a grammar
+	of     *lexemes
 }
 
 type nfaNode struct {
@@ -43,7 +43,7 @@ const maxNFATotal = 1 << 19
 
 // nfa is an automaton of a match alone, which is node 0.
 func (l *lexemes) nfa(json bool) *nfa {
-	return &nfa{nodes: []nfaNode{{kind: nfaMatch}}, json: json, shared: make(map[nfaNode]int32), total: &l.nodes}
+	return &nfa{nodes: []nfaNode{{kind: nfaMatch}}, json: json, shared: make(map[nfaNode]int32), of: l}
 }
 
 // errTooLarge is why an expression is refused.
@@ -55,8 +55,11 @@ func (n *nfa) add(node nfaNode) (int32, error) {
 			return at, nil
 		}
 	}
-	if *n.total++; len(n.nodes) >= maxNFANodes || *n.total > maxNFATotal {
+	if n.of.nodes++; len(n.nodes) >= maxNFANodes || n.of.nodes > maxNFATotal {
 		return 0, errTooLarge
+	}
+	if err := n.of.tick(); err != nil {
+		return 0, err
 	}
 	n.nodes = append(n.nodes, node)
 	at := int32(len(n.nodes) - 1)

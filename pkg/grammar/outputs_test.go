@@ -45,7 +45,7 @@ func TestOutputsOfTheSuite(t *testing.T) {
 	v := vocabulary(t, all)
 	for _, name := range files {
 		for _, g := range groupsOf(t, dir, name) {
-			if _, err := grammar.Compile(schema(string(g.Schema)), nil); err == nil {
+			if _, err := grammar.Compile(t.Context(), schema(string(g.Schema)), nil); err == nil {
 				checkOutputs(t, v, all, string(g.Schema), 4, false)
 			}
 		}
@@ -67,7 +67,7 @@ func checkOutputs(t *testing.T, v *grammar.Vocabulary, texts [][]byte, text stri
 	if err != nil {
 		t.Fatal(err)
 	}
-	form, err := grammar.Compile(schema(text), v)
+	form, err := grammar.Compile(t.Context(), schema(text), v)
 	if err != nil {
 		t.Fatal(err)
 	}

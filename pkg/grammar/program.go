@@ -14,6 +14,8 @@ type program struct {
 	start int32
 	// special are the names of the special tokens that texts have.
 	special []string
+	// deepest is how many rules begin with one another at most.
+	deepest int
 
 	json      *json              // nil: not made
 	anyString *lexeme            // nil: not made
@@ -48,6 +50,8 @@ const nowhere int32 = 1
 
 // maxNodes bounds a program.
 const maxNodes = 1 << 16
+
+var errNothing = errors.New("nothing matches it: its parts contradict one another")
 
 var errTooManyNodes = errors.New("the grammar is too large: leave some of it out, or move what repeats into $defs")
 
@@ -114,9 +118,12 @@ func (p *program) finish() error {
 	if len(p.nodes) > maxNodes {
 		return errTooManyNodes
 	}
-	reaches := p.productive()
+	reaches, err := p.productive()
+	if err != nil {
+		return err
+	}
 	if !reaches[p.start] {
-		return errors.New("nothing matches it: its parts contradict one another")
+		return errNothing
 	}
 	for i := range p.nodes {
 		n := &p.nodes[i]
@@ -135,7 +142,7 @@ func (p *program) finish() error {
 }
 
 // productive says of each node whether the end of its rule can be reached from it.
-func (p *program) productive() []bool {
+func (p *program) productive() ([]bool, error) {
 	reaches := make([]bool, len(p.nodes))
 	reaches[end] = true
 	for again := true; again; {
@@ -144,6 +151,9 @@ func (p *program) productive() []bool {
 		for i := range p.nodes {
 			if reaches[i] {
 				continue
+			}
+			if err := p.tick(); err != nil {
+				return nil, err
 			}
 			n := &p.nodes[i]
 			switch n.kind {
@@ -161,11 +171,11 @@ func (p *program) productive() []bool {
 			again = again || reaches[i]
 		}
 	}
-	return reaches
+	return reaches, nil
 }
 
 // empty says of each node whether the end of its rule can be reached from it without a byte.
-func (p *program) empty() []bool {
+func (p *program) empty() ([]bool, error) {
 	empty := make([]bool, len(p.nodes))
 	empty[end] = true
 	for again := true; again; {
@@ -173,6 +183,9 @@ func (p *program) empty() []bool {
 		for i := range p.nodes {
 			if empty[i] {
 				continue
+			}
+			if err := p.tick(); err != nil {
+				return nil, err
 			}
 			n := &p.nodes[i]
 			switch n.kind {
@@ -190,12 +203,15 @@ func (p *program) empty() []bool {
 			again = again || empty[i]
 		}
 	}
-	return empty
+	return empty, nil
 }
 
 // checkRecursion refuses a rule that calls itself before any byte.
 func (p *program) checkRecursion() error {
-	empty := p.empty()
+	empty, err := p.empty()
+	if err != nil {
+		return err
+	}
 	calls := make([][]int32, len(p.rules)) // which rules begin with which
 	for rule, first := range p.rules {
 		seen := map[int32]bool{}
@@ -204,6 +220,9 @@ func (p *program) checkRecursion() error {
 			left = left[:len(left)-1]
 			if seen[at] {
 				continue
+			}
+			if err := p.tick(); err != nil {
+				return err
 			}
 			seen[at] = true
 			switch n := &p.nodes[at]; n.kind {
@@ -223,6 +242,7 @@ func (p *program) checkRecursion() error {
 	}
 	const visiting, done = 1, 2
 	mark := make([]byte, len(p.rules))
+	depths := make([]int, len(p.rules))
 	var visit func(rule int32) error
 	visit = func(rule int32) error {
 		mark[rule] = visiting
@@ -238,7 +258,10 @@ func (p *program) checkRecursion() error {
 					return err
 				}
 			}
+			depths[rule] = max(depths[rule], depths[called])
 		}
+		depths[rule]++
+		p.deepest = max(p.deepest, depths[rule])
 		mark[rule] = done
 		return nil
 	}

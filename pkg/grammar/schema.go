@@ -96,7 +96,7 @@ func (s *schemas) working(n int) error {
 	if s.work += n; s.work > maxWork {
 		return errors.New("the schema takes too long to read: leave alternatives out")
 	}
-	return nil
+	return s.tick()
 }
 
 // meet is the shapes of what has a shape of a and one of b.

@@ -72,7 +72,7 @@ func TestSuite(t *testing.T) {
 	compiled, instances := 0, 0
 	for _, name := range files {
 		for _, g := range groupsOf(t, dir, name) {
-			form, err := grammar.Compile(schema(string(g.Schema)), nil)
+			form, err := grammar.Compile(t.Context(), schema(string(g.Schema)), nil)
 			nothing := err != nil && strings.Contains(err.Error(), "nothing matches it")
 			if err != nil && !nothing {
 				refused[fmt.Sprintf("%s: %s: %v", name, g.Description, err)]++

@@ -1,6 +1,7 @@
 package grammar
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -83,8 +84,17 @@ func (p *program) tags(form *inferencev1.StructuralTags) (start int32, field str
 		if start, err = tag(open, ""); err != nil {
 			return 0, "open", err
 		}
-		field, err = p.checkReached(starts)
-		return start, field, err
+		if field, err = p.checkReached(starts); err != nil || form.GetOtherwise() == nil {
+			return start, field, err
+		}
+		other, field, err := p.form(form.GetOtherwise())
+		if err != nil {
+			return 0, "otherwise." + field, err
+		}
+		if reaches, err := p.productive(); err != nil || !reaches[other] {
+			return 0, "otherwise." + field, cmp.Or(err, errNothing)
+		}
+		return p.split(start, other), "", nil
 	}
 	triggers := make([]string, len(form.GetTriggers()))
 	ways := make([]int32, len(triggers))
@@ -112,16 +122,22 @@ func (p *program) freeNode(triggers []string, ways []int32, atStart bool) int32 
 
 // checkReached refuses tags whose JSON nothing matches: they could never come.
 func (p *program) checkReached(starts []int32) (field string, err error) {
-	reaches := p.productive()
+	reaches, err := p.productive()
+	if err != nil {
+		return "", err
+	}
 	for i, at := range starts {
 		if !reaches[at] {
-			return fmt.Sprintf("tags[%d].json_schema", i), errors.New("nothing matches it: its parts contradict one another")
+			return fmt.Sprintf("tags[%d].json_schema", i), errNothing
 		}
 	}
 	return "", nil
 }
 
 func checkTags(form *inferencev1.StructuralTags) (field string, err error) {
+	if form.GetOtherwise() != nil && (len(form.GetTriggers()) > 0 || form.GetRepeats()) {
+		return "otherwise", errors.New("is given together with triggers or repeats: leave them out")
+	}
 	if n := len(form.GetTags()); n == 0 || n > maxTags {
 		return "tags", fmt.Errorf("%d tags are outside 1 to %d", n, maxTags)
 	}

@@ -184,11 +184,11 @@ func TestTags(t *testing.T) {
 	f := compiler.MustCompile("point.json")
 	for name, source := range tagged {
 		t.Run(name, func(t *testing.T) {
-			form, err := grammar.Compile(structuralTags(source), v)
+			form, err := grammar.Compile(t.Context(), structuralTags(source), v)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := grammarCompiles(source); err != nil {
+			if err := grammarCompiles(t, source); err != nil {
 				t.Errorf("without a vocabulary: %v", err)
 			}
 			calls, ended := 0, 0
@@ -218,8 +218,9 @@ func TestTags(t *testing.T) {
 	}
 }
 
-func grammarCompiles(source *inferencev1.StructuralTags) error {
-	_, err := grammar.Compile(structuralTags(source), nil)
+func grammarCompiles(t *testing.T, source *inferencev1.StructuralTags) error {
+	t.Helper()
+	_, err := grammar.Compile(t.Context(), structuralTags(source), nil)
 	return err
 }
 
@@ -279,7 +280,7 @@ func drawTagged(t *testing.T, form *grammar.Grammar, source *inferencev1.Structu
 // Where text is free, everything may come, special tokens too, which change nothing.
 func TestFreeTextIsFree(t *testing.T) {
 	all := taggedTexts()
-	form, err := grammar.Compile(structuralTags(tagged["marked"]), taggedVocabulary(t, all))
+	form, err := grammar.Compile(t.Context(), structuralTags(tagged["marked"]), taggedVocabulary(t, all))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -326,14 +327,43 @@ func TestTagsRefused(t *testing.T) {
 		{"triggers[1]", "is empty", func(s *inferencev1.StructuralTags) { s.Triggers = append(s.Triggers, "") }},
 		{"special_tokens[0]", "is empty", func(s *inferencev1.StructuralTags) { s.SpecialTokens = []string{""} }},
 		{"special_tokens", `no special token "<call>"`, func(s *inferencev1.StructuralTags) { s.SpecialTokens = []string{"<call>"} }},
+		{"otherwise", "together with triggers", func(s *inferencev1.StructuralTags) { s.Otherwise = expression("a") }},
+		{"otherwise.regex", "missing closing", func(s *inferencev1.StructuralTags) { s.Triggers, s.Repeats, s.Otherwise = nil, false, expression("(") }},
+		{"otherwise.json_schema", "nothing matches it", func(s *inferencev1.StructuralTags) { s.Triggers, s.Repeats, s.Otherwise = nil, false, schema("false") }},
+		{"otherwise.form", "is not set", func(s *inferencev1.StructuralTags) {
+			s.Triggers, s.Repeats, s.Otherwise = nil, false, structuralTags(tagged["named"])
+		}},
 		{"tags", "more than", func(s *inferencev1.StructuralTags) { s.Tags[0].Begin += strings.Repeat("x", grammar.MaxSourceBytes) }},
 	} {
 		source := proto.CloneOf(tagged["marked"])
 		c.change(source)
-		_, err := grammar.Compile(structuralTags(source), taggedVocabulary(t, taggedTexts()))
+		_, err := grammar.Compile(t.Context(), structuralTags(source), taggedVocabulary(t, taggedTexts()))
 		var wrong *grammar.Error
 		if !errors.As(err, &wrong) || wrong.Field != "structural_tags."+c.field || !strings.Contains(wrong.Problem, c.says) {
 			t.Errorf("%s: %v", c.field, err)
 		}
+	}
+}
+
+// An output is a group of tags, or has the other form.
+func TestTagsOrAnotherForm(t *testing.T) {
+	all := taggedTexts()
+	v := taggedVocabulary(t, all)
+	source := proto.CloneOf(tagged["marked alone"])
+	source.Otherwise = schema(`{"type":"object","properties":{"<call>":{"type":"string"}},"required":["<call>"],"additionalProperties":false}`)
+	form, err := grammar.Compile(t.Context(), structuralTags(source), v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	call := "<call>\n{\"name\": \"f\", \"arguments\": {\"x\":1}}\n</call>"
+	for text, want := range map[string]bool{
+		call: true, call + "\n" + call: true, `{"<call>":"<call>"}`: true, "": false, "x": false, call + `{"<call>":""}`: false, `{"<call>":""}` + call: false, `{}`: false,
+	} {
+		if got := form.Accepts([]byte(text)); got != want {
+			t.Errorf("%q is accepted: %v", text, got)
+		}
+	}
+	for seed := range uint64(20) {
+		drawTagged(t, form, source, all, rand.New(rand.NewPCG(seed, 6)))
 	}
 }

@@ -3,6 +3,7 @@ package grammar
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 )
 
@@ -14,6 +15,7 @@ type Vocabulary struct {
 	size  int
 	texts [][]byte // by id; nil of tokens that are no text
 	all   *trie
+	rests *rests // of all
 
 	// special are the texts of special tokens in grammars, by their names: see specialText.
 	special map[string]int32
@@ -49,6 +51,7 @@ func NewVocabulary(size int, text func(id int32) []byte) (*Vocabulary, error) {
 	}
 	v.join()
 	v.all = newTrie(texts)
+	v.rests = restsOf(v.all)
 	unit, places := new(lexemes).units()
 	v.inStrings = make([]*inString, len(places))
 	for from, place := range places {
@@ -77,10 +80,12 @@ type inString struct {
 	stay []uint64
 	// needs is those of them by how many characters they have, one that is begun counted.
 	needs [][]int32
-	// leave is the rests of the tokens that get out of it, behind the quotation mark. leaveAfter
-	// is the same by how many characters they have before it.
-	leave      *trie
-	leaveAfter []*trie
+	// within is those that need no more than 0, 1 and so on characters. Few need more than the last.
+	within [][]uint64
+	// leave is the rests of the tokens that get out of it, behind the quotation mark; nil: none does.
+	// leaveAfter is the same by how many characters they have before it.
+	leave      *rests
+	leaveAfter []*rests
 }
 
 // walkString finds what tokens do from a state of a character on.
@@ -130,27 +135,48 @@ func (v *Vocabulary) walkString(unit *lexeme, from *state) *inString {
 		path[depth+1] = within{to, now.characters}
 		i++
 	}
-	out.leave = newTrie(leave)
+	out.leave = restsOf(newTrie(leave))
 	for _, rests := range after {
-		out.leaveAfter = append(out.leaveAfter, newTrie(rests))
+		out.leaveAfter = append(out.leaveAfter, restsOf(newTrie(rests)))
+	}
+	more := 0 // how many need more
+	for _, ids := range out.needs {
+		more += len(ids)
+	}
+	mask := make([]uint64, v.words())
+	for _, ids := range out.needs {
+		if more <= len(mask) {
+			break
+		}
+		for _, id := range ids {
+			set(mask, id)
+		}
+		more -= len(ids)
+		out.within = append(out.within, slices.Clone(mask))
 	}
 	return out
 }
 
 // addStaying adds the tokens that stay in a string with at most so many more characters.
 func (s *inString) addStaying(out []uint64, characters int) {
-	if characters >= len(s.needs)-1 {
+	known := len(s.within)
+	switch {
+	case characters < 0:
+	case characters >= len(s.needs)-1:
 		or(out, s.stay)
-		return
-	}
-	for _, ids := range s.needs[:max(characters+1, 0)] {
-		for _, id := range ids {
-			set(out, id)
+	case characters < known:
+		or(out, s.within[characters])
+	default:
+		if known > 0 {
+			or(out, s.within[known-1])
+		}
+		for _, ids := range s.needs[known : characters+1] {
+			for _, id := range ids {
+				set(out, id)
+			}
 		}
 	}
 }
-
-func set(mask []uint64, id int32) { mask[id>>6] |= 1 << (id & 63) }
 
 // text is what a token stands for within a text; nil: nothing.
 func (v *Vocabulary) text(id int32) []byte {

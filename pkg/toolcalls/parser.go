@@ -34,6 +34,7 @@ type Parser struct {
 	format Format
 	known  map[string]bool // nil: all functions
 	whole  bool            // a call begins when its arguments are complete
+	first  bool            // a call comes first, or none does
 	state  state
 	text   string // from what may be the beginning of a call on
 	at     int    // how much of that was looked at
@@ -82,6 +83,10 @@ func (f Format) NewParser(functions []string, whole bool) *Parser {
 	}
 	return p
 }
+
+// CallsFirst has calls read at the beginning of the answer alone: one that begins otherwise, with
+// anything but space, is content, whatever is in it.
+func (p *Parser) CallsFirst() { p.first = true }
 
 // Calls is how many calls have begun.
 func (p *Parser) Calls() int { return p.calls }
@@ -200,6 +205,16 @@ func (p *Parser) look() bool {
 	marker := hermesOpen
 	if p.format.Name == Mistral {
 		marker = mistralCalls
+	}
+	if p.first {
+		switch rest := strings.TrimLeft(p.text, " \t\r\n"); {
+		case strings.HasPrefix(rest, marker):
+		case strings.HasPrefix(marker, rest):
+			return false
+		default:
+			p.state = inPlainText
+			return true
+		}
 	}
 	before, _, found := strings.Cut(p.text, marker)
 	if !found {

@@ -70,7 +70,7 @@ func TestRoundTrip(t *testing.T) {
 		forms := map[string]*grammar.Grammar{}
 		for _, required := range []bool{true, false} {
 			source := &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_StructuralTags{StructuralTags: format.Tags(tools, required, c.most == 1, special)}}
-			if forms[fmt.Sprintf("required %v", required)], err = grammar.Compile(source, nil); err != nil {
+			if forms[fmt.Sprintf("required %v", required)], err = grammar.Compile(t.Context(), source, nil); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -75,7 +75,7 @@ func TestDraftsUnderSchemas(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				form, err := grammar.Compile(&inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_JsonSchema{JsonSchema: string(source)}}, vocabulary)
+				form, err := grammar.Compile(t.Context(), &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_JsonSchema{JsonSchema: string(source)}}, vocabulary)
 				if err != nil {
 					t.Fatalf("%s: %v", source, err)
 				}

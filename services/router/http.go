@@ -73,7 +73,13 @@ func (b httpBackend) Plan(ctx context.Context, q *inferencev1.GenerateRequest) (
 	if err != nil {
 		return openai.Plan{}, err
 	}
-	return openai.Plan{Model: p.Model.Spec.Name, Prompt: preprocess.IDs(p.Tokens), Text: func() string { return p.Model.Tokenizer.Decode(p.Tokens, true) }, RequestID: id}, nil
+	plan := openai.Plan{
+		Model: p.Model.Spec.Name, Prompt: preprocess.IDs(p.Tokens), Text: func() string { return p.Model.Tokenizer.Decode(p.Tokens, true) }, RequestID: id,
+	}
+	if served := b.service.dispatcher.Served(plan.Model); len(served) == 1 {
+		plan.Fingerprint = served[0].Fingerprint()
+	}
+	return plan, nil
 }
 
 // MaxAnswers is how many requests of one tenant are admitted: all that come over HTTP

@@ -154,7 +154,7 @@ func (a *assembly) whole() answer {
 		}
 		scores := a.answers[i-i%a.call.n].scores
 		if top := a.call.echoTop; top != nil {
-			whole, end := echoed(scores, *top)
+			whole, end := echoed(scores, *top, a.echo(i))
 			whole.then(&p.tokens, end)
 			c.Logprobs = &whole
 		}

@@ -58,6 +58,13 @@ func (c *call) best(f *fields, q *inferencev1.GenerateRequest) {
 	}
 }
 
+// noBest refuses best_of, unless it asks for nothing: chats and responses have none.
+func (c *call) noBest(f *fields) {
+	if best := f.integerIn("best_of", 1, maxN); best != nil && *best != int64(c.n) {
+		f.wrong(unsupported("best_of", "is of completions: ask for n answers and choose among them, or leave it out"))
+	}
+}
+
 // echo keeps the prompts, to be said before the answers, and with logprobs how likely their tokens
 // are.
 func (c *call) echo(f *fields, prompts []*inferencev1.GenerateRequest) {

@@ -52,6 +52,8 @@ type fake struct {
 	resumed []*inferencev1.ResumeRequest
 
 	embedded []*inferencev1.EmbedRequest
+
+	scores []*inferencev1.TokenLogprobs // of the prompt
 }
 
 func (f *fake) Generate(ctx context.Context, from openai.Origin, q *inferencev1.GenerateRequest, send func(*inferencev1.GenerateEvent) error) error {
@@ -100,6 +102,10 @@ func (f *fake) answer(ctx context.Context, q *inferencev1.GenerateRequest, send 
 		accepted.ToolCallFormat = f.calls
 	}
 	events := []*inferencev1.GenerateEvent{{Event: &inferencev1.GenerateEvent_Accepted{Accepted: accepted}}}
+	if q.PromptLogprobs != nil {
+		scores := &inferencev1.PromptLogprobs{Logprobs: f.scores, TokenIds: make([]uint32, len(f.scores))}
+		events = append(events, &inferencev1.GenerateEvent{Event: &inferencev1.GenerateEvent_PromptLogprobs{PromptLogprobs: scores}})
+	}
 	for i, word := range f.words {
 		delta := &inferencev1.TokenDelta{TokenIds: []uint32{uint32(i)}, Text: word}
 		if q.Logprobs != nil && i < len(f.logprobs) {
@@ -169,7 +175,7 @@ func (f *fake) Plan(ctx context.Context, q *inferencev1.GenerateRequest) (openai
 	for i, c := range []byte(q.GetPrompt()[:min(5, len(q.GetPrompt()))]) {
 		prompt[i] = uint32(c)
 	}
-	return openai.Plan{Model: "real", Prompt: prompt, RequestID: f.id(ctx)}, nil
+	return openai.Plan{Model: "real", Fingerprint: "fp_0123456789ab", Prompt: prompt, RequestID: f.id(ctx)}, nil
 }
 
 // Embed gives each input a vector of its place and its length.

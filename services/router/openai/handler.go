@@ -65,6 +65,8 @@ type Origin struct {
 type Plan struct {
 	// Model is its real name.
 	Model string
+	// Fingerprint names weights and arithmetic; empty: several are served, or none is known.
+	Fingerprint string
 	// Prompt in tokens.
 	Prompt []uint32
 	// Text is the prompt as text, without special tokens.

@@ -118,13 +118,17 @@ func cut(l *inferencev1.TokenLogprobs, top uint32) *inferencev1.TokenLogprobs {
 	if len(l.GetTop()) <= int(top) {
 		return l
 	}
-	return &inferencev1.TokenLogprobs{Logprob: l.GetLogprob(), Top: l.GetTop()[:top], Text: l.GetText(), Rank: l.GetRank()}
+	return &inferencev1.TokenLogprobs{Logprob: l.GetLogprob(), Top: l.GetTop()[:top], Text: l.GetText(), Special: l.GetSpecial(), Rank: l.GetRank()}
 }
 
-// echoed is how likely the tokens of an echo are, and where it ends, in characters.
-func echoed(tokens []scored, top uint32) (out tokenLogprobs, end int) {
+// echoed is how likely the tokens of an echo are, which has the text, and where it ends, in characters.
+// Special tokens that the text does not show, such as the start token, take no room in it.
+func echoed(tokens []scored, top uint32, text string) (out tokenLogprobs, end int) {
 	for i, t := range tokens {
-		end = out.add([]*inferencev1.TokenLogprobs{cut(t.logprobs, top)}, end)
+		next := out.add([]*inferencev1.TokenLogprobs{cut(t.logprobs, top)}, end)
+		if shown := string(t.logprobs.GetText()); !t.logprobs.GetSpecial() || strings.HasPrefix(text, shown) {
+			text, end = text[min(len(text), len(shown)):], next
+		}
 		if t.first {
 			out.Logprobs[i], out.Top[i] = nil, nil
 		}

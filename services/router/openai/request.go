@@ -88,6 +88,9 @@ func (c *call) common(f *fields) *inferencev1.GenerateRequest {
 		c.n = int(*n)
 	}
 	c.shown = c.n
+	if c.route != RouteCompletions {
+		c.noBest(f)
+	}
 	c.resumable(f, q)
 	if least := f.integerIn("min_tokens", 0, math.MaxInt32); least != nil {
 		q.MinTokens = uint32(*least)

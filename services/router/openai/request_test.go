@@ -190,6 +190,8 @@ func TestRefuses(t *testing.T) {
 		{"objectives", chats, `{` + hi + `,"slo":{"ttft":"1s"}}`, "slo", "of the gRPC API"},
 		{"best of fewer", completions, `{"prompt":"a","n":3,"best_of":2}`, "best_of", "below n"},
 		{"best of a stream", completions, `{"prompt":"a","n":2,"best_of":3,"stream":true}`, "best_of", "stream"},
+		{"best of a chat", chats, `{` + hi + `,"n":2,"best_of":3}`, "best_of", "of completions"},
+		{"best of a response", responses, `{"input":"a","best_of":2}`, "best_of", "of completions"},
 		{"best of too many", completions, `{"prompt":["a","b"],"best_of":65}`, "prompt", "130 answers"},
 		{"echo with likelihoods of a stream", completions, `{"prompt":"a","echo":true,"logprobs":1,"stream":true,"n":2}`, "echo", "n = 1"},
 		{"echo that can be resumed", completions, `{"prompt":"a","echo":true,"logprobs":1,"stream":true,"resumable_for":"60s"}`, "resumable_for", "echo"},

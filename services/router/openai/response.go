@@ -54,7 +54,7 @@ func parseResponse(f *fields) (*call, error) {
 		r.instructions = &text
 	}
 	conversation := &inferencev1.Conversation{Messages: r.messages(f), TemplateArguments: f.generic("chat_template_kwargs")}
-	c.tools = r.readTools(f, conversation)
+	c.tools = r.readTools(f, conversation).before(q)
 	if f.bad != nil {
 		return nil, f.bad
 	}

@@ -204,7 +204,7 @@ func (h *Handler) nothing(ctx context.Context, q *inferencev1.GenerateRequest, s
 	if err != nil {
 		return err
 	}
-	accepted := &inferencev1.Accepted{Model: plan.Model, PromptTokens: uint32(len(plan.Prompt))}
+	accepted := &inferencev1.Accepted{Model: plan.Model, SystemFingerprint: plan.Fingerprint, PromptTokens: uint32(len(plan.Prompt))}
 	return errors.Join(
 		send(&inferencev1.GenerateEvent{Event: &inferencev1.GenerateEvent_Accepted{Accepted: accepted}}),
 		send(&inferencev1.GenerateEvent{Event: &inferencev1.GenerateEvent_Finished{Finished: &inferencev1.Finished{

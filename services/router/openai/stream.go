@@ -145,7 +145,7 @@ func (s *stream) echoScored(index int) error {
 	if s.call.echoTop == nil || p.scores == nil {
 		return nil
 	}
-	tokens, end := echoed(p.scores, *s.call.echoTop)
+	tokens, end := echoed(p.scores, *s.call.echoTop, s.echo(index))
 	p.scores, p.offset = nil, end
 	c := s.text(index, s.echo(index))
 	c.Logprobs = &tokens

@@ -34,6 +34,10 @@ func likely(text string, logprob float32, others ...string) *inferencev1.TokenLo
 // Whole answers, byte for byte. Virtual time makes them the same each time.
 func TestGolden(t *testing.T) {
 	likelihoods := []*inferencev1.TokenLogprobs{likely("é", -0.5, "é", "\xe2\x80"), likely("\xe2", -1e30, "b")}
+	// The text does not show the start token, but one that is written in it.
+	start, written := &inferencev1.TokenLogprobs{Text: []byte("<s>"), Special: true}, likely("<s>", -4)
+	written.Special = true
+	scores := []*inferencev1.TokenLogprobs{start, likely("a", -1), written, likely("é", -2)}
 	for _, c := range []struct {
 		name, path, body string
 		fake             *fake
@@ -49,6 +53,8 @@ func TestGolden(t *testing.T) {
 		{"completion-stream", completions, `{"prompt":"a","echo":true,"stream":true}`, &fake{words: []string{"b"}}},
 		{"completion-logprobs", completions, `{"prompt":"a","logprobs":2}`, &fake{words: []string{"é", ""}, logprobs: likelihoods}},
 		{"completion-stream-logprobs", completions, `{"prompt":"a","logprobs":2,"stream":true}`, &fake{words: []string{"é", ""}, logprobs: likelihoods}},
+		{"completion-echo-logprobs", completions, `{"prompt":"a<s>é","echo":true,"logprobs":0}`, &fake{words: []string{"b"}, logprobs: likelihoods, scores: scores}},
+		{"completion-stream-echo-logprobs", completions, `{"prompt":"a<s>é","echo":true,"logprobs":0,"stream":true}`, &fake{words: []string{"b"}, logprobs: likelihoods, scores: scores}},
 		{"completion-timing", completions, `{"prompt":"a","timing_ms":true}`, &fake{words: []string{"b"}}},
 		{"chat-stream-timing", chats, `{` + hi + `,"stream":true,"timing_ms":true}`, &fake{words: []string{"Once"}}},
 		{"stream-fails", chats, `{` + hi + `,"stream":true}`, &fake{words: []string{"Once"}, fail: rpc.Error(codes.DataLoss, "KV_LOST", "a block is lost", 0)}},

@@ -43,8 +43,12 @@ func (c *call) expectCalls(accepted *inferencev1.Accepted) *answerCalls {
 	if c.tools == nil || accepted.GetToolCallFormat() == "" || !known {
 		return nil
 	}
+	parser := format.NewParser(c.tools.names, !c.stream)
+	if c.tools.first {
+		parser.CallsFirst()
+	}
 	return &answerCalls{
-		format: format, parser: format.NewParser(c.tools.names, !c.stream),
+		format: format, parser: parser,
 		only: c.tools.required,
 		seed: accepted.GetSecret() + "/" + accepted.GetRequestId(),
 	}

@@ -95,6 +95,8 @@ func TestToolCalls(t *testing.T) {
 		{"another function", "hermes", someTools, "<tool_call>\n{\"name\": \"h\", \"arguments\": {}}\n</tool_call>", "<tool_call>\n{\"name\": \"h\", \"arguments\": {}}\n</tool_call>", "stop", nil},
 		{"cut", "hermes", someTools, "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 1", "", "stop", [][2]string{{"f", `{"x": 1`}}},
 		{"cut, required", "hermes", someTools + `,"tool_choice":"required"`, "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>\n<tool_call>\n{\"nam", "", "tool_calls", [][2]string{{"f", "{}"}}},
+		{"a form", "hermes", someTools + `,"response_format":{"type":"json_object"}`, "{\"a\": \"<tool_call>\"}<tool_call>\n{\"name\": \"f\", \"arguments\": {}}", "{\"a\": \"<tool_call>\"}<tool_call>\n{\"name\": \"f\", \"arguments\": {}}", "stop", nil},
+		{"a call, not the form", "hermes", someTools + `,"response_format":{"type":"json_object"}`, "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>\n<tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>", "", "tool_calls", [][2]string{{"f", "{}"}, {"g", "{}"}}},
 		{"none", "hermes", someTools + `,"tool_choice":"none"`, "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>", "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>", "stop", nil},
 		{"functions", "hermes", `"functions":[{"name":"f"}]`, "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 1}}\n</tool_call>", "", "function_call", [][2]string{{"f", `{"x": 1}`}}},
 	} {

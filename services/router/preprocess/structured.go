@@ -22,13 +22,10 @@ func (s *Models) hold(ctx context.Context, p *Plan, q *inferencev1.GenerateReque
 	choice := q.GetConversation().GetToolChoice()
 	field := "structured_output"
 	if choice != nil {
-		if p.Structured != nil {
-			return rpc.InvalidArgument(field, "is not supported together with tools that can be called: leave one of them out")
-		}
-		field = "conversation.tool_choice"
-		if err := p.holdToCalls(q.GetConversation(), choice); err != nil {
+		if err := s.holdToCalls(ctx, p, q.GetConversation(), choice); err != nil {
 			return err
 		}
+		field = "conversation.tool_choice"
 	}
 	switch {
 	case p.Structured == nil:
@@ -38,19 +35,27 @@ func (s *Models) hold(ctx context.Context, p *Plan, q *inferencev1.GenerateReque
 	case len(p.StopTokens) == 0:
 		return rpc.InvalidArgument(field, "the model has no end-of-sequence token, so that a complete output could not end: give one in stop_token_ids")
 	}
-	_, err := s.grammars.Get(ctx, p.Structured)
-	wrong, is := errors.AsType[*grammar.Error](err)
+	err := s.compile(ctx, p.Structured)
+	if wrong, is := errors.AsType[*grammar.Error](err); is && choice != nil {
+		return wrongTool(q.GetConversation(), p.Structured.GetStructuralTags(), wrong)
+	} else if is {
+		return wrongForm(wrong)
+	}
+	return err
+}
+
+// compile checks a form. Its errors are gRPC statuses, and a *grammar.Error if the form is wrong.
+func (s *Models) compile(ctx context.Context, form *inferencev1.StructuredOutput) error {
+	_, err := s.grammars.Get(ctx, form)
 	switch {
-	case err == nil:
-		return nil
 	case errors.Is(err, grammar.ErrBusy):
 		return rpc.Error(codes.ResourceExhausted, api.ReasonQueueFull, err.Error(), time.Second)
-	case ctx.Err() != nil:
+	case err != nil && ctx.Err() != nil:
 		return status.FromContextError(ctx.Err()).Err()
-	case choice != nil:
-		return wrongTool(q.GetConversation(), p.Structured.GetStructuralTags(), err)
-	case is:
-		return rpc.InvalidArgument(field+"."+wrong.Field, wrong.Problem)
 	}
-	return rpc.InvalidArgument(field, err.Error())
+	return err
+}
+
+func wrongForm(wrong *grammar.Error) error {
+	return rpc.InvalidArgument("structured_output."+wrong.Field, wrong.Problem)
 }

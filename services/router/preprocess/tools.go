@@ -1,6 +1,7 @@
 package preprocess
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -59,8 +60,9 @@ var functionName = regexp.MustCompile(`^[a-zA-Z0-9_.-]{1,64}$`)
 // noParameters are those of a function that says nothing of them: none, as in OpenAI's API.
 const noParameters = `{"type":"object","properties":{},"additionalProperties":false}`
 
-// toolCalls is what holds an output to calls of a conversation's tools.
-func (m *Model) toolCalls(c *inferencev1.Conversation, choice *inferencev1.ToolChoice) (*inferencev1.StructuralTags, error) {
+// toolCalls is what holds an output to calls of a conversation's tools. otherwise is the form of one
+// without any; nil: it is free text.
+func (m *Model) toolCalls(c *inferencev1.Conversation, choice *inferencev1.ToolChoice, otherwise *inferencev1.StructuredOutput) (*inferencev1.StructuralTags, error) {
 	switch {
 	case m.calls.Name == "":
 		return nil, rpc.InvalidArgument("conversation.tool_choice", "the router was started with --tool-call-parser none: leave tools out")
@@ -82,7 +84,12 @@ func (m *Model) toolCalls(c *inferencev1.Conversation, choice *inferencev1.ToolC
 		}
 		tools = slices.DeleteFunc(tools, func(t toolcalls.Tool) bool { return !slices.Contains(wanted, t.Name) })
 	}
-	return m.calls.Tags(tools, choice.GetRequired(), choice.GetSingle(), m.markers), nil
+	if choice.GetRequired() || otherwise == nil {
+		return m.calls.Tags(tools, choice.GetRequired(), choice.GetSingle(), m.markers), nil
+	}
+	tags := m.calls.Tags(tools, true, choice.GetSingle(), m.markers)
+	tags.Otherwise = otherwise
+	return tags, nil
 }
 
 // toolsOf reads the tools.
@@ -151,14 +158,13 @@ func ofObjects(schema json.RawMessage) (string, error) {
 	return `{"type":"object",` + strings.TrimPrefix(text, "{"), nil
 }
 
-// wrongTool is what is wrong with calls, by the tool that it is of.
-func wrongTool(c *inferencev1.Conversation, tags *inferencev1.StructuralTags, err error) error {
-	tools, _ := toolsOf(c)
-	wrong, is := errors.AsType[*grammar.Error](err)
-	var tag int
-	if !is {
-		return rpc.InvalidArgument("conversation.tools", err.Error())
+// wrongTool is what is wrong with calls, by the tool that it is of, or with the form of other answers.
+func wrongTool(c *inferencev1.Conversation, tags *inferencev1.StructuralTags, wrong *grammar.Error) error {
+	if field, is := strings.CutPrefix(wrong.Field, "structural_tags.otherwise."); is {
+		return wrongForm(&grammar.Error{Field: field, Problem: wrong.Problem})
 	}
+	tools, _ := toolsOf(c)
+	var tag int
 	if _, err := fmt.Sscanf(wrong.Field, "structural_tags.tags[%d].json_schema", &tag); err != nil {
 		return rpc.InvalidArgument("conversation.tools", wrong.Problem)
 	}
@@ -167,11 +173,24 @@ func wrongTool(c *inferencev1.Conversation, tags *inferencev1.StructuralTags, er
 	return rpc.InvalidArgument(fmt.Sprintf("conversation.tools[%d].function.parameters", i), wrong.Problem)
 }
 
-// holdToCalls has a plan's output held to calls of a conversation's tools.
-func (p *Plan) holdToCalls(c *inferencev1.Conversation, choice *inferencev1.ToolChoice) error {
-	tags, err := p.Model.toolCalls(c, choice)
+// holdToCalls has a plan's output held to calls of a conversation's tools. If it has a form, that is
+// the form of answers that call nothing.
+func (s *Models) holdToCalls(ctx context.Context, p *Plan, c *inferencev1.Conversation, choice *inferencev1.ToolChoice) error {
+	form := p.Structured
+	if form.GetStructuralTags() != nil {
+		return rpc.InvalidArgument("structured_output.structural_tags", "is not supported together with tools that can be called: leave one of them out")
+	}
+	tags, err := p.Model.toolCalls(c, choice, form)
 	if err != nil {
 		return err
+	}
+	if form != nil && choice.GetRequired() { // no answer has the form, which has to be right all the same
+		err := s.compile(ctx, form)
+		if wrong, is := errors.AsType[*grammar.Error](err); is {
+			return wrongForm(wrong)
+		} else if err != nil {
+			return err
+		}
 	}
 	p.ToolCalls = p.Model.calls.Name
 	for _, name := range tags.GetSpecialTokens() {

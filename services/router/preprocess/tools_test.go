@@ -90,7 +90,7 @@ func TestCallsWithSpecialTokens(t *testing.T) {
 				vocabulary.NameSpecial(id, string(tok.TokenBytes(id)))
 			}
 		}
-		form, err := grammar.Compile(plan.Structured, vocabulary)
+		form, err := grammar.Compile(t.Context(), plan.Structured, vocabulary)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -232,6 +232,11 @@ func (d *Dispatcher) BlockTokens(model string) (least int) {
 	return least
 }
 
+// Served are the versions of a model that requests are served with.
+func (d *Dispatcher) Served(model string) []routing.Version {
+	return look(d, func(rt *routing.Router) []routing.Version { return rt.Served(model) })
+}
+
 // Withdraw takes an ask back. If the answer was given meanwhile, what was set
 // aside goes back too.
 func (d *Dispatcher) Withdraw(id string) {

@@ -73,6 +73,7 @@ func promptEvent(d joining.DeliverPrompt, p *preprocess.Plan) *inferencev1.Gener
 	add := func(position int, l *inferencev1.TokenLogprobs) {
 		token := p.Tokens[position]
 		filled := logprobsOf(&joining.Deliver{Token: token, Logprobs: l}, p.Model.Tokenizer)
+		l.Special = p.Model.Tokenizer.IsSpecial(token)
 		out.TokenIds, out.Logprobs = append(out.TokenIds, uint32(token)), append(out.Logprobs, filled...)
 	}
 	if d.Offset == 1 {

@@ -105,7 +105,7 @@ func Measure(ctx context.Context, plan Plan) (*Result, error) {
 			}
 			out.Forms = append(out.Forms, *measured)
 		}
-		first, err := measureFirst(v)
+		first, err := measureFirst(ctx, v)
 		if err != nil {
 			return nil, err
 		}
@@ -124,7 +124,7 @@ func measureForm(ctx context.Context, v *grammar.Vocabulary, texts [][]byte, f f
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		g, err := grammar.Compile(f.source, v)
+		g, err := grammar.Compile(ctx, f.source, v)
 		if err != nil {
 			return nil, err
 		}
@@ -190,14 +190,14 @@ func timesOf(times []time.Duration) Times {
 }
 
 // measureFirst times a schema of ten kilobytes that nobody has asked for.
-func measureFirst(v *grammar.Vocabulary) (*FirstMask, error) {
+func measureFirst(ctx context.Context, v *grammar.Vocabulary) (*FirstMask, error) {
 	var compiles, totals []time.Duration
 	size := 0
 	for i := range 9 {
 		source, text := large(i)
 		size = len(text)
 		begin := clock()
-		g, err := grammar.Compile(source, v)
+		g, err := grammar.Compile(ctx, source, v)
 		if err != nil {
 			return nil, err
 		}

@@ -135,7 +135,7 @@ func MeasureRate(ctx context.Context, weights *cpu.Weights, plan RatePlan, progr
 		for i := range 3 { // in turns, and each first as often as the others
 			which := (i + round) % 3
 			// A new grammar in each round: the first time at each place of it counts.
-			g, err := grammar.Compile(&inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_JsonSchema{JsonSchema: people}}, v)
+			g, err := grammar.Compile(ctx, &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_JsonSchema{JsonSchema: people}}, v)
 			if err != nil {
 				return nil, err
 			}

@@ -578,6 +578,9 @@ type StructuralTags struct {
 	// Names of special tokens. Where a name stands in the fixed texts, that token is meant, and
 	// not its characters. At most 16.
 	SpecialTokens []string `protobuf:"bytes,9,rep,name=special_tokens,json=specialTokens,proto3" json:"special_tokens,omitempty"`
+	// The output is one group of tags, or has this form: any but structural_tags. Only without
+	// triggers and repeats. Unset: it is a group.
+	Otherwise     *StructuredOutput `protobuf:"bytes,10,opt,name=otherwise,proto3" json:"otherwise,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -671,6 +674,13 @@ func (x *StructuralTags) GetRepeats() bool {
 func (x *StructuralTags) GetSpecialTokens() []string {
 	if x != nil {
 		return x.SpecialTokens
+	}
+	return nil
+}
+
+func (x *StructuralTags) GetOtherwise() *StructuredOutput {
+	if x != nil {
+		return x.Otherwise
 	}
 	return nil
 }
@@ -796,6 +806,8 @@ type TokenLogprobs struct {
 	Top []*TokenLogprob `protobuf:"bytes,2,rep,name=top,proto3" json:"top,omitempty"`
 	// Bytes of the sampled token, possibly an incomplete character. Unset by workers.
 	Text []byte `protobuf:"bytes,3,opt,name=text,proto3" json:"text,omitempty"`
+	// Of tokens of a prompt: it is a special token, which texts leave out. Unset by workers.
+	Special bool `protobuf:"varint,5,opt,name=special,proto3" json:"special,omitempty"`
 	// Of tokens of a prompt: the place of the token among all, likeliest first, from 1.
 	Rank          uint32 `protobuf:"varint,4,opt,name=rank,proto3" json:"rank,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -851,6 +863,13 @@ func (x *TokenLogprobs) GetText() []byte {
 		return x.Text
 	}
 	return nil
+}
+
+func (x *TokenLogprobs) GetSpecial() bool {
+	if x != nil {
+		return x.Special
+	}
+	return false
 }
 
 func (x *TokenLogprobs) GetRank() uint32 {
@@ -1024,7 +1043,7 @@ const file_tandem_inference_v1_request_proto_rawDesc = "" +
 	"\x06choice\x18\x04 \x01(\v2\x1b.tandem.inference.v1.ChoiceH\x00R\x06choice\x12N\n" +
 	"\x0fstructural_tags\x18\x05 \x01(\v2#.tandem.inference.v1.StructuralTagsH\x00R\x0estructuralTags\x12\x1a\n" +
 	"\agrammar\x18\x06 \x01(\tH\x00R\agrammarB\x06\n" +
-	"\x04form\"\xa0\x02\n" +
+	"\x04form\"\xe5\x02\n" +
 	"\x0eStructuralTags\x12\x1a\n" +
 	"\btriggers\x18\x01 \x03(\tR\btriggers\x12\x19\n" +
 	"\bat_start\x18\x02 \x01(\bR\aatStart\x12\x12\n" +
@@ -1034,18 +1053,21 @@ const file_tandem_inference_v1_request_proto_rawDesc = "" +
 	"\x04tags\x18\x06 \x03(\v2\".tandem.inference.v1.StructuralTagR\x04tags\x12\x16\n" +
 	"\x06single\x18\a \x01(\bR\x06single\x12\x18\n" +
 	"\arepeats\x18\b \x01(\bR\arepeats\x12%\n" +
-	"\x0especial_tokens\x18\t \x03(\tR\rspecialTokens\"X\n" +
+	"\x0especial_tokens\x18\t \x03(\tR\rspecialTokens\x12C\n" +
+	"\totherwise\x18\n" +
+	" \x01(\v2%.tandem.inference.v1.StructuredOutputR\totherwise\"X\n" +
 	"\rStructuralTag\x12\x14\n" +
 	"\x05begin\x18\x01 \x01(\tR\x05begin\x12\x1f\n" +
 	"\vjson_schema\x18\x02 \x01(\tR\n" +
 	"jsonSchema\x12\x10\n" +
 	"\x03end\x18\x03 \x01(\tR\x03end\"\x1e\n" +
 	"\x06Choice\x12\x14\n" +
-	"\x05texts\x18\x01 \x03(\tR\x05texts\"\x86\x01\n" +
+	"\x05texts\x18\x01 \x03(\tR\x05texts\"\xa0\x01\n" +
 	"\rTokenLogprobs\x12\x18\n" +
 	"\alogprob\x18\x01 \x01(\x02R\alogprob\x123\n" +
 	"\x03top\x18\x02 \x03(\v2!.tandem.inference.v1.TokenLogprobR\x03top\x12\x12\n" +
-	"\x04text\x18\x03 \x01(\fR\x04text\x12\x12\n" +
+	"\x04text\x18\x03 \x01(\fR\x04text\x12\x18\n" +
+	"\aspecial\x18\x05 \x01(\bR\aspecial\x12\x12\n" +
 	"\x04rank\x18\x04 \x01(\rR\x04rank\"W\n" +
 	"\fTokenLogprob\x12\x19\n" +
 	"\btoken_id\x18\x01 \x01(\rR\atokenId\x12\x18\n" +
@@ -1097,12 +1119,13 @@ var file_tandem_inference_v1_request_proto_depIdxs = []int32{
 	7,  // 5: tandem.inference.v1.StructuredOutput.choice:type_name -> tandem.inference.v1.Choice
 	5,  // 6: tandem.inference.v1.StructuredOutput.structural_tags:type_name -> tandem.inference.v1.StructuralTags
 	6,  // 7: tandem.inference.v1.StructuralTags.tags:type_name -> tandem.inference.v1.StructuralTag
-	9,  // 8: tandem.inference.v1.TokenLogprobs.top:type_name -> tandem.inference.v1.TokenLogprob
-	9,  // [9:9] is the sub-list for method output_type
-	9,  // [9:9] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	4,  // 8: tandem.inference.v1.StructuralTags.otherwise:type_name -> tandem.inference.v1.StructuredOutput
+	9,  // 9: tandem.inference.v1.TokenLogprobs.top:type_name -> tandem.inference.v1.TokenLogprob
+	10, // [10:10] is the sub-list for method output_type
+	10, // [10:10] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_tandem_inference_v1_request_proto_init() }

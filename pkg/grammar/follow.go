@@ -1,0 +1,191 @@
+package grammar
+
+import "slices"
+
+// follow is rests at a place that is looked at by itself: its threads that are in no call may be
+// in any, and where such a thread has come to its end the call has.
+type follow struct {
+	rests *rests
+	at    *place
+}
+
+// followed is what becomes of rests at a place.
+type followed struct {
+	// allowed are the tokens that end within the call.
+	allowed tokens
+	// left is what is left of tokens at the end of the call; nil: none gets there.
+	left *rests
+	// depth is how deep calls are in one another at most, and threads how many a place has.
+	depth, threads int
+	work           int // more than maxMaskWork: the others are not known
+}
+
+// maxFollowed bounds what is kept of a grammar, and maxFollowedMasks how many masks that has. With
+// more, all is found again when it is needed again.
+const (
+	maxFollowed      = 1 << 13
+	maxFollowedMasks = 1 << 9
+)
+
+// follower finds what becomes of rests, and keeps it: the calls of a grammar may be in one another
+// in many ways, but what tokens do in one of them is the same in each.
+type follower struct {
+	*machine
+	vocabulary *Vocabulary
+	known      map[follow]*followed
+	masks      int // that known has
+
+	// Of what is being followed:
+	trie    *trie
+	path    []*place
+	allowed []uint64
+	ends    []uint64
+	left    [256][]int32 // nodes behind the end, by their bytes
+	classes []classRests
+	out     followed
+	leads   leads
+}
+
+// followed is what becomes of rests at a place.
+func (f *follower) followed(r *rests, at *place) *followed {
+	key := follow{r, at}
+	if known := f.known[key]; known != nil {
+		return known
+	}
+	made := f.follow(r, at)
+	f.effort += made.work
+	if f.exhausted() {
+		return made // it may not be all
+	}
+	masks := made.masks()
+	if f.masks += masks; len(f.known) >= maxFollowed || f.masks > maxFollowedMasks {
+		clear(f.known)
+		f.masks = masks
+	}
+	f.known[key] = made
+	return made
+}
+
+func (f *followed) masks() (n int) {
+	if f.allowed.mask != nil {
+		n++
+	}
+	if f.left != nil && f.left.ends.mask != nil {
+		n++
+	}
+	return n
+}
+
+func (f *follower) follow(r *rests, at *place) *followed {
+	if f.path == nil {
+		f.path = make([]*place, maxTokenBytes+1)
+		f.allowed, f.ends = make([]uint64, f.vocabulary.words()), make([]uint64, f.vocabulary.words())
+	}
+	clear(f.allowed)
+	clear(f.ends)
+	f.trie, f.classes, f.out, f.leads = r.trie, nil, followed{}, leads{}
+	f.visit(at)
+	if at.complete {
+		r.ends.add(f.ends)
+		for _, from := range r.from {
+			f.left[from.b] = append(f.left[from.b], from.nodes...)
+		}
+		f.classes = append(f.classes, r.classes...)
+	}
+	if len(at.threads) > 0 {
+		r.ends.add(f.allowed)
+		if r == f.vocabulary.rests && len(at.threads) == 1 && at.threads[0].at.wide() {
+			f.walkClasses(at.threads[0])
+		} else {
+			f.walkFrom(r, at)
+		}
+	}
+	made := f.out
+	made.allowed = tokensOf(f.allowed)
+	left := rests{trie: f.trie, ends: tokensOf(f.ends), classes: f.classes}
+	for b := range f.left {
+		if nodes := f.left[b]; len(nodes) > 0 {
+			slices.Sort(nodes)
+			left.from = append(left.from, restsFrom{byte(b), slices.Clone(slices.Compact(nodes))})
+			f.left[b] = nodes[:0]
+		}
+	}
+	if left.ends.some() || len(left.from)+len(left.classes) > 0 {
+		made.left = &left
+	}
+	return &made
+}
+
+// visit takes account of a place that a token comes to.
+func (f *follower) visit(at *place) {
+	f.out.depth = max(f.out.depth, at.depth)
+	f.out.threads = max(f.out.threads, len(at.threads))
+}
+
+// works says whether there is so much work left.
+func (f *follower) works(work int) bool {
+	f.out.work += work
+	return f.out.work <= maxMaskWork && !f.exhausted()
+}
+
+// walkFrom follows rests from a place.
+func (f *follower) walkFrom(r *rests, at *place) {
+	for _, from := range r.from {
+		if !f.works(at.cost) {
+			return
+		}
+		if f.step(at, from.b) == nil {
+			continue
+		}
+		for _, node := range from.nodes {
+			f.walkNodes(node, at)
+		}
+	}
+	for _, c := range r.classes {
+		c.trie.mu.Lock()
+		f.walkBehind(c, at)
+		c.trie.mu.Unlock()
+	}
+}
+
+// walkNodes follows the texts that go on with a node from a place.
+func (f *follower) walkNodes(node int32, at *place) {
+	t, path := f.trie, f.path
+	path[0] = at
+	begins, end := t.depth[node], int(t.after[node])
+	for i := int(node); i < end; {
+		depth := t.depth[i] - begins
+		if !f.works(path[depth].cost) {
+			return
+		}
+		to := f.step(path[depth], t.bytes[i])
+		if to == nil {
+			i = int(t.after[i])
+			continue
+		}
+		f.visit(to)
+		if to.complete {
+			f.leave(int32(i))
+		}
+		if len(to.threads) == 0 {
+			i = int(t.after[i])
+			continue
+		}
+		for _, id := range t.of(i) {
+			set(f.allowed, id)
+		}
+		path[depth+1] = to
+		i++
+	}
+}
+
+// leave notes that a text that ends at a node gets to the end of the call.
+func (f *follower) leave(node int32) {
+	t := f.trie
+	for _, id := range t.of(int(node)) {
+		set(f.ends, id)
+	}
+	for child := node + 1; child < t.after[node]; child = t.after[child] {
+		f.left[t.bytes[child]] = append(f.left[t.bytes[child]], child)
+	}
+}

@@ -1,0 +1,153 @@
+package grammar_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/tandem-serving/tandem/pkg/grammar"
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+)
+
+// randomGrammar is a grammar whose rules call one another and themselves, behind and before other
+// things, so that tokens get into calls and out of several at once.
+func randomGrammar(r *rand.Rand) string {
+	const rules = 5
+	literal := func() string {
+		return []string{`"a"`, `"ab"`, `"("`, `")"`, `"["`, `"]"`, `","`, `", "`, `"b)"`, `"xyz"`, `[a-d]`, `[ab]+`, `[a-z]{1,4}`, `[^a()]`, `[0-9]{2,9}`, `("a" | "bc")*`}[r.IntN(16)]
+	}
+	var alternative func(depth int) string
+	alternative = func(depth int) string {
+		parts := []string{literal()}
+		for range r.IntN(4) {
+			switch n := r.IntN(8); {
+			case n < 3:
+				parts = append(parts, fmt.Sprintf("r%d", r.IntN(rules)))
+			case n < 4 && depth < 2:
+				parts = append(parts, "("+alternative(depth+1)+" | "+alternative(depth+1)+")"+[]string{"", "?", "*", "{1,3}"}[r.IntN(4)])
+			default:
+				parts = append(parts, literal())
+			}
+		}
+		return strings.Join(parts, " ")
+	}
+	var out strings.Builder
+	fmt.Fprintf(&out, "root ::= r0 | %s\n", alternative(0))
+	for i := range rules {
+		fmt.Fprintf(&out, "r%d ::= %s | %s\n", i, alternative(0), []string{`"x"`, `[0-9]`, alternative(0), `""`}[r.IntN(4)])
+	}
+	return out.String()
+}
+
+// randomTexts are tokens of what randomGrammar writes.
+func randomTexts(r *rand.Rand) [][]byte {
+	out := [][]byte{eos: nil}
+	for b := range byte(128) {
+		out = append(out, []byte{b})
+	}
+	seen := map[string]bool{}
+	for range 300 {
+		var text strings.Builder
+		for range 2 + r.IntN(6) {
+			text.WriteString([]string{"a", "b", "c", "ab", "(", ")", "))", "[", "]", ",", ", ", "b)", "xyz", "1", "23"}[r.IntN(15)])
+		}
+		if !seen[text.String()] {
+			seen[text.String()] = true
+			out = append(out, []byte(text.String()))
+		}
+	}
+	return out
+}
+
+// Masks are what trying each token gives, in random grammars and vocabularies, whether what they
+// are made of is known from other places or not.
+func TestMasksOfRandomGrammars(t *testing.T) {
+	compiled, masks := 0, 0
+	for seed := range uint64(150) {
+		r := rand.New(rand.NewPCG(seed, 21))
+		text := randomGrammar(r)
+		all := randomTexts(r)
+		v := vocabulary(t, all)
+		form, err := grammar.Compile(t.Context(), gbnf(text), v)
+		if err != nil {
+			continue // such as one that nothing matches
+		}
+		compiled++
+		for range 4 {
+			c := form.Constrain([]int32{eos})
+			var so []byte
+			var tokens []int32
+			for len(tokens) < 25 {
+				mask := c.Allowed(tokens)
+				if mask == nil {
+					break // too many readings
+				}
+				checkMask(t, form, all, so, mask)
+				masks++
+				var ids []int32
+				for id := range int32(len(all)) {
+					if id != eos && allowed(mask, id) {
+						ids = append(ids, id)
+					}
+				}
+				if len(ids) == 0 {
+					break
+				}
+				id := ids[r.IntN(len(ids))]
+				tokens, so = append(tokens, id), append(so, all[id]...)
+			}
+		}
+	}
+	if compiled < 50 || masks < 2000 {
+		t.Errorf("%d grammars were compiled, %d masks looked at", compiled, masks)
+	}
+}
+
+// Calls end at the same depth whether what they do is known from elsewhere or not.
+func TestMasksWhereCallsAreDeep(t *testing.T) {
+	all := texts()
+	for _, text := range []string{"[[[[", "[[[[[[[[[[[[[[[[", `{"a":{"a":{"a":`, `[{"a":[`, "]]]]]]", "}}}", `[[1],[`, `]},{"a":[[`, "((((", "))))", "(((((((("} {
+		all = append(all, []byte(text))
+	}
+	v := vocabulary(t, all)
+	id := func(text string) int32 {
+		for id, is := range all {
+			if string(is) == text {
+				return int32(id)
+			}
+		}
+		t.Fatalf("no token is %q", text)
+		return 0
+	}
+	anything := &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_JsonObject{JsonObject: true}}
+	for _, c := range []struct {
+		form   *inferencev1.StructuredOutput
+		before []string
+		again  string
+	}{
+		{anything, []string{`{"`, "a", `":`}, "["},
+		{gbnf("root ::= a\na ::= b \".\" | \"x\"\nb ::= c \",\" | \"y\"\nc ::= \"(\" a \")\""), nil, "("},
+	} {
+		form, err := grammar.Compile(t.Context(), c.form, v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		constraint := form.Constrain([]int32{eos})
+		var tokens []int32
+		var so []byte
+		for _, text := range c.before {
+			tokens, so = append(tokens, id(text)), append(so, text...)
+		}
+		deep := 0
+		for ; deep <= 2*grammar.MaxDepth && form.Begins(so); deep++ {
+			if deep < 4 || deep > 20 && deep < 24 || deep*3 > grammar.MaxDepth-60 {
+				checkMask(t, form, all, so, constraint.Allowed(tokens))
+			}
+			tokens, so = append(tokens, id(c.again)), append(so, c.again...)
+		}
+		if deep < grammar.MaxDepth/4 || deep > grammar.MaxDepth+1 {
+			t.Errorf("calls are at most %d deep", deep)
+		}
+	}
+}

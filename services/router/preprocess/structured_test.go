@@ -1,0 +1,53 @@
+package preprocess_test
+
+import (
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/grammar/grammartest"
+	"github.com/tandem-serving/tandem/pkg/model"
+	"github.com/tandem-serving/tandem/pkg/rpc"
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+	"github.com/tandem-serving/tandem/services/router/preprocess"
+)
+
+// While too many new forms wait to be checked, further ones are refused, to be tried again; requests
+// without a form are not.
+func TestTooManyForms(t *testing.T) {
+	tok := withSpecial(t)
+	models, err := preprocess.NewModels([]preprocess.Model{{
+		Spec: model.Spec{Name: "m", VocabSize: tok.VocabSize(), ContextTokens: 1000, EOS: []int32{1}}, Tokenizer: tok,
+	}}, preprocess.GenerationConfigNone, time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	plan := func(expression string) error {
+		q := &inferencev1.GenerateRequest{Input: &inferencev1.GenerateRequest_Prompt{Prompt: "a"}}
+		if expression != "" {
+			q.StructuredOutput = &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_Regex{Regex: expression}}
+		}
+		_, err := models.Plan(t.Context(), time.Now(), q)
+		return err
+	}
+	if err := plan("known"); err != nil {
+		t.Fatal(err)
+	}
+	release := grammartest.Fill(t, models.Grammars())
+	err = plan("new")
+	if wait, told := rpc.RetryAfter(err); status.Code(err) != codes.ResourceExhausted || rpc.Reason(err) != api.ReasonQueueFull || !told || wait <= 0 {
+		t.Errorf("a new form: %v", err)
+	}
+	if err := plan(""); err != nil {
+		t.Errorf("without a form: %v", err)
+	}
+	release()
+	for _, expression := range []string{"new", "known"} {
+		if err := plan(expression); err != nil {
+			t.Errorf("%s, afterwards: %v", expression, err)
+		}
+	}
+}
