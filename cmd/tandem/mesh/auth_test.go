@@ -417,7 +417,13 @@ func TestNobodyInByDefaultWhereOthersCanCall(t *testing.T) {
 	if err := o.Validate(); err == nil || !strings.HasPrefix(err.Error(), "--auth none: ") {
 		t.Errorf("%v", err)
 	}
-	runClosed(t, nil, func(o *mesh.UpOptions) { o.HTTP, o.Auth.Mode = "0.0.0.0:0", "" }, func(m *closedMesh) {
+	o.Auth.Mode = auth.Required // but in the clear
+	if err := o.Validate(); err == nil || !strings.HasPrefix(err.Error(), "--http 0.0.0.0:0: ") {
+		t.Errorf("%v", err)
+	}
+	runClosed(t, nil, func(o *mesh.UpOptions) {
+		o.HTTP, o.Auth.Mode, o.Encrypt, o.Certs = "0.0.0.0:0", "", true, t.TempDir()
+	}, func(m *closedMesh) {
 		if !m.up.Auth || !m.up.Exposed || m.models("") != codes.Unauthenticated || m.models(m.up.FirstKey) != codes.OK {
 			m.Errorf("%+v", m.up)
 		}

@@ -76,7 +76,7 @@ var (
 		{"etcd and NATS", []string{"etcd", "etcd-", "nats", "nats-"}},
 		{"TLS", []string{"tls", "tls-", "certs"}},
 		{"Addresses", []string{"listen", "advertise", "http", "control", "metrics", "metrics-vllm"}},
-		{"Who may call", []string{"auth", "insecure", "oidc", "oidc-"}},
+		{"Who may call", []string{"auth", "insecure", "published-on", "oidc", "oidc-"}},
 		{"Model", []string{"model", "model-", "chat-template", "tool-call-parser", "context-tokens", "generation-config"}},
 		{"Engine", []string{"engine", "device", "threads", "block-tokens", "kv-memory", "max-batch-tokens", "max-sequences", "profile"}},
 		{"CPU engine", []string{"cpu-"}},
