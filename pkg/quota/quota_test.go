@@ -304,6 +304,27 @@ func TestRouterThatLeavesTakesNothingAlong(t *testing.T) {
 	})
 }
 
+// A report of some tenants says nothing of the others: a router counts as silent until a whole one.
+func TestPartOfWhatARouterUses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := quota.New("router-0")
+		limits := quota.Limits{RequestsPerMinute: 10}
+		l.Routers(map[string]uint64{"router-0": 1, "router-1": 2})
+		for i, c := range []struct {
+			whole bool
+			left  int64
+		}{{false, 5}, {true, 9}, {false, 9}} {
+			l.Heard(&controlv1.TenantReport{
+				Origin: &controlv1.Origin{Id: "router-1", Epoch: 2, Sequence: uint64(i + 1)}, Whole: c.whole,
+				Tenants: []*controlv1.TenantUse{{Tenant: "acme", Requests: 1}},
+			})
+			if left := l.Left("acme", limits); left.Requests != c.left {
+				t.Errorf("report %d: %d of 10 left, want %d", i, left.Requests, c.left)
+			}
+		}
+	})
+}
+
 // A router whose record was away for a moment is counted once.
 func TestRouterThatComesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
