@@ -175,7 +175,7 @@ func shellQuoted(text string) string {
 func authLine(required, exposed, encrypted bool) string {
 	switch {
 	case required && exposed && !encrypted:
-		return "required: 'tandem keys create' makes keys, which cross the network in the clear (--insecure)"
+		return "required, in the clear (--insecure): 'tandem keys create' makes keys"
 	case required:
 		return "required: 'tandem keys create' makes keys"
 	case exposed:
