@@ -278,25 +278,33 @@ func TestWhoIsAsked(t *testing.T) {
 		name   string
 		config auth.Config
 		listen string
+		clear  bool // not encrypted
 		asks   bool
-		fails  bool
+		fails  string
 	}{
-		{"loopback", auth.Config{}, "127.0.0.1:1", false, false},
-		{"IPv6 loopback", auth.Config{}, "[::1]:1", false, false},
-		{"localhost", auth.Config{}, "localhost:1", false, false},
-		{"a socket", auth.Config{}, "unix:///run/a", false, false},
-		{"every interface", auth.Config{}, "0.0.0.0:1", true, false},
-		{"every interface, without a host", auth.Config{}, ":1", true, false},
-		{"a name", auth.Config{}, "router:1", true, false},
-		{"none on loopback", auth.Config{Mode: auth.None}, "127.0.0.1:1", false, false},
-		{"none elsewhere", auth.Config{Mode: auth.None}, "0.0.0.0:1", false, true},
-		{"none elsewhere, insecure", auth.Config{Mode: auth.None, Insecure: true}, "0.0.0.0:1", false, false},
-		{"insecure elsewhere", auth.Config{Insecure: true}, "0.0.0.0:1", false, false},
-		{"required, insecure or not", auth.Config{Mode: auth.Required, Insecure: true}, "0.0.0.0:1", true, false},
-		{"required on loopback", auth.Config{Mode: auth.Required}, "127.0.0.1:1", true, false},
+		{"loopback", auth.Config{}, "127.0.0.1:1", true, false, ""},
+		{"IPv6 loopback", auth.Config{}, "[::1]:1", true, false, ""},
+		{"localhost", auth.Config{}, "localhost:1", true, false, ""},
+		{"a socket", auth.Config{}, "unix:///run/a", true, false, ""},
+		{"every interface", auth.Config{}, "0.0.0.0:1", false, true, ""},
+		{"every interface, without a host", auth.Config{}, ":1", false, true, ""},
+		{"a name", auth.Config{}, "router:1", false, true, ""},
+		{"every interface, in the clear", auth.Config{}, "0.0.0.0:1", true, false, "--listen 0.0.0.0:1: "},
+		{"none on loopback", auth.Config{Mode: auth.None}, "127.0.0.1:1", true, false, ""},
+		{"none elsewhere", auth.Config{Mode: auth.None}, "0.0.0.0:1", false, false, "--auth none: "},
+		{"none elsewhere, insecure", auth.Config{Mode: auth.None, Insecure: true}, "0.0.0.0:1", true, false, ""},
+		{"insecure elsewhere", auth.Config{Insecure: true}, "0.0.0.0:1", true, false, ""},
+		{"required elsewhere", auth.Config{Mode: auth.Required}, "0.0.0.0:1", false, true, ""},
+		{"required elsewhere, in the clear", auth.Config{Mode: auth.Required}, "0.0.0.0:1", true, false, "--listen 0.0.0.0:1: "},
+		{"required elsewhere, in the clear, insecure", auth.Config{Mode: auth.Required, Insecure: true}, "0.0.0.0:1", true, true, ""},
+		{"required on loopback", auth.Config{Mode: auth.Required}, "127.0.0.1:1", true, true, ""},
+		{"published on loopback", auth.Config{PublishedOn: "127.0.0.1"}, "0.0.0.0:1", true, false, ""},
+		{"published everywhere", auth.Config{PublishedOn: "0.0.0.0"}, "0.0.0.0:1", false, true, ""},
+		{"published everywhere, in the clear", auth.Config{PublishedOn: "0.0.0.0"}, "0.0.0.0:1", true, false, "--listen 0.0.0.0:1: "},
+		{"published everywhere, but not listening there", auth.Config{PublishedOn: "0.0.0.0"}, "127.0.0.1:1", true, false, ""},
 	} {
-		asks, err := c.config.Asks(map[string]string{"listen": c.listen, "http": ""})
-		if asks != c.asks || (err != nil) != c.fails || err != nil && !strings.HasPrefix(err.Error(), "--auth none: ") {
+		asks, err := c.config.Asks(map[string]string{"listen": c.listen, "http": ""}, !c.clear)
+		if asks != c.asks || (err != nil) != (c.fails != "") || err != nil && !strings.HasPrefix(err.Error(), c.fails) {
 			t.Errorf("%s: %t, %v", c.name, asks, err)
 		}
 	}

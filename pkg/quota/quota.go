@@ -13,13 +13,16 @@
 // for one request at each router, they may take it one after the other: each tenant has an order
 // of routers, in which each waits longer than the one before.
 //
-// A router that has not been heard of for a while counts as if it had used its share.
+// A router that has not been heard of for a while counts as if it had used its share. One that
+// joins waits a while for a whole report of each that was there before it. What a router used that
+// has left counts for a minute, and those that come later are told of it.
 package quota
 
 import (
 	"context"
 	"hash/fnv"
 	"io"
+	"slices"
 	"sync"
 	"time"
 
@@ -41,6 +44,8 @@ const (
 	patience = 2 * time.Second
 	// maxTenants bounds the tenants of a report, and of those that are taken in.
 	maxTenants = 4096
+	// maxLeft bounds the routers that have left whose use is remembered.
+	maxLeft = 32
 )
 
 // What is counted. The first two are sums over a minute.
@@ -62,10 +67,13 @@ type Limiter struct {
 	zero  time.Time
 	dirty chan struct{} // has one when there is something to tell
 
-	mu      sync.Mutex
-	tenants map[string]*tenant
-	peers   map[string]*peer // the other routers, by id
-	changed map[string]bool  // tenants whose use has changed since the last report
+	mu         sync.Mutex
+	tenants    map[string]*tenant
+	peers      map[string]*peer // the other routers, by id
+	left       []*peer          // those that were, less than a minute ago
+	joined     time.Time        // when it first knew the routers; zero: it does not yet
+	changed    map[string]bool  // tenants whose use has changed since the last report
+	introduced bool             // the next report is a whole one
 }
 
 // tenant is what one uses at this router.
@@ -94,11 +102,16 @@ func (t *tenant) uses() amounts {
 
 // peer is another router.
 type peer struct {
+	id       string
 	epoch    uint64
+	before   bool      // it was there before this router
 	sequence uint64    // of its last report
 	heard    time.Time // when that came; zero: never
-	uses     map[string]amounts
+	uses     map[string]use
 }
+
+// use is what a tenant uses at another router, and what that knows of routers that have left.
+type use struct{ here, left amounts }
 
 // New returns a limiter for the router with this id, which knows of no other.
 func New(self string) *Limiter {
@@ -137,6 +150,35 @@ func (l *Limiter) Admit(ctx context.Context, name string, limits Limits, mostTok
 	}
 }
 
+// Over returns an *Exceeded if so many requests at once would be refused however few tokens they
+// had, so that nothing need be spent on them. It counts nothing.
+func (l *Limiter) Over(name string, limits Limits, requestsAtOnce int64) error {
+	cost := amounts{requestsAtOnce, 1, 1}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	if l.awaits(now) {
+		return nil
+	}
+	t := l.tenant(now, name)
+	own, others := t.uses(), l.others(now, name, limits)
+	for what, limit := range limits.amounts() {
+		if more := own[what] + others[what] + cost[what] - limit; limit > 0 && more > 0 {
+			return &Exceeded{What: names[what], Limit: limit, RetryAfter: l.retryAfter(now, t, what, more)}
+		}
+	}
+	return nil
+}
+
+// Count counts a request without tokens, whatever the limits are.
+func (l *Limiter) Count(name string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	l.tenant(now, name).minute[requests].add(l.slot(now), 1)
+	l.tell(name)
+}
+
 // try is one try of Admit; wait: for so long.
 func (l *Limiter) try(name string, limits Limits, cost amounts, waited time.Duration) (_ *Charge, wait time.Duration, _ error) {
 	l.mu.Lock()
@@ -145,6 +187,7 @@ func (l *Limiter) try(name string, limits Limits, cost amounts, waited time.Dura
 	t := l.tenant(now, name)
 	own, others := t.uses(), l.others(now, name, limits)
 	routers, before := l.order(now, name)
+	awaits := l.awaits(now)
 	var unsure *Exceeded
 	for what, limit := range limits.amounts() {
 		if limit == 0 {
@@ -156,6 +199,8 @@ func (l *Limiter) try(name string, limits Limits, cost amounts, waited time.Dura
 		}
 		least, more := time.Duration(0), own[what]+cost[what]-t.counted[what]
 		switch {
+		case awaits:
+			least = reportLeast
 		case more > free:
 			return nil, 0, &Exceeded{What: names[what], Limit: limit, RetryAfter: l.retryAfter(now, t, what, more-free)}
 		case more <= 0, more*routers <= free:
@@ -272,18 +317,51 @@ func (l *Limiter) tenant(now time.Time, name string) *tenant {
 // others is what a tenant uses at the other routers. mu is held.
 func (l *Limiter) others(now time.Time, name string, limits Limits) (sum amounts) {
 	share := int64(len(l.peers) + 1)
+	left := l.usedByLeft(now, name)
 	for _, p := range l.peers {
 		uses := p.uses[name]
 		if p.silent(now) {
+			uses.left = amounts{}
 			for what, limit := range limits.amounts() {
-				uses[what] = max(uses[what], (limit+share-1)/share)
+				uses.here[what] = max(uses.here[what], (limit+share-1)/share)
 			}
 		}
 		for what := range sum {
-			sum[what] += uses[what]
+			sum[what] += uses.here[what]
+			left[what] = max(left[what], uses.left[what]) // all of them tell of the same
 		}
 	}
+	for what := range sum {
+		sum[what] += left[what]
+	}
 	return sum
+}
+
+// usedByLeft is what a tenant used in the last minute at routers that have left. All of it counts
+// until a minute after they were heard of last. mu is held.
+func (l *Limiter) usedByLeft(now time.Time, name string) (sum amounts) {
+	for _, p := range l.left {
+		if now.Sub(p.heard) >= Per {
+			continue
+		}
+		sum[requests] += p.uses[name].here[requests]
+		sum[tokens] += p.uses[name].here[tokens]
+	}
+	return sum
+}
+
+// awaits says whether a router that was there before this one has not told yet what it uses, which
+// may be all there is. It is waited for no longer than it takes to count as silent. mu is held.
+func (l *Limiter) awaits(now time.Time) bool {
+	if now.Sub(l.joined) >= silentAfter {
+		return false
+	}
+	for _, p := range l.peers {
+		if p.before && p.heard.IsZero() {
+			return true
+		}
+	}
+	return false
 }
 
 // order is how many routers tell what they use, this one included, and how many of them come
@@ -318,6 +396,11 @@ func (l *Limiter) tell(name string) {
 		return
 	}
 	l.changed[name] = true
+	l.wake()
+}
+
+// wake has a report sent soon.
+func (l *Limiter) wake() {
 	select {
 	case l.dirty <- struct{}{}:
 	default:
@@ -328,38 +411,60 @@ func (l *Limiter) tell(name string) {
 func (l *Limiter) Routers(epochs map[string]uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for id := range l.peers {
-		if epoch, there := epochs[id]; !there || epoch != l.peers[id].epoch {
+	now := time.Now()
+	first := l.joined.IsZero()
+	if first {
+		l.joined = now
+	}
+	for id, p := range l.peers {
+		if epoch, there := epochs[id]; !there || epoch != p.epoch {
 			delete(l.peers, id)
+			l.left = append(l.left, p)
 		}
 	}
+	l.left = slices.DeleteFunc(l.left, func(p *peer) bool {
+		if epochs[p.id] == p.epoch && l.peers[p.id] == nil { // it had only lost its lease
+			l.peers[p.id] = p
+			return true
+		}
+		return now.Sub(p.heard) >= Per
+	})
+	l.left = l.left[max(0, len(l.left)-maxLeft):]
 	for id, epoch := range epochs {
 		if id != l.self && l.peers[id] == nil {
-			l.peers[id] = &peer{epoch: epoch}
+			l.peers[id] = &peer{id: id, epoch: epoch, before: first}
+			l.introduced = true
 		}
 	}
 	if len(l.peers) == 0 {
 		clear(l.changed)
+		return
+	}
+	if l.introduced {
+		l.wake()
 	}
 }
 
 // Heard takes in the report of another router. One of a router that the mesh does not have, or
-// that is older than another, counts for nothing.
+// that is older than another, counts for nothing, nor does what comes before the first whole one.
 func (l *Limiter) Heard(report *controlv1.TenantReport) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	origin := report.GetOrigin()
 	p := l.peers[origin.GetId()]
-	if p == nil || p.epoch != origin.GetEpoch() || p.sequence >= origin.GetSequence() {
+	if p == nil || p.epoch != origin.GetEpoch() || p.sequence >= origin.GetSequence() || p.uses == nil && !report.GetWhole() {
 		return
 	}
 	p.sequence, p.heard = origin.GetSequence(), time.Now()
-	if report.GetWhole() || p.uses == nil {
-		p.uses = make(map[string]amounts)
+	if report.GetWhole() {
+		p.uses = make(map[string]use)
 	}
 	for _, u := range report.GetTenants() {
 		if _, known := p.uses[u.GetTenant()]; known || len(p.uses) < maxTenants {
-			p.uses[u.GetTenant()] = amounts{bounded(u.GetRequests()), bounded(u.GetTokens()), bounded(u.GetRunning())}
+			p.uses[u.GetTenant()] = use{
+				here: amounts{bounded(u.GetRequests()), bounded(u.GetTokens()), bounded(u.GetRunning())},
+				left: amounts{bounded(u.GetLeftRequests()), bounded(u.GetLeftTokens())},
+			}
 		}
 	}
 }
@@ -401,7 +506,8 @@ func (l *Limiter) report(whole bool) *controlv1.TenantReport {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
-	if whole {
+	if whole = whole || l.introduced; whole {
+		l.introduced = false
 		for name := range l.tenants {
 			t := l.tenant(now, name)
 			if t.running == 0 && t.minute[requests].sum == 0 && t.minute[tokens].sum == 0 {
@@ -416,20 +522,33 @@ func (l *Limiter) report(whole bool) *controlv1.TenantReport {
 	if len(l.peers) == 0 {
 		return nil
 	}
+	if whole {
+		l.tellOfLeft(now)
+	}
 	report := &controlv1.TenantReport{Whole: whole}
 	for name := range l.changed {
 		if len(report.Tenants) == maxTenants {
 			break
 		}
 		delete(l.changed, name)
-		if t := l.tenants[name]; t != nil {
-			t = l.tenant(now, name)
-			uses := t.uses()
-			t.told = append(t.told, told{now, uses})
-			report.Tenants = append(report.Tenants, &controlv1.TenantUse{
-				Tenant: name, Requests: uint64(uses[requests]), Tokens: uint64(uses[tokens]), Running: uint64(uses[running]),
-			})
-		}
+		t := l.tenant(now, name)
+		uses, left := t.uses(), l.usedByLeft(now, name)
+		t.told = append(t.told, told{now, uses})
+		report.Tenants = append(report.Tenants, &controlv1.TenantUse{
+			Tenant: name, Requests: uint64(uses[requests]), Tokens: uint64(uses[tokens]), Running: uint64(uses[running]),
+			LeftRequests: uint64(left[requests]), LeftTokens: uint64(left[tokens]),
+		})
 	}
 	return report
+}
+
+// tellOfLeft has the next report tell of the tenants of routers that have left. mu is held.
+func (l *Limiter) tellOfLeft(now time.Time) {
+	for _, p := range l.left {
+		for name := range p.uses {
+			if now.Sub(p.heard) < Per {
+				l.changed[name] = true
+			}
+		}
+	}
 }

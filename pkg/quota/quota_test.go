@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -18,45 +19,95 @@ import (
 
 // mesh is routers that tell each other what they use, a few milliseconds late.
 type mesh struct {
-	limiters []*quota.Limiter
-	deaf     bool // nobody hears of another
-	late     sync.WaitGroup
+	ctx  context.Context
+	deaf bool // nobody hears of another
+	late sync.WaitGroup
+
+	mu      sync.Mutex
+	routers []*router
+	epoch   uint64 // of the last one
+}
+
+type router struct {
+	*quota.Limiter
+	id    string
+	epoch uint64
+	end   context.CancelFunc
 }
 
 // newMesh runs routers until the test ends.
 func newMesh(t *testing.T, routers int) *mesh {
 	ctx, cancel := context.WithCancel(t.Context())
-	m := &mesh{}
+	m := &mesh{ctx: ctx}
 	t.Cleanup(func() {
 		cancel()
 		m.late.Wait()
 	})
-	epochs := map[string]uint64{}
 	for i := range routers {
-		id := fmt.Sprintf("router-%d", i)
-		epochs[id] = uint64(i + 1)
-		m.limiters = append(m.limiters, quota.New(id))
+		m.add(fmt.Sprintf("router-%d", i))
 	}
-	for i, l := range m.limiters {
-		l.Routers(epochs)
-		sequence := uint64(0)
-		m.late.Go(func() {
-			l.Run(ctx, func(r *controlv1.TenantReport) {
-				sequence++
-				sent := proto.CloneOf(r)
-				sent.Origin = &controlv1.Origin{Id: fmt.Sprintf("router-%d", i), Epoch: uint64(i + 1), Sequence: sequence}
-				m.late.Go(func() {
-					<-time.After(3 * time.Millisecond)
-					for j, other := range m.limiters {
-						if j != i && !m.deaf {
-							other.Heard(sent)
-						}
-					}
-				})
-			})
-		})
-	}
+	m.see()
 	return m
+}
+
+// join has one more router, of which all know.
+func (m *mesh) join(id string) *router {
+	r := m.add(id)
+	m.see()
+	return r
+}
+
+// leave has the router end, of which all know.
+func (m *mesh) leave(r *router) {
+	r.end()
+	m.mu.Lock()
+	m.routers = slices.DeleteFunc(m.routers, func(other *router) bool { return other == r })
+	m.mu.Unlock()
+	m.see()
+}
+
+// see tells all routers who is there.
+func (m *mesh) see() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	epochs := map[string]uint64{}
+	for _, r := range m.routers {
+		epochs[r.id] = r.epoch
+	}
+	for _, r := range m.routers {
+		r.Routers(epochs)
+	}
+}
+
+func (m *mesh) add(id string) *router {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.epoch++
+	ctx, end := context.WithCancel(m.ctx)
+	r := &router{quota.New(id), id, m.epoch, end}
+	m.routers = append(m.routers, r)
+	sequence := uint64(0)
+	m.late.Go(func() {
+		r.Run(ctx, func(report *controlv1.TenantReport) {
+			sequence++
+			sent := proto.CloneOf(report)
+			sent.Origin = &controlv1.Origin{Id: id, Epoch: r.epoch, Sequence: sequence}
+			m.late.Go(func() { m.tell(r, sent) })
+		})
+	})
+	return r
+}
+
+// tell has all other routers hear of a report.
+func (m *mesh) tell(from *router, report *controlv1.TenantReport) {
+	<-time.After(3 * time.Millisecond)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, r := range m.routers {
+		if r != from && !m.deaf {
+			r.Heard(report)
+		}
+	}
 }
 
 // hammer asks at all routers as often as it may for a while, and returns the admissions.
@@ -65,7 +116,7 @@ func (m *mesh) hammer(ctx context.Context, limits quota.Limits, each, tokens int
 	var admitted []time.Time
 	var wait sync.WaitGroup
 	end := time.Now().Add(forHowLong)
-	for i, l := range m.limiters {
+	for i, l := range m.routers {
 		for k := range each {
 			wait.Go(func() {
 				random := rand.New(rand.NewPCG(uint64(i), uint64(k)))
@@ -173,12 +224,126 @@ func TestBurstAtOneRouter(t *testing.T) {
 		var wait sync.WaitGroup
 		for range 50 {
 			wait.Go(func() {
-				if _, err := m.limiters[0].Admit(t.Context(), "acme", quota.Limits{RequestsPerMinute: 60}, 1); err != nil {
+				if _, err := m.routers[0].Admit(t.Context(), "acme", quota.Limits{RequestsPerMinute: 60}, 1); err != nil {
 					t.Error(err)
 				}
 			})
 		}
 		wait.Wait()
+	})
+}
+
+// What was used before a router came is used up there, too.
+func TestRouterThatJoinsLetsNothingMoreThrough(t *testing.T) {
+	for _, what := range []string{"requests", "tokens"} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := newMesh(t, 1)
+				limits := quota.Limits{RequestsPerMinute: 60}
+				if what == "tokens" {
+					limits = quota.Limits{TokensPerMinute: 600}
+				}
+				admitted := m.hammer(t.Context(), limits, 8, 10, 5*time.Second, time.Millisecond)
+				for _, id := range []string{"router-1", "router-2"} {
+					m.join(id)
+					admitted = append(admitted, m.hammer(t.Context(), limits, 8, 10, 5*time.Second, time.Millisecond)...)
+				}
+				if n := len(admitted); n != 60 { // within 15 s
+					t.Errorf("%d, with a limit of 60", n)
+				}
+			})
+		})
+	}
+}
+
+// A request does not wait for what a router that comes has to say, but at that one.
+func TestNobodyWaitsForARouterThatJoins(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMesh(t, 1)
+		m.deaf = true // nor does it ever hear
+		joined := m.join("router-1")
+		limits := quota.Limits{RequestsPerMinute: 60}
+		began := time.Now()
+		if _, err := m.routers[0].Admit(t.Context(), "acme", limits, 1); err != nil || time.Since(began) > 0 {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+		if _, err := joined.Admit(t.Context(), "acme", quota.Limits{PromptTokens: 5}, 1); err != nil || time.Since(began) > 0 {
+			t.Errorf("without limits to share: %v after %v", err, time.Since(began))
+		}
+		_, err := joined.Admit(t.Context(), "acme", limits, 1)
+		if exceeded, is := errors.AsType[*quota.Exceeded](err); !is || exceeded.RetryAfter != time.Second || time.Since(began) > 3*time.Second {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+		<-time.After(time.Second)
+		if _, err := joined.Admit(t.Context(), "acme", limits, 1); err != nil {
+			t.Errorf("when it has waited long enough: %v", err)
+		}
+	})
+}
+
+// What was used where a router has left is used up for a minute, also at one that comes after that.
+func TestRouterThatLeavesTakesNothingAlong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMesh(t, 3)
+		<-time.After(2 * time.Second)
+		limits := quota.Limits{RequestsPerMinute: 60, TokensPerMinute: 600}
+		admitted := m.hammer(t.Context(), limits, 8, 10, 20*time.Second, time.Millisecond)
+		for i := range 2 { // as in a rolling restart
+			m.leave(m.routers[0])
+			<-time.After(time.Second)
+			m.join(fmt.Sprintf("router-%d", 3+i))
+			admitted = append(admitted, m.hammer(t.Context(), limits, 8, 10, 10*time.Second, time.Millisecond)...)
+		}
+		admitted = append(admitted, m.hammer(t.Context(), limits, 8, 10, 2*time.Minute, time.Millisecond)...)
+		if n := most(admitted); n > 63 {
+			t.Errorf("%d in a minute, with a limit of 60", n)
+		}
+		if n := len(admitted); n < 120 { // of two minutes and a half
+			t.Errorf("%d in all", n)
+		}
+	})
+}
+
+// A report of some tenants says nothing of the others: a router counts as silent until a whole one.
+func TestPartOfWhatARouterUses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := quota.New("router-0")
+		limits := quota.Limits{RequestsPerMinute: 10}
+		l.Routers(map[string]uint64{"router-0": 1, "router-1": 2})
+		for i, c := range []struct {
+			whole bool
+			left  int64
+		}{{false, 5}, {true, 9}, {false, 9}} {
+			l.Heard(&controlv1.TenantReport{
+				Origin: &controlv1.Origin{Id: "router-1", Epoch: 2, Sequence: uint64(i + 1)}, Whole: c.whole,
+				Tenants: []*controlv1.TenantUse{{Tenant: "acme", Requests: 1}},
+			})
+			if left := l.Left("acme", limits); left.Requests != c.left {
+				t.Errorf("report %d: %d of 10 left, want %d", i, left.Requests, c.left)
+			}
+		}
+	})
+}
+
+// A router whose record was away for a moment is counted once.
+func TestRouterThatComesBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := quota.New("router-0")
+		limits := quota.Limits{RequestsPerMinute: 10}
+		both, alone := map[string]uint64{"router-0": 1, "router-1": 2}, map[string]uint64{"router-0": 1}
+		l.Routers(both)
+		l.Heard(&controlv1.TenantReport{Origin: &controlv1.Origin{Id: "router-1", Epoch: 2, Sequence: 1}, Whole: true, Tenants: []*controlv1.TenantUse{{Tenant: "acme", Requests: 4}}})
+		for _, epochs := range []map[string]uint64{both, alone, both} {
+			l.Routers(epochs)
+			if left := l.Left("acme", limits); left.Requests != 6 {
+				t.Errorf("%v: %d of 10 left", epochs, left.Requests)
+			}
+		}
+		l.Routers(alone)
+		<-time.After(time.Minute)
+		if left := l.Left("acme", limits); left.Requests != 10 {
+			t.Errorf("after a minute: %d of 10 left", left.Requests)
+		}
 	})
 }
 

@@ -47,7 +47,9 @@ type Deps struct {
 	// Dial makes a connection to a worker that the router closes. Its calls fail
 	// at once while there is no connection.
 	Dial func(address string) (*grpc.ClientConn, error)
-	// DialRouter is Dial for another router, which gets what clients show to this one. Nil: Dial.
+	// DialRouter is Dial for another router, which gets what clients show to this one. Nil: Dial, or
+	// with Auth no other router is asked for requests, since etcd's word alone is none on where
+	// clients' keys may go.
 	DialRouter func(address string) (*grpc.ClientConn, error)
 	// Rand is the source of choices among equals, called by one goroutine at a
 	// time. Nil: a source seeded at random.
@@ -94,9 +96,9 @@ type Signals interface {
 	Subscribe(handlers signals.Handlers) (func(), error)
 }
 
-// dialRouter makes connections to other routers.
+// dialRouter makes connections to other routers; nil: none is asked.
 func (d Deps) dialRouter() func(address string) (*grpc.ClientConn, error) {
-	if d.DialRouter != nil {
+	if d.DialRouter != nil || d.Auth != nil {
 		return d.DialRouter
 	}
 	return d.Dial

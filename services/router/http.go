@@ -23,9 +23,7 @@ func (s *Service) newHTTP() (*openai.Handler, error) {
 	}
 	return openai.New(openai.Config{
 		Backend: httpBackend{s}, Authenticate: authenticate, Origins: s.config.CORSOrigins,
-		Limits: func(ctx context.Context, header http.Header) {
-			s.limits(ctx, func(name string, values ...string) { header.Set(name, values[0]) })
-		}, Registerer: s.deps.Registerer, Logger: s.log.With(slog.String("server", "http")),
+		Limits: httpLimits{s}, Registerer: s.deps.Registerer, Logger: s.log.With(slog.String("server", "http")),
 		MaxHeldBytes: int64(s.config.ReceiveMemory), ReadTimeout: s.config.ReceiveTimeout, WriteTimeout: s.config.UnreadTimeout,
 	})
 }

@@ -2,8 +2,12 @@ package router
 
 import (
 	"context"
+	"net/http"
 	"strconv"
 	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 
@@ -28,6 +32,31 @@ func (s *Service) limits(ctx context.Context, set func(name string, values ...st
 	each("requests", caller.Limits.RequestsPerMinute, left.Requests, left.RequestsReset)
 	each("tokens", caller.Limits.TokensPerMinute, left.Tokens, left.TokensReset)
 }
+
+// counted is the error of a call. One that was refused for what it asks counts as a request: it has
+// been read, and more.
+func (s *Service) counted(ctx context.Context, err error) error {
+	if status.Code(err) == codes.InvalidArgument {
+		s.requests.Count(ctx)
+	}
+	return err
+}
+
+// httpLimits are the limits of who calls over HTTP.
+type httpLimits struct{ service *Service }
+
+// Tell sets the headers of an answer.
+func (l httpLimits) Tell(ctx context.Context, header http.Header) {
+	l.service.limits(ctx, func(name string, values ...string) { header.Set(name, values[0]) })
+}
+
+// Over is why so many requests would be refused now.
+func (l httpLimits) Over(ctx context.Context, requests int, field string) error {
+	return l.service.requests.Over(ctx, requests, field)
+}
+
+// Count counts a request that no worker computes anything for.
+func (l httpLimits) Count(ctx context.Context) { l.service.requests.Count(ctx) }
 
 // takeRouters takes in which routers share the limits of tenants.
 func (s *Service) takeRouters(v membership.View) {

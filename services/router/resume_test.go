@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -23,6 +24,7 @@ import (
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
 	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/auth"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/pkg/worker/workertest"
 	"github.com/tandem-serving/tandem/services/router"
@@ -33,20 +35,25 @@ func routerRecord(id, address string) *controlv1.WorkerRecord {
 	return &controlv1.WorkerRecord{Id: id, Role: controlv1.Role_ROLE_ROUTER, Epoch: 1, Addresses: []string{address}, Model: "fable", ModelDigest: digest}
 }
 
-// another starts router-2 of the mesh at router:3. It ends with the function returned.
-func (m *mesh) another(t *testing.T) (service *router.Service, inference inferencev1.InferenceClient, end func()) {
+// another starts router-2 of the mesh at router:3, which asks callers who they are unless asks is
+// nil. It ends with the function returned.
+func (m *mesh) another(t *testing.T, asks *auth.Authenticator) (service *router.Service, inference inferencev1.InferenceClient, end func()) {
 	t.Helper()
 	tok, err := fable()
 	if err != nil {
 		t.Fatal(err)
 	}
 	service, err = router.New(router.DefaultConfig(), router.Deps{
-		ID: "router-2", Models: []router.Model{{Spec: spec(), Tokenizer: tok}}, Members: m.members, Dial: m.net.Dial, Rand: onlyZero{},
+		ID: "router-2", Models: []router.Model{{Spec: spec(), Tokenizer: tok}}, Members: m.members, Dial: m.net.Dial, Rand: onlyZero{}, Auth: asks,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	server, listener := rpc.NewServer(rpc.ServerConfig{Name: "router"}), m.net.Listen("router:3")
+	config := rpc.ServerConfig{Name: "router"}
+	if asks != nil {
+		config.Authenticate = asks.Call
+	}
+	server, listener := rpc.NewServer(config), m.net.Listen("router:3")
 	service.Register(server)
 	ctx, cancel := context.WithCancel(context.Background())
 	var wait sync.WaitGroup
@@ -96,7 +103,7 @@ func TestResumeAtAnotherRouter(t *testing.T) {
 	inMesh(t, nil, func(t *testing.T, m *mesh) {
 		m.net.StepTime = 50 * time.Millisecond
 		d := m.start(nil, decodeRecord("d1"))[0]
-		_, elsewhere, end := m.another(t)
+		_, elsewhere, end := m.another(t, nil)
 		defer end()
 		defer saysNothing(m.net.Listen("router:5"))()
 		m.members.set(true, d.Record, routerRecord("router-1", "router:1"), routerRecord("router-2", "router:3"), routerRecord("router-gone", "router:4"), routerRecord("router-hangs", "router:5"))
@@ -137,6 +144,47 @@ func TestResumeAtAnotherRouter(t *testing.T) {
 	})
 }
 
+// A router without TLS believes nobody in etcd to be another one where clients' keys would go there.
+func TestKeysGoToNoRouterWithoutTLS(t *testing.T) {
+	inMesh(t, nil, func(t *testing.T, m *mesh) {
+		key, record := auth.NewKey(time.Now())
+		record.Tenant, record.Scopes = "acme", []string{string(auth.Generate)}
+		asks := auth.New(auth.Options{})
+		asks.SetKeys([]*controlv1.ApiKey{record})
+		_, elsewhere, end := m.another(t, asks)
+		defer end()
+		var met atomic.Int64
+		listener := m.net.Listen("router:6")
+		var wait sync.WaitGroup
+		wait.Go(func() {
+			for {
+				conn, err := listener.Accept()
+				if err != nil {
+					return
+				}
+				met.Add(1)
+				_ = conn.Close()
+			}
+		})
+		defer wait.Wait()
+		defer func() { _ = listener.Close() }()
+		m.members.set(true, routerRecord("router-forged", "router:6"))
+		synctest.Wait()
+		ctx := metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+key)
+		stream, err := elsewhere.Resume(ctx, &inferencev1.ResumeRequest{RequestId: "a", Secret: strings.Repeat("0", 32)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := stream.Recv(); rpc.Reason(err) != api.ReasonRequestNotFound || !strings.Contains(err.Error(), "only over TLS") {
+			t.Errorf("%v", err)
+		}
+		if n := met.Load(); n > 0 {
+			t.Errorf("%d connections to a router that etcd alone names", n)
+		}
+		m.quiet()
+	})
+}
+
 // A request that has nothing to show yet is found at another router all the same.
 func TestResumeBeforeTheFirstEvent(t *testing.T) {
 	inMesh(t, nil, func(t *testing.T, m *mesh) {
@@ -146,7 +194,7 @@ func TestResumeBeforeTheFirstEvent(t *testing.T) {
 			}
 			return nil
 		}, decodeRecord("d1"))[0]
-		_, elsewhere, end := m.another(t)
+		_, elsewhere, end := m.another(t, nil)
 		defer end()
 		m.members.set(true, d.Record, routerRecord("router-1", "router:1"), routerRecord("router-2", "router:3"))
 		synctest.Wait()
@@ -172,7 +220,7 @@ func TestClientLeavesTheRouterBetween(t *testing.T) {
 	inMesh(t, nil, func(t *testing.T, m *mesh) {
 		m.net.StepTime = time.Second
 		d := m.start(nil, decodeRecord("d1"))[0]
-		_, elsewhere, end := m.another(t)
+		_, elsewhere, end := m.another(t, nil)
 		defer end()
 		m.members.set(true, d.Record, routerRecord("router-1", "router:1"), routerRecord("router-2", "router:3"))
 		synctest.Wait()
@@ -207,7 +255,7 @@ func TestResumeOverHTTP(t *testing.T) {
 	inMesh(t, nil, func(t *testing.T, m *mesh) {
 		m.net.StepTime = 50 * time.Millisecond
 		d := m.start(nil, decodeRecord("d1"))[0]
-		other, _, end := m.another(t)
+		other, _, end := m.another(t, nil)
 		defer end()
 		m.members.set(true, d.Record, routerRecord("router-1", "router:1"), routerRecord("router-2", "router:3"))
 		synctest.Wait()

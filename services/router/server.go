@@ -31,7 +31,7 @@ func (i *inferenceServer) Generate(q *inferencev1.GenerateRequest, stream grpc.S
 		i.service.limits(stream.Context(), header.Set)
 		return header
 	})
-	return i.service.requests.Generate(stream.Context(), serving.Caller{Now: sendNow(stream)}, q, send)
+	return i.service.counted(stream.Context(), i.service.requests.Generate(stream.Context(), serving.Caller{Now: sendNow(stream)}, q, send))
 }
 
 // sendNow sends tokens from whichever goroutine has them; nil: a stream that nobody can tell of
@@ -121,7 +121,8 @@ func (i *inferenceServer) Detokenize(ctx context.Context, q *inferencev1.Detoken
 
 // Embed embeds texts.
 func (i *inferenceServer) Embed(ctx context.Context, q *inferencev1.EmbedRequest) (*inferencev1.EmbedResponse, error) {
-	return i.service.requests.Embed(ctx, serving.Caller{}, q)
+	r, err := i.service.requests.Embed(ctx, serving.Caller{}, q)
+	return r, i.service.counted(ctx, err)
 }
 
 // ListModels names the models that can be asked for.

@@ -64,6 +64,9 @@ func TestOverlays(t *testing.T) {
 			for _, problem := range append(m.Check(), s.Check(m)...) {
 				t.Error(problem)
 			}
+			if open := m.AskNobody(); (len(open) > 0) != (filepath.Base(folder) == "dev") {
+				t.Errorf("%d routers ask clients for no key: %v", len(open), open)
+			}
 		})
 	}
 }

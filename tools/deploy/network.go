@@ -64,6 +64,16 @@ func checkControl(r *report, name, address string) {
 	}
 }
 
+// AskNobody are the routers that let everybody in: they have no clients' keys to ask for.
+func (m *Manifests) AskNobody() (routers []string) {
+	for _, p := range m.parts() {
+		if p.target() == "router" && m.environment(p)["TANDEM_AUTH"] != "required" {
+			routers = append(routers, p.name)
+		}
+	}
+	return routers
+}
+
 func (m *Manifests) checkIngress(r *report, name string, p pool, rule networking.NetworkPolicyIngressRule) {
 	if len(rule.From) == 0 && p.target() != "router" {
 		r.add("network policy %s: everybody may connect to %s", name, p.name)

@@ -19,22 +19,22 @@ func (o *Options) listens(listen string) map[string]string {
 // exposed says whether others than this machine may call a router.
 func (o *Options) exposed(listen string) bool {
 	for _, address := range o.listens(listen) {
-		if auth.Public(address) {
+		if o.Auth.Exposes(address) {
 			return true
 		}
 	}
 	return false
 }
 
-// checkAuth refuses to let everybody in where nobody said so.
-func (o *Options) checkAuth(listen string) error {
-	_, err := o.Auth.Asks(o.listens(listen))
+// checkAuth refuses to let everybody in, or to have keys sent in the clear, where nobody said so.
+func (o *Options) checkAuth(listen string, encrypted bool) error {
+	_, err := o.Auth.Asks(o.listens(listen), encrypted)
 	return err
 }
 
 // newAuth makes what asks callers who they are, if the router does.
 func (p *process) newAuth() error {
-	asks, err := p.options.Auth.Asks(p.options.listens(p.parts[0].listen))
+	asks, err := p.options.Auth.Asks(p.options.listens(p.parts[0].listen), p.parts[0].tls != nil)
 	if err != nil {
 		return err
 	}

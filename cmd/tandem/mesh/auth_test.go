@@ -308,14 +308,61 @@ func TestLimitsOfSeveralAnswers(t *testing.T) {
 		if answer, text := m.http(http.MethodPost, "/v1/completions", key, `{"prompt":[300],"n":2,"max_tokens":1}`); answer.StatusCode != http.StatusTooManyRequests {
 			m.Errorf("more answers than requests are left: %d %s", answer.StatusCode, text)
 		}
+		// They have not used up what was left.
+		if answer, text := m.http(http.MethodPost, "/v1/completions", key, `{"prompt":[300],"max_tokens":1}`); answer.StatusCode != http.StatusOK {
+			m.Errorf("the last one: %d %s", answer.StatusCode, text)
+		}
+		for _, body := range []string{`{"prompt":[300],"n":10,"max_tokens":1}`, `{"prompt":[[1],[2],[3],[4],[5],[6],[7],[8],[9],[10]],"max_tokens":1}`} {
+			key, _ := m.create("few", &controlv1.TenantLimits{RequestsPerMinute: 9}, "generate")
+			if answer, text := m.http(http.MethodPost, "/v1/completions", key, body); answer.StatusCode != http.StatusBadRequest || !strings.Contains(text, "more than the 9 a minute") {
+				m.Errorf("more answers than ever: %d %s", answer.StatusCode, text)
+			}
+		}
+	})
+}
+
+// What costs a router something counts as a request, whether a worker computes anything or not;
+// over the limit nothing of it is looked at.
+func TestLimitsOfWhatNothingIsGeneratedFor(t *testing.T) {
+	runClosed(t, nil, nil, func(m *closedMesh) {
+		grammar := `{"prompt":"a","max_tokens":1,"structured_outputs":{"grammar":"root ::= missing"}}`
+		for name, c := range map[string]struct {
+			path, body string
+			status     int
+		}{
+			"no tokens":    {"/v1/completions", `{"prompt":"a","max_tokens":0}`, http.StatusOK},
+			"counted":      {"/v1/responses/input_tokens", `{"input":"a"}`, http.StatusOK},
+			"not JSON":     {"/v1/completions", `{`, http.StatusBadRequest},
+			"a wrong form": {"/v1/completions", grammar, http.StatusBadRequest},
+		} {
+			key, _ := m.create(name, &controlv1.TenantLimits{RequestsPerMinute: 2}, "generate")
+			for _, want := range []int{c.status, c.status, http.StatusTooManyRequests} {
+				if answer, text := m.http(http.MethodPost, c.path, key, c.body); answer.StatusCode != want {
+					m.Errorf("%s: %d, want %d: %s", name, answer.StatusCode, want, text)
+				}
+			}
+		}
+		key, _ := m.create("embeds", &controlv1.TenantLimits{RequestsPerMinute: 3}, "generate")
+		for _, c := range []struct {
+			body   string
+			status int
+		}{
+			{`{"input":["a","b","c","d"]}`, http.StatusBadRequest},
+			{`{"input":["a","b","c"]}`, http.StatusTooManyRequests},
+		} {
+			if answer, text := m.http(http.MethodPost, "/v1/embeddings", key, c.body); answer.StatusCode != c.status {
+				m.Errorf("%s: %d, want %d: %s", c.body, answer.StatusCode, c.status, text)
+			}
+		}
 	})
 }
 
 // Limits are those of the credential, whatever the request says of its tenant.
 func TestLimitsOfAKey(t *testing.T) {
 	runClosed(t, nil, nil, func(m *closedMesh) {
-		key, _ := m.create("acme", &controlv1.TenantLimits{RequestsPerMinute: 3, TokensPerMinute: 1000, PromptTokens: 50, AnswerTokens: 20}, "generate")
-		second, _ := m.create("acme", &controlv1.TenantLimits{RequestsPerMinute: 3}, "generate")
+		// Those that are refused for what they ask count too.
+		key, _ := m.create("acme", &controlv1.TenantLimits{RequestsPerMinute: 5, TokensPerMinute: 1000, PromptTokens: 50, AnswerTokens: 20}, "generate")
+		second, _ := m.create("acme", &controlv1.TenantLimits{RequestsPerMinute: 5}, "generate")
 		others, _ := m.create("other", nil, "generate")
 		if answer, text := m.http(http.MethodPost, "/v1/completions", key, `{"prompt":"a","max_tokens":21}`); answer.StatusCode != http.StatusBadRequest || !strings.Contains(text, `"param":"max_tokens"`) {
 			m.Errorf("too long an answer: %d %s", answer.StatusCode, text)
@@ -333,7 +380,7 @@ func TestLimitsOfAKey(t *testing.T) {
 			m.Errorf("%d %s", answer.StatusCode, text)
 		}
 		header := answer.Header
-		if header.Get("X-Ratelimit-Limit-Requests") != "3" || header.Get("X-Ratelimit-Remaining-Requests") != "2" || header.Get("X-Ratelimit-Limit-Tokens") != "1000" || header.Get("X-Ratelimit-Reset-Requests") == "" {
+		if header.Get("X-Ratelimit-Limit-Requests") != "5" || header.Get("X-Ratelimit-Remaining-Requests") != "2" || header.Get("X-Ratelimit-Limit-Tokens") != "1000" || header.Get("X-Ratelimit-Reset-Requests") == "" {
 			m.Errorf("%v", header)
 		}
 		if _, err := m.generate(key, &inferencev1.GenerateRequest{MaxTokens: new(uint32(4)), Tenant: "other"}); err != nil {
@@ -417,7 +464,13 @@ func TestNobodyInByDefaultWhereOthersCanCall(t *testing.T) {
 	if err := o.Validate(); err == nil || !strings.HasPrefix(err.Error(), "--auth none: ") {
 		t.Errorf("%v", err)
 	}
-	runClosed(t, nil, func(o *mesh.UpOptions) { o.HTTP, o.Auth.Mode = "0.0.0.0:0", "" }, func(m *closedMesh) {
+	o.Auth.Mode = auth.Required // but in the clear
+	if err := o.Validate(); err == nil || !strings.HasPrefix(err.Error(), "--http 0.0.0.0:0: ") {
+		t.Errorf("%v", err)
+	}
+	runClosed(t, nil, func(o *mesh.UpOptions) {
+		o.HTTP, o.Auth.Mode, o.Encrypt, o.Certs = "0.0.0.0:0", "", true, t.TempDir()
+	}, func(m *closedMesh) {
 		if !m.up.Auth || !m.up.Exposed || m.models("") != codes.Unauthenticated || m.models(m.up.FirstKey) != codes.OK {
 			m.Errorf("%+v", m.up)
 		}

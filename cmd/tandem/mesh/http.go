@@ -46,7 +46,7 @@ func (p *process) newHTTP(context.Context) (services []lifecycle.Service, _ erro
 	}
 	if p.metrics != nil {
 		mux := p.healthMux()
-		mux.Handle("GET /metrics", metrics)
+		mux.Handle("GET /metrics", p.withMetricsToken(metrics))
 		mux.HandleFunc("GET /{$}", listPages)
 		server := newHTTPServer(mux)
 		server.ReadTimeout, server.WriteTimeout = scrapeTimeout, scrapeTimeout

@@ -202,7 +202,7 @@ func TestMeshOnEveryInterface(t *testing.T) {
 	for _, every := range []string{"0.0.0.0:0", "[::]:0", ":0"} {
 		ctx, cancel := context.WithCancel(t.Context())
 		o := upOptions(t)
-		o.Listen, o.Control, o.HTTP, o.Metrics = every, every, every, every
+		o.Listen, o.Control, o.HTTP, o.Metrics, o.Auth.Insecure = every, every, every, every, true
 		if err := mesh.Run(ctx, o, quiet, prometheus.NewRegistry(), ignore, func(up mesh.Up) {
 			defer cancel()
 			for _, said := range []string{up.Address, up.Control, up.HTTP, up.Metrics} {

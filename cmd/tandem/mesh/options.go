@@ -41,6 +41,8 @@ type Options struct {
 	Metrics, HTTP string
 	// Control is where a router serves operators; empty: nowhere.
 	Control string
+	// MetricsTokenFile has what scrapers have to show at Metrics; empty: nothing.
+	MetricsTokenFile string
 	// MetricsVLLM shows metrics a second time by the names of vLLM.
 	MetricsVLLM bool
 	Trace       telemetry.TracingConfig
@@ -74,6 +76,7 @@ func (o *Options) RegisterFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&o.StopTimeout, "stop-timeout", 30*time.Second, "how long running requests may take to finish once the process is told to stop")
 	fs.DurationVar(&o.StartTimeout, "start-timeout", 10*time.Second, "how long to wait for etcd at the start before giving up; 0: until it answers")
 	fs.BoolVar(&o.MetricsVLLM, "metrics-vllm", true, "also serve metrics under vLLM's names (vllm:…), for dashboards made for vLLM")
+	fs.StringVar(&o.MetricsTokenFile, "metrics-token-file", "", "file with a token that --metrics asks for (Authorization: Bearer) before it shows metrics; probes need none; empty: it asks nobody")
 	o.Membership.RegisterFlags(fs)
 	o.Signals.RegisterFlags(fs)
 	o.Trace.RegisterFlags(fs)
@@ -112,7 +115,7 @@ func (o *Options) validateShared() error {
 	case o.StartTimeout < 0:
 		return fmt.Errorf("--start-timeout: %v is negative; 0 waits until etcd answers", o.StartTimeout)
 	}
-	return cmp.Or(checkListen("--http", o.HTTP), checkListen("--metrics", o.Metrics), o.Membership.ValidateFlags(), o.Signals.ValidateFlags(), o.TLS.Validate(), o.Trace.Validate(), o.KV.Validate(), flagError("--", o.Store.Validate()))
+	return cmp.Or(checkListen("--http", o.HTTP), checkListen("--metrics", o.Metrics), o.checkMetricsToken(), o.Membership.ValidateFlags(), o.Signals.ValidateFlags(), o.TLS.Validate(), o.Trace.Validate(), o.KV.Validate(), flagError("--", o.Store.Validate()))
 }
 
 // flagError is an error that begins with a flag's name, behind the flag's prefix.

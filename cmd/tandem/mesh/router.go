@@ -58,6 +58,11 @@ func (p *process) newRouter(ctx context.Context) (services []lifecycle.Service, 
 			})
 		}
 	}
+	// For requests that those know. Clients' keys go there, so nobody else will do.
+	var dialRouter func(string) (*grpc.ClientConn, error)
+	if at.tls != nil {
+		dialRouter = dial(identity.Router)
+	}
 	service, err := router.New(p.options.Router, router.Deps{
 		ID: at.id, Log: log, Models: []router.Model{{
 			Spec: spec, Tokenizer: p.model.tokenizer, Aliases: p.options.ModelAliases, ToolCallParser: p.options.ToolCallParser,
@@ -69,10 +74,8 @@ func (p *process) newRouter(ctx context.Context) (services []lifecycle.Service, 
 			version.Store(&kvtransferv1.Layout{ModelDigest: digest, ArithmeticClass: class})
 			place.Changed()
 		},
-		Dial: dial(identity.Prefill, identity.Decode, identity.KVTransfer),
-		// For requests that those know. Clients' keys go there, so nobody else will do.
-		DialRouter: dial(identity.Router),
-		Logger:     logger, Registerer: p.registry,
+		Dial: dial(identity.Prefill, identity.Decode, identity.KVTransfer), DialRouter: dialRouter,
+		Logger: logger, Registerer: p.registry,
 		Tracing: router.Tracing{
 			Tracer: p.tracing.Tracer("tandem-router", at.id), Share: p.options.Trace.Share, Tenant: p.options.Trace.Tenant,
 		},

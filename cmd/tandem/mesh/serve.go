@@ -114,7 +114,7 @@ func (o *ServeOptions) Validate() error {
 		return o.validateShared()
 	}
 	if o.role() == controlv1.Role_ROLE_ROUTER {
-		return cmp.Or(o.Options.Validate(), o.checkAuth(cmp.Or(o.Listen, defaultListen)))
+		return cmp.Or(o.Options.Validate(), o.checkAuth(cmp.Or(o.Listen, defaultListen), o.TLS.Enabled()))
 	}
 	return o.Options.Validate()
 }

@@ -87,7 +87,7 @@ func (o *UpOptions) Validate() error {
 	case o.KV.Socket != kvtransfer.SocketAuto && o.KV.Socket != kvtransfer.SocketOff:
 		return errors.New("--kv-socket: give auto or off: each worker has a socket of its own")
 	}
-	return cmp.Or(checkListen("--listen", o.Listen), o.Options.Validate(), o.checkAuth(o.Listen))
+	return cmp.Or(checkListen("--listen", o.Listen), o.Options.Validate(), o.checkAuth(o.Listen, o.Encrypt))
 }
 
 const maxWorkers = 256

@@ -30,7 +30,7 @@ type exchange struct {
 	failed  *Failure
 	// lastWords sends an error as the last event of a stream; nil: it goes as it is.
 	lastWords func(*Failure) error
-	limits    func(http.Header) // tells what is left of the caller's limits; nil: there are none
+	limits    Limits // of who calls
 }
 
 // marshal is json.Marshal that leaves <, > and & as they are.
@@ -62,9 +62,7 @@ func (e *exchange) begin(status int, contentType string) {
 	if len(e.ignored) > 0 {
 		header.Set(ignoredHeader, strings.Join(e.ignored, ", "))
 	}
-	if e.limits != nil {
-		e.limits(header)
-	}
+	e.limits.Tell(e.request.Context(), header)
 	header.Set("Openai-Processing-Ms", strconv.FormatInt(time.Since(e.arrived).Milliseconds(), 10))
 	header.Set("X-Content-Type-Options", "nosniff")
 	e.writer.WriteHeader(status)

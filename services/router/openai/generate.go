@@ -29,7 +29,7 @@ func (h *Handler) generate(e *exchange, k *kind) error {
 	}
 	// The backend takes whatever ends the events for a client that is gone.
 	var unkept error
-	if err := h.run(e.request.Context(), a.call, func(index int, event *inferencev1.GenerateEvent) error {
+	if err := h.run(e, a.call, func(index int, event *inferencev1.GenerateEvent) error {
 		if event.GetAccepted() != nil {
 			a.admitted()
 		}
@@ -47,7 +47,7 @@ func (h *Handler) stream(e *exchange, a *assembly) error {
 	if e.request.ProtoAtLeast(1, 1) { // before, there were no chunks
 		s.now = connOf(e.request.Context())
 	}
-	if err := h.run(e.request.Context(), a.call, func(index int, event *inferencev1.GenerateEvent) error {
+	if err := h.run(e, a.call, func(index int, event *inferencev1.GenerateEvent) error {
 		if event.GetAccepted() != nil {
 			a.admitted()
 		}
@@ -60,6 +60,12 @@ func (h *Handler) stream(e *exchange, a *assembly) error {
 
 // assembly reads what is asked for.
 func (h *Handler) assembly(e *exchange, k *kind, held *held) (*assembly, error) {
+	// Before the body is read. What is resumed was counted when it began.
+	if e.request.Header.Get(headerLastEventID) == "" {
+		if err := e.limits.Over(e.request.Context(), 1, ""); err != nil {
+			return nil, err
+		}
+	}
 	body, err := h.body(e, held)
 	if err != nil {
 		return nil, err

@@ -81,8 +81,8 @@ type Config struct {
 	// Authenticate puts who sends the value of an Authorization header into a context; its error is
 	// a gRPC status. Nil: nobody is asked who they are.
 	Authenticate func(ctx context.Context, authorization string) (context.Context, error)
-	// Limits sets the headers that tell who calls what is left of their limits; nil: none.
-	Limits func(ctx context.Context, header http.Header)
+	// Limits are those of who calls; nil: there are none.
+	Limits Limits
 	// Origins are those of web pages that may call from browsers; see CheckOrigins.
 	Origins []string
 	// Logger gets a line for each request that ends; nil: none.
@@ -98,6 +98,25 @@ type Config struct {
 	// client may take to read one message; 0: the defaults.
 	ReadTimeout, WriteTimeout time.Duration
 }
+
+// Limits are what those who call may use. Who calls is in the context, as Config.Authenticate puts
+// it there. Its methods are safe for concurrent use.
+type Limits interface {
+	// Tell sets the headers that tell what is left.
+	Tell(ctx context.Context, header http.Header)
+	// Over is why so many requests would be refused now, as a gRPC status, whatever they are; nil:
+	// they might not. The field is what asks for as many.
+	Over(ctx context.Context, requests int, field string) error
+	// Count counts a request that the backend is not asked to serve.
+	Count(ctx context.Context)
+}
+
+// unlimited are no limits.
+type unlimited struct{}
+
+func (unlimited) Tell(context.Context, http.Header)       {}
+func (unlimited) Over(context.Context, int, string) error { return nil }
+func (unlimited) Count(context.Context)                   {}
 
 // Defaults of Config.
 const (
@@ -167,12 +186,15 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer h.end(e)
 	if err := e.serve(e); err != nil {
 		e.fail(err)
+		if e.failed.Status == http.StatusBadRequest || e.failed.Status == http.StatusRequestEntityTooLarge {
+			e.limits.Count(e.request.Context()) // to find that took as long as with others
+		}
 	}
 }
 
 // begin is the exchange of a request, with what serves it.
 func (h *Handler) begin(w http.ResponseWriter, r *http.Request) *exchange {
-	e := &exchange{ResponseController: http.NewResponseController(w), writer: w, arrived: time.Now(), timeout: h.config.WriteTimeout}
+	e := &exchange{ResponseController: http.NewResponseController(w), writer: w, arrived: time.Now(), timeout: h.config.WriteTimeout, limits: unlimited{}}
 	e.id = r.Header.Get(api.HeaderRequestID)
 	if !rpc.ValidRequestID(e.id) {
 		e.id = rpc.NewID()
@@ -203,7 +225,7 @@ func (h *Handler) authenticate(e *exchange) {
 	}
 	e.request = e.request.WithContext(ctx)
 	if h.config.Limits != nil {
-		e.limits = func(header http.Header) { h.config.Limits(ctx, header) }
+		e.limits = h.config.Limits
 	}
 }
 

@@ -229,11 +229,12 @@ func FuzzRequest(f *testing.F) {
 		`{"input":"a","instructions":"b"}`, `{"input":[{"role":"user","content":[{"type":"input_text","text":"a"}]},{"type":"function_call","call_id":"1","name":"f","arguments":"{}"},{"type":"function_call_output","call_id":"1","output":"o"}]}`,
 		`{"input":"a","text":{"format":{"type":"json_schema","name":"n","schema":{}}},"include":[""],"metadata":{"a":"b"},"conversation":{"id":1}}`,
 		`{"logit_bias":{"1":2}}`, `{"prompt":[`, `{"stop":["a"],"max_tokens":0,"prompt":"x"}`, `{"prompt":[{}]}`, `{"messages":[null]}`, `{"tool_choice":{},"messages":{}}`,
+		`{"input":["a","b"],"encoding_format":"base64","dimensions":4,"add_special_tokens":false}`, `{"input":[[1,2],[3]],"user":"u"}`,
 	} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, body string) {
-		for _, path := range []string{chats, completions, responses} {
+		for _, path := range []string{chats, completions, responses, embeddings} {
 			w := ask(t, &fake{words: []string{"a"}}, http.MethodPost, path, body)
 			switch {
 			case w.Code == http.StatusOK:

@@ -49,5 +49,6 @@ func (h *Handler) countInput(e *exchange) error {
 	if err != nil {
 		return rename(err, a.call.name)
 	}
+	e.limits.Count(e.request.Context())
 	return e.reply(http.StatusOK, inputTokens{Object: "response.input_tokens", Tokens: len(plan.Prompt)})
 }

@@ -21,11 +21,16 @@ type receive func(index int, event *inferencev1.GenerateEvent) error
 // run generates the answers of a call. It returns when all have ended; the first
 // that fails ends the others. A request with one answer is served on the
 // caller's goroutine, and its tokens go to now, which is as Origin.Now, if that is not nil.
-func (h *Handler) run(ctx context.Context, c *call, to receive, now func(*inferencev1.GenerateEvent) bool) error {
+func (h *Handler) run(e *exchange, c *call, to receive, now func(*inferencev1.GenerateEvent) bool) error {
+	ctx := e.request.Context()
 	from := Origin{Route: c.route, Secret: cmp.Or(c.secret, rpc.NewID())}
 	generate := func(ctx context.Context, from Origin, q *inferencev1.GenerateRequest, send func(*inferencev1.GenerateEvent) error) error {
 		if c.empty && q.PromptLogprobs == nil {
-			return h.nothing(ctx, q, send)
+			if err := h.nothing(ctx, q, send); err != nil {
+				return err
+			}
+			e.limits.Count(ctx)
+			return nil
 		}
 		return h.backend.Generate(ctx, from, q, send)
 	}
@@ -40,6 +45,9 @@ func (h *Handler) run(ctx context.Context, c *call, to receive, now func(*infere
 		}
 		from.Now = now
 		return generate(ctx, from, c.choices[0], func(event *inferencev1.GenerateEvent) error { return to(0, event) })
+	}
+	if err := e.limits.Over(ctx, len(c.choices), manyBy(c)); err != nil {
+		return rename(err, c.name)
 	}
 	return h.several(ctx, c, from, to, generate)
 }
@@ -75,11 +83,15 @@ func (h *Handler) several(ctx context.Context, c *call, from Origin, to receive,
 
 // tooMany refuses what could never be admitted, however often it is tried.
 func tooMany(c *call, most int) error {
-	name := "n"
+	return invalid(manyBy(c), fmt.Sprintf("%d answers exceed this server's limit of %d; ask for fewer", len(c.choices), most))
+}
+
+// manyBy is the field by which a call has so many answers.
+func manyBy(c *call) string {
 	if c.n == 1 {
-		name = "prompt"
+		return "prompt"
 	}
-	return invalid(name, fmt.Sprintf("%d answers exceed this server's limit of %d; ask for fewer", len(c.choices), most))
+	return "n"
 }
 
 // prepare makes tokens of each text, once for all its answers and one text after the other,

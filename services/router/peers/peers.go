@@ -50,7 +50,7 @@ type Peers struct {
 }
 
 // New returns the peers of the router with the id self: none until Take. Connections that
-// dial makes are closed here.
+// dial makes are closed here. With a nil dial none is asked.
 func New(self string, dial func(address string) (*grpc.ClientConn, error)) *Peers {
 	return &Peers{self: self, dial: dial, slots: make(chan struct{}, atOnce)}
 }
@@ -76,6 +76,9 @@ func Asks(ctx context.Context) bool {
 // Resume calls found once another router has a request, and sends its events, as the router's
 // own Resume does. The error is a status: REQUEST_NOT_FOUND if none of those that answered has it.
 func (p *Peers) Resume(ctx context.Context, q *inferencev1.ResumeRequest, found func(), send func(*inferencev1.GenerateEvent) error) error {
+	if p.dial == nil {
+		return clienterr.NotYours(q.GetRequestId(), "and others are asked only over TLS, since your key would go there")
+	}
 	select {
 	case p.slots <- struct{}{}:
 		defer func() { <-p.slots }()

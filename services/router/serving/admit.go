@@ -1,6 +1,7 @@
 package serving
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -54,15 +55,42 @@ func (s *Requests) admit(ctx context.Context, sharing Sharing, q *inferencev1.Ge
 // status.
 func (s *Requests) charge(ctx context.Context, caller *auth.Principal, mostTokens int64) (*quota.Charge, error) {
 	charge, err := s.deps.Quota.Admit(ctx, caller.Tenant, caller.Limits, mostTokens)
-	exceeded, is := errors.AsType[*quota.Exceeded](err)
-	switch {
-	case is:
-		s.metrics.limited.WithLabelValues(exceeded.What).Inc()
-		return nil, rpc.Error(codes.ResourceExhausted, api.ReasonTenantQuota, fmt.Sprintf("tenant %q: %v", caller.Tenant, exceeded), exceeded.RetryAfter)
-	case err != nil:
-		return nil, clienterr.Gone(ctx)
+	if err != nil {
+		return nil, cmp.Or(s.exceeded(caller, err), clienterr.Gone(ctx))
 	}
 	return charge, nil
+}
+
+// Over is why so many requests at once of a caller would be refused now, as a status: a limit of
+// its tenant is used up, or the field asks for more than that allows. Nothing need be spent on
+// them then.
+func (s *Requests) Over(ctx context.Context, requests int, field string) error {
+	caller := auth.FromContext(ctx)
+	if caller == nil || caller.Limits == (quota.Limits{}) {
+		return nil
+	}
+	if most := caller.Limits.RequestsPerMinute; most > 0 && int64(requests) > most {
+		return rpc.InvalidArgument(field, fmt.Sprintf("asks for %d requests, more than the %d a minute that its tenant may make", requests, most))
+	}
+	return s.exceeded(caller, s.deps.Quota.Over(caller.Tenant, caller.Limits, int64(requests)))
+}
+
+// Count counts a request that was refused for what it asks, or that no worker had to compute
+// anything for, without tokens: it has cost its router something.
+func (s *Requests) Count(ctx context.Context) {
+	if caller := auth.FromContext(ctx); caller != nil && caller.Limits != (quota.Limits{}) {
+		s.deps.Quota.Count(caller.Tenant)
+	}
+}
+
+// exceeded is an error of the limiter as a status; nil if it is not that a limit is used up.
+func (s *Requests) exceeded(caller *auth.Principal, err error) error {
+	exceeded, is := errors.AsType[*quota.Exceeded](err)
+	if !is {
+		return nil
+	}
+	s.metrics.limited.WithLabelValues(exceeded.What).Inc()
+	return rpc.Error(codes.ResourceExhausted, api.ReasonTenantQuota, fmt.Sprintf("tenant %q: %v", caller.Tenant, exceeded), exceeded.RetryAfter)
 }
 
 // CountCall counts a call that no worker computes anything for, such as Tokenize, as a request

@@ -14,6 +14,7 @@ import (
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
 	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/auth"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/services/router/clienterr"
 )
@@ -33,6 +34,9 @@ func (s *Requests) Embed(ctx context.Context, c Caller, q *inferencev1.EmbedRequ
 	if n := len(inputs); n == 0 || n > maxInputs {
 		return nil, rpc.InvalidArgument("inputs", fmt.Sprintf("has %d texts: give 1 to %d", n, maxInputs))
 	}
+	if err := s.Over(ctx, len(inputs), "inputs"); err != nil {
+		return nil, err
+	}
 	parent := ctx
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -41,7 +45,11 @@ func (s *Requests) Embed(ctx context.Context, c Caller, q *inferencev1.EmbedRequ
 	var wait sync.WaitGroup
 	var mu sync.Mutex // of what follows, and r
 	next, failed := 0, error(nil)
-	for range min(inputsAtOnce, len(inputs), max(s.deps.Dispatcher.TenantLimit(), 1)) {
+	atOnce := min(inputsAtOnce, len(inputs), max(s.deps.Dispatcher.TenantLimit(), 1))
+	if caller := auth.FromContext(ctx); caller != nil && caller.Limits.Concurrency > 0 {
+		atOnce = min(atOnce, int(caller.Limits.Concurrency))
+	}
+	for range atOnce {
 		wait.Go(func() {
 			for ctx.Err() == nil {
 				mu.Lock()

@@ -138,12 +138,10 @@ func (s *Requests) begin(ctx context.Context, c Caller, q *inferencev1.GenerateR
 	arrived := time.Now()
 	id := cmp.Or(rpc.RequestID(ctx), rpc.NewID())
 	spans := traceRequest(ctx, s.deps.Tracing, arrived, id, c, q)
-	p, err := s.deps.Models.Plan(ctx, arrived, q)
+	p, err := s.plan(ctx, arrived, q)
 	var by admitted
 	if err == nil {
 		p.Pool = c.pool
-	}
-	if err == nil {
 		by, err = s.admit(ctx, c.Sharing, q, p)
 	}
 	if err == nil {
@@ -161,13 +159,22 @@ func (s *Requests) begin(ctx context.Context, c Caller, q *inferencev1.GenerateR
 // Plan says what generate would serve, and under which id. It counts a request that would
 // be refused, and no other.
 func (s *Requests) Plan(ctx context.Context, q *inferencev1.GenerateRequest) (p *preprocess.Plan, id string, err error) {
-	if p, err = s.deps.Models.Plan(ctx, time.Now(), q); err != nil {
+	if p, err = s.plan(ctx, time.Now(), q); err != nil {
 		s.metrics.ended(time.Now(), err, joining.Finish{})
 		return nil, "", err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return p, s.unused(ownerOf(ctx), rpc.RequestID(ctx)), nil
+}
+
+// plan makes a plan of a request, unless its tenant is over a limit: to compile forms and to make
+// tokens takes long.
+func (s *Requests) plan(ctx context.Context, arrived time.Time, q *inferencev1.GenerateRequest) (*preprocess.Plan, error) {
+	if err := s.Over(ctx, 1, ""); err != nil {
+		return nil, err
+	}
+	return s.deps.Models.Plan(ctx, arrived, q)
 }
 
 // Resume calls found if it has a request that can be resumed, and sends its events, but for the

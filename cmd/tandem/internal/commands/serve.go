@@ -82,7 +82,7 @@ func announcePart(program, target string, part mesh.Part, first bool) string {
 		text.line("control", part.Control)
 		text.line("http", httpLine(schemeOf(part.TLS), part.HTTP, target == api.Name(controlv1.Role_ROLE_ROUTER)))
 		text.line("metrics", metricsLine(part.Metrics))
-		text.line("auth", authLine(part.Auth, part.Exposed))
+		text.line("auth", authLine(part.Auth, part.Exposed, part.TLS))
 		if part.OldView {
 			text.line("etcd", fmt.Sprintf("cannot be reached at %s: using the workers that were there %s ago", strings.Join(part.Etcd, ", "), part.ViewAge.Round(time.Second)))
 		}

@@ -145,7 +145,7 @@ func announce(program string, up mesh.Up) string {
 	}
 	at("metrics", "metrics", metricsLine(up.Metrics))
 	text.line("certs", up.Certs)
-	asked := authLine(up.Auth, up.Exposed)
+	asked := authLine(up.Auth, up.Exposed, up.Certs != "")
 	if up.Auth && up.EmbeddedEtcd && up.Certs == "" { // etcd is on loopback, and asks nobody
 		asked += ", and so can other users of this machine, in etcd, unless --tls is passed"
 	}
@@ -172,8 +172,10 @@ func shellQuoted(text string) string {
 }
 
 // authLine says who may call, unless it goes without saying: everybody, of this machine.
-func authLine(required, exposed bool) string {
+func authLine(required, exposed, encrypted bool) string {
 	switch {
+	case required && exposed && !encrypted:
+		return "required, in the clear (--insecure): 'tandem keys create' makes keys"
 	case required:
 		return "required: 'tandem keys create' makes keys"
 	case exposed:

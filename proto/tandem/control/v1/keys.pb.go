@@ -547,7 +547,11 @@ type TenantUse struct {
 	// Tokens of prompts and answers in the last minute.
 	Tokens uint64 `protobuf:"varint,3,opt,name=tokens,proto3" json:"tokens,omitempty"`
 	// Requests that run now.
-	Running       uint64 `protobuf:"varint,4,opt,name=running,proto3" json:"running,omitempty"`
+	Running uint64 `protobuf:"varint,4,opt,name=running,proto3" json:"running,omitempty"`
+	// Requests, and tokens, of routers that have left since they served them, less than a minute
+	// ago, as far as the sender knows: for a router that came after that.
+	LeftRequests  uint64 `protobuf:"varint,5,opt,name=left_requests,json=leftRequests,proto3" json:"left_requests,omitempty"`
+	LeftTokens    uint64 `protobuf:"varint,6,opt,name=left_tokens,json=leftTokens,proto3" json:"left_tokens,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -610,6 +614,20 @@ func (x *TenantUse) GetRunning() uint64 {
 	return 0
 }
 
+func (x *TenantUse) GetLeftRequests() uint64 {
+	if x != nil {
+		return x.LeftRequests
+	}
+	return 0
+}
+
+func (x *TenantUse) GetLeftTokens() uint64 {
+	if x != nil {
+		return x.LeftTokens
+	}
+	return 0
+}
+
 var File_tandem_control_v1_keys_proto protoreflect.FileDescriptor
 
 const file_tandem_control_v1_keys_proto_rawDesc = "" +
@@ -643,12 +661,15 @@ const file_tandem_control_v1_keys_proto_rawDesc = "" +
 	"\fTenantReport\x121\n" +
 	"\x06origin\x18\x01 \x01(\v2\x19.tandem.control.v1.OriginR\x06origin\x126\n" +
 	"\atenants\x18\x02 \x03(\v2\x1c.tandem.control.v1.TenantUseR\atenants\x12\x14\n" +
-	"\x05whole\x18\x03 \x01(\bR\x05whole\"q\n" +
+	"\x05whole\x18\x03 \x01(\bR\x05whole\"\xb7\x01\n" +
 	"\tTenantUse\x12\x16\n" +
 	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x1a\n" +
 	"\brequests\x18\x02 \x01(\x04R\brequests\x12\x16\n" +
 	"\x06tokens\x18\x03 \x01(\x04R\x06tokens\x12\x18\n" +
-	"\arunning\x18\x04 \x01(\x04R\arunning2\x8b\x02\n" +
+	"\arunning\x18\x04 \x01(\x04R\arunning\x12#\n" +
+	"\rleft_requests\x18\x05 \x01(\x04R\fleftRequests\x12\x1f\n" +
+	"\vleft_tokens\x18\x06 \x01(\x04R\n" +
+	"leftTokens2\x8b\x02\n" +
 	"\x04Keys\x12V\n" +
 	"\tCreateKey\x12#.tandem.control.v1.CreateKeyRequest\x1a$.tandem.control.v1.CreateKeyResponse\x12S\n" +
 	"\bListKeys\x12\".tandem.control.v1.ListKeysRequest\x1a#.tandem.control.v1.ListKeysResponse\x12V\n" +

@@ -1,0 +1,64 @@
+package mesh
+
+import (
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"strings"
+)
+
+// leastMetricsToken is the length of the shortest token for --metrics, bytes.
+const leastMetricsToken = 16
+
+// readMetricsToken reads what scrapers have to show.
+func readMetricsToken(file string) (string, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return "", err
+	}
+	token := strings.TrimSpace(string(text))
+	if len(token) < leastMetricsToken {
+		return "", fmt.Errorf("%s has fewer than %d characters: draw a token at random", file, leastMetricsToken)
+	}
+	return token, nil
+}
+
+// checkMetricsToken refuses a file that lets nobody see the metrics.
+func (o *Options) checkMetricsToken() error {
+	if o.MetricsTokenFile == "" {
+		return nil
+	}
+	if o.Metrics == "" {
+		return errors.New("--metrics-token-file: is for --metrics, which is not given")
+	}
+	if _, err := readMetricsToken(o.MetricsTokenFile); err != nil {
+		return fmt.Errorf("--metrics-token-file: %w", err)
+	}
+	return nil
+}
+
+// withMetricsToken has a handler answer only who shows the token, if there is one. Its file is read
+// each time, so that it can be replaced.
+func (p *process) withMetricsToken(handler http.Handler) http.Handler {
+	file := p.options.MetricsTokenFile
+	if file == "" {
+		return handler
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		token, err := readMetricsToken(file)
+		if err != nil {
+			p.logger.ErrorContext(r.Context(), "the token for metrics cannot be read", slog.Any("error", err))
+			http.Error(w, "the token cannot be read here: see the log", http.StatusServiceUnavailable)
+			return
+		}
+		if shown := r.Header.Get("Authorization"); subtle.ConstantTimeCompare([]byte(shown), []byte("Bearer "+token)) != 1 {
+			w.Header().Set("Www-Authenticate", "Bearer")
+			http.Error(w, "send the header \"Authorization: Bearer TOKEN\" with the token of --metrics-token-file", http.StatusUnauthorized)
+			return
+		}
+		handler.ServeHTTP(w, r)
+	})
+}

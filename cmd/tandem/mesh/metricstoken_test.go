@@ -1,0 +1,72 @@
+package mesh_test
+
+import (
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
+)
+
+// Metrics are shown to who has the token alone, also after that was replaced; probes need none.
+func TestMetricsToken(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "token")
+	write := func(token string) {
+		if err := os.WriteFile(file, []byte(token+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const first, second = "0123456789abcdef", "fedcba9876543210"
+	write(first)
+	runClosed(t, nil, func(o *mesh.UpOptions) { o.Metrics, o.MetricsTokenFile = "127.0.0.1:0", file }, func(m *closedMesh) {
+		get := func(path, credential string) int {
+			request, err := http.NewRequestWithContext(m.Context(), http.MethodGet, "http://"+m.up.Metrics+path, nil)
+			if err != nil {
+				m.Fatal(err)
+			}
+			if credential != "" {
+				request.Header.Set("Authorization", credential)
+			}
+			answer, err := http.DefaultClient.Do(request)
+			if err != nil {
+				m.Fatal(err)
+			}
+			_ = answer.Body.Close()
+			return answer.StatusCode
+		}
+		check := func(path, credential string, want int) {
+			m.Helper()
+			if got := get(path, credential); got != want {
+				m.Errorf("%s with %q: %d, want %d", path, credential, got, want)
+			}
+		}
+		check("/metrics", "", http.StatusUnauthorized)
+		check("/metrics", "Bearer ", http.StatusUnauthorized)
+		check("/metrics", "Bearer "+m.up.FirstKey, http.StatusUnauthorized)
+		check("/metrics", first, http.StatusUnauthorized)
+		check("/metrics", "Bearer "+first, http.StatusOK)
+		check("/readyz", "", http.StatusOK)
+		check("/healthz", "", http.StatusOK)
+		write(second)
+		check("/metrics", "Bearer "+first, http.StatusUnauthorized)
+		check("/metrics", "Bearer "+second, http.StatusOK)
+		write("")
+		check("/metrics", "Bearer ", http.StatusServiceUnavailable)
+	})
+}
+
+func TestMetricsTokenHasToBeThere(t *testing.T) {
+	short := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(short, []byte("secret"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for metrics, file := range map[string]string{"127.0.0.1:0": short, "127.0.0.1:1": "/nowhere", "": short} {
+		o := upOptions(t)
+		o.Metrics, o.MetricsTokenFile = metrics, file
+		if err := o.Validate(); err == nil || !strings.HasPrefix(err.Error(), "--metrics-token-file: ") {
+			t.Errorf("--metrics %q, the file %s: %v", metrics, file, err)
+		}
+	}
+}
