@@ -10,8 +10,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/speculation"
+	"github.com/tandem-serving/tandem/cmd/tandem/modeldir"
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
 	"github.com/tandem-serving/tandem/pkg/model"
+	"github.com/tandem-serving/tandem/pkg/tokenizer"
 )
 
 type benchSpeculationFlags struct {
@@ -35,6 +37,9 @@ guesses, --keep says which share stays as it is. The others are made wrong: --ke
 stands for a source of guesses of which each is right in 80 of 100 cases at most, and
 --keep 0 for texts in which every guess is wrong.
 
+With --draft-model a smaller model guesses (--speculate draft). drafting is its share of
+the time.
+
 gain is the median over the rounds of tokens a second with guesses over those without,
 of steps that decode alone. acceptance is the share of right ones among the guesses
 before which no other was wrong.
@@ -42,6 +47,7 @@ before which no other was wrong.
 Without --model, the command makes a model with random weights and removes it at the end.`,
 		Example: `  tandem bench speculation --model models/fable
   tandem bench speculation --model models/fable --keep 0 --batch 8 --json
+  tandem bench speculation --model models/fable --draft-model models/fable-draft --repeats 1
   tandem bench speculation --preset bench-200m --keep 0.8 --passage 64 --tokens 48 --rounds 3`,
 		Args: exactly(),
 	}
@@ -56,6 +62,7 @@ Without --model, the command makes a model with random weights and removes it at
 	fs.Float32Var(&f.plan.PassageTemperature, "passage-temperature", 0, "temperature of the passage")
 	fs.IntVar(&f.plan.Tokens, "tokens", 96, "tokens generated after each prompt")
 	fs.IntVar(&f.plan.MaxDrafts, "speculate-tokens", 8, "maximum guessed tokens of one sequence in a step")
+	fs.StringVar(&f.plan.DraftModel, "draft-model", "", "directory of a smaller model with the same tokenizer, which guesses (default: n-grams)")
 	fs.Float64Var(&f.plan.Keep, "keep", 1, "share of the guesses that are left as they are")
 	fs.Float32Var(&f.plan.Temperature, "temperature", 0, "temperature of the tokens after the prompt")
 	fs.IntVar(&f.plan.Rounds, "rounds", 7, "rounds, each with and without guesses")
@@ -88,6 +95,9 @@ func (f *benchSpeculationFlags) check(presetGiven bool) error {
 		}
 		return f.plan.Validate()
 	}
+	if f.plan.DraftModel != "" {
+		return errors.New("--draft-model: guesses for a model of --model: pass both or none")
+	}
 	shape, err := model.Preset(f.preset)
 	if err != nil {
 		return fmt.Errorf("--preset: %w", err)
@@ -100,11 +110,38 @@ func (f *benchSpeculationFlags) measure(ctx context.Context, stderr io.Writer) (
 		return cpu.Config{Weights: f.plan.DType, Threads: f.threads}, checkPlan(f.plan, m.Spec(), "a smaller model, --batch, --passage or --tokens")
 	}
 	m := measuredModel{name: f.model, shape: func() (model.Shape, error) { return model.Preset(f.preset) }, load: load}
-	err = m.measure(ctx, stderr, func(weights *cpu.Weights, report func(stage string, done, total int64)) error {
-		result, err = speculation.Measure(ctx, weights, f.plan, func(done, total int64) { report("measure", done, total) })
+	err = m.measure(ctx, stderr, func(weights *cpu.Weights, report func(stage string, done, total int64)) (err error) {
+		draft, err := loadDraft(ctx, f.model, f.plan, weights)
+		if err != nil {
+			return err
+		}
+		if draft != nil {
+			defer func() { err = errors.Join(err, draft.Close()) }()
+		}
+		result, err = speculation.Measure(ctx, weights, draft, f.plan, func(done, total int64) { report("measure", done, total) })
 		return err
 	})
 	return result, err
+}
+
+// loadDraft loads the draft model of a plan for a model with such weights, if there is one.
+func loadDraft(ctx context.Context, of string, plan speculation.Plan, weights *cpu.Weights) (*cpu.Weights, error) {
+	if plan.DraftModel == "" {
+		return nil, nil
+	}
+	dir, err := modeldir.Named(plan.DraftModel, "--draft-model")
+	if err != nil {
+		return nil, err
+	}
+	if err := tokenizer.CheckSame(of, dir); err != nil {
+		return nil, fmt.Errorf("--draft-model: %w", err)
+	}
+	m, err := model.OpenContext(ctx, dir, model.Options{})
+	if err != nil {
+		return nil, fmt.Errorf("--draft-model: %w", err)
+	}
+	draft, err := cpu.Load(ctx, m, cpu.Config{Weights: plan.DType, Threads: weights.Threads(), Beside: weights})
+	return draft, errors.Join(err, m.Close())
 }
 
 func printBenchSpeculation(out io.Writer, r *speculation.Result) error {
@@ -115,6 +152,7 @@ speculative  %10.1f tokens/s
 gain         %10.2f (of the best rounds %.2f)
 acceptance   %10.2f (%d of %d guesses were right)
 tokens/step  %10.2f
-`, r.Model, r.DType, r.KV, r.ISA, r.Threads, r.Batch, r.Rounds, r.PlainTokens, r.SpeculativeTokens, r.Gain, r.BestGain, r.Acceptance, r.Accepted, r.Drafts, r.TokensPerStep)
+drafting     %10.2f of the time with guesses
+`, r.Model, r.DType, r.KV, r.ISA, r.Threads, r.Batch, r.Rounds, r.PlainTokens, r.SpeculativeTokens, r.Gain, r.BestGain, r.Acceptance, r.Accepted, r.Drafts, r.TokensPerStep, r.DraftingShare)
 	return err
 }
