@@ -42,6 +42,7 @@ type world struct {
 
 	preemptions, drafts, accepted int
 	guessing                      time.Duration      // what a guess of the engine takes
+	eager                         bool               // it makes as many as it may
 	actions                       []scheduler.Action // of the last event
 }
 
@@ -173,7 +174,7 @@ func (w *world) finishStep(compute time.Duration) {
 	step := w.inFlight
 	done := scheduler.StepDone{Compute: compute}
 	for i, work := range step.Batch.Sequences {
-		guesses := w.pages.guess(work, uint64(w.steps))
+		guesses := w.pages.guess(work, uint64(w.steps), w.eager)
 		if n := len(guesses); n > 0 {
 			done.Drafting += time.Duration(n) * w.guessing
 			sample := *work.Sample
