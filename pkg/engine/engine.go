@@ -245,8 +245,9 @@ type Output struct {
 	// Compute is how long the engine worked, waiting for a shared device not
 	// included.
 	Compute time.Duration
-	// Drafting is how long it took besides to make Drafts, and to get ready for later ones.
-	Drafting time.Duration
+	// Drafting is how long it took besides to make Drafts and to get ready for them, and Reading how
+	// much of that was to get ready: to compute texts that the draft model had not followed.
+	Drafting, Reading time.Duration
 }
 
 // Pages is the KV memory of an engine: Capacity.Blocks pages, each holding one

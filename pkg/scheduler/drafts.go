@@ -166,10 +166,10 @@ func (d *drafting) made(st *step, e *StepDone) {
 			decodes++
 		}
 	}
-	if st.tried { // the engine may have had to get ready first
-		d.budget.Charge(e.Drafting.Seconds()*1e3 - d.guesses.Ms(decodes))
+	if st.tried {
+		d.budget.Charge(e.Reading.Seconds() * 1e3)
 	}
-	d.guesses.Observe(decodes, guesses, e.Drafting)
+	d.guesses.Observe(decodes, guesses, e.Drafting-e.Reading)
 }
 
 // known is how many of the tokens of a sequence in a step are no drafts.

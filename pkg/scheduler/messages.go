@@ -129,8 +129,8 @@ type StepDone struct {
 	PromptLogprobs   [][]sampler.Logprobs
 	// Cut is engine.Output's.
 	Cut int
-	// Compute and Drafting are the engine's times.
-	Compute, Drafting time.Duration
+	// Compute, Drafting and Reading are the engine's times.
+	Compute, Drafting, Reading time.Duration
 	// Err fails every sequence of the step.
 	Err error
 }

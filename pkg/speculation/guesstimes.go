@@ -6,8 +6,8 @@ import (
 )
 
 // GuessTimes is what a guess takes that a model makes, by how many sequences a step has: those of
-// several are made together. As in StepTimes it is that of one of the shorter steps. So the text
-// that a model reads before its first guess counts little. The zero value is ready.
+// several are made together. As in StepTimes it is that of one of the shorter steps. The zero value is
+// ready.
 type GuessTimes struct {
 	by [10]guessesOf // by the binary logarithm of the sequences
 }

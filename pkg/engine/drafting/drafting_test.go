@@ -351,11 +351,10 @@ func TestForcedTokensComeFirst(t *testing.T) {
 	if x.right != x.asked || form.asked == 0 {
 		t.Errorf("%d guesses of %d were right", x.right, x.asked)
 	}
-	steps := len(draft.tokens)
 	for len(x.tokens)%2 == 0 {
 		step(t, e, all(0), x)
 	}
-	steps = len(draft.tokens)
+	steps := len(draft.tokens)
 	step(t, e, all(1), x)
 	if len(draft.tokens) != steps {
 		t.Error("the draft model guessed a token that was forced")

@@ -22,7 +22,7 @@ type Engine struct {
 	capacity      engine.Capacity
 	texts         *texts
 	failed        bool          // the draft model is not asked any more
-	took          time.Duration // by the draft model in this step
+	took, reading time.Duration // by the draft model in this step
 
 	// Scratch.
 	guessers  []*guesser
@@ -62,7 +62,7 @@ func (e *Engine) Close() error { return errors.Join(e.draft.Close(), e.Engine.Cl
 // Step implements engine.Engine. Guesses are made before the target computes anything. Where they
 // cannot be made the step is one without.
 func (e *Engine) Step(ctx context.Context, batch engine.Batch) (engine.Output, error) {
-	e.took = 0
+	e.took, e.reading = 0, 0
 	if !e.ask(batch) {
 		return e.Engine.Step(ctx, batch)
 	}
@@ -72,7 +72,7 @@ func (e *Engine) Step(ctx context.Context, batch engine.Batch) (engine.Output, e
 	}
 	drafts := e.drafts(len(batch.Sequences))
 	out, err := e.Engine.Step(ctx, e.with(batch, drafts))
-	out.Drafts, out.Drafting = drafts, e.took
+	out.Drafts, out.Drafting, out.Reading = drafts, e.took, e.reading
 	return out, err
 }
 

@@ -76,20 +76,63 @@ func (e *Engine) guess(ctx context.Context) error {
 	e.members = wanting
 	// Those that have to compute the least come first: a long prompt is in nobody's way.
 	slices.SortStableFunc(wanting, func(a, b *guesser) int { return cmp.Compare(a.missing(), b.missing()) })
-	for len(wanting) > 0 {
+	wanting, err := e.read(ctx, wanting)
+	for err == nil && len(wanting) > 0 {
 		e.plan(wanting)
-		if len(e.batch.Sequences) == 0 {
-			return nil
+		var out engine.Output
+		if out, err = e.step(ctx); err == nil {
+			wanting = e.take(wanting, out)
 		}
-		e.batch.TokenBuffer = slices.Grow(e.batch.TokenBuffer[:0], len(e.batch.Sequences))
-		out, err := e.draft.Step(ctx, e.batch)
-		if err != nil {
-			return err
-		}
-		e.took += out.Compute
-		wanting = e.take(wanting, out)
 	}
-	return nil
+	return err
+}
+
+// step runs the batch that is planned.
+func (e *Engine) step(ctx context.Context) (engine.Output, error) {
+	e.batch.TokenBuffer = slices.Grow(e.batch.TokenBuffer[:0], len(e.batch.Sequences))
+	out, err := e.draft.Step(ctx, e.batch)
+	e.took += out.Compute
+	return out, err
+}
+
+// behind is how many tokens a text may lack and still guess at once. Who guesses in every step lacks
+// fewer.
+const behind = 16
+
+// read computes texts that lack more, in a step of its own, so that what guesses take is known. It
+// returns who can guess then: the rest of a longer text is computed in later steps.
+func (e *Engine) read(ctx context.Context, wanting []*guesser) (ready []*guesser, err error) {
+	first := 0
+	for first < len(wanting) && wanting[first].missing() <= behind {
+		first++
+	}
+	e.batch.Sequences = e.batch.Sequences[:0]
+	left := ChunkTokens
+	for _, g := range wanting[first:] {
+		x := g.text
+		n := min(g.missing()-1, left)
+		if n == 0 {
+			break
+		}
+		left -= n
+		e.batch.Sequences = append(e.batch.Sequences, engine.Sequence{Tokens: x.tokens[x.computed : x.computed+n], Start: x.computed, Blocks: x.blocks})
+	}
+	if len(e.batch.Sequences) == 0 {
+		return wanting[:first], nil
+	}
+	out, err := e.step(ctx)
+	if err != nil {
+		return nil, err
+	}
+	e.reading = out.Compute
+	ready = wanting[:first]
+	for i, s := range e.batch.Sequences {
+		g := wanting[first+i]
+		if g.text.computed += len(s.Tokens); g.missing() <= behind {
+			ready = append(ready, g)
+		}
+	}
+	return ready, nil
 }
 
 func (g *guesser) missing() int { return len(g.text.tokens) - g.text.computed }
@@ -111,28 +154,21 @@ func (e *Engine) reserve(g *guesser) bool {
 	return false
 }
 
-// plan makes the draft model's batch: of each what is not computed, as long as that fits into
-// ChunkTokens. A token is drawn where all is. The first one has something to compute.
+// plan makes the draft model's batch: of each what is not computed, and a draw, as long as that fits
+// into ChunkTokens, which that of the first one does.
 func (e *Engine) plan(wanting []*guesser) {
 	e.batch.Sequences, e.samples = e.batch.Sequences[:0], slices.Grow(e.samples[:0], len(wanting))
 	left := max(ChunkTokens, len(wanting))
 	for _, g := range wanting {
-		n := min(g.missing(), left)
-		if n == 0 {
+		if left -= g.missing(); left < 0 {
 			break
 		}
-		left -= n
-		x := g.text
-		s := engine.Sequence{Tokens: x.tokens[x.computed : x.computed+n], Start: x.computed, Blocks: x.blocks}
-		if n == g.missing() {
-			asked := len(g.sample.History.Prompt)
-			e.samples = append(e.samples, engine.Sample{
-				Params: g.sample.Params, Constraint: g.sample.Constraint, Offset: g.sample.Offset + uint64(len(g.drafts)),
-				History: sampler.History{Prompt: x.tokens[:asked], Generated: x.tokens[asked:len(x.tokens):len(x.tokens)]},
-			})
-			s.Sample = &e.samples[len(e.samples)-1]
-		}
-		e.batch.Sequences = append(e.batch.Sequences, s)
+		x, asked := g.text, len(g.sample.History.Prompt)
+		e.samples = append(e.samples, engine.Sample{
+			Params: g.sample.Params, Constraint: g.sample.Constraint, Offset: g.sample.Offset + uint64(len(g.drafts)),
+			History: sampler.History{Prompt: x.tokens[:asked], Generated: x.tokens[asked:len(x.tokens):len(x.tokens)]},
+		})
+		e.batch.Sequences = append(e.batch.Sequences, engine.Sequence{Tokens: x.tokens[x.computed:], Start: x.computed, Blocks: x.blocks, Sample: &e.samples[len(e.samples)-1]})
 	}
 }
 
@@ -142,9 +178,6 @@ func (e *Engine) take(wanting []*guesser, out engine.Output) (more []*guesser) {
 	for i, s := range e.batch.Sequences {
 		g := wanting[i]
 		g.text.computed += len(s.Tokens)
-		if s.Sample == nil {
-			continue // the rest of its text is computed in later steps
-		}
 		switch token := out.Tokens[i]; {
 		case token == sampler.None:
 			g.text.computed = 0 // nothing of its KV is of use

@@ -220,10 +220,12 @@ func (q *run) generate(ctx context.Context, prompts [][]int32, tokens int) error
 		if q.plan.ProcessorTime {
 			out.Compute = max(q.now()-began-out.Drafting, 0)
 		}
-		luck(step.Batch.Sequences, batch.Sequences, out)
+		if out.Drafts == nil {
+			luck(step.Batch.Sequences, batch.Sequences, out)
+		}
 		parts, before := len(step.Parts), q.generated()
 		q.count(batch, out)
-		if err := take(q.scheduler.Handle(time.Now(), scheduler.StepDone{Tokens: out.Tokens, Accepted: out.Accepted, Drafts: out.Drafts, Compute: out.Compute, Drafting: out.Drafting})); err != nil {
+		if err := take(q.scheduler.Handle(time.Now(), scheduler.StepDone{Tokens: out.Tokens, Accepted: out.Accepted, Drafts: out.Drafts, Compute: out.Compute, Drafting: out.Drafting, Reading: out.Reading})); err != nil {
 			return err
 		}
 		if decodes {
