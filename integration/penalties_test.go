@@ -250,7 +250,11 @@ func TestPenaltiesSurviveAKill(t *testing.T) {
 	serve("prefill").Ready(t)
 	pool := make(map[string]*clustertest.Process)
 	for i, id := range []string{"decode-a", "decode-b", "decode-c", "decode-d"} {
-		pool[id] = serve("decode", "--id="+id, "--speculate="+[]string{worker.SpeculateNgram, worker.SpeculateOff}[i%2]).Ready(t)
+		args := []string{"--id=" + id, "--speculate=" + []string{worker.SpeculateNgram, worker.SpeculateOff, worker.SpeculateDraft, worker.SpeculateOff}[i]}
+		if i == 2 {
+			args = append(args, "--draft-model="+draftModel)
+		}
+		pool[id] = serve("decode", args...).Ready(t)
 	}
 	awaitWorkers(t, m, 5)
 	q := penalized(longPrompt(1), 0.8, disaggregated)

@@ -14,8 +14,19 @@ import (
 	"github.com/tandem-serving/tandem/pkg/worker"
 )
 
-// speculates has decode workers guess tokens.
-func speculates(o *mesh.UpOptions) { o.Decode.Speculate = worker.SpeculateNgram }
+// speculations are the ways to have decode workers guess tokens. Those of the draft model are with KV
+// memory for few sequences.
+func speculations() map[string]func(*mesh.UpOptions) {
+	return map[string]func(*mesh.UpOptions){
+		worker.SpeculateNgram: func(o *mesh.UpOptions) { o.Decode.Speculate = worker.SpeculateNgram },
+		worker.SpeculateDraft: func(o *mesh.UpOptions) {
+			o.Decode.Speculate, o.Decode.DraftModel, o.Decode.DraftKVMemory = worker.SpeculateDraft, draftModel, 1<<20
+		},
+	}
+}
+
+// draftModel guesses at what the bundled model draws.
+const draftModel = "../models/fable-draft"
 
 // speculativeRequests are such as speculation could change: greedy and drawn, with penalties,
 // a bias, log probabilities, a stop string and a form, after texts that repeat themselves.
@@ -55,7 +66,14 @@ func formed(temperature float32, mode inferencev1.Mode) *inferencev1.GenerateReq
 // of the guesses were right.
 func TestSpeculationChangesNoToken(t *testing.T) {
 	plain := clustertest.Start(t, smallChunks)
-	guessing := clustertest.Start(t, func(o *mesh.UpOptions) { smallChunks(o); speculates(o) })
+	for name, speculates := range speculations() {
+		t.Run(name, func(t *testing.T) {
+			changesNoToken(t, plain, clustertest.Start(t, func(o *mesh.UpOptions) { smallChunks(o); speculates(o) }))
+		})
+	}
+}
+
+func changesNoToken(t *testing.T, plain, guessing *clustertest.InProcess) {
 	var drafts, accepted uint32
 	for _, mode := range []inferencev1.Mode{disaggregated, aggregated} {
 		for name, r := range speculativeRequests(mode) {

@@ -73,6 +73,8 @@ type Capacity struct {
 	// MaxDrafts is the most drafts of one sequence in a Step (Sample.Drafts); 0: the engine
 	// does not verify any.
 	MaxDrafts int
+	// Guesses: the engine makes drafts itself where it is asked to (Sample.Guesses).
+	Guesses bool
 	// Pools: the engine gives hidden states (Sequence.Pool).
 	Pools bool
 	// Threads is the number of compute threads, for people.
@@ -165,6 +167,9 @@ type Sample struct {
 	// drafts that were wrong, and of those behind them, is of no use. What Constraint does not
 	// allow is wrong, and an engine need not compute it (Cutter).
 	Drafts int
+	// Guesses asks for drafts that the engine makes itself, where there are no Drafts. An engine
+	// whose Capacity does not say that it makes any ignores it.
+	Guesses Guesses
 	// History is the request's tokens so far, drafts not included, for penalties. Nobody
 	// changes it while the Step runs.
 	History sampler.History
@@ -177,6 +182,15 @@ type Sample struct {
 	// Constraint, if set, says which tokens may be drawn. Of them alone the draw is as it
 	// would be of all.
 	Constraint sampler.Constraint
+}
+
+// Guesses asks an engine for drafts of its own.
+type Guesses struct {
+	// Sequence names the sequence for as long as the engine lives, so that the engine knows what it
+	// has computed of it to guess by.
+	Sequence uint64
+	// Most is how many drafts there may be; 0: none. Sequence.Blocks covers as many positions more.
+	Most int
 }
 
 // Draw draws from logits by the definition of package sampler: what comes after so many tokens,
@@ -209,6 +223,10 @@ type Output struct {
 	// Accepted holds, for each sequence, how many of its drafts, the first ones, are what was
 	// drawn. Its token is the one drawn after those. Nil if no sequence had drafts.
 	Accepted []int32
+	// Drafts holds, for each sequence that asked for guesses, the drafts that the engine made and
+	// verified: it makes fewer than it may, or none, as it likes. Nil if it made none at all. The
+	// caller may keep it.
+	Drafts [][]int32
 	// Logprobs holds, for each sequence that asked, how likely its token was. Nil
 	// if no sequence asked. The caller may keep it.
 	Logprobs []sampler.Logprobs
@@ -227,6 +245,9 @@ type Output struct {
 	// Compute is how long the engine worked, waiting for a shared device not
 	// included.
 	Compute time.Duration
+	// Drafting is how long it took besides to make Drafts and to get ready for them, and Reading how
+	// much of that was to get ready: to compute texts that the draft model had not followed.
+	Drafting, Reading time.Duration
 }
 
 // Pages is the KV memory of an engine: Capacity.Blocks pages, each holding one

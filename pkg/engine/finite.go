@@ -35,7 +35,7 @@ type Checking interface {
 // them all, layer by layer from the first one on, until something is found.
 func FindNotFinite(e Engine, blocks []kvcache.BlockID, tokens int) *NotFiniteError {
 	none := &NotFiniteError{Layer: -1, Position: -1}
-	checking, is := e.(Checking)
+	checking, is := As[Checking](e)
 	if !is {
 		return none
 	}

@@ -148,3 +148,20 @@ func (s *Sequence) addTo(work *latency.StepWork) {
 	}
 	work.Add(s.Start, len(s.Tokens), s.Sample != nil)
 }
+
+// Work is what a step computed of a batch: the drafts that the engine made are part of it.
+func (o *Output) Work(b Batch) latency.StepWork {
+	if o.Drafts == nil {
+		return b.Work()
+	}
+	var work latency.StepWork
+	for i := range b.Sequences {
+		s := &b.Sequences[i]
+		if n := len(o.Drafts[i]); n > 0 {
+			work.AddDrafts(s.Start, n)
+			continue
+		}
+		s.addTo(&work)
+	}
+	return work
+}

@@ -178,18 +178,26 @@ func (w *world) checkWork(l *life, part scheduler.Part, work engine.Sequence) {
 
 // checkDrafts takes the drafts out of a sequence's work, and says how many there were.
 func (w *world) checkDrafts(l *life, part scheduler.Part, work *engine.Sequence) int {
-	if work.Sample == nil || work.Sample.Drafts == 0 {
+	if work.Sample == nil || work.Sample.Drafts == 0 && work.Sample.Guesses.Most == 0 {
 		return 0
 	}
 	n := work.Sample.Drafts
+	if w.config.EngineGuesses {
+		if n > 0 || work.Sample.Guesses.Sequence != uint64(part.ID) {
+			w.t.Fatalf("%d: %d drafts where the engine guesses, for %+v", part.ID, n, work.Sample.Guesses)
+		}
+		n = work.Sample.Guesses.Most
+	} else if work.Sample.Guesses.Most > 0 {
+		w.t.Fatalf("%d: the engine is asked for guesses", part.ID)
+	}
 	r := l.request
 	left := min(r.MaxTokens-r.Generated-len(l.output), w.config.ContextTokens-len(l.tokens()))
 	if n > w.config.MaxDrafts || part.Prompt || r.Kind == scheduler.PrefillOnly || n >= left {
 		w.t.Fatalf("%d: %d drafts where %d tokens are left: %+v", part.ID, n, left, part)
 	}
 	sample := *work.Sample
-	sample.Drafts = 0
-	work.Sample, work.Tokens = &sample, work.Tokens[:len(work.Tokens)-n]
+	work.Tokens = work.Tokens[:len(work.Tokens)-sample.Drafts]
+	sample.Drafts, sample.Guesses, work.Sample = 0, engine.Guesses{}, &sample
 	return n
 }
 

@@ -41,9 +41,11 @@ type Config struct {
 	// expected to generate until some have ended, above 0 and at most 1; 0 means 1.
 	OutputShare float64
 	// MaxDrafts is the most guesses at next tokens that a sequence which decodes has in a step
-	// (speculative decoding), found by looking up its last tokens in what came before; 0: none. The
-	// engine must verify as many.
+	// (speculative decoding); 0: none. The engine must verify as many.
 	MaxDrafts int
+	// EngineGuesses: the engine makes them (engine.Sample.Guesses). Else they are found by looking up
+	// a sequence's last tokens in what came before.
+	EngineGuesses bool
 }
 
 // DefaultMaxOvertakes is the bound that Config.MaxOvertakes = 0 stands for.

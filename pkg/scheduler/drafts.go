@@ -9,7 +9,8 @@ import (
 )
 
 // A sequence that decodes may have drafts in a step: guesses at its next tokens, which the
-// engine verifies. They are taken from the sequence's own text, and are no part of it.
+// engine verifies. They are taken from the sequence's own text, or made by the engine, and are no
+// part of it.
 
 // drafts is what a sequence knows of its drafts.
 type drafts struct {
@@ -17,7 +18,7 @@ type drafts struct {
 	acceptance speculation.Acceptance
 	trial      speculation.Trial
 	window     speculation.Window
-	matched    int // tokens before those of the step in flight
+	matched    int // tokens before those of the step in flight; 0: the engine makes them
 	// verified were in steps so far, and accepted of those were right.
 	verified, accepted int
 
@@ -30,6 +31,7 @@ type drafts struct {
 type drafting struct {
 	acceptance speculation.OfAll
 	steps      speculation.StepTimes
+	guesses    speculation.GuessTimes // of the engine's own
 	planner    speculation.Planner
 	budget     speculation.Budget
 	candidates []speculation.Candidate
@@ -46,6 +48,7 @@ const lookupAtOnce = 1024
 // addDrafts adds drafts to a step that has all who decode and no prompt yet. It returns how
 // many, and how many positions they look at.
 func (s *Scheduler) addDrafts(st *step) (n, positions int) {
+	st.tried = false
 	if s.config.MaxDrafts == 0 {
 		return 0, 0
 	}
@@ -55,21 +58,26 @@ func (s *Scheduler) addDrafts(st *step) (n, positions int) {
 	}
 	// A block of a prompt always fits beside all who decode.
 	left := s.config.MaxBatchTokens - s.config.BlockTokens - len(st.members)
-	s.drafting.planner.Lengths(s.drafting.candidates, len(st.members), left, func(tokens int) float64 {
-		return s.drafting.steps.Ms(tokens, contexts)
-	})
-	alone := s.drafting.steps.Ms(len(st.members), contexts)
+	guessMs := s.drafting.guesses.Ms(len(st.members))
+	ms := func(tokens int) float64 {
+		return s.drafting.steps.Ms(tokens, contexts) + guessMs*float64(tokens-len(st.members))
+	}
+	s.drafting.planner.Lengths(s.drafting.candidates, len(st.members), left, ms)
+	alone := ms(len(st.members))
 	// A trial has a price also where the times say that it has none: they may be wrong.
-	trialMs := max(s.drafting.steps.Ms(len(st.members)+1, contexts)-alone, alone*leastTrial)
-	tried := false
+	trialMs := max(ms(len(st.members)+1)-alone, alone*leastTrial)
 	s.drafting.budget.Step(alone, trialMs)
 	for i, c := range s.drafting.candidates {
 		q, work := st.members[s.drafting.members[i]], &st.run.Batch.Sequences[s.drafting.members[i]]
-		if c.Drafts == 0 && q.drafts.trial.Due() && !tried && s.drafting.budget.Spend(trialMs) {
-			c.Drafts, tried = 1, true // one in a step: the next size of it is tried, too
+		if c.Drafts == 0 && q.drafts.trial.Due() && !st.tried && s.drafting.budget.Spend(trialMs) {
+			c.Drafts, st.tried = 1, true // one in a step: the next size of it is tried, too
 		}
 		if c.Drafts = s.fitDrafts(q, min(c.Drafts, left)); c.Drafts > 0 {
-			st.draft(q, work, c.Drafts)
+			if s.config.EngineGuesses {
+				work.Blocks, work.Sample.Guesses = q.table, engine.Guesses{Sequence: uint64(q.request.ID), Most: c.Drafts}
+			} else {
+				st.draft(q, work, c.Drafts)
+			}
 			left -= c.Drafts
 			n += c.Drafts
 			positions += lookedAt(work.Start+1, c.Drafts)
@@ -93,6 +101,11 @@ func (s *Scheduler) findDrafts(st *step) (contexts int) {
 			q.drafts = new(drafts)
 		}
 		own := q.drafts
+		if s.config.EngineGuesses {
+			d.members = append(d.members, i)
+			d.candidates = append(d.candidates, speculation.Candidate{Acceptance: own.acceptance.Of(&d.acceptance, 0), Most: most})
+			continue
+		}
 		own.text = speculation.Text{Prompt: q.request.Tokens, Generated: q.sampled()}
 		if !own.lookup.Extend(own.text, lookupAtOnce) {
 			continue
@@ -141,12 +154,52 @@ func (s *Scheduler) reclaim() (any bool) {
 	return any
 }
 
+// made takes what the engine's own drafts took.
+func (d *drafting) made(st *step, e *StepDone) {
+	guesses := 0
+	for _, drafts := range e.Drafts {
+		guesses += len(drafts)
+	}
+	decodes := 0
+	for i := range st.run.Parts {
+		if !st.run.Parts[i].Prompt {
+			decodes++
+		}
+	}
+	if st.tried {
+		d.budget.Charge(e.Reading.Seconds() * 1e3)
+	}
+	d.guesses.Observe(decodes, guesses, e.Drafting-e.Reading)
+}
+
+// known is how many of the tokens of a sequence in a step are no drafts.
+func known(work *engine.Sequence) int {
+	if work.Sample == nil {
+		return len(work.Tokens)
+	}
+	return len(work.Tokens) - work.Sample.Drafts
+}
+
+// drafts are those of the i-th sequence of a step that were verified: what it was given, or what the
+// engine made.
+func (e *StepDone) drafts(i int, work *engine.Sequence) []int32 {
+	switch {
+	case work.Sample == nil:
+		return nil
+	case work.Sample.Guesses.Most > 0 && i < len(e.Drafts):
+		return e.Drafts[i]
+	}
+	return work.Tokens[known(work):]
+}
+
 // accepted is how many of its drafts the i-th sequence of a step got right; false if the
-// engine does not say.
-func (e *StepDone) accepted(i, drafts int) (n int, ok bool) {
+// engine does not say, or made more than it may.
+func (e *StepDone) accepted(i int, work *engine.Sequence, drafts int) (n int, ok bool) {
 	switch {
 	case drafts == 0:
 		return 0, true
+	case drafts > max(work.Sample.Drafts, work.Sample.Guesses.Most):
+		return 0, false
 	case i >= len(e.Accepted) || e.Accepted[i] < 0 || int(e.Accepted[i]) > drafts:
 		return 0, false
 	}

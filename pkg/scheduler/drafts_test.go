@@ -16,11 +16,25 @@ func draftsConfig(drafts int) scheduler.Config {
 	}
 }
 
+// guessConfig is draftsConfig where the engine guesses.
+func guessConfig(drafts int) scheduler.Config {
+	config := draftsConfig(drafts)
+	config.EngineGuesses = true
+	return config
+}
+
+// bothWays runs a test with guesses of either kind.
+func bothWays(t *testing.T, test func(t *testing.T, config func(drafts int) scheduler.Config)) {
+	t.Run("looked up", func(t *testing.T) { test(t, draftsConfig) })
+	t.Run("of the engine", func(t *testing.T) { test(t, guessConfig) })
+}
+
 // runDrafted generates 100 tokens for each of so many requests, each step taking as long as
-// took says.
-func runDrafted(t *testing.T, config scheduler.Config, requests int, took func(tokens int) time.Duration) *world {
+// took says, and each guess of the engine as long as guessing.
+func runDrafted(t *testing.T, config scheduler.Config, requests int, guessing time.Duration, took func(tokens int) time.Duration) *world {
 	t.Helper()
 	w := newWorld(t, 200, config)
+	w.guessing, w.eager = guessing, true
 	for i := range requests {
 		w.submit(scheduler.Request{
 			ID: scheduler.SequenceID(i + 1), Tokens: []int32{int32(i % vocabulary), 1, 2, 3, 1, 2}, MaxTokens: 100, Sampling: sampler.Params{Seed: uint64(i)},
@@ -29,7 +43,7 @@ func runDrafted(t *testing.T, config scheduler.Config, requests int, took func(t
 	for w.inFlight != nil {
 		tokens := 0
 		for _, work := range w.inFlight.Batch.Sequences {
-			tokens += len(work.Tokens)
+			tokens += len(work.Tokens) + len(w.pages.guess(work, uint64(w.steps), w.eager))
 		}
 		w.finishStep(took(tokens))
 	}
@@ -39,9 +53,11 @@ func runDrafted(t *testing.T, config scheduler.Config, requests int, took func(t
 
 // TestDraftsSaveSteps: where drafts cost nothing there are some, those that were right save a
 // step each, and what became of them is told at the end.
-func TestDraftsSaveSteps(t *testing.T) {
+func TestDraftsSaveSteps(t *testing.T) { bothWays(t, testDraftsSaveSteps) }
+
+func testDraftsSaveSteps(t *testing.T, config func(int) scheduler.Config) {
 	free := func(int) time.Duration { return 10 * time.Millisecond }
-	without, with := runDrafted(t, draftsConfig(0), 1, free), runDrafted(t, draftsConfig(3), 1, free)
+	without, with := runDrafted(t, config(0), 1, 0, free), runDrafted(t, config(3), 1, time.Millisecond, free)
 	if without.drafts != 0 || with.accepted < 5 || with.accepted >= with.drafts {
 		t.Errorf("%d drafts, %d right; without drafts %d", with.drafts, with.accepted, without.drafts)
 	}
@@ -56,21 +72,75 @@ func TestDraftsSaveSteps(t *testing.T) {
 
 // TestCostlyDraftsAreGivenUp: where each token of a step costs as much as the first, drafts
 // that are mostly wrong lose, and soon there are hardly any.
-func TestCostlyDraftsAreGivenUp(t *testing.T) {
+func TestCostlyDraftsAreGivenUp(t *testing.T) { bothWays(t, testCostlyDrafts) }
+
+func testCostlyDrafts(t *testing.T, config func(int) scheduler.Config) {
 	costly := func(tokens int) time.Duration { return time.Duration(tokens) * 10 * time.Millisecond }
-	w := runDrafted(t, draftsConfig(3), 4, costly)
+	w := runDrafted(t, config(3), 4, 0, costly)
 	t.Logf("%d drafts, %d right, %d steps", w.drafts, w.accepted, w.steps)
-	if tokens := 4 * 100; w.drafts > tokens/8 {
-		t.Errorf("%d drafts beside %d tokens", w.drafts, tokens)
+	most := 4 * 100 / 8 // of the tokens
+	if w.config.EngineGuesses {
+		most *= 2 // at first, when nobody knows what they cost, each could have as many as it may
+	}
+	if w.drafts > most {
+		t.Errorf("%d drafts, want %d at most", w.drafts, most)
+	}
+}
+
+// TestCostlyGuessesAreGivenUp: where to verify costs nothing, but the engine takes longer for a guess than
+// for a step, soon there are hardly any.
+func TestCostlyGuessesAreGivenUp(t *testing.T) {
+	free := func(int) time.Duration { return 10 * time.Millisecond }
+	for guessing, few := range map[time.Duration]bool{time.Millisecond: false, 20 * time.Millisecond: true} {
+		w := runDrafted(t, guessConfig(3), 2, guessing, free)
+		t.Logf("%v a guess: %d drafts, %d right, %d steps", guessing, w.drafts, w.accepted, w.steps)
+		if tokens := 2 * 100; w.drafts < tokens/8 != few {
+			t.Errorf("%v a guess: %d drafts beside %d tokens", guessing, w.drafts, tokens)
+		}
+	}
+}
+
+// TestTheEngineGuessesTooMuch: a sequence fails if the engine made more drafts for it than it may, or
+// says that more of them were right than there were.
+func TestTheEngineGuessesTooMuch(t *testing.T) {
+	for _, c := range []struct {
+		made     []int32
+		accepted int32
+		good     bool
+	}{{nil, 0, true}, {[]int32{1}, 1, true}, {[]int32{1}, 2, false}, {[]int32{1}, -1, false}, {[]int32{1, 1, 1, 1}, 1, false}} {
+		s := newWorld(t, 50, guessConfig(3)).scheduler
+		now := time.Unix(1, 0)
+		actions := s.Handle(now, scheduler.Submit{Request: scheduler.Request{ID: 1, Tokens: []int32{1, 2}, MaxTokens: 20}})
+		asked := 0
+		for asked == 0 {
+			run, is := actions[len(actions)-1].(*scheduler.RunStep)
+			if !is {
+				t.Fatal("it was never asked")
+			}
+			done := scheduler.StepDone{Tokens: []int32{1}, Compute: time.Millisecond}
+			if asked = run.Batch.Sequences[0].Sample.Guesses.Most; asked > 0 {
+				done.Drafts, done.Accepted = [][]int32{c.made}, []int32{c.accepted}
+			}
+			actions = s.Handle(now, done)
+		}
+		failed := slices.ContainsFunc(actions, func(a scheduler.Action) bool {
+			end, is := a.(scheduler.Finished)
+			return is && end.Reason == scheduler.Failed && end.Err != nil
+		})
+		if failed == c.good {
+			t.Errorf("%d drafts, %d right: failed %v", len(c.made), c.accepted, failed)
+		}
 	}
 }
 
 // TestDraftsEndWithTheRequest: of drafts that were right behind the token that ends a request,
 // by its stop token or its length, nothing is told or kept.
-func TestDraftsEndWithTheRequest(t *testing.T) {
+func TestDraftsEndWithTheRequest(t *testing.T) { bothWays(t, testDraftsEnd) }
+
+func testDraftsEnd(t *testing.T, config func(int) scheduler.Config) {
 	for maxTokens := 1; maxTokens < 30; maxTokens++ {
 		for stop := range int32(vocabulary) {
-			w := newWorld(t, 200, draftsConfig(8))
+			w := newWorld(t, 200, config(8))
 			w.submit(scheduler.Request{ID: 1, Tokens: []int32{1, 2, 1, 2, 1, 2}, MaxTokens: maxTokens, Stop: []int32{stop}})
 			w.finishAll()
 			l := w.order[0]
@@ -87,10 +157,12 @@ func TestDraftsEndWithTheRequest(t *testing.T) {
 
 // TestDraftsTakeNobodysBlocks: a sequence that has a block for drafts alone gives it back
 // before another is preempted.
-func TestDraftsTakeNobodysBlocks(t *testing.T) {
+func TestDraftsTakeNobodysBlocks(t *testing.T) { bothWays(t, testDraftsTakeNobodysBlocks) }
+
+func testDraftsTakeNobodysBlocks(t *testing.T, of func(int) scheduler.Config) {
 	for seed := range uint64(200) {
 		run := func(drafts int) *world {
-			config := draftsConfig(drafts)
+			config := of(drafts)
 			config.OutputShare = 0.01
 			w := newWorld(t, 13, config)
 			for i := range 3 {

@@ -66,6 +66,31 @@ func (p *pages) run(work engine.Sequence) (token, accepted int32) {
 	return token, accepted
 }
 
+// guess guesses as an engine's own draft model does: as many tokens as it may, or if it is not eager
+// perhaps fewer, most of them right. What it does depends on salt.
+func (p *pages) guess(work engine.Sequence, salt uint64, eager bool) (guesses []int32) {
+	if work.Sample == nil || work.Sample.Guesses.Most == 0 {
+		return nil
+	}
+	kv := p.read(work.Blocks, work.Start)
+	for _, token := range work.Tokens {
+		kv = append(kv, attend(kv, token))
+	}
+	chance := digest(salt, kv[len(kv)-1])
+	n := uint64(work.Sample.Guesses.Most)
+	if !eager {
+		n = chance % (n + 1)
+	}
+	for i := range n {
+		token := draw(kv, work.Sample.Params.Seed, int(work.Sample.Offset+i))
+		if token < 0 || digest(chance, i)%4 == 0 {
+			token = (token + 1) % vocabulary
+		}
+		guesses, kv = append(guesses, token), append(kv, attend(kv, token))
+	}
+	return guesses
+}
+
 // spoil writes garbage where the sequence would have written.
 func (p *pages) spoil(work engine.Sequence, garbage uint64) {
 	for i := range work.Tokens {

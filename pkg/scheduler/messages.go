@@ -119,17 +119,18 @@ type Cancel struct{ ID SequenceID }
 
 // StepDone is the outcome of the last RunStep.
 type StepDone struct {
-	// Tokens, Accepted, Logprobs, DraftLogprobs and PromptLogprobs as engine.Output has them; not read if Err is
-	// set. A sequence without the token that it asked for fails with an engine.NotFiniteError,
-	// or with ErrNoTokenAllowed.
+	// Tokens, Accepted, Drafts, Logprobs, DraftLogprobs and PromptLogprobs as engine.Output has them; not
+	// read if Err is set. A sequence without the token that it asked for fails with an
+	// engine.NotFiniteError, or with ErrNoTokenAllowed.
 	Tokens, Accepted []int32
+	Drafts           [][]int32
 	Logprobs         []sampler.Logprobs
 	DraftLogprobs    [][]sampler.Logprobs
 	PromptLogprobs   [][]sampler.Logprobs
 	// Cut is engine.Output's.
 	Cut int
-	// Compute is the engine's time.
-	Compute time.Duration
+	// Compute, Drafting and Reading are the engine's times.
+	Compute, Drafting, Reading time.Duration
 	// Err fails every sequence of the step.
 	Err error
 }

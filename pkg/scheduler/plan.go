@@ -14,6 +14,7 @@ type step struct {
 	run     RunStep
 	// promptMs is what the prompts were taken to add, 0 if that was not known.
 	promptMs float64
+	tried    bool    // a draft of it is a trial
 	drafts   []int32 // memory for tokens with their drafts
 	fetched  int     // means nothing: fetch has to do something with what it reads
 }

@@ -3,7 +3,6 @@ package scheduler
 import (
 	"math"
 	"sort"
-	"time"
 
 	"github.com/tandem-serving/tandem/pkg/latency"
 )
@@ -39,25 +38,32 @@ const (
 	maxExcess   = 4
 )
 
-// observe takes what a step took, and tells it drafting, if there is any.
-func (c *cost) observe(st *step, cut int, took time.Duration, d *drafting) {
+// observe takes what a step took, and tells it drafting. What drafts took to make is no part of it:
+// prompts add nothing to that.
+func (s *Scheduler) observe(st *step, e *StepDone) {
+	c, took := &s.cost, e.Compute
 	var tokens, positions, decodes, decoded, behind, contexts int
 	for i := range st.run.Batch.Sequences {
 		q := &st.run.Batch.Sequences[i]
-		tokens += len(q.Tokens)
-		positions += lookedAt(q.Start, len(q.Tokens))
+		n := len(q.Tokens)
+		if i < len(e.Drafts) {
+			n += len(e.Drafts[i])
+		}
+		tokens += n
+		positions += lookedAt(q.Start, n)
 		if !st.run.Parts[i].Prompt {
-			decodes, decoded, behind = decodes+1, decoded+len(q.Tokens), behind+lookedAt(q.Start, len(q.Tokens))
-			contexts += q.Start + len(q.Tokens)
+			decodes, decoded, behind = decodes+1, decoded+n, behind+lookedAt(q.Start, n)
+			contexts += q.Start + n
 		}
 	}
-	tokens, decoded = tokens-cut, decoded-cut // all of them are drafts
+	tokens, decoded = tokens-e.Cut, decoded-e.Cut // all of them are drafts
+	s.drafting.made(st, e)
 	c.steps.Observe(tokens, positions, took)
 	if decodes == len(st.run.Parts) {
 		c.alone.Observe(tokens, positions, took)
 		c.decoded = max(c.decoded, decodes)
-		if d != nil {
-			d.steps.Observe(decoded, contexts, took)
+		if s.config.MaxDrafts > 0 {
+			s.drafting.steps.Observe(decoded, contexts, took)
 		}
 		return
 	}

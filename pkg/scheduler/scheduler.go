@@ -247,20 +247,13 @@ func (s *Scheduler) stepDone(e StepDone) {
 		e.Err = fmt.Errorf("scheduler: the step gave %d tokens for %d sequences", len(e.Tokens), len(st.members))
 	}
 	if e.Err == nil {
-		d := &s.drafting
-		if s.config.MaxDrafts == 0 {
-			d = nil
-		}
-		s.cost.observe(st, e.Cut, e.Compute, d)
+		s.observe(st, &e)
 	}
 	for i, q := range st.members {
 		part, work := &st.run.Parts[i], &st.run.Batch.Sequences[i]
 		q.inStep = false
-		drafts := 0
-		if work.Sample != nil {
-			drafts = work.Sample.Drafts
-		}
-		accepted, verified := e.accepted(i, drafts)
+		drafts := e.drafts(i, work)
+		accepted, verified := e.accepted(i, work, len(drafts))
 		drew := work.Sample == nil || e.Err == nil && (e.Tokens[i] >= 0 || e.Tokens[i] == sampler.NoneAllowed)
 		scores, likely := e.promptLogprobs(i, work)
 		drew = drew && likely
@@ -268,7 +261,7 @@ func (s *Scheduler) stepDone(e StepDone) {
 		case e.Err != nil:
 		case drew:
 			// The KV is good, whatever became of the sequence meanwhile.
-			q.computed = work.Start + len(work.Tokens) - drafts
+			q.computed = work.Start + known(work)
 			s.publish(q)
 		default:
 			s.pool.Condemn(q.table)
@@ -278,9 +271,9 @@ func (s *Scheduler) stepDone(e StepDone) {
 			continue
 		}
 		if part.Prompt {
-			q.prefillCompute += e.Compute
+			q.prefillCompute += e.Compute + e.Drafting
 		} else {
-			q.decodeCompute += e.Compute
+			q.decodeCompute += e.Compute + e.Drafting
 		}
 		switch {
 		case e.Err != nil:
@@ -294,20 +287,20 @@ func (s *Scheduler) stepDone(e StepDone) {
 		case s.scored(q, work.Start, scores):
 		case work.Sample == nil:
 		default:
-			s.drew(q, &e, i, work, accepted)
+			s.drew(q, &e, i, work, drafts, accepted)
 		}
 	}
 	clear(st.members)
 }
 
-// drew takes what the i-th sequence of a step drew: the drafts that were right, and the token
-// after them.
-func (s *Scheduler) drew(q *sequence, e *StepDone, i int, work *engine.Sequence, accepted int) {
-	sample, known := work.Sample, len(work.Tokens)-work.Sample.Drafts
-	if sample.Drafts > 0 {
-		s.verified(q, sample.Drafts, accepted)
+// drew takes what the i-th sequence of a step drew: those of its drafts that were right, and the
+// token after them.
+func (s *Scheduler) drew(q *sequence, e *StepDone, i int, work *engine.Sequence, drafts []int32, accepted int) {
+	sample, known := work.Sample, known(work)
+	if len(drafts) > 0 {
+		s.verified(q, len(drafts), accepted)
 	}
-	for j, token := range work.Tokens[known:][:accepted] {
+	for j, token := range drafts[:accepted] {
 		var logprobs *sampler.Logprobs
 		if sample.Logprobs {
 			if logprobs = e.draftLogprobs(i, j); logprobs == nil {

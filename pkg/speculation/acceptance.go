@@ -95,6 +95,9 @@ func (b *Budget) Spend(trialMs float64) bool {
 	return true
 }
 
+// Charge takes what a trial cost more than was spent.
+func (b *Budget) Charge(ms float64) { b.ms -= max(ms, 0) }
+
 // Window is how many drafts a sequence may have: it begins with few, has more after those that
 // were all right, and after a wrong one no more than were right. Texts that repeat do so for a while,
 // which a mean does not say. The zero Window is ready.

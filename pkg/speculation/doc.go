@@ -2,9 +2,10 @@
 // several in one step, and says how many guesses are worth their time.
 //
 // Lookup guesses from the sequence itself: where its last tokens stood before, what came
-// after them comes again in texts that repeat their prompt. Acceptance is how often guesses
-// were right, and Planner makes of that, and of what steps take (StepTimes), how many each
-// sequence of a step gets.
+// after them comes again in texts that repeat their prompt. An engine may have a model that
+// guesses (package drafting). Acceptance is how often guesses were right, and Planner makes of
+// that, and of what steps and guesses take (StepTimes, GuessTimes), how many each sequence of a
+// step gets.
 //
 // Guesses decide what a step costs and never what it gives. Everything here is a function of
 // what it was told, so that a recorded worker does the same again.

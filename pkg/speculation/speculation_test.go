@@ -331,3 +331,50 @@ func TestTrial(t *testing.T) {
 		t.Errorf("%d trials in 160 steps after one that was right", n)
 	}
 }
+
+// TestGuessTimes: a guess takes what most of the shorter steps say, by how many sequences guess
+// together; where nothing is known the nearest number of them counts.
+func TestGuessTimes(t *testing.T) {
+	var g speculation.GuessTimes
+	g.Observe(1, 0, time.Second) // made none
+	if got := g.Ms(1); got != 0 {
+		t.Errorf("%v ms before the first guess", got)
+	}
+	ms := func(f float64) time.Duration { return time.Duration(f * float64(time.Millisecond)) }
+	g.Observe(1, 1, ms(500)) // after a long prompt
+	for i := range 200 {
+		g.Observe(1, 1+i%3, ms(2*float64(1+i%3)))
+		g.Observe(8, 8, ms(4))
+		if i%5 == 0 {
+			g.Observe(1, 2, ms(90))
+		}
+	}
+	for sequences, want := range map[int]float64{0: 2, 1: 2, 2: 2, 8: 0.5, 15: 0.5, 100: 0.5, 1 << 20: 0.5} {
+		if got := g.Ms(sequences); math.Abs(got-want) > 0.15*want {
+			t.Errorf("%d sequences: %v ms, want about %v", sequences, got, want)
+		}
+	}
+	for range 200 {
+		g.Observe(1, 1, ms(3))
+	}
+	if got := g.Ms(1); math.Abs(got-3) > 0.2 {
+		t.Errorf("%v ms, want about 3", got)
+	}
+}
+
+// TestTrialsThatCostMore: what a trial cost more than was spent is paid before there is another.
+func TestTrialsThatCostMore(t *testing.T) {
+	var b speculation.Budget
+	cost := 0.0
+	for range 10_000 {
+		b.Step(10, 4)
+		if b.Spend(4) {
+			b.Charge(100)
+			cost += 104
+		}
+	}
+	b.Charge(-1000) // it cost less: nothing is given back
+	if share := cost / (10 * 10_000); share < 0.005 || share > 0.01 {
+		t.Errorf("trials took %v of the time", share)
+	}
+}

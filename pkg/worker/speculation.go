@@ -10,7 +10,7 @@ import (
 // Speculation is what operators choose of speculative decoding.
 type Speculation struct {
 	// Speculate is how next tokens are guessed at, to be verified several in a step:
-	// SpeculateNgram, or SpeculateOff, which empty stands for. SpeculateTokens is the most guesses of a sequence in a
+	// SpeculateNgram, SpeculateDraft, or SpeculateOff, which empty stands for. SpeculateTokens is the most guesses of a sequence in a
 	// step.
 	Speculate       string
 	SpeculateTokens int
@@ -20,6 +20,7 @@ type Speculation struct {
 const (
 	SpeculateOff   = "off"
 	SpeculateNgram = "ngram"
+	SpeculateDraft = "draft"
 )
 
 // DefaultSpeculateTokens is how many tokens are guessed at most, unless somebody says
@@ -31,7 +32,7 @@ const (
 
 // RegisterFlags adds the flags, with defaults that work.
 func (s *Speculation) RegisterFlags(fs *pflag.FlagSet) {
-	fs.StringVar(&s.Speculate, "speculate", SpeculateOff, "speculative decoding on decode workers: off, or ngram, which guesses the next tokens where the last ones stood before in the same text; the tokens are the same either way")
+	fs.StringVar(&s.Speculate, "speculate", SpeculateOff, "speculative decoding on decode workers: off; ngram, which guesses the next tokens where the last ones stood before in the same text; or draft, which has a smaller model guess them (--draft-model). The tokens are the same either way")
 	fs.IntVar(&s.SpeculateTokens, "speculate-tokens", DefaultSpeculateTokens, "maximum tokens of one sequence that a decode worker guesses for a step with --speculate; it guesses fewer where that costs more than it gives")
 }
 
@@ -40,22 +41,26 @@ func (s Speculation) Validate() error {
 	switch s.Speculate {
 	case "", SpeculateOff:
 		return nil
-	case SpeculateNgram:
+	case SpeculateNgram, SpeculateDraft:
 		if s.SpeculateTokens < 1 || s.SpeculateTokens > maxSpeculateTokens {
 			return fmt.Errorf("speculate-tokens: %d is outside 1 to %d", s.SpeculateTokens, maxSpeculateTokens)
 		}
 		return nil
 	}
-	return fmt.Errorf("speculate: %q is neither off nor ngram", s.Speculate)
+	return fmt.Errorf("speculate: %q is neither off, ngram nor draft", s.Speculate)
 }
 
-// MaxDrafts is how many tokens are guessed at most with an engine that verifies so many.
-func (s Speculation) MaxDrafts(verified int) (int, error) {
+// MaxDrafts is how many tokens are guessed at most with an engine that verifies so many, and that
+// has a draft model beside it or not.
+func (s Speculation) MaxDrafts(verified int, drafts bool) (int, error) {
 	switch {
-	case s.Speculate != SpeculateNgram:
+	case s.Speculate == "" || s.Speculate == SpeculateOff:
 		return 0, nil
 	case verified == 0:
 		return 0, errors.New("speculate: this engine cannot verify guesses, or its profile does not say how long that takes: use --speculate off, or measure the profile again with 'tandem profile'")
+	}
+	if s.Speculate == SpeculateDraft && !drafts {
+		return 0, errors.New("speculate: there is no draft model beside this engine: use --speculate ngram or off")
 	}
 	return min(s.SpeculateTokens, verified), nil
 }

@@ -164,7 +164,7 @@ func (m *Member) Run(ctx context.Context) error {
 // stopped once nothing is left, or after as long as leaving may take.
 func (m *Member) leaveWhenLost(ctx context.Context, stop func()) error {
 	var noticed <-chan struct{} // by what is no step
-	if losing, is := m.cfg.Engine.(engine.Losing); is {
+	if losing, is := engine.As[engine.Losing](m.cfg.Engine); is {
 		noticed = losing.Lost()
 	}
 	why := engine.ErrDeviceLost

@@ -22,6 +22,7 @@ type Metrics struct {
 	stepTokens prometheus.Counter
 	drafted    prometheus.Counter
 	accepted   prometheus.Counter
+	drafting   prometheus.Counter
 	failures   prometheus.Counter
 	spoilt     *prometheus.CounterVec
 	ends       *prometheus.CounterVec
@@ -40,6 +41,7 @@ func NewMetrics(registerer prometheus.Registerer, workerID string) (*Metrics, er
 		stepTokens: set.Counter("tandem_worker_step_tokens_total", "Tokens that the engine computed, of prompts and in decode."),
 		drafted:    set.Counter("tandem_worker_draft_tokens_total", "Guesses at next tokens (speculative decoding) that the engine verified."),
 		accepted:   set.Counter("tandem_worker_accepted_draft_tokens_total", "Guesses at next tokens that were right: tokens without a step of their own."),
+		drafting:   set.Counter("tandem_worker_drafting_seconds_total", "Time that a draft model took to make guesses; part of that of steps."),
 		failures:   set.Counter("tandem_worker_step_failures_total", "Steps that failed."),
 		spoilt:     set.Counters("tandem_worker_not_finite_total", "Sequences that failed because their logits were not finite, by the KV that they used: own or received.", "kv", kvOwn, kvReceived),
 		ends:       set.Counters("tandem_worker_sequences_total", "Sequences that ended, by their end.", "end"),
@@ -100,16 +102,20 @@ func (m *Metrics) stepDone(tokens, sequences int, compute time.Duration) {
 	m.stepTokens.Add(float64(tokens))
 }
 
-// drafts counts those of a step, of which so many of each sequence were right.
-func (m *Metrics) drafts(batch engine.Batch, accepted []int32) {
-	if m == nil || len(accepted) == 0 {
+// drafts counts those of a step, and what became of them.
+func (m *Metrics) drafts(batch engine.Batch, out *engine.Output) {
+	if m == nil {
 		return
 	}
-	for i := range batch.Sequences {
+	m.drafting.Add(out.Drafting.Seconds())
+	for i, accepted := range out.Accepted {
 		if sample := batch.Sequences[i].Sample; sample != nil {
 			m.drafted.Add(float64(sample.Drafts))
-			m.accepted.Add(float64(accepted[i]))
+			m.accepted.Add(float64(accepted))
 		}
+	}
+	for _, drafts := range out.Drafts {
+		m.drafted.Add(float64(len(drafts)))
 	}
 }
 

@@ -1,8 +1,6 @@
 package workerdriver
 
 import (
-	"time"
-
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/tandem-serving/tandem/pkg/engine"
@@ -30,7 +28,7 @@ func (m *Metrics) countReach(registerer prometheus.Registerer, workerID string, 
 	flops := set.Counters("tandem_engine_flops_total", "Floating-point operations that the engine's steps needed, by phase.", "phase")
 	readBytes := set.Counters("tandem_engine_read_bytes_total", "Bytes of weights and KV that the engine's steps had to read, by phase.", "phase")
 	seconds := set.Counters("tandem_engine_busy_seconds_total", "Time that the engine worked on steps, by phase; a mixed step counts as prefill.", "phase")
-	if limited, knows := e.(engine.Limited); knows {
+	if limited, knows := engine.As[engine.Limited](e); knows {
 		set.GaugeFunc("tandem_engine_limit_flops_per_second", "Floating-point operations per second that the device can do, as measured; 0 if unknown.", nil,
 			func() float64 { return limited.Limits().FLOPsPerSecond })
 		set.GaugeFunc("tandem_engine_limit_read_bytes_per_second", "Bytes per second that the device can read from memory, as measured; 0 if unknown.", nil,
@@ -47,11 +45,11 @@ func (m *Metrics) countReach(registerer prometheus.Registerer, workerID string, 
 }
 
 // stepCost counts what a step needed.
-func (m *Metrics) stepCost(batch engine.Batch, compute time.Duration) {
+func (m *Metrics) stepCost(batch engine.Batch, out *engine.Output) {
 	if m == nil || m.reach == nil {
 		return
 	}
-	work := batch.Work()
+	work, compute := out.Work(batch), out.Compute
 	prefill, decode := m.reach.costs.Step(work)
 	m.reach.prefill.add(prefill)
 	m.reach.decode.add(decode)

@@ -73,7 +73,7 @@ func (d *Driver) compute(ctx context.Context, next step) (engine.Output, error) 
 // outcome is what the scheduler hears of a step.
 func (d *Driver) outcome(ctx context.Context, run scheduler.RunStep, out engine.Output, err error) scheduler.StepDone {
 	if err == nil {
-		return scheduler.StepDone{Tokens: out.Tokens, Accepted: out.Accepted, Logprobs: out.Logprobs, DraftLogprobs: out.DraftLogprobs, PromptLogprobs: out.PromptLogprobs, Cut: out.Cut, Compute: out.Compute}
+		return scheduler.StepDone{Tokens: out.Tokens, Accepted: out.Accepted, Drafts: out.Drafts, Logprobs: out.Logprobs, DraftLogprobs: out.DraftLogprobs, PromptLogprobs: out.PromptLogprobs, Cut: out.Cut, Compute: out.Compute, Drafting: out.Drafting, Reading: out.Reading}
 	}
 	if ctx.Err() == nil {
 		d.cfg.Logger.Error("engine step failed", "error", err, "sequences", len(run.Parts))
@@ -91,12 +91,16 @@ func (d *Driver) account(run scheduler.RunStep, out engine.Output, err error) {
 		return
 	}
 	tokens, contexts := sizeOf(run)
+	for _, drafts := range out.Drafts {
+		tokens, contexts = tokens+len(drafts), contexts+len(drafts)
+	}
+	took := out.Compute + out.Drafting
 	d.loop.Lock()
-	give(d, (*worker.Worker).HandleStepTook, worker.StepTook{Tokens: tokens, Contexts: contexts, Compute: out.Compute})
+	give(d, (*worker.Worker).HandleStepTook, worker.StepTook{Tokens: tokens, Contexts: contexts, Compute: took})
 	d.loop.Unlock()
-	d.cfg.Metrics.stepDone(tokens, len(run.Parts), out.Compute)
-	d.cfg.Metrics.stepCost(run.Batch, out.Compute)
-	d.cfg.Metrics.drafts(run.Batch, out.Accepted)
+	d.cfg.Metrics.stepDone(tokens, len(run.Parts), took)
+	d.cfg.Metrics.stepCost(run.Batch, &out)
+	d.cfg.Metrics.drafts(run.Batch, &out)
 }
 
 // startNext starts the step that the end of another one led to, before its tokens are

@@ -59,7 +59,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	maxDrafts, err := cfg.MaxDrafts(deps.Engine.Capacity().MaxDrafts)
+	maxDrafts, err := cfg.MaxDrafts(capacity.MaxDrafts, capacity.Guesses)
 	if err != nil {
 		return nil, err
 	}

@@ -236,8 +236,10 @@ func (s *Scenario) drafts(section *section, name string, profile *latency.Profil
 	if len(profile.Verify) > 0 {
 		verified = simulated.MaxDrafts
 	}
-	n, err := speculation.MaxDrafts(verified)
+	n, err := speculation.MaxDrafts(verified, false)
 	switch {
+	case speculation.Speculate == worker.SpeculateDraft:
+		return 0, section.errorf("speculate", "pool %s has no draft model, since nothing is computed: write \"ngram\", and how often a guess is right as \"acceptance\"", name)
 	case err != nil:
 		return 0, section.errorf("speculate", "pool %s guesses tokens, but its profile does not say how long it takes to verify them: measure it again with 'tandem profile', or leave out \"speculate\"", name)
 	case n > 0 && s.config.Acceptance == 0:

@@ -258,6 +258,9 @@ func TestSpeculation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if _, err := scenario.Parse("s.yaml", []byte("model: tiny\nacceptance: 0.7\npools:\n  d: {role: decode, speculate: draft}\ntraffic: {rate: 1}"), load(t)); err == nil || !strings.Contains(err.Error(), "no draft model") {
+		t.Errorf("a simulated draft model: error %v", err)
+	}
 	c := s.Config(1)
 	if got := []int{c.Workers[0].MaxDrafts, c.Workers[1].MaxDrafts, c.Workers[2].MaxDrafts}; c.Acceptance != 0.7 || !slices.Equal(got, []int{5, 8, 0}) {
 		t.Errorf("acceptance %v, guesses %v", c.Acceptance, got)

@@ -23,6 +23,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/memory"
 	"github.com/tandem-serving/tandem/pkg/model"
 	"github.com/tandem-serving/tandem/pkg/tokenizer"
+	"github.com/tandem-serving/tandem/pkg/worker"
 )
 
 // Progress is told how far a stage of loading is: "map" in files, "digest" and
@@ -122,6 +123,14 @@ func (p *process) loadModel(ctx context.Context, router bool, workers int) (err 
 		return flagError("--", err)
 	}
 	left, _ := memory.Available(os.DirFS("/"))
+	drafts := o.Decode.Speculate == worker.SpeculateDraft && p.decoding() > 0
+	if drafts {
+		bytes, err := p.draftBytes(chosen)
+		if err != nil {
+			return err
+		}
+		left.Bytes = max(left.Bytes-bytes, 0)
+	}
 	warning, err := chosen.Size(spec, workers, left)
 	if err != nil {
 		return err
@@ -134,6 +143,11 @@ func (p *process) loadModel(ctx context.Context, router bool, workers int) (err 
 		return err
 	}
 	p.model.spec = p.engines.Spec()
+	if drafts {
+		if err := p.engines.LoadDraft(ctx, engines.Draft{Dir: o.Decode.DraftModel, KVMemory: o.Decode.DraftKVMemory}, p.logger); err != nil {
+			return err
+		}
+	}
 	if o.Metrics != "" {
 		if err := p.engines.MeasureLimits(ctx); err != nil { // while nothing computes
 			return err
@@ -162,7 +176,7 @@ func (p *process) unload() error {
 // of its driver never returns.
 func (p *process) newEngine(w *part) (engine.Engine, error) {
 	made, err := p.engines.New(w.id, w.role)
-	if losing, can := made.(engine.Losing); can {
+	if losing, can := engine.As[engine.Losing](made); can {
 		p.stuck.once(losing, p.stuckAfter(), w.ended)
 	}
 	return made, err

@@ -169,6 +169,14 @@ func (p *process) computing() int {
 	return len(p.of(controlv1.Role_ROLE_PREFILL)) + len(p.of(controlv1.Role_ROLE_DECODE))
 }
 
+// decoding is how many of those are decode workers.
+func (p *process) decoding() int {
+	if p.autoscale != nil {
+		return p.autoscale.Decode.Max
+	}
+	return len(p.of(controlv1.Role_ROLE_DECODE))
+}
+
 // addFree adds parts of a role that serve on free ports of this machine.
 func (p *process) addFree(role controlv1.Role, count int) {
 	for i := range count {
@@ -180,7 +188,7 @@ func (p *process) addFree(role controlv1.Role, count int) {
 func (p *process) outsideBytes() int64 {
 	bytes := int64(len(p.of(controlv1.Role_ROLE_KVTRANSFER))) * int64(p.options.Store.Memory)
 	if p.engines != nil {
-		bytes += p.engines.OutsideBytes(p.computing())
+		bytes += p.engines.OutsideBytes(p.computing(), p.decoding())
 	}
 	return bytes
 }

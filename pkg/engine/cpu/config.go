@@ -46,6 +46,9 @@ type Config struct {
 	// type that it holds from there, packs others and writes them there, in about as many
 	// bytes as Weights.Bytes says. Whoever may write to it decides what the model says.
 	WeightCache string
+	// Beside, if set, are weights whose compute threads these share, in turns, in place of some
+	// of their own. They are closed after these.
+	Beside *Weights
 	// ISA is an instruction set by name ("avx512amx", "avx512bf16", "avx512mixed",
 	// "avx512", "avx2", "portable"); "" is the best one, of an engine that of the weights.
 	// It changes speed, never results.

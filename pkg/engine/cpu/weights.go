@@ -24,6 +24,7 @@ type Weights struct {
 	pool   *kernels.Pool
 	set    kernels.Set
 	turn   *semaphore.Weighted // held by who computes; first come, first served
+	beside *Weights            // whose pool and turn these are; nil: their own
 	cached bool                // read from Config.WeightCache
 
 	mu      sync.Mutex
@@ -60,23 +61,49 @@ func Load(ctx context.Context, m *model.Model, config Config) (*Weights, error) 
 	if err != nil {
 		return nil, fmt.Errorf("load weights: %w", err)
 	}
-	pool, err := kernels.NewPool(config.Threads)
-	if err != nil {
-		return nil, fmt.Errorf("load weights: %w", err)
-	}
 	spec := m.Spec()
-	packed, err := kernels.NewWeights(pool, shapeOf(spec, config.Weights, Config{}.withDefaults(1)), spec.Layers, spec.TiedEmbeddings)
-	if err != nil {
-		pool.Close()
+	w := &Weights{spec: spec, kind: config.Weights, set: set, beside: config.Beside}
+	if err := w.startThreads(config.Threads); err != nil {
 		return nil, fmt.Errorf("load weights of %s: %w", spec.Name, err)
 	}
-	w := &Weights{spec: spec, kind: config.Weights, packed: packed, pool: pool, set: set, turn: semaphore.NewWeighted(1)}
-	if err := w.load(ctx, m, config); err != nil {
-		packed.Free()
-		pool.Close()
+	if w.packed, err = kernels.NewWeights(w.pool, shapeOf(spec, config.Weights, Config{}.withDefaults(1)), spec.Layers, spec.TiedEmbeddings); err != nil {
+		w.endThreads()
+		return nil, fmt.Errorf("load weights of %s: %w", spec.Name, err)
+	}
+	if err := w.loadInTurn(ctx, m, config); err != nil {
+		w.packed.Free()
+		w.endThreads()
 		return nil, fmt.Errorf("load weights of %s: %w", spec.Name, err)
 	}
 	return w, nil
+}
+
+// startThreads starts the compute threads, or joins those of other weights.
+func (w *Weights) startThreads(n int) (err error) {
+	if w.beside == nil {
+		w.turn = semaphore.NewWeighted(1)
+		w.pool, err = kernels.NewPool(n)
+		return err
+	}
+	w.pool, w.turn = w.beside.pool, w.beside.turn
+	return w.beside.acquire()
+}
+
+func (w *Weights) endThreads() {
+	if w.beside == nil {
+		w.pool.Close()
+		return
+	}
+	w.beside.release()
+}
+
+// loadInTurn loads while nobody else computes with the threads.
+func (w *Weights) loadInTurn(ctx context.Context, m *model.Model, config Config) error {
+	if err := w.turn.Acquire(ctx, 1); err != nil {
+		return fmt.Errorf("wait for the compute threads: %w", err)
+	}
+	defer w.turn.Release(1)
+	return w.load(ctx, m, config)
 }
 
 func (w *Weights) pack(ctx context.Context, m *model.Model, progress func(done, total int64)) error {
@@ -161,7 +188,7 @@ func (w *Weights) Close() error {
 	}
 	if !w.closed {
 		w.closed = true
-		w.pool.Close()
+		w.endThreads()
 		w.packed.Free()
 	}
 	return nil

@@ -29,6 +29,7 @@ type Set struct {
 	health     *cuda.Health // nil: the GPU is not watched
 	profile    *latency.Profile
 	made       []engine.Engine
+	draft      *draft // nil: there is no draft model
 }
 
 // Load loads the weights of the model in dir for the engine of c, after Choose and Size.
@@ -141,6 +142,13 @@ func (s *Set) New(id string, role controlv1.Role) (made engine.Engine, err error
 			return nil, err
 		}
 	}
+	if s.draft != nil && role == controlv1.Role_ROLE_DECODE {
+		beside, err := s.draft.beside(made)
+		if err != nil {
+			return nil, errors.Join(err, made.Close())
+		}
+		made = beside
+	}
 	s.made = append(s.made, made)
 	return made, nil
 }
@@ -182,9 +190,9 @@ func (s *Set) Device() string {
 	return Simulated
 }
 
-// OutsideBytes is the memory outside Go's heap that so many engines have and, for KV
-// pages that were never used, may come to have.
-func (s *Set) OutsideBytes(engines int) int64 {
+// OutsideBytes is the memory outside Go's heap that so many engines have, some of them of decode
+// workers, and, for KV pages that were never used, may come to have.
+func (s *Set) OutsideBytes(engines, decoding int) int64 {
 	workers := int64(engines)
 	switch {
 	case s.gpuWeights != nil:
@@ -192,7 +200,11 @@ func (s *Set) OutsideBytes(engines int) int64 {
 	case s.weights != nil:
 		config := s.config.CPU
 		config.Threads = s.weights.Threads()
-		return s.weights.Bytes() + workers*(config.KVBytes+cpu.WorkspaceBytes(s.spec, config))
+		bytes := s.weights.Bytes() + workers*(config.KVBytes+cpu.WorkspaceBytes(s.spec, config))
+		if s.draft != nil {
+			bytes += s.draft.outsideBytes(decoding)
+		}
+		return bytes
 	}
 	return 0
 }
@@ -211,6 +223,9 @@ func (s *Set) Close() error {
 	}
 	for _, made := range s.made {
 		errs = append(errs, made.Close())
+	}
+	if s.draft != nil {
+		errs = append(errs, s.draft.weights.Close())
 	}
 	if s.weights != nil {
 		errs = append(errs, s.weights.Close())

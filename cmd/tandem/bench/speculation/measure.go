@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"runtime"
 	"slices"
@@ -12,6 +13,7 @@ import (
 	"github.com/tandem-serving/tandem/loadtest/processor"
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
+	"github.com/tandem-serving/tandem/pkg/engine/drafting"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/sampler"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
@@ -36,15 +38,36 @@ type Result struct {
 	Drafts     int     `json:"drafts"`
 	Accepted   int     `json:"accepted"`
 	Acceptance float64 `json:"acceptance"`
+	// DraftingShare is the share of the time with guesses that the draft model took.
+	DraftingShare float64 `json:"drafting_share"`
 	// TokensPerStep is how many tokens of a sequence a step with guesses allowed gave.
 	TokensPerStep float64 `json:"tokens_per_step"`
 }
 
-// Measure measures with an engine of the weights. progress hears of each round.
-func Measure(ctx context.Context, weights *cpu.Weights, plan Plan, progress func(done, total int64)) (result *Result, err error) {
-	config := plan.config()
+// newEngine makes the engine, with the draft model's beside it, if there are weights of one.
+func (p Plan) newEngine(weights, draft *cpu.Weights) (engine.Engine, error) {
+	config := p.config()
 	config.Threads = weights.Threads()
 	e, err := weights.NewEngine(config)
+	if err != nil || draft == nil {
+		return e, err
+	}
+	config.MaxBatchTokens = max(drafting.ChunkTokens, config.MaxSequences)
+	beside, err := draft.NewEngine(config)
+	if err != nil {
+		return nil, errors.Join(err, e.Close())
+	}
+	both, err := drafting.New(e, beside, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return nil, errors.Join(err, beside.Close(), e.Close())
+	}
+	return both, nil
+}
+
+// Measure measures with an engine of the weights, and those of a draft model, if the plan has
+// one. progress hears of each round.
+func Measure(ctx context.Context, weights, draft *cpu.Weights, plan Plan, progress func(done, total int64)) (result *Result, err error) {
+	e, err := plan.newEngine(weights, draft)
 	if err != nil {
 		return nil, err
 	}
@@ -65,6 +88,7 @@ func Measure(ctx context.Context, weights *cpu.Weights, plan Plan, progress func
 		}
 	}
 	judged, steps, tokens := 0, 0, 0
+	var took, drafting time.Duration
 	var gains []float64
 	for round := range plan.Rounds {
 		runs := [2]run{{}, {drafts: plan.MaxDrafts, keep: plan.Keep, chance: rand.New(rand.NewPCG(uint64(round), 1))}}
@@ -84,6 +108,7 @@ func Measure(ctx context.Context, weights *cpu.Weights, plan Plan, progress func
 		gains = append(gains, guessing.rate()/plain.rate())
 		r.Drafts, r.Accepted, judged = r.Drafts+guessing.drafted, r.Accepted+guessing.accepted, judged+guessing.judged
 		steps, tokens = steps+guessing.parts, tokens+guessing.tokens
+		took, drafting = took+guessing.took, drafting+guessing.drafting
 		progress(int64(round+1), int64(plan.Rounds))
 	}
 	slices.Sort(gains)
@@ -92,6 +117,7 @@ func Measure(ctx context.Context, weights *cpu.Weights, plan Plan, progress func
 		r.Acceptance = float64(r.Accepted) / float64(judged)
 	}
 	r.TokensPerStep = float64(tokens) / float64(steps)
+	r.DraftingShare = drafting.Seconds() / took.Seconds()
 	return r, nil
 }
 
@@ -130,6 +156,7 @@ type run struct {
 
 	outputs                   [][]int32
 	took                      time.Duration // of steps that decode alone
+	drafting                  time.Duration // of those, by the draft model
 	tokens, parts             int           // of those
 	drafted, accepted, judged int
 }
@@ -144,7 +171,7 @@ func (p Plan) newScheduler(e engine.Engine, drafts int) (*scheduler.Scheduler, e
 	return scheduler.New(scheduler.Config{
 		Pool: kvcache.NewPool(capacity.Blocks, layout.BlockTokens, layout.ModelDigest, layout.ArithmeticClass), BlockTokens: layout.BlockTokens,
 		ContextTokens: e.Model().ContextTokens, MaxBatchTokens: capacity.MaxBatchTokens, MaxSequences: capacity.MaxSequences,
-		ChunkTokens: 8 * layout.BlockTokens, MaxWaiting: p.Batch, MaxDrafts: drafts,
+		ChunkTokens: 8 * layout.BlockTokens, MaxWaiting: p.Batch, MaxDrafts: drafts, EngineGuesses: drafts > 0 && capacity.Guesses,
 	})
 }
 
@@ -191,16 +218,19 @@ func (q *run) generate(ctx context.Context, prompts [][]int32, tokens int) error
 			return err
 		}
 		if q.plan.ProcessorTime {
-			out.Compute = q.now() - began
+			out.Compute = max(q.now()-began-out.Drafting, 0)
 		}
-		luck(step.Batch.Sequences, batch.Sequences, out)
+		if out.Drafts == nil {
+			luck(step.Batch.Sequences, batch.Sequences, out)
+		}
 		parts, before := len(step.Parts), q.generated()
 		q.count(batch, out)
-		if err := take(q.scheduler.Handle(time.Now(), scheduler.StepDone{Tokens: out.Tokens, Accepted: out.Accepted, Compute: out.Compute})); err != nil {
+		if err := take(q.scheduler.Handle(time.Now(), scheduler.StepDone{Tokens: out.Tokens, Accepted: out.Accepted, Drafts: out.Drafts, Compute: out.Compute, Drafting: out.Drafting, Reading: out.Reading})); err != nil {
 			return err
 		}
 		if decodes {
 			q.took += q.now() - began
+			q.drafting += out.Drafting
 			q.tokens += q.generated() - before
 			q.parts += parts
 		}
@@ -270,11 +300,18 @@ func luck(asked, computed []engine.Sequence, out engine.Output) {
 
 func (q *run) count(batch engine.Batch, out engine.Output) {
 	for i, s := range batch.Sequences {
-		if s.Sample != nil && s.Sample.Drafts > 0 {
+		drafts := 0
+		switch {
+		case out.Drafts != nil:
+			drafts = len(out.Drafts[i])
+		case s.Sample != nil:
+			drafts = s.Sample.Drafts
+		}
+		if drafts > 0 {
 			accepted := int(out.Accepted[i])
-			q.drafted += s.Sample.Drafts
+			q.drafted += drafts
 			q.accepted += accepted
-			q.judged += min(accepted+1, s.Sample.Drafts)
+			q.judged += min(accepted+1, drafts)
 		}
 	}
 }

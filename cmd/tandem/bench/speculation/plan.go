@@ -5,6 +5,7 @@
 package speculation
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
@@ -26,6 +27,8 @@ type Plan struct {
 	Tokens int `json:"tokens"`
 	// MaxDrafts is the most guesses of a sequence in a step.
 	MaxDrafts int `json:"max_drafts"`
+	// DraftModel is the directory of a model that guesses; empty: n-grams do.
+	DraftModel string `json:"draft_model,omitempty"`
 	// Keep is the share of guesses that are left as they are; others are made wrong.
 	Keep float64 `json:"keep"`
 	// Temperature is that of the tokens after the prompt.
@@ -53,6 +56,8 @@ func (p Plan) Validate() error {
 		return fmt.Errorf("--speculate-tokens: %d is outside 1 to 15", p.MaxDrafts)
 	case !(p.Keep >= 0 && p.Keep <= 1):
 		return fmt.Errorf("--keep: %v is outside 0 to 1", p.Keep)
+	case p.DraftModel != "" && p.Keep != 1:
+		return errors.New("--keep: a draft model's guesses are left as they are: leave it out, or --draft-model")
 	case !(p.Temperature >= 0 && p.Temperature <= 100):
 		return fmt.Errorf("--temperature: %v is outside 0 to 100", p.Temperature)
 	case p.Repeats < 1 || p.Repeats > 1000:

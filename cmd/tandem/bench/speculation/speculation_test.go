@@ -27,7 +27,7 @@ func load(t *testing.T) *cpu.Weights {
 func TestMeasure(t *testing.T) {
 	w := load(t)
 	var done []int64
-	r, err := speculation.Measure(t.Context(), w, plan(), func(now, total int64) { done = append(done, now, total) })
+	r, err := speculation.Measure(t.Context(), w, nil, plan(), func(now, total int64) { done = append(done, now, total) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,10 +43,25 @@ func TestMeasure(t *testing.T) {
 	t.Logf("%+v", r)
 }
 
+// TestMeasureADraftModel: a draft model that is the model itself is always right.
+func TestMeasureADraftModel(t *testing.T) {
+	p := plan()
+	p.DraftModel, p.Keep, p.Repeats = "tiny", 1, 1
+	w := load(t)
+	r, err := speculation.Measure(t.Context(), w, w, p, func(int64, int64) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Drafts == 0 || r.Accepted != r.Drafts || r.Acceptance != 1 || r.TokensPerStep <= 1 || !(r.DraftingShare > 0 && r.DraftingShare < 1) {
+		t.Errorf("%+v", r)
+	}
+	t.Logf("%+v", r)
+}
+
 func TestMeasureWithoutHope(t *testing.T) {
 	p := plan()
 	p.Keep, p.Rounds, p.ProcessorTime = 0, 1, false
-	r, err := speculation.Measure(t.Context(), load(t), p, func(int64, int64) {})
+	r, err := speculation.Measure(t.Context(), load(t), nil, p, func(int64, int64) {})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,6 +85,7 @@ func TestPlan(t *testing.T) {
 		{"--tokens", func(p *speculation.Plan) { p.Tokens = 1 }},
 		{"--speculate-tokens", func(p *speculation.Plan) { p.MaxDrafts = 16 }},
 		{"--keep", func(p *speculation.Plan) { p.Keep = 1.1 }},
+		{"--keep", func(p *speculation.Plan) { p.DraftModel = "x" }},
 		{"--temperature", func(p *speculation.Plan) { p.Temperature = -1 }},
 		{"--rounds", func(p *speculation.Plan) { p.Rounds = 0 }},
 		{"--passage and --tokens", func(p *speculation.Plan) { p.Tokens = 2000 }},

@@ -1,14 +1,18 @@
 package commands
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
 
 	"github.com/spf13/cobra"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/speculation"
+	"github.com/tandem-serving/tandem/cmd/tandem/modeldir"
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
 	"github.com/tandem-serving/tandem/pkg/model"
+	"github.com/tandem-serving/tandem/pkg/tokenizer"
 )
 
 func newBenchSpeculationCommand() *cobra.Command {
@@ -26,6 +30,9 @@ drafts, --keep says which share stays as it is. The others are made wrong: --kee
 stands for a source of drafts of which each is right in 80 of 100 cases at most, and
 --keep 0 for texts in which every draft is wrong.
 
+With --draft-model a smaller model makes the drafts (--speculate draft). drafting is its
+share of the time.
+
 gain is the median over the rounds of tokens a second with drafts over those without,
 of steps that decode alone. acceptance is the share of right ones among the drafts
 before which no other was wrong.
@@ -33,6 +40,7 @@ before which no other was wrong.
 Without --model, the command makes a model with random weights and removes it at the end.`,
 		Example: `  tandem bench speculation --model models/fable
   tandem bench speculation --model models/fable --keep 0 --batch 8 --json
+  tandem bench speculation --model models/fable --draft-model models/fable-draft --repeats 1
   tandem bench speculation --preset bench-200m --keep 0.8 --passage 64 --tokens 48 --rounds 3`,
 		Args: exactly(),
 	}
@@ -46,6 +54,7 @@ Without --model, the command makes a model with random weights and removes it at
 	fs.Float32Var(&plan.PassageTemperature, "passage-temperature", 0, "temperature of the passage")
 	fs.IntVar(&plan.Tokens, "tokens", 96, "tokens generated after each prompt")
 	fs.IntVar(&plan.MaxDrafts, "speculate-tokens", 8, "maximum draft tokens of one sequence in a step")
+	fs.StringVar(&plan.DraftModel, "draft-model", "", "directory of a smaller model with the same tokenizer, which makes the drafts (default: n-grams)")
 	fs.Float64Var(&plan.Keep, "keep", 1, "share of the drafts that are left as they are")
 	fs.Float32Var(&plan.Temperature, "temperature", 0, "temperature of the tokens after the prompt")
 	fs.IntVar(&plan.Rounds, "rounds", 7, "rounds, each with and without drafts")
@@ -60,15 +69,45 @@ Without --model, the command makes a model with random weights and removes it at
 		if plan.ProcessorTime && f.threads != 1 {
 			return usageError(cmd, "--processor-time: counts one thread: pass --threads 1")
 		}
+		if plan.DraftModel != "" && f.model == "" {
+			return usageError(cmd, "--draft-model: makes drafts for a model of --model: pass both or none")
+		}
 		load := func(m *model.Model) (cpu.Config, error) {
 			return cpu.Config{Weights: plan.DType, Threads: f.threads}, checkPlan(plan, m.Spec(), "a smaller model, --batch, --passage or --tokens")
 		}
-		result, err := measureWith(cmd, f, load, func(weights *cpu.Weights, progress func(done, total int64)) (*speculation.Result, error) {
-			return speculation.Measure(cmd.Context(), weights, plan, progress)
+		result, err := measureWith(cmd, f, load, func(weights *cpu.Weights, progress func(done, total int64)) (result *speculation.Result, err error) {
+			draft, err := loadDraft(cmd.Context(), f.model, plan, weights)
+			if err != nil {
+				return nil, err
+			}
+			if draft != nil {
+				defer func() { err = errors.Join(err, draft.Close()) }()
+			}
+			return speculation.Measure(cmd.Context(), weights, draft, plan, progress)
 		})
 		return measured(cmd, *asJSON, result, err, printBenchSpeculation)
 	}
 	return cmd
+}
+
+// loadDraft loads the draft model of a plan for a model with such weights, if there is one.
+func loadDraft(ctx context.Context, of string, plan speculation.Plan, weights *cpu.Weights) (*cpu.Weights, error) {
+	if plan.DraftModel == "" {
+		return nil, nil
+	}
+	dir, err := modeldir.Named(plan.DraftModel, "--draft-model")
+	if err != nil {
+		return nil, err
+	}
+	if err := tokenizer.CheckSame(of, dir); err != nil {
+		return nil, fmt.Errorf("--draft-model: %w", err)
+	}
+	m, err := model.OpenContext(ctx, dir, model.Options{})
+	if err != nil {
+		return nil, fmt.Errorf("--draft-model: %w", err)
+	}
+	draft, err := cpu.Load(ctx, m, cpu.Config{Weights: plan.DType, Threads: weights.Threads(), Beside: weights})
+	return draft, errors.Join(err, m.Close())
 }
 
 func printBenchSpeculation(out io.Writer, r *speculation.Result) error {
@@ -79,6 +118,7 @@ speculative  %10.1f tokens/s
 gain         %10.2f (of the best rounds %.2f)
 acceptance   %10.2f (%d of %d drafts were right)
 tokens/step  %10.2f
-`, r.Model, r.DType, r.KV, r.ISA, r.Threads, r.Batch, r.Rounds, r.PlainTokens, r.SpeculativeTokens, r.Gain, r.BestGain, r.Acceptance, r.Accepted, r.Drafts, r.TokensPerStep)
+drafting     %10.2f of the time with guesses
+`, r.Model, r.DType, r.KV, r.ISA, r.Threads, r.Batch, r.Rounds, r.PlainTokens, r.SpeculativeTokens, r.Gain, r.BestGain, r.Acceptance, r.Accepted, r.Drafts, r.TokensPerStep, r.DraftingShare)
 	return err
 }

@@ -48,7 +48,7 @@ var mainFlags = map[string][]string{
 		"profile", "load", "rounds", "duration", "mode", "pin", "prompt-tokens", "output-tokens", "model", "json",
 	},
 	"bench speculation": {
-		"model", "preset", "dtype", "kv", "threads", "batch", "keep", "tokens", "rounds", "speculate-tokens", "json",
+		"model", "preset", "dtype", "kv", "threads", "batch", "keep", "tokens", "rounds", "speculate-tokens", "draft-model", "json",
 	},
 	"bench scheduler": {
 		"scenario", "step-budget", "output-share", "rate", "requests", "short-prompt", "long-prompt", "long-share", "output",
@@ -85,7 +85,7 @@ var (
 		{"Router", []string{"router-", "class", "default-class"}},
 		{"Latency budget", []string{"budget-"}},
 		{"Prefill workers", []string{"prefill-"}},
-		{"Decode workers", []string{"decode-", "speculate", "speculate-tokens"}},
+		{"Decode workers", []string{"decode-", "speculate", "speculate-tokens", "draft-model", "draft-kv-memory"}},
 		{"KV transfer", []string{"kv-"}},
 		{"Block stores", []string{"store-"}},
 		{"Logs and traces", []string{"log-", "trace-"}},

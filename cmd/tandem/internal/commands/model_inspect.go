@@ -71,6 +71,43 @@ type inspectJSON struct {
 	// GPUKVBytesPerToken what keys and values of all layers take with each --cuda-kv.
 	GPUWeightBytes     map[cuda.WeightType]int64 `json:"gpu_weight_bytes"`
 	GPUKVBytesPerToken map[cuda.KVType]int64     `json:"gpu_kv_bytes_per_token"`
+	// Draft is what --draft-model takes besides.
+	Draft *inspectedDraftJSON `json:"draft_model,omitempty"`
+}
+
+// inspectedDraftJSON is a draft model: sizes are as in inspectJSON.
+type inspectedDraftJSON struct {
+	Directory           string `json:"directory"`
+	Name                string `json:"name"`
+	Parameters          int64  `json:"parameters"`
+	PackedWeightBytes   int64  `json:"packed_weight_bytes"`
+	KVBytesPerToken     int64  `json:"kv_bytes_per_token"`
+	KVInt8BytesPerToken int64  `json:"kv_int8_bytes_per_token"`
+}
+
+// inspectDraft checks a draft model for the model in a folder.
+func inspectDraft(of, dir string) (*inspectedDraftJSON, error) {
+	dir, err := modeldir.Named(dir, "--draft-model")
+	if err != nil {
+		return nil, err
+	}
+	spec, err := model.LoadSpec(dir, model.Options{})
+	if err == nil {
+		err = tokenizer.CheckSame(of, dir)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("--draft-model: %w", err)
+	}
+	return &inspectedDraftJSON{
+		Directory: dir, Name: spec.Name, Parameters: spec.Parameters(), PackedWeightBytes: cpu.WeightBytes(spec, cpu.BF16),
+		KVBytesPerToken: kvBytesPerToken(spec, cpu.KVBF16), KVInt8BytesPerToken: kvBytesPerToken(spec, cpu.KVInt8),
+	}, nil
+}
+
+// String says what it takes.
+func (d *inspectedDraftJSON) String() string {
+	return fmt.Sprintf("%s (%s), %d parameters, %s in memory; KV %s a token, %s as int8",
+		d.Name, d.Directory, d.Parameters, bytesText(d.PackedWeightBytes), bytesText(d.KVBytesPerToken), bytesText(d.KVInt8BytesPerToken))
 }
 
 // ropeScalingJSON has only what its kind has a use for.
@@ -112,6 +149,7 @@ prints its shape, its digest and the memory it needs.`,
 		Args:    atMostOne("directory"),
 	}
 	asJSON := addJSON(cmd, "print one JSON object, sizes in bytes")
+	draft := cmd.Flags().String("draft-model", "", "directory of a draft model for it (--speculate draft), to check and add what that takes")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		dir, err := modelDir(args)
 		if err == nil && len(args) == 1 {
@@ -139,6 +177,11 @@ prints its shape, its digest and the memory it needs.`,
 			return err
 		}
 		inspected.ChatTemplate = inspectTemplate(cmd.Context(), dir)
+		if *draft != "" {
+			if inspected.Draft, err = inspectDraft(dir, *draft); err != nil {
+				return err
+			}
+		}
 		return show(cmd, *asJSON, inspected, printInspection)
 	}
 	return cmd
@@ -232,7 +275,7 @@ func printInspection(w io.Writer, m inspectJSON) error {
 		bos = fmt.Sprint(*m.BOS)
 	}
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	for _, row := range [][2]string{
+	rows := [][2]string{
 		{"model", m.Name + " (" + m.Directory + ")"},
 		{"digest", m.Digest},
 		{"architecture", m.Architecture + " (" + m.Family + ")"},
@@ -247,7 +290,11 @@ func printInspection(w io.Writer, m inspectJSON) error {
 		{"KV cache", fmt.Sprintf("%s a token, %s a full context; %s a token as int8", bytesText(m.KVBytesPerToken), bytesText(m.KVBytesFullContext), bytesText(m.KVInt8BytesPerToken))},
 		{"memory", bytesText(m.MemoryBytes) + " for the weights and one full context"},
 		{"on a GPU", m.onGPU()},
-	} {
+	}
+	if m.Draft != nil {
+		rows = append(rows, [2]string{"draft model", m.Draft.String()})
+	}
+	for _, row := range rows {
 		fmt.Fprintf(table, "%s\t%s\n", row[0], row[1])
 	}
 	return table.Flush()

@@ -103,6 +103,22 @@ func TestModelInspect(t *testing.T) {
 	checkFailure(t, run(t.Context(), "", nil, "model", "inspect", t.TempDir()), 1, "config.json")
 }
 
+// TestModelInspectDraft: what a draft model takes is shown beside its model, if it can guess for it.
+func TestModelInspectDraft(t *testing.T) {
+	result := last(t, run(t.Context(), "", nil, "model", "inspect", bundled, "--draft-model", bundled, "--json").stdout)
+	draft, _ := result["draft_model"].(map[string]any)
+	for _, key := range []string{"name", "parameters", "packed_weight_bytes", "kv_bytes_per_token", "kv_int8_bytes_per_token"} {
+		if draft[key] == nil || draft[key] != result[key] {
+			t.Errorf("%s = %v, of the model itself %v", key, draft[key], result[key])
+		}
+	}
+	text := run(t.Context(), "", nil, "model", "inspect", bundled, "--draft-model", bundled).stdout
+	if !strings.Contains(text, "draft model") || !strings.Contains(text, "KV 2.00 KiB a token") {
+		t.Errorf("it says\n%s", text)
+	}
+	checkFailure(t, run(t.Context(), "", nil, "model", "inspect", bundled, "--draft-model", t.TempDir()), 1, "--draft-model")
+}
+
 // TestModelInspectFamilies: what sets a family apart is shown.
 func TestModelInspectFamilies(t *testing.T) {
 	for preset, want := range map[string]struct {
