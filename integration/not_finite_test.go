@@ -3,6 +3,7 @@ package integration_test
 import (
 	"bytes"
 	"context"
+	"os"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -55,6 +56,15 @@ type faultyPages struct {
 
 const illLayer = 2
 
+// Shares and File implement engine.Sharing.
+func (p *faultyPages) Shares() bool { return p.File() != nil }
+func (p *faultyPages) File() *os.File {
+	if shared, can := p.Pages.(engine.Sharing); can {
+		return shared.File()
+	}
+	return nil
+}
+
 func (p *faultyPages) View(layer int, block kvcache.BlockID) []byte {
 	if p.ill.Load() && layer == illLayer {
 		return bytes.Repeat([]byte{0xff}, p.Layout().SliceBytes)
@@ -89,7 +99,7 @@ func newNotFiniteRig(t *testing.T, network string) *notFiniteRig {
 	})
 	g := &notFiniteRig{}
 	newEngine := func(_ *gate, blocks int) (engine.Engine, error) {
-		e, err := weights.NewEngine(cpu.Config{KVBytes: int64(blocks+1) * fablePageBytes, BlockTokens: 2 * rigBlockTokens, MaxBatchTokens: 256, MaxSequences: 8})
+		e, err := weights.NewEngine(cpu.Config{KVBytes: int64(blocks+1) * fablePageBytes, BlockTokens: 2 * rigBlockTokens, MaxBatchTokens: 256, MaxSequences: 8, SharedKV: network == "shm"})
 		if err != nil {
 			return nil, err
 		}
