@@ -34,7 +34,7 @@ func TestMeshCorruption(t *testing.T) {
 		}
 		_ = m.Close()
 	})
-	for _, network := range faultstest.Transports() {
+	for _, network := range faultstest.Sockets() {
 		t.Run(network, func(t *testing.T) {
 			t.Parallel() // much of it is waiting
 			newEngine := func(_ *gate, blocks int) (engine.Engine, error) {

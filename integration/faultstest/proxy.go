@@ -51,6 +51,9 @@ func (l *link) cut() {
 // Transports are what KV goes over. With "shm" messages go over a Unix socket.
 func Transports() []string { return []string{"tcp", "unix", "shm"} }
 
+// Sockets are those of them over which KV goes as a payload.
+func Sockets() []string { return []string{"tcp", "unix"} }
+
 // Address is one to listen on for a transport, in the form of rpc.Listen.
 func Address(t testing.TB, network string) string {
 	t.Helper()
