@@ -32,10 +32,10 @@ func TestMain(m *testing.M) {
 	os.Exit(status)
 }
 
-// transports are the networks that KV goes over: one, unless tests may take long.
+// transports are what KV goes over: TCP and shared pages, unless tests may take long.
 func transports() []string {
 	if longtest.Wanted() {
 		return faultstest.Transports()
 	}
-	return faultstest.Transports()[:1]
+	return []string{"tcp", "shm"}
 }

@@ -3,6 +3,7 @@ package integration_test
 import (
 	"bytes"
 	"context"
+	"os"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -55,6 +56,15 @@ type faultyPages struct {
 
 const illLayer = 2
 
+// Shares and File implement engine.Sharing.
+func (p *faultyPages) Shares() bool { return p.File() != nil }
+func (p *faultyPages) File() *os.File {
+	if shared, can := p.Pages.(engine.Sharing); can {
+		return shared.File()
+	}
+	return nil
+}
+
 func (p *faultyPages) View(layer int, block kvcache.BlockID) []byte {
 	if p.ill.Load() && layer == illLayer {
 		return bytes.Repeat([]byte{0xff}, p.Layout().SliceBytes)
@@ -96,7 +106,7 @@ func newNotFiniteRig(t *testing.T, network string) *notFiniteRig {
 	weights := fableWeights(t)
 	g := &notFiniteRig{}
 	newEngine := func(_ *gate, blocks int) (engine.Engine, error) {
-		e, err := weights.NewEngine(cpu.Config{KVBytes: int64(blocks+1) * fablePageBytes, BlockTokens: 2 * rigBlockTokens, MaxBatchTokens: 256, MaxSequences: 8})
+		e, err := weights.NewEngine(cpu.Config{KVBytes: int64(blocks+1) * fablePageBytes, BlockTokens: 2 * rigBlockTokens, MaxBatchTokens: 256, MaxSequences: 8, SharedKV: network == "shm"})
 		if err != nil {
 			return nil, err
 		}
@@ -142,7 +152,7 @@ func (g *notFiniteRig) want(number int) []uint32 {
 func TestMeshSendsWhatIsNotFinite(t *testing.T) {
 	longtest.Only(t)
 	t.Parallel() // much of it is waiting
-	for _, network := range faultstest.Transports() {
+	for _, network := range faultstest.Sockets() {
 		t.Run(network, func(t *testing.T) {
 			g := newNotFiniteRig(t, network)
 			g.engines[0].pages.ill.Store(true)

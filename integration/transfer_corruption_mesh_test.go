@@ -20,12 +20,12 @@ const meshFlips = 12
 // request ends with the tokens of a model that worked alone, or says that it failed.
 func TestMeshCorruption(t *testing.T) {
 	weights := fableWeights(t)
-	for _, network := range faultstest.Transports() {
+	for _, network := range faultstest.Sockets() {
 		t.Run(network, func(t *testing.T) {
 			t.Parallel() // much of it is waiting
 			newEngine := func(_ *gate, blocks int) (engine.Engine, error) {
 				e, err := weights.NewEngine(cpu.Config{
-					KVBytes: int64(blocks+1) * fablePageBytes, BlockTokens: 2 * rigBlockTokens, MaxBatchTokens: 256, MaxSequences: 8,
+					KVBytes: int64(blocks+1) * fablePageBytes, BlockTokens: 2 * rigBlockTokens, MaxBatchTokens: 256, MaxSequences: 8, SharedKV: network == "shm",
 				})
 				if err == nil {
 					t.Cleanup(func() { _ = e.Close() }) // after its worker is gone

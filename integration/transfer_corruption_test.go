@@ -32,7 +32,7 @@ func TestTransferCorruption(t *testing.T) {
 	var pairs []*pair
 	var shapes []shape
 	for i := range flipWorkers {
-		p := newPair(t, faultstest.Transports()[i%2], pairStreams[i/2%2], pairPages[i/4%2].make, times)
+		p := newPair(t, faultstest.Transports()[i%3], pairStreams[i/3%2], pairPages[i/6%2].make, times)
 		pairs, shapes = append(pairs, p), append(shapes, p.shape())
 	}
 	var all tally

@@ -93,7 +93,7 @@ func (m *deadly) start(target string) {
 		args = append(args, "--id="+fmt.Sprintf("prefill-%d", m.made), "--kv-transport="+m.network)
 	}
 	m.processes[target] = clustertest.Launch(m.t, target, m.binaries.Tandem, args...).Ready(m.t)
-	if target == "decode" && m.network == "unix" {
+	if target == "decode" && m.network != "tcp" {
 		// Who connects to the socket's name gets the proxy.
 		if err := os.Rename(socket, socket+"r"); err != nil {
 			m.t.Fatal(err)
@@ -266,6 +266,10 @@ func (m *deadly) frozen(t *testing.T, victim string, number *int) {
 		release()
 		began := time.Now()
 		other := map[string]string{"prefill": "decode", "decode": "prefill"}[victim]
+		if m.network == "shm" && victim == "prefill" {
+			m.awaitKept(t) // what a process can write when it goes on
+			m.processes[victim].Kill()
+		}
 		m.awaitFree(t, other)
 		t.Logf("%s had its blocks back %v after %s froze", other, time.Since(began).Round(time.Millisecond), victim)
 		m.processes[victim].Kill()
@@ -278,6 +282,21 @@ func (m *deadly) frozen(t *testing.T, victim string, number *int) {
 			t.Errorf("the next request: tokens %v, want %v", got, want)
 		}
 		m.client.AwaitIdle(t)
+	})
+}
+
+// awaitKept waits until the decode worker has given up a transfer and still keeps its blocks.
+func (m *deadly) awaitKept(t *testing.T) {
+	t.Helper()
+	clustertest.Await(t, func() string {
+		workers, err := m.client.Workers(0)
+		for _, w := range workers {
+			load := w.GetLoad()
+			if w.GetRecord().GetRole() == decodeRole && load.GetBlocksTotal() > 0 && load.GetBlocksFree() < load.GetBlocksTotal() && load.GetRunningSequences() == 0 {
+				return ""
+			}
+		}
+		return fmt.Sprintf("the decode worker keeps nothing: %v, %v", workers, err)
 	})
 }
 

@@ -13,6 +13,7 @@ import (
 
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
+	"github.com/tandem-serving/tandem/integration/faultstest"
 	"github.com/tandem-serving/tandem/pkg/longtest"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 )
@@ -98,7 +99,7 @@ func (g *rig) drain(w *rigWorker) {
 // the next request is served rightly.
 func TestTransferEndings(t *testing.T) {
 	longtest.Only(t)
-	for _, network := range transports() {
+	for _, network := range faultstest.Sockets() {
 		t.Run(network, func(t *testing.T) {
 			g := newRig(t, network)
 			reference := newRig(t, network)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"net"
 	"sync"
 	"testing"
 	"time"
@@ -89,7 +90,7 @@ func newRig(t *testing.T, network string) *rig {
 	return newRigOf(t, network, spec, func(gate *gate, blocks int) (engine.Engine, error) {
 		return simulated.New(simulated.Config{
 			Spec: spec, Blocks: blocks, BlockTokens: rigBlockTokens, MaxBatchTokens: 256, MaxSequences: 8,
-			StepTime: latency.Model{BaseMs: 1}, Wait: gate.wait,
+			StepTime: latency.Model{BaseMs: 1}, Wait: gate.wait, SharedKV: network == "shm",
 		})
 	})
 }
@@ -131,6 +132,7 @@ func (g *rig) startPrefill() (before *rigWorker) {
 		Dial: func(address string) (*grpc.ClientConn, error) {
 			return w.dial(address, kvtransfer.Dialing(rpc.ClientConfig{}))
 		},
+		KVMapPages: g.network == "shm", KVOnlyMapped: g.network == "shm",
 	})
 	if err != nil {
 		g.t.Fatal(err)
@@ -155,8 +157,13 @@ func (g *rig) startDecode() (before *rigWorker) {
 	// proxy: so there are listeners before there is a worker.
 	w.proxy = faultstest.NewProxy(g.t, g.network, "")
 	identity := g.identity(decodeRole, "")
+	var sharing *net.UnixListener
+	pagesSocket := ""
+	if g.network == "shm" {
+		sharing, pagesSocket = listenPages(g.t)
+	}
 	service, err := decode.New(decode.Config{Limits: worker.Limits{ChunkTokens: 2 * rigBlockTokens, MaxWaiting: 8, OutputShare: 1}, TransferLease: rigLease, TransferIdle: 12 * rigLease, ReserveShare: 1, TransferCreditBytes: 1 << 20, KVEncoding: "native"}, decode.Deps{
-		Identity: identity, KVAddresses: []string{w.proxy.Address()}, Engine: e,
+		Identity: identity, KVAddresses: []string{w.proxy.Address()}, KVPagesSocket: pagesSocket, Engine: e,
 		Signals: g.signals.of(identity), Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
 	})
 	if err != nil {
@@ -166,6 +173,9 @@ func (g *rig) startDecode() (before *rigWorker) {
 	service.RegisterKV(kv)
 	service.Register(server)
 	w.proxy.Retarget(w.serveKV(g.t, g.network, kv))
+	if sharing != nil {
+		w.servePages(g.t, sharing, service.ServePages)
+	}
 	identity.Addresses = []string{w.serve(g.t, server)}
 	w.run(g.t, service.Run)
 	w.driver, w.record = service.Driver(), identity.Record()

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -63,11 +64,23 @@ func newPair(t *testing.T, network string, streams int, pages func(kvcache.Layou
 		t: t, network: network, times: times, streams: streams,
 		from: pages(layout, pairBlocks), to: pages(layout, pairBlocks),
 	}
+	if network == "shm" {
+		var free func() error
+		var err error
+		if p.to, free, err = kvtransfertest.NewSharedPages(layout, pairBlocks); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := free(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
 	for b := range pairBlocks {
 		p.from.Fill(kvcache.BlockID(b), byte(b)*3+1)
 	}
 	p.receiver, p.stopReceiver = p.startReceiver(7)
-	p.sender = p.newSender("prefill-0", 9)
+	p.sender = p.newSender("prefill-0", 9, network == "shm")
 	t.Cleanup(func() {
 		p.proxy.Cut() // the other side may be unable to answer
 		p.closeSender(p.sender)
@@ -89,6 +102,17 @@ func listenKV(t testing.TB, network string) (listener net.Listener, address stri
 	return listener, address
 }
 
+// listenPages listens where receivers pass their pages' descriptor.
+func listenPages(t testing.TB) (listener *net.UnixListener, path string) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "p")
+	listener, err := kvtransfer.ListenPages(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return listener, path
+}
+
 // startReceiver starts a receiver, with pages of its own, behind the proxy.
 func (p *pair) startReceiver(epoch uint64) (receiver *kvtransfer.Receiver, stop func()) {
 	p.t.Helper()
@@ -97,11 +121,16 @@ func (p *pair) startReceiver(epoch uint64) (receiver *kvtransfer.Receiver, stop 
 		p.proxy = faultstest.NewProxy(p.t, p.network, address)
 	}
 	p.proxy.Retarget(address)
-	receiver, err := kvtransfer.NewReceiver(kvtransfer.ReceiverConfig{
+	cfg := kvtransfer.ReceiverConfig{
 		WorkerID: "decode-0", Epoch: epoch, Addresses: []string{p.proxy.Address()}, Layout: p.to.Layout(),
 		Lease: p.times.lease, CreditBytes: 8 * pairSliceBytes, MaxChunkBytes: 3 * pairSliceBytes,
 		ShutdownGrace: 50 * time.Millisecond,
-	}, p.to)
+	}
+	var sharing *net.UnixListener
+	if p.network == "shm" {
+		sharing, cfg.PagesSocket = listenPages(p.t)
+	}
+	receiver, err := kvtransfer.NewReceiver(cfg, p.to)
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -115,7 +144,17 @@ func (p *pair) startReceiver(epoch uint64) (receiver *kvtransfer.Receiver, stop 
 			p.t.Errorf("receiver: %v", err)
 		}
 	})
+	if sharing != nil {
+		tasks.Go(func() {
+			if err := receiver.ServePages(sharing); err != nil {
+				p.t.Errorf("pages: %v", err)
+			}
+		})
+	}
 	stop = sync.OnceFunc(func() {
+		if sharing != nil {
+			_ = sharing.Close()
+		}
 		ended, now := context.WithCancel(context.Background())
 		now()
 		_ = server.Stop(ended) // it says that calls were cut off
@@ -126,15 +165,21 @@ func (p *pair) startReceiver(epoch uint64) (receiver *kvtransfer.Receiver, stop 
 	return receiver, stop
 }
 
-func (p *pair) newSender(id string, epoch uint64) *kvtransfer.Sender {
+// newSender makes a sender that maps the receiver's pages over "shm", and if onlyMapped does
+// nothing else.
+func (p *pair) newSender(id string, epoch uint64, onlyMapped bool) *kvtransfer.Sender {
 	p.t.Helper()
-	sender, err := kvtransfer.NewSender(kvtransfer.SenderConfig{
+	cfg := kvtransfer.SenderConfig{
 		WorkerID: id, Epoch: epoch, Layout: p.from.Layout(), Streams: p.streams,
 		AnswerTimeout: p.times.answer, ConnectTimeout: p.times.connect,
 		Dial: func(address string) (*grpc.ClientConn, error) {
 			return rpc.Dial(address, kvtransfer.Dialing(rpc.ClientConfig{}))
 		},
-	}, p.from)
+	}
+	if p.network == "shm" {
+		cfg.MapPages, cfg.OnlyMapped = kvtransfer.MapPages, onlyMapped
+	}
+	sender, err := kvtransfer.NewSender(cfg, p.from)
 	if err != nil {
 		p.t.Fatal(err)
 	}

@@ -72,6 +72,14 @@ func (p *part) serveOn(listener net.Listener, server *rpc.Server) {
 	p.tasks.Go(func() { _ = server.Serve(ownListener{listener, p}) }) // ends with kill
 }
 
+// servePages passes the descriptor of pages until the part dies.
+func (p *part) servePages(t testing.TB, listener *net.UnixListener, serve func(*net.UnixListener) error) {
+	p.mu.Lock()
+	p.listeners = append(p.listeners, listener)
+	p.mu.Unlock()
+	p.run(t, func(context.Context) error { return serve(listener) })
+}
+
 // run runs something until the part dies.
 func (p *part) run(t testing.TB, what func(context.Context) error) {
 	p.tasks.Go(func() {

@@ -95,7 +95,7 @@ func TestSenderRestartsDuringATransfer(t *testing.T) {
 		await(t, "the third chunk", hold.Held())
 		p.proxy.Silence() // the receiver is not told that the old sender is gone
 
-		restarted := p.newSender("prefill-0", 10)
+		restarted := p.newSender("prefill-0", 10, false)
 		defer p.closeSender(restarted)
 		direct := p.around()
 		for i := range 3 {
@@ -118,7 +118,10 @@ func TestSenderRestartsDuringATransfer(t *testing.T) {
 		began := time.Now()
 		await(t, "the end of the old sender's transfer", old.over)
 		t.Logf("the old sender's blocks were back %v later, with a lease of %v", time.Since(began).Round(time.Millisecond), p.times.lease)
-		if committed, failed, _ := old.result(); committed || failure(failed) != kvtransferv1.FailReason_FAIL_REASON_EXPIRED {
+		// Over shared pages the receiver may hear first that the old sender gave up and unmapped
+		// them.
+		gaveUp := func(err error) bool { return p.network == "shm" && isBroken(err) }
+		if committed, failed, _ := old.result(); committed || failure(failed) != kvtransferv1.FailReason_FAIL_REASON_EXPIRED && !gaveUp(failed) {
 			t.Errorf("the old sender's transfer ended with %v", failed)
 		}
 		// The blocks are another's now. What the old sender has on its way must not

@@ -50,7 +50,7 @@ func checkUnreached(t *testing.T, m *clustertest.Client, ask func(int, inference
 
 // Nobody listens at the decode worker's KV address.
 func TestUnreachable(t *testing.T) {
-	for _, network := range faultstest.Transports() {
+	for _, network := range faultstest.Sockets() {
 		t.Run(network, func(t *testing.T) {
 			g := newRig(t, network)
 			g.decode.proxy.Close()

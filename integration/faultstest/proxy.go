@@ -49,13 +49,16 @@ func (l *link) cut() {
 	})
 }
 
-// Transports are the networks that KV goes over.
-func Transports() []string { return []string{"tcp", "unix"} }
+// Transports are what KV goes over. With "shm" messages go over a Unix socket.
+func Transports() []string { return []string{"tcp", "unix", "shm"} }
 
-// Address is one to listen on, for "tcp" or "unix", in the form of rpc.Listen.
+// Sockets are those of them over which KV goes as a payload.
+func Sockets() []string { return []string{"tcp", "unix"} }
+
+// Address is one to listen on for a transport, in the form of rpc.Listen.
 func Address(t testing.TB, network string) string {
 	t.Helper()
-	if network == "unix" {
+	if network != "tcp" {
 		// The path of a socket is short; that of the test's name need not be.
 		return api.UnixScheme + filepath.Join(t.TempDir(), "s")
 	}

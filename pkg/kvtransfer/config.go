@@ -80,6 +80,9 @@ type ReceiverConfig struct {
 	// NoLoans makes all payloads go over a connection, even from senders whose pages are in
 	// the same memory (engine.Lending). So does setting Encoding.
 	NoLoans bool
+	// PagesSocket is the path of the Unix socket that ServePages listens on, for senders of
+	// this host to map the pages (engine.Sharing). Empty: they are not told of any.
+	PagesSocket string
 	// CreditBytes is the payload that may be in flight on each stream, over all its
 	// transfers. 0 is DefaultCreditBytes, or one chunk if larger.
 	CreditBytes int
@@ -171,6 +174,11 @@ type SenderConfig struct {
 	// else that a ticket names is dialled. It may wait a little, but not beyond its context.
 	// Nil: all are taken.
 	Registered func(ctx context.Context, receiver string, addresses ...string) error
+	// MapPages maps the pages of receivers on this host that share them, so that KV is written
+	// there. Nil: none are mapped. MapPages of this package is for earnest.
+	MapPages func(ctx context.Context, r MapRequest) (MappedPages, error)
+	// OnlyMapped refuses receivers whose pages cannot be mapped.
+	OnlyMapped bool
 	// Streams is the number of streams per session, each on its own connection, 1 to 8. 0
 	// is 1. More help where one connection, or the core that serves it, is the bottleneck.
 	Streams int

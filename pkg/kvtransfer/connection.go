@@ -24,6 +24,7 @@ type connection struct {
 	sender    *Sender
 	peer      peer
 	addresses []string
+	ticket    *kvtransferv1.Ticket // of the first transfer
 	ctx       context.Context
 	cancel    context.CancelFunc
 	ready     chan struct{}   // closed when loop or err is set
@@ -33,25 +34,29 @@ type connection struct {
 	// Set before ready is closed.
 	loop      *coreloop.Loop[*sender.Core, sender.Event, sender.Action]
 	transport string
-	err       error // why loop is nil
+	mapping   MappedPages // of the receiver; nil: its pages are not mapped
+	err       error       // why loop is nil
 
 	// Guarded by loop.
 	transfers map[uint64]*Transfer
 	idle      []*shipment // for reuse
 	loans     map[uint64]*shipment
-	returned  *sync.Cond // on loop: no loans are left
+	returned  *sync.Cond         // on loop: no loans are left
+	windows   map[uint64]*window // of transfers that write into mapping
 }
 
-func newConnection(s *Sender, to peer, addresses []string) *connection {
+func newConnection(s *Sender, to peer, addresses []string, ticket *kvtransferv1.Ticket) *connection {
 	c := &connection{
 		sender:    s,
 		peer:      to,
 		addresses: addresses,
+		ticket:    ticket,
 		ready:     make(chan struct{}),
 		ended:     make(chan struct{}),
 		stripes:   make([]chan struct{}, s.cfg.Streams),
 		transfers: map[uint64]*Transfer{},
 		loans:     map[uint64]*shipment{},
+		windows:   map[uint64]*window{},
 	}
 	for i := range c.stripes {
 		c.stripes[i] = make(chan struct{}, 1)
@@ -66,6 +71,14 @@ func (c *connection) run() {
 	defer c.cancel()
 	defer c.sender.drop(c)
 	address, links, err := c.dial()
+	var unmapped error
+	if err == nil {
+		c.mapping, unmapped = c.mapPages(address, links[0].hello)
+		if unmapped != nil && c.sender.cfg.OnlyMapped {
+			closeLinks(links)
+			err = &BrokenError{Peer: c.peer.receiver, Err: unmapped}
+		}
+	}
 	if err != nil {
 		c.err = err
 	} else {
@@ -77,7 +90,11 @@ func (c *connection) run() {
 		return
 	}
 	log := c.sender.cfg.Logger.With(slog.String("receiver", c.peer.receiver))
-	log.Info("kv session is open", slog.String("address", address), slog.Int("streams", len(links)))
+	open := []any{slog.String("address", address), slog.Int("streams", len(links)), slog.Bool("mapped", c.mapping != nil)}
+	if unmapped != nil && c.sender.cfg.MapPages != nil {
+		open = append(open, slog.String("why_not_mapped", unmapped.Error()))
+	}
+	log.Info("kv session is open", open...)
 
 	var tasks sync.WaitGroup
 	for i, l := range links {
@@ -91,9 +108,10 @@ func (c *connection) run() {
 	c.loop.Handle(sender.StreamLost{Err: context.Cause(c.ctx)})
 	tasks.Wait()
 	c.awaitLoans()
-	for _, l := range links {
-		l.close()
+	if c.mapping != nil {
+		c.mapping.Close() // the writers have ended
 	}
+	closeLinks(links)
 	log.Info("kv session has ended")
 }
 
@@ -126,6 +144,13 @@ func (c *connection) open(ctx context.Context, ticket *kvtransferv1.Ticket, requ
 	}
 	select {
 	case <-t.accepted:
+		if t.window == nil {
+			return t, nil
+		}
+		if err := c.openPages(t.window); err != nil {
+			t.Abort(kvtransferv1.AbortReason_ABORT_REASON_FAILED)
+			return nil, &BrokenError{Peer: c.peer.receiver, Err: err}
+		}
 		return t, nil
 	case <-t.done:
 		return nil, t.Err()
@@ -149,9 +174,13 @@ func (c *connection) begin(t *Transfer, ticket *kvtransferv1.Ticket, requestID, 
 	}
 	c.transfers[t.id] = t
 	t.stats.Transport = c.transport
-	encoding, sliceBytes := c.sender.encoding(ticket)
-	if encoding == kvtransferv1.Encoding_ENCODING_LENT {
+	t.held = int(ticket.GetHeldBlocks())
+	encoding, sliceBytes := c.encoding(ticket)
+	switch encoding {
+	case kvtransferv1.Encoding_ENCODING_LENT:
 		t.stats.Transport = transportDevice
+	case kvtransferv1.Encoding_ENCODING_SHARED:
+		t.stats.Transport = transportShared
 	}
 	c.loop.Step(sender.Open{
 		Ticket: ticket, Lease: ticket.GetLease().AsDuration(), RequestID: requestID, TraceParent: traceParent,
@@ -171,6 +200,10 @@ func (c *connection) apply(_ time.Time, actions []sender.Action) {
 		case sender.Accepted:
 			t := c.transfers[a.ID]
 			t.stats.Accepted = time.Since(t.opened)
+			if t.stats.Transport == transportShared {
+				t.window = newWindow(t.held, a.Pages)
+				c.windows[a.ID] = t.window
+			}
 			close(t.accepted)
 		case sender.Released:
 			close(c.transfers[a.ID].released)

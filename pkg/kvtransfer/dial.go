@@ -86,12 +86,17 @@ func (c *connection) joinAll(address string) ([]*link, error) {
 	if err == nil {
 		return links, nil
 	}
+	closeLinks(links)
+	return nil, err
+}
+
+// closeLinks closes links, of which some may be nil.
+func closeLinks(links []*link) {
 	for _, l := range links {
 		if l != nil {
 			l.close()
 		}
 	}
-	return nil, err
 }
 
 // firstCause returns the first refusal, or else the first error that is not errSibling, if there
@@ -207,8 +212,10 @@ func (c *connection) coreConfig(links []*link) sender.Config {
 const (
 	transportTCP  = "tcp"
 	transportUnix = "unix"
-	// transportDevice: slices are lent. Messages still use a connection.
+	// transportDevice: slices are lent. transportShared: they are written into the receiver's
+	// pages. Messages still use a connection.
 	transportDevice = "device"
+	transportShared = "shm"
 )
 
 // transportOf returns the transport of a ticket's address.

@@ -25,7 +25,8 @@
 // does nothing is cut off by the receiver's lease or the sender's AnswerTimeout, within
 // one lease.
 //
-// Goroutines: a Receiver owns two for each stream, one to read and copy, one to write.
+// Goroutines: a Receiver owns two for each stream, one to read and copy, one to write, and one
+// for each process that asks for its pages or has them mapped.
 // Run, on its caller's goroutine, enforces leases and waits for them. A Sender owns one
 // for each session, to dial and keep time, and two for each stream, one to read, one to
 // copy and write. Close waits for them.
@@ -34,6 +35,10 @@
 // a loan instead of slices, and the Receiver copies them itself, on its reading goroutines.
 // The goroutine that ends a transfer recalls its loans. The session's own goroutine waits at
 // its end for copies in progress.
+//
+// On one host, a Sender can map the pages of a Receiver and write slices there itself
+// (ServePages, SenderConfig.MapPages). Blocks of a session that ended are then free once the
+// sender has unmapped the pages or its process has ended.
 //
 // Locks: Receiver.loop guards the receiver's core and the state beside it, connection.loop
 // the same at the sender. Sender.mu guards the table of connections and is taken before

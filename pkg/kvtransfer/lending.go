@@ -5,6 +5,7 @@ import (
 
 	"github.com/tandem-serving/tandem/pkg/coreloop"
 	"github.com/tandem-serving/tandem/pkg/engine"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/receiver"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/sender"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/wire"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
@@ -19,12 +20,18 @@ func lendingOf(pages engine.Pages) engine.Lending {
 }
 
 // encoding returns the encoding of a ticket's slices and the bytes of one, 0 for those of
-// the pages. Slices are lent if the receiver's pages are in the same memory.
-func (s *Sender) encoding(ticket *kvtransferv1.Ticket) (e kvtransferv1.Encoding, sliceBytes int) {
+// the pages. Slices are lent if the receiver's pages are in the same memory, and written into
+// them if they are mapped and the receiver does not ask for fewer bits.
+func (c *connection) encoding(ticket *kvtransferv1.Ticket) (e kvtransferv1.Encoding, sliceBytes int) {
+	s := c.sender
 	if s.lending != nil && ticket.GetMemory() == s.lending.Memory() {
 		return kvtransferv1.Encoding_ENCODING_LENT, 0
 	}
-	return s.codings.choose(ticket.GetEncoding())
+	e, sliceBytes = s.codings.choose(ticket.GetEncoding())
+	if c.mapping != nil && e == kvtransferv1.Encoding_ENCODING_NATIVE && ticket.GetBlocks() <= receiver.MaxSharedBlocks {
+		e = kvtransferv1.Encoding_ENCODING_SHARED
+	}
+	return e, sliceBytes
 }
 
 // shipment is a chunk prepared for the codec. It is reused once its pages have been read.
@@ -32,7 +39,8 @@ type shipment struct {
 	wire.Outbound
 	conn  *connection
 	chunk *sender.WriteChunk
-	loan  uint64 // 0: not lent
+	loan  uint64  // 0: not lent
+	into  *window // nil: not written into mapped pages
 	// holds counts its users: the codec and the loan.
 	holds int
 }
@@ -49,11 +57,17 @@ func (c *connection) ship(w *sender.WriteChunk) *wire.Outbound {
 	}
 	s.chunk, s.holds = w, 1
 	s.Chunk, s.Blocks, s.Coding = w.Chunk, w.Blocks, c.sender.codings.of(w.Encoding)
-	if w.Encoding == kvtransferv1.Encoding_ENCODING_LENT {
+	s.Into, s.Targets = nil, s.Targets[:0]
+	switch w.Encoding {
+	case kvtransferv1.Encoding_ENCODING_LENT:
 		if err := c.lend(s); err != nil {
 			s.drop(err)
 			return nil
 		}
+	case kvtransferv1.Encoding_ENCODING_SHARED:
+		s.into = c.windows[w.ID]
+		s.into.writing++
+		s.Into, s.Targets = c.mapping, s.into.targets(s.Targets, w.Chunk.Runs)
 	}
 	return &s.Outbound
 }
@@ -115,6 +129,10 @@ func (s *shipment) drop(err error) {
 		return
 	}
 	c := s.conn
+	if s.into != nil {
+		s.into.writing--
+		s.into = nil
+	}
 	if t := c.transfers[s.chunk.ID]; t != nil && err == nil {
 		t.stats.Chunks++
 		t.stats.Bytes += uint64(s.chunk.Chunk.PayloadBytes)

@@ -12,7 +12,7 @@ func (r *Receiver) RegisterMetrics(registerer prometheus.Registerer) error {
 	labels := prometheus.Labels{"worker": r.cfg.WorkerID}
 	err := registerer.Register(&receiverMetrics{
 		stats: r.Stats,
-		bytes: prometheus.NewDesc("tandem_kvtransfer_received_bytes_total", "KV payload bytes copied into this receiver's pages.", nil, labels),
+		bytes: prometheus.NewDesc("tandem_kvtransfer_received_bytes_total", "KV payload bytes that arrived in this receiver's pages.", nil, labels),
 		ended: prometheus.NewDesc("tandem_kvtransfer_received_total", "KV transfers that ended at this receiver, by their end.", []string{"end"}, labels),
 	})
 	if err != nil {
@@ -52,7 +52,7 @@ func NewSentBytes(registerer prometheus.Registerer, workerID string) (SentBytes,
 	if err := registerer.Register(s.counter); err != nil {
 		return s, fmt.Errorf("register metrics: %w", err)
 	}
-	for _, transport := range []string{transportTCP, transportUnix, transportDevice} {
+	for _, transport := range []string{transportTCP, transportUnix, transportShared, transportDevice} {
 		s.counter.WithLabelValues(transport) // exports zero before the first transfer
 	}
 	return s, nil

@@ -38,7 +38,7 @@ func TestMetrics(t *testing.T) {
 			sent.Add(tr.Stats())
 		}
 		if err := testutil.GatherAndCompare(registry, strings.NewReader(`
-# HELP tandem_kvtransfer_received_bytes_total KV payload bytes copied into this receiver's pages.
+# HELP tandem_kvtransfer_received_bytes_total KV payload bytes that arrived in this receiver's pages.
 # TYPE tandem_kvtransfer_received_bytes_total counter
 tandem_kvtransfer_received_bytes_total{worker="decode-0"} 1200
 # HELP tandem_kvtransfer_received_total KV transfers that ended at this receiver, by their end.
@@ -51,6 +51,7 @@ tandem_kvtransfer_received_total{end="failed",worker="decode-0"} 0
 # HELP tandem_kvtransfer_sent_bytes_total KV payload bytes sent to decode workers, by transport.
 # TYPE tandem_kvtransfer_sent_bytes_total counter
 tandem_kvtransfer_sent_bytes_total{transport="device",worker="prefill-0"} 1200
+tandem_kvtransfer_sent_bytes_total{transport="shm",worker="prefill-0"} 0
 tandem_kvtransfer_sent_bytes_total{transport="tcp",worker="prefill-0"} 0
 tandem_kvtransfer_sent_bytes_total{transport="unix",worker="prefill-0"} 0
 `)); err != nil {

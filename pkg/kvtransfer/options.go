@@ -1,9 +1,9 @@
 package kvtransfer
 
 import (
-	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 
 	"github.com/spf13/pflag"
 
@@ -15,6 +15,7 @@ const (
 	TransportAuto = "auto"
 	TransportTCP  = "tcp"
 	TransportUnix = "unix"
+	TransportShm  = "shm"
 )
 
 // Values of --kv-socket other than a path.
@@ -26,7 +27,8 @@ const (
 // Config is the operator's choice of how KV moves between workers.
 type Config struct {
 	// Transport is TransportAuto or the only transport to use. Unless it is TransportAuto,
-	// workers in one memory do not lend KV to each other.
+	// workers in one memory do not lend KV to each other. With TransportShm messages go over a
+	// Unix socket, and a transfer whose KV would go there too is refused.
 	Transport string
 	// Socket is SocketAuto, SocketOff or the path of the Unix socket to receive KV on.
 	Socket string
@@ -41,7 +43,7 @@ type Config struct {
 
 // RegisterFlags registers the flags with their defaults.
 func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
-	fs.StringVar(&c.Transport, "kv-transport", TransportAuto, "transport of KV between workers: auto (within the GPU if one process runs both there, a Unix socket on one host, or else TCP), tcp or unix")
+	fs.StringVar(&c.Transport, "kv-transport", TransportAuto, "transport of KV between workers: auto (within the GPU if one process runs both there; on one host the decode worker's pages as shared memory where its engine can, or else a Unix socket; otherwise TCP), tcp, unix or shm (shared memory)")
 	fs.StringVar(&c.Socket, "kv-socket", SocketAuto, "Unix socket on which a worker receives KV: an absolute path, auto (in a private temporary folder) or off")
 	fs.IntVar(&c.MaxStreams, "kv-max-streams", DefaultMaxStreams, "maximum streams of KV that a worker or block store receives at a time, 8 or more; to make place for one more, it disconnects the longest idle sender")
 	fs.IntVar(&c.MaxConnections, "kv-max-connections", DefaultMaxConnections, "maximum connections on which a worker or block store receives KV at a time, at least 8 more than --kv-max-streams; it closes further ones at once")
@@ -51,8 +53,8 @@ func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
 // Validate reports the first invalid flag.
 func (c *Config) Validate() error {
 	switch {
-	case c.Transport != TransportAuto && c.Transport != TransportTCP && c.Transport != TransportUnix:
-		return fmt.Errorf("--kv-transport: %q is none of %s, %s and %s", c.Transport, TransportAuto, TransportTCP, TransportUnix)
+	case !slices.Contains([]string{TransportAuto, TransportTCP, TransportUnix, TransportShm}, c.Transport):
+		return fmt.Errorf("--kv-transport: %q is none of %s, %s, %s and %s", c.Transport, TransportAuto, TransportTCP, TransportUnix, TransportShm)
 	case c.Connections < 1 || c.Connections > receiver.MaxStripes:
 		return fmt.Errorf("--kv-connections: %d is outside 1 to %d", c.Connections, receiver.MaxStripes)
 	case c.MaxStreams < receiver.MaxStripes:
@@ -64,8 +66,8 @@ func (c *Config) Validate() error {
 	case !filepath.IsAbs(c.Socket):
 		return fmt.Errorf("--kv-socket: %q is neither %s nor %s nor an absolute path", c.Socket, SocketAuto, SocketOff)
 	}
-	if c.Transport == TransportUnix && c.Socket == SocketOff {
-		return errors.New("--kv-socket: off contradicts --kv-transport=unix: pass auto or a path")
+	if c.socketsOnly() && c.Socket == SocketOff {
+		return fmt.Errorf("--kv-socket: off contradicts --kv-transport=%s: pass auto or a path", c.Transport)
 	}
 	return nil
 }
@@ -73,10 +75,30 @@ func (c *Config) Validate() error {
 // Lends reports whether workers that share memory may lend KV.
 func (c *Config) Lends() bool { return c.Transport == TransportAuto }
 
+// Shares reports whether decode workers may share their pages with prefill workers of the same
+// host, and whether nothing else will do.
+func (c *Config) Shares() (wanted, needed bool) {
+	needed = c.Transport == TransportShm
+	return needed || c.Transport == TransportAuto && c.Socket != SocketOff, needed
+}
+
+// socketsOnly reports that nothing comes over TCP.
+func (c *Config) socketsOnly() bool {
+	return c.Transport == TransportUnix || c.Transport == TransportShm
+}
+
+// Reaches reports whether KV may go to an address: a Unix socket or another one.
+func (c *Config) Reaches(isUnix bool) bool {
+	if isUnix {
+		return c.Transport != TransportTCP
+	}
+	return !c.socketsOnly()
+}
+
 // Sockets reports whether to receive KV on a Unix socket, and whether failing to is an
 // error.
 func (c *Config) Sockets() (wanted, needed bool) {
 	named := c.Socket != SocketAuto && c.Socket != SocketOff
 	wanted = c.Transport != TransportTCP && c.Socket != SocketOff
-	return wanted, wanted && (named || c.Transport == TransportUnix)
+	return wanted, wanted && (named || c.socketsOnly())
 }

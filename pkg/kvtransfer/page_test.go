@@ -2,9 +2,11 @@ package kvtransfer_test
 
 import (
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"hash/crc32"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -256,5 +258,100 @@ func TestPageLent(t *testing.T) {
 	}
 	if !proto.Equal(sent, message) {
 		t.Errorf("sent is %v, the page has %v", sent, message)
+	}
+}
+
+// The page's written chunk is what the code sends once the slices are in the receiver's pages.
+// Changed in any byte with a meaning, or with any other bit in the pages, it is not accepted.
+func TestPageWritten(t *testing.T) {
+	native, message := new(kvtransferv1.SenderMessage), new(kvtransferv1.SenderMessage)
+	encoded := exampleBytes(t, "written chunk")
+	if err := proto.Unmarshal(exampleBytes(t, "chunk message"), native); err != nil {
+		t.Fatal(err)
+	}
+	if err := proto.Unmarshal(encoded, message); err != nil {
+		t.Fatal(err)
+	}
+	runs := []wire.Run{{First: 1, Blocks: 1}, {First: 3, Blocks: 1}}
+	source, blocks := kvtransfertest.NewPages(exampleLayout, 6), []kvcache.BlockID{5, 1}
+	if err := source.Write(1, blocks, native.GetChunk().GetPayload()); err != nil {
+		t.Fatal(err)
+	}
+	pages, targets := kvtransfertest.NewHostPages(exampleLayout, 6), []kvcache.BlockID{4, 2}
+	data, err := wire.Codec().Marshal(&wire.Outbound{
+		Chunk: wire.Chunk{TransferID: message.GetChunk().GetTransferId(), Layer: 1, Runs: runs},
+		Pages: source, Blocks: blocks, Into: pages, Targets: targets,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sent := new(kvtransferv1.SenderMessage)
+	if err := proto.Unmarshal(data.Materialize(), sent); err != nil || !proto.Equal(sent, message) {
+		t.Errorf("the code sends %v, the page has %v: %v", sent, message, err)
+	}
+	data.Free()
+	verify := func(encoded []byte) error {
+		var in wire.Inbound
+		defer in.Free()
+		if err := wire.Codec().Unmarshal(mem.BufferSlice{mem.SliceBuffer(encoded)}, &in); err != nil {
+			return err
+		}
+		return in.Verify(pages, targets)
+	}
+	if err := verify(encoded); err != nil {
+		t.Fatal(err)
+	}
+	taken := 0
+	for bit := range 8 * len(encoded) {
+		flipped := slices.Clone(encoded)
+		flipped[bit/8] ^= 1 << (bit % 8)
+		if verify(flipped) == nil {
+			taken++ // the sequence number, 0 if absent
+		}
+	}
+	if taken > 8 {
+		t.Errorf("%d bits are of no matter", taken)
+	}
+	for _, target := range targets {
+		for bit := range 8 * exampleLayout.SliceBytes {
+			view := pages.View(1, target)
+			view[bit/8] ^= 1 << (bit % 8)
+			if err := verify(encoded); !errors.Is(err, wire.ErrCorrupt) {
+				t.Errorf("bit %d of page %d is wrong: %v", bit, target, err)
+			}
+			view[bit/8] ^= 1 << (bit % 8)
+		}
+	}
+}
+
+// The page's request for shared pages is what a sender asks with.
+func TestPageRequest(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "pages")
+	listener, err := kvtransfer.ListenPages(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	asked := make(chan []byte, 1)
+	go func() {
+		defer close(asked)
+		conn, err := listener.AcceptUnix()
+		if err != nil {
+			return
+		}
+		defer conn.Close()
+		b := make([]byte, 100)
+		if n, err := conn.Read(b); err == nil {
+			asked <- b[:n]
+			_, _ = conn.Write([]byte("no"))
+		}
+	}()
+	if _, err := kvtransfer.MapPages(t.Context(), kvtransfer.MapRequest{
+		Address: "unix:///kv", Socket: path, Key: 0x6162636465666768, TransferID: 0x0102030405060708, Secret: 0x4142434445464748, Layout: exampleLayout,
+	}); err == nil || !strings.Contains(err.Error(), "no") {
+		t.Errorf("what is refused is mapped: %v", err)
+	}
+	if got, want := <-asked, exampleBytes(t, "pages request"); !slices.Equal(got, want) {
+		t.Errorf("the code asks with % x, the page has % x", got, want)
 	}
 }

@@ -40,6 +40,10 @@ type rig struct {
 	listener *bufconn.Listener
 	stop     func() // stops the receiver's server and its connections
 	streams  int    // per session
+	mapped   bool   // senders map the receiver's pages
+
+	mu       sync.Mutex
+	mappings []*kvtransfertest.Mapping
 }
 
 func newListener() *bufconn.Listener { return bufconn.Listen(1 << 20) }
@@ -49,6 +53,7 @@ type rigConfig struct {
 	receiver kvtransfer.ReceiverConfig
 	sender   kvtransfer.SenderConfig
 	pages    func(kvcache.Layout, int) *kvtransfertest.Pages
+	mapped   bool
 }
 
 type option func(*rigConfig)
@@ -81,11 +86,12 @@ func sharedPages(t *testing.T) func(kvcache.Layout, int) *kvtransfertest.Pages {
 	return newPages
 }
 
-// pageKinds lists the kinds of pages to test.
+// pageKinds lists the kinds of pages to test. Those that are mapped are written by the sender.
 var pageKinds = []struct {
-	name string
-	kind pageKind
-}{{"host", hostPages}, {"device", devicePages}, {"staging", stagingPages}, {"shared", sharedPages}}
+	name   string
+	kind   pageKind
+	mapped bool
+}{{"host", hostPages, false}, {"device", devicePages, false}, {"staging", stagingPages, false}, {"shared", sharedPages, false}, {"mapped", hostPages, true}}
 
 // overStreams runs a test in a synctest bubble, with sessions of one stream and of several,
 // and with both kinds of pages.
@@ -94,7 +100,7 @@ func overStreams(t *testing.T, test func(t *testing.T, streams option)) {
 		for _, pages := range pageKinds {
 			t.Run(fmt.Sprintf("%d streams, %s pages", streams, pages.name), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					test(t, func(c *rigConfig) { c.sender.Streams, c.pages = streams, pages.kind(t) })
+					test(t, func(c *rigConfig) { c.sender.Streams, c.pages, c.mapped = streams, pages.kind(t), pages.mapped })
 				})
 			})
 		}
@@ -116,7 +122,10 @@ func newRig(t *testing.T, options ...option) *rig {
 	for _, o := range options {
 		o(&c)
 	}
-	g.streams = max(c.sender.Streams, 1)
+	g.streams, g.mapped = max(c.sender.Streams, 1), c.mapped
+	if c.mapped {
+		c.receiver.PagesSocket, c.sender.MapPages = "memory", g.mapPages
+	}
 	g.from, g.to = c.pages(c.sender.Layout, poolBlocks), c.pages(c.receiver.Layout, poolBlocks)
 	for b := range poolBlocks {
 		g.from.Fill(kvcache.BlockID(b), 1)
@@ -151,6 +160,34 @@ func newRig(t *testing.T, options ...option) *rig {
 		tasks.Wait()
 	})
 	return g
+}
+
+// checkShut checks that no sender can write a page, and that one did if they are mapped.
+func (g *rig) checkShut() {
+	g.t.Helper()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.mapped != (len(g.mappings) > 0) {
+		g.t.Errorf("the pages were mapped %d times", len(g.mappings))
+	}
+	for _, m := range g.mappings {
+		if n := m.Opened(); n > 0 {
+			g.t.Errorf("%d pages are open to a sender", n)
+		}
+	}
+}
+
+// mapPages maps the receiver's pages for the sender, within this process.
+func (g *rig) mapPages(_ context.Context, r kvtransfer.MapRequest) (kvtransfer.MappedPages, error) {
+	detached, err := g.receiver.Attach(r.Key, r.TransferID, r.Secret)
+	if err != nil {
+		return nil, err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	m := kvtransfertest.NewMapping(g.to, detached, g.t.Errorf)
+	g.mappings = append(g.mappings, m)
+	return m, nil
 }
 
 func (g *rig) dial(address string) (*grpc.ClientConn, error) {

@@ -182,7 +182,7 @@ func (s *Sender) connection(ticket *kvtransferv1.Ticket) (*connection, error) {
 		if len(s.connections) >= maxSessions {
 			return nil, fmt.Errorf("%d sessions are already open", maxSessions)
 		}
-		conn = newConnection(s, to, addresses)
+		conn = newConnection(s, to, addresses, ticket)
 		s.connections[to] = conn
 		s.tasks.Go(conn.run)
 	}

@@ -28,6 +28,7 @@ type server struct {
 // Receiver.loop, and no lock is taken under it.
 type inbound struct {
 	id   receiver.StreamID
+	key  uint64 // by which the sender can ask for the pages
 	max  int
 	stop chan struct{} // closed when the core ends the stream
 	wake chan struct{} // tells the writer to look at the outbox
@@ -92,6 +93,10 @@ func (r *Receiver) Serve(stream grpc.BidiStreamingServer[kvtransferv1.SenderMess
 
 // attach registers a stream and its two goroutines.
 func (r *Receiver) attach() (*inbound, error) {
+	key, err := draw()
+	if err != nil {
+		return nil, status.Error(codes.Internal, err.Error())
+	}
 	r.loop.Lock()
 	defer r.loop.Unlock()
 	if r.grace != nil {
@@ -100,6 +105,7 @@ func (r *Receiver) attach() (*inbound, error) {
 	r.lastStream++
 	in := &inbound{
 		id:   r.lastStream,
+		key:  key,
 		max:  1024 + 4*r.cfg.MaxReservations,
 		stop: make(chan struct{}),
 		wake: make(chan struct{}, 1),
@@ -140,6 +146,9 @@ func (r *Receiver) read(in *inbound, stream senderStream, mayBe func(*kvtransfer
 	r.loop.Handle(receiver.StreamClosed{Stream: in.id})
 	r.loop.Lock()
 	delete(r.streams, in.id)
+	if r.sharing != nil {
+		delete(r.sharing.keys, in.key)
+	}
 	r.loop.Unlock()
 }
 
@@ -160,12 +169,14 @@ func (r *Receiver) unreadable(in *inbound, err error) {
 	}
 }
 
-// write verifies a chunk and copies its slices into the pages.
+// write verifies a chunk and copies its slices into the pages, unless they are there.
 func (r *Receiver) write(w *receiver.Write, m *wire.Inbound) (receiver.Outcome, string) {
 	var err error
 	switch w.Encoding {
 	case kvtransferv1.Encoding_ENCODING_LENT:
 		err = m.TakeTo(r.lending, w.Blocks)
+	case kvtransferv1.Encoding_ENCODING_SHARED:
+		err = m.Verify(r.pages, w.Blocks)
 	case r.cfg.Encoding:
 		err = m.CopyTo(r.pages, w.Blocks, r.coding)
 	default:

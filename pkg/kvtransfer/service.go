@@ -28,6 +28,7 @@ type Receiver struct {
 	lending      engine.Lending // the same pages; nil: loans are off
 	coding       wire.Coding    // of cfg.Encoding; nil: native
 	encodedBytes int            // bytes of one slice in cfg.Encoding
+	sharing      *sharing       // nil: senders are not told of it
 
 	loop *coreloop.Loop[*receiver.Core, receiver.Event, receiver.Action]
 
@@ -72,6 +73,7 @@ func NewReceiver(cfg ReceiverConfig, pages engine.Pages) (*Receiver, error) {
 		pages:        pages,
 		coding:       coding,
 		encodedBytes: encodedBytes,
+		sharing:      newSharing(cfg, pages, coding == nil),
 		owners:       map[uint64]*Reservation{},
 		streams:      map[receiver.StreamID]*inbound{},
 	}
@@ -84,6 +86,7 @@ func NewReceiver(cfg ReceiverConfig, pages engine.Pages) (*Receiver, error) {
 		Encoding:        cfg.Encoding,
 		EncodedBytes:    encodedBytes,
 		Lends:           lending != nil,
+		Shares:          r.sharing.can(),
 		Lease:           cfg.Lease,
 		MaxIdle:         cfg.MaxIdle,
 		HolderBlocks:    cfg.HolderBlocks,
@@ -125,6 +128,7 @@ func (r *Receiver) Run(ctx context.Context) error {
 
 	r.loop.Run(left.Done(), tick)
 	r.loop.Handle(receiver.CloseStreams{})
+	r.detachAll()
 	r.tasks.Wait()
 	r.loop.Wait()
 
@@ -166,6 +170,9 @@ func (r *Receiver) apply(_ time.Time, actions []receiver.Action) {
 	for _, a := range actions {
 		switch a := a.(type) {
 		case receiver.Send:
+			if hello := a.Message.GetHello(); hello != nil {
+				r.offer(r.streams[a.Stream], hello)
+			}
 			r.streams[a.Stream].push(a.Message)
 		case *receiver.Grant:
 			r.streams[a.Stream].grant(a.Bytes)

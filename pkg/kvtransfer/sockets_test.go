@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -19,11 +20,24 @@ import (
 )
 
 // newSocketRig is a rig over a socket of the operating system. Its tickets name a dead
-// address first.
+// address first. Over "shm" the receiver's pages are of its own kind.
 func newSocketRig(t *testing.T, network string, streams int, pages func(kvcache.Layout, int) *kvtransfertest.Pages) *rig {
 	t.Helper()
 	layout := kvtransfertest.Layout(layers, sliceBytes)
 	g := &rig{t: t, from: pages(layout, poolBlocks), to: pages(layout, poolBlocks), streams: streams}
+	sending := kvtransfer.SenderConfig{
+		WorkerID: "prefill-0", Epoch: 9, Layout: layout, Streams: streams,
+		Dial: func(address string) (*grpc.ClientConn, error) {
+			return rpc.Dial(address, kvtransfer.Dialing(rpc.ClientConfig{}))
+		},
+	}
+	receiving := kvtransfer.ReceiverConfig{WorkerID: "decode-0", Epoch: 7, Layout: layout, CreditBytes: 2000, MaxChunkBytes: 450}
+	var sharing *net.UnixListener
+	if network == "shm" {
+		g.to, sharing = sharePages(t, layout, &receiving)
+		sending.MapPages, sending.OnlyMapped = kvtransfer.MapPages, true
+		network = "unix"
+	}
 	for b := range poolBlocks {
 		g.from.Fill(kvcache.BlockID(b), 1)
 	}
@@ -36,18 +50,11 @@ func newSocketRig(t *testing.T, network string, streams int, pages func(kvcache.
 	if network == "tcp" {
 		address = listener.Addr().String()
 	}
-	if g.receiver, err = kvtransfer.NewReceiver(kvtransfer.ReceiverConfig{
-		WorkerID: "decode-0", Epoch: 7, Layout: layout, CreditBytes: 2000, MaxChunkBytes: 450,
-		Addresses: []string{"unix://" + filepath.Join(folder, "nobody.sock"), address},
-	}, g.to); err != nil {
+	receiving.Addresses = []string{"unix://" + filepath.Join(folder, "nobody.sock"), address}
+	if g.receiver, err = kvtransfer.NewReceiver(receiving, g.to); err != nil {
 		t.Fatal(err)
 	}
-	if g.sender, err = kvtransfer.NewSender(kvtransfer.SenderConfig{
-		WorkerID: "prefill-0", Epoch: 9, Layout: layout, Streams: streams,
-		Dial: func(address string) (*grpc.ClientConn, error) {
-			return rpc.Dial(address, kvtransfer.Dialing(rpc.ClientConfig{}))
-		},
-	}, g.from); err != nil {
+	if g.sender, err = kvtransfer.NewSender(sending, g.from); err != nil {
 		t.Fatal(err)
 	}
 	server := rpc.NewServer(kvtransfer.Serving(rpc.ServerConfig{MaxReceiveBytes: g.receiver.MaxMessageBytes()}))
@@ -61,15 +68,45 @@ func newSocketRig(t *testing.T, network string, streams int, pages func(kvcache.
 	var tasks sync.WaitGroup
 	tasks.Go(func() { _ = server.Serve(listener) })
 	tasks.Go(func() { _ = g.receiver.Run(ctx) })
+	if sharing != nil {
+		tasks.Go(func() {
+			if err := g.receiver.ServePages(sharing); err != nil {
+				t.Error(err)
+			}
+		})
+	}
 	t.Cleanup(func() {
 		if err := g.sender.Close(context.Background()); err != nil {
 			t.Error(err)
 		}
 		cancel()
 		g.stop()
+		if sharing != nil {
+			_ = sharing.Close()
+		}
 		tasks.Wait()
 	})
 	return g
+}
+
+// sharePages gives a receiver pages that processes of this host can map, and the socket for them.
+func sharePages(t *testing.T, layout kvcache.Layout, cfg *kvtransfer.ReceiverConfig) (*kvtransfertest.Pages, *net.UnixListener) {
+	t.Helper()
+	pages, free, err := kvtransfertest.NewSharedPages(layout, poolBlocks)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := free(); err != nil {
+			t.Error(err)
+		}
+	})
+	cfg.PagesSocket = filepath.Join(t.TempDir(), "pages")
+	listener, err := kvtransfer.ListenPages(cfg.PagesSocket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pages, listener
 }
 
 // Transfers also work over sockets of the operating system.
@@ -101,9 +138,12 @@ func TestSockets(t *testing.T) {
 			}, func(err error) bool { return failReason(err) == kvtransferv1.FailReason_FAIL_REASON_DEVICE })
 		}},
 	} {
-		for _, network := range []string{"tcp", "unix"} {
+		for _, network := range []string{"tcp", "unix", "shm"} {
 			for _, streams := range []int{1, 3} {
 				for _, pages := range pageKinds {
+					if pages.mapped {
+						continue // that is "shm"
+					}
 					t.Run(fmt.Sprintf("%s, %s, %d streams, %s pages", test.name, network, streams, pages.name), func(t *testing.T) {
 						test.run(t, newSocketRig(t, network, streams, pages.kind(t)))
 					})

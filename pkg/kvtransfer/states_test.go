@@ -34,7 +34,7 @@ How to read a table:
 * **reserved**: the ticket is issued, and no sender has used it yet.
 * **open**: the receiver accepted. Chunks arrive; some stripes may have committed.
 * **committing**: every stripe has committed and nothing is missing. Copies still run.
-* **ending**: the transfer is over for its owner. Its blocks are in quarantine until the receiver has read Abort on every stripe, or every stream of the session has ended.
+* **ending**: the transfer is over for its owner. Its blocks are in quarantine until the receiver has read Abort on every stripe, or every stream of the session has ended. If the sender wrote into the blocks itself, they are so until it has also unmapped them.
 * **draining**: no chunk can come any more. Copies still run.
 * **gone**: committed or drained. The blocks are the owner's.
 

@@ -12,7 +12,7 @@ type ReceiverStats = receiver.Stats
 // TransferStats describes one transfer at its sender. Times are since Open was called, by
 // the sender's clock; 0 means not yet.
 type TransferStats struct {
-	// Bytes and Chunks written to the network.
+	// Bytes and Chunks written to the network or into the receiver's pages.
 	Bytes  uint64
 	Chunks int
 	// Accepted is when the receiver accepted.
@@ -31,7 +31,8 @@ type TransferStats struct {
 	// pages, and PathBusy for how long of that there was something to send or on its way.
 	PathBytes int64
 	PathBusy  time.Duration
-	// Transport is "tcp", "unix", or "device" if both sides' pages are in one memory and
-	// slices are copied there.
+	// Transport is "tcp", "unix", "shm" if slices are written into the receiver's pages, which
+	// this side has mapped, or "device" if both sides' pages are in one memory and slices are
+	// copied there.
 	Transport string
 }

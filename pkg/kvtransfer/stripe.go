@@ -39,6 +39,14 @@ func (c *connection) write(stream kvtransferv1.KVTransfer_StreamClient, stripe i
 				continue // the core knows
 			}
 			*encoded, message = data, encoded
+		case *kvtransferv1.SenderMessage:
+			if c.mapping == nil {
+				break
+			}
+			if err := c.shutPages(out); err != nil {
+				c.fail(err)
+				return
+			}
 		case nil:
 			select {
 			case <-c.stripes[stripe]:
@@ -52,12 +60,17 @@ func (c *connection) write(stream kvtransferv1.KVTransfer_StreamClient, stripe i
 		*encoded = nil
 		if err != nil {
 			if !errors.Is(err, io.EOF) { // on io.EOF the reader gets the cause
-				c.loop.Handle(sender.StreamLost{Err: err})
-				c.cancel()
+				c.fail(err)
 			}
 			return
 		}
 	}
+}
+
+// fail ends the session.
+func (c *connection) fail(err error) {
+	c.loop.Handle(sender.StreamLost{Err: err})
+	c.cancel()
 }
 
 // next returns the next thing to write to a stripe: a message, a chunk for the codec, or

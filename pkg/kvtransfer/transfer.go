@@ -20,6 +20,8 @@ type Transfer struct {
 	accepted chan struct{}
 	released chan struct{}
 	done     chan struct{}
+	held     int     // leading blocks that are not sent
+	window   *window // set before accepted is closed; nil: nothing is written into mapped pages
 
 	// Guarded by conn.loop.
 	err   error

@@ -3,6 +3,7 @@ package kvtransfer_test
 import (
 	"context"
 	"errors"
+	"os"
 	"slices"
 	"sync"
 	"testing"
@@ -17,7 +18,12 @@ import (
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if plan := os.Getenv(mapperPlan); plan != "" {
+		os.Exit(runMapper(plan))
+	}
+	goleak.VerifyTestMain(m)
+}
 
 func TestTransferArrives(t *testing.T) {
 	for _, test := range []struct {
@@ -47,6 +53,7 @@ func TestTransferArrives(t *testing.T) {
 				if err := tr.Err(); err != nil {
 					t.Fatal(err)
 				}
+				g.checkShut()
 				if !o.committed || !slices.Equal(o.sampled, []int32{11, 12}) || o.bytes != test.wantSliceBytes {
 					t.Errorf("committed %v, tokens %v, %d bytes", o.committed, o.sampled, o.bytes)
 				}
@@ -140,6 +147,7 @@ func TestSenderAborts(t *testing.T) {
 				t.Errorf("ended with %v", err)
 			}
 		}
+		g.checkShut()
 		tr.Send(0, 2, blockRange(10, 2)) // after the end: ignored
 		tr.Commit(nil)
 		if _, err := g.sender.Open(t.Context(), ticket, "r"); refuseReason(err) == 0 {
@@ -227,6 +235,7 @@ func TestCancelReachesTheSender(t *testing.T) {
 		if failReason(tr.Err()) != kvtransferv1.FailReason_FAIL_REASON_CANCELLED {
 			t.Errorf("the sender was told %v", tr.Err())
 		}
+		g.checkShut()
 	})
 }
 

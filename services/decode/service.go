@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -26,6 +27,9 @@ type Deps struct {
 	KVAddresses []string
 	// KVMaxStreams bounds the streams of KV. 0: kvtransfer.DefaultMaxStreams.
 	KVMaxStreams int
+	// KVPagesSocket is the path of the socket that ServePages listens on; empty: the pages are
+	// not shared with other processes.
+	KVPagesSocket string
 	// KVNoLoans has KV of workers whose pages are in the same memory come over
 	// connections all the same.
 	KVNoLoans bool
@@ -74,6 +78,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		MaxReservations: capacity.Blocks,
 		MaxStreams:      deps.KVMaxStreams,
 		NoLoans:         deps.KVNoLoans,
+		PagesSocket:     deps.KVPagesSocket,
 		Logger:          deps.Logger,
 		Tracer:          deps.Tracer,
 	}, deps.Engine.Pages())
@@ -111,6 +116,12 @@ func (s *Service) Register(registrar grpc.ServiceRegistrar) {
 // RegisterKV adds the receiver of KV to the gRPC server that listens on
 // Deps.KVAddresses.
 func (s *Service) RegisterKV(registrar grpc.ServiceRegistrar) { s.receiver.Register(registrar) }
+
+// ServePages lets prefill workers of this host map the KV pages, until the listener, on
+// Deps.KVPagesSocket, is closed.
+func (s *Service) ServePages(listener *net.UnixListener) error {
+	return s.receiver.ServePages(listener)
+}
 
 // KVMessageBytes is the largest message that the server of RegisterKV has to take.
 func (s *Service) KVMessageBytes() int { return s.receiver.MaxMessageBytes() }

@@ -34,6 +34,9 @@ type Deps struct {
 	// Dial connects to a receiver of KV, KVConnections times for each; 0: once.
 	Dial          func(address string) (*grpc.ClientConn, error)
 	KVConnections int
+	// KVMapPages writes KV into the pages of decode workers on this host that share them.
+	// KVOnlyMapped refuses all others.
+	KVMapPages, KVOnlyMapped bool
 	// Registered refuses receivers that are not registered, or not at these addresses for KV.
 	// Nil: all are taken.
 	Registered func(ctx context.Context, worker string, kvAddresses ...string) error
@@ -79,9 +82,14 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if err := cfg.Validate(layout.BlockTokens); err != nil {
 		return nil, err
 	}
-	sender, err := kvtransfer.NewSender(kvtransfer.SenderConfig{
+	sending := kvtransfer.SenderConfig{
 		WorkerID: deps.Identity.ID, Epoch: deps.Identity.Epoch, Layout: layout, Dial: deps.Dial, Registered: deps.Registered, Streams: deps.KVConnections, Logger: deps.Logger,
-	}, deps.Engine.Pages())
+		OnlyMapped: deps.KVOnlyMapped,
+	}
+	if deps.KVMapPages {
+		sending.MapPages = kvtransfer.MapPages
+	}
+	sender, err := kvtransfer.NewSender(sending, deps.Engine.Pages())
 	if err != nil {
 		return nil, fmt.Errorf("kv sender: %w", err)
 	}

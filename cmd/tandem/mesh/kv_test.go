@@ -63,6 +63,8 @@ func TestKVDialPassesOver(t *testing.T) {
 		{kvtransfer.TransportAuto, "127.0.0.1:1", ""},
 		{kvtransfer.TransportTCP, "127.0.0.1:1", ""},
 		{kvtransfer.TransportUnix, "127.0.0.1:1", "--kv-transport"},
+		{kvtransfer.TransportShm, "127.0.0.1:1", "--kv-transport"},
+		{kvtransfer.TransportShm, "unix://" + path, ""},
 		{kvtransfer.TransportAuto, "unix:///nowhere/s", "no such socket"},
 		{kvtransfer.TransportAuto, "unix://" + file, "no such socket"},
 	} {
@@ -77,7 +79,8 @@ func TestKVDialPassesOver(t *testing.T) {
 }
 
 // serveOne runs a mesh, lets it serve one disaggregated request, and returns the
-// addresses at which its log says that KV sessions were opened.
+// addresses at which its log says that KV sessions were opened, and after each whether the pages
+// there were mapped.
 func serveOne(t *testing.T, o mesh.UpOptions) string {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -111,8 +114,10 @@ func serveOne(t *testing.T, o mesh.UpOptions) string {
 			continue
 		}
 		_, rest, _ := strings.Cut(line, "address=")
-		address, _, _ := strings.Cut(rest, " ")
-		addresses = append(addresses, address)
+		address, rest, _ := strings.Cut(rest, " ")
+		_, rest, _ = strings.Cut(rest, "mapped=")
+		isMapped, _, _ := strings.Cut(rest, " ")
+		addresses = append(addresses, address+" "+isMapped)
 	}
 	return strings.Join(addresses, " ")
 }
@@ -120,12 +125,13 @@ func serveOne(t *testing.T, o mesh.UpOptions) string {
 func TestTransportOfAMesh(t *testing.T) {
 	for _, c := range []struct {
 		transport, socket string
-		unix              bool
+		unix, mapped      bool
 	}{
-		{kvtransfer.TransportAuto, kvtransfer.SocketAuto, true},
-		{kvtransfer.TransportAuto, kvtransfer.SocketOff, false},
-		{kvtransfer.TransportTCP, kvtransfer.SocketAuto, false},
-		{kvtransfer.TransportUnix, kvtransfer.SocketAuto, true},
+		{kvtransfer.TransportAuto, kvtransfer.SocketAuto, true, true},
+		{kvtransfer.TransportAuto, kvtransfer.SocketOff, false, false},
+		{kvtransfer.TransportTCP, kvtransfer.SocketAuto, false, false},
+		{kvtransfer.TransportUnix, kvtransfer.SocketAuto, true, false},
+		{kvtransfer.TransportShm, kvtransfer.SocketAuto, true, true},
 	} {
 		t.Run(c.transport+" "+c.socket, func(t *testing.T) {
 			o := upOptions(t)
@@ -133,7 +139,7 @@ func TestTransportOfAMesh(t *testing.T) {
 			t.Setenv("TMPDIR", folder)
 			o.KV.Transport, o.KV.Socket, o.KV.Connections = c.transport, c.socket, 2
 			got := serveOne(t, o)
-			if strings.Count(got, " ") != 0 || strings.HasPrefix(got, "unix://"+folder) != c.unix || !c.unix && !strings.HasPrefix(got, "127.0.0.1:") {
+			if strings.Count(got, " ") != 1 || strings.HasSuffix(got, " true") != c.mapped || strings.HasPrefix(got, "unix://"+folder) != c.unix || !c.unix && !strings.HasPrefix(got, "127.0.0.1:") {
 				t.Errorf("KV went over %q", got)
 			}
 			if left, err := os.ReadDir(folder); err != nil || len(left) > 0 {

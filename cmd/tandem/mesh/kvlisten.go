@@ -18,6 +18,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/kvtransfer"
 	"github.com/tandem-serving/tandem/pkg/lifecycle"
 	"github.com/tandem-serving/tandem/pkg/rpc"
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 )
 
@@ -70,6 +71,17 @@ type kvEndpoint struct {
 	// addresses are what tickets name, best first: the socket, which only this host
 	// has and on which less is copied, then TCP.
 	addresses []string
+	// pages passes the descriptor of the worker's pages; nil: they are not shared.
+	pages *net.UnixListener
+}
+
+// pagesSocket is the path of the socket that passes the pages' descriptor, empty if there is
+// none.
+func (e *kvEndpoint) pagesSocket() string {
+	if e.pages == nil {
+		return ""
+	}
+	return e.pages.Addr().String()
 }
 
 func (e *kvEndpoint) add(listener net.Listener, address string) {
@@ -78,7 +90,7 @@ func (e *kvEndpoint) add(listener net.Listener, address string) {
 
 // listenKV opens an endpoint. A socket that was not asked for by name, and that cannot be
 // had, is done without.
-func (p *process) listenKV(place kvPlace) (*kvEndpoint, error) {
+func (p *process) listenKV(place kvPlace, role controlv1.Role) (*kvEndpoint, error) {
 	o, e := p.options.KV, new(kvEndpoint)
 	if wanted, needed := o.Sockets(); wanted {
 		listener, err := p.sockets.listen(o.Socket)
@@ -86,13 +98,16 @@ func (p *process) listenKV(place kvPlace) (*kvEndpoint, error) {
 		case err == nil:
 			p.listeners = append(p.listeners, listener)
 			e.add(listener, addressOf(listener.Addr()))
+			if err := p.listenPages(e, listener.Addr().String(), role); err != nil {
+				return nil, err
+			}
 		case needed:
 			return nil, fmt.Errorf("--kv-socket: %w", err)
 		default:
 			p.logger.Info("kv is received over tcp only: no folder for a unix socket", slog.Any("error", err))
 		}
 	}
-	if o.Transport == kvtransfer.TransportUnix {
+	if !o.Reaches(false) {
 		return e, nil
 	}
 	listener, err := kvtransfer.Listen(place.listen)
@@ -108,12 +123,37 @@ func (p *process) listenKV(place kvPlace) (*kvEndpoint, error) {
 	return e, nil
 }
 
+// listenPages opens the socket that passes the descriptor of a decode worker's pages, beside the
+// socket for its KV.
+func (p *process) listenPages(e *kvEndpoint, socket string, role controlv1.Role) error {
+	wanted, needed := p.options.KV.Shares()
+	if !wanted || role != controlv1.Role_ROLE_DECODE {
+		return nil
+	}
+	listener, err := kvtransfer.ListenPages(socket + ".pages")
+	switch {
+	case err == nil:
+		p.listeners = append(p.listeners, listener)
+		e.pages = listener
+	case needed:
+		return fmt.Errorf("--kv-transport: shm needs a second socket: %w", err)
+	default:
+		p.logger.Info("kv pages are not shared: no socket for their descriptor", slog.Any("error", err))
+	}
+	return nil
+}
+
 // receivesKV is a worker whose receiver wants a server of its own.
 type receivesKV interface {
 	RegisterKV(registrar grpc.ServiceRegistrar)
 	// KVMessageBytes is the largest message that its senders may send; 0: there are
 	// none.
 	KVMessageBytes() int
+}
+
+// sharesKV is a receiver whose pages senders of this host can map.
+type sharesKV interface {
+	ServePages(listener *net.UnixListener) error
 }
 
 // kvServices serve the receiver of a worker on its endpoint. They come before what
@@ -134,7 +174,14 @@ func (p *process) kvServices(w *part, role string, receiver receivesKV, logger *
 			Stop:  server.Stop,
 		})
 	}
-	logger.Info("kv is received", slog.Any("addresses", w.kv.addresses))
+	if sharing, can := receiver.(sharesKV); can && w.kv.pages != nil {
+		services = append(services, lifecycle.Service{
+			Name: w.id + " kv pages",
+			Run:  func(context.Context) error { return sharing.ServePages(w.kv.pages) },
+			Stop: func(context.Context) error { return w.kv.pages.Close() },
+		})
+	}
+	logger.Info("kv is received", slog.Any("addresses", w.kv.addresses), slog.String("pages", w.kv.pagesSocket()))
 	return services
 }
 
@@ -142,12 +189,12 @@ func (p *process) kvServices(w *part, role string, receiver receivesKV, logger *
 // this host does not have is passed over before anything is tried: tickets of
 // receivers on other hosts name such.
 func (p *process) kvDial(cfg rpc.ClientConfig) func(address string) (*grpc.ClientConn, error) {
-	wanted := p.options.KV.Transport
+	kv := p.options.KV
 	return func(address string) (*grpc.ClientConn, error) {
 		path, isUnix := strings.CutPrefix(address, api.UnixScheme)
 		switch {
-		case isUnix && wanted == kvtransfer.TransportTCP, !isUnix && wanted == kvtransfer.TransportUnix:
-			return nil, fmt.Errorf("not tried, because --kv-transport is %s", wanted)
+		case !kv.Reaches(isUnix):
+			return nil, fmt.Errorf("not tried, because --kv-transport is %s", kv.Transport)
 		case isUnix:
 			if info, err := os.Stat(path); err != nil || info.Mode()&os.ModeSocket == 0 {
 				return nil, fmt.Errorf("not tried, because this host has no such socket")

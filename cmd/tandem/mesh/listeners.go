@@ -69,7 +69,7 @@ func (p *process) listenPart(part *part) (err error) {
 		return err
 	}
 	if part.role != controlv1.Role_ROLE_ROUTER {
-		part.kv, err = p.listenKV(kv) // prefill workers receive KV too, from block stores
+		part.kv, err = p.listenKV(kv, part.role) // prefill workers receive KV too, from block stores
 	}
 	return err
 }
@@ -83,6 +83,9 @@ func (p *process) closePart(part *part) {
 	}
 	if part.kv != nil {
 		all = append(all, part.kv.listeners...)
+		if part.kv.pages != nil {
+			all = append(all, part.kv.pages)
+		}
 	}
 	for _, l := range all {
 		_ = l.Close()

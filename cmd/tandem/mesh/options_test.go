@@ -124,7 +124,7 @@ func TestOptionsNameTheirFlags(t *testing.T) {
 		{"kv-max-streams", func(o *mesh.UpOptions) { o.KV.MaxStreams = 7 }},
 		{"kv-max-connections", func(o *mesh.UpOptions) { o.KV.MaxConnections = 1023 }},
 		{"kv-max-connections", func(o *mesh.UpOptions) { o.KV.MaxConnections = o.KV.MaxStreams + 7 }},
-		{"kv-transport", func(o *mesh.UpOptions) { o.KV.Transport = "shm" }},
+		{"kv-transport", func(o *mesh.UpOptions) { o.KV.Transport = "udp" }},
 		{"kv-socket", func(o *mesh.UpOptions) { o.KV.Socket = "run/a.sock" }},
 		{"kv-socket", func(o *mesh.UpOptions) { o.KV.Socket = "" }},
 		{"kv-socket", func(o *mesh.UpOptions) { o.KV.Socket = "/run/a.sock" }},

@@ -9,6 +9,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/engine/cpu/internal/kernels"
 	"github.com/tandem-serving/tandem/pkg/engine/hostpages"
 	"github.com/tandem-serving/tandem/pkg/engine/internal/rotary"
+	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/model"
 	"github.com/tandem-serving/tandem/pkg/sampler"
 )
@@ -60,15 +61,14 @@ func (w *Weights) NewEngine(config Config) (engine.Engine, error) {
 		return nil, fmt.Errorf("new engine: %w", err)
 	}
 	layout := config.layout(w.spec, w.kind)
-	memory, err := kernels.Allocate(config.Blocks * layout.PageBytes())
+	pages, err := newPages(layout, config)
 	if err != nil {
 		w.release()
 		return nil, fmt.Errorf("new engine for %s: %d KV blocks: %w", w.spec.Name, config.Blocks, err)
 	}
-	free := func() error { memory.Free(); return nil }
-	workspace, err := kernels.NewWorkspace(w.packed, set, config.Threads, shapeOf(w.spec, w.kind, config), config.limits(w.spec), memory)
+	workspace, err := kernels.NewWorkspace(w.packed, set, config.Threads, shapeOf(w.spec, w.kind, config), config.limits(w.spec), kernels.Borrow(pages.Bytes()))
 	if err != nil {
-		memory.Free()
+		_ = pages.Close() // the first error says more
 		w.release()
 		return nil, fmt.Errorf("new engine for %s: %w", w.spec.Name, err)
 	}
@@ -88,11 +88,25 @@ func (w *Weights) NewEngine(config Config) (engine.Engine, error) {
 		config:    config,
 		capacity:  capacity,
 		batches:   engine.NewValidator(capacity, w.spec),
-		pages:     hostpages.Over(layout, config.Blocks, memory.Bytes(), free),
+		pages:     pages,
 		workspace: workspace,
 		angles:    rotary.New(w.spec),
 		sampler:   sampler.New(),
 	}, nil
+}
+
+// newPages makes the pages of an engine.
+func newPages(layout kvcache.Layout, config Config) (*hostpages.Pages, error) {
+	if config.SharedKV {
+		if pages, err := hostpages.MapShared(layout, config.Blocks); err == nil {
+			return pages, nil
+		}
+	}
+	memory, err := kernels.Allocate(config.Blocks * layout.PageBytes())
+	if err != nil {
+		return nil, err
+	}
+	return hostpages.Over(layout, config.Blocks, memory.Bytes(), func() error { memory.Free(); return nil }), nil
 }
 
 // Model implements engine.Engine.

@@ -36,6 +36,9 @@ type Config struct {
 	BlockTokens int
 	// MaxBatchTokens and MaxSequences bound a step.
 	MaxBatchTokens, MaxSequences int
+	// ShareKV lets other processes map the pages of decode workers, where engine and system
+	// can.
+	ShareKV bool
 	// Profile is a file of measured step times, which the simulated engine obeys;
 	// empty: Simulated.StepTime says. Of the CPU engine it gives the limits.
 	Profile string

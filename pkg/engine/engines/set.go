@@ -134,11 +134,13 @@ func (s *Set) New(id string, role controlv1.Role) (made engine.Engine, err error
 			return nil, fmt.Errorf("cuda engine: %w", err)
 		}
 	case s.weights != nil:
-		if made, err = s.weights.NewEngine(s.config.CPU); err != nil {
+		config := s.config.CPU
+		config.SharedKV = s.config.ShareKV && role == controlv1.Role_ROLE_DECODE
+		if made, err = s.weights.NewEngine(config); err != nil {
 			return nil, fmt.Errorf("cpu engine: %w", err)
 		}
 	default:
-		if made, err = s.newSimulated(id); err != nil {
+		if made, err = s.newSimulated(id, role); err != nil {
 			return nil, err
 		}
 	}
@@ -165,8 +167,9 @@ const maxSimulatedBlocks = 1 << 22
 
 // newSimulated makes a simulated engine with as many blocks as a real one would
 // have in the same memory. They take memory as they are used, and little of it.
-func (s *Set) newSimulated(id string) (engine.Engine, error) {
+func (s *Set) newSimulated(id string, role controlv1.Role) (engine.Engine, error) {
 	config := s.config.Simulated
+	config.SharedKV = s.config.ShareKV && role == controlv1.Role_ROLE_DECODE
 	config.Spec, config.Profile = s.spec, s.profile
 	config, err := config.For(id)
 	if err != nil {

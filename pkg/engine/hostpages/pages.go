@@ -6,6 +6,7 @@ package hostpages
 import (
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -21,6 +22,7 @@ var ErrClosed = errors.New("the pages are closed")
 type Pages struct {
 	at   kvcache.PageMap
 	free func() error
+	file *os.File // that holds the memory; nil: it is this process's own
 
 	mu     sync.RWMutex // held to copy; held exclusively to close
 	memory []byte       // nil once closed
@@ -68,6 +70,19 @@ func (p *Pages) Bytes() []byte {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	return p.memory
+}
+
+// Shares implements engine.Sharing: only pages of MapShared can be.
+func (p *Pages) Shares() bool { return p.file != nil }
+
+// File implements engine.Sharing.
+func (p *Pages) File() *os.File {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	if p.memory == nil {
+		return nil
+	}
+	return p.file
 }
 
 // Layout implements engine.Pages.

@@ -2,6 +2,7 @@ package hostpages_test
 
 import (
 	"bytes"
+	"runtime"
 	"testing"
 
 	"github.com/tandem-serving/tandem/pkg/engine/hostpages"
@@ -15,10 +16,27 @@ const (
 )
 
 func TestPages(t *testing.T) {
-	p, err := hostpages.Map(kvtransfertest.Layout(layers, sliceBytes), 4)
-	if err != nil {
-		t.Fatal(err)
+	for name, newPages := range map[string]func(kvcache.Layout, int) (*hostpages.Pages, error){"own": hostpages.Map, "shared": hostpages.MapShared} {
+		t.Run(name, func(t *testing.T) {
+			p, err := newPages(kvtransfertest.Layout(layers, sliceBytes), 4)
+			if err != nil {
+				if name == "shared" && runtime.GOOS != "linux" {
+					t.Skip(err)
+				}
+				t.Fatal(err)
+			}
+			if p.Shares() != (name == "shared") || (p.File() != nil) != p.Shares() {
+				t.Errorf("shares: %v, file %v", p.Shares(), p.File())
+			}
+			testPages(t, p)
+			if p.File() != nil {
+				t.Error("closed pages have a file")
+			}
+		})
 	}
+}
+
+func testPages(t *testing.T, p *hostpages.Pages) {
 	src := bytes.Repeat([]byte{1, 2, 3, 4, 5, 6, 7, 8}, 2*sliceBytes/8)
 	if err := p.Write(1, []kvcache.BlockID{3, 0}, src); err != nil {
 		t.Fatal(err)

@@ -54,6 +54,9 @@ type Config struct {
 	// next one was begun, or another layer, is not noticed, and batches are not validated:
 	// who makes them is trusted. The default for SliceBytes is one record then.
 	Brief bool
+	// SharedKV has the pages in memory that other processes can map (engine.Sharing), where the
+	// system has such.
+	SharedKV bool
 	// Profile says how long a step takes. It must be valid. Nil: StepTime does.
 	Profile *latency.Profile
 	// Trouble is what goes wrong.

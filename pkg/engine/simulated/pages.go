@@ -2,6 +2,7 @@ package simulated
 
 import (
 	"fmt"
+	"os"
 	"sync/atomic"
 
 	"github.com/tandem-serving/tandem/pkg/kvcache"
@@ -11,10 +12,11 @@ import (
 // have records. A page takes memory once it is first looked at.
 type pages struct {
 	layout kvcache.Layout
-	first  int    // layer that has records; those before have none
-	bytes  int    // of a page
-	count  int    // of blocks
-	whole  []byte // all pages, where they are small
+	first  int      // layer that has records; those before have none
+	bytes  int      // of a page
+	count  int      // of blocks
+	whole  []byte   // all pages, where they are small or shared
+	file   *os.File // that holds whole; nil: none does
 	blocks []atomic.Pointer[[]byte]
 	link   *link // nil: what is written arrives at once
 }
@@ -31,6 +33,10 @@ func (p *pages) in(layer int, block kvcache.BlockID) bool {
 	return layer >= 0 && layer < p.layout.Layers && block >= 0 && int(block) < p.count
 }
 
+// Shares and File implement engine.Sharing.
+func (p *pages) Shares() bool   { return p.file != nil }
+func (p *pages) File() *os.File { return p.file }
+
 func (p *pages) Layout() kvcache.Layout { return p.layout }
 
 // View is the memory of one slice. A block or layer out of range, or a layer without
@@ -40,8 +46,8 @@ func (p *pages) View(layer int, block kvcache.BlockID) []byte {
 		return nil
 	}
 	if p.whole != nil {
-		from := int(block) * p.bytes
-		return p.whole[from : from+p.bytes : from+p.bytes]
+		from := int(block)*p.bytes + (layer-p.first)*p.layout.SliceBytes
+		return p.whole[from : from+p.layout.SliceBytes : from+p.layout.SliceBytes]
 	}
 	page := p.blocks[block].Load()
 	if page == nil {

@@ -22,10 +22,12 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 	"time"
 
 	"github.com/tandem-serving/tandem/pkg/engine"
+	"github.com/tandem-serving/tandem/pkg/engine/hostpages"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/latency"
 	"github.com/tandem-serving/tandem/pkg/model"
@@ -113,6 +115,9 @@ func New(cfg Config) (*Engine, error) {
 		fate:    newMisfortune(cfg.Trouble),
 		timer:   cfg.newTimer(),
 	}
+	if cfg.SharedKV && !cfg.Brief && cfg.LinkBytesPerSecond == 0 {
+		e.share()
+	}
 	e.batches = engine.NewValidator(e.capacity, cfg.Spec)
 	e.closing, e.endLink = context.WithCancel(context.Background())
 	if cfg.LinkBytesPerSecond > 0 {
@@ -120,6 +125,17 @@ func New(cfg Config) (*Engine, error) {
 		e.pages.link = &link{slice: slice, ctx: e.closing, turn: make(chan struct{}, 1), timer: cfg.newTimer()}
 	}
 	return e, nil
+}
+
+// share moves the pages, which nobody has used, into memory that other processes can map. It
+// lasts as long as the engine is referred to, its pages included, and not only until Close.
+func (e *Engine) share() {
+	shared, err := hostpages.MapShared(e.capacity.Layout, e.capacity.Blocks)
+	if err != nil {
+		return // they stay this process's own
+	}
+	e.pages.whole, e.pages.blocks, e.pages.file = shared.Bytes(), nil, shared.File()
+	runtime.AddCleanup(e, func(p *hostpages.Pages) { _ = p.Close() }, shared)
 }
 
 // Model describes the model.

@@ -5,6 +5,7 @@ package kvtransfertest
 
 import (
 	"errors"
+	"os"
 	"sync"
 	"sync/atomic"
 
@@ -30,6 +31,7 @@ type Pages struct {
 	inHost  bool
 	book    *pageloans.Book[*Pages] // nil: no lending
 	staging *staging                // nil: no staging buffers
+	file    *os.File                // that holds memory; nil: none does
 
 	fault atomic.Pointer[error]
 	hook  atomic.Pointer[func()]

@@ -26,6 +26,8 @@ type Config struct {
 	EncodedBytes int
 	// Lends lets tickets name a memory, so that senders in it may lend slices.
 	Lends bool
+	// Shares lets senders map the pages, and write slices there themselves.
+	Shares bool
 	// Lease is how long a sender may be silent.
 	Lease time.Duration
 	// MaxIdle is how long a sender may only renew a transfer, without bytes of it. 0: no
@@ -51,7 +53,8 @@ type Core struct {
 	transfers map[uint64]*transfer
 	holders   map[string]int // charged blocks; none that is 0
 	streams   map[StreamID]*stream
-	sessions  map[uint64]*session // by id, if not 0
+	sessions  map[uint64]*session   // by id, if not 0
+	mappings  map[StreamID]*session // that have the pages mapped, by the stream of Map
 	deadlines *deadline.Queue[timer]
 	closed    bool
 	totals    Totals
@@ -109,6 +112,7 @@ func New(cfg Config) *Core {
 		holders:   map[string]int{},
 		streams:   map[StreamID]*stream{},
 		sessions:  map[uint64]*session{},
+		mappings:  map[StreamID]*session{},
 		deadlines: deadline.New[timer](),
 	}
 }
@@ -132,6 +136,10 @@ func (c *Core) Handle(now time.Time, ev Event) []Action {
 		c.written(ev)
 	case StreamClosed:
 		c.loseStream(ev.Stream)
+	case Map:
+		c.mapPages(ev)
+	case Unmapped:
+		c.unmap(ev.Stream)
 	case Tick:
 		c.tick()
 	case Shutdown:

@@ -61,6 +61,15 @@ type (
 	}
 	// StreamClosed reports that nothing more will be read from a stream.
 	StreamClosed struct{ Stream StreamID }
+	// Map asks whether the sender of a stream's session may map the pages. ID and Secret are
+	// those of a ticket that it could open. The core answers with MayMap or MayNotMap.
+	Map struct {
+		Stream     StreamID
+		ID, Secret uint64
+	}
+	// Unmapped follows MayMap, once: the sender has the pages no longer, by its word or
+	// because its process has ended.
+	Unmapped struct{ Stream StreamID }
 	// Tick reports that the time of Core.Next has come.
 	Tick struct{}
 	// Shutdown ends every transfer and refuses new ones.
@@ -75,6 +84,8 @@ func (StreamOpened) event() {}
 func (Received) event()     {}
 func (Written) event()      {}
 func (StreamClosed) event() {}
+func (Map) event()          {}
+func (Unmapped) event()     {}
 func (Tick) event()         {}
 func (Shutdown) event()     {}
 func (CloseStreams) event() {}
@@ -113,8 +124,15 @@ type (
 		Stream  StreamID
 		Message *kvtransferv1.ReceiverMessage
 	}
+	// MayMap answers Map: the sender may be given the pages.
+	MayMap struct{ Stream StreamID }
+	// MayNotMap answers Map. Why is for people.
+	MayNotMap struct {
+		Stream StreamID
+		Why    string
+	}
 	// Write asks the driver to verify the received chunk and copy its payload into pages,
-	// and to answer with Written. Until then the blocks are not free. Write and its Blocks
+	// unless the sender wrote it there, and to answer with Written. Until then the blocks are not free. Write and its Blocks
 	// are valid until the next message of the stream.
 	Write struct {
 		Stream StreamID
@@ -169,6 +187,8 @@ type (
 
 func (Rejected) action()    {}
 func (Send) action()        {}
+func (MayMap) action()      {}
+func (MayNotMap) action()   {}
 func (*Write) action()      {}
 func (*Grant) action()      {}
 func (Committed) action()   {}

@@ -13,6 +13,10 @@ const ProtocolVersion = 2
 // MaxStripes is the maximum number of streams per session.
 const MaxStripes = 8
 
+// MaxSharedBlocks is the maximum number of blocks of a transfer that the sender writes into the
+// pages itself: Accept names them all, within the size of a message.
+const MaxSharedBlocks = 1 << 17
+
 type phase int
 
 const (
@@ -50,6 +54,7 @@ type session struct {
 	left          int       // joined streams that have not ended
 	heard         time.Time // when a message last arrived or a copy last ended, on any stream
 	writing       int       // copies in progress
+	mapped        bool      // the sender has the pages mapped; also after its streams
 	transfers     map[uint64]*transfer
 }
 
@@ -219,26 +224,43 @@ func (c *Core) loseStream(id StreamID) {
 	if of == nil {
 		return
 	}
-	if of.phase != closing {
-		of.phase = closing
-		for _, other := range of.streams {
-			if other != nil {
-				c.shut(other, SessionOver, "another stream of the session has ended")
-			}
-		}
-		for _, t := range byID(of.transfers) {
-			c.step(t, onBroken, input{})
+	c.breakSession(of, "another stream of the session has ended")
+	of.left--
+	c.settle(of)
+}
+
+// breakSession ends a session that lost a part.
+func (c *Core) breakSession(of *session, detail string) {
+	if of.phase == closing {
+		return
+	}
+	of.phase = closing
+	for _, s := range of.streams {
+		if s != nil {
+			c.shut(s, SessionOver, detail)
 		}
 	}
-	if of.left--; of.left > 0 {
+	for _, t := range byID(of.transfers) {
+		c.step(t, onBroken, input{})
+	}
+}
+
+// settle drains the transfers of a session of which nothing can be written any more. A sender
+// can write into pages that it has mapped after its last stream.
+func (c *Core) settle(of *session) {
+	if of.left > 0 {
 		return
 	}
 	if of.id != 0 {
 		delete(c.sessions, of.id)
 	}
 	for _, t := range byID(of.transfers) {
+		if isShared(t.encoding) && of.mapped {
+			continue
+		}
 		c.step(t, onGone, input{})
 		t.session = nil
+		delete(of.transfers, t.id)
 	}
 }
 

@@ -7,8 +7,8 @@ type Stats struct {
 	Reserved, Open, Ending int
 	// QuarantinedBlocks are the blocks of Ending.
 	QuarantinedBlocks int
-	// Streams is the number of streams.
-	Streams int
+	// Streams is the number of streams, Mappings of the sessions that have the pages mapped.
+	Streams, Mappings int
 	Totals
 }
 
@@ -23,7 +23,7 @@ type Totals struct {
 
 // Stats returns a snapshot.
 func (c *Core) Stats() Stats {
-	s := Stats{Streams: len(c.streams), Totals: c.totals}
+	s := Stats{Streams: len(c.streams), Mappings: len(c.mappings), Totals: c.totals}
 	for _, t := range c.transfers {
 		switch t.state {
 		case reserved:

@@ -16,11 +16,18 @@ func (c *Core) accept(t *transfer, in input) {
 	t.lanes = make([]lane, len(t.session.streams))
 	t.seen = coverage.New(c.cfg.Layers, len(t.blocks)-t.held)
 	t.encoding = in.encoding
-	t.sliceBytes, _ = c.encoded(in.encoding)
+	t.sliceBytes, _ = c.encoded(in.encoding, t.session)
 	t.session.transfers[t.id] = t
 	c.lease(t)
-	c.send(in.stream, &kvtransferv1.ReceiverMessage{Message: &kvtransferv1.ReceiverMessage_Accept{
-		Accept: &kvtransferv1.Accept{TransferId: t.id}}})
+	accept := &kvtransferv1.Accept{TransferId: t.id}
+	if isShared(t.encoding) {
+		accept.Pages = make([]uint32, 0, len(t.blocks)-t.held)
+		for _, b := range t.blocks[t.held:] {
+			accept.Pages = append(accept.Pages, uint32(b))
+		}
+		accept.Crc32C = wire.AcceptChecksum(accept)
+	}
+	c.send(in.stream, &kvtransferv1.ReceiverMessage{Message: &kvtransferv1.ReceiverMessage_Accept{Accept: accept}})
 }
 
 func (c *Core) refuseTwice(t *transfer, in input) {

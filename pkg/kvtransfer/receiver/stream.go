@@ -75,7 +75,8 @@ func (c *Core) leads(s *stream, what string) bool {
 
 func (c *Core) receiveOpen(s *stream, m *kvtransferv1.Open) {
 	t := c.transfers[m.GetTransferId()]
-	_, encodes := c.encoded(m.GetEncoding())
+	_, encodes := c.encoded(m.GetEncoding(), s.session)
+	encodes = encodes && (t == nil || !isShared(m.GetEncoding()) || len(t.blocks) <= MaxSharedBlocks)
 	switch {
 	case m.GetEpoch() != c.cfg.Epoch:
 		c.refuse(s, m.GetTransferId(), kvtransferv1.RefuseReason_REFUSE_REASON_WRONG_EPOCH, "the receiver was restarted after it made the ticket")
@@ -85,24 +86,24 @@ func (c *Core) receiveOpen(s *stream, m *kvtransferv1.Open) {
 		c.refuse(s, m.GetTransferId(), kvtransferv1.RefuseReason_REFUSE_REASON_UNKNOWN_TRANSFER, "no such reservation: it expired, was cancelled or has ended")
 	case m.GetSecret() != t.secret:
 		c.refuse(s, m.GetTransferId(), kvtransferv1.RefuseReason_REFUSE_REASON_BAD_SECRET, "")
-	case t.sender != s.session.sender && (t.sender != "" || s.verified):
+	case !mayOpen(t, s):
 		c.refuse(s, m.GetTransferId(), kvtransferv1.RefuseReason_REFUSE_REASON_WRONG_SENDER, "the ticket is another sender's")
 	case m.GetLayoutDigest() != c.cfg.LayoutDigest || s.session.layout != c.cfg.LayoutDigest:
 		c.refuse(s, m.GetTransferId(), kvtransferv1.RefuseReason_REFUSE_REASON_LAYOUT,
 			fmt.Sprintf("layout digest is %#x here, but %#x at the sender", c.cfg.LayoutDigest, m.GetLayoutDigest()))
 	case !encodes:
 		c.refuse(s, m.GetTransferId(), kvtransferv1.RefuseReason_REFUSE_REASON_ENCODING,
-			fmt.Sprintf("encoding %v is neither native nor allowed by the ticket", m.GetEncoding()))
+			fmt.Sprintf("encoding %v is neither native nor allowed by the ticket or the session", m.GetEncoding()))
 	default:
 		c.step(t, onOpen, input{stream: s, encoding: m.GetEncoding()})
 	}
 }
 
-// encoded returns the bytes of one slice in an encoding; ok is false if senders may not use
-// it.
-func (c *Core) encoded(e kvtransferv1.Encoding) (sliceBytes int, ok bool) {
+// encoded returns the bytes of one slice in an encoding; ok is false if the sender of a session
+// may not use it.
+func (c *Core) encoded(e kvtransferv1.Encoding, of *session) (sliceBytes int, ok bool) {
 	switch {
-	case isNative(e), e == kvtransferv1.Encoding_ENCODING_LENT && c.cfg.Lends:
+	case isNative(e), e == kvtransferv1.Encoding_ENCODING_LENT && c.cfg.Lends, isShared(e) && of.mapped:
 		return c.cfg.SliceBytes, true
 	case e == c.cfg.Encoding:
 		return c.cfg.EncodedBytes, true
@@ -113,8 +114,10 @@ func (c *Core) encoded(e kvtransferv1.Encoding) (sliceBytes int, ok bool) {
 
 // isExact reports whether an encoding is lossless.
 func isExact(e kvtransferv1.Encoding) bool {
-	return isNative(e) || e == kvtransferv1.Encoding_ENCODING_LENT
+	return isNative(e) || e == kvtransferv1.Encoding_ENCODING_LENT || isShared(e)
 }
+
+func isShared(e kvtransferv1.Encoding) bool { return e == kvtransferv1.Encoding_ENCODING_SHARED }
 
 func isNative(e kvtransferv1.Encoding) bool {
 	return e == kvtransferv1.Encoding_ENCODING_UNSPECIFIED || e == kvtransferv1.Encoding_ENCODING_NATIVE

@@ -18,7 +18,8 @@ const (
 	// running.
 	committing
 	// ending: over for the owner. The blocks are in quarantine until Abort was read on
-	// every stripe, or every stream of the session has ended.
+	// every stripe, or every stream of the session has ended and, if the sender wrote into
+	// them itself, it has unmapped them.
 	ending
 	// draining: no chunk can come any more. Copies are still running.
 	draining
@@ -43,7 +44,7 @@ const (
 	onDeadline              // the transfer's deadline passed
 	onClosed                // this side ends the session
 	onBroken                // a stream of the session ended
-	onGone                  // all streams of the session ended
+	onGone                  // all streams of the session ended, and its mapping
 	onShutdown              // the receiver shuts down
 	kinds
 )
@@ -137,8 +138,8 @@ func table() cells {
 			onWithdrawn: nothing("nothing: the transfer is over"),
 			onCancel:    nothing("nothing: the transfer is over"),
 			onDeadline:  does((*Core).giveUpSession, "close the session, because no timer frees the blocks; while a copy blocks the sender, only renew the lease"),
-			onClosed:    does((*Core).awaitEnd, "stop the lease: the end of the streams will free the blocks"),
-			onBroken:    does((*Core).awaitEnd, "stop the lease: the end of the other streams will free the blocks"),
+			onClosed:    does((*Core).awaitEnd, "stop the lease: the end of the streams, and of the mapping, will free the blocks"),
+			onBroken:    does((*Core).awaitEnd, "stop the lease: the end of the other streams, and of the mapping, will free the blocks"),
 			onGone:      does((*Core).quiet, "after the last copy, tell drained", draining, gone),
 			onShutdown:  nothing("nothing: the transfer is over"),
 		},

@@ -19,7 +19,7 @@ func (k kind) String() string {
 		onOpen: "Open", onChunk: "Chunk", onCommit: "Commit", onAbort: "Abort", onRenew: "Renew",
 		onLanded: "a copy succeeds", onSpoilt: "a copy fails", onWithdrawn: "the slices to copy were recalled",
 		onCancel: "the owner cancels", onDeadline: "the lease ends",
-		onClosed: "this side closes the session", onBroken: "a stream of the session ends", onGone: "every stream of the session has ended",
+		onClosed: "this side closes the session", onBroken: "a stream of the session ends", onGone: "every stream of the session has ended, and its mapping",
 		onShutdown: "the receiver shuts down",
 	}[k]
 }

@@ -90,7 +90,10 @@ func opened(t *testing.T, ids ...uint64) *sender.Core {
 	write(c)
 	for _, id := range ids {
 		actions := handle(c, start, sender.Received{Message: accept(id)})
-		if len(actions) == 0 || actions[0] != (sender.Accepted{ID: id}) {
+		if len(actions) == 0 {
+			t.Fatalf("accept gives nothing")
+		}
+		if a, is := actions[0].(sender.Accepted); !is || a.ID != id {
 			t.Fatalf("accept gives %v", actions)
 		}
 	}

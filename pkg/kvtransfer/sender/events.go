@@ -22,7 +22,7 @@ type (
 		// TraceParent is for the receiver's span. Empty: not traced.
 		TraceParent string
 		// Encoding of payloads, and EncodedBytes, its bytes per slice, 0 for that of the
-		// pages.
+		// pages. ENCODING_SHARED requires that the driver has mapped the receiver's pages.
 		Encoding     kvtransferv1.Encoding
 		EncodedBytes int
 	}
@@ -90,7 +90,9 @@ type (
 		Message *kvtransferv1.SenderMessage
 	}
 	// WriteChunk asks the driver to read pages, to answer with PagesRead, and to put the
-	// chunk with their bytes on a stripe. It is valid until PagesRead. With ENCODING_LENT
+	// chunk with their bytes on a stripe. It is valid until PagesRead. With ENCODING_SHARED
+	// the bytes go into the receiver's pages, before the chunk is put on the stripe. With
+	// ENCODING_LENT
 	// the chunk is sent first, and its pages are read until the receiver has copied them,
 	// or until Recall.
 	WriteChunk struct {
@@ -111,8 +113,12 @@ type (
 	Recall struct{ ID uint64 }
 	// Wake tells a stripe's writer to ask again.
 	Wake struct{ Stripe int }
-	// Accepted reports that a transfer may proceed.
-	Accepted struct{ ID uint64 }
+	// Accepted reports that a transfer may proceed. Pages, with ENCODING_SHARED, are the
+	// receiver's pages to write: those of its blocks that are not held, in order.
+	Accepted struct {
+		ID    uint64
+		Pages []uint32
+	}
 	// Released reports that none of a transfer's pages will be read any more. It comes
 	// before Ended, possibly long before if the receiver decides the end.
 	Released struct{ ID uint64 }

@@ -107,7 +107,7 @@ func (c *Core) receive(ev Received) {
 	}
 	switch m := ev.Message.GetMessage().(type) {
 	case *kvtransferv1.ReceiverMessage_Accept:
-		c.answer(m.Accept.GetTransferId(), onAccept, input{})
+		c.answer(m.Accept.GetTransferId(), onAccept, input{accept: m.Accept})
 	case *kvtransferv1.ReceiverMessage_Refuse:
 		c.answer(m.Refuse.GetTransferId(), onRefuse, input{refuse: m.Refuse})
 	case *kvtransferv1.ReceiverMessage_Grant:

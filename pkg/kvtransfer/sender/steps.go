@@ -3,6 +3,7 @@ package sender
 import (
 	"fmt"
 
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/wire"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 )
 
@@ -13,10 +14,18 @@ func (c *Core) openSent(t *transfer, _ input) {
 	c.awaitAnswer(t)
 }
 
-func (c *Core) accept(t *transfer, _ input) {
+func (c *Core) accept(t *transfer, in input) {
+	pages := in.accept.GetPages()
+	if t.encoding == kvtransferv1.Encoding_ENCODING_SHARED {
+		if blocks := int(t.ticket.GetBlocks() - t.ticket.GetHeldBlocks()); len(pages) != blocks || in.accept.GetCrc32C() != wire.AcceptChecksum(in.accept) {
+			c.closeStream(fmt.Errorf("the receiver broke the protocol: it accepted transfer %#x with %d shared pages for %d blocks, or with a wrong checksum",
+				t.id(), len(pages), blocks))
+			return
+		}
+	}
 	t.state, t.answered, t.accepted = open, true, true
 	c.keep(t)
-	c.emit(Accepted{ID: t.id()})
+	c.emit(Accepted{ID: t.id(), Pages: pages})
 	c.enqueue(t)
 	c.commitIfDone(t)
 }

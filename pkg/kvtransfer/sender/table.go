@@ -51,6 +51,7 @@ const (
 // input is an event's data for a step.
 type input struct {
 	stripe int
+	accept *kvtransferv1.Accept
 	refuse *kvtransferv1.Refuse
 	failed *kvtransferv1.Failed
 	offer  Offer
@@ -101,7 +102,7 @@ func table() cells {
 			onOpenSent:   never(),
 			onCommitSent: never(),
 			onAbortSent:  never(),
-			onAccept:     does((*Core).accept, "tell accepted; chunks may be sent", open),
+			onAccept:     does((*Core).accept, "tell accepted; chunks may be sent; if it does not rightly say which shared pages to write, close the session", open, over, reading),
 			onRefuse:     does((*Core).refuse, "tell refused", over),
 			onCommitted:  breach,
 			onFailed:     breach,

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/wire"
+	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 )
 
 // next emits the next thing for a stripe's writer, if any: other messages first, then a
@@ -90,14 +91,22 @@ func (c *Core) size(t *transfer) int { return min(c.limit(t), t.backlog.next()) 
 // something to send: a short one waits for the chunk in progress on every stripe.
 const chunkShare = 4
 
+// sharedChunkBytes is the maximum of what is written into the receiver's pages before it is told.
+// The receiver verifies it while the next is written, and what comes last alone.
+const sharedChunkBytes = 256 << 10
+
 func (c *Core) contended() bool { return len(c.ring) > 1 }
 
 // limit is the maximum number of slices in a chunk.
 func (c *Core) limit(t *transfer) int {
-	if c.contended() {
-		return max(c.cfg.MaxChunkBytes/chunkShare/len(c.stripes)/t.sliceBytes, 1)
+	most := c.cfg.MaxChunkBytes
+	if t.encoding == kvtransferv1.Encoding_ENCODING_SHARED {
+		most = min(most, sharedChunkBytes)
 	}
-	return c.cfg.MaxChunkBytes / t.sliceBytes
+	if c.contended() {
+		most = min(most, c.cfg.MaxChunkBytes/chunkShare/len(c.stripes))
+	}
+	return max(most/t.sliceBytes, 1)
 }
 
 // sendable is the payload that a stripe may send now. While several transfers have

@@ -12,11 +12,11 @@ import (
 // which are the blocks of Chunk.Runs. Call it at most once.
 //
 // Errors: ErrCorrupt for a wrong checksum; ErrUndecodable if the coding rejects the
-// payload, or if the slices are lent; otherwise an error of the pages, or of a payload of
+// payload, or if there is none; otherwise an error of the pages, or of a payload of
 // the wrong size. After an error the slices hold arbitrary bytes.
 func (in *Inbound) CopyTo(pages engine.Pages, blocks []kvcache.BlockID, coding Coding) error {
-	if in.Chunk.Loan != 0 {
-		return fmt.Errorf("%w: its slices are lent", ErrUndecodable)
+	if in.Chunk.Loan != 0 || in.Chunk.Written {
+		return fmt.Errorf("%w: it has no payload", ErrUndecodable)
 	}
 	each := pages.Layout().SliceBytes
 	if coding != nil {

@@ -8,6 +8,9 @@
 // broken connection can read them later. A receiver copies a payload once, from the
 // connection's buffers into the pages, and computes the checksum on the way.
 //
+// A sender that maps the receiver's pages writes slices there instead, in the same pass, and
+// the message only names them. The receiver verifies them where they are.
+//
 // Pages of a device are copied by the device. If they have staging buffers
 // (engine.Staging), it copies straight into the memory that gRPC sends, and a receiver's
 // device copies from the memory into which the checksum's pass wrote.

@@ -11,6 +11,7 @@ const (
 	tagRuns       = fieldRuns<<3 | 2
 	tagLoan       = fieldLoan<<3 | 1
 	tagLentBytes  = fieldLentBytes << 3
+	tagWritten    = fieldWritten << 3
 	tagPayload    = fieldPayload<<3 | 2
 	tagCRC32C     = fieldCRC32C<<3 | 5
 	tagFirstBlock = fieldFirstBlock << 3
@@ -63,7 +64,7 @@ func (in *Inbound) decodeChunk(c *cursor) bool {
 	if !ok {
 		return false
 	}
-	lentBytes := uint32(0)
+	lentBytes, writtenBytes := uint32(0), uint32(0)
 	for end := c.left - size; c.left > end; {
 		tag, ok := c.tag()
 		if !ok {
@@ -74,6 +75,8 @@ func (in *Inbound) decodeChunk(c *cursor) bool {
 			in.Chunk.Loan, ok = c.fixed64()
 		case tagLentBytes:
 			lentBytes, ok = c.uint32()
+		case tagWritten:
+			writtenBytes, ok = c.uint32()
 		case tagTransferID:
 			in.Chunk.TransferID, ok = c.fixed64()
 		case tagCRC32C:
@@ -95,19 +98,19 @@ func (in *Inbound) decodeChunk(c *cursor) bool {
 			return false
 		}
 	}
-	return in.countLoan(lentBytes)
+	return in.countAbsent(lentBytes, writtenBytes)
 }
 
-// countLoan counts lent bytes as payload. It rejects a chunk with both a payload and a
-// loan, or with an incomplete loan.
-func (in *Inbound) countLoan(bytes uint32) bool {
-	if in.Chunk.Loan == 0 && bytes == 0 {
+// countAbsent counts lent or written bytes as payload. It rejects a chunk with more than one
+// of payload, loan and written bytes, or with an incomplete loan.
+func (in *Inbound) countAbsent(lent, written uint32) bool {
+	if in.Chunk.Loan == 0 && lent == 0 && written == 0 {
 		return true
 	}
-	if in.Chunk.Loan == 0 || bytes == 0 || in.Chunk.PayloadBytes > 0 {
+	if (in.Chunk.Loan == 0) != (lent == 0) || lent > 0 && written > 0 || in.Chunk.PayloadBytes > 0 {
 		return false
 	}
-	in.Chunk.PayloadBytes = int(bytes)
+	in.Chunk.PayloadBytes, in.Chunk.Written = int(lent)+int(written), written > 0
 	return true
 }
 

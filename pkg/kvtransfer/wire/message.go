@@ -22,10 +22,13 @@ type Chunk struct {
 	Sequence, Layer uint32
 	// Runs are the blocks of the payload's slices, as indexes into the reservation.
 	Runs []Run
-	// PayloadBytes is the size of the payload or of the lent slices.
+	// PayloadBytes is the size of the payload, or of the slices lent or written.
 	PayloadBytes int
 	// Loan is the id under which the slices are lent. 0: not lent.
 	Loan uint64
+	// Written: there is no payload, because the sender wrote the slices into the receiver's
+	// pages.
+	Written bool
 }
 
 // Run is a range of consecutive blocks.
@@ -42,6 +45,11 @@ type Coding interface {
 	Decode(dst, src []byte) error
 }
 
+// Views gives the memory of slices, nil for one that does not exist.
+type Views interface {
+	View(layer int, block kvcache.BlockID) []byte
+}
+
 // Outbound is a chunk to send.
 type Outbound struct {
 	// Chunk is the header. PayloadBytes is used only for lent slices, for which Pages,
@@ -52,6 +60,10 @@ type Outbound struct {
 	Blocks []kvcache.BlockID
 	// Coding of the payload; nil: unchanged.
 	Coding Coding
+	// Into, if set, gets the slices, into those of Targets, which are as many as Blocks. The
+	// message then has no payload, and Coding is unused.
+	Into    Views
+	Targets []kvcache.BlockID
 	// Released, if set, is called once when the pages are no longer read. err says why they
 	// could not be read, in which case the chunk is not sent. It must not block.
 	Released func(err error)

@@ -20,6 +20,7 @@ const (
 	fieldRuns       = 4
 	fieldLoan       = 6
 	fieldLentBytes  = 7
+	fieldWritten    = 8
 	fieldPayload    = 15
 	fieldCRC32C     = 16
 
@@ -48,6 +49,9 @@ var errNoSlice = errors.New("no such slice")
 func (out *Outbound) encode(p *pool) (*buffer, error) {
 	if out.Chunk.Loan != 0 {
 		return out.encodeLent(p), nil
+	}
+	if out.Into != nil {
+		return out.encodeWritten(p)
 	}
 	each := out.Pages.Layout().SliceBytes
 	if out.Coding != nil {

@@ -81,7 +81,7 @@ func TestPlansThatAreRefused(t *testing.T) {
 		change func(*handover.Plan)
 	}{
 		{"--transport: is empty", func(p *handover.Plan) { p.Transports = nil }},
-		{"--transport: \"shm\"", func(p *handover.Plan) { p.Transports = []string{"tcp", "shm"} }},
+		{"--transport: \"udp\"", func(p *handover.Plan) { p.Transports = []string{"tcp", "udp"} }},
 		{"--prompt", func(p *handover.Plan) { p.PromptTokens = 1 }},
 		{"--output", func(p *handover.Plan) { p.OutputTokens = 1 }},
 		{"--vocabulary", func(p *handover.Plan) { p.Vocabulary = 1 }},

@@ -13,7 +13,7 @@ import (
 type Plan struct {
 	// Mesh is what serves, but for what KV goes over.
 	Mesh rig.Plan `json:"-"`
-	// Transports are what KV goes over, each in a mesh of its own: "tcp", "unix".
+	// Transports are what KV goes over, each in a mesh of its own: "tcp", "unix" or "shm".
 	Transports []string `json:"transports"`
 	// PromptTokens is the length of the prompts, drawn from the first Vocabulary token
 	// ids; OutputTokens that of the answers.
@@ -33,7 +33,7 @@ type Plan struct {
 func (p Plan) Validate() error {
 	switch {
 	case len(p.Transports) == 0:
-		return fmt.Errorf("--transport: is empty: pass tcp, unix or both")
+		return fmt.Errorf("--transport: is empty: pass some of tcp, unix and shm")
 	case p.PromptTokens < 2 || p.PromptTokens > 1<<17:
 		return fmt.Errorf("--prompt: %d is outside 2 to %d", p.PromptTokens, 1<<17)
 	case p.OutputTokens < 2 || p.OutputTokens > 4096:
@@ -48,8 +48,8 @@ func (p Plan) Validate() error {
 		return fmt.Errorf("--check: %d is outside 0 to %d (--requests)", p.Checked, p.Requests)
 	}
 	for _, t := range p.Transports {
-		if t != "tcp" && t != "unix" {
-			return fmt.Errorf("--transport: %q is neither tcp nor unix", t)
+		if t != "tcp" && t != "unix" && t != "shm" {
+			return fmt.Errorf("--transport: %q is neither tcp, unix nor shm", t)
 		}
 	}
 	return nil

@@ -84,6 +84,7 @@ func (b *Bench) Close() error {
 // Measure measures what the plan asks for.
 func (b *Bench) Measure(ctx context.Context) (*Result, error) {
 	r := &Result{Plan: b.plan, Checksum: "crc32c", SliceBytes: b.layout.SliceBytes, Layers: b.layout.Layers}
+	r.BarrierNs = barrierNs(ctx)
 	for _, f := range []struct {
 		names   []string
 		measure func(context.Context, *Result) error
@@ -124,6 +125,9 @@ func (b *Bench) rates(ctx context.Context, r *Result) error {
 	transports := []string{TCP} // plain TCP is what both are held against
 	if b.plan.Transport == Unix || b.plan.wants(FigureUnix) {
 		transports = append(transports, Unix)
+	}
+	if b.plan.Transport == Shm {
+		transports = append(transports, Shm)
 	}
 	var contestants []contestant
 	var closers []func()
@@ -178,7 +182,10 @@ func (b *Bench) rates(ctx context.Context, r *Result) error {
 // newPages are blocks of which every byte is chance, drawn from seed: so every page was
 // touched. Callers see to it that slices are not read while they are written.
 func newPages(layout kvcache.Layout, blocks int, seed byte) (*hostpages.Pages, error) {
-	p, err := hostpages.Map(layout, blocks)
+	p, err := hostpages.MapShared(layout, blocks)
+	if err != nil { // not on every system; over shm nothing can be measured then
+		p, err = hostpages.Map(layout, blocks)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -156,7 +156,7 @@ func (b *Bench) killReceiver(ctx context.Context, phase string) (time.Duration, 
 	if err != nil {
 		return 0, err
 	}
-	sender, err := newSource(b.layout, b.from, b.plan.Connections, nil)
+	sender, err := newSource(b.layout, b.from, b.plan.Transport, b.plan.Connections, nil)
 	if err != nil {
 		return 0, err
 	}
@@ -318,7 +318,7 @@ func (p Plan) serveSender(ctx context.Context, memory *hostpages.Pages, in *bufi
 	if err != nil {
 		return err
 	}
-	sender, err := newSource(memory.Layout(), memory, p.Connections, nil)
+	sender, err := newSource(memory.Layout(), memory, p.Transport, p.Connections, nil)
 	if err != nil {
 		return err
 	}

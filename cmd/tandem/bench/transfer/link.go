@@ -3,6 +3,7 @@ package transfer
 import (
 	"context"
 	"fmt"
+	"net"
 	"path/filepath"
 	"sync"
 	"time"
@@ -32,46 +33,63 @@ const closeTimeout = 5 * time.Second
 type sink struct {
 	receiver *kvtransfer.Receiver
 	server   *rpc.Server
+	pages    *net.UnixListener // passes the pages' descriptor; nil: they are not shared
 	cancel   context.CancelFunc
 	tasks    sync.WaitGroup
 }
 
-// newSink receives into pages over a transport; a Unix socket lies in dir. A lease of 0
+// newSink receives into pages over a transport; Unix sockets lie in dir. A lease of 0
 // is the default; without security nothing is encrypted.
 func newSink(layout kvcache.Layout, to engine.Pages, transport, dir string, lease time.Duration, secure *security) (*sink, error) {
 	address := "127.0.0.1:0"
-	if transport == Unix {
+	if transport != TCP {
 		address = api.UnixScheme + filepath.Join(dir, "kv.sock")
 	}
 	listener, err := kvtransfer.Listen(address)
 	if err != nil {
 		return nil, err
 	}
-	if transport != Unix {
+	if transport == TCP {
 		address = listener.Addr().String()
 	}
-	receiver, err := kvtransfer.NewReceiver(kvtransfer.ReceiverConfig{
-		WorkerID: "decode", Epoch: receiverEpoch, Layout: layout, Addresses: []string{address}, Lease: lease,
-	}, to)
+	cfg := kvtransfer.ReceiverConfig{WorkerID: "decode", Epoch: receiverEpoch, Layout: layout, Addresses: []string{address}, Lease: lease}
+	s := &sink{}
+	if transport == Shm {
+		cfg.PagesSocket = filepath.Join(dir, "kv.pages")
+		if s.pages, err = kvtransfer.ListenPages(cfg.PagesSocket); err != nil {
+			_ = listener.Close() // nothing came in
+			return nil, err
+		}
+	}
+	receiver, err := kvtransfer.NewReceiver(cfg, to)
 	if err != nil {
-		_ = listener.Close() // nothing came in
+		_ = listener.Close()
+		s.closePages()
 		return nil, err
 	}
-	s := &sink{
-		receiver: receiver,
-		server: rpc.NewServer(kvtransfer.Serving(rpc.ServerConfig{
-			Name: "bench-kv", MaxReceiveBytes: receiver.MaxMessageBytes(), Credentials: secure.server(),
-		})),
-	}
+	s.receiver = receiver
+	s.server = rpc.NewServer(kvtransfer.Serving(rpc.ServerConfig{
+		Name: "bench-kv", MaxReceiveBytes: receiver.MaxMessageBytes(), Credentials: secure.server(),
+	}))
 	receiver.Register(s.server)
 	ctx, cancel := context.WithCancel(context.Background())
 	s.cancel = cancel
 	s.tasks.Go(func() { _ = s.server.Serve(listener) }) // close ends it
 	s.tasks.Go(func() { _ = receiver.Run(ctx) })
+	if s.pages != nil {
+		s.tasks.Go(func() { _ = receiver.ServePages(s.pages) }) // close ends it
+	}
 	return s, nil
 }
 
+func (s *sink) closePages() {
+	if s.pages != nil {
+		_ = s.pages.Close() // nobody waits for it
+	}
+}
+
 func (s *sink) close() {
+	s.closePages()
 	s.cancel()
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
@@ -106,14 +124,18 @@ func (s *sink) reserve(blocks []kvcache.BlockID) (*arrival, error) {
 	return a, err
 }
 
-// newSource sends out of pages.
-func newSource(layout kvcache.Layout, from engine.Pages, connections int, secure *security) (*kvtransfer.Sender, error) {
-	return kvtransfer.NewSender(kvtransfer.SenderConfig{
+// newSource sends out of pages over a transport.
+func newSource(layout kvcache.Layout, from engine.Pages, transport string, connections int, secure *security) (*kvtransfer.Sender, error) {
+	cfg := kvtransfer.SenderConfig{
 		WorkerID: senderID, Epoch: senderEpoch, Layout: layout, Streams: connections,
 		Dial: func(address string) (*grpc.ClientConn, error) {
 			return rpc.Dial(address, kvtransfer.Dialing(rpc.ClientConfig{Name: "bench-kv", Credentials: secure.client()}))
 		},
-	}, from)
+	}
+	if transport == Shm {
+		cfg.MapPages, cfg.OnlyMapped = kvtransfer.MapPages, true
+	}
+	return kvtransfer.NewSender(cfg, from)
 }
 
 // closeSource closes what newSource made. What is cut off was over, or has nobody to hear
@@ -137,7 +159,7 @@ func newLink(from, to engine.Pages, transport, dir string, connections int, secu
 	if err != nil {
 		return nil, err
 	}
-	sender, err := newSource(layout, from, connections, secure)
+	sender, err := newSource(layout, from, transport, connections, secure)
 	if err != nil {
 		s.close()
 		return nil, err

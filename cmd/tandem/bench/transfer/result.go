@@ -13,6 +13,10 @@ type Result struct {
 	Plan
 	SliceBytes int `json:"slice_bytes"`
 	Layers     int `json:"layers"`
+	// BarrierNs is how long two cores take to wait for each other, the best of means, in
+	// nanoseconds: about 60 within a complex of cores with one cache, over 200 between two. 0: the
+	// process has one core.
+	BarrierNs float64 `json:"barrier_ns,omitempty"`
 	// Checksum names what every chunk carries and every receiver checks.
 	Checksum string `json:"checksum"`
 
@@ -30,6 +34,11 @@ type Result struct {
 	// best rounds; UnixRatio against a plain copy over a Unix socket.
 	UnixOverTCP float64 `json:"unix_over_tcp,omitempty"`
 	UnixRatio   float64 `json:"unix_ratio,omitempty"`
+	// RawShm is the best plain copy from memory to memory on one core, ShmRatio the transfer into
+	// mapped pages against it, ShmOverTCP against the transfer over TCP.
+	RawShm     float64 `json:"raw_shm_gbytes_per_s,omitempty"`
+	ShmRatio   float64 `json:"shm_ratio,omitempty"`
+	ShmOverTCP float64 `json:"shm_over_tcp,omitempty"`
 	// TLS is payload over TCP with TLS, both sides known by their certificates; AES what one core
 	// encrypts or decrypts, whichever is slower. TLSOfAllowed is TLS over what the transfer
 	// without TLS and AES allow, one after the other: 1/(1/GBytesPerS + 1/AES), of TCP;
@@ -78,6 +87,11 @@ func (r *Result) setRates(rates []Rate) {
 			chosen, chosenRaw = unix, rawUnix
 		}
 	}
+	if shm := ours(rates, Shm); shm != nil {
+		chosen, chosenRaw = shm, bestPlain(rates, Shm)
+		r.RawShm = chosenRaw.GBytesPerS
+		r.ShmOverTCP, r.ShmRatio = shm.GBytesPerS/tcp.GBytesPerS, shm.GBytesPerS/chosenRaw.GBytesPerS
+	}
 	if encrypted := ours(rates, transportTLS); encrypted != nil {
 		r.setTLS(tcp, encrypted, named(rates, sealRate), named(rates, openRate))
 	}
@@ -88,7 +102,7 @@ func (r *Result) setRates(rates []Rate) {
 		r.CPUOverRaw = chosen.CPUNsPerByte / chosenRaw.CPUNsPerByte
 	}
 	var reasons []string
-	for _, rate := range []*Rate{rawTCP, rawUnix} {
+	for _, rate := range []*Rate{rawTCP, rawUnix, bestPlain(rates, Shm)} {
 		if rate != nil && rate.Spread > maxSpread {
 			reasons = append(reasons, fmt.Sprintf("%s: the median round is %.0f%% below the best: something else used the machine", rate.Name, 100*rate.Spread))
 		}

@@ -87,6 +87,7 @@ func TestRates(t *testing.T) {
 		{transfer.TCP, []string{transfer.FigureRate}, 3},
 		{transfer.Unix, []string{transfer.FigureRate}, 6},
 		{transfer.TCP, []string{transfer.FigureRate, transfer.FigureUnix}, 6},
+		{transfer.Shm, []string{transfer.FigureRate}, 6},
 		{transfer.TCP, []string{transfer.FigureTLS}, 5 + 1}, // with what encrypts and decrypts
 	} {
 		p := plan(c.only...)
@@ -108,6 +109,9 @@ func TestRates(t *testing.T) {
 		}
 		unix, encrypted := c.transport == transfer.Unix || slices.Contains(c.only, transfer.FigureUnix), slices.Contains(c.only, transfer.FigureTLS)
 		if (r.UnixOverTCP > 0) != unix || (r.RawUnix > 0) != unix {
+			t.Errorf("%+v", r)
+		}
+		if shared := c.transport == transfer.Shm; (r.ShmRatio > 0 && r.ShmOverTCP > 0 && r.RawShm > 0) != shared {
 			t.Errorf("%+v", r)
 		}
 		if (r.TLSOfAllowed > 0) != encrypted || (r.TLSOfAllowedMedian > 0) != encrypted || (r.TLS > 0 && r.AES > 0) != encrypted {
@@ -138,7 +142,7 @@ func TestTimes(t *testing.T) {
 }
 
 func TestKills(t *testing.T) {
-	for _, transport := range []string{transfer.TCP, transfer.Unix} {
+	for _, transport := range []string{transfer.TCP, transfer.Unix, transfer.Shm} {
 		p := plan(transfer.FigureKill)
 		p.Transport = transport
 		r := measure(t, p)
@@ -187,7 +191,6 @@ func TestPlansThatAreRefused(t *testing.T) {
 		want   string
 		change func(*transfer.Plan)
 	}{
-		{"--transport: shm is not supported", func(p *transfer.Plan) { p.Transport = "shm" }},
 		{"--transport: \"udp\"", func(p *transfer.Plan) { p.Transport = "udp" }},
 		{"--connections: 0", func(p *transfer.Plan) { p.Connections = 0 }},
 		{"--connections: 9", func(p *transfer.Plan) { p.Connections = 9 }},

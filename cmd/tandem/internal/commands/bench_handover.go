@@ -51,7 +51,7 @@ Without --model, the command makes a model with random weights and removes it at
 	fs.IntVar(&plan.Checked, "check", 2, "requests to run again on one worker, to compare the tokens")
 	fs.Uint64Var(&plan.Seed, "seed", 1, "seed of the prompts")
 	fs.StringArrayVar(&arguments, "worker-flag", nil, "extra flag for both workers, such as --worker-flag=--kv-memory=2GiB")
-	oneOf(cmd, "transport", "tcp", "unix")
+	oneOf(cmd, "transport", "tcp", "unix", "shm")
 	asJSON := addBenchJSON(cmd, "print one JSON object")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		plan.Vocabulary = 2 // until the model is known

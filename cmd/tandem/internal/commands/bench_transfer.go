@@ -23,7 +23,8 @@ func newBenchTransferCommand() *cobra.Command {
 sockets and with every check on. In turns it makes plain copies of as many bytes, from
 and to the same pages, so that both are measured in the same run.
 
-  rate         payload bytes per second, compared with the best plain TCP copy
+  rate         payload bytes per second, compared with the best plain TCP copy; with
+               --transport shm also with the best plain copy in memory, by one core
   unix         the same over a Unix socket, compared with TCP
   tls          the same over TCP with TLS, compared with what TCP and AES allow
   allocations  objects that Tandem's own code allocates for each chunk
@@ -35,12 +36,13 @@ If the plain copies differ too much, the result says "valid": false, and why. Wi
 none of rate, unix and tls there are no plain copies, and the result has no "valid".`,
 		Example: `  tandem bench transfer
   tandem bench transfer --bytes 2GiB --transport unix --connections 2 --json
+  tandem bench transfer --transport shm --only rate,exposed
   tandem bench transfer --only rate,unix --preset bench-8b --rounds 9`,
 		Args: exactly(),
 	}
 	fs := cmd.Flags()
 	fs.Var(&bytes, "bytes", "payload of one round of rate or unix, such as 2GiB")
-	fs.StringVar(&plan.Transport, "transport", transfer.TCP, "transport: tcp or unix")
+	fs.StringVar(&plan.Transport, "transport", transfer.TCP, "transport: tcp, unix or shm (the receiver's pages as shared memory)")
 	fs.IntVar(&plan.Connections, "connections", 1, "connections between sender and receiver, 1 to 8")
 	fs.StringVar(&plan.Preset, "preset", "bench-200m", "shape of the model whose KV moves: bench-200m, bench-1b or bench-8b")
 	fs.IntVar(&plan.BlockTokens, "block-tokens", 32, "tokens in a KV block")
@@ -50,7 +52,7 @@ none of rate, unix and tls there are no plain copies, and the result has no "val
 	fs.IntVar(&plan.Large, "large", 100, "for 'behind': number of large transfers ahead of the small one")
 	fs.DurationVar(&plan.Lease, "lease", 10*time.Second, "for 'kill': how long a receiver holds blocks for a silent sender")
 	fs.StringSliceVar(&plan.Only, "only", nil, "figures to measure, such as rate,exposed (default: all)")
-	oneOf(cmd, "transport", transfer.TCP, transfer.Unix)
+	oneOf(cmd, "transport", transfer.TCP, transfer.Unix, transfer.Shm)
 	oneOf(cmd, "preset", "bench-200m", "bench-1b", "bench-8b")
 	oneOf(cmd, "only", transfer.Figures()...)
 	asJSON := addBenchJSON(cmd, "print one JSON object")
@@ -104,6 +106,9 @@ func newBenchTransferPart() *cobra.Command {
 func printTransfer(w io.Writer, r *transfer.Result) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "%s, %s of %d bytes a slice, %s, over %s, CRC-32C on every chunk\n", r.Preset, counted(r.Layers, "layer"), r.SliceBytes, counted(r.Connections, "connection"), r.Transport)
+	if r.BarrierNs > 0 {
+		fmt.Fprintf(t, "a barrier of two threads takes %.0f ns: %s\n", r.BarrierNs, r.Machine())
+	}
 	if len(r.Rates) > 0 {
 		fmt.Fprintln(t, "\nGB/s\tbest\tmedian\tspread\tCPU ns/B")
 	}
@@ -119,6 +124,7 @@ func printTransfer(w io.Writer, r *transfer.Result) error {
 	row(r.Ratio > 0, "share of plain TCP", "%.2f (median of the rounds %.2f)", r.Ratio, r.RatioMedian)
 	row(r.CPUOverRaw > 0, "CPU time, relative to a plain copy", "%.2f", r.CPUOverRaw)
 	row(r.UnixOverTCP > 0, "unix, relative to tcp", "%.2f (relative to a plain copy over unix %.2f)", r.UnixOverTCP, r.UnixRatio)
+	row(r.ShmRatio > 0, "shm, relative to a plain copy in memory", "%.2f (relative to tcp %.2f)", r.ShmRatio, r.ShmOverTCP)
 	row(r.TLS > 0, "tls, of 1/(1/tcp + 1/AES)", "%.2f (%.2f GB/s; AES %.2f)", r.TLSOfAllowed, r.TLS, r.AES)
 	row(r.TLS > 0, "the same, middle round", "%.2f", r.TLSOfAllowedMedian)
 	row(r.TLSCPUOfAllowed > 0, "the same, by processor time", "%.2f", r.TLSCPUOfAllowed)

@@ -48,7 +48,7 @@ type decisionJSON struct {
 	// announced of the prompt; "" and 0: none.
 	Source       string `json:"source"`
 	SourceBlocks uint32 `json:"source_blocks"`
-	// Transport is what the KV went over: "tcp", "unix" or "device"; "": none went.
+	// Transport is what the KV went over: "tcp", "unix", "shm" or "device"; "": none went.
 	Transport string `json:"transport"`
 	// TtftMs and TpotMs were predicted; 0: the worker had measured nothing.
 	TtftMs float64 `json:"predicted_ttft_ms"`

@@ -55,7 +55,7 @@ type routeJSON struct {
 	Retries      uint32 `json:"retries"`
 	Hedged       bool   `json:"hedged"`
 	Reproducible bool   `json:"reproducible"`
-	// Transport is what the KV went over: "tcp", "unix" or "device"; "": none went, or the
+	// Transport is what the KV went over: "tcp", "unix", "shm" or "device"; "": none went, or the
 	// request ended before that was known.
 	Transport string `json:"transport"`
 }

@@ -90,8 +90,10 @@ func (c *chance) anyTransfer(label string, what func(session int, id uint64) eve
 func (c *chance) step() {
 	op := c.draw("op", 100)
 	switch {
-	case op < 4:
+	case op < 3:
 		c.connect()
+	case op < 4:
+		c.attach()
 	case op < 10:
 		c.reserve()
 	case op < 17:
@@ -157,7 +159,10 @@ func (c *chance) wrong(op int) {
 	case op < 99:
 		if c.rarely() {
 			c.spoil()
+			return
 		}
+		c.anywhere("unmap", func(p place) event { return unmap{p.session} })
+		c.anywhere("the receiver hears of it", func(p place) event { return hearUnmap{p.session} })
 	case c.rarely():
 		c.calamity()
 	}
@@ -209,7 +214,26 @@ func (c *chance) calamity() {
 }
 
 func (c *chance) start() {
-	c.do(start{encoded: c.draw("encoding", 2) == 0, views: c.draw("views", 2) == 0, lends: c.draw("lends", 2) == 0})
+	e := start{encoded: c.draw("encoding", 2) == 0, views: c.draw("views", 2) == 0, lends: c.draw("lends", 2) == 0}
+	e.shares = e.views && c.draw("shares", 4) > 0
+	c.do(e)
+}
+
+// attach has a sender map the pages. With faults, its ticket may be forged.
+func (c *chance) attach() {
+	e := attach{}
+	if c.fault() {
+		e.forged = wrongSecret
+	}
+	var able []event
+	for e.session = range c.sessions {
+		for e.id = 1; e.id <= c.lastID; e.id++ {
+			if e.may(c.world) {
+				able = append(able, e)
+			}
+		}
+	}
+	c.oneOf("attach", able)
 }
 
 // connect begins a session. With faults, one of its streams may be missing or not fit.
@@ -252,14 +276,18 @@ func (c *chance) open() {
 	e := open{again: c.fault(), descending: c.draw("order", 2) == 0, encoded: c.draw("encode", 2) == 0}
 	e.encoded = e.encoded && c.encoding == kvtransferv1.Encoding_ENCODING_INT8
 	e.lent = c.lends && c.draw("lend", 4) > 0
+	share := c.shares && c.draw("share", 4) > 0
 	if c.fault() {
 		e.forged = forgery(1 + c.draw("forge", 2))
 	}
 	var able []event
 	for e.session = range c.sessions {
-		for e.id = 1; e.id <= c.lastID; e.id++ {
-			if e.may(c.world) {
-				able = append(able, e)
+		of := e
+		of.shared = share && c.sessions[e.session].mapping == mapped
+		of.lent, of.encoded = of.lent && !of.shared, of.encoded && !of.shared
+		for of.id = 1; of.id <= c.lastID; of.id++ {
+			if of.may(c.world) {
+				able = append(able, of)
 			}
 		}
 	}

@@ -26,10 +26,19 @@ type place struct{ session, stripe int }
 
 type (
 	// start starts or restarts the receiver's process.
-	start struct{ encoded, views, lends bool }
+	start struct{ encoded, views, lends, shares bool }
 	// connect begins a session. If odd is not 0, stripe odd-1 sends the hello of another
 	// stripe.
 	connect struct{ stripes, odd, as int }
+	// attach has the sender of a session map the pages, with a ticket.
+	attach struct {
+		session int
+		id      uint64
+		forged  forgery
+	}
+	// unmap unmaps them at the sender, hearUnmap tells the receiver.
+	unmap     struct{ session int }
+	hearUnmap struct{ session int }
 	// reserve reserves blocks. The first of them are held.
 	reserve struct {
 		blocks []kvcache.BlockID
@@ -41,7 +50,7 @@ type (
 		id                         uint64
 		forged                     forgery
 		descending, encoded, again bool
-		lent                       bool
+		lent, shared               bool
 	}
 	// offer offers the next slices of a layer.
 	offer struct {
@@ -160,6 +169,32 @@ func (e connect) happen(w *world) {
 	}
 }
 
+func (e attach) may(w *world) bool {
+	s, r := w.sessions[e.session], w.reservations[e.id]
+	return w.shares && s.core != nil && !s.gone && s.target == w.receiver && s.mapping == unasked && r != nil && !r.opened && !r.failed && !r.cancelled
+}
+
+func (e attach) happen(w *world) {
+	s, ticket := w.sessions[e.session], w.reservations[e.id].ticket
+	secret := ticket.GetSecret()
+	if e.forged == wrongSecret {
+		secret = 1
+	}
+	w.toReceiver(receiver.Map{Stream: s.stripes[0].id, ID: e.id, Secret: secret})
+	if e.forged == wrongSecret && s.mapping == mapped {
+		w.fatalf("the pages are mapped with a forged ticket")
+	}
+}
+
+func (e unmap) may(w *world) bool {
+	s := w.sessions[e.session]
+	return s.mapping == mapped && s.gone && !s.writing()
+}
+func (e unmap) happen(w *world) { w.sessions[e.session].mapping = untold }
+
+func (e hearUnmap) may(w *world) bool { return w.sessions[e.session].mapping == untold }
+func (e hearUnmap) happen(w *world)   { w.hearUnmap(w.sessions[e.session]) }
+
 // sessionNumber spreads the numbers like random ones, so that no bit flip maps one to
 // another.
 func sessionNumber(n int) uint64 { return uint64(n) * 0x9e3779b97f4a7c15 }
@@ -191,7 +226,7 @@ func (e open) may(w *world) bool {
 	s := w.sessions[e.session]
 	r := w.reservations[e.id]
 	return s.core != nil && !s.gone && s.target == w.receiver && s.transfers[e.id] == nil &&
-		r != nil && (!r.opened && !r.failed || e.again) && (!e.encoded || w.encoding == kvtransferv1.Encoding_ENCODING_INT8) && (!e.lent || w.lends)
+		r != nil && (!r.opened && !r.failed || e.again) && (!e.encoded || w.encoding == kvtransferv1.Encoding_ENCODING_INT8) && (!e.lent || w.lends) && (!e.shared || s.mapping == mapped)
 }
 
 func (e open) happen(w *world) {
@@ -215,6 +250,10 @@ func (e open) happen(w *world) {
 	}
 	if e.lent {
 		ev.Encoding, ev.EncodedBytes = kvtransferv1.Encoding_ENCODING_LENT, 0
+	}
+	if e.shared {
+		ev.Encoding, ev.EncodedBytes = kvtransferv1.Encoding_ENCODING_SHARED, 0
+		r.shared = append(r.shared, s)
 	}
 	w.toSender(s, ev)
 }

@@ -84,6 +84,9 @@ func (e die) happen(w *world) {
 	for _, st := range s.stripes {
 		st.cut, st.writing, st.unread = true, nil, nil
 	}
+	if s.mapping == mapped {
+		s.mapping = untold
+	}
 }
 
 func (e shutdown) may(*world) bool { return true }

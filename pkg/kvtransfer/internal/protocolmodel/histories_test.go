@@ -70,6 +70,18 @@ var histories = []history{
 			quiesce{}),
 	},
 	{
+		name: "the end of the streams overtakes a write into mapped pages, and others want the blocks",
+		events: []event{
+			start{views: true, shares: true}, connect{stripes: 1}, up{0, 0}, down{0, 0},
+			reserve{blocks: []kvcache.BlockID{0, 1}}, attach{id: 1}, open{id: 1, shared: true}, write{0, 0}, up{0, 0}, down{0, 0},
+			offer{id: 1, layer: 0, count: 2}, write{0, 0},
+			cut{0, 0}, receiverHears{0, 0}, senderHears{0},
+			ship{}, read{0, 0}, unmap{0}, hearUnmap{0},
+			reserve{blocks: []kvcache.BlockID{0, 1}},
+			quiesce{},
+		},
+	},
+	{
 		name: "the end of a stream overtakes a copy, and others want the blocks",
 		events: after(begun(1),
 			offer{id: 1, layer: 0, count: 2}, write{0, 0}, ship{}, read{0, 0}, up{0, 0},

@@ -23,7 +23,48 @@ type session struct {
 	spoilt    bool         // a bit was flipped: protocol violations are not the peer's
 	lied      bool         // the same, on the way to the sender
 	stripes   []*stripe
+	mapping   mapping // of the receiver's pages
 	transfers map[uint64]*outgoing
+}
+
+// mapping is what a sender has of the receiver's pages.
+type mapping int
+
+const (
+	unasked  mapping = iota
+	mapped           // it can write them, also after its streams
+	untold           // it cannot any more, and the receiver does not know
+	unmapped         // the receiver knows
+)
+
+// writing reports whether a writer is about to write a chunk.
+func (s *session) writing() bool {
+	for _, st := range s.stripes {
+		if st.writing != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// hearUnmap tells the receiver that a sender has unmapped its pages, or has died.
+func (w *world) hearUnmap(s *session) {
+	s.mapping = unmapped
+	w.toReceiver(receiver.Unmapped{Stream: s.stripes[0].id})
+}
+
+// unmapAll lets senders that have left unmap the pages.
+func (w *world) unmapAll() (some bool) {
+	for _, s := range w.sessions {
+		if s.mapping == mapped && s.gone && !s.writing() {
+			s.mapping = untold
+		}
+		if s.mapping == untold {
+			w.hearUnmap(s)
+			some = true
+		}
+	}
+	return some
 }
 
 // stripe is one stream: bytes in flight, as length-prefixed messages.
@@ -45,8 +86,9 @@ type stripe struct {
 type outgoing struct {
 	ticket          *kvtransferv1.Ticket
 	accepted, ended bool
-	released        bool // none of its pages may be read
-	recalled        bool // it lends nothing any more
+	pages           []uint32 // of the receiver, to write into
+	released        bool     // none of its pages may be read
+	recalled        bool     // it lends nothing any more
 	result          sender.Result
 	committing      bool
 	descending      bool        // offers its blocks from last to first

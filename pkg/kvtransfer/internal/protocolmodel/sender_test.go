@@ -29,7 +29,7 @@ func (w *world) toSender(s *session, ev sender.Event) {
 			if (o.ticket.GetEpoch() != s.epoch || o.ticket.GetSecret() == 1) && !s.spoilt {
 				w.fatalf("transfer %d: accepted with a forged ticket", a.ID)
 			}
-			o.accepted = true
+			o.accepted, o.pages = true, a.Pages
 		case sender.Recall:
 			w.recall(s, a.ID)
 		case sender.Released:
@@ -102,6 +102,9 @@ func (w *world) ship(s *session, st *stripe, fail bool) {
 	if chunk.Encoding == kvtransferv1.Encoding_ENCODING_LENT {
 		w.shipLent(s, st, chunk, fail)
 		return
+	}
+	if chunk.Encoding == kvtransferv1.Encoding_ENCODING_SHARED {
+		w.shipInto(s, chunk, out)
 	}
 	released := 0
 	var failed error

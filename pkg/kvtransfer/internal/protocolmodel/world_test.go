@@ -47,6 +47,7 @@ type world struct {
 	encoding kvtransferv1.Encoding // requested by tickets
 	views    bool                  // pages are in host memory
 	lends    bool                  // senders may lend
+	shares   bool                  // senders may map the pages
 	loans    map[uint64]*loan      // lent and not taken
 	lastLoan uint64
 	closed   bool // the receiver is shutting down
@@ -70,10 +71,17 @@ type reservation struct {
 	blocks             []kvcache.BlockID
 	cancelled, failed  bool
 	committed, drained bool
-	opened             bool // a sender used the ticket
+	opened             bool       // a sender used the ticket
+	shared             []*session // whose senders may write into its blocks
 }
 
 func (r *reservation) over() bool { return r.committed || r.drained }
+
+// mapped reports whether a sender that used the ticket has the pages mapped, for all that the
+// receiver knows.
+func (r *reservation) mapped() bool {
+	return slices.ContainsFunc(r.shared, func(s *session) bool { return s.mapping == mapped || s.mapping == untold })
+}
 
 // landing is a copy at the receiver.
 type landing struct {
@@ -100,20 +108,23 @@ func (w *world) fatalf(format string, args ...any) {
 
 func (w *world) startReceiver(how start) {
 	w.epoch++
-	w.closed, w.views, w.lends = false, how.views, how.lends
+	w.closed, w.views, w.lends, w.shares = false, how.views, how.lends, how.shares
 	w.encoding = kvtransferv1.Encoding_ENCODING_NATIVE
 	if how.encoded {
 		w.encoding = kvtransferv1.Encoding_ENCODING_INT8
 	}
 	w.receiver = receiver.New(receiver.Config{
 		WorkerID: "decode", Epoch: w.epoch, LayoutDigest: layout, Layers: layers, SliceBytes: sliceBytes,
-		Encoding: w.encoding, EncodedBytes: encodedBytes, Lends: w.lends,
+		Encoding: w.encoding, EncodedBytes: encodedBytes, Lends: w.lends, Shares: w.shares,
 		Lease: lease, CreditBytes: creditBytes, MaxChunkBytes: maxChunkBytes, MaxReservations: 6, MaxStreams: 8,
 		Observe: func(x receiver.Transition) { w.observe("receiver", x, x.Allowed()) },
 	})
 	w.owner = [poolBlocks]uint64{}
 	w.reservations = map[uint64]*reservation{}
 	w.copies = nil
+	for _, s := range w.sessions {
+		s.mapping = unmapped // it is of memory that nobody has any more
+	}
 }
 
 // observe fails on transitions missing from the table.
@@ -176,6 +187,13 @@ func (w *world) toReceiver(ev receiver.Event) {
 			w.fail(a.ID)
 		case receiver.Drained:
 			w.end(a.ID, "drained", func(r *reservation) bool { return (r.failed || r.cancelled) && !r.over() }, func(r *reservation) { r.drained = true })
+		case receiver.MayMap:
+			s, _ := w.stream(a.Stream)
+			s.mapping = mapped
+		case receiver.MayNotMap:
+			if w.healthy {
+				w.fatalf("a healthy sender may not map the pages: %s", a.Why)
+			}
 		case receiver.Rejected:
 			reserve, asked := ev.(receiver.Reserve)
 			if !asked {
@@ -252,6 +270,9 @@ func (w *world) copyOne(i int, deviceFails bool) {
 	copyTo := func() error { return l.message.CopyTo(pages, l.Blocks, coding) }
 	if l.Encoding == kvtransferv1.Encoding_ENCODING_LENT {
 		copyTo = func() error { return l.message.TakeTo(pages, l.Blocks) }
+	}
+	if l.Encoding == kvtransferv1.Encoding_ENCODING_SHARED {
+		copyTo = func() error { return l.message.Verify(pages, l.Blocks) }
 	}
 	switch err := copyTo(); {
 	case errors.Is(err, engine.ErrNotLent):

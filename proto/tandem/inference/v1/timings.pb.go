@@ -173,7 +173,8 @@ type Route struct {
 	// False if the same request may give other tokens another time: it crossed arithmetic
 	// classes, or its KV was sent in a lossy encoding.
 	Reproducible bool `protobuf:"varint,6,opt,name=reproducible,proto3" json:"reproducible,omitempty"`
-	// KV transport: "tcp", "unix", or "device" if both workers share one process and GPU.
+	// KV transport: "tcp", "unix", "shm" if both workers share the memory of one host, or
+	// "device" if they share one process and GPU.
 	// Empty in aggregated mode, or if the request ended before the prefill worker
 	// reported it.
 	Transport string `protobuf:"bytes,7,opt,name=transport,proto3" json:"transport,omitempty"`

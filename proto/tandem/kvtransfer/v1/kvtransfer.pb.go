@@ -36,6 +36,9 @@ const (
 	// No payload: both sides' pages are in the memory that the ticket names, and the
 	// receiver copies the slices there.
 	Encoding_ENCODING_LENT Encoding = 3
+	// No payload: the sender maps the receiver's pages and wrote the slices into them, byte
+	// for byte as in its own. docs/kv-transfer.md says who may map them.
+	Encoding_ENCODING_SHARED Encoding = 4
 )
 
 // Enum value maps for Encoding.
@@ -45,12 +48,14 @@ var (
 		1: "ENCODING_NATIVE",
 		2: "ENCODING_INT8",
 		3: "ENCODING_LENT",
+		4: "ENCODING_SHARED",
 	}
 	Encoding_value = map[string]int32{
 		"ENCODING_UNSPECIFIED": 0,
 		"ENCODING_NATIVE":      1,
 		"ENCODING_INT8":        2,
 		"ENCODING_LENT":        3,
+		"ENCODING_SHARED":      4,
 	}
 )
 
@@ -1301,7 +1306,10 @@ type ReceiverHello struct {
 	// Maximum payload of one Chunk, bytes.
 	MaxChunkBytes uint32 `protobuf:"varint,5,opt,name=max_chunk_bytes,json=maxChunkBytes,proto3" json:"max_chunk_bytes,omitempty"`
 	// Digest of the receiver's Layout.
-	LayoutDigest  uint64 `protobuf:"fixed64,6,opt,name=layout_digest,json=layoutDigest,proto3" json:"layout_digest,omitempty"`
+	LayoutDigest uint64 `protobuf:"fixed64,6,opt,name=layout_digest,json=layoutDigest,proto3" json:"layout_digest,omitempty"`
+	// How this session's sender can map the receiver's pages, once, whichever stripe's hello
+	// it uses. Not set: the receiver does not share pages.
+	Shared        *SharedPages `protobuf:"bytes,7,opt,name=shared,proto3" json:"shared,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1378,6 +1386,77 @@ func (x *ReceiverHello) GetLayoutDigest() uint64 {
 	return 0
 }
 
+func (x *ReceiverHello) GetShared() *SharedPages {
+	if x != nil {
+		return x.Shared
+	}
+	return nil
+}
+
+// SharedPages says how the pages of a receiver can be mapped by a process of its host.
+type SharedPages struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Path of a Unix socket (SOCK_SEQPACKET) that passes their file descriptor.
+	Socket string `protobuf:"bytes,1,opt,name=socket,proto3" json:"socket,omitempty"`
+	// Random key of this stripe, to be named there. Secret.
+	Key uint64 `protobuf:"fixed64,2,opt,name=key,proto3" json:"key,omitempty"`
+	// Why they cannot be mapped, for people. Then nothing else is set.
+	Unavailable   string `protobuf:"bytes,3,opt,name=unavailable,proto3" json:"unavailable,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SharedPages) Reset() {
+	*x = SharedPages{}
+	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SharedPages) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SharedPages) ProtoMessage() {}
+
+func (x *SharedPages) ProtoReflect() protoreflect.Message {
+	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SharedPages.ProtoReflect.Descriptor instead.
+func (*SharedPages) Descriptor() ([]byte, []int) {
+	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *SharedPages) GetSocket() string {
+	if x != nil {
+		return x.Socket
+	}
+	return ""
+}
+
+func (x *SharedPages) GetKey() uint64 {
+	if x != nil {
+		return x.Key
+	}
+	return 0
+}
+
+func (x *SharedPages) GetUnavailable() string {
+	if x != nil {
+		return x.Unavailable
+	}
+	return ""
+}
+
 // Open begins a transfer. Chunks must wait for Accept.
 type Open struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1393,8 +1472,9 @@ type Open struct {
 	RequestId string `protobuf:"bytes,5,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// W3C traceparent of the enclosing span. Empty: not traced.
 	Traceparent string `protobuf:"bytes,6,opt,name=traceparent,proto3" json:"traceparent,omitempty"`
-	// Encoding of payloads: ENCODING_NATIVE, the ticket's encoding, or ENCODING_LENT if
-	// the ticket names the sender's memory.
+	// Encoding of payloads: ENCODING_NATIVE, the ticket's encoding, ENCODING_LENT if the
+	// ticket names the sender's memory, or ENCODING_SHARED if this session has mapped the
+	// receiver's pages.
 	Encoding      Encoding `protobuf:"varint,7,opt,name=encoding,proto3,enum=tandem.kvtransfer.v1.Encoding" json:"encoding,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1402,7 +1482,7 @@ type Open struct {
 
 func (x *Open) Reset() {
 	*x = Open{}
-	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[11]
+	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1414,7 +1494,7 @@ func (x *Open) String() string {
 func (*Open) ProtoMessage() {}
 
 func (x *Open) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[11]
+	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1427,7 +1507,7 @@ func (x *Open) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Open.ProtoReflect.Descriptor instead.
 func (*Open) Descriptor() ([]byte, []int) {
-	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{11}
+	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Open) GetTransferId() uint64 {
@@ -1483,14 +1563,20 @@ func (x *Open) GetEncoding() Encoding {
 type Accept struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Id of the transfer.
-	TransferId    uint64 `protobuf:"fixed64,1,opt,name=transfer_id,json=transferId,proto3" json:"transfer_id,omitempty"`
+	TransferId uint64 `protobuf:"fixed64,1,opt,name=transfer_id,json=transferId,proto3" json:"transfer_id,omitempty"`
+	// With ENCODING_SHARED: which of the shared pages are the blocks from held_blocks on, in
+	// order. The sender may write these and no others.
+	Pages []uint32 `protobuf:"varint,2,rep,packed,name=pages,proto3" json:"pages,omitempty"`
+	// With ENCODING_SHARED: CRC-32C of transfer_id (8 bytes), the number of pages and each
+	// page (4 bytes each), all little-endian.
+	Crc32C        uint32 `protobuf:"fixed32,3,opt,name=crc32c,proto3" json:"crc32c,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Accept) Reset() {
 	*x = Accept{}
-	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[12]
+	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1502,7 +1588,7 @@ func (x *Accept) String() string {
 func (*Accept) ProtoMessage() {}
 
 func (x *Accept) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[12]
+	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1515,12 +1601,26 @@ func (x *Accept) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Accept.ProtoReflect.Descriptor instead.
 func (*Accept) Descriptor() ([]byte, []int) {
-	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{12}
+	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Accept) GetTransferId() uint64 {
 	if x != nil {
 		return x.TransferId
+	}
+	return 0
+}
+
+func (x *Accept) GetPages() []uint32 {
+	if x != nil {
+		return x.Pages
+	}
+	return nil
+}
+
+func (x *Accept) GetCrc32C() uint32 {
+	if x != nil {
+		return x.Crc32C
 	}
 	return 0
 }
@@ -1540,7 +1640,7 @@ type Refuse struct {
 
 func (x *Refuse) Reset() {
 	*x = Refuse{}
-	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[13]
+	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1552,7 +1652,7 @@ func (x *Refuse) String() string {
 func (*Refuse) ProtoMessage() {}
 
 func (x *Refuse) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[13]
+	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1565,7 +1665,7 @@ func (x *Refuse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refuse.ProtoReflect.Descriptor instead.
 func (*Refuse) Descriptor() ([]byte, []int) {
-	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{13}
+	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Refuse) GetTransferId() uint64 {
@@ -1602,7 +1702,7 @@ type Run struct {
 
 func (x *Run) Reset() {
 	*x = Run{}
-	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[14]
+	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1614,7 +1714,7 @@ func (x *Run) String() string {
 func (*Run) ProtoMessage() {}
 
 func (x *Run) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[14]
+	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1627,7 +1727,7 @@ func (x *Run) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Run.ProtoReflect.Descriptor instead.
 func (*Run) Descriptor() ([]byte, []int) {
-	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{14}
+	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Run) GetFirstBlock() uint32 {
@@ -1660,13 +1760,16 @@ type Chunk struct {
 	Loan uint64 `protobuf:"fixed64,6,opt,name=loan,proto3" json:"loan,omitempty"`
 	// Bytes lent. They count as payload for credits and limits.
 	LentBytes uint32 `protobuf:"varint,7,opt,name=lent_bytes,json=lentBytes,proto3" json:"lent_bytes,omitempty"`
+	// With ENCODING_SHARED, in place of a payload: bytes written into the receiver's pages.
+	// They count as payload for credits and limits.
+	WrittenBytes uint32 `protobuf:"varint,8,opt,name=written_bytes,json=writtenBytes,proto3" json:"written_bytes,omitempty"`
 	// Concatenated slices in the transfer's encoding. Senders place it after all fields
 	// but crc32c, so that both sides avoid a copy.
 	Payload []byte `protobuf:"bytes,15,opt,name=payload,proto3" json:"payload,omitempty"`
 	// CRC-32C (Castagnoli) of transfer_id (8 bytes), sequence, layer, the number of runs,
-	// first_block and blocks of each run (4 bytes each), then of the payload, or for lent
-	// slices of loan (8 bytes) and lent_bytes (4 bytes). All little-endian. It follows
-	// the payload so that a sender can compute it while writing.
+	// first_block and blocks of each run (4 bytes each), then of the payload or of the
+	// slices written, or for lent slices of loan (8 bytes) and lent_bytes (4 bytes). All
+	// little-endian. It follows the payload so that a sender can compute it while writing.
 	Crc32C        uint32 `protobuf:"fixed32,16,opt,name=crc32c,proto3" json:"crc32c,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1674,7 +1777,7 @@ type Chunk struct {
 
 func (x *Chunk) Reset() {
 	*x = Chunk{}
-	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[15]
+	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1686,7 +1789,7 @@ func (x *Chunk) String() string {
 func (*Chunk) ProtoMessage() {}
 
 func (x *Chunk) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[15]
+	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1699,7 +1802,7 @@ func (x *Chunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Chunk.ProtoReflect.Descriptor instead.
 func (*Chunk) Descriptor() ([]byte, []int) {
-	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{15}
+	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Chunk) GetTransferId() uint64 {
@@ -1744,6 +1847,13 @@ func (x *Chunk) GetLentBytes() uint32 {
 	return 0
 }
 
+func (x *Chunk) GetWrittenBytes() uint32 {
+	if x != nil {
+		return x.WrittenBytes
+	}
+	return 0
+}
+
 func (x *Chunk) GetPayload() []byte {
 	if x != nil {
 		return x.Payload
@@ -1769,7 +1879,7 @@ type Grant struct {
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[16]
+	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1781,7 +1891,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[16]
+	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1794,7 +1904,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{16}
+	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Grant) GetCreditBytes() uint64 {
@@ -1825,7 +1935,7 @@ type Commit struct {
 
 func (x *Commit) Reset() {
 	*x = Commit{}
-	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[17]
+	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1837,7 +1947,7 @@ func (x *Commit) String() string {
 func (*Commit) ProtoMessage() {}
 
 func (x *Commit) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[17]
+	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1850,7 +1960,7 @@ func (x *Commit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Commit.ProtoReflect.Descriptor instead.
 func (*Commit) Descriptor() ([]byte, []int) {
-	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{17}
+	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Commit) GetTransferId() uint64 {
@@ -1899,7 +2009,7 @@ type Committed struct {
 
 func (x *Committed) Reset() {
 	*x = Committed{}
-	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[18]
+	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1911,7 +2021,7 @@ func (x *Committed) String() string {
 func (*Committed) ProtoMessage() {}
 
 func (x *Committed) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[18]
+	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1924,7 +2034,7 @@ func (x *Committed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Committed.ProtoReflect.Descriptor instead.
 func (*Committed) Descriptor() ([]byte, []int) {
-	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{18}
+	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Committed) GetTransferId() uint64 {
@@ -1950,7 +2060,7 @@ type Failed struct {
 
 func (x *Failed) Reset() {
 	*x = Failed{}
-	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[19]
+	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1962,7 +2072,7 @@ func (x *Failed) String() string {
 func (*Failed) ProtoMessage() {}
 
 func (x *Failed) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[19]
+	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1975,7 +2085,7 @@ func (x *Failed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failed.ProtoReflect.Descriptor instead.
 func (*Failed) Descriptor() ([]byte, []int) {
-	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{19}
+	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Failed) GetTransferId() uint64 {
@@ -2014,7 +2124,7 @@ type Abort struct {
 
 func (x *Abort) Reset() {
 	*x = Abort{}
-	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[20]
+	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2026,7 +2136,7 @@ func (x *Abort) String() string {
 func (*Abort) ProtoMessage() {}
 
 func (x *Abort) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[20]
+	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2039,7 +2149,7 @@ func (x *Abort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Abort.ProtoReflect.Descriptor instead.
 func (*Abort) Descriptor() ([]byte, []int) {
-	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{20}
+	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Abort) GetTransferId() uint64 {
@@ -2068,7 +2178,7 @@ type Drained struct {
 
 func (x *Drained) Reset() {
 	*x = Drained{}
-	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[21]
+	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2080,7 +2190,7 @@ func (x *Drained) String() string {
 func (*Drained) ProtoMessage() {}
 
 func (x *Drained) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[21]
+	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2093,7 +2203,7 @@ func (x *Drained) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drained.ProtoReflect.Descriptor instead.
 func (*Drained) Descriptor() ([]byte, []int) {
-	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{21}
+	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Drained) GetTransferId() uint64 {
@@ -2115,7 +2225,7 @@ type Renew struct {
 
 func (x *Renew) Reset() {
 	*x = Renew{}
-	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[22]
+	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2127,7 +2237,7 @@ func (x *Renew) String() string {
 func (*Renew) ProtoMessage() {}
 
 func (x *Renew) ProtoReflect() protoreflect.Message {
-	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[22]
+	mi := &file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2140,7 +2250,7 @@ func (x *Renew) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Renew.ProtoReflect.Descriptor instead.
 func (*Renew) Descriptor() ([]byte, []int) {
-	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{22}
+	return file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Renew) GetTransferIds() []uint64 {
@@ -2225,14 +2335,19 @@ const file_tandem_kvtransfer_v1_kvtransfer_proto_rawDesc = "" +
 	"\aversion\x18\x04 \x01(\rR\aversion\x12#\n" +
 	"\rlayout_digest\x18\x05 \x01(\x06R\flayoutDigest\x12\x18\n" +
 	"\asession\x18\x06 \x01(\x06R\asession\x12\x18\n" +
-	"\astripes\x18\a \x01(\rR\astripes\"\xcb\x01\n" +
+	"\astripes\x18\a \x01(\rR\astripes\"\x86\x02\n" +
 	"\rReceiverHello\x12\x1a\n" +
 	"\breceiver\x18\x01 \x01(\tR\breceiver\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x06R\x05epoch\x12\x18\n" +
 	"\aversion\x18\x03 \x01(\rR\aversion\x12!\n" +
 	"\fcredit_bytes\x18\x04 \x01(\x04R\vcreditBytes\x12&\n" +
 	"\x0fmax_chunk_bytes\x18\x05 \x01(\rR\rmaxChunkBytes\x12#\n" +
-	"\rlayout_digest\x18\x06 \x01(\x06R\flayoutDigest\"\xf7\x01\n" +
+	"\rlayout_digest\x18\x06 \x01(\x06R\flayoutDigest\x129\n" +
+	"\x06shared\x18\a \x01(\v2!.tandem.kvtransfer.v1.SharedPagesR\x06shared\"Y\n" +
+	"\vSharedPages\x12\x16\n" +
+	"\x06socket\x18\x01 \x01(\tR\x06socket\x12\x10\n" +
+	"\x03key\x18\x02 \x01(\x06R\x03key\x12 \n" +
+	"\vunavailable\x18\x03 \x01(\tR\vunavailable\"\xf7\x01\n" +
 	"\x04Open\x12\x1f\n" +
 	"\vtransfer_id\x18\x01 \x01(\x06R\n" +
 	"transferId\x12\x14\n" +
@@ -2242,10 +2357,12 @@ const file_tandem_kvtransfer_v1_kvtransfer_proto_rawDesc = "" +
 	"\n" +
 	"request_id\x18\x05 \x01(\tR\trequestId\x12 \n" +
 	"\vtraceparent\x18\x06 \x01(\tR\vtraceparent\x12:\n" +
-	"\bencoding\x18\a \x01(\x0e2\x1e.tandem.kvtransfer.v1.EncodingR\bencoding\")\n" +
+	"\bencoding\x18\a \x01(\x0e2\x1e.tandem.kvtransfer.v1.EncodingR\bencoding\"W\n" +
 	"\x06Accept\x12\x1f\n" +
 	"\vtransfer_id\x18\x01 \x01(\x06R\n" +
-	"transferId\"}\n" +
+	"transferId\x12\x14\n" +
+	"\x05pages\x18\x02 \x03(\rR\x05pages\x12\x16\n" +
+	"\x06crc32c\x18\x03 \x01(\aR\x06crc32c\"}\n" +
 	"\x06Refuse\x12\x1f\n" +
 	"\vtransfer_id\x18\x01 \x01(\x06R\n" +
 	"transferId\x12:\n" +
@@ -2254,7 +2371,7 @@ const file_tandem_kvtransfer_v1_kvtransfer_proto_rawDesc = "" +
 	"\x03Run\x12\x1f\n" +
 	"\vfirst_block\x18\x01 \x01(\rR\n" +
 	"firstBlock\x12\x16\n" +
-	"\x06blocks\x18\x02 \x01(\rR\x06blocks\"\xf4\x01\n" +
+	"\x06blocks\x18\x02 \x01(\rR\x06blocks\"\x99\x02\n" +
 	"\x05Chunk\x12\x1f\n" +
 	"\vtransfer_id\x18\x01 \x01(\x06R\n" +
 	"transferId\x12\x1a\n" +
@@ -2263,7 +2380,8 @@ const file_tandem_kvtransfer_v1_kvtransfer_proto_rawDesc = "" +
 	"\x04runs\x18\x04 \x03(\v2\x19.tandem.kvtransfer.v1.RunR\x04runs\x12\x12\n" +
 	"\x04loan\x18\x06 \x01(\x06R\x04loan\x12\x1d\n" +
 	"\n" +
-	"lent_bytes\x18\a \x01(\rR\tlentBytes\x12\x18\n" +
+	"lent_bytes\x18\a \x01(\rR\tlentBytes\x12#\n" +
+	"\rwritten_bytes\x18\b \x01(\rR\fwrittenBytes\x12\x18\n" +
 	"\apayload\x18\x0f \x01(\fR\apayload\x12\x16\n" +
 	"\x06crc32c\x18\x10 \x01(\aR\x06crc32cJ\x04\b\x05\x10\x06\"*\n" +
 	"\x05Grant\x12!\n" +
@@ -2291,12 +2409,13 @@ const file_tandem_kvtransfer_v1_kvtransfer_proto_rawDesc = "" +
 	"\vtransfer_id\x18\x01 \x01(\x06R\n" +
 	"transferId\"*\n" +
 	"\x05Renew\x12!\n" +
-	"\ftransfer_ids\x18\x01 \x03(\x06R\vtransferIds*_\n" +
+	"\ftransfer_ids\x18\x01 \x03(\x06R\vtransferIds*t\n" +
 	"\bEncoding\x12\x18\n" +
 	"\x14ENCODING_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fENCODING_NATIVE\x10\x01\x12\x11\n" +
 	"\rENCODING_INT8\x10\x02\x12\x11\n" +
-	"\rENCODING_LENT\x10\x03*\x9c\x02\n" +
+	"\rENCODING_LENT\x10\x03\x12\x13\n" +
+	"\x0fENCODING_SHARED\x10\x04*\x9c\x02\n" +
 	"\fRefuseReason\x12\x1d\n" +
 	"\x19REFUSE_REASON_UNSPECIFIED\x10\x00\x12\x1d\n" +
 	"\x19REFUSE_REASON_WRONG_EPOCH\x10\x01\x12\"\n" +
@@ -2344,7 +2463,7 @@ func file_tandem_kvtransfer_v1_kvtransfer_proto_rawDescGZIP() []byte {
 }
 
 var file_tandem_kvtransfer_v1_kvtransfer_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_tandem_kvtransfer_v1_kvtransfer_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_tandem_kvtransfer_v1_kvtransfer_proto_goTypes = []any{
 	(Encoding)(0),               // 0: tandem.kvtransfer.v1.Encoding
 	(RefuseReason)(0),           // 1: tandem.kvtransfer.v1.RefuseReason
@@ -2361,19 +2480,20 @@ var file_tandem_kvtransfer_v1_kvtransfer_proto_goTypes = []any{
 	(*ReceiverMessage)(nil),     // 12: tandem.kvtransfer.v1.ReceiverMessage
 	(*SenderHello)(nil),         // 13: tandem.kvtransfer.v1.SenderHello
 	(*ReceiverHello)(nil),       // 14: tandem.kvtransfer.v1.ReceiverHello
-	(*Open)(nil),                // 15: tandem.kvtransfer.v1.Open
-	(*Accept)(nil),              // 16: tandem.kvtransfer.v1.Accept
-	(*Refuse)(nil),              // 17: tandem.kvtransfer.v1.Refuse
-	(*Run)(nil),                 // 18: tandem.kvtransfer.v1.Run
-	(*Chunk)(nil),               // 19: tandem.kvtransfer.v1.Chunk
-	(*Grant)(nil),               // 20: tandem.kvtransfer.v1.Grant
-	(*Commit)(nil),              // 21: tandem.kvtransfer.v1.Commit
-	(*Committed)(nil),           // 22: tandem.kvtransfer.v1.Committed
-	(*Failed)(nil),              // 23: tandem.kvtransfer.v1.Failed
-	(*Abort)(nil),               // 24: tandem.kvtransfer.v1.Abort
-	(*Drained)(nil),             // 25: tandem.kvtransfer.v1.Drained
-	(*Renew)(nil),               // 26: tandem.kvtransfer.v1.Renew
-	(*durationpb.Duration)(nil), // 27: google.protobuf.Duration
+	(*SharedPages)(nil),         // 15: tandem.kvtransfer.v1.SharedPages
+	(*Open)(nil),                // 16: tandem.kvtransfer.v1.Open
+	(*Accept)(nil),              // 17: tandem.kvtransfer.v1.Accept
+	(*Refuse)(nil),              // 18: tandem.kvtransfer.v1.Refuse
+	(*Run)(nil),                 // 19: tandem.kvtransfer.v1.Run
+	(*Chunk)(nil),               // 20: tandem.kvtransfer.v1.Chunk
+	(*Grant)(nil),               // 21: tandem.kvtransfer.v1.Grant
+	(*Commit)(nil),              // 22: tandem.kvtransfer.v1.Commit
+	(*Committed)(nil),           // 23: tandem.kvtransfer.v1.Committed
+	(*Failed)(nil),              // 24: tandem.kvtransfer.v1.Failed
+	(*Abort)(nil),               // 25: tandem.kvtransfer.v1.Abort
+	(*Drained)(nil),             // 26: tandem.kvtransfer.v1.Drained
+	(*Renew)(nil),               // 27: tandem.kvtransfer.v1.Renew
+	(*durationpb.Duration)(nil), // 28: google.protobuf.Duration
 }
 var file_tandem_kvtransfer_v1_kvtransfer_proto_depIdxs = []int32{
 	4,  // 0: tandem.kvtransfer.v1.OfferRequest.prefix:type_name -> tandem.kvtransfer.v1.Prefix
@@ -2381,37 +2501,38 @@ var file_tandem_kvtransfer_v1_kvtransfer_proto_depIdxs = []int32{
 	10, // 2: tandem.kvtransfer.v1.OfferResponse.ticket:type_name -> tandem.kvtransfer.v1.Ticket
 	4,  // 3: tandem.kvtransfer.v1.FetchRequest.prefix:type_name -> tandem.kvtransfer.v1.Prefix
 	10, // 4: tandem.kvtransfer.v1.FetchRequest.ticket:type_name -> tandem.kvtransfer.v1.Ticket
-	27, // 5: tandem.kvtransfer.v1.Ticket.lease:type_name -> google.protobuf.Duration
+	28, // 5: tandem.kvtransfer.v1.Ticket.lease:type_name -> google.protobuf.Duration
 	0,  // 6: tandem.kvtransfer.v1.Ticket.encoding:type_name -> tandem.kvtransfer.v1.Encoding
 	13, // 7: tandem.kvtransfer.v1.SenderMessage.hello:type_name -> tandem.kvtransfer.v1.SenderHello
-	15, // 8: tandem.kvtransfer.v1.SenderMessage.open:type_name -> tandem.kvtransfer.v1.Open
-	19, // 9: tandem.kvtransfer.v1.SenderMessage.chunk:type_name -> tandem.kvtransfer.v1.Chunk
-	21, // 10: tandem.kvtransfer.v1.SenderMessage.commit:type_name -> tandem.kvtransfer.v1.Commit
-	24, // 11: tandem.kvtransfer.v1.SenderMessage.abort:type_name -> tandem.kvtransfer.v1.Abort
-	26, // 12: tandem.kvtransfer.v1.SenderMessage.renew:type_name -> tandem.kvtransfer.v1.Renew
+	16, // 8: tandem.kvtransfer.v1.SenderMessage.open:type_name -> tandem.kvtransfer.v1.Open
+	20, // 9: tandem.kvtransfer.v1.SenderMessage.chunk:type_name -> tandem.kvtransfer.v1.Chunk
+	22, // 10: tandem.kvtransfer.v1.SenderMessage.commit:type_name -> tandem.kvtransfer.v1.Commit
+	25, // 11: tandem.kvtransfer.v1.SenderMessage.abort:type_name -> tandem.kvtransfer.v1.Abort
+	27, // 12: tandem.kvtransfer.v1.SenderMessage.renew:type_name -> tandem.kvtransfer.v1.Renew
 	14, // 13: tandem.kvtransfer.v1.ReceiverMessage.hello:type_name -> tandem.kvtransfer.v1.ReceiverHello
-	16, // 14: tandem.kvtransfer.v1.ReceiverMessage.accept:type_name -> tandem.kvtransfer.v1.Accept
-	17, // 15: tandem.kvtransfer.v1.ReceiverMessage.refuse:type_name -> tandem.kvtransfer.v1.Refuse
-	20, // 16: tandem.kvtransfer.v1.ReceiverMessage.grant:type_name -> tandem.kvtransfer.v1.Grant
-	22, // 17: tandem.kvtransfer.v1.ReceiverMessage.committed:type_name -> tandem.kvtransfer.v1.Committed
-	23, // 18: tandem.kvtransfer.v1.ReceiverMessage.failed:type_name -> tandem.kvtransfer.v1.Failed
-	25, // 19: tandem.kvtransfer.v1.ReceiverMessage.drained:type_name -> tandem.kvtransfer.v1.Drained
-	0,  // 20: tandem.kvtransfer.v1.Open.encoding:type_name -> tandem.kvtransfer.v1.Encoding
-	1,  // 21: tandem.kvtransfer.v1.Refuse.reason:type_name -> tandem.kvtransfer.v1.RefuseReason
-	18, // 22: tandem.kvtransfer.v1.Chunk.runs:type_name -> tandem.kvtransfer.v1.Run
-	2,  // 23: tandem.kvtransfer.v1.Failed.reason:type_name -> tandem.kvtransfer.v1.FailReason
-	3,  // 24: tandem.kvtransfer.v1.Abort.reason:type_name -> tandem.kvtransfer.v1.AbortReason
-	11, // 25: tandem.kvtransfer.v1.KVTransfer.Stream:input_type -> tandem.kvtransfer.v1.SenderMessage
-	5,  // 26: tandem.kvtransfer.v1.BlockStore.Offer:input_type -> tandem.kvtransfer.v1.OfferRequest
-	7,  // 27: tandem.kvtransfer.v1.BlockStore.Fetch:input_type -> tandem.kvtransfer.v1.FetchRequest
-	12, // 28: tandem.kvtransfer.v1.KVTransfer.Stream:output_type -> tandem.kvtransfer.v1.ReceiverMessage
-	6,  // 29: tandem.kvtransfer.v1.BlockStore.Offer:output_type -> tandem.kvtransfer.v1.OfferResponse
-	8,  // 30: tandem.kvtransfer.v1.BlockStore.Fetch:output_type -> tandem.kvtransfer.v1.FetchResponse
-	28, // [28:31] is the sub-list for method output_type
-	25, // [25:28] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	17, // 14: tandem.kvtransfer.v1.ReceiverMessage.accept:type_name -> tandem.kvtransfer.v1.Accept
+	18, // 15: tandem.kvtransfer.v1.ReceiverMessage.refuse:type_name -> tandem.kvtransfer.v1.Refuse
+	21, // 16: tandem.kvtransfer.v1.ReceiverMessage.grant:type_name -> tandem.kvtransfer.v1.Grant
+	23, // 17: tandem.kvtransfer.v1.ReceiverMessage.committed:type_name -> tandem.kvtransfer.v1.Committed
+	24, // 18: tandem.kvtransfer.v1.ReceiverMessage.failed:type_name -> tandem.kvtransfer.v1.Failed
+	26, // 19: tandem.kvtransfer.v1.ReceiverMessage.drained:type_name -> tandem.kvtransfer.v1.Drained
+	15, // 20: tandem.kvtransfer.v1.ReceiverHello.shared:type_name -> tandem.kvtransfer.v1.SharedPages
+	0,  // 21: tandem.kvtransfer.v1.Open.encoding:type_name -> tandem.kvtransfer.v1.Encoding
+	1,  // 22: tandem.kvtransfer.v1.Refuse.reason:type_name -> tandem.kvtransfer.v1.RefuseReason
+	19, // 23: tandem.kvtransfer.v1.Chunk.runs:type_name -> tandem.kvtransfer.v1.Run
+	2,  // 24: tandem.kvtransfer.v1.Failed.reason:type_name -> tandem.kvtransfer.v1.FailReason
+	3,  // 25: tandem.kvtransfer.v1.Abort.reason:type_name -> tandem.kvtransfer.v1.AbortReason
+	11, // 26: tandem.kvtransfer.v1.KVTransfer.Stream:input_type -> tandem.kvtransfer.v1.SenderMessage
+	5,  // 27: tandem.kvtransfer.v1.BlockStore.Offer:input_type -> tandem.kvtransfer.v1.OfferRequest
+	7,  // 28: tandem.kvtransfer.v1.BlockStore.Fetch:input_type -> tandem.kvtransfer.v1.FetchRequest
+	12, // 29: tandem.kvtransfer.v1.KVTransfer.Stream:output_type -> tandem.kvtransfer.v1.ReceiverMessage
+	6,  // 30: tandem.kvtransfer.v1.BlockStore.Offer:output_type -> tandem.kvtransfer.v1.OfferResponse
+	8,  // 31: tandem.kvtransfer.v1.BlockStore.Fetch:output_type -> tandem.kvtransfer.v1.FetchResponse
+	29, // [29:32] is the sub-list for method output_type
+	26, // [26:29] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_tandem_kvtransfer_v1_kvtransfer_proto_init() }
@@ -2442,7 +2563,7 @@ func file_tandem_kvtransfer_v1_kvtransfer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_tandem_kvtransfer_v1_kvtransfer_proto_rawDesc), len(file_tandem_kvtransfer_v1_kvtransfer_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   23,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

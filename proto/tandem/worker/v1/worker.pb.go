@@ -758,7 +758,8 @@ type KvSent struct {
 	// From the last layer computed to the last byte acknowledged, nanoseconds. Unlike
 	// exposed_ns it includes the output head and the sampling of the first token.
 	TailNs int64 `protobuf:"varint,4,opt,name=tail_ns,json=tailNs,proto3" json:"tail_ns,omitempty"`
-	// KV transport: "tcp", "unix", or "device" if the KV stayed on one GPU.
+	// KV transport: "tcp", "unix", "shm" if it was written into the decode worker's pages, or
+	// "device" if it stayed on one GPU.
 	Transport string `protobuf:"bytes,5,opt,name=transport,proto3" json:"transport,omitempty"`
 	// What of all transfers to the same decode worker was sent while this one was open, bytes
 	// of pages however they are encoded; 0: not measured. Beside path_busy_ns it says what the

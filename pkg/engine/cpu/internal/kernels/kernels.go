@@ -137,6 +137,11 @@ func Allocate(size int) (Memory, error) {
 	return Memory{p, size}, nil
 }
 
+// Borrow is memory of somebody else, who frees it.
+func Borrow(memory []byte) Memory {
+	return Memory{unsafe.Pointer(unsafe.SliceData(memory)), len(memory)}
+}
+
 // Bytes is the memory. It must not be used after Free.
 func (m Memory) Bytes() []byte { return unsafe.Slice((*byte)(m.start), m.size) }
 

@@ -1,0 +1,14 @@
+//go:build !linux
+
+package hostpages
+
+import (
+	"errors"
+
+	"github.com/tandem-serving/tandem/pkg/kvcache"
+)
+
+// MapShared fails: only Linux has files in memory whose size can be sealed.
+func MapShared(kvcache.Layout, int) (*Pages, error) {
+	return nil, errors.New("this system has no files in memory that can be sealed")
+}

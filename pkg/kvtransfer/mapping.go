@@ -1,0 +1,142 @@
+package kvtransfer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/internal/sharedpages"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/wire"
+	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
+)
+
+// MapRequest asks for the pages of a receiver.
+type MapRequest struct {
+	// Address is where it answered. Socket and Key are from its hello, TransferID and Secret from
+	// one of its tickets.
+	Address, Socket         string
+	Key, TransferID, Secret uint64
+	// Layout of the pages.
+	Layout kvcache.Layout
+}
+
+// MappedPages are the pages of a receiver in the memory of this process. Its methods are safe
+// for concurrent use. Close comes when no View is in use any more.
+type MappedPages interface {
+	wire.Views
+	// Open allows that blocks are written, Shut ends that. After an error of Open they may not
+	// be, after one of Shut they may still be, until Close.
+	Open(blocks []kvcache.BlockID) error
+	Shut(blocks []kvcache.BlockID) error
+	// Close unmaps the pages and then tells the receiver.
+	Close()
+}
+
+// MapPages asks the receiver for its pages over the socket, and maps them. It has to be on this
+// host: to have answered on a Unix socket.
+func MapPages(ctx context.Context, r MapRequest) (MappedPages, error) {
+	if transportOf(r.Address) != transportUnix {
+		return nil, fmt.Errorf("it answered at %s, which need not be on this host", r.Address)
+	}
+	m, err := sharedpages.Dial(ctx, r.Socket, sharedpages.Request{Key: r.Key, Transfer: r.TransferID, Secret: r.Secret}, r.Layout)
+	if err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// mapPages maps the pages of a session's receiver, if both sides want that and are on one host.
+// The error is why not.
+func (c *connection) mapPages(address string, hello *kvtransferv1.ReceiverHello) (MappedPages, error) {
+	shared, by := hello.GetShared(), c.sender.cfg.MapPages
+	switch {
+	case by == nil:
+		return nil, errors.New("this side does not map pages")
+	case shared == nil:
+		return nil, errors.New("the receiver does not share its pages")
+	case shared.GetUnavailable() != "":
+		return nil, errors.New(shared.GetUnavailable())
+	}
+	ctx, cancel := context.WithTimeoutCause(c.ctx, c.sender.cfg.ConnectTimeout, errConnectTimeout)
+	defer cancel()
+	m, err := by(ctx, MapRequest{
+		Address: address, Socket: shared.GetSocket(), Key: shared.GetKey(), TransferID: c.ticket.GetTransferId(), Secret: c.ticket.GetSecret(), Layout: c.sender.cfg.Layout,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("map the receiver's pages: %w", err)
+	}
+	return m, nil
+}
+
+// window is the blocks of one transfer in the receiver's pages. It is open from Accept until the
+// transfer's last Commit or Abort.
+type window struct {
+	pages   []kvcache.BlockID
+	held    int // blocks of the reservation before them
+	writing int // chunks in progress; guarded by connection.loop
+
+	mu         sync.Mutex // held across a change
+	open, shut bool
+}
+
+// newWindow takes the pages of an Accept.
+func newWindow(held int, pages []uint32) *window {
+	w := &window{held: held, pages: make([]kvcache.BlockID, len(pages))}
+	for i, page := range pages {
+		w.pages[i] = kvcache.BlockID(page) // one that is out of range stays so
+	}
+	return w
+}
+
+// targets appends the pages of runs.
+func (w *window) targets(targets []kvcache.BlockID, runs []wire.Run) []kvcache.BlockID {
+	for _, r := range runs {
+		first := int(r.First) - w.held
+		targets = append(targets, w.pages[first:first+int(r.Blocks)]...)
+	}
+	return targets
+}
+
+// openPages allows that a transfer writes its blocks, unless its end has begun.
+func (c *connection) openPages(w *window) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.shut {
+		return nil // nothing will be written
+	}
+	if err := c.mapping.Open(w.pages); err != nil {
+		return fmt.Errorf("open the receiver's pages: %w", err)
+	}
+	w.open = true
+	return nil
+}
+
+// shutPages ends the writes of a transfer before its Commit or Abort is sent, once no writer
+// writes for it any more. That is so at the latest before the message of the last stripe: each
+// writer sends its own after its last chunk.
+func (c *connection) shutPages(m *kvtransferv1.SenderMessage) error {
+	id := m.GetCommit().GetTransferId()
+	if a := m.GetAbort(); a != nil {
+		id = a.GetTransferId()
+	}
+	c.loop.Lock()
+	w := c.windows[id]
+	if w == nil || w.writing > 0 {
+		c.loop.Unlock()
+		return nil
+	}
+	delete(c.windows, id)
+	c.loop.Unlock()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.shut = true
+	if !w.open {
+		return nil
+	}
+	if err := c.mapping.Shut(w.pages); err != nil {
+		return fmt.Errorf("shut the receiver's pages: %w", err)
+	}
+	return nil
+}
