@@ -126,20 +126,15 @@ func (p *process) listenKV(place kvPlace, role controlv1.Role) (*kvEndpoint, err
 // listenPages opens the socket that passes the descriptor of a decode worker's pages, beside the
 // socket for its KV.
 func (p *process) listenPages(e *kvEndpoint, socket string, role controlv1.Role) error {
-	wanted, needed := p.options.KV.Shares()
-	if !wanted || role != controlv1.Role_ROLE_DECODE {
+	if !p.options.KV.Shares() || role != controlv1.Role_ROLE_DECODE {
 		return nil
 	}
 	listener, err := kvtransfer.ListenPages(socket + ".pages")
-	switch {
-	case err == nil:
-		p.listeners = append(p.listeners, listener)
-		e.pages = listener
-	case needed:
+	if err != nil {
 		return fmt.Errorf("--kv-transport: shm needs a second socket: %w", err)
-	default:
-		p.logger.Info("kv pages are not shared: no socket for their descriptor", slog.Any("error", err))
 	}
+	p.listeners = append(p.listeners, listener)
+	e.pages = listener
 	return nil
 }
 

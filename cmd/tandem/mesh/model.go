@@ -116,7 +116,7 @@ func (p *process) loadModel(ctx context.Context, router bool, workers int) (err 
 		return nil
 	}
 	chosen := o.Engine
-	chosen.ShareKV, _ = o.KV.Shares()
+	chosen.ShareKV = o.KV.Shares()
 	if err := chosen.Choose(spec, p.logger); err != nil {
 		return err
 	}

@@ -113,7 +113,7 @@ func (p *process) newWorkerService(w *part, e engine.Engine, metrics prometheus.
 	if e != nil {
 		self.Engine = p.engines.Name()
 	}
-	shares, onlyShared := p.options.KV.Shares()
+	shares := p.options.KV.Shares()
 	switch kv := p.options.KV; w.role {
 	case controlv1.Role_ROLE_KVTRANSFER:
 		return store.New(p.options.Store, store.Deps{
@@ -131,10 +131,10 @@ func (p *process) newWorkerService(w *part, e engine.Engine, metrics prometheus.
 				return rpc.Dial(address, store)
 			},
 			Dial: kvDial(identity.Decode, identity.KVTransfer), KVConnections: kv.Connections, KVMaxStreams: kv.MaxStreams, KVNoLoans: !kv.Lends(),
-			KVMapPages: shares, KVOnlyMapped: onlyShared,
+			KVMapPages: shares, KVOnlyMapped: shares,
 		})
 	default:
-		if pages, can := e.Pages().(engine.Sharing); onlyShared && (!can || !pages.Shares()) {
+		if pages, can := e.Pages().(engine.Sharing); shares && (!can || !pages.Shares()) {
 			return nil, errors.New("--kv-transport: shm needs an engine with KV in memory that can be shared: the CPU engine on Linux; pass auto")
 		}
 		return decode.New(p.options.Decode, decode.Deps{
