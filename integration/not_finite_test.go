@@ -152,7 +152,7 @@ func (g *notFiniteRig) want(number int) []uint32 {
 func TestMeshSendsWhatIsNotFinite(t *testing.T) {
 	longtest.Only(t)
 	t.Parallel() // much of it is waiting
-	for _, network := range faultstest.Sockets() {
+	for _, network := range faultstest.Transports() {
 		t.Run(network, func(t *testing.T) {
 			g := newNotFiniteRig(t, network)
 			g.engines[0].pages.ill.Store(true)

@@ -20,7 +20,7 @@ const meshFlips = 12
 // request ends with the tokens of a model that worked alone, or says that it failed.
 func TestMeshCorruption(t *testing.T) {
 	weights := fableWeights(t)
-	for _, network := range faultstest.Sockets() {
+	for _, network := range faultstest.Transports() {
 		t.Run(network, func(t *testing.T) {
 			t.Parallel() // much of it is waiting
 			newEngine := func(_ *gate, blocks int) (engine.Engine, error) {

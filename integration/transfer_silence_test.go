@@ -13,7 +13,7 @@ import (
 // reservation ends at its lease, and so does the session, on which there is nobody to
 // acknowledge that. The request goes on elsewhere.
 func TestSilentSenders(t *testing.T) {
-	for _, network := range faultstest.Sockets() {
+	for _, network := range faultstest.Transports() {
 		for _, p := range phases() {
 			t.Run(network+", "+p.name, func(t *testing.T) {
 				t.Parallel() // it is waiting
