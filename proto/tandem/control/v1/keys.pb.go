@@ -548,9 +548,10 @@ type TenantUse struct {
 	Tokens uint64 `protobuf:"varint,3,opt,name=tokens,proto3" json:"tokens,omitempty"`
 	// Requests that run now.
 	Running uint64 `protobuf:"varint,4,opt,name=running,proto3" json:"running,omitempty"`
-	// Requests, and tokens, of routers that have left since they served them, less than a minute
-	// ago, as far as the sender knows: for a router that came after that.
-	LeftRequests  uint64 `protobuf:"varint,5,opt,name=left_requests,json=leftRequests,proto3" json:"left_requests,omitempty"`
+	// Requests of the last minute at routers that have left since, as far as the sender knows: for a
+	// router that came after that.
+	LeftRequests uint64 `protobuf:"varint,5,opt,name=left_requests,json=leftRequests,proto3" json:"left_requests,omitempty"`
+	// Tokens of those requests.
 	LeftTokens    uint64 `protobuf:"varint,6,opt,name=left_tokens,json=leftTokens,proto3" json:"left_tokens,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
