@@ -28,7 +28,7 @@ const (
 type Config struct {
 	// Transport is TransportAuto or the only transport to use. Unless it is TransportAuto,
 	// workers in one memory do not lend KV to each other. With TransportShm messages go over a
-	// Unix socket, and a transfer whose KV would go there too is refused.
+	// Unix socket, and KV too where pages cannot be mapped.
 	Transport string
 	// Socket is SocketAuto, SocketOff or the path of the Unix socket to receive KV on.
 	Socket string
@@ -43,7 +43,7 @@ type Config struct {
 
 // RegisterFlags registers the flags with their defaults.
 func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
-	fs.StringVar(&c.Transport, "kv-transport", TransportAuto, "transport of KV between workers: auto (within the GPU if one process runs both there; on one host a Unix socket; otherwise TCP), tcp, unix or shm (prefill workers of one host write into the decode worker's pages)")
+	fs.StringVar(&c.Transport, "kv-transport", TransportAuto, "transport of KV between workers: auto (within the GPU if one process runs both there; on one host a Unix socket; otherwise TCP), tcp, unix, or shm (prefill workers of one host write into the decode worker's pages where both can; otherwise a Unix socket)")
 	fs.StringVar(&c.Socket, "kv-socket", SocketAuto, "Unix socket on which a worker receives KV: an absolute path, auto (in a private temporary folder) or off")
 	fs.IntVar(&c.MaxStreams, "kv-max-streams", DefaultMaxStreams, "maximum streams of KV that a worker or block store receives at a time, 8 or more; to make place for one more, it disconnects the longest idle sender")
 	fs.IntVar(&c.MaxConnections, "kv-max-connections", DefaultMaxConnections, "maximum connections on which a worker or block store receives KV at a time, at least 8 more than --kv-max-streams; it closes further ones at once")
@@ -75,8 +75,7 @@ func (c *Config) Validate() error {
 // Lends reports whether workers that share memory may lend KV.
 func (c *Config) Lends() bool { return c.Transport == TransportAuto }
 
-// Shares reports whether decode workers share their pages with prefill workers of the same host, and
-// nothing else will do. Only who asks for it has that: a prefill worker can then read and write all
+// Shares reports whether decode workers share their pages with prefill workers of the same host. Only who asks for it has that: a prefill worker can then read and write all
 // pages (docs/decisions/0067-shared-memory.md).
 func (c *Config) Shares() bool { return c.Transport == TransportShm }
 

@@ -138,14 +138,19 @@ func ListenPages(path string) (*net.UnixListener, error) {
 // its process belongs to this one's user, its session has the key of its hello, and it has a
 // ticket that it could open. Run waits for what ServePages starts.
 func (r *Receiver) ServePages(listener *net.UnixListener) error {
+	var pause time.Duration
 	for {
 		conn, err := listener.AcceptUnix()
 		if errors.Is(err, net.ErrClosed) {
 			return nil
 		}
-		if err != nil {
-			return fmt.Errorf("pass the descriptor of kv pages: %w", err)
+		if err != nil { // such as too many open files, for a while
+			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
+			r.cfg.Logger.Warn("kv pages: nobody can ask for them for now", slog.String("worker", r.cfg.WorkerID), slog.Duration("again_after", pause), slog.Any("error", err))
+			<-time.After(pause)
+			continue
 		}
+		pause = 0
 		if !r.ask(conn) {
 			_ = conn.Close() // the sender goes on without the pages
 			continue

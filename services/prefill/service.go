@@ -35,7 +35,7 @@ type Deps struct {
 	Dial          func(address string) (*grpc.ClientConn, error)
 	KVConnections int
 	// KVMapPages writes KV into the pages of decode workers on this host that share them.
-	// KVOnlyMapped refuses all others.
+	// KVOnlyMapped refuses all others: for tests of KV in shared memory.
 	KVMapPages, KVOnlyMapped bool
 	// Registered refuses receivers that are not registered, or not at these addresses for KV.
 	// Nil: all are taken.

@@ -131,7 +131,7 @@ func (p *process) newWorkerService(w *part, e engine.Engine, metrics prometheus.
 				return rpc.Dial(address, store)
 			},
 			Dial: kvDial(identity.Decode, identity.KVTransfer), KVConnections: kv.Connections, KVMaxStreams: kv.MaxStreams, KVNoLoans: !kv.Lends(),
-			KVMapPages: shares, KVOnlyMapped: shares,
+			KVMapPages: shares,
 		})
 	default:
 		if pages, can := e.Pages().(engine.Sharing); shares && (!can || !pages.Shares()) {

@@ -80,7 +80,11 @@ func (c *tokenLogprobs) add(tokens []*inferencev1.TokenLogprobs, offset int) int
 		c.Logprobs = append(c.Logprobs, new(finite(t.GetLogprob())))
 		c.Top = append(c.Top, top)
 		c.Offsets = append(c.Offsets, offset)
-		offset += utf8.RuneCount(t.GetText())
+		for _, b := range t.GetText() {
+			if utf8.RuneStart(b) { // a token may be a part of a character
+				offset++
+			}
+		}
 	}
 	return offset
 }
