@@ -127,7 +127,7 @@ func TestTransportOfAMesh(t *testing.T) {
 		transport, socket string
 		unix, mapped      bool
 	}{
-		{kvtransfer.TransportAuto, kvtransfer.SocketAuto, true, true},
+		{kvtransfer.TransportAuto, kvtransfer.SocketAuto, true, false},
 		{kvtransfer.TransportAuto, kvtransfer.SocketOff, false, false},
 		{kvtransfer.TransportTCP, kvtransfer.SocketAuto, false, false},
 		{kvtransfer.TransportUnix, kvtransfer.SocketAuto, true, false},
