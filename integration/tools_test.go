@@ -1,6 +1,7 @@
 package integration_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"slices"
@@ -113,20 +114,28 @@ func TestToolsAuto(t *testing.T) {
 
 // With tools and a form, an answer is calls, or has the form.
 func TestToolsOrAForm(t *testing.T) {
+	tok, err := rigTokenizer()
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, format := range toolcalls.Names() {
 		m := clustertest.Start(t, func(o *mesh.UpOptions) { o.ToolCallParser = format }).Client
 		calls, forms := 0, 0
 		for seed := range uint64(12) {
 			q := withTools(2, aggregated, &inferencev1.ToolChoice{Single: true})
 			q.Sampling.Seed = &seed
-			q.StructuredOutput = ofSchema(`{"enum":["<tool_call>","[TOOL_CALLS]",{"n":1}]}`)
+			if seed%2 == 0 { // the model hardly ever begins a call by itself
+				start := map[string]string{toolcalls.Hermes: "<", toolcalls.Mistral: "["}[format]
+				q.Sampling.LogitBias = map[uint32]float32{uint32(tok.Encode(cmp.Or(start, "{"), false)[0]): 100}
+			}
+			q.StructuredOutput = ofSchema(`{"enum":["<tool_call>","[TOOL_CALLS]",1]}`)
 			got := generate(t, m, q)
 			made, content := heroes(t, got.Accepted.GetToolCallFormat(), got.Text)
 			switch {
 			case len(made) == 1 && content == "":
 				made[0].check(t)
 				calls++
-			case len(made) == 0 && slices.Contains([]string{`"<tool_call>"`, `"[TOOL_CALLS]"`, `{"n":1}`}, content):
+			case len(made) == 0 && slices.Contains([]string{`"<tool_call>"`, `"[TOOL_CALLS]"`, "1"}, content):
 				forms++
 			default:
 				t.Errorf("%s: %q", format, got.Text)
