@@ -51,7 +51,7 @@ func TestNamesOfEveryEnum(t *testing.T) {
 		words[inferencev1.FinishReason](t, "stop length"),
 		words[inferencev1.Mode](t, "auto disaggregated aggregated"),
 		words[kvtransferv1.AbortReason](t, "cancelled finished failed acknowledged"),
-		words[kvtransferv1.Encoding](t, "native int8 lent"),
+		words[kvtransferv1.Encoding](t, "native int8 lent shared"),
 		words[kvtransferv1.FailReason](t, "cancelled expired checksum incomplete protocol shutdown device"),
 		words[kvtransferv1.RefuseReason](t, "wrong_epoch unknown_transfer bad_secret layout already_open busy encoding wrong_sender"),
 		words[workerv1.FetchVerdict](t, "given stale failed"),

@@ -92,7 +92,7 @@ func (c *Config) CheckSlice(sliceBytes int) error {
 }
 
 func (c *Config) encoding() (kvtransferv1.Encoding, error) {
-	if e, is := api.Parse[kvtransferv1.Encoding](c.KVEncoding); is && e != kvtransferv1.Encoding_ENCODING_LENT {
+	if e, is := api.Parse[kvtransferv1.Encoding](c.KVEncoding); is && e != kvtransferv1.Encoding_ENCODING_LENT && e != kvtransferv1.Encoding_ENCODING_SHARED {
 		return e, nil
 	}
 	return 0, fmt.Errorf("decode-kv-encoding: %q is neither native nor int8", c.KVEncoding)
