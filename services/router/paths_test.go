@@ -130,12 +130,12 @@ func TestNoWayIsSaidNowAndThen(t *testing.T) {
 		for range 6 { // 3 tries each, of 3 pairs that have to fail twice
 			_ = m.generate(t.Context(), ask(dis, 100))
 		}
-		if lines := said(); len(lines) != 1 || !strings.Contains(lines[0], "worker=p") || !strings.Contains(lines[0], "decode_worker=d1") || !strings.Contains(lines[0], "unsaid=0") {
+		if lines := said(); len(lines) != 1 || !strings.Contains(lines[0], "worker=p") || !strings.Contains(lines[0], "decode_worker=d1") || strings.Contains(lines[0], "unsaid=") {
 			t.Errorf("said %q", lines)
 		}
 		time.Sleep(15 * time.Second)
 		_ = m.generate(t.Context(), ask(dis, 100))
-		if lines := said(); len(lines) != 2 || strings.Contains(lines[1], "unsaid=0") {
+		if lines := said(); len(lines) != 2 || !strings.Contains(lines[1], "unsaid=") {
 			t.Errorf("said %q", lines)
 		}
 		m.quiet()
