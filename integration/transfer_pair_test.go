@@ -146,7 +146,7 @@ func (p *pair) startReceiver(epoch uint64) (receiver *kvtransfer.Receiver, stop 
 	})
 	if sharing != nil {
 		tasks.Go(func() {
-			if err := receiver.ServePages(sharing); err != nil {
+			if err := receiver.ServePages(context.Background(), sharing); err != nil {
 				p.t.Errorf("pages: %v", err)
 			}
 		})

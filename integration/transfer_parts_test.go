@@ -73,11 +73,11 @@ func (p *part) serveOn(listener net.Listener, server *rpc.Server) {
 }
 
 // servePages passes the descriptor of pages until the part dies.
-func (p *part) servePages(t testing.TB, listener *net.UnixListener, serve func(*net.UnixListener) error) {
+func (p *part) servePages(t testing.TB, listener *net.UnixListener, serve func(context.Context, *net.UnixListener) error) {
 	p.mu.Lock()
 	p.listeners = append(p.listeners, listener)
 	p.mu.Unlock()
-	p.run(t, func(context.Context) error { return serve(listener) })
+	p.run(t, func(ctx context.Context) error { return serve(ctx, listener) })
 }
 
 // run runs something until the part dies.

@@ -1,6 +1,7 @@
 package kvtransfer
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -134,10 +135,11 @@ func ListenPages(path string) (*net.UnixListener, error) {
 }
 
 // ServePages passes the pages' descriptor to senders that ask for it on a listener of
-// ReceiverConfig.PagesSocket ("unixpacket"), until the listener is closed. A sender gets it if
+// ReceiverConfig.PagesSocket ("unixpacket"), until the listener is closed. The end of ctx
+// cuts its waits short. A sender gets it if
 // its process belongs to this one's user, its session has the key of its hello, and it has a
 // ticket that it could open. Run waits for what ServePages starts.
-func (r *Receiver) ServePages(listener *net.UnixListener) error {
+func (r *Receiver) ServePages(ctx context.Context, listener *net.UnixListener) error {
 	var pause time.Duration
 	for {
 		conn, err := listener.AcceptUnix()
@@ -147,7 +149,10 @@ func (r *Receiver) ServePages(listener *net.UnixListener) error {
 		if err != nil { // such as too many open files, for a while
 			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
 			r.cfg.Logger.Warn("kv pages: nobody can ask for them for now", slog.String("worker", r.cfg.WorkerID), slog.Duration("again_after", pause), slog.Any("error", err))
-			<-time.After(pause)
+			select {
+			case <-time.After(pause):
+			case <-ctx.Done():
+			}
 			continue
 		}
 		pause = 0

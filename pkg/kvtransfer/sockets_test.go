@@ -70,7 +70,7 @@ func newSocketRig(t *testing.T, network string, streams int, pages func(kvcache.
 	tasks.Go(func() { _ = g.receiver.Run(ctx) })
 	if sharing != nil {
 		tasks.Go(func() {
-			if err := g.receiver.ServePages(sharing); err != nil {
+			if err := g.receiver.ServePages(context.Background(), sharing); err != nil {
 				t.Error(err)
 			}
 		})

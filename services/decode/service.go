@@ -119,8 +119,8 @@ func (s *Service) RegisterKV(registrar grpc.ServiceRegistrar) { s.receiver.Regis
 
 // ServePages lets prefill workers of this host map the KV pages, until the listener, on
 // Deps.KVPagesSocket, is closed.
-func (s *Service) ServePages(listener *net.UnixListener) error {
-	return s.receiver.ServePages(listener)
+func (s *Service) ServePages(ctx context.Context, listener *net.UnixListener) error {
+	return s.receiver.ServePages(ctx, listener)
 }
 
 // KVMessageBytes is the largest message that the server of RegisterKV has to take.

@@ -148,7 +148,7 @@ type receivesKV interface {
 
 // sharesKV is a receiver whose pages senders of this host can map.
 type sharesKV interface {
-	ServePages(listener *net.UnixListener) error
+	ServePages(ctx context.Context, listener *net.UnixListener) error
 }
 
 // kvServices serve the receiver of a worker on its endpoint. They come before what
@@ -172,7 +172,7 @@ func (p *process) kvServices(w *part, role string, receiver receivesKV, logger *
 	if sharing, can := receiver.(sharesKV); can && w.kv.pages != nil {
 		services = append(services, lifecycle.Service{
 			Name: w.id + " kv pages",
-			Run:  func(context.Context) error { return sharing.ServePages(w.kv.pages) },
+			Run:  func(ctx context.Context) error { return sharing.ServePages(ctx, w.kv.pages) },
 			Stop: func(context.Context) error { return w.kv.pages.Close() },
 		})
 	}

@@ -53,7 +53,7 @@ func (c *Core) unmap(id StreamID) {
 	delete(c.mappings, id)
 	of.mapped = false
 	c.breakSession(of, "the sender has unmapped the pages")
-	c.settle(of)
+	c.release(of)
 }
 
 // mayOpen reports whether a ticket is one for the sender of a stream.

@@ -226,7 +226,7 @@ func (c *Core) loseStream(id StreamID) {
 	}
 	c.breakSession(of, "another stream of the session has ended")
 	of.left--
-	c.settle(of)
+	c.release(of)
 }
 
 // breakSession ends a session that lost a part.
@@ -245,9 +245,9 @@ func (c *Core) breakSession(of *session, detail string) {
 	}
 }
 
-// settle drains the transfers of a session of which nothing can be written any more. A sender
+// release drains the transfers of a session of which nothing can be written any more. A sender
 // can write into pages that it has mapped after its last stream.
-func (c *Core) settle(of *session) {
+func (c *Core) release(of *session) {
 	if of.left > 0 {
 		return
 	}

@@ -77,7 +77,7 @@ func newSink(layout kvcache.Layout, to engine.Pages, transport, dir string, leas
 	s.tasks.Go(func() { _ = s.server.Serve(listener) }) // close ends it
 	s.tasks.Go(func() { _ = receiver.Run(ctx) })
 	if s.pages != nil {
-		s.tasks.Go(func() { _ = receiver.ServePages(s.pages) }) // close ends it
+		s.tasks.Go(func() { _ = receiver.ServePages(context.Background(), s.pages) }) // close ends it
 	}
 	return s, nil
 }
