@@ -135,8 +135,8 @@ func ListenPages(path string) (*net.UnixListener, error) {
 }
 
 // ServePages passes the pages' descriptor to senders that ask for it on a listener of
-// ReceiverConfig.PagesSocket ("unixpacket"), until the listener is closed. The end of ctx
-// cuts its waits short. A sender gets it if
+// ReceiverConfig.PagesSocket ("unixpacket"), until the listener is closed. It also ends
+// when ctx does while nobody can be accepted. A sender gets it if
 // its process belongs to this one's user, its session has the key of its hello, and it has a
 // ticket that it could open. Run waits for what ServePages starts.
 func (r *Receiver) ServePages(ctx context.Context, listener *net.UnixListener) error {
@@ -152,6 +152,7 @@ func (r *Receiver) ServePages(ctx context.Context, listener *net.UnixListener) e
 			select {
 			case <-time.After(pause):
 			case <-ctx.Done():
+				return nil
 			}
 			continue
 		}
