@@ -155,7 +155,7 @@ func together(d Demand, p, a Pool, longest float64) float64 {
 			high = middle
 		}
 	}
-	return byTime(high)
+	return byPlace(high) // byTime is 0/0 where steps have a fixed time only
 }
 
 // servers is the fewest workers, from least to most, that have prompts wait no longer than they

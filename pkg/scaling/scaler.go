@@ -137,7 +137,10 @@ func (c Config) unmeasured(m Mesh) Pools[int] {
 
 // whole is the fewest workers that have so much to do, at least one.
 func whole(workers float64) int {
-	return int(min(max(math.Ceil(workers-1e-9), 1), 2*MaxWorkers))
+	if !(workers > 1) { // nor a number: no int is what becomes of it
+		return 1
+	}
+	return int(min(math.Ceil(workers-1e-9), 2*MaxWorkers))
 }
 
 // why says what a demand needs: so many workers by their work, so many with those that keep waits

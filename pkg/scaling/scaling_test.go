@@ -46,7 +46,9 @@ func azure(rate float64) scaling.Demand {
 // drawnPool, drawnMesh and drawnDemand are anything that workers and requests can be, odd ones
 // included.
 func drawnPool(t *rapid.T, name string) scaling.Pool {
-	ms := func(what string, most float64) float64 { return rapid.Float64Range(0, most).Draw(t, name+" "+what) }
+	ms := func(what string, most float64) float64 {
+		return rapid.OneOf(rapid.Just(0.0), rapid.Float64Range(0, most)).Draw(t, name+" "+what)
+	}
 	return scaling.Pool{
 		Workers: rapid.IntRange(0, 50).Draw(t, name+" workers"), Known: rapid.Bool().Draw(t, name+" known"),
 		Step:       latency.Model{BaseMs: ms("base", 100), PerTokenMs: ms("per token", 10), PerContextTokenMs: ms("per context", 0.1)},
@@ -219,6 +221,10 @@ func TestSizes(t *testing.T) {
 	impossible.TTFT, impossible.TPOT = 10*time.Millisecond, 100*time.Millisecond
 	slow := azure(10)
 	slow.TPOT = 5 * time.Millisecond
+	fixed := mesh() // steps take as long whatever they compute
+	for _, p := range []*scaling.Pool{&fixed.Prefill, &fixed.Decode} {
+		p.Step = latency.Model{BaseMs: 5}
+	}
 	waits := azure(0)
 	waits.Waiting, waits.WaitingTokens = 300, 300*1155
 	for _, test := range []struct {
@@ -239,6 +245,7 @@ func TestSizes(t *testing.T) {
 		{"10 a second, apart", wide, azure(10), apart, [2]int{3, 3}, [2]int{5, 5}, "to spare"},
 		{"no number is enough for the first token", wide, impossible, mesh(), [2]int{2, 2}, [2]int{3, 4}, "no number computes a prompt within 10ms"},
 		{"nor for the others", wide, slow, mesh(), [2]int{1, 100}, [2]int{1, 100}, "no number has a token within 5ms"},
+		{"fixed steps", wide, azure(10), fixed, [2]int{1, 2}, [2]int{1, 2}, "need 1 in all"},
 		{"a queue without arrivals", wide, waits, mesh(), [2]int{2, 2}, [2]int{3, 4}, "10 requests/s"},
 	} {
 		got := first(test.config, test.demand, test.mesh)

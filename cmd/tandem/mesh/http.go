@@ -28,11 +28,7 @@ func (p *process) newHTTP(context.Context) (services []lifecycle.Service, _ erro
 	metrics := telemetry.Handler(p.registry, p.gatherer())
 	if p.http != nil {
 		mux := p.healthMux()
-		if p.auth == nil {
-			mux.Handle("GET /metrics", p.withMetricsToken(metrics))
-		} else {
-			mux.Handle("GET /metrics", p.authenticated(auth.Operate, metrics))
-		}
+		mux.Handle("GET /metrics", p.operatorsOrToken(metrics))
 		if p.parts[0].role == controlv1.Role_ROLE_ROUTER {
 			mux.Handle("GET /{$}", p.authenticated(auth.Generate, frontpage.Handler(p.status)))
 		} else {

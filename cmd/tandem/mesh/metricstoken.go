@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"os"
 	"strings"
+
+	"github.com/tandem-serving/tandem/pkg/auth"
 )
 
 // leastMetricsToken is the length of the shortest token for --metrics, bytes.
@@ -60,5 +62,18 @@ func (p *process) withMetricsToken(handler http.Handler) http.Handler {
 			return
 		}
 		handler.ServeHTTP(w, r)
+	})
+}
+
+// operatorsOrToken has a handler answer operators, or where nobody is asked for a key, who shows the
+// token for metrics. Which of them it is, is known once the router is made.
+func (p *process) operatorsOrToken(handler http.Handler) http.Handler {
+	operators, token := p.authenticated(auth.Operate, handler), p.withMetricsToken(handler)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if p.auth != nil {
+			operators.ServeHTTP(w, r)
+		} else {
+			token.ServeHTTP(w, r)
+		}
 	})
 }
