@@ -21,6 +21,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/kvtransfer"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/receiver"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/sender"
+	"github.com/tandem-serving/tandem/pkg/latency"
 	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/offload"
 	"github.com/tandem-serving/tandem/pkg/routing"
@@ -275,10 +276,10 @@ func (c *call) act(action worker.Action) {
 
 // stepEnd is what the step in flight of a process ends with.
 type stepEnd struct {
-	process          *process
-	done             scheduler.StepDone
-	tokens, contexts int
-	measured         time.Duration // as the worker takes it
+	process  *process
+	done     scheduler.StepDone
+	work     latency.StepWork
+	measured time.Duration // as the worker takes it
 }
 
 // begin runs one step: the engine's time passes, and the KV of each layer goes out when that
@@ -309,12 +310,7 @@ func (p *process) begin(run *scheduler.RunStep) {
 		layers.plan()
 	}
 	p.busy += took
-	p.ends = stepEnd{process: p, done: scheduler.StepDone{Tokens: out.Tokens, Accepted: out.Accepted, Compute: took, Err: err}, measured: measured}
-	for i := range run.Batch.Sequences {
-		s := &run.Batch.Sequences[i]
-		p.ends.tokens += len(s.Tokens)
-		p.ends.contexts += s.Start + len(s.Tokens)
-	}
+	p.ends = stepEnd{process: p, done: scheduler.StepDone{Tokens: out.Tokens, Accepted: out.Accepted, Compute: took, Err: err}, work: run.Work(nil), measured: measured}
 	c.soon.push(c.momentAt(began+int64(took)), &p.ends)
 }
 
@@ -324,7 +320,7 @@ func (s *stepEnd) happen() {
 		return
 	}
 	p.inbox.begin()
-	took := worker.StepTook{Tokens: s.tokens, Contexts: s.contexts, Compute: s.measured}
+	took := worker.StepTook{Work: s.work, Compute: s.measured}
 	failed := s.done.Err != nil
 	p.apply(p.core.HandleStepDone(p.cluster.now, s.done)) // the next one may begin
 	p.empty()

@@ -12,16 +12,16 @@ import (
 func TestOneStallIsForgotten(t *testing.T) {
 	var s latency.StepTime
 	for i := range 200 {
-		s.Observe(1+i%8, 100+i, 5*time.Millisecond)
+		s.Observe(latency.Decoding(1+i%8, 100+i), 5*time.Millisecond)
 	}
-	s.Observe(4, 300, 8*time.Second)
-	if got := s.Model().Predict(4, 300); got > 15*time.Millisecond {
+	s.Observe(latency.Decoding(4, 300), 8*time.Second)
+	if got := s.Model().Predict(latency.Decoding(4, 300)); got > 15*time.Millisecond {
 		t.Errorf("after a stall a step of 5 ms is predicted to take %v", got)
 	}
 	for range 300 {
-		s.Observe(4, 300, 5*time.Millisecond)
+		s.Observe(latency.Decoding(4, 300), 5*time.Millisecond)
 	}
-	if got := s.Model().Predict(4, 300); got > 6*time.Millisecond {
+	if got := s.Model().Predict(latency.Decoding(4, 300)); got > 6*time.Millisecond {
 		t.Errorf("and 300 steps later %v", got)
 	}
 }
@@ -30,12 +30,12 @@ func TestOneStallIsForgotten(t *testing.T) {
 func TestLastingSlownessIsLearned(t *testing.T) {
 	var s latency.StepTime
 	for range 200 {
-		s.Observe(4, 300, time.Millisecond)
+		s.Observe(latency.Decoding(4, 300), time.Millisecond)
 	}
 	for range 1000 {
-		s.Observe(4, 300, 100*time.Millisecond)
+		s.Observe(latency.Decoding(4, 300), 100*time.Millisecond)
 	}
-	if got := s.Model().Predict(4, 300); got < 60*time.Millisecond {
+	if got := s.Model().Predict(latency.Decoding(4, 300)); got < 60*time.Millisecond {
 		t.Errorf("a step of 100 ms is predicted to take %v", got)
 	}
 }

@@ -205,11 +205,11 @@ func milliseconds(ms float64) time.Duration {
 	return time.Duration(min(ms, maxStepMs) * float64(time.Millisecond))
 }
 
-// Profile is the model as a profile: the same time for prompts, single tokens and drafts,
-// but that a mixed step costs the base once.
+// Profile is the model as a profile, which predicts the same.
 func (m Model) Profile() *Profile {
-	regimes := []Regime{{Terms: Terms{BaseMs: m.BaseMs, PerTokenMs: m.PerTokenMs, PerContextTokenMs: m.PerContextTokenMs}}}
-	return &Profile{Version: ProfileVersion, Prefill: regimes, Decode: regimes, Verify: regimes}
+	prefill := []Regime{{Terms: Terms{BaseMs: m.BaseMs, PerTokenMs: m.PerTokenMs, PerSquareMs: m.PerSquareMs}}}
+	decode := []Regime{{Terms: Terms{BaseMs: m.BaseMs, PerTokenMs: m.PerTokenMs, PerContextTokenMs: m.PerContextTokenMs}}}
+	return &Profile{Version: ProfileVersion, Prefill: prefill, Decode: decode, Verify: decode}
 }
 
 const (

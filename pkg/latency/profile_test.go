@@ -155,11 +155,11 @@ func TestChunksAddUp(t *testing.T) {
 }
 
 func TestModelAsProfile(t *testing.T) {
-	m := latency.Model{BaseMs: 3, PerTokenMs: 0.5, PerContextTokenMs: 0.25}
+	m := latency.Model{BaseMs: 3, PerTokenMs: 0.5, PerContextTokenMs: 0.25, PerSquareMs: 0.125}
 	var w latency.StepWork
 	w.Add(0, 20, true)
 	w.Add(9, 1, true)
-	if got, want := m.Profile().Predict(w), m.Predict(21, 30); got != want {
+	if got, want := m.Profile().Predict(w), m.Predict(w); got != want {
 		t.Errorf("%v, the model says %v", got, want)
 	}
 }

@@ -5,11 +5,16 @@ import (
 	"time"
 )
 
-// Model predicts the time of a step: base + per token computed + per token of
-// context attended to. All coefficients are milliseconds and not negative. The
-// zero Model predicts 0.
+// Model predicts the time of a step:
+//
+//	base + per token·T + per context token·Σcontext + per square·Σ(end²−start²)
+//
+// T are all tokens that it computes. A token of context costs a sequence that decodes the reading of
+// its KV. The positions [start, end) of a prompt's tokens cost products of each with all before it,
+// which is much less for each pair. All coefficients are milliseconds and not negative. The zero
+// Model predicts 0.
 type Model struct {
-	BaseMs, PerTokenMs, PerContextTokenMs float64
+	BaseMs, PerTokenMs, PerContextTokenMs, PerSquareMs float64
 	// Samples is the number of steps that the model was fitted to; 0: none yet.
 	Samples uint64
 	// MostTokens is how many tokens the largest step had of those that count: what far more would
@@ -17,23 +22,48 @@ type Model struct {
 	MostTokens int
 }
 
-// Predict is the time of a step that computes tokens and whose sequences have,
-// after it, context tokens in all.
-func (m Model) Predict(tokens, context int) time.Duration {
-	ms := m.BaseMs + m.PerTokenMs*float64(tokens) + m.PerContextTokenMs*float64(context)
-	return time.Duration(ms * float64(time.Millisecond))
+// Predict is the time of a step that computes so much.
+func (m Model) Predict(w StepWork) time.Duration {
+	return time.Duration(m.ms(inputs(w)) * float64(time.Millisecond))
 }
 
-// StepTime fits a Model to the steps it is shown: least squares in which a step
-// counts for less the longer ago it was. The zero value is ready. It is
-// not safe for concurrent use.
+// PromptMs is what tokens of a prompt add to the steps that compute them, in however many of those,
+// where so many of its tokens come before.
+func (m Model) PromptMs(tokens, before int) float64 {
+	n, from := float64(tokens), float64(before)
+	return m.PerTokenMs*n + m.PerSquareMs*n*(n+2*from)
+}
+
+// Decoding is a step that computes tokens of sequences that decode and have, after it, so many
+// tokens of context in all.
+func Decoding(tokens, context int) StepWork {
+	return StepWork{Decode: Work{Tokens: tokens, Context: float64(context)}}
+}
+
+// The inputs of a model, in the order of its coefficients: 1, tokens, context, squares.
+const terms = 4
+
+func inputs(w StepWork) [terms]float64 {
+	return [...]float64{1, float64(w.Prefill.Tokens + w.Decode.Tokens), w.Decode.Context, w.Prefill.Squares}
+}
+
+func (m Model) ms(x [terms]float64) float64 {
+	return m.BaseMs*x[0] + m.PerTokenMs*x[1] + m.PerContextTokenMs*x[2] + m.PerSquareMs*x[3]
+}
+
+// StepTime fits a Model to the steps it is shown: least squares of the relative
+// errors, in which a step counts for less the longer ago it was. Steps of prompts take
+// a hundred times as long as those of a few sequences that decode, and would else
+// drown them. The zero value is ready. It is not safe for concurrent use.
 type StepTime struct {
 	samples uint64
-	// Weighted sums over the steps of x·xᵀ and x·ms with x = (1, tokens, context).
-	xx    matrix
-	xy    vector
-	most  float64 // tokens of the largest step, less the longer ago it was
-	model Model   // the last fit
+	// Weighted sums over the steps of x·xᵀ and x·ms, with x the inputs of a step.
+	xx matrix
+	xy vector
+	// The same of 1 and ms, where no step weighs more than another but for its age.
+	count, sumMs float64
+	most         float64 // tokens of the largest step, less the longer ago it was
+	model        Model   // the last fit
 }
 
 // maxForget is the weight of a step relative to the one after it: about the last
@@ -55,42 +85,47 @@ const (
 	outlier = 10
 )
 
-// Observe takes the duration of one step that computed tokens and whose
-// sequences had, after it, context tokens in all. What can not be is ignored: a
-// step without tokens, negative numbers.
-func (s *StepTime) Observe(tokens, context int, d time.Duration) {
-	if tokens < 1 || context < 0 || d < 0 {
+// Observe takes the duration of one step. What can not be is ignored: a step
+// without tokens, negative numbers.
+func (s *StepTime) Observe(w StepWork, d time.Duration) {
+	x := inputs(w)
+	if x[1] < 1 || x[2] < 0 || x[3] < 0 || d < 0 {
 		return
 	}
 	old := forget(s.samples)
 	s.samples++
-	x := [3]float64{1, float64(tokens), float64(context)}
 	s.most = max(old*s.most, x[1])
 	ms := float64(d) / float64(time.Millisecond)
+	weight := 1.
 	if s.samples > trusted {
-		if mean := s.xy[0] / s.xx[0][0]; ms > outlier*mean { // else no limit is below it
-			model := s.Model()
-			expected := model.BaseMs + model.PerTokenMs*x[1] + model.PerContextTokenMs*x[2]
-			if limit := outlier * max(mean, expected); limit > 0 {
-				ms = min(ms, limit)
-			}
+		mean, expected := s.sumMs/s.count, s.model.ms(x)
+		if limit := outlier * max(mean, expected); limit > 0 {
+			ms = min(ms, limit)
+		}
+		weight = min(max(math.Pow(mean/expected, 2), 1/mostWeight), mostWeight)
+		if math.IsNaN(weight) { // 0/0
+			weight = 1
 		}
 	}
+	s.count, s.sumMs = old*s.count+1, old*s.sumMs+ms
 	for i := range x {
 		for j := range x {
-			s.xx[i][j] = old*s.xx[i][j] + x[i]*x[j]
+			s.xx[i][j] = old*s.xx[i][j] + weight*x[i]*x[j]
 		}
-		s.xy[i] = old*s.xy[i] + x[i]*ms
+		s.xy[i] = old*s.xy[i] + weight*x[i]*ms
 	}
 	if s.samples <= refit*refit || s.samples%refit == 0 {
 		// Steps that all have the same tokens do not say what more of them would take. Then the time
 		// of few tokens counts as mostly fixed, as that of a decode step is, and of many as theirs.
 		tokens := math.Sqrt(s.xx[1][1] / s.xx[0][0])
-		// Nor do steps of whole prompts alone, whose context is their tokens, say what context takes.
-		c := nonNegativeLeastSquares(3, s.xx, s.xy, vector{tokens / balancedTokens, 1, contextDear})
-		s.model = Model{BaseMs: c[0], PerTokenMs: c[1], PerContextTokenMs: c[2]}
+		// Nor do steps of equal prompts say what positions take.
+		c := nonNegativeLeastSquares(terms, s.xx, s.xy, vector{tokens / balancedTokens, 1, contextDear, contextDear})
+		s.model = Model{BaseMs: c[0], PerTokenMs: c[1], PerContextTokenMs: c[2], PerSquareMs: c[3]}
 	}
 }
+
+// mostWeight bounds how much more, or less, a step may weigh than one that takes as long as the mean.
+const mostWeight = 1e6
 
 // balancedTokens is of how many tokens a device is taken to compute as long as it reads its weights,
 // where steps do not tell.

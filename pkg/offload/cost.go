@@ -35,7 +35,9 @@ func (c fetchCost) compute(prompt, there int) time.Duration {
 	var total time.Duration
 	for there < prompt {
 		end := min(there+c.ChunkTokens, prompt)
-		total += c.Model.Predict(end-there, end)
+		var step latency.StepWork
+		step.Add(there, end-there, false)
+		total += c.Model.Predict(step)
 		there = end
 	}
 	return total

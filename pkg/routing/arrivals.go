@@ -185,8 +185,9 @@ func (rt *Router) capacity(role controlv1.Role, model string) (out scaling.Pool,
 			continue
 		}
 		known++
-		step.BaseMs, step.PerTokenMs, step.PerContextTokenMs = step.BaseMs+m.BaseMs, step.PerTokenMs+m.PerTokenMs, step.PerContextTokenMs+m.PerContextTokenMs
-		tokens += float64(w.steps(m, 0, 0).several)
+		step.BaseMs, step.PerTokenMs = step.BaseMs+m.BaseMs, step.PerTokenMs+m.PerTokenMs
+		step.PerContextTokenMs, step.PerSquareMs = step.PerContextTokenMs+m.PerContextTokenMs, step.PerSquareMs+m.PerSquareMs
+		tokens += float64(w.steps(m, rt.promptTokens(model), 0, 0).several)
 		sequences += float64(w.places())
 		kv += float64(w.blocks) * float64(w.blockTokens)
 	}
@@ -195,7 +196,7 @@ func (rt *Router) capacity(role controlv1.Role, model string) (out scaling.Pool,
 	}
 	n := float64(known)
 	out.Known = true
-	out.Step = latency.Model{BaseMs: step.BaseMs / n, PerTokenMs: step.PerTokenMs / n, PerContextTokenMs: step.PerContextTokenMs / n}
+	out.Step = latency.Model{BaseMs: step.BaseMs / n, PerTokenMs: step.PerTokenMs / n, PerContextTokenMs: step.PerContextTokenMs / n, PerSquareMs: step.PerSquareMs / n}
 	out.StepTokens, out.Sequences, out.KVTokens = int(tokens/n), int(sequences/n), int(kv/n)
 	return out, apart
 }

@@ -324,7 +324,7 @@ func (rt *Router) dispatch(s *search, decodes, prefills *candidates, decode, pre
 	atDecode := &share{at: now, sums: sums{context: r.Tokens, decoding: 1, decodingContext: r.Tokens, blocks: need(decode.worker, r, controlv1.Role_ROLE_DECODE)}}
 	if prefill == nil {
 		atDecode.tokens = decode.computed()
-		decode.worker.prompted.add(now, decode.worker.step, decode.computed())
+		decode.worker.prompted.add(now, decode.worker.step.PromptMs(decode.computed(), r.Tokens-decode.computed()))
 	} else {
 		w := prefill.worker
 		d.prefill, action.Prefill, record.Prefill = w, w.ref, w.ref.ID
@@ -338,7 +338,7 @@ func (rt *Router) dispatch(s *search, decodes, prefills *candidates, decode, pre
 		w.slowFirst.sent(now)
 		rt.turns++
 		w.turn = rt.turns
-		w.prompted.add(now, w.step, prefill.computed())
+		w.prompted.add(now, w.step.PromptMs(prefill.computed(), r.Tokens-prefill.computed()))
 		w.add(r.ID, &share{at: now, sums: sums{tokens: prefill.computed(), context: r.Tokens, blocks: need(w, r, controlv1.Role_ROLE_PREFILL), moving: decode.uncached}})
 		atDecode.moving = decode.uncached
 		if !rt.speed.known(now) {

@@ -13,7 +13,7 @@ import (
 // ceilingMs is how long a prompt may wait at a worker: as long as a report may be old, until the
 // next one, and for a step.
 func (s steps) ceilingMs() float64 {
-	return 2*reportSpacingMs + s.besides + min(float64(s.several)*s.model.PerTokenMs, enough*s.besides)
+	return 2*reportSpacingMs + s.besides + min(float64(s.several)*s.tokenMs(), enough*s.besides)
 }
 
 const reportSpacingMs = float64(reportSpacing / time.Millisecond)
@@ -131,6 +131,6 @@ func (rt *Router) begins(now time.Time, w *worker) bool {
 		return true
 	}
 	e := w.estimate(now, rt.config.LoadStale)
-	steps := w.steps(model, e.decoding, e.decodingContext)
+	steps := w.steps(model, rt.promptTokens(w.record.GetModel()), e.decoding, e.decodingContext)
 	return w.waitMs(steps, now, w.fresh(now, rt.config.LoadStale), math.MaxInt32) <= steps.ceilingMs()
 }

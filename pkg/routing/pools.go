@@ -1,7 +1,6 @@
 package routing
 
 import (
-	"math"
 	"time"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
@@ -74,6 +73,14 @@ func (rt *Router) asked(r *Request, lacks int) {
 	}
 }
 
+// promptTokens is how many tokens of a prompt workers compute, on average; 0: none has come.
+func (rt *Router) promptTokens(model string) int {
+	if d := rt.demands[model]; d != nil {
+		return int(d.prompt)
+	}
+	return 0
+}
+
 // answered takes in how many tokens an answer had, of so many that it might have had.
 func (rt *Router) answered(model string, tokens, most int) {
 	if d := rt.demands[model]; d != nil && most > 0 {
@@ -115,11 +122,11 @@ func (rt *Router) pool(role controlv1.Role, model string, d *demand) pool {
 		p.workers++
 		p.baseMs += m.BaseMs
 		p.places += float64(w.places())
-		alone := w.steps(prompts, 0, 0)
-		p.promptMs += promptMs(prompts, int(d.prompt), 0, math.Ceil(d.prompt/float64(alone.chunk)))
+		alone := w.steps(prompts, int(d.prompt), 0, 0)
+		p.promptMs += prompts.PromptMs(int(d.prompt), 0)
 		p.sendMs += rt.transferMs(rt.now, w, int(d.prompt))
 		p.answerMs += d.answer() * (answers.PerTokenMs + answers.PerContextTokenMs*(d.prompt+d.answer()/2))
-		if ms := promptMs(prompts, alone.several, 0, 1); ms > 0 {
+		if ms := float64(alone.several) * alone.tokenMs(); ms > 0 {
 			p.promptShare += ms / (ms + m.BaseMs)
 		}
 	}

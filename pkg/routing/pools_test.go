@@ -146,10 +146,10 @@ func TestChosenUse(t *testing.T) {
 func TestNoMoreDecodeThanHavePlaces(t *testing.T) {
 	m := latency.Model{BaseMs: 20, PerTokenMs: 0.1, PerContextTokenMs: 0.001}
 	w := &worker{facts: facts{maxSequences: 100}}
-	if got, want := w.steps(m, 150, 150*300), w.steps(m, 100, 100*300); got != want {
+	if got, want := w.steps(m, 300, 150, 150*300), w.steps(m, 300, 100, 100*300); got != want {
 		t.Errorf("%+v with 150 of 100 places, %+v with 100", got, want)
 	}
-	if got := w.steps(m, 50, 50*300).besides; got != 20+5+15 {
+	if got := w.steps(m, 300, 50, 50*300).besides; got != 20+5+15 {
 		t.Errorf("50 sequences: %v ms", got)
 	}
 }

@@ -88,11 +88,11 @@ func (rt *Router) costOf(s *search, role controlv1.Role, c *candidate, cached in
 		c.reserveMs = w.reserveMs
 		rt.arrives(&c.cost, s.now, nil, &c.finding, c.uncached, rt.apartMs, rt.apartMs)
 	} else {
-		steps := w.steps(model, load.decoding, load.decodingContext)
+		steps := w.steps(model, rt.promptTokens(r.Model), load.decoding, load.decodingContext)
 		if decodes && guesses(model, c.uncached) {
 			if prior := rt.priorStep(s); prior.Samples > 0 {
-				steps = w.promptSteps(prior, steps.besides)
-				model.PerTokenMs = prior.PerTokenMs
+				steps = w.promptSteps(prior, steps.prompt, steps.besides)
+				model.PerTokenMs, model.PerSquareMs = prior.PerTokenMs, prior.PerSquareMs
 			}
 		}
 		if load.decoding > 0 && s.entry.each > 0 && w.keepsTPOT {
@@ -125,6 +125,14 @@ func (rt *Router) costOf(s *search, role controlv1.Role, c *candidate, cached in
 	c.firstMs = c.queueMs + c.prefillMs + c.reserveMs
 	c.totalMs = c.firstMs - c.savedMs
 	if decodes {
+		// What a worker has not done yet is taken to need no longer than where it is done: it would
+		// else never be tried.
+		if w.whole && w.lifeMs == 0 {
+			one := latency.Decoding(1, r.Tokens)
+			if m, known := rt.quickestStep(controlv1.Role_ROLE_DECODE, s.version); known && m.Predict(one) < model.Predict(one) {
+				model.BaseMs, model.PerTokenMs, model.PerContextTokenMs = m.BaseMs, m.PerTokenMs, m.PerContextTokenMs
+			}
+		}
 		rt.decodes(s, c, model, elsewhere)
 	}
 	if c.measured && r.Attempt == 0 {
@@ -156,7 +164,7 @@ func (rt *Router) decodes(s *search, c *candidate, model latency.Model, elsewher
 	// Prompts that are computed there lengthen the steps: by their share of the time, and at most
 	// by one chunk.
 	prompts := w.prompted.share(s.now) + c.prompts
-	steps := w.steps(model, load.decoding+1, load.decodingContext+r.Tokens)
+	steps := w.steps(model, rt.promptTokens(r.Model), load.decoding+1, load.decodingContext+r.Tokens)
 	mostMs := steps.mostMs()
 	stepMs := func(prompts float64) float64 {
 		return min(steps.besides/(1-min(prompts, mostPrompts)), mostMs)
@@ -168,9 +176,9 @@ func (rt *Router) decodes(s *search, c *candidate, model latency.Model, elsewher
 		}
 	}
 	c.tpotMs, c.mostMs = stepMs(prompts), mostMs
-	c.othersMs, c.aloneMs = c.tpotMs, w.steps(model, 1, r.Tokens).besides
+	c.othersMs, c.aloneMs = c.tpotMs, w.steps(model, 0, 1, r.Tokens).besides
 	if !elsewhere {
-		c.promptMs = model.PerTokenMs * float64(c.computed())
+		c.promptMs = model.PromptMs(c.computed(), r.Tokens-c.computed())
 		c.delaysMs = c.promptMs * float64(load.decoding)
 		if load.decoding > 0 {
 			c.othersMs = stepMs(prompts + c.promptMs/promptWindowMs)
@@ -297,9 +305,9 @@ func (p *prompted) share(now time.Time) float64 {
 	return p.ms / promptWindowMs * math.Exp2(-float64(now.Sub(p.at))/float64(promptWindowMs*time.Millisecond)*math.Log2E)
 }
 
-// add adds a prompt of which so many tokens are computed, by what steps take.
-func (p *prompted) add(now time.Time, step latency.Model, tokens int) {
-	p.ms, p.at = p.share(now)*promptWindowMs+step.PerTokenMs*float64(tokens), now
+// add adds a prompt that takes so long.
+func (p *prompted) add(now time.Time, ms float64) {
+	p.ms, p.at = p.share(now)*promptWindowMs+ms, now
 }
 
 // waitMs is how long a prompt waits of which the worker lacks so many tokens: for those that come
@@ -327,5 +335,5 @@ const revisitAfter = 10 * time.Second
 
 // slower reports whether steps take longer by a than by b.
 func slower(a, b latency.Model) bool {
-	return a.BaseMs+a.PerTokenMs > b.BaseMs+b.PerTokenMs || a.PerContextTokenMs > b.PerContextTokenMs
+	return a.BaseMs+a.PerTokenMs > b.BaseMs+b.PerTokenMs || a.PerContextTokenMs > b.PerContextTokenMs || a.PerSquareMs > b.PerSquareMs
 }

@@ -57,7 +57,7 @@ func (rt *Router) silence(now time.Time, r *Request, w *worker, others bool) Sil
 	}
 	patience := time.Duration(max(w.patience, 1))
 	e := w.estimate(now, rt.config.LoadStale)
-	longest := float64(step.BaseMs) + step.PerTokenMs*float64(chunk) + step.PerContextTokenMs*float64(e.context+r.Tokens+chunk)
+	longest := float64(step.BaseMs) + step.PerContextTokenMs*float64(e.context) + step.PromptMs(chunk, r.Tokens)
 	tokens := max(milliseconds(promptPatience*longest), promptLeast)
 	if p99, known := w.gaps.p99(); known {
 		tokens = max(gapPatience*p99, milliseconds(stepPatience*longest), tokensLeast)
@@ -68,7 +68,7 @@ func (rt *Router) silence(now time.Time, r *Request, w *worker, others bool) Sil
 		return out
 	}
 	// A sequence that gave way computes again what it has generated, too.
-	steps := w.steps(step, e.sequences, e.context)
+	steps := w.steps(step, rt.promptTokens(r.Model), e.sequences, e.context)
 	predicted := steps.queueMs(e.tokens) + longest + steps.ms(positions(r, role), 0) + rt.transferMs(now, w, r.Tokens)
 	prompt := patience * min(max(milliseconds(promptPatience*predicted), promptLeast), max(out.Prompt, out.Queue))
 	out.Prompt = min(out.Prompt, prompt)

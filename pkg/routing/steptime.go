@@ -23,7 +23,7 @@ func (w *worker) measured() (latency.Model, bool) { return w.step, w.known }
 // measured is a worker's word for it. What no measurement can be, not a number included,
 // counts as none.
 func measured(m *controlv1.StepTimeModel) (latency.Model, bool) {
-	for _, ms := range [...]float64{m.GetBaseMs(), m.GetPerTokenMs(), m.GetPerContextTokenMs()} {
+	for _, ms := range [...]float64{m.GetBaseMs(), m.GetPerTokenMs(), m.GetPerContextTokenMs(), m.GetPerSquareMs()} {
 		if !(ms >= 0 && ms <= mostStepMs) {
 			return latency.Model{}, false
 		}
@@ -31,7 +31,7 @@ func measured(m *controlv1.StepTimeModel) (latency.Model, bool) {
 	if m.GetSamples() == 0 {
 		return latency.Model{}, false
 	}
-	return latency.Model{BaseMs: m.GetBaseMs(), PerTokenMs: m.GetPerTokenMs(), PerContextTokenMs: m.GetPerContextTokenMs(), Samples: m.GetSamples(), MostTokens: clampInt(m.GetMostTokens())}, true
+	return latency.Model{BaseMs: m.GetBaseMs(), PerTokenMs: m.GetPerTokenMs(), PerContextTokenMs: m.GetPerContextTokenMs(), PerSquareMs: m.GetPerSquareMs(), Samples: m.GetSamples(), MostTokens: clampInt(m.GetMostTokens())}, true
 }
 
 // unmeasuredStep is how long a step is taken to last on a worker of a role and version
@@ -79,14 +79,14 @@ func byRole(role controlv1.Role) int {
 
 func quickestOf(workers []*worker, role controlv1.Role, v Version) (step latency.Model, known bool) {
 	// A prefill step is a chunk, a decode step a token of each of some sequences.
-	tokens, context := 256, 256
-	if role == controlv1.Role_ROLE_DECODE {
-		tokens, context = 8, 8*512
+	var work latency.StepWork
+	if work.Add(0, 256, false); role == controlv1.Role_ROLE_DECODE {
+		work = latency.Decoding(8, 8*512)
 	}
 	step = defaultStep
 	for _, w := range workers {
 		m, ok := w.measured()
-		if ok && w.version() == v && (!known || m.Predict(tokens, context) < step.Predict(tokens, context)) {
+		if ok && w.version() == v && (!known || m.Predict(work) < step.Predict(work)) {
 			step, known = m, true
 		}
 	}
@@ -103,17 +103,22 @@ type steps struct {
 	chunk   int     // tokens of one prompt in each, at most
 	several int     // of several prompts
 	besides float64 // what each takes beside them, milliseconds
+	// prompt is how many tokens the prompts of others are taken to have.
+	prompt int
 }
+
+// tokenMs is what a token of a prompt takes, on average.
+func (s steps) tokenMs() float64 { return s.model.PerTokenMs + s.model.PerSquareMs*float64(s.prompt) }
 
 // paceShare is how much of the time that sequences want their tokens in pkg/scheduler plans with.
 const paceShare = 0.95
 
-// steps are a worker's, beside those that decode there.
-func (w *worker) steps(m latency.Model, decoding, context int) steps {
+// steps are a worker's, beside those that decode there, where prompts have so many tokens.
+func (w *worker) steps(m latency.Model, prompt, decoding, context int) steps {
 	if places := w.places(); places > 0 && decoding > places { // the others wait for a place
 		decoding, context = places, int(float64(context)*float64(places)/float64(decoding))
 	}
-	s := steps{model: m, chunk: max(w.chunk, 1), besides: m.BaseMs}
+	s := steps{model: m, chunk: max(w.chunk, 1), besides: m.BaseMs, prompt: prompt}
 	if w.chunk <= 0 {
 		s.chunk = math.MaxInt32
 	}
@@ -126,12 +131,12 @@ func (w *worker) steps(m latency.Model, decoding, context int) steps {
 	if s.several = s.chunk; s.chunk == w.chunk { // no time bounds it
 		s.several = max(s.chunk, w.maxBatch)
 	}
-	if m.PerTokenMs > 0 {
+	if ms := s.tokenMs(); ms > 0 {
 		enough := enough
 		if decoding == 0 {
 			enough *= 2
 		}
-		s.several = min(s.several, int(min(float64(enough)*m.BaseMs/m.PerTokenMs, math.MaxInt32))+max(w.blockTokens, 1))
+		s.several = min(s.several, int(min(float64(enough)*m.BaseMs/ms, math.MaxInt32))+max(w.blockTokens, 1))
 	}
 	return s
 }
@@ -143,19 +148,20 @@ const paceBurst = 2
 // paced are the steps beside sequences that want a token in each eachMs: prompts have what those leave,
 // and one block in any case.
 func (s steps) paced(eachMs float64, blockTokens int) steps {
-	if s.model.PerTokenMs <= 0 {
+	ms := s.tokenMs()
+	if ms <= 0 {
 		return s
 	}
-	spare := min(max(paceBurst*(paceShare*eachMs-s.besides)/s.model.PerTokenMs, 0), math.MaxInt32)
+	spare := min(max(paceBurst*(paceShare*eachMs-s.besides)/ms, 0), math.MaxInt32)
 	most := max(int(spare), blockTokens, 1)
 	s.chunk, s.several = min(s.chunk, most), min(s.several, most)
 	return s
 }
 
 // promptSteps are those of a worker of which only what a step takes besides is known.
-func (w *worker) promptSteps(prior latency.Model, besides float64) steps {
+func (w *worker) promptSteps(prior latency.Model, prompt int, besides float64) steps {
 	chunk := cmp.Or(max(w.chunk, 0), math.MaxInt32)
-	return steps{model: prior, chunk: chunk, several: chunk, besides: besides}
+	return steps{model: prior, chunk: chunk, several: chunk, besides: besides, prompt: prompt}
 }
 
 // mostMs is how long a step takes with as much of prompts as it may have.
@@ -163,30 +169,27 @@ func (s steps) mostMs() float64 {
 	if s.chunk == math.MaxInt32 {
 		return math.Inf(1)
 	}
-	return s.besides + float64(s.chunk)*s.model.PerTokenMs
+	return s.besides + float64(s.chunk)*s.tokenMs()
 }
 
 // ms is how long so many tokens of one prompt take, after cached ones.
-func (s steps) ms(tokens, cached int) float64 { return s.take(tokens, cached, s.chunk) }
+func (s steps) ms(tokens, cached int) float64 {
+	return s.take(tokens, s.chunk, s.model.PromptMs(tokens, cached))
+}
 
 // queueMs is how long so many tokens of other prompts take.
-func (s steps) queueMs(tokens int) float64 { return s.take(tokens, 0, s.several) }
+func (s steps) queueMs(tokens int) float64 {
+	return s.take(tokens, s.several, s.tokenMs()*float64(tokens))
+}
 
 // workMs is what so many tokens of a prompt take of the time where others share the steps.
 func (s steps) workMs(tokens int) float64 {
-	return float64(tokens) * (s.model.PerTokenMs + s.besides/float64(s.several))
+	return float64(tokens) * (s.tokenMs() + s.besides/float64(s.several))
 }
 
-func (s steps) take(tokens, cached, chunk int) float64 {
+func (s steps) take(tokens, chunk int, addedMs float64) float64 {
 	if tokens <= 0 {
 		return 0
 	}
-	n := math.Ceil(float64(tokens) / float64(chunk))
-	return n*s.besides + promptMs(s.model, tokens, cached, n)
-}
-
-// promptMs is what so many tokens of a prompt, after cached ones, add to so many steps. Each step has
-// all of the prompt that was computed before as context, and what it computes.
-func promptMs(m latency.Model, tokens, cached int, steps float64) float64 {
-	return float64(tokens)*m.PerTokenMs + m.PerContextTokenMs*(steps*float64(cached)+float64(tokens)*(steps+1)/2)
+	return math.Ceil(float64(tokens)/float64(chunk))*s.besides + addedMs
 }

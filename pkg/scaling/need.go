@@ -80,10 +80,9 @@ func (p Pool) steps(tokens float64) float64 {
 	return math.Ceil(tokens / float64(p.StepTokens))
 }
 
-// promptWorkMs is what a prompt adds to the steps that compute it. Each of them has as context
-// what was computed before.
+// promptWorkMs is what a prompt adds to the steps that compute it.
 func (p Pool) promptWorkMs(tokens float64) float64 {
-	return tokens * (p.Step.PerTokenMs + p.Step.PerContextTokenMs*(p.steps(tokens)+1)/2)
+	return tokens * (p.Step.PerTokenMs + p.Step.PerSquareMs*tokens)
 }
 
 // promptMs is how long a worker that always has prompts takes for one: what it adds, and its

@@ -46,15 +46,15 @@ const leastTrial = 1.0 / 32
 const lookupAtOnce = 1024
 
 // addDrafts adds drafts to a step that has all who decode and no prompt yet. It returns how
-// many, and how many positions they look at.
-func (s *Scheduler) addDrafts(st *step) (n, positions int) {
+// many.
+func (s *Scheduler) addDrafts(st *step) (n int) {
 	st.tried = false
 	if s.config.MaxDrafts == 0 {
-		return 0, 0
+		return 0
 	}
 	contexts := s.findDrafts(st)
 	if len(s.drafting.candidates) == 0 || !s.drafting.steps.Known(len(st.members)) {
-		return 0, 0
+		return 0
 	}
 	// A block of a prompt always fits beside all who decode.
 	left := s.config.MaxBatchTokens - s.config.BlockTokens - len(st.members)
@@ -80,11 +80,10 @@ func (s *Scheduler) addDrafts(st *step) (n, positions int) {
 			}
 			left -= c.Drafts
 			n += c.Drafts
-			positions += lookedAt(work.Start+1, c.Drafts)
 		}
 		q.drafts.text = speculation.Text{}
 	}
-	return n, positions
+	return n
 }
 
 // findDrafts fills the candidates of a step, and returns the sum of its contexts.

@@ -74,13 +74,13 @@ func (s *Scheduler) Load() Load {
 			l.DecodingSequences++
 		}
 	}
-	decodes, positions := 0, 0 // of a step now
+	decodes, context := 0, 0 // of a step now
 	for _, q := range s.running {
 		switch q.phase {
 		case prefilling:
 			l.prompt(len(q.request.Tokens)-q.computed, &l.RunningPromptTokens)
 		case decoding:
-			decodes, positions = decodes+1, positions+q.computed+1
+			decodes, context = decodes+1, context+q.computed+1
 		}
 		l.runs(q)
 	}
@@ -90,7 +90,7 @@ func (s *Scheduler) Load() Load {
 	for _, q := range s.receiving {
 		l.decodes(q)
 	}
-	l.StepPromptTokens, l.CrowdedStepPromptTokens = s.stepPromptTokens(decodes, positions)
+	l.StepPromptTokens, l.CrowdedStepPromptTokens = s.stepPromptTokens(decodes, context)
 	return l
 }
 
@@ -108,10 +108,10 @@ func (l *Load) decodes(q *sequence) {
 }
 
 // stepPromptTokens is how many tokens of one prompt a step could compute beside those that
-// decode now, so many tokens at so many positions, and beside at least one; 0 while that would be a
+// decode now, with so many tokens of context, and beside at least one; 0 while that would be a
 // guess.
-func (s *Scheduler) stepPromptTokens(decodes, positions int) (now, crowded int) {
-	now = s.budget(decodes, positions).whole()
+func (s *Scheduler) stepPromptTokens(decodes, context int) (now, crowded int) {
+	now = s.budget(decodes, context).whole()
 	switch {
 	case decodes > 0:
 		return now, now

@@ -51,20 +51,20 @@ func (s *Scheduler) plan(now time.Time) bool {
 	s.join(now)
 	s.expect()
 	s.prompts = s.prompts[:0]
-	positions := 0
+	context := 0
 	for _, q := range s.running {
 		switch {
 		case q.stalled:
 		case q.phase == decoding:
 			s.addDecode(st, q)
-			positions += q.computed + 1
+			context += q.computed + 1
 		default:
 			q.sized(len(q.request.Tokens) - q.computed)
 			s.prompts = append(s.prompts, q)
 		}
 	}
-	drafts, behind := s.addDrafts(st)
-	s.addPrompts(now, st, len(st.members)+drafts, positions+behind)
+	drafts := s.addDrafts(st)
+	s.addPrompts(now, st, len(st.members)+drafts, context+drafts)
 	clear(s.prompts)
 	if len(st.members) == 0 {
 		return false
@@ -112,13 +112,13 @@ func (s *Scheduler) addDecode(st *step, q *sequence) {
 	}
 }
 
-// addPrompts fills the prompt budget beside so many tokens of those who decode, which look at
-// so many positions: prompts that run and requests that wait, in one order.
-func (s *Scheduler) addPrompts(now time.Time, st *step, decodes, positions int) {
+// addPrompts fills the prompt budget beside so many tokens of those who decode, with so many tokens
+// of context: prompts that run and requests that wait, in one order.
+func (s *Scheduler) addPrompts(now time.Time, st *step, decodes, context int) {
 	if st.promptMs = 0; len(s.prompts) == 0 && len(s.waiting) == 0 {
 		return
 	}
-	s.promptBudget = s.budget(decodes, positions)
+	s.promptBudget = s.budget(decodes, context)
 	budget := &s.promptBudget
 	slices.SortFunc(s.prompts, before)
 	running := s.prompts

@@ -7,8 +7,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/latency"
 )
 
-// cost is what steps take, by the tokens that they compute and by the positions that
-// those look at, which is what tells the end of a long prompt from its beginning.
+// cost is what steps take. The positions of a prompt's tokens tell its end from its beginning.
 type cost struct {
 	steps latency.StepTime
 	// alone is of steps without prompts: what prompts added is measured against it.
@@ -42,28 +41,21 @@ const (
 // prompts add nothing to that.
 func (s *Scheduler) observe(st *step, e *StepDone) {
 	c, took := &s.cost, e.Compute
-	var tokens, positions, decodes, decoded, behind, contexts int
-	for i := range st.run.Batch.Sequences {
-		q := &st.run.Batch.Sequences[i]
-		n := len(q.Tokens)
-		if i < len(e.Drafts) {
-			n += len(e.Drafts[i])
-		}
-		tokens += n
-		positions += lookedAt(q.Start, n)
+	work := st.run.Work(e.Drafts)
+	work.Decode.Tokens -= e.Cut // all of them are drafts
+	decodes := 0
+	for i := range st.run.Parts {
 		if !st.run.Parts[i].Prompt {
-			decodes, decoded, behind = decodes+1, decoded+n, behind+lookedAt(q.Start, n)
-			contexts += q.Start + n
+			decodes++
 		}
 	}
-	tokens, decoded = tokens-e.Cut, decoded-e.Cut // all of them are drafts
 	s.drafting.made(st, e)
-	c.steps.Observe(tokens, positions, took)
+	c.steps.Observe(work, took)
 	if decodes == len(st.run.Parts) {
-		c.alone.Observe(tokens, positions, took)
+		c.alone.Observe(work, took)
 		c.decoded = max(c.decoded, decodes)
 		if s.config.MaxDrafts > 0 {
-			s.drafting.steps.Observe(decoded, contexts, took)
+			s.drafting.steps.Observe(work.Decode.Tokens, int(work.Decode.Context), took)
 		}
 		return
 	}
@@ -71,7 +63,7 @@ func (s *Scheduler) observe(st *step, e *StepDone) {
 		return
 	}
 	model := c.alone.Model()
-	added := (took - model.Predict(decoded, behind)).Seconds() * 1e3
+	added := (took - model.Predict(latency.StepWork{Decode: work.Decode})).Seconds() * 1e3
 	if added > st.promptMs*c.allowance() {
 		c.excess = min(c.allowance()*(1+excessGain), maxExcess)
 	} else {
@@ -86,9 +78,6 @@ func (c *cost) allowance() float64 {
 	}
 	return max(c.excess, 1)
 }
-
-// lookedAt is how many positions n tokens from start on look at, themselves included.
-func lookedAt(start, n int) int { return n*start + n*(n+1)/2 }
 
 // enoughTimes is how many times the tokens that take as long as an empty step make a
 // step long enough: another prompt would delay those that are in it, and save at most
@@ -111,11 +100,11 @@ type promptBudget struct {
 	model   latency.Model
 }
 
-// budget is what a step has left beside so many sequences that decode and look at so many
-// positions. If anybody decodes, prompts take no more time than Config.StepBudget, and than lets
+// budget is what a step has left beside so many sequences that decode with so many tokens of
+// context. If anybody decodes, prompts take no more time than Config.StepBudget, and than lets
 // each have its tokens in time, also those whose KV is on its way; without such a bound, no more
 // tokens than one prompt may have.
-func (s *Scheduler) budget(decodes, positions int) promptBudget {
+func (s *Scheduler) budget(decodes, context int) promptBudget {
 	b := promptBudget{each: s.config.ChunkTokens, block: s.config.BlockTokens, model: s.cost.steps.Model(), leftMs: math.Inf(1)}
 	b.tokens = max(s.config.MaxBatchTokens-decodes, 0)
 	b.enough = min(b.tokens, b.each)
@@ -124,7 +113,7 @@ func (s *Scheduler) budget(decodes, positions int) promptBudget {
 		b.leftMs = inMs(s.config.StepBudget)
 	}
 	if known {
-		b.leftMs = min(b.leftMs, s.spareMs(inMs(b.model.Predict(decodes, positions))))
+		b.leftMs = min(b.leftMs, s.spareMs(inMs(b.model.Predict(latency.Decoding(decodes, context)))))
 	}
 	b.bounded = !math.IsInf(b.leftMs, 1)
 	b.leftMs /= s.cost.allowance()
@@ -184,6 +173,4 @@ func (b *promptBudget) take(start, left int) int {
 	return n
 }
 
-func (b *promptBudget) ms(start, n int) float64 {
-	return b.model.PerTokenMs*float64(n) + b.model.PerContextTokenMs*float64(lookedAt(start, n))
-}
+func (b *promptBudget) ms(start, n int) float64 { return b.model.PromptMs(n, start) }

@@ -43,7 +43,7 @@ func (s *StepTimes) Observe(tokens, contexts int, took time.Duration) {
 	if tokens < 1 || contexts < 0 || took < 0 {
 		return
 	}
-	s.model.Observe(tokens, contexts, took)
+	s.model.Observe(latency.Decoding(tokens, contexts), took)
 	if tokens > mostTokens {
 		return
 	}

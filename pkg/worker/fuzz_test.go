@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/tandem-serving/tandem/pkg/engine"
+	"github.com/tandem-serving/tandem/pkg/latency"
 	"github.com/tandem-serving/tandem/pkg/sampler"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
 	"github.com/tandem-serving/tandem/pkg/worker"
@@ -199,7 +200,7 @@ func (a *anarchy) rarely(d *dice) {
 	case 4:
 		a.handle(scheduler.SaveDone{ID: scheduler.SaveID(d.below(4)), Saved: d.below(2) == 0})
 	case 5:
-		a.handle(worker.StepTook{Tokens: d.below(4), Contexts: d.below(8), Compute: time.Millisecond})
+		a.handle(worker.StepTook{Work: latency.Decoding(d.below(4), d.below(8)), Compute: time.Millisecond})
 	case 6:
 		a.handle("what is no event")
 	case 7:

@@ -8,6 +8,7 @@ import (
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
 	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/pkg/latency"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
 )
 
@@ -104,9 +105,8 @@ type (
 	// StepTook says what the last step took. It comes apart from scheduler.StepDone, which
 	// the next step waits for.
 	StepTook struct {
-		// Tokens were computed, and Contexts is the sum of the contexts after the step.
-		Tokens, Contexts int
-		Compute          time.Duration
+		Work    latency.StepWork
+		Compute time.Duration
 	}
 )
 

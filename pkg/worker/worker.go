@@ -147,7 +147,7 @@ func (w *Worker) stepDone(e scheduler.StepDone) {
 	w.schedule(e)
 }
 
-func (w *Worker) stepTook(e StepTook) { w.timing.Observe(e.Tokens, e.Contexts, e.Compute) }
+func (w *Worker) stepTook(e StepTook) { w.timing.Observe(e.Work, e.Compute) }
 
 // Next is never: a worker needs no ticks.
 func (w *Worker) Next() (at time.Time, ok bool) { return time.Time{}, false }
@@ -390,7 +390,7 @@ func (w *Worker) LoadReport(role controlv1.Role) *controlv1.LoadReport {
 		BlocksQuarantined:       uint32(load.BlocksQuarantined),
 		BlocksTotal:             uint32(load.BlocksTotal),
 		StepTime: &controlv1.StepTimeModel{
-			BaseMs: model.BaseMs, PerTokenMs: model.PerTokenMs, PerContextTokenMs: model.PerContextTokenMs, Samples: model.Samples, MostTokens: uint64(model.MostTokens),
+			BaseMs: model.BaseMs, PerTokenMs: model.PerTokenMs, PerContextTokenMs: model.PerContextTokenMs, PerSquareMs: model.PerSquareMs, Samples: model.Samples, MostTokens: uint64(model.MostTokens),
 		},
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/pkg/latency"
 	"github.com/tandem-serving/tandem/pkg/sampler"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
 	"github.com/tandem-serving/tandem/pkg/worker"
@@ -319,7 +320,7 @@ func (w *world) stepDone(draw func(i int) int32) {
 			w.fatalf("%d: waits, and is not told", l.id)
 		}
 	}
-	w.handle(worker.StepTook{Tokens: tokens, Contexts: contexts, Compute: done.Compute})
+	w.handle(worker.StepTook{Work: latency.Decoding(tokens, contexts), Compute: done.Compute})
 }
 
 func (w *world) stepFails() {

@@ -28,10 +28,10 @@ type runningStep struct {
 
 // stepRuns notes that the engine works on a step from now on.
 func (d *Driver) stepRuns(run scheduler.RunStep) {
-	tokens, contexts := sizeOf(run)
+	work := run.Work(nil)
 	d.loop.Lock()
 	defer d.loop.Unlock()
-	d.running = runningStep{since: time.Now(), predicted: d.loop.Core.StepTime().Predict(tokens, contexts), sequences: len(run.Parts)}
+	d.running = runningStep{since: time.Now(), predicted: d.loop.Core.StepTime().Predict(work), sequences: len(run.Parts)}
 }
 
 // stepRan notes that it does not any more.
@@ -72,15 +72,4 @@ func registerRunning(registerer prometheus.Registerer, workerID string, d *Drive
 		return time.Since(d.running.since).Seconds()
 	})
 	return set.Err()
-}
-
-// sizeOf is how many tokens a step computes and how many of context its sequences then
-// have.
-func sizeOf(run scheduler.RunStep) (tokens, contexts int) {
-	for i := range run.Batch.Sequences {
-		s := &run.Batch.Sequences[i]
-		tokens += len(s.Tokens)
-		contexts += s.Start + len(s.Tokens)
-	}
-	return tokens, contexts
 }

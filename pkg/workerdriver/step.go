@@ -90,15 +90,12 @@ func (d *Driver) account(run scheduler.RunStep, out engine.Output, err error) {
 		d.cfg.Metrics.stepFailed()
 		return
 	}
-	tokens, contexts := sizeOf(run)
-	for _, drafts := range out.Drafts {
-		tokens, contexts = tokens+len(drafts), contexts+len(drafts)
-	}
+	work := run.Work(out.Drafts)
 	took := out.Compute + out.Drafting
 	d.loop.Lock()
-	give(d, (*worker.Worker).HandleStepTook, worker.StepTook{Tokens: tokens, Contexts: contexts, Compute: took})
+	give(d, (*worker.Worker).HandleStepTook, worker.StepTook{Work: work, Compute: took})
 	d.loop.Unlock()
-	d.cfg.Metrics.stepDone(tokens, len(run.Parts), took)
+	d.cfg.Metrics.stepDone(work.Prefill.Tokens+work.Decode.Tokens, len(run.Parts), took)
 	d.cfg.Metrics.stepCost(run.Batch, &out)
 	d.cfg.Metrics.drafts(run.Batch, &out)
 }

@@ -18,7 +18,7 @@ import (
 func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
 	fs.Float64Var(&c.StepTime.BaseMs, "simulated-base-ms", 5, "simulated engine: base time of each step, in milliseconds")
 	fs.Float64Var(&c.StepTime.PerTokenMs, "simulated-per-token-ms", 0.05, "simulated engine: time added for each token computed, in milliseconds")
-	fs.Float64Var(&c.StepTime.PerContextTokenMs, "simulated-per-context-token-ms", 0.0001, "simulated engine: time added for each token of context, in milliseconds")
+	fs.Float64Var(&c.StepTime.PerContextTokenMs, "simulated-per-context-token-ms", 0.0001, "simulated engine: time added for each token of context of a sequence that decodes, in milliseconds")
 	fs.StringVar(&c.Transfer, "simulated-transfer", "", "simulated engine: bandwidth of KV into a worker, in a real engine's bytes, such as 10GB/s (default: as fast as the connection)")
 	fs.BoolVar(&c.RealPages, "simulated-real-pages", false, "simulated engine: send as many bytes of KV as a real engine")
 	fs.BoolVar(&c.ShareDevice, "simulated-share-device", false, "simulated engine: let this process's workers take turns, as those of the CPU engine do")

@@ -171,22 +171,9 @@ const learnedFrom = 16
 
 func (l *learned) predict(b *engine.Batch, parts []scheduler.Part) (time.Duration, bool) {
 	model := l.steps.Model()
-	return model.Predict(tokensOf(b, parts)), model.Samples >= learnedFrom
+	return model.Predict(workOf(b, parts)), model.Samples >= learnedFrom
 }
 
 func (l *learned) observe(b *engine.Batch, took time.Duration) {
-	tokens, context := tokensOf(b, nil)
-	l.steps.Observe(tokens, context, took)
-}
-
-// tokensOf are the tokens of a batch and where they end, summed up, without the prompts
-// among its parts; none: of all.
-func tokensOf(b *engine.Batch, parts []scheduler.Part) (tokens, context int) {
-	for i := range b.Sequences {
-		if s := &b.Sequences[i]; len(parts) == 0 || !parts[i].Prompt {
-			tokens += len(s.Tokens)
-			context += s.Start + len(s.Tokens)
-		}
-	}
-	return tokens, context
+	l.steps.Observe(workOf(b, nil), took)
 }

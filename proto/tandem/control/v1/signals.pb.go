@@ -313,19 +313,23 @@ func (x *LoadReport) GetCrowdedStepPromptTokens() uint64 {
 }
 
 // StepTimeModel predicts the time of a step: base + per_token * tokens +
-// per_context_token * sum of contexts.
+// per_context_token * sum of the contexts of sequences that decode + per_square * sum of
+// end^2 - start^2 of the positions [start, end) of prompts.
 type StepTimeModel struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Fixed cost per step, milliseconds.
 	BaseMs float64 `protobuf:"fixed64,1,opt,name=base_ms,json=baseMs,proto3" json:"base_ms,omitempty"`
 	// Cost per token computed, milliseconds.
 	PerTokenMs float64 `protobuf:"fixed64,2,opt,name=per_token_ms,json=perTokenMs,proto3" json:"per_token_ms,omitempty"`
-	// Cost per context token attended to, milliseconds.
+	// Cost per context token of a sequence that decodes, milliseconds.
 	PerContextTokenMs float64 `protobuf:"fixed64,3,opt,name=per_context_token_ms,json=perContextTokenMs,proto3" json:"per_context_token_ms,omitempty"`
 	// Steps the fit is based on. 0: nothing measured yet.
 	Samples uint64 `protobuf:"varint,4,opt,name=samples,proto3" json:"samples,omitempty"`
 	// Tokens of the largest of those steps. The time of far larger ones is a guess. 0: unknown.
-	MostTokens    uint64 `protobuf:"varint,5,opt,name=most_tokens,json=mostTokens,proto3" json:"most_tokens,omitempty"`
+	MostTokens uint64 `protobuf:"varint,5,opt,name=most_tokens,json=mostTokens,proto3" json:"most_tokens,omitempty"`
+	// Cost of the positions that tokens of prompts attend to: half of what a pair costs,
+	// milliseconds. Workers that do not say count them in the other terms.
+	PerSquareMs   float64 `protobuf:"fixed64,6,opt,name=per_square_ms,json=perSquareMs,proto3" json:"per_square_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -391,6 +395,13 @@ func (x *StepTimeModel) GetSamples() uint64 {
 func (x *StepTimeModel) GetMostTokens() uint64 {
 	if x != nil {
 		return x.MostTokens
+	}
+	return 0
+}
+
+func (x *StepTimeModel) GetPerSquareMs() float64 {
+	if x != nil {
+		return x.PerSquareMs
 	}
 	return 0
 }
@@ -1247,7 +1258,7 @@ const file_tandem_control_v1_signals_proto_rawDesc = "" +
 	"\vkv_sequence\x18\x12 \x01(\x04R\n" +
 	"kvSequence\x12#\n" +
 	"\runsent_tokens\x18\x13 \x01(\x04R\funsentTokens\x12;\n" +
-	"\x1acrowded_step_prompt_tokens\x18\x14 \x01(\x04R\x17crowdedStepPromptTokens\"\xb6\x01\n" +
+	"\x1acrowded_step_prompt_tokens\x18\x14 \x01(\x04R\x17crowdedStepPromptTokens\"\xda\x01\n" +
 	"\rStepTimeModel\x12\x17\n" +
 	"\abase_ms\x18\x01 \x01(\x01R\x06baseMs\x12 \n" +
 	"\fper_token_ms\x18\x02 \x01(\x01R\n" +
@@ -1255,7 +1266,8 @@ const file_tandem_control_v1_signals_proto_rawDesc = "" +
 	"\x14per_context_token_ms\x18\x03 \x01(\x01R\x11perContextTokenMs\x12\x18\n" +
 	"\asamples\x18\x04 \x01(\x04R\asamples\x12\x1f\n" +
 	"\vmost_tokens\x18\x05 \x01(\x04R\n" +
-	"mostTokens\"n\n" +
+	"mostTokens\x12\"\n" +
+	"\rper_square_ms\x18\x06 \x01(\x01R\vperSquareMs\"n\n" +
 	"\aKvEvent\x121\n" +
 	"\x06origin\x18\x01 \x01(\v2\x19.tandem.control.v1.OriginR\x06origin\x12\x16\n" +
 	"\x06stored\x18\x02 \x03(\x06R\x06stored\x12\x18\n" +
