@@ -145,15 +145,18 @@ func (w *worker) steps(m latency.Model, prompt, decoding, context int) steps {
 // pkg/scheduler. They often have it, since most sequences have saved some time.
 const paceBurst = 2
 
+// pacePassed is after how many steps without prompts one has a block in any case in pkg/scheduler.
+const pacePassed = 3
+
 // paced are the steps beside sequences that want a token in each eachMs: prompts have what those leave,
-// and one block in any case.
+// and one block in some of the steps in any case.
 func (s steps) paced(eachMs float64, blockTokens int) steps {
 	ms := s.tokenMs()
 	if ms <= 0 {
 		return s
 	}
 	spare := min(max(paceBurst*(paceShare*eachMs-s.besides)/ms, 0), math.MaxInt32)
-	most := max(int(spare), blockTokens, 1)
+	most := max(int(spare), blockTokens/(pacePassed+1), 1)
 	s.chunk, s.several = min(s.chunk, most), min(s.several, most)
 	return s
 }

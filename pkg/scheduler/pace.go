@@ -18,6 +18,9 @@ const (
 	// paceTokens is over how many tokens to come it is spread, at most: the sequence may end before
 	// it has all that it may generate.
 	paceTokens = 32
+	// mostPassed is how many steps in a row have no prompt, where a block takes longer than what a step
+	// has to spare. After as many steps there is often enough for one; if not, prompts have to go on.
+	mostPassed = 3
 	// paceArrival is how much of what it has to spare a sequence may wait for a step that was begun
 	// just before its KV arrived.
 	paceArrival = 0.25

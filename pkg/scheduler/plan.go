@@ -116,6 +116,7 @@ func (s *Scheduler) addDecode(st *step, q *sequence) {
 // of context: prompts that run and requests that wait, in one order.
 func (s *Scheduler) addPrompts(now time.Time, st *step, decodes, context int) {
 	if st.promptMs = 0; len(s.prompts) == 0 && len(s.waiting) == 0 {
+		s.passed = 0
 		return
 	}
 	s.promptBudget = s.budget(decodes, context)
@@ -156,6 +157,11 @@ func (s *Scheduler) addPrompts(now time.Time, st *step, decodes, context int) {
 	if budget.model.Samples >= costKnown {
 		st.promptMs = budget.takenMs
 	}
+	if budget.taken == 0 && !budget.forced { // none is overtaken
+		s.passed++
+		return
+	}
+	s.passed = 0
 	for _, q := range running {
 		if !q.inStep {
 			q.skipped++

@@ -94,6 +94,9 @@ type promptBudget struct {
 	enough int
 	block  int
 
+	// forced: the first prompt gets a block in any case.
+	forced bool
+
 	bounded bool // by time, too
 	leftMs  float64
 	takenMs float64
@@ -105,7 +108,7 @@ type promptBudget struct {
 // each have its tokens in time, also those whose KV is on its way; without such a bound, no more
 // tokens than one prompt may have.
 func (s *Scheduler) budget(decodes, context int) promptBudget {
-	b := promptBudget{each: s.config.ChunkTokens, block: s.config.BlockTokens, model: s.cost.steps.Model(), leftMs: math.Inf(1)}
+	b := promptBudget{each: s.config.ChunkTokens, block: s.config.BlockTokens, forced: true, model: s.cost.steps.Model(), leftMs: math.Inf(1)}
 	b.tokens = max(s.config.MaxBatchTokens-decodes, 0)
 	b.enough = min(b.tokens, b.each)
 	known := b.model.Samples >= costKnown
@@ -113,7 +116,10 @@ func (s *Scheduler) budget(decodes, context int) promptBudget {
 		b.leftMs = inMs(s.config.StepBudget)
 	}
 	if known {
-		b.leftMs = min(b.leftMs, s.spareMs(inMs(b.model.Predict(latency.Decoding(decodes, context)))))
+		if spare := s.spareMs(inMs(b.model.Predict(latency.Decoding(decodes, context)))); spare < b.leftMs {
+			b.leftMs = spare
+			b.forced = s.passed >= mostPassed
+		}
 	}
 	b.bounded = !math.IsInf(b.leftMs, 1)
 	b.leftMs /= s.cost.allowance()
@@ -132,7 +138,10 @@ func (s *Scheduler) budget(decodes, context int) promptBudget {
 }
 
 // whole is how many tokens of one long prompt fit.
-func (b promptBudget) whole() int { return b.take(0, b.tokens) }
+func (b promptBudget) whole() int {
+	b.forced = true
+	return b.take(0, b.tokens)
+}
 
 // fits says whether a prompt of so many tokens would surely get a chunk, wherever it
 // begins.
@@ -141,11 +150,11 @@ func (b *promptBudget) fits(prompt int) bool {
 	if b.taken >= b.enough {
 		n = prompt
 	}
-	return n <= min(b.tokens, b.each) && (!b.bounded || b.taken == 0 || b.ms(prompt-n, n) <= b.leftMs)
+	return n <= min(b.tokens, b.each) && (!b.bounded || b.forced && b.taken == 0 || b.ms(prompt-n, n) <= b.leftMs)
 }
 
 // take takes what a prompt gets of which there are left tokens from start on: all of them,
-// or as many whole blocks as fit. The first prompt gets a block in any case.
+// or as many whole blocks as fit.
 func (b *promptBudget) take(start, left int) int {
 	n := min(left, b.tokens, b.each)
 	if n < left {
@@ -155,7 +164,7 @@ func (b *promptBudget) take(start, left int) int {
 	}
 	if b.bounded && b.ms(start, n) > b.leftMs {
 		fit := sort.Search(n/b.block, func(i int) bool { return b.ms(start, (i+1)*b.block) > b.leftMs })
-		if fit == 0 && b.taken == 0 {
+		if fit == 0 && b.taken == 0 && b.forced {
 			fit = 1
 		}
 		n = min(n, fit*b.block)

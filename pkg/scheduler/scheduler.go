@@ -39,6 +39,7 @@ type Scheduler struct {
 	expected     int // growth of all who have blocks; kept while sequences are admitted
 	cost         cost
 	promptBudget promptBudget // scratch of addPrompts
+	passed       int          // steps in a row that had no prompt so that tokens are in time
 	drafting     drafting
 
 	saves     []*save
