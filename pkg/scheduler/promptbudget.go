@@ -31,7 +31,7 @@ const costKnown = 16
 // long prompt may have few steps. It is bounded because on a machine that others
 // interrupt more often than that no share of a step keeps the budget, and all of it is lost.
 const (
-	firstExcess = 1.25
+	firstExcess = 1.4
 	excessGain  = 0.1
 	rareExcess  = 100
 	maxExcess   = 4

@@ -99,15 +99,18 @@ func TestStepTakesTheTimeOfItsModel(t *testing.T) {
 		e := newEngine(t, cfg)
 		later := engine.Sequence{Tokens: []int32{3}, Start: 19, Blocks: []kvcache.BlockID{10, 11, 12, 13, 14}}
 		for _, c := range []struct {
-			name            string
-			sequences       []engine.Sequence
-			tokens, context int
+			name      string
+			sequences []engine.Sequence
 		}{
-			{"a prompt", []engine.Sequence{sequence(9)}, 9, 9},
-			{"a token late in its context", []engine.Sequence{later}, 1, 20},
-			{"both", []engine.Sequence{sequence(9), later}, 10, 29},
+			{"a prompt", []engine.Sequence{sequence(9)}},
+			{"a token late in its context", []engine.Sequence{later}},
+			{"both", []engine.Sequence{sequence(9), later}},
 		} {
-			want := cfg.StepTime.Predict(c.tokens, c.context)
+			var work latency.StepWork
+			for _, q := range c.sequences {
+				work.Add(q.Start, len(q.Tokens), false)
+			}
+			want := cfg.StepTime.Predict(work)
 			began := time.Now()
 			out := step(t, e, c.sequences...)
 			if took := time.Since(began); took != want || out.Compute != want {
