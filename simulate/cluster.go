@@ -20,13 +20,13 @@ import (
 	"github.com/tandem-serving/tandem/pkg/worker"
 )
 
-// What messages are taken to weigh on the network, bytes.
+// Assumed sizes of messages on the network, in bytes.
 const (
 	messageBytes = 200
 	tokenBytes   = 3 // one id, as a varint
 )
 
-// Config is what a cluster is made of.
+// Config describes a cluster.
 type Config struct {
 	Spec        model.Spec
 	BlockTokens int
@@ -35,64 +35,65 @@ type Config struct {
 	Workers     []*Worker
 	// Routing is the policy, complete but for Models.
 	Routing routing.Config
-	// Mode and SLO that requests ask for.
+	// Mode and SLO of all requests.
 	Mode       inferencev1.Mode
 	TTFT, TPOT time.Duration
-	// Limits are those of every request at a router.
+	// Limits hold for every request at a router.
 	Limits  joining.Limits
 	Network Network
-	// Acceptance is which share of guesses at next tokens is right (simulated.Config); 0: texts do
-	// not repeat.
+	// Acceptance is the share of guesses at next tokens that is right (simulated.Config); 0:
+	// texts do not repeat.
 	Acceptance float64
-	// Events are what happens meanwhile.
+	// Events happen during the run, such as deaths and partitions.
 	Events []Event
-	// Autoscale has pools follow the load; nil: they do not.
+	// Autoscale makes pools follow the load; nil: their sizes are fixed.
 	Autoscale *Autoscale
-	// CheckContext has each token depend on every block and layer of its context, so that
-	// KV which was lost, mixed up or written late changes what follows. Without it a token
-	// depends on the last block, and that on the ones before it when it was begun: a step
-	// costs the same however long contexts are.
+	// CheckContext makes each token depend on every block and layer of its context, so that
+	// lost, mixed up or late KV changes the following tokens. Without it a token depends only
+	// on the last block, which depends on the blocks before it as they were when it began: then
+	// a step's cost does not grow with the context.
 	CheckContext bool
-	// Check has the cluster check its invariants after each event, and once more when it has
-	// come to rest after the load: Run then ends with a *Violation.
+	// Check makes the cluster check its invariants after each event, and once more at rest after
+	// the load. Run then fails with a *Violation.
 	Check bool
 }
 
-// Worker is one worker or block store, whichever of its starts runs.
+// Worker is a worker or block store, over all its starts.
 type Worker struct {
 	ID, Host string
 	Role     controlv1.Role
 	Profile  *latency.Profile
-	// Blocks, MaxBatchTokens and MaxSequences are its engine's.
+	// Blocks, MaxBatchTokens and MaxSequences size its engine.
 	Blocks, MaxBatchTokens, MaxSequences int
 	worker.Limits
-	// MaxDrafts is the most tokens of a sequence that a decode worker guesses for a step; 0: none.
-	// Its Profile must say what steps with drafts take.
+	// MaxDrafts bounds the tokens of a sequence that a decode worker guesses for a step; 0: none.
+	// Its Profile must have the times of steps with drafts.
 	MaxDrafts int
-	// StorePuts and FetchBandwidth, bytes a second, are as of live prefill workers: how many
-	// prefixes are put into stores at a time, and how fast those are believed to be at first.
+	// StorePuts and FetchBandwidth are the flags of live prefill workers: how many prefixes it
+	// puts into stores at a time, and the speed in bytes a second that it first assumes of them.
 	StorePuts      int
 	FetchBandwidth float64
-	// MaxPuts and MaxFetches are as of live block stores, which have the role KVTRANSFER, Blocks,
-	// and nothing else that is said of engines here.
+	// MaxPuts and MaxFetches are the flags of live block stores. A store has the role KVTRANSFER
+	// and Blocks, and none of the other settings of an engine.
 	MaxPuts, MaxFetches int
-	// TransferLease and TransferCreditBytes are as of live decode workers: credit is for one
-	// chunk at least. TransferChunkBytes is the largest chunk; 0: kvtransfer's default.
+	// TransferLease and TransferCreditBytes are the flags of live decode workers; credit is at
+	// least a chunk. TransferChunkBytes is the largest chunk; 0: kvtransfer's default.
 	TransferLease                           time.Duration
 	TransferCreditBytes, TransferChunkBytes int
-	// Pool is which workers it is scaled with; empty: none. Down: it does not run at first.
+	// Pool is the pool that it is scaled with; empty: none. Down means that it does not run at
+	// first.
 	Pool string
 	Down bool
-	// Jitter is the spread of step times, Slow what they are multiplied by; 0: 1.
+	// Jitter is the spread of step times, Slow their factor; 0 is 1.
 	Jitter, Slow float64
 
-	process *process // nil: it does not run
-	// failing: the next step fails. corrupting: the next chunk comes damaged. muted: its
-	// signals are lost. unmeasured: it takes its steps for as fast as its profile.
+	process *process // nil while it does not run
+	// failing: the next step fails. corrupting: the next chunk arrives damaged. muted: its
+	// signals are lost. unmeasured: it believes that its steps take the profile's times.
 	failing, corrupting, muted, unmeasured bool
 
-	// starting is the start that it waits for; nil: none. ends: its process ends when it has
-	// drained. running: it has been paid for since then, and for used before.
+	// starting is a planned start; nil: none. ends: its process ends once it has drained. It has
+	// been paid for since running, and for used before.
 	starting *starting
 	ends     bool
 	running  bool
@@ -105,31 +106,31 @@ type Cluster struct {
 	clock
 	config     Config
 	spec       model.Spec
-	slo        *inferencev1.Slo // what tasks say of it
-	sliceBytes int              // of a real engine
+	slo        *inferencev1.Slo // the SLO, as tasks have it
+	sliceBytes int              // as a real engine's
 	random     *rand.Rand
 	hosts      map[string]*host
 	routers    []*router
 	sessions   []*session
-	registered []*process // as etcd lists them, oldest first
+	registered []*process // processes in etcd, oldest first
 	epochs     map[routing.Ref]*process
 	decoded    joining.Buffers
-	tokens     []*tokens // messages to be used again, as are chunks and grants
+	tokens     []*tokens // messages for reuse, as are chunks and grants
 	chunks     []*chunk
 	grants     []*grant
 	published  []*published
 	links      []*link
-	held       []*pipe // that have messages which a partition holds
+	held       []*pipe // pipes with messages that a partition holds back
 	cuts       int     // so far
 	etcdAway   bool
 	hedges     Hedges
 	signals    Signals
 	prefixes   PrefixUse
-	stores     bool           // there were some
-	starting   bool           // New is not over: routers are told of all workers at once
-	expiring   []*process     // whose lease ran out meanwhile
-	watch      *watch         // nil: nothing is checked
-	failed     error          // of a worker that was to start
+	stores     bool           // the cluster has had block stores
+	starting   bool           // New still runs: routers learn of all workers at once
+	expiring   []*process     // processes whose lease ran out while etcd was away
+	watch      *watch         // checks invariants; nil: nothing is checked
+	failed     error          // of a worker that could not start
 	sizes      map[string]int // of pools, as the autoscaler wants them
 	resizes    []Resize
 }
@@ -181,10 +182,10 @@ func (c *Cluster) host(name string) *host {
 	return h
 }
 
-// latency is that of a message between two hosts.
+// latency is the latency of a message between two hosts.
 func (c *Cluster) latency(from, to *host) time.Duration { return c.pathOf(from, to).latency }
 
-// processOf is a start of a worker that runs; nil: it does not.
+// processOf finds a running process by worker and epoch; nil if there is none.
 func (c *Cluster) processOf(id string, number uint64) *process {
 	if p := c.epochs[routing.Ref{ID: id, Epoch: number}]; p != nil && !p.dead {
 		return p
@@ -206,7 +207,7 @@ func (c *Cluster) viewChanged() {
 	}
 }
 
-// view tells every router what etcd lists, or listed when it was there.
+// view tells every router what etcd lists, or listed before it went away.
 func (c *Cluster) view(live bool) {
 	var records []*controlv1.WorkerRecord
 	for _, r := range c.routers {
@@ -221,7 +222,7 @@ func (c *Cluster) view(live bool) {
 	c.tellStores()
 }
 
-// died ends what is connected to a process, and its record when the lease is over.
+// died ends the connections of a process, and its record when the lease is over.
 func (c *Cluster) died(p *process) {
 	for _, n := range p.connections {
 		if n.process != p {
@@ -273,7 +274,7 @@ func (c *Cluster) expire(p *process) {
 	}
 }
 
-// lost reports that what a process publishes now reaches nobody.
+// lost reports whether the signals of a process are lost now.
 func (c *Cluster) lost(p *process) bool {
 	if p.member.muted && c.watch != nil {
 		c.watch.missed[p] = true
@@ -281,8 +282,8 @@ func (c *Cluster) lost(p *process) bool {
 	return p.member.muted
 }
 
-// publishLoad, publishBlocks and publish are NATS, which is on no host: a partition of two hosts does
-// not keep its messages back.
+// publishLoad, publishBlocks and publish are NATS. It runs on no host, so partitions of hosts do
+// not hold back its messages.
 func (c *Cluster) publishLoad(p *process, report *controlv1.LoadReport) {
 	if c.lost(p) {
 		return
@@ -302,7 +303,7 @@ func (c *Cluster) publishBlocks(p *process, event *controlv1.KvEvent) {
 
 func (c *Cluster) publish(from *host, worker string, event routing.Event) {
 	for routers := c.routers; len(routers) > 0; {
-		// What arrives at several at one time happens at one after the other, and nothing between.
+		// Routers get a message one after the other, with no other event in between.
 		latency, n := c.latency(from, routers[0].host), 1
 		for n < len(routers) && c.latency(from, routers[n].host) == latency {
 			n++
@@ -314,12 +315,12 @@ func (c *Cluster) publish(from *host, worker string, event routing.Event) {
 	}
 }
 
-// published is a message on its way to routers. It is used again when it has arrived.
+// published is a message on its way to routers. It is reused once it has arrived.
 type published struct {
 	routers []*router
-	worker  string // that it is of; empty: of a router
+	worker  string // the sender; empty for a router
 	event   routing.Event
-	fetched int // means nothing: happen has to do something with what it reads
+	fetched int // keeps the compiler from removing reads of happen
 }
 
 func (p *published) happen() {

@@ -6,18 +6,18 @@ import (
 	"github.com/tandem-serving/tandem/pkg/joining"
 )
 
-// Hedges is what became of the second tries of requests whose first token was late.
+// Hedges counts second tries of requests whose first token was late, by their outcome.
 type Hedges struct {
-	// Won had their first token before the first try, or outlived it. Lost did not. Ended are those
-	// whose request ended before either had a first token.
+	// Won: the second try had its first token first, or outlived the first try. Lost: it did
+	// not. Ended: the request ended before either had a first token.
 	Won, Lost, Ended int
-	// Refused were asked for and not begun.
+	// Refused: the router began no second try.
 	Refused int
-	// Wasted is for how long workers computed prompts whose first token another try had before.
+	// Wasted is the time that workers spent on prompts of tries that lost.
 	Wasted time.Duration
 }
 
-// Hedges is what became of second tries so far.
+// Hedges counts second tries so far.
 func (c *Cluster) Hedges() Hedges { return c.hedges }
 
 func (h *Hedges) released(a joining.Release) {

@@ -21,19 +21,19 @@ import (
 	"github.com/tandem-serving/tandem/pkg/worker"
 )
 
-// request is one request at its router.
+// request is a request at its router.
 type request struct {
-	// What comes with every token reads what is first.
+	// The fields that every token needs come first, to share cache lines.
 	router      *router
 	load        *load
 	inbox       inbox[joining.Event]
 	ended       bool
-	keeps       bool // answer
-	answered    int  // tokens
+	keeps       bool // keep the answer
+	answered    int  // tokens so far
 	recentCount int
-	recent      [8]time.Duration // arrivals
+	recent      [8]time.Duration // arrivals that are not in arrivals yet
 	join        joining.Join
-	arrivals    []record.Arrival // but for the recent ones
+	arrivals    []record.Arrival // without the recent ones
 
 	timer    timer
 	until    time.Time // the earlier of deadline and leaves
@@ -41,50 +41,50 @@ type request struct {
 	record   *record.Record
 	from     *workload.Request
 	asked    int // the attempt of the last Ask
-	hedged   int // that of AskHedge
+	hedged   int // the attempt of the last AskHedge
 	version  routing.Version
 	deadline time.Time
 	leaves   time.Time                           // when the client goes away; zero: it stays
 	tokens   []int32                             // the prompt
-	ids      []uint32                            // the same, as tasks have it; nil: there was none yet
+	ids      []uint32                            // the prompt as in tasks; nil before the first task
 	hashes   map[routing.BlockKey][]kvcache.Hash // of the last Ask
-	answer   []uint32                            // the tokens, if the next request of a conversation depends on them
-	streams  []*stream                           // that are open: seldom more than two
-	few      [2]stream                           // the first ones
-	opened   int                                 // of those
+	answer   []uint32                            // kept if the next request of a conversation depends on it
+	streams  []*stream                           // open streams, rarely more than two
+	few      [2]stream                           // memory of the first two streams
+	opened   int                                 // streams of few in use
 }
 
-// mostExpected is for how many tokens of an answer memory is taken at once.
+// mostExpected bounds the tokens of an answer that memory is allocated for in advance.
 const mostExpected = 1024
 
-// stream is a call of a router at a worker: its client's side.
+// stream is the router's side of a call at a worker.
 type stream struct {
 	request    *request
 	name       joining.Stream
 	connection *connection
-	over       bool // Closed was told
+	over       bool // the core has had Closed
 	cancelled  bool
 	number     uint64  // of the connection
-	call       *call   // its server's side; nil until it came there
-	before     *stream // of those that are open in the connection
+	call       *call   // the worker's side; nil until the call has arrived
+	before     *stream // the previous open stream of the connection
 	behind     *stream
-	hashes     map[routing.BlockKey][]kvcache.Hash // of its task; nil: nobody has them any more
+	hashes     map[routing.BlockKey][]kvcache.Hash // of its task; nil once the worker has taken them
 }
 
-// noText is the text of tokens that nobody reads.
+// noText stands for text: nobody reads it here.
 type noText struct{}
 
 func (noText) Push(int32) (text, stop string) { return "", "" }
 func (noText) Flush() (text, stop string)     { return "", "" }
 
-// handle gives an event to the life of the request, and does what it asks for.
+// handle gives an event to the request's core and carries out the actions.
 func (q *request) handle(event joining.Event) {
 	if q.inbox.put(event) {
 		q.empty()
 	}
 }
 
-// next is when time alone changes something.
+// next is the time of the next tick.
 func (q *request) next() (at time.Time, wants bool) {
 	at, wants = q.join.Next()
 	if q.ended {
@@ -96,7 +96,7 @@ func (q *request) next() (at time.Time, wants bool) {
 	return at, true
 }
 
-// tick is time that has passed.
+// tick tells the core that time has passed.
 func (q *request) tick() {
 	switch now := q.router.cluster.now; {
 	case q.ended:
@@ -110,20 +110,20 @@ func (q *request) tick() {
 	}
 }
 
-// drawn is handle for tokens.
+// drawn is handle for tokens, without allocations.
 func (q *request) drawn(m joining.DecodeMessage) {
 	q.inbox.begin()
 	for _, action := range q.join.HandleDecode(q.router.cluster.now, m) {
 		q.act(action)
 	}
 	if q.join.Stands() && !q.inbox.more() {
-		q.inbox.busy = false // nor need the timer be set again
+		q.inbox.busy = false // and the timer stays as it is
 		return
 	}
 	q.empty()
 }
 
-// empty handles what is in the inbox.
+// empty handles the events in the inbox.
 func (q *request) empty() {
 	for e, more := q.inbox.next(); more; e, more = q.inbox.next() {
 		for _, action := range q.join.Handle(q.router.cluster.now, e) {
@@ -184,7 +184,7 @@ func (q *request) act(action joining.Action) {
 			return
 		}
 		if q.answered++; q.answered == 1 {
-			q.ids, q.hashes = nil, nil // another try would be rare
+			q.ids, q.hashes = nil, nil // rarely needed again
 			q.arrivals = make([]record.Arrival, 0, min(q.from.MaxTokens, mostExpected))
 		}
 		if q.recentCount == len(q.recent) {
@@ -201,8 +201,8 @@ func (q *request) act(action joining.Action) {
 	}
 }
 
-// allArrivals moves the recent ones to arrivals, and returns those. They are apart for a while since
-// the end of a long list is in no cache when the next token comes.
+// allArrivals moves the recent arrivals to arrivals and returns all. Recent ones are kept apart,
+// since the end of a long list is in no cache when the next token comes.
 func (q *request) allArrivals() []record.Arrival {
 	for _, at := range q.recent[:q.recentCount] {
 		q.arrivals = append(q.arrivals, record.Arrival{At: at, Tokens: 1})
@@ -244,7 +244,7 @@ func (q *request) ask(a joining.Ask) {
 	})
 }
 
-// arrives hands a try to the policy.
+// arrives gives a try to the policy.
 func (q *request) arrives(id string, attempt int, generated []int32, failures []routing.Failure, version routing.Version, event func(routing.Request) routing.Event) {
 	tokens := q.tokens
 	if len(generated) > 0 {
@@ -270,7 +270,7 @@ func (q *request) arrives(id string, attempt int, generated []int32, failures []
 
 func (q *request) dispatched(a routing.Dispatch) {
 	q.version = a.Version
-	q.handle(joining.Dispatched{Attempt: q.attemptOf(a.ID), Began: q.router.cluster.now, Dispatch: a}) // deciding takes no virtual time
+	q.handle(joining.Dispatched{Attempt: q.attemptOf(a.ID), Began: q.router.cluster.now, Dispatch: a}) // a decision takes no virtual time
 }
 
 // attemptOf is the attempt that an answer of the policy is for.
@@ -281,7 +281,7 @@ func (q *request) attemptOf(id string) int {
 	return q.hedged
 }
 
-// open opens a stream. serve is called at the worker.
+// open opens a stream. serve runs at the worker.
 func (q *request) open(name joining.Stream, to routing.Ref, tokens int, serve func(*stream, *process)) {
 	s := q.stream()
 	*s = stream{request: q, name: name, hashes: q.hashes}
@@ -304,7 +304,7 @@ func (q *request) open(name joining.Stream, to routing.Ref, tokens int, serve fu
 	})
 }
 
-// stream is one that has not been used.
+// stream returns an unused stream.
 func (q *request) stream() *stream {
 	if q.opened == len(q.few) {
 		return new(stream)
@@ -313,7 +313,7 @@ func (q *request) stream() *stream {
 	return &q.few[q.opened-1]
 }
 
-// toClient delivers a message of the worker to the router, after the tokens that wait.
+// toClient delivers a message of the worker to the router, after waiting tokens.
 func (s *stream) toClient(bytes int, deliver func()) {
 	s.connection.flush()
 	s.connection.back.send(bytes, func() {
@@ -326,7 +326,7 @@ func (s *stream) toClient(bytes int, deliver func()) {
 // end ends the stream at the worker.
 func (s *stream) end(err error) { s.toClient(messageBytes, func() { s.finish(err) }) }
 
-// finish tells the request that the stream has ended.
+// finish tells the core that the stream has ended.
 func (s *stream) finish(err error) {
 	if s.over {
 		return
@@ -339,7 +339,7 @@ func (s *stream) finish(err error) {
 	s.request.handle(joining.Closed{Stream: s.name, Err: err, Connection: s.number})
 }
 
-// cancel ends the stream at the router. The worker hears of it.
+// cancel ends the stream at the router and tells the worker.
 func (s *stream) cancel() {
 	if s.over {
 		return

@@ -6,21 +6,15 @@ import (
 	"slices"
 	"time"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
-	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
 	"github.com/tandem-serving/tandem/pkg/kvtransfer"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/receiver"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/sender"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/wire"
-	"github.com/tandem-serving/tandem/pkg/scheduler"
-	"github.com/tandem-serving/tandem/pkg/worker"
 )
 
-// session is one session of a sender with a receiver, of one stream.
+// session connects a sender with a receiver. It has one stream.
 type session struct {
 	key      string
 	from, to *process
@@ -30,23 +24,23 @@ type session struct {
 
 	core      *sender.Core // nil until ReceiverHello
 	timer     timer
-	waiting   []opening // transfers that begin when core is there
+	waiting   []opening // transfers that wait for core
 	transfers map[uint64]outgoing
-	writing   bool // the stream is busy with what was written last
+	writing   bool // the last write still occupies the stream
 	lost      bool
 	inbox     inbox[sender.Event]
 }
 
-// outgoing is a transfer that a session carries. unreached or ended is the last that it hears.
+// outgoing is a transfer in a session. Its last call is unreached or ended.
 type outgoing interface {
-	// unreached: there is no session, for err.
+	// unreached follows if there is no session.
 	unreached(err error)
-	// began: the receiver is asked now. accepted: it has agreed.
+	// began follows when the sender asks the receiver, accepted when the receiver agrees.
 	began(s *session)
 	accepted()
-	// shipped: so many bytes of payload go out.
+	// shipped counts payload that was sent.
 	shipped(bytes int)
-	// ended: none of its blocks is read any more.
+	// ended follows when the sender no longer reads the transfer's blocks.
 	ended(e sender.Ended)
 }
 
@@ -56,7 +50,7 @@ type opening struct {
 	transfer outgoing
 }
 
-// open opens a transfer in the session with the ticket's receiver.
+// open opens a transfer in the session with the ticket's receiver, and the session if need be.
 func (p *process) open(ticket *kvtransferv1.Ticket, t outgoing) {
 	key := fmt.Sprintf("%s#%x", ticket.GetReceiver(), ticket.GetEpoch())
 	s := p.sessions[key]
@@ -97,7 +91,7 @@ func (s *session) hello() {
 	})
 }
 
-// begin opens a transfer whose session is there.
+// begin opens a transfer in an established session.
 func (s *session) begin(ticket *kvtransferv1.Ticket, t outgoing) {
 	s.transfers[ticket.GetTransferId()] = t
 	t.began(s)
@@ -111,14 +105,14 @@ func (s *session) next() (time.Time, bool) {
 
 func (s *session) tick() { s.handle(sender.Tick{}) }
 
-// handle gives an event to the sender's core, and does what it asks for.
+// handle gives an event to the sender's core and carries out the actions.
 func (s *session) handle(event sender.Event) {
 	if s.inbox.put(event) {
 		s.empty()
 	}
 }
 
-// step is handle by a method of the core that does not allocate.
+// step is handle without allocations: it calls a method of the core for one kind of event.
 func step[E sender.Event](s *session, handle func(*sender.Core, time.Time, E) []sender.Action, event E) {
 	if !s.inbox.begin() {
 		s.inbox.put(event)
@@ -130,7 +124,7 @@ func step[E sender.Event](s *session, handle func(*sender.Core, time.Time, E) []
 	s.empty()
 }
 
-// empty handles what is in the inbox.
+// empty handles the events in the inbox.
 func (s *session) empty() {
 	for e, more := s.inbox.next(); more; e, more = s.inbox.next() {
 		for _, action := range s.core.Handle(s.from.cluster.now, e) {
@@ -165,20 +159,20 @@ func (s *session) act(action sender.Action) {
 	}
 }
 
-// write asks for the next thing to write, unless the stream is busy.
+// write asks the core for the next write, unless the stream is busy.
 func (s *session) write() {
 	if !s.writing && !s.lost {
 		step(s, (*sender.Core).HandleWriterReady, sender.WriterReady{})
 	}
 }
 
-// occupy keeps the stream busy until then.
+// occupy keeps the stream busy until a time.
 func (s *session) occupy(until int64) {
 	s.writing = true
 	s.from.cluster.soon.push(s.from.cluster.momentAt(until), (*written)(s))
 }
 
-// written is when the stream of a session is free again.
+// written is the moment at which a session's stream is free again.
 type written session
 
 func (w *written) happen() {
@@ -207,7 +201,7 @@ func (s *session) ship(w *sender.WriteChunk) {
 	s.occupy(s.there.post(m.chunk.PayloadBytes+messageBytes, m))
 }
 
-// chunk is one on its way to the receiver. It is used again when it has arrived.
+// chunk is on its way to the receiver. It is reused once it has arrived.
 type chunk struct {
 	session *session
 	chunk   wire.Chunk
@@ -221,7 +215,7 @@ func (m *chunk) happen() {
 	p.cluster.chunks = append(p.cluster.chunks, m)
 }
 
-// grant is one on its way to the sender. It is used again when it has arrived.
+// grant is on its way to the sender. It is reused once it has arrived.
 type grant struct {
 	session *session
 	message kvtransferv1.ReceiverMessage
@@ -236,7 +230,7 @@ func (g *grant) happen() {
 	s.from.cluster.grants = append(s.from.cluster.grants, g)
 }
 
-// taken takes something out of those to be used again, or makes it.
+// taken takes an object from a list for reuse, or makes one.
 func taken[T any](again *[]*T) *T {
 	last := len(*again) - 1
 	if last < 0 {
@@ -247,65 +241,7 @@ func taken[T any](again *[]*T) *T {
 	return t
 }
 
-// unreached tells the worker that the transfer of a call could not begin.
-func (c *call) unreached(err error) {
-	c.process.handle(worker.NotOpened{ID: c.id, Err: worker.TransferNotStartedError(err, true)})
-}
-
-func (c *call) began(s *session) { c.session, c.opened = s, c.process.cluster.now }
-
-func (c *call) accepted() {
-	c.sending = true
-	c.process.handle(worker.Opened{ID: c.id})
-}
-
-func (c *call) shipped(bytes int) {
-	c.sent.Bytes += uint64(bytes)
-	c.sent.LastSent = c.process.cluster.now.Sub(c.opened)
-}
-
-// ended tells the worker of the end of its transfer.
-func (c *call) ended(e sender.Ended) {
-	err := resultError(e.Result)
-	if !c.sending {
-		if e.Result.End == sender.EndRefused {
-			err = worker.TransferRefusedError(e.Result.Refuse, err)
-		} else {
-			err = worker.TransferNotStartedError(err, e.Result.End == sender.EndBroken)
-		}
-		c.process.handle(worker.NotOpened{ID: c.id, Err: err})
-		return
-	}
-	c.sending = false
-	c.sent.PathBytes, c.sent.PathBusy = e.Pace.Bytes, e.Pace.Busy
-	c.process.handle(worker.Sent{ID: c.id, Err: err, Stats: c.stats(c.process.cluster.now, err)})
-	c.process.storing.abandon(c)
-}
-
-func resultError(r sender.Result) error {
-	switch r.End {
-	case sender.EndCommitted:
-		return nil
-	case sender.EndRefused:
-		return fmt.Errorf("refused: %v: %s", r.Refuse, r.Detail)
-	case sender.EndFailed:
-		return fmt.Errorf("the receiver ended it: %v: %s", r.Fail, r.Detail)
-	case sender.EndAborted:
-		return fmt.Errorf("aborted: %v", r.Abort)
-	}
-	return errors.Join(errors.New("the stream ended"), r.Err)
-}
-
-// stats are what the router is told of a transfer.
-func (c *call) stats(now time.Time, err error) *workerv1.KvSent {
-	c.sent.Transport = "simulated"
-	if err == nil {
-		c.sent.Acknowledged = now.Sub(c.opened)
-	}
-	return c.sent.Message()
-}
-
-// lose ends a session at its sender: nothing comes or goes any more.
+// lose ends a session at its sender.
 func (s *session) lose(err error) {
 	if s.lost {
 		return
@@ -325,173 +261,16 @@ func (s *session) lose(err error) {
 	for _, w := range waiting {
 		w.transfer.unreached(err)
 	}
-	// The receiver reads the end of the stream after what was sent before.
+	// The receiver sees the end of the stream after all that was sent.
 	s.there.send(0, s.closed)
 }
 
-// closed is the end of a session at its receiver.
+// closed ends a session at its receiver.
 func (s *session) closed() {
 	if s.to.session(s.stream) == s {
 		s.to.unlist(s)
 		s.to.receive(receiver.StreamClosed{Stream: s.stream})
 	}
-}
-
-// session is the one of a stream that its receiver has; nil: it has ended. Several messages of one
-// come after the other.
-func (p *process) session(stream receiver.StreamID) *session {
-	if s := p.heard; s != nil && s.stream == stream {
-		return s
-	}
-	p.heard = p.inbound[stream]
-	return p.heard
-}
-
-// unlist ends a session at its receiver.
-func (p *process) unlist(s *session) {
-	delete(p.inbound, s.stream)
-	p.heard = nil
-}
-
-// receive gives an event to the receiver's core, and does what it asks for.
-func (p *process) receive(event receiver.Event) {
-	if p.receipts.put(event) {
-		p.emptyReceipts()
-	}
-}
-
-// emptyReceipts handles what is in receipts.
-func (p *process) emptyReceipts() {
-	for e, more := p.receipts.next(); more && !p.dead; e, more = p.receipts.next() {
-		for _, action := range p.receiver.Handle(p.cluster.now, e) {
-			p.received(action)
-		}
-	}
-	p.leases.set()
-}
-
-func (p *process) received(action receiver.Action) {
-	switch a := action.(type) {
-	case receiver.Send:
-		p.answer(a.Stream, a.Message)
-	case *receiver.Grant:
-		if s := p.session(a.Stream); s != nil {
-			g := taken(&p.cluster.grants)
-			g.session, g.grant.CreditBytes = s, uint64(a.Bytes)
-			g.of.Grant, g.message.Message = &g.grant, &g.of
-			s.back.post(messageBytes, g)
-		}
-	case receiver.CloseStream:
-		if s := p.session(a.Stream); s != nil {
-			p.unlist(s)
-			detail := a.Detail
-			s.back.send(messageBytes, func() { s.lose(errors.New(detail)) })
-			p.receive(receiver.StreamClosed{Stream: a.Stream})
-		}
-	case receiver.Committed:
-		if o := p.owners[a.ID]; o != nil {
-			p.disown(a.ID)
-			o.committed(a)
-		}
-	case receiver.Failed:
-		p.broke(a.ID, fmt.Errorf("%v: %s", a.Reason, a.Detail), false)
-	case receiver.Aborted:
-		err := fmt.Errorf("the sender gave it up: %v", a.Reason)
-		if a.Reason == kvtransferv1.AbortReason_ABORT_REASON_CANCELLED {
-			err = status.Error(codes.Canceled, err.Error())
-		}
-		p.broke(a.ID, err, a.Reason == kvtransferv1.AbortReason_ABORT_REASON_FINISHED)
-	case receiver.Broken:
-		p.broke(a.ID, errors.New("the sender's stream ended"), false)
-	case receiver.Drained:
-		if o := p.owners[a.ID]; o != nil {
-			p.disown(a.ID)
-			o.drained()
-		}
-	}
-}
-
-// owner is who reserved blocks for a transfer to a process. It hears of its end by committed, or by
-// drained, before which broke may come.
-type owner interface {
-	committed(a receiver.Committed)
-	broke(err error, finished bool)
-	drained()
-}
-
-func (p *process) broke(transfer uint64, err error, finished bool) {
-	if o := p.owners[transfer]; o != nil {
-		o.broke(err, finished)
-	}
-}
-
-// disown forgets a reservation into which nothing is written any more.
-func (p *process) disown(transfer uint64) {
-	delete(p.owners, transfer)
-	p.cluster.watch.closed(p, transfer)
-}
-
-// receiving is a sequence of a decode worker that owns a reservation.
-type receiving struct {
-	process *process
-	id      scheduler.SequenceID
-}
-
-func (r receiving) committed(a receiver.Committed) {
-	r.process.handle(worker.Arrived{ID: r.id, From: a.Sender, Sampled: a.Sampled, Approximate: a.Approximate})
-}
-
-func (r receiving) broke(err error, finished bool) {
-	r.process.handle(worker.Broke{ID: r.id, Err: err, Finished: finished})
-}
-
-func (r receiving) drained() { r.process.handle(worker.Drained{ID: r.id}) }
-
-// receiveChunk takes in a chunk and writes its payload into the pages.
-func (p *process) receiveChunk(s *session, chunk *wire.Chunk, payload []byte) {
-	if p.dead {
-		return
-	}
-	p.receipts.begin()
-	var write *receiver.Write
-	for _, action := range p.receiver.HandleReceived(p.cluster.now, receiver.Received{Stream: s.stream, Chunk: chunk}) {
-		if a, is := action.(*receiver.Write); is {
-			write = a
-			continue
-		}
-		p.received(action)
-	}
-	if write == nil { // it was refused
-		p.emptyReceipts()
-		return
-	}
-	p.cluster.watch.wrote(p, write.ID, write.Blocks)
-	outcome := receiver.Landed
-	if p.member.corrupting {
-		p.member.corrupting, outcome = false, receiver.Corrupt
-		clear(payload)
-	}
-	if err := p.engine.Pages().Write(write.Layer, write.Blocks, payload); err != nil {
-		outcome = receiver.Unwritable
-	}
-	written := receiver.Written{Stream: write.Stream, ID: write.ID, Bytes: write.Bytes, Outcome: outcome}
-	if p.receipts.more() {
-		p.receipts.put(written)
-	} else {
-		for _, action := range p.receiver.HandleWritten(p.cluster.now, written) {
-			p.received(action)
-		}
-	}
-	p.emptyReceipts()
-}
-
-// answer sends a message of the receiver to the sender of a stream.
-func (p *process) answer(stream receiver.StreamID, m *kvtransferv1.ReceiverMessage) {
-	s := p.session(stream)
-	if s == nil {
-		return
-	}
-	s.back.send(messageBytes, func() { s.answered(m) })
 }
 
 func (s *session) answered(m *kvtransferv1.ReceiverMessage) {

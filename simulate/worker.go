@@ -3,25 +3,19 @@ package simulate
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
-	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
 	"github.com/tandem-serving/tandem/pkg/engine/simulated"
 	"github.com/tandem-serving/tandem/pkg/inventory"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/receiver"
-	"github.com/tandem-serving/tandem/pkg/kvtransfer/sender"
-	"github.com/tandem-serving/tandem/pkg/latency"
 	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/offload"
 	"github.com/tandem-serving/tandem/pkg/routing"
@@ -39,10 +33,10 @@ type process struct {
 	dead    bool
 	leaving membership.Leaving
 
-	core    *worker.Worker // nil: it is a store
-	storing *storing       // of a prefill worker: its side of the stores
-	store   *store         // nil: it is a worker
-	asks    []*ask         // of others, that are not answered
+	core    *worker.Worker // nil for a store
+	storing *storing       // a prefill worker's side of the stores
+	store   *store         // nil for a worker
+	asks    []*ask         // calls from others without an answer yet
 
 	engine *simulated.Engine
 	layout kvcache.Layout
@@ -50,38 +44,24 @@ type process struct {
 	calls  calls
 
 	inbox    inbox[worker.Event]
-	ends     stepEnd               // of the step in flight
-	drew     []*connection         // that have tokens to send
+	ends     stepEnd               // of the running step
+	drew     []*connection         // connections with tokens to send
 	receipts inbox[receiver.Event] // for receiver
 
 	pace   worker.Pace
 	report timer
-	events uint64        // of the prefix cache
-	busy   time.Duration // with steps since the last evaluation of an autoscaler
-	signal uint64        // of the load
+	events uint64        // number of the last event of the prefix cache
+	busy   time.Duration // in steps, since the autoscaler looked last
+	signal uint64        // number of the last load report
 
 	receiver    *receiver.Core // of a decode worker
 	leases      timer
-	owners      map[uint64]owner // of reservations
+	owners      map[uint64]owner // of reservations, by transfer
 	inbound     map[receiver.StreamID]*session
-	heard       *session // the last one of inbound that was looked for
+	heard       *session // the last session that was found in inbound
 	lastStream  receiver.StreamID
 	sessions    map[string]*session // to receivers, by id and epoch
-	connections []*connection       // of routers
-}
-
-// call is one stream that a router has opened: its server's side.
-type call struct {
-	stream   *stream
-	process  *process
-	id       scheduler.SequenceID
-	prefill  *workerv1.PrefillRequest // nil: it is a decode call
-	held     int                      // blocks that the receiver has, by the ticket
-	transfer uint64                   // of the reservation, or of the ticket
-	session  *session                 // of the transfer; nil: there is none
-	sending  bool                     // the transfer is open
-	opened   time.Time
-	sent     worker.Transferred
+	connections []*connection       // from routers
 }
 
 func (c *Cluster) start(w *Worker) error {
@@ -109,10 +89,10 @@ func (c *Cluster) start(w *Worker) error {
 	} else if err := p.newWorker(); err != nil {
 		return fmt.Errorf("worker %s: %w", w.ID, err)
 	}
-	if w.Role == controlv1.Role_ROLE_PREFILL { // what it receives comes from stores
+	if w.Role == controlv1.Role_ROLE_PREFILL { // it receives KV from stores
 		lease = offload.FetchLease
 	}
-	p.record.Layout.SliceBytes = uint32(c.sliceBytes) // of a real engine: what transfers move
+	p.record.Layout.SliceBytes = uint32(c.sliceBytes) // as a real engine's, so that transfers have their size
 	chunk := max(cmp.Or(w.TransferChunkBytes, kvtransfer.DefaultMaxChunkBytes), c.sliceBytes)
 	p.receiver = receiver.New(receiver.Config{
 		WorkerID: w.ID, Epoch: p.ref.Epoch, LayoutDigest: p.record.GetLayoutDigest(), Layers: c.spec.Layers, SliceBytes: c.sliceBytes,
@@ -128,7 +108,7 @@ func (c *Cluster) start(w *Worker) error {
 	return nil
 }
 
-// newWorker makes what a worker has and a store has not.
+// newWorker makes the parts that a worker has and a store lacks.
 func (p *process) newWorker() (err error) {
 	c, w, e := p.cluster, p.member, p.engine
 	capacity := e.Capacity()
@@ -151,7 +131,7 @@ func (p *process) newWorker() (err error) {
 	return nil
 }
 
-// leases is a process as its receiver's timer has it, reports as that of its load.
+// leases is the timer of a process's receiver, reports the one of its load reports.
 type (
 	leases  process
 	reports process
@@ -165,9 +145,10 @@ func (p *leases) next() (time.Time, bool) {
 func (p *leases) tick() { (*process)(p).receive(receiver.Tick{}) }
 
 func (p *reports) next() (time.Time, bool) { return p.pace.Next(), !p.dead }
-func (p *reports) tick()                   { (*process)(p).reportLoad() }
 
-// handle gives an event to the worker's core, and does what it asks for.
+func (p *reports) tick() { (*process)(p).reportLoad() }
+
+// handle gives an event to the worker's core and carries out the actions.
 func (p *process) handle(event worker.Event) {
 	if !p.dead && p.inbox.put(event) {
 		p.empty()
@@ -175,14 +156,14 @@ func (p *process) handle(event worker.Event) {
 	}
 }
 
-// empty handles what is in the inbox.
+// empty handles the events in the inbox.
 func (p *process) empty() {
 	for e, more := p.inbox.next(); more && !p.dead; e, more = p.inbox.next() {
 		p.apply(p.core.Handle(p.cluster.now, e))
 	}
 }
 
-// apply does what the worker's core asks for.
+// apply carries out actions of the worker's core.
 func (p *process) apply(actions []worker.Action) {
 	for _, action := range actions {
 		p.act(action)
@@ -194,7 +175,7 @@ func (p *process) apply(actions []worker.Action) {
 	p.cluster.watch.handled(p)
 }
 
-// changed is after events of the core.
+// changed follows events of the core.
 func (p *process) changed() {
 	p.depart()
 	p.pace.Changed()
@@ -238,162 +219,8 @@ func (p *process) act(action worker.Action) {
 	}
 }
 
-// act is of one call.
-func (c *call) act(action worker.Action) {
-	p := c.process
-	switch a := action.(type) {
-	case worker.ReserveKV:
-		p.handle(p.reserve(c, a))
-	case worker.CancelKV:
-		p.receive(receiver.Cancel{ID: c.transfer})
-	case worker.SendDecode:
-		c.stream.toClient(messageBytes, func() { c.stream.request.decoded(c.stream, a.Event) })
-	case worker.OpenTransfer:
-		p.open(c.prefill.GetTicket(), c)
-	case worker.Offer:
-		for layer := range p.layout.Layers {
-			c.offer(layer, a.First, a.Blocks)
-		}
-	case worker.Commit:
-		c.session.handle(sender.Commit{ID: c.transfer, Sampled: []int32{a.Sampled}})
-	case worker.Abort:
-		c.session.handle(sender.Abort{ID: c.transfer, Reason: a.Reason})
-	case worker.SendPrefill:
-		if began := a.Event.GetStarted(); began != nil {
-			use := &p.cluster.prefixes
-			use.PromptTokens += len(c.prefill.GetTask().GetTokenIds())
-			use.CachedTokens += int(began.GetCachedTokens())
-			use.FetchedTokens += int(began.GetFetchedTokens())
-		}
-		c.stream.toClient(messageBytes, func() { c.stream.request.prefilled(c.stream, a.Event) })
-	case worker.Fetch:
-		p.storing.want(c, a.Request)
-	case worker.End:
-		p.calls.remove(c.id)
-		c.stream.end(a.Err)
-	}
-}
-
-// stepEnd is what the step in flight of a process ends with.
-type stepEnd struct {
-	process  *process
-	done     scheduler.StepDone
-	work     latency.StepWork
-	measured time.Duration // as the worker takes it
-}
-
-// begin runs one step: the engine's time passes, and the KV of each layer goes out when that
-// is computed.
-func (p *process) begin(run *scheduler.RunStep) {
-	c := p.cluster
-	began := c.at
-	c.watch.stepping(p, run)
-	out, err := p.engine.Step(context.Background(), run.Batch)
-	if p.member.failing {
-		p.member.failing, err = false, errStep
-	}
-	took := time.Duration(float64(out.Compute) * cmp.Or(p.member.Slow, 1))
-	measured := took
-	if p.member.unmeasured {
-		measured = out.Compute
-	}
-	var sends bool
-	for _, part := range run.Parts {
-		if part.Prompt {
-			call := p.calls.of(part.ID)
-			sends = sends || call != nil && call.sending
-		}
-	}
-	if sends {
-		layers := &layersDone{process: p, run: run, began: began, took: took, order: c.planned}
-		c.planned += uint64(p.layout.Layers)
-		layers.plan()
-	}
-	p.busy += took
-	p.ends = stepEnd{process: p, done: scheduler.StepDone{Tokens: out.Tokens, Accepted: out.Accepted, Compute: took, Err: err}, work: run.Work(nil), measured: measured}
-	c.soon.push(c.momentAt(began+int64(took)), &p.ends)
-}
-
-func (s *stepEnd) happen() {
-	p := s.process
-	if p.dead {
-		return
-	}
-	p.inbox.begin()
-	took := worker.StepTook{Work: s.work, Compute: s.measured}
-	failed := s.done.Err != nil
-	p.apply(p.core.HandleStepDone(p.cluster.now, s.done)) // the next one may begin
-	p.empty()
-	if !failed && !p.dead {
-		p.inbox.begin()
-		p.apply(p.core.HandleStepTook(p.cluster.now, took))
-		p.empty()
-	}
-	p.changed()
-}
-
-// layersDone is the end of each layer of a step, one after the other: it offers what that completed.
-// Each has its place in the order of what was planned when the step began.
-type layersDone struct {
-	process *process
-	run     *scheduler.RunStep
-	began   int64
-	took    time.Duration
-	order   uint64 // of what was planned before
-	layer   int    // the next one
-}
-
-// plan plans the end of the next layer.
-func (d *layersDone) plan() {
-	at := d.began + int64(d.took*time.Duration(d.layer+1)/time.Duration(d.process.layout.Layers))
-	d.process.cluster.soon.push(moment{at: at, order: d.order + uint64(d.layer) + 1}, d)
-}
-
-func (d *layersDone) happen() {
-	p, run, layer := d.process, d.run, d.layer
-	if p.dead {
-		return
-	}
-	if d.layer++; d.layer < p.layout.Layers {
-		d.plan()
-	}
-	for i, part := range run.Parts {
-		if !part.Prompt {
-			continue
-		}
-		c := p.calls.of(part.ID)
-		if c == nil || !c.sending {
-			continue
-		}
-		if first, end := worker.Unsent(part, c.held); first < end {
-			c.offer(layer, first, run.Batch.Sequences[i].Blocks[first:end])
-		}
-		if layer == p.layout.Layers-1 {
-			c.sent.Computed = p.cluster.now.Sub(c.opened)
-		}
-	}
-}
-
-func (c *call) offer(layer, first int, blocks []kvcache.BlockID) {
-	since := c.process.cluster.now.Sub(c.opened)
-	if c.sent.LastOffered == 0 {
-		c.sent.FirstOffered = since
-	}
-	c.sent.LastOffered = since
-	step(c.session, (*sender.Core).HandleOffer, sender.Offer{ID: c.transfer, Layer: layer, First: first, Blocks: blocks})
-}
-
-// reserve lets a sender write into a sequence's blocks. It returns the answer for the core.
-func (p *process) reserve(c *call, a worker.ReserveKV) worker.Event {
-	ticket := p.ticket(a.Blocks[:a.Prompt:a.Prompt], a.Held, p.member.TransferLease, receiving{p, a.ID})
-	if ticket == nil {
-		return worker.NotReserved{ID: a.ID, Err: worker.RefusedError(scheduler.QueueFull)}
-	}
-	c.transfer = ticket.GetTransferId()
-	return worker.Reserved{ID: a.ID, Ticket: ticket}
-}
-
-// ticket lets a sender write into blocks, but for the first held; nil: there are too many.
+// ticket lets a sender write into blocks except the first held ones. It returns nil if there are
+// too many reservations.
 func (p *process) ticket(blocks []kvcache.BlockID, held int, lease time.Duration, o owner) *kvtransferv1.Ticket {
 	id, secret := p.cluster.random.Uint64()|1, p.cluster.random.Uint64()
 	for _, action := range p.receiver.Handle(p.cluster.now, receiver.Reserve{ID: id, Secret: secret, Blocks: blocks, Held: held}) {
@@ -410,32 +237,6 @@ func (p *process) ticket(blocks []kvcache.BlockID, held int, lease time.Duration
 	}
 }
 
-// serve begins a call that came from a router.
-func (p *process) serve(s *stream, epoch uint64, task *workerv1.Task, begin func(scheduler.Request) worker.Event, prefill *workerv1.PrefillRequest) {
-	if err := membership.CheckEpoch(epoch, p.ref.Epoch); err != nil {
-		s.end(err)
-		return
-	}
-	request, err := worker.ParseTask(task, p.cluster.spec, s.request.deadline)
-	if err != nil {
-		s.end(err)
-		return
-	}
-	p.lastID++
-	request.ID = p.lastID
-	// As the router computed them: a worker comes to the same.
-	request.Hashes = s.hashes[routing.BlockKey{
-		Version:     routing.Version{Digest: p.layout.ModelDigest, Class: p.layout.ArithmeticClass},
-		BlockTokens: p.layout.BlockTokens,
-	}]
-	s.hashes = nil
-	ticket := prefill.GetTicket()
-	c := &call{stream: s, process: p, id: request.ID, prefill: prefill, held: int(ticket.GetHeldBlocks()), transfer: ticket.GetTransferId()}
-	s.call = c
-	p.calls.add(c)
-	p.handle(begin(request))
-}
-
 func (p *process) reportLoad() {
 	p.pace.Reported(p.cluster.now)
 	var report *controlv1.LoadReport
@@ -449,7 +250,7 @@ func (p *process) reportLoad() {
 	p.cluster.publishLoad(p, report)
 }
 
-// die ends the process. Whoever is connected to it hears of that from the network.
+// die ends the process. The network tells all that are connected to it.
 func (p *process) die() {
 	if p.dead {
 		return
@@ -458,12 +259,4 @@ func (p *process) die() {
 	p.member.process = nil
 	p.cluster.stopped(p.member)
 	p.cluster.died(p)
-}
-
-// errStep is what a step fails with that Fail hit.
-var errStep = errors.New("the device failed")
-
-// gone is what a call ends with whose connection was lost.
-func gone(id string) error {
-	return status.Errorf(codes.Unavailable, "the connection to %s was lost", id)
 }

@@ -1,9 +1,9 @@
-// Package identity says who is at the other end of a connection, by its certificate, and
-// builds the TLS of every part from files that may be replaced while it runs.
+// Package identity identifies the other end of a connection by its certificate, and builds the
+// TLS of every part from files that may be replaced while it runs.
 //
-// Package rpc, the commands and services that ask who calls import it; it imports
-// package trywrite alone. A Source reads its files again when a connection begins, at most once a second, so
-// that it needs no goroutine; connections that exist go on with what they began with.
+// Package rpc, commands, and services that check their callers import it; it imports only
+// package trywrite. A Source reads its files again when a connection begins, at most once a
+// second, so it needs no goroutine. Open connections keep their certificates.
 package identity
 
 import (

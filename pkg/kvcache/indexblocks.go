@@ -14,9 +14,10 @@ const maxSharingWords = 4 << 20
 // indexEntry is one block and the workers that hold it.
 type indexEntry struct {
 	before, behind int32
-	// holders are the slots of one or two generations: mostly of the workers that computed a
-	// prompt and that go on with it. Each has the entry in a list of its own. Of more, the first
-	// is several less their number in Index.sharing, and none has it in its list.
+	// holders are the slots of one or two generations, mostly of the worker that computed a
+	// prompt and the one that continues it. Each has the entry in its list. If more workers
+	// hold the block, holders[0] is several minus the index of their set in Index.sharing, and
+	// the entry is in no list.
 	holders [2]int32
 	links   [2]link
 }
@@ -36,8 +37,8 @@ type link struct{ before, behind place }
 
 // shared is an entry that several workers hold.
 type shared struct {
-	entry   int32  // if it is unused, the next one that is; nobody: it is the last
-	holders bitset // by slot; none: this is unused
+	entry   int32  // in the unused list: the next one; nobody at its end
+	holders bitset // by slot; empty if this is unused
 }
 
 // store adds blocks to what a worker holds.

@@ -1,6 +1,6 @@
-// Package longtest keeps tests that take long out of a plain `go test`. They run where
-// TANDEM_LONG is 1, as it is in .ci/run, and a few that add little to those where it is "all". Only
-// tests import it. It starts no goroutines.
+// Package longtest keeps slow tests out of a plain `go test`. They run if TANDEM_LONG is 1, as
+// in .ci/run; a few that add little to the others run only if it is "all". Only tests import
+// it. It starts no goroutines.
 package longtest
 
 import (

@@ -1,8 +1,8 @@
-// Package membership keeps in etcd who is there: each worker's record under a
-// lease, and the policy that operators set.
+// Package membership keeps in etcd which workers exist, each with a record under a lease,
+// and the policy that operators set.
 //
-// A Member is a part's own place there, of whichever role: it joins, announces what it
-// is, drains and leaves, and answers the Worker service. A Registration keeps its record.
+// A Member is a part's own membership, in any role: it joins, describes itself, drains and
+// leaves, and answers the Worker service. A Registration keeps its record.
 //
 // Services and commands import it; it imports no service.
 //
@@ -14,42 +14,40 @@
 //
 // # Losing etcd is not losing a worker
 //
-// A Registration renews its lease at half of the time that is left, by its own
-// monotonic clock from when it sent the last renewal that was answered, and each
-// time looks at its record. When the lease ran out, or the record is gone, or
-// etcd came back without its data, it registers again under a new lease; it
-// retries for ever and nothing of it ends the process. A Watch keeps its last
-// view, says in View.Live whether etcd answers, and lists everything again after
-// an absence, a compaction, or a difference between what it knows and what etcd
-// says that stays for two looks.
+// A Registration renews its lease when half of the time is left, by its own monotonic
+// clock, counted from when it sent the last renewal that etcd answered. Each time it also
+// checks its record. If the lease has run out, the record is gone, or etcd has lost its
+// data, it registers again under a new lease. It retries for ever and never ends the
+// process. A Watch keeps its last view and says in View.Live whether etcd answers. It lists
+// everything again after an absence, after a compaction, and if two checks in a row find
+// that its view differs from etcd.
 //
 // # Starting while etcd is away
 //
-// A LastView remembers across starts: it keeps the view and the policy in a file, tells
-// them to other routers that ask, and begins with the youngest that it finds, marked as
-// old, while etcd has not answered. A view lists who was there, not who is: whoever
-// goes by it has to make sure who answers, and nothing follows from an absence.
+// A LastView remembers across starts. It keeps the view and the policy in a file and tells
+// them to other routers that ask. Until etcd answers, it begins with the youngest view that
+// it finds, marked as old. Such a view lists the workers of the past: its user must check
+// who answers, and must conclude nothing from an absence.
 //
 // # Two processes with one id
 //
-// The record that was written last wins. A process that starts writes over
-// whatever is there. One that finds another epoch in its place afterwards, under a
-// lease, knows that it is the older one: it logs that once, lets its record be, and
-// takes the place again only when the key is empty. So two processes never write in
-// turns. A record without a lease, or one that counts for nothing, is no process's:
-// it is written over, with a warning.
+// The last write wins. A process that starts overwrites any record. If it later finds
+// another epoch in its place, under a lease, it knows that it is the older process: it logs
+// that once, leaves the record alone, and registers again only when the key is empty. So two
+// processes never overwrite each other in turn. A record without a lease, or an invalid one,
+// belongs to no process: it is overwritten, with a warning.
 //
-// # Whoever else writes there
+// # Other writers
 //
-// What can be written into etcd by somebody else is bounded when it is read: the
-// bytes, id and addresses of a record, the workers of a view, the keys and bytes that
-// are listed, the views and the log lines that changes cause.
+// Reading bounds what others can write into etcd: the bytes, id and addresses of a record,
+// the workers of a view, the keys and bytes of a list, the views and the log lines that
+// changes cause.
 //
 // # Goroutines
 //
-// Each Registration has one, which Registration.Close or Client.Close ends and
-// waits for. A Member has none: Run is its caller's. Watch and WatchPolicy run in the
-// caller's goroutine and call notify from it; those of a LastView have one besides, to
-// write the file and to follow the policy, which end with them. The etcd client has its
-// own, which Client.Close ends.
+// Each Registration has one, which Registration.Close or Client.Close ends and waits for. A
+// Member has none: its Run uses the caller's. Watch and WatchPolicy run in the caller's
+// goroutine and call notify from it. Those of a LastView have one more, to write the file and
+// to follow the policy, which ends with them. Client.Close ends the goroutines of the etcd
+// client.
 package membership

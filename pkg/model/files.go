@@ -24,7 +24,7 @@ const (
 // Bounds on the JSON files beside the weights.
 const (
 	maxConfigBytes = 4 << 20
-	maxIndexBytes  = MaxHeaderBytes
+	maxIndexBytes  = maxHeaderBytes
 )
 
 // readSmall reads a file of at most limit bytes.

@@ -13,9 +13,9 @@ import (
 	"slices"
 )
 
-// MaxHeaderBytes is the longest safetensors header that is read: the bound of
+// maxHeaderBytes is the longest safetensors header that is read: the bound of
 // the format's own implementation.
-const MaxHeaderBytes = 100_000_000
+const maxHeaderBytes = 100_000_000
 
 // maxRank bounds the dimensions of a tensor.
 const maxRank = 8
@@ -222,8 +222,8 @@ func readHeader(file string, r io.ReaderAt, size int64) (entries []HeaderEntry, 
 		return bad(problemLFS, remedyLFS)
 	}
 	length := binary.LittleEndian.Uint64(prefix[:])
-	if length > MaxHeaderBytes {
-		return bad(fmt.Sprintf("the header claims %d bytes, more than %d", length, MaxHeaderBytes), remedyDownload)
+	if length > maxHeaderBytes {
+		return bad(fmt.Sprintf("the header claims %d bytes, more than %d", length, maxHeaderBytes), remedyDownload)
 	}
 	dataStart = int64(len(prefix)) + int64(length)
 	if dataStart > size {

@@ -6,21 +6,15 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"maps"
 	"net"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
@@ -34,9 +28,9 @@ import (
 	"github.com/tandem-serving/tandem/pkg/kvtransfer"
 	"github.com/tandem-serving/tandem/pkg/latency"
 	"github.com/tandem-serving/tandem/pkg/membership"
-	"github.com/tandem-serving/tandem/pkg/model"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/pkg/worker"
+	"github.com/tandem-serving/tandem/pkg/workerdriver/drivertest"
 	"github.com/tandem-serving/tandem/services/decode"
 )
 
@@ -53,16 +47,11 @@ const (
 	address     = "decode-1:1"
 )
 
-func spec() model.Spec {
-	return model.Spec{
-		Name: "toy", Digest: "d1", VocabSize: 500, HiddenSize: 8, Layers: layers, Heads: 2, KVHeads: 1, HeadSize: 4,
-		ContextTokens: 256, BOS: 1, EOS: []int32{2},
-	}
-}
+var prompt, task, wantError = drivertest.Prompt, drivertest.Task, drivertest.WantError
 
 func newEngine(t *testing.T, blocks int, cfg simulated.Config) *simulated.Engine {
 	t.Helper()
-	cfg.Spec, cfg.Blocks, cfg.BlockTokens, cfg.MaxBatchTokens, cfg.MaxSequences = spec(), blocks, blockTokens, 256, 8
+	cfg.Spec, cfg.Blocks, cfg.BlockTokens, cfg.MaxBatchTokens, cfg.MaxSequences = drivertest.Spec(), blocks, blockTokens, 256, 8
 	e, err := simulated.New(cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -105,41 +94,13 @@ func blockRange(first, n int) []kvcache.BlockID {
 
 func blocksOf(tokens int) int { return (tokens + blockTokens - 1) / blockTokens }
 
-// published keeps the prefix cache as the worker's events tell it.
-type published struct {
-	mu     sync.Mutex
-	events uint64
-	blocks map[uint64]bool
-}
-
-func (p *published) Load(*controlv1.LoadReport) {}
-
-func (p *published) Kv(_ trace.SpanContext, stored, removed []uint64) uint64 {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, h := range stored {
-		p.blocks[h] = true
-	}
-	for _, h := range removed {
-		delete(p.blocks, h)
-	}
-	p.events++
-	return p.events
-}
-
-func (p *published) view() (blocks []uint64, events uint64) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return slices.Sorted(maps.Keys(p.blocks)), p.events
-}
-
 // rig is a decode worker behind its gRPC server, in memory.
 type rig struct {
 	t        *testing.T
 	listener *bufconn.Listener
 	engine   *simulated.Engine
 	service  *decode.Service
-	signals  *published
+	signals  *drivertest.Signals
 	decode   workerv1.DecodeClient
 	worker   workerv1.WorkerClient
 	sender   *sender
@@ -147,40 +108,15 @@ type rig struct {
 	// late holds calls back until their clients have gone away.
 	late atomic.Bool
 
-	mu sync.Mutex
-	// hold, if set, waits in place of the engine: each layer of each step.
-	hold func(ctx context.Context, d time.Duration) error
-}
-
-func (g *rig) wait(ctx context.Context, d time.Duration) error {
-	g.mu.Lock()
-	hold := g.hold
-	g.mu.Unlock()
-	if hold != nil {
-		return hold(ctx, d)
-	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-func (g *rig) setHold(hold func(context.Context, time.Duration) error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.hold = hold
+	layers drivertest.Layers
 }
 
 // newRig starts a worker, and somebody to send it KV, for the rest of the test,
 // which must be a bubble.
 func newRig(t *testing.T, change ...func(*decode.Config)) *rig {
 	t.Helper()
-	g := &rig{t: t, listener: bufconn.Listen(1 << 20), signals: &published{blocks: map[uint64]bool{}}}
-	g.engine = newEngine(t, poolBlocks, simulated.Config{StepTime: latency.Model{BaseMs: float64(stepTime / time.Millisecond)}, Wait: g.wait})
+	g := &rig{t: t, listener: bufconn.Listen(1 << 20), signals: drivertest.NewSignals()}
+	g.engine = newEngine(t, poolBlocks, simulated.Config{StepTime: latency.Model{BaseMs: float64(stepTime / time.Millisecond)}, Wait: g.layers.Wait})
 	var err error
 	cfg := decode.Config{
 		Limits:        worker.Limits{ChunkTokens: 16, MaxWaiting: maxWaiting, OutputShare: 1},
@@ -232,21 +168,6 @@ func (g *rig) dial(address string) (*grpc.ClientConn, error) {
 	return rpc.Dial(address, rpc.ClientConfig{Dialer: func(ctx context.Context, _ string) (net.Conn, error) {
 		return g.listener.DialContext(ctx)
 	}})
-}
-
-func prompt(n, seed int) []uint32 {
-	tokens := make([]uint32, n)
-	for i := range tokens {
-		tokens[i] = uint32(10 + (i*7+seed*31)%400)
-	}
-	return tokens
-}
-
-func task(tokens []uint32, maxTokens uint32) *workerv1.Task {
-	return &workerv1.Task{
-		Envelope: &inferencev1.Envelope{RequestId: "r"}, Model: "toy", ModelDigest: "d1",
-		TokenIds: tokens, MaxTokens: maxTokens, Sampling: &inferencev1.Sampling{},
-	}
 }
 
 // answer is a stream and what it said so far.
@@ -371,29 +292,13 @@ func (g *rig) works(seed int) {
 // idle checks that nothing is left of any request.
 func (g *rig) idle() {
 	g.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	if err := g.service.Driver().Idle(ctx); err != nil {
-		g.t.Fatalf("something is left: %v", err)
-	}
-	synctest.Wait()
-	load, _ := g.service.Driver().Load()
-	if load.BlocksFree != load.BlocksTotal || load.BlocksReserved+load.BlocksQuarantined+load.WaitingSequences+load.RunningSequences != 0 {
-		g.t.Fatalf("something is left: %+v", load)
-	}
+	drivertest.WantIdle(g.t, g.service.Driver())
 }
 
-func wantError(t *testing.T, what string, err error, code codes.Code, reason string) {
-	t.Helper()
-	if status.Code(err) != code || rpc.Reason(err) != reason {
-		t.Errorf("%s: ended with %v (reason %q), want %v %q", what, err, rpc.Reason(err), code, reason)
-	}
-}
-
-func checkBlocks(t *testing.T, list *workerv1.ListBlocksResponse, signals *published) {
+func checkBlocks(t *testing.T, list *workerv1.ListBlocksResponse, signals *drivertest.Signals) {
 	t.Helper()
 	got := slices.Sorted(slices.Values(list.GetBlockHashes()))
-	want, events := signals.view()
+	want, events := signals.Blocks()
 	if !slices.Equal(got, want) || list.GetSequence() != events || list.GetEpoch() != workerEpoch || len(want) == 0 {
 		t.Error(fmt.Sprintf("%d blocks at event %d of epoch %d;", len(got), list.GetSequence(), list.GetEpoch()),
 			fmt.Sprintf("published were %d at %d", len(want), events))

@@ -18,30 +18,30 @@ import (
 	"github.com/tandem-serving/tandem/pkg/workerdriver"
 )
 
-// Deps are what a decode worker is given.
+// Deps are the parts that a decode worker uses.
 type Deps struct {
 	Identity membership.Identity
-	// KVAddresses are where the server listens that RegisterKV adds to, best first:
-	// what tickets name. Empty: Register adds the receiver too, and tickets name
-	// Identity's.
+	// KVAddresses are the addresses that tickets name for KV, best first, if the receiver has
+	// its own server (RegisterKV). Empty: Register adds the receiver too, and tickets name
+	// the addresses of Identity.
 	KVAddresses []string
-	// KVMaxStreams bounds the streams of KV. 0: kvtransfer.DefaultMaxStreams.
+	// KVMaxStreams bounds the streams that bring KV; 0 is kvtransfer.DefaultMaxStreams.
 	KVMaxStreams int
 	// KVPagesSocket is the path of the socket that ServePages listens on; empty: the pages are
 	// not shared with other processes.
 	KVPagesSocket string
-	// KVNoLoans has KV of workers whose pages are in the same memory come over
-	// connections all the same.
+	// KVNoLoans makes KV come over connections even from workers whose pages are in the same
+	// memory.
 	KVNoLoans bool
 	// Engine computes. The service does not close it.
 	Engine engine.Engine
-	// Grammars holds outputs to a form. Nil: requests that ask for one are refused.
+	// Grammars compiles forms of output. Nil: the worker refuses requests with a form.
 	Grammars   workerdriver.Grammars
 	Signals    workerdriver.Signals
-	Log        *eventlog.Log // of what the worker's core takes in and does; nil: nothing is recorded
+	Log        *eventlog.Log // records the core's events and actions; nil: nothing is recorded
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer
-	// Tracer makes the spans of sampled requests. Nil: none.
+	// Tracer makes the spans of sampled requests. Nil: no spans.
 	Tracer trace.Tracer
 }
 
@@ -50,7 +50,7 @@ type Service struct {
 	*workerdriver.Member
 	receiver *kvtransfer.Receiver
 	tracer   trace.Tracer
-	kvApart  bool // the receiver has a server of its own
+	kvApart  bool // the receiver has its own server
 }
 
 // New builds the worker. Nothing runs before Run.
@@ -123,7 +123,7 @@ func (s *Service) ServePages(ctx context.Context, listener *net.UnixListener) er
 	return s.receiver.ServePages(ctx, listener)
 }
 
-// KVMessageBytes is the largest message that the server of RegisterKV has to take.
+// KVMessageBytes is the largest message that the server of RegisterKV must accept.
 func (s *Service) KVMessageBytes() int { return s.receiver.MaxMessageBytes() }
 
 // Run computes and receives until ctx ends. It returns when all that it started
@@ -135,7 +135,7 @@ func (s *Service) Run(ctx context.Context) error {
 	var receiveErr error
 	receiving.Go(func() { receiveErr = s.receiver.Run(ctx) })
 	err := s.Member.Run(ctx)
-	stop() // it may have ended by itself
+	stop() // Run may have ended without ctx
 	receiving.Wait()
 	if err != nil {
 		return err

@@ -100,7 +100,7 @@ func TestSharedKVThatIsNotFinite(t *testing.T) {
 		}
 		// The memory fails under what they share, between two steps.
 		release := make(chan struct{})
-		g.setHold(func(ctx context.Context, _ time.Duration) error {
+		g.layers.Hold(func(ctx context.Context, _ time.Duration) error {
 			select {
 			case <-release:
 				return nil
@@ -116,7 +116,7 @@ func TestSharedKVThatIsNotFinite(t *testing.T) {
 				break
 			}
 		}
-		g.setHold(nil)
+		g.layers.Hold(nil)
 		close(release)
 		for _, a := range []*answer{first, second} {
 			if a.rest(); a.err == nil {

@@ -273,7 +273,7 @@ func TestEngineFailure(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				g := newRig(t)
 				var layer atomic.Int64
-				g.setHold(func(context.Context, time.Duration) error {
+				g.layers.Hold(func(context.Context, time.Duration) error {
 					if int(layer.Add(1)) == failing {
 						return errors.New("the device fell off the bus")
 					}
@@ -285,7 +285,7 @@ func TestEngineFailure(t *testing.T) {
 					g.sender.ship(a.ticket(), tokens)
 				}
 				wantError(t, "request", a.rest().err, codes.Unavailable, api.ReasonEngineFailed)
-				g.setHold(nil)
+				g.layers.Hold(nil)
 				g.idle()
 				a = g.call(t.Context(), &workerv1.DecodeRequest{Task: task(tokens, 12), PrefillHere: true}).rest()
 				a.checkTokens("the same again", tokens, 0, 12, length) // nothing of a failed step may be in the cache

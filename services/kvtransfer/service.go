@@ -20,26 +20,26 @@ import (
 	"github.com/tandem-serving/tandem/pkg/workerdriver"
 )
 
-// Deps are what a store is given.
+// Deps are the parts that a store uses.
 type Deps struct {
 	Identity membership.Identity
-	// KVAddresses are where the server listens that RegisterKV adds to, best first:
-	// what tickets name. Empty: Register adds the receiver too, and tickets name
-	// Identity's.
+	// KVAddresses are the addresses that tickets name for KV, best first, if the receiver has
+	// its own server (RegisterKV). Empty: Register adds the receiver too, and tickets name
+	// the addresses of Identity.
 	KVAddresses []string
-	// Dial connects to a receiver of KV, KVConnections times for each; 0: once.
+	// Dial connects to a receiver of KV. Each receiver gets KVConnections connections; 0 is
+	// one.
 	Dial          func(address string) (*grpc.ClientConn, error)
 	KVConnections int
-	// Registered refuses workers that are not registered, or not at these addresses for KV.
-	// Nil: all are taken.
+	// Registered refuses workers that are not registered with these addresses for KV. Nil: all
+	// workers may call.
 	Registered func(ctx context.Context, worker string, kvAddresses ...string) error
-	// KVMaxStreams bounds the streams of KV that is received. 0:
-	// kvtransfer.DefaultMaxStreams.
+	// KVMaxStreams bounds the streams that bring KV; 0 is kvtransfer.DefaultMaxStreams.
 	KVMaxStreams int
 	Signals      workerdriver.Signals
 	Logger       *slog.Logger
 	Registerer   prometheus.Registerer
-	// Tracer makes the spans of sampled requests. Nil: none.
+	// Tracer makes the spans of sampled requests. Nil: no spans.
 	Tracer trace.Tracer
 }
 
@@ -50,23 +50,23 @@ type Service struct {
 	deps      Deps
 	addresses []string
 	metrics   *metrics
-	described atomic.Pointer[cache] // what the record tells of; nil: nothing
+	described atomic.Pointer[cache] // the cache that the record describes; nil: none
 
 	mu        sync.Mutex
 	running   bool                           // Run has begun
 	closed    bool                           // Run ends, or has ended
-	draining  bool                           // nothing new is taken
-	cut       bool                           // what is left of a drain is ended
-	cache     *cache                         // nil: the store holds no layout
-	moving    chan struct{}                  // not nil: the cache is being replaced; closed then
-	lastEvent uint64                         // of the KV events
+	draining  bool                           // new calls are refused
+	cut       bool                           // a drain ends the calls that are left
+	cache     *cache                         // nil: the store has adopted no layout
+	moving    chan struct{}                  // closed once the cache is replaced; nil: it is not being replaced
+	lastEvent uint64                         // number of the last KV event
 	changed   chan struct{}                  // closed on the next change
-	puts      map[inventory.ArrivalID]uint64 // the transfer of each; 0: not known yet
+	puts      map[inventory.ArrivalID]uint64 // their transfers; 0: not known yet
 	fetches   map[inventory.ReadingID]context.CancelCauseFunc
 
-	keptBefore, evictionsBefore uint64 // of caches that were cleared away
+	keptBefore, evictionsBefore uint64 // of earlier caches
 
-	tooSmallNext time.Time // not before it is logged again that blocks do not fit
+	tooSmallNext time.Time // when the next log line may say that blocks do not fit
 }
 
 // New builds the store. Nothing runs before Run.
@@ -106,11 +106,11 @@ func (s *Service) RegisterKV(registrar grpc.ServiceRegistrar) {
 	kvtransferv1.RegisterKVTransferServer(registrar, transferServer{service: s})
 }
 
-// KVMessageBytes is the largest message that the server of RegisterKV has to take.
+// KVMessageBytes is the largest message that the server of RegisterKV must accept.
 func (s *Service) KVMessageBytes() int { return maxMessageBytes }
 
-// Run keeps blocks until ctx ends. It returns when all that it started has
-// stopped; what was held is gone then.
+// Run keeps blocks until ctx ends. It returns when all goroutines that it started have ended;
+// the blocks are gone then.
 func (s *Service) Run(ctx context.Context) error {
 	s.mu.Lock()
 	s.running = true
@@ -145,8 +145,8 @@ func (s *Service) end() {
 	}
 }
 
-// noteChange wakes waiting callers, and tells the routers what is stored and removed.
-// s.mu is held.
+// noteChange wakes waiting callers and tells the routers which blocks were stored and removed.
+// The caller holds s.mu.
 func (s *Service) noteChange() {
 	if s.cache != nil {
 		s.publish(s.cache.stock.Changes())
@@ -155,15 +155,14 @@ func (s *Service) noteChange() {
 	s.changed = make(chan struct{})
 }
 
-// publish sends what changed to the routers. s.mu is held.
+// publish tells the routers which blocks were stored and removed. The caller holds s.mu.
 func (s *Service) publish(stored, removed []kvcache.Hash) {
 	if len(stored)+len(removed) > 0 {
 		s.lastEvent = s.deps.Signals.Kv(trace.SpanContext{}, kvcache.HashValues(stored), kvcache.HashValues(removed))
 	}
 }
 
-// stats is the stock's, with what earlier caches counted; without a cache it is that
-// alone.
+// stats is the stock's, with the counts of earlier caches; without a cache only those.
 func (s *Service) stats() (stats inventory.Stats, pageBytes int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -98,7 +98,7 @@ func TestDrainWithGraceCuts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newRig(t)
 		p := g.newPeer("decode-1", 11)
-		g.setHold(func(ctx context.Context, _ time.Duration) error {
+		g.layers.Hold(func(ctx context.Context, _ time.Duration) error {
 			timer := time.NewTimer(time.Minute) // a device that is very slow
 			defer timer.Stop()
 			select {

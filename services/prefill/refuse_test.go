@@ -48,7 +48,7 @@ func TestBadRequestsAreRefusedUncomputed(t *testing.T) {
 				if got := rpc.Field(a.err); got != c.field {
 					t.Errorf("field %q, want %q (%v)", got, c.field, a.err)
 				}
-				if a.started != nil || g.layersComputed() != 0 {
+				if a.started != nil || g.layers.Computed() != 0 {
 					t.Error("something was computed")
 				}
 				g.idle()
@@ -66,7 +66,7 @@ func TestAnotherIncarnationIsRefused(t *testing.T) {
 		request.WorkerEpoch++
 		a := g.run(t.Context(), request)
 		wantError(t, "request", a.err, codes.FailedPrecondition, api.ReasonWrongEpoch)
-		if g.layersComputed() != 0 {
+		if g.layers.Computed() != 0 {
 			t.Error("something was computed")
 		}
 		g.idle()
@@ -97,7 +97,7 @@ func TestTicketsThatReceiversRefuse(t *testing.T) {
 				c.change(request.GetTicket())
 				a := g.run(t.Context(), request)
 				wantError(t, "request", a.err, codes.Unavailable, c.reason)
-				if a.started != nil || g.layersComputed() != 0 {
+				if a.started != nil || g.layers.Computed() != 0 {
 					t.Error("something was computed")
 				}
 				g.idle()

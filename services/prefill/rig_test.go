@@ -6,24 +6,17 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"maps"
 	"net"
-	"slices"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
-	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
 	"github.com/tandem-serving/tandem/pkg/engine"
@@ -32,9 +25,9 @@ import (
 	"github.com/tandem-serving/tandem/pkg/kvtransfer"
 	"github.com/tandem-serving/tandem/pkg/latency"
 	"github.com/tandem-serving/tandem/pkg/membership"
-	"github.com/tandem-serving/tandem/pkg/model"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/pkg/worker"
+	"github.com/tandem-serving/tandem/pkg/workerdriver/drivertest"
 	"github.com/tandem-serving/tandem/services/prefill"
 )
 
@@ -50,17 +43,12 @@ const (
 	stepTime    = 12 * time.Millisecond // 4 ms a layer
 )
 
-func spec() model.Spec {
-	return model.Spec{
-		Name: "toy", Digest: "d1", VocabSize: 500, HiddenSize: 8, Layers: layers, Heads: 2, KVHeads: 1, HeadSize: 4,
-		ContextTokens: 256, BOS: 1, EOS: []int32{2},
-	}
-}
+var prompt, task, wantError = drivertest.Prompt, drivertest.Task, drivertest.WantError
 
 func newEngine(t *testing.T, hold func(context.Context, time.Duration) error) *simulated.Engine {
 	t.Helper()
 	e, err := simulated.New(simulated.Config{
-		Spec: spec(), Blocks: poolBlocks, BlockTokens: blockTokens, MaxBatchTokens: 64, MaxSequences: 8,
+		Spec: drivertest.Spec(), Blocks: poolBlocks, BlockTokens: blockTokens, MaxBatchTokens: 64, MaxSequences: 8,
 		StepTime: latency.Model{BaseMs: float64(stepTime / time.Millisecond)}, Wait: hold,
 	})
 	if err != nil {
@@ -72,7 +60,7 @@ func newEngine(t *testing.T, hold func(context.Context, time.Duration) error) *s
 // firstToken is what one engine draws that computes the whole prompt at once.
 func firstToken(t *testing.T, tokens []uint32) uint32 {
 	t.Helper()
-	e, err := simulated.New(simulated.Config{Spec: spec(), Blocks: 100, BlockTokens: blockTokens, MaxBatchTokens: 256, MaxSequences: 1})
+	e, err := simulated.New(simulated.Config{Spec: drivertest.Spec(), Blocks: 100, BlockTokens: blockTokens, MaxBatchTokens: 256, MaxSequences: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,81 +129,19 @@ func (n *network) kill(address string) {
 	}
 }
 
-// published keeps the prefix cache as the worker's events tell it.
-type published struct {
-	mu     sync.Mutex
-	events uint64
-	blocks map[uint64]bool
-}
-
-func (p *published) Load(*controlv1.LoadReport) {}
-
-func (p *published) Kv(_ trace.SpanContext, stored, removed []uint64) uint64 {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, h := range stored {
-		p.blocks[h] = true
-	}
-	for _, h := range removed {
-		delete(p.blocks, h)
-	}
-	p.events++
-	return p.events
-}
-
-func (p *published) view() (blocks []uint64, events uint64) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return slices.Sorted(maps.Keys(p.blocks)), p.events
-}
-
 // rig is a prefill worker behind its gRPC server.
 type rig struct {
 	t       *testing.T
 	network *network
 	engine  *simulated.Engine
 	service *prefill.Service
-	signals *published
+	signals *drivertest.Signals
 	prefill workerv1.PrefillClient
 	worker  workerv1.WorkerClient
 	metrics *prometheus.Registry
 	stop    func() // ends Run, once
 
-	mu    sync.Mutex
-	waits int
-	// hold, if set, waits in place of the engine: each layer of each step.
-	hold func(ctx context.Context, d time.Duration) error
-}
-
-func (g *rig) wait(ctx context.Context, d time.Duration) error {
-	g.mu.Lock()
-	g.waits++
-	hold := g.hold
-	g.mu.Unlock()
-	if hold != nil {
-		return hold(ctx, d)
-	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-func (g *rig) setHold(hold func(context.Context, time.Duration) error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.hold = hold
-}
-
-// layersComputed counts, over all steps.
-func (g *rig) layersComputed() int {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.waits
+	layers drivertest.Layers
 }
 
 // newRig starts a worker for the rest of the test, which must be a bubble.
@@ -227,8 +153,8 @@ func newRig(t *testing.T) *rig {
 // newWorker starts a worker of an id, with what change makes of it.
 func newWorker(t *testing.T, network *network, id string, change func(*prefill.Config, *prefill.Deps)) *rig {
 	t.Helper()
-	g := &rig{t: t, network: network, signals: &published{blocks: map[uint64]bool{}}, metrics: prometheus.NewRegistry()}
-	g.engine = newEngine(t, g.wait)
+	g := &rig{t: t, network: network, signals: drivertest.NewSignals(), metrics: prometheus.NewRegistry()}
+	g.engine = newEngine(t, g.layers.Wait)
 	address := id + ":1"
 	cfg := prefill.Config{Limits: worker.Limits{ChunkTokens: chunkTokens, MaxWaiting: maxWaiting, OutputShare: 1}}
 	deps := prefill.Deps{
@@ -278,21 +204,6 @@ func serve(t *testing.T, listener net.Listener, register func(grpc.ServiceRegist
 		if err := <-served; err != nil {
 			t.Errorf("serve: %v", err)
 		}
-	}
-}
-
-func prompt(n, seed int) []uint32 {
-	tokens := make([]uint32, n)
-	for i := range tokens {
-		tokens[i] = uint32(10 + (i*7+seed*31)%400)
-	}
-	return tokens
-}
-
-func task(tokens []uint32, maxTokens uint32) *workerv1.Task {
-	return &workerv1.Task{
-		Envelope: &inferencev1.Envelope{RequestId: "r"}, Model: "toy", ModelDigest: "d1",
-		TokenIds: tokens, MaxTokens: maxTokens, Sampling: &inferencev1.Sampling{},
 	}
 }
 
@@ -359,27 +270,10 @@ func (g *rig) read(stream grpc.ServerStreamingClient[workerv1.PrefillEvent], unt
 	}
 }
 
-// wantError checks code and reason.
-func wantError(t *testing.T, what string, err error, code codes.Code, reason string) {
-	t.Helper()
-	if status.Code(err) != code || rpc.Reason(err) != reason {
-		t.Errorf("%s: ended with %v (reason %q), want %v %q", what, err, rpc.Reason(err), code, reason)
-	}
-}
-
 // idle checks that nothing is left of any request.
 func (g *rig) idle() {
 	g.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	if err := g.service.Driver().Idle(ctx); err != nil {
-		g.t.Fatalf("something is left: %v", err)
-	}
-	synctest.Wait()
-	load, _ := g.service.Driver().Load()
-	if load.BlocksFree != load.BlocksTotal || load.WaitingSequences != 0 || load.RunningSequences != 0 {
-		g.t.Fatalf("something is left: %+v", load)
-	}
+	drivertest.WantIdle(g.t, g.service.Driver())
 }
 
 // works checks that the next request is served rightly, with a fresh receiver.

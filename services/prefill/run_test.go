@@ -182,7 +182,7 @@ func TestCachedBlocksAreSentToo(t *testing.T) {
 			{"the receiver holds less", long, 44, 4},
 			{"the receiver holds as much", long, 44, 11},
 		} {
-			before := g.layersComputed()
+			before := g.layers.Computed()
 			r := p.reserve(len(c.tokens), c.held)
 			a := g.run(t.Context(), &workerv1.PrefillRequest{WorkerEpoch: workerEpoch, Task: task(c.tokens, 5), Ticket: r.ticket})
 			if a.err != nil {
@@ -194,7 +194,7 @@ func TestCachedBlocksAreSentToo(t *testing.T) {
 			if a.first.GetTokenId() != firstToken(t, c.tokens) {
 				t.Errorf("%s: first token %d, want %d", c.name, a.first.GetTokenId(), firstToken(t, c.tokens))
 			}
-			if steps := (g.layersComputed() - before) / layers; c.cached > 0 && steps != 1 {
+			if steps := (g.layers.Computed() - before) / layers; c.cached > 0 && steps != 1 {
 				t.Errorf("%s: computed in %d steps", c.name, steps)
 			}
 			p.holdsKVOf(r, c.tokens, c.held)

@@ -24,46 +24,45 @@ import (
 	"github.com/tandem-serving/tandem/pkg/workerdriver"
 )
 
-// Deps are what a prefill worker is given.
+// Deps are the parts that a prefill worker uses.
 type Deps struct {
 	Identity membership.Identity
 	// Engine computes. The service does not close it.
 	Engine engine.Engine
-	// Grammars holds outputs to a form. Nil: requests that ask for one are refused.
+	// Grammars compiles forms of output. Nil: the worker refuses requests with a form.
 	Grammars workerdriver.Grammars
-	// Dial connects to a receiver of KV, KVConnections times for each; 0: once.
+	// Dial connects to a receiver of KV. Each receiver gets KVConnections connections; 0 is
+	// one.
 	Dial          func(address string) (*grpc.ClientConn, error)
 	KVConnections int
 	// KVMapPages writes KV into the pages of decode workers on this host that share them.
-	// KVOnlyMapped refuses all others: for tests of KV in shared memory.
+	// KVOnlyMapped, for tests, refuses workers that do not share their pages.
 	KVMapPages, KVOnlyMapped bool
-	// Registered refuses receivers that are not registered, or not at these addresses for KV.
-	// Nil: all are taken.
+	// Registered refuses receivers that are not registered with these addresses for KV. Nil:
+	// all receivers will do.
 	Registered func(ctx context.Context, worker string, kvAddresses ...string) error
 
 	Signals    workerdriver.Signals
-	Log        *eventlog.Log // of what the worker's core takes in and does; nil: nothing is recorded
+	Log        *eventlog.Log // records the core's events and actions; nil: nothing is recorded
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer
-	// Tracer makes the spans of sampled requests. Nil: none.
+	// Tracer makes the spans of sampled requests. Nil: no spans.
 	Tracer trace.Tracer
-	// Stores calls notify with the block stores that take pages of the engine's
-	// layout, as soon as they are known and whenever they change, until ctx ends, which
-	// is its error. notify does not block. Nil: there are none, and blocks are neither
-	// put nor fetched.
+	// Stores calls notify with the block stores for the engine's layout, as soon as it knows
+	// them and whenever they change. It returns the error of ctx when that ends. notify does
+	// not block. Nil: the worker uses no stores.
 	Stores func(ctx context.Context, notify func([]storeclient.Peer)) error
-	// DialStore connects to a block store's calls, which may be reached otherwise than
-	// its receiver of KV. Nil: Dial.
+	// DialStore connects to the calls of a block store, which may have another address or
+	// security than its receiver of KV. Nil: Dial.
 	DialStore func(address string) (*grpc.ClientConn, error)
-	// KVAddresses are where the server listens that RegisterKV adds to, best first:
-	// what tickets for block stores name. Empty: Register adds the receiver too, and
-	// tickets name Identity's.
+	// KVAddresses are the addresses that tickets for block stores name, best first, if the
+	// receiver has its own server (RegisterKV). Empty: Register adds the receiver too, and
+	// tickets name the addresses of Identity.
 	KVAddresses []string
-	// KVMaxStreams bounds the streams of KV that is received. 0:
-	// kvtransfer.DefaultMaxStreams.
+	// KVMaxStreams bounds the streams that bring KV; 0 is kvtransfer.DefaultMaxStreams.
 	KVMaxStreams int
-	// KVNoLoans has KV of stores whose pages are in the same memory come over
-	// connections all the same.
+	// KVNoLoans makes KV come over connections even from stores whose pages are in the same
+	// memory.
 	KVNoLoans bool
 }
 
@@ -129,16 +128,16 @@ func (s *Service) Register(registrar grpc.ServiceRegistrar) {
 	}
 }
 
-// RegisterKV adds the receiver of what is fetched from block stores to the gRPC
-// server that listens on Deps.KVAddresses.
+// RegisterKV adds the receiver of KV from block stores to the gRPC server that listens on
+// Deps.KVAddresses.
 func (s *Service) RegisterKV(registrar grpc.ServiceRegistrar) {
 	if s.storing != nil {
 		s.storing.receiver.Register(registrar)
 	}
 }
 
-// KVMessageBytes is the largest message that the server of RegisterKV has to take; 0:
-// it gets none.
+// KVMessageBytes is the largest message that the server of RegisterKV must accept; 0 without
+// stores.
 func (s *Service) KVMessageBytes() int {
 	if s.storing == nil {
 		return 0
@@ -149,9 +148,8 @@ func (s *Service) KVMessageBytes() int {
 // senderClose bounds how long closing the sender's connections may take.
 const senderClose = 2 * time.Second
 
-// endSessions gives up the sessions of a worker that has drained: what it keeps
-// connected takes the places of others at the receivers, until its process ends or it
-// takes requests again.
+// endSessions ends the KV sessions of a drained worker, which would take the places of other
+// senders at the receivers.
 func (s *Service) endSessions(ctx context.Context) {
 	ending, cancel := context.WithTimeout(ctx, senderClose)
 	defer cancel()
@@ -160,8 +158,8 @@ func (s *Service) endSessions(ctx context.Context) {
 	}
 }
 
-// Run computes and sends until ctx ends. It returns when all that it started has
-// stopped. Once the worker has drained it has no sessions with receivers of KV.
+// Run computes and sends until ctx ends. It returns when all goroutines that it started have
+// ended. A drained worker has no sessions with receivers of KV.
 func (s *Service) Run(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -172,17 +170,17 @@ func (s *Service) Run(ctx context.Context) error {
 	}
 	beside.Go(func() { s.WhenDrained(ctx, s.endSessions) })
 	runErr := s.Member.Run(ctx)
-	stop() // it may have ended by itself
+	stop() // Member.Run may have ended without ctx
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), senderClose)
 	defer cancel()
 	if err := s.sender.Close(closing); err != nil {
 		s.deps.Logger.Warn("kv sender did not close in time", "error", err)
 	}
-	beside.Wait() // for puts too, which end with the sender
+	beside.Wait() // also for puts, which end with the sender
 	return errors.Join(runErr, storeErr)
 }
 
-// transfers finds the transfer of a sequence, for the engine's path.
+// transfers finds the transfer of a sequence when the engine has computed a layer.
 type transfers struct {
 	mu   sync.RWMutex
 	byID map[scheduler.SequenceID]*outgoing
@@ -191,7 +189,7 @@ type transfers struct {
 // outgoing is the transfer of one sequence.
 type outgoing struct {
 	transfer *kvtransfer.Transfer
-	// held is how many leading blocks the receiver has: they are not sent.
+	// held is the number of leading blocks that the receiver has already.
 	held int
 }
 
@@ -207,7 +205,7 @@ func (t *transfers) remove(id scheduler.SequenceID) {
 	delete(t.byID, id)
 }
 
-// layerDone sends what one layer of a step completed.
+// layerDone sends the KV that one layer of a step completed.
 func (t *transfers) layerDone(run scheduler.RunStep, layer int) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -222,7 +220,7 @@ func (t *transfers) layerDone(run scheduler.RunStep, layer int) {
 	}
 }
 
-// layersDone notes when the layers of a step were computed.
+// layersDone notes the time at which a step has computed its layers.
 func (t *transfers) layersDone(run scheduler.RunStep) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()

@@ -70,7 +70,7 @@ func TestPrefixThatIsNotFinite(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		g.idle()
-		if blocks, _ := g.signals.view(); len(blocks) == 0 {
+		if blocks, _ := g.signals.Blocks(); len(blocks) == 0 {
 			t.Error("nothing is cached any more")
 		}
 	})
@@ -87,7 +87,7 @@ func TestWhatIsNotFiniteIsNotPut(t *testing.T) {
 		g.right(p, tokens, nil)
 		time.Sleep(time.Second)
 		g.spoil(2)
-		stored, _ := g.signals.view()
+		stored, _ := g.signals.Blocks()
 		g.right(p, prompt(whole*blockTokens+3, 2), nil) // has the first one put
 		time.Sleep(time.Second)
 		if g.puts("not_finite") == 0 {
@@ -96,7 +96,7 @@ func TestWhatIsNotFiniteIsNotPut(t *testing.T) {
 		if slices.ContainsFunc(store.Hashes(), func(hash kvcache.Hash) bool { return slices.Contains(stored, uint64(hash)) }) {
 			t.Error("the store has what is not finite")
 		}
-		if left, _ := g.signals.view(); slices.ContainsFunc(left, func(hash uint64) bool { return slices.Contains(stored, hash) }) {
+		if left, _ := g.signals.Blocks(); slices.ContainsFunc(left, func(hash uint64) bool { return slices.Contains(stored, hash) }) {
 			t.Error("the worker finds what is not finite")
 		}
 		if started := g.right(p, tokens, nil); started.GetCachedTokens() != 0 {

@@ -239,12 +239,12 @@ func TestEvictedPrefixIsFetchedElsewhere(t *testing.T) {
 		time.Sleep(time.Second)
 		two.warm(p)
 		for _, g := range []*rig{two, one} {
-			before := g.layersComputed()
+			before := g.layers.Computed()
 			started := g.right(p, tokens, source("store-1", whole))
 			if started.GetCachedTokens() != whole*blockTokens || started.GetFetchedTokens() != whole*blockTokens {
 				t.Errorf("%v, want all whole blocks fetched", started)
 			}
-			if steps := (g.layersComputed() - before) / layers; steps != 1 {
+			if steps := (g.layers.Computed() - before) / layers; steps != 1 {
 				t.Errorf("computed in %d steps, want 1", steps)
 			}
 			// It is in the prefix cache now, and is not fetched again.

@@ -21,7 +21,7 @@ import (
 
 // blockClient talks to block stores; *storeclient.Client is one.
 type blockClient interface {
-	// Put returns when no block is read any more, Fetch when none is written.
+	// Put returns when it reads no block any more, Fetch when it writes none.
 	Put(ctx context.Context, to storeclient.Peer, prefix storeclient.Prefix, blocks []kvcache.BlockID) (bytes uint64, err error)
 	Fetch(ctx context.Context, from storeclient.Peer, prefix storeclient.Prefix, blocks []kvcache.BlockID, held int) (bytes uint64, err error)
 }
@@ -32,7 +32,7 @@ type storing struct {
 	watch    func(context.Context, func([]storeclient.Peer)) error
 	receiver *kvtransfer.Receiver
 	client   *storeclient.Client
-	calls    blockClient // client, but for tests
+	calls    blockClient // client, or a fake in tests
 	metrics  *metrics
 	logger   *slog.Logger
 
@@ -49,11 +49,11 @@ type storing struct {
 	idle    chan struct{} // closed when nothing runs after Close; nil before it
 }
 
-// saving is one Save until it is answered.
+// saving is a Save without an answer yet.
 type saving struct {
 	save   scheduler.Save
-	cancel context.CancelFunc // of the put that runs; nil: none does
-	until  time.Time          // when it has to have ended
+	cancel context.CancelFunc // of the running put; nil without one
+	until  time.Time          // the deadline of the put
 }
 
 func newStoring(cfg Config, deps Deps, sender *kvtransfer.Sender) (*storing, error) {
@@ -65,7 +65,7 @@ func newStoring(cfg Config, deps Deps, sender *kvtransfer.Sender) (*storing, err
 	receiver, err := kvtransfer.NewReceiver(kvtransfer.ReceiverConfig{
 		WorkerID: deps.Identity.ID, Epoch: deps.Identity.Epoch, Addresses: addresses, Layout: capacity.Layout,
 		Lease: offload.FetchLease,
-		// Each holds a block of its own at least.
+		// Each holds at least one block of its own.
 		MaxReservations: capacity.Blocks,
 		MaxStreams:      deps.KVMaxStreams,
 		NoLoans:         deps.KVNoLoans,
@@ -89,8 +89,8 @@ func newStoring(cfg Config, deps Deps, sender *kvtransfer.Sender) (*storing, err
 	}
 	s := &storing{
 		watch: deps.Stores, registered: deps.Registered, receiver: receiver, client: client, calls: client, metrics: counted, logger: deps.Logger,
-		// Each save begins and may be stopped, and what was said of those that ended may be
-		// there still.
+		// Each save sends two events at most, its begin and a stop, and those of ended saves may
+		// still be queued.
 		saves:   make(chan offload.Event, 8*(cfg.StorePuts+1)),
 		waiting: make(map[scheduler.SequenceID]chan<- offload.Answer),
 		fetches: make(map[scheduler.SequenceID]context.CancelFunc), puts: make(map[scheduler.SaveID]*saving),
@@ -102,8 +102,7 @@ func newStoring(cfg Config, deps Deps, sender *kvtransfer.Sender) (*storing, err
 	return s, nil
 }
 
-// saving has the worker's saves go to the stores. A nil *storing has them go
-// nowhere.
+// saving sends the worker's saves to the stores. A nil *storing drops them.
 func (s *storing) saving(cfg workerdriver.MemberConfig) workerdriver.MemberConfig {
 	if s != nil {
 		cfg.Save = func(save scheduler.Save) { s.saves <- offered{Save: offload.Save{ID: save.ID}, save: save} }
@@ -119,19 +118,18 @@ type offered struct {
 	save scheduler.Save
 }
 
-// count is how many fetches run.
+// count is the number of running fetches.
 func (s *storing) count() int {
 	s.loop.Lock()
 	defer s.loop.Unlock()
 	return s.loop.Core.Fetches()
 }
 
-// run puts and receives until ctx ends. It returns when nothing is fetched or put
-// any more.
+// run puts and receives until ctx ends. It returns when all fetches and puts have ended.
 func (s *storing) run(ctx context.Context) error {
 	var beside sync.WaitGroup
 	var receiveErr error
-	beside.Go(func() { _ = s.watch(ctx, s.known) }) // ends with ctx only
+	beside.Go(func() { _ = s.watch(ctx, s.known) }) // ends only with ctx
 	beside.Go(func() { receiveErr = s.receiver.Run(ctx) })
 	ended := make(chan struct{})
 	beside.Go(func() { s.loop.Run(ended, func() { s.loop.Handle(offload.Tick{}) }) })
@@ -149,7 +147,7 @@ func (s *storing) run(ctx context.Context) error {
 	return receiveErr
 }
 
-// close ends what runs, and waits for it. What the driver offers meanwhile is refused.
+// close ends running puts and fetches and waits for them. It refuses new saves of the driver.
 func (s *storing) close() {
 	idle := make(chan struct{})
 	s.loop.Lock()
@@ -168,7 +166,7 @@ func (s *storing) close() {
 	}
 }
 
-// offer takes in what the driver said of a save.
+// offer handles an event of the driver about a save.
 func (s *storing) offer(event offload.Event) {
 	o, begins := event.(offered)
 	if !begins {
@@ -182,7 +180,7 @@ func (s *storing) offer(event offload.Event) {
 	s.loop.Step(offload.Save{ID: o.save.ID, First: first})
 }
 
-// known says which stores there are.
+// known updates the list of stores.
 func (s *storing) known(peers []storeclient.Peer) {
 	stores := make([]offload.Store, 0, len(peers))
 	for _, p := range peers {
@@ -191,13 +189,12 @@ func (s *storing) known(peers []storeclient.Peer) {
 	s.loop.Handle(offload.Known{Stores: stores})
 }
 
-// get waits for what a store has of a prompt, if that is worth it. It returns when the blocks
-// are there, when they will not come soon enough, or when ctx ends; in each case the prompt
-// goes on. release is called once the prompt was submitted: what was fetched may be evicted
-// from then on.
+// get fetches the blocks that a store has of a prompt, if that pays off. It returns when the
+// blocks are there, when they will not come soon enough, or when ctx ends; the prompt goes on in
+// each case. Call release once the prompt is submitted: the fetched blocks may then be evicted.
 func (s *storing) get(ctx context.Context, source *workerv1.BlockSource, id scheduler.SequenceID, request *scheduler.Request) (got offload.Answer, release func()) {
 	blockTokens := s.driver.Layout().BlockTokens
-	// The last token is computed in any case.
+	// The last token is always computed.
 	until := min(int(source.GetBlocks()), (len(request.Tokens)-1)/blockTokens)
 	tokens := request.Tokens[:until*blockTokens]
 	hashes := s.driver.BlockHashes(request.Salt, tokens)
@@ -225,14 +222,14 @@ func (s *storing) get(ctx context.Context, source *workerv1.BlockSource, id sche
 	return offload.Answer{ID: id, Tried: true, From: event.Cached * blockTokens, Until: event.Cached * blockTokens, Err: offload.ErrAbandoned}, func() {}
 }
 
-// apply carries out what the core asks for. The loop's lock is held.
+// apply carries out the core's actions. The caller holds the loop's lock.
 func (s *storing) apply(_ time.Time, actions []offload.Action) {
 	for _, action := range actions {
 		switch a := action.(type) {
 		case offload.Answer:
 			if to := s.waiting[a.ID]; to != nil {
 				delete(s.waiting, a.ID)
-				// After the blocks are published that it speaks of. There is a place for one answer.
+				// Only after its blocks are published. The channel has space for one answer.
 				s.loop.After(func() { to <- a })
 			}
 		case offload.Restore:
@@ -271,7 +268,7 @@ func (s *storing) apply(_ time.Time, actions []offload.Action) {
 	}
 }
 
-// restore has the scheduler reserve blocks, which is at once or not at all.
+// restore asks the scheduler to reserve blocks. It does so at once or not at all.
 func (s *storing) restore(a offload.Restore) offload.Event {
 	sequence := s.driver.Submit(scheduler.Request{ID: a.Fetch, Kind: scheduler.Restore, Tokens: a.Prefix.Tokens, Salt: a.Prefix.Salt, Spare: a.Spare})
 	answer := offload.NotRestored{Fetch: a.Fetch}
@@ -305,7 +302,7 @@ func (s *storing) startFetch(a offload.StartFetch) {
 	})
 }
 
-// fetch fetches a prefix from a registered store: a router only says which.
+// fetch fetches a prefix from the store that a router named, if that is registered.
 func (s *storing) fetch(ctx context.Context, a offload.StartFetch) (bytes uint64, err error) {
 	if s.registered != nil {
 		if err := s.registered(ctx, a.Store.ID, a.Store.Addresses...); err != nil {

@@ -21,13 +21,14 @@ import (
 	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/pkg/worker"
+	"github.com/tandem-serving/tandem/pkg/workerdriver/drivertest"
 	"github.com/tandem-serving/tandem/services/prefill"
 )
 
-func checkBlocks(t *testing.T, list *workerv1.ListBlocksResponse, signals *published) {
+func checkBlocks(t *testing.T, list *workerv1.ListBlocksResponse, signals *drivertest.Signals) {
 	t.Helper()
 	got := slices.Sorted(slices.Values(list.GetBlockHashes()))
-	want, events := signals.view()
+	want, events := signals.Blocks()
 	if !slices.Equal(got, want) || list.GetSequence() != events || list.GetEpoch() != workerEpoch {
 		t.Errorf("%d blocks at event %d of epoch %d; published were %d at %d", len(got), list.GetSequence(), list.GetEpoch(), len(want), events)
 	}
@@ -99,7 +100,7 @@ func TestCancelBeforeTheReceiverAnswers(t *testing.T) {
 		if took := time.Since(began); took != time.Second {
 			t.Errorf("took %v", took)
 		}
-		if g.layersComputed() != 0 {
+		if g.layers.Computed() != 0 {
 			t.Error("something was computed")
 		}
 		g.idle()
@@ -232,11 +233,11 @@ func TestReceiverCancelsTheReservation(t *testing.T) {
 		if _, err := stream.Recv(); err != nil {
 			t.Fatal(err)
 		}
-		before := g.layersComputed()
+		before := g.layers.Computed()
 		p.receiver.Cancel(r.ticket.GetTransferId())
 		_, err := stream.Recv()
 		wantError(t, "request", err, codes.Unavailable, api.ReasonTransferFailed)
-		if r.end(t); g.layersComputed() > before+layers {
+		if r.end(t); g.layers.Computed() > before+layers {
 			t.Error("the prompt was computed to its end for nobody")
 		}
 		g.idle()
@@ -251,7 +252,7 @@ func TestEngineFailure(t *testing.T) {
 			p := g.newPeer("decode-1", 11)
 			r := p.reserve(30, 0)
 			var layer atomic.Int64
-			g.setHold(func(context.Context, time.Duration) error {
+			g.layers.Hold(func(context.Context, time.Duration) error {
 				if int(layer.Add(1)) == failing {
 					return errors.New("the device fell off the bus")
 				}
@@ -262,7 +263,7 @@ func TestEngineFailure(t *testing.T) {
 			if reason := r.aborted(t); reason != kvtransferv1.AbortReason_ABORT_REASON_FAILED {
 				t.Errorf("aborted with %v", reason)
 			}
-			g.setHold(nil)
+			g.layers.Hold(nil)
 			g.idle()
 			g.works(p, 1) // the same prompt: nothing of the failed step may be in the cache
 		})
@@ -274,7 +275,7 @@ func TestQueueIsBounded(t *testing.T) {
 		g := newRig(t)
 		p := g.newPeer("decode-1", 11)
 		held := make(chan struct{})
-		g.setHold(func(ctx context.Context, _ time.Duration) error {
+		g.layers.Hold(func(ctx context.Context, _ time.Duration) error {
 			select {
 			case <-held:
 			case <-ctx.Done():
@@ -304,7 +305,7 @@ func TestQueueIsBounded(t *testing.T) {
 		synctest.Wait()
 		close(held)
 		g.idle()
-		g.setHold(nil)
+		g.layers.Hold(nil)
 		g.works(p, 60)
 	})
 }

@@ -129,29 +129,29 @@ func New(config Config, deps Deps) (*Service, error) {
 	return s, nil
 }
 
-// Sizes are the desired sizes of the pools of a model; false: they are not computed yet.
+// Sizes are the desired sizes of a model's pools; false before they are computed.
 func (s *Service) Sizes(model string) (scaling.Sizes, bool) { return s.sizes.Of(model) }
 
-// Running is how many requests run.
+// Running is the number of requests that run.
 func (s *Service) Running() int { return s.requests.Running() }
 
-// WatchWorkers calls notify, from this goroutine, with the router's view of its workers and why
-// they could serve no request (empty: they could), now and whenever that changes, until ctx ends,
-// the router stops or notify fails; the error says which.
+// WatchWorkers calls notify, from this goroutine, now and at each change, with the router's view
+// of its workers and the reason why they can serve no request (empty if they can). It ends when
+// ctx ends, the router stops or notify fails; the error says which.
 func (s *Service) WatchWorkers(ctx context.Context, notify func(workers []*controlv1.WorkerView, unserved string) error) error {
 	return s.control.Watch(ctx, controlv1.Role_ROLE_UNSPECIFIED, func(workers []*controlv1.WorkerView) error {
 		return notify(workers, s.dispatcher.Unserved())
 	})
 }
 
-// Register adds what clients call to a gRPC server: Inference and Requests.
+// Register adds the clients' services to a gRPC server: Inference and Requests.
 func (s *Service) Register(registrar grpc.ServiceRegistrar) {
 	inferencev1.RegisterInferenceServer(registrar, &inferenceServer{service: s})
 	controlv1.RegisterRequestsServer(registrar, &requestsServer{records: s.records})
 }
 
-// RegisterControl adds Control and Keys to a gRPC server, which asks who calls or is one that
-// clients cannot reach.
+// RegisterControl adds Control and Keys to a gRPC server. Clients must not reach that server,
+// unless it checks credentials.
 func (s *Service) RegisterControl(registrar grpc.ServiceRegistrar) {
 	controlv1.RegisterControlServer(registrar, s.control)
 	if s.deps.Keys != nil {
@@ -159,12 +159,11 @@ func (s *Service) RegisterControl(registrar grpc.ServiceRegistrar) {
 	}
 }
 
-// policyWait is how long a router that starts waits for the policy before it looks for
-// workers.
+// policyWait bounds the wait for the policy, at the start, before the router looks for workers.
 const policyWait = time.Second
 
-// Run follows membership, policy and signals until ctx ends. Requests that still
-// run then are ended, so that Stop should come first. It is called once.
+// Run follows membership, policy and signals until ctx ends. It then ends the requests that
+// still run, so call Stop first. Call Run once.
 func (s *Service) Run(ctx context.Context) error {
 	if s.deps.Signals != nil {
 		var tenants func(*controlv1.TenantReport)
@@ -197,7 +196,7 @@ func (s *Service) Run(ctx context.Context) error {
 			}
 		})
 	}
-	// Which versions of a model are served may be in the policy, so it comes first.
+	// The policy comes first, since it may name the version of a model to serve.
 	known := make(chan struct{})
 	policyKnown := sync.OnceFunc(func() { close(known) })
 	watch("workers", func() error {
@@ -233,8 +232,8 @@ func (s *Service) Run(ctx context.Context) error {
 	wait.Go(func() { s.runHousekeeping(ctx) })
 	<-ctx.Done()
 	wait.Wait()
-	// What Stop has left, or everything if there was none: nothing drives it now.
-	_ = s.Stop(ctx) // which does not fail
+	// Nothing drives requests any more: end those that Stop has left.
+	_ = s.Stop(ctx) // never fails
 	s.dispatcher.Close()
 	select {
 	case err := <-failures:
@@ -244,16 +243,16 @@ func (s *Service) Run(ctx context.Context) error {
 	}
 }
 
-// Stop refuses new requests, ends what watches, and waits for the requests that
-// run. What still runs when ctx ends is ended with UNAVAILABLE.
+// Stop refuses new requests, ends all watches, and waits for the requests that run. Requests
+// that still run when ctx ends get UNAVAILABLE.
 func (s *Service) Stop(ctx context.Context) error {
 	s.leave()
 	s.requests.Stop(ctx)
 	return nil
 }
 
-// housekeepingEvery is how often finished requests are forgotten and the queue is looked
-// at, to be published, and how precise is when sizes are computed.
+// housekeepingEvery is the interval at which the router forgets finished requests, reports its
+// queue, and checks whether to compute sizes.
 const housekeepingEvery = 100 * time.Millisecond
 
 func (s *Service) runHousekeeping(ctx context.Context) {

@@ -14,13 +14,13 @@ import (
 const (
 	// storeRole is the role of pools of block stores.
 	storeRole = "store"
-	// storeMemory is what a store has whose memory is not said.
+	// storeMemory is the default memory of a store.
 	storeMemory bytesize.Size = 4 << 30
 	// maxStoreTransfers bounds the transfers of a store in each direction.
 	maxStoreTransfers = 1 << 16
 )
 
-// readStores reads a pool of block stores, with the flags of live ones without their prefix.
+// readStores reads a pool of block stores. Its keys are the flags of live ones without "store-".
 func (s *Scenario) readStores(section *section, p *pool, shared *latency.Profile) (*pool, error) {
 	w, memory := &p.worker, storeMemory
 	w.Role, w.Profile, w.MaxBatchTokens, w.MaxSequences = controlv1.Role_ROLE_KVTRANSFER, shared, 1, 1

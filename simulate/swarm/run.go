@@ -16,33 +16,34 @@ import (
 )
 
 const (
-	// requestTimeout is when a client gives up at the latest.
+	// requestTimeout is the longest wait of a client.
 	requestTimeout = time.Minute
 	// drainTimeout is longer than requestTimeout.
 	drainTimeout = 2 * time.Minute
 )
 
-// Result is what became of a script.
+// Result is the outcome of a script.
 type Result struct {
-	// Violation is the first invariant that did not hold; nil: all did.
+	// Violation is the first invariant that did not hold; nil if all did.
 	Violation *simulate.Violation
-	// Codes counts requests by how they ended.
+	// Codes counts requests by their status.
 	Codes map[codes.Code]int
-	// Hedges is what became of second tries.
+	// Hedges counts second tries.
 	Hedges simulate.Hedges
 }
 
-// answer is what one client got.
+// answer is the answer that a client got.
 type answer struct {
 	tokens []uint32
 	err    error
 	ended  bool
 }
 
-// Run runs a script. An error is one of the script; what does not hold is in the result.
+// Run runs a script. An error means that the script is wrong; a broken invariant is in the
+// result.
 func Run(s *Script) (*Result, error) { return run(s, func(int, *answer) {}) }
 
-// run has answers changed before they are judged.
+// run lets a test change the answers before they are judged.
 func run(s *Script, change func(request int, a *answer)) (*Result, error) {
 	if err := s.validate(); err != nil {
 		return nil, err
@@ -76,7 +77,7 @@ func run(s *Script, change func(request int, a *answer)) (*Result, error) {
 	return r, nil
 }
 
-// alone is the script's requests on one worker that has room for all, where nothing happens.
+// alone serves the script's requests on one worker with enough blocks for all, without faults.
 func (s *Script) alone() *Script {
 	calm := *s
 	calm.Faults, calm.Routers, calm.Mode, calm.Policy, calm.LatencyMs, calm.BytesPerS = nil, 1, "aggregated", routing.DefaultPolicy, 0.01, 0
@@ -126,10 +127,10 @@ func (s *Script) play(change func(int, *answer)) (answers []answer, hedges simul
 	return answers, cluster.Hedges(), nil, err
 }
 
-// fault is what is wrong with an answer.
+// fault describes what is wrong with an answer.
 type fault struct{ invariant, detail string }
 
-// judge compares what a client got with what it would have got undisturbed.
+// judge compares an answer with the one of an undisturbed worker.
 func (s *Script) judge(i int, got, want answer) *fault {
 	r := s.Requests[i]
 	if !got.ended {
@@ -149,7 +150,7 @@ func (s *Script) judge(i int, got, want answer) *fault {
 		if r.PatienceMs == 0 {
 			return &fault{"requests fail for a reason", fmt.Sprintf("nobody cancelled it: %v", got.err)}
 		}
-	case codes.ResourceExhausted, codes.DeadlineExceeded: // too much to do, or nobody to do it
+	case codes.ResourceExhausted, codes.DeadlineExceeded: // too much load, or too few workers
 		if s.light() && !s.beside(r) {
 			return &fault{"requests fail for a reason", fmt.Sprintf("there is little to do: %v", got.err)}
 		}
@@ -163,11 +164,11 @@ func (s *Script) judge(i int, got, want answer) *fault {
 	return nil
 }
 
-// aftermath is how long a fault may be felt: connections are given up and made again, leases
+// aftermath is how long a fault may have effects, until connections are made again and leases
 // run out.
 const aftermath = 30 * time.Second
 
-// beside reports whether a request may have felt a fault.
+// beside reports whether a fault may have affected a request.
 func (s *Script) beside(r Request) bool {
 	for _, f := range s.Faults {
 		if ms(f.AtMs) <= ms(r.AtMs)+requestTimeout && ms(f.AtMs+f.ForMs)+aftermath >= ms(r.AtMs) {
@@ -177,8 +178,9 @@ func (s *Script) beside(r Request) bool {
 	return false
 }
 
-// light reports whether all requests would end well before any client gives up, even if one
-// worker, the slowest, did one after the other, with all KV sent. Then none may be refused.
+// light reports whether the load is so small that no request may be refused: the slowest worker
+// could serve all requests one after the other, with all KV sent, long before any client gives
+// up.
 func (s *Script) light() bool {
 	if len(s.Requests) > min(s.QueueLimit, s.TenantMost) {
 		return false

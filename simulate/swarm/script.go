@@ -23,10 +23,10 @@ import (
 	"github.com/tandem-serving/tandem/simulate"
 )
 
-// Script is a cluster, its load, and what goes wrong meanwhile. Times are in milliseconds,
-// those of requests and faults since the start of the load.
+// Script is a cluster, its load, and its faults. Times are in milliseconds, those of requests
+// and faults since the start of the load.
 type Script struct {
-	// Seed of the cluster's own chances: epochs, choices among equal workers, jitter.
+	// Seed of the cluster's random numbers: epochs, choices among equal workers, jitter.
 	Seed    uint64 `json:"seed"`
 	Routers int    `json:"routers"`
 	// Mode that all requests ask for: auto, disaggregated or aggregated.
@@ -74,19 +74,19 @@ type Request struct {
 	Tenant   string  `json:"tenant,omitempty"`
 	Priority int32   `json:"priority,omitempty"`
 	Salt     string  `json:"salt,omitempty"`
-	// PatienceMs is when its client gives up; 0: it does not.
+	// PatienceMs is how long its client waits; 0: to the end.
 	PatienceMs float64 `json:"patience_ms,omitempty"`
 }
 
-// Fault is what happens to a worker, or between two hosts, at a time.
+// Fault happens to a worker, or between two hosts, at a time.
 type Fault struct {
 	AtMs   float64 `json:"at_ms"`
 	Kind   string  `json:"kind"`
 	Worker string  `json:"worker,omitempty"`
-	// ForMs is how long it lasts, of those that end by themselves.
+	// ForMs is its duration, for faults that end by themselves.
 	ForMs  float64 `json:"for_ms,omitempty"`
 	Factor float64 `json:"factor,omitempty"`
-	// Unmeasured: the worker that is slow does not notice.
+	// Unmeasured hides its slowness from the worker's own measurements.
 	Unmeasured bool `json:"unmeasured,omitempty"`
 	// A and B are the hosts of a cut.
 	A string `json:"a,omitempty"`
@@ -119,7 +119,7 @@ func Read(text []byte) (*Script, error) {
 	return s, nil
 }
 
-// bounds of what a script may ask for: more would take hours, or memory.
+// Bounds of a script: more would take hours, or too much memory.
 const (
 	maxWorkers, maxRequests, maxFaults = 64, 10000, 1000
 	maxTokens, maxBlocks               = 2048, 1 << 20

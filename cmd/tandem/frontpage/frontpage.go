@@ -1,5 +1,5 @@
-// Package frontpage serves what a router answers at /: to browsers a page that says what runs,
-// where the APIs are, and has a box to try a prompt; to others the same as JSON.
+// Package frontpage serves a router's answer at /. Browsers get a page that shows the mesh and
+// its APIs, with a box to try a prompt; other clients get the same as JSON.
 //
 // Package mesh imports it. It starts no goroutines.
 package frontpage

@@ -19,14 +19,14 @@ import (
 )
 
 const (
-	// scaleEvery is how often the autoscaler looks at the desired sizes, which change more rarely.
+	// scaleEvery is how often the autoscaler checks the desired sizes, which change more rarely.
 	scaleEvery = time.Second
-	// scaleRetry is how long it waits after a worker that could not be started.
+	// scaleRetry is how long it waits after a worker failed to start.
 	scaleRetry = 30 * time.Second
 )
 
-// newAutoscaler makes what starts and stops workers of this process as the router desires. The
-// fewest that there may be are parts of the process like any other.
+// newAutoscaler starts and stops workers of this process to match the router's desired sizes. The
+// workers of the lower bounds are ordinary parts of the process.
 func (p *process) newAutoscaler(context.Context) ([]lifecycle.Service, error) {
 	if p.autoscale == nil {
 		return nil, nil
@@ -35,17 +35,17 @@ func (p *process) newAutoscaler(context.Context) ([]lifecycle.Service, error) {
 	return []lifecycle.Service{{Name: "autoscaler", Run: a.run}}, nil
 }
 
-// autoscaler owns the workers beyond the fewest. It has one goroutine, which runs run, and one for
-// each of these workers.
+// autoscaler owns the workers beyond the lower bounds. It has one goroutine, which runs run, and
+// one for each of its workers.
 type autoscaler struct {
 	process *process
 	bounds  scaling.Bounds
 	ended   chan *extra // workers whose goroutine is over
-	extras  []*extra    // those that run or stop, as they were started
-	retryAt time.Time   // nothing is started before it
+	extras  []*extra    // workers that run or stop, in the order of their starts
+	retryAt time.Time   // no worker starts before this
 }
 
-// extra is one worker that the autoscaler started.
+// extra is a worker that the autoscaler started.
 type extra struct {
 	part     *part
 	engine   engine.Engine
@@ -55,8 +55,8 @@ type extra struct {
 	err      error // set before it is sent to ended
 }
 
-// run follows the desired sizes until its context ends, and waits for its workers. One that fails
-// ends the process, as any other worker does.
+// run follows the desired sizes until its context ends, and waits for its workers. A worker that
+// fails ends the process, as any other does.
 func (a *autoscaler) run(ctx context.Context) error {
 	ticker := time.NewTicker(scaleEvery)
 	defer ticker.Stop()
@@ -87,8 +87,8 @@ func (a *autoscaler) follow(now time.Time) {
 	a.scale(now, controlv1.Role_ROLE_DECODE, a.bounds.Decode, sizes.Decode)
 }
 
-// scale has a pool be of a size. Workers that stop still have their memory, so that they count
-// where others would be started.
+// scale changes a pool to a size. Workers that stop still hold their memory, so they count before
+// others may start.
 func (a *autoscaler) scale(now time.Time, role controlv1.Role, bounds scaling.Range, size scaling.Size) {
 	var serve []*extra
 	all := bounds.Min
@@ -118,7 +118,7 @@ func (a *autoscaler) scale(now time.Time, role controlv1.Role, bounds scaling.Ra
 	}
 }
 
-// start starts one more worker of a role.
+// start starts a worker of a role.
 func (a *autoscaler) start(role controlv1.Role, why string) (err error) {
 	p := a.process
 	e := &extra{part: &part{role: role, id: a.freeID(role), listen: "127.0.0.1:0", ended: make(chan struct{})}, metrics: &removable{Registerer: p.registry}}
@@ -151,7 +151,7 @@ func (a *autoscaler) start(role controlv1.Role, why string) (err error) {
 	return nil
 }
 
-// freeID is a name that no worker of the process has.
+// freeID is an id that no worker of the process has.
 func (a *autoscaler) freeID(role controlv1.Role) string {
 	for n := 1; ; n++ {
 		id := fmt.Sprintf("%s-%d", api.Name(role), n)
@@ -163,7 +163,7 @@ func (a *autoscaler) freeID(role controlv1.Role) string {
 	}
 }
 
-// later are the ids of workers that may be started beyond the fewest.
+// later are the ids of workers that may start beyond the lower bounds.
 func (p *process) later() (ids []string) {
 	if p.autoscale == nil {
 		return nil
@@ -176,7 +176,7 @@ func (p *process) later() (ids []string) {
 	return ids
 }
 
-// end takes in that a worker has ended. The error is of one that was not to.
+// end follows when a worker has ended. It returns an error if the worker should not have.
 func (a *autoscaler) end(e *extra) error {
 	e.stop()
 	a.extras = slices.DeleteFunc(a.extras, func(o *extra) bool { return o == e })
@@ -195,7 +195,7 @@ func (a *autoscaler) end(e *extra) error {
 	return err
 }
 
-// release frees what a worker had.
+// release frees the resources of a worker.
 func (a *autoscaler) release(e *extra) error {
 	close(e.part.ended)
 	e.metrics.remove()
@@ -218,7 +218,7 @@ func (a *autoscaler) stopAll() (err error) {
 	return err
 }
 
-// removable registers collectors so that they can be taken out again.
+// removable registers collectors so that they can be removed again.
 type removable struct {
 	prometheus.Registerer
 	added []prometheus.Collector
@@ -238,7 +238,7 @@ func (r *removable) MustRegister(all ...prometheus.Collector) {
 	prometheus.WrapRegistererWith(nil, r).MustRegister(all...) // calls Register for each
 }
 
-// remove takes all of them out.
+// remove removes all of them.
 func (r *removable) remove() {
 	for _, c := range r.added {
 		r.Unregister(c)

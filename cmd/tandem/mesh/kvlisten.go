@@ -26,13 +26,13 @@ import (
 type kvPlace struct {
 	// listen is host:port.
 	listen string
-	// advertise is the address that others are told; empty: made of host, what others
-	// call this one, and the port; without that, of what is listened on.
+	// advertise is the address for others. If it is empty, the address is made of host, which
+	// is this host's name for others, and the port; without host, of listen.
 	advertise, host string
 }
 
-// kvPlaceOf is where to receive KV beside a main listener: unless asked for
-// otherwise, on a free port of its host, or of this machine if it is a socket.
+// kvPlaceOf is where to receive KV beside a main listener: by default on a free port of its host,
+// or of this machine if it is a socket.
 func kvPlaceOf(listen, advertise, kvListen, kvAdvertise string) kvPlace {
 	place := kvPlace{listen: kvListen, advertise: kvAdvertise}
 	main, _, err := net.SplitHostPort(listen)
@@ -56,7 +56,7 @@ func isEvery(host string) bool {
 	return host == "" || ip != nil && ip.IsUnspecified()
 }
 
-// address is what to tell others of a listener there.
+// address is the address of a listener there for others.
 func (k kvPlace) address(listening net.Addr) (string, error) {
 	if tcp, is := listening.(*net.TCPAddr); is && k.advertise == "" && k.host != "" {
 		return net.JoinHostPort(k.host, fmt.Sprint(tcp.Port)), nil
@@ -64,19 +64,18 @@ func (k kvPlace) address(listening net.Addr) (string, error) {
 	return advertised(k.advertise, listening)
 }
 
-// kvEndpoint is where one worker receives KV: a server of its own beside the
-// worker's, since bulk data wants other windows and buffers than requests.
+// kvEndpoint is a worker's server for KV. It is not the worker's main server, since bulk data
+// needs other windows and buffers than requests.
 type kvEndpoint struct {
 	listeners []net.Listener
-	// addresses are what tickets name, best first: the socket, which only this host
-	// has and on which less is copied, then TCP.
+	// addresses are those that tickets name, best first: the socket, which only this host has
+	// and which copies less, then TCP.
 	addresses []string
-	// pages passes the descriptor of the worker's pages; nil: they are not shared.
+	// pages passes the descriptor of the worker's pages; nil if they are not shared.
 	pages *net.UnixListener
 }
 
-// pagesSocket is the path of the socket that passes the pages' descriptor, empty if there is
-// none.
+// pagesSocket is the path of the socket that passes the pages' descriptor; empty without one.
 func (e *kvEndpoint) pagesSocket() string {
 	if e.pages == nil {
 		return ""
@@ -88,8 +87,8 @@ func (e *kvEndpoint) add(listener net.Listener, address string) {
 	e.listeners, e.addresses = append(e.listeners, listener), append(e.addresses, address)
 }
 
-// listenKV opens an endpoint. A socket that was not asked for by name, and that cannot be
-// had, is done without.
+// listenKV opens an endpoint. If the default socket cannot be opened, the endpoint does without
+// it; a socket that was given by name must open.
 func (p *process) listenKV(place kvPlace, role controlv1.Role) (*kvEndpoint, error) {
 	o, e := p.options.KV, new(kvEndpoint)
 	if wanted, needed := o.Sockets(); wanted {
@@ -138,11 +137,10 @@ func (p *process) listenPages(e *kvEndpoint, socket string, role controlv1.Role)
 	return nil
 }
 
-// receivesKV is a worker whose receiver wants a server of its own.
+// receivesKV is a worker whose receiver needs its own server.
 type receivesKV interface {
 	RegisterKV(registrar grpc.ServiceRegistrar)
-	// KVMessageBytes is the largest message that its senders may send; 0: there are
-	// none.
+	// KVMessageBytes is the largest message of its senders; 0 without senders.
 	KVMessageBytes() int
 }
 
@@ -151,8 +149,8 @@ type sharesKV interface {
 	ServePages(ctx context.Context, listener *net.UnixListener) error
 }
 
-// kvServices serve the receiver of a worker on its endpoint. They come before what
-// uses the receiver, so that they are stopped after it.
+// kvServices serve the receiver of a worker on its endpoint. They start before the parts that use
+// the receiver, so that they stop after those.
 func (p *process) kvServices(w *part, role string, receiver receivesKV, logger *slog.Logger) (services []lifecycle.Service) {
 	server := rpc.NewServer(kvtransfer.Serving(rpc.ServerConfig{
 		Name: role + "-kv", Logger: logger, Registerer: p.registry, MaxReceiveBytes: receiver.KVMessageBytes(),
@@ -180,9 +178,8 @@ func (p *process) kvServices(w *part, role string, receiver receivesKV, logger *
 	return services
 }
 
-// kvDial dials receivers of KV over the transports that are wanted. A socket that
-// this host does not have is passed over before anything is tried: tickets of
-// receivers on other hosts name such.
+// kvDial dials receivers of KV over the chosen transports. It skips sockets that this host lacks,
+// since tickets of receivers on other hosts name their sockets too.
 func (p *process) kvDial(cfg rpc.ClientConfig) func(address string) (*grpc.ClientConn, error) {
 	kv := p.options.KV
 	return func(address string) (*grpc.ClientConn, error) {
@@ -199,7 +196,7 @@ func (p *process) kvDial(cfg rpc.ClientConfig) func(address string) (*grpc.Clien
 	}
 }
 
-// checkKVPlace refuses what --kv-listen and --kv-advertise cannot mean.
+// checkKVPlace refuses wrong values of --kv-listen and --kv-advertise.
 func checkKVPlace(listen, advertise string) error {
 	if strings.HasPrefix(listen, api.UnixScheme) {
 		return errors.New("--kv-listen: give host:port; --kv-socket is for the Unix socket")
@@ -213,11 +210,10 @@ func checkKVPlace(listen, advertise string) error {
 	return checkAdvertise("--kv-advertise", advertise)
 }
 
-// socketFolder is the private folder of a process for Unix sockets, made when the
-// first is needed.
+// socketFolder is the private folder of a process for Unix sockets, made with the first of them.
 type socketFolder struct {
-	folder *tempfolder.Folder // nil: not made yet
-	made   int                // sockets
+	folder *tempfolder.Folder // nil before the first socket
+	made   int                // number of sockets
 }
 
 // listen listens on a socket of the given path, or with kvtransfer.SocketAuto on one in the
@@ -241,7 +237,7 @@ func (f *socketFolder) listen(socket string) (net.Listener, error) {
 	return listener, nil
 }
 
-// close removes the folder, sockets that still listen included.
+// close removes the folder, including sockets that still listen.
 func (f *socketFolder) close() error {
 	folder := f.folder
 	f.folder = nil

@@ -27,12 +27,11 @@ const writeBufferBytes = 8 << 10
 // context is far smaller.
 const requestBytes = 8 << 20
 
-// newRouter makes the router: what serves clients and operators, and has it join the
-// mesh and leave it.
+// newRouter makes the router with its servers for clients and operators, and its membership.
 func (p *process) newRouter(ctx context.Context) (services []lifecycle.Service, err error) {
 	at, spec := p.parts[0], p.model.spec
 	logger := withAttribute(p.logger, slog.String("router", at.id))
-	var version atomic.Pointer[kvtransferv1.Layout] // of the model that is served; nil: not found yet
+	var version atomic.Pointer[kvtransferv1.Layout] // of the served model; nil until it is known
 	var place *membership.Member
 	self, members := at.identity(), router.Members(p.members)
 	if p.lastView != nil {
@@ -58,7 +57,8 @@ func (p *process) newRouter(ctx context.Context) (services []lifecycle.Service, 
 			})
 		}
 	}
-	// For requests that those know. Clients' keys go there, so nobody else will do.
+	// To find requests at other routers. Clients' keys go there, so the server must prove that it
+	// is a router.
 	var dialRouter func(string) (*grpc.ClientConn, error)
 	if at.tls != nil {
 		dialRouter = dial(identity.Router)
@@ -109,13 +109,12 @@ func (p *process) newRouter(ctx context.Context) (services []lifecycle.Service, 
 	}
 	return append(services,
 		lifecycle.Service{Name: "router server", Run: func(context.Context) error { return server.Serve(at.listener) }, Stop: server.Stop},
-		// Stopped before the server, since watchers watch as long as it runs.
+		// It stops before the server, since watchers watch until it ends.
 		lifecycle.Service{Name: "router", Run: service.Run},
 		p.membership("router", place, server, func() {
-			// Clients that keep a connection go to another router with their next request.
-			// Requests that run are finished here; one that still comes, over a connection
-			// whose client was not told yet, is refused by the router with UNAVAILABLE. What
-			// lists the routers sees that this one takes nothing.
+			// Clients with a connection send their next request to another router. Running
+			// requests finish here. The router refuses with UNAVAILABLE those that clients still
+			// send because they do not know yet. Lists of routers show that this one drains.
 			server.Leave()
 			if p.leaveHTTP != nil {
 				p.leaveHTTP()
@@ -124,15 +123,14 @@ func (p *process) newRouter(ctx context.Context) (services []lifecycle.Service, 
 	), nil
 }
 
-// What operators may have the router hold for them: each call, and each answer that they do not
-// read.
+// Bounds of what operators can make the router hold: each call, and each unread answer.
 const (
 	controlBytes       = 64 << 20
 	controlConnections = 256
 )
 
-// controlServer serves operators. It comes before the router, so that it is stopped
-// after it: a drain of the whole mesh can be looked at to its end.
+// controlServer serves operators. It starts before the router, so that it stops after it and
+// operators can watch a drain of the whole mesh to its end.
 func (p *process) controlServer(service *router.Service, logger *slog.Logger) lifecycle.Service {
 	server := rpc.NewServer(rpc.ServerConfig{
 		Name: "control", Logger: logger, Registerer: p.registry, Credentials: p.parts[0].serverCredentials(false),

@@ -21,21 +21,21 @@ import (
 	"github.com/tandem-serving/tandem/pkg/membership"
 )
 
-// ServeOptions describe one part of a mesh in a process of its own.
+// ServeOptions describe a part of a mesh that runs in its own process.
 type ServeOptions struct {
 	Options
 	// Target is the part: router, prefill, decode, or kvtransfer, a block store.
 	Target string
-	// ID is the part's id; empty: made of target, host and chance.
+	// ID is the part's id; empty: made of target, host and a random number.
 	ID string
 	// Listen is where it serves gRPC; empty: a router's default port, a free one
 	// for workers.
 	Listen string
-	// Advertise is the address that others are told; empty: the one listened on,
-	// or this host's if that is every interface.
+	// Advertise is the address for others; empty: the one of Listen, or this host's if that is
+	// every interface.
 	Advertise string
-	// KVListen is where a worker receives KV over TCP; empty: a free port of Listen's
-	// host. KVAdvertise is the address that others are told; empty: as of Advertise.
+	// KVListen is where a worker receives KV over TCP; empty: a free port of Listen's host.
+	// KVAdvertise is its address for others; empty: as for Advertise.
 	KVListen, KVAdvertise string
 	// LastView says where a router keeps its last view of the mesh.
 	LastView membership.LastViewConfig
@@ -64,15 +64,15 @@ func (o *Options) registerControl(fs *pflag.FlagSet) {
 // DefaultControl is where a router serves operators unless told otherwise.
 const DefaultControl = "127.0.0.1:7090"
 
-// registerRouterFlags adds what only a router looks at, but for its configuration.
+// registerRouterFlags adds the flags that only a router uses, without its configuration.
 func (o *ServeOptions) registerRouterFlags(fs *pflag.FlagSet) {
 	o.LastView.RegisterFlags(fs)
 	fs.StringSliceVar(&o.ModelAliases, "model-alias", nil, "more names for the model at a router; * stands for any characters, as in gpt-*")
 }
 
-// CheckTarget refuses flags of a block store that mean nothing to it: it has no model
-// and computes nothing. given says which flags count; environments and files do for
-// several parts at once, so that what stands there should not.
+// CheckTarget refuses flags that have no effect on a block store, which has no model and
+// computes nothing. given selects the flags to check: not those of environments and files, which
+// several parts share.
 func (o *ServeOptions) CheckTarget(given func(flag string) bool) error {
 	if o.role() != controlv1.Role_ROLE_KVTRANSFER {
 		return nil
@@ -91,13 +91,13 @@ func (o *ServeOptions) CheckTarget(given func(flag string) bool) error {
 	return err
 }
 
-// role is the part that runs; UNSPECIFIED: the target names none.
+// role is the role of the target; UNSPECIFIED if it names none.
 func (o *ServeOptions) role() controlv1.Role {
 	role, _ := api.Parse[controlv1.Role](o.Target)
 	return role
 }
 
-// Validate checks ranges, of a block store only those of what means something to it.
+// Validate checks ranges; for a block store only of the flags that it uses.
 func (o *ServeOptions) Validate() error {
 	switch {
 	case o.role() == controlv1.Role_ROLE_UNSPECIFIED:
@@ -122,7 +122,7 @@ func (o *ServeOptions) Validate() error {
 // defaultListen is where a router serves gRPC unless told otherwise.
 const defaultListen = "127.0.0.1:7070"
 
-// checkListen refuses what nobody could listen on.
+// checkListen refuses addresses that cannot be listened on.
 func checkListen(flag, address string) error {
 	if address == "" {
 		return nil
@@ -150,7 +150,7 @@ func checkSocketPath(flag, address, path string) error {
 	return nil
 }
 
-// checkAdvertise refuses what nobody could connect to.
+// checkAdvertise refuses addresses that others cannot connect to.
 func checkAdvertise(flag, address string) error {
 	if address == "" {
 		return nil
@@ -172,29 +172,28 @@ func checkAdvertise(flag, address string) error {
 // Part is a running part, as Serve tells its caller once it serves.
 type Part struct {
 	ID string
-	// Waiting: it is a router that no decode worker has come to yet.
+	// Waiting means that it is a router without a decode worker yet.
 	Waiting bool
-	// Etcd is where it looks for etcd. OldView: etcd does not answer a router, which uses its
-	// last view of the workers, ViewAge old.
+	// Etcd is the address of etcd. OldView means that etcd does not answer a router, which
+	// uses its last view of the workers, ViewAge old.
 	Etcd    []string
 	OldView bool
 	ViewAge time.Duration
-	// Address is where it listens, Advertise what others are told.
+	// Address is where it listens, Advertise its address for others.
 	Address, Advertise string
-	// Control is where operators call a router, HTTP and Metrics are those addresses;
-	// empty if not served.
+	// Control, HTTP and Metrics are the addresses of these servers; empty without them.
 	Control, HTTP, Metrics string
-	// TLS: the part's connections are encrypted, all but those to Metrics.
+	// TLS means that all connections are encrypted except those to Metrics.
 	TLS bool
-	// Auth and Exposed are as of Up, of a router.
+	// Auth and Exposed are those of Up, for a router.
 	Auth, Exposed bool
-	// OutsideBytes is the memory of weights, workspaces and KV pages, which is not Go's.
+	// OutsideBytes is the memory of weights, workspaces and KV pages, outside Go's heap.
 	OutsideBytes int64
 }
 
-// Serve runs one part until ctx ends; then it drains. ready is called once it is
-// registered and serves; for a router without a decode worker that is Waiting, and again when
-// one has come. A GPU that is lost is left behind as by Run.
+// Serve runs a part until ctx ends, and then drains it. It calls ready once the part is
+// registered and serves. For a router without a decode worker it does so with Waiting, and again
+// when one has come. A lost GPU ends it as it ends Run.
 func Serve(ctx context.Context, o ServeOptions, logger *slog.Logger, registry *prometheus.Registry, progress Progress, ready func(Part)) error {
 	return unlessStuck(func(s *stuck) error { return serve(ctx, o, s, logger, registry, progress, ready) })
 }

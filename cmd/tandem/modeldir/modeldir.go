@@ -1,5 +1,5 @@
-// Package modeldir finds the directory of the model that a command serves, when
-// it is told none the one bundled with Tandem.
+// Package modeldir finds the directory of the model that a command serves: by default that of
+// the bundled model.
 //
 // Commands of the binary and the suite that runs them may import it. It owns
 // nothing and starts no goroutine.

@@ -21,8 +21,8 @@ type Grid struct {
 	Drafts, VerifyBatches, VerifyContexts []int
 }
 
-// CPUGrid is for the CPU engine.
-func CPUGrid() Grid {
+// cpuGrid is for the CPU engine.
+func cpuGrid() Grid {
 	return Grid{
 		Chunks: []int{2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048}, Starts: []int{0, 128, 512, 2048, 8192, 32768},
 		Batches: []int{1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256}, Contexts: []int{16, 128, 512, 2048, 8192, 32768},
@@ -46,7 +46,7 @@ func GPUGrid() Grid {
 func grid(e engine.Engine, o Options) (points []*Point, leftOut int) {
 	capacity, sizes := e.Capacity(), o.Grid
 	if len(sizes.Chunks) == 0 {
-		sizes = CPUGrid()
+		sizes = cpuGrid()
 	}
 	longest := e.Model().ContextTokens
 	if o.MaxContext > 0 {

@@ -22,7 +22,7 @@ type Options struct {
 	// Duration is about how long it may take. What does not fit in is left out,
 	// the longest steps first.
 	Duration time.Duration
-	// Grid is what to measure; without chunks it is CPUGrid.
+	// Grid is what to measure; without chunks it is cpuGrid.
 	Grid Grid
 	// Even spends about as much time on each kind of step, where long ones take a
 	// hundred times as long as short ones: once measured a few times, they sit out.

@@ -1,10 +1,9 @@
-// Package tempfolder makes folders for temporary files that go with their process: by
-// Remove, and after SIGKILL by the next process of the same user that makes one.
+// Package tempfolder makes folders for temporary files of a process. Remove deletes a folder;
+// after SIGKILL the next process of the same user that makes one does.
 //
-// The packages of cmd/tandem import it. A Folder owns a file in it that is locked for as
-// long as the process lives; the kernel lets go of that lock however the process ends.
-// What has no such file, or one that is locked, is never removed. It starts no
-// goroutine.
+// The packages of cmd/tandem import it. A Folder holds a file that is locked while the process
+// lives; the kernel drops the lock at its end. Folders without such a file, or with a locked
+// one, are never removed. The package starts no goroutine.
 package tempfolder
 
 import (

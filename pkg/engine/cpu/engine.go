@@ -14,7 +14,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/sampler"
 )
 
-// headRows is the most rows of logits that are computed at once.
+// headRows bounds the rows of logits that are computed at once.
 const headRows = 32
 
 // cpuEngine is an engine.Engine.
@@ -28,24 +28,24 @@ type cpuEngine struct {
 	workspace *kernels.Workspace
 	angles    rotary.Embedding
 	sampler   *sampler.Sampler
-	rows      []row     // scratch: the rows that become logits
-	state     []float64 // scratch: a hidden state
+	rows      []row     // reused: the rows that become logits
+	state     []float64 // reused: a hidden state
 }
 
-// row is a row of logits: whose it is, after which of that sequence's tokens, whether that is the
-// last, and which draw of it is made from it; below 0: none.
+// row is a row of logits: its sequence, the token that it follows, whether that is the last, and
+// the number of the draw from it, below 0 without one.
 type row struct {
 	sequence, token, draw int
 	last                  bool
-	at                    int // of the workspace
+	at                    int // row of the workspace
 }
 
-// maxDrafts is the most drafts of a sequence: so many rows cost little beside what a step
-// reads in any case.
+// maxDrafts bounds the drafts of a sequence: so many rows cost little beside the weights that a
+// step reads anyway.
 const maxDrafts = 15
 
-// NewEngine makes an engine with KV pages of its own on shared weights. Steps of
-// different engines take turns, first come, first served.
+// NewEngine makes an engine with its own KV pages on shared weights. Steps of different engines
+// take turns, first come, first served.
 func (w *Weights) NewEngine(config Config) (engine.Engine, error) {
 	config, err := config.complete(w.spec, w.pool.Threads())
 	if err != nil {
@@ -118,9 +118,8 @@ func (e *cpuEngine) Capacity() engine.Capacity { return e.capacity }
 // Pages implements engine.Engine.
 func (e *cpuEngine) Pages() engine.Pages { return e.pages }
 
-// Close implements engine.Engine. A Step that runs all the same, in a process that
-// no longer waits for it, is waited for here: what it computes in is unmapped.
-// Closing twice does nothing.
+// Close implements engine.Engine. It waits for a Step that still runs, in a process that no
+// longer waits for it, since Close unmaps the memory of the step. Closing twice does nothing.
 func (e *cpuEngine) Close() error {
 	if err := e.weights.turn.Acquire(context.Background(), 1); err != nil {
 		return fmt.Errorf("close engine: %w", err)
@@ -135,8 +134,8 @@ func (e *cpuEngine) Close() error {
 	return err
 }
 
-// Step implements engine.Engine. The context is looked at while waiting for the
-// compute threads and between layers, of which some milliseconds' worth go together.
+// Step implements engine.Engine. It checks the context while it waits for the compute threads,
+// and between groups of layers that take some milliseconds.
 func (e *cpuEngine) Step(ctx context.Context, batch engine.Batch) (engine.Output, error) {
 	if e.pages.Closed() {
 		return engine.Output{}, fmt.Errorf("step: engine is %w", errClosed)
@@ -148,7 +147,7 @@ func (e *cpuEngine) Step(ctx context.Context, batch engine.Batch) (engine.Output
 		return engine.Output{}, fmt.Errorf("step: wait for the compute threads: %w", err)
 	}
 	defer e.weights.turn.Release(1)
-	if e.pages.Closed() { // meanwhile
+	if e.pages.Closed() { // closed while this step waited
 		return engine.Output{}, fmt.Errorf("step: engine is %w", errClosed)
 	}
 	begin := time.Now()
@@ -162,7 +161,7 @@ func (e *cpuEngine) Step(ctx context.Context, batch engine.Batch) (engine.Output
 	return output, nil
 }
 
-// compute runs with the turn.
+// compute computes the step. The caller has the turn.
 func (e *cpuEngine) compute(ctx context.Context, batch engine.Batch) (engine.Output, error) {
 	k := e.workspace
 	k.Reset()
@@ -191,7 +190,7 @@ func (e *cpuEngine) compute(ctx context.Context, batch engine.Batch) (engine.Out
 		if batch.LayerDone != nil {
 			batch.LayerDone(layer)
 		}
-		// Of the last layer only what becomes logits is of use.
+		// The last layer computes only rows that become logits.
 		if layer+1 == layers && k.Narrow(func(i int) int { return kept(batch.Sequences[i]) }) == 0 {
 			break
 		}
@@ -207,9 +206,9 @@ func (e *cpuEngine) compute(ctx context.Context, batch engine.Batch) (engine.Out
 	return e.head(batch), nil
 }
 
-// whole is how many layers, from the first on, are computed for every token of a
-// batch without a stop after their keys and values: none where somebody waits for
-// those, and of the last layer of a prompt only the rows that are kept.
+// whole is the number of layers, from the first on, that are computed for every token without a
+// stop after their keys and values. It is 0 if a transfer waits for those, and leaves out the
+// last layer if a prompt needs only some of its rows.
 func (e *cpuEngine) whole(batch engine.Batch) int {
 	if batch.LayerDone != nil {
 		return 0
@@ -222,7 +221,7 @@ func (e *cpuEngine) whole(batch engine.Batch) int {
 	return e.weights.spec.Layers
 }
 
-// wanted is how many rows of a sequence, from the last on, become logits.
+// wanted is the number of rows at the end of a sequence that become logits.
 func wanted(s engine.Sequence) int {
 	switch {
 	case s.Logits == engine.LogitsAll || s.Prompt != nil:
@@ -233,7 +232,7 @@ func wanted(s engine.Sequence) int {
 	return s.Rows()
 }
 
-// kept is how many rows of a sequence, from the last on, are of use after the last layer.
+// kept is the number of rows at the end of a sequence that are needed after the last layer.
 func kept(s engine.Sequence) int {
 	if s.Pool != nil {
 		return len(s.Tokens)
@@ -241,7 +240,7 @@ func kept(s engine.Sequence) int {
 	return wanted(s)
 }
 
-// pool hands out the hidden states that somebody wants.
+// pool adds hidden states to the pools of the sequences that have one.
 func (e *cpuEngine) pool(batch engine.Batch) {
 	for i := range batch.Sequences {
 		pool := batch.Sequences[i].Pool
@@ -259,8 +258,8 @@ func (e *cpuEngine) pool(batch engine.Batch) {
 	}
 }
 
-// head computes the logits that somebody needs, of the rows that are left, hands
-// them out and draws.
+// head computes the logits of the remaining rows, returns those that were asked for, and draws
+// tokens.
 func (e *cpuEngine) head(batch engine.Batch) engine.Output {
 	output := engine.Output{Tokens: batch.NewTokens()}
 	e.rows = e.rows[:0]
@@ -299,8 +298,8 @@ func (e *cpuEngine) head(batch engine.Batch) engine.Output {
 	return output
 }
 
-// together is the first of some rows, as many as stand together in the workspace and fit into
-// one computation of logits.
+// together returns the leading rows that are adjacent in the workspace and fit into one
+// computation of logits.
 func together(rows []row) []row {
 	n := 1
 	for n < min(len(rows), headRows) && rows[n].at == rows[0].at+n {

@@ -43,14 +43,14 @@ func FindCublasLt(path string) error {
 	return err
 }
 
-// Order names the order of elements in a slice of a page: keys as [kv head][token]
+// orderBF16 names the order of elements in a slice of a page: keys as [kv head][token]
 // [dimension], then values likewise.
-const Order = "k-td/v-td/1"
+const orderBF16 = "k-td/v-td/1"
 
-// OrderFP8 is that of KVFP8: codes of keys as [kv head][token][dimension], with dimensions
+// orderFP8 is that of KVFP8: codes of keys as [kv head][token][dimension], with dimensions
 // 0, 2, 1, 3 of each four, values likewise; then a byte for each scale of keys as [kv head]
 // [token], which is the exponent of a float32, then of values.
-const OrderFP8 = "k-td4/v-td4/s-t/1"
+const orderFP8 = "k-td4/v-td4/s-t/1"
 
 // Config says how Load puts weights on a device and how large NewEngine makes an engine on
 // them. The zero value is bf16 on the first device, and has no KV memory.

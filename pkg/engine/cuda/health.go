@@ -12,9 +12,9 @@ import (
 )
 
 const (
-	// healthWait is how long a wait for events takes at most, and so Health.Close.
+	// healthWait bounds a wait for events, and so Health.Close.
 	healthWait = 500 * time.Millisecond
-	// healthCount is how old the counts of errors become.
+	// healthCount is the interval between two reads of the error counts.
 	healthCount = 10 * time.Second
 )
 
@@ -23,14 +23,14 @@ type HealthKind string
 
 // The kinds of events.
 const (
-	// HealthXid is an Xid, an error by which the driver reports.
+	// HealthXid is an Xid: an error that the driver reports by number.
 	HealthXid HealthKind = "xid"
-	// HealthCorrected and HealthUncorrected are errors of memory, which ECC could correct or
-	// not.
+	// HealthCorrected and HealthUncorrected are memory errors that ECC could and could not
+	// correct.
 	HealthCorrected   HealthKind = "corrected"
 	HealthUncorrected HealthKind = "uncorrected"
-	// HealthGone: the device is off the bus; HealthUnwatched: events cannot be awaited any
-	// more, for another reason. Nothing comes after these.
+	// HealthGone: the device fell off the bus. HealthUnwatched: waiting for events fails for
+	// another reason. Each of them is the last event.
 	HealthGone      HealthKind = "gone"
 	HealthUnwatched HealthKind = "unwatched"
 )
@@ -38,24 +38,24 @@ const (
 // HealthEvent is something that happened to a device, whichever process it came from.
 type HealthEvent struct {
 	Kind HealthKind
-	// Xid is its number, of HealthXid.
+	// Xid is the number of a HealthXid.
 	Xid uint64
-	// Means says what it means and what to do, for people.
+	// Means tells people what the event means and what to do.
 	Means string
-	// Fatal: engines on the device take it as lost.
+	// Fatal means that engines treat the device as lost.
 	Fatal bool
 }
 
-// HealthConfig says how a device is watched.
+// HealthConfig configures Watch.
 type HealthConfig struct {
-	// Library is NVML, NVIDIA's management library; "" is libnvidia-ml.so.1, wherever the
-	// system has it. The driver brings it along.
+	// Library is NVML, NVIDIA's management library, which comes with the driver. "" is
+	// libnvidia-ml.so.1 in the system's search path.
 	Library string
 	// Event, if set, is called for each event, on one goroutine, after the engines know.
 	Event func(HealthEvent)
 }
 
-// Health watches the device that weights are on, by one goroutine, until it is closed.
+// Health watches the device of some weights until it is closed. It owns one goroutine.
 type Health struct {
 	weights *Weights
 	watch   *nvml.Watch
@@ -67,7 +67,7 @@ type Health struct {
 
 type eccCounts struct{ corrected, uncorrected uint64 }
 
-// CheckHealth says why a device cannot be watched; nil if it can. libraries are as in
+// CheckHealth returns why a device cannot be watched; nil if it can. The libraries are those of
 // Config.Driver and HealthConfig.
 func CheckHealth(library string, device int, nvmlLibrary string) error {
 	opened, err := driver.Open(library)
@@ -88,10 +88,10 @@ func CheckHealth(library string, device int, nvmlLibrary string) error {
 	return watch.Close()
 }
 
-// Watch begins to watch the device, once at a time. After an event that is fatal the
-// engines' steps and pages fail with engine.ErrDeviceLost, and engine.Losing tells, though
-// no call of the driver has failed yet. The caller closes the Health, before the weights
-// or after them. The error says why the device cannot be watched.
+// Watch begins to watch the device. Only one Health may watch at a time. After a fatal event
+// the engines' steps and pages fail with engine.ErrDeviceLost and engine.Losing reports it,
+// even if no call of the driver has failed yet. The caller closes the Health, before or after
+// the weights. The error says why the device cannot be watched.
 func (w *Weights) Watch(config HealthConfig) (*Health, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -109,8 +109,8 @@ func (w *Weights) Watch(config HealthConfig) (*Health, error) {
 	return h, nil
 }
 
-// ECC are the device's errors of memory since the driver was loaded, as of a few seconds
-// ago; known is false where it has no ECC. It is safe for concurrent use.
+// ECC counts the device's memory errors since the driver was loaded, as of a few seconds ago.
+// Known is false if the device has no ECC. It is safe for concurrent use.
 func (h *Health) ECC() (corrected, uncorrected uint64, known bool) {
 	c := h.counts.Load()
 	if c == nil {
@@ -158,7 +158,7 @@ func (h *Health) run() {
 	}
 }
 
-// end tells that nothing more will be told, and why.
+// end reports the last event.
 func (h *Health) end(err error) {
 	var failed *nvml.Error
 	if errors.As(err, &failed) && failed.Lost() {
@@ -168,15 +168,14 @@ func (h *Health) end(err error) {
 	h.tell(HealthEvent{Kind: HealthUnwatched, Means: err.Error()})
 }
 
-// count reads the errors of memory. That it cannot is no reason to stop: what is known
-// grows old.
+// count reads the memory errors. If it cannot, the old counts stay.
 func (h *Health) count() {
 	if corrected, uncorrected, err := h.watch.Errors(); err == nil {
 		h.counts.Store(&eccCounts{corrected, uncorrected})
 	}
 }
 
-// tell tells the engines what is fatal to them, then whoever listens.
+// tell reports an event: to the engines if it is fatal, then to the callback.
 func (h *Health) tell(event HealthEvent) {
 	if event.Fatal {
 		what := event.Means
@@ -190,7 +189,7 @@ func (h *Health) tell(event HealthEvent) {
 	}
 }
 
-// lose makes the device lost to all engines, those that are made later too.
+// lose marks the device as lost, for present and later engines.
 func (w *Weights) lose(cause error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -202,7 +201,7 @@ func (w *Weights) lose(cause error) {
 	}
 }
 
-// follow makes an engine's loss hear of the device's, until unfollow.
+// follow notifies an engine's loss when the device is lost, until unfollow.
 func (w *Weights) follow(l *loss) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

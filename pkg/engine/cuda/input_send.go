@@ -2,11 +2,11 @@ package cuda
 
 import "github.com/tandem-serving/tandem/pkg/engine/cuda/internal/driver"
 
-// together is how many bytes between two pieces are copied along rather than left out: a
-// copy of its own takes a GPU about as long as so many bytes.
+// together is the largest gap in bytes between two pieces that one copy covers: a second copy
+// takes a GPU about as long as so many bytes.
 const together = 32 << 10
 
-// send appends the copies of what is in use to a program, as few as there need be.
+// send appends copies of the pieces in use to a program, as few as possible.
 func (in *input) send(p *driver.Program) {
 	c := copies{program: p, in: in}
 	c.add(in.tables.piece(in.firstBlock, len(in.tables.all)-in.firstBlock))
@@ -36,7 +36,7 @@ type copies struct {
 	piece   // not sent yet
 }
 
-// add adds a piece that lies behind those before.
+// add adds a piece. Pieces come in the order of their addresses.
 func (c *copies) add(p piece) {
 	if p.begin == p.end {
 		return

@@ -75,9 +75,9 @@ func (t KVType) kernels() kernels.KV { return kernels.KV(t) }
 // order names the order of what a slice of a page has.
 func (t KVType) order() string {
 	if t == KVFP8 {
-		return OrderFP8
+		return orderFP8
 	}
-	return Order
+	return orderBF16
 }
 
 // ArithmeticClass names the bits that an engine computes: the types, what computes

@@ -1,15 +1,15 @@
-// Package drafting has a small model guess at what a large one draws (speculative decoding):
-// an engine.Engine around the large model's, with an engine of the small one beside it.
+// Package drafting makes speculative decoding with a draft model: an engine.Engine that wraps
+// the engine of a large model and has a small model's engine guess the next tokens.
 //
-// Where a step asks for guesses (engine.Sample.Guesses), the small model draws them, with the
-// request's own parameters, seed and offsets: both models then take the same random numbers,
-// and often the same token. They are verified in the same step. Whatever the small model says, or
-// if it fails, the tokens are the same.
+// If a step asks for guesses (engine.Sample.Guesses), the small model draws them with the
+// request's parameters, seed and offsets. Both models then use the same random numbers, and
+// often draw the same token. The step verifies the guesses, so its tokens do not depend on the
+// small model, even if that fails.
 //
-// The small model has blocks of its own. What of a sequence is computed in them is known by the
-// sequence's name. What a step's history does not begin with is dropped, and the rest computed, a
-// chunk in each step at most. So nobody has to tell of a sequence that is preempted, goes on elsewhere
-// or ends: who has not guessed for a while gives up his blocks to others.
+// The small model has its own blocks. They remember what they hold of each sequence, by its
+// name. Tokens that differ from the step's history are dropped, and missing ones computed, at
+// most a chunk in each step. So the package needs no notice when a sequence is preempted, moves
+// or ends: other sequences take the blocks of those that have not guessed for a while.
 //
-// Whoever assembles a process may import it, and benchmarks. It starts no goroutines.
+// Code that assembles a process imports it, and so do benchmarks. It starts no goroutines.
 package drafting

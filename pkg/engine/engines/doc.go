@@ -1,7 +1,7 @@
-// Package engines chooses what runs a model on this machine, the CPU, a GPU or a
-// simulation of time, says how much memory each worker gets for KV, and loads the
-// weights once for all workers of a process.
+// Package engines chooses the engine for a model on this machine (CPU, GPU or simulated),
+// computes how much KV memory each worker gets, and loads the weights once for all workers of
+// a process.
 //
-// Whoever assembles a process imports it. A Set owns the weights and the engines, and
-// starts no goroutine but those of the engines.
+// Code that assembles a process imports it. A Set owns the weights and the engines. Only the
+// engines start goroutines.
 package engines

@@ -1,6 +1,5 @@
-// Package hostpages has KV pages in the host's memory, outside the Go heap: of the CPU
-// engine, of the block store, and of whoever measures transfers, which import it. It starts no
-// goroutines.
+// Package hostpages implements KV pages in the host's memory, outside the Go heap. The CPU
+// engine, the block store and the benchmark of transfers import it. It starts no goroutines.
 package hostpages
 
 import (

@@ -1,5 +1,5 @@
-// Package pageloans keeps what the Pages of one memory have lent each other, for
-// implementations of engine.Lending, which import it. It starts no goroutines.
+// Package pageloans keeps track of the slices that Pages in one memory lend each other.
+// Implementations of engine.Lending import it. It starts no goroutines.
 package pageloans
 
 import (

@@ -68,7 +68,7 @@ func (c Config) For(id string) (_ Config, err error) {
 	}
 	if c.RealPages {
 		// Records need 8 bytes a token, which the KV of a tiny model has not.
-		c.SliceBytes = max(SliceBytes(c.Spec, c.BlockTokens), LeastSliceBytes(c.BlockTokens))
+		c.SliceBytes = max(SliceBytes(c.Spec, c.BlockTokens), leastSliceBytes(c.BlockTokens))
 	}
 	c.LinkBytesPerSecond, err = c.bandwidth()
 	return c, err

@@ -18,8 +18,8 @@ func SliceBytes(spec model.Spec, blockTokens int) int {
 	return 2 * spec.KVHeads * spec.HeadSize * blockTokens * kvElementBytes
 }
 
-// LeastSliceBytes is the smallest that Config.SliceBytes may be: enough for records.
-func LeastSliceBytes(blockTokens int) int { return blockTokens * recordBytes }
+// leastSliceBytes is the smallest that Config.SliceBytes may be: enough for records.
+func leastSliceBytes(blockTokens int) int { return blockTokens * recordBytes }
 
 // link is the modelled way into a worker's KV memory: what arrives is served one
 // after the other at a fixed bandwidth. It is safe for concurrent use.

@@ -70,7 +70,7 @@ type Request struct {
 
 // Open reads the authority of a folder; if there is none it makes one, and the folder.
 func Open(folder string) (*Authority, error) {
-	a, err := Read(folder)
+	a, err := read(folder)
 	if !errors.Is(err, fs.ErrNotExist) {
 		return a, err
 	}
@@ -93,15 +93,15 @@ func Open(folder string) (*Authority, error) {
 	return a, write(filepath.Join(folder, CAFile), a.pem, 0o644)
 }
 
-// Read reads the authority of a folder; the error wraps fs.ErrNotExist if there is none.
-func Read(folder string) (*Authority, error) {
+// read reads the authority of a folder; the error wraps fs.ErrNotExist if there is none.
+func read(folder string) (*Authority, error) {
 	pair, err := tls.LoadX509KeyPair(filepath.Join(folder, CAFile), filepath.Join(folder, CAKeyFile))
 	if err != nil {
 		return nil, fmt.Errorf("read the authority in %s: %w", folder, err)
 	}
 	key, is := pair.PrivateKey.(*ecdsa.PrivateKey)
 	if !is || !pair.Leaf.IsCA {
-		return nil, fmt.Errorf("read the authority in %s: it is none that 'tandem certs' made: choose another folder", folder)
+		return nil, fmt.Errorf("read the authority in %s: 'tandem certs' did not make it: choose another folder", folder)
 	}
 	return &Authority{certificate: pair.Leaf, key: key, pem: encode("CERTIFICATE", pair.Leaf.Raw)}, nil
 }

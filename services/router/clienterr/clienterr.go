@@ -1,5 +1,5 @@
-// Package clienterr makes the statuses that callers of the router get. It is the only
-// place where a refusal of pkg/routing becomes one.
+// Package clienterr makes the gRPC statuses that callers of the router get. Only here does a
+// refusal of pkg/routing become a status.
 //
 // The router's packages import it. It starts no goroutines.
 package clienterr

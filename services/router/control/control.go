@@ -1,7 +1,8 @@
-// Package control is what operators call: the workers and their drains, the policy, the
-// latency budget, and how requests were routed. What protects it is where it listens.
+// Package control serves the calls of operators: workers and drains, the policy, the latency
+// budget, and how requests were routed. It checks no callers: the server that it is added to
+// must, or must be out of reach of clients.
 //
-// The router imports it. A call that drains a worker starts a goroutine, for which it waits.
+// The router imports it. A call that drains a worker starts a goroutine and waits for it.
 package control
 
 import (

@@ -1,5 +1,5 @@
-// Package latencybudget compares what requests took with the latency budget that is declared:
-// in metrics, in the report that operators ask for, and request by request.
+// Package latencybudget compares the latencies of requests with the declared budget: in
+// metrics, in a report for operators, and for each request.
 //
 // The router's packages import it. It starts no goroutines.
 package latencybudget

@@ -12,7 +12,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/api"
 )
 
-// exchange is one request and its answer.
+// exchange is an HTTP request and its answer.
 type exchange struct {
 	*http.ResponseController
 	writer  http.ResponseWriter
@@ -21,19 +21,20 @@ type exchange struct {
 	route   string
 	serve   func(*exchange) error
 	id      string
-	secret  string // of what was accepted; "": nothing was yet
+	secret  string // of the accepted requests; "" before that
 	timeout time.Duration
-	hurried time.Time // when the client was last given a while to read
-	status  int       // of the answer; 0: nothing was said yet
+	hurried time.Time // when the write deadline was last moved
+	status  int       // of the answer; 0 before it begins
 	events  bool      // the answer is a stream of events
-	ignored []string  // members of the request that mean nothing here
+	ignored []string  // members of the request that have no effect
 	failed  *Failure
-	// lastWords sends an error as the last event of a stream; nil: it goes as it is.
+	// lastWords sends an error as the last event of a stream; nil: the error object goes as it
+	// is.
 	lastWords func(*Failure) error
 	limits    Limits // of who calls
 }
 
-// marshal is json.Marshal that leaves <, > and & as they are.
+// marshal is json.Marshal without escaping <, > and &.
 func marshal(value any) ([]byte, error) {
 	var out bytes.Buffer
 	encoder := json.NewEncoder(&out)
@@ -44,10 +45,10 @@ func marshal(value any) ([]byte, error) {
 	return bytes.TrimSuffix(out.Bytes(), []byte{'\n'}), nil
 }
 
-// secretHeader tells a caller what proves that the request is theirs.
+// secretHeader returns the secret that proves who made the request.
 const secretHeader = "X-Tandem-Secret"
 
-// ignoredHeader tells a caller which members of the request were ignored.
+// ignoredHeader lists the members of the request that were ignored.
 const ignoredHeader = "X-Tandem-Ignored"
 
 // begin sends the headers.
@@ -77,7 +78,7 @@ func (e *exchange) reply(status int, value any) error {
 	return e.send(status, append(body, '\n'))
 }
 
-// send sends a whole answer that is JSON already.
+// send sends a whole answer that is encoded already.
 func (e *exchange) send(status int, body []byte) error {
 	if err := e.hurry(); err != nil {
 		return err
@@ -90,15 +91,14 @@ func (e *exchange) send(status int, body []byte) error {
 	return nil
 }
 
-// eventStream is the type of a stream of events.
+// eventStream is the content type of a stream of events.
 const eventStream = "text/event-stream; charset=utf-8"
 
-// hurryShare is by which share of its time a client of a stream may have less than all of it: to
-// move the deadline costs as much as to write an event.
+// hurryShare is the share of the write timeout by which a stream's deadline may be too early:
+// moving the deadline costs as much as writing an event.
 const hurryShare = 30
 
-// hurry gives the client a while to read what is written next, so that one who
-// does not pins nothing.
+// hurry moves the write deadline, so that a client that does not read holds nothing for long.
 func (e *exchange) hurry() error {
 	if err := e.SetWriteDeadline(time.Now().Add(e.timeout)); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return left(err)
@@ -106,7 +106,7 @@ func (e *exchange) hurry() error {
 	return nil
 }
 
-// left is a client that is gone, or does not read.
+// left is the error of a client that is gone or does not read.
 func left(err error) error {
 	return &Failure{Status: statusClientGone, Message: err.Error(), Type: typeInvalid, Code: "client_gone"}
 }
@@ -133,7 +133,7 @@ func (e *exchange) event(data []byte) error {
 	return e.line(append(append(append(line, "data: "...), data...), "\n\n"...))
 }
 
-// line sends one event of a stream, as it is written.
+// line sends one encoded event of a stream.
 func (e *exchange) line(line []byte) error {
 	if err := e.open(); err != nil {
 		return err
@@ -147,9 +147,8 @@ func (e *exchange) line(line []byte) error {
 	return e.flush()
 }
 
-// lineNow is line of a stream that is open, without waiting, of what conn.sendNow takes. net/http
-// has nothing of the answer in its buffers, since each event is flushed: what it would do is to
-// write this very chunk, for a fifth more time.
+// lineNow is line without waiting, for an open stream. It bypasses net/http, whose buffers are
+// empty since each event is flushed: net/http would write the same chunk, in a fifth more time.
 func (e *exchange) lineNow(c *conn, chunk []byte) error {
 	if err := e.hurryOn(); err != nil {
 		return err
@@ -160,7 +159,7 @@ func (e *exchange) lineNow(c *conn, chunk []byte) error {
 	return nil
 }
 
-// hurryOn is hurry for one more event of a stream.
+// hurryOn is hurry for a further event of a stream.
 func (e *exchange) hurryOn() error {
 	now := time.Now()
 	if now.Sub(e.hurried) < e.timeout/hurryShare {
@@ -170,7 +169,7 @@ func (e *exchange) hurryOn() error {
 	return e.hurry()
 }
 
-// rest sends what was left of an event.
+// rest sends the rest of an event.
 func (e *exchange) rest(c *conn) error {
 	if err := e.hurry(); err != nil {
 		return err
@@ -188,15 +187,14 @@ func (e *exchange) flush() error {
 	return nil
 }
 
-// fail answers with an error: as such, or as the last event of a stream that has
-// begun.
+// fail answers with an error, in a stream that has begun as its last event.
 func (e *exchange) fail(err error) {
 	if e.failed != nil {
 		return
 	}
 	e.failed = FailureOf(err)
 	begun := e.status != 0
-	e.status = e.failed.Status // for the log, where a stream has had its 200
+	e.status = e.failed.Status // for the log: a stream has sent its 200 already
 	switch {
 	case !begun:
 		e.failed.setRetry(e.writer.Header())
@@ -206,12 +204,12 @@ func (e *exchange) fail(err error) {
 		if e.reply(e.failed.Status, e.failed.body()) != nil {
 			e.status = statusClientGone
 		}
-	case e.status == statusClientGone: // nobody to tell
+	case e.status == statusClientGone: // the client is gone
 	case e.events && e.lastWords != nil:
 		_ = e.lastWords(e.failed)
 	case e.events:
 		if body, err := marshal(e.failed.body()); err == nil {
-			_ = e.event(body) // nor here, if it fails
+			_ = e.event(body) // if this fails, the client is gone too
 		}
 	}
 }

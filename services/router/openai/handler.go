@@ -22,92 +22,90 @@ import (
 	"github.com/tandem-serving/tandem/pkg/rpc"
 )
 
-// Backend serves what requests were translated into; the router is one. Its
-// errors are gRPC statuses. Its methods are safe for concurrent use.
+// Backend serves the translated requests; the router is one. Its errors are gRPC statuses. Its
+// methods are safe for concurrent use.
 type Backend interface {
-	// Generate calls send with each event of one request, from this goroutine. An
-	// error of send, or the end of ctx, ends the request.
+	// Generate calls send with each event of a request, from this goroutine. An error of send,
+	// or the end of ctx, ends the request.
 	Generate(ctx context.Context, from Origin, q *inferencev1.GenerateRequest, send func(*inferencev1.GenerateEvent) error) error
-	// Resume is Generate of what comes after an offset of a request that was begun.
+	// Resume is Generate for an existing request, from an offset on.
 	Resume(ctx context.Context, q *inferencev1.ResumeRequest, send func(*inferencev1.GenerateEvent) error) error
 	// Embed embeds texts.
 	Embed(ctx context.Context, from Origin, q *inferencev1.EmbedRequest) (*inferencev1.EmbedResponse, error)
-	// Plan checks a request as Generate does, and serves nothing.
+	// Plan checks a request as Generate does, but does not serve it.
 	Plan(ctx context.Context, q *inferencev1.GenerateRequest) (Plan, error)
-	// MaxAnswers is how many requests this API may have served at a time.
+	// MaxAnswers is the largest number of requests of this API at a time.
 	MaxAnswers() int
-	// Models are those that can be asked for, sorted by name.
+	// Models returns the models that requests may name, sorted by name.
 	Models() []*inferencev1.Model
-	// Model is the one that is meant by a name, which may be an alias.
+	// Model finds a model by its name or an alias.
 	Model(name string) (*inferencev1.Model, error)
 }
 
-// Origin is the HTTP request that asks for an answer.
+// Origin describes the HTTP request for an answer.
 type Origin struct {
-	// Route of it: RouteChat, RouteCompletions, RouteResponses or RouteEmbeddings.
+	// Route is RouteChat, RouteCompletions, RouteResponses or RouteEmbeddings.
 	Route string
-	// Secret proves that its caller made the requests: the caller chose it, or it was drawn.
-	// All answers of one call have the same, which the headers tell once a request was
-	// accepted with it.
+	// Secret proves that the caller made the requests. The caller chose it, or it is random.
+	// All answers of a call share it, and a header returns it once a request was accepted.
 	Secret string
-	// Now, if it is set, sends a token at once unless that could block, and says whether it did:
-	// if not, the token has to be sent with the next call of send. It may be called from any
-	// goroutine, but not while send runs, nor after Generate has returned. It does not keep the
-	// event.
+	// Now sends a token at once, unless that could block, and returns whether it did. If it did
+	// not, pass the token to send next. Any goroutine may call it, but not while send runs or
+	// after Generate has returned. It does not keep the event. Nil: use send.
 	Now func(*inferencev1.GenerateEvent) bool
-	// Prompt is that of several answers, of which this is the First or one that may wait for the
-	// first; nil: of this answer alone.
+	// Prompt is shared by several answers, of which this one is First or may wait for the
+	// first. Nil: the answer shares no prompt.
 	Prompt *Prompt
 	First  bool
 }
 
-// Plan is what Generate would serve.
+// Plan describes what Generate would serve.
 type Plan struct {
-	// Model is its real name.
+	// Model is the model's real name.
 	Model string
-	// Fingerprint names weights and arithmetic; empty: several are served, or none is known.
+	// Fingerprint names weights and arithmetic; empty if several are served or none is known.
 	Fingerprint string
 	// Prompt in tokens.
 	Prompt []uint32
 	// Text is the prompt as text, without special tokens.
 	Text func() string
-	// RequestID is the context's, or one made of it if a request has that already.
+	// RequestID is the context's id, with a suffix if a request has that already.
 	RequestID string
 }
 
-// Config is what a Handler works with. Backend has to be there.
+// Config configures a Handler. Backend is required.
 type Config struct {
 	Backend Backend
-	// Authenticate puts who sends the value of an Authorization header into a context; its error is
-	// a gRPC status. Nil: nobody is asked who they are.
+	// Authenticate checks the value of an Authorization header and puts the caller into the
+	// context. Its error is a gRPC status. Nil: anyone may call.
 	Authenticate func(ctx context.Context, authorization string) (context.Context, error)
-	// Limits are those of who calls; nil: there are none.
+	// Limits are the limits of callers; nil: there are none.
 	Limits Limits
-	// Origins are those of web pages that may call from browsers; see CheckOrigins.
+	// Origins are the origins of web pages that may call from browsers; see CheckOrigins.
 	Origins []string
 	// Logger gets a line for each request that ends; nil: none.
 	Logger *slog.Logger
 	// Registerer gets the metrics; nil: none.
 	Registerer prometheus.Registerer
-	// MaxBodyBytes is the longest body taken; 0: DefaultMaxBodyBytes.
+	// MaxBodyBytes bounds a body; 0: DefaultMaxBodyBytes.
 	MaxBodyBytes int64
-	// MaxHeldBytes is about how much memory requests may take together until they are
-	// admitted; 0: DefaultMaxHeldBytes.
+	// MaxHeldBytes bounds the memory of all requests that are not admitted yet, roughly; 0:
+	// DefaultMaxHeldBytes.
 	MaxHeldBytes int64
-	// ReadTimeout is how long a body may take to come, and WriteTimeout how long a
-	// client may take to read one message; 0: the defaults.
+	// ReadTimeout bounds the arrival of a body, and WriteTimeout how long a client may take to
+	// read a message; 0: the defaults.
 	ReadTimeout, WriteTimeout time.Duration
 }
 
-// Limits are what those who call may use. Who calls is in the context, as Config.Authenticate puts
-// it there. Its methods are safe for concurrent use.
+// Limits are the limits of callers. Config.Authenticate has put the caller into the context. Its
+// methods are safe for concurrent use.
 type Limits interface {
-	// Tell sets the headers that tell what is left.
+	// Tell sets the headers that say how much is left.
 	Tell(ctx context.Context, header http.Header)
-	// Over is why so many requests would be refused now, as a gRPC status, whatever they are; nil:
-	// they might not. The field is what asks for as many.
+	// Over returns a gRPC status if so many requests would be refused now, whatever they ask
+	// for. The field is the one that asks for so many.
 	Over(ctx context.Context, requests int, field string) error
-	// Count counts a request that the backend is not asked to serve.
+	// Count counts a request that does not reach the backend.
 	Count(ctx context.Context)
 }
 
@@ -159,7 +157,7 @@ func New(config Config) (*Handler, error) {
 	return h, nil
 }
 
-// Routes, as metrics, log lines and spans name them.
+// Names of routes in metrics, log lines and spans.
 const (
 	RouteChat        = "/v1/chat/completions"
 	RouteCompletions = "/v1/completions"
@@ -174,10 +172,10 @@ const (
 	routeNone        = "none"
 )
 
-// ServeHTTP answers one request. All paths are also there without /v1.
+// ServeHTTP answers one request. All paths also work without /v1.
 //
-// What a stream calls on its way down stays on its goroutine's stack until it ends, so each of
-// these functions leaves what it only begins with to another one.
+// The frames below a stream stay on its goroutine's stack until it ends. So each of these
+// functions leaves preparations to another function, whose frame is gone by then.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if h.allowPage(w, r) {
 		return
@@ -187,12 +185,12 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err := e.serve(e); err != nil {
 		e.fail(err)
 		if e.failed.Status == http.StatusBadRequest || e.failed.Status == http.StatusRequestEntityTooLarge {
-			e.limits.Count(e.request.Context()) // to find that took as long as with others
+			e.limits.Count(e.request.Context()) // finding out took as long as a request that counts
 		}
 	}
 }
 
-// begin is the exchange of a request, with what serves it.
+// begin makes the exchange of a request and finds the function that serves it.
 func (h *Handler) begin(w http.ResponseWriter, r *http.Request) *exchange {
 	e := &exchange{ResponseController: http.NewResponseController(w), writer: w, arrived: time.Now(), timeout: h.config.WriteTimeout, limits: unlimited{}}
 	e.id = r.Header.Get(api.HeaderRequestID)
@@ -216,7 +214,7 @@ func (h *Handler) begin(w http.ResponseWriter, r *http.Request) *exchange {
 	return e
 }
 
-// authenticate has an exchange be of who calls, or fail.
+// authenticate puts the caller into an exchange, or fails.
 func (h *Handler) authenticate(e *exchange) {
 	ctx, err := h.config.Authenticate(e.request.Context(), e.request.Header.Get("Authorization"))
 	if err != nil {
@@ -238,14 +236,14 @@ func (h *Handler) end(e *exchange) {
 	h.ended(ctx, e, e.request.Method, e.route)
 }
 
-// panicked logs a panic, from the deferred function that recovered it, and is what
-// the client is told.
+// panicked logs a panic, from the deferred function that recovered it, and returns the client's
+// error.
 func (h *Handler) panicked(ctx context.Context, p any) error {
 	h.log.ErrorContext(ctx, "handler panicked", slog.String("request_id", rpc.RequestID(ctx)), slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
 	return &Failure{Status: http.StatusInternalServerError, Message: "the server failed on this request: see its log", Type: typeServer, Code: "panic"}
 }
 
-// route finds what serves a path; nil if nothing does.
+// route finds the function that serves a path; nil if there is none.
 func (h *Handler) route(u *url.URL) (name string, methods []string, serve func(*exchange) error) {
 	read, write := []string{http.MethodGet, http.MethodHead}, []string{http.MethodPost}
 	path := u.EscapedPath()
@@ -296,7 +294,7 @@ func (h *Handler) ended(ctx context.Context, e *exchange, method, route string) 
 	}
 	if len(e.ignored) > 0 {
 		level = max(level, slog.LevelInfo)
-		// How many: their names are the client's, who is told them.
+		// Only their number: the client chose the names, and gets them in a header.
 		attributes = append(attributes, slog.Int("ignored", len(e.ignored)))
 	}
 	if e.failed != nil {
@@ -321,7 +319,7 @@ func (h *Handler) getModel(e *exchange, name string) error {
 	return e.reply(http.StatusOK, h.object(m, name))
 }
 
-// object is a model. When it was made is not known: it is served since the start.
+// object is a model. Its creation time is unknown, so the start of the router stands for it.
 func (h *Handler) object(m *inferencev1.Model, id string) modelObject {
 	return modelObject{ID: id, Object: "model", Created: h.started.Unix(), OwnedBy: "tandem", Root: m.GetName(), MaxModelLen: m.GetContextTokens()}
 }

@@ -14,8 +14,8 @@ type Prompt struct {
 	holder routing.Ref
 }
 
-// NewPrompt is a prompt that was not computed yet.
-func NewPrompt() *Prompt { return &Prompt{done: make(chan struct{})} }
+// newPrompt is a prompt that was not computed yet.
+func newPrompt() *Prompt { return &Prompt{done: make(chan struct{})} }
 
 // Computed says which worker has the prompt's KV; the zero Ref: none that is known. Only the first
 // call counts.

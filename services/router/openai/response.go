@@ -12,12 +12,12 @@ import (
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 )
 
-// response is what a call has beside those of chats: what its answer says of the request, and
-// where its messages stand in that.
+// response holds the parts of a call that chats lack: the fields of the request that the answer
+// repeats, and the places of its messages.
 type response struct {
 	instructions *string
 	most         *int64 // tokens
-	toolCalls    *int64 // asked for at most
+	toolCalls    *int64 // max_tool_calls
 	metadata     map[string]string
 	temperature  *float32
 	topP         *float32
@@ -29,7 +29,7 @@ type response struct {
 	choice       json.RawMessage // nil: none was made
 	tier         string
 	truncation   string
-	// places are the fields that the messages come from, such as "input[2]".
+	// places are the fields of the messages, such as "input[2]".
 	places []string
 }
 
@@ -64,13 +64,14 @@ func parseResponse(f *fields) (*call, error) {
 	return c, nil
 }
 
-// otherNames are fields of chats that change the answer, by what responses have instead.
+// otherNames are fields of chats that change the answer, with the fields of responses that
+// replace them.
 var otherNames = map[string]string{
 	"max_tokens": "max_output_tokens", "max_completion_tokens": "max_output_tokens", "messages": "input", "response_format": "text.format",
 	"functions": "tools", "function_call": "tool_choice", "logprobs": "include, with " + includeLogprobs,
 }
 
-// ofChats refuses them: who sends one has mistaken the endpoint, and would not get what they ask.
+// ofChats refuses fields of chats: their sender has mistaken the endpoint.
 func (f *fields) ofChats() {
 	for _, name := range slices.Sorted(maps.Keys(otherNames)) {
 		f.notSupported("is a field of completions: responses have "+otherNames[name], name)
@@ -94,7 +95,7 @@ func (r *response) text(f *fields, c *call, q *inferencev1.GenerateRequest) {
 // includeLogprobs asks for log probabilities.
 const includeLogprobs = "message.output_text.logprobs"
 
-// includable is what else an answer may be asked to include. There is none of it: it is of tools,
+// includable are the other values of include. They have no effect, since they concern tools,
 // images and reasoning that are not served.
 var includable = []string{
 	"file_search_call.results", "web_search_call.results", "web_search_call.action.sources", "message.input_image.image_url",
@@ -125,7 +126,7 @@ func (r *response) logprobs(f *fields, c *call, q *inferencev1.GenerateRequest) 
 	}
 }
 
-// Bounds of metadata, which are OpenAI's.
+// OpenAI's bounds of metadata.
 const (
 	maxMetadata      = 16
 	maxMetadataKey   = 64 // characters
@@ -138,7 +139,7 @@ const (
 	truncationAuto     = "auto"
 )
 
-// told reads what the answer repeats, or says of how the request was served.
+// told reads fields that the answer repeats.
 func (r *response) told(f *fields) {
 	if f.decode("metadata", &r.metadata, "an object of strings") && len(r.metadata) > maxMetadata {
 		f.wrong(invalid("metadata", fmt.Sprintf("has %d members, more than %d", len(r.metadata), maxMetadata)))
@@ -165,12 +166,12 @@ func (r *response) told(f *fields) {
 	if parallel, given := f.boolean("parallel_tool_calls"); given {
 		r.parallel = parallel
 	}
-	f.boolean("store") // nothing is: the answer says so
+	f.boolean("store") // nothing is stored, and the answer says so
 	f.object("reasoning")
 	f.object("access_programs")
 }
 
-// bytes is about what the answer takes of the request until it is written.
+// bytes estimates the memory of the repeated fields until the answer is written.
 func (r *response) bytes() int64 {
 	n := len(r.format) + len(r.choice)
 	for _, tool := range r.tools {

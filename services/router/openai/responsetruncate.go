@@ -11,10 +11,10 @@ import (
 	"github.com/tandem-serving/tandem/pkg/rpc"
 )
 
-// truncate drops the oldest turns of a conversation that does not fit into the model's context, as
-// few as it takes. A turn begins with a message of a user, so that no answer of a tool stays
-// without its call; what the system says before the first stays. If not even the last turn fits,
-// the request is left as it is, and refused as if nothing had been dropped.
+// truncate drops the oldest turns of a conversation that does not fit into the model's context,
+// as few as possible. System messages before the first turn stay. A turn begins with a user's
+// message, so that no tool's answer loses its call. If not even the last turn fits, the request
+// stays whole, and Generate refuses it.
 func (h *Handler) truncate(ctx context.Context, c *call) error {
 	q, r := c.choices[0], c.response
 	tooLong := func() bool {
@@ -22,7 +22,7 @@ func (h *Handler) truncate(ctx context.Context, c *call) error {
 		return rpc.Reason(err) == api.ReasonContextLengthExceeded
 	}
 	if r.truncation != truncationAuto || !tooLong() {
-		return ctx.Err() // what else is wrong with it, Generate says
+		return ctx.Err() // Generate reports other errors of the request
 	}
 	messages, places := q.GetConversation().GetMessages(), r.places
 	head, begins := turns(messages)
@@ -42,8 +42,8 @@ func (h *Handler) truncate(ctx context.Context, c *call) error {
 	return ctx.Err()
 }
 
-// turns are how many messages of the system a conversation begins with, and the messages after
-// the first other one with which it could begin instead.
+// turns returns the number of leading system messages, and the later user messages with which
+// the conversation could begin instead.
 func turns(messages []*inferencev1.Message) (head int, begins []int) {
 	for head < len(messages) && messages[head].GetRole() == "system" {
 		head++

@@ -14,13 +14,12 @@ import (
 	"github.com/tandem-serving/tandem/pkg/rpc"
 )
 
-// receive takes the events of the answers, one at a time: first every answer's
-// Accepted, then the others as they come.
+// receive gets the events of the answers, one at a time: first every answer's Accepted, then the
+// others as they come.
 type receive func(index int, event *inferencev1.GenerateEvent) error
 
-// run generates the answers of a call. It returns when all have ended; the first
-// that fails ends the others. A request with one answer is served on the
-// caller's goroutine, and its tokens go to now, which is as Origin.Now, if that is not nil.
+// run generates the answers of a call and returns when all have ended. The first that fails ends
+// the others. A request with one answer runs on the caller's goroutine, with now as Origin.Now.
 func (h *Handler) run(e *exchange, c *call, to receive, now func(*inferencev1.GenerateEvent) bool) error {
 	ctx := e.request.Context()
 	from := Origin{Route: c.route, Secret: cmp.Or(c.secret, rpc.NewID())}
@@ -55,7 +54,7 @@ func (h *Handler) run(e *exchange, c *call, to receive, now func(*inferencev1.Ge
 // generate generates one answer.
 type generate func(ctx context.Context, from Origin, q *inferencev1.GenerateRequest, send func(*inferencev1.GenerateEvent) error) error
 
-// several generates more answers than one. Those to one prompt share it.
+// several generates several answers. Answers to one prompt share it.
 func (h *Handler) several(ctx context.Context, c *call, from Origin, to receive, generate generate) error {
 	id, err := h.prepare(ctx, c)
 	if err != nil {
@@ -70,7 +69,7 @@ func (h *Handler) several(ctx context.Context, c *call, from Origin, to receive,
 	for i, q := range c.choices {
 		if c.n > 1 {
 			if from.First = i%c.n == 0; from.First {
-				from.Prompt = NewPrompt()
+				from.Prompt = newPrompt()
 			}
 		}
 		from := from
@@ -81,12 +80,12 @@ func (h *Handler) several(ctx context.Context, c *call, from Origin, to receive,
 	return err
 }
 
-// tooMany refuses what could never be admitted, however often it is tried.
+// tooMany refuses a call with more answers than can ever be admitted.
 func tooMany(c *call, most int) error {
 	return invalid(manyBy(c), fmt.Sprintf("%d answers exceed this server's limit of %d; ask for fewer", len(c.choices), most))
 }
 
-// manyBy is the field by which a call has so many answers.
+// manyBy is the field that asks for so many answers.
 func manyBy(c *call) string {
 	if c.n == 1 {
 		return "prompt"
@@ -94,8 +93,8 @@ func manyBy(c *call) string {
 	return "n"
 }
 
-// prepare makes tokens of each text, once for all its answers and one text after the other,
-// checks conversations, and returns the id to serve the answers under.
+// prepare tokenizes each text once for all its answers, one text after the other, checks
+// conversations, and returns the id of the answers.
 func (h *Handler) prepare(ctx context.Context, c *call) (id string, err error) {
 	number := 0
 	for answers := range slices.Chunk(c.choices, c.n) {
@@ -103,7 +102,8 @@ func (h *Handler) prepare(ctx context.Context, c *call) (id string, err error) {
 		if err != nil {
 			return "", err
 		}
-		// A conversation says more than its prompt: what ends a turn, and which tools can be called.
+		// A conversation is more than its prompt: it also decides what ends a turn and which
+		// tools can be called.
 		if answers[0].GetConversation() == nil {
 			prompt := &inferencev1.GenerateRequest_TokenIds{TokenIds: &inferencev1.TokenIds{Ids: plan.Prompt}}
 			for _, q := range answers {
@@ -119,8 +119,8 @@ func (h *Handler) prepare(ctx context.Context, c *call) (id string, err error) {
 	return id, nil
 }
 
-// suffixed is the id of one of several answers. No id that people count up has a
-// slash in the end.
+// suffixed is the id of one of several answers. The slash keeps it apart from ids that end in a
+// number.
 func suffixed(id string, index int) string {
 	if index == 0 {
 		return id
@@ -132,12 +132,12 @@ func suffixed(id string, index int) string {
 	return id[:len(id)-len(suffix)] + suffix
 }
 
-// several are the answers of one call, each made by a goroutine of its own.
+// several are the answers of a call, each made by its own goroutine.
 type several struct {
 	handler  *Handler
 	events   chan numbered
-	failures chan error    // one from each, at its end; nil: it went well
-	admitted chan struct{} // closed when all are
+	failures chan error    // one from each answer at its end; nil if it went well
+	admitted chan struct{} // closed when all answers are admitted
 }
 
 type numbered struct {
@@ -145,10 +145,10 @@ type numbered struct {
 	event *inferencev1.GenerateEvent
 }
 
-// one makes one answer.
+// one makes an answer.
 func (r *several) one(ctx context.Context, from Origin, index int, q *inferencev1.GenerateRequest, generate generate) {
 	err := func() (err error) {
-		// Nobody above could recover it: this goroutine is not the server's.
+		// The server cannot recover a panic of this goroutine.
 		defer func() {
 			if p := recover(); p != nil {
 				err = r.handler.panicked(ctx, p)
@@ -174,7 +174,7 @@ func (r *several) one(ctx context.Context, from Origin, index int, q *inferencev
 	r.failures <- err
 }
 
-// follow hands the events on until all answers have ended.
+// follow passes events on until all answers have ended.
 func (r *several) follow(count int, to receive, cancel context.CancelFunc) error {
 	accepted, admitted, failed := make([]*inferencev1.GenerateEvent, count), 0, error(nil)
 	fail := func(err error) {
@@ -190,7 +190,7 @@ func (r *several) follow(count int, to receive, cancel context.CancelFunc) error
 			fail(err)
 		case e := <-r.events:
 			switch {
-			case failed != nil: // nobody wants it any more
+			case failed != nil: // the call has failed already
 			case e.event.GetAccepted() == nil:
 				fail(to(e.index, e.event))
 			default:
@@ -210,7 +210,7 @@ func (r *several) follow(count int, to receive, cancel context.CancelFunc) error
 	return failed
 }
 
-// nothing answers a request for no tokens: it is checked like any other.
+// nothing answers a request for no tokens, which is checked like any other.
 func (h *Handler) nothing(ctx context.Context, q *inferencev1.GenerateRequest, send func(*inferencev1.GenerateEvent) error) error {
 	plan, err := h.backend.Plan(ctx, q)
 	if err != nil {

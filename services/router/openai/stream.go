@@ -11,27 +11,27 @@ import (
 type stream struct {
 	*assembly
 	pieces []piece // by answer
-	buffer []byte  // chunkHead bytes and the last event, used again
+	buffer []byte  // reused: chunkHead bytes and the last event
 
-	now    *conn // through which tokens can go without waiting; nil: none can
-	isNow  bool  // write goes through it
-	partly bool  // the last token went so, but for what the connection has kept of it
+	now    *conn // writes without waiting; nil if there is no such connection
+	isNow  bool  // write goes through now
+	partly bool  // now kept a part of the last token, which has still to go
 
-	// events sends what an event adds, for an API whose messages are others; nil: receive does.
+	// events sends the messages of an event, for an API with other messages; nil: receive does.
 	events func(*inferencev1.GenerateEvent) error
 
-	request string // whose events have ids; "": none have
-	at      place  // of the event that is sent next, in a stream with ids
-	// resumed says that the client has what comes up to from.
+	request string // id of the request, if events have ids; else ""
+	at      place  // of the next event, in a stream with ids
+	// resumed means that the client has all events up to from.
 	resumed bool
 	from    place
 }
 
-// piece is a message with text alone, which nearly all are: what comes before the text and
-// after it.
+// piece is a message that holds only text, as nearly all do: the parts before and after the
+// text.
 type piece struct{ before, after []byte }
 
-// sendNow is receiveNow where there is a connection for that; else nil.
+// sendNow is receiveNow, or nil without a connection that writes without waiting.
 func (s *stream) sendNow() func(*inferencev1.GenerateEvent) bool {
 	if s.now == nil {
 		return nil
@@ -39,9 +39,8 @@ func (s *stream) sendNow() func(*inferencev1.GenerateEvent) bool {
 	return s.receiveNow
 }
 
-// receiveNow sends what a token of the only answer adds, unless that could block, and says whether
-// it did. If it did not, receive has to be called with the token. That is from the goroutine that
-// ServeHTTP is on, which is where a panic is dealt with.
+// receiveNow sends a token of the only answer, unless that could block. If it returns false, call
+// receive with the token, from ServeHTTP's goroutine, which also handles a panic.
 func (s *stream) receiveNow(event *inferencev1.GenerateEvent) (sent bool) {
 	if event.GetTokens() == nil || s.exchange.status == 0 || s.call.echoTop != nil || s.call.empty {
 		return false
@@ -54,13 +53,13 @@ func (s *stream) receiveNow(event *inferencev1.GenerateEvent) (sent bool) {
 		}
 	}()
 	if s.receive(0, event) != nil {
-		return false // nor will receive be able to
+		return false // receive will fail too, and return the error
 	}
 	s.partly = s.now.kept()
 	return !s.partly
 }
 
-// receive sends what an event adds.
+// receive sends the message of an event.
 func (s *stream) receive(index int, event *inferencev1.GenerateEvent) error {
 	if s.partly {
 		s.partly = false
@@ -89,7 +88,7 @@ func (s *stream) receive(index int, event *inferencev1.GenerateEvent) error {
 		s.at.tokens = event.GetOffset() + uint64(len(event.GetTokens().GetTokenIds()))
 		return s.add(index, event.GetTokens().GetText(), event.GetTokens().GetLogprobs())
 	}
-	// What was held back until the end comes before the end.
+	// Text that was held back goes before the end.
 	s.at = place{event.GetOffset(), endText}
 	if !s.call.empty {
 		if err := s.addLast(index, event.GetFinished().GetText()); err != nil {
@@ -106,11 +105,11 @@ func (s *stream) receive(index int, event *inferencev1.GenerateEvent) error {
 	return s.send(c)
 }
 
-// begin is the first message of an answer: who speaks, or what was asked.
+// begin sends the first message of an answer: the role, or the echo of the prompt.
 func (s *stream) begin(index int) error {
 	if s.resumed {
 		if s.from.end > 0 || s.call.tools != nil {
-			return nil // there may be nothing to send
+			return nil // perhaps no event is left to send
 		}
 		return s.exchange.open()
 	}
@@ -123,11 +122,11 @@ func (s *stream) begin(index int) error {
 		c.Text = &echo
 		return s.send(c)
 	}
-	// A completion has no first message of its own: only the headers go.
+	// A completion without an echo sends only the headers.
 	return s.exchange.open()
 }
 
-// scored takes memory for how likely tokens of a prompt are, which note has kept.
+// scored accounts for the memory of a prompt's log probabilities, which note has kept.
 func (s *stream) scored(e *inferencev1.PromptLogprobs) error {
 	bytes := int64(0)
 	for _, l := range e.GetLogprobs() {
@@ -139,7 +138,7 @@ func (s *stream) scored(e *inferencev1.PromptLogprobs) error {
 	return nil
 }
 
-// echoScored sends the prompt with how likely its tokens are, before anything else of the answer.
+// echoScored sends the prompt with its log probabilities before the answer.
 func (s *stream) echoScored(index int) error {
 	p := &s.answers[index]
 	if s.call.echoTop == nil || p.scores == nil {
@@ -166,8 +165,7 @@ func (s *stream) addLast(index int, text string) error {
 	return s.add(index, text, nil)
 }
 
-// add sends text. Tokens whose text is held back are sent only if something is
-// said of them.
+// add sends text. Tokens whose text is held back go out only if they have log probabilities.
 func (s *stream) add(index int, text string, probabilities []*inferencev1.TokenLogprobs) error {
 	p := &s.answers[index]
 	var made []toolCall
@@ -192,7 +190,7 @@ func (s *stream) add(index int, text string, probabilities []*inferencev1.TokenL
 	return s.send(c)
 }
 
-// text is a choice with nothing but text.
+// text is a choice with text alone.
 func (s *stream) text(index int, text string) choice {
 	c := choice{Index: index}
 	if s.call.chat {
@@ -203,7 +201,7 @@ func (s *stream) text(index int, text string) choice {
 	return c
 }
 
-// made is a choice with pieces of calls, and content if there is any.
+// made is a choice with pieces of tool calls, and content if there is any.
 func (s *stream) made(index int, content string, made []toolCall) choice {
 	c := choice{Index: index, Delta: new(delta)}
 	if content != "" {
@@ -215,8 +213,8 @@ func (s *stream) made(index int, content string, made []toolCall) choice {
 	return c
 }
 
-// addText sends text with the rest of the message as it was before. Answers were accepted by
-// then, so that it does not change any more.
+// addText sends text in the message of the answer's piece, whose other parts are constant once
+// the answer is accepted.
 func (s *stream) addText(index int, text string) error {
 	if s.pieces == nil {
 		s.pieces = make([]piece, len(s.answers))
@@ -241,7 +239,7 @@ func (s *stream) addText(index int, text string) error {
 // send sends one message with one choice.
 func (s *stream) send(c choice) error { return s.event(s.message(c)) }
 
-// message is one with one choice.
+// message is a message with one choice.
 func (s *stream) message(c choice) answer {
 	out := s.head("chat.completion.chunk", "text_completion")
 	out.Choices = append(out.Choices, c)
@@ -262,7 +260,7 @@ func (s *stream) event(out answer) error {
 	return s.data(body)
 }
 
-// data sends an event that is JSON already.
+// data sends an event that is encoded already.
 func (s *stream) data(data []byte) error {
 	s.buffer = append(append(append(s.identify(), "data: "...), data...), "\n\n"...)
 	return s.write()
@@ -278,7 +276,7 @@ func (s *stream) identify() []byte {
 	return append(appendEventID(append(s.buffer, "id: "...), s.request, s.at), '\n')
 }
 
-// write sends the event in the buffer, unless the client has had it.
+// write sends the event in the buffer, unless a resumed client has it already.
 func (s *stream) write() error {
 	if s.resumed && (s.at.tokens < s.from.tokens || s.at.tokens == s.from.tokens && s.at.end <= s.from.end) {
 		return nil

@@ -1,6 +1,5 @@
-// Package preprocess checks a request and turns it into a plan: defaults are filled in, the
-// conversation is rendered and the prompt is made into tokens. It knows the models that can
-// be asked for, and no worker.
+// Package preprocess checks a request and turns it into a plan: it fills in defaults, renders
+// the conversation and tokenizes the prompt. It knows the models, but no workers.
 //
 // The router and the binary, which checks aliases, import it. It starts no goroutines.
 package preprocess

@@ -1,9 +1,9 @@
-// Package routingdriver drives pkg/routing, which chooses the workers of each request: it
-// serializes what requests, workers, signals and operators tell, carries out what is decided,
-// and says in the log and in metrics what operators should know.
+// Package routingdriver drives pkg/routing, which chooses the workers of each request. It
+// serializes the events of requests, workers, signals and operators, carries out the
+// decisions, and reports to operators in logs and metrics.
 //
-// The router's packages import it. It starts no goroutine but those of package workers; its
-// owner runs RunTimers. Lock order: Dispatcher.loop, then that of the pool of workers.
+// The router's packages import it. Its owner runs RunTimers; only package workers starts
+// goroutines. Lock order: Dispatcher.loop, then the lock of the pool of workers.
 package routingdriver
 
 import (
@@ -32,27 +32,27 @@ import (
 	"github.com/tandem-serving/tandem/services/router/workers"
 )
 
-// Dispatcher drives the policy: it serializes events and carries out actions,
-// none of which blocks.
+// Dispatcher drives the routing core: it serializes events and carries out actions, none of
+// which blocks.
 type Dispatcher struct {
 	log      *slog.Logger
 	pool     *workers.Pool
-	announce func(model, digest, class string) // nil: nobody is told
-	tell     Publisher                         // nil: nobody is told
+	announce func(model, digest, class string) // nil: not called
+	tell     Publisher                         // nil: nothing is published
 	models   []string
-	reported map[string]reported // by model, of the goroutine that reports
+	reported map[string]reported // by model; only the goroutine that reports uses it
 
 	suspicions, distrusts *prometheus.CounterVec
 
 	loop *coreloop.Loop[*routing.Router, routing.Event, routing.Action]
 
 	// Guarded by loop.
-	lost    logthrottle.Throttle // of paths
-	policy  *controlv1.Policy    // as it was set; nil: none is
-	foreign logthrottle.Throttle // of workers of other versions
-	reports logthrottle.Throttle // of reports that are not believed
+	lost    logthrottle.Throttle // of log lines about broken paths
+	policy  *controlv1.Policy    // as operators set it; nil without one
+	foreign logthrottle.Throttle // of log lines about workers of other versions
+	reports logthrottle.Throttle // of log lines about distrusted reports
 	asking  map[string]asker
-	changed chan struct{} // closed at the next change of workers or of the policy
+	changed chan struct{} // closed at the next change of workers or policy
 	view    routing.ViewChanged
 }
 
@@ -62,15 +62,15 @@ type asker struct {
 	answers chan<- joining.Event
 }
 
-// Deps is what a dispatcher works with, as router.Deps says it.
+// Deps are the parts that a Dispatcher uses; router.Deps explains them.
 type Deps struct {
 	Dial           func(address string) (*grpc.ClientConn, error)
-	ConnectTimeout time.Duration // of one address of a worker
+	ConnectTimeout time.Duration // for each address of a worker
 	Rand           routing.Rand
 	Log            *eventlog.Log                     // nil: nothing is recorded
-	Announce       func(model, digest, class string) // nil: nobody is told
-	Publisher      Publisher                         // nil: nobody is told
-	Registerer     prometheus.Registerer             // nil: metrics are shown to nobody
+	Announce       func(model, digest, class string) // nil: not called
+	Publisher      Publisher                         // nil: nothing is published
+	Registerer     prometheus.Registerer             // nil: metrics are not exported
 	Logger         *slog.Logger
 }
 
@@ -102,7 +102,7 @@ func New(config routing.Config, deps Deps) (*Dispatcher, error) {
 	return d, nil
 }
 
-// Handle takes in an event.
+// Handle gives the core an event.
 func (d *Dispatcher) Handle(event routing.Event) {
 	d.loop.Lock()
 	defer d.loop.Unlock()
@@ -122,7 +122,7 @@ func (d *Dispatcher) step(event routing.Event) {
 	}
 }
 
-// apply carries out what the policy has decided.
+// apply carries out the core's actions.
 func (d *Dispatcher) apply(began time.Time, actions []routing.Action) {
 	for _, action := range actions {
 		switch a := action.(type) {
@@ -180,7 +180,7 @@ func (d *Dispatcher) apply(began time.Time, actions []routing.Action) {
 func (d *Dispatcher) answer(id string, make func(attempt int) joining.Event) {
 	if a, ok := d.asking[id]; ok {
 		delete(d.asking, id)
-		a.answers <- make(a.attempt) // one answer for each ask, for which it has a place
+		a.answers <- make(a.attempt) // never blocks: the channel has space for the one answer
 	}
 }
 
@@ -211,7 +211,8 @@ func (d *Dispatcher) Hedge(h routing.Hedge, tokens []int32, salt string) joining
 	}
 }
 
-// hash hashes the blocks of a prompt, before the lock that all requests share.
+// hash hashes the blocks of a prompt. It does so before it takes the lock, which all requests
+// share.
 func (d *Dispatcher) hash(r *routing.Request, tokens []int32, salt string) {
 	r.Hash = func(key routing.BlockKey) []kvcache.Hash {
 		return kvcache.BlockHashes(kvcache.RootHash(key.Version.Digest, key.Version.Class, salt), tokens, key.BlockTokens)
@@ -222,7 +223,7 @@ func (d *Dispatcher) hash(r *routing.Request, tokens []int32, salt string) {
 	}
 }
 
-// BlockTokens is how many tokens the smallest blocks of workers for a model have; 0: there are none.
+// BlockTokens is the smallest block size of a model's workers; 0 without workers.
 func (d *Dispatcher) BlockTokens(model string) (least int) {
 	for _, key := range look(d, func(rt *routing.Router) []routing.BlockKey { return rt.BlockKeys(model, routing.Version{}) }) {
 		if least == 0 || key.BlockTokens < least {
@@ -232,13 +233,12 @@ func (d *Dispatcher) BlockTokens(model string) (least int) {
 	return least
 }
 
-// Served are the versions of a model that requests are served with.
+// Served returns the versions of a model that serve requests.
 func (d *Dispatcher) Served(model string) []routing.Version {
 	return look(d, func(rt *routing.Router) []routing.Version { return rt.Served(model) })
 }
 
-// Withdraw takes an ask back. If the answer was given meanwhile, what was set
-// aside goes back too.
+// Withdraw takes an ask back. If it was answered meanwhile, its workers are free again.
 func (d *Dispatcher) Withdraw(id string) {
 	d.loop.Lock()
 	defer d.loop.Unlock()
@@ -247,14 +247,14 @@ func (d *Dispatcher) Withdraw(id string) {
 	d.step(routing.Ended{ID: id})
 }
 
-// look reads something of the policy's state.
+// look reads the core's state.
 func look[T any](d *Dispatcher, read func(*routing.Router) T) T {
 	d.loop.Lock()
 	defer d.loop.Unlock()
 	return read(d.loop.Core)
 }
 
-// Workers are the workers as operators see them; changed is closed when that differs.
+// Workers returns the workers as operators see them; changed is closed at the next change.
 func (d *Dispatcher) Workers(role controlv1.Role) (views []*controlv1.WorkerView, changed <-chan struct{}) {
 	d.loop.Lock()
 	defer d.loop.Unlock()
@@ -266,30 +266,30 @@ func (d *Dispatcher) Workers(role controlv1.Role) (views []*controlv1.WorkerView
 	return views, d.changed
 }
 
-// Unserved is that of the policy: why no request could be served now; empty: one could.
+// Unserved returns why no request can be served now; empty if one can.
 func (d *Dispatcher) Unserved() string { return look(d, (*routing.Router).Unserved) }
 
-// Disaggregated is that of the policy: whether it gives every request to two workers.
+// Disaggregated reports whether the policy gives every request to two workers.
 func (d *Dispatcher) Disaggregated() bool { return look(d, (*routing.Router).Disaggregated) }
 
-// Acquire returns a worker's connection, its number, and a function that gives it back.
-// With an error the number is that of the last one.
+// Acquire returns a worker's connection, its number, and a function that gives it back. With an
+// error the number is that of the worker's last connection.
 func (d *Dispatcher) Acquire(worker routing.Ref) (conn *grpc.ClientConn, number uint64, release func(), err error) {
 	return d.pool.Acquire(worker)
 }
 
-// Progressed is when a worker last showed that it computes; zero: never.
+// Progressed is when a worker last showed that it computes; zero if never.
 func (d *Dispatcher) Progressed(worker routing.Ref) time.Time {
 	return look(d, func(rt *routing.Router) time.Time { return rt.Progressed(worker) })
 }
 
-// Left is the record of a worker that drained and left; nil: there is none.
+// Left returns the record of a worker that drained and left; nil without one.
 func (d *Dispatcher) Left(id string) *controlv1.WorkerRecord {
 	return look(d, func(rt *routing.Router) *controlv1.WorkerRecord { return rt.Left(id) })
 }
 
-// Undrained takes in that a worker takes requests again, by its own word. The record counts
-// as listed at once: etcd lists it later, and not at all while it does not answer.
+// Undrained follows when a worker said that it takes requests again. Its record counts as listed
+// at once, since etcd lists it later, or not at all while it does not answer.
 func (d *Dispatcher) Undrained(record *controlv1.WorkerRecord) {
 	record = proto.CloneOf(record)
 	record.State = controlv1.WorkerState_WORKER_STATE_SERVING
@@ -301,33 +301,33 @@ func (d *Dispatcher) Undrained(record *controlv1.WorkerRecord) {
 	d.step(routing.ViewChanged{Workers: append(others, record), Live: d.view.Live})
 }
 
-// queued is what waits, by model.
+// queued returns the waiting requests, by model.
 func (d *Dispatcher) queued() map[string][]*controlv1.QueueDepth {
 	return look(d, func(rt *routing.Router) map[string][]*controlv1.QueueDepth { return rt.Queued(d.loop.Now()) })
 }
 
-// Demand is what requests for a model ask of this router.
+// Demand is the load that requests for a model bring to this router.
 func (d *Dispatcher) Demand(model string) scaling.Demand {
 	return look(d, func(rt *routing.Router) scaling.Demand { return rt.Demand(d.loop.Now(), model) })
 }
 
-// Mesh is what the workers of a model can do.
+// Mesh is the capacity of a model's workers.
 func (d *Dispatcher) Mesh(model string) scaling.Mesh {
 	return look(d, func(rt *routing.Router) scaling.Mesh { return rt.Mesh(model) })
 }
 
-// TenantLimit is how many requests one tenant may have.
+// TenantLimit is the largest number of requests of one tenant.
 func (d *Dispatcher) TenantLimit() int { return look(d, (*routing.Router).TenantLimit) }
 
-// Close closes the connections to all workers and waits for what keeps them.
+// Close closes the connections to all workers and waits for their goroutines.
 func (d *Dispatcher) Close() { d.pool.Close() }
 
-// RunTimers sends Tick when the policy asks for it, until ctx ends.
+// RunTimers sends Tick whenever the core asks for it, until ctx ends.
 func (d *Dispatcher) RunTimers(ctx context.Context) {
 	d.loop.Run(ctx.Done(), func() { d.Handle(routing.Tick{}) })
 }
 
-// SetPolicy takes in a policy.
+// SetPolicy replaces the policy.
 func (d *Dispatcher) SetPolicy(policy *controlv1.Policy) {
 	d.loop.Lock()
 	defer d.loop.Unlock()
@@ -335,7 +335,7 @@ func (d *Dispatcher) SetPolicy(policy *controlv1.Policy) {
 	d.step(routing.PolicyChanged{Policy: policy})
 }
 
-// Policies are the policy as it was set, and the versions of all models in force.
+// Policies returns the policy as operators set it, and the versions of all models in force.
 func (d *Dispatcher) Policies() (set *controlv1.Policy, versions []*controlv1.ModelVersion) {
 	d.loop.Lock()
 	defer d.loop.Unlock()

@@ -1,8 +1,8 @@
 // Package scalingdriver drives pkg/scaling: it computes how many workers each pool should have
-// from what all routers get, and tells operators, other routers and autoscalers.
+// from the load of all routers, and tells operators, other routers and autoscalers.
 //
-// The router imports it. It starts no goroutine: its owner calls Evaluate. Its methods are safe for
-// concurrent use.
+// The router imports it. It starts no goroutine: its owner calls Evaluate. Its methods are
+// safe for concurrent use.
 package scalingdriver
 
 import (
@@ -22,19 +22,19 @@ import (
 )
 
 const (
-	// Every is how often sizes are computed.
+	// Every is the interval between two computations of sizes.
 	Every = 5 * time.Second
-	// fresh is how long what another router says counts. Routers say it every second.
+	// fresh is how long a report of another router counts. Routers report every second.
 	fresh = 5 * time.Second
-	// mostRouters is how many other routers are listened to.
+	// mostRouters bounds the other routers whose reports count.
 	mostRouters = 64
 )
 
-// Source is what this router knows.
+// Source tells what this router knows.
 type Source interface {
-	// Demand is what requests for a model ask of this router.
+	// Demand is the load that requests for a model bring to this router.
 	Demand(model string) scaling.Demand
-	// Mesh is what the workers of a model can do.
+	// Mesh is the capacity of a model's workers.
 	Mesh(model string) scaling.Mesh
 }
 
@@ -46,26 +46,26 @@ type Sizes struct {
 	mu     sync.Mutex
 	models []*model
 	due    time.Time
-	others map[string]uint64 // the other routers in etcd, by id: their epochs
+	others map[string]uint64 // epochs of the other routers in etcd, by id
 }
 
-// model is one model, with what was computed last.
+// model is a model with its last sizes.
 type model struct {
 	name   string
 	scaler *scaling.Scaler
-	sizes  *scaling.Sizes // nil: nothing was computed yet
+	sizes  *scaling.Sizes // nil before the first computation
 	told   map[string]told
 }
 
-// told is what another router said last.
+// told is the last report of another router.
 type told struct {
 	epoch  uint64
 	at     time.Time
 	demand scaling.Demand
 }
 
-// New returns the sizes of models, for the router with the id self. A nil registerer shows them to
-// nobody.
+// New returns the sizes of models, for the router with the id self. With a nil registerer they
+// are not exported as metrics.
 func New(config scaling.Config, self string, models []string, source Source, registerer prometheus.Registerer) (*Sizes, error) {
 	s := &Sizes{self: self, source: source, others: make(map[string]uint64)}
 	set := metricset.New(registerer)
@@ -90,7 +90,7 @@ func New(config scaling.Config, self string, models []string, source Source, reg
 	return s, set.Err()
 }
 
-// TakeView takes in who is in the mesh.
+// TakeView updates the list of routers.
 func (s *Sizes) TakeView(v membership.View) {
 	others := make(map[string]uint64)
 	for _, r := range v.Workers {
@@ -103,8 +103,8 @@ func (s *Sizes) TakeView(v membership.View) {
 	s.others = others
 }
 
-// Take takes in what another router says of its requests. What comes from no router in etcd counts
-// for nothing.
+// Take takes another router's report of its requests. It ignores reports of routers that are not
+// in etcd.
 func (s *Sizes) Take(now time.Time, report *controlv1.QueueReport) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -128,7 +128,7 @@ func (s *Sizes) Evaluate(now time.Time) {
 		return
 	}
 	for _, m := range s.models {
-		demand, mesh := s.source.Demand(m.name), s.source.Mesh(m.name) // which take a lock of their own
+		demand, mesh := s.source.Demand(m.name), s.source.Mesh(m.name) // before mu: both take the dispatcher's lock
 		s.mu.Lock()
 		sizes := m.scaler.Evaluate(now, scaling.Sum(append(s.heard(now, m), demand)...), mesh)
 		m.sizes = &sizes
@@ -136,8 +136,8 @@ func (s *Sizes) Evaluate(now time.Time) {
 	}
 }
 
-// heard is what the other routers in etcd said lately; one of which nothing is known is Partial.
-// Requires mu.
+// heard returns the recent reports of the other routers in etcd. The result is Partial if one of
+// them has not reported. The caller holds mu.
 func (s *Sizes) heard(now time.Time, m *model) (demands []scaling.Demand) {
 	for id := range m.told {
 		if _, is := s.others[id]; !is {
@@ -154,7 +154,7 @@ func (s *Sizes) heard(now time.Time, m *model) (demands []scaling.Demand) {
 	return demands
 }
 
-// Of is the sizes of a model; false: they are not computed yet.
+// Of returns the sizes of a model; false before they are computed.
 func (s *Sizes) Of(name string) (scaling.Sizes, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -166,7 +166,7 @@ func (s *Sizes) Of(name string) (scaling.Sizes, bool) {
 	return scaling.Sizes{}, false
 }
 
-// Pools are the sizes of a role, or of both where that is not specified.
+// Pools returns the sizes of a role's pools, or of both roles if it is unspecified.
 func (s *Sizes) Pools(role controlv1.Role) (out []*controlv1.PoolSize) {
 	for _, m := range s.models {
 		out = append(out, s.pools(m.name, role)...)
@@ -192,7 +192,7 @@ func (s *Sizes) pools(name string, role controlv1.Role) (out []*controlv1.PoolSi
 	return out
 }
 
-// Report adds to a report of this router's queue what requests ask of it, and the sizes.
+// Report adds the demand and the sizes to a report of this router's queue.
 func (s *Sizes) Report(report *controlv1.QueueReport) {
 	d := s.source.Demand(report.GetModel())
 	report.Demand = &controlv1.Demand{
@@ -202,7 +202,7 @@ func (s *Sizes) Report(report *controlv1.QueueReport) {
 	report.Pools = s.pools(report.GetModel(), controlv1.Role_ROLE_UNSPECIFIED)
 }
 
-// demandOf is what a report says; what can be of no router is 0.
+// demandOf reads the demand of a report. Impossible values count as 0.
 func demandOf(report *controlv1.QueueReport) scaling.Demand {
 	d := report.GetDemand()
 	within := func(v, most float64) float64 {

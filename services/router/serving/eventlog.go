@@ -11,37 +11,37 @@ import (
 	"github.com/tandem-serving/tandem/services/router/clienterr"
 )
 
-// eventLog is what a request has told its client so far. One goroutine appends, any
-// number read at their own pace, each from where it likes. Its account knows what it
-// takes: what was read is dropped, unless the request can be resumed, and what nobody
-// has read for long is packed.
+// eventLog holds the events of a request's answer. One goroutine appends; any number read,
+// each at its own pace and from its own start. The log drops events that were read, unless
+// the request can be resumed, and packs those that readers are far behind. The account
+// counts its memory.
 type eventLog struct {
 	account *account
-	// overflow is called once, without a lock, if the log was cut off for what it
-	// takes; with the status that its readers get.
+	// overflow is called once, without a lock, if the log was cut off because it took too
+	// much memory. Its argument is the status that readers get.
 	overflow func(error)
 
 	mu       sync.Mutex
 	keeps    bool      // all events, for readers that come back
-	asleep   []*reader // those that have had all there is
+	asleep   []*reader // readers that wait for the next event
 	entries  []entry
-	head     int   // entries before it were dropped
+	head     int   // index of the first entry that is not dropped
 	first    int   // number of the event at head
-	reached  int   // number of the event that a reader asked for last, at most
-	bytes    int64 // of the entries
-	kept     bool  // which of the account's two sums they are in
-	tokens   int   // generated
+	reached  int   // the largest number of an event that a reader asked for
+	bytes    int64 // memory of the entries
+	kept     bool  // the bytes count as kept in the account, not as unread
+	tokens   int   // generated so far
 	ended    bool
-	released bool  // nobody reads any more
-	err      error // how it ended; nil with a Finished
+	released bool  // there are no readers any more
+	err      error // how the log ended; nil after Finished
 }
 
-// reader is who reads a log. Its fields are under the log's mu.
+// reader reads a log. The log's mu guards its fields.
 type reader struct {
-	wake chan struct{} // holds one token when there may be more
-	next int           // number of the event that it asks for next
-	// now, if it is set, sends an event at once unless that could block, and says whether
-	// it did. It is called while the reader is asleep.
+	wake chan struct{} // holds one token when there may be an event
+	next int           // number of the event that it reads next
+	// now sends an event at once, unless that could block, and returns whether it did. It is
+	// called while the reader is asleep. Nil: the reader sends all events itself.
 	now func(*inferencev1.GenerateEvent) bool
 }
 
@@ -54,21 +54,21 @@ func newReader(now func(*inferencev1.GenerateEvent) bool) *reader {
 func (r *reader) rouse() {
 	select {
 	case r.wake <- struct{}{}:
-	default: // it will look
+	default: // it will look anyway
 	}
 }
 
-// entry is one event, as it is or in protobuf.
+// entry is one event, as a message or encoded.
 type entry struct {
 	event  *inferencev1.GenerateEvent
 	packed []byte
 }
 
 const (
-	// packBehind is how many events a reader may be behind before they are packed: an
-	// event with 20 alternatives takes 2.6 kB, and 0.4 kB packed.
+	// packBehind is how many events readers may be behind before the log packs further ones:
+	// an event with 20 alternatives takes 2.6 kB, and 0.4 kB packed.
 	packBehind = 32
-	// packedBytes is what a packed event takes beside its bytes.
+	// packedBytes is the memory of a packed event beside its bytes.
 	packedBytes = 48
 )
 
@@ -78,9 +78,8 @@ func newEventLog(account *account, keeps bool, overflow func(error)) *eventLog {
 	return l
 }
 
-// append adds an event, Accepted, one TokenDelta a token or Finished. Events of a log
-// that was cut off or released go nowhere. It reports whether the log keeps the event, or
-// whoever reads it may: otherwise it is the caller's again.
+// append adds an event: Accepted, a TokenDelta for each token, or Finished. A log that was
+// cut off or released ignores it. If kept is false, the caller may reuse the event.
 func (l *eventLog) append(event *inferencev1.GenerateEvent) (kept bool) {
 	l.mu.Lock()
 	if n := event.GetTokens(); n != nil {
@@ -109,9 +108,8 @@ func (l *eventLog) append(event *inferencev1.GenerateEvent) (kept bool) {
 	return true
 }
 
-// hand hands a token to a reader that waits for it, if that can send it at once. Then the log
-// never has it, and neither the goroutine that appends nor the reader's has to wait for the
-// other; mu is held.
+// hand gives a token to the only reader, if that waits for it and can send it at once. The
+// token then skips the log, and no goroutine has to wake. The caller holds mu.
 func (l *eventLog) hand(event *inferencev1.GenerateEvent) bool {
 	if l.keeps || len(l.asleep) != 1 || l.head != len(l.entries) || event.GetTokens() == nil {
 		return false
@@ -126,10 +124,10 @@ func (l *eventLog) hand(event *inferencev1.GenerateEvent) bool {
 	return true
 }
 
-// behind is how many events nobody has asked for; mu is held.
+// behind is the number of events that no reader has asked for. The caller holds mu.
 func (l *eventLog) behind() int { return l.first + len(l.entries) - l.head - l.reached }
 
-// count adds to what the log takes; mu is held.
+// count adds to the log's memory. The caller holds mu.
 func (l *eventLog) count(bytes int64) {
 	l.bytes += bytes
 	l.account.count(l.kept, bytes)
@@ -159,7 +157,7 @@ func (l *eventLog) cut(err error) {
 	l.overflow(err)
 }
 
-// release drops everything: nobody reads any more, or can come back.
+// release drops everything, when no reader is left or can come back.
 func (l *eventLog) release() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -168,8 +166,7 @@ func (l *eventLog) release() {
 	l.account.remove(l)
 }
 
-// keep moves the log among what is kept for readers that may come back, or out of it
-// again: then it goes event by event as they are read.
+// keep counts the log's memory as kept for readers that may come back, or no longer.
 func (l *eventLog) keep(kept bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -181,7 +178,7 @@ func (l *eventLog) keep(kept bool) {
 	l.account.count(l.kept, l.bytes)
 }
 
-// wake rouses the readers that are asleep; mu is held.
+// wake rouses the readers that are asleep. The caller holds mu.
 func (l *eventLog) wake() {
 	for _, r := range l.asleep {
 		r.rouse()
@@ -190,15 +187,15 @@ func (l *eventLog) wake() {
 	l.asleep = l.asleep[:0]
 }
 
-// read returns the reader's next event if it is there, otherwise whether the log has ended and
-// how. If it has not, the reader is asleep until it is roused. A reader that asks for an event
-// no longer needs those before it.
+// read returns the reader's next event, or whether and how the log has ended. If there is
+// neither, the reader is asleep until it is roused. A reader that asks for an event has no
+// more use for those before it.
 func (l *eventLog) read(r *reader) (event *inferencev1.GenerateEvent, ended bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.passed(r.next)
 	at := r.next - l.first + l.head
-	if at < l.head { // it was cut off, or another reader has had it
+	if at < l.head { // the log was cut off, or another reader has read past it
 		return nil, true, l.err
 	}
 	if at < len(l.entries) {
@@ -212,15 +209,15 @@ func (l *eventLog) read(r *reader) (event *inferencev1.GenerateEvent, ended bool
 	return nil, l.ended, l.err
 }
 
-// leave says that a reader reads no more. Nothing is handed to it once that has returned.
+// leave removes a reader. Once it has returned, the log calls now of that reader no more.
 func (l *eventLog) leave(r *reader) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.asleep = slices.DeleteFunc(l.asleep, func(other *reader) bool { return other == r })
 }
 
-// passed drops the events before i, or packs the last of them if they are kept; mu is
-// held.
+// passed drops the events before i, or packs the last of them if the log keeps them. The
+// caller holds mu.
 func (l *eventLog) passed(i int) {
 	l.reached = max(l.reached, i)
 	if !l.keeps {
@@ -234,7 +231,7 @@ func (l *eventLog) passed(i int) {
 	}
 }
 
-// drop drops the first n events; mu is held.
+// drop drops the first n events. The caller holds mu.
 func (l *eventLog) drop(n int) {
 	for range n {
 		l.count(-l.entries[l.head].bytes())
@@ -251,21 +248,21 @@ func (l *eventLog) drop(n int) {
 	}
 }
 
-// generated is how many tokens were.
+// generated is the number of tokens so far.
 func (l *eventLog) generated() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.tokens
 }
 
-// lags says whether readers are far behind.
+// lags reports whether readers are far behind.
 func (l *eventLog) lags() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.behind() >= packBehind
 }
 
-// packed is an event in protobuf; as it is if that fails, which it does not.
+// packed encodes an event. If that failed, which it never does, the entry holds the message.
 func packed(event *inferencev1.GenerateEvent) entry {
 	data, err := proto.Marshal(event)
 	if err != nil {
@@ -285,7 +282,7 @@ func (e entry) unpacked() (*inferencev1.GenerateEvent, error) {
 	return event, nil
 }
 
-// bytes is about what an event takes in memory.
+// bytes estimates the memory of an event.
 func (e entry) bytes() int64 {
 	if e.event == nil {
 		return int64(cap(e.packed)) + packedBytes

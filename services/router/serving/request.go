@@ -5,13 +5,11 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
@@ -29,69 +27,66 @@ import (
 	"github.com/tandem-serving/tandem/services/router/records"
 )
 
-// request drives one request's life. Its goroutine lives until the client has its answer and
-// every worker stream is closed; those of the streams hand in themselves what workers say.
+// request drives the life of one request. Its goroutine runs until the client has its answer
+// and every worker stream is closed. The goroutines of the streams hand it what workers send.
 type request struct {
 	requests *Requests
 	plan     *preprocess.Plan
-	id       string
-	key      string // names it to the policy: clients may use an id again
+	id       string // as the client knows it; clients may reuse an id
+	key      string // as the router's policy knows it; unique
 	log      *slog.Logger
-	spans    *requestTrace // nil: not sampled
+	spans    *requestTrace // nil if the request is not sampled
 	record   *records.Record
-	arrived  time.Time     // when workers could be asked for
-	holder   routing.Ref   // a worker that has the prompt's KV; zero: none is known
-	leads    atomic.Bool   // others wait for its prompt
-	owner    string        // the tenant that it belongs to; empty: who has the secret
-	charge   *quota.Charge // nil: its tenant has no limits
-	secret   string        // that its caller has
+	arrived  time.Time     // when the request could first ask for workers
+	holder   routing.Ref   // a worker that holds the prompt's KV; zero if none is known
+	leads    atomic.Bool   // other requests wait for this one's prompt
+	owner    string        // the tenant that owns the request; empty if the secret's holder does
+	charge   *quota.Charge // nil if the tenant has no limits
+	secret   string        // proves that a caller owns the request
+	hash     records.SecretHash
 	sharing  Sharing
-	hash     records.SecretHash // of that
 	events   *eventLog
 
 	ctx     context.Context // ends at the deadline, and with the goroutine
 	cancel  context.CancelFunc
 	loop    *coreloop.Loop[*joining.Join, joining.Event, joining.Action]
-	over    func()             // says so to loop's recorder
-	answers chan joining.Event // from the policy, at most one
-	aborts  chan error         // from clients and Stop, the first counts
-	done    chan struct{}      // closed when loop is
+	over    func()             // tells the loop's recorder that the request is over
+	answers chan joining.Event // the policy's decision; at most one is on its way
+	aborts  chan error         // from clients and Stop; the first one counts
+	done    chan struct{}      // closed when loop.Core is done
 
 	// Guarded by loop.
 	version routing.Version  // of the workers, the same in every try
-	tries   map[int]*attempt // those that run, by number: two at most
-	running *attempt         // the one of them that began last
+	tries   map[int]*attempt // the tries that run, by number; two at most
+	running *attempt         // the youngest of them; nil before the first decision
 	tokenAt time.Time        // when the last token came
-	token   *tokenEvent      // the last one, which nobody has if it was handed to the reader; nil: another has to be made
+	token   *tokenEvent      // reused for the next token; nil if the event log kept it
 	streams map[joining.Stream]context.CancelFunc
 
 	mu        sync.Mutex
 	readers   int
-	expiry    *time.Timer // while nobody reads
+	expiry    *time.Timer // aborts the request if no reader comes back; nil with readers
 	ended     bool
-	until     time.Time     // it can be resumed, once it has ended; under requests.mu
-	forgotten bool          // nobody can join it any more
-	lags      bool          // its tenant is charged for what is not read
-	meanState []float32     // once it has ended, if it was asked for
-	read      chan struct{} // closed when it has ended and its first reader is gone
+	until     time.Time     // the end of an ended request's resumability; under requests.mu
+	forgotten bool          // no client can join it any more
+	lags      bool          // the tenant is charged for unread tokens
+	meanState []float32     // set at the end, if the client asked for it
+	read      chan struct{} // closed when the request has ended and its readers are gone
 }
 
-// attempt is a try as it was decided.
+// attempt is a try of the request, as the policy decided it.
 type attempt struct {
 	mode     inferencev1.Mode
-	decision *controlv1.Decision // which the record owns
+	decision *controlv1.Decision // owned by the record
 }
 
-// decided is its decision; nil: there was none.
+// decided is the attempt's decision; nil without an attempt.
 func (a *attempt) decided() *controlv1.Decision {
 	if a == nil {
 		return nil
 	}
 	return a.decision
 }
-
-// maxReaders is how many may read one request's answer at a time.
-const maxReaders = 8
 
 func newRequest(s *Requests, p *preprocess.Plan, by admitted, id string, c *Caller, spans *requestTrace, number uint64) *request {
 	secret := cmp.Or(c.Secret, rpc.NewID())
@@ -187,7 +182,7 @@ func (r *request) abort(err error) {
 	}
 }
 
-// handle takes in an event.
+// handle gives the core an event.
 func (r *request) handle(event joining.Event) {
 	r.loop.Lock()
 	defer r.loop.Unlock()
@@ -216,7 +211,7 @@ func (r *request) handle(event joining.Event) {
 	}
 }
 
-// decided takes in that a try is about to begin.
+// decided records a try that is about to begin.
 func (r *request) decided(e joining.Dispatched) {
 	r.version, r.running = e.Version, &attempt{e.Decision.GetMode(), e.Decision}
 	r.tries[e.Attempt] = r.running
@@ -224,7 +219,7 @@ func (r *request) decided(e joining.Dispatched) {
 	r.requests.metrics.dispatched(e.Decision, e.Fallback)
 }
 
-// released takes in that a try is over.
+// released records a try that is over.
 func (r *request) released(a joining.Release) {
 	r.requests.deps.Dispatcher.Handle(routing.Ended{ID: a.ID, Failures: a.Failures, Served: a.Served, Tokens: a.Tokens, Decoding: a.Decoding, Lost: a.Lost})
 	r.spans.released(a)
@@ -243,7 +238,7 @@ func (r *request) released(a joining.Release) {
 		r.record.Lost(of.decision)
 	}
 	if !a.Beside {
-		return // what is left may be asked of it
+		return // it stays the running one: finish reads its decision
 	}
 	delete(r.tries, a.Attempt)
 	for _, other := range r.tries {
@@ -251,8 +246,8 @@ func (r *request) released(a joining.Release) {
 	}
 }
 
-// handleDecode takes in a message of a decode stream, which is mostly a token. What it holds
-// may be used again afterwards.
+// handleDecode gives the core a message of a decode stream, mostly a token. The caller may
+// reuse the message afterwards.
 func (r *request) handleDecode(m joining.DecodeMessage) {
 	coreloop.Handle(r.loop, (*joining.Join).HandleDecode, m)
 	if r.leads.Load() {
@@ -262,8 +257,8 @@ func (r *request) handleDecode(m joining.DecodeMessage) {
 	}
 }
 
-// apply carries out what the request's life asks for. The loop's lock, which it is called
-// under, is taken before all others.
+// apply carries out the core's actions. It is called under the loop's lock, which comes
+// before all others.
 func (r *request) apply(now time.Time, actions []joining.Action) {
 	for _, action := range actions {
 		switch a := action.(type) {
@@ -296,7 +291,7 @@ func (r *request) apply(now time.Time, actions []joining.Action) {
 				Secret:            r.secret,
 				ToolCallFormat:    r.plan.ToolCalls,
 			}}})
-			if r.plan.PromptLogprobs != nil && len(r.plan.Tokens) == 1 { // no worker has anything to say
+			if r.plan.PromptLogprobs != nil && len(r.plan.Tokens) == 1 { // no worker sends log probabilities for a single token
 				r.events.append(promptEvent(joining.DeliverPrompt{Offset: 1}, r.plan))
 			}
 		case *joining.Deliver:
@@ -317,7 +312,7 @@ func (r *request) apply(now time.Time, actions []joining.Action) {
 	}
 }
 
-// tell hands an event on to the routing core.
+// tell hands an event to the routing core.
 func (r *request) tell(event routing.Event) {
 	r.requests.deps.Dispatcher.Handle(event)
 	switch e := event.(type) {
@@ -326,54 +321,6 @@ func (r *request) tell(event routing.Event) {
 		r.log.Warn("worker failed a request that others serve", slog.String("worker", e.Worker.ID), slog.String("error", e.Why))
 	case routing.Fetched:
 		r.requests.metrics.fetchedFrom(e.Verdict)
-	}
-}
-
-// ask asks the policy for the workers of the next try.
-func (r *request) ask(a joining.Ask) {
-	clear(r.tries)
-	tokens := slices.Concat(r.plan.Tokens, a.Generated)
-	wanted := r.wanted(r.key, a.Attempt, tokens, a.Failures, a.Version)
-	if wanted.Retry = a.Retry; a.Retry {
-		r.requests.metrics.again.Inc()
-	}
-	r.requests.deps.Dispatcher.Ask(wanted, r.findable(tokens), r.plan.Envelope.GetCacheSalt(), r.answers)
-}
-
-// askHedge asks for those of a second try, which it is told at once.
-func (r *request) askHedge(a joining.AskHedge) {
-	tokens := slices.Concat(r.plan.Tokens, a.Generated)
-	wanted := r.wanted(a.ID, a.Attempt, tokens, a.Failures, a.Version)
-	answer := r.requests.deps.Dispatcher.Hedge(routing.Hedge{Request: wanted, Late: a.Late, After: a.After, Again: a.Again}, r.findable(tokens), r.plan.Envelope.GetCacheSalt())
-	switch e := answer.(type) {
-	case joining.Dispatched:
-		r.decided(e)
-	case joining.Refused:
-		r.requests.metrics.hedgeRefused(e.Err)
-	}
-	r.loop.Step(answer)
-}
-
-// wanted is what the policy has to know of a try.
-func (r *request) wanted(id string, attempt int, tokens []int32, failures []routing.Failure, version routing.Version) routing.Request {
-	p := r.plan
-	return routing.Request{
-		ID:       id,
-		Attempt:  attempt,
-		Tenant:   p.Envelope.GetTenant(),
-		Model:    p.Model.Spec.Name,
-		Mode:     p.Envelope.GetMode(),
-		Priority: p.Envelope.GetPriority(),
-		Arrived:  r.arrived,
-		Deadline: p.Deadline,
-		Tokens:   len(tokens),
-		Holder:   r.holder,
-		MaxNew:   p.MaxTokens - (len(tokens) - len(p.Tokens)),
-		TTFT:     p.Envelope.GetSlo().GetTtft().AsDuration(),
-		TPOT:     p.Envelope.GetSlo().GetTpot().AsDuration(),
-		Class:    p.Envelope.GetSlo().GetClass(),
-		Failures: failures,
-		Version:  version,
 	}
 }
 
@@ -405,71 +352,4 @@ func (r *request) finish(now time.Time, f joining.Finish) {
 	r.events.end(err)
 	r.spans.finished(f, err)
 	r.log.Debug("request ended", slog.String("status", rpc.CodeName(status.Code(err))), slog.Int("tokens", r.loop.Core.Tokens()))
-}
-
-// attach counts a reader, if there may be one more.
-func (r *request) attach() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.readers >= maxReaders {
-		return false
-	}
-	r.readers++
-	if r.expiry != nil {
-		r.expiry.Stop()
-		r.expiry = nil
-	}
-	return true
-}
-
-// wasRead says that nobody reads the answer of a request that has ended; mu is held.
-func (r *request) wasRead() {
-	select {
-	case <-r.read:
-	default:
-		close(r.read)
-	}
-	if r.lags {
-		r.lags = false
-		r.requests.deps.Dispatcher.Handle(routing.Read{Tenant: r.plan.Envelope.GetTenant()})
-	}
-	if r.forgotten || r.plan.Resumable == 0 {
-		r.events.release()
-	}
-}
-
-// forget says that nobody can join the request any more.
-func (r *request) forget() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.forgotten = true
-	if r.readers == 0 {
-		r.events.release()
-		return
-	}
-	r.events.keep(false)
-}
-
-// detach says that a reader is gone; with the last one the request goes on only
-// for as long as it can be resumed.
-func (r *request) detach(why error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.readers--
-	switch {
-	case r.readers > 0:
-	case r.ended:
-		r.wasRead()
-	case r.plan.Resumable == 0:
-		r.events.release()
-		r.abort(why)
-	default:
-		r.expiry = time.AfterFunc(r.plan.Resumable, func() {
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			if r.readers == 0 {
-				r.abort(rpc.Error(codes.Canceled, api.ReasonClientGone, "the client did not come back in time", 0))
-			}
-		})
-	}
 }

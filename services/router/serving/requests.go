@@ -1,15 +1,15 @@
 // Package serving drives the life of each request: it asks for workers, joins their two token
-// streams into one, turns tokens back into text, and keeps what clients have not read yet, or
-// may come back for. The life itself is the state machine of pkg/joining.
+// streams into one, turns tokens back into text, and keeps answers that clients have not read
+// yet or may resume. The state machine of a request is pkg/joining.
 //
-// The router imports it. Each request owns a goroutine, and that one owns one for each worker
-// stream, which gives the request what the worker says and sends a client its tokens; Stop ends
-// them and waits.
+// The router imports it. Each request owns a goroutine, which owns one for each worker stream;
+// that one hands the worker's messages to the request and sends tokens to the client. Stop
+// ends all of them and waits.
 //
-// Lock order: request.loop, Requests.mu, request.mu, then that of package routingdriver;
-// eventLog.mu after request.mu. account.mu, eventLog.mu and those of package records are
-// leaves, but that a log's end takes account.mu, and that Caller.Now, which must not block, is
-// called under eventLog.mu.
+// Lock order: request.loop, Requests.mu, request.mu, then the locks of package routingdriver;
+// eventLog.mu comes after request.mu. account.mu, eventLog.mu and the locks of package records
+// are leaves, with two exceptions: the end of a log takes account.mu, and Caller.Now, which
+// must not block, runs under eventLog.mu.
 package serving
 
 import (
@@ -44,13 +44,13 @@ import (
 // Config is how requests are served.
 type Config struct {
 	joining.Limits
-	Silence routing.Silence // of a worker in a request, at most
-	// KeptLogs is the most finished requests that can still be resumed, and KeptMemory
-	// about what all of them may take: the oldest are forgotten first.
+	Silence routing.Silence // how long a worker may be silent in a request
+	// KeptLogs is the largest number of finished requests that can still be resumed, and
+	// KeptMemory roughly their memory. The oldest are forgotten first.
 	KeptLogs   int
 	KeptMemory bytesize.Size
-	// UnreadMemory is what answers may take that clients have not read yet, and
-	// UnreadRequest what one may have of it.
+	// UnreadMemory bounds all answers that clients have not read yet, UnreadRequest each
+	// of them.
 	UnreadMemory, UnreadRequest bytesize.Size
 	// CacheByTenant keeps the cached prefixes of tenants apart, on workers and in stores.
 	CacheByTenant bool
@@ -62,10 +62,10 @@ type Deps struct {
 	Dispatcher *routingdriver.Dispatcher
 	Records    *records.Ring
 	Spending   *latencybudget.Spending
-	Quota      *quota.Limiter // what tenants use, where callers are asked who they are
+	Quota      *quota.Limiter // limits of tenants, where callers need keys
 	Log        *eventlog.Log  // nil: nothing is recorded
 	Tracing    Tracing
-	Registerer prometheus.Registerer // nil: metrics are shown to nobody
+	Registerer prometheus.Registerer // nil: metrics are not exported
 	Logger     *slog.Logger
 }
 
@@ -80,12 +80,12 @@ type Requests struct {
 
 	mu       sync.Mutex
 	stopping bool
-	byID     map[named]*request // running, and finished ones that can be resumed
-	kept     []*request         // the finished ones, oldest first
+	byID     map[named]*request // running requests, and finished ones that can be resumed
+	kept     []*request         // finished requests that can be resumed, oldest first
 	running  int
 	number   uint64        // of the last request
 	idle     chan struct{} // closed when stopping and nothing runs
-	cut      chan struct{} // closed when it waits for nobody any more
+	cut      chan struct{} // closed when Stop no longer waits for readers
 }
 
 // New returns an empty table of requests.
@@ -101,30 +101,31 @@ func New(config Config, deps Deps) (*Requests, error) {
 	return s, nil
 }
 
-// Caller is who asks for an answer.
+// Caller describes the client of a request.
 type Caller struct {
-	// Secret proves that the caller made the request; "": one is drawn.
+	// Secret proves that the caller made the request. If it is empty, a random one is made.
 	Secret string
-	// Route is that of the HTTP request, and HTTPStatus what its caller is told of an
-	// error; "" and nil: it came over gRPC.
+	// Route is the route of an HTTP request, and HTTPStatus the status that its client gets
+	// for an error. Both are unset for gRPC.
 	Route      string
 	HTTPStatus func(error) int
-	// Chat: it asks for one, though the prompt may be in tokens already.
+	// Chat marks conversations, also where the prompt is in tokens already.
 	Chat bool
-	// pool: it wants the hidden states of the prompt.
+	// pool asks for the hidden states of the prompt.
 	pool bool
-	// Now, if it is set, sends a token at once unless that could block, and says whether it
-	// did: if not, the token is what send gets next. It is called from other goroutines than send is, but never while that runs, nor
-	// after Generate has returned. The event is valid until it returns.
+	// Now sends a token at once, unless that could block, and returns whether it did. If it
+	// did not, send gets the token next. Other goroutines than send's call it, but never
+	// while send runs or after Generate has returned. The event is valid until Now returns.
+	// Nil: send gets every event.
 	Now func(*inferencev1.GenerateEvent) bool
-	// Sharing is of a prompt that several requests have.
+	// Sharing describes a prompt that several requests have.
 	Sharing Sharing
 }
 
-// Generate serves one request: it calls send with each event, from this goroutine, and
-// returns nil after Finished, otherwise a gRPC status. Nothing is sent of a request that is
-// refused. The request's id is rpc.RequestID of ctx, one made of it if a request has that,
-// or drawn. An error of send, or the end of ctx, is its client gone.
+// Generate serves one request. It calls send with each event, from this goroutine, and
+// returns nil after Finished, otherwise a gRPC status. A refused request sends nothing. The
+// request's id is rpc.RequestID of ctx, with a suffix if another request has that, or a
+// random one. An error of send, or the end of ctx, means that the client is gone.
 func (s *Requests) Generate(ctx context.Context, c Caller, q *inferencev1.GenerateRequest, send func(*inferencev1.GenerateEvent) error) error {
 	r, err := s.begin(ctx, c, q)
 	if err != nil {
@@ -133,7 +134,8 @@ func (s *Requests) Generate(ctx context.Context, c Caller, q *inferencev1.Genera
 	return follow(ctx, r, 0, send, c.Now)
 }
 
-// begin begins one. It is apart since what it has on the stack would stay there until the end.
+// begin plans, admits and starts a request. It is not part of Generate, where its frame would
+// stay on the stack until the answer ends.
 func (s *Requests) begin(ctx context.Context, c Caller, q *inferencev1.GenerateRequest) (r *request, err error) {
 	arrived := time.Now()
 	id := cmp.Or(rpc.RequestID(ctx), rpc.NewID())
@@ -156,8 +158,8 @@ func (s *Requests) begin(ctx context.Context, c Caller, q *inferencev1.GenerateR
 	return nil, err
 }
 
-// Plan says what generate would serve, and under which id. It counts a request that would
-// be refused, and no other.
+// Plan returns what Generate would serve, and under which id. Metrics count the request only
+// if it is refused.
 func (s *Requests) Plan(ctx context.Context, q *inferencev1.GenerateRequest) (p *preprocess.Plan, id string, err error) {
 	if p, err = s.plan(ctx, time.Now(), q); err != nil {
 		s.metrics.ended(time.Now(), err, joining.Finish{})
@@ -168,8 +170,8 @@ func (s *Requests) Plan(ctx context.Context, q *inferencev1.GenerateRequest) (p 
 	return p, s.unused(ownerOf(ctx), rpc.RequestID(ctx)), nil
 }
 
-// plan makes a plan of a request, unless its tenant is over a limit: to compile forms and to make
-// tokens takes long.
+// plan makes a plan of a request. It first checks the limits of the tenant, since compiling
+// forms and tokenizing take long.
 func (s *Requests) plan(ctx context.Context, arrived time.Time, q *inferencev1.GenerateRequest) (*preprocess.Plan, error) {
 	if err := s.Over(ctx, 1, ""); err != nil {
 		return nil, err
@@ -177,8 +179,9 @@ func (s *Requests) plan(ctx context.Context, arrived time.Time, q *inferencev1.G
 	return s.deps.Models.Plan(ctx, arrived, q)
 }
 
-// Resume calls found if it has a request that can be resumed, and sends its events, but for the
-// tokens before an offset, to who has its secret. It returns as generate does.
+// Resume continues an answer for a caller that has the request's secret. It calls found if the
+// request can be resumed, sends its events without the tokens before the offset, and returns
+// as Generate does.
 func (s *Requests) Resume(ctx context.Context, q *inferencev1.ResumeRequest, found func(), send func(*inferencev1.GenerateEvent) error) error {
 	r, err := s.find(ownerOf(ctx), q.GetRequestId(), q.GetSecret())
 	if err != nil {
@@ -192,13 +195,13 @@ func (s *Requests) Resume(ctx context.Context, q *inferencev1.ResumeRequest, fou
 	return follow(ctx, r, q.GetOffset(), send, nil)
 }
 
-// follow sends a request's events to a reader that has been attached, all but
-// the tokens before from.
+// follow sends a request's events, without the tokens before from, to a reader that has been
+// attached.
 func follow(ctx context.Context, r *request, from uint64, send func(*inferencev1.GenerateEvent) error, now func(*inferencev1.GenerateEvent) bool) error {
 	reader := newReader(now)
 	defer context.AfterFunc(ctx, reader.rouse)()
 	gone := func() error {
-		// Whatever the transport says, it is the client that is gone.
+		// Whatever the transport's error, the client is gone.
 		err := clienterr.Gone(ctx)
 		r.events.leave(reader)
 		r.detach(err)
@@ -225,15 +228,15 @@ func follow(ctx context.Context, r *request, from uint64, send func(*inferencev1
 	}
 }
 
-// Running is how many requests run.
+// Running is the number of requests that run.
 func (s *Requests) Running() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.running
 }
 
-// Stop refuses new requests and waits for those that run. What still runs when ctx ends is
-// ended with UNAVAILABLE.
+// Stop refuses new requests and waits for those that run. Requests that still run when ctx
+// ends get UNAVAILABLE.
 func (s *Requests) Stop(ctx context.Context) {
 	s.mu.Lock()
 	if !s.stopping {
@@ -277,8 +280,8 @@ func (s *Requests) start(p *preprocess.Plan, by admitted, id string, c *Caller, 
 	if s.config.CacheByTenant || by.owner != "" {
 		p.Envelope.CacheSalt = tenantSalt(p.Envelope.GetTenant(), p.Envelope.GetCacheSalt())
 	}
-	// Proxies and clients send an id again with what they try again, and others may
-	// have thought of the same: each request has its own, which its caller is told.
+	// Retries repeat an id, and other clients may have chosen the same. Each request gets
+	// its own id, which Accepted tells the caller.
 	id = s.unused(by.owner, id)
 	p.Envelope.RequestId = id
 	s.number++
@@ -301,19 +304,19 @@ func (s *Requests) start(p *preprocess.Plan, by admitted, id string, c *Caller, 
 	return r, nil
 }
 
-// tenantSalt is a salt that no other tenant's request can have, whatever salt it asks for: a
-// prompt of one tenant then takes as long as if no other tenant had sent its like.
+// tenantSalt is a salt that no request of another tenant can have. So the time of a prompt
+// does not depend on the prompts of other tenants.
 func tenantSalt(tenant, salt string) string {
 	return fmt.Sprintf("%d:%s:%s", len(tenant), tenant, salt)
 }
 
-// named is what a request is known by: two owners may have requests of one id.
+// named identifies a request: two owners may use the same id.
 type named struct{ owner, id string }
 
 func (r *request) name() named { return named{r.owner, r.id} }
 
-// unused is an id if no request of the owner that is known, or whose record is kept, has it;
-// else one that begins like it. The caller holds mu.
+// unused returns id, or if a request or a record of the owner has it, an id that begins like
+// it. The caller holds mu.
 func (s *Requests) unused(owner, id string) string {
 	for free := id; ; {
 		if s.byID[named{owner, free}] == nil && !s.deps.Records.Has(owner, free) {
@@ -358,14 +361,14 @@ func (s *Requests) Forget(now time.Time) {
 	})
 }
 
-// drop forgets a finished request; mu is held.
+// drop forgets a finished request. The caller holds mu.
 func (s *Requests) drop(r *request) {
 	delete(s.byID, r.name())
 	r.forget()
 }
 
-// find joins an owner's request that can be resumed by who has its secret; its reader has to
-// detach from it. The error is a status.
+// find attaches a reader to an owner's request, if that can be resumed and the secret is
+// right. The reader must detach. The error is a status.
 func (s *Requests) find(owner, id, secret string) (*request, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,10 +1,10 @@
-// Package workers keeps a connection to each worker that membership lists, makes sure who
-// answers there, and knows how old that list is. Which worker gets a request is for
-// pkg/routing, which package routingdriver drives.
+// Package workers keeps a connection to each worker that membership lists, checks who answers
+// there, and knows how old the list is. It does not choose workers for requests: pkg/routing
+// does, which package routingdriver drives.
 //
-// The router's packages import it. A Pool owns a goroutine for each worker, which keeps its
-// connection, and one for each prefix cache that is being listed; Close waits for them.
-// Lock order: Pool.mu is a leaf, and so is that of a lane.
+// The router's packages import it. A Pool owns a goroutine for the connection of each worker,
+// and one for each prefix cache that it lists; Close waits for them. Lock order: Pool.mu and
+// the lock of a lane are leaves.
 package workers
 
 import (
@@ -29,18 +29,17 @@ import (
 	"github.com/tandem-serving/tandem/pkg/telemetry/logthrottle"
 )
 
-// Pool keeps one connection to each worker and tells the policy whether it
-// works.
+// Pool keeps one connection to each worker and tells the routing core whether it works.
 type Pool struct {
 	dial    func(address string) (*grpc.ClientConn, error)
 	timeout time.Duration
 	notify  func(routing.Event)
 	log     *slog.Logger
 
-	// Attempts to connect: of workers that have answered before, of those that were not
-	// asked yet, and of the others: records at which nobody answers delay none that works.
+	// Lanes for attempts to connect: to workers that have answered before, to new ones, and to
+	// all others. So records at which nobody answers do not delay workers that work.
 	known, first, others *lane
-	lists                chan struct{} // holds one for each ListBlocks that runs
+	lists                chan struct{} // holds a token for each ListBlocks that runs
 
 	mu      sync.Mutex
 	closed  bool
@@ -50,7 +49,7 @@ type Pool struct {
 	wait    sync.WaitGroup
 }
 
-// Places of the lanes.
+// Sizes of the lanes.
 const (
 	maxKnownAttempts = 64
 	maxFirstAttempts = 64
@@ -61,24 +60,24 @@ const (
 type member struct {
 	cancel context.CancelFunc
 	ctx    context.Context
-	moved  chan struct{} // holds one token when the addresses were changed
+	moved  chan struct{} // holds a token when the addresses have changed
 
 	// Under pool.mu:
 	addresses []string
-	conn      *connection // nil while there is none that works
+	conn      *connection // nil while none works
 	number    uint64      // of the last connection
 }
 
-// connection closes once it is not the worker's any more and no stream uses it:
-// a server that leaves still finishes the streams it has.
+// connection closes once the worker has another one, or none, and no stream uses it: a server
+// that leaves still finishes its streams.
 type connection struct {
 	grpc   *grpc.ClientConn
 	number uint64 // no other connection of this pool has it
-	uses   int    // under pool.mu; the member's own is one
+	uses   int    // under pool.mu; the member itself counts as one
 }
 
-// NewPool returns a pool without workers. It dials with dial, tries each address for
-// timeout, and tells notify, which must not block.
+// NewPool returns a pool without workers. It tries each address for timeout, and reports to
+// notify, which must not block.
 func NewPool(dial func(string) (*grpc.ClientConn, error), timeout time.Duration, notify func(routing.Event), log *slog.Logger) *Pool {
 	return &Pool{
 		dial: dial, timeout: timeout, notify: notify, log: log, members: make(map[routing.Ref]*member), unmet: logthrottle.Throttle{Every: unmetEvery, Burst: unmetBurst},
@@ -87,8 +86,8 @@ func NewPool(dial func(string) (*grpc.ClientConn, error), timeout time.Duration,
 	}
 }
 
-// Add begins to keep a connection, or tries the addresses at once where others were
-// tried before. It does not block.
+// Add begins to keep a connection to a worker. If the worker has new addresses, it tries them at
+// once. It does not block.
 func (p *Pool) Add(ref routing.Ref, role controlv1.Role, addresses []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -109,7 +108,7 @@ func (p *Pool) Add(ref routing.Ref, role controlv1.Role, addresses []string) {
 	p.wait.Go(func() { p.keep(ctx, ref, role, m) })
 }
 
-// Remove ends it. Streams that run go on.
+// Remove ends the connection to a worker. Running streams go on.
 func (p *Pool) Remove(ref routing.Ref) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -119,7 +118,7 @@ func (p *Pool) Remove(ref routing.Ref) {
 	}
 }
 
-// Close ends everything and waits.
+// Close ends all connections and waits for their goroutines.
 func (p *Pool) Close() {
 	p.mu.Lock()
 	p.closed = true
@@ -131,8 +130,8 @@ func (p *Pool) Close() {
 	p.wait.Wait()
 }
 
-// Acquire returns the worker's connection, its number, and a function that gives it
-// back. With an error the number is that of the last one.
+// Acquire returns a worker's connection, its number, and a function that gives it back. With an
+// error the number is that of the worker's last connection.
 func (p *Pool) Acquire(ref routing.Ref) (conn *grpc.ClientConn, number uint64, release func(), err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -164,10 +163,10 @@ type random struct{}
 
 func (random) IntN(n int) int { return rand.IntN(n) }
 
-// patience is how often a worker that never answered may fail before people are told.
+// patience is how often a worker that never answered may fail before the log warns.
 const patience = 3
 
-// keep connects, stays until the connection is lost, and begins again.
+// keep connects, waits until the connection is lost, and begins again.
 func (p *Pool) keep(ctx context.Context, ref routing.Ref, role controlv1.Role, m *member) {
 	log := p.log.With(slog.String("worker", ref.ID))
 	var redial routing.Redial
@@ -182,7 +181,7 @@ func (p *Pool) keep(ctx context.Context, ref routing.Ref, role controlv1.Role, m
 				failed++
 				changed := err.Error() != why
 				why = err.Error()
-				// A worker that starts again leaves its old record behind for a moment.
+				// A restarted worker leaves its old record behind for a moment.
 				p.complain(log, ref, changed, turn != p.known && (failed == patience || failed > patience && changed), why)
 			}
 			m.sleep(ctx, redial.Failed(random{}))
@@ -207,7 +206,7 @@ func (p *Pool) keep(ctx context.Context, ref routing.Ref, role controlv1.Role, m
 		m.conn = nil
 		p.mu.Unlock()
 		if ctx.Err() == nil {
-			// Requests that suffer from it say so; a worker that leaves is no news.
+			// Requests that lose their worker log it, and a worker that leaves is no news.
 			log.Info("connection to worker was lost", slog.String("address", address(conn)))
 			p.notify(routing.Disconnected{Worker: ref})
 		}
@@ -215,7 +214,7 @@ func (p *Pool) keep(ctx context.Context, ref routing.Ref, role controlv1.Role, m
 	}
 }
 
-// address is where a connection goes to, as the worker's record has it.
+// address is the address of a connection as in the worker's record.
 func address(conn *grpc.ClientConn) string {
 	return strings.TrimPrefix(conn.Target(), "passthrough:///")
 }
@@ -230,7 +229,7 @@ func (p *Pool) ready(ctx context.Context, conn *grpc.ClientConn) error {
 		case connectivity.Ready:
 			return nil
 		case connectivity.TransientFailure, connectivity.Shutdown:
-			_, _, err := identify(ctx, conn) // fails at once, and says why
+			_, _, err := identify(ctx, conn) // fails at once with the reason
 			if problem := rpc.DialProblem(err); problem != "" {
 				return errors.New(problem)
 			}
@@ -242,7 +241,7 @@ func (p *Pool) ready(ctx context.Context, conn *grpc.ClientConn) error {
 	}
 }
 
-// listTimeout bounds ListBlocks, and maxLists how many of them run at a time.
+// listTimeout bounds a ListBlocks, and maxLists how many run at a time.
 const (
 	listTimeout = 5 * time.Second
 	maxLists    = 8
@@ -254,8 +253,8 @@ func listBlocks(ctx context.Context, conn *grpc.ClientConn) (*workerv1.ListBlock
 	return workerv1.NewWorkerClient(conn).ListBlocks(ctx, &workerv1.ListBlocksRequest{})
 }
 
-// ListBlocks asks a worker for its prefix cache and hands the answer to the
-// policy. It does not block.
+// ListBlocks asks a worker for its prefix cache and hands the answer to the routing core. It
+// does not block.
 func (p *Pool) ListBlocks(ref routing.Ref) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -272,7 +271,7 @@ func (p *Pool) ListBlocks(ref routing.Ref) {
 			<-p.lists
 			if err == nil {
 				events = routing.Listed(ref, response)
-			} else if m.ctx.Err() == nil { // ever more rarely: the policy sees to it
+			} else if m.ctx.Err() == nil { // the core asks again, ever more rarely
 				p.log.Warn("prefix cache of worker is not known", slog.String("worker", ref.ID), slog.Any("error", err))
 			}
 		}

@@ -12,7 +12,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/latency"
 )
 
-// Rates are what a round reached.
+// Rates are the results of a round.
 type Rates struct {
 	PrefillTokens float64 `json:"prefill_tokens_per_s"`
 	DecodeTokens  float64 `json:"decode_tokens_per_s"`
@@ -20,22 +20,22 @@ type Rates struct {
 	ReadGBytes    float64 `json:"read_gbytes_per_s"`
 }
 
-// Result is what was measured. The rates, and what is made of them, are those of the
-// best rounds, each rate of its own.
+// Result is a measurement. Each rate, and each share made of it, is from the round that was
+// best in that rate.
 type Result struct {
 	Plan
 	Model   string `json:"model"`
 	ISA     string `json:"isa"`
 	Threads int    `json:"threads"`
-	// ChunkTokens is how much of a prompt a step computes at most.
+	// ChunkTokens is the largest part of a prompt in one step.
 	ChunkTokens int   `json:"chunk_tokens"`
 	WeightBytes int64 `json:"weight_bytes"` // packed
 
 	Rates
 	// FLOPs of a prompt are 2 · (weights of the linear layers) · tokens, the causal half
 	// of attention's products and one row of the head. Computed leaves out what the
-	// engine does not compute, since nobody needs it: the last layer after its keys and
-	// values, but for the row that becomes logits.
+	// engine skips: the last layer after its keys and values, except for the row that
+	// becomes logits.
 	PrefillFLOPs          float64 `json:"prefill_flops"`
 	PrefillFLOPsComputed  float64 `json:"prefill_flops_computed"`
 	PrefillGFLOPS         float64 `json:"prefill_gflops"`
@@ -45,9 +45,9 @@ type Result struct {
 	// DecodeStepBytes are the weights and the KV that a step reads, the mean over steps.
 	DecodeStepBytes float64 `json:"decode_step_bytes"`
 	DecodeGBytes    float64 `json:"decode_gbytes_per_s"`
-	// DecodeOfRead is the median over pairs: what a window of decode reads, as a share of
-	// what reading reached just before and after it. DecodeOfBestRead is the best round as
-	// a share of the best reading.
+	// DecodeOfRead is the median over pairs: the bytes that a window of decode reads, as a
+	// share of plain reading just before and after it. DecodeOfBestRead compares the best
+	// rounds of both.
 	DecodeOfRead     float64 `json:"decode_of_read"`
 	DecodePairs      int     `json:"decode_pairs"`
 	DecodeOfBestRead float64 `json:"decode_of_best_read"`
@@ -64,7 +64,8 @@ type Result struct {
 	AllocsPerStep     float64 `json:"allocs_per_step"`
 	AllocBytesPerStep float64 `json:"alloc_bytes_per_step"`
 
-	// Valid: the machine was quiet while the limits were measured. Reason says why not.
+	// Valid is true if the machine was quiet while the limits were measured. Reason says why
+	// not.
 	Valid  bool   `json:"valid"`
 	Reason string `json:"reason,omitempty"`
 }
@@ -75,8 +76,8 @@ type StepTimes struct {
 	P50 float64 `json:"p50"`
 }
 
-// sum makes the figures of the rounds, one at least; after is a measurement of the
-// limits after the last.
+// sum computes the result of at least one round; after holds the limits measured after the
+// last.
 func (r *Result) sum(rounds []round, after latency.Limits) {
 	var prefill, decode, peak, read, steps, shares, allocs, allocd []float64
 	var measured []latency.Limits
@@ -115,20 +116,20 @@ func (r *Result) sum(rounds []round, after latency.Limits) {
 	r.judge(measured)
 }
 
-// bestOf is the largest of some rates, the middle one, and how far that is below.
+// bestOf returns the largest rate, the median, and how far the median is below the largest.
 func bestOf(rates []float64) (best, median, spread float64) {
 	sorted := slices.SortedFunc(slices.Values(rates), func(a, b float64) int { return cmp.Compare(b, a) })
 	best, median = sorted[0], sorted[len(sorted)/2]
 	return best, median, 1 - median/best
 }
 
-// What two cores whose best instruction is vdpbf16ps, at its full rate, reach at least.
+// The least that two cores reach whose best instruction is vdpbf16ps at its full rate.
 const (
 	leastPeakGFLOPS = 900
 	leastReadGBytes = 36
 )
 
-// judge says whether the machine was quiet.
+// judge decides whether the machine was quiet.
 func (r *Result) judge(measured []latency.Limits) {
 	var reasons []string
 	if !profile.Limits(measured...).Valid {
@@ -147,7 +148,7 @@ func (r *Result) judge(measured []latency.Limits) {
 	r.Valid, r.Reason = len(reasons) == 0, strings.Join(reasons, "; ")
 }
 
-// least is the smallest of a rate, as a share of the largest.
+// least is the smallest value of a rate as a share of the largest.
 func least(measured []latency.Limits, rate func(latency.Limits) float64) float64 {
 	by := func(a, b latency.Limits) int { return cmp.Compare(rate(a), rate(b)) }
 	return rate(slices.MinFunc(measured, by)) / rate(slices.MaxFunc(measured, by))

@@ -17,21 +17,21 @@ import (
 	"github.com/tandem-serving/tandem/simulate"
 )
 
-// day has pools follow the load of a day, beside the best fixed size.
+// day compares pools that follow the load of a day with the best fixed size.
 type day struct{}
 
 func (day) Name() string  { return "day" }
 func (day) Title() string { return "4. A day: following the load, and the best fixed size" }
 
-// dayFile is the day, in docs/scenarios, and dayContext the context of its model.
+// dayFile is a scenario in docs/scenarios, and dayContext the context of its model.
 const (
 	dayFile    = "day.yaml"
 	dayContext = 4096
 )
 
-// shortDay is the text of dayFile with all its times divided by times: the curve, how long
-// workers take to start, and how long fewer must have been enough. Lengths and rates stay. KV is
-// sent in fewer parts, as on the rest of the page.
+// shortDay is dayFile with all durations divided by times: the curve of the load, the start of
+// a worker, and the wait before a pool shrinks. Lengths and rates stay. The model sends its KV
+// in fewer parts, as on the rest of the page.
 func shortDay(o Options, times float64) (string, error) {
 	text, err := os.ReadFile(filepath.Join(o.Profiles, "..", "scenarios", dayFile))
 	if err != nil {
@@ -70,27 +70,27 @@ func shortDay(o Options, times float64) (string, error) {
 	return string(short), err
 }
 
-// dayRun is a way to size the pools of a day, and what came of it.
+// dayRun is a way to size the pools over a day, with its result.
 type dayRun struct {
 	name    string
 	policy  string  // of scaling; empty: a fixed size
-	target  float64 // tokens that wait for a worker, of the policy by queue; 0: the default
-	prefill int     // workers of a fixed size, as is decode
+	target  float64 // waiting tokens a worker, for the policy "queue"; 0: the default
+	prefill int     // workers, of a fixed size
 	decode  int
 
 	figures report.Figures
-	hours   float64   // of workers, of a whole day
-	changes int       // of sizes
-	sizes   []float64 // of all pools, each half hour
+	hours   float64   // worker hours of a whole day
+	changes int       // of a pool's size
+	sizes   []float64 // workers of all pools, each half hour
 }
 
-// fixedRun has so many workers, of which share prefill.
+// fixedRun is a fixed size. The share of the workers prefills.
 func fixedRun(workers int, share float64) *dayRun {
 	prefill := max(int(math.Round(float64(workers)*share)), 1)
 	return &dayRun{name: fmt.Sprintf("%d + %d, fixed", prefill, workers-prefill), prefill: prefill, decode: workers - prefill}
 }
 
-// measure simulates a day that is times shorter.
+// measure simulates a day of 24 hours divided by times.
 func (d *dayRun) measure(ctx context.Context, o Options, times float64) error {
 	text, err := shortDay(o, times)
 	if err != nil {
@@ -127,10 +127,10 @@ func (d *dayRun) measure(ctx context.Context, o Options, times float64) error {
 	return nil
 }
 
-// halfHours are those of a day.
+// halfHours is their number in a day.
 const halfHours = 48
 
-// sizesOf is how many workers all pools have at the end of each half hour.
+// sizesOf is the number of workers of all pools at the end of each half hour.
 func sizesOf(resizes []simulate.Resize, day time.Duration) []float64 {
 	sizes, now := make([]float64, halfHours), map[string]int{}
 	for i := range sizes {
@@ -150,7 +150,7 @@ var fixedShares = []float64{0.27, 0.2, 0.35}
 
 // Run measures.
 func (day) Run(ctx context.Context, o Options) (*Result, error) {
-	if o.Small { // a day so short that CI had the time for it would be noise
+	if o.Small { // a day that is short enough for CI shows only noise
 		return &Result{}, nil
 	}
 	times, sizes := 8.0, []int{18, 20, 22, 24}
@@ -224,7 +224,7 @@ func dayTable(runs []*dayRun, best *dayRun) Table {
 	return t
 }
 
-// dayChart is how many workers there are over the day.
+// dayChart draws the number of workers over the day.
 func dayChart(scaled []*dayRun, best *dayRun) chart {
 	c := chart{title: "A day: workers", xLabel: "hour of the day", yLabel: "workers", line: float64(best.prefill + best.decode)}
 	for _, d := range scaled {

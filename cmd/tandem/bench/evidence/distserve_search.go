@@ -8,20 +8,20 @@ import (
 
 // rateSearch bounds DistServe's search for a rate.
 type rateSearch struct {
-	// most is the highest rate tried, within what the search stops at, both a GPU.
+	// most is the highest rate, and within the precision of the search, both a GPU.
 	most, within float64
-	// requests is how many a rate gets.
+	// requests is the number of requests at each rate.
 	requests int
 }
 
-// best is what a search found: the goodput, requests a second and GPU, of the best layout.
-// Requests are served in time if TTFT and TPOT are both within their bounds.
+// best is the result of a search: the best layout and its goodput, in requests a second and
+// GPU. A request is served in time if TTFT and TPOT are both within their bounds.
 type best struct {
 	rate   float64
 	layout layout
 }
 
-// meets tells whether 90% of the requests are served in time at a rate a GPU.
+// meets reports whether 90% of the requests are served in time at a rate a GPU.
 func (a application) meets(ctx context.Context, o Options, l layout, p placement, f fabric, requests, round int, perGPU, sloScale float64) (bool, error) {
 	t, err := newTrial(o.Profiles, a.scenario(o, l, p, f, requests, sloScale))
 	if err != nil {
@@ -30,7 +30,7 @@ func (a application) meets(ctx context.Context, o Options, l layout, p placement
 	return t.passes(ctx, perGPU*float64(l.gpus()), round)
 }
 
-// share of the requests that are served in time at a rate a GPU.
+// share is the share of the requests that are served in time at a rate a GPU.
 func (a application) share(ctx context.Context, o Options, l layout, p placement, f fabric, requests, round int, perGPU, sloScale float64) (float64, error) {
 	t, err := newTrial(o.Profiles, a.scenario(o, l, p, f, requests, sloScale))
 	if err != nil {
@@ -40,8 +40,8 @@ func (a application) share(ctx context.Context, o Options, l layout, p placement
 	return figures.SLOAttainment, err
 }
 
-// best of some layouts by DistServe's search. As there, a layout is only looked at if it is
-// better than the best so far.
+// best finds the best layout by DistServe's search. As there, it searches a layout only if that
+// is better than the best so far.
 func (a application) best(ctx context.Context, o Options, layouts []layout, p placement, f fabric, s rateSearch, round int) (found best, err error) {
 	for _, l := range layouts {
 		passes := func(perGPU float64) (bool, error) {
@@ -65,8 +65,8 @@ func (a application) best(ctx context.Context, o Options, layouts []layout, p pl
 	return found, nil
 }
 
-// rounds are the best of each of so many rounds of arrivals and lengths. The best layout of one is the
-// first that the next looks at: most of the others then are worse, which one rate tells.
+// rounds repeats best with n draws of arrivals and lengths. Each round tries the best layout of
+// the last one first: a single rate then rules out most of the others.
 func (a application) rounds(ctx context.Context, o Options, layouts []layout, p placement, f fabric, s rateSearch, n int) (all []best, err error) {
 	for round := range n {
 		found, err := a.best(ctx, o, layouts, p, f, s, round)
@@ -85,12 +85,12 @@ func (a application) rounds(ctx context.Context, o Options, layouts []layout, p 
 	return all, nil
 }
 
-// tightest is the smallest scale of both bounds, up to 4, at which 90% of the requests are in
-// time at a rate a GPU; 0: none.
+// tightest is the smallest factor of both bounds, up to 4, with which 90% of the requests are
+// in time at a rate a GPU; 0 if there is none.
 func (a application) tightest(ctx context.Context, o Options, l layout, p placement, f fabric, requests, round int, perGPU float64) (float64, error) {
 	const widest, within = 4.0, 0.02
 	found := false
-	// Bisected by how tight it is, so that what passes is low.
+	// bisect finds the highest value that passes, so it searches the inverse of the factor.
 	tight, err := bisect(1/widest, 8, within, func(tight float64) (bool, error) {
 		passed, err := a.meets(ctx, o, l, p, f, requests, round, perGPU, 1/tight)
 		found = found || passed

@@ -1,8 +1,8 @@
-// Package evidence makes docs/evidence.md: what the claim rests on (prefill and decode apart
-// meet more SLOs), measured on virtual time, beside the figures of the papers, and what the
-// figures must be within for CI.
+// Package evidence makes docs/evidence.md. It measures on virtual time whether prefill and
+// decode on separate workers meet more SLOs, compares the figures with those of papers, and
+// gives CI their bounds.
 //
-// Each file has a Section, or what several of them use. Commands import it. It starts
+// Each file has a Section, or code that several of them share. Commands import it. It starts
 // goroutines that run simulations, and waits for them before it returns.
 package evidence
 
@@ -10,14 +10,14 @@ import "context"
 
 // Section measures one part of the page.
 type Section interface {
-	// Name is what --section takes, Title the heading of its part of the page.
+	// Name is its name in --section, Title its heading on the page.
 	Name() string
 	Title() string
-	// Run measures it. An end of ctx is an error.
+	// Run measures it. If ctx ends, it returns an error.
 	Run(ctx context.Context, o Options) (*Result, error)
 }
 
-// Sections are all, in the order of the page.
+// Sections returns all sections, in the order of the page.
 func Sections() []Section {
 	return []Section{
 		distServe{},
@@ -29,7 +29,7 @@ func Sections() []Section {
 	}
 }
 
-// Options say how much to measure.
+// Options select how much to measure.
 type Options struct {
 	// Small is the version that CI runs: seconds a section instead of minutes.
 	Small bool
@@ -37,10 +37,10 @@ type Options struct {
 	Long bool
 	// Profiles is the folder of step times, docs/profiles of a checkout.
 	Profiles string
-	// Traces is a folder with recorded traffic; empty: there is none, and nothing that needs it
-	// is measured.
+	// Traces is a folder with recorded traffic. If it is empty, tables that need traffic keep
+	// their last figures.
 	Traces string
-	// Say tells how far a section is; nil: nobody listens. It may be called concurrently.
+	// Say reports the progress of a section. It may be nil, and may be called concurrently.
 	Say func(text string)
 }
 
@@ -50,12 +50,12 @@ func (o Options) say(text string) {
 	}
 }
 
-// Result is what a section measured. Its JSON is public.
+// Result is the result of a section. Its JSON is public.
 type Result struct {
 	Section string `json:"section"`
 	Title   string `json:"title"`
-	// Intro are paragraphs before the tables, Notes are below: what was found, and what the
-	// figures do not say.
+	// Intro has the paragraphs before the tables, Notes those below: findings, and what the
+	// figures do not show.
 	Intro    []string  `json:"intro,omitempty"`
 	Tables   []Table   `json:"tables,omitempty"`
 	Pictures []Picture `json:"pictures,omitempty"`
@@ -64,23 +64,23 @@ type Result struct {
 	FromTraces []Table `json:"from_traces,omitempty"`
 	// Ratios are the headline figures.
 	Ratios []Ratio `json:"ratios,omitempty"`
-	// WallSeconds is how long it took.
+	// WallSeconds is the time that the section took.
 	WallSeconds float64 `json:"wall_s"`
 }
 
-// Table is figures with the command that makes them again.
+// Table holds figures and the command that repeats them.
 type Table struct {
 	Title   string     `json:"title"`
 	Command string     `json:"command"`
 	Header  []string   `json:"header"`
 	Rows    [][]string `json:"rows"`
-	// Note stands below; Markdown.
+	// Note goes below the table, in Markdown.
 	Note string `json:"note,omitempty"`
 }
 
 // Picture is an SVG file beside the page.
 type Picture struct {
-	// Name is that of its file in docs/images, without the ending; Alt is what it shows.
+	// Name is its file in docs/images without the ending, Alt a description.
 	Name string `json:"name"`
 	Alt  string `json:"alt"`
 	SVG  []byte `json:"-"`
@@ -90,9 +90,9 @@ type Picture struct {
 type Ratio struct {
 	Name  string  `json:"name"`
 	Value float64 `json:"value"`
-	// Noise is how far the value may be from the committed one, either way: it covers other
-	// seeds and, where it was measured live, other machines.
+	// Noise is how far the value may differ from the committed one, either way. It covers
+	// other seeds and, for live measurements, other machines.
 	Noise float64 `json:"noise"`
-	// Paper is the figure that others published for it; empty: none.
+	// Paper is the published figure; empty if there is none.
 	Paper string `json:"paper,omitempty"`
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/tandem-serving/tandem/simulate"
 )
 
-// mooncake compares with Mooncake (R. Qin et al., FAST '25).
+// mooncake repeats experiments of Mooncake (R. Qin et al., FAST '25).
 type mooncake struct{}
 
 func (mooncake) Name() string { return "mooncake" }
@@ -21,12 +21,12 @@ func (mooncake) Title() string {
 	return "2. Mooncake's conversations: prefix caches, block stores and early refusal"
 }
 
-// Of the simulated cluster: machines that prefill and decode, and tokens of a block of KV.
+// The simulated cluster: prefill and decode machines, tokens of a KV block, block stores.
 const (
 	mooncakePrefill, mooncakeDecode  = 8, 4
 	mooncakeBlock                    = 256
 	mooncakeStores, mooncakeStoreGiB = 4, 1600
-	// kvBytesPerToken are those of Llama 2 70B in fp16.
+	// kvBytesPerToken is of Llama 2 70B in fp16.
 	kvBytesPerToken = 2 * 80 * 8 * 128 * 2
 )
 
@@ -35,25 +35,25 @@ type mooncakeRun struct {
 	trace     string
 	requests  int
 	speed     float64
-	memoryGiB int  // for KV, of each prefill worker
-	stores    bool // beside the workers
-	refuses   bool // the router knows the SLO
+	memoryGiB int  // KV memory of each prefill worker
+	stores    bool // with block stores
+	refuses   bool // requests send the SLO, so that the router can refuse them
 }
 
-// served is what came of a run.
+// served is the result of a run.
 type served struct {
 	report.Figures
 	simulate.PrefixUse
 }
 
-// found is which share of the prompts' tokens prefill workers did not compute, fetched which came from
-// stores.
+// found is the share of the prompts' tokens that prefill workers found in caches and stores;
+// fetched is the part from stores.
 func (s served) found() float64 { return float64(s.CachedTokens) / float64(max(s.PromptTokens, 1)) }
 func (s served) fetched() float64 {
 	return float64(s.FetchedTokens) / float64(max(s.PromptTokens, 1))
 }
 
-// measure serves it.
+// measure serves the trace.
 func (m mooncakeRun) measure(ctx context.Context, o Options) (s served, err error) {
 	var out strings.Builder
 	fmt.Fprintf(&out, llama, 1<<17, mooncakeBlock, ", transfer-bytes-per-second: 25000000000")
@@ -123,7 +123,7 @@ func (mooncake) Run(ctx context.Context, o Options) (*Result, error) {
 	return r, mooncakeTraced(ctx, o, drawn, requests, r)
 }
 
-// mooncakeTraced does the same with the trace, and compares both.
+// mooncakeTraced does the same with the real trace, and compares it with the synthetic one.
 func mooncakeTraced(ctx context.Context, o Options, drawn string, requests int, r *Result) error {
 	const command = "tandem bench evidence --section mooncake --traces DIR"
 	traced := filepath.Join(o.Traces, "conversation_trace.jsonl")
@@ -147,8 +147,8 @@ func mooncakeTraced(ctx context.Context, o Options, drawn string, requests int, 
 	return nil
 }
 
-// cacheTable is what prefill workers find of prompts with and without block stores, for several sizes
-// of their own caches, and both as shares of the ideal for one of them.
+// cacheTable shows which share of prompts prefill workers find with and without block stores,
+// for several sizes of their own caches, and compares one size with the ideal.
 func cacheTable(ctx context.Context, o Options, path string, requests int, command string) (t Table, without, with float64, err error) {
 	all, err := workloads.ReadTrace(path)
 	if err != nil {
@@ -189,8 +189,8 @@ func cacheTable(ctx context.Context, o Options, path string, requests int, comma
 	return t, without, with, nil
 }
 
-// refusalTable is what is served in time under overload, with and without early refusal, and
-// what that brings at twice the load.
+// refusalTable shows how many requests are served in time under overload, with and without
+// early refusal, and the gain at twice the load.
 func refusalTable(ctx context.Context, o Options, path string, requests int, command string) (Table, float64, error) {
 	speeds := []float64{1, 2, 3, 4}
 	const twice = 1
@@ -220,7 +220,7 @@ func refusalTable(ctx context.Context, o Options, path string, requests int, com
 	return t, figures[2*twice+1].SLOAttainment / max(figures[2*twice].SLOAttainment, 0.01), nil
 }
 
-// secondsOf is a latency in milliseconds as seconds.
+// secondsOf prints a latency in milliseconds as seconds.
 func secondsOf(ms *float64) string {
 	if ms == nil {
 		return "n/a"

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// Names are those of all sections.
+// Names returns the names of all sections.
 func Names() (names []string) {
 	for _, s := range Sections() {
 		names = append(names, s.Name())
@@ -22,7 +22,7 @@ func Names() (names []string) {
 	return names
 }
 
-// Named are the sections of some names, in the order of the page; without names all.
+// Named returns sections by name, in the order of the page; without names all.
 func Named(names []string) ([]Section, error) {
 	for _, name := range names {
 		if !slices.Contains(Names(), name) {
@@ -51,8 +51,8 @@ func Run(ctx context.Context, sections []Section, o Options) ([]*Result, error) 
 	return all, nil
 }
 
-// each runs do(0) to do(n-1), as many at a time as there are cores. After an error or an end
-// of ctx it begins no more.
+// each runs do(0) to do(n-1), as many at a time as there are cores. After an error or the end
+// of ctx it begins no others.
 func each(ctx context.Context, n int, do func(i int) error) error {
 	var (
 		next  atomic.Int64
@@ -85,7 +85,7 @@ func each(ctx context.Context, n int, do func(i int) error) error {
 	return errors.Join(errs...)
 }
 
-// Check says what is wrong with the options.
+// Check returns what is wrong with the options.
 func (o Options) Check() error {
 	for _, folder := range []string{o.Profiles, o.Traces} {
 		if folder == "" {
@@ -101,7 +101,7 @@ func (o Options) Check() error {
 // profile is the path of a file with step times.
 func (o Options) profile(name string) string {
 	path, err := filepath.Abs(filepath.Join(o.Profiles, name))
-	if err != nil { // the working directory is gone; reading the file will say so
+	if err != nil { // the working directory is gone; reading the file will fail too
 		return name
 	}
 	return path

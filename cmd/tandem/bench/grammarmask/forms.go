@@ -13,7 +13,7 @@ type form struct {
 	source *inferencev1.StructuredOutput
 }
 
-// forms are common ones.
+// forms are common forms of output.
 var forms = []form{
 	{"any object", &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_JsonObject{JsonObject: true}}},
 	{"person", ofSchema(`{"type":"object","properties":{"name":{"type":"string"},"age":{"type":"integer","minimum":0,"maximum":150},"married":{"type":"boolean"},
@@ -46,7 +46,7 @@ func first(source *inferencev1.StructuredOutput, _ string) *inferencev1.Structur
 	return source
 }
 
-// large is a schema of about ten kilobytes, another one for each number.
+// large is a schema of about ten kilobytes. Schemas of different numbers differ.
 func large(number int) (*inferencev1.StructuredOutput, string) {
 	var b strings.Builder
 	fmt.Fprintf(&b, `{"title":"schema %d","type":"object","additionalProperties":false,"properties":{`, number)
@@ -70,8 +70,8 @@ func large(number int) (*inferencev1.StructuredOutput, string) {
 	return ofSchema(b.String()), b.String()
 }
 
-// Synthetic is the texts of a vocabulary of some size: each byte, what JSON is made of, numbers
-// of up to three digits, and words about as long as those of models, some of another script.
+// Synthetic makes the texts of a vocabulary: each byte, the pieces of JSON, numbers of up to
+// three digits, and words about as long as those of models, some in another script.
 func Synthetic(size int) [][]byte {
 	out := [][]byte{eos: nil}
 	seen := map[string]bool{}

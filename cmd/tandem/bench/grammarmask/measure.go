@@ -1,6 +1,6 @@
-// Package grammarmask measures how long it takes to find which tokens a form of output allows:
-// at places of a form that nobody has been at, and at those of a form that others have used; and
-// what it makes of the rate of a batch.
+// Package grammarmask measures how long it takes to find the tokens that a form of output
+// allows, for a new grammar and for one that other outputs have used, and how a form changes
+// the rate of a batch.
 //
 // The command line imports it. It owns nothing. MeasureRate starts a goroutine, a worker's driver,
 // and waits for it.
@@ -19,16 +19,16 @@ import (
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 )
 
-// Plan is what to measure.
+// Plan describes a measurement.
 type Plan struct {
 	Sizes []int // of synthetic vocabularies, in tokens
-	// Outputs are how many each form is measured with.
+	// Outputs is the number of outputs of each form.
 	Outputs int
 	// MaxTokens ends outputs that do not end.
 	MaxTokens int
 }
 
-// Result is the figures of each vocabulary and form.
+// Result holds the figures of each vocabulary and form.
 type Result struct {
 	Forms []Form `json:"forms"`
 	// FirstMask is the time from a new schema to its first mask.
@@ -36,17 +36,17 @@ type Result struct {
 	Clock     string      `json:"clock"` // processor or wall
 }
 
-// Form is how long masks of one form took, microseconds.
+// Form holds the times of masks of one form, in microseconds.
 type Form struct {
 	Vocabulary int    `json:"vocabulary"`
 	Name       string `json:"form"`
-	// New are steps of outputs for a grammar that has just been compiled; Used, of other outputs
-	// for the same grammar afterwards.
+	// New are the masks of the first output of a grammar, Used those of later outputs of the
+	// same grammar.
 	New  Times `json:"new"`
 	Used Times `json:"used"`
 }
 
-// Times are quantiles of the time of a mask, microseconds.
+// Times are quantiles of the time of a mask, in microseconds.
 type Times struct {
 	Masks int     `json:"masks"`
 	P50   float64 `json:"p50_us"`
@@ -54,20 +54,20 @@ type Times struct {
 	Max   float64 `json:"max_us"`
 }
 
-// FirstMask is the time from a schema to its first mask, milliseconds, the median of several.
+// FirstMask is the median time from a schema to its first mask, in milliseconds.
 type FirstMask struct {
 	Vocabulary  int     `json:"vocabulary"`
 	SchemaBytes int     `json:"schema_bytes"`
-	Read        float64 `json:"vocabulary_ms"` // to take in the vocabulary, once for a model
+	Read        float64 `json:"vocabulary_ms"` // to read the vocabulary, once for a model
 	Compile     float64 `json:"compile_ms"`
 	Total       float64 `json:"total_ms"`
 }
 
-// started is when the clock began that counts where there is no time of a thread.
+// started is the zero of the wall clock, which counts where threads have no processor time.
 var started = time.Now()
 
-// clock is the processor time of this thread, so that other programs do not count, or the time
-// where the system does not tell it.
+// clock is the processor time of this thread, so that other programs do not count, or wall time
+// where the system lacks it.
 func clock() time.Duration {
 	if used, known := processor.ThreadTime(); known {
 		return used
@@ -94,7 +94,7 @@ func Measure(ctx context.Context, plan Plan) (*Result, error) {
 			return nil, err
 		}
 		read := clock() - begin
-		// What all forms share is found once for a model.
+		// All forms share this work, once for a model.
 		if _, err := measureForm(ctx, v, texts, forms[0], Plan{Outputs: 2, MaxTokens: plan.MaxTokens}); err != nil {
 			return nil, err
 		}
@@ -144,8 +144,8 @@ func measureForm(ctx context.Context, v *grammar.Vocabulary, texts [][]byte, f f
 	return out, nil
 }
 
-// generate draws an output and appends the time of each mask. Texts of strings are a few tokens
-// long, as those of models are.
+// generate draws an output and appends the time of each mask. Strings are a few tokens long, as
+// those of models are.
 func generate(g *grammar.Grammar, texts [][]byte, r *rand.Rand, most int, times []time.Duration) []time.Duration {
 	c := g.Constrain([]int32{eos})
 	var tokens, ids, leaves []int32
@@ -189,7 +189,7 @@ func timesOf(times []time.Duration) Times {
 	return Times{Masks: len(times), P50: at(0.5), P99: at(0.99), Max: at(1)}
 }
 
-// measureFirst times a schema of ten kilobytes that nobody has asked for.
+// measureFirst times new schemas of ten kilobytes.
 func measureFirst(ctx context.Context, v *grammar.Vocabulary) (*FirstMask, error) {
 	var compiles, totals []time.Duration
 	size := 0

@@ -1,6 +1,6 @@
-// Package handover measures the whole path of KV from one worker to another: a mesh
-// of a router, a prefill and a decode worker, each a process of its own, that serves
-// prompts apart, and the same prompts on one worker, whose tokens have to be equal.
+// Package handover measures the whole path of KV from one worker to another. It serves
+// prompts on a mesh of a router, a prefill and a decode worker, each in its own process, and
+// again on one worker. The tokens must be equal.
 //
 // The command line imports it. Measure owns the meshes that it starts and stops them.
 package handover
@@ -20,7 +20,7 @@ import (
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 )
 
-// Progress is told, in one line, what was just done.
+// Progress gets one line for each step that is done.
 type Progress func(line string)
 
 // Measure starts a mesh for each transport, one after another, and measures.
@@ -82,7 +82,7 @@ func (p Plan) measure(ctx context.Context, transport string, said Progress) (_ *
 		if i-p.Warmup >= p.Checked {
 			continue
 		}
-		// The decode worker has the KV that came: under another salt it does not find it.
+		// Another salt keeps the decode worker from finding the KV that it received.
 		again, r, err := p.generate(ctx, together, prompt, "again", inferencev1.Mode_MODE_AGGREGATED)
 		if err != nil {
 			return nil, errors.Join(err, mesh.Failed())
@@ -99,7 +99,7 @@ func (p Plan) measure(ctx context.Context, transport string, said Progress) (_ *
 	return way, nil
 }
 
-// prompt is one that no other begins like, so that no prefix cache helps.
+// prompt makes prompts that share no prefix, so that no prefix cache helps.
 func (p Plan) prompt(from *rand.Rand) []uint32 {
 	tokens := make([]uint32, p.PromptTokens)
 	for i := range tokens {
@@ -108,7 +108,7 @@ func (p Plan) prompt(from *rand.Rand) []uint32 {
 	return tokens
 }
 
-// generate gives the tokens of one request, which mode was asked for.
+// generate returns the tokens of one request in the given mode.
 func (p Plan) generate(ctx context.Context, to client.Client, prompt []uint32, salt string, mode inferencev1.Mode) ([]uint32, *record.Record, error) {
 	r := new(record.Record)
 	answer := to.Do(ctx, &workload.Request{

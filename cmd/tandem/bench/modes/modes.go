@@ -24,15 +24,15 @@ const (
 	Auto          = "auto"
 )
 
-// Options say what to compare.
+// Options describe the comparison.
 type Options struct {
-	// Load is what is sent, but for what a mix sets.
+	// Load is the traffic. A mix overrides its lengths.
 	Load  loadtest.Config
 	Mixes []Mix
 	// Rates to measure instead of a search; AroundCapacity if empty, and nil for a search.
 	Rates []float64
-	// TTFTScale and TPOTScale make the objective of a mix where Load has no SLO: multiples
-	// of what the first contender does for one request at a time.
+	// TTFTScale and TPOTScale make the objective of a mix if Load has no SLO: multiples of
+	// the first contender's latencies for one request at a time.
 	TTFTScale, TPOTScale float64
 	// Send the objective to the router with each request.
 	Send   bool
@@ -41,12 +41,12 @@ type Options struct {
 	Workers int
 }
 
-// Run measures three contenders: aggregated, disaggregated and auto. An end of ctx ends it
-// early, with what is whole; if nothing is, the error is contenders.ErrInterrupted.
+// Run measures three contenders: aggregated, disaggregated and auto. If ctx ends, it returns
+// the mixes that are complete, or contenders.ErrInterrupted if none is.
 func Run(ctx context.Context, three []contenders.Contender, o Options, progress loadtest.Progress) (result *Result, err error) {
 	result = &Result{Workers: o.Workers, Rounds: max(o.Rounds, 1), Mixes: []Mixed{}}
 	defer func() {
-		// What fails since it was asked to end is no news.
+		// After the end of ctx, failures are expected.
 		if err != nil && ctx.Err() != nil && len(result.Mixes) == 0 {
 			err = contenders.ErrInterrupted
 		}
@@ -116,7 +116,7 @@ func (r *Result) add(ctx context.Context, set *contenders.Set, mix Mix, o Option
 	if load.MinRequests == 0 {
 		load.MinRequests = leastRequests
 	}
-	// As many as the workers complete one at a time.
+	// Begin with the rate at which workers complete requests one at a time.
 	start := float64(o.Workers) / max(idle.E2E, time.Millisecond).Seconds()
 	found, err := set.Capacities(ctx, contenders.CapacityOptions{Load: load, Carry: carry, Start: start, Rounds: o.Rounds}, progress)
 	if err != nil {
@@ -127,8 +127,8 @@ func (r *Result) add(ctx context.Context, set *contenders.Set, mix Mix, o Option
 	return nil
 }
 
-// leastRequests is how many a step of a search sends at least, unless the load says it: the
-// share of fewer is too coarse.
+// leastRequests is the default for the requests of a search step. Fewer would make the share
+// of good ones too coarse.
 const leastRequests = 50
 
 // loadOf is a load with the traffic of a mix.
@@ -138,14 +138,14 @@ func loadOf(mix Mix, load loadtest.Config, number uint64) (loadtest.Config, erro
 			return load, err
 		}
 	}
-	if load.Workload.Seed > 0 { // no mix finds the prompts of another in a cache
+	if load.Workload.Seed > 0 { // so that no mix finds the prompts of another in a cache
 		load.Workload.Seed += number
 	}
 	err := load.ValidateRun()
 	return load, err
 }
 
-// Check says what is wrong with a load and its mixes.
+// Check returns what is wrong with a load and its mixes.
 func Check(load loadtest.Config, mixes []Mix) error {
 	for _, mix := range mixes {
 		if _, err := loadOf(mix, load, 0); err != nil {
@@ -155,7 +155,7 @@ func Check(load loadtest.Config, mixes []Mix) error {
 	return nil
 }
 
-// objective is so many times what an idle mesh does, to two digits.
+// objective is a multiple of an idle mesh's latencies, to two digits.
 func objective(idle loadtest.Idle, ttft, tpot float64) string {
 	terms := []string{"ttft:p90<" + bound(idle.TTFT, ttft).String()}
 	if idle.TPOT > 0 {
@@ -170,7 +170,7 @@ func bound(idle time.Duration, scale float64) time.Duration {
 	return time.Duration(math.Round(exact/unit) * unit)
 }
 
-// of puts the name of a mix before what a run says of itself.
+// of puts the name of a mix before the progress messages of a run.
 type of struct {
 	loadtest.Progress
 	mix string

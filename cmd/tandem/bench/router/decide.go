@@ -22,7 +22,7 @@ import (
 const decisionModel = "bench"
 
 // promptBlocks are the blocks of a prompt that a decision is timed with.
-const promptBlocks = DecisionTokens / blockTokens
+const promptBlocks = decisionTokens / blockTokens
 
 // decider is the routing core with workers, blocks in their prefix caches, and requests that
 // run on them.
@@ -113,7 +113,7 @@ func (d *decider) decide() (time.Duration, error) {
 	d.asked++
 	id := strconv.Itoa(d.asked)
 	event := routing.Arrived{Request: routing.Request{
-		ID: id, Tenant: "bench", Model: decisionModel, Mode: inferencev1.Mode_MODE_AUTO, Arrived: d.now, Tokens: DecisionTokens, MaxNew: d.plan.Tokens,
+		ID: id, Tenant: "bench", Model: decisionModel, Mode: inferencev1.Mode_MODE_AUTO, Arrived: d.now, Tokens: decisionTokens, MaxNew: d.plan.Tokens,
 		Hashes: map[routing.BlockKey][]kvcache.Hash{key: d.prompt()},
 	}}
 	began := time.Now()
@@ -192,7 +192,7 @@ func decisions(ctx context.Context, p Plan, r *Result) error {
 
 // hashing is how long it takes to hash the blocks of a prompt, a hundred times.
 func hashing(random *rand.Rand) []time.Duration {
-	tokens := make([]int32, DecisionTokens)
+	tokens := make([]int32, decisionTokens)
 	for i := range tokens {
 		tokens[i] = random.Int32N(128_000)
 	}

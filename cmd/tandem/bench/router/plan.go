@@ -38,15 +38,15 @@ type Plan struct {
 	Gap                  time.Duration
 	// Duration of the measurement, after a second or two in which the streams begin.
 	Duration time.Duration
-	// Decisions to time, with prompts of DecisionTokens.
+	// Decisions to time, with prompts of decisionTokens.
 	Decisions int
 	// Mesh is how the router is started: its Binary and Arguments, "--model" among them.
 	Mesh rig.Plan
 }
 
 const (
-	// DecisionTokens are in each prompt that a decision is timed with.
-	DecisionTokens = 2048
+	// decisionTokens is the length of the prompts of timed decisions.
+	decisionTokens = 2048
 	// MaxPrefixBlocks is as many as a router indexes.
 	MaxPrefixBlocks = 1 << 20
 	blockTokens     = 32

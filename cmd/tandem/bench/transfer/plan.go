@@ -46,7 +46,7 @@ type Plan struct {
 	// Bytes is the payload of one round of a rate.
 	Bytes     int64  `json:"bytes"`
 	Transport string `json:"transport"`
-	// Connections is how many join a sender to a receiver, 1 to MaxConnections.
+	// Connections is how many join a sender to a receiver, 1 to maxConnections.
 	Connections int    `json:"connections"`
 	Preset      string `json:"preset"`
 	BlockTokens int    `json:"block_tokens"`
@@ -64,8 +64,8 @@ type Plan struct {
 	Only []string `json:"only,omitempty"`
 }
 
-// MaxConnections is the most that join one sender to one receiver.
-const MaxConnections = 8
+// maxConnections is the largest number of connections from one sender to one receiver.
+const maxConnections = 8
 
 // maxBytes bounds a round: a slow machine takes minutes for it.
 const maxBytes = 1 << 40
@@ -75,8 +75,8 @@ func (p Plan) Validate() error {
 	switch {
 	case p.Transport != TCP && p.Transport != Unix && p.Transport != Shm:
 		return fmt.Errorf("--transport: %q is neither %s nor %s nor %s", p.Transport, TCP, Unix, Shm)
-	case p.Connections < 1 || p.Connections > MaxConnections:
-		return fmt.Errorf("--connections: %d is outside 1 to %d", p.Connections, MaxConnections)
+	case p.Connections < 1 || p.Connections > maxConnections:
+		return fmt.Errorf("--connections: %d is outside 1 to %d", p.Connections, maxConnections)
 	case p.BlockTokens < 1 || p.BlockTokens > 256:
 		return fmt.Errorf("--block-tokens: %d is outside 1 to 256", p.BlockTokens)
 	case p.PromptTokens < 1 || p.PromptTokens > 1<<17:

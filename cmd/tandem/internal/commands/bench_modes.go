@@ -51,8 +51,8 @@ of its own. In the first all workers do both phases. In the others they are spli
 prefill and decode workers: one serves in mode disaggregated, one in mode auto.
 
 For each mix of requests it finds the capacity of each: the highest rate at which 90% of
-the requests meet the SLO. They get the same arrivals, in turns at each step of the
-search; each round has other arrivals. Without --slo, the SLO is what the aggregated mesh
+the requests meet the SLO. At each step of the search they take turns with the same
+arrivals; each round draws new ones. Without --slo, the SLO is what the aggregated mesh
 does for one request at a time, times --slo-scale.
 
 With --rates it measures latencies at these rates instead, and where the time went. The

@@ -15,7 +15,7 @@ func newBenchTracingCommand() *cobra.Command {
 		Use:   "tracing",
 		Short: "Measure what tracing costs in CPU time per request",
 		Long: `Starts two meshes of processes with simulated engines. One traces a share of its
-requests to a collector. Both get the same requests, in turns. The result is the CPU
+requests to a collector. They take turns with the same requests. The result is the CPU
 time that router and workers spend on a request in each mesh, and the difference, with
 its 95% confidence interval over the pairs. With --sample 0 neither mesh traces: the
 difference then shows the error of the measurement itself.`,

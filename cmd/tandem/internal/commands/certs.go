@@ -36,18 +36,18 @@ func newCertsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "certs [ROLE[/NAME] | SERVER]...",
 		Short: "Make a certificate authority for development, and certificates of it",
-		Long: `Signs certificates by which the parts of a mesh know each other, with an authority of
-its own. The first call makes the authority; each call makes the certificates anew. Parts
-that run take new ones up with their next connection.
+		Long: `Makes certificates, by which the parts of a mesh know each other, and their authority. The
+first call makes the authority; each call makes the certificates anew. Running parts use
+new certificates from their next connection on.
 
 Without arguments it makes what the containers of deploy/compose need: one certificate
 for each role, and those of the servers etcd and nats. ROLE/NAME is for one part: router,
 prefill, decode, kvtransfer or operator, and its --id, or what its --id begins with before
 a hyphen. Any other word is the host of a server.
 
-Each certificate lies in a folder of its own as tls.crt, tls.key and ca.crt, as
-cert-manager has them. The authority's key has no password: in production use an
-authority that keeps its key, as docs/security.md says.`,
+Each certificate has its own folder, with tls.crt, tls.key and ca.crt as cert-manager
+writes them. The authority's key has no password: in production use an authority that
+protects its key, as docs/security.md says.`,
 		Example: `  tandem certs
   tandem certs --dir certs prefill/prefill-7 --host 10.0.0.7
   tandem certs operator/alice --lifetime 24h`,

@@ -28,12 +28,12 @@ func newDrainCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "drain ID",
 		Short: "Let a worker finish its requests and take no new ones",
-		Long: `Tells worker ID to take no new requests, and waits until those that it has are done.
+		Long: `Tells worker ID to take no new requests, and waits until its requests are done.
 Ctrl-C ends the wait, not the drain; 'tandem undrain' undoes the drain. The last
 serving worker of a role is drained only with --force.
 
-While etcd does not answer, only the worker and the router that is asked know of the
-drain; others hear of it when etcd is back.`,
+While etcd does not answer, only the worker and the router that you ask know of the drain;
+the other routers learn of it when etcd is back.`,
 		Example: `  tandem drain decode-2f9c
   tandem drain decode-2f9c --grace 30s`,
 		Args: exactly("the ID of a worker ('tandem workers' lists them)"),

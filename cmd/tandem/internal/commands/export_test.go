@@ -16,9 +16,6 @@ func Invocation(program string) string { return invocation(program) }
 // Styles is styles.
 func Styles(environ []string) bool { return styles(environ) }
 
-// Apart is apart.
-func Apart(cores []int, workers int) (each [][]int, rest []int) { return apart(cores, workers) }
-
 // PrintSimulated is printSimulated.
 var PrintSimulated = printSimulated
 

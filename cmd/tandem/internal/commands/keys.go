@@ -26,9 +26,8 @@ func newKeysCommand() *cobra.Command {
 		Use:   "keys",
 		Short: "Make, list and revoke the API keys of clients",
 		Long: `API keys let clients call routers that run with --auth required. A key belongs to a
-tenant, and says what it may be used for and how much the tenant may use. Only hashes of
-keys are kept, in etcd. What these commands change is in force at every router within a
-second.`,
+tenant, and has scopes and limits. etcd keeps only hashes of keys. Changes are in force at
+every router within a second.`,
 		Example: `  tandem keys create --tenant acme
   tandem keys list
   tandem keys revoke 0123456789ab`,

@@ -70,7 +70,7 @@ func TestWorkers(t *testing.T) {
 	checkFailure(t, run(t.Context(), "", nil, "workers", "--control", addr, "--role", "cook"), 2, `"cook" is not a role of a worker`)
 }
 
-// Below the table stands how many workers each pool should have, and why.
+// TestWorkersOfPools checks the lines below the table: the desired sizes and their reasons.
 func TestWorkersOfPools(t *testing.T) {
 	list := twoWorkers()
 	list.Pools = []*controlv1.PoolSize{

@@ -46,9 +46,9 @@ func newProfileCommand() *cobra.Command {
 		Use:   "profile [--model DIR | --preset NAME]",
 		Short: "Measure how long an engine's steps take, and how close it comes to the device's limits",
 		Long: `Measures the steps of the CPU engine on this machine: prompt chunks, single tokens, and
-drafts that it verifies (--speculate), in many sizes and contexts, in turns. It fits a
-model to their times and prints the error of the fit. It also measures the limits of the processor in the
-same run, and prints how close the engine comes to them.
+drafts that it verifies (--speculate), in many sizes and contexts, in varying order. It
+fits a model to their times and prints the error of the fit. It also measures the limits
+of the processor in the same run, and prints how close the engine comes to them.
 
 With --device cuda:0 it measures the CUDA engine, with longer chunks and contexts and
 larger batches. The limits are a large product and reads of memory; with --cublaslt the

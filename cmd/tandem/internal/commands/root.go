@@ -1,11 +1,9 @@
-// Package commands is the command line of tandem, on cobra: a file for each command, with what
-// it prints, or for one and what undoes it.
+// Package commands is the command line of tandem, on cobra. Each command has a file, with its
+// output; a command and its opposite share one.
 //
-// Only cmd/tandem imports it. A command reads its input from, and writes its
-// results to, the streams of the Process that runs it, and returns an error that
-// Run prints as one line; none of them ends the process itself. The package owns
-// the connections that its commands open, for as long as they run; what `up` and
-// `serve` start is theirs.
+// Only cmd/tandem imports it. A command uses the input and output streams of its Process and
+// returns an error, which Run prints as one line; no command ends the process itself. A
+// command closes the connections that it opens, and stops what it starts.
 package commands
 
 import (

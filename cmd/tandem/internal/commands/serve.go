@@ -27,10 +27,10 @@ func newServeCommand() *cobra.Command {
 		Short: "Run one part of the mesh: a router, a prefill or decode worker, or a block store",
 		Long: `Runs one part in this process. etcd and NATS run elsewhere. The part prints where it
 listens and then "ready". A router is ready once it has a decode worker; until then it
-says that it waits for one. Where it cannot reach etcd it begins with its last view of the
-workers, if it has one, and says so.
+prints that it waits for one. If it cannot reach etcd, it starts with its last view of the
+workers, if it has one, and prints that.
 
-On SIGTERM, SIGHUP or Ctrl-C the part takes nothing new, lets running requests finish
+On SIGTERM, SIGHUP or Ctrl-C the part refuses new requests, lets running ones finish
 within --stop-timeout, leaves the mesh and exits.`,
 		Example: `  tandem serve --target=router --listen 127.0.0.1:7070
   tandem serve --target=prefill --etcd http://127.0.0.1:2379 --nats nats://127.0.0.1:4222

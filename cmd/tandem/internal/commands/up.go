@@ -31,8 +31,8 @@ With --autoscale prefill=1..4,decode=1..4 it starts and stops workers with the l
 Ctrl-C lets running requests finish. A second Ctrl-C ends the process at once and leaves
 folders tandem-… among the temporary files, which the next start removes.
 
-With --tls all connections are encrypted, and parts and operators know each other by
-certificates, which it makes; clients need the file ca.crt of the folder that it names.`,
+With --tls it encrypts all connections, and makes the certificates by which parts and
+operators know each other. Clients need ca.crt of the folder that it prints.`,
 		Example: `  tandem up
   tandem up --prefill 2 --decode 2
   tandem up --autoscale prefill=1..4,decode=1..4

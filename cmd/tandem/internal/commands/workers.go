@@ -78,7 +78,7 @@ If long names make the table wider than 120 columns, it leaves columns out and s
 --json has them all, and also the worker's engine, arithmetic class, addresses, version
 and host.
 
-Below the table stands how many workers each pool should have for the load, and why.`,
+Lines below the table say how many workers each pool should have for the load, and why.`,
 		Example: `  tandem workers
   tandem workers --watch --json`,
 		Args: exactly(),

@@ -2,11 +2,11 @@
 // else from the environment, else from a YAML file, else their defaults. There
 // is one list of names, that of the flags; nothing is declared twice.
 //
-//   - Flag --max-tokens is the variable TANDEM_MAX_TOKENS; an empty one is as good as
-//     none. Variables tells those that set nothing, apart from the ones that Kubernetes
-//     sets (a Service called tandem gives every pod TANDEM_PORT).
-//   - In a file, nested keys are joined by "-" or "." to the flag's name. A key
-//     that is no flag is an error that names the nearest one.
+//   - Flag --max-tokens is the variable TANDEM_MAX_TOKENS. An empty variable counts as unset.
+//     Variables finds those that match no flag, and tells them apart from the ones that
+//     Kubernetes sets (a Service called tandem gives every pod TANDEM_PORT).
+//   - In a file, "-" or "." joins nested keys to the flag's name. An unknown key is an error
+//     that names the nearest flag.
 //
 // Only cmd/tandem may import it. It owns nothing and starts no goroutine.
 package settings
@@ -18,8 +18,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// EnvironmentPrefix begins every variable that is read.
-const EnvironmentPrefix = "TANDEM_"
+// environmentPrefix begins every variable that is read.
+const environmentPrefix = "TANDEM_"
 
 // Keys of the annotations by which a flag carries what this package knows of it.
 const (
@@ -45,7 +45,7 @@ func commandLineOnly(f *pflag.Flag) bool {
 
 // EnvironmentName is the variable that sets a flag.
 func EnvironmentName(flag string) string {
-	return EnvironmentPrefix + strings.ToUpper(strings.NewReplacer("-", "_", ".", "_").Replace(flag))
+	return environmentPrefix + strings.ToUpper(strings.NewReplacer("-", "_", ".", "_").Replace(flag))
 }
 
 // CommandLine is the Source of what was given there.
@@ -134,7 +134,7 @@ func setSource(f *pflag.Flag, source string) {
 func variables(environ []string) map[string]string {
 	found := map[string]string{}
 	for _, pair := range environ {
-		if name, value, ok := strings.Cut(pair, "="); ok && strings.HasPrefix(name, EnvironmentPrefix) {
+		if name, value, ok := strings.Cut(pair, "="); ok && strings.HasPrefix(name, environmentPrefix) {
 			found[name] = value
 		}
 	}

@@ -47,7 +47,7 @@ type Stray struct {
 	Nearest, CommandLine string
 }
 
-// Strays are the variables of environ, by name, that begin with EnvironmentPrefix and mean
+// Strays are the variables of environ, by name, that begin with environmentPrefix and mean
 // nothing. An empty one is as good as none, and Kubernetes' own do not count.
 func (v *Variables) Strays(environ []string) (strays []Stray) {
 	found := variables(environ)
@@ -56,8 +56,8 @@ func (v *Variables) Strays(environ []string) (strays []Stray) {
 			continue
 		}
 		stray := Stray{Name: name, CommandLine: v.commandLine[name]}
-		if nearest, near := spelling.Nearest(strings.TrimPrefix(name, EnvironmentPrefix), v.short()); near {
-			stray.Nearest = EnvironmentPrefix + nearest
+		if nearest, near := spelling.Nearest(strings.TrimPrefix(name, environmentPrefix), v.short()); near {
+			stray.Nearest = environmentPrefix + nearest
 		}
 		strays = append(strays, stray)
 	}
@@ -68,7 +68,7 @@ func (v *Variables) Strays(environ []string) (strays []Stray) {
 func (v *Variables) short() func(yield func(string) bool) {
 	return func(yield func(string) bool) {
 		for name := range v.known {
-			if !yield(strings.TrimPrefix(name, EnvironmentPrefix)) {
+			if !yield(strings.TrimPrefix(name, environmentPrefix)) {
 				return
 			}
 		}

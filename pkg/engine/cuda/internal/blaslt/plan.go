@@ -15,7 +15,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/driver"
 )
 
-// errClosed is what is left to say after Close.
+// errClosed is the error of a use after Close.
 var errClosed = errors.New("closed")
 
 // Handle is the library's state for a device.
@@ -26,7 +26,7 @@ type Handle struct {
 	closed  atomic.Bool
 }
 
-// NewHandle makes one.
+// NewHandle makes a handle.
 func (l *Library) NewHandle(device *driver.Device) (*Handle, error) {
 	h := &Handle{library: l, device: device}
 	err := device.Current(func() error {
@@ -40,7 +40,7 @@ func (l *Library) NewHandle(device *driver.Device) (*Handle, error) {
 	return h, nil
 }
 
-// Close drops the handle, which no product on its way may use.
+// Close drops the handle. No running product may use it.
 func (h *Handle) Close() error {
 	if h.closed.Swap(true) {
 		return nil
@@ -52,18 +52,18 @@ func (h *Handle) Close() error {
 	return nil
 }
 
-// Shape is that of a product out[Rows][Outputs] = a[Rows][K] * transposed w[Outputs][K], of
+// Shape is the shape of a product out[Rows][Outputs] = a[Rows][K] * transposed w[Outputs][K], of
 // bf16 with float32 sums. Sizes, and the distances of rows LdA, LdW and LdOut, are in
 // elements.
 type Shape struct {
 	Rows, Outputs, K, LdA, LdW, LdOut int
-	// Narrow: out is bf16, not float32.
+	// Narrow makes out bf16 instead of float32.
 	Narrow bool
-	// Add: the product is added to what out holds.
+	// Add adds the product to out instead of replacing it.
 	Add bool
 }
 
-// Plan is a product, and how the library computes it.
+// Plan is the library's algorithm for products of one shape.
 type Plan struct {
 	handle   *Handle
 	c        *C.tdm_blaslt_plan
@@ -79,8 +79,8 @@ type arguments struct {
 
 const _ = -uint(unsafe.Sizeof(arguments{}) ^ C.sizeof_tdm_blaslt_arguments)
 
-// Plan asks the library, once, how to compute products of a shape with at most so many
-// bytes of workspace, and without cutting a sum into parts.
+// Plan asks the library how to compute products of a shape. The algorithm uses at most the given
+// bytes of workspace and does not split sums.
 func (h *Handle) Plan(s Shape, workspaceBytes int64) (*Plan, error) {
 	c := (*C.tdm_blaslt_plan)(C.calloc(1, C.sizeof_tdm_blaslt_plan))
 	if c == nil {
@@ -133,8 +133,8 @@ func (p *Plan) Multiply(program *driver.Program, a, w, out, workspace driver.Add
 	})
 }
 
-// Close frees the plan, which no program may be submitted with any more. What was captured
-// with it is not affected.
+// Close frees the plan. No program that uses it may be submitted afterwards; captured graphs
+// still work.
 func (p *Plan) Close() error {
 	if p.closed.Swap(true) {
 		return nil

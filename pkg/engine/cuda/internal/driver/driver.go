@@ -1,19 +1,17 @@
-// Package driver is the CUDA driver API as far as the engine needs it, by a library
-// opened at run time: no CUDA toolkit to build, no driver to start. What a stream does is
-// written into a Program first and handed over in one cgo call.
+// Package driver is the part of the CUDA driver API that the engine needs. It opens the
+// driver's library at run time, so a build needs no CUDA toolkit and a start no driver. A
+// Program collects the work of a stream and hands it over in one cgo call.
 //
-// Only engine/cuda and what is below it import it. It owns contexts, memory, modules, streams,
-// events and graphs, each until its Close, Free or Unload, and starts no goroutines.
+// Only engine/cuda and packages below it import this one. It owns contexts, memory, modules,
+// streams, events and graphs, each until its Close, Free or Unload, and starts no goroutines.
 //
-// Any goroutine may call anything: each call makes the device's context current on the
-// thread it happens to run on, and a cgo call stays on its thread, so nobody locks one.
-// A Program is one goroutine's at a time. Nobody may close what another goroutine still
-// uses, except a Device, whose Close waits for the calls that are under way. Closing
-// twice is allowed; what is closed refuses use with an error.
+// Any goroutine may make any call: each call makes the device's context current on its
+// thread, and a cgo call stays on its thread, so callers lock none. One goroutine at a time
+// uses a Program. Do not close what another goroutine still uses, except a Device, whose
+// Close waits for running calls. Closing twice is allowed; a use after Close is an error.
 //
-// When a device is lost (Error.Sticky) every call on it fails alike, closing included:
-// close what there is, then every Device of it. The next NewDevice begins anew; where it
-// fails too, only a new process helps.
+// When a device is lost (Error.Sticky), every call on it fails, Close included. Close all
+// objects, then every Device. If the next NewDevice fails too, only a new process helps.
 package driver
 
 /*
@@ -33,7 +31,7 @@ import (
 	"unsafe"
 )
 
-// DefaultLibrary is what Open("") opens, by the system's search path.
+// DefaultLibrary is the library that Open("") finds in the system's search path.
 const DefaultLibrary = "libcuda.so.1"
 
 // Driver is an opened driver library. It stays open until the process ends.
@@ -42,8 +40,8 @@ type Driver struct {
 	version int
 }
 
-// Open opens the driver's library, libcuda.so.1 if library is "". The error is one line
-// that says what is missing and what to do about it.
+// Open opens the driver's library, libcuda.so.1 if library is "". The error is one line: what
+// is missing, and what to do about it.
 func Open(library string) (*Driver, error) {
 	library = cmp.Or(library, DefaultLibrary)
 	path := C.CString(library)
@@ -68,7 +66,7 @@ func Open(library string) (*Driver, error) {
 	return d, nil
 }
 
-// remedy is what to do when the driver does not start.
+// remedy says what to do if the driver does not start.
 func remedy(code int) string {
 	switch code {
 	case C.CUDA_ERROR_NO_DEVICE:
@@ -92,21 +90,21 @@ func (d *Driver) Version() (major, minor int) { return d.version / 1000, d.versi
 type Info struct {
 	// Ordinal is its number among the visible devices.
 	Ordinal int
-	// Name is the product's; UUID is as nvidia-smi prints it; PCI is its bus address.
+	// Name is the product's name, UUID the one that nvidia-smi prints, PCI the bus address.
 	Name, UUID, PCI string
-	// Memory is in bytes, all of it.
+	// Memory is the total in bytes.
 	Memory int64
 	// Capability is the compute capability, 90 for 9.0.
 	Capability      int
 	Multiprocessors int
-	// SharedPerBlock is the most shared memory of a block in bytes, for a kernel that
-	// asks for it by AllowShared.
+	// SharedPerBlock is the largest shared memory of a block in bytes, for a kernel that
+	// calls AllowShared.
 	SharedPerBlock int
 	// L2 is the size of the level-two cache in bytes.
 	L2 int
-	// ECC: errors of memory are corrected.
+	// ECC is true if the memory corrects errors.
 	ECC bool
-	// Integrated: it shares its memory with the processor.
+	// Integrated is true if the device shares its memory with the processor.
 	Integrated bool
 }
 

@@ -11,15 +11,15 @@ import (
 	"time"
 )
 
-// Event marks a place in a stream. A later record replaces the former one; one that was
-// never recorded counts as reached.
+// Event marks a place in a stream. Recording it again moves it. An event that was never
+// recorded counts as reached.
 type Event struct {
 	owned
 	handle C.CUevent
 	timing bool
 }
 
-// NewEvent makes an event that keeps no time, which is the cheaper kind.
+// NewEvent makes an event without a time, which is the cheaper kind.
 func (v *Device) NewEvent() (*Event, error) { return v.newEvent(false) }
 
 // NewTimer makes an event for Elapsed.
@@ -41,7 +41,7 @@ func (v *Device) newEvent(timing bool) (*Event, error) {
 	return &Event{owned: owned{device: v}, handle: C.CUevent(o.made), timing: timing}, nil
 }
 
-// Synchronize waits until the event is reached. The error may be that of the work before it.
+// Synchronize waits until the event is reached. The error may come from earlier work.
 func (e *Event) Synchronize() error {
 	if err := e.usable(); err != nil {
 		return err
@@ -75,7 +75,7 @@ func (e *Event) Done() (bool, error) {
 	return true, nil
 }
 
-// Elapsed is the time of the device between start and e, both timers and both reached.
+// Elapsed is the device's time between start and e. Both are timers and reached.
 func (e *Event) Elapsed(start *Event) (time.Duration, error) {
 	if err := errors.Join(start.usable(), e.usable()); err != nil {
 		return 0, err

@@ -1,49 +1,23 @@
 package workloads
 
 import (
-	"container/list"
-	"errors"
-	"fmt"
-	"io"
 	"math"
 	"slices"
 
 	"github.com/tandem-serving/tandem/loadtest/workload/trace"
 )
 
+// These fits made the workloads in docs/profiles from published traces. The binary has no use
+// for them: a test repeats them where it finds the traces.
 const (
-	// binsOf requests by the length of their prompts, and quantilesOf what is drawn.
+	// binsOf is the number of bins by prompt length; the others are numbers of quantiles.
 	binsOf, binQuantiles, quantilesOf = 10, 10, 50
-	// turnsOf have a probability of their own to go on.
+	// turnsOf is the number of turns with their own probability to go on.
 	turnsOf = 5
 )
 
-// ReadTrace reads all requests of a trace.
-func ReadTrace(path string) ([]trace.Entry, error) {
-	file, err := trace.Open(path, trace.Auto)
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
-	var all []trace.Entry
-	for {
-		e, err := file.Next()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, e)
-	}
-	if len(all) < 100 {
-		return nil, fmt.Errorf("%s has %d requests, too few to fit anything to", path, len(all))
-	}
-	return all, nil
-}
-
-// FitIndependent fits to requests whose prompt and answer have at most so many tokens
-// together; 0: to all. The rate is that of those.
+// FitIndependent fits to the requests whose prompt and answer together have at most the given
+// tokens; 0: to all requests.
 func FitIndependent(all []trace.Entry, most int) *Independent {
 	if most > 0 {
 		all = slices.DeleteFunc(slices.Clone(all), func(e trace.Entry) bool { return e.PromptTokens+e.OutputTokens > most })
@@ -68,8 +42,8 @@ func FitIndependent(all []trace.Entry, most int) *Independent {
 	return s
 }
 
-// FitConversations fits to requests with blocks. A request goes on with the last one before it
-// that has the most of its first blocks, if that is more than one.
+// FitConversations fits to requests with blocks. A request continues the latest earlier one that
+// shares the most of its first blocks, if it shares more than one.
 func FitConversations(all []trace.Entry) *Conversations {
 	var (
 		last                                  = map[uint64]int{} // request that had a block last
@@ -146,52 +120,4 @@ func moments(values []float64) (mean, sd float64) {
 		sd += (v - mean) * (v - mean) / float64(len(values))
 	}
 	return mean, math.Sqrt(sd)
-}
-
-// Ideal is the share of the prompts' tokens that a prefix cache without limits would have.
-func Ideal(all []trace.Entry) float64 {
-	seen, hit, of := map[uint64]bool{}, 0, 0
-	for _, e := range all {
-		for i, b := range e.Blocks {
-			if !seen[b] {
-				break
-			}
-			hit += min(trace.BlockTokens, e.PromptTokens-i*trace.BlockTokens)
-		}
-		for _, b := range e.Blocks {
-			seen[b] = true
-		}
-		of += e.PromptTokens
-	}
-	return float64(hit) / float64(of)
-}
-
-// Pooled is the share of the prompts' tokens that one cache of so many blocks would have,
-// which evicts the least recently used and fetches in no time.
-func Pooled(all []trace.Entry, blocks int) float64 {
-	order, places := list.New(), map[uint64]*list.Element{} // the most recently used first
-	hit, of := 0, 0
-	for _, e := range all {
-		found := true
-		for i, b := range e.Blocks {
-			if found = found && places[b] != nil; found {
-				hit += min(trace.BlockTokens, e.PromptTokens-i*trace.BlockTokens)
-			}
-		}
-		for _, b := range e.Blocks {
-			if places[b] != nil {
-				order.MoveToFront(places[b])
-				continue
-			}
-			places[b] = order.PushFront(b)
-			if order.Len() <= blocks {
-				continue
-			}
-			if last, is := order.Remove(order.Back()).(uint64); is {
-				delete(places, last)
-			}
-		}
-		of += e.PromptTokens
-	}
-	return float64(hit) / float64(of)
 }

@@ -1,0 +1,82 @@
+package workloads
+
+import (
+	"container/list"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/tandem-serving/tandem/loadtest/workload/trace"
+)
+
+// ReadTrace reads all requests of a trace.
+func ReadTrace(path string) ([]trace.Entry, error) {
+	file, err := trace.Open(path, trace.Auto)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	var all []trace.Entry
+	for {
+		e, err := file.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, e)
+	}
+	if len(all) < 100 {
+		return nil, fmt.Errorf("%s has %d requests, too few to fit anything to", path, len(all))
+	}
+	return all, nil
+}
+
+// Pooled is the share of the prompts' tokens that a single cache of so many blocks would hold. It
+// evicts the least recently used block, and a fetch takes no time.
+func Pooled(all []trace.Entry, blocks int) float64 {
+	order, places := list.New(), map[uint64]*list.Element{} // the most recently used first
+	hit, of := 0, 0
+	for _, e := range all {
+		found := true
+		for i, b := range e.Blocks {
+			if found = found && places[b] != nil; found {
+				hit += min(trace.BlockTokens, e.PromptTokens-i*trace.BlockTokens)
+			}
+		}
+		for _, b := range e.Blocks {
+			if places[b] != nil {
+				order.MoveToFront(places[b])
+				continue
+			}
+			places[b] = order.PushFront(b)
+			if order.Len() <= blocks {
+				continue
+			}
+			if last, is := order.Remove(order.Back()).(uint64); is {
+				delete(places, last)
+			}
+		}
+		of += e.PromptTokens
+	}
+	return float64(hit) / float64(of)
+}
+
+// Ideal is the share of the prompts' tokens that a prefix cache without limits would have.
+func Ideal(all []trace.Entry) float64 {
+	seen, hit, of := map[uint64]bool{}, 0, 0
+	for _, e := range all {
+		for i, b := range e.Blocks {
+			if !seen[b] {
+				break
+			}
+			hit += min(trace.BlockTokens, e.PromptTokens-i*trace.BlockTokens)
+		}
+		for _, b := range e.Blocks {
+			seen[b] = true
+		}
+		of += e.PromptTokens
+	}
+	return float64(hit) / float64(of)
+}

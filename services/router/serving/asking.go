@@ -1,0 +1,56 @@
+package serving
+
+import (
+	"slices"
+
+	"github.com/tandem-serving/tandem/pkg/joining"
+	"github.com/tandem-serving/tandem/pkg/routing"
+)
+
+// ask asks the policy for the workers of the next try.
+func (r *request) ask(a joining.Ask) {
+	clear(r.tries)
+	tokens := slices.Concat(r.plan.Tokens, a.Generated)
+	wanted := r.wanted(r.key, a.Attempt, tokens, a.Failures, a.Version)
+	if wanted.Retry = a.Retry; a.Retry {
+		r.requests.metrics.again.Inc()
+	}
+	r.requests.deps.Dispatcher.Ask(wanted, r.findable(tokens), r.plan.Envelope.GetCacheSalt(), r.answers)
+}
+
+// askHedge asks the policy for the workers of a second try. The policy answers at once.
+func (r *request) askHedge(a joining.AskHedge) {
+	tokens := slices.Concat(r.plan.Tokens, a.Generated)
+	wanted := r.wanted(a.ID, a.Attempt, tokens, a.Failures, a.Version)
+	answer := r.requests.deps.Dispatcher.Hedge(routing.Hedge{Request: wanted, Late: a.Late, After: a.After, Again: a.Again}, r.findable(tokens), r.plan.Envelope.GetCacheSalt())
+	switch e := answer.(type) {
+	case joining.Dispatched:
+		r.decided(e)
+	case joining.Refused:
+		r.requests.metrics.hedgeRefused(e.Err)
+	}
+	r.loop.Step(answer)
+}
+
+// wanted is what the policy needs to know about a try.
+func (r *request) wanted(id string, attempt int, tokens []int32, failures []routing.Failure, version routing.Version) routing.Request {
+	p := r.plan
+	return routing.Request{
+		ID:       id,
+		Attempt:  attempt,
+		Tenant:   p.Envelope.GetTenant(),
+		Model:    p.Model.Spec.Name,
+		Mode:     p.Envelope.GetMode(),
+		Priority: p.Envelope.GetPriority(),
+		Arrived:  r.arrived,
+		Deadline: p.Deadline,
+		Tokens:   len(tokens),
+		Holder:   r.holder,
+		MaxNew:   p.MaxTokens - (len(tokens) - len(p.Tokens)),
+		TTFT:     p.Envelope.GetSlo().GetTtft().AsDuration(),
+		TPOT:     p.Envelope.GetSlo().GetTpot().AsDuration(),
+		Class:    p.Envelope.GetSlo().GetClass(),
+		Failures: failures,
+		Version:  version,
+	}
+}
