@@ -33,7 +33,7 @@ func (b *barrier) wait() bool {
 		b.turn.Add(1)
 		return true
 	}
-	const looks = 1 << 14 // between looks at the clock; the first one in far less than the patience
+	const looks = 1 << 14 // at the other, for each at the clock: far less than the patience
 	var since time.Time
 	for n := 1; b.turn.Load() == turn; n++ { // it spins
 		if n%looks != 0 {
