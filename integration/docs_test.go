@@ -121,7 +121,9 @@ var examples = []struct {
 // shorter are flags that are added to examples which measure for longer than it takes to see
 // that they work, by their beginnings.
 var shorter = map[string]string{
-	"tandem profile --threads 1":              " --duration 10s",
+	"tandem profile --threads 1":              " --duration 2s",
+	"tandem bench engine --model ":            " --rounds 1 --limits 0s",
+	"tandem bench speculation --model ":       " --rounds 1",
 	"cat docs/*.md | tandem bench tokenizer ": " --duration 1s",
 }
 

@@ -5,11 +5,13 @@ import (
 	"testing"
 
 	"github.com/tandem-serving/tandem/pkg/grammar"
+	"github.com/tandem-serving/tandem/pkg/longtest"
 )
 
 // A form whose automata have a state for nearly every text ends its own outputs, and not those of
 // others: finding its tokens takes too long.
 func TestTooMuchWork(t *testing.T) {
+	longtest.OneGoroutine(t)
 	all := [][]byte{eos: nil}
 	for n := 1; n <= 14; n++ {
 		for word := range 1 << n {
@@ -79,6 +81,7 @@ func TestCountedClasses(t *testing.T) {
 // The work for one output is bounded: one whose places are all new ends, and others with the same
 // form go on.
 func TestTooMuchWorkForOneOutput(t *testing.T) {
+	longtest.OneGoroutine(t)
 	all := [][]byte{eos: nil}
 	for n := 1; n <= 12; n++ {
 		for word := range 1 << n {

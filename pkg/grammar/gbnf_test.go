@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/tandem-serving/tandem/pkg/grammar"
+	"github.com/tandem-serving/tandem/pkg/longtest"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 )
 
@@ -80,6 +81,7 @@ func TestGBNF(t *testing.T) {
 
 // What calls no rule that calls itself is as Go's own expressions have it.
 func TestGBNFAgainstExpressions(t *testing.T) {
+	longtest.OneGoroutine(t)
 	r := rand.New(rand.NewPCG(5, 24))
 	for range 300 {
 		text, expression := randomGBNF(r)

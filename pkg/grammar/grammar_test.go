@@ -12,11 +12,13 @@ import (
 	"testing"
 
 	"github.com/tandem-serving/tandem/pkg/grammar"
+	"github.com/tandem-serving/tandem/pkg/longtest"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 )
 
 // A long enum is no more than its texts, which begin alike.
 func TestLongEnum(t *testing.T) {
+	longtest.OneGoroutine(t)
 	var values []string
 	for i := range 5000 {
 		values = append(values, fmt.Sprintf(`"value %d"`, i))
@@ -89,6 +91,7 @@ func TestRefused(t *testing.T) {
 
 // Ranges of numbers against arithmetic.
 func TestRanges(t *testing.T) {
+	longtest.OneGoroutine(t)
 	r := rand.New(rand.NewPCG(8, 9))
 	number := func() string {
 		return strconv.FormatFloat(math.Round((r.Float64()-0.5)*math.Pow(10, float64(r.IntN(5)))*100)/100, 'f', -1, 64)
@@ -169,6 +172,7 @@ func TestTexts(t *testing.T) {
 // The state is a function of the tokens: a constraint that is asked about other tokens than
 // before, fewer or none of them the same, answers as a new one does.
 func TestTokensTakenBack(t *testing.T) {
+	longtest.OneGoroutine(t)
 	all := texts()
 	form, err := grammar.Compile(t.Context(), schema(schemas["person"]), vocabulary(t, all))
 	if err != nil {
@@ -260,6 +264,7 @@ func TestCacheOfManyCalls(t *testing.T) {
 
 // Dates have a 29th of February in leap years alone.
 func TestLeapYears(t *testing.T) {
+	longtest.OneGoroutine(t)
 	form, err := grammar.Compile(t.Context(), schema(`{"type":"string","format":"date"}`), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -289,6 +294,7 @@ func (e *ending) Err() error {
 
 // A compilation ends with its context, wherever it is, and says so, not that the source is wrong.
 func TestCompileEnds(t *testing.T) {
+	longtest.OneGoroutine(t)
 	var rules, enum strings.Builder
 	rules.WriteString("root ::= r0")
 	for i := range 400 {

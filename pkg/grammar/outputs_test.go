@@ -8,6 +8,7 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"github.com/tandem-serving/tandem/pkg/grammar"
+	"github.com/tandem-serving/tandem/pkg/longtest"
 )
 
 // schemas are common ones, with what each keyword is for.
@@ -31,6 +32,7 @@ var schemas = map[string]string{
 // Every output that is drawn under the masks, whatever is drawn, is what an independent
 // validator takes for valid; every mask on the way is what trying each token gives.
 func TestOutputsAreValid(t *testing.T) {
+	longtest.OneGoroutine(t)
 	all := texts()
 	v := vocabulary(t, all)
 	for name, text := range schemas {
@@ -40,6 +42,7 @@ func TestOutputsAreValid(t *testing.T) {
 
 // TestOutputsOfTheSuite does the same with the schemas of the public test suite.
 func TestOutputsOfTheSuite(t *testing.T) {
+	longtest.OneGoroutine(t)
 	dir := suite(t)
 	all := texts()
 	v := vocabulary(t, all)

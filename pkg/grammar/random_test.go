@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/tandem-serving/tandem/pkg/grammar"
+	"github.com/tandem-serving/tandem/pkg/longtest"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 )
 
@@ -63,6 +64,7 @@ func randomTexts(r *rand.Rand) [][]byte {
 // Masks are what trying each token gives, in random grammars and vocabularies, whether what they
 // are made of is known from other places or not.
 func TestMasksOfRandomGrammars(t *testing.T) {
+	longtest.OneGoroutine(t)
 	compiled, masks := 0, 0
 	for seed := range uint64(150) {
 		r := rand.New(rand.NewPCG(seed, 21))
@@ -106,6 +108,7 @@ func TestMasksOfRandomGrammars(t *testing.T) {
 
 // Calls end at the same depth whether what they do is known from elsewhere or not.
 func TestMasksWhereCallsAreDeep(t *testing.T) {
+	longtest.OneGoroutine(t)
 	all := texts()
 	for _, text := range []string{"[[[[", "[[[[[[[[[[[[[[[[", `{"a":{"a":{"a":`, `[{"a":[`, "]]]]]]", "}}}", `[[1],[`, `]},{"a":[[`, "((((", "))))", "(((((((("} {
 		all = append(all, []byte(text))

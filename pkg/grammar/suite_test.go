@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/tandem-serving/tandem/pkg/grammar"
+	"github.com/tandem-serving/tandem/pkg/longtest"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 )
 
@@ -67,6 +68,7 @@ func groupsOf(t *testing.T, dir, name string) (groups []group) {
 // valid instance is accepted, in some order of keys, compact and with spaces, and no invalid one
 // is, in any.
 func TestSuite(t *testing.T) {
+	longtest.OneGoroutine(t)
 	dir := suite(t)
 	refused := map[string]int{}
 	compiled, instances := 0, 0

@@ -15,6 +15,7 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"github.com/tandem-serving/tandem/pkg/grammar"
+	"github.com/tandem-serving/tandem/pkg/longtest"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 )
 
@@ -171,6 +172,7 @@ func (r reading) call(text string) (rest string, err error) {
 // Every output that is drawn under the masks is what other means take for free text with calls;
 // each mask on the way is what trying each token gives; free text may be anything.
 func TestTags(t *testing.T) {
+	longtest.OneGoroutine(t)
 	all := taggedTexts()
 	v := taggedVocabulary(t, all)
 	schema, err := jsonschema.UnmarshalJSON(strings.NewReader(point))

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tandem-serving/tandem/pkg/longtest"
 	"github.com/tandem-serving/tandem/pkg/tokenizer"
 )
 
@@ -121,6 +122,7 @@ func TestIgnoreMerges(t *testing.T) {
 
 // Pieces so long that each rank has a queue: the result is the heap's.
 func TestLongPieces(t *testing.T) {
+	longtest.OneGoroutine(t)
 	r := rand.New(rand.NewPCG(7, 8))
 	for range 12 {
 		merges := randomMerges(r)

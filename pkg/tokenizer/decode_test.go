@@ -6,6 +6,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"github.com/tandem-serving/tandem/pkg/longtest"
 	"github.com/tandem-serving/tandem/pkg/tokenizer"
 )
 
@@ -111,6 +112,7 @@ func TestSkipSpecial(t *testing.T) {
 }
 
 func TestStreamIsDecode(t *testing.T) {
+	longtest.OneGoroutine(t)
 	tok := openFable(t)
 	r := rand.New(rand.NewPCG(5, 6))
 	for range 2000 {

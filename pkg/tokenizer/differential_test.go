@@ -9,6 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/tandem-serving/tandem/pkg/longtest"
 	"github.com/tandem-serving/tandem/pkg/tokenizer"
 )
 
@@ -124,6 +125,7 @@ func continues(prompt, text, all string) bool {
 // Whatever a file puts together, texts become the ids that the reference says, and
 // ids the text, at once or one by one.
 func TestFilesAgreeWithTheReference(t *testing.T) {
+	longtest.OneGoroutine(t)
 	rapid.Check(t, func(rt *rapid.T) {
 		f := randomFile(rt)
 		tok, err := tokenizer.Parse(f.json(t))

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tandem-serving/tandem/pkg/longtest"
 	"github.com/tandem-serving/tandem/pkg/tokenizer"
 )
 
@@ -74,6 +75,7 @@ func TestMaxTokensCountsTheTemplate(t *testing.T) {
 
 // A prompt that is far too long is refused by its length.
 func TestHugePromptIsRefusedAtOnce(t *testing.T) {
+	longtest.OneGoroutine(t)
 	tok := openFable(t)
 	text := strings.Repeat("a", 100_000_000)
 	allocations := testing.AllocsPerRun(1, func() {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/tandem-serving/tandem/pkg/longtest"
 	"github.com/tandem-serving/tandem/pkg/tokenizer"
 )
 
@@ -28,6 +29,7 @@ type huggingFaceCase struct {
 // patterns, ByteLevel with its own, ignore_merges, and added tokens of every
 // kind.
 func TestAgreesWithHuggingFace(t *testing.T) {
+	longtest.OneGoroutine(t)
 	file, err := os.Open("testdata/huggingface.jsonl")
 	if err != nil {
 		t.Fatal(err)

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tandem-serving/tandem/pkg/longtest"
 	"github.com/tandem-serving/tandem/pkg/tokenizer"
 )
 
@@ -211,6 +212,7 @@ func TestRefusals(t *testing.T) {
 }
 
 func TestMalformedJSON(t *testing.T) {
+	longtest.OneGoroutine(t)
 	whole := string(newFile().json(t))
 	for name, c := range map[string]struct{ data, want string }{
 		"nothing":          {"", "offset 0: the file is incomplete: fetch it again"},

@@ -7,12 +7,14 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/tandem-serving/tandem/pkg/longtest"
 	"github.com/tandem-serving/tandem/pkg/tokenizer"
 )
 
 // The scanners cut as Python's regex module does, which testdata/patterns.py asked:
 // an implementation of the patterns that nobody here wrote.
 func TestScannersAgreeWithPython(t *testing.T) {
+	longtest.OneGoroutine(t)
 	file, err := os.Open("testdata/patterns.jsonl")
 	if err != nil {
 		t.Fatal(err)

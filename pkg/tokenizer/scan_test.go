@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tandem-serving/tandem/pkg/longtest"
 	"github.com/tandem-serving/tandem/pkg/tokenizer"
 )
 
@@ -55,6 +56,7 @@ func TestScannersAgreeWithTheRegularExpressions(t *testing.T) {
 // Every character up to the end of the second plane, eight at a time, each before a
 // letter and behind one.
 func TestEveryCharacter(t *testing.T) {
+	longtest.OneGoroutine(t)
 	pattern := tokenizer.Patterns[0]
 	ref, split := compileReference(t, pattern), tokenizer.Splitter(pattern)
 	var text strings.Builder

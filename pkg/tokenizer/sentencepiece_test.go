@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tandem-serving/tandem/pkg/longtest"
 	"github.com/tandem-serving/tandem/pkg/tokenizer"
 )
 
@@ -43,6 +44,7 @@ var forms = map[string]func(file){
 }
 
 func TestAgreesWithSentencePiece(t *testing.T) {
+	longtest.OneGoroutine(t)
 	for _, model := range []string{"words", "digits"} {
 		lines, err := os.Open("testdata/sentencepiece-" + model + ".jsonl")
 		if err != nil {

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/text/unicode/rangetable"
 	"unicode"
 
+	"github.com/tandem-serving/tandem/pkg/longtest"
 	"github.com/tandem-serving/tandem/pkg/tokenizer"
 )
 
@@ -65,6 +66,7 @@ func TestNormalForms(t *testing.T) {
 
 // What the library does and x/text does not.
 func TestNormalFormsLikeTheLibrary(t *testing.T) {
+	longtest.OneGoroutine(t)
 	marks := strings.Repeat("\u0301", 100)
 	for _, c := range []struct{ form, text, want string }{
 		{"NFC", "e" + marks, "é" + marks[2:]}, // x/text puts U+034F into long runs

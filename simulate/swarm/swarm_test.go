@@ -89,7 +89,7 @@ func TestSwarm(t *testing.T) {
 	most := uint64(math.MaxUint64)
 	if *lasts == 0 && longtest.Wanted() {
 		// The same scripts on every machine, however fast.
-		*lasts, most = time.Minute, 1000
+		*lasts, most = time.Minute, 450
 		if longtest.All() {
 			most = 3500
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/tandem-serving/tandem/cmd/tandem/plan"
 	"github.com/tandem-serving/tandem/loadtest/measure"
 	"github.com/tandem-serving/tandem/loadtest/report"
+	"github.com/tandem-serving/tandem/pkg/longtest"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 )
 
@@ -57,18 +58,13 @@ var steps = []string{"--simulated-base-ms=5", "--simulated-per-token-ms=0.1", "-
 
 func with(flags ...string) []string { return append(flags, steps...) }
 
-// oneGoroutine leaves a long test of what one goroutine does to runs without -short, which
-// is how the race detector's are called.
-func oneGoroutine(t *testing.T) {
-	t.Helper()
-	if testing.Short() {
-		t.Skip("takes long, and has one goroutine")
-	}
-}
+// briefly is for simulations so short that they tell a p99, for rates from 12 on: what a plan
+// simulates by itself is many times longer (TestPlan).
+const briefly = "--duration=40s"
 
 // A plan keeps its rules, and one worker fewer of a kind breaks a rule or the SLO.
 func TestPlan(t *testing.T) {
-	oneGoroutine(t)
+	longtest.OneGoroutine(t)
 	for _, c := range []struct {
 		name  string
 		flags []string
@@ -136,7 +132,7 @@ func TestPlan(t *testing.T) {
 // TestSpeculation: with guesses that are right, and cost little, the formulas and the simulation need
 // fewer workers that decode.
 func TestSpeculation(t *testing.T) {
-	oneGoroutine(t)
+	longtest.OneGoroutine(t)
 	workers := func(speculate string) (decode int) {
 		file := filepath.Join(t.TempDir(), "s.yaml")
 		text := "model: tiny\nacceptance: 0.9\nprofile: {base-ms: 5, per-token-ms: 0.1, per-context-token-ms: 0.0001}\n" +
@@ -144,7 +140,7 @@ func TestSpeculation(t *testing.T) {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		q := question(t, "--scenario="+file, "--rate=12", "--prompt-tokens=100", "--output-tokens=150", "--slo=ttft:p99<500ms,tpot:p99<7ms")
+		q := question(t, "--scenario="+file, "--rate=12", briefly, "--prompt-tokens=100", "--output-tokens=150", "--slo=ttft:p99<500ms,tpot:p99<7ms")
 		made, err := plan.Make(t.Context(), q, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -161,7 +157,7 @@ func TestSpeculation(t *testing.T) {
 // Each bound that nobody can keep is said to be so at once, and the nearest SLO that is named
 // can be kept.
 func TestInfeasible(t *testing.T) {
-	oneGoroutine(t)
+	longtest.OneGoroutine(t)
 	for _, c := range []struct{ name, slo, says string }{
 		{"TTFT below the prompt's own time", "ttft:p90<10ms", "ttft:p90<10ms is too tight: p90 of the prompts takes 25"},
 		{"TPOT below a step", "tpot:p99<4ms", "tpot:p99<4ms is too tight: a decode step takes 5.12 ms for one answer alone"},
@@ -170,7 +166,7 @@ func TestInfeasible(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			made, err := plan.Make(t.Context(), question(t, with("--rate=10", "--slo="+c.slo)...), nil)
+			made, err := plan.Make(t.Context(), question(t, with("--rate=12", "--slo="+c.slo)...), nil)
 			var infeasible *plan.Infeasible
 			if !errors.As(err, &infeasible) {
 				t.Fatalf("%v", err)
@@ -181,7 +177,7 @@ func TestInfeasible(t *testing.T) {
 			if !strings.HasPrefix(err.Error(), "infeasible, because ") || !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), "\n") {
 				t.Errorf("the error is %q, want %q in it", err, c.says)
 			}
-			if made, err = plan.Make(t.Context(), question(t, with("--rate=10", "--slo="+made.NearestSLO)...), nil); err != nil || !made.Feasible {
+			if made, err = plan.Make(t.Context(), question(t, with("--rate=12", briefly, "--slo="+made.NearestSLO)...), nil); err != nil || !made.Feasible {
 				t.Errorf("the nearest is not feasible: %v", err)
 			}
 		})
@@ -202,9 +198,9 @@ func TestTooMany(t *testing.T) {
 
 // Each rule of headroom takes more workers where it is stricter.
 func TestHeadroom(t *testing.T) {
-	oneGoroutine(t)
+	longtest.OneGoroutine(t)
 	size := func(flags ...string) *plan.Plan {
-		made, err := plan.Make(t.Context(), question(t, with(append([]string{"--rate=60", "--slo=ttft:p99<500ms,tpot:p99<20ms"}, flags...)...)...), nil)
+		made, err := plan.Make(t.Context(), question(t, with(append([]string{"--rate=60", "--duration=10s", "--slo=ttft:p99<500ms,tpot:p99<20ms"}, flags...)...)...), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -227,17 +223,17 @@ func TestHeadroom(t *testing.T) {
 			t.Errorf("%v: the reason is %q", c.flags, strict.Reason)
 		}
 	}
-	if fanned := size("--fan-out=10"); fanned.SLO != "ttft:p99.9<500ms,tpot:p99.9<20ms" {
+	if fanned := size("--fan-out=10", "--duration=80s"); fanned.SLO != "ttft:p99.9<500ms,tpot:p99.9<20ms" {
 		t.Errorf("the SLO of each of ten calls is %s", fanned.SLO)
 	}
 }
 
 // Equal questions have equal answers. They cost what the price says.
 func TestAnswersRepeat(t *testing.T) {
-	oneGoroutine(t)
+	longtest.OneGoroutine(t)
 	var texts []string
 	for range 2 {
-		q := question(t, with("--rate=30", "--slo=ttft:p99<300ms", "--seed=4")...)
+		q := question(t, with("--rate=30", briefly, "--slo=ttft:p99<300ms", "--seed=4")...)
 		q.WorkerPrice = 2
 		made, err := plan.Make(t.Context(), q, nil)
 		if err != nil {
@@ -261,9 +257,9 @@ func TestAnswersRepeat(t *testing.T) {
 // Where workers that do both phases need fewer, the plan says so, and a plan in mode aggregated
 // comes to the same number.
 func TestBothPhases(t *testing.T) {
-	oneGoroutine(t)
+	longtest.OneGoroutine(t)
 	for rate, fewer := range map[string]bool{"20": true, "60": false} {
-		testBothPhases(t, fewer, "--rate="+rate, "--slo=ttft:p99<2s,tpot:p99<60ms", "--max-utilisation=0.9", "--burst=1")
+		testBothPhases(t, fewer, "--rate="+rate, briefly, "--slo=ttft:p99<2s,tpot:p99<60ms", "--max-utilisation=0.9", "--burst=1")
 	}
 }
 
@@ -294,7 +290,7 @@ func testBothPhases(t *testing.T, fewer bool, flags ...string) {
 
 // The page has the curve with the planned rate on it.
 func TestReport(t *testing.T) {
-	oneGoroutine(t)
+	longtest.OneGoroutine(t)
 	began := time.Date(2026, 11, 27, 0, 0, 0, 0, time.UTC)
 	trace := filepath.Join(t.TempDir(), "trace.csv")
 	var text strings.Builder
@@ -305,7 +301,7 @@ func TestReport(t *testing.T) {
 	if err := os.WriteFile(trace, []byte(text.String()), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, load := range [][]string{with("--rate=25"), append([]string{"--trace=" + trace}, steps[:3]...)} {
+	for _, load := range [][]string{with("--rate=25", briefly), append([]string{"--trace=" + trace}, steps[:3]...)} {
 		made, err := plan.Make(t.Context(), question(t, append(load, "--slo=ttft:p90<200ms,tpot:p90<20ms")...), nil)
 		if err != nil {
 			t.Fatal(err)

@@ -21,3 +21,6 @@ func PerChunk(few, all map[string]int64, chunks int) *Allocations { return perCh
 func Over(memory []byte, size int, n int64, do func([]byte) (int, error)) error {
 	return over(memory, size, n, do)
 }
+
+// WaitAlone is a wait at a barrier to which nobody else comes.
+func WaitAlone() bool { return new(barrier).wait() }

@@ -183,6 +183,13 @@ func TestMeasureEndsWithItsContext(t *testing.T) {
 	}
 }
 
+// A thread does not spin for one that has no core: on a busy machine that took minutes.
+func TestBarrierGivesUp(t *testing.T) {
+	if transfer.WaitAlone() {
+		t.Error("both came")
+	}
+}
+
 func TestPlansThatAreRefused(t *testing.T) {
 	if err := plan().Validate(); err != nil {
 		t.Fatal(err)

@@ -2,6 +2,7 @@ package commands_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -81,8 +82,14 @@ func TestScenariosOfTheDocs(t *testing.T) {
 // trafficFile writes a scenario with some traffic.
 func trafficFile(t *testing.T, model, traffic string, more ...string) string {
 	t.Helper()
+	return profiledFile(t, 0.1, model, traffic, more...)
+}
+
+// profiledFile writes one whose tokens take so long.
+func profiledFile(t *testing.T, perTokenMs float64, model, traffic string, more ...string) string {
+	t.Helper()
 	file := filepath.Join(t.TempDir(), "s.yaml")
-	text := "model: " + model + "\nprofile: {base-ms: 10, per-token-ms: 0.1}\npools: {d: {role: decode, count: 2}}\ntraffic: {" + traffic + "}\n" + strings.Join(more, "\n")
+	text := "model: " + model + fmt.Sprintf("\nprofile: {base-ms: 10, per-token-ms: %g}", perTokenMs) + "\npools: {d: {role: decode, count: 2}}\ntraffic: {" + traffic + "}\n" + strings.Join(more, "\n")
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -92,8 +99,10 @@ func trafficFile(t *testing.T, model, traffic string, more ...string) string {
 // scenarioFile writes one whose requests are quick to simulate.
 func scenarioFile(t *testing.T, more ...string) string {
 	t.Helper()
-	return trafficFile(t, "tiny", "rate: 20, duration: 10s, warmup: 1s, prompt-tokens: 40, output-tokens: 5", more...)
+	return trafficFile(t, "tiny", quickTraffic, more...)
 }
+
+const quickTraffic = "rate: 20, duration: 10s, warmup: 1s, prompt-tokens: 40, output-tokens: 5"
 
 // Prompts that are text are served, whether the model has a tokenizer or not.
 func TestSimulateText(t *testing.T) {
@@ -204,8 +213,8 @@ func TestSimulateAutoscale(t *testing.T) {
 // Sweeps and searches work on simulated runs, whatever load the file asks for.
 func TestSimulateSearches(t *testing.T) {
 	onVirtualTime(t)
-	file := scenarioFile(t)
-	sweep := simulate(t, file, "--sweep=5,10,2000", "--slo=ttft:p50<60ms")
+	file := profiledFile(t, 0.5, "tiny", quickTraffic) // of which workers hold few
+	sweep := simulate(t, file, "--sweep=5,10,400", "--slo=ttft:p50<60ms")
 	if sweep.Search == nil || len(sweep.Search.Steps) != 3 || sweep.Search.Max == nil || *sweep.Search.Max != 10 {
 		t.Errorf("%+v", sweep.Search)
 	}
