@@ -96,7 +96,8 @@ func (d *Driver) account(run scheduler.RunStep, out engine.Output, err error) {
 	}
 	took := out.Compute + out.Drafting
 	d.loop.Lock()
-	give(d, (*worker.Worker).HandleStepTook, worker.StepTook{Tokens: tokens, Contexts: contexts, Compute: took})
+	// Routers are told what steps of this size take. To read a prompt with the draft model is no part of that.
+	give(d, (*worker.Worker).HandleStepTook, worker.StepTook{Tokens: tokens, Contexts: contexts, Compute: took - out.Reading})
 	d.loop.Unlock()
 	d.cfg.Metrics.stepDone(tokens, len(run.Parts), took)
 	d.cfg.Metrics.stepCost(run.Batch, &out)
