@@ -80,7 +80,7 @@ func TestMemoryForDraftModel(t *testing.T) {
 		{"its KV does not fit", 20 * gib, 2, 24 * gib, []string{"--draft-kv-memory: 20.0GiB for each of 2 decode workers", "may use only 24.0GiB (/limit)", "pass less"}},
 		{"more than can be counted", math.MaxInt64, 3, 24 * gib, []string{"--draft-kv-memory: ", "pass less"}},
 		{"it does not fit at all", gib, 2, 65 * mib, []string{"--draft-model: fable does not fit", "a smaller one"}},
-		{"the model does not fit beside it", 5 * gib, 2, 24 * gib, []string{"llama-8b does not fit", "may use only 13.", "for the draft model, where a smaller --draft-kv-memory leaves more"}},
+		{"the model does not fit beside it", 5 * gib, 2, 24 * gib, []string{"llama-8b does not fit", "may use only 14.0GiB", "for the draft model, where a smaller --draft-kv-memory leaves more"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			config := defaults()
