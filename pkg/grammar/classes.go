@@ -46,7 +46,7 @@ func (v *Vocabulary) classes(like *[256]byte) *classTrie {
 	if len(v.classTries) >= maxClassTries {
 		clear(v.classTries)
 	}
-	made := &classTrie{like: like, all: v.all}
+	made := &classTrie{like: like, all: v.all, root: classNode{nodes: []int32{0}}}
 	v.classTries[*like] = made
 	return made
 }
@@ -67,15 +67,11 @@ func (t *classTrie) next(n *classNode, words int) []classStep {
 			n.to = append(n.to, classStep{class, to})
 		}
 		to.nodes = append(to.nodes, child)
-		to.ends.few = append(to.ends.few, t.all.of(int(child))...)
-	}
-	if n == &t.root {
-		for child := int32(0); int(child) < len(t.all.bytes); child = t.all.after[child] {
-			add(child)
-		}
+		to.ends.few = append(to.ends.few, t.all.of(child)...)
 	}
 	for _, at := range n.nodes {
-		for child := at + 1; child < t.all.after[at]; child = t.all.after[child] {
+		first, end := t.all.behind(at)
+		for child := first; child < end; child++ {
 			add(child)
 		}
 	}
@@ -95,18 +91,7 @@ func (t *classTrie) next(n *classNode, words int) []classStep {
 
 // wide says whether many bytes lead on from a state, and some of them to the same.
 func (s *state) wide() bool {
-	if s.of.like == nil || s.of.text != nil {
-		return false
-	}
-	if !s.counted {
-		s.counted = true
-		for b := range 256 {
-			if s.next(byte(b)) != nil {
-				s.onward++
-			}
-		}
-	}
-	return s.onward >= wideBytes
+	return s.of.like != nil && s.of.text == nil && s.leads().count() >= wideBytes
 }
 
 // walkClasses follows all tokens from the one thread of a place, which is wide.
@@ -142,7 +127,7 @@ func (f *follower) walkClass(from classRests, at *state, behind *place) {
 				step.to.ends.add(f.ends)
 				f.classes = append(f.classes, here)
 			}
-			f.walkBehind(here, behind)
+			f.walkBehindClass(here, behind)
 		}
 		if !to.ends {
 			f.walkClass(here, to, behind)
@@ -150,39 +135,26 @@ func (f *follower) walkClass(from classRests, at *state, behind *place) {
 	}
 }
 
-// walkBehind follows what is behind a node of a trie of classes from a place.
-func (f *follower) walkBehind(from classRests, at *place) {
+// walkBehindClass follows what is behind a node of a trie of classes from a place.
+func (f *follower) walkBehindClass(from classRests, at *place) {
 	if len(at.threads) == 0 {
 		return
 	}
+	var onward byteSet // classes
+	for b := range at.leads().all {
+		onward.add(from.trie.like[b])
+	}
 	for _, step := range from.trie.next(from.node, len(f.allowed)) {
-		if !f.leadsOn(from.trie, step.class, at) {
+		if !onward.has(step.class) {
 			continue
 		}
+		if !f.works(at.cost * len(step.to.nodes)) {
+			return
+		}
 		for _, node := range step.to.nodes {
-			f.walkNodes(node, at)
+			if to := f.stepOn(at, f.trie.bytes[node]); to != nil {
+				f.walkNode(node, to)
+			}
 		}
 	}
-}
-
-// leads says of the classes of a trie whether some of their bytes lead on from a place, once it is
-// known.
-type leads struct {
-	trie  *classTrie
-	from  *place
-	class [256]struct{ known, is bool }
-}
-
-func (f *follower) leadsOn(trie *classTrie, class byte, from *place) bool {
-	if f.leads.trie != trie || f.leads.from != from {
-		f.leads = leads{trie: trie, from: from}
-	}
-	known := &f.leads.class[class]
-	for b := 0; b < 256 && !known.known; b++ {
-		if trie.like[b] == class && f.step(from, byte(b)) != nil {
-			known.is, known.known = true, true
-		}
-	}
-	known.known = true
-	return known.is
 }

@@ -58,6 +58,7 @@ func (p *program) except(texts []string) (*lexeme, error) {
 		}
 		return to
 	}
+	out.leads = func(from *state) byteSet { return *from.a.leads() }
 	out.first = visit(at{p.string().first, names.first, noEscape})
 	return out, nil
 }

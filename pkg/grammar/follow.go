@@ -37,13 +37,11 @@ type follower struct {
 
 	// Of what is being followed:
 	trie    *trie
-	path    []*place
 	allowed []uint64
 	ends    []uint64
 	left    [256][]int32 // nodes behind the end, by their bytes
 	classes []classRests
 	out     followed
-	leads   leads
 }
 
 // followed is what becomes of rests at a place.
@@ -77,16 +75,18 @@ func (f *followed) masks() (n int) {
 }
 
 func (f *follower) follow(r *rests, at *place) *followed {
-	if f.path == nil {
-		f.path = make([]*place, maxTokenBytes+1)
+	if f.allowed == nil {
 		f.allowed, f.ends = make([]uint64, f.vocabulary.words()), make([]uint64, f.vocabulary.words())
 	}
 	clear(f.allowed)
 	clear(f.ends)
-	f.trie, f.classes, f.out, f.leads = r.trie, nil, followed{}, leads{}
+	f.trie, f.classes, f.out = r.trie, nil, followed{}
 	f.visit(at)
 	if at.complete {
 		r.ends.add(f.ends)
+		if r.all {
+			f.leaveBehind(0)
+		}
 		for _, from := range r.from {
 			f.left[from.b] = append(f.left[from.b], from.nodes...)
 		}
@@ -130,62 +130,68 @@ func (f *follower) works(work int) bool {
 
 // walkFrom follows rests from a place.
 func (f *follower) walkFrom(r *rests, at *place) {
+	if r.all {
+		f.walkBehind(0, at)
+	}
 	for _, from := range r.from {
-		if !f.works(at.cost) {
+		if !f.works(at.cost * len(from.nodes)) {
 			return
 		}
-		if f.step(at, from.b) == nil {
-			continue
-		}
-		for _, node := range from.nodes {
-			f.walkNodes(node, at)
+		if to := f.stepOn(at, from.b); to != nil {
+			for _, node := range from.nodes {
+				f.walkNode(node, to)
+			}
 		}
 	}
 	for _, c := range r.classes {
 		c.trie.mu.Lock()
-		f.walkBehind(c, at)
+		f.walkBehindClass(c, at)
 		c.trie.mu.Unlock()
 	}
 }
 
-// walkNodes follows the texts that go on with a node from a place.
-func (f *follower) walkNodes(node int32, at *place) {
-	t, path := f.trie, f.path
-	path[0] = at
-	begins, end := t.depth[node], int(t.after[node])
-	for i := int(node); i < end; {
-		depth := t.depth[i] - begins
-		if !f.works(path[depth].cost) {
-			return
+// stepOn is step, and quick where a byte surely leads nowhere, as most do.
+func (f *follower) stepOn(from *place, b byte) *place {
+	if !from.leads().has(b) {
+		return nil
+	}
+	return f.step(from, b)
+}
+
+// walkBehind follows the texts that go on behind a node from the place after it.
+func (f *follower) walkBehind(node int32, at *place) {
+	first, end := f.trie.behind(node)
+	if first == end || !f.works(at.cost*int(end-first)) {
+		return
+	}
+	for i, b := range f.trie.bytes[first:end] {
+		if to := f.stepOn(at, b); to != nil {
+			f.walkNode(first+int32(i), to)
 		}
-		to := f.step(path[depth], t.bytes[i])
-		if to == nil {
-			i = int(t.after[i])
-			continue
-		}
-		f.visit(to)
-		if to.complete {
-			f.leave(int32(i))
-		}
-		if len(to.threads) == 0 {
-			i = int(t.after[i])
-			continue
-		}
-		for _, id := range t.of(i) {
-			set(f.allowed, id)
-		}
-		path[depth+1] = to
-		i++
 	}
 }
 
-// leave notes that a text that ends at a node gets to the end of the call.
-func (f *follower) leave(node int32) {
-	t := f.trie
-	for _, id := range t.of(int(node)) {
-		set(f.ends, id)
+// walkNode follows the texts that go on with a node, from the place after it.
+func (f *follower) walkNode(node int32, to *place) {
+	f.visit(to)
+	if to.complete {
+		for _, id := range f.trie.of(node) {
+			set(f.ends, id)
+		}
+		f.leaveBehind(node)
 	}
-	for child := node + 1; child < t.after[node]; child = t.after[child] {
-		f.left[t.bytes[child]] = append(f.left[t.bytes[child]], child)
+	if len(to.threads) > 0 {
+		for _, id := range f.trie.of(node) {
+			set(f.allowed, id)
+		}
+		f.walkBehind(node, to)
+	}
+}
+
+// leaveBehind notes that the texts that go on behind a node have got to the end of the call.
+func (f *follower) leaveBehind(node int32) {
+	first, end := f.trie.behind(node)
+	for i, b := range f.trie.bytes[first:end] {
+		f.left[b] = append(f.left[b], first+int32(i))
 	}
 }

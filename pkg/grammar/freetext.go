@@ -44,6 +44,7 @@ func (l *lexemes) free(triggers []string, atStart bool) *lexeme {
 		states: make(map[int32]*state),
 	}
 	f.lexeme.free, f.lexeme.step = f, f.step
+	f.lexeme.leads = func(*state) (all byteSet) { all.addRange(0, 255); return all }
 	for i, trigger := range triggers {
 		at := int32(0)
 		f.nodes[0].begins = append(f.nodes[0].begins, int32(i))
@@ -135,7 +136,9 @@ func (f *freeText) candidates(s *state, v *Vocabulary) (out []int32) {
 			break
 		}
 		for _, i := range n.begins {
-			out = append(out, v.all.beginning(f.triggers[i][n.depth:])...)
+			if node, is := v.all.find(f.triggers[i][n.depth:]); is {
+				out = v.all.below(node, out)
+			}
 		}
 		if at == 0 || f.atStart {
 			return out
@@ -161,16 +164,18 @@ func (f *freeText) lookFor(v *Vocabulary) []int32 {
 		}
 		return out
 	}
-	path, t := make([]int32, maxTokenBytes+1), v.all
-	f.lexemes.effort += len(t.bytes)
-	for i := 0; i < len(t.bytes); {
-		depth := t.depth[i]
-		path[depth+1] = f.follow(path[depth], t.bytes[i])
-		if f.nodes[path[depth+1]].trigger >= 0 {
-			out = append(out, t.below(i)...)
-			i = int(t.after[i])
+	f.lexemes.effort += len(v.all.bytes)
+	return f.lookBehind(0, 0, v.all, out)
+}
+
+// lookBehind appends those behind a node of a trie, which leads to a beginning of triggers.
+func (f *freeText) lookBehind(node, at int32, t *trie, out []int32) []int32 {
+	first, end := t.behind(node)
+	for child := first; child < end; child++ {
+		if to := f.follow(at, t.bytes[child]); f.nodes[to].trigger >= 0 {
+			out = t.below(child, out)
 		} else {
-			i++
+			out = f.lookBehind(child, to, t, out)
 		}
 	}
 	return out
@@ -206,25 +211,6 @@ func (p *place) freeThread() (free thread, is bool) {
 		return free, false
 	}
 	return p.threads[i], true
-}
-
-// beginning are the ids of the texts that begin with some text, which is not empty.
-func (t *trie) beginning(text string) []int32 {
-	i := 0
-	for depth := 0; i < len(t.bytes); {
-		if int(t.depth[i]) < depth {
-			return nil // past what the text before leads to
-		}
-		if t.bytes[i] != text[depth] {
-			i = int(t.after[i])
-			continue
-		}
-		if depth++; depth == len(text) {
-			return t.below(i)
-		}
-		i++
-	}
-	return nil
 }
 
 // having are the tokens whose texts contain a text, never nil.

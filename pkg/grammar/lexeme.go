@@ -13,6 +13,8 @@ type lexeme struct {
 	first *state
 	// step is where a byte leads from one of its states, nil if nowhere.
 	step func(from *state, b byte) *state
+	// leads are the bytes that may lead on from one of its states, and all that do.
+	leads func(from *state) byteSet
 	// like says of each byte which one leads to the same state everywhere, the first of them;
 	// nil: it is not known of any.
 	like *[256]byte
@@ -32,9 +34,9 @@ type state struct {
 	// ends: no byte leads on.
 	ends bool
 	transitions[state]
-	// onward is how many bytes lead on, once they were counted.
-	onward  int16
-	counted bool
+	// onward is lexeme.leads, once it was asked for.
+	onward byteSet
+	asked  bool
 
 	nodes []int32 // of the nfa, if that is what the lexeme is made of
 	// Of a string: how many characters are complete, as far as that matters, and where in
@@ -58,6 +60,14 @@ func (s *state) next(b byte) *state {
 	}
 	s.set(b, to)
 	return to
+}
+
+// leads are the bytes that may lead on from s: of the others it is known that they do not.
+func (s *state) leads() *byteSet {
+	if !s.asked {
+		s.asked, s.onward = true, s.of.leads(s)
+	}
+	return &s.onward
 }
 
 // maxLexemeStates bounds the states of one automaton that are remembered, and maxStateNodes the
@@ -124,7 +134,7 @@ type subsets struct {
 // automaton makes a lexeme of an nfa. It is nil if that matches nothing.
 func (l *lexemes) automaton(n *nfa) *lexeme {
 	s := &subsets{lexemes: l, lexeme: new(lexeme), nodes: n.nodes, live: n.live(), states: make(map[string]*state), seen: make([]bool, len(n.nodes))}
-	s.lexeme.step, s.lexeme.like = s.step, n.like()
+	s.lexeme.step, s.lexeme.leads, s.lexeme.like = s.step, s.leads, n.like()
 	s.closure(n.start)
 	ways := len(s.found)
 	if s.lexeme.first = s.state(); s.lexeme.first == nil {
@@ -213,6 +223,14 @@ func (s *subsets) step(from *state, b byte) *state {
 	return s.state()
 }
 
+func (s *subsets) leads(from *state) (out byteSet) {
+	s.lexemes.effort += len(from.nodes)
+	for _, at := range from.nodes {
+		out.addRange(s.nodes[at].lo, s.nodes[at].hi)
+	}
+	return out
+}
+
 // expression makes a lexeme of a regular expression; nil: it matches nothing.
 func (l *lexemes) expression(re *syntax.Regexp, json bool) (*lexeme, error) {
 	n := l.nfa(json)
@@ -233,7 +251,7 @@ func (l *lexemes) known(text string) *lexeme {
 	}
 	if err != nil || lex == nil {
 		l.broken = fmt.Errorf("a mistake in package grammar: %q: %w", text, err)
-		nothing := &lexeme{step: func(*state, byte) *state { return nil }}
+		nothing := &lexeme{step: func(*state, byte) *state { return nil }, leads: (*state).leading}
 		nothing.first = &state{of: nothing}
 		return nothing
 	}
@@ -264,7 +282,7 @@ const maxProductsTotal = 1 << 14
 // both makes a lexeme of what two lexemes match; nil: nothing.
 func (l *lexemes) both(x, y *lexeme) (*lexeme, error) {
 	type pair struct{ a, b *state }
-	out := &lexeme{like: likeBoth(x.like, y.like)}
+	out := &lexeme{like: likeBoth(x.like, y.like), leads: (*state).leading}
 	made := map[pair]*state{}
 	var order []*state
 	var before [][]int // by index in order
@@ -355,7 +373,7 @@ func likeBoth(x, y *[256]byte) *[256]byte {
 // keep forgets transitions to other states than some, for good.
 func (s *state) keep(is func(to *state) bool) {
 	var kept transitions[state]
-	kept.known = [4]uint64{^uint64(0), ^uint64(0), ^uint64(0), ^uint64(0)}
+	kept.known.addRange(0, 255)
 	s.ends = true
 	for b := range 256 {
 		first := byte(b)

@@ -55,6 +55,20 @@ type place struct {
 	slow     bool     // there is no mask, since it takes too long
 	cost     int      // the work of a step from here, by workOf
 	depth    int      // of calls in one another, at most
+	// onward is leads, once it was asked for.
+	onward byteSet
+	asked  bool
+}
+
+// leads are the bytes that may lead on from a place: of the others it is known that they do not.
+func (p *place) leads() *byteSet {
+	if !p.asked {
+		p.asked = true
+		for _, t := range p.threads {
+			p.onward.addAll(t.at.leads())
+		}
+	}
+	return &p.onward
 }
 
 // machine walks a program. It is not safe for concurrent use.

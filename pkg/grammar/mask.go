@@ -26,7 +26,6 @@ type masks struct {
 	special map[int32][]byte   // the texts of the special tokens that the grammar has
 	masked  []*place           // that have masks
 	blocked map[*state][]int32 // of blockedAt
-	states  []*state           // the same
 
 	// Of the mask that is being made:
 	work    int // for it so far
@@ -246,26 +245,26 @@ func (m *masks) blockedAt(at *state) []int32 {
 	if known {
 		return blocked
 	}
-	if m.states == nil {
-		m.states, m.blocked = make([]*state, maxTokenBytes+1), make(map[*state][]int32)
+	if m.blocked == nil {
+		m.blocked = make(map[*state][]int32)
 	}
-	m.states[0] = at
+	blocked = m.findBlocked(0, at, nil)
+	m.blocked[at] = blocked
+	return blocked
+}
+
+// findBlocked appends those behind a node, which leads to a state.
+func (m *masks) findBlocked(node int32, at *state, blocked []int32) []int32 {
 	all := m.vocabulary.all
-	for i := 0; i < len(all.bytes); {
-		depth := all.depth[i]
+	first, end := all.behind(node)
+	for child := first; child < end; child++ {
 		m.effort++
-		to := m.states[depth].next(all.bytes[i])
-		switch {
+		switch to := at.next(all.bytes[child]); {
 		case to == nil:
-			blocked = append(blocked, all.below(i)...)
-			i = int(all.after[i])
-		case to.of != at.of: // it is another string from here on
-			i = int(all.after[i])
-		default:
-			m.states[depth+1] = to
-			i++
+			blocked = all.below(child, blocked)
+		case to.of == at.of: // else it is another string from here on
+			blocked = m.findBlocked(child, to, blocked)
 		}
 	}
-	m.blocked[at] = blocked
 	return blocked
 }

@@ -5,6 +5,8 @@ type rests struct {
 	trie *trie
 	// ends are the tokens of which nothing is left.
 	ends tokens
+	// all: it is all that is behind the root of the trie. Else it is that from some nodes on.
+	all  bool
 	from []restsFrom
 	// classes are nodes of tries of classes: what is left begins behind the texts that they have.
 	classes []classRests
@@ -23,12 +25,8 @@ type classRests struct {
 
 // restsOf is all texts of a trie; nil if it has none.
 func restsOf(t *trie) *rests {
-	if len(t.whole) == 0 && len(t.bytes) == 0 {
+	if len(t.ids) == 0 {
 		return nil
 	}
-	r := &rests{trie: t, ends: tokens{few: t.whole}}
-	for node := int32(0); int(node) < len(t.bytes); node = t.after[node] {
-		r.from = append(r.from, restsFrom{t.bytes[node], []int32{node}})
-	}
-	return r
+	return &rests{trie: t, ends: tokens{few: t.of(0)}, all: true}
 }

@@ -55,7 +55,7 @@ func (l *lexemes) units() (*lexeme, map[*state]int) {
 func (l *lexemes) text(low, high int) *lexeme {
 	t := &stringText{low: low, high: high, lexemes: l, lexeme: new(lexeme), states: make(map[stringState]*state)}
 	t.units, t.places = l.units()
-	t.lexeme.text, t.lexeme.step, t.lexeme.like = t, t.step, t.units.like
+	t.lexeme.text, t.lexeme.step, t.lexeme.leads, t.lexeme.like = t, t.step, t.leads, t.units.like
 	t.lexeme.first = t.state(stringState{nil, beforeString})
 	return t.lexeme
 }
@@ -103,6 +103,17 @@ func (t *stringText) step(from *state, b byte) *state {
 		return t.state(stringState{t.units.first, from.characters + 1})
 	}
 	return t.state(stringState{within, from.characters})
+}
+
+func (t *stringText) leads(from *state) (out byteSet) {
+	if from.characters == afterString {
+		return out
+	}
+	if from.within != nil {
+		out = *from.within.leads()
+	}
+	out.add('"')
+	return out
 }
 
 // inside says at which place of a string's text a state is; false: at none.

@@ -3,7 +3,7 @@ package grammar
 // transitions are where the bytes lead from a state: to another one, or nowhere, as far as
 // that is known.
 type transitions[S any] struct {
-	known [4]uint64 // a bit for each byte
+	known byteSet
 	few   []transition[S]
 	table *[256]*S // instead of few, where there are many
 }
@@ -18,7 +18,7 @@ const maxFew = 8
 
 // get is where a byte leads, nil if nowhere, and whether that is known.
 func (t *transitions[S]) get(b byte) (to *S, known bool) {
-	if t.known[b>>6]&(1<<(b&63)) == 0 {
+	if !t.known.has(b) {
 		return nil, false
 	}
 	if t.table != nil {
@@ -34,7 +34,7 @@ func (t *transitions[S]) get(b byte) (to *S, known bool) {
 
 // set notes where a byte leads, nil if nowhere.
 func (t *transitions[S]) set(b byte, to *S) {
-	t.known[b>>6] |= 1 << (b & 63)
+	t.known.add(b)
 	switch {
 	case to == nil:
 	case t.table != nil:
@@ -49,4 +49,19 @@ func (t *transitions[S]) set(b byte, to *S) {
 		t.few = nil
 		t.table[b] = to
 	}
+}
+
+// leading are the bytes that are known to lead on.
+func (t *transitions[S]) leading() (out byteSet) {
+	for _, f := range t.few {
+		out.add(f.b)
+	}
+	if t.table != nil {
+		for b, to := range t.table {
+			if to != nil {
+				out.add(byte(b))
+			}
+		}
+	}
+	return out
 }

@@ -90,51 +90,45 @@ type inString struct {
 
 // walkString finds what tokens do from a state of a character on.
 func (v *Vocabulary) walkString(unit *lexeme, from *state) *inString {
-	type within struct {
-		at         *state
-		characters int
-	}
 	out := &inString{stay: make([]uint64, v.words())}
 	var leave []spelled
 	var after [][]spelled
-	path := make([]within, maxTokenBytes+1)
-	path[0] = within{at: from}
-	t := v.all
-	for i := 0; i < len(t.bytes); {
-		b, depth := t.bytes[i], int(t.depth[i])
-		now := path[depth]
-		if b == '"' && now.at == unit.first {
-			for _, id := range t.below(i) {
-				rest := spelled{v.texts[id][depth+1:], id}
-				leave = append(leave, rest)
-				for len(after) <= now.characters {
-					after = append(after, nil)
+	var behind func(node int32, at *state, depth, characters int)
+	behind = func(node int32, at *state, depth, characters int) {
+		first, end := v.all.behind(node)
+		for child := first; child < end; child++ {
+			b := v.all.bytes[child]
+			if b == '"' && at == unit.first {
+				for _, id := range v.all.below(child, nil) {
+					rest := spelled{v.texts[id][depth+1:], id}
+					leave = append(leave, rest)
+					for len(after) <= characters {
+						after = append(after, nil)
+					}
+					after[characters] = append(after[characters], rest)
 				}
-				after[now.characters] = append(after[now.characters], rest)
+				continue
 			}
-			i = int(t.after[i])
-			continue
-		}
-		to := now.at.next(b)
-		if to == nil {
-			i = int(t.after[i])
-			continue
-		}
-		need := now.characters + 1
-		if to.final {
-			to = unit.first
-			now.characters++
-		}
-		for _, id := range t.of(i) {
-			set(out.stay, id)
-			for len(out.needs) <= need {
-				out.needs = append(out.needs, nil)
+			to := at.next(b)
+			if to == nil {
+				continue
 			}
-			out.needs[need] = append(out.needs[need], id)
+			need := characters + 1
+			for _, id := range v.all.of(child) {
+				set(out.stay, id)
+				for len(out.needs) <= need {
+					out.needs = append(out.needs, nil)
+				}
+				out.needs[need] = append(out.needs[need], id)
+			}
+			if to.final {
+				behind(child, unit.first, depth+1, characters+1)
+			} else {
+				behind(child, to, depth+1, characters)
+			}
 		}
-		path[depth+1] = within{to, now.characters}
-		i++
 	}
+	behind(0, from, 0, 0)
 	out.leave = restsOf(newTrie(leave))
 	for _, rests := range after {
 		out.leaveAfter = append(out.leaveAfter, restsOf(newTrie(rests)))

@@ -15,6 +15,7 @@ import (
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 
+	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/engine/simulated"
 	"github.com/tandem-serving/tandem/pkg/latency"
 	"github.com/tandem-serving/tandem/pkg/membership"
@@ -93,6 +94,42 @@ func TestDrafts(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// reading is an engine whose draft model guesses for 2 ms in each step, after it has read for a while.
+type reading struct {
+	engine.Engine
+	reads time.Duration
+}
+
+func (r reading) Step(ctx context.Context, batch engine.Batch) (engine.Output, error) {
+	out, err := r.Engine.Step(ctx, batch)
+	out.Drafting, out.Reading = 2*time.Millisecond+r.reads, r.reads
+	return out, err
+}
+
+// TestStepTimesWithoutReading: routers do not take a worker for slow because its draft model reads
+// prompts now and then.
+func TestStepTimesWithoutReading(t *testing.T) {
+	times := func(reads time.Duration) (ms float64) {
+		synctest.Test(t, func(t *testing.T) {
+			m, published := start(t, reading{newEngine(t, latency.Model{BaseMs: 10}), reads}, controlv1.Role_ROLE_DECODE, nil)
+			var r result
+			r.read(t, m.Driver().Submit(scheduler.Request{ID: m.Driver().Reserve(), Tokens: prompt(9), MaxTokens: 40}), false)
+			time.Sleep(time.Minute) // in the bubble: the last report has all steps
+			published.mu.Lock()
+			defer published.mu.Unlock()
+			last := published.reports[len(published.reports)-1].GetStepTime()
+			if last.GetSamples() < 40 {
+				t.Fatalf("%v", last)
+			}
+			ms = last.GetBaseMs()
+		})
+		return ms
+	}
+	if none, long := times(0), times(300*time.Millisecond); none != long || none < 11 || none > 13 {
+		t.Errorf("steps take %v ms, and %v ms where the draft model reads: want 12 both times", none, long)
+	}
 }
 
 // TestDraftsThatNobodyVerifies: a worker does not begin to draft for an engine that cannot.

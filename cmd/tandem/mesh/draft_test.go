@@ -48,10 +48,11 @@ func TestADraftModelThatCannotGuess(t *testing.T) {
 		draft  string
 		change func(*mesh.UpOptions)
 	}{
-		"--draft-model names nowhere":                {"nowhere", nil},
-		"--draft-model: token 100 is":                {altered(t, model, "tokenizer.json", swapped), nil},
-		"--speculate: draft needs the CPU engine":    {model, func(o *mesh.UpOptions) { o.Engine.Name = engines.Simulated }},
-		"--draft-kv-memory: 1KiB does not hold one ": {model, func(o *mesh.UpOptions) { o.Decode.DraftKVMemory = 1 << 10 }},
+		"--draft-model names nowhere":                 {"nowhere", nil},
+		"--draft-model: token 100 is":                 {altered(t, model, "tokenizer.json", swapped), nil},
+		"use --speculate off, or --engine cpu":        {model, func(o *mesh.UpOptions) { o.Engine.Name = engines.Simulated }},
+		"--draft-kv-memory: 4194304.0TiB for each of": {model, func(o *mesh.UpOptions) { o.Decode.DraftKVMemory = 4 << 60 }},
+		"--draft-kv-memory: 1KiB does not hold one ":  {model, func(o *mesh.UpOptions) { o.Decode.DraftKVMemory = 1 << 10 }},
 	} {
 		o := upOptions(t)
 		o.Engine.Name, o.Engine.KVMemory = engines.CPU, 64<<20

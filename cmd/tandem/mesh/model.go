@@ -126,11 +126,9 @@ func (p *process) loadModel(ctx context.Context, router bool, workers int) (err 
 	left, _ := memory.Available(os.DirFS("/"))
 	drafts := o.Decode.Speculate == worker.SpeculateDraft && p.decoding() > 0
 	if drafts {
-		bytes, err := p.draftBytes(chosen)
-		if err != nil {
+		if left, err = p.besideDraft(chosen, left); err != nil {
 			return err
 		}
-		left.Bytes = max(left.Bytes-bytes, 0)
 	}
 	warning, err := chosen.Size(spec, workers, left)
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
 	"github.com/tandem-serving/tandem/pkg/engine/drafting"
+	"github.com/tandem-serving/tandem/pkg/memory"
 	"github.com/tandem-serving/tandem/pkg/model"
 )
 
@@ -37,17 +38,39 @@ func (c Config) draftConfig(kv bytesize.Size) cpu.Config {
 	return c.sized().CPU
 }
 
-// DraftBytes is about the memory that a draft model takes beside so many engines. Only the CPU engine has
-// one: another that was chosen is an error. Choose is called before.
-func (c Config) DraftBytes(spec model.Spec, kv bytesize.Size, engines int) (int64, error) {
+// LeftBesideDraft is what a draft model beside so many engines leaves of the free memory. It refuses one
+// for which that is too little. Only the CPU engine has one: another that was chosen is an error. Choose
+// is called before.
+func (c Config) LeftBesideDraft(spec model.Spec, kv bytesize.Size, engines int, free memory.Left) (memory.Left, error) {
 	if c.Name != CPU {
-		return 0, fmt.Errorf("--speculate: draft needs the CPU engine, and the %s engine runs the model: use --speculate off, or --device %s", c.Name, DeviceCPU)
+		return free, fmt.Errorf("--speculate: draft needs the CPU engine, and the %s engine runs the model: use --speculate off, or %s", c.Name, c.cpuInstead())
 	}
 	config := c.draftConfig(kv)
 	if page := int64(spec.Layers) * int64(cpu.SliceBytes(spec, config)); config.KVBytes < page {
-		return 0, fmt.Errorf("--draft-kv-memory: %s does not hold one block of %d tokens, which takes %d bytes: pass more", bytesize.Text(config.KVBytes), c.BlockTokens, page)
+		return free, fmt.Errorf("--draft-kv-memory: %s does not hold one block of %d tokens, which takes %d bytes: pass more", bytesize.Text(config.KVBytes), c.BlockTokens, page)
 	}
-	return cpu.WeightBytes(spec, config.Weights) + int64(engines)*(config.KVBytes+cpu.WorkspaceBytes(spec, config)), nil
+	fixed := cpu.WeightBytes(spec, config.Weights) + int64(engines)*cpu.WorkspaceBytes(spec, config)
+	most := (free.Bytes - memory.IdleProcessBytes - fixed) / int64(engines)
+	switch {
+	case most <= 0:
+		return free, fmt.Errorf("--draft-model: %s does not fit: its weights and computing take %s, but the process may use only %s (%s): use a smaller one, or --speculate off",
+			spec.Name, bytesize.Text(fixed), bytesize.Text(free.Bytes), free.By)
+	case config.KVBytes > most:
+		return free, fmt.Errorf("--draft-kv-memory: %s for each of %d decode workers does not fit: the process may use only %s (%s), and the draft model's weights and computing take %s of them: pass less",
+			bytesize.Text(config.KVBytes), engines, bytesize.Text(free.Bytes), free.By, bytesize.Text(fixed))
+	}
+	takes := fixed + int64(engines)*config.KVBytes
+	free.Bytes -= takes
+	free.By += fmt.Sprintf(", without %s for the draft model, where a smaller --draft-kv-memory leaves more", bytesize.Text(takes))
+	return free, nil
+}
+
+// cpuInstead is the flag that chooses the CPU engine instead of this one.
+func (c Config) cpuInstead() string {
+	if c.Name == Simulated {
+		return "--engine " + CPU
+	}
+	return "--device " + DeviceCPU
 }
 
 // LoadDraft loads a draft model, which New puts beside the engines of decode workers from then on.

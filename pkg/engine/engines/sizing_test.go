@@ -67,6 +67,45 @@ func size(c *engines.Config, spec model.Spec, workers int, free int64) (warning 
 	return c.Size(spec, workers, left)
 }
 
+// A draft model that is too large is what is named, and so it is where little is left for the model.
+func TestMemoryForDraftModel(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		kv      bytesize.Size
+		workers int
+		left    int64
+		says    []string // of the draft model, or else of the model beside it
+	}{
+		{"both fit", gib, 2, 24 * gib, nil},
+		{"its KV does not fit", 20 * gib, 2, 24 * gib, []string{"--draft-kv-memory: 20.0GiB for each of 2 decode workers", "may use only 24.0GiB (/limit)", "pass less"}},
+		{"more than can be counted", math.MaxInt64, 3, 24 * gib, []string{"--draft-kv-memory: ", "pass less"}},
+		{"it does not fit at all", gib, 2, 65 * mib, []string{"--draft-model: fable does not fit", "a smaller one"}},
+		{"the model does not fit beside it", 5 * gib, 2, 24 * gib, []string{"llama-8b does not fit", "may use only 14.0GiB", "for the draft model, where a smaller --draft-kv-memory leaves more"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			config := defaults()
+			config.Name, config.CPU.Threads = engines.CPU, threads
+			left, err := config.LeftBesideDraft(fable(), test.kv, test.workers, memory.Left{Bytes: test.left, By: "/limit"})
+			if err == nil {
+				_, err = config.Size(llama8B(), 4, left)
+			}
+			if (err != nil) != (test.says != nil) {
+				t.Fatalf("error %v", err)
+			}
+			for _, says := range test.says {
+				if !strings.Contains(err.Error(), says) {
+					t.Errorf("error %v, which should say %q", err, says)
+				}
+			}
+		})
+	}
+	simulated := defaults()
+	simulated.Name = engines.Simulated
+	if _, err := simulated.LeftBesideDraft(fable(), 0, 1, memory.Left{Bytes: gib}); err == nil || !strings.Contains(err.Error(), "or --engine cpu") {
+		t.Errorf("with the simulated engine: %v", err)
+	}
+}
+
 func TestMemoryForModel(t *testing.T) {
 	for _, test := range []struct {
 		name    string
