@@ -102,7 +102,8 @@ func (s *StepTime) Observe(w StepWork, d time.Duration) {
 		if limit := outlier * max(mean, expected); limit > 0 {
 			ms = min(ms, limit)
 		}
-		weight = min(max(math.Pow(mean/expected, 2), 1/mostWeight), mostWeight)
+		relative := mean / expected
+		weight = min(max(relative*relative, 1/mostWeight), mostWeight)
 		if math.IsNaN(weight) { // 0/0
 			weight = 1
 		}
