@@ -58,7 +58,8 @@ type Config struct {
 	// KVBytes is the memory for KV pages, in bytes, where Blocks is 0.
 	KVBytes int64
 	// SharedKV has the pages in memory that other processes can map (engine.Sharing), where the
-	// system has such. Otherwise they are in memory of this process, as without.
+	// system has such; all of it is taken at once. Otherwise they are in memory of this process,
+	// as without.
 	SharedKV bool
 	// BlockTokens is the size of a block: 16, 32, 64, 128 or 256 tokens; 0 is 32.
 	BlockTokens int

@@ -99,6 +99,7 @@ func (w *Weights) NewEngine(config Config) (engine.Engine, error) {
 func newPages(layout kvcache.Layout, config Config) (*hostpages.Pages, error) {
 	if config.SharedKV {
 		if pages, err := hostpages.MapShared(layout, config.Blocks); err == nil {
+			pages.Collapse()
 			return pages, nil
 		}
 	}

@@ -18,8 +18,7 @@ var _ engine.Sharing = (*Pages)(nil)
 const hugeBytes = 2 << 20
 
 // MapShared is Map over a file in memory that other processes can map (engine.Sharing). Huge
-// pages need more than an advice: /sys/kernel/mm/transparent_hugepage/shmem_enabled has to be
-// advise or more. The error is that of the system, where it has no such files.
+// pages need Collapse. The error is that of the system, where it has no such files.
 func MapShared(layout kvcache.Layout, blocks int) (*Pages, error) {
 	size := blocks * layout.PageBytes()
 	file, err := newFile(size)
@@ -75,4 +74,19 @@ func mapFile(file *os.File, size int) (memory []byte, free func() error, err err
 	memory = unsafe.Slice((*byte)(start), size)
 	adviseHuge(memory)
 	return memory, free, nil
+}
+
+// Collapse takes all of the memory now, in huge pages where the kernel has some. Files in memory
+// have none at the first touch where /sys/kernel/mm/transparent_hugepage/shmem_enabled is never,
+// as on most systems, but for those who ask for them like this. In small pages, changing what a
+// mapping allows takes about a hundred times as long. Call it before the memory is used.
+func (p *Pages) Collapse() {
+	memory := p.Bytes()
+	whole := memory[:len(memory)/hugeBytes*hugeBytes]
+	for at := 0; at < len(whole); at += hugeBytes {
+		whole[at] = 0 // only what is there can be collapsed
+	}
+	if len(whole) > 0 {
+		_ = unix.Madvise(whole, unix.MADV_COLLAPSE) // small pages serve as well
+	}
 }

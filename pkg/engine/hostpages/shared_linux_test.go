@@ -1,11 +1,13 @@
 package hostpages_test
 
 import (
+	"bytes"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/tandem-serving/tandem/pkg/engine/hostpages"
+	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/kvtransfertest"
 )
 
@@ -41,5 +43,30 @@ func TestSharedFile(t *testing.T) {
 	}
 	if _, err := unix.FcntlInt(file.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_WRITE); err == nil {
 		t.Error("it can be sealed against writing")
+	}
+}
+
+// Shared memory that huge pages fit into is zero and can be written, to the last byte.
+func TestSharedHugePages(t *testing.T) {
+	const hugeBytes = 2 << 20
+	blocks := 2*hugeBytes/(layers*sliceBytes) + 1
+	p, err := hostpages.MapShared(kvtransfertest.Layout(layers, sliceBytes), blocks)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	p.Collapse()
+	if !bytes.Equal(p.Bytes(), make([]byte, blocks*layers*sliceBytes)) {
+		t.Error("it is not zero")
+	}
+	last := p.View(layers-1, kvcache.BlockID(blocks-1))
+	copy(last, "written")
+	got := make([]byte, 7)
+	if _, err := p.File().ReadAt(got, int64(len(p.Bytes())-len(last))); err != nil || string(got) != "written" {
+		t.Errorf("the file holds %q: %v", got, err)
 	}
 }

@@ -67,6 +67,9 @@ func (b *backlog) add(pool *segments, layers, layer, first int, blocks []kvcache
 // next is the maximum number of slices of the next chunk.
 func (b *backlog) next() int { return b.layers[b.order[0]].slices }
 
+// inOneLayer reports that all slices are of one layer.
+func (b *backlog) inOneLayer() bool { return len(b.order) == 1 }
+
 // clear discards the backlog.
 func (b *backlog) clear(pool *segments) {
 	for _, layer := range b.order {

@@ -91,22 +91,27 @@ func (c *Core) size(t *transfer) int { return min(c.limit(t), t.backlog.next()) 
 // something to send: a short one waits for the chunk in progress on every stripe.
 const chunkShare = 4
 
-// sharedChunkBytes is the maximum of what is written into the receiver's pages before it is told.
-// The receiver verifies it while the next is written, and what comes last alone.
-const sharedChunkBytes = 256 << 10
+// lastWrittenBytes is about how much the last chunk written into the receiver's pages has. The
+// receiver verifies a chunk while the next is written, and the last alone. Each chunk before it
+// has half of what is left: many small ones take longer to announce than to verify.
+const lastWrittenBytes = 256 << 10
 
 func (c *Core) contended() bool { return len(c.ring) > 1 }
 
 // limit is the maximum number of slices in a chunk.
 func (c *Core) limit(t *transfer) int {
 	most := c.cfg.MaxChunkBytes
-	if t.encoding == kvtransferv1.Encoding_ENCODING_SHARED {
-		most = min(most, sharedChunkBytes)
-	}
 	if c.contended() {
 		most = min(most, c.cfg.MaxChunkBytes/chunkShare/len(c.stripes))
 	}
-	return max(most/t.sliceBytes, 1)
+	slices := max(most/t.sliceBytes, 1)
+	if t.encoding == kvtransferv1.Encoding_ENCODING_SHARED && t.backlog.inOneLayer() {
+		left, last := t.backlog.next(), max(lastWrittenBytes/t.sliceBytes, 1)
+		if left >= last+(last+1)/2 {
+			slices = min(slices, max(left/2, last))
+		}
+	}
+	return slices
 }
 
 // sendable is the payload that a stripe may send now. While several transfers have

@@ -1,6 +1,7 @@
 package sender_test
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -8,6 +9,7 @@ import (
 
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/sender"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer/wire"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 )
 
@@ -217,5 +219,53 @@ func TestASlowReceiverIsNotLostToASecondTransfer(t *testing.T) {
 		if c.Lost() != test.lost {
 			t.Errorf("%d bytes granted in each tenth: lost %v", test.each, c.Lost())
 		}
+	}
+}
+
+// What is written into the receiver's pages comes in chunks that halve towards the end of a
+// layer, if nothing follows it: the receiver verifies the last one alone.
+func TestWrittenChunksHalve(t *testing.T) {
+	const slice, maxChunk = 32 << 10, 1<<20 - 4<<10
+	for _, test := range []struct {
+		name     string
+		encoding kvtransferv1.Encoding
+		layers   int
+		blocks   int
+		want     []int // slices of each chunk
+	}{
+		{"a layer", kvtransferv1.Encoding_ENCODING_SHARED, 1, 64, []int{31, 16, 8, 9}},
+		{"a small one", kvtransferv1.Encoding_ENCODING_SHARED, 1, 11, []int{11}},
+		{"one that is larger than two of the last", kvtransferv1.Encoding_ENCODING_SHARED, 1, 18, []int{9, 9}},
+		{"two layers", kvtransferv1.Encoding_ENCODING_SHARED, 2, 31, []int{31, 15, 8, 8}},
+		{"sent in messages", kvtransferv1.Encoding_ENCODING_NATIVE, 1, 64, []int{31, 31, 2}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			c := sender.New(sender.Config{
+				LayoutDigest: 9, Layers: test.layers, SliceBytes: slice, MaxChunkBytes: maxChunk, CreditBytes: []int{4 << 20},
+				AnswerTimeout: answerTimeout, IdleTimeout: time.Minute,
+			}, start)
+			c.Handle(start, sender.Open{Ticket: &kvtransferv1.Ticket{TransferId: 1, Blocks: uint32(test.blocks)}, Lease: lease, Encoding: test.encoding})
+			c.Handle(start, sender.WriterReady{})
+			accepted := &kvtransferv1.Accept{TransferId: 1}
+			if test.encoding == kvtransferv1.Encoding_ENCODING_SHARED {
+				accepted.Pages = make([]uint32, test.blocks)
+				accepted.Crc32C = wire.AcceptChecksum(accepted)
+			}
+			c.Handle(start, sender.Received{Message: &kvtransferv1.ReceiverMessage{Message: &kvtransferv1.ReceiverMessage_Accept{Accept: accepted}}})
+			for layer := range test.layers {
+				c.Handle(start, sender.Offer{ID: 1, Layer: layer, Blocks: make([]kvcache.BlockID, test.blocks)})
+			}
+			var got []int
+			for {
+				_, bytes, ok := take(c, 0)
+				if !ok {
+					break
+				}
+				got = append(got, bytes/slice)
+			}
+			if !slices.Equal(got, test.want) {
+				t.Errorf("chunks of %d slices, want %d", got, test.want)
+			}
+		})
 	}
 }

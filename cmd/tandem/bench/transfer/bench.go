@@ -189,6 +189,7 @@ func newPages(layout kvcache.Layout, blocks int, seed byte) (*hostpages.Pages, e
 	if err != nil {
 		return nil, err
 	}
+	p.Collapse()
 	_, _ = rand.NewChaCha8([32]byte{seed}).Read(p.Bytes()) // it never fails
 	return p, nil
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"sync"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -22,6 +23,9 @@ type Mapping struct {
 	at     kvcache.PageMap
 	memory []byte
 	conn   *net.UnixConn
+
+	start    unsafe.Pointer // of what is reserved, in which memory lies
+	reserved uintptr
 
 	mu     sync.Mutex
 	closed bool
@@ -50,7 +54,7 @@ func Dial(ctx context.Context, socket string, r Request, layout kvcache.Layout) 
 		return nil, err
 	}
 	if !stop() {
-		_ = unix.Munmap(m.memory)
+		_ = m.munmap()
 		leave(conn)
 		return nil, context.Cause(ctx)
 	}
@@ -113,20 +117,42 @@ func newMapping(file *os.File, g grant, layout kvcache.Layout) (*Mapping, error)
 	if err := check(file, at.Bytes()); err != nil {
 		return nil, err
 	}
-	memory, err := unix.Mmap(int(file.Fd()), 0, at.Bytes(), unix.PROT_NONE, unix.MAP_SHARED)
-	if err != nil {
+	m := &Mapping{at: at, unit: layout.PageBytes()}
+	if err := m.mmap(file); err != nil {
 		return nil, os.NewSyscallError("mmap", err)
 	}
-	// Hints both: large copies, and children that would keep the pages.
-	_ = unix.Madvise(memory, unix.MADV_HUGEPAGE)
-	_ = unix.Madvise(memory, unix.MADV_DONTFORK)
-	m := &Mapping{at: at, memory: memory, unit: layout.PageBytes()}
 	if m.unit%os.Getpagesize() != 0 {
 		m.unit = os.Getpagesize()
 	}
-	m.open = make([]uint16, (len(memory)+m.unit-1)/m.unit)
+	m.open = make([]uint16, (len(m.memory)+m.unit-1)/m.unit)
 	return m, nil
 }
+
+// hugeBytes is the size of a huge page. The file may have some, which a mapping keeps only if it
+// is aligned to them.
+const hugeBytes = 2 << 20
+
+// mmap maps the file, nothing of it accessible.
+func (m *Mapping) mmap(file *os.File) error {
+	size := uintptr(m.at.Bytes())
+	m.reserved = size + hugeBytes
+	reserved, err := unix.MmapPtr(-1, 0, nil, m.reserved, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_NORESERVE)
+	if err != nil {
+		return err
+	}
+	m.start = reserved
+	start := unsafe.Add(reserved, -uintptr(reserved)%hugeBytes)
+	if _, err := unix.MmapPtr(int(file.Fd()), 0, start, size, unix.PROT_NONE, unix.MAP_SHARED|unix.MAP_FIXED); err != nil {
+		return errors.Join(err, m.munmap())
+	}
+	m.memory = unsafe.Slice((*byte)(start), size)
+	// Hints both: large copies, and children that would keep the pages.
+	_ = unix.Madvise(m.memory, unix.MADV_HUGEPAGE)
+	_ = unix.Madvise(m.memory, unix.MADV_DONTFORK)
+	return nil
+}
+
+func (m *Mapping) munmap() error { return unix.MunmapPtr(m.start, m.reserved) }
 
 // check refuses a file that has too few bytes, or may come to: to touch those that are missing
 // kills a process.
@@ -225,7 +251,7 @@ func (m *Mapping) Close() {
 		return
 	}
 	m.closed = true
-	if unix.Munmap(m.memory) != nil {
+	if m.munmap() != nil {
 		_ = m.conn.Close() // the receiver waits for the end of this process
 		return
 	}
