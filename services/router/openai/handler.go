@@ -107,6 +107,8 @@ type Limits interface {
 	// Over is why so many requests would be refused now, as a gRPC status, whatever they are; nil:
 	// they might not. The field is what asks for as many.
 	Over(ctx context.Context, requests int, field string) error
+	// MayResume is why nothing would be resumed now, as a gRPC status, whatever it is.
+	MayResume(ctx context.Context) error
 	// Count counts a request that the backend is not asked to serve.
 	Count(ctx context.Context)
 }
@@ -116,6 +118,7 @@ type unlimited struct{}
 
 func (unlimited) Tell(context.Context, http.Header)       {}
 func (unlimited) Over(context.Context, int, string) error { return nil }
+func (unlimited) MayResume(context.Context) error         { return nil }
 func (unlimited) Count(context.Context)                   {}
 
 // Defaults of Config.
@@ -185,10 +188,11 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	e := h.begin(w, r)
 	defer h.end(e)
 	if err := e.serve(e); err != nil {
-		e.fail(err)
-		if e.failed.Status == http.StatusBadRequest || e.failed.Status == http.StatusRequestEntityTooLarge {
+		switch FailureOf(err).Status {
+		case http.StatusBadRequest, http.StatusRequestEntityTooLarge:
 			e.limits.Count(e.request.Context()) // to find that took as long as with others
 		}
+		e.fail(err)
 	}
 }
 

@@ -42,6 +42,7 @@ type request struct {
 	arrived  time.Time     // when workers could be asked for
 	holder   routing.Ref   // a worker that has the prompt's KV; zero: none is known
 	leads    atomic.Bool   // others wait for its prompt
+	resumed  atomic.Int64  // how often it was, where its tenant has limits
 	owner    string        // the tenant that it belongs to; empty: who has the secret
 	charge   *quota.Charge // nil: its tenant has no limits
 	secret   string        // that its caller has
