@@ -218,7 +218,7 @@ func (c *connections) state(conn net.Conn, state http.ConnState) {
 				_ = conn.SetWriteDeadline(time.Now().Add(time.Second))
 				_, _ = io.WriteString(conn, refusedConnection)
 			}
-			_ = conn.Close()
+			closeAtOnce(conn)
 			return
 		}
 		c.since[conn] = time.Now()
@@ -248,6 +248,14 @@ func (c *connections) closeLongest() bool {
 		return false
 	}
 	delete(c.since, longest)
-	_ = longest.Close()
+	closeAtOnce(longest)
 	return true
+}
+
+// closeAtOnce closes a connection. TLS would say that first, and wait for a client that reads nothing.
+func closeAtOnce(conn net.Conn) {
+	if encrypted, is := conn.(*tls.Conn); is {
+		conn = encrypted.NetConn()
+	}
+	_ = conn.Close()
 }
