@@ -74,7 +74,7 @@ func TestEncryptedConnectionsAreBounded(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer conn.Close()
+		t.Cleanup(func() { _ = conn.Close() })
 		if said, err := io.ReadAll(conn); len(said) > 0 || errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("the refused connection got %q, %v", said, err)
 		}
