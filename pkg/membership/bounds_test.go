@@ -180,3 +180,26 @@ func FuzzReadPolicy(f *testing.F) {
 		}
 	})
 }
+
+// What is read as an API key either can be used, and then names a tenant and what it may do, or is
+// found out by CheckKey.
+func FuzzReadKey(f *testing.F) {
+	for _, seed := range []string{
+		"", "{}", "nonsense", `{"id":"0123456789ab","sha256":"AAAA","tenant":"acme","scopes":["generate"],"created":"2026-01-01T00:00:00Z"}`,
+		`{"id":"0123456789ab","limits":{"requestsPerMinute":"18446744073709551615"},"revoked":"9999-12-31T23:59:59Z"}`, `{"id":"a/../b"}`,
+	} {
+		f.Add("/tandem/v1/keys/0123456789ab", []byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, at string, value []byte) {
+		key, err := membership.ReadKey(membership.Entry{Key: at, Value: value})
+		if (key == nil) == (err == nil) {
+			t.Fatalf("key %v, error %v", key, err)
+		}
+		if err == nil && at != "/tandem/v1/keys/"+key.GetId() {
+			t.Errorf("taken under %q: it is %q", at, key.GetId())
+		}
+		if err == nil && proto.Size(key) > 16<<10 {
+			t.Errorf("out of bounds: %.200v", key)
+		}
+	})
+}

@@ -4,6 +4,8 @@ package membership
 var (
 	// ReadRecord is what a watch makes of a key.
 	ReadRecord = readRecord
+	// ReadKey is what it makes of an API key's.
+	ReadKey = readKey
 	// ReadPolicy is what it makes of the policy's.
 	ReadPolicy = readPolicy
 	// EncodeView and DecodeView are what a view file holds.

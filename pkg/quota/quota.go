@@ -150,35 +150,6 @@ func (l *Limiter) Admit(ctx context.Context, name string, limits Limits, mostTok
 	}
 }
 
-// Over returns an *Exceeded if so many requests at once would be refused however few tokens they
-// had, so that nothing need be spent on them. It counts nothing.
-func (l *Limiter) Over(name string, limits Limits, requestsAtOnce int64) error {
-	cost := amounts{requestsAtOnce, 1, 1}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	now := time.Now()
-	if l.awaits(now) {
-		return nil
-	}
-	t := l.tenant(now, name)
-	own, others := t.uses(), l.others(now, name, limits)
-	for what, limit := range limits.amounts() {
-		if more := own[what] + others[what] + cost[what] - limit; limit > 0 && more > 0 {
-			return &Exceeded{What: names[what], Limit: limit, RetryAfter: l.retryAfter(now, t, what, more)}
-		}
-	}
-	return nil
-}
-
-// Count counts a request without tokens, whatever the limits are.
-func (l *Limiter) Count(name string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	now := time.Now()
-	l.tenant(now, name).minute[requests].add(l.slot(now), 1)
-	l.tell(name)
-}
-
 // try is one try of Admit; wait: for so long.
 func (l *Limiter) try(name string, limits Limits, cost amounts, waited time.Duration) (_ *Charge, wait time.Duration, _ error) {
 	l.mu.Lock()

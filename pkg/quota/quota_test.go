@@ -372,6 +372,39 @@ func TestRefusalSaysWhen(t *testing.T) {
 	})
 }
 
+// What takes no place and no tokens is held to the limit of requests alone, and what is only counted
+// can go past it.
+func TestRequestsWithoutTokens(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := quota.New("router")
+		limits := quota.Limits{RequestsPerMinute: 3, TokensPerMinute: 10, Concurrency: 1}
+		if _, err := l.Admit(t.Context(), "acme", limits, 10); err != nil {
+			t.Fatal(err)
+		}
+		for i, want := range []bool{true, true, false} {
+			if err := l.Spend("acme", limits); (err == nil) != want {
+				t.Errorf("the %dth beside the one that runs: %v", i+1, err)
+			}
+		}
+		for over := range 3 {
+			if err := l.Past("acme", limits, 2); (err == nil) != (over < 2) {
+				t.Errorf("%d over the limit: %v", over, err)
+			}
+			l.Count("acme")
+		}
+		if err := errors.Join(l.Spend("acme", quota.Limits{}), l.Past("acme", quota.Limits{TokensPerMinute: 1}, 0)); err != nil {
+			t.Errorf("without a limit of requests: %v", err)
+		}
+		l.Routers(map[string]uint64{"router": 1, "b": 1, "c": 1, "d": 1, "e": 1, "f": 1, "g": 1}) // of which none is heard
+		if err := l.Past("other", limits, 2); err != nil {
+			t.Errorf("a tenant that has had none here: %v", err)
+		}
+		if err := l.Spend("other", limits); err == nil {
+			t.Error("others count as if they had used their share")
+		}
+	})
+}
+
 func TestTokensThatWereNotUsedAreGivenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := quota.New("router")
@@ -412,6 +445,49 @@ func TestForgedReportsCountForNothing(t *testing.T) {
 		l.Heard(&controlv1.TenantReport{Origin: &controlv1.Origin{Id: "router-1", Epoch: 2, Sequence: 6}, Tenants: use})
 		if left := l.Left("acme", limits); left.Requests != 0 {
 			t.Errorf("%d of 10 left", left.Requests)
+		}
+	})
+}
+
+// Whatever is said in the name of another router, what is left is between nothing and the limit, and
+// a tenant that nobody speaks of is let in.
+func FuzzHeard(f *testing.F) {
+	for _, whole := range []bool{true, false} {
+		b, err := proto.Marshal(&controlv1.TenantReport{Whole: whole, Tenants: []*controlv1.TenantUse{
+			{Tenant: "acme", Requests: 1 << 63, Tokens: 7, Running: 1}, {Tenant: "", LeftRequests: 1 << 48, LeftTokens: 1<<64 - 1},
+		}})
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b, b)
+	}
+	f.Fuzz(func(t *testing.T, first, second []byte) {
+		l := quota.New("router-0")
+		l.Routers(map[string]uint64{"router-0": 1, "router-1": 2, "router-2": 3})
+		named := map[string]bool{"nobody": true, "": true, "acme": true}
+		limits := quota.Limits{RequestsPerMinute: 1 << 48, TokensPerMinute: 10, Concurrency: 3}
+		for i, b := range [][]byte{first, second} {
+			report := &controlv1.TenantReport{}
+			if proto.Unmarshal(b, report) != nil {
+				continue
+			}
+			report.Origin = &controlv1.Origin{Id: "router-1", Epoch: 2, Sequence: uint64(i + 1)}
+			l.Heard(report)
+			for _, use := range report.GetTenants() {
+				named[use.GetTenant()] = true
+			}
+		}
+		for tenant := range named {
+			l.Count(tenant)
+			if left := l.Left(tenant, limits); min(left.Requests, left.Tokens) < 0 || left.Requests > 1<<48 || left.Tokens > 10 || min(left.RequestsReset, left.TokensReset) < 0 {
+				t.Errorf("%q has %+v left", tenant, left)
+			}
+			for _, err := range []error{l.Over(tenant, limits, 1), l.Spend(tenant, limits), l.Past(tenant, limits, 1)} {
+				exceeded, is := errors.AsType[*quota.Exceeded](err)
+				if is != (err != nil) || is && exceeded.RetryAfter <= 0 {
+					t.Errorf("%q: %+v", tenant, err)
+				}
+			}
 		}
 	})
 }

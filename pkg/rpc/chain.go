@@ -95,7 +95,8 @@ func checkUnaryServer(checks []check, audit audit) grpc.UnaryServerInterceptor {
 			return handler(ctx, request)
 		}
 		if audit != nil {
-			defer func() { audit(ctx, info.FullMethod, request, err) }()
+			of, _ := request.(*unread) // as wrapUnary has it
+			defer func() { audit(ctx, info.FullMethod, of.message, err) }()
 		}
 		if ctx, err = pass(ctx, checks, info.FullMethod); err != nil {
 			return nil, err

@@ -18,9 +18,8 @@ import (
 // wholeMessage is the field named when none inside the message can be.
 const wholeMessage = "request"
 
-// decoding stands in for a message while grpc-go receives it. grpc-go sends the
-// status of a failed receive before any interceptor learns of it, so failures
-// that are the caller's go past it in here.
+// decoding stands in for a message while grpc-go receives it. grpc-go calls every message
+// that does not decode INTERNAL, so failures that are the caller's go past it in here.
 type decoding struct {
 	message any
 	// field and problem are set if the message was not decoded.
@@ -155,8 +154,14 @@ func (d *decoder) receive(call *meteredCall, fullMethod string, wrapped *decodin
 	return InvalidArgument(wrapped.field, wrapped.problem)
 }
 
-// wrapUnary returns a description of the same service whose unary methods send
-// requests that do not decode through the interceptors.
+// unread stands in for the request of a unary call while that passes the interceptors: its message
+// is received behind them, from those alone who may call.
+type unread struct {
+	message any // nil: it was not received
+}
+
+// wrapUnary returns a description of the same service whose unary methods receive their requests
+// behind the interceptors, which get an *unread.
 func (d *decoder) wrapUnary(description *grpc.ServiceDesc) *grpc.ServiceDesc {
 	wrapped := *description
 	wrapped.Methods = make([]grpc.MethodDesc, len(description.Methods))
@@ -164,22 +169,21 @@ func (d *decoder) wrapUnary(description *grpc.ServiceDesc) *grpc.ServiceDesc {
 		fullMethod := "/" + description.ServiceName + "/" + method.MethodName
 		handle := method.Handler
 		method.Handler = func(server any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
-			var failed error
-			var request any
-			call := callOf(ctx)
-			reply, err := handle(server, ctx, func(message any) error {
-				request = message
-				failed = d.receive(call, fullMethod, &decoding{message: message}, decode)
-				return failed
-			}, interceptor)
-			if failed == nil || interceptor == nil {
-				if call != nil && err == nil {
-					reply = &sending{reply, call}
-				}
-				return reply, err
-			}
+			call, request := callOf(ctx), &unread{}
 			info := &grpc.UnaryServerInfo{Server: server, FullMethod: fullMethod}
-			return interceptor(ctx, request, info, func(context.Context, any) (any, error) { return nil, failed })
+			reply, err := interceptor(ctx, request, info, func(ctx context.Context, _ any) (any, error) {
+				return handle(server, ctx, func(message any) error {
+					err := d.receive(call, fullMethod, &decoding{message: message}, decode)
+					if err == nil {
+						request.message = message
+					}
+					return err
+				}, nil)
+			})
+			if call != nil && err == nil {
+				reply = &sending{reply, call}
+			}
+			return reply, err
 		}
 		wrapped.Methods[i] = method
 	}

@@ -18,9 +18,8 @@
 //     and its stack is logged;
 //  5. decoding: a message that does not decode, or is too large, becomes
 //     INVALID_ARGUMENT that names the field; grpc-go alone says INTERNAL or
-//     RESOURCE_EXHAUSTED, and says it before interceptors can, for what is the
-//     caller's mistake. So the server's codec hands such a message on as if it
-//     were good, with the reason beside it;
+//     RESOURCE_EXHAUSTED for what is the caller's mistake. So the server's codec
+//     hands such a message on as if it were good, with the reason beside it;
 //  6. push-back: an error with a RetryInfo also sets the trailer
 //     grpc-retry-pushback-ms, which gRPC clients obey by themselves;
 //  7. the end of the server: its stop ends health watches and reflection
@@ -32,10 +31,9 @@
 //  11. timeout: unary calls that come without a deadline get one. Streams live
 //     as long as their caller wants.
 //
-// grpc-go decodes a unary request before it calls the first interceptor, so
-// RegisterService wraps the methods: a request that fails to decode still goes
-// through the chain and is refused at its end, logged and counted, and only to
-// callers that may call.
+// The message of a call is received behind all of these, from those alone who may call:
+// RegisterService wraps the methods of unary calls, whose message comes before the interceptors
+// otherwise.
 //
 // # Order on a client
 //

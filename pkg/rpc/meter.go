@@ -32,7 +32,7 @@ type meteredConn struct {
 	mu         sync.Mutex
 	closed     bool
 	calls      map[uint32]*meteredCall // by stream
-	idleSince  time.Time               // while there are none
+	idleSince  time.Time               // when one ended last, or it began
 	receiving  int64                   // bytes of calls that were not ended
 	endedBytes int64                   // of those that were
 	sending    int64
@@ -116,11 +116,17 @@ func (c *meteredConn) Close() error {
 	return c.Conn.Close()
 }
 
-// idle is since when the connection has had no calls.
+// idle is since when the connection has had no calls. Those of health and reflection are none:
+// anybody may watch the health, for ever.
 func (c *meteredConn) idle() (since time.Time, idle bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.idleSince, len(c.calls) == 0
+	for _, call := range c.calls {
+		if !call.infrastructure {
+			return c.idleSince, false
+		}
+	}
+	return c.idleSince, true
 }
 
 // add begins the call whose headers were handed out last.
@@ -212,7 +218,7 @@ func (c *meteredConn) removeLocked(stream uint32) {
 		return
 	}
 	delete(c.calls, stream)
-	if len(c.calls) == 0 {
+	if !call.infrastructure {
 		c.idleSince = time.Now()
 	}
 	c.count(call, -call.weight())

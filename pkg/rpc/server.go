@@ -79,8 +79,8 @@ type ServerConfig struct {
 	// error made by Error. Health checks do not pass it. Nil: everybody may call.
 	Authenticate func(ctx context.Context, fullMethod string) (context.Context, error)
 	// Audit is told of each call once it has ended, also of one that Authenticate refused: with the
-	// context that Authenticate returned, the first message received (nil: none), and the call's
-	// error. Health checks are left out. Nil: nobody is told.
+	// context that Authenticate returned, the first message received (nil: none, as of every call
+	// that was refused), and the call's error. Health checks are left out. Nil: nobody is told.
 	Audit func(ctx context.Context, fullMethod string, request any, err error)
 	// CallsPerSecond is the rate of calls that the server takes from all callers
 	// together, with bursts of CallsBurst. 0: no limit.

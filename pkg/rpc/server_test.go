@@ -471,3 +471,30 @@ func TestCallsAreLogged(t *testing.T) {
 		}
 	}
 }
+
+// Who may not call is told so before anything of the request is received.
+func TestRefusedBeforeItsMessage(t *testing.T) {
+	refuse := func(context.Context, string) (context.Context, error) {
+		return nil, rpc.Error(codes.Unauthenticated, api.ReasonNoCredentials, "no credentials", 0)
+	}
+	for name, config := range map[string]rpc.ServerConfig{
+		"trusting": {Authenticate: refuse},
+		"limited":  {Authenticate: refuse, Limits: rpc.Limits{ReceiveBytes: 64 << 20}},
+		"audited": {Authenticate: refuse, Audit: func(_ context.Context, _ string, request any, _ error) {
+			if request != nil {
+				t.Errorf("the audit is told of %v", request)
+			}
+		}},
+	} {
+		_, conn := serve(t, &inference{}, config, rpc.ClientConfig{})
+		for _, method := range []string{tokenizeMethod, generateMethod} {
+			stream, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ClientStreams: true}, method)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := stream.RecvMsg(&inferencev1.TokenizeResponse{}); status.Code(err) != codes.Unauthenticated || rpc.Reason(err) != api.ReasonNoCredentials {
+				t.Errorf("%s, %s: %v", name, method, err)
+			}
+		}
+	}
+}

@@ -10,10 +10,34 @@ import (
 	"google.golang.org/grpc/status"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
 	"github.com/tandem-serving/tandem/pkg/auth"
 	"github.com/tandem-serving/tandem/pkg/membership"
 )
+
+// Authenticate is an rpc.ServerConfig's for the server of clients: it lets in who may call a method
+// and is not over a limit, before anything of the call's message is read. Nil: everybody may call.
+func (s *Service) Authenticate() func(ctx context.Context, fullMethod string) (context.Context, error) {
+	if s.deps.Auth == nil {
+		return nil
+	}
+	return func(ctx context.Context, fullMethod string) (context.Context, error) {
+		ctx, err := s.deps.Auth.Call(ctx, fullMethod)
+		if err != nil {
+			return ctx, err
+		}
+		switch fullMethod {
+		case inferencev1.Inference_Generate_FullMethodName, inferencev1.Inference_Embed_FullMethodName:
+			err = s.requests.Over(ctx, 1, "")
+		case inferencev1.Inference_Tokenize_FullMethodName, inferencev1.Inference_Detokenize_FullMethodName:
+			err = s.requests.MayCall(ctx)
+		case inferencev1.Inference_Resume_FullMethodName:
+			err = s.requests.MayResume(ctx)
+		}
+		return ctx, err
+	}
+}
 
 // limits sets the headers by which OpenAI tells what is left of the limits of who calls.
 func (s *Service) limits(ctx context.Context, set func(name string, values ...string)) {
@@ -54,6 +78,9 @@ func (l httpLimits) Tell(ctx context.Context, header http.Header) {
 func (l httpLimits) Over(ctx context.Context, requests int, field string) error {
 	return l.service.requests.Over(ctx, requests, field)
 }
+
+// MayResume is why nothing would be resumed now.
+func (l httpLimits) MayResume(ctx context.Context) error { return l.service.requests.MayResume(ctx) }
 
 // Count counts a request that no worker computes anything for.
 func (l httpLimits) Count(ctx context.Context) { l.service.requests.Count(ctx) }

@@ -86,17 +86,23 @@ func (s *Service) Generate(ctx context.Context, q *inferencev1.GenerateRequest, 
 func (i *inferenceServer) Resume(q *inferencev1.ResumeRequest, stream grpc.ServerStreamingServer[inferencev1.GenerateEvent]) error {
 	// The headers go as soon as it is found: another router that asks for it waits for them.
 	found := func() { _ = stream.SendHeader(metadata.Pairs(api.HeaderRequestID, q.GetRequestId())) }
-	return i.service.resume(stream.Context(), q, found, stream.Send)
+	return i.service.counted(stream.Context(), i.service.resume(stream.Context(), q, found, stream.Send))
 }
 
 // resume sends the rest of a request that this router has or another one. It calls found before,
-// as soon as one has it.
+// as soon as one has it. What none has counts as a request of its caller's: all were asked for it.
 func (s *Service) resume(ctx context.Context, q *inferencev1.ResumeRequest, found func(), send func(*inferencev1.GenerateEvent) error) error {
+	if err := s.requests.MayResume(ctx); err != nil {
+		return err
+	}
 	err := s.requests.Resume(ctx, q, found, send)
 	if rpc.Reason(err) != api.ReasonRequestNotFound || peers.Asks(ctx) {
 		return err
 	}
-	return s.peers.Resume(ctx, q, found, send)
+	if err = s.peers.Resume(ctx, q, found, send); rpc.Reason(err) == api.ReasonRequestNotFound {
+		s.requests.Count(ctx)
+	}
+	return err
 }
 
 // Tokenize turns text into tokens.

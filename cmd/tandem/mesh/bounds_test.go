@@ -33,7 +33,9 @@ func endedBy(t *testing.T, conn net.Conn, within time.Duration) bool {
 // Whoever connects to any port and sends nothing, or headers without an end, is cut off; headers
 // have a largest size.
 func TestPortsAreBounded(t *testing.T) {
-	runMesh(t, upOptions(t), func(up mesh.Up) {
+	o := upOptions(t)
+	o.Router.ReceiveTimeout = 5 * time.Second
+	runMesh(t, o, func(up mesh.Up) {
 		operators := dial(t, up.Control)
 		list, err := controlv1.NewControlClient(operators).ListWorkers(t.Context(), &controlv1.ListWorkersRequest{})
 		_ = operators.Close()
@@ -69,6 +71,9 @@ func TestPortsAreBounded(t *testing.T) {
 		for name, address := range ports {
 			connect(name+", silent", address, "")
 			connect(name+", half a request", address, "GET /metrics HTTP/1.1\r\nX-Slow: ")
+		}
+		for name, path := range map[string]string{"HTTP": "/v1/completions", "HTTP, what takes no body": "/healthz"} {
+			connect(name+", a body that does not come", up.HTTP, "POST "+path+" HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n")
 		}
 		for name, ended := range ends {
 			if !<-ended {

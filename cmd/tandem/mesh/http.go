@@ -2,6 +2,7 @@ package mesh
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -146,11 +147,25 @@ func (p *process) serveAPI(w http.ResponseWriter, r *http.Request) {
 	p.api.ServeHTTP(w, r)
 }
 
+// headerTimeout is how long headers may take, and a body that nobody reads.
+const headerTimeout = 5 * time.Second
+
 // newHTTPServer drops clients that do not send headers or, in between two requests,
 // anything for long: load balancers keep idle connections for up to ten minutes, and
 // have to be the first to let go, or a request may meet a connection that closes.
+//
+// A body that its handler does not read, such as of who has no key, net/http would await without an
+// end before it answers. Who does read one sets another deadline.
 func newHTTPServer(handler http.Handler) *http.Server {
-	return &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 11 * time.Minute, MaxHeaderBytes: 1 << 16}
+	return &http.Server{
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.ContentLength != 0 {
+				_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(headerTimeout)) // every connection has one
+			}
+			handler.ServeHTTP(w, r)
+		}),
+		ReadHeaderTimeout: headerTimeout, IdleTimeout: 11 * time.Minute, MaxHeaderBytes: 1 << 16,
+	}
 }
 
 func httpService(name string, listener net.Listener, server *http.Server) lifecycle.Service {
@@ -190,16 +205,20 @@ const refusedConnection = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: tex
 
 // state is an http.Server's ConnState. For one connection too many, the one that has
 // been without a request for longest is closed; if all have one, the new one is
-// refused.
+// refused. It is called by who accepts, so it must not wait.
 func (c *connections) state(conn net.Conn, state http.ConnState) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch state {
 	case http.StateNew:
 		if len(c.since) >= c.most && !c.closeLongest() {
-			_ = conn.SetWriteDeadline(time.Now().Add(time.Second))
-			_, _ = io.WriteString(conn, refusedConnection)
-			_ = conn.Close()
+			// Where TLS is, to say anything would wait for the client's part of the handshake, and
+			// nobody else would be accepted meanwhile.
+			if _, encrypted := conn.(*tls.Conn); !encrypted {
+				_ = conn.SetWriteDeadline(time.Now().Add(time.Second))
+				_, _ = io.WriteString(conn, refusedConnection)
+			}
+			closeAtOnce(conn)
 			return
 		}
 		c.since[conn] = time.Now()
@@ -229,6 +248,14 @@ func (c *connections) closeLongest() bool {
 		return false
 	}
 	delete(c.since, longest)
-	_ = longest.Close()
+	closeAtOnce(longest)
 	return true
+}
+
+// closeAtOnce closes a connection. TLS would say that first, and wait for a client that reads nothing.
+func closeAtOnce(conn net.Conn) {
+	if encrypted, is := conn.(*tls.Conn); is {
+		conn = encrypted.NetConn()
+	}
+	_ = conn.Close()
 }

@@ -1,10 +1,12 @@
 package mesh_test
 
 import (
+	"errors"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 
@@ -46,4 +48,39 @@ func TestHTTPConnectionsAreBounded(t *testing.T) {
 		t.Errorf("the refused connection got %q, %v", said, err)
 	}
 	close(release)
+}
+
+// With TLS one connection too many is told nothing: who accepts would wait for its handshake.
+func TestEncryptedConnectionsAreBounded(t *testing.T) {
+	begun, release := make(chan struct{}), make(chan struct{})
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		begun <- struct{}{}
+		<-release
+	}))
+	server.Config.ConnState = mesh.HTTPConnections(1)
+	server.StartTLS()
+	defer server.Close()
+	answered := make(chan error, 1)
+	go func() {
+		answer, err := server.Client().Get(server.URL)
+		if err == nil {
+			err = answer.Body.Close()
+		}
+		answered <- err
+	}()
+	<-begun
+	for range 2 { // neither shakes hands
+		conn, err := net.Dial("tcp", server.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		if said, err := io.ReadAll(conn); len(said) > 0 || errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("the refused connection got %q, %v", said, err)
+		}
+	}
+	close(release)
+	if err := <-answered; err != nil {
+		t.Error(err)
+	}
 }

@@ -94,7 +94,7 @@ func (p *process) newRouter(ctx context.Context) (services []lifecycle.Service, 
 		Refuse: func(bool) {}, Idle: service.Stop, Cut: func() {}, Logger: logger, // Stop refuses and cuts
 	})
 	server := rpc.NewServer(rpc.ServerConfig{
-		Name: "router", Authenticate: p.authenticate(), Logger: logger, Registerer: p.registry, MaxReceiveBytes: requestBytes, OversizeFields: router.OversizeFields(),
+		Name: "router", Authenticate: service.Authenticate(), Logger: logger, Registerer: p.registry, MaxReceiveBytes: requestBytes, OversizeFields: router.OversizeFields(),
 		Limits: p.options.Router.Limits(), BufferBytes: writeBufferBytes,
 		Credentials: at.serverCredentials(false),
 	})

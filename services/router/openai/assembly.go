@@ -121,6 +121,24 @@ func (a *assembly) keep(event *inferencev1.GenerateEvent) error {
 	return nil
 }
 
+// keepPrompts takes the memory for what a whole answer says of its prompts: each choice says it again.
+func (a *assembly) keepPrompts() error {
+	bytes := int64(0)
+	for _, i := range a.shown() {
+		bytes += 3 * int64(len(a.echo(i)))
+		if a.call.echoTop == nil && (a.call.promptTop == nil || a.call.chat) {
+			continue
+		}
+		for _, t := range a.answers[i-i%a.call.n].scores {
+			bytes += tokenBytes + alternativeBytes*int64(len(t.logprobs.GetTop()))
+		}
+	}
+	if !a.held.take(bytes) {
+		return full()
+	}
+	return nil
+}
+
 // add takes in how likely tokens were.
 func (p *progress) add(tokens []*inferencev1.TokenLogprobs, chat bool) {
 	if chat {

@@ -85,6 +85,9 @@ func (h *Handler) embed(e *exchange) error {
 		}
 	}
 	first := c.choices[0]
+	if err := h.holdVectors(held, first.GetModel(), len(c.choices)); err != nil {
+		return err
+	}
 	q := &inferencev1.EmbedRequest{Model: first.GetModel(), NoSpecialTokens: first.GetNoSpecialTokens(), Priority: first.GetPriority(), Slo: first.GetSlo()}
 	for _, choice := range c.choices {
 		input := &inferencev1.EmbedInput{Input: &inferencev1.EmbedInput_Text{Text: choice.GetPrompt()}}
@@ -110,6 +113,26 @@ func (h *Handler) embed(e *exchange) error {
 	}
 	list.Usage.TotalTokens = list.Usage.PromptTokens
 	return e.reply(http.StatusOK, list)
+}
+
+// numberBytes is about what a number of a vector takes until it is written: as such and as JSON.
+const numberBytes = 32
+
+// holdVectors takes the memory for so many vectors, before they are computed. Who asks for a model
+// that there is not is told so by the backend.
+func (h *Handler) holdVectors(held *held, model string, vectors int) error {
+	m, err := h.backend.Model(model)
+	if err != nil {
+		return nil
+	}
+	each := max(numberBytes*int64(m.GetHiddenSize()), 1)
+	if most := h.config.MaxHeldBytes / 2 / each; int64(vectors) > most {
+		return invalid("input", fmt.Sprintf("%d embeddings of %d numbers each do not fit into this server's memory for answers: send at most %d texts at a time", vectors, m.GetHiddenSize(), most))
+	}
+	if !held.take(each * int64(vectors)) {
+		return full()
+	}
+	return nil
 }
 
 // dimensions refuses a length that is not that of a model's vectors: a part of one means nothing

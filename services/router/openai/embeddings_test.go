@@ -128,3 +128,22 @@ func TestOpenAPIHasTheFieldsOfEmbeddings(t *testing.T) {
 		}
 	}
 }
+
+// Vectors take of the memory for answers, which bounds how many a request may ask for.
+func TestEmbeddingsNeedMemory(t *testing.T) {
+	f := &fake{}
+	h, err := openai.New(openai.Config{Backend: f, MaxHeldBytes: 4 << 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for texts, want := range map[int]int{16: http.StatusOK, 17: http.StatusBadRequest} {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest(http.MethodPost, embeddings, strings.NewReader(`{"input":["a"`+strings.Repeat(`,"a"`, texts-1)+`]}`)))
+		if w.Code != want || want != http.StatusOK && errorOf(t, w.Body.String()).Param != "input" {
+			t.Errorf("%d texts: %d %s", texts, w.Code, w.Body)
+		}
+	}
+	if len(f.embedded) != 1 {
+		t.Errorf("%d were asked for", len(f.embedded))
+	}
+}

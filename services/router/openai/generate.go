@@ -2,6 +2,7 @@ package openai
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"io"
 	"net/http"
@@ -38,6 +39,9 @@ func (h *Handler) generate(e *exchange, k *kind) error {
 	}, nil); err != nil {
 		return rename(cmp.Or(unkept, err), a.call.name)
 	}
+	if err := a.keepPrompts(); err != nil {
+		return err
+	}
 	return e.reply(http.StatusOK, a.whole())
 }
 
@@ -60,11 +64,13 @@ func (h *Handler) stream(e *exchange, a *assembly) error {
 
 // assembly reads what is asked for.
 func (h *Handler) assembly(e *exchange, k *kind, held *held) (*assembly, error) {
-	// Before the body is read. What is resumed was counted when it began.
-	if e.request.Header.Get(headerLastEventID) == "" {
-		if err := e.limits.Over(e.request.Context(), 1, ""); err != nil {
-			return nil, err
-		}
+	// Before the body is read.
+	over := func(ctx context.Context) error { return e.limits.Over(ctx, 1, "") }
+	if e.request.Header.Get(headerLastEventID) != "" {
+		over = e.limits.MayResume
+	}
+	if err := over(e.request.Context()); err != nil {
+		return nil, err
 	}
 	body, err := h.body(e, held)
 	if err != nil {

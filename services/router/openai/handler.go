@@ -105,6 +105,8 @@ type Limits interface {
 	// Over returns a gRPC status if so many requests would be refused now, whatever they ask
 	// for. The field is the one that asks for so many.
 	Over(ctx context.Context, requests int, field string) error
+	// MayResume returns a gRPC status if nothing would be resumed now, whatever it is.
+	MayResume(ctx context.Context) error
 	// Count counts a request that does not reach the backend.
 	Count(ctx context.Context)
 }
@@ -114,6 +116,7 @@ type unlimited struct{}
 
 func (unlimited) Tell(context.Context, http.Header)       {}
 func (unlimited) Over(context.Context, int, string) error { return nil }
+func (unlimited) MayResume(context.Context) error         { return nil }
 func (unlimited) Count(context.Context)                   {}
 
 // Defaults of Config.
@@ -183,10 +186,11 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	e := h.begin(w, r)
 	defer h.end(e)
 	if err := e.serve(e); err != nil {
-		e.fail(err)
-		if e.failed.Status == http.StatusBadRequest || e.failed.Status == http.StatusRequestEntityTooLarge {
+		switch FailureOf(err).Status {
+		case http.StatusBadRequest, http.StatusRequestEntityTooLarge:
 			e.limits.Count(e.request.Context()) // finding out took as long as a request that counts
 		}
+		e.fail(err)
 	}
 }
 

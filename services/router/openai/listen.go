@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"net"
 	"sync"
+	"sync/atomic"
 
 	"github.com/tandem-serving/tandem/pkg/trywrite"
 )
@@ -51,8 +52,9 @@ type conn struct {
 	try       *trywrite.Writer
 	encrypted *tls.Conn // that writes to this one; nil: nothing is encrypted
 
+	now atomic.Bool // what TLS writes comes from sendNow
+
 	mu   sync.Mutex // a leaf
-	now  bool       // what TLS writes comes from sendNow
 	rest []byte     // what sendNow has kept
 }
 
@@ -68,7 +70,7 @@ func newConn(inner net.Conn) net.Conn {
 func (c *conn) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.now {
+	if c.now.Load() {
 		return len(p), c.writeNow(p)
 	}
 	if err := c.flushLocked(); err != nil {
@@ -111,16 +113,10 @@ func (c *conn) sendNow(p []byte) error {
 		defer c.mu.Unlock()
 		return c.writeNow(p[at:])
 	}
-	c.setNow(true)
+	c.now.Store(true)
 	_, err := c.encrypted.Write(p[at:])
-	c.setNow(false)
+	c.now.Store(false)
 	return err
-}
-
-func (c *conn) setNow(now bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.now = now
 }
 
 // kept says whether something is left to flush.

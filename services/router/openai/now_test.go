@@ -17,7 +17,7 @@ import (
 )
 
 // certificate is one that believe believes: that of httptest.
-func certificate(t *testing.T) (server, believe *tls.Config) {
+func certificate(t testing.TB) (server, believe *tls.Config) {
 	t.Helper()
 	s := httptest.NewUnstartedServer(nil)
 	s.StartTLS()
@@ -28,7 +28,7 @@ func certificate(t *testing.T) (server, believe *tls.Config) {
 }
 
 // listenNow runs a server whose connections can be written to without waiting.
-func listenNow(t *testing.T, h http.Handler, secure *tls.Config) (address string) {
+func listenNow(t testing.TB, h http.Handler, secure *tls.Config) (address string) {
 	t.Helper()
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+
 	"github.com/tandem-serving/tandem/services/router/openai"
 )
 
@@ -202,6 +204,33 @@ func TestWholeAnswersAreHeld(t *testing.T) {
 			h.ServeHTTP(w, httptest.NewRequest(http.MethodPost, chats, strings.NewReader(body)))
 			if w.Code != want {
 				t.Errorf("%s: %d, want %d: %.200s", body, w.Code, want, w.Body)
+			}
+		}
+	}
+	// What is said of a prompt is said with each of its answers.
+	score := &inferencev1.TokenLogprobs{Text: []byte("x"), Top: []*inferencev1.TokenLogprob{{}, {}}}
+	f := &fake{words: []string{"a"}, scores: slices.Repeat([]*inferencev1.TokenLogprobs{score}, 20)}
+	h, err = openai.New(openai.Config{Backend: f, MaxHeldBytes: 32 << 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	long := `"prompt":"` + strings.Repeat("x", 2<<10) + `"`
+	for range 3 {
+		for body, want := range map[string]int{
+			`{"prompt":"x","echo":true,"n":8}`:                     http.StatusOK,
+			`{` + long + `,"echo":true}`:                           http.StatusOK,
+			`{` + long + `,"n":8}`:                                 http.StatusOK,
+			`{` + long + `,"echo":true,"n":8}`:                     http.StatusServiceUnavailable,
+			`{` + long + `,"echo":true,"n":8,"stream":true}`:       http.StatusOK,
+			`{"prompt":"x","echo":true,"logprobs":2}`:              http.StatusOK,
+			`{"prompt":"x","echo":true,"logprobs":2,"n":8}`:        http.StatusServiceUnavailable,
+			`{"prompt":"x","prompt_logprobs":2,"n":8}`:             http.StatusServiceUnavailable,
+			`{"prompt":"x","prompt_logprobs":2,"n":2,"best_of":8}`: http.StatusOK,
+		} {
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, httptest.NewRequest(http.MethodPost, completions, strings.NewReader(body)))
+			if w.Code != want {
+				t.Errorf("%.60s: %d, want %d: %.200s", body, w.Code, want, w.Body)
 			}
 		}
 	}

@@ -1,7 +1,6 @@
 package serving
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -55,10 +54,16 @@ func (s *Requests) admit(ctx context.Context, sharing Sharing, q *inferencev1.Ge
 // status.
 func (s *Requests) charge(ctx context.Context, caller *auth.Principal, mostTokens int64) (*quota.Charge, error) {
 	charge, err := s.deps.Quota.Admit(ctx, caller.Tenant, caller.Limits, mostTokens)
-	if err != nil {
-		return nil, cmp.Or(s.exceeded(caller, err), clienterr.Gone(ctx))
+	if err == nil {
+		return charge, nil
 	}
-	return charge, nil
+	if err := s.exceeded(caller, err); err != nil {
+		if mostTokens > 0 {
+			s.Count(ctx) // to find how many it asks for took as long as with others
+		}
+		return nil, err
+	}
+	return nil, clienterr.Gone(ctx)
 }
 
 // Over is why so many requests at once of a caller would be refused now, as a status: a limit of
@@ -73,6 +78,43 @@ func (s *Requests) Over(ctx context.Context, requests int, field string) error {
 		return rpc.InvalidArgument(field, fmt.Sprintf("asks for %d requests, more than the %d a minute that its tenant may make", requests, most))
 	}
 	return s.exceeded(caller, s.deps.Quota.Over(caller.Tenant, caller.Limits, int64(requests)))
+}
+
+const (
+	// freeResumes is how often a request can be resumed for nothing: as many clients may read it.
+	// What goes on with it more often than connections break is a request each time.
+	freeResumes = maxReaders
+	// missesOver is how many requests over its limit a tenant may have and still resume some. Only
+	// what is refused counts over the limit, such as to resume what there is not.
+	missesOver = 8
+)
+
+// MayResume is why nothing of a caller is resumed now, as a status: it asked for too much that there
+// is not. Its limits are no reason: what is resumed was counted when it began.
+func (s *Requests) MayResume(ctx context.Context) error { return s.past(ctx, missesOver) }
+
+// MayCall is why a call of a caller that takes no tokens would be refused now, as a status.
+func (s *Requests) MayCall(ctx context.Context) error { return s.past(ctx, 0) }
+
+func (s *Requests) past(ctx context.Context, over int64) error {
+	caller := auth.FromContext(ctx)
+	if caller == nil || caller.Limits == (quota.Limits{}) {
+		return nil
+	}
+	return s.exceeded(caller, s.deps.Quota.Past(caller.Tenant, caller.Limits, over))
+}
+
+// resumedAgain counts one more time that a request is resumed.
+func (s *Requests) resumedAgain(ctx context.Context, r *request) error {
+	caller := auth.FromContext(ctx)
+	if caller == nil || caller.Limits == (quota.Limits{}) || r.resumed.Add(1) <= freeResumes {
+		return nil
+	}
+	err := s.exceeded(caller, s.deps.Quota.Spend(caller.Tenant, caller.Limits))
+	if err != nil {
+		s.Count(ctx) // to find it took something
+	}
+	return err
 }
 
 // Count counts a request that was refused for what it asks, or that no worker had to compute

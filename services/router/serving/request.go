@@ -40,6 +40,7 @@ type request struct {
 	arrived  time.Time     // when the request could first ask for workers
 	holder   routing.Ref   // a worker that holds the prompt's KV; zero if none is known
 	leads    atomic.Bool   // other requests wait for this one's prompt
+	resumed  atomic.Int64  // how often it was resumed, if its tenant has limits
 	owner    string        // the tenant that owns the request; empty if the secret's holder does
 	charge   *quota.Charge // nil if the tenant has no limits
 	secret   string        // proves that a caller owns the request

@@ -187,6 +187,10 @@ func (s *Requests) Resume(ctx context.Context, q *inferencev1.ResumeRequest, fou
 	if err != nil {
 		return err
 	}
+	if err := s.resumedAgain(ctx, r); err != nil {
+		r.detach(nil)
+		return err
+	}
 	if n := r.events.generated(); q.GetOffset() > uint64(n) {
 		r.detach(nil)
 		return rpc.InvalidArgument("offset", fmt.Sprintf("%d is past the %d tokens so far", q.GetOffset(), n))

@@ -98,7 +98,10 @@ func received(control []byte) (*os.File, error) {
 		return nil, err
 	}
 	fds, err := unix.ParseUnixRights(&messages[0])
-	if err != nil || len(fds) != 1 { // more than one does not fit
+	if err != nil || len(fds) != 1 {
+		for _, fd := range fds { // two fit, since what is said of them is padded
+			_ = unix.Close(fd)
+		}
 		return nil, errors.Join(err, errMalformed)
 	}
 	unix.CloseOnExec(fds[0])

@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
 	"runtime/debug"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -258,5 +260,39 @@ func TestDialEndsWithItsContext(t *testing.T) {
 	defer cancel()
 	if _, err := sharedpages.Dial(ctx, path, asked, layoutOf(100)); err == nil {
 		t.Error("nobody answers, and it is mapped")
+	}
+}
+
+// Who passes two descriptors shares no pages, and neither of them stays open.
+func TestTwoDescriptors(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	listener, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	read, write, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer read.Close()
+	passed := make(chan error, 1)
+	go func() {
+		conn, err := listener.AcceptUnix()
+		if err == nil {
+			fd := int(write.Fd())
+			_, _, err = conn.WriteMsgUnix([]byte("tandemkv0123456789abcdef"), syscall.UnixRights(fd, fd), nil)
+			err = errors.Join(err, write.Close(), conn.Close())
+		}
+		passed <- err
+	}()
+	if _, err := sharedpages.Dial(t.Context(), path, asked, layoutOf(100)); err == nil {
+		t.Error("they are mapped")
+	}
+	if err := <-passed; err != nil {
+		t.Fatal(err)
+	}
+	if n, err := read.Read(make([]byte, 1)); !errors.Is(err, io.EOF) { // which waits while one is open
+		t.Errorf("%d, %v", n, err)
 	}
 }

@@ -1,0 +1,66 @@
+package quota
+
+import "time"
+
+// Over returns an *Exceeded if so many requests at once would be refused however few tokens they
+// had, so that nothing need be spent on them. It counts nothing.
+func (l *Limiter) Over(name string, limits Limits, requestsAtOnce int64) error {
+	cost := amounts{requestsAtOnce, 1, 1}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	if l.awaits(now) {
+		return nil
+	}
+	t := l.tenant(now, name)
+	own, others := t.uses(), l.others(now, name, limits)
+	for what, limit := range limits.amounts() {
+		if more := own[what] + others[what] + cost[what] - limit; limit > 0 && more > 0 {
+			return &Exceeded{What: names[what], Limit: limit, RetryAfter: l.retryAfter(now, t, what, more)}
+		}
+	}
+	return nil
+}
+
+// Spend counts a request without tokens that takes no place among those that run, or returns an
+// *Exceeded. It does not wait for what other routers tell.
+func (l *Limiter) Spend(name string, limits Limits) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	if err := l.past(now, name, limits, 0); err != nil {
+		return err
+	}
+	l.tenant(now, name).minute[requests].add(l.slot(now), 1)
+	l.tell(name)
+	return nil
+}
+
+// Past returns an *Exceeded if one more request would be more than so many over the limit, as only
+// those can be that Count counts. It counts nothing.
+func (l *Limiter) Past(name string, limits Limits, over int64) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.past(time.Now(), name, limits, over)
+}
+
+// past is Past. It refuses no tenant that has had fewer here than may be over: of routers that are
+// silent, each counts as if it had used its share, which is one at least. mu is held.
+func (l *Limiter) past(now time.Time, name string, limits Limits, over int64) error {
+	t := l.tenant(now, name)
+	own := t.minute[requests].sum
+	more := own + l.others(now, name, limits)[requests] + 1 - limits.RequestsPerMinute - over
+	if limits.RequestsPerMinute == 0 || more <= 0 || own < over {
+		return nil
+	}
+	return &Exceeded{What: names[requests], Limit: limits.RequestsPerMinute, RetryAfter: l.retryAfter(now, t, requests, more)}
+}
+
+// Count counts a request without tokens, whatever the limits are.
+func (l *Limiter) Count(name string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	l.tenant(now, name).minute[requests].add(l.slot(now), 1)
+	l.tell(name)
+}
