@@ -37,8 +37,9 @@ type Limits struct {
 	// 0: DefaultSendTimeout.
 	SendTimeout time.Duration
 	// Connections is the most at a time. For one more, the one that has been without
-	// calls for longest is closed, those of health and reflection left out; if all have calls, the new one is refused. As many more may be
-	// in their handshake, for 10 s at most. 0: DefaultConnections.
+	// calls for longest is closed; if all have calls, the new one is refused. Calls of
+	// health and reflection do not count. As many more may be in their handshake, for
+	// 10 s at most. 0: DefaultConnections.
 	Connections int
 }
 
