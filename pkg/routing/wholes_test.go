@@ -55,6 +55,22 @@ func TestPrefillWorkersDoAllOfARequest(t *testing.T) {
 	}
 }
 
+// What a prefill worker's steps of prompts make of a token of context says nothing of sequences that
+// decode, of which it has had none: it is given some.
+func TestPrefillWorkerThatHasDecodedNothing(t *testing.T) {
+	d := decode("d")
+	d.Capacity.MaxSequences, d.Capacity.MaxWaiting = 16, 16
+	b := newBench(t, nil, whole("p"), d)
+	b.do(load("p", controlv1.Role_ROLE_PREFILL, func(r *controlv1.LoadReport) { r.StepTime.PerContextTokenMs = 1 }))
+	b.do(load("d", controlv1.Role_ROLE_DECODE, func(r *controlv1.LoadReport) {
+		r.RunningSequences, r.RunningContextTokens = 14, 14*1000
+		r.StepTime.PerContextTokenMs = 0.001
+	}))
+	if got, refusal, answered := b.arrive(b.request(auto, 100)); !answered || got.Decode.ID != "p" {
+		t.Errorf("%+v, %+v", got, refusal)
+	}
+}
+
 // Where no decode worker is left, prefill workers serve.
 func TestPrefillWorkersServeAlone(t *testing.T) {
 	b := newBench(t, nil, whole("p"), decode("d"))
