@@ -24,7 +24,7 @@ type Model struct {
 
 // Predict is the time of a step that computes so much.
 func (m Model) Predict(w StepWork) time.Duration {
-	return time.Duration(m.ms(inputs(w)) * float64(time.Millisecond))
+	return milliseconds(m.ms(inputs(w)))
 }
 
 // PromptMs is what tokens of a prompt add to the steps that compute them, in however many of those,
@@ -102,13 +102,18 @@ func (s *StepTime) Observe(w StepWork, d time.Duration) {
 		if limit := outlier * max(mean, expected); limit > 0 {
 			ms = min(ms, limit)
 		}
-		relative := mean / expected
+		relative := mean / max(expected, ms/outlier) // one that takes far too long weighs no more than it would
 		weight = min(max(relative*relative, 1/mostWeight), mostWeight)
 		if math.IsNaN(weight) { // 0/0
 			weight = 1
 		}
 	}
+	before := s.sumMs / s.count
 	s.count, s.sumMs = old*s.count+1, old*s.sumMs+ms
+	// Weights are relative to the mean: where that falls, those before were too large.
+	if fall := s.sumMs / s.count / before; s.samples > trusted && fall < 1 {
+		old *= fall * fall
+	}
 	for i := range x {
 		for j := range x {
 			s.xx[i][j] = old*s.xx[i][j] + weight*x[i]*x[j]

@@ -127,13 +127,14 @@ func (rt *Router) costOf(s *search, role controlv1.Role, c *candidate, cached in
 	if decodes {
 		// What a worker has not done yet is taken to need no longer than where it is done: it would
 		// else never be tried.
+		answers := model
 		if w.whole && w.lifeMs == 0 {
 			one := latency.Decoding(1, r.Tokens)
 			if m, known := rt.quickestStep(controlv1.Role_ROLE_DECODE, s.version); known && m.Predict(one) < model.Predict(one) {
-				model.BaseMs, model.PerTokenMs, model.PerContextTokenMs = m.BaseMs, m.PerTokenMs, m.PerContextTokenMs
+				answers = m
 			}
 		}
-		rt.decodes(s, c, model, elsewhere)
+		rt.decodes(s, c, answers, model.PromptMs(c.computed(), r.Tokens-c.computed()), elsewhere)
 	}
 	if c.measured && r.Attempt == 0 {
 		ttft, tpot := s.entry.objective(&c.cost, w)
@@ -158,8 +159,9 @@ func (c *candidate) missesAfter(s *search, aheadMs float64) bool {
 	return c.measured && s.request.Attempt == 0 && ttft > 0 && s.late(&c.cost, c.worker, aheadMs) > ttft
 }
 
-// decodes adds what decoding costs, and what it does to others.
-func (rt *Router) decodes(s *search, c *candidate, model latency.Model, elsewhere bool) {
+// decodes adds what decoding costs, and what it does to others, where a prompt that the worker
+// computes itself adds promptMs to its steps.
+func (rt *Router) decodes(s *search, c *candidate, model latency.Model, promptMs float64, elsewhere bool) {
 	r, w, load := s.request, c.worker, &c.load
 	// Prompts that are computed there lengthen the steps: by their share of the time, and at most
 	// by one chunk.
@@ -178,7 +180,7 @@ func (rt *Router) decodes(s *search, c *candidate, model latency.Model, elsewher
 	c.tpotMs, c.mostMs = stepMs(prompts), mostMs
 	c.othersMs, c.aloneMs = c.tpotMs, w.steps(model, 0, 1, r.Tokens).besides
 	if !elsewhere {
-		c.promptMs = model.PromptMs(c.computed(), r.Tokens-c.computed())
+		c.promptMs = promptMs
 		c.delaysMs = c.promptMs * float64(load.decoding)
 		if load.decoding > 0 {
 			c.othersMs = stepMs(prompts + c.promptMs/promptWindowMs)
@@ -333,7 +335,8 @@ func (rt *Router) unmeasured(s *search, role controlv1.Role) latency.Model {
 // before it is given a chance to measure anew.
 const revisitAfter = 10 * time.Second
 
-// slower reports whether steps take longer by a than by b.
+// slower reports whether steps take longer by a than by b: of a token, of a long context or of a prompt.
 func slower(a, b latency.Model) bool {
-	return a.BaseMs+a.PerTokenMs > b.BaseMs+b.PerTokenMs || a.PerContextTokenMs > b.PerContextTokenMs || a.PerSquareMs > b.PerSquareMs
+	const prompt = 512
+	return a.BaseMs+a.PerTokenMs > b.BaseMs+b.PerTokenMs || a.PerContextTokenMs > b.PerContextTokenMs || a.PromptMs(prompt, 0) > b.PromptMs(prompt, 0)
 }

@@ -95,8 +95,13 @@ func checkUnaryServer(checks []check, audit audit) grpc.UnaryServerInterceptor {
 			return handler(ctx, request)
 		}
 		if audit != nil {
-			of, _ := request.(*unread) // as wrapUnary has it
-			defer func() { audit(ctx, info.FullMethod, of.message, err) }()
+			of, wrapped := request.(*unread) // as wrapUnary has it
+			defer func() {
+				if wrapped {
+					request = of.message
+				}
+				audit(ctx, info.FullMethod, request, err)
+			}()
 		}
 		if ctx, err = pass(ctx, checks, info.FullMethod); err != nil {
 			return nil, err

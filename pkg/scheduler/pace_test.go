@@ -126,3 +126,35 @@ func TestKVArrivesDuringPrompts(t *testing.T) {
 		}
 	}
 }
+
+// TestPromptsGoOnWhileKVIsOnItsWay: where nobody decodes, a step has a block of a prompt in any case,
+// however little those have to spare whose KV is on its way: without a step nothing would go on.
+func TestPromptsGoOnWhileKVIsOnItsWay(t *testing.T) {
+	w := roomy(t, scheduler.Config{StepBudget: 100 * time.Millisecond})
+	id := scheduler.SequenceID(0)
+	submit := func(r scheduler.Request) *life {
+		id++
+		r.ID, r.Stop = id, never
+		return w.submit(r)
+	}
+	step := func() {
+		d := took(w.inFlight)
+		w.now = w.now.Add(d)
+		w.finishStep(d)
+	}
+	for i := range 12 { // until it is known what prompts and tokens take
+		submit(scheduler.Request{Tokens: long(1+40*i, int(id)), MaxTokens: 20})
+		step()
+	}
+	for w.inFlight != nil {
+		step()
+	}
+	submit(scheduler.Request{Kind: scheduler.Receive, Tokens: long(400, int(id)), MaxTokens: 2, EachIn: 8 * time.Millisecond})
+	l := submit(scheduler.Request{Tokens: long(600, int(id)), MaxTokens: 1})
+	for w.inFlight != nil {
+		step()
+	}
+	if l.finished == nil {
+		t.Error("a prompt waits for KV that is on its way")
+	}
+}

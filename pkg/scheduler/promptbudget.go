@@ -31,7 +31,7 @@ const costKnown = 16
 // long prompt may have few steps. It is bounded because on a machine that others
 // interrupt more often than that no share of a step keeps the budget, and all of it is lost.
 const (
-	firstExcess = 1.4
+	firstExcess = 1.5
 	excessGain  = 0.1
 	rareExcess  = 100
 	maxExcess   = 4
@@ -118,7 +118,7 @@ func (s *Scheduler) budget(decodes, context int) promptBudget {
 	if known {
 		if spare := s.spareMs(inMs(b.model.Predict(latency.Decoding(decodes, context)))); spare < b.leftMs {
 			b.leftMs = spare
-			b.forced = s.passed >= mostPassed
+			b.forced = decodes == 0 || s.passed >= mostPassed // a step has to have something
 		}
 	}
 	b.bounded = !math.IsInf(b.leftMs, 1)

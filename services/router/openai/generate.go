@@ -66,7 +66,7 @@ func (h *Handler) stream(e *exchange, a *assembly) error {
 func (h *Handler) assembly(e *exchange, k *kind, held *held) (*assembly, error) {
 	// Before the body is read.
 	over := func(ctx context.Context) error { return e.limits.Over(ctx, 1, "") }
-	if e.request.Header.Get(headerLastEventID) != "" {
+	if e.request.Header.Get(headerLastEventID) != "" && k.known["stream"] {
 		over = e.limits.MayResume
 	}
 	if err := over(e.request.Context()); err != nil {
