@@ -98,6 +98,13 @@ func (m *mesh) add(id string) *router {
 	return r
 }
 
+// deafen has nobody hear of another from now on.
+func (m *mesh) deafen() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.deaf = true
+}
+
 // tell has all other routers hear of a report.
 func (m *mesh) tell(from *router, report *controlv1.TenantReport) {
 	<-time.After(3 * time.Millisecond)
@@ -208,7 +215,7 @@ func TestConcurrencyOverSeveralRouters(t *testing.T) {
 func TestRoutersThatHearNothingServeTheirShare(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMesh(t, 4)
-		m.deaf = true
+		m.deafen()
 		admitted := m.hammer(t.Context(), quota.Limits{RequestsPerMinute: 60}, 4, 1, 59*time.Second, 0)
 		if n := len(admitted); n != 60 {
 			t.Errorf("%d, want 60", n)
@@ -260,7 +267,7 @@ func TestRouterThatJoinsLetsNothingMoreThrough(t *testing.T) {
 func TestNobodyWaitsForARouterThatJoins(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMesh(t, 1)
-		m.deaf = true // nor does it ever hear
+		m.deafen()
 		joined := m.join("router-1")
 		limits := quota.Limits{RequestsPerMinute: 60}
 		began := time.Now()
