@@ -8,46 +8,62 @@ import (
 	"github.com/tandem-serving/tandem/pkg/scheduler"
 )
 
+// paced is a world whose scheduler knows what prompts and tokens take.
+type paced struct {
+	*world
+	last scheduler.SequenceID
+}
+
+func newPaced(t *testing.T) *paced {
+	w := &paced{world: roomy(t, scheduler.Config{StepBudget: 100 * time.Millisecond})}
+	for i := range 12 {
+		w.ask(scheduler.Request{MaxTokens: 20}, 1+40*i)
+		w.step()
+	}
+	for w.inFlight != nil {
+		w.step()
+	}
+	return w
+}
+
+// ask submits a request with a prompt of so many tokens that no other begins like.
+func (w *paced) ask(r scheduler.Request, tokens int) *life {
+	w.last++
+	r.ID, r.Stop, r.Tokens = w.last, never, long(tokens, int(w.last))
+	return w.submit(r)
+}
+
+// step ends the step in flight when it is due, and returns how long it took.
+func (w *paced) step() time.Duration {
+	d := took(w.inFlight)
+	w.now = w.now.Add(d)
+	w.finishStep(d)
+	return d
+}
+
 // TestTokensInTime: while prompts of any length come without end, who decodes has its tokens in the
 // mean time that it wants, where steps without prompts are shorter, and prompts go on.
 func TestTokensInTime(t *testing.T) {
 	for seed := range uint64(16) {
 		random := rand.New(rand.NewPCG(seed, 1))
-		w := roomy(t, scheduler.Config{StepBudget: 100 * time.Millisecond})
-		id := scheduler.SequenceID(0)
-		submit := func(prompt, answer int, each time.Duration) *life {
-			id++
-			return w.submit(scheduler.Request{ID: id, Tokens: long(prompt, int(id)), MaxTokens: answer, Stop: never, EachIn: each})
-		}
-		step := func() {
-			d := took(w.inFlight)
-			w.now = w.now.Add(d)
-			w.finishStep(d)
-		}
-		for i := range 12 { // until it is known what prompts and tokens take
-			submit(1+40*i, 20, 0)
-			step()
-		}
-		for w.inFlight != nil {
-			step()
-		}
-		type paced struct {
+		w := newPaced(t)
+		type decoding struct {
 			*life
 			first, last time.Time
 			tokens      int
 		}
 		// Seven that decode take 2 ms, and 7 times 100 µs and 2 µs a position.
 		each := time.Duration(5+random.IntN(26)) * time.Millisecond
-		var decode []*paced
+		var decode []*decoding
 		for range 7 {
-			decode = append(decode, &paced{life: submit(10, 20+random.IntN(60), each)})
+			decode = append(decode, &decoding{life: w.ask(scheduler.Request{MaxTokens: 20 + random.IntN(60), EachIn: each}, 10)})
 		}
 		var prompts []*life
 		for open := true; open; {
 			for len(prompts) == 0 || prompts[len(prompts)-1].started {
-				prompts = append(prompts, submit(1+random.IntN(600), 1, 0))
+				prompts = append(prompts, w.ask(scheduler.Request{MaxTokens: 1}, 1+random.IntN(600)))
 			}
-			step()
+			w.step()
 			open = false
 			for _, p := range decode {
 				if n := len(p.output); n > p.tokens {
@@ -76,36 +92,17 @@ func TestKVArrivesDuringPrompts(t *testing.T) {
 	const each, answer = 8 * time.Millisecond, 24
 	for seed := range uint64(12) {
 		random := rand.New(rand.NewPCG(seed, 2))
-		w := roomy(t, scheduler.Config{StepBudget: 100 * time.Millisecond})
-		id := scheduler.SequenceID(0)
-		submit := func(r scheduler.Request) *life {
-			id++
-			r.ID, r.Stop = id, never
-			return w.submit(r)
-		}
-		prompt := func() { submit(scheduler.Request{Tokens: long(600, int(id)), MaxTokens: 1}) }
-		step := func() time.Duration {
-			d := took(w.inFlight)
-			w.now = w.now.Add(d)
-			w.finishStep(d)
-			return d
-		}
-		for i := range 12 { // until it is known what prompts and tokens take
-			submit(scheduler.Request{Tokens: long(1+40*i, int(id)), MaxTokens: 20})
-			step()
-		}
-		for w.inFlight != nil {
-			step()
-		}
+		w := newPaced(t)
+		prompt := func() { w.ask(scheduler.Request{MaxTokens: 1}, 600) }
 		prompt()
-		whole := step()
+		whole := w.step()
 		for w.inFlight != nil {
-			step()
+			w.step()
 		}
-		l := submit(scheduler.Request{Kind: scheduler.Receive, Tokens: long(400, int(id)), MaxTokens: answer, EachIn: each})
+		l := w.ask(scheduler.Request{Kind: scheduler.Receive, MaxTokens: answer, EachIn: each}, 400)
 		for range 2 + random.IntN(8) {
 			prompt()
-			if d := step(); d >= whole {
+			if d := w.step(); d >= whole {
 				t.Errorf("seed %d: a step of %v while KV is on its way, as without", seed, d)
 			}
 		}
@@ -119,7 +116,7 @@ func TestKVArrivesDuringPrompts(t *testing.T) {
 		w.finishStep(d)
 		for l.finished == nil {
 			prompt()
-			step()
+			w.step()
 		}
 		if mean := w.now.Sub(arrived) / (answer - 1); mean > each {
 			t.Errorf("seed %d: %d tokens in %v each, and %v were wanted", seed, answer, mean, each)
@@ -130,29 +127,11 @@ func TestKVArrivesDuringPrompts(t *testing.T) {
 // TestPromptsGoOnWhileKVIsOnItsWay: where nobody decodes, a step has a block of a prompt in any case,
 // however little those have to spare whose KV is on its way: without a step nothing would go on.
 func TestPromptsGoOnWhileKVIsOnItsWay(t *testing.T) {
-	w := roomy(t, scheduler.Config{StepBudget: 100 * time.Millisecond})
-	id := scheduler.SequenceID(0)
-	submit := func(r scheduler.Request) *life {
-		id++
-		r.ID, r.Stop = id, never
-		return w.submit(r)
-	}
-	step := func() {
-		d := took(w.inFlight)
-		w.now = w.now.Add(d)
-		w.finishStep(d)
-	}
-	for i := range 12 { // until it is known what prompts and tokens take
-		submit(scheduler.Request{Tokens: long(1+40*i, int(id)), MaxTokens: 20})
-		step()
-	}
+	w := newPaced(t)
+	w.ask(scheduler.Request{Kind: scheduler.Receive, MaxTokens: 2, EachIn: 8 * time.Millisecond}, 400)
+	l := w.ask(scheduler.Request{MaxTokens: 1}, 600)
 	for w.inFlight != nil {
-		step()
-	}
-	submit(scheduler.Request{Kind: scheduler.Receive, Tokens: long(400, int(id)), MaxTokens: 2, EachIn: 8 * time.Millisecond})
-	l := submit(scheduler.Request{Tokens: long(600, int(id)), MaxTokens: 1})
-	for w.inFlight != nil {
-		step()
+		w.step()
 	}
 	if l.finished == nil {
 		t.Error("a prompt waits for KV that is on its way")
