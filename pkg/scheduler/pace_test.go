@@ -137,3 +137,23 @@ func TestPromptsGoOnWhileKVIsOnItsWay(t *testing.T) {
 		t.Error("a prompt waits for KV that is on its way")
 	}
 }
+
+// TestBlocksThatTakeLong: where a block late in a prompt takes longer than what each step has to
+// spare, some steps have none, and one who decodes has its tokens in time.
+func TestBlocksThatTakeLong(t *testing.T) {
+	const each, answer = 5 * time.Millisecond, 150
+	w := newPaced(t)
+	l := w.ask(scheduler.Request{MaxTokens: answer, EachIn: each}, 10)
+	w.step()
+	began := w.now
+	prompt := w.ask(scheduler.Request{MaxTokens: 1}, 1900) // a block of its last takes 15 ms
+	for l.finished == nil {
+		w.step()
+	}
+	if prompt.finished != nil {
+		t.Error("the long prompt has ended before")
+	}
+	if mean := w.now.Sub(began) / (answer - 1); mean > each {
+		t.Errorf("%d tokens in %v each, and %v were wanted", answer, mean, each)
+	}
+}
