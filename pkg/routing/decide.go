@@ -171,6 +171,7 @@ func (rt *Router) wholes(s *search, decodes fitness) *candidates {
 	}
 	for i := range c.all {
 		one := &c.all[i]
+		one.worker.kept = rt.keptFor(one.worker, prompts)
 		rt.costOf(s, controlv1.Role_ROLE_DECODE, one, rt.cached(s, one.worker), false)
 		one.totalMs += rt.slowsMs(s, one, prompts)
 		// Where costs are too close to tell apart, prefill workers are left to prompts.

@@ -121,7 +121,7 @@ func (rt *Router) pool(role controlv1.Role, model string, d *demand) pool {
 		}
 		p.workers++
 		p.baseMs += m.BaseMs
-		p.places += float64(w.places())
+		p.places += float64(w.maxSequences)
 		alone := w.steps(prompts, int(d.prompt), 0, 0)
 		p.promptMs += prompts.PromptMs(int(d.prompt), 0)
 		p.sendMs += rt.transferMs(rt.now, w, int(d.prompt))

@@ -31,8 +31,8 @@ type cost struct {
 	othersMs   float64 // the same of those that decode there, with this request's prompt
 	mostMs     float64 // the same if every step had as much of prompts as it may
 	totalMs    float64 // to the first token, and for as many output tokens as count
-	// promptMs is what its prompt adds to the steps of a decode worker, and delaysMs how much
-	// longer that makes others wait who decode there, all together.
+	// promptMs is what its prompt adds to the steps there, and delaysMs how much longer that makes
+	// others wait who decode there, all together.
 	promptMs, delaysMs float64
 	decodeMs           float64 // what its output tokens add to the steps there
 	workMs             float64 // what its prompt takes of the time, among others
@@ -124,7 +124,11 @@ func (rt *Router) costOf(s *search, role controlv1.Role, c *candidate, cached in
 	}
 	c.firstMs = c.queueMs + c.prefillMs + c.reserveMs
 	c.totalMs = c.firstMs - c.savedMs
-	if decodes {
+	if promptMs := model.PromptMs(c.computed(), r.Tokens-c.computed()); !decodes {
+		c.promptMs = promptMs * c.slowFirst
+		c.delaysMs = c.promptMs * float64(load.decoding)
+		c.totalMs += c.delaysMs
+	} else {
 		// What a worker has not done yet is taken to need no longer than where it is done: it would
 		// else never be tried.
 		answers := model
@@ -134,7 +138,7 @@ func (rt *Router) costOf(s *search, role controlv1.Role, c *candidate, cached in
 				answers = m
 			}
 		}
-		rt.decodes(s, c, answers, model.PromptMs(c.computed(), r.Tokens-c.computed()), elsewhere)
+		rt.decodes(s, c, answers, promptMs, elsewhere)
 	}
 	if c.measured && r.Attempt == 0 {
 		ttft, tpot := s.entry.objective(&c.cost, w)
@@ -228,16 +232,18 @@ func (w *worker) placeMs(before int, lifeMs float64) float64 {
 }
 
 // places are those of sequences that decode there.
-func (w *worker) places() int {
-	if !w.whole {
-		return w.maxSequences
-	}
-	return w.maxSequences - (w.maxSequences+keptForPrompts-1)/keptForPrompts
+func (w *worker) places() int { return w.maxSequences - w.kept }
+
+// keptFor is how many places in a prefill worker's batch stay free of whole requests, where so many
+// prompts come in a millisecond that it computes for others: for as many as are there on average
+// (Little's law), and for twice their standard deviation if they come at random.
+func (rt *Router) keptFor(w *worker, prompts float64) int {
+	there := prompts * rt.apartMs
+	return min(int(math.Ceil(there+2*math.Sqrt(there))), w.maxSequences/keptMost)
 }
 
-// keptForPrompts is one of how many places in a prefill worker's batch stays free of whole
-// requests.
-const keptForPrompts = 8
+// keptMost is one of how many places stays free of whole requests at most.
+const keptMost = 8
 
 // end is how many sequences end there within a time.
 func (w *worker) end(ms, lifeMs float64) int {

@@ -87,21 +87,57 @@ func TestPrefillWorkersServeAlone(t *testing.T) {
 	t.Errorf("p is not shown: %v", got.Decision)
 }
 
-// Whole requests leave places in a prefill worker's batch for prompts: those that come when they
-// have taken the others go to a decode worker.
+// Whole requests leave places in a prefill worker's batch for the prompts that come: once they have
+// taken the others they go to a decode worker.
 func TestPlacesForPromptsAreKept(t *testing.T) {
-	d := decode("d")
-	d.Capacity.MaxSequences, d.Capacity.MaxWaiting = 64, 64
-	b := newBench(t, nil, whole("p"), d)
-	b.do(load("d", controlv1.Role_ROLE_DECODE, func(r *controlv1.LoadReport) {
-		r.RunningSequences, r.RunningContextTokens = 20, 20*1000
-		r.StepTime.PerContextTokenMs = 0.001
-	}))
-	b.do(load("p", controlv1.Role_ROLE_PREFILL, func(r *controlv1.LoadReport) {
-		r.RunningSequences, r.DecodingSequences = 14, 14 // of 16
-	}))
-	if got, refusal, answered := b.arrive(b.request(auto, 100)); !answered || got.Decode.ID != "d" {
-		t.Errorf("%+v, %+v", got, refusal)
+	for come, want := range map[int]string{0: "p", 40: "d"} {
+		t.Run(fmt.Sprint(come, " prompts"), func(t *testing.T) {
+			d := decode("d")
+			d.Capacity.MaxSequences, d.Capacity.MaxWaiting = 64, 64
+			b := newBench(t, nil, whole("p"), d)
+			report := func(decoding uint32) {
+				b.do(load("d", controlv1.Role_ROLE_DECODE, func(r *controlv1.LoadReport) {
+					r.RunningSequences, r.RunningContextTokens = 20, 20*1000
+					r.StepTime.PerContextTokenMs = 0.001
+				}))
+				b.do(load("p", controlv1.Role_ROLE_PREFILL, func(r *controlv1.LoadReport) {
+					r.RunningSequences, r.DecodingSequences = decoding, decoding // of 16
+				}))
+			}
+			for range come {
+				report(0)
+				r := b.request(dis, 100)
+				if got, refusal, answered := b.arrive(r); !answered || got.Prefill.ID != "p" {
+					t.Fatalf("%+v, %+v", got, refusal)
+				}
+				b.now = b.now.Add(50 * time.Millisecond)
+				b.do(routing.PromptDone{ID: r.ID})
+				b.do(routing.Ended{ID: r.ID})
+			}
+			report(14)
+			if got, refusal, answered := b.arrive(b.request(auto, 100)); !answered || got.Decode.ID != want {
+				t.Errorf("%+v, %+v; want it decoded by %s", got, refusal, want)
+			}
+		})
+	}
+}
+
+// A prompt waits a little for a prefill worker rather than that it makes many wait who decode on another.
+func TestPromptsSpareThoseThatDecodeOnPrefillWorkers(t *testing.T) {
+	for decoding, want := range map[uint32]string{0: "p1", 8: "p2"} {
+		t.Run(fmt.Sprint(decoding, " decode"), func(t *testing.T) {
+			b := newBench(t, nil, whole("p1"), whole("p2"), decode("d"))
+			b.do(load("p1", controlv1.Role_ROLE_PREFILL, func(r *controlv1.LoadReport) {
+				r.RunningSequences, r.DecodingSequences = decoding, decoding
+			}))
+			b.do(load("p2", controlv1.Role_ROLE_PREFILL, func(r *controlv1.LoadReport) {
+				r.WaitingTokens, r.WaitingSequences = 200, 1
+			}))
+			b.do(load("d", controlv1.Role_ROLE_DECODE, nil))
+			if got, refusal, answered := b.arrive(b.request(dis, 100)); !answered || got.Prefill.ID != want {
+				t.Errorf("%+v, %+v; want its prompt computed by %s", got, refusal, want)
+			}
+		})
 	}
 }
 

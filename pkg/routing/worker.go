@@ -14,6 +14,7 @@ type worker struct {
 	connected   bool
 	answered    bool // it has answered
 	foreign     bool // left out for its version, and that was said
+	kept        int  // of a prefill worker's places, those that are not for whole requests
 	owned       int  // len(own)
 	load        *controlv1.LoadReport
 	loadAt      time.Time
