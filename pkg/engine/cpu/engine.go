@@ -169,7 +169,9 @@ func (e *cpuEngine) compute(ctx context.Context, batch engine.Batch) (engine.Out
 	blockTokens := e.config.BlockTokens
 	for _, s := range batch.Sequences {
 		end := s.Start + len(s.Tokens)
-		cos, sin, err := k.Add(s.Tokens, s.Start, s.Blocks[:(end+blockTokens-1)/blockTokens])
+		blocks := s.Blocks[:(end+blockTokens-1)/blockTokens]
+		e.pages.Reached(blocks[len(blocks)-1])
+		cos, sin, err := k.Add(s.Tokens, s.Start, blocks)
 		if err != nil {
 			return engine.Output{}, err
 		}

@@ -1,5 +1,5 @@
 // Package hostpages implements KV pages in the host's memory, outside the Go heap. The CPU
-// engine, the block store and the benchmark of transfers import it. It starts no goroutines.
+// engine, the block store and the benchmark of transfers import it.
 package hostpages
 
 import (
@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -22,6 +23,9 @@ type Pages struct {
 	at   kvcache.PageMap
 	free func() error
 	file *os.File // that holds the memory; nil: it is this process's own
+
+	taken  atomic.Int64 // bytes from the start that need no more waiting for (ahead.go)
+	taking atomic.Bool  // more are being taken
 
 	mu     sync.RWMutex // held to copy; held exclusively to close
 	memory []byte       // nil once closed
@@ -109,6 +113,9 @@ func (p *Pages) Read(layer int, blocks []kvcache.BlockID, dst []byte) error {
 
 // Write implements engine.Pages.
 func (p *Pages) Write(layer int, blocks []kvcache.BlockID, src []byte) error {
+	if n := len(blocks); n > 0 {
+		p.Reached(blocks[n-1])
+	}
 	err := p.each(layer, blocks, len(src), func(slice []byte, at int) { copy(slice, src[at:]) })
 	if err != nil {
 		return fmt.Errorf("write KV pages: %w", err)

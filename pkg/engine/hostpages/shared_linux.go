@@ -89,4 +89,5 @@ func (p *Pages) Collapse() {
 	if len(whole) > 0 {
 		_ = unix.Madvise(whole, unix.MADV_COLLAPSE) // small pages serve as well
 	}
+	p.taken.Store(int64(len(memory)))
 }
