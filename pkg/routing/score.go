@@ -75,15 +75,15 @@ func (rt *Router) cost(s *search, role controlv1.Role, c *candidate) {
 func (rt *Router) costOf(s *search, role controlv1.Role, c *candidate, cached int, elsewhere bool) {
 	r, w, load := s.request, c.worker, &c.load
 	model, measured := w.measured()
-	// What an idle worker measured long ago may have been a bad moment. Without
-	// work it would never learn better.
-	if idle := load.sequences == 0 && s.now.Sub(w.usedAt) >= revisitAfter && w.role() == role; !measured || idle {
-		if unmeasured := rt.unmeasured(s, role); !measured || slower(model, unmeasured) {
-			model = unmeasured
+	// What an idle worker measured may have been a bad moment. Without work it would never learn better.
+	if idle := load.sequences == 0 && s.now.Sub(w.usedAt) >= revisitAfter(model) && w.role() == role; !measured || idle {
+		if other := rt.unmeasured(s, role, idle); !measured || slower(model, other) {
+			model = other
 		}
 	}
 	c.cost = cost{slowFirst: 1, slowToken: 1, measured: model.Samples > 0, idle: w.owned == 0 || load.sequences == 0 && load.tokens == 0, cached: cached, uncached: r.Tokens - cached}
 	decodes := role == controlv1.Role_ROLE_DECODE
+	most := 0. // what a prompt adds to a step at most
 	if elsewhere {
 		c.reserveMs = w.reserveMs
 		rt.arrives(&c.cost, s.now, nil, &c.finding, c.uncached, rt.apartMs, rt.apartMs)
@@ -98,6 +98,7 @@ func (rt *Router) costOf(s *search, role controlv1.Role, c *candidate, cached in
 		if load.decoding > 0 && s.entry.each > 0 && w.keepsTPOT {
 			steps = steps.paced(float64(s.entry.each)/float64(time.Millisecond), w.blockTokens)
 		}
+		most = steps.mostMs() - steps.besides
 		lacks := c.uncached
 		if s.asks() { // such come before others, the earliest first, however long they are
 			lacks = math.MaxInt32
@@ -126,7 +127,7 @@ func (rt *Router) costOf(s *search, role controlv1.Role, c *candidate, cached in
 	c.totalMs = c.firstMs - c.savedMs
 	if promptMs := model.PromptMs(c.computed(), r.Tokens-c.computed()); !decodes {
 		c.promptMs = promptMs * c.slowFirst
-		c.delaysMs = c.promptMs * float64(load.decoding)
+		c.delaysMs = rt.delaysMs(r.Model, c.promptMs, most, load.decoding)
 		c.totalMs += c.delaysMs
 	} else {
 		// What a worker has not done yet is taken to need no longer than where it is done: it would
@@ -185,7 +186,7 @@ func (rt *Router) decodes(s *search, c *candidate, model latency.Model, promptMs
 	c.othersMs, c.aloneMs = c.tpotMs, w.steps(model, 0, 1, r.Tokens).besides
 	if !elsewhere {
 		c.promptMs = promptMs
-		c.delaysMs = c.promptMs * float64(load.decoding)
+		c.delaysMs = rt.delaysMs(r.Model, c.promptMs, mostMs-steps.besides, load.decoding)
 		if load.decoding > 0 {
 			c.othersMs = stepMs(prompts + c.promptMs/promptWindowMs)
 		}
@@ -213,6 +214,15 @@ func (rt *Router) decodes(s *search, c *candidate, model latency.Model, promptMs
 	counted := float64(min(r.MaxNew, rt.config.TPOTHorizonTokens))
 	c.decodeMs = counted * (model.PerTokenMs + model.PerContextTokenMs*float64(r.Tokens)) * c.slowToken
 	c.totalMs = c.firstMs - c.savedMs + c.tpotMs*counted + c.decodeMs*float64(load.decoding)/2 // the others are half-way, on average
+}
+
+// delaysMs is how much longer a prompt makes so many sequences wait, all together, if it adds at most
+// mostMs to a step. They are half-way, on average, and it delays no step after their last.
+func (rt *Router) delaysMs(model string, promptMs, mostMs float64, decoding int) float64 {
+	if d := rt.demands[model]; d != nil {
+		promptMs = min(promptMs, mostMs*d.answer()/2)
+	}
+	return promptMs * float64(decoding)
 }
 
 // lateToken is what a token takes, of the request or of those that decode beside it, at so many
@@ -328,18 +338,39 @@ func (w *worker) waitMs(s steps, now time.Time, fresh bool, lacks int) float64 {
 	return max(ms, 0)
 }
 
-// unmeasured is the step time of a worker of the role that has measured nothing.
-func (rt *Router) unmeasured(s *search, role controlv1.Role) latency.Model {
+// unmeasured is the step time of a worker of the role that has measured nothing, or nothing that is
+// believed: then workers of the other role tell, too, since there may be no other of its own.
+func (rt *Router) unmeasured(s *search, role controlv1.Role, doubted bool) latency.Model {
 	if s.unmeasured == nil {
 		step := rt.unmeasuredStep(role, s.version)
 		s.unmeasured = &step
 	}
-	return *s.unmeasured
+	if !doubted {
+		return *s.unmeasured
+	}
+	own, other, one := *s.unmeasured, controlv1.Role_ROLE_PREFILL, latency.Decoding(1, s.request.Tokens)
+	if role == other {
+		other, one = controlv1.Role_ROLE_DECODE, latency.StepWork{}
+		one.Add(0, s.request.Tokens, false)
+	}
+	if step, known := rt.quickestStep(other, s.version); known && step.Predict(one) < own.Predict(one) {
+		own, own.Samples = step, 0
+	}
+	return own
 }
 
-// revisitAfter is how long a worker may be idle because of what it measured,
-// before it is given a chance to measure anew.
-const revisitAfter = 10 * time.Second
+// revisitAfter is how long a worker may be idle because of what it measured, before it is given a
+// chance to measure anew: about as long as it has measured, so that a bad beginning does not count for
+// long.
+func revisitAfter(m latency.Model) time.Duration {
+	measuredFor := float64(m.Samples) * (m.BaseMs + m.PerTokenMs)
+	return min(max(milliseconds(measuredFor), revisitLeast), revisitMost)
+}
+
+const (
+	revisitLeast = 100 * time.Millisecond
+	revisitMost  = 10 * time.Second
+)
 
 // slower reports whether steps take longer by a than by b: of a token, of a long context or of a prompt.
 func slower(a, b latency.Model) bool {

@@ -346,3 +346,38 @@ func TestRefusalsNameWhatIsLacking(t *testing.T) {
 		})
 	}
 }
+
+// A decode worker whose first steps took long is tried again soon, also where no other is of its role,
+// and later if it took long for longer.
+func TestABadBeginningIsForgotten(t *testing.T) {
+	for _, c := range []struct {
+		samples uint64
+		idle    time.Duration
+		want    string // who decodes
+	}{{10, 100 * time.Millisecond, "p"}, {10, 300 * time.Millisecond, "d"}, {10_000, 9 * time.Second, "p"}, {10_000, 11 * time.Second, "d"}} {
+		t.Run(fmt.Sprint(c.samples, " steps, idle for ", c.idle), func(t *testing.T) {
+			p, d := whole("p"), decode("d")
+			b := newBench(t, nil, p, d)
+			report := func(decoding uint32) {
+				b.do(load("p", controlv1.Role_ROLE_PREFILL, func(r *controlv1.LoadReport) {
+					r.RunningSequences, r.DecodingSequences = decoding, decoding
+				}))
+				b.do(load("d", controlv1.Role_ROLE_DECODE, func(r *controlv1.LoadReport) {
+					r.StepTime = &controlv1.StepTimeModel{BaseMs: 20, PerTokenMs: 0.1, Samples: c.samples}
+				}))
+			}
+			report(0)
+			r := b.request(dis, 10)
+			if got, refusal, answered := b.arrive(r); !answered || got.Decode.ID != "d" {
+				t.Fatalf("%+v, %+v", got, refusal)
+			}
+			b.do(routing.PromptDone{ID: r.ID})
+			b.do(routing.Ended{ID: r.ID})
+			b.now = b.now.Add(c.idle)
+			report(4)
+			if got, refusal, answered := b.arrive(b.request(auto, 10)); !answered || got.Decode.ID != c.want {
+				t.Errorf("%+v, %+v; want it decoded by %s", got, refusal, c.want)
+			}
+		})
+	}
+}
