@@ -140,17 +140,17 @@ func (o Objective) String() string {
 const lenient = 3
 
 // objective is what a request is held to on a worker.
-func (e *entry) objective(c *cost, w *worker) (ttft, tpot time.Duration) {
+func (e *entry) objective(c *cost) (ttft, tpot time.Duration) {
 	ttft, tpot = e.request.TTFT, e.request.TPOT
 	switch {
 	case e.unasked && c.idle:
 		return 0, 0
 	case e.unasked:
 		if ttft > 0 {
-			ttft = max(ttft, milliseconds(lenient*c.prefillMs*w.first.factor()))
+			ttft = max(ttft, milliseconds(lenient*c.prefillMs*c.doubtFirst))
 		}
 		if tpot > 0 {
-			tpot = max(tpot, milliseconds(lenient*c.aloneMs*w.tokens.factor()))
+			tpot = max(tpot, milliseconds(lenient*c.aloneMs*c.doubtToken))
 		}
 	}
 	return ttft, tpot

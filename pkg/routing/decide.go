@@ -314,7 +314,7 @@ func (rt *Router) dispatch(s *search, decodes, prefills *candidates, decode, pre
 		rt.hedges.allow(rt.config.HedgeShare)
 	}
 	if first := cmp.Or(prefill, decode); first.measured {
-		d.first, d.plainFirst = milliseconds(first.firstMs), milliseconds(first.firstMs/first.slowFirst)
+		d.first, d.plainFirst, d.alone = milliseconds(first.firstMs), milliseconds(first.firstMs/first.slowFirst), first.alone
 		if r.Attempt == 0 || s.entry.hedges != nil { // else it may have its first token
 			record.TtftMs = float64(now.Sub(r.Arrived))/float64(time.Millisecond) + first.firstMs
 		}

@@ -46,8 +46,8 @@ func (rt *Router) wouldMiss(s *search, decodes, prefills *candidates, decode, pr
 		d.Reason = fmt.Sprintf("%.1f ms had passed, and no worker has been measured yet", elapsedMs)
 		return
 	}
-	d.TtftMs = inMilliseconds(s.late(&first.cost, first.worker, aheadMs))
-	if limit, _ := e.objective(&first.cost, first.worker); limit == 0 || d.TtftMs <= inMilliseconds(limit) {
+	d.TtftMs = inMilliseconds(s.late(&first.cost, aheadMs))
+	if limit, _ := e.objective(&first.cost); limit == 0 || d.TtftMs <= inMilliseconds(limit) {
 		d.Reason = fmt.Sprintf("a token would take %.1f ms on %s with its other sequences, and %.1f ms alone%s",
 			decode.tpotMs, decode.worker.ref.ID, decode.aloneMs, rt.occupants(decode.worker))
 		return

@@ -92,7 +92,10 @@ func hasRoom(decode, prefill *candidate) bool {
 func (rt *Router) firstCame(now time.Time, d *dispatched, lost bool) {
 	if took := now.Sub(d.at); d.first > 0 {
 		w := d.computes()
-		w.first.observe(d.first, took)
+		w.first.observeAt(now, d.first, took)
+		if d.alone {
+			w.firstAlone.observeAt(now, d.first, took)
+		}
 		rt.hedges.late[byRole(w.role())].observeBy(lateGain, hedgeOne, d.first, took)
 	}
 	rt.firstTook(now, d, lost)

@@ -183,8 +183,8 @@ func (rt *Router) sends(s *search, decode *candidate, prefills *candidates) {
 		rt.arrives(&c.cost, s.now, &c.finding, &decode.finding, decode.uncached, c.firstMs, c.prefillMs)
 		late := decode.cost
 		c.totalMs += late.waitsFor(c, s.request.MaxNew)
-		if _, tpot := s.entry.objective(&late, decode.worker); tpot > 0 && late.measured && s.request.Attempt == 0 {
-			c.misses = c.misses || late.lateToken(decode.worker.tokens.factorAt(s.now)) > tpot
+		if _, tpot := s.entry.objective(&late); tpot > 0 && late.measured && s.request.Attempt == 0 {
+			c.misses = c.misses || late.lateToken(late.doubtToken) > tpot
 		}
 	}
 }

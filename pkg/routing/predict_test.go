@@ -60,6 +60,44 @@ func TestPredictionsAreCorrected(t *testing.T) {
 	}
 }
 
+// A worker that others were on when a prompt took longer than predicted is not held to that when it has
+// nothing to do: it would get nothing, and nothing better would be learned of it.
+func TestDoubtOfWaitsKeepsNoWorkerIdle(t *testing.T) {
+	b := newBench(t, nil, prefill("p1"), decode("d1"))
+	b.do(load("d1", controlv1.Role_ROLE_DECODE, nil))
+	report := func(waiting uint64) {
+		b.do(load("p1", controlv1.Role_ROLE_PREFILL, func(r *controlv1.LoadReport) {
+			r.WaitingTokens, r.WaitingSequences = waiting, min(uint32(waiting), 1)
+		}))
+	}
+	predicted := func(d routing.Dispatch) time.Duration {
+		return time.Duration(d.Decision.GetTtftMs() * float64(time.Millisecond))
+	}
+	for range 30 {
+		report(100)
+		r := b.request(dis, 100)
+		d, _, _ := b.arrive(r)
+		b.pass(3 * predicted(d))
+		b.do(routing.PromptDone{ID: r.ID})
+		b.do(routing.Ended{ID: r.ID, Served: true})
+	}
+	for _, c := range []struct {
+		waiting uint64
+		taken   bool
+	}{{100, false}, {0, true}} {
+		report(c.waiting)
+		r := b.request(dis, 100)
+		d, _, _ := b.arrive(r)
+		b.do(routing.Ended{ID: r.ID})
+		limited := b.request(dis, 100)
+		limited.TTFT = predicted(d) * 3 / 2
+		if got, refusal, _ := b.arrive(limited); (got.Decode.ID != "") != c.taken {
+			t.Errorf("with %d tokens there: %+v, %+v", c.waiting, got, refusal)
+		}
+		b.do(routing.Ended{ID: limited.ID})
+	}
+}
+
 // What was sent counts until a report counts it, however long that takes, and not twice.
 func TestTasksAreCountedOnce(t *testing.T) {
 	b := newBench(t, nil, prefill("p1"), decode("d1"))

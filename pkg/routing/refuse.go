@@ -38,20 +38,20 @@ func (rt *Router) misses(s *search, decode, prefill *candidate, aheadMs float64)
 			fmt.Sprintf("predicted %s %s exceeds %s %s; %s", what, predicted.Round(time.Microsecond), limits, limit, advice), max(retry, time.Second)}, true
 	}
 	first := cmp.Or(prefill, decode)
-	if limit, _ := e.objective(&first.cost, first.worker); limit > 0 {
+	if limit, _ := e.objective(&first.cost); limit > 0 {
 		predicted, queue, always := now.Sub(r.Arrived), time.Duration(0), false
 		if first.measured {
-			predicted, queue = s.late(&first.cost, first.worker, aheadMs), milliseconds(first.queueMs+aheadMs)
+			predicted, queue = s.late(&first.cost, aheadMs), milliseconds(first.queueMs+aheadMs)
 			always = first.idle && queue == 0 || milliseconds(first.prefillMs) > limit // without others too
 		}
 		if predicted > limit {
 			return late("time to first token", "ttft", always, predicted, limit, queue)
 		}
 	}
-	if _, limit := e.objective(&decode.cost, decode.worker); limit > 0 && decode.measured {
+	if _, limit := e.objective(&decode.cost); limit > 0 && decode.measured {
 		fresh, factor := e.workMs == 0, 1. // who was let in is not refused for a doubt
 		if fresh {
-			e.asksToken, factor = true, decode.worker.tokens.factorAt(now)
+			e.asksToken, factor = true, decode.doubtToken
 			if aheadMs > 0 {
 				factor = max(factor, 1+rt.queue.tokenMargin)
 			}

@@ -22,6 +22,7 @@ type dispatched struct {
 	// first is the time from the one to the other and token that of each token after the first, as
 	// predicted; 0: it was not.
 	first, token time.Duration
+	alone        bool // nothing was in the way of its prompt
 	// plainFirst and plainToken are the same by what the workers report, however slow they are.
 	plainFirst, plainToken time.Duration
 }

@@ -47,7 +47,11 @@ type cost struct {
 	// slowFirst and slowToken are the factors by which the times to the first token and of an output
 	// token are longer than the worker's reports say, which they contain.
 	slowFirst, slowToken float64
+	// doubtFirst and doubtToken are the factors by which the two are longer, which they do not contain,
+	// but in one of lateOne.
+	doubtFirst, doubtToken float64
 
+	alone   bool // nobody else is there, and nothing is in its way
 	crowded bool // its prompt waits for a place in the batch, which KV that arrives gets first
 	misses  bool // the objective of the request is out of reach there
 }
@@ -141,27 +145,32 @@ func (rt *Router) costOf(s *search, role controlv1.Role, c *candidate, cached in
 		}
 		rt.decodes(s, c, answers, promptMs, elsewhere)
 	}
+	c.alone = load.sequences == 0 && c.queueMs == 0
+	c.doubtFirst, c.doubtToken = w.first.factorAt(s.now), w.tokens.factorAt(s.now)
+	if c.alone { // how long waits are mistaken says nothing where there is none
+		c.doubtFirst = w.firstAlone.factorAt(s.now)
+	}
 	if c.measured && r.Attempt == 0 {
-		ttft, tpot := s.entry.objective(&c.cost, w)
-		c.misses = ttft > 0 && !elsewhere && s.late(&c.cost, w, 0) > ttft || tpot > 0 && c.lateToken(w.tokens.factorAt(s.now)) > tpot
+		ttft, tpot := s.entry.objective(&c.cost)
+		c.misses = ttft > 0 && !elsewhere && s.late(&c.cost, 0) > ttft || tpot > 0 && c.lateToken(c.doubtToken) > tpot
 	}
 }
 
 // late is from the request's arrival to its first token, where so much of others is done before:
 // at most, for one that has just come, and else as is expected. Who was let in is not refused for a
 // doubt.
-func (s *search) late(c *cost, w *worker, aheadMs float64) time.Duration {
+func (s *search) late(c *cost, aheadMs float64) time.Duration {
 	factor := 1.
 	if s.entry.workMs == 0 {
-		factor = w.first.factor()
+		factor = c.doubtFirst
 	}
 	return s.now.Sub(s.request.Arrived) + milliseconds(aheadMs*s.doubt+c.firstMs*factor)
 }
 
 // missesAfter reports whether its objective is missed where so much of others is done before.
 func (c *candidate) missesAfter(s *search, aheadMs float64) bool {
-	ttft, _ := s.entry.objective(&c.cost, c.worker)
-	return c.measured && s.request.Attempt == 0 && ttft > 0 && s.late(&c.cost, c.worker, aheadMs) > ttft
+	ttft, _ := s.entry.objective(&c.cost)
+	return c.measured && s.request.Attempt == 0 && ttft > 0 && s.late(&c.cost, aheadMs) > ttft
 }
 
 // decodes adds what decoding costs, and what it does to others, where a prompt that the worker

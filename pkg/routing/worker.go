@@ -34,12 +34,13 @@ type worker struct {
 	connectedAt time.Time
 	usedAt      time.Time // when a request was last sent there
 	facts
-	first     trackRecord // of first tokens of prompts that it computes
-	tokens    trackRecord // of the time of a token that it decodes
-	slowFirst slowness    // the same two, beside other workers
-	slowToken slowness
-	reserveMs float64 // from a dispatch to the reservation of its blocks here, on average
-	lifeMs    float64 // what sequences take that decode there, on average; 0: none has ended
+	first      trackRecord // of first tokens of prompts that it computes
+	firstAlone trackRecord // of those where nothing was in their way
+	tokens     trackRecord // of the time of a token that it decodes
+	slowFirst  slowness    // first and tokens, beside other workers
+	slowToken  slowness
+	reserveMs  float64 // from a dispatch to the reservation of its blocks here, on average
+	lifeMs     float64 // what sequences take that decode there, on average; 0: none has ended
 
 	sampled uint64 // number of the last sample that it was in
 
