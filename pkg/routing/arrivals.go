@@ -188,7 +188,7 @@ func (rt *Router) capacity(role controlv1.Role, model string) (out scaling.Pool,
 		step.BaseMs, step.PerTokenMs = step.BaseMs+m.BaseMs, step.PerTokenMs+m.PerTokenMs
 		step.PerContextTokenMs, step.PerSquareMs = step.PerContextTokenMs+m.PerContextTokenMs, step.PerSquareMs+m.PerSquareMs
 		tokens += float64(w.steps(m, rt.promptTokens(model), 0, 0).several)
-		sequences += float64(w.places())
+		sequences += float64(w.maxSequences)
 		kv += float64(w.blocks) * float64(w.blockTokens)
 	}
 	if known == 0 {

@@ -22,7 +22,8 @@ type search struct {
 	version Version // zero: none is known
 	// Kept from one worker to the next: the step time of those that measured none, and the
 	// last one's prefix.
-	unmeasured *latency.Model
+	unmeasured [2]*latency.Model // by byRole, as is quicker
+	quicker    [2]*latency.Model
 	prior      *latency.Model // of prompts on decode workers
 	key        BlockKey
 	prefix     *prefix
@@ -165,13 +166,16 @@ func (rt *Router) wholes(s *search, decodes fitness) *candidates {
 	}
 	c := rt.some(s, controlv1.Role_ROLE_DECODE, workers, nil)
 	c.passed = n - len(c.all)
-	prompts := 0.
-	if rt.mode(s.request) == inferencev1.Mode_MODE_AUTO && !s.together {
-		prompts = rt.promptsPerMs(s.request.Model)
+	prompts, apart := 0., 0.
+	if !s.together {
+		apart = rt.apartPerMs(s.request.Model)
+		if rt.mode(s.request) == inferencev1.Mode_MODE_AUTO {
+			prompts = rt.promptsPerMs(s.request.Model)
+		}
 	}
 	for i := range c.all {
 		one := &c.all[i]
-		one.worker.kept = rt.keptFor(one.worker, prompts)
+		one.worker.kept = rt.keptFor(one.worker, apart)
 		rt.costOf(s, controlv1.Role_ROLE_DECODE, one, rt.cached(s, one.worker), false)
 		one.totalMs += rt.slowsMs(s, one, prompts)
 		// Where costs are too close to tell apart, prefill workers are left to prompts.
@@ -252,7 +256,7 @@ func (rt *Router) alone(s *search, decodes, wholes *candidates, decode, prefill 
 	if s.entry.each > 0 && decode.worker.keepsTPOT {
 		lateMs = prefill.transferMs
 	}
-	if overload && !best.worker.whole && !best.misses && best.promptMs+best.decodeMs <= (prefill.workMs+decode.decodeMs+lateMs)*(1+rt.config.NearBest) {
+	if overload && !best.worker.whole && !best.misses && best.queueMs <= prefill.queueMs && best.promptMs+best.decodeMs <= (prefill.workMs+decode.decodeMs+lateMs)*(1+rt.config.NearBest) {
 		return best, true
 	}
 	// Where costs are too close to tell apart, both pools are used.
@@ -303,6 +307,9 @@ func (rt *Router) dispatch(s *search, decodes, prefills *candidates, decode, pre
 		rt.asked(r, cmp.Or(prefill, decode).uncached)
 		if prefill != nil || decode.worker.whole {
 			rt.demands[r.Model].prompts.happened(now)
+		}
+		if prefill != nil {
+			rt.demands[r.Model].sent.happened(now)
 		}
 		rt.arrivals[r.Model].dispatched(cmp.Or(prefill, decode).uncached)
 	}

@@ -193,7 +193,6 @@ func (rt *Router) sends(s *search, decode *candidate, prefills *candidates) {
 // prefill worker, and returns it, milliseconds.
 func (c *cost) waitsFor(prefill *candidate, maxNew int) float64 {
 	later := max(prefill.transferMs-max(c.placeMs, c.transferMs), 0)
-	each := later / float64(max(maxNew-1, 1))
-	c.tpotMs, c.mostMs = c.tpotMs+each, c.mostMs+each
+	c.secondLater(later, maxNew)
 	return later
 }

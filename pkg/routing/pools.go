@@ -1,6 +1,7 @@
 package routing
 
 import (
+	"math"
 	"time"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
@@ -19,8 +20,8 @@ type demand struct {
 	most   float64 // tokens that an answer may have
 	share  float64 // of which an answer has this share
 	each   float64 // the time that a token may take, of those that say so, milliseconds; 0: any
-	// prompts are those that prefill workers compute.
-	prompts rate
+	// prompts are those that prefill workers compute, and sent those of them whose KV they send.
+	prompts, sent rate
 
 	together bool // all workers alike serve more than the pools apart
 	apart    bool // the pools apart serve more than all workers alike
@@ -39,8 +40,10 @@ const (
 	// take bursts better than the pools, each of which has its own.
 	togetherLeast = 0.95
 	// promptsMost is how much of their time prefill workers that do nothing else can compute prompts, if
-	// those are not to wait long: they come in bursts, and at few workers.
+	// those are not to wait long: they come in bursts. Of few workers each is idle for more of it, by
+	// promptsLess over the root of how many there are (Halfin and Whitt, 1981).
 	promptsMost = 0.85
+	promptsLess = 0.3
 	// apartLeast is what the pools apart have to serve of what all workers alike would, before each
 	// pool keeps to its own part. Less is within what step times are known to.
 	apartLeast = 1.1
@@ -146,7 +149,8 @@ func (d *demand) uses(prefill, decode pool) (together, apart, computed float64) 
 	together = d.rate(max(prefill.baseMs, decode.baseMs), prefill.places+decode.places, 0, func(stepMs float64) float64 {
 		return prefill.spareMs(stepMs)/(prefill.promptMs+prefill.answerMs) + decode.spareMs(stepMs)/(decode.promptMs+decode.answerMs)
 	})
-	computable := promptsMost * float64(prefill.workers) * prefill.promptShare / prefill.promptMs
+	most := min(promptsMost, 1-promptsLess/math.Sqrt(float64(prefill.workers)))
+	computable := most * float64(prefill.workers) * prefill.promptShare / prefill.promptMs
 	decodes := func(computed, lateMs float64) float64 {
 		return d.rate(decode.baseMs, decode.places, lateMs, func(stepMs float64) float64 {
 			spare := decode.spareMs(stepMs)

@@ -62,7 +62,7 @@ func TestUsesOfWorkers(t *testing.T) {
 			spare := (1 - q.baseMs/step) * float64(q.workers)
 			capacity := min(float64(p.workers)/p.sendMs, float64(q.workers)/q.sendMs)
 			for tenth := 1; tenth < 10; tenth++ {
-				sent := min(promptsMost*float64(p.workers)*p.promptShare/p.promptMs, float64(tenth)/10*capacity)
+				sent := min(min(promptsMost, 1-promptsLess/math.Sqrt(float64(p.workers)))*float64(p.workers)*p.promptShare/p.promptMs, float64(tenth)/10*capacity)
 				busy := sent / capacity
 				late := max(max(p.sendMs, q.sendMs)*(1+busy/2/(1-busy))-p.promptMs, 0)
 				if step > d.each*paceShare-late/answer {

@@ -60,8 +60,8 @@ func TestPredictionsAreCorrected(t *testing.T) {
 	}
 }
 
-// A worker that others were on when a prompt took longer than predicted is not held to that when it has
-// nothing to do: it would get nothing, and nothing better would be learned of it.
+// A worker that others were on when a prompt took longer than predicted is not predicted by that when it
+// has nothing to do: it would get nothing, and nothing better would be learned of it.
 func TestDoubtOfWaitsKeepsNoWorkerIdle(t *testing.T) {
 	b := newBench(t, nil, prefill("p1"), decode("d1"))
 	b.do(load("d1", controlv1.Role_ROLE_DECODE, nil))

@@ -30,6 +30,7 @@ type cost struct {
 	aloneMs    float64 // the same if nobody else decoded there
 	othersMs   float64 // the same of those that decode there, with this request's prompt
 	mostMs     float64 // the same if every step had as much of prompts as it may
+	leastMs    float64 // the same if none had any, where a sequence that begins late has that; else infinite
 	totalMs    float64 // to the first token, and for as many output tokens as count
 	// promptMs is what its prompt adds to the steps there, and delaysMs how much longer that makes
 	// others wait who decode there, all together.
@@ -47,8 +48,8 @@ type cost struct {
 	// slowFirst and slowToken are the factors by which the times to the first token and of an output
 	// token are longer than the worker's reports say, which they contain.
 	slowFirst, slowToken float64
-	// doubtFirst and doubtToken are the factors by which the two are longer, which they do not contain,
-	// but in one of lateOne.
+	// doubtFirst and doubtToken are the factors by which the two times may be longer still, in all but
+	// one of lateOne cases. The times do not contain them.
 	doubtFirst, doubtToken float64
 
 	alone   bool // nobody else is there, and nothing is in its way
@@ -62,7 +63,6 @@ func (c *cost) computed() int { return c.uncached - c.expected - c.fetched }
 // score predicts what a request costs on each candidate. Those that may not take it are
 // scored too: operators are shown what they would have cost.
 func (rt *Router) score(s *search, role controlv1.Role, all []candidate) {
-	s.unmeasured = nil
 	for i := range all {
 		rt.cost(s, role, &all[i])
 	}
@@ -79,10 +79,12 @@ func (rt *Router) cost(s *search, role controlv1.Role, c *candidate) {
 func (rt *Router) costOf(s *search, role controlv1.Role, c *candidate, cached int, elsewhere bool) {
 	r, w, load := s.request, c.worker, &c.load
 	model, measured := w.measured()
-	// What an idle worker measured may have been a bad moment. Without work it would never learn better.
-	if idle := load.sequences == 0 && s.now.Sub(w.usedAt) >= revisitAfter(model) && w.role() == role; !measured || idle {
-		if other := rt.unmeasured(s, role, idle); !measured || slower(model, other) {
-			model = other
+	if !measured {
+		model = rt.unmeasured(s, role)
+	} else if load.sequences == 0 && w.role() == role && s.now.Sub(w.usedAt) >= revisitAfter(role, model) {
+		// What an idle worker measured may have been a bad moment. Without work it would never learn better.
+		if other := rt.quicker(s, role); clearlySlower(role, model, other, r.Tokens) {
+			model, model.Samples = other, 0
 		}
 	}
 	c.cost = cost{slowFirst: 1, slowToken: 1, measured: model.Samples > 0, idle: w.owned == 0 || load.sequences == 0 && load.tokens == 0, cached: cached, uncached: r.Tokens - cached}
@@ -131,7 +133,7 @@ func (rt *Router) costOf(s *search, role controlv1.Role, c *candidate, cached in
 	c.totalMs = c.firstMs - c.savedMs
 	if promptMs := model.PromptMs(c.computed(), r.Tokens-c.computed()); !decodes {
 		c.promptMs = promptMs * c.slowFirst
-		c.delaysMs = rt.delaysMs(r.Model, c.promptMs, most, load.decoding)
+		c.delaysMs = rt.delaysMs(r.Model, promptMs, most, load.decoding) * c.slowFirst
 		c.totalMs += c.delaysMs
 	} else {
 		// What a worker has not done yet is taken to need no longer than where it is done: it would
@@ -191,18 +193,21 @@ func (rt *Router) decodes(s *search, c *candidate, model latency.Model, promptMs
 			prompts = mostPrompts
 		}
 	}
-	c.tpotMs, c.mostMs = stepMs(prompts), mostMs
+	c.tpotMs, c.mostMs, c.leastMs = stepMs(prompts), mostMs, math.Inf(1)
+	if s.entry.each > 0 && w.keepsTPOT {
+		c.leastMs = steps.besides
+	}
 	c.othersMs, c.aloneMs = c.tpotMs, w.steps(model, 0, 1, r.Tokens).besides
 	if !elsewhere {
 		c.promptMs = promptMs
-		c.delaysMs = rt.delaysMs(r.Model, c.promptMs, mostMs-steps.besides, load.decoding)
+		c.delaysMs = rt.delaysMs(r.Model, promptMs, max(mostMs-steps.besides, float64(w.blockTokens)/(pacePassed+1)*steps.tokenMs()), load.decoding)
 		if load.decoding > 0 {
 			c.othersMs = stepMs(prompts + c.promptMs/promptWindowMs)
 		}
 	}
 	if f := w.slowToken.tried(s.now); f != 1 {
 		c.slowToken = f
-		for _, ms := range [...]*float64{&c.tpotMs, &c.mostMs, &c.othersMs, &c.aloneMs, &c.promptMs, &c.delaysMs} {
+		for _, ms := range [...]*float64{&c.tpotMs, &c.mostMs, &c.leastMs, &c.othersMs, &c.aloneMs, &c.promptMs, &c.delaysMs} {
 			*ms *= f
 		}
 	}
@@ -214,8 +219,7 @@ func (rt *Router) decodes(s *search, c *candidate, model latency.Model, promptMs
 	if elsewhere {
 		c.before -= w.end(rt.apartMs, life)
 		c.placeMs = w.placeMs(c.before, life)
-		wait := max(c.placeMs, c.transferMs) / float64(max(r.MaxNew-1, 1))
-		c.tpotMs, c.mostMs = c.tpotMs+wait, c.mostMs+wait
+		c.secondLater(max(c.placeMs, c.transferMs), r.MaxNew)
 	} else if c.placeMs = w.placeMs(load.decoding, life); c.placeMs > c.queueMs {
 		c.firstMs += c.placeMs - c.queueMs
 		c.queueMs, c.crowded = c.placeMs, true
@@ -225,8 +229,20 @@ func (rt *Router) decodes(s *search, c *candidate, model latency.Model, promptMs
 	c.totalMs = c.firstMs - c.savedMs + c.tpotMs*counted + c.decodeMs*float64(load.decoding)/2 // the others are half-way, on average
 }
 
+// secondLater has the second token come later than its step. A worker that keeps the time of a token
+// makes up for it, since prompts have less of the steps then, as long as there is anything to take from them.
+func (c *cost) secondLater(ms float64, maxNew int) {
+	each := ms / float64(max(maxNew-1, 1))
+	most := c.mostMs + each
+	c.leastMs += each
+	if !math.IsInf(c.leastMs, 1) {
+		most = max(c.mostMs, c.leastMs)
+	}
+	c.tpotMs, c.mostMs = min(c.tpotMs+each, most), most
+}
+
 // delaysMs is how much longer a prompt makes so many sequences wait, all together, if it adds at most
-// mostMs to a step. They are half-way, on average, and it delays no step after their last.
+// mostMs to a step. On average half of their answers is left, and only those steps are delayed.
 func (rt *Router) delaysMs(model string, promptMs, mostMs float64, decoding int) float64 {
 	if d := rt.demands[model]; d != nil {
 		promptMs = min(promptMs, mostMs*d.answer()/2)
@@ -254,14 +270,14 @@ func (w *worker) placeMs(before int, lifeMs float64) float64 {
 func (w *worker) places() int { return w.maxSequences - w.kept }
 
 // keptFor is how many places in a prefill worker's batch stay free of whole requests, where so many
-// prompts come in a millisecond that it computes for others: for as many as are there on average
-// (Little's law), and for twice their standard deviation if they come at random.
+// prompts come in a millisecond that it computes for decode workers: for as many as are there on average
+// (Little's law), plus two standard deviations of a Poisson count.
 func (rt *Router) keptFor(w *worker, prompts float64) int {
 	there := prompts * rt.apartMs
-	return min(int(math.Ceil(there+2*math.Sqrt(there))), w.maxSequences/keptMost)
+	return min(int(math.Ceil(there+2*math.Sqrt(there))), (w.maxSequences+keptMost-1)/keptMost)
 }
 
-// keptMost is one of how many places stays free of whole requests at most.
+// At most one in keptMost places stays free of whole requests.
 const keptMost = 8
 
 // end is how many sequences end there within a time.
@@ -347,33 +363,58 @@ func (w *worker) waitMs(s steps, now time.Time, fresh bool, lacks int) float64 {
 	return max(ms, 0)
 }
 
-// unmeasured is the step time of a worker of the role that has measured nothing, or nothing that is
-// believed: then workers of the other role tell, too, since there may be no other of its own.
-func (rt *Router) unmeasured(s *search, role controlv1.Role, doubted bool) latency.Model {
-	if s.unmeasured == nil {
-		step := rt.unmeasuredStep(role, s.version)
-		s.unmeasured = &step
+// unmeasured is the step time of a worker of the role that has measured nothing.
+func (rt *Router) unmeasured(s *search, role controlv1.Role) latency.Model {
+	step := &s.unmeasured[byRole(role)]
+	if *step == nil {
+		m := rt.unmeasuredStep(role, s.version)
+		*step = &m
 	}
-	if !doubted {
-		return *s.unmeasured
+	return **step
+}
+
+// quicker is the step time of the quickest of a role's workers. Where only one has measured anything,
+// that of the other role's tells, too, if those have done such work.
+func (rt *Router) quicker(s *search, role controlv1.Role) latency.Model {
+	step := &s.quicker[byRole(role)]
+	if *step != nil {
+		return **step
 	}
-	own, other, one := *s.unmeasured, controlv1.Role_ROLE_PREFILL, latency.Decoding(1, s.request.Tokens)
-	if role == other {
-		other, one = controlv1.Role_ROLE_DECODE, latency.StepWork{}
-		one.Add(0, s.request.Tokens, false)
+	m := rt.unmeasured(s, role)
+	*step = &m
+	others, measured := rt.ofRole(controlv1.Role_ROLE_PREFILL), 0
+	if role == controlv1.Role_ROLE_PREFILL {
+		others = rt.ofRole(controlv1.Role_ROLE_DECODE)
 	}
-	if step, known := rt.quickestStep(other, s.version); known && step.Predict(one) < own.Predict(one) {
-		own, own.Samples = step, 0
+	for _, w := range rt.ofRole(role) {
+		if _, is := w.measured(); is {
+			if measured++; measured > 1 {
+				return m
+			}
+		}
 	}
-	return own
+	for _, w := range others[:min(len(others), lookMost)] {
+		other, is := w.measured()
+		done := w.lifeMs > 0
+		if role == controlv1.Role_ROLE_PREFILL {
+			done = !guesses(other, s.request.Tokens)
+		}
+		if is && done && w.version() == s.version && clearlySlower(role, m, other, s.request.Tokens) {
+			m = other
+		}
+	}
+	return m
 }
 
 // revisitAfter is how long a worker may be idle because of what it measured, before it is given a
 // chance to measure anew: about as long as it has measured, so that a bad beginning does not count for
 // long.
-func revisitAfter(m latency.Model) time.Duration {
-	measuredFor := float64(m.Samples) * (m.BaseMs + m.PerTokenMs)
-	return min(max(milliseconds(measuredFor), revisitLeast), revisitMost)
+func revisitAfter(role controlv1.Role, m latency.Model) time.Duration {
+	stepMs := m.BaseMs + m.PerTokenMs
+	if role == controlv1.Role_ROLE_PREFILL {
+		stepMs = m.BaseMs + m.PromptMs(m.MostTokens, 0)/2
+	}
+	return min(max(milliseconds(float64(m.Samples)*stepMs), revisitLeast), revisitMost)
 }
 
 const (
@@ -381,8 +422,11 @@ const (
 	revisitMost  = 10 * time.Second
 )
 
-// slower reports whether steps take longer by a than by b: of a token, of a long context or of a prompt.
-func slower(a, b latency.Model) bool {
-	const prompt = 512
-	return a.BaseMs+a.PerTokenMs > b.BaseMs+b.PerTokenMs || a.PerContextTokenMs > b.PerContextTokenMs || a.PromptMs(prompt, 0) > b.PromptMs(prompt, 0)
+// clearlySlower reports whether a prompt of so many tokens, or on a decode worker a token after it,
+// takes much longer by a than by b.
+func clearlySlower(role controlv1.Role, a, b latency.Model, tokens int) bool {
+	const much = 1.25
+	one := latency.Decoding(1, tokens)
+	return role == controlv1.Role_ROLE_DECODE && float64(a.Predict(one)) > much*float64(b.Predict(one)) ||
+		a.BaseMs+a.PromptMs(tokens, 0) > much*(b.BaseMs+b.PromptMs(tokens, 0))
 }

@@ -16,6 +16,16 @@ func (rt *Router) promptsPerMs(model string) float64 {
 	return d.prompts.perSecond(rt.now) / 1000 / float64(workers)
 }
 
+// apartPerMs is how many of them come, by all routers, whose KV is sent to a decode worker.
+func (rt *Router) apartPerMs(model string) float64 {
+	d, workers := rt.demands[model], len(rt.groups().whole)
+	if d == nil || workers == 0 {
+		return 0
+	}
+	routers := 1 + len(rt.elsewhere.told) // that send as many each
+	return d.sent.perSecond(rt.now) / 1000 / float64(workers) * float64(routers)
+}
+
 // slowsMs is how much longer prompts take, all together, that come to a prefill worker while it
 // decodes a request's answer, of which so many come in a millisecond. That others decode there at all
 // costs most of it, and they end before long: each is taken to be the first, and adds its own tokens

@@ -122,7 +122,7 @@ func TestPlacesForPromptsAreKept(t *testing.T) {
 	}
 }
 
-// A prompt waits a little for a prefill worker rather than that it makes many wait who decode on another.
+// A prompt waits a little for a prefill worker rather than delay the many that decode on another.
 func TestPromptsSpareThoseThatDecodeOnPrefillWorkers(t *testing.T) {
 	for decoding, want := range map[uint32]string{0: "p1", 8: "p2"} {
 		t.Run(fmt.Sprint(decoding, " decode"), func(t *testing.T) {
@@ -348,7 +348,7 @@ func TestRefusalsNameWhatIsLacking(t *testing.T) {
 }
 
 // A decode worker whose first steps took long is tried again soon, also where no other is of its role,
-// and later if it took long for longer.
+// and later if it was slow for longer.
 func TestABadBeginningIsForgotten(t *testing.T) {
 	for _, c := range []struct {
 		samples uint64
@@ -366,13 +366,18 @@ func TestABadBeginningIsForgotten(t *testing.T) {
 					r.StepTime = &controlv1.StepTimeModel{BaseMs: 20, PerTokenMs: 0.1, Samples: c.samples}
 				}))
 			}
-			report(0)
-			r := b.request(dis, 10)
-			if got, refusal, answered := b.arrive(r); !answered || got.Decode.ID != "d" {
-				t.Fatalf("%+v, %+v", got, refusal)
+			for _, on := range []struct {
+				mode inferencev1.Mode
+				id   string
+			}{{dis, "d"}, {auto, "p"}} { // both have decoded
+				report(0)
+				r := b.request(on.mode, 10)
+				if got, refusal, answered := b.arrive(r); !answered || got.Decode.ID != on.id {
+					t.Fatalf("%+v, %+v", got, refusal)
+				}
+				b.do(routing.PromptDone{ID: r.ID})
+				b.do(routing.Ended{ID: r.ID, Served: true, Tokens: 2, Decoding: time.Millisecond})
 			}
-			b.do(routing.PromptDone{ID: r.ID})
-			b.do(routing.Ended{ID: r.ID})
 			b.now = b.now.Add(c.idle)
 			report(4)
 			if got, refusal, answered := b.arrive(b.request(auto, 10)); !answered || got.Decode.ID != c.want {

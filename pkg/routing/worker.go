@@ -14,7 +14,7 @@ type worker struct {
 	connected   bool
 	answered    bool // it has answered
 	foreign     bool // left out for its version, and that was said
-	kept        int  // of a prefill worker's places, those that are not for whole requests
+	kept        int  // how many places of a prefill worker whole requests leave free, as of the last search
 	owned       int  // len(own)
 	load        *controlv1.LoadReport
 	loadAt      time.Time
@@ -104,7 +104,7 @@ func (rt *Router) newWorker(record *controlv1.WorkerRecord) *worker {
 // cache. What it returns means nothing.
 func (w *worker) fetch() int {
 	fetched := w.owned + w.unseenTotal.count + w.number + w.hangs + w.reads.sequences + int(w.prompts[0]+w.prompts[promptLengths/2]) +
-		w.running + w.usedAt.Nanosecond() + w.blocks + w.maxWaiting + len(w.model) + int(w.first.late) + w.slowFirst.observed + w.slowToken.observed +
+		w.running + w.usedAt.Nanosecond() + w.blocks + w.maxWaiting + len(w.model) + int(w.first.late+w.firstAlone.late+w.tokens.late) + w.slowFirst.observed + w.slowToken.observed +
 		w.trust.times + w.heardAt.Nanosecond()
 	for _, t := range w.elsewhere.told {
 		if w.number < len(t.shares) {

@@ -14,13 +14,10 @@ func adviseHuge(memory []byte) {
 	}
 }
 
-// populate has memory taken as if it were written. Pages that are only partly in it are too.
+// populate has the kernel back memory as a write would, whole pages at the edges included.
 func populate(memory []byte) error {
 	page := uintptr(os.Getpagesize())
 	before := uintptr(unsafe.Pointer(unsafe.SliceData(memory))) % page
 	start := unsafe.Add(unsafe.Pointer(unsafe.SliceData(memory)), -int(before))
 	return unix.Madvise(unsafe.Slice((*byte)(start), len(memory)+int(before)), unix.MADV_POPULATE_WRITE)
 }
-
-// yields gives the calling thread the lowest priority.
-func yields() { _ = unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), 19) }

@@ -7,8 +7,5 @@ import "errors"
 // adviseHuge does nothing where there is no such advice.
 func adviseHuge([]byte) {}
 
-// populate does not work there.
+// populate is not supported here.
 func populate([]byte) error { return errors.ErrUnsupported }
-
-// yields does nothing.
-func yields() {}

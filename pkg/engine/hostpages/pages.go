@@ -1,5 +1,6 @@
 // Package hostpages implements KV pages in the host's memory, outside the Go heap. The CPU
-// engine, the block store and the benchmark of transfers import it.
+// engine, the block store and the benchmark of transfers import it. A goroutine of Pages takes memory
+// ahead of its use, now and then; Close waits for it.
 package hostpages
 
 import (
@@ -24,8 +25,8 @@ type Pages struct {
 	free func() error
 	file *os.File // that holds the memory; nil: it is this process's own
 
-	taken  atomic.Int64 // bytes from the start that need no more waiting for (ahead.go)
-	taking atomic.Bool  // more are being taken
+	taken  atomic.Int64 // how many bytes from the start are taken, or need not be (ahead.go)
+	taking sync.Mutex   // held by the goroutine that takes more
 
 	mu     sync.RWMutex // held to copy; held exclusively to close
 	memory []byte       // nil once closed
@@ -40,7 +41,7 @@ func Over(layout kvcache.Layout, blocks int, memory []byte, free func() error) *
 }
 
 // Map is pages over memory of their own, all zero, in huge pages where the kernel has
-// some. It gives the memory as it is first written.
+// some. It takes the memory shortly before it is first written.
 func Map(layout kvcache.Layout, blocks int) (*Pages, error) {
 	memory, err := unix.Mmap(-1, 0, blocks*layout.PageBytes(), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
 	if err != nil {
@@ -53,6 +54,7 @@ func Map(layout kvcache.Layout, blocks int) (*Pages, error) {
 // Close gives the memory back, once: nobody may use a View any more, and Read and Write
 // fail from now on.
 func (p *Pages) Close() error {
+	defer p.waitForTaker() // it has ended before, or sees that they are closed
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.memory == nil {
@@ -99,6 +101,7 @@ func (p *Pages) View(layer int, block kvcache.BlockID) []byte {
 	if p.memory == nil || p.at.Check(layer, block) != nil {
 		return nil
 	}
+	p.reached(block)
 	return p.at.Slice(p.memory, layer, block)
 }
 
@@ -113,9 +116,6 @@ func (p *Pages) Read(layer int, blocks []kvcache.BlockID, dst []byte) error {
 
 // Write implements engine.Pages.
 func (p *Pages) Write(layer int, blocks []kvcache.BlockID, src []byte) error {
-	if n := len(blocks); n > 0 {
-		p.Reached(blocks[n-1])
-	}
 	err := p.each(layer, blocks, len(src), func(slice []byte, at int) { copy(slice, src[at:]) })
 	if err != nil {
 		return fmt.Errorf("write KV pages: %w", err)
@@ -132,6 +132,9 @@ func (p *Pages) each(layer int, blocks []kvcache.BlockID, bytes int, visit func(
 	defer p.mu.RUnlock()
 	if p.memory == nil {
 		return ErrClosed
+	}
+	if n := len(blocks); n > 0 {
+		p.reached(blocks[n-1])
 	}
 	for i, b := range blocks {
 		visit(p.at.Slice(p.memory, layer, b), i*p.at.Layout.SliceBytes)

@@ -125,7 +125,7 @@ type Memory struct {
 	size  int
 }
 
-// Allocate maps size bytes. Physical memory is taken as it is touched.
+// Allocate maps size bytes. Physical memory is taken as it is touched, or populated.
 func Allocate(size int) (Memory, error) {
 	if size <= 0 {
 		return Memory{}, fmt.Errorf("allocate %d bytes: the size must be positive", size)
