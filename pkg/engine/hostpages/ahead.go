@@ -55,9 +55,3 @@ func (p *Pages) takePiece(start, end int64) (more bool) {
 	p.taken.Store(to)
 	return to < end
 }
-
-// waitForTaker waits until no memory is being taken.
-func (p *Pages) waitForTaker() {
-	p.taking.Lock()
-	defer p.taking.Unlock()
-}

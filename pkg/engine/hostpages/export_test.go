@@ -1,5 +1,7 @@
 package hostpages
 
+import "runtime"
+
 // TakePiece is takePiece.
 func (p *Pages) TakePiece(start, end int64) bool { return p.takePiece(start, end) }
 
@@ -16,4 +18,8 @@ func (p *Pages) Taking() bool {
 }
 
 // WaitForTaker waits until none are.
-func (p *Pages) WaitForTaker() { p.waitForTaker() }
+func (p *Pages) WaitForTaker() {
+	for p.Taking() {
+		runtime.Gosched()
+	}
+}

@@ -54,13 +54,14 @@ func Map(layout kvcache.Layout, blocks int) (*Pages, error) {
 // Close gives the memory back, once: nobody may use a View any more, and Read and Write
 // fail from now on.
 func (p *Pages) Close() error {
-	defer p.waitForTaker() // it has ended before, or sees that they are closed
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.memory == nil {
+	open := p.memory != nil
+	p.memory = nil
+	p.mu.Unlock()
+	if !open {
 		return nil
 	}
-	p.memory = nil
+	p.taking.Lock() // for good; who takes memory sees that they are closed
 	if err := p.free(); err != nil {
 		return fmt.Errorf("give back KV pages: %w", err)
 	}
