@@ -116,14 +116,14 @@ func (rt *Router) pool(role controlv1.Role, model string, d *demand) pool {
 		}
 		// What a worker has hardly done is taken to need as long as where it is done.
 		prompts, answers := m, m
-		if role == controlv1.Role_ROLE_PREFILL && w.lifeMs == 0 {
+		if role == controlv1.Role_ROLE_PREFILL && !w.decodedLately(rt.now) {
 			answers, _ = rt.quickestStep(controlv1.Role_ROLE_DECODE, w.version())
 		}
 		if role == controlv1.Role_ROLE_DECODE && guesses(m, int(d.prompt)) {
 			prompts, _ = rt.quickestStep(controlv1.Role_ROLE_PREFILL, w.version())
 		}
 		p.workers++
-		p.baseMs += m.BaseMs
+		p.baseMs += answers.BaseMs
 		p.places += float64(w.maxSequences)
 		alone := w.steps(prompts, int(d.prompt), 0, 0)
 		p.promptMs += prompts.PromptMs(int(d.prompt), 0)

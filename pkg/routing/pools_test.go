@@ -153,3 +153,55 @@ func TestNoMoreDecodeThanHavePlaces(t *testing.T) {
 		t.Errorf("50 sequences: %v ms", got)
 	}
 }
+
+// A worker that keeps the time of a token makes up for a second token that comes late, as long as
+// prompts have any of its steps.
+func TestLateSecondTokens(t *testing.T) {
+	for _, c := range []struct {
+		name       string
+		least      float64
+		waits      []float64
+		tpot, most float64
+	}{
+		{"no pace is kept", math.Inf(1), []float64{3}, 1.1, 1.15},
+		{"it is made up for", 0.3, []float64{3}, 0.95, 0.95},
+		{"too late", 0.3, []float64{15}, 1.3, 1.3},
+		{"late twice", 0.3, []float64{3, 12}, 1.3, 1.3},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got := cost{tpotMs: 0.9, mostMs: 0.95, leastMs: c.least}
+			for _, ms := range c.waits {
+				got.secondLater(ms, 16)
+			}
+			if math.Abs(got.tpotMs-c.tpot) > 1e-9 || math.Abs(got.mostMs-c.most) > 1e-9 {
+				t.Errorf("a token takes %v ms, at most %v; want %v and %v", got.tpotMs, got.mostMs, c.tpot, c.most)
+			}
+		})
+	}
+}
+
+// Step times tell what sequences take where enough have decoded, and lately.
+func TestDecodedLately(t *testing.T) {
+	w, now := &worker{}, time.Unix(1, 0)
+	some := func(n int) {
+		for range n {
+			now = now.Add(time.Second)
+			w.lives(now, time.Second)
+		}
+	}
+	expect := func(when string, want bool) {
+		t.Helper()
+		if w.decodedLately(now) != want {
+			t.Errorf("%s: %v", when, !want)
+		}
+	}
+	expect("at first", false)
+	some(livedLeast - 1)
+	expect("after too few", false)
+	some(1)
+	expect("after enough", true)
+	now = now.Add(livedFor)
+	expect("long after", false)
+	some(1)
+	expect("after one more", false)
+}

@@ -207,7 +207,7 @@ func (rt *Router) ended(now time.Time, e Ended) {
 		rt.arrivals[d.model].answered(e.Tokens)
 		if !d.prompted.IsZero() {
 			if e.Decoding > 0 {
-				d.decode.lives(e.Decoding)
+				d.decode.lives(now, e.Decoding)
 			}
 			if d.token > 0 && e.Tokens >= tokensTell {
 				d.decode.tokens.observeAt(now, d.token, now.Sub(d.prompted)/time.Duration(e.Tokens-1))

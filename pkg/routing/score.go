@@ -136,10 +136,10 @@ func (rt *Router) costOf(s *search, role controlv1.Role, c *candidate, cached in
 		c.delaysMs = rt.delaysMs(r.Model, promptMs, most, load.decoding) * c.slowFirst
 		c.totalMs += c.delaysMs
 	} else {
-		// What a worker has not done yet is taken to need no longer than where it is done: it would
+		// What a worker has not done lately is taken to need no longer than where it is done: it would
 		// else never be tried.
 		answers := model
-		if w.whole && w.lifeMs == 0 {
+		if w.whole && !w.decodedLately(s.now) {
 			one := latency.Decoding(1, r.Tokens)
 			if m, known := rt.quickestStep(controlv1.Role_ROLE_DECODE, s.version); known && m.Predict(one) < model.Predict(one) {
 				answers = m
@@ -285,8 +285,23 @@ func (w *worker) end(ms, lifeMs float64) int {
 	return int(ms * float64(min(w.running, w.maxSequences)) / max(lifeMs, 1))
 }
 
+// decodedLately reports whether so many sequences decoded there lately that its step times tell what
+// they take: a fit to prompts alone does not, nor one to the first steps.
+func (w *worker) decodedLately(now time.Time) bool {
+	return w.lived >= livedLeast && now.Sub(w.livedAt) < livedFor
+}
+
+const (
+	livedFor   = 10 * time.Second
+	livedLeast = 16
+)
+
 // lives takes in how long a sequence decoded that went well.
-func (w *worker) lives(took time.Duration) {
+func (w *worker) lives(now time.Time, took time.Duration) {
+	if now.Sub(w.livedAt) >= livedFor {
+		w.lived = 0
+	}
+	w.lived, w.livedAt = min(w.lived+1, livedLeast), now
 	if w.lifeMs == 0 {
 		w.lifeMs = float64(took) / float64(time.Millisecond)
 	}

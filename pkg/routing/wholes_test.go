@@ -8,6 +8,7 @@ import (
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
+	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/routing"
 )
 
@@ -382,6 +383,36 @@ func TestABadBeginningIsForgotten(t *testing.T) {
 			report(4)
 			if got, refusal, answered := b.arrive(b.request(auto, 10)); !answered || got.Decode.ID != c.want {
 				t.Errorf("%+v, %+v; want it decoded by %s", got, refusal, c.want)
+			}
+		})
+	}
+}
+
+// While requests are refused for want of time, what a placement takes of the workers' time decides, but
+// not against a prefill worker that has nothing to do.
+func TestIdlePrefillWorkersAreUsedInOverload(t *testing.T) {
+	for waiting, want := range map[uint64]string{0: "p", 3000: ""} {
+		t.Run(fmt.Sprint(waiting, " tokens wait"), func(t *testing.T) {
+			b := newBench(t, nil, prefill("p"), large("d"))
+			report := func(p, d uint64) {
+				b.do(load("p", controlv1.Role_ROLE_PREFILL, func(r *controlv1.LoadReport) {
+					r.WaitingTokens, r.WaitingSequences = p, min(uint32(p), 1)
+				}))
+				b.do(load("d", controlv1.Role_ROLE_DECODE, func(r *controlv1.LoadReport) {
+					r.WaitingTokens, r.WaitingSequences = d, 1
+				}))
+			}
+			report(3000, 3000)
+			late := b.request(auto, 200)
+			late.TTFT = 100 * time.Millisecond
+			if _, refusal, _ := b.arrive(late); refusal.Reason != api.ReasonSLOUnattainable {
+				t.Fatalf("%+v", refusal)
+			}
+			report(waiting, 300)
+			r := b.request(auto, 200)
+			r.TTFT = time.Second
+			if got, refusal, answered := b.arrive(r); !answered || got.Prefill.ID != want {
+				t.Errorf("%+v, %+v; want its prompt computed by %q", got, refusal, want)
 			}
 		})
 	}

@@ -39,8 +39,10 @@ type worker struct {
 	tokens     trackRecord // of the time of a token that it decodes
 	slowFirst  slowness    // first and tokens, beside other workers
 	slowToken  slowness
-	reserveMs  float64 // from a dispatch to the reservation of its blocks here, on average
-	lifeMs     float64 // what sequences take that decode there, on average; 0: none has ended
+	reserveMs  float64   // from a dispatch to the reservation of its blocks here, on average
+	lifeMs     float64   // what sequences take that decode there, on average; 0: none has ended
+	livedAt    time.Time // when the last one ended
+	lived      int       // how many have, with less than livedFor between them; at most livedLeast
 
 	sampled uint64 // number of the last sample that it was in
 

@@ -50,7 +50,8 @@ type decisionJSON struct {
 	SourceBlocks uint32 `json:"source_blocks"`
 	// Transport is what the KV went over: "tcp", "unix", "shm" or "device"; "": none went.
 	Transport string `json:"transport"`
-	// TtftMs and TpotMs were predicted; 0: the worker had measured nothing.
+	// TtftMs and TpotMs were predicted; 0: the worker had measured nothing, or nothing that was
+	// believed.
 	TtftMs float64 `json:"predicted_ttft_ms"`
 	TpotMs float64 `json:"predicted_tpot_ms"`
 
@@ -94,12 +95,13 @@ The beginning of an id is enough, if only one request has it. The id in the body
 HTTP answer works too: cmpl-ID, chatcmpl-ID or resp_ID. Of several answers to one prompt
 the second is ID/1, the third ID/2.
 
-COST MS is what the policy slo compares. For a prefill worker it is QUEUE MS and PREFILL
-MS. For a decode worker it is the time to get the KV, and TPOT MS for each token of the
-answer, at most 64 of them; if that worker would compute the prompt too, it has QUEUE MS
-and PREFILL MS instead of the time to get the KV. Where one worker does all in mode auto,
-only the chosen worker's row has the prompt in it, and the delay that it causes to the
-sequences which decode there. So the costs of the other decode workers may be lower.
+COST MS is what the policy slo compares. For a prefill worker it is QUEUE MS, PREFILL MS
+and the delay that the prompt causes to the sequences which decode there. For a decode
+worker it is the time to get the KV, and TPOT MS for each token of the answer, at most 64
+of them; if that worker would compute the prompt too, it has QUEUE MS and PREFILL MS
+instead of the time to get the KV. Where one worker does all in mode auto, only the chosen
+worker's row has the prompt in it, and the delay that it causes to the sequences which
+decode there. So the costs of the other decode workers may be lower.
 
 The cheapest worker is not always chosen. Costs count as equal if they differ by at most a
 tenth of the cheapest worker's time to the first token and half a millisecond: of such
