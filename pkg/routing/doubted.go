@@ -1,0 +1,80 @@
+package routing
+
+import (
+	"time"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+
+	"github.com/tandem-serving/tandem/pkg/latency"
+)
+
+// What a worker has not measured, or measured in a bad moment, is taken from others: without work it would
+// never learn better.
+
+// unmeasured is the step time of a worker of the role that has measured nothing.
+func (rt *Router) unmeasured(s *search, role controlv1.Role) latency.Model {
+	step := &s.unmeasured[byRole(role)]
+	if *step == nil {
+		m := rt.unmeasuredStep(role, s.version)
+		*step = &m
+	}
+	return **step
+}
+
+// quicker is the step time of the quickest of a role's workers. Where only one has measured anything,
+// that of the other role's tells, too, if those have done such work.
+func (rt *Router) quicker(s *search, role controlv1.Role) latency.Model {
+	step := &s.quicker[byRole(role)]
+	if *step != nil {
+		return **step
+	}
+	m := rt.unmeasured(s, role)
+	*step = &m
+	others, measured := rt.ofRole(controlv1.Role_ROLE_PREFILL), 0
+	if role == controlv1.Role_ROLE_PREFILL {
+		others = rt.ofRole(controlv1.Role_ROLE_DECODE)
+	}
+	for _, w := range rt.ofRole(role) {
+		if _, is := w.measured(); is {
+			if measured++; measured > 1 {
+				return m
+			}
+		}
+	}
+	for _, w := range others[:min(len(others), lookMost)] {
+		other, is := w.measured()
+		done := w.lifeMs > 0
+		if role == controlv1.Role_ROLE_PREFILL {
+			done = !guesses(other, s.request.Tokens)
+		}
+		if is && done && w.version() == s.version && clearlySlower(role, m, other, s.request.Tokens) {
+			m = other
+		}
+	}
+	return m
+}
+
+// revisitAfter is how long a worker may be idle because of what it measured, before it is given a
+// chance to measure anew: about as long as it has measured, so that a bad beginning does not count for
+// long.
+func revisitAfter(role controlv1.Role, m latency.Model) time.Duration {
+	stepMs := m.BaseMs + m.PerTokenMs
+	if role == controlv1.Role_ROLE_PREFILL {
+		stepMs = m.BaseMs + m.PromptMs(m.MostTokens, 0)/2
+	}
+	return min(max(milliseconds(float64(m.Samples)*stepMs), revisitLeast), revisitMost)
+}
+
+const (
+	revisitLeast = 100 * time.Millisecond
+	revisitMost  = 10 * time.Second
+)
+
+// clearlySlower reports whether a prompt of so many tokens, or on a decode worker a token after it,
+// takes much longer by a than by b.
+func clearlySlower(role controlv1.Role, a, b latency.Model, tokens int) bool {
+	const much = 1.25
+	one := latency.Decoding(1, tokens)
+	return role == controlv1.Role_ROLE_DECODE && float64(a.Predict(one)) > much*float64(b.Predict(one)) ||
+		a.BaseMs+a.PromptMs(tokens, 0) > much*(b.BaseMs+b.PromptMs(tokens, 0))
+}
