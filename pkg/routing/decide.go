@@ -20,13 +20,11 @@ type search struct {
 	record  *controlv1.Decision
 	number  uint64
 	version Version // zero: none is known
-	// Kept from one worker to the next: the step time of those that measured none, and the
-	// last one's prefix.
-	unmeasured [2]*latency.Model // by byRole, as is quicker
-	quicker    [2]*latency.Model
-	prior      *latency.Model // of prompts on decode workers
-	key        BlockKey
-	prefix     *prefix
+	// Kept from one worker to the next: the step times of doubted.go, and the last one's prefix.
+	unmeasured, quicker [2]*latency.Model // by byRole
+	prior               *latency.Model    // of prompts on decode workers
+	key                 BlockKey
+	prefix              *prefix
 	// ahead is how many wait that go before it, aheadMs what their prompts take, and doubt the factor
 	// by which it may wait longer for them than that says.
 	ahead          int

@@ -21,8 +21,8 @@ func (rt *Router) unmeasured(s *search, role controlv1.Role) latency.Model {
 	return **step
 }
 
-// quicker is the step time of the quickest of a role's workers. Where only one has measured anything,
-// that of the other role's tells, too, if those have done such work.
+// quicker is the step time of the quickest of a role's workers, or of the other role's that have done
+// such work: all of a role may have had a bad moment, and there may be only one.
 func (rt *Router) quicker(s *search, role controlv1.Role) latency.Model {
 	step := &s.quicker[byRole(role)]
 	if *step != nil {
@@ -30,25 +30,25 @@ func (rt *Router) quicker(s *search, role controlv1.Role) latency.Model {
 	}
 	m := rt.unmeasured(s, role)
 	*step = &m
-	others, measured := rt.ofRole(controlv1.Role_ROLE_PREFILL), 0
-	if role == controlv1.Role_ROLE_PREFILL {
-		others = rt.ofRole(controlv1.Role_ROLE_DECODE)
+	other := controlv1.Role_ROLE_PREFILL
+	if role == other {
+		other = controlv1.Role_ROLE_DECODE
 	}
-	for _, w := range rt.ofRole(role) {
-		if _, is := w.measured(); is {
-			if measured++; measured > 1 {
-				return m
-			}
+	looked := 0
+	for _, w := range rt.ofRole(other) {
+		step, is := w.measured()
+		if !is || s.foreign(w) {
+			continue
 		}
-	}
-	for _, w := range others[:min(len(others), lookMost)] {
-		other, is := w.measured()
-		done := w.lifeMs > 0
+		if looked++; looked > lookMost {
+			break
+		}
+		done := w.decodedLately(s.now)
 		if role == controlv1.Role_ROLE_PREFILL {
-			done = !guesses(other, s.request.Tokens)
+			done = !guesses(step, s.request.Tokens)
 		}
-		if is && done && w.version() == s.version && clearlySlower(role, m, other, s.request.Tokens) {
-			m = other
+		if done && clearlySlower(role, m, step, s.request.Tokens) {
+			m = step
 		}
 	}
 	return m
@@ -74,7 +74,14 @@ const (
 // takes much longer by a than by b.
 func clearlySlower(role controlv1.Role, a, b latency.Model, tokens int) bool {
 	const much = 1.25
-	one := latency.Decoding(1, tokens)
-	return role == controlv1.Role_ROLE_DECODE && float64(a.Predict(one)) > much*float64(b.Predict(one)) ||
-		a.BaseMs+a.PromptMs(tokens, 0) > much*(b.BaseMs+b.PromptMs(tokens, 0))
+	if role == controlv1.Role_ROLE_DECODE {
+		one := latency.Decoding(1, tokens)
+		if float64(a.Predict(one)) > much*float64(b.Predict(one)) {
+			return true
+		}
+		if guesses(a, tokens) || guesses(b, tokens) {
+			return false
+		}
+	}
+	return a.BaseMs+a.PromptMs(tokens, 0) > much*(b.BaseMs+b.PromptMs(tokens, 0))
 }

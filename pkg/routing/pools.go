@@ -117,7 +117,9 @@ func (rt *Router) pool(role controlv1.Role, model string, d *demand) pool {
 		// What a worker has hardly done is taken to need as long as where it is done.
 		prompts, answers := m, m
 		if role == controlv1.Role_ROLE_PREFILL && !w.decodedLately(rt.now) {
-			answers, _ = rt.quickestStep(controlv1.Role_ROLE_DECODE, w.version())
+			if m, known := rt.quickestStep(controlv1.Role_ROLE_DECODE, w.version()); known {
+				answers = m
+			}
 		}
 		if role == controlv1.Role_ROLE_DECODE && guesses(m, int(d.prompt)) {
 			prompts, _ = rt.quickestStep(controlv1.Role_ROLE_PREFILL, w.version())

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+
 	"github.com/tandem-serving/tandem/pkg/latency"
 )
 
@@ -201,7 +203,13 @@ func TestDecodedLately(t *testing.T) {
 	some(1)
 	expect("after enough", true)
 	now = now.Add(livedFor)
-	expect("long after", false)
+	expect("some time after", false)
+	w.load = &controlv1.LoadReport{DecodingSequences: 1}
+	expect("while others decode", true)
+	w.load = nil
 	some(1)
-	expect("after one more", false)
+	expect("after one more", true)
+	now = now.Add(livedForget)
+	some(1)
+	expect("after one more, long after", false)
 }

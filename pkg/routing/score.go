@@ -30,7 +30,7 @@ type cost struct {
 	aloneMs    float64 // the same if nobody else decoded there
 	othersMs   float64 // the same of those that decode there, with this request's prompt
 	mostMs     float64 // the same if every step had as much of prompts as it may
-	leastMs    float64 // the same if none had any, where a sequence that begins late has that; else infinite
+	leastMs    float64 // the same if no step had any, and what a late second token adds; infinite where no pace is kept
 	totalMs    float64 // to the first token, and for as many output tokens as count
 	// promptMs is what its prompt adds to the steps there, and delaysMs how much longer that makes
 	// others wait who decode there, all together.
@@ -273,10 +273,10 @@ func (w *worker) places() int { return w.maxSequences - w.kept }
 // (Little's law), plus two standard deviations of a Poisson count.
 func (rt *Router) keptFor(w *worker, prompts float64) int {
 	there := prompts * rt.apartMs
-	return min(int(math.Ceil(there+2*math.Sqrt(there))), (w.maxSequences+keptMost-1)/keptMost)
+	return min(int(math.Ceil(there+2*math.Sqrt(there))), (w.maxSequences+keptMost-1)/keptMost, max(w.maxSequences-1, 0))
 }
 
-// At most one in keptMost places stays free of whole requests.
+// At most one in keptMost places, rounded up, stays free of whole requests, and one is for them.
 const keptMost = 8
 
 // end is how many sequences end there within a time.
@@ -287,17 +287,18 @@ func (w *worker) end(ms, lifeMs float64) int {
 // decodedLately reports whether so many sequences decoded there lately that its step times tell what
 // they take: a fit to prompts alone does not, nor one to the first steps.
 func (w *worker) decodedLately(now time.Time) bool {
-	return w.lived >= livedLeast && now.Sub(w.livedAt) < livedFor
+	return w.lived >= livedLeast && (now.Sub(w.livedAt) < livedFor || w.load.GetDecodingSequences() > 0)
 }
 
 const (
-	livedFor   = 10 * time.Second
-	livedLeast = 16
+	livedFor    = 10 * time.Second
+	livedForget = time.Minute // after which those that ended before do not count
+	livedLeast  = 16
 )
 
 // lives takes in how long a sequence decoded that went well.
 func (w *worker) lives(now time.Time, took time.Duration) {
-	if now.Sub(w.livedAt) >= livedFor {
+	if now.Sub(w.livedAt) >= livedForget {
 		w.lived = 0
 	}
 	w.lived, w.livedAt = min(w.lived+1, livedLeast), now

@@ -367,13 +367,14 @@ func TestABadBeginningIsForgotten(t *testing.T) {
 					r.StepTime = &controlv1.StepTimeModel{BaseMs: 20, PerTokenMs: 0.1, Samples: c.samples}
 				}))
 			}
-			for _, on := range []struct {
-				mode inferencev1.Mode
-				id   string
-			}{{dis, "d"}, {auto, "p"}} { // both have decoded
+			for i := range 17 { // both have decoded
 				report(0)
-				r := b.request(on.mode, 10)
-				if got, refusal, answered := b.arrive(r); !answered || got.Decode.ID != on.id {
+				mode, id := auto, "p"
+				if i == 0 {
+					mode, id = dis, "d"
+				}
+				r := b.request(mode, 10)
+				if got, refusal, answered := b.arrive(r); !answered || got.Decode.ID != id {
 					t.Fatalf("%+v, %+v", got, refusal)
 				}
 				b.do(routing.PromptDone{ID: r.ID})

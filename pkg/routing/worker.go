@@ -42,7 +42,7 @@ type worker struct {
 	reserveMs  float64   // from a dispatch to the reservation of its blocks here, on average
 	lifeMs     float64   // what sequences take that decode there, on average; 0: none has ended
 	livedAt    time.Time // when the last one ended
-	lived      int       // how many have, with less than livedFor between them; at most livedLeast
+	lived      int       // how many have, with less than livedForget between them; at most livedLeast
 
 	sampled uint64 // number of the last sample that it was in
 

@@ -11,30 +11,30 @@ const (
 	aheadBytes = 8 << 20
 	// pieceBytes is what one call takes: until it returns, the process cannot map memory.
 	pieceBytes = 2 << 20
-	// neverTaken stands for more than any pages have: there is nothing to take.
+	// neverTaken is beyond the end of any pages: nothing is left to take.
 	neverTaken = 1 << 62
 )
 
-// Reached says that a block is used now. Memory for those of the next higher numbers is taken in the
-// background. It returns at once.
-func (p *Pages) Reached(block kvcache.BlockID) {
+// Reached says that the blocks from first to last are used now. Memory for them and for those of the next
+// higher numbers is taken in the background. It returns at once.
+func (p *Pages) Reached(first, last kvcache.BlockID) {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	if p.memory != nil {
-		p.reached(block)
+		p.reached(first, last)
 	}
 }
 
-// reached is Reached for who holds mu.
-func (p *Pages) reached(block kvcache.BlockID) {
+// reached is Reached for callers that hold mu.
+func (p *Pages) reached(first, last kvcache.BlockID) {
 	page := int64(p.at.Layout.PageBytes())
-	start := int64(block) * page
-	if min(start+page+aheadBytes/2, int64(p.at.Blocks)*page) <= p.taken.Load() || !p.taking.TryLock() {
+	start, end := int64(min(first, last))*page, int64(max(first, last)+1)*page
+	if min(end+aheadBytes/2, int64(p.at.Blocks)*page) <= p.taken.Load() || !p.taking.TryLock() {
 		return
 	}
 	go func() {
 		defer p.taking.Unlock()
-		for p.takePiece(start, start+page+aheadBytes) {
+		for p.takePiece(start, end+aheadBytes) {
 		}
 	}()
 }
@@ -50,7 +50,7 @@ func (p *Pages) takePiece(start, end int64) (more bool) {
 	}
 	to := min(from+pieceBytes, int64(len(p.memory)))
 	if err := populate(p.memory[from:to]); err != nil {
-		to = neverTaken // the kernel cannot: it is taken at the first write
+		to = neverTaken // the kernel cannot, or has none: it is taken at the first write
 	}
 	p.taken.Store(to)
 	return to < end

@@ -56,10 +56,10 @@ func TestMemoryIsTakenAhead(t *testing.T) {
 	}
 }
 
-// What is used has memory taken behind it, until Close, and nothing more when all is taken.
+// What is used has memory taken beyond it, until Close, and nothing more when all is taken.
 func TestUseTakesMemory(t *testing.T) {
 	for name, use := range map[string]func(p *hostpages.Pages, block kvcache.BlockID){
-		"a step": (*hostpages.Pages).Reached,
+		"a step": func(p *hostpages.Pages, block kvcache.BlockID) { p.Reached(block, block) },
 		"a view": func(p *hostpages.Pages, block kvcache.BlockID) { p.View(0, block) },
 		"a write": func(p *hostpages.Pages, block kvcache.BlockID) {
 			if err := p.Write(0, []kvcache.BlockID{block}, make([]byte, mib)); err != nil {
@@ -85,12 +85,12 @@ func TestUseTakesMemory(t *testing.T) {
 		})
 	}
 	p := pagesOf(t, 32)
-	p.Reached(0)
+	p.Reached(0, 0)
 	if err := p.Close(); err != nil { // while it is being taken
 		t.Fatal(err)
 	}
 	taken := p.Taken()
-	if p.Reached(31); p.TakePiece(0, 32*mib) || p.Taken() != taken {
+	if p.Reached(31, 31); p.TakePiece(0, 32*mib) || p.Taken() != taken {
 		t.Error("closed pages take memory")
 	}
 	p = pagesOf(t, 4)

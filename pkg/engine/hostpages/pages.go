@@ -1,6 +1,6 @@
 // Package hostpages implements KV pages in the host's memory, outside the Go heap. The CPU
 // engine, the block store and the benchmark of transfers import it. A goroutine of Pages takes memory
-// ahead of its use, now and then; Close waits for it.
+// ahead of its use, now and then; Close waits for it. Who holds mu only tries to lock taking.
 package hostpages
 
 import (
@@ -61,7 +61,8 @@ func (p *Pages) Close() error {
 	if !open {
 		return nil
 	}
-	p.taking.Lock() // for good; who takes memory sees that they are closed
+	p.taking.Lock() // the goroutine that takes memory sees that they are closed
+	defer p.taking.Unlock()
 	if err := p.free(); err != nil {
 		return fmt.Errorf("give back KV pages: %w", err)
 	}
@@ -102,7 +103,7 @@ func (p *Pages) View(layer int, block kvcache.BlockID) []byte {
 	if p.memory == nil || p.at.Check(layer, block) != nil {
 		return nil
 	}
-	p.reached(block)
+	p.reached(block, block)
 	return p.at.Slice(p.memory, layer, block)
 }
 
@@ -135,7 +136,7 @@ func (p *Pages) each(layer int, blocks []kvcache.BlockID, bytes int, visit func(
 		return ErrClosed
 	}
 	if n := len(blocks); n > 0 {
-		p.reached(blocks[n-1])
+		p.reached(blocks[0], blocks[n-1])
 	}
 	for i, b := range blocks {
 		visit(p.at.Slice(p.memory, layer, b), i*p.at.Layout.SliceBytes)
