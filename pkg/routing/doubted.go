@@ -36,7 +36,7 @@ func (rt *Router) quicker(s *search, role controlv1.Role) latency.Model {
 	}
 	looked := 0
 	for _, w := range rt.ofRole(other) {
-		step, is := w.measured()
+		its, is := w.measured()
 		if !is || s.foreign(w) {
 			continue
 		}
@@ -45,10 +45,10 @@ func (rt *Router) quicker(s *search, role controlv1.Role) latency.Model {
 		}
 		done := w.decodedLately(s.now)
 		if role == controlv1.Role_ROLE_PREFILL {
-			done = !guesses(step, s.request.Tokens)
+			done = !guesses(its, s.request.Tokens)
 		}
-		if done && clearlySlower(role, m, step, s.request.Tokens) {
-			m = step
+		if done && clearlySlower(role, m, its, s.request.Tokens) {
+			m = its
 		}
 	}
 	return m

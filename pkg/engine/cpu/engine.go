@@ -170,7 +170,7 @@ func (e *cpuEngine) compute(ctx context.Context, batch engine.Batch) (engine.Out
 	for _, s := range batch.Sequences {
 		end := s.Start + len(s.Tokens)
 		blocks := s.Blocks[:(end+blockTokens-1)/blockTokens]
-		e.pages.Reached(blocks[s.Start/blockTokens], blocks[len(blocks)-1])
+		e.pages.Reached(blocks[len(blocks)-1], len(blocks)-s.Start/blockTokens)
 		cos, sin, err := k.Add(s.Tokens, s.Start, blocks)
 		if err != nil {
 			return engine.Output{}, err

@@ -15,26 +15,26 @@ const (
 	neverTaken = 1 << 62
 )
 
-// Reached says that the blocks from first to last are used now. Memory for them and for those of the next
-// higher numbers is taken in the background. It returns at once.
-func (p *Pages) Reached(first, last kvcache.BlockID) {
+// Reached says that n blocks are used now, of which last is the last. Memory for as many up to it, and for
+// those of the next higher numbers, is taken in the background. It returns at once.
+func (p *Pages) Reached(last kvcache.BlockID, n int) {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	if p.memory != nil {
-		p.reached(first, last)
+		p.reached(last, n)
 	}
 }
 
 // reached is Reached for callers that hold mu.
-func (p *Pages) reached(first, last kvcache.BlockID) {
+func (p *Pages) reached(last kvcache.BlockID, n int) {
 	page := int64(p.at.Layout.PageBytes())
-	start, end := int64(min(first, last))*page, int64(max(first, last)+1)*page
+	end := (int64(last) + 1) * page
 	if min(end+aheadBytes/2, int64(p.at.Blocks)*page) <= p.taken.Load() || !p.taking.TryLock() {
 		return
 	}
 	go func() {
 		defer p.taking.Unlock()
-		for p.takePiece(start, end+aheadBytes) {
+		for p.takePiece(end-int64(n)*page, end+aheadBytes) {
 		}
 	}()
 }

@@ -59,7 +59,7 @@ func TestMemoryIsTakenAhead(t *testing.T) {
 // What is used has memory taken beyond it, until Close, and nothing more when all is taken.
 func TestUseTakesMemory(t *testing.T) {
 	for name, use := range map[string]func(p *hostpages.Pages, block kvcache.BlockID){
-		"a step": func(p *hostpages.Pages, block kvcache.BlockID) { p.Reached(block, block) },
+		"a step": func(p *hostpages.Pages, block kvcache.BlockID) { p.Reached(block, 1) },
 		"a view": func(p *hostpages.Pages, block kvcache.BlockID) { p.View(0, block) },
 		"a write": func(p *hostpages.Pages, block kvcache.BlockID) {
 			if err := p.Write(0, []kvcache.BlockID{block}, make([]byte, mib)); err != nil {
@@ -85,12 +85,12 @@ func TestUseTakesMemory(t *testing.T) {
 		})
 	}
 	p := pagesOf(t, 32)
-	p.Reached(0, 0)
+	p.Reached(0, 1)
 	if err := p.Close(); err != nil { // while it is being taken
 		t.Fatal(err)
 	}
 	taken := p.Taken()
-	if p.Reached(31, 31); p.TakePiece(0, 32*mib) || p.Taken() != taken {
+	if p.Reached(31, 1); p.TakePiece(0, 32*mib) || p.Taken() != taken {
 		t.Error("closed pages take memory")
 	}
 	p = pagesOf(t, 4)
@@ -101,5 +101,25 @@ func TestUseTakesMemory(t *testing.T) {
 	}
 	if p.WaitForTaker(); p.Taken() != 0 {
 		t.Error("blocks that do not exist have memory taken")
+	}
+}
+
+// Where the kernel takes no memory, that is tried once.
+func TestMemoryThatCannotBeTaken(t *testing.T) {
+	memory, err := unix.Mmap(-1, 0, 8*mib, unix.PROT_READ, unix.MAP_PRIVATE|unix.MAP_ANON)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := hostpages.Over(kvtransfertest.Layout(1, mib), 8, memory, func() error { return unix.Munmap(memory) })
+	defer func() {
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	if p.TakePiece(0, 8*mib) || p.Taken() < 8*mib {
+		t.Errorf("it is tried again from %d bytes on", p.Taken())
+	}
+	if p.Reached(0, 1); p.Taking() {
+		t.Error("it is tried again")
 	}
 }

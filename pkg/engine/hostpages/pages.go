@@ -103,7 +103,7 @@ func (p *Pages) View(layer int, block kvcache.BlockID) []byte {
 	if p.memory == nil || p.at.Check(layer, block) != nil {
 		return nil
 	}
-	p.reached(block, block)
+	p.reached(block, 1)
 	return p.at.Slice(p.memory, layer, block)
 }
 
@@ -136,7 +136,7 @@ func (p *Pages) each(layer int, blocks []kvcache.BlockID, bytes int, visit func(
 		return ErrClosed
 	}
 	if n := len(blocks); n > 0 {
-		p.reached(blocks[0], blocks[n-1])
+		p.reached(blocks[n-1], n)
 	}
 	for i, b := range blocks {
 		visit(p.at.Slice(p.memory, layer, b), i*p.at.Layout.SliceBytes)
