@@ -164,16 +164,15 @@ func (rt *Router) wholes(s *search, decodes fitness) *candidates {
 	}
 	c := rt.some(s, controlv1.Role_ROLE_DECODE, workers, nil)
 	c.passed = n - len(c.all)
-	prompts, apart := 0., 0.
+	prompts, sent := 0., 0.
 	if !s.together {
-		apart = rt.apartPerMs(s.request.Model)
-		if rt.mode(s.request) == inferencev1.Mode_MODE_AUTO {
-			prompts = rt.promptsPerMs(s.request.Model)
+		if prompts, sent = rt.promptsPerMs(s.request.Model); rt.mode(s.request) != inferencev1.Mode_MODE_AUTO {
+			prompts = 0
 		}
 	}
 	for i := range c.all {
 		one := &c.all[i]
-		one.worker.kept = rt.keptFor(one.worker, apart)
+		one.worker.kept = rt.keptFor(one.worker, sent)
 		rt.costOf(s, controlv1.Role_ROLE_DECODE, one, rt.cached(s, one.worker), false)
 		one.totalMs += rt.slowsMs(s, one, prompts)
 		// Where costs are too close to tell apart, prefill workers are left to prompts.
@@ -207,7 +206,8 @@ func (rt *Router) alone(s *search, decodes, wholes *candidates, decode, prefill 
 	waits, after := aheadMs, behind
 	if prefill != nil {
 		waits = max(waits, s.aheadMs/float64(max(senders, 1)))
-		after += rt.promptsPerMs(s.request.Model) * (waits + prefill.queueMs)
+		prompts, _ := rt.promptsPerMs(s.request.Model)
+		after += prompts * (waits + prefill.queueMs)
 	}
 	out := rt.lists.next()
 	for i := range fittest {

@@ -32,8 +32,8 @@ type cost struct {
 	mostMs     float64 // the same if every step had as much of prompts as it may
 	leastMs    float64 // the same if no step had any, and what a late second token adds; infinite where no pace is kept
 	totalMs    float64 // to the first token, and for as many output tokens as count
-	// promptMs is what its prompt adds to the steps there, and delaysMs how much longer that makes
-	// others wait who decode there, all together.
+	// promptMs is what its prompt adds to the steps of a worker that does all of it, and delaysMs how much
+	// longer that makes others wait who decode there, all together.
 	promptMs, delaysMs float64
 	decodeMs           float64 // what its output tokens add to the steps there
 	workMs             float64 // what its prompt takes of the time, among others
@@ -88,7 +88,6 @@ func (rt *Router) costOf(s *search, role controlv1.Role, c *candidate, cached in
 	}
 	c.cost = cost{slowFirst: 1, slowToken: 1, measured: model.Samples > 0, idle: w.owned == 0 || load.sequences == 0 && load.tokens == 0, cached: cached, uncached: r.Tokens - cached}
 	decodes := role == controlv1.Role_ROLE_DECODE
-	most := 0. // what a prompt adds to a step at most
 	if elsewhere {
 		c.reserveMs = w.reserveMs
 		rt.arrives(&c.cost, s.now, nil, &c.finding, c.uncached, rt.apartMs, rt.apartMs)
@@ -103,7 +102,6 @@ func (rt *Router) costOf(s *search, role controlv1.Role, c *candidate, cached in
 		if load.decoding > 0 && s.entry.each > 0 && w.keepsTPOT {
 			steps = steps.paced(float64(s.entry.each)/float64(time.Millisecond), w.blockTokens)
 		}
-		most = steps.mostMs() - steps.besides
 		lacks := c.uncached
 		if s.asks() { // such come before others, the earliest first, however long they are
 			lacks = math.MaxInt32
@@ -130,11 +128,7 @@ func (rt *Router) costOf(s *search, role controlv1.Role, c *candidate, cached in
 	}
 	c.firstMs = c.queueMs + c.prefillMs + c.reserveMs
 	c.totalMs = c.firstMs - c.savedMs
-	if promptMs := model.PromptMs(c.computed(), r.Tokens-c.computed()); !decodes {
-		c.promptMs = promptMs * c.slowFirst
-		c.delaysMs = rt.delaysMs(r.Model, promptMs, most, load.decoding) * c.slowFirst
-		c.totalMs += c.delaysMs
-	} else {
+	if decodes {
 		// What a worker has not done lately is taken to need no longer than where it is done: it would
 		// else never be tried.
 		answers := model
@@ -144,7 +138,7 @@ func (rt *Router) costOf(s *search, role controlv1.Role, c *candidate, cached in
 				answers = m
 			}
 		}
-		rt.decodes(s, c, answers, promptMs, elsewhere)
+		rt.decodes(s, c, answers, model.PromptMs(c.computed(), r.Tokens-c.computed()), elsewhere)
 	}
 	c.alone = load.sequences == 0 && c.queueMs == 0
 	c.doubtFirst, c.doubtToken = w.first.factorAt(s.now), w.tokens.factorAt(s.now)

@@ -7,23 +7,15 @@ import "time"
 // token leaves. Most of those prompts have not come yet, so that the queue does not show them.
 
 // promptsPerMs is how many prompts come in a millisecond to each of the prefill workers that may do
-// whole requests.
-func (rt *Router) promptsPerMs(model string) float64 {
+// whole requests, and sent how many of them are computed for a decode worker. Every router is taken to
+// get as many as this one.
+func (rt *Router) promptsPerMs(model string) (prompts, sent float64) {
 	d, workers := rt.demands[model], len(rt.groups().whole)
 	if d == nil || workers == 0 {
-		return 0
+		return 0, 0
 	}
-	return d.prompts.perSecond(rt.now) / 1000 / float64(workers)
-}
-
-// apartPerMs is how many of them come, by all routers, whose KV is sent to a decode worker.
-func (rt *Router) apartPerMs(model string) float64 {
-	d, workers := rt.demands[model], len(rt.groups().whole)
-	if d == nil || workers == 0 {
-		return 0
-	}
-	routers := 1 + len(rt.elsewhere.told) // that send as many each
-	return d.sent.perSecond(rt.now) / 1000 / float64(workers) * float64(routers)
+	each := float64(1+len(rt.elsewhere.told)) / 1000 / float64(workers)
+	return d.prompts.perSecond(rt.now) * each, d.sent.perSecond(rt.now) * each
 }
 
 // slowsMs is how much longer prompts take, all together, that come to a prefill worker while it

@@ -123,25 +123,6 @@ func TestPlacesForPromptsAreKept(t *testing.T) {
 	}
 }
 
-// A prompt waits a little for a prefill worker rather than delay the many that decode on another.
-func TestPromptsSpareThoseThatDecodeOnPrefillWorkers(t *testing.T) {
-	for decoding, want := range map[uint32]string{0: "p1", 8: "p2"} {
-		t.Run(fmt.Sprint(decoding, " decode"), func(t *testing.T) {
-			b := newBench(t, nil, whole("p1"), whole("p2"), decode("d"))
-			b.do(load("p1", controlv1.Role_ROLE_PREFILL, func(r *controlv1.LoadReport) {
-				r.RunningSequences, r.DecodingSequences = decoding, decoding
-			}))
-			b.do(load("p2", controlv1.Role_ROLE_PREFILL, func(r *controlv1.LoadReport) {
-				r.WaitingTokens, r.WaitingSequences = 200, 1
-			}))
-			b.do(load("d", controlv1.Role_ROLE_DECODE, nil))
-			if got, refusal, answered := b.arrive(b.request(dis, 100)); !answered || got.Prefill.ID != want {
-				t.Errorf("%+v, %+v; want its prompt computed by %s", got, refusal, want)
-			}
-		})
-	}
-}
-
 // The longest context is known also where prefill workers serve alone.
 func TestContextOfPrefillWorkersAlone(t *testing.T) {
 	p, d := whole("p"), decode("d")
