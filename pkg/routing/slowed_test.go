@@ -1,6 +1,7 @@
 package routing_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -14,22 +15,34 @@ import (
 // steps beside it.
 func TestAnswersLeaveTimeToPrompts(t *testing.T) {
 	for _, c := range []struct {
-		name   string
-		budget uint64 // tokens of a prompt beside others
-		come   int    // prompts that came in the last two seconds
-		want   string // who decodes
+		name    string
+		budget  uint64 // tokens of a prompt beside others
+		come    int    // prompts that came in the last two seconds
+		routers int    // others, that got as many
+		want    string // who decodes
 	}{
-		{"few prompts", 16, 1, "p"},
-		{"many prompts", 16, 40, "d"},
-		{"many prompts, with whole chunks beside others", 0, 40, "p"},
+		{"few prompts", 16, 1, 0, "p"},
+		{"few prompts at each of many routers", 16, 4, 20, "d"},
+		{"many prompts", 16, 40, 0, "d"},
+		{"many prompts, with whole chunks beside others", 0, 40, 0, "p"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p, d := whole("p"), decode("d")
 			for _, r := range []*controlv1.WorkerRecord{p, d} {
 				r.Capacity.Blocks, r.Capacity.MaxBatchTokens, r.Capacity.MaxSequences, r.Capacity.MaxWaiting = 4000, 2048, 256, 256
 			}
-			b := newBench(t, nil, p, d)
+			b := newBench(t, func(c *routing.Config) { c.Router = "r" }, p, d)
+			workers := []*controlv1.WorkerRecord{p, d}
+			for i := range c.routers {
+				workers = append(workers, &controlv1.WorkerRecord{Id: fmt.Sprint("r", i), Role: controlv1.Role_ROLE_ROUTER, Epoch: 1})
+			}
+			b.do(routing.ViewChanged{Workers: workers, Live: true})
+			told := uint64(0)
 			report := func() {
+				told++
+				for i := range c.routers {
+					b.do(routing.RouterReported{Report: &controlv1.RouterReport{Origin: &controlv1.Origin{Id: fmt.Sprint("r", i), Epoch: 1, Sequence: told}}})
+				}
 				for id, role := range map[string]controlv1.Role{"p": controlv1.Role_ROLE_PREFILL, "d": controlv1.Role_ROLE_DECODE} {
 					b.do(load(id, role, func(r *controlv1.LoadReport) {
 						r.BlocksFree, r.BlocksTotal, r.StepPromptTokens, r.CrowdedStepPromptTokens = 4000, 4000, 512, c.budget
