@@ -51,5 +51,6 @@ USER 65532:65532
 WORKDIR /
 HEALTHCHECK --interval=5s --timeout=3s --start-period=60s CMD ["/bin/tandem", "probe", "127.0.0.1:7070"]
 ENTRYPOINT ["/bin/tandem"]
-CMD ["up", "--listen=0.0.0.0:7070", "--http=0.0.0.0:8080", "--metrics=0.0.0.0:9090"]
+# It asks for a key, which it prints. Who publishes the ports has to see to encryption.
+CMD ["up", "--listen=0.0.0.0:7070", "--http=0.0.0.0:8080", "--metrics=0.0.0.0:9090", "--auth=required", "--insecure"]
 EXPOSE 7070 8080 9090

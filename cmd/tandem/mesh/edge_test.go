@@ -121,7 +121,7 @@ func TestDescribedPathsAreServed(t *testing.T) {
 		if want := slices.Sorted(maps.Keys(described.Paths)); !slices.Equal(slices.Sorted(slices.Values(status.Endpoints)), want) {
 			t.Errorf("/ names %v, described are %v", status.Endpoints, want)
 		}
-		for path, schema := range map[string]string{"/": "Status", "/version": "Version"} {
+		for path, schema := range map[string]string{"/": "Status", "/console": "Status", "/version": "Version"} {
 			_, _, text := getAs(t, "", "http://"+up.HTTP+path)
 			var members map[string]json.RawMessage
 			if err := json.Unmarshal([]byte(text), &members); err != nil {

@@ -31,7 +31,9 @@ func (p *process) newHTTP(context.Context) (services []lifecycle.Service, _ erro
 		mux := p.healthMux()
 		mux.Handle("GET /metrics", p.operatorsOrToken(metrics))
 		if p.parts[0].role == controlv1.Role_ROLE_ROUTER {
-			mux.Handle("GET /{$}", p.authenticated(auth.Generate, frontpage.Handler(p.status)))
+			page := p.authenticated(auth.Generate, frontpage.Handler(p.status))
+			mux.Handle("GET /{$}", page)
+			mux.Handle("GET /console", page)
 		} else {
 			mux.HandleFunc("GET /{$}", listPages)
 		}

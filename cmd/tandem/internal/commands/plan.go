@@ -214,6 +214,7 @@ func forVerify(arguments []string) []string {
 func newPlanVerifyCommand() *cobra.Command {
 	var (
 		flags           planFlags
+		router          access
 		addr            string
 		prefill, decode int
 		within          float64
@@ -234,6 +235,7 @@ The exit status is 1 if a p99 of TTFT or TPOT is off by more than --within.`,
 	flags.add(cmd)
 	fs := cmd.Flags()
 	fs.StringVar(&addr, "addr", defaultAddr, "gRPC address of the router: host:port or unix:///path")
+	router.add(cmd)
 	fs.IntVar(&prefill, "prefill", 0, "prefill workers of the mesh (default: as planned)")
 	fs.IntVar(&decode, "decode", 0, "decode workers of the mesh (default: as planned)")
 	fs.Float64Var(&within, "within", 0.2, "largest relative error of a p99 for exit status 0")
@@ -251,7 +253,13 @@ The exit status is 1 if a p99 of TTFT or TPOT is off by more than --within.`,
 		if err != nil {
 			return err
 		}
-		server, err := client.NewTandem(client.TandemConfig{Address: addr, Mode: question.Mode, TTFT: question.TTFT, TPOT: question.TPOT})
+		as, err := router.open(cmd)
+		if err != nil {
+			return err
+		}
+		server, err := client.NewTandem(client.TandemConfig{
+			Address: addr, APIKey: as.apiKey, Credentials: as.transport, Mode: question.Mode, TTFT: question.TTFT, TPOT: question.TPOT,
+		})
 		if err != nil {
 			return usageError(cmd, err.Error())
 		}
