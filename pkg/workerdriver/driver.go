@@ -291,6 +291,8 @@ func (d *Driver) count(action worker.Action) {
 	switch a := action.(type) {
 	case scheduler.Reserved:
 		id = a.ID
+	case scheduler.PromptScored:
+		id = a.ID
 	case scheduler.Started:
 		if id = a.ID; d.sequences[id].ran() { // it was preempted before it had started
 			d.cfg.Metrics.resumed(a.Waited)

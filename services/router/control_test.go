@@ -335,6 +335,40 @@ func TestDrainOfTheLastWorker(t *testing.T) {
 	})
 }
 
+// A worker that never says that it drains holds up no other drain for longer than its time, and none
+// whose caller leaves.
+func TestDrainOfAWorkerThatHangs(t *testing.T) {
+	inMesh(t, nil, func(t *testing.T, m *mesh) {
+		m.start(nil, decodeRecord("d1"), decodeRecord("d2"))
+		m.start(nil, decodeRecord("d3"))[0].Hangs = true
+		drain := func(ctx context.Context, id string) error {
+			stream, err := m.control.Drain(ctx, &controlv1.DrainRequest{WorkerId: id})
+			for err == nil {
+				_, err = stream.Recv()
+			}
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			return err
+		}
+		hung, next := make(chan error, 1), make(chan error, 1)
+		go func() { hung <- drain(t.Context(), "d3") }()
+		synctest.Wait()
+		leaves, leave := context.WithTimeout(t.Context(), time.Second)
+		defer leave()
+		if err := drain(leaves, "d1"); status.Code(err) != codes.DeadlineExceeded {
+			t.Errorf("while another waits: %v", err)
+		}
+		go func() { next <- drain(t.Context(), "d2") }()
+		if err := <-hung; status.Code(err) != codes.Unavailable || rpc.Reason(err) != "WORKER_SILENT" {
+			t.Errorf("the one that hangs: %v", err)
+		}
+		if err := <-next; err != nil {
+			t.Errorf("after it: %v", err)
+		}
+	})
+}
+
 func TestSetPolicy(t *testing.T) {
 	inMesh(t, nil, func(t *testing.T, m *mesh) {
 		m.start(nil, prefillRecord("p1"), decodeRecord("d1"))

@@ -65,6 +65,11 @@ func (b httpBackend) Resume(ctx context.Context, q *inferencev1.ResumeRequest, s
 	return b.service.resume(ctx, q, func() {}, send)
 }
 
+// Fits reports whether a request fits into the model's context.
+func (b httpBackend) Fits(ctx context.Context, q *inferencev1.GenerateRequest) bool {
+	return b.service.requests.Fits(ctx, q)
+}
+
 // Plan says what Generate would serve.
 func (b httpBackend) Plan(ctx context.Context, q *inferencev1.GenerateRequest) (openai.Plan, error) {
 	p, id, err := b.service.requests.Plan(ctx, q)

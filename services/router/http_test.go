@@ -169,6 +169,9 @@ func TestSeveralAnswersAreTraced(t *testing.T) {
 			t.Fatalf("%d %s", w.Code, w.Body)
 		}
 		m.quiet()
+		if n := m.sum("tandem_router_requests_total"); n != 2 {
+			t.Errorf("%v requests are counted, of two", n)
+		}
 		roots := m.ended()["tandem.generate"]
 		for _, span := range roots {
 			if attributeOf(span, "http.route") != "/v1/chat/completions" || attributeOf(span, "gen_ai.operation.name") != "chat" {
@@ -223,6 +226,41 @@ func TestMoreAnswersThanATenantMayHave(t *testing.T) {
 		synctest.Wait()
 		if code := three(); code != http.StatusOK {
 			t.Errorf("with a limit of 3: %d", code)
+		}
+		m.quiet()
+	})
+}
+
+// Answers that wait for the prompt of another count as those that a tenant has.
+func TestAnswersThatWaitForAPromptAreLimited(t *testing.T) {
+	inMesh(t, func(c *router.Config) { c.TenantMaxRequests = 4 }, func(t *testing.T, m *mesh) {
+		goOn := make(chan struct{})
+		m.start(func(ctx context.Context, _ *workertest.Worker, _ *workerv1.Task, at workertest.Stage, _ int) error {
+			if at == workertest.Admit {
+				select {
+				case <-goOn:
+				case <-ctx.Done():
+				}
+			}
+			return ctx.Err()
+		}, decodeRecord("d1"))
+		statuses := make(chan int, 2)
+		ask := func(n int) {
+			statuses <- m.post(t.Context(), "/v1/completions", completion(100, fmt.Sprintf(`,"n":%d`, n))).Code
+		}
+		go ask(4)
+		synctest.Wait()
+		go ask(3) // the first one goes on, and one of the others is one too many
+		if code := <-statuses; code != http.StatusTooManyRequests {
+			t.Errorf("five that wait, with a limit of 4: %d", code)
+		}
+		close(goOn)
+		if code := <-statuses; code != http.StatusOK {
+			t.Errorf("those that came first: %d", code)
+		}
+		go ask(4)
+		if code := <-statuses; code != http.StatusOK {
+			t.Errorf("once they have ended: %d", code)
 		}
 		m.quiet()
 	})

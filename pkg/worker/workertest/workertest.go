@@ -117,6 +117,8 @@ func (n *Net) Cut(address string) {
 type Worker struct {
 	// Ignorant: it does not know Task.prompt_logprobs, as workers of earlier versions.
 	Ignorant bool
+	// Hangs: it never answers Drain.
+	Hangs bool
 
 	// Record is what it says of itself.
 	Record *controlv1.WorkerRecord
@@ -253,6 +255,10 @@ type workerServer struct {
 }
 
 func (s *workerServer) Drain(_ *workerv1.DrainRequest, stream grpc.ServerStreamingServer[workerv1.DrainProgress]) error {
+	if s.w.Hangs {
+		<-stream.Context().Done()
+		return stream.Context().Err()
+	}
 	for left := uint32(2); ; left-- {
 		if err := stream.Send(&workerv1.DrainProgress{Sequences: left}); err != nil || left == 0 {
 			return err

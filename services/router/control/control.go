@@ -9,7 +9,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -33,8 +32,8 @@ import (
 type Server struct {
 	controlv1.UnimplementedControlServer
 	deps Deps
-	// drains is held while a worker is asked to drain, until it has taken that.
-	drains sync.Mutex
+	// drains has room for one, who asks a worker to drain, until that has answered.
+	drains chan struct{}
 }
 
 // Deps is what operators look at and change.
@@ -64,7 +63,7 @@ type PolicyStore interface {
 }
 
 // New returns the server; all of deps but Still has to be there.
-func New(deps Deps) *Server { return &Server{deps: deps} }
+func New(deps Deps) *Server { return &Server{deps: deps, drains: make(chan struct{}, 1)} }
 
 // ListWorkers is the router's view of its workers.
 func (c *Server) ListWorkers(_ context.Context, q *controlv1.ListWorkersRequest) (*controlv1.ListWorkersResponse, error) {

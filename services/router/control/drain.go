@@ -28,9 +28,15 @@ func (c *Server) Drain(q *controlv1.DrainRequest, stream grpc.ServerStreamingSer
 		return err
 	}
 	// One after the other until the worker has taken it: each has to know of the last.
-	c.drains.Lock()
-	unlock := sync.OnceFunc(c.drains.Unlock)
-	defer unlock()
+	select {
+	case c.drains <- struct{}{}:
+	case <-stream.Context().Done():
+		return clienterr.Status(stream.Context().Err())
+	case <-c.deps.Leaving.Done():
+		return clienterr.ShuttingDown()
+	}
+	next := sync.OnceFunc(func() { <-c.drains })
+	defer next()
 	views, _ := c.deps.Dispatcher.Workers(controlv1.Role_ROLE_UNSPECIFIED)
 	view, err := named(q.GetWorkerId(), views)
 	if err != nil {
@@ -51,15 +57,20 @@ func (c *Server) Drain(q *controlv1.DrainRequest, stream grpc.ServerStreamingSer
 		return clienterr.Status(err)
 	}
 	defer release()
-	ctx, cancel := context.WithCancel(stream.Context())
-	defer cancel()
-	defer context.AfterFunc(c.deps.Leaving, cancel)()
+	ctx, cancel := context.WithCancelCause(stream.Context())
+	defer cancel(nil)
+	defer context.AfterFunc(c.deps.Leaving, func() { cancel(clienterr.ShuttingDown()) })() // the drain goes on
+	silent := time.AfterFunc(drainTimeout, func() {
+		cancel(rpc.Error(codes.Unavailable, api.ReasonWorkerSilent, fmt.Sprintf("%s did not say within %v that it drains: it may hang, and requests go on to it until it does", ref.ID, drainTimeout), 0))
+	})
+	defer silent.Stop()
 	progress, err := workerv1.NewWorkerClient(conn).Drain(ctx, &workerv1.DrainRequest{Epoch: ref.Epoch, Grace: q.GetGrace()})
 	for err == nil {
 		var p *workerv1.DrainProgress
 		if p, err = progress.Recv(); err == nil {
+			silent.Stop()
 			c.deps.Dispatcher.Handle(routing.Leaving{Worker: ref})
-			unlock()
+			next()
 			err = stream.Send(&controlv1.DrainProgress{Sequences: p.GetSequences(), Transfers: p.GetTransfers()})
 		}
 	}
@@ -68,7 +79,7 @@ func (c *Server) Drain(q *controlv1.DrainRequest, stream grpc.ServerStreamingSer
 		c.deps.Dispatcher.Handle(routing.Leaving{Worker: ref, Drained: true})
 		return nil
 	case ctx.Err() != nil && stream.Context().Err() == nil:
-		return clienterr.ShuttingDown() // the drain goes on
+		return context.Cause(ctx)
 	}
 	return clienterr.Status(fmt.Errorf("drain %s: %w", ref.ID, err))
 }
@@ -130,8 +141,12 @@ func serves(v *controlv1.WorkerView) bool {
 	return v.GetConnected() && v.GetExcluded() == "" && v.GetRecord().GetState() == controlv1.WorkerState_WORKER_STATE_SERVING
 }
 
-// undrainTimeout bounds a call to a worker that may be gone.
-const undrainTimeout = 5 * time.Second
+const (
+	// drainTimeout is how long a worker may take to begin to drain.
+	drainTimeout = 10 * time.Second
+	// undrainTimeout bounds a call to a worker that may be gone.
+	undrainTimeout = 5 * time.Second
+)
 
 // Undrain takes a Drain back.
 func (c *Server) Undrain(ctx context.Context, q *controlv1.UndrainRequest) (*controlv1.UndrainResponse, error) {

@@ -163,6 +163,9 @@ func (f *fake) Resume(ctx context.Context, q *inferencev1.ResumeRequest, send fu
 	})
 }
 
+// Fits says that everything does.
+func (f *fake) Fits(context.Context, *inferencev1.GenerateRequest) bool { return true }
+
 // Plan makes tokens of the first bytes of a text.
 func (f *fake) Plan(ctx context.Context, q *inferencev1.GenerateRequest) (openai.Plan, error) {
 	f.mu.Lock()

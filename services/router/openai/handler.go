@@ -32,6 +32,8 @@ type Backend interface {
 	Resume(ctx context.Context, q *inferencev1.ResumeRequest, send func(*inferencev1.GenerateEvent) error) error
 	// Embed embeds texts.
 	Embed(ctx context.Context, from Origin, q *inferencev1.EmbedRequest) (*inferencev1.EmbedResponse, error)
+	// Fits reports whether a request fits into the model's context.
+	Fits(ctx context.Context, q *inferencev1.GenerateRequest) bool
 	// Plan checks a request as Generate does, but does not serve it.
 	Plan(ctx context.Context, q *inferencev1.GenerateRequest) (Plan, error)
 	// MaxAnswers is the largest number of requests of this API at a time.

@@ -257,6 +257,10 @@ type short struct {
 	most int
 }
 
+func (s *short) Fits(_ context.Context, q *inferencev1.GenerateRequest) bool {
+	return len(q.GetConversation().GetMessages()) <= s.most
+}
+
 func (s *short) Plan(ctx context.Context, q *inferencev1.GenerateRequest) (openai.Plan, error) {
 	if n := len(q.GetConversation().GetMessages()); n > s.most {
 		return openai.Plan{}, rpc.ContextLength("conversation", "This model's maximum context length is short")

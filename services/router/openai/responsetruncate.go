@@ -6,9 +6,6 @@ import (
 	"sort"
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
-
-	"github.com/tandem-serving/tandem/pkg/api"
-	"github.com/tandem-serving/tandem/pkg/rpc"
 )
 
 // truncate drops the oldest turns of a conversation that does not fit into the model's context,
@@ -17,11 +14,7 @@ import (
 // stays whole, and Generate refuses it.
 func (h *Handler) truncate(ctx context.Context, c *call) error {
 	q, r := c.choices[0], c.response
-	tooLong := func() bool {
-		_, err := h.backend.Plan(ctx, q)
-		return rpc.Reason(err) == api.ReasonContextLengthExceeded
-	}
-	if r.truncation != truncationAuto || !tooLong() {
+	if r.truncation != truncationAuto || h.backend.Fits(ctx, q) {
 		return ctx.Err() // Generate reports other errors of the request
 	}
 	messages, places := q.GetConversation().GetMessages(), r.places
@@ -32,7 +25,7 @@ func (h *Handler) truncate(ctx context.Context, c *call) error {
 	}
 	n := sort.Search(len(begins), func(i int) bool {
 		from(begins[i])
-		return ctx.Err() != nil || !tooLong()
+		return ctx.Err() != nil || h.backend.Fits(ctx, q)
 	})
 	if n < len(begins) {
 		from(begins[n])

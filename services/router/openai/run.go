@@ -63,7 +63,7 @@ func (h *Handler) several(ctx context.Context, c *call, from Origin, to receive,
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	r := &several{
-		handler: h, events: make(chan numbered), failures: make(chan error), admitted: make(chan struct{}),
+		handler: h, events: make(chan numbered), failures: make(chan error, len(c.choices)), admitted: make(chan struct{}),
 	}
 	var wait sync.WaitGroup
 	for i, q := range c.choices {

@@ -152,9 +152,9 @@ func (l *eventLog) cut(err error) {
 	}
 	l.ended, l.err = true, err
 	l.drop(len(l.entries) - l.head)
+	l.overflow(err) // before a reader sees the end
 	l.wake()
 	l.mu.Unlock()
-	l.overflow(err)
 }
 
 // release drops everything, when no reader is left or can come back.
@@ -294,8 +294,10 @@ func (e entry) bytes() int64 {
 	}
 	delta := e.event.GetTokens()
 	n += int64(len(delta.GetText()))
-	for _, l := range delta.GetLogprobs() {
-		n += logprobs + top*int64(len(l.GetTop()))
+	for _, of := range [...][]*inferencev1.TokenLogprobs{delta.GetLogprobs(), e.event.GetPromptLogprobs().GetLogprobs()} {
+		for _, l := range of {
+			n += logprobs + top*int64(len(l.GetTop()))
+		}
 	}
 	return n
 }

@@ -1,6 +1,7 @@
 package serving_test
 
 import (
+	"errors"
 	"slices"
 	"testing"
 
@@ -87,5 +88,41 @@ func TestTokensThatAreHandedOutAllocateNothing(t *testing.T) {
 	event := &inferencev1.GenerateEvent{Event: &inferencev1.GenerateEvent_Tokens{Tokens: &inferencev1.TokenDelta{}}}
 	if n := testing.AllocsPerRun(1000, func() { l.AppendEvent(event) }); n != 0 {
 		t.Errorf("%v allocations", n)
+	}
+}
+
+// What prompts' log probabilities take is counted as that of tokens is.
+func TestLogprobsOfPromptsAreCounted(t *testing.T) {
+	some := make([]*inferencev1.TokenLogprobs, 256)
+	for i := range some {
+		some[i] = &inferencev1.TokenLogprobs{Top: make([]*inferencev1.TokenLogprob, 20)}
+	}
+	var bytes []int64
+	for _, event := range []*inferencev1.GenerateEvent{
+		{Event: &inferencev1.GenerateEvent_Tokens{Tokens: &inferencev1.TokenDelta{Logprobs: some}}},
+		{Event: &inferencev1.GenerateEvent_PromptLogprobs{PromptLogprobs: &inferencev1.PromptLogprobs{Logprobs: some}}},
+	} {
+		l, err := serving.NewLog(false, func(*inferencev1.GenerateEvent) bool { return false })
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.AppendEvent(event)
+		bytes = append(bytes, l.Bytes())
+	}
+	if bytes[0] != bytes[1] || bytes[0] < 256*20*100 {
+		t.Errorf("of tokens %d bytes, of a prompt %d", bytes[0], bytes[1])
+	}
+}
+
+// No reader sees the end of a log that is cut off before its request is told to end: a request without
+// readers would end as if its client had left.
+func TestACutEndsTheRequestFirst(t *testing.T) {
+	l, err := serving.NewLog(false, func(*inferencev1.GenerateEvent) bool { return false })
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Append(0)
+	if !l.Cut(errors.New("unread")) {
+		t.Error("a reader could have seen the end before")
 	}
 }

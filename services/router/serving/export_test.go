@@ -95,6 +95,17 @@ func (l *Log) Roused() bool {
 	}
 }
 
+// Cut is eventLog.cut. It returns whether readers had to wait while the request was told to end.
+func (l *Log) Cut(err error) (waited bool) {
+	l.log.overflow = func(error) {
+		if waited = !l.log.mu.TryLock(); !waited {
+			l.log.mu.Unlock()
+		}
+	}
+	l.log.cut(err)
+	return waited
+}
+
 // Leave is eventLog.leave.
 func (l *Log) Leave() { l.log.leave(l.reader) }
 

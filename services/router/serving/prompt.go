@@ -1,9 +1,14 @@
 package serving
 
 import (
+	"fmt"
 	"time"
 
+	"google.golang.org/grpc/codes"
+
+	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/routing"
+	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/services/router/preprocess"
 )
 
@@ -47,6 +52,36 @@ func (s Sharing) promptTokens(p *preprocess.Plan) int {
 	return len(p.Tokens)
 }
 
+// followers are the requests of each tenant that wait for another one with the same prompt. The routing
+// core does not know them yet, so that its limits of what a tenant may have and of what waits hold for
+// them here.
+type followers struct {
+	tenants map[string]int
+	all     int
+}
+
+// enter counts one in, unless its tenant has so many, or all tenants together have.
+func (f *followers) enter(tenant string, each, all int) error {
+	switch {
+	case f.tenants[tenant] >= each:
+		return rpc.Error(codes.ResourceExhausted, api.ReasonTenantLimit, fmt.Sprintf("%d answers of tenant %q already wait for the prompt of another, its limit; retry when one has ended", each, tenant), time.Second)
+	case f.all >= all:
+		return rpc.Error(codes.ResourceExhausted, api.ReasonQueueFull, fmt.Sprintf("%d answers are already waiting for the prompt of another, the limit; retry later", all), time.Second)
+	case f.tenants == nil:
+		f.tenants = make(map[string]int)
+	}
+	f.tenants[tenant]++
+	f.all++
+	return nil
+}
+
+func (f *followers) leave(tenant string) {
+	f.all--
+	if f.tenants[tenant]--; f.tenants[tenant] == 0 {
+		delete(f.tenants, tenant)
+	}
+}
+
 // findable are the tokens of a try that it may find in prefix caches: none where the prompt has to be
 // computed to be scored.
 func (r *request) findable(tokens []int32) []int32 {
@@ -71,6 +106,7 @@ func (r *request) turn() <-chan struct{} {
 // begins takes in that it is the request's turn. What an objective allows counts from here: the
 // first request of the prompt was held to it.
 func (r *request) begins() {
+	r.waited()
 	if !r.sharing.follows() {
 		return
 	}
@@ -79,6 +115,17 @@ func (r *request) begins() {
 		r.arrived, r.holder = time.Now(), r.sharing.Prompt.Holder()
 	default:
 	}
+}
+
+// waited follows when the request waits no more for another's prompt.
+func (r *request) waited() {
+	if !r.waits {
+		return
+	}
+	r.waits = false
+	r.requests.mu.Lock()
+	defer r.requests.mu.Unlock()
+	r.requests.followers.leave(r.plan.Envelope.GetTenant())
 }
 
 // lead lets those go that wait for the request's prompt, once a worker has it. The loop's lock is

@@ -46,6 +46,7 @@ type request struct {
 	secret   string        // proves that a caller owns the request
 	hash     records.SecretHash
 	sharing  Sharing
+	waits    bool // it is among the followers; of run
 	events   *eventLog
 
 	ctx     context.Context // ends at the deadline, and with the goroutine
@@ -105,6 +106,7 @@ func newRequest(s *Requests, p *preprocess.Plan, by admitted, id string, c *Call
 		charge:   by.charge,
 		secret:   secret,
 		sharing:  c.Sharing,
+		waits:    c.Sharing.follows(),
 		arrived:  p.Arrived,
 		hash:     hash,
 		read:     make(chan struct{}),
@@ -147,6 +149,7 @@ func newRequest(s *Requests, p *preprocess.Plan, by admitted, id string, c *Call
 func (r *request) run() {
 	defer r.cancel()
 	defer r.over()
+	defer r.waited()
 	defer r.spans.allReleased()
 	r.spans.planned(r.id, r.plan)
 	turn, deadline := r.turn(), r.ctx.Done()

@@ -78,14 +78,15 @@ type Requests struct {
 
 	wait sync.WaitGroup // requests and their streams
 
-	mu       sync.Mutex
-	stopping bool
-	byID     map[named]*request // running requests, and finished ones that can be resumed
-	kept     []*request         // finished requests that can be resumed, oldest first
-	running  int
-	number   uint64        // of the last request
-	idle     chan struct{} // closed when stopping and nothing runs
-	cut      chan struct{} // closed when Stop no longer waits for readers
+	mu        sync.Mutex
+	stopping  bool
+	byID      map[named]*request // running requests, and finished ones that can be resumed
+	kept      []*request         // finished requests that can be resumed, oldest first
+	running   int
+	number    uint64 // of the last request
+	followers followers
+	idle      chan struct{} // closed when stopping and nothing runs
+	cut       chan struct{} // closed when Stop no longer waits for readers
 }
 
 // New returns an empty table of requests.
@@ -158,6 +159,13 @@ func (s *Requests) begin(ctx context.Context, c Caller, q *inferencev1.GenerateR
 	return nil, err
 }
 
+// Fits reports whether a request would fit into the model's context, as far as its other fields let
+// that be known. No metrics count it.
+func (s *Requests) Fits(ctx context.Context, q *inferencev1.GenerateRequest) bool {
+	_, err := s.deps.Models.Plan(ctx, time.Now(), q)
+	return rpc.Reason(err) != api.ReasonContextLengthExceeded
+}
+
 // Plan returns what Generate would serve, and under which id. Metrics count the request only
 // if it is refused.
 func (s *Requests) Plan(ctx context.Context, q *inferencev1.GenerateRequest) (p *preprocess.Plan, id string, err error) {
@@ -222,7 +230,7 @@ func follow(ctx context.Context, r *request, from uint64, send func(*inferencev1
 				return gone()
 			}
 		case ended:
-			r.detach(nil)
+			r.detach(err)
 			return err
 		case ctx.Err() != nil:
 			return gone()
@@ -276,10 +284,19 @@ func (s *Requests) Stop(ctx context.Context) {
 
 // start begins a request.
 func (s *Requests) start(p *preprocess.Plan, by admitted, id string, c *Caller, spans *requestTrace) (*request, error) {
+	each, all := 0, 0
+	if c.Sharing.follows() {
+		each, all = s.deps.Dispatcher.TenantLimit(), s.deps.Dispatcher.QueueLimit()
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.stopping {
 		return nil, clienterr.ShuttingDown()
+	}
+	if c.Sharing.follows() {
+		if err := s.followers.enter(p.Envelope.GetTenant(), each, all); err != nil {
+			return nil, err
+		}
 	}
 	if s.config.CacheByTenant || by.owner != "" {
 		p.Envelope.CacheSalt = tenantSalt(p.Envelope.GetTenant(), p.Envelope.GetCacheSalt())

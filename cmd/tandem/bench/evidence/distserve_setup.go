@@ -44,8 +44,8 @@ type group struct {
 // layout is how GPUs are used: decode workers alone do both phases.
 type layout struct {
 	groups []group
-	// whole: decode workers compute prompts whole, as vLLM did when DistServe was compared with
-	// it. Otherwise they do so in chunks that lengthen no step by much, as by default.
+	// whole: workers compute prompts whole, as vLLM did when DistServe was compared with it.
+	// Otherwise they do so in chunks that lengthen no step by much, as by default.
 	whole bool
 }
 
@@ -160,7 +160,7 @@ func (a application) scenario(o Options, l layout, p placement, f fabric, reques
 		if g.role == "prefill" || l.whole {
 			fmt.Fprintf(&out, ", chunk-tokens: %d", optContext)
 		}
-		if g.role == "decode" && l.whole {
+		if l.whole {
 			out.WriteString(", step-budget: 0s")
 		}
 		out.WriteString("}\n")

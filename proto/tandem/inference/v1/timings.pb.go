@@ -273,7 +273,7 @@ func (x *Route) GetHedged() bool {
 
 // Timings is the latency budget of one request, measured by the router's clock. Fields
 // measured by a worker say so; the router takes them as durations. The stages tokenize,
-// queue, decide, reserve, prefill, transfer_exposed and decode follow one another
+// retried, queue, decide, reserve, prefill, transfer_exposed and decode follow one another
 // without gap or overlap and add up to total.
 type Timings struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
