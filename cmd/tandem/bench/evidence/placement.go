@@ -39,8 +39,10 @@ const (
 	// mapLeast is for how long a rate is measured at least; else for one and a half of the longest
 	// requests.
 	mapLeast = 5 * time.Second
-	// mapWarmup is how long routers learn at least, before anything counts.
-	mapWarmup = 4 * time.Second
+	// mapWarmup is how long a mesh runs at least, before anything counts. Routers that change how all
+	// requests use the workers do so in the first seconds, and for as long as an answer takes the
+	// workers have what was sent before, too.
+	mapWarmup = 20 * time.Second
 )
 
 // objective is bounds at p90.
