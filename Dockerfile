@@ -51,6 +51,6 @@ USER 65532:65532
 WORKDIR /
 HEALTHCHECK --interval=5s --timeout=3s --start-period=60s CMD ["/bin/tandem", "probe", "127.0.0.1:7070"]
 ENTRYPOINT ["/bin/tandem"]
-# It asks for a key, which it prints. Who publishes the ports has to see to encryption.
+# up asks clients for a key, and prints the first one. Nothing is encrypted: publish the ports behind TLS only.
 CMD ["up", "--listen=0.0.0.0:7070", "--http=0.0.0.0:8080", "--metrics=0.0.0.0:9090", "--auth=required", "--insecure"]
 EXPOSE 7070 8080 9090

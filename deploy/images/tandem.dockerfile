@@ -12,6 +12,6 @@ WORKDIR /
 HEALTHCHECK --interval=5s --timeout=3s --start-period=60s CMD ["/bin/tandem", "probe", "127.0.0.1:7070"]
 # tandem is the first process of the container: it takes SIGTERM as "finish and leave".
 ENTRYPOINT ["/bin/tandem"]
-# It asks for a key, which it prints. Who publishes the ports has to see to encryption.
+# up asks clients for a key, and prints the first one. Nothing is encrypted: publish the ports behind TLS only.
 CMD ["up", "--listen=0.0.0.0:7070", "--http=0.0.0.0:8080", "--metrics=0.0.0.0:9090", "--auth=required", "--insecure"]
 EXPOSE 7070 8080 9090

@@ -118,9 +118,6 @@ func (rt *Router) TenantLimit() int {
 	return rt.config.TenantMaxRequests
 }
 
-// QueueLimit is how many requests may wait.
-func (rt *Router) QueueLimit() int { return rt.config.QueueLimit }
-
 func (rt *Router) threshold() int {
 	if rt.policy != nil && rt.policy.DisaggregateMinTokens != nil {
 		return int(rt.policy.GetDisaggregateMinTokens())

@@ -7,8 +7,8 @@ import "time"
 // token leaves. Most of those prompts have not come yet, so that the queue does not show them.
 
 // promptsPerMs is how many prompts come in a millisecond to each of the prefill workers that may do
-// whole requests, and sent how many of them are computed for a decode worker. Every router is taken to
-// get as many as this one.
+// whole requests, and sent, of how many of these the KV is sent to a decode worker. Each router whose
+// last report counts is taken to get as many as this one.
 func (rt *Router) promptsPerMs(model string) (prompts, sent float64) {
 	d, workers := rt.demands[model], len(rt.groups().whole)
 	if d == nil || workers == 0 {

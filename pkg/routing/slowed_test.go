@@ -22,6 +22,7 @@ func TestAnswersLeaveTimeToPrompts(t *testing.T) {
 		want    string // who decodes
 	}{
 		{"few prompts", 16, 1, 0, "p"},
+		{"few prompts at one router", 16, 4, 0, "p"},
 		{"few prompts at each of many routers", 16, 4, 20, "d"},
 		{"many prompts", 16, 40, 0, "d"},
 		{"many prompts, with whole chunks beside others", 0, 40, 0, "p"},

@@ -340,7 +340,16 @@ func TestDrainOfTheLastWorker(t *testing.T) {
 func TestDrainOfAWorkerThatHangs(t *testing.T) {
 	inMesh(t, nil, func(t *testing.T, m *mesh) {
 		m.start(nil, decodeRecord("d1"), decodeRecord("d2"))
-		m.start(nil, decodeRecord("d3"))[0].Hangs = true
+		m.start(nil, decodeRecord("d3"))[0].Drains = func(ctx context.Context, _ uint32) error {
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		m.start(nil, decodeRecord("d4"))[0].Drains = func(_ context.Context, left uint32) error {
+			if left < 2 {
+				time.Sleep(time.Minute)
+			}
+			return nil
+		}
 		drain := func(ctx context.Context, id string) error {
 			stream, err := m.control.Drain(ctx, &controlv1.DrainRequest{WorkerId: id})
 			for err == nil {
@@ -365,6 +374,9 @@ func TestDrainOfAWorkerThatHangs(t *testing.T) {
 		}
 		if err := <-next; err != nil {
 			t.Errorf("after it: %v", err)
+		}
+		if err := drain(t.Context(), "d4"); err != nil {
+			t.Errorf("one that has much to finish: %v", err)
 		}
 	})
 }

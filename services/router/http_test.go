@@ -231,7 +231,7 @@ func TestMoreAnswersThanATenantMayHave(t *testing.T) {
 	})
 }
 
-// Answers that wait for the prompt of another count as those that a tenant has.
+// Answers that wait for the prompt of another have a limit of their own, as large as the tenant's.
 func TestAnswersThatWaitForAPromptAreLimited(t *testing.T) {
 	inMesh(t, func(c *router.Config) { c.TenantMaxRequests = 4 }, func(t *testing.T, m *mesh) {
 		goOn := make(chan struct{})

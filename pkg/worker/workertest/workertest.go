@@ -117,8 +117,9 @@ func (n *Net) Cut(address string) {
 type Worker struct {
 	// Ignorant: it does not know Task.prompt_logprobs, as workers of earlier versions.
 	Ignorant bool
-	// Hangs: it never answers Drain.
-	Hangs bool
+	// Drains, if set, is called before Drain says that so many sequences are left, of 2. It is not
+	// changed once the worker serves.
+	Drains func(ctx context.Context, left uint32) error
 
 	// Record is what it says of itself.
 	Record *controlv1.WorkerRecord
@@ -255,11 +256,12 @@ type workerServer struct {
 }
 
 func (s *workerServer) Drain(_ *workerv1.DrainRequest, stream grpc.ServerStreamingServer[workerv1.DrainProgress]) error {
-	if s.w.Hangs {
-		<-stream.Context().Done()
-		return stream.Context().Err()
-	}
 	for left := uint32(2); ; left-- {
+		if s.w.Drains != nil {
+			if err := s.w.Drains(stream.Context(), left); err != nil {
+				return err
+			}
+		}
 		if err := stream.Send(&workerv1.DrainProgress{Sequences: left}); err != nil || left == 0 {
 			return err
 		}

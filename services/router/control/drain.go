@@ -61,7 +61,7 @@ func (c *Server) Drain(q *controlv1.DrainRequest, stream grpc.ServerStreamingSer
 	defer cancel(nil)
 	defer context.AfterFunc(c.deps.Leaving, func() { cancel(clienterr.ShuttingDown()) })() // the drain goes on
 	silent := time.AfterFunc(drainTimeout, func() {
-		cancel(rpc.Error(codes.Unavailable, api.ReasonWorkerSilent, fmt.Sprintf("%s did not say within %v that it drains: it may hang, and requests go on to it until it does", ref.ID, drainTimeout), 0))
+		cancel(rpc.Error(codes.Unavailable, api.ReasonWorkerSilent, fmt.Sprintf("%s did not say within %v that it drains: 'tandem workers' shows whether it does", ref.ID, drainTimeout), 0))
 	})
 	defer silent.Stop()
 	progress, err := workerv1.NewWorkerClient(conn).Drain(ctx, &workerv1.DrainRequest{Epoch: ref.Epoch, Grace: q.GetGrace()})

@@ -319,9 +319,6 @@ func (d *Dispatcher) Mesh(model string) scaling.Mesh {
 // TenantLimit is the largest number of requests of one tenant.
 func (d *Dispatcher) TenantLimit() int { return look(d, (*routing.Router).TenantLimit) }
 
-// QueueLimit is the largest number of requests that wait for workers.
-func (d *Dispatcher) QueueLimit() int { return look(d, (*routing.Router).QueueLimit) }
-
 // Close closes the connections to all workers and waits for their goroutines.
 func (d *Dispatcher) Close() { d.pool.Close() }
 

@@ -95,7 +95,7 @@ func (l *eventLog) append(event *inferencev1.GenerateEvent) (kept bool) {
 	}
 	l.entries = append(l.entries, e)
 	l.count(e.bytes())
-	over := l.bytes > l.account.perLog
+	over := l.bytes > l.account.perLog && len(l.entries)-l.head > 1 // nobody could read a single one any sooner
 	l.wake()
 	l.mu.Unlock()
 	switch {
@@ -152,9 +152,9 @@ func (l *eventLog) cut(err error) {
 	}
 	l.ended, l.err = true, err
 	l.drop(len(l.entries) - l.head)
-	l.overflow(err) // before a reader sees the end
 	l.wake()
 	l.mu.Unlock()
+	l.overflow(err)
 }
 
 // release drops everything, when no reader is left or can come back.

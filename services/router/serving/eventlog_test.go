@@ -114,15 +114,32 @@ func TestLogprobsOfPromptsAreCounted(t *testing.T) {
 	}
 }
 
-// No reader sees the end of a log that is cut off before its request is told to end: a request without
-// readers would end as if its client had left.
-func TestACutEndsTheRequestFirst(t *testing.T) {
-	l, err := serving.NewLog(false, func(*inferencev1.GenerateEvent) bool { return false })
+// A reader that sees that the log was cut off before the request does ends the request with that.
+func TestACutEndsTheRequestWithItsStatus(t *testing.T) {
+	l, err := serving.NewLog(false, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.Append(0)
-	if !l.Cut(errors.New("unread")) {
-		t.Error("a reader could have seen the end before")
+	unread := errors.New("unread")
+	if err := l.Follow(unread); !errors.Is(err, unread) {
+		t.Errorf("ended with %v", err)
+	}
+}
+
+// An event that is larger than a log may be is read like others: nobody could have read it before.
+func TestASingleLargeEventIsKept(t *testing.T) {
+	l, err := serving.NewLog(false, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	some := make([]*inferencev1.TokenLogprobs, 1<<14) // 2 MB, of the 1 MB that there may be
+	l.AppendEvent(&inferencev1.GenerateEvent{Offset: 7, Event: &inferencev1.GenerateEvent_PromptLogprobs{PromptLogprobs: &inferencev1.PromptLogprobs{Logprobs: some}}})
+	if offset := l.Read(); offset != 7 {
+		t.Errorf("read %d", offset)
+	}
+	l.AppendEvent(&inferencev1.GenerateEvent{Offset: 8, Event: &inferencev1.GenerateEvent_PromptLogprobs{PromptLogprobs: &inferencev1.PromptLogprobs{Logprobs: some}}})
+	l.AppendEvent(&inferencev1.GenerateEvent{Offset: 9})
+	if offset := l.Read(); offset != -1 {
+		t.Errorf("read %d of a log with two, which is cut off", offset)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/telemetry/metricset"
 	"github.com/tandem-serving/tandem/pkg/tokenizer"
 	"github.com/tandem-serving/tandem/services/router/latencybudget"
+	"github.com/tandem-serving/tandem/services/router/preprocess"
 )
 
 // NewText is the text of a request, for tests with tokenizers of other models.
@@ -62,7 +63,7 @@ type Log struct {
 func NewLog(keeps bool, now func(*inferencev1.GenerateEvent) bool) (*Log, error) {
 	set := metricset.New(nil)
 	l := &Log{reader: newReader(now)}
-	l.log = newEventLog(newAccount(Config{UnreadRequest: 1 << 20, UnreadMemory: 1 << 20}, set), keeps, func(error) {})
+	l.log = newEventLog(newAccount(Config{UnreadRequest: 1 << 20, UnreadMemory: 1 << 24}, set), keeps, func(error) {})
 	return l, set.Err()
 }
 
@@ -95,15 +96,13 @@ func (l *Log) Roused() bool {
 	}
 }
 
-// Cut is eventLog.cut. It returns whether readers had to wait while the request was told to end.
-func (l *Log) Cut(err error) (waited bool) {
-	l.log.overflow = func(error) {
-		if waited = !l.log.mu.TryLock(); !waited {
-			l.log.mu.Unlock()
-		}
-	}
-	l.log.cut(err)
-	return waited
+// Follow has a reader of a request that nobody can resume see the log's end, before the request was
+// told of it. It returns what ends the request.
+func (l *Log) Follow(end error) error {
+	r := &request{events: l.log, aborts: make(chan error, 1), readers: 1, plan: &preprocess.Plan{}}
+	l.log.end(end)
+	_ = follow(context.Background(), r, 0, func(*inferencev1.GenerateEvent) error { return nil }, nil)
+	return <-r.aborts
 }
 
 // Leave is eventLog.leave.

@@ -52,33 +52,22 @@ func (s Sharing) promptTokens(p *preprocess.Plan) int {
 	return len(p.Tokens)
 }
 
-// followers are the requests of each tenant that wait for another one with the same prompt. The routing
-// core does not know them yet, so that its limits of what a tenant may have and of what waits hold for
-// them here.
-type followers struct {
-	tenants map[string]int
-	all     int
-}
+// followers are how many requests of each tenant wait for another one with the same prompt. The routing
+// core does not know them yet. A tenant may have as many of them as it may have requests there.
+type followers map[string]int
 
-// enter counts one in, unless its tenant has so many, or all tenants together have.
-func (f *followers) enter(tenant string, each, all int) error {
-	switch {
-	case f.tenants[tenant] >= each:
-		return rpc.Error(codes.ResourceExhausted, api.ReasonTenantLimit, fmt.Sprintf("%d answers of tenant %q already wait for the prompt of another, its limit; retry when one has ended", each, tenant), time.Second)
-	case f.all >= all:
-		return rpc.Error(codes.ResourceExhausted, api.ReasonQueueFull, fmt.Sprintf("%d answers are already waiting for the prompt of another, the limit; retry later", all), time.Second)
-	case f.tenants == nil:
-		f.tenants = make(map[string]int)
+// enter counts one in, unless its tenant has so many.
+func (f followers) enter(tenant string, most int) error {
+	if f[tenant] >= most {
+		return rpc.Error(codes.ResourceExhausted, api.ReasonTenantLimit, fmt.Sprintf("%d answers of tenant %q already wait for the prompt of another, its limit; retry when one has ended", most, tenant), time.Second)
 	}
-	f.tenants[tenant]++
-	f.all++
+	f[tenant]++
 	return nil
 }
 
-func (f *followers) leave(tenant string) {
-	f.all--
-	if f.tenants[tenant]--; f.tenants[tenant] == 0 {
-		delete(f.tenants, tenant)
+func (f followers) leave(tenant string) {
+	if f[tenant]--; f[tenant] == 0 {
+		delete(f, tenant)
 	}
 }
 
@@ -91,12 +80,16 @@ func (r *request) findable(tokens []int32) []int32 {
 	return tokens
 }
 
-// turn is closed when the request may ask for workers: at once, unless it waits for another one
-// with the same prompt. Where that has no whole block before its last token there is nothing to
-// wait for.
+// waits reports whether a request waits for another one with the same prompt. Where that has no whole
+// block before its last token there is nothing to wait for.
+func (s *Requests) waits(sharing Sharing, p *preprocess.Plan) bool {
+	return sharing.follows() && len(p.Tokens) > s.deps.Dispatcher.BlockTokens(p.Model.Spec.Name)
+}
+
+// turn is closed when the request may ask for workers: at once, unless it waits for another one.
 func (r *request) turn() <-chan struct{} {
-	turn := make(chan struct{})
-	if !r.sharing.follows() || len(r.plan.Tokens) <= r.requests.deps.Dispatcher.BlockTokens(r.plan.Model.Spec.Name) {
+	if !r.waits {
+		turn := make(chan struct{})
 		close(turn)
 		return turn
 	}

@@ -106,7 +106,6 @@ func newRequest(s *Requests, p *preprocess.Plan, by admitted, id string, c *Call
 		charge:   by.charge,
 		secret:   secret,
 		sharing:  c.Sharing,
-		waits:    c.Sharing.follows(),
 		arrived:  p.Arrived,
 		hash:     hash,
 		read:     make(chan struct{}),

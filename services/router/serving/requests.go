@@ -94,7 +94,7 @@ func New(config Config, deps Deps) (*Requests, error) {
 	set := metricset.New(deps.Registerer)
 	s := &Requests{
 		config: config, deps: deps, metrics: newMetrics(set, deps.Spending), account: newAccount(config, set),
-		byID: make(map[named]*request), idle: make(chan struct{}), cut: make(chan struct{}),
+		byID: make(map[named]*request), followers: make(followers), idle: make(chan struct{}), cut: make(chan struct{}),
 	}
 	if err := set.Err(); err != nil {
 		return nil, err
@@ -284,17 +284,14 @@ func (s *Requests) Stop(ctx context.Context) {
 
 // start begins a request.
 func (s *Requests) start(p *preprocess.Plan, by admitted, id string, c *Caller, spans *requestTrace) (*request, error) {
-	each, all := 0, 0
-	if c.Sharing.follows() {
-		each, all = s.deps.Dispatcher.TenantLimit(), s.deps.Dispatcher.QueueLimit()
-	}
+	waits, most := s.waits(c.Sharing, p), s.deps.Dispatcher.TenantLimit()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.stopping {
 		return nil, clienterr.ShuttingDown()
 	}
-	if c.Sharing.follows() {
-		if err := s.followers.enter(p.Envelope.GetTenant(), each, all); err != nil {
+	if waits {
+		if err := s.followers.enter(p.Envelope.GetTenant(), most); err != nil {
 			return nil, err
 		}
 	}
@@ -307,6 +304,7 @@ func (s *Requests) start(p *preprocess.Plan, by admitted, id string, c *Caller, 
 	p.Envelope.RequestId = id
 	s.number++
 	r := newRequest(s, p, by, id, c, spans, s.number)
+	r.waits = waits
 	r.attach()
 	s.byID[r.name()] = r
 	s.running++

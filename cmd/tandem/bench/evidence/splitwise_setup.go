@@ -93,11 +93,11 @@ func (p park) scenario(o Options, mode placement, requests int, traffic string) 
 	for _, m := range p.machines {
 		fmt.Fprintf(&out, "  %s: {role: %s, count: %d, profile: {file: %q, model: llama2-70b}, kv-memory: 400GiB, max-sequences: 512, max-batch-tokens: 4096",
 			m.role, m.role, m.count, o.profile(m.profile))
-		switch {
-		case m.role == "prefill":
+		if m.role == "prefill" || p.whole {
 			out.WriteString(", chunk-tokens: 2048")
-		case p.whole:
-			out.WriteString(", chunk-tokens: 2048, step-budget: 0s")
+		}
+		if p.whole {
+			out.WriteString(", step-budget: 0s")
 		}
 		out.WriteString("}\n")
 	}

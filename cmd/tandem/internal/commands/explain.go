@@ -95,11 +95,12 @@ The beginning of an id is enough, if only one request has it. The id in the body
 HTTP answer works too: cmpl-ID, chatcmpl-ID or resp_ID. Of several answers to one prompt
 the second is ID/1, the third ID/2.
 
-COST MS is what the policy slo compares. For a prefill worker it is QUEUE MS and PREFILL
-MS. For a decode worker it is the time to reserve blocks, TPOT MS for each token of the
-answer, at most 64 of them, and the delay that those cause to the sequences which decode
-there; if that worker would compute the prompt too, it has QUEUE MS and PREFILL MS
-instead of the time to reserve blocks. Where one worker does all in mode auto, only the chosen
+COST MS is what the policy slo compares. For a prefill worker it is QUEUE MS, PREFILL MS
+and the time by which its KV arrives later than the decode worker's row assumes. For a
+decode worker it is the time to reserve blocks, TPOT MS for each token of the answer, at
+most 64 of them, and the delay that the tokens cause to others that decode there; if that
+worker would compute the prompt too, it has QUEUE MS and PREFILL MS instead of the time to
+reserve blocks. Where one worker does all in mode auto, only the chosen
 worker's row has the prompt in it, and the delay that it causes to the sequences which
 decode there. So the costs of the other decode workers may be lower.
 
