@@ -166,9 +166,10 @@ func (rt *Router) wholes(s *search, decodes fitness) *candidates {
 	c.passed = n - len(c.all)
 	prompts, sent := 0., 0.
 	if !s.together {
-		if prompts, sent = rt.promptsPerMs(s.request.Model); rt.mode(s.request) != inferencev1.Mode_MODE_AUTO {
-			prompts = 0
-		}
+		prompts, sent = rt.promptsPerMs(s.request.Model)
+	}
+	if rt.mode(s.request) != inferencev1.Mode_MODE_AUTO {
+		prompts = 0
 	}
 	for i := range c.all {
 		one := &c.all[i]

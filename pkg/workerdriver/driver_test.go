@@ -217,6 +217,34 @@ func TestCancelInEveryPhaseLeavesNothing(t *testing.T) {
 	})
 }
 
+// A sequence of nobody's task hears how likely its prompt is, as one of a task does.
+func TestPromptIsScored(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, _ := start(t, newEngine(t, latency.Model{BaseMs: 1}), controlv1.Role_ROLE_DECODE, nil)
+		s := m.Driver().Submit(scheduler.Request{ID: m.Driver().Reserve(), Tokens: prompt(9), MaxTokens: 1, PromptLogprobs: true, TopPromptLogprobs: 2})
+		scored := 0
+		for ended := false; !ended; {
+			select {
+			case <-s.Ready():
+			case <-time.After(time.Hour):
+				t.Fatal("the sequence hangs")
+			}
+			for _, action := range s.Take() {
+				switch a := action.(type) {
+				case scheduler.PromptScored:
+					scored += len(a.Logprobs)
+				case scheduler.Finished, scheduler.Refused:
+					ended = true
+				}
+			}
+		}
+		if scored != 8 {
+			t.Errorf("%d tokens of 9 are scored, want all but the first", scored)
+		}
+		idle(t, m)
+	})
+}
+
 func TestDrainFinishesWhatRunsAndRefusesTheRest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, _ := start(t, newEngine(t, latency.Model{BaseMs: 10}), controlv1.Role_ROLE_DECODE, nil)

@@ -284,7 +284,10 @@ func (s *Requests) Stop(ctx context.Context) {
 
 // start begins a request.
 func (s *Requests) start(p *preprocess.Plan, by admitted, id string, c *Caller, spans *requestTrace) (*request, error) {
-	waits, most := s.waits(c.Sharing, p), s.deps.Dispatcher.TenantLimit()
+	waits, most := s.waits(c.Sharing, p), 0
+	if waits {
+		most = s.deps.Dispatcher.TenantLimit()
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.stopping {

@@ -152,7 +152,7 @@ func (g *goodput) table() Table {
 	t := Table{
 		Title: "Goodput, requests a second and GPU; in brackets the layout", Command: "tandem bench evidence --section distserve",
 		Header: []string{"application", "A100s", "TTFT, TPOT at p90"},
-		Note:   fmt.Sprintf("Means of %d rounds with other arrivals and lengths; the layout is that of the first. \"Whole prompts\": decode workers compute a prompt in one step (`--decode-chunk-tokens`, `--decode-step-budget 0s`). \"Free\" is without the cost of transfers, as in DistServe's simulator; 25 Gbit/s connects its nodes.", g.rounds),
+		Note:   fmt.Sprintf("Means of %d rounds with other arrivals and lengths; the layout is that of the first. \"Whole prompts\": all workers compute a prompt in one step, also beside sequences that decode (`--decode-chunk-tokens`, `--decode-step-budget 0s`, and the same for prefill workers). \"Free\" is without the cost of transfers, as in DistServe's simulator; 25 Gbit/s connects its nodes.", g.rounds),
 	}
 	for _, c := range g.columns {
 		t.Header = append(t.Header, c.String())

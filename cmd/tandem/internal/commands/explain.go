@@ -100,9 +100,9 @@ and the time by which its KV arrives later than the decode worker's row assumes.
 decode worker it is the time to reserve blocks, TPOT MS for each token of the answer, at
 most 64 of them, and the delay that the tokens cause to others that decode there; if that
 worker would compute the prompt too, it has QUEUE MS and PREFILL MS instead of the time to
-reserve blocks. Where one worker does all in mode auto, only the chosen
-worker's row has the prompt in it, and the delay that it causes to the sequences which
-decode there. So the costs of the other decode workers may be lower.
+reserve blocks. Where one worker does all in mode auto, only the chosen worker's row has
+the prompt in it, and the delay that it causes to the sequences which decode there. So the
+costs of the other decode workers may be lower.
 
 The cheapest worker is not always chosen. Costs count as equal if they differ by at most a
 tenth of the cheapest worker's time to the first token and half a millisecond: of such

@@ -97,6 +97,7 @@ func TestPlanMistakes(t *testing.T) {
 		{[]string{"plan", "verify", "--rate", "5", "--slo", "ttft:p99<1s", "--prefill", "2"}, 2, "--prefill needs --decode"},
 		{[]string{"plan", "verify", "--rate", "5", "--slo", "ttft:p99<1s", "--within", "0"}, 2, "--within: 0 must be above 0"},
 		{[]string{"plan", "verify", "--rate", "5", "--slo", "ttft:p99<1s", "--addr", "127.0.0.1:1"}, 1, "127.0.0.1:1"},
+		{[]string{"plan", "verify", "--rate", "5", "--slo", "ttft:p99<1s", "--ca", "/nowhere.pem"}, 2, "/nowhere.pem"},
 	} {
 		t.Run(strings.Join(c.args, " "), func(t *testing.T) {
 			checkFailure(t, run(t.Context(), "", nil, c.args...), c.status, c.want)
