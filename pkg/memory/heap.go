@@ -40,19 +40,6 @@ func KeepHeap(root fs.FS, outside int64, logger *slog.Logger) {
 	logger.Info("heap is limited by the container's memory", sizes...)
 }
 
-// soonerPercent is by how much the heap of a process that CollectSooner was called in grows, at most,
-// until its garbage is collected, in percent of what lives.
-const soonerPercent = 33
-
-// CollectSooner lets the heap grow by a third of what lives before garbage is collected, and not by
-// as much again, unless the user set GOGC: right for a process whose memory is mostly what others make
-// it hold, and little of whose time goes into collecting. getenv is os.Getenv.
-func CollectSooner(getenv func(string) string) {
-	if getenv("GOGC") == "" {
-		debug.SetGCPercent(soonerPercent)
-	}
-}
-
 // Heap is the limit of Go's heap, bytes: nine tenths of what outside leaves, since
 // the stacks of threads and the kernel's buffers count too, and leastHeap at least.
 func Heap(limit, outside int64) int64 {

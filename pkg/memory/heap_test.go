@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"log/slog"
 	"math"
+	"runtime"
 	"runtime/debug"
 	"strings"
 	"testing"
@@ -85,13 +86,38 @@ func TestKeepHeap(t *testing.T) {
 	}
 }
 
-func TestCollectSooner(t *testing.T) {
-	for set, want := range map[string]int{"": 33, "100": 100} {
-		before := debug.SetGCPercent(100)
-		memory.CollectSooner(func(string) string { return set })
-		if got := debug.SetGCPercent(before); got != want {
-			t.Errorf("with GOGC=%q: %d, want %d", set, got, want)
+func TestPercent(t *testing.T) {
+	for live, want := range map[uint64]int{0: 25500, 64 << 20: 300, 128 << 20: 100, 192 << 20: 33, 1 << 30: 33} {
+		if got := memory.Percent(live); got != want {
+			t.Errorf("with %d bytes that live: %d%%, want %d%%", live, got, want)
 		}
+	}
+}
+
+// The percentage follows what lives, collection after collection, until it is stopped.
+func TestCollectSeldom(t *testing.T) {
+	percent := func() int {
+		now := debug.SetGCPercent(100)
+		debug.SetGCPercent(now)
+		return now
+	}
+	before := percent()
+	memory.CollectSeldom(func(string) string { return "50" })()
+	if got := percent(); got != before {
+		t.Errorf("with GOGC set: %d, want %d", got, before)
+	}
+	stop := memory.CollectSeldom(func(string) string { return "" })
+	var held []byte
+	for range 3 {
+		held = make([]byte, len(held)+128<<20)
+		for want := memory.Percent(uint64(len(held))); percent() > want; {
+			runtime.GC() // cleanups run beside it
+		}
+	}
+	runtime.KeepAlive(held)
+	stop()
+	if got := percent(); got != before {
+		t.Errorf("stopped: %d, want %d", got, before)
 	}
 }
 

@@ -50,6 +50,7 @@ type load struct {
 	tokens    atomic.Int64 // while it was measured, as is all below
 	requests  atomic.Int64
 
+	// One for all streams: with their own, each token would push the router's memory out of the cache.
 	mu    sync.Mutex
 	ttft  *stats.Histogram
 	delay *stats.Histogram
@@ -109,20 +110,13 @@ func (l *load) stream(ctx context.Context, number int, over *connection) error {
 		return err
 	}
 	random := rand.New(rand.NewPCG(1, uint64(number)))
-	ttft, delay := stats.NewHistogram(), stats.NewHistogram()
 	runs := sync.OnceFunc(func() { l.running.Add(1) })
-	defer func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.ttft.Merge(ttft)
-		l.delay.Merge(delay)
-	}()
 	for n := 0; ctx.Err() == nil; n++ {
 		tokens := l.plan.Tokens
 		if n == 0 {
 			tokens = 2 + random.IntN(tokens-1)
 		}
-		if err := l.request(ctx, c, fmt.Sprintf("bench-%d-%d", number, n), tokens, runs, ttft, delay); err != nil {
+		if err := l.request(ctx, c, fmt.Sprintf("bench-%d-%d", number, n), tokens, runs); err != nil {
 			return err
 		}
 	}
@@ -130,7 +124,7 @@ func (l *load) stream(ctx context.Context, number int, over *connection) error {
 }
 
 // request sends one and times its tokens. It calls runs with the first.
-func (l *load) request(ctx context.Context, c client, id string, tokens int, runs func(), ttft, delay *stats.Histogram) error {
+func (l *load) request(ctx context.Context, c client, id string, tokens int, runs func()) error {
 	t := l.board.begin(id, tokens)
 	defer l.board.end(id)
 	counted := l.measuring.Load()
@@ -148,9 +142,9 @@ func (l *load) request(ctx context.Context, c client, id string, tokens int, run
 			l.tokens.Add(1)
 			switch {
 			case offset > 0:
-				delay.Record(time.Duration(at - sent))
+				l.record(l.delay, at-sent)
 			case counted:
-				ttft.Record(time.Duration(at - began - t.held.Load()))
+				l.record(l.ttft, at-began-t.held.Load())
 			}
 		}
 		offset++
@@ -167,4 +161,10 @@ func (l *load) request(ctx context.Context, c client, id string, tokens int, run
 		l.requests.Add(1)
 	}
 	return nil
+}
+
+func (l *load) record(into *stats.Histogram, nanoseconds int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	into.Record(time.Duration(nanoseconds))
 }

@@ -57,7 +57,7 @@ within --stop-timeout, leaves the mesh and exits.`,
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if options.Target == api.Name(controlv1.Role_ROLE_ROUTER) {
-			memory.CollectSooner(os.Getenv)
+			defer memory.CollectSeldom(os.Getenv)()
 		}
 		told := false
 		return logging.run(cmd, func(logger *slog.Logger, registry *prometheus.Registry, progress mesh.Progress, say func(int64, string)) error {
