@@ -357,25 +357,3 @@ func TestNobodyInByDefaultWhereOthersCanCall(t *testing.T) {
 		}
 	})
 }
-
-// Pages of other origins may call where they are named.
-func TestPagesThatMayCall(t *testing.T) {
-	runClosed(t, nil, func(o *mesh.UpOptions) { o.Router.CORSOrigins = []string{"https://app.example.com"} }, func(m *closedMesh) {
-		for origin, allowed := range map[string]bool{"https://app.example.com": true, "https://evil.example.com": false} {
-			request, err := http.NewRequestWithContext(m.Context(), http.MethodOptions, "http://"+m.up.HTTP+"/v1/chat/completions", nil)
-			if err != nil {
-				m.Fatal(err)
-			}
-			request.Header.Set("Origin", origin)
-			request.Header.Set("Access-Control-Request-Method", http.MethodPost)
-			answer, err := http.DefaultClient.Do(request)
-			if err != nil {
-				m.Fatal(err)
-			}
-			_ = answer.Body.Close()
-			if got := answer.Header.Get("Access-Control-Allow-Origin") == origin; got != allowed || allowed != (answer.StatusCode == http.StatusNoContent) {
-				m.Errorf("%s: %d %v", origin, answer.StatusCode, answer.Header)
-			}
-		}
-	})
-}

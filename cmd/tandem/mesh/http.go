@@ -38,7 +38,7 @@ func (p *process) newHTTP(context.Context) (services []lifecycle.Service, _ erro
 			mux.HandleFunc("GET /{$}", listPages)
 		}
 		mux.Handle("/", http.HandlerFunc(p.serveAPI))
-		server := newHTTPServer(mux)
+		server := newHTTPServer(p.withHostname(mux))
 		server.ErrorLog = slog.NewLogLogger(p.logger.Handler(), slog.LevelDebug) // handshakes that failed
 		server.ConnContext = openai.ConnContext
 		server.ConnState = newConnections(p.options.Router.MaxConnections).state

@@ -137,6 +137,7 @@ type Handler struct {
 	metrics *metrics
 	left    atomic.Int64 // of Config.MaxHeldBytes
 	started time.Time
+	pages   *http.CrossOriginProtection // nil: every page may call
 
 	chats, completions, responses, embeddings *kind
 }
@@ -153,11 +154,15 @@ func New(config Config) (*Handler, error) {
 	config.MaxHeldBytes = cmp.Or(config.MaxHeldBytes, DefaultMaxHeldBytes)
 	config.ReadTimeout = cmp.Or(config.ReadTimeout, DefaultReadTimeout)
 	config.WriteTimeout = cmp.Or(config.WriteTimeout, DefaultWriteTimeout)
+	pages, err := newPages(config.Origins)
+	if err != nil {
+		return nil, fmt.Errorf("origins of pages: %w", err)
+	}
 	m, err := newMetrics(config.Registerer)
 	if err != nil {
 		return nil, fmt.Errorf("http metrics: %w", err)
 	}
-	h := &Handler{backend: config.Backend, config: config, log: config.Logger, metrics: m, started: time.Now(), chats: newKind(parseChat), completions: newKind(parseCompletion), responses: newKind(parseResponse), embeddings: newKind(parseEmbeddings)}
+	h := &Handler{backend: config.Backend, config: config, log: config.Logger, metrics: m, started: time.Now(), pages: pages, chats: newKind(parseChat), completions: newKind(parseCompletion), responses: newKind(parseResponse), embeddings: newKind(parseEmbeddings)}
 	h.left.Store(config.MaxHeldBytes)
 	return h, nil
 }
@@ -216,6 +221,9 @@ func (h *Handler) begin(w http.ResponseWriter, r *http.Request) *exchange {
 	}
 	if h.config.Authenticate != nil && e.route != routeOpenAPI {
 		h.authenticate(e)
+	}
+	if err := h.checkPage(r); err != nil {
+		e.serve = func(*exchange) error { return err }
 	}
 	return e
 }
