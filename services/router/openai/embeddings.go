@@ -72,9 +72,9 @@ type embeddingUsage struct {
 
 // embed serves a request for embeddings.
 func (h *Handler) embed(e *exchange) error {
-	held := &held{left: &h.left}
-	defer held.release()
-	a, err := h.assembly(e, h.embeddings, held)
+	memory := &held{left: &h.left}
+	defer memory.release()
+	a, err := h.assembly(e, h.embeddings, memory)
 	if err != nil {
 		return err
 	}
@@ -85,7 +85,7 @@ func (h *Handler) embed(e *exchange) error {
 		}
 	}
 	first := c.choices[0]
-	if err := h.holdVectors(held, first.GetModel(), len(c.choices)); err != nil {
+	if err := h.holdVectors(memory, first.GetModel(), len(c.choices)); err != nil {
 		return err
 	}
 	q := &inferencev1.EmbedRequest{Model: first.GetModel(), NoSpecialTokens: first.GetNoSpecialTokens(), Priority: first.GetPriority(), Slo: first.GetSlo()}

@@ -15,9 +15,9 @@ import (
 
 // generate serves a completion or a chat.
 func (h *Handler) generate(e *exchange, k *kind) error {
-	held := &held{left: &h.left}
-	defer held.release()
-	a, err := h.assembly(e, k, held)
+	memory := &held{left: &h.left}
+	defer memory.release()
+	a, err := h.assembly(e, k, memory)
 	if err != nil {
 		return err
 	}
@@ -51,13 +51,15 @@ func (h *Handler) stream(e *exchange, a *assembly) error {
 	if e.request.ProtoAtLeast(1, 1) { // before, there were no chunks
 		s.now = connOf(e.request.Context())
 	}
+	var unsent error // the backend takes it for a client that is gone
 	if err := h.run(e, a.call, func(index int, event *inferencev1.GenerateEvent) error {
 		if event.GetAccepted() != nil {
 			a.admitted()
 		}
-		return s.receive(index, event)
+		unsent = s.receive(index, event)
+		return unsent
 	}, s.sendNow()); err != nil {
-		return rename(err, a.call.name)
+		return rename(cmp.Or(unsent, err), a.call.name)
 	}
 	return s.finish()
 }
@@ -66,7 +68,7 @@ func (h *Handler) stream(e *exchange, a *assembly) error {
 func (h *Handler) assembly(e *exchange, k *kind, held *held) (*assembly, error) {
 	// Before the body is read.
 	over := func(ctx context.Context) error { return e.limits.Over(ctx, 1, "") }
-	if e.request.Header.Get(headerLastEventID) != "" && k.known["stream"] {
+	if e.request.Header.Get(headerLastEventID) != "" && (k == h.chats || k == h.completions) { // the others cannot be resumed
 		over = e.limits.MayResume
 	}
 	if err := over(e.request.Context()); err != nil {

@@ -230,6 +230,15 @@ func TestResponseStreamsFail(t *testing.T) {
 		if w.Code != http.StatusOK || last.kind != "response.failed" || response["status"] != "failed" || problem["code"] != code || problem["message"] == "" {
 			t.Errorf("%v: %d %v", err, w.Code, last)
 		}
+		// What came before it failed is there, and counted.
+		output, err := json.Marshal(response["output"])
+		if err != nil {
+			t.Fatal(err)
+		}
+		usage, _ := response["usage"].(map[string]any)
+		if got := string(output); !strings.Contains(got, `"status":"incomplete"`) || !strings.Contains(got, `"text":"a"`) || usage["input_tokens"] != 5.0 || usage["output_tokens"] != 1.0 {
+			t.Errorf("output %s, usage %v", got, usage)
+		}
 	}
 }
 
@@ -295,6 +304,10 @@ func TestResponsesTruncate(t *testing.T) {
 	} {
 		s := &short{most: c.most}
 		w := ask(t, s, http.MethodPost, responses, `{"instructions":"I","truncation":"`+c.truncation+`","input":`+items+`}`)
+		counted := ask(t, &short{most: c.most}, http.MethodPost, responses+"/input_tokens", `{"instructions":"I","truncation":"`+c.truncation+`","input":`+items+`}`)
+		if counted.Code != w.Code {
+			t.Errorf("%s, %d: counting its tokens gives %d, the response %d", c.truncation, c.most, counted.Code, w.Code)
+		}
 		if c.want == "" {
 			if e := errorOf(t, w.Body.String()); w.Code != http.StatusBadRequest || e.Code != "context_length_exceeded" || e.Param != "input" {
 				t.Errorf("%s, %d: %d %+v", c.truncation, c.most, w.Code, e)

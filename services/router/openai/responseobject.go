@@ -160,21 +160,27 @@ func (a *assembly) response(status string) *responseObject {
 func (a *assembly) wholeResponse(items []outputItem) *responseObject {
 	status := a.ended()
 	out := a.response(status)
-	out.Output = items
+	out.Output, out.Usage = items, a.responseUsage()
 	if status == statusIncomplete {
 		out.Incomplete = &incomplete{Reason: "max_output_tokens"}
 	} else {
 		out.CompletedAt = new(time.Now().Unix())
 	}
-	u := a.usage()
-	out.Usage = &responseUsage{Input: u.Prompt, InputDetails: *u.Details, Output: u.Completion, Total: u.Total}
 	out.Timing, out.Route = a.answers[0].timing, a.answers[0].route
 	return out
 }
 
-// failedResponse is a response that failed when its stream had begun. OpenAI's codes are few.
-func (a *assembly) failedResponse(f *Failure) *responseObject {
+// responseUsage counts the tokens so far.
+func (a *assembly) responseUsage() *responseUsage {
+	u := a.usage()
+	return &responseUsage{Input: u.Prompt, InputDetails: *u.Details, Output: u.Completion, Total: u.Total}
+}
+
+// failedResponse is a response that failed when its stream had begun, with the items so far.
+// OpenAI's codes are few.
+func (a *assembly) failedResponse(f *Failure, items []outputItem) *responseObject {
 	out := a.response(statusFailed)
+	out.Output, out.Usage = items, a.responseUsage()
 	out.Error = &responseError{Code: "server_error", Message: f.Message}
 	if f.Status == http.StatusTooManyRequests {
 		out.Error.Code = "rate_limit_exceeded"

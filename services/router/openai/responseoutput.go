@@ -110,15 +110,12 @@ func (o *output) end(status string) error {
 	if o.open == nil {
 		return nil
 	}
-	item := *o.open
-	item.Status = status
+	item := o.current(status)
 	var events []responseEvent
 	if item.Type == typeCall {
-		item.Arguments = new(o.text.String())
 		events = append(events, o.ofItem(responseEvent{Type: "response.function_call_arguments.done", ItemID: item.ID, Arguments: item.Arguments}))
 	} else {
-		part := outputTextOf(o.text.String(), o.likelihoods)
-		item.Content = &[]outputText{part}
+		part := (*item.Content)[0]
 		events = append(events,
 			o.ofPart(responseEvent{Type: "response.output_text.done", Text: &part.Text, Logprobs: &part.Logprobs}),
 			o.ofPart(responseEvent{Type: "response.content_part.done", Part: &part}))
@@ -130,6 +127,27 @@ func (o *output) end(status string) error {
 	}
 	o.items, o.open = append(o.items, item), nil
 	return nil
+}
+
+// current is the item that is open, with what has come of it.
+func (o *output) current(status string) outputItem {
+	item := *o.open
+	item.Status = status
+	if item.Type == typeCall {
+		item.Arguments = new(o.text.String())
+	} else {
+		item.Content = &[]outputText{outputTextOf(o.text.String(), o.likelihoods)}
+	}
+	return item
+}
+
+// soFar are all items of an answer that failed.
+func (o *output) soFar() []outputItem {
+	items := append([]outputItem{}, o.items...)
+	if o.open != nil {
+		items = append(items, o.current(statusIncomplete))
+	}
+	return items
 }
 
 // finish ends the output. An answer without text is an empty message.

@@ -8,9 +8,9 @@ import (
 
 // respond serves a response.
 func (h *Handler) respond(e *exchange) error {
-	held := &held{left: &h.left}
-	defer held.release()
-	a, err := h.assembly(e, h.responses, held)
+	memory := &held{left: &h.left}
+	defer memory.release()
+	a, err := h.assembly(e, h.responses, memory)
 	if err != nil {
 		return err
 	}
@@ -142,5 +142,5 @@ func (s *responseStream) finish() error {
 // fail ends a stream that failed after it had begun.
 func (s *responseStream) fail(f *Failure) error {
 	s.isNow = false
-	return s.say(responseEvent{Type: "response.failed", Response: s.failedResponse(f)})
+	return s.say(responseEvent{Type: "response.failed", Response: s.failedResponse(f, s.output.soFar())})
 }

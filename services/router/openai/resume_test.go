@@ -1,12 +1,14 @@
 package openai_test
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"google.golang.org/grpc/codes"
 
@@ -184,4 +186,44 @@ func FuzzEventID(f *testing.F) {
 			t.Errorf("%q/%d+%d is read as %q/%d+%d, %v", request, tokens, end, r, n, e, ok)
 		}
 	})
+}
+
+// overLimit is the limit of a tenant that has used it up, and may still resume.
+type overLimit struct{}
+
+func (overLimit) Tell(context.Context, http.Header) {}
+func (overLimit) MayResume(context.Context) error   { return nil }
+func (overLimit) Count(context.Context)             {}
+func (overLimit) Over(context.Context, int, string) error {
+	return rpc.Error(codes.ResourceExhausted, "TENANT_QUOTA", "used up", time.Second)
+}
+
+// What cannot be resumed is refused over the limit, whatever its headers say.
+func TestOverTheLimitOnlyStreamsAreResumed(t *testing.T) {
+	f := &fake{words: []string{"a"}}
+	ask(t, f, http.MethodPost, chats, `{`+hi+`,"stream":true}`)
+	h, err := openai.New(openai.Config{
+		Backend: f, Limits: overLimit{}, Authenticate: func(ctx context.Context, _ string) (context.Context, error) { return ctx, nil },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, c := range map[string]struct {
+		body string
+		want int
+	}{
+		chats:                       {`{` + hi + `,"stream":true}`, http.StatusOK},
+		completions:                 {`{"prompt":"x","stream":true}`, http.StatusOK},
+		responses:                   {`{"input":"hi","stream":true}`, http.StatusTooManyRequests},
+		responses + "/input_tokens": {`{"input":"hi"}`, http.StatusTooManyRequests},
+		"/v1/embeddings":            {`{"input":"hi"}`, http.StatusTooManyRequests},
+	} {
+		q := httptest.NewRequest(http.MethodPost, path, strings.NewReader(c.body))
+		q.Header.Set("Last-Event-ID", "id-1/0")
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, q)
+		if w.Code != c.want {
+			t.Errorf("%s: %d %s", path, w.Code, w.Body)
+		}
+	}
 }

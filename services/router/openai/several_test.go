@@ -244,4 +244,14 @@ func TestWholeAnswersAreHeld(t *testing.T) {
 	if e := errorOf(t, w.Body.String()); w.Code != http.StatusServiceUnavailable || e.Code != "overloaded" {
 		t.Errorf("%d %+v", w.Code, e)
 	}
+	// So a stream that has begun ends with the error.
+	h, err = openai.New(openai.Config{Backend: &fake{scores: slices.Repeat([]*inferencev1.TokenLogprobs{score}, 200)}, MaxHeldBytes: 32 << 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w = httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest(http.MethodPost, completions, strings.NewReader(`{"prompt":"x","echo":true,"logprobs":2,"stream":true}`)))
+	if !strings.HasPrefix(w.Body.String(), `data: {"error":`) || !strings.Contains(w.Body.String(), `"overloaded"`) {
+		t.Errorf("%d %q", w.Code, w.Body)
+	}
 }

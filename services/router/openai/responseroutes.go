@@ -37,12 +37,15 @@ type inputTokens struct {
 	Tokens int    `json:"input_tokens"`
 }
 
-// countInput counts the tokens of what a response would be asked with.
+// countInput counts the tokens of what a response would be asked with, once it is truncated.
 func (h *Handler) countInput(e *exchange) error {
-	held := &held{left: &h.left}
-	defer held.release()
-	a, err := h.assembly(e, h.responses, held)
+	memory := &held{left: &h.left}
+	defer memory.release()
+	a, err := h.assembly(e, h.responses, memory)
 	if err != nil {
+		return err
+	}
+	if err := h.truncate(e.request.Context(), a.call); err != nil {
 		return err
 	}
 	plan, err := h.backend.Plan(e.request.Context(), a.call.choices[0])
