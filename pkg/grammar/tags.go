@@ -10,10 +10,11 @@ import (
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 )
 
-// Bounds of structural tags.
+// Bounds of structural tags. A request has at most 512 tools, for each of which a format has at most
+// three tags.
 const (
-	maxTags     = 1024
-	maxTriggers = 1024
+	maxTags     = 3*512 + 1
+	maxTriggers = 3*512 + 1
 	maxSpecial  = 16
 )
 
@@ -147,9 +148,15 @@ func checkTags(form *inferencev1.StructuralTags) (field string, err error) {
 	if n := len(form.GetSpecialTokens()); n > maxSpecial {
 		return "special_tokens", fmt.Errorf("%d tokens are more than %d", n, maxSpecial)
 	}
-	bytes := len(form.GetOpen()) + len(form.GetSeparator()) + len(form.GetClose())
+	bytes, schemaBytes := len(form.GetOpen())+len(form.GetSeparator())+len(form.GetClose()), 0
+	counted := make(map[[2]string]bool) // equal ones are made once
 	for _, tag := range form.GetTags() {
-		bytes += len(tag.GetBegin()) + len(tag.GetJsonSchema()) + len(tag.GetEnd())
+		bytes += len(tag.GetBegin())
+		if key := [2]string{tag.GetJsonSchema(), tag.GetEnd()}; !counted[key] {
+			counted[key] = true
+			bytes += len(tag.GetEnd())
+			schemaBytes += len(tag.GetJsonSchema())
+		}
 	}
 	if i := slices.Index(form.GetTriggers(), ""); i >= 0 {
 		return fmt.Sprintf("triggers[%d]", i), errors.New("is empty")
@@ -163,7 +170,10 @@ func checkTags(form *inferencev1.StructuralTags) (field string, err error) {
 		}
 	}
 	if bytes > MaxSourceBytes {
-		return "tags", fmt.Errorf("has %d bytes, more than %d", bytes, MaxSourceBytes)
+		return "tags", fmt.Errorf("the fixed texts have %d bytes, more than %d", bytes, MaxSourceBytes)
+	}
+	if schemaBytes > MaxSourceBytes {
+		return "tags", fmt.Errorf("the schemas have %d bytes, more than %d", schemaBytes, MaxSourceBytes)
 	}
 	for i, name := range form.GetSpecialTokens() {
 		if name == "" {

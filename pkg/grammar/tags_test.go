@@ -319,7 +319,7 @@ func TestTagsRefused(t *testing.T) {
 		field, says string
 		change      func(*inferencev1.StructuralTags)
 	}{
-		{"tags", "outside 1 to 1024", func(s *inferencev1.StructuralTags) { s.Tags = nil }},
+		{"tags", "outside 1 to 1537", func(s *inferencev1.StructuralTags) { s.Tags = nil }},
 		{"tags[1].json_schema", "/properties/a/not: the keyword is not supported", func(s *inferencev1.StructuralTags) {
 			s.Tags[1].JsonSchema = `{"properties":{"a":{"not":{}}}}`
 		}},
@@ -335,7 +335,12 @@ func TestTagsRefused(t *testing.T) {
 		{"otherwise.form", "is not set", func(s *inferencev1.StructuralTags) {
 			s.Triggers, s.Repeats, s.Otherwise = nil, false, structuralTags(tagged["named"])
 		}},
-		{"tags", "more than", func(s *inferencev1.StructuralTags) { s.Tags[0].Begin += strings.Repeat("x", grammar.MaxSourceBytes) }},
+		{"tags", "the fixed texts have", func(s *inferencev1.StructuralTags) { s.Tags[0].Begin += strings.Repeat("x", grammar.MaxSourceBytes) }},
+		{"tags", "the schemas have", func(s *inferencev1.StructuralTags) {
+			for i := range s.Tags {
+				s.Tags[i].JsonSchema = fmt.Sprintf(`{"description":"%d%s"}`, i, strings.Repeat("x", grammar.MaxSourceBytes/2))
+			}
+		}},
 	} {
 		source := proto.CloneOf(tagged["marked"])
 		c.change(source)
@@ -344,6 +349,17 @@ func TestTagsRefused(t *testing.T) {
 		if !errors.As(err, &wrong) || wrong.Field != "structural_tags."+c.field || !strings.Contains(wrong.Problem, c.says) {
 			t.Errorf("%s: %v", c.field, err)
 		}
+	}
+}
+
+// Schemas that are equal count once.
+func TestTagsWithOneSchema(t *testing.T) {
+	source := proto.CloneOf(tagged["marked"])
+	for i := range source.Tags {
+		source.Tags[i].JsonSchema = `{"description":"` + strings.Repeat("x", grammar.MaxSourceBytes-100) + `"}`
+	}
+	if _, err := grammar.Compile(t.Context(), structuralTags(source), taggedVocabulary(t, taggedTexts())); err != nil {
+		t.Error(err)
 	}
 }
 

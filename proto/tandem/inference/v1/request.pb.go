@@ -559,7 +559,7 @@ func (*StructuredOutput_Grammar) isStructuredOutput_Form() {}
 type StructuralTags struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// What tags begin with. None: the output is one group of tags, without free text. At most
-	// 1024, none empty.
+	// 1537, none empty.
 	Triggers []string `protobuf:"bytes,1,rep,name=triggers,proto3" json:"triggers,omitempty"`
 	// A trigger counts only at the beginning of the output.
 	AtStart bool `protobuf:"varint,2,opt,name=at_start,json=atStart,proto3" json:"at_start,omitempty"`
@@ -569,7 +569,8 @@ type StructuralTags struct {
 	Separator string `protobuf:"bytes,4,opt,name=separator,proto3" json:"separator,omitempty"`
 	// Stands behind the last tag of a group.
 	Close string `protobuf:"bytes,5,opt,name=close,proto3" json:"close,omitempty"`
-	// 1 to 1024. Their texts, the triggers and the schemas have at most 256 KiB together.
+	// 1 to 1537. Their schemas have at most 256 KiB together, where those that are equal count once,
+	// and all fixed texts and triggers as much again.
 	Tags []*StructuralTag `protobuf:"bytes,6,rep,name=tags,proto3" json:"tags,omitempty"`
 	// A group has one tag, not several.
 	Single bool `protobuf:"varint,7,opt,name=single,proto3" json:"single,omitempty"`
