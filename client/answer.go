@@ -20,6 +20,7 @@ type answer struct {
 
 	accepted  *inferencev1.Accepted
 	forgotten bool // no router can resume it
+	scored    int  // tokens of the prompt whose log probabilities the caller has
 	tokens    []uint32
 	text      int // bytes of text that the caller has
 	replayed  int // of them, what came from the router that is followed now
@@ -78,6 +79,8 @@ func (a *answer) take(event *inferencev1.GenerateEvent) (*inferencev1.GenerateEv
 		a.accepted = e.Accepted
 		a.pin(e.Accepted.GetSeed())
 		return event, nil
+	case *inferencev1.GenerateEvent_PromptLogprobs:
+		return a.takePrompt(event, e.PromptLogprobs)
 	case *inferencev1.GenerateEvent_Tokens:
 		return a.takeTokens(event, e.Tokens)
 	case *inferencev1.GenerateEvent_Finished:
@@ -91,6 +94,27 @@ func (a *answer) take(event *inferencev1.GenerateEvent) (*inferencev1.GenerateEv
 		return event, nil
 	}
 	return event, nil // of a later version of the protocol
+}
+
+// takePrompt is take. Another router tells of the whole prompt again.
+func (a *answer) takePrompt(event *inferencev1.GenerateEvent, scores *inferencev1.PromptLogprobs) (*inferencev1.GenerateEvent, error) {
+	at, n := int(scores.GetOffset()), len(scores.GetTokenIds())
+	had := a.scored - at
+	switch {
+	case had < 0:
+		return nil, errorf(codes.DataLoss, "OTHER_TOKENS", "the log probabilities of the prompt go on at %d, not at %d: send the request again", at, a.scored)
+	case had >= n:
+		return nil, nil
+	}
+	a.scored = at + n
+	if had == 0 {
+		return event, nil
+	}
+	rest := &inferencev1.PromptLogprobs{Offset: scores.GetOffset() + uint32(had), TokenIds: scores.GetTokenIds()[had:]}
+	if len(scores.GetLogprobs()) > had {
+		rest.Logprobs = scores.GetLogprobs()[had:]
+	}
+	return &inferencev1.GenerateEvent{Offset: event.GetOffset(), Event: &inferencev1.GenerateEvent_PromptLogprobs{PromptLogprobs: rest}}, nil
 }
 
 // takeTokens is take. Where one router sends tokens together, another may send them apart.

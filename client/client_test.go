@@ -117,6 +117,39 @@ func TestResume(t *testing.T) {
 	})
 }
 
+// The log probabilities of a prompt come once, wherever routers are lost.
+func TestPromptLogprobsComeOnce(t *testing.T) {
+	const prompt = 7
+	synctest.Test(t, func(t *testing.T) {
+		m := &routers{}
+		c, end := connect(t, nil, &router{mesh: m, prompt: prompt, batch: 2}, &router{mesh: m, prompt: prompt, batch: 5}, &router{mesh: m, prompt: prompt, forgets: true})
+		defer end()
+		for first := range prompt + 4 {
+			for second := range prompt + 4 {
+				for _, q := range []*inferencev1.GenerateRequest{client.Prompt("x"), {ResumableFor: durationpb.New(time.Minute)}} {
+					m.fates = []fate{{first, errLost}, {second, errLost}}
+					var got []uint32
+					for event, err := range c.Events(t.Context(), q) {
+						if err != nil {
+							t.Fatal(err)
+						}
+						scores := event.GetPromptLogprobs()
+						for i, id := range scores.GetTokenIds() {
+							if int(scores.GetOffset())+i != len(got) || scores.GetLogprobs()[i].GetLogprob() != -float32(id) {
+								t.Fatalf("lost after %d and %d events: %v after %v", first, second, scores, got)
+							}
+							got = append(got, id)
+						}
+					}
+					if want := []uint32{0, 1, 2, 3, 4, 5, 6}; !slices.Equal(got, want) {
+						t.Fatalf("lost after %d and %d events: %v", first, second, got)
+					}
+				}
+			}
+		}
+	})
+}
+
 // What is sent again, how often, and after which wait.
 func TestRetries(t *testing.T) {
 	refused := func(code codes.Code, wait time.Duration) fate { return fate{0, statusOf(code, "X", wait)} }

@@ -75,6 +75,7 @@ type router struct {
 	batch       int    // tokens in one event; 0 is 1
 	forgets     bool   // it cannot resume
 	padding     int    // bytes of text beside each token
+	prompt      int    // tokens of the prompt whose log probabilities it sends
 }
 
 const answerTokens = 12
@@ -130,6 +131,16 @@ func (r *router) answer(f fate, seed uint64, from int, resumable bool, stream gr
 	}
 	if err := send(&inferencev1.GenerateEvent{Event: &inferencev1.GenerateEvent_Accepted{Accepted: accepted}}); err != nil {
 		return err
+	}
+	for at := 0; from == 0 && at < r.prompt; at += max(r.batch, 1) {
+		scores := &inferencev1.PromptLogprobs{Offset: uint32(at)}
+		for i := at; i < min(at+max(r.batch, 1), r.prompt); i++ {
+			scores.TokenIds = append(scores.TokenIds, uint32(i))
+			scores.Logprobs = append(scores.Logprobs, &inferencev1.TokenLogprobs{Logprob: -float32(i)})
+		}
+		if err := send(&inferencev1.GenerateEvent{Event: &inferencev1.GenerateEvent_PromptLogprobs{PromptLogprobs: scores}}); err != nil {
+			return err
+		}
 	}
 	known := len(heldText(seed, from, r.padding))
 	for from < answerTokens {
