@@ -5,10 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/big"
-	"net/url"
 	"slices"
-	"strconv"
-	"strings"
 )
 
 // schemas reads a JSON Schema.
@@ -19,34 +16,6 @@ type schemas struct {
 	depth int              // of values that are not rules, in one another
 	inUse map[string]bool  // references that are being followed
 	work  int              // schemas that were read, and pairs that were compared
-}
-
-// subschema is a schema and where it stands.
-type subschema struct {
-	schema *value
-	path   string // a JSON pointer
-}
-
-// conjunction is schemas that all hold for one value. None: every value.
-type conjunction []subschema
-
-// key names a conjunction: equal ones have equal keys.
-func (c conjunction) key() string {
-	paths := make([]string, len(c))
-	for i, s := range c {
-		paths[i] = s.path
-	}
-	slices.Sort(paths)
-	return strings.Join(slices.Compact(paths), "\n")
-}
-
-// schemaError is a problem and where it is.
-func (s subschema) errorf(format string, args ...any) error {
-	at := s.path
-	if at == "" {
-		at = "the schema"
-	}
-	return fmt.Errorf("%s: %s", at, fmt.Sprintf(format, args...))
 }
 
 // schema makes the structure of what a schema describes.
@@ -143,7 +112,7 @@ func (s *schemas) expandOne(at subschema) ([]shape, error) {
 	shapes := []shape{own}
 	for _, m := range at.schema.members {
 		var further []shape
-		here := subschema{m.value, at.path + "/" + m.name}
+		here := at.member(m.name, m.value)
 		switch m.name {
 		case "$ref":
 			further, err = s.reference(here)
@@ -153,7 +122,7 @@ func (s *schemas) expandOne(at subschema) ([]shape, error) {
 			}
 			var all conjunction
 			for i, item := range m.value.items {
-				all = append(all, subschema{item, here.path + "/" + strconv.Itoa(i)})
+				all = append(all, here.item(i, item))
 			}
 			further, err = s.expand(all)
 		case "anyOf", "oneOf":
@@ -178,7 +147,7 @@ func (s *schemas) alternatives(at subschema, one bool) ([]shape, error) {
 	var all [][]shape
 	total := 0
 	for i, item := range at.schema.items {
-		further, err := s.expandOne(subschema{item, at.path + "/" + strconv.Itoa(i)})
+		further, err := s.expandOne(at.item(i, item))
 		if err != nil {
 			return nil, err
 		}
@@ -199,60 +168,11 @@ func (s *schemas) alternatives(at subschema, one bool) ([]shape, error) {
 	return slices.Concat(all...), nil
 }
 
-// reference follows $ref.
-func (s *schemas) reference(at subschema) ([]shape, error) {
-	target, err := s.resolve(at)
-	if err != nil {
-		return nil, err
-	}
-	if s.inUse[target.path] {
-		return nil, at.errorf("refers to itself before anything else")
-	}
-	s.inUse[target.path] = true
-	defer delete(s.inUse, target.path)
-	return s.expandOne(target)
-}
-
-func (s *schemas) resolve(at subschema) (subschema, error) {
-	if at.schema.kind != kindString {
-		return subschema{}, at.errorf("has to be a string")
-	}
-	ref := at.schema.text
-	if ref != "#" && !strings.HasPrefix(ref, "#/") {
-		return subschema{}, at.errorf("%q is not supported: only references within the schema are, such as #/$defs/name", ref)
-	}
-	pointer, err := url.PathUnescape(strings.TrimPrefix(ref, "#"))
-	if err != nil {
-		return subschema{}, at.errorf("%q is no reference", ref)
-	}
-	found := s.root
-	for _, part := range strings.Split(pointer, "/")[1:] {
-		part = strings.ReplaceAll(strings.ReplaceAll(part, "~1", "/"), "~0", "~")
-		switch found.kind {
-		case kindObject:
-			found = found.get(part)
-		case kindArray:
-			i, err := strconv.Atoi(part)
-			if err != nil || i < 0 || i >= len(found.items) {
-				found = nil
-			} else {
-				found = found.items[i]
-			}
-		default:
-			found = nil
-		}
-		if found == nil {
-			return subschema{}, at.errorf("%q leads nowhere", ref)
-		}
-	}
-	return subschema{found, pointer}, nil
-}
-
 // own is the shape that a schema's own keywords describe.
 func (s *schemas) own(at subschema) (shape, error) {
 	out := shape{kinds: allKinds}
 	for _, m := range at.schema.members {
-		here := subschema{m.value, at.path + "/" + m.name}
+		here := at.member(m.name, m.value)
 		err := s.working(len(m.value.members) + len(m.value.items))
 		if err != nil {
 			return out, err
@@ -351,7 +271,7 @@ func (out *shape) objectKeyword(name string, at subschema) error {
 			return at.errorf("has to be an object")
 		}
 		for _, m := range at.schema.members {
-			out.object.properties = append(out.object.properties, property{m.name, conjunction{{m.value, at.path + "/" + m.name}}})
+			out.object.properties = append(out.object.properties, property{m.name, conjunction{at.member(m.name, m.value)}})
 		}
 	case "required":
 		if at.schema.kind != kindArray {
@@ -389,7 +309,7 @@ func (out *shape) arrayKeyword(name string, at subschema) (err error) {
 			return at.errorf("has more than %d schemas", maxItems)
 		}
 		for i, item := range at.schema.items {
-			out.array.first = append(out.array.first, conjunction{{item, at.path + "/" + strconv.Itoa(i)}})
+			out.array.first = append(out.array.first, conjunction{at.item(i, item)})
 		}
 	case "minItems":
 		if out.array.low, err = count(at); err == nil && out.array.low > maxItems {

@@ -1,0 +1,94 @@
+package grammar
+
+import (
+	"fmt"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// subschema is a schema and where it stands.
+type subschema struct {
+	schema *value
+	path   string // a JSON pointer (RFC 6901)
+}
+
+// member is what stands in a schema under a name.
+func (s subschema) member(name string, is *value) subschema {
+	return subschema{is, s.path + "/" + strings.ReplaceAll(strings.ReplaceAll(name, "~", "~0"), "/", "~1")}
+}
+
+// item is what stands in an array of schemas.
+func (s subschema) item(i int, is *value) subschema {
+	return subschema{is, s.path + "/" + strconv.Itoa(i)}
+}
+
+// conjunction is schemas that all hold for one value. None: every value.
+type conjunction []subschema
+
+// key names a conjunction: equal ones have equal keys.
+func (c conjunction) key() string {
+	paths := make([]string, len(c))
+	for i, s := range c {
+		paths[i] = strconv.Quote(s.path) // it may have any character
+	}
+	slices.Sort(paths)
+	return strings.Join(slices.Compact(paths), "\n")
+}
+
+// errorf is a problem and where it is.
+func (s subschema) errorf(format string, args ...any) error {
+	at := s.path
+	if at == "" {
+		at = "the schema"
+	}
+	return fmt.Errorf("%s: %s", at, fmt.Sprintf(format, args...))
+}
+
+// reference follows $ref.
+func (s *schemas) reference(at subschema) ([]shape, error) {
+	target, err := s.resolve(at)
+	if err != nil {
+		return nil, err
+	}
+	if s.inUse[target.path] {
+		return nil, at.errorf("refers to itself before anything else")
+	}
+	s.inUse[target.path] = true
+	defer delete(s.inUse, target.path)
+	return s.expandOne(target)
+}
+
+func (s *schemas) resolve(at subschema) (subschema, error) {
+	if at.schema.kind != kindString {
+		return subschema{}, at.errorf("has to be a string")
+	}
+	ref := at.schema.text
+	if ref != "#" && !strings.HasPrefix(ref, "#/") {
+		return subschema{}, at.errorf("%q is not supported: only references within the schema are, such as #/$defs/name", ref)
+	}
+	pointer, err := url.PathUnescape(strings.TrimPrefix(ref, "#"))
+	if err != nil {
+		return subschema{}, at.errorf("%q is no reference", ref)
+	}
+	found := subschema{schema: s.root}
+	for _, part := range strings.Split(pointer, "/")[1:] {
+		part = strings.ReplaceAll(strings.ReplaceAll(part, "~1", "/"), "~0", "~")
+		var next *value
+		switch in := found.schema; in.kind {
+		case kindObject:
+			next = in.get(part)
+		case kindArray:
+			if i, err := strconv.Atoi(part); err == nil && i >= 0 && i < len(in.items) {
+				next = in.items[i]
+				part = strconv.Itoa(i) // one path for one schema
+			}
+		}
+		if next == nil {
+			return subschema{}, at.errorf("%q leads nowhere", ref)
+		}
+		found = found.member(part, next)
+	}
+	return found, nil
+}
