@@ -32,8 +32,8 @@ type demand struct {
 const (
 	// demandWeight is of how many requests the last one is one in the averages.
 	demandWeight = 64
-	// togetherLasts is for how long after a refusal for want of time the better use counts.
-	togetherLasts = 10 * time.Second
+	// useLasts is for how long after a refusal for want of time the better use counts.
+	useLasts = time.Minute
 	// reviewEvery is how often it is looked for.
 	reviewEvery = time.Second
 	// togetherLeast is what all workers alike have to serve of what the pools apart would: they
@@ -52,9 +52,7 @@ const (
 	sendsLeast = 0.8
 	// sparesMuch is how many times the prompts that the pools apart serve prefill workers could compute,
 	// if they have much time for answers.
-	sparesMuch = 1.5
-	// apartLasts is for how long after a refusal for want of time each pool keeps to its own part.
-	apartLasts = time.Minute
+	sparesMuch = 2
 )
 
 // asked takes in a request of which a worker lacks so many tokens.
@@ -258,15 +256,10 @@ type use struct {
 }
 
 // use is the better use of the workers for a while after a refusal for want of time.
-func (rt *Router) use(model string) (u use) {
+func (rt *Router) use(model string) use {
 	d := rt.demands[model]
-	if d == nil {
-		return u
+	if d == nil || rt.now.Sub(rt.refusedForLoadAt) >= useLasts {
+		return use{}
 	}
-	since := rt.now.Sub(rt.refusedForLoadAt)
-	u.together = d.together && since < togetherLasts
-	if since < apartLasts {
-		u.apart, u.sends = d.apart, d.sends
-	}
-	return u
+	return use{together: d.together, apart: d.apart, sends: d.sends}
 }

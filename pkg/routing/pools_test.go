@@ -91,11 +91,10 @@ func TestUseAfterARefusal(t *testing.T) {
 		after time.Duration
 		want  use
 	}{
-		{demand{together: true}, togetherLasts - 1, use{together: true}},
-		{demand{together: true}, togetherLasts, use{}},
-		{demand{apart: true}, togetherLasts, use{apart: true}},
-		{demand{apart: true, sends: true}, apartLasts - 1, use{apart: true, sends: true}},
-		{demand{apart: true, sends: true}, apartLasts, use{}},
+		{demand{together: true}, useLasts - 1, use{together: true}},
+		{demand{together: true}, useLasts, use{}},
+		{demand{apart: true, sends: true}, useLasts - 1, use{apart: true, sends: true}},
+		{demand{apart: true, sends: true}, useLasts, use{}},
 	} {
 		rt := &Router{demands: map[string]*demand{"m": &c.of}, refusedForLoadAt: began, now: began.Add(c.after)}
 		if got := rt.use("m"); got != c.want {
@@ -135,7 +134,7 @@ func TestChosenUse(t *testing.T) {
 		{90, 100, 120, demand{apart: true}},
 		{99, 100, 120, demand{apart: true}},
 		{100, 100, 120, demand{together: true}},
-		{200, 100, 150, demand{}},           // prefill workers have much time
+		{200, 100, 200, demand{}},           // prefill workers have much time
 		{100, 0, 0, demand{together: true}}, // KV comes too late for any
 	} {
 		if d.choose(c.together, c.apart, c.computed); d != c.want {
