@@ -99,6 +99,9 @@ func (rt *Router) tell(now time.Time) {
 		return
 	}
 	report := &controlv1.RouterReport{Held: rt.queue.tell(now)}
+	if ago := now.Sub(rt.refusedForLoadAt); ago < useLasts {
+		report.RefusedMsAgo = uint32(ago/time.Millisecond) + 1
+	}
 	report.Shares = make([]*controlv1.RouterShare, 0, rt.telling.shares)
 	made := make([]controlv1.RouterShare, rt.telling.shares) // all at once, and beside one another
 	left := sentMost
@@ -235,6 +238,9 @@ func (rt *Router) routerReported(now time.Time, report *controlv1.RouterReport) 
 			}
 		}
 		said.sent.to = int32(len(t.sent))
+	}
+	if ms := report.GetRefusedMsAgo(); ms > 0 {
+		rt.refusedForLoad(now.Add(-time.Duration(ms) * time.Millisecond))
 	}
 	for _, h := range report.GetHeld()[:min(len(report.GetHeld()), heldMost)] {
 		held := heldWork{

@@ -231,6 +231,20 @@ func (rt *Router) review(model string) {
 	d.sends = d.apart && computed >= apart*sendsLeast
 }
 
+// refusedForLoad takes in that this router or another refused a request for want of time.
+func (rt *Router) refusedForLoad(at time.Time) {
+	if !at.After(rt.refusedForLoadAt) {
+		return
+	}
+	if at.Sub(rt.refusedForLoadAt) >= reviewEvery {
+		rt.telling.news = true
+	}
+	rt.refusedForLoadAt = at
+	for model := range rt.demands {
+		rt.review(model)
+	}
+}
+
 // choose takes in what each of the two uses serves, and how many prompts prefill workers compute. To
 // change from one to the other is worse than to keep to the one that serves a little less: what runs
 // still uses the workers the other way. Prefill workers that have much time for answers go by what each

@@ -23,8 +23,7 @@ func (rt *Router) misses(s *search, decode, prefill *candidate, aheadMs float64)
 	}
 	late := func(what, name string, always bool, predicted, limit, retry time.Duration) (Refusal, bool) {
 		if !always {
-			rt.refusedForLoadAt = now
-			rt.review(r.Model)
+			rt.refusedForLoad(now)
 		}
 		limits := "slo." + name
 		if e.unasked {

@@ -837,7 +837,10 @@ type RouterReport struct {
 	// What workers have of the router.
 	Shares []*RouterShare `protobuf:"bytes,2,rep,name=shares,proto3" json:"shares,omitempty"`
 	// Requests that wait at the router, the first to go first.
-	Held          []*HeldRequests `protobuf:"bytes,3,rep,name=held,proto3" json:"held,omitempty"`
+	Held []*HeldRequests `protobuf:"bytes,3,rep,name=held,proto3" json:"held,omitempty"`
+	// How long ago the router last refused a request for want of the workers' time, milliseconds,
+	// rounded up. Unset: not within the last minute.
+	RefusedMsAgo  uint32 `protobuf:"varint,4,opt,name=refused_ms_ago,json=refusedMsAgo,proto3" json:"refused_ms_ago,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -891,6 +894,13 @@ func (x *RouterReport) GetHeld() []*HeldRequests {
 		return x.Held
 	}
 	return nil
+}
+
+func (x *RouterReport) GetRefusedMsAgo() uint32 {
+	if x != nil {
+		return x.RefusedMsAgo
+	}
+	return 0
 }
 
 // RouterShare is what one worker has of a router, as far as its load reports do not tell.
@@ -1300,11 +1310,12 @@ const file_tandem_control_v1_signals_proto_rawDesc = "" +
 	"\bpriority\x18\x02 \x01(\x05R\bpriority\x12\x1a\n" +
 	"\brequests\x18\x03 \x01(\rR\brequests\x12\x16\n" +
 	"\x06tokens\x18\x04 \x01(\x04R\x06tokens\x12$\n" +
-	"\x0eoldest_wait_ms\x18\x05 \x01(\x04R\foldestWaitMs\"\xae\x01\n" +
+	"\x0eoldest_wait_ms\x18\x05 \x01(\x04R\foldestWaitMs\"\xd4\x01\n" +
 	"\fRouterReport\x121\n" +
 	"\x06origin\x18\x01 \x01(\v2\x19.tandem.control.v1.OriginR\x06origin\x126\n" +
 	"\x06shares\x18\x02 \x03(\v2\x1e.tandem.control.v1.RouterShareR\x06shares\x123\n" +
-	"\x04held\x18\x03 \x03(\v2\x1f.tandem.control.v1.HeldRequestsR\x04held\"\xa0\x01\n" +
+	"\x04held\x18\x03 \x03(\v2\x1f.tandem.control.v1.HeldRequestsR\x04held\x12$\n" +
+	"\x0erefused_ms_ago\x18\x04 \x01(\rR\frefusedMsAgo\"\xa0\x01\n" +
 	"\vRouterShare\x12\x1b\n" +
 	"\tworker_id\x18\x01 \x01(\tR\bworkerId\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x06R\x05epoch\x122\n" +
