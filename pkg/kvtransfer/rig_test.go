@@ -41,6 +41,7 @@ type rig struct {
 	stop     func() // stops the receiver's server and its connections
 	streams  int    // per session
 	mapped   bool   // senders map the receiver's pages
+	mapError error  // why they cannot, once they were given them
 
 	mu       sync.Mutex
 	mappings []*kvtransfertest.Mapping
@@ -182,6 +183,10 @@ func (g *rig) mapPages(_ context.Context, r kvtransfer.MapRequest) (kvtransfer.M
 	detached, err := g.receiver.Attach(r.Key, r.TransferID, r.Secret)
 	if err != nil {
 		return nil, err
+	}
+	if g.mapError != nil {
+		detached()
+		return nil, g.mapError
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -44,7 +44,9 @@ func (c *Core) strands(sender string) bool {
 	return false
 }
 
-// unmap processes the end of a mapping, which ends its session.
+// unmap processes the end of a mapping. It ends a session that has used the mapping: its sender
+// relies on it. Any other goes on over the socket, as one does whose sender could not map what it
+// was given.
 func (c *Core) unmap(id StreamID) {
 	of := c.mappings[id]
 	if of == nil {
@@ -52,7 +54,9 @@ func (c *Core) unmap(id StreamID) {
 	}
 	delete(c.mappings, id)
 	of.mapped = false
-	c.breakSession(of, "the sender has unmapped the pages")
+	if of.writesShared {
+		c.breakSession(of, "the sender has unmapped the pages")
+	}
 	c.release(of)
 }
 

@@ -119,6 +119,16 @@ func accepted(actions []receiver.Action) *kvtransferv1.Accept {
 	return nil
 }
 
+// refused returns why a transfer is refused among actions.
+func refused(actions []receiver.Action) kvtransferv1.RefuseReason {
+	for _, a := range actions {
+		if s, is := a.(receiver.Send); is && s.Message.GetRefuse() != nil {
+			return s.Message.GetRefuse().GetReason()
+		}
+	}
+	return 0
+}
+
 // Only a session that has mapped the pages may write there, and it is told where.
 func TestSharedPagesOfATransfer(t *testing.T) {
 	c := sharing()
@@ -190,7 +200,7 @@ func TestMappingKeepsBlocks(t *testing.T) {
 		t.Errorf("a native transfer waits for the mapping: %+v", actions)
 	}
 
-	// A mapping that ends first ends its session.
+	// A mapping that ends first ends its session, if that has written there.
 	c = mapped()
 	handle(c, start, received(1, openShared()))
 	actions = handle(c, start, receiver.Unmapped{Stream: 1})
@@ -199,5 +209,26 @@ func TestMappingKeepsBlocks(t *testing.T) {
 	}
 	if actions = handle(c, start, receiver.StreamClosed{Stream: 1}); !has[receiver.Drained](actions) {
 		t.Errorf("after the end of the stream, too: %+v", actions)
+	}
+}
+
+// A sender that could not map the pages goes on over its streams, and may try again.
+func TestMappingThatNobodyUsed(t *testing.T) {
+	c := sharing()
+	handle(c, start, receiver.Map{Stream: 1, ID: transferID, Secret: secret})
+	handle(c, start, received(1, open()))
+	if actions := handle(c, start, receiver.Unmapped{Stream: 1}); len(actions) > 0 {
+		t.Errorf("after the end of the mapping: %+v", actions)
+	}
+	if s := c.Stats(); s.Mappings != 0 || s.Open != 1 || s.Streams != 1 {
+		t.Errorf("stats %+v", s)
+	}
+	second := openShared()
+	second.GetOpen().TransferId = 2
+	if got := refused(handle(c, start, received(1, second))); got != kvtransferv1.RefuseReason_REFUSE_REASON_ENCODING {
+		t.Errorf("writing into pages that are not mapped is refused as %v", got)
+	}
+	if got := why(t, handle(c, start, receiver.Map{Stream: 1, ID: 2, Secret: secret})); got != "" {
+		t.Errorf("the session may not map the pages again: %q", got)
 	}
 }

@@ -55,6 +55,7 @@ type session struct {
 	heard         time.Time // when a message last arrived or a copy last ended, on any stream
 	writing       int       // copies in progress
 	mapped        bool      // the sender has the pages mapped; also after its streams
+	writesShared  bool      // a transfer was accepted that the sender writes there
 	transfers     map[uint64]*transfer
 }
 

@@ -21,6 +21,7 @@ func (c *Core) accept(t *transfer, in input) {
 	c.lease(t)
 	accept := &kvtransferv1.Accept{TransferId: t.id}
 	if isShared(t.encoding) {
+		t.session.writesShared = true
 		accept.Pages = make([]uint32, 0, len(t.blocks)-t.held)
 		for _, b := range t.blocks[t.held:] {
 			accept.Pages = append(accept.Pages, uint32(b))

@@ -234,6 +234,10 @@ func (c *chance) attach() {
 		}
 	}
 	c.oneOf("attach", able)
+	if c.draw("mapping fails", 4) == 0 {
+		c.anywhere("unmap", func(p place) event { return unmap{p.session} })
+		c.anywhere("the receiver hears of it", func(p place) event { return hearUnmap{p.session} })
+	}
 }
 
 // connect begins a session. With faults, one of its streams may be missing or not fit.

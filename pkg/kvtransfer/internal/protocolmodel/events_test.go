@@ -36,7 +36,8 @@ type (
 		id      uint64
 		forged  forgery
 	}
-	// unmap unmaps them at the sender, hearUnmap tells the receiver.
+	// unmap unmaps them at the sender: after its streams, or before it has used them, as where
+	// mapping fails. hearUnmap tells the receiver.
 	unmap     struct{ session int }
 	hearUnmap struct{ session int }
 	// reserve reserves blocks. The first of them are held.
@@ -188,7 +189,7 @@ func (e attach) happen(w *world) {
 
 func (e unmap) may(w *world) bool {
 	s := w.sessions[e.session]
-	return s.mapping == mapped && s.gone && !s.writing()
+	return s.mapping == mapped && (s.gone || !s.shared) && !s.writing()
 }
 func (e unmap) happen(w *world) { w.sessions[e.session].mapping = untold }
 
@@ -253,7 +254,7 @@ func (e open) happen(w *world) {
 	}
 	if e.shared {
 		ev.Encoding, ev.EncodedBytes = kvtransferv1.Encoding_ENCODING_SHARED, 0
-		r.shared = append(r.shared, s)
+		r.shared, s.shared = append(r.shared, s), true
 	}
 	w.toSender(s, ev)
 }

@@ -24,6 +24,7 @@ type session struct {
 	lied      bool         // the same, on the way to the sender
 	stripes   []*stripe
 	mapping   mapping // of the receiver's pages
+	shared    bool    // a transfer was opened that writes there
 	transfers map[uint64]*outgoing
 }
 
