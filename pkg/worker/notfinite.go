@@ -1,10 +1,9 @@
 package worker
 
 import (
-	"crypto/sha256"
-	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/tandem-serving/tandem/pkg/engine"
@@ -34,8 +33,8 @@ func (e *NotFiniteError) Unwrap() error { return e.NotFiniteError }
 var ErrNotFinite = errors.New("the engine's logits were not finite for several prompts: its device or the weights in memory are at fault; restart the worker, and if this happens again check the model's files")
 
 // A worker leaves when ownFailures prompts within ownWindow had logits that were not
-// finite, by its own computing. One prompt counts once, however often it is tried: some
-// model may have no finite answer to it.
+// finite, by its own computing. One prompt counts once, however often it is tried and whatever
+// follows it: some model may have no finite answer to it.
 const (
 	ownFailures = 2
 	ownWindow   = 10 * time.Minute
@@ -44,28 +43,34 @@ const (
 // ownFault remembers the prompts that a worker's own computing failed. The zero value
 // remembers none.
 type ownFault struct {
-	failed []failedPrompt // within ownWindow, oldest first
+	failed []failedPrompt // within ownWindow, oldest first; none begins with another
 }
 
 type failedPrompt struct {
-	prompt [sha256.Size]byte // a hash of it
+	tokens []int32
 	at     time.Time
 }
 
 // add takes in a failure, and says whether that is one too many.
-func (f *ownFault) add(now time.Time, prompt []int32) bool {
-	var tokens []byte
-	for _, token := range prompt {
-		tokens = binary.LittleEndian.AppendUint32(tokens, uint32(token))
+func (f *ownFault) add(now time.Time, prompt []int32, where *engine.NotFiniteError) bool {
+	// What follows the origin has no part in it. At the first position nothing came before it
+	// but what all prompts have in common: then the machine is to blame, or the model is of no
+	// use at all.
+	if where.Layer >= 0 && where.Position > 0 {
+		prompt = prompt[:min(where.Position+1, len(prompt))]
 	}
-	this := failedPrompt{sha256.Sum256(tokens), now}
 	kept := f.failed[:0]
 	for _, other := range f.failed {
-		if now.Sub(other.at) < ownWindow && other.prompt != this.prompt {
+		common := min(len(prompt), len(other.tokens))
+		switch {
+		case now.Sub(other.at) >= ownWindow:
+		case slices.Equal(prompt[:common], other.tokens[:common]):
+			prompt = prompt[:common]
+		default:
 			kept = append(kept, other)
 		}
 	}
-	kept = append(kept, this)
+	kept = append(kept, failedPrompt{slices.Clone(prompt), now})
 	f.failed = kept
 	return len(f.failed) >= ownFailures
 }

@@ -311,7 +311,7 @@ func (w *Worker) inspected(e Inspected) {
 	l.spoilt = nil
 	if e.Err != nil {
 		end.Err = e.Err
-		if e.Err.Origin == "" && w.fault.add(w.now, l.prompt) {
+		if e.Err.Origin == "" && w.fault.add(w.now, l.prompt, e.Err.NotFiniteError) {
 			w.act(Fault{})
 		}
 	}
