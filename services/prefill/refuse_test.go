@@ -28,6 +28,8 @@ func TestBadRequestsAreRefusedUncomputed(t *testing.T) {
 		{"no tokens", func(r *workerv1.PrefillRequest) { r.Task.TokenIds = nil }, "task.token_ids"},
 		{"unknown token", func(r *workerv1.PrefillRequest) { r.Task.TokenIds[3] = 1 << 31 }, "task.token_ids"},
 		{"absurd temperature", func(r *workerv1.PrefillRequest) { f := float32(-1); r.Task.Sampling.Temperature = &f }, "task.sampling.temperature"},
+		{"log probabilities of the prompt", func(r *workerv1.PrefillRequest) { r.Task.PromptLogprobs = new(uint32) }, "task.prompt_logprobs"},
+		{"hidden states", func(r *workerv1.PrefillRequest) { r.Task.Pool, r.Task.MaxTokens = true, 1 }, "task.pool"},
 		{"no ticket", func(r *workerv1.PrefillRequest) { r.Ticket = nil }, "ticket"},
 		{"ticket without address", func(r *workerv1.PrefillRequest) { r.Ticket.Addresses = nil }, "ticket.addresses"},
 		{"ticket without lease", func(r *workerv1.PrefillRequest) { r.Ticket.Lease = nil }, "ticket.lease"},
