@@ -40,26 +40,49 @@ func Dial(ctx context.Context, socket string, r Request, layout kvcache.Layout) 
 		return nil, err
 	}
 	conn := dialled.(*net.UnixConn) //nolint:errcheck,forcetypeassert // it is what DialContext makes
-	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
-	defer stop()
-	file, g, err := request(conn, r)
-	if err != nil {
-		_ = conn.Close()
-		return nil, err
-	}
-	defer func() { _ = file.Close() }() // the mapping keeps what it needs
-	m, err := newMapping(file, g, layout)
-	if err != nil {
-		leave(conn)
-		return nil, err
-	}
+	interrupted := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		_ = conn.SetDeadline(time.Unix(1, 0))
+		close(interrupted)
+	})
+	m, err := ask(conn, r, layout)
 	if !stop() {
-		_ = m.munmap()
-		leave(conn)
-		return nil, context.Cause(ctx)
+		<-interrupted // it ends before decline sets another deadline
+		if err == nil {
+			_ = m.munmap()
+		}
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		decline(conn)
+		return nil, err
 	}
 	m.conn = conn
 	return m, nil
+}
+
+// ask asks for the pages and maps them.
+func ask(conn *net.UnixConn, r Request, layout kvcache.Layout) (*Mapping, error) {
+	file, g, err := request(conn, r)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }() // the mapping keeps what it needs
+	return newMapping(file, g, layout)
+}
+
+// decline tells the receiver that this process has not mapped its pages, whether or not it was
+// given them. First it reads an answer that has come and lets no other come: where something is
+// left unread, the end of the connection overtakes the last word.
+func decline(conn *net.UnixConn) {
+	_ = conn.SetDeadline(time.Now().Add(time.Second)) // whatever was set before
+	_ = conn.CloseRead()
+	for b := make([]byte, 1); ; {
+		if _, err := conn.Read(b); err != nil {
+			break
+		}
+	}
+	leave(conn)
 }
 
 // leave tells the receiver that this process has not, or no longer, mapped its pages.

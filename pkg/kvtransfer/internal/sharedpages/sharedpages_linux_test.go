@@ -55,6 +55,11 @@ type dialled struct {
 // dial asks for a file, as a sender whose pages have a layout.
 func dial(t *testing.T, layout kvcache.Layout, answer func(*sharedpages.Peer)) dialled {
 	t.Helper()
+	return dialWithin(t.Context(), t, layout, func(_ *net.UnixConn, p *sharedpages.Peer) { answer(p) })
+}
+
+func dialWithin(ctx context.Context, t *testing.T, layout kvcache.Layout, answer func(*net.UnixConn, *sharedpages.Peer)) dialled {
+	t.Helper()
 	path := filepath.Join(t.TempDir(), "s")
 	listener, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
 	if err != nil {
@@ -68,12 +73,12 @@ func dial(t *testing.T, layout kvcache.Layout, answer func(*sharedpages.Peer)) d
 		if err == nil {
 			t.Cleanup(func() { _ = conn.Close() })
 			if d.peer, d.request, err = sharedpages.Accept(conn, time.Minute); err == nil {
-				answer(d.peer)
+				answer(conn, d.peer)
 			}
 		}
 		served <- err
 	}()
-	d.mapping, d.err = sharedpages.Dial(t.Context(), path, asked, layout)
+	d.mapping, d.err = sharedpages.Dial(ctx, path, asked, layout)
 	if err := <-served; err != nil {
 		t.Fatal(err)
 	}
@@ -182,15 +187,36 @@ func TestWhatIsNotMapped(t *testing.T) {
 			if d.err == nil || !strings.Contains(d.err.Error(), c.want) {
 				t.Errorf("mapped: %v, want %q", d.err, c.want)
 			}
-			if err := d.peer.Wait(); err != nil {
-				t.Errorf("the receiver is not told: %v", err)
-			}
+			isTold(t, d.peer)
 		})
 	}
 	d := dial(t, layout, func(p *sharedpages.Peer) { p.Refuse("not today") })
 	if d.err == nil || !strings.Contains(d.err.Error(), "not today") {
 		t.Errorf("refused with %v", d.err)
 	}
+}
+
+// isTold checks that the receiver hears that its pages are not mapped.
+func isTold(t *testing.T, peer *sharedpages.Peer) {
+	t.Helper()
+	late := time.AfterFunc(10*time.Second, peer.Stop)
+	defer late.Stop()
+	if err := peer.Wait(); err != nil {
+		t.Errorf("the receiver is not told: %v", err)
+	}
+}
+
+// So it is where no descriptor comes, as to a sender that has too many files open.
+func TestNoDescriptor(t *testing.T) {
+	d := dialWithin(t.Context(), t, layoutOf(100), func(conn *net.UnixConn, _ *sharedpages.Peer) {
+		if _, err := conn.Write([]byte("tandemkv0123456789abcdef")); err != nil {
+			t.Error(err)
+		}
+	})
+	if d.err == nil || !strings.Contains(d.err.Error(), "no descriptor") {
+		t.Errorf("mapped without a descriptor: %v", d.err)
+	}
+	isTold(t, d.peer)
 }
 
 // A connection that ends without a word says nothing of the mapping: only the end of the process
@@ -260,6 +286,23 @@ func TestDialEndsWithItsContext(t *testing.T) {
 	defer cancel()
 	if _, err := sharedpages.Dial(ctx, path, asked, layoutOf(100)); err == nil {
 		t.Error("nobody answers, and it is mapped")
+	}
+}
+
+// So it is where the answer comes as the context ends.
+func TestAnswerAfterTheContext(t *testing.T) {
+	layout := layoutOf(os.Getpagesize())
+	pages := pagesOf(t, layout)
+	for range 20 { // the answer is read, or is not
+		ctx, cancel := context.WithCancel(t.Context())
+		d := dialWithin(ctx, t, layout, func(_ *net.UnixConn, p *sharedpages.Peer) {
+			cancel()
+			_ = p.Grant(pages.File(), layout.PageBytes(), blocks) // the sender may be gone
+		})
+		if !errors.Is(d.err, context.Canceled) {
+			t.Fatalf("mapped after the end of the context: %v", d.err)
+		}
+		isTold(t, d.peer)
 	}
 }
 
