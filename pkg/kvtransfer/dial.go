@@ -66,10 +66,7 @@ func (c *connection) dial() (address string, _ []*link, _ error) {
 
 // joinAll opens all streams of a session to one address, or none.
 func (c *connection) joinAll(address string) ([]*link, error) {
-	number, err := draw()
-	if err != nil {
-		return nil, err
-	}
+	number := draw()
 	links, errs := make([]*link, len(c.stripes)), make([]error, len(c.stripes))
 	ctx, cancel := context.WithCancelCause(c.ctx)
 	defer cancel(nil)
@@ -82,7 +79,7 @@ func (c *connection) joinAll(address string) ([]*link, error) {
 		})
 	}
 	joins.Wait()
-	err = firstCause(errs)
+	err := firstCause(errs)
 	if err == nil {
 		return links, nil
 	}

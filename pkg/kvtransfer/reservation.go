@@ -81,10 +81,7 @@ func (r *Receiver) Reserve(res Reservation) (*kvtransferv1.Ticket, error) {
 	if err := res.validate(); err != nil {
 		return nil, fmt.Errorf("reserve kv blocks: %w", err)
 	}
-	secret, err := draw()
-	if err != nil {
-		return nil, fmt.Errorf("reserve kv blocks: %w", err)
-	}
+	secret := draw()
 	id, err := r.reserve(secret, res)
 	if err != nil {
 		return nil, fmt.Errorf("reserve kv blocks: %w", err)
@@ -116,9 +113,7 @@ func (r *Receiver) memory() uint64 {
 func (r *Receiver) reserve(secret uint64, res Reservation) (id uint64, err error) {
 	r.loop.Lock()
 	defer r.loop.Unlock()
-	if id, err = r.drawID(); err != nil {
-		return 0, err
-	}
+	id = r.drawID()
 	for _, a := range r.loop.Step(receiver.Reserve{
 		ID: id, Secret: secret, RequestID: res.RequestID, Blocks: res.Blocks[:res.PromptBlocks:res.PromptBlocks], Held: res.HeldBlocks,
 		Sender: res.Sender, Holders: res.Holders, Charge: len(res.Blocks) - res.HeldBlocks,

@@ -93,10 +93,6 @@ func (r *Receiver) Serve(stream grpc.BidiStreamingServer[kvtransferv1.SenderMess
 
 // attach registers a stream and its two goroutines.
 func (r *Receiver) attach() (*inbound, error) {
-	key, err := draw()
-	if err != nil {
-		return nil, status.Error(codes.Internal, err.Error())
-	}
 	r.loop.Lock()
 	defer r.loop.Unlock()
 	if r.grace != nil {
@@ -105,7 +101,7 @@ func (r *Receiver) attach() (*inbound, error) {
 	r.lastStream++
 	in := &inbound{
 		id:   r.lastStream,
-		key:  key,
+		key:  draw(),
 		max:  1024 + 4*r.cfg.MaxReservations,
 		stop: make(chan struct{}),
 		wake: make(chan struct{}, 1),

@@ -22,11 +22,7 @@ import (
 // only valid tickets are dialled.
 func FuzzTickets(f *testing.F) {
 	layout := kvtransfertest.Layout(3, 8)
-	newPages, err := kvtransfertest.NewDevice()
-	if err != nil {
-		f.Fatal(err)
-	}
-	pages := newPages(layout, 4)
+	pages := kvtransfertest.NewDevice()(layout, 4)
 	good := kvtransferv1.Ticket{
 		TransferId: 1, Epoch: 2, Secret: 3, Addresses: []string{"127.0.0.1:1", "unix:///nowhere"}, LayoutDigest: layout.Digest(),
 		Blocks: 4, HeldBlocks: 1, Lease: durationpb.New(10 * time.Second), Receiver: "decode-0", Encoding: kvtransferv1.Encoding_ENCODING_INT8,

@@ -19,11 +19,7 @@ func (p *pages) Lend(layer int, blocks []kvcache.BlockID, ended func()) (uint64,
 	if err := p.at.CheckAll(layer, blocks, len(blocks)*p.at.Layout.SliceBytes); err != nil {
 		return 0, fmt.Errorf("lend KV pages: %w", err)
 	}
-	loan, err := p.book.Lend(pageloans.Loan[*pages]{From: p, Layer: layer, Blocks: blocks, Ended: ended})
-	if err != nil {
-		return 0, fmt.Errorf("lend KV pages: %w", err)
-	}
-	return loan, nil
+	return p.book.Lend(pageloans.Loan[*pages]{From: p, Layer: layer, Blocks: blocks, Ended: ended}), nil
 }
 
 // Recall implements engine.Lending.

@@ -54,10 +54,6 @@ func Load(ctx context.Context, m *model.Model, config Config) (*Weights, error) 
 	if err != nil {
 		return nil, fmt.Errorf("load weights: %w", err)
 	}
-	book, err := pageloans.NewBook[*pages]()
-	if err != nil {
-		return nil, fmt.Errorf("load weights: %w", err)
-	}
 	library, err := driver.Open(config.Driver)
 	if err != nil {
 		return nil, fmt.Errorf("load weights: %w", err)
@@ -72,7 +68,7 @@ func Load(ctx context.Context, m *model.Model, config Config) (*Weights, error) 
 	major, minor := library.Version()
 	w := &Weights{
 		spec: spec, kind: config.Weights, shape: shapeOf(spec), device: device, version: fmt.Sprintf("%d.%d", major, minor),
-		book: book, pace: paced,
+		book: pageloans.NewBook[*pages](), pace: paced,
 	}
 	if err := w.load(ctx, m, config.Progress); err != nil {
 		return nil, fmt.Errorf("load weights of %s: %w", spec.Name, errors.Join(err, w.free()))

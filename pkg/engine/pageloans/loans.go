@@ -5,7 +5,6 @@ package pageloans
 import (
 	"crypto/rand"
 	"encoding/binary"
-	"fmt"
 	"sync"
 
 	"github.com/tandem-serving/tandem/pkg/kvcache"
@@ -31,31 +30,23 @@ type Loan[P any] struct {
 }
 
 // NewBook draws the number of a memory.
-func NewBook[P any]() (*Book[P], error) {
-	memory, err := draw()
-	if err != nil {
-		return nil, err
-	}
-	return &Book[P]{memory: memory, open: map[uint64]*Loan[P]{}}, nil
+func NewBook[P any]() *Book[P] {
+	return &Book[P]{memory: draw(), open: map[uint64]*Loan[P]{}}
 }
 
 // Memory is the number of the memory, never 0.
 func (b *Book[P]) Memory() uint64 { return b.memory }
 
 // Lend enters a loan and gives its number, which nobody can guess and which is never 0.
-func (b *Book[P]) Lend(l Loan[P]) (uint64, error) {
+func (b *Book[P]) Lend(l Loan[P]) uint64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for {
-		number, err := draw()
-		if err != nil {
-			return 0, err
-		}
-		if b.open[number] == nil {
-			b.open[number] = &l
-			return number, nil
-		}
+	number := draw()
+	for b.open[number] != nil {
+		number = draw()
 	}
+	b.open[number] = &l
+	return number
 }
 
 // Take removes a loan and gives it to the caller, who owes it a call of Ended. False:
@@ -76,14 +67,11 @@ func (b *Book[P]) Recall(number uint64) {
 }
 
 // draw is a random number that is not 0.
-func draw() (uint64, error) {
+func draw() (number uint64) {
 	var random [8]byte
-	for {
-		if _, err := rand.Read(random[:]); err != nil {
-			return 0, fmt.Errorf("draw a random number: %w", err)
-		}
-		if number := binary.LittleEndian.Uint64(random[:]); number != 0 {
-			return number, nil
-		}
+	for number == 0 {
+		_, _ = rand.Read(random[:]) // never fails
+		number = binary.LittleEndian.Uint64(random[:])
 	}
+	return number
 }

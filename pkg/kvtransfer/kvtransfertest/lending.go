@@ -10,16 +10,13 @@ import (
 
 // NewDevice returns a constructor of pages of one device (one memory). They lend each other
 // slices and otherwise behave like those of NewPages.
-func NewDevice() (newPages func(layout kvcache.Layout, blocks int) *Pages, err error) {
-	book, err := pageloans.NewBook[*Pages]()
-	if err != nil {
-		return nil, err
-	}
+func NewDevice() (newPages func(layout kvcache.Layout, blocks int) *Pages) {
+	book := pageloans.NewBook[*Pages]()
 	return func(layout kvcache.Layout, blocks int) *Pages {
 		p := NewPages(layout, blocks)
 		p.book = book
 		return p
-	}, nil
+	}
 }
 
 // Memory implements engine.Lending.
@@ -38,7 +35,7 @@ func (p *Pages) Lend(layer int, blocks []kvcache.BlockID, ended func()) (uint64,
 	if err := p.at.CheckAll(layer, blocks, len(blocks)*p.at.Layout.SliceBytes); err != nil {
 		return 0, err
 	}
-	return p.book.Lend(pageloans.Loan[*Pages]{From: p, Layer: layer, Blocks: blocks, Ended: ended})
+	return p.book.Lend(pageloans.Loan[*Pages]{From: p, Layer: layer, Blocks: blocks, Ended: ended}), nil
 }
 
 // Recall implements engine.Lending.
