@@ -130,9 +130,9 @@ func (g *rig) startPrefill() (before *rigWorker) {
 	identity := g.identity(prefillRole, "")
 	service, err := prefill.New(prefill.Config{Limits: worker.Limits{ChunkTokens: 2 * rigBlockTokens, MaxWaiting: 8, OutputShare: 1}}, prefill.Deps{
 		Identity: identity, Engine: e, Signals: g.signals.of(identity), Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
-		Dial: func(address string) (*grpc.ClientConn, error) {
+		Exchange: kvtransfer.Exchange{Dial: func(address string) (*grpc.ClientConn, error) {
 			return w.dial(address, kvtransfer.Dialing(rpc.ClientConfig{}))
-		},
+		}},
 		KVMapPages: g.network == "shm", KVOnlyMapped: g.network == "shm",
 	})
 	if err != nil {
@@ -158,13 +158,14 @@ func (g *rig) startDecode() (before *rigWorker) {
 	// proxy: so there are listeners before there is a worker.
 	w.proxy = faultstest.NewProxy(g.t, g.network, "")
 	identity := g.identity(decodeRole, "")
+	identity.KVAddresses = []string{w.proxy.Address()}
 	var sharing *net.UnixListener
 	pagesSocket := ""
 	if g.network == "shm" {
 		sharing, pagesSocket = listenPages(g.t)
 	}
 	service, err := decode.New(decode.Config{Limits: worker.Limits{ChunkTokens: 2 * rigBlockTokens, MaxWaiting: 8, OutputShare: 1}, TransferLease: rigLease, TransferIdle: 12 * rigLease, ReserveShare: 1, TransferCreditBytes: 1 << 20, KVEncoding: "native"}, decode.Deps{
-		Identity: identity, KVAddresses: []string{w.proxy.Address()}, KVPagesSocket: pagesSocket, Engine: e,
+		Identity: identity, KVPagesSocket: pagesSocket, Engine: e,
 		Signals: g.signals.of(identity), Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
 	})
 	if err != nil {

@@ -222,6 +222,22 @@ func (c SenderConfig) Validate() error {
 	return errors.Join(errs...)
 }
 
+// Exchange is how a worker or a block store exchanges KV with others, as whoever starts it says.
+type Exchange struct {
+	// Dial connects to a receiver of KV. Each receiver gets KVConnections connections; 0 is
+	// one.
+	Dial          func(address string) (*grpc.ClientConn, error)
+	KVConnections int
+	// Registered refuses workers and stores that are not registered with these addresses for
+	// KV. Nil: all will do.
+	Registered func(ctx context.Context, worker string, kvAddresses ...string) error
+	// KVMaxStreams bounds the streams that bring KV; 0 is DefaultMaxStreams.
+	KVMaxStreams int
+	// KVNoLoans makes KV come over connections even from those whose pages are in the same
+	// memory.
+	KVNoLoans bool
+}
+
 func validateIdentity(workerID string, epoch uint64) error {
 	if workerID == "" || epoch == 0 {
 		return errors.New("worker id and epoch: must be set")

@@ -26,12 +26,21 @@ type Identity struct {
 	Role controlv1.Role
 	// Addresses are where its gRPC server listens, best first.
 	Addresses []string
-	// KVAddresses are where it receives KV, best first. Empty: Addresses, or nowhere.
+	// KVAddresses are where it receives KV, best first, if that has a server of its own. Empty:
+	// Addresses, or nowhere.
 	KVAddresses []string
 	// Engine is the engine's name; empty: it has none.
 	Engine string
 	// Version is the binary's.
 	Version string
+}
+
+// ReceivesKVAt is where it receives KV, best first.
+func (id Identity) ReceivesKVAt() []string {
+	if len(id.KVAddresses) > 0 {
+		return id.KVAddresses
+	}
+	return id.Addresses
 }
 
 // Record is that of a worker that serves, as far as it follows from who it is.

@@ -20,19 +20,14 @@ import (
 
 // Deps are the parts that a decode worker uses.
 type Deps struct {
+	// Identity has KVAddresses if the receiver has its own server (RegisterKV). Otherwise
+	// Register adds the receiver too.
 	Identity membership.Identity
-	// KVAddresses are the addresses that tickets name for KV, best first, if the receiver has
-	// its own server (RegisterKV). Empty: Register adds the receiver too, and tickets name
-	// the addresses of Identity.
-	KVAddresses []string
-	// KVMaxStreams bounds the streams that bring KV; 0 is kvtransfer.DefaultMaxStreams.
-	KVMaxStreams int
+	// Exchange is with prefill workers, which dial.
+	kvtransfer.Exchange
 	// KVPagesSocket is the path of the socket that ServePages listens on; empty: the pages are
 	// not shared with other processes.
 	KVPagesSocket string
-	// KVNoLoans makes KV come over connections even from workers whose pages are in the same
-	// memory.
-	KVNoLoans bool
 	// Engine computes. The service does not close it.
 	Engine engine.Engine
 	// Grammars compiles forms of output. Nil: the worker refuses requests with a form.
@@ -67,12 +62,8 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	kvAddresses := deps.KVAddresses
-	if len(kvAddresses) == 0 {
-		kvAddresses = deps.Identity.Addresses
-	}
 	receiver, err := kvtransfer.NewReceiver(kvtransfer.ReceiverConfig{
-		WorkerID: deps.Identity.ID, Epoch: deps.Identity.Epoch, Addresses: kvAddresses, Layout: capacity.Layout,
+		WorkerID: deps.Identity.ID, Epoch: deps.Identity.Epoch, Addresses: deps.Identity.ReceivesKVAt(), Layout: capacity.Layout,
 		Lease: cfg.TransferLease, MaxIdle: cfg.TransferIdle, HolderBlocks: max(int(cfg.ReserveShare*float64(capacity.Blocks)), 1), CreditBytes: cfg.TransferCreditBytes, Encoding: encoding,
 		// Each holds a block of its own at least.
 		MaxReservations: capacity.Blocks,
@@ -99,7 +90,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	return &Service{
 		Member:   member,
 		receiver: receiver,
-		kvApart:  len(deps.KVAddresses) > 0,
+		kvApart:  len(deps.Identity.KVAddresses) > 0,
 		tracer:   deps.Tracer,
 	}, nil
 }
@@ -114,7 +105,7 @@ func (s *Service) Register(registrar grpc.ServiceRegistrar) {
 }
 
 // RegisterKV adds the receiver of KV to the gRPC server that listens on
-// Deps.KVAddresses.
+// the KVAddresses of Deps.Identity.
 func (s *Service) RegisterKV(registrar grpc.ServiceRegistrar) { s.receiver.Register(registrar) }
 
 // ServePages lets prefill workers of this host map the KV pages, until the listener, on

@@ -69,7 +69,7 @@ func (s *Service) newCache(layout kvcache.Layout) (*cache, error) {
 func (c *cache) connect(s *Service) (err error) {
 	id := s.deps.Identity
 	c.receiver, err = kvtransfer.NewReceiver(kvtransfer.ReceiverConfig{
-		WorkerID: id.ID, Epoch: id.Epoch, Addresses: s.addresses, Layout: c.layout,
+		WorkerID: id.ID, Epoch: id.Epoch, Addresses: id.ReceivesKVAt(), Layout: c.layout,
 		Lease: s.cfg.TransferLease, CreditBytes: max(s.cfg.TransferCreditBytes, c.layout.SliceBytes),
 		MaxReservations: s.cfg.MaxPuts, MaxStreams: s.deps.KVMaxStreams, Logger: s.deps.Logger, Tracer: s.deps.Tracer,
 	}, c.pages)

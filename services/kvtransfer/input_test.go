@@ -18,6 +18,7 @@ import (
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 
 	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/storeclient"
 	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/rpc"
@@ -132,7 +133,7 @@ func unreached(t testing.TB) *store.Service {
 	t.Helper()
 	service, err := store.New(config(), store.Deps{
 		Identity: membership.Identity{ID: "store-1", Epoch: 77, Role: controlv1.Role_ROLE_KVTRANSFER, Addresses: []string{"127.0.0.1:1"}},
-		Dial:     func(string) (*grpc.ClientConn, error) { return nil, errNoNetwork }, Signals: &signals{known: map[uint64]bool{}},
+		Exchange: kvtransfer.Exchange{Dial: func(string) (*grpc.ClientConn, error) { return nil, errNoNetwork }}, Signals: &signals{known: map[uint64]bool{}},
 		Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
 	})
 	if err != nil {

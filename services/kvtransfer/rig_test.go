@@ -124,7 +124,7 @@ func startStoreWith(t *testing.T, n *network, cfg store.Config, epoch uint64, lo
 	var err error
 	s.service, err = store.New(cfg, store.Deps{
 		Identity: membership.Identity{ID: s.peer.ID, Epoch: epoch, Role: controlv1.Role_ROLE_KVTRANSFER, Addresses: s.peer.Addresses},
-		Dial:     n.dialFrom(s.cables), Signals: s.signals, Logger: logger, Registerer: s.metrics,
+		Exchange: kvtransfer.Exchange{Dial: n.dialFrom(s.cables)}, Signals: s.signals, Logger: logger, Registerer: s.metrics,
 	})
 	if err != nil {
 		t.Fatal(err)

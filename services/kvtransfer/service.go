@@ -16,29 +16,21 @@ import (
 
 	"github.com/tandem-serving/tandem/pkg/inventory"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer"
 	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/workerdriver"
 )
 
 // Deps are the parts that a store uses.
 type Deps struct {
+	// Identity has KVAddresses if the receiver has its own server (RegisterKV). Otherwise
+	// Register adds the receiver too.
 	Identity membership.Identity
-	// KVAddresses are the addresses that tickets name for KV, best first, if the receiver has
-	// its own server (RegisterKV). Empty: Register adds the receiver too, and tickets name
-	// the addresses of Identity.
-	KVAddresses []string
-	// Dial connects to a receiver of KV. Each receiver gets KVConnections connections; 0 is
-	// one.
-	Dial          func(address string) (*grpc.ClientConn, error)
-	KVConnections int
-	// Registered refuses workers that are not registered with these addresses for KV. Nil: all
-	// workers may call.
-	Registered func(ctx context.Context, worker string, kvAddresses ...string) error
-	// KVMaxStreams bounds the streams that bring KV; 0 is kvtransfer.DefaultMaxStreams.
-	KVMaxStreams int
-	Signals      workerdriver.Signals
-	Logger       *slog.Logger
-	Registerer   prometheus.Registerer
+	// Exchange is with the workers that put and fetch. Only registered ones may call.
+	kvtransfer.Exchange
+	Signals    workerdriver.Signals
+	Logger     *slog.Logger
+	Registerer prometheus.Registerer
 	// Tracer makes the spans of sampled requests. Nil: no spans.
 	Tracer trace.Tracer
 }
@@ -48,7 +40,6 @@ type Service struct {
 	*membership.Member
 	cfg       Config
 	deps      Deps
-	addresses []string
 	metrics   *metrics
 	described atomic.Pointer[cache] // the cache that the record describes; nil: none
 
@@ -75,13 +66,10 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		return nil, err
 	}
 	s := &Service{
-		cfg: cfg, deps: deps, addresses: deps.KVAddresses,
+		cfg: cfg, deps: deps,
 		changed: make(chan struct{}),
 		puts:    make(map[inventory.ArrivalID]uint64),
 		fetches: make(map[inventory.ReadingID]context.CancelCauseFunc),
-	}
-	if len(s.addresses) == 0 {
-		s.addresses = deps.Identity.Addresses
 	}
 	var err error
 	if s.metrics, err = newMetrics(deps.Registerer, deps.Identity.ID, s); err != nil {
@@ -95,13 +83,13 @@ func New(cfg Config, deps Deps) (*Service, error) {
 func (s *Service) Register(registrar grpc.ServiceRegistrar) {
 	s.Member.Register(registrar)
 	kvtransferv1.RegisterBlockStoreServer(registrar, &server{service: s})
-	if len(s.deps.KVAddresses) == 0 {
+	if len(s.deps.Identity.KVAddresses) == 0 {
 		s.RegisterKV(registrar)
 	}
 }
 
 // RegisterKV adds the receiver of KV to the gRPC server that listens on
-// Deps.KVAddresses.
+// the KVAddresses of Deps.Identity.
 func (s *Service) RegisterKV(registrar grpc.ServiceRegistrar) {
 	kvtransferv1.RegisterKVTransferServer(registrar, transferServer{service: s})
 }

@@ -159,7 +159,7 @@ func newWorker(t *testing.T, network *network, id string, change func(*prefill.C
 	cfg := prefill.Config{Limits: worker.Limits{ChunkTokens: chunkTokens, MaxWaiting: maxWaiting, OutputShare: 1}}
 	deps := prefill.Deps{
 		Identity: membership.Identity{ID: id, Epoch: workerEpoch, Role: controlv1.Role_ROLE_PREFILL, Addresses: []string{address}},
-		Engine:   g.engine, Dial: g.network.dial, Signals: g.signals,
+		Engine:   g.engine, Exchange: kvtransfer.Exchange{Dial: g.network.dial}, Signals: g.signals,
 		Logger: slog.New(slog.DiscardHandler), Registerer: g.metrics,
 	}
 	change(&cfg, &deps)

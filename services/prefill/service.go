@@ -26,21 +26,18 @@ import (
 
 // Deps are the parts that a prefill worker uses.
 type Deps struct {
+	// Identity has KVAddresses if the receiver has its own server (RegisterKV). Otherwise
+	// Register adds the receiver too.
 	Identity membership.Identity
 	// Engine computes. The service does not close it.
 	Engine engine.Engine
 	// Grammars compiles forms of output. Nil: the worker refuses requests with a form.
 	Grammars workerdriver.Grammars
-	// Dial connects to a receiver of KV. Each receiver gets KVConnections connections; 0 is
-	// one.
-	Dial          func(address string) (*grpc.ClientConn, error)
-	KVConnections int
+	// Exchange is with decode workers and block stores.
+	kvtransfer.Exchange
 	// KVMapPages writes KV into the pages of decode workers on this host that share them.
 	// KVOnlyMapped, for tests, refuses workers that do not share their pages.
 	KVMapPages, KVOnlyMapped bool
-	// Registered refuses receivers that are not registered with these addresses for KV. Nil:
-	// all receivers will do.
-	Registered func(ctx context.Context, worker string, kvAddresses ...string) error
 
 	Signals    workerdriver.Signals
 	Log        *eventlog.Log // records the core's events and actions; nil: nothing is recorded
@@ -55,15 +52,6 @@ type Deps struct {
 	// DialStore connects to the calls of a block store, which may have another address or
 	// security than its receiver of KV. Nil: Dial.
 	DialStore func(address string) (*grpc.ClientConn, error)
-	// KVAddresses are the addresses that tickets for block stores name, best first, if the
-	// receiver has its own server (RegisterKV). Empty: Register adds the receiver too, and
-	// tickets name the addresses of Identity.
-	KVAddresses []string
-	// KVMaxStreams bounds the streams that bring KV; 0 is kvtransfer.DefaultMaxStreams.
-	KVMaxStreams int
-	// KVNoLoans makes KV come over connections even from stores whose pages are in the same
-	// memory.
-	KVNoLoans bool
 }
 
 // Service is one prefill worker.
@@ -123,13 +111,13 @@ func (s *Service) Register(registrar grpc.ServiceRegistrar) {
 	s.Member.Register(registrar)
 	workerv1.RegisterPrefillServer(registrar, s.server)
 	s.RegisterDecode(registrar, nil, s.deps.Tracer)
-	if len(s.deps.KVAddresses) == 0 {
+	if len(s.deps.Identity.KVAddresses) == 0 {
 		s.RegisterKV(registrar)
 	}
 }
 
 // RegisterKV adds the receiver of KV from block stores to the gRPC server that listens on
-// Deps.KVAddresses.
+// the KVAddresses of Deps.Identity.
 func (s *Service) RegisterKV(registrar grpc.ServiceRegistrar) {
 	if s.storing != nil {
 		s.storing.receiver.Register(registrar)

@@ -57,13 +57,9 @@ type saving struct {
 }
 
 func newStoring(cfg Config, deps Deps, sender *kvtransfer.Sender) (*storing, error) {
-	addresses := deps.KVAddresses
-	if len(addresses) == 0 {
-		addresses = deps.Identity.Addresses
-	}
 	capacity := deps.Engine.Capacity()
 	receiver, err := kvtransfer.NewReceiver(kvtransfer.ReceiverConfig{
-		WorkerID: deps.Identity.ID, Epoch: deps.Identity.Epoch, Addresses: addresses, Layout: capacity.Layout,
+		WorkerID: deps.Identity.ID, Epoch: deps.Identity.Epoch, Addresses: deps.Identity.ReceivesKVAt(), Layout: capacity.Layout,
 		Lease: offload.FetchLease,
 		// Each holds at least one block of its own.
 		MaxReservations: capacity.Blocks,

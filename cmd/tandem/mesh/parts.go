@@ -113,33 +113,32 @@ func (p *process) newWorkerService(w *part, e engine.Engine, metrics prometheus.
 	if e != nil {
 		self.Engine = p.engines.Name()
 	}
-	shares := p.options.KV.Shares()
-	switch kv := p.options.KV; w.role {
+	kv := p.options.KV
+	exchange := kvtransfer.Exchange{KVConnections: kv.Connections, Registered: p.directory.Check, KVMaxStreams: kv.MaxStreams, KVNoLoans: !kv.Lends()}
+	switch w.role {
 	case controlv1.Role_ROLE_KVTRANSFER:
+		exchange.Dial = kvDial(identity.Prefill)
 		return store.New(p.options.Store, store.Deps{
-			Identity: self, KVAddresses: w.kv.addresses, Signals: publisher, Logger: logger, Registerer: metrics, Tracer: tracer,
-			Dial: kvDial(identity.Prefill), KVConnections: kv.Connections, KVMaxStreams: kv.MaxStreams, Registered: p.directory.Check,
+			Identity: self, Exchange: exchange, Signals: publisher, Logger: logger, Registerer: metrics, Tracer: tracer,
 		})
 	case controlv1.Role_ROLE_PREFILL:
+		exchange.Dial = kvDial(identity.Decode, identity.KVTransfer)
 		return prefill.New(p.options.Prefill, prefill.Deps{
-			Identity: self, KVAddresses: w.kv.addresses, Engine: e, Grammars: p.model.grammars, Signals: publisher, Log: log, Logger: logger, Registerer: metrics, Tracer: tracer,
-			Stores: p.watchStores, Registered: p.directory.Check,
+			Identity: self, Exchange: exchange, KVMapPages: kv.Shares(), Engine: e, Grammars: p.model.grammars, Signals: publisher, Log: log, Logger: logger, Registerer: metrics, Tracer: tracer,
+			Stores: p.watchStores,
 			// Calls go to where the store listens, whatever KV goes over.
 			DialStore: func(address string) (*grpc.ClientConn, error) {
 				store := client
 				store.Credentials = w.peerCredentials(identity.KVTransfer)
 				return rpc.Dial(address, store)
 			},
-			Dial: kvDial(identity.Decode, identity.KVTransfer), KVConnections: kv.Connections, KVMaxStreams: kv.MaxStreams, KVNoLoans: !kv.Lends(),
-			KVMapPages: shares,
 		})
 	default:
-		if pages, can := e.Pages().(engine.Sharing); shares && (!can || !pages.Shares()) {
+		if pages, can := e.Pages().(engine.Sharing); kv.Shares() && (!can || !pages.Shares()) {
 			return nil, errors.New("--kv-transport: shm needs an engine with KV in memory that can be shared: the CPU engine on Linux; pass auto")
 		}
 		return decode.New(p.options.Decode, decode.Deps{
-			Identity: self, KVAddresses: w.kv.addresses, Engine: e, Grammars: p.model.grammars, Signals: publisher, Log: log, Logger: logger, Registerer: metrics, Tracer: tracer,
-			KVMaxStreams: kv.MaxStreams, KVNoLoans: !kv.Lends(), KVPagesSocket: w.kv.pagesSocket(),
+			Identity: self, Exchange: exchange, KVPagesSocket: w.kv.pagesSocket(), Engine: e, Grammars: p.model.grammars, Signals: publisher, Log: log, Logger: logger, Registerer: metrics, Tracer: tracer,
 		})
 	}
 }
