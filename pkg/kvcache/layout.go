@@ -3,7 +3,9 @@ package kvcache
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"math"
 
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 )
@@ -34,6 +36,27 @@ type Layout struct {
 
 // PageBytes is the size of one block over all layers.
 func (l Layout) PageBytes() int { return l.Layers * l.SliceBytes }
+
+// Blocks is how many blocks there are: as many as asked for, or as fit into bytes if that is 0, but
+// no more than limit.
+func (l Layout) Blocks(asked int, bytes int64, limit int) (int, error) {
+	page := int64(l.PageBytes())
+	fit := min(bytes/page, int64(limit))
+	switch {
+	case asked < 0 || bytes < 0:
+		return 0, errors.New("the number of blocks and the KV memory must not be negative")
+	case asked == 0 && bytes == 0:
+		return 0, errors.New("no KV memory: set the number of blocks or of bytes")
+	case asked == 0 && fit == 0:
+		return 0, fmt.Errorf("%d bytes of KV memory do not hold one block of %d bytes", bytes, page)
+	case asked == 0:
+		asked = int(fit)
+	}
+	if asked > limit || int64(asked) > math.MaxInt64/2/page {
+		return 0, fmt.Errorf("%d blocks of %d bytes are too many", asked, page)
+	}
+	return asked, nil
+}
 
 // Proto is the layout as it goes over the network and into records.
 func (l Layout) Proto() *kvtransferv1.Layout {

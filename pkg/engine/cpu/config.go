@@ -2,7 +2,6 @@ package cpu
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"math"
 
@@ -152,22 +151,10 @@ func (c Config) complete(spec model.Spec, threads int) (Config, error) {
 		return c, fmt.Errorf("batches of %d tokens: use 1 to %d", c.MaxBatchTokens, 1<<20)
 	case c.MaxSequences < 1 || c.MaxSequences > c.MaxBatchTokens:
 		return c, fmt.Errorf("%d sequences in a batch of %d tokens: use 1 to %d", c.MaxSequences, c.MaxBatchTokens, c.MaxBatchTokens)
-	case c.Blocks < 0 || c.KVBytes < 0:
-		return c, errors.New("the number of blocks and the KV memory must not be negative")
-	case c.Blocks == 0 && c.KVBytes == 0:
-		return c, errors.New("no KV memory: set the number of blocks or of bytes")
 	}
-	page := int64(c.layout(spec, BF16).PageBytes()) // pages are as large whatever the weights are
-	if c.Blocks == 0 {
-		c.Blocks = int(min(c.KVBytes/page, maxBlocks))
-		if c.Blocks == 0 {
-			return c, fmt.Errorf("%d bytes of KV memory do not hold one block of %d bytes", c.KVBytes, page)
-		}
-	}
-	if c.Blocks > maxBlocks || int64(c.Blocks) > math.MaxInt64/2/page {
-		return c, fmt.Errorf("%d blocks of %d bytes are too many", c.Blocks, page)
-	}
-	return c, nil
+	var err error
+	c.Blocks, err = c.layout(spec, BF16).Blocks(c.Blocks, c.KVBytes, maxBlocks) // pages are as large whatever the weights are
+	return c, err
 }
 
 func (c Config) layout(spec model.Spec, kind WeightType) kvcache.Layout {

@@ -2,7 +2,6 @@ package cuda
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"math"
 
@@ -188,22 +187,10 @@ func (c Config) complete(spec model.Spec) (Config, error) {
 		return c, fmt.Errorf("%d sequences in a batch of %d tokens: use 1 to %d", c.MaxSequences, c.MaxBatchTokens, c.MaxBatchTokens)
 	case c.Products != Own && c.Products != CublasLt:
 		return c, fmt.Errorf("no library for products is called %q: use %s or %s", c.Products, Own, CublasLt)
-	case c.Blocks < 0 || c.KVBytes < 0:
-		return c, errors.New("the number of blocks and the KV memory must not be negative")
-	case c.Blocks == 0 && c.KVBytes == 0:
-		return c, errors.New("no KV memory: set the number of blocks or of bytes")
 	}
-	page := int64(c.layout(spec, BF16).PageBytes()) // pages are as large whatever the weights are
-	if c.Blocks == 0 {
-		c.Blocks = int(min(c.KVBytes/page, maxBlocks/int64(c.BlockTokens)))
-		if c.Blocks == 0 {
-			return c, fmt.Errorf("%d bytes of KV memory do not hold one block of %d bytes", c.KVBytes, page)
-		}
-	}
-	if c.Blocks > maxBlocks/c.BlockTokens || int64(c.Blocks) > math.MaxInt64/2/page {
-		return c, fmt.Errorf("%d blocks of %d bytes are too many", c.Blocks, page)
-	}
-	return c, nil
+	var err error
+	c.Blocks, err = c.layout(spec, BF16).Blocks(c.Blocks, c.KVBytes, maxBlocks/c.BlockTokens) // pages are as large whatever the weights are
+	return c, err
 }
 
 // SliceBytes is what a slice of a KV page takes: one layer of a block of c.
