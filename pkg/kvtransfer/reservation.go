@@ -115,7 +115,7 @@ func (r *Receiver) reserve(secret uint64, res Reservation) (id uint64, err error
 	defer r.loop.Unlock()
 	id = r.drawID()
 	for _, a := range r.loop.Step(receiver.Reserve{
-		ID: id, Secret: secret, RequestID: res.RequestID, Blocks: res.Blocks[:res.PromptBlocks:res.PromptBlocks], Held: res.HeldBlocks,
+		ID: id, Secret: secret, Blocks: res.Blocks[:res.PromptBlocks:res.PromptBlocks], Held: res.HeldBlocks,
 		Sender: res.Sender, Holders: res.Holders, Charge: len(res.Blocks) - res.HeldBlocks,
 	}) {
 		if rejected, ok := a.(receiver.Rejected); ok {

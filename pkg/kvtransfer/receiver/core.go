@@ -73,7 +73,6 @@ type timer struct {
 // transfer is a reservation, kept until nothing of it can be written.
 type transfer struct {
 	id, secret uint64
-	requestID  string
 	sender     string // empty: anybody
 	holders    []string
 	charge     int
@@ -199,7 +198,7 @@ func (c *Core) reserve(ev Reserve) {
 		}
 	}
 	t := &transfer{
-		id: ev.ID, secret: ev.Secret, requestID: ev.RequestID, blocks: ev.Blocks, held: ev.Held,
+		id: ev.ID, secret: ev.Secret, blocks: ev.Blocks, held: ev.Held,
 		sender: ev.Sender, holders: ev.Holders, charge: ev.Charge,
 	}
 	for _, holder := range t.holders {

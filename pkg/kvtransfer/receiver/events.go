@@ -17,8 +17,6 @@ type (
 	Reserve struct {
 		// ID and Secret go into the ticket. The driver draws them and never reuses an ID.
 		ID, Secret uint64
-		// RequestID is for logs.
-		RequestID string
 		// Blocks of the sequence, in order. The core keeps the slice and does not change
 		// it.
 		Blocks []kvcache.BlockID
