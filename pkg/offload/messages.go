@@ -188,7 +188,7 @@ type (
 	StopPut struct{ ID scheduler.SaveID }
 	// Saved answers Save.
 	Saved struct {
-		ID            scheduler.SaveID
+		ID               scheduler.SaveID
 		Saved, Spoilt bool
 	}
 
@@ -226,16 +226,16 @@ const (
 	FetchAbandoned = "abandoned"
 	FetchMissing   = "missing"
 	FetchBusy      = "busy"
-	FetchSpoilt    = "not_finite"
+	FetchNotFinite = "not_finite"
 	FetchFailed    = "failed"
 
-	PutOK      = "put"
-	PutHeld    = "held"
-	PutBusy    = "busy"
-	PutRefused = "refused"
-	PutFailed  = "failed"
-	PutNoStore = "no_store"
-	PutStopped = "stopped"
-	PutSpoilt  = "not_finite"
-	PutLate    = "timeout"
+	PutOK        = "put"
+	PutHeld      = "held"
+	PutBusy      = "busy"
+	PutRefused   = "refused"
+	PutFailed    = "failed"
+	PutNoStore   = "no_store"
+	PutStopped   = "stopped"
+	PutNotFinite = "not_finite"
+	PutLate      = "timeout"
 )

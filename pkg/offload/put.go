@@ -84,7 +84,7 @@ func (c *Core) putEnded(e PutEnded) {
 	p := c.puts[i]
 	switch {
 	case e.Spoilt:
-		e.Outcome.Result = PutSpoilt
+		e.Outcome.Result = PutNotFinite
 		c.endPut(p, e, false)
 	case e.Outcome.Err == nil || e.Held:
 		c.speeds.note(p.store.ID, putting, e.Outcome, c.now)

@@ -23,12 +23,12 @@ func newMetrics(registerer prometheus.Registerer, workerID string) (*metrics, er
 	set := metricset.ForWorker(registerer, workerID)
 	m := &metrics{
 		fetches: set.Counters("tandem_prefill_store_fetches_total", "Hints that a block store has more of a prompt than this worker, by result.", "result",
-			offload.FetchOK, offload.FetchJoined, offload.FetchDeclined, offload.FetchResting, offload.FetchNoRoom, offload.FetchDraining, offload.FetchMissing, offload.FetchBusy, offload.FetchSlow, offload.FetchAbandoned, offload.FetchSpoilt, offload.FetchFailed),
+			offload.FetchOK, offload.FetchJoined, offload.FetchDeclined, offload.FetchResting, offload.FetchNoRoom, offload.FetchDraining, offload.FetchMissing, offload.FetchBusy, offload.FetchSlow, offload.FetchAbandoned, offload.FetchNotFinite, offload.FetchFailed),
 		fetchedBlocks: set.Counter("tandem_prefill_store_fetched_blocks_total", "KV blocks fetched from block stores."),
 		fetchBytes:    set.Counter("tandem_prefill_store_fetched_bytes_total", "KV bytes fetched from block stores."),
 		fetchTimes:    set.Histogram("tandem_prefill_store_fetch_seconds", "Time of successful fetches, in seconds.", 0.0005, 14),
 		puts: set.Counters("tandem_prefill_store_puts_total", "Prefixes near their eviction that were offered to a block store, by result.", "result",
-			offload.PutOK, offload.PutHeld, offload.PutBusy, offload.PutRefused, offload.PutNoStore, offload.PutLate, offload.PutStopped, offload.PutSpoilt, offload.PutFailed),
+			offload.PutOK, offload.PutHeld, offload.PutBusy, offload.PutRefused, offload.PutNoStore, offload.PutLate, offload.PutStopped, offload.PutNotFinite, offload.PutFailed),
 		putBytes: set.Counter("tandem_prefill_store_put_bytes_total", "KV bytes sent in puts to block stores."),
 	}
 	if err := set.Err(); err != nil {

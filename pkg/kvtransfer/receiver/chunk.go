@@ -79,10 +79,10 @@ func (c *Core) written(ev Written) {
 	case Withdrawn:
 		c.step(t, onWithdrawn, input{reason: kvtransferv1.FailReason_FAIL_REASON_PROTOCOL, detail: ev.Detail})
 	case Corrupt:
-		c.step(t, onSpoilt, input{reason: kvtransferv1.FailReason_FAIL_REASON_CHECKSUM, detail: ev.Detail})
+		c.step(t, onCopyFailed, input{reason: kvtransferv1.FailReason_FAIL_REASON_CHECKSUM, detail: ev.Detail})
 	case Undecodable:
-		c.step(t, onSpoilt, input{reason: kvtransferv1.FailReason_FAIL_REASON_PROTOCOL, detail: ev.Detail})
+		c.step(t, onCopyFailed, input{reason: kvtransferv1.FailReason_FAIL_REASON_PROTOCOL, detail: ev.Detail})
 	case Unwritable:
-		c.step(t, onSpoilt, input{reason: kvtransferv1.FailReason_FAIL_REASON_DEVICE, detail: ev.Detail})
+		c.step(t, onCopyFailed, input{reason: kvtransferv1.FailReason_FAIL_REASON_DEVICE, detail: ev.Detail})
 	}
 }

@@ -32,20 +32,20 @@ const (
 type kind int
 
 const (
-	onOpen      kind = iota // Open with the right secret
-	onChunk                 // a message on a stripe of the transfer's session, as the next three
-	onCommit                //
-	onAbort                 //
-	onRenew                 //
-	onLanded                // a copy succeeded
-	onSpoilt                // a copy failed
-	onWithdrawn             // the sender recalled what a chunk lent
-	onCancel                // the owner cancelled
-	onDeadline              // the transfer's deadline passed
-	onClosed                // this side ends the session
-	onBroken                // a stream of the session ended
-	onGone                  // all streams of the session ended, and its mapping
-	onShutdown              // the receiver shuts down
+	onOpen       kind = iota // Open with the right secret
+	onChunk                  // a message on a stripe of the transfer's session, as the next three
+	onCommit                 //
+	onAbort                  //
+	onRenew                  //
+	onLanded                 // a copy succeeded
+	onCopyFailed             // a copy failed
+	onWithdrawn              // the sender recalled what a chunk lent
+	onCancel                 // the owner cancelled
+	onDeadline               // the transfer's deadline passed
+	onClosed                 // this side ends the session
+	onBroken                 // a stream of the session ended
+	onGone                   // all streams of the session ended, and its mapping
+	onShutdown               // the receiver shuts down
 	kinds
 )
 
@@ -80,84 +80,84 @@ func table() cells {
 	breach := does((*Core).breach, "close the session: Abort was the last message")
 	return cells{
 		reserved: {
-			onOpen:      does((*Core).accept, "send Accept", open),
-			onChunk:     never(),
-			onCommit:    never(),
-			onAbort:     never(),
-			onRenew:     never(),
-			onLanded:    never(),
-			onSpoilt:    never(),
-			onWithdrawn: never(),
-			onCancel:    does((*Core).drain, "tell drained", gone),
-			onDeadline:  does((*Core).lapse, "tell failed, then drained", gone),
-			onClosed:    never(),
-			onBroken:    never(),
-			onGone:      never(),
-			onShutdown:  does((*Core).giveUpIdle, "tell failed, then drained", gone),
+			onOpen:       does((*Core).accept, "send Accept", open),
+			onChunk:      never(),
+			onCommit:     never(),
+			onAbort:      never(),
+			onRenew:      never(),
+			onLanded:     never(),
+			onCopyFailed: never(),
+			onWithdrawn:  never(),
+			onCancel:     does((*Core).drain, "tell drained", gone),
+			onDeadline:   does((*Core).lapse, "tell failed, then drained", gone),
+			onClosed:     never(),
+			onBroken:     never(),
+			onGone:       never(),
+			onShutdown:   does((*Core).giveUpIdle, "tell failed, then drained", gone),
 		},
 		open: {
-			onOpen:      twice,
-			onChunk:     does((*Core).take, "copy it and renew the lease; if it is wrong, send Failed and tell failed", ending),
-			onCommit:    does((*Core).finish, "renew the lease; after the last stripe's and the last copy, send Committed and tell committed; if it is wrong or a slice is missing, send Failed and tell failed", committing, ending, gone),
-			onAbort:     does((*Core).aborted, "tell aborted; after the last stripe's and the last copy, send Drained and tell drained", ending, draining, gone),
-			onRenew:     does((*Core).renew, "renew the lease, for as long as a transfer may go without bytes"),
-			onLanded:    does((*Core).progress, "count it and renew the lease"),
-			onSpoilt:    does((*Core).fail, "send Failed and tell failed", ending),
-			onWithdrawn: does((*Core).withdraw, "renew the lease; the transfer can no longer be committed"),
-			onCancel:    does((*Core).cancel, "send Failed and tell nothing", ending),
-			onDeadline:  does((*Core).expire, "send Failed and tell failed; if the sender sent nothing at all, close the session; while a copy blocks the sender, only renew the lease", ending),
-			onClosed:    does((*Core).failSilently, "tell failed", ending),
-			onBroken:    does((*Core).broken, "tell broken", ending),
-			onGone:      never(),
-			onShutdown:  does((*Core).fail, "send Failed and tell failed", ending),
+			onOpen:       twice,
+			onChunk:      does((*Core).take, "copy it and renew the lease; if it is wrong, send Failed and tell failed", ending),
+			onCommit:     does((*Core).finish, "renew the lease; after the last stripe's and the last copy, send Committed and tell committed; if it is wrong or a slice is missing, send Failed and tell failed", committing, ending, gone),
+			onAbort:      does((*Core).aborted, "tell aborted; after the last stripe's and the last copy, send Drained and tell drained", ending, draining, gone),
+			onRenew:      does((*Core).renew, "renew the lease, for as long as a transfer may go without bytes"),
+			onLanded:     does((*Core).progress, "count it and renew the lease"),
+			onCopyFailed: does((*Core).fail, "send Failed and tell failed", ending),
+			onWithdrawn:  does((*Core).withdraw, "renew the lease; the transfer can no longer be committed"),
+			onCancel:     does((*Core).cancel, "send Failed and tell nothing", ending),
+			onDeadline:   does((*Core).expire, "send Failed and tell failed; if the sender sent nothing at all, close the session; while a copy blocks the sender, only renew the lease", ending),
+			onClosed:     does((*Core).failSilently, "tell failed", ending),
+			onBroken:     does((*Core).broken, "tell broken", ending),
+			onGone:       never(),
+			onShutdown:   does((*Core).fail, "send Failed and tell failed", ending),
 		},
 		committing: {
-			onOpen:      twice,
-			onChunk:     does((*Core).failLate, "send Failed and tell failed: it came after the last Commit", ending),
-			onCommit:    does((*Core).failLate, "send Failed and tell failed: it came after the last Commit", ending),
-			onAbort:     does((*Core).aborted, "tell aborted; after the last stripe's and the last copy, send Drained and tell drained", ending, draining),
-			onRenew:     nothing("nothing: no lease runs, because copies end by themselves"),
-			onLanded:    does((*Core).landLast, "after the last copy, send Committed and tell committed", gone),
-			onSpoilt:    does((*Core).fail, "send Failed and tell failed", ending),
-			onWithdrawn: does((*Core).fail, "send Failed and tell failed: slices were committed after their pages were taken back", ending),
-			onCancel:    does((*Core).cancel, "send Failed and tell nothing", ending),
-			onDeadline:  never(),
-			onClosed:    does((*Core).failSilently, "tell failed", ending),
-			onBroken:    does((*Core).broken, "tell broken: the sender can no longer learn of the commit", ending),
-			onGone:      never(),
-			onShutdown:  does((*Core).fail, "send Failed and tell failed", ending),
+			onOpen:       twice,
+			onChunk:      does((*Core).failLate, "send Failed and tell failed: it came after the last Commit", ending),
+			onCommit:     does((*Core).failLate, "send Failed and tell failed: it came after the last Commit", ending),
+			onAbort:      does((*Core).aborted, "tell aborted; after the last stripe's and the last copy, send Drained and tell drained", ending, draining),
+			onRenew:      nothing("nothing: no lease runs, because copies end by themselves"),
+			onLanded:     does((*Core).landLast, "after the last copy, send Committed and tell committed", gone),
+			onCopyFailed: does((*Core).fail, "send Failed and tell failed", ending),
+			onWithdrawn:  does((*Core).fail, "send Failed and tell failed: slices were committed after their pages were taken back", ending),
+			onCancel:     does((*Core).cancel, "send Failed and tell nothing", ending),
+			onDeadline:   never(),
+			onClosed:     does((*Core).failSilently, "tell failed", ending),
+			onBroken:     does((*Core).broken, "tell broken: the sender can no longer learn of the commit", ending),
+			onGone:       never(),
+			onShutdown:   does((*Core).fail, "send Failed and tell failed", ending),
 		},
 		ending: {
-			onOpen:      twice,
-			onChunk:     does((*Core).drop, "drop it and grant its bytes again; if it follows Abort, close the session"),
-			onCommit:    does((*Core).drop, "drop it; if it follows Abort, close the session"),
-			onAbort:     does((*Core).acknowledged, "after the last stripe's and the last copy, send Drained and tell drained; a second one on a stripe: close the session", draining, gone),
-			onRenew:     nothing("nothing: it was already on its way"),
-			onLanded:    nothing("count it"),
-			onSpoilt:    nothing("nothing: the transfer is over"),
-			onWithdrawn: nothing("nothing: the transfer is over"),
-			onCancel:    nothing("nothing: the transfer is over"),
-			onDeadline:  does((*Core).giveUpSession, "close the session, because no timer frees the blocks; while a copy blocks the sender, only renew the lease"),
-			onClosed:    does((*Core).awaitEnd, "stop the lease: the end of the streams, and of the mapping, will free the blocks"),
-			onBroken:    does((*Core).awaitEnd, "stop the lease: the end of the other streams, and of the mapping, will free the blocks"),
-			onGone:      does((*Core).quiet, "after the last copy, tell drained", draining, gone),
-			onShutdown:  nothing("nothing: the transfer is over"),
+			onOpen:       twice,
+			onChunk:      does((*Core).drop, "drop it and grant its bytes again; if it follows Abort, close the session"),
+			onCommit:     does((*Core).drop, "drop it; if it follows Abort, close the session"),
+			onAbort:      does((*Core).acknowledged, "after the last stripe's and the last copy, send Drained and tell drained; a second one on a stripe: close the session", draining, gone),
+			onRenew:      nothing("nothing: it was already on its way"),
+			onLanded:     nothing("count it"),
+			onCopyFailed: nothing("nothing: the transfer is over"),
+			onWithdrawn:  nothing("nothing: the transfer is over"),
+			onCancel:     nothing("nothing: the transfer is over"),
+			onDeadline:   does((*Core).giveUpSession, "close the session, because no timer frees the blocks; while a copy blocks the sender, only renew the lease"),
+			onClosed:     does((*Core).awaitEnd, "stop the lease: the end of the streams, and of the mapping, will free the blocks"),
+			onBroken:     does((*Core).awaitEnd, "stop the lease: the end of the other streams, and of the mapping, will free the blocks"),
+			onGone:       does((*Core).quiet, "after the last copy, tell drained", draining, gone),
+			onShutdown:   nothing("nothing: the transfer is over"),
 		},
 		draining: {
-			onOpen:      twice,
-			onChunk:     breach,
-			onCommit:    breach,
-			onAbort:     breach,
-			onRenew:     nothing("nothing: it was already on its way"),
-			onLanded:    does((*Core).drainLast, "after the last copy, send Drained and tell drained", gone),
-			onSpoilt:    does((*Core).drainLast, "after the last copy, send Drained and tell drained", gone),
-			onWithdrawn: does((*Core).drainLast, "after the last copy, send Drained and tell drained", gone),
-			onCancel:    nothing("nothing: the transfer is over"),
-			onDeadline:  never(),
-			onClosed:    nothing("nothing: copies end by themselves"),
-			onBroken:    nothing("nothing: copies end by themselves"),
-			onGone:      nothing("nothing: copies end by themselves"),
-			onShutdown:  nothing("nothing: the transfer is over"),
+			onOpen:       twice,
+			onChunk:      breach,
+			onCommit:     breach,
+			onAbort:      breach,
+			onRenew:      nothing("nothing: it was already on its way"),
+			onLanded:     does((*Core).drainLast, "after the last copy, send Drained and tell drained", gone),
+			onCopyFailed: does((*Core).drainLast, "after the last copy, send Drained and tell drained", gone),
+			onWithdrawn:  does((*Core).drainLast, "after the last copy, send Drained and tell drained", gone),
+			onCancel:     nothing("nothing: the transfer is over"),
+			onDeadline:   never(),
+			onClosed:     nothing("nothing: copies end by themselves"),
+			onBroken:     nothing("nothing: copies end by themselves"),
+			onGone:       nothing("nothing: copies end by themselves"),
+			onShutdown:   nothing("nothing: the transfer is over"),
 		},
 	}
 }

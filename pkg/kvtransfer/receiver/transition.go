@@ -17,7 +17,7 @@ func (s state) String() string {
 func (k kind) String() string {
 	return [kinds]string{
 		onOpen: "Open", onChunk: "Chunk", onCommit: "Commit", onAbort: "Abort", onRenew: "Renew",
-		onLanded: "a copy succeeds", onSpoilt: "a copy fails", onWithdrawn: "the slices to copy were recalled",
+		onLanded: "a copy succeeds", onCopyFailed: "a copy fails", onWithdrawn: "the slices to copy were recalled",
 		onCancel: "the owner cancels", onDeadline: "the lease ends",
 		onClosed: "this side closes the session", onBroken: "a stream of the session ends", onGone: "every stream of the session has ended, and its mapping",
 		onShutdown: "the receiver shuts down",

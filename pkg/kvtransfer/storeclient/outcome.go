@@ -25,7 +25,7 @@ func FetchOutcome(err error) offload.Outcome {
 	o.Result = offload.FetchFailed
 	switch {
 	case errors.Is(err, ErrNotFinite):
-		o.Result = offload.FetchSpoilt
+		o.Result = offload.FetchNotFinite
 	case is[*MissingError](err):
 		o.Result = offload.FetchMissing
 	case is[*BusyError](err):
