@@ -188,7 +188,7 @@ type (
 	StopPut struct{ ID scheduler.SaveID }
 	// Saved answers Save.
 	Saved struct {
-		ID               scheduler.SaveID
+		ID            scheduler.SaveID
 		Saved, Spoilt bool
 	}
 

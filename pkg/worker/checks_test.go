@@ -39,7 +39,7 @@ func (w *world) check() {
 
 // checkWrites: whoever may write a block has it alone.
 func (w *world) checkWrites() {
-	holders := map[kvcache.BlockID][]*life{}
+	holders := map[kvcache.BlockID][]*sequence{}
 	for _, l := range w.order {
 		if !l.gone && l.table != nil && (!l.over() || w.computes(l) || l.transfer == opened || l.transfer == broken) {
 			for _, b := range l.table {
@@ -55,7 +55,7 @@ func (w *world) checkWrites() {
 			}
 		}
 	}
-	writes := func(l *life, blocks []kvcache.BlockID) {
+	writes := func(l *sequence, blocks []kvcache.BlockID) {
 		for _, b := range blocks {
 			if len(holders[b]) != 1 || inspected[b] {
 				w.fatalf("%d: may write block %d, which %d hold, inspected %v", l.id, b, len(holders[b]), inspected[b])
@@ -72,10 +72,10 @@ func (w *world) checkWrites() {
 	}
 	for i, part := range w.inFlight.Parts {
 		work, size := w.inFlight.Batch.Sequences[i], w.config.BlockTokens
-		writes(w.lives[part.ID], work.Blocks[work.Start/size:(work.Start+len(work.Tokens)-1)/size+1])
+		writes(w.sequences[part.ID], work.Blocks[work.Start/size:(work.Start+len(work.Tokens)-1)/size+1])
 	}
 }
 
-func (l *life) receives() bool {
+func (l *sequence) receives() bool {
 	return l.request.Kind == scheduler.Receive || l.request.Kind == scheduler.Restore
 }

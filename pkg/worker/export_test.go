@@ -1,9 +1,9 @@
 package worker
 
-// Prefills is how many lives are prefills, as they are counted, and as they are.
+// Prefills is how many sequences are prefills, as they are counted, and as they are.
 func (w *Worker) Prefills() (counted, are int) {
-	for _, l := range w.lives {
-		if _, is := l.owner.(*prefill); is {
+	for _, q := range w.sequences {
+		if _, is := q.owner.(*prefill); is {
 			are++
 		}
 	}

@@ -14,7 +14,7 @@ import (
 type generation struct {
 	// ending: the stream is to end, with why, once ReserveKV is answered. ended: it has.
 	ending, ended bool
-	life          life // beside them in memory: they are read for every token
+	sequence      sequence // beside them in memory: they are read for every token
 
 	id           scheduler.SequenceID
 	pauses       bool
@@ -39,7 +39,7 @@ const (
 
 func (w *Worker) generate(e Generate) {
 	g := &generation{id: e.Request.ID, pauses: e.Pauses, promptTokens: len(e.Request.Tokens)}
-	if w.begin(&g.life, e.Request, g) {
+	if w.begin(&g.sequence, e.Request, g) {
 		if queued := w.taken(e.Queued); queued != nil {
 			g.send(w, &workerv1.DecodeEvent{Event: &workerv1.DecodeEvent_Queued{Queued: queued}})
 		}

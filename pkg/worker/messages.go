@@ -13,8 +13,8 @@ import (
 )
 
 // Event is what happens to a worker: one of the types below, or a scheduler.Event. A
-// scheduler.Submit begins a bare sequence, whose owner gets the scheduler's own actions;
-// scheduler.KVArrived, TransferDone and Cancel are for bare sequences only.
+// scheduler.Submit begins a bare sequence, one without a service: its owner gets the scheduler's
+// own actions. scheduler.KVArrived, TransferDone and Cancel are for bare sequences only.
 type Event any
 
 type (

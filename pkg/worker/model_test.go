@@ -101,7 +101,7 @@ func (c *chance) request(kind scheduler.Kind) scheduler.Request {
 // begin begins a sequence.
 func (c *chance) begin() {
 	c.lastID++
-	l := &life{id: c.lastID}
+	l := &sequence{id: c.lastID}
 	var event worker.Event
 	switch op := c.draw("begin", 10); {
 	case op < 4:
@@ -117,7 +117,7 @@ func (c *chance) begin() {
 		event = scheduler.Submit{Request: l.request}
 	}
 	l.offset = l.request.Generated
-	c.lives[l.id] = l
+	c.sequences[l.id] = l
 	c.order = append(c.order, l)
 	c.handle(event)
 }

@@ -48,7 +48,7 @@ const (
 
 func (w *Worker) prefill(e Prefill) {
 	p := &prefill{request: e.Request, held: e.Held, fetch: e.Fetch}
-	if !w.begin(new(life), e.Request, p) {
+	if !w.begin(new(sequence), e.Request, p) {
 		return
 	}
 	if queued := w.taken(e.Queued); queued != nil {
@@ -70,7 +70,7 @@ func (w *Worker) prefill(e Prefill) {
 func (p *prefill) refuse(w *Worker, reason scheduler.RefuseReason) {
 	p.transfer = over
 	p.end(w, RefusedError(reason))
-	w.forget(w.lives[p.request.ID])
+	w.forget(w.sequences[p.request.ID])
 }
 
 // prepared: the sequence does not wait for its transfer or a store any more.

@@ -51,7 +51,7 @@ var follows = map[message][]message{
 }
 
 // ask takes an action that a service carries out.
-func (w *world) ask(l *life, action worker.OfSequence) {
+func (w *world) ask(l *sequence, action worker.OfSequence) {
 	switch a := action.(type) {
 	case worker.SendDecode:
 		w.decodeMessage(l, a.Event)
@@ -95,7 +95,7 @@ func (w *world) ask(l *life, action worker.OfSequence) {
 	}
 }
 
-func (w *world) decodeMessage(l *life, e *workerv1.DecodeEvent) {
+func (w *world) decodeMessage(l *sequence, e *workerv1.DecodeEvent) {
 	switch {
 	case e.GetReserved() != nil:
 		w.message(l, reserved)
@@ -120,7 +120,7 @@ func (w *world) decodeMessage(l *life, e *workerv1.DecodeEvent) {
 	}
 }
 
-func (w *world) prefillMessage(l *life, e *workerv1.PrefillEvent) {
+func (w *world) prefillMessage(l *sequence, e *workerv1.PrefillEvent) {
 	switch {
 	case l.prefill == nil:
 		w.fatalf("%d: a message that nobody asked for: %v", l.id, e)
@@ -133,7 +133,7 @@ func (w *world) prefillMessage(l *life, e *workerv1.PrefillEvent) {
 	}
 }
 
-func (w *world) message(l *life, m message) {
+func (w *world) message(l *sequence, m message) {
 	for _, before := range follows[m] {
 		if l.last == before {
 			l.last = m
@@ -144,7 +144,7 @@ func (w *world) message(l *life, m message) {
 }
 
 // offered: blocks of a prompt are sent from now on.
-func (w *world) offered(l *life, first int, blocks []kvcache.BlockID) {
+func (w *world) offered(l *sequence, first int, blocks []kvcache.BlockID) {
 	if l.prefill == nil || l.told != opened || l.committed || l.aborted {
 		w.fatalf("%d: blocks for a transfer that is not open", l.id)
 	}
@@ -158,7 +158,7 @@ func (w *world) offered(l *life, first int, blocks []kvcache.BlockID) {
 }
 
 // checkOffers: what is sent as some blocks of a sequence is those.
-func (w *world) checkOffers(l *life) {
+func (w *world) checkOffers(l *sequence) {
 	for _, o := range l.offers {
 		if !slices.Equal(l.table[o.First:o.First+len(o.Blocks)], o.Blocks) {
 			w.fatalf("%d: sends blocks %v as those from %d on of %v", l.id, o.Blocks, o.First, l.table)
@@ -168,11 +168,11 @@ func (w *world) checkOffers(l *life) {
 }
 
 // blocks is how many the prompt has.
-func (w *world) blocks(l *life) int {
+func (w *world) blocks(l *sequence) int {
 	return (len(l.request.Tokens) + w.config.BlockTokens - 1) / w.config.BlockTokens
 }
 
-func (w *world) commits(l *life, a worker.Commit) {
+func (w *world) commits(l *sequence, a worker.Commit) {
 	if l.prefill == nil || l.told != opened || l.committed || l.aborted || l.last != firstToken {
 		w.fatalf("%d: commits a transfer that it does not have, or before FirstToken, or twice", l.id)
 	}
@@ -191,7 +191,7 @@ func (w *world) commits(l *life, a worker.Commit) {
 	l.committed = true
 }
 
-func (w *world) ends(l *life, err error) {
+func (w *world) ends(l *sequence, err error) {
 	switch well := l.last == endedWell || l.last == sent; {
 	case l.bare():
 		w.fatalf("%d: End is not for bare sequences", l.id)
@@ -232,7 +232,7 @@ func (w *world) moves(faults bool) (moves []func()) {
 }
 
 // answers is what the service of a sequence may tell the worker, or carry out for it.
-func (w *world) answers(l *life) (moves []move) {
+func (w *world) answers(l *sequence) (moves []move) {
 	if len(l.calls) > 0 {
 		moves = append(moves, move{do: func() { w.call(l) }})
 	}
@@ -261,7 +261,7 @@ func (w *world) answers(l *life) (moves []move) {
 }
 
 // transferMoves is what may become of the transfer of a sequence.
-func (w *world) transferMoves(l *life) []move {
+func (w *world) transferMoves(l *sequence) []move {
 	switch {
 	case l.bare():
 		return w.bareMoves(l)
@@ -272,7 +272,7 @@ func (w *world) transferMoves(l *life) []move {
 }
 
 // receiverMoves is what may happen to the reservation of a Generate.
-func (w *world) receiverMoves(l *life) (moves []move) {
+func (w *world) receiverMoves(l *sequence) (moves []move) {
 	end := func(how transfer, event worker.Event) func() {
 		return func() {
 			l.transfer = how
@@ -300,7 +300,7 @@ func (w *world) receiverMoves(l *life) (moves []move) {
 
 // senderMoves is what may happen to the transfer of a Prefill. The other side may end it at
 // any time, and decides whether a commit or an abort came first.
-func (w *world) senderMoves(l *life) (moves []move) {
+func (w *world) senderMoves(l *sequence) (moves []move) {
 	if l.transfer != opened {
 		return nil
 	}
@@ -315,7 +315,7 @@ func (w *world) senderMoves(l *life) (moves []move) {
 }
 
 // bareMoves is what may happen to the transfer of a bare sequence.
-func (w *world) bareMoves(l *life) []move {
+func (w *world) bareMoves(l *sequence) []move {
 	arrives := func(sampled ...int32) move {
 		return move{do: func() {
 			l.transfer = finished
@@ -347,7 +347,7 @@ func (w *world) bareMoves(l *life) []move {
 }
 
 // carry carries out what the worker asked for first.
-func (w *world) carry(l *life) {
+func (w *world) carry(l *sequence) {
 	action := l.queue[0]
 	l.queue = l.queue[1:]
 	switch action.(type) {
@@ -373,7 +373,7 @@ func (w *world) carry(l *life) {
 }
 
 // call tells the worker what became of a transfer.
-func (w *world) call(l *life) {
+func (w *world) call(l *sequence) {
 	event := l.calls[0]
 	l.calls = l.calls[1:]
 	switch e := event.(type) {

@@ -5,28 +5,28 @@ import "github.com/tandem-serving/tandem/pkg/scheduler"
 // stepping finds sequences that decode and are left out of a step, since the scheduler has
 // no block for their next token.
 type stepping struct {
-	number    uint64  // of the step that is in flight, or is the next
-	now, last []*life // in that step, and in the one before
-	next      int     // where in last the next one to look for is likely to be
-	fetched   uint64  // means nothing: ended has to do something with what it reads
+	number    uint64      // of the step that is in flight, or is the next
+	now, last []*sequence // in that step, and in the one before
+	next      int         // where in last the next one to look for is likely to be
+	fetched   uint64      // means nothing: ended has to do something with what it reads
 }
 
-// life finds a sequence of the last step. Those are asked for in about the order of that
+// sequence finds a sequence of the last step. Those are asked for in about the order of that
 // step, so that hardly any look-up is needed.
-func (p *stepping) life(w *Worker, id scheduler.SequenceID) *life {
+func (p *stepping) sequence(w *Worker, id scheduler.SequenceID) *sequence {
 	for i := p.next; i < min(p.next+4, len(p.last)); i++ {
-		if l := p.last[i]; l.id == id {
+		if q := p.last[i]; q.id == id {
 			p.next = i + 1
-			return l
+			return q
 		}
 	}
-	return w.lives[id]
+	return w.sequences[id]
 }
 
 // add takes in a sequence of the step that begins.
-func (p *stepping) add(l *life, part scheduler.Part) {
-	l.step, l.decoding = p.number, !part.Prompt
-	p.now = append(p.now, l)
+func (p *stepping) add(q *sequence, part scheduler.Part) {
+	q.step, q.decoding = p.number, !part.Prompt
+	p.now = append(p.now, q)
 }
 
 // ended says that the step in flight has ended.
@@ -34,21 +34,21 @@ func (p *stepping) ended() {
 	p.number++
 	p.next = 0
 	p.now, p.last = p.last[:0], p.now
-	for _, l := range p.last { // a processor waits for all of them at a time
-		p.fetched += uint64(l.id)
+	for _, q := range p.last { // a processor waits for all of them at a time
+		p.fetched += uint64(q.id)
 	}
 }
 
 // stalls tells each sequence that decoded in the last step, has not ended and is not in this
 // one. It is called once the scheduler has taken in the end of that step.
 func (p *stepping) stalls(w *Worker) {
-	for _, l := range p.last {
+	for _, q := range p.last {
 		switch {
-		case !l.decoding || l.step == p.number:
-		case l.owner == nil:
-			w.act(Stalled{l.id})
+		case !q.decoding || q.step == p.number:
+		case q.owner == nil:
+			w.act(Stalled{q.id})
 		default:
-			l.owner.stalled(w)
+			q.owner.stalled(w)
 		}
 	}
 	clear(p.last)

@@ -34,8 +34,8 @@ type Config struct {
 type Worker struct {
 	config    Config
 	scheduler *scheduler.Scheduler
-	lives     map[scheduler.SequenceID]*life
-	prefills  int    // of lives, those whose owner is a *prefill
+	sequences map[scheduler.SequenceID]*sequence
+	prefills  int    // of sequences, those whose owner is a *prefill
 	preparing int    // prefills that the scheduler has not got yet; at most its MaxWaiting
 	tasks     uint64 // that were begun
 	stepping  stepping
@@ -49,12 +49,13 @@ type Worker struct {
 	scheduled bool // the scheduler was called
 }
 
-// life is one sequence, from its first event until nothing of it is left.
-type life struct {
+// sequence is one from its first event until nothing of it is left.
+type sequence struct {
 	id       scheduler.SequenceID
 	decoding bool   // every step computes a token of it, unless it lacks a block
 	step     uint64 // the last that it was in
-	// owner is the rest of the life: a *generation, a *prefill, or nil for a bare sequence.
+	// owner is what its service has of it: a *generation, a *prefill, or nil if it is bare, begun
+	// by scheduler.Submit without a service.
 	owner owner
 	// prompt is its tokens, but for those that were generated before.
 	prompt []int32
@@ -83,7 +84,7 @@ func New(config Config) (*Worker, error) {
 	if err != nil {
 		return nil, fmt.Errorf("scheduler: %w", err)
 	}
-	return &Worker{config: config, scheduler: s, lives: make(map[scheduler.SequenceID]*life)}, nil
+	return &Worker{config: config, scheduler: s, sequences: make(map[scheduler.SequenceID]*sequence)}, nil
 }
 
 // Handle takes an event that happened at now and answers with what is to be done, in this
@@ -95,7 +96,7 @@ func (w *Worker) Handle(now time.Time, event Event) []Action {
 	case scheduler.StepDone:
 		w.stepDone(e)
 	case scheduler.Submit:
-		if w.begin(new(life), e.Request, nil) {
+		if w.begin(new(sequence), e.Request, nil) {
 			w.submit(e.Request)
 		}
 	case scheduler.Event:
@@ -111,7 +112,7 @@ func (w *Worker) Handle(now time.Time, event Event) []Action {
 	case Inspected:
 		w.inspected(e)
 	default:
-		w.ofLife(event)
+		w.toSequence(event)
 	}
 	return w.ends()
 }
@@ -152,13 +153,13 @@ func (w *Worker) stepTook(e StepTook) { w.timing.Observe(e.Work, e.Compute) }
 // Next is never: a worker needs no ticks.
 func (w *Worker) Next() (at time.Time, ok bool) { return time.Time{}, false }
 
-// ofLife hands an event to the life that it is of.
-func (w *Worker) ofLife(event Event) {
+// toSequence hands an event to the sequence that it is of.
+func (w *Worker) toSequence(event Event) {
 	switch e := event.(type) {
 	case Cancel:
-		if l := w.lives[e.ID]; l != nil && l.owner != nil {
-			l.owner.cancel(w, e.Err)
-			w.forget(l)
+		if q := w.sequences[e.ID]; q != nil && q.owner != nil {
+			q.owner.cancel(w, e.Err)
+			w.forget(q)
 		}
 	case Reserved:
 		with(w, e.ID, func(g *generation) { g.reserved(w, e) })
@@ -181,49 +182,49 @@ func (w *Worker) ofLife(event Event) {
 	}
 }
 
-// with calls f with the life of a sequence, if it is one of O.
+// with calls f with the owner of a sequence, if it is an O.
 func with[O owner](w *Worker, id scheduler.SequenceID, f func(O)) {
-	l := w.lives[id]
-	if l == nil {
+	q := w.sequences[id]
+	if q == nil {
 		return
 	}
-	if o, is := l.owner.(O); is {
+	if o, is := q.owner.(O); is {
 		f(o)
-		w.forget(l)
+		w.forget(q)
 	}
 }
 
-// begin adds a life, which l becomes, unless its id is known already: ids are not used again.
-func (w *Worker) begin(l *life, r scheduler.Request, o owner) bool {
-	if w.lives[r.ID] != nil {
+// begin adds a sequence, which q becomes, unless its id is known already: ids are not used again.
+func (w *Worker) begin(q *sequence, r scheduler.Request, o owner) bool {
+	if w.sequences[r.ID] != nil {
 		w.act(scheduler.Refused{ID: r.ID, Reason: scheduler.Invalid})
 		return false
 	}
 	generated := min(max(r.Generated, 0), len(r.Tokens)) // the scheduler refuses others
-	*l = life{id: r.ID, owner: o, prompt: r.Tokens[:len(r.Tokens)-generated]}
-	w.lives[r.ID] = l
+	*q = sequence{id: r.ID, owner: o, prompt: r.Tokens[:len(r.Tokens)-generated]}
+	w.sequences[r.ID] = q
 	if _, is := o.(*prefill); is {
 		w.prefills++
 	}
 	return true
 }
 
-// submit hands the request of a life to the scheduler.
+// submit hands the request of a sequence to the scheduler.
 func (w *Worker) submit(r scheduler.Request) {
-	w.lives[r.ID].known = true
+	w.sequences[r.ID].known = true
 	w.schedule(scheduler.Submit{Request: r})
 }
 
-// forget lets a life go of which nothing is left.
-func (w *Worker) forget(l *life) {
-	if l.known || l.spoilt != nil || w.lives[l.id] != l || l.owner != nil && !l.owner.over() {
+// forget lets a sequence go of which nothing is left.
+func (w *Worker) forget(q *sequence) {
+	if q.known || q.spoilt != nil || w.sequences[q.id] != q || q.owner != nil && !q.owner.over() {
 		return
 	}
-	delete(w.lives, l.id)
-	if _, is := l.owner.(*prefill); is {
+	delete(w.sequences, q.id)
+	if _, is := q.owner.(*prefill); is {
 		w.prefills--
 	}
-	w.act(Gone{l.id})
+	w.act(Gone{q.id})
 }
 
 func (w *Worker) act(a Action) { w.actions = append(w.actions, a) }
@@ -239,43 +240,43 @@ func (w *Worker) schedule(e scheduler.Event) {
 		case *scheduler.RunStep:
 			w.stepping.next = 0
 			for _, part := range a.Parts {
-				w.stepping.add(w.stepping.life(w, part.ID), part)
+				w.stepping.add(w.stepping.sequence(w, part.ID), part)
 			}
 			w.run = a
 		case *scheduler.Sampled:
-			l := w.stepping.life(w, a.ID)
-			l.decoding = true
-			w.tell(l, a)
+			q := w.stepping.sequence(w, a.ID)
+			q.decoding = true
+			w.tell(q, a)
 		case scheduler.PromptScored:
-			w.tell(w.lives[a.ID], a)
+			w.tell(w.sequences[a.ID], a)
 		case scheduler.Reserved:
-			w.tell(w.lives[a.ID], a)
+			w.tell(w.sequences[a.ID], a)
 		case scheduler.Started:
-			w.tell(w.lives[a.ID], a)
+			w.tell(w.sequences[a.ID], a)
 		case scheduler.Preempted:
-			l := w.lives[a.ID]
-			l.decoding = false
-			w.tell(l, a)
+			q := w.sequences[a.ID]
+			q.decoding = false
+			w.tell(q, a)
 		case scheduler.Resumed:
-			w.tell(w.lives[a.ID], a)
+			w.tell(w.sequences[a.ID], a)
 		case scheduler.Finished:
-			l := w.lives[a.ID]
-			l.decoding = false
+			q := w.sequences[a.ID]
+			q.decoding = false
 			if a.Spoilt != nil {
-				l.spoilt = &a
+				q.spoilt = &a
 				w.act(Inspect{ID: a.ID, Spoilt: a.Spoilt})
 			} else {
-				w.tell(l, a)
+				w.tell(q, a)
 			}
 		case scheduler.Refused:
-			l := w.lives[a.ID]
-			l.known = false
-			w.tell(l, a)
-			w.forget(l)
+			q := w.sequences[a.ID]
+			q.known = false
+			w.tell(q, a)
+			w.forget(q)
 		case scheduler.Released:
-			l := w.lives[a.ID]
-			l.known = false
-			w.forget(l)
+			q := w.sequences[a.ID]
+			q.known = false
+			w.forget(q)
 		default:
 			w.act(a)
 		}
@@ -294,42 +295,42 @@ func (w *Worker) keepChanges() {
 	}
 }
 
-// tell hands an action of the scheduler to the life that it is of, and to the driver.
-func (w *Worker) tell(l *life, a scheduler.Action) {
-	if l.owner == nil || l.owner.take(w, a) {
+// tell hands an action of the scheduler to the sequence that it is of, and to the driver.
+func (w *Worker) tell(q *sequence, a scheduler.Action) {
+	if q.owner == nil || q.owner.take(w, a) {
 		w.act(a)
 	}
 }
 
 // inspected gives a sequence the end that it had when its logits were not finite.
 func (w *Worker) inspected(e Inspected) {
-	l := w.lives[e.ID]
-	if l == nil || l.spoilt == nil {
+	q := w.sequences[e.ID]
+	if q == nil || q.spoilt == nil {
 		return
 	}
-	end := *l.spoilt
-	l.spoilt = nil
+	end := *q.spoilt
+	q.spoilt = nil
 	if e.Err != nil {
 		end.Err = e.Err
-		if e.Err.Origin == "" && w.fault.add(w.now, l.prompt, e.Err.NotFiniteError) {
+		if e.Err.Origin == "" && w.fault.add(w.now, q.prompt, e.Err.NotFiniteError) {
 			w.act(Fault{})
 		}
 	}
-	w.tell(l, end)
-	w.forget(l)
+	w.tell(q, end)
+	w.forget(q)
 }
 
 // cancelAll ends every sequence, newest first: few that wait begin in the place of those that
 // end.
 func (w *Worker) cancelAll() {
-	for _, id := range slices.Backward(slices.Sorted(maps.Keys(w.lives))) {
-		l := w.lives[id]
-		if l.owner == nil {
+	for _, id := range slices.Backward(slices.Sorted(maps.Keys(w.sequences))) {
+		q := w.sequences[id]
+		if q.owner == nil {
 			w.schedule(scheduler.Cancel{ID: id})
 			continue
 		}
-		l.owner.cancel(w, RefusedError(scheduler.Draining))
-		w.forget(l)
+		q.owner.cancel(w, RefusedError(scheduler.Draining))
+		w.forget(q)
 	}
 }
 
@@ -338,8 +339,8 @@ func (w *Worker) cancelAll() {
 func (w *Worker) Load() (scheduler.Load, latency.Model) {
 	load := w.scheduler.Load()
 	if w.preparing > 0 {
-		for _, l := range w.lives {
-			if p, is := l.owner.(*prefill); is && p.prepares {
+		for _, q := range w.sequences {
+			if p, is := q.owner.(*prefill); is && p.prepares {
 				load.WaitingSequences++
 				load.Waits(len(p.request.Tokens))
 			}
@@ -397,13 +398,13 @@ func (w *Worker) LoadReport(role controlv1.Role) *controlv1.LoadReport {
 
 // Remaining is how many sequences are known still, those included that ended but whose blocks
 // a transfer holds.
-func (w *Worker) Remaining() int { return len(w.lives) }
+func (w *Worker) Remaining() int { return len(w.sequences) }
 
 // Transfers is how many KV transfers of sequences have not ended. It takes time in proportion
 // to the sequences known.
 func (w *Worker) Transfers() (open int) {
-	for _, l := range w.lives {
-		switch o := l.owner.(type) {
+	for _, q := range w.sequences {
+		switch o := q.owner.(type) {
 		case *generation:
 			if o.kv == writable || o.kv == broken {
 				open++
@@ -423,8 +424,8 @@ func (w *Worker) unsent() (tokens int) {
 	if w.prefills == 0 {
 		return 0
 	}
-	for _, l := range w.lives {
-		if p, is := l.owner.(*prefill); is && p.transfer <= fetching && p.why == nil {
+	for _, q := range w.sequences {
+		if p, is := q.owner.(*prefill); is && p.transfer <= fetching && p.why == nil {
 			tokens += max(len(p.request.Tokens)-p.held*w.config.Scheduler.BlockTokens, 0)
 		}
 	}

@@ -39,18 +39,18 @@ type world struct {
 	now     time.Time
 	history []worker.Event
 
-	lives    map[scheduler.SequenceID]*life
-	order    []*life // as they began
-	lastID   scheduler.SequenceID
-	draining bool
-	inFlight *scheduler.RunStep
-	chores   []worker.Action // Inspect and Scrub, in order
-	saves    []scheduler.SaveID
-	cache    map[kvcache.Hash]bool // BlocksChanged added up
+	sequences map[scheduler.SequenceID]*sequence
+	order     []*sequence // as they began
+	lastID    scheduler.SequenceID
+	draining  bool
+	inFlight  *scheduler.RunStep
+	chores    []worker.Action // Inspect and Scrub, in order
+	saves     []scheduler.SaveID
+	cache     map[kvcache.Hash]bool // BlocksChanged added up
 }
 
-// life is a sequence as its service and its client know it.
-type life struct {
+// sequence is one as its service and its client know it.
+type sequence struct {
 	id       scheduler.SequenceID
 	request  scheduler.Request
 	generate *worker.Generate // or
@@ -96,7 +96,7 @@ const (
 
 func newWorld(t tester, blocks int, config scheduler.Config) *world {
 	t.Helper()
-	w := &world{t: t, now: time.Unix(1000, 0), lives: map[scheduler.SequenceID]*life{}, cache: map[kvcache.Hash]bool{}}
+	w := &world{t: t, now: time.Unix(1000, 0), sequences: map[scheduler.SequenceID]*sequence{}, cache: map[kvcache.Hash]bool{}}
 	for _, core := range []**worker.Worker{&w.core, &w.twin} {
 		made, err := worker.New(worker.Config{Scheduler: config, Blocks: blocks, ModelDigest: "model", ArithmeticClass: "class", VocabSize: vocabulary})
 		if err != nil {
@@ -189,9 +189,9 @@ func (w *world) take(action worker.Action) {
 }
 
 // live is a sequence that has not ended.
-func (w *world) live(id scheduler.SequenceID) *life {
+func (w *world) live(id scheduler.SequenceID) *sequence {
 	w.t.Helper()
-	l := w.lives[id]
+	l := w.sequences[id]
 	if l == nil || l.gone || l.ended {
 		w.fatalf("%d: something comes for it, and there is none, or it has ended: %+v", id, l)
 	}
@@ -199,14 +199,14 @@ func (w *world) live(id scheduler.SequenceID) *life {
 }
 
 // end notes the event that ended a sequence in the scheduler.
-func (l *life) end(event int) { l.overAt = cmp.Or(l.overAt, event) }
+func (l *sequence) end(event int) { l.overAt = cmp.Or(l.overAt, event) }
 
-func (l *life) over() bool { return l.overAt > 0 }
+func (l *sequence) over() bool { return l.overAt > 0 }
 
-func (l *life) bare() bool { return l.generate == nil && l.prefill == nil }
+func (l *sequence) bare() bool { return l.generate == nil && l.prefill == nil }
 
 // heard: whoever waits for the sequence has heard how it ended.
-func (l *life) heard() bool { return l.ended || l.bare() && (l.finished != nil || l.refused) }
+func (l *sequence) heard() bool { return l.ended || l.bare() && (l.finished != nil || l.refused) }
 
 func (w *world) begins(id scheduler.SequenceID, blocks []kvcache.BlockID, cachedTokens int) {
 	l := w.live(id)
@@ -222,7 +222,7 @@ func (w *world) runStep(a *scheduler.RunStep) {
 	}
 	w.inFlight = a
 	for i, part := range a.Parts {
-		l, work := w.lives[part.ID], a.Batch.Sequences[i]
+		l, work := w.sequences[part.ID], a.Batch.Sequences[i]
 		if l == nil || l.overAt > 0 && l.overAt < len(w.history) { // what the same event ends may be in it
 			w.fatalf("%d: a step of what is over: %+v", part.ID, l)
 		}
@@ -255,7 +255,7 @@ func (w *world) sampled(a *scheduler.Sampled) {
 }
 
 func (w *world) finished(a scheduler.Finished) {
-	l := w.lives[a.ID]
+	l := w.sequences[a.ID]
 	if l == nil || l.gone || l.finished != nil || l.refused {
 		w.fatalf("%d: a second end: %+v", a.ID, l)
 	}
@@ -272,7 +272,7 @@ func (w *world) finished(a scheduler.Finished) {
 }
 
 func (w *world) refused(a scheduler.Refused) {
-	l := w.lives[a.ID]
+	l := w.sequences[a.ID]
 	if l == nil || l.gone || l.finished != nil || l.refused || l.table != nil {
 		w.fatalf("%d: refused too late: %+v", a.ID, l)
 	}
@@ -281,7 +281,7 @@ func (w *world) refused(a scheduler.Refused) {
 }
 
 func (w *world) gone(id scheduler.SequenceID) {
-	l := w.lives[id]
+	l := w.sequences[id]
 	switch {
 	case l == nil || l.gone || !l.heard():
 		w.fatalf("%d: gone before its end, or twice: %+v", id, l)
@@ -293,7 +293,7 @@ func (w *world) gone(id scheduler.SequenceID) {
 	l.gone = true
 }
 
-func (w *world) computes(l *life) bool {
+func (w *world) computes(l *sequence) bool {
 	return w.inFlight != nil && slices.ContainsFunc(w.inFlight.Parts, func(p scheduler.Part) bool { return p.ID == l.id })
 }
 
@@ -314,7 +314,7 @@ func (w *world) stepDone(draw func(i int) int32) {
 	w.inFlight = nil
 	w.handle(done)
 	for i, part := range step.Parts {
-		l := w.lives[part.ID]
+		l := w.sequences[part.ID]
 		decodes := !part.Prompt || step.Batch.Sequences[i].Sample != nil
 		if decodes && !l.over() && !w.computes(l) && (l.bare() || l.generate.Pauses) && l.pausedAt != len(w.history) {
 			w.fatalf("%d: waits, and is not told", l.id)
