@@ -99,7 +99,7 @@ func (rt *Router) tell(now time.Time) {
 		return
 	}
 	report := &controlv1.RouterReport{Held: rt.queue.tell(now)}
-	if ago := now.Sub(rt.refusedForLoadAt); ago < useLasts {
+	if ago := now.Sub(rt.refusedHereAt); ago < useLasts { // not what others told, or it would go round for ever
 		report.RefusedMsAgo = uint32(ago/time.Millisecond) + 1
 	}
 	report.Shares = make([]*controlv1.RouterShare, 0, rt.telling.shares)
@@ -240,7 +240,7 @@ func (rt *Router) routerReported(now time.Time, report *controlv1.RouterReport) 
 		said.sent.to = int32(len(t.sent))
 	}
 	if ms := report.GetRefusedMsAgo(); ms > 0 {
-		rt.refusedForLoad(now.Add(-time.Duration(ms) * time.Millisecond))
+		rt.refused(now.Add(-time.Duration(ms) * time.Millisecond))
 	}
 	for _, h := range report.GetHeld()[:min(len(report.GetHeld()), heldMost)] {
 		held := heldWork{

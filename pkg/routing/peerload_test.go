@@ -20,13 +20,14 @@ type several struct {
 	routers []*routing.Router
 	names   []string
 	told    []uint64
-	deaf    bool // what they tell is lost
+	last    map[int]*controlv1.RouterReport // what each told last
+	deaf    bool                            // what they tell is lost
 	// dispatched are the requests of each router that were sent and have no task yet.
 	dispatched [][]string
 }
 
 func newSeveral(n int, records ...*controlv1.WorkerRecord) *several {
-	s := &several{now: time.Unix(1000, 0), told: make([]uint64, n), dispatched: make([][]string, n)}
+	s := &several{now: time.Unix(1000, 0), told: make([]uint64, n), last: make(map[int]*controlv1.RouterReport), dispatched: make([][]string, n)}
 	for i := range n {
 		s.names = append(s.names, fmt.Sprint("router-", i))
 		records = append(records, &controlv1.WorkerRecord{Id: s.names[i], Role: controlv1.Role_ROLE_ROUTER, Epoch: 1})
@@ -59,6 +60,7 @@ func (s *several) do(router int, event routing.Event) {
 		case routing.Tell:
 			s.told[router]++
 			report := proto.CloneOf(a.Report)
+			s.last[router] = report
 			report.Origin = &controlv1.Origin{Id: s.names[router], Epoch: 1, Sequence: s.told[router]}
 			if !s.deaf {
 				s.all(routing.RouterReported{Report: report})

@@ -231,13 +231,19 @@ func (rt *Router) review(model string) {
 	d.sends = d.apart && computed >= apart*sendsLeast
 }
 
-// refusedForLoad takes in that this router or another refused a request for want of time.
-func (rt *Router) refusedForLoad(at time.Time) {
+// refusedHere takes in that this router refuses a request for want of time.
+func (rt *Router) refusedHere(now time.Time) {
+	if now.Sub(rt.refusedHereAt) >= reviewEvery {
+		rt.telling.news = true
+	}
+	rt.refusedHereAt = now
+	rt.refused(now)
+}
+
+// refused takes in that this router or another did so, and compares the uses of the workers.
+func (rt *Router) refused(at time.Time) {
 	if !at.After(rt.refusedForLoadAt) {
 		return
-	}
-	if at.Sub(rt.refusedForLoadAt) >= reviewEvery {
-		rt.telling.news = true
 	}
 	rt.refusedForLoadAt = at
 	for model := range rt.demands {

@@ -23,7 +23,7 @@ func (rt *Router) misses(s *search, decode, prefill *candidate, aheadMs float64)
 	}
 	late := func(what, name string, always bool, predicted, limit, retry time.Duration) (Refusal, bool) {
 		if !always {
-			rt.refusedForLoad(now)
+			rt.refusedHere(now)
 		}
 		limits := "slo." + name
 		if e.unasked {

@@ -33,7 +33,8 @@ type Router struct {
 	pinsDue          time.Time
 	workers          map[string]*worker        // by id: a new incarnation replaces the old one
 	order            []*worker                 // those of them that have answered, by id, so that equal histories give equal actions
-	refusedForLoadAt time.Time                 // when a request was last refused that would have been in time without others
+	refusedHereAt    time.Time                 // when a request was last refused that would have been in time without others
+	refusedForLoadAt time.Time                 // the same, by this router or another
 	unanswered       map[controlv1.Role]int    // the others, by role
 	live             bool                      // etcd answers
 	ignored          int                       // workers of the last view beyond maxWorkers

@@ -18,7 +18,7 @@ func TestOverloadUsesAllWorkersAlike(t *testing.T) {
 		r.KeepsTpot = true
 		r.Capacity.Blocks, r.Capacity.MaxBatchTokens, r.Capacity.MaxSequences, r.Capacity.MaxWaiting = 1000, 1024, 64, 64
 	}
-	b := newBench(t, nil, p, d)
+	b := newBench(t, func(c *routing.Config) { c.Router = "router-0" }, p, d)
 	// Steps as in decision 0045: prompts of 256 tokens and answers of 64.
 	report := func(prompts uint64) {
 		for id, role := range map[string]controlv1.Role{"p": controlv1.Role_ROLE_PREFILL, "d": controlv1.Role_ROLE_DECODE} {
@@ -59,5 +59,32 @@ func TestOverloadUsesAllWorkersAlike(t *testing.T) {
 	report(0)
 	if got, refusal := ask(); got.Prefill.ID != "p" {
 		t.Fatalf("after it: %+v, %+v", got, refusal)
+	}
+	// It is the same when another router has refused one, however long its word took.
+	b.list(p, d, &controlv1.WorkerRecord{Id: "router-1", Role: controlv1.Role_ROLE_ROUTER, Epoch: 1})
+	report(0)
+	for n, ago := range []uint32{59_000, 61_000} {
+		b.now = b.now.Add(time.Minute)
+		report(0)
+		b.do(routing.RouterReported{Report: &controlv1.RouterReport{Origin: &controlv1.Origin{Id: "router-1", Epoch: 1, Sequence: uint64(n + 1)}, RefusedMsAgo: ago}})
+		if got, refusal := ask(); (got.Prefill.ID == "") != (ago < 60_000) {
+			t.Errorf("%d ms after a refusal at another router: %+v, %+v", ago, got, refusal)
+		}
+	}
+}
+
+// TestRefusalsAreTold: a router tells the others when it refused a request for want of time, and not
+// what they told it.
+func TestRefusalsAreTold(t *testing.T) {
+	s := newSeveral(2, large("d1"))
+	s.all(load("d1", controlv1.Role_ROLE_DECODE, func(r *controlv1.LoadReport) { r.WaitingSequences, r.WaitingTokens = 1, 100_000 }))
+	s.pass(10 * time.Millisecond)
+	s.do(0, routing.Arrived{Request: routing.Request{ID: "late", Tenant: "t", Model: "fable", Mode: agg, Arrived: s.now, Tokens: 100, MaxNew: 8, TTFT: 20 * time.Millisecond}})
+	s.pass(2 * time.Second)
+	if ago := s.last[0].GetRefusedMsAgo(); ago == 0 || ago > 3000 {
+		t.Errorf("the router that refused tells of %d ms ago", ago)
+	}
+	if ago := s.last[1].GetRefusedMsAgo(); ago != 0 {
+		t.Errorf("the other one tells of %d ms ago", ago)
 	}
 }
