@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -54,7 +55,7 @@ func command(cmd *cobra.Command) []string {
 		switch {
 		case flag == "" && given && strings.HasPrefix(name, "--"):
 			out[i] = name + "=" + withoutSecret(name, value)
-		case flag == "" && (arg == "--openai-key" || arg == "--openai-header" || arg == "--openai"):
+		case flag == "" && slices.Contains(secretFlags, arg):
 			out[i], flag = arg, arg
 		default:
 			out[i], flag = withoutSecret(flag, arg), ""
@@ -63,13 +64,16 @@ func command(cmd *cobra.Command) []string {
 	return out
 }
 
+// secretFlags have values that withoutSecret changes.
+var secretFlags = []string{"--api-key", "--openai-key", "--openai-header", "--openai"}
+
 const hidden = "***"
 
 // withoutSecret is the value of a flag as others may see it. What a header says may be
 // a secret, whatever its name.
 func withoutSecret(flag, value string) string {
 	switch flag {
-	case "--openai-key":
+	case "--api-key", "--openai-key":
 		return hidden
 	case "--openai-header":
 		if name, _, ok := strings.Cut(value, ":"); ok {

@@ -266,9 +266,9 @@ func TestBenchServeKeepsSecrets(t *testing.T) {
 	file := func(name string) string { return filepath.Join(dir, name) }
 	plain := []string{"--concurrency=2", "--duration=300ms", "--warmup=0s", "--prompt-tokens=4", "--output-tokens=3"}
 	secret := []string{
-		"--openai", strings.Replace(listening.URL, "://", "://user:geheim-2@", 1), "--openai-key", "geheim-1", "--openai-header", "X-Key: geheim-3",
+		"--openai", strings.Replace(listening.URL, "://", "://user:geheim-2@", 1), "--openai-key", "geheim-1", "--openai-header", "X-Key: geheim-3", "--api-key", "geheim-4",
 	}
-	joined := []string{secret[0] + "=" + secret[1], secret[2] + "=" + secret[3], secret[4] + "=" + secret[5]}
+	joined := []string{secret[0] + "=" + secret[1], secret[2] + "=" + secret[3], secret[4] + "=" + secret[5], secret[6] + "=" + secret[7]}
 	address := strings.Replace(listening.URL, "://", "://***@", 1)
 
 	f := benched(t, 0, append(append([]string{"--out", file("a.json"), "--report", file("a.html"), "--csv", file("a.csv"), "--hdr", file("a.hdr")}, secret...), plain...)...)
@@ -276,14 +276,14 @@ func TestBenchServeKeepsSecrets(t *testing.T) {
 		t.Fatalf("%+v", f)
 	}
 	shown := strings.Join(f.Command, " ")
-	for _, want := range []string{"bench serve --json --out", "--openai " + address, "--openai-key *** --openai-header X-Key: *** --concurrency=2"} {
+	for _, want := range []string{"bench serve --json --out", "--openai " + address, "--openai-key *** --openai-header X-Key: *** --api-key *** --concurrency=2"} {
 		if !strings.Contains(shown, want) {
 			t.Errorf("the command reads %q, without %q", shown, want)
 		}
 	}
 	f = benched(t, 0, append(append([]string{"--out", file("b.json")}, joined...), plain...)...)
 	shown = strings.Join(f.Command, " ")
-	if want := "--openai=" + address + " --openai-key=*** --openai-header=X-Key: *** "; !strings.Contains(shown, want) {
+	if want := "--openai=" + address + " --openai-key=*** --openai-header=X-Key: *** --api-key=*** "; !strings.Contains(shown, want) {
 		t.Errorf("the command reads %q, without %q", shown, want)
 	}
 	table := run(t.Context(), "", nil, append(append([]string{"bench", "serve"}, secret...), plain...)...)
