@@ -43,6 +43,9 @@ You can run it again, with the certificate of an operator.`,
 	asJSON := addJSON(cmd, "print one JSON object: etcd, users")
 	_ = cmd.Flags().MarkHidden("lease-ttl") // it exists, but nothing is leased here
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if len(etcd.Endpoints) == 0 {
+			return usageError(cmd, "--etcd: name at least one address")
+		}
 		if err := etcd.ValidateFlags(); err != nil {
 			return usageError(cmd, err.Error())
 		}

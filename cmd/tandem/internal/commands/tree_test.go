@@ -132,6 +132,7 @@ func TestMistakesOnTheCommandLine(t *testing.T) {
 		{[]string{"serve", "--target="}, `'tandem up' runs a whole mesh: see 'tandem serve --help'`},
 		{[]string{"serve", "router"}, `tandem serve takes the part to run as a flag, did you mean --target=router? See 'tandem serve --help'`},
 		{[]string{"serve", "cook"}, `tandem serve takes no argument "cook": see`},
+		{[]string{"etcd-auth", "--etcd="}, `--etcd: name at least one address: see 'tandem etcd-auth --help'`},
 		{[]string{"start"}, `tandem has no command "start", did you mean "up"? See 'tandem --help'`},
 		{[]string{"run", "--prefill=2"}, `tandem has no command "run", did you mean "up"? See 'tandem --help'`},
 		{[]string{"router"}, `did you mean "serve --target=router"?`},
