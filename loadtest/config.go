@@ -174,6 +174,18 @@ func (c *Config) ValidateRun() error {
 	return err
 }
 
+// ValidateUntimed is ValidateRun for a benchmark that sets the rates itself: it refuses a
+// trace with times.
+func (c *Config) ValidateUntimed() error {
+	if err := c.ValidateRun(); err != nil {
+		return err
+	}
+	if c.Workload.OwnTimes() {
+		return errors.New("--trace brings its own times: draw lengths from it with --prompt-tokens empirical")
+	}
+	return nil
+}
+
 // rates of --sweep, nil for SweepAuto.
 func (c *Config) rates() ([]float64, error) {
 	if c.Sweep == SweepAuto || c.Sweep == "" {

@@ -141,7 +141,7 @@ func loadOf(mix Mix, load loadtest.Config, number uint64) (loadtest.Config, erro
 	if load.Workload.Seed > 0 { // so that no mix finds the prompts of another in a cache
 		load.Workload.Seed += number
 	}
-	err := load.ValidateRun()
+	err := load.ValidateUntimed()
 	return load, err
 }
 

@@ -114,11 +114,9 @@ it uses affect all results alike.`,
 		if o.Rates != nil && len(o.Mixes) > 1 {
 			return usageError(cmd, "--rates are of one mix: pass one --mix")
 		}
+		load.DurationSet, load.WarmupSet = fs.Changed("duration"), fs.Changed("warmup")
 		if err := modes.Check(load, o.Mixes); err != nil {
 			return settingsError(cmd, err)
-		}
-		if load.Workload.OwnTimes() {
-			return usageError(cmd, "--trace brings its own times: draw lengths from it with --prompt-tokens empirical")
 		}
 		three, err := server.contenders(cmd)
 		if err != nil {

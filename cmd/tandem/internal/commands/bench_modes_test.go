@@ -69,6 +69,16 @@ func TestBenchModesTable(t *testing.T) {
 	}
 }
 
+// A preset asks for ten minutes at least, unless a duration is given.
+func TestBenchModesDurationWithPreset(t *testing.T) {
+	onVirtualTime(t)
+	got := run(t.Context(), "", nil, strings.Fields("bench modes --virtual --model=tiny --preset=mlperf:llama-3.1-8b-server --duration=1s "+
+		"--warmup=200ms --rates=20 --mix=32/256 --json")...)
+	if got.status != 0 || !strings.Contains(got.stdout, `"window_s": 1,`) || strings.Contains(got.stdout, `"window_s": 600,`) {
+		t.Errorf("status %d: %s", got.status, got.stderr)
+	}
+}
+
 func TestBenchModesErrors(t *testing.T) {
 	for _, c := range []struct{ flags, want string }{
 		{"--mix=azur", `--mix: "azur" is none of 1024/16, 256/64, 32/256, azure`},

@@ -55,7 +55,8 @@ Each request sends the router the ttft and tpot bounds of --slo, unless --send-s
 		if server.openai.URL != "" && !cmd.Flags().Changed("send-slo") {
 			server.sendSLO = false // OpenAI's API cannot carry it
 		}
-		if err := config.ValidateRun(); err != nil {
+		config.DurationSet, config.WarmupSet = cmd.Flags().Changed("duration"), cmd.Flags().Changed("warmup")
+		if err := config.ValidateUntimed(); err != nil {
 			return settingsError(cmd, err)
 		}
 		if err := server.promise(config); err != nil {

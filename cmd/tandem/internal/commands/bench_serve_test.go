@@ -225,6 +225,9 @@ func TestBenchMistakes(t *testing.T) {
 		{[]string{"bench", "compare", "a", "b", "--threshold=-1"}, 2, "--threshold"},
 		{[]string{"bench", "modes", "--rates=x"}, 2, "--rates"},
 		{[]string{"bench", "modes", "--threads=0"}, 2, "--threads"},
+		{[]string{"bench", "modes", "--trace", mooncake}, 2, "--trace brings its own times"},
+		{[]string{"bench", "overload", "--addr", addr, "--slo=ttft:p90<1s", "--trace", mooncake}, 2, "--trace brings its own times"},
+		{[]string{"bench", "simulated", "--profile", report, "--trace", mooncake}, 2, "--trace brings its own times"},
 		{[]string{"bench", "simulated"}, 2, "tandem profile --out"},
 		{[]string{"bench", "simulated", "--profile", filepath.Join(dir, "none")}, 1, "none"},
 	} {

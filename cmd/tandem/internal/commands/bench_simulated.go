@@ -66,8 +66,9 @@ process may use, it gives one to each worker and the others to the router.`,
 		if _, err := os.Stat(profile); err != nil {
 			return fmt.Errorf("--profile: %w", err)
 		}
-		if err := load.ValidateRun(); err != nil {
-			return usageError(cmd, err.Error())
+		load.DurationSet, load.WarmupSet = fs.Changed("duration"), fs.Changed("warmup")
+		if err := load.ValidateUntimed(); err != nil {
+			return settingsError(cmd, err)
 		}
 		wanted, err := benchMode(mode)
 		if err != nil {
