@@ -21,10 +21,10 @@ type Plan struct {
 	NearestSLO string `json:"nearest_slo,omitempty"`
 	Size
 	// Utilisation of prefill and decode, or of workers that do both: the share of what they
-	// can serve within the SLO.
-	Utilisation map[string]float64 `json:"utilisation,omitempty"`
+	// can serve within the SLO; nil if there is no plan.
+	Utilisation map[string]float64 `json:"utilisation"`
 	// Predicted is what the last simulation had, nil if there was none.
-	Predicted *Prediction `json:"predicted,omitempty"`
+	Predicted *Prediction `json:"predicted"`
 	// Mode is where the phases run, SLO the objective, of each call if there is a fan-out.
 	Mode string `json:"mode"`
 	SLO  string `json:"slo"`

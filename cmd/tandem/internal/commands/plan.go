@@ -98,7 +98,10 @@ func planFailure(cmd *cobra.Command, made *plan.Plan, err error, asJSON bool) er
 	case errors.As(err, &infeasible):
 		return err
 	}
-	return settingsError(cmd, traceFailure(err))
+	if err = traceFailure(err); !strings.HasPrefix(err.Error(), "--") { // no flag is wrong
+		return err
+	}
+	return settingsError(cmd, err)
 }
 
 // planFlags are what a plan is for.

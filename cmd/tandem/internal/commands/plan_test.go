@@ -74,12 +74,18 @@ func TestPlanInfeasible(t *testing.T) {
 		Reason     string `json:"reason"`
 		NearestSLO string `json:"nearest_slo"`
 	}
+	for _, key := range []string{"utilisation", "predicted"} {
+		if !strings.Contains(got.stdout, `"`+key+`":null`) {
+			t.Errorf("the key %s is missing: %s", key, got.stdout)
+		}
+	}
 	if err := json.Unmarshal([]byte(got.stdout), &made); err != nil || made.Feasible == nil || *made.Feasible || made.Reason == "" || !strings.HasPrefix(made.NearestSLO, "ttft:p90<") {
 		t.Errorf("%v: %s", err, got.stdout)
 	}
 }
 
 func TestPlanMistakes(t *testing.T) {
+	addr := (&fakeRouter{}).start(t) // of a model with another context
 	for _, c := range []struct {
 		args   []string
 		status int
@@ -97,6 +103,7 @@ func TestPlanMistakes(t *testing.T) {
 		{[]string{"plan", "verify", "--rate", "5", "--slo", "ttft:p99<1s", "--prefill", "2"}, 2, "--prefill needs --decode"},
 		{[]string{"plan", "verify", "--rate", "5", "--slo", "ttft:p99<1s", "--within", "0"}, 2, "--within: 0 must be above 0"},
 		{[]string{"plan", "verify", "--rate", "5", "--slo", "ttft:p99<1s", "--addr", "127.0.0.1:1"}, 1, "127.0.0.1:1"},
+		{[]string{"plan", "verify", "--rate", "5", "--slo", "ttft:p99<1s", "--decode", "1", "--addr", addr}, 1, "pass --model with the model of the mesh\n"},
 		{[]string{"plan", "verify", "--rate", "5", "--slo", "ttft:p99<1s", "--ca", "/nowhere.pem"}, 2, "/nowhere.pem"},
 	} {
 		t.Run(strings.Join(c.args, " "), func(t *testing.T) {
