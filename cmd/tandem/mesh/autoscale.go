@@ -200,10 +200,11 @@ func (a *autoscaler) release(e *extra) error {
 	close(e.part.ended)
 	e.metrics.remove()
 	a.process.closePart(e.part)
+	err := a.process.closeEventLog(e.part.log)
 	if e.engine == nil {
-		return nil
+		return err
 	}
-	return a.process.engines.Free(e.engine)
+	return errors.Join(err, a.process.engines.Free(e.engine))
 }
 
 // stopAll stops all workers and waits for them.

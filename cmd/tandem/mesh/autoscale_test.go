@@ -5,6 +5,8 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -18,12 +20,13 @@ import (
 	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/engine/engines"
 	"github.com/tandem-serving/tandem/pkg/latency"
+	"github.com/tandem-serving/tandem/pkg/replay"
 	"github.com/tandem-serving/tandem/pkg/scaling"
 	"github.com/tandem-serving/tandem/pkg/telemetry"
 )
 
 // Workers start and stop as it is desired, again and again, and the answers that run meanwhile are
-// whole. What has stopped is in no list and in no metric.
+// whole. What has stopped is in no list and in no metric, and its event log is closed.
 func TestAutoscale(t *testing.T) {
 	var prefill, decode atomic.Int64
 	prefill.Store(1)
@@ -32,6 +35,7 @@ func TestAutoscale(t *testing.T) {
 	o.Engine.Name = engines.Simulated
 	o.Engine.Simulated.StepTime = latency.Model{BaseMs: 5}
 	o.Metrics = "127.0.0.1:0"
+	o.Record.Dir = filepath.Join(t.TempDir(), "events")
 	if err := o.Autoscale.Set("prefill=0..2,decode=1..3"); err != nil {
 		t.Fatal(err)
 	}
@@ -71,12 +75,34 @@ func TestAutoscale(t *testing.T) {
 		_, metrics := get(t, up.Metrics, "/metrics")
 		return !strings.Contains(metrics, `worker="decode-2"`) && !strings.Contains(metrics, `worker="decode-3"`) && strings.Contains(metrics, `worker="decode-1"`)
 	})
+	for _, id := range []string{"prefill-1", "prefill-2", "decode-2", "decode-3"} {
+		await(t, "the whole log of "+id, func() bool { return wholeLog(t, o.Record.Dir, id) })
+	}
+	if wholeLog(t, o.Record.Dir, "decode-1") {
+		t.Error("the log of a worker that runs is closed")
+	}
 	decode.Store(2)
 	serving("decode-1 decode-2")
 	cancel()
 	if err := <-ended; err != nil {
 		t.Errorf("it ended with %v", err)
 	}
+}
+
+// wholeLog says whether the only event log of a worker in a folder is closed.
+func wholeLog(t *testing.T, dir, id string) bool {
+	t.Helper()
+	logs, err := filepath.Glob(filepath.Join(dir, id+"-*.events"))
+	if err != nil || len(logs) != 1 {
+		t.Fatalf("logs of %s: %q, %v", id, logs, err)
+	}
+	file, err := os.Open(logs[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	result, err := replay.Run(file)
+	return err == nil && result.Incomplete == ""
 }
 
 // answer asks for an answer, says when it has begun, and checks that it is whole.

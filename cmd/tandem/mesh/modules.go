@@ -98,6 +98,7 @@ type part struct {
 	listener net.Listener
 	tls      *identity.Source // nil: its connections are not encrypted
 	kv       *kvEndpoint      // nil: it receives no KV
+	log      *eventlog.Log    // nil: nothing is recorded
 	// ended is closed when a worker of the autoscaler has; nil: it lasts as long as the process.
 	ended chan struct{}
 }

@@ -99,8 +99,8 @@ func (p *process) workerServices(w *part, e engine.Engine, metrics prometheus.Re
 func (p *process) newWorkerService(w *part, e engine.Engine, metrics prometheus.Registerer, logger *slog.Logger) (workerService, error) {
 	role, self := api.Name(w.role), w.identity()
 	self.KVAddresses = w.kv.addresses
-	log, err := p.newEventLog(self, logger)
-	if err != nil {
+	var err error
+	if w.log, err = p.newEventLog(self, logger); err != nil {
 		return nil, err
 	}
 	publisher, tracer := p.signals.NewPublisher(w.id, self.Epoch), p.tracing.Tracer("tandem-"+role, w.id)
@@ -124,7 +124,7 @@ func (p *process) newWorkerService(w *part, e engine.Engine, metrics prometheus.
 	case controlv1.Role_ROLE_PREFILL:
 		exchange.Dial = kvDial(identity.Decode, identity.KVTransfer)
 		return prefill.New(p.options.Prefill, prefill.Deps{
-			Identity: self, Exchange: exchange, KVMapPages: kv.Shares(), Engine: e, Grammars: p.model.grammars, Signals: publisher, Log: log, Logger: logger, Registerer: metrics, Tracer: tracer,
+			Identity: self, Exchange: exchange, KVMapPages: kv.Shares(), Engine: e, Grammars: p.model.grammars, Signals: publisher, Log: w.log, Logger: logger, Registerer: metrics, Tracer: tracer,
 			Stores: p.watchStores,
 			// Calls go to where the store listens, whatever KV goes over.
 			DialStore: func(address string) (*grpc.ClientConn, error) {
@@ -138,7 +138,7 @@ func (p *process) newWorkerService(w *part, e engine.Engine, metrics prometheus.
 			return nil, errors.New("--kv-transport: shm needs an engine with KV in memory that can be shared: the CPU engine on Linux; pass auto")
 		}
 		return decode.New(p.options.Decode, decode.Deps{
-			Identity: self, Exchange: exchange, KVPagesSocket: w.kv.pagesSocket(), Engine: e, Grammars: p.model.grammars, Signals: publisher, Log: log, Logger: logger, Registerer: metrics, Tracer: tracer,
+			Identity: self, Exchange: exchange, KVPagesSocket: w.kv.pagesSocket(), Engine: e, Grammars: p.model.grammars, Signals: publisher, Log: w.log, Logger: logger, Registerer: metrics, Tracer: tracer,
 		})
 	}
 }

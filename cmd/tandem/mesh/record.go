@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/spf13/pflag"
 
@@ -46,8 +47,8 @@ func (c *RecordConfig) Validate() error {
 	return nil
 }
 
-// newEventLog begins the event log of a part, which is closed when the process has stopped
-// all else; nil: nothing is recorded.
+// newEventLog begins the event log of a part, which is closed by closeEventLog, or when the
+// process has stopped all else; nil: nothing is recorded.
 func (p *process) newEventLog(identity membership.Identity, logger *slog.Logger) (*eventlog.Log, error) {
 	config := p.options.Record
 	if config.Dir == "" || identity.Role == controlv1.Role_ROLE_KVTRANSFER {
@@ -70,6 +71,15 @@ func (p *process) newEventLog(identity membership.Identity, logger *slog.Logger)
 	logger.Info("events are recorded", slog.String("file", path))
 	p.logs = append(p.logs, log)
 	return log, nil
+}
+
+// closeEventLog closes the log of a part that has ended before the process; nil: there is none.
+func (p *process) closeEventLog(log *eventlog.Log) error {
+	if log == nil {
+		return nil
+	}
+	p.logs = slices.DeleteFunc(p.logs, func(l *eventlog.Log) bool { return l == log })
+	return log.Close()
 }
 
 // newRecording closes the event logs when all that writes into them has stopped.
