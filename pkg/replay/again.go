@@ -2,6 +2,7 @@ package replay
 
 import (
 	"container/heap"
+	"context"
 	"errors"
 	"io"
 	"math"
@@ -72,8 +73,8 @@ type again struct {
 	hashes map[uint64]map[routing.BlockKey][]kvcache.Hash
 }
 
-func (h *history) runAgain(in io.Reader, config routing.Config) error {
-	log, err := openRouting(in)
+func (h *history) runAgain(ctx context.Context, in io.Reader, config routing.Config) error {
+	log, err := openRouting(ctx, in)
 	if err != nil {
 		return err
 	}

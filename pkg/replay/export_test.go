@@ -1,8 +1,13 @@
 package replay
 
-import "io"
+import (
+	"context"
+	"io"
+)
 
 // RunWithout is Run without one event.
-var RunWithout = func(number uint64) func(io.Reader) (Result, error) {
-	return func(in io.Reader) (Result, error) { return run(in, func(n uint64) bool { return n == number }) }
+var RunWithout = func(number uint64) func(context.Context, io.Reader) (Result, error) {
+	return func(ctx context.Context, in io.Reader) (Result, error) {
+		return run(ctx, in, func(n uint64) bool { return n == number })
+	}
 }

@@ -1,6 +1,7 @@
 package replay
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -81,8 +82,8 @@ type routingLog struct {
 	config routing.Config
 }
 
-func openRouting(in io.Reader) (*routingLog, error) {
-	log, err := open(in)
+func openRouting(ctx context.Context, in io.Reader) (*routingLog, error) {
+	log, err := open(ctx, in)
 	if err != nil {
 		return nil, err
 	}
@@ -110,8 +111,8 @@ func (l *routingLog) next() (record *eventlog.Record, calls []eventlog.Call, act
 	}
 }
 
-func readHistory(in io.Reader) (*history, error) {
-	log, err := openRouting(in)
+func readHistory(ctx context.Context, in io.Reader) (*history, error) {
+	log, err := openRouting(ctx, in)
 	if err != nil {
 		return nil, err
 	}

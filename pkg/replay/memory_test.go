@@ -124,11 +124,11 @@ func TestMemory(t *testing.T) {
 		run  func(in io.ReadSeeker) (n int, err error)
 	}{
 		{"replay", 2 << 20, func(in io.ReadSeeker) (int, error) {
-			r, err := replay.Run(in)
+			r, err := replay.Run(t.Context(), in)
 			return int(r.Events), err
 		}},
 		{"what if", 2<<20 + requests*little, func(in io.ReadSeeker) (int, error) {
-			o, err := replay.WhatIf(in, func(c routing.Config) (routing.Config, error) {
+			o, err := replay.WhatIf(t.Context(), in, func(c routing.Config) (routing.Config, error) {
 				c.Policy = "aggregated"
 				return c, nil
 			})

@@ -2,6 +2,7 @@ package replay
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -31,14 +32,16 @@ type Difference struct {
 	eventlog.Difference
 }
 
-// Run does again what a log says, up to the first difference. The error is of a log that cannot
-// be read on, and comes with the result so far.
-func Run(in io.Reader) (Result, error) { return run(in, func(uint64) bool { return false }) }
+// Run does again what a log says, up to the first difference or the end of ctx. The error is of a
+// log that cannot be read on, and comes with the result so far.
+func Run(ctx context.Context, in io.Reader) (Result, error) {
+	return run(ctx, in, func(uint64) bool { return false })
+}
 
 // run is Run without the events that are to be kept from the cores.
-func run(in io.Reader, without func(number uint64) bool) (Result, error) {
+func run(ctx context.Context, in io.Reader, without func(number uint64) bool) (Result, error) {
 	result := Result{Cores: make(map[string]int)}
-	log, err := open(in)
+	log, err := open(ctx, in)
 	if err != nil {
 		return result, err
 	}
@@ -83,10 +86,22 @@ func run(in io.Reader, without func(number uint64) bool) (Result, error) {
 	}
 }
 
-func open(in io.Reader) (*eventlog.Reader, error) {
+// open begins to read a log, which cannot be read on once ctx has ended.
+func open(ctx context.Context, in io.Reader) (*eventlog.Reader, error) {
 	codecs, err := NewCodecs()
 	if err != nil {
 		return nil, err
 	}
-	return eventlog.NewReader(bufio.NewReaderSize(in, 1<<16), codecs)
+	until := readFunc(func(b []byte) (int, error) {
+		if err := ctx.Err(); err != nil {
+			return 0, err
+		}
+		return in.Read(b)
+	})
+	return eventlog.NewReader(bufio.NewReaderSize(until, 1<<16), codecs)
 }
+
+type readFunc func(b []byte) (int, error)
+
+// Read implements io.Reader.
+func (f readFunc) Read(b []byte) (int, error) { return f(b) }

@@ -2,7 +2,10 @@ package replay_test
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"math/rand/v2"
 	"os"
@@ -129,7 +132,7 @@ func recordRouter(t *testing.T) (data []byte) {
 
 func TestRun(t *testing.T) {
 	data := recordRouter(t)
-	result, err := replay.Run(bytes.NewReader(data))
+	result, err := replay.Run(t.Context(), bytes.NewReader(data))
 	if err != nil || result.Difference != nil || result.Incomplete != "" || result.Build != "test" || result.Cores[eventlog.KindRouting] != 1 {
 		t.Fatalf("%+v, %v", result, err)
 	}
@@ -137,13 +140,46 @@ func TestRun(t *testing.T) {
 		t.Errorf("only %d events and %d actions", result.Events, result.Actions)
 	}
 	// A core that is another one: it does not see the decode workers.
-	result, err = replay.RunWithout(5)(bytes.NewReader(data))
+	result, err = replay.RunWithout(5)(t.Context(), bytes.NewReader(data))
 	if err != nil || result.Difference == nil {
 		t.Fatalf("a core without an event does the same: %+v, %v", result, err)
 	}
 	d := result.Difference
 	if d.Core != "routing 1" || d.Number <= 5 || len(d.Event) == 0 || slices.Equal(d.Expected, d.Got) || !strings.HasPrefix(d.Event[0], "routing.") {
 		t.Errorf("the difference is %+v", d)
+	}
+}
+
+// cancelling is a log during whose reading a context ends.
+type cancelling struct {
+	*bytes.Reader
+	cancel context.CancelFunc
+}
+
+func (c cancelling) Read(b []byte) (int, error) {
+	if c.Size()-int64(c.Len()) > 100 {
+		c.cancel()
+	}
+	return c.Reader.Read(b[:min(len(b), 100)])
+}
+
+func TestInterrupted(t *testing.T) {
+	data := recordRouter(t)
+	for name, read := range map[string]func(context.Context, io.ReadSeeker) error{
+		"run": func(ctx context.Context, in io.ReadSeeker) error {
+			_, err := replay.Run(ctx, in)
+			return err
+		},
+		"what if": func(ctx context.Context, in io.ReadSeeker) error {
+			_, err := replay.WhatIf(ctx, in, func(c routing.Config) (routing.Config, error) { return c, nil })
+			return err
+		},
+	} {
+		ctx, cancel := context.WithCancel(t.Context())
+		if err := read(ctx, cancelling{bytes.NewReader(data), cancel}); !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: %v", name, err)
+		}
+		cancel()
 	}
 }
 
@@ -165,7 +201,7 @@ func TestWhatIf(t *testing.T) {
 		{"no disaggregation", func(c *routing.Config) { c.DisaggregateMinTokens = 1000 }, func(o replay.Comparison) bool { return o.OtherMode > 10 }},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			o, err := replay.WhatIf(bytes.NewReader(data), func(c routing.Config) (routing.Config, error) {
+			o, err := replay.WhatIf(t.Context(), bytes.NewReader(data), func(c routing.Config) (routing.Config, error) {
 				test.change(&c)
 				return c, nil
 			})

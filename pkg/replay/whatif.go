@@ -1,6 +1,7 @@
 package replay
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"slices"
@@ -74,11 +75,11 @@ type Waits struct {
 // WhatIf asks what routing would have decided with the configuration that change makes of the
 // recorded one. What workers do is as it was: their reports, their prefix caches and how long
 // they took. Second tries are left out. A request that goes to other workers takes as long there as it took; one that was
-// refused takes as long as the others do on average.
+// refused takes as long as the others do on average. It fails if ctx ends before.
 //
 // It reads the log twice, and keeps about a kilobyte of each request.
-func WhatIf(in io.ReadSeeker, change func(routing.Config) (routing.Config, error)) (Comparison, error) {
-	h, err := readHistory(in)
+func WhatIf(ctx context.Context, in io.ReadSeeker, change func(routing.Config) (routing.Config, error)) (Comparison, error) {
+	h, err := readHistory(ctx, in)
 	if err != nil {
 		return Comparison{}, err
 	}
@@ -89,7 +90,7 @@ func WhatIf(in io.ReadSeeker, change func(routing.Config) (routing.Config, error
 	if _, err := in.Seek(0, io.SeekStart); err != nil {
 		return Comparison{}, fmt.Errorf("the log has to be read a second time: %w", err)
 	}
-	if err := h.runAgain(in, config); err != nil {
+	if err := h.runAgain(ctx, in, config); err != nil {
 		return Comparison{}, err
 	}
 	return h.compare(), nil

@@ -101,7 +101,7 @@ func wholeLog(t *testing.T, dir, id string) bool {
 		t.Fatal(err)
 	}
 	defer file.Close()
-	result, err := replay.Run(file)
+	result, err := replay.Run(t.Context(), file)
 	return err == nil && result.Incomplete == ""
 }
 

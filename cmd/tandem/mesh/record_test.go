@@ -102,7 +102,7 @@ func recordAndReplay(t *testing.T, speculate string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		result, err := replay.Run(bytes.NewReader(data))
+		result, err := replay.Run(t.Context(), bytes.NewReader(data))
 		if err != nil || result.Difference != nil || result.Incomplete != "" || result.Events < 10 {
 			t.Errorf("%s: %+v, %v", path, result, err)
 		}

@@ -2,6 +2,7 @@ package commands
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -45,8 +46,8 @@ repeated as far as it goes, and the output says why it ends.`,
 	asJSON := addJSON(cmd, "print one JSON object for each file")
 	cmd.RunE = func(cmd *cobra.Command, paths []string) error {
 		if policy.changed() {
-			return eachFile(paths, func(path string, in io.ReadSeeker) error {
-				comparison, err := replay.WhatIf(in, policy.change)
+			return eachFile(cmd.Context(), paths, func(path string, in io.ReadSeeker) error {
+				comparison, err := replay.WhatIf(cmd.Context(), in, policy.change)
 				if err != nil {
 					return err
 				}
@@ -54,8 +55,11 @@ repeated as far as it goes, and the output says why it ends.`,
 			})
 		}
 		differ := 0
-		err := eachFile(paths, func(path string, in io.ReadSeeker) error {
-			result, err := replay.Run(bufio.NewReaderSize(in, 1<<20))
+		err := eachFile(cmd.Context(), paths, func(path string, in io.ReadSeeker) error {
+			result, err := replay.Run(cmd.Context(), bufio.NewReaderSize(in, 1<<20))
+			if cmd.Context().Err() != nil {
+				return err
+			}
 			if result.Difference != nil {
 				differ++
 			}
@@ -66,17 +70,18 @@ repeated as far as it goes, and the output says why it ends.`,
 			}
 			return err
 		})
-		if err == nil && differ > 0 {
-			err = fmt.Errorf("%d of %d logs differ from what is done now", differ, len(paths))
+		if differ > 0 {
+			err = errors.Join(err, fmt.Errorf("%d of %d logs differ from what is done now", differ, len(paths)))
 		}
 		return err
 	}
 	return cmd
 }
 
-// eachFile reads files one after the other. A file that cannot be read does not keep it from
-// the others; the error is the first.
-func eachFile(paths []string, read func(path string, in io.ReadSeeker) error) (first error) {
+// eachFile reads files one after the other until ctx ends. A file that cannot be read does not
+// keep it from the others.
+func eachFile(ctx context.Context, paths []string, read func(path string, in io.ReadSeeker) error) error {
+	var errs []error
 	for _, path := range paths {
 		file, err := os.Open(path)
 		if opened, is := errors.AsType[*os.PathError](err); is {
@@ -85,11 +90,15 @@ func eachFile(paths []string, read func(path string, in io.ReadSeeker) error) (f
 			err = readOne(path, file, read)
 			_ = file.Close()
 		}
-		if err != nil && first == nil {
-			first = fmt.Errorf("%s: %w", path, err)
+		if ctx.Err() != nil {
+			interrupted := &exitError{status: exitInterrupted, message: "interrupted before all logs were read", cause: ctx.Err()}
+			return errors.Join(append(errs, interrupted)...)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", path, err))
 		}
 	}
-	return first
+	return errors.Join(errs...)
 }
 
 func readOne(path string, file *os.File, read func(path string, in io.ReadSeeker) error) error {
