@@ -165,12 +165,15 @@ func (p Plan) window(ctx context.Context, mesh *rig.Mesh, l *load, failed chan e
 		return err
 	}
 	tokens, router := float64(l.tokens.Load()), after.router-before.router
-	r.TokensPerS, r.TokensPerCPUS = tokens/r.Seconds, tokens/router
+	r.TokensPerS = tokens / r.Seconds
+	if router > 0 {
+		r.TokensPerCPUS = tokens / router
+	}
 	r.RouterCPUs, r.ClientCPUs = router/r.Seconds, (after.here-before.here)/r.Seconds
 	if tokens > 0 {
 		r.AllocationsPerToken = (allocatedAfter - allocated) / tokens
+		r.CPUMsPerRequest = 1000 * router / tokens * float64(p.Tokens)
 	}
-	r.CPUMsPerRequest = 1000 * router / tokens * float64(p.Tokens)
 	r.RequestsPerS, r.RSSMBytes = float64(l.requests.Load())/r.Seconds, float64(resident)/1e6
 	return nil
 }

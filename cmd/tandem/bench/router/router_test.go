@@ -85,6 +85,20 @@ func TestMeasure(t *testing.T) {
 	}
 }
 
+// Without a token in the measured time there is a result, which is not valid.
+func TestMeasureWithoutTokens(t *testing.T) {
+	benchtest.Children(t)
+	p := plan()
+	p.Streams, p.Gap, p.Duration = 1, time.Minute, 100*time.Millisecond
+	r, err := measure(t.Context(), t, p, func(string) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text, err := json.Marshal(r); err != nil || r.Valid || r.TokensPerS != 0 {
+		t.Errorf("%s, %v", text, err)
+	}
+}
+
 func TestMeasureEndsWithItsContext(t *testing.T) {
 	benchtest.Children(t)
 	ctx, cancel := context.WithCancel(t.Context())
