@@ -80,6 +80,9 @@ protects its key, as docs/security.md says.`,
 			if names[i], requests[i], err = certificateRequest(arg); err != nil {
 				return usageError(cmd, err.Error())
 			}
+			if other := slices.Index(names[:i], names[i]); other >= 0 {
+				return usageError(cmd, fmt.Sprintf("%q and %q would both be written to the folder %s: use two names", args[other], arg, filepath.Join(*dir, names[i])))
+			}
 			requests[i].TrustDomain, requests[i].Lifetime = *domain, *lifetime
 			requests[i].Hosts = append([]string{names[i], "localhost", "127.0.0.1", "::1"}, *hosts...)
 		}

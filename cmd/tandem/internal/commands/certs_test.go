@@ -55,7 +55,7 @@ func TestCerts(t *testing.T) {
 	if info, err := os.Stat(filepath.Join(dir, "prefill-7", "tls.key")); err != nil || info.Mode().Perm() != 0o644 {
 		t.Errorf("%v, %v", info, err)
 	}
-	for _, wrong := range [][]string{{"king/x"}, {"prefill/"}, {"prefill/../x"}, {"ca.key"}, {"--key-mode", "9"}, {"--lifetime", "1s"}} {
+	for _, wrong := range [][]string{{"king/x"}, {"prefill/"}, {"prefill/../x"}, {"prefill/node7", "decode/node7"}, {"etcd", "etcd"}, {"ca.key"}, {"--key-mode", "9"}, {"--lifetime", "1s"}} {
 		if got := run(t.Context(), "", nil, append([]string{"certs", "--dir", dir}, wrong...)...); got.status != 2 {
 			t.Errorf("%v: %+v", wrong, got)
 		}
