@@ -136,7 +136,7 @@ The file is explained in docs/simulation.md; docs/scenarios has examples.`,
 			if err != nil {
 				return loadFailure(cmd.Context(), err)
 			}
-			return show(cmd, *outputs.json, table, printPolicies)
+			return errors.Join(show(cmd, *outputs.json, table, printPolicies), table.result())
 		}
 		out, err := loadtest.Run(cmd.Context(), config, server, live)
 		live.finish()

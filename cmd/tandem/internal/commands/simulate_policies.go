@@ -3,6 +3,7 @@ package commands
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -54,6 +55,16 @@ func comparePolicies(ctx context.Context, config loadtest.Config, server simulat
 	}
 	slices.SortStableFunc(table.Policies, func(a, b policyRow) int { return cmp.Compare(b.GoodputRPS, a.GoodputRPS) })
 	return table, nil
+}
+
+// result is the error that the exit status shows: no policy had a request completed.
+func (t policyComparison) result() error {
+	for _, row := range t.Policies {
+		if row.Completed > 0 {
+			return nil
+		}
+	}
+	return errors.New("no request was completed, whatever the policy: without --policies, the report says what became of them")
 }
 
 // named says which policy a run is of.

@@ -313,6 +313,9 @@ func TestSimulatePolicies(t *testing.T) {
 	if got := run(t.Context(), "", nil, args...); got.status != 0 || !strings.HasPrefix(got.stdout, "goodput for ttft:p90<500ms,tpot:p90<30ms\n\nPOLICY ") {
 		t.Errorf("%+v", got)
 	}
+	if got := run(t.Context(), "", nil, append(args, "--request-timeout=1ms")...); got.status != 1 || !strings.HasPrefix(got.stdout, "goodput for") || !strings.Contains(got.stderr, "no request was completed, whatever the policy") {
+		t.Errorf("%+v", got)
+	}
 	for _, more := range [][]string{{"--find-max", "leave out --sweep, --find-max"}, {"--slo=", "say what that is with --slo", "--send-slo=false"}} {
 		if got := run(t.Context(), "", nil, slices.Concat(args, more[:1], more[2:])...); got.status != 2 || !strings.Contains(got.stderr, more[1]) {
 			t.Errorf("%s: %+v", more[0], got)
