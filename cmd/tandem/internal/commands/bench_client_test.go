@@ -33,6 +33,7 @@ func TestMeasurementsInterrupted(t *testing.T) {
 	for _, args := range [][]string{
 		{"bench", "client", "--streams=10"},
 		{"bench", "client", "--streams=10", "--find-max"},
+		{"bench", "tracing"},
 		{"profile", "--preset=tiny"},
 	} {
 		got := run(ctx, "", nil, args...)

@@ -43,10 +43,7 @@ difference then shows the error of the measurement itself.`,
 			}
 		}
 		result, err := tracecost.Measure(cmd.Context(), o)
-		if err != nil {
-			return err
-		}
-		return show(cmd, *asJSON, result, printTraceCost)
+		return measured(cmd, *asJSON, result, err, printTraceCost)
 	}
 	return cmd
 }
