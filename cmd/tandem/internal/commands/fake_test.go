@@ -30,6 +30,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type fakeRouter struct {
 	inferencev1.UnimplementedInferenceServer
 	controlv1.UnimplementedControlServer
+	controlv1.UnimplementedKeysServer
 
 	explainOwn func(*controlv1.ExplainOwnRequest) (*controlv1.ExplainResponse, error)
 
@@ -41,6 +42,7 @@ type fakeRouter struct {
 	budget   *controlv1.GetBudgetResponse
 	health   *health.Server
 	policy   *controlv1.Policy
+	keys     []*controlv1.ApiKey
 
 	clientsOnly   bool   // Control is served elsewhere
 	contextTokens uint32 // of the model; 0: 4096
@@ -96,6 +98,10 @@ func (f fakeRequests) Explain(_ context.Context, r *controlv1.ExplainOwnRequest)
 	return f.fake.explainOwn(r)
 }
 
+func (f *fakeRouter) ListKeys(context.Context, *controlv1.ListKeysRequest) (*controlv1.ListKeysResponse, error) {
+	return &controlv1.ListKeysResponse{Keys: f.keys}, nil
+}
+
 func (f *fakeRouter) GetPolicy(context.Context, *controlv1.GetPolicyRequest) (*controlv1.GetPolicyResponse, error) {
 	force := &controlv1.Policy{TenantMaxRequests: proto.Uint32(256), Versions: []*controlv1.ModelVersion{{Model: "fable", ModelDigest: "0123456789abcdef", ArithmeticClass: "cpu/bf16/3"}}}
 	if len(f.policy.GetVersions()) > 0 {
@@ -125,6 +131,7 @@ func (f *fakeRouter) start(t *testing.T) string {
 	controlv1.RegisterRequestsServer(server, fakeRequests{fake: f})
 	if !f.clientsOnly {
 		controlv1.RegisterControlServer(server, f)
+		controlv1.RegisterKeysServer(server, f)
 	}
 	f.health = health.NewServer()
 	healthv1.RegisterHealthServer(server, f.health)

@@ -275,16 +275,18 @@ func printKeys(w io.Writer, list keysJSON) error {
 		state := "valid"
 		switch {
 		case k.Revoked != nil:
-			state = "revoked " + k.Revoked.Format(time.DateTime)
+			state = "revoked " + utc(*k.Revoked)
 		case k.Expires != nil && !time.Now().Before(*k.Expires):
-			state = "expired " + k.Expires.Format(time.DateTime)
+			state = "expired " + utc(*k.Expires)
 		case k.Expires != nil:
-			state = "valid until " + k.Expires.Format(time.DateTime)
+			state = "valid until " + utc(*k.Expires)
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", k.ID, k.Tenant, strings.Join(k.Scopes, ","), k.Limits, k.Created.Format(time.DateTime), state)
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", k.ID, k.Tenant, strings.Join(k.Scopes, ","), k.Limits, utc(k.Created), state)
 	}
 	return table.Flush()
 }
+
+func utc(t time.Time) string { return t.UTC().Format(time.DateTime + " MST") }
 
 // String names the limits that there are.
 func (l limitsJSON) String() string {

@@ -46,6 +46,24 @@ func TestEnvironmentOfKeys(t *testing.T) {
 	}
 }
 
+// The times of keys are in UTC, and say so.
+func TestKeysListSaysUTC(t *testing.T) {
+	at := func(hour int) *timestamppb.Timestamp {
+		return timestamppb.New(time.Date(2020, 1, 2, hour, 4, 5, 0, time.UTC))
+	}
+	router := &fakeRouter{keys: []*controlv1.ApiKey{
+		{Id: "a", Tenant: "acme", Created: at(3), Expires: at(4)},
+		{Id: "b", Tenant: "acme", Created: at(3), Revoked: at(5)},
+		{Id: "c", Tenant: "acme", Created: at(3), Expires: timestamppb.New(time.Date(2999, 1, 2, 6, 4, 5, 0, time.UTC))},
+	}}
+	got := run(t.Context(), "", nil, "keys", "list", "--control", router.start(t))
+	for _, want := range []string{"2020-01-02 03:04:05 UTC  expired 2020-01-02 04:04:05 UTC\n", "revoked 2020-01-02 05:04:05 UTC\n", "valid until 2999-01-02 06:04:05 UTC\n"} {
+		if got.status != 0 || !strings.Contains(got.stdout, want) {
+			t.Errorf("it lacks %q: %+v", want, got)
+		}
+	}
+}
+
 // Who made a request asks with its secret, and at the address of clients.
 func TestExplainWithASecret(t *testing.T) {
 	router := &fakeRouter{clientsOnly: true, explainOwn: func(r *controlv1.ExplainOwnRequest) (*controlv1.ExplainResponse, error) {
