@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/tandem-serving/tandem/loadtest/stats"
 )
 
 // Result is the outcome of a measurement. All times are milliseconds.
@@ -137,7 +139,7 @@ func spread(values []time.Duration) Spread {
 		return Spread{}
 	}
 	slices.Sort(values)
-	at := func(p float64) float64 { return milliseconds(values[min(int(p*float64(len(values))), len(values)-1)]) }
+	at := func(p float64) float64 { return milliseconds(stats.Quantile(values, p)) }
 	return Spread{P50: at(.5), P99: at(.99), Max: at(1)}
 }
 

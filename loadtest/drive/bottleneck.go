@@ -8,6 +8,7 @@ import (
 
 	"github.com/tandem-serving/tandem/loadtest/client"
 	"github.com/tandem-serving/tandem/loadtest/record"
+	"github.com/tandem-serving/tandem/loadtest/stats"
 )
 
 const (
@@ -169,5 +170,5 @@ func percentile(values []time.Duration, p float64) time.Duration {
 		return 0
 	}
 	slices.Sort(values)
-	return values[min(int(p*float64(len(values))), len(values)-1)]
+	return stats.Quantile(values, p)
 }

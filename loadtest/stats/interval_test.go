@@ -224,6 +224,18 @@ func TestEffectiveSizeOfOneStall(t *testing.T) {
 
 // The interval of a median holds it as often as it says: each value is above the median with
 // probability a half.
+func TestQuantile(t *testing.T) {
+	for _, c := range []struct {
+		values []int
+		q      float64
+		want   int
+	}{{[]int{7}, 0, 7}, {[]int{7}, 1, 7}, {[]int{1, 2, 3, 4}, 0.5, 3}, {[]int{1, 2, 3, 4}, 0.49, 2}, {[]int{1, 2, 3, 4}, 0.99, 4}, {[]int{1, 2, 3, 4}, 1, 4}} {
+		if got := stats.Quantile(c.values, c.q); got != c.want {
+			t.Errorf("quantile %v of %v is %d, want %d", c.q, c.values, got, c.want)
+		}
+	}
+}
+
 func TestMedianInterval(t *testing.T) {
 	values := []float64{5, 1, 4, 2, 3}
 	if low, high, confidence := stats.MedianInterval(values); low != 1 || high != 5 || confidence != 0.9375 {

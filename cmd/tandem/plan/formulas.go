@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tandem-serving/tandem/loadtest/measure"
+	"github.com/tandem-serving/tandem/loadtest/stats"
 	"github.com/tandem-serving/tandem/pkg/latency"
 	"github.com/tandem-serving/tandem/pkg/queueing"
 	"github.com/tandem-serving/tandem/pkg/speculation"
@@ -177,7 +178,7 @@ func slower(w *simulate.Worker) *latency.Profile {
 
 // promptQuantile is how long the prompt at a quantile takes alone.
 func (f *formulas) promptQuantile(q float64) float64 {
-	return f.prompts[min(int(q*float64(len(f.prompts))), len(f.prompts)-1)]
+	return stats.Quantile(f.prompts, q)
 }
 
 // queue is that of a number of prefill workers.

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tandem-serving/tandem/loadtest/stats"
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/latency"
 )
@@ -64,7 +65,7 @@ func (r *Result) fit() error {
 	profile.Errors[Mixed] = latency.NewFitError(mixed)
 	if len(spreads) > 0 {
 		slices.Sort(spreads)
-		profile.Jitter = math.Round(min(rank(spreads, 0.5), latency.MaxJitter)*1e4) / 1e4
+		profile.Jitter = math.Round(min(stats.Quantile(spreads, 0.5), latency.MaxJitter)*1e4) / 1e4
 	}
 	if err := profile.Validate(); err != nil {
 		return fmt.Errorf("cannot fit a profile to the measurements: %w", err)

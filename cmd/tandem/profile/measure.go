@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tandem-serving/tandem/loadtest/stats"
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/latency"
 )
@@ -107,15 +108,10 @@ func (p *Point) once(ctx context.Context, e engine.Engine, counts bool) error {
 func (p *Point) sum() {
 	slices.Sort(p.times)
 	p.Repeats = len(p.times)
-	p.MedianMs = rank(p.times, 0.5)
+	p.MedianMs = stats.Quantile(p.times, 0.5)
 	if p.MedianMs > 0 {
-		p.Spread = 1 - rank(p.times, 0.16)/p.MedianMs
+		p.Spread = 1 - stats.Quantile(p.times, 0.16)/p.MedianMs
 	}
-}
-
-// rank is the q-quantile of sorted numbers.
-func rank(sorted []float64, q float64) float64 {
-	return sorted[min(int(q*float64(len(sorted))), len(sorted)-1)]
 }
 
 // layers measures where the time of a step goes: of the longest chunk that was
@@ -168,7 +164,7 @@ func layersOf(ctx context.Context, e engine.Engine, p *Point, budget time.Durati
 	medians := make([]float64, n+1)
 	for i, s := range spans {
 		slices.Sort(s)
-		medians[i] = rank(s, 0.5)
+		medians[i] = stats.Quantile(s, 0.5)
 	}
 	return latency.LayerTimes{Tokens: max(p.Chunk, p.Batch), Context: max(p.Chunk, p.Context+1), LayersMs: medians[:n], HeadMs: medians[n]}, nil
 }

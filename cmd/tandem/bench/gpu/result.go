@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tandem-serving/tandem/loadtest/stats"
 	"github.com/tandem-serving/tandem/pkg/engine/cuda"
 )
 
@@ -146,8 +147,7 @@ func figure(rounds []round, value func(round) float64) Figure {
 // of them does not exceed.
 func quantile[T cmp.Ordered](values []T, share float64) T {
 	slices.Sort(values)
-	at := int(share * float64(len(values)))
-	return values[min(at, len(values)-1)]
+	return stats.Quantile(values, share)
 }
 
 // times are those of steps of all rounds.

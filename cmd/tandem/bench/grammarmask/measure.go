@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/tandem-serving/tandem/loadtest/processor"
+	"github.com/tandem-serving/tandem/loadtest/stats"
 	"github.com/tandem-serving/tandem/pkg/grammar"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 )
@@ -183,9 +184,7 @@ func generate(g *grammar.Grammar, texts [][]byte, r *rand.Rand, most int, times 
 
 func timesOf(times []time.Duration) Times {
 	slices.Sort(times)
-	at := func(q float64) float64 {
-		return float64(times[min(int(q*float64(len(times))), len(times)-1)].Nanoseconds()) / 1e3
-	}
+	at := func(q float64) float64 { return float64(stats.Quantile(times, q).Nanoseconds()) / 1e3 }
 	return Times{Masks: len(times), P50: at(0.5), P99: at(0.99), Max: at(1)}
 }
 

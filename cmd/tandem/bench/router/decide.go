@@ -14,6 +14,7 @@ import (
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
+	"github.com/tandem-serving/tandem/loadtest/stats"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/routing"
 )
@@ -210,5 +211,5 @@ func hashing(random *rand.Rand) []time.Duration {
 // them does not exceed, in microseconds.
 func quantile(times []time.Duration, q float64) float64 {
 	slices.Sort(times)
-	return float64(times[min(int(q*float64(len(times))), len(times)-1)]) / float64(time.Microsecond)
+	return float64(stats.Quantile(times, q)) / float64(time.Microsecond)
 }
