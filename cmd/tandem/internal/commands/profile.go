@@ -18,6 +18,7 @@ import (
 	"github.com/tandem-serving/tandem/cmd/tandem/modeldir"
 	"github.com/tandem-serving/tandem/cmd/tandem/profile"
 	"github.com/tandem-serving/tandem/pkg/bytesize"
+	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
 	"github.com/tandem-serving/tandem/pkg/engine/engines"
 	"github.com/tandem-serving/tandem/pkg/latency"
@@ -204,30 +205,41 @@ func (f *profileFlags) with(ctx context.Context, weights *cpu.Weights, said func
 	}
 	defer func() { err = errors.Join(err, e.Close()) }()
 
-	const forLimits = 500 * time.Millisecond // before, meanwhile and after
-	var measured []latency.Limits
-	measure := func() error {
-		limits, err := weights.MeasureLimits(ctx, forLimits)
-		measured = append(measured, limits)
-		return err
-	}
-	if err := measure(); err != nil {
-		return nil, err
-	}
-	result, err := profile.Measure(ctx, e, profile.Options{
-		Duration: f.duration, MaxContext: f.maxContext, MaxChunk: f.maxChunk, Layers: f.layers, Between: measure, Progress: said,
+	const forLimits = 500 * time.Millisecond // each time
+	result, measured, err := f.run(ctx, e, profile.Options{Progress: said}, func() (latency.Limits, error) {
+		return weights.MeasureLimits(ctx, forLimits)
 	})
 	if err != nil {
 		return nil, err
 	}
-	if err := measure(); err != nil {
-		return nil, err
-	}
 	limits := profile.Limits(measured...)
-	made := result.Profile
-	made.Model, made.Engine, made.Threads, made.Limits = e.Model().Name, e.Capacity().Layout.ArithmeticClass, weights.Threads(), &limits
-	made.Device, made.Source = weights.ISA(), "tandem profile"
+	result.Profile.Threads, result.Profile.Limits, result.Profile.Device = weights.Threads(), &limits, weights.ISA()
 	return newProfileReport(result, weights.Bytes()), nil
+}
+
+// run profiles an engine, and measures the limits of its device before, meanwhile and after.
+func (f *profileFlags) run(
+	ctx context.Context, e engine.Engine, o profile.Options, limits func() (latency.Limits, error),
+) (_ *profile.Result, measured []latency.Limits, _ error) {
+	o.Duration, o.MaxContext, o.MaxChunk, o.Layers = f.duration, f.maxContext, f.maxChunk, f.layers
+	o.Between = func() error {
+		l, err := limits()
+		measured = append(measured, l)
+		return err
+	}
+	if err := o.Between(); err != nil {
+		return nil, nil, err
+	}
+	result, err := profile.Measure(ctx, e, o)
+	if err == nil {
+		err = o.Between()
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	made := result.Profile
+	made.Model, made.Engine, made.Source = e.Model().Name, e.Capacity().Layout.ArithmeticClass, "tandem profile"
+	return result, measured, nil
 }
 
 // profileReport is what `profile` prints, with --json as it is here.

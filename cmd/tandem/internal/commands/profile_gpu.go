@@ -100,31 +100,15 @@ func (f *profileFlags) withGPU(ctx context.Context, weights *cuda.Weights, meter
 	if _, err := meter.Measure(ctx); err != nil { // it finds an idle GPU's clock low
 		return nil, err
 	}
-	var measured []latency.Limits
-	measure := func() error {
+	result, measured, err := f.run(ctx, e, profile.Options{Grid: profile.GPUGrid(), Even: true, Progress: said}, func() (latency.Limits, error) {
 		l, err := meter.Measure(ctx)
-		measured = append(measured, latency.Limits{
-			FLOPsPerSecond: max(l.ProductFLOPs, l.CublasLtFLOPs), ReadBytesPerSecond: max(l.CopyBytes, l.ReadBytes), Valid: true,
-		})
-		return err
-	}
-	if err := measure(); err != nil {
-		return nil, err
-	}
-	result, err := profile.Measure(ctx, e, profile.Options{
-		Grid: profile.GPUGrid(), Even: true,
-		Duration: f.duration, MaxContext: f.maxContext, MaxChunk: f.maxChunk, Layers: f.layers, Between: measure, Progress: said,
+		return latency.Limits{FLOPsPerSecond: max(l.ProductFLOPs, l.CublasLtFLOPs), ReadBytesPerSecond: max(l.CopyBytes, l.ReadBytes), Valid: true}, err
 	})
 	if err != nil {
 		return nil, err
 	}
-	if err := measure(); err != nil {
-		return nil, err
-	}
 	limits := profile.LimitsWithin(gpuLimitsApart, measured...)
-	made := result.Profile
-	made.Model, made.Engine, made.Limits = e.Model().Name, e.Capacity().Layout.ArithmeticClass, &limits
-	made.Device, made.Source = weights.DeviceName(), "tandem profile"
+	result.Profile.Limits, result.Profile.Device = &limits, weights.DeviceName()
 	return newProfileReport(result, weights.Bytes()), nil
 }
 
