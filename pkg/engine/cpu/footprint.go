@@ -35,6 +35,13 @@ func SliceBytes(s model.Spec, c Config) int {
 	return shapeOf(s, BF16, c.withDefaults(1)).SliceBytes()
 }
 
+// FootprintBytes is about what loading a model takes with an engine whose c names Blocks: weights,
+// KV pages and workspace.
+func FootprintBytes(s model.Spec, c Config) int64 {
+	kv := int64(c.Blocks) * int64(s.Layers) * int64(SliceBytes(s, c))
+	return WeightBytes(s, c.withDefaults(1).Weights) + WorkspaceBytes(s, c) + kv
+}
+
 // WorkspaceBytes is what an engine allocates to compute in, beside its KV pages:
 // activations of a batch, scratch of the threads, block tables. Threads of 0 are as
 // many as Load takes then. It is 0 for what the engine refuses.

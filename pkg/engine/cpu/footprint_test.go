@@ -63,6 +63,10 @@ func TestFootprint(t *testing.T) {
 				if said, took := cpu.WorkspaceBytes(m.Spec(), config), cpu.WorkspaceOf(e); said != took || took < 1<<10 {
 					t.Errorf("%s, %s: %d bytes said for a workspace of %+v, %d taken", shape.Name, kind, said, config, took)
 				}
+				took := w.Bytes() + cpu.WorkspaceOf(e) + int64(config.Blocks*m.Spec().Layers*e.Capacity().Layout.SliceBytes)
+				if said := cpu.FootprintBytes(m.Spec(), config); took < said || float64(took) > 1.02*float64(said) {
+					t.Errorf("%s, %s: %d bytes said for %+v, %d taken", shape.Name, kind, said, config, took)
+				}
 			}
 		}
 	}

@@ -91,11 +91,7 @@ func (p Plan) window() time.Duration { return min(longestWindow, p.LimitsFor/5) 
 const limitBytes = 1 << 30
 
 // Bytes is about the memory that loading the model and measuring takes.
-func (p Plan) Bytes(spec model.Spec) int64 {
-	config := p.Config()
-	kv := int64(config.Blocks) * int64(spec.Layers) * int64(cpu.SliceBytes(spec, config))
-	return cpu.WeightBytes(spec, p.DType) + cpu.WorkspaceBytes(spec, config) + kv + limitBytes
-}
+func (p Plan) Bytes(spec model.Spec) int64 { return cpu.FootprintBytes(spec, p.Config()) + limitBytes }
 
 func blocksFor(tokens int) int {
 	return (tokens + cpu.DefaultBlockTokens - 1) / cpu.DefaultBlockTokens

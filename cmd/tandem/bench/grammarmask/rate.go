@@ -93,11 +93,7 @@ func (p RatePlan) config() cpu.Config {
 }
 
 // Bytes is about the memory that loading the model and measuring takes.
-func (p RatePlan) Bytes(spec model.Spec) int64 {
-	config := p.config()
-	kv := int64(config.Blocks) * int64(spec.Layers) * int64(cpu.SliceBytes(spec, config))
-	return cpu.WeightBytes(spec, cpu.BF16) + cpu.WorkspaceBytes(spec, config) + kv
-}
+func (p RatePlan) Bytes(spec model.Spec) int64 { return cpu.FootprintBytes(spec, p.config()) }
 
 // MeasureRate measures with an engine of the weights and a worker's driver. progress hears of each
 // round.

@@ -33,11 +33,7 @@ func (p Plan) engineConfig() cpu.Config {
 }
 
 // Bytes is about the memory that loading the model and measuring takes.
-func (p Plan) Bytes(spec model.Spec) int64 {
-	config := p.engineConfig()
-	kv := int64(config.Blocks) * int64(spec.Layers) * int64(cpu.SliceBytes(spec, config))
-	return cpu.WeightBytes(spec, cpu.BF16) + cpu.WorkspaceBytes(spec, config) + kv
-}
+func (p Plan) Bytes(spec model.Spec) int64 { return cpu.FootprintBytes(spec, p.engineConfig()) }
 
 // Real runs every policy of the plan on an engine on weights, which nobody else uses
 // meanwhile, each within limit. progress, if set, is told after each policy how many are

@@ -93,8 +93,4 @@ func (p Plan) config() cpu.Config {
 }
 
 // Bytes is about the memory that loading the model and measuring takes.
-func (p Plan) Bytes(spec model.Spec) int64 {
-	config := p.config()
-	kv := int64(config.Blocks) * int64(spec.Layers) * int64(cpu.SliceBytes(spec, config))
-	return cpu.WeightBytes(spec, p.DType) + cpu.WorkspaceBytes(spec, config) + kv
-}
+func (p Plan) Bytes(spec model.Spec) int64 { return cpu.FootprintBytes(spec, p.config()) }
