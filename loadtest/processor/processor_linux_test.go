@@ -5,10 +5,12 @@ import (
 	"math"
 	"os"
 	"os/exec"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -112,6 +114,17 @@ intr 12 0 0
 	after, still := processor.Busy(processor.Cores())
 	if !ok || !still || before <= 0 || after < before {
 		t.Errorf("this machine: %v, %t, then %v, %t", before, ok, after, still)
+	}
+}
+
+func TestThreadClock(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	now, name := processor.ThreadClock()
+	wall, began := time.Now(), now()
+	used := now() - began
+	if most := time.Since(wall); name != "processor" || used < 0 || used > most {
+		t.Errorf("the clock %q says %v within %v", name, used, most)
 	}
 }
 

@@ -64,18 +64,6 @@ type FirstMask struct {
 	Total       float64 `json:"total_ms"`
 }
 
-// started is the zero of the wall clock, which counts where threads have no processor time.
-var started = time.Now()
-
-// clock is the processor time of this thread, so that other programs do not count, or wall time
-// where the system lacks it.
-func clock() time.Duration {
-	if used, known := processor.ThreadTime(); known {
-		return used
-	}
-	return time.Since(started)
-}
-
 // eos ends outputs.
 const eos = 0
 
@@ -83,10 +71,9 @@ const eos = 0
 func Measure(ctx context.Context, plan Plan) (*Result, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	out := &Result{Clock: "wall"}
-	if _, known := processor.ThreadTime(); known {
-		out.Clock = "processor"
-	}
+	out := new(Result)
+	var clock func() time.Duration
+	clock, out.Clock = processor.ThreadClock()
 	for _, size := range plan.Sizes {
 		texts := Synthetic(size)
 		begin := clock()
@@ -148,6 +135,7 @@ func measureForm(ctx context.Context, v *grammar.Vocabulary, texts [][]byte, f f
 // generate draws an output and appends the time of each mask. Strings are a few tokens long, as
 // those of models are.
 func generate(g *grammar.Grammar, texts [][]byte, r *rand.Rand, most int, times []time.Duration) []time.Duration {
+	clock, _ := processor.ThreadClock()
 	c := g.Constrain([]int32{eos})
 	var tokens, ids, leaves []int32
 	for len(tokens) < most {
@@ -190,6 +178,7 @@ func timesOf(times []time.Duration) Times {
 
 // measureFirst times new schemas of ten kilobytes.
 func measureFirst(ctx context.Context, v *grammar.Vocabulary) (*FirstMask, error) {
+	clock, _ := processor.ThreadClock()
 	var compiles, totals []time.Duration
 	size := 0
 	for i := range 9 {

@@ -209,8 +209,13 @@ func (q *run) generate(ctx context.Context, prompts [][]int32, tokens int) error
 			return err
 		}
 	}
+	wall := time.Now()
+	now := func() time.Duration { return time.Since(wall) }
+	if q.plan.ProcessorTime {
+		now, _ = processor.ThreadClock()
+	}
 	for step != nil {
-		began, batch := q.now(), step.Batch
+		began, batch := now(), step.Batch
 		decodes := !slices.ContainsFunc(step.Parts, func(p scheduler.Part) bool { return p.Prompt })
 		batch.Sequences = q.spoil(batch.Sequences)
 		out, err := q.engine.Step(ctx, batch)
@@ -218,7 +223,7 @@ func (q *run) generate(ctx context.Context, prompts [][]int32, tokens int) error
 			return err
 		}
 		if q.plan.ProcessorTime {
-			out.Compute = max(q.now()-began-out.Drafting, 0)
+			out.Compute = max(now()-began-out.Drafting, 0)
 		}
 		if out.Drafts == nil {
 			luck(step.Batch.Sequences, batch.Sequences, out)
@@ -229,7 +234,7 @@ func (q *run) generate(ctx context.Context, prompts [][]int32, tokens int) error
 			return err
 		}
 		if decodes {
-			q.took += q.now() - began
+			q.took += now() - began
 			q.drafting += out.Drafting
 			q.tokens += q.generated() - before
 			q.parts += parts
@@ -237,20 +242,6 @@ func (q *run) generate(ctx context.Context, prompts [][]int32, tokens int) error
 	}
 	return nil
 }
-
-// now is a time to take differences of: of the calling thread's processor where the plan says
-// so and the system can.
-func (q *run) now() time.Duration {
-	if q.plan.ProcessorTime {
-		if used, known := processor.ThreadTime(); known {
-			return used
-		}
-	}
-	return time.Since(started)
-}
-
-// started is some time before all measurements.
-var started = time.Now()
 
 func (q *run) generated() (n int) {
 	for _, output := range q.outputs {

@@ -100,7 +100,7 @@ func Measure(ctx context.Context, t Tokenizer, p Plan) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	_, clock := now()
+	_, clock := processor.ThreadClock()
 	tokensPerMByte := float64(tokens) / (float64(len(p.Text)) / 1e6)
 	return &Result{
 		Threads: p.Threads, TextBytes: len(p.Text), TextTokens: tokens, Clock: clock,
@@ -109,27 +109,19 @@ func Measure(ctx context.Context, t Tokenizer, p Plan) (*Result, error) {
 	}, nil
 }
 
-// now is by the calling thread's processor time, or the time of day where the system does
-// not say that; clock names which.
-func now() (at time.Duration, clock string) {
-	if used, known := processor.ThreadTime(); known {
-		return used, "processor"
-	}
-	return time.Duration(time.Now().UnixNano()), "wall"
-}
-
 // run does steps 0 to n-1 over and over on every thread; the rate is units a second
 // of one core.
 func (p Plan) run(ctx context.Context, n int, step func(i int) (units float64, err error)) (float64, error) {
 	rates, errs := make([]float64, p.Threads), make([]error, p.Threads)
 	end := time.Now().Add(p.Duration / 3)
+	now, _ := processor.ThreadClock()
 	var threads sync.WaitGroup
 	for thread := range p.Threads {
 		threads.Go(func() {
 			runtime.LockOSThread()
 			defer runtime.UnlockOSThread()
 			units := 0.0
-			began, _ := now()
+			began := now()
 			for i := 0; i == 0 || time.Now().Before(end); i++ {
 				if errs[thread] = ctx.Err(); errs[thread] != nil {
 					return
@@ -141,8 +133,7 @@ func (p Plan) run(ctx context.Context, n int, step func(i int) (units float64, e
 				}
 				units += done
 			}
-			ended, _ := now()
-			rates[thread] = units / max(ended-began, time.Nanosecond).Seconds()
+			rates[thread] = units / max(now()-began, time.Nanosecond).Seconds()
 		})
 	}
 	threads.Wait()
