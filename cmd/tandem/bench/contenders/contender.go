@@ -120,7 +120,7 @@ func (r *running) open(ctx context.Context, load loadtest.Config, carry Bounds, 
 		return r.failure(err)
 	}
 	if progress != nil {
-		progress = named{progress, r.Name}
+		progress = Named{progress, r.Name}
 	}
 	r.session, err = loadtest.NewSession(ctx, load, r.client, progress)
 	return r.failure(err)
@@ -185,13 +185,14 @@ func (r *running) outcome(name string) *loadtest.Outcome {
 	return o
 }
 
-// named puts a contender's name before what a run says of itself.
-type named struct {
+// Named puts a name before what a run says of itself.
+type Named struct {
 	loadtest.Progress
-	name string
+	Name string
 }
 
-func (n named) Begin(what string, total time.Duration) { n.Progress.Begin(n.name+", "+what, total) }
+// Begin says that a run begins.
+func (n Named) Begin(what string, total time.Duration) { n.Progress.Begin(n.Name+", "+what, total) }
 
 // turn is the order of n contenders in a step: each begins in turn.
 func turn(n, step int) []int {

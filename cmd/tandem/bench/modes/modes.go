@@ -78,7 +78,7 @@ func (r *Result) add(ctx context.Context, set *contenders.Set, mix Mix, o Option
 		return err
 	}
 	if progress != nil {
-		progress = of{progress, mix.Name}
+		progress = contenders.Named{Progress: progress, Name: mix.Name}
 	}
 	idle := loadtest.Idle{}
 	if o.Rates == nil || load.SLO == "" && load.Preset == "" {
@@ -169,11 +169,3 @@ func bound(idle time.Duration, scale float64) time.Duration {
 	unit := math.Pow(10, math.Floor(math.Log10(exact))-1)
 	return time.Duration(math.Round(exact/unit) * unit)
 }
-
-// of puts the name of a mix before the progress messages of a run.
-type of struct {
-	loadtest.Progress
-	mix string
-}
-
-func (o of) Begin(what string, total time.Duration) { o.Progress.Begin(o.mix+", "+what, total) }

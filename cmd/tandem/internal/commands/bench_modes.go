@@ -172,16 +172,14 @@ it uses affect all results alike.`,
 
 // parseScale reads "10,5".
 func parseScale(text string) (ttft, tpot float64, err error) {
-	parts := strings.Split(text, ",")
-	if len(parts) != 2 {
-		return 0, 0, fmt.Errorf("%q is not two numbers, such as 10,5", text)
+	numbers, err := parseNumbers(text, 1, 1000)
+	if err == nil && len(numbers) != 2 {
+		err = fmt.Errorf("%q is not two numbers, such as 10,5", text)
 	}
-	for i, into := range []*float64{&ttft, &tpot} {
-		if *into, err = strconv.ParseFloat(strings.TrimSpace(parts[i]), 64); err != nil || !(*into > 1 && *into <= 1000) {
-			return 0, 0, fmt.Errorf("%q is not a number above 1 and up to 1000", parts[i])
-		}
+	if err != nil {
+		return 0, 0, err
 	}
-	return ttft, tpot, nil
+	return numbers[0], numbers[1], nil
 }
 
 // comparedServer is what serves in each contender.

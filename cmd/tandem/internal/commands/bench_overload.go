@@ -45,7 +45,7 @@ Each request sends the router the ttft and tpot bounds of --slo, unless --send-s
 	asJSON := addJSON(cmd, "print one JSON object: capacity_rps, goodput_rps, slo, steps, recovery_ms, worse_before, worse_after")
 	onlyOnCommandLine(cmd, "times")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		times, err := parseTimes(given)
+		times, err := parseNumbers(given, 0, mostTimes)
 		if err != nil {
 			return usageError(cmd, "--times: "+err.Error())
 		}
@@ -85,14 +85,14 @@ Each request sends the router the ttft and tpot bounds of --slo, unless --send-s
 	return cmd
 }
 
-// parseTimes reads "1,2,10".
-func parseTimes(text string) (times []float64, err error) {
+// parseNumbers reads "1,2,10", each number being above least and up to most.
+func parseNumbers(text string, least, most float64) (numbers []float64, err error) {
 	for part := range strings.SplitSeq(text, ",") {
 		n, err := strconv.ParseFloat(strings.TrimSpace(part), 64)
-		if err != nil || !(n > 0 && n <= mostTimes) {
-			return nil, fmt.Errorf("%q is not a multiple above 0 and up to %d", part, mostTimes)
+		if err != nil || !(n > least && n <= most) {
+			return nil, fmt.Errorf("%q is not a number above %g and up to %g", part, least, most)
 		}
-		times = append(times, n)
+		numbers = append(numbers, n)
 	}
-	return times, nil
+	return numbers, nil
 }
