@@ -121,9 +121,10 @@ func newGoodput(rows []application, columns []column, rounds int) *goodput {
 func (g *goodput) measure(ctx context.Context, o Options, requests int) error {
 	return each(ctx, len(g.found)/g.rounds, func(cell int) error {
 		row, col := g.rows[cell/len(g.columns)], g.columns[cell%len(g.columns)]
-		s := rateSearch{most: row.model.most, within: row.model.within, requests: requests}
+		s := rateSearch{most: row.model.most, within: row.model.within, step: row.model.within}
+		on := setup{placement: col.placement, fabric: col.fabric, requests: requests}
 		layouts := slices.DeleteFunc(row.model.layouts(row.gpus, col.placement), func(l layout) bool { return col.chunked && l.whole })
-		found, err := row.rounds(ctx, o, layouts, col.placement, col.fabric, s, g.rounds)
+		found, err := row.rounds(ctx, o, on, layouts, s, g.rounds)
 		if err != nil {
 			return fmt.Errorf("%s, %s: %w", row, col, err)
 		}

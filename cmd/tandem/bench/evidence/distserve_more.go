@@ -18,7 +18,7 @@ import (
 func reproduceDistServe(ctx context.Context, o Options, g *goodput, r *Result) error {
 	a := g.rows[0]
 	a.ttft = 0.2
-	s := rateSearch{most: 5, within: 0.25, requests: 300}
+	s := rateSearch{most: 5, within: 0.25, step: 0.25}
 	var split, joint []layout
 	for _, degree := range []int{1, 2, 4} {
 		for _, whole := range []bool{true, false} {
@@ -46,7 +46,7 @@ func reproduceDistServe(ctx context.Context, o Options, g *goodput, r *Result) e
 	if err := each(ctx, len(cells), func(i int) (err error) {
 		c, a := cells[i], a
 		a.keeps = c.keeps
-		found[i], err = a.rounds(ctx, o, slices.Clone(c.layouts), c.p, free, s, rounds)
+		found[i], err = a.rounds(ctx, o, setup{placement: c.p, fabric: free, requests: 300}, slices.Clone(c.layouts), s, rounds)
 		return err
 	}); err != nil {
 		return err
@@ -76,7 +76,7 @@ func tightestSLOs(ctx context.Context, o Options, g *goodput, r *Result) error {
 		if at == 0 || with.rate == 0 {
 			return nil
 		}
-		scales[i], err = a.tightest(ctx, o, with.layout, c.placement, c.fabric, requests, round, at)
+		scales[i], err = a.tightest(ctx, o, setup{with.layout, c.placement, c.fabric, requests}, round, at)
 		return err
 	}); err != nil {
 		return err
@@ -140,8 +140,8 @@ func sweepsOfDistServe(ctx context.Context, o Options, g *goodput, r *Result) er
 		if i%2 == 1 {
 			to, perGPU, scale = &byScale[c], at, byScale[c].x[k]
 		}
-		l := g.of(0, columns[c])[0].layout
-		share, err := a.share(ctx, o, l, columns[c].placement, columns[c].fabric, requests, 0, perGPU, scale)
+		on := setup{g.of(0, columns[c])[0].layout, columns[c].placement, columns[c].fabric, requests}
+		share, err := a.share(ctx, o, on, 0, perGPU, scale)
 		to.y[k] = 100 * share
 		return err
 	}); err != nil {
@@ -182,7 +182,7 @@ func compareAzure(ctx context.Context, o Options, g *goodput, r *Result) error {
 	figures := make([]report.Figures, 2)
 	if err := each(ctx, 2, func(i int) error {
 		a := []application{fitted, traced}[i]
-		t, err := newTrial(o.Profiles, a.scenario(o, of.layout, disaggregated, nvLink, requests, 1))
+		t, err := newTrial(o.Profiles, a.scenario(o, setup{of.layout, disaggregated, nvLink, requests}, 1))
 		if err == nil {
 			figures[i], err = t.at(ctx, 0.8*of.rate*float64(a.gpus), 0)
 		}

@@ -146,26 +146,26 @@ type application struct {
 // String is such as "chatbot, OPT-13B, 4 A100s".
 func (a application) String() string { return fmt.Sprintf("%s, %d A100s", a.name, a.gpus) }
 
-// scenario is the text of one, as 'tandem simulate' reads it, for so many requests a rate.
-func (a application) scenario(o Options, l layout, p placement, f fabric, requests int, sloScale float64) string {
+// scenario is the text of one, as 'tandem simulate' reads it.
+func (a application) scenario(o Options, on setup, sloScale float64) string {
 	var out strings.Builder
 	m := a.model
 	out.WriteString(m.text())
-	fmt.Fprintf(&out, "block-tokens: 16\nnetwork: %s\nrouter: {tenant-max-requests: 1000000}\npools:\n", f.text)
-	for _, g := range l.groups {
+	fmt.Fprintf(&out, "block-tokens: 16\nnetwork: %s\nrouter: {tenant-max-requests: 1000000}\npools:\n", on.fabric.text)
+	for _, g := range on.layout.groups {
 		const bytesOfFP16 = 2
 		memory := m.tokens[g.degree] * 2 * m.layers * m.hidden * bytesOfFP16
 		fmt.Fprintf(&out, "  %s: {role: %s, count: %d, profile: {file: %q, model: facebook/%s}, kv-memory: %d, max-sequences: 512, max-batch-tokens: %d",
 			g.role, g.role, g.workers, o.profile(fmt.Sprintf("a100-%s-tp%d.json", m.name, g.degree)), m.name, memory, 2*optContext)
-		if g.role == "prefill" || l.whole {
+		if g.role == "prefill" || on.layout.whole {
 			fmt.Fprintf(&out, ", chunk-tokens: %d", optContext)
 		}
-		if l.whole {
+		if on.layout.whole {
 			out.WriteString(", step-budget: 0s")
 		}
 		out.WriteString("}\n")
 	}
 	fmt.Fprintf(&out, "traffic:\n  rate: 1\n  mode: %s\n  duration: 1ms\n  min-requests: %d\n  warmup: 10s\n  slo: %q\n  send-slo: %t\n%s",
-		p, requests, fmt.Sprintf("ttft:p90<%s,tpot:p90<%s", seconds(a.ttft*sloScale), seconds(a.tpot*sloScale)), !a.keeps, a.lengths)
+		on.placement, on.requests, fmt.Sprintf("ttft:p90<%s,tpot:p90<%s", seconds(a.ttft*sloScale), seconds(a.tpot*sloScale)), !a.keeps, a.lengths)
 	return out.String()
 }

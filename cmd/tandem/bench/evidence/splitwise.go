@@ -62,24 +62,16 @@ func (splitwise) Run(ctx context.Context, o Options) (*Result, error) {
 	found := make([]answer, len(designs)*rounds)
 	if err := each(ctx, len(found), func(i int) error {
 		design, round, best := designs[i/rounds], i%rounds, &found[i]
-		for _, p := range design.parks {
-			passes := func(rate float64) (bool, error) {
-				return p.meetsSplitwise(ctx, o, design.placement, requests, lengths(path), rate*p.dollars()/100, round, empty)
-			}
-			if best.rate > 0 {
-				if better, err := passes(best.rate + within); err != nil {
-					return err
-				} else if !better {
-					continue
-				}
-			}
-			rate, err := bisect(best.rate, mostForHundred, within*5, passes)
+		var err error
+		best.park, best.rate, err = bestOf(design.parks, rateSearch{mostForHundred, within * 5, within}, func(p park, rate float64) (bool, error) {
+			met, err := p.meetsSplitwise(ctx, o, design.placement, requests, lengths(path), rate*p.dollars()/100, round, empty)
 			if err != nil {
-				return fmt.Errorf("%s, %s: %w", design.name, p, err)
+				err = fmt.Errorf("%s, %s: %w", design.name, p, err)
 			}
-			if rate > best.rate {
-				*best = answer{rate, p}
-			}
+			return met, err
+		})
+		if err != nil {
+			return err
 		}
 		o.say(fmt.Sprintf("splitwise: %s, round %d: %s requests/s for $100 an hour with %s", design.name, round+1, rate(best.rate), best.park))
 		return nil
