@@ -26,14 +26,7 @@ import (
 )
 
 func newSimulateCommand() *cobra.Command {
-	var (
-		config  loadtest.Config
-		target  benchTarget
-		outputs benchOutputs
-		all     bool
-		scaleBy string
-		fixed   string
-	)
+	var f simulateFlags
 	cmd := &cobra.Command{
 		Use:   "simulate SCENARIO.yaml",
 		Short: "Run a cluster on virtual time, and measure what its users would see",
@@ -57,100 +50,125 @@ The file is explained in docs/simulation.md; docs/scenarios has examples.`,
   tandem simulate docs/scenarios/ratio.yaml --find-max --slo "ttft:p99<500ms" --json`,
 		Args: exactly("the SCENARIO.yaml"),
 	}
-	traffic := pflag.NewFlagSet("", pflag.ContinueOnError) // what the file may set
-	config.RegisterFlags(traffic)
-	traffic.StringVar(&target.mode, "mode", "auto", "where the phases run: auto, disaggregated or aggregated")
-	traffic.BoolVar(&target.sendSLO, "send-slo", false, "send the router the ttft and tpot bounds of --slo or --preset with each request")
-	traffic.Lookup("seed").Usage = "seed of the whole simulation; equal seeds give equal results (default: the file's, else 1)"
-	cmd.Flags().AddFlagSet(traffic)
+	f.add(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error { return f.run(cmd, args[0]) }
+	return cmd
+}
+
+// simulateFlags are those of the command.
+type simulateFlags struct {
+	config  loadtest.Config
+	traffic *pflag.FlagSet // what the file may set
+	target  benchTarget
+	outputs benchOutputs
+	// policies compares all, scaleBy is how pools follow the load, fixed the sizes of those that do not.
+	policies       bool
+	scaleBy, fixed string
+}
+
+func (f *simulateFlags) add(cmd *cobra.Command) {
+	f.traffic = pflag.NewFlagSet("", pflag.ContinueOnError)
+	f.config.RegisterFlags(f.traffic)
+	f.traffic.StringVar(&f.target.mode, "mode", "auto", "where the phases run: auto, disaggregated or aggregated")
+	f.traffic.BoolVar(&f.target.sendSLO, "send-slo", false, "send the router the ttft and tpot bounds of --slo or --preset with each request")
+	f.traffic.Lookup("seed").Usage = "seed of the whole simulation; equal seeds give equal results (default: the file's, else 1)"
+	cmd.Flags().AddFlagSet(f.traffic)
 	oneOf(cmd, "mode", api.Names[inferencev1.Mode]()...)
-	outputs.add(cmd)
-	cmd.Flags().BoolVar(&all, "policies", false, "compare all routing policies, in one table")
-	cmd.Flags().StringVar(&scaleBy, "autoscale", "", "how the pools that the file lets follow the load do so: by their desired size (desired), by how much of the time they compute (utilisation), or by the prompt tokens that wait (queue)")
-	cmd.Flags().StringVar(&fixed, "fixed", "", "sizes of pools, as in p=4,d=9; then no pool follows the load")
+	f.outputs.add(cmd)
+	cmd.Flags().BoolVar(&f.policies, "policies", false, "compare all routing policies, in one table")
+	cmd.Flags().StringVar(&f.scaleBy, "autoscale", "", "how the pools that the file lets follow the load do so: by their desired size (desired), by how much of the time they compute (utilisation), or by the prompt tokens that wait (queue)")
+	cmd.Flags().StringVar(&f.fixed, "fixed", "", "sizes of pools, as in p=4,d=9; then no pool follows the load")
 	cmd.MarkFlagsMutuallyExclusive("autoscale", "fixed")
 	oneOf(cmd, "autoscale", simulate.ScalePolicies()...)
 	onlyOnCommandLine(cmd, "policies", "autoscale", "fixed")
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if err := outputs.check(cmd); err != nil {
-			return err
+}
+
+func (f *simulateFlags) run(cmd *cobra.Command, file string) error {
+	if err := f.outputs.check(cmd); err != nil {
+		return err
+	}
+	s, err := f.simulation(cmd, file)
+	if err != nil {
+		return err
+	}
+	server := simulatedServer{s.scenario, file}
+	f.config.Drive = s.Drive
+	live := &simulateProgress{liveLine: newLiveLine(cmd.ErrOrStderr())}
+	if f.policies {
+		if f.config.Sweep != "" || f.config.FindMax || f.outputs.html+f.outputs.out+f.outputs.csv+f.outputs.hdr != "" {
+			return usageError(cmd, "--policies prints one table: leave out --sweep, --find-max and the flags of other outputs, but for --json")
 		}
-		given := newGivenFlags(cmd, traffic, &config.Workload.Trace)
-		read, err := scenario.Read(args[0], traffic)
-		if err != nil {
-			return err
+		if f.config.SLO == "" {
+			return usageError(cmd, "--policies compares goodput: say what that is with --slo, such as ttft:p90<500ms,tpot:p90<30ms")
 		}
-		if scaleBy != "" {
-			if err := read.ScaleBy(scaleBy); err != nil {
-				return usageError(cmd, "--autoscale: "+err.Error())
-			}
-		}
-		if fixed != "" {
-			if err := read.Fix(fixed); err != nil {
-				return usageError(cmd, "--fixed: "+err.Error())
-			}
-		}
-		config.DurationSet, config.WarmupSet = traffic.Changed("duration"), traffic.Changed("warmup")
-		config.KeepRecords = outputs.csv != "" || outputs.hdr != ""
-		if err := config.Validate(); err != nil {
-			return given.place(read, err)
-		}
-		if err := target.promise(config); err != nil {
-			return given.place(read, err)
-		}
-		mode, err := benchMode(target.mode)
-		if err != nil {
-			return given.place(read, err)
-		}
-		server := simulatedServer{read, args[0]}
-		if err := server.fits(config.Workload); err != nil {
-			return given.place(read, err)
-		}
-		ends := config.Sends()
-		if config.Workload.OwnTimes() {
-			last, err := config.Workload.TraceEnds()
-			if err != nil {
-				return given.place(read, err)
-			}
-			if last++; ends == 0 || last < ends { // what is due with the last request happens
-				ends = last
-			}
-		}
-		if ends > 0 {
-			if err := read.Ends(ends); err != nil {
-				return err
-			}
-		}
-		s := &simulation{scenario: read, seed: config.Workload.Seed, mode: mode, ttft: target.ttft, tpot: target.tpot}
-		config.Drive = s.Drive
-		live := &simulateProgress{liveLine: newLiveLine(cmd.ErrOrStderr())}
-		if all {
-			if config.Sweep != "" || config.FindMax || outputs.html+outputs.out+outputs.csv+outputs.hdr != "" {
-				return usageError(cmd, "--policies prints one table: leave out --sweep, --find-max and the flags of other outputs, but for --json")
-			}
-			if config.SLO == "" {
-				return usageError(cmd, "--policies compares goodput: say what that is with --slo, such as ttft:p90<500ms,tpot:p90<30ms")
-			}
-			table, err := comparePolicies(cmd.Context(), config, server, *s, live)
-			live.finish()
-			if err != nil {
-				return loadFailure(cmd.Context(), err)
-			}
-			return errors.Join(show(cmd, *outputs.json, table, printPolicies), table.result())
-		}
-		out, err := loadtest.Run(cmd.Context(), config, server, live)
+		table, err := comparePolicies(cmd.Context(), f.config, server, *s, live)
 		live.finish()
 		if err != nil {
 			return loadFailure(cmd.Context(), err)
 		}
-		out.Report.Name, out.Report.Command, out.Report.Version = outputs.name, command(cmd), telemetry.ReadBuild().String()
-		out.Report.Simulation = s.took()
-		if err := outputs.write(cmd, out.Report, out.Runs); err != nil {
-			return err
-		}
-		return benchResult(out.Report)
+		return errors.Join(show(cmd, *f.outputs.json, table, printPolicies), table.result())
 	}
-	return cmd
+	out, err := loadtest.Run(cmd.Context(), f.config, server, live)
+	live.finish()
+	if err != nil {
+		return loadFailure(cmd.Context(), err)
+	}
+	out.Report.Name, out.Report.Command, out.Report.Version = f.outputs.name, command(cmd), telemetry.ReadBuild().String()
+	out.Report.Simulation = s.took()
+	if err := f.outputs.write(cmd, out.Report, out.Runs); err != nil {
+		return err
+	}
+	return benchResult(out.Report)
+}
+
+// simulation reads a scenario, and checks it together with the flags.
+func (f *simulateFlags) simulation(cmd *cobra.Command, file string) (*simulation, error) {
+	given := newGivenFlags(cmd, f.traffic, &f.config.Workload.Trace)
+	read, err := scenario.Read(file, f.traffic)
+	if err != nil {
+		return nil, err
+	}
+	if f.scaleBy != "" {
+		if err := read.ScaleBy(f.scaleBy); err != nil {
+			return nil, usageError(cmd, "--autoscale: "+err.Error())
+		}
+	}
+	if f.fixed != "" {
+		if err := read.Fix(f.fixed); err != nil {
+			return nil, usageError(cmd, "--fixed: "+err.Error())
+		}
+	}
+	f.config.DurationSet, f.config.WarmupSet = f.traffic.Changed("duration"), f.traffic.Changed("warmup")
+	f.config.KeepRecords = f.outputs.csv != "" || f.outputs.hdr != ""
+	if err := f.config.Validate(); err != nil {
+		return nil, given.place(read, err)
+	}
+	if err := f.target.promise(f.config); err != nil {
+		return nil, given.place(read, err)
+	}
+	mode, err := benchMode(f.target.mode)
+	if err != nil {
+		return nil, given.place(read, err)
+	}
+	if err := (simulatedServer{read, file}).fits(f.config.Workload); err != nil {
+		return nil, given.place(read, err)
+	}
+	ends := f.config.Sends()
+	if f.config.Workload.OwnTimes() {
+		last, err := f.config.Workload.TraceEnds()
+		if err != nil {
+			return nil, given.place(read, err)
+		}
+		if last++; ends == 0 || last < ends { // what is due with the last request happens
+			ends = last
+		}
+	}
+	if ends > 0 {
+		if err := read.Ends(ends); err != nil {
+			return nil, err
+		}
+	}
+	return &simulation{scenario: read, seed: f.config.Workload.Seed, mode: mode, ttft: f.target.ttft, tpot: f.target.tpot}, nil
 }
 
 // simulation does the runs of a load test on clusters of a scenario.
