@@ -35,14 +35,7 @@ const (
 )
 
 func newBenchModesCommand() *cobra.Command {
-	var (
-		load                loadtest.Config
-		server              comparedServer
-		rates, scale        string
-		named               []string
-		o                   modes.Options
-		html, markdown, out string
-	)
+	var f modesFlags
 	cmd := &cobra.Command{
 		Use:   "modes",
 		Short: "Compare aggregated and disaggregated serving and mode auto, at equal cores",
@@ -68,106 +61,128 @@ it uses affect all results alike.`,
   tandem bench modes --rates 5,10,20,40 --prompt-tokens 256 --output-tokens 64 --report modes.html`,
 		Args: exactly(),
 	}
-	fs := cmd.Flags()
-	load.RegisterRunFlags(fs)
-	server.add(cmd)
-	fs.StringVar(&rates, "rates", "", "measure at these rates in requests per second, such as --rates=5,10,20; --rates=auto: around the largest capacity")
-	fs.StringArrayVar(&named, "mix", nil, "mix of requests, repeated for others: "+strings.Join(modes.Names(), ", ")+" (default: all, or that of --prompt-tokens and --output-tokens)")
-	oneOf(cmd, "mix", modes.Names()...)
-	fs.StringVar(&scale, "slo-scale", "10,5", "bounds of TTFT and TPOT if --slo sets none, in multiples of what an idle mesh does")
-	fs.BoolVar(&o.Send, "send-slo", true, "send the router the ttft and tpot bounds with each request")
-	fs.IntVar(&o.Rounds, "rounds", 0, "times to search for each capacity or to measure each rate (default 5, or 1 with --rates)")
-	fs.StringVar(&html, "report", "", "write an HTML page with plots of all to this file; of several mixes FILE-MIX each")
-	fs.StringVar(&markdown, "markdown", "", "write the tables as Markdown to this file")
-	fs.StringVar(&out, "out", "", "write the result as JSON to this file")
-	asJSON := addJSON(cmd, "print one JSON object instead of a table: mixes, and the reports with --rates")
-	onlyOnCommandLine(cmd, "report", "markdown", "out", "mix")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if rates != "" {
-			o.Rates = []float64{}
-			if rates != aroundCapacity {
-				var err error
-				if o.Rates, err = search.ParseRates(rates); err != nil {
-					return usageError(cmd, "--rates: "+err.Error())
-				}
-			}
-		}
-		var err error
-		if o.TTFTScale, o.TPOTScale, err = parseScale(scale); err != nil {
-			return usageError(cmd, "--slo-scale: "+err.Error())
-		}
-		own := fs.Changed("prompt-tokens") || fs.Changed("output-tokens") || fs.Changed("trace")
-		if o.Rounds == 0 && o.Rates == nil {
-			o.Rounds = searchRounds
-		}
-		switch {
-		case o.Rounds < 0:
-			return usageError(cmd, "--rounds must be at least 1")
-		case own && named != nil:
-			return usageError(cmd, "--mix sets what requests are like: leave it out, or --prompt-tokens, --output-tokens and --trace")
-		}
-		if own || named == nil && o.Rates != nil {
-			o.Mixes = []modes.Mix{modes.Given(load.Workload)}
-		} else if o.Mixes, err = modes.Named(named); err != nil {
-			return usageError(cmd, "--mix: "+err.Error())
-		}
-		if o.Rates != nil && len(o.Mixes) > 1 {
-			return usageError(cmd, "--rates are of one mix: pass one --mix")
-		}
-		load.DurationSet, load.WarmupSet = fs.Changed("duration"), fs.Changed("warmup")
-		if err := modes.Check(load, o.Mixes); err != nil {
-			return settingsError(cmd, err)
-		}
-		three, err := server.contenders(cmd)
-		if err != nil {
-			return err
-		}
-		o.Load, o.Workers = load, server.workers
-		files := func(r *modes.Result) []outputFile {
-			var all []outputFile
-			for i := range o.Mixes {
-				all = append(all, outputFile{"report", modes.Page(html, o.Mixes, i), func(w io.Writer) error { return r.WritePage(w, i) }})
-			}
-			return append(all,
-				outputFile{"markdown", markdown, func(w io.Writer) error { return r.WriteMarkdown(w) }},
-				outputFile{"out", out, func(w io.Writer) error { return r.WriteJSON(w) }})
-		}
-		if err := checkOutputs(cmd, files(nil)); err != nil {
-			return err
-		}
-		if !server.virtual {
-			defer deferCollector()()
-		}
-		live, finish := server.progress(cmd.ErrOrStderr())
-		result, err := modes.Run(cmd.Context(), three, o, live)
-		finish()
-		if err != nil {
-			return loadFailure(cmd.Context(), err)
-		}
-		for _, r := range result.Reports() {
-			r.Command, r.Version = command(cmd), telemetry.ReadBuild().String()
-		}
-		written := files(result)
-		errs := []error{writeOutputs(written)}
-		defer func() {
-			for _, page := range written[:len(o.Mixes)] {
-				sayWritten(cmd, errs[0], page)
-			}
-		}()
-		if *asJSON {
-			errs = append(errs, result.WriteJSON(cmd.OutOrStdout()))
-		} else {
-			errs = append(errs, result.WriteMarkdown(cmd.OutOrStdout()))
-		}
-		if err := errors.Join(errs...); err != nil {
-			return err
-		}
-		if result.Interrupted {
-			return &exitError{status: exitInterrupted, message: "interrupted: the figures are those measured so far"}
-		}
-		return nil
-	}
+	f.add(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return f.run(cmd) }
 	return cmd
+}
+
+// modesFlags are those of the command.
+type modesFlags struct {
+	server              comparedServer
+	rates, scale        string
+	mixes               []string
+	options             modes.Options
+	json                *bool
+	html, markdown, out string
+}
+
+func (f *modesFlags) add(cmd *cobra.Command) {
+	fs := cmd.Flags()
+	f.options.Load.RegisterRunFlags(fs)
+	f.server.add(cmd)
+	fs.StringVar(&f.rates, "rates", "", "measure at these rates in requests per second, such as --rates=5,10,20; --rates=auto: around the largest capacity")
+	fs.StringArrayVar(&f.mixes, "mix", nil, "mix of requests, repeated for others: "+strings.Join(modes.Names(), ", ")+" (default: all, or that of --prompt-tokens and --output-tokens)")
+	oneOf(cmd, "mix", modes.Names()...)
+	fs.StringVar(&f.scale, "slo-scale", "10,5", "bounds of TTFT and TPOT if --slo sets none, in multiples of what an idle mesh does")
+	fs.BoolVar(&f.options.Send, "send-slo", true, "send the router the ttft and tpot bounds with each request")
+	fs.IntVar(&f.options.Rounds, "rounds", 0, "times to search for each capacity or to measure each rate (default 5, or 1 with --rates)")
+	fs.StringVar(&f.html, "report", "", "write an HTML page with plots of all to this file; of several mixes FILE-MIX each")
+	fs.StringVar(&f.markdown, "markdown", "", "write the tables as Markdown to this file")
+	fs.StringVar(&f.out, "out", "", "write the result as JSON to this file")
+	f.json = addJSON(cmd, "print one JSON object instead of a table: mixes, and the reports with --rates")
+	onlyOnCommandLine(cmd, "report", "markdown", "out", "mix")
+}
+
+// check puts the flags into the options.
+func (f *modesFlags) check(cmd *cobra.Command) (err error) {
+	o, changed := &f.options, cmd.Flags().Changed
+	if f.rates != "" {
+		o.Rates = []float64{}
+		if f.rates != aroundCapacity {
+			if o.Rates, err = search.ParseRates(f.rates); err != nil {
+				return usageError(cmd, "--rates: "+err.Error())
+			}
+		}
+	}
+	if o.TTFTScale, o.TPOTScale, err = parseScale(f.scale); err != nil {
+		return usageError(cmd, "--slo-scale: "+err.Error())
+	}
+	own := changed("prompt-tokens") || changed("output-tokens") || changed("trace")
+	if o.Rounds == 0 && o.Rates == nil {
+		o.Rounds = searchRounds
+	}
+	switch {
+	case o.Rounds < 0:
+		return usageError(cmd, "--rounds must be at least 1")
+	case own && f.mixes != nil:
+		return usageError(cmd, "--mix sets what requests are like: leave it out, or --prompt-tokens, --output-tokens and --trace")
+	}
+	if own || f.mixes == nil && o.Rates != nil {
+		o.Mixes = []modes.Mix{modes.Given(o.Load.Workload)}
+	} else if o.Mixes, err = modes.Named(f.mixes); err != nil {
+		return usageError(cmd, "--mix: "+err.Error())
+	}
+	if o.Rates != nil && len(o.Mixes) > 1 {
+		return usageError(cmd, "--rates are of one mix: pass one --mix")
+	}
+	o.Load.DurationSet, o.Load.WarmupSet = changed("duration"), changed("warmup")
+	o.Workers = f.server.workers
+	return settingsError(cmd, modes.Check(o.Load, o.Mixes))
+}
+
+// files are the files that are asked for: first the pages, one of each mix. To check them, r may
+// be nil.
+func (f *modesFlags) files(r *modes.Result) (all []outputFile) {
+	for i := range f.options.Mixes {
+		all = append(all, outputFile{"report", modes.Page(f.html, f.options.Mixes, i), func(w io.Writer) error { return r.WritePage(w, i) }})
+	}
+	return append(all,
+		outputFile{"markdown", f.markdown, func(w io.Writer) error { return r.WriteMarkdown(w) }},
+		outputFile{"out", f.out, func(w io.Writer) error { return r.WriteJSON(w) }})
+}
+
+func (f *modesFlags) run(cmd *cobra.Command) error {
+	if err := f.check(cmd); err != nil {
+		return err
+	}
+	three, err := f.server.contenders(cmd)
+	if err != nil {
+		return err
+	}
+	if err := checkOutputs(cmd, f.files(nil)); err != nil {
+		return err
+	}
+	if !f.server.virtual {
+		defer deferCollector()()
+	}
+	live, finish := f.server.progress(cmd.ErrOrStderr())
+	result, err := modes.Run(cmd.Context(), three, f.options, live)
+	finish()
+	if err != nil {
+		return loadFailure(cmd.Context(), err)
+	}
+	for _, r := range result.Reports() {
+		r.Command, r.Version = command(cmd), telemetry.ReadBuild().String()
+	}
+	written := f.files(result)
+	errs := []error{writeOutputs(written)}
+	defer func() {
+		for _, page := range written[:len(f.options.Mixes)] {
+			sayWritten(cmd, errs[0], page)
+		}
+	}()
+	if *f.json {
+		errs = append(errs, result.WriteJSON(cmd.OutOrStdout()))
+	} else {
+		errs = append(errs, result.WriteMarkdown(cmd.OutOrStdout()))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	if result.Interrupted {
+		return &exitError{status: exitInterrupted, message: "interrupted: the figures are those measured so far"}
+	}
+	return nil
 }
 
 // parseScale reads "10,5".
