@@ -1,10 +1,10 @@
 package memory
 
 import (
-	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
-	"sync/atomic"
+	"sync"
+	"time"
 )
 
 const (
@@ -12,6 +12,8 @@ const (
 	leastCollected = 256 << 20
 	// leastGarbage is how much garbage is let lie at least, percent of what lives.
 	leastGarbage = 33
+	// followEvery is how often the setting follows what lives.
+	followEvery = 200 * time.Millisecond
 )
 
 // CollectSeldom lets the heap grow to 256 MiB, and by a third of what lives, before garbage is
@@ -24,27 +26,37 @@ func CollectSeldom(getenv func(string) string) (stop func()) {
 	if getenv("GOGC") != "" {
 		return func() {}
 	}
-	var stopped atomic.Bool
-	before := setPercent(&stopped)
+	percent := Percent(live())
+	before := debug.SetGCPercent(percent)
+	var follows sync.WaitGroup
+	stopping := make(chan struct{})
+	follows.Go(func() {
+		ticker := time.NewTicker(followEvery)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-ticker.C:
+			case <-stopping:
+				return
+			}
+			if now := Percent(live()); now != percent {
+				percent = now
+				debug.SetGCPercent(percent)
+			}
+		}
+	})
 	return func() {
-		stopped.Store(true)
+		close(stopping)
+		follows.Wait()
 		debug.SetGCPercent(before)
 	}
 }
 
-// setPercent sets GOGC by what lives, now and after each collection: then Go calls the cleanup of an
-// object that nobody holds.
-func setPercent(stopped *atomic.Bool) (before int) {
-	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
-	metrics.Read(live)
-	before = debug.SetGCPercent(Percent(live[0].Value.Uint64()))
-	collected := new(*byte)
-	runtime.AddCleanup(collected, func(stopped *atomic.Bool) {
-		if !stopped.Load() {
-			setPercent(stopped)
-		}
-	}, stopped)
-	return before
+// live is how many bytes of the heap lived at the end of the last collection.
+func live() uint64 {
+	sample := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
+	metrics.Read(sample)
+	return sample[0].Value.Uint64()
 }
 
 // Percent is the GOGC of CollectSeldom for so many bytes that live.

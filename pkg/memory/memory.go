@@ -1,8 +1,8 @@
 // Package memory finds out how much memory this process may still take, what the
 // system has left and what limits leave it, and keeps Go's heap within that.
 //
-// The binary and what sizes itself by memory may import it. It owns Go's memory limit of the process,
-// and starts no goroutine.
+// The binary and what sizes itself by memory may import it. It owns Go's memory limit and GOGC of the
+// process. CollectSeldom starts a goroutine, until it is stopped.
 package memory
 
 import (

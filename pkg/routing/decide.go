@@ -347,7 +347,7 @@ func (rt *Router) dispatch(s *search, decodes, prefills *candidates, decode, pre
 		w.turn = rt.turns
 		w.prompted.add(now, w.step.PromptMs(prefill.computed(), r.Tokens-prefill.computed()))
 		w.add(r.ID, &share{at: now, sums: sums{tokens: prefill.computed(), context: r.Tokens, blocks: need(w, r, controlv1.Role_ROLE_PREFILL), moving: decode.uncached}})
-		atDecode.moving = decode.uncached
+		atDecode.moving, d.moves = decode.uncached, decode.uncached
 		if !rt.speed.known(now) {
 			rt.guessTriedAt = now
 		}

@@ -52,10 +52,25 @@ type ownSpeed struct {
 	speed
 	with    Ref  // whom the last transfer was with
 	several bool // there were others before
+	// bytes were moved by the last transfers, in so much time in which there was one: together they move
+	// more than each does.
+	bytes, busyMs float64
 }
 
-func (s *ownSpeed) reachedWith(now time.Time, bytesPerMs float64, with Ref) {
-	s.several = s.known(now) && (s.several || s.with != with)
+// reachedWith takes in a transfer of so many bytes, with what was reached meanwhile between its workers.
+func (s *ownSpeed) reachedWith(now time.Time, bytesPerMs float64, with Ref, bytes float64, busy time.Duration) {
+	known := s.known(now)
+	s.several = known && (s.several || s.with != with)
+	if !known {
+		s.bytes, s.busyMs = 0, 0
+	} else if since := now.Sub(s.at); since < busy { // until then it was one of several
+		busy = since
+	}
+	s.bytes += bytes - s.bytes/speedFalls
+	s.busyMs += float64(busy)/float64(time.Millisecond) - s.busyMs/speedFalls
+	if s.busyMs > 0 {
+		bytesPerMs = max(bytesPerMs, min(s.bytes/s.busyMs, mostBytesPerMs))
+	}
 	s.reached(now, bytesPerMs)
 	s.with = with
 }
@@ -81,8 +96,9 @@ func (rt *Router) sent(now time.Time, e Sent) {
 	bytesPerMs := min(max(float64(e.Bytes)/ms, leastBytesPerMs), mostBytesPerMs)
 	d.decode.speedFrom(now, d.prefill).reached(now, bytesPerMs)
 	rt.speed.reached(now, bytesPerMs)
-	d.prefill.speed.reachedWith(now, bytesPerMs, d.decode.ref)
-	d.decode.speed.reachedWith(now, bytesPerMs, d.prefill.ref)
+	own := float64(d.moves) * d.decode.bytesPerToken
+	d.prefill.speed.reachedWith(now, bytesPerMs, d.decode.ref, own, e.Busy)
+	d.decode.speed.reachedWith(now, bytesPerMs, d.prefill.ref, own, e.Busy)
 }
 
 // speedFrom is how fast KV comes from a sender, to be measured. That of the sender that was heard of

@@ -39,6 +39,8 @@ const (
 	// togetherLeast is what all workers alike have to serve of what the pools apart would: they
 	// take bursts better than the pools, each of which has its own.
 	togetherLeast = 0.95
+	// leavesLeast is what they have to serve of it before the pools apart, once chosen, are left.
+	leavesLeast = 1.05
 	// promptsMost is how much of their time prefill workers that do nothing else can compute prompts, if
 	// those are not to wait long: they come in bursts. Of few workers each is idle for more of it, by
 	// promptsLess over the root of how many there are (Halfin and Whitt, 1981).
@@ -92,6 +94,9 @@ func (rt *Router) answered(model string, tokens, most int) {
 // answer is how many tokens an answer has.
 func (d *demand) answer() float64 { return max(d.most*d.share, 1) }
 
+// decodes is in how many steps an answer decodes: its first token comes of the prompt.
+func (d *demand) decodes() float64 { return max(d.answer()-1, 1) }
+
 // pool is what the workers of a role can do, on average.
 type pool struct {
 	workers int
@@ -128,7 +133,7 @@ func (rt *Router) pool(role controlv1.Role, model string, d *demand) pool {
 		alone := w.steps(prompts, int(d.prompt), 0, 0)
 		p.promptMs += prompts.PromptMs(int(d.prompt), 0)
 		p.sendMs += rt.transferMs(rt.now, w, int(d.prompt))
-		p.answerMs += d.answer() * (answers.PerTokenMs + answers.PerContextTokenMs*(d.prompt+d.answer()/2))
+		p.answerMs += d.decodes() * (answers.PerTokenMs + answers.PerContextTokenMs*(d.prompt+d.answer()/2))
 		if ms := float64(alone.several) * alone.tokenMs(); ms > 0 {
 			p.promptShare += ms / (ms + m.BaseMs)
 		}
@@ -187,14 +192,14 @@ func (d *demand) uses(prefill, decode pool) (together, apart, computed float64) 
 // lateMs later than its step.
 func (d *demand) rate(leastMs, places, lateMs float64, byTime func(stepMs float64) float64) float64 {
 	low := max(leastMs, shortestStepMs)
-	high := d.each*paceShare - lateMs/d.answer()
+	high := d.each*paceShare - lateMs/d.decodes()
 	if d.each == 0 {
 		high = longestStep * low
 	}
 	if high <= low {
 		return 0
 	}
-	byPlace := func(stepMs float64) float64 { return places / (d.answer() * stepMs) }
+	byPlace := func(stepMs float64) float64 { return places / (d.decodes() * stepMs) }
 	if byTime(high) <= byPlace(high) {
 		return byTime(high)
 	}
@@ -259,7 +264,7 @@ func (d *demand) choose(together, apart, computed float64) {
 	switch {
 	case apart > 0 && computed >= apart*sparesMuch:
 		d.together, d.apart = false, apart >= together*apartLeast
-	case together >= apart || together >= apart*togetherLeast && !d.apart:
+	case together >= apart*leavesLeast || together >= apart*togetherLeast && !d.apart:
 		d.together, d.apart = true, false
 	case apart >= together*apartLeast:
 		d.together, d.apart = false, true

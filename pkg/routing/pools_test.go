@@ -51,10 +51,7 @@ func TestUsesOfWorkers(t *testing.T) {
 		together, apart, computed := d.uses(p, q)
 
 		var bestTogether, bestApart float64
-		answer := d.most * d.share
-		if answer < 1 {
-			answer = 1
-		}
+		answer := max(d.most*d.share-1, 1) // the first token comes of the prompt
 		for step := max(p.baseMs, q.baseMs); step <= d.each*paceShare; step *= 1.0005 {
 			rate := (1-p.baseMs/step)*float64(p.workers)/(p.promptMs+p.answerMs) + (1-q.baseMs/step)*float64(q.workers)/(q.promptMs+q.answerMs)
 			bestTogether = max(bestTogether, min(rate, (p.places+q.places)/(answer*step)))
@@ -133,7 +130,8 @@ func TestChosenUse(t *testing.T) {
 		{92, 100, 120, demand{together: true}},
 		{90, 100, 120, demand{apart: true}},
 		{99, 100, 120, demand{apart: true}},
-		{100, 100, 120, demand{together: true}},
+		{104, 100, 120, demand{apart: true}},
+		{106, 100, 120, demand{together: true}},
 		{200, 100, 200, demand{}},           // prefill workers have much time
 		{100, 0, 0, demand{together: true}}, // KV comes too late for any
 	} {

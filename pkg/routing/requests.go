@@ -18,6 +18,7 @@ type dispatched struct {
 	tenant, model   string
 	most            int       // tokens that it may generate
 	decode, prefill *worker   // prefill is nil in aggregated mode
+	moves           int       // tokens whose KV is sent from the one to the other
 	at, prompted    time.Time // when it was dispatched, and when its prompt was computed
 	// first is the time from the one to the other and token that of each token after the first, as
 	// predicted; 0: it was not.
