@@ -28,6 +28,9 @@ func TestDesiredSizes(t *testing.T) {
 		if p.GetPool() != controlv1.Role_ROLE_DECODE || p.GetModel() != "fable" || p.GetWorkers() != 1 || p.GetDesired() != 1 || p.GetReason() == "" {
 			t.Errorf("%v", p)
 		}
+		if q := list.GetQueues(); len(q) != 1 || q[0].GetModel() != "fable" || q[0].GetDemand().GetRequestsPerSecond() <= 0 {
+			t.Errorf("it tells operators of %v", q)
+		}
 		m.queue.mu.Lock()
 		last := m.queue.reports[len(m.queue.reports)-1]
 		m.queue.mu.Unlock()

@@ -78,6 +78,7 @@ func (c *Server) ListWorkers(_ context.Context, q *controlv1.ListWorkersRequest)
 func (c *Server) listing(views []*controlv1.WorkerView, role controlv1.Role) *controlv1.ListWorkersResponse {
 	out := c.deps.Membership.Listing(views)
 	out.Pools = c.deps.Sizes.Pools(role)
+	out.Queues = c.deps.Sizes.Queues(time.Now(), c.deps.Dispatcher.Queued())
 	return out
 }
 

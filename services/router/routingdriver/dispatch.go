@@ -301,8 +301,8 @@ func (d *Dispatcher) Undrained(record *controlv1.WorkerRecord) {
 	d.step(routing.ViewChanged{Workers: append(others, record), Live: d.view.Live})
 }
 
-// queued returns the waiting requests, by model.
-func (d *Dispatcher) queued() map[string][]*controlv1.QueueDepth {
+// Queued returns the waiting requests, by model.
+func (d *Dispatcher) Queued() map[string][]*controlv1.QueueDepth {
 	return look(d, func(rt *routing.Router) map[string][]*controlv1.QueueDepth { return rt.Queued(d.loop.Now()) })
 }
 

@@ -40,7 +40,7 @@ func (d *Dispatcher) show(set *metricset.Set) error {
 		set.GaugeFunc("tandem_router_backlog_tokens", "Prompt tokens of the requests in the router's queue, by the pool that they wait for.",
 			prometheus.Labels{"pool": api.Name(role)}, func() float64 {
 				var tokens uint64
-				for _, depths := range d.queued() {
+				for _, depths := range d.Queued() {
 					for _, depth := range depths {
 						if depth.GetPool() == role {
 							tokens += depth.GetTokens()

@@ -31,7 +31,7 @@ func (d *Dispatcher) Report(now time.Time, add func(*controlv1.QueueReport)) {
 	if d.tell == nil {
 		return
 	}
-	queued := d.queued()
+	queued := d.Queued()
 	for _, name := range d.models {
 		next := reported{at: now}
 		for _, q := range queued[name] {

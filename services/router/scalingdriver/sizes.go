@@ -6,6 +6,7 @@
 package scalingdriver
 
 import (
+	"maps"
 	"math"
 	"slices"
 	"sync"
@@ -28,6 +29,8 @@ const (
 	fresh = 5 * time.Second
 	// mostRouters bounds the other routers whose reports count.
 	mostRouters = 64
+	// mostDepths bounds what is kept of the queues in a report, for operators.
+	mostDepths = 64
 )
 
 // Source tells what this router knows.
@@ -62,6 +65,7 @@ type told struct {
 	epoch  uint64
 	at     time.Time
 	demand scaling.Demand
+	report *controlv1.QueueReport // without Pools
 }
 
 // New returns the sizes of models, for the router with the id self. With a nil registerer they
@@ -113,7 +117,9 @@ func (s *Sizes) Take(now time.Time, report *controlv1.QueueReport) {
 	if epoch, known := s.others[origin.GetId()]; i < 0 || report.GetDemand() == nil || !known || epoch != origin.GetEpoch() {
 		return
 	}
-	s.models[i].told[origin.GetId()] = told{origin.GetEpoch(), now, demandOf(report)}
+	demand := demandOf(report)
+	report.Pools, report.Demand, report.Queues = nil, demandMessage(demand), slices.Clone(report.GetQueues()[:min(len(report.GetQueues()), mostDepths)])
+	s.models[i].told[origin.GetId()] = told{origin.GetEpoch(), now, demand, report}
 }
 
 // Evaluate computes the sizes if it is time.
@@ -194,12 +200,33 @@ func (s *Sizes) pools(name string, role controlv1.Role) (out []*controlv1.PoolSi
 
 // Report adds the demand and the sizes to a report of this router's queue.
 func (s *Sizes) Report(report *controlv1.QueueReport) {
-	d := s.source.Demand(report.GetModel())
-	report.Demand = &controlv1.Demand{
+	report.Demand = demandMessage(s.source.Demand(report.GetModel()))
+	report.Pools = s.pools(report.GetModel(), controlv1.Role_ROLE_UNSPECIFIED)
+}
+
+func demandMessage(d scaling.Demand) *controlv1.Demand {
+	return &controlv1.Demand{
 		RequestsPerSecond: d.RequestsPerSecond, GapScv: d.GapSCV, PromptTokens: d.PromptTokens, PromptScv: d.PromptSCV,
 		ContextTokens: d.ContextTokens, OutputTokens: d.OutputTokens, TtftMs: d.TTFT.Seconds() * 1000, TpotMs: d.TPOT.Seconds() * 1000,
 	}
-	report.Pools = s.pools(report.GetModel(), controlv1.Role_ROLE_UNSPECIFIED)
+}
+
+// Queues are the reports of all routers for operators, this router's first and then by id. own is
+// what waits here, by model. The reports are not to be changed.
+func (s *Sizes) Queues(now time.Time, own map[string][]*controlv1.QueueDepth) (out []*controlv1.QueueReport) {
+	for _, m := range s.models {
+		out = append(out, &controlv1.QueueReport{Origin: &controlv1.Origin{Id: s.self}, Model: m.name, Queues: own[m.name], Demand: demandMessage(s.source.Demand(m.name))})
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, id := range slices.Sorted(maps.Keys(s.others)) {
+		for _, m := range s.models {
+			if t, is := m.told[id]; is && t.epoch == s.others[id] && now.Sub(t.at) <= fresh {
+				out = append(out, t.report)
+			}
+		}
+	}
+	return out
 }
 
 // demandOf reads the demand of a report. Impossible values count as 0.

@@ -152,3 +152,28 @@ tandem_router_desired_workers{model="m",pool="prefill"} %d
 		t.Error(err)
 	}
 }
+
+// TestQueues checks what operators see of the queues: those of routers in etcd that report.
+func TestQueues(t *testing.T) {
+	sizes := newSizes(t, &source{rate: 5}, nil, "router-2", "router-3", "router-4")
+	sizes.Take(began, said("router-4", 7, "m", 1))
+	now := began.Add(6 * time.Second) // that report is old by then
+	report := said("router-2", 7, "m", 2)
+	report.Pools, report.Demand.TtftMs = []*controlv1.PoolSize{{Desired: 9}}, math.NaN()
+	report.Queues = make([]*controlv1.QueueDepth, 1000)
+	for i := range report.Queues {
+		report.Queues[i] = &controlv1.QueueDepth{Priority: int32(i), Requests: 1}
+	}
+	sizes.Take(now, report)
+	sizes.Take(now, said("router-9", 7, "m", 3))
+	queues := sizes.Queues(now, map[string][]*controlv1.QueueDepth{"m": {{Requests: 4}}})
+	if len(queues) != 2 {
+		t.Fatalf("%d reports: %v", len(queues), queues)
+	}
+	if own := queues[0]; own.GetOrigin().GetId() != "router-1" || own.GetModel() != "m" || own.GetQueues()[0].GetRequests() != 4 || own.GetDemand().GetRequestsPerSecond() != 5 {
+		t.Errorf("of itself: %v", own)
+	}
+	if other := queues[1]; other.GetOrigin().GetId() != "router-2" || other.GetPools() != nil || len(other.GetQueues()) != 64 || other.GetDemand().GetRequestsPerSecond() != 2 || other.GetDemand().GetTtftMs() != 0 {
+		t.Errorf("of another: %v", other)
+	}
+}

@@ -137,7 +137,11 @@ type ListWorkersResponse struct {
 	Source string `protobuf:"bytes,4,opt,name=source,proto3" json:"source,omitempty"`
 	// How many workers each pool should have, of the role that was asked for. None until the
 	// router has computed it.
-	Pools         []*PoolSize `protobuf:"bytes,5,rep,name=pools,proto3" json:"pools,omitempty"`
+	Pools []*PoolSize `protobuf:"bytes,5,rep,name=pools,proto3" json:"pools,omitempty"`
+	// What waits at the routers, and what requests ask of them: a report of each router and
+	// model, this router's first. Those of other routers are their last ones, if they came in
+	// the last few seconds. Without pools.
+	Queues        []*QueueReport `protobuf:"bytes,6,rep,name=queues,proto3" json:"queues,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -203,6 +207,13 @@ func (x *ListWorkersResponse) GetSource() string {
 func (x *ListWorkersResponse) GetPools() []*PoolSize {
 	if x != nil {
 		return x.Pools
+	}
+	return nil
+}
+
+func (x *ListWorkersResponse) GetQueues() []*QueueReport {
+	if x != nil {
+		return x.Queues
 	}
 	return nil
 }
@@ -1761,13 +1772,14 @@ const file_tandem_control_v1_control_proto_rawDesc = "" +
 	"\n" +
 	"\x1ftandem/control/v1/control.proto\x12\x11tandem.control.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1ftandem/control/v1/records.proto\x1a\x1ftandem/control/v1/signals.proto\x1a!tandem/inference/v1/request.proto\x1a!tandem/inference/v1/timings.proto\"A\n" +
 	"\x12ListWorkersRequest\x12+\n" +
-	"\x04role\x18\x01 \x01(\x0e2\x17.tandem.control.v1.RoleR\x04role\"\xd8\x01\n" +
+	"\x04role\x18\x01 \x01(\x0e2\x17.tandem.control.v1.RoleR\x04role\"\x90\x02\n" +
 	"\x13ListWorkersResponse\x127\n" +
 	"\aworkers\x18\x01 \x03(\v2\x1d.tandem.control.v1.WorkerViewR\aworkers\x12\x10\n" +
 	"\x03old\x18\x02 \x01(\bR\x03old\x12+\n" +
 	"\x03age\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x03age\x12\x16\n" +
 	"\x06source\x18\x04 \x01(\tR\x06source\x121\n" +
-	"\x05pools\x18\x05 \x03(\v2\x1b.tandem.control.v1.PoolSizeR\x05pools\"\xa5\x02\n" +
+	"\x05pools\x18\x05 \x03(\v2\x1b.tandem.control.v1.PoolSizeR\x05pools\x126\n" +
+	"\x06queues\x18\x06 \x03(\v2\x1e.tandem.control.v1.QueueReportR\x06queues\"\xa5\x02\n" +
 	"\n" +
 	"WorkerView\x127\n" +
 	"\x06record\x18\x01 \x01(\v2\x1f.tandem.control.v1.WorkerRecordR\x06record\x121\n" +
@@ -1953,64 +1965,66 @@ var file_tandem_control_v1_control_proto_goTypes = []any{
 	(Role)(0),                     // 23: tandem.control.v1.Role
 	(*durationpb.Duration)(nil),   // 24: google.protobuf.Duration
 	(*PoolSize)(nil),              // 25: tandem.control.v1.PoolSize
-	(*WorkerRecord)(nil),          // 26: tandem.control.v1.WorkerRecord
-	(*LoadReport)(nil),            // 27: tandem.control.v1.LoadReport
-	(*timestamppb.Timestamp)(nil), // 28: google.protobuf.Timestamp
-	(*v1.Timings)(nil),            // 29: tandem.inference.v1.Timings
-	(v1.Mode)(0),                  // 30: tandem.inference.v1.Mode
-	(*Policy)(nil),                // 31: tandem.control.v1.Policy
+	(*QueueReport)(nil),           // 26: tandem.control.v1.QueueReport
+	(*WorkerRecord)(nil),          // 27: tandem.control.v1.WorkerRecord
+	(*LoadReport)(nil),            // 28: tandem.control.v1.LoadReport
+	(*timestamppb.Timestamp)(nil), // 29: google.protobuf.Timestamp
+	(*v1.Timings)(nil),            // 30: tandem.inference.v1.Timings
+	(v1.Mode)(0),                  // 31: tandem.inference.v1.Mode
+	(*Policy)(nil),                // 32: tandem.control.v1.Policy
 }
 var file_tandem_control_v1_control_proto_depIdxs = []int32{
 	23, // 0: tandem.control.v1.ListWorkersRequest.role:type_name -> tandem.control.v1.Role
 	3,  // 1: tandem.control.v1.ListWorkersResponse.workers:type_name -> tandem.control.v1.WorkerView
 	24, // 2: tandem.control.v1.ListWorkersResponse.age:type_name -> google.protobuf.Duration
 	25, // 3: tandem.control.v1.ListWorkersResponse.pools:type_name -> tandem.control.v1.PoolSize
-	26, // 4: tandem.control.v1.WorkerView.record:type_name -> tandem.control.v1.WorkerRecord
-	27, // 5: tandem.control.v1.WorkerView.load:type_name -> tandem.control.v1.LoadReport
-	24, // 6: tandem.control.v1.WorkerView.load_age:type_name -> google.protobuf.Duration
-	24, // 7: tandem.control.v1.DrainRequest.grace:type_name -> google.protobuf.Duration
-	10, // 8: tandem.control.v1.ExplainRequest.slowest:type_name -> tandem.control.v1.Slowest
-	0,  // 9: tandem.control.v1.Slowest.by:type_name -> tandem.control.v1.RankBy
-	28, // 10: tandem.control.v1.ExplainResponse.arrived:type_name -> google.protobuf.Timestamp
-	12, // 11: tandem.control.v1.ExplainResponse.decisions:type_name -> tandem.control.v1.Decision
-	29, // 12: tandem.control.v1.ExplainResponse.timings:type_name -> tandem.inference.v1.Timings
-	30, // 13: tandem.control.v1.Decision.mode:type_name -> tandem.inference.v1.Mode
-	14, // 14: tandem.control.v1.Decision.candidates:type_name -> tandem.control.v1.Candidate
-	13, // 15: tandem.control.v1.Decision.others:type_name -> tandem.control.v1.OtherCandidates
-	23, // 16: tandem.control.v1.OtherCandidates.role:type_name -> tandem.control.v1.Role
-	23, // 17: tandem.control.v1.Candidate.role:type_name -> tandem.control.v1.Role
-	31, // 18: tandem.control.v1.GetPolicyResponse.policy:type_name -> tandem.control.v1.Policy
-	31, // 19: tandem.control.v1.GetPolicyResponse.in_force:type_name -> tandem.control.v1.Policy
-	31, // 20: tandem.control.v1.SetPolicyRequest.policy:type_name -> tandem.control.v1.Policy
-	31, // 21: tandem.control.v1.SetPolicyResponse.policy:type_name -> tandem.control.v1.Policy
-	24, // 22: tandem.control.v1.GetBudgetResponse.window:type_name -> google.protobuf.Duration
-	21, // 23: tandem.control.v1.GetBudgetResponse.lines:type_name -> tandem.control.v1.BudgetLine
-	22, // 24: tandem.control.v1.GetBudgetResponse.overruns:type_name -> tandem.control.v1.BudgetOverrun
-	21, // 25: tandem.control.v1.GetBudgetResponse.parts:type_name -> tandem.control.v1.BudgetLine
-	24, // 26: tandem.control.v1.BudgetLine.declared:type_name -> google.protobuf.Duration
-	1,  // 27: tandem.control.v1.Control.ListWorkers:input_type -> tandem.control.v1.ListWorkersRequest
-	1,  // 28: tandem.control.v1.Control.WatchWorkers:input_type -> tandem.control.v1.ListWorkersRequest
-	4,  // 29: tandem.control.v1.Control.Drain:input_type -> tandem.control.v1.DrainRequest
-	5,  // 30: tandem.control.v1.Control.Undrain:input_type -> tandem.control.v1.UndrainRequest
-	8,  // 31: tandem.control.v1.Control.Explain:input_type -> tandem.control.v1.ExplainRequest
-	19, // 32: tandem.control.v1.Control.GetBudget:input_type -> tandem.control.v1.GetBudgetRequest
-	15, // 33: tandem.control.v1.Control.GetPolicy:input_type -> tandem.control.v1.GetPolicyRequest
-	17, // 34: tandem.control.v1.Control.SetPolicy:input_type -> tandem.control.v1.SetPolicyRequest
-	9,  // 35: tandem.control.v1.Requests.Explain:input_type -> tandem.control.v1.ExplainOwnRequest
-	2,  // 36: tandem.control.v1.Control.ListWorkers:output_type -> tandem.control.v1.ListWorkersResponse
-	2,  // 37: tandem.control.v1.Control.WatchWorkers:output_type -> tandem.control.v1.ListWorkersResponse
-	7,  // 38: tandem.control.v1.Control.Drain:output_type -> tandem.control.v1.DrainProgress
-	6,  // 39: tandem.control.v1.Control.Undrain:output_type -> tandem.control.v1.UndrainResponse
-	11, // 40: tandem.control.v1.Control.Explain:output_type -> tandem.control.v1.ExplainResponse
-	20, // 41: tandem.control.v1.Control.GetBudget:output_type -> tandem.control.v1.GetBudgetResponse
-	16, // 42: tandem.control.v1.Control.GetPolicy:output_type -> tandem.control.v1.GetPolicyResponse
-	18, // 43: tandem.control.v1.Control.SetPolicy:output_type -> tandem.control.v1.SetPolicyResponse
-	11, // 44: tandem.control.v1.Requests.Explain:output_type -> tandem.control.v1.ExplainResponse
-	36, // [36:45] is the sub-list for method output_type
-	27, // [27:36] is the sub-list for method input_type
-	27, // [27:27] is the sub-list for extension type_name
-	27, // [27:27] is the sub-list for extension extendee
-	0,  // [0:27] is the sub-list for field type_name
+	26, // 4: tandem.control.v1.ListWorkersResponse.queues:type_name -> tandem.control.v1.QueueReport
+	27, // 5: tandem.control.v1.WorkerView.record:type_name -> tandem.control.v1.WorkerRecord
+	28, // 6: tandem.control.v1.WorkerView.load:type_name -> tandem.control.v1.LoadReport
+	24, // 7: tandem.control.v1.WorkerView.load_age:type_name -> google.protobuf.Duration
+	24, // 8: tandem.control.v1.DrainRequest.grace:type_name -> google.protobuf.Duration
+	10, // 9: tandem.control.v1.ExplainRequest.slowest:type_name -> tandem.control.v1.Slowest
+	0,  // 10: tandem.control.v1.Slowest.by:type_name -> tandem.control.v1.RankBy
+	29, // 11: tandem.control.v1.ExplainResponse.arrived:type_name -> google.protobuf.Timestamp
+	12, // 12: tandem.control.v1.ExplainResponse.decisions:type_name -> tandem.control.v1.Decision
+	30, // 13: tandem.control.v1.ExplainResponse.timings:type_name -> tandem.inference.v1.Timings
+	31, // 14: tandem.control.v1.Decision.mode:type_name -> tandem.inference.v1.Mode
+	14, // 15: tandem.control.v1.Decision.candidates:type_name -> tandem.control.v1.Candidate
+	13, // 16: tandem.control.v1.Decision.others:type_name -> tandem.control.v1.OtherCandidates
+	23, // 17: tandem.control.v1.OtherCandidates.role:type_name -> tandem.control.v1.Role
+	23, // 18: tandem.control.v1.Candidate.role:type_name -> tandem.control.v1.Role
+	32, // 19: tandem.control.v1.GetPolicyResponse.policy:type_name -> tandem.control.v1.Policy
+	32, // 20: tandem.control.v1.GetPolicyResponse.in_force:type_name -> tandem.control.v1.Policy
+	32, // 21: tandem.control.v1.SetPolicyRequest.policy:type_name -> tandem.control.v1.Policy
+	32, // 22: tandem.control.v1.SetPolicyResponse.policy:type_name -> tandem.control.v1.Policy
+	24, // 23: tandem.control.v1.GetBudgetResponse.window:type_name -> google.protobuf.Duration
+	21, // 24: tandem.control.v1.GetBudgetResponse.lines:type_name -> tandem.control.v1.BudgetLine
+	22, // 25: tandem.control.v1.GetBudgetResponse.overruns:type_name -> tandem.control.v1.BudgetOverrun
+	21, // 26: tandem.control.v1.GetBudgetResponse.parts:type_name -> tandem.control.v1.BudgetLine
+	24, // 27: tandem.control.v1.BudgetLine.declared:type_name -> google.protobuf.Duration
+	1,  // 28: tandem.control.v1.Control.ListWorkers:input_type -> tandem.control.v1.ListWorkersRequest
+	1,  // 29: tandem.control.v1.Control.WatchWorkers:input_type -> tandem.control.v1.ListWorkersRequest
+	4,  // 30: tandem.control.v1.Control.Drain:input_type -> tandem.control.v1.DrainRequest
+	5,  // 31: tandem.control.v1.Control.Undrain:input_type -> tandem.control.v1.UndrainRequest
+	8,  // 32: tandem.control.v1.Control.Explain:input_type -> tandem.control.v1.ExplainRequest
+	19, // 33: tandem.control.v1.Control.GetBudget:input_type -> tandem.control.v1.GetBudgetRequest
+	15, // 34: tandem.control.v1.Control.GetPolicy:input_type -> tandem.control.v1.GetPolicyRequest
+	17, // 35: tandem.control.v1.Control.SetPolicy:input_type -> tandem.control.v1.SetPolicyRequest
+	9,  // 36: tandem.control.v1.Requests.Explain:input_type -> tandem.control.v1.ExplainOwnRequest
+	2,  // 37: tandem.control.v1.Control.ListWorkers:output_type -> tandem.control.v1.ListWorkersResponse
+	2,  // 38: tandem.control.v1.Control.WatchWorkers:output_type -> tandem.control.v1.ListWorkersResponse
+	7,  // 39: tandem.control.v1.Control.Drain:output_type -> tandem.control.v1.DrainProgress
+	6,  // 40: tandem.control.v1.Control.Undrain:output_type -> tandem.control.v1.UndrainResponse
+	11, // 41: tandem.control.v1.Control.Explain:output_type -> tandem.control.v1.ExplainResponse
+	20, // 42: tandem.control.v1.Control.GetBudget:output_type -> tandem.control.v1.GetBudgetResponse
+	16, // 43: tandem.control.v1.Control.GetPolicy:output_type -> tandem.control.v1.GetPolicyResponse
+	18, // 44: tandem.control.v1.Control.SetPolicy:output_type -> tandem.control.v1.SetPolicyResponse
+	11, // 45: tandem.control.v1.Requests.Explain:output_type -> tandem.control.v1.ExplainResponse
+	37, // [37:46] is the sub-list for method output_type
+	28, // [28:37] is the sub-list for method input_type
+	28, // [28:28] is the sub-list for extension type_name
+	28, // [28:28] is the sub-list for extension extendee
+	0,  // [0:28] is the sub-list for field type_name
 }
 
 func init() { file_tandem_control_v1_control_proto_init() }
