@@ -252,3 +252,29 @@ func (c *Conn) failed(subscription *nats.Subscription, err error) {
 		c.log.Warn("NATS reports an error", slog.Any("error", err))
 	}
 }
+
+// Check connects to one of the servers, once, and says why it cannot. It takes until ctx ends at
+// most, or connectTimeout for each server.
+func Check(ctx context.Context, cfg Config, log *slog.Logger) error {
+	if err := cfg.Validate(); err != nil {
+		return err
+	}
+	options, err := cfg.security(log)
+	if err != nil {
+		return err
+	}
+	closed := make(chan struct{})
+	connection, err := nats.Connect(strings.Join(cfg.URLs, ","), append(options, nats.Name(cfg.Name), nats.NoReconnect(), nats.Timeout(connectTimeout),
+		nats.ClosedHandler(func(*nats.Conn) { close(closed) }))...)
+	if err != nil {
+		return fmt.Errorf("connect to NATS at %s: %w", cfg.shown(), err)
+	}
+	defer func() {
+		connection.Close()
+		<-closed
+	}()
+	if err := connection.FlushWithContext(ctx); err != nil {
+		return fmt.Errorf("ask NATS at %s: %w", cfg.shown(), err)
+	}
+	return nil
+}

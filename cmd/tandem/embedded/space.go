@@ -28,8 +28,7 @@ func (w *SpaceWatch) Run(ctx context.Context) {
 	if free == nil {
 		free = FreeBytes
 	}
-	// etcd takes space for the next segment of its log before it needs it.
-	least := wal.SegmentSizeBytes
+	least := LeastFreeBytes()
 	ticker := time.NewTicker(spaceEvery)
 	defer ticker.Stop()
 	for low := false; ; {
@@ -50,6 +49,10 @@ func (w *SpaceWatch) Run(ctx context.Context) {
 		}
 	}
 }
+
+// LeastFreeBytes is how much space the disk of etcd's data needs: etcd takes that of the next
+// segment of its log before it needs it.
+func LeastFreeBytes() int64 { return wal.SegmentSizeBytes }
 
 // FreeBytes is how many bytes this user may still write to the disk of a folder.
 func FreeBytes(dir string) (int64, error) {

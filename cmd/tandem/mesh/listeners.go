@@ -19,7 +19,7 @@ import (
 
 // newListeners opens all ports: that one is taken should not be found after a long load.
 func (p *process) newListeners(context.Context) ([]lifecycle.Service, error) {
-	limit, err := openFilesLimit()
+	limit, err := OpenFilesLimit()
 	if err != nil {
 		return nil, err
 	}

@@ -91,3 +91,13 @@ func (t WeightType) formats() (layers, head kernels.Format) {
 	}
 	return kernels.Pairs, kernels.Pairs
 }
+
+// InstructionSets are the names of those that this processor has kernels for, the best one, which
+// Load takes by itself, first: see Config.ISA.
+func InstructionSets() []string {
+	var names []string
+	for _, set := range kernels.Usable() {
+		names = append(names, set.Name())
+	}
+	return names
+}
