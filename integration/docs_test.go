@@ -101,6 +101,7 @@ var examples = []struct {
 	{"tandem bench transfer", "takes minutes and gigabytes", false},
 	{"tandem completion fish", "writes to where the shell looks", false},
 	{"tandem completion zsh", "writes to where the shell looks", false},
+	{"tandem doctor --etcd", "needs an etcd and a NATS server at their usual ports", false},
 	{"tandem drain", "names a worker", false},
 	{"tandem etcd-auth", "needs an etcd with certificates", false},
 	{"tandem keys revoke", "names a key", false},
@@ -114,6 +115,8 @@ var examples = []struct {
 	{"tandem profile --from-distserve", "needs a file that DistServe publishes", false},
 	{"tandem replay", "needs the log of a mesh that was recorded", false},
 	{"tandem serve", "runs until it is stopped", false},
+	{"tandem top", "runs until it is stopped", false},
+	{"tandem top --once", "ends, but fits the line above", true},
 	{"tandem undrain", "names a worker", false},
 	{"tandem workers --watch", "runs until it is stopped", false},
 }

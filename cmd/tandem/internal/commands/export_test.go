@@ -1,12 +1,14 @@
 package commands
 
 import (
+	"bytes"
 	"io"
 	"time"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/contenders"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/rig"
 	"github.com/tandem-serving/tandem/loadtest"
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 )
 
@@ -73,3 +75,10 @@ func VirtualCluster(model, profile string, mesh rig.Plan, mode inferencev1.Mode)
 
 // Announce is announce.
 var Announce = announce
+
+// Top is what top prints of a list on a terminal of so many lines.
+func Top(list *controlv1.ListWorkersResponse, lines int) string {
+	var text bytes.Buffer
+	printTop(&text, newTopCommand(), topOf(list), lines)
+	return text.String()
+}

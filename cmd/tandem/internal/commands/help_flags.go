@@ -17,7 +17,8 @@ var mainFlags = map[string][]string{
 		"prompt", "token-ids", "max-tokens", "temperature", "top-p", "top-k", "seed", "stop", "json-schema",
 		"mode", "addr", "timeout", "json",
 	},
-	"chat": {"system", "max-tokens", "temperature", "top-p", "top-k", "seed", "stop", "mode", "addr", "json"},
+	"chat":   {"system", "max-tokens", "temperature", "top-p", "top-k", "seed", "stop", "mode", "addr", "json"},
+	"doctor": {"addr", "control", "ca", "cert", "api-key", "etcd", "nats", "data-dir", "timeout", "json"},
 	"keys create": {
 		"tenant", "scope", "expires", "requests-per-minute", "tokens-per-minute", "max-concurrency", "max-prompt-tokens", "max-answer-tokens", "json",
 	},
@@ -119,6 +120,7 @@ var (
 	// flagGroups are the headings of --help-all, by command.
 	flagGroups = map[string][]flagGroup{
 		"up": meshGroups, "serve": meshGroups, "config print up": meshGroups, "config print serve": meshGroups,
+		"doctor":   {{"etcd and NATS", []string{"etcd", "etcd-", "nats", "nats-"}}},
 		"generate": {samplingGroup}, "chat": {samplingGroup},
 		"bench serve": loadGroups, "simulate": loadGroups, "bench modes": loadGroups, "bench overload": loadGroups, "bench simulated": loadGroups,
 		"plan": planGroups, "plan verify": planGroups,

@@ -110,7 +110,7 @@ command line is wrong, 130 if Ctrl-C or SIGTERM ended it before it was done.`,
 	configured := []func() *cobra.Command{newUpCommand, newServeCommand}
 	addCommands(root, "Run a mesh", newUpCommand(), newServeCommand())
 	addCommands(root, "Use it", newGenerateCommand(), newChatCommand())
-	addCommands(root, "Operate it", newWorkersCommand(), newDrainCommand(), newUndrainCommand(), newPolicyCommand(), newKeysCommand(),
+	addCommands(root, "Operate it", newTopCommand(), newDoctorCommand(), newWorkersCommand(), newDrainCommand(), newUndrainCommand(), newPolicyCommand(), newKeysCommand(),
 		newExplainCommand(), newBudgetCommand(), newProbeCommand(), newCertsCommand(), newEtcdAuthCommand())
 	addCommands(root, "Measure", newBenchCommand(), newPlanCommand(), newSimulateCommand(), newProfileCommand(), newReplayCommand())
 	root.AddCommand(newModelCommand(), newConfigCommand(configured...), newVersionCommand(), newCompletionCommand())

@@ -77,16 +77,22 @@ type operator struct {
 
 // addControl adds --control to a command for operators, and --addr, its old name.
 func addControl(cmd *cobra.Command) *operator {
-	o := &operator{cmd: cmd}
-	o.add(cmd)
-	annotate(cmd, annotationVariables, variablesWarn)
-	cmd.Flags().StringVar(&o.control, "control", mesh.DefaultControl, "gRPC address of the router for operators (its --control): host:port or unix:///path")
+	o := addOnlyControl(cmd)
 	cmd.Flags().StringVar(&o.addr, "addr", "", "deprecated: use --control")
 	return o
 }
 
-// old says whether --addr was given. TANDEM_ADDR is for commands of clients.
-func (o *operator) old() bool { return onCommandLine(o.cmd, "addr") }
+// addOnlyControl adds --control to a command that never had it by another name.
+func addOnlyControl(cmd *cobra.Command) *operator {
+	o := &operator{cmd: cmd}
+	o.add(cmd)
+	annotate(cmd, annotationVariables, variablesWarn)
+	cmd.Flags().StringVar(&o.control, "control", mesh.DefaultControl, "gRPC address of the router for operators (its --control): host:port or unix:///path")
+	return o
+}
+
+// old says whether --addr was given as the old name. TANDEM_ADDR is for commands of clients.
+func (o *operator) old() bool { return o.addr != "" && onCommandLine(o.cmd, "addr") }
 
 // address is where Control is, once the flags are parsed.
 func (o *operator) address() string {

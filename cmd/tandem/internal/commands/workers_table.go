@@ -27,12 +27,19 @@ var leftOut = [][]string{{"ADDRESS"}, {"RUNNING", "WAITING"}, {"MODEL"}, {"DIGES
 
 // writeWorkersTable writes a line for each worker, and to notes what it lacks to fit a terminal.
 func writeWorkersTable(w, notes io.Writer, views []*controlv1.WorkerView) error {
-	columns := make([][]string, len(workersColumns))
-	for i, name := range workersColumns {
-		columns[i] = []string{name}
-	}
+	rows := [][]string{workersColumns}
 	for _, view := range views {
-		for i, cell := range workerCells(view) {
+		rows = append(rows, workerCells(view))
+	}
+	return writeFitted(w, notes, rows, leftOut)
+}
+
+// writeFitted writes rows, of which the first has the names of the columns and each begins with an
+// id, and to notes which columns of leftOut it leaves out to fit a terminal.
+func writeFitted(w, notes io.Writer, rows, leftOut [][]string) error {
+	columns := make([][]string, len(rows[0]))
+	for _, row := range rows {
+		for i, cell := range row {
 			columns[i] = append(columns[i], cell)
 		}
 	}
@@ -50,19 +57,25 @@ func writeWorkersTable(w, notes io.Writer, views []*controlv1.WorkerView) error 
 			columns[0][i] = shortened(id, most)
 		}
 	}
-	table := tabwriter.NewWriter(w, 0, 0, tableGap, ' ', 0)
-	for i := range columns[0] {
-		line := make([]string, len(columns))
+	lines := make([][]string, len(rows))
+	for i := range lines {
 		for j := range columns {
-			line[j] = columns[j][i]
+			lines[i] = append(lines[i], columns[j][i])
 		}
-		fmt.Fprintln(table, strings.Join(line, "\t"))
 	}
-	if err := table.Flush(); err != nil || without == nil {
+	if err := writeTable(w, lines); err != nil || without == nil {
 		return err
 	}
 	_, err := fmt.Fprintf(notes, "left out to fit %d columns: %s; --json has all\n", workersWidth, strings.Join(without, ", "))
 	return err
+}
+
+func writeTable(w io.Writer, rows [][]string) error {
+	table := tabwriter.NewWriter(w, 0, 0, tableGap, ' ', 0)
+	for _, row := range rows {
+		fmt.Fprintln(table, strings.Join(row, "\t"))
+	}
+	return table.Flush()
 }
 
 // workerCells are a worker's cells of all columns.
