@@ -18,7 +18,7 @@ import (
 type policies struct{}
 
 func (policies) Name() string  { return "policies" }
-func (policies) Title() string { return "4. Policies on bursts, and several routers" }
+func (policies) Title() string { return "Policies on bursts, and several routers" }
 
 const (
 	// burstRate is what each worker is offered, requests a second: about what it holds.

@@ -21,7 +21,7 @@ import (
 type day struct{}
 
 func (day) Name() string  { return "day" }
-func (day) Title() string { return "4. A day: following the load, and the best fixed size" }
+func (day) Title() string { return "A day: following the load, and the best fixed size" }
 
 // dayFile is a scenario in docs/scenarios, and dayContext the context of its model.
 const (

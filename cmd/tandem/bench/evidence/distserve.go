@@ -12,7 +12,7 @@ import (
 type distServe struct{}
 
 func (distServe) Name() string  { return "distserve" }
-func (distServe) Title() string { return "1. DistServe's applications on four A100s" }
+func (distServe) Title() string { return "DistServe's applications on four A100s" }
 
 // What DistServe gives as its best ratios.
 const (

@@ -142,7 +142,7 @@ func TestPut(t *testing.T) {
 func TestPage(t *testing.T) {
 	d := document()
 	d.Put(&evidence.Result{
-		Section: "distserve", Title: "1. A title, on four", Intro: []string{"What it is."}, Notes: []string{"What it is not."},
+		Section: "distserve", Title: "A title, on four", Intro: []string{"What it is."}, Notes: []string{"What it is not."},
 		Tables:   []evidence.Table{{Title: "Figures", Command: "tandem bench evidence", Header: []string{"a", "b"}, Rows: [][]string{{"1", "2"}}}},
 		Pictures: []evidence.Picture{{Name: "p", Alt: "a picture"}}, Ratios: []evidence.Ratio{{Name: "a", Value: 2.5, Noise: 0.25}},
 	})

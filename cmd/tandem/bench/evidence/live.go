@@ -6,7 +6,7 @@ import "context"
 type live struct{}
 
 func (live) Name() string  { return "live" }
-func (live) Title() string { return "5. The live mesh beside its simulation" }
+func (live) Title() string { return "The live mesh beside its simulation" }
 
 // Run measures nothing: a live mesh with a CPU engine needs a machine that does nothing else for
 // some minutes, and its figures are of one machine. They stand in docs/benchmarks.md.

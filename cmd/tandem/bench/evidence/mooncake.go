@@ -18,7 +18,7 @@ type mooncake struct{}
 
 func (mooncake) Name() string { return "mooncake" }
 func (mooncake) Title() string {
-	return "2. Mooncake's conversations: prefix caches, block stores and early refusal"
+	return "Mooncake's conversations: prefix caches, block stores and early refusal"
 }
 
 // The simulated cluster: prefill and decode machines, tokens of a KV block, block stores.

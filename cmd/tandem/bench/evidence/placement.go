@@ -28,7 +28,7 @@ func (m placements) Name() string { return "placement-" + m.name }
 
 // Title is the heading.
 func (m placements) Title() string {
-	return fmt.Sprintf("3. Where disaggregation stops paying: %s SLO", m.name)
+	return fmt.Sprintf("Where disaggregation stops paying: %s SLO", m.name)
 }
 
 const (
@@ -38,11 +38,11 @@ const (
 	mapProfile = "a100-opt-13b-tp1.json"
 	// mapLeast is for how long a rate is measured at least; else for one and a half of the longest
 	// requests.
-	mapLeast = 20 * time.Second
+	mapLeast = 8 * time.Second
 	// mapWarmup is how long a mesh runs at least, before anything counts. Routers that change how all
 	// requests use the workers do so in the first seconds, and for as long as an answer takes the
 	// workers have what was sent before, too.
-	mapWarmup = 20 * time.Second
+	mapWarmup = 12 * time.Second
 )
 
 // objective is bounds at p90.
@@ -196,7 +196,7 @@ func measurePoints(ctx context.Context, o Options, points []point, profile *late
 func (m placements) Run(ctx context.Context, o Options) (*Result, error) {
 	prompts, outputs := []int{256, 768, 1536}, []int{16, 64, 128}
 	bandwidths := []float64{50e9, 3.125e9}
-	requests := 400
+	requests := 200
 	if o.Small {
 		prompts, outputs, bandwidths = prompts[:2], outputs[:1], bandwidths[:1]
 	}

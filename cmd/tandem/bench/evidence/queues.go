@@ -14,7 +14,7 @@ import (
 type queues struct{}
 
 func (queues) Name() string  { return "queues" }
-func (queues) Title() string { return "5. Waiting explodes before a worker is full" }
+func (queues) Title() string { return "Waiting explodes before a worker is full" }
 
 const (
 	// queueStep is what each step of the worker takes, so that an answer of n tokens takes n of them.

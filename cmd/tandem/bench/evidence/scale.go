@@ -18,7 +18,7 @@ import (
 type scale struct{}
 
 func (scale) Name() string  { return "scale" }
-func (scale) Title() string { return "6. Two thousand workers" }
+func (scale) Title() string { return "Two thousand workers" }
 
 const (
 	scaleRouters = 4

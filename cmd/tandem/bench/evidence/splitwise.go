@@ -12,7 +12,7 @@ import (
 type splitwise struct{}
 
 func (splitwise) Name() string  { return "splitwise" }
-func (splitwise) Title() string { return "2. Splitwise's machines at equal cost" }
+func (splitwise) Title() string { return "Splitwise's machines at equal cost" }
 
 // splitwiseDesign is a way to spend money.
 type splitwiseDesign struct {
