@@ -53,18 +53,26 @@ type ownSpeed struct {
 	with    Ref  // whom the last transfer was with
 	several bool // there were others before
 	// bytes were moved by the last transfers, in so much time in which there was one: together they move
-	// more than each does.
+	// more than each does. There was one from that time until speed.at.
 	bytes, busyMs float64
+	from          time.Time
 }
 
 // reachedWith takes in a transfer of so many bytes, with what was reached meanwhile between its workers.
 func (s *ownSpeed) reachedWith(now time.Time, bytesPerMs float64, with Ref, bytes float64, busy time.Duration) {
 	known := s.known(now)
 	s.several = known && (s.several || s.with != with)
-	if !known {
-		s.bytes, s.busyMs = 0, 0
-	} else if since := now.Sub(s.at); since < busy { // until then it was one of several
-		busy = since
+	began := now.Add(-busy)
+	switch {
+	case !known:
+		s.bytes, s.busyMs, s.from = 0, 0, began
+	case began.After(s.at):
+		s.from = began
+	default: // what others have had of its time counts once
+		busy = now.Sub(s.at) + max(s.from.Sub(began), 0)
+		if began.Before(s.from) {
+			s.from = began
+		}
 	}
 	s.bytes += bytes - s.bytes/speedFalls
 	s.busyMs += float64(busy)/float64(time.Millisecond) - s.busyMs/speedFalls

@@ -154,6 +154,23 @@ func TestSpeedOfSeveralSenders(t *testing.T) {
 	}
 }
 
+// The time that transfers of unequal length have in common counts once, and all of it counts.
+func TestSpeedOfUnequalTransfers(t *testing.T) {
+	m := newMesh(2, 1)
+	for range 20 {
+		short, long := m.begin(m.prefill[1], m.decode[0], 1000), m.begin(m.prefill[0], m.decode[0], 5000)
+		m.now = m.now.Add(time.Second)
+		m.Router.sent(m.now, Sent{ID: short, Bytes: 500_000, Busy: 10 * time.Millisecond})
+		m.now = m.now.Add(time.Millisecond)
+		m.Router.sent(m.now, Sent{ID: long, Bytes: 5_000_000, Busy: 60 * time.Millisecond})
+		m.end(short)
+		m.end(long)
+		if got := m.speedOf(m.now, m.decode[0]); got < 80_000 || got > 110_000 {
+			t.Fatalf("%v bytes a millisecond, want 6,000,000 in 60 ms", got)
+		}
+	}
+}
+
 // KV comes after the KV of others that passes the network of either worker, and while its prompt is
 // computed.
 func TestWhenKVArrives(t *testing.T) {

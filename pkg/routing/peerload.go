@@ -46,11 +46,13 @@ type told struct {
 	router string
 	epoch  uint64
 	trust  trust
-	at     time.Time   // when it did
-	report uint64      // the number of the last one, among those of all routers; 0: nothing counts
-	shares []toldShare // by the workers' numbers
-	sent   []share     // of shares; at most sentMost
-	held   []heldWork
+	at     time.Time // when it did
+	// refusedAt is when it last refused a request for want of time.
+	refusedAt time.Time
+	report    uint64      // the number of the last one, among those of all routers; 0: nothing counts
+	shares    []toldShare // by the workers' numbers
+	sent      []share     // of shares; at most sentMost
+	held      []heldWork
 }
 
 // heldWork are requests that wait at another router.
@@ -86,6 +88,7 @@ func (rt *Router) learnRouters(e ViewChanged) {
 			rt.elsewhere.forget(t)
 		}
 	}
+	rt.refused()
 }
 
 // other is the place of a router among the others, which are sorted by id.
@@ -193,6 +196,8 @@ func (rt *Router) routerReported(now time.Time, report *controlv1.RouterReport) 
 		return
 	case contradicts:
 		rt.elsewhere.forget(t)
+		t.refusedAt = time.Time{}
+		rt.refused()
 		rt.out = append(rt.out, Distrusted{Worker: Ref{origin.GetId(), t.epoch}, Why: DistrustRouter, Wait: t.trust.doubt(now)})
 		return
 	}
@@ -240,7 +245,8 @@ func (rt *Router) routerReported(now time.Time, report *controlv1.RouterReport) 
 		said.sent.to = int32(len(t.sent))
 	}
 	if ms := report.GetRefusedMsAgo(); ms > 0 {
-		rt.refused(now.Add(-time.Duration(ms) * time.Millisecond))
+		t.refusedAt = now.Add(-time.Duration(ms) * time.Millisecond)
+		rt.refused()
 	}
 	for _, h := range report.GetHeld()[:min(len(report.GetHeld()), heldMost)] {
 		held := heldWork{

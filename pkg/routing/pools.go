@@ -188,7 +188,7 @@ func (d *demand) uses(prefill, decode pool) (together, apart, computed float64) 
 
 // rate is how many requests a millisecond workers with so many places serve, whose steps take at
 // least so long and may take as long as a token may: longer steps have more time for requests, but a
-// sequence keeps its place for as many steps as it has tokens (Little's law). Its second token comes
+// sequence keeps its place for one step less than it has tokens (Little's law). Its second token comes
 // lateMs later than its step.
 func (d *demand) rate(leastMs, places, lateMs float64, byTime func(stepMs float64) float64) float64 {
 	low := max(leastMs, shortestStepMs)
@@ -242,15 +242,23 @@ func (rt *Router) refusedHere(now time.Time) {
 		rt.telling.news = true
 	}
 	rt.refusedHereAt = now
-	rt.refused(now)
+	rt.refused()
 }
 
-// refused takes in that this router or another did so, and compares the uses of the workers.
-func (rt *Router) refused(at time.Time) {
-	if !at.After(rt.refusedForLoadAt) {
+// refused finds out when this router or another refused one last, and compares the uses of the
+// workers if that is news.
+func (rt *Router) refused() {
+	at := rt.refusedHereAt
+	for _, t := range rt.others {
+		if t.refusedAt.After(at) {
+			at = t.refusedAt
+		}
+	}
+	news := at.After(rt.refusedForLoadAt)
+	rt.refusedForLoadAt = at
+	if !news {
 		return
 	}
-	rt.refusedForLoadAt = at
 	for model := range rt.demands {
 		rt.review(model)
 	}

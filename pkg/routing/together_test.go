@@ -71,6 +71,25 @@ func TestOverloadUsesAllWorkersAlike(t *testing.T) {
 			t.Errorf("%d ms after a refusal at another router: %+v, %+v", ago, got, refusal)
 		}
 	}
+	// A router that is gone, or not believed, has refused nothing.
+	for _, gone := range []bool{true, false} {
+		b.list(p, d, &controlv1.WorkerRecord{Id: "router-1", Role: controlv1.Role_ROLE_ROUTER, Epoch: 2})
+		b.now = b.now.Add(time.Minute)
+		report(0)
+		said := func(sequence uint64) {
+			b.do(routing.RouterReported{Report: &controlv1.RouterReport{Origin: &controlv1.Origin{Id: "router-1", Epoch: 2, Sequence: sequence}, RefusedMsAgo: 1}})
+		}
+		said(10)
+		if gone {
+			b.list(p, d)
+		} else {
+			said(5)
+			said(11)
+		}
+		if got, refusal := ask(); got.Prefill.ID != "p" {
+			t.Errorf("gone %v: %+v, %+v", gone, got, refusal)
+		}
+	}
 }
 
 // TestRefusalsAreTold: a router tells the others when it refused a request for want of time, and not

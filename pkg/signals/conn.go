@@ -253,8 +253,8 @@ func (c *Conn) failed(subscription *nats.Subscription, err error) {
 	}
 }
 
-// Check connects to one of the servers, once, and says why it cannot. It takes until ctx ends at
-// most, or connectTimeout for each server.
+// Check connects to one of the servers, once, and says why it cannot. It takes until ctx's deadline
+// at most, which the servers share, or connectTimeout for each.
 func Check(ctx context.Context, cfg Config, log *slog.Logger) error {
 	if err := cfg.Validate(); err != nil {
 		return err
@@ -263,8 +263,12 @@ func Check(ctx context.Context, cfg Config, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
+	each := connectTimeout
+	if until, ok := ctx.Deadline(); ok {
+		each = min(each, time.Until(until)/time.Duration(len(cfg.URLs)))
+	}
 	closed := make(chan struct{})
-	connection, err := nats.Connect(strings.Join(cfg.URLs, ","), append(options, nats.Name(cfg.Name), nats.NoReconnect(), nats.Timeout(connectTimeout),
+	connection, err := nats.Connect(strings.Join(cfg.URLs, ","), append(options, nats.Name(cfg.Name), nats.NoReconnect(), nats.Timeout(max(each, time.Millisecond)),
 		nats.ClosedHandler(func(*nats.Conn) { close(closed) }))...)
 	if err != nil {
 		return fmt.Errorf("connect to NATS at %s: %w", cfg.shown(), err)

@@ -43,12 +43,23 @@ const (
 // ownFault remembers the prompts that a worker's own computing failed. The zero value
 // remembers none.
 type ownFault struct {
-	failed []failedPrompt // within ownWindow, oldest first; none begins with another
+	failed []failedPrompt // within ownWindow, oldest first; none is like another
 }
 
 type failedPrompt struct {
 	tokens []int32
+	origin bool // the last token is where it began
 	at     time.Time
+}
+
+// like reports whether two prompts failed for one reason, as far as their tokens tell: up to the
+// same origin they are equal, or where that of one is not known, one begins with the other.
+func (p failedPrompt) like(other failedPrompt) bool {
+	common := min(len(p.tokens), len(other.tokens))
+	if p.origin && other.origin && len(p.tokens) != len(other.tokens) {
+		return false
+	}
+	return slices.Equal(p.tokens[:common], other.tokens[:common])
 }
 
 // add takes in a failure, and says whether that is one too many.
@@ -56,21 +67,21 @@ func (f *ownFault) add(now time.Time, prompt []int32, where *engine.NotFiniteErr
 	// What follows the origin has no part in it. At the first position nothing came before it
 	// but what all prompts have in common: then the machine is to blame, or the model is of no
 	// use at all.
-	if where.Layer >= 0 && where.Position > 0 {
-		prompt = prompt[:min(where.Position+1, len(prompt))]
+	this := failedPrompt{prompt, where.Layer >= 0 && where.Position > 0, now}
+	if this.origin {
+		this.tokens = prompt[:min(where.Position+1, len(prompt))]
 	}
 	kept := f.failed[:0]
 	for _, other := range f.failed {
-		common := min(len(prompt), len(other.tokens))
 		switch {
 		case now.Sub(other.at) >= ownWindow:
-		case slices.Equal(prompt[:common], other.tokens[:common]):
-			prompt = prompt[:common]
-		default:
+		case !this.like(other):
 			kept = append(kept, other)
+		case len(other.tokens) < len(this.tokens):
+			this.tokens, this.origin = other.tokens, other.origin
 		}
 	}
-	kept = append(kept, failedPrompt{slices.Clone(prompt), now})
-	f.failed = kept
+	this.tokens = slices.Clone(this.tokens)
+	f.failed = append(kept, this)
 	return len(f.failed) >= ownFailures
 }

@@ -36,6 +36,7 @@ func TestPromptsThatFail(t *testing.T) {
 		"other tokens before the origin":     {[]failure{{prompt: []int32{1, 2, 3}, position: 1}, {prompt: []int32{0, 2, 3}, position: 1}}, true},
 		"another token at the origin":        {[]failure{{prompt: []int32{1, 2, 3}, position: 1}, {prompt: []int32{1, 3, 3}, position: 1}}, true},
 		"an origin behind the prompt":        {[]failure{{prompt: []int32{1, 2}, position: 5}, {prompt: []int32{1, 2}, position: 4}}, false},
+		"another origin further on":          {[]failure{{prompt: []int32{1, 2, 3}, position: 1}, {prompt: []int32{1, 2, 0, 4}, position: 3}}, true},
 		"everything from the first token on": {[]failure{{prompt: []int32{1, 2}, position: 0}, {prompt: []int32{1, 3}, position: 0}}, true},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -60,7 +60,7 @@ func (m Machine) processors() Check {
 	switch {
 	case limited && limit != math.Trunc(limit):
 		c.Status, c.Advice = Warning, "give the container whole processors: the system stops a worker's threads for the rest of each period"
-	case m.Threads > m.Processors || limited && float64(m.Threads) > limit:
+	case m.Threads > m.Processors || limited && float64(m.Threads) > max(limit, 2): // Go takes two at least under a limit
 		c.Status, c.Detail = Warning, fmt.Sprintf("%s, for %d threads", c.Detail, m.Threads)
 		c.Advice = "unset GOMAXPROCS: more threads than processors are slower"
 	}
@@ -132,13 +132,18 @@ func (m Machine) hugePages() (c Check, known bool) {
 	return c, known
 }
 
+// memory judges a container's limit by all that it allows: a part that runs in it has most of that.
 func (m Machine) memory() (Check, bool) {
 	left, known := memory.Available(m.Root)
-	c := Check{Name: "memory", Status: OK, Detail: fmt.Sprintf("%s left by %s", bytesize.Text(left.Bytes), left.By)}
+	bytes, found := left.Bytes, fmt.Sprintf("%s left by %s", bytesize.Text(left.Bytes), left.By)
+	if limit, is := memory.Limit(m.Root); is {
+		bytes, found = limit, fmt.Sprintf("the container may have %s", bytesize.Text(limit))
+	}
+	c := Check{Name: "memory", Status: OK, Detail: found}
 	switch {
-	case left.Bytes < memory.ProcessBytes:
+	case bytes < memory.ProcessBytes:
 		c.Status, c.Advice = Failed, fmt.Sprintf("free some, or raise the limit: a process takes %s besides weights and KV", bytesize.Text(memory.ProcessBytes))
-	case left.Bytes < routerBytes:
+	case bytes < routerBytes:
 		c.Status, c.Advice = Warning, "free some, or raise the limit: a router needs 1 GiB, and so does a worker besides weights and KV"
 	}
 	return c, known

@@ -58,7 +58,11 @@ func TestMachine(t *testing.T) {
 		{"hardly any memory", func(m m) { m.Root = with(meminfo, "MemAvailable: 1024 kB\n") }, [][3]string{{"memory", "failed", "1.0MiB left"}}},
 		{"a container's memory", func(m m) {
 			m.Root = with("sys/fs/cgroup/memory.max", "1048576\n", "sys/fs/cgroup/memory.current", "0\n")
-		}, [][3]string{{"memory", "failed", "memory.max"}}},
+		}, [][3]string{{"memory", "failed", "the container may have 1.0MiB"}}},
+		{"a container whose router is busy", func(m m) {
+			m.Root = with("sys/fs/cgroup/memory.max", "1073741824\n", "sys/fs/cgroup/memory.current", "1000000000\n")
+		}, nil},
+		{"a limit of one processor", func(m m) { m.Threads, m.Root = 2, with("sys/fs/cgroup/cpu.max", "100000 100000") }, nil},
 		{"few files", func(m m) { m.OpenFiles = 1024 }, [][3]string{{"open files", "warning", "at most 1024, and a router with all its connections needs 4000"}}},
 		{"too few files", func(m m) { m.OpenFiles = 100 }, [][3]string{{"open files", "failed", "a mesh needs 200: raise the limit"}}},
 		{"a full disk", func(m m) { m.LeastFree = 1 << 40 }, [][3]string{{"disk", "failed", "1.0GiB free"}}},

@@ -48,27 +48,64 @@ func serves(v *controlv1.WorkerView) bool {
 	return v.GetConnected() && v.GetExcluded() == "" && v.GetRecord().GetState() == controlv1.WorkerState_WORKER_STATE_SERVING
 }
 
-// workersOf checks that each phase of a request has a worker.
+// workersOf checks that each phase of a request has a worker, for each model.
 func workersOf(views []*controlv1.WorkerView) Check {
-	serving := map[controlv1.Role]int{}
-	whole := false // a worker can do all of a request
+	all := count(views)
+	c := Check{Name: "workers", Status: OK, Detail: "serving: " + all.String()}
+	models := map[string][]*controlv1.WorkerView{"": nil} // without any, nothing is served
 	for _, v := range views {
-		if serves(v) {
-			serving[v.GetRecord().GetRole()]++
-			whole = whole || v.GetRecord().GetRole() == controlv1.Role_ROLE_DECODE || v.GetRecord().GetWholeRequests()
+		if v.GetRecord().GetModel() != "" {
+			delete(models, "")
+			models[v.GetRecord().GetModel()] = append(models[v.GetRecord().GetModel()], v)
 		}
 	}
-	prefill, decode, stores := serving[controlv1.Role_ROLE_PREFILL], serving[controlv1.Role_ROLE_DECODE], serving[controlv1.Role_ROLE_KVTRANSFER]
-	c := Check{Name: "workers", Status: OK, Detail: fmt.Sprintf("serving: prefill %d, decode %d, block stores %d", prefill, decode, stores)}
-	switch {
-	case !whole:
-		c.Status, c.Advice = Failed, "no request can be served: start a decode worker with 'tandem serve --target=decode'"
-	case decode == 0:
-		c.Status, c.Advice = Warning, "prefill workers serve alone: start a decode worker with 'tandem serve --target=decode'"
-	case prefill == 0:
-		c.Status, c.Advice = Warning, "decode workers serve alone: start a prefill worker with 'tandem serve --target=prefill'"
+	for _, model := range slices.Sorted(maps.Keys(models)) {
+		n, of := count(models[model]), ""
+		if len(models) > 1 {
+			of = " of " + model
+		}
+		switch {
+		case !n.whole:
+			c.Status, c.Advice = Failed, "no request"+of+" can be served: start a decode worker with 'tandem serve --target=decode'"
+			return c
+		case n.decode == 0:
+			c.Status, c.Advice = Warning, "prefill workers"+of+" serve alone: start a decode worker with 'tandem serve --target=decode'"
+		case n.prefill == 0 && n.idle > 0:
+			c.Status, c.Advice = Warning, "decode workers"+of+" serve alone, since no prefill worker does: the checks below and their logs say why"
+		}
 	}
 	return c
+}
+
+// counts are workers that get requests, and prefill workers that get none.
+type counts struct {
+	prefill, decode, stores, idle int
+	whole                         bool // one of them can do all of a request
+}
+
+func count(views []*controlv1.WorkerView) (n counts) {
+	for _, v := range views {
+		role := v.GetRecord().GetRole()
+		switch {
+		case !serves(v):
+			if role == controlv1.Role_ROLE_PREFILL {
+				n.idle++
+			}
+		case role == controlv1.Role_ROLE_PREFILL:
+			n.prefill++
+			n.whole = n.whole || v.GetRecord().GetWholeRequests()
+		case role == controlv1.Role_ROLE_DECODE:
+			n.decode++
+			n.whole = true
+		case role == controlv1.Role_ROLE_KVTRANSFER:
+			n.stores++
+		}
+	}
+	return n
+}
+
+func (n counts) String() string {
+	return fmt.Sprintf("prefill %d, decode %d, block stores %d", n.prefill, n.decode, n.stores)
 }
 
 // those are the ids of the workers that is is true of.

@@ -70,7 +70,8 @@ func TestMesh(t *testing.T) {
 		{"no decode worker, and none is needed", list(worker("p", prefill, func(w v) { w.Record.WholeRequests = true })), [][3]string{
 			{"workers", "warning", "prefill workers serve alone"},
 		}},
-		{"no prefill worker", list(worker("d", decode)), [][3]string{{"workers", "warning", "decode workers serve alone"}}},
+		{"decode workers are enough", list(worker("d", decode)), nil},
+		{"no model has both", list(worker("p", prefill), worker("d", decode, func(w v) { w.Record.Model = "other" })), [][3]string{{"workers", "failed", "no request of fable can be served"}}},
 		{"one drains", list(worker("p", prefill), worker("d1", decode), worker("d2", decode, draining)), [][3]string{{"draining", "warning", "d2: 'tandem undrain ID'"}}},
 		{"the last one drains", list(worker("p", prefill), worker("d", decode, draining)), [][3]string{{"workers", "failed", ""}, {"draining", "warning", "d"}}},
 		{"no connection", list(worker("p", prefill), worker("d1", decode), worker("d2", decode, func(w v) { w.Connected, w.Excluded = false, "refused" })), [][3]string{

@@ -10,16 +10,16 @@ import (
 	"strings"
 )
 
-// withHostname refuses requests to names that a stranger can own, where everybody on this machine
-// may call. A stranger's page can have its own name resolve to 127.0.0.1 (DNS rebinding), and to a
+// withHostname refuses requests to names that a stranger can own, on a port of loopback that is open to
+// everybody on this machine. A stranger's page can have its own name resolve to 127.0.0.1 (DNS rebinding), and to a
 // browser this server is then the page's own.
-func (p *process) withHostname(handler http.Handler) http.Handler {
-	if at, is := p.http.Addr().(*net.TCPAddr); !is || !at.IP.IsLoopback() {
+func (p *process) withHostname(port net.Listener, open func() bool, handler http.Handler) http.Handler {
+	if at, is := port.Addr().(*net.TCPAddr); !is || !at.IP.IsLoopback() {
 		return handler // it has names that nobody here knows
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if name := hostname(r.Host); p.auth == nil && !isLocalName(name) && !isOfOrigins(name, p.options.Router.CORSOrigins) {
-			http.Error(w, fmt.Sprintf("%q is no name of this machine: call localhost, name the page's origin in --router-cors-origins, or pass --auth required", name), http.StatusForbidden)
+		if name := hostname(r.Host); open() && !isLocalName(name) && !isOfOrigins(name, p.options.Router.CORSOrigins) {
+			http.Error(w, fmt.Sprintf("%q is no name of this machine: call localhost, name the page's origin in --router-cors-origins, or ask for keys (--auth required, --metrics-token-file)", name), http.StatusForbidden)
 			return
 		}
 		handler.ServeHTTP(w, r)

@@ -38,7 +38,7 @@ func (p *process) newHTTP(context.Context) (services []lifecycle.Service, _ erro
 			mux.HandleFunc("GET /{$}", listPages)
 		}
 		mux.Handle("/", http.HandlerFunc(p.serveAPI))
-		server := newHTTPServer(p.withHostname(mux))
+		server := newHTTPServer(p.withHostname(p.http, func() bool { return p.auth == nil }, mux))
 		server.ErrorLog = slog.NewLogLogger(p.logger.Handler(), slog.LevelDebug) // handshakes that failed
 		server.ConnContext = openai.ConnContext
 		server.ConnState = newConnections(p.options.Router.MaxConnections).state
@@ -51,7 +51,7 @@ func (p *process) newHTTP(context.Context) (services []lifecycle.Service, _ erro
 		mux := p.healthMux()
 		mux.Handle("GET /metrics", p.withMetricsToken(metrics))
 		mux.HandleFunc("GET /{$}", listPages)
-		server := newHTTPServer(mux)
+		server := newHTTPServer(p.withHostname(p.metrics, func() bool { return p.options.MetricsTokenFile == "" }, mux))
 		server.ReadTimeout, server.WriteTimeout = scrapeTimeout, scrapeTimeout
 		limit := rpc.NewConnectionLimit(scrapeConnections, "metrics", p.logger)
 		services = append(services, httpService("metrics", limit.Listener(p.metrics), server))
