@@ -82,6 +82,7 @@ func (f *ownFault) add(now time.Time, prompt []int32, where *engine.NotFiniteErr
 		}
 	}
 	this.tokens = slices.Clone(this.tokens)
-	f.failed = append(kept, this)
+	kept = append(kept, this)
+	f.failed = kept
 	return len(f.failed) >= ownFailures
 }
