@@ -36,14 +36,20 @@ const (
 	mapWorkers = 8
 	// mapProfile is their step times.
 	mapProfile = "a100-opt-13b-tp1.json"
-	// mapLeast is for how long a rate is measured at least; else for one and a half of the longest
-	// requests.
-	mapLeast = 8 * time.Second
-	// mapWarmup is how long a mesh runs at least, before anything counts. Routers that change how all
-	// requests use the workers do so in the first seconds, and for as long as an answer takes the
-	// workers have what was sent before, too.
-	mapWarmup = 12 * time.Second
 )
+
+// mapSpans are how long a mesh runs before anything counts, and then is measured, at least; and of how many
+// requests. Routers that change how all requests use the workers do so in the first seconds, and for as
+// long as an answer takes the workers have what was sent before, too.
+func (o Options) mapSpans() (warmup, measured time.Duration, requests int) {
+	switch {
+	case o.Small:
+		return 10 * time.Second, 5 * time.Second, 200
+	case o.Long:
+		return 20 * time.Second, 20 * time.Second, 400
+	}
+	return 15 * time.Second, 10 * time.Second, 200
+}
 
 // objective is bounds at p90.
 type objective struct {
@@ -111,7 +117,8 @@ func (p point) split(n int, profile *latency.Profile) (prefill int, near float64
 }
 
 // scenario is the text of one, as 'tandem simulate' reads it.
-func (p point) scenario(o Options, prefill int, mode string, requests int) string {
+func (p point) scenario(o Options, prefill int, mode string) string {
+	warmup, measured, requests := o.mapSpans()
 	m := opt13B
 	text := m.text() + "block-tokens: 16\n"
 	text += fmt.Sprintf("profile: {file: %q, model: facebook/%s}\n", o.profile(mapProfile), m.name)
@@ -123,12 +130,12 @@ func (p point) scenario(o Options, prefill int, mode string, requests int) strin
 	}
 	text += fmt.Sprintf("  decode: {role: decode, count: %d, %s}\n", mapWorkers-prefill, worker)
 	return text + fmt.Sprintf("traffic:\n  rate: 1\n  mode: %s\n  prompt-tokens: %d\n  output-tokens: %d\n  warmup: %v\n  duration: %v\n  min-requests: %d\n  slo: \"ttft:p90<%v,tpot:p90<%v\"\n  send-slo: true\n",
-		mode, p.prompt, p.output, max(p.longest(), mapWarmup), max(p.longest()*3/2, mapLeast), requests, p.ttft, p.tpot)
+		mode, p.prompt, p.output, max(p.longest(), warmup), max(p.longest()*3/2, measured), requests, p.ttft, p.tpot)
 }
 
 // capacity of a placement, searched from a rate near it; factor says how near.
-func (p point) capacity(ctx context.Context, o Options, prefill int, mode string, requests int, near, factor float64, round int) (float64, error) {
-	t, err := newTrial(o.Profiles, p.scenario(o, prefill, mode, requests))
+func (p point) capacity(ctx context.Context, o Options, prefill int, mode string, near, factor float64, round int) (float64, error) {
+	t, err := newTrial(o.Profiles, p.scenario(o, prefill, mode))
 	if err != nil {
 		return 0, err
 	}
@@ -162,7 +169,7 @@ func attained(passed bool) *measure.Summary {
 
 // measurePoints measures points that differ in bandwidth only. Aggregated serving sends no KV, so that one
 // measurement holds for all of them.
-func measurePoints(ctx context.Context, o Options, points []point, profile *latency.Profile, requests, round int) ([]mapped, error) {
+func measurePoints(ctx context.Context, o Options, points []point, profile *latency.Profile, round int) ([]mapped, error) {
 	const unknown, known = 1.5, 1.1 // factors
 	var all []mapped
 	for i, p := range points {
@@ -172,16 +179,16 @@ func measurePoints(ctx context.Context, o Options, points []point, profile *late
 		var err error
 		start, factor := 0.7*near, unknown
 		if i == 0 {
-			m.aggregated, err = p.capacity(ctx, o, 0, "aggregated", requests, start, unknown, round)
+			m.aggregated, err = p.capacity(ctx, o, 0, "aggregated", start, unknown, round)
 		} else {
 			m.aggregated = all[i-1].aggregated
 			start, factor = cmp.Or(all[i-1].disaggregated, start), known
 		}
 		if err == nil {
-			m.disaggregated, err = p.capacity(ctx, o, m.prefill, "disaggregated", requests, start, factor, round)
+			m.disaggregated, err = p.capacity(ctx, o, m.prefill, "disaggregated", start, factor, round)
 		}
 		if err == nil {
-			m.either, err = p.capacity(ctx, o, m.prefill, "auto", requests, cmp.Or(m.better(), start), known, round)
+			m.either, err = p.capacity(ctx, o, m.prefill, "auto", cmp.Or(m.better(), start), known, round)
 		}
 		if err != nil {
 			return nil, err
@@ -196,7 +203,6 @@ func measurePoints(ctx context.Context, o Options, points []point, profile *late
 func (m placements) Run(ctx context.Context, o Options) (*Result, error) {
 	prompts, outputs := []int{256, 768, 1536}, []int{16, 64, 128}
 	bandwidths := []float64{50e9, 3.125e9}
-	requests := 200
 	if o.Small {
 		prompts, outputs, bandwidths = prompts[:2], outputs[:1], bandwidths[:1]
 	}
@@ -216,23 +222,23 @@ func (m placements) Run(ctx context.Context, o Options) (*Result, error) {
 	}
 	found := make([][]mapped, len(groups))
 	if err := each(ctx, len(groups), func(i int) (err error) {
-		found[i], err = measurePoints(ctx, o, groups[i], profile, requests, 0)
+		found[i], err = measurePoints(ctx, o, groups[i], profile, 0)
 		return err
 	}); err != nil {
 		return nil, err
 	}
 	all := slices.Concat(found...)
 	if !o.Small {
-		if err := measureAgain(ctx, o, all, profile, requests); err != nil {
+		if err := measureAgain(ctx, o, all, profile); err != nil {
 			return nil, err
 		}
 	}
-	return mapResult(all, m.objective, prompts, outputs, bandwidths), nil
+	return mapResult(all, o, m.objective, prompts, outputs, bandwidths), nil
 }
 
 // measureAgain measures the points that a headline is made of with another round of arrivals, and
 // keeps the means: the extreme of many points is partly chance.
-func measureAgain(ctx context.Context, o Options, all []mapped, profile *latency.Profile, requests int) error {
+func measureAgain(ctx context.Context, o Options, all []mapped, profile *latency.Profile) error {
 	const worst, rounds = 2, 2
 	var order []int
 	best := 0
@@ -246,7 +252,7 @@ func measureAgain(ctx context.Context, o Options, all []mapped, profile *latency
 	order = append(order[:min(worst, len(order))], best)
 	again := make([]mapped, len(order)*(rounds-1))
 	if err := each(ctx, len(again), func(i int) error {
-		m, err := measurePoints(ctx, o, []point{all[order[i/(rounds-1)]].point}, profile, requests, 1+i%(rounds-1))
+		m, err := measurePoints(ctx, o, []point{all[order[i/(rounds-1)]].point}, profile, 1+i%(rounds-1))
 		if err == nil {
 			again[i] = m[0]
 		}

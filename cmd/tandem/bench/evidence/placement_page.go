@@ -7,9 +7,14 @@ import (
 )
 
 // mapResult is what the page says of the map.
-func mapResult(all []mapped, o objective, prompts, outputs []int, bandwidths []float64) *Result {
+func mapResult(all []mapped, options Options, o objective, prompts, outputs []int, bandwidths []float64) *Result {
+	command := "tandem bench evidence --section placement-" + o.name
+	if options.Long {
+		command += " --long"
+	}
+	warmup, measured, requests := options.mapSpans()
 	table := Table{
-		Title: "Capacity, requests a second", Command: "tandem bench evidence --section placement-" + o.name,
+		Title: "Capacity, requests a second", Command: command,
 		Header: []string{"network", "prompt/answer, tokens", "prefill + decode workers", "`aggregated`", "`disaggregated`", "`auto`", "better", "by", "`auto` of the better"},
 		Note:   "None: less than a fiftieth of where the search begins, which is near the other networks' figure.",
 	}
@@ -42,6 +47,7 @@ func mapResult(all []mapped, o objective, prompts, outputs []int, bandwidths []f
 			fmt.Sprintf("Disaggregation serves more at %d of %d points. It does where tokens must come soon, since workers that do both have only what decoding leaves of a step for prompts, and where the network carries the KV of prompts as fast as they are computed: 0.8 MB a token here.", pays, len(all)),
 			fmt.Sprintf("`auto` is worst at %v: %.3f of the better placement (%s and %s requests a second).", worst.point, worst.ofBetter(), rate(worst.either), rate(worst.better())),
 			fmt.Sprintf("`auto` is most above `aggregated` at %v: %s and %s requests a second.", best.point, rate(best.either), rate(best.aggregated)),
+			fmt.Sprintf("A rate is tried for %v, after %v that do not count, and longer where that is fewer than %d requests. With `--long` these are 20 s, 20 s and 400, and figures of `auto` over the better differ less from round to round.", measured, warmup, requests),
 			"The two points with the lowest `auto` of the better, and the best one, are means of two rounds of arrivals; the others are one round. A round differs from the next by about 3%.",
 			"Routers learn the bandwidth from the transfers.",
 		},
