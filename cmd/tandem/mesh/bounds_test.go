@@ -73,7 +73,7 @@ func TestPortsAreBounded(t *testing.T) {
 			connect(name+", half a request", address, "GET /metrics HTTP/1.1\r\nX-Slow: ")
 		}
 		for name, path := range map[string]string{"HTTP": "/v1/completions", "HTTP, what takes no body": "/healthz"} {
-			connect(name+", a body that does not come", up.HTTP, "POST "+path+" HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n")
+			connect(name+", a body that does not come", up.HTTP, "POST "+path+" HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n")
 		}
 		for name, ended := range ends {
 			if !<-ended {
@@ -87,7 +87,7 @@ func TestPortsAreBounded(t *testing.T) {
 				t.Fatal(err)
 			}
 			// The server may close before it has read all.
-			_, _ = io.WriteString(conn, "GET /healthz HTTP/1.1\r\nHost: x\r\nX-Long: "+strings.Repeat("x", 1<<17)+"\r\n\r\n")
+			_, _ = io.WriteString(conn, "GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Long: "+strings.Repeat("x", 1<<17)+"\r\n\r\n")
 			response, err := http.ReadResponse(bufio.NewReader(conn), nil)
 			if err == nil && response.StatusCode != http.StatusRequestHeaderFieldsTooLarge {
 				t.Errorf("%s answers headers of 128 KiB with %s", name, response.Status)

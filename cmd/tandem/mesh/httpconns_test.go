@@ -34,7 +34,7 @@ func TestHTTPConnectionsAreBounded(t *testing.T) {
 		}
 		return conn
 	}
-	const request = "GET / HTTP/1.1\r\nHost: test\r\n\r\n"
+	const request = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 	idle := connect("")
 	connect(request)
 	<-begun

@@ -59,7 +59,7 @@ func (c *sseClient) do(ctx context.Context, id string, tokens int, got func(at i
 	if err != nil {
 		return err
 	}
-	if _, err := fmt.Fprintf(c.conn, "POST /v1/completions HTTP/1.1\r\nHost: bench\r\n%s: %s\r\nContent-Type: application/json\r\n%sContent-Length: %d\r\n\r\n%s",
+	if _, err := fmt.Fprintf(c.conn, "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n%s: %s\r\nContent-Type: application/json\r\n%sContent-Length: %d\r\n\r\n%s",
 		http.CanonicalHeaderKey(api.HeaderRequestID), id, c.header, len(body), body); err != nil {
 		return err
 	}
