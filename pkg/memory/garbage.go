@@ -26,7 +26,7 @@ func CollectSeldom(getenv func(string) string) (stop func()) {
 	if getenv("GOGC") != "" {
 		return func() {}
 	}
-	percent := Percent(live())
+	percent := Percent(atLastCollection())
 	before := debug.SetGCPercent(percent)
 	var follows sync.WaitGroup
 	stopping := make(chan struct{})
@@ -39,7 +39,7 @@ func CollectSeldom(getenv func(string) string) (stop func()) {
 			case <-stopping:
 				return
 			}
-			if now := Percent(live()); now != percent {
+			if now := Percent(atLastCollection()); now != percent {
 				percent = now
 				debug.SetGCPercent(percent)
 			}
@@ -52,15 +52,17 @@ func CollectSeldom(getenv func(string) string) (stop func()) {
 	}
 }
 
-// live is how many bytes of the heap lived at the end of the last collection.
-func live() uint64 {
-	sample := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
+// atLastCollection is how many bytes of the heap lived at the end of the last collection, and how many
+// of stacks and globals it looked through.
+func atLastCollection() (live, roots uint64) {
+	sample := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/gc/scan/stack:bytes"}, {Name: "/gc/scan/globals:bytes"}}
 	metrics.Read(sample)
-	return sample[0].Value.Uint64()
+	return sample[0].Value.Uint64(), sample[1].Value.Uint64() + sample[2].Value.Uint64()
 }
 
-// Percent is the GOGC of CollectSeldom for so many bytes that live.
-func Percent(live uint64) int {
+// Percent is the GOGC of CollectSeldom for so many bytes that live, beside so many of stacks and globals:
+// GOGC is a share of both (https://go.dev/doc/gc-guide#GOGC).
+func Percent(live, roots uint64) int {
 	live = max(live, 1<<20) // before the first collection
-	return int(max(leastGarbage, 100*(leastCollected-min(live, leastCollected))/live))
+	return int(max(leastGarbage, 100*(leastCollected-min(live, leastCollected))/(live+roots)))
 }

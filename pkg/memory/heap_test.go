@@ -89,9 +89,20 @@ func TestKeepHeap(t *testing.T) {
 }
 
 func TestPercent(t *testing.T) {
-	for live, want := range map[uint64]int{0: 25500, 64 << 20: 300, 128 << 20: 100, 192 << 20: 33, 1 << 30: 33} {
-		if got := memory.Percent(live); got != want {
-			t.Errorf("with %d bytes that live: %d%%, want %d%%", live, got, want)
+	for _, test := range []struct {
+		live, roots uint64
+		want        int
+	}{
+		{0, 0, 25500},
+		{64 << 20, 0, 300},
+		{64 << 20, 64 << 20, 150},
+		{128 << 20, 0, 100},
+		{192 << 20, 0, 33},
+		{192 << 20, 1 << 30, 33},
+		{1 << 30, 0, 33},
+	} {
+		if got := memory.Percent(test.live, test.roots); got != test.want {
+			t.Errorf("with %d bytes that live and %d of roots: %d%%, want %d%%", test.live, test.roots, got, test.want)
 		}
 	}
 }
@@ -116,7 +127,7 @@ func TestCollectSeldom(t *testing.T) {
 			runtime.GC()
 			time.Sleep(time.Second)
 			// Other tests left little.
-			if got, most := percent(), memory.Percent(uint64(len(held))); got > most || got < most*9/10 && got > 33 {
+			if got, most := percent(), memory.Percent(uint64(len(held)), 0); got > most || got < most*9/10 && got > 33 {
 				t.Errorf("with %d bytes that live: %d%%, want %d%%", len(held), got, most)
 			}
 		}
