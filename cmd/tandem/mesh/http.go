@@ -51,6 +51,7 @@ func (p *process) newHTTP(context.Context) (services []lifecycle.Service, _ erro
 		mux := p.healthMux()
 		mux.Handle("GET /metrics", p.withMetricsToken(metrics))
 		mux.HandleFunc("GET /{$}", listPages)
+		p.handleProfiles(mux)
 		server := newHTTPServer(p.withHostname(p.metrics, func() bool { return p.options.MetricsTokenFile == "" }, mux))
 		server.ReadTimeout, server.WriteTimeout = scrapeTimeout, scrapeTimeout
 		limit := rpc.NewConnectionLimit(scrapeConnections, "metrics", p.logger)

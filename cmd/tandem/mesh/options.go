@@ -45,9 +45,11 @@ type Options struct {
 	MetricsTokenFile string
 	// MetricsVLLM shows metrics a second time by the names of vLLM.
 	MetricsVLLM bool
-	Trace       telemetry.TracingConfig
-	Engine      engines.Config
-	Record      RecordConfig
+	// MetricsPprof serves Go's profiles at Metrics, too.
+	MetricsPprof bool
+	Trace        telemetry.TracingConfig
+	Engine       engines.Config
+	Record       RecordConfig
 	// StopTimeout bounds how long running requests may take to finish when the
 	// process is asked to stop.
 	StopTimeout time.Duration
@@ -76,6 +78,7 @@ func (o *Options) RegisterFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&o.StopTimeout, "stop-timeout", 30*time.Second, "how long running requests may take to finish once the process is told to stop")
 	fs.DurationVar(&o.StartTimeout, "start-timeout", 10*time.Second, "how long to wait for etcd at the start before giving up; 0: until it answers")
 	fs.BoolVar(&o.MetricsVLLM, "metrics-vllm", true, "also serve metrics under vLLM's names (vllm:…), for dashboards made for vLLM")
+	fs.BoolVar(&o.MetricsPprof, "metrics-pprof", false, "also serve profiles of this process under /debug/pprof/ on --metrics, for go tool pprof")
 	fs.StringVar(&o.MetricsTokenFile, "metrics-token-file", "", "file with a token that --metrics asks for (Authorization: Bearer) before it shows metrics; probes need none; empty: it asks nobody")
 	o.Membership.RegisterFlags(fs)
 	o.Signals.RegisterFlags(fs)
@@ -115,7 +118,7 @@ func (o *Options) validateShared() error {
 	case o.StartTimeout < 0:
 		return fmt.Errorf("--start-timeout: %v is negative; 0 waits until etcd answers", o.StartTimeout)
 	}
-	return cmp.Or(checkListen("--http", o.HTTP), checkListen("--metrics", o.Metrics), o.checkMetricsToken(), o.Membership.ValidateFlags(), o.Signals.ValidateFlags(), o.TLS.Validate(), o.Trace.Validate(), o.KV.Validate(), flagError("--", o.Store.Validate()))
+	return cmp.Or(checkListen("--http", o.HTTP), checkListen("--metrics", o.Metrics), o.checkMetricsToken(), o.checkPprof(), o.Membership.ValidateFlags(), o.Signals.ValidateFlags(), o.TLS.Validate(), o.Trace.Validate(), o.KV.Validate(), flagError("--", o.Store.Validate()))
 }
 
 // flagError is an error that begins with a flag's name, behind the flag's prefix.

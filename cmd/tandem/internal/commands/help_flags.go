@@ -76,7 +76,7 @@ var (
 		{"Mesh", []string{"target", "id", "prefill", "decode", "autoscale", "kvstore", "data-dir", "lease-ttl", "start-timeout", "stop-timeout"}},
 		{"etcd and NATS", []string{"etcd", "etcd-", "nats", "nats-"}},
 		{"TLS", []string{"tls", "tls-", "certs"}},
-		{"Addresses", []string{"listen", "advertise", "http", "control", "metrics", "metrics-token-file", "metrics-vllm"}},
+		{"Addresses", []string{"listen", "advertise", "http", "control", "metrics", "metrics-token-file", "metrics-vllm", "metrics-pprof"}},
 		{"Who may call", []string{"auth", "insecure", "published-on", "oidc", "oidc-"}},
 		{"Model", []string{"model", "model-", "chat-template", "tool-call-parser", "context-tokens", "generation-config"}},
 		{"Engine", []string{"engine", "device", "threads", "block-tokens", "kv-memory", "max-batch-tokens", "max-sequences", "profile"}},
