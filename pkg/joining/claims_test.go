@@ -1,6 +1,7 @@
 package joining_test
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"testing"
@@ -298,6 +299,41 @@ func TestContradicted(t *testing.T) {
 			}
 			if s := r.decode(tokenAt(1)); len(s.contradicted) > 0 {
 				t.Error("told twice")
+			}
+		})
+	}
+}
+
+// Workers that leave spend no try of a request, however many do; only refusals are bounded.
+func TestWorkersThatLeaveSpendNoTry(t *testing.T) {
+	leaves := rpc.Error(codes.Unavailable, api.ReasonWorkerDraining, "leaves", 0)
+	bug := status.Error(codes.Internal, "bug")
+	for name, test := range map[string]struct {
+		errs   []error
+		reason string // of the end; empty: it goes on
+	}{
+		"as many as tries":    {[]error{leaves, leaves, leaves}, ""},
+		"beside two failures": {[]error{bug, leaves, bug, leaves, leaves}, ""},
+		"with a third":        {[]error{bug, leaves, bug, bug}, api.ReasonWorkerLost},
+		"more than refusals":  {[]error{leaves, leaves, leaves, leaves}, api.ReasonWorkerLost},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRequest(time.Time{}, 9)
+			for i, err := range test.errs {
+				r.dispatch(fmt.Sprint("d", i))
+				r.decode(admitted)
+				r.decode(tokenAt(uint32(i)))
+				s := r.end(err)
+				if last := i+1 == len(test.errs) && test.reason != ""; last != (s.finish != nil) {
+					t.Fatalf("after %d: %+v", i+1, s)
+				}
+				if s.finish != nil {
+					if got, is := errors.AsType[*routing.Refusal](s.finish.Err); !is || got.Reason != test.reason || got.Code != codes.Unavailable {
+						t.Errorf("ends with %v", s.finish.Err)
+					}
+				} else if len(s.ask.Failures) != i+1 {
+					t.Errorf("asks with %v", s.ask.Failures)
+				}
 			}
 		})
 	}

@@ -160,11 +160,15 @@ func (j *Join) fail(now time.Time, side Side, err error) {
 	case j.try.outwaited && !j.accepted:
 		final = &routing.Refusal{Code: codes.ResourceExhausted, Reason: api.ReasonQueueTimeout,
 			Message: status.Convert(err).Message() + "; retry later", RetryAfter: max(j.p.Silence.Queue/2, time.Second)}
-	case failure.Busy:
+	case failure.Busy || failure.Leaves:
 		if j.refused++; j.refused > j.p.MaxRefusals {
-			final = &routing.Refusal{Code: codes.ResourceExhausted, Reason: api.ReasonQueueTimeout,
-				Message:    fmt.Sprintf("workers refused %d times because they were full, last: %s; retry later", j.refused, status.Convert(err).Message()),
+			refusal := &routing.Refusal{Code: codes.ResourceExhausted, Reason: api.ReasonQueueTimeout,
+				Message:    fmt.Sprintf("workers refused %d times because they were full or leaving, last %s: %s; retry later", j.refused, failure.Worker.ID, status.Convert(err).Message()),
 				RetryAfter: max(failure.RetryAfter, time.Second)}
+			if failure.Leaves {
+				refusal.Code, refusal.Reason = codes.Unavailable, api.ReasonWorkerLost
+			}
+			final = refusal
 		}
 	default:
 		j.failed++

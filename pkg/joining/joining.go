@@ -51,7 +51,7 @@ type Join struct {
 
 	failed   int // tries in which a worker failed
 	retries  int // tries after another had failed
-	refused  int // tries that a worker refused for want of blocks or sequences
+	refused  int // tries that a worker ended because it was full or leaves
 	failures []routing.Failure
 	claims   []claim         // of workers that failed tries
 	version  routing.Version // of its first try, and so of all

@@ -255,7 +255,7 @@ type Params struct {
 	Arrived, Tokenized time.Time
 	Deadline           time.Time // as the router enforces it; zero: none
 	// MaxAttempts is the most tries in which a worker failed. A worker that refuses
-	// because it is full spends none; MaxRefusals bounds that.
+	// because it is full, or leaves, spends none; MaxRefusals bounds that.
 	MaxAttempts, MaxRefusals int
 	// Linger is how long a stream may take to end by itself once nothing of it
 	// matters any more, and how long the early end of one stream waits for the
