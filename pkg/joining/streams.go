@@ -50,6 +50,7 @@ func (j *Join) decode(now, before time.Time, event *workerv1.DecodeEvent) {
 			t.decodeQueue = queued
 		} else {
 			t.workerQueue = queued
+			j.do(Tell{routing.Taken{ID: j.id(), Role: controlv1.Role_ROLE_DECODE}})
 		}
 		if t.first && t.firstEnd != nil && t.firstEnd.side == Prefill {
 			// The KV is there: how prefill ended does not matter.

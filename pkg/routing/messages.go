@@ -138,7 +138,7 @@ type (
 		Task uint64
 	}
 	// Taken says that a worker began with a dispatched request: a decode worker has
-	// reserved its blocks, a prefill worker has taken it from its queue.
+	// reserved its blocks, or a worker has taken it from its queue.
 	Taken struct {
 		ID   string
 		Role controlv1.Role
