@@ -70,6 +70,10 @@ func (rt *Router) decide(now time.Time, e *entry) (fitness, Refusal) {
 // the result, then the mode, then the prefill worker.
 func (rt *Router) decideFor(now time.Time, e *entry, v Version) (fitness, Refusal) {
 	r := &e.request
+	r.MaxNew = e.maxNew
+	if left := rt.groups().contextTokens[v] - r.Tokens; left > 0 { // workers end the answer there
+		r.MaxNew = min(r.MaxNew, left)
+	}
 	rt.searches++
 	rt.lists.used = 0
 	s := &search{now: now, entry: e, request: r, record: &controlv1.Decision{}, number: rt.searches, version: v, use: rt.use(r.Model)}

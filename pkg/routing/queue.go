@@ -14,7 +14,8 @@ import (
 
 // entry is a request that waits.
 type entry struct {
-	request  Request
+	request  Request // its MaxNew is what the context of the workers that were searched last leaves
+	maxNew   int     // MaxNew as it came
 	enqueued time.Time
 	// until is when waiting ends: the request's own deadline, the latest first
 	// token that it wants, or the longest wait.

@@ -89,7 +89,7 @@ func (rt *Router) entry(now time.Time, r Request) *entry {
 	}
 	rt.number++
 	e := &entry{
-		unasked: unasked, each: each, rank: slices.Index(ClassNames(), class), request: r, enqueued: now, until: now.Add(rt.config.MaxQueueWait),
+		unasked: unasked, each: each, rank: slices.Index(ClassNames(), class), request: r, maxNew: r.MaxNew, enqueued: now, until: now.Add(rt.config.MaxQueueWait),
 		pool: controlv1.Role_ROLE_DECODE, number: rt.number, prefixes: make(map[BlockKey]*prefix),
 	}
 	if !r.Deadline.IsZero() && r.Deadline.Before(e.until) {

@@ -405,6 +405,35 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
+// A request may want more tokens than the context of workers has: what it needs ends there. The
+// longest context counts, for a smaller worker would end the answer before.
+func TestContextOfWorkers(t *testing.T) {
+	sized := func(id string, tokens uint32) *controlv1.WorkerRecord {
+		record := decode(id)
+		record.Capacity.ContextTokens, record.Capacity.Blocks = tokens, tokens/32
+		return record
+	}
+	for _, test := range []struct {
+		name    string
+		records []*controlv1.WorkerRecord
+		want    string
+	}{
+		{"one", []*controlv1.WorkerRecord{sized("d1", 512)}, "d1"},
+		{"a smaller one first", []*controlv1.WorkerRecord{sized("d1", 256), sized("d2", 512)}, "d2"},
+		{"of no stated context", []*controlv1.WorkerRecord{decode("d1")}, ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			b := newBench(t, nil, test.records...)
+			r := b.request(agg, 10)
+			r.MaxNew = 5000
+			d, refusal, answered := b.arrive(r)
+			if refuses := refusal.Reason == api.ReasonNeverFits; !answered || d.Decode.ID != test.want || refuses != (test.want == "") {
+				t.Errorf("goes to %q, %+v", d.Decode.ID, refusal)
+			}
+		})
+	}
+}
+
 func TestBusyWorkerIsLeftAlone(t *testing.T) {
 	b := newBench(t, nil, decode("d1"))
 	r := b.request(agg, 10)
