@@ -10,7 +10,9 @@ import (
 type groups struct {
 	roles map[controlv1.Role][]*worker // each by id
 	whole []*worker                    // prefill workers that compute whole requests, by id
-	kinds []*worker                    // one of each model, version and block size, without block stores
+	// wholeOf is how many of those serve a model, by its name.
+	wholeOf map[string]int
+	kinds   []*worker // one of each model, version and block size, without block stores
 	// contextTokens is the longest context of the decode workers of a version that are connected.
 	contextTokens map[Version]int
 }
@@ -19,11 +21,16 @@ func (rt *Router) groups() *groups {
 	if rt.grouped != nil {
 		return rt.grouped
 	}
-	g := &groups{roles: make(map[controlv1.Role][]*worker), contextTokens: make(map[Version]int)}
+	g := &groups{roles: make(map[controlv1.Role][]*worker), wholeOf: make(map[string]int), contextTokens: make(map[Version]int)}
 	for _, w := range rt.order {
 		g.roles[w.role()] = append(g.roles[w.role()], w)
 		if w.whole {
 			g.whole = append(g.whole, w)
+			for _, m := range rt.config.Models {
+				if w.of(m) {
+					g.wholeOf[m.Name]++
+				}
+			}
 		}
 		if (w.role() == controlv1.Role_ROLE_DECODE || w.whole) && w.connected {
 			g.contextTokens[w.version()] = max(g.contextTokens[w.version()], w.contextTokens)

@@ -19,21 +19,28 @@ func TestAnswersLeaveTimeToPrompts(t *testing.T) {
 		budget  uint64 // tokens of a prompt beside others
 		come    int    // prompts that came in the last two seconds
 		routers int    // others, that got as many
+		foreign int    // prefill workers of another model
 		want    string // who decodes
 	}{
-		{"few prompts", 16, 1, 0, "p"},
-		{"few prompts at one router", 16, 4, 0, "p"},
-		{"few prompts at each of many routers", 16, 4, 20, "d"},
-		{"many prompts", 16, 40, 0, "d"},
-		{"many prompts, with whole chunks beside others", 0, 40, 0, "p"},
+		{"few prompts", 16, 1, 0, 0, "p"},
+		{"few prompts at one router", 16, 4, 0, 0, "p"},
+		{"few prompts at each of many routers", 16, 4, 20, 0, "d"},
+		{"many prompts", 16, 40, 0, 0, "d"},
+		{"many prompts, which workers of another model do not take", 16, 40, 0, 20, "d"},
+		{"many prompts, with whole chunks beside others", 0, 40, 0, 0, "p"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p, d := whole("p"), decode("d")
 			for _, r := range []*controlv1.WorkerRecord{p, d} {
 				r.Capacity.Blocks, r.Capacity.MaxBatchTokens, r.Capacity.MaxSequences, r.Capacity.MaxWaiting = 4000, 2048, 256, 256
 			}
-			b := newBench(t, func(c *routing.Config) { c.Router = "r" }, p, d)
 			workers := []*controlv1.WorkerRecord{p, d}
+			for i := range c.foreign {
+				f := whole(fmt.Sprint("f", i))
+				f.Model, f.ModelDigest = "other", "o"
+				workers = append(workers, f)
+			}
+			b := newBench(t, func(c *routing.Config) { c.Router = "r" }, workers...)
 			for i := range c.routers {
 				workers = append(workers, &controlv1.WorkerRecord{Id: fmt.Sprint("r", i), Role: controlv1.Role_ROLE_ROUTER, Epoch: 1})
 			}
