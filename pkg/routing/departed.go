@@ -13,7 +13,7 @@ const (
 	// leftLimit bounds how many workers that have left are remembered.
 	leftLimit = 256
 	// leavesDoubt is how long a worker's own word that it takes nothing new counts
-	// against its record: by then the record says so too, or that was taken back.
+	// against a record that does not say so: by then it does, or that was taken back.
 	leavesDoubt = 5 * time.Second
 )
 
@@ -45,7 +45,11 @@ func (rt *Router) staysAgain(now time.Time, w *worker) bool {
 		return false
 	}
 	rt.stays(now, w)
-	return w.record.GetState() == controlv1.WorkerState_WORKER_STATE_SERVING
+	return serves(w.record)
+}
+
+func serves(record *controlv1.WorkerRecord) bool {
+	return record.GetState() == controlv1.WorkerState_WORKER_STATE_SERVING
 }
 
 // remember keeps the record of a worker that has left, which may be asked back.

@@ -104,6 +104,32 @@ func TestRefusalThatCameLate(t *testing.T) {
 	}
 }
 
+// A record from before a worker said that it leaves says nothing against that, whatever else changed.
+func TestRecordFromBeforeADrain(t *testing.T) {
+	b := newBench(t, nil, decode("d1"))
+	ref := routing.Ref{ID: "d1", Epoch: decode("d1").GetEpoch()}
+	for _, step := range []struct {
+		after time.Duration
+		event routing.Event
+		want  controlv1.WorkerState
+	}{
+		{0, routing.Leaving{Worker: ref}, controlv1.WorkerState_WORKER_STATE_DRAINING},
+		{time.Second, routing.ViewChanged{Live: true, Workers: []*controlv1.WorkerRecord{decode("d1"), decode("d2")}}, controlv1.WorkerState_WORKER_STATE_DRAINING},
+		{time.Second, routing.Leaving{Worker: ref, Drained: true}, controlv1.WorkerState_WORKER_STATE_DRAINED},
+		{time.Second, routing.ViewChanged{Live: true, Workers: []*controlv1.WorkerRecord{decode("d1")}}, controlv1.WorkerState_WORKER_STATE_DRAINED},
+		{3 * time.Second, load("d1", controlv1.Role_ROLE_DECODE, nil), controlv1.WorkerState_WORKER_STATE_DRAINED},
+		{2 * time.Second, load("d1", controlv1.Role_ROLE_DECODE, nil), controlv1.WorkerState_WORKER_STATE_SERVING},
+		{0, routing.Leaving{Worker: ref}, controlv1.WorkerState_WORKER_STATE_DRAINING},
+		{6 * time.Second, routing.ViewChanged{Live: true, Workers: []*controlv1.WorkerRecord{decode("d1")}}, controlv1.WorkerState_WORKER_STATE_SERVING},
+	} {
+		b.now = b.now.Add(step.after)
+		b.do(step.event)
+		if got := b.f.Workers(b.now)[0].Record.GetState(); got != step.want {
+			t.Errorf("after %T %+[1]v: %v, want %v", step.event, got, step.want)
+		}
+	}
+}
+
 // Where a pool was drained, refusals say so, and what takes its workers back.
 func TestRefusalsOfADrainedPool(t *testing.T) {
 	drains := func(record *controlv1.WorkerRecord) *controlv1.WorkerRecord {

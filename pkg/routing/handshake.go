@@ -53,8 +53,12 @@ func (rt *Router) register(record *controlv1.WorkerRecord) {
 	if !w.connected && !slices.Equal(w.record.GetAddresses(), record.GetAddresses()) {
 		rt.out = append(rt.out, Connect{w.ref, record})
 	}
-	w.believe(w.believed(record))
-	w.listed, w.drained = nil, w.drained && w.drains()
+	if w.listed != nil && serves(w.listed) && serves(record) && rt.now.Sub(w.leavesAt) < leavesDoubt {
+		w.listed = record // it may be from before the worker said that it leaves
+	} else {
+		w.believe(w.believed(record))
+		w.listed, w.drained = nil, w.drained && w.drains()
+	}
 	rt.grouped = nil
 	w.registered, w.missing, w.missingSince = true, 0, time.Time{}
 }

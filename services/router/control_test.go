@@ -299,6 +299,31 @@ func TestUndrainWhileEtcdIsAway(t *testing.T) {
 	}
 }
 
+// What etcd lists of other workers does not take a drain back that it does not list yet; an undrain
+// does, at once.
+func TestUndrainOfADrainThatEtcdDidNotList(t *testing.T) {
+	inMesh(t, nil, func(t *testing.T, m *mesh) {
+		m.start(nil, decodeRecord("d1"))
+		drain, err := m.control.Drain(t.Context(), &controlv1.DrainRequest{WorkerId: "d1", Force: true})
+		for err == nil {
+			_, err = drain.Recv()
+		}
+		if !errors.Is(err, io.EOF) {
+			t.Fatal(err)
+		}
+		m.list()
+		if r := m.generate(t.Context(), ask(agg, 4)); status.Code(r.err) != codes.Unavailable {
+			t.Errorf("while it is drained: %q, %v", r.text, r.err)
+		}
+		if _, err := m.control.Undrain(t.Context(), &controlv1.UndrainRequest{WorkerId: "d1"}); err != nil {
+			t.Fatal(err)
+		}
+		if r := m.generate(t.Context(), ask(agg, 4)); r.err != nil || r.text != story {
+			t.Errorf("%q, %v", r.text, r.err)
+		}
+	})
+}
+
 // A worker without which nobody of its role would serve is drained by force only.
 func TestDrainOfTheLastWorker(t *testing.T) {
 	inMesh(t, nil, func(t *testing.T, m *mesh) {

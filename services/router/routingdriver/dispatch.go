@@ -291,14 +291,20 @@ func (d *Dispatcher) Left(id string) *controlv1.WorkerRecord {
 // Undrained follows when a worker said that it takes requests again. Its record counts as listed
 // at once, since etcd lists it later, or not at all while it does not answer.
 func (d *Dispatcher) Undrained(record *controlv1.WorkerRecord) {
-	record = proto.CloneOf(record)
-	record.State = controlv1.WorkerState_WORKER_STATE_SERVING
 	d.loop.Lock()
 	defer d.loop.Unlock()
-	others := slices.DeleteFunc(slices.Clone(d.view.Workers), func(r *controlv1.WorkerRecord) bool {
+	others := slices.Clip(slices.DeleteFunc(slices.Clone(d.view.Workers), func(r *controlv1.WorkerRecord) bool {
 		return r.GetId() == record.GetId() && r.GetRole() == record.GetRole()
-	})
-	d.step(routing.ViewChanged{Workers: append(others, record), Live: d.view.Live})
+	}))
+	list := func(state controlv1.WorkerState) {
+		record = proto.CloneOf(record)
+		record.State = state
+		d.step(routing.ViewChanged{Workers: append(others, record), Live: d.view.Live})
+	}
+	if record.GetState() != controlv1.WorkerState_WORKER_STATE_SERVING {
+		list(controlv1.WorkerState_WORKER_STATE_DRAINING) // else the next one might be from before the drain
+	}
+	list(controlv1.WorkerState_WORKER_STATE_SERVING)
 }
 
 // Queued returns the waiting requests, by model.
