@@ -31,7 +31,7 @@ func (c *Server) Drain(q *controlv1.DrainRequest, stream grpc.ServerStreamingSer
 	select {
 	case c.drains <- struct{}{}:
 	case <-stream.Context().Done():
-		return clienterr.Status(stream.Context().Err())
+		return clienterr.Gone(stream.Context())
 	case <-c.deps.Leaving.Done():
 		return clienterr.ShuttingDown()
 	}

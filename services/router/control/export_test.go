@@ -1,0 +1,4 @@
+package control
+
+// TakeTurn has drains wait for their turn.
+func (c *Server) TakeTurn() { c.drains <- struct{}{} }
