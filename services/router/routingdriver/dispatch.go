@@ -95,7 +95,7 @@ func New(config routing.Config, deps Deps) (*Dispatcher, error) {
 	for _, m := range config.Models {
 		d.models = append(d.models, m.Name)
 	}
-	d.pool = workers.NewPool(deps.Dial, deps.ConnectTimeout, d.Handle, deps.Logger)
+	d.pool = workers.NewPool(deps.Dial, deps.ConnectTimeout, d.heard, deps.Logger)
 	if err := d.show(metricset.New(deps.Registerer)); err != nil {
 		return nil, err
 	}
@@ -106,6 +106,24 @@ func New(config routing.Config, deps Deps) (*Dispatcher, error) {
 func (d *Dispatcher) Handle(event routing.Event) {
 	d.loop.Lock()
 	defer d.loop.Unlock()
+	d.step(event)
+}
+
+// heard is Handle for what the pool says, but for what came late: the core has forgotten the worker
+// meanwhile, and may have asked for it again.
+func (d *Dispatcher) heard(event routing.Event) {
+	d.loop.Lock()
+	defer d.loop.Unlock()
+	switch e := event.(type) {
+	case routing.Connected:
+		if d.pool.Connection(e.Worker) != e.Connection {
+			return
+		}
+	case routing.Disconnected:
+		if d.pool.Connection(e.Worker) != 0 {
+			return
+		}
+	}
 	d.step(event)
 }
 

@@ -77,7 +77,7 @@ type connection struct {
 }
 
 // NewPool returns a pool without workers. It tries each address for timeout, and reports to
-// notify, which must not block.
+// notify, which must not block. What it reports of a worker may come after Remove: see Connection.
 func NewPool(dial func(string) (*grpc.ClientConn, error), timeout time.Duration, notify func(routing.Event), log *slog.Logger) *Pool {
 	return &Pool{
 		dial: dial, timeout: timeout, notify: notify, log: log, members: make(map[routing.Ref]*member), unmet: logthrottle.Throttle{Every: unmetEvery, Burst: unmetBurst},
@@ -145,6 +145,16 @@ func (p *Pool) Acquire(ref routing.Ref) (conn *grpc.ClientConn, number uint64, r
 	c := m.conn
 	c.uses++
 	return c.grpc, c.number, sync.OnceFunc(func() { p.release(c) }), nil
+}
+
+// Connection is the number of the connection that a worker has; 0: it has none.
+func (p *Pool) Connection(ref routing.Ref) uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if m := p.members[ref]; m != nil && m.conn != nil {
+		return m.conn.number
+	}
+	return 0
 }
 
 func (p *Pool) release(c *connection) {

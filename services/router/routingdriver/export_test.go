@@ -1,0 +1,4 @@
+package routingdriver
+
+// Heard is what the pool of workers calls.
+var Heard = (*Dispatcher).heard
