@@ -173,7 +173,7 @@ func (c *Server) explainSlowest(q *controlv1.ExplainRequest) (*controlv1.Explain
 	if of == 0 {
 		return nil, rpc.Error(codes.NotFound, api.ReasonRequestNotFound, "no request has succeeded at this router yet", 0)
 	}
-	out, _ := c.deps.Records.Get(slowest.ID)
+	out := c.deps.Records.GetExact(slowest.Owner, slowest.ID)
 	if out == nil || out.GetTimings() == nil { // pushed out meanwhile
 		return nil, rpc.Error(codes.Unavailable, api.ReasonRequestNotFound, "too many newer requests pushed this one out meanwhile; ask again", time.Second)
 	}

@@ -112,10 +112,10 @@ func rankIndex(percentile float64, n int) int {
 	return min(max(int(math.Ceil(percentile/100*float64(n)-1e-9)), 1), n) - 1
 }
 
-// Request is a request that ended well.
+// Request is a request that ended well. Two owners may have requests of one id.
 type Request struct {
-	ID    string
-	Spent *latency.Spent
+	Owner, ID string
+	Spent     *latency.Spent
 }
 
 // rank sorts the requests that have a latency by it, those that are equal by id.
@@ -129,7 +129,7 @@ func rank(requests []Request, by func(*latency.Spent) (time.Duration, bool)) []R
 	slices.SortFunc(out, func(a, b Request) int {
 		x, _ := by(a.Spent)
 		y, _ := by(b.Spent)
-		return cmp.Or(cmp.Compare(x, y), strings.Compare(a.ID, b.ID))
+		return cmp.Or(cmp.Compare(x, y), strings.Compare(a.ID, b.ID), strings.Compare(a.Owner, b.Owner))
 	})
 	return out
 }

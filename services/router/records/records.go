@@ -96,6 +96,16 @@ func (s *Ring) Get(id string) (record *controlv1.ExplainResponse, matches int) {
 	return s.get(id, func(string) bool { return true }, func(*Record) bool { return true })
 }
 
+// GetExact returns a copy of the record of an owner's request with this very id; nil if there is none.
+func (s *Ring) GetExact(owner, id string) *controlv1.ExplainResponse {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r := s.byID[key{owner, id}]; r != nil {
+		return proto.CloneOf(r.value)
+	}
+	return nil
+}
+
 // get is Get among the requests of some owners that may be seen.
 func (s *Ring) get(id string, of func(owner string) bool, may func(*Record) bool) (record *controlv1.ExplainResponse, matches int) {
 	if id == "" {
@@ -185,7 +195,7 @@ func (r *Record) Ended(now time.Time, err error, f joining.Finish, in *controlv1
 // Finished is the kept requests that ended well, since a time.
 func (s *Ring) Finished(since time.Time) []latencybudget.Request {
 	type kept struct {
-		id      string
+		key
 		timings *inferencev1.Timings // not changed any more
 		tokens  int
 	}
@@ -193,13 +203,13 @@ func (s *Ring) Finished(since time.Time) []latencybudget.Request {
 	all := make([]kept, 0, len(s.byID))
 	for known, r := range s.byID {
 		if !r.endedAt.IsZero() && !r.endedAt.Before(since) {
-			all = append(all, kept{known.id, r.value.Timings, r.tokens})
+			all = append(all, kept{known, r.value.Timings, r.tokens})
 		}
 	}
 	s.mu.Unlock()
 	out := make([]latencybudget.Request, len(all))
 	for i, r := range all {
-		out[i] = latencybudget.Request{ID: r.id, Spent: latencybudget.SpentOf(r.timings, r.tokens)}
+		out[i] = latencybudget.Request{Owner: r.owner, ID: r.id, Spent: latencybudget.SpentOf(r.timings, r.tokens)}
 	}
 	return out
 }
