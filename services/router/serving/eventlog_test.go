@@ -121,8 +121,20 @@ func TestACutEndsTheRequestWithItsStatus(t *testing.T) {
 		t.Fatal(err)
 	}
 	unread := errors.New("unread")
-	if err := l.Follow(unread); !errors.Is(err, unread) {
+	if err := l.Follow(unread, func(*inferencev1.GenerateEvent) error { return nil }); !errors.Is(err, unread) {
 		t.Errorf("ended with %v", err)
+	}
+}
+
+// A panic of who sends ends the request: nobody else reads it.
+func TestAPanicOfSendEndsTheRequest(t *testing.T) {
+	l, err := serving.NewLog(false, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Append(0)
+	if err := l.Follow(nil, func(*inferencev1.GenerateEvent) error { panic("send") }); err == nil {
+		t.Error("the request goes on")
 	}
 }
 

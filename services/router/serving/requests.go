@@ -15,6 +15,7 @@ package serving
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -207,18 +208,18 @@ func (s *Requests) Resume(ctx context.Context, q *inferencev1.ResumeRequest, fou
 	return follow(ctx, r, q.GetOffset(), send, nil)
 }
 
+var errSendPanicked = errors.New("the router failed to send the answer: see its log")
+
 // follow sends a request's events, without the tokens before from, to a reader that has been
-// attached.
-func follow(ctx context.Context, r *request, from uint64, send func(*inferencev1.GenerateEvent) error, now func(*inferencev1.GenerateEvent) bool) error {
+// attached, and detaches it, also if send panics.
+func follow(ctx context.Context, r *request, from uint64, send func(*inferencev1.GenerateEvent) error, now func(*inferencev1.GenerateEvent) bool) (err error) {
 	reader := newReader(now)
 	defer context.AfterFunc(ctx, reader.rouse)()
-	gone := func() error {
-		// Whatever the transport's error, the client is gone.
-		err := clienterr.Gone(ctx)
+	err = errSendPanicked // unless it returns
+	defer func() {
 		r.events.leave(reader)
 		r.detach(err)
-		return err
-	}
+	}()
 	for {
 		event, ended, err := r.events.read(reader)
 		switch {
@@ -227,13 +228,12 @@ func follow(ctx context.Context, r *request, from uint64, send func(*inferencev1
 				continue
 			}
 			if send(event) != nil {
-				return gone()
+				return clienterr.Gone(ctx) // whatever the transport's error
 			}
 		case ended:
-			r.detach(err)
 			return err
 		case ctx.Err() != nil:
-			return gone()
+			return clienterr.Gone(ctx)
 		default:
 			<-reader.wake
 		}
