@@ -144,7 +144,7 @@ func (j *Join) broken(now time.Time, side Side, what string) {
 
 // fail ends a try because a worker failed, and asks for another.
 func (j *Join) fail(now time.Time, side Side, err error) {
-	if reason, ok := j.naturalEnd(); ok && len(j.tokens) > j.try.base {
+	if reason, ok := j.naturalEnd(); ok && len(j.tokens) > j.try.base && !j.p.MeanState {
 		// All tokens are there; only the worker's Ended is not.
 		j.ends(now, reason)
 		j.closeAll()

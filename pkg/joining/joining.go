@@ -239,6 +239,9 @@ func (j *Join) do(a Action) { j.out = append(j.out, a) }
 
 func (j *Join) ask(now time.Time, retry bool) {
 	j.phase = asking
+	if j.p.MeanState {
+		j.tokens, j.stopped = j.tokens[:0], false
+	}
 	j.try = try{asked: now, most: j.p.MaxTokens}
 	j.do(Ask{Attempt: j.attempt, Retry: retry, Generated: slices.Clone(j.tokens), Failures: slices.Clone(j.failures), Version: j.version})
 }

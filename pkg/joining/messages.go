@@ -247,6 +247,9 @@ type Params struct {
 	// likely each of its tokens is but the first, beside at most TopPromptLogprobs of the likeliest.
 	PromptLogprobs    bool
 	TopPromptLogprobs int
+	// MeanState: the worker has to give the mean hidden state of the prompt, which comes with its
+	// Ended. So a try that fails before delivers its tokens in vain, and the next one delivers them again.
+	MeanState bool
 	// Silence bounds how long workers may say nothing. Every field has to be set.
 	Silence routing.Silence
 

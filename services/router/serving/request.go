@@ -130,6 +130,7 @@ func newRequest(s *Requests, p *preprocess.Plan, by admitted, id string, c *Call
 		Logprobs:       p.Logprobs != nil,
 		TopLogprobs:    p.TopLogprobs(),
 		PromptLogprobs: p.PromptLogprobs != nil, TopPromptLogprobs: p.TopPromptLogprobs(),
+		MeanState:   p.Pool,
 		MaxAttempts: s.config.MaxAttempts,
 		MaxRefusals: joining.DefaultMaxRefusals,
 		Linger:      joining.DefaultLinger,
