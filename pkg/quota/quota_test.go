@@ -489,7 +489,7 @@ func FuzzHeard(f *testing.F) {
 			if left := l.Left(tenant, limits); min(left.Requests, left.Tokens) < 0 || left.Requests > 1<<48 || left.Tokens > 10 || min(left.RequestsReset, left.TokensReset) < 0 {
 				t.Errorf("%q has %+v left", tenant, left)
 			}
-			for _, err := range []error{l.Over(tenant, limits, 1), l.Spend(tenant, limits), l.Past(tenant, limits, 1)} {
+			for _, err := range []error{l.Over(tenant, limits, quota.Need{}), l.Spend(tenant, limits), l.Past(tenant, limits, 1)} {
 				exceeded, is := errors.AsType[*quota.Exceeded](err)
 				if is != (err != nil) || is && exceeded.RetryAfter <= 0 {
 					t.Errorf("%q: %+v", tenant, err)

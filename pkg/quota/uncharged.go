@@ -2,10 +2,17 @@ package quota
 
 import "time"
 
-// Over returns an *Exceeded if so many requests at once would be refused however few tokens they
-// had, so that nothing need be spent on them. It counts nothing.
-func (l *Limiter) Over(name string, limits Limits, requestsAtOnce int64) error {
-	cost := amounts{requestsAtOnce, 1, 1}
+// Need is what a call needs at least. What is 0 counts as 1.
+type Need struct {
+	Requests, Tokens int64
+	// AtOnce is how many of the requests run at a time.
+	AtOnce int64
+}
+
+// Over returns an *Exceeded if a call that needs so much would be refused, so that nothing need be
+// spent on it. It counts nothing.
+func (l *Limiter) Over(name string, limits Limits, need Need) error {
+	cost := amounts{max(need.Requests, 1), max(need.Tokens, 1), max(need.AtOnce, 1)}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()

@@ -77,7 +77,7 @@ func (b httpBackend) Plan(ctx context.Context, q *inferencev1.GenerateRequest) (
 		return openai.Plan{}, err
 	}
 	plan := openai.Plan{
-		Model: p.Model.Spec.Name, Prompt: preprocess.IDs(p.Tokens), Text: func() string { return p.Model.Tokenizer.Decode(p.Tokens, true) }, RequestID: id,
+		Model: p.Model.Spec.Name, Prompt: preprocess.IDs(p.Tokens), MaxTokens: p.MaxTokens, Text: func() string { return p.Model.Tokenizer.Decode(p.Tokens, true) }, RequestID: id,
 	}
 	if served := b.service.dispatcher.Served(plan.Model); len(served) == 1 {
 		plan.Fingerprint = served[0].Fingerprint()

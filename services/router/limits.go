@@ -14,6 +14,7 @@ import (
 
 	"github.com/tandem-serving/tandem/pkg/auth"
 	"github.com/tandem-serving/tandem/pkg/membership"
+	"github.com/tandem-serving/tandem/pkg/quota"
 )
 
 // Authenticate is an rpc.ServerConfig's for the server of clients: it lets in who may call a method
@@ -29,7 +30,7 @@ func (s *Service) Authenticate() func(ctx context.Context, fullMethod string) (c
 		}
 		switch fullMethod {
 		case inferencev1.Inference_Generate_FullMethodName, inferencev1.Inference_Embed_FullMethodName:
-			err = s.requests.Over(ctx, 1, "")
+			err = s.requests.Over(ctx, quota.Need{}, "")
 		case inferencev1.Inference_Tokenize_FullMethodName, inferencev1.Inference_Detokenize_FullMethodName:
 			err = s.requests.MayCall(ctx)
 		case inferencev1.Inference_Resume_FullMethodName:
@@ -74,9 +75,9 @@ func (l httpLimits) Tell(ctx context.Context, header http.Header) {
 	l.service.limits(ctx, func(name string, values ...string) { header.Set(name, values[0]) })
 }
 
-// Over is why so many requests would be refused now.
-func (l httpLimits) Over(ctx context.Context, requests int, field string) error {
-	return l.service.requests.Over(ctx, requests, field)
+// Over is why a call that needs so much would be refused now.
+func (l httpLimits) Over(ctx context.Context, need quota.Need, field string) error {
+	return l.service.requests.Over(ctx, need, field)
 }
 
 // MayResume is why nothing would be resumed now.

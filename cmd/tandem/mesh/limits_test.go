@@ -46,6 +46,56 @@ func TestLimitsOfSeveralAnswers(t *testing.T) {
 	})
 }
 
+// Answers that never fit a limit together are refused for good, before anything is computed, and so
+// are texts to embed.
+func TestLimitsThatACallNeverFits(t *testing.T) {
+	runClosed(t, nil, nil, func(m *closedMesh) {
+		for name, c := range map[string]struct {
+			limits     *controlv1.TenantLimits
+			path, body string
+			status     int
+			param      string
+		}{
+			"answers at once":        {&controlv1.TenantLimits{Concurrency: 4}, "/v1/completions", `{"prompt":[300],"n":8,"max_tokens":1}`, http.StatusBadRequest, "n"},
+			"prompts at once":        {&controlv1.TenantLimits{Concurrency: 1}, "/v1/completions", `{"prompt":[[300],[301]],"max_tokens":1}`, http.StatusBadRequest, "prompt"},
+			"as many at once":        {&controlv1.TenantLimits{Concurrency: 4}, "/v1/completions", `{"prompt":[300],"n":4,"max_tokens":1}`, http.StatusOK, ""},
+			"nothing to compute":     {&controlv1.TenantLimits{Concurrency: 1, TokensPerMinute: 2}, "/v1/completions", `{"prompt":[[300],[301],[302]],"max_tokens":0}`, http.StatusOK, ""},
+			"scored":                 {&controlv1.TenantLimits{Concurrency: 2, TokensPerMinute: 4}, "/v1/completions", `{"prompt":[300,301],"n":2,"max_tokens":0,"prompt_logprobs":0}`, http.StatusOK, ""},
+			"tokens of answers":      {&controlv1.TenantLimits{TokensPerMinute: 32}, "/v1/completions", `{"prompt":[300,301,302],"n":3,"max_tokens":10}`, http.StatusBadRequest, "n"},
+			"as many tokens":         {&controlv1.TenantLimits{TokensPerMinute: 33}, "/v1/completions", `{"prompt":[300,301,302],"n":3,"max_tokens":10}`, http.StatusOK, ""},
+			"answers of any length":  {&controlv1.TenantLimits{TokensPerMinute: 50}, "/v1/completions", `{"prompt":[300],"n":2}`, http.StatusBadRequest, "n"},
+			"short answers":          {&controlv1.TenantLimits{TokensPerMinute: 50, AnswerTokens: 10}, "/v1/completions", `{"prompt":[300],"n":2}`, http.StatusOK, ""},
+			"tokens of prompts":      {&controlv1.TenantLimits{TokensPerMinute: 7}, "/v1/completions", `{"prompt":[[300,301],[302,303,304]],"max_tokens":2}`, http.StatusBadRequest, "prompt"},
+			"tokens of texts":        {&controlv1.TenantLimits{TokensPerMinute: 6}, "/v1/embeddings", `{"input":[[300,301],[302,303,304]]}`, http.StatusBadRequest, "input"},
+			"texts, a few at a time": {&controlv1.TenantLimits{Concurrency: 1, TokensPerMinute: 7}, "/v1/embeddings", `{"input":[[300,301],[302,303,304]]}`, http.StatusBadRequest, "pool"}, // its engine gives no embeddings
+		} {
+			key, _ := m.create(strings.ReplaceAll(name, " ", "-"), c.limits, "generate")
+			answer, text := m.http(http.MethodPost, c.path, key, c.body)
+			var body struct{ Error struct{ Param string } }
+			if err := json.Unmarshal([]byte(text), &body); err != nil || answer.StatusCode != c.status || body.Error.Param != c.param {
+				m.Errorf("%s: %d %s", name, answer.StatusCode, text)
+			}
+			if left := answer.Header.Get("X-Ratelimit-Remaining-Tokens"); c.status != http.StatusOK && c.limits.TokensPerMinute > 0 && left != strconv.FormatUint(uint64(c.limits.TokensPerMinute), 10) {
+				m.Errorf("%s: %s tokens are left", name, left)
+			}
+		}
+		// More tokens than are left now: nothing is computed, and it counts as a request.
+		for _, c := range []struct{ path, body string }{
+			{"/v1/completions", `{"prompt":[300],"n":2,"max_tokens":2}`},
+			{"/v1/embeddings", `{"input":[[300],[301,302]]}`},
+		} {
+			key, _ := m.create("used up by "+c.path, &controlv1.TenantLimits{RequestsPerMinute: 9, TokensPerMinute: 6}, "generate")
+			if answer, text := m.http(http.MethodPost, "/v1/completions", key, `{"prompt":[300],"max_tokens":1}`); answer.StatusCode != http.StatusOK {
+				m.Errorf("%d %s", answer.StatusCode, text)
+			}
+			answer, text := m.http(http.MethodPost, c.path, key, c.body)
+			if left := answer.Header.Get("X-Ratelimit-Remaining-Requests") + " " + answer.Header.Get("X-Ratelimit-Remaining-Tokens"); answer.StatusCode != http.StatusTooManyRequests || left != "7 4" {
+				m.Errorf("%s: %d, %s left: %s", c.path, answer.StatusCode, left, text)
+			}
+		}
+	})
+}
+
 // What costs a router something counts as a request, whether a worker computes anything or not;
 // over the limit nothing of it is looked at.
 func TestLimitsOfWhatNothingIsGeneratedFor(t *testing.T) {

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+
+	"github.com/tandem-serving/tandem/pkg/quota"
 )
 
 // generate serves a completion or a chat.
@@ -67,7 +69,7 @@ func (h *Handler) stream(e *exchange, a *assembly) error {
 // assembly reads what is asked for.
 func (h *Handler) assembly(e *exchange, k *kind, held *held) (*assembly, error) {
 	// Before the body is read.
-	over := func(ctx context.Context) error { return e.limits.Over(ctx, 1, "") }
+	over := func(ctx context.Context) error { return e.limits.Over(ctx, quota.Need{}, "") }
 	if e.request.Header.Get(headerLastEventID) != "" && (k == h.chats || k == h.completions) { // the others cannot be resumed
 		over = e.limits.MayResume
 	}

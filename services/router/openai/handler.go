@@ -19,6 +19,7 @@ import (
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
 	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/quota"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 )
 
@@ -69,6 +70,8 @@ type Plan struct {
 	Fingerprint string
 	// Prompt in tokens.
 	Prompt []uint32
+	// MaxTokens is the length that the answer may have.
+	MaxTokens int
 	// Text is the prompt as text, without special tokens.
 	Text func() string
 	// RequestID is the context's id, with a suffix if a request has that already.
@@ -104,9 +107,9 @@ type Config struct {
 type Limits interface {
 	// Tell sets the headers that say how much is left.
 	Tell(ctx context.Context, header http.Header)
-	// Over returns a gRPC status if so many requests would be refused now, whatever they ask
-	// for. The field is the one that asks for so many.
-	Over(ctx context.Context, requests int, field string) error
+	// Over returns a gRPC status if a call that needs so much would be refused now. The field is
+	// the one that asks for so much.
+	Over(ctx context.Context, need quota.Need, field string) error
 	// MayResume returns a gRPC status if nothing would be resumed now, whatever it is.
 	MayResume(ctx context.Context) error
 	// Count counts a request that does not reach the backend.
@@ -116,10 +119,10 @@ type Limits interface {
 // unlimited are no limits.
 type unlimited struct{}
 
-func (unlimited) Tell(context.Context, http.Header)       {}
-func (unlimited) Over(context.Context, int, string) error { return nil }
-func (unlimited) MayResume(context.Context) error         { return nil }
-func (unlimited) Count(context.Context)                   {}
+func (unlimited) Tell(context.Context, http.Header)              {}
+func (unlimited) Over(context.Context, quota.Need, string) error { return nil }
+func (unlimited) MayResume(context.Context) error                { return nil }
+func (unlimited) Count(context.Context)                          {}
 
 // Defaults of Config.
 const (

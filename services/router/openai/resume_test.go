@@ -14,6 +14,7 @@ import (
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
+	"github.com/tandem-serving/tandem/pkg/quota"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/services/router/openai"
 )
@@ -194,7 +195,7 @@ type overLimit struct{}
 func (overLimit) Tell(context.Context, http.Header) {}
 func (overLimit) MayResume(context.Context) error   { return nil }
 func (overLimit) Count(context.Context)             {}
-func (overLimit) Over(context.Context, int, string) error {
+func (overLimit) Over(context.Context, quota.Need, string) error {
 	return rpc.Error(codes.ResourceExhausted, "TENANT_QUOTA", "used up", time.Second)
 }
 

@@ -11,6 +11,7 @@ import (
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
+	"github.com/tandem-serving/tandem/pkg/quota"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 )
 
@@ -38,28 +39,41 @@ func (h *Handler) run(e *exchange, c *call, to receive, now func(*inferencev1.Ge
 	}
 	if len(c.choices) == 1 {
 		if c.echoesTokens {
-			if _, err := h.prepare(ctx, c); err != nil {
+			if _, _, err := h.prepare(ctx, c); err != nil {
 				return err
 			}
 		}
 		from.Now = now
 		return generate(ctx, from, c.choices[0], func(event *inferencev1.GenerateEvent) error { return to(0, event) })
 	}
-	if err := e.limits.Over(ctx, len(c.choices), manyBy(c)); err != nil {
-		return rename(err, c.name)
+	id, err := h.prepareSeveral(e, c)
+	if err != nil {
+		return err
 	}
-	return h.several(ctx, c, from, to, generate)
+	return h.several(ctx, c, id, from, to, generate)
+}
+
+// prepareSeveral is prepare for several answers, unless they need more than their caller may use.
+func (h *Handler) prepareSeveral(e *exchange, c *call) (id string, err error) {
+	ctx, need := e.request.Context(), quota.Need{Requests: int64(len(c.choices))}
+	computes := !c.empty || c.choices[0].PromptLogprobs != nil
+	if computes {
+		need.AtOnce = need.Requests
+	}
+	if err := e.limits.Over(ctx, need, manyBy(c)); err != nil {
+		return "", err
+	}
+	if id, need.Tokens, err = h.prepare(ctx, c); err != nil || !computes {
+		return id, err
+	}
+	return id, e.limits.Over(ctx, need, manyBy(c))
 }
 
 // generate generates one answer.
 type generate func(ctx context.Context, from Origin, q *inferencev1.GenerateRequest, send func(*inferencev1.GenerateEvent) error) error
 
 // several generates several answers. Answers to one prompt share it.
-func (h *Handler) several(ctx context.Context, c *call, from Origin, to receive, generate generate) error {
-	id, err := h.prepare(ctx, c)
-	if err != nil {
-		return err
-	}
+func (h *Handler) several(ctx context.Context, c *call, id string, from Origin, to receive, generate generate) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	r := &several{
@@ -75,7 +89,7 @@ func (h *Handler) several(ctx context.Context, c *call, from Origin, to receive,
 		from := from
 		wait.Go(func() { r.one(rpc.WithRequestID(ctx, suffixed(id, i)), from, i, q, generate) })
 	}
-	err = r.follow(len(c.choices), to, cancel)
+	err := r.follow(len(c.choices), to, cancel)
 	wait.Wait()
 	return err
 }
@@ -94,14 +108,15 @@ func manyBy(c *call) string {
 }
 
 // prepare tokenizes each text once for all its answers, one text after the other, checks
-// conversations, and returns the id of the answers.
-func (h *Handler) prepare(ctx context.Context, c *call) (id string, err error) {
+// conversations, and returns the id of the answers and how many tokens all of them may take.
+func (h *Handler) prepare(ctx context.Context, c *call) (id string, tokens int64, err error) {
 	number := 0
 	for answers := range slices.Chunk(c.choices, c.n) {
 		plan, err := h.backend.Plan(ctx, answers[0])
 		if err != nil {
-			return "", err
+			return "", 0, err
 		}
+		tokens += int64(len(plan.Prompt) + c.n*plan.MaxTokens)
 		// A conversation is more than its prompt: it also decides what ends a turn and which
 		// tools can be called.
 		if answers[0].GetConversation() == nil {
@@ -116,7 +131,7 @@ func (h *Handler) prepare(ctx context.Context, c *call) (id string, err error) {
 		number++
 		id = plan.RequestID
 	}
-	return id, nil
+	return id, tokens, nil
 }
 
 // suffixed is the id of one of several answers. The slash keeps it apart from ids that end in a

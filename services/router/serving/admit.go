@@ -66,18 +66,27 @@ func (s *Requests) charge(ctx context.Context, caller *auth.Principal, mostToken
 	return nil, clienterr.Gone(ctx)
 }
 
-// Over is why so many requests at once of a caller would be refused now, as a status: a limit of
-// its tenant is used up, or the field asks for more than that allows. Nothing need be spent on
-// them then.
-func (s *Requests) Over(ctx context.Context, requests int, field string) error {
+// Over is why a call of a caller that needs so much would be refused now, as a status: a limit of
+// its tenant is used up, or the field asks for more than that ever allows. Nothing need be spent on
+// it then.
+func (s *Requests) Over(ctx context.Context, need quota.Need, field string) error {
 	caller := auth.FromContext(ctx)
 	if caller == nil || caller.Limits == (quota.Limits{}) {
 		return nil
 	}
-	if most := caller.Limits.RequestsPerMinute; most > 0 && int64(requests) > most {
-		return rpc.InvalidArgument(field, fmt.Sprintf("asks for %d requests, more than the %d a minute that its tenant may make", requests, most))
+	switch most := caller.Limits; {
+	case most.RequestsPerMinute > 0 && need.Requests > most.RequestsPerMinute:
+		return rpc.InvalidArgument(field, fmt.Sprintf("asks for %d requests, more than the %d a minute that its tenant may make", need.Requests, most.RequestsPerMinute))
+	case most.Concurrency > 0 && need.AtOnce > most.Concurrency:
+		return rpc.InvalidArgument(field, fmt.Sprintf("asks for %d requests at a time, more than the %d that its tenant may have: split the call", need.AtOnce, most.Concurrency))
+	case most.TokensPerMinute > 0 && need.Tokens > most.TokensPerMinute:
+		return rpc.InvalidArgument(field, fmt.Sprintf("asks for more tokens than the %d a minute that its tenant may use: split the call, or limit the length of answers", most.TokensPerMinute))
 	}
-	return s.exceeded(caller, s.deps.Quota.Over(caller.Tenant, caller.Limits, int64(requests)))
+	err := s.exceeded(caller, s.deps.Quota.Over(caller.Tenant, caller.Limits, need))
+	if err != nil && need.Tokens > 0 {
+		s.Count(ctx) // to find how many it asks for took as long as with others
+	}
+	return err
 }
 
 const (

@@ -15,8 +15,10 @@ import (
 
 	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/auth"
+	"github.com/tandem-serving/tandem/pkg/quota"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/services/router/clienterr"
+	"github.com/tandem-serving/tandem/services/router/preprocess"
 )
 
 const (
@@ -34,8 +36,21 @@ func (s *Requests) Embed(ctx context.Context, c Caller, q *inferencev1.EmbedRequ
 	if n := len(inputs); n == 0 || n > maxInputs {
 		return nil, rpc.InvalidArgument("inputs", fmt.Sprintf("has %d texts: give 1 to %d", n, maxInputs))
 	}
-	if err := s.Over(ctx, len(inputs), "inputs"); err != nil {
-		return nil, err
+	atOnce := min(inputsAtOnce, len(inputs), max(s.deps.Dispatcher.TenantLimit(), 1))
+	if caller := auth.FromContext(ctx); caller != nil {
+		if caller.Limits.Concurrency > 0 {
+			atOnce = min(atOnce, int(caller.Limits.Concurrency))
+		}
+		need := quota.Need{Requests: int64(len(inputs)), AtOnce: int64(atOnce)}
+		if err := s.Over(ctx, need, "inputs"); err != nil {
+			return nil, err
+		}
+		if caller.Limits.TokensPerMinute > 0 {
+			var err error
+			if inputs, err = s.tokenized(ctx, q, need); err != nil {
+				return nil, err
+			}
+		}
 	}
 	parent := ctx
 	ctx, cancel := context.WithCancel(ctx)
@@ -45,10 +60,6 @@ func (s *Requests) Embed(ctx context.Context, c Caller, q *inferencev1.EmbedRequ
 	var wait sync.WaitGroup
 	var mu sync.Mutex // of what follows, and r
 	next, failed := 0, error(nil)
-	atOnce := min(inputsAtOnce, len(inputs), max(s.deps.Dispatcher.TenantLimit(), 1))
-	if caller := auth.FromContext(ctx); caller != nil && caller.Limits.Concurrency > 0 {
-		atOnce = min(atOnce, int(caller.Limits.Concurrency))
-	}
 	for range atOnce {
 		wait.Go(func() {
 			for ctx.Err() == nil {
@@ -82,8 +93,25 @@ func (s *Requests) Embed(ctx context.Context, c Caller, q *inferencev1.EmbedRequ
 	return r, nil
 }
 
-// embed embeds one text.
-func (s *Requests) embed(ctx context.Context, c Caller, q *inferencev1.EmbedRequest, input *inferencev1.EmbedInput) (*inferencev1.Embedding, *inferencev1.Accepted, error) {
+// tokenized is the texts of a call in tokens, unless they need more than their tenant may use.
+func (s *Requests) tokenized(ctx context.Context, q *inferencev1.EmbedRequest, need quota.Need) ([]*inferencev1.EmbedInput, error) {
+	out := make([]*inferencev1.EmbedInput, len(q.GetInputs()))
+	for i, input := range q.GetInputs() {
+		p, _, err := s.Plan(ctx, embedding(q, input))
+		if err != nil {
+			return nil, atInput(i, err)
+		}
+		need.Tokens += int64(len(p.Tokens)) + 1
+		if err := s.Over(ctx, need, "inputs"); err != nil {
+			return nil, err
+		}
+		out[i] = &inferencev1.EmbedInput{Input: &inferencev1.EmbedInput_TokenIds{TokenIds: &inferencev1.TokenIds{Ids: preprocess.IDs(p.Tokens)}}}
+	}
+	return out, nil
+}
+
+// embedding is the request that embeds one text.
+func embedding(q *inferencev1.EmbedRequest, input *inferencev1.EmbedInput) *inferencev1.GenerateRequest {
 	asked := &inferencev1.GenerateRequest{
 		Model: q.GetModel(), Tenant: q.GetTenant(), Priority: q.GetPriority(), Slo: q.GetSlo(), NoSpecialTokens: q.GetNoSpecialTokens(),
 		MaxTokens: proto.Uint32(1), Sampling: &inferencev1.Sampling{Temperature: proto.Float32(0)},
@@ -95,7 +123,12 @@ func (s *Requests) embed(ctx context.Context, c Caller, q *inferencev1.EmbedRequ
 	case *inferencev1.EmbedInput_TokenIds:
 		asked.Input = &inferencev1.GenerateRequest_TokenIds{TokenIds: in.TokenIds}
 	}
-	r, err := s.begin(ctx, c, asked)
+	return asked
+}
+
+// embed embeds one text.
+func (s *Requests) embed(ctx context.Context, c Caller, q *inferencev1.EmbedRequest, input *inferencev1.EmbedInput) (*inferencev1.Embedding, *inferencev1.Accepted, error) {
+	r, err := s.begin(ctx, c, embedding(q, input))
 	if err != nil {
 		return nil, nil, err
 	}

@@ -28,6 +28,7 @@ import (
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
 	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/auth"
 	"github.com/tandem-serving/tandem/pkg/bytesize"
 	"github.com/tandem-serving/tandem/pkg/eventlog"
 	"github.com/tandem-serving/tandem/pkg/joining"
@@ -167,12 +168,15 @@ func (s *Requests) Fits(ctx context.Context, q *inferencev1.GenerateRequest) boo
 	return rpc.Reason(err) != api.ReasonContextLengthExceeded
 }
 
-// Plan returns what Generate would serve, and under which id. Metrics count the request only
+// Plan returns what Generate would serve, at most, and under which id. Metrics count the request only
 // if it is refused.
 func (s *Requests) Plan(ctx context.Context, q *inferencev1.GenerateRequest) (p *preprocess.Plan, id string, err error) {
 	if p, err = s.plan(ctx, time.Now(), q); err != nil {
 		s.metrics.ended(time.Now(), err, joining.Finish{})
 		return nil, "", err
+	}
+	if caller := auth.FromContext(ctx); caller != nil {
+		p.MaxTokens = int(caller.Limits.MostAnswerTokens(int64(len(p.Tokens)), int64(p.MaxTokens)))
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -182,7 +186,7 @@ func (s *Requests) Plan(ctx context.Context, q *inferencev1.GenerateRequest) (p 
 // plan makes a plan of a request. It first checks the limits of the tenant, since compiling
 // forms and tokenizing take long.
 func (s *Requests) plan(ctx context.Context, arrived time.Time, q *inferencev1.GenerateRequest) (*preprocess.Plan, error) {
-	if err := s.Over(ctx, 1, ""); err != nil {
+	if err := s.Over(ctx, quota.Need{}, ""); err != nil {
 		return nil, err
 	}
 	return s.deps.Models.Plan(ctx, arrived, q)
