@@ -1,0 +1,276 @@
+package quota
+
+import (
+	"context"
+	"hash/fnv"
+	"io"
+	"slices"
+	"time"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+)
+
+const (
+	// reportLeast is the shortest time between two reports.
+	reportLeast = 20 * time.Millisecond
+	// reportEvery is the longest.
+	reportEvery = time.Second
+	// silentAfter is how long after its last report a router counts as silent.
+	silentAfter = 3 * reportEvery
+	// maxTenants bounds the tenants of a report, and of those that are taken in.
+	maxTenants = 4096
+	// maxDeparted bounds the routers that have left whose use is remembered.
+	maxDeparted = 32
+)
+
+// peer is another router.
+type peer struct {
+	id       string
+	epoch    uint64
+	before   bool      // it was there before this router
+	sequence uint64    // of its last report
+	heard    time.Time // when that came; zero: never
+	uses     map[string]use
+}
+
+// use is what a tenant uses at another router, and what that knows of routers that have left.
+type use struct{ here, departed amounts }
+
+// others is what a tenant uses at the other routers. mu is held.
+func (l *Limiter) others(now time.Time, name string, limits Limits) (sum amounts) {
+	share := int64(len(l.peers) + 1)
+	departed := l.usedByDeparted(now, name)
+	for _, p := range l.peers {
+		uses := p.uses[name]
+		if p.silent(now) {
+			uses.departed = amounts{}
+			for what, limit := range limits.amounts() {
+				uses.here[what] = max(uses.here[what], (limit+share-1)/share)
+			}
+		}
+		for what := range sum {
+			sum[what] += uses.here[what]
+			departed[what] = max(departed[what], uses.departed[what]) // all of them tell of the same
+		}
+	}
+	for what := range sum {
+		sum[what] += departed[what]
+	}
+	return sum
+}
+
+// usedByDeparted is what a tenant used in the last minute at routers that have left. All of it counts
+// until a minute after they were heard of last. mu is held.
+func (l *Limiter) usedByDeparted(now time.Time, name string) (sum amounts) {
+	for _, p := range l.departed {
+		if now.Sub(p.heard) >= Per {
+			continue
+		}
+		sum[requests] += p.uses[name].here[requests]
+		sum[tokens] += p.uses[name].here[tokens]
+	}
+	return sum
+}
+
+// awaits says whether a router that was there before this one has not told yet what it uses, which
+// may be all there is. It is waited for no longer than it takes to count as silent. mu is held.
+func (l *Limiter) awaits(now time.Time) bool {
+	if now.Sub(l.joined) >= silentAfter {
+		return false
+	}
+	for _, p := range l.peers {
+		if p.before && p.heard.IsZero() {
+			return true
+		}
+	}
+	return false
+}
+
+// order is how many routers tell what they use, this one included, and how many of them come
+// before this one in a tenant's order. mu is held.
+func (l *Limiter) order(now time.Time, name string) (routers, before int64) {
+	routers = 1
+	own := place(l.self, name)
+	for id, p := range l.peers {
+		if p.silent(now) {
+			continue
+		}
+		routers++
+		if other := place(id, name); other < own || other == own && id < l.self {
+			before++
+		}
+	}
+	return routers, before
+}
+
+// silent says whether a router tells nothing.
+func (p *peer) silent(now time.Time) bool { return now.Sub(p.heard) > silentAfter }
+
+func place(router, tenant string) uint64 {
+	sum := fnv.New64a()
+	_, _ = io.WriteString(sum, tenant+"\x00"+router) // which does not fail
+	return sum.Sum64() * 0x9e3779b97f4a7c15          // the last bytes alone would decide
+}
+
+// tell has a report sent. mu is held.
+func (l *Limiter) tell(name string) {
+	if len(l.peers) == 0 {
+		return
+	}
+	l.changed[name] = true
+	l.wake()
+}
+
+// wake has a report sent soon.
+func (l *Limiter) wake() {
+	select {
+	case l.dirty <- struct{}{}:
+	default:
+	}
+}
+
+// Routers takes in which routers the mesh has: their epochs, by id, this one included or not.
+func (l *Limiter) Routers(epochs map[string]uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	first := l.joined.IsZero()
+	if first {
+		l.joined = now
+	}
+	for id, p := range l.peers {
+		if epoch, there := epochs[id]; !there || epoch != p.epoch {
+			delete(l.peers, id)
+			l.departed = append(l.departed, p)
+		}
+	}
+	l.departed = slices.DeleteFunc(l.departed, func(p *peer) bool {
+		if epochs[p.id] == p.epoch && l.peers[p.id] == nil { // it had only lost its lease
+			l.peers[p.id] = p
+			return true
+		}
+		return now.Sub(p.heard) >= Per
+	})
+	l.departed = l.departed[max(0, len(l.departed)-maxDeparted):]
+	for id, epoch := range epochs {
+		if id != l.self && l.peers[id] == nil {
+			l.peers[id] = &peer{id: id, epoch: epoch, before: first}
+			l.introduced = true
+		}
+	}
+	if len(l.peers) == 0 {
+		clear(l.changed)
+		return
+	}
+	if l.introduced {
+		l.wake()
+	}
+}
+
+// Heard takes in the report of another router. One of a router that the mesh does not have, or
+// that is older than another, counts for nothing, nor does what comes before the first whole one.
+func (l *Limiter) Heard(report *controlv1.TenantReport) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	origin := report.GetOrigin()
+	p := l.peers[origin.GetId()]
+	if p == nil || p.epoch != origin.GetEpoch() || p.sequence >= origin.GetSequence() || p.uses == nil && !report.GetWhole() {
+		return
+	}
+	p.sequence, p.heard = origin.GetSequence(), time.Now()
+	if report.GetWhole() {
+		p.uses = make(map[string]use)
+	}
+	for _, u := range report.GetTenants() {
+		if _, known := p.uses[u.GetTenant()]; known || len(p.uses) < maxTenants {
+			p.uses[u.GetTenant()] = use{
+				here:     amounts{bounded(u.GetRequests()), bounded(u.GetTokens()), bounded(u.GetRunning())},
+				departed: amounts{bounded(u.GetLeftRequests()), bounded(u.GetLeftTokens())},
+			}
+		}
+	}
+}
+
+// bounded keeps sums of what others say from overflowing.
+func bounded(n uint64) int64 { return int64(min(n, 1<<48)) }
+
+// Run has publish send reports while there are other routers, until ctx ends. It also forgets
+// tenants that use nothing.
+func (l *Limiter) Run(ctx context.Context, publish func(*controlv1.TenantReport)) {
+	timer := time.NewTimer(reportEvery)
+	defer timer.Stop()
+	pause := time.NewTimer(0)
+	defer pause.Stop()
+	for {
+		whole := false
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+			whole = true
+			timer.Reset(reportEvery)
+		case <-l.dirty:
+		}
+		if report := l.report(whole); report != nil {
+			publish(report)
+		}
+		pause.Reset(reportLeast)
+		select {
+		case <-ctx.Done():
+			return
+		case <-pause.C:
+		}
+	}
+}
+
+// report is what to tell the others; nil: there are none.
+func (l *Limiter) report(whole bool) *controlv1.TenantReport {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	if whole = whole || l.introduced; whole {
+		l.introduced = false
+		for name := range l.tenants {
+			t := l.tenant(now, name)
+			if t.running == 0 && t.minute[requests].sum == 0 && t.minute[tokens].sum == 0 {
+				delete(l.tenants, name)
+				continue
+			}
+			if len(l.peers) > 0 {
+				l.changed[name] = true
+			}
+		}
+	}
+	if len(l.peers) == 0 {
+		return nil
+	}
+	if whole {
+		l.tellOfDeparted(now)
+	}
+	report := &controlv1.TenantReport{Whole: whole}
+	for name := range l.changed {
+		if len(report.Tenants) == maxTenants {
+			break
+		}
+		delete(l.changed, name)
+		t := l.tenant(now, name)
+		uses, departed := t.uses(), l.usedByDeparted(now, name)
+		t.told = append(t.told, told{now, uses})
+		report.Tenants = append(report.Tenants, &controlv1.TenantUse{
+			Tenant: name, Requests: uint64(uses[requests]), Tokens: uint64(uses[tokens]), Running: uint64(uses[running]),
+			LeftRequests: uint64(departed[requests]), LeftTokens: uint64(departed[tokens]),
+		})
+	}
+	return report
+}
+
+// tellOfDeparted has the next report tell of the tenants of routers that have left. mu is held.
+func (l *Limiter) tellOfDeparted(now time.Time) {
+	for _, p := range l.departed {
+		for name := range p.uses {
+			if now.Sub(p.heard) < Per {
+				l.changed[name] = true
+			}
+		}
+	}
+}
