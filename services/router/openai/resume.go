@@ -1,6 +1,7 @@
 package openai
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -110,10 +111,14 @@ func (h *Handler) resume(ctx context.Context, s *stream, lastEventID string) err
 		offset = 0 // where in a call it goes on is in all of the text
 	}
 	s.answers[0].count = uint32(offset)
+	var unsent error // the backend takes it for a client that is gone
 	err := h.backend.Resume(ctx, &inferencev1.ResumeRequest{RequestId: request, Offset: offset, Secret: s.call.secret},
-		func(event *inferencev1.GenerateEvent) error { return s.receive(0, event) })
+		func(event *inferencev1.GenerateEvent) error {
+			unsent = s.receive(0, event)
+			return unsent
+		})
 	if err != nil {
-		return rename(err, func(string) string { return headerLastEventID })
+		return rename(cmp.Or(unsent, err), func(string) string { return headerLastEventID })
 	}
 	if count := s.answers[0].count; s.call.tools != nil && from.tokens > uint64(count) {
 		return invalid(headerLastEventID, fmt.Sprintf("%d is past the %d tokens of the answer", from.tokens, count))

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -187,6 +188,28 @@ func FuzzEventID(f *testing.F) {
 			t.Errorf("%q/%d+%d is read as %q/%d+%d, %v", request, tokens, end, r, n, e, ok)
 		}
 	})
+}
+
+// A resumed stream that does not fit into the memory for answers says so, as it does from its beginning.
+func TestResumedStreamThatIsTooLarge(t *testing.T) {
+	score := &inferencev1.TokenLogprobs{Text: []byte("x"), Top: []*inferencev1.TokenLogprob{{}, {}}}
+	f := &fake{}
+	body := `{"prompt":"x","echo":true,"logprobs":2,"stream":true}`
+	if w := askAgain(t, f, completions, body, ""); w.Code != http.StatusOK {
+		t.Fatalf("%d %s", w.Code, w.Body)
+	}
+	f.scores = slices.Repeat([]*inferencev1.TokenLogprobs{score}, 200)
+	h, err := openai.New(openai.Config{Backend: f, MaxHeldBytes: 32 << 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := httptest.NewRequest(http.MethodPost, completions, strings.NewReader(body))
+	q.Header.Set("Last-Event-ID", "id-1/0")
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, q)
+	if !strings.Contains(w.Body.String(), `"overloaded"`) {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
 }
 
 // overLimit is the limit of a tenant that has used it up, and may still resume.
