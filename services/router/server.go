@@ -73,15 +73,6 @@ func withHeader(stream grpc.ServerStreamingServer[inferencev1.GenerateEvent], he
 	}
 }
 
-// Generate serves one request, as the gRPC method does: it calls send with each event,
-// from this goroutine, and returns nil after Finished, otherwise a gRPC status. Nothing is
-// sent of a request that is refused. The request's id is rpc.RequestID of ctx, one made of
-// it if a request has that, or drawn. An error of send, or the end of ctx, is its client
-// gone.
-func (s *Service) Generate(ctx context.Context, q *inferencev1.GenerateRequest, send func(*inferencev1.GenerateEvent) error) error {
-	return s.requests.Generate(ctx, serving.Caller{}, q, send)
-}
-
 // Resume joins a request again.
 func (i *inferenceServer) Resume(q *inferencev1.ResumeRequest, stream grpc.ServerStreamingServer[inferencev1.GenerateEvent]) error {
 	// The headers go as soon as it is found: another router that asks for it waits for them.
