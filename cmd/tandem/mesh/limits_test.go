@@ -75,7 +75,7 @@ func TestLimitsThatACallNeverFits(t *testing.T) {
 			if err := json.Unmarshal([]byte(text), &body); err != nil || answer.StatusCode != c.status || body.Error.Param != c.param {
 				m.Errorf("%s: %d %s", name, answer.StatusCode, text)
 			}
-			if left := answer.Header.Get("X-Ratelimit-Remaining-Tokens"); c.status != http.StatusOK && c.limits.TokensPerMinute > 0 && left != strconv.FormatUint(uint64(c.limits.TokensPerMinute), 10) {
+			if left := answer.Header.Get("X-Ratelimit-Remaining-Tokens"); c.status != http.StatusOK && c.limits.TokensPerMinute > 0 && left != strconv.FormatUint(c.limits.TokensPerMinute, 10) {
 				m.Errorf("%s: %s tokens are left", name, left)
 			}
 		}
