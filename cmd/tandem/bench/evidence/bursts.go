@@ -131,9 +131,9 @@ func severalRouters(ctx context.Context, o Options, r *Result, loads []float64, 
 		return err
 	}
 	table := Table{
-		Title: "Four routers and one", Command: "tandem simulate docs/scenarios/routers.yaml",
+		Title: "Four routers and one", Command: "tandem bench evidence --section policies",
 		Header: []string{"offered a second", "routers", "in time a second", "TTFT p50, ms", "TTFT p99, ms", "prefix hits, % of prompt tokens"},
-		Note:   fmt.Sprintf("Eight workers, prompts with one of 50 prefixes. Means of %d seeds. [benchmarks.md](benchmarks.md#several-routers-simulated) has more loads and seeds.", seeds),
+		Note:   fmt.Sprintf("Eight workers, prompts with one of 50 prefixes. Means of %d seeds: they move p99 by more than the number of routers does. [benchmarks.md](benchmarks.md#several-routers-simulated) has more loads and seeds.", seeds),
 	}
 	good := make([]float64, 0, len(loads)*len(routers))
 	for i := range len(loads) * len(routers) {

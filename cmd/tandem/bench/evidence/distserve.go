@@ -12,7 +12,7 @@ import (
 type distServe struct{}
 
 func (distServe) Name() string  { return "distserve" }
-func (distServe) Title() string { return "DistServe's applications on four A100s" }
+func (distServe) Title() string { return "DistServe's applications on A100s" }
 
 // What DistServe gives as its best ratios.
 const (
@@ -78,9 +78,7 @@ func (distServe) Run(ctx context.Context, o Options) (*Result, error) {
 	r := &Result{Tables: []Table{g.table()}}
 	for i, row := range rows {
 		for _, of := range []column{apart, either} {
-			if over := ratios(g.rates(i, of), g.rates(i, together)); len(over) > 0 {
-				r.Ratios = append(r.Ratios, newRatio(fmt.Sprintf("%s: goodput of %s over aggregated", row, of.placement), over, paperRate))
-			}
+			r.addRatio(fmt.Sprintf("%s: goodput of %s over aggregated", row, of.placement), g.rates(i, of), g.rates(i, together), paperRate)
 		}
 	}
 	if o.Small {

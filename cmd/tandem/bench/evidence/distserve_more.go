@@ -97,8 +97,8 @@ func tightestSLOs(ctx context.Context, o Options, g *goodput, r *Result) error {
 		}
 		t.Rows = append(t.Rows, cells)
 		for c, name := range []placement{"", disaggregated, auto} {
-			if tighter := ratios(of(0), of(c)); c > 0 && len(tighter) > 0 {
-				r.Ratios = append(r.Ratios, newRatio(fmt.Sprintf("%s: SLO of %s, times tighter than aggregated", row, name), tighter, paperSLO))
+			if c > 0 {
+				r.addRatio(fmt.Sprintf("%s: SLO of %s, times tighter than aggregated", row, name), of(0), of(c), paperSLO)
 			}
 		}
 	}

@@ -86,6 +86,42 @@ func TestNewRatio(t *testing.T) {
 	}
 }
 
+// A round without a denominator is left out, and the page says so instead of how much rounds differ.
+func TestRatioOfSomeRounds(t *testing.T) {
+	for _, c := range []struct {
+		by   []float64
+		want string
+	}{
+		{[]float64{2, 2}, "| 2 ± 0.1 |"},
+		{[]float64{0, 2}, "| 2 (1 of 2 rounds; the rest met no SLO) |"},
+		{[]float64{0, 0}, ""},
+	} {
+		r := &evidence.Result{Section: "distserve"}
+		r.AddRatio("r", []float64{4, 4}, c.by, "")
+		d := &evidence.Document{}
+		d.Put(r)
+		var page strings.Builder
+		if err := d.WriteMarkdown(&page); err != nil {
+			t.Fatal(err)
+		}
+		if c.want == "" && len(r.Ratios) > 0 || !strings.Contains(page.String(), c.want) {
+			t.Errorf("by %v: the page lacks %q: %+v", c.by, c.want, r.Ratios)
+		}
+	}
+}
+
+// The page of a map says what runs with the other length are like, and not what its own are.
+func TestMapNamesTheOtherRuns(t *testing.T) {
+	for long, want := range map[bool]string{
+		false: "A rate is tried for 10s, after 15s that do not count, and longer where that is fewer than 200 requests; with `--long` for 20s, after 20s, and 400 requests.",
+		true:  "A rate is tried for 20s, after 20s that do not count, and longer where that is fewer than 400 requests; without `--long` for 10s, after 15s, and 200 requests.",
+	} {
+		if notes := evidence.MapNotes(evidence.Options{Long: long}); !slices.ContainsFunc(notes, func(n string) bool { return strings.HasPrefix(n, want) }) {
+			t.Errorf("long %v: %q", long, notes)
+		}
+	}
+}
+
 func document() *evidence.Document {
 	return &evidence.Document{Version: 1, Small: map[string][]evidence.Ratio{"distserve": {{Name: "a", Value: 2, Noise: 0.1}, {Name: "b", Value: 1, Noise: 0.1}}}}
 }

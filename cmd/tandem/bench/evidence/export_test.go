@@ -15,6 +15,16 @@ var (
 	SizesOf  = sizesOf
 )
 
+// AddRatio is for tests.
+func (r *Result) AddRatio(name string, of, by []float64, paper string) {
+	r.addRatio(name, of, by, paper)
+}
+
+// MapNotes are those of a map with one point.
+func MapNotes(o Options) []string {
+	return mapResult([]mapped{{point: point{prompt: 256, output: 16, bandwidth: 50e9}, aggregated: 1, disaggregated: 1, either: 1}}, o, tight, []int{256}, []int{16}, []float64{50e9}).Notes
+}
+
 // Verdict runs a rate of a scenario until it is certain whether enough requests meet the SLO, and to
 // its end. It says what each finds, and how many requests it sent.
 func Verdict(ctx context.Context, text string, rate float64) (early, whole bool, sent [2]int, err error) {

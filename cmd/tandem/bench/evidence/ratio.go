@@ -1,6 +1,9 @@
 package evidence
 
-import "math"
+import (
+	"fmt"
+	"math"
+)
 
 // leastNoise is the least relative noise of a ratio: searches stop within a few percent.
 const leastNoise = 0.05
@@ -16,14 +19,23 @@ func newRatio(name string, rounds []float64, paper string) Ratio {
 	return Ratio{Name: name, Value: round3(m), Noise: round3(max(noise, leastNoise*m)), Paper: paper}
 }
 
-// ratios divides round by round; a round without a denominator has none.
-func ratios(of, by []float64) (all []float64) {
+// addRatio divides round by round. Rounds whose denominator is 0 are left out, and the ratio says so;
+// if all are, there is no ratio.
+func (r *Result) addRatio(name string, of, by []float64, paper string) {
+	var rounds []float64
 	for i := range of {
 		if by[i] > 0 {
-			all = append(all, of[i]/by[i])
+			rounds = append(rounds, of[i]/by[i])
 		}
 	}
-	return all
+	if len(rounds) == 0 {
+		return
+	}
+	ratio := newRatio(name, rounds, paper)
+	if len(rounds) < len(of) {
+		ratio.Rounds = fmt.Sprintf("%d of %d rounds; the rest met no SLO", len(rounds), len(of))
+	}
+	r.Ratios = append(r.Ratios, ratio)
 }
 
 func round3(v float64) float64 { return math.Round(v*1000) / 1000 }

@@ -3,22 +3,26 @@ package evidence
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/router"
+	"github.com/tandem-serving/tandem/loadtest/report"
 )
 
 // scaleResult is what the page says of scale. perBlock is the bytes of an index for each block.
 func scaleResult(all []scaled, timed []*router.Result, perBlock float64) *Result {
 	const command = "tandem bench evidence --section scale"
+	host := report.ThisHost()
+	machine := fmt.Sprintf("%s, %d cores, %s", host.CPU, host.Cores, time.Now().UTC().Format(time.DateOnly))
 	meshes := Table{
 		Title: "The mesh", Command: command,
 		Header: []string{"workers", "requests", "in time, %", "prefix hits, % of prompt tokens (ideal)", "decisions a second and router", "NATS messages a second: load, blocks, routers", "delivered a second", "blocks that a router knows", "index", "wall time", "memory of the process"},
-		Note:   "Hits are ideal if no prefix is computed twice. Messages are counted where they are published, and each goes to every router. Wall time and memory are of this machine; the meshes ran beside each other, so that memory is of several.",
+		Note:   "Hits are ideal if no prefix is computed twice. Messages are counted where they are published, and each goes to every router. Wall time and memory: " + machine + "; the meshes ran beside each other, so that memory is of several.",
 	}
 	cores := Table{
 		Title: "One core of a router", Command: command,
 		Header: []string{"workers", "blocks known", "decisions a second", "decision p50", "p99", "load report", "block of an event"},
-		Note:   "Processor time of this machine. A decision is about a prompt of 2,048 tokens, of which workers hold some, while as many requests run as there are workers.",
+		Note:   "Processor time: " + machine + ". A decision is about a prompt of 2,048 tokens, of which workers hold some, while as many requests run as there are workers.",
 	}
 	for _, s := range all {
 		hits, ideal := s.hits()

@@ -107,9 +107,7 @@ func (splitwise) Run(ctx context.Context, o Options) (*Result, error) {
 	}
 	r := &Result{Tables: []Table{t}}
 	add := func(name string, of int) {
-		if over := ratios(by[of], by[bestTogether]); len(over) > 0 {
-			r.Ratios = append(r.Ratios, newRatio(name, over, "1.4 times at 80% of the cost: 1.75"))
-		}
+		r.addRatio(name, by[of], by[bestTogether], "1.4 times at 80% of the cost: 1.75")
 	}
 	add("requests a dollar, best disaggregated over best aggregated", bestApart)
 	if !o.Small {
