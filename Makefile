@@ -56,7 +56,7 @@ lint: $(BIN)/.checkers ## Run the linters over Go and proto
 	@for module in tools tools/deploy tools/record tools/release; do (cd $$module && GOWORK=off $(BIN)/golangci-lint run ./...) || exit 1; done
 	$(BIN)/buf lint
 
-generate: $(BIN)/.checkers ## Generate Go, and docs/api.md, from the proto files
+generate: $(BIN)/.checkers ## Generate Go and docs/api.md from the proto files and pkg/api/reason.go
 	$(BIN)/buf generate
 
 kernels: ## Compile the CUDA kernels to PTX, which takes Debian's clang-19

@@ -49,7 +49,7 @@ const (
 
 	// A router to its operators.
 
-	ReasonRequestNotFound = "REQUEST_NOT_FOUND" // NOT_FOUND, no; UNAVAILABLE, again: forgotten meanwhile
+	ReasonRequestNotFound = "REQUEST_NOT_FOUND" // NOT_FOUND, no: there is no such request; with UNAVAILABLE, again: the router has just forgotten it
 	ReasonWorkerNotFound  = "WORKER_NOT_FOUND"  // NOT_FOUND, no
 	ReasonKeyNotFound     = "KEY_NOT_FOUND"     // NOT_FOUND, no
 	ReasonKeyExists       = "KEY_EXISTS"        // ALREADY_EXISTS, no: another key has this id
@@ -63,9 +63,9 @@ const (
 	ReasonWorkerEnds          = "WORKER_ENDS"          // FAILED_PRECONDITION, no: its process ends, so its drain cannot be taken back
 	ReasonWrongEpoch          = "WRONG_EPOCH"          // FAILED_PRECONDITION, no: the call is for another incarnation of it
 	ReasonWrongWorker         = "WRONG_WORKER"         // PERMISSION_DENIED, no: the caller is not registered, or calls in another's name
-	ReasonModelMismatch       = "MODEL_MISMATCH"       // FAILED_PRECONDITION, no: it has another model than the router believes
+	ReasonModelMismatch       = "MODEL_MISMATCH"       // FAILED_PRECONDITION, no: it has another model than the router was told
 	ReasonEngineFailed        = "ENGINE_FAILED"        // UNAVAILABLE, elsewhere: the engine failed or stopped
-	ReasonNoVocabulary        = "NO_VOCABULARY"        // FAILED_PRECONDITION, elsewhere: it does not know the texts of its tokens, which a form of the output needs
+	ReasonNoVocabulary        = "NO_VOCABULARY"        // FAILED_PRECONDITION, elsewhere: it does not know the texts of its tokens, which an output constraint needs
 	ReasonNotFinite           = "NOT_FINITE"           // DATA_LOSS, elsewhere: what it computed is not finite; from a router, no
 	ReasonKVNotFinite         = "KV_NOT_FINITE"        // DATA_LOSS, elsewhere: KV that it received is not finite, which speaks against who computed it
 	ReasonTransferRefused     = "TRANSFER_REFUSED"     // UNAVAILABLE, elsewhere: the receiver did not take the KV
@@ -77,7 +77,7 @@ const (
 
 	ReasonBlocksHeld     = "BLOCKS_HELD"     // ALREADY_EXISTS, no: it has all the blocks, or another worker is putting all that it lacks
 	ReasonBlocksArriving = "BLOCKS_ARRIVING" // ABORTED, again: another worker is putting some of them
-	ReasonBlocksMissing  = "BLOCKS_MISSING"  // NOT_FOUND, no: it lacks some; the metadata MetadataBlocks is how many leading ones it has
+	ReasonBlocksMissing  = "BLOCKS_MISSING"  // NOT_FOUND, no: it lacks some; the metadata blocks says how many leading ones it has
 	ReasonLayoutMismatch = "LAYOUT_MISMATCH" // FAILED_PRECONDITION, no: it holds blocks of another layout; UNAVAILABLE, again: of none yet
 	ReasonStoreTooSmall  = "STORE_TOO_SMALL" // FAILED_PRECONDITION, no: not one block of the layout fits
 	ReasonStoreFull      = "STORE_FULL"      // RESOURCE_EXHAUSTED, again: what it holds is being written or read; without RetryInfo, no

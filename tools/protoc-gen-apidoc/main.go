@@ -1,9 +1,10 @@
-// Command protoc-gen-apidoc writes docs/api.md from the comments of proto files. buf runs it, as
-// buf.gen.yaml says.
+// Command protoc-gen-apidoc writes docs/api.md from the comments of proto files, and of the Go file
+// with the reasons of errors. buf runs it, as buf.gen.yaml says.
 package main
 
 import (
 	"cmp"
+	"flag"
 	"fmt"
 	"slices"
 	"strings"
@@ -15,9 +16,9 @@ import (
 
 const introduction = `# gRPC API
 
-<!-- Made from the comments in proto/ by "make generate". Change it there. -->
+<!-- Made from the comments in proto/ and pkg/api/reason.go by "make generate". Change it there. -->
 
-Every service, method, message and field of [` + "`proto`" + `](../proto). A field of a scalar type that is marked *optional* knows whether it is set; its default stands in its description. An unset message is absent. Errors are gRPC statuses.
+Every service, method, message and field of [` + "`proto`" + `](../proto). A field of a scalar type that is marked *optional* knows whether it is set; its default stands in its description. An unset message is absent. Errors are gRPC statuses with a [reason](#reasons-of-errors).
 
 [client.md](client.md) is a client for Go. [openai.md](openai.md) describes the HTTP API.
 `
@@ -31,13 +32,19 @@ var audiences = []struct{ name, audience string }{
 }
 
 func main() {
-	protogen.Options{}.Run(func(plugin *protogen.Plugin) error {
+	var flags flag.FlagSet
+	reasonsFile := flags.String("reasons", "", "Go file with the reasons of errors")
+	protogen.Options{ParamFunc: flags.Set}.Run(func(plugin *protogen.Plugin) error {
 		plugin.SupportedFeatures = uint64(pluginpb.CodeGeneratorResponse_FEATURE_PROTO3_OPTIONAL)
 		page, err := document(plugin.Files)
 		if err != nil {
 			return err
 		}
-		_, err = plugin.NewGeneratedFile("api.md", "").Write([]byte(page))
+		table, err := reasons(*reasonsFile, nil)
+		if err != nil {
+			return err
+		}
+		_, err = plugin.NewGeneratedFile("api.md", "").Write([]byte(page + table))
 		return err
 	})
 }

@@ -69,3 +69,35 @@ func TestPackageOfNobody(t *testing.T) {
 		t.Errorf("a package that is for nobody: %v", err)
 	}
 }
+
+func TestReasons(t *testing.T) {
+	const source = `package api
+
+// Reasons of errors.
+const (
+	// A router to its clients.
+
+	ReasonQueueFull  = "QUEUE_FULL"  // RESOURCE_EXHAUSTED or UNAVAILABLE, again: too many wait
+	ReasonClientGone = "CLIENT_GONE" // CANCELLED, no
+
+	// A router to
+	// itself.
+
+	ReasonSilent = "SILENT" // UNAVAILABLE: it said nothing
+)
+`
+	got, err := reasons("reason.go", source)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const head = "\n\n| reason | status | try again? | meaning |\n|---|---|---|---|\n"
+	want := "\n**A router to its clients**" + head +
+		"| `QUEUE_FULL` | RESOURCE_EXHAUSTED or UNAVAILABLE | again | too many wait |\n| `CLIENT_GONE` | CANCELLED | no |  |\n" +
+		"\n**A router to itself**" + head + "| `SILENT` | UNAVAILABLE |  | it said nothing |\n"
+	if !strings.HasSuffix(got, want) {
+		t.Errorf("the page ends otherwise than with %q:\n%s", want, got)
+	}
+	if _, err := reasons("reason.go", strings.Replace(source, " // CANCELLED, no", "", 1)); err == nil || !strings.Contains(err.Error(), "reason.go:8") {
+		t.Errorf("a reason without a comment: %v", err)
+	}
+}
