@@ -253,7 +253,7 @@ func allMet(objectives []measure.Objective) bool {
 
 // stageTexts describe stages as parts of a tail.
 var stageTexts = map[tail.Stage]string{
-	tail.Dispatch: "the client's own lateness", tail.Tokenize: "tokenizing", tail.Retried: "tries that failed", tail.Queue: "the prefill queue",
+	tail.Dispatch: "the client's own lateness", tail.Tokenize: "tokenizing", tail.Retried: "attempts that failed", tail.Queue: "the prefill queue",
 	tail.Decide: "the choice of workers", tail.Reserve: "the reservation of KV blocks", tail.Prefill: "prefill",
 	tail.TransferExposed: "the KV transfer", tail.Decode: "decode", tail.Other: "what no stage covers",
 }

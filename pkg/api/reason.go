@@ -35,7 +35,7 @@ const (
 	ReasonSLOUnattainable = "SLO_UNATTAINABLE" // RESOURCE_EXHAUSTED, again: the request's bounds cannot be met now
 	ReasonNoWorkers       = "NO_WORKERS"       // UNAVAILABLE, again: no worker serves the model
 	ReasonRetryBudget     = "RETRY_BUDGET"     // UNAVAILABLE, again: a worker failed, and there were as many retries as may be
-	ReasonWorkerLost      = "WORKER_LOST"      // UNAVAILABLE, again: workers failed, and no other is left or no other try
+	ReasonWorkerLost      = "WORKER_LOST"      // UNAVAILABLE, again: workers failed, and no other is left or no other attempt
 	ReasonKVUnreachable   = "KV_UNREACHABLE"   // UNAVAILABLE, again: no KV gets from the prefill to the decode worker
 	ReasonNeverFits       = "NEVER_FITS"       // INVALID_ARGUMENT, no: no worker has so many KV blocks; clients get INVALID_FIELD
 	ReasonDeadline        = "DEADLINE"         // DEADLINE_EXCEEDED, no: the request's own deadline

@@ -11,7 +11,7 @@ import (
 // Config says which files a part's TLS is made of. The zero value: no TLS.
 type Config struct {
 	// CertFile has the part's certificate with its intermediates, KeyFile its private key and
-	// CAFile the authorities whose certificates are believed, in PEM.
+	// CAFile the authorities whose certificates are trusted, in PEM.
 	CertFile, KeyFile, CAFile string
 	// TrustDomain is that of SPIFFE ids. Empty: DefaultTrustDomain.
 	TrustDomain string
@@ -30,7 +30,7 @@ func (cfg *Config) RegisterFlags(fs *pflag.FlagSet) {
 	cfg.FlagPrefix = "tls-"
 	fs.StringVar(&cfg.CertFile, "tls-cert", "", "file with this part's certificate (PEM), which says its role; all parts then need one, and it is read again when it changes")
 	fs.StringVar(&cfg.KeyFile, "tls-key", "", "file with the private key of --tls-cert")
-	fs.StringVar(&cfg.CAFile, "tls-ca", "", "file with the authorities whose certificates this part believes")
+	fs.StringVar(&cfg.CAFile, "tls-ca", "", "file with the authorities whose certificates this part trusts")
 	fs.StringVar(&cfg.TrustDomain, "tls-trust-domain", DefaultTrustDomain, "trust domain of the ids in certificates, spiffe://TRUST-DOMAIN/ROLE/NAME")
 	fs.StringSliceVar(&cfg.NameRules, "tls-role", nil, "role of certificates without such an id, by URI or DNS name, or common name if there is neither: ROLE=PATTERN, such as prefill=*.prefill.example.com")
 }

@@ -183,10 +183,10 @@ func (j *Join) fail(now time.Time, side Side, err error) {
 		case notFinite(err):
 			// Not Unavailable: it may be this request that the model has no answer to.
 			final = &routing.Refusal{Code: codes.DataLoss, Reason: api.ReasonNotFinite,
-				Message: fmt.Sprintf("workers computed infinite or NaN values in %d tries, last %s: %s; if other requests fail the same way, check the workers named in the logs and the model's files", j.failed, failure.Worker.ID, status.Convert(err).Message())}
+				Message: fmt.Sprintf("workers computed infinite or NaN values in %d attempts, last %s: %s; if other requests fail the same way, check the workers named in the logs and the model's files", j.failed, failure.Worker.ID, status.Convert(err).Message())}
 		default:
 			final = &routing.Refusal{Code: codes.Unavailable, Reason: api.ReasonWorkerLost,
-				Message:    fmt.Sprintf("workers failed in %d tries, last %s: %s; retry later", j.failed, failure.Worker.ID, status.Convert(err).Message()),
+				Message:    fmt.Sprintf("workers failed in %d attempts, last %s: %s; retry later", j.failed, failure.Worker.ID, status.Convert(err).Message()),
 				RetryAfter: time.Second}
 		}
 	}

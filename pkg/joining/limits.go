@@ -18,7 +18,7 @@ type Limits struct {
 
 // RegisterFlags adds the flags, each name after prefix, with the defaults.
 func (l *Limits) RegisterFlags(fs *pflag.FlagSet, prefix string) {
-	fs.IntVar(&l.MaxAttempts, prefix+"max-attempts", 3, "maximum tries of a request if workers fail")
+	fs.IntVar(&l.MaxAttempts, prefix+"max-attempts", 3, "maximum attempts of a request if workers fail")
 	fs.DurationVar(&l.MaxRequestTime, prefix+"max-request-time", 10*time.Minute, "maximum time of a request; its own deadline may be earlier")
 }
 

@@ -99,7 +99,7 @@ func (c *Config) RegisterFlags(fs *pflag.FlagSet, prefix string) {
 	fs.DurationVar(&c.LoadStale, prefix+"load-stale", 3*time.Second, "age at which load reports are ignored")
 	fs.DurationVar(&c.ReportDoubt, prefix+"report-doubt", 500*time.Millisecond, "how long to believe load reports that say a worker is full before trying it with a request")
 	fs.Float64Var(&c.TransferBytesPerSecond, prefix+"transfer-bytes-per-second", 1e9, "first guess of what a KV transfer moves, in bytes per second, until some were measured")
-	fs.Float64Var(&c.HedgeShare, prefix+"hedge-share", 0.02, "maximum share of requests that get a second try elsewhere because their first token is later than 95% are predicted; 0: none")
+	fs.Float64Var(&c.HedgeShare, prefix+"hedge-share", 0.02, "maximum share of requests that get a hedged attempt on other workers because their first token is later than 95% are predicted; 0: none")
 	fs.Float64Var(&c.RetryShare, prefix+"retry-share", 0.5, "maximum retries after failures of workers, as a share of the requests that came in the last 10s or run, beside 16; 0: no retries")
 	fs.DurationVar(&c.WorkerSilence, prefix+"worker-silence", 10*time.Second, "longest gap between tokens before a worker's requests go to another; shorter if its steps are fast and another worker exists")
 	fs.DurationVar(&c.PromptSilence, prefix+"prompt-silence", time.Minute, "longest time to compute a prompt before the request goes to another worker; shorter if the worker's steps are fast and another worker exists")

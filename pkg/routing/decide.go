@@ -319,7 +319,7 @@ func (rt *Router) dispatch(s *search, decodes, prefills *candidates, decode, pre
 	action.HedgeAfter = rt.hedgeAfter(r, cmp.Or(prefill, decode))
 	if h := s.entry.hedges; h != nil {
 		record.Hedge = true
-		record.Reason = fmt.Sprintf("a second try, since no first token came from %s within %.1f ms; %s", h.Late.ID, float64(h.After)/float64(time.Millisecond), record.Reason)
+		record.Reason = fmt.Sprintf("a hedged attempt, since no first token came from %s within %.1f ms; %s", h.Late.ID, float64(h.After)/float64(time.Millisecond), record.Reason)
 	} else if r.Attempt == 0 {
 		rt.hedges.allow(rt.config.HedgeShare)
 	}

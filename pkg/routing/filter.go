@@ -214,7 +214,7 @@ func (rt *Router) check(s *search, role controlv1.Role, model Model, c *finding,
 		return excluded, reason
 	}
 	if h := s.entry.hedges; h != nil && h.Late == w.ref {
-		return exclude("the first try waits for it")
+		return exclude("the first attempt waits for it")
 	}
 	failed := false
 	for _, f := range r.Failures {

@@ -61,10 +61,10 @@ func (rt *Router) hedge(now time.Time, e Hedge) {
 	}
 	switch {
 	case rt.running[id] != nil || rt.queue.ids[id] != nil || e.Request.Version == (Version{}):
-		refuse(HedgeRoom, "there is such a try already, or nothing to try beside")
+		refuse(HedgeRoom, "there is a hedged attempt already, or none to run beside")
 		return
 	case !rt.hedges.enough(e.Again) || rt.config.HedgeShare <= 0:
-		refuse(HedgeBudget, fmt.Sprintf("second tries are %v of the requests, as many as may be", rt.config.HedgeShare))
+		refuse(HedgeBudget, fmt.Sprintf("hedged attempts are %v of the requests, the limit", rt.config.HedgeShare))
 		return
 	case len(rt.queue.ids) > 0 || rt.heldElsewhere() > 0 || !rt.chooses.late():
 		refuse(HedgeRoom, "requests wait for workers")

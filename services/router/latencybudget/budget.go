@@ -39,7 +39,7 @@ func (c *Config) RegisterFlags(fs *pflag.FlagSet, prefix string) {
 		fs.DurationVar(value, prefix+strings.ReplaceAll(name, "_", "-"), *value, "latency budget: "+usage+" (default: none)")
 	}
 	for stage, usage := range [api.NumStages]string{
-		"checking a request and turning its text into tokens", "tries in which a worker failed", "waiting for workers and in the worker's queue", "choosing the workers",
+		"checking a request and turning its text into tokens", "attempts in which a worker failed", "waiting for workers and in the worker's queue", "choosing the workers",
 		"reserving KV blocks", "computing the prompt", "the exposed part of the KV transfer", "decoding, for each token after the first",
 	} {
 		add(&c.Declared.Stages[stage], api.Stage(stage).String(), usage)

@@ -11,7 +11,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/identity"
 )
 
-// systemAuthorities is the value of --ca for those that the system believes.
+// systemAuthorities is the value of --ca for those that the system trusts.
 const systemAuthorities = "system"
 
 // clientTLS says how a command knows the server that it calls, and shows who it is itself.
@@ -21,7 +21,7 @@ type clientTLS struct{ ca, cert, key string }
 func addClientTLS(cmd *cobra.Command) *clientTLS {
 	t := new(clientTLS)
 	fs := cmd.Flags()
-	fs.StringVar(&t.ca, "ca", "", "encrypt the connection, and believe the server if its certificate is of the authorities in this file, or of the system's: system")
+	fs.StringVar(&t.ca, "ca", "", "encrypt the connection, and trust the server if its certificate is of the authorities in this file, or of the system's: system")
 	fs.StringVar(&t.cert, "cert", "", "file with the certificate to show the server, such as an operator's; needs --ca")
 	fs.StringVar(&t.key, "key", "", "file with the private key of --cert (default: the file beside it that ends in .key)")
 	return t
@@ -82,7 +82,7 @@ func wantsTLS(err error) string {
 		return "the server does not encrypt its connections: leave --ca out, or start it with --tls"
 	case strings.Contains(message, "authentication handshake failed: "):
 		_, problem, _ := strings.Cut(message, "authentication handshake failed: ")
-		return "the server is not believed (" + strings.TrimSuffix(problem, `"`) + "): pass the authority of its certificate with --ca, and a name that the certificate has with --addr or --control"
+		return "the server is not trusted (" + strings.TrimSuffix(problem, `"`) + "): pass the authority of its certificate with --ca, and a name that the certificate has with --addr or --control"
 	case strings.Contains(message, "remote error: tls: "):
 		_, problem, _ := strings.Cut(message, "remote error: tls: ")
 		return "the server refuses the certificate (" + strings.TrimSuffix(problem, `"`) + "): pass one of its authority with --cert that has not expired"

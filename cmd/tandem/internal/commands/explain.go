@@ -297,7 +297,7 @@ func printExplanation(w io.Writer, e explainJSON) error {
 		case d.Prefill == "":
 			outcome = fmt.Sprintf("%s, all on %s", d.Mode, d.Decode)
 		}
-		fmt.Fprintf(w, "\ntry %d: %s: %s\n", i+1, outcome, d.Reason)
+		fmt.Fprintf(w, "\nattempt %d: %s: %s\n", i+1, outcome, d.Reason)
 		var predicted []string
 		if d.TtftMs > 0 {
 			predicted = append(predicted, fmt.Sprintf("first token %.2f ms after the request came", d.TtftMs))
@@ -312,7 +312,7 @@ func printExplanation(w io.Writer, e explainJSON) error {
 			fmt.Fprintf(w, "failed: %s\n", d.Failure)
 		}
 		if d.Lost {
-			fmt.Fprintln(w, "cancelled: the other try had its first token before")
+			fmt.Fprintln(w, "cancelled: the other attempt had its first token before")
 		}
 		if d.Transport != "" {
 			fmt.Fprintf(w, "KV went over %s\n", d.Transport)

@@ -266,7 +266,7 @@ func TestExplain(t *testing.T) {
 		t.Errorf("got %+v", explained)
 	}
 	got = run(t.Context(), "", nil, "explain", "r1", "--control", addr)
-	for _, part := range []string{"request r1", "try 1: disaggregated, prefill p1, decode d1: long prompt", "drains", "1.00 ms = tokenize",
+	for _, part := range []string{"request r1", "attempt 1: disaggregated, prefill p1, decode d1: long prompt", "drains", "1.00 ms = tokenize",
 		"block store s1 had announced 1 block of the prompt; the router told p1", "KV went over unix\n", "0.50 ms of prefill were spent on fetching"} {
 		if !strings.Contains(got.stdout, part) {
 			t.Errorf("output lacks %q:\n%s", part, got.stdout)
@@ -282,7 +282,7 @@ func TestExplainOneWorker(t *testing.T) {
 		}}, nil
 	}}
 	got := run(t.Context(), "", nil, "explain", "r1", "--control", router.start(t))
-	if want := "try 1: aggregated, all on d1: short prompt\n"; !strings.Contains(got.stdout, want) {
+	if want := "attempt 1: aggregated, all on d1: short prompt\n"; !strings.Contains(got.stdout, want) {
 		t.Errorf("output lacks %q:\n%s", want, got.stdout)
 	}
 }
@@ -296,7 +296,7 @@ func TestExplainRefused(t *testing.T) {
 		}, nil
 	}}
 	got := run(t.Context(), "", nil, "explain", "r1", "--control", router.start(t))
-	for _, want := range []string{"RESOURCE_EXHAUSTED: too late\n\ntry 1: refused: 9.0 ms would go to d1\npredicted: first token 12.00 ms after the request came\n", "\nd1 "} {
+	for _, want := range []string{"RESOURCE_EXHAUSTED: too late\n\nattempt 1: refused: 9.0 ms would go to d1\npredicted: first token 12.00 ms after the request came\n", "\nd1 "} {
 		if !strings.Contains(got.stdout, want) {
 			t.Errorf("output lacks %q:\n%s", want, got.stdout)
 		}

@@ -187,7 +187,7 @@ func writeWhatIf(w io.Writer, o whatIfJSON) error {
 	fmt.Fprint(t, strings.Join(reasons, ""))
 	row("sent instead of refused", o.Sent)
 	row("not decided", o.Undecided)
-	row("second tries left out", o.Hedges)
+	row("hedged attempts left out", o.Hedges)
 	row("waited longer", o.Longer)
 	row("waited less long", o.Shorter)
 	fmt.Fprintf(t, "  \tmean\tp50\tp99\tmax\n")

@@ -829,9 +829,9 @@ type Decision struct {
 	TpotMs float64 `protobuf:"fixed64,11,opt,name=tpot_ms,json=tpotMs,proto3" json:"tpot_ms,omitempty"`
 	// The other workers, by what spoke against them.
 	Others []*OtherCandidates `protobuf:"bytes,12,rep,name=others,proto3" json:"others,omitempty"`
-	// A second try beside the one before, whose first token was late.
+	// A hedged attempt beside the one before, whose first token was late.
 	Hedge bool `protobuf:"varint,13,opt,name=hedge,proto3" json:"hedge,omitempty"`
-	// The other of two tries had its first token before, and this one was cancelled.
+	// The other of two attempts had its first token before, and this one was cancelled.
 	Lost          bool `protobuf:"varint,14,opt,name=lost,proto3" json:"lost,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

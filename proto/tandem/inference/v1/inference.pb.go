@@ -68,7 +68,7 @@ type GenerateRequest struct {
 	// Return log probabilities of each token and of this many likeliest alternatives, 0
 	// to 20. Not set: none.
 	Logprobs *uint32 `protobuf:"varint,17,opt,name=logprobs,proto3,oneof" json:"logprobs,omitempty"`
-	// Form of the output. Not set: any. Not together with ignore_eos or a tool_choice.
+	// Output constraint. Not set: none. Not together with ignore_eos or a tool_choice.
 	StructuredOutput *StructuredOutput `protobuf:"bytes,20,opt,name=structured_output,json=structuredOutput,proto3" json:"structured_output,omitempty"`
 	// Before so many tokens, nothing ends the generation but max_tokens: tokens that would are
 	// not sampled, and stop strings that are complete by then do not count. If no other token

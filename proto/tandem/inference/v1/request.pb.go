@@ -390,12 +390,12 @@ func (x *Sampling) GetTypicalP() float32 {
 	return 0
 }
 
-// StructuredOutput holds the output to a form. Tokens that the form does not allow are never
+// StructuredOutput constrains the output. Tokens that the constraint does not allow are never
 // sampled; the model's end-of-sequence tokens are allowed where the output is complete. An
 // output that max_tokens or a stop string ends may be incomplete.
 type StructuredOutput struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Exactly one form.
+	// Exactly one constraint.
 	//
 	// Types that are valid to be assigned to Form:
 	//
@@ -579,7 +579,7 @@ type StructuralTags struct {
 	// Names of special tokens. Where a name stands in the fixed texts, that token is meant, and
 	// not its characters. At most 16.
 	SpecialTokens []string `protobuf:"bytes,9,rep,name=special_tokens,json=specialTokens,proto3" json:"special_tokens,omitempty"`
-	// The output is one group of tags, or has this form: any but structural_tags. Only without
+	// The output is one group of tags, or obeys this constraint: any but structural_tags. Only without
 	// triggers and repeats. Unset: it is a group.
 	Otherwise     *StructuredOutput `protobuf:"bytes,10,opt,name=otherwise,proto3" json:"otherwise,omitempty"`
 	unknownFields protoimpl.UnknownFields

@@ -83,7 +83,7 @@ type Usage struct {
 	CachedTokens uint32 `protobuf:"varint,2,opt,name=cached_tokens,json=cachedTokens,proto3" json:"cached_tokens,omitempty"`
 	// Tokens generated.
 	CompletionTokens uint32 `protobuf:"varint,3,opt,name=completion_tokens,json=completionTokens,proto3" json:"completion_tokens,omitempty"`
-	// Guesses at next tokens (speculative decoding) that the worker that ended the request
+	// Draft tokens (speculative decoding) that the worker that ended the request
 	// verified for it.
 	DraftTokens uint32 `protobuf:"varint,4,opt,name=draft_tokens,json=draftTokens,proto3" json:"draft_tokens,omitempty"`
 	// Those that were right.
@@ -178,8 +178,8 @@ type Route struct {
 	// Empty in aggregated mode, or if the request ended before the prefill worker
 	// reported it.
 	Transport string `protobuf:"bytes,7,opt,name=transport,proto3" json:"transport,omitempty"`
-	// True if a second try ran beside the first for a while, since its first token was late.
-	// What is said here is of the try that had the first token.
+	// True if a hedged attempt ran beside the first for a while, since its first token was late.
+	// What is said here is of the attempt that had the first token.
 	Hedged        bool `protobuf:"varint,8,opt,name=hedged,proto3" json:"hedged,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -110,7 +110,7 @@ type Task struct {
 	// Time left until the first token is due by the request's objective, nanoseconds. A prompt
 	// that has it is computed before those that have none and those due later. 0: none.
 	FirstTokenNs int64 `protobuf:"varint,10,opt,name=first_token_ns,json=firstTokenNs,proto3" json:"first_token_ns,omitempty"`
-	// Form of the output, which the tokens in generated follow. Not set: any.
+	// Output constraint, which the tokens in generated obey. Not set: none.
 	StructuredOutput *v1.StructuredOutput `protobuf:"bytes,12,opt,name=structured_output,json=structuredOutput,proto3" json:"structured_output,omitempty"`
 	// As long as the request has fewer tokens, including generated, stop_token_ids are not
 	// sampled unless nothing else can be. Workers of earlier versions ignore it.
@@ -1481,7 +1481,7 @@ type Ended struct {
 	PrefillComputeNs int64 `protobuf:"varint,2,opt,name=prefill_compute_ns,json=prefillComputeNs,proto3" json:"prefill_compute_ns,omitempty"`
 	// Engine time of the decode steps that included this sequence, nanoseconds.
 	DecodeComputeNs int64 `protobuf:"varint,3,opt,name=decode_compute_ns,json=decodeComputeNs,proto3" json:"decode_compute_ns,omitempty"`
-	// Guesses at next tokens (speculative decoding) that were verified here for this sequence.
+	// Draft tokens (speculative decoding) that were verified here for this sequence.
 	DraftTokens uint32 `protobuf:"varint,4,opt,name=draft_tokens,json=draftTokens,proto3" json:"draft_tokens,omitempty"`
 	// Those that were right, whether or not the sequence had ended before them.
 	AcceptedDraftTokens uint32 `protobuf:"varint,5,opt,name=accepted_draft_tokens,json=acceptedDraftTokens,proto3" json:"accepted_draft_tokens,omitempty"`
