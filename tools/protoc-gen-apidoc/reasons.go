@@ -34,17 +34,21 @@ func reasons(name string, source any) (string, error) {
 			continue
 		}
 		for _, s := range constants.Specs {
-			reason := s.(*ast.ValueSpec)
+			reason, is := s.(*ast.ValueSpec)
+			if !is || len(reason.Values) != 1 {
+				continue
+			}
 			for _, group := range file.Comments { // those with lines of their own; what stands behind a reason ends after it
 				if group.Pos() > max(last, constants.Lparen) && group.End() < reason.Pos() {
 					fmt.Fprintf(w, "\n**%s**\n\n| reason | status | try again? | meaning |\n|---|---|---|---|\n", strings.TrimSuffix(strings.Join(strings.Fields(group.Text()), " "), "."))
 				}
 			}
+			value, text := reason.Values[0].(*ast.BasicLit)
 			parts := reasonComment.FindStringSubmatch(strings.TrimSpace(reason.Comment.Text()))
-			if parts == nil {
+			if !text || parts == nil {
 				return "", fmt.Errorf("%s: write \"// STATUS, again|elsewhere|no: meaning\" behind the reason", files.Position(reason.Pos()))
 			}
-			fmt.Fprintf(w, "| `%s` | %s | %s | %s |\n", strings.Trim(reason.Values[0].(*ast.BasicLit).Value, `"`), parts[1], parts[2], parts[3])
+			fmt.Fprintf(w, "| `%s` | %s | %s | %s |\n", strings.Trim(value.Value, `"`), parts[1], parts[2], parts[3])
 			last = reason.Comment.End()
 		}
 	}
