@@ -70,6 +70,8 @@ func TestRefused(t *testing.T) {
 		{`[]`, "has to be an object, true or false"},
 		{`{"a":1,"a":2}`, `the member "a" comes twice`},
 		{`{`, "is not valid JSON"},
+		{`{} {}`, "something follows the first value"},
+		{`{} x`, "something follows the first value"},
 		{strings.Repeat(`{"items":`, 100) + "{}" + strings.Repeat("}", 100), "more than 64 arrays and objects"},
 	} {
 		_, err := grammar.Compile(t.Context(), schema(c.source), nil)
@@ -154,6 +156,8 @@ func TestTexts(t *testing.T) {
 		{closed, `{"b\u0063":true}`, false},
 		{closed, `{"\u0062c":true}`, false},
 		{closed, `{"x\u0062c":true}`, true},
+		{schema(`{"multipleOf":1,"type":"number"}`), "1", true},
+		{schema(`{"multipleOf":1,"type":"number"}`), "1.5", false},
 		{expression(`(?:yes|no)!?`), "no!", true},
 		{expression(`\u0041\ud83d\ude00`), "A😀", true},
 		{expression(`^a|b$`), "b", true},

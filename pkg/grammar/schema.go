@@ -252,7 +252,7 @@ func (out *shape) types(at subschema) error {
 	}
 	if integer || number {
 		out.kinds |= kindNumber
-		out.number.integer = !number
+		out.number.integer = out.number.integer || !number
 	}
 	if out.kinds == 0 {
 		return at.errorf("names no type")

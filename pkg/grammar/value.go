@@ -4,6 +4,7 @@ import (
 	stdjson "encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math/big"
 	"strings"
 	"unicode/utf8"
@@ -60,7 +61,7 @@ func parseValue(text string) (*value, error) {
 	if err != nil {
 		return nil, fmt.Errorf("is not valid JSON: %w", err)
 	}
-	if _, err := d.Token(); err == nil {
+	if _, err := d.Token(); err != io.EOF {
 		return nil, errors.New("is not valid JSON: something follows the first value")
 	}
 	return v, nil
