@@ -1,6 +1,7 @@
 package grammar
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -242,25 +243,16 @@ func (g *gbnf) class() (*syntax.Regexp, error) {
 // complement is the characters in none of some ranges.
 func complement(ranges []rune) (out []rune) {
 	next := rune(0)
-	for {
-		high := rune(unicode.MaxRune)
-		again := false
-		for i := 0; i+1 < len(ranges); i += 2 {
-			if low := ranges[i]; low > next {
-				high = min(high, low-1)
-			} else if ranges[i+1] >= next {
-				next, again = ranges[i+1]+1, true
-			}
+	for _, r := range slices.SortedFunc(slices.Chunk(ranges, 2), func(a, b []rune) int { return cmp.Compare(a[0], b[0]) }) {
+		if next < r[0] {
+			out = append(out, next, r[0]-1)
 		}
-		switch {
-		case next > unicode.MaxRune:
-			return out
-		case again:
-			continue
-		}
-		out = append(out, next, high)
-		next = high + 1
+		next = max(next, r[1]+1)
 	}
+	if next <= unicode.MaxRune {
+		out = append(out, next, unicode.MaxRune)
+	}
+	return out
 }
 
 // character reads one character of a text or a class, which ends with end.
@@ -294,7 +286,7 @@ func (g *gbnf) character(end string) (r rune, escaped bool, err error) {
 	}
 	code, err := strconv.ParseUint(g.text[:digits], 16, 32)
 	if err != nil || code > unicode.MaxRune || !utf8.ValidRune(rune(code)) {
-		return 0, false, fmt.Errorf(`\%c%s is no character`, r, g.text[:digits])
+		return 0, false, fmt.Errorf(`\%c%s is no character`, r, strings.ToValidUTF8(g.text[:digits], "…"))
 	}
 	g.text = g.text[digits:]
 	return rune(code), true, nil

@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/tandem-serving/tandem/pkg/grammar"
 	"github.com/tandem-serving/tandem/pkg/longtest"
@@ -46,6 +47,8 @@ func TestGBNF(t *testing.T) {
 		{"nothing", `root ::= "a" | `, []string{"", "a"}, []string{"b"}},
 		{"escapes", `root ::= "\"\\\n\t\r\x41\u00e9\U0001F600" [\]\-\^a]`, []string{"\"\\\n\t\rAé😀]", "\"\\\n\t\rAé😀-", "\"\\\n\t\rAé😀^"}, []string{"\"\\\n\t\rAé😀b"}},
 		{"classes", `root ::= [a-c_] [^a-cxé] .`, []string{"aéé"[:1] + "d\n", "_è€", "cz😀"}, []string{"dzz", "aaz", "axz", "aéz", "az"}},
+		{"not in classes", `root ::= [^x-\U0010FFFFb-dca-bf]+`, []string{"gew", "\x00"}, []string{"a", "b", "c", "d", "f", "x", "😀"}},
+		{"in no class", `root ::= "a" | [^b-\U0010FFFF\x00-\x62]`, []string{"a"}, []string{"\x00", "c", "😀"}},
 		{"dash at the end", `root ::= [a-]+`, []string{"-a-"}, []string{"b"}},
 		{"how often", `root ::= "a"? "b"+ "c"{2} "d"{1,} "e"{0,2} "f"*`, []string{"bccd", "abbccdddeeff"}, []string{"accd", "bcd", "bcc", "bccdeee"}},
 		{"of brackets", `root ::= ("a" | "bc"){2,3} ("d" "e")*`, []string{"abc", "bcbca", "aadede"}, []string{"a", "aaaa", "aad"}},
@@ -168,6 +171,7 @@ func TestWrongGBNF(t *testing.T) {
 		{"escape", `root ::= "\q"`, `\q is no escape`},
 		{"short escape", `root ::= "\u12"`, `\u has to be followed by 4 hexadecimal digits`},
 		{"surrogate", `root ::= "\ud800"`, `\ud800 is no character`},
+		{"half a character", `root ::= "\xaé"`, `\xa… is no character`},
 		{"tokens", `root ::= <think>`, "tokens in angle brackets are not supported"},
 		{"left recursion", "root ::= list\nlist ::= list \",\" | \"a\"", `the rule "list" refers to itself before anything else`},
 		{"hidden left recursion", "root ::= \"x\"? root \"a\" | \"b\"", `the rule "root" refers to itself before anything else`},
@@ -180,7 +184,7 @@ func TestWrongGBNF(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			_, err := grammar.Compile(t.Context(), gbnf(tt.grammar), nil)
-			if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.HasPrefix(err.Error(), "grammar: ") {
+			if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.HasPrefix(err.Error(), "grammar: ") || !utf8.ValidString(err.Error()) {
 				t.Errorf("%v, want %q", err, tt.want)
 			}
 		})
