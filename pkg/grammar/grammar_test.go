@@ -316,7 +316,12 @@ func TestCompileEnds(t *testing.T) {
 		chain += fmt.Sprintf("b%d ::= \"a\" (b%d | root)\n", i, i+1)
 	}
 	chain += "b2000 ::= \"b\"\n"
+	triggers := &inferencev1.StructuralTags{Tags: []*inferencev1.StructuralTag{{}}}
+	for i := range 1500 {
+		triggers.Triggers = append(triggers.Triggers, fmt.Sprintf("<%d>", min(i, 1498))) // the last two are the same
+	}
 	for name, source := range map[string]*inferencev1.StructuredOutput{
+		"many triggers":   structuralTags(triggers),
 		"many rules":      gbnf(rules.String()),
 		"a chain":         gbnf(chain),
 		"repetitions":     expression("(?:[a-zé]{1,40}[0-9]{1,40}){1,9}[a-z]{900}"),

@@ -20,7 +20,7 @@ const (
 
 // tags goes on with free text in which structural tags stand. field says what an error is of.
 func (p *program) tags(form *inferencev1.StructuralTags) (start int32, field string, err error) {
-	if field, err := checkTags(form); err != nil {
+	if field, err := p.checkTags(form); err != nil {
 		return 0, field, err
 	}
 	p.special = form.GetSpecialTokens()
@@ -135,7 +135,7 @@ func (p *program) checkReached(starts []int32) (field string, err error) {
 	return "", nil
 }
 
-func checkTags(form *inferencev1.StructuralTags) (field string, err error) {
+func (p *program) checkTags(form *inferencev1.StructuralTags) (field string, err error) {
 	if form.GetOtherwise() != nil && (len(form.GetTriggers()) > 0 || form.GetRepeats()) {
 		return "otherwise", errors.New("is given together with triggers or repeats: leave them out")
 	}
@@ -158,15 +158,9 @@ func checkTags(form *inferencev1.StructuralTags) (field string, err error) {
 			schemaBytes += len(tag.GetJsonSchema())
 		}
 	}
-	if i := slices.Index(form.GetTriggers(), ""); i >= 0 {
-		return fmt.Sprintf("triggers[%d]", i), errors.New("is empty")
-	}
 	for i, trigger := range form.GetTriggers() {
-		bytes += len(trigger)
-		for j, other := range form.GetTriggers() {
-			if i != j && strings.Contains(trigger, other) {
-				return fmt.Sprintf("triggers[%d]", i), fmt.Errorf("contains triggers[%d]: leave one of them out", j)
-			}
+		if bytes += len(trigger); trigger == "" {
+			return fmt.Sprintf("triggers[%d]", i), errors.New("is empty")
 		}
 	}
 	if bytes > MaxSourceBytes {
@@ -174,6 +168,16 @@ func checkTags(form *inferencev1.StructuralTags) (field string, err error) {
 	}
 	if schemaBytes > MaxSourceBytes {
 		return "tags", fmt.Errorf("the schemas have %d bytes, more than %d", schemaBytes, MaxSourceBytes)
+	}
+	for i, trigger := range form.GetTriggers() {
+		for j, other := range form.GetTriggers() {
+			if err := p.tick(); err != nil {
+				return "triggers", err
+			}
+			if i != j && strings.Contains(trigger, other) {
+				return fmt.Sprintf("triggers[%d]", i), fmt.Errorf("contains triggers[%d]: leave one of them out", j)
+			}
+		}
 	}
 	for i, name := range form.GetSpecialTokens() {
 		if name == "" {

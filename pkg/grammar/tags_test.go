@@ -327,6 +327,9 @@ func TestTagsRefused(t *testing.T) {
 		{"triggers[0]", "no tag begins with it", func(s *inferencev1.StructuralTags) { s.Triggers[0] = "call" }},
 		{"triggers[1]", "contains triggers[0]", func(s *inferencev1.StructuralTags) { s.Triggers = append(s.Triggers, "x<call>") }},
 		{"triggers[1]", "is empty", func(s *inferencev1.StructuralTags) { s.Triggers = append(s.Triggers, "") }},
+		{"tags", "the fixed texts have", func(s *inferencev1.StructuralTags) {
+			s.Triggers = slices.Repeat([]string{strings.Repeat("x", grammar.MaxSourceBytes)}, 2)
+		}},
 		{"special_tokens[0]", "is empty", func(s *inferencev1.StructuralTags) { s.SpecialTokens = []string{""} }},
 		{"special_tokens", `no special token "<call>"`, func(s *inferencev1.StructuralTags) { s.SpecialTokens = []string{"<call>"} }},
 		{"otherwise", "together with triggers", func(s *inferencev1.StructuralTags) { s.Otherwise = expression("a") }},
