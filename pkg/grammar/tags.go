@@ -187,8 +187,13 @@ func (p *program) checkTags(form *inferencev1.StructuralTags) (field string, err
 	return "", nil
 }
 
-// specialText is what stands for a special token in the texts of a grammar: bytes that no text has.
-func specialText(name string) []byte { return append(append([]byte{0xFF}, name...), 0xFF) }
+// specialByte is around the name of a special token in the texts of a grammar. UTF-8 never has it.
+const specialByte = 0xFF
+
+// specialText is what stands for a special token in the texts of a grammar.
+func specialText(name string) []byte {
+	return append(append([]byte{specialByte}, name...), specialByte)
+}
 
 // speller writes special tokens so.
 func speller(special []string) func(text string) string {

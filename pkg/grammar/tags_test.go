@@ -237,6 +237,9 @@ func drawTagged(t *testing.T, form *grammar.Grammar, source *inferencev1.Structu
 			}
 			return nil
 		}
+		if bytes.IndexByte(texts[id], 0xFF) >= 0 {
+			return nil // it counts as a special token
+		}
 		return texts[id]
 	}
 	var out []byte
@@ -310,6 +313,23 @@ func TestFreeTextIsFree(t *testing.T) {
 	}
 	if c.Allowed([]int32{id("<call>"), think}) != nil {
 		t.Error("a special token is allowed within a call")
+	}
+}
+
+// Where only a special token may come, it is forced: the byte that marks it in grammars is no other
+// way to it.
+func TestForcedSpecialTokens(t *testing.T) {
+	all := taggedTexts()
+	source := proto.CloneOf(tagged["named"])
+	source.Triggers, source.Tags = nil, source.Tags[:1]
+	form, err := grammar.Compile(t.Context(), structuralTags(source), taggedVocabulary(t, all))
+	if err != nil {
+		t.Fatal(err)
+	}
+	calls := firstSpecial(all)
+	f := int32(slices.IndexFunc(all, func(b []byte) bool { return string(b) == "f" }))
+	if got, want := form.Constrain([]int32{eos}).Forced(nil, 8), []int32{calls, f, calls + 2}; !slices.Equal(got, want) {
+		t.Errorf("%v are forced, want %v", got, want)
 	}
 }
 

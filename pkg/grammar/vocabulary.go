@@ -1,6 +1,7 @@
 package grammar
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"slices"
@@ -32,8 +33,8 @@ type Vocabulary struct {
 }
 
 // NewVocabulary makes a vocabulary of size tokens. text gives what each stands for within a
-// text, nil if it stands for none, as special tokens do: such are never allowed, but where they
-// end the output.
+// text, nil if it stands for none, as special tokens do: such are allowed only in free text, and
+// where they end the output. So is a token with the byte 0xFF, which grammars mark special tokens with.
 func NewVocabulary(size int, text func(id int32) []byte) (*Vocabulary, error) {
 	if size <= 0 {
 		return nil, fmt.Errorf("a vocabulary of %d tokens", size)
@@ -41,7 +42,7 @@ func NewVocabulary(size int, text func(id int32) []byte) (*Vocabulary, error) {
 	v := &Vocabulary{size: size, texts: make([][]byte, size), special: make(map[string]int32), classTries: make(map[[256]byte]*classTrie)}
 	var texts []spelled
 	for id := range int32(size) {
-		if t := text(id); len(t) > 0 && len(t) <= maxTokenBytes {
+		if t := text(id); len(t) > 0 && len(t) <= maxTokenBytes && bytes.IndexByte(t, specialByte) < 0 {
 			v.texts[id] = t
 			texts = append(texts, spelled{t, id})
 		}
