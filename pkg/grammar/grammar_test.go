@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -169,6 +170,31 @@ func TestTexts(t *testing.T) {
 		}
 		if got := form.Accepts([]byte(c.text)); got != c.want {
 			t.Errorf("%v accepts %s: %v", c.form, c.text, got)
+		}
+	}
+}
+
+// Anchors are where alternatives begin and end, also of what those have in common.
+func TestAnchors(t *testing.T) {
+	for _, text := range []string{
+		"cat$|car$", "foo$|foobar$", "yes$|yep$", "^(?:a$|bc$)", "^cat|^car", "(^a|b)c$", "a(b$|(c|d$))", "a(?:$|b)", "^(^a|b$)$", "(?:^|b)a(?:$|c)", "^$|^a$",
+	} {
+		whole, err := grammar.Compile(t.Context(), expression(text), nil)
+		if err != nil {
+			t.Errorf("%s: %v", text, err)
+			continue
+		}
+		found, err := grammar.Compile(t.Context(), schema(fmt.Sprintf(`{"type":"string","pattern":%q}`, text)), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, output := range []string{"", "a", "b", "c", "ab", "ac", "ad", "ba", "bc", "xa", "xbc", "bac", "acx", "cat", "car", "xcar", "carx", "foo", "foobar", "foox", "yes", "yep"} {
+			if got, want := whole.Accepts([]byte(output)), regexp.MustCompile("^(?:"+text+")$").MatchString(output); got != want {
+				t.Errorf("%s matches %q: %v", text, output, got)
+			}
+			if got, want := found.Accepts([]byte(`"`+output+`"`)), regexp.MustCompile(text).MatchString(output); got != want {
+				t.Errorf("%s is found in %q: %v", text, output, got)
+			}
 		}
 	}
 }

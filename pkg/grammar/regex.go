@@ -84,39 +84,47 @@ func ecmaEscapes(text string) (string, error) {
 // where its alternatives have anchors. Without search it does so everywhere; with it, what
 // comes before and after an alternative without anchors may be anything.
 func anchored(re *syntax.Regexp, search bool) *syntax.Regexp {
-	anything := &syntax.Regexp{Op: syntax.OpStar, Sub: []*syntax.Regexp{{Op: syntax.OpAnyChar}}}
-	var one func(re *syntax.Regexp) *syntax.Regexp
-	one = func(re *syntax.Regexp) *syntax.Regexp {
-		if re.Op == syntax.OpAlternate {
-			alternatives := &syntax.Regexp{Op: syntax.OpAlternate}
-			for _, sub := range re.Sub {
-				alternatives.Sub = append(alternatives.Sub, one(sub))
-			}
-			return alternatives
+	return anchoredAt(false, anchoredAt(true, re, search), search)
+}
+
+// anchoredAt is anchored for the beginning or the end alone. The parser makes ca(?:t$|r$) of cat$|car$, so
+// alternatives that stand there are looked into.
+func anchoredAt(beginning bool, re *syntax.Regexp, search bool) *syntax.Regexp {
+	if hasInnerAnchor(re) {
+		out := &syntax.Regexp{Op: syntax.OpAlternate}
+		for _, sub := range re.Sub {
+			out.Sub = append(out.Sub, anchoredAt(beginning, sub, search))
 		}
-		if re.Op == syntax.OpCapture && hasAnchor(re.Sub[0]) {
-			return one(re.Sub[0])
-		}
-		parts := []*syntax.Regexp{re}
-		if re.Op == syntax.OpConcat {
-			parts = slices.Clone(re.Sub)
-		}
-		begins, ends := false, false
-		for len(parts) > 0 && (parts[0].Op == syntax.OpBeginText || parts[0].Op == syntax.OpBeginLine) {
-			begins, parts = true, parts[1:]
-		}
-		for len(parts) > 0 && (parts[len(parts)-1].Op == syntax.OpEndText || parts[len(parts)-1].Op == syntax.OpEndLine) {
-			ends, parts = true, parts[:len(parts)-1]
-		}
-		if search && !begins {
-			parts = slices.Insert(parts, 0, anything)
-		}
-		if search && !ends {
-			parts = append(parts, anything)
-		}
-		return &syntax.Regexp{Op: syntax.OpConcat, Sub: parts}
+		return out
 	}
-	return one(re)
+	parts := []*syntax.Regexp{re}
+	if re.Op == syntax.OpConcat {
+		parts = slices.Clone(re.Sub)
+	}
+	anchors := []syntax.Op{syntax.OpBeginText, syntax.OpBeginLine}
+	if !beginning {
+		anchors = []syntax.Op{syntax.OpEndText, syntax.OpEndLine}
+		slices.Reverse(parts)
+	}
+	for len(parts) > 0 && slices.Contains(anchors, parts[0].Op) {
+		search, parts = false, parts[1:]
+	}
+	switch {
+	case len(parts) > 0 && hasInnerAnchor(parts[0]):
+		parts[0] = anchoredAt(beginning, parts[0], search)
+	case search:
+		anything := &syntax.Regexp{Op: syntax.OpStar, Sub: []*syntax.Regexp{{Op: syntax.OpAnyChar}}}
+		parts = slices.Insert(parts, 0, anything)
+	}
+	if !beginning {
+		slices.Reverse(parts)
+	}
+	return &syntax.Regexp{Op: syntax.OpConcat, Sub: parts}
+}
+
+// hasInnerAnchor says whether a group or one of some alternatives has an anchor.
+func hasInnerAnchor(re *syntax.Regexp) bool {
+	return (re.Op == syntax.OpAlternate || re.Op == syntax.OpCapture) && hasAnchor(re)
 }
 
 func hasAnchor(re *syntax.Regexp) bool {
