@@ -2,6 +2,7 @@ package grammar
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"runtime"
@@ -34,11 +35,15 @@ type Cache struct {
 	waiting    chan struct{} // for each call that compiles, or waits to do so or for another call
 
 	mu      sync.Mutex
-	made    map[string]*cached
+	made    map[sourceKey]*cached
 	counter uint64
 }
 
+// sourceKey is the SHA-256 of a source, which may be long.
+type sourceKey [sha256.Size]byte
+
 type cached struct {
+	key     sourceKey
 	turn    chan struct{} // held by the call that compiles it
 	done    chan struct{} // closed once grammar and err are set
 	grammar *Grammar
@@ -51,7 +56,7 @@ type cached struct {
 // no grammars, but what is wrong with those that cannot be compiled.
 func NewCache(v *Vocabulary) *Cache {
 	return &Cache{
-		vocabulary: v, made: make(map[string]*cached),
+		vocabulary: v, made: make(map[sourceKey]*cached),
 		places: make(chan struct{}, runtime.GOMAXPROCS(0)), waiting: make(chan struct{}, MaxWaiting),
 	}
 }
@@ -60,11 +65,11 @@ func NewCache(v *Vocabulary) *Cache {
 // place to compile, or for another call that compiles the same source. If ctx ends meanwhile, or while it
 // compiles, it returns the error of ctx. It is ErrBusy if too many calls wait.
 func (c *Cache) Get(ctx context.Context, source *inferencev1.StructuredOutput) (*Grammar, error) {
-	key, err := proto.MarshalOptions{Deterministic: true}.Marshal(source)
+	text, err := proto.MarshalOptions{Deterministic: true}.Marshal(source)
 	if err != nil {
 		return nil, &Error{Field: "form", Problem: fmt.Sprintf("cannot be read: %v", err)}
 	}
-	one := c.entry(string(key))
+	one := c.entry(sha256.Sum256(text))
 	if one.compiled() {
 		return one.grammar, one.err
 	}
@@ -121,13 +126,13 @@ func wait(ctx context.Context, places chan<- struct{}) error {
 }
 
 // entry is the one of a source.
-func (c *Cache) entry(key string) *cached {
+func (c *Cache) entry(key sourceKey) *cached {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.counter++
 	one := c.made[key]
 	if one == nil {
-		one = &cached{turn: make(chan struct{}, 1), done: make(chan struct{})}
+		one = &cached{key: key, turn: make(chan struct{}, 1), done: make(chan struct{})}
 		c.made[key] = one
 		c.evict(one)
 	}
@@ -146,16 +151,17 @@ func (c *Cache) compiled(one *cached, nodes int) {
 // evict drops the grammars that were used the longest ago, but not one, until the others fit.
 func (c *Cache) evict(but *cached) {
 	for {
-		oldest, total := "", 0
-		for key, one := range c.made {
+		var oldest *cached
+		total := 0
+		for _, one := range c.made {
 			total += one.nodes
-			if one != but && (oldest == "" || one.used < c.made[oldest].used) {
-				oldest = key
+			if one != but && (oldest == nil || one.used < oldest.used) {
+				oldest = one
 			}
 		}
-		if oldest == "" || len(c.made) <= maxCached && total <= maxCachedNodes {
+		if oldest == nil || len(c.made) <= maxCached && total <= maxCachedNodes {
 			return
 		}
-		delete(c.made, oldest)
+		delete(c.made, oldest.key)
 	}
 }

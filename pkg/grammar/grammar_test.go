@@ -7,6 +7,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"regexp"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -257,6 +258,25 @@ func TestCache(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A cache keeps no source, however many it refuses that are too long.
+func TestCacheOfLongSources(t *testing.T) {
+	c := grammar.NewCache(nil)
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	for i := range 32 {
+		if _, err := c.Get(t.Context(), schema(fmt.Sprint(i, strings.Repeat(" ", 1<<20)))); err == nil {
+			t.Error("a source of a MiB is compiled")
+		}
+	}
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	if kept := int(after.HeapAlloc) - int(before.HeapAlloc); kept > 8<<20 {
+		t.Errorf("%d bytes are kept", kept)
+	}
+	runtime.KeepAlive(c)
 }
 
 // Many calls for few sources are served by compiling each once; a call that waits gives up with its
