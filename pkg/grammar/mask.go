@@ -50,6 +50,7 @@ func (m *masks) mask(at *place) []uint64 {
 	if _, free := at.freeThread(); !free && m.threads > maxThreads {
 		// Tokens may have too many readings together.
 		clear(mask)
+		m.addSpecial(at, mask)
 		m.all(m.followed(m.vocabulary.rests, at), mask)
 	}
 	switch {
@@ -69,11 +70,7 @@ func (m *masks) find(at *place) []uint64 {
 		return m.maskFree(at, free)
 	}
 	out := make([]uint64, m.vocabulary.words())
-	for id, text := range m.special {
-		if m.walkText(at, text) != nil {
-			set(out, id)
-		}
-	}
+	m.addSpecial(at, out)
 	m.rest = m.rest[:0]
 	wide := 0
 	for _, t := range at.threads {
@@ -97,6 +94,15 @@ func (m *masks) find(at *place) []uint64 {
 		rest = rest[same:]
 	}
 	return out
+}
+
+// addSpecial adds the special tokens that can come at a place.
+func (m *masks) addSpecial(at *place, out []uint64) {
+	for id, text := range m.special {
+		if m.walkText(at, text) != nil {
+			set(out, id)
+		}
+	}
 }
 
 // maskThreads adds the tokens that can come for threads in one call. What they do within it is the

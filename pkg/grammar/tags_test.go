@@ -333,6 +333,28 @@ func TestForcedSpecialTokens(t *testing.T) {
 	}
 }
 
+// A special token may come also beside a form with more ways on than are followed.
+func TestSpecialTokenBesideManyWays(t *testing.T) {
+	all := taggedTexts()
+	source := proto.CloneOf(tagged["named"])
+	other := `root ::= "1"` + strings.Repeat(` | p "1"`, 8) + "\n" + `p ::= "x"` + strings.Repeat(` | "(" p "2"`, 12)
+	source.Triggers, source.Otherwise = nil, gbnf(other)
+	form, err := grammar.Compile(t.Context(), structuralTags(source), taggedVocabulary(t, all))
+	if err != nil {
+		t.Fatal(err)
+	}
+	mask := form.Constrain([]int32{eos}).Allowed(nil)
+	if allowed(mask, '('+1) {
+		t.Error("what has too many readings is allowed")
+	}
+	if !allowed(mask, 'x'+1) {
+		t.Error("x is not allowed")
+	}
+	if !allowed(mask, firstSpecial(all)) {
+		t.Error("the special token is not allowed")
+	}
+}
+
 // What tags cannot be is refused by the field that is wrong.
 func TestTagsRefused(t *testing.T) {
 	for _, c := range []struct {
