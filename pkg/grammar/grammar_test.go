@@ -48,6 +48,10 @@ func TestRefused(t *testing.T) {
 		doubling += fmt.Sprintf(`"d%d":{"allOf":[{"$ref":"#/$defs/d%d"},{"$ref":"#/$defs/d%d"}]},`, i, i+1, i+1)
 	}
 	doubling += `"d40":{}}}`
+	names := make([]string, 30000)
+	for i := range names {
+		names[i] = strconv.Itoa(i)
+	}
 	for _, c := range []struct{ source, says string }{
 		{`{"properties":{"a":{"not":{}}}}`, "/properties/a/not: the keyword is not supported"},
 		{`{"items":{"anyOf":[{"type":"null"},{"if":{}}]}}`, "/items/anyOf/1/if: the keyword is not supported"},
@@ -69,6 +73,7 @@ func TestRefused(t *testing.T) {
 		{`{"maxItems":-1}`, "/maxItems: has to be a whole number"},
 		{`{"type":"string","pattern":"((a{100}){100}){100}"}`, "/pattern: "},
 		{doubling, "takes too long"},
+		{`{"required":["` + strings.Join(names, `","`) + `"],"anyOf":[{}` + strings.Repeat(",{}", 99) + `]}`, "takes too long"},
 		{`[]`, "has to be an object, true or false"},
 		{`{"a":1,"a":2}`, `the member "a" comes twice`},
 		{`{`, "is not valid JSON"},

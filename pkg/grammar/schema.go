@@ -281,10 +281,9 @@ func (out *shape) objectKeyword(name string, at subschema) error {
 			if item.kind != kindString {
 				return at.errorf("has to be an array of names")
 			}
-			if !slices.Contains(out.object.required, item.text) {
-				out.object.required = append(out.object.required, item.text)
-			}
+			out.object.required = append(out.object.required, item.text)
 		}
+		out.object.required = distinct(out.object.required)
 	default:
 		out.object.others = conjunction{at}
 	}

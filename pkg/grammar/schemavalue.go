@@ -231,8 +231,12 @@ func (s *schemas) array(of *arrayShape, next int32) (int32, error) {
 // object goes on with an object: its properties in their order, then others.
 func (s *schemas) object(of *objectShape, next int32) (int32, error) {
 	properties := slices.Clone(of.properties)
-	for _, name := range of.required { // that no schema describes
-		if !slices.ContainsFunc(properties, func(p property) bool { return p.name == name }) {
+	described, required := make(map[string]bool), make(map[string]bool)
+	for _, p := range properties {
+		described[p.name] = true
+	}
+	for _, name := range of.required {
+		if required[name] = true; !described[name] {
 			properties = append(properties, property{name, of.others})
 		}
 	}
@@ -266,7 +270,7 @@ func (s *schemas) object(of *objectShape, next int32) (int32, error) {
 		if err != nil {
 			return 0, err
 		}
-		if slices.Contains(of.required, p.name) {
+		if required[p.name] {
 			more, empty = one, false
 		} else {
 			more = s.split(one, more)

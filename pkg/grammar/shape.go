@@ -58,7 +58,7 @@ func (s *schemas) both(a, b *shape) (shape, error) {
 		return out, nil
 	}
 	n, m := len(a.object.properties), len(b.object.properties)
-	if err := s.working(n + m + n*m/8); err != nil {
+	if err := s.working(n + m + n*m/8 + (len(a.object.required)+len(b.object.required))/8); err != nil {
 		return out, err
 	}
 	out.object = a.object.and(&b.object)
@@ -112,14 +112,19 @@ func (o *objectShape) and(other *objectShape) objectShape {
 			out.properties = append(out.properties, property{p.name, slices.Concat(o.others, p.is)})
 		}
 	}
-	out.required = slices.Clone(o.required)
-	for _, name := range other.required {
-		if !slices.Contains(out.required, name) {
-			out.required = append(out.required, name)
-		}
-	}
+	out.required = distinct(slices.Concat(o.required, other.required))
 	out.others = slices.Concat(o.others, other.others)
 	return out
+}
+
+// distinct drops names that come again.
+func distinct(names []string) []string {
+	seen := make(map[string]bool, len(names))
+	return slices.DeleteFunc(names, func(name string) bool {
+		again := seen[name]
+		seen[name] = true
+		return again
+	})
 }
 
 // at is what an item of an array is.
