@@ -41,6 +41,28 @@ func TestLongEnum(t *testing.T) {
 	}
 }
 
+// A pattern is made once, however many values it is held against.
+func TestLongEnumWithFormat(t *testing.T) {
+	var values []string
+	for i := range 300 {
+		values = append(values, fmt.Sprintf(`"user%d@example.com"`, i))
+	}
+	values = append(values, `"nobody"`)
+	text := `{"type":"string","format":"email","enum":[` + strings.Join(values, ",") + `]}`
+	list := `{"type":"array","items":{"type":"string","format":"email"},"enum":[[` + strings.Join(values, "],[") + `]]}`
+	for source, output := range map[string]string{text: "%s", list: "[%s]"} {
+		g, err := grammar.Compile(t.Context(), schema(source), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, value := range values {
+			if got, want := g.Accepts(fmt.Appendf(nil, output, value)), value != `"nobody"`; got != want {
+				t.Errorf("%.40s accepts %s: %v", source, value, got)
+			}
+		}
+	}
+}
+
 // Whatever is not supported is refused, with where it stands.
 func TestRefused(t *testing.T) {
 	doubling := `{"$ref":"#/$defs/d0","$defs":{`

@@ -12,10 +12,11 @@ import (
 type schemas struct {
 	*program
 	root  *value
-	rules map[string]int32 // by conjunction.key
-	depth int              // of values that are not rules, in one another
-	inUse map[string]bool  // references that are being followed
-	work  int              // schemas that were read, and pairs that were compared
+	rules map[string]int32   // by conjunction.key
+	texts map[string]*lexeme // of strings with patterns, by the lengths and the schemas of those
+	depth int                // of values that are not rules, in one another
+	inUse map[string]bool    // references that are being followed
+	work  int                // schemas that were read, and pairs that were compared
 }
 
 // schema makes the structure of what a schema describes.
@@ -30,7 +31,7 @@ func (p *program) schemaBefore(text string, next int32) (int32, error) {
 	if err != nil {
 		return 0, err
 	}
-	s := &schemas{program: p, root: root, rules: make(map[string]int32), inUse: make(map[string]bool)}
+	s := &schemas{program: p, root: root, rules: make(map[string]int32), texts: make(map[string]*lexeme), inUse: make(map[string]bool)}
 	return s.value(conjunction{{root, ""}}, next)
 }
 

@@ -1,6 +1,7 @@
 package grammar
 
 import (
+	"fmt"
 	"slices"
 )
 
@@ -326,8 +327,30 @@ func (s *schemas) textLexeme(of *textShape) (*lexeme, error) {
 		}
 		return s.lexemes.text(of.low, high), nil
 	}
-	var out *lexeme
+	key := fmt.Sprint(of.low, high)
 	for _, p := range of.patterns {
+		key += fmt.Sprintf(" %p", p.at.schema)
+	}
+	if made, is := s.texts[key]; is {
+		return made, nil
+	}
+	out, err := s.patternsLexeme(of.patterns)
+	if err == nil && out != nil && (of.low > 0 || high < unbounded) {
+		if out, err = s.lexemes.both(out, s.lexemes.text(of.low, high)); err != nil {
+			err = of.patterns[0].at.errorf("%v", err)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	s.texts[key] = out
+	return out, nil
+}
+
+// patternsLexeme is the strings in which all of some patterns are found; nil: there are none.
+func (s *schemas) patternsLexeme(patterns []pattern) (*lexeme, error) {
+	var out *lexeme
+	for _, p := range patterns {
 		re, err := parseExpression(p.text)
 		if err != nil {
 			return nil, p.at.errorf("%v", err)
@@ -344,13 +367,6 @@ func (s *schemas) textLexeme(of *textShape) (*lexeme, error) {
 		} else if out, err = s.lexemes.both(out, one); err != nil || out == nil {
 			return nil, err
 		}
-	}
-	if of.low == 0 && high == unbounded {
-		return out, nil
-	}
-	out, err := s.lexemes.both(out, s.lexemes.text(of.low, high))
-	if err != nil {
-		return nil, of.patterns[0].at.errorf("%v", err)
 	}
 	return out, nil
 }
