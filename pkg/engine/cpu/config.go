@@ -39,7 +39,7 @@ type Config struct {
 	KV KVType
 	// Threads is how many compute threads Load starts, and how many of them an engine
 	// uses; 0 takes the cores that this process may use (affinity and cgroup, as
-	// GOMAXPROCS counts them), and all threads. More threads than cores are slower.
+	// GOMAXPROCS counts them, at most 1023), and all threads. More threads than cores are slower.
 	Threads int
 	// WeightCache is a folder that keeps packed weights, "" none: Load reads a model and
 	// type that it holds from there, packs others and writes them there, in about as many
@@ -86,8 +86,8 @@ func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
 // Validate checks what the flags set.
 func (c *Config) Validate() error {
 	switch {
-	case c.Threads < 0 || c.Threads > 1024:
-		return fmt.Errorf("--threads: %d is outside 0 to 1024", c.Threads)
+	case c.Threads < 0 || c.Threads > kernels.MaxThreads:
+		return fmt.Errorf("--threads: %d is outside 0 to %d", c.Threads, kernels.MaxThreads)
 	case c.Weights.Validate() != nil:
 		return fmt.Errorf("--cpu-weights: %w", c.Weights.Validate())
 	case c.KV.Validate() != nil:
@@ -121,7 +121,7 @@ func (c Config) withDefaults(threads int) Config {
 		}
 	}
 	c.Weights, c.KV = cmp.Or(c.Weights, BF16), cmp.Or(c.KV, KVBF16)
-	set(&c.Threads, threads)
+	set(&c.Threads, min(threads, kernels.MaxThreads))
 	set(&c.BlockTokens, DefaultBlockTokens)
 	set(&c.MaxBatchTokens, DefaultMaxBatchTokens)
 	set(&c.MaxSequences, min(DefaultMaxSequences, c.MaxBatchTokens))

@@ -2,6 +2,7 @@ package cpu_test
 
 import (
 	"cmp"
+	"runtime"
 	"testing"
 
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
@@ -69,6 +70,21 @@ func TestFootprint(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestMostThreads: the threads that a pool can have are accepted, and the default is no more.
+func TestMostThreads(t *testing.T) {
+	for threads, want := range map[int]bool{-1: false, 0: true, 1023: true, 1024: false} {
+		config := cpu.Config{Threads: threads, Weights: cpu.BF16, KV: cpu.KVBF16}
+		if err := config.Validate(); (err == nil) != want {
+			t.Errorf("%d threads: %v", threads, err)
+		}
+	}
+	spec := model.Spec{HiddenSize: 64, Layers: 2, Heads: 4, KVHeads: 2, HeadSize: 16, FFNSize: 160, VocabSize: 512, ContextTokens: 512}
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1100))
+	if got, want := cpu.WorkspaceBytes(spec, cpu.Config{}), cpu.WorkspaceBytes(spec, cpu.Config{Threads: 1023}); got != want {
+		t.Errorf("by default %d bytes, with 1023 threads %d", got, want)
 	}
 }
 

@@ -31,6 +31,8 @@ const (
 	Lanes = C.TDM_LANES
 	// SplitTokens is the size of an attention split; block sizes divide it.
 	SplitTokens = C.TDM_SPLIT
+	// MaxThreads is the most threads of a Pool.
+	MaxThreads = C.TDM_MAX_THREADS
 	// Group is how many elements share a scale in int8.
 	Group = C.TDM_GROUP
 )

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 
 enum { SPINS = 2000, THREAD_BITS = 10 };
+_Static_assert(TDM_MAX_THREADS < 1 << THREAD_BITS, "the threads fit their bits");
 
 struct tdm_pool {
 	int threads;
@@ -135,7 +136,7 @@ static void stop_threads(tdm_pool *p, int started) {
 }
 
 tdm_pool *tdm_pool_new(int threads) {
-	if (threads < 1 || threads >= 1 << THREAD_BITS)
+	if (threads < 1 || threads > TDM_MAX_THREADS)
 		return NULL;
 	tdm_pool *p = NULL;
 	if (posix_memalign((void **)&p, 64, sizeof *p))

@@ -208,7 +208,8 @@ typedef struct tdm_team { // what a job's thread is told
 } tdm_team;
 typedef void tdm_job(void *argument, const tdm_team *team);
 
-// tdm_pool_new starts the threads; NULL if it cannot.
+enum { TDM_MAX_THREADS = 1023 };
+// tdm_pool_new starts the threads, at most TDM_MAX_THREADS; NULL if it cannot.
 tdm_pool *tdm_pool_new(int threads);
 // tdm_pool_run runs job on `threads` threads, the caller's included, and
 // returns when all are done. One run at a time.
