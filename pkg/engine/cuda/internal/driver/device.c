@@ -11,7 +11,6 @@ tdm_outcome tdm_device_info(const tdm_driver *driver, int ordinal, tdm_info *inf
 	CUdevice device;
 	TDM_CALL(driver, cuDeviceGet, &device, ordinal);
 	TDM_CALL(driver, cuDeviceGetName, info->name, (int)sizeof info->name, device);
-	TDM_CALL(driver, cuDeviceGetUuid_v2, &info->uuid, device);
 	TDM_CALL(driver, cuDeviceGetPCIBusId, info->pci, (int)sizeof info->pci, device);
 	TDM_CALL(driver, cuDeviceTotalMem_v2, &info->memory, device);
 	int major, minor;
@@ -20,9 +19,6 @@ tdm_outcome tdm_device_info(const tdm_driver *driver, int ordinal, tdm_info *inf
 	info->capability = 10 * major + minor;
 	TDM_CALL(driver, cuDeviceGetAttribute, &info->multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device);
 	TDM_CALL(driver, cuDeviceGetAttribute, &info->shared, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, device);
-	TDM_CALL(driver, cuDeviceGetAttribute, &info->l2, CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, device);
-	TDM_CALL(driver, cuDeviceGetAttribute, &info->ecc, CU_DEVICE_ATTRIBUTE_ECC_ENABLED, device);
-	TDM_CALL(driver, cuDeviceGetAttribute, &info->integrated, CU_DEVICE_ATTRIBUTE_INTEGRATED, device);
 	return TDM_DONE;
 }
 

@@ -90,8 +90,8 @@ func (d *Driver) Version() (major, minor int) { return d.version / 1000, d.versi
 type Info struct {
 	// Ordinal is its number among the visible devices.
 	Ordinal int
-	// Name is the product's name, UUID the one that nvidia-smi prints, PCI the bus address.
-	Name, UUID, PCI string
+	// Name is the product's name, PCI the bus address.
+	Name, PCI string
 	// Memory is the total in bytes.
 	Memory int64
 	// Capability is the compute capability, 90 for 9.0.
@@ -100,12 +100,6 @@ type Info struct {
 	// SharedPerBlock is the largest shared memory of a block in bytes, for a kernel that
 	// calls AllowShared.
 	SharedPerBlock int
-	// L2 is the size of the level-two cache in bytes.
-	L2 int
-	// ECC is true if the memory corrects errors.
-	ECC bool
-	// Integrated is true if the device shares its memory with the processor.
-	Integrated bool
 }
 
 // Devices describes the visible devices, by ordinal.
@@ -129,21 +123,13 @@ func (d *Driver) info(ordinal int) (Info, error) {
 	if err := d.check(C.tdm_device_info(d.c, C.int(ordinal), &i)); err != nil {
 		return Info{}, fmt.Errorf("describe device %d: %w", ordinal, err)
 	}
-	var u [16]byte
-	for j, b := range i.uuid.bytes {
-		u[j] = byte(b)
-	}
 	return Info{
 		Ordinal:         ordinal,
 		Name:            C.GoString(&i.name[0]),
-		UUID:            fmt.Sprintf("GPU-%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:]),
 		PCI:             C.GoString(&i.pci[0]),
 		Memory:          int64(i.memory),
 		Capability:      int(i.capability),
 		Multiprocessors: int(i.multiprocessors),
 		SharedPerBlock:  int(i.shared),
-		L2:              int(i.l2),
-		ECC:             i.ecc != 0,
-		Integrated:      i.integrated != 0,
 	}, nil
 }

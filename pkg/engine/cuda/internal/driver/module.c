@@ -40,13 +40,14 @@ static tdm_outcome find(const tdm_device *v, CUmodule module, const char *name, 
 	TDM_ENTER(v);
 	CUfunction handle;
 	TDM_CALL(v->driver, cuModuleGetFunction, &handle, module, name);
-	TDM_CALL(v->driver, cuFuncGetAttribute, &function->registers, CU_FUNC_ATTRIBUTE_NUM_REGS, handle);
+	int registers; // to ask for them loads the function
+	TDM_CALL(v->driver, cuFuncGetAttribute, &registers, CU_FUNC_ATTRIBUTE_NUM_REGS, handle);
 	parameters(v->driver, handle, function);
 	return TDM_MADE(handle);
 }
 
 tdm_function tdm_module_function(const tdm_device *v, CUmodule module, const char *name) {
-	tdm_function function = {.registers = 0};
+	tdm_function function = {.parameters = 0};
 	function.outcome = find(v, module, name, &function);
 	return function;
 }

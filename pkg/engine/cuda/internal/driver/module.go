@@ -69,7 +69,6 @@ type Function struct {
 	module    *Module
 	handle    C.CUfunction
 	name      string
-	registers int
 	arguments int // bytes of its one parameter; -1: the driver does not say
 	early     bool
 }
@@ -98,14 +97,8 @@ func (m *Module) Function(name string) (*Function, error) {
 	default:
 		return nil, fmt.Errorf("kernel %s takes %d parameters: give it one struct", name, f.parameters)
 	}
-	return &Function{module: m, handle: C.CUfunction(f.outcome.made), name: name, registers: int(f.registers), arguments: arguments}, nil
+	return &Function{module: m, handle: C.CUfunction(f.outcome.made), name: name, arguments: arguments}, nil
 }
-
-// Name is the kernel's.
-func (f *Function) Name() string { return f.name }
-
-// Registers is how many each of its threads takes.
-func (f *Function) Registers() int { return f.registers }
 
 // AllowEarly lets launches of the kernel that come right behind another launch in a program
 // begin while that one still runs (programmatic dependent launch). The kernel has to wait

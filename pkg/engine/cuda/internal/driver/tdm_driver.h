@@ -63,9 +63,8 @@ tdm_texts tdm_error_texts(const tdm_driver *driver, int code);
 
 typedef struct tdm_info {
 	char name[256], pci[32];
-	CUuuid uuid;
 	size_t memory;
-	int capability, multiprocessors, shared, l2, ecc, integrated;
+	int capability, multiprocessors, shared;
 } tdm_info;
 
 tdm_outcome tdm_device_count(const tdm_driver *driver, int *count);
@@ -97,7 +96,6 @@ tdm_outcome tdm_module_unload(const tdm_device *device, CUmodule module);
 
 typedef struct tdm_function {
 	tdm_outcome outcome; // made is the function
-	int registers;       // of a thread
 	int64_t parameters;  // how many; -1 where the driver does not say
 	int64_t bytes;       // of the first parameter
 } tdm_function;

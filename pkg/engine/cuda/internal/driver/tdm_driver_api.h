@@ -16,9 +16,6 @@ typedef struct CUstream_st *CUstream;
 typedef struct CUevent_st *CUevent;
 typedef struct CUgraph_st *CUgraph;
 typedef struct CUgraphExec_st *CUgraphExec;
-typedef struct CUuuid {
-	char bytes[16];
-} CUuuid;
 
 // CUmemorytype, of the two sides of a CUDA_MEMCPY2D.
 typedef enum CUmemorytype {
@@ -93,9 +90,6 @@ enum {
 // CUdevice_attribute
 enum {
 	CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT = 16,
-	CU_DEVICE_ATTRIBUTE_INTEGRATED = 18,
-	CU_DEVICE_ATTRIBUTE_ECC_ENABLED = 32,
-	CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE = 38,
 	CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR = 75,
 	CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR = 76,
 	CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN = 97,
@@ -159,7 +153,6 @@ enum {
 	X(cuDeviceGetCount, (int *count))                                                             \
 	X(cuDeviceGet, (CUdevice * device, int ordinal))                                              \
 	X(cuDeviceGetName, (char *name, int size, CUdevice device))                                   \
-	X(cuDeviceGetUuid_v2, (CUuuid * uuid, CUdevice device))                                       \
 	X(cuDeviceGetPCIBusId, (char *id, int size, CUdevice device))                                 \
 	X(cuDeviceTotalMem_v2, (size_t * bytes, CUdevice device))                                     \
 	X(cuDeviceGetAttribute, (int *value, int attribute, CUdevice device))                         \

@@ -56,9 +56,6 @@ func (e *Error) Error() string { return fmt.Sprintf("%s: %s (%d)", e.Call, e.Tex
 // Lost says whether the library does not reach the device any more, which is off the bus.
 func (e *Error) Lost() bool { return e.Code == C.NVML_ERROR_GPU_IS_LOST }
 
-// NotSupported says whether the device has not what was asked for.
-func (e *Error) NotSupported() bool { return e.Code == C.NVML_ERROR_NOT_SUPPORTED }
-
 // Watch awaits the events of a device.
 type Watch struct{ c *C.tdm_nvml }
 

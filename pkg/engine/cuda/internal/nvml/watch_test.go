@@ -17,6 +17,7 @@ const enough = time.Minute
 
 // Codes of the library.
 const (
+	notSupported    = 3
 	driverNotLoaded = 9
 	gpuIsLost       = 15
 )
@@ -111,9 +112,9 @@ func TestErrors(t *testing.T) {
 	if right, wrong, err := w.Errors(); err != nil || right != 7 || wrong != 1<<40 {
 		t.Errorf("%d and %d: %v", right, wrong, err)
 	}
-	control.Fail("nvmlDeviceGetTotalEccErrors", 1, 3)
+	control.Fail("nvmlDeviceGetTotalEccErrors", 1, notSupported)
 	var failed *nvml.Error
-	if _, _, err := w.Errors(); !errors.As(err, &failed) || !failed.NotSupported() || failed.Lost() {
+	if _, _, err := w.Errors(); !errors.As(err, &failed) || failed.Code != notSupported || failed.Lost() {
 		t.Errorf("without ECC: %v", err)
 	}
 	control.Fail("nvmlEventSetWait_v2", 0, gpuIsLost)
@@ -161,7 +162,7 @@ func TestGPU(t *testing.T) {
 	}
 	right, wrong, err := w.Errors()
 	var failed *nvml.Error
-	if err != nil && (!errors.As(err, &failed) || !failed.NotSupported()) {
+	if err != nil && (!errors.As(err, &failed) || failed.Code != notSupported) {
 		t.Error(err)
 	}
 	t.Logf("%d errors of memory corrected, %d not", right, wrong)

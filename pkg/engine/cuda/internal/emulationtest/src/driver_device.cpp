@@ -3,7 +3,6 @@
 #include "driver.h"
 
 #include <cstdio>
-#include <cstring>
 
 using namespace fake;
 
@@ -75,13 +74,6 @@ CUresult cuDeviceGetName(char *name, int size, CUdevice device) {
 	return call.code;
 }
 
-CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device) {
-	DeviceCall call("cuDeviceGetUuid_v2", device);
-	std::memset(uuid->bytes, 0, sizeof uuid->bytes);
-	uuid->bytes[15] = (char)device;
-	return call.code;
-}
-
 CUresult cuDeviceGetPCIBusId(char *id, int size, CUdevice device) {
 	DeviceCall call("cuDeviceGetPCIBusId", device);
 	if (call.code == CUDA_SUCCESS)
@@ -102,15 +94,6 @@ CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device) {
 	switch (attribute) {
 	case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
 		*value = 4;
-		return CUDA_SUCCESS;
-	case CU_DEVICE_ATTRIBUTE_INTEGRATED:
-		*value = 0;
-		return CUDA_SUCCESS;
-	case CU_DEVICE_ATTRIBUTE_ECC_ENABLED:
-		*value = 1;
-		return CUDA_SUCCESS;
-	case CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE:
-		*value = 1 << 20;
 		return CUDA_SUCCESS;
 	case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
 		*value = (int)state().capability / 10;
