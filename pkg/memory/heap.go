@@ -6,6 +6,8 @@ import (
 	"math"
 	"path"
 	"runtime/debug"
+
+	"github.com/tandem-serving/tandem/pkg/cgroup"
 )
 
 const (
@@ -50,12 +52,12 @@ func Heap(limit, outside int64) int64 {
 // bytes; false if they set no limit.
 func Limit(root fs.FS) (bytes int64, limited bool) {
 	bytes = unlimited
-	everyGroup(root, func(of groups, dir string) {
-		for _, name := range of.limits {
-			if limit, ok := number(root, path.Join(of.mount, dir, name)); ok && limit > 0 {
+	for version, dir := range cgroup.Folders(root, "memory") {
+		for _, name := range filesOf[version].limits {
+			if limit, ok := number(root, path.Join(dir, name)); ok && limit > 0 {
 				bytes = min(bytes, limit)
 			}
 		}
-	})
+	}
 	return bytes, bytes < unlimited
 }

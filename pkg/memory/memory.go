@@ -9,9 +9,10 @@ import (
 	"io/fs"
 	"math"
 	"path"
-	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/tandem-serving/tandem/pkg/cgroup"
 )
 
 // Left is what a process may still take.
@@ -62,57 +63,29 @@ func Available(root fs.FS) (left Left, known bool) {
 			}
 		}
 	}
-	everyGroup(root, func(of groups, dir string) {
-		if bytes, by, ok := of.left(root, path.Join(of.mount, dir)); ok {
+	for version, dir := range cgroup.Folders(root, "memory") {
+		if bytes, by, ok := filesOf[version].left(root, dir); ok {
 			atMost(bytes, "/"+by)
 		}
-	})
+	}
 	return left, known
 }
 
-// groups is where a version of control groups keeps what is asked of it here.
-type groups struct {
-	mount    string
+// groupFiles name where a version of control groups keeps what is asked of it here.
+type groupFiles struct {
 	limits   []string
 	used     string
 	inactive string // in memory.stat: cache that is given back first
 }
 
-var (
-	version1 = groups{"sys/fs/cgroup/memory", []string{"memory.limit_in_bytes"}, "memory.usage_in_bytes", "total_inactive_file"}
-	version2 = groups{"sys/fs/cgroup", []string{"memory.max", "memory.high"}, "memory.current", "inactive_file"}
-)
-
-// everyGroup visits the control groups that bound this process's memory. A group has
-// at most what those above it have. In a container the path may be the host's; then
-// the root is its own.
-func everyGroup(root fs.FS, visit func(of groups, dir string)) {
-	memberships, _ := fs.ReadFile(root, "proc/self/cgroup")
-	for line := range strings.Lines(string(memberships)) {
-		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
-		if len(f) != 3 {
-			continue
-		}
-		of := version2
-		switch {
-		case f[0] == "0" && f[1] == "":
-		case slices.Contains(strings.Split(f[1], ","), "memory"):
-			of = version1
-		default:
-			continue
-		}
-		for dir := path.Clean("/" + f[2]); ; dir = path.Dir(dir) {
-			visit(of, dir)
-			if dir == "/" {
-				break
-			}
-		}
-	}
+var filesOf = map[int]groupFiles{
+	1: {[]string{"memory.limit_in_bytes"}, "memory.usage_in_bytes", "total_inactive_file"},
+	2: {[]string{"memory.max", "memory.high"}, "memory.current", "inactive_file"},
 }
 
 // left is what the limits of one group leave, and the file of the narrowest; false
 // if it has none.
-func (g groups) left(root fs.FS, dir string) (bytes int64, by string, limited bool) {
+func (g groupFiles) left(root fs.FS, dir string) (bytes int64, by string, limited bool) {
 	least := int64(math.MaxInt64)
 	for _, name := range g.limits {
 		name = path.Join(dir, name)

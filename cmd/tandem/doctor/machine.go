@@ -8,13 +8,13 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/tandem-serving/tandem/pkg/bytesize"
+	"github.com/tandem-serving/tandem/pkg/cgroup"
 	"github.com/tandem-serving/tandem/pkg/memory"
 )
 
@@ -70,37 +70,15 @@ func (m Machine) processors() Check {
 // processorLimit is the least number of processors' time that the control groups of this process
 // allow; false: any.
 func processorLimit(root fs.FS) (least float64, limited bool) {
-	memberships, _ := fs.ReadFile(root, "proc/self/cgroup")
-	for line := range strings.Lines(string(memberships)) {
-		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
-		if len(f) != 3 {
-			continue
+	for version, dir := range cgroup.Folders(root, "cpu") {
+		quota, period, _ := strings.Cut(text(root, path.Join(dir, "cpu.max")), " ")
+		if version == 1 {
+			quota, period = text(root, path.Join(dir, "cpu.cfs_quota_us")), text(root, path.Join(dir, "cpu.cfs_period_us"))
 		}
-		var read func(dir string) (quota, period string)
-		switch {
-		case f[0] == "0" && f[1] == "":
-			read = func(dir string) (quota, period string) {
-				quota, period, _ = strings.Cut(text(root, path.Join("sys/fs/cgroup", dir, "cpu.max")), " ")
-				return quota, period
-			}
-		case slices.Contains(strings.Split(f[1], ","), "cpu"):
-			read = func(dir string) (quota, period string) {
-				at := path.Join("sys/fs/cgroup/cpu", dir)
-				return text(root, path.Join(at, "cpu.cfs_quota_us")), text(root, path.Join(at, "cpu.cfs_period_us"))
-			}
-		default:
-			continue
-		}
-		for dir := path.Clean("/" + f[2]); ; dir = path.Dir(dir) {
-			quota, period := read(dir)
-			q, err := strconv.ParseFloat(quota, 64) // or "max"
-			p, err2 := strconv.ParseFloat(period, 64)
-			if err == nil && err2 == nil && q > 0 && p > 0 && (!limited || q/p < least) {
-				least, limited = q/p, true
-			}
-			if dir == "/" {
-				break
-			}
+		q, err := strconv.ParseFloat(quota, 64) // or "max"
+		p, err2 := strconv.ParseFloat(period, 64)
+		if err == nil && err2 == nil && q > 0 && p > 0 && (!limited || q/p < least) {
+			least, limited = q/p, true
 		}
 	}
 	return least, limited
