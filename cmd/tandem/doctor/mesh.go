@@ -43,11 +43,6 @@ func membershipOf(list *controlv1.ListWorkersResponse) Check {
 	return c
 }
 
-// serves says whether a worker gets requests.
-func serves(v *controlv1.WorkerView) bool {
-	return v.GetConnected() && v.GetExcluded() == "" && v.GetRecord().GetState() == controlv1.WorkerState_WORKER_STATE_SERVING
-}
-
 // workersOf checks that each phase of a request has a worker, for each model.
 func workersOf(views []*controlv1.WorkerView) Check {
 	all := count(views)
@@ -87,7 +82,7 @@ func count(views []*controlv1.WorkerView) (n counts) {
 	for _, v := range views {
 		role := v.GetRecord().GetRole()
 		switch {
-		case !serves(v):
+		case !api.Serves(v):
 			if role == controlv1.Role_ROLE_PREFILL {
 				n.idle++
 			}

@@ -10,6 +10,7 @@ import (
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/frontpage"
+	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/lifecycle"
 )
 
@@ -100,7 +101,7 @@ func (w *watch) take(view []*controlv1.WorkerView, unserved string, inTime func(
 			continue
 		}
 		connected[record.GetId()] = true
-		if pool := count[record.GetRole()]; pool != nil && v.GetExcluded() == "" && record.GetState() == controlv1.WorkerState_WORKER_STATE_SERVING {
+		if pool := count[record.GetRole()]; pool != nil && api.Serves(v) {
 			*pool++
 		}
 	}

@@ -108,18 +108,18 @@ func noWorker(id string) error {
 // checkLast refuses a drain after which nobody of the worker's role would serve. Every request takes
 // two workers if the policy is disaggregated.
 func checkLast(view *controlv1.WorkerView, views []*controlv1.WorkerView, disaggregated bool) error {
-	if !serves(view) {
+	if !api.Serves(view) {
 		return nil // nothing gets worse
 	}
 	role := view.GetRecord().GetRole()
 	for _, v := range views {
-		if v != view && v.GetRecord().GetRole() == role && v.GetRecord().GetModel() == view.GetRecord().GetModel() && serves(v) {
+		if v != view && v.GetRecord().GetRole() == role && v.GetRecord().GetModel() == view.GetRecord().GetModel() && api.Serves(v) {
 			return nil
 		}
 	}
 	decodes := !disaggregated && slices.ContainsFunc(views, func(v *controlv1.WorkerView) bool {
 		r := v.GetRecord()
-		return v != view && r.GetModel() == view.GetRecord().GetModel() && serves(v) && (r.GetRole() == controlv1.Role_ROLE_DECODE || r.GetWholeRequests())
+		return v != view && r.GetModel() == view.GetRecord().GetModel() && api.Serves(v) && (r.GetRole() == controlv1.Role_ROLE_DECODE || r.GetWholeRequests())
 	})
 	what, then := "decode worker", "prefill workers would do all of every request"
 	switch {
@@ -134,11 +134,6 @@ func checkLast(view *controlv1.WorkerView, views []*controlv1.WorkerView, disagg
 	}
 	return rpc.Error(codes.FailedPrecondition, api.ReasonLastWorker,
 		fmt.Sprintf("%s is the only %s that serves, and without it %s: start another one first, or force it (--force)", view.GetRecord().GetId(), what, then), 0)
-}
-
-// serves says whether the router gives a worker requests.
-func serves(v *controlv1.WorkerView) bool {
-	return v.GetConnected() && v.GetExcluded() == "" && v.GetRecord().GetState() == controlv1.WorkerState_WORKER_STATE_SERVING
 }
 
 const (

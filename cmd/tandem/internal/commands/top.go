@@ -167,7 +167,7 @@ func topOf(list *controlv1.ListWorkersResponse) topJSON {
 		top.Workers = append(top.Workers, w)
 		p := pool(w.Role, w.Model)
 		p.Workers++
-		if w.Connected && w.Excluded == "" && view.GetRecord().GetState() == controlv1.WorkerState_WORKER_STATE_SERVING {
+		if api.Serves(view) {
 			p.Serving++
 		}
 		if l := w.Load; l != nil {
