@@ -282,7 +282,6 @@ func (w *world) checkLoad() {
 		BlocksReserved:    s.Reserved,
 		BlocksQuarantined: s.Quarantined,
 		BlocksTotal:       s.Total,
-		StepInFlight:      w.inFlight != nil,
 	}
 	for _, l := range w.order {
 		decodes := 0

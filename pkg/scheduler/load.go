@@ -38,8 +38,6 @@ type Load struct {
 	// CrowdedStepPromptTokens is the same if at least one sequence decoded; 0: it is not known what
 	// steps cost.
 	CrowdedStepPromptTokens int
-	// StepInFlight: a RunStep has no StepDone yet.
-	StepInFlight bool
 }
 
 // PromptLengths is how many lengths of prompts Load tells apart.
@@ -62,7 +60,6 @@ func (s *Scheduler) Load() Load {
 		BlocksReserved:    stats.Reserved,
 		BlocksQuarantined: stats.Quarantined,
 		BlocksTotal:       stats.Total,
-		StepInFlight:      s.inFlight != nil,
 	}
 	l.WaitingSequences, l.ReservedSequences = len(s.waiting), len(s.receiving)
 	l.RunningSequences = len(s.running) + len(s.arrived)
