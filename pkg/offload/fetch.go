@@ -18,7 +18,7 @@ func (c *Core) wanted(w Wanted) {
 		return
 	}
 	if c.now.Before(c.speeds.avoidedUntil(w.Store.ID, fetching)) {
-		c.act(CountFetch{FetchResting})
+		c.act(CountFetch{FetchBackingOff})
 		c.act(answer)
 		return
 	}
@@ -103,7 +103,7 @@ func (c *Core) notRestored(e NotRestored) {
 	if f == nil {
 		return
 	}
-	result := FetchNoRoom
+	result := FetchNoBlocks
 	if e.Draining {
 		result = FetchDraining
 	}

@@ -29,8 +29,8 @@ const (
 const (
 	// HedgeBudget: there were as many as may be.
 	HedgeBudget = "budget"
-	// HedgeRoom: no other worker would begin it at once.
-	HedgeRoom = "room"
+	// HedgeNoCapacity: no other worker would begin it at once.
+	HedgeNoCapacity = "no_capacity"
 )
 
 // hedges are the second tries that the requests so far allow.
@@ -61,19 +61,19 @@ func (rt *Router) hedge(now time.Time, e Hedge) {
 	}
 	switch {
 	case rt.running[id] != nil || rt.queue.ids[id] != nil || e.Request.Version == (Version{}):
-		refuse(HedgeRoom, "there is a hedged attempt already, or none to run beside")
+		refuse(HedgeNoCapacity, "there is a hedged attempt already, or none to run beside")
 		return
 	case !rt.hedges.enough(e.Again) || rt.config.HedgeShare <= 0:
 		refuse(HedgeBudget, fmt.Sprintf("hedged attempts are %v of the requests, the limit", rt.config.HedgeShare))
 		return
 	case len(rt.queue.ids) > 0 || rt.heldElsewhere() > 0 || !rt.chooses.late():
-		refuse(HedgeRoom, "requests wait for workers")
+		refuse(HedgeNoCapacity, "requests wait for workers")
 		return
 	}
 	entry := rt.entry(now, e.Request)
 	entry.version, entry.hedges = e.Request.Version, &e
 	if result, refusal := rt.decideFor(now, entry, entry.version); !result.usable() {
-		refuse(HedgeRoom, cmp.Or(refusal.Message, "no other worker would begin it at once"))
+		refuse(HedgeNoCapacity, cmp.Or(refusal.Message, "no other worker would begin it at once"))
 		return
 	}
 	rt.hedges.left--

@@ -102,7 +102,7 @@ func TestHedgeTakesOnlyFreeRoom(t *testing.T) {
 			r := b.request(dis, 100)
 			d, _, _ := b.arrive(r)
 			busy(b)
-			if hedge, refusal := b.hedge(r, d); refusal.Reason != routing.HedgeRoom {
+			if hedge, refusal := b.hedge(r, d); refusal.Reason != routing.HedgeNoCapacity {
 				t.Errorf("%+v, %+v", hedge, refusal)
 			}
 		})

@@ -29,7 +29,7 @@ const (
 	// Restore reserves blocks for Tokens, which are whole blocks, into which a
 	// transfer writes what another worker computed. KVArrived publishes them and
 	// finishes the sequence; they stay until TransferDone, so that they are there
-	// for whom they were fetched. It is refused with NoRoom where it would have to
+	// for whom they were fetched. It is refused with NoBlocks where it would have to
 	// wait.
 	Restore
 )
@@ -342,8 +342,8 @@ const (
 	// Invalid: the request contradicts itself or names a sequence that is still
 	// known. Drivers check requests before; this is their fault.
 	Invalid
-	// NoRoom: a Restore would have to wait for blocks, or others do.
-	NoRoom
+	// NoBlocks: a Restore would have to wait for blocks, or others do.
+	NoBlocks
 )
 
 // Refused answers a Submit that was not taken. Nothing of it is left.

@@ -96,8 +96,8 @@ func (m *machine) submitAny(t *rapid.T) {
 		want = scheduler.NeverFits
 	case r.Kind == scheduler.Restore:
 		s := m.scheduler.PoolStats()
-		if l.reason == scheduler.NoRoom && (waiting+s.Held+s.Quarantined > 0 || full/size+r.Spare > s.Total) {
-			want = scheduler.NoRoom
+		if l.reason == scheduler.NoBlocks && (waiting+s.Held+s.Quarantined > 0 || full/size+r.Spare > s.Total) {
+			want = scheduler.NoBlocks
 		}
 		lacking := (full - l.cached) / size
 		if l.reason == 0 && before.Free+before.Cached < lacking+r.Spare+spare {

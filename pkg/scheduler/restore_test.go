@@ -26,12 +26,12 @@ func TestRestoresLeaveWhatOthersLeft(t *testing.T) {
 		t.Fatal("refused though there is room")
 	}
 	for id := scheduler.SequenceID(2); id < 6; id++ {
-		if l := restore(id, 4, 0); l.reason != scheduler.NoRoom {
-			t.Errorf("%d: refused with %d, want %d", id, l.reason, scheduler.NoRoom)
+		if l := restore(id, 4, 0); l.reason != scheduler.NoBlocks {
+			t.Errorf("%d: refused with %d, want %d", id, l.reason, scheduler.NoBlocks)
 		}
 	}
 	w.arrive(hanging, 0)
-	if l := restore(6, 4, 0); l.reason != scheduler.NoRoom {
+	if l := restore(6, 4, 0); l.reason != scheduler.NoBlocks {
 		t.Error("took what the request of another one needs that has arrived")
 	}
 	w.transferDone(hanging)

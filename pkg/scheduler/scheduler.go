@@ -151,7 +151,7 @@ func (s *Scheduler) submit(now time.Time, r Request) {
 	}
 	if r.Kind == Restore {
 		if !s.restore(q) {
-			refuse(NoRoom)
+			refuse(NoBlocks)
 		}
 		return
 	}

@@ -23,7 +23,7 @@ func newMetrics(registerer prometheus.Registerer, workerID string) (*metrics, er
 	set := metricset.ForWorker(registerer, workerID)
 	m := &metrics{
 		fetches: set.Counters("tandem_prefill_store_fetches_total", "Hints that a block store has more of a prompt than this worker, by result.", "result",
-			offload.FetchOK, offload.FetchJoined, offload.FetchDeclined, offload.FetchResting, offload.FetchNoRoom, offload.FetchDraining, offload.FetchMissing, offload.FetchBusy, offload.FetchSlow, offload.FetchAbandoned, offload.FetchNotFinite, offload.FetchFailed),
+			offload.FetchOK, offload.FetchJoined, offload.FetchDeclined, offload.FetchBackingOff, offload.FetchNoBlocks, offload.FetchDraining, offload.FetchMissing, offload.FetchBusy, offload.FetchSlow, offload.FetchAbandoned, offload.FetchNotFinite, offload.FetchFailed),
 		fetchedBlocks: set.Counter("tandem_prefill_store_fetched_blocks_total", "KV blocks fetched from block stores."),
 		fetchBytes:    set.Counter("tandem_prefill_store_fetched_bytes_total", "KV bytes fetched from block stores."),
 		fetchTimes:    set.Histogram("tandem_prefill_store_fetch_seconds", "Time of successful fetches, in seconds.", 0.0005, 14),

@@ -46,7 +46,7 @@ func TestSlowStoreCostsLittle(t *testing.T) {
 			t.Error("the blocks were given back while they may be written")
 		}
 		other := prompt(60, 7)
-		if started := g.right(p, other, source("store-1", 14)); started.GetFetchNs() != 0 || g.fetches("resting") != 1 {
+		if started := g.right(p, other, source("store-1", 14)); started.GetFetchNs() != 0 || g.fetches("backing_off") != 1 {
 			t.Errorf("the store is not left alone: %v", started)
 		}
 		gate.open()
@@ -146,7 +146,7 @@ func TestStoreThatDoesNotHaveIt(t *testing.T) {
 				g := s.worker("prefill-1", nil)
 				p := g.newPeer("decode-1", 11)
 				g.warm(p)
-				for seed, result := range []string{c.result, map[bool]string{true: "resting", false: c.result}[c.rests]} {
+				for seed, result := range []string{c.result, map[bool]string{true: "backing_off", false: c.result}[c.rests]} {
 					before := g.fetches(result)
 					started := g.right(p, prompt(whole*blockTokens+3, 30+seed), c.source)
 					if started.GetCachedTokens() != 0 || started.GetFetchedTokens() != 0 {

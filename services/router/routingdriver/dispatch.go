@@ -225,7 +225,7 @@ func (d *Dispatcher) Hedge(h routing.Hedge, tokens []int32, salt string) joining
 		return answer
 	default: // the policy answers at once
 		delete(d.asking, h.Request.ID)
-		return joining.Refused{Attempt: h.Request.Attempt, Err: &routing.Refusal{Code: codes.Internal, Reason: routing.HedgeRoom}}
+		return joining.Refused{Attempt: h.Request.Attempt, Err: &routing.Refusal{Code: codes.Internal, Reason: routing.HedgeNoCapacity}}
 	}
 }
 

@@ -73,7 +73,7 @@ func newMetrics(set *metricset.Set, spending *latencybudget.Spending) *metrics {
 		limited:    set.Counters("tandem_router_quota_refused_total", "Requests refused for what their credentials allow, by limit: requests or tokens a minute, concurrency, or the size of one request.", "limit", "requests", "tokens", "concurrency", "size"),
 		spent:      set.Counter("tandem_router_retries_refused_total", "Retries that were refused, since there had been as many as may be; their requests ended with UNAVAILABLE."),
 		hedges:     set.Counters("tandem_router_hedges_total", "Hedged attempts beside one whose first token was late, by result: won and went on alone, lost, or ended because the request ended before either had a first token.", "result", "won", "lost", "ended"),
-		unhedged:   set.Counters("tandem_router_hedges_refused_total", "Hedged attempts that were due and not begun, by reason: as many as may be had been, or no other worker would have begun at once.", "reason", routing.HedgeBudget, routing.HedgeRoom),
+		unhedged:   set.Counters("tandem_router_hedges_refused_total", "Hedged attempts that were due and not begun, by reason: as many as may be had been, or no other worker would have begun at once.", "reason", routing.HedgeBudget, routing.HedgeNoCapacity),
 		wasted:     set.Counter("tandem_router_hedges_wasted_seconds_total", "Time that workers computed prompts whose first token another attempt had before."),
 		unreached:  set.Counter("tandem_router_kv_unreached_total", "Attempts in which the prefill worker could not begin a transfer to the decode worker."),
 		forgotten:  set.Counter("tandem_router_kept_forgotten_total", "Finished answers forgotten early, because they were too many or too large."),
