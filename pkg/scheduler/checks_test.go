@@ -184,11 +184,11 @@ func (w *world) checkDrafts(l *life, part scheduler.Part, work *engine.Sequence)
 	n := work.Sample.Drafts
 	if w.config.EngineGuesses {
 		if n > 0 || work.Sample.Guesses.Sequence != uint64(part.ID) {
-			w.t.Fatalf("%d: %d drafts where the engine guesses, for %+v", part.ID, n, work.Sample.Guesses)
+			w.t.Fatalf("%d: %d drafts where the engine makes them, for %+v", part.ID, n, work.Sample.Guesses)
 		}
 		n = work.Sample.Guesses.Most
 	} else if work.Sample.Guesses.Most > 0 {
-		w.t.Fatalf("%d: the engine is asked for guesses", part.ID)
+		w.t.Fatalf("%d: the engine is asked for drafts", part.ID)
 	}
 	r := l.request
 	left := min(r.MaxTokens-r.Generated-len(l.output), w.config.ContextTokens-len(l.tokens()))

@@ -40,7 +40,7 @@ type Config struct {
 	// OutputShare is which share of the tokens that it may generate a sequence is
 	// expected to generate until some have ended, above 0 and at most 1; 0 means 1.
 	OutputShare float64
-	// MaxDrafts is the most guesses at next tokens that a sequence which decodes has in a step
+	// MaxDrafts is the most drafts of next tokens that a sequence which decodes has in a step
 	// (speculative decoding); 0: none. The engine must verify as many.
 	MaxDrafts int
 	// EngineGuesses: the engine makes them (engine.Sample.Guesses). Else they are found by looking up

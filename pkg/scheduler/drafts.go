@@ -8,7 +8,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/speculation"
 )
 
-// A sequence that decodes may have drafts in a step: guesses at its next tokens, which the
+// A sequence that decodes may have drafts of its next tokens in a step, which the
 // engine verifies. They are taken from the sequence's own text, or made by the engine, and are no
 // part of it.
 
@@ -31,7 +31,7 @@ type drafts struct {
 type drafting struct {
 	acceptance speculation.OfAll
 	steps      speculation.StepTimes
-	guesses    speculation.GuessTimes // of the engine's own
+	times      speculation.DraftTimes // of the engine's own
 	planner    speculation.Planner
 	budget     speculation.Budget
 	candidates []speculation.Candidate
@@ -58,9 +58,9 @@ func (s *Scheduler) addDrafts(st *step) (n int) {
 	}
 	// A block of a prompt always fits beside all who decode.
 	left := s.config.MaxBatchTokens - s.config.BlockTokens - len(st.members)
-	guessMs := s.drafting.guesses.Ms(len(st.members))
+	draftMs := s.drafting.times.Ms(len(st.members))
 	ms := func(tokens int) float64 {
-		return s.drafting.steps.Ms(tokens, contexts) + guessMs*float64(tokens-len(st.members))
+		return s.drafting.steps.Ms(tokens, contexts) + draftMs*float64(tokens-len(st.members))
 	}
 	s.drafting.planner.Lengths(s.drafting.candidates, len(st.members), left, ms)
 	alone := ms(len(st.members))
@@ -155,9 +155,9 @@ func (s *Scheduler) reclaim() (any bool) {
 
 // made takes what the engine's own drafts took.
 func (d *drafting) made(st *step, e *StepDone) {
-	guesses := 0
+	made := 0
 	for _, drafts := range e.Drafts {
-		guesses += len(drafts)
+		made += len(drafts)
 	}
 	decodes := 0
 	for i := range st.run.Parts {
@@ -168,7 +168,7 @@ func (d *drafting) made(st *step, e *StepDone) {
 	if st.tried {
 		d.budget.Charge(e.Reading.Seconds() * 1e3)
 	}
-	d.guesses.Observe(decodes, guesses, e.Drafting-e.Reading)
+	d.times.Observe(decodes, made, e.Drafting-e.Reading)
 }
 
 // known is how many of the tokens of a sequence in a step are no drafts.

@@ -16,25 +16,25 @@ func draftsConfig(drafts int) scheduler.Config {
 	}
 }
 
-// guessConfig is draftsConfig where the engine guesses.
-func guessConfig(drafts int) scheduler.Config {
+// engineDraftsConfig is draftsConfig where the engine makes the drafts.
+func engineDraftsConfig(drafts int) scheduler.Config {
 	config := draftsConfig(drafts)
 	config.EngineGuesses = true
 	return config
 }
 
-// bothWays runs a test with guesses of either kind.
+// bothWays runs a test with drafts of either kind.
 func bothWays(t *testing.T, test func(t *testing.T, config func(drafts int) scheduler.Config)) {
 	t.Run("looked up", func(t *testing.T) { test(t, draftsConfig) })
-	t.Run("of the engine", func(t *testing.T) { test(t, guessConfig) })
+	t.Run("of the engine", func(t *testing.T) { test(t, engineDraftsConfig) })
 }
 
 // runDrafted generates 100 tokens for each of so many requests, each step taking as long as
-// took says, and each guess of the engine as long as guessing.
-func runDrafted(t *testing.T, config scheduler.Config, requests int, guessing time.Duration, took func(tokens int) time.Duration) *world {
+// took says, and each draft of the engine as long as drafting.
+func runDrafted(t *testing.T, config scheduler.Config, requests int, drafting time.Duration, took func(tokens int) time.Duration) *world {
 	t.Helper()
 	w := newWorld(t, 200, config)
-	w.guessing, w.eager = guessing, true
+	w.drafting, w.eager = drafting, true
 	for i := range requests {
 		w.submit(scheduler.Request{
 			ID: scheduler.SequenceID(i + 1), Tokens: []int32{int32(i % vocabulary), 1, 2, 3, 1, 2}, MaxTokens: 100, Sampling: sampler.Params{Seed: uint64(i)},
@@ -43,7 +43,7 @@ func runDrafted(t *testing.T, config scheduler.Config, requests int, guessing ti
 	for w.inFlight != nil {
 		tokens := 0
 		for _, work := range w.inFlight.Batch.Sequences {
-			tokens += len(work.Tokens) + len(w.pages.guess(work, uint64(w.steps), w.eager))
+			tokens += len(work.Tokens) + len(w.pages.draft(work, uint64(w.steps), w.eager))
 		}
 		w.finishStep(took(tokens))
 	}
@@ -87,28 +87,28 @@ func testCostlyDrafts(t *testing.T, config func(int) scheduler.Config) {
 	}
 }
 
-// TestCostlyGuessesAreGivenUp: where to verify costs nothing, but the engine takes longer for a guess than
+// TestCostlyEngineDraftsAreGivenUp: where to verify costs nothing, but the engine takes longer for a draft than
 // for a step, soon there are hardly any.
-func TestCostlyGuessesAreGivenUp(t *testing.T) {
+func TestCostlyEngineDraftsAreGivenUp(t *testing.T) {
 	free := func(int) time.Duration { return 10 * time.Millisecond }
-	for guessing, few := range map[time.Duration]bool{time.Millisecond: false, 20 * time.Millisecond: true} {
-		w := runDrafted(t, guessConfig(3), 2, guessing, free)
-		t.Logf("%v a guess: %d drafts, %d right, %d steps", guessing, w.drafts, w.accepted, w.steps)
+	for drafting, few := range map[time.Duration]bool{time.Millisecond: false, 20 * time.Millisecond: true} {
+		w := runDrafted(t, engineDraftsConfig(3), 2, drafting, free)
+		t.Logf("%v a draft: %d drafts, %d right, %d steps", drafting, w.drafts, w.accepted, w.steps)
 		if tokens := 2 * 100; w.drafts < tokens/8 != few {
-			t.Errorf("%v a guess: %d drafts beside %d tokens", guessing, w.drafts, tokens)
+			t.Errorf("%v a draft: %d drafts beside %d tokens", drafting, w.drafts, tokens)
 		}
 	}
 }
 
-// TestTheEngineGuessesTooMuch: a sequence fails if the engine made more drafts for it than it may, or
+// TestTheEngineDraftsTooMuch: a sequence fails if the engine made more drafts for it than it may, or
 // says that more of them were right than there were.
-func TestTheEngineGuessesTooMuch(t *testing.T) {
+func TestTheEngineDraftsTooMuch(t *testing.T) {
 	for _, c := range []struct {
 		made     []int32
 		accepted int32
 		good     bool
 	}{{nil, 0, true}, {[]int32{1}, 1, true}, {[]int32{1}, 2, false}, {[]int32{1}, -1, false}, {[]int32{1, 1, 1, 1}, 1, false}} {
-		s := newWorld(t, 50, guessConfig(3)).scheduler
+		s := newWorld(t, 50, engineDraftsConfig(3)).scheduler
 		now := time.Unix(1, 0)
 		actions := s.Handle(now, scheduler.Submit{Request: scheduler.Request{ID: 1, Tokens: []int32{1, 2}, MaxTokens: 20}})
 		asked := 0
@@ -205,7 +205,7 @@ func TestAnEngineThatDoesNotVerify(t *testing.T) {
 
 // TestADraftMayEndTheOutput: behind the token that ends an output its constraint allows nothing.
 // Where that token was a draft the sequence has ended well, and its last token says what it
-// guessed as the end does.
+// drafted as the end does.
 func TestADraftMayEndTheOutput(t *testing.T) {
 	const stop = 9
 	var prompt []int32

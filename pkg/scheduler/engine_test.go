@@ -66,9 +66,9 @@ func (p *pages) run(work engine.Sequence) (token, accepted int32) {
 	return token, accepted
 }
 
-// guess guesses as an engine's own draft model does: as many tokens as it may, or if it is not eager
+// draft drafts as an engine's own draft model does: as many tokens as it may, or if it is not eager
 // perhaps fewer, most of them right. What it does depends on salt.
-func (p *pages) guess(work engine.Sequence, salt uint64, eager bool) (guesses []int32) {
+func (p *pages) draft(work engine.Sequence, salt uint64, eager bool) (drafts []int32) {
 	if work.Sample == nil || work.Sample.Guesses.Most == 0 {
 		return nil
 	}
@@ -86,9 +86,9 @@ func (p *pages) guess(work engine.Sequence, salt uint64, eager bool) (guesses []
 		if token < 0 || digest(chance, i)%4 == 0 {
 			token = (token + 1) % vocabulary
 		}
-		guesses, kv = append(guesses, token), append(kv, attend(kv, token))
+		drafts, kv = append(drafts, token), append(kv, attend(kv, token))
 	}
-	return guesses
+	return drafts
 }
 
 // spoil writes garbage where the sequence would have written.

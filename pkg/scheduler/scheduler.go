@@ -310,7 +310,7 @@ func (s *Scheduler) drew(q *sequence, e *StepDone, i int, work *engine.Sequence,
 			}
 		}
 		if s.sampled(q, token, logprobs); q.phase == over {
-			return // as if what comes behind had never been guessed at
+			return // as if there had been no drafts behind it
 		}
 		if e.Tokens[i] != sampler.None { // else nothing of it is shared
 			q.computed = work.Start + known + j + 1

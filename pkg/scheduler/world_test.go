@@ -41,7 +41,7 @@ type world struct {
 	scrubbing []kvcache.BlockID        // that the scheduler wants overwritten
 
 	preemptions, drafts, accepted int
-	guessing                      time.Duration      // what a guess of the engine takes
+	drafting                      time.Duration      // what a draft of the engine takes
 	eager                         bool               // it makes as many as it may
 	actions                       []scheduler.Action // of the last event
 }
@@ -174,15 +174,15 @@ func (w *world) finishStep(compute time.Duration) {
 	step := w.inFlight
 	done := scheduler.StepDone{Compute: compute}
 	for i, work := range step.Batch.Sequences {
-		guesses := w.pages.guess(work, uint64(w.steps), w.eager)
-		if n := len(guesses); n > 0 {
-			done.Drafting += time.Duration(n) * w.guessing
+		made := w.pages.draft(work, uint64(w.steps), w.eager)
+		if n := len(made); n > 0 {
+			done.Drafting += time.Duration(n) * w.drafting
 			sample := *work.Sample
 			sample.Drafts = n
-			work.Sample, work.Tokens = &sample, slices.Concat(work.Tokens, guesses)
+			work.Sample, work.Tokens = &sample, slices.Concat(work.Tokens, made)
 		}
 		if w.config.EngineGuesses {
-			done.Drafts = append(done.Drafts, guesses)
+			done.Drafts = append(done.Drafts, made)
 		}
 		token, accepted := w.pages.run(work)
 		if work.Pool != nil { // the hidden state of a token is the token

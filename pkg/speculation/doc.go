@@ -1,13 +1,13 @@
-// Package speculation guesses the next tokens of a sequence, so that an engine can verify
-// several in one step, and says how many guesses are worth their time.
+// Package speculation drafts the next tokens of a sequence, so that an engine can verify
+// several in one step, and says how many drafts are worth their time.
 //
-// Lookup guesses from the sequence itself: where its last tokens stood before, what came
+// Lookup drafts from the sequence itself: where its last tokens stood before, what came
 // after them comes again in texts that repeat their prompt. An engine may have a model that
-// guesses (package drafting). Acceptance is how often guesses were right, and Planner makes of
-// that, and of what steps and guesses take (StepTimes, GuessTimes), how many each sequence of a
+// drafts (package drafting). Acceptance is how often drafts were right, and Planner makes of
+// that, and of what steps and drafts take (StepTimes, DraftTimes), how many each sequence of a
 // step gets.
 //
-// Guesses decide what a step costs and never what it gives. Everything here is a function of
+// Drafts decide what a step costs and never what it gives. Everything here is a function of
 // what it was told, so that a recorded worker does the same again.
 //
 // package scheduler imports it, and benchmarks and plans may. It starts no goroutines, and nothing in it

@@ -332,32 +332,32 @@ func TestTrial(t *testing.T) {
 	}
 }
 
-// TestGuessTimes: a guess takes what most of the shorter steps say, by how many sequences guess
+// TestDraftTimes: a draft takes what most of the shorter steps say, by how many sequences draft
 // together; where nothing is known the nearest number of them counts.
-func TestGuessTimes(t *testing.T) {
-	var g speculation.GuessTimes
-	g.Observe(1, 0, time.Second) // made none
-	if got := g.Ms(1); got != 0 {
-		t.Errorf("%v ms before the first guess", got)
+func TestDraftTimes(t *testing.T) {
+	var d speculation.DraftTimes
+	d.Observe(1, 0, time.Second) // made none
+	if got := d.Ms(1); got != 0 {
+		t.Errorf("%v ms before the first draft", got)
 	}
 	ms := func(f float64) time.Duration { return time.Duration(f * float64(time.Millisecond)) }
-	g.Observe(1, 1, ms(500)) // after a long prompt
+	d.Observe(1, 1, ms(500)) // after a long prompt
 	for i := range 200 {
-		g.Observe(1, 1+i%3, ms(2*float64(1+i%3)))
-		g.Observe(8, 8, ms(4))
+		d.Observe(1, 1+i%3, ms(2*float64(1+i%3)))
+		d.Observe(8, 8, ms(4))
 		if i%5 == 0 {
-			g.Observe(1, 2, ms(90))
+			d.Observe(1, 2, ms(90))
 		}
 	}
 	for sequences, want := range map[int]float64{0: 2, 1: 2, 2: 2, 8: 0.5, 15: 0.5, 100: 0.5, 1 << 20: 0.5} {
-		if got := g.Ms(sequences); math.Abs(got-want) > 0.15*want {
+		if got := d.Ms(sequences); math.Abs(got-want) > 0.15*want {
 			t.Errorf("%d sequences: %v ms, want about %v", sequences, got, want)
 		}
 	}
 	for range 200 {
-		g.Observe(1, 1, ms(3))
+		d.Observe(1, 1, ms(3))
 	}
-	if got := g.Ms(1); math.Abs(got-3) > 0.2 {
+	if got := d.Ms(1); math.Abs(got-3) > 0.2 {
 		t.Errorf("%v ms, want about 3", got)
 	}
 }

@@ -9,9 +9,9 @@ import (
 
 // Speculation is what operators choose of speculative decoding.
 type Speculation struct {
-	// Speculate is how next tokens are guessed at, to be verified several in a step:
-	// SpeculateNgram, SpeculateDraft, or SpeculateOff, which empty stands for. SpeculateTokens is the most guesses of a sequence in a
-	// step.
+	// Speculate is how next tokens are drafted, to be verified several in a step:
+	// SpeculateNgram, SpeculateDraft, or SpeculateOff, which empty stands for.
+	// SpeculateTokens is the most drafts of a sequence in a step.
 	Speculate       string
 	SpeculateTokens int
 }
@@ -23,7 +23,7 @@ const (
 	SpeculateDraft = "draft"
 )
 
-// DefaultSpeculateTokens is how many tokens are guessed at most, unless somebody says
+// DefaultSpeculateTokens is how many tokens are drafted at most, unless somebody says
 // otherwise, and maxSpeculateTokens the most that may be said.
 const (
 	DefaultSpeculateTokens = 8
@@ -50,7 +50,7 @@ func (s Speculation) Validate() error {
 	return fmt.Errorf("speculate: %q is neither off, ngram nor draft", s.Speculate)
 }
 
-// MaxDrafts is how many tokens are guessed at most with an engine that verifies so many, and that
+// MaxDrafts is how many tokens are drafted at most with an engine that verifies so many, and that
 // has a draft model beside it or not.
 func (s Speculation) MaxDrafts(verified int, drafts bool) (int, error) {
 	switch {
