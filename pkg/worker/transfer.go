@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
@@ -65,4 +66,16 @@ func (t Transferred) Message() *workerv1.KvSent {
 		sent.ExposedNs = max(t.Acknowledged-t.LastOffered, 0).Nanoseconds()
 	}
 	return sent
+}
+
+// brokenTransfer is the status for a transfer to this worker that ended without commit.
+func brokenTransfer(err error, finished bool) error {
+	if finished {
+		return rpc.Error(codes.Canceled, api.ReasonFinishedAtPrefill, "the first token ended the request: nothing is left to decode", 0)
+	}
+	code := codes.Unavailable
+	if status.Code(err) == codes.Canceled { // the sender's caller went away, as this one's will
+		code = codes.Canceled
+	}
+	return rpc.Error(code, api.ReasonTransferFailed, "the KV did not arrive: "+status.Convert(err).Message(), 0)
 }

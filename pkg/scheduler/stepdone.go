@@ -1,0 +1,140 @@
+package scheduler
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/tandem-serving/tandem/pkg/engine"
+	"github.com/tandem-serving/tandem/pkg/sampler"
+)
+
+func (s *Scheduler) stepDone(e StepDone) {
+	st := s.inFlight
+	if st == nil {
+		return
+	}
+	s.inFlight = nil
+	st.fetch()
+	if e.Err == nil && len(e.Tokens) != len(st.members) {
+		e.Err = fmt.Errorf("scheduler: the step gave %d tokens for %d sequences", len(e.Tokens), len(st.members))
+	}
+	if e.Err == nil {
+		s.observe(st, &e)
+	}
+	for i, q := range st.members {
+		part, work := &st.run.Parts[i], &st.run.Batch.Sequences[i]
+		q.inStep = false
+		drafts := e.drafts(i, work)
+		accepted, verified := e.accepted(i, work, len(drafts))
+		drew := work.Sample == nil || e.Err == nil && (e.Tokens[i] >= 0 || e.Tokens[i] == sampler.NoneAllowed)
+		scores, likely := e.promptLogprobs(i, work)
+		drew = drew && likely
+		switch {
+		case e.Err != nil:
+		case drew:
+			// The KV is good, whatever became of the sequence meanwhile.
+			q.computed = work.Start + known(work)
+			s.publish(q)
+		default:
+			s.pool.Condemn(q.table)
+		}
+		if q.phase == over {
+			s.release(q)
+			continue
+		}
+		if part.Prompt {
+			q.prefillCompute += e.Compute + e.Drafting
+		} else {
+			q.decodeCompute += e.Compute + e.Drafting
+		}
+		switch {
+		case e.Err != nil:
+			s.finish(q, Failed, e.Err)
+		case !verified:
+			s.finish(q, Failed, errors.New("scheduler: the step did not say how many drafts were right"))
+		case !likely:
+			s.spoilt(q, work.Start+len(work.Tokens))
+		case work.Prompt != nil && len(scores) != len(work.Prompt.Next):
+			s.finish(q, Failed, errUnlikely)
+		case s.scored(q, work.Start, scores):
+		case work.Sample == nil:
+		default:
+			s.drew(q, &e, i, work, drafts, accepted)
+		}
+	}
+	clear(st.members)
+}
+
+// drew takes what the i-th sequence of a step drew: those of its drafts that were right, and the
+// token after them.
+func (s *Scheduler) drew(q *sequence, e *StepDone, i int, work *engine.Sequence, drafts []int32, accepted int) {
+	sample, known := work.Sample, known(work)
+	if len(drafts) > 0 {
+		s.verified(q, len(drafts), accepted)
+	}
+	for j, token := range drafts[:accepted] {
+		var logprobs *sampler.Logprobs
+		if sample.Logprobs {
+			if logprobs = e.draftLogprobs(i, j); logprobs == nil {
+				s.finish(q, Failed, errUnlikely)
+				return
+			}
+		}
+		if s.sampled(q, token, logprobs); q.phase == over {
+			return // as if there had been no drafts behind it
+		}
+		if e.Tokens[i] != sampler.None { // else nothing of it is shared
+			q.computed = work.Start + known + j + 1
+			s.publish(q)
+		}
+	}
+	switch token := e.Tokens[i]; {
+	case token == sampler.NoneAllowed:
+		s.finish(q, Failed, ErrNoTokenAllowed)
+	case token < 0:
+		s.spoilt(q, work.Start+known+accepted)
+	case !sample.Logprobs:
+		s.sampled(q, token, nil)
+	case len(e.Logprobs) != len(e.Tokens):
+		s.finish(q, Failed, errUnlikely)
+	default:
+		s.sampled(q, token, &e.Logprobs[i])
+	}
+}
+
+// errUnlikely fails a sequence that asked for log probabilities and got none.
+var errUnlikely = errors.New("scheduler: the step did not say how likely the token was")
+
+// ErrNoTokenAllowed fails a sequence whose constraint leaves no token to go on with, not even
+// one that ends it.
+var ErrNoTokenAllowed = errors.New("no token of the vocabulary goes on as the form of the output demands")
+
+// spoilt ends a sequence whose logits are not finite, with so many tokens in its blocks.
+func (s *Scheduler) spoilt(q *sequence, tokens int) {
+	found := &Spoilt{Blocks: q.table, Tokens: tokens, Received: q.received, From: q.from}
+	for _, id := range q.table {
+		found.Origins = append(found.Origins, s.pool.Origin(id))
+	}
+	s.end(q, Finished{Reason: Failed, Err: &engine.NotFiniteError{Layer: -1, Position: -1}, Spoilt: found})
+}
+
+// sampled takes a token that a step drew.
+func (s *Scheduler) sampled(q *sequence, token int32, logprobs *sampler.Logprobs) {
+	// Where this moves what was drawn before, that stays as it was where it is.
+	s.drawn = append(s.drawn, Sampled{ID: q.request.ID, Offset: q.offset(), Token: token, Logprobs: logprobs})
+	drawn := &s.drawn[len(s.drawn)-1]
+	if q.drafts != nil {
+		drawn.Drafts, drawn.AcceptedDrafts = q.drafts.verified, q.drafts.accepted
+	}
+	s.act(drawn)
+	q.output = append(q.output, token)
+	q.pace.begin(s.now, len(q.output))
+	q.phase = decoding
+	reason := q.ended(token)
+	if reason == 0 && q.request.Kind == PrefillOnly {
+		reason = PrefillDone
+	}
+	if reason != 0 {
+		s.finish(q, reason, nil)
+	}
+}
