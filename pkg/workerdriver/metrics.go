@@ -94,6 +94,43 @@ func registerBacklog(registerer prometheus.Registerer, identity membership.Ident
 	return set.Err()
 }
 
+// registerRunning adds the gauge of how long the engine has been working on its step.
+func registerRunning(registerer prometheus.Registerer, workerID string, d *Driver) error {
+	set := metricset.ForWorker(registerer, workerID)
+	set.GaugeFunc("tandem_worker_step_running_seconds", "Seconds that the engine has worked on its present step; 0 between steps.", nil, func() float64 {
+		d.loop.Lock()
+		defer d.loop.Unlock()
+		if d.running.since.IsZero() {
+			return 0
+		}
+		return time.Since(d.running.since).Seconds()
+	})
+	return set.Err()
+}
+
+// countReach registers the counters, and the device's limits where the engine
+// knows them.
+func (m *Metrics) countReach(registerer prometheus.Registerer, workerID string, e engine.Engine) error {
+	set := metricset.ForWorker(registerer, workerID)
+	flops := set.Counters("tandem_engine_flops_total", "Floating-point operations that the engine's steps needed, by phase.", "phase")
+	readBytes := set.Counters("tandem_engine_read_bytes_total", "Bytes of weights and KV that the engine's steps had to read, by phase.", "phase")
+	seconds := set.Counters("tandem_engine_busy_seconds_total", "Time that the engine worked on steps, by phase; a mixed step counts as prefill.", "phase")
+	if limited, knows := engine.As[engine.Limited](e); knows {
+		set.GaugeFunc("tandem_engine_limit_flops_per_second", "Floating-point operations per second that the device can do, as measured; 0 if unknown.", nil,
+			func() float64 { return limited.Limits().FLOPsPerSecond })
+		set.GaugeFunc("tandem_engine_limit_read_bytes_per_second", "Bytes per second that the device can read from memory, as measured; 0 if unknown.", nil,
+			func() float64 { return limited.Limits().ReadBytesPerSecond })
+	}
+	if err := set.Err(); err != nil {
+		return err
+	}
+	of := func(phase string) costCounters {
+		return costCounters{flops.WithLabelValues(phase), readBytes.WithLabelValues(phase), seconds.WithLabelValues(phase)}
+	}
+	m.reach = &reach{engine.CostsOf(e), of("prefill"), of("decode")}
+	return nil
+}
+
 func (m *Metrics) stepDone(tokens, sequences int, compute time.Duration) {
 	if m == nil {
 		return

@@ -4,10 +4,7 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/tandem-serving/tandem/pkg/scheduler"
-	"github.com/tandem-serving/tandem/pkg/telemetry/metricset"
 )
 
 const (
@@ -58,18 +55,4 @@ func (d *Driver) complain() {
 		d.cfg.Logger.Error("an engine step is running far longer than usual: if it does not end, the engine hangs; restart the worker",
 			slog.Duration("running", running), slog.Duration("predicted", step.predicted), slog.Int("sequences", step.sequences))
 	}
-}
-
-// registerRunning adds the gauge of how long the engine has been working on its step.
-func registerRunning(registerer prometheus.Registerer, workerID string, d *Driver) error {
-	set := metricset.ForWorker(registerer, workerID)
-	set.GaugeFunc("tandem_worker_step_running_seconds", "Seconds that the engine has worked on its present step; 0 between steps.", nil, func() float64 {
-		d.loop.Lock()
-		defer d.loop.Unlock()
-		if d.running.since.IsZero() {
-			return 0
-		}
-		return time.Since(d.running.since).Seconds()
-	})
-	return set.Err()
 }
