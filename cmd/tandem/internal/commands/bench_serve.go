@@ -60,7 +60,7 @@ Ctrl-C ends the run and reports what was measured; the exit status is then 130.`
 		config.WarmupSet = cmd.Flags().Changed("warmup")
 		config.KeepRecords = outputs.csv != "" || outputs.hdr != ""
 		if err := config.Validate(); err != nil {
-			return settingsError(cmd, traceFailure(err))
+			return settingsError(cmd, err)
 		}
 		if server.openai.URL != "" && cmd.Flags().Changed("addr") {
 			return usageError(cmd, "--addr and --openai name two servers: pass one of them")

@@ -228,6 +228,9 @@ func TestBenchMistakes(t *testing.T) {
 		{[]string{"bench", "modes", "--trace", mooncake}, 2, "--trace brings its own times"},
 		{[]string{"bench", "overload", "--addr", addr, "--slo=ttft:p90<1s", "--trace", mooncake}, 2, "--trace brings its own times"},
 		{[]string{"bench", "simulated", "--profile", report, "--trace", mooncake}, 2, "--trace brings its own times"},
+		{[]string{"bench", "modes", "--virtual", "--trace", "/nowhere.csv"}, 1, "tandem: --trace: open /nowhere.csv: no such file"},
+		{[]string{"bench", "overload", "--addr", addr, "--slo=ttft:p90<1s", "--trace", "/nowhere.csv"}, 1, "tandem: --trace: open /nowhere.csv: no such file"},
+		{[]string{"bench", "simulated", "--profile", report, "--trace", "/nowhere.csv"}, 1, "tandem: --trace: open /nowhere.csv: no such file"},
 		{[]string{"bench", "simulated"}, 2, "tandem profile --out"},
 		{[]string{"bench", "simulated", "--profile", filepath.Join(dir, "none")}, 1, "none"},
 	} {

@@ -62,6 +62,9 @@ type keyStore interface {
 // use calls do with where keys are kept.
 func (k *keyBackend) use(do func(ctx context.Context, keys keyStore) error) error {
 	if len(k.etcd) == 0 {
+		if k.cmd.Flags().Changed("etcd") {
+			return usageError(k.cmd, "--etcd is empty: pass an address such as http://127.0.0.1:2379, or leave it out to ask a router")
+		}
 		return do(k.cmd.Context(), keysOfRouter{k.operator})
 	}
 	ctx, cancel := context.WithTimeout(k.cmd.Context(), etcdTimeout)

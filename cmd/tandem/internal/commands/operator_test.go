@@ -46,6 +46,13 @@ func TestEnvironmentOfKeys(t *testing.T) {
 	}
 }
 
+// An empty --etcd, as of a variable that is not set, does not mean a router.
+func TestKeysWithoutAnAddressOfEtcd(t *testing.T) {
+	router := &fakeRouter{}
+	got := run(t.Context(), "", nil, "keys", "list", "--control", router.start(t), "--etcd", "")
+	checkFailure(t, got, 2, "--etcd is empty: pass an address")
+}
+
 // The times of keys are in UTC, and say so.
 func TestKeysListSaysUTC(t *testing.T) {
 	at := func(hour int) *timestamppb.Timestamp {

@@ -153,7 +153,7 @@ func (f *planFlags) question(cmd *cobra.Command) (*plan.Question, error) {
 		return nil, usageError(cmd, "--rate: a plan needs requests: pass a rate above 0, or --trace FILE")
 	}
 	if err := load.Validate(); err != nil {
-		return nil, settingsError(cmd, traceFailure(err))
+		return nil, settingsError(cmd, err)
 	}
 	if err := q.Validate(); err != nil {
 		return nil, usageError(cmd, err.Error())
@@ -274,7 +274,10 @@ The exit status is 1 if a p99 of TTFT or TPOT is off by more than --within.`,
 		live := newLoadProgress(cmd.ErrOrStderr())
 		verified, err := verify(cmd.Context(), question, plan.Size{Prefill: prefill, Decode: decode}, server, live)
 		live.finish()
-		if err != nil {
+		switch {
+		case err != nil && cmd.Context().Err() != nil:
+			return interruptedOr(cmd.Context(), err)
+		case err != nil:
 			return planFailure(cmd, nil, err, false)
 		}
 		if err := show(cmd, *asJSON, verified, func(w io.Writer, v *plan.Verification) error { return v.Write(w) }); err != nil {

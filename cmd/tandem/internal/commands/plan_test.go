@@ -1,11 +1,16 @@
 package commands_test
 
 import (
+	"context"
 	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"google.golang.org/grpc"
+
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 )
 
 // The JSON of a plan has the contract's keys, and those of bench serve below predicted.
@@ -109,5 +114,20 @@ func TestPlanMistakes(t *testing.T) {
 		t.Run(strings.Join(c.args, " "), func(t *testing.T) {
 			checkFailure(t, run(t.Context(), "", nil, c.args...), c.status, c.want)
 		})
+	}
+}
+
+// What is interrupted while the mesh is measured had its plan.
+func TestPlanVerifyInterrupted(t *testing.T) {
+	ctx, interrupt := context.WithCancel(t.Context())
+	router := &fakeRouter{contextTokens: 2048, generate: func(_ *inferencev1.GenerateRequest, s grpc.ServerStreamingServer[inferencev1.GenerateEvent]) error {
+		interrupt()
+		<-s.Context().Done()
+		return s.Context().Err()
+	}}
+	got := run(ctx, "", nil, "plan", "verify", "--rate", "50", "--duration", "100ms", "--warmup", "0s", "--prompt-tokens", "8", "--output-tokens", "2",
+		"--slo", "ttft:p50<1s", "--decode", "1", "--addr", router.start(t))
+	if got.status != 130 || !strings.HasSuffix(got.stderr, "tandem: interrupted before a measurement was complete\n") {
+		t.Errorf("%+v", got)
 	}
 }

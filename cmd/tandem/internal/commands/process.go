@@ -131,6 +131,7 @@ func settingsError(cmd *cobra.Command, err error) error {
 	if err == nil {
 		return nil
 	}
+	err = traceFailure(err)
 	if elsewhere := notOnCommandLine(cmd, err); elsewhere != nil {
 		return elsewhere
 	}
