@@ -3,8 +3,25 @@
 // machine, Handle(now, event) → actions, so that live traffic, tests and
 // simulation run the same policy.
 //
-// Choosing workers reads in filter.go (which may take the request), score.go (what it
-// would cost on each) and pick.go (which one it is); decide.go puts them together.
+// What is in which file:
+//
+//	state machine      router, messages, config
+//	choosing           decide: filter (which workers may take the request), score (what it
+//	                   would cost on each), pick (which one it is); look (some of very many
+//	                   workers), kv_holder, hedge
+//	policies           policies, policy_*, pools (prefill and decode apart, or together)
+//	predictions        predict (corrections by what came true), steptime, doubted (not measured),
+//	                   slow_workers, prompt_slowdown, network, gaps, stores (fetching blocks)
+//	prefixes           prefix (hashes), snapshots (the index), expected (prompts on their way)
+//	queue              queue, pump (who goes next), held_requests (kept back from busy workers),
+//	                   waking, shares (of tenants), classes
+//	requests           requests (those that run), arrivals, retries, silence, refuse, unserved
+//	workers            view (what etcd lists), handshake, worker, facts, groups, departed, redial
+//	their load         load (what this router sent), reports (what they say)
+//	what is wrong      suspicion (workers), paths (pairs that do not reach each other)
+//	other routers      peerload (what is told), peerload_table (what was heard), peer_models
+//	versions of models version, version_served, version_pins, version_foreign
+//	for people         explain, explain_refusal
 //
 // Three rules shape it. The router counts its own in-flight work, and load
 // reports only correct that count, because reports are old when they arrive. A

@@ -7,5 +7,6 @@
 // simulate.Config.Check; this package adds what clients can see: the tokens are those of an
 // undisturbed worker, and a request fails only for a reason that the script gives.
 //
-// All of it is deterministic, and used by one goroutine at a time.
+// Only its tests use it, by "make swarm" for as long as one likes. All of it is deterministic, and used
+// by one goroutine at a time.
 package swarm
