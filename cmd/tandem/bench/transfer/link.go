@@ -43,7 +43,7 @@ type sink struct {
 func newSink(layout kvcache.Layout, to engine.Pages, transport, dir string, lease time.Duration, secure *security) (*sink, error) {
 	address := "127.0.0.1:0"
 	if transport != TCP {
-		address = api.UnixScheme + filepath.Join(dir, "kv.sock")
+		address = api.UnixScheme + filepath.Join(dir, transport+".sock")
 	}
 	listener, err := kvtransfer.Listen(address)
 	if err != nil {

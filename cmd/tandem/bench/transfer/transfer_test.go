@@ -88,6 +88,7 @@ func TestRates(t *testing.T) {
 		{transfer.Unix, []string{transfer.FigureRate}, 6},
 		{transfer.TCP, []string{transfer.FigureRate, transfer.FigureUnix}, 6},
 		{transfer.Shm, []string{transfer.FigureRate}, 6},
+		{transfer.Shm, []string{transfer.FigureRate, transfer.FigureUnix}, 9},
 		{transfer.TCP, []string{transfer.FigureTLS}, 5 + 1}, // with what encrypts and decrypts
 	} {
 		p := plan(c.only...)
