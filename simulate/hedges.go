@@ -6,18 +6,18 @@ import (
 	"github.com/tandem-serving/tandem/pkg/joining"
 )
 
-// Hedges counts second tries of requests whose first token was late, by their outcome.
+// Hedges counts hedged attempts of requests whose first token was late, by their outcome.
 type Hedges struct {
-	// Won: the second try had its first token first, or outlived the first try. Lost: it did
+	// Won: the hedged attempt had its first token first, or outlived the first attempt. Lost: it did
 	// not. Ended: the request ended before either had a first token.
 	Won, Lost, Ended int
-	// Refused: the router began no second try.
+	// Refused: the router began no hedged attempt.
 	Refused int
-	// Wasted is the time that workers spent on prompts of tries that lost.
+	// Wasted is the time that workers spent on prompts of attempts that lost.
 	Wasted time.Duration
 }
 
-// Hedges counts second tries so far.
+// Hedges counts hedged attempts so far.
 func (c *Cluster) Hedges() Hedges { return c.hedges }
 
 func (h *Hedges) released(a joining.Release) {

@@ -186,7 +186,7 @@ func (w *watch) routed(r *router) {
 		}
 	}
 	if r.core.Waiting()-again > limit {
-		w.violated("queues are bounded", "%s: %d requests wait for their first try, at most %d", r.host.name, r.core.Waiting()-again, limit)
+		w.violated("queues are bounded", "%s: %d requests wait for their first attempt, at most %d", r.host.name, r.core.Waiting()-again, limit)
 	}
 }
 

@@ -235,7 +235,7 @@ func tokenIDs(ids []uint32, tokens []int32) []uint32 {
 	return ids
 }
 
-// ask asks the policy for the workers of the next try.
+// ask asks the policy for the workers of the next attempt.
 func (q *request) ask(a joining.Ask) {
 	q.asked = a.Attempt
 	q.arrives(q.key, a.Attempt, a.Generated, a.Failures, a.Version, func(r routing.Request) routing.Event {
@@ -244,7 +244,7 @@ func (q *request) ask(a joining.Ask) {
 	})
 }
 
-// arrives gives a try to the policy.
+// arrives gives an attempt to the policy.
 func (q *request) arrives(id string, attempt int, generated []int32, failures []routing.Failure, version routing.Version, event func(routing.Request) routing.Event) {
 	tokens := q.tokens
 	if len(generated) > 0 {

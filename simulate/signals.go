@@ -6,7 +6,7 @@ type Signals struct {
 	// LoadReports and BlockEvents are messages of workers, RouterReports those of routers. Blocks
 	// is how many blocks the events name.
 	LoadReports, BlockEvents, Blocks, RouterReports int
-	// Decisions are requests that routers dispatched or refused, second tries included.
+	// Decisions are requests that routers dispatched or refused, hedged attempts included.
 	Decisions int
 }
 

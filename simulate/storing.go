@@ -228,7 +228,7 @@ type putting struct {
 	until   time.Time
 	try     int   // so far
 	bulk    *bulk // nil: the store is asked
-	ended   bool  // the last try
+	ended   bool  // the last attempt
 }
 
 // save puts a prefix that is near its eviction into a store.
@@ -244,7 +244,7 @@ func (q *putting) start(to offload.Store) {
 	q.try++
 	q.bulk, q.ended = nil, false
 	try := q.try
-	// of does something for this try, if it has not ended.
+	// of does something for this attempt, if it has not ended.
 	of := func(do func()) func() {
 		return func() {
 			if q.try == try && !q.ended {
@@ -276,7 +276,7 @@ func (q *putting) start(to offload.Store) {
 	}, failed)
 }
 
-// stop ends a try, unless it has ended.
+// stop ends an attempt, unless it has ended.
 func (q *putting) stop(cause error) {
 	switch {
 	case q.ended:

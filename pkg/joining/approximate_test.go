@@ -16,11 +16,11 @@ import (
 )
 
 // A request whose tokens came of KV that had lost bits says that they may be
-// others another time, also if a try after that one was exact.
+// others another time, also if an attempt after that one was exact.
 func TestApproximateKVIsNotReproducible(t *testing.T) {
 	for _, test := range []struct {
 		name        string
-		approximate []bool // of each try; all but the last die half-way
+		approximate []bool // of each attempt; all but the last die half-way
 		want        bool
 	}{
 		{"exact", []bool{false}, true},

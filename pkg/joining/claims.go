@@ -26,10 +26,10 @@ import (
 //
 // When others prove a claim wrong, by serving the request, the routing core is told.
 
-// claim is what a worker said when it failed a try.
+// claim is what a worker said when it failed an attempt.
 type claim struct {
 	worker routing.Ref
-	began  time.Time // the try
+	began  time.Time // the attempt
 	err    error
 }
 
@@ -69,24 +69,24 @@ func (j *Join) onlyClaim(err error) error {
 // leaves or is another one is no such claim. That a connection broke is kept, since a
 // worker may claim it: the routing core knows better.
 func (j *Join) remember(side Side, failure routing.Failure, err error) {
-	if failure.Silent || failure.Leaves || failure.Replaced || failure.Unreached != (routing.Ref{}) || j.try.suspected {
+	if failure.Silent || failure.Leaves || failure.Replaced || failure.Unreached != (routing.Ref{}) || j.attempt.suspected {
 		return
 	}
-	j.claims = append(j.claims, claim{j.try.worker(side), j.try.at, err})
+	j.claims = append(j.claims, claim{j.attempt.worker(side), j.attempt.at, err})
 }
 
-// contradict tells of workers whose claims the present try proves wrong.
+// contradict tells of workers whose claims the present attempt proves wrong.
 func (j *Join) contradict() {
 	for _, c := range j.claims {
-		if c.worker != j.try.Decode && c.worker != j.try.Prefill {
+		if c.worker != j.attempt.Decode && c.worker != j.attempt.Prefill {
 			j.do(Tell{routing.Contradicted{Worker: c.worker, Began: c.began, Why: status.Convert(c.err).Message()}})
 		}
 	}
 	j.claims = nil
 }
 
-// began reports that a worker began to compute in this try: it was not too full.
-func (t *try) began(side Side) bool {
+// began reports that a worker began to compute in this attempt: it was not too full.
+func (t *attempt) began(side Side) bool {
 	if side == Prefill {
 		return t.started || t.first
 	}

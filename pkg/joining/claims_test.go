@@ -212,7 +212,7 @@ var lies = []error{
 	status.Error(codes.ResourceExhausted, "no"), status.Error(codes.Unknown, "no"), status.Error(codes.Internal, "no"), nil,
 }
 
-// lie makes one side of the present try a liar's: after some of what it would have
+// lie makes one side of the present attempt a liar's: after some of what it would have
 // said it ends its stream, its sequence or its prompt for nothing.
 func (w *world) lie(attempt int, side joining.Side) {
 	s := w.open[joining.Stream{Attempt: attempt, Side: side}]
@@ -264,7 +264,7 @@ func TestOneLiarChangesNothing(t *testing.T) {
 			}
 		}
 		if w.finish.Err != nil { // what it says otherwise is checked by the world
-			t.Fatalf("after %d tries: %v", len(w.tries), w.finish.Err)
+			t.Fatalf("after %d attempts: %v", len(w.attempts), w.finish.Err)
 		}
 	})
 }
@@ -304,7 +304,7 @@ func TestContradicted(t *testing.T) {
 	}
 }
 
-// Workers that leave spend no try of a request, however many do; only refusals are bounded.
+// Workers that leave spend no attempt of a request, however many do; only refusals are bounded.
 func TestWorkersThatLeaveSpendNoTry(t *testing.T) {
 	leaves := rpc.Error(codes.Unavailable, api.ReasonWorkerDraining, "leaves", 0)
 	bug := status.Error(codes.Internal, "bug")
@@ -312,7 +312,7 @@ func TestWorkersThatLeaveSpendNoTry(t *testing.T) {
 		errs   []error
 		reason string // of the end; empty: it goes on
 	}{
-		"as many as tries":    {[]error{leaves, leaves, leaves}, ""},
+		"as many as attempts": {[]error{leaves, leaves, leaves}, ""},
 		"beside two failures": {[]error{bug, leaves, bug, leaves, leaves}, ""},
 		"with a third":        {[]error{bug, leaves, bug, bug}, api.ReasonWorkerLost},
 		"more than refusals":  {[]error{leaves, leaves, leaves, leaves}, api.ReasonWorkerLost},

@@ -9,17 +9,17 @@
 //	running   decode has reserved                     running, OpenPrefill
 //	running   a token                                 running, Deliver
 //	running   the last token, or a stop text          finished
-//	running   a worker fails, and tries are left      asking, Close, Release, Ask
+//	running   a worker fails, and attempts are left      asking, Close, Release, Ask
 //	running   a worker fails, and none is left        finished, Close, Release
 //	running   the first token is late                 running, AskHedge
 //	running   Dispatched, of a hedge                  running, OpenDecode
-//	running   a worker of one of two tries fails      running, Close, Release
-//	running   the first token of one of two tries     running, Close, Release, Deliver
+//	running   a worker of one of two attempts fails      running, Close, Release
+//	running   the first token of one of two attempts     running, Close, Release, Deliver
 //	any       Abort                                   finished
-//	finished  the last stream is Closed               Done; Release, if a try was on
+//	finished  the last stream is Closed               Done; Release, if an attempt was on
 //
 // A request is tried on one choice of workers at a time, but for one that is hedged. When a worker refuses,
-// dies, falls silent or breaks the protocol, both streams of the try are closed
+// dies, falls silent or breaks the protocol, both streams of the attempt are closed
 // and other workers are asked for, with the tokens that were delivered as part of the
 // prompt: randomness is drawn by offset, so the tokens are the same as if
 // nothing had happened. There is exactly one Finish, and every stream that was

@@ -78,7 +78,7 @@ func TestTheCauseCounts(t *testing.T) {
 	}
 }
 
-// Of a pair that cannot reach each other the last try says so; there is no other
+// Of a pair that cannot reach each other the last attempt says so; there is no other
 // pair to be had.
 func TestUnreachableToTheEnd(t *testing.T) {
 	now := time.Unix(1000, 0)
@@ -105,7 +105,7 @@ func TestUnreachableToTheEnd(t *testing.T) {
 			}
 		}
 		if (finish != nil) != (attempt == 1) {
-			t.Fatalf("after %d tries: %+v", attempt+1, finish)
+			t.Fatalf("after %d attempts: %+v", attempt+1, finish)
 		}
 		if finish != nil {
 			refusal, _ := errors.AsType[*routing.Refusal](finish.Err)

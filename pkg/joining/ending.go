@@ -17,7 +17,7 @@ import (
 // complete ends the request well, if the tokens bear that out. Why it ended is theirs
 // to say, not the worker's.
 func (j *Join) complete(now time.Time, side Side) {
-	if len(j.tokens) == j.try.base {
+	if len(j.tokens) == j.attempt.base {
 		j.broken(now, side, "ended without a token")
 		return
 	}
@@ -44,14 +44,14 @@ func (j *Join) naturalEnd() (inferencev1.FinishReason, bool) {
 	switch {
 	case j.stopped:
 		return inferencev1.FinishReason_FINISH_REASON_STOP, true
-	case n >= j.try.most:
+	case n >= j.attempt.most:
 		return inferencev1.FinishReason_FINISH_REASON_LENGTH, true
 	}
 	return 0, false
 }
 
 func (j *Join) succeed(now time.Time, reason inferencev1.FinishReason, text, stop string) {
-	t := &j.try
+	t := &j.attempt
 	route := &inferencev1.Route{
 		Mode:         inferencev1.Mode_MODE_DISAGGREGATED,
 		Prefill:      t.Prefill.ID,
@@ -84,7 +84,7 @@ func (j *Join) succeed(now time.Time, reason inferencev1.FinishReason, text, sto
 
 // drafted takes in how many tokens the worker says it has guessed at, and how many of those were
 // right; 0 if it contradicts itself.
-func (t *try) drafted(drafts, accepted uint32) {
+func (t *attempt) drafted(drafts, accepted uint32) {
 	if accepted > drafts {
 		drafts, accepted = 0, 0
 	}
@@ -96,11 +96,11 @@ func (j *Join) finish(now time.Time, f Finish) {
 	if j.phase == asking {
 		j.do(Withdraw{})
 	}
-	hadTry := j.phase == running
+	hadAttempt := j.phase == running
 	j.served = f.Err == nil
 	j.phase = finished
 	j.wins(now)
-	j.released = !hadTry
+	j.released = !hadAttempt
 	j.do(f)
 	if f.Err != nil {
 		j.closeAll()
@@ -110,41 +110,41 @@ func (j *Join) finish(now time.Time, f Finish) {
 	j.release()
 }
 
-// release gives the last try's share of the workers back once its streams are
+// release gives the last attempt's share of the workers back once its streams are
 // closed.
 func (j *Join) release() {
 	if j.released {
 		return
 	}
 	for _, s := range j.open {
-		if s.Attempt == j.attempt {
+		if s.Attempt == j.number {
 			return
 		}
 	}
 	j.released = true
-	if j.served && j.try.gaps.Count() > 0 {
-		j.do(Tell{routing.TokensReceived{ID: j.id(), Gaps: j.try.gaps}})
+	if j.served && j.attempt.gaps.Count() > 0 {
+		j.do(Tell{routing.TokensReceived{ID: j.id(), Gaps: j.attempt.gaps}})
 	}
-	j.do(Release{Attempt: j.attempt, ID: j.id(), Hedge: j.try.hedge, Served: j.served, Tokens: len(j.tokens) - j.try.base, Decoding: j.decoding()})
+	j.do(Release{Attempt: j.number, ID: j.id(), Hedge: j.attempt.hedge, Served: j.served, Tokens: len(j.tokens) - j.attempt.base, Decoding: j.decoding()})
 }
 
 // decoding is how long the sequence was in the decode worker's batch.
 func (j *Join) decoding() time.Duration {
-	from := j.try.admittedAt
-	if from.Before(j.try.firstAt) { // one worker did all, and computed the prompt before
-		from = j.try.firstAt
+	from := j.attempt.admittedAt
+	if from.Before(j.attempt.firstAt) { // one worker did all, and computed the prompt before
+		from = j.attempt.firstAt
 	}
 	return max(j.last.Sub(from), 0)
 }
 
-// broken fails a try whose worker does not keep to the protocol.
+// broken fails an attempt whose worker does not keep to the protocol.
 func (j *Join) broken(now time.Time, side Side, what string) {
-	j.fail(now, side, status.Errorf(codes.Internal, "worker %s %s", j.try.worker(side).ID, what))
+	j.fail(now, side, status.Errorf(codes.Internal, "worker %s %s", j.attempt.worker(side).ID, what))
 }
 
-// fail ends a try because a worker failed, and asks for another.
+// fail ends an attempt because a worker failed, and asks for another.
 func (j *Join) fail(now time.Time, side Side, err error) {
-	if reason, ok := j.naturalEnd(); ok && len(j.tokens) > j.try.base && !j.p.MeanState {
+	if reason, ok := j.naturalEnd(); ok && len(j.tokens) > j.attempt.base && !j.p.MeanState {
 		// All tokens are there; only the worker's Ended is not.
 		j.ends(now, reason)
 		j.closeAll()
@@ -156,8 +156,8 @@ func (j *Join) fail(now time.Time, side Side, err error) {
 	switch {
 	case confirmed:
 		final, failures = err, nil // nobody is to blame
-	case j.try.suspected: // a guess spends no try
-	case j.try.outwaited && !j.accepted:
+	case j.attempt.suspected: // a guess spends no attempt
+	case j.attempt.outwaited && !j.accepted:
 		final = &routing.Refusal{Code: codes.ResourceExhausted, Reason: api.ReasonQueueTimeout,
 			Message: status.Convert(err).Message() + "; retry later", RetryAfter: max(j.p.Silence.Queue/2, time.Second)}
 	case failure.Busy || failure.Leaves:
@@ -193,13 +193,13 @@ func (j *Join) fail(now time.Time, side Side, err error) {
 	j.closeAll()
 	j.released = true
 	goesOn := j.rival != nil && !confirmed
-	release := Release{Attempt: j.attempt, ID: j.id(), Failures: failures, Hedge: j.try.hedge, Beside: goesOn}
+	release := Release{Attempt: j.number, ID: j.id(), Failures: failures, Hedge: j.attempt.hedge, Beside: goesOn}
 	if len(failures) > 0 {
 		release.Err = err
 	}
 	j.do(release)
 	if final != nil && !goesOn {
-		j.phase = idle // the try is over
+		j.phase = idle // the attempt is over
 		j.finish(now, Finish{Err: final})
 		return
 	}
@@ -213,7 +213,7 @@ func (j *Join) fail(now time.Time, side Side, err error) {
 	}
 	j.retries++
 	j.attempts++
-	j.attempt = j.attempts
+	j.number = j.attempts
 	j.ask(now, !failure.Busy && !failure.Leaves)
 }
 
@@ -227,36 +227,36 @@ func notFinite(err error) bool {
 // first.
 func (j *Join) blame(side Side, err error) []routing.Failure {
 	code, reason := status.Code(err), rpc.Reason(err)
-	failed, other := j.try.Decode, j.try.Prefill
+	failed, other := j.attempt.Decode, j.attempt.Prefill
 	if side == Prefill {
 		failed, other = other, failed
 	}
 	first := routing.Failure{Worker: failed, Silent: reason == api.ReasonWorkerSilent, Verdict: code == codes.InvalidArgument}
 	switch {
-	case j.try.suspected && side == Prefill && j.try.first:
+	case j.attempt.suspected && side == Prefill && j.attempt.first:
 		// Prefill sends if decode takes it: either may hang, so neither is blamed.
 		return []routing.Failure{{Worker: failed}, {Worker: other}}
-	case j.try.suspected:
+	case j.attempt.suspected:
 		// It is only a guess: the routing core waits for progress.
-	case j.try.outwaited:
+	case j.attempt.outwaited:
 		first.Busy = true
 	case reason == api.ReasonTransferUnreachable && side == Prefill:
 		first.Unreached, first.Why = other, status.Convert(err).Message()
-	case reason == api.ReasonKVNotFinite && side == Decode && j.try.disaggregated:
+	case reason == api.ReasonKVNotFinite && side == Decode && j.attempt.disaggregated:
 		// Mostly prefill computed that KV, or whoever filled decode's cache.
 		return []routing.Failure{first, {Worker: other}}
 	case reason == api.ReasonTransferFailed || reason == api.ReasonTransferRefused,
-		first.Silent && side == Prefill && j.try.first: // it sends, if decode takes it
+		first.Silent && side == Prefill && j.attempt.first: // it sends, if decode takes it
 		// Either end may be the cause, and both answer: another pair is better,
 		// but the same one may do.
 		return []routing.Failure{first, {Worker: other}}
-	case code == codes.ResourceExhausted && reason != "" && !j.try.began(side):
+	case code == codes.ResourceExhausted && reason != "" && !j.attempt.began(side):
 		first.Busy = true
 		first.RetryAfter, _ = rpc.RetryAfter(err)
 	case reason == api.ReasonWrongEpoch:
 		first.Gone, first.Replaced = true, true
 	case code == codes.Unavailable:
-		first.Gone, first.Leaves, first.Connection = true, reason == api.ReasonWorkerDraining, j.try.connections[side]
+		first.Gone, first.Leaves, first.Connection = true, reason == api.ReasonWorkerDraining, j.attempt.connections[side]
 	}
 	return []routing.Failure{first}
 }

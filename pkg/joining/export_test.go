@@ -1,6 +1,6 @@
 package joining
 
-// ID is what the policy calls a try.
+// ID is what the policy calls an attempt.
 func (j *Join) ID(hedge bool) string {
 	if hedge {
 		return j.p.ID + hedgeSuffix

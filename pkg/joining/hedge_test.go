@@ -7,10 +7,10 @@ import (
 	"github.com/tandem-serving/tandem/pkg/rpc"
 )
 
-// No client can choose an id that is that of another request's second try.
+// No client can choose an id that is that of another request's second attempt.
 func TestHedgeIDIsNoClients(t *testing.T) {
 	j := joining.New(joining.Params{ID: "x"})
 	if first, second := j.ID(false), j.ID(true); first != "x" || rpc.ValidRequestID(second) {
-		t.Errorf("the tries are %q and %q", first, second)
+		t.Errorf("the attempts are %q and %q", first, second)
 	}
 }

@@ -14,23 +14,23 @@ import (
 type phase int8
 
 const (
-	idle     phase = iota // no workers are asked for and no try is on
+	idle     phase = iota // no workers are asked for and no attempt is on
 	asking                // for workers
-	running               // a try is on
+	running               // an attempt is on
 	finished              // Finish is out; streams may still be open
 )
 
 // Join is the state of one request. It is not safe for concurrent use.
 type Join struct {
-	// What comes with every token lies together: last in try, then up to delivers, and first in
+	// What comes with every token lies together: last in attempt, then up to delivers, and first in
 	// Params. Many requests run at a time, and then each line of memory that is read counts.
-	try      try
+	attempt  attempt
 	phase    phase
 	accepted bool
 	stopped  bool // the last of tokens ends the text
 	dueKnown bool
-	attempt  int
-	rival    *rival    // the other try of a hedged request; nil: there is one try at most
+	number   int
+	rival    *rival    // the other attempt of a hedged request; nil: there is one attempt at most
 	due      time.Time // what Next returned last, while that stands; zero, too, if it wanted nothing
 	last     time.Time // token
 	tokens   []int32
@@ -41,33 +41,33 @@ type Join struct {
 	p        Params
 
 	approximate bool // a sequence ran on KV that had lost bits on its way
-	suspicions  int  // tries that ended because a worker may hang
+	suspicions  int  // attempts that ended because a worker may hang
 	open        openStreams
 	few         [2]openStream // where open begins
 
-	attempts   int  // number of the last try
-	hedged     bool // there was a second try
+	attempts   int  // number of the last attempt
+	hedged     bool // there was a hedged attempt
 	hedgeAsked int  // the number of that, until it is answered; else 0
 
-	failed   int // tries in which a worker failed
-	retries  int // tries after another had failed
-	refused  int // tries that a worker ended because it was full or leaves
+	failed   int // attempts in which a worker failed
+	retries  int // attempts after another had failed
+	refused  int // attempts that a worker ended because it was full or leaves
 	failures []routing.Failure
-	claims   []claim         // of workers that failed tries
-	version  routing.Version // of its first try, and so of all
+	claims   []claim         // of workers that failed attempts
+	version  routing.Version // of its first attempt, and so of all
 
-	lostConnection  routing.Ref // worker whose connection the last try lost; zero: it ended otherwise
-	lostConnections int         // tries that were not counted, since only a connection was lost
+	lostConnection  routing.Ref // worker whose connection the last attempt lost; zero: it ended otherwise
+	lostConnections int         // attempts that were not counted, since only a connection was lost
 
 	firstAt, secondAt time.Time
 
-	released bool      // Release of the present try is out
+	released bool      // Release of the present attempt is out
 	served   bool      // the request ended well
 	lingerAt time.Time // finished: when to close what is still open
 }
 
 // maxLostConnections is how often a request may lose its connections to workers that live
-// without spending a try.
+// without spending an attempt.
 const maxLostConnections = 16
 
 // New returns the life of a request that has not started.
@@ -79,7 +79,7 @@ func New(p Params) *Join {
 
 // NewIn is New in place, for a Join that is part of something larger. A Join is not copied.
 func NewIn(j *Join, p Params) {
-	*j = Join{p: p, try: try{most: p.MaxTokens}}
+	*j = Join{p: p, attempt: attempt{most: p.MaxTokens}}
 	j.open = j.few[:0]
 }
 
@@ -99,7 +99,7 @@ func (j *Join) Done() bool { return j.phase == finished && len(j.open) == 0 }
 // Holder is the worker that has the KV of the whole blocks of the prompt in its prefix cache, once
 // one has; zero with true: none will share it. Of a request that two workers serve it is decode's.
 func (j *Join) Holder() (worker routing.Ref, known bool) {
-	t := &j.try
+	t := &j.attempt
 	switch {
 	case j.phase == finished:
 		return worker, true
@@ -118,8 +118,8 @@ func (j *Join) Tokens() int { return len(j.tokens) }
 // memory at a time where none of them has to be there for the next: so with many requests. What it
 // returns means nothing.
 func (j *Join) Fetch() (fetched int) {
-	t := &j.try
-	fetched = t.gaps.Count() + t.decodeNext + t.decodeAt.Nanosecond() + j.attempt + len(j.tokens) + len(j.p.StopTokens)
+	t := &j.attempt
+	fetched = t.gaps.Count() + t.decodeNext + t.decodeAt.Nanosecond() + j.number + len(j.tokens) + len(j.p.StopTokens)
 	if last := len(j.tokens) - 1; last >= 0 {
 		fetched += int(j.tokens[last])
 	}
@@ -146,7 +146,7 @@ func (j *Join) next() (at time.Time) {
 	case finished:
 		at = j.lingerAt
 	case running:
-		at = j.orRival(j.tryDue)
+		at = j.orRival(j.attemptDue)
 		if due := j.hedgeDue(); at.IsZero() || !due.IsZero() && due.Before(at) {
 			at = due
 		}
@@ -154,9 +154,9 @@ func (j *Join) next() (at time.Time) {
 	return at
 }
 
-// tryDue is when time alone changes something of the present try.
-func (j *Join) tryDue() time.Time {
-	at := j.try.waitUntil
+// attemptDue is when time alone changes something of the present attempt.
+func (j *Join) attemptDue() time.Time {
+	at := j.attempt.waitUntil
 	if due := j.silence().due; at.IsZero() || !due.IsZero() && due.Before(at) {
 		at = due
 	}
@@ -178,15 +178,15 @@ func (j *Join) Handle(now time.Time, event Event) []Action {
 		switch {
 		case j.answersHedge(e.Attempt):
 			j.notHedged(now)
-		case j.phase == asking && e.Attempt == j.attempt:
+		case j.phase == asking && e.Attempt == j.number:
 			j.phase = idle // the ask was answered
 			j.finish(now, Finish{Err: j.onlyClaim(e.Err)})
 		}
 	case DecodeMessage:
 		j.decodeMessage(now, e)
 	case PrefillMessage:
-		if j.turnTo(e.Attempt); j.phase == running && e.Attempt == j.attempt && !j.try.closing[Prefill] {
-			j.try.prefillAt = now
+		if j.turnTo(e.Attempt); j.phase == running && e.Attempt == j.number && !j.attempt.closing[Prefill] {
+			j.attempt.prefillAt = now
 			j.prefill(now, e.Event)
 		}
 	case Closed:
@@ -214,7 +214,7 @@ func (j *Join) HandleDecode(now time.Time, e DecodeMessage) []Action {
 	j.out, j.delivers = j.decoded.out[:0], j.decoded.delivers[:0]
 	steady := j.dueKnown && j.generates()
 	j.decodeMessage(now, e)
-	j.dueKnown = steady && j.generates() && j.try.ended == nil && j.try.waitUntil.IsZero()
+	j.dueKnown = steady && j.generates() && j.attempt.ended == nil && j.attempt.waitUntil.IsZero()
 	j.decoded.out, j.decoded.delivers = j.out, j.delivers
 	j.out, j.delivers = nil, nil
 	return j.decoded.out
@@ -222,16 +222,16 @@ func (j *Join) HandleDecode(now time.Time, e DecodeMessage) []Action {
 
 // generates reports whether all that is due now is decode's next token.
 func (j *Join) generates() bool {
-	t := &j.try
+	t := &j.attempt
 	return j.phase == running && t.admitted && t.first && !t.paused && !t.catchesUp
 }
 
 func (j *Join) decodeMessage(now time.Time, e DecodeMessage) {
-	if j.turnTo(e.Attempt); j.phase != running || e.Attempt != j.attempt || j.try.closing[Decode] {
+	if j.turnTo(e.Attempt); j.phase != running || e.Attempt != j.number || j.attempt.closing[Decode] {
 		return
 	}
-	before := j.try.decodeAt
-	j.try.decodeAt = now
+	before := j.attempt.decodeAt
+	j.attempt.decodeAt = now
 	j.decode(now, before, e.Event)
 }
 
@@ -242,8 +242,8 @@ func (j *Join) ask(now time.Time, retry bool) {
 	if j.p.MeanState {
 		j.tokens, j.stopped = j.tokens[:0], false
 	}
-	j.try = try{asked: now, most: j.p.MaxTokens}
-	j.do(Ask{Attempt: j.attempt, Retry: retry, Generated: slices.Clone(j.tokens), Failures: slices.Clone(j.failures), Version: j.version})
+	j.attempt = attempt{asked: now, most: j.p.MaxTokens}
+	j.do(Ask{Attempt: j.number, Retry: retry, Generated: slices.Clone(j.tokens), Failures: slices.Clone(j.failures), Version: j.version})
 }
 
 func (j *Join) tick(now time.Time) {
@@ -255,23 +255,23 @@ func (j *Join) tick(now time.Time) {
 		if due := j.hedgeDue(); !due.IsZero() && !now.Before(due) {
 			j.hedge(now)
 		}
-		j.tickTry(now)
+		j.tickAttempt(now)
 		if j.phase == running && j.rival != nil {
 			j.swap()
-			j.tickTry(now)
+			j.tickAttempt(now)
 		}
 	}
 }
 
-// tickTry is tick for the present try.
-func (j *Join) tickTry(now time.Time) {
-	if !j.try.waitUntil.IsZero() && !now.Before(j.try.waitUntil) {
-		j.try.waitUntil = time.Time{}
+// tickAttempt is tick for the present attempt.
+func (j *Join) tickAttempt(now time.Time) {
+	if !j.attempt.waitUntil.IsZero() && !now.Before(j.attempt.waitUntil) {
+		j.attempt.waitUntil = time.Time{}
 		switch {
-		case j.try.first && j.try.ended != nil:
+		case j.attempt.first && j.attempt.ended != nil:
 			j.complete(now, Decode)
-		case j.try.firstEnd != nil:
-			j.fail(now, j.try.firstEnd.side, j.try.firstEnd.err)
+		case j.attempt.firstEnd != nil:
+			j.fail(now, j.attempt.firstEnd.side, j.attempt.firstEnd.err)
 		default:
 			j.fail(now, Prefill, status.Error(codes.Internal, "decode has ended, but no first token came from prefill"))
 		}
@@ -280,20 +280,20 @@ func (j *Join) tickTry(now time.Time) {
 	switch w := j.silence(); {
 	case w.due.IsZero() || now.Before(w.due):
 	case w.suspect, w.queued:
-		j.do(CheckProgress{Stream: Stream{j.attempt, w.side}, Worker: j.try.worker(w.side)})
+		j.do(CheckProgress{Stream: Stream{j.number, w.side}, Worker: j.attempt.worker(w.side)})
 	default:
 		j.silent(now, w.side)
 	}
 }
 
-// closeAll asks for the streams of the present try to be closed. Those of earlier ones
+// closeAll asks for the streams of the present attempt to be closed. Those of earlier ones
 // are closing already.
 func (j *Join) closeAll() {
 	for _, side := range [...]Side{Decode, Prefill} {
-		s := Stream{j.attempt, side}
+		s := Stream{j.number, side}
 		if i := j.open.find(s); i >= 0 && !j.open[i].closing {
 			j.open[i].closing = true
-			j.try.closing[side] = true
+			j.attempt.closing[side] = true
 			j.do(Close{s})
 		}
 	}

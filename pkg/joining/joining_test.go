@@ -11,7 +11,7 @@ import (
 )
 
 // However the streams interleave and whoever dies: tokens in order, one end,
-// nothing left open, every try given back once.
+// nothing left open, every attempt given back once.
 func TestOneEnd(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t)
@@ -30,9 +30,9 @@ func TestOneEnd(t *testing.T) {
 				t.Fatalf("stream %v is open", id)
 			}
 		}
-		for attempt := range w.tries {
+		for attempt := range w.attempts {
 			if w.released[attempt] != 1 {
-				t.Fatalf("try %d was given back %d times", attempt, w.released[attempt])
+				t.Fatalf("attempt %d was given back %d times", attempt, w.released[attempt])
 			}
 		}
 		// Nothing wakes it up again.
@@ -47,7 +47,7 @@ func TestOneEnd(t *testing.T) {
 	})
 }
 
-// Workers that never fail give the whole text in one try.
+// Workers that never fail give the whole text in one attempt.
 func TestNoFailureNoRetry(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t)
@@ -74,8 +74,8 @@ func TestNoFailureNoRetry(t *testing.T) {
 				}
 			}
 		}
-		if w.finish.Err != nil || len(w.tries) != 1 {
-			t.Fatalf("%d tries, %v", len(w.tries), w.finish.Err)
+		if w.finish.Err != nil || len(w.attempts) != 1 {
+			t.Fatalf("%d attempts, %v", len(w.attempts), w.finish.Err)
 		}
 	})
 }

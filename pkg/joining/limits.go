@@ -10,7 +10,7 @@ import (
 
 // Limits bound every request. Operators choose them.
 type Limits struct {
-	// MaxAttempts is the maximum number of tries of a request in which workers failed.
+	// MaxAttempts is the maximum number of attempts of a request in which workers failed.
 	MaxAttempts int
 	// MaxRequestTime bounds a request; its client may set an earlier deadline.
 	MaxRequestTime time.Duration

@@ -40,14 +40,14 @@ func (p *Params) badLogprobs(tokens int, sent []*inferencev1.TokenLogprobs) stri
 	return ""
 }
 
-// scores reports whether the present try has to say how likely the prompt's tokens are: one that goes
+// scores reports whether the present attempt has to say how likely the prompt's tokens are: one that goes
 // on with tokens comes after one that did.
-func (j *Join) scores() bool { return j.p.PromptLogprobs && j.try.base == 0 }
+func (j *Join) scores() bool { return j.p.PromptLogprobs && j.attempt.base == 0 }
 
-// promptLogprobs takes what decode says of the prompt. What another try said before is not said
+// promptLogprobs takes what decode says of the prompt. What another attempt said before is not said
 // again: it is the same.
 func (j *Join) promptLogprobs(now time.Time, e *workerv1.PromptLogprobs) {
-	t := &j.try
+	t := &j.attempt
 	n := len(e.GetLogprobs())
 	problem := ""
 	switch {

@@ -24,7 +24,7 @@ func TestAWorkerIsLostBeforeTheMeanState(t *testing.T) {
 		Text: &words{}, MaxAttempts: 3, MaxRefusals: 4, Linger: time.Second,
 		Silence: routing.Silence{Queue: time.Minute, Prompt: time.Minute, Tokens: time.Minute},
 	})
-	try := func(attempt int, token uint32) {
+	begins := func(attempt int, token uint32) {
 		j.Handle(now, joining.Dispatched{Attempt: attempt, Dispatch: routing.Dispatch{Decode: routing.Ref{ID: "d", Epoch: uint64(attempt)}}})
 		for _, event := range []*workerv1.DecodeEvent{
 			{Event: &workerv1.DecodeEvent_Reserved{Reserved: &workerv1.Reserved{}}},
@@ -36,7 +36,7 @@ func TestAWorkerIsLostBeforeTheMeanState(t *testing.T) {
 	}
 	j.Handle(now, joining.Start{})
 	for attempt, token := range []uint32{stopToken, 7} {
-		try(attempt, token)
+		begins(attempt, token)
 		var asked *joining.Ask
 		for _, action := range j.Handle(now, joining.Closed{Stream: joining.Stream{Attempt: attempt}, Err: status.Error(codes.Unavailable, "connection lost")}) {
 			switch a := action.(type) {
@@ -47,10 +47,10 @@ func TestAWorkerIsLostBeforeTheMeanState(t *testing.T) {
 			}
 		}
 		if asked == nil || !asked.Retry || len(asked.Generated) > 0 {
-			t.Fatalf("after %d tries: %+v", attempt+1, asked)
+			t.Fatalf("after %d attempts: %+v", attempt+1, asked)
 		}
 	}
-	try(2, 7)
+	begins(2, 7)
 	var finish *joining.Finish
 	for _, action := range j.Handle(now, joining.DecodeMessage{Attempt: 2, Event: &workerv1.DecodeEvent{Event: &workerv1.DecodeEvent_Ended{
 		Ended: &workerv1.Ended{Reason: inferencev1.FinishReason_FINISH_REASON_LENGTH, MeanState: []float32{1, 2}},

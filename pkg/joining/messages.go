@@ -11,7 +11,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/routing"
 )
 
-// Side is which of the two streams of a try is meant.
+// Side is which of the two streams of an attempt is meant.
 type Side int
 
 // The sides.
@@ -28,7 +28,7 @@ func (s Side) String() string {
 	return "decode"
 }
 
-// Stream names a stream: the side and the try that opened it.
+// Stream names a stream: the side and the attempt that opened it.
 type Stream struct {
 	Attempt int
 	Side    Side
@@ -103,7 +103,7 @@ type (
 	// Refused, unless Withdraw comes first.
 	Ask struct {
 		Attempt int
-		// Retry: a worker failed in the try before. One that refused or leaves did not.
+		// Retry: a worker failed in the attempt before. One that refused or leaves did not.
 		Retry bool
 		// Generated is the tokens so far.
 		Generated []int32
@@ -111,12 +111,12 @@ type (
 		// Version that the workers have to have; zero at the first attempt.
 		Version routing.Version
 	}
-	// AskHedge asks for workers of a second try beside the one that runs, which is called ID. It is
+	// AskHedge asks for workers of a hedged attempt beside the one that runs, which is called ID. It is
 	// to be answered at once, by Dispatched or Refused.
 	AskHedge struct {
 		Attempt int
 		ID      string
-		// Late is the worker whose turn it is in the first try, After how long that has run.
+		// Late is the worker whose turn it is in the first attempt, After how long that has run.
 		Late  routing.Ref
 		After time.Duration
 		// Again: it was refused before.
@@ -157,21 +157,21 @@ type (
 		Stream Stream
 		Worker routing.Ref
 	}
-	// Release says that a try is over and what failed in it.
+	// Release says that an attempt is over and what failed in it.
 	Release struct {
 		Attempt  int
-		ID       string // of the try, as routing knows it
+		ID       string // of the attempt, as routing knows it
 		Failures []routing.Failure
-		// Hedge: it was the second of two tries. Beside: the other one goes on, since this one failed
+		// Hedge: it was the second of two attempts. Beside: the other one goes on, since this one failed
 		// or, if it is Lost, was later with its first token; for so long it had Computed.
 		Hedge, Beside, Lost bool
 		Computed            time.Duration
-		// Served: it ended the request, and well, with so many tokens in this try and this time in
+		// Served: it ended the request, and well, with so many tokens in this attempt and this time in
 		// the decode worker's batch.
 		Served   bool
 		Tokens   int
 		Decoding time.Duration
-		// Err is what ended the try, if it failed.
+		// Err is what ended the attempt, if it failed.
 		Err error
 	}
 	// Accept says that workers took the request. It comes at most once, before
@@ -248,7 +248,7 @@ type Params struct {
 	PromptLogprobs    bool
 	TopPromptLogprobs int
 	// MeanState: the worker has to give the mean hidden state of the prompt, which comes with its
-	// Ended. So a try that fails before delivers its tokens in vain, and the next one delivers them again.
+	// Ended. So an attempt that fails before delivers its tokens in vain, and the next one delivers them again.
 	MeanState bool
 	// Silence bounds how long workers may say nothing. Every field has to be set.
 	Silence routing.Silence
@@ -257,7 +257,7 @@ type Params struct {
 	// Arrived and Tokenized bound the first stage of the latency budget.
 	Arrived, Tokenized time.Time
 	Deadline           time.Time // as the router enforces it; zero: none
-	// MaxAttempts is the most tries in which a worker failed. A worker that refuses
+	// MaxAttempts is the most attempts in which a worker failed. A worker that refuses
 	// because it is full, or leaves, spends none; MaxRefusals bounds that.
 	MaxAttempts, MaxRefusals int
 	// Linger is how long a stream may take to end by itself once nothing of it

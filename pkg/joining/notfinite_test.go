@@ -71,10 +71,10 @@ func TestWhatIsNotFiniteGoesOnElsewhere(t *testing.T) {
 					}
 				}
 				if !slices.Equal(blamed, c.blames) {
-					t.Errorf("try %d blames %v, want %v", attempt, blamed, c.blames)
+					t.Errorf("attempt %d blames %v, want %v", attempt, blamed, c.blames)
 				}
 				if last := attempt == 2; asked == last || finished != last {
-					t.Fatalf("try %d: asked again %v, ended %v", attempt, asked, finished)
+					t.Fatalf("attempt %d: asked again %v, ended %v", attempt, asked, finished)
 				}
 			}
 		})

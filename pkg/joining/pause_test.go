@@ -83,7 +83,7 @@ func TestSilenceOfAPausedSequence(t *testing.T) {
 			for _, event := range test.events {
 				now = now.Add(5 * time.Second)
 				if release := releaseOf(j.Handle(now, joining.DecodeMessage{Event: event})); release != nil {
-					t.Fatalf("%v ends the try: %v", event, release.Err)
+					t.Fatalf("%v ends the attempt: %v", event, release.Err)
 				}
 			}
 			if due, ok := j.Next(); !ok || due.Sub(now) != test.want {
@@ -104,7 +104,7 @@ func TestSilenceOfAPausedSequence(t *testing.T) {
 	}
 }
 
-// Pauses that no honest worker speaks of end the try.
+// Pauses that no honest worker speaks of end the attempt.
 func TestPausesThatCannotBe(t *testing.T) {
 	for name, events := range map[string][]*workerv1.DecodeEvent{
 		"without blocks":       {paused},
@@ -124,7 +124,7 @@ func TestPausesThatCannotBe(t *testing.T) {
 }
 
 // Decode has ended and its stream too, and then prefill says no more than that the
-// transfer failed: nobody is left to explain that, so the try is over.
+// transfer failed: nobody is left to explain that, so the attempt is over.
 func TestNobodyIsLeftToExplain(t *testing.T) {
 	j, now := disaggregatedTry()
 	for _, event := range []*workerv1.DecodeEvent{reserved, admitted, tokenAt(1), ended} {

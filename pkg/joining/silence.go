@@ -13,7 +13,7 @@ import (
 
 // A worker that is silent for longer than Params.Silence has failed. After the shorter
 // limits of Dispatched it is suspected: unless it shows that it computes, the request
-// goes on elsewhere. That is a guess, so it spends no try, and after maxSuspicions of
+// goes on elsewhere. That is a guess, so it spends no attempt, and after maxSuspicions of
 // them the request keeps to Params.Silence.
 const maxSuspicions = 2
 
@@ -31,7 +31,7 @@ type wait struct {
 // silence is which worker has to say something next, and by when. Where both have to,
 // it is the one whose time ends first.
 func (j *Join) silence() wait {
-	t := &j.try
+	t := &j.attempt
 	if t.ended != nil || t.firstEnd != nil {
 		return wait{} // the rest is bounded by waitUntil
 	}
@@ -43,7 +43,7 @@ func (j *Join) silence() wait {
 }
 
 func (j *Join) wait(side Side) wait {
-	t := &j.try
+	t := &j.attempt
 	turn, last, derived := j.decodeTurn(), t.decodeAt, &t.DecodeSilence
 	if side == Prefill {
 		turn, last, derived = j.prefillTurn(), t.prefillAt, &t.PrefillSilence
@@ -70,21 +70,21 @@ func (j *Join) wait(side Side) wait {
 // did not is suspected, or has failed. One that did is busy with others: the request has
 // waited in its queue for as long as it may.
 func (j *Join) progressed(now time.Time, e Progressed) {
-	if j.turnTo(e.Stream.Attempt); j.phase != running || e.Stream.Attempt != j.attempt {
+	if j.turnTo(e.Stream.Attempt); j.phase != running || e.Stream.Attempt != j.number {
 		return
 	}
-	j.try.progressAt[e.Stream.Side] = e.At
+	j.attempt.progressAt[e.Stream.Side] = e.At
 	w := j.silence()
 	switch {
 	case w.side != e.Stream.Side || w.due.IsZero() || now.Before(w.due):
 	case w.suspect:
 		j.suspicions++
-		j.try.suspected = true
+		j.attempt.suspected = true
 		j.silent(now, w.side)
 	case w.queued && now.Sub(e.At) < j.p.Silence.Tokens:
-		j.try.outwaited = true
+		j.attempt.outwaited = true
 		j.fail(now, w.side, rpc.Error(codes.ResourceExhausted, api.ReasonQueueTimeout,
-			fmt.Sprintf("%s worker %s is busy: the request waited %s in its queue", w.side, j.try.worker(w.side).ID, j.p.Silence.Queue), 0))
+			fmt.Sprintf("%s worker %s is busy: the request waited %s in its queue", w.side, j.attempt.worker(w.side).ID, j.p.Silence.Queue), 0))
 	case w.queued:
 		j.silent(now, w.side)
 	}
@@ -116,7 +116,7 @@ func (t turn) of(s *routing.Silence) time.Duration {
 
 // decodeTurn is what decode is at.
 func (j *Join) decodeTurn() turn {
-	t := &j.try
+	t := &j.attempt
 	switch {
 	case t.paused:
 		return inQueue
@@ -134,7 +134,7 @@ func (j *Join) decodeTurn() turn {
 
 // prefillTurn is what prefill is at.
 func (j *Join) prefillTurn() turn {
-	t := &j.try
+	t := &j.attempt
 	switch {
 	case t.first && t.admitted, t.sent, !t.reserved, !t.disaggregated:
 		return nothing // decode's turn

@@ -33,7 +33,7 @@ func (r *request) wake(t *testing.T) (time.Duration, said) {
 }
 
 // A worker that is silent for longer than the policy derived loses the request, unless
-// it computes for others; that costs no try, and happens twice at most.
+// it computes for others; that costs no attempt, and happens twice at most.
 func TestSuspicion(t *testing.T) {
 	r := newRequest(time.Time{}, 9)
 	for range 2 {

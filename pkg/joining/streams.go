@@ -16,7 +16,7 @@ import (
 
 // decode takes in a message of the decode stream; the one before came at before.
 func (j *Join) decode(now, before time.Time, event *workerv1.DecodeEvent) {
-	t := &j.try
+	t := &j.attempt
 	switch e := event.GetEvent().(type) {
 	case *workerv1.DecodeEvent_Reserved:
 		if t.reserved {
@@ -89,11 +89,11 @@ func (j *Join) decode(now, before time.Time, event *workerv1.DecodeEvent) {
 
 // queued takes in that a worker has the sequence.
 func (j *Join) queued(now time.Time, side Side, role controlv1.Role, e *workerv1.Queued) {
-	if j.try.queued[side] {
+	if j.attempt.queued[side] {
 		j.broken(now, side, "queued twice")
 		return
 	}
-	j.try.queued[side] = true
+	j.attempt.queued[side] = true
 	j.do(Tell{routing.Queued{ID: j.id(), Role: role, Task: e.GetTask()}})
 }
 
@@ -101,14 +101,14 @@ func (j *Join) queued(now time.Time, side Side, role controlv1.Role, e *workerv1
 const maxTransport = 16
 
 func (j *Join) openPrefill(now time.Time, ticket *kvtransferv1.Ticket) {
-	s := Stream{j.attempt, Prefill}
-	j.try.prefillAt = now
+	s := Stream{j.number, Prefill}
+	j.attempt.prefillAt = now
 	j.open.add(s)
-	j.do(OpenPrefill{Stream: s, Worker: j.try.Prefill, Generated: slices.Clone(j.tokens), Ticket: ticket, Source: j.try.Source})
+	j.do(OpenPrefill{Stream: s, Worker: j.attempt.Prefill, Generated: slices.Clone(j.tokens), Ticket: ticket, Source: j.attempt.Source})
 }
 
 func (j *Join) decodeTokens(now, before time.Time, e *workerv1.Tokens) {
-	t := &j.try
+	t := &j.attempt
 	switch {
 	case t.ended != nil:
 		j.broken(now, Decode, "sent tokens after the end")
@@ -154,7 +154,7 @@ const (
 
 // countGap counts a gap between tokens of decode.
 func (j *Join) countGap(now time.Time, gap time.Duration) {
-	t := &j.try
+	t := &j.attempt
 	t.gaps.Add(gap)
 	if t.gaps.Count() >= tellGaps || now.Sub(t.toldAt) >= tellEvery {
 		j.do(Tell{routing.TokensReceived{ID: j.id(), Gaps: t.gaps}})
@@ -165,7 +165,7 @@ func (j *Join) countGap(now time.Time, gap time.Duration) {
 // fetched takes in what came of the block store that the worker was told of. One
 // that did not ask it has no verdict, though it may have waited for another's fetch.
 func (j *Join) fetched(e *workerv1.PrefillStarted) {
-	t := &j.try
+	t := &j.attempt
 	t.fetched, t.fetchNs = min(e.GetFetchedTokens(), e.GetCachedTokens()), max(e.GetFetchNs(), 0)
 	if t.Source != nil && e.GetFetchVerdict() != workerv1.FetchVerdict_FETCH_VERDICT_UNSPECIFIED {
 		j.do(Tell{routing.Fetched{
@@ -177,7 +177,7 @@ func (j *Join) fetched(e *workerv1.PrefillStarted) {
 
 // prefill takes in a message of the prefill stream.
 func (j *Join) prefill(now time.Time, event *workerv1.PrefillEvent) {
-	t := &j.try
+	t := &j.attempt
 	switch e := event.GetEvent().(type) {
 	case *workerv1.PrefillEvent_Queued:
 		j.queued(now, Prefill, controlv1.Role_ROLE_PREFILL, e.Queued)

@@ -17,14 +17,14 @@ import (
 func TestTaken(t *testing.T) {
 	for _, test := range []struct {
 		name         string
-		try          func() (*joining.Join, time.Time)
+		begin        func() (*joining.Join, time.Time)
 		on, silentOn *workerv1.DecodeEvent
 	}{
 		{"one worker", func() (*joining.Join, time.Time) { return aggregatedTry(5) }, admitted, nil},
 		{"two workers", disaggregatedTry, reserved, admitted},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			j, now := test.try()
+			j, now := test.begin()
 			told := func(event *workerv1.DecodeEvent) bool {
 				return slices.ContainsFunc(j.Handle(now, joining.DecodeMessage{Event: event}), func(a joining.Action) bool {
 					tell, is := a.(joining.Tell)

@@ -15,7 +15,7 @@ import (
 // message came late, so that the gap after it is shorter than what the worker
 // computed in it, the difference is moved there from the gap before.
 func (j *Join) timings() *inferencev1.Timings {
-	t := &j.try
+	t := &j.attempt
 	at := j.p.Arrived
 	// gap is the time from the last mark to this one; a mark that was never set
 	// or lies before the last is the last.
@@ -30,7 +30,7 @@ func (j *Join) timings() *inferencev1.Timings {
 		at = mark
 		return int64(d)
 	}
-	var retried time.Time // until when tries failed, or one was late
+	var retried time.Time // until when attempts failed, or one was late
 	if j.retries > 0 || t.hedge {
 		retried = t.asked
 	}

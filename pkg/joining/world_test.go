@@ -64,14 +64,14 @@ type world struct {
 
 	asked     *joining.Ask
 	open      map[joining.Stream]*stream
-	tries     map[int]*tryState
+	attempts  map[int]*tryState
 	delivered []int32
 	accepted  bool
 	finish    *joining.Finish
 	openings  int
 	fetched   int
 	released  map[int]int
-	hedge     int  // the second of two tries; 0: there was none
+	hedge     int  // the second of two attempts; 0: there was none
 	beside    bool // and both run
 }
 
@@ -89,7 +89,7 @@ type tryState struct {
 
 func newWorld(t *rapid.T) *world {
 	w := &world{
-		t: t, now: time.Unix(1000, 0), open: map[joining.Stream]*stream{}, tries: map[int]*tryState{}, released: map[int]int{},
+		t: t, now: time.Unix(1000, 0), open: map[joining.Stream]*stream{}, attempts: map[int]*tryState{}, released: map[int]int{},
 		length: rapid.IntRange(1, 8).Draw(t, "length"), max: rapid.IntRange(1, 8).Draw(t, "max"),
 		stopAt: rapid.IntRange(0, 10).Draw(t, "stopAt"), chaos: rapid.Bool().Draw(t, "chaos"),
 	}
@@ -160,7 +160,7 @@ func (w *world) take(action joining.Action) {
 			w.t.Fatalf("asks with %v, delivered %v", a.Generated, w.delivered)
 		}
 		if a.Retry && a.Attempt == 0 {
-			w.t.Fatalf("the first try is a retry: %+v", a)
+			w.t.Fatalf("the first attempt is a retry: %+v", a)
 		}
 		w.asked = &a
 	case joining.AskHedge:
@@ -178,7 +178,7 @@ func (w *world) take(action joining.Action) {
 		}
 	case joining.OpenPrefill:
 		w.openings++
-		if a.Source.GetWorkerId() != "s" || a.Source.GetEpoch() != w.tries[a.Stream.Attempt].epoch {
+		if a.Source.GetWorkerId() != "s" || a.Source.GetEpoch() != w.attempts[a.Stream.Attempt].epoch {
 			w.t.Fatalf("told of %v", a.Source)
 		}
 		w.open[a.Stream] = &stream{script: w.prefillScript(a.Stream.Attempt, len(a.Generated))}
@@ -211,7 +211,7 @@ func (w *world) take(action joining.Action) {
 	case joining.Release:
 		w.released[a.Attempt]++
 		if want := w.join.ID(a.Attempt == w.hedge && w.hedge > 0); a.ID != want || a.Hedge != (w.hedge > 0 && a.Attempt == w.hedge) || a.Computed > 0 && !a.Lost {
-			w.t.Fatalf("%+v, want id %q; the second try is %d", a, want, w.hedge)
+			w.t.Fatalf("%+v, want id %q; the second attempt is %d", a, want, w.hedge)
 		}
 		if w.beside = w.beside && !a.Beside; a.Lost && len(w.delivered) > 0 {
 			w.t.Fatalf("%+v after the first token", a)
@@ -232,7 +232,7 @@ func (w *world) take(action joining.Action) {
 			w.t.Fatalf("delivered %d at %d with %v, want %v", a.Token, a.Offset, a.Logprobs, want)
 		}
 		if w.beside {
-			w.t.Fatal("a token while two tries run")
+			w.t.Fatal("a token while two attempts run")
 		}
 		w.delivered = append(w.delivered, a.Token)
 	case joining.Finish:
@@ -265,7 +265,7 @@ func (w *world) checkFinish(f *joining.Finish) {
 		w.t.Fatalf("timings do not add up: %v", m)
 	}
 	n := len(w.delivered)
-	if int(f.Usage.GetCompletionTokens()) != n || int(f.Route.GetRetries()) != len(w.tries)-1-min(w.hedge, 1) || f.Route.GetHedged() != (w.hedge > 0) {
+	if int(f.Usage.GetCompletionTokens()) != n || int(f.Route.GetRetries()) != len(w.attempts)-1-min(w.hedge, 1) || f.Route.GetHedged() != (w.hedge > 0) {
 		w.t.Fatalf("usage %v, route %v after %d tokens", f.Usage, f.Route, n)
 	}
 	if want := min(w.length, w.max); w.stopAt > 0 && w.stopAt <= want {
@@ -341,7 +341,7 @@ func (w *world) held(id joining.Stream, s *stream) bool {
 	if !ok || m.Event.GetAdmitted() == nil && m.Event.GetPaused() == nil {
 		return false
 	}
-	t := w.tries[id.Attempt]
+	t := w.attempts[id.Attempt]
 	return t.disaggregated && !t.committed
 }
 
@@ -429,7 +429,7 @@ func (w *world) speak(id joining.Stream, s *stream) {
 		// From here on the first token may be drawn, and the KV arrive, before the
 		// router hears of it. If the token is the last, decode is told so.
 		if first := s.script[0].(joining.PrefillMessage).Event.GetFirstToken(); !first.GetLast() {
-			w.tries[id.Attempt].committed = true
+			w.attempts[id.Attempt].committed = true
 		} else if d := w.open[joining.Stream{Attempt: id.Attempt, Side: joining.Decode}]; !d.done {
 			d.script, d.end = nil, rpc.Error(codes.Canceled, api.ReasonFinishedAtPrefill, "finished", 0)
 		}
@@ -437,7 +437,7 @@ func (w *world) speak(id joining.Stream, s *stream) {
 	w.send(event)
 }
 
-// askedHedge answers a request for a second try.
+// askedHedge answers a request for a second attempt.
 func (w *world) askedHedge(a joining.AskHedge) {
 	if len(w.delivered) > 0 || w.hedge > 0 || w.asked != nil || a.ID != w.join.ID(true) || len(a.Generated) > 0 {
 		w.t.Fatalf("%+v after %v and %d", a, w.delivered, w.hedge)
@@ -460,7 +460,7 @@ func (w *world) dispatch() {
 	w.send(w.choose(a.Attempt, a.Failures))
 }
 
-// choose draws the workers of a try.
+// choose draws the workers of an attempt.
 func (w *world) choose(attempt int, failures []routing.Failure) joining.Dispatched {
 	w.epoch++
 	mode := rapid.SampledFrom([]inferencev1.Mode{inferencev1.Mode_MODE_DISAGGREGATED, inferencev1.Mode_MODE_AGGREGATED}).Draw(w.t, "mode")
@@ -478,6 +478,6 @@ func (w *world) choose(attempt int, failures []routing.Failure) joining.Dispatch
 		e.PrefillSilence = e.DecodeSilence
 	}
 	e.HedgeAfter = time.Duration(rapid.IntRange(0, 2).Draw(w.t, "hedge after")) * 500 * time.Millisecond
-	w.tries[attempt] = &tryState{disaggregated: mode == inferencev1.Mode_MODE_DISAGGREGATED, epoch: w.epoch}
+	w.attempts[attempt] = &tryState{disaggregated: mode == inferencev1.Mode_MODE_DISAGGREGATED, epoch: w.epoch}
 	return e
 }

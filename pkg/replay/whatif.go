@@ -29,7 +29,7 @@ type Comparison struct {
 	Sent    int            `json:"sent"`
 	// Undecided are without a decision in the log or now.
 	Undecided int `json:"undecided"`
-	// Hedges are second tries that the log has, and that were left out: which requests would have
+	// Hedges are hedged attempts that the log has, and that were left out: which requests would have
 	// been late is not known.
 	Hedges int `json:"hedges_left_out"`
 	// Longer and Shorter waited for longer, or less long, by a millisecond at least.
@@ -74,7 +74,7 @@ type Waits struct {
 
 // WhatIf asks what routing would have decided with the configuration that change makes of the
 // recorded one. What workers do is as it was: their reports, their prefix caches and how long
-// they took. Second tries are left out. A request that goes to other workers takes as long there as it took; one that was
+// they took. Hedged attempts are left out. A request that goes to other workers takes as long there as it took; one that was
 // refused takes as long as the others do on average. It fails if ctx ends before.
 //
 // It reads the log twice, and keeps about a kilobyte of each request.

@@ -57,7 +57,7 @@ type Config struct {
 	// TPOTHorizonTokens is over how many output tokens the predicted time per
 	// token counts in the cost of a decode worker, at most.
 	TPOTHorizonTokens int
-	// HedgeShare is how many second tries there may be of requests whose first token is late, as a
+	// HedgeShare is how many hedged attempts there may be of requests whose first token is late, as a
 	// share of the requests; 0: none.
 	HedgeShare float64
 	// RetryShare is how many retries there may be after workers failed, as a share of the requests

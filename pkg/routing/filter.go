@@ -19,7 +19,7 @@ type fitness int
 const (
 	fit          fitness = iota // nothing speaks against it
 	unreporting                 // it reports no load, so it may hang
-	failedBefore                // it failed this request, and another try may go well
+	failedBefore                // it failed this request, and another attempt may go well
 	reportsFull                 // full by its load reports, not by the router's own account
 	suspected                   // it hung, or failed what others serve
 	held                        // soon: it would wait at the worker, and waits at the router instead

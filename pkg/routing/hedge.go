@@ -8,24 +8,24 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// A request whose first token is late may have a second try beside the first (pkg/joining). It is
-// late after hedgeOne of twenty predictions of its role would have come true. The second try is
+// A request whose first token is late may have a hedged attempt beside the first (pkg/joining). It is
+// late after hedgeOne of twenty predictions of its role would have come true. The hedged attempt is
 // refused where it could make matters worse: it takes a share of the requests at most, and only
 // room that nobody else wants.
 
 const (
 	// hedgeOne is of how many first tokens one is late.
 	hedgeOne = 20
-	// hedgeLeast is how late is too short to be worth a second try.
+	// hedgeLeast is how late is too short to be worth a hedged attempt.
 	hedgeLeast = 5 * time.Millisecond
-	// hedgesKept is how many second tries may be saved for later, and hedgesLater how many of them
+	// hedgesKept is how many hedged attempts may be saved for later, and hedgesLater how many of them
 	// for first tokens that are still late when they are asked for again: many are a little late,
 	// and few are very late, together.
 	hedgesKept  = 10
 	hedgesLater = 5
 )
 
-// Why there is no second try.
+// Why there is no hedged attempt.
 const (
 	// HedgeBudget: there were as many as may be.
 	HedgeBudget = "budget"
@@ -33,7 +33,7 @@ const (
 	HedgeNoCapacity = "no_capacity"
 )
 
-// hedges are the second tries that the requests so far allow.
+// hedges are the hedged attempts that the requests so far allow.
 type hedges struct {
 	left float64
 	late [2]trackRecord // of first tokens, on prefill and on decode workers
@@ -81,13 +81,13 @@ func (rt *Router) hedge(now time.Time, e Hedge) {
 	rt.queue.shares.begin(e.Request.Tenant)
 }
 
-// hasRoom reports whether a second try would begin at once.
+// hasRoom reports whether a hedged attempt would begin at once.
 func hasRoom(decode, prefill *candidate) bool {
 	first := cmp.Or(prefill, decode)
 	return first.measured && first.fitness == fit && decode.fitness == fit && !decode.probe && first.queueMs <= first.prefillMs && decode.placeMs == 0
 }
 
-// firstCame takes in how long the first token of a request took, or, with lost, that another try's
+// firstCame takes in how long the first token of a request took, or, with lost, that another attempt's
 // came before it.
 func (rt *Router) firstCame(now time.Time, d *dispatched, lost bool) {
 	if took := now.Sub(d.at); d.first > 0 {

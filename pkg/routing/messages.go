@@ -23,7 +23,7 @@ type Ref struct {
 type Request struct {
 	ID       string           // the same over all its attempts and no other's
 	Attempt  int              // 0 at first, more each time it was started again
-	Retry    bool             // a worker failed in the try before
+	Retry    bool             // a worker failed in the attempt before
 	Tenant   string           // that it counts for
 	Model    string           // one of Config.Models, by name
 	Mode     inferencev1.Mode // that was asked for
@@ -120,8 +120,8 @@ type (
 	// Arrived hands in a request or its next attempt. It is answered by exactly
 	// one Dispatch or Refuse, unless Cancelled comes first.
 	Arrived struct{ Request Request }
-	// Hedge asks for workers of a second try beside one that runs and whose first token is late. It
-	// is answered at once by a Dispatch or Refuse of Request.ID, which no other try has. Its Version
+	// Hedge asks for workers of a hedged attempt beside one that runs and whose first token is late. It
+	// is answered at once by a Dispatch or Refuse of Request.ID, which no other attempt has. Its Version
 	// is set, and its Attempt is not 0.
 	Hedge struct {
 		Request Request
@@ -173,7 +173,7 @@ type (
 		Gaps Gaps
 	}
 	// Contradicted says that others served a request that Worker failed, by its own
-	// word, in a try that began at Began. Why is what it said.
+	// word, in an attempt that began at Began. Why is what it said.
 	Contradicted struct {
 		Worker Ref
 		Began  time.Time
@@ -188,7 +188,7 @@ type (
 		Served   bool
 		Tokens   int
 		Decoding time.Duration
-		// Lost: another try of the request had its first token before.
+		// Lost: another attempt of the request had its first token before.
 		Lost bool
 	}
 	// Cancelled takes a request out of the queue. Unknown ones are ignored.
@@ -263,7 +263,7 @@ type (
 		ContextTokens int
 		// DecodeSilence and PrefillSilence are how long they may be silent.
 		DecodeSilence, PrefillSilence Silence
-		// HedgeAfter is after how long without a first token to ask for a second try; 0: never.
+		// HedgeAfter is after how long without a first token to ask for a hedged attempt; 0: never.
 		HedgeAfter time.Duration
 		// Fallback: mode auto would have disaggregated, had there been a prefill
 		// worker that can send to a decode worker.
@@ -350,7 +350,7 @@ type Refusal struct {
 	Reason     string        // one of api's Reason constants
 	Field      string        // of the request that is to blame, if one is
 	Message    string        // for people: says what to do
-	RetryAfter time.Duration // when another try may go well; 0: never as it is
+	RetryAfter time.Duration // when another attempt may go well; 0: never as it is
 }
 
 // Error is the message with its code.

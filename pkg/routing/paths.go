@@ -24,7 +24,7 @@ const (
 	pathFirst = 100 * time.Millisecond
 	pathLeast = time.Second
 	pathMost  = 30 * time.Second
-	// pathKept is after how long without a try a pair's failures are forgotten.
+	// pathKept is after how long without an attempt a pair's failures are forgotten.
 	pathKept = 5 * time.Minute
 	// maxPaths is the most pairs that are remembered; of more, those that failed the
 	// longest ago are forgotten.

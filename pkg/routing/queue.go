@@ -55,7 +55,7 @@ type entry struct {
 	kept string
 	// refused is the decision that refuses it, as of the last search; nil: there is none.
 	refused *controlv1.Decision
-	// hedges is what it is a second try of; nil: it is none.
+	// hedges is what it is a hedged attempt of; nil: it is none.
 	hedges *Hedge
 	// overtaken is how many tokens of requests went before it while it found no place, and starved
 	// whether nobody else is to.

@@ -9,7 +9,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/api"
 )
 
-// A fleet on which most tries fail is not helped by trying everything again. So retries are a share
+// A fleet on which most attempts fail is not helped by trying everything again. So retries are a share
 // of the requests at most: of those that came lately and of those that run, since a worker that dies
 // leaves as many to be tried again as it had. What a worker refuses before it begins is no retry.
 
@@ -49,7 +49,7 @@ func (r *retries) sums(now time.Time) (requests, again int) {
 	return requests, again
 }
 
-// mayRetry takes in that a request or its next try has come, and says whether it may be tried.
+// mayRetry takes in that a request or its next attempt has come, and says whether it may be tried.
 func (rt *Router) mayRetry(now time.Time, r *Request) bool {
 	requests, again := rt.retries.at(now)
 	switch {

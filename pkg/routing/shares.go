@@ -48,7 +48,7 @@ func (s *shares) send(tenant string, tokens int) {
 	t.running++
 }
 
-// begin counts in a second try of a request that was sent.
+// begin counts in a hedged attempt of a request that was sent.
 func (s *shares) begin(tenant string) {
 	if t := s.tenants[tenant]; t != nil {
 		t.running++

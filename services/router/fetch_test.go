@@ -104,7 +104,7 @@ func TestFetchedFromAStore(t *testing.T) {
 	})
 }
 
-// A store that gives nothing, or is gone, costs the try that found out.
+// A store that gives nothing, or is gone, costs the attempt that found out.
 func TestStoreThatGivesNothing(t *testing.T) {
 	inMesh(t, nil, func(t *testing.T, m *mesh) {
 		const took = 3 * time.Millisecond

@@ -17,7 +17,7 @@ import (
 )
 
 // A request whose first token is late has it from another worker, with the same tokens, and
-// nothing of the other try is left. The record tells.
+// nothing of the other attempt is left. The record tells.
 func TestHedge(t *testing.T) {
 	for _, test := range []struct {
 		name  string

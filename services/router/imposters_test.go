@@ -14,7 +14,7 @@ import (
 )
 
 // Records that lead to nobody, to a gRPC server that is no worker, or to another worker,
-// get no request, spend no try, and are shown with what is wrong.
+// get no request, spend no attempt, and are shown with what is wrong.
 func TestRecordsOfNobody(t *testing.T) {
 	inMesh(t, nil, func(t *testing.T, m *mesh) {
 		real := m.start(nil, prefillRecord("p1"), decodeRecord("d1"))

@@ -26,7 +26,7 @@ import (
 )
 
 // Kept is how many requests Explain knows, as control.proto states it, and keptDecisions how
-// many tries of each.
+// many attempts of each.
 const (
 	Kept          = 4096
 	keptDecisions = 4
@@ -155,7 +155,7 @@ func (r *Record) drop() {
 	}
 }
 
-// Failed adds to a decision, which was given to Decided, why its try failed.
+// Failed adds to a decision, which was given to Decided, why its attempt failed.
 func (r *Record) Failed(of *controlv1.Decision, failures []routing.Failure, err error) {
 	ids := make([]string, len(failures))
 	for i, f := range failures {
@@ -169,14 +169,14 @@ func (r *Record) Failed(of *controlv1.Decision, failures []routing.Failure, err 
 	of.Failure = strings.Join(ids, ", ") + ": " + rpc.CodeName(status.Code(err)) + ": " + status.Convert(err).Message()
 }
 
-// Lost adds to a decision that another try had its first token before.
+// Lost adds to a decision that another attempt had its first token before.
 func (r *Record) Lost(of *controlv1.Decision) {
 	r.records.mu.Lock()
 	defer r.records.mu.Unlock()
 	of.Lost = true
 }
 
-// Ended adds how the request ended: with the status err, or if that is nil as f says, in the try of
+// Ended adds how the request ended: with the status err, or if that is nil as f says, in the attempt of
 // a decision.
 func (r *Record) Ended(now time.Time, err error, f joining.Finish, in *controlv1.Decision) {
 	r.records.mu.Lock()

@@ -212,7 +212,7 @@ func (d *Dispatcher) Ask(r routing.Request, tokens []int32, salt string, answers
 	d.step(routing.Arrived{Request: r})
 }
 
-// Hedge asks for the workers of a second try, and returns the answer, Dispatched or Refused.
+// Hedge asks for the workers of a hedged attempt, and returns the answer, Dispatched or Refused.
 func (d *Dispatcher) Hedge(h routing.Hedge, tokens []int32, salt string) joining.Event {
 	d.hash(&h.Request, tokens, salt)
 	answers := make(chan joining.Event, 1)

@@ -7,9 +7,9 @@ import (
 	"github.com/tandem-serving/tandem/pkg/routing"
 )
 
-// ask asks the policy for the workers of the next try.
+// ask asks the policy for the workers of the next attempt.
 func (r *request) ask(a joining.Ask) {
-	clear(r.tries)
+	clear(r.attempts)
 	tokens := slices.Concat(r.plan.Tokens, a.Generated)
 	wanted := r.wanted(r.key, a.Attempt, tokens, a.Failures, a.Version)
 	if wanted.Retry = a.Retry; a.Retry {
@@ -18,7 +18,7 @@ func (r *request) ask(a joining.Ask) {
 	r.requests.deps.Dispatcher.Ask(wanted, r.findable(tokens), r.plan.Envelope.GetCacheSalt(), r.answers)
 }
 
-// askHedge asks the policy for the workers of a second try. The policy answers at once.
+// askHedge asks the policy for the workers of a hedged attempt. The policy answers at once.
 func (r *request) askHedge(a joining.AskHedge) {
 	tokens := slices.Concat(r.plan.Tokens, a.Generated)
 	wanted := r.wanted(a.ID, a.Attempt, tokens, a.Failures, a.Version)
@@ -32,7 +32,7 @@ func (r *request) askHedge(a joining.AskHedge) {
 	r.loop.Step(answer)
 }
 
-// wanted is what the policy needs to know about a try.
+// wanted is what the policy needs to know about an attempt.
 func (r *request) wanted(id string, attempt int, tokens []int32, failures []routing.Failure, version routing.Version) routing.Request {
 	p := r.plan
 	return routing.Request{

@@ -135,7 +135,7 @@ func (m *metrics) fetchedFrom(verdict workerv1.FetchVerdict) {
 	m.fetches.WithLabelValues(result).Inc()
 }
 
-// retried counts a try that failed because of workers.
+// retried counts an attempt that failed because of workers.
 func (m *metrics) retried(failures []routing.Failure, err error) {
 	m.retries.WithLabelValues(status.Code(err).String()).Inc()
 	for _, failure := range failures {
@@ -145,7 +145,7 @@ func (m *metrics) retried(failures []routing.Failure, err error) {
 	}
 }
 
-// hedged counts what a second try came to, if this was the end of one.
+// hedged counts what a hedged attempt came to, if this was the end of one.
 func (m *metrics) hedged(a joining.Release) {
 	if a.Lost {
 		m.wasted.Add(a.Computed.Seconds())
@@ -160,7 +160,7 @@ func (m *metrics) hedged(a joining.Release) {
 	}
 }
 
-// hedgeRefused counts a second try that was not begun.
+// hedgeRefused counts a hedged attempt that was not begun.
 func (m *metrics) hedgeRefused(err error) {
 	if refusal, is := errors.AsType[*routing.Refusal](err); is {
 		m.unhedged.WithLabelValues(refusal.Reason).Inc()

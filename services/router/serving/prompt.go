@@ -71,7 +71,7 @@ func (f followers) leave(tenant string) {
 	}
 }
 
-// findable are the tokens of a try that it may find in prefix caches: none where the prompt has to be
+// findable are the tokens of an attempt that it may find in prefix caches: none where the prompt has to be
 // computed to be scored.
 func (r *request) findable(tokens []int32) []int32 {
 	if r.plan.PromptLogprobs != nil && len(tokens) == len(r.plan.Tokens) {

@@ -58,12 +58,12 @@ type request struct {
 	done    chan struct{}      // closed when loop.Core is done
 
 	// Guarded by loop.
-	version routing.Version  // of the workers, the same in every try
-	tries   map[int]*attempt // the tries that run, by number; two at most
-	running *attempt         // the youngest of them; nil before the first decision
-	tokenAt time.Time        // when the last token came
-	token   *tokenEvent      // reused for the next token; nil if the event log kept it
-	streams map[joining.Stream]context.CancelFunc
+	version  routing.Version  // of the workers, the same in every attempt
+	attempts map[int]*attempt // the attempts that run, by number; two at most
+	running  *attempt         // the youngest of them; nil before the first decision
+	tokenAt  time.Time        // when the last token came
+	token    *tokenEvent      // reused for the next token; nil if the event log kept it
+	streams  map[joining.Stream]context.CancelFunc
 
 	mu        sync.Mutex
 	readers   int
@@ -76,7 +76,7 @@ type request struct {
 	read      chan struct{} // closed when the request has ended and its readers are gone
 }
 
-// attempt is a try of the request, as the policy decided it.
+// attempt is one choice of workers for the request, as the policy decided it.
 type attempt struct {
 	mode     inferencev1.Mode
 	decision *controlv1.Decision // owned by the record
@@ -115,7 +115,7 @@ func newRequest(s *Requests, p *preprocess.Plan, by admitted, id string, c *Call
 		aborts:   make(chan error, 1),
 		done:     make(chan struct{}),
 		streams:  make(map[joining.Stream]context.CancelFunc),
-		tries:    make(map[int]*attempt),
+		attempts: make(map[int]*attempt),
 	}
 	join, recorder, ended := routerlog.NewRequest(s.deps.Log, joining.Params{
 		ID:             key,
@@ -215,20 +215,20 @@ func (r *request) handle(event joining.Event) {
 	}
 }
 
-// decided records a try that is about to begin.
+// decided records an attempt that is about to begin.
 func (r *request) decided(e joining.Dispatched) {
 	r.version, r.running = e.Version, &attempt{e.Decision.GetMode(), e.Decision}
-	r.tries[e.Attempt] = r.running
+	r.attempts[e.Attempt] = r.running
 	r.record.Decided(e.Decision)
 	r.requests.metrics.dispatched(e.Decision, e.Fallback)
 }
 
-// released records a try that is over.
+// released records an attempt that is over.
 func (r *request) released(a joining.Release) {
 	r.requests.deps.Dispatcher.Handle(routing.Ended{ID: a.ID, Failures: a.Failures, Served: a.Served, Tokens: a.Tokens, Decoding: a.Decoding, Lost: a.Lost})
 	r.spans.released(a)
 	r.requests.metrics.hedged(a)
-	of := r.tries[a.Attempt]
+	of := r.attempts[a.Attempt]
 	if of == nil { // it had not begun
 		return
 	}
@@ -244,8 +244,8 @@ func (r *request) released(a joining.Release) {
 	if !a.Beside {
 		return // it stays the running one: finish reads its decision
 	}
-	delete(r.tries, a.Attempt)
-	for _, other := range r.tries {
+	delete(r.attempts, a.Attempt)
+	for _, other := range r.attempts {
 		r.running = other
 	}
 }
@@ -273,7 +273,7 @@ func (r *request) apply(now time.Time, actions []joining.Action) {
 		case joining.Withdraw:
 			r.requests.deps.Dispatcher.Withdraw(r.key)
 		case joining.OpenDecode:
-			r.spans.began(a.Stream.Attempt, len(a.Generated), r.tries[a.Stream.Attempt].decision)
+			r.spans.began(a.Stream.Attempt, len(a.Generated), r.attempts[a.Stream.Attempt].decision)
 			r.openDecode(a)
 		case joining.OpenPrefill:
 			r.openPrefill(a)

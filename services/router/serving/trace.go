@@ -44,7 +44,7 @@ type requestTrace struct {
 	root    trace.Span
 	status  func(error) int // of HTTP; nil: the request came over gRPC
 
-	tries map[int]trace.Span // those that run, by number
+	attempts map[int]trace.Span // those that run, by number
 }
 
 // traceRequest decides whether a request is sampled: as its caller did, or by
@@ -58,7 +58,7 @@ func traceRequest(ctx context.Context, tracing Tracing, arrived time.Time, id st
 		return nil
 	}
 	// Not the call's context: a request may outlive its call.
-	t := &requestTrace{tracer: tracing.Tracer, tenant: tracing.Tenant, arrived: arrived, tries: make(map[int]trace.Span)}
+	t := &requestTrace{tracer: tracing.Tracer, tenant: tracing.Tenant, arrived: arrived, attempts: make(map[int]trace.Span)}
 	t.ctx, t.root = t.tracer.Start(trace.ContextWithRemoteSpanContext(context.Background(), parent), "tandem.generate",
 		trace.WithSpanKind(trace.SpanKindServer), trace.WithTimestamp(arrived), trace.WithAttributes(
 			attribute.String("gen_ai.operation.name", operation(c, q)),
@@ -89,7 +89,7 @@ func (t *requestTrace) planned(id string, p *preprocess.Plan) {
 	}
 }
 
-// began starts the span of a try, as it was decided.
+// began starts the span of an attempt, as it was decided.
 func (t *requestTrace) began(attempt, generated int, d *controlv1.Decision) {
 	if t == nil {
 		return
@@ -111,15 +111,15 @@ func (t *requestTrace) began(attempt, generated int, d *controlv1.Decision) {
 	if d.GetHedge() {
 		span.SetAttributes(attribute.Bool("tandem.hedge", true))
 	}
-	t.tries[attempt] = span
+	t.attempts[attempt] = span
 }
 
-// released ends the span of a try.
+// released ends the span of an attempt.
 func (t *requestTrace) released(a joining.Release) {
-	if t == nil || t.tries[a.Attempt] == nil {
+	if t == nil || t.attempts[a.Attempt] == nil {
 		return
 	}
-	span := t.tries[a.Attempt]
+	span := t.attempts[a.Attempt]
 	if a.Err != nil {
 		span.SetStatus(codes.Error, rpc.CodeName(status.Code(a.Err)))
 		if reason := rpc.Reason(a.Err); reason != "" {
@@ -130,7 +130,7 @@ func (t *requestTrace) released(a joining.Release) {
 		span.SetAttributes(attribute.Bool("tandem.lost", true))
 	}
 	span.End()
-	delete(t.tries, a.Attempt)
+	delete(t.attempts, a.Attempt)
 }
 
 // allReleased ends the spans that are left.
@@ -138,19 +138,19 @@ func (t *requestTrace) allReleased() {
 	if t == nil {
 		return
 	}
-	for _, span := range t.tries {
+	for _, span := range t.attempts {
 		span.End()
 	}
-	clear(t.tries)
+	clear(t.attempts)
 }
 
 // call starts the span of a worker stream, which the context then carries to the
 // worker. The stream's goroutine ends it.
 func (t *requestTrace) call(ctx context.Context, fullMethod string, attempt int, worker routing.Ref) (context.Context, trace.Span) {
-	if t == nil || t.tries[attempt] == nil {
+	if t == nil || t.attempts[attempt] == nil {
 		return ctx, nil
 	}
-	return rpc.StartCall(trace.ContextWithSpan(ctx, t.tries[attempt]), t.tracer, fullMethod, attribute.String("tandem.worker", worker.ID))
+	return rpc.StartCall(trace.ContextWithSpan(ctx, t.attempts[attempt]), t.tracer, fullMethod, attribute.String("tandem.worker", worker.ID))
 }
 
 // finished makes the spans of the stages and ends the root. Both take exactly

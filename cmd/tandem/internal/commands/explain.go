@@ -33,14 +33,14 @@ type explainJSON struct {
 	RankedBy string `json:"ranked_by,omitempty"`
 }
 
-// decisionJSON is one try.
+// decisionJSON is one attempt.
 type decisionJSON struct {
 	Mode    string `json:"mode"`
 	Prefill string `json:"prefill"`
 	Decode  string `json:"decode"`
 	Reason  string `json:"reason"`
 	Failure string `json:"failure"`
-	// Hedge: it is a second try beside the one before, whose first token was late. Lost: the other
+	// Hedge: it is a hedged attempt beside the one before, whose first token was late. Lost: the other
 	// of the two had its first token before.
 	Hedge bool `json:"hedge"`
 	Lost  bool `json:"lost"`

@@ -17,8 +17,8 @@ import (
 	"github.com/tandem-serving/tandem/pkg/rpc"
 )
 
-// try is one choice of workers and how far it came.
-type try struct {
+// attempt is one choice of workers and how far it came.
+type attempt struct {
 	Dispatched
 	reason      string    // of the choice, for people
 	base        int       // tokens before it
@@ -64,7 +64,7 @@ type try struct {
 	closing [2]bool // by side: Close was asked for
 
 	hedge bool // it is the second of two
-	// hedgeAgain is after how long to ask for a second try again; 0: none was refused.
+	// hedgeAgain is after how long to ask for a hedged attempt again; 0: none was refused.
 	hedgeAgain time.Duration
 	suspected  bool // it ends because a worker may hang
 	outwaited  bool // it ends because a busy worker did not begin in time
@@ -76,7 +76,7 @@ type ending struct {
 	err  error
 }
 
-func (t *try) worker(side Side) routing.Ref {
+func (t *attempt) worker(side Side) routing.Ref {
 	if side == Prefill {
 		return t.Prefill
 	}
@@ -85,17 +85,17 @@ func (t *try) worker(side Side) routing.Ref {
 
 func (j *Join) dispatched(now time.Time, e Dispatched) {
 	hedge := j.answersHedge(e.Attempt)
-	if !hedge && (j.phase != asking || e.Attempt != j.attempt) {
+	if !hedge && (j.phase != asking || e.Attempt != j.number) {
 		// It crossed a Withdraw: give back what was reserved.
 		j.do(Release{Attempt: e.Attempt, ID: cmp.Or(e.ID, j.p.ID)})
 		return
 	}
-	asked := j.try.asked
+	asked := j.attempt.asked
 	if hedge {
-		j.rival = &rival{j.attempt, j.try}
-		j.attempt, j.hedged, asked = e.Attempt, true, now
+		j.rival = &rival{j.number, j.attempt}
+		j.number, j.hedged, asked = e.Attempt, true, now
 	} else if j.lostConnection != (routing.Ref{}) && (e.Decode == j.lostConnection || e.Prefill == j.lostConnection) && j.lostConnections < maxLostConnections {
-		// The worker lives, only its connection was lost: that try is not counted.
+		// The worker lives, only its connection was lost: that attempt is not counted.
 		j.failed--
 		j.lostConnections++
 	}
@@ -106,19 +106,19 @@ func (j *Join) dispatched(now time.Time, e Dispatched) {
 	j.version = e.Version
 	reason := e.Decision.GetReason()
 	e.Decision = nil // it is large where workers are many
-	j.try = try{
+	j.attempt = attempt{
 		Dispatched: e, disaggregated: e.Prefill != (routing.Ref{}), reason: reason, base: len(j.tokens), hedge: hedge,
 		asked: asked, at: now, decodeAt: now, toldAt: now, decodeNext: len(j.tokens), most: j.p.MaxTokens,
 	}
 	if e.ContextTokens > 0 {
-		j.try.most = min(j.try.most, e.ContextTokens-j.p.PromptTokens)
+		j.attempt.most = min(j.attempt.most, e.ContextTokens-j.p.PromptTokens)
 	}
-	if j.try.disaggregated {
-		j.try.decodeNext++
+	if j.attempt.disaggregated {
+		j.attempt.decodeNext++
 	}
-	s := Stream{j.attempt, Decode}
+	s := Stream{j.number, Decode}
 	j.open.add(s)
-	j.do(OpenDecode{Stream: s, Worker: e.Decode, Generated: slices.Clone(j.tokens), PrefillHere: !j.try.disaggregated, Sender: e.Prefill.ID})
+	j.do(OpenDecode{Stream: s, Worker: e.Decode, Generated: slices.Clone(j.tokens), PrefillHere: !j.attempt.disaggregated, Sender: e.Prefill.ID})
 }
 
 func (j *Join) accept() {
@@ -128,10 +128,10 @@ func (j *Join) accept() {
 	}
 }
 
-// deliver gives one token to the client. It reports whether the present try goes on: the token
+// deliver gives one token to the client. It reports whether the present attempt goes on: the token
 // may complete a stop text, or be wrong.
 func (j *Join) deliver(now time.Time, side Side, d drawn) (goesOn bool) {
-	t := &j.try
+	t := &j.attempt
 	switch _, over := j.naturalEnd(); {
 	case over:
 		j.broken(now, side, "sent a token after the last")
@@ -175,11 +175,11 @@ func (j *Join) deliver(now time.Time, side Side, d drawn) (goesOn bool) {
 // is needed: the first token at any rate, and its account of the transfer if
 // that comes soon.
 func (j *Join) completeIfOver(now time.Time) {
-	t := &j.try
+	t := &j.attempt
 	if t.ended == nil {
 		return
 	}
-	if prefillOpen := j.open.find(Stream{j.attempt, Prefill}) >= 0; t.disaggregated && prefillOpen && (!t.first || !t.sent) {
+	if prefillOpen := j.open.find(Stream{j.number, Prefill}) >= 0; t.disaggregated && prefillOpen && (!t.first || !t.sent) {
 		if t.waitUntil.IsZero() {
 			t.waitUntil = now.Add(j.p.Linger)
 		}
@@ -201,10 +201,10 @@ func (j *Join) closed(now time.Time, e Closed) {
 		return
 	}
 	j.turnTo(e.Stream.Attempt)
-	if j.phase != running || e.Stream.Attempt != j.attempt || asked {
+	if j.phase != running || e.Stream.Attempt != j.number || asked {
 		return
 	}
-	t := &j.try
+	t := &j.attempt
 	side := e.Stream.Side
 	t.connections[side] = e.Connection
 	switch {
@@ -215,7 +215,7 @@ func (j *Join) closed(now time.Time, e Closed) {
 		return
 	}
 	err := orEnded(e.Err, side)
-	other := Stream{j.attempt, 1 - side}
+	other := Stream{j.number, 1 - side}
 	otherOpen := j.open.find(other) >= 0
 	switch {
 	case t.firstEnd != nil && blamesOther(err):
@@ -247,7 +247,7 @@ func blamesOther(err error) bool {
 // one ended with err: a transfer is given up when the first token is also the last, or
 // because that side was refused or died. A decode that has ended well has nothing to
 // explain.
-func (t *try) mayExplain(side Side, err error) bool {
+func (t *attempt) mayExplain(side Side, err error) bool {
 	if !t.disaggregated || !blamesOther(err) || side == Decode && t.ended != nil {
 		return false
 	}
@@ -262,7 +262,7 @@ func orEnded(err error, side Side) error {
 }
 
 // FirstTokenIn is how long after now the first token of a request is due that arrived at a time
-// and wants it within ttft; 0: it is not, since nothing is wanted or another try failed before.
+// and wants it within ttft; 0: it is not, since nothing is wanted or another attempt failed before.
 func FirstTokenIn(now, arrived time.Time, ttft time.Duration, attempt int) time.Duration {
 	if ttft <= 0 || attempt > 0 {
 		return 0
