@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
@@ -19,8 +20,9 @@ type answer struct {
 	left    bool                                  // the caller has
 
 	accepted  *inferencev1.Accepted
-	forgotten bool // no router can resume it
-	scored    int  // tokens of the prompt whose log probabilities the caller has
+	from      inferencev1.InferenceClient // the router that accepted it
+	forgotten bool                        // no router can resume it
+	scored    int                         // tokens of the prompt whose log probabilities the caller has
 	tokens    []uint32
 	text      int // bytes of text that the caller has
 	replayed  int // of them, what came from the router that is followed now
@@ -43,12 +45,21 @@ func (a *answer) follow(ctx context.Context, router inferencev1.InferenceClient)
 		case errors.Is(err, io.EOF):
 			return began, errorf(codes.Internal, "INCOMPLETE_STREAM", "the router ended the stream without a result: see its log")
 		case err != nil && resumes && !began && Reason(err) == reasonRequestNotFound:
+			// Without TLS, routers do not ask each other.
+			if router != a.from {
+				if began, err := a.follow(ctx, a.from); began || status.Code(err) != codes.Unavailable {
+					return began, err
+				}
+			}
 			a.forgotten = true
 			return a.follow(ctx, router)
 		case err != nil:
 			return began, err
 		}
 		began, finished = true, event.GetFinished() != nil
+		if event.GetAccepted() != nil {
+			a.from = router
+		}
 		if event, err = a.take(event); err != nil {
 			return true, err
 		}

@@ -90,27 +90,34 @@ func TestAnswersGoOnElsewhere(t *testing.T) {
 	})
 }
 
-// A stream that a router keeps is resumed: nothing is computed again. One that is forgotten
-// is.
+// A stream that a router keeps is resumed, there if another does not know it: nothing is computed
+// again. One that is forgotten, or whose router is lost, is.
 func TestResume(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for _, forgets := range []bool{false, true} {
-			m := &routers{fates: []fate{{5, errLost}, {0, errLost}}}
-			c, end := connect(t, nil, &router{mesh: m, forgets: forgets}, &router{mesh: m, forgets: forgets})
+		for _, x := range []struct {
+			name             string
+			aForgets, bKnows bool
+			then             []fate // of the calls after the stream broke
+			want             []string
+		}{
+			{name: "both know it", bKnows: true, then: []fate{{0, errLost}}, want: []string{"aGenerate0", "bResume4", "aResume4"}},
+			{name: "one knows it", want: []string{"aGenerate0", "bResume4", "aResume4"}},
+			{name: "one knows it and breaks again", then: []fate{{}, {3, errLost}}, want: []string{"aGenerate0", "bResume4", "aResume4", "aResume6"}},
+			{name: "one knows it and is lost", then: []fate{{}, {0, errLost}}, want: []string{"aGenerate0", "bResume4", "aResume4", "bGenerate0"}},
+			{name: "forgotten", aForgets: true, want: []string{"aGenerate0", "bResume4", "aResume4", "aGenerate0"}},
+		} {
+			m := &routers{fates: append([]fate{{5, errLost}}, x.then...)}
+			c, end := connect(t, nil, &router{mesh: m, forgets: x.aForgets}, &router{mesh: m, forgets: !x.bKnows})
 			q := client.Chat(client.System("be brief"), client.User("hello"))
 			q.ResumableFor = durationpb.New(time.Minute)
 			q.Sampling = &inferencev1.Sampling{Seed: proto.Uint64(3)}
-			check(t, fmt.Sprint("forgets ", forgets), c, q, 3)
+			check(t, x.name, c, q, 3)
 			var said []string
 			for _, call := range m.calls {
 				said = append(said, fmt.Sprint(call.router, call.method, call.offset))
 			}
-			want := []string{"aGenerate0", "bResume4", "aResume4"}
-			if forgets {
-				want = []string{"aGenerate0", "bResume4", "bGenerate0"} // Resume had the second fate
-			}
-			if !slices.Equal(said, want) {
-				t.Errorf("calls %v, want %v", said, want)
+			if !slices.Equal(said, x.want) {
+				t.Errorf("%s: calls %v, want %v", x.name, said, x.want)
 			}
 			end()
 		}
