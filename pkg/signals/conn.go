@@ -88,7 +88,7 @@ func Connect(cfg Config, log *slog.Logger) (*Conn, error) {
 		return nil, err
 	}
 	c := &Conn{
-		log:      log.With(slog.String("nats", cfg.shown())),
+		log:      log.With(slog.String("nats", WithoutPasswords(cfg.URLs))),
 		metrics:  newMetrics(cfg.Registerer),
 		tracer:   cfg.Tracer,
 		outgoing: make(chan outgoing, sendQueue),
@@ -122,7 +122,7 @@ func Connect(cfg Config, log *slog.Logger) (*Conn, error) {
 	)...)
 	if err != nil {
 		c.stop()
-		return nil, fmt.Errorf("connect to NATS at %s: %w: check the address", cfg.shown(), err)
+		return nil, fmt.Errorf("connect to NATS at %s: %w: check the address", WithoutPasswords(cfg.URLs), err)
 	}
 	c.nats = connection
 	if !connection.IsConnected() {
@@ -271,14 +271,14 @@ func Check(ctx context.Context, cfg Config, log *slog.Logger) error {
 	connection, err := nats.Connect(strings.Join(cfg.URLs, ","), append(options, nats.Name(cfg.Name), nats.NoReconnect(), nats.Timeout(max(each, time.Millisecond)),
 		nats.ClosedHandler(func(*nats.Conn) { close(closed) }))...)
 	if err != nil {
-		return fmt.Errorf("connect to NATS at %s: %w", cfg.shown(), err)
+		return fmt.Errorf("connect to NATS at %s: %w", WithoutPasswords(cfg.URLs), err)
 	}
 	defer func() {
 		connection.Close()
 		<-closed
 	}()
 	if err := connection.FlushWithContext(ctx); err != nil {
-		return fmt.Errorf("ask NATS at %s: %w", cfg.shown(), err)
+		return fmt.Errorf("ask NATS at %s: %w", WithoutPasswords(cfg.URLs), err)
 	}
 	return nil
 }

@@ -66,13 +66,13 @@ func (cfg Config) validateSecurity() error {
 	return cfg.TLS.ValidateClient()
 }
 
-// shown are the URLs without passwords.
-func (cfg Config) shown() string {
-	shown := make([]string, len(cfg.URLs))
-	for i, address := range cfg.URLs {
+// WithoutPasswords lists URLs of NATS servers for people, without users, passwords and tokens.
+func WithoutPasswords(urls []string) string {
+	shown := make([]string, len(urls))
+	for i, address := range urls {
 		shown[i] = withoutPassword(address)
 	}
-	return strings.Join(shown, ",")
+	return strings.Join(shown, ", ")
 }
 
 // withoutPassword is an address with its password, or token, taken out.

@@ -61,7 +61,7 @@ func readView(ctx context.Context, client *membership.Client) (view membership.V
 // NATS waits for a load report of any worker.
 func NATS(cfg signals.Config) Question {
 	return func(ctx context.Context) []Check {
-		c := Check{Name: "NATS", Status: OK, Detail: strings.Join(cfg.URLs, ", ") + " answers, and carries load reports"}
+		c := Check{Name: "NATS", Status: OK, Detail: signals.WithoutPasswords(cfg.URLs) + " answers, and carries load reports"}
 		quiet := slog.New(slog.DiscardHandler)
 		failed := func(err error) []Check {
 			c.Status, c.Detail, c.Advice = Failed, err.Error(), "check --nats, that it runs, and the certificate or password that it asks for"
@@ -89,7 +89,7 @@ func NATS(cfg signals.Config) Question {
 		select {
 		case <-heard:
 		case <-ctx.Done():
-			c.Status, c.Detail = Warning, "no worker reports its load to "+strings.Join(cfg.URLs, ", ")
+			c.Status, c.Detail = Warning, "no worker reports its load to "+signals.WithoutPasswords(cfg.URLs)
 			c.Advice = "check that workers run, that they use this NATS, and that this user may subscribe to tandem.v1.>"
 		}
 		return []Check{c}

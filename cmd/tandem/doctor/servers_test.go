@@ -3,6 +3,7 @@ package doctor_test
 import (
 	"context"
 	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -61,8 +62,8 @@ func TestNATS(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer nats.Close()
-	cfg := signals.Config{URLs: []string{nats.URL()}}
-	check(t, "no worker", asked(t, quickly, doctor.NATS(cfg)), [3]string{"NATS", "warning", "no worker reports"})
+	cfg := signals.Config{URLs: []string{strings.Replace(nats.URL(), "://", "://hans:secret@", 1)}}
+	check(t, "no worker", asked(t, quickly, doctor.NATS(cfg)), [3]string{"NATS", "warning", "no worker reports its load to nats://xxxxx@"})
 
 	conn, err := signals.Connect(cfg, slog.New(slog.DiscardHandler))
 	if err != nil {

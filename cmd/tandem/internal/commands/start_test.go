@@ -131,6 +131,14 @@ func TestUpSaysThatItListensEverywhere(t *testing.T) {
 	}
 }
 
+// Passwords of NATS are not printed.
+func TestUpHidesPasswords(t *testing.T) {
+	got := commands.Announce("tandem", mesh.Up{NATS: []string{"nats://hans:secret@10.0.0.1:4222", "nats://10.0.0.2:4222"}})
+	if want := "nats      nats://xxxxx@10.0.0.1:4222, nats://10.0.0.2:4222\n"; !strings.Contains(got, want) {
+		t.Errorf("%q is not in:\n%s", want, got)
+	}
+}
+
 // Who asks for keys, and has an etcd that asks nobody, is told so.
 func TestUpSaysWhoCanMakeKeys(t *testing.T) {
 	for _, c := range []struct {

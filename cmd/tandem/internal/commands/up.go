@@ -15,6 +15,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/engine/cuda"
 	"github.com/tandem-serving/tandem/pkg/engine/engines"
 	"github.com/tandem-serving/tandem/pkg/identity/authority"
+	"github.com/tandem-serving/tandem/pkg/signals"
 )
 
 func newUpCommand() *cobra.Command {
@@ -136,7 +137,7 @@ func announce(program string, up mesh.Up) string {
 	text.line("device", up.Device)
 	text.line("workers", strings.Join(slices.Concat(up.Prefill, up.Decode, up.Stores), ", "))
 	text.line("etcd", strings.Join(up.Etcd, ", ")+kind(up.EmbeddedEtcd))
-	text.line("nats", strings.Join(up.NATS, ", ")+kind(up.EmbeddedNATS))
+	text.line("nats", signals.WithoutPasswords(up.NATS)+kind(up.EmbeddedNATS))
 	at("grpc", "listen", up.Address)
 	at("control", "control", up.Control)
 	at("http", "http", httpLine(scheme, up.HTTP, true))
