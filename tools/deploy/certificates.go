@@ -3,11 +3,13 @@ package deploy
 import (
 	"slices"
 	"strings"
+
+	"k8s.io/apimachinery/pkg/labels"
 )
 
 // checkCertificates checks that each pool that mounts a certificate has one of its own role,
-// whose name begins the names of its pods, and that somebody issues it. A pool with TLS of which
-// that cannot be said would not start, or be refused by all others.
+// whose name begins the names of its pods, that it has the names of the pool's services, and that
+// somebody issues it. A pool with TLS of which that cannot be said would not start, or be refused.
 func (m *Manifests) checkCertificates(r *report) {
 	bySecret := map[string]*Certificate{}
 	for name, c := range m.Certificates {
@@ -42,6 +44,11 @@ func (m *Manifests) checkCertificates(r *report) {
 			}
 			if want := "spiffe://tandem/" + p.target() + "/" + p.name; !slices.Equal(c.Spec.URIs, []string{want}) || c.Spec.CommonName != p.target() {
 				r.add("%s: its certificate is for %v and %s, want %s and %s", p.name, c.Spec.URIs, c.Spec.CommonName, want, p.target())
+			}
+			for name, s := range m.Services {
+				if labels.SelectorFromSet(s.Spec.Selector).Matches(labels.Set(p.Labels)) && !slices.Contains(c.Spec.DNSNames, name) {
+					r.add("%s: its certificate lacks the name of the service %s", p.name, name)
+				}
 			}
 		}
 		if encrypted != mounted {

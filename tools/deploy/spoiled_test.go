@@ -44,6 +44,7 @@ func TestSpoiledManifestsAreRefused(t *testing.T) {
 		{"unknown field of cert-manager", "mtls", "renewBefore:", "renewbefore:", true, `unknown field "spec.renewbefore"`},
 		// What only this project knows.
 		{"another role's certificate", "mtls", "spiffe://tandem/decode/tandem-decode", "spiffe://tandem/prefill/tandem-decode", false, "its certificate is for [spiffe://tandem/prefill/tandem-decode]"},
+		{"a service that the certificate does not name", "mtls", "  - tandem-router-pods\n", "", false, "its certificate lacks the name of the service tandem-router-pods"},
 		{"a certificate that nobody makes", "mtls", "secretName: tandem-decode-tls", "secretName: tandem-decod-tls", false, "no certificate is in the secret"},
 		{"killed while it drains", "dev", "terminationGracePeriodSeconds: 90", "terminationGracePeriodSeconds: 60", false, "but preStop, --stop-timeout and leaving take 1m20s"},
 		{"no time for addresses", "dev", "seconds: 10", "seconds: 1", false, "clients still come"},
