@@ -37,7 +37,7 @@ func StartClosedCompose(t testing.TB, command, project string, env ...string) *C
 	}
 	docker(t, "run", "--rm", "--user", fmt.Sprintf("%d:%d", os.Getuid(), os.Getgid()), "--volume", c.certs+":/certs",
 		cmp.Or(os.Getenv("TANDEM_IMAGE"), "tandem:dev"), "certs", "--dir", "/certs", "--key-mode", "0644")
-	_, c.ComposeAddresses = newCompose(t, command, project, closedFile, 1, 1, append(env, "TANDEM_CERTS="+c.certs))
+	_, c.ComposeAddresses = newCompose(t, command, project, closedFile, 1, 1, append(env, "TANDEM_COMPOSE_CERTS="+c.certs))
 	operator := c.Operator(t)
 	client := &Client{Control: controlv1.NewControlClient(operator), Inference: inferencev1.NewInferenceClient(operator), Conn: operator}
 	client.AwaitPool(t, controlv1.Role_ROLE_PREFILL, 1)
