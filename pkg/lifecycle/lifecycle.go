@@ -50,7 +50,7 @@ type running struct {
 // are closed, in reverse order.
 //
 // stopTimeout bounds all Stops together: their context ends then. What ignores
-// that is abandoned a tenth of stopTimeout later (at most a second, for each
+// that is abandoned a tenth of stopTimeout later (at most three seconds, for each
 // service) and named in the error.
 //
 // Run returns the first error of any Start, Run or Stop, in order of time, that
@@ -109,7 +109,7 @@ func Run(ctx context.Context, log *slog.Logger, stopTimeout time.Duration, ready
 func stop(log *slog.Logger, timeout time.Duration, started []*running, failure *firstError) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
-	grace := min(time.Second, timeout/10)
+	grace := min(3*time.Second, timeout/10)
 	for i := len(started) - 1; i >= 0; i-- {
 		service := started[i]
 		if service.Service.Stop != nil {

@@ -109,6 +109,21 @@ func TestRunReturnsTheFirstError(t *testing.T) {
 	}
 }
 
+// A Stop that needs two more seconds once its context has ended, to say goodbye, has them.
+func TestRunStopHasGrace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		err := lifecycle.Run(ctx, quiet(), 30*time.Second, cancel, lifecycle.Service{Name: "late", Stop: func(ctx context.Context) error {
+			<-ctx.Done()
+			<-time.After(2 * time.Second)
+			return nil
+		}})
+		if err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 func TestRunStopTimeoutBoundsAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &record{}

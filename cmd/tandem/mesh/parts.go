@@ -41,6 +41,8 @@ type member interface {
 	Drain(ctx context.Context, cleanup time.Duration)
 }
 
+// deregister bounds how long removing a record from etcd may take, which may begin when
+// --stop-timeout is over. It is less than the grace of lifecycle.Run.
 const deregister = 2 * time.Second
 
 // workerMessageBytes bounds one message to or from a worker that is no KV: the tokens
