@@ -120,6 +120,21 @@ func TestExamplesOfForms(t *testing.T) {
 	}
 }
 
+// TestExamplesOverTLS runs the programs of examples/ that call over gRPC against a mesh with TLS.
+func TestExamplesOverTLS(t *testing.T) {
+	t.Parallel()
+	root, certs := checkoutRoot(t), t.TempDir()
+	up := clustertest.Launch(t, "up", clustertest.Build(t).Tandem, "up", "--model", filepath.Join(root, "models", "fable"),
+		"--listen", "127.0.0.1:0", "--http", "", "--metrics", "", "--control", "", "--tls", "--certs", certs).Ready(t)
+	for _, name := range []string{"grpc", "structured"} {
+		cmd := exec.CommandContext(t.Context(), goExample(t, root, name))
+		cmd.Env = append(os.Environ(), "TANDEM_ADDR="+up.Field(t, "grpc"), "TANDEM_CA="+filepath.Join(certs, "ca.crt"))
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%s: %v: %s", name, err, out)
+		}
+	}
+}
+
 // unread runs an example whose answer nobody reads, and returns what it says of that.
 func unread(t *testing.T, root, where string, run []string) (string, error) {
 	t.Helper()

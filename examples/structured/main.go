@@ -7,6 +7,8 @@ package main
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -51,7 +53,22 @@ func main() {
 
 func ask(ctx context.Context, prompt string) error {
 	addr := cmp.Or(os.Getenv("TANDEM_ADDR"), "127.0.0.1:7070")
-	c, err := client.New([]string{addr}, client.WithToken(os.Getenv("TANDEM_API_KEY")))
+	var options []client.Option
+	if key := os.Getenv("TANDEM_API_KEY"); key != "" {
+		options = append(options, client.WithToken(key))
+	}
+	if ca := os.Getenv("TANDEM_CA"); ca != "" { // the authority that a mesh with TLS names
+		text, err := os.ReadFile(ca)
+		if err != nil {
+			return err
+		}
+		authorities := x509.NewCertPool()
+		if !authorities.AppendCertsFromPEM(text) {
+			return fmt.Errorf("TANDEM_CA: %s has no certificate: name the authority's ca.crt", ca)
+		}
+		options = append(options, client.WithTLSConfig(&tls.Config{RootCAs: authorities}))
+	}
+	c, err := client.New([]string{addr}, options...)
 	if err != nil {
 		return err
 	}
