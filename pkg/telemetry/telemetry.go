@@ -63,10 +63,11 @@ func NewRegistry() *prometheus.Registry {
 
 // Handler serves what gatherer gathers, such as a registry, in the formats that
 // Prometheus reads. At most four scrapes run at a time, each for at most ten
-// seconds; what fails of them is counted at registerer.
+// seconds. What cannot be gathered is left out, and counted at registerer.
 func Handler(registerer prometheus.Registerer, gatherer prometheus.Gatherer) http.Handler {
 	return promhttp.HandlerFor(gatherer, promhttp.HandlerOpts{
 		Registry:            registerer,
+		ErrorHandling:       promhttp.ContinueOnError,
 		MaxRequestsInFlight: 4,
 		Timeout:             10 * time.Second,
 		EnableOpenMetrics:   true,

@@ -2,11 +2,15 @@ package telemetry_test
 
 import (
 	"bytes"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"runtime/debug"
 	"strings"
 	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 
 	"github.com/tandem-serving/tandem/pkg/telemetry"
 )
@@ -48,6 +52,20 @@ func TestHandler(t *testing.T) {
 		if !strings.Contains(recorder.Body.String(), want) {
 			t.Errorf("there is no %s", want)
 		}
+	}
+}
+
+// What could be gathered is served even if something could not.
+func TestHandlerServesTheRest(t *testing.T) {
+	registry := telemetry.NewRegistry()
+	broken := prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
+		families, err := registry.Gather()
+		return families, errors.Join(err, errors.New("one collector failed"))
+	})
+	recorder := httptest.NewRecorder()
+	telemetry.Handler(registry, broken).ServeHTTP(recorder, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil))
+	if recorder.Code != http.StatusOK || !strings.Contains(recorder.Body.String(), "tandem_build_info{") {
+		t.Errorf("status %d: %s", recorder.Code, recorder.Body)
 	}
 }
 

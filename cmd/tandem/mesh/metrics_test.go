@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -103,6 +104,16 @@ var rare = map[string]string{
 	"tandem_trace_spans_total":         "a request was traced",
 }
 
+// boundsOf are the bounds of a family's buckets, but the last; none if it is no histogram.
+func boundsOf(family *dto.MetricFamily) (bounds []float64) {
+	for _, b := range family.GetMetric()[0].GetHistogram().GetBucket() {
+		if !math.IsInf(b.GetUpperBound(), 1) {
+			bounds = append(bounds, b.GetUpperBound())
+		}
+	}
+	return bounds
+}
+
 func TestDocumentNamesEveryMetric(t *testing.T) {
 	families := scrapeMesh(t, func(o *mesh.UpOptions) {
 		o.Router.Budget.Declared.Totals[latency.TotalTTFT] = time.Second
@@ -114,6 +125,11 @@ func TestDocumentNamesEveryMetric(t *testing.T) {
 		library := strings.HasPrefix(name, "go_") || strings.HasPrefix(name, "process_") || strings.HasPrefix(name, "promhttp_")
 		if !library && !slices.Contains(names, name) {
 			t.Errorf("docs/metrics.md does not name %s: %s", name, families[name].GetHelp())
+		}
+		for bounds := boundsOf(families[name]); !library && len(bounds) > 1; bounds = bounds[1:] {
+			if math.Abs(bounds[1]/bounds[0]-2) > 1e-3 {
+				t.Errorf("a bucket of %s goes from %v to %v, not twice that", name, bounds[0], bounds[1])
+			}
 		}
 	}
 	for _, name := range names {
