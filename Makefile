@@ -11,7 +11,7 @@ help: ## Say what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 build: ## Build the tandem binary into .bin/
-	go build -ldflags "$$(tools/version --ldflags)" -o $(BIN)/tandem ./cmd/tandem
+	go build -buildvcs=false -ldflags "$$(tools/version --ldflags)" -o $(BIN)/tandem ./cmd/tandem
 
 test: ## Run the tests that need nothing but Go and a C compiler (LONG=1: also those that take long, LONG=all: even those that CI leaves out)
 	TANDEM_LONG=$(LONG) go test work
