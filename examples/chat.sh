@@ -28,9 +28,11 @@ jq --null-input --arg model "${OPENAI_MODEL:-fable}" --arg prompt "${*:-Tell me 
     --header "Authorization: Bearer ${OPENAI_API_KEY:-any}" --header "Content-Type: application/json" \
     --data @- "$url/chat/completions" || no_answer $?; } |
   # An error is the whole body of a request that is refused, or, after the first token,
-  # the last event.
-  jq --raw-input --join-output --unbuffered '
-    select(startswith("data: {") or startswith("{")) | ltrimstr("data: ") | fromjson |
-    if .error then .error.message + "\n"
-    else (.choices[].delta.content // empty), (.usage // empty | "\n[\(.prompt_tokens) prompt tokens, \(.completion_tokens) in the answer]\n")
-    end'
+  # the last event. It is printed at the end (null), unless curl tries again and an answer comes.
+  jq --null-input --raw-input --join-output --unbuffered '
+    foreach ((inputs | select(startswith("data: {") or startswith("{")) | ltrimstr("data: ") | fromjson), null) as $event (
+      null;
+      if $event then $event.error else . end;
+      if $event.error then empty
+      elif $event then ($event.choices[].delta.content // empty), ($event.usage // empty | "\n[\(.prompt_tokens) prompt tokens, \(.completion_tokens) in the answer]\n")
+      else .message // empty | . + "\n" end)'
