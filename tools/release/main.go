@@ -60,17 +60,31 @@ func run(version string, tag bool, proxy string) (err error) {
 	if err != nil {
 		return err
 	}
+	defer func() { err = errors.Join(err, os.RemoveAll(scratch)) }()
 	tree := filepath.Join(scratch, "tree")
 	if _, err := git(root, "worktree", "add", "--quiet", "--detach", tree, head); err != nil {
 		return err
 	}
 	defer func() {
 		_, removed := git(root, "worktree", "remove", "--force", tree)
-		err = errors.Join(err, removed, os.RemoveAll(scratch))
+		err = errors.Join(err, removed)
 	}()
 	modules, err := workspace(tree)
 	if err != nil {
 		return err
+	}
+	var tags []string
+	if tag {
+		for _, m := range modules {
+			tags = append(tags, m.folder+"/"+version)
+		}
+		taken, err := git(tree, append([]string{"tag", "--list"}, tags...)...)
+		if err != nil {
+			return err
+		}
+		if taken != "" {
+			return fmt.Errorf("there are tags of this version already: choose another --version, or delete them:\n%s", taken)
+		}
 	}
 	if proxy == "" {
 		proxy = filepath.Join(scratch, "proxy") // the checksums need the zip files anyhow
@@ -91,13 +105,15 @@ func run(version string, tag bool, proxy string) (err error) {
 	if !tag {
 		return nil
 	}
-	for _, m := range modules {
-		name := m.folder + "/" + version
-		if _, err := git(tree, "tag", name); err != nil {
-			return err
-		}
-		fmt.Println(name)
+	// All or none.
+	var create strings.Builder
+	for _, name := range tags {
+		fmt.Fprintf(&create, "create refs/tags/%s HEAD\n", name)
 	}
+	if _, err := gitReading(create.String(), tree, "update-ref", "--stdin"); err != nil {
+		return err
+	}
+	fmt.Println(strings.Join(tags, "\n"))
 	return nil
 }
 
@@ -254,9 +270,12 @@ func commit(tree, message string) (revision string, err error) {
 	return git(tree, "rev-parse", "HEAD")
 }
 
-func git(folder string, args ...string) (string, error) {
+func git(folder string, args ...string) (string, error) { return gitReading("", folder, args...) }
+
+// gitReading is git with a standard input.
+func gitReading(input, folder string, args ...string) (string, error) {
 	command := exec.Command("git", args...)
-	command.Dir = folder
+	command.Dir, command.Stdin = folder, strings.NewReader(input)
 	var failure strings.Builder
 	command.Stderr = &failure
 	out, err := command.Output()
