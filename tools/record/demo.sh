@@ -1,4 +1,4 @@
-#! models=$PWD/../../models; rm -rf /tmp/tandem; mkdir /tmp/tandem; cd /tmp/tandem; ln -s $models models
+#! models=$PWD/../../models; folder=$(mktemp -d) && cd $folder && ln -s $models models
 # The whole mesh: a router, a prefill and a decode worker, etcd and NATS.
 tandem up 2> up.err | tee up.log &
 #until ready
@@ -13,4 +13,4 @@ for i in 1 2 3 4; do tale $i & done; sleep 0.6; kill -9 $decode_2; wait -n; slee
 echo "$(grep -c 'workers failed in request' up.err) of the tales went on on the other worker"
 sha256sum ?.txt
 tandem workers | head -4 | cut -c 1-43
-#! kill $(jobs -p)
+#! kill $(jobs -p); rm -r $folder
