@@ -41,7 +41,7 @@ type Config struct {
 	// Limits hold for every request at a router.
 	Limits  joining.Limits
 	Network Network
-	// Acceptance is the share of guesses at next tokens that is right (simulated.Config); 0:
+	// Acceptance is the share of draft tokens that is right (simulated.Config); 0:
 	// texts do not repeat.
 	Acceptance float64
 	// Events happen during the run, such as deaths and partitions.
@@ -66,7 +66,7 @@ type Worker struct {
 	// Blocks, MaxBatchTokens and MaxSequences size its engine.
 	Blocks, MaxBatchTokens, MaxSequences int
 	worker.Limits
-	// MaxDrafts bounds the tokens of a sequence that a decode worker guesses for a step; 0: none.
+	// MaxDrafts bounds the tokens of a sequence that a decode worker drafts for a step; 0: none.
 	// Its Profile must have the times of steps with drafts.
 	MaxDrafts int
 	// StorePuts and FetchBandwidth are the flags of live prefill workers: how many prefixes it

@@ -113,7 +113,7 @@ func (p *process) newWorker() (err error) {
 	c, w, e := p.cluster, p.member, p.engine
 	capacity := e.Capacity()
 	if w.MaxDrafts > capacity.MaxDrafts {
-		return fmt.Errorf("%d guesses a step: the engine verifies at most %d, and none if its profile does not say how long that takes", w.MaxDrafts, capacity.MaxDrafts)
+		return fmt.Errorf("%d draft tokens a step: the engine verifies at most %d, and none if its profile does not say how long that takes", w.MaxDrafts, capacity.MaxDrafts)
 	}
 	p.core, err = worker.New(worker.Config{VocabSize: c.spec.VocabSize, Blocks: capacity.Blocks, ModelDigest: c.spec.Digest, ArithmeticClass: capacity.Layout.ArithmeticClass, Scheduler: scheduler.Config{
 		BlockTokens: capacity.Layout.BlockTokens, ContextTokens: c.spec.ContextTokens,

@@ -32,8 +32,8 @@ const (
 
 // RegisterFlags adds the flags, with defaults that work.
 func (s *Speculation) RegisterFlags(fs *pflag.FlagSet) {
-	fs.StringVar(&s.Speculate, "speculate", SpeculateOff, "speculative decoding on decode workers: off; ngram, which guesses the next tokens where the last ones stood before in the same text; or draft, which has a smaller model guess them (--draft-model). The tokens are the same either way")
-	fs.IntVar(&s.SpeculateTokens, "speculate-tokens", DefaultSpeculateTokens, "maximum tokens of one sequence that a decode worker guesses for a step with --speculate; it guesses fewer where that costs more than it gives")
+	fs.StringVar(&s.Speculate, "speculate", SpeculateOff, "speculative decoding on decode workers: off; ngram, which drafts the next tokens where the last ones stood before in the same text; or draft, which has a smaller model draft them (--draft-model). The tokens are the same either way")
+	fs.IntVar(&s.SpeculateTokens, "speculate-tokens", DefaultSpeculateTokens, "maximum tokens of one sequence that a decode worker drafts for a step with --speculate; it drafts fewer where that costs more than it gives")
 }
 
 // Validate checks what RegisterFlags registers.
@@ -57,7 +57,7 @@ func (s Speculation) MaxDrafts(verified int, drafts bool) (int, error) {
 	case s.Speculate == "" || s.Speculate == SpeculateOff:
 		return 0, nil
 	case verified == 0:
-		return 0, errors.New("speculate: this engine cannot verify guesses, or its profile does not say how long that takes: use --speculate off, or measure the profile again with 'tandem profile'")
+		return 0, errors.New("speculate: this engine cannot verify draft tokens, or its profile does not say how long that takes: use --speculate off, or measure the profile again with 'tandem profile'")
 	}
 	if s.Speculate == SpeculateDraft && !drafts {
 		return 0, errors.New("speculate: there is no draft model beside this engine: use --speculate ngram or off")

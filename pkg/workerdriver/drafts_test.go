@@ -89,14 +89,14 @@ func TestDrafts(t *testing.T) {
 		if none != 0 || drafts < 20 {
 			t.Errorf("%d drafts, and %d where there may be none", drafts, none)
 		}
-		text := fmt.Sprintf("# HELP tandem_worker_draft_tokens_total Guesses at next tokens (speculative decoding) that the engine verified.\n# TYPE tandem_worker_draft_tokens_total counter\ntandem_worker_draft_tokens_total{worker=\"w1\"} %d\n", drafts)
+		text := fmt.Sprintf("# HELP tandem_worker_draft_tokens_total Draft tokens (speculative decoding) that the engine verified.\n# TYPE tandem_worker_draft_tokens_total counter\ntandem_worker_draft_tokens_total{worker=\"w1\"} %d\n", drafts)
 		if err := testutil.GatherAndCompare(metrics, strings.NewReader(text), "tandem_worker_draft_tokens_total"); err != nil {
 			t.Error(err)
 		}
 	})
 }
 
-// reading is an engine whose draft model guesses for 2 ms in each step, after it has read for a while.
+// reading is an engine whose draft model drafts for 2 ms in each step, after it has read for a while.
 type reading struct {
 	engine.Engine
 	reads time.Duration

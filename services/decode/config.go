@@ -19,7 +19,7 @@ import (
 type Config struct {
 	worker.Limits
 	worker.Speculation
-	// DraftModel is the directory of the model that guesses with worker.SpeculateDraft, and DraftKVMemory
+	// DraftModel is the directory of the model that drafts with worker.SpeculateDraft, and DraftKVMemory
 	// the memory for its KV in each worker; bytesize.Auto: 256 MiB.
 	DraftModel    string
 	DraftKVMemory bytesize.Size
@@ -45,8 +45,8 @@ func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
 	fs.Float64Var(&c.ReserveShare, "decode-reserve-share", 0.8, "share of a decode worker's KV blocks that transfers of one tenant, or of one router, may hold before they are complete, above 0 and at most 1; a single transfer is always allowed")
 	fs.IntVar(&c.TransferCreditBytes, "decode-transfer-credit-bytes", kvtransfer.DefaultCreditBytes, "maximum KV bytes in flight to a decode worker on one connection of a prefill worker (--kv-connections)")
 	c.Speculation.RegisterFlags(fs)
-	fs.StringVar(&c.DraftModel, "draft-model", "", "directory of a smaller model with the tokenizer of the model, which guesses its next tokens with --speculate draft")
-	fs.Var(&c.DraftKVMemory, "draft-kv-memory", "memory for the KV cache of the draft model in each decode worker; auto: 256MiB. Sequences that do not fit have no guesses")
+	fs.StringVar(&c.DraftModel, "draft-model", "", "directory of a smaller model with the tokenizer of the model, which drafts its next tokens with --speculate draft")
+	fs.Var(&c.DraftKVMemory, "draft-kv-memory", "memory for the KV cache of the draft model in each decode worker; auto: 256MiB. Sequences that do not fit have no draft tokens")
 	fs.StringVar(&c.KVEncoding, "decode-kv-encoding", "native", "encoding in which prefill workers send KV: native (as computed) or int8 (half the bytes of bf16, but tokens may differ, and requests are marked as not reproducible)")
 }
 
@@ -74,7 +74,7 @@ func (c *Config) Validate(blockTokens int) error {
 	case drafts && c.DraftModel == "":
 		return errors.New("draft-model: is needed for --speculate draft: pass the directory of a model with the same tokenizer")
 	case !drafts && c.DraftModel != "":
-		return errors.New("draft-model: guesses only with --speculate draft: pass both or none")
+		return errors.New("draft-model: drafts only with --speculate draft: pass both or none")
 	case c.DraftKVMemory < 0:
 		return fmt.Errorf("draft-kv-memory: %v is negative", c.DraftKVMemory.String())
 	}

@@ -18,12 +18,12 @@ import (
 	"github.com/tandem-serving/tandem/services/decode"
 )
 
-// A worker whose engine verifies no guesses says so, and does not begin without them.
+// A worker whose engine verifies no draft tokens says so, and does not begin without them.
 func TestSpeculationNeedsAnEngine(t *testing.T) {
 	for unknown, says := range map[bool]string{true: "speculate: ", false: ""} {
 		profile := (latency.Model{BaseMs: 1}).Profile()
 		if unknown {
-			profile.Verify = nil // what guesses cost
+			profile.Verify = nil // what draft tokens cost
 		}
 		e := newEngine(t, poolBlocks, simulated.Config{Profile: profile, Wait: func(context.Context, time.Duration) error { return nil }})
 		_, err := decode.New(decode.Config{

@@ -230,7 +230,7 @@ func (s *Scenario) readPool(section *section, name string, shared *latency.Profi
 	return p, nil
 }
 
-// drafts is how many tokens of a sequence the workers of a pool guess for a step.
+// drafts is how many tokens of a sequence the workers of a pool draft for a step.
 func (s *Scenario) drafts(section *section, name string, profile *latency.Profile, speculation worker.Speculation) (int, error) {
 	verified := 0
 	if len(profile.Verify) > 0 {
@@ -239,11 +239,11 @@ func (s *Scenario) drafts(section *section, name string, profile *latency.Profil
 	n, err := speculation.MaxDrafts(verified, false)
 	switch {
 	case speculation.Speculate == worker.SpeculateDraft:
-		return 0, section.errorf("speculate", "pool %s has no draft model, since nothing is computed: write \"ngram\", and how often a guess is right as \"acceptance\"", name)
+		return 0, section.errorf("speculate", "pool %s has no draft model, since nothing is computed: write \"ngram\", and how often a draft token is right as \"acceptance\"", name)
 	case err != nil:
-		return 0, section.errorf("speculate", "pool %s guesses tokens, but its profile does not say how long it takes to verify them: measure it again with 'tandem profile', or leave out \"speculate\"", name)
+		return 0, section.errorf("speculate", "pool %s drafts tokens, but its profile does not say how long it takes to verify them: measure it again with 'tandem profile', or leave out \"speculate\"", name)
 	case n > 0 && s.config.Acceptance == 0:
-		return 0, section.errorf("speculate", "pool %s guesses tokens, but nothing says how often a guess is right: add \"acceptance: 0.7\" at the top", name)
+		return 0, section.errorf("speculate", "pool %s drafts tokens, but nothing says how often a draft token is right: add \"acceptance: 0.7\" at the top", name)
 	}
 	return n, nil
 }

@@ -233,11 +233,11 @@ func TestErrors(t *testing.T) {
 		{bad("events: [{at: 3s, cut: [d-1, d-1]}]"), `:4: "events.cut": both are the host d-1: name two hosts`},
 		{bad("network: {pairs: [{between: [d-1, d-1]}]}"), `:4: "network.pairs.between": both are the host d-1`},
 		{bad("acceptance: 2"), `:4: "acceptance" is 2: want`},
-		{pool("role: decode, speculate: ngram"), `:4: pool p guesses tokens, but nothing says how often a guess is right: add "acceptance: 0.7" at the top`},
+		{pool("role: decode, speculate: ngram"), `:4: pool p drafts tokens, but nothing says how often a draft token is right: add "acceptance: 0.7" at the top`},
 		{"acceptance: 0.7\n" + pool("role: decode, speculate: medusa"), `:5: speculate: "medusa" is neither off, ngram nor draft`},
 		{"acceptance: 0.7\n" + pool("role: decode, speculate: ngram, speculate-tokens: 16"), `:5: speculate-tokens: 16 is outside 1 to 15`},
 		{"acceptance: 0.7\n" + pool("role: prefill, speculate: ngram"), `:5: unknown key "pools.p.speculate"`},
-		{"acceptance: 0.7\nprofile: old.json\n" + pool("role: decode, speculate: ngram"), `:6: pool p guesses tokens, but its profile does not say how long it takes to verify them`},
+		{"acceptance: 0.7\nprofile: old.json\n" + pool("role: decode, speculate: ngram"), `:6: pool p drafts tokens, but its profile does not say how long it takes to verify them`},
 		{bad("events: [{at: 3s, cut: [p-1, d-1], until: 3s}]"), `:4: unknown key "events.until"`},
 	} {
 		_, err := scenario.Parse(filepath.Join(dir, "s.yaml"), []byte(test.text), load(t))

@@ -44,7 +44,7 @@ func counted(n int, what string) string {
 // pools are a worker of each kind, which all others are like.
 type pools struct {
 	prefill, decode simulate.Worker
-	acceptance      float64 // of guesses at next tokens
+	acceptance      float64 // of draft tokens
 }
 
 // newPools takes the first worker of each role from the cluster. Where it has no prefill

@@ -33,8 +33,8 @@ type formulas struct {
 // decoding is a decode worker with answers of mean length.
 type decoding struct {
 	profile *latency.Profile
-	// maxDrafts is how many tokens of an answer are guessed for a step at most, acceptance how
-	// often a guess is right.
+	// maxDrafts is how many tokens of an answer are drafted for a step at most, acceptance how
+	// often a draft token is right.
 	maxDrafts  int
 	acceptance float64
 	// context is the mean number of tokens that a running answer looks at, steps the mean
@@ -71,8 +71,8 @@ func slowness(w *simulate.Worker) float64 {
 	return 1
 }
 
-// stepSeconds is how long a step takes in which a number of answers get a token. With guesses it
-// is the mean time until each has one more, if steps have as many guesses as promise the most
+// stepSeconds is how long a step takes in which a number of answers get a token. With drafts it
+// is the mean time until each has one more, if steps have as many draft tokens as promise the most
 // tokens a second, and no answer lacks any.
 func (d *decoding) stepSeconds(running float64) float64 {
 	n := max(int(math.Round(running)), 1)

@@ -23,7 +23,7 @@ func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&c.RealPages, "simulated-real-pages", false, "simulated engine: send as many bytes of KV as a real engine")
 	fs.BoolVar(&c.ShareDevice, "simulated-share-device", false, "simulated engine: let this process's workers take turns, as those of the CPU engine do")
 	fs.Float64Var(&c.Jitter, "simulated-jitter", -1, "simulated engine: relative spread of step times, such as 0.1 (-1: as in the profile)")
-	fs.Float64Var(&c.Acceptance, "simulated-acceptance", 0, "simulated engine: share of guesses of --speculate that are right, such as 0.7 (0: texts do not repeat, so there is hardly anything to guess)")
+	fs.Float64Var(&c.Acceptance, "simulated-acceptance", 0, "simulated engine: share of draft tokens of --speculate that are right, such as 0.7 (0: texts do not repeat, so there is hardly anything to draft)")
 	fs.Uint64Var(&c.Seed, "simulated-seed", 0, "simulated engine: random seed of jitter and failures")
 	fs.StringSliceVar(&c.Slow, "simulated-slow", nil, "simulated engine: slow a worker down, as ID=FACTOR, such as decode-2=3; * is every worker")
 	fs.StringSliceVar(&c.Fail, "simulated-fail", nil, "simulated engine: fail a worker's steps at random, as ID=PROBABILITY, such as decode-2=0.01")

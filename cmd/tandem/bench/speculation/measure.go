@@ -25,11 +25,11 @@ type Result struct {
 	Model   string `json:"model"`
 	Threads int    `json:"threads"`
 	ISA     string `json:"isa"`
-	// PlainTokens and SpeculativeTokens are tokens a second in decode, without and with guesses,
+	// PlainTokens and SpeculativeTokens are tokens a second in decode, without and with drafts,
 	// of the best rounds.
 	PlainTokens       float64 `json:"plain_tokens_per_s"`
 	SpeculativeTokens float64 `json:"speculative_tokens_per_s"`
-	// Gain is the median, over the rounds, of the rate with guesses over that without in the same
+	// Gain is the median, over the rounds, of the rate with drafts over that without in the same
 	// round, and BestGain that of the best rounds.
 	Gain     float64 `json:"gain"`
 	BestGain float64 `json:"best_gain"`
@@ -38,9 +38,9 @@ type Result struct {
 	Drafts     int     `json:"drafts"`
 	Accepted   int     `json:"accepted"`
 	Acceptance float64 `json:"acceptance"`
-	// DraftingShare is the share of the time with guesses that the draft model took.
+	// DraftingShare is the share of the time with drafts that the draft model took.
 	DraftingShare float64 `json:"drafting_share"`
-	// TokensPerStep is how many tokens of a sequence a step with guesses allowed gave.
+	// TokensPerStep is how many tokens of a sequence a step with drafts allowed gave.
 	TokensPerStep float64 `json:"tokens_per_step"`
 }
 
@@ -100,15 +100,15 @@ func Measure(ctx context.Context, weights, draft *cpu.Weights, plan Plan, progre
 				return nil, err
 			}
 		}
-		plain, guessing := &runs[0], &runs[1]
-		if !slices.EqualFunc(plain.outputs, guessing.outputs, slices.Equal[[]int32]) {
+		plain, speculative := &runs[0], &runs[1]
+		if !slices.EqualFunc(plain.outputs, speculative.outputs, slices.Equal[[]int32]) {
 			return nil, errors.New("speculation changed tokens, which is a bug: report it with this command")
 		}
-		r.PlainTokens, r.SpeculativeTokens = max(r.PlainTokens, plain.rate()), max(r.SpeculativeTokens, guessing.rate())
-		gains = append(gains, guessing.rate()/plain.rate())
-		r.Drafts, r.Accepted, judged = r.Drafts+guessing.drafted, r.Accepted+guessing.accepted, judged+guessing.judged
-		steps, tokens = steps+guessing.parts, tokens+guessing.tokens
-		took, drafting = took+guessing.took, drafting+guessing.drafting
+		r.PlainTokens, r.SpeculativeTokens = max(r.PlainTokens, plain.rate()), max(r.SpeculativeTokens, speculative.rate())
+		gains = append(gains, speculative.rate()/plain.rate())
+		r.Drafts, r.Accepted, judged = r.Drafts+speculative.drafted, r.Accepted+speculative.accepted, judged+speculative.judged
+		steps, tokens = steps+speculative.parts, tokens+speculative.tokens
+		took, drafting = took+speculative.took, drafting+speculative.drafting
 		progress(int64(round+1), int64(plan.Rounds))
 	}
 	slices.Sort(gains)
@@ -250,7 +250,7 @@ func (q *run) generated() (n int) {
 	return n
 }
 
-// spoil makes guesses wrong, but for a share of them.
+// spoil makes draft tokens wrong, but for a share of them.
 func (q *run) spoil(sequences []engine.Sequence) []engine.Sequence {
 	if q.drafts == 0 || q.keep == 1 {
 		return sequences
@@ -271,7 +271,7 @@ func (q *run) spoil(sequences []engine.Sequence) []engine.Sequence {
 	return sequences
 }
 
-// luck takes back the acceptance of a guess that was right because it was changed: of it the
+// luck takes back the acceptance of a draft token that was right because it was changed: of it the
 // scheduler knows nothing. It is the token that was drawn.
 func luck(asked, computed []engine.Sequence, out engine.Output) {
 	for i := range out.Accepted {

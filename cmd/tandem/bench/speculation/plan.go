@@ -1,5 +1,5 @@
 // Package speculation measures what speculative decoding gives: the real scheduler with the
-// CPU engine, with and without guesses at next tokens in turns.
+// CPU engine, with and without draft tokens in turns.
 //
 // The command `tandem bench speculation` imports it. It starts no goroutines.
 package speculation
@@ -25,11 +25,11 @@ type Plan struct {
 	PassageTemperature float32 `json:"passage_temperature"`
 	// Tokens are generated after each prompt.
 	Tokens int `json:"tokens"`
-	// MaxDrafts is the most guesses of a sequence in a step.
+	// MaxDrafts is the most draft tokens of a sequence in a step.
 	MaxDrafts int `json:"max_drafts"`
-	// DraftModel is the directory of a model that guesses; empty: n-grams do.
+	// DraftModel is the directory of a model that drafts; empty: n-grams do.
 	DraftModel string `json:"draft_model,omitempty"`
-	// Keep is the share of guesses that are left as they are; others are made wrong.
+	// Keep is the share of draft tokens that are left as they are; others are made wrong.
 	Keep float64 `json:"keep"`
 	// Temperature is that of the tokens after the prompt.
 	Temperature float32 `json:"temperature"`
@@ -57,7 +57,7 @@ func (p Plan) Validate() error {
 	case !(p.Keep >= 0 && p.Keep <= 1):
 		return fmt.Errorf("--keep: %v is outside 0 to 1", p.Keep)
 	case p.DraftModel != "" && p.Keep != 1:
-		return errors.New("--keep: a draft model's guesses are left as they are: leave it out, or --draft-model")
+		return errors.New("--keep: a draft model's tokens are left as they are: leave it out, or --draft-model")
 	case !(p.Temperature >= 0 && p.Temperature <= 100):
 		return fmt.Errorf("--temperature: %v is outside 0 to 100", p.Temperature)
 	case p.Repeats < 1 || p.Repeats > 1000:

@@ -22,7 +22,7 @@ func load(t *testing.T) *cpu.Weights {
 	return benchtest.Tiny(t, cpu.BF16)
 }
 
-// TestMeasure: a model of random weights soon repeats itself, so that there are guesses. How many,
+// TestMeasure: a model of random weights soon repeats itself, so that there are drafts. How many,
 // and so how many are right, depends on what steps take.
 func TestMeasure(t *testing.T) {
 	w := load(t)
@@ -35,7 +35,7 @@ func TestMeasure(t *testing.T) {
 		t.Errorf("%+v, progress %v", r, done)
 	}
 	if r.Drafts == 0 || r.Accepted > r.Drafts || r.Acceptance < 0 || r.Acceptance > 1 {
-		t.Errorf("%d of %d guesses were right: acceptance %v", r.Accepted, r.Drafts, r.Acceptance)
+		t.Errorf("%d of %d draft tokens were right: acceptance %v", r.Accepted, r.Drafts, r.Acceptance)
 	}
 	if !(r.PlainTokens > 0) || !(r.SpeculativeTokens > 0) || !(r.Gain > 0) || !(r.BestGain > 0) || r.TokensPerStep < 1 {
 		t.Errorf("%+v", r)

@@ -118,7 +118,7 @@ speculative  %10.1f tokens/s
 gain         %10.2f (of the best rounds %.2f)
 acceptance   %10.2f (%d of %d drafts were right)
 tokens/step  %10.2f
-drafting     %10.2f of the time with guesses
+drafting     %10.2f of the time with drafts
 `, r.Model, r.DType, r.KV, r.ISA, r.Threads, r.Batch, r.Rounds, r.PlainTokens, r.SpeculativeTokens, r.Gain, r.BestGain, r.Acceptance, r.Accepted, r.Drafts, r.TokensPerStep, r.DraftingShare)
 	return err
 }
