@@ -79,6 +79,9 @@ func (s *Scenario) groups(in *section, key string, read func(*section, [2]simula
 	if node == nil {
 		return nil
 	}
+	if s.template {
+		return in.errorf(key, "%q is for hosts that this file names, and a plan makes others: leave it out, or simulate the file", in.name+key)
+	}
 	if node.Kind != yaml.SequenceNode {
 		return in.errorf(key, "%q must be a list, each item with \"between: [p-*, d-*]\"", in.name+key)
 	}

@@ -170,6 +170,9 @@ func (s *Scenario) readPool(section *section, name string, shared *latency.Profi
 		fs.IntVar(&w.StorePuts, "store-puts", offload.DefaultPuts, "")
 		fs.Float64Var(&w.FetchBandwidth, "fetch-bandwidth", offload.DefaultBandwidth, "")
 	case storeRole:
+		if s.template {
+			return nil, section.errorf("role", "pool %s has block stores, which a plan knows nothing of: leave it out, or simulate the file", name)
+		}
 		return s.readStores(section, p, shared)
 	case "decode":
 		w.Role = controlv1.Role_ROLE_DECODE

@@ -26,6 +26,7 @@ type Scenario struct {
 	happenings  []happening
 	ends        []simulate.Event // of what lasts for a time
 	tokenize    func(text string, special bool) ([]int32, error)
+	template    bool // ReadTemplate reads it
 }
 
 // load are the flags that say how much load there is. If the command line has one of them,
@@ -42,12 +43,31 @@ func Read(file string, traffic *pflag.FlagSet) (*Scenario, error) {
 	return Parse(file, text, traffic)
 }
 
+// ReadTemplate reads a scenario whose workers are examples for others, in any number. It ignores
+// events and autoscale, and refuses what needs the workers of the file: stores, and pairs and
+// links of hosts.
+func ReadTemplate(file string, traffic *pflag.FlagSet) (*Scenario, error) {
+	text, err := readText(file)
+	if err != nil {
+		return nil, err
+	}
+	return (&Scenario{template: true}).parse(file, text, traffic)
+}
+
 // Parse reads a scenario. Files that it names are relative to the folder of file.
 func Parse(file string, text []byte, traffic *pflag.FlagSet) (*Scenario, error) {
-	s := &Scenario{doc: &document{file: file, lines: map[string]int{}}}
+	return new(Scenario).parse(file, text, traffic)
+}
+
+func (s *Scenario) parse(file string, text []byte, traffic *pflag.FlagSet) (*Scenario, error) {
+	s.doc = &document{file: file, lines: map[string]int{}}
 	top, err := s.doc.top(text)
 	if err != nil {
 		return nil, err
+	}
+	if s.template {
+		top.take("events")
+		top.take("autoscale")
 	}
 	for _, read := range []func(*section) error{
 		knownKeys, s.readModel, s.readPools, s.readScales, s.readAutoscale, s.readRouters, s.readNetwork,

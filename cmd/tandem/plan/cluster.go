@@ -97,7 +97,7 @@ func (c cluster) Drive(ctx context.Context, o drive.Options) (*record.Run, error
 	}
 	q := c.question
 	config := q.Cluster.Config(q.Load.Workload.Seed)
-	config.Workers, config.Events = c.pools.workers(c.size), nil
+	config.Workers = c.pools.workers(c.size)
 	config.Mode, config.TTFT, config.TPOT = q.Mode, q.TTFT, q.TPOT
 	if c.size.Prefill == 0 {
 		config.Mode = inferencev1.Mode_MODE_AGGREGATED

@@ -18,7 +18,7 @@ import (
 
 // ClusterFlags say what workers and network are like: a scenario's file, or flags.
 type ClusterFlags struct {
-	// File is a scenario, whose counts and events do not matter.
+	// File is a scenario, whose counts, events and autoscaling do not matter.
 	File string
 	// Model is a preset or a directory, Profile a file of step times: of `tandem profile`,
 	// or DistServe's with Entry and TensorParallel. ProfileModel is the model that a
@@ -84,7 +84,7 @@ func (c *ClusterFlags) Scenario(traffic *pflag.FlagSet, bundled func() (string, 
 		if given := c.describing(); len(given) > 0 {
 			return nil, fmt.Errorf("%s: the scenario says that: leave out one of them", given[0])
 		}
-		return scenario.Read(c.File, traffic)
+		return scenario.ReadTemplate(c.File, traffic)
 	}
 	text, err := c.text(bundled)
 	if err != nil {

@@ -3,6 +3,7 @@ package plan_test
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -152,6 +153,37 @@ func TestSpeculation(t *testing.T) {
 		t.Errorf("%d decode workers, %d without guesses: want less than half as many", guessing, plain)
 	}
 	t.Logf("%d decode workers, %d without guesses", guessing, plain)
+}
+
+// TestScenarioIsATemplate: a plan is the same whether or not the file's workers change and its rate
+// does for a while.
+func TestScenarioIsATemplate(t *testing.T) {
+	longtest.OneGoroutine(t)
+	var plans []string
+	for _, more := range []string{
+		"",
+		"events: [{at: 5s, rate-times: 4, for: 20s}, {at: 6s, kill: decode-1}, {at: 7s, scale: decode, to: 3}]\n" +
+			"autoscale: {prefill: 1..4, decode: 1..4, policy: queue, every: 1s, start-time: 0s, down-after: 0s}\n",
+	} {
+		file := filepath.Join(t.TempDir(), "s.yaml")
+		text := "model: tiny\nprofile: {base-ms: 5, per-token-ms: 0.1}\npools: {prefill: {role: prefill}, decode: {role: decode}}\ntraffic: {rate: 30}\n" + more
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		q := question(t, "--scenario="+file, "--rate=40", "--duration=15s", "--surge=1s+2s=2", "--prompt-tokens=200", "--output-tokens=40", "--slo=ttft:p99<500ms")
+		if !q.Load.Workload.Surges() {
+			t.Error("the surge of the flags is lost")
+		}
+		made, err := plan.Make(t.Context(), q, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text = fmt.Sprint(made.Size, *made.Predicted.TTFT.P50, *made.Predicted.TTFT.P99, made.Predicted.Requests)
+		plans = append(plans, text)
+	}
+	if plans[0] != plans[1] {
+		t.Errorf("planned is %s, without events and autoscaling %s", plans[1], plans[0])
+	}
 }
 
 // Each bound that nobody can keep is said to be so at once, and the nearest SLO that is named
@@ -338,6 +370,8 @@ func TestRefused(t *testing.T) {
 	onlyHead := file("head.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n")
 	profile := file("p.json", `{"version":1,"model":"bench-8b","prefill":[{"base_ms":1}],"decode":[{"base_ms":1}]}`)
 	broken := file("broken.json", `{"version":1`)
+	stores := file("stores.yaml", "model: tiny\npools:\n  d: {role: decode}\n  s: {role: store}\ntraffic: {}\n")
+	pairs := file("pairs.yaml", "model: tiny\npools: {d: {role: decode}, p: {role: prefill}}\ntraffic: {}\nnetwork:\n  pairs: [{between: [p-1, d-1], latency: 1ms}]\n")
 	slo := "--slo=ttft:p99<1s"
 	for _, c := range []struct {
 		name  string
@@ -355,6 +389,8 @@ func TestRefused(t *testing.T) {
 		{"two kinds of step times", []string{"--rate=1", slo, "--profile=" + profile, "--simulated-base-ms=1"}, "exclude one another"},
 		{"unknown model", []string{"--rate=1", slo, "--model=bench-8"}, `did you mean "bench-8b"?`},
 		{"scenario and flags", []string{"--rate=1", slo, "--scenario=s.yaml", "--kv-memory=1GiB"}, "--kv-memory: the scenario says that"},
+		{"scenario with stores", []string{"--rate=1", slo, "--scenario=" + stores}, "stores.yaml:4: pool s has block stores"},
+		{"scenario with pairs", []string{"--rate=1", slo, "--scenario=" + pairs}, "pairs.yaml:5: \"network.pairs\" is for hosts that this file names"},
 		{"no memory for a request", []string{"--rate=1", slo, "--prompt-tokens=1000", "--kv-memory=1MiB", "--model=bench-8b"}, "--kv-memory"},
 		{"utilisation", []string{"--rate=1", slo, "--max-utilisation=85"}, "--max-utilisation: 85 must be above 0 and below 1"},
 		{"burst", []string{"--rate=1", slo, "--burst=0.5"}, "--burst: 0.5 is outside 1 to 1000"},

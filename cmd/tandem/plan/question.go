@@ -19,7 +19,7 @@ type Question struct {
 	// Load is what comes: its rate or trace, lengths and SLO. It is valid.
 	Load loadtest.Config
 	// Cluster has the model, network and routers, and one worker of each pool that all
-	// others are like. Its counts and events do not matter.
+	// others are like. It has no events and does not scale.
 	Cluster *scenario.Scenario
 	// Mode and SLO that requests ask for; 0: no bound.
 	Mode       inferencev1.Mode
