@@ -142,7 +142,7 @@ func (c *Cluster) Run(o Load) (*record.Run, error) {
 	for i, r := range run.Records {
 		r.Index = i
 		if r.Outcome == record.Pending {
-			r.Outcome = record.Cancelled
+			r.Outcome, r.End = record.Cancelled, l.now()
 		}
 	}
 	run.Client.InFlightLimit = o.InFlightLimit
@@ -310,9 +310,6 @@ func (q *request) finish(f joining.Finish) {
 		l.failed++
 	}
 	l.ended(rec)
-	if rec.Admitted >= 0 {
-		l.admitted++
-	}
 	from, answer, tokens := q.from, q.answer, q.tokens
 	q.from, q.tokens, q.answer = nil, nil, nil // its streams may hold the request for a while
 	if from.Then != nil && rec.Outcome == record.Completed {

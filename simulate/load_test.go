@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tandem-serving/tandem/loadtest/measure"
 	"github.com/tandem-serving/tandem/loadtest/record"
 	"github.com/tandem-serving/tandem/loadtest/workload"
 	"github.com/tandem-serving/tandem/simulate"
@@ -137,5 +138,32 @@ func TestEnough(t *testing.T) {
 	}})
 	if completed := slices.DeleteFunc(slices.Clone(records), func(r *record.Record) bool { return r.Outcome != record.Completed }); ended != 10 || len(completed) != 10 || len(records) == 50 {
 		t.Errorf("%d had ended, %d of %d are complete", ended, len(completed), len(records))
+	}
+}
+
+// A request that runs when the time is over was admitted, and is cut off then: what it waited is known.
+func TestCutOff(t *testing.T) {
+	cluster, err := simulate.New(config(1, 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var requests list
+	for _, tokens := range []int{10, 1000} {
+		requests = append(requests, &workload.Request{Prompt: workload.Prompt{Text: "a prompt"}, MaxTokens: tokens, Exact: true})
+	}
+	got, err := cluster.Run(simulate.Load{Source: &requests, Duration: time.Second, Lasts: true, RequestTimeout: time.Minute, DrainTimeout: 100 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, last := got.Records[1], got.Samples[len(got.Samples)-1]
+	if r.Outcome != record.Cancelled || r.End != got.Drained || r.End < time.Second || last.Admitted != 2 {
+		t.Errorf("%v at %v of %v, %d admitted", r.Outcome, r.End, got.Drained, last.Admitted)
+	}
+	slo, err := measure.ParseSLO("e2e:p99<500ms")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if summary := measure.Summarize(got, measure.Options{SLO: slo}); summary.SLOAttainment != 0.5 {
+		t.Errorf("%v of the requests met the SLO, want half", summary.SLOAttainment)
 	}
 }

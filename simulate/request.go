@@ -178,6 +178,7 @@ func (q *request) act(action joining.Action) {
 		q.router.handle(routing.Ended{ID: a.ID, Failures: a.Failures, Served: a.Served, Tokens: a.Tokens, Decoding: a.Decoding, Lost: a.Lost})
 	case joining.Accept:
 		q.record.Admitted = q.load.now()
+		q.load.admitted++
 	case *joining.Deliver:
 		q.router.cluster.watch.delivered(q)
 		if q.ended {
