@@ -181,6 +181,16 @@ func (f *formulas) promptQuantile(q float64) float64 {
 	return stats.Quantile(f.prompts, q)
 }
 
+// longest is the seconds of the longest prompt and the longest answer, with steps as full as they
+// may be.
+func (f *formulas) longest() float64 {
+	output := 0
+	for _, r := range f.requests {
+		output = max(output, r.output)
+	}
+	return f.promptQuantile(1) + float64(output)*f.decode.stepSeconds(float64(f.decode.most))
+}
+
 // queue is that of a number of prefill workers.
 func (f *formulas) queue(workers int) (queueing.Queue, error) {
 	return queueing.GGc(f.rate, f.service, f.arrivalSCV, workers)

@@ -186,6 +186,27 @@ func TestScenarioIsATemplate(t *testing.T) {
 	}
 }
 
+// TestLongAnswers: requests have the time that they take, though they outlast the usual limits.
+func TestLongAnswers(t *testing.T) {
+	longtest.OneGoroutine(t)
+	q := question(t, "--rate=1", "--prompt-tokens=100", "--output-tokens=1500", "--simulated-base-ms=100", "--duration=1m", "--slo=tpot:p90<200ms")
+	if made, err := plan.Make(t.Context(), q, nil); err != nil || made.Predicted.SLOAttainment != 1 {
+		t.Errorf("%+v, %v", made, err)
+	}
+}
+
+// TestBacklogDecides: where too many requests are cut off to tell a percentile, a growing backlog is a
+// miss.
+func TestBacklogDecides(t *testing.T) {
+	longtest.OneGoroutine(t)
+	q := question(t, "--rate=1", "--prompt-tokens=100", "--output-tokens=1500", "--simulated-base-ms=100", "--duration=1m", "--warmup=1m", "--drain-timeout=10s", "--slo=tpot:p90<200ms")
+	q.MaxWorkers = 8
+	_, err := plan.Make(t.Context(), q, nil)
+	if infeasible, is := errors.AsType[*plan.Infeasible](err); !is || !strings.Contains(infeasible.Reason, "the backlog grew") {
+		t.Error(err)
+	}
+}
+
 // Each bound that nobody can keep is said to be so at once, and the nearest SLO that is named
 // can be kept.
 func TestInfeasible(t *testing.T) {
@@ -398,7 +419,7 @@ func TestRefused(t *testing.T) {
 		{"deviations", []string{"--rate=1", slo, "--deviations=-1"}, "--deviations"},
 		{"fan-out", []string{"--rate=1", slo, "--fan-out=0"}, "--fan-out: 0 is outside 1 to 1000"},
 		{"far too many calls", []string{"--rate=10", slo, "--fan-out=900"}, "--fan-out: for the p99 of 900 calls each needs its p99.9989"},
-		{"too short", []string{"--rate=10", slo, "--duration=5s"}, "are too few for ttft:p99<1s: pass a longer --duration"},
+		{"too short", []string{"--rate=10", slo, "--duration=5s"}, "of the 368 that it takes: pass a longer --duration"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			q, err := asked(t, c.flags...)

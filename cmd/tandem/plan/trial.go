@@ -37,7 +37,7 @@ const (
 	// enough is how many times more requests there are than the highest percentile needs.
 	enough = 1.25
 	// settling is the least warm-up in times of a mean answer: after it, about as many
-	// answers run as ever.
+	// answers run as ever. Requests may take as many times the longest one alone.
 	settling = 2
 	// longestRun bounds a run of drawn arrivals.
 	longestRun = 4 * time.Hour
@@ -47,6 +47,13 @@ const (
 func (p *planner) load(requests int) loadtest.Config {
 	load := p.question.Load
 	load.SLO = p.formulas.slo.String()
+	usual, longest := loadtest.DefaultConfig(), time.Duration(settling*p.formulas.longest()*float64(time.Second)).Round(time.Second)
+	if load.DrainTimeout == usual.DrainTimeout {
+		load.DrainTimeout = max(load.DrainTimeout, longest)
+	}
+	if load.RequestTimeout == usual.RequestTimeout {
+		load.RequestTimeout = max(load.RequestTimeout, longest)
+	}
 	if load.Workload.OwnTimes() {
 		return load
 	}
@@ -109,12 +116,16 @@ func (t *Trial) judge(recorded bool) error {
 		}
 		t.late, t.slow = t.late || late, t.slow || slow
 	}
+	overloaded := f.Verdict == measure.Overloaded || f.Verdict == measure.Backlogged && !recorded
 	for _, o := range f.Objectives {
 		if o.Met {
 			continue
 		}
 		if o.Measured == nil && !o.Missed {
-			return fmt.Errorf("%d requests are too few for %s: pass a longer --duration, or more of the trace", f.Requests, o.Term)
+			if overloaded {
+				continue // which is a miss
+			}
+			return fmt.Errorf("%d requests do not decide %s: %s: pass a longer --duration or --drain-timeout, or more of the trace", f.Requests, o.Term, o.Why)
 		}
 		slo, err := measure.ParseSLO(o.Term)
 		if err != nil || len(slo.Terms) != 1 {
@@ -128,7 +139,6 @@ func (t *Trial) judge(recorded bool) error {
 		latency := slo.Terms[0].Latency
 		fail(latency == "ttft" || latency == "e2e", latency != "ttft", why)
 	}
-	overloaded := f.Verdict == measure.Overloaded || f.Verdict == measure.Backlogged && !recorded
 	if t.Why == "" && overloaded {
 		fail(true, true, string(f.Verdict)+": "+f.Reason)
 	}
