@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -307,6 +308,24 @@ func TestAnswersRepeat(t *testing.T) {
 	}
 }
 
+// TestNotFewer: a plan says what one worker fewer would miss, all of which do both phases.
+func TestNotFewer(t *testing.T) {
+	longtest.OneGoroutine(t)
+	for says, flags := range map[string][]string{
+		"1 worker that does both phases would miss the SLO\n":           {"--rate=20", "--slo=ttft:p99<400ms,tpot:p99<10ms"},
+		"1 worker that does both phases would exceed --max-utilisation": {"--rate=25", "--slo=ttft:p99<400ms,tpot:p99<10ms"},
+	} {
+		made, err := plan.Make(t.Context(), question(t, with(append(flags, briefly)...)...), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var text strings.Builder
+		if err := made.Write(&text); err != nil || !strings.Contains(text.String(), says) {
+			t.Errorf("%v: want %q in\n%s", err, says, text.String())
+		}
+	}
+}
+
 // Where workers that do both phases need fewer, the plan says so, and a plan in mode aggregated
 // comes to the same number.
 func TestBothPhases(t *testing.T) {
@@ -314,6 +333,7 @@ func TestBothPhases(t *testing.T) {
 	for rate, fewer := range map[string]bool{"20": true, "60": false} {
 		testBothPhases(t, fewer, "--rate="+rate, briefly, "--slo=ttft:p99<2s,tpot:p99<60ms", "--max-utilisation=0.9", "--burst=1")
 	}
+	testBothPhases(t, true, "--rate=20", "--slo=ttft:p99<2s,tpot:p99<60ms") // at length
 }
 
 func testBothPhases(t *testing.T, fewer bool, flags ...string) {
@@ -330,6 +350,13 @@ func testBothPhases(t *testing.T, fewer bool, flags ...string) {
 	}
 	if only.Prefill != 0 || only.Decode < 1 || only.Mode != "aggregated" {
 		t.Errorf("%+v", only.Size)
+	}
+	at := func(p *plan.Plan) *plan.Trial {
+		i := slices.IndexFunc(p.Trials, func(t *plan.Trial) bool { return t.Size == only.Size })
+		return p.Trials[i]
+	}
+	if fewer && *at(made).TTFTP99 != *at(only).TTFTP99 {
+		t.Errorf("%s: the simulation is another than in mode aggregated", only.Size)
 	}
 	switch {
 	case (only.Workers() < made.Workers()) != fewer:

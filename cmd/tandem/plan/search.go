@@ -2,6 +2,7 @@ package plan
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 )
@@ -197,7 +198,26 @@ func (p *planner) both(ctx context.Context, most int) (*Trial, error) {
 			low = size.Decode + 1
 		}
 	}
-	return met, nil
+	if met == nil {
+		return nil, nil
+	}
+	met, err := p.confirm(ctx, met)
+	if _, is := errors.AsType[*Infeasible](err); is || err == nil && met.Decode >= most {
+		return nil, nil
+	}
+	return met, err
+}
+
+// fewer says why one worker fewer, all of which do both phases, do not suffice.
+func (p *planner) fewer(size Size) string {
+	one := Size{Decode: size.Workers() - 1}
+	switch i := slices.IndexFunc(p.trials, func(t *Trial) bool { return t.Size == one }); {
+	case i >= 0 && !p.trials[i].Met:
+		return one.String() + " would miss the SLO"
+	case p.formulas.rate*p.formulas.both > p.question.Headroom.Utilisation*float64(one.Decode):
+		return one.String() + " would exceed --max-utilisation"
+	}
+	return one.String() + ": not tried"
 }
 
 // only searches for the fewest workers that do both phases.
