@@ -44,7 +44,7 @@ func needs(d Demand, m Mesh, utilisation, times float64) need {
 		}
 	}
 	n.prompts = n.rate * n.promptSeconds / utilisation
-	longest := float64(d.TPOT.Milliseconds()) * paceShare
+	longest := d.TPOT.Seconds() * 1000 * paceShare
 	if each := a.eachMs(d); longest > 0 && a.Step.BaseMs+each > longest {
 		longest, n.slow = 0, true
 	}

@@ -221,6 +221,13 @@ func TestSizes(t *testing.T) {
 	impossible.TTFT, impossible.TPOT = 10*time.Millisecond, 100*time.Millisecond
 	slow := azure(10)
 	slow.TPOT = 5 * time.Millisecond
+	fractions := azure(10)
+	fractions.TPOT = 30*time.Millisecond - time.Microsecond
+	whole := azure(10)
+	whole.TPOT = 30 * time.Millisecond
+	if got, want := first(wide, fractions, apart).Decode.Desired, first(wide, whole, apart).Decode.Desired; got != want {
+		t.Errorf("%d decode workers for a TPOT of 29.999ms, %d for 30ms", got, want)
+	}
 	fixed := mesh() // steps take as long whatever they compute
 	for _, p := range []*scaling.Pool{&fixed.Prefill, &fixed.Decode} {
 		p.Step = latency.Model{BaseMs: 5}
