@@ -114,7 +114,11 @@ func series(run *record.Run) []Point {
 		if p := at(r.Admitted); p != nil {
 			p.Admitted++
 		}
-		if p := at(r.End); p != nil && r.Outcome != record.Pending {
+		end := r.End
+		if r.Outcome == record.Unsent {
+			end = r.Due // no longer waited for
+		}
+		if p := at(end); p != nil && r.Outcome != record.Pending {
 			p.Ended++
 			p.Backlog--
 			if r.Outcome != record.Completed {

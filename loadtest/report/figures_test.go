@@ -37,12 +37,13 @@ func TestSeries(t *testing.T) {
 		{Due: 3 * s / 2, Sent: 3 * s / 2, Admitted: record.Unset, End: 2 * s, Outcome: record.Rejected},
 		{Due: 5 * s / 2, Sent: 5 * s / 2, Admitted: 3 * s, End: 4 * s, Outcome: record.TimedOut, Arrivals: []record.Arrival{{At: 3 * s, Tokens: 2}}},
 		{Due: 5 * s / 2, Sent: record.Unset, Admitted: record.Unset, End: record.Unset, Outcome: record.Pending},
+		{Due: 7 * s / 2, Sent: record.Unset, Admitted: record.Unset, End: record.Unset, Outcome: record.Unsent},
 	}}
 	want := []report.Point{
 		{S: 0, Due: 2, Admitted: 2, Backlog: 2, Tokens: 2, TTFTP50: pointer(250.0), TTFTMax: pointer(500.0), TPOTP50: pointer(250.0), TPOTMax: pointer(500.0)},
 		{S: 1, Due: 1, Ended: 1, Backlog: 2, Tokens: 4},
 		{S: 2, Due: 2, Ended: 2, Failed: 1, Backlog: 2, Tokens: 4, TTFTP50: pointer(500.0), TTFTMax: pointer(500.0)},
-		{S: 3, Admitted: 1, Ended: 1, Failed: 1, Backlog: 1, Tokens: 2},
+		{S: 3, Due: 1, Admitted: 1, Ended: 2, Failed: 2, Backlog: 1, Tokens: 2},
 	}
 	if diff := cmp.Diff(want, figuresOf(run).Series); diff != "" {
 		t.Errorf("want -, got +\n%s", diff)

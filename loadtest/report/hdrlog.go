@@ -3,6 +3,7 @@ package report
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -27,7 +28,8 @@ func WriteHDR(w io.Writer, runs []*record.Run) error {
 	}
 	if len(runs) > 0 {
 		// The log's header has second resolution.
-		base := runs[0].Began.Unix() * 1000
+		first := slices.MinFunc(runs, func(a, b *record.Run) int { return a.Began.Compare(b.Began) })
+		base := first.Began.Unix() * 1000
 		out.SetBaseTime(base)
 		parts = append(parts, func() error { return out.OutputStartTime(base) }, func() error { return out.OutputBaseTime(base) })
 	}

@@ -176,3 +176,16 @@ func TestHDRLogOfMessages(t *testing.T) {
 		t.Errorf("want -, got +\n%s", diff)
 	}
 }
+
+// Runs are sorted by rate: the first may have begun after others. No interval of the log begins before it.
+func TestHDRLogBeginsWithTheFirstRun(t *testing.T) {
+	var runs []*record.Run
+	for _, began := range []int64{2000, 1000} {
+		runs = append(runs, &record.Run{Began: time.Unix(began, 0), Offered: float64(1 + len(runs)), To: time.Second, Records: []*record.Record{{
+			Outcome: record.Completed, Sent: record.Unset, OutputTokens: 1, End: time.Millisecond, Arrivals: []record.Arrival{{At: time.Millisecond, Tokens: 1}},
+		}}})
+	}
+	if log := written(t, func(w io.Writer) error { return report.WriteHDR(w, runs) }); !strings.Contains(log, "#[StartTime: 1000 ") || strings.Contains(log, ",-") {
+		t.Error(log)
+	}
+}
