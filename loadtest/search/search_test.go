@@ -392,7 +392,7 @@ func TestKnee(t *testing.T) {
 
 func TestParseRates(t *testing.T) {
 	for text, want := range map[string][]float64{
-		"1": {1}, "1,2,4.5": {1, 2, 4.5}, "8 , 2": {2, 8}, "1..64/7": {1, 2, 4, 8, 16, 32, 64}, "0.5..8/3": {0.5, 2, 8},
+		"1": {1}, "1,2,4.5": {1, 2, 4.5}, "8 , 2": {2, 8}, "5,10,5": {5, 10}, "1..64/7": {1, 2, 4, 8, 16, 32, 64}, "0.5..8/3": {0.5, 2, 8},
 	} {
 		got, err := search.ParseRates(text)
 		if d := cmp.Diff(want, got); err != nil || d != "" {

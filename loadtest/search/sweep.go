@@ -50,7 +50,7 @@ func GeometricRates(from, to float64, n int) ([]float64, error) {
 }
 
 // ParseRates parses a sweep's rates: "1,2,4.5", or "1..64/7" for seven rates in geometric
-// progression. The result is sorted.
+// progression. The result is sorted, each rate once.
 func ParseRates(text string) ([]float64, error) {
 	const expect = `rates are numbers with commas ("1,2,4.5") or a range and how many ("1..64/7")`
 	if from, rest, isRange := strings.Cut(text, ".."); isRange {
@@ -78,7 +78,7 @@ func ParseRates(text string) ([]float64, error) {
 		return nil, fmt.Errorf("%d rates, at most %d", len(rates), maxSweep)
 	}
 	slices.Sort(rates)
-	return rates, nil
+	return slices.Compact(rates), nil
 }
 
 func positive(rate float64) bool { return rate > 0 && rate < 1e9 }
