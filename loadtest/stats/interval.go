@@ -60,10 +60,10 @@ func (h *Histogram) Interval(q, effective float64) (low, high time.Duration, ok 
 	return h.AtRank(int64(float64(l) * scale)), h.AtRank(int64(math.Ceil(float64(u) * scale))), true
 }
 
-// Quantile of at least one value, sorted: the least that the share q of them does not exceed, or
-// the greatest.
+// Quantile of at least one value, sorted: the least that the share q of them, 0 to 1, does not
+// exceed.
 func Quantile[T any](sorted []T, q float64) T {
-	return sorted[min(int(q*float64(len(sorted))), len(sorted)-1)]
+	return sorted[max(int(math.Ceil(q*float64(len(sorted))-1e-6))-1, 0)]
 }
 
 // Median of at least one value: the middle one, or the mean of the middle two.

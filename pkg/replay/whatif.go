@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"time"
 
@@ -155,6 +156,8 @@ func waitsOf(waits []time.Duration) Waits {
 		sum += w
 	}
 	ms := func(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
-	at := func(share float64) float64 { return ms(waits[min(int(share*float64(len(waits))), len(waits)-1)]) }
+	at := func(share float64) float64 {
+		return ms(waits[max(int(math.Ceil(share*float64(len(waits))-1e-6))-1, 0)])
+	}
 	return Waits{ms(sum) / float64(len(waits)), at(0.5), at(0.99), ms(waits[len(waits)-1])}
 }
