@@ -119,6 +119,10 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("--rate: %v is outside what can be sent: pass more than 0, and at most %d requests a second", c.Rate, int(maxRate))
 	case closed && c.Workload.Surges():
 		return errors.New("--surge multiplies a rate, and --concurrency has none: leave out one of them")
+	case closed && c.Workload.Arrival != workload.Poisson:
+		return fmt.Errorf("--arrival %s is of an open loop, and --concurrency is a closed one: leave out one of them", c.Workload.Arrival)
+	case closed && c.MinRequests > 0:
+		return errors.New("--min-requests lengthens a run by its rate, and --concurrency has none: pass a longer --duration")
 	case c.Concurrency < 0:
 		return fmt.Errorf("--concurrency: %d is negative", c.Concurrency)
 	case c.Concurrency > c.InFlightLimit:
@@ -306,6 +310,7 @@ func (c *Config) length(o objectives, rate float64) (time.Duration, error) {
 		return 0, nil
 	}
 	length := max(c.Duration, o.minDuration)
+	rate = c.Workload.MeanRate(workload.Params{Rate: rate})
 	if rate <= 0 {
 		return length, nil
 	}

@@ -24,7 +24,7 @@ func (s *Session) Idle(ctx context.Context) (Idle, error) {
 	}
 	var ttft, tpot, e2e []time.Duration
 	for _, r := range run.Records {
-		if r.Outcome != record.Completed || len(r.Arrivals) == 0 {
+		if r.Due < run.From || r.Outcome != record.Completed || len(r.Arrivals) == 0 {
 			continue
 		}
 		ttft, e2e = append(ttft, r.First()-r.Dispatched), append(e2e, r.Last()-r.Dispatched)

@@ -229,6 +229,43 @@ func TestTenantsLimitIsTheOneCause(t *testing.T) {
 	}
 }
 
+// A server with one request at a time is measured after the warm-up, in which the first requests are slow.
+func TestIdle(t *testing.T) {
+	c := config(t, "--rate=1", "--duration=2s", "--warmup=3s")
+	c.Drive = func(_ context.Context, o drive.Options) (*record.Run, error) {
+		r := &record.Run{From: o.Warmup, To: o.Warmup + o.Duration}
+		for at := time.Duration(0); at < r.To; {
+			took := 50 * ms
+			if at < o.Warmup {
+				took = 500 * ms
+			}
+			r.Records = append(r.Records, &record.Record{
+				Due: at, Dispatched: at, Arrivals: []record.Arrival{{At: at + took/2, Tokens: 1}, {At: at + took, Tokens: 1}}, Outcome: record.Completed, OutputTokens: 2,
+			})
+			at += took
+		}
+		r.Records = r.Records[:8] // six of the warm-up
+		return r, nil
+	}
+	synctest.Test(t, func(t *testing.T) {
+		session, err := loadtest.NewSession(t.Context(), c, server(t, fourSlots), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if idle, err := session.Idle(t.Context()); err != nil || idle.TTFT != 25*ms || idle.TPOT != 25*ms || idle.E2E != 50*ms {
+			t.Errorf("%+v, %v", idle, err)
+		}
+	})
+}
+
+// A run with a ramp has the requests that it must have: its mean rate counts, not its last.
+func TestRampIsLongEnough(t *testing.T) {
+	c := config(t, "--rate=10", "--arrival=ramp", "--duration=1s", "--warmup=0s", "--min-requests=100")
+	if err := c.Validate(); err != nil || c.Sends() != 20*time.Second {
+		t.Errorf("requests are sent for %v, want 20s: %v", c.Sends(), err)
+	}
+}
+
 func TestClosedLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		out := run(t, config(t, "--concurrency=4", "--duration=20s"), fourSlots, &begun{})
@@ -445,6 +482,8 @@ func TestValidate(t *testing.T) {
 		{[]string{"--find-max", "--arrival=ramp"}, "--arrival ramp"},
 		{[]string{"--sweep=1,2", "--arrival=ramp"}, "--arrival ramp"},
 		{[]string{"--concurrency=2", "--surge=1s+1s=2"}, "--surge multiplies a rate"},
+		{[]string{"--concurrency=2", "--arrival=gamma", "--burstiness=0.5"}, "--arrival gamma is of an open loop"},
+		{[]string{"--concurrency=2", "--min-requests=9"}, "--min-requests lengthens a run by its rate"},
 		{[]string{"--rate=1", "--class=chat=1", "--class-slo=nosuch=ttft:p99<1s"}, "there are chat"},
 		{[]string{"--rate=1", "--class-slo=nosuch=ttft:p99<1s"}, "add --class"},
 		{[]string{"--rate=1", "--min-requests=9000000000000000000"}, "--min-requests"},

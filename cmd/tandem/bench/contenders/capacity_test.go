@@ -46,7 +46,7 @@ func (q *queue) Drive(ctx context.Context, o drive.Options) (*record.Run, error)
 	var dues []time.Duration
 	for {
 		request, err := o.Source.Next()
-		if errors.Is(err, io.EOF) || o.Concurrency > 0 && len(run.Records) == 10 {
+		if errors.Is(err, io.EOF) || o.Concurrency > 0 && free >= run.To {
 			break
 		}
 		if err != nil {
