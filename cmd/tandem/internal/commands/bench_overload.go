@@ -59,6 +59,9 @@ Each request sends the router the ttft and tpot bounds of --slo, unless --send-s
 		if err := config.ValidateUntimed(); err != nil {
 			return settingsError(cmd, err)
 		}
+		if config.Workload.Surges() {
+			return usageError(cmd, "--surge changes the rate, and overload adds a burst of its own: leave it out")
+		}
 		if err := server.promise(config); err != nil {
 			return usageError(cmd, err.Error())
 		}

@@ -226,6 +226,7 @@ func TestBenchMistakes(t *testing.T) {
 		{[]string{"bench", "modes", "--rates=x"}, 2, "--rates"},
 		{[]string{"bench", "modes", "--threads=0"}, 2, "--threads"},
 		{[]string{"bench", "modes", "--trace", mooncake}, 2, "--trace brings its own times"},
+		{[]string{"bench", "overload", "--addr", addr, "--slo=ttft:p90<1s", "--surge=1s+1s=2"}, 2, "--surge changes the rate, and overload adds a burst of its own"},
 		{[]string{"bench", "overload", "--addr", addr, "--slo=ttft:p90<1s", "--trace", mooncake}, 2, "--trace brings its own times"},
 		{[]string{"bench", "simulated", "--profile", report, "--trace", mooncake}, 2, "--trace brings its own times"},
 		{[]string{"bench", "modes", "--virtual", "--trace", "/nowhere.csv"}, 1, "tandem: --trace: open /nowhere.csv: no such file"},
