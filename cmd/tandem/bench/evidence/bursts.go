@@ -1,7 +1,6 @@
 package evidence
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -144,14 +143,11 @@ func severalRouters(ctx context.Context, o Options, r *Result, loads []float64, 
 			}
 			return m
 		}
-		percentile := func(name string) func(report.Figures) float64 {
-			return func(f report.Figures) float64 { return *cmp.Or(f.TTFT.Percentile(name), new(float64)) }
-		}
 		g := average(func(f report.Figures) float64 { return f.Goodput })
 		good = append(good, g)
 		table.Rows = append(table.Rows, []string{
 			digits(loads[i/len(routers)]), fmt.Sprint(routers[i%len(routers)]), fmt.Sprintf("%.1f", g),
-			fmt.Sprintf("%.1f", average(percentile("p50"))), fmt.Sprintf("%.0f", average(percentile("p99"))),
+			fixed(1, meanTTFT(of, "p50")), fixed(0, meanTTFT(of, "p99")),
 			fmt.Sprintf("%.1f", 100*average(func(f report.Figures) float64 { return f.CachedTokensMean / max(f.PromptTokensMean, 1) })),
 		})
 	}
@@ -160,4 +156,18 @@ func severalRouters(ctx context.Context, o Options, r *Result, loads []float64, 
 		r.Ratios = append(r.Ratios, Ratio{Name: fmt.Sprintf("four routers over one, in time at %s a second", digits(load)), Value: good[2*i+1] / good[2*i], Noise: 0.06})
 	}
 	return nil
+}
+
+// meanTTFT is the mean of a percentile over the runs that have it; NaN: none has.
+func meanTTFT(runs []report.Figures, name string) float64 {
+	var all []float64
+	for _, f := range runs {
+		if p := f.TTFT.Percentile(name); p != nil {
+			all = append(all, *p)
+		}
+	}
+	if len(all) == 0 {
+		return math.NaN()
+	}
+	return mean(all)
 }

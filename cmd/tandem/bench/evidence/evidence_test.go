@@ -14,6 +14,8 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/evidence"
+	"github.com/tandem-serving/tandem/loadtest/measure"
+	"github.com/tandem-serving/tandem/loadtest/report"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -119,6 +121,48 @@ func TestMapNamesTheOtherRuns(t *testing.T) {
 		if notes := evidence.MapNotes(evidence.Options{Long: long}); !slices.ContainsFunc(notes, func(n string) bool { return strings.HasPrefix(n, want) }) {
 			t.Errorf("long %v: %q", long, notes)
 		}
+	}
+}
+
+// A point at which nobody serves anything is none of the worst and the best.
+func TestMapOfNothing(t *testing.T) {
+	rows, ratios := evidence.MapTable()
+	if got, want := rows[0][3:], []string{"none", "none", "none", "none", "–", "–"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if ratios[0].Value != 1 || ratios[1].Value != 2 {
+		t.Errorf("%+v", ratios)
+	}
+}
+
+// section is one with these ratios.
+type section []evidence.Ratio
+
+func (section) Name() string  { return "s" }
+func (section) Title() string { return "S" }
+func (s section) Run(context.Context, evidence.Options) (*evidence.Result, error) {
+	return &evidence.Result{Ratios: s}, nil
+}
+
+// What was divided by 0 is left out, so that the rest can be written.
+func TestUndefinedRatios(t *testing.T) {
+	got, err := evidence.Run(t.Context(), []evidence.Section{section{{Name: "nothing", Value: math.NaN()}, {Name: "endless", Value: math.Inf(1)}, {Name: "one", Value: 1}}}, evidence.Options{})
+	if err != nil || len(got[0].Ratios) != 1 || got[0].Ratios[0].Name != "one" {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+// A percentile that a run is too short for counts in no mean.
+func TestMeanTTFT(t *testing.T) {
+	with := func(p50 *float64) (f report.Figures) {
+		f.TTFT = &measure.Distribution{P50: p50}
+		return f
+	}
+	if got := evidence.MeanTTFT([]report.Figures{with(new(4.0)), with(nil), with(new(6.0))}, "p50"); got != 5 {
+		t.Errorf("the mean of 4 and 6 is %v", got)
+	}
+	if got := evidence.MeanTTFT([]report.Figures{with(nil)}, "p50"); !math.IsNaN(got) {
+		t.Errorf("the mean of nothing is %v", got)
 	}
 }
 

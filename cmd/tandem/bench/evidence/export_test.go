@@ -25,6 +25,17 @@ func MapNotes(o Options) []string {
 	return mapResult([]mapped{{point: point{prompt: 256, output: 16, bandwidth: 50e9}, aggregated: 1, disaggregated: 1, either: 1}}, o, tight, []int{256}, []int{16}, []float64{50e9}).Notes
 }
 
+// MapTable is the table of two points, of which nothing can serve the first, and the ratios.
+func MapTable() ([][]string, []Ratio) {
+	served := mapped{point: point{prompt: 256, output: 16, bandwidth: 50e9}, aggregated: 2, disaggregated: 4, either: 4}
+	none := mapped{point: point{prompt: 512, output: 16, bandwidth: 50e9}}
+	r := mapResult([]mapped{none, served}, Options{}, tight, []int{256, 512}, []int{16}, []float64{50e9})
+	return r.Tables[0].Rows, r.Ratios
+}
+
+// MeanTTFT is for tests.
+var MeanTTFT = meanTTFT
+
 // Verdict runs a rate of a scenario until it is certain whether enough requests meet the SLO, and to
 // its end. It says what each finds, and how many requests it sent.
 func Verdict(ctx context.Context, text string, rate float64) (early, whole bool, sent [2]int, err error) {

@@ -27,20 +27,23 @@ func mapResult(all []mapped, options Options, o objective, prompts, outputs []in
 	pays := 0
 	for _, m := range all {
 		better, by := "disaggregated", m.paysOff()
-		if by < 1 {
+		switch {
+		case by < 1:
 			better, by = "aggregated", 1/by
-		} else {
+		case by >= 1:
 			pays++
+		default:
+			better = "none"
 		}
-		if m.ofBetter() < worst.ofBetter() {
+		if worst.better() == 0 || m.ofBetter() < worst.ofBetter() {
 			worst = m
 		}
-		if m.either/m.aggregated > best.either/best.aggregated {
+		if best.aggregated == 0 || m.aggregated > 0 && m.either/m.aggregated > best.either/best.aggregated {
 			best = m
 		}
 		table.Rows = append(table.Rows, []string{
 			gigabits(m.bandwidth), fmt.Sprintf("%d/%d", m.prompt, m.output), fmt.Sprintf("%d + %d", m.prefill, mapWorkers-m.prefill),
-			rate(m.aggregated), rate(m.disaggregated), rate(m.either), better, times(by), fmt.Sprintf("%.3f", m.ofBetter()),
+			rate(m.aggregated), rate(m.disaggregated), rate(m.either), better, times(by), fixed(3, m.ofBetter()),
 		})
 	}
 	r := &Result{
@@ -50,7 +53,7 @@ func mapResult(all []mapped, options Options, o objective, prompts, outputs []in
 		Tables: []Table{table},
 		Notes: []string{
 			fmt.Sprintf("Disaggregation serves more at %d of %d points. It does where tokens must come soon, since workers that do both have only what decoding leaves of a step for prompts, and where the network carries the KV of prompts as fast as they are computed: 0.8 MB a token here.", pays, len(all)),
-			fmt.Sprintf("`auto` is worst at %v: %.3f of the better placement (%s and %s requests a second).", worst.point, worst.ofBetter(), rate(worst.either), rate(worst.better())),
+			fmt.Sprintf("`auto` is worst at %v: %s of the better placement (%s and %s requests a second).", worst.point, fixed(3, worst.ofBetter()), rate(worst.either), rate(worst.better())),
 			fmt.Sprintf("`auto` is most above `aggregated` at %v: %s and %s requests a second.", best.point, rate(best.either), rate(best.aggregated)),
 			fmt.Sprintf("A rate is tried for %v, after %v that do not count, and longer where that is fewer than %d requests; %s `--long` for %v, after %v, and %d requests. In longer runs `auto` of the better differs less from round to round.",
 				measured, warmup, requests, flag, otherMeasured, otherWarmup, otherRequests),
@@ -72,7 +75,7 @@ func mapResult(all []mapped, options Options, o objective, prompts, outputs []in
 			g.rows = append(g.rows, fmt.Sprint(prompt))
 			for _, output := range outputs {
 				i := slices.IndexFunc(all, func(m mapped) bool { return m.prompt == prompt && m.output == output && m.bandwidth == b })
-				g.cells = append(g.cells, heatCell{ratio: all[i].paysOff(), text: times(all[i].paysOff()), below: fmt.Sprintf("%.2f", all[i].ofBetter())})
+				g.cells = append(g.cells, heatCell{ratio: all[i].paysOff(), text: times(all[i].paysOff()), below: fixed(2, all[i].ofBetter())})
 			}
 		}
 		grids.grids = append(grids.grids, g)
@@ -84,8 +87,19 @@ func mapResult(all []mapped, options Options, o objective, prompts, outputs []in
 
 // times is a ratio for people.
 func times(ratio float64) string {
-	if math.IsInf(ratio, 1) {
+	switch {
+	case math.IsInf(ratio, 1):
 		return "the other serves none"
+	case math.IsNaN(ratio):
+		return "–"
 	}
 	return fmt.Sprintf("%.2f×", ratio)
+}
+
+// fixed has so many decimals; NaN, of nothing over nothing, is a dash.
+func fixed(decimals int, v float64) string {
+	if math.IsNaN(v) {
+		return "–"
+	}
+	return fmt.Sprintf("%.*f", decimals, v)
 }

@@ -38,6 +38,11 @@ func (r *Result) addRatio(name string, of, by []float64, paper string) {
 	r.Ratios = append(r.Ratios, ratio)
 }
 
+// defined is whether the denominator was not 0. JSON has neither NaN nor infinity.
+func (r Ratio) defined() bool {
+	return !math.IsNaN(r.Value) && !math.IsInf(r.Value, 0) && !math.IsNaN(r.Noise) && !math.IsInf(r.Noise, 0)
+}
+
 func round3(v float64) float64 { return math.Round(v*1000) / 1000 }
 
 func mean(values []float64) (m float64) {

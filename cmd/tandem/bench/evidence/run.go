@@ -32,7 +32,7 @@ func Named(names []string) ([]Section, error) {
 	return slices.DeleteFunc(Sections(), func(s Section) bool { return len(names) > 0 && !slices.Contains(names, s.Name()) }), nil
 }
 
-// Run measures sections one after the other, each on all cores.
+// Run measures sections one after the other, each on all cores. It leaves out ratios whose denominator is 0.
 func Run(ctx context.Context, sections []Section, o Options) ([]*Result, error) {
 	var all []*Result
 	for _, s := range sections {
@@ -44,6 +44,7 @@ func Run(ctx context.Context, sections []Section, o Options) ([]*Result, error) 
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", s.Name(), err)
 		}
+		r.Ratios = slices.DeleteFunc(r.Ratios, func(r Ratio) bool { return !r.defined() })
 		r.Section, r.Title, r.WallSeconds = s.Name(), s.Title(), time.Since(began).Round(100*time.Millisecond).Seconds()
 		o.say(fmt.Sprintf("%s took %.0f s", s.Name(), r.WallSeconds))
 		all = append(all, r)
