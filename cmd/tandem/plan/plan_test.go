@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -401,6 +402,25 @@ func TestReport(t *testing.T) {
 		if err := report.WriteHTML(&page, r); err != nil || !strings.Contains(page.String(), `"planned":25`) {
 			t.Errorf("%v: the page does not mark the planned rate", err)
 		}
+	}
+}
+
+// TestPartOfATrace: what a trace has after --duration does not count.
+func TestPartOfATrace(t *testing.T) {
+	longtest.OneGoroutine(t)
+	trace := filepath.Join(t.TempDir(), "trace.csv")
+	began := time.Date(2026, 11, 27, 0, 0, 0, 0, time.UTC)
+	text := "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+	for i := range 600 {
+		at := time.Duration(i) * 40 * time.Millisecond
+		text += fmt.Sprintf("%s,%d,20\n", began.Add(at).Format("2006-01-02 15:04:05.0000000"), 100+int(at/(10*time.Second))*100)
+	}
+	if err := os.WriteFile(trace, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	made, err := plan.Make(t.Context(), question(t, append([]string{"--trace=" + trace, "--duration=9960ms", "--slo=ttft:p90<500ms"}, steps[:3]...)...), nil)
+	if err != nil || math.Round(made.Traffic.PromptTokens) != 100 {
+		t.Errorf("%v prompt tokens on average, want 100: %v", made.Traffic.PromptTokens, err)
 	}
 }
 

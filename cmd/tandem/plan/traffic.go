@@ -63,7 +63,7 @@ func newTraffic(q *Question) (t traffic, err error) {
 		if err != nil {
 			return t, err
 		}
-		if load.OwnTimes() && q.Load.DurationSet && request.Due > q.Load.Warmup+q.Load.Duration {
+		if load.OwnTimes() && q.Load.DurationSet && request.Due > q.Load.Sends() {
 			break
 		}
 		if begun == 0 {
