@@ -195,7 +195,7 @@ func (day) Run(ctx context.Context, o Options) (*Result, error) {
 		Tables: []Table{dayTable(runs, best)},
 		Ratios: []Ratio{{Name: "worker-hours of the desired size over the best fixed size's, at least its goodput", Value: round3(ratio), Noise: 0.06}},
 		Notes: []string{
-			"The mean of the curve is 0.6 of its peak: nothing that is as tight as the best fixed size is at the peak could be below that.",
+			"The mean of the load is 0.6 of its peak. So pools that follow the load, with as little to spare as the best fixed size has at the peak, cannot use less than 0.6 of its worker-hours.",
 			"Over the whole two hours of the file, where answers and bursts are shorter beside the day, the ratio is 0.72: 31.9 of 44.2 worker-hours, and 99.5% of the requests in time, where 6 + 16 workers have 99.6% (`tandem simulate docs/scenarios/day.yaml`, and with `--fixed p=6,d=16`; 2026-11-27). [Decision 0046](decisions/0046-desired-size.md) says why processor use and queues are no measure.",
 		},
 	}

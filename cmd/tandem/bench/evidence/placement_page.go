@@ -20,7 +20,7 @@ func mapResult(all []mapped, options Options, o objective, prompts, outputs []in
 	otherWarmup, otherMeasured, otherRequests := other.mapSpans()
 	table := Table{
 		Title: "Capacity, requests a second", Command: command,
-		Header: []string{"network", "prompt/answer, tokens", "prefill + decode workers", "`aggregated`", "`disaggregated`", "`auto`", "better", "by", "`auto` of the better"},
+		Header: []string{"network", "prompt/answer, tokens", "prefill + decode workers", "`aggregated`", "`disaggregated`", "`auto`", "better placement", "better by", "`auto` over the better"},
 		Note:   "None: less than a fiftieth of where the search begins, which is near the other networks' figure.",
 	}
 	worst, best := all[0], all[0]
@@ -55,9 +55,9 @@ func mapResult(all []mapped, options Options, o objective, prompts, outputs []in
 			fmt.Sprintf("Disaggregation serves more at %d of %d points. It does where tokens must come soon, since workers that do both have only what decoding leaves of a step for prompts, and where the network carries the KV of prompts as fast as they are computed: 0.8 MB a token here.", pays, len(all)),
 			fmt.Sprintf("`auto` is worst at %v: %s of the better placement (%s and %s requests a second).", worst.point, fixed(3, worst.ofBetter()), rate(worst.either), rate(worst.better())),
 			fmt.Sprintf("`auto` is most above `aggregated` at %v: %s and %s requests a second.", best.point, rate(best.either), rate(best.aggregated)),
-			fmt.Sprintf("A rate is tried for %v, after %v that do not count, and longer where that is fewer than %d requests; %s `--long` for %v, after %v, and %d requests. In longer runs `auto` of the better differs less from round to round.",
+			fmt.Sprintf("A rate is tried for %v, after %v that do not count, and longer where that is fewer than %d requests; %s `--long` for %v, after %v, and %d requests. In longer runs `auto` over the better differs less from round to round.",
 				measured, warmup, requests, flag, otherMeasured, otherWarmup, otherRequests),
-			"The two points with the lowest `auto` of the better, and the best one, are means of two rounds of arrivals; the others are one round. A round differs from the next by about 3%.",
+			"The two points with the lowest `auto` over the better, and the best one, are means of two rounds of arrivals; the others are one round. A round differs from the next by about 3%.",
 			"Routers learn the bandwidth from the transfers.",
 		},
 		Ratios: []Ratio{

@@ -121,7 +121,7 @@ func TestQueuesObeyTheFormulas(t *testing.T) {
 func TestAutoFindsTheBetterPlacement(t *testing.T) {
 	t.Parallel()
 	r := small(t, "placement-tight")
-	for i, ratio := range column(t, r.Tables[0], "`auto` of the better") {
+	for i, ratio := range column(t, r.Tables[0], "`auto` over the better") {
 		if ratio < 0.85 {
 			t.Errorf("auto has %.3f of the better placement: %v", ratio, r.Tables[0].Rows[i])
 		}
