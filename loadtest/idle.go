@@ -22,9 +22,15 @@ func (s *Session) Idle(ctx context.Context) (Idle, error) {
 	if err != nil || run.Interrupted {
 		return Idle{}, err
 	}
+	completed := func(r *record.Record) bool { return r.Outcome == record.Completed && len(r.Arrivals) > 0 }
+	warm := func(r *record.Record) bool { return completed(r) && r.Due >= run.From }
+	counts := completed // a slow server completes none but those of the warm-up
+	if slices.ContainsFunc(run.Records, warm) {
+		counts = warm
+	}
 	var ttft, tpot, e2e []time.Duration
 	for _, r := range run.Records {
-		if r.Due < run.From || r.Outcome != record.Completed || len(r.Arrivals) == 0 {
+		if !counts(r) {
 			continue
 		}
 		ttft, e2e = append(ttft, r.First()-r.Dispatched), append(e2e, r.Last()-r.Dispatched)

@@ -258,6 +258,26 @@ func TestIdle(t *testing.T) {
 	})
 }
 
+// A server that takes longer than the whole run for one answer is measured by that one, though it began in
+// the warm-up.
+func TestIdleOfASlowServer(t *testing.T) {
+	c := config(t, "--rate=1", "--duration=2s", "--warmup=3s")
+	c.Drive = func(_ context.Context, o drive.Options) (*record.Run, error) {
+		r := &record.Run{From: o.Warmup, To: o.Warmup + o.Duration}
+		r.Records = []*record.Record{{Arrivals: []record.Arrival{{At: time.Second, Tokens: 1}, {At: 9 * time.Second, Tokens: 1}}, Outcome: record.Completed, OutputTokens: 2}}
+		return r, nil
+	}
+	synctest.Test(t, func(t *testing.T) {
+		session, err := loadtest.NewSession(t.Context(), c, server(t, fourSlots), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if idle, err := session.Idle(t.Context()); err != nil || idle.TTFT != time.Second || idle.E2E != 9*time.Second {
+			t.Errorf("%+v, %v", idle, err)
+		}
+	})
+}
+
 // A run with a ramp has the requests that it must have: its mean rate counts, not its last.
 func TestRampIsLongEnough(t *testing.T) {
 	c := config(t, "--rate=10", "--arrival=ramp", "--duration=1s", "--warmup=0s", "--min-requests=100")

@@ -205,7 +205,7 @@ func TestTexts(t *testing.T) {
 // Anchors are where alternatives begin and end, also of what those have in common.
 func TestAnchors(t *testing.T) {
 	for _, text := range []string{
-		"cat$|car$", "foo$|foobar$", "yes$|yep$", "^(?:a$|bc$)", "^cat|^car", "(^a|b)c$", "a(b$|(c|d$))", "a(?:$|b)", "^(^a|b$)$", "(?:^|b)a(?:$|c)", "^$|^a$",
+		"cat$|car$", "foo$|foobar$", "yes$|yep$", "^(?:a$|bc$)", "^cat|^car", "(^a|b)c$", "a(b$|(c|d$))", "a(?:$|b)", "^(^a|b$)$", "(?:^|b)a(?:$|c)", "^$|^a$", "[ab]cat$|[ab]car$", "[a-c]{2}x$|[a-c]{2}y$", "^(?:a[bc]t|a[bc]r)$",
 	} {
 		whole, err := grammar.Compile(t.Context(), expression(text), nil)
 		if err != nil {
@@ -216,7 +216,7 @@ func TestAnchors(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, output := range []string{"", "a", "b", "c", "ab", "ac", "ad", "ba", "bc", "xa", "xbc", "bac", "acx", "cat", "car", "xcar", "carx", "foo", "foobar", "foox", "yes", "yep"} {
+		for _, output := range []string{"", "a", "b", "c", "ab", "ac", "ad", "ba", "bc", "xa", "xbc", "bac", "acx", "cat", "car", "xcar", "carx", "foo", "foobar", "foox", "yes", "yep", "acat", "bcar", "abx", "xaby", "act", "abr", "abrx"} {
 			if got, want := whole.Accepts([]byte(output)), regexp.MustCompile("^(?:"+text+")$").MatchString(output); got != want {
 				t.Errorf("%s matches %q: %v", text, output, got)
 			}

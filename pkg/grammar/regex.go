@@ -106,8 +106,16 @@ func anchoredAt(beginning bool, re *syntax.Regexp, search bool) *syntax.Regexp {
 		anchors = []syntax.Op{syntax.OpEndText, syntax.OpEndLine}
 		slices.Reverse(parts)
 	}
-	for len(parts) > 0 && slices.Contains(anchors, parts[0].Op) {
-		search, parts = false, parts[1:]
+	for len(parts) > 0 && (parts[0].Op == syntax.OpConcat || slices.Contains(anchors, parts[0].Op)) {
+		if parts[0].Op != syntax.OpConcat {
+			search, parts = false, parts[1:]
+			continue
+		}
+		inner := slices.Clone(parts[0].Sub)
+		if !beginning {
+			slices.Reverse(inner)
+		}
+		parts = append(inner, parts[1:]...)
 	}
 	switch {
 	case len(parts) > 0 && hasInnerAnchor(parts[0]):

@@ -109,7 +109,7 @@ func Run(ctx context.Context, log *slog.Logger, stopTimeout time.Duration, ready
 func stop(log *slog.Logger, timeout time.Duration, started []*running, failure *firstError) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
-	grace := min(3*time.Second, timeout/10)
+	grace := min(3*time.Second, timeout)
 	for i := len(started) - 1; i >= 0; i-- {
 		service := started[i]
 		if service.Service.Stop != nil {

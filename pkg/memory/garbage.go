@@ -10,8 +10,8 @@ import (
 const (
 	// leastCollected is what the heap may grow to before its garbage is collected, bytes.
 	leastCollected = 256 << 20
-	// leastGarbage is how much garbage is let lie at least, percent of what lives.
-	leastGarbage = 33
+	// leastGarbage is how many times as much lives as garbage is let lie, at most.
+	leastGarbage = 3
 	// followEvery is how often the setting follows what lives.
 	followEvery = 200 * time.Millisecond
 )
@@ -64,5 +64,6 @@ func atLastCollection() (live, roots uint64) {
 // GOGC is a share of both (https://go.dev/doc/gc-guide#GOGC).
 func Percent(live, roots uint64) int {
 	live = max(live, 1<<20) // before the first collection
-	return int(max(leastGarbage, 100*(leastCollected-min(live, leastCollected))/(live+roots)))
+	garbage := max(live/leastGarbage, leastCollected-min(live, leastCollected))
+	return int(max(100*garbage/(live+roots), 1))
 }

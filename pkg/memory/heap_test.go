@@ -98,7 +98,8 @@ func TestPercent(t *testing.T) {
 		{64 << 20, 64 << 20, 150},
 		{128 << 20, 0, 100},
 		{192 << 20, 0, 33},
-		{192 << 20, 1 << 30, 33},
+		{192 << 20, 192 << 20, 16},
+		{1 << 30, 1 << 40, 1},
 		{1 << 30, 0, 33},
 	} {
 		if got := memory.Percent(test.live, test.roots); got != test.want {

@@ -159,6 +159,7 @@ func (rt *Router) filter(s *search, role controlv1.Role, workers []*worker, to *
 	out.all = slices.Grow(out.all, len(workers))
 	var last, foreign *finding // of those that may not, to name one
 	trusted := false           // one that nothing speaks against may take it later
+	returns := false           // one without a connection is large enough
 	for _, w := range workers {
 		out.all = append(out.all, candidate{finding: rt.find(s.now, w)})
 		c := &out.all[len(out.all)-1].finding
@@ -181,7 +182,11 @@ func (rt *Router) filter(s *search, role controlv1.Role, workers []*worker, to *
 			last = c
 			trusted = trusted || c.fitness == later && !w.avoided(s.now)
 		}
+		returns = returns || c.fitness == excluded && !w.connected && w.of(model) && !s.foreign(w)
 		out.fitness = min(out.fitness, c.fitness)
+	}
+	if out.fitness == tooSmall && returns {
+		out.fitness = excluded
 	}
 	switch last = cmp.Or(last, foreign); {
 	case last != nil:

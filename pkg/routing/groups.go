@@ -13,7 +13,7 @@ type groups struct {
 	// wholeOf is how many of those serve a model, by its name.
 	wholeOf map[string]int
 	kinds   []*worker // one of each model, version and block size, without block stores
-	// contextTokens is the longest context of the decode workers of a version that are connected.
+	// contextTokens is the longest context of the decode workers of a version.
 	contextTokens map[Version]int
 }
 
@@ -32,7 +32,7 @@ func (rt *Router) groups() *groups {
 				}
 			}
 		}
-		if (w.role() == controlv1.Role_ROLE_DECODE || w.whole) && w.connected {
+		if w.role() == controlv1.Role_ROLE_DECODE || w.whole {
 			g.contextTokens[w.version()] = max(g.contextTokens[w.version()], w.contextTokens)
 		}
 		same := func(o *worker) bool {

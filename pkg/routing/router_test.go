@@ -434,6 +434,34 @@ func TestContextOfWorkers(t *testing.T) {
 	}
 }
 
+// A worker that has lost its connection for a moment is waited for where the others are too small, and the
+// answer is not cut to what they have.
+func TestContextOfWorkersWithoutConnection(t *testing.T) {
+	sized := func(id string, tokens uint32) *controlv1.WorkerRecord {
+		record := decode(id)
+		record.Capacity.ContextTokens, record.Capacity.Blocks = tokens, tokens/32
+		return record
+	}
+	for name, records := range map[string][]*controlv1.WorkerRecord{
+		"the only one":         {sized("d2", 512)},
+		"beside a smaller one": {sized("d1", 256), sized("d2", 512)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, nil, records...)
+			lost := routing.Ref{ID: "d2", Epoch: 1}
+			b.do(routing.Disconnected{Worker: lost})
+			r := b.request(agg, 10)
+			r.MaxNew = 400
+			if d, refusal, answered := b.arrive(r); answered {
+				t.Fatalf("goes to %q, %+v", d.Decode.ID, refusal)
+			}
+			if d, _, _ := answerTo(r.ID, b.do(routing.Connected{Worker: lost})); d.Decode.ID != "d2" || d.ContextTokens != 512 {
+				t.Errorf("goes to %q, of %d tokens", d.Decode.ID, d.ContextTokens)
+			}
+		})
+	}
+}
+
 func TestBusyWorkerIsLeftAlone(t *testing.T) {
 	b := newBench(t, nil, decode("d1"))
 	r := b.request(agg, 10)

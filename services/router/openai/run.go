@@ -57,7 +57,10 @@ func (h *Handler) run(e *exchange, c *call, to receive, now func(*inferencev1.Ge
 func (h *Handler) prepareSeveral(e *exchange, c *call) (id string, err error) {
 	ctx, need := e.request.Context(), quota.Need{Requests: int64(len(c.choices))}
 	computes := !c.empty || c.choices[0].PromptLogprobs != nil
-	if computes {
+	switch {
+	case c.empty && computes: // one answer to each prompt computes its log probabilities
+		need.AtOnce = need.Requests / int64(c.n)
+	case computes:
 		need.AtOnce = need.Requests
 	}
 	if err := e.limits.Over(ctx, need, manyBy(c)); err != nil {
@@ -116,7 +119,11 @@ func (h *Handler) prepare(ctx context.Context, c *call) (id string, tokens int64
 		if err != nil {
 			return "", 0, err
 		}
-		tokens += int64(len(plan.Prompt) + c.n*plan.MaxTokens)
+		computed := c.n
+		if c.empty {
+			computed = 1
+		}
+		tokens += int64(len(plan.Prompt) + computed*plan.MaxTokens)
 		// A conversation is more than its prompt: it also decides what ends a turn and which
 		// tools can be called.
 		if answers[0].GetConversation() == nil {
