@@ -60,7 +60,7 @@ func TestLimitsThatACallNeverFits(t *testing.T) {
 			"prompts at once":        {&controlv1.TenantLimits{Concurrency: 1}, "/v1/completions", `{"prompt":[[300],[301]],"max_tokens":1}`, http.StatusBadRequest, "prompt"},
 			"as many at once":        {&controlv1.TenantLimits{Concurrency: 4}, "/v1/completions", `{"prompt":[300],"n":4,"max_tokens":1}`, http.StatusOK, ""},
 			"nothing to compute":     {&controlv1.TenantLimits{Concurrency: 1, TokensPerMinute: 2}, "/v1/completions", `{"prompt":[[300],[301],[302]],"max_tokens":0}`, http.StatusOK, ""},
-			"scored":                 {&controlv1.TenantLimits{Concurrency: 1, TokensPerMinute: 4}, "/v1/completions", `{"prompt":[300,301],"n":2,"max_tokens":0,"prompt_logprobs":0}`, http.StatusOK, ""},
+			"scored":                 {&controlv1.TenantLimits{Concurrency: 1, TokensPerMinute: 3}, "/v1/completions", `{"prompt":[300,301],"n":2,"max_tokens":0,"prompt_logprobs":0}`, http.StatusOK, ""},
 			"tokens of answers":      {&controlv1.TenantLimits{TokensPerMinute: 32}, "/v1/completions", `{"prompt":[300,301,302],"n":3,"max_tokens":10}`, http.StatusBadRequest, "n"},
 			"as many tokens":         {&controlv1.TenantLimits{TokensPerMinute: 33}, "/v1/completions", `{"prompt":[300,301,302],"n":3,"max_tokens":10}`, http.StatusOK, ""},
 			"answers of any length":  {&controlv1.TenantLimits{TokensPerMinute: 50}, "/v1/completions", `{"prompt":[300],"n":2}`, http.StatusBadRequest, "n"},

@@ -26,7 +26,7 @@ func (h *Handler) run(e *exchange, c *call, to receive, now func(*inferencev1.Ge
 	from := Origin{Route: c.route, Secret: cmp.Or(c.secret, rpc.NewID())}
 	generate := func(ctx context.Context, from Origin, q *inferencev1.GenerateRequest, send func(*inferencev1.GenerateEvent) error) error {
 		if c.empty && q.PromptLogprobs == nil {
-			if err := h.nothing(ctx, q, send); err != nil {
+			if err := h.nothing(ctx, c, q, send); err != nil {
 				return err
 			}
 			e.limits.Count(ctx)
@@ -114,6 +114,7 @@ func manyBy(c *call) string {
 // conversations, and returns the id of the answers and how many tokens all of them may take.
 func (h *Handler) prepare(ctx context.Context, c *call) (id string, tokens int64, err error) {
 	number := 0
+	c.planned = make(map[*inferencev1.GenerateRequest]Plan)
 	for answers := range slices.Chunk(c.choices, c.n) {
 		plan, err := h.backend.Plan(ctx, answers[0])
 		if err != nil {
@@ -137,6 +138,11 @@ func (h *Handler) prepare(ctx context.Context, c *call) (id string, tokens int64
 		}
 		number++
 		id = plan.RequestID
+		for _, q := range answers {
+			if c.empty && q.PromptLogprobs == nil {
+				c.planned[q] = plan
+			}
+		}
 	}
 	return id, tokens, nil
 }
@@ -232,11 +238,14 @@ func (r *several) follow(count int, to receive, cancel context.CancelFunc) error
 	return failed
 }
 
-// nothing answers a request for no tokens, which is checked like any other.
-func (h *Handler) nothing(ctx context.Context, q *inferencev1.GenerateRequest, send func(*inferencev1.GenerateEvent) error) error {
-	plan, err := h.backend.Plan(ctx, q)
-	if err != nil {
-		return err
+// nothing answers a request for no tokens, which is checked like any other. One of several was, before
+// the others used up what their tenant may use.
+func (h *Handler) nothing(ctx context.Context, c *call, q *inferencev1.GenerateRequest, send func(*inferencev1.GenerateEvent) error) (err error) {
+	plan, is := c.planned[q]
+	if !is {
+		if plan, err = h.backend.Plan(ctx, q); err != nil {
+			return err
+		}
 	}
 	accepted := &inferencev1.Accepted{Model: plan.Model, SystemFingerprint: plan.Fingerprint, PromptTokens: uint32(len(plan.Prompt))}
 	return errors.Join(
