@@ -123,6 +123,9 @@ func (h *Handler) prepare(ctx context.Context, c *call) (id string, tokens int64
 		computed := c.n
 		if c.empty {
 			computed = 1
+			for _, q := range answers {
+				c.planned[q] = plan
+			}
 		}
 		tokens += int64(len(plan.Prompt) + computed*plan.MaxTokens)
 		// A conversation is more than its prompt: it also decides what ends a turn and which
@@ -138,11 +141,6 @@ func (h *Handler) prepare(ctx context.Context, c *call) (id string, tokens int64
 		}
 		number++
 		id = plan.RequestID
-		for _, q := range answers {
-			if c.empty && q.PromptLogprobs == nil {
-				c.planned[q] = plan
-			}
-		}
 	}
 	return id, tokens, nil
 }
