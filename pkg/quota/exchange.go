@@ -30,6 +30,7 @@ type peer struct {
 	before   bool      // it was there before this router
 	sequence uint64    // of its last report
 	heard    time.Time // when that came; zero: never
+	whole    time.Time // when its last whole one came
 	uses     map[string]use
 }
 
@@ -86,25 +87,43 @@ func (l *Limiter) awaits(now time.Time) bool {
 	return false
 }
 
-// order is how many routers tell what they use, this one included, and how many of them come
-// before this one in a tenant's order. mu is held.
-func (l *Limiter) order(now time.Time, name string) (routers, before int64) {
+// order is how many routers tell what they use, this one included, and how long it is until this
+// one's turn in a tenant's order of them; 0: it is now. mu is held.
+func (l *Limiter) order(now time.Time, name string) (routers int64, untilTurn time.Duration) {
 	routers = 1
-	own := place(l.self, name)
+	before, first, began := int64(0), l.self, l.whole
 	for id, p := range l.peers {
 		if p.silent(now) {
 			continue
 		}
 		routers++
-		if other := place(id, name); other < own || other == own && id < l.self {
+		if precedes(id, l.self, name) {
 			before++
 		}
+		if precedes(id, first, name) {
+			first, began = id, p.whole
+		}
 	}
-	return routers, before
+	began = began.Add(turn) // nobody's: one may have admitted just before it heard of the first one's report
+	since := now.Sub(began)
+	if since < 0 || since > reportEvery { // too soon; or a report was lost, and the others may have another time
+		return routers, max(-since, open)
+	}
+	all := time.Duration(routers) * turn
+	if since = (since + all - time.Duration(before)*turn) % all; since < open {
+		return routers, 0
+	}
+	return routers, all - since
 }
 
 // silent says whether a router tells nothing.
 func (p *peer) silent(now time.Time) bool { return now.Sub(p.heard) > silentAfter }
+
+// precedes says whether a router comes before another in a tenant's order.
+func precedes(router, other, tenant string) bool {
+	a, b := place(router, tenant), place(other, tenant)
+	return a < b || a == b && router < other
+}
 
 func place(router, tenant string) uint64 {
 	sum := fnv.New64a()
@@ -179,7 +198,7 @@ func (l *Limiter) Heard(report *controlv1.TenantReport) {
 	}
 	p.sequence, p.heard = origin.GetSequence(), time.Now()
 	if report.GetWhole() {
-		p.uses = make(map[string]use)
+		p.whole, p.uses = p.heard, make(map[string]use)
 	}
 	for _, u := range report.GetTenants() {
 		if _, known := p.uses[u.GetTenant()]; known || len(p.uses) < maxTenants {
@@ -245,6 +264,7 @@ func (l *Limiter) report(whole bool) *controlv1.TenantReport {
 		return nil
 	}
 	if whole {
+		l.whole = now
 		l.tellOfDeparted(now)
 	}
 	report := &controlv1.TenantReport{Whole: whole}

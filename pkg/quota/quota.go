@@ -9,9 +9,11 @@
 // A router tells the others what each tenant uses there, soon after that grew and each second, and
 // they count it. So up to what they count a router admits at once. Of what nobody counts yet it
 // admits its equal share: then all of them together admit no more than there is. A request above
-// the share waits until the others must have heard of those before it. Where too little is left
-// for one request at each router, they may take it one after the other: each tenant has an order
-// of routers, in which each waits longer than the one before.
+// the share waits until the others must have heard of those before it. Where less is left than
+// such a request at each router, they take turns: each tenant has an order of routers, and the time
+// since the last whole report of the first is divided among them. In its turn a router counts the
+// request, tells the others, and admits it when they must have heard of it, if all still is within
+// the limit.
 //
 // A router that has not been heard of for a while counts as if it had used its share. One that
 // joins waits a while for a whole report of each that was there before it. What a router used that
@@ -27,8 +29,10 @@ import (
 const (
 	// unheardFor is how long others may not have heard of what they were told.
 	unheardFor = 100 * time.Millisecond
-	// turn is how much longer one router waits than the one before it.
+	// turn is how long it is from one router's turn to the next one's, and open the part of it in
+	// which the router counts requests. In the rest the others hear of them.
 	turn = 50 * time.Millisecond
+	open = 20 * time.Millisecond
 	// patience is how long a request waits for what others tell.
 	patience = 2 * time.Second
 )
@@ -56,6 +60,7 @@ type Limiter struct {
 	tenants    map[string]*tenant
 	peers      map[string]*peer // the other routers, by id
 	departed   []*peer          // those that were, less than a minute ago
+	whole      time.Time        // of the last whole report of this one
 	joined     time.Time        // when it first knew the routers; zero: it does not yet
 	changed    map[string]bool  // tenants whose use has changed since the last report
 	introduced bool             // the next report is a whole one
@@ -69,9 +74,6 @@ type tenant struct {
 	// unheardFor, the oldest first.
 	counted amounts
 	told    []told
-	// free is what nobody counted as of the last look, and changed since when.
-	free    amounts
-	changed [dimensions]time.Time
 }
 
 // told is what the others were told at a time.
@@ -108,7 +110,7 @@ func (l *Limiter) Admit(ctx context.Context, name string, limits Limits, mostTok
 	cost := amounts{1, mostTokens, 1}
 	began := time.Now()
 	for {
-		charge, wait, err := l.try(name, limits, cost, time.Since(began))
+		charge, wait, err := l.try(name, limits, cost, time.Since(began) < patience)
 		if wait == 0 {
 			return charge, err
 		}
@@ -117,57 +119,92 @@ func (l *Limiter) Admit(ctx context.Context, name string, limits Limits, mostTok
 		case <-timer.C:
 		case <-ctx.Done():
 			timer.Stop()
+			charge.takeBack()
 			return nil, ctx.Err()
 		}
+		if charge != nil && l.within(name, limits) {
+			return charge, nil
+		}
+		charge.takeBack()
 	}
 }
 
-// try is one try of Admit; wait: for so long.
-func (l *Limiter) try(name string, limits Limits, cost amounts, waited time.Duration) (_ *Charge, wait time.Duration, _ error) {
+// try is one try of Admit. wait, only if mayWait: for so long, then try again; with a charge, that
+// one is admitted if the limits still hold then.
+func (l *Limiter) try(name string, limits Limits, cost amounts, mayWait bool) (_ *Charge, wait time.Duration, _ error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
 	t := l.tenant(now, name)
 	own, others := t.uses(), l.others(now, name, limits)
-	routers, before := l.order(now, name)
+	routers, untilTurn := l.order(now, name)
 	awaits := l.awaits(now)
 	var unsure *Exceeded
+	turns := false
 	for what, limit := range limits.amounts() {
 		if limit == 0 {
 			continue
 		}
 		free := limit - others[what] - t.counted[what]
-		if free != t.free[what] {
-			t.free[what], t.changed[what] = free, now
-		}
-		least, more := time.Duration(0), own[what]+cost[what]-t.counted[what]
+		more := own[what] + cost[what] - t.counted[what]
+		var least time.Duration
 		switch {
 		case awaits:
 			least = reportLeast
 		case more > free:
 			return nil, 0, &Exceeded{What: names[what], Limit: limit, RetryAfter: l.retryAfter(now, t, what, more-free)}
 		case more <= 0, more*routers <= free:
+			continue
 		case cost[what]*routers <= free: // the others have to hear of what was admitted before
 			least = unheardFor
 		default:
-			least = time.Duration(before+1)*turn - min(waited, now.Sub(t.changed[what]))
+			turns, least = true, untilTurn
 		}
-		if least > wait {
-			wait, unsure = least, &Exceeded{What: names[what], Limit: limit, RetryAfter: time.Second}
-		}
+		unsure = &Exceeded{What: names[what], Limit: limit, RetryAfter: time.Second}
+		wait = max(wait, least)
 	}
-	if wait > 0 && waited < patience {
-		return nil, wait, nil
+	if unsure != nil && !mayWait {
+		return nil, 0, unsure
 	}
 	if wait > 0 {
-		return nil, 0, unsure
+		return nil, wait, nil
 	}
 	at := l.slot(now)
 	t.minute[requests].add(at, cost[requests])
 	t.minute[tokens].add(at, cost[tokens])
 	t.running++
 	l.tell(name)
-	return &Charge{limiter: l, tenant: name, tokens: cost[tokens], slot: at}, 0, nil
+	if turns {
+		wait = unheardFor
+	}
+	return &Charge{limiter: l, tenant: name, tokens: cost[tokens], slot: at}, wait, nil
+}
+
+// within says whether all that is known is within the limits.
+func (l *Limiter) within(name string, limits Limits) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	own, others := l.tenant(now, name).uses(), l.others(now, name, limits)
+	for what, limit := range limits.amounts() {
+		if limit > 0 && own[what]+others[what] > limit {
+			return false
+		}
+	}
+	return true
+}
+
+// takeBack has the request not counted.
+func (c *Charge) takeBack() {
+	if c == nil {
+		return
+	}
+	c.Done(0)
+	l := c.limiter
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.tenant(time.Now(), c.tenant).minute[requests].add(c.slot, -1)
+	l.tell(c.tenant)
 }
 
 // Done counts the request out: it had so many tokens. Only the first call counts; a nil Charge has
