@@ -30,7 +30,8 @@ const worthwhile = 1.02
 
 // Lengths gives the candidates of a step, in which so many sequences get a token each in any case,
 // at most `left` drafts together: as many as promise the most tokens a second. The j-th draft of a
-// sequence gives acceptance^j tokens. ms is what a step of so many tokens takes.
+// sequence gives acceptance^j tokens. ms is what a step of so many tokens takes; where that is not
+// known, 0, there are no drafts.
 func (p *Planner) Lengths(candidates []Candidate, sequences, left int, ms func(tokens int) float64) {
 	p.gains = p.gains[:0]
 	for i := range candidates {
@@ -42,8 +43,12 @@ func (p *Planner) Lengths(candidates []Candidate, sequences, left int, ms func(t
 	}
 	// The likeliest first: of equal ones, those of a sequence stay in their order.
 	slices.SortStableFunc(p.gains, func(a, b gain) int { return cmp.Compare(b.tokens, a.tokens) })
+	alone := ms(sequences)
+	if alone <= 0 {
+		return
+	}
 	tokens := float64(sequences)
-	best, most := 0, worthwhile*tokens/max(ms(sequences), 1e-9)
+	best, most := 0, worthwhile*tokens/alone
 	for n, g := range p.gains[:max(min(left, len(p.gains)), 0)] {
 		tokens += g.tokens
 		if rate := tokens / max(ms(sequences+n+1), 1e-9); rate > most {

@@ -161,7 +161,7 @@ func TestLengths(t *testing.T) {
 		ms         func(int) float64
 		want       []int
 	}{
-		{"nothing is known of time", []speculation.Candidate{{Acceptance: 0.5, Most: 4}}, 1, 99, linear(0, 0), []int{4}},
+		{"nothing is known of time", []speculation.Candidate{{Acceptance: 0.5, Most: 4}}, 1, 99, linear(0, 0), []int{0}},
 		{"drafts are free", []speculation.Candidate{{Acceptance: 0.3, Most: 4}}, 1, 99, linear(10, 0), []int{4}},
 		{"a draft costs a step", []speculation.Candidate{{Acceptance: 0.9, Most: 4}}, 1, 99, linear(0, 10), []int{0}},
 		// 1/10, 1.5/11, 1.75/12, 1.875/13: the second is the last that helps.
@@ -250,6 +250,22 @@ func TestStepTimes(t *testing.T) {
 	}
 	if far := s.Ms(1000, 200); far < s.Ms(16, 200) {
 		t.Errorf("1000 tokens take %v ms", far)
+	}
+}
+
+// TestStepTimesOfManyTokens: above the largest number of tokens that has a time of its own each one
+// more costs something, also where that number is known.
+func TestStepTimesOfManyTokens(t *testing.T) {
+	var s speculation.StepTimes
+	for range 10 {
+		for _, tokens := range []int{128, 256} {
+			s.Observe(tokens, 1000, time.Duration(tokens)*100*time.Microsecond)
+		}
+	}
+	for tokens, want := range map[int]float64{256: 25.6, 257: 25.8, 384: 51.2} {
+		if got := s.Ms(tokens, 1000); math.Abs(got-want) > 0.01*want {
+			t.Errorf("%d tokens take %v ms, want about %v", tokens, got, want)
+		}
 	}
 }
 

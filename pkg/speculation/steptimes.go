@@ -73,10 +73,10 @@ func (k *stepsOf) at(contexts float64, m latency.Model) float64 {
 }
 
 // Ms is what a step would take, in milliseconds; 0 if nothing is known. For a number of tokens
-// that is not known, the next larger and smaller ones that are count.
+// that is not known, the next larger and smaller ones that are count. None above mostTokens is free.
 func (s *StepTimes) Ms(tokens, contexts int) float64 {
-	at := min(max(tokens, 1), mostTokens)
-	below, above := s.below(at), at
+	tokens = max(tokens, 1)
+	below, above := s.below(min(tokens, mostTokens)), tokens
 	for above <= mostTokens && s.by[above].steps < firstSteps {
 		above++
 	}
