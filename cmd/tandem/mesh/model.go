@@ -116,7 +116,7 @@ func (p *process) loadModel(ctx context.Context, router bool, workers int) (err 
 		return nil
 	}
 	chosen := o.Engine
-	chosen.ShareKV = o.KV.Shares()
+	chosen.ShareKV = o.KV.Shares() && p.decoding() > 0
 	if err := chosen.Choose(spec, p.logger); err != nil {
 		return err
 	}

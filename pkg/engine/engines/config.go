@@ -37,7 +37,7 @@ type Config struct {
 	// MaxBatchTokens and MaxSequences bound a step.
 	MaxBatchTokens, MaxSequences int
 	// ShareKV lets other processes map the pages of decode workers, where engine and system
-	// can.
+	// can. The CPU engine takes all of their memory at the start, so that it has to be there.
 	ShareKV bool
 	// Profile is a file of measured step times, which the simulated engine obeys;
 	// empty: Simulated.StepTime says. Of the CPU engine it gives the limits.

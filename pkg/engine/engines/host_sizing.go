@@ -90,7 +90,7 @@ func (r hostSizing) checkKV(kv bytesize.Size, blockTokens int) error {
 // auto is the KV memory of each worker where none was asked for: autoKVMemory, or a
 // full context if that is more; less than autoKVMemory where that is not there. The
 // warning says that not even full contexts may fit: short ones do all the same,
-// since pages that are never used cost nothing.
+// since pages that are never used cost nothing. With ShareKV they do, and Size makes an error of it.
 func (r hostSizing) auto(blockTokens int) (kv bytesize.Size, warning string) {
 	kv = autoKVMemory
 	// Half of what is left: other processes want some too.

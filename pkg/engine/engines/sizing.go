@@ -62,7 +62,9 @@ func (c *Config) Size(spec model.Spec, workers int, free memory.Left) (warning s
 		return "", err
 	}
 	if c.KVMemory == bytesize.Auto {
-		c.KVMemory, warning = r.auto(c.BlockTokens)
+		if c.KVMemory, warning = r.auto(c.BlockTokens); warning != "" && c.ShareKV {
+			return "", fmt.Errorf("--kv-transport: with shm all KV memory is taken at the start: %s; without shm memory is taken as it is used", warning)
+		}
 		return warning, nil
 	}
 	if int64(c.KVMemory) < r.block {
@@ -71,8 +73,12 @@ func (c *Config) Size(spec model.Spec, workers int, free memory.Left) (warning s
 	}
 	if need := bytesize.Size(r.full); c.KVMemory < need {
 		holds := r.contextOf(int64(c.KVMemory), c.BlockTokens)
-		return "", fmt.Errorf("--kv-memory: %s holds %d tokens, but a sequence of %s may have %d, which take %s: pass %s or more, or --context-tokens %d; pages that are never used cost nothing",
-			c.KVMemory.String(), holds, spec.Name, spec.ContextTokens, need.String(), need.String(), holds)
+		unused := "; pages that are never used cost nothing"
+		if c.ShareKV {
+			unused = ""
+		}
+		return "", fmt.Errorf("--kv-memory: %s holds %d tokens, but a sequence of %s may have %d, which take %s: pass %s or more, or --context-tokens %d%s",
+			c.KVMemory.String(), holds, spec.Name, spec.ContextTokens, need.String(), need.String(), holds, unused)
 	}
 	return "", r.checkKV(c.KVMemory, c.BlockTokens)
 }

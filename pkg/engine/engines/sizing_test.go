@@ -163,6 +163,34 @@ func TestMemoryForModel(t *testing.T) {
 	}
 }
 
+// TestMemoryForSharedKV: KV that is shared is taken at once. So it has to be there, also where nobody
+// said how much, and no message says that it costs nothing.
+func TestMemoryForSharedKV(t *testing.T) {
+	for _, c := range []struct {
+		kv   bytesize.Size
+		left int64
+		says []string // nil: it fits
+	}{
+		{bytesize.Auto, 64 * gib, nil},
+		{bytesize.Auto, 32 * gib, []string{"--kv-transport: with shm", "may use 32.0GiB (/limit)", "--context-tokens 6", "without shm"}},
+		{16 * gib, 32 * gib, []string{"--kv-memory: 16GiB for each of 2 workers"}},
+		{4 * gib, 64 * gib, []string{"--kv-memory: 4GiB holds"}},
+	} {
+		config := defaults()
+		config.Name, config.KVMemory, config.CPU.Threads, config.ShareKV = engines.CPU, c.kv, threads, true
+		warning, err := size(&config, llama8B(), 2, c.left)
+		if warning != "" || (err != nil) != (c.says != nil) {
+			t.Errorf("%s in %d bytes: warning %q, error %v", c.kv.String(), c.left, warning, err)
+			continue
+		}
+		for _, says := range c.says {
+			if !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "cost nothing") {
+				t.Errorf("%s in %d bytes: %v, want %q", c.kv.String(), c.left, err, says)
+			}
+		}
+	}
+}
+
 // TestSimulatedNeedsNoMemory: it has neither weights nor pages.
 func TestSimulatedNeedsNoMemory(t *testing.T) {
 	config := defaults()

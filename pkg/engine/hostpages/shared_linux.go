@@ -79,15 +79,18 @@ func mapFile(file *os.File, size int) (memory []byte, free func() error, err err
 // Collapse takes all of the memory now, in huge pages where the kernel has some. Files in memory
 // have none at the first touch where /sys/kernel/mm/transparent_hugepage/shmem_enabled is never,
 // as on most systems, but for those who ask for them like this. In small pages, changing what a
-// mapping allows takes about a hundred times as long. Call it before the memory is used.
+// mapping allows takes about a hundred times as long. What the kernel does not give like this is taken
+// as it is used (Reached). Call it before the memory is used.
 func (p *Pages) Collapse() {
 	memory := p.Bytes()
 	whole := memory[:len(memory)/hugeBytes*hugeBytes]
 	for at := 0; at < len(whole); at += hugeBytes {
 		whole[at] = 0 // only what is there can be collapsed
 	}
-	if len(whole) > 0 {
-		_ = unix.Madvise(whole, unix.MADV_COLLAPSE) // small pages serve as well
+	if len(whole) == 0 {
+		return
 	}
-	p.taken.Store(int64(len(memory)))
+	if err := unix.Madvise(whole, unix.MADV_COLLAPSE); err == nil { // small pages serve as well
+		p.taken.Store(int64(len(whole)))
+	}
 }

@@ -60,6 +60,9 @@ func TestSharedHugePages(t *testing.T) {
 		}
 	}()
 	p.Collapse()
+	if taken := p.Taken(); taken != 0 && taken != 2*hugeBytes { // 0: the kernel has no huge pages
+		t.Errorf("%d bytes count as taken, want those in two huge pages, or none", taken)
+	}
 	if !bytes.Equal(p.Bytes(), make([]byte, blocks*layers*sliceBytes)) {
 		t.Error("it is not zero")
 	}
