@@ -50,7 +50,7 @@ func (p *process) begin(run *scheduler.RunStep) {
 		layers.plan()
 	}
 	p.busy += took
-	p.ends = stepEnd{process: p, done: scheduler.StepDone{Tokens: out.Tokens, Accepted: out.Accepted, Compute: took, Err: err}, work: run.Work(nil), measured: measured}
+	p.ends = stepEnd{process: p, done: scheduler.StepDone{Tokens: out.Tokens, Accepted: out.Accepted, Compute: took, Err: err}, work: out.Work(run.Batch), measured: measured}
 	c.soon.push(c.momentAt(began+int64(took)), &p.ends)
 }
 

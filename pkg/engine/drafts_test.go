@@ -22,4 +22,8 @@ func TestDraftsAreDecode(t *testing.T) {
 	if got := batch.Work(); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
+	cut := latency.Work{Sequences: 2, Tokens: 4, Squares: want.Decode.Squares * (1 - 1.0/5), Context: 19, Samples: 4}
+	if got := (&engine.Output{Cut: 1}).Work(batch); got.Prefill != want.Prefill || got.Decode != cut {
+		t.Errorf("without a draft that was cut %+v, want %+v", got.Decode, cut)
+	}
 }

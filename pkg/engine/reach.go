@@ -132,11 +132,27 @@ func (c Costs) part(w latency.Work) Cost {
 	}
 }
 
-// Work is what the batch computes.
-func (b Batch) Work() latency.StepWork {
+// Work is what the batch asks to compute.
+func (b Batch) Work() latency.StepWork { return b.Computed(nil, 0) }
+
+// Computed is what a step computed of the batch: with the drafts that the engine made, by sequence, and
+// without those that it cut. How far into their contexts those were is not known: of attention's products
+// they count as much as other tokens of decode.
+func (b Batch) Computed(drafts [][]int32, cut int) latency.StepWork {
 	var work latency.StepWork
 	for i := range b.Sequences {
-		b.Sequences[i].addTo(&work)
+		s := &b.Sequences[i]
+		if i < len(drafts) && len(drafts[i]) > 0 {
+			work.AddDrafts(s.Start, len(drafts[i]))
+			continue
+		}
+		s.addTo(&work)
+	}
+	if decode := &work.Decode; cut > 0 { // who has drafts decodes
+		decode.Squares *= 1 - float64(cut)/float64(decode.Tokens)
+		decode.Context -= float64(cut)
+		decode.Tokens -= cut
+		decode.Samples -= cut
 	}
 	return work
 }
@@ -149,19 +165,5 @@ func (s *Sequence) addTo(work *latency.StepWork) {
 	work.Add(s.Start, len(s.Tokens), s.Sample != nil)
 }
 
-// Work is what a step computed of a batch: the drafts that the engine made are part of it.
-func (o *Output) Work(b Batch) latency.StepWork {
-	if o.Drafts == nil {
-		return b.Work()
-	}
-	var work latency.StepWork
-	for i := range b.Sequences {
-		s := &b.Sequences[i]
-		if n := len(o.Drafts[i]); n > 0 {
-			work.AddDrafts(s.Start, n)
-			continue
-		}
-		s.addTo(&work)
-	}
-	return work
-}
+// Work is what a step computed of a batch.
+func (o *Output) Work(b Batch) latency.StepWork { return b.Computed(o.Drafts, o.Cut) }

@@ -5,7 +5,6 @@ import (
 
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
-	"github.com/tandem-serving/tandem/pkg/latency"
 	"github.com/tandem-serving/tandem/pkg/sampler"
 )
 
@@ -217,24 +216,6 @@ type RunStep struct {
 	Batch engine.Batch
 	// Parts says what each sequence of the batch is.
 	Parts []Part
-}
-
-// Work is what the step computes, with the drafts that the engine has made itself, if any, by
-// sequence.
-func (r *RunStep) Work(drafts [][]int32) (w latency.StepWork) {
-	for i := range r.Batch.Sequences {
-		s := &r.Batch.Sequences[i]
-		n := len(s.Tokens)
-		if i < len(drafts) {
-			n += len(drafts[i])
-		}
-		if r.Parts[i].Prompt {
-			w.Add(s.Start, n, s.Sample != nil)
-		} else {
-			w.AddDrafts(s.Start, n-1)
-		}
-	}
-	return w
 }
 
 // Part is one sequence's share of a step.

@@ -41,8 +41,7 @@ const (
 // prompts add nothing to that.
 func (s *Scheduler) observe(st *step, e *StepDone) {
 	c, took := &s.cost, e.Compute
-	work := st.run.Work(e.Drafts)
-	work.Decode.Tokens -= e.Cut // all of them are drafts
+	work := st.run.Batch.Computed(e.Drafts, e.Cut)
 	decodes := 0
 	for i := range st.run.Parts {
 		if !st.run.Parts[i].Prompt {

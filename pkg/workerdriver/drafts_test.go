@@ -24,6 +24,22 @@ import (
 	"github.com/tandem-serving/tandem/pkg/workerdriver"
 )
 
+// counting is an engine that counts the tokens that it computes.
+type counting struct {
+	engine.Engine
+	tokens, cut int
+}
+
+func (c *counting) Step(ctx context.Context, batch engine.Batch) (engine.Output, error) {
+	out, err := c.Engine.Step(ctx, batch)
+	for _, s := range batch.Sequences {
+		c.tokens += len(s.Tokens)
+	}
+	c.tokens -= out.Cut
+	c.cut += out.Cut
+	return out, err
+}
+
 // drafting runs a worker with so many drafts, and a model of few tokens, of which many stood
 // somewhere before. It returns what it generated for three requests, and its metrics.
 func drafting(t *testing.T, maxDrafts int) (outputs [][]int32, drafts int, metrics *prometheus.Registry) {
@@ -47,9 +63,10 @@ func draftingFor(t *testing.T, maxDrafts, tokens int, requests []scheduler.Reque
 	if err != nil {
 		t.Fatal(err)
 	}
+	counts := &counting{Engine: e}
 	metrics = prometheus.NewRegistry()
 	m, err := workerdriver.NewMember(workerdriver.MemberConfig{
-		Identity: membership.Identity{ID: "w1", Epoch: 7, Role: controlv1.Role_ROLE_DECODE}, Engine: e, ChunkTokens: 16, MaxWaiting: 4, MaxDrafts: maxDrafts,
+		Identity: membership.Identity{ID: "w1", Epoch: 7, Role: controlv1.Role_ROLE_DECODE}, Engine: counts, ChunkTokens: 16, MaxWaiting: 4, MaxDrafts: maxDrafts,
 		Transfers: func() int { return 0 }, Signals: new(recorder), Logger: slog.New(slog.DiscardHandler), Registerer: metrics,
 	})
 	if err != nil {
@@ -74,6 +91,10 @@ func draftingFor(t *testing.T, maxDrafts, tokens int, requests []scheduler.Reque
 	}
 	cancel()
 	<-done
+	text := fmt.Sprintf("# HELP tandem_worker_step_tokens_total Tokens that the engine computed, of prompts and in decode.\n# TYPE tandem_worker_step_tokens_total counter\ntandem_worker_step_tokens_total{worker=\"w1\"} %d\n", counts.tokens)
+	if err := testutil.GatherAndCompare(metrics, strings.NewReader(text), "tandem_worker_step_tokens_total"); err != nil {
+		t.Errorf("with %d drafts cut: %v", counts.cut, err)
+	}
 	return outputs, drafts, accepted, metrics
 }
 
@@ -89,7 +110,7 @@ func TestDrafts(t *testing.T) {
 		if none != 0 || drafts < 20 {
 			t.Errorf("%d drafts, and %d where there may be none", drafts, none)
 		}
-		text := fmt.Sprintf("# HELP tandem_worker_draft_tokens_total Draft tokens (speculative decoding) that the engine verified.\n# TYPE tandem_worker_draft_tokens_total counter\ntandem_worker_draft_tokens_total{worker=\"w1\"} %d\n", drafts)
+		text := fmt.Sprintf("# HELP tandem_worker_draft_tokens_total Draft tokens (speculative decoding) that the engine verified, or that an output constraint does not allow.\n# TYPE tandem_worker_draft_tokens_total counter\ntandem_worker_draft_tokens_total{worker=\"w1\"} %d\n", drafts)
 		if err := testutil.GatherAndCompare(metrics, strings.NewReader(text), "tandem_worker_draft_tokens_total"); err != nil {
 			t.Error(err)
 		}

@@ -39,7 +39,7 @@ func NewMetrics(registerer prometheus.Registerer, workerID string) (*Metrics, er
 	m := &Metrics{
 		steps:      set.Histograms("tandem_worker_step_seconds", "Time that the engine worked on a step, by the number of sequences in it.", "batch", 0.0001, 16),
 		stepTokens: set.Counter("tandem_worker_step_tokens_total", "Tokens that the engine computed, of prompts and in decode."),
-		drafted:    set.Counter("tandem_worker_draft_tokens_total", "Draft tokens (speculative decoding) that the engine verified."),
+		drafted:    set.Counter("tandem_worker_draft_tokens_total", "Draft tokens (speculative decoding) that the engine verified, or that an output constraint does not allow."),
 		accepted:   set.Counter("tandem_worker_accepted_draft_tokens_total", "Draft tokens that were right: tokens without a step of their own."),
 		drafting:   set.Counter("tandem_worker_drafting_seconds_total", "Time that a draft model took to draft tokens; part of that of steps."),
 		failures:   set.Counter("tandem_worker_step_failures_total", "Steps that failed."),

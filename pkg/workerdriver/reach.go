@@ -1,9 +1,12 @@
 package workerdriver
 
 import (
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/tandem-serving/tandem/pkg/engine"
+	"github.com/tandem-serving/tandem/pkg/latency"
 )
 
 // reach counts what the steps of an engine needed of its device: divided by the
@@ -21,11 +24,10 @@ func (c costCounters) add(cost engine.Cost) {
 }
 
 // stepCost counts what a step needed.
-func (m *Metrics) stepCost(batch engine.Batch, out *engine.Output) {
+func (m *Metrics) stepCost(work latency.StepWork, compute time.Duration) {
 	if m == nil || m.reach == nil {
 		return
 	}
-	work, compute := out.Work(batch), out.Compute
 	prefill, decode := m.reach.costs.Step(work)
 	m.reach.prefill.add(prefill)
 	m.reach.decode.add(decode)

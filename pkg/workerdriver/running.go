@@ -25,7 +25,7 @@ type runningStep struct {
 
 // stepRuns notes that the engine works on a step from now on.
 func (d *Driver) stepRuns(run scheduler.RunStep) {
-	work := run.Work(nil)
+	work := run.Batch.Work()
 	d.loop.Lock()
 	defer d.loop.Unlock()
 	d.running = runningStep{since: time.Now(), predicted: d.loop.Core.StepTime().Predict(work), sequences: len(run.Parts)}

@@ -90,14 +90,14 @@ func (d *Driver) account(run scheduler.RunStep, out engine.Output, err error) {
 		d.cfg.Metrics.stepFailed()
 		return
 	}
-	work := run.Work(out.Drafts)
+	work := out.Work(run.Batch)
 	took := out.Compute + out.Drafting
 	d.loop.Lock()
 	// Routers are told what steps of this size take. To read a prompt with the draft model is no part of that.
 	give(d, (*worker.Worker).HandleStepTook, worker.StepTook{Work: work, Compute: took - out.Reading})
 	d.loop.Unlock()
 	d.cfg.Metrics.stepDone(work.Prefill.Tokens+work.Decode.Tokens, len(run.Parts), took)
-	d.cfg.Metrics.stepCost(run.Batch, &out)
+	d.cfg.Metrics.stepCost(work, out.Compute)
 	d.cfg.Metrics.drafts(run.Batch, &out)
 }
 
