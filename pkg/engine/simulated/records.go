@@ -99,8 +99,12 @@ func (e *Engine) draw(s *engine.Sequence, length int, offset uint64, h sampler.H
 		token = e.texts.draw(s.Tokens[length-1-s.Start], all)
 	}
 	early := offset < uint64(params.MinTokens)
-	for slices.Contains(e.cfg.Spec.EOS, token) || token == e.cfg.Spec.BOS || early && slices.Contains(params.Ends, token) {
+	leftOut := func(token int32) bool {
+		return slices.Contains(e.cfg.Spec.EOS, token) || token == e.cfg.Spec.BOS || early && slices.Contains(params.Ends, token)
+	}
+	for tried := uint64(1); leftOut(token); tried++ {
 		token = int32((uint64(token) + 1) % vocabulary)
+		early = early && tried < vocabulary // there is no other
 	}
 	return token
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -303,18 +304,26 @@ func TestSameInputSameToken(t *testing.T) {
 	}
 }
 
-// TestNoSpecialTokenIsDrawn uses a vocabulary in which most draws would hit one.
+// TestNoSpecialTokenIsDrawn uses a vocabulary in which most draws would hit one. Tokens that would end
+// a text too early are drawn only if there are no others.
 func TestNoSpecialTokenIsDrawn(t *testing.T) {
 	cfg := config()
 	cfg.Spec.VocabSize, cfg.Spec.BOS, cfg.Spec.EOS = 6, 5, []int32{0, 2, 3}
 	e := newEngine(t, cfg)
-	drawn := make(map[int32]int)
-	for seed := range uint64(500) {
-		s := engine.Sequence{Tokens: []int32{1}, Blocks: []kvcache.BlockID{0}, Sample: &engine.Sample{Params: sampler.Params{Temperature: 1, Seed: seed}}}
-		drawn[step(t, e, s).Tokens[0]]++
-	}
-	if len(drawn) != 2 || drawn[1] == 0 || drawn[4] == 0 {
-		t.Errorf("drew %v, want tokens 1 and 4 only", drawn)
+	for _, c := range []struct{ ends, want []int32 }{
+		{nil, []int32{1, 4}},
+		{[]int32{2, 4}, []int32{1}},
+		{[]int32{1, 4}, []int32{1, 4}},
+	} {
+		drawn := make(map[int32]bool)
+		for seed := range uint64(500) {
+			params := sampler.Params{Temperature: 1, Seed: seed, MinTokens: 9, Ends: c.ends}
+			s := engine.Sequence{Tokens: []int32{1}, Blocks: []kvcache.BlockID{0}, Sample: &engine.Sample{Params: params}}
+			drawn[step(t, e, s).Tokens[0]] = true
+		}
+		if got := slices.Sorted(maps.Keys(drawn)); !slices.Equal(got, c.want) {
+			t.Errorf("with ends %v drew %v, want %v", c.ends, got, c.want)
+		}
 	}
 }
 
