@@ -3,6 +3,8 @@ package cpu
 import (
 	"context"
 	"fmt"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/tandem-serving/tandem/pkg/engine"
@@ -136,7 +138,7 @@ func (e *cpuEngine) Close() error {
 }
 
 // Step implements engine.Engine. It checks the context while it waits for the compute threads,
-// and between groups of layers that take some milliseconds.
+// and between groups of layers, and of rows of logits, that take some milliseconds.
 func (e *cpuEngine) Step(ctx context.Context, batch engine.Batch) (engine.Output, error) {
 	if e.pages.Closed() {
 		return engine.Output{}, fmt.Errorf("step: engine is %w", errClosed)
@@ -206,7 +208,7 @@ func (e *cpuEngine) compute(ctx context.Context, batch engine.Batch) (engine.Out
 		return engine.Output{}, err
 	}
 	e.pool(batch)
-	return e.head(batch), nil
+	return e.head(ctx, batch)
 }
 
 // whole is the number of layers, from the first on, that are computed for every token without a
@@ -263,7 +265,7 @@ func (e *cpuEngine) pool(batch engine.Batch) {
 
 // head computes the logits of the remaining rows, returns those that were asked for, and draws
 // tokens.
-func (e *cpuEngine) head(batch engine.Batch) engine.Output {
+func (e *cpuEngine) head(ctx context.Context, batch engine.Batch) (engine.Output, error) {
 	output := engine.Output{Tokens: batch.NewTokens()}
 	e.rows = e.rows[:0]
 	for i := range batch.Sequences {
@@ -277,28 +279,60 @@ func (e *cpuEngine) head(batch engine.Batch) engine.Output {
 		}
 	}
 	for next := 0; next < len(e.rows); {
+		if err := ctx.Err(); err != nil {
+			return engine.Output{}, err
+		}
 		rows := together(e.rows[next:])
 		next += len(rows)
-		e.workspace.Head(rows[0].at, len(rows), func(i int, logits []float32) {
-			r := rows[i-rows[0].at]
+		e.workspace.Head(rows[0].at, len(rows))
+		var scores []sampler.Logprobs
+		if slices.ContainsFunc(rows, func(r row) bool { return r.scored(batch) }) {
+			scores = e.scores(batch, rows)
+		}
+		for i, r := range rows {
+			logits := e.workspace.Logits(i)
 			s := &batch.Sequences[r.sequence]
 			if s.Logits == engine.LogitsAll || s.Logits == engine.LogitsLast && r.last {
 				output.Logits[r.sequence] = append(output.Logits[r.sequence], append([]float32(nil), logits...))
 			}
-			output.PromptRow(batch, r.sequence, r.token, func(token int32, top int) sampler.Logprobs {
-				return e.sampler.PromptLogprobs(logits, token, top)
-			})
+			output.PromptRow(batch, r.sequence, r.token, func(int32, int) sampler.Logprobs { return scores[i] })
 			if r.draw < 0 {
-				return
+				continue
 			}
 			output.Draw(batch, r.sequence, r.draw, func(offset uint64, h sampler.History) int32 {
 				return s.Sample.Draw(e.sampler, logits, offset, h)
 			}, func(token int32) sampler.Logprobs {
 				return e.sampler.Logprobs(logits, token, s.Sample.TopLogprobs)
 			})
+		}
+	}
+	return output, nil
+}
+
+// scored says whether somebody asks how likely the token of a prompt after the row is.
+func (r row) scored(batch engine.Batch) bool {
+	prompt := batch.Sequences[r.sequence].Prompt
+	return prompt != nil && r.token < len(prompt.Next)
+}
+
+// scores is how likely the token after each row is that is scored. In a large vocabulary that takes
+// milliseconds a row: goroutines share the rows. What a row gives does not depend on others.
+func (e *cpuEngine) scores(batch engine.Batch, rows []row) []sampler.Logprobs {
+	scores := make([]sampler.Logprobs, len(rows))
+	var sharing sync.WaitGroup
+	for first := range e.config.Threads {
+		sharing.Go(func() {
+			by := sampler.New()
+			for i := first; i < len(rows); i += e.config.Threads {
+				if r := rows[i]; r.scored(batch) {
+					prompt := batch.Sequences[r.sequence].Prompt
+					scores[i] = by.PromptLogprobs(e.workspace.Logits(i), prompt.Next[r.token], prompt.Top)
+				}
+			}
 		})
 	}
-	return output
+	sharing.Wait()
+	return scores
 }
 
 // together returns the leading rows that are adjacent in the workspace and fit into one

@@ -139,6 +139,29 @@ func TestFloatingPointMode(t *testing.T) {
 	check("after a step")
 }
 
+// cancels is a constraint that allows all, and ends a context when it is asked.
+type cancels struct{ cancel context.CancelFunc }
+
+func (c cancels) Allowed([]int32) []uint64 {
+	c.cancel()
+	return []uint64{math.MaxUint64}
+}
+
+// TestCancelledAmongLogits: a step ends soon after its context does, also where that is while it
+// computes the logits of a long prompt.
+func TestCancelledAmongLogits(t *testing.T) {
+	e := newEngine(t, loadFable(t, 2), cpu.Config{Blocks: 8})
+	ctx, cancel := context.WithCancel(t.Context())
+	p := prompt(100, 4096)
+	batch := engine.Batch{Sequences: []engine.Sequence{
+		{Tokens: p[:1], Blocks: table(0, 1), Sample: &engine.Sample{Constraint: cancels{cancel}}},
+		{Tokens: p, Blocks: table(1, 4), Prompt: &engine.PromptLogprobs{Next: p[1:]}},
+	}}
+	if out, err := e.Step(ctx, batch); !errors.Is(err, context.Canceled) {
+		t.Errorf("%d log probabilities, error %v", len(out.PromptLogprobs), err)
+	}
+}
+
 // TestSharedThreads runs engines of one model at once: each gets its own bits.
 func TestSharedThreads(t *testing.T) {
 	w := loadFable(t, 2)

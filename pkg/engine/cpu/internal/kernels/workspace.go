@@ -254,11 +254,13 @@ func (k *Workspace) Normed(row int, state []float64) {
 }
 
 // Head computes the logits of n rows of the batch from row first on, at most
-// Limits.HeadRows, which hand receives one after the other; it must not keep them.
-func (k *Workspace) Head(first, n int, hand func(row int, logits []float32)) {
+// Limits.HeadRows.
+func (k *Workspace) Head(first, n int) {
 	C.tdm_head(k.step, k.weights.finalNorm, k.weights.output, C.int(first), C.int(n))
+}
+
+// Logits are those of the i-th row of the last Head, until the next one.
+func (k *Workspace) Logits(i int) []float32 {
 	stride := int(k.step.ldl)
-	for i := range n {
-		hand(first+i, k.logits[i*stride:i*stride+k.shape.Vocab])
-	}
+	return k.logits[i*stride : i*stride+k.shape.Vocab]
 }
