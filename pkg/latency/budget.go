@@ -2,6 +2,7 @@ package latency
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
@@ -59,8 +60,7 @@ func (b Budget) Declared() bool { return b != Budget{} }
 // budgetFlag is the name under which a stage or total is declared.
 func budgetFlag(name string) string { return "budget-" + strings.ReplaceAll(name, "_", "-") }
 
-// longestBudget is the longest time that can be declared. Times the tokens of any context
-// it is still a time.
+// longestBudget is the longest time that can be declared.
 const longestBudget = time.Hour
 
 // Validate checks each time, and that what is declared for the stages of a total
@@ -133,8 +133,16 @@ func (s *Spent) Total(t Total) (took time.Duration, ok bool) {
 	return s.E2E, true
 }
 
-// gaps is how many tokens came after the first.
-func (s *Spent) gaps() time.Duration { return time.Duration(max(s.Tokens-1, 0)) }
+// forGaps is a time for each token after the first. One that is too long for a time.Duration is half of
+// the longest: more than anything takes, and other budgets can be added to it.
+func (s *Spent) forGaps(each time.Duration) time.Duration {
+	const longest = time.Duration(math.MaxInt64 / 2)
+	gaps := time.Duration(max(s.Tokens-1, 0))
+	if gaps > 0 && each > longest/gaps {
+		return longest
+	}
+	return each * gaps
+}
 
 // Breach is a budget that a request exceeded.
 type Breach struct {
@@ -199,7 +207,7 @@ func (b *Budget) Bounded(stage api.Stage) bool {
 // allowed is what a request may spend on a stage that is declared.
 func (b *Budget) allowed(stage api.Stage, s *Spent) time.Duration {
 	if stage == api.StageDecode {
-		return b.Stages[stage] * s.gaps()
+		return s.forGaps(b.Stages[stage])
 	}
 	return b.Stages[stage]
 }
@@ -214,7 +222,7 @@ func (b *Budget) exceeded(t Total, s *Spent) bool {
 func (b *Budget) blame(t Total, s *Spent, worse func(api.Stage, time.Duration)) {
 	left := b.Totals[t]
 	if t == TotalTPOT {
-		left *= s.gaps()
+		left = s.forGaps(left)
 	}
 	var rest time.Duration   // spent on stages without a declaration
 	longest := api.Stage(-1) // of those

@@ -83,6 +83,7 @@ func TestBudgetCheck(t *testing.T) {
 			spend(11, stages(0, 0, 0, 0, 0, 25*ms, 330*ms)), "decode"},
 		{"the transfer is not", latency.Budget{Stages: stages(0, 0, 0, 0, 0, 20*ms, 30*ms), Totals: [3]time.Duration{0, 31 * ms}},
 			spend(11, stages(0, 0, 0, 0, 0, 90*ms, 300*ms)), "transfer_exposed"},
+		{"an hour a token, for millions", latency.Budget{Stages: stages(0, 0, 0, 0, 0, 0, time.Hour)}, spend(4_000_000, stages(0, 0, 0, 0, 0, 0, time.Hour)), ""},
 		{"one token has no tpot", latency.Budget{Totals: [3]time.Duration{0, ms}}, spend(1, stages(0, 0, 0, 0, 50*ms)), ""},
 		{"e2e asks all stages", latency.Budget{Totals: [3]time.Duration{0, 0, time.Second}},
 			spend(11, stages(0, 100*ms, 0, 0, 300*ms, 0, 900*ms)), "decode"},

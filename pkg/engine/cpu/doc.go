@@ -9,9 +9,11 @@
 // cmd and services construct it; everything else knows the engine.Engine
 // interface only. Weights own the packed weights and the compute threads, which
 // are C's; an engine owns its KV pages and scratch memory. All of it lies
-// outside the Go heap. Goroutines run only inside Load, where it keeps or reads packed
-// weights (internal/packedweights).
+// outside the Go heap. Goroutines run inside Load, where it keeps or reads packed
+// weights (internal/packedweights), inside Step, where they share log probabilities of
+// prompts, and one of an engine's pages takes memory ahead of its use (hostpages), for which
+// Close waits.
 //
-// Lock order: the pool's turn, then an engine's close lock, then the
-// weights' mutex. Nothing else is held while C runs.
+// Lock order: the threads' turn, then the lock of an engine's pages or the weights'
+// mutex, which are never held together. While Step runs C it holds the turn alone.
 package cpu
