@@ -1,9 +1,11 @@
 package cpu_test
 
 import (
+	"context"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/tandem-serving/tandem/pkg/engine"
@@ -70,5 +72,41 @@ func TestWeightsBesideOthers(t *testing.T) {
 	}
 	if err := second.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// Nobody computes between the steps of who holds the turn, who may use any engine of the threads.
+func TestHoldTurn(t *testing.T) {
+	weights := loadFable(t, 1)
+	var engines [3]engine.Engine
+	for i := range engines {
+		engines[i] = newEngine(t, weights, cpu.Config{Blocks: 1})
+	}
+	step := func(ctx context.Context, e engine.Engine) {
+		if _, err := e.Step(ctx, engine.Batch{Sequences: []engine.Sequence{{Tokens: []int32{0}, Blocks: table(0, 1)}}}); err != nil {
+			t.Error(err)
+		}
+	}
+	for range 20 {
+		held, release, err := engines[0].(engine.Holding).Hold(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var holding atomic.Bool
+		holding.Store(true)
+		var other sync.WaitGroup
+		other.Go(func() {
+			step(t.Context(), engines[2])
+			if holding.Load() {
+				t.Error("another step came between")
+			}
+		})
+		for range 4 {
+			step(held, engines[0])
+			step(held, engines[1])
+		}
+		holding.Store(false)
+		release()
+		other.Wait()
 	}
 }

@@ -137,6 +137,21 @@ func (e *cpuEngine) Close() error {
 	return err
 }
 
+// holds is the key of the turn that a context's steps have.
+type holds struct{}
+
+// Hold implements engine.Holding.
+func (e *cpuEngine) Hold(ctx context.Context) (held context.Context, release func(), err error) {
+	turn := e.weights.turn
+	if ctx.Value(holds{}) == turn {
+		return ctx, func() {}, nil
+	}
+	if err := turn.Acquire(ctx, 1); err != nil {
+		return nil, nil, fmt.Errorf("wait for the compute threads: %w", err)
+	}
+	return context.WithValue(ctx, holds{}, turn), func() { turn.Release(1) }, nil
+}
+
 // Step implements engine.Engine. It checks the context while it waits for the compute threads,
 // and between groups of layers, and of rows of logits, that take some milliseconds.
 func (e *cpuEngine) Step(ctx context.Context, batch engine.Batch) (engine.Output, error) {
@@ -146,10 +161,12 @@ func (e *cpuEngine) Step(ctx context.Context, batch engine.Batch) (engine.Output
 	if err := e.batches.Validate(batch); err != nil {
 		return engine.Output{}, fmt.Errorf("step: %w", err)
 	}
-	if err := e.weights.turn.Acquire(ctx, 1); err != nil {
-		return engine.Output{}, fmt.Errorf("step: wait for the compute threads: %w", err)
+	if ctx.Value(holds{}) != e.weights.turn {
+		if err := e.weights.turn.Acquire(ctx, 1); err != nil {
+			return engine.Output{}, fmt.Errorf("step: wait for the compute threads: %w", err)
+		}
+		defer e.weights.turn.Release(1)
 	}
-	defer e.weights.turn.Release(1)
 	if e.pages.Closed() { // closed while this step waited
 		return engine.Output{}, fmt.Errorf("step: engine is %w", errClosed)
 	}

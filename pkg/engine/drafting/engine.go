@@ -66,6 +66,15 @@ func (e *Engine) Step(ctx context.Context, batch engine.Batch) (engine.Output, e
 	if !e.ask(batch) {
 		return e.Engine.Step(ctx, batch)
 	}
+	// Else each of the draft model's steps would wait for one of another engine.
+	if holding, is := engine.As[engine.Holding](e.Engine); is {
+		held, release, err := holding.Hold(ctx)
+		if err != nil {
+			return engine.Output{}, fmt.Errorf("step: %w", err)
+		}
+		defer release()
+		ctx = held
+	}
 	if err := e.guess(ctx); err != nil && ctx.Err() == nil {
 		e.logger.Error("the draft model failed: there are no more guesses until the worker is restarted", slog.Any("error", err))
 		e.failed, e.texts = true, nil
