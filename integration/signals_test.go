@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/embedded"
@@ -121,6 +122,95 @@ func TestSignalsOnRealNATS(t *testing.T) {
 		}
 	case <-time.After(timeout):
 		t.Fatal("no queue report")
+	}
+}
+
+// fill gives every field a value, and every list one element.
+func fill(m protoreflect.Message) {
+	value := func(f protoreflect.FieldDescriptor, message func() protoreflect.Value) protoreflect.Value {
+		switch f.Kind() {
+		case protoreflect.MessageKind:
+			v := message()
+			fill(v.Message())
+			return v
+		case protoreflect.EnumKind:
+			return protoreflect.ValueOfEnum(1)
+		case protoreflect.BoolKind:
+			return protoreflect.ValueOfBool(true)
+		case protoreflect.StringKind:
+			return protoreflect.ValueOfString(string(f.Name()))
+		case protoreflect.DoubleKind:
+			return protoreflect.ValueOfFloat64(float64(f.Number()) / 2)
+		case protoreflect.Int32Kind:
+			return protoreflect.ValueOfInt32(int32(f.Number()))
+		case protoreflect.Uint32Kind:
+			return protoreflect.ValueOfUint32(uint32(f.Number()))
+		case protoreflect.Int64Kind:
+			return protoreflect.ValueOfInt64(int64(f.Number()))
+		case protoreflect.Uint64Kind, protoreflect.Fixed64Kind:
+			return protoreflect.ValueOfUint64(uint64(f.Number()))
+		}
+		panic("fill cannot fill " + string(f.FullName()))
+	}
+	for i := range m.Descriptor().Fields().Len() {
+		f := m.Descriptor().Fields().Get(i)
+		if f.IsList() {
+			list := m.Mutable(f).List()
+			list.Append(value(f, list.NewElement))
+			continue
+		}
+		m.Set(f, value(f, func() protoreflect.Value { return m.NewField(f) }))
+	}
+}
+
+func TestAllFieldsOfSignalsArrive(t *testing.T) {
+	t.Parallel()
+	server := startNATS(t, "")
+	reader, writer := connectNATS(t, server.URL()), connectNATS(t, server.URL())
+	came := make(chan proto.Message, 4096)
+	stop, err := reader.Subscribe(signals.Handlers{
+		Load:    func(m *controlv1.LoadReport) { came <- m },
+		Queue:   func(m *controlv1.QueueReport) { came <- m },
+		Router:  func(m *controlv1.RouterReport) { came <- m },
+		Tenants: func(m *controlv1.TenantReport) { came <- m },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(stop)
+	publisher := writer.NewPublisher("id", 9)
+	publisher.Kv(trace.SpanContext{}, make([]uint64, 1), nil)
+	load, queue, router, tenants := &controlv1.LoadReport{}, &controlv1.QueueReport{}, &controlv1.RouterReport{}, &controlv1.TenantReport{}
+	for _, kind := range []struct {
+		report  proto.Message
+		publish func()
+	}{
+		{load, func() { publisher.Load(load) }},
+		{queue, func() { publisher.Queue(queue) }},
+		{router, func() { publisher.Router(router) }},
+		{tenants, func() { publisher.Tenants(tenants) }},
+	} {
+		fill(kind.report.ProtoReflect())
+		load.KvSequence = 1 // of the event above
+		given := proto.Clone(kind.report)
+		var got proto.Message
+		until(t, string(given.ProtoReflect().Descriptor().Name()), func() bool {
+			kind.publish()
+			select {
+			case got = <-came:
+				return got.ProtoReflect().Descriptor() == given.ProtoReflect().Descriptor() // or one from before
+			default:
+				return false
+			}
+		})
+		if !proto.Equal(kind.report, given) {
+			t.Errorf("the caller's report was changed to %v", kind.report)
+		}
+		origin := given.ProtoReflect().Descriptor().Fields().ByName("origin")
+		given.ProtoReflect().Set(origin, got.ProtoReflect().Get(origin))
+		if !proto.Equal(got, given) {
+			t.Errorf("got %v\nwant %v", got, given)
+		}
 	}
 }
 

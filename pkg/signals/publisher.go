@@ -7,6 +7,7 @@ import (
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/rpc"
@@ -43,7 +44,7 @@ func (c *Conn) NewPublisher(id string, epoch uint64) *Publisher {
 // Load sends a worker's load, for the role that the report names, with the number of
 // the last KvEvent so far. The report is read before Load returns and not changed.
 func (p *Publisher) Load(report *controlv1.LoadReport) {
-	out := proto.CloneOf(report)
+	out := shallow(report)
 	p.send(kindLoad, LoadSubject(report.GetRole(), p.id), trace.SpanContext{}, out, func(origin *controlv1.Origin) {
 		out.Origin, out.KvSequence = origin, p.sequences[KvSubject(p.id)]
 	})
@@ -73,22 +74,35 @@ func (p *Publisher) Kv(cause trace.SpanContext, stored, removed []uint64) (seque
 // Queue sends a router's queue, for the model that the report names. The report
 // is read before Queue returns and not changed.
 func (p *Publisher) Queue(report *controlv1.QueueReport) {
-	out := proto.CloneOf(report)
+	out := shallow(report)
 	p.send(kindQueue, QueueSubject(report.GetModel()), trace.SpanContext{}, out, func(origin *controlv1.Origin) { out.Origin = origin })
 }
 
 // Router sends what other routers have to know of a router. The report is read before Router returns
 // and not changed.
 func (p *Publisher) Router(report *controlv1.RouterReport) {
-	out := &controlv1.RouterReport{Shares: report.GetShares(), Held: report.GetHeld()}
+	out := shallow(report)
 	p.send(kindRouter, RouterSubject(p.id), trace.SpanContext{}, out, func(origin *controlv1.Origin) { out.Origin = origin })
 }
 
 // Tenants sends what tenants use at a router. The report is read before Tenants returns and not
 // changed.
 func (p *Publisher) Tenants(report *controlv1.TenantReport) {
-	out := &controlv1.TenantReport{Tenants: report.GetTenants(), Whole: report.GetWhole()}
+	out := shallow(report)
 	p.send(kindTenants, TenantsSubject(p.id), trace.SpanContext{}, out, func(origin *controlv1.Origin) { out.Origin = origin })
+}
+
+// shallow copies a report's fields, but not the messages in them: a router has thousands of those, and
+// reports often.
+func shallow[M proto.Message](report M) M {
+	from := report.ProtoReflect()
+	out := from.New()
+	from.Range(func(field protoreflect.FieldDescriptor, value protoreflect.Value) bool {
+		out.Set(field, value)
+		return true
+	})
+	same, _ := out.Interface().(M) // as New makes it
+	return same
 }
 
 // send numbers a signal, has setOrigin write that into it, and enqueues it. The lock
