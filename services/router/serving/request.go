@@ -61,6 +61,7 @@ type request struct {
 	version  routing.Version  // of the workers, the same in every attempt
 	attempts map[int]*attempt // the attempts that run, by number; two at most
 	running  *attempt         // the youngest of them; nil before the first decision
+	taken    bool             // a worker has taken the request
 	tokenAt  time.Time        // when the last token came
 	token    *tokenEvent      // reused for the next token; nil if the event log kept it
 	streams  map[joining.Stream]context.CancelFunc
@@ -286,6 +287,7 @@ func (r *request) apply(now time.Time, actions []joining.Action) {
 		case joining.Release:
 			r.released(a)
 		case joining.Accept:
+			r.taken = true
 			r.events.append(&inferencev1.GenerateEvent{Event: &inferencev1.GenerateEvent_Accepted{Accepted: &inferencev1.Accepted{
 				RequestId:         r.id,
 				Model:             r.plan.Model.Spec.Name,
@@ -351,7 +353,7 @@ func (r *request) finish(now time.Time, f joining.Finish) {
 	}
 	r.record.Ended(now, err, f, r.running.decided())
 	r.requests.metrics.ended(now, err, f)
-	r.chargeUsed()
+	r.chargeUsed(err)
 	r.requests.keep(r)
 	r.events.end(err)
 	r.spans.finished(f, err)
