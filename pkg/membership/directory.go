@@ -30,43 +30,47 @@ const (
 // Directory says which workers are registered, and where. One watch feeds it, and any number of
 // others follow it. All methods are safe for concurrent use.
 type Directory struct {
-	mu       sync.Mutex
-	view     *View                              // nil: not known yet
-	workers  map[string]*controlv1.WorkerRecord // of the view, by id
-	departed map[string]departed                // no longer in the view
-	changed  chan struct{}                      // closed by the next Update
+	mu      sync.Mutex
+	view    *View // nil: not known yet
+	records map[place]registered
+	changed chan struct{} // closed by the next Update
 }
 
-type departed struct {
+// place is where a record is. Roles may have the same ids, and one may write what it likes under its
+// own prefix: that must not hide another's record.
+type place struct {
+	role controlv1.Role
+	id   string
+}
+
+type registered struct {
 	record *controlv1.WorkerRecord
-	until  time.Time
+	until  time.Time // how long it still counts; zero: it is in the view
 }
 
 // NewDirectory returns a directory that waits for its first view.
 func NewDirectory() *Directory {
-	return &Directory{departed: make(map[string]departed), changed: make(chan struct{})}
+	return &Directory{changed: make(chan struct{})}
 }
 
 // Update takes in a view, as Client.Watch tells it.
 func (d *Directory) Update(view View) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	workers := make(map[string]*controlv1.WorkerRecord, len(view.Workers))
+	records := make(map[place]registered, len(view.Workers))
 	for _, record := range view.Workers {
-		workers[record.GetId()] = record
+		records[place{record.GetRole(), record.GetId()}] = registered{record: record}
 	}
 	now := time.Now()
-	for id, gone := range d.departed {
-		if workers[id] != nil || !now.Before(gone.until) {
-			delete(d.departed, id)
+	for at, before := range d.records {
+		if before.until.IsZero() {
+			before.until = now.Add(departedKeep)
+		}
+		if _, there := records[at]; !there && now.Before(before.until) && len(records) < len(view.Workers)+maxDeparted {
+			records[at] = before
 		}
 	}
-	for id, record := range d.workers {
-		if workers[id] == nil && len(d.departed) < maxDeparted {
-			d.departed[id] = departed{record, now.Add(departedKeep)}
-		}
-	}
-	d.view, d.workers = &view, workers
+	d.view, d.records = &view, records
 	close(d.changed)
 	d.changed = make(chan struct{})
 }
@@ -88,8 +92,8 @@ func (d *Directory) Watch(ctx context.Context, notify func(View)) error {
 	}
 }
 
-// Check refuses a worker that is not registered, or not at all of the addresses at which it is to
-// be sent KV. A record that is about to be seen is waited for, for a second at most. Its error
+// Check refuses a worker that is not registered, in whatever role, or not at all of the addresses at
+// which it is to be sent KV. A record that is about to be seen is waited for, for a second at most. Its error
 // wraps ErrUnregistered, or is that of ctx.
 func (d *Directory) Check(ctx context.Context, id string, kvAddresses ...string) error {
 	late := time.NewTimer(registeredWait)
@@ -112,19 +116,20 @@ func (d *Directory) Check(ctx context.Context, id string, kvAddresses ...string)
 func (d *Directory) check(id string, kvAddresses []string) (changed <-chan struct{}, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	record := d.workers[id]
-	if gone := d.departed[id]; record == nil && time.Now().Before(gone.until) {
-		record = gone.record
-	}
-	if record == nil {
-		return d.changed, fmt.Errorf("worker %q is %w", shown(id), ErrUnregistered)
-	}
-	for _, address := range kvAddresses {
-		if !receivesAt(record, address) {
-			return d.changed, fmt.Errorf("worker %q is %w at %s", shown(id), ErrUnregistered, shown(address))
+	now := time.Now()
+	err = fmt.Errorf("worker %q is %w", shown(id), ErrUnregistered)
+	for role := range controlv1.Role_name {
+		found, known := d.records[place{controlv1.Role(role), id}]
+		if !known || !found.until.IsZero() && !now.Before(found.until) {
+			continue
 		}
+		wrong := slices.IndexFunc(kvAddresses, func(address string) bool { return !receivesAt(found.record, address) })
+		if wrong < 0 {
+			return nil, nil
+		}
+		err = fmt.Errorf("worker %q is %w at %s", shown(id), ErrUnregistered, shown(kvAddresses[wrong]))
 	}
-	return nil, nil
+	return d.changed, err
 }
 
 // receivesAt says whether a worker receives KV at an address. The record of an earlier version

@@ -72,6 +72,30 @@ func TestDirectory(t *testing.T) {
 	})
 }
 
+// What one role registers under another's id does not hide the other.
+func TestDirectoryOfOneIDInTwoRoles(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		worker := &controlv1.WorkerRecord{Id: "decode-1", Role: controlv1.Role_ROLE_DECODE, KvAddresses: []string{"10.0.0.1:7"}}
+		store := &controlv1.WorkerRecord{Id: "decode-1", Role: controlv1.Role_ROLE_KVTRANSFER, KvAddresses: []string{"10.0.0.2:7"}}
+		d := membership.NewDirectory()
+		for _, workers := range [][]*controlv1.WorkerRecord{{worker, store}, {store, worker}, {store}} { // in the last, the worker has just gone
+			d.Update(membership.View{Workers: workers})
+			for _, address := range []string{"10.0.0.1:7", "10.0.0.2:7"} {
+				if err := d.Check(t.Context(), "decode-1", address); err != nil {
+					t.Errorf("of %v: %v", workers, err)
+				}
+			}
+			if err := d.Check(t.Context(), "decode-1", "10.0.0.1:7", "10.0.0.2:7"); !errors.Is(err, membership.ErrUnregistered) {
+				t.Errorf("at the addresses of both: %v", err)
+			}
+		}
+		time.Sleep(time.Minute)
+		if err := d.Check(t.Context(), "decode-1", "10.0.0.1:7"); !errors.Is(err, membership.ErrUnregistered) {
+			t.Errorf("a minute after it has gone: %v", err)
+		}
+	})
+}
+
 func TestDirectoryIsFollowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := membership.NewDirectory()
