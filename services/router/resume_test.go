@@ -148,12 +148,13 @@ func TestResumeAtAnotherRouter(t *testing.T) {
 func TestKeysGoToNoRouterWithoutTLS(t *testing.T) {
 	inMesh(t, nil, func(t *testing.T, m *mesh) {
 		key, record := auth.NewKey(time.Now())
-		record.Tenant, record.Scopes = "acme", []string{string(auth.Generate)}
+		record.Tenant, record.Scopes, record.Limits = "acme", []string{string(auth.Generate)}, &controlv1.TenantLimits{RequestsPerMinute: 2}
 		asks := auth.New(auth.Options{})
 		asks.SetKeys([]*controlv1.ApiKey{record})
 		_, elsewhere, end := m.another(t, asks)
 		defer end()
 		var met atomic.Int64
+		misses := 0
 		listener := m.net.Listen("router:6")
 		var wait sync.WaitGroup
 		wait.Go(func() {
@@ -177,6 +178,16 @@ func TestKeysGoToNoRouterWithoutTLS(t *testing.T) {
 		}
 		if _, err := stream.Recv(); rpc.Reason(err) != api.ReasonRequestNotFound || !strings.Contains(err.Error(), "only over TLS") {
 			t.Errorf("%v", err)
+		}
+		// Nor does a client ask for nothing that calls itself a router.
+		asked := metadata.AppendToOutgoingContext(ctx, api.HeaderAskedByRouter, "1")
+		for err = nil; rpc.Reason(err) != api.ReasonTenantQuota; {
+			if stream, err = elsewhere.Resume(asked, &inferencev1.ResumeRequest{RequestId: "a", Secret: strings.Repeat("0", 32)}); err == nil {
+				_, err = stream.Recv()
+			}
+			if misses++; misses > 99 {
+				t.Fatalf("%d requests that there are not cost nothing: %v", misses, err)
+			}
 		}
 		if n := met.Load(); n > 0 {
 			t.Errorf("%d connections to a router that etcd alone names", n)

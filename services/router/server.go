@@ -13,7 +13,6 @@ import (
 	"github.com/tandem-serving/tandem/pkg/auth"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/services/router/clienterr"
-	"github.com/tandem-serving/tandem/services/router/peers"
 	"github.com/tandem-serving/tandem/services/router/records"
 	"github.com/tandem-serving/tandem/services/router/serving"
 )
@@ -87,7 +86,7 @@ func (s *Service) resume(ctx context.Context, q *inferencev1.ResumeRequest, foun
 		return err
 	}
 	err := s.requests.Resume(ctx, q, found, send)
-	if rpc.Reason(err) != api.ReasonRequestNotFound || peers.Asks(ctx) {
+	if rpc.Reason(err) != api.ReasonRequestNotFound || s.peers.Asks(ctx) {
 		return err
 	}
 	if err = s.peers.Resume(ctx, q, found, send); rpc.Reason(err) == api.ReasonRequestNotFound {

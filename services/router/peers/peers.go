@@ -8,6 +8,7 @@ package peers
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"sync"
 	"time"
@@ -15,12 +16,14 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
 	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/auth"
+	"github.com/tandem-serving/tandem/pkg/identity"
 	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/routing"
 	"github.com/tandem-serving/tandem/pkg/rpc"
@@ -29,10 +32,11 @@ import (
 
 // Bounds of what strangers may cause who ask for requests that there are not.
 const (
-	// most is how many routers are asked for one request, and atOnce for how many requests
-	// at a time.
-	most   = 32
-	atOnce = 64
+	// most is how many routers are asked for one request, atOnce for how many requests at a time,
+	// and atOnceTenant for how many of one tenant.
+	most         = 32
+	atOnce       = 64
+	atOnceTenant = atOnce / 4
 	// patience is how long a router may take to say whether it has the request, which it does at
 	// once: as long as it may take to connect to a worker. Who resumes a request that nobody has
 	// waits for that where a router hangs.
@@ -41,18 +45,19 @@ const (
 
 // Peers are the other routers. Its methods are safe for concurrent use.
 type Peers struct {
-	self  string
-	dial  func(address string) (*grpc.ClientConn, error)
-	slots chan struct{} // atOnce of them
+	self string
+	dial func(address string) (*grpc.ClientConn, error)
 
 	mu        sync.Mutex
 	addresses []string
+	resumed   int            // requests that are, until their answers have been sent
+	byTenant  map[string]int // those of them whose callers were asked who they are
 }
 
 // New returns the peers of the router with the id self: none until Take. Connections that
 // dial makes are closed here. With a nil dial none is asked.
 func New(self string, dial func(address string) (*grpc.ClientConn, error)) *Peers {
-	return &Peers{self: self, dial: dial, slots: make(chan struct{}, atOnce)}
+	return &Peers{self: self, dial: dial, byTenant: make(map[string]int)}
 }
 
 // Take takes in who is in the mesh.
@@ -68,9 +73,47 @@ func (p *Peers) Take(v membership.View) {
 	p.addresses = addresses
 }
 
-// Asks says whether the call of ctx is one of another router's Peers, which has asked all.
-func Asks(ctx context.Context) bool {
-	return len(metadata.ValueFromIncomingContext(ctx, api.HeaderAskedByRouter)) > 0
+// Asks says whether the call of ctx is one of another router's Peers, which has asked all. Clients may
+// say so as well: with TLS a router's certificate has to prove it.
+func (p *Peers) Asks(ctx context.Context) bool {
+	if p.dial == nil || len(metadata.ValueFromIncomingContext(ctx, api.HeaderAskedByRouter)) == 0 {
+		return false
+	}
+	if from, ok := peer.FromContext(ctx); ok && identity.Secured(from.AuthInfo) {
+		who, _ := identity.FromContext(ctx)
+		return who.Role == identity.Router
+	}
+	return true
+}
+
+// enter counts one more request that is resumed, for a caller that may be nil.
+func (p *Peers) enter(caller *auth.Principal) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.resumed >= atOnce {
+		return rpc.Error(codes.ResourceExhausted, api.ReasonTooManyReaders, "too many requests of other routers are resumed here; retry later", time.Second)
+	}
+	if caller != nil {
+		if p.byTenant[caller.Tenant] >= atOnceTenant {
+			return rpc.Error(codes.ResourceExhausted, api.ReasonTenantLimit, fmt.Sprintf("%d requests of other routers are resumed here for tenant %q, its limit; retry when one has ended", atOnceTenant, caller.Tenant), time.Second)
+		}
+		p.byTenant[caller.Tenant]++
+	}
+	p.resumed++
+	return nil
+}
+
+// leave counts one out that has entered.
+func (p *Peers) leave(caller *auth.Principal) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.resumed--
+	if caller == nil {
+		return
+	}
+	if p.byTenant[caller.Tenant]--; p.byTenant[caller.Tenant] == 0 {
+		delete(p.byTenant, caller.Tenant)
+	}
 }
 
 // Resume calls found once another router has a request, and sends its events, as the router's
@@ -79,12 +122,11 @@ func (p *Peers) Resume(ctx context.Context, q *inferencev1.ResumeRequest, found 
 	if p.dial == nil {
 		return clienterr.NotYours(q.GetRequestId(), "and others are asked only over TLS, since your key would go there")
 	}
-	select {
-	case p.slots <- struct{}{}:
-		defer func() { <-p.slots }()
-	default:
-		return rpc.Error(codes.ResourceExhausted, api.ReasonTooManyReaders, "too many requests of other routers are resumed here; retry later", time.Second)
+	caller := auth.FromContext(ctx)
+	if err := p.enter(caller); err != nil {
+		return err
 	}
+	defer p.leave(caller)
 	ctx, cancel := context.WithCancel(metadata.AppendToOutgoingContext(auth.Forward(ctx), api.HeaderAskedByRouter, "1"))
 	defer cancel()
 	s, err := p.find(ctx, q)
