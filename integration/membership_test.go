@@ -259,7 +259,7 @@ func TestPolicyOnRealEtcd(t *testing.T) {
 	policies := make(chan *controlv1.Policy, 16)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- client.WatchPolicy(ctx, func(p *controlv1.Policy) { policies <- p }) }()
+	go func() { ended <- client.WatchPolicy(ctx, func(p *controlv1.Policy, _ int64) { policies <- p }) }()
 	defer func() {
 		cancel()
 		<-ended
@@ -277,7 +277,7 @@ func TestPolicyOnRealEtcd(t *testing.T) {
 		t.Errorf("at first the policy is %v, want an empty one", policy)
 	}
 	want := &controlv1.Policy{DisaggregateMinTokens: proto.Uint32(0), TenantMaxRequests: proto.Uint32(3)}
-	if err := client.SetPolicy(t.Context(), want); err != nil {
+	if _, err := client.SetPolicy(t.Context(), want, membership.AnyRevision); err != nil {
 		t.Fatal(err)
 	}
 	if policy := receive(); !proto.Equal(policy, want) {

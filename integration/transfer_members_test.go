@@ -43,13 +43,15 @@ func (m *rigMembers) Watch(ctx context.Context, notify func(membership.View)) er
 	}
 }
 
-func (m *rigMembers) WatchPolicy(ctx context.Context, notify func(*controlv1.Policy)) error {
-	notify(nil)
+func (m *rigMembers) WatchPolicy(ctx context.Context, notify func(*controlv1.Policy, int64)) error {
+	notify(nil, 0)
 	<-ctx.Done()
 	return ctx.Err()
 }
 
-func (m *rigMembers) SetPolicy(context.Context, *controlv1.Policy) error { return nil }
+func (m *rigMembers) SetPolicy(context.Context, *controlv1.Policy, int64) (int64, error) {
+	return 0, nil
+}
 
 // rigSignals bring load reports to routers without NATS. Prefix caches stay unknown.
 type rigSignals struct {

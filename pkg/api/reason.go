@@ -56,6 +56,7 @@ const (
 	ReasonKeyNotKept      = "KEY_NOT_KEPT"      // UNAVAILABLE, again: etcd did not take the key
 	ReasonLastWorker      = "LAST_WORKER"       // FAILED_PRECONDITION, no: the drain would leave nobody of the role
 	ReasonPolicyNotKept   = "POLICY_NOT_KEPT"   // UNAVAILABLE, again: etcd did not take the policy
+	ReasonPolicyChanged   = "POLICY_CHANGED"    // ABORTED, again: another one was set meanwhile; read it first
 
 	// A worker or a block store to routers and other workers.
 

@@ -110,7 +110,7 @@ func TestWatchOfTooManyWorkers(t *testing.T) {
 func TestPolicyThatIsTooLong(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		long := &controlv1.Policy{Versions: []*controlv1.ModelVersion{{Model: strings.Repeat("x", 20<<10)}}}
-		if err := b.client.SetPolicy(t.Context(), long); err == nil || !strings.Contains(err.Error(), "bytes") {
+		if _, err := b.client.SetPolicy(t.Context(), long, membership.AnyRevision); err == nil || !strings.Contains(err.Error(), "bytes") {
 			t.Errorf("SetPolicy returned %v", err)
 		}
 		value, err := protojson.Marshal(long)
@@ -121,7 +121,9 @@ func TestPolicyThatIsTooLong(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		var said []*controlv1.Policy
-		go func() { ended <- b.client.WatchPolicy(ctx, func(p *controlv1.Policy) { said = append(said, p) }) }()
+		go func() {
+			ended <- b.client.WatchPolicy(ctx, func(p *controlv1.Policy, _ int64) { said = append(said, p) })
+		}()
 		b.pass(time.Second)
 		cancel()
 		<-ended

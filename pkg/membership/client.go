@@ -201,26 +201,28 @@ func (c *Client) Close() error {
 	return c.closer()
 }
 
-// SetPolicy replaces the policy for all routers.
-func (c *Client) SetPolicy(ctx context.Context, policy *controlv1.Policy) error {
+// SetPolicy replaces the policy for all routers, if the one that there is has this revision (0: there
+// is none; AnyRevision: whatever there is), and returns the new one's. The error wraps ErrConflict if
+// it has another.
+func (c *Client) SetPolicy(ctx context.Context, policy *controlv1.Policy, ifRevision int64) (revision int64, err error) {
 	value, err := protojson.Marshal(policy)
 	if err != nil {
-		return fmt.Errorf("set policy: %w", err)
+		return 0, fmt.Errorf("set policy: %w", err)
 	}
 	if len(value) > maxValueBytes {
-		return fmt.Errorf("set policy: it has %d bytes, more than %d", len(value), maxValueBytes)
+		return 0, fmt.Errorf("set policy: it has %d bytes, more than %d", len(value), maxValueBytes)
 	}
-	err = c.bounded(ctx, func(ctx context.Context) error {
-		_, err := c.store.Put(ctx, policyKey, value, 0, AnyRevision)
+	err = c.bounded(ctx, func(ctx context.Context) (err error) {
+		revision, err = c.store.Put(ctx, policyKey, value, 0, ifRevision)
 		return err
 	})
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-		return errors.New("etcd does not answer: try again once it does")
+		return 0, errors.New("etcd does not answer: try again once it does")
 	}
 	if err != nil {
-		return fmt.Errorf("set policy: %w", err)
+		return 0, fmt.Errorf("set policy: %w", err)
 	}
-	return nil
+	return revision, nil
 }
 
 // bounded calls request with the configured timeout.

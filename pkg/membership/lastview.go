@@ -264,15 +264,19 @@ func (l *LastView) begin(ctx context.Context, notify func(View)) {
 }
 
 // WatchPolicy is Client.WatchPolicy, but that it begins with the last policy, if that
-// is known, while etcd has not answered yet.
-func (l *LastView) WatchPolicy(ctx context.Context, notify func(*controlv1.Policy)) error {
+// is known, with revision 0, while etcd has not answered yet.
+func (l *LastView) WatchPolicy(ctx context.Context, notify func(policy *controlv1.Policy, revision int64)) error {
+	type revised struct {
+		policy   *controlv1.Policy
+		revision int64
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	policies, ended := make(chan *controlv1.Policy), make(chan error, 1)
+	policies, ended := make(chan revised), make(chan error, 1)
 	go func() {
-		ended <- l.client.WatchPolicy(ctx, func(policy *controlv1.Policy) {
+		ended <- l.client.WatchPolicy(ctx, func(policy *controlv1.Policy, revision int64) {
 			select {
-			case policies <- policy:
+			case policies <- revised{policy, revision}:
 			case <-ctx.Done():
 			}
 		})
@@ -282,20 +286,20 @@ func (l *LastView) WatchPolicy(ctx context.Context, notify func(*controlv1.Polic
 		select {
 		case err := <-ended:
 			return err
-		case policy := <-policies:
+		case now := <-policies:
 			recalled = nil // etcd has answered
 			l.mu.Lock()
-			l.policy = proto.CloneOf(policy)
+			l.policy = proto.CloneOf(now.policy)
 			l.mu.Unlock()
 			l.behind()
-			notify(policy)
+			notify(now.policy, now.revision)
 		case <-recalled:
 			recalled = nil
 			l.mu.Lock()
 			policy := proto.CloneOf(l.policy)
 			l.mu.Unlock()
 			if policy != nil {
-				notify(policy)
+				notify(policy, 0)
 			}
 		}
 		l.tell()
@@ -303,8 +307,8 @@ func (l *LastView) WatchPolicy(ctx context.Context, notify func(*controlv1.Polic
 }
 
 // SetPolicy is Client.SetPolicy: it takes etcd.
-func (l *LastView) SetPolicy(ctx context.Context, policy *controlv1.Policy) error {
-	return l.client.SetPolicy(ctx, policy)
+func (l *LastView) SetPolicy(ctx context.Context, policy *controlv1.Policy, ifRevision int64) (revision int64, err error) {
+	return l.client.SetPolicy(ctx, policy, ifRevision)
 }
 
 // answer is what another router is told; nil: nothing is known.

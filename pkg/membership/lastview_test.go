@@ -68,7 +68,7 @@ func (r *router) run() *router {
 		})
 	}()
 	go func() {
-		ended <- r.WatchPolicy(ctx, func(p *controlv1.Policy) {
+		ended <- r.WatchPolicy(ctx, func(p *controlv1.Policy, _ int64) {
 			lines <- func() {
 				r.policies, r.said = append(r.policies, p), append(r.said, fmt.Sprintf("policy %d", p.GetTenantMaxRequests()))
 			}
@@ -102,7 +102,7 @@ func TestLastViewFromAFile(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		b.set(record("a", 1))
 		b.set(record("b", 2))
-		if err := b.client.SetPolicy(t.Context(), &controlv1.Policy{TenantMaxRequests: proto.Uint32(7)}); err != nil {
+		if _, err := b.client.SetPolicy(t.Context(), &controlv1.Policy{TenantMaxRequests: proto.Uint32(7)}, membership.AnyRevision); err != nil {
 			t.Fatal(err)
 		}
 		first := b.router(membership.LastViewConfig{File: file})

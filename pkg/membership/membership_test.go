@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -319,7 +320,7 @@ func TestAbandon(t *testing.T) {
 		if err := registration.Close(t.Context()); err != nil || time.Since(began) != 0 {
 			t.Errorf("the registration closed after %s: %v", time.Since(began), err)
 		}
-		if err := b.client.SetPolicy(t.Context(), &controlv1.Policy{}); err == nil || !strings.Contains(err.Error(), "etcd is gone") {
+		if _, err := b.client.SetPolicy(t.Context(), &controlv1.Policy{}, membership.AnyRevision); err == nil || !strings.Contains(err.Error(), "etcd is gone") {
 			t.Errorf("the policy was set: %v", err)
 		}
 		if b.log.String() != "" {
@@ -331,17 +332,29 @@ func TestAbandon(t *testing.T) {
 func TestPolicy(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {
 		var said []*controlv1.Policy
+		var revisions []int64
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() {
-			ended <- b.client.WatchPolicy(ctx, func(p *controlv1.Policy) { said = append(said, p) })
+			ended <- b.client.WatchPolicy(ctx, func(p *controlv1.Policy, revision int64) {
+				said, revisions = append(said, p), append(revisions, revision)
+			})
 		}()
 		synctest.Wait()
 		three := &controlv1.Policy{TenantMaxRequests: proto.Uint32(3)}
-		if err := b.client.SetPolicy(t.Context(), three); err != nil {
-			t.Error(err)
+		set := func(ifRevision int64) (revision int64) {
+			t.Helper()
+			revision, err := b.client.SetPolicy(t.Context(), three, ifRevision)
+			if err != nil {
+				t.Error(err)
+			}
+			return revision
 		}
+		first := set(0)
 		b.pass(time.Second)
+		if _, err := b.client.SetPolicy(t.Context(), &controlv1.Policy{}, 0); !errors.Is(err, membership.ErrConflict) {
+			t.Errorf("SetPolicy where there is another one returned %v", err)
+		}
 		b.store.Set("/tandem/v1/policy", "nonsense") // the one before stands
 		b.store.Set("/tandem/v1/policy-of-others", "{}")
 		b.pass(time.Second)
@@ -349,17 +362,19 @@ func TestPolicy(t *testing.T) {
 		b.pass(30 * time.Second)
 		b.store.Up()
 		b.pass(time.Second)
-		if err := b.client.SetPolicy(t.Context(), three); err != nil {
-			t.Error(err)
-		}
+		second := set(revisions[len(revisions)-1]) // that of the nonsense
 		b.pass(time.Second)
 		b.store.Delete("/tandem/v1/policy")
 		b.pass(time.Second)
-		if len(said) != 3 || !proto.Equal(said[0], &controlv1.Policy{}) || !proto.Equal(said[1], three) || !proto.Equal(said[2], &controlv1.Policy{}) {
-			t.Errorf("got %v, want empty, 3, empty", said)
+		empty := &controlv1.Policy{}
+		if !slices.EqualFunc(said, []*controlv1.Policy{empty, three, three, three, empty}, func(a, b *controlv1.Policy) bool { return proto.Equal(a, b) }) {
+			t.Fatalf("got %v, want empty, 3, 3, 3, empty", said)
+		}
+		if revisions[0] != 0 || revisions[1] != first || revisions[2] <= first || revisions[3] != second || revisions[4] != 0 {
+			t.Errorf("revisions %v, want 0, %d, between, %d, 0", revisions, first, second)
 		}
 		b.store.Down()
-		if err := b.client.SetPolicy(t.Context(), three); err == nil || err.Error() != "etcd does not answer: try again once it does" {
+		if _, err := b.client.SetPolicy(t.Context(), three, membership.AnyRevision); err == nil || err.Error() != "etcd does not answer: try again once it does" {
 			t.Errorf("SetPolicy without etcd returned %v", err)
 		}
 		b.store.Up()

@@ -55,22 +55,25 @@ func (c *Client) Watch(ctx context.Context, notify func(View)) error {
 	})
 }
 
-// WatchPolicy calls notify with the policy, an empty one if none is set, as soon
-// as it is known and whenever it changes. While etcd is away the last one stands.
+// WatchPolicy calls notify with the policy, an empty one with revision 0 if none is
+// set, as soon as it is known and whenever it is set. While etcd is away the last one stands.
 // notify runs in the caller's goroutine. A policy that does not parse is logged
 // and the one before it stands. WatchPolicy returns ctx's error when ctx ends,
 // and never before.
-func (c *Client) WatchPolicy(ctx context.Context, notify func(*controlv1.Policy)) error {
-	current := &controlv1.Policy{}
+func (c *Client) WatchPolicy(ctx context.Context, notify func(policy *controlv1.Policy, revision int64)) error {
+	current, revision := &controlv1.Policy{}, int64(0)
 	var said *controlv1.Policy
+	var saidRevision int64
 	return c.follow(ctx, policyKey, follower{
-		reset: func() { current = &controlv1.Policy{} },
+		reset: func() { current, revision = &controlv1.Policy{}, 0 },
 		apply: func(event Event) {
 			if event.Key != policyKey {
 				return
 			}
 			next := &controlv1.Policy{}
+			revision = 0
 			if !event.Removed {
+				revision = event.Revision
 				if err := readPolicy(event.Value, next); err != nil {
 					c.log.Warn("policy in etcd is malformed: keeping the previous one", slog.Any("error", err))
 					if said != nil {
@@ -81,11 +84,11 @@ func (c *Client) WatchPolicy(ctx context.Context, notify func(*controlv1.Policy)
 			current = next
 		},
 		notify: func(live bool, _ time.Time) {
-			if !live || said != nil && proto.Equal(said, current) {
+			if !live || said != nil && saidRevision == revision {
 				return
 			}
-			said = current
-			notify(proto.CloneOf(current))
+			said, saidRevision = current, revision
+			notify(proto.CloneOf(current), revision)
 		},
 	})
 }

@@ -25,6 +25,7 @@ import (
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
 	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/pkg/worker/workertest"
 	"github.com/tandem-serving/tandem/services/router"
@@ -434,12 +435,35 @@ func TestSetPolicy(t *testing.T) {
 		if _, err := m.control.SetPolicy(t.Context(), &controlv1.SetPolicyRequest{Policy: locks}); rpc.Field(err) != "policy.tenant_max_requests" {
 			t.Errorf("error %v", err)
 		}
-		if err := m.members.SetPolicy(t.Context(), locks); err != nil {
+		if _, err := m.members.SetPolicy(t.Context(), locks, membership.AnyRevision); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
 		if r := m.generate(t.Context(), ask(auto, 4)); r.err != nil || r.finished.GetRoute().GetMode() != agg {
 			t.Errorf("route %v, error %v", r.finished.GetRoute(), r.err)
+		}
+	})
+}
+
+// Of two policies that are set at once, every router goes by the one that etcd has.
+func TestPoliciesSetAtOnce(t *testing.T) {
+	inMesh(t, nil, func(t *testing.T, m *mesh) {
+		m.members.overtaking = &controlv1.Policy{TenantMaxRequests: proto.Uint32(9)}
+		if p, err := m.control.SetPolicy(t.Context(), &controlv1.SetPolicyRequest{Policy: &controlv1.Policy{TenantMaxRequests: proto.Uint32(8)}}); err != nil || p.GetPolicy().GetTenantMaxRequests() != 9 {
+			t.Errorf("%v %v", p, err)
+		}
+		set, err := m.control.GetPolicy(t.Context(), &controlv1.GetPolicyRequest{})
+		if err != nil || set.GetPolicy().GetTenantMaxRequests() != 9 || set.GetRevision() != 2 {
+			t.Errorf("%v %v", set, err)
+		}
+		// Who changes one that has changed meanwhile hears of it.
+		q := &controlv1.SetPolicyRequest{Policy: &controlv1.Policy{TenantMaxRequests: proto.Uint32(7)}, IfRevision: proto.Int64(1)}
+		if _, err := m.control.SetPolicy(t.Context(), q); status.Code(err) != codes.Aborted || rpc.Reason(err) != api.ReasonPolicyChanged {
+			t.Errorf("%v", err)
+		}
+		q.IfRevision = proto.Int64(2)
+		if p, err := m.control.SetPolicy(t.Context(), q); err != nil || p.GetPolicy().GetTenantMaxRequests() != 7 {
+			t.Errorf("%v %v", p, err)
 		}
 	})
 }

@@ -77,10 +77,9 @@ type (
 type Members interface {
 	// Watch calls notify with each view until ctx ends.
 	Watch(ctx context.Context, notify func(membership.View)) error
-	// WatchPolicy calls notify with each policy until ctx ends.
-	WatchPolicy(ctx context.Context, notify func(*controlv1.Policy)) error
-	// SetPolicy replaces the policy in every router.
-	SetPolicy(ctx context.Context, policy *controlv1.Policy) error
+	// WatchPolicy calls notify with each policy and its revision until ctx ends.
+	WatchPolicy(ctx context.Context, notify func(policy *controlv1.Policy, revision int64)) error
+	control.PolicyStore
 }
 
 // Keys keeps API keys; *membership.Client is one.

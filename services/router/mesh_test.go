@@ -47,10 +47,12 @@ func spec() model.Spec {
 
 // members is membership without etcd.
 type members struct {
-	mu      sync.Mutex
-	view    membership.View
-	policy  *controlv1.Policy
-	changed chan struct{}
+	mu         sync.Mutex
+	view       membership.View
+	policy     *controlv1.Policy
+	revision   int64             // how often the policy was set
+	overtaking *controlv1.Policy // set elsewhere right after the next one; nil: none is
+	changed    chan struct{}
 }
 
 func (m *members) Watch(ctx context.Context, notify func(membership.View)) error {
@@ -67,12 +69,12 @@ func (m *members) Watch(ctx context.Context, notify func(membership.View)) error
 	}
 }
 
-func (m *members) WatchPolicy(ctx context.Context, notify func(*controlv1.Policy)) error {
+func (m *members) WatchPolicy(ctx context.Context, notify func(*controlv1.Policy, int64)) error {
 	for {
 		m.mu.Lock()
-		policy, changed := m.policy, m.changed
+		policy, revision, changed := m.policy, m.revision, m.changed
 		m.mu.Unlock()
-		notify(policy)
+		notify(policy, revision)
 		select {
 		case <-changed:
 		case <-ctx.Done():
@@ -81,13 +83,28 @@ func (m *members) WatchPolicy(ctx context.Context, notify func(*controlv1.Policy
 	}
 }
 
-func (m *members) SetPolicy(_ context.Context, policy *controlv1.Policy) error {
+func (m *members) SetPolicy(_ context.Context, policy *controlv1.Policy, ifRevision int64) (revision int64, err error) {
+	overtaken := false
+	defer func() {
+		if overtaken {
+			time.Sleep(time.Second) // watches are faster than this answer
+		}
+	}()
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if ifRevision != membership.AnyRevision && ifRevision != m.revision {
+		return 0, membership.ErrConflict
+	}
 	m.policy = policy
+	m.revision++
+	revision = m.revision
+	if m.overtaking != nil {
+		m.policy, m.overtaking, overtaken = m.overtaking, nil, true
+		m.revision++
+	}
 	close(m.changed)
 	m.changed = make(chan struct{})
-	return nil
+	return revision, nil
 }
 
 func (m *members) set(live bool, records ...*controlv1.WorkerRecord) {

@@ -216,8 +216,8 @@ func (s *Service) Run(ctx context.Context) error {
 		})
 	})
 	watch("policy", func() error {
-		return s.deps.Members.WatchPolicy(ctx, func(policy *controlv1.Policy) {
-			s.dispatcher.SetPolicy(s.control.Usable(policy))
+		return s.deps.Members.WatchPolicy(ctx, func(policy *controlv1.Policy, revision int64) {
+			s.dispatcher.SetPolicy(s.control.Usable(policy), revision)
 			policyKnown()
 		})
 	})

@@ -15,6 +15,7 @@ import (
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
+	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/model"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/pkg/worker/workertest"
@@ -206,7 +207,7 @@ func TestBadVersions(t *testing.T) {
 			}
 		}
 		// What is wrong in etcd is ignored, and the rest of the policy holds.
-		if err := m.members.SetPolicy(t.Context(), &controlv1.Policy{TenantMaxRequests: proto.Uint32(7), Versions: []*controlv1.ModelVersion{{Model: "fable"}}}); err != nil {
+		if _, err := m.members.SetPolicy(t.Context(), &controlv1.Policy{TenantMaxRequests: proto.Uint32(7), Versions: []*controlv1.ModelVersion{{Model: "fable"}}}, membership.AnyRevision); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()

@@ -58,8 +58,8 @@ type Deps struct {
 
 // PolicyStore has the policy of all routers.
 type PolicyStore interface {
-	// SetPolicy replaces the policy in every router.
-	SetPolicy(ctx context.Context, policy *controlv1.Policy) error
+	// SetPolicy replaces the policy in every router, as membership.Client.SetPolicy does.
+	SetPolicy(ctx context.Context, policy *controlv1.Policy, ifRevision int64) (revision int64, err error)
 }
 
 // New returns the server; all of deps but Still has to be there.

@@ -2,9 +2,11 @@ package control
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -13,18 +15,24 @@ import (
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 
 	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/routing"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/services/router/clienterr"
+	"github.com/tandem-serving/tandem/services/router/routingdriver"
 )
 
 // GetPolicy is the policy as it was set, and what this router goes by.
 func (c *Server) GetPolicy(context.Context, *controlv1.GetPolicyRequest) (*controlv1.GetPolicyResponse, error) {
 	set, force := c.policies()
-	return &controlv1.GetPolicyResponse{Policy: set, InForce: force}, nil
+	return &controlv1.GetPolicyResponse{Policy: set.Policy, InForce: force, Revision: set.Revision}, nil
 }
 
-// SetPolicy changes the policy of every router.
+// policyWait bounds the wait for this router to go by a policy that etcd has taken.
+const policyWait = 5 * time.Second
+
+// SetPolicy changes the policy of every router. This one takes it from etcd like the others, so that
+// all go by the one that was set last.
 func (c *Server) SetPolicy(ctx context.Context, q *controlv1.SetPolicyRequest) (*controlv1.SetPolicyResponse, error) {
 	policy := &controlv1.Policy{}
 	if q.GetPolicy() != nil {
@@ -36,25 +44,50 @@ func (c *Server) SetPolicy(ctx context.Context, q *controlv1.SetPolicyRequest) (
 	if err := c.resolveVersions(policy); err != nil {
 		return nil, err
 	}
-	if err := c.deps.Members.SetPolicy(ctx, policy); err != nil {
-		if ctx.Err() != nil {
-			return nil, clienterr.Gone(ctx)
-		}
-		if status.Code(err) != codes.Unknown {
-			return nil, clienterr.Status(err)
-		}
+	ifRevision := membership.AnyRevision
+	if q.IfRevision != nil {
+		ifRevision = max(q.GetIfRevision(), 0)
+	}
+	revision, err := c.deps.Members.SetPolicy(ctx, policy, ifRevision)
+	switch {
+	case err == nil:
+		c.awaitPolicy(ctx, func(now int64) bool { return now >= revision })
+	case ctx.Err() != nil:
+		return nil, clienterr.Gone(ctx)
+	case errors.Is(err, membership.ErrConflict):
+		c.awaitPolicy(ctx, func(now int64) bool { return now != ifRevision }) // who reads it again has to see another
+		return nil, rpc.Error(codes.Aborted, api.ReasonPolicyChanged, "the policy was not changed: somebody else has changed it meanwhile; look at it, and try again", 0)
+	case status.Code(err) != codes.Unknown:
+		return nil, clienterr.Status(err)
+	default:
 		return nil, rpc.Error(codes.Unavailable, api.ReasonPolicyNotKept, fmt.Sprintf("the policy was not changed: %v", err), 0)
 	}
-	c.deps.Dispatcher.SetPolicy(policy)
 	_, force := c.policies()
 	return &controlv1.SetPolicyResponse{Policy: force}, nil
 }
 
+// awaitPolicy waits until this router goes by a policy of such a revision, for policyWait at most.
+func (c *Server) awaitPolicy(ctx context.Context, such func(revision int64) bool) {
+	ctx, cancel := context.WithTimeout(ctx, policyWait)
+	defer cancel()
+	for {
+		set, _, changed := c.deps.Dispatcher.Policies()
+		if such(set.Revision) {
+			return
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
 // policies are the policy as it was set, never nil, and what is in force.
-func (c *Server) policies() (set, force *controlv1.Policy) {
-	set, versions := c.deps.Dispatcher.Policies()
+func (c *Server) policies() (set routingdriver.Policy, force *controlv1.Policy) {
+	set, versions, _ := c.deps.Dispatcher.Policies()
 	force = proto.CloneOf(c.deps.Defaults)
-	proto.Merge(force, set)
+	proto.Merge(force, set.Policy)
 	force.Versions = versions
 	return set, force
 }
@@ -106,7 +139,7 @@ func checkVersions(versions []*controlv1.ModelVersion) error {
 // resolveVersions makes whole digests of what may be the beginnings of some, by the
 // workers there are. A version that the policy has already needs no worker.
 func (c *Server) resolveVersions(policy *controlv1.Policy) error {
-	set, _ := c.deps.Dispatcher.Policies()
+	set, _, _ := c.deps.Dispatcher.Policies()
 	views, _ := c.deps.Dispatcher.Workers(controlv1.Role_ROLE_UNSPECIFIED)
 	for i, v := range policy.GetVersions() {
 		field := func(name string) string { return fmt.Sprintf("policy.versions[%d].%s", i, name) }

@@ -48,7 +48,7 @@ type Dispatcher struct {
 
 	// Guarded by loop.
 	lost    logthrottle.Throttle // of log lines about broken paths
-	policy  *controlv1.Policy    // as operators set it; nil without one
+	policy  Policy
 	foreign logthrottle.Throttle // of log lines about workers of other versions
 	reports logthrottle.Throttle // of log lines about distrusted reports
 	asking  map[string]asker
@@ -351,23 +351,31 @@ func (d *Dispatcher) RunTimers(ctx context.Context) {
 	d.loop.Run(ctx.Done(), func() { d.Handle(routing.Tick{}) })
 }
 
+// Policy is the policy as operators set it.
+type Policy struct {
+	*controlv1.Policy // nil without one
+	// Revision of it in etcd; 0: there is none.
+	Revision int64
+}
+
 // SetPolicy replaces the policy.
-func (d *Dispatcher) SetPolicy(policy *controlv1.Policy) {
+func (d *Dispatcher) SetPolicy(policy *controlv1.Policy, revision int64) {
 	d.loop.Lock()
 	defer d.loop.Unlock()
-	d.policy = policy
+	d.policy = Policy{policy, revision}
 	d.step(routing.PolicyChanged{Policy: policy})
 }
 
-// Policies returns the policy as operators set it, and the versions of all models in force.
-func (d *Dispatcher) Policies() (set *controlv1.Policy, versions []*controlv1.ModelVersion) {
+// Policies returns the policy as operators set it, never nil, and the versions of all models in
+// force; changed is closed at the next change.
+func (d *Dispatcher) Policies() (set Policy, versions []*controlv1.ModelVersion, changed <-chan struct{}) {
 	d.loop.Lock()
 	defer d.loop.Unlock()
-	set = &controlv1.Policy{}
-	if d.policy != nil {
-		set = proto.CloneOf(d.policy)
+	set = Policy{&controlv1.Policy{}, d.policy.Revision}
+	if d.policy.Policy != nil {
+		set.Policy = proto.CloneOf(d.policy.Policy)
 	}
-	return set, d.loop.Core.Versions()
+	return set, d.loop.Core.Versions(), d.changed
 }
 
 func toWorkerView(v routing.View) *controlv1.WorkerView {

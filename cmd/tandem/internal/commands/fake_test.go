@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/internal/commands"
+	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
@@ -34,15 +35,17 @@ type fakeRouter struct {
 
 	explainOwn func(*controlv1.ExplainOwnRequest) (*controlv1.ExplainResponse, error)
 
-	generate func(*inferencev1.GenerateRequest, grpc.ServerStreamingServer[inferencev1.GenerateEvent]) error
-	workers  []*controlv1.ListWorkersResponse
-	drain    func(*controlv1.DrainRequest, grpc.ServerStreamingServer[controlv1.DrainProgress]) error
-	undrain  func(*controlv1.UndrainRequest) error
-	explain  func(*controlv1.ExplainRequest) (*controlv1.ExplainResponse, error)
-	budget   *controlv1.GetBudgetResponse
-	health   *health.Server
-	policy   *controlv1.Policy
-	keys     []*controlv1.ApiKey
+	generate  func(*inferencev1.GenerateRequest, grpc.ServerStreamingServer[inferencev1.GenerateEvent]) error
+	workers   []*controlv1.ListWorkersResponse
+	drain     func(*controlv1.DrainRequest, grpc.ServerStreamingServer[controlv1.DrainProgress]) error
+	undrain   func(*controlv1.UndrainRequest) error
+	explain   func(*controlv1.ExplainRequest) (*controlv1.ExplainResponse, error)
+	budget    *controlv1.GetBudgetResponse
+	health    *health.Server
+	policy    *controlv1.Policy
+	revision  int64             // of policy
+	meanwhile *controlv1.Policy // set by somebody else before the next SetPolicy; nil: none
+	keys      []*controlv1.ApiKey
 
 	clientsOnly   bool   // Control is served elsewhere
 	contextTokens uint32 // of the model; 0: 4096
@@ -108,14 +111,22 @@ func (f *fakeRouter) GetPolicy(context.Context, *controlv1.GetPolicyRequest) (*c
 		force.Versions = nil
 	}
 	proto.Merge(force, f.policy)
-	return &controlv1.GetPolicyResponse{Policy: f.policy, InForce: force}, nil
+	return &controlv1.GetPolicyResponse{Policy: f.policy, InForce: force, Revision: f.revision}, nil
 }
 
 func (f *fakeRouter) SetPolicy(_ context.Context, r *controlv1.SetPolicyRequest) (*controlv1.SetPolicyResponse, error) {
 	if r.GetPolicy().GetTenantMaxRequests() == 7 {
 		return nil, rpc.InvalidArgument("policy.tenant_max_requests", "7 is none")
 	}
+	if f.meanwhile != nil {
+		f.policy, f.meanwhile = f.meanwhile, nil
+		f.revision++
+	}
+	if r.IfRevision != nil && r.GetIfRevision() != f.revision {
+		return nil, rpc.Error(codes.Aborted, api.ReasonPolicyChanged, "it has changed", 0)
+	}
 	f.policy = r.GetPolicy()
+	f.revision++
 	return &controlv1.SetPolicyResponse{Policy: f.policy}, nil
 }
 

@@ -13,7 +13,9 @@ import (
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 
+	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/routing"
+	"github.com/tandem-serving/tandem/pkg/rpc"
 )
 
 // policyJSON is what `policy --json` prints. A field of Policy that is null was not
@@ -180,19 +182,27 @@ func (o *operator) changePolicy(cmd *cobra.Command, asJSON bool, change func(*co
 	}
 	defer conn.Close()
 	client := controlv1.NewControlClient(conn)
-	response, err := client.GetPolicy(cmd.Context(), &controlv1.GetPolicyRequest{})
+	set := func() error {
+		response, err := client.GetPolicy(cmd.Context(), &controlv1.GetPolicyRequest{})
+		if err != nil {
+			return err
+		}
+		policy := response.GetPolicy()
+		if policy == nil {
+			policy = &controlv1.Policy{}
+		}
+		change(policy)
+		_, err = client.SetPolicy(cmd.Context(), &controlv1.SetPolicyRequest{Policy: policy, IfRevision: &response.Revision})
+		return err
+	}
+	if err = set(); rpc.Reason(err) == api.ReasonPolicyChanged { // between the two
+		err = set()
+	}
 	if err != nil {
 		return o.failure(err, false)
 	}
-	policy := response.GetPolicy()
-	if policy == nil {
-		policy = &controlv1.Policy{}
-	}
-	change(policy)
-	if _, err := client.SetPolicy(cmd.Context(), &controlv1.SetPolicyRequest{Policy: policy}); err != nil {
-		return o.failure(err, false)
-	}
-	if response, err = client.GetPolicy(cmd.Context(), &controlv1.GetPolicyRequest{}); err != nil {
+	response, err := client.GetPolicy(cmd.Context(), &controlv1.GetPolicyRequest{})
+	if err != nil {
 		return o.failure(err, true)
 	}
 	return showPolicy(cmd, response, asJSON)

@@ -41,6 +41,10 @@ func TestPolicy(t *testing.T) {
 	if got := policy("set", "--routing=least-loaded"); got.status != 0 || router.policy.GetRouting() != "least-loaded" || len(router.policy.GetVersions()) != 2 {
 		t.Errorf("%+v, policy %v", got, router.policy)
 	}
+	router.meanwhile = &controlv1.Policy{TenantMaxRequests: proto.Uint32(5)} // what somebody else sets at once is not lost
+	if got := policy("set", "--routing=aggregated"); got.status != 0 || router.policy.GetRouting() != "aggregated" || router.policy.GetTenantMaxRequests() != 5 {
+		t.Errorf("%+v, policy %v", got, router.policy)
+	}
 	if got := policy("reset"); got.status != 0 || !proto.Equal(router.policy, &controlv1.Policy{}) {
 		t.Errorf("%+v, policy %v", got, router.policy)
 	}

@@ -1220,7 +1220,9 @@ type GetPolicyResponse struct {
 	// As set by operators. Unset fields fall back to each router's configuration.
 	Policy *Policy `protobuf:"bytes,1,opt,name=policy,proto3" json:"policy,omitempty"`
 	// As applied by this router.
-	InForce       *Policy `protobuf:"bytes,2,opt,name=in_force,json=inForce,proto3" json:"in_force,omitempty"`
+	InForce *Policy `protobuf:"bytes,2,opt,name=in_force,json=inForce,proto3" json:"in_force,omitempty"`
+	// Of policy, for SetPolicyRequest.if_revision. 0: no policy is set.
+	Revision      int64 `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1269,11 +1271,20 @@ func (x *GetPolicyResponse) GetInForce() *Policy {
 	return nil
 }
 
+func (x *GetPolicyResponse) GetRevision() int64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
 // SetPolicyRequest changes the policy.
 type SetPolicyRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The new policy. Unset fields fall back to the configuration.
-	Policy        *Policy `protobuf:"bytes,1,opt,name=policy,proto3" json:"policy,omitempty"`
+	Policy *Policy `protobuf:"bytes,1,opt,name=policy,proto3" json:"policy,omitempty"`
+	// Only if the policy still has this revision, else ABORTED. Not set: whatever there is.
+	IfRevision    *int64 `protobuf:"varint,2,opt,name=if_revision,json=ifRevision,proto3,oneof" json:"if_revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1313,6 +1324,13 @@ func (x *SetPolicyRequest) GetPolicy() *Policy {
 		return x.Policy
 	}
 	return nil
+}
+
+func (x *SetPolicyRequest) GetIfRevision() int64 {
+	if x != nil && x.IfRevision != nil {
+		return *x.IfRevision
+	}
+	return 0
 }
 
 // SetPolicyResponse is the policy in force.
@@ -1862,12 +1880,16 @@ const file_tandem_control_v1_control_proto_rawDesc = "" +
 	"\vtransfer_ms\x18\v \x01(\x01R\n" +
 	"transferMs\x129\n" +
 	"\x19transfer_bytes_per_second\x18\f \x01(\x01R\x16transferBytesPerSecond\"\x12\n" +
-	"\x10GetPolicyRequest\"|\n" +
+	"\x10GetPolicyRequest\"\x98\x01\n" +
 	"\x11GetPolicyResponse\x121\n" +
 	"\x06policy\x18\x01 \x01(\v2\x19.tandem.control.v1.PolicyR\x06policy\x124\n" +
-	"\bin_force\x18\x02 \x01(\v2\x19.tandem.control.v1.PolicyR\ainForce\"E\n" +
+	"\bin_force\x18\x02 \x01(\v2\x19.tandem.control.v1.PolicyR\ainForce\x12\x1a\n" +
+	"\brevision\x18\x03 \x01(\x03R\brevision\"{\n" +
 	"\x10SetPolicyRequest\x121\n" +
-	"\x06policy\x18\x01 \x01(\v2\x19.tandem.control.v1.PolicyR\x06policy\"F\n" +
+	"\x06policy\x18\x01 \x01(\v2\x19.tandem.control.v1.PolicyR\x06policy\x12$\n" +
+	"\vif_revision\x18\x02 \x01(\x03H\x00R\n" +
+	"ifRevision\x88\x01\x01B\x0e\n" +
+	"\f_if_revision\"F\n" +
 	"\x11SetPolicyResponse\x121\n" +
 	"\x06policy\x18\x01 \x01(\v2\x19.tandem.control.v1.PolicyR\x06policy\"\x12\n" +
 	"\x10GetBudgetRequest\"\xbe\x02\n" +
@@ -2034,6 +2056,7 @@ func file_tandem_control_v1_control_proto_init() {
 	}
 	file_tandem_control_v1_records_proto_init()
 	file_tandem_control_v1_signals_proto_init()
+	file_tandem_control_v1_control_proto_msgTypes[16].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
