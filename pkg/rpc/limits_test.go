@@ -2,11 +2,16 @@ package rpc_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -20,6 +25,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/pkg/rpc/rpctest"
+	"github.com/tandem-serving/tandem/pkg/worker/workertest"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 )
 
@@ -185,6 +191,69 @@ func TestRequestsComeInTime(t *testing.T) {
 	if event, err := slow.Recv(); err != nil || event.GetOffset() != 7 {
 		t.Errorf("a slow service: %v, %v", event, err)
 	}
+}
+
+// slowWrites are connections whose writes take their time.
+type slowWrites struct {
+	net.Listener
+	takes atomic.Int64 // nanoseconds
+}
+
+func (l *slowWrites) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return slowWriter{conn, l}, nil
+}
+
+type slowWriter struct {
+	net.Conn
+	of *slowWrites
+}
+
+func (w slowWriter) Write(p []byte) (int, error) {
+	time.Sleep(time.Duration(w.of.takes.Load()))
+	return w.Conn.Write(p)
+}
+
+// What is still being written when a call's reading is looked at is not unread.
+func TestAnswerThatHasJustBegun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limits := rpc.Limits{ReceiveBytes: 64 << 20, SendTimeout: 30 * time.Second}
+		mesh := workertest.NewNet(nil)
+		listener := &slowWrites{Listener: mesh.Listen("router:1")}
+		server := rpc.NewServer(rpc.ServerConfig{Name: "router", Limits: limits})
+		inferencev1.RegisterInferenceServer(server, &inference{generate: func(_ *inferencev1.GenerateRequest, stream grpc.ServerStreamingServer[inferencev1.GenerateEvent]) error {
+			time.Sleep(limits.SendTimeout - time.Second)
+			listener.takes.Store(int64(2 * time.Second))
+			if err := stream.Send(&inferencev1.GenerateEvent{Offset: 7}); err != nil {
+				return err
+			}
+			time.Sleep(3 * time.Second)
+			return context.Cause(stream.Context())
+		}})
+		var wait sync.WaitGroup
+		wait.Go(func() { _ = server.Serve(listener) })
+		conn, err := mesh.Dial("router:1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			_ = errors.Join(conn.Close(), server.Stop(t.Context()))
+			wait.Wait()
+		}()
+		stream, err := inferencev1.NewInferenceClient(conn).Generate(t.Context(), &inferencev1.GenerateRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if event, err := stream.Recv(); err != nil || event.GetOffset() != 7 {
+			t.Errorf("%v, %v", event, err)
+		}
+		if _, err := stream.Recv(); !errors.Is(err, io.EOF) {
+			t.Errorf("at the end: %v", err)
+		}
+	})
 }
 
 // Whoever reads nothing is let go, and holds no more than the limit until then.

@@ -259,7 +259,7 @@ type meteredCall struct {
 	inWeight int64 // the same with what they take in memory
 	outBytes int64 // queued and not written
 	sending  int64 // the same with what they take in memory
-	moved    bool  // something was written since the last check
+	moved    bool  // since the last check something was written, or began to wait for that
 	received bool  // the first message is whole
 	answered bool  // what it holds is the service's matter
 	gone     bool
@@ -389,6 +389,7 @@ func (m *meteredCall) queued(bytes int) {
 		return
 	}
 	m.answers()
+	m.moved = m.moved || m.outBytes == 0
 	m.outBytes += int64(bytes) + 5
 	c.countSending(m, int64(bytes)+messageBytes)
 }
