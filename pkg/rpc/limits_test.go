@@ -193,6 +193,28 @@ func TestRequestsComeInTime(t *testing.T) {
 	}
 }
 
+// The audit is told of no message that was not received, since it may still be written to.
+func TestAuditOfWhatDidNotCome(t *testing.T) {
+	audited := make(chan any, 1)
+	_, conn := serve(t, &inference{}, rpc.ServerConfig{
+		Name: "router", Limits: rpc.Limits{ReceiveBytes: 64 << 20, ReceiveTimeout: 50 * time.Millisecond},
+		Audit: func(_ context.Context, _ string, request any, _ error) { audited <- request },
+	}, rpc.ClientConfig{})
+	peer := connect(t, conn.Target(), rpctest.Config{})
+	for _, method := range []string{tokenizeMethod, generateMethod} {
+		stream, err := peer.Open(method)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := peer.Send(t.Context(), stream, append(rpctest.Prefix(100), 1, 2, 3), 16<<10, false); err != nil {
+			t.Fatal(err)
+		}
+		if request := <-audited; request != nil {
+			t.Errorf("%s: the audit is told of %v", method, request)
+		}
+	}
+}
+
 // slowWrites are connections whose writes take their time.
 type slowWrites struct {
 	net.Listener

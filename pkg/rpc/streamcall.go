@@ -62,12 +62,13 @@ func (s *streamCall) Context() context.Context { return s.ctx }
 
 // RecvMsg receives a message.
 func (s *streamCall) RecvMsg(message any) error {
-	if s.chain.audit != nil && s.first == nil {
-		s.first = message
-	}
 	s.receiving = decoding{message: message}
 	defer func() { s.receiving = decoding{} }()
-	return s.chain.server.decoder.receive(s.metered, s.info.FullMethod, &s.receiving, s.ServerStream.RecvMsg)
+	err := s.chain.server.decoder.receive(s.metered, s.info.FullMethod, &s.receiving, s.ServerStream.RecvMsg)
+	if err == nil && s.chain.audit != nil && s.first == nil {
+		s.first = message // not before: it may be decoded still when its call has ended
+	}
+	return err
 }
 
 // SendMsg sends a message.
