@@ -53,10 +53,10 @@ func Open(cfg Config, log *slog.Logger) (*Source, error) {
 		return nil, fmt.Errorf("--tls-role: %w", err)
 	}
 	s := &Source{cfg: cfg, rules: rules, log: cmp.Or(log, slog.New(slog.DiscardHandler))}
+	s.seen, s.checked = s.stat(), time.Now() // first, so that what is replaced meanwhile is read again
 	if s.files, err = s.read(); err != nil {
 		return nil, err
 	}
-	s.seen, s.checked = s.stat(), time.Now()
 	return s, nil
 }
 
