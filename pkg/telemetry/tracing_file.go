@@ -74,12 +74,21 @@ func (f *traceFile) ExportSpans(_ context.Context, spans []sdktrace.ReadOnlySpan
 			return err
 		}
 	}
-	n, err := f.file.Write(line.Bytes())
-	f.bytes += int64(n)
-	if err != nil {
-		return fmt.Errorf("trace file: %w", err)
+	if n, err := f.file.Write(line.Bytes()); err != nil {
+		return fmt.Errorf("trace file: %w", errors.Join(err, f.cut(n)))
 	}
+	f.bytes += int64(line.Len())
 	return nil
+}
+
+// cut takes back so many bytes of a line that was not written to its end: the next one would be a part
+// of it. f.mu is held.
+func (f *traceFile) cut(bytes int) error {
+	info, err := f.file.Stat() // others may write there as well
+	if err == nil && bytes > 0 {
+		err = f.file.Truncate(info.Size() - int64(bytes))
+	}
+	return err
 }
 
 // turn keeps the full file as the old one. f.mu is held.
