@@ -40,6 +40,7 @@ func (b httpBackend) Generate(ctx context.Context, from openai.Origin, q *infere
 	return b.service.requests.Generate(ctx, serving.Caller{
 		Secret: from.Secret, Route: from.Route, Chat: from.Route != openai.RouteCompletions,
 		Now:        from.Now,
+		Rendered:   from.Rendered,
 		Sharing:    sharingOf(from),
 		HTTPStatus: func(err error) int { return openai.FailureOf(err).Status },
 	}, q, send)

@@ -48,8 +48,9 @@ type fake struct {
 	ids   []string
 	ended int
 
-	secrets []string
-	resumed []*inferencev1.ResumeRequest
+	secrets  []string
+	rendered [][]uint32
+	resumed  []*inferencev1.ResumeRequest
 
 	embedded []*inferencev1.EmbedRequest
 
@@ -61,6 +62,7 @@ func (f *fake) Generate(ctx context.Context, from openai.Origin, q *inferencev1.
 	f.asked = append(f.asked, proto.CloneOf(q))
 	f.ids = append(f.ids, rpc.RequestID(ctx))
 	f.secrets = append(f.secrets, from.Secret)
+	f.rendered = append(f.rendered, from.Rendered)
 	f.mu.Unlock()
 	defer func() {
 		f.mu.Lock()

@@ -104,7 +104,7 @@ func (h *Handler) assembly(e *exchange, k *kind, held *held) (*assembly, error) 
 // admitted lets go of the requests: once they are admitted their prompts are in tokens, and the rest
 // is not needed.
 func (a *assembly) admitted() {
-	a.call.choices = nil
+	a.call.choices, a.call.planned = nil, nil
 	a.held.release()
 }
 

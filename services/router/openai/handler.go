@@ -56,6 +56,9 @@ type Origin struct {
 	// not, pass the token to send next. Any goroutine may call it, but not while send runs or
 	// after Generate has returned. It does not keep the event. Nil: use send.
 	Now func(*inferencev1.GenerateEvent) bool
+	// Rendered is the prompt that Plan made of the request's conversation; nil: it was not planned
+	// before.
+	Rendered []uint32
 	// Prompt is shared by several answers, of which this one is First or may wait for the
 	// first. Nil: the answer shares no prompt.
 	Prompt *Prompt

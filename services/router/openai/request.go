@@ -32,7 +32,8 @@ type call struct {
 	n        int  // answers to each prompt; they stand next to each other
 	shown    int  // of those, the best, that the client gets; where all are, in their order
 	empty    bool // no token is asked for
-	// planned has the plans of several answers if no token is asked for.
+	// planned has the plans of answers, until they are admitted: of conversations, and if no token is
+	// asked for.
 	planned map[*inferencev1.GenerateRequest]Plan
 	stream  bool
 	// usage is said in a last message of a stream, eachUsage in every one.

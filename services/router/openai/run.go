@@ -32,6 +32,9 @@ func (h *Handler) run(e *exchange, c *call, to receive, now func(*inferencev1.Ge
 			e.limits.Count(ctx)
 			return nil
 		}
+		if q.GetConversation() != nil {
+			from.Rendered = c.planned[q].Prompt
+		}
 		return h.backend.Generate(ctx, from, q, send)
 	}
 	if most := h.backend.MaxAnswers(); len(c.choices) > most {
@@ -110,8 +113,8 @@ func manyBy(c *call) string {
 	return "n"
 }
 
-// prepare tokenizes each text once for all its answers, one text after the other, checks
-// conversations, and returns the id of the answers and how many tokens all of them may take.
+// prepare tokenizes each text and conversation once for all its answers, one after the other, and
+// returns the id of the answers and how many tokens all of them may take.
 func (h *Handler) prepare(ctx context.Context, c *call) (id string, tokens int64, err error) {
 	number := 0
 	c.planned = make(map[*inferencev1.GenerateRequest]Plan)
@@ -123,16 +126,17 @@ func (h *Handler) prepare(ctx context.Context, c *call) (id string, tokens int64
 		computed := c.n
 		if c.empty {
 			computed = 1
-			for _, q := range answers {
-				c.planned[q] = plan
-			}
 		}
 		tokens += int64(len(plan.Prompt) + computed*plan.MaxTokens)
 		// A conversation is more than its prompt: it also decides what ends a turn and which
 		// tools can be called.
-		if answers[0].GetConversation() == nil {
-			prompt := &inferencev1.GenerateRequest_TokenIds{TokenIds: &inferencev1.TokenIds{Ids: plan.Prompt}}
-			for _, q := range answers {
+		conversation := answers[0].GetConversation() != nil
+		prompt := &inferencev1.GenerateRequest_TokenIds{TokenIds: &inferencev1.TokenIds{Ids: plan.Prompt}}
+		for _, q := range answers {
+			if conversation || c.empty {
+				c.planned[q] = plan
+			}
+			if !conversation {
 				q.Input = prompt
 			}
 		}

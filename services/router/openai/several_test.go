@@ -78,8 +78,8 @@ func TestUsageCountsGuesses(t *testing.T) {
 	}
 }
 
-// A text is made into tokens once, however many answers it has. A conversation stays one, since
-// it says also what ends a turn and which tools can be called.
+// A prompt is made into tokens once, however many answers it has. A conversation stays beside them,
+// since it says also what ends a turn and which tools can be called.
 func TestPromptIsPreparedOnce(t *testing.T) {
 	for _, c := range []struct {
 		path, body    string
@@ -97,7 +97,10 @@ func TestPromptIsPreparedOnce(t *testing.T) {
 		if f.plans != c.plans || len(f.asked) != c.served {
 			t.Errorf("%s: %d plans, %d requests", c.body, f.plans, len(f.asked))
 		}
-		for _, q := range f.asked {
+		for i, q := range f.asked {
+			if rendered := c.path == chats && c.plans > 0; rendered != slices.Equal(f.rendered[i], []uint32{1, 2, 3, 4, 5}) {
+				t.Errorf("%s: rendered %v", c.body, f.rendered[i])
+			}
 			if c.path == chats && q.GetConversation() == nil || c.path != chats && len(q.GetTokenIds().GetIds()) != 5 {
 				t.Errorf("%s: asked %v", c.body, q)
 			}

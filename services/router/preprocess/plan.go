@@ -62,6 +62,12 @@ type Plan struct {
 // Plan checks a request completely before anything is spent on it; the prompt
 // is tokenized last. Its errors are statuses that name the field.
 func (s *Models) Plan(ctx context.Context, arrived time.Time, q *inferencev1.GenerateRequest) (*Plan, error) {
+	return s.PlanAgain(ctx, arrived, q, nil)
+}
+
+// PlanAgain is Plan with the prompt that an earlier plan made of the request's conversation; nil: there
+// is none.
+func (s *Models) PlanAgain(ctx context.Context, arrived time.Time, q *inferencev1.GenerateRequest, rendered []uint32) (*Plan, error) {
 	m, err := s.Model(q.GetModel())
 	if err != nil {
 		return nil, err
@@ -111,7 +117,7 @@ func (s *Models) Plan(ctx context.Context, arrived time.Time, q *inferencev1.Gen
 	if q.MaxTokens != nil && (q.GetMaxTokens() == 0 || q.GetMaxTokens() > math.MaxInt32) {
 		return nil, rpc.InvalidArgument("max_tokens", fmt.Sprintf("%d is outside 1 to %d", q.GetMaxTokens(), math.MaxInt32))
 	}
-	if p.Tokens, err = promptOf(ctx, q, m); err != nil {
+	if p.Tokens, err = promptOf(ctx, q, m, rendered); err != nil {
 		return nil, err
 	}
 	p.MaxTokens = m.Spec.ContextTokens - len(p.Tokens)

@@ -13,8 +13,9 @@ import (
 	"github.com/tandem-serving/tandem/services/router/clienterr"
 )
 
-// promptOf is the prompt in tokens: at least one, and few enough that one more fits.
-func promptOf(ctx context.Context, q *inferencev1.GenerateRequest, m *Model) ([]int32, error) {
+// promptOf is the prompt in tokens: at least one, and few enough that one more fits. What a conversation
+// was rendered to stands for it, unless that is nil.
+func promptOf(ctx context.Context, q *inferencev1.GenerateRequest, m *Model, rendered []uint32) ([]int32, error) {
 	limit := m.Spec.ContextTokens
 	switch input := q.GetInput().(type) {
 	case *inferencev1.GenerateRequest_TokenIds:
@@ -35,6 +36,9 @@ func promptOf(ctx context.Context, q *inferencev1.GenerateRequest, m *Model) ([]
 		}
 		return encode(ctx, "prompt", input.Prompt, !q.GetNoSpecialTokens(), m)
 	case *inferencev1.GenerateRequest_Conversation:
+		if rendered != nil {
+			return tokensOf(rendered, "conversation", m)
+		}
 		text, err := renderConversation(ctx, input.Conversation, m)
 		if err != nil {
 			return nil, err

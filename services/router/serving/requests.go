@@ -114,6 +114,9 @@ type Caller struct {
 	HTTPStatus func(error) int
 	// Chat marks conversations, also where the prompt is in tokens already.
 	Chat bool
+	// Rendered is the prompt that Plan made of the request's conversation, in tokens; nil: it was
+	// not planned before.
+	Rendered []uint32
 	// pool asks for the hidden states of the prompt.
 	pool bool
 	// Now sends a token at once, unless that could block, and returns whether it did. If it
@@ -143,7 +146,7 @@ func (s *Requests) begin(ctx context.Context, c Caller, q *inferencev1.GenerateR
 	arrived := time.Now()
 	id := cmp.Or(rpc.RequestID(ctx), rpc.NewID())
 	spans := traceRequest(ctx, s.deps.Tracing, arrived, id, c, q)
-	p, err := s.plan(ctx, arrived, q)
+	p, err := s.plan(ctx, arrived, q, c.Rendered)
 	var by admitted
 	if err == nil {
 		p.Pool = c.pool
@@ -171,7 +174,7 @@ func (s *Requests) Fits(ctx context.Context, q *inferencev1.GenerateRequest) boo
 // Plan returns what Generate would serve, at most, and under which id. Metrics count the request only
 // if it is refused.
 func (s *Requests) Plan(ctx context.Context, q *inferencev1.GenerateRequest) (p *preprocess.Plan, id string, err error) {
-	if p, err = s.plan(ctx, time.Now(), q); err != nil {
+	if p, err = s.plan(ctx, time.Now(), q, nil); err != nil {
 		s.metrics.ended(time.Now(), err, joining.Finish{})
 		return nil, "", err
 	}
@@ -185,11 +188,11 @@ func (s *Requests) Plan(ctx context.Context, q *inferencev1.GenerateRequest) (p 
 
 // plan makes a plan of a request. It first checks the limits of the tenant, since compiling
 // forms and tokenizing take long.
-func (s *Requests) plan(ctx context.Context, arrived time.Time, q *inferencev1.GenerateRequest) (*preprocess.Plan, error) {
+func (s *Requests) plan(ctx context.Context, arrived time.Time, q *inferencev1.GenerateRequest, rendered []uint32) (*preprocess.Plan, error) {
 	if err := s.Over(ctx, quota.Need{}, ""); err != nil {
 		return nil, err
 	}
-	return s.deps.Models.Plan(ctx, arrived, q)
+	return s.deps.Models.PlanAgain(ctx, arrived, q, rendered)
 }
 
 // Resume continues an answer for a caller that has the request's secret. It calls found if the
