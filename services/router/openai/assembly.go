@@ -73,13 +73,6 @@ func (a *assembly) note(index int, event *inferencev1.GenerateEvent) {
 	}
 }
 
-// What an answer that is sent as a whole takes for each token, and each alternative
-// of it, until it is written, about: as values and as JSON, bytes.
-const (
-	tokenBytes       = 128
-	alternativeBytes = 192
-)
-
 // collect takes in an event of an answer that is sent as a whole, if there is memory for it.
 func (a *assembly) collect(index int, event *inferencev1.GenerateEvent) error {
 	a.note(index, event)
@@ -107,15 +100,19 @@ func (a *assembly) collect(index int, event *inferencev1.GenerateEvent) error {
 // keep takes the memory for what an event says.
 func (a *assembly) keep(event *inferencev1.GenerateEvent) error {
 	bytes := 3 * int64(len(event.GetTokens().GetText())+len(event.GetFinished().GetText()))
-	for _, l := range event.GetPromptLogprobs().GetLogprobs() {
-		bytes += tokenBytes + alternativeBytes*int64(len(l.GetTop()))
-	}
+	bytes += scoredBytes(event.GetPromptLogprobs().GetLogprobs())
 	if a.call.logprobs {
-		for _, l := range event.GetTokens().GetLogprobs() {
-			bytes += tokenBytes + alternativeBytes*int64(len(l.GetTop()))
-		}
+		bytes += scoredBytes(event.GetTokens().GetLogprobs())
 	}
-	if !a.held.take(bytes) {
+	return a.take(bytes, event.GetPromptLogprobs() != nil)
+}
+
+// take takes memory for answers, or for what they say of prompts.
+func (a *assembly) take(bytes int64, prompt bool) error {
+	switch {
+	case a.held.bytes+bytes > a.held.most:
+		return a.call.tooLarge(prompt)
+	case !a.held.take(bytes):
 		return full()
 	}
 	return nil
@@ -130,13 +127,10 @@ func (a *assembly) keepPrompts() error {
 			continue
 		}
 		for _, t := range a.answers[i-i%a.call.n].scores {
-			bytes += tokenBytes + alternativeBytes*int64(len(t.logprobs.GetTop()))
+			bytes += scoredBytes([]*inferencev1.TokenLogprobs{t.logprobs})
 		}
 	}
-	if !a.held.take(bytes) {
-		return full()
-	}
-	return nil
+	return a.take(bytes, true)
 }
 
 // add takes in how likely tokens were.

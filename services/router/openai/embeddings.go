@@ -72,7 +72,7 @@ type embeddingUsage struct {
 
 // embed serves a request for embeddings.
 func (h *Handler) embed(e *exchange) error {
-	memory := &held{left: &h.left}
+	memory := h.hold()
 	defer memory.release()
 	a, err := h.assembly(e, h.embeddings, memory)
 	if err != nil {
@@ -126,7 +126,7 @@ func (h *Handler) holdVectors(held *held, model string, vectors int) error {
 		return nil
 	}
 	each := max(numberBytes*int64(m.GetHiddenSize()), 1)
-	if most := h.config.MaxHeldBytes / 2 / each; int64(vectors) > most {
+	if most := h.mostOfOne() / each; int64(vectors) > most {
 		return invalid("input", fmt.Sprintf("%d embeddings of %d numbers each do not fit into this server's memory for answers: send at most %d texts at a time", vectors, m.GetHiddenSize(), most))
 	}
 	if !held.take(each * int64(vectors)) {

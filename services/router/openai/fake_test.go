@@ -27,6 +27,7 @@ type fake struct {
 	words    []string
 	logprobs []*inferencev1.TokenLogprobs
 	calls    string // the format of calls, where the request may have any
+	secret   string // of accepted requests
 	held     string // text that comes with the end
 	refuse   error  // instead of admitting
 	fail     error  // after the words
@@ -99,7 +100,7 @@ func (f *fake) answer(ctx context.Context, q *inferencev1.GenerateRequest, send 
 	if f.panics {
 		panic("what nobody should see")
 	}
-	accepted := &inferencev1.Accepted{RequestId: f.id(ctx), Model: "real", PromptTokens: 5, Seed: 1, SystemFingerprint: "fp_0123456789ab"}
+	accepted := &inferencev1.Accepted{RequestId: f.id(ctx), Model: "real", PromptTokens: 5, Seed: 1, Secret: f.secret, SystemFingerprint: "fp_0123456789ab"}
 	if q.GetConversation().GetToolChoice() != nil {
 		accepted.ToolCallFormat = f.calls
 	}
@@ -180,7 +181,7 @@ func (f *fake) Plan(ctx context.Context, q *inferencev1.GenerateRequest) (openai
 	for i, c := range []byte(q.GetPrompt()[:min(5, len(q.GetPrompt()))]) {
 		prompt[i] = uint32(c)
 	}
-	return openai.Plan{Model: "real", Fingerprint: "fp_0123456789ab", Prompt: prompt, RequestID: f.id(ctx)}, nil
+	return openai.Plan{Model: "real", Fingerprint: "fp_0123456789ab", Prompt: prompt, MaxTokens: int(q.GetMaxTokens()), RequestID: f.id(ctx)}, nil
 }
 
 // Embed gives each input a vector of its place and its length.

@@ -17,7 +17,7 @@ import (
 
 // generate serves a completion or a chat.
 func (h *Handler) generate(e *exchange, k *kind) error {
-	memory := &held{left: &h.left}
+	memory := h.hold()
 	defer memory.release()
 	a, err := h.assembly(e, k, memory)
 	if err != nil {

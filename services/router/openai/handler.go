@@ -97,7 +97,8 @@ type Config struct {
 	Registerer prometheus.Registerer
 	// MaxBodyBytes bounds a body; 0: DefaultMaxBodyBytes.
 	MaxBodyBytes int64
-	// MaxHeldBytes bounds the memory of all requests that are not admitted yet, roughly; 0:
+	// MaxHeldBytes bounds the memory of all requests that are not admitted yet and of answers that
+	// are sent as a whole, roughly; the answers of one request get half of it. 0:
 	// DefaultMaxHeldBytes.
 	MaxHeldBytes int64
 	// ReadTimeout bounds the arrival of a body, and WriteTimeout how long a client may take to
@@ -201,6 +202,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err := e.serve(e); err != nil {
 		switch FailureOf(err).Status {
 		case http.StatusBadRequest, http.StatusRequestEntityTooLarge:
+			if e.secret != "" {
+				break // it was accepted, and counted
+			}
 			e.limits.Count(e.request.Context()) // finding out took as long as a request that counts
 		}
 		e.fail(err)

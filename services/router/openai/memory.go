@@ -6,10 +6,27 @@ import (
 	"net/http"
 	"sync/atomic"
 	"time"
+
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 )
 
 // valueBytes is about what a value of JSON takes once it is read, beside its text.
 const valueBytes = 256
+
+// What an answer that is sent as a whole takes for each token, and each alternative
+// of it, until it is written, about: as values and as JSON, bytes.
+const (
+	tokenBytes       = 128
+	alternativeBytes = 192
+)
+
+// scoredBytes is what tokens take that come with how likely they are.
+func scoredBytes(tokens []*inferencev1.TokenLogprobs) (bytes int64) {
+	for _, t := range tokens {
+		bytes += tokenBytes + alternativeBytes*int64(len(t.GetTop()))
+	}
+	return bytes
+}
 
 // held is the part of one request in the memory that requests may take until they are
 // admitted, and answers that are sent as a whole until they are. What comes when it is full
@@ -17,8 +34,15 @@ const valueBytes = 256
 // time uses it.
 type held struct {
 	left  *atomic.Int64 // of the memory of all
+	most  int64         // that the answers of one request may take
 	bytes int64
 }
+
+// hold is a part of the memory without anything in it.
+func (h *Handler) hold() *held { return &held{left: &h.left, most: h.mostOfOne()} }
+
+// mostOfOne is how much of the memory the answers of one request may take.
+func (h *Handler) mostOfOne() int64 { return h.config.MaxHeldBytes / 2 }
 
 // take takes more, if there is as much.
 func (h *held) take(bytes int64) bool {
@@ -51,6 +75,61 @@ func (h *holding) Read(p []byte) (int, error) {
 		return 0, errFull
 	}
 	return n, err
+}
+
+// footprint is what the answers of a call take at most for how likely tokens are, and for prompts.
+type footprint struct{ prompts, answers int64 }
+
+// add adds the answers to one prompt, which the client gets together with the prompt, if echo is not
+// empty.
+func (t *footprint) add(c *call, q *inferencev1.GenerateRequest, plan Plan, echo string) {
+	whole := !c.stream || c.response != nil // the last events of a streamed response have all of it
+	if q.PromptLogprobs != nil {
+		times := 1
+		if whole && !c.chat {
+			times += c.shown // each choice says it again
+		}
+		t.prompts += int64(times*len(plan.Prompt)) * (tokenBytes + alternativeBytes*int64(q.GetPromptLogprobs()))
+	}
+	if whole {
+		t.prompts += 3 * int64(c.shown*len(echo))
+	}
+	if whole && q.MaxTokens != nil {
+		t.answers += int64(c.n*plan.MaxTokens) * c.scoredToken()
+	}
+}
+
+// scoredToken is what a token of an answer takes for how likely it is.
+func (c *call) scoredToken() int64 {
+	if !c.logprobs || c.empty {
+		return 0
+	}
+	return tokenBytes + alternativeBytes*int64(c.top)
+}
+
+// fits refuses a call whose answers need not fit into the memory that one call may take.
+func (h *Handler) fits(c *call, t footprint) error {
+	if t.prompts+t.answers > h.mostOfOne() {
+		return c.tooLarge(t.prompts > t.answers)
+	}
+	return nil
+}
+
+// tooLarge refuses a call whose answers take more than those of one may. To send it again does not
+// help. prompt: what they say of prompts does.
+func (c *call) tooLarge(prompt bool) error {
+	field := c.limit
+	switch {
+	case prompt && c.promptTop != nil:
+		field = "prompt_logprobs"
+	case prompt:
+		field = "echo"
+	case c.logprobs && c.top > 0:
+		field = c.name("logprobs")
+	case c.n > 1:
+		field = "n"
+	}
+	return invalid(field, "the answer can take more memory than this server sets aside for one: ask for fewer alternatives, answers or tokens, or shorten the prompt")
 }
 
 // full is the refusal of a request for which there is no memory.

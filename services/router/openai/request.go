@@ -39,8 +39,9 @@ type call struct {
 	// usage is said in a last message of a stream, eachUsage in every one.
 	usage, eachUsage bool
 	logprobs         bool
-	timing           bool // say where the time went
-	ids              bool // events have ids, by which the stream can be resumed
+	top              uint32 // of the likeliest tokens come with each of an answer
+	timing           bool   // say where the time went
+	ids              bool   // events have ids, by which the stream can be resumed
 	// echoes are the prompts to say before the answers, one for each prompt; nil:
 	// none. With echoesTokens they are known when the prompts are in tokens.
 	echoes       []string
@@ -297,6 +298,7 @@ func (f *fields) numbers(name string, out any, want string) {
 // repeat makes the answers of each prompt: each after the first has a seed of its
 // own, so that they differ.
 func (c *call) repeat(prompts []*inferencev1.GenerateRequest) {
+	c.top = prompts[0].GetLogprobs()
 	for _, q := range prompts {
 		for i := range c.n {
 			choice := q

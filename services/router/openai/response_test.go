@@ -378,7 +378,7 @@ func TestResponsesNeedMemory(t *testing.T) {
 		h.ServeHTTP(w, httptest.NewRequest(http.MethodPost, responses, strings.NewReader(body)))
 		return w
 	}
-	if w := send(`{"input":"hi"}`); w.Code != http.StatusServiceUnavailable || errorOf(t, w.Body.String()).Code != "overloaded" {
+	if w := send(`{"input":"hi"}`); w.Code != http.StatusBadRequest || errorOf(t, w.Body.String()).Param != "max_output_tokens" {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
 	events := readEvents(t, send(`{"input":"hi","stream":true}`).Body.String())

@@ -39,7 +39,7 @@ type inputTokens struct {
 
 // countInput counts the tokens of what a response would be asked with, once it is truncated.
 func (h *Handler) countInput(e *exchange) error {
-	memory := &held{left: &h.left}
+	memory := h.hold()
 	defer memory.release()
 	a, err := h.assembly(e, h.responses, memory)
 	if err != nil {

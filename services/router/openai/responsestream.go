@@ -8,7 +8,7 @@ import (
 
 // respond serves a response.
 func (h *Handler) respond(e *exchange) error {
-	memory := &held{left: &h.left}
+	memory := h.hold()
 	defer memory.release()
 	a, err := h.assembly(e, h.responses, memory)
 	if err != nil {

@@ -207,7 +207,7 @@ func TestResumedStreamThatIsTooLarge(t *testing.T) {
 	q.Header.Set("Last-Event-ID", "id-1/0")
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, q)
-	if !strings.Contains(w.Body.String(), `"overloaded"`) {
+	if !strings.Contains(w.Body.String(), `"param":"echo"`) {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
 }

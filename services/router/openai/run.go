@@ -41,13 +41,14 @@ func (h *Handler) run(e *exchange, c *call, to receive, now func(*inferencev1.Ge
 		return tooMany(c, most)
 	}
 	if len(c.choices) == 1 {
-		if c.echoesTokens {
+		q := c.choices[0]
+		if c.echoesTokens || q.PromptLogprobs != nil || int64(q.GetMaxTokens())*c.scoredToken() > h.mostOfOne() {
 			if _, _, err := h.prepare(ctx, c); err != nil {
 				return err
 			}
 		}
 		from.Now = now
-		return generate(ctx, from, c.choices[0], func(event *inferencev1.GenerateEvent) error { return to(0, event) })
+		return generate(ctx, from, q, func(event *inferencev1.GenerateEvent) error { return to(0, event) })
 	}
 	id, err := h.prepareSeveral(e, c)
 	if err != nil {
@@ -114,9 +115,9 @@ func manyBy(c *call) string {
 }
 
 // prepare tokenizes each text and conversation once for all its answers, one after the other, and
-// returns the id of the answers and how many tokens all of them may take.
+// returns the id of the answers and how many tokens all of them may take, unless they take too much memory.
 func (h *Handler) prepare(ctx context.Context, c *call) (id string, tokens int64, err error) {
-	number := 0
+	number, bytes := 0, footprint{}
 	c.planned = make(map[*inferencev1.GenerateRequest]Plan)
 	for answers := range slices.Chunk(c.choices, c.n) {
 		plan, err := h.backend.Plan(ctx, answers[0])
@@ -143,10 +144,15 @@ func (h *Handler) prepare(ctx context.Context, c *call) (id string, tokens int64
 		if c.echoesTokens && c.echoes[number] == "" {
 			c.echoes[number] = plan.Text()
 		}
+		echo := ""
+		if c.echoes != nil {
+			echo = c.echoes[number]
+		}
+		bytes.add(c, answers[0], plan, echo)
 		number++
 		id = plan.RequestID
 	}
-	return id, tokens, nil
+	return id, tokens, h.fits(c, bytes)
 }
 
 // suffixed is the id of one of several answers. The slash keeps it apart from ids that end in a

@@ -2,16 +2,20 @@ package openai_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
+	"github.com/tandem-serving/tandem/pkg/quota"
 	"github.com/tandem-serving/tandem/services/router/openai"
 )
 
@@ -191,70 +195,154 @@ func TestHeldBytes(t *testing.T) {
 	}
 }
 
-// Answers that are sent as a whole take of the same memory.
+// Answers that are sent as a whole take of the same memory, one request at most half of it. More is
+// refused in a way that invites no second try.
 func TestWholeAnswersAreHeld(t *testing.T) {
-	h, err := openai.New(openai.Config{Backend: &fake{words: slices.Repeat([]string{"word "}, 1000)}, MaxHeldBytes: 32 << 10})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for range 3 {
-		for body, want := range map[string]int{
-			`{` + hi + `}`:                     http.StatusOK,
-			`{` + hi + `,"n":4}`:               http.StatusServiceUnavailable,
-			`{` + hi + `,"n":4,"stream":true}`: http.StatusOK,
-		} {
-			w := httptest.NewRecorder()
-			h.ServeHTTP(w, httptest.NewRequest(http.MethodPost, chats, strings.NewReader(body)))
-			if w.Code != want {
-				t.Errorf("%s: %d, want %d: %.200s", body, w.Code, want, w.Body)
-			}
-		}
-	}
-	// What is said of a prompt is said with each of its answers.
 	score := &inferencev1.TokenLogprobs{Text: []byte("x"), Top: []*inferencev1.TokenLogprob{{}, {}}}
-	f := &fake{words: []string{"a"}, scores: slices.Repeat([]*inferencev1.TokenLogprobs{score}, 20)}
-	h, err = openai.New(openai.Config{Backend: f, MaxHeldBytes: 32 << 10})
-	if err != nil {
-		t.Fatal(err)
-	}
 	long := `"prompt":"` + strings.Repeat("x", 2<<10) + `"`
-	for range 3 {
-		for body, want := range map[string]int{
-			`{"prompt":"x","echo":true,"n":8}`:                     http.StatusOK,
-			`{` + long + `,"echo":true}`:                           http.StatusOK,
-			`{` + long + `,"n":8}`:                                 http.StatusOK,
-			`{` + long + `,"echo":true,"n":8}`:                     http.StatusServiceUnavailable,
-			`{` + long + `,"echo":true,"n":8,"stream":true}`:       http.StatusOK,
-			`{"prompt":"x","echo":true,"logprobs":2}`:              http.StatusOK,
-			`{"prompt":"x","echo":true,"logprobs":2,"n":8}`:        http.StatusServiceUnavailable,
-			`{"prompt":"x","prompt_logprobs":2,"n":8}`:             http.StatusServiceUnavailable,
-			`{"prompt":"x","prompt_logprobs":2,"n":2,"best_of":8}`: http.StatusOK,
-		} {
-			w := httptest.NewRecorder()
-			h.ServeHTTP(w, httptest.NewRequest(http.MethodPost, completions, strings.NewReader(body)))
-			if w.Code != want {
-				t.Errorf("%.60s: %d, want %d: %.200s", body, w.Code, want, w.Body)
+	for _, c := range []struct {
+		backend *fake
+		bytes   int64
+		path    string
+		params  map[string]string // "": it is answered
+	}{
+		{&fake{words: slices.Repeat([]string{"word "}, 1000)}, 32 << 10, chats, map[string]string{
+			`{` + hi + `}`:                     "",
+			`{` + hi + `,"n":4}`:               "n",
+			`{` + hi + `,"n":4,"stream":true}`: "",
+		}},
+		// What is said of a prompt is said with each of its answers.
+		{&fake{words: []string{"a"}, scores: slices.Repeat([]*inferencev1.TokenLogprobs{score}, 20)}, 64 << 10, completions, map[string]string{
+			`{"prompt":"x","echo":true,"n":8}`:                     "",
+			`{` + long + `,"echo":true}`:                           "",
+			`{` + long + `,"n":8}`:                                 "",
+			`{` + long + `,"echo":true,"n":8}`:                     "echo",
+			`{` + long + `,"echo":true,"n":8,"stream":true}`:       "",
+			`{"prompt":"x","echo":true,"logprobs":2}`:              "",
+			`{"prompt":"x","echo":true,"logprobs":2,"n":8}`:        "echo",
+			`{"prompt":"x","prompt_logprobs":2,"n":8}`:             "prompt_logprobs",
+			`{"prompt":"x","prompt_logprobs":2,"n":2,"best_of":8}`: "",
+		}},
+		// With one answer the backend itself sees that its events are not taken.
+		{&fake{words: slices.Repeat([]string{"word "}, 4000)}, 32 << 10, chats, map[string]string{`{` + hi + `}`: "max_tokens"}},
+	} {
+		h, err := openai.New(openai.Config{Backend: c.backend, MaxHeldBytes: c.bytes})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 3 {
+			for body, param := range c.params {
+				w := httptest.NewRecorder()
+				h.ServeHTTP(w, httptest.NewRequest(http.MethodPost, c.path, strings.NewReader(body)))
+				if param == "" && w.Code == http.StatusOK {
+					continue
+				}
+				if w.Code != http.StatusBadRequest || param == "" || errorOf(t, w.Body.String()).Param != param || w.Header().Get("Retry-After") != "" {
+					t.Errorf("%.60s: %d, want %q: %.200s", body, w.Code, param, w.Body)
+				}
 			}
 		}
 	}
-	// With one answer the backend itself sees that its events are not taken.
-	h, err = openai.New(openai.Config{Backend: &fake{words: slices.Repeat([]string{"word "}, 4000)}, MaxHeldBytes: 32 << 10})
+	// A stream that has begun ends with the error.
+	h, err := openai.New(openai.Config{Backend: &fake{scores: slices.Repeat([]*inferencev1.TokenLogprobs{score}, 200)}, MaxHeldBytes: 32 << 10})
 	if err != nil {
 		t.Fatal(err)
 	}
 	w := httptest.NewRecorder()
-	h.ServeHTTP(w, httptest.NewRequest(http.MethodPost, chats, strings.NewReader(`{`+hi+`}`)))
-	if e := errorOf(t, w.Body.String()); w.Code != http.StatusServiceUnavailable || e.Code != "overloaded" {
-		t.Errorf("%d %+v", w.Code, e)
-	}
-	// So a stream that has begun ends with the error.
-	h, err = openai.New(openai.Config{Backend: &fake{scores: slices.Repeat([]*inferencev1.TokenLogprobs{score}, 200)}, MaxHeldBytes: 32 << 10})
-	if err != nil {
-		t.Fatal(err)
-	}
-	w = httptest.NewRecorder()
 	h.ServeHTTP(w, httptest.NewRequest(http.MethodPost, completions, strings.NewReader(`{"prompt":"x","echo":true,"logprobs":2,"stream":true}`)))
-	if !strings.HasPrefix(w.Body.String(), `data: {"error":`) || !strings.Contains(w.Body.String(), `"overloaded"`) {
+	if !strings.HasPrefix(w.Body.String(), `data: {"error":`) || !strings.Contains(w.Body.String(), `"param":"echo"`) {
 		t.Errorf("%d %q", w.Code, w.Body)
+	}
+}
+
+// Where other answers take the memory, there is some later.
+func TestMemoryOfOtherAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, err := openai.New(openai.Config{Backend: &fake{words: slices.Repeat([]string{"word "}, 1000), block: true}, MaxHeldBytes: 32 << 10})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ask := func() *httptest.ResponseRecorder {
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodPost, chats, strings.NewReader(`{`+hi+`}`)))
+			return w
+		}
+		var wait sync.WaitGroup
+		for range 2 {
+			wait.Go(func() { ask() })
+		}
+		synctest.Wait()
+		if w := ask(); w.Code != http.StatusServiceUnavailable || errorOf(t, w.Body.String()).Code != "overloaded" || w.Header().Get("Retry-After") != "1" {
+			t.Errorf("%d %v %s", w.Code, w.Header(), w.Body)
+		}
+		cancel()
+		wait.Wait()
+	})
+}
+
+// What cannot fit is refused before anything is computed.
+func TestAnswersThatCannotFit(t *testing.T) {
+	const scored = `"logprobs":true,"top_logprobs":20`
+	for _, c := range []struct{ path, body, param string }{
+		{chats, `{` + hi + `,` + scored + `,"max_tokens":9}`, "top_logprobs"},
+		{chats, `{` + hi + `,` + scored + `,"max_tokens":3,"n":3}`, "top_logprobs"},
+		{chats, `{` + hi + `,` + scored + `,"max_tokens":8}`, ""},
+		{chats, `{` + hi + `,` + scored + `,"max_tokens":9,"stream":true}`, ""},
+		{chats, `{` + hi + `,` + scored + `}`, ""},
+		{chats, `{` + hi + `,"max_tokens":1000}`, ""},
+		{chats, `{` + hi + `,"logprobs":true,"max_tokens":257}`, "max_tokens"},
+		{chats, `{` + hi + `,"logprobs":true,"max_completion_tokens":129,"n":2}`, "n"},
+		{chats, `{` + hi + `,"prompt_logprobs":20}`, ""},
+		{responses, `{"input":"hi","include":["message.output_text.logprobs"],"top_logprobs":20,"max_output_tokens":9}`, "top_logprobs"},
+		{responses, `{"input":"hi","include":["message.output_text.logprobs"],"top_logprobs":20,"max_output_tokens":9,"stream":true}`, "top_logprobs"},
+		{completions, `{"prompt":"x","logprobs":20,"max_tokens":9}`, "logprobs"},
+		{completions, `{"prompt":"x","prompt_logprobs":20}`, "prompt_logprobs"},
+		{completions, `{"prompt":"x","prompt_logprobs":20,"max_tokens":0}`, "prompt_logprobs"},
+		{completions, `{"prompt":"x","echo":true,"logprobs":20,"max_tokens":1}`, "echo"},
+		{completions, `{"prompt":"x","echo":true,"logprobs":20,"max_tokens":1,"stream":true}`, ""},
+		{completions, `{"prompt":["x","y"],"echo":true,"logprobs":20,"max_tokens":1,"stream":true}`, "echo"},
+	} {
+		f := &fake{words: []string{"a"}}
+		h, err := openai.New(openai.Config{Backend: f, MaxHeldBytes: 64 << 10})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest(http.MethodPost, c.path, strings.NewReader(c.body)))
+		if c.param == "" && w.Code == http.StatusOK {
+			continue
+		}
+		if c.param == "" || w.Code != http.StatusBadRequest || errorOf(t, w.Body.String()).Param != c.param || len(f.asked) > 0 {
+			t.Errorf("%s: %d %s after %d requests, want %q", c.body, w.Code, w.Body, len(f.asked), c.param)
+		}
+	}
+}
+
+// count counts requests that do not reach the backend.
+type count struct {
+	overLimit
+	requests int
+}
+
+func (c *count) Count(context.Context)                          { c.requests++ }
+func (c *count) Over(context.Context, quota.Need, string) error { return nil }
+
+// A request whose answer turns out too large was counted when it was admitted.
+func TestTooLargeAnswersCountOnce(t *testing.T) {
+	for body, want := range map[string]int{`{` + hi + `}`: 0, `{` + hi + `,"logprobs":true,"max_tokens":1000}`: 1} {
+		limits := new(count)
+		h, err := openai.New(openai.Config{
+			Backend: &fake{words: slices.Repeat([]string{"word "}, 4000), secret: "s"}, MaxHeldBytes: 32 << 10,
+			Limits: limits, Authenticate: func(ctx context.Context, _ string) (context.Context, error) { return ctx, nil },
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest(http.MethodPost, chats, strings.NewReader(body)))
+		if w.Code != http.StatusBadRequest || limits.requests != want {
+			t.Errorf("%s: %d, counted %d times beside the backend, want %d", body, w.Code, limits.requests, want)
+		}
 	}
 }

@@ -128,14 +128,7 @@ func (s *stream) begin(index int) error {
 
 // scored accounts for the memory of a prompt's log probabilities, which note has kept.
 func (s *stream) scored(e *inferencev1.PromptLogprobs) error {
-	bytes := int64(0)
-	for _, l := range e.GetLogprobs() {
-		bytes += tokenBytes + alternativeBytes*int64(len(l.GetTop()))
-	}
-	if !s.held.take(bytes) {
-		return full()
-	}
-	return nil
+	return s.take(scoredBytes(e.GetLogprobs()), true)
 }
 
 // echoScored sends the prompt with its log probabilities before the answer.
