@@ -50,7 +50,9 @@ func (a *assembly) note(index int, event *inferencev1.GenerateEvent) {
 			a.exchange.id = id // another one, if a request had that already
 		}
 		p.calls = a.call.expectCalls(event.GetAccepted())
-		a.exchange.secret = event.GetAccepted().GetSecret()
+		if secret := event.GetAccepted().GetSecret(); secret != "" { // an answer that computes nothing has none
+			a.exchange.secret = secret
+		}
 		if a.model == "" {
 			a.model = event.GetAccepted().GetModel()
 			a.fingerprint = event.GetAccepted().GetSystemFingerprint()

@@ -346,3 +346,12 @@ func TestTooLargeAnswersCountOnce(t *testing.T) {
 		}
 	}
 }
+
+// The secret that proves a request's answers stands in a header, though answers that compute nothing
+// have none.
+func TestSecretOfScoredPrompts(t *testing.T) {
+	w := ask(t, &fake{secret: "s"}, http.MethodPost, completions, `{"prompt":"x","max_tokens":0,"echo":true,"logprobs":1,"n":2}`)
+	if w.Code != http.StatusOK || w.Header().Get("X-Tandem-Secret") != "s" {
+		t.Errorf("%d %v %s", w.Code, w.Header(), w.Body)
+	}
+}
