@@ -80,6 +80,9 @@ func UnlessLost(most time.Duration, made engine.Losing, f func() error) error {
 // HTTPConnections is what bounds the connections of an HTTP server.
 func HTTPConnections(most int) func(net.Conn, http.ConnState) { return newConnections(most).state }
 
+// NewHTTPServer is newHTTPServer.
+var NewHTTPServer = newHTTPServer
+
 // ModuleOrder is the order in which the modules of a target are made.
 func ModuleOrder(target string) ([]string, error) {
 	return lifecycle.Order(new(process).modules(nil), target, "readiness")

@@ -38,7 +38,7 @@ func (p *process) newHTTP(context.Context) (services []lifecycle.Service, _ erro
 			mux.HandleFunc("GET /{$}", listPages)
 		}
 		mux.Handle("/", http.HandlerFunc(p.serveAPI))
-		server := newHTTPServer(p.withHostname(p.http, func() bool { return p.auth == nil }, mux))
+		server := newHTTPServer(p.withHostname(p.http, func() bool { return p.auth == nil }, mux), p.options.Router.UnreadTimeout)
 		server.ErrorLog = slog.NewLogLogger(p.logger.Handler(), slog.LevelDebug) // handshakes that failed
 		server.ConnContext = openai.ConnContext
 		server.ConnState = newConnections(p.options.Router.MaxConnections).state
@@ -52,8 +52,8 @@ func (p *process) newHTTP(context.Context) (services []lifecycle.Service, _ erro
 		mux.Handle("GET /metrics", p.withMetricsToken(metrics))
 		mux.HandleFunc("GET /{$}", listPages)
 		p.handleProfiles(mux)
-		server := newHTTPServer(p.withHostname(p.metrics, func() bool { return p.options.MetricsTokenFile == "" }, mux))
-		server.ReadTimeout, server.WriteTimeout = scrapeTimeout, scrapeTimeout
+		server := newHTTPServer(p.withHostname(p.metrics, func() bool { return p.options.MetricsTokenFile == "" }, mux), scrapeTimeout)
+		server.ReadTimeout = scrapeTimeout
 		limit := rpc.NewConnectionLimit(scrapeConnections, "metrics", p.logger)
 		services = append(services, httpService("metrics", limit.Listener(p.metrics), server))
 	}
@@ -158,8 +158,9 @@ const headerTimeout = 5 * time.Second
 // have to be the first to let go, or a request may meet a connection that closes.
 //
 // A body that its handler does not read, such as of who has no key, net/http would await without an
-// end before it answers. Who does read one sets another deadline.
-func newHTTPServer(handler http.Handler) *http.Server {
+// end before it answers. Who does read one sets another deadline. Likewise an answer has so long to be
+// written, unless its handler moves that deadline before it writes.
+func newHTTPServer(handler http.Handler, writeTimeout time.Duration) *http.Server {
 	return &http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.ContentLength != 0 {
@@ -167,7 +168,7 @@ func newHTTPServer(handler http.Handler) *http.Server {
 			}
 			handler.ServeHTTP(w, r)
 		}),
-		ReadHeaderTimeout: headerTimeout, IdleTimeout: 11 * time.Minute, MaxHeaderBytes: 1 << 16,
+		ReadHeaderTimeout: headerTimeout, WriteTimeout: writeTimeout, IdleTimeout: 11 * time.Minute, MaxHeaderBytes: 1 << 16,
 	}
 }
 

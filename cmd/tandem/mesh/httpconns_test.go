@@ -9,6 +9,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
 )
@@ -82,5 +84,49 @@ func TestEncryptedConnectionsAreBounded(t *testing.T) {
 	close(release)
 	if err := <-answered; err != nil {
 		t.Error(err)
+	}
+}
+
+// pipes is a listener of one connection in memory, which virtual time sees.
+type pipes struct {
+	conns chan net.Conn
+	done  chan struct{}
+}
+
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.conns:
+		return c, nil
+	case <-p.done:
+		return nil, net.ErrClosed
+	}
+}
+func (p *pipes) Close() error   { return nil }
+func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipe"} }
+
+// A client that sends requests and never reads an answer loses its connection, whatever it asks for.
+func TestClientThatNeverReads(t *testing.T) {
+	for _, request := range []string{"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", "nonsense\r\n\r\n"} {
+		synctest.Test(t, func(t *testing.T) {
+			ready, _ := mesh.NewReadiness(nil)
+			server := mesh.NewHTTPServer(ready, time.Minute)
+			listener := &pipes{conns: make(chan net.Conn), done: make(chan struct{})}
+			ended := make(chan error, 1)
+			go func() { ended <- server.Serve(listener) }()
+			client, other := net.Pipe()
+			listener.conns <- other
+			if _, err := io.WriteString(client, request); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(2 * time.Minute)
+			if said, err := io.ReadAll(client); len(said) > 0 || err != nil {
+				t.Errorf("%q: the connection is open, and has %q, %v", request, said, err)
+			}
+			close(listener.done)
+			if err := server.Close(); err != nil {
+				t.Error(err)
+			}
+			<-ended
+		})
 	}
 }

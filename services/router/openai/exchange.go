@@ -51,8 +51,11 @@ const secretHeader = "X-Tandem-Secret"
 // ignoredHeader lists the members of the request that were ignored.
 const ignoredHeader = "X-Tandem-Ignored"
 
-// begin sends the headers.
-func (e *exchange) begin(status int, contentType string) {
+// begin sends the headers, and moves the write deadline.
+func (e *exchange) begin(status int, contentType string) error {
+	if err := e.hurry(); err != nil {
+		return err
+	}
 	e.status = status
 	header := e.writer.Header()
 	header.Set("Content-Type", contentType)
@@ -67,6 +70,7 @@ func (e *exchange) begin(status int, contentType string) {
 	header.Set("Openai-Processing-Ms", strconv.FormatInt(time.Since(e.arrived).Milliseconds(), 10))
 	header.Set("X-Content-Type-Options", "nosniff")
 	e.writer.WriteHeader(status)
+	return nil
 }
 
 // reply sends a whole answer.
@@ -80,11 +84,10 @@ func (e *exchange) reply(status int, value any) error {
 
 // send sends a whole answer that is encoded already.
 func (e *exchange) send(status int, body []byte) error {
-	if err := e.hurry(); err != nil {
+	e.writer.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	if err := e.begin(status, "application/json"); err != nil {
 		return err
 	}
-	e.writer.Header().Set("Content-Length", strconv.Itoa(len(body)))
-	e.begin(status, "application/json")
 	if _, err := e.writer.Write(body); err != nil {
 		return left(err)
 	}
@@ -116,14 +119,13 @@ func (e *exchange) open() error {
 	if e.status != 0 {
 		return nil
 	}
-	if err := e.hurry(); err != nil {
-		return err
-	}
 	e.events = true
 	header := e.writer.Header()
 	header.Set("Cache-Control", "no-cache")
 	header.Set("X-Accel-Buffering", "no") // nginx would collect the events
-	e.begin(http.StatusOK, eventStream)
+	if err := e.begin(http.StatusOK, eventStream); err != nil {
+		return err
+	}
 	return e.flush()
 }
 

@@ -128,7 +128,7 @@ func (h *Handler) resume(ctx context.Context, s *stream, lastEventID string) err
 	}
 	if s.exchange.status == 0 {
 		// It had all. This tells clients of server-sent events not to come again.
-		s.exchange.begin(http.StatusNoContent, eventStream)
+		return s.exchange.begin(http.StatusNoContent, eventStream)
 	}
 	return nil
 }

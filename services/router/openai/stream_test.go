@@ -1,9 +1,11 @@
 package openai_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"flag"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -225,7 +227,7 @@ func serve(t *testing.T, h http.Handler, test func(net.Conn)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		listener := &pipes{conns: make(chan net.Conn), done: make(chan struct{})}
-		server := &http.Server{Handler: h}
+		server := &http.Server{Handler: h, WriteTimeout: openai.DefaultWriteTimeout} // as the router has it
 		ended := make(chan error, 1)
 		go func() { ended <- server.Serve(listener) }()
 		client, other := net.Pipe()
@@ -278,6 +280,24 @@ func TestClientThatDoesNotRead(t *testing.T) {
 			t.Errorf("%d requests ended %s after the client stopped", f.ended, time.Since(began))
 		}
 	})
+}
+
+// An answer may be silent for longer than its client may.
+func TestSlowAnswers(t *testing.T) {
+	for _, body := range []string{`{` + hi + `}`, `{` + hi + `,"stream":true}`, `{` + hi + `,"stream":true,"n":2}`} {
+		f := &fake{words: []string{"a", "b", "c"}, pause: 10 * openai.DefaultWriteTimeout}
+		serve(t, handler(t, f), func(conn net.Conn) {
+			post(t, conn, chats, body)
+			answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			said, err := io.ReadAll(answer.Body)
+			if text := string(said); err != nil || !strings.Contains(text, `"abc"`) && !strings.HasSuffix(text, "data: [DONE]\n\n") {
+				t.Errorf("%s: %s, error %v", body, said, err)
+			}
+		})
+	}
 }
 
 // A client that leaves ends all its answers.
