@@ -112,7 +112,7 @@ func (i *inferenceServer) Detokenize(ctx context.Context, q *inferencev1.Detoken
 		return nil, err
 	}
 	defer end()
-	return i.service.models.Detokenize(q)
+	return i.service.models.Detokenize(ctx, q)
 }
 
 // Embed embeds texts.

@@ -34,6 +34,7 @@ const (
 	maxTenantBytes  = 128
 	maxTextBytes    = 1 << 20
 	maxDetokenizeID = 1 << 20
+	maxDetokenized  = 4 << 20 // bytes
 )
 
 // Plan is a request that was checked: every default filled in, the prompt in

@@ -78,19 +78,29 @@ func tooMany(prompt, completion, limit int) error {
 		limit, prompt+completion, prompt, completion, limit-prompt))
 }
 
-// longText is the length from which on texts are made into tokens by as many at a time
+// longText is the length from which on texts are made into tokens, or of tokens, by as many at a time
 // as there are processors: each takes several times its length meanwhile. Bytes.
 const longText = 64 << 10
 
+// turn waits for the turn of a text of so many bytes. The caller calls done when it has been handled.
+func (m *Model) turn(ctx context.Context, bytes int) (done func(), err error) {
+	if bytes <= longText {
+		return func() {}, nil
+	}
+	select {
+	case m.turns <- struct{}{}:
+		return func() { <-m.turns }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
 // encode is the tokenizer's EncodeContext, in turn if the text is long.
 func (m *Model) encode(ctx context.Context, text string, addSpecial bool, most int) ([]int32, error) {
-	if len(text) > longText {
-		select {
-		case m.encodes <- struct{}{}:
-			defer func() { <-m.encodes }()
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
+	done, err := m.turn(ctx, len(text))
+	if err != nil {
+		return nil, err
 	}
+	defer done()
 	return m.Tokenizer.EncodeContext(ctx, text, addSpecial, most)
 }

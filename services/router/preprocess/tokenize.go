@@ -36,7 +36,7 @@ func (s *Models) Tokenize(ctx context.Context, q *inferencev1.TokenizeRequest) (
 }
 
 // Detokenize turns tokens into text.
-func (s *Models) Detokenize(q *inferencev1.DetokenizeRequest) (*inferencev1.DetokenizeResponse, error) {
+func (s *Models) Detokenize(ctx context.Context, q *inferencev1.DetokenizeRequest) (*inferencev1.DetokenizeResponse, error) {
 	m, err := s.Model(q.GetModel())
 	if err != nil {
 		return nil, err
@@ -48,6 +48,20 @@ func (s *Models) Detokenize(q *inferencev1.DetokenizeRequest) (*inferencev1.Deto
 	if err != nil {
 		return nil, err
 	}
+	bytes := 0
+	for _, id := range ids {
+		if q.GetSkipSpecialTokens() && m.Tokenizer.IsSpecial(id) {
+			continue
+		}
+		if bytes += len(m.Tokenizer.TokenBytes(id)); bytes > maxDetokenized {
+			return nil, rpc.InvalidArgument("token_ids", fmt.Sprintf("their text has more than %d bytes: send fewer at a time", maxDetokenized))
+		}
+	}
+	done, err := m.turn(ctx, bytes)
+	if err != nil {
+		return nil, clienterr.Gone(ctx)
+	}
+	defer done()
 	return &inferencev1.DetokenizeResponse{Text: m.Tokenizer.Decode(ids, q.GetSkipSpecialTokens())}, nil
 }
 

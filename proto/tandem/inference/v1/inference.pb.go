@@ -1172,7 +1172,7 @@ type DetokenizeRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the model. Empty: the only one served.
 	Model string `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
-	// Token ids, in order. At most 1 Mi.
+	// Token ids, in order. At most 1 Mi, and 4 MiB of text.
 	TokenIds []uint32 `protobuf:"varint,2,rep,packed,name=token_ids,json=tokenIds,proto3" json:"token_ids,omitempty"`
 	// Leave special tokens out of the text.
 	SkipSpecialTokens bool `protobuf:"varint,3,opt,name=skip_special_tokens,json=skipSpecialTokens,proto3" json:"skip_special_tokens,omitempty"`
