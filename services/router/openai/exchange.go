@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -88,8 +89,22 @@ func (e *exchange) send(status int, body []byte) error {
 	if err := e.begin(status, "application/json"); err != nil {
 		return err
 	}
-	if _, err := e.writer.Write(body); err != nil {
-		return left(err)
+	return e.write(body)
+}
+
+// pieceBytes is how much is written at a time: a client that reads slowly has the write timeout for
+// each.
+const pieceBytes = 64 << 10
+
+// write writes what follows the headers.
+func (e *exchange) write(body []byte) error {
+	for piece := range slices.Chunk(body, pieceBytes) {
+		if err := e.hurryOn(); err != nil {
+			return err
+		}
+		if _, err := e.writer.Write(piece); err != nil {
+			return left(err)
+		}
 	}
 	return nil
 }
@@ -103,7 +118,8 @@ const hurryShare = 30
 
 // hurry moves the write deadline, so that a client that does not read holds nothing for long.
 func (e *exchange) hurry() error {
-	if err := e.SetWriteDeadline(time.Now().Add(e.timeout)); err != nil && !errors.Is(err, http.ErrNotSupported) {
+	e.hurried = time.Now()
+	if err := e.SetWriteDeadline(e.hurried.Add(e.timeout)); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return left(err)
 	}
 	return nil
@@ -140,11 +156,8 @@ func (e *exchange) line(line []byte) error {
 	if err := e.open(); err != nil {
 		return err
 	}
-	if err := e.hurryOn(); err != nil {
+	if err := e.write(line); err != nil {
 		return err
-	}
-	if _, err := e.writer.Write(line); err != nil {
-		return left(err)
 	}
 	return e.flush()
 }
@@ -161,23 +174,23 @@ func (e *exchange) lineNow(c *conn, chunk []byte) error {
 	return nil
 }
 
-// hurryOn is hurry for a further event of a stream.
+// hurryOn is hurry for a further event of a stream, or a further piece of an answer.
 func (e *exchange) hurryOn() error {
-	now := time.Now()
-	if now.Sub(e.hurried) < e.timeout/hurryShare {
+	if time.Since(e.hurried) < e.timeout/hurryShare {
 		return nil
 	}
-	e.hurried = now
 	return e.hurry()
 }
 
 // rest sends the rest of an event.
 func (e *exchange) rest(c *conn) error {
-	if err := e.hurry(); err != nil {
-		return err
-	}
-	if err := c.flush(); err != nil {
-		return left(err)
+	for c.kept() {
+		if err := e.hurryOn(); err != nil {
+			return err
+		}
+		if err := c.flush(pieceBytes); err != nil {
+			return left(err)
+		}
 	}
 	return nil
 }

@@ -102,7 +102,7 @@ type Config struct {
 	// DefaultMaxHeldBytes.
 	MaxHeldBytes int64
 	// ReadTimeout bounds the arrival of a body, and WriteTimeout how long a client may take to
-	// read a message; 0: the defaults.
+	// read a message, or 64 KiB of a long one; 0: the defaults.
 	ReadTimeout, WriteTimeout time.Duration
 }
 

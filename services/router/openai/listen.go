@@ -73,7 +73,7 @@ func (c *conn) Write(p []byte) (int, error) {
 	if c.now.Load() {
 		return len(p), c.writeNow(p)
 	}
-	if err := c.flushLocked(); err != nil {
+	if err := c.flushLocked(len(c.rest)); err != nil {
 		return 0, err
 	}
 	return c.Conn.Write(p)
@@ -126,18 +126,18 @@ func (c *conn) kept() bool {
 	return len(c.rest) > 0
 }
 
-// flush writes what was left.
-func (c *conn) flush() error {
+// flush writes what was left, at most so many bytes of it.
+func (c *conn) flush(most int) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.flushLocked()
+	return c.flushLocked(most)
 }
 
-func (c *conn) flushLocked() error {
+func (c *conn) flushLocked(most int) error {
 	if len(c.rest) == 0 {
 		return nil
 	}
-	n, err := c.Conn.Write(c.rest)
+	n, err := c.Conn.Write(c.rest[:min(most, len(c.rest))])
 	c.rest = c.rest[n:]
 	if len(c.rest) == 0 {
 		c.rest = nil

@@ -282,6 +282,25 @@ func TestClientThatDoesNotRead(t *testing.T) {
 	})
 }
 
+// A client may read slowly, as long as it reads.
+func TestSlowClients(t *testing.T) {
+	for _, body := range []string{`{` + hi + `}`, `{` + hi + `,"stream":true}`} {
+		f := &fake{words: []string{strings.Repeat("word ", 1<<18)}}
+		serve(t, handler(t, f), func(conn net.Conn) {
+			post(t, conn, chats, body)
+			piece := make([]byte, 1<<16)
+			for read := 0; read < 1<<20; {
+				time.Sleep(openai.DefaultWriteTimeout / 3)
+				n, err := io.ReadFull(conn, piece)
+				if read += n; err != nil {
+					t.Errorf("%s: %v after %d bytes", body, err, read)
+					return
+				}
+			}
+		})
+	}
+}
+
 // An answer may be silent for longer than its client may.
 func TestSlowAnswers(t *testing.T) {
 	for _, body := range []string{`{` + hi + `}`, `{` + hi + `,"stream":true}`, `{` + hi + `,"stream":true,"n":2}`} {
