@@ -128,9 +128,7 @@ func (a *assembly) keepPrompts() error {
 		if a.call.echoTop == nil && (a.call.promptTop == nil || a.call.chat) {
 			continue
 		}
-		for _, t := range a.answers[i-i%a.call.n].scores {
-			bytes += scoredBytes([]*inferencev1.TokenLogprobs{t.logprobs})
-		}
+		bytes += a.answers[i-i%a.call.n].scoredBytes()
 	}
 	return a.take(bytes, true)
 }

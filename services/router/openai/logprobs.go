@@ -117,6 +117,14 @@ func (p *progress) score(e *inferencev1.PromptLogprobs) {
 	}
 }
 
+// scoredBytes is what the tokens of a prompt take.
+func (p *progress) scoredBytes() (bytes int64) {
+	for _, t := range p.scores {
+		bytes += scoredBytes([]*inferencev1.TokenLogprobs{t.logprobs})
+	}
+	return bytes
+}
+
 // cut is how likely a token is beside so many of the likeliest, of more.
 func cut(l *inferencev1.TokenLogprobs, top uint32) *inferencev1.TokenLogprobs {
 	if len(l.GetTop()) <= int(top) {

@@ -20,7 +20,7 @@ const (
 	alternativeBytes = 192
 )
 
-// scoredBytes is what tokens take that come with how likely they are.
+// scoredBytes is what tokens take, about, that come with how likely they are.
 func scoredBytes(tokens []*inferencev1.TokenLogprobs) (bytes int64) {
 	for _, t := range tokens {
 		bytes += tokenBytes + alternativeBytes*int64(len(t.GetTop()))
@@ -54,10 +54,15 @@ func (h *held) take(bytes int64) bool {
 	return true
 }
 
+// give gives back a part of what was taken.
+func (h *held) give(bytes int64) {
+	h.left.Add(bytes)
+	h.bytes -= bytes
+}
+
 // release gives back what was taken.
 func (h *held) release() {
-	h.left.Add(h.bytes)
-	h.bytes = 0
+	h.give(h.bytes)
 }
 
 var errFull = errors.New("no memory for the body")

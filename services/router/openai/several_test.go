@@ -281,6 +281,36 @@ func TestMemoryOfOtherAnswers(t *testing.T) {
 	})
 }
 
+// A stream gives back the memory of its prompt's log probabilities once they are sent.
+func TestMemoryOfStreamedPrompts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		score := &inferencev1.TokenLogprobs{Text: []byte("x"), Top: []*inferencev1.TokenLogprob{{}, {}}}
+		f := &fake{words: []string{"a"}, scores: slices.Repeat([]*inferencev1.TokenLogprobs{score}, 50), block: true}
+		h, err := openai.New(openai.Config{Backend: f, MaxHeldBytes: 64 << 10})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		answers := make([]*httptest.ResponseRecorder, 4) // more than fit at a time
+		var wait sync.WaitGroup
+		for i := range answers {
+			answers[i] = httptest.NewRecorder()
+			body := strings.NewReader(`{"prompt":"x","echo":true,"logprobs":2,"stream":true}`)
+			wait.Go(func() {
+				h.ServeHTTP(answers[i], httptest.NewRequestWithContext(ctx, http.MethodPost, completions, body))
+			})
+			synctest.Wait()
+		}
+		cancel()
+		wait.Wait()
+		for i, w := range answers {
+			if strings.Contains(w.Body.String(), `"error"`) || !strings.Contains(w.Body.String(), `"text":"a"`) {
+				t.Errorf("answer %d: %.300s", i, w.Body)
+			}
+		}
+	})
+}
+
 // What cannot fit is refused before anything is computed.
 func TestAnswersThatCannotFit(t *testing.T) {
 	const scored = `"logprobs":true,"top_logprobs":20`

@@ -138,10 +138,16 @@ func (s *stream) echoScored(index int) error {
 		return nil
 	}
 	tokens, end := echoed(p.scores, *s.call.echoTop, s.echo(index))
+	taken := p.scoredBytes()
 	p.scores, p.offset = nil, end
 	c := s.text(index, s.echo(index))
 	c.Logprobs = &tokens
-	return s.send(c)
+	if err := s.send(c); err != nil {
+		return err
+	}
+	s.buffer = nil // it has grown to the length of the prompt's scores
+	s.held.give(taken)
+	return nil
 }
 
 // addLast sends the text that was held back until the end.
