@@ -134,11 +134,16 @@ func cut(l *inferencev1.TokenLogprobs, top uint32) *inferencev1.TokenLogprobs {
 }
 
 // echoed is how likely the tokens of an echo are, which has the text, and where it ends, in characters.
-// Special tokens that the text does not show, such as the start token, take no room in it.
+// Special tokens that the text does not show, such as the start token, take no room in it, nor does
+// the space before a first token, which some decoders take away.
 func echoed(tokens []scored, top uint32, text string) (out tokenLogprobs, end int) {
 	for i, t := range tokens {
 		next := out.add([]*inferencev1.TokenLogprobs{cut(t.logprobs, top)}, end)
-		if shown := string(t.logprobs.GetText()); !t.logprobs.GetSpecial() || strings.HasPrefix(text, shown) {
+		shown := string(t.logprobs.GetText())
+		if rest, is := strings.CutPrefix(shown, " "); is && !strings.HasPrefix(text, shown) && strings.HasPrefix(text, rest) {
+			shown, next = rest, next-1
+		}
+		if !t.logprobs.GetSpecial() || strings.HasPrefix(text, shown) {
 			text, end = text[min(len(text), len(shown)):], next
 		}
 		if t.first {

@@ -4,12 +4,14 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/json"
 	"flag"
 	"io"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -348,4 +350,39 @@ func TestSlowBody(t *testing.T) {
 			t.Errorf("%v %s", err, buffer[:n])
 		}
 	})
+}
+
+// A decoder of SentencePiece takes a space away at the start of a text, which the first token has. A
+// special token takes no room.
+func TestOffsetsOfEcho(t *testing.T) {
+	for _, c := range []struct {
+		prompt string
+		tokens []string
+		want   []int
+	}{
+		{"Once upon", []string{"<s>", " Once", " upon"}, []int{0, 0, 4, 9}},
+		{" Once upon", []string{"<s>", "  Once", " upon"}, []int{0, 0, 5, 10}},
+		{"Once upon", []string{"<s>", " ", "Once", " upon"}, []int{0, 0, 0, 4, 9}},
+		{"Once upon", []string{"Once", " upon"}, []int{0, 4, 9}},
+		{" Once upon", []string{" Once", " upon"}, []int{0, 5, 10}},
+	} {
+		f := &fake{words: []string{" a"}, logprobs: []*inferencev1.TokenLogprobs{likely(" a", -1)}}
+		for _, token := range c.tokens {
+			f.scores = append(f.scores, &inferencev1.TokenLogprobs{Text: []byte(token), Special: token == "<s>"})
+		}
+		w := ask(t, f, http.MethodPost, completions, `{"prompt":"`+c.prompt+`","echo":true,"logprobs":0}`)
+		var got struct {
+			Choices []struct {
+				Logprobs struct {
+					Offsets []int `json:"text_offset"`
+				}
+			}
+		}
+		if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || len(got.Choices) != 1 {
+			t.Fatalf("%s, error %v", w.Body, err)
+		}
+		if offsets := got.Choices[0].Logprobs.Offsets; !slices.Equal(offsets, c.want) {
+			t.Errorf("%q of %q: %v, want %v", c.tokens, c.prompt, offsets, c.want)
+		}
+	}
 }
