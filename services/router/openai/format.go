@@ -102,7 +102,9 @@ func structuredOutputs(f *fields) (form *inferencev1.StructuredOutput) {
 			form = one
 		}
 	}
-	if on, _ := given.boolean("json_object"); on && form == nil {
+	if on, _ := given.boolean("json_object"); on && form != nil {
+		given.wrong(invalid("structured_outputs", "has several forms: give one of them"))
+	} else if on {
 		form = &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_JsonObject{JsonObject: true}}
 	}
 	if given.bad != nil {

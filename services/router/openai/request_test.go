@@ -147,6 +147,7 @@ func TestRefuses(t *testing.T) {
 		{"form without a name", completions, `{"prompt":"a","response_format":{"type":"json_schema","json_schema":{"schema":{}}}}`, "response_format.json_schema.name", "missing"},
 		{"two forms", chats, `{` + hi + `,"response_format":{"type":"json_object"},"guided_regex":"a"}`, "guided_regex", "response_format"},
 		{"two of vLLM's forms", chats, `{` + hi + `,"structured_outputs":{"regex":"a","choice":["b"]}}`, "structured_outputs", "one of them"},
+		{"any object and a form", chats, `{` + hi + `,"structured_outputs":{"json_object":true,"regex":"a"}}`, "structured_outputs", "one of them"},
 		{"unknown form of vLLM", chats, `{` + hi + `,"structured_outputs":{"foo":1}}`, "structured_outputs.foo", "is no form"},
 		{"form of vLLM", chats, `{` + hi + `,"structured_outputs":{"structural_tag":"a"}}`, "structured_outputs.structural_tag", "not supported"},
 		{"sound", chats, `{` + hi + `,"modalities":["text","audio"]}`, "modalities", "text"},

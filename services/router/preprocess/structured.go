@@ -20,18 +20,18 @@ import (
 func (s *Models) hold(ctx context.Context, p *Plan, q *inferencev1.GenerateRequest) error {
 	p.Structured = q.GetStructuredOutput()
 	choice := q.GetConversation().GetToolChoice()
-	field := "structured_output"
+	field, what := "structured_output", "an output constraint"
 	if choice != nil {
 		if err := s.holdToCalls(ctx, p, q.GetConversation(), choice); err != nil {
 			return err
 		}
-		field = "conversation.tool_choice"
+		field, what = "conversation.tool_choice", "tools that can be called"
 	}
 	switch {
 	case p.Structured == nil:
 		return nil
 	case q.GetIgnoreEos():
-		return rpc.InvalidArgument("ignore_eos", "cannot be true with "+field+": a complete output could not end")
+		return rpc.InvalidArgument("ignore_eos", "cannot be true with "+what+": a complete output could not end")
 	case len(p.StopTokens) == 0:
 		return rpc.InvalidArgument(field, "the model has no end-of-sequence token, so that a complete output could not end: give one in stop_token_ids")
 	}

@@ -1,6 +1,7 @@
 package preprocess_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -49,5 +50,23 @@ func TestTooManyForms(t *testing.T) {
 		if err := plan(expression); err != nil {
 			t.Errorf("%s, afterwards: %v", expression, err)
 		}
+	}
+}
+
+// What cannot be ended is refused in words that name no field of another API.
+func TestFormThatCannotEnd(t *testing.T) {
+	tok := withSpecial(t)
+	models, err := preprocess.NewModels([]preprocess.Model{{
+		Spec: model.Spec{Name: "m", VocabSize: tok.VocabSize(), ContextTokens: 1000, EOS: []int32{1}}, Tokenizer: tok,
+	}}, preprocess.GenerationConfigNone, time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = models.Plan(t.Context(), time.Now(), &inferencev1.GenerateRequest{
+		Input: &inferencev1.GenerateRequest_Prompt{Prompt: "a"}, IgnoreEos: true,
+		StructuredOutput: &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_JsonObject{JsonObject: true}},
+	})
+	if rpc.Field(err) != "ignore_eos" || !strings.Contains(err.Error(), "with an output constraint:") {
+		t.Errorf("error %v", err)
 	}
 }
