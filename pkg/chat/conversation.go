@@ -29,6 +29,9 @@ type Conversation struct {
 // except Role and Content.
 type Message struct {
 	Role, Content, Name string
+	// NoContent makes the content none in place of an empty text, for templates that know of calls.
+	// Content is empty then.
+	NoContent bool
 	// ToolCalls that an assistant made. Arguments that are text are read as JSON,
 	// which is what templates expect and OpenAI's API does not give.
 	ToolCalls  []any
@@ -39,6 +42,9 @@ func (m Message) value() (any, error) {
 	d := jinja.NewDict()
 	d.Set("role", m.Role)
 	d.Set("content", m.Content)
+	if m.NoContent {
+		d.Set("content", nil)
+	}
 	if m.Name != "" {
 		d.Set("name", m.Name)
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -21,9 +22,10 @@ func conversations(t testing.TB) map[string]chat.Conversation {
 	var list []struct {
 		Name     string
 		Messages []struct {
-			Role, Content, Name string
-			ToolCalls           []any  `json:"tool_calls"`
-			ToolCallID          string `json:"tool_call_id"`
+			Role, Name string
+			Content    *string
+			ToolCalls  []any  `json:"tool_calls"`
+			ToolCallID string `json:"tool_call_id"`
 		}
 		Tools     []any
 		Arguments map[string]any
@@ -36,7 +38,11 @@ func conversations(t testing.TB) map[string]chat.Conversation {
 	for _, each := range list {
 		c := chat.Conversation{Tools: each.Tools, Arguments: each.Arguments, ContinueLast: each.Continue}
 		for _, m := range each.Messages {
-			c.Messages = append(c.Messages, chat.Message(m))
+			message := chat.Message{Role: m.Role, Name: m.Name, NoContent: m.Content == nil, ToolCalls: m.ToolCalls, ToolCallID: m.ToolCallID}
+			if m.Content != nil {
+				message.Content = *m.Content
+			}
+			c.Messages = append(c.Messages, message)
 		}
 		out[each.Name] = c
 	}
@@ -76,5 +82,30 @@ func TestTemplatesOfFamilies(t *testing.T) {
 	}
 	if rendered != len(files)*len(of) {
 		t.Errorf("%d compared of %d templates and %d conversations: run expected.py", rendered, len(files), len(of))
+	}
+}
+
+// Templates that know of calls are told of messages without content, as some render calls only there;
+// an empty text is content. Others are told of an empty text.
+func TestNoContent(t *testing.T) {
+	const sees = `{{ messages[0].content is none }} {{ messages[0].content }}`
+	call := map[string]any{"type": "function", "function": map[string]any{"name": "f", "arguments": map[string]any{}}}
+	for _, c := range []struct {
+		source string
+		none   bool
+		goOn   bool
+		want   string
+	}{
+		{sees + "{# tool_calls #}", true, false, "true None"},
+		{sees + "{# tool_calls #}", true, true, "false "},
+		{sees + "{# tool_calls #}", false, false, "false "},
+		{sees, true, false, "false "},
+	} {
+		got, err := renderSource(t, c.source, chat.Conversation{
+			Messages: []chat.Message{{Role: "assistant", NoContent: c.none, ToolCalls: []any{call}}}, ContinueLast: c.goOn,
+		})
+		if err != nil || !strings.EqualFold(got, c.want) {
+			t.Errorf("%+v: %q, error %v", c, got, err)
+		}
 	}
 }

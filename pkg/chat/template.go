@@ -153,7 +153,7 @@ func (s *set) Render(ctx context.Context, c Conversation) (string, error) {
 	if len(c.Messages) == 0 {
 		return "", errors.New("messages: give at least one")
 	}
-	variables, err := s.variables(c)
+	variables, err := s.variables(n, c)
 	if err != nil {
 		return "", err
 	}
@@ -175,7 +175,10 @@ func (s *set) Render(ctx context.Context, c Conversation) (string, error) {
 	return strings.TrimRight(prompt[:at], " \t\n\r\v\f"), nil
 }
 
-func (s *set) variables(c Conversation) (*jinja.Dict, error) {
+// variables are what a template sees. One that knows of no calls would print no content as the word
+// None, or fail: it gets an empty text.
+func (s *set) variables(n *named, c Conversation) (*jinja.Dict, error) {
+	knowsCalls := strings.Contains(n.source, "tool_calls")
 	out := jinja.NewDict()
 	for _, key := range s.tokens.Keys() {
 		v, _ := s.tokens.Get(key)
@@ -196,8 +199,9 @@ func (s *set) variables(c Conversation) (*jinja.Dict, error) {
 	messages := make([]any, len(c.Messages))
 	for i, m := range c.Messages {
 		if c.ContinueLast && i == len(c.Messages)-1 {
-			m.Content += continueMark
+			m.Content, m.NoContent = m.Content+continueMark, false
 		}
+		m.NoContent = m.NoContent && knowsCalls
 		v, err := m.value()
 		if err != nil {
 			return nil, fmt.Errorf("messages[%d].%w", i, err)

@@ -83,7 +83,10 @@ func TestConversation(t *testing.T) {
 		"special tokens": {func(c *inferencev1.Conversation) { c.Messages[0].Content = "a<|end_of_text|>" }, "user: a<|end_of_text|> A"},
 		"tools":          {func(c *inferencev1.Conversation) { c.Tools = append(c.Tools, tool) }, `user: Once upon a time {"type": "function", "function": {"name": "f", "parameters": {}}} A`},
 		"a call":         {func(c *inferencev1.Conversation) { c.Messages[0].ToolCalls = []*structpb.Struct{call} }, `user: Once upon a time{"id": "1", "function": {"name": "f", "arguments": {"n": 3}}} A`},
-		"arguments":      {func(c *inferencev1.Conversation) { c.TemplateArguments = object(t, map[string]any{"more": " more"}) }, "user: Once upon a time more A"},
+		"a call alone": {func(c *inferencev1.Conversation) {
+			c.Messages[0] = &inferencev1.Message{Role: "assistant", NoContent: true, ToolCalls: []*structpb.Struct{call}}
+		}, `assistant: None{"id": "1", "function": {"name": "f", "arguments": {"n": 3}}} A`},
+		"arguments": {func(c *inferencev1.Conversation) { c.TemplateArguments = object(t, map[string]any{"more": " more"}) }, "user: Once upon a time more A"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inMesh(t, nil, func(t *testing.T, m *mesh) {
@@ -122,6 +125,7 @@ func TestBadConversations(t *testing.T) {
 		"no role":             {conversation(said("user", "a"), said("", "b")), "conversation.messages[1].role", "empty"},
 		"a long role":         {conversation(said(strings.Repeat("r", 257), "b")), "conversation.messages[0].role", "256"},
 		"a long name":         {conversation(&inferencev1.Message{Role: "user", Name: strings.Repeat("n", 257)}), "conversation.messages[0].name", "256"},
+		"content and none":    {conversation(&inferencev1.Message{Role: "user", Content: "a", NoContent: true}), "conversation.messages[0].no_content", "leave one of them out"},
 		"many messages":       {conversation(make([]*inferencev1.Message, 4097)...), "conversation.messages", "4097"},
 		"too long":            {conversation(said("user", strings.Repeat("dog ", window))), "conversation", "context length is 256"},
 		"refused":             {conversation(said("critic", "b")), "conversation", "refuses it: no critics"},

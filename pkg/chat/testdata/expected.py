@@ -53,6 +53,9 @@ def prompt(source, c):
     messages, goes_on = copy.deepcopy(c["messages"]), c.get("continue", False)
     if goes_on:
         messages[-1]["content"] += MARK
+    if "tool_calls" not in source:  # one that knows of no calls gets an empty text for no content
+        for m in messages:
+            m["content"] = m["content"] or ""
     out = environment().from_string(source).render(
         messages=messages, tools=c.get("tools"), documents=None, add_generation_prompt=not goes_on,
         **TOKENS, **c.get("arguments", {}))

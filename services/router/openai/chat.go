@@ -119,6 +119,8 @@ func (f *fields) message() *inferencev1.Message {
 	if function := f.object("function_call"); function != nil && role == "assistant" {
 		m.ToolCalls = append(m.ToolCalls, f.functionCall(function, oldCallID))
 	}
+	// As in transformers: a template may render calls only where there is no content.
+	m.NoContent = len(m.GetToolCalls()) > 0 && m.GetContent() == "" && !f.has("content")
 	if f.has("audio") {
 		f.wrong(unsupported(f.at+"audio", "is not supported; leave it out"))
 	}

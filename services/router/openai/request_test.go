@@ -53,7 +53,7 @@ func TestTranslates(t *testing.T) {
 		{"some of the tools", chats, `{` + hi + `,` + someTools + `,"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"required","tools":[{"type":"function","function":{"name":"f"}}]}}}`, `sampling{} conversation{messages{role:"user" content:"hi"} ` + ourTools + ` tool_choice{required:true functions:"f"}}`},
 		{"a function", chats, `{` + hi + `,"functions":[{"name":"f"}],"function_call":{"name":"f"}}`, `sampling{} conversation{messages{role:"user" content:"hi"} tools_json:'{"type":"function","function":{"name":"f"}}' tool_choice{required:true single:true functions:"f"}}`},
 		{"calls of functions", chats, `{"messages":[{"role":"assistant","function_call":{"name":"f","arguments":"{}"}},{"role":"function","name":"f","content":"r"}]}`,
-			`sampling{} conversation{messages{role:"assistant" tool_calls{fields{key:"id" value{string_value:"function0"}} fields{key:"type" value{string_value:"function"}} fields{key:"function" value{struct_value{fields{key:"name" value{string_value:"f"}} fields{key:"arguments" value{string_value:"{}"}}}}}}} messages{role:"tool" name:"f" content:"r" tool_call_id:"function0"}}`},
+			`sampling{} conversation{messages{role:"assistant" tool_calls{fields{key:"id" value{string_value:"function0"}} fields{key:"type" value{string_value:"function"}} fields{key:"function" value{struct_value{fields{key:"name" value{string_value:"f"}} fields{key:"arguments" value{string_value:"{}"}}}}}} no_content:true} messages{role:"tool" name:"f" content:"r" tool_call_id:"function0"}}`},
 		{"no tools", chats, `{` + hi + `,"tools":[],"tool_choice":"auto"}`, `sampling{} ` + user},
 		{"template", chats, `{` + hi + `,"chat_template_kwargs":{"enable_thinking":false}}`,
 			`sampling{} conversation{messages{role:"user" content:"hi"} template_arguments{fields{key:"enable_thinking" value{bool_value:false}}}}`},
@@ -62,11 +62,14 @@ func TestTranslates(t *testing.T) {
 		{"roles", chats, `{"messages":[{"role":"developer","content":"a","name":"n"},{"role":"system","content":[{"type":"text","text":"b"},{"type":"text","text":"c"}]},{"role":"assistant","refusal":"no"},{"role":"tool","tool_call_id":"t","content":"r"}]}`,
 			`sampling{} conversation{messages{role:"system" content:"a" name:"n"} messages{role:"system" content:"b\nc"} messages{role:"assistant" content:"no"} messages{role:"tool" content:"r" tool_call_id:"t"}}`},
 		{"calls", chats, `{"messages":[{"role":"assistant","content":null,"tool_calls":[{"id":"t","type":"function","function":{"name":"f","arguments":"{\"x\":9007199254740993}"}}]}]}`,
-			`sampling{} conversation{messages{role:"assistant" tool_calls{fields{key:"id" value{string_value:"t"}} fields{key:"type" value{string_value:"function"}} fields{key:"function" value{struct_value{fields{key:"name" value{string_value:"f"}} fields{key:"arguments" value{string_value:"{\"x\":9007199254740993}"}}}}}}}}`},
+			`sampling{} conversation{messages{role:"assistant" tool_calls{fields{key:"id" value{string_value:"t"}} fields{key:"type" value{string_value:"function"}} fields{key:"function" value{struct_value{fields{key:"name" value{string_value:"f"}} fields{key:"arguments" value{string_value:"{\"x\":9007199254740993}"}}}}}} no_content:true}}`},
 		{"calls as objects", chats, `{"messages":[{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":{"x":1}}},{"function":{"name":"g"}}]}]}`,
 			`sampling{} conversation{messages{role:"assistant"
 			tool_calls{fields{key:"id" value{string_value:""}} fields{key:"type" value{string_value:"function"}} fields{key:"function" value{struct_value{fields{key:"name" value{string_value:"f"}} fields{key:"arguments" value{string_value:"{\"x\":1}"}}}}}}
-			tool_calls{fields{key:"id" value{string_value:""}} fields{key:"type" value{string_value:"function"}} fields{key:"function" value{struct_value{fields{key:"name" value{string_value:"g"}} fields{key:"arguments" value{string_value:"{}"}}}}}}}}`},
+			tool_calls{fields{key:"id" value{string_value:""}} fields{key:"type" value{string_value:"function"}} fields{key:"function" value{struct_value{fields{key:"name" value{string_value:"g"}} fields{key:"arguments" value{string_value:"{}"}}}}}} no_content:true}}`},
+		{"calls beside an empty text", chats, `{"messages":[{"role":"assistant","content":"","tool_calls":[{"function":{"name":"f"}}]}]}`,
+			`sampling{} conversation{messages{role:"assistant"
+			tool_calls{fields{key:"id" value{string_value:""}} fields{key:"type" value{string_value:"function"}} fields{key:"function" value{struct_value{fields{key:"name" value{string_value:"f"}} fields{key:"arguments" value{string_value:"{}"}}}}}}}}`},
 		{"numbers of a template", chats, `{` + hi + `,"chat_template_kwargs":{"a":9007199254740992,"b":[0.1,1e300]}}`,
 			`sampling{} conversation{messages{role:"user" content:"hi"} template_arguments{fields{key:"a" value{number_value:9007199254740992}} fields{key:"b" value{list_value{values{number_value:0.1} values{number_value:1e300}}}}}}`},
 		{"completion", completions, `{"prompt":"hi","logprobs":2,"best_of":1,"suffix":""}`, `sampling{} logprobs:2 prompt:"hi"`},

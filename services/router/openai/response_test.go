@@ -49,7 +49,7 @@ func TestResponsesTranslate(t *testing.T) {
 		{"calls are of the turn that made them", `{"input":[{"role":"user","content":"a"},{"role":"assistant","content":"b"},{"type":"function_call","call_id":"1","name":"f","arguments":"{\"x\":1}"},{"type":"function_call","call_id":"2","name":"g","arguments":""},
 			{"type":"function_call_output","call_id":"1","output":"one"},{"type":"function_call_output","call_id":"2","name":"g","output":[{"type":"input_text","text":"two"}]},{"type":"function_call","call_id":"3","name":"h","arguments":"{}"}]}`,
 			`sampling{} conversation{messages{role:"user" content:"a"} messages{role:"assistant" content:"b" tool_calls` + fmt.Sprintf(call, "1", "f", `{\"x\":1}`) + ` tool_calls` + fmt.Sprintf(call, "2", "g", "{}") + `}
-			messages{role:"tool" tool_call_id:"1" content:"one"} messages{role:"tool" tool_call_id:"2" name:"g" content:"two"} messages{role:"assistant" tool_calls` + fmt.Sprintf(call, "3", "h", "{}") + `}}`},
+			messages{role:"tool" tool_call_id:"1" content:"one"} messages{role:"tool" tool_call_id:"2" name:"g" content:"two"} messages{role:"assistant" tool_calls` + fmt.Sprintf(call, "3", "h", "{}") + ` no_content:true}}`},
 	} {
 		f := &fake{words: []string{"a"}}
 		if w := ask(t, f, http.MethodPost, responses, c.body); w.Code != http.StatusOK || w.Header().Get("X-Tandem-Ignored") != "" {

@@ -97,7 +97,7 @@ func (f *fields) said() *inferencev1.Message {
 // callItem reads a call that a model made.
 func (f *fields) callItem() *inferencev1.Message {
 	f.needs("name")
-	return &inferencev1.Message{Role: "assistant", ToolCalls: []*structpb.Struct{f.functionCall(f, f.needs("call_id"))}}
+	return &inferencev1.Message{Role: "assistant", NoContent: true, ToolCalls: []*structpb.Struct{f.functionCall(f, f.needs("call_id"))}}
 }
 
 // needs is a text that has to be there.

@@ -468,7 +468,11 @@ type Message struct {
 	// {"name": …, "arguments": {…}}}. Arguments may be a JSON string.
 	ToolCalls []*structpb.Struct `protobuf:"bytes,4,rep,name=tool_calls,json=toolCalls,proto3" json:"tool_calls,omitempty"`
 	// In a tool's message: the id of the call it answers.
-	ToolCallId    string `protobuf:"bytes,5,opt,name=tool_call_id,json=toolCallId,proto3" json:"tool_call_id,omitempty"`
+	ToolCallId string `protobuf:"bytes,5,opt,name=tool_call_id,json=toolCallId,proto3" json:"tool_call_id,omitempty"`
+	// There is no content, as where JSON has null: templates that know of calls find none in
+	// place of an empty text. It is meant for an assistant's calls alone, which some render only
+	// then.
+	NoContent     bool `protobuf:"varint,6,opt,name=no_content,json=noContent,proto3" json:"no_content,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -536,6 +540,13 @@ func (x *Message) GetToolCallId() string {
 		return x.ToolCallId
 	}
 	return ""
+}
+
+func (x *Message) GetNoContent() bool {
+	if x != nil {
+		return x.NoContent
+	}
+	return false
 }
 
 // GenerateEvent is one message of the response: Accepted first, then PromptLogprobs if they
@@ -1791,7 +1802,7 @@ const file_tandem_inference_v1_inference_proto_rawDesc = "" +
 	"ToolChoice\x12\x1a\n" +
 	"\brequired\x18\x01 \x01(\bR\brequired\x12\x1c\n" +
 	"\tfunctions\x18\x02 \x03(\tR\tfunctions\x12\x16\n" +
-	"\x06single\x18\x03 \x01(\bR\x06single\"\xa5\x01\n" +
+	"\x06single\x18\x03 \x01(\bR\x06single\"\xc4\x01\n" +
 	"\aMessage\x12\x12\n" +
 	"\x04role\x18\x01 \x01(\tR\x04role\x12\x18\n" +
 	"\acontent\x18\x02 \x01(\tR\acontent\x12\x12\n" +
@@ -1799,7 +1810,9 @@ const file_tandem_inference_v1_inference_proto_rawDesc = "" +
 	"\n" +
 	"tool_calls\x18\x04 \x03(\v2\x17.google.protobuf.StructR\ttoolCalls\x12 \n" +
 	"\ftool_call_id\x18\x05 \x01(\tR\n" +
-	"toolCallId\"\xb5\x02\n" +
+	"toolCallId\x12\x1d\n" +
+	"\n" +
+	"no_content\x18\x06 \x01(\bR\tnoContent\"\xb5\x02\n" +
 	"\rGenerateEvent\x12\x16\n" +
 	"\x06offset\x18\x01 \x01(\x04R\x06offset\x12;\n" +
 	"\baccepted\x18\x02 \x01(\v2\x1d.tandem.inference.v1.AcceptedH\x00R\baccepted\x129\n" +
