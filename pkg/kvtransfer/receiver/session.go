@@ -125,7 +125,7 @@ func (c *Core) join(s *stream, hello *kvtransferv1.SenderHello) {
 		return
 	}
 	s.session, s.stripe, s.phase = of, int(hello.GetStripe()), ready
-	of.streams[s.stripe] = s
+	of.streams[s.stripe], of.heard = s, c.now
 	of.joined++
 	of.left++
 	c.deadlines.Set(timer{stream: s.id}, c.now.Add(c.cfg.Lease))
