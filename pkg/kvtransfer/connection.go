@@ -16,8 +16,13 @@ import (
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 )
 
-// errConnectionOver is returned by an open on a connection that has ended.
-var errConnectionOver = errors.New("the connection has ended")
+var (
+	// errConnectionOver is returned by an open on a connection that has ended.
+	errConnectionOver = errors.New("the connection has ended")
+	// errUnanswered is returned by an open on a connection that was there before, if it was lost
+	// before the receiver answered.
+	errUnanswered = errors.New("the session ended before the receiver answered")
+)
 
 // connection is one session with one receiver, from dialling to its end. It is not reused.
 type connection struct {
@@ -38,6 +43,7 @@ type connection struct {
 	err       error       // why loop is nil
 
 	// Guarded by loop.
+	brokeOff  bool // by this side: the receiver broke the protocol, or was silent
 	transfers map[uint64]*Transfer
 	idle      []*shipment // for reuse
 	loans     map[uint64]*shipment
@@ -117,19 +123,17 @@ func (c *connection) run() {
 
 // close ends the connection after its transfers, or dialling at once.
 func (c *connection) close() {
-	select {
-	case <-c.ready:
-		if c.loop != nil {
-			c.loop.Handle(sender.Close{})
-		}
-	default:
+	switch {
+	case !isClosed(c.ready):
 		c.cancel()
+	case c.loop != nil:
+		c.loop.Handle(sender.Close{})
 	}
 }
 
 // open waits for the session, then for the receiver's Accept or Refuse.
 func (c *connection) open(ctx context.Context, ticket *kvtransferv1.Ticket, requestID string) (*Transfer, error) {
-	opened := time.Now()
+	opened, wasReady := time.Now(), isClosed(c.ready)
 	select {
 	case <-c.ready:
 	case <-ctx.Done():
@@ -153,11 +157,23 @@ func (c *connection) open(ctx context.Context, ticket *kvtransferv1.Ticket, requ
 		}
 		return t, nil
 	case <-t.done:
+		if wasReady && c.leftUnanswered(t) {
+			return nil, fmt.Errorf("%w: %w", errUnanswered, t.Err())
+		}
 		return nil, t.Err()
 	case <-ctx.Done():
 		t.Abort(kvtransferv1.AbortReason_ABORT_REASON_CANCELLED)
 		return nil, fmt.Errorf("wait for the accept of %q: %w", c.peer.receiver, context.Cause(ctx))
 	}
+}
+
+// leftUnanswered reports whether a transfer ended because the session was lost before the
+// receiver answered.
+func (c *connection) leftUnanswered(t *Transfer) bool {
+	c.loop.Lock()
+	defer c.loop.Unlock()
+	_, broken := errors.AsType[*BrokenError](t.err)
+	return broken && !isClosed(t.accepted) && !c.brokeOff
 }
 
 func (c *connection) begin(t *Transfer, ticket *kvtransferv1.Ticket, requestID, traceParent string) error {
@@ -212,6 +228,7 @@ func (c *connection) apply(_ time.Time, actions []sender.Action) {
 			delete(c.transfers, a.ID)
 		case sender.CloseStream:
 			if a.Err != nil {
+				c.brokeOff = true
 				c.sender.cfg.Logger.Warn("kv session broke off",
 					slog.String("receiver", c.peer.receiver), slog.Any("error", a.Err))
 			}
@@ -225,6 +242,15 @@ func poke(wake chan<- struct{}) {
 	select {
 	case wake <- struct{}{}:
 	default:
+	}
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
 	}
 }
 

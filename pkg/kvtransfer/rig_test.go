@@ -55,6 +55,7 @@ type rigConfig struct {
 	sender   kvtransfer.SenderConfig
 	pages    func(kvcache.Layout, int) *kvtransfertest.Pages
 	mapped   bool
+	serving  grpc.StreamServerInterceptor
 }
 
 type option func(*rigConfig)
@@ -133,7 +134,11 @@ func newRig(t *testing.T, options ...option) *rig {
 	if g.sender, err = kvtransfer.NewSender(c.sender, g.from); err != nil {
 		t.Fatal(err)
 	}
-	server := grpc.NewServer(grpc.ForceServerCodecV2(wire.Codec()))
+	serving := []grpc.ServerOption{grpc.ForceServerCodecV2(wire.Codec())}
+	if c.serving != nil {
+		serving = append(serving, grpc.StreamInterceptor(c.serving))
+	}
+	server := grpc.NewServer(serving...)
 	g.receiver.Register(server)
 	g.stop = server.Stop
 	var tasks sync.WaitGroup

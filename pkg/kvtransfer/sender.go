@@ -70,6 +70,9 @@ func (s *Sender) WorkerID() string { return s.cfg.WorkerID }
 // transfer with Commit or Abort. If ctx has a sampled span, the receiver's span becomes its
 // child.
 //
+// A session that was there already may end while it waits, as the receiver ends idle ones. Open
+// then tries once more over a new one.
+//
 // Errors: *RefusedError, *BrokenError (the receiver is not registered at the ticket's addresses,
 // no address answered, or the stream ended),
 // ErrClosed, or that of ctx. After an error a transfer that the receiver may know of is
@@ -86,20 +89,22 @@ func (s *Sender) Open(ctx context.Context, ticket *kvtransferv1.Ticket, requestI
 			return nil, fmt.Errorf("open kv transfer: %w", &BrokenError{Peer: ticket.GetReceiver(), Err: err})
 		}
 	}
-	for {
+	for again := true; ; {
 		conn, err := s.connection(ticket)
 		if err != nil {
 			return nil, fmt.Errorf("open kv transfer: %w", err)
 		}
 		t, err := conn.open(ctx, ticket, requestID)
-		if errors.Is(err, errConnectionOver) {
-			s.drop(conn)
-			continue
-		}
-		if err != nil {
+		switch {
+		case err == nil:
+			return t, nil
+		case errors.Is(err, errConnectionOver):
+		case errors.Is(err, errUnanswered) && again:
+			again = false // a receiver that has accepted it refuses the ticket
+		default:
 			return nil, fmt.Errorf("open kv transfer: %w", err)
 		}
-		return t, nil
+		s.drop(conn)
 	}
 }
 
