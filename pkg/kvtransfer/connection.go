@@ -39,8 +39,9 @@ type connection struct {
 	// Set before ready is closed.
 	loop      *coreloop.Loop[*sender.Core, sender.Event, sender.Action]
 	transport string
-	mapping   MappedPages // of the receiver; nil: its pages are not mapped
-	err       error       // why loop is nil
+	address   string                    // that answered
+	shared    *kvtransferv1.SharedPages // how the receiver's pages can be mapped; nil: they cannot
+	err       error                     // why loop is nil
 
 	// Guarded by loop.
 	brokeOff  bool // by this side: the receiver broke the protocol, or was silent
@@ -49,6 +50,10 @@ type connection struct {
 	loans     map[uint64]*shipment
 	returned  *sync.Cond         // on loop: no loans are left
 	windows   map[uint64]*window // of transfers that write into mapping
+	mapping   MappedPages        // of the receiver; nil: its pages are not mapped
+	mapAgain  time.Time          // when a transfer may try to map them; zero: none may
+	mapPause  time.Duration      // before that
+	maps      sync.WaitGroup     // tries in progress; none begins once the session is lost
 }
 
 func newConnection(s *Sender, to peer, addresses []string, ticket *kvtransferv1.Ticket) *connection {
@@ -79,7 +84,8 @@ func (c *connection) run() {
 	address, links, err := c.dial()
 	var unmapped error
 	if err == nil {
-		c.mapping, unmapped = c.mapPages(address, links[0].hello)
+		c.address = address
+		unmapped = c.mapFirst(links[0].hello)
 		if unmapped != nil && c.sender.cfg.OnlyMapped {
 			closeLinks(links)
 			err = &BrokenError{Peer: c.peer.receiver, Err: unmapped}
@@ -96,7 +102,7 @@ func (c *connection) run() {
 		return
 	}
 	log := c.sender.cfg.Logger.With(slog.String("receiver", c.peer.receiver))
-	open := []any{slog.String("address", address), slog.Int("streams", len(links)), slog.Bool("mapped", c.mapping != nil)}
+	open := []any{slog.String("address", address), slog.Int("streams", len(links)), slog.Bool("mapped", unmapped == nil)}
 	if unmapped != nil && c.sender.cfg.MapPages != nil {
 		open = append(open, slog.String("why_not_mapped", unmapped.Error()))
 	}
@@ -114,6 +120,7 @@ func (c *connection) run() {
 	c.loop.Handle(sender.StreamLost{Err: context.Cause(c.ctx)})
 	tasks.Wait()
 	c.awaitLoans()
+	c.maps.Wait()
 	if c.mapping != nil {
 		c.mapping.Close() // the writers have ended
 	}
@@ -139,6 +146,7 @@ func (c *connection) open(ctx context.Context, ticket *kvtransferv1.Ticket, requ
 	case <-ctx.Done():
 		return nil, fmt.Errorf("connect to %q: %w", c.peer.receiver, context.Cause(ctx))
 	}
+	c.mapLater(ctx, ticket)
 	t := &Transfer{
 		conn: c, id: ticket.GetTransferId(), opened: opened,
 		accepted: make(chan struct{}), released: make(chan struct{}), done: make(chan struct{}),

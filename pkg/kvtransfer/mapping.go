@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
+	"time"
 
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/internal/sharedpages"
@@ -47,22 +49,76 @@ func MapPages(ctx context.Context, r MapRequest) (MappedPages, error) {
 	return m, nil
 }
 
-// mapPages maps the pages of a session's receiver, if both sides want that and are on one host.
-// The error is why not.
-func (c *connection) mapPages(address string, hello *kvtransferv1.ReceiverHello) (MappedPages, error) {
-	shared, by := hello.GetShared(), c.sender.cfg.MapPages
+// How long a session whose pages could not be mapped goes without, at first and at most.
+const (
+	minMapPause = time.Second
+	maxMapPause = time.Minute
+)
+
+// mapFirst maps the pages of a new session's receiver, if both sides want that. The error is why
+// not.
+func (c *connection) mapFirst(hello *kvtransferv1.ReceiverHello) error {
+	shared := hello.GetShared()
 	switch {
-	case by == nil:
-		return nil, errors.New("this side does not map pages")
+	case c.sender.cfg.MapPages == nil:
+		return errors.New("this side does not map pages")
 	case shared == nil:
-		return nil, errors.New("the receiver does not share its pages")
+		return errors.New("the receiver does not share its pages")
 	case shared.GetUnavailable() != "":
-		return nil, errors.New(shared.GetUnavailable())
+		return errors.New(shared.GetUnavailable())
 	}
-	ctx, cancel := context.WithTimeoutCause(c.ctx, c.sender.cfg.ConnectTimeout, errConnectTimeout)
+	var err error
+	c.shared = shared
+	if c.mapping, err = c.mapPages(c.ctx, c.ticket); err != nil {
+		c.pauseMaps()
+	}
+	return err
+}
+
+// mapLater maps the pages for a transfer and those after it, if they could not be mapped before
+// for a reason that may have passed: the ticket was used or over, or a process that has just ended
+// had them mapped.
+func (c *connection) mapLater(ctx context.Context, ticket *kvtransferv1.Ticket) {
+	if c.shared == nil || c.loop == nil {
+		return
+	}
+	c.loop.Lock()
+	due := !c.mapAgain.IsZero() && !time.Now().Before(c.mapAgain) && !c.loop.Core.Lost()
+	if due {
+		c.mapAgain = time.Time{}
+		c.maps.Add(1)
+	}
+	c.loop.Unlock()
+	if !due {
+		return
+	}
+	defer c.maps.Done()
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	m, err := by(ctx, MapRequest{
-		Address: address, Socket: shared.GetSocket(), Key: shared.GetKey(), TransferID: c.ticket.GetTransferId(), Secret: c.ticket.GetSecret(), Layout: c.sender.cfg.Layout,
+	defer context.AfterFunc(c.ctx, cancel)()
+	mapping, err := c.mapPages(ctx, ticket)
+	if err == nil {
+		c.sender.cfg.Logger.Info("kv session has mapped its receiver's pages", slog.String("receiver", c.peer.receiver))
+	}
+	c.loop.Lock()
+	defer c.loop.Unlock()
+	if c.mapping = mapping; err != nil {
+		c.pauseMaps()
+	}
+}
+
+// pauseMaps has the pages not be mapped for a while. Requires c.loop, once there is one.
+func (c *connection) pauseMaps() {
+	c.mapPause = min(max(2*c.mapPause, minMapPause), maxMapPause)
+	c.mapAgain = time.Now().Add(c.mapPause)
+}
+
+// mapPages asks for the pages with a ticket.
+func (c *connection) mapPages(ctx context.Context, ticket *kvtransferv1.Ticket) (MappedPages, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, c.sender.cfg.ConnectTimeout, errConnectTimeout)
+	defer cancel()
+	m, err := c.sender.cfg.MapPages(ctx, MapRequest{
+		Address: c.address, Socket: c.shared.GetSocket(), Key: c.shared.GetKey(), TransferID: ticket.GetTransferId(), Secret: ticket.GetSecret(), Layout: c.sender.cfg.Layout,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("map the receiver's pages: %w", err)

@@ -4,28 +4,104 @@ import (
 	"errors"
 	"testing"
 	"testing/synctest"
+	"time"
+
+	"github.com/tandem-serving/tandem/pkg/kvtransfer"
 )
 
-// A sender that was given the pages and cannot map them sends over the session's streams.
+// transport sends four blocks and returns over what.
+func (g *rig) transport(first int) string {
+	g.t.Helper()
+	source, target := blockRange(first, 4), blockRange(32+first, 4)
+	ticket, o := g.reserve(target, 0, 4)
+	tr := g.open(ticket)
+	sendAll(tr, source, 0, 4)
+	tr.Commit(nil)
+	wait(g.t, "done", tr.Done())
+	wait(g.t, "committed", o.over)
+	if tr.Err() != nil || !o.committed {
+		g.t.Errorf("%v at the sender, %v at the receiver", tr.Err(), o.err)
+	}
+	g.checkPages(source, target)
+	return tr.Stats().Transport
+}
+
+// A sender that was given the pages and cannot map them sends over the session's streams. It tries
+// again, more and more seldom, and maps them when it can.
 func TestSenderCannotMap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newRig(t, func(c *rigConfig) { c.mapped, c.sender.Streams = true, 3 })
 		g.mapError = errors.New("cannot allocate memory")
-		for i := range 2 {
-			source, target := blockRange(4*i, 4), blockRange(32+4*i, 4)
-			ticket, o := g.reserve(target, 0, 4)
-			tr := g.open(ticket)
-			sendAll(tr, source, 0, 4)
-			tr.Commit(nil)
-			wait(t, "done", tr.Done())
-			wait(t, "committed", o.over)
-			if tr.Err() != nil || !o.committed {
-				t.Errorf("transfer %d: %v at the sender, %v at the receiver", i, tr.Err(), o.err)
+		for i, step := range []struct {
+			after time.Duration
+			tries int
+		}{{0, 1}, {time.Second - 1, 1}, {1, 2}, {2*time.Second - 1, 2}, {1, 3}} {
+			time.Sleep(step.after)
+			if over := g.transport(4 * i); over == "shm" {
+				t.Errorf("transfer %d goes over %s", i, over)
 			}
-			g.checkPages(source, target)
+			if g.mapTries != step.tries {
+				t.Errorf("transfer %d: %d tries, want %d", i, g.mapTries, step.tries)
+			}
 		}
 		if s := g.receiver.Stats(); s.Streams != 3 || s.Mappings != 0 {
 			t.Errorf("stats %+v", s)
 		}
+		g.mapError = nil
+		time.Sleep(4 * time.Second)
+		for range 2 {
+			if over := g.transport(24); over != "shm" || g.mapTries != 4 {
+				t.Errorf("once they can be mapped: %s, %d tries", over, g.mapTries)
+			}
+		}
+		g.checkShut()
+	})
+}
+
+// A session that was begun with a ticket of no use maps the pages with a later one.
+func TestMapWithALaterTicket(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newRig(t, func(c *rigConfig) { c.mapped = true })
+		ticket, o := g.reserve(blockRange(0, 4), 0, 4)
+		g.receiver.Cancel(ticket.GetTransferId())
+		<-o.over
+		if _, err := g.sender.Open(t.Context(), ticket, "r"); refuseReason(err) == 0 {
+			t.Errorf("a ticket that was cancelled: %v", err)
+		}
+		time.Sleep(time.Second)
+		if over := g.transport(0); over != "shm" {
+			t.Errorf("the next goes over %s", over)
+		}
+		if s := g.receiver.Stats(); s.Streams != 1 || s.Mappings != 1 {
+			t.Errorf("stats %+v", s)
+		}
+	})
+}
+
+// A session that ends while its sender asks for the pages again leaves no mapping.
+func TestMapAtTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newRig(t, func(c *rigConfig) { c.mapped = true })
+		g.mapError = errors.New("cannot allocate memory")
+		g.transport(0)
+		g.mapError, g.mapLate = nil, true
+		time.Sleep(time.Second)
+		ticket, _ := g.reserve(blockRange(0, 4), 0, 4)
+		opened := make(chan error, 1)
+		go func() {
+			_, err := g.sender.Open(t.Context(), ticket, "r")
+			opened <- err
+		}()
+		synctest.Wait()
+		if err := g.sender.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if err := <-opened; !errors.Is(err, kvtransfer.ErrClosed) {
+			t.Errorf("open gives %v", err)
+		}
+		if s := g.receiver.Stats(); g.mapTries != 2 || s.Mappings != 0 {
+			t.Errorf("%d tries, stats %+v", g.mapTries, s)
+		}
+		g.receiver.Cancel(ticket.GetTransferId())
 	})
 }

@@ -42,6 +42,8 @@ type rig struct {
 	streams  int    // per session
 	mapped   bool   // senders map the receiver's pages
 	mapError error  // why they cannot, once they were given them
+	mapLate  bool   // they are asked for at the end of the context only
+	mapTries int    // how often one has asked for them
 
 	mu       sync.Mutex
 	mappings []*kvtransfertest.Mapping
@@ -179,7 +181,13 @@ func (g *rig) checkShut() {
 }
 
 // mapPages maps the receiver's pages for the sender, within this process.
-func (g *rig) mapPages(_ context.Context, r kvtransfer.MapRequest) (kvtransfer.MappedPages, error) {
+func (g *rig) mapPages(ctx context.Context, r kvtransfer.MapRequest) (kvtransfer.MappedPages, error) {
+	g.mu.Lock()
+	g.mapTries++
+	g.mu.Unlock()
+	if g.mapLate {
+		<-ctx.Done()
+	}
 	detached, err := g.receiver.Attach(r.Key, r.TransferID, r.Secret)
 	if err != nil {
 		return nil, err

@@ -40,9 +40,6 @@ func (c *connection) write(stream kvtransferv1.KVTransfer_StreamClient, stripe i
 			}
 			*encoded, message = data, encoded
 		case *kvtransferv1.SenderMessage:
-			if c.mapping == nil {
-				break
-			}
 			if err := c.shutPages(out); err != nil {
 				c.fail(err)
 				return
