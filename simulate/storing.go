@@ -182,7 +182,7 @@ func (f *fetching) start(a offload.StartFetch) {
 		return
 	}
 	p.cluster.after(storeclient.DefaultCallTimeout, func() { f.stop(errLate) })
-	failed := func(err error) { f.stop(storeclient.CallError(storeclient.Peer(a.Store), err)) }
+	failed := func(err error) { f.stop(storeclient.CallError(err)) }
 	p.ask(a.Store.ID, a.Store.Epoch, messageBytes+len(a.Prefix.Tokens)*tokenBytes, func(to *process, answer func(func())) {
 		to.store.fetch(a.Prefix, f.ticket, func(_ uint64, err error) {
 			answer(func() {
@@ -259,7 +259,7 @@ func (q *putting) start(to offload.Store) {
 	}))
 	c.plan(q.until, of(func() { q.stop(errLate) }))
 	failed := func(err error) {
-		of(func() { q.over(0, storeclient.CallError(storeclient.Peer(to), err)) })()
+		of(func() { q.over(0, storeclient.CallError(err)) })()
 	}
 	prefix := offload.Prefix{Salt: q.save.Salt, Tokens: q.save.Tokens}
 	p.ask(to.ID, to.Epoch, messageBytes+len(prefix.Tokens)*tokenBytes, func(at *process, answer func(func())) {

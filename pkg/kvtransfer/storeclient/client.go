@@ -187,7 +187,7 @@ func (c *Client) Fetch(ctx context.Context, from Peer, prefix Prefix, blocks []k
 	case ctx.Err() != nil:
 		return 0, fmt.Errorf("fetch kv blocks: %w", context.Cause(ctx))
 	default:
-		return 0, fmt.Errorf("fetch kv blocks: %w", CallError(from, callErr))
+		return 0, fmt.Errorf("fetch kv blocks: %w", CallError(callErr))
 	}
 }
 
@@ -206,7 +206,7 @@ func (c *Client) offer(ctx context.Context, to Peer, prefix Prefix) (*kvtransfer
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		return nil, CallError(to, err)
+		return nil, CallError(err)
 	}
 	return ticket, nil
 }

@@ -9,7 +9,6 @@ import (
 
 	"google.golang.org/grpc"
 
-	"github.com/tandem-serving/tandem/pkg/kvtransfer"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 )
 
@@ -63,7 +62,7 @@ func (c *connections) call(ctx context.Context, to Peer, do func(kvtransferv1.Bl
 			break
 		}
 	}
-	return &kvtransfer.BrokenError{Peer: to.ID, Err: errors.Join(failures...)}
+	return fmt.Errorf("cannot reach store %q: %w", to.ID, errors.Join(failures...))
 }
 
 // acquire returns the entry of a peer and keeps it until release. It replaces an entry with

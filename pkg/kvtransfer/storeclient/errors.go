@@ -12,7 +12,6 @@ import (
 
 	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/inventory"
-	"github.com/tandem-serving/tandem/pkg/kvtransfer"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 )
 
@@ -70,8 +69,8 @@ func (e *LayoutError) Unwrap() error { return e.Err }
 // ErrNotFinite is of blocks that are no use to anybody.
 var ErrNotFinite = errors.New("the blocks are not finite")
 
-// CallError converts a store's answer to a typed error.
-func CallError(peer Peer, err error) error {
+// CallError converts a store's answer to a typed error. Any other error stays what it is.
+func CallError(err error) error {
 	if errors.Is(err, ErrClientClosed) {
 		return err
 	}
@@ -87,9 +86,6 @@ func CallError(peer Peer, err error) error {
 		return ErrRestarted
 	case api.ReasonBlocksMissing:
 		return &MissingError{Blocks: missingBlocks(err)}
-	}
-	if unreachable(err) {
-		return &kvtransfer.BrokenError{Peer: peer.ID, Err: err}
 	}
 	return err
 }
