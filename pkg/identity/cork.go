@@ -24,7 +24,7 @@ var corks = sync.Pool{New: func() any { b := make([]byte, 0, corkBytes+uncorkedB
 // told, as it does from package rpc without TLS.
 type corked struct {
 	net.Conn
-	try  *trywrite.Writer // nil: it is none of the operating system
+	try  *trywrite.Writer // nil: trywrite.New gives none
 	mu   sync.Mutex
 	held *[]byte // nil: writes go out at once
 	err  error

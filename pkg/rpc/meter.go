@@ -24,7 +24,7 @@ type meteredConn struct {
 	net.Conn
 	limiter  *limiter
 	buffered *bufio.Reader
-	try      *trywrite.Writer // nil: it is none of the operating system, or encrypted
+	try      *trywrite.Writer // nil: trywrite.New gives none, or it is encrypted
 	in       frames           // of the goroutine that reads
 	out      frames           // of the goroutine that writes
 	begun    uint32           // the stream whose headers were handed out last

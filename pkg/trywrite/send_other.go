@@ -2,6 +2,6 @@
 
 package trywrite
 
-import "syscall"
+import "errors"
 
-func send(fd int, p []byte) (int, error) { return syscall.Write(fd, p) }
+func send(int, []byte) (int, error) { return 0, errors.ErrUnsupported }

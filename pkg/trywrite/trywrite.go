@@ -7,6 +7,7 @@ package trywrite
 import (
 	"errors"
 	"net"
+	"runtime"
 	"syscall"
 )
 
@@ -26,10 +27,10 @@ type Writer struct {
 	err     error
 }
 
-// New returns a Writer; nil if the connection is none of the operating system.
+// New returns a Writer; nil if the connection is none of the operating system, or that is not Linux.
 func New(conn net.Conn) *Writer {
 	system, is := conn.(syscall.Conn)
-	if !is {
+	if !is || runtime.GOOS != "linux" {
 		return nil
 	}
 	raw, err := system.SyscallConn()

@@ -58,7 +58,7 @@ type conn struct {
 	rest []byte     // what sendNow has kept
 }
 
-// newConn returns inner itself if it is none of the operating system.
+// newConn returns inner itself if trywrite.New gives no Writer for it.
 func newConn(inner net.Conn) net.Conn {
 	if try := trywrite.New(inner); try != nil {
 		return &conn{Conn: inner, try: try}
