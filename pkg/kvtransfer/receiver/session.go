@@ -35,12 +35,10 @@ type stream struct {
 	session *session // nil before SenderHello
 	stripe  int
 	// verified: the peer is known by its certificate.
-	verified bool
-	// outstanding is the payload charged to the sender's credit; landed is the part of it
-	// that can be granted again.
-	outstanding, landed int
-	write               Write // last one emitted
-	grant               Grant // last one emitted
+	verified    bool
+	outstanding int   // payload charged to the sender's credit
+	write       Write // last one emitted
+	grant       Grant // last one emitted
 }
 
 // session is the streams of one sender.

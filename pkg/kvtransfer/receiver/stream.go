@@ -153,20 +153,14 @@ func (c *Core) receiveAbort(s *stream, m *kvtransferv1.Abort) {
 	}
 }
 
-// landed gives credit back. Grants are combined while copies are in progress; the last copy
-// grants the rest, so that the sender cannot stall.
+// landed gives credit back. The driver may combine grants.
 func (c *Core) landed(s *stream, size int) {
-	s.landed += size
-	if s.phase == closing || s.landed == 0 {
+	if s.phase == closing || size == 0 {
 		return
 	}
-	if s.landed < s.outstanding && s.landed < c.cfg.CreditBytes/4 {
-		return
-	}
-	s.grant = Grant{Stream: s.id, Bytes: s.landed}
+	s.outstanding -= size
+	s.grant = Grant{Stream: s.id, Bytes: size}
 	c.emit(&s.grant)
-	s.outstanding -= s.landed
-	s.landed = 0
 }
 
 func (c *Core) send(s *stream, m *kvtransferv1.ReceiverMessage) {
