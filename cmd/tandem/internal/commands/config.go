@@ -79,7 +79,7 @@ func newConfigValidateCommand(build []func() *cobra.Command) *cobra.Command {
 		Short: "Check a configuration file without starting anything",
 		Long: `Checks that every key of FILE is a flag of its command, and that the command would
 start with every value. Keys that FILE leaves out have their defaults. A file for
-'serve' may leave the target to the command line.
+'serve' may leave the target to the command line; it is then checked as that of a worker.
 
 Without --for, the keys decide which command FILE is for: only 'serve' has a target,
 and only 'up' has a number of decode workers. A file can be for both.`,
@@ -158,9 +158,10 @@ func validateFile(of *cobra.Command, file string) error {
 	if err := settings.Validate(of.Flags(), file); err != nil {
 		return err
 	}
-	// One file may do for several targets, which then stand on the command line.
+	// One file may do for several targets, which then stand on the command line. A router checks
+	// what a worker does, and who may call it; a store checks less, having no model.
 	if target := of.Flags().Lookup("target"); target != nil && target.Value.String() == "" {
-		if err := target.Value.Set("router"); err != nil {
+		if err := target.Value.Set("decode"); err != nil {
 			return err
 		}
 	}

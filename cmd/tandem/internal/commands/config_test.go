@@ -67,6 +67,8 @@ func TestConfig(t *testing.T) {
 	// Whose file it is follows from its keys.
 	for _, c := range []struct{ text, valid, want string }{
 		{"target: decode\nkv-memory: 1GiB\n", "serve", ""},
+		{"listen: 0.0.0.0:7072\nkv-memory: 4GiB\n", "serve", ""}, // of a worker: a router would have to ask for keys
+		{"target: router\nlisten: 0.0.0.0:7072\n", "", ":2: listen 0.0.0.0:7072: other machines can reach it"},
 		{"decode: 2\n", "up", ""},
 		{"log:\n  level: info\n", "up serve", ""},
 		{"", "up serve", ""},
