@@ -2,6 +2,8 @@ package commands
 
 import (
 	"crypto/tls"
+	"errors"
+	"net/http"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -82,10 +84,31 @@ func wantsTLS(err error) string {
 		return "the server does not encrypt its connections: leave --ca out, or start it with --tls"
 	case strings.Contains(message, "authentication handshake failed: "):
 		_, problem, _ := strings.Cut(message, "authentication handshake failed: ")
-		return "the server is not trusted (" + strings.TrimSuffix(problem, `"`) + "): pass the authority of its certificate with --ca, and a name that the certificate has with --addr or --control"
-	case strings.Contains(message, "remote error: tls: "):
-		_, problem, _ := strings.Cut(message, "remote error: tls: ")
-		return "the server refuses the certificate (" + strings.TrimSuffix(problem, `"`) + "): pass one of its authority with --cert that has not expired"
+		return notTrusted(strings.TrimSuffix(problem, `"`))
 	}
-	return ""
+	return refusesCertificate(message)
+}
+
+// wantsTLSByHTTP is wantsTLS of an HTTP request.
+func wantsTLSByHTTP(err error) string {
+	if errors.Is(err, http.ErrSchemeMismatch) || strings.Contains(err.Error(), "first record does not look like a TLS handshake") {
+		return "the server does not encrypt its connections: ask it by http://, or start it with --tls"
+	}
+	if untrusted, is := errors.AsType[*tls.CertificateVerificationError](err); is {
+		return notTrusted(untrusted.Error())
+	}
+	return refusesCertificate(err.Error())
+}
+
+func notTrusted(problem string) string {
+	return "the server is not trusted (" + problem + "): pass the authority of its certificate with --ca, and a name that the certificate has with --addr or --control"
+}
+
+// refusesCertificate says what a server has against this side's certificate; empty: nothing.
+func refusesCertificate(message string) string {
+	_, problem, refused := strings.Cut(message, "remote error: tls: ")
+	if !refused {
+		return ""
+	}
+	return "the server refuses the certificate (" + strings.TrimSuffix(problem, `"`) + "): pass one of its authority with --cert that has not expired"
 }

@@ -3,6 +3,7 @@ package commands
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -136,8 +137,16 @@ func probeHTTP(cmd *cobra.Command, security *clientTLS, addr, _ string, timeout 
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: config}}
 	began := time.Now()
 	response, err := client.Do(request)
-	if err != nil {
+	switch {
+	case err == nil:
+	case errors.Is(err, context.Canceled):
+		return result, routerFailure(err, addr, false)
+	case ctx.Err() != nil:
 		return result, fmt.Errorf("no answer from %s within %s: check that it runs and listens there", addr, timeout)
+	case wantsTLSByHTTP(err) != "":
+		return result, fmt.Errorf("%s: %s", addr, wantsTLSByHTTP(err))
+	default:
+		return result, fmt.Errorf("no answer from %s (%w): check that it runs and listens there", addr, errors.Unwrap(err)) // the address is in the *url.Error
 	}
 	defer response.Body.Close()
 	// A line is enough: /readyz says why it is not ready.
