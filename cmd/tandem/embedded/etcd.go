@@ -18,7 +18,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
-	"time"
 
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	"go.etcd.io/etcd/server/v3/embed"
@@ -31,8 +30,6 @@ const (
 	// to wait for.
 	etcdTickMs     = 50
 	etcdElectionMs = 500
-	// etcdStartTimeout bounds a start, also when the context does not.
-	etcdStartTimeout = 30 * time.Second
 )
 
 // EtcdConfig says how to run etcd.
@@ -60,7 +57,8 @@ type Etcd struct {
 
 // StartEtcd starts etcd and waits until it serves, or ctx ends. The caller
 // closes it. The error is one line that says what to do when the port is taken,
-// and when the data are not those of an etcd or are damaged.
+// and when the data are not those of an etcd or are damaged. If ctx ends first, on a slow
+// disk, etcd may be left behind.
 func StartEtcd(ctx context.Context, cfg EtcdConfig) (*Etcd, error) {
 	if cfg.DataDir == "" {
 		return nil, errors.New("start etcd: no data directory is given")
@@ -108,14 +106,15 @@ func StartEtcd(ctx context.Context, cfg EtcdConfig) (*Etcd, error) {
 	if err != nil {
 		return nil, explainData(cfg, cfg.DataDir, err)
 	}
-	server, err := failed.start(config)
+	server, err := failed.start(ctx, config)
 	if err != nil {
 		_ = lock.Close()
+		if errors.Is(err, ctx.Err()) {
+			return nil, explain("etcd", cfg.ClientAddress, err)
+		}
 		return nil, explainData(cfg, config.Dir, err)
 	}
 	e := &Etcd{server: server, lock: lock, failed: failed}
-	timeout := time.NewTimer(etcdStartTimeout)
-	defer timeout.Stop()
 	select {
 	case <-server.Server.ReadyNotify():
 		e.endpoint = client.Scheme + "://" + server.Clients[0].Addr().String()
@@ -129,8 +128,6 @@ func StartEtcd(ctx context.Context, cfg EtcdConfig) (*Etcd, error) {
 		err = errors.New("it stopped before it was ready")
 	case <-ctx.Done():
 		err = ctx.Err()
-	case <-timeout.C:
-		err = fmt.Errorf("not ready after %s: is the disk under %s very slow?", etcdStartTimeout, cfg.DataDir)
 	}
 	e.Close()
 	return nil, explain("etcd", cfg.ClientAddress, err)

@@ -1,6 +1,7 @@
 package embedded
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -49,10 +50,14 @@ func (f failure) logger() *zap.Logger {
 	return zap.NewNop().WithOptions(zap.WithPanicHook(f), zap.WithFatalHook(f))
 }
 
-// start starts etcd. After a failure etcd may keep goroutines and files that
-// nothing can close: the process is about to end.
-func (f failure) start(config *embed.Config) (*embed.Etcd, error) {
-	started := make(chan *embed.Etcd, 1)
+// startGrace is how long a start may still take when its context has ended.
+const startGrace = 3 * time.Second
+
+// start starts etcd, unless ctx ends first: a disk may keep it for ever. After a failure etcd
+// may keep goroutines and files that nothing can close: the process is about to end.
+func (f failure) start(ctx context.Context, config *embed.Config) (*embed.Etcd, error) {
+	started, left := make(chan *embed.Etcd), make(chan struct{})
+	defer close(left)
 	go func() {
 		defer func() {
 			switch reason := recover().(type) {
@@ -73,13 +78,22 @@ func (f failure) start(config *embed.Config) (*embed.Etcd, error) {
 			f.add(err)
 			return
 		}
-		started <- server
+		select {
+		case started <- server:
+		case <-left:
+			server.Close()
+		}
 	}()
+	late := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(startGrace, func() { close(late) }) })
+	defer stop()
 	select {
 	case server := <-started:
 		return server, nil
 	case err := <-f:
 		return nil, err
+	case <-late:
+		return nil, ctx.Err()
 	}
 }
 

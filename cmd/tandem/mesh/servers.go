@@ -28,7 +28,10 @@ func (p *process) newEtcd(ctx context.Context) (_ []lifecycle.Service, err error
 	defer cancel()
 	etcd, err := embedded.StartEtcd(start, embedded.EtcdConfig{DataDir: dir, ClientAddress: "127.0.0.1:0", TLS: p.etcdTLS})
 	if err != nil {
-		if p.dataDir != "" {
+		switch {
+		case errors.Is(err, context.DeadlineExceeded):
+			err = fmt.Errorf("--start-timeout: the embedded etcd is not ready after %s; the disk of %s may be very slow: pass a longer time, or with --data-dir a folder on another disk", p.options.StartTimeout, dir)
+		case p.dataDir != "":
 			err = fmt.Errorf("--data-dir: %w", err)
 		}
 		return nil, errors.Join(err, temporary.Remove())

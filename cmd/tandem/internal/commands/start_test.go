@@ -4,7 +4,10 @@ import (
 	"bytes"
 	"context"
 	"net"
+	"os"
+	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -95,6 +98,27 @@ func TestUpWithoutItsEtcd(t *testing.T) {
 	got := run(t.Context(), "", nil, "up", "--etcd=http://127.0.0.1:1", "--start-timeout=500ms", "--engine=simulated", "--model=../../../../models/fable",
 		"--listen=127.0.0.1:0", "--http=", "--control=", "--log-level=error")
 	checkFailure(t, got, 1, "correct --etcd, or leave --etcd out: 'tandem up' then runs an etcd of its own")
+}
+
+// A disk that does not answer ends a start all the same: here nobody writes to the database that is
+// read.
+func TestUpOnASlowDisk(t *testing.T) {
+	dir := t.TempDir()
+	database := filepath.Join(dir, "etcd", "member", "snap", "db")
+	if err := os.MkdirAll(filepath.Dir(database), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mkfifo(database, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got := run(t.Context(), "", nil, "up", "--data-dir="+dir, "--start-timeout=1ms", "--engine=simulated", "--model=../../../../models/fable",
+		"--listen=127.0.0.1:0", "--http=", "--metrics=", "--control=")
+	checkFailure(t, got, 1, "tandem: --start-timeout: the embedded etcd is not ready after 1ms; the disk of "+dir+" may be very slow: pass")
+	writer, err := os.OpenFile(database, os.O_WRONLY, 0) // the reader goes on
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = writer.Close()
 }
 
 // A router without etcd says that it uses its last view, and for what it waits.
