@@ -8,6 +8,7 @@ import (
 
 	"github.com/tandem-serving/tandem/pkg/auth"
 	"github.com/tandem-serving/tandem/pkg/identity"
+	"github.com/tandem-serving/tandem/pkg/lifecycle"
 	"github.com/tandem-serving/tandem/services/router/openai"
 )
 
@@ -61,24 +62,35 @@ func (p *process) authenticate() func(ctx context.Context, fullMethod string) (c
 // firstTenant is the tenant of the first key.
 const firstTenant = "default"
 
-// makeFirstKey makes a key where there is none that lets anybody in.
-func (p *process) makeFirstKey(ctx context.Context) error {
+// makeFirstKey makes a key where there is none that lets anybody in. Its service revokes it in the
+// end if nobody was told of it: the next start would make none.
+func (p *process) makeFirstKey(ctx context.Context) ([]lifecycle.Service, error) {
 	keys, err := p.members.ListKeys(ctx)
 	if err != nil {
-		return fmt.Errorf("look for API keys: %w", err)
+		return nil, fmt.Errorf("look for API keys: %w", err)
 	}
 	for _, k := range keys {
 		if k.GetRevoked() == nil && (k.GetExpires() == nil || time.Now().Before(k.GetExpires().AsTime())) {
-			return nil
+			return nil, nil
 		}
 	}
 	key, record := auth.NewKey(time.Now())
 	record.Tenant, record.Scopes = firstTenant, []string{string(auth.Generate), string(auth.Operate)}
 	if err := p.members.CreateKey(ctx, record); err != nil {
-		return fmt.Errorf("make the first API key: %w", err)
+		return nil, fmt.Errorf("make the first API key: %w", err)
 	}
 	p.firstKey = key
-	return nil
+	return []lifecycle.Service{{Name: "first API key", Close: func() error {
+		if p.announced.Load() {
+			return nil
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), deregister)
+		defer cancel()
+		if _, err := p.members.RevokeKey(ctx, record.GetId()); err != nil {
+			return fmt.Errorf("revoke the first API key, %s, which was not shown: %w", record.GetId(), err)
+		}
+		return nil
+	}}}, nil
 }
 
 // authenticated has a handler of the router's HTTP port answer only who may do what takes a scope.

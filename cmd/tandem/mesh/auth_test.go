@@ -257,6 +257,44 @@ func TestARevokedKeyWatchesNoMore(t *testing.T) {
 	})
 }
 
+// cancelAt is a log that ends a context at a line with a text.
+type cancelAt struct {
+	text   string
+	cancel func()
+}
+
+func (c cancelAt) Write(p []byte) (int, error) {
+	if strings.Contains(string(p), c.text) {
+		c.cancel()
+	}
+	return len(p), nil
+}
+
+// A key that nobody was told of lets nobody in: the next start makes another.
+func TestFirstKeyOfAStartThatEndsEarly(t *testing.T) {
+	o, data := upOptions(t), t.TempDir()
+	o.Auth.Mode, o.DataDir = auth.Required, data
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	logger := slog.New(slog.NewTextHandler(cancelAt{"service started", cancel}, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	if err := mesh.Run(ctx, o, logger, prometheus.NewRegistry(), ignore, func(mesh.Up) { t.Error("it is ready") }); err != nil {
+		t.Fatal(err)
+	}
+	key := ""
+	sameData := func(o *mesh.UpOptions) { o.DataDir = data }
+	runClosed(t, nil, sameData, func(m *closedMesh) {
+		key = m.up.FirstKey
+		if key == "" || m.models(key) != codes.OK {
+			m.Errorf("the first key is %q", key)
+		}
+	})
+	runClosed(t, nil, sameData, func(m *closedMesh) {
+		if m.up.FirstKey != "" || m.models(key) != codes.OK {
+			m.Errorf("the first key, %q, does not last", key)
+		}
+	})
+}
+
 // A part's certificate opens nothing of an operator's, with a key or without one, and the refusal
 // leaves a router standing and a line for the audit.
 func TestAPartIsNoOperator(t *testing.T) {

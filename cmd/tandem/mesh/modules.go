@@ -65,9 +65,11 @@ type process struct {
 	lastView             *membership.LastView // nil: there is no router that remembers
 	api                  http.Handler         // the router's HTTP API; nil without a router
 	auth                 *auth.Authenticator  // nil: a router asks nobody who they are
-	// wantsKey has a router that asks make an API key where there is none: firstKey.
-	wantsKey bool
-	firstKey string
+	// wantsKey has a router that asks make an API key where there is none: firstKey. announced
+	// says that people were told of it.
+	wantsKey  bool
+	firstKey  string
+	announced atomic.Bool
 	// watchWorkers is router.Service.WatchWorkers; nil without a router.
 	watchWorkers watchWorkers
 	// sizes is router.Service.Sizes; nil without a router. autoscale is which sizes of pools the

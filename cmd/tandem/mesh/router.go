@@ -44,11 +44,6 @@ func (p *process) newRouter(ctx context.Context) (services []lifecycle.Service, 
 	if err := p.newAuth(); err != nil {
 		return nil, err
 	}
-	if p.auth != nil && p.wantsKey {
-		if err := p.makeFirstKey(ctx); err != nil {
-			return nil, err
-		}
-	}
 	publisher := p.signals.NewPublisher(at.id, self.Epoch)
 	dial := func(roles ...identity.Role) func(string) (*grpc.ClientConn, error) {
 		return func(address string) (*grpc.ClientConn, error) {
@@ -106,6 +101,13 @@ func (p *process) newRouter(ctx context.Context) (services []lifecycle.Service, 
 	}
 	if p.control != nil {
 		services = append(services, p.controlServer(service, logger))
+	}
+	if p.auth != nil && p.wantsKey { // last, so that it is revoked whatever fails from now on
+		made, err := p.makeFirstKey(ctx)
+		if err != nil {
+			return nil, err
+		}
+		services = append(services, made...)
 	}
 	return append(services,
 		lifecycle.Service{Name: "router server", Run: func(context.Context) error { return server.Serve(at.listener) }, Stop: server.Stop},

@@ -182,5 +182,6 @@ func run(ctx context.Context, o UpOptions, s *stuck, logger *slog.Logger, regist
 			Prefill: p.ids(controlv1.Role_ROLE_PREFILL), Decode: p.ids(controlv1.Role_ROLE_DECODE), Stores: p.ids(controlv1.Role_ROLE_KVTRANSFER),
 			Certs: p.certs, OutsideBytes: p.outsideBytes(),
 		})
+		p.announced.Store(true)
 	})
 }
