@@ -146,10 +146,13 @@ func (m Machine) disk() Check {
 		data, bad = m.TempDir, Warning
 	}
 	dir := data
-	if _, err := os.Stat(dir); os.IsNotExist(err) {
-		dir = filepath.Dir(dir) // it will be made
+	for { // what is not there will be made
+		if _, err := os.Stat(dir); !os.IsNotExist(err) {
+			break
+		}
+		dir = filepath.Dir(dir)
 	}
-	c := Check{Name: "disk", Status: bad, Advice: "'tandem up' needs as --data-dir a folder that exists, or whose parent does, and that this user may write to"}
+	c := Check{Name: "disk", Status: bad, Advice: "'tandem up' needs as --data-dir a folder that this user may write to, or may make"}
 	if err := unix.Access(dir, unix.W_OK|unix.X_OK); err != nil {
 		c.Detail = fmt.Sprintf("etcd's data cannot be kept in %s (%v)", data, err)
 		return c

@@ -3,6 +3,7 @@ package doctor_test
 import (
 	"errors"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"testing"
 	"testing/fstest"
@@ -67,8 +68,10 @@ func TestMachine(t *testing.T) {
 		{"too few files", func(m m) { m.OpenFiles = 100 }, [][3]string{{"open files", "failed", "a mesh needs 200: raise the limit"}}},
 		{"a full disk", func(m m) { m.LeastFree = 1 << 40 }, [][3]string{{"disk", "failed", "1.0GiB free"}}},
 		{"a full temporary disk", func(m m) { m.DataDir, m.LeastFree = "", 1<<40 }, [][3]string{{"disk", "warning", "1.0GiB free"}}},
-		{"no folder", func(m m) { m.DataDir = filepath.Join(m.DataDir, "a", "b") }, [][3]string{{"disk", "failed", "no such file"}}},
 		{"a folder to be made", func(m m) { m.DataDir = filepath.Join(m.DataDir, "a") }, nil},
+		{"several folders to be made", func(m m) { m.DataDir = filepath.Join(m.DataDir, "a", "b", "c") }, nil},
+		{"a relative one", func(m m) { m.DataDir = filepath.Join("no", "folder") }, nil},
+		{"none that can be made", func(m m) { m.DataDir = filepath.Join(os.DevNull, "a") }, [][3]string{{"disk", "failed", "not a directory"}}},
 		{"a strange disk", func(m m) { m.Free = func(string) (int64, error) { return 0, errors.New("stale") } }, [][3]string{{"disk", "failed", "stale"}}},
 	} {
 		machine := doctor.Machine{

@@ -209,7 +209,7 @@ func explainData(cfg EtcdConfig, dir string, err error) error {
 	case because(syscall.ENFILE):
 		return fmt.Errorf("start etcd: this machine has too many files open (%s): end other programs, or raise its limit, fs.file-max", text)
 	case because(syscall.ENOSPC) || because(syscall.EDQUOT):
-		return fmt.Errorf("start etcd: no space is left for its data in %s (%s): free some, etcd takes at least 200 MB, or choose another data directory", dir, text)
+		return fmt.Errorf("start etcd: no space is left for its data in %s (%s): free some, etcd takes at least %.0f MB, or choose another data directory", dir, text, newEtcdBytes/1e6)
 	case because(syscall.EACCES) || because(syscall.EPERM) || because(syscall.EROFS):
 		return fmt.Errorf("start etcd: it may not write to %s (%s): let this user write there, or choose another data directory", dir, text)
 	}

@@ -22,7 +22,7 @@ func TestWhatTheSystemRefuses(t *testing.T) {
 		{fmt.Errorf("open db: %w", syscall.EMFILE), "raise the limit, such as by 'ulimit -n 65536'"},
 		{errors.New("file descriptor limit of etcd process is too low; please set higher"), "raise the limit, such as by 'ulimit -n 65536'"},
 		{fmt.Errorf("open db: %w", syscall.ENFILE), "end other programs"},
-		{fmt.Errorf("create WAL: %w", syscall.ENOSPC), "free some"},
+		{fmt.Errorf("create WAL: %w", syscall.ENOSPC), "free some, etcd takes at least 200 MB"},
 		{errors.New("failed to create WAL: no space left on device"), "free some"},
 		{fmt.Errorf("create WAL: %w", syscall.EDQUOT), "free some"},
 		{fmt.Errorf("mkdir: %w", syscall.EACCES), "let this user write there"},

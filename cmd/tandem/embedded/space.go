@@ -3,6 +3,8 @@ package embedded
 import (
 	"context"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"syscall"
 	"time"
 
@@ -53,6 +55,18 @@ func (w *SpaceWatch) Run(ctx context.Context) {
 // LeastFreeBytes is how much space the disk of etcd's data needs: etcd takes that of the next
 // segment of its log before it needs it.
 func LeastFreeBytes() int64 { return wal.SegmentSizeBytes }
+
+// newEtcdBytes is what an etcd takes before long: three segments of its log, and its database.
+const newEtcdBytes = 200e6
+
+// StartBytes is how much space the disk of a folder needs for etcd to start on the data in it, or
+// as a new one.
+func StartBytes(dataDir string) int64 {
+	if _, err := os.Stat(filepath.Join(dataDir, "etcd", "member")); err == nil {
+		return LeastFreeBytes()
+	}
+	return newEtcdBytes
+}
 
 // FreeBytes is how many bytes this user may still write to the disk of a folder.
 func FreeBytes(dir string) (int64, error) {

@@ -61,3 +61,13 @@ func TestFreeBytes(t *testing.T) {
 		t.Error("a folder that is not there has a disk")
 	}
 }
+
+// A new etcd needs more than one that has its log already.
+func TestStartBytes(t *testing.T) {
+	dir := t.TempDir()
+	before := embedded.StartBytes(dir)
+	used(t, dir)
+	if after := embedded.StartBytes(dir); after != embedded.LeastFreeBytes() || before <= after {
+		t.Errorf("a new one needs %d bytes, and then %d", before, after)
+	}
+}

@@ -142,7 +142,7 @@ func (d *examination) run(ctx context.Context, timeout time.Duration) ([]doctor.
 	machine := doctor.Machine{
 		Root: os.DirFS("/"), Processors: runtime.NumCPU(), Threads: runtime.GOMAXPROCS(0), Instructions: cpu.InstructionSets(),
 		OpenFiles: files, LeastFiles: mesh.LeastOpenFiles(doctorParts), RouterFiles: mesh.LeastOpenFiles(doctorParts) + routerConnections,
-		DataDir: d.dataDir, TempDir: os.TempDir(), LeastFree: embedded.LeastFreeBytes(), Free: embedded.FreeBytes,
+		DataDir: d.dataDir, TempDir: os.TempDir(), LeastFree: embedded.StartBytes(cmp.Or(d.dataDir, os.TempDir())), Free: embedded.FreeBytes,
 	}
 	questions := []doctor.Question{
 		func(ctx context.Context) []doctor.Check { return d.askClients(ctx, clients) },
