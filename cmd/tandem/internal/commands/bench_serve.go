@@ -62,9 +62,6 @@ Ctrl-C ends the run and reports what was measured; the exit status is then 130.`
 		if err := config.Validate(); err != nil {
 			return settingsError(cmd, err)
 		}
-		if server.openai.URL != "" && cmd.Flags().Changed("addr") {
-			return usageError(cmd, "--addr and --openai name two servers: pass one of them")
-		}
 		if err := outputs.check(cmd); err != nil {
 			return err
 		}

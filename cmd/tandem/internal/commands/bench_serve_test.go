@@ -204,7 +204,10 @@ func TestBenchMistakes(t *testing.T) {
 		{serve("--openai=http://y", "--openai-body=[1]", "--rate=1"), 2, "give --openai-body a JSON object"},
 		{serve("--openai=http://y", "--openai-header=bad", "--rate=1"), 2, "give it as --openai-header"},
 		{serve("--concurrency=9", "--max-in-flight=8"), 2, "--concurrency 9 is more than --max-in-flight 8"},
-		{serve("--addr=x:1", "--openai=http://y", "--rate=1"), 2, "openai"},
+		{serve("--addr=x:1", "--openai=http://y", "--rate=1"), 2, "--addr and --openai name two servers"},
+		{[]string{"bench", "overload", "--addr=x:1", "--openai=http://y", "--slo=ttft:p90<1s"}, 2, "--addr and --openai name two servers"},
+		{serve("--openai=http://y", "--api-key=k", "--rate=1"), 2, "pass the key of the server at --openai as --openai-key"},
+		{[]string{"bench", "overload", "--openai=http://y", "--api-key=k", "--slo=ttft:p90<1s"}, 2, "pass the key of the server at --openai as --openai-key"},
 		{serve("--rate=1", "--slo=ttft:p99<500"), 2, "--slo"},
 		{serve("--rate=1", "--slo=tfft:p99<500ms"), 2, "tfft"},
 		{serve("--rate=1", "--mode=both"), 2, "--mode"},
@@ -273,9 +276,9 @@ func TestBenchServeKeepsSecrets(t *testing.T) {
 	file := func(name string) string { return filepath.Join(dir, name) }
 	plain := []string{"--concurrency=2", "--duration=300ms", "--warmup=0s", "--prompt-tokens=4", "--output-tokens=3"}
 	secret := []string{
-		"--openai", strings.Replace(listening.URL, "://", "://user:geheim-2@", 1), "--openai-key", "geheim-1", "--openai-header", "X-Key: geheim-3", "--api-key", "geheim-4",
+		"--openai", strings.Replace(listening.URL, "://", "://user:geheim-2@", 1), "--openai-key", "geheim-1", "--openai-header", "X-Key: geheim-3",
 	}
-	joined := []string{secret[0] + "=" + secret[1], secret[2] + "=" + secret[3], secret[4] + "=" + secret[5], secret[6] + "=" + secret[7]}
+	joined := []string{secret[0] + "=" + secret[1], secret[2] + "=" + secret[3], secret[4] + "=" + secret[5]}
 	address := strings.Replace(listening.URL, "://", "://***@", 1)
 
 	f := benched(t, 0, append(append([]string{"--out", file("a.json"), "--report", file("a.html"), "--csv", file("a.csv"), "--hdr", file("a.hdr")}, secret...), plain...)...)
@@ -283,15 +286,21 @@ func TestBenchServeKeepsSecrets(t *testing.T) {
 		t.Fatalf("%+v", f)
 	}
 	shown := strings.Join(f.Command, " ")
-	for _, want := range []string{"bench serve --json --out", "--openai " + address, "--openai-key *** --openai-header X-Key: *** --api-key *** --concurrency=2"} {
+	for _, want := range []string{"bench serve --json --out", "--openai " + address, "--openai-key *** --openai-header X-Key: *** --concurrency=2"} {
 		if !strings.Contains(shown, want) {
 			t.Errorf("the command reads %q, without %q", shown, want)
 		}
 	}
 	f = benched(t, 0, append(append([]string{"--out", file("b.json")}, joined...), plain...)...)
 	shown = strings.Join(f.Command, " ")
-	if want := "--openai=" + address + " --openai-key=*** --openai-header=X-Key: *** --api-key=*** "; !strings.Contains(shown, want) {
+	if want := "--openai=" + address + " --openai-key=*** --openai-header=X-Key: *** "; !strings.Contains(shown, want) {
 		t.Errorf("the command reads %q, without %q", shown, want)
+	}
+	for given, want := range map[string]string{"--api-key geheim-4": " --api-key *** ", "--api-key=geheim-4": " --api-key=*** "} {
+		f = benched(t, 0, append(append([]string{"--addr", fakeServer(t, quick)}, strings.Fields(given)...), plain...)...)
+		if shown = strings.Join(f.Command, " "); !strings.Contains(shown, want) {
+			t.Errorf("the command reads %q, without %q", shown, want)
+		}
 	}
 	table := run(t.Context(), "", nil, append(append([]string{"bench", "serve"}, secret...), plain...)...)
 	compared := run(t.Context(), "", nil, "bench", "compare", file("a.json"), file("b.json"), "--threshold=99")
