@@ -7,8 +7,10 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"os/signal"
 	"strings"
 	"sync"
+	"syscall"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
@@ -49,6 +51,8 @@ func (f processFlags) run(cmd *cobra.Command, start func(
 	if err != nil {
 		return err
 	}
+	// Nobody may read what it prints any more, as after `| grep -m1 ready`: it serves all the same.
+	signal.Ignore(syscall.SIGPIPE)
 	progress := newProgress(cmd.ErrOrStderr())
 	defer progress.finish()
 	var loaded sync.Once

@@ -3,8 +3,10 @@ package commands_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -119,6 +121,35 @@ func TestUpOnASlowDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = writer.Close()
+}
+
+// TestLogPipeThatCloses runs a mesh, in a process of its own, whose output nobody reads any more, as
+// after `| grep -m1 ready`: it goes on, and drains when it is told to.
+func TestLogPipeThatCloses(t *testing.T) {
+	const inside = "LOG_PIPE_CLOSED"
+	if os.Getenv(inside) != "" {
+		ctx, cancel := context.WithCancel(t.Context())
+		out := &readyWriter{ready: func() {
+			if _, err := os.Stdout.WriteString("ready\n"); errors.Is(err, syscall.EPIPE) {
+				cancel()
+			}
+		}}
+		os.Exit(commands.Run(ctx, commands.Process{Stdout: out, Stderr: os.Stderr, Args: []string{
+			"up", "--engine=simulated", "--model=../../../../models/fable", "--listen=127.0.0.1:0", "--http=", "--metrics=", "--control=", "--log-level=debug",
+		}}))
+	}
+	reader, writer, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = reader.Close()
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestLogPipeThatCloses$")
+	cmd.Env, cmd.Stdout, cmd.Stderr = append(os.Environ(), inside+"=1"), writer, writer
+	err = cmd.Run()
+	_ = writer.Close()
+	if err != nil {
+		t.Error(err)
+	}
 }
 
 // A router without etcd says that it uses its last view, and for what it waits.
