@@ -55,7 +55,7 @@ type running struct {
 //
 // Run returns the first error of any Start, Run or Stop, in order of time, that
 // is not the cancellation of a context, and those of Close; nil if there was none. A
-// panic in Start, Run or Stop counts as its error.
+// panic in Start, Run or Stop counts as its error; its stack is logged.
 func Run(ctx context.Context, log *slog.Logger, stopTimeout time.Duration, ready func(), services ...Service) error {
 	var failure firstError
 	var started []*running
@@ -68,7 +68,7 @@ func Run(ctx context.Context, log *slog.Logger, stopTimeout time.Duration, ready
 			ok = false
 			break
 		}
-		if err := call(ctx, service.Start); err != nil {
+		if err := call(ctx, log, service.Name, service.Start); err != nil {
 			failure.add(fmt.Errorf("start %s: %w", service.Name, err))
 			ok = false
 			break
@@ -87,7 +87,7 @@ func Run(ctx context.Context, log *slog.Logger, stopTimeout time.Duration, ready
 			service.done = make(chan struct{})
 			go func() {
 				defer close(service.done)
-				if err := call(serviceContext, service.Service.Run); err != nil {
+				if err := call(serviceContext, log, service.Name, service.Service.Run); err != nil {
 					failure.add(fmt.Errorf("run %s: %w", service.Name, err))
 				}
 				endOnce()
@@ -114,7 +114,7 @@ func stop(log *slog.Logger, timeout time.Duration, started []*running, failure *
 		service := started[i]
 		if service.Service.Stop != nil {
 			stopped := make(chan error, 1)
-			go func() { stopped <- call(ctx, service.Service.Stop) }()
+			go func() { stopped <- call(ctx, log, service.Name, service.Service.Stop) }()
 			if err, ok := await(ctx, grace, stopped); !ok {
 				failure.add(fmt.Errorf("stop %s: still busy after %s", service.Name, timeout))
 			} else if err != nil {
@@ -149,14 +149,15 @@ func await[T any](ctx context.Context, grace time.Duration, c <-chan T) (T, bool
 	}
 }
 
-// call calls f, if there is one, and makes an error of a panic.
-func call(ctx context.Context, f func(context.Context) error) (err error) {
+// call calls f of a service, if there is one, and makes an error of a panic, whose stack it logs.
+func call(ctx context.Context, log *slog.Logger, service string, f func(context.Context) error) (err error) {
 	if f == nil {
 		return nil
 	}
 	defer func() {
 		if p := recover(); p != nil {
-			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+			log.Error("service panicked", slog.String("service", service), slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
+			err = fmt.Errorf("panic: %v", p)
 		}
 	}()
 	return f(ctx)

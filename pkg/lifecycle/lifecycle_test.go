@@ -1,6 +1,7 @@
 package lifecycle_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -94,9 +95,13 @@ func TestRunReturnsTheFirstError(t *testing.T) {
 				r := &record{}
 				b := r.service("b")
 				test.change(&b)
-				err := lifecycle.Run(t.Context(), quiet(), time.Second, func() { r.add("ready") }, r.service("a"), b, r.service("c"))
-				if test.text == "" && err != nil || test.text != "" && (err == nil || !strings.HasPrefix(err.Error(), test.text)) {
+				var log bytes.Buffer
+				err := lifecycle.Run(t.Context(), slog.New(slog.NewTextHandler(&log, nil)), time.Second, func() { r.add("ready") }, r.service("a"), b, r.service("c"))
+				if test.text == "" && err != nil || test.text != "" && (err == nil || err.Error() != test.text) {
 					t.Errorf("got error %v, want %q", err, test.text)
+				}
+				if panics := strings.Contains(test.text, "panic: "); panics != strings.Contains(log.String(), "service=b panic=ouch stack=") {
+					t.Errorf("it logs %q", &log)
 				}
 				if test.is != nil && !errors.Is(err, test.is) {
 					t.Errorf("%v does not wrap %v", err, test.is)
