@@ -179,7 +179,7 @@ func (d *examination) askClients(ctx context.Context, conn *grpc.ClientConn) []d
 			Advice: "pass --addr if it listens elsewhere",
 		}}
 	case err != nil:
-		return []doctor.Check{failedCheck("router", routerFailure(err, d.clients, false))}
+		return []doctor.Check{failedCheck("router", d.clients, routerFailure(err, d.clients, false))}
 	}
 	checks := []doctor.Check{{Name: "router", Status: doctor.OK, Detail: d.clients + " answers that it could serve a request now"}}
 	if health.GetStatus() != healthv1.HealthCheckResponse_SERVING {
@@ -193,7 +193,7 @@ func (d *examination) askClients(ctx context.Context, conn *grpc.ClientConn) []d
 			Name: "models", Status: doctor.Skipped, Detail: "not checked, since the router asks clients for a key", Advice: "set TANDEM_API_KEY to one",
 		})
 	case err != nil:
-		return append(checks, failedCheck("models", routerFailure(err, d.clients, true)))
+		return append(checks, failedCheck("models", d.clients, routerFailure(err, d.clients, true)))
 	case len(models.GetModels()) == 0:
 		return append(checks, doctor.Check{Name: "models", Status: doctor.Failed, Detail: "the router serves no model", Advice: "start it with --model"})
 	}
@@ -214,7 +214,7 @@ func (d *examination) askControl(ctx context.Context, conn *grpc.ClientConn) []d
 			Advice: "pass --control if one listens elsewhere, or run this command on the router's host",
 		}}
 	case err != nil:
-		return []doctor.Check{failedCheck("control", d.failure(err, false))}
+		return []doctor.Check{failedCheck("control", d.address(), d.failure(err, false))}
 	}
 	return append([]doctor.Check{{Name: "control", Status: doctor.OK, Detail: d.address() + " answers, and takes these credentials"}}, doctor.Mesh(list)...)
 }
@@ -225,9 +225,16 @@ func (d *examination) nobody(flag string, err error) bool {
 	return err != nil && !d.cmd.Flags().Changed(flag) && s.Code() == codes.Unavailable && rpc.DialProblem(err) == syscall.ECONNREFUSED.Error()
 }
 
-// failedCheck is an error, which says what to do behind its first colon.
-func failedCheck(name string, err error) doctor.Check {
-	c := doctor.Check{Name: name, Status: doctor.Failed}
-	c.Detail, c.Advice, _ = strings.Cut(err.Error(), ": ")
-	return c
+// failedCheck is an error of a call to addr, which says what to do behind its first colon: but for
+// one behind the address that it may begin with, and those of a cause in parentheses.
+func failedCheck(name, addr string, err error) doctor.Check {
+	text, begins := strings.CutPrefix(err.Error(), addr+": ")
+	detail, advice, _ := strings.Cut(text, ": ")
+	if before, after, is := strings.Cut(text, "): "); is {
+		detail, advice = before+")", after
+	}
+	if begins {
+		detail = addr + ": " + detail
+	}
+	return doctor.Check{Name: name, Status: doctor.Failed, Detail: detail, Advice: advice}
 }

@@ -4,7 +4,11 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"log/slog"
 	"maps"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -118,6 +122,35 @@ func TestDoctorWithoutARouter(t *testing.T) {
 		{[]string{"--cert=x"}, "--cert: needs --ca"},
 	} {
 		checkFailure(t, run(t.Context(), "", nil, append([]string{"doctor"}, c.args...)...), 2, c.want)
+	}
+}
+
+// What is wrong with the encryption is found, and not advised.
+func TestDoctorOfWhatIsNotTrusted(t *testing.T) {
+	dir := t.TempDir()
+	if got := run(t.Context(), "", nil, "certs", "--dir", dir); got.status != 0 {
+		t.Fatalf("%+v", got)
+	}
+	for name, c := range map[string]struct {
+		server         *httptest.Server
+		detail, advice string
+	}{
+		"another authority": {httptest.NewUnstartedServer(http.NotFoundHandler()), ": the server is not trusted (tls: failed to verify certificate: x509: certificate signed by unknown authority)", "pass the authority"},
+		"plain":             {httptest.NewServer(http.NotFoundHandler()), ": the server does not encrypt its connections", "leave --ca out"},
+	} {
+		if c.server.URL == "" {
+			c.server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+			c.server.EnableHTTP2 = true
+			c.server.StartTLS()
+		}
+		t.Cleanup(c.server.Close)
+		addr := c.server.Listener.Addr().String()
+		checks := examined(t, run(t.Context(), "", nil, "doctor", "--json", "--addr", addr, "--control", addr, "--ca", filepath.Join(dir, "ca.crt"), "--data-dir", dir))
+		for _, check := range []string{"router", "control"} {
+			if got := checks[check]; got.Detail != addr+c.detail || !strings.HasPrefix(got.Advice, c.advice) {
+				t.Errorf("%s: %+v", name, got)
+			}
+		}
 	}
 }
 
