@@ -21,9 +21,8 @@ type typist struct {
 	seen   string
 }
 
-// atTerminal runs a command whose standard input and error are a terminal. status has
-// its exit status; answers is standard output.
-func atTerminal(ctx context.Context, t *testing.T, args ...string) (_ *typist, status <-chan int, answers *strings.Builder) {
+// openTerminal opens a terminal and its other side, which the caller closes.
+func openTerminal(t *testing.T) (screen, terminal *os.File) {
 	t.Helper()
 	screen, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
@@ -36,10 +35,31 @@ func atTerminal(ctx context.Context, t *testing.T, args ...string) (_ *typist, s
 	if err != nil {
 		t.Fatal(err)
 	}
-	terminal, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
+	terminal, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
 		t.Skipf("no terminal: %v", err)
 	}
+	return screen, terminal
+}
+
+// A terminal that knows no escape codes gets none.
+func TestDumbTerminal(t *testing.T) {
+	screen, terminal := openTerminal(t)
+	defer screen.Close()
+	defer terminal.Close()
+	for value, want := range map[string]bool{"xterm": true, "dumb": false} {
+		t.Setenv("TERM", value)
+		if got := commands.WritesOver(terminal); got != want {
+			t.Errorf("TERM=%s: %t, want %t", value, got, want)
+		}
+	}
+}
+
+// atTerminal runs a command whose standard input and error are a terminal. status has
+// its exit status; answers is standard output.
+func atTerminal(ctx context.Context, t *testing.T, args ...string) (_ *typist, status <-chan int, answers *strings.Builder) {
+	t.Helper()
+	screen, terminal := openTerminal(t)
 	before, err := unix.IoctlGetTermios(int(terminal.Fd()), unix.TCGETS)
 	if err != nil {
 		t.Fatal(err)

@@ -18,6 +18,9 @@ func Invocation(program string) string { return invocation(program) }
 // Styles is styles.
 func Styles(environ []string) bool { return styles(environ) }
 
+// WritesOver is writesOver.
+func WritesOver(stream any) bool { return writesOver(stream) }
+
 // PrintSimulated is printSimulated.
 var PrintSimulated = printSimulated
 

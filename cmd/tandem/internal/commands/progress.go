@@ -22,11 +22,11 @@ type progress struct {
 // liveLine is a line on a terminal that is written over.
 type liveLine struct {
 	out      io.Writer
-	terminal bool // out is one
+	terminal bool // out is one that can do that
 	shown    bool // there is a line on it
 }
 
-func newLiveLine(out io.Writer) liveLine { return liveLine{out: out, terminal: isTerminal(out)} }
+func newLiveLine(out io.Writer) liveLine { return liveLine{out: out, terminal: writesOver(out)} }
 
 // eraseLine puts a terminal's cursor to the beginning of an empty line.
 const eraseLine = "\r\x1b[K"

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -135,7 +136,7 @@ Lines below the table say how many workers each pool should have for the load, a
 // elsewhere.
 func startAgain(w io.Writer, first bool) {
 	switch {
-	case isTerminal(w):
+	case writesOver(w):
 		fmt.Fprint(w, "\x1b[H\x1b[2J")
 	case !first:
 		fmt.Fprintln(w)
@@ -147,6 +148,9 @@ func isTerminal(stream any) bool {
 	file, ok := stream.(*os.File)
 	return ok && term.IsTerminal(int(file.Fd()))
 }
+
+// writesOver reports whether a stream is a terminal that knows the codes to write over what it shows.
+func writesOver(stream any) bool { return isTerminal(stream) && !slices.Contains(os.Environ(), dumb) }
 
 // printWorkers prints the workers, of one role unless that is empty.
 func printWorkers(cmd *cobra.Command, response *controlv1.ListWorkersResponse, role string, asJSON bool) error {
