@@ -66,6 +66,7 @@ func (w *world) taken(l *life) {
 		w.t.Fatalf("%d: the cached blocks hold the KV of other tokens", l.request.ID)
 	}
 	w.checkNotSpoilt(l.request.ID, l.table)
+	w.clean(l.table[l.cached/w.config.BlockTokens:])
 	for _, other := range w.order {
 		if other == l {
 			break
@@ -76,6 +77,13 @@ func (w *world) taken(l *life) {
 				w.t.Fatalf("%d was overtaken %d times, allowed are %d", other.request.ID, other.overtaken, limit)
 			}
 		}
+	}
+}
+
+// clean notes that nobody has computed anything yet of what is in blocks.
+func (w *world) clean(blocks []kvcache.BlockID) {
+	for _, id := range blocks {
+		delete(w.origins, id)
 	}
 }
 
@@ -144,6 +152,7 @@ func (w *world) checkWork(l *life, part scheduler.Part, work engine.Sequence) {
 		more++
 	}
 	if n := len(work.Blocks) - len(l.table); n > 0 && n <= more && slices.Equal(work.Blocks[:len(l.table)], l.table) {
+		w.clean(work.Blocks[len(l.table):])
 		l.table = work.Blocks
 	}
 	if len(l.table)*size < work.Start+len(work.Tokens)+drafts {

@@ -292,9 +292,9 @@ type Spoilt struct {
 	// Blocks hold the KV of Tokens tokens.
 	Blocks []kvcache.BlockID
 	Tokens int
-	// Origins says who computed a block, by its index; "": this worker. Of the tokens that
-	// a transfer brought for this sequence, which are the first ones, Received, it is From;
-	// the block that they fill in part is counted as the worker's own.
+	// Origins says who computed a block, by its index; "": this worker. The block that the
+	// tokens of a prompt that a transfer brought, Received of them, fill in part is counted
+	// as the worker's own, since others come behind them: theirs is From.
 	Origins  []string
 	Received int
 	From     string
@@ -302,10 +302,11 @@ type Spoilt struct {
 
 // Origin is who computed the KV of a position; "": this worker.
 func (s *Spoilt) Origin(position, blockTokens int) string {
-	if origin := s.Origins[position/blockTokens]; origin != "" || position >= s.Received {
-		return origin
+	block := position / blockTokens
+	if position < s.Received && block == s.Received/blockTokens {
+		return s.From
 	}
-	return s.From
+	return s.Origins[block]
 }
 
 // RefuseReason is why a request was not taken.

@@ -48,8 +48,8 @@ type sequence struct {
 	samples                       [2]engine.Sample // one for each of Scheduler.steps
 
 	scored   int    // tokens of the prompt, the first ones, after which the next was scored
-	received int    // tokens, the first ones, whose KV a transfer brought
-	from     string // who computed those
+	received int    // tokens, the first ones, whose KV was there when a transfer had ended
+	from     string // who computed what it brought
 	skipped  int    // steps in a row that had nothing of its prompt
 
 	due    time.Time // by Request.FirstIn; zero: it has none

@@ -28,14 +28,16 @@ func (w *world) failed(l *life, a scheduler.Finished) bool {
 	for _, id := range found.Blocks {
 		w.spoilt[id] = true
 	}
-	brought := l.arrived && !l.preempted
+	size, brought := w.config.BlockTokens, 0
+	if l.arrived && !l.preempted {
+		brought = len(l.request.Tokens)
+	}
 	for position := range found.Tokens {
-		origin := found.Origin(position, w.config.BlockTokens)
-		switch {
-		case origin != "" && origin != sender:
-			return false
-		case position < l.cached: // whoever computed that
-		case (origin == sender) != (brought && position < len(l.request.Tokens)):
+		want := w.origins[found.Blocks[position/size]]
+		if position < brought && position >= brought/size*size {
+			want = sender
+		}
+		if found.Origin(position, size) != want {
 			return false
 		}
 	}
@@ -184,6 +186,30 @@ func TestSpoiltKVHasASender(t *testing.T) {
 			if got := c.l.finished.Spoilt.Origin(position, standard.BlockTokens); got != c.origins[i] {
 				t.Errorf("%d: position %d is of %q, want %q", c.l.request.ID, position, got, c.origins[i])
 			}
+		}
+	}
+	w.finishAll()
+}
+
+// TestCachedKVIsNotTheSenders: what a decode worker had in its prefix cache when a transfer
+// brought the rest, it has computed itself, as it has what it generated in an earlier turn.
+func TestCachedKVIsNotTheSenders(t *testing.T) {
+	w := newWorld(t, 20, standard)
+	w.submit(scheduler.Request{ID: 1, Tokens: prompt(8), MaxTokens: 1, Stop: never})
+	w.finishAll()
+	received := w.submit(scheduler.Request{ID: 2, Kind: scheduler.Receive, Tokens: prompt(14), MaxTokens: 9, Stop: never})
+	if received.cached != 8 {
+		t.Fatalf("%d cached tokens", received.cached)
+	}
+	w.arrive(received, 1)
+	*w.pages.at(received.table, 3) = notFinite
+	w.finishStep(1)
+	if received.finished == nil || received.finished.Spoilt == nil {
+		t.Fatalf("%+v", received.finished)
+	}
+	for position, want := range map[int]string{3: "", 7: "", 8: sender, 13: sender, 14: ""} {
+		if got := received.finished.Spoilt.Origin(position, standard.BlockTokens); got != want {
+			t.Errorf("position %d is of %q, want %q", position, got, want)
 		}
 	}
 	w.finishAll()

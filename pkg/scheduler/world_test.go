@@ -37,8 +37,9 @@ type world struct {
 	cache    map[kvcache.Hash]bool // BlocksChanged added up
 	saves    saves
 
-	spoilt    map[kvcache.BlockID]bool // found not to be finite, and not overwritten since
-	scrubbing []kvcache.BlockID        // that the scheduler wants overwritten
+	origins   map[kvcache.BlockID]string // who computed whole blocks, if that was not this worker
+	spoilt    map[kvcache.BlockID]bool   // found not to be finite, and not overwritten since
+	scrubbing []kvcache.BlockID          // that the scheduler wants overwritten
 
 	preemptions, drafts, accepted int
 	drafting                      time.Duration      // what a draft of the engine takes
@@ -110,6 +111,7 @@ func newWorld(t fataler, blocks int, config scheduler.Config) *world {
 		lives:     map[scheduler.SequenceID]*life{},
 		cache:     map[kvcache.Hash]bool{},
 		saves:     saves{open: map[scheduler.SaveID]*pinned{}},
+		origins:   map[kvcache.BlockID]string{},
 		spoilt:    map[kvcache.BlockID]bool{},
 	}
 }
@@ -153,6 +155,9 @@ func (w *world) arrive(l *life, n int) {
 	if l.finished == nil {
 		l.output = slices.Clone(sampled)
 		l.computed = len(kv)
+	}
+	for _, id := range l.table[l.cached/w.config.BlockTokens : len(kv)/w.config.BlockTokens] {
+		w.origins[id] = sender
 	}
 	w.handle(scheduler.KVArrived{ID: l.request.ID, Sampled: sampled, From: sender})
 }
