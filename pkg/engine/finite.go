@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/tandem-serving/tandem/pkg/kvcache"
@@ -32,8 +33,9 @@ type Checking interface {
 
 // FindNotFinite looks through the keys and values of a sequence, of which so many tokens
 // are in blocks, for the cause of logits that are not finite. It takes as long as to read
-// them all, layer by layer from the first one on, until something is found.
-func FindNotFinite(e Engine, blocks []kvcache.BlockID, tokens int) *NotFiniteError {
+// them all, layer by layer from the first one on, until something is found, or until ctx ends:
+// then nothing is.
+func FindNotFinite(ctx context.Context, e Engine, blocks []kvcache.BlockID, tokens int) *NotFiniteError {
 	none := &NotFiniteError{Layer: -1, Position: -1}
 	checking, is := As[Checking](e)
 	if !is {
@@ -44,8 +46,8 @@ func FindNotFinite(e Engine, blocks []kvcache.BlockID, tokens int) *NotFiniteErr
 	slice := make([]byte, layout.SliceBytes)
 	for layer := range layout.Layers {
 		for first := 0; first < tokens; first += layout.BlockTokens {
-			if pages.Read(layer, blocks[first/layout.BlockTokens:][:1], slice) != nil {
-				return none // the engine is closed, or its device is lost
+			if ctx.Err() != nil || pages.Read(layer, blocks[first/layout.BlockTokens:][:1], slice) != nil {
+				return none // in the second case the engine is closed, or its device is lost
 			}
 			n := min(layout.BlockTokens, tokens-first)
 			if found := checking.NotFinite(slice, n); found < n {

@@ -30,12 +30,12 @@ func (d *Driver) add(c chore) {
 func (d *Driver) doChores() {
 	for {
 		d.loop.Lock()
-		next := d.chores[0]
+		next, over := d.chores[0], d.over
 		d.loop.Unlock()
 		if next.inspect.Spoilt != nil {
 			d.handle(worker.Inspected{ID: next.inspect.ID, Err: d.findOut(next.inspect)})
 		}
-		if len(next.scrub) > 0 {
+		if len(next.scrub) > 0 && !over {
 			d.scrub(next.scrub)
 		}
 		d.loop.Lock()
@@ -48,17 +48,23 @@ func (d *Driver) doChores() {
 	}
 }
 
-// endChores waits for the chores there are. There are no others afterwards.
+// endChores has the chores there are cut short, and waits for that. There are no others
+// afterwards.
 func (d *Driver) endChores() {
 	d.loop.Lock()
 	d.over = true
 	d.loop.Unlock()
+	d.endLooking()
 	d.choring.Wait()
 }
 
-// findOut says where what is not finite in a sequence began.
+// findOut says where what is not finite in a sequence began. It is nil where nobody needs to
+// know any more: of a worker that is lost or over, clients do not wait for that.
 func (d *Driver) findOut(q worker.Inspect) *worker.NotFiniteError {
-	found := &worker.NotFiniteError{NotFiniteError: engine.FindNotFinite(d.cfg.Engine, q.Spoilt.Blocks, q.Spoilt.Tokens)}
+	found := &worker.NotFiniteError{NotFiniteError: engine.FindNotFinite(d.looking, d.cfg.Engine, q.Spoilt.Blocks, q.Spoilt.Tokens)}
+	if d.looking.Err() != nil {
+		return nil
+	}
 	if found.Layer >= 0 {
 		found.Origin = q.Spoilt.Origin(found.Position, d.Layout().BlockTokens)
 	}

@@ -85,7 +85,9 @@ type Driver struct {
 	chores    []chore // the first one is being done
 	over      bool    // Run has ended
 
-	choring sync.WaitGroup
+	choring    sync.WaitGroup
+	looking    context.Context // of Inspect: ends when nobody needs to know any more
+	endLooking context.CancelFunc
 }
 
 // NewDriver builds the worker for an engine. Run must be called for anything
@@ -118,6 +120,7 @@ func NewDriver(cfg Config) (*Driver, error) {
 		lost:      make(chan struct{}),
 		sequences: make(map[scheduler.SequenceID]*Sequence),
 	}
+	d.looking, d.endLooking = context.WithCancel(context.Background())
 	d.loop = coreloop.New(core, d.apply)
 	if cfg.Log != nil {
 		d.loop.Now = cfg.Log.Now
@@ -140,6 +143,7 @@ func (d *Driver) lose(why error) {
 	d.losing.Do(func() {
 		d.lostBy = why
 		close(d.lost)
+		d.endLooking() // this worker is at fault
 	})
 }
 

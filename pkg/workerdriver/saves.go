@@ -1,6 +1,8 @@
 package workerdriver
 
 import (
+	"context"
+
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
@@ -17,10 +19,11 @@ func (d *Driver) LimitSaves(saves int) {
 // SaveDone ends a save: its blocks are not read any more.
 func (d *Driver) SaveDone(done scheduler.SaveDone) { d.handle(done) }
 
-// Finite says whether the KV of whole blocks is finite, by reading all of it. Nobody may
-// write them meanwhile.
-func (d *Driver) Finite(blocks []kvcache.BlockID) bool {
-	return engine.FindNotFinite(d.cfg.Engine, blocks, len(blocks)*d.Layout().BlockTokens).Layer < 0
+// Finite says whether the KV of whole blocks is finite, by reading all of it, or is the error of
+// ctx, if that ends before. Nobody may write them meanwhile.
+func (d *Driver) Finite(ctx context.Context, blocks []kvcache.BlockID) (bool, error) {
+	found := engine.FindNotFinite(ctx, d.cfg.Engine, blocks, len(blocks)*d.Layout().BlockTokens)
+	return found.Layer < 0, ctx.Err()
 }
 
 // BlockHashes is the hash of each full block of tokens under salt, as the prefix

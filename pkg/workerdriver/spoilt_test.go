@@ -255,3 +255,84 @@ func TestReceivedKVSpeaksAgainstItsSender(t *testing.T) {
 		}
 	})
 }
+
+// slowlyRead is an engine whose pages take a second to read, and that is ill if its prompts are.
+type slowlyRead struct {
+	*spoiling
+	pages countedPages
+}
+
+type countedPages struct {
+	engine.Pages
+	reads atomic.Int32
+}
+
+func (p *countedPages) Read(layer int, blocks []kvcache.BlockID, dst []byte) error {
+	p.reads.Add(1)
+	time.Sleep(time.Second)
+	return p.Pages.Read(layer, blocks, dst)
+}
+
+func (e *slowlyRead) Pages() engine.Pages { return &e.pages }
+
+func newSlowlyRead(t *testing.T) *slowlyRead {
+	e := &slowlyRead{spoiling: newSpoiling(t)}
+	e.pages.Pages = e.spoiling.Pages()
+	return e
+}
+
+// Nobody waits for a worker to look through the KV of one sequence after the other, once it is
+// at fault or ends.
+func TestKVIsNotInspectedInVain(t *testing.T) {
+	const prompts = 5
+	submit := func(d *workerdriver.Driver) (all []*workerdriver.Sequence) {
+		for i := range int32(prompts) {
+			all = append(all, d.Submit(scheduler.Request{ID: d.Reserve(), Tokens: illPrompt(i), MaxTokens: 30}))
+		}
+		return all
+	}
+	wait := func(t *testing.T, all []*workerdriver.Sequence) {
+		for i, s := range all {
+			var got result
+			got.read(t, s, false)
+			if _, is := errors.AsType[*engine.NotFiniteError](got.finished.Err); !is {
+				if _, is := errors.AsType[*worker.NotFiniteError](got.finished.Err); !is {
+					t.Errorf("sequence %d: %v", i, got.finished.Err)
+				}
+			}
+		}
+	}
+	whole := int32(len(illPrompt(0))+3) / 4 * 3 // of a sequence: blocks of 4 tokens, 3 layers
+	t.Run("at fault", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			e := newSlowlyRead(t)
+			m, _ := start(t, e, controlv1.Role_ROLE_DECODE, nil)
+			wait(t, submit(m.Driver()))
+			if n := e.pages.reads.Load(); n != 2*whole {
+				t.Errorf("%d reads, want %d for two sequences, which show that the worker is at fault", n, 2*whole)
+			}
+		})
+	})
+	t.Run("over", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			e := newSlowlyRead(t)
+			d, err := workerdriver.NewDriver(workerdriver.Config{Engine: e, ChunkTokens: 16, MaxWaiting: prompts, Logger: slog.New(slog.DiscardHandler)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			ran := make(chan error, 1)
+			go func() { ran <- d.Run(ctx) }()
+			all := submit(d)
+			time.Sleep(1500 * time.Millisecond) // the second read
+			cancel()
+			if err := <-ran; err != nil {
+				t.Error(err)
+			}
+			wait(t, all)
+			if n := e.pages.reads.Load(); n != 2 {
+				t.Errorf("%d reads after two and the end of the worker", n)
+			}
+		})
+	})
+}

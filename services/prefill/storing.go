@@ -284,8 +284,8 @@ func (s *storing) startFetch(a offload.StartFetch) {
 	s.fetches[a.Fetch] = cancel
 	s.tasks.Go(func() {
 		bytes, err := s.fetch(ctx, a)
-		if err == nil && !s.driver.Finite(a.Blocks[a.Held:]) {
-			err = storeclient.ErrNotFinite
+		if err == nil {
+			err = s.check(ctx, a.Blocks[a.Held:])
 		}
 		if err != nil {
 			s.logger.Info("kv blocks were not fetched", slog.String("store", a.Store.ID), slog.Int("blocks", len(a.Blocks)-a.Held), slog.Any("error", err))
@@ -308,6 +308,15 @@ func (s *storing) fetch(ctx context.Context, a offload.StartFetch) (bytes uint64
 	return s.calls.Fetch(ctx, storeclient.Peer(a.Store), storeclient.Prefix(a.Prefix), a.Blocks, a.Held)
 }
 
+// check looks for what is not finite in blocks, until ctx ends.
+func (s *storing) check(ctx context.Context, blocks []kvcache.BlockID) error {
+	finite, err := s.driver.Finite(ctx, blocks)
+	if err == nil && !finite {
+		err = storeclient.ErrNotFinite
+	}
+	return err
+}
+
 func (s *storing) startPut(a offload.StartPut) {
 	p := s.puts[a.ID]
 	ctx, cancel := context.WithDeadline(context.Background(), p.until)
@@ -321,7 +330,7 @@ func (s *storing) startPut(a offload.StartPut) {
 
 // put puts a prefix into a store.
 func (s *storing) put(ctx context.Context, a offload.StartPut, save scheduler.Save) offload.PutEnded {
-	if !s.driver.Finite(save.Blocks) {
+	if errors.Is(s.check(ctx, save.Blocks), storeclient.ErrNotFinite) {
 		s.logger.Error("kv blocks are not finite and are not put into a store", slog.Int("blocks", len(save.Blocks)))
 		return offload.PutEnded{ID: a.ID, Spoilt: true}
 	}

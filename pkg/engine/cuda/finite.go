@@ -1,6 +1,6 @@
 package cuda
 
-import "encoding/binary"
+import "github.com/tandem-serving/tandem/pkg/engine/internal/finite"
 
 // NotFinite implements engine.Checking.
 func (e *cudaEngine) NotFinite(slice []byte, n int) int {
@@ -9,9 +9,11 @@ func (e *cudaEngine) NotFinite(slice []byte, n int) int {
 	first := n
 	note := func(row int) { first = min(first, row%tokens) }
 	if e.config.KV == KVFP8 {
-		for i, code := range slice[:rows*s.stride] {
-			if code&0x7f == 0x7f { // NaN in e4m3, which has no infinity
-				note(i / s.stride)
+		if codes := slice[:rows*s.stride]; !finite.FP8(codes) {
+			for i, code := range codes {
+				if !finite.OneFP8(code) {
+					note(i / s.stride)
+				}
 			}
 		}
 		for row, exponent := range slice[rows*s.stride:][:rows] {
@@ -21,8 +23,11 @@ func (e *cudaEngine) NotFinite(slice []byte, n int) int {
 		}
 		return first
 	}
+	if finite.BF16(slice[:2*rows*s.stride]) {
+		return n
+	}
 	for i := range rows * s.stride {
-		if i%s.stride < s.headSize && binary.LittleEndian.Uint16(slice[2*i:])&0x7f80 == 0x7f80 {
+		if i%s.stride < s.headSize && !finite.OneBF16(slice[2*i:]) {
 			note(i / s.stride)
 		}
 	}

@@ -80,10 +80,10 @@ func testNotFinite(t *testing.T, newEngine NewEngine) {
 
 func checkFound(t *testing.T, e engine.Engine, table []kvcache.BlockID, tokens, layer, position int) {
 	t.Helper()
-	if found := engine.FindNotFinite(e, table, tokens); found.Layer != layer || found.Position != position {
+	if found := engine.FindNotFinite(t.Context(), e, table, tokens); found.Layer != layer || found.Position != position {
 		t.Errorf("layer %d, position %d is found, want layer %d, position %d", found.Layer, found.Position, layer, position)
 	}
-	if found := engine.FindNotFinite(e, table, position); found.Layer != -1 {
+	if found := engine.FindNotFinite(t.Context(), e, table, position); found.Layer != -1 {
 		t.Errorf("layer %d, position %d is found, which nobody spoilt", found.Layer, found.Position)
 	}
 }
@@ -109,7 +109,7 @@ func testFindNotFinite(t *testing.T, newEngine NewEngine) {
 		t.Fatalf("elements are %q: say how wide one is that can be no number", e.Pages().Layout().ElementType)
 	}
 	before := read(tokens)
-	if found := engine.FindNotFinite(e, block, length); found.Layer != -1 || found.Position != -1 {
+	if found := engine.FindNotFinite(t.Context(), e, block, length); found.Layer != -1 || found.Position != -1 {
 		t.Errorf("%+v is found in what is finite", found)
 	}
 	for at := range tokens {
@@ -127,10 +127,10 @@ func testFindNotFinite(t *testing.T, newEngine NewEngine) {
 		if err := e.Pages().Write(0, block, spoilt); err != nil {
 			t.Fatal(err)
 		}
-		if found := engine.FindNotFinite(e, block, length); found.Layer != 0 || found.Position != at {
+		if found := engine.FindNotFinite(t.Context(), e, block, length); found.Layer != 0 || found.Position != at {
 			t.Errorf("token %d of %d: %+v is found", at, length, found)
 		}
-		if found := engine.FindNotFinite(e, block, at); found.Layer != -1 {
+		if found := engine.FindNotFinite(t.Context(), e, block, at); found.Layer != -1 {
 			t.Errorf("%d tokens before one that is no number: %+v is found", at, found)
 		}
 	}
