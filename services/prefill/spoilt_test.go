@@ -45,7 +45,7 @@ func (p *spoiltOnTheWay) View(layer int, block kvcache.BlockID) []byte {
 
 type spoiltEngine struct {
 	*simulated.Engine
-	pages *spoiltOnTheWay
+	pages engine.Pages
 }
 
 func (e spoiltEngine) Pages() engine.Pages { return e.pages }
@@ -137,5 +137,50 @@ func TestWhatIsNotFiniteIsNotTaken(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		two.idle()
+	})
+}
+
+// readPages are pages of which each slice takes a while to look at. Senders do not need that.
+type readPages struct {
+	engine.Pages
+	each  time.Duration
+	reads atomic.Int32
+}
+
+func (p *readPages) Read(layer int, blocks []kvcache.BlockID, dst []byte) error {
+	p.reads.Add(1)
+	time.Sleep(p.each)
+	return p.Pages.Read(layer, blocks, dst)
+}
+
+// A worker looks only at what a store lacks and at what a store gave, and at no more of it once
+// that is in vain.
+func TestOnlyWhatMovesIsChecked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newShop(t, "store-1")
+		pages := new(readPages)
+		one := s.worker("prefill-1", nil)
+		two := newWorker(t, s.network, "prefill-2", func(cfg *prefill.Config, deps *prefill.Deps) {
+			cfg.StorePuts, cfg.FetchBandwidth = 1, fast
+			deps.Stores = s.watch
+			pages.Pages = deps.Engine.Pages()
+			deps.Engine = spoiltEngine{deps.Engine.(*simulated.Engine), pages}
+		})
+		p := one.newPeer("decode-1", 11)
+		s.filled(one, p)
+		two.right(p, prompt(whole*blockTokens+3, 1), nil)
+		two.right(p, prompt(whole*blockTokens+3, 2), nil)
+		time.Sleep(time.Second)
+		if two.puts("held") == 0 || two.puts("put") != 0 || pages.reads.Load() != 0 {
+			t.Fatalf("%d puts of what the store has, %d others, and %d reads", two.puts("held"), two.puts("put"), pages.reads.Load())
+		}
+		pages.each = time.Second
+		two.right(p, prompt(whole*blockTokens+3, 3), nil)
+		two.right(p, prompt(whole*blockTokens+3, 4), nil)
+		time.Sleep(1500 * time.Millisecond)
+		two.stop()
+		if n := pages.reads.Load(); n != 2 {
+			t.Errorf("%d reads, want those of 1.5 s before the end", n)
+		}
 	})
 }

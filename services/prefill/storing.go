@@ -19,20 +19,12 @@ import (
 	"github.com/tandem-serving/tandem/pkg/workerdriver"
 )
 
-// blockClient talks to block stores; *storeclient.Client is one.
-type blockClient interface {
-	// Put returns when it reads no block any more, Fetch when it writes none.
-	Put(ctx context.Context, to storeclient.Peer, prefix storeclient.Prefix, blocks []kvcache.BlockID) (bytes uint64, err error)
-	Fetch(ctx context.Context, from storeclient.Peer, prefix storeclient.Prefix, blocks []kvcache.BlockID, held int) (bytes uint64, err error)
-}
-
 // storing is a prefill worker's side of the block stores: it drives pkg/offload.
 type storing struct {
 	driver   *workerdriver.Driver // set before anything is put or fetched
 	watch    func(context.Context, func([]storeclient.Peer)) error
 	receiver *kvtransfer.Receiver
 	client   *storeclient.Client
-	calls    blockClient // client, or a fake in tests
 	metrics  *metrics
 	logger   *slog.Logger
 
@@ -75,21 +67,21 @@ func newStoring(cfg Config, deps Deps, sender *kvtransfer.Sender) (*storing, err
 	if dial == nil {
 		dial = deps.Dial
 	}
-	client, err := storeclient.NewClient(storeclient.ClientConfig{Dial: dial, Sender: sender, Receiver: receiver, Layout: capacity.Layout})
-	if err != nil {
-		return nil, fmt.Errorf("block stores: %w", err)
-	}
 	counted, err := newMetrics(deps.Registerer, deps.Identity.ID)
 	if err != nil {
 		return nil, err
 	}
 	s := &storing{
-		watch: deps.Stores, registered: deps.Registered, receiver: receiver, client: client, calls: client, metrics: counted, logger: deps.Logger,
+		watch: deps.Stores, registered: deps.Registered, receiver: receiver, metrics: counted, logger: deps.Logger,
 		// Each save sends two events at most, its begin and a stop, and those of ended saves may
 		// still be queued.
 		saves:   make(chan offload.Event, 8*(cfg.StorePuts+1)),
 		waiting: make(map[scheduler.SequenceID]chan<- offload.Answer),
 		fetches: make(map[scheduler.SequenceID]context.CancelFunc), puts: make(map[scheduler.SaveID]*saving),
+	}
+	s.client, err = storeclient.NewClient(storeclient.ClientConfig{Dial: dial, Sender: sender, Receiver: receiver, Layout: capacity.Layout, Check: s.check})
+	if err != nil {
+		return nil, fmt.Errorf("block stores: %w", err)
 	}
 	s.loop = coreloop.New(offload.New(offload.Config{
 		PageBytes: capacity.Layout.PageBytes(), BlockTokens: capacity.Layout.BlockTokens, LayoutDigest: capacity.Layout.Digest(),
@@ -284,9 +276,6 @@ func (s *storing) startFetch(a offload.StartFetch) {
 	s.fetches[a.Fetch] = cancel
 	s.tasks.Go(func() {
 		bytes, err := s.fetch(ctx, a)
-		if err == nil {
-			err = s.check(ctx, a.Blocks[a.Held:])
-		}
 		if err != nil {
 			s.logger.Info("kv blocks were not fetched", slog.String("store", a.Store.ID), slog.Int("blocks", len(a.Blocks)-a.Held), slog.Any("error", err))
 		}
@@ -305,7 +294,7 @@ func (s *storing) fetch(ctx context.Context, a offload.StartFetch) (bytes uint64
 			return 0, err
 		}
 	}
-	return s.calls.Fetch(ctx, storeclient.Peer(a.Store), storeclient.Prefix(a.Prefix), a.Blocks, a.Held)
+	return s.client.Fetch(ctx, storeclient.Peer(a.Store), storeclient.Prefix(a.Prefix), a.Blocks, a.Held)
 }
 
 // check looks for what is not finite in blocks, until ctx ends.
@@ -330,12 +319,12 @@ func (s *storing) startPut(a offload.StartPut) {
 
 // put puts a prefix into a store.
 func (s *storing) put(ctx context.Context, a offload.StartPut, save scheduler.Save) offload.PutEnded {
-	if errors.Is(s.check(ctx, save.Blocks), storeclient.ErrNotFinite) {
+	bytes, err := s.client.Put(ctx, storeclient.Peer(a.Store), storeclient.Prefix{Salt: save.Salt, Tokens: save.Tokens}, save.Blocks)
+	held := errors.Is(err, storeclient.ErrHeld)
+	if errors.Is(err, storeclient.ErrNotFinite) {
 		s.logger.Error("kv blocks are not finite and are not put into a store", slog.Int("blocks", len(save.Blocks)))
 		return offload.PutEnded{ID: a.ID, Spoilt: true}
 	}
-	bytes, err := s.calls.Put(ctx, storeclient.Peer(a.Store), storeclient.Prefix{Salt: save.Salt, Tokens: save.Tokens}, save.Blocks)
-	held := errors.Is(err, storeclient.ErrHeld)
 	if err != nil && !held && !errors.Is(context.Cause(ctx), context.Canceled) {
 		s.logger.Info("kv blocks were not put into a store", slog.String("store", a.Store.ID), slog.Int("blocks", len(save.Blocks)), slog.Any("error", err))
 	}

@@ -45,6 +45,9 @@ type ClientConfig struct {
 	Receiver *kvtransfer.Receiver
 	// Layout describes the pages.
 	Layout kvcache.Layout
+	// Check, if set, reads the blocks of a put that the store lacks before any is sent, and those
+	// that a fetch brought. Its error, of ctx if that ends before, ends the call.
+	Check func(ctx context.Context, blocks []kvcache.BlockID) error
 	// CallTimeout bounds a Put or Fetch whose context has no deadline. 0 is
 	// DefaultCallTimeout.
 	CallTimeout time.Duration
@@ -119,8 +122,8 @@ func (c *Client) Close() { c.conns.close() }
 // once none of them is read any more, even if the store hangs: then at the end of ctx.
 // bytes is the payload sent.
 //
-// Errors: ErrHeld, *BusyError, *LayoutError, ErrRestarted, those of Sender.Open and
-// Transfer.Err, or that of ctx. They concern only this put.
+// Errors: ErrHeld, *BusyError, *LayoutError, ErrRestarted, those of Sender.Open,
+// ClientConfig.Check and Transfer.Err, or that of ctx. They concern only this put.
 func (c *Client) Put(ctx context.Context, to Peer, prefix Prefix, blocks []kvcache.BlockID) (bytes uint64, err error) {
 	if err := c.check(prefix, len(blocks), 0); err != nil {
 		return 0, fmt.Errorf("put kv blocks: %w", err)
@@ -138,7 +141,13 @@ func (c *Client) Put(ctx context.Context, to Peer, prefix Prefix, blocks []kvcac
 	if err != nil {
 		return 0, fmt.Errorf("put kv blocks: %w", err)
 	}
-	err = transfer.SendAll(ctx, c.cfg.Layout.Layers, int(ticket.GetHeldBlocks()), blocks)
+	held := int(ticket.GetHeldBlocks())
+	if err := c.checked(ctx, blocks[held:]); err != nil {
+		transfer.Abort(kvtransferv1.AbortReason_ABORT_REASON_CANCELLED)
+		<-transfer.Released()
+		return 0, fmt.Errorf("put kv blocks: %w", err)
+	}
+	err = transfer.SendAll(ctx, c.cfg.Layout.Layers, held, blocks)
 	if err != nil {
 		return 0, fmt.Errorf("put kv blocks: %w", err)
 	}
@@ -152,7 +161,7 @@ func (c *Client) Put(ctx context.Context, to Peer, prefix Prefix, blocks []kvcac
 // received. After an error the blocks not held contain nothing usable.
 //
 // Errors: *MissingError, *BusyError, *LayoutError, ErrRestarted, those of Receiver.Reserve,
-// the transfer's, or that of ctx. They concern only this fetch.
+// the transfer's, that of ClientConfig.Check, or that of ctx. They concern only this fetch.
 func (c *Client) Fetch(ctx context.Context, from Peer, prefix Prefix, blocks []kvcache.BlockID, held int) (bytes uint64, err error) {
 	if err := c.check(prefix, len(blocks), held); err != nil {
 		return 0, fmt.Errorf("fetch kv blocks: %w", err)
@@ -181,6 +190,9 @@ func (c *Client) Fetch(ctx context.Context, from Peer, prefix Prefix, blocks []k
 	<-ended.over
 	switch {
 	case ended.committed:
+		if err := c.checked(ctx, blocks[held:]); err != nil {
+			return ended.bytes, fmt.Errorf("fetch kv blocks: %w", err)
+		}
 		return ended.bytes, nil
 	case ended.err != nil && (callErr == nil || status.Code(callErr) == codes.Canceled && ctx.Err() == nil):
 		return 0, fmt.Errorf("fetch kv blocks: %w", ended.err)
@@ -189,6 +201,14 @@ func (c *Client) Fetch(ctx context.Context, from Peer, prefix Prefix, blocks []k
 	default:
 		return 0, fmt.Errorf("fetch kv blocks: %w", CallError(callErr))
 	}
+}
+
+// checked is what ClientConfig.Check says.
+func (c *Client) checked(ctx context.Context, blocks []kvcache.BlockID) error {
+	if c.cfg.Check == nil {
+		return nil
+	}
+	return c.cfg.Check(ctx, blocks)
 }
 
 // offer requests a ticket.
