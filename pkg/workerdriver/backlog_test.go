@@ -1,12 +1,15 @@
 package workerdriver_test
 
 import (
+	"context"
 	"log/slog"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 
@@ -77,4 +80,44 @@ func ascending(n int) []int32 {
 		tokens[i] = int32(i + 1)
 	}
 	return tokens
+}
+
+// The gauge of free blocks has those that sequences are expected to take and have not yet: what
+// routers are told does not.
+func TestFreeBlocks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		registry, published := prometheus.NewRegistry(), new(recorder)
+		m, err := workerdriver.NewMember(workerdriver.MemberConfig{
+			Identity: membership.Identity{ID: "w1", Epoch: 7, Role: controlv1.Role_ROLE_DECODE}, Engine: newEngine(t, latency.Model{BaseMs: 10}),
+			ChunkTokens: 16, MaxWaiting: 4, Transfers: func() int { return 0 }, Signals: published,
+			Logger: slog.New(slog.DiscardHandler), Registerer: registry,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ran := make(chan struct{})
+		go func() { defer close(ran); _ = m.Run(ctx) }()
+		// 3 of 40 blocks of 4 tokens, and with all that it may generate 28.
+		m.Driver().Submit(scheduler.Request{ID: m.Driver().Reserve(), Tokens: prompt(9), MaxTokens: 101})
+		synctest.Wait()
+		published.mu.Lock()
+		if told := published.reports[len(published.reports)-1]; told.GetBlocksFree() != 12 {
+			t.Errorf("routers are told of %d free blocks", told.GetBlocksFree())
+		}
+		published.mu.Unlock()
+		want := `
+			# HELP tandem_worker_kv_blocks KV blocks, by state.
+			# TYPE tandem_worker_kv_blocks gauge
+			tandem_worker_kv_blocks{state="free",worker="w1"} 37
+			tandem_worker_kv_blocks{state="quarantined",worker="w1"} 0
+			tandem_worker_kv_blocks{state="reserved",worker="w1"} 0
+			tandem_worker_kv_blocks{state="total",worker="w1"} 40
+		`
+		if err := testutil.GatherAndCompare(registry, strings.NewReader(want), "tandem_worker_kv_blocks"); err != nil {
+			t.Error(err)
+		}
+		cancel()
+		<-ran
+	})
 }

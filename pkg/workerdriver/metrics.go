@@ -224,14 +224,16 @@ func (m *Metrics) refused() {
 	}
 }
 
-func (m *Metrics) load(report *controlv1.LoadReport) {
+// load sets the gauges. What routers are told of free blocks leaves out what sequences are
+// expected to grow by, so it is not read here.
+func (m *Metrics) load(report *controlv1.LoadReport, pool kvcache.Stats) {
 	if m == nil {
 		return
 	}
-	m.blocks.WithLabelValues("free").Set(float64(report.GetBlocksFree()))
-	m.blocks.WithLabelValues("reserved").Set(float64(report.GetBlocksReserved()))
-	m.blocks.WithLabelValues("quarantined").Set(float64(report.GetBlocksQuarantined()))
-	m.blocks.WithLabelValues("total").Set(float64(report.GetBlocksTotal()))
+	m.blocks.WithLabelValues("free").Set(float64(pool.Free + pool.Cached))
+	m.blocks.WithLabelValues("reserved").Set(float64(pool.Reserved))
+	m.blocks.WithLabelValues("quarantined").Set(float64(pool.Quarantined))
+	m.blocks.WithLabelValues("total").Set(float64(pool.Total))
 	m.sequences.WithLabelValues("waiting").Set(float64(report.GetWaitingSequences()))
 	m.sequences.WithLabelValues("running").Set(float64(report.GetRunningSequences()))
 }

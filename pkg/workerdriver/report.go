@@ -20,7 +20,7 @@ func (d *Driver) Report(ctx context.Context, role controlv1.Role, publisher Load
 	ReportLoad(ctx, publisher, worker.ReportApart, func() (*controlv1.LoadReport, <-chan struct{}) {
 		changed := d.Changed()
 		report := d.loadReport(role)
-		d.cfg.Metrics.load(report)
+		d.cfg.Metrics.load(report, d.PoolStats())
 		d.complain()
 		return report, changed
 	})
