@@ -80,6 +80,21 @@ func (w *world) taken(l *life) {
 	}
 }
 
+// joined checks whom a sequence overtook whose KV had arrived, too.
+func (w *world) joined(l *life) {
+	for _, other := range w.order {
+		if other == l {
+			break
+		}
+		if other.live() && other.arrived && !other.started && !other.preempted && other.request.Kind == scheduler.Receive {
+			other.passed++
+			if limit := w.config.MaxOvertakes; limit > 0 && other.passed > limit {
+				w.t.Fatalf("%d, whose KV is here, was overtaken %d times, allowed are %d", other.request.ID, other.passed, limit)
+			}
+		}
+	}
+}
+
 // clean notes that nobody has computed anything yet of what is in blocks.
 func (w *world) clean(blocks []kvcache.BlockID) {
 	for _, id := range blocks {

@@ -34,8 +34,8 @@ type Config struct {
 	// MaxWaiting is the most requests that wait, beside as many as there are places left: requests
 	// that come together wait for the next step.
 	MaxWaiting int
-	// MaxOvertakes is how many later requests may be taken before a waiting one;
-	// 0 means DefaultMaxOvertakes.
+	// MaxOvertakes is how many later requests may be taken before a waiting one, and may
+	// join the batch before one whose KV has arrived; 0 means DefaultMaxOvertakes.
 	MaxOvertakes int
 	// OutputShare is which share of the tokens that it may generate a sequence is
 	// expected to generate until some have ended, above 0 and at most 1; 0 means 1.

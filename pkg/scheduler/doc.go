@@ -82,8 +82,8 @@
 // batch. After that it goes to the front, and as long as it does not fit nothing
 // else is taken. So a large request waits for no more than a bounded number of
 // small ones, and small ones wait behind a large one only until what runs has
-// ended. Those whose KV has arrived join the batch by priority, deadline and
-// arrival.
+// ended. Those whose KV has arrived join the batch in the same order, and there the same
+// bound holds once more.
 //
 // Prompts that already run share the prompt budget of a step by the same order;
 // one that got nothing for maxSkippedSteps steps comes first in the next.

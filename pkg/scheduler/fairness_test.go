@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"pgregory.net/rapid"
+
 	"github.com/tandem-serving/tandem/pkg/scheduler"
 )
 
@@ -58,6 +60,31 @@ func TestLargeIsNotStarved(t *testing.T) {
 		t.Fatal("60 steps, and the large request did not start")
 	}
 	w.finishAll()
+}
+
+// Sequences whose KV is there wait for a place behind no more than MaxOvertakes that came later,
+// whatever those ask for. The world checks it.
+func TestArrivedIsNotOvertakenForEver(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		config := standard
+		config.MaxSequences = rapid.IntRange(1, 2).Draw(t, "sequences")
+		config.MaxOvertakes = rapid.IntRange(1, 3).Draw(t, "overtakes")
+		w := newWorld(t, 100, config)
+		for id := range scheduler.SequenceID(30) {
+			l := w.submit(scheduler.Request{
+				ID: id, Kind: scheduler.Receive, Tokens: prompt(5), MaxTokens: 2, Salt: strconv.Itoa(int(id)), Stop: never,
+				Priority: rapid.Int32Range(0, 1).Draw(t, "priority"),
+				FirstIn:  rapid.SampledFrom([]time.Duration{0, time.Second}).Draw(t, "first in"),
+			})
+			if l.reserved {
+				w.arrive(l, 1)
+			}
+			if rapid.Bool().Draw(t, "step") {
+				w.finishStep(time.Millisecond)
+			}
+		}
+		w.finishAll()
+	})
 }
 
 // A stream of urgent prompts must not starve one that runs.

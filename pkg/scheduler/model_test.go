@@ -41,6 +41,9 @@ func anyRequest(t *rapid.T, blockTokens, context int) scheduler.Request {
 	if rapid.Bool().Draw(t, "has a pace") {
 		r.EachIn = rapid.SampledFrom([]time.Duration{time.Nanosecond, 5 * time.Millisecond, time.Hour}).Draw(t, "each in")
 	}
+	if rapid.Bool().Draw(t, "is due") {
+		r.FirstIn = rapid.SampledFrom([]time.Duration{time.Millisecond, time.Second}).Draw(t, "first in")
+	}
 	if rapid.Bool().Draw(t, "logprobs") {
 		r.Logprobs, r.TopLogprobs = true, 2
 	}

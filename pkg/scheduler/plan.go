@@ -81,13 +81,14 @@ func (s *Scheduler) join(now time.Time) {
 		return
 	}
 	slices.SortFunc(s.arrived, before)
-	n := min(len(s.arrived), s.slots-len(s.running))
-	for _, q := range s.arrived[:n] {
+	for len(s.arrived) > 0 && len(s.running) < s.slots {
+		q := s.arrived[0]
+		s.arrived = slices.Delete(s.arrived, 0, 1)
 		q.phase = decoding
 		s.running = append(s.running, q)
 		s.start(now, q)
+		s.overtake(s.arrived, q)
 	}
-	s.arrived = slices.Delete(s.arrived, 0, n)
 }
 
 func (s *Scheduler) start(now time.Time, q *sequence) {

@@ -78,13 +78,14 @@ func (s *Scheduler) acquire(q *sequence) bool {
 func (s *Scheduler) admit(i int) {
 	taken := s.waiting[i]
 	s.waiting = slices.Delete(s.waiting, i, i+1)
-	s.overtake(taken)
+	s.overtake(s.waiting, taken)
 }
 
-// overtake counts that a sequence was taken before those that came earlier.
-func (s *Scheduler) overtake(taken *sequence) {
+// overtake counts that a sequence was taken before those of a list, in the order of before, that
+// came earlier.
+func (s *Scheduler) overtake(list []*sequence, taken *sequence) {
 	aged := false
-	for _, q := range s.waiting {
+	for _, q := range list {
 		if q.ticket < taken.ticket {
 			q.overtaken++
 			if q.overtaken >= s.config.MaxOvertakes && !q.aged {
@@ -93,6 +94,6 @@ func (s *Scheduler) overtake(taken *sequence) {
 		}
 	}
 	if aged {
-		slices.SortFunc(s.waiting, before)
+		slices.SortFunc(list, before)
 	}
 }

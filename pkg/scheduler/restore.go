@@ -44,7 +44,7 @@ func (s *Scheduler) restore(q *sequence) bool {
 	q.phase, q.held = receiving, true
 	s.receiving = append(s.receiving, q)
 	s.sequences[q.request.ID] = q
-	s.overtake(q)
+	s.overtake(s.waiting, q)
 	s.pool.Reserve(q.private())
 	s.act(Reserved{ID: q.request.ID, Blocks: q.table, CachedTokens: q.cached * s.config.BlockTokens})
 	return true

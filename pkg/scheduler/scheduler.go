@@ -210,6 +210,7 @@ func (s *Scheduler) kvArrived(now time.Time, e KVArrived) {
 	q.since = now
 	q.pace.begin(now, len(q.output))
 	q.phase = ready
+	q.overtaken, q.aged = 0, false // from now on it waits for a place, beside others that do
 	q.sized(0)
 	s.arrived = append(s.arrived, q)
 }

@@ -60,7 +60,7 @@ type sequence struct {
 	hashes      []kvcache.Hash // of the blocks that it may find in the cache, until they are published
 	mayGenerate int            // how many tokens came after the request's
 	left, size  int            // how much is left of its prompt, and about: see sized
-	overtaken   int            // later ones that were taken before it
+	overtaken   int            // later ones that were taken before it, to what it waits for now
 	aged        bool           // overtaken as often as allowed
 	triedAt     uint64         // Scheduler.freed when it last did not fit
 	hindered    bool           // it would have fitted then, but for saves
@@ -165,7 +165,7 @@ func (q *sequence) class() int {
 	switch {
 	case q.phase == prefilling && q.skipped >= maxSkippedSteps:
 		return 0
-	case q.phase == waiting && q.aged:
+	case (q.phase == waiting || q.phase == ready) && q.aged:
 		return 1
 	}
 	return 2

@@ -70,7 +70,8 @@ type life struct {
 	finished *scheduler.Finished
 	released bool
 
-	overtaken int
+	overtaken int // while it waited for blocks
+	passed    int // while it waited for a place, with its KV
 }
 
 // written is a step and what it was when it was handed out.
@@ -303,6 +304,7 @@ func (w *world) started(a scheduler.Started) {
 		if !slices.Equal(l.table, a.Blocks) || l.cached != a.CachedTokens {
 			w.t.Fatalf("%d: started with other blocks than it reserved", a.ID)
 		}
+		w.joined(l)
 		return
 	}
 	w.begins(l, a.Blocks, a.CachedTokens)
