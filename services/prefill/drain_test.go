@@ -123,6 +123,37 @@ func TestDrainWithGraceCuts(t *testing.T) {
 	})
 }
 
+// A prompt that waits for a store is cut like any other.
+func TestDrainWithGraceCutsAFetch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newShop(t)
+		g := s.worker("prefill-1", nil)
+		p := g.newPeer("decode-1", 11)
+		const grace = stepTime // the store may take as long as some steps
+		g.warm(p)
+		stop := s.hang("store-1")
+		defer stop()
+		r := p.reserve(whole*blockTokens+3, 0)
+		stream := g.call(t.Context(), &workerv1.PrefillRequest{
+			WorkerEpoch: workerEpoch, Task: task(prompt(whole*blockTokens+3, 1), 5), Ticket: r.ticket, Source: source("store-1", whole),
+		})
+		synctest.Wait()
+		if declined, left := g.fetches("declined"), g.service.Driver().Remaining(); declined != 0 || left != 2 {
+			t.Fatalf("%d fetches declined; %d sequences, want the prompt and what restores its blocks", declined, left)
+		}
+		began := time.Now()
+		if _, err := g.worker.Drain(t.Context(), &workerv1.DrainRequest{Grace: durationpb.New(grace)}); err != nil {
+			t.Fatal(err)
+		}
+		a := g.read(stream, false)
+		wantError(t, "request", a.err, codes.Unavailable, api.ReasonWorkerDraining)
+		if took := time.Since(began); took != grace {
+			t.Errorf("cut after %v", took)
+		}
+		r.aborted(t)
+	})
+}
+
 // TestStopWhileServing: whatever runs ends, and so does Run.
 func TestStopWhileServing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

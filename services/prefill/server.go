@@ -119,7 +119,7 @@ func (p *prompt) Carry(action worker.Action) error {
 	case worker.OpenTransfer:
 		p.open()
 	case worker.Fetch:
-		p.fetch(*a.Request)
+		go p.fetch(*a.Request) // what ends the sequence meanwhile is carried out before that ends
 	case worker.Offer:
 		for layer := range p.server.driver.Layout().Layers {
 			p.transfer.Send(layer, a.First, a.Blocks)
@@ -169,7 +169,7 @@ func (p *prompt) open() {
 }
 
 // fetch fetches what a block store has of the prompt, if that is worth it, and tells the
-// worker, whatever came of that.
+// worker, whatever came of that. It ends soon after the transfer: the worker waits for it.
 func (p *prompt) fetch(sequence scheduler.Request) {
 	ctx, cancel := context.WithCancel(p.ctx)
 	var watching sync.WaitGroup
