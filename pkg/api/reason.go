@@ -76,8 +76,8 @@ const (
 
 	// A block store.
 
-	ReasonBlocksHeld     = "BLOCKS_HELD"     // ALREADY_EXISTS, no: it has all the blocks, or another worker is putting all that it lacks
-	ReasonBlocksArriving = "BLOCKS_ARRIVING" // ABORTED, again: another worker is putting some of them
+	ReasonBlocksHeld     = "BLOCKS_HELD"     // ALREADY_EXISTS, no: it has all the blocks
+	ReasonBlocksArriving = "BLOCKS_ARRIVING" // ABORTED, again: another worker is putting some or all that it lacks
 	ReasonBlocksMissing  = "BLOCKS_MISSING"  // NOT_FOUND, no: it lacks some; the metadata blocks says how many leading ones it has
 	ReasonLayoutMismatch = "LAYOUT_MISMATCH" // FAILED_PRECONDITION, no: it holds blocks of another layout; UNAVAILABLE, again: of none yet
 	ReasonStoreTooSmall  = "STORE_TOO_SMALL" // FAILED_PRECONDITION, no: not one block of the layout fits

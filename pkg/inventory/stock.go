@@ -42,11 +42,8 @@ const (
 	Taken Verdict = iota
 	// Held: all blocks are there already.
 	Held
-	// Arriving: another arrival brings the first block that lacks, and all others
-	// that do.
+	// Arriving: another arrival brings the first block that lacks.
 	Arriving
-	// PartlyArriving: another arrival brings the first block that lacks, but not all.
-	PartlyArriving
 	// Missing: not all blocks are there.
 	Missing
 	// Full: not enough free blocks at the moment.
@@ -145,9 +142,6 @@ func (s *Stock) Offer(p Prefix) (Arrival, Verdict) {
 	case held == total:
 		return Arrival{}, Held
 	case s.brings(hashes[held]):
-		if slices.ContainsFunc(hashes[held:], func(h kvcache.Hash) bool { return !s.brings(h) }) {
-			return Arrival{}, PartlyArriving
-		}
 		return Arrival{}, Arriving
 	case len(s.arrivals) >= s.limits.Arrivals:
 		return Arrival{}, Busy

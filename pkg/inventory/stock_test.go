@@ -42,7 +42,7 @@ func TestOffers(t *testing.T) {
 			{tokens(3, 3, 0), inventory.Taken, 0, false},
 			{tokens(3, 3, 0), inventory.Arriving, 0, false},
 			{tokens(2, 2, 0), inventory.Arriving, 0, false},
-			{tokens(3, 4, 100), inventory.PartlyArriving, 0, false},
+			{tokens(3, 4, 100), inventory.Arriving, 0, false},
 			{tokens(0, 2, 100), inventory.Taken, 0, false},
 		},
 		"the only arrival may take all": {

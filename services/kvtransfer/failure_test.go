@@ -172,8 +172,8 @@ func TestTicketThatNobodyUses(t *testing.T) {
 		if busy, is := errors.AsType[*storeclient.BusyError](err); !is || busy.RetryAfter <= 0 {
 			t.Errorf("all room is reserved: %v, want BusyError with a time", err)
 		}
-		if _, err := offers.Offer(t.Context(), request(100, 2)); status.Code(err) != codes.AlreadyExists {
-			t.Errorf("an offer of what is to come: %v, want ALREADY_EXISTS", err)
+		if _, err := offers.Offer(t.Context(), request(100, 2)); status.Code(err) != codes.Aborted {
+			t.Errorf("an offer of what is to come: %v, want ABORTED", err)
 		}
 		time.Sleep(lease + time.Second)
 		synctest.Wait()

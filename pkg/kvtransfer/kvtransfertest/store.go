@@ -95,15 +95,9 @@ func (s *Store) Offer(ctx context.Context, request *kvtransferv1.OfferRequest) (
 	defer s.mu.Unlock()
 	blocks := s.find(hashes)
 	lacking := hashes[len(blocks):]
-	coming := 0
-	for _, hash := range lacking {
-		if s.arriving[hash] {
-			coming++
-		}
-	}
 	switch {
-	case coming == len(lacking):
-		return nil, rpc.Error(codes.AlreadyExists, api.ReasonBlocksHeld, "the blocks are here, or come", 0)
+	case len(lacking) == 0:
+		return nil, rpc.Error(codes.AlreadyExists, api.ReasonBlocksHeld, "the blocks are here", 0)
 	case s.arriving[lacking[0]]:
 		return nil, rpc.Error(codes.Aborted, api.ReasonBlocksArriving, "some of the blocks come", time.Second)
 	case int(s.next)+len(lacking) > s.cfg.Blocks:

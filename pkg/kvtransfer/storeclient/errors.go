@@ -15,8 +15,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/rpc"
 )
 
-// ErrHeld means that the store has all the blocks, or that another worker is putting them:
-// there is nothing to do.
+// ErrHeld means that the store has all the blocks: there is nothing to do.
 var ErrHeld = errors.New("the store already has the blocks")
 
 // ErrRestarted means that the store is another incarnation than the addressed one. Its
@@ -119,9 +118,7 @@ func OfferStatus(verdict inventory.Verdict, asked, total int) error {
 	case inventory.Held:
 		return rpc.Error(codes.AlreadyExists, api.ReasonBlocksHeld, "the store already has all these blocks", 0)
 	case inventory.Arriving:
-		return rpc.Error(codes.AlreadyExists, api.ReasonBlocksHeld, "another worker is putting these blocks", 0)
-	case inventory.PartlyArriving:
-		return rpc.Error(codes.Aborted, api.ReasonBlocksArriving, "another worker is putting the first of these blocks: offer the others later", time.Second)
+		return rpc.Error(codes.Aborted, api.ReasonBlocksArriving, "another worker is putting the first of these blocks that lack: offer them again later", time.Second)
 	case inventory.TooLarge:
 		return rpc.Errorf(codes.ResourceExhausted, api.ReasonStoreFull, "the store has only %d blocks in all, but %d are offered: offer fewer", total, asked)
 	case inventory.Full:
