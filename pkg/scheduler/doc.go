@@ -73,9 +73,10 @@
 //
 // # Order and fairness
 //
-// Requests wait by priority, then by how much of their prompts is to be computed (to
-// the next power of two, shorter ones first), then deadline, then arrival, and are
-// taken in this order; those that were preempted come first. One that does not fit
+// Requests wait by priority, then by when their first token is due (those without such a
+// time last), then by how much of their prompts is to be computed (to the next power of
+// two, shorter ones first), then deadline, then arrival, and are taken in this order;
+// those that were preempted come first. One that does not fit
 // now does not block those behind it: they may overtake. But only
 // Config.MaxOvertakes requests that came later may be taken before a waiting one,
 // for whatever reason: bigger, less urgent, or of a kind that needs a place in the

@@ -21,7 +21,8 @@ type Load struct {
 	// and DecodingContextTokens the tokens so far of those of them that have blocks.
 	DecodingSequences, DecodingContextTokens int
 	// PromptTokens are WaitingTokens and RunningPromptTokens by what is left of each prompt:
-	// at n, prompts of which n bits express how many tokens are left. Those of less come first.
+	// at n, prompts of which n bits express how many tokens are left. Of equal priority and
+	// without a Request.FirstIn, those of less come first.
 	PromptTokens [PromptLengths]int
 	// BlocksFree could be had by a new sequence, cached ones included.
 	BlocksFree int

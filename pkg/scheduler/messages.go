@@ -80,8 +80,9 @@ type Request struct {
 	// EachIn is the mean time of each token after the first, at most: prompts beside it get no more of
 	// steps than lets it have that. 0: it has none.
 	EachIn time.Duration
-	// Deadline: earlier first among those that wait with equal priority and prompts of
-	// about the same length; zero is last. The driver cancels what is late, not the scheduler.
+	// Deadline: earlier first among those that wait with equal priority, whose first tokens are
+	// due at the same time or at none, and whose prompts have about the same length; zero is
+	// last. The driver cancels what is late, not the scheduler.
 	Deadline time.Time
 }
 

@@ -118,8 +118,8 @@ type LoadReport struct {
 	// Tokens of prompts that running sequences must still compute.
 	RunningPromptTokens uint64 `protobuf:"varint,12,opt,name=running_prompt_tokens,json=runningPromptTokens,proto3" json:"running_prompt_tokens,omitempty"`
 	// waiting_tokens and running_prompt_tokens by the length of what is left of each prompt:
-	// the element at index n counts prompts with 2^(n-1) to 2^n - 1 tokens left. Shorter
-	// prompts are computed first.
+	// the element at index n counts prompts with 2^(n-1) to 2^n - 1 tokens left. Of
+	// prompts whose first token is not due at a time, shorter ones are computed first.
 	PromptTokensByLength []uint64 `protobuf:"varint,13,rep,packed,name=prompt_tokens_by_length,json=promptTokensByLength,proto3" json:"prompt_tokens_by_length,omitempty"`
 	// Tasks that the worker has taken since it started; see Queued.
 	Tasks uint64 `protobuf:"varint,14,opt,name=tasks,proto3" json:"tasks,omitempty"`
