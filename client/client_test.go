@@ -339,7 +339,7 @@ func TestOtherCalls(t *testing.T) {
 		if r, err := c.Tokenize(t.Context(), &inferencev1.TokenizeRequest{Text: "four"}); err != nil || !slices.Equal(r.GetTokenIds(), []uint32{4}) {
 			t.Errorf("%v, %v", r, err)
 		}
-		m.fates = []fate{{0, statusOf(codes.ResourceExhausted, "RATE_LIMITED", time.Second)}}
+		m.fates = []fate{{0, statusOf(codes.ResourceExhausted, "TENANT_LIMIT", time.Second)}}
 		if r, err := c.Detokenize(t.Context(), &inferencev1.DetokenizeRequest{TokenIds: []uint32{1, 2}}); err != nil || r.GetText() != "[1 2]" {
 			t.Errorf("%v, %v", r, err)
 		}

@@ -13,7 +13,6 @@ const (
 
 	ReasonInvalidField          = "INVALID_FIELD"           // INVALID_ARGUMENT, no: BadRequest names the field
 	ReasonContextLengthExceeded = "CONTEXT_LENGTH_EXCEEDED" // INVALID_ARGUMENT, no: the prompt, or it and max_tokens, do not fit into the model's context
-	ReasonRateLimited           = "RATE_LIMITED"            // RESOURCE_EXHAUSTED, again: too many calls a second
 	ReasonReceiveMemory         = "RECEIVE_MEMORY"          // RESOURCE_EXHAUSTED or UNAVAILABLE, again: what is being received fills its memory
 	ReasonReceiveTimeout        = "RECEIVE_TIMEOUT"         // DEADLINE_EXCEEDED, again: the request came too slowly
 	ReasonNotRead               = "NOT_READ"                // RESOURCE_EXHAUSTED, again: the client does not read its answer

@@ -3,7 +3,6 @@ package rpc
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"log/slog"
 	"runtime/debug"
 	"slices"
@@ -13,7 +12,6 @@ import (
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors"
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/recovery"
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/selector"
-	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
@@ -55,9 +53,6 @@ func (s *Server) chains(cfg ServerConfig) ([]grpc.UnaryServerInterceptor, grpc.S
 	}
 	if cfg.Authenticate != nil {
 		stream.checks = append(stream.checks, cfg.Authenticate)
-	}
-	if cfg.CallsPerSecond > 0 {
-		stream.checks = append(stream.checks, limitCalls(cfg.CallsPerSecond, cfg.CallsBurst))
 	}
 	if len(stream.checks) > 0 || cfg.Audit != nil {
 		unary = append(unary, checkUnaryServer(stream.checks, cfg.Audit))
@@ -107,25 +102,6 @@ func checkUnaryServer(checks []check, audit audit) grpc.UnaryServerInterceptor {
 			return nil, err
 		}
 		return handler(ctx, request)
-	}
-}
-
-// limitCalls is a token bucket for all callers together.
-func limitCalls(perSecond float64, burst int) check {
-	if burst <= 0 {
-		burst = max(1, int(perSecond))
-	}
-	bucket := rate.NewLimiter(rate.Limit(perSecond), burst)
-	return func(ctx context.Context, _ string) (context.Context, error) {
-		now := time.Now()
-		reservation := bucket.ReserveN(now, 1)
-		wait := reservation.DelayFrom(now)
-		if wait == 0 {
-			return ctx, nil
-		}
-		reservation.CancelAt(now)
-		return nil, Error(codes.ResourceExhausted, api.ReasonRateLimited,
-			fmt.Sprintf("over %g calls a second: try again after %s", perSecond, wait.Round(time.Millisecond)), wait)
 	}
 }
 

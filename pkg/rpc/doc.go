@@ -26,9 +26,7 @@
 //     sessions, which would otherwise outlast it;
 //  8. the role of the caller's certificate, where connections have TLS; not for health;
 //  9. authentication, if configured, and the audit of who called; not for health;
-//  10. rate limit, if configured; not for health: after authentication, so that
-//     only callers who may call use up the limit;
-//  11. timeout: unary calls that come without a deadline get one. Streams live
+//  10. timeout: unary calls that come without a deadline get one. Streams live
 //     as long as their caller wants.
 //
 // The message of a call is received behind all of these, from those alone who may call:

@@ -82,12 +82,6 @@ type ServerConfig struct {
 	// context that Authenticate returned, the first message received (nil: none, as of every call
 	// that was refused), and the call's error. Health checks are left out. Nil: nobody is told.
 	Audit func(ctx context.Context, fullMethod string, request any, err error)
-	// CallsPerSecond is the rate of calls that the server takes from all callers
-	// together, with bursts of CallsBurst. 0: no limit.
-	CallsPerSecond float64
-	// CallsBurst is how many calls may come at once under CallsPerSecond. 0: one
-	// second's worth.
-	CallsBurst int
 	// UnaryTimeout is the deadline of unary calls that come without one. 0:
 	// DefaultUnaryTimeout; below 0: none.
 	UnaryTimeout time.Duration

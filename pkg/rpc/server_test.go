@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -191,8 +192,9 @@ func TestRequestIDTravels(t *testing.T) {
 	}
 }
 
-func TestAuthenticationAndLimits(t *testing.T) {
+func TestAuthenticationComesFirst(t *testing.T) {
 	type tenantKey struct{}
+	const wait = 90 * time.Second
 	_, conn := serve(t, &inference{
 		tokenize: func(ctx context.Context, _ *inferencev1.TokenizeRequest) (*inferencev1.TokenizeResponse, error) {
 			if ctx.Value(tenantKey{}) != "acme" {
@@ -201,7 +203,7 @@ func TestAuthenticationAndLimits(t *testing.T) {
 			if _, ok := ctx.Deadline(); !ok {
 				return nil, errors.New("no deadline")
 			}
-			return &inferencev1.TokenizeResponse{}, nil
+			return nil, rpc.Error(codes.ResourceExhausted, api.ReasonTenantLimit, "try again later", wait)
 		},
 	}, rpc.ServerConfig{
 		Authenticate: func(ctx context.Context, _ string) (context.Context, error) {
@@ -210,12 +212,9 @@ func TestAuthenticationAndLimits(t *testing.T) {
 			}
 			return context.WithValue(ctx, tenantKey{}, "acme"), nil
 		},
-		CallsPerSecond: .01,
-		CallsBurst:     2,
 	}, rpc.ClientConfig{UnaryTimeout: -1})
 	client := inferencev1.NewInferenceClient(conn)
-	// Refused callers use up nothing of the limit, and learn nothing.
-	for range 5 {
+	for range 5 { // refused callers learn nothing
 		if _, err := client.Tokenize(t.Context(), &inferencev1.TokenizeRequest{}); status.Code(err) != codes.Unauthenticated || rpc.Reason(err) != "NO_KEY" {
 			t.Fatalf("without a key: %v", err)
 		}
@@ -224,24 +223,17 @@ func TestAuthenticationAndLimits(t *testing.T) {
 		}
 	}
 	ctx := metadata.AppendToOutgoingContext(t.Context(), "key", "1")
-	for range 2 {
-		if _, err := client.Tokenize(ctx, &inferencev1.TokenizeRequest{}); err != nil {
-			t.Fatal(err)
-		}
-	}
 	var trailer metadata.MD
 	_, err := client.Tokenize(ctx, &inferencev1.TokenizeRequest{}, grpc.Trailer(&trailer))
-	wait, ok := rpc.RetryAfter(err)
-	if status.Code(err) != codes.ResourceExhausted || rpc.Reason(err) != api.ReasonRateLimited || !ok || wait < time.Minute || wait > 100*time.Second {
-		t.Errorf("over the limit: %v, retry after %s", err, wait)
+	if after, ok := rpc.RetryAfter(err); status.Code(err) != codes.ResourceExhausted || rpc.Reason(err) != api.ReasonTenantLimit || !ok || after != wait {
+		t.Errorf("%v, retry after %s", err, after)
 	}
-	if len(trailer.Get("grpc-retry-pushback-ms")) != 1 {
-		t.Errorf("trailer %v has no push-back", trailer)
+	if got := trailer.Get("grpc-retry-pushback-ms"); !slices.Equal(got, []string{"90000"}) {
+		t.Errorf("push-back %v", got)
 	}
-	for range 5 { // health passes both
-		if _, err := healthv1.NewHealthClient(conn).Check(t.Context(), &healthv1.HealthCheckRequest{}); err != nil {
-			t.Fatal(err)
-		}
+	// Health takes no key.
+	if _, err := healthv1.NewHealthClient(conn).Check(t.Context(), &healthv1.HealthCheckRequest{}); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -77,7 +77,7 @@ func CallError(err error) error {
 	switch rpc.Reason(err) {
 	case api.ReasonBlocksHeld:
 		return ErrHeld
-	case api.ReasonBlocksArriving, api.ReasonStoreFull, api.ReasonStoreBusy, api.ReasonRateLimited, api.ReasonWorkerDraining:
+	case api.ReasonBlocksArriving, api.ReasonStoreFull, api.ReasonStoreBusy, api.ReasonWorkerDraining:
 		return &BusyError{RetryAfter: after, Err: err}
 	case api.ReasonLayoutMismatch, api.ReasonStoreTooSmall:
 		return &LayoutError{Err: err}
