@@ -10,7 +10,7 @@ import (
 
 // keepAlive is how long a connection lives over which nothing comes, not even answers to
 // probes.
-const keepAlive = rpc.DefaultKeepAlive + rpc.DefaultKeepAliveTimeout
+const keepAlive = rpc.KeepAlive + rpc.KeepAliveTimeout
 
 // cut parts two hosts. What is sent between them waits, as TCP's retransmissions do, until
 // they are joined again or both sides give up their connections.

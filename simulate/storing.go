@@ -181,7 +181,7 @@ func (f *fetching) start(a offload.StartFetch) {
 		f.over(0, worker.RefusedError(scheduler.QueueFull))
 		return
 	}
-	p.cluster.after(storeclient.DefaultCallTimeout, func() { f.stop(errLate) })
+	p.cluster.after(storeclient.CallTimeout, func() { f.stop(errLate) })
 	failed := func(err error) { f.stop(storeclient.CallError(err)) }
 	p.ask(a.Store.ID, a.Store.Epoch, messageBytes+len(a.Prefix.Tokens)*tokenBytes, func(to *process, answer func(func())) {
 		to.store.fetch(a.Prefix, f.ticket, func(_ uint64, err error) {
@@ -252,7 +252,7 @@ func (q *putting) start(to offload.Store) {
 			}
 		}
 	}
-	c.after(storeclient.DefaultOfferTimeout, of(func() {
+	c.after(storeclient.OfferTimeout, of(func() {
 		if q.bulk == nil {
 			q.over(0, errLate)
 		}

@@ -7,7 +7,6 @@ import (
 	"runtime/debug"
 	"slices"
 	"strconv"
-	"time"
 
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors"
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/recovery"
@@ -57,10 +56,7 @@ func (s *Server) chains(cfg ServerConfig) ([]grpc.UnaryServerInterceptor, grpc.S
 	if len(stream.checks) > 0 || cfg.Audit != nil {
 		unary = append(unary, checkUnaryServer(stream.checks, cfg.Audit))
 	}
-	if cfg.UnaryTimeout > 0 {
-		unary = append(unary, timeoutUnaryServer(cfg.UnaryTimeout))
-	}
-	return unary, stream.intercept
+	return append(unary, timeoutUnaryServer), stream.intercept
 }
 
 // check decides whether a call goes on, and with which context. With an error that is what the audit
@@ -105,15 +101,13 @@ func checkUnaryServer(checks []check, audit audit) grpc.UnaryServerInterceptor {
 	}
 }
 
-func timeoutUnaryServer(timeout time.Duration) grpc.UnaryServerInterceptor {
-	return func(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-		if _, ok := ctx.Deadline(); ok {
-			return handler(ctx, request)
-		}
-		ctx, cancel := context.WithTimeout(ctx, timeout)
-		defer cancel()
+func timeoutUnaryServer(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	if _, ok := ctx.Deadline(); ok {
 		return handler(ctx, request)
 	}
+	ctx, cancel := context.WithTimeout(ctx, DefaultUnaryTimeout)
+	defer cancel()
+	return handler(ctx, request)
 }
 
 func pushbackUnaryServer(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {

@@ -50,12 +50,6 @@ type ClientConfig struct {
 	// "/tandem.inference.v1.Inference/Tokenize", that may be tried again when the
 	// server is UNAVAILABLE: up to three tries, 50 ms apart and more.
 	Idempotent []string
-	// KeepAlive is how long the connection is silent before it is probed, also
-	// without calls. 0: DefaultKeepAlive; less than ten seconds is taken as ten.
-	KeepAlive time.Duration
-	// KeepAliveTimeout is how long a probe may go unanswered. 0:
-	// DefaultKeepAliveTimeout.
-	KeepAliveTimeout time.Duration
 	// Credentials make the connection secure, such as identity.Source.Peer. Nil: it is not
 	// encrypted.
 	Credentials credentials.TransportCredentials
@@ -102,7 +96,7 @@ func Dial(address string, cfg ClientConfig) (*grpc.ClientConn, error) {
 			MinConnectTimeout: 3 * time.Second,
 		}),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{
-			Time: cfg.KeepAlive, Timeout: cfg.KeepAliveTimeout, PermitWithoutStream: true,
+			Time: KeepAlive, Timeout: KeepAliveTimeout, PermitWithoutStream: true,
 		}),
 	}
 	if cfg.WindowBytes > 0 {
@@ -165,12 +159,6 @@ func (cfg ClientConfig) withDefaults() ClientConfig {
 		cfg.MaxReceiveBytes = DefaultMaxReceiveBytes
 	}
 	cfg.UnaryTimeout = cmp.Or(cfg.UnaryTimeout, DefaultUnaryTimeout)
-	if cfg.KeepAlive <= 0 {
-		cfg.KeepAlive = DefaultKeepAlive
-	}
-	if cfg.KeepAliveTimeout <= 0 {
-		cfg.KeepAliveTimeout = DefaultKeepAliveTimeout
-	}
 	return cfg
 }
 

@@ -34,19 +34,21 @@ const (
 	// known, with RESOURCE_EXHAUSTED: grpc-go has no place to say anything else before
 	// it has a whole message, and a margin is memory that anybody may fill.
 	OversizeMargin = 1 << 20
-	// DefaultMaxStreams is the most calls at a time on one connection.
-	DefaultMaxStreams = 10_000
-	// DefaultUnaryTimeout is the deadline of unary calls that have none.
+	// DefaultUnaryTimeout is the deadline that clients and servers give unary calls
+	// that have none.
 	DefaultUnaryTimeout = time.Minute
-	// DefaultKeepAlive is how long a connection is silent before it is probed.
-	// grpc-go allows clients no less.
-	DefaultKeepAlive = 10 * time.Second
-	// DefaultKeepAliveTimeout is how long a probe may go unanswered before the
-	// connection counts as broken.
-	DefaultKeepAliveTimeout = 3 * time.Second
 )
 
 const (
+	// KeepAlive is how long a connection is silent, also without calls, before either
+	// side probes it. grpc-go allows clients no less.
+	KeepAlive = 10 * time.Second
+	// KeepAliveTimeout is how long a probe may go unanswered before the connection
+	// counts as broken.
+	KeepAliveTimeout = 3 * time.Second
+	// maxStreams is the most calls at a time on one connection of a server; more wait
+	// in the client.
+	maxStreams = 10_000
 	// maxHeaderBytes bounds the headers of a call.
 	maxHeaderBytes = 64 << 10
 	// handshakeTimeout bounds the set-up of a connection.
@@ -66,9 +68,6 @@ type ServerConfig struct {
 	Unlogged []string
 	// MaxReceiveBytes is the largest message taken. 0: DefaultMaxReceiveBytes.
 	MaxReceiveBytes int
-	// MaxStreams is the most calls at a time on one connection; more wait in the
-	// client. 0: DefaultMaxStreams.
-	MaxStreams uint32
 	// Registerer gets the metrics. Several servers may share one. Nil: none.
 	Registerer prometheus.Registerer
 	// Credentials make connections secure, such as identity.Source.Server. With them a call is
@@ -82,9 +81,6 @@ type ServerConfig struct {
 	// context that Authenticate returned, the first message received (nil: none, as of every call
 	// that was refused), and the call's error. Health checks are left out. Nil: nobody is told.
 	Audit func(ctx context.Context, fullMethod string, request any, err error)
-	// UnaryTimeout is the deadline of unary calls that come without one. 0:
-	// DefaultUnaryTimeout; below 0: none.
-	UnaryTimeout time.Duration
 	// OversizeFields maps a full method, like
 	// "/tandem.inference.v1.Inference/Generate", to the field of its request to
 	// name when a message is over MaxReceiveBytes. A method without one names
@@ -161,12 +157,12 @@ func NewServer(cfg ServerConfig) *Server {
 		grpc.StreamInterceptor(stream),
 		grpc.ForceServerCodecV2(newCodec(cfg.Codec, cfg.MaxReceiveBytes)),
 		grpc.MaxRecvMsgSize(cfg.receiveLimit()),
-		grpc.MaxConcurrentStreams(cfg.MaxStreams),
+		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.WaitForHandlers(true),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: DefaultKeepAlive, Timeout: DefaultKeepAliveTimeout}),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: DefaultKeepAlive / 2, PermitWithoutStream: true}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: KeepAlive, Timeout: KeepAliveTimeout}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: KeepAlive / 2, PermitWithoutStream: true}),
 	}
 	if cfg.WindowBytes > 0 {
 		options = append(options, grpc.StaticStreamWindowSize(cfg.WindowBytes), grpc.StaticConnWindowSize(cfg.WindowBytes))
@@ -208,8 +204,6 @@ func (cfg ServerConfig) withDefaults() ServerConfig {
 	if cfg.MaxReceiveBytes <= 0 {
 		cfg.MaxReceiveBytes = DefaultMaxReceiveBytes
 	}
-	cfg.MaxStreams = cmp.Or(cfg.MaxStreams, DefaultMaxStreams)
-	cfg.UnaryTimeout = cmp.Or(cfg.UnaryTimeout, DefaultUnaryTimeout)
 	return cfg
 }
 

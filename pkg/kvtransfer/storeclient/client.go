@@ -6,7 +6,6 @@
 package storeclient
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,17 +21,16 @@ import (
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 )
 
-// Defaults of zero ClientConfig fields.
 const (
-	// DefaultCallTimeout bounds a Put or Fetch whose context has no deadline.
-	DefaultCallTimeout = 30 * time.Second
-	// DefaultOfferTimeout is how long a store may take to answer an offer.
-	DefaultOfferTimeout = 2 * time.Second
-	// DefaultMaxPeers bounds the stores a client is connected to.
-	DefaultMaxPeers = 64
+	// CallTimeout bounds a Put or Fetch whose context has no deadline.
+	CallTimeout = 30 * time.Second
+	// OfferTimeout is how long a store may take to answer an offer.
+	OfferTimeout = 2 * time.Second
+	// maxPeers bounds the stores a client is connected to.
+	maxPeers = 64
 )
 
-// ClientConfig configures a Client. Dial, Sender, Receiver and Layout are required.
+// ClientConfig configures a Client. All fields are required.
 type ClientConfig struct {
 	// Dial returns a new connection to a store's address, "host:port" or "unix:///path",
 	// without waiting for it to be established. It should enable keep-alives. The Client
@@ -48,25 +46,15 @@ type ClientConfig struct {
 	// Check, if set, reads the blocks of a put that the store lacks before any is sent, and those
 	// that a fetch brought. Its error, of ctx if that ends before, ends the call.
 	Check func(ctx context.Context, blocks []kvcache.BlockID) error
-	// CallTimeout bounds a Put or Fetch whose context has no deadline. 0 is
-	// DefaultCallTimeout.
-	CallTimeout time.Duration
-	// OfferTimeout is how long a store may take to answer an offer. 0 is
-	// DefaultOfferTimeout.
-	OfferTimeout time.Duration
-	// MaxPeers bounds the stores connected to. 0 is DefaultMaxPeers.
-	MaxPeers int
 }
 
-// Validate reports the first invalid field. Zero fields count as their defaults.
+// Validate reports the first invalid field.
 func (c ClientConfig) Validate() error {
 	switch {
 	case c.Dial == nil || c.Sender == nil || c.Receiver == nil:
 		return errors.New("store client: dial, sender and receiver must be set")
 	case c.Layout.BlockTokens <= 0 || c.Layout.Layers <= 0:
 		return fmt.Errorf("store client: a layout of %d layers in blocks of %d tokens: both must be above 0", c.Layout.Layers, c.Layout.BlockTokens)
-	case c.CallTimeout < 0 || c.OfferTimeout < 0 || c.MaxPeers < 0:
-		return errors.New("store client: timeouts and max peers must not be negative")
 	}
 	return nil
 }
@@ -104,12 +92,9 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	cfg.CallTimeout = cmp.Or(cfg.CallTimeout, DefaultCallTimeout)
-	cfg.OfferTimeout = cmp.Or(cfg.OfferTimeout, DefaultOfferTimeout)
-	cfg.MaxPeers = cmp.Or(cfg.MaxPeers, DefaultMaxPeers)
 	return &Client{
 		cfg: cfg, layout: cfg.Layout.Proto(), digest: cfg.Layout.Digest(),
-		conns: &connections{dial: cfg.Dial, max: cfg.MaxPeers, peers: make(map[string]*peerConns)},
+		conns: &connections{dial: cfg.Dial, peers: make(map[string]*peerConns)},
 	}, nil
 }
 
@@ -213,7 +198,7 @@ func (c *Client) checked(ctx context.Context, blocks []kvcache.BlockID) error {
 
 // offer requests a ticket.
 func (c *Client) offer(ctx context.Context, to Peer, prefix Prefix) (*kvtransferv1.Ticket, error) {
-	asking, cancel := context.WithTimeout(ctx, c.cfg.OfferTimeout)
+	asking, cancel := context.WithTimeout(ctx, OfferTimeout)
 	defer cancel()
 	request := &kvtransferv1.OfferRequest{StoreEpoch: to.Epoch, Prefix: c.prefix(prefix), Layout: c.layout, Sender: c.cfg.Sender.WorkerID()}
 	var ticket *kvtransferv1.Ticket
@@ -251,7 +236,7 @@ func (c *Client) bounded(ctx context.Context) (context.Context, context.CancelFu
 	if _, has := ctx.Deadline(); has {
 		return context.WithCancel(ctx)
 	}
-	return context.WithTimeout(ctx, c.cfg.CallTimeout)
+	return context.WithTimeout(ctx, CallTimeout)
 }
 
 // end is the outcome of a fetch's reservation. Its fields are written before over is closed

@@ -15,10 +15,9 @@ import (
 // maxAddresses bounds how many of a store's addresses are tried.
 const maxAddresses = 8
 
-// connections are a client's connections, to at most max stores.
+// connections are a client's connections, to at most maxPeers stores.
 type connections struct {
 	dial func(address string) (*grpc.ClientConn, error)
-	max  int
 
 	mu     sync.Mutex
 	closed bool
@@ -82,8 +81,8 @@ func (c *connections) acquire(to Peer) (*peerConns, error) {
 		p = nil
 	}
 	if p == nil {
-		if len(c.peers) >= c.max && !c.evict() {
-			return nil, &BusyError{Err: fmt.Errorf("calls to %d stores are already running", c.max)}
+		if len(c.peers) >= maxPeers && !c.evict() {
+			return nil, &BusyError{Err: fmt.Errorf("calls to %d stores are already running", maxPeers)}
 		}
 		to.Addresses = slices.Clone(to.Addresses)
 		p = &peerConns{peer: to, conns: make(map[string]*grpc.ClientConn)}
