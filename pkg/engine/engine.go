@@ -147,6 +147,11 @@ type Sequence struct {
 	Prompt *PromptLogprobs
 }
 
+// UsedBlocks is how many blocks of the table hold the context after the step.
+func (s *Sequence) UsedBlocks(blockTokens int) int {
+	return kvcache.BlocksFor(s.Start+len(s.Tokens), blockTokens)
+}
+
 // PromptLogprobs asks how likely the tokens of a prompt are, given those before.
 type PromptLogprobs struct {
 	// Next is the token after each of the sequence's Tokens, or after the first of them: the last

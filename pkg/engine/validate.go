@@ -66,7 +66,7 @@ func (s *Sequence) validate(capacity *Capacity, spec *model.Spec) error {
 		return fmt.Errorf("start %d is negative", s.Start)
 	case s.Start > spec.ContextTokens-n: // not a sum, which could overflow
 		return fmt.Errorf("%d tokens from position %d are past the context of %d tokens", n, s.Start, spec.ContextTokens)
-	case s.used(block) > len(s.Blocks):
+	case s.UsedBlocks(block) > len(s.Blocks):
 		return fmt.Errorf("position %d is past its %d blocks of %d tokens", s.Start+n-1, len(s.Blocks), block)
 	case s.Logits < LogitsNone || s.Logits > LogitsAll:
 		return fmt.Errorf("logits: choice %d is unknown", s.Logits)
@@ -75,7 +75,7 @@ func (s *Sequence) validate(capacity *Capacity, spec *model.Spec) error {
 	case s.Pool != nil && s.Pool.Size() != spec.HiddenSize:
 		return fmt.Errorf("hidden states: a pool of %d for a hidden size of %d", s.Pool.Size(), spec.HiddenSize)
 	}
-	for _, id := range s.Blocks[:s.used(block)] {
+	for _, id := range s.Blocks[:s.UsedBlocks(block)] {
 		if uint(id) >= uint(capacity.Blocks) { // negative ones are huge
 			return fmt.Errorf("block %d is outside 0 to %d", id, capacity.Blocks-1)
 		}
@@ -104,11 +104,6 @@ func (s *Sequence) validate(capacity *Capacity, spec *model.Spec) error {
 	return nil
 }
 
-// used is how many blocks of the table hold the context after the step.
-func (s *Sequence) used(blockTokens int) int {
-	return (s.Start + len(s.Tokens) + blockTokens - 1) / blockTokens
-}
-
 // validateWrites checks that no block is written for two sequences or at two
 // places of a table, and that none is read for one and written for another.
 func (v *Validator) validateWrites(sequences []Sequence) error {
@@ -119,7 +114,7 @@ func (v *Validator) validateWrites(sequences []Sequence) error {
 	block := v.capacity.Layout.BlockTokens
 	for i := range sequences {
 		s := &sequences[i]
-		for _, id := range s.Blocks[s.Start/block : s.used(block)] {
+		for _, id := range s.Blocks[s.Start/block : s.UsedBlocks(block)] {
 			if other := v.writes[id]; other.batch == v.batch {
 				return fmt.Errorf("sequences %d and %d both write block %d", other.sequence, i, id)
 			}

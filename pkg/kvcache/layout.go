@@ -34,6 +34,9 @@ type Layout struct {
 	SliceBytes int
 }
 
+// BlocksFor is how many blocks of blockTokens hold so many tokens.
+func BlocksFor(tokens, blockTokens int) int { return (tokens + blockTokens - 1) / blockTokens }
+
 // PageBytes is the size of one block over all layers.
 func (l Layout) PageBytes() int { return l.Layers * l.SliceBytes }
 

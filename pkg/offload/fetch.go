@@ -6,6 +6,7 @@ import (
 
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
+	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
 )
 
@@ -52,7 +53,7 @@ func (c *Core) wanted(w Wanted) {
 	// that hangs still has its blocks; with those behind what is fetched only, should the fetch
 	// fail then, the prompt waits until nothing of it can land any more, for two leases of the
 	// receiver at the most.
-	whole := (w.PromptTokens + c.config.BlockTokens - 1) / c.config.BlockTokens
+	whole := kvcache.BlocksFor(w.PromptTokens, c.config.BlockTokens)
 	f := &fetch{id: w.Fetch, asked: key, store: w.Store, prefix: w.Prefix, began: c.now, least: whole - until}
 	c.fetches[f.id], c.joining[key] = f, f
 	c.join(u, f)

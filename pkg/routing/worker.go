@@ -5,6 +5,8 @@ import (
 	"time"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+
+	"github.com/tandem-serving/tandem/pkg/kvcache"
 )
 
 // worker is what is known of one incarnation of a worker.
@@ -132,8 +134,7 @@ func (w *worker) is(record *controlv1.WorkerRecord) bool {
 
 // blocksFor is how many blocks tokens take on this worker.
 func (w *worker) blocksFor(tokens int) int {
-	size := max(w.blockTokens, 1)
-	return (tokens + size - 1) / size
+	return kvcache.BlocksFor(tokens, max(w.blockTokens, 1))
 }
 
 func (w *worker) role() controlv1.Role { return w.as }

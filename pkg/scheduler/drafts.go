@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/tandem-serving/tandem/pkg/engine"
+	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/sampler"
 	"github.com/tandem-serving/tandem/pkg/speculation"
 )
@@ -141,7 +142,7 @@ func (s *Scheduler) fitDrafts(q *sequence, n int) int {
 // were any.
 func (s *Scheduler) reclaim() (any bool) {
 	for _, q := range s.running {
-		needs := blocksOf(q.computed+1, s.config.BlockTokens)
+		needs := kvcache.BlocksFor(q.computed+1, s.config.BlockTokens)
 		if q.drafts == nil || q.phase != decoding || len(q.table) <= needs {
 			continue
 		}

@@ -38,11 +38,8 @@ func (q *sequence) firstBlocks(blockTokens int) int {
 	if !q.grows() {
 		return q.blocksNeeded
 	}
-	return min(blocksOf(len(q.request.Tokens)+1, blockTokens), q.blocksNeeded)
+	return min(kvcache.BlocksFor(len(q.request.Tokens)+1, blockTokens), q.blocksNeeded)
 }
-
-// blocksOf is how many blocks hold so many tokens.
-func blocksOf(tokens, blockTokens int) int { return (tokens + blockTokens - 1) / blockTokens }
 
 // growth is how many blocks more than it has, or begins with, a sequence is expected
 // to need.
@@ -58,7 +55,7 @@ func (s *Scheduler) growth(q *sequence) int {
 	// its forecast is expected to go on for that share of the rest.
 	length := q.length()
 	expected := min(length+s.forecast.of(q.totalTokens-length), q.totalTokens) - 1
-	return max(min(blocksOf(expected, s.config.BlockTokens), q.blocksNeeded)-has, 0)
+	return max(min(kvcache.BlocksFor(expected, s.config.BlockTokens), q.blocksNeeded)-has, 0)
 }
 
 // reserveForGrowth is how many blocks those who have some are expected to need

@@ -81,7 +81,7 @@ func newSequence(r Request, c Config, ticket uint64, now time.Time) *sequence {
 	if !q.grows() {
 		positions = len(r.Tokens)
 	}
-	q.blocksNeeded = blocksOf(positions, c.BlockTokens)
+	q.blocksNeeded = kvcache.BlocksFor(positions, c.BlockTokens)
 	q.held, q.unshared = r.Kind == PrefillOnly, r.Pool != nil
 	for i := range q.samples {
 		q.samples[i] = engine.Sample{

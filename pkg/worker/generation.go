@@ -7,6 +7,7 @@ import (
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
+	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
 )
 
@@ -79,7 +80,7 @@ func (g *generation) take(w *Worker, action scheduler.Action) bool {
 		g.kv, g.cachedTokens = asked, a.CachedTokens
 		blockTokens := w.config.Scheduler.BlockTokens
 		w.act(ReserveKV{
-			ID: g.id, Blocks: a.Blocks, Held: a.CachedTokens / blockTokens, Prompt: (g.promptTokens + blockTokens - 1) / blockTokens,
+			ID: g.id, Blocks: a.Blocks, Held: a.CachedTokens / blockTokens, Prompt: kvcache.BlocksFor(g.promptTokens, blockTokens),
 		})
 	case scheduler.Started:
 		if g.kv == unreserved { // prefilled here

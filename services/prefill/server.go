@@ -15,6 +15,7 @@ import (
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
+	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer"
 	"github.com/tandem-serving/tandem/pkg/model"
 	"github.com/tandem-serving/tandem/pkg/rpc"
@@ -71,7 +72,7 @@ func (s *server) Run(request *workerv1.PrefillRequest, stream grpc.ServerStreami
 
 // checkTicket checks a ticket, whatever its origin. Its errors are gRPC statuses.
 func checkTicket(ticket *kvtransferv1.Ticket, promptTokens, blockTokens int) error {
-	blocks := (promptTokens + blockTokens - 1) / blockTokens
+	blocks := kvcache.BlocksFor(promptTokens, blockTokens)
 	switch {
 	case ticket == nil:
 		return rpc.InvalidArgument("ticket", "is missing: reserve blocks on a decode worker first")

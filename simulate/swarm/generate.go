@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 
+	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/routing"
 )
 
@@ -74,7 +75,7 @@ const (
 )
 
 func (s *Script) worker(d draw, longest int) Worker {
-	least := (longest+s.BlockTokens-1)/s.BlockTokens + 1 // a whole sequence fits
+	least := kvcache.BlocksFor(longest, s.BlockTokens) + 1 // a whole sequence fits
 	chunk := s.BlockTokens * d.between(1, 8)
 	kv := int(d.skewed(1000, 1e6))
 	lease := pick(d, 10000.0, 10000, 1000)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tandem-serving/tandem/loadtest/measure"
 	"github.com/tandem-serving/tandem/loadtest/stats"
+	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/latency"
 	"github.com/tandem-serving/tandem/pkg/queueing"
 	"github.com/tandem-serving/tandem/pkg/speculation"
@@ -136,7 +137,7 @@ func (f *formulas) newDecoding(w *simulate.Worker, blockTokens int, acceptance f
 	}
 	d.context, d.steps = contexts/tokens, tokens/float64(len(f.requests))
 	blocks := math.Ceil(reserved/tokens/float64(blockTokens) + 0.5)
-	if need := (longest + blockTokens - 1) / blockTokens; need > w.Blocks {
+	if need := kvcache.BlocksFor(longest, blockTokens); need > w.Blocks {
 		return fmt.Errorf("--kv-memory: a worker holds %d tokens, and the longest request has %d: give workers more memory, or pass shorter lengths", w.Blocks*blockTokens, longest)
 	}
 	d.memory = max(min(w.MaxSequences, int(float64(w.Blocks)/blocks)), 1)

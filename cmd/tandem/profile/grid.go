@@ -117,8 +117,7 @@ func (p *Point) build(e engine.Engine) bool {
 		for i := range s.Tokens {
 			s.Tokens[i] = int32((i*7919 + start + 11) % vocabulary)
 		}
-		size := capacity.Layout.BlockTokens
-		for range (start + tokens + size - 1) / size {
+		for range s.UsedBlocks(capacity.Layout.BlockTokens) {
 			s.Blocks = append(s.Blocks, kvcache.BlockID(next))
 			next++
 		}

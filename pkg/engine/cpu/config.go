@@ -132,7 +132,7 @@ func (c Config) withDefaults(threads int) Config {
 func (c Config) limits(spec model.Spec) kernels.Limits {
 	return kernels.Limits{
 		Rows: c.MaxBatchTokens, Sequences: c.MaxSequences, HeadRows: headRows,
-		BlocksPerSequence: (spec.ContextTokens + c.BlockTokens - 1) / c.BlockTokens,
+		BlocksPerSequence: kvcache.BlocksFor(spec.ContextTokens, c.BlockTokens),
 	}
 }
 

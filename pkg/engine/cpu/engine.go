@@ -187,8 +187,7 @@ func (e *cpuEngine) compute(ctx context.Context, batch engine.Batch) (engine.Out
 	k.Reset()
 	blockTokens := e.config.BlockTokens
 	for _, s := range batch.Sequences {
-		end := s.Start + len(s.Tokens)
-		blocks := s.Blocks[:(end+blockTokens-1)/blockTokens]
+		blocks := s.Blocks[:s.UsedBlocks(blockTokens)]
 		e.pages.Reached(blocks[len(blocks)-1], len(blocks)-s.Start/blockTokens)
 		cos, sin, err := k.Add(s.Tokens, s.Start, blocks)
 		if err != nil {

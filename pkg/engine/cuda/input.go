@@ -150,7 +150,7 @@ func (in *input) use(graph int) {
 func (in *input) fill(batch engine.Batch, p planner, blockTokens, headRows int) {
 	in.batchRows, in.wanted, in.firstBlock = 0, 0, len(in.tables.all)
 	for i := range batch.Sequences {
-		in.firstBlock -= blocksOf(&batch.Sequences[i], blockTokens)
+		in.firstBlock -= batch.Sequences[i].UsedBlocks(blockTokens)
 	}
 	block := in.firstBlock
 	for i := range batch.Sequences {
@@ -167,7 +167,7 @@ func (in *input) fill(batch engine.Batch, p planner, blockTokens, headRows int) 
 			in.wishes.all[in.wanted] = wishOf(s, n == 1)
 			in.wanted++
 		}
-		for _, id := range s.Blocks[:blocksOf(s, blockTokens)] {
+		for _, id := range s.Blocks[:s.UsedBlocks(blockTokens)] {
 			in.tables.all[block] = int32(id)
 			block++
 		}

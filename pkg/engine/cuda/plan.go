@@ -166,14 +166,9 @@ func runsOf(runs []rows, batch engine.Batch, keep func(s *engine.Sequence) int, 
 			runs = append(runs, rows{row + n - kept, kept, s.Start + n - kept, table})
 		}
 		row += n
-		table += blocksOf(s, blockTokens)
+		table += s.UsedBlocks(blockTokens)
 	}
 	return runs
-}
-
-// blocksOf is how many blocks of a sequence's table are in use after the step.
-func blocksOf(s *engine.Sequence, blockTokens int) int {
-	return (s.Start + len(s.Tokens) + blockTokens - 1) / blockTokens
 }
 
 // slotOf is where the KV of a position is: block times tokens of a block, and place.

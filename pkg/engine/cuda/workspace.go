@@ -6,6 +6,7 @@ import (
 
 	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/driver"
 	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/kernels"
+	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/model"
 )
 
@@ -23,7 +24,7 @@ func (c Config) bounds(spec model.Spec) bounds {
 	tallTokens := kernels.TallRows / (spec.Heads / spec.KVHeads)
 	return bounds{
 		rows: c.MaxBatchTokens, sequences: c.MaxSequences,
-		blocksPerSequence: (spec.ContextTokens + c.BlockTokens - 1) / c.BlockTokens,
+		blocksPerSequence: kvcache.BlocksFor(spec.ContextTokens, c.BlockTokens),
 		passes:            (c.MaxBatchTokens + c.headRows() - 1) / c.headRows(),
 		items:             c.MaxSequences + c.MaxBatchTokens/tallTokens + mostSlots,
 		graphs:            c.graphRows(),

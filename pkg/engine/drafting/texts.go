@@ -81,7 +81,7 @@ func common(a, b []int32) int {
 // reserve gives a text the blocks for so many tokens, and says whether there are enough. If there
 // are not it changes nothing.
 func (t *texts) reserve(x *text, tokens int) bool {
-	lacks := (tokens+t.blockTokens-1)/t.blockTokens - len(x.blocks)
+	lacks := kvcache.BlocksFor(tokens, t.blockTokens) - len(x.blocks)
 	for lacks > len(t.free) {
 		if !t.evict() {
 			return false

@@ -7,6 +7,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/bytesize"
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
 	"github.com/tandem-serving/tandem/pkg/engine/cuda"
+	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/memory"
 	"github.com/tandem-serving/tandem/pkg/model"
 )
@@ -23,7 +24,7 @@ type need struct{ weights, workspace, block, full int64 }
 // newNeed is the need of a model with such weights, workspace and slices.
 func newNeed(spec model.Spec, blockTokens int, weights, workspace int64, sliceBytes int) need {
 	block := int64(sliceBytes) * int64(spec.Layers)
-	blocks := (spec.ContextTokens + blockTokens - 1) / blockTokens
+	blocks := kvcache.BlocksFor(spec.ContextTokens, blockTokens)
 	return need{weights: weights, workspace: workspace, block: block, full: int64(blocks) * block}
 }
 

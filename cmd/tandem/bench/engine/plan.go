@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
+	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/model"
 )
 
@@ -93,6 +94,4 @@ const limitBytes = 1 << 30
 // Bytes is about the memory that loading the model and measuring takes.
 func (p Plan) Bytes(spec model.Spec) int64 { return cpu.FootprintBytes(spec, p.Config()) + limitBytes }
 
-func blocksFor(tokens int) int {
-	return (tokens + cpu.DefaultBlockTokens - 1) / cpu.DefaultBlockTokens
-}
+func blocksFor(tokens int) int { return kvcache.BlocksFor(tokens, cpu.DefaultBlockTokens) }

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/tandem-serving/tandem/pkg/engine/cuda"
+	"github.com/tandem-serving/tandem/pkg/kvcache"
 )
 
 // Plan is what to measure.
@@ -124,6 +125,4 @@ func (p Plan) Config() cuda.Config {
 	}
 }
 
-func blocksFor(tokens int) int {
-	return (tokens + cuda.DefaultBlockTokens - 1) / cuda.DefaultBlockTokens
-}
+func blocksFor(tokens int) int { return kvcache.BlocksFor(tokens, cuda.DefaultBlockTokens) }

@@ -17,6 +17,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
 )
 
@@ -160,15 +161,15 @@ func (p Plan) ContextTokens() int {
 // decodeTokens is what those that decode may generate in LongPrompt: as many as there
 // are steps until the long prompt is computed, of which each computes a block at least.
 func (p Plan) decodeTokens() int {
-	return p.BeforeSteps + p.blocksOf(p.LongTokens) + p.Decodes*p.blocksOf(p.ShortTokens) + 16
+	return p.BeforeSteps + p.blocksFor(p.LongTokens) + p.Decodes*p.blocksFor(p.ShortTokens) + 16
 }
 
 // leastBlocks are those that the longest request can come to need, of LongPrompt all.
 func (p Plan) leastBlocks() int {
 	if p.Scenario == LongPrompt {
-		return p.Decodes*p.blocksOf(p.ShortTokens+p.decodeTokens()) + p.blocksOf(p.LongTokens+1)
+		return p.Decodes*p.blocksFor(p.ShortTokens+p.decodeTokens()) + p.blocksFor(p.LongTokens+1)
 	}
-	return p.blocksOf(p.ContextTokens())
+	return p.blocksFor(p.ContextTokens())
 }
 
 func (p Plan) blocks() int {
@@ -178,7 +179,7 @@ func (p Plan) blocks() int {
 	return p.Blocks
 }
 
-func (p Plan) blocksOf(tokens int) int { return (tokens + p.BlockTokens - 1) / p.BlockTokens }
+func (p Plan) blocksFor(tokens int) int { return kvcache.BlocksFor(tokens, p.BlockTokens) }
 
 // config is the scheduler's of a policy, without its pool.
 func (p Plan) config(policy Policy) scheduler.Config {

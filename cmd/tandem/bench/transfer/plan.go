@@ -108,7 +108,7 @@ func (p Plan) Validate() error {
 func (p Plan) wants(figure string) bool { return len(p.Only) == 0 || slices.Contains(p.Only, figure) }
 
 // blocks is how many a prompt fills.
-func (p Plan) blocks() int { return (p.PromptTokens + p.BlockTokens - 1) / p.BlockTokens }
+func (p Plan) blocks() int { return kvcache.BlocksFor(p.PromptTokens, p.BlockTokens) }
 
 // Layout is that of the preset's pages in the CPU engine: keys and values in bf16.
 func (p Plan) Layout() (kvcache.Layout, error) {
