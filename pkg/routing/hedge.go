@@ -77,7 +77,7 @@ func (rt *Router) hedge(now time.Time, e Hedge) {
 		return
 	}
 	rt.hedges.left--
-	rt.tenants.Enter(e.Request.Tenant)
+	rt.tenants.enter(e.Request.Tenant)
 	rt.queue.shares.begin(e.Request.Tenant)
 }
 

@@ -217,6 +217,6 @@ func (rt *Router) schedule() {
 
 func (rt *Router) giveUp(e *entry, r Refusal) {
 	rt.queue.remove(e.request.ID)
-	rt.tenants.Leave(e.request.Tenant)
+	rt.tenants.leave(e.request.Tenant)
 	rt.out = append(rt.out, Refuse{e.request.ID, r, e.refused})
 }

@@ -57,7 +57,7 @@ func (rt *Router) arrived(now time.Time, r Request) {
 	// A request that was admitted before is not turned away at the door again.
 	if r.Attempt == 0 {
 		rt.came(now, &e.request)
-		if limit := rt.TenantLimit(); rt.tenants.Full(r.Tenant, limit) {
+		if limit := rt.TenantLimit(); rt.tenants.full(r.Tenant, limit) {
 			rt.refuse(r.ID, Refusal{codes.ResourceExhausted, api.ReasonTenantLimit, "",
 				fmt.Sprintf("tenant %q already has %d requests, its limit; retry when one has ended", r.Tenant, limit), time.Second})
 			return
@@ -74,7 +74,7 @@ func (rt *Router) arrived(now time.Time, r Request) {
 			rt.giveUp(last, full)
 		}
 	}
-	rt.tenants.Enter(r.Tenant)
+	rt.tenants.enter(r.Tenant)
 	rt.queue.insert(e)
 	rt.telling.news = true
 }
@@ -189,7 +189,7 @@ func (rt *Router) ended(now time.Time, e Ended) {
 	}
 	delete(rt.running, e.ID)
 	rt.expected.failed(e.ID)
-	rt.tenants.Leave(d.tenant)
+	rt.tenants.leave(d.tenant)
 	rt.queue.shares.end(d.tenant, e.Tokens)
 	for _, w := range d.workers() {
 		w.remove(e.ID)

@@ -7,7 +7,6 @@ import (
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 
 	"github.com/tandem-serving/tandem/pkg/kvcache"
-	"github.com/tandem-serving/tandem/pkg/routing/tenants"
 )
 
 // Router is the state machine that routes: it holds what is known of every worker and
@@ -50,7 +49,7 @@ type Router struct {
 	reopenings       []reopening      // of paths that failed once, in order
 	// pathsDue is when to look for paths to forget; zero if there are none.
 	pathsDue time.Time
-	tenants  tenants.Counts
+	tenants  tenantCounts
 	number   uint64 // of the last request
 	// apartMs is how long prompts took that were computed apart, from the dispatch on, on average.
 	apartMs float64
@@ -100,7 +99,7 @@ func New(config Config, random Rand) *Router {
 		demands:     make(map[string]*demand),
 		arrivals:    make(map[string]*arrivals),
 		paths:       make(map[path]*outage),
-		tenants:     tenants.Counts{},
+		tenants:     tenantCounts{},
 		pinnedOnce:  make(map[string]bool),
 		disagreeing: make(map[string][]string),
 		expected:    expectations{byRequest: make(map[string]*expectation), byBlock: make(map[kvcache.Hash][]*expectation)},
@@ -176,10 +175,10 @@ func (rt *Router) take(now time.Time, event Event) (pump bool) {
 	case Taken:
 		return rt.taken(now, e)
 	case Unread:
-		rt.tenants.Enter(e.Tenant)
+		rt.tenants.enter(e.Tenant)
 		return false
 	case Read:
-		rt.tenants.Leave(e.Tenant)
+		rt.tenants.leave(e.Tenant)
 		return false
 	case PromptDone:
 		return rt.promptDone(now, e.ID)
@@ -197,7 +196,7 @@ func (rt *Router) take(now time.Time, event Event) (pump bool) {
 		rt.ended(now, e)
 	case Cancelled:
 		if w := rt.queue.remove(e.ID); w != nil {
-			rt.tenants.Leave(w.request.Tenant)
+			rt.tenants.leave(w.request.Tenant)
 		}
 	case PolicyChanged:
 		rt.policy = e.Policy
