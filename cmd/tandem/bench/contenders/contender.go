@@ -14,7 +14,7 @@ import (
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/rig"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/processes"
 	"github.com/tandem-serving/tandem/loadtest"
 	"github.com/tandem-serving/tandem/loadtest/client"
 	"github.com/tandem-serving/tandem/loadtest/drive"
@@ -26,7 +26,7 @@ import (
 type Contender struct {
 	Name string
 	// Plan is its mesh, Mode what requests ask for.
-	Plan rig.Plan
+	Plan processes.Plan
 	Mode inferencev1.Mode
 	// Virtual, if set, is what runs instead of a mesh.
 	Virtual Virtual
@@ -48,7 +48,7 @@ type Bounds struct{ TTFT, TPOT time.Duration }
 // running is a contender that has started.
 type running struct {
 	Contender
-	mesh    *rig.Mesh // nil: none
+	mesh    *processes.Mesh // nil: none
 	session *loadtest.Session
 	client  client.Client // of session
 }
@@ -66,7 +66,7 @@ func Start(ctx context.Context, wanted []Contender) (*Set, error) {
 		r := &running{Contender: c}
 		if c.Virtual == nil {
 			var err error
-			if r.mesh, err = rig.Start(ctx, c.Plan); err != nil {
+			if r.mesh, err = processes.Start(ctx, c.Plan); err != nil {
 				return nil, errors.Join(r.failure(err), s.Stop())
 			}
 		}

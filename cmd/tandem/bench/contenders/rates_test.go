@@ -16,7 +16,7 @@ import (
 
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/benchtest"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/contenders"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/rig"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/processes"
 	"github.com/tandem-serving/tandem/loadtest"
 	"github.com/tandem-serving/tandem/loadtest/measure"
 	"github.com/tandem-serving/tandem/loadtest/record"
@@ -225,8 +225,8 @@ func (*silent) Sample(record.Sample)                 {}
 func sides() []contenders.Contender {
 	arguments := []string{"--engine", "simulated", "--simulated-base-ms", "1"}
 	return []contenders.Contender{
-		{Name: "aggregated", Mode: inferencev1.Mode_MODE_AGGREGATED, Plan: rig.Plan{Decode: 1, Arguments: arguments, StartTimeout: time.Minute}},
-		{Name: "disaggregated", Mode: inferencev1.Mode_MODE_DISAGGREGATED, Plan: rig.Plan{Prefill: 1, Decode: 1, Arguments: arguments, StartTimeout: time.Minute}},
+		{Name: "aggregated", Mode: inferencev1.Mode_MODE_AGGREGATED, Plan: processes.Plan{Decode: 1, Arguments: arguments, StartTimeout: time.Minute}},
+		{Name: "disaggregated", Mode: inferencev1.Mode_MODE_DISAGGREGATED, Plan: processes.Plan{Prefill: 1, Decode: 1, Arguments: arguments, StartTimeout: time.Minute}},
 	}
 }
 

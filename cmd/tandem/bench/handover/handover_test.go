@@ -7,14 +7,14 @@ import (
 
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/benchtest"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/handover"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/rig"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/processes"
 )
 
 func TestMain(m *testing.M) { benchtest.Main(m) }
 
 func plan() handover.Plan {
 	return handover.Plan{
-		Mesh: rig.Plan{StartTimeout: time.Minute, Arguments: []string{
+		Mesh: processes.Plan{StartTimeout: time.Minute, Arguments: []string{
 			"--engine", "simulated", "--simulated-base-ms", "2", "--simulated-real-pages",
 		}},
 		Transports: []string{"tcp", "unix"}, PromptTokens: 100, OutputTokens: 5, Vocabulary: 500, Requests: 3, Warmup: 1, Checked: 2, Seed: 1,

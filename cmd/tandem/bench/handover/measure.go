@@ -13,7 +13,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/rig"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/processes"
 	"github.com/tandem-serving/tandem/loadtest/client"
 	"github.com/tandem-serving/tandem/loadtest/record"
 	"github.com/tandem-serving/tandem/loadtest/workload"
@@ -45,7 +45,7 @@ func (p Plan) measure(ctx context.Context, transport string, said Progress) (_ *
 	plan.Prefill, plan.Decode = 1, 1
 	plan.Worker = append(slices.Clone(plan.Worker), "--kv-transport", transport)
 	said("starting a mesh whose KV goes over " + transport)
-	mesh, err := rig.Start(ctx, plan)
+	mesh, err := processes.Start(ctx, plan)
 	if err != nil {
 		return nil, err
 	}

@@ -6,13 +6,13 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/rig"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/processes"
 )
 
 // Plan is what to measure.
 type Plan struct {
 	// Mesh is what serves, but for what KV goes over.
-	Mesh rig.Plan `json:"-"`
+	Mesh processes.Plan `json:"-"`
 	// Transports are what KV goes over, each in a mesh of its own: "tcp", "unix" or "shm".
 	Transports []string `json:"transports"`
 	// PromptTokens is the length of the prompts, drawn from the first Vocabulary token

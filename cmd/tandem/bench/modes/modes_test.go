@@ -12,7 +12,7 @@ import (
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/benchtest"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/contenders"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/modes"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/rig"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/processes"
 	"github.com/tandem-serving/tandem/loadtest"
 	"github.com/tandem-serving/tandem/loadtest/workload"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
@@ -32,7 +32,7 @@ func load(t *testing.T, args ...string) loadtest.Config {
 }
 
 func three() []contenders.Contender {
-	plan := rig.Plan{Arguments: []string{"--engine", "simulated", "--simulated-base-ms", "1"}, StartTimeout: time.Minute}
+	plan := processes.Plan{Arguments: []string{"--engine", "simulated", "--simulated-base-ms", "1"}, StartTimeout: time.Minute}
 	together, split := plan, plan
 	together.Decode, split.Prefill, split.Decode = 2, 1, 1
 	return []contenders.Contender{

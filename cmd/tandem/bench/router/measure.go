@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/rig"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/processes"
 	"github.com/tandem-serving/tandem/loadtest/processor"
 	"github.com/tandem-serving/tandem/pkg/model"
 	"github.com/tandem-serving/tandem/pkg/tokenizer"
@@ -70,14 +70,14 @@ func (p Plan) relay(ctx context.Context, spec model.Spec, script []uint32, r *Re
 		"--trace-endpoint", "none", "--router-state-dir", "off")
 	plan.Arguments = append(plan.Arguments, secure.router()...)
 	said(fmt.Sprintf("starting the router and %d workers", p.Workers))
-	var mesh *rig.Mesh
+	var mesh *processes.Mesh
 	defer func() {
 		err = errors.Join(err, f.stop())
 		if mesh != nil {
 			err = errors.Join(err, mesh.Stop())
 		}
 	}()
-	if mesh, err = rig.Start(ctx, plan); err != nil {
+	if mesh, err = processes.Start(ctx, plan); err != nil {
 		return err
 	}
 	prompt := make([]uint32, p.PromptTokens)
@@ -110,7 +110,7 @@ func (p Plan) relay(ctx context.Context, spec model.Spec, script []uint32, r *Re
 const startTimeout = time.Minute
 
 // window waits until all streams run, and measures then.
-func (p Plan) window(ctx context.Context, mesh *rig.Mesh, l *load, failed chan error, r *Result) error {
+func (p Plan) window(ctx context.Context, mesh *processes.Mesh, l *load, failed chan error, r *Result) error {
 	wait := func(d time.Duration) error {
 		timer := time.NewTimer(d)
 		defer timer.Stop()
@@ -181,7 +181,7 @@ func (p Plan) window(ctx context.Context, mesh *rig.Mesh, l *load, failed chan e
 // used is processor time, seconds.
 type used struct{ router, here float64 }
 
-func usedNow(mesh *rig.Mesh) (u used, err error) {
+func usedNow(mesh *processes.Mesh) (u used, err error) {
 	if u.router, err = processor.CPUSeconds(mesh.RouterPID()); err != nil {
 		return u, err
 	}

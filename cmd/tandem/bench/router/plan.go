@@ -11,7 +11,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/rig"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/processes"
 )
 
 // Plan says what is measured.
@@ -41,7 +41,7 @@ type Plan struct {
 	// Decisions to time, with prompts of decisionTokens.
 	Decisions int
 	// Mesh is how the router is started: its Binary and Arguments, "--model" among them.
-	Mesh rig.Plan
+	Mesh processes.Plan
 }
 
 const (

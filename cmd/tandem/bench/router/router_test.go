@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/benchtest"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/rig"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/processes"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/router"
 	"github.com/tandem-serving/tandem/cmd/tandem/modeldir"
 	"github.com/tandem-serving/tandem/pkg/model"
@@ -21,7 +21,7 @@ func TestMain(m *testing.M) { benchtest.Main(m) }
 func plan() router.Plan {
 	return router.Plan{
 		Workers: 4, Streams: 8, PrefixBlocks: 200, Tokens: 12, PromptTokens: 40, Gap: 10 * time.Millisecond, Duration: time.Second, Decisions: 200,
-		Mesh: rig.Plan{StartTimeout: time.Minute},
+		Mesh: processes.Plan{StartTimeout: time.Minute},
 	}
 }
 

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/grammarmask"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/grammar"
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
 	"github.com/tandem-serving/tandem/pkg/model"
 )
@@ -33,12 +33,12 @@ random weights and removes it at the end.`,
   tandem bench grammar --vocabulary 32000 --outputs 5 --json`,
 		Args: exactly(),
 	}
-	plan := grammarmask.Plan{}
+	plan := grammar.Plan{}
 	fs := cmd.Flags()
 	fs.IntSliceVar(&plan.Sizes, "vocabulary", []int{32_000, 128_256}, "sizes of the vocabularies, in tokens")
 	fs.IntVar(&plan.Outputs, "outputs", 20, "outputs of each form")
 	fs.IntVar(&plan.MaxTokens, "max-tokens", 200, "most tokens of an output")
-	var rate grammarmask.RatePlan
+	var rate grammar.RatePlan
 	var f measuredFlags
 	const batched = "with --batch: "
 	fs.IntVar(&rate.Batch, "batch", 0, "measure the rate of a batch of so many sequences instead")
@@ -56,8 +56,8 @@ random weights and removes it at the end.`,
 			load := func(m *model.Model) (cpu.Config, error) {
 				return cpu.Config{Weights: cpu.BF16, Threads: f.threads}, checkPlan(rate, m.Spec(), "a smaller model, --batch, --prompt or --tokens")
 			}
-			r, err := measureWith(cmd, f, load, func(weights *cpu.Weights, progress func(done, total int64)) (*grammarmask.Rate, error) {
-				return grammarmask.MeasureRate(cmd.Context(), weights, rate, progress)
+			r, err := measureWith(cmd, f, load, func(weights *cpu.Weights, progress func(done, total int64)) (*grammar.Rate, error) {
+				return grammar.MeasureRate(cmd.Context(), weights, rate, progress)
 			})
 			return measured(cmd, *asJSON, r, err, printGrammarRate)
 		}
@@ -69,13 +69,13 @@ random weights and removes it at the end.`,
 		if plan.Outputs < 1 || plan.MaxTokens < 1 {
 			return usageError(cmd, "--outputs and --max-tokens must be above 0")
 		}
-		r, err := grammarmask.Measure(cmd.Context(), plan)
+		r, err := grammar.Measure(cmd.Context(), plan)
 		return measured(cmd, *asJSON, r, err, printGrammar)
 	}
 	return cmd
 }
 
-func printGrammarRate(out io.Writer, r *grammarmask.Rate) error {
+func printGrammarRate(out io.Writer, r *grammar.Rate) error {
 	_, err := fmt.Fprintf(out, `%s, threads %d, batch %d, temperature %g; rounds %d, in turns
 
                       tokens/s   over free   over free, by processor time
@@ -86,7 +86,7 @@ constrained         %10.1f  %10.3f   %10.3f
 	return err
 }
 
-func printGrammar(out io.Writer, r *grammarmask.Result) error {
+func printGrammar(out io.Writer, r *grammar.Result) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "vocabulary\tform\tnew p50\tp99\tmax\tused p50\tp99\tmax\tµs\t")
 	for _, f := range r.Forms {

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/handover"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/rig"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/processes"
 	"github.com/tandem-serving/tandem/cmd/tandem/tempfolder"
 	"github.com/tandem-serving/tandem/pkg/model"
 )
@@ -81,7 +81,7 @@ Without --model, the command makes a model with random weights and removes it at
 			return err
 		}
 		plan.Vocabulary = spec.VocabSize
-		plan.Mesh = rig.Plan{Arguments: []string{"--model", dir}, Worker: arguments, StartTimeout: meshStartTimeout}
+		plan.Mesh = processes.Plan{Arguments: []string{"--model", dir}, Worker: arguments, StartTimeout: meshStartTimeout}
 		said := func(line string) {
 			if !*asJSON {
 				fmt.Fprintln(cmd.ErrOrStderr(), line)

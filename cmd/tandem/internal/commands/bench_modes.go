@@ -16,7 +16,7 @@ import (
 
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/contenders"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/modes"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/rig"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/processes"
 	"github.com/tandem-serving/tandem/cmd/tandem/modeldir"
 	"github.com/tandem-serving/tandem/loadtest"
 	"github.com/tandem-serving/tandem/loadtest/search"
@@ -237,9 +237,9 @@ func (s *comparedServer) contenders(cmd *cobra.Command) ([]contenders.Contender,
 	case s.profile != "" && !simulated:
 		return nil, usageError(cmd, "--profile is for the simulated engine: add --engine simulated or --virtual")
 	}
-	plan := rig.Plan{
+	plan := processes.Plan{
 		Arguments: []string{"--router-tenant-max-requests", strconv.Itoa(manyRequests), "--engine", s.engine},
-		Worker:    rig.Threads(s.threads), StartTimeout: meshStartTimeout,
+		Worker:    processes.Threads(s.threads), StartTimeout: meshStartTimeout,
 	}
 	if s.model != "" {
 		plan.Arguments = append(plan.Arguments, "--model", s.model)

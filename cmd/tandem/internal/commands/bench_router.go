@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/rig"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/processes"
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/router"
 	"github.com/tandem-serving/tandem/cmd/tandem/modeldir"
 	"github.com/tandem-serving/tandem/pkg/model"
@@ -73,7 +73,7 @@ streams do not keep their pace, the result says "valid": false, and why.`,
 		if err != nil {
 			return err
 		}
-		plan.Mesh = rig.Plan{Arguments: append([]string{"--model", found}, arguments...), StartTimeout: meshStartTimeout}
+		plan.Mesh = processes.Plan{Arguments: append([]string{"--model", found}, arguments...), StartTimeout: meshStartTimeout}
 		said := func(line string) {
 			if !*asJSON {
 				fmt.Fprintln(cmd.ErrOrStderr(), line)

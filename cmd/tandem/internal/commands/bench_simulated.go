@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/contenders"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/rig"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/processes"
 	"github.com/tandem-serving/tandem/cmd/tandem/modeldir"
 	"github.com/tandem-serving/tandem/loadtest"
 	"github.com/tandem-serving/tandem/loadtest/processor"
@@ -74,7 +74,7 @@ process may use, it gives one to each worker and the others to the router.`,
 		if err != nil {
 			return usageError(cmd, err.Error())
 		}
-		actual := rig.Plan{Decode: 1, Worker: rig.Threads(1), StartTimeout: meshStartTimeout}
+		actual := processes.Plan{Decode: 1, Worker: processes.Threads(1), StartTimeout: meshStartTimeout}
 		if mode == "disaggregated" {
 			actual.Prefill = 1
 		}

@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/contenders"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/rig"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/processes"
 	"github.com/tandem-serving/tandem/cmd/tandem/internal/commands"
 	"github.com/tandem-serving/tandem/loadtest"
 	"github.com/tandem-serving/tandem/loadtest/measure"
@@ -63,7 +63,7 @@ func TestBenchSimulatedVirtual(t *testing.T) {
 	}{{4, false}, {4.4, true}} {
 		var sides []contenders.Contender
 		for _, profile := range []string{write("a.json", 4), write("b.json", c.decode)} {
-			cluster, err := commands.VirtualCluster("tiny", profile, rig.Plan{Prefill: 1, Decode: 1}, inferencev1.Mode_MODE_DISAGGREGATED)
+			cluster, err := commands.VirtualCluster("tiny", profile, processes.Plan{Prefill: 1, Decode: 1}, inferencev1.Mode_MODE_DISAGGREGATED)
 			if err != nil {
 				t.Fatal(err)
 			}

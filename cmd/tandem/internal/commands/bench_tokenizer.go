@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/tokenrate"
+	bench "github.com/tandem-serving/tandem/cmd/tandem/bench/tokenizer"
 	"github.com/tandem-serving/tandem/cmd/tandem/modeldir"
 	"github.com/tandem-serving/tandem/pkg/tokenizer"
 )
@@ -34,7 +34,7 @@ On Linux, seconds are processor time, so other programs do not count.`,
 	fs := cmd.Flags()
 	model := fs.String("model", "", "directory with a tokenizer.json (default: the bundled model's)")
 	text := fs.String("text", "", "file with the text, or - for standard input (default: some English prose)")
-	plan := tokenrate.Plan{}
+	plan := bench.Plan{}
 	fs.DurationVar(&plan.Duration, "duration", 6*time.Second, "how long to measure")
 	fs.IntVar(&plan.Threads, "threads", 1, "number of threads that encode")
 	asJSON := addBenchJSON(cmd, "print one JSON object")
@@ -56,13 +56,13 @@ On Linux, seconds are processor time, so other programs do not count.`,
 		if plan.Text, err = benchText(cmd.InOrStdin(), *text); err != nil {
 			return err
 		}
-		r, err := tokenrate.Measure(cmd.Context(), opened, plan)
-		return measured(cmd, *asJSON, r, err, printTokenRate)
+		r, err := bench.Measure(cmd.Context(), opened, plan)
+		return measured(cmd, *asJSON, r, err, printTokenizer)
 	}
 	return cmd
 }
 
-func printTokenRate(out io.Writer, r *tokenrate.Result) error {
+func printTokenizer(out io.Writer, r *bench.Result) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(w, "encode\t%.2f M tokens/s\t%.1f MB/s\t%.3f of a scan\n", r.Encode/1e6, r.EncodeBytes, r.EncodeShare)
 	fmt.Fprintf(w, "decode\t%.2f M tokens/s\t%.1f MB/s\t\n", r.Decode/1e6, r.DecodeBytes)
@@ -75,7 +75,7 @@ func benchText(stdin io.Reader, name string) (string, error) {
 	in := stdin
 	switch name {
 	case "":
-		return tokenrate.Corpus, nil
+		return bench.Corpus, nil
 	case "-":
 	default:
 		f, err := os.Open(name)

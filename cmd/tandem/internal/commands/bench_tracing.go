@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/tracecost"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/tracing"
 )
 
 func newBenchTracingCommand() *cobra.Command {
@@ -23,7 +23,7 @@ difference then shows the error of the measurement itself.`,
   tandem bench tracing --pairs 30 --sample 0.01 --json`,
 		Args: exactly(),
 	}
-	var o tracecost.Options
+	var o tracing.Options
 	cmd.Flags().StringVar(&o.Model, "model", "", "directory of the model (default: the bundled one)")
 	cmd.Flags().Float64Var(&o.Share, "sample", 0.01, "share of the requests that one mesh traces, 0 to 1")
 	cmd.Flags().IntVar(&o.Pairs, "pairs", 20, "pairs of blocks of requests to measure, at least 6")
@@ -42,18 +42,18 @@ difference then shows the error of the measurement itself.`,
 				fmt.Fprintf(cmd.ErrOrStderr(), "pair %d of %d: %.3f ms with tracing, %.3f ms without\n", pair, o.Pairs, traced, untraced)
 			}
 		}
-		result, err := tracecost.Measure(cmd.Context(), o)
-		return measured(cmd, *asJSON, result, err, printTraceCost)
+		result, err := tracing.Measure(cmd.Context(), o)
+		return measured(cmd, *asJSON, result, err, printTracing)
 	}
 	return cmd
 }
 
-func printTraceCost(w io.Writer, r *tracecost.Result) error {
+func printTracing(w io.Writer, r *tracing.Result) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(table, "CPU a request\tmean\t95%% interval\tmedian\n")
 	for _, row := range []struct {
 		name, unit string
-		of         tracecost.Interval
+		of         tracing.Interval
 	}{
 		{fmt.Sprintf("tracing %g%%", r.Share*100), "ms", r.TracedMs},
 		{"no tracing", "ms", r.UntracedMs},

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/contenders"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/rig"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/processes"
 	"github.com/tandem-serving/tandem/loadtest"
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
@@ -72,7 +72,7 @@ var MainFlags = mainFlags
 var AnnouncePart = announcePart
 
 // VirtualCluster is the cluster of a virtualPlan.
-func VirtualCluster(model, profile string, mesh rig.Plan, mode inferencev1.Mode) (contenders.Virtual, error) {
+func VirtualCluster(model, profile string, mesh processes.Plan, mode inferencev1.Mode) (contenders.Virtual, error) {
 	return virtualPlan{model: model, profile: profile, mesh: mesh, mode: mode}.cluster()
 }
 

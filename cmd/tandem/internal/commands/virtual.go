@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/contenders"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/rig"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/processes"
 	"github.com/tandem-serving/tandem/loadtest"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 	"github.com/tandem-serving/tandem/simulate/scenario"
@@ -30,7 +30,7 @@ type virtualPlan struct {
 	// simulated engine's flags.
 	model, profile string
 	kvMemory       string // of each worker; empty: the default
-	mesh           rig.Plan
+	mesh           processes.Plan
 	mode           inferencev1.Mode
 }
 

@@ -1,4 +1,4 @@
-package grammarmask
+package grammar
 
 import (
 	"fmt"

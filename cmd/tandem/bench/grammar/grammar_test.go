@@ -1,17 +1,17 @@
-package grammarmask_test
+package grammar_test
 
 import (
 	"strings"
 	"testing"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/benchtest"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/grammarmask"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/grammar"
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
 	"github.com/tandem-serving/tandem/pkg/model"
 )
 
 func TestMeasure(t *testing.T) {
-	r, err := grammarmask.Measure(t.Context(), grammarmask.Plan{Sizes: []int{3000}, Outputs: 2, MaxTokens: 40})
+	r, err := grammar.Measure(t.Context(), grammar.Plan{Sizes: []int{3000}, Outputs: 2, MaxTokens: 40})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,17 +27,17 @@ func TestMeasure(t *testing.T) {
 
 // The batch has all its tokens, each way.
 func TestMeasureRate(t *testing.T) {
-	plan := grammarmask.RatePlan{Batch: 2, Prompt: 8, Tokens: 12, Temperature: 1, Rounds: 2}
+	plan := grammar.RatePlan{Batch: 2, Prompt: 8, Tokens: 12, Temperature: 1, Rounds: 2}
 	shape, err := model.Preset("tiny")
 	if err != nil {
 		t.Fatal(err)
 	}
 	ignore := func(int64, int64) {}
-	if _, err := grammarmask.MeasureRate(t.Context(), benchtest.Random(t, shape, cpu.BF16), plan, ignore); err == nil {
+	if _, err := grammar.MeasureRate(t.Context(), benchtest.Random(t, shape, cpu.BF16), plan, ignore); err == nil {
 		t.Errorf("JSON is written with %d tokens", shape.VocabSize)
 	}
 	shape.VocabSize = 4000
-	r, err := grammarmask.MeasureRate(t.Context(), benchtest.Random(t, shape, cpu.BF16), plan, ignore)
+	r, err := grammar.MeasureRate(t.Context(), benchtest.Random(t, shape, cpu.BF16), plan, ignore)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,15 +47,15 @@ func TestMeasureRate(t *testing.T) {
 }
 
 func TestRatePlan(t *testing.T) {
-	for says, change := range map[string]func(*grammarmask.RatePlan){
-		"--batch":               func(p *grammarmask.RatePlan) { p.Batch = 0 },
-		"--prompt":              func(p *grammarmask.RatePlan) { p.Prompt = 0 },
-		"--tokens":              func(p *grammarmask.RatePlan) { p.Tokens = 1 },
-		"--temperature":         func(p *grammarmask.RatePlan) { p.Temperature = -1 },
-		"--rounds":              func(p *grammarmask.RatePlan) { p.Rounds = 0 },
-		"--prompt and --tokens": func(p *grammarmask.RatePlan) { p.Tokens = 2000 },
+	for says, change := range map[string]func(*grammar.RatePlan){
+		"--batch":               func(p *grammar.RatePlan) { p.Batch = 0 },
+		"--prompt":              func(p *grammar.RatePlan) { p.Prompt = 0 },
+		"--tokens":              func(p *grammar.RatePlan) { p.Tokens = 1 },
+		"--temperature":         func(p *grammar.RatePlan) { p.Temperature = -1 },
+		"--rounds":              func(p *grammar.RatePlan) { p.Rounds = 0 },
+		"--prompt and --tokens": func(p *grammar.RatePlan) { p.Tokens = 2000 },
 	} {
-		p := grammarmask.RatePlan{Batch: 1, Prompt: 1, Tokens: 2, Rounds: 1}
+		p := grammar.RatePlan{Batch: 1, Prompt: 1, Tokens: 2, Rounds: 1}
 		change(&p)
 		if err := p.ValidateFor("tiny", 1024); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%+v: error %v, which should speak of %q", p, err, says)
@@ -64,7 +64,7 @@ func TestRatePlan(t *testing.T) {
 }
 
 func TestSynthetic(t *testing.T) {
-	texts := grammarmask.Synthetic(20_000)
+	texts := grammar.Synthetic(20_000)
 	seen := map[string]bool{}
 	for id, text := range texts {
 		if id > 0 && (len(text) == 0 || seen[string(text)]) {

@@ -1,10 +1,10 @@
-// Package tracecost measures what tracing costs: the CPU time that a mesh spends
+// Package tracing measures what tracing costs: the CPU time that a mesh spends
 // on a request with tracing at some share and without, from two meshes of
 // processes that serve the same requests in turns.
 //
 // Commands import it. It starts the meshes, a collector that counts spans, and
 // the clients that send; Measure ends all of them before it returns.
-package tracecost
+package tracing
 
 import (
 	"context"
@@ -19,7 +19,7 @@ import (
 	collectorv1 "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	"google.golang.org/grpc"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/rig"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/processes"
 	"github.com/tandem-serving/tandem/loadtest/client"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 )
@@ -85,14 +85,14 @@ type Result struct {
 }
 
 type side struct {
-	mesh   *rig.Mesh
+	mesh   *processes.Mesh
 	client client.Client
 }
 
 const startTimeout = time.Minute
 
 func startSide(ctx context.Context, arguments []string) (*side, error) {
-	m, err := rig.Start(ctx, rig.Plan{Prefill: 1, Decode: 1, Arguments: arguments, StartTimeout: startTimeout})
+	m, err := processes.Start(ctx, processes.Plan{Prefill: 1, Decode: 1, Arguments: arguments, StartTimeout: startTimeout})
 	if err != nil {
 		return nil, err
 	}

@@ -1,4 +1,4 @@
-package tokenrate_test
+package tokenizer_test
 
 import (
 	"context"
@@ -9,7 +9,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/tokenrate"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/tokenizer"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -24,8 +24,8 @@ func (w words) EncodeContext(_ context.Context, text string, _ bool, _ int) ([]i
 func (w words) Decode([]int32, bool) string { return "" }
 
 func TestMeasure(t *testing.T) {
-	for _, text := range []string{"one two", strings.Repeat("a b\n", 20_000), strings.Repeat("日", 20_000), tokenrate.Corpus} {
-		r, err := tokenrate.Measure(t.Context(), words{}, tokenrate.Plan{Text: text, Duration: 3 * time.Millisecond, Threads: 2})
+	for _, text := range []string{"one two", strings.Repeat("a b\n", 20_000), strings.Repeat("日", 20_000), tokenizer.Corpus} {
+		r, err := tokenizer.Measure(t.Context(), words{}, tokenizer.Plan{Text: text, Duration: 3 * time.Millisecond, Threads: 2})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -45,22 +45,22 @@ func TestMeasureRefuses(t *testing.T) {
 	gone := errors.New("gone")
 	ended, cancel := context.WithCancelCause(t.Context())
 	cancel(gone)
-	plan := tokenrate.Plan{Text: "a", Duration: time.Millisecond, Threads: 1}
+	plan := tokenizer.Plan{Text: "a", Duration: time.Millisecond, Threads: 1}
 	for name, c := range map[string]struct {
 		ctx    context.Context
 		tok    words
-		change func(*tokenrate.Plan)
+		change func(*tokenizer.Plan)
 		want   string
 	}{
-		"no text":     {t.Context(), words{}, func(p *tokenrate.Plan) { p.Text = "" }, "no text"},
-		"no threads":  {t.Context(), words{}, func(p *tokenrate.Plan) { p.Threads = 0 }, "0 threads"},
-		"no time":     {t.Context(), words{}, func(p *tokenrate.Plan) { p.Duration = 0 }, "duration"},
-		"a failure":   {t.Context(), words{gone}, func(*tokenrate.Plan) {}, "gone"},
-		"interrupted": {ended, words{}, func(*tokenrate.Plan) {}, "canceled"},
+		"no text":     {t.Context(), words{}, func(p *tokenizer.Plan) { p.Text = "" }, "no text"},
+		"no threads":  {t.Context(), words{}, func(p *tokenizer.Plan) { p.Threads = 0 }, "0 threads"},
+		"no time":     {t.Context(), words{}, func(p *tokenizer.Plan) { p.Duration = 0 }, "duration"},
+		"a failure":   {t.Context(), words{gone}, func(*tokenizer.Plan) {}, "gone"},
+		"interrupted": {ended, words{}, func(*tokenizer.Plan) {}, "canceled"},
 	} {
 		p := plan
 		c.change(&p)
-		if r, err := tokenrate.Measure(c.ctx, c.tok, p); r != nil || err == nil || !strings.Contains(err.Error(), c.want) {
+		if r, err := tokenizer.Measure(c.ctx, c.tok, p); r != nil || err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %+v, %v", name, r, err)
 		}
 	}

@@ -1,4 +1,4 @@
-package tracecost
+package tracing
 
 import (
 	"context"

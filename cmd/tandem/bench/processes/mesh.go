@@ -1,11 +1,11 @@
-// Package rig starts whole meshes on this machine, each part in a process of its
+// Package processes starts whole meshes on this machine, each part in a process of its
 // own, for benchmarks that compare them. etcd and NATS are embedded in the process
 // that measures, where they do next to nothing while nobody comes or goes.
 //
 // The packages of cmd/tandem/bench and commands import it. A Mesh owns its processes,
 // a goroutine for each that reads what it prints and waits for its end, and the
 // servers; Stop ends them all.
-package rig
+package processes
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package tracecost_test
+package tracing_test
 
 import (
 	"context"
@@ -12,20 +12,20 @@ import (
 	"github.com/tandem-serving/tandem/loadtest/record"
 	"github.com/tandem-serving/tandem/loadtest/workload"
 
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/tracecost"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/tracing"
 )
 
 // The table is any book's.
 func TestStudentT(t *testing.T) {
 	for v, want := range map[float64]float64{5: 2.571, 9: 2.262, 19: 2.093, 29: 2.045, 1e6: 1.960} {
-		if got := tracecost.StudentT(v); math.Abs(got-want) > 0.004 {
+		if got := tracing.StudentT(v); math.Abs(got-want) > 0.004 {
 			t.Errorf("%v degrees: %v, want %v", v, got, want)
 		}
 	}
 }
 
 func TestInterval(t *testing.T) {
-	got := tracecost.IntervalOf([]float64{1, 2, 3, 4, 5, 9})
+	got := tracing.IntervalOf([]float64{1, 2, 3, 4, 5, 9})
 	// Mean 4, standard deviation √8, so 2.571·√(8/6) on either side.
 	if got.Mean != 4 || got.Median != 3.5 || math.Abs(got.Low-(4-2.9687)) > 0.005 || math.Abs(got.High-(4+2.9687)) > 0.005 {
 		t.Errorf("got %+v", got)
@@ -44,15 +44,15 @@ func (mute) Do(ctx context.Context, _ *workload.Request, _ client.Clock, r *reco
 // A request that hangs ends the block, after a time that its steps could not take.
 func TestARequestHasADeadline(t *testing.T) {
 	for _, c := range []struct {
-		options tracecost.Options
+		options tracing.Options
 		want    time.Duration
 	}{
-		{tracecost.Options{PromptTokens: 60, OutputTokens: 40, StepMs: 1}, 61 * time.Second},
-		{tracecost.Options{PromptTokens: 1 << 20, OutputTokens: 1 << 20, StepMs: 1000}, 1000*time.Hour + time.Minute},
+		{tracing.Options{PromptTokens: 60, OutputTokens: 40, StepMs: 1}, 61 * time.Second},
+		{tracing.Options{PromptTokens: 1 << 20, OutputTokens: 1 << 20, StepMs: 1000}, 1000*time.Hour + time.Minute},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			began := time.Now()
-			err := tracecost.Send(t.Context(), c.options, mute{})
+			err := tracing.Send(t.Context(), c.options, mute{})
 			if took := time.Since(began); took != c.want || err == nil || !strings.HasPrefix(err.Error(), "request 1: it had not ended after ") {
 				t.Errorf("after %s, want %s: %v", took, c.want, err)
 			}
@@ -61,18 +61,18 @@ func TestARequestHasADeadline(t *testing.T) {
 }
 
 func TestOptions(t *testing.T) {
-	good := tracecost.Options{Share: 0.01, Pairs: 20, Requests: 100, Concurrency: 8, PromptTokens: 10, OutputTokens: 10, StepMs: 1}
+	good := tracing.Options{Share: 0.01, Pairs: 20, Requests: 100, Concurrency: 8, PromptTokens: 10, OutputTokens: 10, StepMs: 1}
 	if err := good.Validate(); err != nil {
 		t.Error(err)
 	}
-	for flag, change := range map[string]func(*tracecost.Options){
-		"--sample":      func(o *tracecost.Options) { o.Share = math.NaN() },
-		"--pairs":       func(o *tracecost.Options) { o.Pairs = 5 },
-		"--requests":    func(o *tracecost.Options) { o.Requests = 0 },
-		"--concurrency": func(o *tracecost.Options) { o.Concurrency = 0 },
-		"--prompt":      func(o *tracecost.Options) { o.PromptTokens = 0 },
-		"--output":      func(o *tracecost.Options) { o.OutputTokens = -1 },
-		"--step-ms":     func(o *tracecost.Options) { o.StepMs = 0 },
+	for flag, change := range map[string]func(*tracing.Options){
+		"--sample":      func(o *tracing.Options) { o.Share = math.NaN() },
+		"--pairs":       func(o *tracing.Options) { o.Pairs = 5 },
+		"--requests":    func(o *tracing.Options) { o.Requests = 0 },
+		"--concurrency": func(o *tracing.Options) { o.Concurrency = 0 },
+		"--prompt":      func(o *tracing.Options) { o.PromptTokens = 0 },
+		"--output":      func(o *tracing.Options) { o.OutputTokens = -1 },
+		"--step-ms":     func(o *tracing.Options) { o.StepMs = 0 },
 	} {
 		o := good
 		change(&o)

@@ -1,10 +1,10 @@
-// Package grammarmask measures how long it takes to find the tokens that a form of output
+// Package grammar measures how long it takes to find the tokens that a form of output
 // allows, for a new grammar and for one that other outputs have used, and how a form changes
 // the rate of a batch.
 //
 // The command line imports it. It owns nothing. MeasureRate starts a goroutine, a worker's driver,
 // and waits for it.
-package grammarmask
+package grammar
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package rig_test
+package processes_test
 
 import (
 	"context"
@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/benchtest"
-	"github.com/tandem-serving/tandem/cmd/tandem/bench/rig"
+	"github.com/tandem-serving/tandem/cmd/tandem/bench/processes"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
 	"github.com/tandem-serving/tandem/pkg/rpc"
@@ -15,8 +15,8 @@ import (
 
 func TestMain(m *testing.M) { benchtest.Main(m) }
 
-func plan() rig.Plan {
-	return rig.Plan{
+func plan() processes.Plan {
+	return processes.Plan{
 		Prefill: 1, Decode: 1, StartTimeout: time.Minute,
 		Arguments: []string{"--engine", "simulated", "--simulated-base-ms", "1"},
 	}
@@ -24,7 +24,7 @@ func plan() rig.Plan {
 
 func TestAMeshServesAndEnds(t *testing.T) {
 	benchtest.Children(t)
-	mesh, err := rig.Start(t.Context(), plan())
+	mesh, err := processes.Start(t.Context(), plan())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +63,7 @@ func TestAPartThatCannotStartIsNamed(t *testing.T) {
 	benchtest.Children(t)
 	p := plan()
 	p.Worker = []string{"--max-batch-tokens", "0"}
-	_, err := rig.Start(t.Context(), p)
+	_, err := processes.Start(t.Context(), p)
 	if err == nil || !strings.Contains(err.Error(), "prefill-1 ended before it was ready") || !strings.Contains(err.Error(), "--max-batch-tokens") {
 		t.Errorf("the error is %v", err)
 	}
@@ -73,7 +73,7 @@ func TestStartEndsWithItsContext(t *testing.T) {
 	benchtest.Children(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := rig.Start(ctx, plan()); err == nil {
+	if _, err := processes.Start(ctx, plan()); err == nil {
 		t.Error("started although asked to stop")
 	}
 }
