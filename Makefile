@@ -42,7 +42,7 @@ soak: ## Break a mesh of processes at random for ten minutes, every token compar
 	go test -count=1 -timeout 0 -v -run 'TestChaos$$' ./integration -chaos $(or $(FOR),10m) -chaos-seed $(or $(SEED),1) -chaos-record "$(abspath $(RECORD))"
 
 swarm: ## Simulate random clusters, loads and faults for ten minutes, and check what must hold (FOR=1h, SEED=7)
-	go test -count=1 -timeout 0 -v -run 'TestSwarm$$' ./simulate/swarm -swarm.time $(or $(FOR),10m) -swarm.seed $(or $(SEED),0)
+	go test -count=1 -timeout 0 -v -run 'TestSwarm$$' ./simulate/swarmtest -swarm.time $(or $(FOR),10m) -swarm.seed $(or $(SEED),0)
 
 release: ## Build archives for downloading, with checksums, into .bin/release/ (VERSION=v1.2.3)
 	rm -rf $(BIN)/release
@@ -53,7 +53,7 @@ tags: ## Tag every module at HEAD as others can use it (VERSION=v1.2.3); then pu
 
 lint: $(BIN)/.checkers ## Run the linters over Go and proto
 	$(BIN)/golangci-lint run $(MODULES:%=./%/...)
-	@for module in tools tools/deploy tools/record tools/release; do (cd $$module && GOWORK=off $(BIN)/golangci-lint run ./...) || exit 1; done
+	@for module in tools tools/deploytest tools/record tools/release; do (cd $$module && GOWORK=off $(BIN)/golangci-lint run ./...) || exit 1; done
 	$(BIN)/buf lint
 
 generate: $(BIN)/.checkers ## Generate Go and docs/api.md from the proto files and pkg/api/reason.go
@@ -73,7 +73,7 @@ gpu-check: ## Build the check of a GPU into .bin/gpu-check, and run it where the
 
 tidy: ## Bring every go.mod and go.sum up to date, with equal versions
 	go work sync
-	@for module in $(MODULES) tools tools/deploy tools/record tools/release tools/compose; do (cd $$module && GOWORK=off go mod tidy) || exit 1; done
+	@for module in $(MODULES) tools tools/deploytest tools/record tools/release tools/compose; do (cd $$module && GOWORK=off go mod tidy) || exit 1; done
 
 servers: $(BIN)/.servers ## Build etcd and nats-server into .bin/, for a mesh of processes
 

@@ -1,0 +1,134 @@
+package deploytest_test
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/tandem-serving/tandem/tools/deploytest"
+)
+
+const root = "../.."
+
+// settings are asked of a binary that is built once.
+var settings = sync.OnceValues(func() (*deploytest.Settings, error) {
+	folder, err := os.MkdirTemp("", "tandem-validate-")
+	if err != nil {
+		return nil, err
+	}
+	cleanup = func() { _ = os.RemoveAll(folder) }
+	return deploytest.NewSettings(root, folder)
+})
+
+var cleanup = func() {}
+
+func TestMain(m *testing.M) {
+	status := m.Run()
+	cleanup()
+	os.Exit(status)
+}
+
+// overlays are all folders that can be applied.
+func overlays(t *testing.T) []string {
+	t.Helper()
+	folders, err := filepath.Glob(filepath.Join(root, "deploy", "k8s", "overlays", "*"))
+	if err != nil || len(folders) < 3 {
+		t.Fatalf("%d overlays: %v", len(folders), err)
+	}
+	return folders
+}
+
+func render(t *testing.T, folder string) string {
+	t.Helper()
+	text, err := deploytest.Render(folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+func TestOverlays(t *testing.T) {
+	s, err := settings()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, folder := range overlays(t) {
+		t.Run(filepath.Base(folder), func(t *testing.T) {
+			m, err := deploytest.Parse([]byte(render(t, folder)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, problem := range append(m.Check(), s.Check(m)...) {
+				t.Error(problem)
+			}
+			if open := m.AskNobody(); (len(open) > 0) != (filepath.Base(folder) == "dev") {
+				t.Errorf("%d routers ask clients for no key: %v", len(open), open)
+			}
+		})
+	}
+}
+
+func TestComposeSetsRealFlags(t *testing.T) {
+	s, err := settings()
+	if err != nil {
+		t.Fatal(err)
+	}
+	encrypted, err := os.ReadFile(filepath.Join(root, "deploy", "compose", "tls.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, problem := range s.CheckCompose(encrypted) {
+		t.Error("tls.yaml: ", problem)
+	}
+	text, err := os.ReadFile(filepath.Join(root, "deploy", "compose", "compose.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, problem := range s.CheckCompose(text) {
+		t.Error(problem)
+	}
+	for what, spoil := range map[string][2]string{
+		"a wrong name":            {"TANDEM_ETCD:", "TANDEM_ETCDS:"},
+		"a port open to everyone": {"TANDEM_CONTROL: 127.0.0.1:7090", "TANDEM_CONTROL: 0.0.0.0:7090"},
+	} {
+		spoiled := strings.Replace(string(text), spoil[0], spoil[1], 1)
+		if problems := s.CheckCompose([]byte(spoiled)); len(problems) != 1 {
+			t.Errorf("%s is not found: %v", what, problems)
+		}
+	}
+}
+
+// deployed are the YAML files of deploy/, and the metrics document.
+func deployed(t *testing.T) (document []byte, files map[string][]byte) {
+	t.Helper()
+	files = map[string][]byte{}
+	err := filepath.WalkDir(filepath.Join(root, "deploy"), func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() || filepath.Ext(path) != ".yaml" {
+			return err
+		}
+		files[path], err = os.ReadFile(path)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	document, err = os.ReadFile(filepath.Join(root, "docs", "metrics.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return document, files
+}
+
+func TestMetricsExist(t *testing.T) {
+	document, files := deployed(t)
+	for _, problem := range deploytest.CheckMetrics(document, files) {
+		t.Error(problem)
+	}
+	files["spoiled.yaml"] = []byte("query: sum(tandem_worker_backlog_token)")
+	if problems := deploytest.CheckMetrics(document, files); len(problems) != 1 {
+		t.Errorf("a wrong name is not found: %v", problems)
+	}
+}
