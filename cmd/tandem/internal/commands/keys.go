@@ -54,9 +54,9 @@ func addKeyBackend(cmd *cobra.Command) *keyBackend {
 
 // keyStore is what both do.
 type keyStore interface {
-	create(ctx context.Context, key *controlv1.ApiKey) error
-	list(ctx context.Context) ([]*controlv1.ApiKey, error)
-	revoke(ctx context.Context, id string) (string, error)
+	CreateKey(ctx context.Context, key *controlv1.ApiKey) error
+	ListKeys(ctx context.Context) ([]*controlv1.ApiKey, error)
+	RevokeKey(ctx context.Context, id string) (string, error)
 }
 
 // use calls do with where keys are kept.
@@ -73,37 +73,25 @@ func (k *keyBackend) use(do func(ctx context.Context, keys keyStore) error) erro
 	if err != nil {
 		return fmt.Errorf("--etcd: %w", err)
 	}
-	return cmp.Or(do(ctx, keysOfEtcd{client}), client.Close())
+	return cmp.Or(do(ctx, client), client.Close())
 }
 
 // etcdTimeout bounds what is done with etcd.
 const etcdTimeout = 10 * time.Second
 
-type keysOfEtcd struct{ client *membership.Client }
-
-func (k keysOfEtcd) create(ctx context.Context, key *controlv1.ApiKey) error {
-	return k.client.CreateKey(ctx, key)
-}
-func (k keysOfEtcd) list(ctx context.Context) ([]*controlv1.ApiKey, error) {
-	return k.client.ListKeys(ctx)
-}
-func (k keysOfEtcd) revoke(ctx context.Context, id string) (string, error) {
-	return k.client.RevokeKey(ctx, id)
-}
-
 type keysOfRouter struct{ router *operator }
 
-func (k keysOfRouter) create(_ context.Context, key *controlv1.ApiKey) error {
+func (k keysOfRouter) CreateKey(_ context.Context, key *controlv1.ApiKey) error {
 	_, err := askKeys(k.router, controlv1.KeysClient.CreateKey, &controlv1.CreateKeyRequest{Key: key})
 	return err
 }
 
-func (k keysOfRouter) list(context.Context) ([]*controlv1.ApiKey, error) {
+func (k keysOfRouter) ListKeys(context.Context) ([]*controlv1.ApiKey, error) {
 	answer, err := askKeys(k.router, controlv1.KeysClient.ListKeys, &controlv1.ListKeysRequest{})
 	return answer.GetKeys(), err
 }
 
-func (k keysOfRouter) revoke(_ context.Context, id string) (string, error) {
+func (k keysOfRouter) RevokeKey(_ context.Context, id string) (string, error) {
 	answer, err := askKeys(k.router, controlv1.KeysClient.RevokeKey, &controlv1.RevokeKeyRequest{Id: id})
 	return answer.GetId(), err
 }
@@ -205,7 +193,7 @@ uses.`,
 		if field, problem := auth.CheckKey(record); field != "" {
 			return usageError(cmd, fmt.Sprintf("--%s: %s", strings.TrimSuffix(field, "s"), problem))
 		}
-		if err := backend.use(func(ctx context.Context, keys keyStore) error { return keys.create(ctx, record) }); err != nil {
+		if err := backend.use(func(ctx context.Context, keys keyStore) error { return keys.CreateKey(ctx, record) }); err != nil {
 			return err
 		}
 		return show(cmd, *asJSON, createdKeyJSON{keyOf(record), key}, func(w io.Writer, k createdKeyJSON) error {
@@ -230,7 +218,7 @@ func newKeysListCommand() *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		list := keysJSON{Keys: []keyJSON{}}
 		err := backend.use(func(ctx context.Context, keys keyStore) error {
-			records, err := keys.list(ctx)
+			records, err := keys.ListKeys(ctx)
 			for _, r := range records {
 				list.Keys = append(list.Keys, keyOf(r))
 			}
@@ -257,7 +245,7 @@ func newKeysRevokeCommand() *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		var revoked revokedKeyJSON
 		err := backend.use(func(ctx context.Context, keys keyStore) (err error) {
-			revoked.ID, err = keys.revoke(ctx, args[0])
+			revoked.ID, err = keys.RevokeKey(ctx, args[0])
 			return err
 		})
 		if err != nil {
