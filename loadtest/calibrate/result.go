@@ -76,7 +76,7 @@ func join(p Plan, server served, client seen) (*Result, error) {
 	shift := time.Duration(client.Start - server.Start)
 	r := &Result{
 		Plan: p, StreamsMax: client.Client.InFlightMax, Cores: client.Client.Cores, CPUShare: client.CPUShare,
-		GCPauseMax: milliseconds(client.Client.GCPauseMax), Bottleneck: client.Client.Bottleneck, ServerCPUSeconds: server.CPUSeconds,
+		GCPauseMax: stats.Milliseconds(client.Client.GCPauseMax), Bottleneck: client.Client.Bottleneck, ServerCPUSeconds: server.CPUSeconds,
 	}
 	if client.Client.CPUSeconds > 0 {
 		r.GCShare = client.Client.GCSeconds / client.Client.CPUSeconds
@@ -139,8 +139,6 @@ func spread(values []time.Duration) Spread {
 		return Spread{}
 	}
 	slices.Sort(values)
-	at := func(p float64) float64 { return milliseconds(stats.Quantile(values, p)) }
+	at := func(p float64) float64 { return stats.Milliseconds(stats.Quantile(values, p)) }
 	return Spread{P50: at(.5), P99: at(.99), Max: at(1)}
 }
-
-func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

@@ -87,8 +87,8 @@ func distribution(s sample) *Distribution {
 	if d.Count == 0 {
 		return d
 	}
-	d.Mean = milliseconds(h.Mean())
-	d.Max = new(milliseconds(h.Max()))
+	d.Mean = stats.Milliseconds(h.Mean())
+	d.Max = new(stats.Milliseconds(h.Max()))
 	d.CI = map[string][2]float64{}
 	d.Needs = map[string]int64{}
 	d.Effective = map[string]float64{}
@@ -157,14 +157,14 @@ func estimate(s sample, h *stats.Histogram, shares []float64) []estimated {
 		needs := stats.QuantileNeeds(q)
 		e.needs = samplesFor(needs, h.Count(), e.effective)
 		if h.Count() >= needs {
-			e.value = new(milliseconds(quantiles[i]))
+			e.value = new(stats.Milliseconds(quantiles[i]))
 		}
 		low, high, ok := h.Interval(q, e.effective)
 		if i > 0 && all[i-1].ci == nil {
 			e.needs, ok = max(e.needs, all[i-1].needs), false
 		}
 		if ok {
-			e.ci = &[2]float64{milliseconds(low), milliseconds(high)}
+			e.ci = &[2]float64{stats.Milliseconds(low), stats.Milliseconds(high)}
 		}
 	}
 	return all
@@ -182,5 +182,3 @@ func samplesFor(needs, count int64, effective float64) int64 {
 	unit := math.Pow(10, math.Floor(math.Log10(n))-1)
 	return int64(math.Ceil(n/unit) * unit)
 }
-
-func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

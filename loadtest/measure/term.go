@@ -110,7 +110,7 @@ func (all told) why(h *stats.Histogram, t Term) string {
 		return endless
 	}
 	served := h.AtRank(min(int64(math.Ceil(share*float64(ended)-1e-6)), ended))
-	text := fmt.Sprintf("%s of those served is %.4g ms, ", t.Quantile(), milliseconds(served))
+	text := fmt.Sprintf("%s of those served is %.4g ms, ", t.Quantile(), stats.Milliseconds(served))
 	if t.Within(served) {
 		return text + "but " + endless
 	}
@@ -160,7 +160,7 @@ func objective(due []*record.Record, drained time.Duration, t Term) Objective {
 		o.Missed, o.Why = true, all.why(h, t)
 		return o
 	}
-	o.Measured = new(milliseconds(value))
+	o.Measured = new(stats.Milliseconds(value))
 	o.Met = within(value)
 	if t.Percentile == 100 {
 		return o
@@ -168,9 +168,9 @@ func objective(due []*record.Record, drained time.Duration, t Term) Objective {
 	estimates := estimate(all.sample, h, append(sharesBelow(share), share))
 	e := estimates[len(estimates)-1]
 	switch {
-	case e.ci != nil && e.ci[1] < milliseconds(endless):
+	case e.ci != nil && e.ci[1] < stats.Milliseconds(endless):
 		o.CI = e.ci
-		o.Confirmed = o.Met && e.ci[1] <= milliseconds(t.Bound)
+		o.Confirmed = o.Met && e.ci[1] <= stats.Milliseconds(t.Bound)
 	case e.ci == nil && t.Latency != "itl":
 		o.NeedsRequests = e.needs
 	}

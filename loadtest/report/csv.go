@@ -10,6 +10,7 @@ import (
 
 	"github.com/tandem-serving/tandem/loadtest/measure"
 	"github.com/tandem-serving/tandem/loadtest/record"
+	"github.com/tandem-serving/tandem/loadtest/stats"
 )
 
 // WriteCSV writes a row for each request of each run, including warm-up. Times are
@@ -45,7 +46,7 @@ func row(i int, run *record.Run, r *record.Record) []string {
 		if d == record.Unset {
 			return ""
 		}
-		return cell(milliseconds(d))
+		return cell(stats.Milliseconds(d))
 	}
 	latency := func(l measure.Latency) string { return moment(measure.OfRequest(l, r)) }
 	tokens := func(n int) string {

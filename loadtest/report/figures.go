@@ -39,7 +39,7 @@ func NewFigures(run *record.Run, summary *measure.Summary, explained *tail.Expla
 func newClient(run *record.Run, summary *measure.Summary) Client {
 	c := Client{
 		Cores: run.Client.Cores, CPUSeconds: run.Client.CPUSeconds,
-		GCPauseMaxMs: milliseconds(run.Client.GCPauseMax), InFlightMax: run.Client.InFlightMax,
+		GCPauseMaxMs: stats.Milliseconds(run.Client.GCPauseMax), InFlightMax: run.Client.InFlightMax,
 		Bottleneck: run.Client.Bottleneck, OthersShare: run.Client.OthersShare,
 	}
 	if available := run.Drained.Seconds() * float64(c.Cores); available > 0 {
@@ -50,8 +50,6 @@ func newClient(run *record.Run, summary *measure.Summary) Client {
 	}
 	return c
 }
-
-func milliseconds(d time.Duration) float64 { return float64(d) / 1e6 }
 
 // curve samples a percentile curve from a histogram: twenty points per factor of ten
 // towards 1, as far as the sample allows and at most to p99.99, then the maximum.
@@ -64,7 +62,7 @@ func curve(d *measure.Distribution) []CurveXY {
 		return nil // only the plot is lost
 	}
 	const perDecade, decades = 20, 4
-	n, most := float64(h.Count()), milliseconds(h.Max())
+	n, most := float64(h.Count()), stats.Milliseconds(h.Max())
 	if d.Max != nil {
 		most = *d.Max // exact, unlike the histogram
 	}
@@ -74,7 +72,7 @@ func curve(d *measure.Distribution) []CurveXY {
 		if above*n < 1 {
 			break
 		}
-		out = append(out, CurveXY{Quantile: 1 - above, Ms: min(milliseconds(h.Quantile(1-above)), most)})
+		out = append(out, CurveXY{Quantile: 1 - above, Ms: min(stats.Milliseconds(h.Quantile(1-above)), most)})
 	}
 	if last := 1 - 1/n; last > out[len(out)-1].Quantile && 1/n >= math.Exp2(-decades*math.Log2(10)) {
 		out = append(out, CurveXY{Quantile: last, Ms: most})
@@ -132,10 +130,10 @@ func series(run *record.Run) []Point {
 		}
 		i := min(int(r.Due/width), len(points)-1)
 		if d := measure.OfRequest(measure.TTFT, r); d != record.Unset {
-			ttft[i] = append(ttft[i], milliseconds(d))
+			ttft[i] = append(ttft[i], stats.Milliseconds(d))
 		}
 		if d := measure.OfRequest(measure.TPOT, r); d != record.Unset {
-			tpot[i] = append(tpot[i], milliseconds(d))
+			tpot[i] = append(tpot[i], stats.Milliseconds(d))
 		}
 	}
 	backlog := 0

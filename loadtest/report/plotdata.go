@@ -2,6 +2,7 @@ package report
 
 import (
 	"github.com/tandem-serving/tandem/loadtest/measure"
+	"github.com/tandem-serving/tandem/loadtest/stats"
 	"github.com/tandem-serving/tandem/loadtest/tail"
 )
 
@@ -124,7 +125,7 @@ func bounds(objectives []measure.Objective) []plotBound {
 			continue
 		}
 		for _, t := range slo.Terms {
-			out = append(out, plotBound{Latency: t.Latency, Percentile: t.Quantile(), Ms: milliseconds(t.Bound)})
+			out = append(out, plotBound{Latency: t.Latency, Percentile: t.Quantile(), Ms: stats.Milliseconds(t.Bound)})
 		}
 	}
 	return out

@@ -13,6 +13,9 @@ const Confidence = 0.95
 // outside is the share that an interval leaves out at each end.
 const outside = (1 - Confidence) / 2
 
+// Milliseconds is a duration in milliseconds, with its fraction.
+func Milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
 // QuantileRanks returns the ranks, from 1, of two order statistics of n independent
 // samples. The true q-quantile lies between them with at least Confidence, whatever the
 // distribution. Each tail of Binomial(n, q) outside them is at most (1 - Confidence)/2

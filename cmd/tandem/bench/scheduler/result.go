@@ -124,8 +124,8 @@ func newResult(p Plan, clock string) *Result {
 }
 
 func percentiles(h *stats.Histogram) Percentiles {
-	at := func(q float64) float64 { return milliseconds(h.Quantile(q)) }
-	return Percentiles{h.Count(), at(.5), at(.9), at(.95), at(.99), at(.999), milliseconds(h.Max())}
+	at := func(q float64) float64 { return stats.Milliseconds(h.Quantile(q)) }
+	return Percentiles{h.Count(), at(.5), at(.9), at(.95), at(.99), at(.999), stats.Milliseconds(h.Max())}
 }
 
 // spread is of durations in a unit; it sorts them.
@@ -138,8 +138,6 @@ func spread(of []time.Duration, unit time.Duration) Spread {
 	return Spread{at(.5), at(.99), at(1)}
 }
 
-func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
-
 // share is a over b, 0 of nothing.
 func share(a, b float64) float64 {
 	if b == 0 {
@@ -150,13 +148,13 @@ func share(a, b float64) float64 {
 
 func (c *collector) row() Row {
 	r := Row{
-		StepBudgetMs: milliseconds(c.policy.StepBudget), ChunkTokens: c.policy.ChunkTokens, OutputShare: c.policy.OutputShare,
+		StepBudgetMs: stats.Milliseconds(c.policy.StepBudget), ChunkTokens: c.policy.ChunkTokens, OutputShare: c.policy.OutputShare,
 		Requests: len(c.requests), Finished: c.finished,
 		DurationS: c.ended.Seconds(), OutputTokens: c.tokens, OutputRate: share(float64(c.tokens), c.ended.Seconds()),
 		TTFT: percentiles(c.ttft), TTFTShort: percentiles(c.ttftShort), TTFTLong: percentiles(c.ttftLong),
 		ITL: percentiles(c.itl), Stall: percentiles(c.stall), StalledShare: share(float64(c.stalls), float64(c.gaps)),
 		Steps: c.steps, SequencesPerStep: share(float64(c.sequences), float64(c.steps)),
-		MixedSteps: c.mixed, Added: percentiles(c.added), OverBudget: c.overBudget, WorstOverMs: milliseconds(c.worstOver),
+		MixedSteps: c.mixed, Added: percentiles(c.added), OverBudget: c.overBudget, WorstOverMs: stats.Milliseconds(c.worstOver),
 		ComputedTokens: c.computed, ComputedAgain: c.again,
 	}
 	if c.plan.Scenario == LongPrompt {

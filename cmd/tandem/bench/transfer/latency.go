@@ -28,7 +28,7 @@ type Behind struct {
 func (b *Bench) behind(ctx context.Context, l *link, r *Result) error {
 	one := func(ctx context.Context) (float64, error) {
 		m, err := l.move(ctx, blockRange(0, 1), nil)
-		return milliseconds(m.committed.Sub(m.begun)), err
+		return stats.Milliseconds(m.committed.Sub(m.begun)), err
 	}
 	alone, err := repeat(ctx, b.plan.Samples, one)
 	if err != nil {
@@ -105,7 +105,7 @@ func (b *Bench) exposed(ctx context.Context, l *link, r *Result) error {
 			l.offer(t, blocks)
 			return nil
 		})
-		return milliseconds(m.committed.Sub(offered)), err
+		return stats.Milliseconds(m.committed.Sub(offered)), err
 	}
 	first, err := repeat(ctx, b.plan.Samples, after)
 	if err != nil {
@@ -126,7 +126,7 @@ func (b *Bench) exposed(ctx context.Context, l *link, r *Result) error {
 			}
 			return nil
 		})
-		return milliseconds(m.committed.Sub(last)), err
+		return stats.Milliseconds(m.committed.Sub(last)), err
 	}
 	var again, exposed []float64
 	for range b.plan.Samples {
@@ -178,5 +178,3 @@ func waitUntil(ctx context.Context, due time.Time) error {
 func ninthOfTen(times []float64) float64 {
 	return slices.Sorted(slices.Values(times))[(9*len(times)+9)/10-1]
 }
-
-func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
