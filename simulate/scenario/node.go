@@ -227,7 +227,6 @@ func (s *section) number(key string, least, most float64) (value float64, is boo
 	return value, true, nil
 }
 
-// integer is number without a fraction.
 func (s *section) boolean(key string) (value, is bool, err error) {
 	text, err := s.text(key)
 	if err != nil || text == "" {
@@ -239,6 +238,7 @@ func (s *section) boolean(key string) (value, is bool, err error) {
 	return value, true, nil
 }
 
+// integer is number without a fraction.
 func (s *section) integer(key string, least, most int) (value int, is bool, err error) {
 	text, err := s.text(key)
 	if err != nil || text == "" {
