@@ -23,7 +23,7 @@ func (s *Service) newHTTP() (*openai.Handler, error) {
 	}
 	return openai.New(openai.Config{
 		Backend: httpBackend{s}, Authenticate: authenticate, Origins: s.config.CORSOrigins,
-		Limits: httpLimits{s}, Registerer: s.deps.Registerer, Logger: s.log.With(slog.String("server", "http")),
+		Limits: httpLimits{s.requests, s}, Registerer: s.deps.Registerer, Logger: s.log.With(slog.String("server", "http")),
 		MaxHeldBytes: int64(s.config.ReceiveMemory), ReadTimeout: s.config.ReceiveTimeout, WriteTimeout: s.config.UnreadTimeout,
 	})
 }

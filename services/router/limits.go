@@ -15,6 +15,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/auth"
 	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/quota"
+	"github.com/tandem-serving/tandem/services/router/serving"
 )
 
 // Authenticate is an rpc.ServerConfig's for the server of clients: it lets in who may call a method
@@ -68,23 +69,16 @@ func (s *Service) counted(ctx context.Context, err error) error {
 }
 
 // httpLimits are the limits of who calls over HTTP.
-type httpLimits struct{ service *Service }
+type httpLimits struct {
+	*serving.Requests // has Over, MayResume and Count
+
+	service *Service
+}
 
 // Tell sets the headers of an answer.
 func (l httpLimits) Tell(ctx context.Context, header http.Header) {
 	l.service.limits(ctx, func(name string, values ...string) { header.Set(name, values[0]) })
 }
-
-// Over is why a call that needs so much would be refused now.
-func (l httpLimits) Over(ctx context.Context, need quota.Need, field string) error {
-	return l.service.requests.Over(ctx, need, field)
-}
-
-// MayResume is why nothing would be resumed now.
-func (l httpLimits) MayResume(ctx context.Context) error { return l.service.requests.MayResume(ctx) }
-
-// Count counts a request that no worker computes anything for.
-func (l httpLimits) Count(ctx context.Context) { l.service.requests.Count(ctx) }
 
 // takeRouters takes in which routers share the limits of tenants.
 func (s *Service) takeRouters(v membership.View) {

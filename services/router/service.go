@@ -85,9 +85,6 @@ func New(config Config, deps Deps) (*Service, error) {
 		quota:   quota.New(deps.ID),
 	}
 	s.leaving, s.leave = context.WithCancel(context.Background())
-	if s.http, err = s.newHTTP(); err != nil {
-		return nil, fmt.Errorf("router: %w", err)
-	}
 	routes := config.routing(deps.ID, deps.Models)
 	routes.HideTenants = deps.Auth != nil
 	if s.dispatcher, err = routingdriver.New(routes, routingdriver.Deps{
@@ -113,6 +110,9 @@ func New(config Config, deps Deps) (*Service, error) {
 		Models: models, Dispatcher: s.dispatcher, Records: s.records, Spending: spending, Quota: s.quota, Log: deps.Log, Tracing: deps.Tracing, Registerer: deps.Registerer, Logger: s.log,
 	}); err != nil {
 		return nil, fmt.Errorf("router metrics: %w", err)
+	}
+	if s.http, err = s.newHTTP(); err != nil {
+		return nil, fmt.Errorf("router: %w", err)
 	}
 	var still func(context.Context) error
 	if deps.Auth != nil {
