@@ -79,6 +79,7 @@ type modesFlags struct {
 func (f *modesFlags) add(cmd *cobra.Command) {
 	fs := cmd.Flags()
 	f.options.Load.RegisterRunFlags(fs)
+	onlyOnCommandLine(cmd, otherThanOfAMesh...)
 	f.server.add(cmd)
 	fs.StringVar(&f.rates, "rates", "", "measure at these rates in requests per second, such as --rates=5,10,20; --rates=auto: around the largest capacity")
 	fs.StringArrayVar(&f.mixes, "mix", nil, "mix of requests, repeated for others: "+strings.Join(modes.Names(), ", ")+" (default: all, or that of --prompt-tokens and --output-tokens)")
@@ -215,7 +216,7 @@ func (s *comparedServer) add(cmd *cobra.Command) {
 	fs.IntVar(&s.prefill, "prefill", 0, "how many of them prefill where they are split (default: half)")
 	fs.IntVar(&s.threads, "threads", 1, "compute threads of each worker")
 	fs.BoolVar(&s.virtual, "virtual", false, "compare clusters on virtual time, with the simulated engine")
-	onlyOnCommandLine(cmd, "profile")
+	onlyOnCommandLine(cmd, "profile", "kv-memory", "prefill", "threads") // the environment's are of another mesh
 }
 
 // contenders are the three that are compared.

@@ -36,6 +36,7 @@ Each request sends the router the ttft and tpot bounds of --slo, unless --send-s
 		Args: exactly(),
 	}
 	config.RegisterRunFlags(cmd.Flags())
+	onlyOnCommandLine(cmd, otherThanOfAMesh...)
 	server.add(cmd)
 	cmd.Flags().StringVar(&given, "times", "1,2,3,10", "multiples of the capacity to offer")
 	if f := cmd.Flags().Lookup("send-slo"); f != nil {

@@ -13,6 +13,10 @@ import (
 	"github.com/tandem-serving/tandem/pkg/telemetry"
 )
 
+// otherThanOfAMesh are flags of a load that 'up' and 'serve' have too, for something else: the
+// environment's are theirs.
+var otherThanOfAMesh = []string{"class", "context-tokens"}
+
 func newBenchServeCommand() *cobra.Command {
 	var (
 		config  loadtest.Config
@@ -50,6 +54,7 @@ Ctrl-C ends the run and reports what was measured; the exit status is then 130.`
 		},
 	}
 	config.RegisterFlags(cmd.Flags())
+	onlyOnCommandLine(cmd, otherThanOfAMesh...)
 	server.add(cmd)
 	outputs.add(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

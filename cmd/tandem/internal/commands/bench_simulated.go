@@ -53,7 +53,7 @@ process may use, it gives one to each worker and the others to the router.`,
 	fs.BoolVar(&virtual, "virtual", false, "compare with a cluster on virtual time, as 'tandem simulate' runs it")
 	fs.IntVar(&rounds, "rounds", 5, "times to measure each engine")
 	asJSON := addJSON(cmd, "print one JSON object")
-	onlyOnCommandLine(cmd, "profile")
+	onlyOnCommandLine(cmd, "profile", "threads")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		switch {
 		case profile == "":

@@ -130,6 +130,7 @@ func (f *planFlags) add(cmd *cobra.Command) {
 			fs.AddFlag(flag)
 		}
 	})
+	onlyOnCommandLine(cmd, otherThanOfAMesh...)
 	oneOf(cmd, "mode", api.Names[inferencev1.Mode]()...)
 	f.cluster.RegisterFlags(fs)
 	q.Headroom.RegisterFlags(fs)

@@ -93,7 +93,7 @@ the results all the same, says NOT VALID, and ends with exit status 1.`,
 	oneOf(cmd, "cpu-kv", string(cpu.KVBF16), string(cpu.KVInt8))
 	f.gpu.register(cmd)
 	asJSON := addJSON(cmd, "print one JSON object: profile, points, reach, valid")
-	onlyOnCommandLine(cmd, append(gpuChoices(), "device")...) // the environment's are of a mesh
+	onlyOnCommandLine(cmd, append(gpuChoices(), "device", "kv-memory", "max-sequences", "threads")...) // the environment's are of a mesh
 	onlyOnCommandLine(cmd, "preset", "out", "from-distserve", "entry", "tensor-parallel")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		onGPU, err := f.onGPU(cmd.Flags())

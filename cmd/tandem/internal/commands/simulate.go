@@ -73,6 +73,7 @@ func (f *simulateFlags) add(cmd *cobra.Command) {
 	f.traffic.BoolVar(&f.target.sendSLO, "send-slo", false, "send the router the ttft and tpot bounds of --slo or --preset with each request")
 	f.traffic.Lookup("seed").Usage = "seed of the whole simulation; equal seeds give equal results (default: the file's, else 1)"
 	cmd.Flags().AddFlagSet(f.traffic)
+	onlyOnCommandLine(cmd, otherThanOfAMesh...)
 	oneOf(cmd, "mode", api.Names[inferencev1.Mode]()...)
 	f.outputs.add(cmd)
 	cmd.Flags().BoolVar(&f.policies, "policies", false, "compare all routing policies, in one table")
