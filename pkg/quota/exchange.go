@@ -87,44 +87,51 @@ func (l *Limiter) awaits(now time.Time) bool {
 	return false
 }
 
-// order is how many routers tell what they use, this one included, and how long it is until this
-// one's turn in a tenant's order of them; 0: it is now. mu is held.
-func (l *Limiter) order(now time.Time, name string) (routers int64, untilTurn time.Duration) {
+// telling is how many routers tell what they use, this one included. mu is held.
+func (l *Limiter) telling(now time.Time) (routers int64) {
 	routers = 1
-	before, first, began := int64(0), l.self, l.whole
+	for _, p := range l.peers {
+		if !p.silent(now) {
+			routers++
+		}
+	}
+	return routers
+}
+
+// untilTurn is how long it is until this router's turn in a tenant's order of so many; 0: it is now. mu
+// is held.
+func (l *Limiter) untilTurn(now time.Time, name string, routers int64) time.Duration {
+	own := place(l.self, name)
+	before, first, began := int64(0), own, l.whole
 	for id, p := range l.peers {
 		if p.silent(now) {
 			continue
 		}
-		routers++
-		if precedes(id, l.self, name) {
+		other := place(id, name)
+		if other < own {
 			before++
 		}
-		if precedes(id, first, name) {
-			first, began = id, p.whole
+		if other < first {
+			first, began = other, p.whole
 		}
 	}
-	began = began.Add(turn) // nobody's: one may have admitted just before it heard of the first one's report
-	since := now.Sub(began)
+	// A turn passes before the first: one may have counted a request just before it heard of that report.
+	each := min(turn, (reportEvery-turn)/time.Duration(routers))
+	open, since := time.Duration(float64(each)*openShare), now.Sub(began.Add(turn))
 	if since < 0 || since > reportEvery { // too soon; or a report was lost, and the others may have another time
-		return routers, max(-since, open)
+		return max(-since, open)
 	}
-	all := time.Duration(routers) * turn
-	if since = (since + all - time.Duration(before)*turn) % all; since < open {
-		return routers, 0
+	all := time.Duration(routers) * each
+	if since = (since + all - time.Duration(before)*each) % all; since < open {
+		return 0
 	}
-	return routers, all - since
+	return all - since
 }
 
 // silent says whether a router tells nothing.
 func (p *peer) silent(now time.Time) bool { return now.Sub(p.heard) > silentAfter }
 
-// precedes says whether a router comes before another in a tenant's order.
-func precedes(router, other, tenant string) bool {
-	a, b := place(router, tenant), place(other, tenant)
-	return a < b || a == b && router < other
-}
-
+// place is where a router stands in a tenant's order.
 func place(router, tenant string) uint64 {
 	sum := fnv.New64a()
 	_, _ = io.WriteString(sum, tenant+"\x00"+router) // which does not fail

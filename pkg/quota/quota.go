@@ -29,10 +29,11 @@ import (
 const (
 	// unheardFor is how long others may not have heard of what they were told.
 	unheardFor = 100 * time.Millisecond
-	// turn is how long it is from one router's turn to the next one's, and open the part of it in
-	// which the router counts requests. In the rest the others hear of them.
-	turn = 50 * time.Millisecond
-	open = 20 * time.Millisecond
+	// turn is how long it is from one router's turn to the next one's, unless there are so many that
+	// not all would have one between two reports. In its first openShare the router counts
+	// requests. In the rest the others hear of them.
+	turn      = 50 * time.Millisecond
+	openShare = 0.4
 	// patience is how long a request waits for what others tell.
 	patience = 2 * time.Second
 )
@@ -110,7 +111,7 @@ func (l *Limiter) Admit(ctx context.Context, name string, limits Limits, mostTok
 	cost := amounts{1, mostTokens, 1}
 	began := time.Now()
 	for {
-		charge, wait, err := l.try(name, limits, cost, time.Since(began) < patience)
+		charge, wait, err := l.try(name, limits, cost, patience-time.Since(began))
 		if wait == 0 {
 			return charge, err
 		}
@@ -129,15 +130,15 @@ func (l *Limiter) Admit(ctx context.Context, name string, limits Limits, mostTok
 	}
 }
 
-// try is one try of Admit. wait, only if mayWait: for so long, then try again; with a charge, that
-// one is admitted if the limits still hold then.
-func (l *Limiter) try(name string, limits Limits, cost amounts, mayWait bool) (_ *Charge, wait time.Duration, _ error) {
+// try is one try of Admit. wait, less than left: for so long, then try again; with a charge, that one
+// is admitted if the limits still hold then.
+func (l *Limiter) try(name string, limits Limits, cost amounts, left time.Duration) (_ *Charge, wait time.Duration, _ error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
 	t := l.tenant(now, name)
 	own, others := t.uses(), l.others(now, name, limits)
-	routers, untilTurn := l.order(now, name)
+	routers := l.telling(now)
 	awaits := l.awaits(now)
 	var unsure *Exceeded
 	turns := false
@@ -158,12 +159,12 @@ func (l *Limiter) try(name string, limits Limits, cost amounts, mayWait bool) (_
 		case cost[what]*routers <= free: // the others have to hear of what was admitted before
 			least = unheardFor
 		default:
-			turns, least = true, untilTurn
+			turns, least = true, l.untilTurn(now, name, routers)
 		}
 		unsure = &Exceeded{What: names[what], Limit: limit, RetryAfter: time.Second}
 		wait = max(wait, least)
 	}
-	if unsure != nil && !mayWait {
+	if unsure != nil && wait >= left {
 		return nil, 0, unsure
 	}
 	if wait > 0 {
@@ -180,10 +181,13 @@ func (l *Limiter) try(name string, limits Limits, cost amounts, mayWait bool) (_
 	return &Charge{limiter: l, tenant: name, tokens: cost[tokens], slot: at}, wait, nil
 }
 
-// within says whether all that is known is within the limits.
+// within says whether all that is known is within the limits, and the others were told what is here.
 func (l *Limiter) within(name string, limits Limits) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.changed[name] {
+		return false
+	}
 	now := time.Now()
 	own, others := l.tenant(now, name).uses(), l.others(now, name, limits)
 	for what, limit := range limits.amounts() {

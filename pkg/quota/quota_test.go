@@ -247,6 +247,23 @@ func TestLargeAndSmallOverSeveralRouters(t *testing.T) {
 	})
 }
 
+// Each of many routers has its turn, also where there are fewer places than routers.
+func TestEachOfManyRoutersHasItsTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMesh(t, 30)
+		<-time.After(2 * time.Second)
+		for i, r := range m.routers {
+			began := time.Now()
+			charge, err := r.Admit(t.Context(), "acme", quota.Limits{Concurrency: 4}, 1)
+			if err != nil || time.Since(began) > 2*time.Second {
+				t.Errorf("router %d: %v after %v", i, err, time.Since(began))
+			}
+			charge.Done(1)
+			<-time.After(1100 * time.Millisecond) // the others hear of it
+		}
+	})
+}
+
 // Without NATS each router serves its share.
 func TestRoutersThatHearNothingServeTheirShare(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -32,6 +32,11 @@ func TestChargeWithoutAToken(t *testing.T) {
 		time.AfterFunc(time.Second, cancel)
 		return ctx, cancel
 	}
+	leavesEarly := func(ctx context.Context) (context.Context, context.CancelFunc) {
+		ctx, cancel := context.WithCancel(ctx)
+		time.AfterFunc(time.Millisecond, cancel)
+		return ctx, cancel
+	}
 	times := func(ctx context.Context) (context.Context, context.CancelFunc) {
 		return context.WithTimeout(ctx, time.Second)
 	}
@@ -47,6 +52,12 @@ func TestChargeWithoutAToken(t *testing.T) {
 		{"leaves while prefill computes", dis, failAt("p1", workertest.First, 0, waits), leaves, codes.Canceled, prompt},
 		{"its deadline comes", agg, failAt("d1", workertest.Token, 0, waits), times, codes.DeadlineExceeded, prompt},
 		{"leaves before a worker takes it", agg, failAt("d1", workertest.Reserve, 0, waits), leaves, codes.Canceled, 0},
+		{"leaves while it waits for another worker, after one failed", agg, func(_ context.Context, _ *workertest.Worker, _ *workerv1.Task, stage workertest.Stage, _ int) error {
+			if stage == workertest.Token {
+				return status.Error(codes.Internal, "broken")
+			}
+			return nil
+		}, leavesEarly, codes.Canceled, 0},
 		{"workers fail", agg, func(_ context.Context, _ *workertest.Worker, _ *workerv1.Task, stage workertest.Stage, _ int) error {
 			if stage == workertest.Token {
 				return status.Error(codes.Internal, "broken")

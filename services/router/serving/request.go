@@ -61,7 +61,7 @@ type request struct {
 	version  routing.Version  // of the workers, the same in every attempt
 	attempts map[int]*attempt // the attempts that run, by number; two at most
 	running  *attempt         // the youngest of them; nil before the first decision
-	taken    bool             // a worker has taken the request
+	taken    bool             // a worker has taken the request, and not failed
 	tokenAt  time.Time        // when the last token came
 	token    *tokenEvent      // reused for the next token; nil if the event log kept it
 	streams  map[joining.Stream]context.CancelFunc
@@ -234,6 +234,7 @@ func (r *request) released(a joining.Release) {
 		return
 	}
 	if a.Err != nil {
+		r.taken = r.taken && a.Beside
 		r.record.Failed(of.decision, a.Failures, a.Err)
 		r.requests.metrics.retried(a.Failures, a.Err)
 		r.log.Warn("workers failed in request", slog.Int("attempt", a.Attempt),

@@ -61,9 +61,9 @@ func (b *benchTarget) promise(config loadtest.Config) error {
 func (b *benchTarget) open() (client.Client, error) {
 	if b.openai.URL != "" {
 		switch {
-		case b.cmd.Flags().Changed("addr"):
+		case onCommandLine(b.cmd, "addr"):
 			return nil, errors.New("--addr and --openai name two servers: pass one of them")
-		case onCommandLine(b.cmd, "api-key"): // TANDEM_API_KEY is for routers, and goes nowhere else
+		case onCommandLine(b.cmd, "api-key"): // TANDEM_API_KEY is for routers, as TANDEM_ADDR, and goes nowhere else
 			return nil, errors.New("--api-key is for the router at --addr: pass the key of the server at --openai as --openai-key, or in OPENAI_API_KEY")
 		}
 		if b.openai.APIKey == "" {
