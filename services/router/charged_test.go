@@ -34,7 +34,7 @@ func TestChargeWithoutAToken(t *testing.T) {
 	}
 	leavesEarly := func(ctx context.Context) (context.Context, context.CancelFunc) {
 		ctx, cancel := context.WithCancel(ctx)
-		time.AfterFunc(time.Millisecond, cancel)
+		time.AfterFunc(5*time.Millisecond, cancel)
 		return ctx, cancel
 	}
 	times := func(ctx context.Context) (context.Context, context.CancelFunc) {
