@@ -231,6 +231,7 @@ const (
 
 	PutOK        = "put"
 	PutHeld      = "held"
+	PutArriving  = "arriving"
 	PutBusy      = "busy"
 	PutRefused   = "refused"
 	PutFailed    = "failed"

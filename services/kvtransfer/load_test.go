@@ -51,7 +51,7 @@ func TestEvictionUnderLoad(t *testing.T) {
 					if isMissing {
 						lacking.Add(1)
 					}
-					if err != nil && !stopped && !isBusy && !isMissing && !errors.Is(err, storeclient.ErrHeld) {
+					if err != nil && !stopped && !isBusy && !isMissing && !errors.Is(err, storeclient.ErrHeld) && !errors.Is(err, storeclient.ErrArriving) {
 						t.Errorf("%v", err)
 					}
 				}
@@ -86,8 +86,8 @@ func TestSamePrefixAtOnce(t *testing.T) {
 			for _, err := range errs {
 				if err == nil {
 					wins++
-				} else if _, isBusy := errors.AsType[*storeclient.BusyError](err); !isBusy && !errors.Is(err, storeclient.ErrHeld) {
-					t.Errorf("%v, want ErrHeld or a BusyError", err)
+				} else if !errors.Is(err, storeclient.ErrArriving) && !errors.Is(err, storeclient.ErrHeld) {
+					t.Errorf("%v, want ErrHeld or ErrArriving", err)
 				}
 			}
 			if wins != 1 {

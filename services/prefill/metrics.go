@@ -28,7 +28,7 @@ func newMetrics(registerer prometheus.Registerer, workerID string) (*metrics, er
 		fetchBytes:    set.Counter("tandem_prefill_store_fetched_bytes_total", "KV bytes fetched from block stores."),
 		fetchTimes:    set.Histogram("tandem_prefill_store_fetch_seconds", "Time of successful fetches, in seconds.", 0.0005, 14),
 		puts: set.Counters("tandem_prefill_store_puts_total", "Prefixes near their eviction that were offered to a block store, by result.", "result",
-			offload.PutOK, offload.PutHeld, offload.PutBusy, offload.PutRefused, offload.PutNoStore, offload.PutLate, offload.PutStopped, offload.PutNotFinite, offload.PutFailed),
+			offload.PutOK, offload.PutHeld, offload.PutArriving, offload.PutBusy, offload.PutRefused, offload.PutNoStore, offload.PutLate, offload.PutStopped, offload.PutNotFinite, offload.PutFailed),
 		putBytes: set.Counter("tandem_prefill_store_put_bytes_total", "KV bytes sent in puts to block stores."),
 	}
 	if err := set.Err(); err != nil {

@@ -107,7 +107,7 @@ func (c *Client) Close() { c.conns.close() }
 // once none of them is read any more, even if the store hangs: then at the end of ctx.
 // bytes is the payload sent.
 //
-// Errors: ErrHeld, *BusyError, *LayoutError, ErrRestarted, those of Sender.Open,
+// Errors: ErrHeld, ErrArriving, *BusyError, *LayoutError, ErrRestarted, those of Sender.Open,
 // ClientConfig.Check and Transfer.Err, or that of ctx. They concern only this put.
 func (c *Client) Put(ctx context.Context, to Peer, prefix Prefix, blocks []kvcache.BlockID) (bytes uint64, err error) {
 	if err := c.check(prefix, len(blocks), 0); err != nil {

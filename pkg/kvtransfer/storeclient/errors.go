@@ -18,6 +18,10 @@ import (
 // ErrHeld means that the store has all the blocks: there is nothing to do.
 var ErrHeld = errors.New("the store already has the blocks")
 
+// ErrArriving means that another caller is putting the first block that the store lacks: no put
+// has begun.
+var ErrArriving = errors.New("another worker is putting the blocks")
+
 // ErrRestarted means that the store is another incarnation than the addressed one. Its
 // former contents are lost.
 var ErrRestarted = errors.New("the store was restarted")
@@ -77,7 +81,9 @@ func CallError(err error) error {
 	switch rpc.Reason(err) {
 	case api.ReasonBlocksHeld:
 		return ErrHeld
-	case api.ReasonBlocksArriving, api.ReasonStoreFull, api.ReasonStoreBusy, api.ReasonWorkerDraining:
+	case api.ReasonBlocksArriving:
+		return ErrArriving
+	case api.ReasonStoreFull, api.ReasonStoreBusy, api.ReasonWorkerDraining:
 		return &BusyError{RetryAfter: after, Err: err}
 	case api.ReasonLayoutMismatch, api.ReasonStoreTooSmall:
 		return &LayoutError{Err: err}
@@ -112,7 +118,7 @@ func MissingStatus(held, asked int) error {
 const BusyRetry = 100 * time.Millisecond
 
 // OfferStatus is the store's error for an offer of so many blocks, of total that it has, which
-// it did not take. Callers get it as ErrHeld or a *BusyError.
+// it did not take. Callers get it as ErrHeld, ErrArriving or a *BusyError.
 func OfferStatus(verdict inventory.Verdict, asked, total int) error {
 	switch verdict {
 	case inventory.Held:

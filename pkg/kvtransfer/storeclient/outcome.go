@@ -31,7 +31,7 @@ func FetchOutcome(err error) offload.Outcome {
 	case is[*BusyError](err):
 		o.Result = offload.FetchBusy
 		o.Trouble, o.Pause = busy(err)
-	case errors.Is(err, ErrHeld), errors.Is(err, ErrRestarted), is[*LayoutError](err):
+	case errors.Is(err, ErrHeld), errors.Is(err, ErrArriving), errors.Is(err, ErrRestarted), is[*LayoutError](err):
 		// The hint is old: the store held this worker's blocks when it was made.
 	default:
 		o.Trouble = offload.Fails
@@ -46,10 +46,13 @@ func PutOutcome(err error) offload.Outcome {
 	case err == nil:
 	case errors.Is(err, ErrHeld):
 		o.Result = offload.PutHeld
+	case errors.Is(err, ErrArriving):
+		// Not tried again: the blocks will be there soon, unless the other put fails.
+		o.Result = offload.PutArriving
 	case is[*BusyError](err):
 		o.Result = offload.PutBusy
 		if o.Trouble, o.Pause = busy(err); o.Trouble == offload.Well {
-			// Others are writing or reading what it needs.
+			// Others are writing or reading what has the space.
 			known, _ := errors.AsType[*BusyError](err)
 			o.Again = known.RetryAfter
 		}
@@ -71,8 +74,7 @@ func PutOutcome(err error) offload.Outcome {
 // busy is what a BusyError says of the store.
 func busy(err error) (offload.Trouble, time.Duration) {
 	known, _ := errors.AsType[*BusyError](err)
-	switch rpc.Reason(known.Err) {
-	case api.ReasonBlocksArriving, api.ReasonStoreFull:
+	if rpc.Reason(known.Err) == api.ReasonStoreFull {
 		return offload.Well, 0
 	}
 	if known.RetryAfter > 0 {

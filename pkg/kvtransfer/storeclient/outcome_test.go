@@ -7,6 +7,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/inventory"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/storeclient"
 	"github.com/tandem-serving/tandem/pkg/offload"
 	"github.com/tandem-serving/tandem/pkg/rpc"
@@ -24,7 +25,7 @@ func TestWhatStoresSayOfThemselves(t *testing.T) {
 		fetches, puts time.Duration
 	}{
 		{"it has them", storeclient.ErrHeld, 0, 0},
-		{"others put them", busy(api.ReasonBlocksArriving, time.Second), 0, 0},
+		{"others put them", storeclient.ErrArriving, 0, 0},
 		{"it is full", busy(api.ReasonStoreFull, time.Second), 0, 0},
 		{"they never fit", busy(api.ReasonStoreFull, 0), 0, 0},
 		{"it lost them", &storeclient.MissingError{}, 0, 0},
@@ -44,5 +45,13 @@ func TestWhatStoresSayOfThemselves(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A put of what another worker is putting ends at once, and says nothing against the store.
+func TestPutOfWhatArrives(t *testing.T) {
+	got := storeclient.PutOutcome(storeclient.CallError(storeclient.OfferStatus(inventory.Arriving, 1, 1)))
+	if got.Result != offload.PutArriving || got.Trouble != offload.Well || got.Again != 0 || got.Err == nil {
+		t.Errorf("%+v", got)
 	}
 }
