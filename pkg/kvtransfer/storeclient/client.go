@@ -30,7 +30,7 @@ const (
 	maxPeers = 64
 )
 
-// ClientConfig configures a Client. All fields are required.
+// ClientConfig configures a Client. All fields but Check are required.
 type ClientConfig struct {
 	// Dial returns a new connection to a store's address, "host:port" or "unix:///path",
 	// without waiting for it to be established. It should enable keep-alives. The Client
