@@ -92,7 +92,7 @@ func blockRange(first, n int) []kvcache.BlockID {
 	return blocks
 }
 
-func blocksOf(tokens int) int { return (tokens + blockTokens - 1) / blockTokens }
+func blocksOf(tokens int) int { return kvcache.BlocksFor(tokens, blockTokens) }
 
 // rig is a decode worker behind its gRPC server, in memory.
 type rig struct {

@@ -101,7 +101,7 @@ type reservation struct {
 func (p *peer) reserve(n, held int) *reservation {
 	p.t.Helper()
 	r := &reservation{over: make(chan struct{})}
-	for range (n + blockTokens - 1) / blockTokens {
+	for range kvcache.BlocksFor(n, blockTokens) {
 		r.blocks = append(r.blocks, p.next%poolBlocks)
 		p.next++
 	}
