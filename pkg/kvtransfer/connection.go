@@ -146,7 +146,7 @@ func (c *connection) open(ctx context.Context, ticket *kvtransferv1.Ticket, requ
 	case <-ctx.Done():
 		return nil, fmt.Errorf("connect to %q: %w", c.peer.receiver, context.Cause(ctx))
 	}
-	c.mapLater(ctx, ticket)
+	c.mapLater(ticket)
 	t := &Transfer{
 		conn: c, id: ticket.GetTransferId(), opened: opened,
 		accepted: make(chan struct{}), released: make(chan struct{}), done: make(chan struct{}),

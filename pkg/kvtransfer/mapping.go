@@ -75,36 +75,30 @@ func (c *connection) mapFirst(hello *kvtransferv1.ReceiverHello) error {
 	return err
 }
 
-// mapLater maps the pages for a transfer and those after it, if they could not be mapped before
-// for a reason that may have passed: the ticket was used or over, or a process that has just ended
-// had them mapped.
-func (c *connection) mapLater(ctx context.Context, ticket *kvtransferv1.Ticket) {
+// mapLater tries to map the pages for transfers to come, if they could not be mapped before for a
+// reason that may have passed: the ticket was used or over, or a process that has just ended had
+// them mapped. It does not wait for that.
+func (c *connection) mapLater(ticket *kvtransferv1.Ticket) {
 	if c.shared == nil || c.loop == nil {
 		return
 	}
 	c.loop.Lock()
-	due := !c.mapAgain.IsZero() && !time.Now().Before(c.mapAgain) && !c.loop.Core.Lost()
-	if due {
-		c.mapAgain = time.Time{}
-		c.maps.Add(1)
-	}
-	c.loop.Unlock()
-	if !due {
+	defer c.loop.Unlock()
+	if c.mapAgain.IsZero() || time.Now().Before(c.mapAgain) || c.loop.Core.Lost() {
 		return
 	}
-	defer c.maps.Done()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(c.ctx, cancel)()
-	mapping, err := c.mapPages(ctx, ticket)
-	if err == nil {
-		c.sender.cfg.Logger.Info("kv session has mapped its receiver's pages", slog.String("receiver", c.peer.receiver))
-	}
-	c.loop.Lock()
-	defer c.loop.Unlock()
-	if c.mapping = mapping; err != nil {
-		c.pauseMaps()
-	}
+	c.mapAgain = time.Time{}
+	c.maps.Go(func() {
+		mapping, err := c.mapPages(c.ctx, ticket)
+		if err == nil {
+			c.sender.cfg.Logger.Info("kv session has mapped its receiver's pages", slog.String("receiver", c.peer.receiver))
+		}
+		c.loop.Lock()
+		defer c.loop.Unlock()
+		if c.mapping = mapping; err != nil {
+			c.pauseMaps()
+		}
+	})
 }
 
 // pauseMaps has the pages not be mapped for a while. Requires c.loop, once there is one.

@@ -138,7 +138,7 @@ func ListenPages(path string) (*net.UnixListener, error) {
 // ReceiverConfig.PagesSocket ("unixpacket"), until the listener is closed. It also ends
 // when ctx does while nobody can be accepted. A sender gets it if
 // its process belongs to this one's user, its session has the key of its hello, and it has a
-// ticket that it could open. Run waits for what ServePages starts.
+// ticket that it could open, or has open. Run waits for what ServePages starts.
 func (r *Receiver) ServePages(ctx context.Context, listener *net.UnixListener) error {
 	var pause time.Duration
 	for {

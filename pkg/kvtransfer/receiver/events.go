@@ -60,7 +60,7 @@ type (
 	// StreamClosed reports that nothing more will be read from a stream.
 	StreamClosed struct{ Stream StreamID }
 	// Map asks whether the sender of a stream's session may map the pages. ID and Secret are
-	// those of a ticket that it could open. The core answers with MayMap or MayNotMap.
+	// those of a ticket that it could open, or has open. The core answers with MayMap or MayNotMap.
 	Map struct {
 		Stream     StreamID
 		ID, Secret uint64

@@ -2,7 +2,8 @@ package receiver
 
 import "fmt"
 
-// mapPages lets the sender of a session map the pages, if it has a ticket that it could open.
+// mapPages lets the sender of a session map the pages, if it has a ticket that it could
+// open, or has open.
 // There are at most MaxStreams mappings. A sender that has one which keeps blocks in
 // quarantine, as an ended process does for a moment, gets no other meanwhile: so what a sender
 // that does not unmap can hold is what it held when its session ended.
@@ -20,8 +21,8 @@ func (c *Core) mapPages(ev Map) {
 		why = "the session has mapped the pages already"
 	case len(c.mappings) >= c.cfg.MaxStreams:
 		why = fmt.Sprintf("%d sessions have mapped the pages already", len(c.mappings))
-	case t == nil || t.state != reserved || t.secret != ev.Secret || !mayOpen(t, s):
-		why = "the ticket is not one that this session could open"
+	case t == nil || t.secret != ev.Secret || t.session != s.session && (t.state != reserved || !mayOpen(t, s)):
+		why = "the ticket is not one that this session could open or has open"
 	case c.strands(s.session.sender):
 		why = "an ended session of this sender still has the pages mapped, and keeps blocks in quarantine"
 	}

@@ -72,7 +72,13 @@ func TestWhoMayMap(t *testing.T) {
 		"another secret":            {sharing(), nil, receiver.Map{Stream: 1, ID: transferID, Secret: secret + 1}, "ticket"},
 		"no such ticket":            {sharing(), nil, receiver.Map{Stream: 1, ID: 9, Secret: secret}, "ticket"},
 		"no such stream":            {sharing(), nil, receiver.Map{Stream: 7, ID: transferID, Secret: secret}, "session"},
-		"a ticket that was used":    {sharing(), func(c *receiver.Core) { handle(c, start, received(1, open())) }, ask, "ticket"},
+		"a ticket that it has open": {sharing(), func(c *receiver.Core) { handle(c, start, received(1, open())) }, ask, ""},
+		"another secret of that": {sharing(), func(c *receiver.Core) { handle(c, start, received(1, open())) },
+			receiver.Map{Stream: 1, ID: transferID, Secret: secret + 1}, "ticket"},
+		"a ticket that another session has open": {sharing(), func(c *receiver.Core) {
+			handle(c, start, received(1, open()))
+			join(c, 2, lone(6))
+		}, receiver.Map{Stream: 2, ID: transferID, Secret: secret}, "ticket"},
 		"twice":                     {sharing(), func(c *receiver.Core) { handle(c, start, ask) }, ask, "already"},
 		"after the end":             {sharing(), func(c *receiver.Core) { handle(c, start, receiver.StreamClosed{Stream: 1}) }, ask, "session"},
 		"during a shutdown":         {sharing(), func(c *receiver.Core) { handle(c, start, receiver.Shutdown{}) }, ask, "shuts down"},
