@@ -30,12 +30,12 @@ func (d *Driver) add(c chore) {
 func (d *Driver) doChores() {
 	for {
 		d.loop.Lock()
-		next, over := d.chores[0], d.over
+		next := d.chores[0]
 		d.loop.Unlock()
 		if next.inspect.Spoilt != nil {
 			d.handle(worker.Inspected{ID: next.inspect.ID, Err: d.findOut(next.inspect)})
 		}
-		if len(next.scrub) > 0 && !over {
+		if len(next.scrub) > 0 {
 			d.scrub(next.scrub)
 		}
 		d.loop.Lock()
@@ -58,6 +58,13 @@ func (d *Driver) endChores() {
 	d.choring.Wait()
 }
 
+// isOver says whether endChores was called.
+func (d *Driver) isOver() bool {
+	d.loop.Lock()
+	defer d.loop.Unlock()
+	return d.over
+}
+
 // findOut says where what is not finite in a sequence began. It is nil where nobody needs to
 // know any more: of a worker that is lost or over, clients do not wait for that.
 func (d *Driver) findOut(q worker.Inspect) *worker.NotFiniteError {
@@ -76,14 +83,17 @@ func (d *Driver) findOut(q worker.Inspect) *worker.NotFiniteError {
 // scrubBytes is how much is written at once.
 const scrubBytes = 1 << 20
 
-// scrub overwrites blocks that nobody holds. If that fails, with the engine, they stay in
-// quarantine.
+// scrub overwrites blocks that nobody holds. If that fails, with the engine, or the worker ends,
+// they stay in quarantine.
 func (d *Driver) scrub(blocks []kvcache.BlockID) {
 	pages, layout := d.Pages(), d.Layout()
 	atOnce := max(scrubBytes/layout.SliceBytes, 1)
 	zeros := make([]byte, min(atOnce, len(blocks))*layout.SliceBytes)
 	for layer := range layout.Layers {
 		for first := 0; first < len(blocks); first += atOnce {
+			if d.isOver() {
+				return
+			}
 			some := blocks[first:min(first+atOnce, len(blocks))]
 			if err := pages.Write(layer, some, zeros[:len(some)*layout.SliceBytes]); err != nil {
 				d.cfg.Logger.Error("kv blocks that are not finite stay in quarantine", "blocks", len(blocks), "error", err)

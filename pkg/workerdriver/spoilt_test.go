@@ -256,7 +256,7 @@ func TestReceivedKVSpeaksAgainstItsSender(t *testing.T) {
 	})
 }
 
-// slowlyRead is an engine whose pages take a second to read, and that is ill if its prompts are.
+// slowlyRead is an engine whose pages take a second to read or write, and that is ill if its prompts are.
 type slowlyRead struct {
 	*spoiling
 	pages countedPages
@@ -264,13 +264,19 @@ type slowlyRead struct {
 
 type countedPages struct {
 	engine.Pages
-	reads atomic.Int32
+	reads, writes atomic.Int32
 }
 
 func (p *countedPages) Read(layer int, blocks []kvcache.BlockID, dst []byte) error {
 	p.reads.Add(1)
 	time.Sleep(time.Second)
 	return p.Pages.Read(layer, blocks, dst)
+}
+
+func (p *countedPages) Write(layer int, blocks []kvcache.BlockID, src []byte) error {
+	p.writes.Add(1)
+	time.Sleep(time.Second)
+	return p.Pages.Write(layer, blocks, src)
 }
 
 func (e *slowlyRead) Pages() engine.Pages { return &e.pages }
@@ -334,5 +340,32 @@ func TestKVIsNotInspectedInVain(t *testing.T) {
 				t.Errorf("%d reads after two and the end of the worker", n)
 			}
 		})
+	})
+}
+
+// A worker that ends does not wait until the blocks that are not finite are overwritten.
+func TestScrubbingEndsWithTheWorker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newSlowlyRead(t)
+		d, err := workerdriver.NewDriver(workerdriver.Config{Engine: e, ChunkTokens: 16, MaxWaiting: 1, Logger: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ran := make(chan error, 1)
+		go func() { ran <- d.Run(ctx) }()
+		s := d.Submit(scheduler.Request{ID: d.Reserve(), Tokens: prompt(14), MaxTokens: 30})
+		time.Sleep(105 * time.Millisecond)
+		e.spoil.Store(1)
+		var got result
+		got.read(t, s, false)
+		synctest.Wait() // for the first write
+		cancel()
+		if err := <-ran; err != nil {
+			t.Error(err)
+		}
+		if n := e.pages.writes.Load(); n != 1 {
+			t.Errorf("%d writes, of layers that take one each", n)
+		}
 	})
 }
