@@ -211,7 +211,7 @@ func (s *Scenario) readPool(section *section, name string, shared *latency.Profi
 	if err := e.Validate(); err != nil {
 		return nil, s.doc.place(err, section.line)
 	}
-	if _, err := e.Size(s.config.Spec, 1, memory.Left{Bytes: math.MaxInt64}); err != nil {
+	if _, err := e.Size(s.config.Spec, 1, 0, memory.Left{Bytes: math.MaxInt64}); err != nil {
 		return nil, s.doc.place(err, section.line)
 	}
 	if err := w.Limits.Validate("", e.BlockTokens); err != nil {

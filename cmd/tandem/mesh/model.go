@@ -130,7 +130,7 @@ func (p *process) loadModel(ctx context.Context, router bool, workers int) (err 
 			return err
 		}
 	}
-	warning, err := chosen.Size(spec, workers, left)
+	warning, err := chosen.Size(spec, workers, p.decoding(), left)
 	if err != nil {
 		return err
 	}

@@ -14,7 +14,9 @@ type hostSizing struct {
 	need
 	spec    model.Spec
 	workers int64
-	free    memory.Left
+	// kvWorkers are those of them whose KV pages count.
+	kvWorkers int64
+	free      memory.Left
 	// remedy is what else than more memory may help where the weights do not fit.
 	remedy string
 	// fullInt8 is what a full context takes with --cpu-kv int8; 0 where that is asked
@@ -28,7 +30,7 @@ func newHostSizing(spec model.Spec, c Config, workers int, free memory.Left) hos
 	needOf := func(config cpu.Config) need {
 		return newNeed(spec, c.BlockTokens, cpu.WeightBytes(spec, config.Weights), cpu.WorkspaceBytes(spec, config), cpu.SliceBytes(spec, config))
 	}
-	r := hostSizing{need: needOf(config), remedy: "use a smaller model", spec: spec, workers: int64(workers), free: free}
+	r := hostSizing{need: needOf(config), remedy: "use a smaller model", spec: spec, workers: int64(workers), kvWorkers: int64(workers), free: free}
 	if config.KV == cpu.KVBF16 {
 		other := config
 		other.KV = cpu.KVInt8
@@ -49,9 +51,9 @@ func newHostSizing(spec model.Spec, c Config, workers int, free memory.Left) hos
 // fixed is what is needed whatever is asked for.
 func (r hostSizing) fixed() int64 { return r.weights + r.workers*r.workspace }
 
-// perWorker is what is left for the KV pages of each worker; 0 or less: nothing.
+// perWorker is what is left for the KV pages of each of kvWorkers; 0 or less: nothing.
 func (r hostSizing) perWorker() int64 {
-	return r.need.perWorker(r.free.Bytes-memory.ProcessBytes, r.workers)
+	return (r.free.Bytes - memory.ProcessBytes - r.fixed()) / r.kvWorkers
 }
 
 // contextOf is how long a context fits in so many bytes, tokens.
@@ -90,7 +92,7 @@ func (r hostSizing) checkKV(kv bytesize.Size, blockTokens int) error {
 // auto is the KV memory of each worker where none was asked for: autoKVMemory, or a
 // full context if that is more; less than autoKVMemory where that is not there. The
 // warning says that not even full contexts may fit: short ones do all the same,
-// since pages that are never used cost nothing. With ShareKV they do, and Size makes an error of it.
+// since pages that are never used cost nothing.
 func (r hostSizing) auto(blockTokens int) (kv bytesize.Size, warning string) {
 	kv = autoKVMemory
 	// Half of what is left: other processes want some too.
@@ -98,15 +100,20 @@ func (r hostSizing) auto(blockTokens int) (kv bytesize.Size, warning string) {
 		kv = fits
 	}
 	kv = max(kv, bytesize.Size(r.full))
+	return kv, r.short(kv, blockTokens)
+}
+
+// short says that what is left does not hold such KV memory of each of kvWorkers; empty: it does.
+func (r hostSizing) short(kv bytesize.Size, blockTokens int) string {
 	if int64(kv) <= r.perWorker() {
-		return kv, ""
+		return ""
 	}
 	remedy := "no shorter context fits either"
 	if tokens := r.contextOf(r.perWorker(), blockTokens); tokens > 0 {
 		remedy = r.orInt8(fmt.Sprintf("--context-tokens %d would fit", tokens))
 	}
-	return kv, fmt.Sprintf("this process may use %s (%s), but weights take %s, computing %s, the rest of the process %s, and a full context of %d tokens %s in each of %d workers; %s",
-		bytesize.Text(r.free.Bytes), r.free.By, bytesize.Text(r.weights), bytesize.Text(r.workers*r.workspace), bytesize.Text(memory.ProcessBytes), r.spec.ContextTokens, bytesize.Text(r.full), r.workers, remedy)
+	return fmt.Sprintf("this process may use %s (%s), but weights take %s, computing %s, the rest of the process %s, and a full context of %d tokens %s in each of %d workers; %s",
+		bytesize.Text(r.free.Bytes), r.free.By, bytesize.Text(r.weights), bytesize.Text(r.workers*r.workspace), bytesize.Text(memory.ProcessBytes), r.spec.ContextTokens, bytesize.Text(r.full), r.kvWorkers, remedy)
 }
 
 // orInt8 puts KV in int8 before another remedy, where full contexts fit with it.

@@ -48,10 +48,11 @@ func (c Config) SliceBytes(spec model.Spec) int {
 
 // Size says what KVMemory bytesize.Auto stands for, and refuses what the model's shape, the
 // free memory of the process or that of the GPU does not allow. It is called after Choose
-// and before the weights are read, which may take minutes; workers is how many share them.
+// and before the weights are read, which may take minutes; workers is how many share them, and
+// decoding how many of those decode, whose KV ShareKV shares.
 // The simulated engine has the same number of blocks, of fewer bytes. A warning is about
 // what may come, not about what is wrong.
-func (c *Config) Size(spec model.Spec, workers int, free memory.Left) (warning string, err error) {
+func (c *Config) Size(spec model.Spec, workers, decoding int, free memory.Left) (warning string, err error) {
 	if c.Name == CUDA {
 		return "", c.sizeGPU(spec, workers)
 	}
@@ -63,8 +64,11 @@ func (c *Config) Size(spec model.Spec, workers int, free memory.Left) (warning s
 		return "", err
 	}
 	if c.KVMemory == bytesize.Auto {
-		if c.KVMemory, warning = r.auto(c.BlockTokens); warning != "" && c.ShareKV {
-			return "", fmt.Errorf("--kv-transport: with shm all KV memory is taken at the start: %s; without shm memory is taken as it is used", warning)
+		c.KVMemory, warning = r.auto(c.BlockTokens)
+		if r.kvWorkers = int64(decoding); c.ShareKV && decoding > 0 {
+			if why := r.short(c.KVMemory, c.BlockTokens); why != "" {
+				return "", fmt.Errorf("--kv-transport: with shm all KV memory of decode workers is taken at the start: %s; without shm memory is taken as it is used", why)
+			}
 		}
 		return warning, nil
 	}

@@ -64,7 +64,7 @@ func size(c *engines.Config, spec model.Spec, workers int, free int64) (warning 
 	if free == 0 {
 		left.Bytes = math.MaxInt64
 	}
-	return c.Size(spec, workers, left)
+	return c.Size(spec, workers, workers, left)
 }
 
 // A draft model that is too large is what is named, and so it is where little is left for the model.
@@ -87,7 +87,7 @@ func TestMemoryForDraftModel(t *testing.T) {
 			config.Name, config.CPU.Threads = engines.CPU, threads
 			left, err := config.LeftBesideDraft(fable(), test.kv, test.workers, memory.Left{Bytes: test.left, By: "/limit"})
 			if err == nil {
-				_, err = config.Size(llama8B(), 4, left)
+				_, err = config.Size(llama8B(), 4, 4, left)
 			}
 			if (err != nil) != (test.says != nil) {
 				t.Fatalf("error %v", err)
@@ -188,6 +188,21 @@ func TestMemoryForSharedKV(t *testing.T) {
 				t.Errorf("%s in %d bytes: %v, want %q", c.kv.String(), c.left, err, says)
 			}
 		}
+	}
+}
+
+// TestSharedKVOfDecodeWorkers: only decode workers share theirs; that of the others is taken as it is
+// used, and no more than a warning.
+func TestSharedKVOfDecodeWorkers(t *testing.T) {
+	config := defaults()
+	config.Name, config.KVMemory, config.CPU.Threads, config.ShareKV = engines.CPU, bytesize.Auto, threads, true
+	warning, err := config.Size(llama8B(), 3, 1, memory.Left{Bytes: 34 * gib, By: "/limit"})
+	if err != nil || !strings.Contains(warning, "in each of 3 workers") {
+		t.Errorf("warning %q, error %v", warning, err)
+	}
+	config.KVMemory = bytesize.Auto
+	if _, err := config.Size(llama8B(), 3, 2, memory.Left{Bytes: 34 * gib, By: "/limit"}); err == nil || !strings.Contains(err.Error(), "in each of 2 workers") {
+		t.Errorf("two decode workers: %v", err)
 	}
 }
 
