@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -34,6 +36,7 @@ type server struct {
 	storing  *storing // nil: nothing is fetched
 	epoch    uint64
 	tracer   trace.Tracer
+	logger   *slog.Logger
 	sent     kvtransfer.SentBytes
 	grammars workerdriver.Grammars
 }
@@ -120,7 +123,8 @@ func (p *prompt) Carry(action worker.Action) error {
 	case worker.OpenTransfer:
 		p.open()
 	case worker.Fetch:
-		go p.fetch(*a.Request) // what ends the sequence meanwhile is carried out before that ends
+		// What ends the sequence meanwhile is carried out before that ends.
+		go p.contain(func() { p.fetch(*a.Request) }, worker.Fetched{ID: p.id, Verdict: workerv1.FetchVerdict_FETCH_VERDICT_FAILED})
 	case worker.Offer:
 		for layer := range p.server.driver.Layout().Layers {
 			p.transfer.Send(layer, a.First, a.Blocks)
@@ -141,6 +145,21 @@ func (p *prompt) Carry(action worker.Action) error {
 // Flush implements workerdriver.Carrier.
 func (p *prompt) Flush() error { return nil }
 
+// contain calls f. A panic of it fails no other sequence: the worker is told instead of what f
+// would have told it. Where f has, the worker ignores that.
+func (p *prompt) contain(f func(), instead worker.Event) {
+	defer func() {
+		if reason := recover(); reason != nil {
+			p.server.logger.Error("prefill panicked", slog.Uint64("sequence", uint64(p.id)), slog.Any("panic", reason), slog.String("stack", string(debug.Stack())))
+			p.server.driver.Handle(p.id, instead)
+		}
+	}()
+	f()
+}
+
+// errPanicked is how a transfer ends whose end this worker could not take in.
+var errPanicked = errors.New("the worker has a bug: see its log")
+
 // open opens the transfer, before anything is computed: a receiver that refuses costs nothing.
 // The worker hears of its end, once no page is read for it any more; the sender bounds how
 // long that takes.
@@ -157,7 +176,7 @@ func (p *prompt) open() {
 		p.spans.Opened()
 	}
 	driver.Handle(p.id, worker.Opened{ID: p.id})
-	go func() {
+	go p.contain(func() {
 		<-transfer.Done()
 		err, stats := transfer.Err(), transfer.Stats()
 		p.traceTransfer(stats, err)
@@ -166,13 +185,14 @@ func (p *prompt) open() {
 			FirstOffered: stats.FirstOffered, LastOffered: stats.LastOffered, Computed: stats.Computed, LastSent: stats.LastSend,
 			Acknowledged: stats.Acknowledged, Bytes: stats.Bytes, PathBytes: stats.PathBytes, PathBusy: stats.PathBusy, Transport: stats.Transport,
 		}.Message()})
-	}()
+	}, worker.Sent{ID: p.id, Err: errPanicked})
 }
 
 // fetch fetches what a block store has of the prompt, if that is worth it, and tells the
 // worker, whatever came of that. It ends soon after the transfer: the worker waits for it.
 func (p *prompt) fetch(sequence scheduler.Request) {
 	ctx, cancel := context.WithCancel(p.ctx)
+	defer cancel()
 	var watching sync.WaitGroup
 	watching.Go(func() {
 		select {

@@ -98,7 +98,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.server = &server{spec: deps.Engine.Model(), driver: s.Driver(), sender: sender, running: running, epoch: deps.Identity.Epoch, tracer: deps.Tracer, sent: sent, grammars: deps.Grammars}
+	s.server = &server{spec: deps.Engine.Model(), driver: s.Driver(), sender: sender, running: running, epoch: deps.Identity.Epoch, tracer: deps.Tracer, logger: deps.Logger, sent: sent, grammars: deps.Grammars}
 	if s.storing != nil {
 		s.storing.driver = s.Driver() // before anything else
 		s.server.storing = s.storing
