@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"fmt"
-	"net"
 	"net/http"
 	"os/exec"
 	"slices"
@@ -55,7 +54,7 @@ func TestRouterKeepsToItsMemory(t *testing.T) {
 		return clustertest.Launch(t, name, program, append(args, clustertest.Servers(etcd, nats)...)...)
 	}
 	serve("decode", binaries.Tandem, "serve", "--target=decode").Ready(t)
-	metrics := unused(t)
+	metrics := clustertest.FreeAddress(t)
 	router := serve("router", "/bin/sh", "-c", capped, binaries.Tandem, "serve", "--target=router", "--listen=127.0.0.1:0", "--metrics="+metrics, "--router-kept-memory=8MiB")
 	m := router.Client(t)
 	awaitWorkers(t, m, 1)
@@ -96,17 +95,6 @@ func TestRouterKeepsToItsMemory(t *testing.T) {
 	m.AwaitIdle(t)
 	v.serves(t)
 	v.log("after")
-}
-
-// unused is an address that nobody listens on.
-func unused(t *testing.T) string {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	return listener.Addr().String()
 }
 
 // victim is the router that is attacked.

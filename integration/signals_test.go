@@ -366,6 +366,7 @@ func TestViewsOnRealNATS(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	until(t, "an answer", func() bool { count, _, err := answers.Pending(); return err != nil || count > 0 })
 	if message, err := elsewhere.NextMsg(500 * time.Millisecond); err == nil {
 		t.Errorf("a router answered on %s", message.Subject)
 	}

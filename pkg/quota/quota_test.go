@@ -35,6 +35,10 @@ type router struct {
 	end   context.CancelFunc
 }
 
+// joined is how long it takes until routers have heard of each other; not as long as the time between
+// two reports.
+const joined = 2*time.Second + 10*time.Millisecond
+
 // newMesh runs routers until the test ends.
 func newMesh(t *testing.T, routers int) *mesh {
 	ctx, cancel := context.WithCancel(t.Context())
@@ -169,7 +173,7 @@ func TestOverSeveralRoutersTogether(t *testing.T) {
 			t.Run(fmt.Sprintf("%d routers, %d requests, by %s", c.routers, c.limit, what), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					m := newMesh(t, int(c.routers))
-					<-time.After(2 * time.Second) // they have heard of each other
+					<-time.After(joined)
 					limits := quota.Limits{RequestsPerMinute: c.limit}
 					if what == "tokens" {
 						limits = quota.Limits{TokensPerMinute: c.limit * c.tokens}
@@ -191,7 +195,7 @@ func TestOverSeveralRoutersTogether(t *testing.T) {
 func TestConcurrencyOverSeveralRouters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMesh(t, 4)
-		<-time.After(2 * time.Second)
+		<-time.After(joined)
 		const limit, runs = 40, time.Second
 		admitted := m.hammer(t.Context(), quota.Limits{Concurrency: limit}, 30, 10, 20*time.Second, runs)
 		for i, from := range admitted {
@@ -216,7 +220,7 @@ func TestConcurrencyOverSeveralRouters(t *testing.T) {
 func TestLargeAndSmallOverSeveralRouters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMesh(t, 4)
-		<-time.After(2 * time.Second)
+		<-time.After(joined)
 		const limit = 1000
 		var mu sync.Mutex
 		used, large := int64(0), 0
@@ -251,7 +255,7 @@ func TestLargeAndSmallOverSeveralRouters(t *testing.T) {
 func TestEachOfManyRoutersHasItsTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMesh(t, 30)
-		<-time.After(2 * time.Second)
+		<-time.After(joined)
 		for i, r := range m.routers {
 			began := time.Now()
 			charge, err := r.Admit(t.Context(), "acme", quota.Limits{Concurrency: 4}, 1)
@@ -280,7 +284,7 @@ func TestRoutersThatHearNothingServeTheirShare(t *testing.T) {
 func TestBurstAtOneRouter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMesh(t, 4)
-		<-time.After(2 * time.Second)
+		<-time.After(joined)
 		var wait sync.WaitGroup
 		for range 50 {
 			wait.Go(func() {
@@ -321,21 +325,21 @@ func TestNobodyWaitsForARouterThatJoins(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMesh(t, 1)
 		m.deafen()
-		joined := m.join("router-1")
+		last := m.join("router-1")
 		limits := quota.Limits{RequestsPerMinute: 60}
 		began := time.Now()
 		if _, err := m.routers[0].Admit(t.Context(), "acme", limits, 1); err != nil || time.Since(began) > 0 {
 			t.Errorf("%v after %v", err, time.Since(began))
 		}
-		if _, err := joined.Admit(t.Context(), "acme", quota.Limits{PromptTokens: 5}, 1); err != nil || time.Since(began) > 0 {
+		if _, err := last.Admit(t.Context(), "acme", quota.Limits{PromptTokens: 5}, 1); err != nil || time.Since(began) > 0 {
 			t.Errorf("without limits to share: %v after %v", err, time.Since(began))
 		}
-		_, err := joined.Admit(t.Context(), "acme", limits, 1)
+		_, err := last.Admit(t.Context(), "acme", limits, 1)
 		if exceeded, is := errors.AsType[*quota.Exceeded](err); !is || exceeded.RetryAfter != time.Second || time.Since(began) > 3*time.Second {
 			t.Errorf("%v after %v", err, time.Since(began))
 		}
 		<-time.After(time.Second)
-		if _, err := joined.Admit(t.Context(), "acme", limits, 1); err != nil {
+		if _, err := last.Admit(t.Context(), "acme", limits, 1); err != nil {
 			t.Errorf("when it has waited long enough: %v", err)
 		}
 	})
@@ -345,7 +349,7 @@ func TestNobodyWaitsForARouterThatJoins(t *testing.T) {
 func TestRouterThatLeavesTakesNothingAlong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMesh(t, 3)
-		<-time.After(2 * time.Second)
+		<-time.After(joined)
 		limits := quota.Limits{RequestsPerMinute: 60, TokensPerMinute: 600}
 		admitted := m.hammer(t.Context(), limits, 8, 10, 20*time.Second, time.Millisecond)
 		for i := range 2 { // as in a rolling restart

@@ -6,7 +6,9 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
+	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -172,14 +174,19 @@ func (m *secured) serve(target, kv string) mesh.Part {
 	}
 }
 
+// freeAddress is a loopback address that nobody listens on. Its port is below the kernel's
+// ephemeral ports, so nobody gets it meanwhile by chance.
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for range 1000 {
+		address := fmt.Sprintf("127.0.0.1:%d", 16<<10+rand.IntN(16<<10))
+		if l, err := net.Listen("tcp", address); err == nil {
+			_ = l.Close()
+			return address
+		}
 	}
-	defer l.Close()
-	return l.Addr().String()
+	t.Fatal("no port of 1000 is free")
+	return ""
 }
 
 // generate asks over a new connection and returns the tokens.

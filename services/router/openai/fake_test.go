@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 	"google.golang.org/grpc/codes"
@@ -27,16 +26,16 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type fake struct {
 	words    []string
 	logprobs []*inferencev1.TokenLogprobs
-	calls    string        // the format of calls, where the request may have any
-	secret   string        // of accepted requests
-	held     string        // text that comes with the end
-	refuse   error         // instead of admitting
-	fail     error         // after the words
-	pause    time.Duration // before each event
-	block    bool          // after the words, until the context ends
-	panics   bool          // instead of admitting
-	renames  bool          // every id is taken
-	most     int           // answers at a time; 0: 64
+	calls    string // the format of calls, where the request may have any
+	secret   string // of accepted requests
+	held     string // text that comes with the end
+	refuse   error  // instead of admitting
+	fail     error  // after the words
+	wait     func() // before each event; nil: not
+	block    bool   // after the words, until the context ends
+	panics   bool   // instead of admitting
+	renames  bool   // every id is taken
+	most     int    // answers at a time; 0: 64
 	// Guesses at next tokens, of which accepted were right.
 	drafts, accepted uint32
 
@@ -119,7 +118,9 @@ func (f *fake) answer(ctx context.Context, q *inferencev1.GenerateRequest, send 
 		events = append(events, &inferencev1.GenerateEvent{Offset: uint64(i), Event: &inferencev1.GenerateEvent_Tokens{Tokens: delta}})
 	}
 	for _, event := range events {
-		time.Sleep(f.pause)
+		if f.wait != nil {
+			f.wait()
+		}
 		if err := send(event); err != nil {
 			return rpc.Error(codes.Canceled, "CLIENT_GONE", "the client is gone", 0)
 		}

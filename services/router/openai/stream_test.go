@@ -306,7 +306,7 @@ func TestSlowClients(t *testing.T) {
 // An answer may be silent for longer than its client may.
 func TestSlowAnswers(t *testing.T) {
 	for _, body := range []string{`{` + hi + `}`, `{` + hi + `,"stream":true}`, `{` + hi + `,"stream":true,"n":2}`} {
-		f := &fake{words: []string{"a", "b", "c"}, pause: 10 * openai.DefaultWriteTimeout}
+		f := &fake{words: []string{"a", "b", "c"}, wait: func() { time.Sleep(10 * openai.DefaultWriteTimeout) }}
 		serve(t, handler(t, f), func(conn net.Conn) {
 			post(t, conn, chats, body)
 			answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
