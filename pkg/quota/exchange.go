@@ -282,7 +282,7 @@ func (l *Limiter) report(whole bool) *controlv1.TenantReport {
 		delete(l.changed, name)
 		t := l.tenant(now, name)
 		uses, departed := t.uses(), l.usedByDeparted(now, name)
-		t.told = append(t.told, told{now, uses})
+		t.told, t.lastTold = append(t.told, told{now, uses}), now
 		report.Tenants = append(report.Tenants, &controlv1.TenantUse{
 			Tenant: name, Requests: uint64(uses[requests]), Tokens: uint64(uses[tokens]), Running: uint64(uses[running]),
 			LeftRequests: uint64(departed[requests]), LeftTokens: uint64(departed[tokens]),

@@ -73,8 +73,9 @@ type tenant struct {
 	running int64
 	// counted is what the others count at least, and told what they were told in the last
 	// unheardFor, the oldest first.
-	counted amounts
-	told    []told
+	counted  amounts
+	told     []told
+	lastTold time.Time // when they were told of it last
 }
 
 // told is what the others were told at a time.
@@ -102,6 +103,7 @@ type Charge struct {
 	tenant  string
 	tokens  int64
 	slot    int64
+	counted time.Time
 	once    sync.Once
 }
 
@@ -123,7 +125,7 @@ func (l *Limiter) Admit(ctx context.Context, name string, limits Limits, mostTok
 			charge.takeBack()
 			return nil, ctx.Err()
 		}
-		if charge != nil && l.within(name, limits) {
+		if charge != nil && charge.within(limits) {
 			return charge, nil
 		}
 		charge.takeBack()
@@ -178,18 +180,20 @@ func (l *Limiter) try(name string, limits Limits, cost amounts, left time.Durati
 	if turns {
 		wait = unheardFor
 	}
-	return &Charge{limiter: l, tenant: name, tokens: cost[tokens], slot: at}, wait, nil
+	return &Charge{limiter: l, tenant: name, tokens: cost[tokens], slot: at, counted: now}, wait, nil
 }
 
-// within says whether all that is known is within the limits, and the others were told what is here.
-func (l *Limiter) within(name string, limits Limits) bool {
+// within says whether the others were told of the request, and all that is known is within the limits.
+func (c *Charge) within(limits Limits) bool {
+	l := c.limiter
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.changed[name] {
+	now := time.Now()
+	t := l.tenant(now, c.tenant)
+	if t.lastTold.Before(c.counted) {
 		return false
 	}
-	now := time.Now()
-	own, others := l.tenant(now, name).uses(), l.others(now, name, limits)
+	own, others := t.uses(), l.others(now, c.tenant, limits)
 	for what, limit := range limits.amounts() {
 		if limit > 0 && own[what]+others[what] > limit {
 			return false
