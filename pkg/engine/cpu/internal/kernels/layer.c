@@ -23,16 +23,14 @@ static size_t groups_of(int k) { return ((size_t)k + TDM_GROUP - 1) / TDM_GROUP;
 // run_product computes (unit, rows) items; the rows of a unit are neighbours, so
 // that its weights stay in this core's cache. A thread's first item is the one of
 // its number, so that it can look ahead; others are drawn.
-static void run_product(tdm_step *s, const tdm_team *team, int counter, const tdm_product *whole) {
-	tdm_product p = *whole;
-	int blocks = (p.rows + TDM_PRODUCT_ROWS - 1) / TDM_PRODUCT_ROWS;
-	int items = (p.panels + TDM_UNIT_PANELS - 1) / TDM_UNIT_PANELS * blocks;
-	p.stride = blocks == 1 ? team->threads : 0;
+static void run_product(tdm_step *s, const tdm_team *team, int counter, const tdm_product *p) {
+	int blocks = (p->rows + TDM_PRODUCT_ROWS - 1) / TDM_PRODUCT_ROWS;
+	int items = (p->panels + TDM_UNIT_PANELS - 1) / TDM_UNIT_PANELS * blocks;
 	const tdm_kernels *k = s->kernels;
-	void (*product)(const tdm_product *, int, int, int) = p.packed == TDM_INT4 ? k->product_int4 : p.packed == TDM_INT8 ? k->product_int8 : k->product;
+	void (*product)(const tdm_product *, int, int, int) = p->packed == TDM_INT4 ? k->product_int4 : p->packed == TDM_INT8 ? k->product_int8 : k->product;
 	for (int i = team->thread; i < items; i = team->threads + draw(s, counter)) {
 		int row0 = i % blocks * TDM_PRODUCT_ROWS, row1 = row0 + TDM_PRODUCT_ROWS;
-		product(&p, i / blocks, row0, row1 < p.rows ? row1 : p.rows);
+		product(p, i / blocks, row0, row1 < p->rows ? row1 : p->rows);
 	}
 }
 
@@ -138,7 +136,7 @@ static void run_attention(tdm_step *s, const tdm_team *team) {
 // product_of is one with a layer's matrix.
 static tdm_product product_of(const tdm_step *s, const uint16_t *a, size_t lda, const void *w, int k, int n, int mode, void *out, size_t ldo) {
 	return (tdm_product){(const uint32_t *)a, lda / 2, s->quantized, w, (size_t)pairs_of(k), groups_of(k), s->rows,
-		mode == TDM_SWIGLU ? 2 * panels_of(n) : panels_of(n), n, mode, out, ldo, s->layers_packed, 0, tdm_one_stream()};
+		mode == TDM_SWIGLU ? 2 * panels_of(n) : panels_of(n), n, mode, out, ldo, s->layers_packed, tdm_one_stream()};
 }
 
 static tdm_product qkv_of(const tdm_step *s, const tdm_layer_weights *w) {

@@ -88,7 +88,6 @@ typedef struct tdm_product {
 	void *out;         // float, or uint16_t for TDM_SWIGLU
 	size_t ldo;        // elements from row to row
 	int packed;        // how w is: TDM_PAIRS, TDM_INT8 or TDM_INT4
-	int stride;        // units from one to what its thread most likely computes next; 0: who knows
 	int in_turn;       // of int8 and int4: whether one row reads a unit's panels one after the other
 } tdm_product;
 

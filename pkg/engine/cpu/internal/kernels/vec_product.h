@@ -2,11 +2,11 @@
 // which sets PRODUCT_ROWS and PRODUCT_PANELS to what its registers hold, after
 // the tile that suits it: vec_tile_dot.h or vec_tile_widen.h.
 
-typedef void tile_function(const operand *x, size_t ldx, const uint32_t *w, size_t pairs, size_t count, int first, float *c, tile_ahead ahead);
+typedef void tile_function(const operand *x, size_t ldx, const uint32_t *w, size_t pairs, size_t count, int first, float *c);
 
 #define TILE(rows, panels) \
-	static __attribute__((noinline)) void tile_##rows##_##panels(const operand *x, size_t ldx, const uint32_t *w, size_t pairs, size_t count, int first, float *c, tile_ahead ahead) { \
-		product_tile(rows, panels, x, ldx, w, pairs, count, first, c, ahead); \
+	static __attribute__((noinline)) void tile_##rows##_##panels(const operand *x, size_t ldx, const uint32_t *w, size_t pairs, size_t count, int first, float *c) { \
+		product_tile(rows, panels, x, ldx, w, pairs, count, first, c); \
 	}
 
 #define TILES(panels) \
@@ -36,7 +36,7 @@ static __attribute__((noinline)) void tile_thin(const operand *x, const uint32_t
 	for (size_t k = 0; k < count; k++) {
 #pragma GCC unroll 8
 		for (int p = 0; p < TDM_UNIT_PANELS; p++)
-			acc[p] = tile_step(acc[p], x, k, w_load(w + ((size_t)p * pairs + k) * TDM_LANES));
+			acc[p] = tile_step(acc[p], x, k, w_load_ahead(w + ((size_t)p * pairs + k) * TDM_LANES));
 	}
 #pragma GCC unroll 8
 	for (int p = 0; p < TDM_UNIT_PANELS; p++)
@@ -89,7 +89,6 @@ static void product(const tdm_product *job, int unit, int row0, int row1) {
 	const int panel = unit * TDM_UNIT_PANELS;
 	const int panels = job->panels - panel < TDM_UNIT_PANELS ? job->panels - panel : TDM_UNIT_PANELS;
 	const uint32_t *w = (const uint32_t *)job->w + (size_t)panel * job->pairs * TDM_LANES;
-	tile_ahead ahead = unit_ahead(job, unit, (row1 - row0 + PRODUCT_ROWS - 1) / PRODUCT_ROWS);
 	_Alignas(64) float c[PRODUCT_ROWS * TDM_UNIT_PANELS * TDM_LANES];
 	_Alignas(64) operand buffer[PRODUCT_ROWS * 2 * (PRODUCT_BLOCK < SIZE_MAX ? PRODUCT_BLOCK : 1)];
 	for (int row = row0; row < row1; row += PRODUCT_ROWS) {
@@ -107,8 +106,7 @@ static void product(const tdm_product *job, int unit, int row0, int row1) {
 				const int wide = panels - p >= PRODUCT_PANELS;
 				tile_function *const *tiles = wide ? wide_tiles : narrow_tiles;
 				const uint32_t *from = w + ((size_t)p * job->pairs + k) * TDM_LANES;
-				tiles[rows - 1](x, ldx, from, job->pairs, count, k == 0, c + p * TDM_LANES, ahead);
-				ahead = after(ahead, count);
+				tiles[rows - 1](x, ldx, from, job->pairs, count, k == 0, c + p * TDM_LANES);
 				p += wide ? PRODUCT_PANELS : 1;
 			}
 			k += count;

@@ -16,7 +16,7 @@ VEC const operand *operands(operand *buffer, const uint32_t *a, size_t lda, int 
 // product_tile carries rows x panels of c, [row][TDM_UNIT_PANELS][16], on by
 // `count` pairs; at first from zero. Every lane is one output with one chain
 // over K, whatever the tile.
-VEC void product_tile(const int rows, const int panels, const operand *x, size_t ldx, const uint32_t *w, size_t pairs, size_t count, int first, float *c, tile_ahead ahead) {
+VEC void product_tile(const int rows, const int panels, const operand *x, size_t ldx, const uint32_t *w, size_t pairs, size_t count, int first, float *c) {
 	vec acc[PRODUCT_ROWS][PRODUCT_PANELS];
 #pragma GCC unroll 8
 	for (int r = 0; r < rows; r++)
@@ -25,11 +25,9 @@ VEC void product_tile(const int rows, const int panels, const operand *x, size_t
 			acc[r][p] = first ? v_zero() : v_load(c + (r * TDM_UNIT_PANELS + p) * TDM_LANES);
 	for (size_t k = 0; k < count; k++) {
 		words b[PRODUCT_PANELS];
-		if (k % TILE_STEPS == 0)
-			ask(&ahead);
 #pragma GCC unroll 8
 		for (int p = 0; p < panels; p++)
-			b[p] = w_load(w + (p * pairs + k) * TDM_LANES);
+			b[p] = w_load_ahead(w + (p * pairs + k) * TDM_LANES);
 #pragma GCC unroll 8
 		for (int r = 0; r < rows; r++) {
 			words both = w_set1(x[r * ldx + k]);
