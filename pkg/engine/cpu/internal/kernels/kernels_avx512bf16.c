@@ -18,6 +18,7 @@ VEC vec v_dot(vec acc, words a, words w) { return _mm512_dpbf16_ps(acc, (__m512b
 
 #define PRODUCT_ROWS 6
 #define PRODUCT_PANELS 4
+#define PRODUCT_FEW 0
 #define SCORE_ROWS 6
 #define SCORE_VECTORS 2
 #define MIX_VECTORS 4
@@ -40,7 +41,7 @@ const tdm_kernels tdm_avx512bf16 = {
 // Where vdpbf16ps takes two cycles, two multiply-adds of widened halves are
 // faster, but only if several rows share the widening of the weights.
 static void mixed_product(const tdm_product *p, int unit, int row0, int row1) {
-	(row1 - row0 < 4 ? product : tdm_avx512.product)(p, unit, row0, row1);
+	(row1 - row0 < 3 ? product : tdm_avx512.product)(p, unit, row0, row1);
 }
 
 const tdm_kernels tdm_avx512mixed = {

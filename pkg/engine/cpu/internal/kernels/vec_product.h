@@ -1,6 +1,7 @@
 // Products over packed panels. Included once by each instruction set's file,
-// which sets PRODUCT_ROWS and PRODUCT_PANELS to what its registers hold, after
-// the tile that suits it: vec_tile_dot.h or vec_tile_widen.h.
+// which sets PRODUCT_ROWS and PRODUCT_PANELS to what its registers hold, and PRODUCT_FEW
+// to how many rows leave registers for a whole unit if PRODUCT_PANELS do not make one,
+// after the tile that suits it: vec_tile_dot.h or vec_tile_widen.h.
 
 typedef void tile_function(const operand *x, size_t ldx, const uint32_t *w, size_t pairs, size_t count, int first, float *c);
 
@@ -17,6 +18,9 @@ TILE(5, 1) TILE(6, 1)
 #endif
 #if PRODUCT_ROWS > 6
 TILE(7, 1) TILE(8, 1)
+#endif
+#if PRODUCT_FEW == 4
+TILES(4)
 #endif
 #if PRODUCT_PANELS == 2
 TILES(2)
@@ -50,6 +54,15 @@ static tile_function *const narrow_tiles[] = {
 #endif
 #if PRODUCT_ROWS > 6
 	tile_7_1, tile_8_1,
+#endif
+};
+
+// Few rows leave registers for a whole unit: four streams of weights, as tile_thin's.
+static tile_function *const few_tiles[] = {
+#if PRODUCT_FEW == 4
+	tile_1_4, tile_2_4, tile_3_4, tile_4_4,
+#else
+	NULL,
 #endif
 };
 
@@ -103,11 +116,11 @@ static void product(const tdm_product *job, int unit, int row0, int row1) {
 				continue;
 			}
 			for (int p = 0; p < panels;) {
-				const int wide = panels - p >= PRODUCT_PANELS;
-				tile_function *const *tiles = wide ? wide_tiles : narrow_tiles;
+				const int few = rows <= PRODUCT_FEW && panels == TDM_UNIT_PANELS, wide = panels - p >= PRODUCT_PANELS;
+				tile_function *const *tiles = few ? few_tiles : wide ? wide_tiles : narrow_tiles;
 				const uint32_t *from = w + ((size_t)p * job->pairs + k) * TDM_LANES;
 				tiles[rows - 1](x, ldx, from, job->pairs, count, k == 0, c + p * TDM_LANES);
-				p += wide ? PRODUCT_PANELS : 1;
+				p += few ? TDM_UNIT_PANELS : wide ? PRODUCT_PANELS : 1;
 			}
 			k += count;
 		} while (k < job->pairs);

@@ -28,14 +28,14 @@ VEC const operand *operands(operand *buffer, const uint32_t *a, size_t lda, int 
 // `count` pairs; at first from zero. Every lane is one output with one chain
 // over K, whatever the tile.
 VEC void product_tile(const int rows, const int panels, const operand *x, size_t ldx, const uint32_t *w, size_t pairs, size_t count, int first, float *c) {
-	vec acc[PRODUCT_ROWS][PRODUCT_PANELS];
+	vec acc[PRODUCT_ROWS][TDM_UNIT_PANELS];
 #pragma GCC unroll 8
 	for (int r = 0; r < rows; r++)
 #pragma GCC unroll 8
 		for (int p = 0; p < panels; p++)
 			acc[r][p] = first ? v_zero() : v_load(c + (r * TDM_UNIT_PANELS + p) * TDM_LANES);
 	for (size_t k = 0; k < count; k++) {
-		vec odd[PRODUCT_PANELS], even[PRODUCT_PANELS];
+		vec odd[TDM_UNIT_PANELS], even[TDM_UNIT_PANELS];
 #pragma GCC unroll 8
 		for (int p = 0; p < panels; p++) {
 			words b = w_load_ahead(w + (p * pairs + k) * TDM_LANES);
