@@ -63,7 +63,7 @@ func (s *Scheduler) addDrafts(st *step) (n int) {
 	ms := func(tokens int) float64 {
 		return s.drafting.steps.Ms(tokens, contexts) + draftMs*float64(tokens-len(st.members))
 	}
-	s.drafting.planner.Lengths(s.drafting.candidates, len(st.members), left, ms)
+	s.drafting.planner.Lengths(s.drafting.candidates, len(st.members), min(left, s.drafting.steps.Reach(len(st.members))), ms)
 	alone := ms(len(st.members))
 	// A trial has a price also where the times say that it has none: they may be wrong.
 	trialMs := max(ms(len(st.members)+1)-alone, alone*leastTrial)

@@ -316,6 +316,51 @@ func TestDisturbedSteps(t *testing.T) {
 	}
 }
 
+// TestStepsGrowByWhatIsKnown: a worker that knows no larger steps tries a little more each time, and
+// does not pay for many drafts at once to learn that they cost as much as they give.
+func TestStepsGrowByWhatIsKnown(t *testing.T) {
+	const sequences, drafts, acceptance = 8, 8, 0.8
+	at := func(tokens int) float64 { return 4.5 * float64(tokens) }
+	var steps speculation.StepTimes
+	var p speculation.Planner
+	var tokens, ms float64
+	for range 64 {
+		var candidates [sequences]speculation.Candidate
+		for i := range candidates {
+			candidates[i] = speculation.Candidate{Acceptance: acceptance, Most: drafts}
+		}
+		if steps.Known(sequences) {
+			p.Lengths(candidates[:], sequences, steps.Reach(sequences), func(n int) float64 { return steps.Ms(n, 1000) })
+		}
+		size := sequences
+		tokens += sequences
+		for _, c := range candidates {
+			size += c.Drafts
+			for j := 1; j <= c.Drafts; j++ {
+				tokens += math.Pow(acceptance, float64(j))
+			}
+		}
+		ms += at(size)
+		steps.Observe(size, 1000, time.Duration(at(size)*float64(time.Millisecond)))
+	}
+	if rate := tokens / ms * 4.5; rate < 0.99 {
+		t.Errorf("%.3f of the rate without drafts", rate)
+	}
+}
+
+// TestReach: where more always pays, few steps find that out.
+func TestReach(t *testing.T) {
+	var steps speculation.StepTimes
+	n := 0
+	for size := 1; size < 65; n++ {
+		size = 1 + steps.Reach(1)
+		steps.Observe(size, 100, time.Millisecond)
+	}
+	if n > 7 {
+		t.Errorf("%d steps until one of 65 tokens", n)
+	}
+}
+
 func TestWindow(t *testing.T) {
 	var w speculation.Window
 	for i, c := range []struct{ drafts, right, want int }{

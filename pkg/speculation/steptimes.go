@@ -12,8 +12,9 @@ import (
 // shorter steps, a quarter of them being shorter: what disturbs a step makes it longer, and says
 // nothing of its tokens. The zero value is ready.
 type StepTimes struct {
-	model latency.StepTime // for what contexts cost
-	by    [mostTokens + 1]stepsOf
+	model   latency.StepTime // for what contexts cost
+	by      [mostTokens + 1]stepsOf
+	largest int // number of tokens of a step so far
 }
 
 // stepsOf is what steps of a number of tokens take, with so many tokens of context.
@@ -25,8 +26,7 @@ type stepsOf struct {
 const (
 	// mostTokens is up to how many tokens numbers are told apart.
 	mostTokens = 256
-	// firstSteps are those of which the shortest counts. Before there were so many a number of
-	// tokens is not known: one step may have been disturbed.
+	// firstSteps are those of which the shortest counts: one step may have been disturbed.
 	firstSteps = 4
 	// By these shares a time goes up after a longer step, and down after a shorter one.
 	stepUp, stepDown = 0.02, 0.06
@@ -47,6 +47,7 @@ func (s *StepTimes) Observe(tokens, contexts int, took time.Duration) {
 	if tokens > mostTokens {
 		return
 	}
+	s.largest = max(s.largest, tokens)
 	k, ms := &s.by[tokens], took.Seconds()*1e3
 	if k.steps == 0 {
 		k.ms, k.contexts = ms, float64(contexts)
@@ -77,7 +78,7 @@ func (k *stepsOf) at(contexts float64, m latency.Model) float64 {
 func (s *StepTimes) Ms(tokens, contexts int) float64 {
 	tokens = max(tokens, 1)
 	below, above := s.below(min(tokens, mostTokens)), tokens
-	for above <= mostTokens && s.by[above].steps < firstSteps {
+	for above <= mostTokens && s.by[above].steps == 0 {
 		above++
 	}
 	m, c := s.model.Model(), float64(contexts)
@@ -100,15 +101,20 @@ func (s *StepTimes) Ms(tokens, contexts int) float64 {
 	return low + (high-low)*float64(tokens-below)/float64(above-below)
 }
 
+// Reach is how many drafts a step of so many tokens without any can have, by what is known of
+// larger steps: some more than ever before. What many more would cost is hardly known, and a step
+// that finds it out can cost as much as several.
+func (s *StepTimes) Reach(tokens int) int { return 2*max(s.largest-tokens, 0) + 1 }
+
 // Known says whether there were enough steps of so many tokens. What drafts cost is measured against
 // that.
 func (s *StepTimes) Known(tokens int) bool {
 	return tokens > mostTokens || tokens > 0 && s.by[tokens].steps >= firstSteps
 }
 
-// below is the next smaller number of tokens that is known, or the same; 0: there is none.
+// below is the next smaller number of tokens that there were steps of, or the same; 0: there is none.
 func (s *StepTimes) below(tokens int) int {
-	for tokens > 0 && s.by[tokens].steps < firstSteps {
+	for tokens > 0 && s.by[tokens].steps == 0 {
 		tokens--
 	}
 	return tokens
