@@ -169,7 +169,7 @@ func (rt *Router) Mesh(model string) scaling.Mesh {
 	return out
 }
 
-// capacity is what the workers of a role can do, and whether some of them do no whole requests.
+// capacity is what the workers of a role can do, and whether some of them take no aggregated requests.
 func (rt *Router) capacity(role controlv1.Role, model string) (out scaling.Pool, apart bool) {
 	served, known := rt.model(model), 0
 	var step latency.Model
@@ -179,7 +179,7 @@ func (rt *Router) capacity(role controlv1.Role, model string) (out scaling.Pool,
 			continue
 		}
 		out.Workers++
-		apart = apart || role == controlv1.Role_ROLE_PREFILL && !w.whole
+		apart = apart || role == controlv1.Role_ROLE_PREFILL && !w.takesAggregated
 		m, is := w.measured()
 		if !is {
 			continue

@@ -3,7 +3,6 @@ package routing
 import (
 	"cmp"
 	"fmt"
-	"math"
 	"time"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
@@ -27,17 +26,15 @@ type search struct {
 	prefix              *prefix
 	// ahead is how many wait that go before it, aheadMs what their prompts take, and doubt the factor
 	// by which it may wait longer for them than that says.
-	ahead          int
-	aheadMs, doubt float64
-	// wholes are the prefill workers that could do all of it.
-	wholes *candidates
+	ahead              int
+	aheadMs, doubt     float64
+	aggregatedPrefills *candidates
 	// elsewhere and elsewhereMs are those of them that wait at other routers.
 	elsewhere   int
 	elsewhereMs float64
-	use         // of all workers, in overload
-	// instead is what mode auto did not choose: the prefill worker of two, or the worker that would
-	// have done all.
-	instead *candidate
+	poolUse     // of all workers, in overload
+	// runnerUp is what mode auto did not choose: the prefill worker of a pair, or the best aggregated one.
+	runnerUp *candidate
 }
 
 // foreign reports whether a worker is of another version than is searched for.
@@ -66,8 +63,7 @@ func (rt *Router) decide(now time.Time, e *entry) (fitness, Refusal) {
 	return result, refusal
 }
 
-// decideFor is decide for one version: the decode worker first, since it has to hold
-// the result, then the mode, then the prefill worker.
+// decideFor is decide for one version.
 func (rt *Router) decideFor(now time.Time, e *entry, v Version) (fitness, Refusal) {
 	r := &e.request
 	r.MaxNew = e.maxNew
@@ -76,70 +72,45 @@ func (rt *Router) decideFor(now time.Time, e *entry, v Version) (fitness, Refusa
 	}
 	rt.searches++
 	rt.lists.used = 0
-	s := &search{now: now, entry: e, request: r, record: &controlv1.Decision{}, number: rt.searches, version: v, use: rt.use(r.Model)}
+	s := &search{now: now, entry: e, request: r, record: &controlv1.Decision{}, number: rt.searches, version: v, poolUse: rt.poolUse(r.Model)}
 	e.pool, e.refused = controlv1.Role_ROLE_DECODE, nil
 	decodes := rt.look(s, e.pool, nil)
-	wholes := rt.wholes(s, decodes.fitness)
-	s.wholes, e.whole = wholes, rt.anyOf(r, wholes)
-	if !decodes.fitness.usable() && !wholes.fitness.usable() {
-		best := min(decodes.fitness, wholes.fitness)
+	aggregatedPrefills := rt.aggregatedPrefills(s, decodes.fitness)
+	s.aggregatedPrefills, e.prefillMayAggregate = aggregatedPrefills, rt.anyOf(r, aggregatedPrefills)
+	if !decodes.fitness.usable() && !aggregatedPrefills.fitness.usable() {
+		best := min(decodes.fitness, aggregatedPrefills.fitness)
 		if decodes.fitness == excluded && best == tooSmall {
 			best = excluded // a decode worker that comes may be larger
 		}
-		var instead *candidates // what it waits for, where no decode worker could take it soon
-		if wholes.fitness < decodes.fitness {
-			instead = wholes
+		var prefills *candidates // what it waits for, where no decode worker could take it soon
+		if aggregatedPrefills.fitness < decodes.fitness {
+			prefills = aggregatedPrefills
 		}
-		rt.lacks(s, decodes, instead)
-		return best, rt.refusal(e, decodes, wholes)
+		rt.lacks(s, decodes, prefills)
+		return best, rt.refusal(e, decodes, aggregatedPrefills)
 	}
 	switch { // a worker that may hang is no choice beside one that is well
-	case wholes.fitness > decodes.fitness:
-		wholes = rt.lists.next()
-	case decodes.fitness == suspected && wholes.fitness < suspected:
+	case aggregatedPrefills.fitness > decodes.fitness:
+		aggregatedPrefills = rt.lists.next()
+	case decodes.fitness == suspected && aggregatedPrefills.fitness < suspected:
 		decodes = rt.lists.next()
 	}
-	decodes, wholes = rt.toHolder(s, decodes, wholes)
+	decodes, aggregatedPrefills = rt.toHolder(s, decodes, aggregatedPrefills)
 	rt.lookAhead(s)
-	var decode, prefill *candidate
-	var prefills *candidates // nil: one worker is to do all
-	if decodes.fitness.usable() {
-		decode = rt.pick(decodes.fittest())
+	p, found := rt.place(s, decodes, aggregatedPrefills)
+	if !found {
+		e.pool = controlv1.Role_ROLE_PREFILL
+		rt.lacks(s, decodes, p.prefills)
+		return p.prefills.fitness, rt.refusal(e, p.prefills, nil)
 	}
-	places := decodes.usable() + wholes.usable()
-	firsts := places
-	if decode != nil && rt.disaggregates(s, decode.uncached) {
-		decode, prefills = rt.pair(s, decodes, decode)
-		switch {
-		case prefills.fitness.usable():
-			rt.sends(s, decode, prefills)
-			prefill, firsts = rt.pick(prefills.fittest()), prefills.usable()
-			decode.waitsFor(prefill, r.MaxNew)
-			if rt.mode(r) == inferencev1.Mode_MODE_AUTO {
-				firsts += decodes.usable()
-			}
-		case rt.mode(r) == inferencev1.Mode_MODE_DISAGGREGATED:
-			e.pool = controlv1.Role_ROLE_PREFILL
-			rt.lacks(s, decodes, prefills)
-			return prefills.fitness, rt.refusal(e, prefills, nil)
-		}
-		if rt.mode(r) == inferencev1.Mode_MODE_AUTO {
-			if alone, better := rt.alone(s, decodes, wholes, decode, prefill, s.waitMs(decode, firsts, places), prefills.usable()); better {
-				s.instead, decode, prefill, firsts = prefill, alone, nil, places
-			} else {
-				s.instead = alone
-			}
-		}
-	} else if wholes.fitness.usable() {
-		decode, _ = rt.alone(s, decodes, wholes, decode, nil, 0, 0)
-	}
-	aheadMs := s.waitMs(decode, firsts, places)
+	decode, prefill, prefills := p.decode, p.prefill, p.prefills
+	aheadMs := s.waitMs(decode, p.promptWorkers, p.decodeWorkers)
 	if refusal, ok := rt.misses(s, decode, prefill, aheadMs); ok {
 		rt.waited(e)
 		rt.wouldMiss(s, decodes, prefills, decode, prefill, aheadMs)
 		return tooSlow, refusal
 	}
-	if rt.holds(s, decode, prefill, aheadMs, firsts, places) {
+	if rt.holds(s, decode, prefill, aheadMs, p.promptWorkers, p.decodeWorkers) {
 		if e.kept == "" {
 			first := cmp.Or(prefill, decode).worker
 			e.kept = first.ref.ID + " had enough to do" + rt.occupants(first)
@@ -153,139 +124,53 @@ func (rt *Router) decideFor(now time.Time, e *entry, v Version) (fitness, Refusa
 	return fit, Refusal{}
 }
 
-// wholes are the prefill workers that may do all of a request: pools are a preference. A policy
-// that predicts nothing keeps to it while there are decode workers. Of many, some will do if a decode
-// worker may take the request.
-func (rt *Router) wholes(s *search, decodes fitness) *candidates {
-	workers := rt.groups().whole
-	if !rt.chooses.late() && decodes <= later || rt.mode(s.request) == inferencev1.Mode_MODE_DISAGGREGATED || s.apart && decodes <= later {
-		workers = nil
-	}
-	n := len(workers)
-	if decodes.usable() && n > aloneMost {
-		model := rt.model(s.request.Model)
-		workers = rt.sample(s, workers, aloneMost, func(w *worker) bool { return w.whole && w.of(model) && !s.foreign(w) })
-	}
-	c := rt.some(s, controlv1.Role_ROLE_DECODE, workers, nil)
-	c.passed = n - len(c.all)
-	prompts, sent := 0., 0.
-	if !s.together {
-		prompts, sent = rt.promptsPerMs(s.request.Model)
-	}
-	if rt.mode(s.request) != inferencev1.Mode_MODE_AUTO {
-		prompts = 0
-	}
-	for i := range c.all {
-		one := &c.all[i]
-		one.worker.kept = rt.keptFor(one.worker, sent)
-		rt.costOf(s, controlv1.Role_ROLE_DECODE, one, rt.cached(s, one.worker), false)
-		one.totalMs += rt.slowsMs(s, one, prompts)
-		// Where costs are too close to tell apart, prefill workers are left to prompts.
-		one.totalMs += one.promptMs*rt.config.NearBest + nearBestMs
-	}
-	return c
+// placement is the workers chosen for a request. prefill is nil where it is aggregated, and prefills,
+// those that prefill is chosen from, where nothing else was considered.
+type placement struct {
+	decode, prefill *candidate
+	prefills        *candidates
+	// promptWorkers are how many workers share the prompts that wait, decodeWorkers how many the answers.
+	promptWorkers, decodeWorkers int
 }
 
-// alone is the worker that would do all of a request, and whether that is better than decode with
-// prefill, which may be nil and is reached after so much of others.
-func (rt *Router) alone(s *search, decodes, wholes *candidates, decode, prefill *candidate, aheadMs float64, senders int) (best *candidate, better bool) {
-	// Those that are near the best for decoding are near it for all of the request, too, and of
-	// many some will do.
-	var fittest []*candidate
+// place chooses the decode worker first, since it has to hold the result, then the mode, then the
+// prefill worker. It finds none where the request has to be disaggregated and no prefill worker may
+// take it.
+func (rt *Router) place(s *search, decodes, aggregatedPrefills *candidates) (p placement, found bool) {
+	mode := rt.mode(s.request)
+	p.decodeWorkers = decodes.usable() + aggregatedPrefills.usable()
+	p.promptWorkers = p.decodeWorkers
 	if decodes.fitness.usable() {
-		fittest = decodes.fittest()
+		p.decode = rt.pick(decodes.fittest())
 	}
-	first, limit := 0, math.Inf(1)
-	if len(fittest) > aloneMost {
-		first = rt.random.IntN(len(fittest))
-	}
-	if decode != nil && decode.fitness == decodes.fitness { // else it was chosen for its path alone
-		limit = rt.nearLimit(decode)
-	}
-	behind := 0. // how long others wait who come after it, for each millisecond of a worker's time
-	if senders > 0 {
-		behind = float64(max(len(rt.queue.ids)+rt.heldElsewhere()-1-s.ahead, 0)) / float64(senders)
-	}
-	// Who waits for a prefill worker waits for those that go before it there, and has those come
-	// after it who come meanwhile.
-	waits, after := aheadMs, behind
-	if prefill != nil {
-		waits = max(waits, s.aheadMs/float64(max(senders, 1)))
-		prompts, _ := rt.promptsPerMs(s.request.Model)
-		after += prompts * (waits + prefill.queueMs)
-	}
-	out := rt.lists.next()
-	for i := range fittest {
-		c := fittest[(first+i)%len(fittest)]
-		if len(fittest) > aloneMost && c.totalMs > limit {
-			continue
+	if p.decode == nil || !rt.disaggregates(s, p.decode.uncached) {
+		if aggregatedPrefills.fitness.usable() {
+			p.decode, _ = rt.bestAggregated(s, decodes, aggregatedPrefills, p.decode, nil, 0, 0)
 		}
-		out.all = append(out.all, candidate{finding: c.finding})
-		alone := &out.all[len(out.all)-1]
-		rt.costOf(s, controlv1.Role_ROLE_DECODE, alone, c.cached, false)
-		if alone.totalMs += behind * alone.workMs; len(out.all) == aloneMost {
-			break
+		return p, true
+	}
+	p.decode, p.prefills = rt.pair(s, decodes, p.decode)
+	switch {
+	case p.prefills.fitness.usable():
+		rt.sends(s, p.decode, p.prefills)
+		p.prefill, p.promptWorkers = rt.pick(p.prefills.fittest()), p.prefills.usable()
+		p.decode.waitsFor(p.prefill, s.request.MaxNew)
+		if mode == inferencev1.Mode_MODE_AUTO {
+			p.promptWorkers += decodes.usable()
+		}
+	case mode == inferencev1.Mode_MODE_DISAGGREGATED:
+		return p, false
+	}
+	if mode == inferencev1.Mode_MODE_AUTO {
+		aheadMs := s.waitMs(p.decode, p.promptWorkers, p.decodeWorkers)
+		aggregated, better := rt.bestAggregated(s, decodes, aggregatedPrefills, p.decode, p.prefill, aheadMs, p.prefills.usable())
+		s.runnerUp = aggregated
+		if better {
+			s.runnerUp, p.decode, p.prefill, p.promptWorkers = p.prefill, aggregated, nil, p.decodeWorkers
 		}
 	}
-	if wholes.fitness.usable() {
-		for _, c := range wholes.fittest() {
-			whole := *c
-			whole.totalMs += after * (c.workMs + c.decodeMs)
-			out.all = append(out.all, whole)
-		}
-	}
-	overload := rt.now.Sub(rt.refusedForLoadAt) < overloadLasts
-	if overload && prefill != nil && decode.placeMs > decode.placeCeilingMs {
-		if idle := idlest(wholes); idle != nil { // nobody waits for a place where others have one
-			return idle, true
-		}
-	}
-	best = rt.pick(out.every())
-	best.totalMs += best.delaysMs
-	if prefill == nil || best.crowded {
-		return best, prefill == nil
-	}
-	places := decodes.usable() + wholes.usable()
-	bestMisses := best.misses || best.missesAfter(s, s.waitMs(best, places, places))
-	if misses := decode.misses || prefill.misses || prefill.missesAfter(s, aheadMs); misses != bestMisses {
-		return best, misses
-	}
-	if s.sends {
-		return best, false
-	}
-	// Prompts on a decode worker leave a sequence that begins late more of the steps, so that its
-	// tokens are in time: what it is late is lost to them.
-	lateMs := 0.
-	if s.entry.each > 0 && decode.worker.keepsTPOT {
-		lateMs = prefill.transferMs
-	}
-	if overload && !best.worker.whole && !best.misses && best.queueMs <= prefill.queueMs && best.promptMs+best.decodeMs <= (prefill.workMs+decode.decodeMs+lateMs)*(1+rt.config.NearBest) {
-		return best, true
-	}
-	// Where costs are too close to tell apart, both pools are used.
-	return best, best.totalMs+best.promptMs*rt.config.NearBest < decode.totalMs+prefill.totalMs+lateMs+waits+after*prefill.workMs
+	return p, true
 }
-
-// idlest is the cheapest of those workers that have a place and little to do, and meet the objective;
-// nil: none does.
-func idlest(all *candidates) (idle *candidate) {
-	if !all.fitness.usable() {
-		return nil
-	}
-	for _, c := range all.fittest() {
-		if !c.misses && !c.crowded && c.queueMs <= c.ceilingMs && (idle == nil || c.totalMs < idle.totalMs) {
-			idle = c
-		}
-	}
-	return idle
-}
-
-// overloadLasts is how long after a refusal for want of the workers' time what a placement takes of
-// it decides among those that meet the objective, and not whose tokens come first.
-const overloadLasts = time.Second
-
-// aloneMost is how many workers of each role alone looks at.
-const aloneMost = 12
 
 // dispatch gives the request to the workers picked; prefill is nil if one does all.
 func (rt *Router) dispatch(s *search, decodes, prefills *candidates, decode, prefill *candidate) {
@@ -303,12 +188,12 @@ func (rt *Router) dispatch(s *search, decodes, prefills *candidates, decode, pre
 	action := Dispatch{
 		ID: r.ID, Decode: decode.worker.ref, Version: s.version, Fallback: fallback, Decision: record,
 		ContextTokens: rt.groups().contextTokens[s.version], // 0: they do not say
-		DecodeSilence: rt.silence(now, r, decode.worker, decodes.several() || decode.worker.whole),
+		DecodeSilence: rt.silence(now, r, decode.worker, decodes.several() || decode.worker.takesAggregated),
 	}
 	d := &dispatched{tenant: r.Tenant, model: r.Model, most: r.MaxNew, decode: decode.worker, at: now}
 	if r.Attempt == 0 {
 		rt.asked(r, cmp.Or(prefill, decode).uncached)
-		if prefill != nil || decode.worker.whole {
+		if prefill != nil || decode.worker.takesAggregated {
 			rt.demands[r.Model].prompts.happened(now)
 		}
 		if prefill != nil {
@@ -337,24 +222,8 @@ func (rt *Router) dispatch(s *search, decodes, prefills *candidates, decode, pre
 		atDecode.tokens = decode.computed()
 		decode.worker.prompted.add(now, decode.worker.step.PromptMs(decode.computed(), r.Tokens-decode.computed()))
 	} else {
-		w := prefill.worker
-		d.prefill, action.Prefill, record.Prefill = w, w.ref, w.ref.ID
-		record.Mode = inferencev1.Mode_MODE_DISAGGREGATED
-		action.PrefillSilence = rt.silence(now, r, w, rt.mode(r) != inferencev1.Mode_MODE_DISAGGREGATED || prefills.several())
-		if action.Source = prefill.source.hint(); action.Source != nil {
-			record.Source, record.SourceBlocks = action.Source.GetWorkerId(), action.Source.GetBlocks()
-		}
-		rt.tries(now, path{w.ref, decode.worker.ref}, r.ID)
-		w.tries(now)
-		w.slowFirst.sent(now)
-		rt.turns++
-		w.turn = rt.turns
-		w.prompted.add(now, w.step.PromptMs(prefill.computed(), r.Tokens-prefill.computed()))
-		w.add(r.ID, &share{at: now, sums: sums{tokens: prefill.computed(), context: r.Tokens, blocks: need(w, r, controlv1.Role_ROLE_PREFILL), moving: decode.uncached}})
-		atDecode.moving, d.moves = decode.uncached, decode.uncached
-		if !rt.speed.known(now) {
-			rt.guessTriedAt = now
-		}
+		d.prefill, d.moves, atDecode.moving = prefill.worker, decode.uncached, decode.uncached
+		rt.dispatchPrefill(s, &action, prefills, decode, prefill)
 	}
 	decode.worker.tries(now)
 	decode.worker.slowToken.sent(now)
@@ -380,6 +249,28 @@ func (rt *Router) dispatch(s *search, decodes, prefills *candidates, decode, pre
 	rt.versionSent(r.Model, s.version)
 }
 
+// dispatchPrefill adds the prefill worker to a dispatch.
+func (rt *Router) dispatchPrefill(s *search, action *Dispatch, prefills *candidates, decode, prefill *candidate) {
+	now, r, record := s.now, s.request, s.record
+	w := prefill.worker
+	action.Prefill, record.Prefill = w.ref, w.ref.ID
+	record.Mode = inferencev1.Mode_MODE_DISAGGREGATED
+	action.PrefillSilence = rt.silence(now, r, w, rt.mode(r) != inferencev1.Mode_MODE_DISAGGREGATED || prefills.several())
+	if action.Source = prefill.source.hint(); action.Source != nil {
+		record.Source, record.SourceBlocks = action.Source.GetWorkerId(), action.Source.GetBlocks()
+	}
+	rt.tries(now, path{w.ref, decode.worker.ref}, r.ID)
+	w.tries(now)
+	w.slowFirst.sent(now)
+	rt.turns++
+	w.turn = rt.turns
+	w.prompted.add(now, w.step.PromptMs(prefill.computed(), r.Tokens-prefill.computed()))
+	w.add(r.ID, &share{at: now, sums: sums{tokens: prefill.computed(), context: r.Tokens, blocks: need(w, r, controlv1.Role_ROLE_PREFILL), moving: decode.uncached}})
+	if !rt.speed.known(now) {
+		rt.guessTriedAt = now
+	}
+}
+
 // disaggregates reports whether r's prompt is for a prefill worker, if one can send
 // to a decode worker that lacks so many tokens of it. In mode auto, a request whose KV
 // did not arrive once does not risk it again, and none is where all workers alike serve more.
@@ -392,5 +283,5 @@ func (rt *Router) disaggregates(s *search, uncached int) bool {
 		return false
 	}
 	_, _, unreached := r.unreached()
-	return !unreached && !s.together && uncached >= rt.threshold()
+	return !unreached && !s.poolsMixed && uncached >= rt.threshold()
 }

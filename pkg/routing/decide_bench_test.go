@@ -17,7 +17,7 @@ func many(c routing.Config, workers int) (*routing.Router, time.Time) {
 	f, now := routing.New(c, rand.New(rand.NewPCG(1, 2))), time.Unix(1000, 0)
 	var records []*controlv1.WorkerRecord
 	for i := range workers {
-		records = append(records, whole(fmt.Sprint("p", i)), decode(fmt.Sprint("d", i)))
+		records = append(records, aggregatedPrefill(fmt.Sprint("p", i)), decode(fmt.Sprint("d", i)))
 	}
 	f.Handle(now, routing.ViewChanged{Workers: records, Live: true})
 	for _, r := range records {

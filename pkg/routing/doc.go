@@ -7,9 +7,9 @@
 //
 //	state machine      router, messages, config
 //	choosing           decide: filter (which workers may take the request), score (what it
-//	                   would cost on each), pick (which one it is); look (some of very many
-//	                   workers), kv_holder, hedge
-//	policies           policies, policy_*, pools (prefill and decode apart, or together)
+//	                   would cost on each), pick (which one it is); aggregated (both phases on
+//	                   one worker), look (some of very many workers), kv_holder, hedge
+//	policies           policies, policy_*, pools (how requests use them in overload)
 //	predictions        predict (corrections by what came true), steptime, doubted (not measured),
 //	                   slow_workers, prompt_slowdown, network, gaps, stores (fetching blocks)
 //	prefixes           prefix (hashes), snapshots (the index), expected (prompts on their way)

@@ -27,8 +27,8 @@ const (
 // shown is what is kept of the candidates: of each role those chosen, then those that could be,
 // the cheapest first, then the others, and how many are left of each kind.
 func (s *search) shown(decodes *candidates, decode *candidate, prefills *candidates, prefill *candidate) (list []*controlv1.Candidate, others []*controlv1.OtherCandidates) {
-	if decode != nil && decode.worker.whole { // as a prefill worker that does all of it
-		decode, prefills, prefill = nil, s.wholes, decode
+	if decode != nil && decode.worker.takesAggregated {
+		decode, prefills, prefill = nil, s.aggregatedPrefills, decode
 	}
 	for _, of := range [...]struct {
 		role   controlv1.Role
@@ -138,14 +138,14 @@ func counted(role controlv1.Role, rest []*candidate, passed int) (out []*control
 // auto would have had it on two, had there been a way for its KV.
 func (rt *Router) explain(s *search, decode, prefill *candidate, prefills *candidates) (reason string, fallback bool) {
 	r := s.request
-	if o := s.instead; o != nil && prefill == nil {
+	if o := s.runnerUp; o != nil && prefill == nil {
 		return fmt.Sprintf("one worker does all: the first token predicted %.1f ms after the decision, and %.1f ms with the prompt on %s",
 			decode.firstMs, o.firstMs, o.worker.ref.ID), false
 	} else if o != nil {
 		reason = fmt.Sprintf("prefill on %s: the first token predicted %.1f ms after the decision, of which %.1f ms queue, and %.1f ms on %s alone",
 			prefill.worker.ref.ID, prefill.firstMs, prefill.queueMs, o.firstMs, o.worker.ref.ID)
 		switch {
-		case s.sends:
+		case s.allPromptsOnPrefill:
 			reason += "; requests are refused for want of time, and prefill and decode workers apart serve more of them than all workers alike"
 		case o.delaysMs > 0:
 			reason += fmt.Sprintf(", which would delay others there by %.1f ms in all", o.delaysMs)
@@ -162,7 +162,7 @@ func (rt *Router) explain(s *search, decode, prefill *candidate, prefills *candi
 	switch failed, why, unreached := r.unreached(); {
 	case mode == inferencev1.Mode_MODE_AGGREGATED:
 		return whose + "aggregated mode", false
-	case prefills == nil && s.together && decode.uncached >= rt.threshold():
+	case prefills == nil && s.poolsMixed && decode.uncached >= rt.threshold():
 		return "one worker does all: requests are refused for want of time, and all workers alike serve more of them than prefill and decode workers apart", false
 	case prefills == nil && unreached && decode.uncached >= rt.threshold():
 		return fmt.Sprintf("one worker does all because KV could not be sent from %s: %s", failed, why), true

@@ -14,21 +14,21 @@ import (
 
 // facts are what a search needs of a worker's record.
 type facts struct {
-	as            controlv1.Role
-	whole         bool // a prefill worker that computes whole requests, too
-	draining      bool
-	blocks        int
-	blockTokens   int
-	contextTokens int
-	chunk         int  // tokens of one prompt in a step, at most; 0: it does not say
-	maxBatch      int  // tokens in a step; 0: it does not say
-	keepsTPOT     bool // its prompts leave those that decode the time that they want for a token
-	maxSequences  int
-	maxWaiting    int
-	layoutDigest  uint64
-	bytesPerToken float64 // of KV, over all layers
-	has           Version
-	model         string
+	as              controlv1.Role
+	takesAggregated bool // a prefill worker that does all of some requests, too
+	draining        bool
+	blocks          int
+	blockTokens     int
+	contextTokens   int
+	chunk           int  // tokens of one prompt in a step, at most; 0: it does not say
+	maxBatch        int  // tokens in a step; 0: it does not say
+	keepsTPOT       bool // its prompts leave those that decode the time that they want for a token
+	maxSequences    int
+	maxWaiting      int
+	layoutDigest    uint64
+	bytesPerToken   float64 // of KV, over all layers
+	has             Version
+	model           string
 }
 
 // believe takes in a worker's record.
@@ -36,7 +36,7 @@ func (w *worker) believe(record *controlv1.WorkerRecord) {
 	c, l := record.GetCapacity(), record.GetLayout()
 	w.record = record
 	w.facts = facts{
-		as: record.GetRole(), whole: record.GetRole() == controlv1.Role_ROLE_PREFILL && record.GetWholeRequests(),
+		as: record.GetRole(), takesAggregated: record.GetRole() == controlv1.Role_ROLE_PREFILL && record.GetWholeRequests(),
 		draining: record.GetState() == controlv1.WorkerState_WORKER_STATE_DRAINING,
 		blocks:   int(c.GetBlocks()), blockTokens: int(c.GetBlockTokens()), contextTokens: int(c.GetContextTokens()),
 		chunk:        int(cmp.Or(c.GetChunkTokens(), c.GetMaxBatchTokens())),

@@ -202,7 +202,7 @@ func TestNobodyIsStarved(t *testing.T) {
 	modes := []inferencev1.Mode{agg, dis, auto}
 	mixes := [][]inferencev1.Mode{modes, {agg}, {dis}, {auto}}
 	rapid.Check(t, func(t *rapid.T) {
-		s := newServed(nil, whole("p1"), decode("d1")) // each holds 4096 tokens
+		s := newServed(nil, aggregatedPrefill("p1"), decode("d1")) // each holds 4096 tokens
 		mix, most := rapid.SampledFrom(mixes).Draw(t, "modes"), rapid.SampledFrom([]int{400, 1500}).Draw(t, "most tokens")
 		gone := false
 		s.sent = func(d routing.Dispatch) { gone = gone || d.ID == "one" }
@@ -236,7 +236,7 @@ func TestNobodyIsStarved(t *testing.T) {
 // go, drain and report beside them.
 func TestFeasibleRequestsAreServed(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		records := []*controlv1.WorkerRecord{whole("p1"), decode("d1"), whole("p2"), decode("d2")}
+		records := []*controlv1.WorkerRecord{aggregatedPrefill("p1"), decode("d1"), aggregatedPrefill("p2"), decode("d2")}
 		s := newServed(nil, records...)
 		s.refused = func(r routing.Refuse) { t.Fatalf("%+v", r) }
 		number := 0
@@ -283,7 +283,7 @@ func TestFeasibleRequestsAreServed(t *testing.T) {
 // nothing to do.
 func TestFeasibleObjectivesAreServed(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		s := newServed(nil, whole("p1"), decode("d1"))
+		s := newServed(nil, aggregatedPrefill("p1"), decode("d1"))
 		baseMs, tokenMs := rapid.Float64Range(0.1, 20).Draw(t, "base"), rapid.Float64Range(0.001, 1).Draw(t, "token")
 		for id, role := range map[string]controlv1.Role{"p1": controlv1.Role_ROLE_PREFILL, "d1": controlv1.Role_ROLE_DECODE} {
 			s.do(load(id, role, func(r *controlv1.LoadReport) { r.StepTime.BaseMs, r.StepTime.PerTokenMs = baseMs, tokenMs }))

@@ -8,11 +8,11 @@ import (
 
 // groups are the workers that have answered, put together by what searches ask for.
 type groups struct {
-	roles map[controlv1.Role][]*worker // each by id
-	whole []*worker                    // prefill workers that compute whole requests, by id
-	// wholeOf is how many of those serve a model, by its name.
-	wholeOf map[string]int
-	kinds   []*worker // one of each model, version and block size, without block stores
+	roles              map[controlv1.Role][]*worker // each by id
+	aggregatedPrefills []*worker                    // those that take aggregated requests, by id
+	// aggregatedPrefillsOf is how many of those serve a model, by its name.
+	aggregatedPrefillsOf map[string]int
+	kinds                []*worker // one of each model, version and block size, without block stores
 	// contextTokens is the longest context of the decode workers of a version.
 	contextTokens map[Version]int
 }
@@ -21,18 +21,18 @@ func (rt *Router) groups() *groups {
 	if rt.grouped != nil {
 		return rt.grouped
 	}
-	g := &groups{roles: make(map[controlv1.Role][]*worker), wholeOf: make(map[string]int), contextTokens: make(map[Version]int)}
+	g := &groups{roles: make(map[controlv1.Role][]*worker), aggregatedPrefillsOf: make(map[string]int), contextTokens: make(map[Version]int)}
 	for _, w := range rt.order {
 		g.roles[w.role()] = append(g.roles[w.role()], w)
-		if w.whole {
-			g.whole = append(g.whole, w)
+		if w.takesAggregated {
+			g.aggregatedPrefills = append(g.aggregatedPrefills, w)
 			for _, m := range rt.config.Models {
 				if w.of(m) {
-					g.wholeOf[m.Name]++
+					g.aggregatedPrefillsOf[m.Name]++
 				}
 			}
 		}
-		if w.role() == controlv1.Role_ROLE_DECODE || w.whole {
+		if w.role() == controlv1.Role_ROLE_DECODE || w.takesAggregated {
 			g.contextTokens[w.version()] = max(g.contextTokens[w.version()], w.contextTokens)
 		}
 		same := func(o *worker) bool {

@@ -22,7 +22,7 @@ const reportSpacingMs = float64(reportSpacing / time.Millisecond)
 // is computed elsewhere has to be on its way before the place is free. A wait that is short beside
 // what the sequence lasts is not worth one before the first token.
 func (rt *Router) placeCeilingMs(w *worker, lifeMs float64) float64 {
-	return reportSpacingMs + rt.apartMs + lifeMs*max(rt.config.NearBest, 1/float64(max(w.maxSequences, 1)))
+	return reportSpacingMs + rt.disaggregatedPromptMs + lifeMs*max(rt.config.NearBest, 1/float64(max(w.maxSequences, 1)))
 }
 
 // holds reports whether a request stays at the router although its workers would take it.
@@ -42,7 +42,7 @@ func (rt *Router) holds(s *search, decode, prefill *candidate, aheadMs float64, 
 			e.waitMs = aheadMs + max(first.queueMs-first.ceilingMs, 0)
 		}
 	}()
-	if e.behind && (prefill != nil || s.instead == nil) {
+	if e.behind && (prefill != nil || s.runnerUp == nil) {
 		return true
 	}
 	// What goes before it elsewhere has what is free.

@@ -37,7 +37,7 @@ func newIndexed(prefills, decodes int) *indexed {
 	x := &indexed{random: rand.New(rand.NewPCG(1, 2)), config: config(), held: make(map[string][]uint64)}
 	x.config.IndexBlocks, x.config.TenantMaxRequests, x.config.OmitCandidates = indexedBlocks, 1<<20, true
 	for i := range prefills + decodes {
-		r := whole(fmt.Sprintf("p%04d", i))
+		r := aggregatedPrefill(fmt.Sprintf("p%04d", i))
 		if i >= prefills {
 			r = decode(fmt.Sprintf("d%04d", i))
 		}

@@ -5,12 +5,12 @@ import "slices"
 // toHolder leaves of the workers that may take a request only Request.Holder, if that is fit for it
 // and has a place in its batch: nothing of the prompt is computed or sent again there. Else it
 // leaves all, and what the holder has counts as the prefix that it is.
-func (rt *Router) toHolder(s *search, decodes, wholes *candidates) (d, w *candidates) {
+func (rt *Router) toHolder(s *search, decodes, aggregatedPrefills *candidates) (d, w *candidates) {
 	holder := s.request.Holder
 	if holder == (Ref{}) {
-		return decodes, wholes
+		return decodes, aggregatedPrefills
 	}
-	for _, list := range []*candidates{decodes, wholes} {
+	for _, list := range []*candidates{decodes, aggregatedPrefills} {
 		i := slices.IndexFunc(list.all, func(c candidate) bool { return c.worker.ref == holder })
 		if i < 0 {
 			continue
@@ -25,7 +25,7 @@ func (rt *Router) toHolder(s *search, decodes, wholes *candidates) (d, w *candid
 		if list == decodes {
 			return decodes, rt.lists.next()
 		}
-		return rt.lists.next(), wholes
+		return rt.lists.next(), aggregatedPrefills
 	}
-	return decodes, wholes
+	return decodes, aggregatedPrefills
 }

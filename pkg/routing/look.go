@@ -27,8 +27,8 @@ func (rt *Router) look(s *search, role controlv1.Role, to *worker) *candidates {
 // some filters workers, or a sample of them.
 func (rt *Router) some(s *search, role controlv1.Role, workers []*worker, to *worker) *candidates {
 	if len(workers) > lookMost {
-		whole := workers[0].role() != role
-		if c := rt.filter(s, role, rt.sample(s, workers, lookMost, func(w *worker) bool { return w.whole || !whole }), to); c.fitness == fit {
+		aggregated := workers[0].role() != role // prefill workers are to do what decode workers do
+		if c := rt.filter(s, role, rt.sample(s, workers, lookMost, func(w *worker) bool { return w.takesAggregated || !aggregated }), to); c.fitness == fit {
 			c.passed = len(workers) - len(c.all)
 			return c
 		}

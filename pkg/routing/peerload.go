@@ -102,7 +102,7 @@ func (rt *Router) tell(now time.Time) {
 		return
 	}
 	report := &controlv1.RouterReport{Held: rt.queue.tell(now)}
-	if ago := now.Sub(rt.refusedHereAt); ago < useLasts { // not what others told, or it would go round for ever
+	if ago := now.Sub(rt.refusedHereAt); ago < poolUseLasts { // not what others told, or it would go round for ever
 		report.RefusedMsAgo = uint32(ago/time.Millisecond) + 1
 	}
 	report.Shares = make([]*controlv1.RouterShare, 0, rt.telling.shares)

@@ -7,12 +7,13 @@ import (
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 )
 
-// In overload, what the workers serve depends on how all requests use them. A few sequences that
-// decode on a worker full of prompts shorten its steps, and many cost little more, so that both
-// pools apart, or all workers alike, serve more than what lies between: choosing the cheaper
-// placement for one request after another does not find the better of the two. A router that
-// refuses requests for want of time therefore compares both for the requests that come, and for a
-// while goes by the better one.
+// In overload, what the workers serve depends on how all requests use the pools. Split pools keep to
+// their part: prefill workers compute prompts only. Mixed pools are all aggregated: each worker does
+// all of what it gets. A few sequences that decode on a worker full of prompts shorten its steps, and
+// many cost little more, so that one of the two serves more than what lies between: choosing the
+// cheaper placement for one request after another does not find it. A router that refuses requests for
+// want of time therefore compares both for the requests that come, and for a while goes by the better
+// one.
 
 // demand is what requests for a model ask for, on average.
 type demand struct {
@@ -23,37 +24,35 @@ type demand struct {
 	// prompts are those that prefill workers compute, and sent those of them whose KV they send.
 	prompts, sent rate
 
-	together bool // all workers alike serve more than the pools apart
-	apart    bool // the pools apart serve more than all workers alike
-	sends    bool // then prefill workers have time for all prompts
+	poolUse
 	reviewed time.Time
 }
 
 const (
 	// demandWeight is of how many requests the last one is one in the averages.
 	demandWeight = 64
-	// useLasts is for how long after a refusal for want of time the better use counts.
-	useLasts = time.Minute
+	// poolUseLasts is for how long after a refusal for want of time the better use counts.
+	poolUseLasts = time.Minute
 	// reviewEvery is how often it is looked for.
 	reviewEvery = time.Second
-	// togetherLeast is what all workers alike have to serve of what the pools apart would: they
-	// take bursts better than the pools, each of which has its own.
-	togetherLeast = 0.95
-	// leavesLeast is what they have to serve of it before the pools apart, once chosen, are left.
-	leavesLeast = 1.05
+	// mixedLeast is what mixed pools have to serve of what split ones would: they take bursts better
+	// than split ones, each of which has its own.
+	mixedLeast = 0.95
+	// leaveSplitLeast is what they have to serve of it before split pools, once chosen, are left.
+	leaveSplitLeast = 1.05
 	// promptsMost is how much of their time prefill workers that do nothing else can compute prompts, if
 	// those are not to wait long: they come in bursts. Of few workers each is idle for more of it, by
 	// promptsLess over the root of how many there are (Halfin and Whitt, 1981).
 	promptsMost = 0.85
 	promptsLess = 0.3
-	// apartLeast is what the pools apart have to serve of what all workers alike would, before each
-	// pool keeps to its own part. Less is within what step times are known to.
-	apartLeast = 1.1
-	// sendsLeast is what prefill workers have to compute of the prompts that the pools apart would
+	// splitLeast is what split pools have to serve of what mixed ones would, before they are chosen.
+	// Less is within what step times are known to.
+	splitLeast = 1.1
+	// allPromptsLeast is what prefill workers have to compute of the prompts that split pools would
 	// serve, before decode workers leave all prompts to them: a few prompts shorten all steps there.
-	sendsLeast = 0.8
-	// sparesMuch is how many times the prompts that the pools apart serve prefill workers could compute,
-	// if they have much time for answers.
+	allPromptsLeast = 0.8
+	// sparesMuch is how many times the prompts that split pools serve prefill workers could compute, if
+	// they have much time for answers.
 	sparesMuch = 2
 )
 
@@ -114,7 +113,7 @@ func (rt *Router) pool(role controlv1.Role, model string, d *demand) pool {
 	served := rt.model(model)
 	for _, w := range rt.ofRole(role) {
 		m, known := w.measured()
-		if !known || !w.connected || w.draining || !w.of(served) || role == controlv1.Role_ROLE_PREFILL && !w.whole {
+		if !known || !w.connected || w.draining || !w.of(served) || role == controlv1.Role_ROLE_PREFILL && !w.takesAggregated {
 			continue
 		}
 		// What a worker has hardly done is taken to need as long as where it is done.
@@ -147,11 +146,10 @@ func (rt *Router) pool(role controlv1.Role, model string, d *demand) pool {
 // steps that take so long.
 func (p pool) spareMs(stepMs float64) float64 { return float64(p.workers) * (1 - p.baseMs/stepMs) }
 
-// uses are how many requests a millisecond the two uses of the workers serve: all alike, or prefill
-// workers that do nothing but compute so many prompts, while the others decode, and compute the rest
-// of the prompts.
-func (d *demand) uses(prefill, decode pool) (together, apart, computed float64) {
-	together = d.rate(max(prefill.baseMs, decode.baseMs), prefill.places+decode.places, 0, func(stepMs float64) float64 {
+// poolRates are how many requests a millisecond mixed and split pools serve, and how many prompts the
+// prefill workers compute of split ones. There the decode workers compute the rest of the prompts.
+func (d *demand) poolRates(prefill, decode pool) (mixed, split, computed float64) {
+	mixed = d.rate(max(prefill.baseMs, decode.baseMs), prefill.places+decode.places, 0, func(stepMs float64) float64 {
 		return prefill.spareMs(stepMs)/(prefill.promptMs+prefill.answerMs) + decode.spareMs(stepMs)/(decode.promptMs+decode.answerMs)
 	})
 	most := min(promptsMost, 1-promptsLess/math.Sqrt(float64(prefill.workers)))
@@ -167,7 +165,7 @@ func (d *demand) uses(prefill, decode pool) (together, apart, computed float64) 
 	}
 	sendMs := max(prefill.sendMs/float64(max(prefill.workers, 1)), decode.sendMs/float64(max(decode.workers, 1)))
 	if sendMs == 0 {
-		return together, decodes(computable, 0), computable
+		return mixed, decodes(computable, 0), computable
 	}
 	// Their KV passes the network of both. The more of its time that is busy, the longer KV waits
 	// there, as in a queue with one length of service (Pollaczek, 1930), and the less of what tokens
@@ -176,14 +174,14 @@ func (d *demand) uses(prefill, decode pool) (together, apart, computed float64) 
 	for busy := 0.1; busy < 0.95; busy += 0.1 {
 		sent := min(computable, busy/sendMs)
 		waits := sent * sendMs / (2 * (1 - sent*sendMs))
-		if rate := decodes(sent, max((1+waits)*oneMs-prefill.promptMs, 0)); rate > apart {
-			apart, computed = rate, sent
+		if rate := decodes(sent, max((1+waits)*oneMs-prefill.promptMs, 0)); rate > split {
+			split, computed = rate, sent
 		}
 		if sent == computable {
 			break
 		}
 	}
-	return together, apart, computed
+	return mixed, split, computed
 }
 
 // rate is how many requests a millisecond workers with so many places serve, whose steps take at
@@ -219,8 +217,8 @@ const shortestStepMs = 1e-3
 // longestStep is how many times its fixed time a step takes at most where a token may take any.
 const longestStep = 1e4
 
-// review compares the two uses of the workers of a model.
-func (rt *Router) review(model string) {
+// reviewPoolUse compares the two uses of a model's pools.
+func (rt *Router) reviewPoolUse(model string) {
 	d := rt.demands[model]
 	if d == nil || rt.now.Sub(d.reviewed) < reviewEvery {
 		return
@@ -228,12 +226,12 @@ func (rt *Router) review(model string) {
 	d.reviewed = rt.now
 	prefill, decode := rt.pool(controlv1.Role_ROLE_PREFILL, model, d), rt.pool(controlv1.Role_ROLE_DECODE, model, d)
 	if !(prefill.promptMs > 0 && prefill.answerMs > 0 && decode.promptMs > 0 && decode.answerMs > 0) {
-		d.together, d.apart, d.sends = false, false, false
+		d.poolUse = poolUse{}
 		return
 	}
-	together, apart, computed := d.uses(prefill, decode)
-	d.choose(together, apart, computed)
-	d.sends = d.apart && computed >= apart*sendsLeast
+	mixed, split, computed := d.poolRates(prefill, decode)
+	d.choosePoolUse(mixed, split, computed)
+	d.allPromptsOnPrefill = d.poolsSplit && computed >= split*allPromptsLeast
 }
 
 // refusedHere takes in that this router refuses a request for want of time.
@@ -260,39 +258,41 @@ func (rt *Router) refused() {
 		return
 	}
 	for model := range rt.demands {
-		rt.review(model)
+		rt.reviewPoolUse(model)
 	}
 }
 
-// choose takes in what each of the two uses serves, and how many prompts prefill workers compute. To
-// change from one to the other is worse than to keep to the one that serves a little less: what runs
-// still uses the workers the other way. Prefill workers that have much time for answers go by what each
-// request costs.
-func (d *demand) choose(together, apart, computed float64) {
+// choosePoolUse takes in how many requests mixed and split pools serve, and how many prompts the prefill
+// workers of split ones compute. To change from one to the other is worse than to keep to the one that
+// serves a little less: what runs still uses the workers the other way. Prefill workers that have much
+// time for answers go by what each request costs.
+func (d *demand) choosePoolUse(mixed, split, computed float64) {
 	switch {
-	case apart > 0 && computed >= apart*sparesMuch:
-		d.together, d.apart = false, apart >= together*apartLeast
-	case together >= apart*leavesLeast || together >= apart*togetherLeast && !d.apart:
-		d.together, d.apart = true, false
-	case apart >= together*apartLeast:
-		d.together, d.apart = false, true
+	case split > 0 && computed >= split*sparesMuch:
+		d.poolsMixed, d.poolsSplit = false, split >= mixed*splitLeast
+	case mixed >= split*leaveSplitLeast || mixed >= split*mixedLeast && !d.poolsSplit:
+		d.poolsMixed, d.poolsSplit = true, false
+	case split >= mixed*splitLeast:
+		d.poolsMixed, d.poolsSplit = false, true
 	}
 }
 
-// use is how all requests for a model are to use the workers; zero: each goes by what it costs.
-type use struct {
-	// together: every worker is to do all of what it gets.
-	together bool
-	// apart: prefill workers are to leave answers to decode workers, and with sends decode workers
-	// prompts to prefill workers.
-	apart, sends bool
+// poolUse is how all requests for a model are to use the workers; zero: each goes by what it costs.
+type poolUse struct {
+	// poolsMixed: every worker is to do all of what it gets.
+	poolsMixed bool
+	// poolsSplit: prefill workers are to leave answers to decode workers.
+	poolsSplit bool
+	// allPromptsOnPrefill: decode workers are to leave prompts to prefill workers, too, which have time
+	// for all of them.
+	allPromptsOnPrefill bool
 }
 
-// use is the better use of the workers for a while after a refusal for want of time.
-func (rt *Router) use(model string) use {
+// poolUse is the better use of the workers for a while after a refusal for want of time.
+func (rt *Router) poolUse(model string) poolUse {
 	d := rt.demands[model]
-	if d == nil || rt.now.Sub(rt.refusedForLoadAt) >= useLasts {
-		return use{}
+	if d == nil || rt.now.Sub(rt.refusedForLoadAt) >= poolUseLasts {
+		return poolUse{}
 	}
-	return use{together: d.together, apart: d.apart, sends: d.sends}
+	return d.poolUse
 }

@@ -30,8 +30,8 @@ func TestWorkersWithoutFixedTime(t *testing.T) {
 	for _, each := range []float64{0, 25} {
 		d := demand{prompt: 256, most: 64, share: 1, each: each}
 		p := pool{workers: 2, promptShare: 1, places: 8, promptMs: 20, answerMs: 5}
-		if together, apart, _ := d.uses(p, p); !(together > 0) || !(apart > 0) || math.IsInf(together, 0) || math.IsInf(apart, 0) {
-			t.Errorf("each %v: %v and %v", each, together, apart)
+		if mixed, split, _ := d.poolRates(p, p); !(mixed > 0) || !(split > 0) || math.IsInf(mixed, 0) || math.IsInf(split, 0) {
+			t.Errorf("each %v: %v and %v", each, mixed, split)
 		}
 	}
 }
@@ -48,13 +48,13 @@ func TestUsesOfWorkers(t *testing.T) {
 		}
 		p, q := workers(), workers()
 		d := demand{prompt: 1, most: draw(2, 1000), share: draw(0.1, 1), each: draw(12, 200)}
-		together, apart, computed := d.uses(p, q)
+		mixed, split, computed := d.poolRates(p, q)
 
-		var bestTogether, bestApart float64
+		var bestMixed, bestSplit float64
 		answer := max(d.most*d.share-1, 1) // the first token comes of the prompt
 		for step := max(p.baseMs, q.baseMs); step <= d.each*paceShare; step *= 1.0005 {
 			rate := (1-p.baseMs/step)*float64(p.workers)/(p.promptMs+p.answerMs) + (1-q.baseMs/step)*float64(q.workers)/(q.promptMs+q.answerMs)
-			bestTogether = max(bestTogether, min(rate, (p.places+q.places)/(answer*step)))
+			bestMixed = max(bestMixed, min(rate, (p.places+q.places)/(answer*step)))
 		}
 		for step := q.baseMs; step <= d.each*paceShare; step *= 1.0005 {
 			// Requests whose prompts come from prefill workers, and then those that come whole.
@@ -69,12 +69,12 @@ func TestUsesOfWorkers(t *testing.T) {
 				}
 				sent = min(sent, spare/q.answerMs)
 				whole := (spare - sent*q.answerMs) / (q.promptMs + q.answerMs)
-				bestApart = max(bestApart, min(sent+whole, q.places/(answer*step)))
+				bestSplit = max(bestSplit, min(sent+whole, q.places/(answer*step)))
 			}
 		}
 		near := func(got, want float64) bool { return got == want || math.Abs(got/want-1) < 0.02 }
-		if !near(together, bestTogether) || !near(apart, bestApart) || apart > 0 && computed <= 0 {
-			t.Errorf("case %d: %v and %v, want %v and %v: %+v, %+v, %+v", i, together, apart, bestTogether, bestApart, d, p, q)
+		if !near(mixed, bestMixed) || !near(split, bestSplit) || split > 0 && computed <= 0 {
+			t.Errorf("case %d: %v and %v, want %v and %v: %+v, %+v, %+v", i, mixed, split, bestMixed, bestSplit, d, p, q)
 		}
 	}
 }
@@ -86,19 +86,19 @@ func TestUseAfterARefusal(t *testing.T) {
 	for _, c := range []struct {
 		of    demand
 		after time.Duration
-		want  use
+		want  poolUse
 	}{
-		{demand{together: true}, useLasts - 1, use{together: true}},
-		{demand{together: true}, useLasts, use{}},
-		{demand{apart: true, sends: true}, useLasts - 1, use{apart: true, sends: true}},
-		{demand{apart: true, sends: true}, useLasts, use{}},
+		{demand{poolUse: poolUse{poolsMixed: true}}, poolUseLasts - 1, poolUse{poolsMixed: true}},
+		{demand{poolUse: poolUse{poolsMixed: true}}, poolUseLasts, poolUse{}},
+		{demand{poolUse: poolUse{poolsSplit: true, allPromptsOnPrefill: true}}, poolUseLasts - 1, poolUse{poolsSplit: true, allPromptsOnPrefill: true}},
+		{demand{poolUse: poolUse{poolsSplit: true, allPromptsOnPrefill: true}}, poolUseLasts, poolUse{}},
 	} {
 		rt := &Router{demands: map[string]*demand{"m": &c.of}, refusedForLoadAt: began, now: began.Add(c.after)}
-		if got := rt.use("m"); got != c.want {
+		if got := rt.poolUse("m"); got != c.want {
 			t.Errorf("%+v after %v: %+v", c.of, c.after, got)
 		}
 	}
-	if got := (&Router{now: began}).use("other"); got != (use{}) {
+	if got := (&Router{now: began}).poolUse("other"); got != (poolUse{}) {
 		t.Errorf("%+v without any request", got)
 	}
 }
@@ -122,21 +122,21 @@ func TestPacedSteps(t *testing.T) {
 func TestChosenUse(t *testing.T) {
 	var d demand
 	for i, c := range []struct {
-		together, apart, computed float64 // requests that are served, prompts that are computed
-		want                      demand
+		mixed, split, computed float64 // requests that are served, prompts that are computed
+		want                   demand
 	}{
 		{92, 100, 120, demand{}}, // too close to tell, and none was chosen
-		{96, 100, 120, demand{together: true}},
-		{92, 100, 120, demand{together: true}},
-		{90, 100, 120, demand{apart: true}},
-		{99, 100, 120, demand{apart: true}},
-		{104, 100, 120, demand{apart: true}},
-		{106, 100, 120, demand{together: true}},
-		{200, 100, 200, demand{}},           // prefill workers have much time
-		{100, 0, 0, demand{together: true}}, // KV comes too late for any
+		{96, 100, 120, demand{poolUse: poolUse{poolsMixed: true}}},
+		{92, 100, 120, demand{poolUse: poolUse{poolsMixed: true}}},
+		{90, 100, 120, demand{poolUse: poolUse{poolsSplit: true}}},
+		{99, 100, 120, demand{poolUse: poolUse{poolsSplit: true}}},
+		{104, 100, 120, demand{poolUse: poolUse{poolsSplit: true}}},
+		{106, 100, 120, demand{poolUse: poolUse{poolsMixed: true}}},
+		{200, 100, 200, demand{}},                               // prefill workers have much time
+		{100, 0, 0, demand{poolUse: poolUse{poolsMixed: true}}}, // KV comes too late for any
 	} {
-		if d.choose(c.together, c.apart, c.computed); d != c.want {
-			t.Errorf("%d: %v together, %v apart: %+v", i, c.together, c.apart, d)
+		if d.choosePoolUse(c.mixed, c.split, c.computed); d != c.want {
+			t.Errorf("%d: %v mixed, %v split: %+v", i, c.mixed, c.split, d)
 		}
 	}
 }

@@ -30,13 +30,13 @@ func TestAnswersLeaveTimeToPrompts(t *testing.T) {
 		{"many prompts, with whole chunks beside others", 0, 40, 0, 0, "p"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			p, d := whole("p"), decode("d")
+			p, d := aggregatedPrefill("p"), decode("d")
 			for _, r := range []*controlv1.WorkerRecord{p, d} {
 				r.Capacity.Blocks, r.Capacity.MaxBatchTokens, r.Capacity.MaxSequences, r.Capacity.MaxWaiting = 4000, 2048, 256, 256
 			}
 			workers := []*controlv1.WorkerRecord{p, d}
 			for i := range c.foreign {
-				f := whole(fmt.Sprint("f", i))
+				f := aggregatedPrefill(fmt.Sprint("f", i))
 				f.Model, f.ModelDigest = "other", "o"
 				workers = append(workers, f)
 			}

@@ -27,9 +27,9 @@ type entry struct {
 	heldSince time.Time
 	// pool is the role that it waits for.
 	pool controlv1.Role
-	// whole: where pool is decode, there are prefill workers too that might do all of it.
-	whole  bool
-	number uint64
+	// prefillMayAggregate: where pool is decode, some prefill worker may do all of it, too.
+	prefillMayAggregate bool
+	number              uint64
 	// unasked: its objective is that of the default class.
 	unasked bool
 	// each is the time of a token that workers are told it wants; 0: none.
@@ -65,7 +65,7 @@ type entry struct {
 
 // seeks is what it waits for, for people.
 func (e *entry) seeks() string {
-	if e.pool == controlv1.Role_ROLE_DECODE && e.whole {
+	if e.pool == controlv1.Role_ROLE_DECODE && e.prefillMayAggregate {
 		return "decode or prefill worker"
 	}
 	return api.Name(e.pool) + " worker"

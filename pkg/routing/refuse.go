@@ -67,12 +67,12 @@ func milliseconds(ms float64) time.Duration {
 	return time.Duration(min(ms, 1e12) * float64(time.Millisecond))
 }
 
-// refusal is the answer if e cannot be served, for want of one of c, or of wholes, which may be nil.
-func (rt *Router) refusal(e *entry, c, wholes *candidates) Refusal {
+// refusal is the answer if e cannot be served, for want of one of c, or of aggregatedPrefills, which may be nil.
+func (rt *Router) refusal(e *entry, c, aggregatedPrefills *candidates) Refusal {
 	switch c.fitness {
 	case tooSmall:
 		largest := 0
-		for _, of := range [...]*candidates{c, wholes} {
+		for _, of := range [...]*candidates{c, aggregatedPrefills} {
 			if of == nil || of.fitness != tooSmall {
 				continue
 			}
@@ -92,8 +92,8 @@ func (rt *Router) refusal(e *entry, c, wholes *candidates) Refusal {
 	}
 	r := rt.nobody(e)
 	r.Message += " (" + c.reason
-	if wholes != nil && e.whole {
-		r.Message += "; " + wholes.reason
+	if aggregatedPrefills != nil && e.prefillMayAggregate {
+		r.Message += "; " + aggregatedPrefills.reason
 	}
 	r.Message += ")"
 	return r
@@ -130,7 +130,7 @@ func (rt *Router) nobody(e *entry) Refusal {
 func (rt *Router) drained(e *entry) (id string) {
 	model := rt.model(e.request.Model)
 	for _, w := range rt.order {
-		if w.role() != e.pool && !(e.whole && w.whole && e.pool == controlv1.Role_ROLE_DECODE) || !w.of(model) {
+		if w.role() != e.pool && !(e.prefillMayAggregate && w.takesAggregated && e.pool == controlv1.Role_ROLE_DECODE) || !w.of(model) {
 			continue
 		}
 		switch {

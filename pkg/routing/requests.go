@@ -162,7 +162,7 @@ func (rt *Router) promptDone(now time.Time, id string) (more bool) {
 		d.decode.progressed(now)
 		return rt.begins(now, d.decode)
 	}
-	rt.apartMs = average(rt.apartMs, now.Sub(d.at), lifeWeight)
+	rt.disaggregatedPromptMs = average(rt.disaggregatedPromptMs, now.Sub(d.at), lifeWeight)
 	d.prefill.computed(id)
 	d.prefill.progressed(now)
 	return rt.forgetPath(path{d.prefill.ref, d.decode.ref}) || rt.begins(now, d.prefill)

@@ -51,12 +51,13 @@ type Router struct {
 	pathsDue time.Time
 	tenants  tenantCounts
 	number   uint64 // of the last request
-	// apartMs is how long prompts took that were computed apart, from the dispatch on, on average.
-	apartMs float64
-	speed   speed // of KV between any two workers
+	// disaggregatedPromptMs is how long prompts took on prefill workers that send the KV, from the
+	// dispatch on, on average.
+	disaggregatedPromptMs float64
+	speed                 speed // of KV between any two workers
 	// guessTriedAt is when KV was sent last while none was measured.
 	guessTriedAt time.Time
-	turns        uint64 // requests sent to workers, two where prefill and decode are apart
+	turns        uint64 // requests sent to workers, two where it is disaggregated
 	searches     uint64
 	lists        candidateLists
 	listings     int // answers to ListBlocks that are on their way

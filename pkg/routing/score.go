@@ -90,7 +90,7 @@ func (rt *Router) costOf(s *search, role controlv1.Role, c *candidate, cached in
 	decodes := role == controlv1.Role_ROLE_DECODE
 	if elsewhere {
 		c.reserveMs = w.reserveMs
-		rt.arrives(&c.cost, s.now, nil, &c.finding, c.uncached, rt.apartMs, rt.apartMs)
+		rt.arrives(&c.cost, s.now, nil, &c.finding, c.uncached, rt.disaggregatedPromptMs, rt.disaggregatedPromptMs)
 	} else {
 		steps := w.steps(model, rt.promptTokens(r.Model), load.decoding, load.decodingContext)
 		if decodes && guesses(model, c.uncached) {
@@ -132,7 +132,7 @@ func (rt *Router) costOf(s *search, role controlv1.Role, c *candidate, cached in
 		// What a worker has not done lately is taken to need no longer than where it is done: it would
 		// else never be tried.
 		answers := model
-		if w.whole && !w.decodedLately(s.now) {
+		if w.takesAggregated && !w.decodedLately(s.now) {
 			one := latency.Decoding(1, r.Tokens)
 			if m, known := rt.quickestStep(controlv1.Role_ROLE_DECODE, s.version); known && m.Predict(one) < model.Predict(one) {
 				answers = m
@@ -182,7 +182,7 @@ func (rt *Router) decodes(s *search, c *candidate, model latency.Model, promptMs
 	}
 	if s.entry.each > 0 && w.keepsTPOT { // prompts leave it that, if it can have it
 		mostMs = max(paceShare*float64(s.entry.each)/float64(time.Millisecond), steps.besides)
-		if w.whole && load.tokens >= steps.several { // they fill its steps
+		if w.takesAggregated && load.tokens >= steps.several { // they fill its steps
 			prompts = mostPrompts
 		}
 	}
@@ -210,7 +210,7 @@ func (rt *Router) decodes(s *search, c *candidate, model latency.Model, promptMs
 	c.ownPlaceMs = w.placeMs(w.owned, life)
 	c.before, c.lifeMs = load.decoding, life
 	if elsewhere {
-		c.before -= w.end(rt.apartMs, life)
+		c.before -= w.end(rt.disaggregatedPromptMs, life)
 		c.placeMs = w.placeMs(c.before, life)
 		c.secondLater(max(c.placeMs, c.transferMs), r.MaxNew)
 	} else if c.placeMs = w.placeMs(load.decoding, life); c.placeMs > c.queueMs {
@@ -262,15 +262,15 @@ func (w *worker) placeMs(before int, lifeMs float64) float64 {
 // places are those of sequences that decode there.
 func (w *worker) places() int { return w.maxSequences - w.kept }
 
-// keptFor is how many places in a prefill worker's batch stay free of whole requests, where so many
+// keptFor is how many places in a prefill worker's batch stay free of aggregated requests, where so many
 // prompts come in a millisecond that it computes for decode workers: for as many as are there on average
 // (Little's law), plus two standard deviations of a Poisson count.
 func (rt *Router) keptFor(w *worker, prompts float64) int {
-	there := prompts * rt.apartMs
+	there := prompts * rt.disaggregatedPromptMs
 	return min(int(math.Ceil(there+2*math.Sqrt(there))), (w.maxSequences+keptMost-1)/keptMost, max(w.maxSequences-1, 0))
 }
 
-// At most one in keptMost places, rounded up, stays free of whole requests, and one is for them.
+// At most one in keptMost places, rounded up, stays free of aggregated requests, and one is for them.
 const keptMost = 8
 
 // end is how many sequences end there within a time.

@@ -209,7 +209,7 @@ func (rt *Router) listed(now time.Time, e BlocksListed) (lost bool) {
 // snapshot takes in a worker's prefix cache.
 func (rt *Router) snapshot(now time.Time, w *worker, e BlocksListed) {
 	w.listFailures, w.heardAt = 0, now
-	w.checkAt = now.Add(checkEvery + w.apart(checkEvery/2))
+	w.checkAt = now.Add(checkEvery + w.spread(checkEvery/2))
 	w.applied = 0 // the snapshot may be older
 	w.unlisted = !rt.index.Rest(w.ref.ID, w.ref.Epoch, e.Response.GetSequence(), e.Came, appendHashes(nil, e.Response.GetBlockHashes()))
 	if w.unlisted {
@@ -229,8 +229,8 @@ func (rt *Router) checkHeard(now time.Time, w *worker) {
 	}
 }
 
-// apart is a time by which workers differ, below most.
-func (w *worker) apart(most time.Duration) time.Duration {
+// spread is a time by which workers differ, below most.
+func (w *worker) spread(most time.Duration) time.Duration {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(w.ref.ID)) // it never fails
 	return most * time.Duration(h.Sum32()>>16) >> 16

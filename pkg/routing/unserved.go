@@ -19,19 +19,19 @@ func (rt *Router) Unserved() string {
 		layout  uint64
 	}
 	decodes, prefills := make(map[kind]bool), make(map[kind]bool)
-	whole := false
+	aggregates := false
 	for _, w := range rt.order {
 		if w.isStore() || !w.connected || w.drains() || rt.notServed(w) != "" {
 			continue
 		}
 		of := decodes
 		if w.role() == controlv1.Role_ROLE_PREFILL {
-			of, whole = prefills, whole || w.whole
+			of, aggregates = prefills, aggregates || w.takesAggregated
 		}
 		of[kind{w.version(), w.layoutDigest}] = true
 	}
 	switch {
-	case !rt.Disaggregated() && (whole || len(decodes) > 0):
+	case !rt.Disaggregated() && (aggregates || len(decodes) > 0):
 		return ""
 	case !rt.Disaggregated():
 		return "the router is connected to no worker that decodes"

@@ -17,7 +17,7 @@ func TestUnserved(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		var records []*controlv1.WorkerRecord
 		for i := range rapid.IntRange(0, 4).Draw(r, "workers") {
-			make := rapid.SampledFrom([]func(string) *controlv1.WorkerRecord{prefill, whole, decode}).Draw(r, "kind")
+			make := rapid.SampledFrom([]func(string) *controlv1.WorkerRecord{prefill, aggregatedPrefill, decode}).Draw(r, "kind")
 			record := make(fmt.Sprint("w", i))
 			record.LayoutDigest = rapid.SampledFrom([]uint64{7, 7, 8}).Draw(r, "layout")
 			records = append(records, record)

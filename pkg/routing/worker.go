@@ -16,7 +16,7 @@ type worker struct {
 	connected   bool
 	answered    bool // it has answered
 	foreign     bool // left out for its version, and that was said
-	kept        int  // how many places of a prefill worker whole requests leave free, as of the last search
+	kept        int  // how many places of a prefill worker aggregated requests leave free, as of the last search
 	owned       int  // len(own)
 	load        *controlv1.LoadReport
 	loadAt      time.Time

@@ -12,8 +12,8 @@ import (
 	"github.com/tandem-serving/tandem/pkg/routing"
 )
 
-// whole is a prefill worker that computes whole requests too.
-func whole(id string) *controlv1.WorkerRecord {
+// aggregatedPrefill is a prefill worker that takes aggregated requests, too.
+func aggregatedPrefill(id string) *controlv1.WorkerRecord {
 	r := prefill(id)
 	r.WholeRequests = true
 	r.Capacity.MaxSequences, r.Capacity.MaxWaiting = 16, 16
@@ -30,10 +30,10 @@ func TestPrefillWorkersDoAllOfARequest(t *testing.T) {
 		record *controlv1.WorkerRecord
 		want   string // who decodes
 	}{
-		{"auto", auto, "slo", whole("p"), "p"},
-		{"aggregated", agg, "slo", whole("p"), "p"},
-		{"disaggregated", dis, "slo", whole("p"), "d"},
-		{"a policy that predicts nothing", agg, "round-robin", whole("p"), "d"},
+		{"auto", auto, "slo", aggregatedPrefill("p"), "p"},
+		{"aggregated", agg, "slo", aggregatedPrefill("p"), "p"},
+		{"disaggregated", dis, "slo", aggregatedPrefill("p"), "d"},
+		{"a policy that predicts nothing", agg, "round-robin", aggregatedPrefill("p"), "d"},
 		{"a worker that does not say so", auto, "slo", prefill("p"), "d"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -61,7 +61,7 @@ func TestPrefillWorkersDoAllOfARequest(t *testing.T) {
 func TestPrefillWorkerThatHasDecodedNothing(t *testing.T) {
 	d := decode("d")
 	d.Capacity.MaxSequences, d.Capacity.MaxWaiting = 16, 16
-	b := newBench(t, nil, whole("p"), d)
+	b := newBench(t, nil, aggregatedPrefill("p"), d)
 	b.do(load("p", controlv1.Role_ROLE_PREFILL, func(r *controlv1.LoadReport) { r.StepTime.PerContextTokenMs = 1 }))
 	b.do(load("d", controlv1.Role_ROLE_DECODE, func(r *controlv1.LoadReport) {
 		r.RunningSequences, r.RunningContextTokens = 14, 14*1000
@@ -74,7 +74,7 @@ func TestPrefillWorkerThatHasDecodedNothing(t *testing.T) {
 
 // Where no decode worker is left, prefill workers serve.
 func TestPrefillWorkersServeAlone(t *testing.T) {
-	b := newBench(t, nil, whole("p"), decode("d"))
+	b := newBench(t, nil, aggregatedPrefill("p"), decode("d"))
 	b.do(routing.Disconnected{Worker: routing.Ref{ID: "d", Epoch: 1}})
 	got, refusal, answered := b.arrive(b.request(auto, 100))
 	if !answered || got.Decode.ID != "p" || got.Prefill != (routing.Ref{}) {
@@ -95,7 +95,7 @@ func TestPlacesForPromptsAreKept(t *testing.T) {
 		t.Run(fmt.Sprint(come, " prompts"), func(t *testing.T) {
 			d := decode("d")
 			d.Capacity.MaxSequences, d.Capacity.MaxWaiting = 64, 64
-			b := newBench(t, nil, whole("p"), d)
+			b := newBench(t, nil, aggregatedPrefill("p"), d)
 			report := func(decoding uint32) {
 				b.do(load("d", controlv1.Role_ROLE_DECODE, func(r *controlv1.LoadReport) {
 					r.RunningSequences, r.RunningContextTokens = 20, 20*1000
@@ -125,7 +125,7 @@ func TestPlacesForPromptsAreKept(t *testing.T) {
 
 // The longest context is known also where prefill workers serve alone.
 func TestContextOfPrefillWorkersAlone(t *testing.T) {
-	p, d := whole("p"), decode("d")
+	p, d := aggregatedPrefill("p"), decode("d")
 	p.Capacity.ContextTokens, d.Capacity.ContextTokens = 1024, 1024
 	b := newBench(t, nil, p, d)
 	got, _, _ := b.arrive(b.request(auto, 100))
@@ -140,7 +140,7 @@ func TestContextOfPrefillWorkersAlone(t *testing.T) {
 // With the last decode worker gone for a moment, a request waits that the prefill worker is too
 // small for.
 func TestTooSmallPrefillWorkerDoesNotRefuse(t *testing.T) {
-	p := whole("p")
+	p := aggregatedPrefill("p")
 	p.Capacity.Blocks = 8
 	b := newBench(t, nil, p, decode("d"))
 	b.do(routing.Disconnected{Worker: routing.Ref{ID: "d", Epoch: 1}})
@@ -154,7 +154,7 @@ func TestSamplesOfPrefillWorkersAreFair(t *testing.T) {
 	const n, rounds = 24, 1200
 	var records []*controlv1.WorkerRecord
 	for i := range n {
-		records = append(records, whole(fmt.Sprintf("p%02d", i)))
+		records = append(records, aggregatedPrefill(fmt.Sprintf("p%02d", i)))
 	}
 	d := decode("d")
 	d.Capacity.MaxSequences, d.Capacity.MaxWaiting = 16, 16
@@ -184,7 +184,7 @@ func TestSamplesOfPrefillWorkersAreFair(t *testing.T) {
 	}
 }
 
-// The best decode workers, more than alone looks at, cannot be reached; another one can, and is
+// The best decode workers, more than bestAggregated looks at, cannot be reached; another one can, and is
 // cheaper.
 func TestPairChosenForItsPath(t *testing.T) {
 	const n = 14
@@ -232,7 +232,7 @@ func TestPairChosenForItsPath(t *testing.T) {
 func TestSuspectedPrefillWorkerIsLeftAlone(t *testing.T) {
 	d := decode("d")
 	d.Capacity.MaxSequences, d.Capacity.MaxWaiting = 16, 16
-	b := newBench(t, nil, whole("p"), d)
+	b := newBench(t, nil, aggregatedPrefill("p"), d)
 	report := func() {
 		b.do(load("p", controlv1.Role_ROLE_PREFILL, nil))
 		b.do(load("d", controlv1.Role_ROLE_DECODE, func(r *controlv1.LoadReport) {
@@ -259,7 +259,7 @@ func TestPrefillWorkerThatHoldsThePromptIsSeen(t *testing.T) {
 	const n, holder = 40, "p33"
 	var records []*controlv1.WorkerRecord
 	for i := range n {
-		records = append(records, whole(fmt.Sprintf("p%02d", i)))
+		records = append(records, aggregatedPrefill(fmt.Sprintf("p%02d", i)))
 	}
 	b := newBench(t, nil, append(records, decode("d"))...)
 	b.holds(holder, sequence(30)...)
@@ -285,7 +285,7 @@ func TestRefusalsNameWhatIsLacking(t *testing.T) {
 			b.do(routing.Disconnected{Worker: routing.Ref{ID: id, Epoch: 1}})
 		}
 	}
-	small := whole("p")
+	small := aggregatedPrefill("p")
 	small.Capacity.Blocks = 8
 	for _, c := range []struct {
 		name    string
@@ -295,19 +295,19 @@ func TestRefusalsNameWhatIsLacking(t *testing.T) {
 		before  func(*bench)
 		want    string
 	}{
-		{"nobody", []*controlv1.WorkerRecord{whole("p"), decode("d")}, auto, 100, func(b *bench) { gone(b, "p", "d") },
+		{"nobody", []*controlv1.WorkerRecord{aggregatedPrefill("p"), decode("d")}, auto, 100, func(b *bench) { gone(b, "p", "d") },
 			`no decode or prefill worker serves model "fable"; retry when one has registered (d: no connection; p: no connection)`},
-		{"nobody for two workers", []*controlv1.WorkerRecord{whole("p"), decode("d")}, dis, 100, func(b *bench) { gone(b, "d") },
+		{"nobody for two workers", []*controlv1.WorkerRecord{aggregatedPrefill("p"), decode("d")}, dis, 100, func(b *bench) { gone(b, "d") },
 			`no decode worker serves model "fable"; retry when one has registered (d: no connection)`},
-		{"no prefill worker", []*controlv1.WorkerRecord{whole("p"), decode("d")}, dis, 100, func(b *bench) { gone(b, "p") },
+		{"no prefill worker", []*controlv1.WorkerRecord{aggregatedPrefill("p"), decode("d")}, dis, 100, func(b *bench) { gone(b, "p") },
 			`no prefill worker that can send to a decode worker serves model "fable"; retry when one has registered (p: no connection)`},
 		{"prefill workers for prompts alone", []*controlv1.WorkerRecord{prefill("p"), decode("d")}, auto, 100, func(b *bench) { gone(b, "d") },
 			`no decode worker serves model "fable"; retry when one has registered (d: no connection)`},
-		{"drained", []*controlv1.WorkerRecord{whole("p")}, auto, 100, func(b *bench) { b.do(routing.Leaving{Worker: routing.Ref{ID: "p", Epoch: 1}}) },
+		{"drained", []*controlv1.WorkerRecord{aggregatedPrefill("p")}, auto, 100, func(b *bench) { b.do(routing.Leaving{Worker: routing.Ref{ID: "p", Epoch: 1}}) },
 			`no decode or prefill worker serves model "fable"; take p back with 'tandem undrain p', or start another (none is registered; p: it drains)`},
 		{"too large", []*controlv1.WorkerRecord{small, decode("d")}, auto, 5000, func(*bench) {},
 			"prompt and completion need 5031 tokens of KV, but the largest decode or prefill worker holds 4096; ask for fewer tokens"},
-		{"full", []*controlv1.WorkerRecord{whole("p"), decode("d")}, auto, 100, func(b *bench) {
+		{"full", []*controlv1.WorkerRecord{aggregatedPrefill("p"), decode("d")}, auto, 100, func(b *bench) {
 			for id, role := range map[string]controlv1.Role{"p": controlv1.Role_ROLE_PREFILL, "d": controlv1.Role_ROLE_DECODE} {
 				b.do(routing.Arrived{Request: routing.Request{ID: id, Tenant: "t", Model: "fable", Mode: agg, Arrived: b.now, Tokens: 4000, MaxNew: 1}})
 				b.do(load(id, role, func(r *controlv1.LoadReport) { r.BlocksFree = 0 }))
@@ -338,7 +338,7 @@ func TestABadBeginningIsForgotten(t *testing.T) {
 		want    string // who decodes
 	}{{10, 100 * time.Millisecond, "p"}, {10, 300 * time.Millisecond, "d"}, {10_000, 9 * time.Second, "p"}, {10_000, 11 * time.Second, "d"}} {
 		t.Run(fmt.Sprint(c.samples, " steps, idle for ", c.idle), func(t *testing.T) {
-			p, d := whole("p"), decode("d")
+			p, d := aggregatedPrefill("p"), decode("d")
 			b := newBench(t, nil, p, d)
 			report := func(decoding uint32) {
 				b.do(load("p", controlv1.Role_ROLE_PREFILL, func(r *controlv1.LoadReport) {

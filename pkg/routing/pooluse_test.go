@@ -13,7 +13,7 @@ import (
 // TestOverloadUsesAllWorkersAlike: once a request is refused for want of time, those like it are
 // done by one worker each, if more of them are served that way, and for a while only.
 func TestOverloadUsesAllWorkersAlike(t *testing.T) {
-	p, d := whole("p"), decode("d")
+	p, d := aggregatedPrefill("p"), decode("d")
 	for _, r := range []*controlv1.WorkerRecord{p, d} {
 		r.KeepsTpot = true
 		r.Capacity.Blocks, r.Capacity.MaxBatchTokens, r.Capacity.MaxSequences, r.Capacity.MaxWaiting = 1000, 1024, 64, 64

@@ -1,0 +1,147 @@
+package routing
+
+import (
+	"math"
+	"time"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+)
+
+// In mode auto a request is aggregated, both phases on one worker, where that costs less. The worker
+// may be of either pool: a decode worker, or a prefill worker that takes aggregated requests.
+
+// overloadLasts is how long after a refusal for want of the workers' time what a placement takes of
+// it decides among those that meet the objective, and not whose tokens come first.
+const overloadLasts = time.Second
+
+// aggregatedMost is how many workers of each role bestAggregated looks at.
+const aggregatedMost = 12
+
+// aggregatedPrefills filters and scores the prefill workers that may do all of a request. A policy that
+// predicts nothing uses them only while there are no decode workers. Of many, some will do if a
+// decode worker may take the request.
+func (rt *Router) aggregatedPrefills(s *search, decodes fitness) *candidates {
+	workers := rt.groups().aggregatedPrefills
+	if !rt.chooses.late() && decodes <= later || rt.mode(s.request) == inferencev1.Mode_MODE_DISAGGREGATED || s.poolsSplit && decodes <= later {
+		workers = nil
+	}
+	n := len(workers)
+	if decodes.usable() && n > aggregatedMost {
+		model := rt.model(s.request.Model)
+		workers = rt.sample(s, workers, aggregatedMost, func(w *worker) bool { return w.takesAggregated && w.of(model) && !s.foreign(w) })
+	}
+	c := rt.some(s, controlv1.Role_ROLE_DECODE, workers, nil)
+	c.passed = n - len(c.all)
+	prompts, sent := 0., 0.
+	if !s.poolsMixed {
+		prompts, sent = rt.promptsPerMs(s.request.Model)
+	}
+	if rt.mode(s.request) != inferencev1.Mode_MODE_AUTO {
+		prompts = 0
+	}
+	for i := range c.all {
+		one := &c.all[i]
+		one.worker.kept = rt.keptFor(one.worker, sent)
+		rt.costOf(s, controlv1.Role_ROLE_DECODE, one, rt.cached(s, one.worker), false)
+		one.totalMs += rt.slowsMs(s, one, prompts)
+		// Where costs are too close to tell apart, prefill workers are left to prompts.
+		one.totalMs += one.promptMs*rt.config.NearBest + nearBestMs
+	}
+	return c
+}
+
+// bestAggregated is the best worker of either pool to do all of a request, and whether it is better
+// than decode with prefill. prefill may be nil. It is reached after aheadMs of other requests, and
+// there are so many senders like it.
+func (rt *Router) bestAggregated(s *search, decodes, aggregatedPrefills *candidates, decode, prefill *candidate, aheadMs float64, senders int) (best *candidate, better bool) {
+	// Those that are near the best for decoding are near it for all of the request, too, and of
+	// many some will do.
+	var fittest []*candidate
+	if decodes.fitness.usable() {
+		fittest = decodes.fittest()
+	}
+	first, limit := 0, math.Inf(1)
+	if len(fittest) > aggregatedMost {
+		first = rt.random.IntN(len(fittest))
+	}
+	if decode != nil && decode.fitness == decodes.fitness { // else it was chosen for its path alone
+		limit = rt.nearLimit(decode)
+	}
+	behind := 0. // how long others wait who come after it, for each millisecond of a worker's time
+	if senders > 0 {
+		behind = float64(max(len(rt.queue.ids)+rt.heldElsewhere()-1-s.ahead, 0)) / float64(senders)
+	}
+	// Who waits for a prefill worker waits for those that go before it there, and has those come
+	// after it who come meanwhile.
+	waits, after := aheadMs, behind
+	if prefill != nil {
+		waits = max(waits, s.aheadMs/float64(max(senders, 1)))
+		prompts, _ := rt.promptsPerMs(s.request.Model)
+		after += prompts * (waits + prefill.queueMs)
+	}
+	out := rt.lists.next()
+	for i := range fittest {
+		c := fittest[(first+i)%len(fittest)]
+		if len(fittest) > aggregatedMost && c.totalMs > limit {
+			continue
+		}
+		out.all = append(out.all, candidate{finding: c.finding})
+		aggregated := &out.all[len(out.all)-1]
+		rt.costOf(s, controlv1.Role_ROLE_DECODE, aggregated, c.cached, false)
+		if aggregated.totalMs += behind * aggregated.workMs; len(out.all) == aggregatedMost {
+			break
+		}
+	}
+	if aggregatedPrefills.fitness.usable() {
+		for _, c := range aggregatedPrefills.fittest() {
+			aggregated := *c
+			aggregated.totalMs += after * (c.workMs + c.decodeMs)
+			out.all = append(out.all, aggregated)
+		}
+	}
+	overload := rt.now.Sub(rt.refusedForLoadAt) < overloadLasts
+	if overload && prefill != nil && decode.placeMs > decode.placeCeilingMs {
+		if idle := idlest(aggregatedPrefills); idle != nil { // nobody waits for a place where others have one
+			return idle, true
+		}
+	}
+	best = rt.pick(out.every())
+	best.totalMs += best.delaysMs
+	if prefill == nil || best.crowded {
+		return best, prefill == nil
+	}
+	places := decodes.usable() + aggregatedPrefills.usable()
+	bestMisses := best.misses || best.missesAfter(s, s.waitMs(best, places, places))
+	if misses := decode.misses || prefill.misses || prefill.missesAfter(s, aheadMs); misses != bestMisses {
+		return best, misses
+	}
+	if s.allPromptsOnPrefill {
+		return best, false
+	}
+	// Prompts on a decode worker leave a sequence that begins late more of the steps, so that its
+	// tokens are in time: what it is late is lost to them.
+	lateMs := 0.
+	if s.entry.each > 0 && decode.worker.keepsTPOT {
+		lateMs = prefill.transferMs
+	}
+	if overload && !best.worker.takesAggregated && !best.misses && best.queueMs <= prefill.queueMs && best.promptMs+best.decodeMs <= (prefill.workMs+decode.decodeMs+lateMs)*(1+rt.config.NearBest) {
+		return best, true
+	}
+	// Where costs are too close to tell apart, both pools are used.
+	return best, best.totalMs+best.promptMs*rt.config.NearBest < decode.totalMs+prefill.totalMs+lateMs+waits+after*prefill.workMs
+}
+
+// idlest is the cheapest of those workers that have a place and little to do, and meet the objective;
+// nil: none does.
+func idlest(all *candidates) (idle *candidate) {
+	if !all.fitness.usable() {
+		return nil
+	}
+	for _, c := range all.fittest() {
+		if !c.misses && !c.crowded && c.queueMs <= c.ceilingMs && (idle == nil || c.totalMs < idle.totalMs) {
+			idle = c
+		}
+	}
+	return idle
+}
