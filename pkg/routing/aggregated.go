@@ -23,7 +23,7 @@ const aggregatedMost = 12
 // decode worker may take the request.
 func (rt *Router) aggregatedPrefills(s *search, decodes fitness) *candidates {
 	workers := rt.groups().aggregatedPrefills
-	if !rt.chooses.late() && decodes <= later || rt.mode(s.request) == inferencev1.Mode_MODE_DISAGGREGATED || s.poolsSplit && decodes <= later {
+	if !rt.policy.waitsAtRouter() && decodes <= later || rt.mode(s.request) == inferencev1.Mode_MODE_DISAGGREGATED || s.poolsSplit && decodes <= later {
 		workers = nil
 	}
 	n := len(workers)
@@ -31,7 +31,7 @@ func (rt *Router) aggregatedPrefills(s *search, decodes fitness) *candidates {
 		model := rt.model(s.request.Model)
 		workers = rt.sample(s, workers, aggregatedMost, func(w *worker) bool { return w.takesAggregated && w.of(model) && !s.foreign(w) })
 	}
-	c := rt.some(s, controlv1.Role_ROLE_DECODE, workers, nil)
+	c := rt.filterSome(s, controlv1.Role_ROLE_DECODE, workers, nil)
 	c.passed = n - len(c.all)
 	prompts, sent := 0., 0.
 	if !s.poolsMixed {
@@ -42,9 +42,9 @@ func (rt *Router) aggregatedPrefills(s *search, decodes fitness) *candidates {
 	}
 	for i := range c.all {
 		one := &c.all[i]
-		one.worker.kept = rt.keptFor(one.worker, sent)
+		one.worker.reservedPlaces = rt.reservedPlacesFor(one.worker, sent)
 		rt.costOf(s, controlv1.Role_ROLE_DECODE, one, rt.cached(s, one.worker), false)
-		one.totalMs += rt.slowsMs(s, one, prompts)
+		one.totalMs += rt.slowsPromptsMs(s, one, prompts)
 		// Where costs are too close to tell apart, prefill workers are left to prompts.
 		one.totalMs += one.promptMs*rt.config.NearBest + nearBestMs
 	}
@@ -107,7 +107,7 @@ func (rt *Router) bestAggregated(s *search, decodes, aggregatedPrefills *candida
 		}
 	}
 	best = rt.pick(out.every())
-	best.totalMs += best.delaysMs
+	best.totalMs += best.delaysOthersMs
 	if prefill == nil || best.crowded {
 		return best, prefill == nil
 	}
@@ -119,10 +119,10 @@ func (rt *Router) bestAggregated(s *search, decodes, aggregatedPrefills *candida
 	if s.allPromptsOnPrefill {
 		return best, false
 	}
-	// Prompts on a decode worker leave a sequence that begins late more of the steps, so that its
-	// tokens are in time: what it is late is lost to them.
+	// A sequence that begins late gets more of a decode worker's steps, so that its tokens are in time:
+	// the prompts there lose as much.
 	lateMs := 0.
-	if s.entry.each > 0 && decode.worker.keepsTPOT {
+	if s.entry.tpot > 0 && decode.worker.keepsTPOT {
 		lateMs = prefill.transferMs
 	}
 	if overload && !best.worker.takesAggregated && !best.misses && best.queueMs <= prefill.queueMs && best.promptMs+best.decodeMs <= (prefill.workMs+decode.decodeMs+lateMs)*(1+rt.config.NearBest) {

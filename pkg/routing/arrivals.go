@@ -187,7 +187,7 @@ func (rt *Router) capacity(role controlv1.Role, model string) (out scaling.Pool,
 		known++
 		step.BaseMs, step.PerTokenMs = step.BaseMs+m.BaseMs, step.PerTokenMs+m.PerTokenMs
 		step.PerContextTokenMs, step.PerSquareMs = step.PerContextTokenMs+m.PerContextTokenMs, step.PerSquareMs+m.PerSquareMs
-		tokens += float64(w.steps(m, rt.promptTokens(model), 0, 0).several)
+		tokens += float64(w.steps(m, rt.promptTokens(model), 0, 0).stepTokens)
 		sequences += float64(w.maxSequences)
 		kv += float64(w.blocks) * float64(w.blockTokens)
 	}

@@ -143,9 +143,9 @@ const lenient = 3
 func (e *entry) objective(c *cost) (ttft, tpot time.Duration) {
 	ttft, tpot = e.request.TTFT, e.request.TPOT
 	switch {
-	case e.unasked && c.idle:
+	case e.defaultObjective && c.idle:
 		return 0, 0
-	case e.unasked:
+	case e.defaultObjective:
 		if ttft > 0 {
 			ttft = max(ttft, milliseconds(lenient*c.prefillMs*c.doubtFirst))
 		}

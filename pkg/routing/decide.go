@@ -86,7 +86,7 @@ func (rt *Router) decideFor(now time.Time, e *entry, v Version) (fitness, Refusa
 		if aggregatedPrefills.fitness < decodes.fitness {
 			prefills = aggregatedPrefills
 		}
-		rt.lacks(s, decodes, prefills)
+		rt.noteLack(s, decodes, prefills)
 		return best, rt.refusal(e, decodes, aggregatedPrefills)
 	}
 	switch { // a worker that may hang is no choice beside one that is well
@@ -100,20 +100,20 @@ func (rt *Router) decideFor(now time.Time, e *entry, v Version) (fitness, Refusa
 	p, found := rt.place(s, decodes, aggregatedPrefills)
 	if !found {
 		e.pool = controlv1.Role_ROLE_PREFILL
-		rt.lacks(s, decodes, p.prefills)
+		rt.noteLack(s, decodes, p.prefills)
 		return p.prefills.fitness, rt.refusal(e, p.prefills, nil)
 	}
 	decode, prefill, prefills := p.decode, p.prefill, p.prefills
 	aheadMs := s.waitMs(decode, p.promptWorkers, p.decodeWorkers)
 	if refusal, ok := rt.misses(s, decode, prefill, aheadMs); ok {
 		rt.waited(e)
-		rt.wouldMiss(s, decodes, prefills, decode, prefill, aheadMs)
+		rt.noteMiss(s, decodes, prefills, decode, prefill, aheadMs)
 		return tooSlow, refusal
 	}
 	if rt.holds(s, decode, prefill, aheadMs, p.promptWorkers, p.decodeWorkers) {
-		if e.kept == "" {
+		if e.waitsFor == "" {
 			first := cmp.Or(prefill, decode).worker
-			e.kept = first.ref.ID + " had enough to do" + rt.occupants(first)
+			e.waitsFor = first.ref.ID + " had enough to do" + rt.occupants(first)
 		}
 		return held, Refusal{}
 	}
@@ -152,9 +152,9 @@ func (rt *Router) place(s *search, decodes, aggregatedPrefills *candidates) (p p
 	p.decode, p.prefills = rt.pair(s, decodes, p.decode)
 	switch {
 	case p.prefills.fitness.usable():
-		rt.sends(s, p.decode, p.prefills)
+		rt.predictTransfers(s, p.decode, p.prefills)
 		p.prefill, p.promptWorkers = rt.pick(p.prefills.fittest()), p.prefills.usable()
-		p.decode.waitsFor(p.prefill, s.request.MaxNew)
+		p.decode.addTransferWait(p.prefill, s.request.MaxNew)
 		if mode == inferencev1.Mode_MODE_AUTO {
 			p.promptWorkers += decodes.usable()
 		}
@@ -179,7 +179,7 @@ func (rt *Router) dispatch(s *search, decodes, prefills *candidates, decode, pre
 	record.Decode = decode.worker.ref.ID
 	var fallback bool
 	record.Reason, fallback = rt.explain(s, decode, prefill, prefills)
-	if waited := now.Sub(s.entry.enqueued); s.entry.kept != "" && waited > 0 {
+	if waited := now.Sub(s.entry.enqueued); s.entry.waitsFor != "" && waited > 0 {
 		record.Reason += "; " + s.entry.waitedFor(waited)
 	}
 	if !rt.config.OmitCandidates {
@@ -217,10 +217,10 @@ func (rt *Router) dispatch(s *search, decodes, prefills *candidates, decode, pre
 	if decode.measured {
 		d.token, d.plainToken, record.TpotMs = milliseconds(decode.tpotMs), milliseconds(decode.tpotMs/decode.slowToken), decode.tpotMs
 	}
-	atDecode := &share{at: now, sums: sums{context: r.Tokens, decoding: 1, decodingContext: r.Tokens, blocks: need(decode.worker, r, controlv1.Role_ROLE_DECODE)}}
+	atDecode := &requestLoad{at: now, loadSum: loadSum{context: r.Tokens, decoding: 1, decodingContext: r.Tokens, blocks: need(decode.worker, r, controlv1.Role_ROLE_DECODE)}}
 	if prefill == nil {
 		atDecode.tokens = decode.computed()
-		decode.worker.prompted.add(now, decode.worker.step.PromptMs(decode.computed(), r.Tokens-decode.computed()))
+		decode.worker.promptTime.add(now, decode.worker.step.PromptMs(decode.computed(), r.Tokens-decode.computed()))
 	} else {
 		d.prefill, d.moves, atDecode.moving = prefill.worker, decode.uncached, decode.uncached
 		rt.dispatchPrefill(s, &action, prefills, decode, prefill)
@@ -264,8 +264,8 @@ func (rt *Router) dispatchPrefill(s *search, action *Dispatch, prefills *candida
 	w.slowFirst.sent(now)
 	rt.turns++
 	w.turn = rt.turns
-	w.prompted.add(now, w.step.PromptMs(prefill.computed(), r.Tokens-prefill.computed()))
-	w.add(r.ID, &share{at: now, sums: sums{tokens: prefill.computed(), context: r.Tokens, blocks: need(w, r, controlv1.Role_ROLE_PREFILL), moving: decode.uncached}})
+	w.promptTime.add(now, w.step.PromptMs(prefill.computed(), r.Tokens-prefill.computed()))
+	w.add(r.ID, &requestLoad{at: now, loadSum: loadSum{tokens: prefill.computed(), context: r.Tokens, blocks: need(w, r, controlv1.Role_ROLE_PREFILL), moving: decode.uncached}})
 	if !rt.speed.known(now) {
 		rt.guessTriedAt = now
 	}

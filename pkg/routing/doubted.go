@@ -45,7 +45,7 @@ func (rt *Router) quicker(s *search, role controlv1.Role) latency.Model {
 		}
 		done := w.decodedLately(s.now)
 		if role == controlv1.Role_ROLE_PREFILL {
-			done = !guesses(its, s.request.Tokens)
+			done = !extrapolates(its, s.request.Tokens)
 		}
 		if done && clearlySlower(role, m, its, s.request.Tokens) {
 			m = its
@@ -79,7 +79,7 @@ func clearlySlower(role controlv1.Role, a, b latency.Model, tokens int) bool {
 		if float64(a.Predict(one)) > much*float64(b.Predict(one)) {
 			return true
 		}
-		if guesses(a, tokens) || guesses(b, tokens) {
+		if extrapolates(a, tokens) || extrapolates(b, tokens) {
 			return false
 		}
 	}

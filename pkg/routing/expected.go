@@ -30,13 +30,13 @@ const (
 
 // expectation is a prompt that a worker computes, or has computed.
 type expectation struct {
-	worker *worker
-	hashes []kvcache.Hash // of all its blocks
-	from   int            // of those, the first that the worker computes
-	lacks  int            // tokens that it seemed to lack to the worker when it came
-	asked  bool           // it came with an objective
-	done   bool           // it is computed
-	until  time.Time      // when it is believed no more; zero: it is not done
+	worker       *worker
+	hashes       []kvcache.Hash // of all its blocks
+	from         int            // of those, the first that the worker computes
+	lacks        int            // tokens that it seemed to lack to the worker when it came
+	ownObjective bool           // its request had one
+	done         bool           // it is computed
+	until        time.Time      // when it is believed no more; zero: it is not done
 }
 
 // expectations are all of them.
@@ -62,7 +62,7 @@ func (rt *Router) expect(s *search, c *candidate) {
 	}
 	e := &expectation{
 		worker: c.worker, hashes: p.hashes, from: (c.cached + c.expected) / size,
-		lacks: c.uncached, asked: s.asks(),
+		lacks: c.uncached, ownObjective: s.ownObjective(),
 	}
 	n := len(e.hashes) - e.from
 	if n <= 0 {
@@ -184,7 +184,7 @@ func (rt *Router) expectedTokens(s *search, w *worker, cached int) int {
 	if p == nil || len(p.met) == 0 {
 		return 0
 	}
-	asks, lacks := s.asks(), bits.Len(uint(s.request.Tokens-cached))
+	asks, lacks := s.ownObjective(), bits.Len(uint(s.request.Tokens-cached))
 	held := cached / w.blockTokens
 	end := held
 	for _, e := range p.met {
@@ -204,12 +204,12 @@ func (e *expectation) before(asks bool, lacks int) bool {
 	switch {
 	case e.done:
 		return true
-	case e.asked != asks:
-		return e.asked
+	case e.ownObjective != asks:
+		return e.ownObjective
 	}
 	return asks || bits.Len(uint(e.lacks)) <= lacks
 }
 
-// asks reports whether the request has an objective of its own: then workers compute its prompt
+// ownObjective reports whether the request has an objective of its own: then workers compute its prompt
 // before those of others, the earliest due first.
-func (s *search) asks() bool { return s.request.TTFT > 0 && !s.entry.unasked }
+func (s *search) ownObjective() bool { return s.request.TTFT > 0 && !s.entry.defaultObjective }

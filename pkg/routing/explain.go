@@ -147,8 +147,8 @@ func (rt *Router) explain(s *search, decode, prefill *candidate, prefills *candi
 		switch {
 		case s.allPromptsOnPrefill:
 			reason += "; requests are refused for want of time, and prefill and decode workers apart serve more of them than all workers alike"
-		case o.delaysMs > 0:
-			reason += fmt.Sprintf(", which would delay others there by %.1f ms in all", o.delaysMs)
+		case o.delaysOthersMs > 0:
+			reason += fmt.Sprintf(", which would delay others there by %.1f ms in all", o.delaysOthersMs)
 		case o.firstMs < prefill.firstMs:
 			reason += ", which is too near to tell apart"
 		}

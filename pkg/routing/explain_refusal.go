@@ -8,18 +8,18 @@ import (
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 )
 
-// lacks notes what a request waits for, or is refused for, that no worker of those that were looked
+// noteLack notes what a request waits for, or is refused for, that no worker of those that were looked
 // at can take; prefills is nil if it lacks a decode worker.
-func (rt *Router) lacks(s *search, decodes, prefills *candidates) {
+func (rt *Router) noteLack(s *search, decodes, prefills *candidates) {
 	e, of := s.entry, cmp.Or(prefills, decodes)
 	if of.fitness == later {
-		if e.kept != "" {
+		if e.waitsFor != "" {
 			return
 		}
-		e.kept = of.reason
+		e.waitsFor = of.reason
 		if fittest := of.fittest(); len(fittest) > 0 {
 			c := fittest[0]
-			e.kept = c.worker.ref.ID + ": " + c.reason + rt.occupants(c.worker)
+			e.waitsFor = c.worker.ref.ID + ": " + c.reason + rt.occupants(c.worker)
 		}
 		return
 	}
@@ -31,9 +31,9 @@ func (rt *Router) lacks(s *search, decodes, prefills *candidates) {
 	e.refused.Candidates, e.refused.Others = s.shown(decodes, nil, prefills, nil)
 }
 
-// wouldMiss notes of a request that is refused for its objective what its first token would wait
+// noteMiss notes of a request that is refused for its objective what its first token would wait
 // for.
-func (rt *Router) wouldMiss(s *search, decodes, prefills *candidates, decode, prefill *candidate, aheadMs float64) {
+func (rt *Router) noteMiss(s *search, decodes, prefills *candidates, decode, prefill *candidate, aheadMs float64) {
 	if rt.config.OmitCandidates {
 		return
 	}
@@ -61,14 +61,14 @@ func inMilliseconds(d time.Duration) float64 { return float64(d) / float64(time.
 
 // outwaited is the decision on a request whose wait is over.
 func (e *entry) outwaited(now time.Time) *controlv1.Decision {
-	if e.kept == "" {
+	if e.waitsFor == "" {
 		return nil
 	}
 	return &controlv1.Decision{Reason: e.waitedFor(now.Sub(e.enqueued))}
 }
 
 func (e *entry) waitedFor(d time.Duration) string {
-	return fmt.Sprintf("it waited %.1f ms at the router: %s", inMilliseconds(d), e.kept)
+	return fmt.Sprintf("it waited %.1f ms at the router: %s", inMilliseconds(d), e.waitsFor)
 }
 
 // occupants says whose requests a worker has, as far as they are this router's.

@@ -33,7 +33,7 @@ func (rt *Router) Expecting() (requests int, adds bool) {
 
 // Others is how many requests of other routers count on a worker, and their prompt tokens.
 func (rt *Router) Others(ref Ref) (requests, tokens int) {
-	others, _ := rt.worker(ref).others()
+	others, _ := rt.worker(ref).ofOtherRouters()
 	return others.count, others.tokens
 }
 

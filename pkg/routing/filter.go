@@ -41,17 +41,17 @@ type finding struct {
 	// What a search asks of the worker's load, several times, is found out once: fresh says that its
 	// last report is to be believed, others what other routers sent there that it does not count,
 	// and prompts the share of its time that their prompts take.
-	fresh   bool
-	load    estimate
-	others  sums
-	prompts float64
+	fresh          bool
+	load           estimate
+	ofOtherRouters loadSum
+	prompts        float64
 }
 
 // find finds out how busy a worker is.
 func (rt *Router) find(now time.Time, w *worker) finding {
 	f := finding{worker: w, fresh: w.fresh(now, rt.config.LoadStale)}
-	f.others, f.prompts = w.others()
-	f.load = w.estimateWith(f.fresh, &f.others)
+	f.ofOtherRouters, f.prompts = w.ofOtherRouters()
+	f.load = w.estimateWith(f.fresh, &f.ofOtherRouters)
 	return f
 }
 
@@ -257,8 +257,8 @@ func (rt *Router) check(s *search, role controlv1.Role, model Model, c *finding,
 	if full && (w.full(w.account(), blocks) || !w.probeDue(s, rt.config)) {
 		return later, w.fullWhy(load, blocks)
 	}
-	load.sequences -= c.others.count
-	load.free += c.others.blocks
+	load.sequences -= c.ofOtherRouters.count
+	load.free += c.ofOtherRouters.blocks
 	c.probe = w.full(load, blocks) // else other routers say so, not its reports
 	switch {
 	case w.avoided(now):

@@ -9,12 +9,12 @@ import (
 )
 
 // A request whose first token is late may have a hedged attempt beside the first (pkg/joining). It is
-// late after hedgeOne of twenty predictions of its role would have come true. The hedged attempt is
+// late when all but one in hedgeOne predictions of its role would have come true. The hedged attempt is
 // refused where it could make matters worse: it takes a share of the requests at most, and only
 // room that nobody else wants.
 
 const (
-	// hedgeOne is of how many first tokens one is late.
+	// hedgeOne: one in so many first tokens is late.
 	hedgeOne = 20
 	// hedgeLeast is how late is too short to be worth a hedged attempt.
 	hedgeLeast = 5 * time.Millisecond
@@ -47,7 +47,7 @@ func (h *hedges) enough(again bool) bool { return h.left >= 1 && (again || h.lef
 
 // hedgeAfter is how long after its dispatch a request is to be hedged; 0: it is not.
 func (rt *Router) hedgeAfter(r *Request, first *candidate) time.Duration {
-	if rt.config.HedgeShare <= 0 || !rt.chooses.late() || r.Attempt > 0 || !first.measured {
+	if rt.config.HedgeShare <= 0 || !rt.policy.waitsAtRouter() || r.Attempt > 0 || !first.measured {
 		return 0
 	}
 	return max(milliseconds(first.firstMs*rt.hedges.late[byRole(first.worker.role())].factor()), hedgeLeast)
@@ -66,7 +66,7 @@ func (rt *Router) hedge(now time.Time, e Hedge) {
 	case !rt.hedges.enough(e.Again) || rt.config.HedgeShare <= 0:
 		refuse(HedgeBudget, fmt.Sprintf("hedged attempts are %v of the requests, the limit", rt.config.HedgeShare))
 		return
-	case len(rt.queue.ids) > 0 || rt.heldElsewhere() > 0 || !rt.chooses.late():
+	case len(rt.queue.ids) > 0 || rt.heldElsewhere() > 0 || !rt.policy.waitsAtRouter():
 		refuse(HedgeNoCapacity, "requests wait for workers")
 		return
 	}

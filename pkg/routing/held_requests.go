@@ -13,7 +13,7 @@ import (
 // ceilingMs is how long a prompt may wait at a worker: as long as a report may be old, until the
 // next one, and for a step.
 func (s steps) ceilingMs() float64 {
-	return 2*reportSpacingMs + s.besides + min(float64(s.several)*s.tokenMs(), enough*s.besides)
+	return 2*reportSpacingMs + s.otherMs + min(float64(s.stepTokens)*s.tokenMs(), promptsPerBase*s.otherMs)
 }
 
 const reportSpacingMs = float64(reportSpacing / time.Millisecond)
@@ -32,7 +32,7 @@ func (rt *Router) holds(s *search, decode, prefill *candidate, aheadMs float64, 
 		e.workMs = max(first.workMs, leastWorkMs)
 		return true
 	}
-	if !rt.chooses.late() || e.request.Attempt > 0 {
+	if !rt.policy.waitsAtRouter() || e.request.Attempt > 0 {
 		return false
 	}
 	fresh := e.workMs == 0
@@ -45,14 +45,14 @@ func (rt *Router) holds(s *search, decode, prefill *candidate, aheadMs float64, 
 	if e.behind && (prefill != nil || s.runnerUp == nil) {
 		return true
 	}
-	// What goes before it elsewhere has what is free.
+	// Requests of other routers that go before it take what is free.
 	over, own := first.queueMs+s.elsewhereMs/float64(firsts)-first.ceilingMs, first.ownMs-first.ceilingMs
 	// Who was let in gets its first token in time, if need be before there is a place for the second.
 	late := !fresh && first.missesAfter(s, lastChanceMs)
 	if decode.measured && !late {
 		placeMs := decode.placeMs
 		if s.elsewhere > 0 {
-			placeMs = decode.worker.placeMs(decode.before+s.elsewhere/decodes, decode.lifeMs)
+			placeMs = decode.worker.placeMs(decode.before+s.elsewhere/decodes, decode.sequenceMs)
 		}
 		over, own = max(over, placeMs-decode.placeCeilingMs), max(own, decode.ownPlaceMs-decode.placeCeilingMs)
 	}
@@ -91,7 +91,7 @@ func (rt *Router) lookAhead(s *search) {
 func (s *search) waitMs(decode *candidate, firsts, decodes int) float64 {
 	ms := s.aheadMs / float64(firsts)
 	if before := decode.before + s.ahead/decodes; decode.measured && s.entry.workMs == 0 {
-		ms = max(ms, decode.worker.placeMs(before, decode.lifeMs)-decode.placeCeilingMs)
+		ms = max(ms, decode.worker.placeMs(before, decode.sequenceMs)-decode.placeCeilingMs)
 	}
 	return max(ms, 0)
 }

@@ -10,8 +10,8 @@ import (
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 )
 
-// sums is what one request, or several, take of a worker.
-type sums struct {
+// loadSum is what one request, or several, take of a worker.
+type loadSum struct {
 	count   int // of how many
 	tokens  int // still to compute before its first token
 	blocks  int
@@ -22,9 +22,9 @@ type sums struct {
 	moving                    int // tokens whose KV is to be sent to it, or by it, and has not all arrived
 }
 
-// share is what one request takes of a worker.
-type share struct {
-	sums
+// requestLoad is what one request takes of a worker.
+type requestLoad struct {
+	loadSum
 	at time.Time
 	// task is its number there: load reports that count so many tasks count it. 0: the worker
 	// has not said yet that it has it, or is of a version that does not.
@@ -34,7 +34,7 @@ type share struct {
 	unseen int
 }
 
-func (s *sums) sum(o *sums, times int) {
+func (s *loadSum) add(o *loadSum, times int) {
 	s.count += times
 	s.tokens += times * o.tokens
 	s.blocks += times * o.blocks
@@ -44,19 +44,19 @@ func (s *sums) sum(o *sums, times int) {
 	s.moving += times * o.moving
 }
 
-func (w *worker) add(id string, s *share) {
+func (w *worker) add(id string, s *requestLoad) {
 	w.usedAt = s.at
 	w.own[id] = s
 	w.owned = len(w.own)
 	w.unseen = append(w.unseen, s)
 	w.elsewhere.tells[w.number] = true // of its prompt, too
 	s.unseen = len(w.unseen)
-	w.total.sum(&s.sums, 1)
-	w.unseenTotal.sum(&s.sums, 1)
+	w.total.add(&s.loadSum, 1)
+	w.unseenTotal.add(&s.loadSum, 1)
 }
 
-// seen says that the last report counts a share, or that it is gone.
-func (w *worker) seen(s *share) {
+// seen says that the last report counts a request, or that it is gone.
+func (w *worker) seen(s *requestLoad) {
 	if s.unseen == 0 {
 		return
 	}
@@ -65,7 +65,7 @@ func (w *worker) seen(s *share) {
 	w.unseen[s.unseen-1], moved.unseen = moved, s.unseen
 	w.unseen[last], w.unseen = nil, w.unseen[:last]
 	s.unseen = 0
-	w.unseenTotal.sum(&s.sums, -1)
+	w.unseenTotal.add(&s.loadSum, -1)
 }
 
 // computed says that a request's prompt needs no more work here.
@@ -98,7 +98,7 @@ func (w *worker) remove(id string) {
 	delete(w.own, id)
 	w.owned = len(w.own)
 	w.seen(s)
-	w.total.sum(&s.sums, -1)
+	w.total.add(&s.loadSum, -1)
 }
 
 // doubling is how long to leave something alone that has failed times before.
@@ -131,9 +131,9 @@ func (w *worker) report(now time.Time, report *controlv1.LoadReport, config Conf
 	return goesOn || after.sequences < before.sequences || after.tokens < before.tokens || after.free > before.free
 }
 
-// countedIn reports whether a load report counts a share. One that came is believed to, after a
-// while, where the worker's version does not say.
-func (s *share) countedIn(report *controlv1.LoadReport, now time.Time, lag time.Duration) bool {
+// countedIn reports whether a load report counts a request. Where the worker's version does not say,
+// it is taken to count one that the worker began with a while ago.
+func (s *requestLoad) countedIn(report *controlv1.LoadReport, now time.Time, lag time.Duration) bool {
 	switch tasks := report.GetTasks(); {
 	case tasks == 0:
 		return now.Sub(s.at) >= lag
@@ -168,17 +168,17 @@ type estimate struct {
 // estimate combines the last report, if it is fresh, with what this router and others sent
 // since; without one, it is this router's own account.
 func (w *worker) estimate(now time.Time, stale time.Duration) estimate {
-	others, _ := w.others()
+	others, _ := w.ofOtherRouters()
 	return w.estimateWith(w.fresh(now, stale), &others)
 }
 
 // estimateWith is estimate for who has asked whether the report is fresh, and what others sent.
-func (w *worker) estimateWith(fresh bool, others *sums) estimate {
+func (w *worker) estimateWith(fresh bool, others *loadSum) estimate {
 	if !fresh {
 		return w.account()
 	}
 	e := w.reads
-	for _, unseen := range [...]*sums{&w.unseenTotal, others} {
+	for _, unseen := range [...]*loadSum{&w.unseenTotal, others} {
 		e.sequences += unseen.count
 		e.tokens += unseen.tokens
 		e.context += unseen.context
@@ -201,7 +201,7 @@ func (w *worker) account() estimate {
 // it takes the shorter ones first.
 func (w *worker) ahead(fresh bool, lacks int) (tokens int) {
 	length := min(bits.Len(uint(max(lacks, 0))), len(w.prompts)-1)
-	add := func(s *share) {
+	add := func(s *requestLoad) {
 		if bits.Len(uint(s.tokens)) <= length {
 			tokens += s.tokens
 		}

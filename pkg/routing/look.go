@@ -19,13 +19,13 @@ const (
 // look filters and scores the workers of a role. All of them are looked at unless those of a
 // sample may take the request, so that no sample refuses it.
 func (rt *Router) look(s *search, role controlv1.Role, to *worker) *candidates {
-	c := rt.some(s, role, rt.ofRole(role), to)
+	c := rt.filterSome(s, role, rt.ofRole(role), to)
 	rt.score(s, role, c.all)
 	return c
 }
 
-// some filters workers, or a sample of them.
-func (rt *Router) some(s *search, role controlv1.Role, workers []*worker, to *worker) *candidates {
+// filterSome filters workers, or a sample of them.
+func (rt *Router) filterSome(s *search, role controlv1.Role, workers []*worker, to *worker) *candidates {
 	if len(workers) > lookMost {
 		aggregated := workers[0].role() != role // prefill workers are to do what decode workers do
 		if c := rt.filter(s, role, rt.sample(s, workers, lookMost, func(w *worker) bool { return w.takesAggregated || !aggregated }), to); c.fitness == fit {
@@ -88,7 +88,7 @@ type holder struct {
 
 // holders are the workers of a role that hold the most of a request's prompt, the most first.
 func (rt *Router) holders(s *search, role controlv1.Role) []holder {
-	out := rt.held[:0]
+	out := rt.holderScratch[:0]
 	before := func(a, b holder) int {
 		return cmp.Or(cmp.Compare(b.tokens, a.tokens), byID(a.worker, b.worker))
 	}
@@ -112,6 +112,6 @@ func (rt *Router) holders(s *search, role controlv1.Role) []holder {
 			}
 		}
 	}
-	rt.held = out
+	rt.holderScratch = out
 	return out
 }

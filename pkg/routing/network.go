@@ -180,11 +180,11 @@ func (rt *Router) transferMs(now time.Time, w *worker, tokens int) float64 {
 	return float64(tokens) * w.bytesPerToken / rt.speedOf(now, w)
 }
 
-// arrives predicts how long after its first token the KV of a prompt has arrived, of which so many
-// tokens are sent. It is sent while the prompt is computed, within prefillMs of the firstMs until then,
-// and after the KV that other prompts have to send by the same networks. from is nil where it is not
-// chosen yet.
-func (rt *Router) arrives(c *cost, now time.Time, from, to *finding, tokens int, firstMs, prefillMs float64) {
+// predictTransfer predicts how long after the first token the last KV of a prompt arrives, of which so
+// many tokens are sent. The first token comes after firstMs, of which the prompt is computed, and its KV
+// sent, in prefillMs. The KV of other prompts that use the same networks goes before it. from is nil
+// where no prefill worker is chosen yet.
+func (rt *Router) predictTransfer(c *cost, now time.Time, from, to *finding, tokens int, firstMs, prefillMs float64) {
 	c.bytesPerMs = rt.speedOf(now, to.worker)
 	before := to.movingMs(c.bytesPerMs)
 	if from != nil {
@@ -199,24 +199,24 @@ func (rt *Router) arrives(c *cost, now time.Time, from, to *finding, tokens int,
 	c.transferMs = max(before+ms-firstMs, ms-prefillMs, 0)
 }
 
-// sends predicts when KV from each prefill worker would have arrived at a decode worker, and what
-// that means for the second token.
-func (rt *Router) sends(s *search, decode *candidate, prefills *candidates) {
+// predictTransfers predicts when KV from each prefill worker would have arrived at a decode worker, and
+// what that costs the second token.
+func (rt *Router) predictTransfers(s *search, decode *candidate, prefills *candidates) {
 	for i := range prefills.all {
 		c := &prefills.all[i]
-		rt.arrives(&c.cost, s.now, &c.finding, &decode.finding, decode.uncached, c.firstMs, c.prefillMs)
+		rt.predictTransfer(&c.cost, s.now, &c.finding, &decode.finding, decode.uncached, c.firstMs, c.prefillMs)
 		late := decode.cost
-		c.totalMs += late.waitsFor(c, s.request.MaxNew)
+		c.totalMs += late.addTransferWait(c, s.request.MaxNew)
 		if _, tpot := s.entry.objective(&late); tpot > 0 && late.measured && s.request.Attempt == 0 {
 			c.misses = c.misses || late.lateToken(late.doubtToken) > tpot
 		}
 	}
 }
 
-// waitsFor adds to the cost of a decode worker what its second token comes later with KV from a
-// prefill worker, and returns it, milliseconds.
-func (c *cost) waitsFor(prefill *candidate, maxNew int) float64 {
+// addTransferWait adds to the cost of a decode worker how much later its second token comes because of
+// the KV from a prefill worker, and returns that, milliseconds.
+func (c *cost) addTransferWait(prefill *candidate, maxNew int) float64 {
 	later := max(prefill.transferMs-max(c.placeMs, c.transferMs), 0)
-	c.secondLater(later, maxNew)
+	c.delaySecondToken(later, maxNew)
 	return later
 }

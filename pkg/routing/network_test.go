@@ -46,7 +46,7 @@ func (m *mesh) begin(from, to *worker, tokens int) string {
 	id := fmt.Sprint("r", m.Router.number)
 	m.running[id] = &dispatched{prefill: from, decode: to, at: m.now, moves: tokens}
 	for _, w := range [...]*worker{from, to} {
-		w.add(id, &share{at: m.now, sums: sums{count: 1, context: tokens, moving: tokens}})
+		w.add(id, &requestLoad{at: m.now, loadSum: loadSum{count: 1, context: tokens, moving: tokens}})
 	}
 	return id
 }
@@ -210,7 +210,7 @@ func TestWhenKVArrives(t *testing.T) {
 			c.do(m)
 			var got cost
 			from, to := m.find(m.now, m.prefill[0]), m.find(m.now, m.decode[0])
-			m.arrives(&got, m.now, &from, &to, tokens, c.firstMs, c.promptMs)
+			m.predictTransfer(&got, m.now, &from, &to, tokens, c.firstMs, c.promptMs)
 			if got.transferMs != c.want || got.bytesPerMs != speed {
 				t.Errorf("%v ms at %v bytes a millisecond, want %v", got.transferMs, got.bytesPerMs, c.want)
 			}
@@ -224,7 +224,7 @@ func TestAGuessIsTried(t *testing.T) {
 	predicted := func() float64 {
 		var c cost
 		from, to := m.find(m.now, m.prefill[0]), m.find(m.now, m.decode[0])
-		m.arrives(&c, m.now, &from, &to, 1000, 0, 0)
+		m.predictTransfer(&c, m.now, &from, &to, 1000, 0, 0)
 		return c.transferMs
 	}
 	if got := predicted(); got != 0 {

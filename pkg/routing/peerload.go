@@ -41,17 +41,17 @@ type telling struct {
 	shares int       // in the last report
 }
 
-// told is what another router said last.
-type told struct {
+// otherRouter is what another router said last.
+type otherRouter struct {
 	router string
 	epoch  uint64
 	trust  trust
 	at     time.Time // when it did
 	// refusedAt is when it last refused a request for want of time.
 	refusedAt time.Time
-	report    uint64      // the number of the last one, among those of all routers; 0: nothing counts
-	shares    []toldShare // by the workers' numbers
-	sent      []share     // of shares; at most sentMost
+	report    uint64        // the number of the last one, among those of all routers; 0: nothing counts
+	shares    []toldShare   // by the workers' numbers
+	sent      []requestLoad // of shares; at most sentMost
 	held      []heldWork
 }
 
@@ -69,31 +69,31 @@ func (rt *Router) learnRouters(e ViewChanged) {
 	if rt.config.Router == "" {
 		return
 	}
-	before := rt.others
-	rt.others = make([]*told, 0, len(before))
+	before := rt.otherRouters
+	rt.otherRouters = make([]*otherRouter, 0, len(before))
 	for _, r := range e.Workers {
 		id := r.GetId()
-		at, known := rt.other(id)
-		if known || r.GetRole() != controlv1.Role_ROLE_ROUTER || id == rt.config.Router || len(rt.others) == maxPeers {
+		at, known := rt.findRouter(id)
+		if known || r.GetRole() != controlv1.Role_ROLE_ROUTER || id == rt.config.Router || len(rt.otherRouters) == maxPeers {
 			continue
 		}
-		t := &told{router: id, epoch: r.GetEpoch()}
-		if i := slices.IndexFunc(before, func(o *told) bool { return o.router == id && o.epoch == t.epoch }); i >= 0 {
+		t := &otherRouter{router: id, epoch: r.GetEpoch()}
+		if i := slices.IndexFunc(before, func(o *otherRouter) bool { return o.router == id && o.epoch == t.epoch }); i >= 0 {
 			t = before[i]
 		}
-		rt.others = slices.Insert(rt.others, at, t)
+		rt.otherRouters = slices.Insert(rt.otherRouters, at, t)
 	}
 	for _, t := range before {
-		if !slices.Contains(rt.others, t) {
+		if !slices.Contains(rt.otherRouters, t) {
 			rt.elsewhere.forget(t)
 		}
 	}
 	rt.refused()
 }
 
-// other is the place of a router among the others, which are sorted by id.
-func (rt *Router) other(id string) (at int, is bool) {
-	return slices.BinarySearchFunc(rt.others, id, func(t *told, id string) int { return strings.Compare(t.router, id) })
+// findRouter is the place of a router among the others, which are sorted by id.
+func (rt *Router) findRouter(id string) (at int, is bool) {
+	return slices.BinarySearchFunc(rt.otherRouters, id, func(t *otherRouter, id string) int { return strings.Compare(t.router, id) })
 }
 
 // tell tells the other routers what they have to know, if there are some and it is time.
@@ -113,7 +113,7 @@ func (rt *Router) tell(now time.Time) {
 			continue
 		}
 		w := n.worker
-		prompts := w.prompted.share(now)
+		prompts := w.promptTime.share(now)
 		if len(w.unseen) == 0 && prompts < promptsTell {
 			rt.elsewhere.tells[n.number] = false
 			continue
@@ -137,7 +137,7 @@ func (rt *Router) tell(now time.Time) {
 // tellDue is when the other routers are to be told again; zero: there are none.
 func (rt *Router) tellDue() time.Time {
 	switch {
-	case len(rt.others) == 0:
+	case len(rt.otherRouters) == 0:
 		return time.Time{}
 	case rt.telling.news:
 		return rt.telling.at.Add(tellEvery)
@@ -186,11 +186,11 @@ func (q *queue) tell(now time.Time) (out []*controlv1.HeldRequests) {
 // routerReported takes in what another router says.
 func (rt *Router) routerReported(now time.Time, report *controlv1.RouterReport) {
 	origin := report.GetOrigin()
-	at, known := rt.other(origin.GetId())
-	if !known || rt.others[at].epoch != origin.GetEpoch() {
+	at, known := rt.findRouter(origin.GetId())
+	if !known || rt.otherRouters[at].epoch != origin.GetEpoch() {
 		return
 	}
-	t := rt.others[at]
+	t := rt.otherRouters[at]
 	switch t.trust.judge(now, origin.GetSequence(), report, tellEvery) {
 	case ignored:
 		return
@@ -228,7 +228,7 @@ func (rt *Router) routerReported(now time.Time, report *controlv1.RouterReport) 
 			if left--; left < 0 {
 				break
 			}
-			s := share{at: now, task: sent.GetTask(), sums: sums{
+			s := requestLoad{at: now, task: sent.GetTask(), loadSum: loadSum{
 				count: 1, tokens: clampInt(uint64(sent.GetPromptTokens())),
 				context: clampInt(uint64(sent.GetContextTokens())), blocks: clampInt(uint64(sent.GetBlocks())),
 			}}
@@ -262,7 +262,7 @@ func (rt *Router) routerReported(now time.Time, report *controlv1.RouterReport) 
 
 // aheadElsewhere is what waits at other routers and goes before e.
 func (rt *Router) aheadElsewhere(e *entry) (requests int, ms float64) {
-	for _, t := range rt.others {
+	for _, t := range rt.otherRouters {
 		for i := range t.held {
 			if h := &t.held[i]; h.before(e) {
 				requests += h.requests
@@ -275,7 +275,7 @@ func (rt *Router) aheadElsewhere(e *entry) (requests int, ms float64) {
 
 // heldElsewhere is how many requests wait at other routers.
 func (rt *Router) heldElsewhere() (requests int) {
-	for _, t := range rt.others {
+	for _, t := range rt.otherRouters {
 		for i := range t.held {
 			requests += t.held[i].requests
 		}
@@ -295,7 +295,7 @@ func (h *heldWork) before(e *entry) bool {
 
 // Peers is how many other routers have told something lately.
 func (rt *Router) Peers(now time.Time) (n int) {
-	for _, t := range rt.others {
+	for _, t := range rt.otherRouters {
 		if t.trust.sequence > 0 && now.Sub(t.trust.sequenceAt) <= 2*tellAlive {
 			n++
 		}

@@ -9,7 +9,7 @@ import (
 // many workers, so each router's is a table by the workers' numbers, and the sums over them are
 // made when somebody asks.
 type elsewhere struct {
-	told []*told // those of which something counts, by when they said it
+	told []*otherRouter // those of which something counts, by when they said it
 	// numbers are how many numbers of workers there were, free those that are not used.
 	numbers int
 	free    []int
@@ -80,7 +80,7 @@ func (x *elsewhere) find(order []*worker, ref Ref, at int) (*numbered, int) {
 }
 
 // said has what a router said count from now on, as a report with nothing in it.
-func (x *elsewhere) said(now time.Time, t *told, report uint64) {
+func (x *elsewhere) said(now time.Time, t *otherRouter, report uint64) {
 	x.forget(t)
 	t.at, t.report = now, report
 	if missing := x.numbers - len(t.shares); missing > 0 {
@@ -90,8 +90,8 @@ func (x *elsewhere) said(now time.Time, t *told, report uint64) {
 }
 
 // forget has nothing of what a router said count any more.
-func (x *elsewhere) forget(t *told) {
-	x.told = slices.DeleteFunc(x.told, func(o *told) bool { return o == t })
+func (x *elsewhere) forget(t *otherRouter) {
+	x.told = slices.DeleteFunc(x.told, func(o *otherRouter) bool { return o == t })
 	t.report, t.sent, t.held = 0, t.sent[:0], t.held[:0]
 }
 
@@ -103,7 +103,7 @@ func (x *elsewhere) expire(before time.Time) {
 }
 
 // share is what counts of a worker; nil: nothing does.
-func (t *told) share(w *worker) *toldShare {
+func (t *otherRouter) share(w *worker) *toldShare {
 	if w.number < len(t.shares) && t.shares[w.number].report == t.report {
 		return &t.shares[w.number]
 	}
@@ -111,32 +111,32 @@ func (t *told) share(w *worker) *toldShare {
 }
 
 // of are the requests that a share is of.
-func (t *told) of(s *toldShare) []share { return t.sent[s.sent.from:s.sent.to] }
+func (t *otherRouter) of(s *toldShare) []requestLoad { return t.sent[s.sent.from:s.sent.to] }
 
-// others is the sum of what other routers say that they sent and the last load report does not
-// count, and the share of the worker's time that their prompts took.
-func (w *worker) others() (sent sums, prompts float64) {
+// ofOtherRouters is the sum of the requests that other routers say they sent and that the last load
+// report does not count, and the share of the worker's time that their prompts took.
+func (w *worker) ofOtherRouters() (sent loadSum, prompts float64) {
 	for _, t := range w.elsewhere.told {
 		if s := t.share(w); s != nil {
 			prompts += s.prompts
 			for i := s.sent.from; i < s.sent.to; i++ {
-				sent.sum(&t.sent[i].sums, 1)
+				sent.add(&t.sent[i].loadSum, 1)
 			}
 		}
 	}
 	return sent, prompts
 }
 
-// counted takes in that a report counts so many tasks and the last one counted fewer: what other
-// routers sent is among them. If there are some that nobody is known to have sent, each request
-// without a number may be one. Then none of these counts until its router says more: rather too few
-// for a moment than one twice.
+// counted takes in that a load report counts so many tasks, and the last one counted before. What other
+// routers sent and it counts now no longer counts here. If it counts tasks that nobody is known to have
+// sent, each request without a number may be one of them: then none of these counts until its router
+// says more. For a moment that is too few, which is better than to count one twice.
 func (w *worker) counted(before, tasks uint64) {
 	if tasks <= before {
 		return
 	}
 	unknown := int64(tasks - before)
-	known := func(s *share) {
+	known := func(s *requestLoad) {
 		if s.task > before && s.task <= tasks {
 			unknown--
 		}
@@ -147,7 +147,7 @@ func (w *worker) counted(before, tasks uint64) {
 	w.eachOther(known)
 	for _, t := range w.elsewhere.told {
 		if s := t.share(w); s != nil {
-			left := slices.DeleteFunc(t.of(s), func(s share) bool {
+			left := slices.DeleteFunc(t.of(s), func(s requestLoad) bool {
 				return s.task > 0 && s.task <= tasks || s.task == 0 && unknown > 0
 			})
 			s.sent.to = s.sent.from + int32(len(left))
@@ -157,7 +157,7 @@ func (w *worker) counted(before, tasks uint64) {
 
 // eachOther calls do with each request that another router sent and the last load report does not
 // count.
-func (w *worker) eachOther(do func(*share)) {
+func (w *worker) eachOther(do func(*requestLoad)) {
 	for _, t := range w.elsewhere.told {
 		if s := t.share(w); s != nil {
 			for i := range t.of(s) {

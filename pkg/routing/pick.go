@@ -7,7 +7,7 @@ import (
 
 // pick has the policy choose, and draws one of those that are equal to it.
 func (rt *Router) pick(options []*candidate) *candidate {
-	near := rt.chooses.near(rt, options)
+	near := rt.policy.near(rt, options)
 	return near[rt.random.IntN(len(near))]
 }
 

@@ -17,8 +17,8 @@ type policy interface {
 	// near are those of options between which chance decides. There are options, and they
 	// may be put into another order.
 	near(rt *Router, options []*candidate) []*candidate
-	// late: a request waits at the router rather than at a worker.
-	late() bool
+	// waitsAtRouter: a request waits at the router rather than at a worker.
+	waitsAtRouter() bool
 	// mode is that of requests that ask for none; MODE_AUTO: whatever costs less.
 	mode() inferencev1.Mode
 }
@@ -62,7 +62,7 @@ func (rt *Router) mode(r *Request) inferencev1.Mode {
 	if r.Mode == inferencev1.Mode_MODE_AGGREGATED || r.Mode == inferencev1.Mode_MODE_DISAGGREGATED {
 		return r.Mode
 	}
-	return rt.chooses.mode()
+	return rt.policy.mode()
 }
 
 // least are the candidates of the least value.

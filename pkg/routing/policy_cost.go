@@ -9,7 +9,7 @@ import (
 // leastCost chooses by the predicted cost, and refuses what would miss its objective.
 type leastCost struct{ of inferencev1.Mode }
 
-func (leastCost) late() bool { return true }
+func (leastCost) waitsAtRouter() bool { return true }
 
 func (p leastCost) mode() inferencev1.Mode { return p.of }
 
@@ -36,13 +36,13 @@ func (leastCost) near(rt *Router, options []*candidate) []*candidate {
 		}
 	}
 	limit := rt.nearLimit(best)
-	near := rt.near[:0]
+	near := rt.nearScratch[:0]
 	for _, c := range options {
 		if c.totalMs <= limit {
 			near = append(near, c)
 		}
 	}
-	rt.near = near
+	rt.nearScratch = near
 	if len(near) == 0 {
 		near = options // the costs are NaN
 	}

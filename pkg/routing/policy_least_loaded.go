@@ -5,7 +5,7 @@ import inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 // leastLoaded chooses the worker with the fewest sequences, running and waiting.
 type leastLoaded struct{}
 
-func (leastLoaded) late() bool { return false }
+func (leastLoaded) waitsAtRouter() bool { return false }
 
 func (leastLoaded) mode() inferencev1.Mode { return inferencev1.Mode_MODE_AUTO }
 

@@ -6,7 +6,7 @@ import inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 // with the fewest sequences.
 type prefixAffinity struct{}
 
-func (prefixAffinity) late() bool { return false }
+func (prefixAffinity) waitsAtRouter() bool { return false }
 
 func (prefixAffinity) mode() inferencev1.Mode { return inferencev1.Mode_MODE_AUTO }
 

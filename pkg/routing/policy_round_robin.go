@@ -5,7 +5,7 @@ import inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 // roundRobin gives workers requests in turn: the next to the one whose last is longest ago.
 type roundRobin struct{}
 
-func (roundRobin) late() bool { return false }
+func (roundRobin) waitsAtRouter() bool { return false }
 
 func (roundRobin) mode() inferencev1.Mode { return inferencev1.Mode_MODE_AUTO }
 

@@ -20,7 +20,7 @@ type demand struct {
 	prompt float64 // tokens of a prompt that no worker holds
 	most   float64 // tokens that an answer may have
 	share  float64 // of which an answer has this share
-	each   float64 // the time that a token may take, of those that say so, milliseconds; 0: any
+	tpotMs float64 // that a token may take, of requests that say so; 0: any
 	// prompts are those that prefill workers compute, and sent those of them whose KV they send.
 	prompts, sent rate
 
@@ -61,17 +61,17 @@ func (rt *Router) asked(r *Request, lacks int) {
 	each := float64(r.TPOT) / float64(time.Millisecond)
 	d := rt.demands[r.Model]
 	if d == nil {
-		rt.demands[r.Model] = &demand{prompt: float64(lacks), most: float64(r.MaxNew), share: 1, each: each}
+		rt.demands[r.Model] = &demand{prompt: float64(lacks), most: float64(r.MaxNew), share: 1, tpotMs: each}
 		return
 	}
 	d.prompt += (float64(lacks) - d.prompt) / demandWeight
 	d.most += (float64(r.MaxNew) - d.most) / demandWeight
 	switch { // who takes any time says nothing about the others
 	case each == 0:
-	case d.each == 0:
-		d.each = each
+	case d.tpotMs == 0:
+		d.tpotMs = each
 	default:
-		d.each += (each - d.each) / demandWeight
+		d.tpotMs += (each - d.tpotMs) / demandWeight
 	}
 }
 
@@ -93,8 +93,8 @@ func (rt *Router) answered(model string, tokens, most int) {
 // answer is how many tokens an answer has.
 func (d *demand) answer() float64 { return max(d.most*d.share, 1) }
 
-// decodes is in how many steps an answer decodes: its first token comes of the prompt.
-func (d *demand) decodes() float64 { return max(d.answer()-1, 1) }
+// decodeSteps is in how many steps an answer decodes: its first token comes of the prompt.
+func (d *demand) decodeSteps() float64 { return max(d.answer()-1, 1) }
 
 // pool is what the workers of a role can do, on average.
 type pool struct {
@@ -123,7 +123,7 @@ func (rt *Router) pool(role controlv1.Role, model string, d *demand) pool {
 				answers = m
 			}
 		}
-		if role == controlv1.Role_ROLE_DECODE && guesses(m, int(d.prompt)) {
+		if role == controlv1.Role_ROLE_DECODE && extrapolates(m, int(d.prompt)) {
 			prompts, _ = rt.quickestStep(controlv1.Role_ROLE_PREFILL, w.version())
 		}
 		p.workers++
@@ -132,8 +132,8 @@ func (rt *Router) pool(role controlv1.Role, model string, d *demand) pool {
 		alone := w.steps(prompts, int(d.prompt), 0, 0)
 		p.promptMs += prompts.PromptMs(int(d.prompt), 0)
 		p.sendMs += rt.transferMs(rt.now, w, int(d.prompt))
-		p.answerMs += d.decodes() * (answers.PerTokenMs + answers.PerContextTokenMs*(d.prompt+d.answer()/2))
-		if ms := float64(alone.several) * alone.tokenMs(); ms > 0 {
+		p.answerMs += d.decodeSteps() * (answers.PerTokenMs + answers.PerContextTokenMs*(d.prompt+d.answer()/2))
+		if ms := float64(alone.stepTokens) * alone.tokenMs(); ms > 0 {
 			p.promptShare += ms / (ms + m.BaseMs)
 		}
 	}
@@ -184,20 +184,20 @@ func (d *demand) poolRates(prefill, decode pool) (mixed, split, computed float64
 	return mixed, split, computed
 }
 
-// rate is how many requests a millisecond workers with so many places serve, whose steps take at
-// least so long and may take as long as a token may: longer steps have more time for requests, but a
-// sequence keeps its place for one step less than it has tokens (Little's law). Its second token comes
-// lateMs later than its step.
+// rate is how many requests a millisecond workers with so many places serve. Their steps take leastMs
+// or more, up to what a token may take. Longer steps leave more time for requests, byTime, but fewer
+// sequences pass through the places: each keeps its own for one step less than it has tokens (Little's
+// law). The second token comes lateMs later than its step.
 func (d *demand) rate(leastMs, places, lateMs float64, byTime func(stepMs float64) float64) float64 {
 	low := max(leastMs, shortestStepMs)
-	high := d.each*paceShare - lateMs/d.decodes()
-	if d.each == 0 {
+	high := d.tpotMs*paceShare - lateMs/d.decodeSteps()
+	if d.tpotMs == 0 {
 		high = longestStep * low
 	}
 	if high <= low {
 		return 0
 	}
-	byPlace := func(stepMs float64) float64 { return places / (d.decodes() * stepMs) }
+	byPlace := func(stepMs float64) float64 { return places / (d.decodeSteps() * stepMs) }
 	if byTime(high) <= byPlace(high) {
 		return byTime(high)
 	}
@@ -247,7 +247,7 @@ func (rt *Router) refusedHere(now time.Time) {
 // workers if that is news.
 func (rt *Router) refused() {
 	at := rt.refusedHereAt
-	for _, t := range rt.others {
+	for _, t := range rt.otherRouters {
 		if t.refusedAt.After(at) {
 			at = t.refusedAt
 		}

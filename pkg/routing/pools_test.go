@@ -19,7 +19,7 @@ func TestDemandOfMixedRequests(t *testing.T) {
 		rt.asked(&Request{Model: "m", MaxNew: 64, TPOT: first}, 256)
 		rt.asked(&Request{Model: "m", MaxNew: 64, TPOT: 25 * time.Millisecond}, 256)
 		rt.asked(&Request{Model: "m", MaxNew: 64}, 256)
-		if d := rt.demands["m"]; d.each != 25 || d.prompt != 256 || d.answer() != 64 {
+		if d := rt.demands["m"]; d.tpotMs != 25 || d.prompt != 256 || d.answer() != 64 {
 			t.Errorf("first %v: %+v", first, *d)
 		}
 	}
@@ -28,7 +28,7 @@ func TestDemandOfMixedRequests(t *testing.T) {
 // TestWorkersWithoutFixedTime: the rates of steps that take no time of their own are numbers.
 func TestWorkersWithoutFixedTime(t *testing.T) {
 	for _, each := range []float64{0, 25} {
-		d := demand{prompt: 256, most: 64, share: 1, each: each}
+		d := demand{prompt: 256, most: 64, share: 1, tpotMs: each}
 		p := pool{workers: 2, promptShare: 1, places: 8, promptMs: 20, answerMs: 5}
 		if mixed, split, _ := d.poolRates(p, p); !(mixed > 0) || !(split > 0) || math.IsInf(mixed, 0) || math.IsInf(split, 0) {
 			t.Errorf("each %v: %v and %v", each, mixed, split)
@@ -47,16 +47,16 @@ func TestUsesOfWorkers(t *testing.T) {
 			return pool{n, draw(1, 10), draw(0.5, 1), float64(n) * draw(4, 256), draw(1, 500), draw(1, 100), draw(0.1, 500)}
 		}
 		p, q := workers(), workers()
-		d := demand{prompt: 1, most: draw(2, 1000), share: draw(0.1, 1), each: draw(12, 200)}
+		d := demand{prompt: 1, most: draw(2, 1000), share: draw(0.1, 1), tpotMs: draw(12, 200)}
 		mixed, split, computed := d.poolRates(p, q)
 
 		var bestMixed, bestSplit float64
 		answer := max(d.most*d.share-1, 1) // the first token comes of the prompt
-		for step := max(p.baseMs, q.baseMs); step <= d.each*paceShare; step *= 1.0005 {
+		for step := max(p.baseMs, q.baseMs); step <= d.tpotMs*paceShare; step *= 1.0005 {
 			rate := (1-p.baseMs/step)*float64(p.workers)/(p.promptMs+p.answerMs) + (1-q.baseMs/step)*float64(q.workers)/(q.promptMs+q.answerMs)
 			bestMixed = max(bestMixed, min(rate, (p.places+q.places)/(answer*step)))
 		}
-		for step := q.baseMs; step <= d.each*paceShare; step *= 1.0005 {
+		for step := q.baseMs; step <= d.tpotMs*paceShare; step *= 1.0005 {
 			// Requests whose prompts come from prefill workers, and then those that come whole.
 			spare := (1 - q.baseMs/step) * float64(q.workers)
 			capacity := min(float64(p.workers)/p.sendMs, float64(q.workers)/q.sendMs)
@@ -64,7 +64,7 @@ func TestUsesOfWorkers(t *testing.T) {
 				sent := min(min(promptsMost, 1-promptsLess/math.Sqrt(float64(p.workers)))*float64(p.workers)*p.promptShare/p.promptMs, float64(tenth)/10*capacity)
 				busy := sent / capacity
 				late := max(max(p.sendMs, q.sendMs)*(1+busy/2/(1-busy))-p.promptMs, 0)
-				if step > d.each*paceShare-late/answer {
+				if step > d.tpotMs*paceShare-late/answer {
 					continue
 				}
 				sent = min(sent, spare/q.answerMs)
@@ -106,13 +106,13 @@ func TestUseAfterARefusal(t *testing.T) {
 // TestPacedSteps: beside sequences that want their tokens soon, prompts have what that leaves of a
 // step, and one block in some of them in any case.
 func TestPacedSteps(t *testing.T) {
-	s := steps{model: latency.Model{BaseMs: 20, PerTokenMs: 0.1}, chunk: 512, several: 2048, besides: 21}
+	s := steps{model: latency.Model{BaseMs: 20, PerTokenMs: 0.1}, chunk: 512, stepTokens: 2048, otherMs: 21}
 	for each, want := range map[float64]int{100: 512, 25: 55, 20: 4} {
-		if got := s.paced(each, 16); got.chunk != want || got.besides != s.besides {
+		if got := s.paced(each, 16); got.chunk != want || got.otherMs != s.otherMs {
 			t.Errorf("a token each %v ms: %+v, want %d tokens of a prompt", each, got, want)
 		}
 	}
-	free := steps{chunk: 512, several: 512}
+	free := steps{chunk: 512, stepTokens: 512}
 	if got := free.paced(25, 16); got != free {
 		t.Errorf("tokens that take no time: %+v", got)
 	}
@@ -148,7 +148,7 @@ func TestNoMoreDecodeThanHavePlaces(t *testing.T) {
 	if got, want := w.steps(m, 300, 150, 150*300), w.steps(m, 300, 100, 100*300); got != want {
 		t.Errorf("%+v with 150 of 100 places, %+v with 100", got, want)
 	}
-	if got := w.steps(m, 300, 50, 50*300).besides; got != 20+5+15 {
+	if got := w.steps(m, 300, 50, 50*300).otherMs; got != 20+5+15 {
 		t.Errorf("50 sequences: %v ms", got)
 	}
 }
@@ -170,7 +170,7 @@ func TestLateSecondTokens(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			got := cost{tpotMs: 0.9, mostMs: 0.95, leastMs: c.least}
 			for _, ms := range c.waits {
-				got.secondLater(ms, 16)
+				got.delaySecondToken(ms, 16)
 			}
 			if math.Abs(got.tpotMs-c.tpot) > 1e-9 || math.Abs(got.mostMs-c.most) > 1e-9 {
 				t.Errorf("a token takes %v ms, at most %v; want %v and %v", got.tpotMs, got.mostMs, c.tpot, c.most)
@@ -185,7 +185,7 @@ func TestDecodedLately(t *testing.T) {
 	some := func(n int) {
 		for range n {
 			now = now.Add(time.Second)
-			w.lives(now, time.Second)
+			w.decodedOne(now, time.Second)
 		}
 	}
 	expect := func(when string, want bool) {
@@ -195,18 +195,18 @@ func TestDecodedLately(t *testing.T) {
 		}
 	}
 	expect("at first", false)
-	some(livedLeast - 1)
+	some(decodedLeast - 1)
 	expect("after too few", false)
 	some(1)
 	expect("after enough", true)
-	now = now.Add(livedFor)
+	now = now.Add(decodedLatelyFor)
 	expect("some time after", false)
 	w.load = &controlv1.LoadReport{DecodingSequences: 1}
 	expect("while others decode", true)
 	w.load = nil
 	some(1)
 	expect("after one more", true)
-	now = now.Add(livedForget)
+	now = now.Add(decodedForget)
 	some(1)
 	expect("after one more, long after", false)
 }

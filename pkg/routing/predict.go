@@ -9,10 +9,9 @@ import (
 
 // trackRecord is how well a time of a worker is predicted.
 type trackRecord struct {
-	// late is the factor by which the time is longer than was predicted, at most, but in one of
-	// lateOne; 0 stands for 1. It grows by lateGain when one was longer and falls by a share of
-	// that when none was, so that it converges to that (stochastic approximation of a quantile;
-	// Robbins and Monro, 1951).
+	// late is the factor by which a time is longer than predicted in one of lateOne cases; 0 stands
+	// for 1. It grows by lateGain when a time was longer than that, and else falls by a share of
+	// lateGain, so that it converges (stochastic approximation of a quantile; Robbins and Monro, 1951).
 	late float64
 	// bias and deviation are the means of the relative error and of its size.
 	bias, deviation float64
@@ -24,7 +23,7 @@ const (
 	lateOne             = 10
 	lateGain            = 0.1
 	leastLate, mostLate = 0.5, 4
-	// errorWeight is of how many predictions the last is one in bias and deviation.
+	// errorWeight: the last prediction is one of so many in bias and deviation.
 	errorWeight = 64
 	// lateHalf is the half-life of what factorAt is above 1.
 	lateHalf = 5 * time.Second

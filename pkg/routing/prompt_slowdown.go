@@ -18,11 +18,11 @@ func (rt *Router) promptsPerMs(model string) (prompts, sent float64) {
 	return d.prompts.perSecond(rt.now) * each, d.sent.perSecond(rt.now) * each
 }
 
-// slowsMs is how much longer prompts take, all together, that come to a prefill worker while it
-// decodes a request's answer, of which so many come in a millisecond. That others decode there at all
-// costs most of it, and they end before long: each is taken to be the first, and adds its own tokens
-// to those of the others.
-func (rt *Router) slowsMs(s *search, c *candidate, prompts float64) float64 {
+// slowsPromptsMs is how much longer prompts take, all together, that come to a prefill worker while it
+// decodes a request's answer. So many come in a millisecond. Most of that is the cost of the first
+// sequence that decodes there. Others end before long, so each is charged as if it were the first, and
+// for its own tokens beside those of the others.
+func (rt *Router) slowsPromptsMs(s *search, c *candidate, prompts float64) float64 {
 	w := c.worker
 	model, known := w.measured()
 	if !known || prompts <= 0 {
@@ -36,10 +36,10 @@ func (rt *Router) slowsMs(s *search, c *candidate, prompts float64) float64 {
 		if decoding == 0 {
 			return steps.ms(tokens, 0) / (1 - min(prompts*steps.workMs(tokens), mostPrompts))
 		}
-		if each := s.entry.each; each > 0 && w.keepsTPOT {
+		if each := s.entry.tpot; each > 0 && w.keepsTPOT {
 			steps = steps.paced(float64(each)/float64(time.Millisecond), w.blockTokens)
 		}
-		return steps.ms(tokens, 0)/(1-min(prompts*steps.workMs(tokens), mostPrompts)) + steps.besides/2 // what is left of one
+		return steps.ms(tokens, 0)/(1-min(prompts*steps.workMs(tokens), mostPrompts)) + steps.otherMs/2 // what is left of one
 	}
 	longer := takes(1, s.request.Tokens) - takes(0, 0)
 	if load := &c.load; load.decoding > 0 {

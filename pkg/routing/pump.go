@@ -56,10 +56,10 @@ func (w *waits) of(key alike) *stuck {
 }
 
 const (
-	// triesMost is for how many requests that are alike workers are looked at in vain in one pump.
+	// triesMost: once so many requests that are alike found no worker in one pump, the others wait.
 	triesMost = 4
-	// overtakesMost is how many times what a request wants that lacks blocks goes before it, in
-	// smaller requests. From then on they wait until it has gone.
+	// overtakesMost: while a request lacks blocks, smaller ones may go before it, until they have had
+	// so many times the tokens that it wants. From then on they wait until it has gone.
 	overtakesMost = 4
 	// leastWorkMs is the prompt of a request that was looked at, at least.
 	leastWorkMs = 1e-3

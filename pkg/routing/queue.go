@@ -30,11 +30,9 @@ type entry struct {
 	// prefillMayAggregate: where pool is decode, some prefill worker may do all of it, too.
 	prefillMayAggregate bool
 	number              uint64
-	// unasked: its objective is that of the default class.
-	unasked bool
-	// each is the time of a token that workers are told it wants; 0: none.
-	each time.Duration
-	rank int // of its class
+	defaultObjective    bool          // it asked for none, and has that of the default class
+	tpot                time.Duration // that it asked for, which workers are told; 0: none
+	rank                int           // of its class
 	// version that its workers have to have; zero: none is known.
 	version Version
 	// prefixes is who holds how much of its prompt.
@@ -51,8 +49,8 @@ type entry struct {
 	behind bool
 	// barred: it may not go at all, since what goes now keeps another one waiting.
 	barred bool
-	// kept is what it waited for at first; empty: it has not waited for a worker.
-	kept string
+	// waitsFor is what it waited for at first, for people; empty: it has not waited for a worker.
+	waitsFor string
 	// refused is the decision that refuses it, as of the last search; nil: there is none.
 	refused *controlv1.Decision
 	// hedges is what it is a hedged attempt of; nil: it is none.

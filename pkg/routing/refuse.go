@@ -26,7 +26,7 @@ func (rt *Router) misses(s *search, decode, prefill *candidate, aheadMs float64)
 			rt.refusedHere(now)
 		}
 		limits := "slo." + name
-		if e.unasked {
+		if e.defaultObjective {
 			limits = "the " + name + " of class " + rt.config.DefaultClass + ","
 		}
 		advice := "retry later or ask for more time"
@@ -151,10 +151,10 @@ func (rt *Router) expired(now time.Time, e *entry) Refusal {
 			Message: fmt.Sprintf("the request's deadline passed after %s in the queue", waited)}
 	case !e.noWorkerSince.IsZero():
 		return rt.nobody(e)
-	case e.request.TTFT > 0 && !e.unasked && e.request.Attempt == 0 && e.workMs == 0 && now.Sub(e.request.Arrived) >= e.request.TTFT:
+	case e.request.TTFT > 0 && !e.defaultObjective && e.request.Attempt == 0 && e.workMs == 0 && now.Sub(e.request.Arrived) >= e.request.TTFT:
 		return Refusal{codes.ResourceExhausted, api.ReasonSLOUnattainable, "",
 			fmt.Sprintf("slo.ttft %s had passed before a worker could be chosen; ask for more time", e.request.TTFT), time.Second}
-	case e.request.TTFT > 0 && !e.unasked && e.request.Attempt == 0 && now.Sub(e.request.Arrived) >= e.request.TTFT:
+	case e.request.TTFT > 0 && !e.defaultObjective && e.request.Attempt == 0 && now.Sub(e.request.Arrived) >= e.request.TTFT:
 		return Refusal{codes.ResourceExhausted, api.ReasonSLOUnattainable, "",
 			fmt.Sprintf("no %s had capacity within slo.ttft %s; retry later or ask for more time", e.seeks(), e.request.TTFT), time.Second}
 	}

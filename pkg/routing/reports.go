@@ -147,7 +147,7 @@ func (rt *Router) taken(now time.Time, e Taken) bool {
 	if s := w.own[e.ID]; s != nil {
 		s.begun = now
 		if w == d.decode && d.prefill != nil {
-			w.reserveMs = average(w.reserveMs, now.Sub(s.at), lifeWeight)
+			w.reserveMs = average(w.reserveMs, now.Sub(s.at), averageWeight)
 		}
 	}
 	if w.probe.id != e.ID {

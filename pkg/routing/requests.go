@@ -19,7 +19,7 @@ type dispatched struct {
 	most            int       // tokens that it may generate
 	decode, prefill *worker   // prefill is nil in aggregated mode
 	moves           int       // tokens whose KV is sent from the one to the other
-	at, prompted    time.Time // when it was dispatched, and when its prompt was computed
+	at, promptedAt  time.Time // when it was dispatched, and when its prompt was computed
 	// first is the time from the one to the other and token that of each token after the first, as
 	// predicted; 0: it was not.
 	first, token time.Duration
@@ -89,7 +89,7 @@ func (rt *Router) entry(now time.Time, r Request) *entry {
 	}
 	rt.number++
 	e := &entry{
-		unasked: unasked, each: each, rank: slices.Index(ClassNames(), class), request: r, maxNew: r.MaxNew, enqueued: now, until: now.Add(rt.config.MaxQueueWait),
+		defaultObjective: unasked, tpot: each, rank: slices.Index(ClassNames(), class), request: r, maxNew: r.MaxNew, enqueued: now, until: now.Add(rt.config.MaxQueueWait),
 		pool: controlv1.Role_ROLE_DECODE, number: rt.number, prefixes: make(map[BlockKey]*prefix),
 	}
 	if !r.Deadline.IsZero() && r.Deadline.Before(e.until) {
@@ -113,15 +113,15 @@ func (rt *Router) queueHint(now time.Time) time.Duration {
 
 // TenantLimit is how many requests one tenant may have, waiting and running.
 func (rt *Router) TenantLimit() int {
-	if rt.policy != nil && rt.policy.TenantMaxRequests != nil {
-		return int(rt.policy.GetTenantMaxRequests())
+	if rt.operatorPolicy != nil && rt.operatorPolicy.TenantMaxRequests != nil {
+		return int(rt.operatorPolicy.GetTenantMaxRequests())
 	}
 	return rt.config.TenantMaxRequests
 }
 
 func (rt *Router) threshold() int {
-	if rt.policy != nil && rt.policy.DisaggregateMinTokens != nil {
-		return int(rt.policy.GetDisaggregateMinTokens())
+	if rt.operatorPolicy != nil && rt.operatorPolicy.DisaggregateMinTokens != nil {
+		return int(rt.operatorPolicy.GetDisaggregateMinTokens())
 	}
 	return rt.config.DisaggregateMinTokens
 }
@@ -154,7 +154,7 @@ func (rt *Router) promptDone(now time.Time, id string) (more bool) {
 	if !ok {
 		return false
 	}
-	d.prompted = now
+	d.promptedAt = now
 	rt.computed(now, id)
 	rt.firstCame(now, d, false)
 	d.decode.computed(id)
@@ -162,7 +162,7 @@ func (rt *Router) promptDone(now time.Time, id string) (more bool) {
 		d.decode.progressed(now)
 		return rt.begins(now, d.decode)
 	}
-	rt.disaggregatedPromptMs = average(rt.disaggregatedPromptMs, now.Sub(d.at), lifeWeight)
+	rt.disaggregatedPromptMs = average(rt.disaggregatedPromptMs, now.Sub(d.at), averageWeight)
 	d.prefill.computed(id)
 	d.prefill.progressed(now)
 	return rt.forgetPath(path{d.prefill.ref, d.decode.ref}) || rt.begins(now, d.prefill)
@@ -200,18 +200,18 @@ func (rt *Router) ended(now time.Time, e Ended) {
 	for _, failure := range e.Failures {
 		rt.failed(now, e.ID, failure)
 	}
-	if e.Lost && d.prompted.IsZero() {
+	if e.Lost && d.promptedAt.IsZero() {
 		rt.firstCame(now, d, true)
 	}
 	if e.Served {
 		rt.answered(d.model, e.Tokens, d.most)
 		rt.arrivals[d.model].answered(e.Tokens)
-		if !d.prompted.IsZero() {
+		if !d.promptedAt.IsZero() {
 			if e.Decoding > 0 {
-				d.decode.lives(now, e.Decoding)
+				d.decode.decodedOne(now, e.Decoding)
 			}
 			if d.token > 0 && e.Tokens >= tokensTell {
-				d.decode.tokens.observeAt(now, d.token, now.Sub(d.prompted)/time.Duration(e.Tokens-1))
+				d.decode.tokens.observeAt(now, d.token, now.Sub(d.promptedAt)/time.Duration(e.Tokens-1))
 			}
 		}
 		for _, w := range d.workers() {

@@ -15,19 +15,19 @@ type Router struct {
 	config Config
 	index  *kvcache.Index
 	random Rand
-	// chooses is Config.Policy or what policy says, which is what operators have changed.
-	chooses policy
-	policy  *controlv1.Policy
-	served  map[string][]*servedVersion // by model
+	// policy is that of operatorPolicy, which operators have changed, or else Config.Policy.
+	policy         policy
+	operatorPolicy *controlv1.Policy
+	served         map[string][]*servedVersion // by model
 	// pinnedOnce are the models of which a version was once fixed.
 	pinnedOnce map[string]bool
 	// peers are the other routers, by model, and disagreeing those that serve other versions.
-	peers       map[string][]peer
-	disagreeing map[string][]string
-	others      []*told // the other routers, by their ids
-	elsewhere   elsewhere
-	telling     telling
-	peerReports uint64 // of other routers, so far
+	peers        map[string][]peer
+	disagreeing  map[string][]string
+	otherRouters []*otherRouter // the other routers, by their ids
+	elsewhere    elsewhere
+	telling      telling
+	peerReports  uint64 // of other routers, so far
 	// pinsDue is when to see which versions are served; zero: nothing is to change.
 	pinsDue          time.Time
 	workers          map[string]*worker        // by id: a new incarnation replaces the old one
@@ -56,19 +56,19 @@ type Router struct {
 	disaggregatedPromptMs float64
 	speed                 speed // of KV between any two workers
 	// guessTriedAt is when KV was sent last while none was measured.
-	guessTriedAt time.Time
-	turns        uint64 // requests sent to workers, two where it is disaggregated
-	searches     uint64
-	lists        candidateLists
-	listings     int // answers to ListBlocks that are on their way
-	expected     expectations
-	near         []*candidate   // scratch of pick
-	hashes       []kvcache.Hash // scratch of blocks
-	samples      uint64         // drawn so far
-	sampled      []*worker      // the last one
-	warmed       int            // means nothing: sample has to do something with what it reads
-	held         []holder       // scratch of holders
-	quickest     [2]quickest    // of prefill and of decode workers
+	guessTriedAt  time.Time
+	turns         uint64 // requests sent to workers, two where it is disaggregated
+	searches      uint64
+	lists         candidateLists
+	listings      int // answers to ListBlocks that are on their way
+	expected      expectations
+	nearScratch   []*candidate   // scratch of pick
+	hashes        []kvcache.Hash // scratch of blocks
+	samples       uint64         // drawn so far
+	sampled       []*worker      // the last one
+	warmed        int            // means nothing: sample has to do something with what it reads
+	holderScratch []holder       // scratch of holders
+	quickest      [2]quickest    // of prefill and of decode workers
 	// usualFirst and usualToken are what came of predictions, as of workers' slowness, of prefill
 	// and of decode workers.
 	usualFirst, usualToken [2]usual
@@ -92,7 +92,7 @@ func New(config Config, random Rand) *Router {
 		config:      config,
 		index:       kvcache.NewIndex(config.IndexBlocks),
 		random:      random,
-		chooses:     policyOf(config.Policy),
+		policy:      policyOf(config.Policy),
 		workers:     make(map[string]*worker),
 		unanswered:  make(map[controlv1.Role]int),
 		queue:       queue{ids: make(map[string]*entry)},
@@ -200,24 +200,29 @@ func (rt *Router) take(now time.Time, event Event) (pump bool) {
 			rt.tenants.leave(w.request.Tenant)
 		}
 	case PolicyChanged:
-		rt.policy = e.Policy
-		rt.chooses = policyOf(cmp.Or(e.Policy.GetRouting(), rt.config.Policy))
+		rt.operatorPolicy = e.Policy
+		rt.policy = policyOf(cmp.Or(e.Policy.GetRouting(), rt.config.Policy))
 		rt.serveVersions(e.Policy)
 	case Tick:
-		due := rt.workersDue
-		ticks := !due.known || rt.unregistered || !due.ticks.IsZero() && !now.Before(due.ticks)
-		if ticks {
-			rt.workersDue.known = false
-			rt.expireWorkers(now)
-		}
-		if !rt.pathsDue.IsZero() && !now.Before(rt.pathsDue) {
-			rt.expirePaths(now)
-		}
-		if ticks {
-			rt.listAll(now)
-		}
+		rt.tick(now)
 	}
 	return true
+}
+
+// tick does what is due by now.
+func (rt *Router) tick(now time.Time) {
+	due := rt.workersDue
+	ticks := !due.known || rt.unregistered || !due.ticks.IsZero() && !now.Before(due.ticks)
+	if ticks {
+		rt.workersDue.known = false
+		rt.expireWorkers(now)
+	}
+	if !rt.pathsDue.IsZero() && !now.Before(rt.pathsDue) {
+		rt.expirePaths(now)
+	}
+	if ticks {
+		rt.listAll(now)
+	}
 }
 
 // Next is when a Tick is due, if nothing else happens.

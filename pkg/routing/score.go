@@ -32,15 +32,15 @@ type cost struct {
 	mostMs     float64 // the same if every step had as much of prompts as it may
 	leastMs    float64 // the same if no step had any, and what a late second token adds; infinite where no pace is kept
 	totalMs    float64 // to the first token, and for as many output tokens as count
-	// promptMs is what its prompt adds to the steps of a worker that does all of it, and delaysMs how much
+	// promptMs is what its prompt adds to the steps of a worker that does all of it, and delaysOthersMs how much
 	// longer that makes others wait who decode there, all together.
-	promptMs, delaysMs float64
-	decodeMs           float64 // what its output tokens add to the steps there
-	workMs             float64 // what its prompt takes of the time, among others
-	savedMs            float64 // what counts for it that its prompt is not computed elsewhere too
-	before             int     // sequences that have, or get, a place in the batch before it
-	lifeMs             float64 // how long sequences have theirs
-	placeMs            float64 // how long it waits for a place in the batch
+	promptMs, delaysOthersMs float64
+	decodeMs                 float64 // what its output tokens add to the steps there
+	workMs                   float64 // what its prompt takes of the time, among others
+	savedMs                  float64 // what counts for it that its prompt is not computed elsewhere too
+	before                   int     // sequences that have, or get, a place in the batch before it
+	sequenceMs               float64 // how long sequences have theirs
+	placeMs                  float64 // how long it waits for a place in the batch
 	// ceilingMs and placeCeilingMs are how long it may wait there: the worker has enough to do until
 	// the router hears what it has done.
 	ceilingMs, placeCeilingMs float64
@@ -90,24 +90,24 @@ func (rt *Router) costOf(s *search, role controlv1.Role, c *candidate, cached in
 	decodes := role == controlv1.Role_ROLE_DECODE
 	if elsewhere {
 		c.reserveMs = w.reserveMs
-		rt.arrives(&c.cost, s.now, nil, &c.finding, c.uncached, rt.disaggregatedPromptMs, rt.disaggregatedPromptMs)
+		rt.predictTransfer(&c.cost, s.now, nil, &c.finding, c.uncached, rt.disaggregatedPromptMs, rt.disaggregatedPromptMs)
 	} else {
 		steps := w.steps(model, rt.promptTokens(r.Model), load.decoding, load.decodingContext)
-		if decodes && guesses(model, c.uncached) {
+		if decodes && extrapolates(model, c.uncached) {
 			if prior := rt.priorStep(s); prior.Samples > 0 {
-				steps = w.promptSteps(prior, steps.prompt, steps.besides)
+				steps = w.promptSteps(prior, steps.prompt, steps.otherMs)
 				model.PerTokenMs, model.PerSquareMs = prior.PerTokenMs, prior.PerSquareMs
 			}
 		}
-		if load.decoding > 0 && s.entry.each > 0 && w.keepsTPOT {
-			steps = steps.paced(float64(s.entry.each)/float64(time.Millisecond), w.blockTokens)
+		if load.decoding > 0 && s.entry.tpot > 0 && w.keepsTPOT {
+			steps = steps.paced(float64(s.entry.tpot)/float64(time.Millisecond), w.blockTokens)
 		}
 		lacks := c.uncached
-		if s.asks() { // such come before others, the earliest first, however long they are
+		if s.ownObjective() { // such come before others, the earliest first, however long they are
 			lacks = math.MaxInt32
 		}
 		if c.queueMs = w.waitMs(steps, s.now, c.fresh, lacks); load.decoding > 0 {
-			c.queueMs = max(c.queueMs, steps.besides/2) // what is left of a step, on average
+			c.queueMs = max(c.queueMs, steps.otherMs/2) // what is left of a step, on average
 		}
 		c.expected = rt.expectedTokens(s, w, c.cached)
 		if !decodes {
@@ -138,7 +138,7 @@ func (rt *Router) costOf(s *search, role controlv1.Role, c *candidate, cached in
 				answers = m
 			}
 		}
-		rt.decodes(s, c, answers, model.PromptMs(c.computed(), r.Tokens-c.computed()), elsewhere)
+		rt.addDecodeCost(s, c, answers, model.PromptMs(c.computed(), r.Tokens-c.computed()), elsewhere)
 	}
 	c.alone = load.sequences == 0 && c.queueMs == 0
 	c.doubtFirst, c.doubtToken = w.first.factorAt(s.now), w.tokens.factorAt(s.now)
@@ -151,9 +151,9 @@ func (rt *Router) costOf(s *search, role controlv1.Role, c *candidate, cached in
 	}
 }
 
-// late is from the request's arrival to its first token, where so much of others is done before:
-// at most, for one that has just come, and else as is expected. Who was let in is not refused for a
-// doubt.
+// late is the time from the request's arrival to its first token, after aheadMs of others: the most
+// that it may be for a request that has just come, and else the expected one. A request that was let in
+// is not refused because a prediction may be wrong.
 func (s *search) late(c *cost, aheadMs float64) time.Duration {
 	factor := 1.
 	if s.entry.workMs == 0 {
@@ -168,51 +168,51 @@ func (c *candidate) missesAfter(s *search, aheadMs float64) bool {
 	return c.measured && s.request.Attempt == 0 && ttft > 0 && s.late(&c.cost, aheadMs) > ttft
 }
 
-// decodes adds what decoding costs, and what it does to others, where a prompt that the worker
-// computes itself adds promptMs to its steps.
-func (rt *Router) decodes(s *search, c *candidate, model latency.Model, promptMs float64, elsewhere bool) {
+// addDecodeCost adds what decoding costs on a worker, and how much longer it makes others there wait. A
+// prompt that the worker computes itself adds promptMs to its steps.
+func (rt *Router) addDecodeCost(s *search, c *candidate, model latency.Model, promptMs float64, elsewhere bool) {
 	r, w, load := s.request, c.worker, &c.load
 	// Prompts that are computed there lengthen the steps: by their share of the time, and at most
 	// by one chunk.
-	prompts := w.prompted.share(s.now) + c.prompts
+	prompts := w.promptTime.share(s.now) + c.prompts
 	steps := w.steps(model, rt.promptTokens(r.Model), load.decoding+1, load.decodingContext+r.Tokens)
 	mostMs := steps.mostMs()
 	stepMs := func(prompts float64) float64 {
-		return min(steps.besides/(1-min(prompts, mostPrompts)), mostMs)
+		return min(steps.otherMs/(1-min(prompts, mostPrompts)), mostMs)
 	}
-	if s.entry.each > 0 && w.keepsTPOT { // prompts leave it that, if it can have it
-		mostMs = max(paceShare*float64(s.entry.each)/float64(time.Millisecond), steps.besides)
-		if w.takesAggregated && load.tokens >= steps.several { // they fill its steps
+	if s.entry.tpot > 0 && w.keepsTPOT { // prompts leave it that, if it can have it
+		mostMs = max(paceShare*float64(s.entry.tpot)/float64(time.Millisecond), steps.otherMs)
+		if w.takesAggregated && load.tokens >= steps.stepTokens { // they fill its steps
 			prompts = mostPrompts
 		}
 	}
 	c.tpotMs, c.mostMs, c.leastMs = stepMs(prompts), mostMs, math.Inf(1)
-	if s.entry.each > 0 && w.keepsTPOT {
-		c.leastMs = steps.besides
+	if s.entry.tpot > 0 && w.keepsTPOT {
+		c.leastMs = steps.otherMs
 	}
-	c.othersMs, c.aloneMs = c.tpotMs, w.steps(model, 0, 1, r.Tokens).besides
+	c.othersMs, c.aloneMs = c.tpotMs, w.steps(model, 0, 1, r.Tokens).otherMs
 	if !elsewhere {
 		c.promptMs = promptMs
-		c.delaysMs = rt.delaysMs(r.Model, promptMs, max(mostMs-steps.besides, float64(w.blockTokens)/(pacePassed+1)*steps.tokenMs()), load.decoding)
+		c.delaysOthersMs = rt.delaysOthersMs(r.Model, promptMs, max(mostMs-steps.otherMs, float64(w.blockTokens)/(pacePassed+1)*steps.tokenMs()), load.decoding)
 		if load.decoding > 0 {
 			c.othersMs = stepMs(prompts + c.promptMs/promptWindowMs)
 		}
 	}
 	if f := w.slowToken.tried(s.now); f != 1 {
 		c.slowToken = f
-		for _, ms := range [...]*float64{&c.tpotMs, &c.mostMs, &c.leastMs, &c.othersMs, &c.aloneMs, &c.promptMs, &c.delaysMs} {
+		for _, ms := range [...]*float64{&c.tpotMs, &c.mostMs, &c.leastMs, &c.othersMs, &c.aloneMs, &c.promptMs, &c.delaysOthersMs} {
 			*ms *= f
 		}
 	}
-	life := cmp.Or(w.lifeMs, c.tpotMs*float64(r.MaxNew)) // of those before: until one has ended, as this one's
+	life := cmp.Or(w.sequenceMs, c.tpotMs*float64(r.MaxNew)) // of those before: until one has ended, as this one's
 	// Where the batch has no place, the prompt waits for one, or the second token does, as for KV.
 	c.placeCeilingMs = rt.placeCeilingMs(w, life)
 	c.ownPlaceMs = w.placeMs(w.owned, life)
-	c.before, c.lifeMs = load.decoding, life
+	c.before, c.sequenceMs = load.decoding, life
 	if elsewhere {
-		c.before -= w.end(rt.disaggregatedPromptMs, life)
+		c.before -= w.endWithin(rt.disaggregatedPromptMs, life)
 		c.placeMs = w.placeMs(c.before, life)
-		c.secondLater(max(c.placeMs, c.transferMs), r.MaxNew)
+		c.delaySecondToken(max(c.placeMs, c.transferMs), r.MaxNew)
 	} else if c.placeMs = w.placeMs(load.decoding, life); c.placeMs > c.queueMs {
 		c.firstMs += c.placeMs - c.queueMs
 		c.queueMs, c.crowded = c.placeMs, true
@@ -222,9 +222,9 @@ func (rt *Router) decodes(s *search, c *candidate, model latency.Model, promptMs
 	c.totalMs = c.firstMs - c.savedMs + c.tpotMs*counted + c.decodeMs*float64(load.decoding)/2 // the others are half-way, on average
 }
 
-// secondLater has the second token come later than its step. A worker that keeps the time of a token
-// makes up for it, since prompts have less of the steps then, as long as there is anything to take from them.
-func (c *cost) secondLater(ms float64, maxNew int) {
+// delaySecondToken has the second token come later than its step. A worker that keeps the objective of
+// a token makes up for that by giving prompts less of the steps, as long as they have any.
+func (c *cost) delaySecondToken(ms float64, maxNew int) {
 	each := ms / float64(max(maxNew-1, 1))
 	most := c.mostMs + each
 	c.leastMs += each
@@ -234,17 +234,17 @@ func (c *cost) secondLater(ms float64, maxNew int) {
 	c.tpotMs, c.mostMs = min(c.tpotMs+each, most), most
 }
 
-// delaysMs is how much longer a prompt makes so many sequences wait, all together, if it adds at most
+// delaysOthersMs is how much longer a prompt makes so many sequences wait, all together, if it adds at most
 // mostMs to a step. On average half of their answers is left, and only those steps are delayed.
-func (rt *Router) delaysMs(model string, promptMs, mostMs float64, decoding int) float64 {
+func (rt *Router) delaysOthersMs(model string, promptMs, mostMs float64, decoding int) float64 {
 	if d := rt.demands[model]; d != nil {
 		promptMs = min(promptMs, mostMs*d.answer()/2)
 	}
 	return promptMs * float64(decoding)
 }
 
-// lateToken is what a token takes, of the request or of those that decode beside it, at so many
-// times what is predicted. Others are taken to want what the request does.
+// lateToken is the longer time of a token, of the request or of those that decode beside it, where it
+// is factor times what is predicted. Others are taken to have the request's objective.
 func (c *cost) lateToken(factor float64) time.Duration {
 	return milliseconds(min(max(c.tpotMs, c.othersMs)*factor, c.mostMs))
 }
@@ -260,46 +260,46 @@ func (w *worker) placeMs(before int, lifeMs float64) float64 {
 }
 
 // places are those of sequences that decode there.
-func (w *worker) places() int { return w.maxSequences - w.kept }
+func (w *worker) places() int { return w.maxSequences - w.reservedPlaces }
 
-// keptFor is how many places in a prefill worker's batch stay free of aggregated requests, where so many
-// prompts come in a millisecond that it computes for decode workers: for as many as are there on average
-// (Little's law), plus two standard deviations of a Poisson count.
-func (rt *Router) keptFor(w *worker, prompts float64) int {
+// reservedPlacesFor is how many places in a prefill worker's batch aggregated requests leave to prompts
+// for decode workers, of which so many come in a millisecond: as many as are there on average (Little's
+// law), plus two standard deviations of a Poisson count.
+func (rt *Router) reservedPlacesFor(w *worker, prompts float64) int {
 	there := prompts * rt.disaggregatedPromptMs
-	return min(int(math.Ceil(there+2*math.Sqrt(there))), (w.maxSequences+keptMost-1)/keptMost, max(w.maxSequences-1, 0))
+	return min(int(math.Ceil(there+2*math.Sqrt(there))), (w.maxSequences+reservedMost-1)/reservedMost, max(w.maxSequences-1, 0))
 }
 
-// At most one in keptMost places, rounded up, stays free of aggregated requests, and one is for them.
-const keptMost = 8
+// reservedMost: at most one in so many places is reserved, rounded up, and never the last one.
+const reservedMost = 8
 
-// end is how many sequences end there within a time.
-func (w *worker) end(ms, lifeMs float64) int {
+// endWithin is how many sequences end there within a time.
+func (w *worker) endWithin(ms, lifeMs float64) int {
 	return int(ms * float64(min(w.running, w.maxSequences)) / max(lifeMs, 1))
 }
 
-// decodedLately reports whether so many sequences decoded there lately that its step times tell what
-// they take: a fit to prompts alone does not, nor one to the first steps.
+// decodedLately reports whether enough sequences decoded there lately for its step times to say what
+// decoding takes: a fit to prompts alone does not, nor one to the first steps.
 func (w *worker) decodedLately(now time.Time) bool {
-	return w.lived >= livedLeast && (now.Sub(w.livedAt) < livedFor || w.load.GetDecodingSequences() > 0)
+	return w.decodedCount >= decodedLeast && (now.Sub(w.decodedAt) < decodedLatelyFor || w.load.GetDecodingSequences() > 0)
 }
 
 const (
-	livedFor    = 10 * time.Second
-	livedForget = time.Minute // after which those that ended before do not count
-	livedLeast  = 16
+	decodedLatelyFor = 10 * time.Second
+	decodedForget    = time.Minute // after which those that ended before do not count
+	decodedLeast     = 16
 )
 
-// lives takes in how long a sequence decoded that went well.
-func (w *worker) lives(now time.Time, took time.Duration) {
-	if now.Sub(w.livedAt) >= livedForget {
-		w.lived = 0
+// decodedOne takes in how long a sequence decoded that went well.
+func (w *worker) decodedOne(now time.Time, took time.Duration) {
+	if now.Sub(w.decodedAt) >= decodedForget {
+		w.decodedCount = 0
 	}
-	w.lived, w.livedAt = min(w.lived+1, livedLeast), now
-	if w.lifeMs == 0 {
-		w.lifeMs = float64(took) / float64(time.Millisecond)
+	w.decodedCount, w.decodedAt = min(w.decodedCount+1, decodedLeast), now
+	if w.sequenceMs == 0 {
+		w.sequenceMs = float64(took) / float64(time.Millisecond)
 	}
-	w.lifeMs = average(w.lifeMs, took, lifeWeight)
+	w.sequenceMs = average(w.sequenceMs, took, averageWeight)
 }
 
 // average is a moving average of milliseconds that takes in a time, as one of so many.
@@ -310,18 +310,18 @@ func average(ms float64, took time.Duration, of float64) float64 {
 // firstReserveMs is what a reservation is taken to need before any was made: a round trip.
 const firstReserveMs = 1
 
-// lifeWeight is of how many the last is one in what sequences and reservations take on average.
-const lifeWeight = 32
+// averageWeight is of how many the last is one in what sequences and reservations take on average.
+const averageWeight = 32
 
-// guesses reports whether what steps are known to take says little of a prompt of which so many
-// tokens are lacking: decode workers that have computed hardly any prompt know only small steps.
-func guesses(model latency.Model, lacks int) bool {
-	return model.MostTokens > 0 && guessed*model.MostTokens < min(lacks, leastPrompt)
+// extrapolates reports whether a prompt of which so many tokens are lacking is far beyond the steps that
+// a model was fitted to: decode workers that have computed hardly any prompt know only small steps.
+func extrapolates(model latency.Model, lacks int) bool {
+	return model.MostTokens > 0 && extrapolatedTimes*model.MostTokens < min(lacks, leastPrompt)
 }
 
 const (
-	guessed     = 4   // times as many tokens as in any step are a guess
-	leastPrompt = 256 // tokens of a step that is known to be one of prompts
+	extrapolatedTimes = 4   // so many times the tokens of the largest step are far beyond it
+	leastPrompt       = 256 // tokens of a step that is known to be one of prompts
 )
 
 // priorStep is what prompts are taken to need on a decode worker that has computed none: as much
@@ -337,8 +337,8 @@ func (rt *Router) priorStep(s *search) latency.Model {
 	return *s.prior
 }
 
-// prompted is how much of a worker's time prompts took lately.
-type prompted struct {
+// promptTime is how much of a worker's time prompts took lately.
+type promptTime struct {
 	ms float64
 	at time.Time
 }
@@ -350,7 +350,7 @@ const (
 )
 
 // share is the share of the time at now.
-func (p *prompted) share(now time.Time) float64 {
+func (p *promptTime) share(now time.Time) float64 {
 	if p.ms == 0 {
 		return 0
 	}
@@ -358,7 +358,7 @@ func (p *prompted) share(now time.Time) float64 {
 }
 
 // add adds a prompt that takes so long.
-func (p *prompted) add(now time.Time, ms float64) {
+func (p *promptTime) add(now time.Time, ms float64) {
 	p.ms, p.at = p.share(now)*promptWindowMs+ms, now
 }
 

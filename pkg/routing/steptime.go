@@ -93,16 +93,16 @@ func quickestOf(workers []*worker, role controlv1.Role, v Version) (step latency
 	return step, known
 }
 
-// enough is how many times the base of a step prompts may take before pkg/scheduler adds no
-// other to it; where nobody decodes, twice as many.
-const enough = 8
+// promptsPerBase: once the prompts of a step take so many times its base, pkg/scheduler adds no other
+// to it. Where nobody decodes, they may take twice as much.
+const promptsPerBase = 8
 
 // steps is the steps in which a worker computes prompts.
 type steps struct {
-	model   latency.Model
-	chunk   int     // tokens of one prompt in each, at most
-	several int     // of several prompts
-	besides float64 // what each takes beside them, milliseconds
+	model      latency.Model
+	chunk      int     // tokens of one prompt in each, at most
+	stepTokens int     // of all prompts in each, at most
+	otherMs    float64 // what each takes beside its prompts
 	// prompt is how many tokens the prompts of others are taken to have.
 	prompt int
 }
@@ -118,25 +118,25 @@ func (w *worker) steps(m latency.Model, prompt, decoding, context int) steps {
 	if places := w.places(); places > 0 && decoding > places { // the others wait for a place
 		decoding, context = places, int(float64(context)*float64(places)/float64(decoding))
 	}
-	s := steps{model: m, chunk: max(w.chunk, 1), besides: m.BaseMs, prompt: prompt}
+	s := steps{model: m, chunk: max(w.chunk, 1), otherMs: m.BaseMs, prompt: prompt}
 	if w.chunk <= 0 {
 		s.chunk = math.MaxInt32
 	}
 	if decoding > 0 {
-		s.besides += m.PerTokenMs*float64(decoding) + m.PerContextTokenMs*float64(context)
+		s.otherMs += m.PerTokenMs*float64(decoding) + m.PerContextTokenMs*float64(context)
 		if w.budget > 0 {
 			s.chunk = min(s.chunk, w.budget)
 		}
 	}
-	if s.several = s.chunk; s.chunk == w.chunk { // no time bounds it
-		s.several = max(s.chunk, w.maxBatch)
+	if s.stepTokens = s.chunk; s.chunk == w.chunk { // no time bounds it
+		s.stepTokens = max(s.chunk, w.maxBatch)
 	}
 	if ms := s.tokenMs(); ms > 0 {
-		enough := enough
+		enough := promptsPerBase
 		if decoding == 0 {
 			enough *= 2
 		}
-		s.several = min(s.several, int(min(float64(enough)*m.BaseMs/ms, math.MaxInt32))+max(w.blockTokens, 1))
+		s.stepTokens = min(s.stepTokens, int(min(float64(enough)*m.BaseMs/ms, math.MaxInt32))+max(w.blockTokens, 1))
 	}
 	return s
 }
@@ -155,16 +155,16 @@ func (s steps) paced(eachMs float64, blockTokens int) steps {
 	if ms <= 0 {
 		return s
 	}
-	spare := min(max(paceBurst*(paceShare*eachMs-s.besides)/ms, 0), math.MaxInt32)
+	spare := min(max(paceBurst*(paceShare*eachMs-s.otherMs)/ms, 0), math.MaxInt32)
 	most := max(int(spare), blockTokens/(pacePassed+1), 1)
-	s.chunk, s.several = min(s.chunk, most), min(s.several, most)
+	s.chunk, s.stepTokens = min(s.chunk, most), min(s.stepTokens, most)
 	return s
 }
 
 // promptSteps are those of a worker of which only what a step takes besides is known.
 func (w *worker) promptSteps(prior latency.Model, prompt int, besides float64) steps {
 	chunk := cmp.Or(max(w.chunk, 0), math.MaxInt32)
-	return steps{model: prior, chunk: chunk, several: chunk, besides: besides, prompt: prompt}
+	return steps{model: prior, chunk: chunk, stepTokens: chunk, otherMs: besides, prompt: prompt}
 }
 
 // mostMs is how long a step takes with as much of prompts as it may have.
@@ -172,7 +172,7 @@ func (s steps) mostMs() float64 {
 	if s.chunk == math.MaxInt32 {
 		return math.Inf(1)
 	}
-	return s.besides + float64(s.chunk)*s.tokenMs()
+	return s.otherMs + float64(s.chunk)*s.tokenMs()
 }
 
 // ms is how long so many tokens of one prompt take, after cached ones.
@@ -182,17 +182,17 @@ func (s steps) ms(tokens, cached int) float64 {
 
 // queueMs is how long so many tokens of other prompts take.
 func (s steps) queueMs(tokens int) float64 {
-	return s.take(tokens, s.several, s.tokenMs()*float64(tokens))
+	return s.take(tokens, s.stepTokens, s.tokenMs()*float64(tokens))
 }
 
 // workMs is what so many tokens of a prompt take of the time where others share the steps.
 func (s steps) workMs(tokens int) float64 {
-	return float64(tokens) * (s.tokenMs() + s.besides/float64(s.several))
+	return float64(tokens) * (s.tokenMs() + s.otherMs/float64(s.stepTokens))
 }
 
 func (s steps) take(tokens, chunk int, addedMs float64) float64 {
 	if tokens <= 0 {
 		return 0
 	}
-	return math.Ceil(float64(tokens)/float64(chunk))*s.besides + addedMs
+	return math.Ceil(float64(tokens)/float64(chunk))*s.otherMs + addedMs
 }

@@ -12,21 +12,21 @@ import (
 // worker is what is known of one incarnation of a worker.
 type worker struct {
 	// What comes with every load report and what a search reads of every worker is first.
-	ref         Ref
-	connected   bool
-	answered    bool // it has answered
-	foreign     bool // left out for its version, and that was said
-	kept        int  // how many places of a prefill worker aggregated requests leave free, as of the last search
-	owned       int  // len(own)
-	load        *controlv1.LoadReport
-	loadAt      time.Time
-	heardAt     time.Time // when a report, a KV event or its prefix cache came last
-	applied     uint64    // the index has had its KV events up to that number, if it is in sync
-	trust       trust
-	announced   uint64   // the number of a KV event that has not come; 0: there is none
-	unseen      []*share // this router's requests that the last load report may not count
-	unseenTotal sums     // over unseen
-	prompted    prompted
+	ref            Ref
+	connected      bool
+	answered       bool // it has answered
+	foreign        bool // left out for its version, and that was said
+	reservedPlaces int  // how many places of a prefill worker aggregated requests leave free, as of the last search
+	owned          int  // len(own)
+	load           *controlv1.LoadReport
+	loadAt         time.Time
+	heardAt        time.Time // when a report, a KV event or its prefix cache came last
+	applied        uint64    // the index has had its KV events up to that number, if it is in sync
+	trust          trust
+	announced      uint64         // the number of a KV event that has not come; 0: there is none
+	unseen         []*requestLoad // this router's requests that the last load report may not count
+	unseenTotal    loadSum        // over unseen
+	promptTime     promptTime
 	// elsewhere is what other routers say, where it has a number.
 	elsewhere *elsewhere
 	number    int
@@ -36,15 +36,15 @@ type worker struct {
 	connectedAt time.Time
 	usedAt      time.Time // when a request was last sent there
 	facts
-	first      trackRecord // of first tokens of prompts that it computes
-	firstAlone trackRecord // of those where nothing was in their way
-	tokens     trackRecord // of the time of a token that it decodes
-	slowFirst  slowness    // first and tokens, beside other workers
-	slowToken  slowness
-	reserveMs  float64   // from a dispatch to the reservation of its blocks here, on average
-	lifeMs     float64   // what sequences take that decode there, on average; 0: none has ended
-	livedAt    time.Time // when the last one ended
-	lived      int       // how many have, with less than livedForget between them; at most livedLeast
+	first        trackRecord // of first tokens of prompts that it computes
+	firstAlone   trackRecord // of those where nothing was in their way
+	tokens       trackRecord // of the time of a token that it decodes
+	slowFirst    slowness    // first and tokens, beside other workers
+	slowToken    slowness
+	reserveMs    float64   // from a dispatch to the reservation of its blocks here, on average
+	sequenceMs   float64   // what sequences take that decode there, on average; 0: none has ended
+	decodedAt    time.Time // when one last ended
+	decodedCount int       // how many have, with less than decodedForget between them; at most decodedLeast
 
 	sampled uint64 // number of the last sample that it was in
 
@@ -66,8 +66,8 @@ type worker struct {
 	leavesAt time.Time
 	drained  bool // it has finished what it had
 
-	own   map[string]*share // this router's requests that run on it
-	total sums              // over own
+	own   map[string]*requestLoad // this router's requests that run on it
+	total loadSum                 // over own
 
 	probe probe
 
@@ -96,7 +96,7 @@ type worker struct {
 func (rt *Router) newWorker(record *controlv1.WorkerRecord) *worker {
 	w := &worker{
 		ref: Ref{record.GetId(), record.GetEpoch()},
-		own: make(map[string]*share), reserveMs: firstReserveMs,
+		own: make(map[string]*requestLoad), reserveMs: firstReserveMs,
 	}
 	rt.elsewhere.number(w)
 	w.believe(record)
