@@ -41,9 +41,9 @@ func (q *sequence) firstBlocks(blockTokens int) int {
 	return min(kvcache.BlocksFor(len(q.request.Tokens)+1, blockTokens), q.blocksNeeded)
 }
 
-// growth is how many blocks more than it has, or begins with, a sequence is expected
+// expectedGrowth is how many blocks more than it has, or begins with, a sequence is expected
 // to need.
-func (s *Scheduler) growth(q *sequence) int {
+func (s *Scheduler) expectedGrowth(q *sequence) int {
 	if !q.grows() {
 		return 0
 	}
@@ -63,13 +63,13 @@ func (s *Scheduler) growth(q *sequence) int {
 func (s *Scheduler) reserveForGrowth() int {
 	n := 0
 	for _, q := range s.running {
-		n += s.growth(q)
+		n += s.expectedGrowth(q)
 	}
 	for _, q := range s.arrived {
-		n += s.growth(q)
+		n += s.expectedGrowth(q)
 	}
 	for _, q := range s.receiving {
-		n += s.growth(q)
+		n += s.expectedGrowth(q)
 	}
 	return n
 }
@@ -154,6 +154,6 @@ func (s *Scheduler) preempt(now time.Time, q *sequence) {
 	q.table, q.chain, q.cached, q.published, q.computed = nil, kvcache.Chain{}, 0, 0, 0
 	q.unshared, q.received, q.from = r.Pool != nil, 0, "" // what it computes from now on is its own
 	q.overtaken, q.aged, q.skipped, q.triedAt = s.config.MaxOvertakes, true, 0, 0
-	q.hashes = s.mayFind(q)
+	q.hashes = s.findable(q)
 	s.enqueue(q)
 }

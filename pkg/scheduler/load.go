@@ -109,14 +109,14 @@ func (l *Load) decodes(q *sequence) {
 // decode now, with so many tokens of context, and beside at least one; 0 while that would be a
 // guess.
 func (s *Scheduler) stepPromptTokens(decodes, context int) (now, crowded int) {
-	now = s.budget(decodes, context).whole()
+	now = s.budget(decodes, context).longPrompt()
 	switch {
 	case decodes > 0:
 		return now, now
-	case s.cost.steps.Model().Samples < costKnown:
+	case s.stepCost.steps.Model().Samples < costKnown:
 		return now, 0
 	}
-	return now, s.budget(1, 1).whole()
+	return now, s.budget(1, 1).longPrompt()
 }
 
 // Draining says whether Drain came, and no Undrain since.

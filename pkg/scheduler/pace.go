@@ -5,28 +5,28 @@ import (
 	"time"
 )
 
-// A sequence may want its tokens in a mean time each. What is left of that when steps without
-// prompts are taken from it is spread over the tokens that come: a step may have several times its
-// share, so that a burst of prompts is soon over, and the next ones less.
+// A sequence may have an objective for the mean time of its tokens. What steps without prompts leave of
+// that time is for prompts, spread over the tokens to come. A step may use several times its share, so
+// that a burst of prompts is soon over. The next steps have less then.
 
 const (
-	// paceShare is how much of the time that a sequence wants its tokens in is planned with. The rest
-	// is for what lies between steps, and for what no prediction says.
+	// paceShare is the share of an objective that steps are planned with. The rest is for the time
+	// between steps, and for what predictions miss.
 	paceShare = 0.95
 	// paceBurst is how many times its share a step may have.
 	paceBurst = 2
 	// paceTokens is over how many tokens to come it is spread, at most: the sequence may end before
 	// it has all that it may generate.
 	paceTokens = 32
-	// mostPassed is how many steps in a row have no prompt, where a block takes longer than what a step
-	// has to spare. After as many steps there is often enough for one; if not, prompts have to go on.
-	mostPassed = 3
+	// mostWithoutPrompts is how many steps in a row may have no prompt because a block takes longer than a
+	// step has to spare. After as many there is often enough for one; if not, it is computed all the same.
+	mostWithoutPrompts = 3
 	// paceArrival is how much of what it has to spare a sequence may wait for a step that was begun
 	// just before its KV arrived.
 	paceArrival = 0.25
 )
 
-// pace is since when a sequence has its tokens in time, or not: from its first one here.
+// pace is from when on the mean time of a sequence's tokens counts: its first one here.
 type pace struct {
 	since time.Time
 	from  int // tokens that it had then
@@ -39,9 +39,9 @@ func (p *pace) begin(now time.Time, tokens int) {
 	}
 }
 
-// spareMs is what a step may take for prompts so that all who decode can have their tokens in time,
-// and those whose KV may arrive meanwhile, where without prompts steps take aloneMs. Those who
-// cannot in any case do not count. It is infinite if nobody wants anything.
+// spareMs is what a step may take for prompts so that all who decode, and those whose KV may arrive
+// meanwhile, can have their tokens in time. Without prompts steps take aloneMs. Sequences that are late
+// in any case do not count. It is infinite if no sequence has an objective.
 func (s *Scheduler) spareMs(aloneMs float64) float64 {
 	spare := math.Inf(1)
 	for _, q := range s.receiving {

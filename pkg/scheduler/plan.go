@@ -49,7 +49,7 @@ func (s *Scheduler) plan(now time.Time) bool {
 
 	s.grow(now)
 	s.join(now)
-	s.expect()
+	s.sumExpectedGrowth()
 	s.prompts = s.prompts[:0]
 	context := 0
 	for _, q := range s.running {
@@ -59,7 +59,7 @@ func (s *Scheduler) plan(now time.Time) bool {
 			s.addDecode(st, q)
 			context += q.computed + 1
 		default:
-			q.sized(len(q.request.Tokens) - q.computed)
+			q.setLeft(len(q.request.Tokens) - q.computed)
 			s.prompts = append(s.prompts, q)
 		}
 	}
@@ -117,7 +117,7 @@ func (s *Scheduler) addDecode(st *step, q *sequence) {
 // of context: prompts that run and requests that wait, in one order.
 func (s *Scheduler) addPrompts(now time.Time, st *step, decodes, context int) {
 	if st.promptMs = 0; len(s.prompts) == 0 && len(s.waiting) == 0 {
-		s.passed = 0
+		s.withoutPrompts = 0
 		return
 	}
 	s.promptBudget = s.budget(decodes, context)
@@ -159,10 +159,10 @@ func (s *Scheduler) addPrompts(now time.Time, st *step, decodes, context int) {
 		st.promptMs = budget.takenMs
 	}
 	if budget.taken == 0 && !budget.forced { // none is overtaken
-		s.passed++
+		s.withoutPrompts++
 		return
 	}
-	s.passed = 0
+	s.withoutPrompts = 0
 	for _, q := range running {
 		if !q.inStep {
 			q.skipped++
@@ -202,7 +202,7 @@ func (s *Scheduler) addChunk(st *step, q *sequence, budget *promptBudget) {
 	if work.Pool = q.request.Pool; work.Pool != nil && q.computed == 0 {
 		work.Pool.Clear() // of an earlier start
 	}
-	work.Prompt = q.asksPrompt(q.computed, end)
+	work.Prompt = q.promptScoresWanted(q.computed, end)
 	if end == len(prompt) {
 		work.Sample = q.draw(s.turn)
 	}

@@ -7,17 +7,17 @@ import (
 	"github.com/tandem-serving/tandem/pkg/latency"
 )
 
-// cost is what steps take. The positions of a prompt's tokens tell its end from its beginning.
-type cost struct {
+// stepCost is what steps take, as measured. The end of a prompt takes longer than its beginning.
+type stepCost struct {
 	steps latency.StepTime
-	// alone is of steps without prompts: what prompts added is measured against it.
-	alone latency.StepTime
-	// excess is by how many times more than the model of steps says prompts add, at
-	// most, but in one of rareExcess steps; 0 stands for firstExcess.
+	// decodeOnly is of steps without prompts: what prompts added is measured against it.
+	decodeOnly latency.StepTime
+	// excess is the factor by which prompts add more to a step than the model says in one of
+	// rareExcess steps; 0 stands for firstExcess.
 	excess float64
-	// decoded is the most sequences that a step without prompts had: how long more of them
+	// decodeOnlyMost is the most sequences that a step without prompts had: how long more of them
 	// would take alone is not known.
-	decoded int
+	decodeOnlyMost int
 }
 
 // costKnown is the number of steps from which on a cost is believed.
@@ -37,10 +37,10 @@ const (
 	maxExcess   = 4
 )
 
-// observe takes what a step took, and tells it drafting. What drafts took to make is no part of it:
-// prompts add nothing to that.
+// observe takes in how long a step computed, for prompts and for drafting. The time of making drafts
+// is not in that: prompts add nothing to it.
 func (s *Scheduler) observe(st *step, e *StepDone) {
-	c, took := &s.cost, e.Compute
+	c, took := &s.stepCost, e.Compute
 	work := st.run.Batch.Computed(e.Drafts, e.Cut)
 	decodes := 0
 	for i := range st.run.Parts {
@@ -51,17 +51,17 @@ func (s *Scheduler) observe(st *step, e *StepDone) {
 	s.drafting.made(st, e)
 	c.steps.Observe(work, took)
 	if decodes == len(st.run.Parts) {
-		c.alone.Observe(work, took)
-		c.decoded = max(c.decoded, decodes)
+		c.decodeOnly.Observe(work, took)
+		c.decodeOnlyMost = max(c.decodeOnlyMost, decodes)
 		if s.config.MaxDrafts > 0 {
 			s.drafting.steps.Observe(work.Decode.Tokens, int(work.Decode.Context), took)
 		}
 		return
 	}
-	if decodes == 0 || decodes > c.decoded || c.alone.Samples() < costKnown || st.promptMs == 0 {
+	if decodes == 0 || decodes > c.decodeOnlyMost || c.decodeOnly.Samples() < costKnown || st.promptMs == 0 {
 		return
 	}
-	model := c.alone.Model()
+	model := c.decodeOnly.Model()
 	added := (took - model.Predict(latency.StepWork{Decode: work.Decode})).Seconds() * 1e3
 	if added > st.promptMs*c.allowance() {
 		c.excess = min(c.allowance()*(1+excessGain), maxExcess)
@@ -71,7 +71,7 @@ func (s *Scheduler) observe(st *step, e *StepDone) {
 }
 
 // allowance is by how many times prompts are taken to add more than the model says.
-func (c *cost) allowance() float64 {
+func (c *stepCost) allowance() float64 {
 	if c.excess == 0 {
 		return firstExcess
 	}
@@ -85,9 +85,9 @@ const enoughTimes = 8
 
 // promptBudget is what a step has left for prompts.
 type promptBudget struct {
-	tokens int // that may be added
-	each   int // of one prompt
-	taken  int
+	tokens    int // that may be added
+	perPrompt int // of one prompt
+	taken     int
 	// enough is after how many tokens no other prompt is added; where nobody decodes, after twice
 	// as many, if the other prompt ends in the step.
 	enough int
@@ -107,9 +107,9 @@ type promptBudget struct {
 // each have its tokens in time, also those whose KV is on its way; without such a bound, no more
 // tokens than one prompt may have.
 func (s *Scheduler) budget(decodes, context int) promptBudget {
-	b := promptBudget{each: s.config.ChunkTokens, block: s.config.BlockTokens, forced: true, model: s.cost.steps.Model(), leftMs: math.Inf(1)}
+	b := promptBudget{perPrompt: s.config.ChunkTokens, block: s.config.BlockTokens, forced: true, model: s.stepCost.steps.Model(), leftMs: math.Inf(1)}
 	b.tokens = max(s.config.MaxBatchTokens-decodes, 0)
-	b.enough = min(b.tokens, b.each)
+	b.enough = min(b.tokens, b.perPrompt)
 	known := b.model.Samples >= costKnown
 	if decodes > 0 && s.config.StepBudget > 0 {
 		b.leftMs = inMs(s.config.StepBudget)
@@ -117,11 +117,11 @@ func (s *Scheduler) budget(decodes, context int) promptBudget {
 	if known {
 		if spare := s.spareMs(inMs(b.model.Predict(latency.Decoding(decodes, context)))); spare < b.leftMs {
 			b.leftMs = spare
-			b.forced = decodes == 0 || s.passed >= mostPassed // a step has to have something
+			b.forced = decodes == 0 || s.withoutPrompts >= mostWithoutPrompts // a step has to have something
 		}
 	}
 	b.bounded = !math.IsInf(b.leftMs, 1)
-	b.leftMs /= s.cost.allowance()
+	b.leftMs /= s.stepCost.allowance()
 	switch {
 	case known && (b.bounded || decodes == 0):
 		b.enough = b.tokens
@@ -136,8 +136,8 @@ func (s *Scheduler) budget(decodes, context int) promptBudget {
 	return b
 }
 
-// whole is how many tokens of one long prompt fit.
-func (b promptBudget) whole() int {
+// longPrompt is how many tokens of one long prompt fit.
+func (b promptBudget) longPrompt() int {
 	b.forced = true
 	return b.take(0, b.tokens)
 }
@@ -149,13 +149,13 @@ func (b *promptBudget) fits(prompt int) bool {
 	if b.taken >= b.enough {
 		n = prompt
 	}
-	return n <= min(b.tokens, b.each) && (!b.bounded || b.forced && b.taken == 0 || b.ms(prompt-n, n) <= b.leftMs)
+	return n <= min(b.tokens, b.perPrompt) && (!b.bounded || b.forced && b.taken == 0 || b.ms(prompt-n, n) <= b.leftMs)
 }
 
 // take takes what a prompt gets of which there are left tokens from start on: all of them,
 // or as many whole blocks as fit.
 func (b *promptBudget) take(start, left int) int {
-	n := min(left, b.tokens, b.each)
+	n := min(left, b.tokens, b.perPrompt)
 	if n < left {
 		if n -= n % b.block; b.taken >= b.enough {
 			return 0

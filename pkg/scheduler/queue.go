@@ -5,7 +5,7 @@ import "slices"
 // enqueue puts a sequence where it belongs in the queue.
 func (s *Scheduler) enqueue(q *sequence) {
 	tokens := q.request.Tokens
-	q.sized(len(tokens) - s.pool.Cached(q.request.Salt, q.hashes, tokens)*s.config.BlockTokens)
+	q.setLeft(len(tokens) - s.pool.Cached(q.request.Salt, q.hashes, tokens)*s.config.BlockTokens)
 	i, _ := slices.BinarySearchFunc(s.waiting, q, before)
 	s.waiting = slices.Insert(s.waiting, i, q)
 }
@@ -14,15 +14,15 @@ func (s *Scheduler) enqueue(q *sequence) {
 // yet, and the prefill elsewhere begins when they have them, so it happens at
 // every event and not only between steps.
 func (s *Scheduler) reserve() {
-	s.expect()
+	s.sumExpectedGrowth()
 	for i := 0; i < len(s.waiting); {
 		q := s.waiting[i]
 		switch {
 		case q.request.Kind == Receive && s.acquire(q):
 			s.admit(i)
-			q.phase, q.held = receiving, true
+			q.phase, q.inTransfer = receiving, true
 			s.receiving = append(s.receiving, q)
-			s.pool.Reserve(q.private())
+			s.pool.Reserve(q.ownBlocks())
 			s.act(Reserved{
 				ID:           q.request.ID,
 				Blocks:       q.table,
@@ -37,11 +37,11 @@ func (s *Scheduler) reserve() {
 	}
 }
 
-// expect sums up, before sequences are admitted, how much those that have blocks are
+// sumExpectedGrowth sums up, before sequences are admitted, how much those that have blocks are
 // expected to grow.
-func (s *Scheduler) expect() {
-	if s.expected = 0; len(s.waiting) > 0 {
-		s.expected = s.reserveForGrowth()
+func (s *Scheduler) sumExpectedGrowth() {
+	if s.growthOfAll = 0; len(s.waiting) > 0 {
+		s.growthOfAll = s.reserveForGrowth()
 	}
 }
 
@@ -56,14 +56,14 @@ func (s *Scheduler) acquire(q *sequence) bool {
 	if q.triedAt == s.freed+1 {
 		return false // nothing changed since it last did not fit
 	}
-	first, growth := q.firstBlocks(s.config.BlockTokens), s.growth(q)
+	first, growth := q.firstBlocks(s.config.BlockTokens), s.expectedGrowth(q)
 	need := s.pool.Need(q.request.Salt, q.hashes, q.request.Tokens, first)
-	if need += s.expected + growth; need > s.pool.Available() {
+	if need += s.growthOfAll + growth; need > s.pool.Available() {
 		q.triedAt = s.freed + 1
-		s.giveWay(q, need)
+		s.stopSavesFor(q, need)
 		return false
 	}
-	s.expected += growth
+	s.growthOfAll += growth
 	table, cached, chain, _ := s.pool.Acquire(q.request.Salt, q.hashes, q.request.Tokens, first)
 	q.table, q.cached, q.chain = slices.Grow(table, q.blocksNeeded-first), cached, chain
 	if q.grows() {

@@ -27,11 +27,11 @@ func (s *Scheduler) restore(q *sequence) bool {
 	if s.starved() || len(s.waiting) > 0 && s.waiting[0].aged {
 		return false
 	}
-	s.expected = s.reserveForGrowth()
+	s.growthOfAll = s.reserveForGrowth()
 	arriving, spare := s.restoring()
 	q.hashes = s.hashesOf(&q.request)
 	// What is cached of it and held by others takes nothing.
-	if s.pool.Available()-s.pool.Need(q.request.Salt, q.hashes, q.request.Tokens, q.blocksNeeded) < spare+q.request.Spare+s.expected {
+	if s.pool.Available()-s.pool.Need(q.request.Salt, q.hashes, q.request.Tokens, q.blocksNeeded) < spare+q.request.Spare+s.growthOfAll {
 		return false
 	}
 	lacking := q.blocksNeeded - s.pool.Cached(q.request.Salt, q.hashes, q.request.Tokens)
@@ -41,11 +41,11 @@ func (s *Scheduler) restore(q *sequence) bool {
 	if !s.acquire(q) {
 		return false
 	}
-	q.phase, q.held = receiving, true
+	q.phase, q.inTransfer = receiving, true
 	s.receiving = append(s.receiving, q)
 	s.sequences[q.request.ID] = q
 	s.overtake(s.waiting, q)
-	s.pool.Reserve(q.private())
+	s.pool.Reserve(q.ownBlocks())
 	s.act(Reserved{ID: q.request.ID, Blocks: q.table, CachedTokens: q.cached * s.config.BlockTokens})
 	return true
 }
@@ -60,7 +60,7 @@ func (s *Scheduler) restoring() (arriving, spare int) {
 		}
 		spare += q.request.Spare
 		if !q.kvArrived {
-			arriving += len(q.private())
+			arriving += len(q.ownBlocks())
 		}
 	}
 	return arriving, spare
@@ -69,15 +69,15 @@ func (s *Scheduler) restoring() (arriving, spare int) {
 // restored publishes the blocks of a Restore sequence and ends it. They are held
 // until TransferDone, and are not saved: they came from where they would go.
 func (s *Scheduler) restored(q *sequence, from string) {
-	s.pool.Arrived(q.private())
+	s.pool.Arrived(q.ownBlocks())
 	if q.unshared {
 		s.finish(q, Failed, errors.New("scheduler: restored KV is approximate; fetch it unencoded"))
 		return
 	}
 	q.computed = len(q.request.Tokens)
-	s.came(q, from)
+	s.setOrigin(q, from)
 	s.publish(q)
 	s.pool.Saved(q.table)
-	q.phase, q.held = ready, true // nothing writes the blocks any more
+	q.phase, q.inTransfer = ready, true // nothing writes the blocks any more
 	s.finish(q, Restored, nil)
 }

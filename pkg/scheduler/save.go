@@ -23,7 +23,7 @@ type save struct {
 // gone is ever waited for. The blocks that are read for one cannot be evicted
 // meanwhile, so none begins while somebody waits who would have enough without them.
 func (s *Scheduler) save() {
-	for len(s.saves) < s.saveLimit && !s.draining && !s.hindered() {
+	for len(s.saves) < s.saveLimit && !s.draining && !s.blockedBySaves() {
 		stats := s.pool.Stats()
 		if (stats.Free+stats.Cached-stats.Unoffered)*saveBelow >= stats.Total {
 			return
@@ -60,11 +60,10 @@ func (s *Scheduler) saveDone(e SaveDone) {
 	s.freed++
 }
 
-// giveWay stops the saves if q, which needs so many blocks and does not fit, would
-// without them. Where it would not, they go on: what it waits for are others, who may
-// take longer.
-func (s *Scheduler) giveWay(q *sequence, need int) {
-	q.hindered = false
+// stopSavesFor stops the saves if q, which needs so many blocks and does not fit, would fit
+// without them. Otherwise they go on: q waits for other sequences anyway.
+func (s *Scheduler) stopSavesFor(q *sequence, need int) {
+	q.blockedBySaves = false
 	if len(s.saves) == 0 {
 		return
 	}
@@ -74,16 +73,16 @@ func (s *Scheduler) giveWay(q *sequence, need int) {
 	}
 	slices.Sort(s.pinned)
 	if need <= s.pool.Available()+s.pool.Pinned(slices.Compact(s.pinned)) {
-		q.hindered = true
+		q.blockedBySaves = true
 		s.stopSaves()
 	}
 }
 
-// hindered says whether somebody waits for blocks that are read for saves, or may be. Until it
-// has tried again it does, whatever has ended meanwhile: else the next save would take
-// them.
-func (s *Scheduler) hindered() bool {
-	return slices.ContainsFunc(s.waiting, func(q *sequence) bool { return q.hindered }) ||
+// blockedBySaves says whether a sequence waits for blocks that are read for saves, or may be. It
+// counts until it has tried again, whatever has ended meanwhile: else the next save would take the
+// blocks.
+func (s *Scheduler) blockedBySaves() bool {
+	return slices.ContainsFunc(s.waiting, func(q *sequence) bool { return q.blockedBySaves }) ||
 		slices.ContainsFunc(s.running, func(q *sequence) bool { return q.stalled })
 }
 

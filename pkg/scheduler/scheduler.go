@@ -26,23 +26,23 @@ type Scheduler struct {
 	draining  bool
 	now       time.Time // of the last event
 
-	steps        [2]step // by turns, so that one is untouched while the next is built
-	turn         int
-	inFlight     *step
-	prompts      []*sequence // scratch of plan
-	growing      []*sequence // scratch of grow
-	block        []int32     // scratch of publish: one block of tokens
-	forecast     forecast
-	expected     int // growth of all who have blocks; kept while sequences are admitted
-	cost         cost
-	promptBudget promptBudget // scratch of addPrompts
-	passed       int          // steps in a row that had no prompt so that tokens are in time
-	drafting     drafting
+	steps          [2]step // by turns, so that one is untouched while the next is built
+	turn           int
+	inFlight       *step
+	prompts        []*sequence // scratch of plan
+	growing        []*sequence // scratch of grow
+	block          []int32     // scratch of publish: one block of tokens
+	forecast       forecast
+	growthOfAll    int // blocks that those who have some are expected to need besides; kept while sequences are admitted
+	stepCost       stepCost
+	promptBudget   promptBudget // scratch of addPrompts
+	withoutPrompts int          // steps in a row that had no prompt so that tokens are in time
+	drafting       drafting
 
 	saves     []*save
 	saveLimit int
 	lastSave  SaveID
-	pinned    []kvcache.BlockID // scratch of giveWay
+	pinned    []kvcache.BlockID // scratch of stopSavesFor
 
 	actions []Action
 	drawn   []Sampled     // those of actions
@@ -156,7 +156,7 @@ func (s *Scheduler) submit(now time.Time, r Request) {
 		refuse(QueueFull)
 		return
 	}
-	q.hashes = s.mayFind(q)
+	q.hashes = s.findable(q)
 	s.sequences[r.ID] = q
 	s.enqueue(q)
 }
@@ -182,7 +182,7 @@ func (s *Scheduler) kvArrived(now time.Time, e KVArrived) {
 	if !ok || q.request.Kind != Receive && q.request.Kind != Restore || q.table == nil || q.kvArrived {
 		return
 	}
-	q.kvArrived, q.held, q.unshared = true, false, e.Approximate
+	q.kvArrived, q.inTransfer, q.unshared = true, false, e.Approximate
 	s.receiving = without(s.receiving, q)
 	if q.phase == over {
 		s.release(q)
@@ -192,8 +192,8 @@ func (s *Scheduler) kvArrived(now time.Time, e KVArrived) {
 		s.restored(q, e.From)
 		return
 	}
-	s.pool.Arrived(q.private())
-	s.came(q, e.From)
+	s.pool.Arrived(q.ownBlocks())
+	s.setOrigin(q, e.From)
 	q.computed = len(q.request.Tokens)
 	if len(e.Sampled) == 0 { // nor is the KV of such a sender shared
 		s.finish(q, Failed, errors.New("scheduler: KV arrived without the token sampled from it; the sender must commit at least one"))
@@ -211,12 +211,12 @@ func (s *Scheduler) kvArrived(now time.Time, e KVArrived) {
 	q.pace.begin(now, len(q.output))
 	q.phase = ready
 	q.overtaken, q.aged = 0, false // from now on it waits for a place, beside others that do
-	q.sized(0)
+	q.setLeft(0)
 	s.arrived = append(s.arrived, q)
 }
 
-// came notes who computed the KV that a transfer brought.
-func (s *Scheduler) came(q *sequence, from string) {
+// setOrigin notes who computed the KV that a transfer brought.
+func (s *Scheduler) setOrigin(q *sequence, from string) {
 	q.received, q.from = len(q.request.Tokens), from
 	whole := q.received / s.config.BlockTokens
 	s.pool.SetOrigin(q.table[min(q.cached, whole):whole], from)
@@ -224,10 +224,10 @@ func (s *Scheduler) came(q *sequence, from string) {
 
 func (s *Scheduler) transferDone(id SequenceID) {
 	q, ok := s.sequences[id]
-	if !ok || !q.held {
+	if !ok || !q.inTransfer {
 		return
 	}
-	q.held = false
+	q.inTransfer = false
 	if q.phase == receiving {
 		s.finish(q, Failed, errors.New("scheduler: the transfer ended without the KV; run the request again"))
 		return
@@ -252,13 +252,13 @@ func (s *Scheduler) end(q *sequence, how Finished) {
 		s.running = without(s.running, q)
 	case receiving:
 		s.receiving = without(s.receiving, q)
-		if q.held {
-			s.pool.Quarantine(q.private())
+		if q.inTransfer {
+			s.pool.Quarantine(q.ownBlocks())
 			q.quarantined = true
 		}
 	}
 	if q.table == nil {
-		q.held = false // nothing to read or to write
+		q.inTransfer = false // nothing to read or to write
 	}
 	q.phase = over
 	if generated := q.length() - (q.totalTokens - q.mayGenerate); q.grows() && generated > 0 && how.Reason != Failed {
@@ -277,11 +277,11 @@ func (s *Scheduler) end(q *sequence, how Finished) {
 // release gives the blocks of a sequence back, once it is over and neither a
 // step nor a transfer uses them.
 func (s *Scheduler) release(q *sequence) {
-	if q.phase != over || q.inStep || q.held {
+	if q.phase != over || q.inStep || q.inTransfer {
 		return
 	}
 	if q.quarantined {
-		s.pool.Drained(q.private())
+		s.pool.Drained(q.ownBlocks())
 		s.pool.Release(q.table[:q.cached])
 	} else {
 		s.pool.Release(q.table)

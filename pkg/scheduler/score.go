@@ -13,8 +13,8 @@ import (
 // promptTokens is how many tokens were asked, not generated.
 func (q *sequence) promptTokens() int { return len(q.request.Tokens) - q.request.Generated }
 
-// mayFind is the hashes of the blocks that a sequence may find in the prefix cache.
-func (s *Scheduler) mayFind(q *sequence) []kvcache.Hash {
+// findable is the hashes of the blocks that a sequence may find in the prefix cache.
+func (s *Scheduler) findable(q *sequence) []kvcache.Hash {
 	hashes := s.hashesOf(&q.request)
 	if q.request.PromptLogprobs && q.scored < q.promptTokens()-1 {
 		return hashes[:min(len(hashes), q.scored/s.config.BlockTokens)]
@@ -22,9 +22,9 @@ func (s *Scheduler) mayFind(q *sequence) []kvcache.Hash {
 	return hashes
 }
 
-// asksPrompt is what a step that computes the tokens from first to before end is asked about the
+// promptScoresWanted is what a step that computes the tokens from first to before end is asked about the
 // prompt; nil: nothing.
-func (q *sequence) asksPrompt(first, end int) *engine.PromptLogprobs {
+func (q *sequence) promptScoresWanted(first, end int) *engine.PromptLogprobs {
 	if last := q.promptTokens() - 1; q.request.PromptLogprobs && q.scored < last && first < last {
 		return &engine.PromptLogprobs{Next: q.request.Tokens[first+1 : min(end, last)+1], Top: q.request.TopPromptLogprobs}
 	}
@@ -45,9 +45,9 @@ func (e *StepDone) promptLogprobs(i int, work *engine.Sequence) (scores []sample
 	return e.PromptLogprobs[i], true
 }
 
-// scored takes how likely the tokens after those from first on are. It is false, so that a switch
+// takeScores takes how likely the tokens after those from first on are. It is false, so that a switch
 // goes on.
-func (s *Scheduler) scored(q *sequence, first int, scores []sampler.Logprobs) bool {
+func (s *Scheduler) takeScores(q *sequence, first int, scores []sampler.Logprobs) bool {
 	if skip := q.scored - first; len(scores) > 0 && skip < len(scores) {
 		s.act(PromptScored{ID: q.request.ID, Offset: q.scored + 1, Logprobs: scores[skip:]})
 		q.scored = first + len(scores)

@@ -29,7 +29,7 @@ type sequence struct {
 	inStep                        bool // the step in flight contains it
 	stalled                       bool // it waits for a block that its next token needs
 	unshared                      bool // its KV is approximate, or it has a pool: nothing of it is published
-	held                          bool // a transfer may read or write its blocks
+	inTransfer                    bool // a transfer may read or write its blocks
 	kvArrived                     bool
 	quarantined                   bool
 	started                       bool // Started was said
@@ -57,13 +57,13 @@ type sequence struct {
 	since  time.Time // when its wait began
 
 	// Waiting.
-	hashes      []kvcache.Hash // of the blocks that it may find in the cache, until they are published
-	mayGenerate int            // how many tokens came after the request's
-	left, size  int            // how much is left of its prompt, and about: see sized
-	overtaken   int            // later ones that were taken before it, to what it waits for now
-	aged        bool           // overtaken as often as allowed
-	triedAt     uint64         // Scheduler.freed when it last did not fit
-	hindered    bool           // it would have fitted then, but for saves
+	hashes         []kvcache.Hash // of the blocks that it may find in the cache, until they are published
+	mayGenerate    int            // how many tokens came after the request's
+	left, leftBits int            // tokens left of its prompt, and how many bits express that
+	overtaken      int            // later ones that were taken before it, to what it waits for now
+	aged           bool           // overtaken as often as allowed
+	triedAt        uint64         // Scheduler.freed when it last did not fit
+	blockedBySaves bool           // it would have fitted then, but for saves
 }
 
 func newSequence(r Request, c Config, ticket uint64, now time.Time) *sequence {
@@ -82,7 +82,7 @@ func newSequence(r Request, c Config, ticket uint64, now time.Time) *sequence {
 		positions = len(r.Tokens)
 	}
 	q.blocksNeeded = kvcache.BlocksFor(positions, c.BlockTokens)
-	q.held, q.unshared = r.Kind == PrefillOnly, r.Pool != nil
+	q.inTransfer, q.unshared = r.Kind == PrefillOnly, r.Pool != nil
 	for i := range q.samples {
 		q.samples[i] = engine.Sample{
 			Params:      r.Sampling,
@@ -123,8 +123,8 @@ func (q *sequence) draw(turn int) *engine.Sample {
 	return sample
 }
 
-// private is the part of the block table that the sequence itself fills.
-func (q *sequence) private() []kvcache.BlockID { return q.table[q.cached:] }
+// ownBlocks is the part of the block table that the sequence itself fills.
+func (q *sequence) ownBlocks() []kvcache.BlockID { return q.table[q.cached:] }
 
 // appendTokens appends n tokens from position first on.
 func (q *sequence) appendTokens(dst []int32, first, n int) []int32 {
@@ -145,18 +145,17 @@ func before(a, b *sequence) int {
 		a.byAge(b),
 		cmp.Compare(b.request.Priority, a.request.Priority),
 		compareDeadlines(a.due, b.due),
-		cmp.Compare(a.size, b.size),
+		cmp.Compare(a.leftBits, b.leftBits),
 		compareDeadlines(a.request.Deadline, b.request.Deadline),
 		cmp.Compare(a.ticket, b.ticket),
 	)
 }
 
-// sized notes how much of a prompt is left to compute, to the next power of two:
-// shorter ones come first, and those that differ by less than that by deadline and
-// arrival.
-func (q *sequence) sized(left int) {
+// setLeft notes how many tokens of a prompt are left to compute. Prompts with fewer come first, by the
+// next power of two; deadline and arrival decide between those that have the same.
+func (q *sequence) setLeft(left int) {
 	q.left = max(left, 0)
-	q.size = bits.Len(uint(q.left))
+	q.leftBits = bits.Len(uint(q.left))
 }
 
 // class puts prompts that starve before all, then requests that were overtaken

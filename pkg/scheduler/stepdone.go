@@ -56,18 +56,18 @@ func (s *Scheduler) stepDone(e StepDone) {
 			s.spoilt(q, work.Start+len(work.Tokens))
 		case work.Prompt != nil && len(scores) != len(work.Prompt.Next):
 			s.finish(q, Failed, errUnlikely)
-		case s.scored(q, work.Start, scores):
+		case s.takeScores(q, work.Start, scores):
 		case work.Sample == nil:
 		default:
-			s.drew(q, &e, i, work, drafts, accepted)
+			s.takeDrawn(q, &e, i, work, drafts, accepted)
 		}
 	}
 	clear(st.members)
 }
 
-// drew takes what the i-th sequence of a step drew: those of its drafts that were right, and the
+// takeDrawn takes what the i-th sequence of a step drew: those of its drafts that were right, and the
 // token after them.
-func (s *Scheduler) drew(q *sequence, e *StepDone, i int, work *engine.Sequence, drafts []int32, accepted int) {
+func (s *Scheduler) takeDrawn(q *sequence, e *StepDone, i int, work *engine.Sequence, drafts []int32, accepted int) {
 	sample, known := work.Sample, known(work)
 	if len(drafts) > 0 {
 		s.verified(q, len(drafts), accepted)
@@ -80,7 +80,7 @@ func (s *Scheduler) drew(q *sequence, e *StepDone, i int, work *engine.Sequence,
 				return
 			}
 		}
-		if s.sampled(q, token, logprobs); q.phase == over {
+		if s.takeToken(q, token, logprobs); q.phase == over {
 			return // as if there had been no drafts behind it
 		}
 		if e.Tokens[i] != sampler.None { // else nothing of it is shared
@@ -94,11 +94,11 @@ func (s *Scheduler) drew(q *sequence, e *StepDone, i int, work *engine.Sequence,
 	case token < 0:
 		s.spoilt(q, work.Start+known+accepted)
 	case !sample.Logprobs:
-		s.sampled(q, token, nil)
+		s.takeToken(q, token, nil)
 	case len(e.Logprobs) != len(e.Tokens):
 		s.finish(q, Failed, errUnlikely)
 	default:
-		s.sampled(q, token, &e.Logprobs[i])
+		s.takeToken(q, token, &e.Logprobs[i])
 	}
 }
 
@@ -118,8 +118,8 @@ func (s *Scheduler) spoilt(q *sequence, tokens int) {
 	s.end(q, Finished{Reason: Failed, Err: &engine.NotFiniteError{Layer: -1, Position: -1}, Spoilt: found})
 }
 
-// sampled takes a token that a step drew.
-func (s *Scheduler) sampled(q *sequence, token int32, logprobs *sampler.Logprobs) {
+// takeToken takes a token that a step drew.
+func (s *Scheduler) takeToken(q *sequence, token int32, logprobs *sampler.Logprobs) {
 	// Where this moves what was drawn before, that stays as it was where it is.
 	s.drawn = append(s.drawn, Sampled{ID: q.request.ID, Offset: q.offset(), Token: token, Logprobs: logprobs})
 	drawn := &s.drawn[len(s.drawn)-1]
