@@ -17,11 +17,11 @@ import (
 	"github.com/tandem-serving/tandem/pkg/telemetry/metricset"
 )
 
-// account is what all event logs take together: those that are being read, and those
-// that are kept for readers that may come back. Its mu is never held with a log's.
+// account counts the memory of all event logs: of those that are being read, and of those that are
+// kept for readers that may come back. Its mu is never held with a log's.
 type account struct {
-	perLog, most int64
-	ended        *prometheus.CounterVec // by why: request, all
+	mostPerLog, mostUnread int64
+	cutOff                 *prometheus.CounterVec // by the limit that was full: request, all
 
 	unread, kept atomic.Int64
 
@@ -31,8 +31,8 @@ type account struct {
 
 // newAccount makes the metrics of what answers take.
 func newAccount(c Config, set *metricset.Set) *account {
-	a := &account{perLog: int64(c.UnreadRequest), most: int64(c.UnreadMemory), logs: make(map[*eventLog]struct{})}
-	a.ended = set.Counters("tandem_router_unread_ended_total", "Answers cut off because clients did not read them, by the limit that was full: request (of one answer) or all (of all answers).", "full", "request", "all")
+	a := &account{mostPerLog: int64(c.UnreadRequest), mostUnread: int64(c.UnreadMemory), logs: make(map[*eventLog]struct{})}
+	a.cutOff = set.Counters("tandem_router_unread_ended_total", "Answers cut off because clients did not read them, by the limit that was full: request (of one answer) or all (of all answers).", "full", "request", "all")
 	set.GaugeFunc("tandem_router_unread_bytes", "Bytes of answers that clients have not read yet, and of running answers that can be resumed.", nil,
 		func() float64 { return float64(a.unread.Load()) })
 	set.GaugeFunc("tandem_router_kept_bytes", "Bytes of finished answers that can be resumed.", nil,
@@ -64,14 +64,14 @@ func (a *account) count(kept bool, bytes int64) {
 // relieve cuts off the largest logs until what is unread is within its bound. Its
 // caller holds no lock.
 func (a *account) relieve() {
-	for a.unread.Load() > a.most {
+	for a.unread.Load() > a.mostUnread {
 		largest := a.largest()
 		if largest == nil {
 			return
 		}
-		a.ended.WithLabelValues("all").Inc()
+		a.cutOff.WithLabelValues("all").Inc()
 		largest.cut(rpc.Error(codes.ResourceExhausted, api.ReasonUnread,
-			fmt.Sprintf("unread answers fill the %s set aside for them, and this one takes the most: read answers as they arrive", size(a.most)), time.Second))
+			fmt.Sprintf("unread answers fill the %s set aside for them, and this one takes the most: read answers as they arrive", size(a.mostUnread)), time.Second))
 	}
 }
 
@@ -92,10 +92,10 @@ func (a *account) largest() *eventLog {
 	return largest
 }
 
-// tooMuch is the status of a request whose log takes more than one may.
-func (a *account) tooMuch() error {
+// logTooLarge is the status of a request whose log takes more than one may.
+func (a *account) logTooLarge() error {
 	return rpc.Error(codes.ResourceExhausted, api.ReasonUnread,
-		fmt.Sprintf("the unread or resumable part of this answer exceeds %s: read it as it arrives, or ask for fewer tokens", size(a.perLog)), 0)
+		fmt.Sprintf("the unread or resumable part of this answer exceeds %s: read it as it arrives, or ask for fewer tokens", size(a.mostPerLog)), 0)
 }
 
 func size(bytes int64) string {

@@ -11,9 +11,9 @@ import (
 func (r *request) ask(a joining.Ask) {
 	clear(r.attempts)
 	tokens := slices.Concat(r.plan.Tokens, a.Generated)
-	wanted := r.wanted(r.key, a.Attempt, tokens, a.Failures, a.Version)
+	wanted := r.policyRequest(r.key, a.Attempt, tokens, a.Failures, a.Version)
 	if wanted.Retry = a.Retry; a.Retry {
-		r.requests.metrics.again.Inc()
+		r.requests.metrics.retries.Inc()
 	}
 	r.requests.deps.Dispatcher.Ask(wanted, r.findable(tokens), r.plan.Envelope.GetCacheSalt(), r.answers)
 }
@@ -21,7 +21,7 @@ func (r *request) ask(a joining.Ask) {
 // askHedge asks the policy for the workers of a hedged attempt. The policy answers at once.
 func (r *request) askHedge(a joining.AskHedge) {
 	tokens := slices.Concat(r.plan.Tokens, a.Generated)
-	wanted := r.wanted(a.ID, a.Attempt, tokens, a.Failures, a.Version)
+	wanted := r.policyRequest(a.ID, a.Attempt, tokens, a.Failures, a.Version)
 	answer := r.requests.deps.Dispatcher.Hedge(routing.Hedge{Request: wanted, Late: a.Late, After: a.After, Again: a.Again}, r.findable(tokens), r.plan.Envelope.GetCacheSalt())
 	switch e := answer.(type) {
 	case joining.Dispatched:
@@ -32,8 +32,8 @@ func (r *request) askHedge(a joining.AskHedge) {
 	r.loop.Step(answer)
 }
 
-// wanted is what the policy needs to know about an attempt.
-func (r *request) wanted(id string, attempt int, tokens []int32, failures []routing.Failure, version routing.Version) routing.Request {
+// policyRequest is what the policy needs to know about an attempt.
+func (r *request) policyRequest(id string, attempt int, tokens []int32, failures []routing.Failure, version routing.Version) routing.Request {
 	p := r.plan
 	return routing.Request{
 		ID:       id,

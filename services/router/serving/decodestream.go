@@ -53,8 +53,8 @@ type decodeEvent struct {
 	message *workerv1.DecodeEvent // the last that came
 	keep    bool                  // each is new
 
-	tokens *workerv1.DecodeEvent // what is used again for tokens
-	list   *workerv1.Tokens      // in it
+	tokens    *workerv1.DecodeEvent // reused for every event with tokens
+	tokenList *workerv1.Tokens      // the message in tokens
 }
 
 // decodeCodec is another codec that reads a *decodeEvent by hand where it can.
@@ -116,16 +116,16 @@ func (e *decodeEvent) readTokens(b []byte) bool {
 		return false
 	}
 	if e.tokens == nil {
-		e.list = new(workerv1.Tokens)
-		e.tokens = &workerv1.DecodeEvent{Event: &workerv1.DecodeEvent_Tokens{Tokens: e.list}}
+		e.tokenList = new(workerv1.Tokens)
+		e.tokens = &workerv1.DecodeEvent{Event: &workerv1.DecodeEvent_Tokens{Tokens: e.tokenList}}
 	}
-	e.list.Offset, e.list.TokenIds = uint32(offset), e.list.TokenIds[:0]
+	e.tokenList.Offset, e.tokenList.TokenIds = uint32(offset), e.tokenList.TokenIds[:0]
 	for len(ids) > 0 {
 		id, m := protowire.ConsumeVarint(ids)
 		if m < 0 {
 			return false
 		}
-		e.list.TokenIds = append(e.list.TokenIds, uint32(id))
+		e.tokenList.TokenIds = append(e.tokenList.TokenIds, uint32(id))
 		ids = ids[m:]
 	}
 	return true

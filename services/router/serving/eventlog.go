@@ -85,32 +85,32 @@ func (l *eventLog) append(event *inferencev1.GenerateEvent) (kept bool) {
 	if n := event.GetTokens(); n != nil {
 		l.tokens = int(event.GetOffset()) + len(n.GetTokenIds())
 	}
-	if l.ended || l.released || l.hand(event) {
+	if l.ended || l.released || l.handOver(event) {
 		l.mu.Unlock()
 		return false
 	}
 	e := entry{event: event}
-	if l.behind() >= packBehind {
+	if l.unread() >= packBehind {
 		e = packed(event)
 	}
 	l.entries = append(l.entries, e)
 	l.count(e.bytes())
-	over := l.bytes > l.account.perLog && len(l.entries)-l.head > 1 // nobody could read a single one any sooner
+	over := l.bytes > l.account.mostPerLog && len(l.entries)-l.head > 1 // nobody could read a single one any sooner
 	l.wake()
 	l.mu.Unlock()
 	switch {
 	case over:
-		l.account.ended.WithLabelValues("request").Inc()
-		l.cut(l.account.tooMuch())
+		l.account.cutOff.WithLabelValues("request").Inc()
+		l.cut(l.account.logTooLarge())
 	default:
 		l.account.relieve()
 	}
 	return true
 }
 
-// hand gives a token to the only reader, if that waits for it and can send it at once. The
+// handOver gives a token to the only reader, if that waits for it and can send it at once. The
 // token then skips the log, and no goroutine has to wake. The caller holds mu.
-func (l *eventLog) hand(event *inferencev1.GenerateEvent) bool {
+func (l *eventLog) handOver(event *inferencev1.GenerateEvent) bool {
 	if l.keeps || len(l.asleep) != 1 || l.head != len(l.entries) || event.GetTokens() == nil {
 		return false
 	}
@@ -124,8 +124,8 @@ func (l *eventLog) hand(event *inferencev1.GenerateEvent) bool {
 	return true
 }
 
-// behind is the number of events that no reader has asked for. The caller holds mu.
-func (l *eventLog) behind() int { return l.first + len(l.entries) - l.head - l.reached }
+// unread is the number of events that no reader has asked for. The caller holds mu.
+func (l *eventLog) unread() int { return l.first + len(l.entries) - l.head - l.reached }
 
 // count adds to the log's memory. The caller holds mu.
 func (l *eventLog) count(bytes int64) {
@@ -193,7 +193,7 @@ func (l *eventLog) wake() {
 func (l *eventLog) read(r *reader) (event *inferencev1.GenerateEvent, ended bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.passed(r.next)
+	l.readUpTo(r.next)
 	at := r.next - l.first + l.head
 	if at < l.head { // the log was cut off, or another reader has read past it
 		return nil, true, l.err
@@ -216,9 +216,9 @@ func (l *eventLog) leave(r *reader) {
 	l.asleep = slices.DeleteFunc(l.asleep, func(other *reader) bool { return other == r })
 }
 
-// passed drops the events before i, or packs the last of them if the log keeps them. The
+// readUpTo drops the events before i, or packs the last of them if the log keeps them. The
 // caller holds mu.
-func (l *eventLog) passed(i int) {
+func (l *eventLog) readUpTo(i int) {
 	l.reached = max(l.reached, i)
 	if !l.keeps {
 		l.drop(min(i-l.first, len(l.entries)-l.head))
@@ -259,7 +259,7 @@ func (l *eventLog) generated() int {
 func (l *eventLog) lags() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.behind() >= packBehind
+	return l.unread() >= packBehind
 }
 
 // packed encodes an event. If that failed, which it never does, the entry holds the message.

@@ -23,38 +23,38 @@ import (
 // metrics is what the router counts. All labels are bounded: codes, modes, stages
 // and reasons. docs/metrics.md says what each means.
 type metrics struct {
-	requests   *prometheus.CounterVec
-	finishes   *prometheus.CounterVec
-	dispatches *prometheus.CounterVec
-	retries    *prometheus.CounterVec
-	fallbacks  prometheus.Counter
-	again      prometheus.Counter
-	spent      prometheus.Counter
-	limited    *prometheus.CounterVec // by limit
-	hedges     *prometheus.CounterVec
-	unhedged   *prometheus.CounterVec
-	wasted     prometheus.Counter
-	unreached  prometheus.Counter
-	wronged    prometheus.Counter
-	forgotten  prometheus.Counter
-	modes      map[inferencev1.Mode]*modeMetrics // of those that a request can run in
-	stages     [api.NumStages]prometheus.Observer
-	prompts    prometheus.Histogram
-	outputs    prometheus.Histogram
-	prompt     prometheus.Counter
-	cached     prometheus.Counter
-	fetched    prometheus.Counter
-	hints      prometheus.Counter
-	fetches    *prometheus.CounterVec
-	fetch      prometheus.Histogram
-	generated  prometheus.Counter
-	spending   *latencybudget.Spending
+	requests      *prometheus.CounterVec
+	finishes      *prometheus.CounterVec
+	dispatches    *prometheus.CounterVec
+	failedTries   *prometheus.CounterVec
+	fallbacks     prometheus.Counter
+	retries       prometheus.Counter
+	spent         prometheus.Counter
+	limited       *prometheus.CounterVec // by limit
+	hedges        *prometheus.CounterVec
+	hedgesRefused *prometheus.CounterVec
+	hedgesWasted  prometheus.Counter
+	unreached     prometheus.Counter
+	wronged       prometheus.Counter
+	forgotten     prometheus.Counter
+	modes         map[inferencev1.Mode]*modeMetrics // of those that a request can run in
+	stages        [api.NumStages]prometheus.Observer
+	promptLengths prometheus.Histogram
+	outputLengths prometheus.Histogram
+	promptTokens  prometheus.Counter
+	cachedTokens  prometheus.Counter
+	fetchedTokens prometheus.Counter
+	fetchHints    prometheus.Counter
+	fetches       *prometheus.CounterVec
+	fetchTimes    prometheus.Histogram
+	outputTokens  prometheus.Counter
+	spending      *latencybudget.Spending
 }
 
 // modeMetrics are the latencies of one mode, looked up once: tokens are too many
 // to do so for each.
 type modeMetrics struct {
-	ttft, second, gap, tpot, e2e      prometheus.Observer
+	ttft, secondToken, gap, tpot, e2e prometheus.Observer
 	queue, prefill, decode, inference prometheus.Observer
 }
 
@@ -64,29 +64,29 @@ func newMetrics(set *metricset.Set, spending *latencybudget.Spending) *metrics {
 		modes: map[inferencev1.Mode]*modeMetrics{
 			inferencev1.Mode_MODE_AGGREGATED: {}, inferencev1.Mode_MODE_DISAGGREGATED: {},
 		},
-		requests:   set.Counters("tandem_router_requests_total", "Requests that ended, by gRPC status.", "code"),
-		finishes:   set.Counters("tandem_requests_finished_total", "Requests that ended, by reason: stop and length ended well.", "reason", "stop", "length", "cancelled", "error"),
-		dispatches: set.Counters("tandem_router_dispatches_total", "Attempts sent to workers, by mode.", "mode", "aggregated", "disaggregated"),
-		retries:    set.Counters("tandem_router_failed_tries_total", "Attempts in which a worker failed or refused, by its status.", "code"),
-		fallbacks:  set.Counter("tandem_router_fallbacks_total", "Requests in mode auto that ran on one worker, because no prefill worker was available or KV had no way from one."),
-		again:      set.Counter("tandem_router_retries_total", "Retries that were asked for after a worker failed."),
-		limited:    set.Counters("tandem_router_quota_refused_total", "Requests refused for what their credentials allow, by limit: requests or tokens a minute, concurrency, or the size of one request.", "limit", "requests", "tokens", "concurrency", "size"),
-		spent:      set.Counter("tandem_router_retries_refused_total", "Retries that were refused, since there had been as many as may be; their requests ended with UNAVAILABLE."),
-		hedges:     set.Counters("tandem_router_hedges_total", "Hedged attempts beside one whose first token was late, by result: won and went on alone, lost, or ended because the request ended before either had a first token.", "result", "won", "lost", "ended"),
-		unhedged:   set.Counters("tandem_router_hedges_refused_total", "Hedged attempts that were due and not begun, by reason: as many as may be had been, or no other worker would have begun at once.", "reason", routing.HedgeBudget, routing.HedgeNoCapacity),
-		wasted:     set.Counter("tandem_router_hedges_wasted_seconds_total", "Time that workers computed prompts whose first token another attempt had before."),
-		unreached:  set.Counter("tandem_router_kv_unreached_total", "Attempts in which the prefill worker could not begin a transfer to the decode worker."),
-		forgotten:  set.Counter("tandem_router_kept_forgotten_total", "Finished answers forgotten early, because they were too many or too large."),
-		wronged:    set.Counter("tandem_router_contradicted_total", "Attempts in which a worker reported a failure of requests that other workers then served."),
-		prompts:    set.Histogram("tandem_request_prompt_tokens", "Prompt tokens of each request that ended well.", 1, 18),
-		outputs:    set.Histogram("tandem_request_generation_tokens", "Tokens generated for each request that ended well.", 1, 18),
-		prompt:     set.Counter("tandem_prompt_tokens_total", "Prompt tokens of requests that ended well."),
-		cached:     set.Counter("tandem_prompt_cached_tokens_total", "Prompt tokens that were not computed, because a prefix cache held them or they were fetched."),
-		fetched:    set.Counter("tandem_prompt_fetched_tokens_total", "Cached prompt tokens that were fetched from a block store."),
-		hints:      set.Counter("tandem_router_fetch_hints_total", "Attempts in which the router named a block store to the prefill worker."),
-		fetches:    set.Counters("tandem_router_fetches_total", "Attempts in which the prefill worker asked the block store, by whether it got KV.", "result", "fetched", "nothing"),
-		fetch:      set.Histogram("tandem_request_fetch_time_seconds", "Time of fetching KV from a block store, a part of the prefill time.", .0005, 18),
-		generated:  set.Counter("tandem_generation_tokens_total", "Tokens generated for requests that ended well."),
+		requests:      set.Counters("tandem_router_requests_total", "Requests that ended, by gRPC status.", "code"),
+		finishes:      set.Counters("tandem_requests_finished_total", "Requests that ended, by reason: stop and length ended well.", "reason", "stop", "length", "cancelled", "error"),
+		dispatches:    set.Counters("tandem_router_dispatches_total", "Attempts sent to workers, by mode.", "mode", "aggregated", "disaggregated"),
+		failedTries:   set.Counters("tandem_router_failed_tries_total", "Attempts in which a worker failed or refused, by its status.", "code"),
+		fallbacks:     set.Counter("tandem_router_fallbacks_total", "Requests in mode auto that ran on one worker, because no prefill worker was available or KV had no way from one."),
+		retries:       set.Counter("tandem_router_retries_total", "Retries that were asked for after a worker failed."),
+		limited:       set.Counters("tandem_router_quota_refused_total", "Requests refused for what their credentials allow, by limit: requests or tokens a minute, concurrency, or the size of one request.", "limit", "requests", "tokens", "concurrency", "size"),
+		spent:         set.Counter("tandem_router_retries_refused_total", "Retries that were refused, since there had been as many as may be; their requests ended with UNAVAILABLE."),
+		hedges:        set.Counters("tandem_router_hedges_total", "Hedged attempts beside one whose first token was late, by result: won and went on alone, lost, or ended because the request ended before either had a first token.", "result", "won", "lost", "ended"),
+		hedgesRefused: set.Counters("tandem_router_hedges_refused_total", "Hedged attempts that were due and not begun, by reason: as many as may be had been, or no other worker would have begun at once.", "reason", routing.HedgeBudget, routing.HedgeNoCapacity),
+		hedgesWasted:  set.Counter("tandem_router_hedges_wasted_seconds_total", "Time that workers computed prompts whose first token another attempt had before."),
+		unreached:     set.Counter("tandem_router_kv_unreached_total", "Attempts in which the prefill worker could not begin a transfer to the decode worker."),
+		forgotten:     set.Counter("tandem_router_kept_forgotten_total", "Finished answers forgotten early, because they were too many or too large."),
+		wronged:       set.Counter("tandem_router_contradicted_total", "Attempts in which a worker reported a failure of requests that other workers then served."),
+		promptLengths: set.Histogram("tandem_request_prompt_tokens", "Prompt tokens of each request that ended well.", 1, 18),
+		outputLengths: set.Histogram("tandem_request_generation_tokens", "Tokens generated for each request that ended well.", 1, 18),
+		promptTokens:  set.Counter("tandem_prompt_tokens_total", "Prompt tokens of requests that ended well."),
+		cachedTokens:  set.Counter("tandem_prompt_cached_tokens_total", "Prompt tokens that were not computed, because a prefix cache held them or they were fetched."),
+		fetchedTokens: set.Counter("tandem_prompt_fetched_tokens_total", "Cached prompt tokens that were fetched from a block store."),
+		fetchHints:    set.Counter("tandem_router_fetch_hints_total", "Attempts in which the router named a block store to the prefill worker."),
+		fetches:       set.Counters("tandem_router_fetches_total", "Attempts in which the prefill worker asked the block store, by whether it got KV.", "result", "fetched", "nothing"),
+		fetchTimes:    set.Histogram("tandem_request_fetch_time_seconds", "Time of fetching KV from a block store, a part of the prefill time.", .0005, 18),
+		outputTokens:  set.Counter("tandem_generation_tokens_total", "Tokens generated for requests that ended well."),
 	}
 	for _, h := range []struct {
 		name, help string
@@ -95,7 +95,7 @@ func newMetrics(set *metricset.Set, spending *latencybudget.Spending) *metrics {
 		of         func(*modeMetrics) *prometheus.Observer
 	}{
 		{"tandem_time_to_first_token_seconds", "Arrival to first token.", .001, 18, func(o *modeMetrics) *prometheus.Observer { return &o.ttft }},
-		{"tandem_second_token_seconds", "First token to second token, including the exposed part of the KV transfer.", .0005, 16, func(o *modeMetrics) *prometheus.Observer { return &o.second }},
+		{"tandem_second_token_seconds", "First token to second token, including the exposed part of the KV transfer.", .0005, 16, func(o *modeMetrics) *prometheus.Observer { return &o.secondToken }},
 		{"tandem_inter_token_latency_seconds", "Each gap between two tokens, as the router gets them.", .00025, 16, func(o *modeMetrics) *prometheus.Observer { return &o.gap }},
 		{"tandem_request_time_per_output_token_seconds", "Mean time per token after the first, once for each request.", .0005, 16, func(o *modeMetrics) *prometheus.Observer { return &o.tpot }},
 		{"tandem_e2e_request_latency_seconds", "Arrival to last token.", .004, 18, func(o *modeMetrics) *prometheus.Observer { return &o.e2e }},
@@ -122,7 +122,7 @@ func (m *metrics) dispatched(d *controlv1.Decision, fallback bool) {
 		m.fallbacks.Inc()
 	}
 	if d.GetSource() != "" {
-		m.hints.Inc()
+		m.fetchHints.Inc()
 	}
 }
 
@@ -137,7 +137,7 @@ func (m *metrics) fetchedFrom(verdict workerv1.FetchVerdict) {
 
 // retried counts an attempt that failed because of workers.
 func (m *metrics) retried(failures []routing.Failure, err error) {
-	m.retries.WithLabelValues(status.Code(err).String()).Inc()
+	m.failedTries.WithLabelValues(status.Code(err).String()).Inc()
 	for _, failure := range failures {
 		if failure.Unreached != (routing.Ref{}) {
 			m.unreached.Inc()
@@ -148,7 +148,7 @@ func (m *metrics) retried(failures []routing.Failure, err error) {
 // hedged counts what a hedged attempt came to, if this was the end of one.
 func (m *metrics) hedged(a joining.Release) {
 	if a.Lost {
-		m.wasted.Add(a.Computed.Seconds())
+		m.hedgesWasted.Add(a.Computed.Seconds())
 	}
 	switch {
 	case a.Beside && a.Hedge:
@@ -163,7 +163,7 @@ func (m *metrics) hedged(a joining.Release) {
 // hedgeRefused counts a hedged attempt that was not begun.
 func (m *metrics) hedgeRefused(err error) {
 	if refusal, is := errors.AsType[*routing.Refusal](err); is {
-		m.unhedged.WithLabelValues(refusal.Reason).Inc()
+		m.hedgesRefused.WithLabelValues(refusal.Reason).Inc()
 	}
 }
 
@@ -218,7 +218,7 @@ func (m *metrics) finished(now time.Time, f joining.Finish) {
 	mode.decode.Observe(decode.Seconds())
 	second := time.Duration(f.Timings.GetSecondTokenNs())
 	if s.Tokens > 1 {
-		mode.second.Observe(second.Seconds())
+		mode.secondToken.Observe(second.Seconds())
 		mode.tpot.Observe(s.TPOT.Seconds())
 	}
 	for stage, observer := range m.stages {
@@ -226,13 +226,13 @@ func (m *metrics) finished(now time.Time, f joining.Finish) {
 	}
 	fetch := time.Duration(f.Timings.GetFetchNs())
 	if fetch > 0 {
-		m.fetch.Observe(fetch.Seconds())
+		m.fetchTimes.Observe(fetch.Seconds())
 	}
 	m.spending.Finished(now, s, second, fetch)
-	m.prompts.Observe(float64(f.Usage.GetPromptTokens()))
-	m.outputs.Observe(float64(f.Usage.GetCompletionTokens()))
-	m.prompt.Add(float64(f.Usage.GetPromptTokens()))
-	m.cached.Add(float64(f.Usage.GetCachedTokens()))
-	m.fetched.Add(float64(f.FetchedTokens))
-	m.generated.Add(float64(f.Usage.GetCompletionTokens()))
+	m.promptLengths.Observe(float64(f.Usage.GetPromptTokens()))
+	m.outputLengths.Observe(float64(f.Usage.GetCompletionTokens()))
+	m.promptTokens.Add(float64(f.Usage.GetPromptTokens()))
+	m.cachedTokens.Add(float64(f.Usage.GetCachedTokens()))
+	m.fetchedTokens.Add(float64(f.FetchedTokens))
+	m.outputTokens.Add(float64(f.Usage.GetCompletionTokens()))
 }

@@ -43,8 +43,8 @@ func (s Sharing) computed(by routing.Ref) {
 	}
 }
 
-// promptTokens is how many tokens of the prompt count for a request: those that others share
-// count once.
+// promptTokens is how many tokens of the prompt count against limits: a prompt that requests share
+// counts once.
 func (s Sharing) promptTokens(p *preprocess.Plan) int {
 	if s.follows() {
 		return 0
@@ -96,8 +96,8 @@ func (r *request) turn() <-chan struct{} {
 	return r.sharing.Prompt.Done()
 }
 
-// begins takes in that it is the request's turn. What an objective allows counts from here: the
-// first request of the prompt was held to it.
+// begins takes in that it is the request's turn. Its objective counts from here: the wait was for the
+// first request of the prompt, which had its own.
 func (r *request) begins() {
 	r.waited()
 	if !r.sharing.follows() {
@@ -110,7 +110,7 @@ func (r *request) begins() {
 	}
 }
 
-// waited follows when the request waits no more for another's prompt.
+// waited is called when the request no longer waits for another's prompt.
 func (r *request) waited() {
 	if !r.waits {
 		return

@@ -28,7 +28,7 @@ func (r *request) attach() bool {
 	return true
 }
 
-// wasRead follows when the request has ended and its last reader is gone. The caller holds mu.
+// wasRead is called when the request has ended and its last reader is gone. The caller holds mu.
 func (r *request) wasRead() {
 	select {
 	case <-r.read:
@@ -44,7 +44,7 @@ func (r *request) wasRead() {
 	}
 }
 
-// forget follows when no client can join the request any more.
+// forget is called when no client can join the request any more.
 func (r *request) forget() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

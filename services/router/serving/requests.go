@@ -80,15 +80,15 @@ type Requests struct {
 
 	wait sync.WaitGroup // requests and their streams
 
-	mu        sync.Mutex
-	stopping  bool
-	byID      map[named]*request // running requests, and finished ones that can be resumed
-	kept      []*request         // finished requests that can be resumed, oldest first
-	running   int
-	number    uint64 // of the last request
-	followers followers
-	idle      chan struct{} // closed when stopping and nothing runs
-	cut       chan struct{} // closed when Stop no longer waits for readers
+	mu         sync.Mutex
+	stopping   bool
+	byID       map[requestName]*request // running requests, and finished ones that can be resumed
+	kept       []*request               // finished requests that can be resumed, oldest first
+	running    int
+	number     uint64 // of the last request
+	followers  followers
+	idle       chan struct{} // closed when stopping and nothing runs
+	readersCut chan struct{} // closed when Stop no longer waits for readers
 }
 
 // New returns an empty table of requests.
@@ -96,7 +96,7 @@ func New(config Config, deps Deps) (*Requests, error) {
 	set := metricset.New(deps.Registerer)
 	s := &Requests{
 		config: config, deps: deps, metrics: newMetrics(set, deps.Spending), account: newAccount(config, set),
-		byID: make(map[named]*request), followers: make(followers), idle: make(chan struct{}), cut: make(chan struct{}),
+		byID: make(map[requestName]*request), followers: make(followers), idle: make(chan struct{}), readersCut: make(chan struct{}),
 	}
 	if err := set.Err(); err != nil {
 		return nil, err
@@ -183,7 +183,7 @@ func (s *Requests) Plan(ctx context.Context, q *inferencev1.GenerateRequest) (p 
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return p, s.unused(ownerOf(ctx), rpc.RequestID(ctx)), nil
+	return p, s.freeID(ownerOf(ctx), rpc.RequestID(ctx)), nil
 }
 
 // plan makes a plan of a request. It first checks the limits of the tenant, since compiling
@@ -273,9 +273,9 @@ func (s *Requests) Stop(ctx context.Context) {
 			r.abort(clienterr.ShuttingDown())
 		}
 		select {
-		case <-s.cut:
+		case <-s.readersCut:
 		default:
-			close(s.cut)
+			close(s.readersCut)
 		}
 		s.mu.Unlock()
 	}
@@ -310,7 +310,7 @@ func (s *Requests) start(p *preprocess.Plan, by admitted, id string, c *Caller, 
 	}
 	// Retries repeat an id, and other clients may have chosen the same. Each request gets
 	// its own id, which Accepted tells the caller.
-	id = s.unused(by.owner, id)
+	id = s.freeID(by.owner, id)
 	p.Envelope.RequestId = id
 	s.number++
 	r := newRequest(s, p, by, id, c, spans, s.number)
@@ -322,7 +322,7 @@ func (s *Requests) start(p *preprocess.Plan, by admitted, id string, c *Caller, 
 		r.run()
 		select {
 		case <-r.read:
-		case <-s.cut:
+		case <-s.readersCut:
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -339,16 +339,16 @@ func tenantSalt(tenant, salt string) string {
 	return fmt.Sprintf("%d:%s:%s", len(tenant), tenant, salt)
 }
 
-// named identifies a request: two owners may use the same id.
-type named struct{ owner, id string }
+// requestName identifies a request: two owners may use the same id.
+type requestName struct{ owner, id string }
 
-func (r *request) name() named { return named{r.owner, r.id} }
+func (r *request) name() requestName { return requestName{r.owner, r.id} }
 
-// unused returns id, or if a request or a record of the owner has it, an id that begins like
+// freeID returns id, or if a request or a record of the owner has it, an id that begins like
 // it. The caller holds mu.
-func (s *Requests) unused(owner, id string) string {
+func (s *Requests) freeID(owner, id string) string {
 	for free := id; ; {
-		if s.byID[named{owner, free}] == nil && !s.deps.Records.Has(owner, free) {
+		if s.byID[requestName{owner, free}] == nil && !s.deps.Records.Has(owner, free) {
 			return free
 		}
 		suffix := "-" + rpc.NewID()[:8]
@@ -401,7 +401,7 @@ func (s *Requests) drop(r *request) {
 func (s *Requests) find(owner, id, secret string) (*request, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r, hash := s.byID[named{owner, id}], records.SecretHash{}
+	r, hash := s.byID[requestName{owner, id}], records.SecretHash{}
 	if r != nil && r.plan.Resumable > 0 {
 		hash = r.hash
 	}

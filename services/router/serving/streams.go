@@ -17,9 +17,9 @@ import (
 	"github.com/tandem-serving/tandem/services/router/preprocess"
 )
 
-// task is what workers are told of the request after some tokens of it were
+// taskFor is what workers are told of the request after some tokens of it were
 // generated.
-func (r *request) task(attempt int, generated []int32) *workerv1.Task {
+func (r *request) taskFor(attempt int, generated []int32) *workerv1.Task {
 	p := r.plan
 	envelope := proto.CloneOf(p.Envelope)
 	envelope.Attempt = uint32(attempt)
@@ -46,7 +46,7 @@ func (r *request) task(attempt int, generated []int32) *workerv1.Task {
 }
 
 func (r *request) openDecode(a joining.OpenDecode) {
-	request := &workerv1.DecodeRequest{Task: r.task(a.Stream.Attempt, a.Generated), PrefillHere: a.PrefillHere, Sender: a.Sender, WorkerEpoch: a.Worker.Epoch, Pauses: true, Queued: true}
+	request := &workerv1.DecodeRequest{Task: r.taskFor(a.Stream.Attempt, a.Generated), PrefillHere: a.PrefillHere, Sender: a.Sender, WorkerEpoch: a.Worker.Epoch, Pauses: true, Queued: true}
 	read(r, a.Stream, a.Worker, workerv1.Decode_Run_FullMethodName, func(ctx context.Context, conn *grpc.ClientConn) (func() error, error) {
 		stream, err := openDecodeStream(ctx, conn, request, r.requests.deps.Log != nil)
 		if err != nil {
@@ -63,7 +63,7 @@ func (r *request) openDecode(a joining.OpenDecode) {
 }
 
 func (r *request) openPrefill(a joining.OpenPrefill) {
-	request := &workerv1.PrefillRequest{Task: r.task(a.Stream.Attempt, a.Generated), Ticket: a.Ticket, WorkerEpoch: a.Worker.Epoch, Source: a.Source, Queued: true}
+	request := &workerv1.PrefillRequest{Task: r.taskFor(a.Stream.Attempt, a.Generated), Ticket: a.Ticket, WorkerEpoch: a.Worker.Epoch, Source: a.Source, Queued: true}
 	read(r, a.Stream, a.Worker, workerv1.Prefill_Run_FullMethodName, func(ctx context.Context, conn *grpc.ClientConn) (func() error, error) {
 		stream, err := workerv1.NewPrefillClient(conn).Run(ctx, request)
 		if err != nil {

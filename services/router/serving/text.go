@@ -11,10 +11,10 @@ import (
 
 // text makes text of one request's tokens; it is the joining.Text of it.
 type text struct {
-	stream *tokenizer.Stream
-	stops  *stoptext.Matcher
-	early  int  // tokens to come by which no stop counts
-	skips  bool // the last token was one of them
+	stream            *tokenizer.Stream
+	stops             *stoptext.Matcher
+	tokensBeforeStops int  // tokens to come that cannot complete a stop
+	beforeStops       bool // the last token was one of them
 }
 
 // newText is the text that continues prompt: a space that begins it is part of it. A stop that is
@@ -23,19 +23,19 @@ type text struct {
 func newText(t *tokenizer.Tokenizer, prompt []int32, stops []string, least int, shown []int32) *text {
 	stream := t.NewStreamAfter(prompt, true)
 	stream.Show(shown)
-	return &text{stream: stream, stops: stoptext.New(stops), early: least}
+	return &text{stream: stream, stops: stoptext.New(stops), tokensBeforeStops: least}
 }
 
 // Push takes in one token.
 func (t *text) Push(token int32) (out, stop string) {
-	if t.skips = t.early > 0; t.skips {
-		t.early--
+	if t.beforeStops = t.tokensBeforeStops > 0; t.beforeStops {
+		t.tokensBeforeStops--
 	}
 	return t.push(t.stream.Next(token))
 }
 
 func (t *text) push(text string) (out, stop string) {
-	if t.skips {
+	if t.beforeStops {
 		return t.stops.Skip(text), ""
 	}
 	return t.stops.Push(text)
