@@ -7,12 +7,10 @@ import (
 	"log/slog"
 	"net"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors"
-	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/retry"
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/selector"
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
@@ -24,13 +22,6 @@ import (
 	"google.golang.org/grpc/keepalive"
 
 	"github.com/tandem-serving/tandem/pkg/api"
-)
-
-const (
-	// retryMost is the most tries of an idempotent unary call.
-	retryMost = 3
-	// retryWait is the wait before the second try; it doubles each time.
-	retryWait = 50 * time.Millisecond
 )
 
 // ClientConfig says how a client connection is built. The zero value works.
@@ -46,10 +37,6 @@ type ClientConfig struct {
 	// UnaryTimeout is the deadline of unary calls that have none. 0:
 	// DefaultUnaryTimeout; below 0: none.
 	UnaryTimeout time.Duration
-	// Idempotent lists the unary methods, like
-	// "/tandem.inference.v1.Inference/Tokenize", that may be tried again when the
-	// server is UNAVAILABLE: up to three tries, 50 ms apart and more.
-	Idempotent []string
 	// Credentials make the connection secure, such as identity.Source.Peer. Nil: it is not
 	// encrypted.
 	Credentials credentials.TransportCredentials
@@ -170,7 +157,6 @@ func clientChains(cfg ClientConfig) ([]grpc.UnaryClientInterceptor, []grpc.Strea
 	business := selector.MatchFunc(func(_ context.Context, call interceptors.CallMeta) bool {
 		return !isInfrastructure(call.FullMethod())
 	})
-	idempotent := slices.Clone(cfg.Idempotent)
 	unary := []grpc.UnaryClientInterceptor{
 		contextUnaryClient,
 		metrics.unaryClient(cfg.Name),
@@ -179,16 +165,6 @@ func clientChains(cfg ClientConfig) ([]grpc.UnaryClientInterceptor, []grpc.Strea
 	if cfg.UnaryTimeout > 0 {
 		unary = append(unary, timeoutUnaryClient(cfg.UnaryTimeout))
 	}
-	unary = append(unary, selector.UnaryClientInterceptor(
-		retry.UnaryClientInterceptor(
-			retry.WithMax(retryMost),
-			retry.WithCodes(codes.Unavailable),
-			retry.WithBackoff(retry.BackoffExponentialWithJitter(retryWait, .2)),
-		),
-		selector.MatchFunc(func(_ context.Context, call interceptors.CallMeta) bool {
-			return slices.Contains(idempotent, call.FullMethod())
-		}),
-	))
 	return unary, []grpc.StreamClientInterceptor{
 		contextStreamClient,
 		metrics.streamClient(cfg.Name),

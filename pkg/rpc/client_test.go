@@ -1,7 +1,6 @@
 package rpc_test
 
 import (
-	"context"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -15,7 +14,7 @@ import (
 func TestClientComesBack(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	path := t.TempDir() + "/s.sock"
-	conn, err := rpc.Dial("unix://"+path, rpc.ClientConfig{Name: "router", Registerer: registry, Idempotent: []string{tokenizeMethod}})
+	conn, err := rpc.Dial("unix://"+path, rpc.ClientConfig{Name: "router", Registerer: registry})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,32 +44,5 @@ func TestClientComesBack(t *testing.T) {
 	}
 	if got := counter(t, registry, "tandem_rpc_client_calls_total", map[string]string{"client": "router", "code": "OK"}); got != 2 {
 		t.Errorf("%v calls were counted, want 2", got)
-	}
-}
-
-func TestIdempotentCallsAreTriedAgain(t *testing.T) {
-	for _, test := range []struct {
-		name       string
-		idempotent []string
-		code       codes.Code
-		tries      int
-	}{
-		{"idempotent", []string{tokenizeMethod}, codes.Unavailable, 3},
-		{"not idempotent", nil, codes.Unavailable, 1},
-		{"refused", []string{tokenizeMethod}, codes.ResourceExhausted, 1},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			tries := 0
-			_, conn := serve(t, &inference{
-				tokenize: func(context.Context, *inferencev1.TokenizeRequest) (*inferencev1.TokenizeResponse, error) {
-					tries++
-					return nil, rpc.Errorf(test.code, "NOT_NOW", "no")
-				},
-			}, rpc.ServerConfig{}, rpc.ClientConfig{Idempotent: test.idempotent})
-			_, err := inferencev1.NewInferenceClient(conn).Tokenize(t.Context(), &inferencev1.TokenizeRequest{})
-			if rpc.Reason(err) != "NOT_NOW" || tries != test.tries {
-				t.Errorf("%d tries, want %d: %v", tries, test.tries, err)
-			}
-		})
 	}
 }

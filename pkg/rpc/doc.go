@@ -37,9 +37,9 @@
 //
 //  1. context: the request id goes into x-request-id, and the context's span, if
 //     it is sampled, into traceparent and tracestate;
-//  2. metrics and logging: one call, however many tries; failures are logged at
-//     debug, since the caller decides what they mean;
-//  3. timeout: unary calls without a deadline get one, for all tries together;
-//  4. retry: only unary methods that the configuration calls idempotent, and
-//     only on UNAVAILABLE.
+//  2. metrics and logging: failures are logged at debug, since the caller decides
+//     what they mean;
+//  3. timeout: unary calls without a deadline get one.
+//
+// Nothing here calls again: that is the business of the module client, and of joining in routers.
 package rpc
