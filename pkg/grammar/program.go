@@ -141,8 +141,9 @@ func (p *program) finish() error {
 	return p.checkRecursion()
 }
 
-// productive says of each node whether the end of its rule can be reached from it.
-func (p *program) productive() ([]bool, error) {
+// reaching says of each node whether the end of its rule can be reached from it through lexemes
+// that pass.
+func (p *program) reaching(pass func(*lexeme) bool) ([]bool, error) {
 	reaches := make([]bool, len(p.nodes))
 	reaches[end] = true
 	for again := true; again; {
@@ -158,7 +159,7 @@ func (p *program) productive() ([]bool, error) {
 			n := &p.nodes[i]
 			switch n.kind {
 			case nodeLexeme:
-				reaches[i] = reaches[n.next]
+				reaches[i] = reaches[n.next] && pass(n.lexeme)
 			case nodeCall:
 				reaches[i] = reaches[n.next] && reaches[p.rules[n.rule]]
 			case nodeSplit:
@@ -174,36 +175,14 @@ func (p *program) productive() ([]bool, error) {
 	return reaches, nil
 }
 
+// productive says of each node whether the end of its rule can be reached from it.
+func (p *program) productive() ([]bool, error) {
+	return p.reaching(func(*lexeme) bool { return true })
+}
+
 // empty says of each node whether the end of its rule can be reached from it without a byte.
 func (p *program) empty() ([]bool, error) {
-	empty := make([]bool, len(p.nodes))
-	empty[end] = true
-	for again := true; again; {
-		again = false
-		for i := range p.nodes {
-			if empty[i] {
-				continue
-			}
-			if err := p.tick(); err != nil {
-				return nil, err
-			}
-			n := &p.nodes[i]
-			switch n.kind {
-			case nodeLexeme:
-				empty[i] = n.lexeme.first.final && empty[n.next]
-			case nodeCall:
-				empty[i] = empty[n.next] && empty[p.rules[n.rule]]
-			case nodeSplit:
-				for _, way := range n.ways {
-					empty[i] = empty[i] || empty[way]
-				}
-			case nodeFree:
-				empty[i] = true
-			}
-			again = again || empty[i]
-		}
-	}
-	return empty, nil
+	return p.reaching(func(l *lexeme) bool { return l.first.final })
 }
 
 // checkRecursion refuses a rule that calls itself before any byte.
