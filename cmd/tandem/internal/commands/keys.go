@@ -19,6 +19,7 @@ import (
 
 	"github.com/tandem-serving/tandem/pkg/auth"
 	"github.com/tandem-serving/tandem/pkg/membership"
+	"github.com/tandem-serving/tandem/services/router/control"
 )
 
 func newKeysCommand() *cobra.Command {
@@ -52,15 +53,8 @@ func addKeyBackend(cmd *cobra.Command) *keyBackend {
 	return k
 }
 
-// keyStore is what both do.
-type keyStore interface {
-	CreateKey(ctx context.Context, key *controlv1.ApiKey) error
-	ListKeys(ctx context.Context) ([]*controlv1.ApiKey, error)
-	RevokeKey(ctx context.Context, id string) (string, error)
-}
-
 // use calls do with where keys are kept.
-func (k *keyBackend) use(do func(ctx context.Context, keys keyStore) error) error {
+func (k *keyBackend) use(do func(ctx context.Context, keys control.KeyStore) error) error {
 	if len(k.etcd) == 0 {
 		if k.cmd.Flags().Changed("etcd") {
 			return usageError(k.cmd, "--etcd is empty: pass an address such as http://127.0.0.1:2379, or leave it out to ask a router")
@@ -193,7 +187,7 @@ uses.`,
 		if field, problem := auth.CheckKey(record); field != "" {
 			return usageError(cmd, fmt.Sprintf("--%s: %s", strings.TrimSuffix(field, "s"), problem))
 		}
-		if err := backend.use(func(ctx context.Context, keys keyStore) error { return keys.CreateKey(ctx, record) }); err != nil {
+		if err := backend.use(func(ctx context.Context, keys control.KeyStore) error { return keys.CreateKey(ctx, record) }); err != nil {
 			return err
 		}
 		return show(cmd, *asJSON, createdKeyJSON{keyOf(record), key}, func(w io.Writer, k createdKeyJSON) error {
@@ -217,7 +211,7 @@ func newKeysListCommand() *cobra.Command {
 	asJSON := addJSON(cmd, "print one JSON object {\"keys\":[…]}")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		list := keysJSON{Keys: []keyJSON{}}
-		err := backend.use(func(ctx context.Context, keys keyStore) error {
+		err := backend.use(func(ctx context.Context, keys control.KeyStore) error {
 			records, err := keys.ListKeys(ctx)
 			for _, r := range records {
 				list.Keys = append(list.Keys, keyOf(r))
@@ -244,7 +238,7 @@ func newKeysRevokeCommand() *cobra.Command {
 	asJSON := addJSON(cmd, "print one JSON object: id")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		var revoked revokedKeyJSON
-		err := backend.use(func(ctx context.Context, keys keyStore) (err error) {
+		err := backend.use(func(ctx context.Context, keys control.KeyStore) (err error) {
 			revoked.ID, err = keys.RevokeKey(ctx, args[0])
 			return err
 		})
