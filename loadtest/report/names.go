@@ -193,3 +193,11 @@ func percentileName(key string) string {
 	}
 	return key
 }
+
+// Digits is a figure to three digits, or to a whole number.
+func Digits(v float64) string {
+	if v >= 1000 {
+		return fmt.Sprintf("%.0f", v)
+	}
+	return fmt.Sprintf("%.3g", v)
+}

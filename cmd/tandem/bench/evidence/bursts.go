@@ -76,7 +76,7 @@ func (policies) Run(ctx context.Context, o Options) (*Result, error) {
 		return nil, err
 	}
 	r := &Result{Intro: []string{
-		fmt.Sprintf("Requests in time, of those that came: %s requests a second for each worker, in bursts (gamma, shape 0.3), with lengths like those of Azure's conversations; A100s with OPT-13B, three of eight for prefill; %s.", digits(burstRate), burstSLO),
+		fmt.Sprintf("Requests in time, of those that came: %s requests a second for each worker, in bursts (gamma, shape 0.3), with lengths like those of Azure's conversations; A100s with OPT-13B, three of eight for prefill; %s.", report.Digits(burstRate), burstSLO),
 	}}
 	table := Table{Title: "Requests in time, %, by workers", Command: "tandem bench evidence --section policies", Header: []string{"policy"}}
 	for _, n := range sizes {
@@ -146,14 +146,14 @@ func severalRouters(ctx context.Context, o Options, r *Result, loads []float64, 
 		g := average(func(f report.Figures) float64 { return f.Goodput })
 		good = append(good, g)
 		table.Rows = append(table.Rows, []string{
-			digits(loads[i/len(routers)]), fmt.Sprint(routers[i%len(routers)]), fmt.Sprintf("%.1f", g),
+			report.Digits(loads[i/len(routers)]), fmt.Sprint(routers[i%len(routers)]), fmt.Sprintf("%.1f", g),
 			fixed(1, meanTTFT(of, "p50")), fixed(0, meanTTFT(of, "p99")),
 			fmt.Sprintf("%.1f", 100*average(func(f report.Figures) float64 { return f.CachedTokensMean / max(f.PromptTokensMean, 1) })),
 		})
 	}
 	r.Tables = append(r.Tables, table)
 	for i, load := range loads {
-		r.Ratios = append(r.Ratios, Ratio{Name: fmt.Sprintf("four routers over one, in time at %s a second", digits(load)), Value: good[2*i+1] / good[2*i], Noise: 0.06})
+		r.Ratios = append(r.Ratios, Ratio{Name: fmt.Sprintf("four routers over one, in time at %s a second", report.Digits(load)), Value: good[2*i+1] / good[2*i], Noise: 0.06})
 	}
 	return nil
 }

@@ -199,7 +199,7 @@ func compareAzure(ctx context.Context, o Options, g *goodput, r *Result) error {
 func compareRuns(title, command string, fit, traced *report.Figures) Table {
 	t := Table{Title: title, Command: command, Header: []string{"figure", "fit", "trace", "difference"}}
 	add := func(name string, a, b float64) {
-		t.Rows = append(t.Rows, []string{name, digits(a), digits(b), fmt.Sprintf("%+.1f%%", 100*(a/b-1))})
+		t.Rows = append(t.Rows, []string{name, report.Digits(a), report.Digits(b), fmt.Sprintf("%+.1f%%", 100*(a/b-1))})
 	}
 	add("prompt, mean tokens", fit.PromptTokensMean, traced.PromptTokensMean)
 	add("answer, mean tokens", fit.OutputTokensMean, traced.OutputTokensMean)

@@ -24,8 +24,7 @@ func Sections() []Section {
 		splitwise{}, mooncake{},
 		placements{tight}, placements{loose},
 		policies{}, day{},
-		live{}, queues{},
-		scale{},
+		queues{}, scale{},
 	}
 }
 

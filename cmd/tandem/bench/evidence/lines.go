@@ -5,6 +5,8 @@ import (
 	"html"
 	"math"
 	"strings"
+
+	"github.com/tandem-serving/tandem/loadtest/report"
 )
 
 // curve is a line of a chart.
@@ -60,14 +62,14 @@ func (c chart) svg() []byte {
 	fmt.Fprintf(&out, `<title>%s</title><rect width="100%%" height="100%%" fill="#fff"/>`+"\n", html.EscapeString(c.title))
 	fmt.Fprintf(&out, `<text x="%d" y="24" font-size="15">%s</text>`+"\n", left, html.EscapeString(c.title))
 	for _, y := range ticks(0, maxY) {
-		fmt.Fprintf(&out, `<path d="M%d %.1fH%d" stroke="#ddd"/><text x="%d" y="%.1f" text-anchor="end">%s</text>`+"\n", left, py(y), chartWidth-right, left-6, py(y)+4, digits(y))
+		fmt.Fprintf(&out, `<path d="M%d %.1fH%d" stroke="#ddd"/><text x="%d" y="%.1f" text-anchor="end">%s</text>`+"\n", left, py(y), chartWidth-right, left-6, py(y)+4, report.Digits(y))
 	}
 	marks := ticks(minX, maxX)
 	if c.logX {
 		marks = c.curves[0].x
 	}
 	for _, x := range marks {
-		fmt.Fprintf(&out, `<path d="M%.1f %dv5" stroke="#555"/><text x="%.1f" y="%d" text-anchor="middle">%s</text>`+"\n", px(x), chartHeight-below, px(x), chartHeight-below+18, digits(x))
+		fmt.Fprintf(&out, `<path d="M%.1f %dv5" stroke="#555"/><text x="%.1f" y="%d" text-anchor="middle">%s</text>`+"\n", px(x), chartHeight-below, px(x), chartHeight-below+18, report.Digits(x))
 	}
 	fmt.Fprintf(&out, `<path d="M%d %dV%dH%d" fill="none" stroke="#555"/>`+"\n", left, top, chartHeight-below, chartWidth-right)
 	fmt.Fprintf(&out, `<text x="%d" y="%d" text-anchor="middle">%s</text>`+"\n", (left+chartWidth-right)/2, chartHeight-12, html.EscapeString(c.xLabel))

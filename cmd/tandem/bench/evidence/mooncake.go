@@ -212,7 +212,7 @@ func refusalTable(ctx context.Context, o Options, path string, requests int, com
 	for i, speed := range speeds {
 		served, refused := &figures[2*i], &figures[2*i+1]
 		t.Rows = append(t.Rows, []string{
-			fmt.Sprintf("%g", speed), digits(served.OfferedRPS),
+			fmt.Sprintf("%g", speed), report.Digits(served.OfferedRPS),
 			percent(served.SLOAttainment), secondsOf(served.TTFT.Percentile("p90")),
 			percent(refused.SLOAttainment), percent(float64(refused.Rejected) / float64(refused.Requests)), secondsOf(refused.TTFT.Percentile("p90")),
 		})
@@ -225,5 +225,5 @@ func secondsOf(ms *float64) string {
 	if ms == nil {
 		return "n/a"
 	}
-	return digits(*ms / 1000)
+	return report.Digits(*ms / 1000)
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tandem-serving/tandem/loadtest/measure"
+	"github.com/tandem-serving/tandem/loadtest/report"
 	"github.com/tandem-serving/tandem/loadtest/search"
 	"github.com/tandem-serving/tandem/pkg/latency"
 )
@@ -74,7 +75,7 @@ func (p point) longest() time.Duration {
 }
 
 func gigabits(bytesPerSecond float64) string {
-	return fmt.Sprintf("%s Gbit/s", digits(bytesPerSecond*8/1e9))
+	return fmt.Sprintf("%s Gbit/s", report.Digits(bytesPerSecond*8/1e9))
 }
 
 // mapped is what a point gave: capacities, requests a second.

@@ -29,14 +29,14 @@ func scaleResult(all []scaled, timed []*router.Result, perBlock float64) *Result
 		messages, decisions := s.rates()
 		meshes.Rows = append(meshes.Rows, []string{
 			fmt.Sprint(s.workers), fmt.Sprint(s.figures.Requests), fmt.Sprintf("%.1f", 100*s.figures.SLOAttainment), fmt.Sprintf("%.1f (%.1f)", 100*hits, 100*ideal),
-			digits(decisions), fmt.Sprintf("%.0f, %.0f, %.0f", float64(s.signals.LoadReports)/s.seconds, float64(s.signals.BlockEvents)/s.seconds, float64(s.signals.RouterReports)/s.seconds),
+			report.Digits(decisions), fmt.Sprintf("%.0f, %.0f, %.0f", float64(s.signals.LoadReports)/s.seconds, float64(s.signals.BlockEvents)/s.seconds, float64(s.signals.RouterReports)/s.seconds),
 			fmt.Sprintf("%.0f", messages*scaleRouters), fmt.Sprint(s.blocks), fmt.Sprintf("%.0f MB", float64(s.blocks)*perBlock/1e6),
 			fmt.Sprintf("%.0f s", s.wall.Seconds()), fmt.Sprintf("%.1f GB", float64(s.memory)/1e9),
 		})
 	}
 	for _, c := range timed {
 		cores.Rows = append(cores.Rows, []string{
-			fmt.Sprint(c.Workers), fmt.Sprint(c.PrefixBlocks), digits(c.DecisionsPerS), fmt.Sprintf("%.0f µs", c.DecisionUsP50), fmt.Sprintf("%.0f µs", c.DecisionUsP99),
+			fmt.Sprint(c.Workers), fmt.Sprint(c.PrefixBlocks), report.Digits(c.DecisionsPerS), fmt.Sprintf("%.0f µs", c.DecisionUsP50), fmt.Sprintf("%.0f µs", c.DecisionUsP99),
 			fmt.Sprintf("%.2f µs", c.ReportUs), fmt.Sprintf("%.2f µs", blockUs(c)),
 		})
 	}
@@ -52,8 +52,8 @@ func scaleResult(all []scaled, timed []*router.Result, perBlock float64) *Result
 		Intro:  []string{fmt.Sprintf("H200s with a model of 8 billion parameters, three of eight for prefill, %d routers; %d requests a second for each worker, with prompts of about 1,000 tokens that begin with one of %d prefixes of %d.", scaleRouters, scaleRate, scalePrefixes, scalePrefix)},
 		Tables: []Table{meshes, cores},
 		Notes: []string{
-			fmt.Sprintf("Beside %d workers, each router decides %s times a second. One core could %s times: decisions take %.1f%% of it.", largest.workers, digits(decisions), digits(timed[i].DecisionsPerS), 100*own),
-			fmt.Sprintf("What all workers and routers tell takes another %.1f%% of a core of each router. That part does not shrink with more routers: at about %s workers it is a whole core.", 100*told, digits(float64(largest.workers)/max(told, 1e-9))),
+			fmt.Sprintf("Beside %d workers, each router decides %s times a second. One core could %s times: decisions take %.1f%% of it.", largest.workers, report.Digits(decisions), report.Digits(timed[i].DecisionsPerS), 100*own),
+			fmt.Sprintf("What all workers and routers tell takes another %.1f%% of a core of each router. That part does not shrink with more routers: at about %s workers it is a whole core.", 100*told, report.Digits(float64(largest.workers)/max(told, 1e-9))),
 			fmt.Sprintf("The index takes %.0f bytes a block on average, where each is at two workers.", perBlock),
 			"Tokens that a router relays are not in it: [benchmarks.md](benchmarks.md#the-router) has those. [scale.md](scale.md) says what comes after.",
 		},

@@ -90,15 +90,7 @@ func interval(value *float64, ci *[2]float64) string {
 	if value == nil {
 		return "n/a"
 	}
-	return fmt.Sprintf("%s (%s to %s)", digits(*value), digits(ci[0]), digits(ci[1]))
-}
-
-// digits is a figure to three digits, or to a whole number.
-func digits(v float64) string {
-	if v >= 1000 {
-		return fmt.Sprintf("%.0f", v)
-	}
-	return fmt.Sprintf("%.3g", v)
+	return fmt.Sprintf("%s (%s to %s)", report.Digits(*value), report.Digits(ci[0]), report.Digits(ci[1]))
 }
 
 // Page is where the page of a mix goes, if that of all would go to a file: of several mixes,

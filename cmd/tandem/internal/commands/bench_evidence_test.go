@@ -30,16 +30,16 @@ func TestBenchEvidenceErrors(t *testing.T) {
 	}
 }
 
-// The committed figures pass --check, and a file without the section fails. Section live is
-// measured elsewhere, so that it takes no time here.
+// The committed figures pass --check, and a file without the section fails. The small
+// version of section day is empty, so that it takes no time here.
 func TestBenchEvidenceCheck(t *testing.T) {
 	others := filepath.Join(t.TempDir(), "others.json")
 	if err := os.WriteFile(others, []byte(`{"version":1}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for file, want := range map[string]int{"../../../../docs/evidence.json": 0, others: 1} {
-		o := run(t.Context(), "", nil, "bench", "evidence", "--small", "--section=live", "--profiles=../../../../docs/profiles", "--check="+file)
-		if o.status != want || want != 0 && !strings.Contains(o.stderr, "live has no small run in the file") {
+		o := run(t.Context(), "", nil, "bench", "evidence", "--small", "--section=day", "--profiles=../../../../docs/profiles", "--check="+file)
+		if o.status != want || want != 0 && !strings.Contains(o.stderr, "day has no small run in the file") {
 			t.Errorf("%s: exit status %d, want %d: %s", file, o.status, want, o.stderr)
 		}
 	}
