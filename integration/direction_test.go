@@ -55,7 +55,7 @@ func testHelper(path string) bool {
 var core = []string{
 	"pkg/worker", "pkg/offload", "pkg/scheduler", "pkg/kvcache", "pkg/sampler", "pkg/routing", "pkg/joining", "pkg/scaling", "services/router/internal",
 	"pkg/kvtransfer/receiver", "pkg/kvtransfer/sender", "pkg/kvtransfer/internal/coverage", "pkg/kvtransfer/internal/deadline",
-	"pkg/kvtransfer/internal/transitions", "pkg/inventory",
+	"pkg/kvtransfer/internal/transitions", "pkg/blockstore",
 }
 
 // inCore reports whether a package is of the core; its test helpers are not.

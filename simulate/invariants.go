@@ -269,7 +269,7 @@ func (c *Cluster) rested() {
 // pool counts the blocks of a process.
 func (p *process) pool() kvcache.Stats {
 	if p.store != nil {
-		return p.store.stock.Stats().Pool
+		return p.store.blocks.Stats().Pool
 	}
 	return p.core.PoolStats()
 }

@@ -171,7 +171,7 @@ func (p *process) listBlocks() *workerv1.ListBlocksResponse {
 // snapshot is the hash of every block that can be found at a process.
 func (p *process) snapshot() []kvcache.Hash {
 	if p.store != nil {
-		return p.store.stock.Hashes()
+		return p.store.blocks.Hashes()
 	}
 	return p.core.Snapshot()
 }

@@ -4,7 +4,7 @@ import (
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 
-	"github.com/tandem-serving/tandem/pkg/inventory"
+	"github.com/tandem-serving/tandem/pkg/blockstore"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/receiver"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/storeclient"
@@ -17,13 +17,13 @@ import (
 // start on, where a live one learns that from the first offer.
 type store struct {
 	process  *process
-	stock    *inventory.Stock
+	blocks   *blockstore.Store
 	moving   int // transfers in and out
 	draining bool
 }
 
 func newStore(p *process) *store {
-	return &store{process: p, stock: inventory.New(p.member.Blocks, p.layout, inventory.Limits{Arrivals: p.member.MaxPuts, Readings: p.member.MaxFetches})}
+	return &store{process: p, blocks: blockstore.New(p.member.Blocks, p.layout, blockstore.Limits{Puts: p.member.MaxPuts, Fetches: p.member.MaxFetches})}
 }
 
 func (s *store) record() *controlv1.WorkerRecord {
@@ -35,8 +35,8 @@ func (s *store) record() *controlv1.WorkerRecord {
 	}
 }
 
-func (s *store) prefix(of offload.Prefix) inventory.Prefix {
-	return inventory.NewPrefix(s.process.layout, s.process.member.Blocks, of.Salt, of.Tokens)
+func (s *store) prefix(of offload.Prefix) blockstore.Prefix {
+	return blockstore.NewPrefix(s.process.layout, s.process.member.Blocks, of.Salt, of.Tokens)
 }
 
 // offer reserves space for the blocks of a prefix that lack.
@@ -44,37 +44,37 @@ func (s *store) offer(of offload.Prefix) (*kvtransferv1.Ticket, error) {
 	if s.draining {
 		return nil, worker.RefusedError(scheduler.Draining)
 	}
-	arrival, verdict := s.stock.Offer(s.prefix(of))
-	if verdict != inventory.Taken {
+	put, verdict := s.blocks.Offer(s.prefix(of))
+	if verdict != blockstore.Taken {
 		s.changed()
 		return nil, storeclient.OfferStatus(verdict, len(of.Tokens)/s.process.layout.BlockTokens, s.process.member.Blocks)
 	}
 	s.moving++
-	ticket := s.process.ticket(arrival.Blocks, arrival.Held, s.process.member.TransferLease, &arriving{s, arrival.ID})
+	ticket := s.process.ticket(put.Blocks, put.Held, s.process.member.TransferLease, &openPut{s, put.ID})
 	if ticket == nil {
-		s.ended(func() { s.stock.Drained(arrival.ID) })
-		return nil, storeclient.OfferStatus(inventory.Busy, 0, 0)
+		s.ended(func() { s.blocks.Drained(put.ID) })
+		return nil, storeclient.OfferStatus(blockstore.Busy, 0, 0)
 	}
 	s.changed()
 	return ticket, nil
 }
 
-// arriving is an arrival that owns a reservation.
-type arriving struct {
+// openPut is a put that owns a reservation.
+type openPut struct {
 	store *store
-	id    inventory.ArrivalID
+	id    blockstore.PutID
 }
 
-func (a *arriving) committed(receiver.Committed) {
-	a.store.ended(func() { a.store.stock.Committed(a.id) })
+func (p *openPut) committed(receiver.Committed) {
+	p.store.ended(func() { p.store.blocks.Committed(p.id) })
 }
 
-func (a *arriving) broke(error, bool) {
-	a.store.stock.Failed(a.id)
-	a.store.changed()
+func (p *openPut) broke(error, bool) {
+	p.store.blocks.Failed(p.id)
+	p.store.changed()
 }
 
-func (a *arriving) drained() { a.store.ended(func() { a.store.stock.Drained(a.id) }) }
+func (p *openPut) drained() { p.store.ended(func() { p.store.blocks.Drained(p.id) }) }
 
 // fetch sends the blocks of a prefix to a ticket's receiver. done is called when that has ended.
 func (s *store) fetch(of offload.Prefix, ticket *kvtransferv1.Ticket, done func(bytes uint64, err error)) {
@@ -82,14 +82,14 @@ func (s *store) fetch(of offload.Prefix, ticket *kvtransferv1.Ticket, done func(
 		done(0, worker.RefusedError(scheduler.Draining))
 		return
 	}
-	reading, held, verdict := s.stock.Read(s.prefix(of))
-	if verdict != inventory.Taken {
+	fetch, held, verdict := s.blocks.Read(s.prefix(of))
+	if verdict != blockstore.Taken {
 		done(0, storeclient.FetchStatus(verdict, held, int(ticket.GetBlocks())))
 		return
 	}
 	s.moving++
-	s.process.send(ticket, reading.Blocks, func(bytes uint64, err error) {
-		s.ended(func() { s.stock.Done(reading.ID) })
+	s.process.send(ticket, fetch.Blocks, func(bytes uint64, err error) {
+		s.ended(func() { s.blocks.Done(fetch.ID) })
 		done(bytes, err)
 	})
 }
@@ -108,7 +108,7 @@ func (s *store) changed() {
 	if p.dead {
 		return
 	}
-	if stored, removed := s.stock.Changes(); len(stored)+len(removed) > 0 {
+	if stored, removed := s.blocks.Changes(); len(stored)+len(removed) > 0 {
 		p.events++
 		p.cluster.publishBlocks(p, &controlv1.KvEvent{
 			Origin: &controlv1.Origin{Id: p.ref.ID, Epoch: p.ref.Epoch, Sequence: p.events},

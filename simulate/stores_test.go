@@ -11,7 +11,7 @@ import (
 
 	"github.com/tandem-serving/tandem/loadtest/record"
 	"github.com/tandem-serving/tandem/loadtest/workload"
-	"github.com/tandem-serving/tandem/pkg/inventory"
+	"github.com/tandem-serving/tandem/pkg/blockstore"
 	"github.com/tandem-serving/tandem/pkg/offload"
 	"github.com/tandem-serving/tandem/simulate"
 )
@@ -28,7 +28,7 @@ func stored(stores int) simulate.Config {
 	}
 	for i := range stores {
 		s := simulated(fmt.Sprintf("s-%d", i+1), controlv1.Role_ROLE_KVTRANSFER, c.Workers[0].Profile)
-		s.Blocks, s.MaxPuts, s.MaxFetches = 2048, inventory.DefaultArrivals, inventory.DefaultReadings
+		s.Blocks, s.MaxPuts, s.MaxFetches = 2048, blockstore.DefaultPuts, blockstore.DefaultFetches
 		c.Workers = append(c.Workers, s)
 	}
 	return c

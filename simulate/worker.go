@@ -11,8 +11,8 @@ import (
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 
+	"github.com/tandem-serving/tandem/pkg/blockstore"
 	"github.com/tandem-serving/tandem/pkg/engine/simulated"
-	"github.com/tandem-serving/tandem/pkg/inventory"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/receiver"
@@ -85,7 +85,7 @@ func (c *Cluster) start(w *Worker) error {
 	if w.Role == controlv1.Role_ROLE_KVTRANSFER {
 		p.store = newStore(p)
 		p.record = p.store.record()
-		p.pace.Apart, reservations = inventory.ReportApart, w.MaxPuts
+		p.pace.Apart, reservations = blockstore.ReportApart, w.MaxPuts
 	} else if err := p.newWorker(); err != nil {
 		return fmt.Errorf("worker %s: %w", w.ID, err)
 	}
@@ -241,7 +241,7 @@ func (p *process) reportLoad() {
 	p.pace.Reported(p.cluster.now)
 	var report *controlv1.LoadReport
 	if p.store != nil {
-		report = p.store.stock.Stats().LoadReport()
+		report = p.store.blocks.Stats().LoadReport()
 	} else {
 		report = p.core.LoadReport(p.record.GetRole())
 	}

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/tandem-serving/tandem/pkg/api"
-	"github.com/tandem-serving/tandem/pkg/inventory"
+	"github.com/tandem-serving/tandem/pkg/blockstore"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
@@ -19,7 +19,7 @@ import (
 
 // take reserves blocks for an offer's prefix in the cache of its layout, which it makes if it
 // may. Its errors are gRPC statuses.
-func (s *Service) take(ctx context.Context, layout kvcache.Layout, digest uint64, prefix inventory.Prefix) (admitted, error) {
+func (s *Service) take(ctx context.Context, layout kvcache.Layout, digest uint64, prefix blockstore.Prefix) (admitted, error) {
 	for {
 		a, err := s.admit(layout, digest, prefix)
 		if err == nil && a.replaces {
@@ -40,8 +40,8 @@ func (s *Service) take(ctx context.Context, layout kvcache.Layout, digest uint64
 type admitted struct {
 	// cache is that of the layout, with what it says of the prefix. Nil: there is none.
 	cache   *cache
-	arrival inventory.Arrival
-	verdict inventory.Verdict
+	put     blockstore.Put
+	verdict blockstore.Verdict
 	// replaces: whoever offers has to replace old, which may be nil, and nobody else
 	// does meanwhile. Otherwise somebody does, until moving is closed.
 	replaces bool
@@ -51,7 +51,7 @@ type admitted struct {
 
 // admit offers a prefix to the cache of its layout. If there is none, and may be one, it
 // takes the other one down.
-func (s *Service) admit(layout kvcache.Layout, digest uint64, prefix inventory.Prefix) (a admitted, _ error) {
+func (s *Service) admit(layout kvcache.Layout, digest uint64, prefix blockstore.Prefix) (a admitted, _ error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.refusal(); err != nil {
@@ -65,9 +65,9 @@ func (s *Service) admit(layout kvcache.Layout, digest uint64, prefix inventory.P
 	case !s.replaceable():
 		return a, mismatch(c, layoutName(layout, digest))
 	case c != nil:
-		s.publish(c.stock.Changes())
-		s.publish(nil, c.stock.Hashes())
-		stats := c.stock.Stats()
+		s.publish(c.store.Changes())
+		s.publish(nil, c.store.Hashes())
+		stats := c.store.Stats()
 		s.keptBefore += stats.Kept
 		s.evictionsBefore += stats.Pool.Evictions
 	}
@@ -100,25 +100,25 @@ func (s *Service) replaceable() bool {
 	if s.cache == nil {
 		return true
 	}
-	stats := s.cache.stock.Stats()
-	return stats.Arrivals+stats.Readings == 0 &&
+	stats := s.cache.store.Stats()
+	return stats.Puts+stats.Fetches == 0 &&
 		(stats.Pool.Published == 0 || time.Since(s.cache.used) >= s.cfg.LayoutIdle)
 }
 
 // offerTo offers a prefix to the cache that there is. s.mu is held.
-func (s *Service) offerTo(c *cache, prefix inventory.Prefix) admitted {
+func (s *Service) offerTo(c *cache, prefix blockstore.Prefix) admitted {
 	c.used = time.Now()
-	arrival, verdict := c.stock.Offer(prefix)
-	if verdict == inventory.Taken {
-		s.puts[arrival.ID] = 0
+	put, verdict := c.store.Offer(prefix)
+	if verdict == blockstore.Taken {
+		s.puts[put.ID] = 0
 	}
 	s.noteChange()
-	return admitted{cache: c, arrival: arrival, verdict: verdict}
+	return admitted{cache: c, put: put, verdict: verdict}
 }
 
 // replace clears old away, if it is not nil, makes an empty cache and offers it the
 // prefix, before another layout can take its place. Only who has to replace calls it.
-func (s *Service) replace(old *cache, layout kvcache.Layout, prefix inventory.Prefix) (admitted, error) {
+func (s *Service) replace(old *cache, layout kvcache.Layout, prefix blockstore.Prefix) (admitted, error) {
 	if old != nil {
 		s.deps.Logger.Info("store drops the blocks of one model for those of another",
 			"was", modelName(old.layout.ModelDigest), "becomes", modelName(layout.ModelDigest))

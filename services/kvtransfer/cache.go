@@ -9,8 +9,8 @@ import (
 
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 
+	"github.com/tandem-serving/tandem/pkg/blockstore"
 	"github.com/tandem-serving/tandem/pkg/engine/hostpages"
-	"github.com/tandem-serving/tandem/pkg/inventory"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/wire"
@@ -21,14 +21,14 @@ const (
 	clearTimeout = 2 * time.Second
 )
 
-// cache is blocks of one layout, and what moves them. Its stock and its used are
+// cache is blocks of one layout, and what moves them. Its store and its used are
 // guarded by Service.mu.
 type cache struct {
 	layout   kvcache.Layout
 	digest   uint64
 	blocks   int
 	pages    *hostpages.Pages
-	stock    *inventory.Stock
+	store    *blockstore.Store
 	receiver *kvtransfer.Receiver
 	sender   *kvtransfer.Sender
 	used     time.Time // when a block was last offered or asked for
@@ -43,14 +43,14 @@ var errNoMemory = errors.New("no space for blocks")
 
 // newCache is an empty cache whose receiver runs. One block of layout fits at least.
 func (s *Service) newCache(layout kvcache.Layout) (*cache, error) {
-	blocks := inventory.Blocks(s.cfg.memoryBytes(), layout)
+	blocks := blockstore.Blocks(s.cfg.memoryBytes(), layout)
 	memory, err := hostpages.Map(layout, blocks)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errNoMemory, err)
 	}
 	c := &cache{
 		layout: layout, digest: layout.Digest(), blocks: blocks, pages: memory, done: make(chan struct{}), used: time.Now(),
-		stock: inventory.New(blocks, layout, inventory.Limits{Arrivals: s.cfg.MaxPuts, Readings: s.cfg.MaxFetches}),
+		store: blockstore.New(blocks, layout, blockstore.Limits{Puts: s.cfg.MaxPuts, Fetches: s.cfg.MaxFetches}),
 	}
 	if err := c.connect(s); err != nil {
 		_ = memory.Close() // the first error says more

@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/tandem-serving/tandem/pkg/blockstore"
 	"github.com/tandem-serving/tandem/pkg/bytesize"
-	"github.com/tandem-serving/tandem/pkg/inventory"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer"
 	"github.com/tandem-serving/tandem/pkg/memory"
@@ -39,8 +39,8 @@ func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&c.LayoutIdle, "store-layout-idle", 10*time.Minute, "how long a block store keeps unused blocks of one layout when a worker offers blocks of another")
 	fs.DurationVar(&c.TransferLease, "store-transfer-lease", 10*time.Second, "how long a reservation in a block store lives without a sign of life from its sender")
 	fs.IntVar(&c.TransferCreditBytes, "store-transfer-credit-bytes", kvtransfer.DefaultCreditBytes, "maximum KV bytes in flight to a block store on one connection of a worker (--kv-connections)")
-	fs.IntVar(&c.MaxPuts, "store-max-puts", inventory.DefaultArrivals, "maximum transfers into a block store at a time")
-	fs.IntVar(&c.MaxFetches, "store-max-fetches", inventory.DefaultReadings, "maximum transfers out of a block store at a time")
+	fs.IntVar(&c.MaxPuts, "store-max-puts", blockstore.DefaultPuts, "maximum transfers into a block store at a time")
+	fs.IntVar(&c.MaxFetches, "store-max-fetches", blockstore.DefaultFetches, "maximum transfers out of a block store at a time")
 	fs.DurationVar(&c.FetchTimeout, "store-fetch-timeout", 30*time.Second, "time limit of a transfer out of a block store, if its caller sets none")
 }
 
@@ -91,7 +91,7 @@ func (c *Config) Fit(stores int, free memory.Left) error {
 // CheckLayout refuses memory for less than one block of what the workers compute: such a
 // store would never hold anything.
 func (c *Config) CheckLayout(layout kvcache.Layout) error {
-	if least := inventory.BlockBytes(layout); c.memoryBytes() < least {
+	if least := blockstore.BlockBytes(layout); c.memoryBytes() < least {
 		return fmt.Errorf("store-memory: %s does not hold one block of %d tokens of this model: pass %d bytes or more", c.Memory.String(), layout.BlockTokens, least)
 	}
 	return nil
@@ -99,7 +99,7 @@ func (c *Config) CheckLayout(layout kvcache.Layout) error {
 
 // LeastMemoryBytes is the least Config.Memory. How large the blocks of a model are, a store
 // hears with the first offer.
-const LeastMemoryBytes = inventory.LeastBlockBytes
+const LeastMemoryBytes = blockstore.LeastBlockBytes
 
 // maxTransfers bounds the limits on transfers.
 const maxTransfers = 1 << 16

@@ -7,7 +7,7 @@
 // Blocks move by pkg/kvtransfer: an Offer is answered with a ticket of the store's
 // Receiver, a Fetch is sent by the store's Sender.
 //
-// What is held, arriving, being read and evicted is decided in pkg/inventory,
+// What is held, arriving, being read and evicted is decided in pkg/blockstore,
 // which has no goroutines, clocks or locks. This package puts it on gRPC. A store
 // holds blocks of one layout at a time, in a cache with memory, Receiver and Sender of
 // its own; when it takes another layout the cache is cleared away first.
@@ -16,6 +16,6 @@
 // runs the Receiver, one that reports and one that waits for a drain; all end with
 // Run.
 //
-// Locks: Service.mu guards the cache's stock and everything beside it; under it
+// Locks: Service.mu guards the cache's store and everything beside it; under it
 // only Signals are called, which do not block. The Member's lock is taken before it.
 package kvtransfer

@@ -15,7 +15,7 @@ func (s *Service) Check(t *testing.T) {
 	t.Helper()
 	stats, _ := s.stats()
 	p := stats.Pool
-	if p.Misuses != 0 || p.Free+p.Cached != p.Total || stats.Arrivals+stats.Readings != 0 {
+	if p.Misuses != 0 || p.Free+p.Cached != p.Total || stats.Puts+stats.Fetches != 0 {
 		t.Errorf("something is left: %+v", stats)
 	}
 }
@@ -49,6 +49,6 @@ func (s *Service) CheckMisuses(t *testing.T) {
 	t.Helper()
 	stats, _ := s.stats()
 	if p := stats.Pool; p.Misuses != 0 || p.Free+p.Cached+p.Held+p.Quarantined != p.Total {
-		t.Errorf("the stock is wrong: %+v", stats)
+		t.Errorf("the store is wrong: %+v", stats)
 	}
 }

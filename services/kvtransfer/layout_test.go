@@ -14,8 +14,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/blockstore"
 	"github.com/tandem-serving/tandem/pkg/bytesize"
-	"github.com/tandem-serving/tandem/pkg/inventory"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 
@@ -118,7 +118,7 @@ func TestTooSmallIsSaid(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &network{kind: "memory"}
 		cfg := config()
-		cfg.Memory = bytesize.Size(inventory.BlockBytes(layout()) - 1)
+		cfg.Memory = bytesize.Size(blockstore.BlockBytes(layout()) - 1)
 		var log bytes.Buffer
 		s := startStoreWith(t, n, cfg, 77, slog.New(slog.NewTextHandler(&log, nil)))
 		w := startWorker(t, n, "prefill-1", layout())
@@ -153,8 +153,8 @@ func TestLeastMemory(t *testing.T) {
 	if err := cfg.Validate(); err == nil || !strings.HasPrefix(err.Error(), "store-memory: ") || !strings.Contains(err.Error(), strconv.Itoa(store.LeastMemoryBytes)) {
 		t.Errorf("%v, want the least", err)
 	}
-	if small := kvtransfertest.Layout(1, 1); inventory.BlockBytes(small) != store.LeastMemoryBytes {
-		t.Errorf("the smallest block takes %d bytes, the least memory is %d", inventory.BlockBytes(small), store.LeastMemoryBytes)
+	if small := kvtransfertest.Layout(1, 1); blockstore.BlockBytes(small) != store.LeastMemoryBytes {
+		t.Errorf("the smallest block takes %d bytes, the least memory is %d", blockstore.BlockBytes(small), store.LeastMemoryBytes)
 	}
 }
 

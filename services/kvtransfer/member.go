@@ -6,7 +6,7 @@ import (
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
-	"github.com/tandem-serving/tandem/pkg/inventory"
+	"github.com/tandem-serving/tandem/pkg/blockstore"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/membership"
 )
@@ -95,7 +95,7 @@ func (s *Service) progress() (*workerv1.DrainProgress, <-chan struct{}) {
 	defer s.mu.Unlock()
 	progress := &workerv1.DrainProgress{Transfers: uint32(len(s.puts) + len(s.fetches))}
 	if s.cache != nil {
-		pool := s.cache.stock.Stats().Pool
+		pool := s.cache.store.Stats().Pool
 		progress.BlocksHeld = uint32(pool.Held + pool.Quarantined)
 	}
 	return progress, s.changed
@@ -106,7 +106,7 @@ func (s *Service) blocks() (hashes []uint64, lastEvent uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.cache != nil {
-		hashes = kvcache.HashValues(s.cache.stock.Hashes())
+		hashes = kvcache.HashValues(s.cache.store.Hashes())
 	}
 	return hashes, s.lastEvent
 }
@@ -114,9 +114,9 @@ func (s *Service) blocks() (hashes []uint64, lastEvent uint64) {
 func (s *Service) load() (*controlv1.LoadReport, <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var stats inventory.Stats
+	var stats blockstore.Stats
 	if s.cache != nil {
-		stats = s.cache.stock.Stats()
+		stats = s.cache.store.Stats()
 	}
 	return stats.LoadReport(), s.changed
 }

@@ -17,8 +17,8 @@ import (
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 
 	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/blockstore"
 	"github.com/tandem-serving/tandem/pkg/identity"
-	"github.com/tandem-serving/tandem/pkg/inventory"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/storeclient"
@@ -113,25 +113,25 @@ func (s *Service) offer(ctx context.Context, request *kvtransferv1.OfferRequest)
 	if err := checkWhole(len(tokens), layout.BlockTokens); err != nil {
 		return nil, err
 	}
-	asked, total := len(tokens)/layout.BlockTokens, inventory.Blocks(s.cfg.memoryBytes(), layout)
+	asked, total := len(tokens)/layout.BlockTokens, blockstore.Blocks(s.cfg.memoryBytes(), layout)
 	switch { // before anything is cleared away for it, or hashed
 	case total == 0:
 		s.logTooSmall(layout)
 		return nil, rpc.Errorf(codes.FailedPrecondition, api.ReasonStoreTooSmall,
 			"no block of this model fits: one takes %d bytes, but the store has %d in all: raise --store-memory, or use another store",
-			inventory.BlockBytes(layout), s.cfg.memoryBytes())
+			blockstore.BlockBytes(layout), s.cfg.memoryBytes())
 	case asked > total:
-		return nil, storeclient.OfferStatus(inventory.TooLarge, asked, total)
+		return nil, storeclient.OfferStatus(blockstore.TooLarge, asked, total)
 	}
-	prefix := inventory.NewPrefix(layout, total, request.GetPrefix().GetSalt(), tokens)
+	prefix := blockstore.NewPrefix(layout, total, request.GetPrefix().GetSalt(), tokens)
 	a, err := s.take(ctx, layout, digest, prefix)
 	if err != nil {
 		return nil, err
 	}
-	if a.verdict != inventory.Taken {
+	if a.verdict != blockstore.Taken {
 		return nil, storeclient.OfferStatus(a.verdict, asked, total)
 	}
-	return s.reserve(ctx, request.GetSender(), a.cache, a.arrival)
+	return s.reserve(ctx, request.GetSender(), a.cache, a.put)
 }
 
 // checkSender refuses blocks of workers that are not registered, and of those that offer them in
@@ -180,29 +180,29 @@ func (s *Service) logTooSmall(layout kvcache.Layout) {
 	s.mu.Unlock()
 	if due {
 		s.deps.Logger.Error("store cannot hold blocks of a model: one block is larger than its memory",
-			slog.String("model", modelName(layout.ModelDigest)), slog.Int64("block_bytes", inventory.BlockBytes(layout)), slog.Int64("memory_bytes", s.cfg.memoryBytes()))
+			slog.String("model", modelName(layout.ModelDigest)), slog.Int64("block_bytes", blockstore.BlockBytes(layout)), slog.Int64("memory_bytes", s.cfg.memoryBytes()))
 	}
 }
 
-// reserve makes the ticket of an arrival. Without one nobody can write, and the
-// arrival has ended.
-func (s *Service) reserve(ctx context.Context, sender string, c *cache, arrival inventory.Arrival) (*kvtransferv1.Ticket, error) {
-	id := arrival.ID
+// reserve makes the ticket of a put. Without one nobody can write, and the
+// put has ended.
+func (s *Service) reserve(ctx context.Context, sender string, c *cache, put blockstore.Put) (*kvtransferv1.Ticket, error) {
+	id := put.ID
 	ticket, err := c.receiver.Reserve(kvtransfer.Reservation{
-		RequestID: rpc.RequestID(ctx), Sender: sender, Blocks: arrival.Blocks, HeldBlocks: arrival.Held, PromptBlocks: len(arrival.Blocks),
+		RequestID: rpc.RequestID(ctx), Sender: sender, Blocks: put.Blocks, HeldBlocks: put.Held, PromptBlocks: len(put.Blocks),
 		Committed: func(a kvtransfer.Arrival) {
 			if a.Approximate { // no ticket asks for it: what is held is exact
 				s.lose(c, id)
 				return
 			}
 			s.metrics.receivedBytes.Add(float64(a.Bytes))
-			s.arrivalIs(c, func() { c.stock.Committed(id); delete(s.puts, id) })
+			s.update(c, func() { c.store.Committed(id); delete(s.puts, id) })
 		},
-		Failed:  func(error) { s.arrivalIs(c, func() { c.stock.Failed(id) }) },
+		Failed:  func(error) { s.update(c, func() { c.store.Failed(id) }) },
 		Drained: func() { s.lose(c, id) },
 	})
 	if err != nil {
-		s.arrivalIs(c, func() { c.stock.Drained(id); delete(s.puts, id) })
+		s.update(c, func() { c.store.Drained(id); delete(s.puts, id) })
 		if errors.Is(err, kvtransfer.ErrClosed) {
 			return nil, worker.RefusedError(scheduler.Draining)
 		}
@@ -220,14 +220,14 @@ func (s *Service) reserve(ctx context.Context, sender string, c *cache, arrival 
 	return ticket, nil
 }
 
-// lose ends an arrival that brought nothing.
-func (s *Service) lose(c *cache, id inventory.ArrivalID) {
+// lose ends a put that brought nothing.
+func (s *Service) lose(c *cache, id blockstore.PutID) {
 	s.metrics.lost.Inc()
-	s.arrivalIs(c, func() { c.stock.Drained(id); delete(s.puts, id) })
+	s.update(c, func() { c.store.Drained(id); delete(s.puts, id) })
 }
 
-// arrivalIs changes the stock for an arrival.
-func (s *Service) arrivalIs(c *cache, change func()) {
+// update changes what the store knows of a put or fetch.
+func (s *Service) update(c *cache, change func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c.used = time.Now()
@@ -256,12 +256,12 @@ func (s *Service) fetch(ctx context.Context, request *kvtransferv1.FetchRequest)
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	c, reading, err := s.read(request, tokens, cancel)
+	c, fetch, err := s.read(request, tokens, cancel)
 	if err != nil {
 		return 0, err
 	}
-	defer s.arrivalIs(c, func() { c.stock.Done(reading.ID); delete(s.fetches, reading.ID) })
-	return s.send(ctx, c, reading, request.GetTicket())
+	defer s.update(c, func() { c.store.Done(fetch.ID); delete(s.fetches, fetch.ID) })
+	return s.send(ctx, c, fetch, request.GetTicket())
 }
 
 // checkTicket finds what is wrong with a ticket whatever is held. Its errors are
@@ -283,35 +283,35 @@ func checkTicket(ticket *kvtransferv1.Ticket, prefix *kvtransferv1.Prefix) error
 }
 
 // read takes the blocks that a fetch asks for. cut ends the fetch from outside.
-func (s *Service) read(request *kvtransferv1.FetchRequest, tokens []int32, cut context.CancelCauseFunc) (*cache, inventory.Reading, error) {
+func (s *Service) read(request *kvtransferv1.FetchRequest, tokens []int32, cut context.CancelCauseFunc) (*cache, blockstore.Fetch, error) {
 	ticket := request.GetTicket()
 	c, err := s.cacheFor(request, len(tokens))
 	if err != nil {
-		return nil, inventory.Reading{}, err
+		return nil, blockstore.Fetch{}, err
 	}
-	prefix := inventory.NewPrefix(c.layout, c.blocks, request.GetPrefix().GetSalt(), tokens)
+	prefix := blockstore.NewPrefix(c.layout, c.blocks, request.GetPrefix().GetSalt(), tokens)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.refusal(); err != nil {
-		return nil, inventory.Reading{}, err
+		return nil, blockstore.Fetch{}, err
 	}
 	blocks := int(ticket.GetBlocks())
 	if s.cache != c { // it gave way meanwhile
 		s.metrics.missed(blocks)
-		return nil, inventory.Reading{}, storeclient.MissingStatus(0, blocks)
+		return nil, blockstore.Fetch{}, storeclient.MissingStatus(0, blocks)
 	}
 	c.used = time.Now()
-	reading, held, verdict := c.stock.Read(prefix)
-	if verdict != inventory.Taken {
-		if verdict == inventory.Missing {
+	fetch, held, verdict := c.store.Read(prefix)
+	if verdict != blockstore.Taken {
+		if verdict == blockstore.Missing {
 			s.metrics.missed(blocks - held)
 		}
-		return nil, inventory.Reading{}, storeclient.FetchStatus(verdict, held, blocks)
+		return nil, blockstore.Fetch{}, storeclient.FetchStatus(verdict, held, blocks)
 	}
 	s.metrics.hits.Add(float64(blocks - int(ticket.GetHeldBlocks())))
-	s.fetches[reading.ID] = cut
+	s.fetches[fetch.ID] = cut
 	s.noteChange()
-	return c, reading, nil
+	return c, fetch, nil
 }
 
 // cacheFor is the cache that may have what a fetch of so many tokens asks for. Its
@@ -342,7 +342,7 @@ func (s *Service) cacheFor(request *kvtransferv1.FetchRequest, tokens int) (*cac
 
 // send sends blocks to the ticket's receiver. It returns when none is read any
 // more.
-func (s *Service) send(ctx context.Context, c *cache, reading inventory.Reading, ticket *kvtransferv1.Ticket) (bytes uint64, err error) {
+func (s *Service) send(ctx context.Context, c *cache, fetch blockstore.Fetch, ticket *kvtransferv1.Ticket) (bytes uint64, err error) {
 	// What comes out of the store is what came in, whatever the receiver would like:
 	// it may hand it on.
 	native := proto.CloneOf(ticket)
@@ -351,7 +351,7 @@ func (s *Service) send(ctx context.Context, c *cache, reading inventory.Reading,
 	if err != nil {
 		return 0, fetchError(ctx, err)
 	}
-	err = transfer.SendAll(ctx, c.layout.Layers, int(ticket.GetHeldBlocks()), slices.Clone(reading.Blocks))
+	err = transfer.SendAll(ctx, c.layout.Layers, int(ticket.GetHeldBlocks()), slices.Clone(fetch.Blocks))
 	sent := transfer.Stats().Bytes
 	s.metrics.sentBytes.Add(float64(sent))
 	if err != nil {

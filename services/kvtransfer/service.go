@@ -14,7 +14,7 @@ import (
 
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 
-	"github.com/tandem-serving/tandem/pkg/inventory"
+	"github.com/tandem-serving/tandem/pkg/blockstore"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer"
 	"github.com/tandem-serving/tandem/pkg/membership"
@@ -44,16 +44,16 @@ type Service struct {
 	described atomic.Pointer[cache] // the cache that the record describes; nil: none
 
 	mu        sync.Mutex
-	running   bool                           // Run has begun
-	closed    bool                           // Run ends, or has ended
-	draining  bool                           // new calls are refused
-	cut       bool                           // a drain ends the calls that are left
-	cache     *cache                         // nil: the store has adopted no layout
-	moving    chan struct{}                  // closed once the cache is replaced; nil: it is not being replaced
-	lastEvent uint64                         // number of the last KV event
-	changed   chan struct{}                  // closed on the next change
-	puts      map[inventory.ArrivalID]uint64 // their transfers; 0: not known yet
-	fetches   map[inventory.ReadingID]context.CancelCauseFunc
+	running   bool                        // Run has begun
+	closed    bool                        // Run ends, or has ended
+	draining  bool                        // new calls are refused
+	cut       bool                        // a drain ends the calls that are left
+	cache     *cache                      // nil: the store has adopted no layout
+	moving    chan struct{}               // closed once the cache is replaced; nil: it is not being replaced
+	lastEvent uint64                      // number of the last KV event
+	changed   chan struct{}               // closed on the next change
+	puts      map[blockstore.PutID]uint64 // their transfers; 0: not known yet
+	fetches   map[blockstore.FetchID]context.CancelCauseFunc
 
 	keptBefore, evictionsBefore uint64 // of earlier caches
 
@@ -68,8 +68,8 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	s := &Service{
 		cfg: cfg, deps: deps,
 		changed: make(chan struct{}),
-		puts:    make(map[inventory.ArrivalID]uint64),
-		fetches: make(map[inventory.ReadingID]context.CancelCauseFunc),
+		puts:    make(map[blockstore.PutID]uint64),
+		fetches: make(map[blockstore.FetchID]context.CancelCauseFunc),
 	}
 	var err error
 	if s.metrics, err = newMetrics(deps.Registerer, deps.Identity.ID, s); err != nil {
@@ -104,7 +104,7 @@ func (s *Service) Run(ctx context.Context) error {
 	s.running = true
 	s.mu.Unlock()
 	var beside sync.WaitGroup
-	beside.Go(func() { workerdriver.ReportLoad(ctx, s.deps.Signals, inventory.ReportApart, s.load) })
+	beside.Go(func() { workerdriver.ReportLoad(ctx, s.deps.Signals, blockstore.ReportApart, s.load) })
 	beside.Go(func() { s.Member.Run(ctx) })
 	beside.Go(func() { s.WhenDrained(ctx, s.endSessions) })
 	<-ctx.Done()
@@ -137,7 +137,7 @@ func (s *Service) end() {
 // The caller holds s.mu.
 func (s *Service) noteChange() {
 	if s.cache != nil {
-		s.publish(s.cache.stock.Changes())
+		s.publish(s.cache.store.Changes())
 	}
 	close(s.changed)
 	s.changed = make(chan struct{})
@@ -150,12 +150,12 @@ func (s *Service) publish(stored, removed []kvcache.Hash) {
 	}
 }
 
-// stats is the stock's, with the counts of earlier caches; without a cache only those.
-func (s *Service) stats() (stats inventory.Stats, pageBytes int) {
+// stats is the store's, with the counts of earlier caches; without a cache only those.
+func (s *Service) stats() (stats blockstore.Stats, pageBytes int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.cache != nil {
-		stats, pageBytes = s.cache.stock.Stats(), s.cache.layout.PageBytes()
+		stats, pageBytes = s.cache.store.Stats(), s.cache.layout.PageBytes()
 	}
 	stats.Kept += s.keptBefore
 	stats.Pool.Evictions += s.evictionsBefore

@@ -3,9 +3,9 @@ package scenario
 import (
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 
+	"github.com/tandem-serving/tandem/pkg/blockstore"
 	"github.com/tandem-serving/tandem/pkg/bytesize"
 	"github.com/tandem-serving/tandem/pkg/engine/simulated"
-	"github.com/tandem-serving/tandem/pkg/inventory"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer"
 	"github.com/tandem-serving/tandem/pkg/latency"
@@ -29,8 +29,8 @@ func (s *Scenario) readStores(section *section, p *pool, shared *latency.Profile
 	}
 	fs := newFlags()
 	fs.Var(&memory, "memory", "")
-	fs.IntVar(&w.MaxPuts, "max-puts", inventory.DefaultArrivals, "")
-	fs.IntVar(&w.MaxFetches, "max-fetches", inventory.DefaultReadings, "")
+	fs.IntVar(&w.MaxPuts, "max-puts", blockstore.DefaultPuts, "")
+	fs.IntVar(&w.MaxFetches, "max-fetches", blockstore.DefaultFetches, "")
 	fs.DurationVar(&w.TransferLease, "transfer-lease", kvtransfer.DefaultLease, "")
 	fs.IntVar(&w.TransferCreditBytes, "transfer-credit-bytes", kvtransfer.DefaultCreditBytes, "")
 	lines := s.doc.lines
@@ -49,8 +49,8 @@ func (s *Scenario) readStores(section *section, p *pool, shared *latency.Profile
 	}
 	spec := s.config.Spec
 	layout := kvcache.Layout{Layers: spec.Layers, BlockTokens: s.config.BlockTokens, SliceBytes: simulated.SliceBytes(spec, s.config.BlockTokens)}
-	if w.Blocks = inventory.Blocks(int64(memory), layout); w.Blocks < 1 {
-		return nil, section.errorf("memory", "\"%smemory\" is %s: one block of this model takes %d bytes", section.name, memory.String(), inventory.BlockBytes(layout))
+	if w.Blocks = blockstore.Blocks(int64(memory), layout); w.Blocks < 1 {
+		return nil, section.errorf("memory", "\"%smemory\" is %s: one block of this model takes %d bytes", section.name, memory.String(), blockstore.BlockBytes(layout))
 	}
 	return p, nil
 }

@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/tandem-serving/tandem/pkg/api"
-	"github.com/tandem-serving/tandem/pkg/inventory"
+	"github.com/tandem-serving/tandem/pkg/blockstore"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 )
 
@@ -119,15 +119,15 @@ const BusyRetry = 100 * time.Millisecond
 
 // OfferStatus is the store's error for an offer of so many blocks, of total that it has, which
 // it did not take. Callers get it as ErrHeld, ErrArriving or a *BusyError.
-func OfferStatus(verdict inventory.Verdict, asked, total int) error {
+func OfferStatus(verdict blockstore.Verdict, asked, total int) error {
 	switch verdict {
-	case inventory.Held:
+	case blockstore.Held:
 		return rpc.Error(codes.AlreadyExists, api.ReasonBlocksHeld, "the store already has all these blocks", 0)
-	case inventory.Arriving:
+	case blockstore.Arriving:
 		return rpc.Error(codes.Aborted, api.ReasonBlocksArriving, "another worker is putting the first of these blocks that lack: offer them again later", time.Second)
-	case inventory.TooLarge:
+	case blockstore.TooLarge:
 		return rpc.Errorf(codes.ResourceExhausted, api.ReasonStoreFull, "the store has only %d blocks in all, but %d are offered: offer fewer", total, asked)
-	case inventory.Full:
+	case blockstore.Full:
 		return rpc.Error(codes.ResourceExhausted, api.ReasonStoreFull, "the store is busy with other transfers: offer again later", time.Second)
 	default:
 		return rpc.Error(codes.ResourceExhausted, api.ReasonStoreBusy, "too many transfers into this store at once: offer again later", BusyRetry)
@@ -136,8 +136,8 @@ func OfferStatus(verdict inventory.Verdict, asked, total int) error {
 
 // FetchStatus is the store's error for a fetch of so many blocks, of which it has the first
 // held, which it did not begin. Callers get it as a *MissingError or *BusyError.
-func FetchStatus(verdict inventory.Verdict, held, asked int) error {
-	if verdict == inventory.Missing {
+func FetchStatus(verdict blockstore.Verdict, held, asked int) error {
+	if verdict == blockstore.Missing {
 		return MissingStatus(held, asked)
 	}
 	return rpc.Error(codes.ResourceExhausted, api.ReasonStoreBusy, "too many transfers out of this store at once: ask again later, or compute the prompt", BusyRetry)

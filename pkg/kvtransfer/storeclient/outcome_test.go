@@ -7,7 +7,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/tandem-serving/tandem/pkg/api"
-	"github.com/tandem-serving/tandem/pkg/inventory"
+	"github.com/tandem-serving/tandem/pkg/blockstore"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/storeclient"
 	"github.com/tandem-serving/tandem/pkg/offload"
 	"github.com/tandem-serving/tandem/pkg/rpc"
@@ -50,7 +50,7 @@ func TestWhatStoresSayOfThemselves(t *testing.T) {
 
 // A put of what another worker is putting ends at once, and says nothing against the store.
 func TestPutOfWhatArrives(t *testing.T) {
-	got := storeclient.PutOutcome(storeclient.CallError(storeclient.OfferStatus(inventory.Arriving, 1, 1)))
+	got := storeclient.PutOutcome(storeclient.CallError(storeclient.OfferStatus(blockstore.Arriving, 1, 1)))
 	if got.Result != offload.PutArriving || got.Trouble != offload.Well || got.Again != 0 || got.Err == nil {
 		t.Errorf("%+v", got)
 	}

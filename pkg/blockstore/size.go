@@ -1,4 +1,4 @@
-package inventory
+package blockstore
 
 import "github.com/tandem-serving/tandem/pkg/kvcache"
 

@@ -1,4 +1,4 @@
-package inventory_test
+package blockstore_test
 
 import (
 	"fmt"
@@ -8,7 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/tandem-serving/tandem/pkg/inventory"
+	"github.com/tandem-serving/tandem/pkg/blockstore"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 )
 
@@ -20,38 +20,38 @@ const (
 
 var layout = kvcache.Layout{ModelDigest: "m", ArithmeticClass: "c", BlockTokens: blockTokens}
 
-// model drives a stock and knows what each page holds: what was last written into
+// model drives a store and knows what each page holds: what was last written into
 // it, under which salt and behind which tokens.
 type model struct {
-	stock    *inventory.Stock
-	content  map[kvcache.BlockID]string
-	arrivals map[inventory.ArrivalID]*bringing
-	readings map[inventory.ReadingID]*openReading
-	known    map[kvcache.Hash]bool // what events add up to
+	store   *blockstore.Store
+	content map[kvcache.BlockID]string
+	puts    map[blockstore.PutID]*bringing
+	fetches map[blockstore.FetchID]*openFetch
+	known   map[kvcache.Hash]bool // what events add up to
 }
 
-// bringing is an arrival. Its writer writes as long as it has not ended, even
+// bringing is a put. Its writer writes as long as it has not ended, even
 // after it failed.
 type bringing struct {
 	salt   string
 	tokens []int32
-	inventory.Arrival
+	blockstore.Put
 	failed bool
 }
 
-type openReading struct {
+type openFetch struct {
 	salt   string
 	tokens []int32
-	inventory.Reading
+	blockstore.Fetch
 }
 
 func newModel() *model {
 	return &model{
-		stock:    inventory.New(poolBlocks, layout, inventory.Limits{Arrivals: mostAtATime, Readings: mostAtATime}),
-		content:  map[kvcache.BlockID]string{},
-		arrivals: map[inventory.ArrivalID]*bringing{},
-		readings: map[inventory.ReadingID]*openReading{},
-		known:    map[kvcache.Hash]bool{},
+		store:   blockstore.New(poolBlocks, layout, blockstore.Limits{Puts: mostAtATime, Fetches: mostAtATime}),
+		content: map[kvcache.BlockID]string{},
+		puts:    map[blockstore.PutID]*bringing{},
+		fetches: map[blockstore.FetchID]*openFetch{},
+		known:   map[kvcache.Hash]bool{},
 	}
 }
 
@@ -73,28 +73,28 @@ func salt(t *rapid.T) string { return rapid.SampledFrom([]string{"", "s"}).Draw(
 
 func (m *model) Offer(t *rapid.T) {
 	salt, tokens := salt(t), prompt(t)
-	before := m.stock.Stats()
-	a, verdict := m.stock.Offer(prefix(salt, tokens))
-	if verdict != inventory.Taken {
-		after := m.stock.Stats()
-		if before.Pool != after.Pool || before.Arrivals != after.Arrivals {
+	before := m.store.Stats()
+	p, verdict := m.store.Offer(prefix(salt, tokens))
+	if verdict != blockstore.Taken {
+		after := m.store.Stats()
+		if before.Pool != after.Pool || before.Puts != after.Puts {
 			t.Fatalf("%v changed %+v to %+v", verdict, before, after)
 		}
 		return
 	}
-	if len(a.Blocks)*blockTokens != len(tokens) || a.Held >= len(a.Blocks) {
-		t.Fatalf("%d blocks with %d held for %d tokens", len(a.Blocks), a.Held, len(tokens))
+	if len(p.Blocks)*blockTokens != len(tokens) || p.Held >= len(p.Blocks) {
+		t.Fatalf("%d blocks with %d held for %d tokens", len(p.Blocks), p.Held, len(tokens))
 	}
-	for i, id := range a.Blocks[:a.Held] {
+	for i, id := range p.Blocks[:p.Held] {
 		if m.content[id] != name(salt, tokens, i) {
 			t.Fatalf("block %d is said to be held, but is %q", i, m.content[id])
 		}
 	}
-	m.arrivals[a.ID] = &bringing{salt: salt, tokens: tokens, Arrival: a}
-	m.write(t, m.arrivals[a.ID])
+	m.puts[p.ID] = &bringing{salt: salt, tokens: tokens, Put: p}
+	m.write(t, m.puts[p.ID])
 }
 
-// write writes what the arrival brings, block after block, half of it wrong.
+// write writes what the put brings, block after block, half of it wrong.
 func (m *model) write(t *rapid.T, b *bringing) {
 	for i, id := range b.Blocks[b.Held:] {
 		m.content[id] = "half of " + name(b.salt, b.tokens, b.Held+i)
@@ -102,11 +102,11 @@ func (m *model) write(t *rapid.T, b *bringing) {
 }
 
 func (m *model) some(t *rapid.T) *bringing {
-	if len(m.arrivals) == 0 {
+	if len(m.puts) == 0 {
 		t.Skip("nothing arrives")
 	}
-	ids := slices.Sorted(maps.Keys(m.arrivals))
-	return m.arrivals[rapid.SampledFrom(ids).Draw(t, "arrival")]
+	ids := slices.Sorted(maps.Keys(m.puts))
+	return m.puts[rapid.SampledFrom(ids).Draw(t, "put")]
 }
 
 func (m *model) Write(t *rapid.T) { m.write(t, m.some(t)) }
@@ -119,44 +119,44 @@ func (m *model) Commit(t *rapid.T) {
 	for i, id := range b.Blocks[b.Held:] {
 		m.content[id] = name(b.salt, b.tokens, b.Held+i)
 	}
-	m.stock.Committed(b.ID)
-	delete(m.arrivals, b.ID)
+	m.store.Committed(b.ID)
+	delete(m.puts, b.ID)
 	// Nothing took room since, so it is found.
-	r, held, verdict := m.stock.Read(prefix(b.salt, b.tokens))
-	if verdict == inventory.Busy {
+	r, held, verdict := m.store.Read(prefix(b.salt, b.tokens))
+	if verdict == blockstore.Busy {
 		return
 	}
-	if verdict != inventory.Taken {
+	if verdict != blockstore.Taken {
 		t.Fatalf("committed, but only %d of %d blocks are found", held, len(b.Blocks))
 	}
-	m.stock.Done(r.ID)
+	m.store.Done(r.ID)
 }
 
 func (m *model) Fail(t *rapid.T) {
 	b := m.some(t)
-	m.stock.Failed(b.ID)
+	m.store.Failed(b.ID)
 	b.failed = true
 }
 
 func (m *model) Drain(t *rapid.T) {
 	b := m.some(t)
-	m.stock.Drained(b.ID)
-	delete(m.arrivals, b.ID)
+	m.store.Drained(b.ID)
+	delete(m.puts, b.ID)
 }
 
 func (m *model) Read(t *rapid.T) {
 	salt, tokens := salt(t), prompt(t)
-	r, held, verdict := m.stock.Read(prefix(salt, tokens))
+	r, held, verdict := m.store.Read(prefix(salt, tokens))
 	switch verdict {
-	case inventory.Taken:
-		m.readings[r.ID] = &openReading{salt, tokens, r}
-	case inventory.Missing:
+	case blockstore.Taken:
+		m.fetches[r.ID] = &openFetch{salt, tokens, r}
+	case blockstore.Missing:
 		if held*blockTokens >= len(tokens) {
 			t.Fatalf("missing, but %d of %d tokens are held", held*blockTokens, len(tokens))
 		}
-	case inventory.Busy:
-		if len(m.readings) < mostAtATime {
-			t.Fatalf("busy with %d readings", len(m.readings))
+	case blockstore.Busy:
+		if len(m.fetches) < mostAtATime {
+			t.Fatalf("busy with %d fetches", len(m.fetches))
 		}
 	default:
 		t.Fatalf("a read is %v", verdict)
@@ -164,28 +164,28 @@ func (m *model) Read(t *rapid.T) {
 }
 
 func (m *model) Done(t *rapid.T) {
-	if len(m.readings) == 0 {
-		t.Skip("nobody reads")
+	if len(m.fetches) == 0 {
+		t.Skip("nobody fetches")
 	}
-	id := rapid.SampledFrom(slices.Sorted(maps.Keys(m.readings))).Draw(t, "reading")
-	m.stock.Done(id)
-	delete(m.readings, id)
+	id := rapid.SampledFrom(slices.Sorted(maps.Keys(m.fetches))).Draw(t, "fetch")
+	m.store.Done(id)
+	delete(m.fetches, id)
 }
 
 // Check is what holds after every step.
 func (m *model) Check(t *rapid.T) {
-	stats := m.stock.Stats()
+	stats := m.store.Stats()
 	p := stats.Pool
 	if p.Misuses != 0 || p.Free+p.Cached+p.Held+p.Quarantined != poolBlocks {
 		t.Fatalf("blocks: %+v", p)
 	}
-	// What is written belongs to one arrival alone, and to no reader.
-	writers := map[kvcache.BlockID]inventory.ArrivalID{}
+	// What is written belongs to one put alone, and to no reader.
+	writers := map[kvcache.BlockID]blockstore.PutID{}
 	reserved, quarantined := 0, 0
-	for id, b := range m.arrivals {
+	for id, b := range m.puts {
 		for _, block := range b.Blocks[b.Held:] {
 			if other, twice := writers[block]; twice {
-				t.Fatalf("arrivals %d and %d both write block %d", id, other, block)
+				t.Fatalf("puts %d and %d both write block %d", id, other, block)
 			}
 			writers[block] = id
 		}
@@ -195,23 +195,23 @@ func (m *model) Check(t *rapid.T) {
 			reserved += n
 		}
 	}
-	if p.Reserved != reserved || p.Quarantined != quarantined || stats.Arrivals != len(m.arrivals) || stats.Readings != len(m.readings) {
+	if p.Reserved != reserved || p.Quarantined != quarantined || stats.Puts != len(m.puts) || stats.Fetches != len(m.fetches) {
 		t.Fatalf("%+v, but %d blocks arrive and %d are in quarantine", stats, reserved, quarantined)
 	}
 	// What is read is what was asked for, until the end.
-	for id, r := range m.readings {
+	for id, r := range m.fetches {
 		for i, block := range r.Blocks {
 			if m.content[block] != name(r.salt, r.tokens, i) {
-				t.Fatalf("block %d of reading %d became %q", i, id, m.content[block])
+				t.Fatalf("block %d of fetch %d became %q", i, id, m.content[block])
 			}
 		}
 	}
-	// Nothing is lost: without arrivals and readings all blocks can be had.
-	if len(m.arrivals) == 0 && len(m.readings) == 0 && p.Free+p.Cached != poolBlocks {
+	// Nothing is lost: without puts and fetches all blocks can be had.
+	if len(m.puts) == 0 && len(m.fetches) == 0 && p.Free+p.Cached != poolBlocks {
 		t.Fatalf("nobody has anything, but: %+v", p)
 	}
 	// Events add up.
-	stored, removed := m.stock.Changes()
+	stored, removed := m.store.Changes()
 	for _, h := range removed {
 		if !m.known[h] {
 			t.Fatalf("removed %#x, which was not there", h)
@@ -224,13 +224,13 @@ func (m *model) Check(t *rapid.T) {
 		}
 		m.known[h] = true
 	}
-	hashes := m.stock.Hashes()
+	hashes := m.store.Hashes()
 	if len(hashes) != len(m.known) || slices.ContainsFunc(hashes, func(h kvcache.Hash) bool { return !m.known[h] }) {
-		t.Fatalf("events give %d hashes, the stock %d", len(m.known), len(hashes))
+		t.Fatalf("events give %d hashes, the store %d", len(m.known), len(hashes))
 	}
 }
 
-func TestStockAgainstModel(t *testing.T) {
+func TestStoreAgainstModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		t.Repeat(rapid.StateMachineActions(newModel()))
 	})
