@@ -10,7 +10,9 @@
 //	preprocess     a request checked and made into a plan: models, prompts, sampling
 //	serving        one request's life: worker streams, text, what clients have not read
 //	routingdriver  drives pkg/routing, which chooses the workers
+//	scalingdriver  drives pkg/scaling, which says how many workers each pool should have
 //	workers        the connections to workers, and who answers there
+//	peers          asks other routers for a request that this one does not know
 //	control        what operators call: workers, drains, policy, budget
 //	records        how the last requests were routed
 //	latencybudget  what requests took, against what is declared
