@@ -13,6 +13,8 @@ import (
 
 	"github.com/coreos/go-oidc/v3/oidc"
 	"github.com/go-jose/go-jose/v4"
+
+	"github.com/tandem-serving/tandem/pkg/boundedfile"
 )
 
 // maxDocumentBytes bounds a discovery document, and a set of keys.
@@ -110,12 +112,9 @@ func readJSON(ctx context.Context, at string, into any) error {
 		return err
 	}
 	defer func() { _ = from.Close() }()
-	data, err := io.ReadAll(io.LimitReader(from, maxDocumentBytes+1))
-	switch {
-	case err != nil:
+	data, err := boundedfile.ReadFrom(from, maxDocumentBytes)
+	if err != nil {
 		return fmt.Errorf("%s: %w", at, err)
-	case len(data) > maxDocumentBytes:
-		return fmt.Errorf("%s: is longer than %d bytes", at, maxDocumentBytes)
 	}
 	if err := json.Unmarshal(data, into); err != nil {
 		return fmt.Errorf("%s: %w", at, err)

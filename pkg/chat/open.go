@@ -4,14 +4,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
+	"github.com/tandem-serving/tandem/pkg/boundedfile"
 	"github.com/tandem-serving/tandem/pkg/chat/internal/jinja"
 )
 
@@ -187,17 +186,9 @@ func readConfig(file string) (map[string]json.RawMessage, error) {
 }
 
 func readFile(file string, limit int64) ([]byte, error) {
-	f, err := os.Open(file)
+	data, err := boundedfile.Read(file, limit)
 	if err != nil {
 		return nil, fmt.Errorf("chat template: %w", err)
-	}
-	defer func() { _ = f.Close() }()
-	data, err := io.ReadAll(io.LimitReader(f, limit+1))
-	if err != nil {
-		return nil, fmt.Errorf("chat template: %w", err)
-	}
-	if int64(len(data)) > limit {
-		return nil, fmt.Errorf("chat template: %s has more than %d bytes", file, limit)
 	}
 	return data, nil
 }

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc/credentials"
+
+	"github.com/tandem-serving/tandem/pkg/boundedfile"
 )
 
 const (
@@ -159,14 +161,7 @@ func readFile(flag, name string) ([]byte, error) {
 	if name == "" {
 		return nil, fmt.Errorf("%s: is missing: a certificate needs its key, and a key its certificate", flag)
 	}
-	info, err := os.Stat(name)
-	if err == nil && info.Size() > maxFileBytes {
-		err = fmt.Errorf("%s is larger than %d bytes", name, maxFileBytes)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", flag, err)
-	}
-	data, err := os.ReadFile(name)
+	data, err := boundedfile.Read(name, maxFileBytes)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", flag, err)
 	}

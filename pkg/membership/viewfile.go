@@ -15,6 +15,8 @@ import (
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/tandem-serving/tandem/pkg/boundedfile"
 )
 
 // A view file is one line that says what follows, and the view as protobuf JSON:
@@ -82,17 +84,9 @@ func decodeView(data []byte) (*controlv1.MembershipView, error) {
 
 // readViewFile reads a view. fs.ErrNotExist says that there is none.
 func readViewFile(path string) (*controlv1.MembershipView, error) {
-	file, err := os.Open(path)
+	data, err := boundedfile.Read(path, maxViewFileBytes)
 	if err != nil {
 		return nil, err
-	}
-	defer func() { _ = file.Close() }()
-	data, err := io.ReadAll(io.LimitReader(file, maxViewFileBytes+1))
-	if err != nil {
-		return nil, err
-	}
-	if len(data) > maxViewFileBytes {
-		return nil, fmt.Errorf("it has more than %d bytes", maxViewFileBytes)
 	}
 	return decodeView(data)
 }

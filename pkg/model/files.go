@@ -4,13 +4,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/tandem-serving/tandem/pkg/boundedfile"
 )
 
 // Names in a Hugging Face directory.
@@ -34,12 +35,12 @@ func readSmall(path string, limit int64) ([]byte, error) {
 		return nil, err
 	}
 	defer file.Close()
-	data, err := io.ReadAll(io.LimitReader(file, limit+1))
+	data, err := boundedfile.ReadFrom(file, limit)
+	if _, long := errors.AsType[*boundedfile.TooLongError](err); long {
+		return nil, &Error{File: path, Problem: err.Error(), Remedy: "its content does not match its name: fetch it again"}
+	}
 	if err != nil {
 		return nil, &Error{File: path, Problem: "cannot be read", Err: err}
-	}
-	if int64(len(data)) > limit {
-		return nil, &Error{File: path, Problem: fmt.Sprintf("longer than %d bytes", limit), Remedy: "its content does not match its name: fetch it again"}
 	}
 	return data, nil
 }

@@ -4,11 +4,11 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"sync"
+
+	"github.com/tandem-serving/tandem/pkg/boundedfile"
 )
 
 // FileName is the name of the file that Open reads in a model's directory.
@@ -48,20 +48,12 @@ type Tokenizer struct {
 // that is wrong or not implemented, or says what to do where there is none.
 func Open(dir string) (*Tokenizer, error) {
 	path := filepath.Join(dir, FileName)
-	f, err := os.Open(path)
+	data, err := boundedfile.Read(path, maxFileBytes)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, fmt.Errorf("%s: there is no tokenizer: fetch %s of the same checkpoint into this directory", dir, FileName)
 	case err != nil:
 		return nil, fmt.Errorf("open tokenizer: %w", err)
-	}
-	defer func() { _ = f.Close() }()
-	data, err := io.ReadAll(io.LimitReader(f, maxFileBytes+1))
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", path, err)
-	}
-	if len(data) > maxFileBytes {
-		return nil, fmt.Errorf("read %s: larger than %d bytes: not a tokenizer", path, maxFileBytes)
 	}
 	t, err := Parse(data)
 	switch {

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/tandem-serving/tandem/pkg/boundedfile"
 	"github.com/tandem-serving/tandem/pkg/spelling"
 )
 
@@ -71,22 +72,14 @@ func readFile(fs *pflag.FlagSet, file string) (map[string]entry, error) {
 }
 
 func readText(file string) ([]byte, error) {
-	opened, err := os.Open(file)
-	if err != nil {
-		if path, is := errors.AsType[*os.PathError](err); is {
-			err = path.Err
-		}
-		return nil, fmt.Errorf("read configuration file %s: %w: name a file that exists", file, err)
+	text, err := boundedfile.Read(file, maxFileBytes)
+	if _, long := errors.AsType[*boundedfile.TooLongError](err); long {
+		return nil, fmt.Errorf("configuration file %s is %w: is it the right file?", file, errors.Unwrap(err))
 	}
-	defer opened.Close()
-	text, err := io.ReadAll(io.LimitReader(opened, maxFileBytes+1))
-	if err != nil {
-		return nil, fmt.Errorf("read configuration file %s: %w", file, err)
+	if path, is := errors.AsType[*os.PathError](err); is {
+		return nil, fmt.Errorf("read configuration file %s: %w: name a file that exists", file, path.Err)
 	}
-	if len(text) > maxFileBytes {
-		return nil, fmt.Errorf("configuration file %s has more than %d bytes: is it the right file?", file, maxFileBytes)
-	}
-	return text, nil
+	return text, err
 }
 
 // parser turns a document into entries; its tables are by name.

@@ -1,0 +1,40 @@
+// Package boundedfile reads files that are small unless they are not what they were taken for.
+// Any package may import it.
+package boundedfile
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+)
+
+// TooLongError says that there are more than Most bytes.
+type TooLongError struct{ Most int64 }
+
+func (e *TooLongError) Error() string { return fmt.Sprintf("longer than %d bytes", e.Most) }
+
+// Read reads a file of at most most bytes. The error is an *os.PathError; if the file is longer,
+// of a *TooLongError. A file that says no length, such as a pipe, is bounded as well.
+func Read(path string, most int64) ([]byte, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }()
+	data, err := ReadFrom(file, most)
+	if _, long := errors.AsType[*TooLongError](err); long {
+		return nil, &os.PathError{Op: "read", Path: path, Err: err}
+	}
+	return data, err
+}
+
+// ReadFrom reads the rest of what from has, of at most most bytes; a *TooLongError says that it
+// has more.
+func ReadFrom(from io.Reader, most int64) ([]byte, error) {
+	data, err := io.ReadAll(io.LimitReader(from, most+1))
+	if err == nil && int64(len(data)) > most {
+		return nil, &TooLongError{most}
+	}
+	return data, err
+}
