@@ -19,7 +19,7 @@ import (
 var ErrHeld = errors.New("the store already has the blocks")
 
 // ErrArriving means that another caller is putting the first block that the store lacks: no put
-// has begun.
+// has begun. The store's error, which it comes with, may say when to offer them again.
 var ErrArriving = errors.New("another worker is putting the blocks")
 
 // ErrRestarted means that the store is another incarnation than the addressed one. Its
@@ -82,7 +82,7 @@ func CallError(err error) error {
 	case api.ReasonBlocksHeld:
 		return ErrHeld
 	case api.ReasonBlocksArriving:
-		return ErrArriving
+		return fmt.Errorf("%w: %w", ErrArriving, err)
 	case api.ReasonStoreFull, api.ReasonStoreBusy, api.ReasonWorkerDraining:
 		return &BusyError{RetryAfter: after, Err: err}
 	case api.ReasonLayoutMismatch, api.ReasonStoreTooSmall:

@@ -1,6 +1,7 @@
 package storeclient
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -47,8 +48,10 @@ func PutOutcome(err error) offload.Outcome {
 	case errors.Is(err, ErrHeld):
 		o.Result = offload.PutHeld
 	case errors.Is(err, ErrArriving):
-		// Not tried again: the blocks will be there soon, unless the other put fails.
-		o.Result = offload.PutArriving
+		// The rest can be put once that put has ended, or all if it fails. Another prefix now is no
+		// better: many begin alike.
+		after, _ := rpc.RetryAfter(err)
+		o.Result, o.Again = offload.PutArriving, cmp.Or(after, shortPause)
 	case is[*BusyError](err):
 		o.Result = offload.PutBusy
 		if o.Trouble, o.Pause = busy(err); o.Trouble == offload.Well {

@@ -48,10 +48,23 @@ func TestWhatStoresSayOfThemselves(t *testing.T) {
 	}
 }
 
-// A put of what another worker is putting ends at once, and says nothing against the store.
+// A put of what another worker is putting is tried again when the store says, or a second later,
+// and says nothing against the store.
 func TestPutOfWhatArrives(t *testing.T) {
-	got := storeclient.PutOutcome(storeclient.CallError(storeclient.OfferStatus(blockstore.Arriving, 1, 1)))
-	if got.Result != offload.PutArriving || got.Trouble != offload.Well || got.Again != 0 || got.Err == nil {
-		t.Errorf("%+v", got)
+	for _, c := range []struct {
+		name  string
+		store error
+		again time.Duration
+	}{
+		{"Tandem's store", storeclient.OfferStatus(blockstore.Arriving, 1, 1), time.Second},
+		{"one that says when", rpc.Error(codes.Aborted, api.ReasonBlocksArriving, "they come", 3*time.Second), 3 * time.Second},
+		{"one that does not", rpc.Error(codes.Aborted, api.ReasonBlocksArriving, "they come", 0), time.Second},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got := storeclient.PutOutcome(storeclient.CallError(c.store))
+			if got.Result != offload.PutArriving || got.Trouble != offload.Well || got.Again != c.again || got.Err == nil {
+				t.Errorf("%+v", got)
+			}
+		})
 	}
 }
