@@ -115,7 +115,7 @@ func (s *Scheduler) spoilt(q *sequence, tokens int) {
 	for _, id := range q.table {
 		found.Origins = append(found.Origins, s.pool.Origin(id))
 	}
-	s.end(q, Finished{Reason: Failed, Err: &engine.NotFiniteError{Layer: -1, Position: -1}, Spoilt: found})
+	s.end(q, Finished{Reason: Failed, Err: &engine.NotFiniteError{Layer: -1, Position: -1, Uninspected: true}, Spoilt: found})
 }
 
 // takeToken takes a token that a step drew.

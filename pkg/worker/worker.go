@@ -304,7 +304,7 @@ func (w *Worker) inspected(e Inspected) {
 	q.spoilt = nil
 	if e.Err != nil {
 		end.Err = e.Err
-		if e.Err.Origin == "" && w.fault.add(w.now, q.prompt, e.Err.NotFiniteError) {
+		if e.Err.Origin == "" && !e.Err.Uninspected && w.fault.add(w.now, q.prompt, e.Err.NotFiniteError) {
 			w.act(Fault{})
 		}
 	}

@@ -51,10 +51,10 @@ func (d *Driver) doChores() {
 // endChores has the chores there are cut short, and waits for that. There are no others
 // afterwards.
 func (d *Driver) endChores() {
+	d.endLooking()
 	d.loop.Lock()
 	d.over = true
 	d.loop.Unlock()
-	d.endLooking()
 	d.choring.Wait()
 }
 
@@ -65,13 +65,10 @@ func (d *Driver) isOver() bool {
 	return d.over
 }
 
-// findOut says where what is not finite in a sequence began. It is nil where nobody needs to
-// know any more: of a worker that is lost or over, clients do not wait for that.
+// findOut says where what is not finite in a sequence began. It does not look for that where nobody
+// needs to know any more: of a worker that is lost or over, clients do not wait for it.
 func (d *Driver) findOut(q worker.Inspect) *worker.NotFiniteError {
 	found := &worker.NotFiniteError{NotFiniteError: engine.FindNotFinite(d.looking, d.cfg.Engine, q.Spoilt.Blocks, q.Spoilt.Tokens)}
-	if d.looking.Err() != nil {
-		return nil
-	}
 	if found.Layer >= 0 {
 		found.Origin = q.Spoilt.Origin(found.Position, d.Layout().BlockTokens)
 	}

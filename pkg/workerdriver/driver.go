@@ -272,7 +272,7 @@ func (d *Driver) act(action worker.Action) {
 		d.add(chore{scrub: a.Blocks})
 	case worker.Inspect:
 		if d.over { // nobody looks into the engine's pages any more
-			d.answers = append(d.answers, worker.Inspected{ID: a.ID})
+			d.answers = append(d.answers, worker.Inspected{ID: a.ID, Err: d.findOut(a)})
 			return
 		}
 		d.add(chore{inspect: a})

@@ -297,23 +297,53 @@ func TestKVIsNotInspectedInVain(t *testing.T) {
 		}
 		return all
 	}
-	wait := func(t *testing.T, all []*workerdriver.Sequence) {
+	wait := func(t *testing.T, all []*workerdriver.Sequence, inspected int, registry *prometheus.Registry) {
 		for i, s := range all {
 			var got result
 			got.read(t, s, false)
-			if _, is := errors.AsType[*engine.NotFiniteError](got.finished.Err); !is {
-				if _, is := errors.AsType[*worker.NotFiniteError](got.finished.Err); !is {
-					t.Errorf("sequence %d: %v", i, got.finished.Err)
-				}
+			err := worker.FailedError(got.finished.Err)
+			if status.Code(err) != codes.DataLoss || rpc.Reason(err) != api.ReasonNotFinite {
+				t.Errorf("sequence %d: %v", i, err)
+			}
+			if strings.Contains(err.Error(), "no such keys or values were found") != (i < inspected) || strings.Contains(err.Error(), "not looked through") != (i >= inspected) {
+				t.Errorf("sequence %d of which the first %d are looked through: %v", i, inspected, err)
 			}
 		}
+		want := `
+			# HELP tandem_worker_not_finite_total Sequences that failed because their logits were not finite, by the KV that they used: own or received.
+			# TYPE tandem_worker_not_finite_total counter
+			tandem_worker_not_finite_total{kv="own",worker="w1"} 5
+			tandem_worker_not_finite_total{kv="received",worker="w1"} 0
+		`
+		if err := testutil.GatherAndCompare(registry, strings.NewReader(want), "tandem_worker_not_finite_total"); err != nil {
+			t.Error(err)
+		}
+	}
+	measured := func(t *testing.T, e engine.Engine) (*workerdriver.Driver, *prometheus.Registry) {
+		registry := prometheus.NewRegistry()
+		metrics, err := workerdriver.NewMetrics(registry, "w1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		d, err := workerdriver.NewDriver(workerdriver.Config{Engine: e, ChunkTokens: 16, MaxWaiting: prompts, Metrics: metrics, Logger: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d, registry
 	}
 	whole := int32(len(illPrompt(0))+3) / 4 * 3 // of a sequence: blocks of 4 tokens, 3 layers
 	t.Run("at fault", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			e := newSlowlyRead(t)
-			m, _ := start(t, e, controlv1.Role_ROLE_DECODE, nil)
-			wait(t, submit(m.Driver()))
+			d, registry := measured(t, e)
+			ctx, cancel := context.WithCancel(t.Context())
+			ran := make(chan error, 1)
+			go func() { ran <- d.Run(ctx) }()
+			wait(t, submit(d), 2, registry)
+			cancel()
+			if err := <-ran; err != nil {
+				t.Error(err)
+			}
 			if n := e.pages.reads.Load(); n != 2*whole {
 				t.Errorf("%d reads, want %d for two sequences, which show that the worker is at fault", n, 2*whole)
 			}
@@ -322,10 +352,7 @@ func TestKVIsNotInspectedInVain(t *testing.T) {
 	t.Run("over", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			e := newSlowlyRead(t)
-			d, err := workerdriver.NewDriver(workerdriver.Config{Engine: e, ChunkTokens: 16, MaxWaiting: prompts, Logger: slog.New(slog.DiscardHandler)})
-			if err != nil {
-				t.Fatal(err)
-			}
+			d, registry := measured(t, e)
 			ctx, cancel := context.WithCancel(t.Context())
 			ran := make(chan error, 1)
 			go func() { ran <- d.Run(ctx) }()
@@ -335,7 +362,7 @@ func TestKVIsNotInspectedInVain(t *testing.T) {
 			if err := <-ran; err != nil {
 				t.Error(err)
 			}
-			wait(t, all)
+			wait(t, all, 0, registry)
 			if n := e.pages.reads.Load(); n != 2 {
 				t.Errorf("%d reads after two and the end of the worker", n)
 			}
