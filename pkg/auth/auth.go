@@ -73,11 +73,11 @@ func (a *Authenticator) Call(ctx context.Context, fullMethod string) (context.Co
 	if values := metadata.ValueFromIncomingContext(ctx, header); len(values) > 0 {
 		value = values[0]
 	}
-	return a.Authenticate(ctx, value, ScopeOf(fullMethod))
+	return a.Authenticate(ctx, value, scopeOf(fullMethod))
 }
 
-// ScopeOf is what a credential needs for a method.
-func ScopeOf(fullMethod string) Scope {
+// scopeOf is what a credential needs for a method.
+func scopeOf(fullMethod string) Scope {
 	for _, service := range []string{controlv1.Control_ServiceDesc.ServiceName, controlv1.Keys_ServiceDesc.ServiceName} {
 		if strings.HasPrefix(fullMethod, "/"+service+"/") {
 			return Operate
@@ -107,7 +107,7 @@ func (a *Authenticator) Authenticate(ctx context.Context, value string, scope Sc
 	case err != nil:
 		a.metrics.refused.WithLabelValues("invalid").Inc()
 		return ctx, rpc.Error(codes.Unauthenticated, api.ReasonInvalidCredentials, err.Error(), 0)
-	case !principal.May(scope):
+	case !principal.may(scope):
 		a.metrics.refused.WithLabelValues("scope").Inc()
 		return With(ctx, principal, credential), rpc.Error(codes.PermissionDenied, api.ReasonScopeMissing, fmt.Sprintf("%q may not do this: it takes a credential with the scope %q", principal.Name, scope), 0)
 	}

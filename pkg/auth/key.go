@@ -28,8 +28,8 @@ const (
 
 // Bounds of a key's record.
 const (
-	// MaxTenantBytes bounds the name of a tenant.
-	MaxTenantBytes = 128
+	// maxTenantBytes bounds the name of a tenant.
+	maxTenantBytes = 128
 	maxLimit       = 1 << 48
 )
 
@@ -57,13 +57,13 @@ func isHex(text string) bool { return strings.Trim(text, "0123456789abcdef") == 
 // CheckKey says what is wrong with a key's record, field first.
 func CheckKey(k *controlv1.ApiKey) (field, problem string) {
 	limits := k.GetLimits()
-	switch _, err := ParseScopes(k.GetScopes()); {
+	switch _, err := parseScopes(k.GetScopes()); {
 	case len(k.GetId()) != 2*idBytes || !isHex(k.GetId()):
 		return "id", fmt.Sprintf("is not %d hexadecimal digits", 2*idBytes)
 	case len(k.GetSha256()) != sha256.Size:
 		return "sha256", fmt.Sprintf("has %d bytes, not %d", len(k.GetSha256()), sha256.Size)
-	case CheckTenant(k.GetTenant()) != nil:
-		return "tenant", CheckTenant(k.GetTenant()).Error()
+	case checkTenant(k.GetTenant()) != nil:
+		return "tenant", checkTenant(k.GetTenant()).Error()
 	case len(k.GetScopes()) == 0:
 		return "scopes", "are missing: give generate, operate or both"
 	case err != nil:
@@ -74,10 +74,10 @@ func CheckKey(k *controlv1.ApiKey) (field, problem string) {
 	return "", ""
 }
 
-// CheckTenant says why a tenant cannot be called so.
-func CheckTenant(tenant string) error {
-	if tenant == "" || len(tenant) > MaxTenantBytes || !utf8.ValidString(tenant) || strings.ContainsFunc(tenant, func(r rune) bool { return r < ' ' || r == 0x7f }) {
-		return fmt.Errorf("has to be 1 to %d bytes of UTF-8 without control characters", MaxTenantBytes)
+// checkTenant says why a tenant cannot be called so.
+func checkTenant(tenant string) error {
+	if tenant == "" || len(tenant) > maxTenantBytes || !utf8.ValidString(tenant) || strings.ContainsFunc(tenant, func(r rune) bool { return r < ' ' || r == 0x7f }) {
+		return fmt.Errorf("has to be 1 to %d bytes of UTF-8 without control characters", maxTenantBytes)
 	}
 	return nil
 }
@@ -96,7 +96,7 @@ func knownKeys(records []*controlv1.ApiKey) map[string]*known {
 		if field, _ := CheckKey(r); field != "" || r.GetRevoked() != nil {
 			continue
 		}
-		scopes, _ := ParseScopes(r.GetScopes()) // checked
+		scopes, _ := parseScopes(r.GetScopes()) // checked
 		k := &known{hash: r.GetSha256(), principal: &Principal{
 			Name: r.GetId(), Tenant: r.GetTenant(), Scopes: slices.Clip(scopes), Limits: quota.LimitsOf(r.GetLimits()),
 		}}

@@ -23,8 +23,8 @@ const (
 	Operate Scope = "operate"
 )
 
-// ParseScopes reads scopes.
-func ParseScopes(names []string) (scopes []Scope, err error) {
+// parseScopes reads scopes.
+func parseScopes(names []string) (scopes []Scope, err error) {
 	for _, name := range names {
 		if s := Scope(name); s != Generate && s != Operate {
 			return nil, fmt.Errorf("%q is no scope: there are %s and %s", name, Generate, Operate)
@@ -43,8 +43,8 @@ type Principal struct {
 	Limits quota.Limits
 }
 
-// May says whether who calls may do what takes a scope.
-func (p *Principal) May(s Scope) bool { return slices.Contains(p.Scopes, s) }
+// may says whether who calls may do what takes a scope.
+func (p *Principal) may(s Scope) bool { return slices.Contains(p.Scopes, s) }
 
 type principalKey struct{}
 

@@ -185,10 +185,10 @@ func (t *tokens) read(token *oidc.IDToken) (*Principal, error) {
 		return nil, errors.New("its claims cannot be read")
 	}
 	p := &Principal{Name: token.Subject, Limits: quota.Limits(c.Limits)}
-	if json.Unmarshal(all[t.config.TenantClaim], &p.Tenant) != nil || CheckTenant(p.Tenant) != nil {
+	if json.Unmarshal(all[t.config.TenantClaim], &p.Tenant) != nil || checkTenant(p.Tenant) != nil {
 		return nil, fmt.Errorf("its claim %q does not name a tenant", t.config.TenantClaim)
 	}
-	if CheckTenant(p.Name) != nil {
+	if checkTenant(p.Name) != nil {
 		return nil, errors.New(`its claim "sub" does not name anybody`)
 	}
 	l := c.Limits
@@ -196,7 +196,7 @@ func (t *tokens) read(token *oidc.IDToken) (*Principal, error) {
 		return nil, errors.New(`its claim "tandem_limits" has a negative limit`)
 	}
 	for _, name := range append(words(c.Scope), words(c.Scp)...) {
-		if s := Scope(strings.TrimPrefix(name, "tandem:")); (s == Generate || s == Operate) && !p.May(s) {
+		if s := Scope(strings.TrimPrefix(name, "tandem:")); (s == Generate || s == Operate) && !p.may(s) {
 			p.Scopes = append(p.Scopes, s)
 		}
 	}

@@ -13,9 +13,9 @@ import (
 const (
 	// MaxSourceBytes bounds the text of a schema or a grammar.
 	MaxSourceBytes = 256 << 10
-	// MaxChoices and MaxChoiceBytes bound the texts of a choice, each and all together.
-	MaxChoices     = 1024
-	MaxChoiceBytes = 64 << 10
+	// maxChoices and maxChoiceBytes bound the texts of a choice, each and all together.
+	maxChoices     = 1024
+	maxChoiceBytes = 64 << 10
 )
 
 // Error is what is wrong with the source of a grammar.
@@ -122,8 +122,8 @@ func (p *program) regex(text string) (int32, error) {
 }
 
 func (p *program) choice(texts []string) (int32, error) {
-	if len(texts) == 0 || len(texts) > MaxChoices {
-		return 0, fmt.Errorf("%d texts are outside 1 to %d", len(texts), MaxChoices)
+	if len(texts) == 0 || len(texts) > maxChoices {
+		return 0, fmt.Errorf("%d texts are outside 1 to %d", len(texts), maxChoices)
 	}
 	total := 0
 	for i, text := range texts {
@@ -132,8 +132,8 @@ func (p *program) choice(texts []string) (int32, error) {
 		}
 		total += len(text)
 	}
-	if total > MaxChoiceBytes {
-		return 0, fmt.Errorf("the texts have %d bytes, more than %d", total, MaxChoiceBytes)
+	if total > maxChoiceBytes {
+		return 0, fmt.Errorf("the texts have %d bytes, more than %d", total, maxChoiceBytes)
 	}
 	lex, err := p.oneOf(texts)
 	return p.lexeme(lex, end), err

@@ -184,6 +184,6 @@ func unwrapped(info credentials.AuthInfo) (authInfo, bool) {
 	}
 }
 
-// ErrNobody is wrapped by the error of a handshake with a peer whose certificate stands for
+// errNobody is wrapped by the error of a handshake with a peer whose certificate stands for
 // nobody, or for another role than is asked for.
-var ErrNobody = errors.New("the certificate does not stand for a part that belongs here")
+var errNobody = errors.New("the certificate does not stand for a part that belongs here")

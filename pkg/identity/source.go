@@ -253,14 +253,14 @@ func verify(chain []*x509.Certificate, authorities *x509.CertPool) error {
 // check refuses a verified certificate that stands for none of the roles.
 func (s *Source) check(chain []*x509.Certificate, roles []Role) error {
 	if len(chain) == 0 {
-		return ErrNobody
+		return errNobody
 	}
 	found, ok := s.rules.Identity(chain[0])
 	switch {
 	case !ok:
-		return fmt.Errorf("%w: it has no id spiffe://%s/ROLE/NAME, and no --tls-role names it", ErrNobody, s.rules.TrustDomain)
+		return fmt.Errorf("%w: it has no id spiffe://%s/ROLE/NAME, and no --tls-role names it", errNobody, s.rules.TrustDomain)
 	case !slices.Contains(roles, found.Role):
-		return fmt.Errorf("%w: it is that of %s, and only %v belong here", ErrNobody, found, roles)
+		return fmt.Errorf("%w: it is that of %s, and only %v belong here", errNobody, found, roles)
 	}
 	return nil
 }

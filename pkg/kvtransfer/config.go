@@ -28,8 +28,8 @@ const (
 	DefaultCreditBytes = 4 << 20
 	// DefaultMaxChunkBytes plus its header fits the 1 MiB tier of gRPC's buffer pool.
 	DefaultMaxChunkBytes = 1<<20 - 4<<10
-	// DefaultMaxReservations bounds a receiver's table of reservations.
-	DefaultMaxReservations = 4096
+	// defaultMaxReservations bounds a receiver's table of reservations.
+	defaultMaxReservations = 4096
 	// DefaultMaxStreams bounds a receiver's streams.
 	DefaultMaxStreams = 1024
 	// DefaultMaxConnections is twice DefaultMaxStreams: each stream has its own connection, and
@@ -91,7 +91,7 @@ type ReceiverConfig struct {
 	// Receiver.MaxMessageBytes.
 	MaxChunkBytes int
 	// MaxReservations bounds the reservations that have not ended, including quarantined
-	// ones. 0 is DefaultMaxReservations.
+	// ones. 0 is 4096.
 	MaxReservations int
 	// MaxStreams bounds the streams of all sessions together. 0 is DefaultMaxStreams.
 	MaxStreams int
@@ -109,7 +109,7 @@ func (c ReceiverConfig) withDefaults() ReceiverConfig {
 	c.MaxIdle = cmp.Or(c.MaxIdle, DefaultMaxIdle)
 	c.MaxChunkBytes = cmp.Or(c.MaxChunkBytes, max(DefaultMaxChunkBytes, c.Layout.SliceBytes))
 	c.CreditBytes = cmp.Or(c.CreditBytes, max(DefaultCreditBytes, c.MaxChunkBytes))
-	c.MaxReservations = cmp.Or(c.MaxReservations, DefaultMaxReservations)
+	c.MaxReservations = cmp.Or(c.MaxReservations, defaultMaxReservations)
 	c.MaxStreams = cmp.Or(c.MaxStreams, DefaultMaxStreams)
 	c.ShutdownGrace = cmp.Or(c.ShutdownGrace, DefaultShutdownGrace)
 	c.Logger = orDiscard(c.Logger)

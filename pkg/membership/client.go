@@ -28,8 +28,8 @@ const (
 	DefaultLeaseTTL = 10 * time.Second
 	// DefaultRequestTimeout bounds each request to etcd.
 	DefaultRequestTimeout = 2 * time.Second
-	// DefaultProbeInterval is how often a watch asks whether etcd answers.
-	DefaultProbeInterval = 2 * time.Second
+	// defaultProbeInterval is how often a watch asks whether etcd answers.
+	defaultProbeInterval = 2 * time.Second
 	// DefaultRetryWait is the wait after a request failed.
 	DefaultRetryWait = 500 * time.Millisecond
 )
@@ -48,8 +48,7 @@ type Config struct {
 	LeaseTTL time.Duration
 	// RequestTimeout bounds each request. 0: DefaultRequestTimeout.
 	RequestTimeout time.Duration
-	// ProbeInterval is how often a watch asks whether etcd answers. 0:
-	// DefaultProbeInterval.
+	// ProbeInterval is how often a watch asks whether etcd answers. 0: 2 s.
 	ProbeInterval time.Duration
 	// RetryWait is the wait after a request failed. 0: DefaultRetryWait.
 	RetryWait time.Duration
@@ -84,7 +83,7 @@ func (cfg Config) withDefaults() Config {
 		cfg.RequestTimeout = DefaultRequestTimeout
 	}
 	if cfg.ProbeInterval <= 0 {
-		cfg.ProbeInterval = DefaultProbeInterval
+		cfg.ProbeInterval = defaultProbeInterval
 	}
 	if cfg.RetryWait <= 0 {
 		cfg.RetryWait = DefaultRetryWait

@@ -6,9 +6,9 @@ import (
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 )
 
-// DepartDelay is for how long at least the record says that the worker drains before it is
+// departDelay is for how long at least the record says that the worker drains before it is
 // removed: long enough that routers see it, who keep a worker that etcd merely lost.
-const DepartDelay = time.Second
+const departDelay = time.Second
 
 // Leaving is how a worker leaves the mesh and comes back: what its record says, and when it goes.
 // It starts no goroutine and reads no clock, so that a Member drives it live and a simulation on
@@ -39,7 +39,7 @@ func (l *Leaving) Undo() (was, left bool) {
 
 // DepartAt is when the record of a worker that drains is to be removed if nothing is left of what
 // the worker took, and else as soon as nothing is.
-func (l *Leaving) DepartAt() time.Time { return l.began.Add(DepartDelay) }
+func (l *Leaving) DepartAt() time.Time { return l.began.Add(departDelay) }
 
 // Due reports that the record is to be removed now, if nothing is left of what the worker took.
 func (l *Leaving) Due(now time.Time) bool { return l.drains && !l.left && !now.Before(l.DepartAt()) }

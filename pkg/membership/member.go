@@ -86,7 +86,7 @@ const (
 	// departTimeout bounds how long removing the record may take.
 	departTimeout = 2 * time.Second
 	// LeaveTimeout is how long a worker may take to leave once it is idle.
-	LeaveTimeout = DepartDelay + departTimeout
+	LeaveTimeout = departDelay + departTimeout
 )
 
 // ErrEnds is a drain that cannot be taken back, since the worker ends.

@@ -153,7 +153,7 @@ func (c *Core) fetchEnded(e FetchEnded) {
 		switch {
 		case f.cause == nil:
 			c.speeds.note(store, fetching, e.Outcome, c.now)
-		case errors.Is(f.cause, ErrTooSlow):
+		case errors.Is(f.cause, errTooSlow):
 			f.outcome = Outcome{Err: f.cause, Result: FetchSlow, Trouble: Fails}
 		default:
 			f.outcome = Outcome{Err: f.cause, Result: FetchAbandoned}
@@ -191,9 +191,9 @@ func verdict(err error, outcome Outcome) workerv1.FetchVerdict {
 	switch {
 	case err == nil:
 		return workerv1.FetchVerdict_FETCH_VERDICT_GIVEN
-	case errors.Is(err, ErrAbandoned), errors.Is(err, ErrClosing):
+	case errors.Is(err, ErrAbandoned), errors.Is(err, errClosing):
 		return workerv1.FetchVerdict_FETCH_VERDICT_UNSPECIFIED
-	case !errors.Is(err, ErrTooSlow) && outcome.Trouble == Well:
+	case !errors.Is(err, errTooSlow) && outcome.Trouble == Well:
 		return workerv1.FetchVerdict_FETCH_VERDICT_STALE
 	}
 	return workerv1.FetchVerdict_FETCH_VERDICT_FAILED
@@ -215,7 +215,7 @@ func (c *Core) stop(f *fetch, cause error) {
 	}
 	f.cause = cause
 	c.forget(f) // nobody joins what is ending
-	if errors.Is(cause, ErrTooSlow) {
+	if errors.Is(cause, errTooSlow) {
 		c.speeds.tooSlow(f.store.ID, f.wanted, c.now.Sub(f.began), c.now)
 	}
 	c.act(StopFetch{f.id})

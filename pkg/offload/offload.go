@@ -37,9 +37,9 @@ const (
 
 // Causes of the end of a fetch that nobody waits for any more.
 var (
-	ErrTooSlow   = errors.New("computing is quicker than the store")
 	ErrAbandoned = errors.New("the request is over")
-	ErrClosing   = errors.New("the worker stops")
+	errTooSlow   = errors.New("computing is quicker than the store")
+	errClosing   = errors.New("the worker stops")
 )
 
 // FetchLease is how long a store may be silent that sends blocks: short, since nobody waits
@@ -197,7 +197,7 @@ func (c *Core) Idle() bool { return len(c.fetches) == 0 && len(c.puts) == 0 }
 func (c *Core) tick() {
 	for _, u := range slices.Clone(c.waiting) {
 		if !c.now.Before(u.due) {
-			c.giveUp(u, ErrTooSlow)
+			c.giveUp(u, errTooSlow)
 		}
 	}
 	for _, p := range c.puts {
@@ -211,7 +211,7 @@ func (c *Core) tick() {
 func (c *Core) close() {
 	c.closed = true
 	for _, f := range c.sorted() {
-		c.stop(f, ErrClosing)
+		c.stop(f, errClosing)
 	}
 	for _, p := range slices.Clone(c.puts) {
 		c.stopSave(p.id)

@@ -64,7 +64,7 @@ func (l *Limiter) others(now time.Time, name string, limits Limits) (sum amounts
 // until a minute after they were heard of last. mu is held.
 func (l *Limiter) usedByDeparted(now time.Time, name string) (sum amounts) {
 	for _, p := range l.departed {
-		if now.Sub(p.heard) >= Per {
+		if now.Sub(p.heard) >= windowLength {
 			continue
 		}
 		sum[requests] += p.uses[name].here[requests]
@@ -175,7 +175,7 @@ func (l *Limiter) Routers(epochs map[string]uint64) {
 			l.peers[p.id] = p
 			return true
 		}
-		return now.Sub(p.heard) >= Per
+		return now.Sub(p.heard) >= windowLength
 	})
 	l.departed = l.departed[max(0, len(l.departed)-maxDeparted):]
 	for id, epoch := range epochs {
@@ -295,7 +295,7 @@ func (l *Limiter) report(whole bool) *controlv1.TenantReport {
 func (l *Limiter) tellOfDeparted(now time.Time) {
 	for _, p := range l.departed {
 		for name := range p.uses {
-			if now.Sub(p.heard) < Per {
+			if now.Sub(p.heard) < windowLength {
 				l.changed[name] = true
 			}
 		}

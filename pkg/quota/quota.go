@@ -259,7 +259,7 @@ func (l *Limiter) reset(now time.Time, t *tenant, what int, used int64) time.Dur
 		return 0
 	}
 	if t.minute[what].sum < used { // others used some, nobody knows when
-		return Per
+		return windowLength
 	}
 	return l.retryAfter(now, t, what, used)
 }

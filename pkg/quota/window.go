@@ -2,8 +2,8 @@ package quota
 
 import "time"
 
-// Per is how long what was used counts.
-const Per = time.Minute
+// windowLength is how long what was used counts.
+const windowLength = time.Minute
 
 // slot is how precise that is. What was used in a part of a second counts until all of that
 // second is a minute ago.
@@ -11,7 +11,7 @@ const slot = time.Second
 
 // window is a sum over the last minute.
 type window struct {
-	slots  [Per/slot + 1]int64
+	slots  [windowLength/slot + 1]int64
 	newest int64 // number of the newest slot, since the zero of the limiter's time
 	sum    int64
 }

@@ -48,7 +48,7 @@ type TokenBias struct {
 
 // The largest values that are accepted.
 const (
-	MaxTemperature       = 100
+	maxTemperature       = 100
 	MaxRepetitionPenalty = 100
 	MaxPenalty           = 2 // of presence and frequency, and -MaxPenalty the smallest
 	MaxLogitBias         = 100
@@ -74,7 +74,7 @@ func (p Params) Validate() error {
 		value     float32
 		low, high int
 	}{
-		{"temperature", p.Temperature, 0, MaxTemperature},
+		{"temperature", p.Temperature, 0, maxTemperature},
 		{"top_p", p.TopP, 0, 1},
 		{"min_p", p.MinP, 0, 1},
 		{"typical_p", p.TypicalP, 0, 1},

@@ -35,7 +35,7 @@ type Config struct {
 	// that come together wait for the next step.
 	MaxWaiting int
 	// MaxOvertakes is how many later requests may be taken before a waiting one, and may
-	// join the batch before one whose KV has arrived; 0 means DefaultMaxOvertakes.
+	// join the batch before one whose KV has arrived; 0 means 64.
 	MaxOvertakes int
 	// OutputShare is which share of the tokens that it may generate a sequence is
 	// expected to generate until some have ended, above 0 and at most 1; 0 means 1.
@@ -48,8 +48,8 @@ type Config struct {
 	EngineGuesses bool
 }
 
-// DefaultMaxOvertakes is the bound that Config.MaxOvertakes = 0 stands for.
-const DefaultMaxOvertakes = 64
+// defaultMaxOvertakes is the bound that Config.MaxOvertakes = 0 stands for.
+const defaultMaxOvertakes = 64
 
 // maxSkippedSteps is how many steps a running prompt may get nothing of before
 // it comes first.

@@ -23,7 +23,7 @@ type Load struct {
 	// PromptTokens are WaitingTokens and RunningPromptTokens by what is left of each prompt:
 	// at n, prompts of which n bits express how many tokens are left. Of equal priority and
 	// without a Request.FirstIn, those of less come first.
-	PromptTokens [PromptLengths]int
+	PromptTokens [promptLengths]int
 	// BlocksFree could be had by a new sequence, cached ones included.
 	BlocksFree int
 	// BlocksExpected of those are expected to be needed by sequences that have some.
@@ -41,15 +41,15 @@ type Load struct {
 	CrowdedStepPromptTokens int
 }
 
-// PromptLengths is how many lengths of prompts Load tells apart.
-const PromptLengths = 32
+// promptLengths is how many lengths of prompts Load tells apart.
+const promptLengths = 32
 
 // Waits adds a prompt that waits, of which so many tokens are left.
 func (l *Load) Waits(left int) { l.prompt(left, &l.WaitingTokens) }
 
 func (l *Load) prompt(left int, tokens *int) {
 	*tokens += left
-	l.PromptTokens[min(bits.Len(uint(left)), PromptLengths-1)] += left
+	l.PromptTokens[min(bits.Len(uint(left)), promptLengths-1)] += left
 }
 
 // Load is the load now. It takes time in proportion to the sequences known.

@@ -54,7 +54,7 @@ func New(config Config) (*Scheduler, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
 	}
-	config.MaxOvertakes = cmp.Or(config.MaxOvertakes, DefaultMaxOvertakes)
+	config.MaxOvertakes = cmp.Or(config.MaxOvertakes, defaultMaxOvertakes)
 	config.OutputShare = cmp.Or(config.OutputShare, 1)
 	return &Scheduler{
 		config:   config,

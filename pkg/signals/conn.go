@@ -137,14 +137,14 @@ func (cfg Config) Validate() error {
 	if len(cfg.URLs) == 0 {
 		return errors.New("no NATS server is configured: give at least one, such as nats://127.0.0.1:4222")
 	}
-	if err := cfg.ValidateURLs(); err != nil {
+	if err := cfg.validateURLs(); err != nil {
 		return fmt.Errorf("NATS server %w", err)
 	}
 	return nil
 }
 
-// ValidateURLs checks the URLs that are given, which may be none.
-func (cfg Config) ValidateURLs() error {
+// validateURLs checks the URLs that are given, which may be none.
+func (cfg Config) validateURLs() error {
 	schemes := []string{"nats", "tls", "ws", "wss"}
 	for _, address := range cfg.URLs {
 		parsed, err := url.Parse(address)

@@ -19,7 +19,7 @@ func (cfg *Config) RegisterFlags(fs *pflag.FlagSet) {
 // ValidateFlags checks what flags set, but for that there is a server: 'up' runs its own. The
 // error begins with the flag.
 func (cfg *Config) ValidateFlags() error {
-	if err := cfg.ValidateURLs(); err != nil {
+	if err := cfg.validateURLs(); err != nil {
 		return fmt.Errorf("--nats: %w", err)
 	}
 	return cfg.validateSecurity()

@@ -82,14 +82,14 @@ func (p *Publisher) Queue(report *controlv1.QueueReport) {
 // and not changed.
 func (p *Publisher) Router(report *controlv1.RouterReport) {
 	out := shallow(report)
-	p.send(kindRouter, RouterSubject(p.id), trace.SpanContext{}, out, func(origin *controlv1.Origin) { out.Origin = origin })
+	p.send(kindRouter, routerSubject(p.id), trace.SpanContext{}, out, func(origin *controlv1.Origin) { out.Origin = origin })
 }
 
 // Tenants sends what tenants use at a router. The report is read before Tenants returns and not
 // changed.
 func (p *Publisher) Tenants(report *controlv1.TenantReport) {
 	out := shallow(report)
-	p.send(kindTenants, TenantsSubject(p.id), trace.SpanContext{}, out, func(origin *controlv1.Origin) { out.Origin = origin })
+	p.send(kindTenants, tenantsSubject(p.id), trace.SpanContext{}, out, func(origin *controlv1.Origin) { out.Origin = origin })
 }
 
 // shallow copies a report's fields, but not the messages in them: a router has thousands of those, and
@@ -141,13 +141,13 @@ func QueueSubject(model string) string {
 	return "tandem.v1.queue." + EncodeToken(model)
 }
 
-// RouterSubject is the subject of what a router says to the others.
-func RouterSubject(routerID string) string {
+// routerSubject is the subject of what a router says to the others.
+func routerSubject(routerID string) string {
 	return "tandem.v1.router." + EncodeToken(routerID)
 }
 
-// TenantsSubject is the subject of what tenants use at a router.
-func TenantsSubject(routerID string) string {
+// tenantsSubject is the subject of what tenants use at a router.
+func tenantsSubject(routerID string) string {
 	return "tandem.v1.tenants." + EncodeToken(routerID)
 }
 

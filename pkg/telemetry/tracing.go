@@ -30,7 +30,7 @@ const scope = "github.com/tandem-serving/tandem"
 // Endpoint, File and Exporter there is no tracing.
 type TracingConfig struct {
 	// Endpoint is a collector that speaks OTLP over gRPC: host:port for one
-	// without TLS, or a URL of http:// or https://. NoEndpoint is none.
+	// without TLS, or a URL of http:// or https://. "none" is none.
 	Endpoint string
 	// File gets spans as lines of OTLP's JSON.
 	File string
@@ -50,7 +50,7 @@ type TracingConfig struct {
 
 // RegisterFlags adds the flags, with defaults that work.
 func (c *TracingConfig) RegisterFlags(fs *pflag.FlagSet) {
-	c.FileBytes = DefaultTraceFileBytes
+	c.FileBytes = defaultTraceFileBytes
 	fs.StringVar(&c.Endpoint, "trace-endpoint", "", "OTLP/gRPC address of a collector for OpenTelemetry spans, as host:port, or none (default: OTEL_EXPORTER_OTLP_ENDPOINT)")
 	fs.StringVar(&c.File, "trace-file", "", "file for OpenTelemetry spans, as lines of OTLP JSON; empty: none")
 	fs.Var(&c.FileBytes, "trace-file-size", "size at which the trace file is renamed to FILE.1 and a new one begins")
@@ -65,8 +65,8 @@ const (
 	envTracesEndpoint = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
 )
 
-// NoEndpoint is an Endpoint that is none, whatever the environment says.
-const NoEndpoint = "none"
+// noEndpoint is an Endpoint that is none, whatever the environment says.
+const noEndpoint = "none"
 
 // FromEnvironment adds the endpoint that OpenTelemetry's variables name, if
 // neither an endpoint nor a file is configured. OTEL_SDK_DISABLED=true turns
@@ -75,7 +75,7 @@ func (c TracingConfig) FromEnvironment(environment func(string) string) TracingC
 	if strings.EqualFold(environment(envDisabled), "true") {
 		return TracingConfig{}
 	}
-	if c.Endpoint == NoEndpoint {
+	if c.Endpoint == noEndpoint {
 		c.Endpoint = ""
 		return c
 	}
@@ -106,7 +106,7 @@ func (c TracingConfig) Validate() error {
 
 // endpointOptions are the exporter's for an address.
 func endpointOptions(address string) ([]otlptracegrpc.Option, error) {
-	if address == "" || address == NoEndpoint {
+	if address == "" || address == noEndpoint {
 		return nil, nil
 	}
 	wrong := fmt.Errorf("trace endpoint %q is neither HOST:PORT nor a URL such as http://HOST:PORT: give the OTLP/gRPC port of a collector, often 4317", address)
@@ -145,7 +145,7 @@ func NewTracing(cfg TracingConfig, log *slog.Logger, registerer prometheus.Regis
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	if (cfg.Endpoint == "" || cfg.Endpoint == NoEndpoint) && cfg.File == "" && cfg.Exporter == nil {
+	if (cfg.Endpoint == "" || cfg.Endpoint == noEndpoint) && cfg.File == "" && cfg.Exporter == nil {
 		return nil, nil
 	}
 	made, counts, err := newSpanCounts(registerer)
@@ -153,7 +153,7 @@ func NewTracing(cfg TracingConfig, log *slog.Logger, registerer prometheus.Regis
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
 	t := &Tracing{made: made}
-	if cfg.Endpoint != "" && cfg.Endpoint != NoEndpoint {
+	if cfg.Endpoint != "" && cfg.Endpoint != noEndpoint {
 		options, err := endpointOptions(cfg.Endpoint)
 		if err != nil {
 			return nil, err

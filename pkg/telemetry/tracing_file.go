@@ -17,8 +17,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// DefaultTraceFileBytes holds some 100,000 spans.
-const DefaultTraceFileBytes = 64 << 20
+// defaultTraceFileBytes holds some 100,000 spans.
+const defaultTraceFileBytes = 64 << 20
 
 // minFileBytes holds more than one export.
 const minFileBytes = 1 << 20

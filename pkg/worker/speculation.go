@@ -23,17 +23,17 @@ const (
 	SpeculateDraft = "draft"
 )
 
-// DefaultSpeculateTokens is how many tokens are drafted at most, unless somebody says
+// defaultSpeculateTokens is how many tokens are drafted at most, unless somebody says
 // otherwise, and maxSpeculateTokens the most that may be said.
 const (
-	DefaultSpeculateTokens = 8
+	defaultSpeculateTokens = 8
 	maxSpeculateTokens     = 15
 )
 
 // RegisterFlags adds the flags, with defaults that work.
 func (s *Speculation) RegisterFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&s.Speculate, "speculate", SpeculateOff, "speculative decoding on decode workers: off; ngram, which drafts the next tokens where the last ones stood before in the same text; or draft, which has a smaller model draft them (--draft-model). The tokens are the same either way")
-	fs.IntVar(&s.SpeculateTokens, "speculate-tokens", DefaultSpeculateTokens, "maximum tokens of one sequence that a decode worker drafts for a step with --speculate; it drafts fewer where that costs more than it gives")
+	fs.IntVar(&s.SpeculateTokens, "speculate-tokens", defaultSpeculateTokens, "maximum tokens of one sequence that a decode worker drafts for a step with --speculate; it drafts fewer where that costs more than it gives")
 }
 
 // Validate checks what RegisterFlags registers.

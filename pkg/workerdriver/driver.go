@@ -60,7 +60,7 @@ type Driver struct {
 	steps    chan step       // at most one is in flight, so sending never blocks
 	lost     chan struct{}   // closed when no step of the engine is of use any more
 	losing   sync.Once
-	lostBy   error // why; written before lost is closed
+	lostBy   error // engine.ErrDeviceLost or worker.ErrNotFinite; written before lost is closed
 
 	// Of the goroutine in Run: the step that the engine computes, and how one is started.
 	current scheduler.RunStep
@@ -148,11 +148,8 @@ func (d *Driver) lose(why error) {
 }
 
 // Lost is closed when no step of the engine is of use any more, since its device is lost
-// or since what it computes is not finite: see LostBy.
+// or since what it computes is not finite.
 func (d *Driver) Lost() <-chan struct{} { return d.lost }
-
-// LostBy is why, once Lost is closed: engine.ErrDeviceLost or worker.ErrNotFinite.
-func (d *Driver) LostBy() error { return d.lostBy }
 
 // Reserve gives a sequence its id before it is submitted, so that what belongs
 // to it can be found from the first step on.

@@ -104,7 +104,7 @@ func (s *decodeServer) Run(request *workerv1.DecodeRequest, stream grpc.ServerSt
 	}
 	if spans != nil {
 		s.driver.Trace(sequence.ID, spans)
-		spans.Submitted()
+		spans.submitted()
 	}
 	return s.driver.Generate(worker.Generate{Request: sequence, Pauses: request.GetPauses(), Queued: request.GetQueued()}).Follow(ctx, g)
 }

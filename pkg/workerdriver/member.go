@@ -170,7 +170,7 @@ func (m *Member) leaveWhenLost(ctx context.Context, stop func()) error {
 	why := engine.ErrDeviceLost
 	select {
 	case <-m.driver.Lost():
-		why = m.driver.LostBy()
+		why = m.driver.lostBy
 	case <-noticed:
 	case <-ctx.Done():
 		return nil

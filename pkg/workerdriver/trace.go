@@ -88,8 +88,8 @@ func (t *Trace) Fetched(tokens int, bytes uint64, err error) {
 	t.mark = now
 }
 
-// Submitted says that the sequence is the scheduler's from now on.
-func (t *Trace) Submitted() {
+// submitted says that the sequence is the scheduler's from now on.
+func (t *Trace) submitted() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.mark = time.Now()

@@ -34,12 +34,11 @@ import (
 	"github.com/tandem-serving/tandem/pkg/sampler"
 )
 
-// ArithmeticClass is the class of simulated engines, BriefClass that of those with
-// Config.Brief: they draw other tokens.
-const (
-	ArithmeticClass = "simulated/1"
-	BriefClass      = "simulated brief/1"
-)
+// ArithmeticClass is the class of simulated engines without Config.Brief.
+const ArithmeticClass = "simulated/1"
+
+// briefClass is that of those with it: they draw other tokens.
+const briefClass = "simulated brief/1"
 
 // Digest stands for the model's digest where nobody reads the weights: it tells
 // apart models of different shape. How tokens are drawn and a limit to the context
@@ -89,7 +88,7 @@ func New(cfg Config) (*Engine, error) {
 		ElementType: "record64", BlockTokens: cfg.BlockTokens, Order: "records/1", SliceBytes: cfg.SliceBytes,
 	}
 	if cfg.Brief {
-		layout.ArithmeticClass, layout.Order = BriefClass, "last record/1"
+		layout.ArithmeticClass, layout.Order = briefClass, "last record/1"
 	}
 	var texts *repetition
 	if cfg.Acceptance > 0 {
