@@ -1,6 +1,7 @@
 package router_test
 
 import (
+	"cmp"
 	"context"
 	"strconv"
 	"testing"
@@ -40,6 +41,7 @@ func TestChargeWithoutAToken(t *testing.T) {
 	times := func(ctx context.Context) (context.Context, context.CancelFunc) {
 		return context.WithTimeout(ctx, time.Second)
 	}
+	full, computes := failAt("p1", workertest.Start, 0, refuses(codes.ResourceExhausted, "QUEUE_FULL")), failAt("p1", workertest.First, 0, waits)
 	for _, c := range []struct {
 		name  string
 		mode  inferencev1.Mode
@@ -50,6 +52,9 @@ func TestChargeWithoutAToken(t *testing.T) {
 	}{
 		{"leaves while its prompt is computed", agg, failAt("d1", workertest.Token, 0, waits), leaves, codes.Canceled, prompt},
 		{"leaves while prefill computes", dis, failAt("p1", workertest.First, 0, waits), leaves, codes.Canceled, prompt},
+		{"leaves while prefill computes, after it was full", dis, func(ctx context.Context, w *workertest.Worker, task *workerv1.Task, stage workertest.Stage, n int) error {
+			return cmp.Or(full(ctx, w, task, stage, n), computes(ctx, w, task, stage, n))
+		}, leaves, codes.Canceled, prompt},
 		{"its deadline comes", agg, failAt("d1", workertest.Token, 0, waits), times, codes.DeadlineExceeded, prompt},
 		{"leaves before a worker takes it", agg, failAt("d1", workertest.Reserve, 0, waits), leaves, codes.Canceled, 0},
 		{"leaves while it waits for another worker, after one failed", agg, func(_ context.Context, _ *workertest.Worker, _ *workerv1.Task, stage workertest.Stage, _ int) error {

@@ -288,7 +288,6 @@ func (r *request) apply(now time.Time, actions []joining.Action) {
 		case joining.Release:
 			r.released(a)
 		case joining.Accept:
-			r.taken = true
 			r.events.append(&inferencev1.GenerateEvent{Event: &inferencev1.GenerateEvent_Accepted{Accepted: &inferencev1.Accepted{
 				RequestId:         r.id,
 				Model:             r.plan.Model.Spec.Name,
@@ -323,6 +322,8 @@ func (r *request) apply(now time.Time, actions []joining.Action) {
 func (r *request) tell(event routing.Event) {
 	r.requests.deps.Dispatcher.Handle(event)
 	switch e := event.(type) {
+	case routing.Taken:
+		r.taken = true
 	case routing.Contradicted:
 		r.requests.metrics.wronged.Inc()
 		r.log.Warn("worker failed a request that others serve", slog.String("worker", e.Worker.ID), slog.String("error", e.Why))
