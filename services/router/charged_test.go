@@ -1,9 +1,15 @@
 package router_test
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"strconv"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,7 +24,45 @@ import (
 
 	"github.com/tandem-serving/tandem/pkg/auth"
 	"github.com/tandem-serving/tandem/pkg/worker/workertest"
+	"github.com/tandem-serving/tandem/services/router"
 )
+
+// limited is a router where the context's caller may use so many tokens a minute.
+func (m *mesh) limited(t *testing.T, tokens uint64) (service *router.Service, inference inferencev1.InferenceClient, caller context.Context, end func()) {
+	t.Helper()
+	key, record := auth.NewKey(time.Now())
+	record.Tenant, record.Scopes, record.Limits = "acme", []string{string(auth.Generate)}, &controlv1.TenantLimits{TokensPerMinute: tokens}
+	asks := auth.New(auth.Options{})
+	asks.SetKeys([]*controlv1.ApiKey{record})
+	service, inference, end = m.another(t, asks)
+	synctest.Wait()
+	return service, inference, metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+key), end
+}
+
+// left checks how many tokens a caller has left, with a request that takes two of them and that
+// workers serve from now on.
+func (m *mesh) left(caller context.Context, t *testing.T, inference inferencev1.InferenceClient, want int) {
+	t.Helper()
+	for _, w := range m.workers {
+		w.Hook = nil
+	}
+	q := ask(agg, 1)
+	q.MaxTokens, q.IgnoreEos = new(uint32(1)), true
+	stream, err := inference.Generate(caller, q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	header, err := stream.Header()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if left := header.Get("x-ratelimit-remaining-tokens"); len(left) != 1 || left[0] != strconv.Itoa(want-2) {
+		t.Errorf("left: %v, want %d", left, want-2)
+	}
+	if r := m.collect(stream, 0); r.err != nil {
+		t.Error(r.err)
+	}
+}
 
 // Who leaves while a worker computes the prompt pays for that; who is refused, or whose worker fails,
 // does not.
@@ -73,14 +117,8 @@ func TestChargeWithoutAToken(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			inMesh(t, nil, func(t *testing.T, m *mesh) {
 				m.start(c.hook, prefillRecord("p1"), decodeRecord("d1"))
-				key, record := auth.NewKey(time.Now())
-				record.Tenant, record.Scopes, record.Limits = "acme", []string{string(auth.Generate)}, &controlv1.TenantLimits{TokensPerMinute: 1000}
-				asks := auth.New(auth.Options{})
-				asks.SetKeys([]*controlv1.ApiKey{record})
-				_, inference, end := m.another(t, asks)
+				_, inference, ctx, end := m.limited(t, 1000)
 				defer end()
-				synctest.Wait()
-				ctx := metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+key)
 				q, calls := ask(c.mode, prompt), ctx
 				if c.until != nil {
 					var cancel context.CancelFunc
@@ -95,25 +133,63 @@ func TestChargeWithoutAToken(t *testing.T) {
 					t.Fatalf("%+v", r)
 				}
 				synctest.Wait()
-				for _, w := range m.workers {
-					w.Hook = nil
-				}
-				q = ask(agg, 1)
-				q.MaxTokens, q.IgnoreEos = new(uint32(1)), true
-				stream, err = inference.Generate(ctx, q)
-				if err != nil {
+				m.left(ctx, t, inference, 1000-c.used)
+				m.quiet()
+			})
+		})
+	}
+}
+
+// An answer that ends because another of its call fails costs nothing, as that one: the client waits
+// for both.
+func TestChargeBesideAFailure(t *testing.T) {
+	const long, short = 20, 10 // tokens of the prompts; the worker fails the shorter
+	embeds := func(ctx context.Context, _ http.Handler, inference inferencev1.InferenceClient) error {
+		q := &inferencev1.EmbedRequest{}
+		for _, n := range []int{long, short} {
+			q.Inputs = append(q.Inputs, &inferencev1.EmbedInput{Input: &inferencev1.EmbedInput_TokenIds{TokenIds: ask(agg, n).GetTokenIds()}})
+		}
+		_, err := inference.Embed(ctx, q)
+		return err
+	}
+	completes := func(ctx context.Context, api http.Handler, _ inferencev1.InferenceClient) error {
+		body, err := json.Marshal(map[string]any{"prompt": [][]uint32{ask(agg, long).GetTokenIds().GetIds(), ask(agg, short).GetTokenIds().GetIds()}, "max_tokens": 4})
+		if err != nil {
+			return err
+		}
+		q := httptest.NewRequestWithContext(ctx, http.MethodPost, "/v1/completions", bytes.NewReader(body))
+		md, _ := metadata.FromOutgoingContext(ctx)
+		q.Header.Set("Authorization", md.Get("authorization")[0])
+		w := httptest.NewRecorder()
+		if api.ServeHTTP(w, q); w.Code != http.StatusServiceUnavailable {
+			return fmt.Errorf("HTTP status %d: %s", w.Code, w.Body)
+		}
+		return status.Error(codes.Unavailable, w.Body.String())
+	}
+	for name, call := range map[string]func(context.Context, http.Handler, inferencev1.InferenceClient) error{"embeddings": embeds, "completions": completes} {
+		t.Run(name, func(t *testing.T) {
+			inMesh(t, nil, func(t *testing.T, m *mesh) {
+				computes := make(chan struct{})
+				computing := sync.OnceFunc(func() { close(computes) })
+				m.start(func(ctx context.Context, _ *workertest.Worker, task *workerv1.Task, stage workertest.Stage, _ int) error {
+					if stage != workertest.Token {
+						return nil
+					}
+					if len(task.GetTokenIds()) == long {
+						computing()
+						<-ctx.Done()
+						return status.FromContextError(ctx.Err()).Err()
+					}
+					<-computes
+					return status.Error(codes.Internal, "broken")
+				}, decodeRecord("d1"))
+				service, inference, ctx, end := m.limited(t, 1000)
+				defer end()
+				if err := call(ctx, service.HTTP(), inference); status.Code(err) != codes.Unavailable {
 					t.Fatal(err)
 				}
-				header, err := stream.Header()
-				if err != nil {
-					t.Fatal(err)
-				}
-				if left := header.Get("x-ratelimit-remaining-tokens"); len(left) != 1 || left[0] != strconv.Itoa(1000-c.used-2) {
-					t.Errorf("left: %v, want %d", left, 1000-c.used-2)
-				}
-				if r := m.collect(stream, 0); r.err != nil {
-					t.Error(r.err)
-				}
+				synctest.Wait()
+				m.left(ctx, t, inference, 1000)
 				m.quiet()
 			})
 		})

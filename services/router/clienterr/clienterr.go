@@ -63,6 +63,13 @@ func Gone(ctx context.Context) error {
 	return rpc.Error(codes.Canceled, api.ReasonClientGone, "the client is gone", 0)
 }
 
+// OtherFailed is the status of a request that ends because another of its call failed with err. It has
+// the reason of that, which says whether its tenant pays for a prompt, and is CANCELLED, so that metrics
+// count one failure.
+func OtherFailed(err error) error {
+	return rpc.Error(codes.Canceled, rpc.Reason(err), "another request of the call failed: "+status.Convert(err).Message(), 0)
+}
+
 // ShuttingDown is the status of what a router that stops does not take.
 func ShuttingDown() error {
 	return rpc.Error(codes.Unavailable, api.ReasonRouterShutdown, "this router is shutting down; send the request to another one", time.Second)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/tandem-serving/tandem/pkg/quota"
 	"github.com/tandem-serving/tandem/pkg/rpc"
+	"github.com/tandem-serving/tandem/services/router/clienterr"
 )
 
 // receive gets the events of the answers, one at a time: first every answer's Accepted, then the
@@ -81,8 +82,8 @@ type generate func(ctx context.Context, from Origin, q *inferencev1.GenerateRequ
 
 // several generates several answers. Answers to one prompt share it.
 func (h *Handler) several(ctx context.Context, c *call, id string, from Origin, to receive, generate generate) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	r := &several{
 		handler: h, events: make(chan numbered), failures: make(chan error, len(c.choices)), admitted: make(chan struct{}),
 	}
@@ -211,12 +212,12 @@ func (r *several) one(ctx context.Context, from Origin, index int, q *inferencev
 }
 
 // follow passes events on until all answers have ended.
-func (r *several) follow(count int, to receive, cancel context.CancelFunc) error {
+func (r *several) follow(count int, to receive, cancel context.CancelCauseFunc) error {
 	accepted, admitted, failed := make([]*inferencev1.GenerateEvent, count), 0, error(nil)
 	fail := func(err error) {
 		if failed == nil && err != nil {
 			failed = err
-			cancel()
+			cancel(clienterr.OtherFailed(err))
 		}
 	}
 	for ended := 0; ended < count; {

@@ -53,8 +53,8 @@ func (s *Requests) Embed(ctx context.Context, c Caller, q *inferencev1.EmbedRequ
 		}
 	}
 	parent := ctx
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	r := &inferencev1.EmbedResponse{Embeddings: make([]*inferencev1.Embedding, len(inputs))}
 	c.pool = true
 	var wait sync.WaitGroup
@@ -77,7 +77,7 @@ func (s *Requests) Embed(ctx context.Context, c Caller, q *inferencev1.EmbedRequ
 					r.Embeddings[i], r.Model, r.SystemFingerprint = embedding, accepted.GetModel(), accepted.GetSystemFingerprint()
 				case failed == nil:
 					failed = atInput(i, err)
-					cancel()
+					cancel(clienterr.OtherFailed(err))
 				}
 				mu.Unlock()
 			}
