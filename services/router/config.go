@@ -28,7 +28,8 @@ type Config struct {
 	// over HTTP each, and ReceiveTimeout how long one may take to come.
 	ReceiveMemory  bytesize.Size
 	ReceiveTimeout time.Duration
-	// UnreadTimeout is how long a client may read nothing of its answer. gRPC's connections
+	// UnreadTimeout is how long a client may read nothing of its answer. Over HTTP it has this
+	// and a second for each 64 KiB to read all of an answer, or of one event. gRPC's connections
 	// may hold as much as UnreadMemory beside it.
 	UnreadTimeout time.Duration
 	// MaxConnections is the most connections of clients, over gRPC and over HTTP each.
@@ -75,7 +76,7 @@ func (c *Config) RegisterFlags(fs *pflag.FlagSet, prefix string) {
 	fs.DurationVar(&c.ReceiveTimeout, prefix+"receive-timeout", 30*time.Second, "maximum time for a request to arrive")
 	fs.Var(&c.UnreadMemory, prefix+"unread-memory", "memory for answers that clients have not read yet, and the same again inside gRPC's connections")
 	fs.Var(&c.UnreadRequest, prefix+"unread-request", "maximum memory of one request's unread or resumable answer")
-	fs.DurationVar(&c.UnreadTimeout, prefix+"unread-timeout", 30*time.Second, "how long a client may read nothing before its call ends")
+	fs.DurationVar(&c.UnreadTimeout, prefix+"unread-timeout", 30*time.Second, "how long a client may read nothing before its call ends; over HTTP, all of a long answer has this and a second for each 64 KiB")
 	fs.IntVar(&c.MaxConnections, prefix+"max-connections", 2048, "maximum client connections, for gRPC and HTTP each; a new one replaces the longest idle")
 }
 

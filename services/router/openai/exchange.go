@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -92,17 +91,27 @@ func (e *exchange) send(status int, body []byte) error {
 	return e.write(body)
 }
 
-// pieceBytes is how much is written at a time: a client that reads slowly has the write timeout for
-// each.
-const pieceBytes = 64 << 10
+const (
+	// pieceBytes is how much is written at a time: a client that reads slowly has the write timeout
+	// for each.
+	pieceBytes = 64 << 10
+	// leastRate is how fast a client has to read a long answer, bytes a second, beside one write
+	// timeout: until all is written, the answer keeps its part of the memory from other requests.
+	// Clients on any usual connection are faster, and short answers need only the timeout.
+	leastRate = 64 << 10
+)
 
 // write writes what follows the headers.
 func (e *exchange) write(body []byte) error {
-	for piece := range slices.Chunk(body, pieceBytes) {
-		if err := e.hurryOn(); err != nil {
-			return err
+	begun, atLeastRate := time.Now(), time.Duration(len(body))*time.Second/leastRate
+	for at := 0; at < len(body); at += pieceBytes {
+		// After so long the deadline stays where it is, at most one timeout later.
+		if at == 0 || time.Since(begun) < atLeastRate {
+			if err := e.hurryOn(); err != nil {
+				return err
+			}
 		}
-		if _, err := e.writer.Write(piece); err != nil {
+		if _, err := e.writer.Write(body[at:min(at+pieceBytes, len(body))]); err != nil {
 			return left(err)
 		}
 	}

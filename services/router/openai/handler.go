@@ -102,7 +102,8 @@ type Config struct {
 	// DefaultMaxHeldBytes.
 	MaxHeldBytes int64
 	// ReadTimeout bounds the arrival of a body, and WriteTimeout how long a client may take to
-	// read a message, or 64 KiB of a long one; 0: the defaults.
+	// read a message, or 64 KiB of a long one, all of which it has to read in this and a second
+	// for each 64 KiB; 0: the defaults.
 	ReadTimeout, WriteTimeout time.Duration
 }
 

@@ -9,10 +9,12 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -227,15 +229,27 @@ func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipe"} }
 // serve runs a server of one connection in a bubble.
 func serve(t *testing.T, h http.Handler, test func(net.Conn)) {
 	t.Helper()
+	serveMany(t, h, func(connect func() net.Conn) { test(connect()) })
+}
+
+// serveMany runs a server in a bubble. It closes the connections after the test.
+func serveMany(t *testing.T, h http.Handler, test func(connect func() net.Conn)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		listener := &pipes{conns: make(chan net.Conn), done: make(chan struct{})}
 		server := &http.Server{Handler: h, WriteTimeout: openai.DefaultWriteTimeout} // as the router has it
 		ended := make(chan error, 1)
 		go func() { ended <- server.Serve(listener) }()
-		client, other := net.Pipe()
-		listener.conns <- other
-		test(client)
-		_ = client.Close()
+		var clients []net.Conn
+		test(func() net.Conn {
+			client, other := net.Pipe()
+			listener.conns <- other
+			clients = append(clients, client)
+			return client
+		})
+		for _, client := range clients {
+			_ = client.Close()
+		}
 		synctest.Wait()
 		close(listener.done)
 		if err := server.Shutdown(context.Background()); err != nil {
@@ -284,15 +298,15 @@ func TestClientThatDoesNotRead(t *testing.T) {
 	})
 }
 
-// A client may read slowly, as long as it reads.
+// A client may read slowly: it has longer for a long answer.
 func TestSlowClients(t *testing.T) {
 	for _, body := range []string{`{` + hi + `}`, `{` + hi + `,"stream":true}`} {
-		f := &fake{words: []string{strings.Repeat("word ", 1<<18)}}
+		f := &fake{words: []string{strings.Repeat("word ", 1<<20)}}
 		serve(t, handler(t, f), func(conn net.Conn) {
 			post(t, conn, chats, body)
 			piece := make([]byte, 1<<16)
-			for read := 0; read < 1<<20; {
-				time.Sleep(openai.DefaultWriteTimeout / 3)
+			for read := 0; read < 5<<20; { // for longer than the timeout
+				time.Sleep(openai.DefaultWriteTimeout / 30)
 				n, err := io.ReadFull(conn, piece)
 				if read += n; err != nil {
 					t.Errorf("%s: %v after %d bytes", body, err, read)
@@ -300,6 +314,56 @@ func TestSlowClients(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Clients that read hardly anything of long answers do not keep memory from others for long.
+func TestVerySlowClients(t *testing.T) {
+	for path, bodies := range map[string][]string{
+		chats:     {`{` + hi + `}`},
+		responses: {`{"input":"hi"}`, `{"input":"hi","stream":true}`},
+	} {
+		for _, body := range bodies {
+			t.Run(path+body, func(t *testing.T) {
+				// An answer takes three times its text until it is written.
+				f := &fake{words: []string{strings.Repeat("word ", 1<<19)}}
+				h, err := openai.New(openai.Config{Backend: f, MaxHeldBytes: 31 << 19})
+				if err != nil {
+					t.Fatal(err)
+				}
+				serveMany(t, h, func(connect func() net.Conn) {
+					var slow sync.WaitGroup
+					conns := []net.Conn{connect(), connect()}
+					for _, conn := range conns {
+						post(t, conn, path, body)
+						slow.Go(func() {
+							piece := make([]byte, 1<<16)
+							for err := error(nil); err == nil; _, err = io.ReadFull(conn, piece) {
+								time.Sleep(openai.DefaultWriteTimeout / 3)
+							}
+						})
+					}
+					ordinary := func() int {
+						q := httptest.NewRequest(http.MethodPost, completions, strings.NewReader(`{"max_tokens":0,"prompt":"`+strings.Repeat("word ", 200<<10)+`"}`))
+						w := httptest.NewRecorder()
+						h.ServeHTTP(w, q)
+						return w.Code
+					}
+					time.Sleep(40 * time.Second)
+					if code := ordinary(); code != http.StatusServiceUnavailable {
+						t.Errorf("beside them: status %d", code)
+					}
+					time.Sleep(5 * time.Minute)
+					if code := ordinary(); code != http.StatusOK {
+						t.Errorf("after 5 minutes: status %d", code)
+					}
+					for _, conn := range conns {
+						_ = conn.Close()
+					}
+					slow.Wait()
+				})
+			})
+		}
 	}
 }
 
