@@ -67,10 +67,10 @@ const (
 	ReasonEngineFailed        = "ENGINE_FAILED"        // UNAVAILABLE, elsewhere: the engine failed or stopped
 	ReasonNoVocabulary        = "NO_VOCABULARY"        // FAILED_PRECONDITION, elsewhere: it does not know the texts of its tokens, which an output constraint needs
 	ReasonNotFinite           = "NOT_FINITE"           // DATA_LOSS, elsewhere: what it computed is not finite; from a router, no
-	ReasonKVNotFinite         = "KV_NOT_FINITE"        // DATA_LOSS, elsewhere: KV that it received is not finite, which speaks against who computed it
+	ReasonKVNotFinite         = "KV_NOT_FINITE"        // DATA_LOSS, elsewhere: KV that it received is not finite: suspect the worker that computed it
 	ReasonTransferRefused     = "TRANSFER_REFUSED"     // UNAVAILABLE, elsewhere: the receiver did not take the KV
 	ReasonTransferFailed      = "TRANSFER_FAILED"      // UNAVAILABLE, again: the KV did not arrive
-	ReasonTransferUnreachable = "TRANSFER_UNREACHABLE" // UNAVAILABLE, elsewhere: no transfer could begin, which speaks of the path and against neither worker
+	ReasonTransferUnreachable = "TRANSFER_UNREACHABLE" // UNAVAILABLE, elsewhere: no transfer could begin: the path is at fault, not the workers
 	ReasonFinishedAtPrefill   = "FINISHED_AT_PREFILL"  // CANCELLED, no: the first token ended the request, nothing is left to decode
 
 	// A block store.

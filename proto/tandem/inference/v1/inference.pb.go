@@ -68,7 +68,8 @@ type GenerateRequest struct {
 	// Return log probabilities of each token and of this many likeliest alternatives, 0
 	// to 20. Not set: none.
 	Logprobs *uint32 `protobuf:"varint,17,opt,name=logprobs,proto3,oneof" json:"logprobs,omitempty"`
-	// Output constraint. Not set: none. Not together with ignore_eos or a tool_choice.
+	// Output constraint. Not set: none. Not together with ignore_eos. With a tool_choice, the
+	// output is calls or obeys this constraint; structural_tags is then refused.
 	StructuredOutput *StructuredOutput `protobuf:"bytes,20,opt,name=structured_output,json=structuredOutput,proto3" json:"structured_output,omitempty"`
 	// Before so many tokens, nothing ends the generation but max_tokens: tokens that would are
 	// not sampled, and stop strings that are complete by then do not count. If no other token
@@ -391,7 +392,8 @@ func (x *Conversation) GetToolsJson() []string {
 // ToolChoice holds the output to calls of the conversation's tools, in the format that the
 // model was trained on: free text until a call begins, then the name of a tool and arguments
 // that its parameters allow. The text shows the special tokens that the format is made of.
-// Accepted.tool_call_format says how to read it. Not together with structured_output.
+// Accepted.tool_call_format says how to read it. With structured_output, the output is calls or
+// obeys that constraint.
 type ToolChoice struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The output is calls alone, at least one.

@@ -33,7 +33,7 @@ const (
 	// Prefill on a prefill worker, decode on a decode worker, with a KV transfer between
 	// them. The request fails if no pair of workers can serve it.
 	Mode_MODE_DISAGGREGATED Mode = 2
-	// Both phases on one decode worker.
+	// Both phases on one worker, of either pool.
 	Mode_MODE_AGGREGATED Mode = 3
 )
 

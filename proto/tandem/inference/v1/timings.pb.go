@@ -162,9 +162,10 @@ type Route struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Mode used: DISAGGREGATED or AGGREGATED.
 	Mode Mode `protobuf:"varint,1,opt,name=mode,proto3,enum=tandem.inference.v1.Mode" json:"mode,omitempty"`
-	// Id of the prefill worker; in aggregated mode, of the decode worker.
+	// Id of the prefill worker; in aggregated mode, of the worker that did both phases.
 	Prefill string `protobuf:"bytes,2,opt,name=prefill,proto3" json:"prefill,omitempty"`
-	// Id of the decode worker.
+	// Id of the decode worker; in aggregated mode, of the worker that did both phases, which may
+	// be a prefill worker.
 	Decode string `protobuf:"bytes,3,opt,name=decode,proto3" json:"decode,omitempty"`
 	// Short reason for this mode and these workers.
 	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
