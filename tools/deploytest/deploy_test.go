@@ -8,6 +8,8 @@ import (
 	"sync"
 	"testing"
 
+	"sigs.k8s.io/yaml"
+
 	"github.com/tandem-serving/tandem/tools/deploytest"
 )
 
@@ -130,5 +132,44 @@ func TestMetricsExist(t *testing.T) {
 	files["spoiled.yaml"] = []byte("query: sum(tandem_worker_backlog_token)")
 	if problems := deploytest.CheckMetrics(document, files); len(problems) != 1 {
 		t.Errorf("a wrong name is not found: %v", problems)
+	}
+}
+
+// TestAlertRules reads the rules as Prometheus does, which refuses a file with a key that it does not
+// know. TestMetricsExist knows their metrics.
+func TestAlertRules(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(root, "deploy", "prometheus", "alerts.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var file struct {
+		Groups []struct {
+			Name  string `json:"name"`
+			Rules []struct {
+				Alert       string            `json:"alert"`
+				Expr        string            `json:"expr"`
+				For         string            `json:"for"`
+				Labels      map[string]string `json:"labels"`
+				Annotations map[string]string `json:"annotations"`
+			} `json:"rules"`
+		} `json:"groups"`
+	}
+	if err := yaml.UnmarshalStrict(text, &file); err != nil {
+		t.Fatal(err)
+	}
+	alerts := map[string]bool{}
+	for _, group := range file.Groups {
+		for _, rule := range group.Rules {
+			if rule.Alert == "" || alerts[rule.Alert] || rule.Labels["severity"] == "" || rule.Annotations["summary"] == "" {
+				t.Errorf("%q has no name of its own, no severity or no summary", rule.Alert)
+			}
+			if !strings.Contains(rule.Expr, "tandem_") {
+				t.Errorf("%s asks for no metric of Tandem: %s", rule.Alert, rule.Expr)
+			}
+			alerts[rule.Alert] = true
+		}
+	}
+	if len(alerts) < 10 {
+		t.Errorf("there are only %d alerts", len(alerts))
 	}
 }
