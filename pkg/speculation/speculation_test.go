@@ -316,35 +316,70 @@ func TestDisturbedSteps(t *testing.T) {
 	}
 }
 
-// TestStepsGrowByWhatIsKnown: a worker that knows no larger steps tries a little more each time, and
-// does not pay for many drafts at once to learn that they cost as much as they give.
+// TestStepsGrowByWhatIsKnown: a worker that knows no larger steps does not pay for very many drafts at
+// once to learn that they cost as much as they give, and finds out where they give more.
 func TestStepsGrowByWhatIsKnown(t *testing.T) {
-	const sequences, drafts, acceptance = 8, 8, 0.8
-	at := func(tokens int) float64 { return 4.5 * float64(tokens) }
+	const sequences, drafts = 8, 8
+	for name, c := range map[string]struct {
+		at         func(tokens int) float64
+		acceptance float64
+		least      float64 // of the rate without drafts
+	}{
+		"each token costs the same": {func(tokens int) float64 { return 4.5 * float64(tokens) }, 0.8, 0.97},
+		"few are right":             {func(tokens int) float64 { return 37 + 3*float64(tokens-sequences) }, 0.3, 0.97},
+		"eight at a time":           {func(tokens int) float64 { return 25*math.Ceil(float64(tokens)/8) + 10 }, 0.9, 1.1},
+	} {
+		var steps speculation.StepTimes
+		var p speculation.Planner
+		var tokens, ms float64
+		for range 64 {
+			var candidates [sequences]speculation.Candidate
+			for i := range candidates {
+				candidates[i] = speculation.Candidate{Acceptance: c.acceptance, Most: drafts}
+			}
+			if steps.Known(sequences) {
+				p.Lengths(candidates[:], sequences, steps.Reach(sequences), func(n int) float64 { return steps.Ms(n, 1000) })
+			}
+			size := sequences
+			tokens += sequences
+			for _, candidate := range candidates {
+				size += candidate.Drafts
+				for j := 1; j <= candidate.Drafts; j++ {
+					tokens += math.Pow(c.acceptance, float64(j))
+				}
+			}
+			ms += c.at(size)
+			steps.Observe(size, 1000, time.Duration(c.at(size)*float64(time.Millisecond)))
+		}
+		if rate := tokens / ms * c.at(sequences) / sequences; rate < c.least {
+			t.Errorf("%s: %.3f of the rate without drafts", name, rate)
+		}
+	}
+}
+
+// TestADisturbedFirstStep: a size whose only step was disturbed is tried again soon.
+func TestADisturbedFirstStep(t *testing.T) {
 	var steps speculation.StepTimes
 	var p speculation.Planner
-	var tokens, ms float64
-	for range 64 {
-		var candidates [sequences]speculation.Candidate
-		for i := range candidates {
-			candidates[i] = speculation.Candidate{Acceptance: acceptance, Most: drafts}
-		}
-		if steps.Known(sequences) {
-			p.Lengths(candidates[:], sequences, steps.Reach(sequences), func(n int) float64 { return steps.Ms(n, 1000) })
-		}
-		size := sequences
-		tokens += sequences
-		for _, c := range candidates {
-			size += c.Drafts
-			for j := 1; j <= c.Drafts; j++ {
-				tokens += math.Pow(acceptance, float64(j))
-			}
-		}
-		ms += at(size)
-		steps.Observe(size, 1000, time.Duration(at(size)*float64(time.Millisecond)))
+	for range 4 {
+		steps.Observe(1, 100, 10*time.Millisecond)
 	}
-	if rate := tokens / ms * 4.5; rate < 0.99 {
-		t.Errorf("%.3f of the rate without drafts", rate)
+	steps.Observe(2, 100, 60*time.Millisecond)
+	for n := 1; ; n++ {
+		candidates := []speculation.Candidate{{Acceptance: 0.8, Most: 1}}
+		if p.Lengths(candidates, 1, steps.Reach(1), func(n int) float64 { return steps.Ms(n, 100) }); candidates[0].Drafts > 0 {
+			break
+		}
+		if n > 64 {
+			t.Fatal("64 steps without another draft")
+		}
+		steps.Observe(1, 100, 10*time.Millisecond)
+	}
+	for range 8 {
+		steps.Observe(2, 100, 10*time.Millisecond)
+	}
+	if got := steps.Ms(2, 100); got > 11 {
+		t.Errorf("two tokens are taken to cost %v ms", got)
 	}
 }
 

@@ -15,19 +15,22 @@ type StepTimes struct {
 	model   latency.StepTime // for what contexts cost
 	by      [mostTokens + 1]stepsOf
 	largest int // number of tokens of a step so far
+	steps   int
 }
 
 // stepsOf is what steps of a number of tokens take, with so many tokens of context.
 type stepsOf struct {
 	ms, contexts float64
 	steps        int // that it is of
+	seen         int // the number of the last of them
 }
 
 const (
 	// mostTokens is up to how many tokens numbers are told apart.
 	mostTokens = 256
-	// firstSteps are those of which the shortest counts: one step may have been disturbed.
-	firstSteps = 4
+	// firstSteps are those of which the shortest counts: one step may have been disturbed. Until there
+	// were so many, what they took is believed less and less, and not at all this many steps later.
+	firstSteps, believed = 4, 64
 	// By these shares a time goes up after a longer step, and down after a shorter one.
 	stepUp, stepDown = 0.02, 0.06
 	// newShare is how much the last step's contexts count.
@@ -44,10 +47,11 @@ func (s *StepTimes) Observe(tokens, contexts int, took time.Duration) {
 		return
 	}
 	s.model.Observe(latency.Decoding(tokens, contexts), took)
+	s.largest = max(s.largest, tokens)
+	s.steps++
 	if tokens > mostTokens {
 		return
 	}
-	s.largest = max(s.largest, tokens)
 	k, ms := &s.by[tokens], took.Seconds()*1e3
 	if k.steps == 0 {
 		k.ms, k.contexts = ms, float64(contexts)
@@ -63,6 +67,7 @@ func (s *StepTimes) Observe(tokens, contexts int, took time.Duration) {
 	}
 	k.ms = max(k.ms, 0)
 	k.steps++
+	k.seen = s.steps
 	move := (float64(contexts) - k.contexts) * newShare
 	k.ms += move * s.model.Model().PerContextTokenMs
 	k.contexts += move
@@ -87,6 +92,9 @@ func (s *StepTimes) Ms(tokens, contexts int) float64 {
 		return 0
 	case below == 0:
 		return s.by[above].at(c, m)
+	case above == below && s.by[below].steps < firstSteps:
+		left := 1 - float64(s.steps-s.by[below].seen)/believed
+		return max(left*s.by[below].at(c, m), s.by[s.below(below-1)].at(c, m))
 	case above == below:
 		return s.by[below].at(c, m)
 	case above > mostTokens:
@@ -102,9 +110,9 @@ func (s *StepTimes) Ms(tokens, contexts int) float64 {
 }
 
 // Reach is how many drafts a step of so many tokens without any can have, by what is known of
-// larger steps: some more than ever before. What many more would cost is hardly known, and a step
-// that finds it out can cost as much as several.
-func (s *StepTimes) Reach(tokens int) int { return 2*max(s.largest-tokens, 0) + 1 }
+// larger steps: one for each of them, or some more than ever before. What many more would cost is
+// hardly known, and a step that finds it out can cost as much as several.
+func (s *StepTimes) Reach(tokens int) int { return max(2*(s.largest-tokens)+1, tokens) }
 
 // Known says whether there were enough steps of so many tokens. What drafts cost is measured against
 // that.
