@@ -23,6 +23,7 @@ import (
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
 	"github.com/tandem-serving/tandem/pkg/auth"
+	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/pkg/worker/workertest"
 	"github.com/tandem-serving/tandem/services/router"
 )
@@ -107,6 +108,12 @@ func TestChargeWithoutAToken(t *testing.T) {
 			}
 			return nil
 		}, leavesEarly, codes.Canceled, 0},
+		{"its constraint and biases leave no token", agg, func(_ context.Context, _ *workertest.Worker, _ *workerv1.Task, stage workertest.Stage, _ int) error {
+			if stage == workertest.Token {
+				return rpc.InvalidArgument("structured_output", "no token goes on")
+			}
+			return nil
+		}, nil, codes.InvalidArgument, prompt},
 		{"workers fail", agg, func(_ context.Context, _ *workertest.Worker, _ *workerv1.Task, stage workertest.Stage, _ int) error {
 			if stage == workertest.Token {
 				return status.Error(codes.Internal, "broken")

@@ -175,24 +175,24 @@ func bound(limits quota.Limits, q *inferencev1.GenerateRequest, p *preprocess.Pl
 }
 
 // chargeUsed charges its tenant the tokens that a request used, which has ended with err: none if it
-// was refused or workers failed before the first token, but the prompt if its client gave it up after a
-// worker took it, since that may have computed nearly all of it.
+// was refused or workers failed before the first token, but the prompt if its client gave it up, or asked
+// for what cannot be, after a worker took it, since that may have computed nearly all of it.
 func (r *request) chargeUsed(err error) {
 	if r.charge == nil {
 		return
 	}
 	used := 0
-	if n := r.loop.Core.Tokens(); n > 0 || r.taken && givenUp(err) {
+	if n := r.loop.Core.Tokens(); n > 0 || r.taken && byClient(err) {
 		used = r.sharing.promptTokens(r.plan) + n
 	}
 	r.charge.Done(int64(used))
 }
 
-// givenUp says whether a request ended with err because its client left, does not read, or gave it too
-// little time.
-func givenUp(err error) bool {
+// byClient says whether a request ended with err because its client left, does not read, gave it too
+// little time, or asked for what left no token.
+func byClient(err error) bool {
 	switch rpc.Reason(err) {
-	case api.ReasonClientGone, api.ReasonDeadline, api.ReasonNotRead, api.ReasonUnread:
+	case api.ReasonClientGone, api.ReasonDeadline, api.ReasonNotRead, api.ReasonUnread, api.ReasonInvalidField:
 		return true
 	}
 	return false

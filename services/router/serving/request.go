@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
@@ -61,7 +62,7 @@ type request struct {
 	version  routing.Version  // of the workers, the same in every attempt
 	attempts map[int]*attempt // the attempts that run, by number; two at most
 	running  *attempt         // the youngest of them; nil before the first decision
-	taken    bool             // a worker has taken the request, and not failed
+	taken    bool             // a worker has taken the request, and not failed but for what the request asks
 	tokenAt  time.Time        // when the last token came
 	token    *tokenEvent      // reused for the next token; nil if the event log kept it
 	streams  map[joining.Stream]context.CancelFunc
@@ -234,7 +235,7 @@ func (r *request) released(a joining.Release) {
 		return
 	}
 	if a.Err != nil {
-		r.taken = r.taken && a.Beside
+		r.taken = r.taken && (a.Beside || status.Code(a.Err) == codes.InvalidArgument)
 		r.record.Failed(of.decision, a.Failures, a.Err)
 		r.requests.metrics.retried(a.Failures, a.Err)
 		r.log.Warn("workers failed in request", slog.Int("attempt", a.Attempt),
