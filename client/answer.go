@@ -21,7 +21,7 @@ type answer struct {
 
 	accepted  *inferencev1.Accepted
 	from      inferencev1.InferenceClient // the router that accepted it
-	forgotten bool                        // no router can resume it
+	forgotten bool                        // no router can resume it: it is sent anew
 	scored    int                         // tokens of the prompt whose log probabilities the caller has
 	tokens    []uint32
 	text      int // bytes of text that the caller has
@@ -54,6 +54,11 @@ func (a *answer) follow(ctx context.Context, router inferencev1.InferenceClient)
 			a.forgotten = true
 			return a.follow(ctx, router)
 		case err != nil:
+			if began && status.Code(err) == codes.Unavailable && Reason(err) != "" {
+				// The request has failed, or a router that relays it has lost it: resuming it
+				// would give this error again. A stream that just breaks has no reason.
+				a.forgotten = true
+			}
 			return began, err
 		}
 		began, finished = true, event.GetFinished() != nil

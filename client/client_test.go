@@ -91,22 +91,27 @@ func TestAnswersGoOnElsewhere(t *testing.T) {
 }
 
 // A stream that a router keeps is resumed, there if another does not know it: nothing is computed
-// again. One that is forgotten, or whose router is lost, is.
+// again. One that is forgotten, that failed, or whose router is lost, is.
 func TestResume(t *testing.T) {
+	broken, failed := fate{5, errLost}, statusOf(codes.Unavailable, "WORKER_LOST", time.Second)
 	synctest.Test(t, func(t *testing.T) {
 		for _, x := range []struct {
 			name             string
 			aForgets, bKnows bool
-			then             []fate // of the calls after the stream broke
+			fates            []fate
 			want             []string
 		}{
-			{name: "both know it", bKnows: true, then: []fate{{0, errLost}}, want: []string{"aGenerate0", "bResume4", "aResume4"}},
-			{name: "one knows it", want: []string{"aGenerate0", "bResume4", "aResume4"}},
-			{name: "one knows it and breaks again", then: []fate{{}, {3, errLost}}, want: []string{"aGenerate0", "bResume4", "aResume4", "aResume6"}},
-			{name: "one knows it and is lost", then: []fate{{}, {0, errLost}}, want: []string{"aGenerate0", "bResume4", "aResume4", "bGenerate0"}},
-			{name: "forgotten", aForgets: true, want: []string{"aGenerate0", "bResume4", "aResume4", "aGenerate0"}},
+			{name: "both know it", bKnows: true, fates: []fate{broken, {0, errLost}}, want: []string{"aGenerate0", "bResume4", "aResume4"}},
+			{name: "one knows it", fates: []fate{broken}, want: []string{"aGenerate0", "bResume4", "aResume4"}},
+			{name: "one knows it and breaks again", fates: []fate{broken, {}, {3, errLost}}, want: []string{"aGenerate0", "bResume4", "aResume4", "aResume6"}},
+			{name: "one knows it and is lost", fates: []fate{broken, {}, {0, errLost}}, want: []string{"aGenerate0", "bResume4", "aResume4", "bGenerate0"}},
+			{name: "forgotten", aForgets: true, fates: []fate{broken}, want: []string{"aGenerate0", "bResume4", "aResume4", "aGenerate0"}},
+			{name: "it failed", bKnows: true, fates: []fate{{5, failed}}, want: []string{"aGenerate0", "bGenerate0"}},
+			{name: "it failed after it broke", bKnows: true, fates: []fate{broken, {1, failed}}, want: []string{"aGenerate0", "bResume4", "aGenerate0"}},
+			{name: "it failed after it broke, where one knows it", fates: []fate{broken, {}, {1, failed}}, want: []string{"aGenerate0", "bResume4", "aResume4", "aGenerate0"}},
+			{name: "a router refuses to resume", bKnows: true, fates: []fate{broken, {0, failed}}, want: []string{"aGenerate0", "bResume4", "aResume4"}},
 		} {
-			m := &routers{fates: append([]fate{{5, errLost}}, x.then...)}
+			m := &routers{fates: x.fates}
 			c, end := connect(t, nil, &router{mesh: m, forgets: x.aForgets}, &router{mesh: m, forgets: !x.bKnows})
 			q := client.Chat(client.System("be brief"), client.User("hello"))
 			q.ResumableFor = durationpb.New(time.Minute)
