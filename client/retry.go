@@ -29,14 +29,18 @@ type retries struct {
 // says whether an answer began.
 //
 // UNAVAILABLE goes to the next router at once, and after each round of all routers there is a
-// pause. RESOURCE_EXHAUSTED goes on after the time that the router asks for; without one, or
-// after an answer began, it is final. So is every other code.
+// pause, at least as long as any of them asks for. RESOURCE_EXHAUSTED goes on after the time that
+// the router asks for; without one, or after an answer began, it is final. So is every other code.
 func (c *Client) try(ctx context.Context, once func(inferencev1.InferenceClient) (began bool, err error)) error {
 	first := int(c.next.Add(1) - 1)
 	pause := firstPause
+	var until time.Time // the latest that a router asked to wait for
 	for try := 1; ; try++ {
 		began, err := once(c.routers[(first+try-1)%len(c.routers)])
-		asked, asks := RetryAfter(err)
+		after, asks := RetryAfter(err)
+		if t := time.Now().Add(after); t.After(until) {
+			until = t
+		}
 		switch {
 		case err == nil || try >= c.retries.attempts:
 			return err
@@ -49,7 +53,7 @@ func (c *Client) try(ctx context.Context, once func(inferencev1.InferenceClient)
 			return err
 		}
 		// Those who were refused together do not come back together.
-		wait := max(asked, pause/2) + rand.N(pause/2)
+		wait := max(time.Until(until), pause/2) + rand.N(pause/2)
 		if deadline, has := ctx.Deadline(); wait > c.retries.longest || has && time.Until(deadline) < wait {
 			return err
 		}
