@@ -142,6 +142,7 @@ func (a *answer) takeTokens(event *inferencev1.GenerateEvent, delta *inferencev1
 			had++
 		case at == uint64(len(a.tokens)):
 			a.tokens = append(a.tokens, id)
+			a.forgotten = false // what this router has can be resumed from here, and not before
 		default:
 			return nil, errorf(codes.DataLoss, "OTHER_TOKENS", "token %d does not go on with what came before: send the request again", at)
 		}

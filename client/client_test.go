@@ -106,6 +106,8 @@ func TestResume(t *testing.T) {
 			{name: "one knows it and breaks again", fates: []fate{broken, {}, {3, errLost}}, want: []string{"aGenerate0", "bResume4", "aResume4", "aResume6"}},
 			{name: "one knows it and is lost", fates: []fate{broken, {}, {0, errLost}}, want: []string{"aGenerate0", "bResume4", "aResume4", "bGenerate0"}},
 			{name: "forgotten", aForgets: true, fates: []fate{broken}, want: []string{"aGenerate0", "bResume4", "aResume4", "aGenerate0"}},
+			{name: "the second answer breaks", fates: []fate{broken, {}, {0, errLost}, {6, errLost}}, want: []string{"aGenerate0", "bResume4", "aResume4", "bGenerate0", "aResume5"}},
+			{name: "the second answer breaks before it is further", fates: []fate{broken, {}, {0, errLost}, {5, errLost}}, want: []string{"aGenerate0", "bResume4", "aResume4", "bGenerate0", "aGenerate0"}},
 			{name: "it failed", bKnows: true, fates: []fate{{5, failed}}, want: []string{"aGenerate0", "bGenerate0"}},
 			{name: "it failed after it broke", bKnows: true, fates: []fate{broken, {1, failed}}, want: []string{"aGenerate0", "bResume4", "aGenerate0"}},
 			{name: "it failed after it broke, where one knows it", fates: []fate{broken, {}, {1, failed}}, want: []string{"aGenerate0", "bResume4", "aResume4", "aGenerate0"}},
