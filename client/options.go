@@ -45,10 +45,11 @@ func WithAttempts(n int) Option {
 	return func(s *settings) { s.retries.attempts = max(n, 1) }
 }
 
-// WithLongestWait says how long the client waits at most before it sends a call again. A
-// refusal that asks for a longer wait is returned. The default is 30 s.
+// WithLongestWait says how long a router may ask the client to wait before it sends a call
+// again: a refusal that asks for more is returned. No pause of the client's own is longer. The
+// default is 30 s; with 0 the client asks each router once at most and never waits.
 func WithLongestWait(d time.Duration) Option {
-	return func(s *settings) { s.retries.longest = d }
+	return func(s *settings) { s.retries.longest = max(d, 0) }
 }
 
 // WithDialOptions adds options of gRPC, such as interceptors for metrics and traces, or a

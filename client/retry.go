@@ -22,7 +22,7 @@ const (
 // retries bounds what is sent again.
 type retries struct {
 	attempts int
-	longest  time.Duration // of a wait
+	longest  time.Duration // wait that a router may ask for, and pause; 0 is none
 }
 
 // try calls a router, and if that fails and another try is safe and may help, the next one. once
@@ -33,7 +33,7 @@ type retries struct {
 // the router asks for; without one, or after an answer began, it is final. So is every other code.
 func (c *Client) try(ctx context.Context, once func(inferencev1.InferenceClient) (began bool, err error)) error {
 	first := int(c.next.Add(1) - 1)
-	pause := firstPause
+	pause := min(firstPause, c.retries.longest)
 	var until time.Time // the latest that a router asked to wait for
 	for try := 1; ; try++ {
 		began, err := once(c.routers[(first+try-1)%len(c.routers)])
@@ -53,8 +53,9 @@ func (c *Client) try(ctx context.Context, once func(inferencev1.InferenceClient)
 			return err
 		}
 		// Those who were refused together do not come back together.
-		wait := max(time.Until(until), pause/2) + rand.N(pause/2)
-		if deadline, has := ctx.Deadline(); wait > c.retries.longest || has && time.Until(deadline) < wait {
+		asked := time.Until(until)
+		wait := max(asked, pause/2) + rand.N(pause/2+1)
+		if deadline, has := ctx.Deadline(); asked > c.retries.longest || pause == 0 || has && time.Until(deadline) < wait {
 			return err
 		}
 		timer := time.NewTimer(wait)
@@ -64,6 +65,6 @@ func (c *Client) try(ctx context.Context, once func(inferencev1.InferenceClient)
 			timer.Stop()
 			return status.FromContextError(ctx.Err()).Err()
 		}
-		pause = min(2*pause, maxPause)
+		pause = min(2*pause, maxPause, c.retries.longest)
 	}
 }
