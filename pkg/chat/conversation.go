@@ -33,7 +33,7 @@ type Message struct {
 	// Content is empty then.
 	NoContent bool
 	// ToolCalls that an assistant made. Arguments that are text are read as JSON,
-	// which is what templates expect and OpenAI's API does not give.
+	// which is what templates expect and OpenAI's API does not give: their members come in its order.
 	ToolCalls  []any
 	ToolCallID string
 }
@@ -65,7 +65,7 @@ func (m Message) value() (any, error) {
 	return d, nil
 }
 
-// withArguments is a tool call whose arguments are an object.
+// withArguments is a tool call whose arguments are an object, with its members in the text's order.
 func withArguments(call any) any {
 	c, ok := call.(map[string]any)
 	if !ok {
@@ -79,10 +79,8 @@ func withArguments(call any) any {
 	if !ok {
 		return call
 	}
-	var object map[string]any
-	decoder := json.NewDecoder(strings.NewReader(text))
-	decoder.UseNumber()
-	if decoder.Decode(&object) != nil || object == nil || decoder.More() {
+	var object map[string]json.RawMessage
+	if json.Unmarshal([]byte(text), &object) != nil || object == nil {
 		return call
 	}
 	changed := make(map[string]any, len(c))
@@ -93,7 +91,7 @@ func withArguments(call any) any {
 	for k, v := range f {
 		inner[k] = v
 	}
-	inner["arguments"], changed["function"] = object, inner
+	inner["arguments"], changed["function"] = json.RawMessage(text), inner
 	return changed
 }
 
@@ -101,8 +99,8 @@ func withArguments(call any) any {
 const maxValueNesting = 100
 
 // keyRank is where keys come that descriptions of functions have; others follow,
-// sorted. JSON objects arrive without an order, and templates print them: this is
-// the order that transformers and OpenAI's own examples write them in.
+// sorted. Objects that are no json.RawMessage arrive without an order, and templates print them:
+// this is the order that transformers and OpenAI's own examples write them in.
 var keyRank = []string{"id", "type", "function", "name", "enum", "description", "parameters", "arguments", "properties", "required"}
 
 // valueOf makes a template's value of a JSON value. Whole numbers are integers,

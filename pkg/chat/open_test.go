@@ -136,15 +136,26 @@ func deep(n int) any {
 	return v
 }
 
-// OpenAI's API gives a call's arguments as text; templates want the object.
+// OpenAI's API gives a call's arguments as text; templates want the object, with its members in their
+// order. What is no object stays text.
 func TestArgumentsAsText(t *testing.T) {
-	c := chat.Conversation{Messages: []chat.Message{{Role: "assistant", ToolCalls: []any{map[string]any{
-		"id": "1", "function": map[string]any{"name": "f", "arguments": `{"b": 1, "a": 12345678901234567}`},
-	}, map[string]any{"function": map[string]any{"arguments": "{no JSON"}}}}}}
-	got, err := renderSource(t, "{% for c in messages[0].tool_calls %}{{ c | tojson }}{% endfor %}", c)
-	want := `{"id": "1", "function": {"name": "f", "arguments": {"a": 12345678901234567, "b": 1}}}{"function": {"arguments": "{no JSON"}}`
-	if err != nil || got != want {
-		t.Errorf("%s, error %v", got, err)
+	for text, want := range map[string]string{
+		`{"b": 1, "a": 12345678901234567}`:  `{"b": 1, "a": 12345678901234567}`,
+		`{"name": {"z": 1.0, "id": [1e2]}}`: `{"name": {"z": 1.0, "id": [100.0]}}`,
+		`{"x": 1, "b": 2, "x": 3}`:          `{"x": 3, "b": 2}`,
+		" \r\n\t{ } ":                       `{}`,
+		`{no JSON`:                          `"{no JSON"`,
+		`{"a": 1}]`:                         `"{\"a\": 1}]"`,
+		`[1]`:                               `"[1]"`,
+		`null`:                              `"null"`,
+	} {
+		c := chat.Conversation{Messages: []chat.Message{{Role: "assistant", ToolCalls: []any{map[string]any{
+			"id": "1", "function": map[string]any{"name": "f", "arguments": text},
+		}}}}}
+		got, err := renderSource(t, "{{ messages[0].tool_calls[0] | tojson }}", c)
+		if want := `{"id": "1", "function": {"name": "f", "arguments": ` + want + `}}`; err != nil || got != want {
+			t.Errorf("%s: %s, error %v, want %s", text, got, err, want)
+		}
 	}
 }
 

@@ -56,6 +56,11 @@ def prompt(source, c):
     if "tool_calls" not in source:  # one that knows of no calls gets an empty text for no content
         for m in messages:
             m["content"] = m["content"] or ""
+    for m in messages:  # those who call transformers with OpenAI's messages read the arguments first
+        for call in m.get("tool_calls", []):
+            f = call["function"]
+            if isinstance(f["arguments"], str):
+                f["arguments"] = json.loads(f["arguments"])
     out = environment().from_string(source).render(
         messages=messages, tools=c.get("tools"), documents=None, add_generation_prompt=not goes_on,
         **TOKENS, **c.get("arguments", {}))
