@@ -54,7 +54,7 @@ func TestTemplatesOfFamilies(t *testing.T) {
 	of := conversations(t)
 	sources := make(map[string]string)
 	files, err := filepath.Glob("testdata/templates/*.jinja")
-	if err != nil || len(files) < 12 {
+	if err != nil || len(files) < 13 {
 		t.Fatalf("%d templates, error %v", len(files), err)
 	}
 	for _, file := range files {

@@ -68,8 +68,8 @@ func find(template string) string {
 		return ""
 	case has(hermesOpen):
 		return Hermes
-	case has(llamaTag):
-		return Llama3
+	case has(llamaTag), has("<|start_header_id|>") && has(`{"name": "`) && has(`"parameters": `):
+		return Llama3 // the text models of Llama 3.2 write calls without the tag
 	}
 	return ""
 }

@@ -35,6 +35,7 @@ func TestRoundTrip(t *testing.T) {
 		{"qwen2.5.jinja", toolcalls.Hermes, 3, false},
 		{"qwen3.jinja", toolcalls.Hermes, 3, true},
 		{"llama3.1.jinja", toolcalls.Llama3, 1, true},
+		{"llama3.2.jinja", toolcalls.Llama3, 1, true},
 		{"mistral-v0.3.jinja", toolcalls.Mistral, 3, true},
 		{"mistral-nemo.jinja", toolcalls.Mistral, 3, true},
 		{"", toolcalls.Mistral, 3, true},
@@ -169,6 +170,9 @@ func normal(t *testing.T, text string) string {
 	return string(out)
 }
 
+// llama32 is what the text models of Llama 3.2 have of calls: no mark before them.
+const llama32 = `<|start_header_id|>{{ '{"name": "' + call.name + '", ' }}{{ '"parameters": ' }}{{ call.arguments | tojson }}`
+
 // Formats are found in templates, or asked for by name.
 func TestOf(t *testing.T) {
 	for _, c := range []struct{ name, template, want string }{
@@ -177,6 +181,11 @@ func TestOf(t *testing.T) {
 		{"", "<tool_call>\n<function=f>", ""},
 		{"", "<tool_call>f\n<arg_key>", ""},
 		{"", "<|python_tag|>", toolcalls.Llama3},
+		{"", llama32, toolcalls.Llama3},
+		{"", strings.ReplaceAll(llama32, "<|start_header_id|>", "<|im_start|>"), ""},
+		{"", strings.ReplaceAll(llama32, "parameters", "arguments"), ""},
+		{"", `<|start_header_id|>{% if tools %}Write {"name": function, "parameters": values}{% endif %}`, ""},
+		{"", "<tool_call> " + llama32, toolcalls.Hermes},
 		{"", "[TOOL_CALLS]", toolcalls.Mistral},
 		{toolcalls.Hermes, "[TOOL_CALLS]", toolcalls.Hermes},
 		{"other", "[TOOL_CALLS]", ""},
