@@ -191,15 +191,16 @@ func indent(m *machine, v any, p parameters) any {
 		}
 	}
 	m.spend(2 * len(s))
-	m.spendTimes(strings.Count(s, "\n")+1, 2*len(with)+valueCost)
-	lines := strings.Split(s, "\n")
+	lines := m.splitLines(s+"\n", false)
+	m.spendTimes(len(lines), 2*len(with)+valueCost)
+	out := make([]string, len(lines))
 	for i, line := range lines {
-		if i == 0 && !p.truth(1, "first", false) || line == "" && !p.truth(2, "blank", false) && i > 0 {
-			continue
+		out[i], _ = line.(string)
+		if i == 0 && p.truth(1, "first", false) || i > 0 && (out[i] != "" || p.truth(2, "blank", false)) {
+			out[i] = with + out[i]
 		}
-		lines[i] = with + line
 	}
-	return strings.Join(lines, "\n")
+	return strings.Join(out, "\n")
 }
 
 func items(m *machine, v any, _ parameters) any {

@@ -22,18 +22,49 @@ func toInt(m *machine, v any, p parameters) any {
 		return otherwise
 	}
 	s, ok := v.(string)
-	if !ok || base < 2 || base > 36 {
+	if !ok {
 		return otherwise
 	}
 	m.spendTimes(len(s), runeCost)
-	s = strings.ReplaceAll(strings.TrimFunc(s, isSpace), "_", "")
-	if n, err := strconv.ParseInt(s, int(base), 64); err == nil {
+	s = strings.TrimFunc(s, isSpace)
+	if n, err := parseInt(s, int(base)); err == nil {
 		return n
 	}
+	s = withoutUnderscores(s)
 	if f, err := strconv.ParseFloat(s, 64); err == nil && math.Abs(f) < 1<<62 {
 		return int64(f)
 	}
 	return otherwise
+}
+
+// parseInt is int() of a text, which may have the prefix of its base. Base 0 is that of the prefix.
+func parseInt(s string, base int) (int64, error) {
+	sign := "+"
+	if strings.HasPrefix(s, "+") || strings.HasPrefix(s, "-") {
+		sign, s = s[:1], s[1:]
+	}
+	if len(s) > 1 && s[0] == '0' {
+		of := map[byte]int{'b': 2, 'o': 8, 'x': 16}[s[1]|0x20]
+		if of != 0 && (base == of || base == 0) {
+			base, s = of, strings.TrimPrefix(s[2:], "_")
+		}
+	}
+	s = withoutUnderscores(s)
+	if base == 0 {
+		if base = 10; strings.HasPrefix(s, "0") && strings.Trim(s, "0") != "" {
+			return 0, strconv.ErrSyntax // as it may be meant to be octal
+		}
+	}
+	return strconv.ParseInt(sign+s, base, 64)
+}
+
+// withoutUnderscores is a number's text without those between digits. Elsewhere Python has none, and
+// the text stays what no number is.
+func withoutUnderscores(s string) string {
+	if strings.HasPrefix(strings.TrimLeft(s, "+-"), "_") || strings.HasSuffix(s, "_") || strings.Contains(s, "__") {
+		return s
+	}
+	return strings.ReplaceAll(s, "_", "")
 }
 
 func toFloat(m *machine, v any, p parameters) any {
@@ -63,8 +94,8 @@ func round(m *machine, v any, p parameters) any {
 	scale := math.Pow(10, float64(min(max(digits, -300), 300)))
 	switch method {
 	case "common":
-		if !isFloat && digits >= 0 {
-			return whole
+		if !isFloat {
+			return roundInt(whole, digits)
 		}
 		if digits >= 0 && digits <= 300 { // the nearest decimal, as Python rounds
 			out, _ := strconv.ParseFloat(strconv.FormatFloat(f, 'f', int(digits), 64), 64)
@@ -77,6 +108,34 @@ func round(m *machine, v any, p parameters) any {
 		return math.Floor(f*scale) / scale
 	}
 	return fail("method has to be common, ceil or floor")
+}
+
+// roundInt rounds to a multiple of a power of ten, halves to the even one.
+func roundInt(n, digits int64) any {
+	if digits >= 0 {
+		return n
+	}
+	if digits < -19 { // no 64 bits are half of such a power
+		return int64(0)
+	}
+	unit, size, most := uint64(1), uint64(n), uint64(math.MaxInt64)
+	if n < 0 {
+		size, most = -size, most+1
+	}
+	for range -digits {
+		unit *= 10
+	}
+	count, rest := size/unit, size%unit
+	if rest > unit/2 || rest == unit/2 && count%2 == 1 {
+		count++
+	}
+	if size = count * unit; size > most {
+		return failWith(errOverflow)
+	}
+	if n < 0 {
+		size = -size
+	}
+	return int64(size)
 }
 
 func absolute(_ *machine, v any, _ parameters) any {

@@ -160,7 +160,7 @@ func textMethod(s, name string) func(m *machine, p parameters) any {
 	case "split", "rsplit":
 		return func(m *machine, p parameters) any { return m.split(s, name == "rsplit", p) }
 	case "splitlines":
-		return func(m *machine, p parameters) any { return m.splitLines(s, p.truth(0, "keepends", false)) }
+		return func(m *machine, p parameters) any { return list(m.splitLines(s, p.truth(0, "keepends", false))) }
 	case "partition", "rpartition":
 		return func(_ *machine, p parameters) any {
 			separator, err := p.asText(0, "sep", "")

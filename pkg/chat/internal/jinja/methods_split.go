@@ -56,7 +56,7 @@ func endsLine(r rune) bool {
 	return r >= '\n' && r <= '\r' || r >= 0x1c && r <= 0x1e || r == 0x85 || r == 0x2028 || r == 0x2029
 }
 
-func (m *machine) splitLines(s string, keep bool) any {
+func (m *machine) splitLines(s string, keep bool) []any {
 	m.spendTimes(len(s), runeCost)
 	var parts []any
 	for s != "" {
@@ -77,7 +77,7 @@ func (m *machine) splitLines(s string, keep bool) any {
 		parts = append(parts, s[:end])
 		s = s[at+width:]
 	}
-	return list(parts)
+	return parts
 }
 
 // joinStrings is str.join, which takes nothing but strings.
