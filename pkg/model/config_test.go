@@ -92,7 +92,7 @@ func TestRefusedConfig(t *testing.T) {
 		{"two architectures", map[string]any{"architectures": []string{"LlamaForCausalLM", "X"}}, "architectures", "not supported"},
 		{"no architecture", map[string]any{"architectures": absent}, "architectures", "is missing"},
 		{"architecture in a string", map[string]any{"architectures": "LlamaForCausalLM"}, "architectures", "not a list"},
-		{"another type", map[string]any{"model_type": "mistral"}, "model_type", "mistral"},
+		{"another type", map[string]any{"model_type": "mistral"}, "model_type", `"mistral" does not match LlamaForCausalLM, which has "llama"`},
 		{"scaled positions, no name", map[string]any{"rope_scaling": map[string]any{"factor": 2}}, "rope_scaling", "rope_type"},
 		{"scaled positions, a number", map[string]any{"rope_scaling": 2}, "rope_scaling", "not an object"},
 		{"attention bias", map[string]any{"attention_bias": true}, "attention_bias", "not supported"},

@@ -73,7 +73,7 @@ func (f fields) family() (family, error) {
 				continue
 			}
 			if kind := f.textOr("model_type", one.modelType); kind != one.modelType {
-				f.bad("model_type", clip(kind)+" does not match  "+one.architecture+", "+clip(one.modelType),
+				f.bad("model_type", clip(kind)+" does not match "+one.architecture+", which has "+clip(one.modelType),
 					"use the publisher's config.json unchanged")
 			}
 			return one, *f.err
