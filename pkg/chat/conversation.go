@@ -98,6 +98,9 @@ func withArguments(call any) any {
 // maxValueNesting bounds objects in objects.
 const maxValueNesting = 100
 
+// maxIntegerBytes bounds whole numbers, as Python does.
+const maxIntegerBytes = 4300
+
 // keyRank is where keys come that descriptions of functions have; others follow,
 // sorted. Objects that are no json.RawMessage arrive without an order, and templates print them:
 // this is the order that transformers and OpenAI's own examples write them in.
@@ -124,7 +127,10 @@ func valueOf(v any, depth int) (any, error) {
 			return n, nil
 		}
 		if !strings.ContainsAny(string(x), ".eE") {
-			return nil, fmt.Errorf("%s is beyond 64 bits: pass it as text", x)
+			if len(x) > maxIntegerBytes {
+				return nil, fmt.Errorf("%.20s… has more than %d digits: pass it as text", x, maxIntegerBytes)
+			}
+			return jinja.BigInt(x), nil
 		}
 		f, err := x.Float64()
 		if err != nil {

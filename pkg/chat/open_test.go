@@ -1,6 +1,7 @@
 package chat_test
 
 import (
+	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -156,6 +157,44 @@ func TestArgumentsAsText(t *testing.T) {
 		if want := `{"id": "1", "function": {"name": "f", "arguments": ` + want + `}}`; err != nil || got != want {
 			t.Errorf("%s: %s, error %v, want %s", text, got, err, want)
 		}
+	}
+}
+
+// Whole numbers beyond 64 bits, which models write into arguments, are printed as they are; nothing is
+// computed with them.
+func TestNumbersBeyond64Bits(t *testing.T) {
+	const long = "-12345678901234567890123456789012345678901"
+	for source, want := range map[string]string{
+		"{{ a | tojson }}": `{"x": 18446744073709551616, "y": [` + long + `]}`,
+		"{{ a }}":          `{'x': 18446744073709551616, 'y': [` + long + `]}`,
+		"{{ a.x }} {{ a.x ~ 'a' }} {{ a.x | string }}":                                      "18446744073709551616 18446744073709551616a 18446744073709551616",
+		"{{ a.y[0] | int }}":                                                                long,
+		"{{ a.x is number }} {{ a.x is integer }}":                                          "True True",
+		"{{ a.x is float }} {{ a.x is string }}":                                            "False False",
+		"{{ a.x == a.x }} {{ a.x == 1 }} {{ a.x == '18446744073709551616' }} {{ not a.x }}": "True False False False",
+		"{{ a.x + 1 }}":     "",
+		"{{ -a.x }}":        "",
+		"{{ a.x < 1 }}":     "",
+		"{{ a.x is even }}": "",
+		"{{ a.x | abs }}":   "",
+		"{{ a.x | float }}": "",
+		"{{ a.x | round }}": "",
+		"{{ 'a' * a.x }}":   "",
+		"{{ 'abc'[:a.x] }}": "",
+		"{{ range(a.x) }}":  "",
+		"{{ {a.x: 1} }}":    "",
+	} {
+		c := chat.Conversation{Messages: []chat.Message{{Role: "assistant", ToolCalls: []any{map[string]any{
+			"function": map[string]any{"name": "f", "arguments": `{"x": 18446744073709551616, "y": [` + long + `]}`},
+		}}}}}
+		got, err := renderSource(t, "{% set a = messages[0].tool_calls[0].function.arguments %}"+source, c)
+		if (err != nil) != (want == "") || got != want {
+			t.Errorf("%s: %q, error %v, want %q", source, got, err, want)
+		}
+	}
+	c := chat.Conversation{Messages: []chat.Message{{Role: "user"}}, Tools: []any{json.RawMessage(strings.Repeat("9", 4301))}}
+	if _, err := renderSource(t, "a", c); err == nil || !strings.Contains(err.Error(), "99… has more than 4300 digits") {
+		t.Errorf("error %v", err)
 	}
 }
 

@@ -21,6 +21,9 @@ func toInt(m *machine, v any, p parameters) any {
 		}
 		return otherwise
 	}
+	if isBig(v) {
+		return v
+	}
 	s, ok := v.(string)
 	if !ok {
 		return otherwise
@@ -70,6 +73,9 @@ func withoutUnderscores(s string) string {
 func toFloat(m *machine, v any, p parameters) any {
 	if _, f, _, ok := number(v); ok {
 		return f
+	}
+	if isBig(v) {
+		return unsupported("float", v, v)
 	}
 	if s, ok := v.(string); ok {
 		m.spendTimes(len(s), runeCost)

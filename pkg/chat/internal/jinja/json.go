@@ -57,6 +57,8 @@ func (j *encoder) value(v any, depth int) {
 		j.out.WriteString(strconv.FormatBool(x))
 	case int64:
 		j.out.WriteString(strconv.FormatInt(x, 10))
+	case BigInt:
+		j.write(string(x), 1)
 	case float64:
 		j.out.WriteString(strings.NewReplacer("nan", "NaN", "inf", "Infinity").Replace(floatText(x)))
 	case string:

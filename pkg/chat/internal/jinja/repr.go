@@ -13,6 +13,8 @@ func text(v any) string {
 	switch x := v.(type) {
 	case string:
 		return x
+	case BigInt:
+		return string(x)
 	case undefined:
 		return ""
 	}
@@ -37,6 +39,8 @@ func represent(out *strings.Builder, v any, depth int) {
 		}
 	case int64:
 		out.WriteString(strconv.FormatInt(x, 10))
+	case BigInt:
+		out.WriteString(string(x))
 	case float64:
 		out.WriteString(floatText(x))
 	case string:

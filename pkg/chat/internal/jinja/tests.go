@@ -15,9 +15,9 @@ var tests = map[string]test{
 	"boolean":   simple(func(v any) bool { _, ok := v.(bool); return ok }),
 	"true":      simple(func(v any) bool { return v == true }),
 	"false":     simple(func(v any) bool { return v == false }),
-	"integer":   simple(func(v any) bool { _, ok := v.(int64); return ok }),
+	"integer":   simple(func(v any) bool { _, ok := v.(int64); return ok || isBig(v) }),
 	"float":     simple(func(v any) bool { _, ok := v.(float64); return ok }),
-	"number":    simple(func(v any) bool { _, _, _, ok := number(v); return ok }),
+	"number":    simple(func(v any) bool { _, _, _, ok := number(v); return ok || isBig(v) }),
 	"mapping":   simple(func(v any) bool { _, ok := v.(*Dict); return ok }),
 	"iterable": simple(func(v any) bool {
 		switch v.(type) {

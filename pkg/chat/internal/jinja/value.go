@@ -7,8 +7,12 @@ import (
 	"unicode/utf8"
 )
 
-// Values are nil (none), bool, int64, float64, string, *List, *Dict and what
+// Values are nil (none), bool, int64, BigInt, float64, string, *List, *Dict and what
 // templates make: undefined, namespaces, functions, loops.
+
+// BigInt is a whole number beyond 64 bits, in digits. It can be printed and compared with itself;
+// computing with it is an error.
+type BigInt string
 
 // List is a list or a tuple. It is not changed once a template has it.
 type List struct {
@@ -95,6 +99,8 @@ func typeName(v any) string {
 		return "bool"
 	case int64:
 		return "int"
+	case BigInt:
+		return "int beyond 64 bits"
 	case float64:
 		return "float"
 	case string:
@@ -117,6 +123,8 @@ func typeName(v any) string {
 	}
 	return fmt.Sprintf("%T", v)
 }
+
+func isBig(v any) bool { _, ok := v.(BigInt); return ok }
 
 func truth(v any) bool {
 	switch x := v.(type) {

@@ -69,6 +69,8 @@ func (m *machine) weighAt(v any, byteCost, depth int) {
 	switch x := v.(type) {
 	case string:
 		m.spend(byteCost * len(x))
+	case BigInt:
+		m.spend(byteCost * len(x))
 	case *List:
 		for _, e := range x.Items {
 			m.weighAt(e, byteCost, depth+1)
