@@ -90,15 +90,17 @@ type lexemes struct {
 
 	// ended says whether the time to compile is over; nil: there is no end of it.
 	ended func() error
-	ticks uint
+	ticks int
 	// effort is the work that was done: bytes that were looked at, and what was made.
 	effort int
 	limit  int // of effort; 0: none
 }
 
-// tick is called as a compilation proceeds. Its error is why it has to end.
-func (l *lexemes) tick() error {
-	if l.ticks++; l.ticks%1024 != 0 || l.ended == nil {
+// tick is called as a compilation proceeds, with how many steps were done or are about to be. Its
+// error is why it has to end.
+func (l *lexemes) tick(steps int) error {
+	before := l.ticks / 1024
+	if l.ticks += steps; l.ticks/1024 == before || l.ended == nil {
 		return nil
 	}
 	return l.ended()
@@ -304,7 +306,7 @@ func (l *lexemes) both(x, y *lexeme) (*lexeme, error) {
 		}
 		s := order[i]
 		for b := range 256 {
-			if err := l.tick(); err != nil {
+			if err := l.tick(1); err != nil {
 				return nil, err
 			}
 			if out.like != nil && out.like[b] != byte(b) {

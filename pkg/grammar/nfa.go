@@ -58,7 +58,7 @@ func (n *nfa) add(node nfaNode) (int32, error) {
 	if n.of.nodes++; len(n.nodes) >= maxNFANodes || n.of.nodes > maxNFATotal {
 		return 0, errTooLarge
 	}
-	if err := n.of.tick(); err != nil {
+	if err := n.of.tick(1); err != nil {
 		return 0, err
 	}
 	n.nodes = append(n.nodes, node)

@@ -153,7 +153,7 @@ func (p *program) reaching(pass func(*lexeme) bool) ([]bool, error) {
 			if reaches[i] {
 				continue
 			}
-			if err := p.tick(); err != nil {
+			if err := p.tick(1); err != nil {
 				return nil, err
 			}
 			n := &p.nodes[i]
@@ -200,7 +200,7 @@ func (p *program) checkRecursion() error {
 			if seen[at] {
 				continue
 			}
-			if err := p.tick(); err != nil {
+			if err := p.tick(1); err != nil {
 				return err
 			}
 			seen[at] = true

@@ -66,7 +66,7 @@ func (s *schemas) working(n int) error {
 	if s.work += n; s.work > maxWork {
 		return errors.New("the schema takes too long to read: leave alternatives out")
 	}
-	return s.tick()
+	return s.tick(n)
 }
 
 // meet is the shapes of what has a shape of a and one of b.
@@ -81,13 +81,13 @@ func (s *schemas) meet(a, b []shape) ([]shape, error) {
 			if err != nil {
 				return nil, err
 			}
-			if both.kinds != 0 {
-				out = append(out, both)
+			if both.kinds == 0 {
+				continue
+			}
+			if out = append(out, both); len(out) > maxShapes {
+				return nil, fmt.Errorf("has more than %d alternatives together", maxShapes)
 			}
 		}
-	}
-	if len(out) > maxShapes {
-		return nil, fmt.Errorf("has more than %d alternatives together", maxShapes)
 	}
 	return out, nil
 }
@@ -221,6 +221,9 @@ func (s *schemas) own(at subschema) (shape, error) {
 	if out.constant != nil {
 		list := []*value{out.constant}
 		if out.listed {
+			if err := s.working(len(out.literals) * out.constant.size()); err != nil {
+				return out, err
+			}
 			list = slices.DeleteFunc(slices.Clone(out.literals), func(v *value) bool { return !equal(v, out.constant) })
 		}
 		out.literals, out.listed, out.constant = list, true, nil

@@ -57,8 +57,7 @@ func (s *schemas) both(a, b *shape) (shape, error) {
 	if out.kinds == 0 {
 		return out, nil
 	}
-	n, m := len(a.object.properties), len(b.object.properties)
-	if err := s.working(n + m + n*m/8 + (len(a.object.required)+len(b.object.required))/8); err != nil {
+	if err := s.working(copying(a, b)); err != nil {
 		return out, err
 	}
 	out.object = a.object.and(&b.object)
@@ -67,11 +66,11 @@ func (s *schemas) both(a, b *shape) (shape, error) {
 	out.number = numberShape{a.number.integer || b.number.integer, higher(a.number.low, b.number.low), lower(a.number.high, b.number.high)}
 	switch {
 	case a.listed && b.listed:
-		if err := s.working(len(a.literals) * len(b.literals)); err != nil {
-			return out, err
-		}
 		out.listed = true
 		for _, v := range a.literals {
+			if err := s.working(len(b.literals) * v.size()); err != nil {
+				return out, err
+			}
 			if slices.ContainsFunc(b.literals, func(w *value) bool { return equal(v, w) }) {
 				out.literals = append(out.literals, v)
 			}
@@ -83,6 +82,28 @@ func (s *schemas) both(a, b *shape) (shape, error) {
 	}
 	err := s.filter(&out)
 	return out, err
+}
+
+// copying is the work to make the shape of what has two shapes. A schema or a name is a small part of
+// an item or a property.
+func copying(a, b *shape) int {
+	n, m := len(a.object.properties), len(b.object.properties)
+	first, second := len(a.array.first), len(b.array.first)
+	small := schemasIn(a) + schemasIn(b) + len(a.object.required) + len(b.object.required) + len(a.text.patterns) + len(b.text.patterns) +
+		n*m + n*len(b.object.others) + m*len(a.object.others) + first*len(b.array.items) + second*len(a.array.items)
+	return n + m + first + second + small/8
+}
+
+// schemasIn is how many schemas a shape has for properties and items.
+func schemasIn(a *shape) int {
+	n := len(a.object.others) + len(a.array.items)
+	for _, p := range a.object.properties {
+		n += len(p.is)
+	}
+	for _, c := range a.array.first {
+		n += len(c)
+	}
+	return n
 }
 
 func least(a, b *int) *int {
@@ -180,6 +201,13 @@ func (s *schemas) valid(c conjunction, v *value) (bool, error) {
 }
 
 func (s *schemas) fits(of *shape, v *value) (bool, error) {
+	work := 1 + len(v.text)/textStep
+	if of.listed {
+		work += len(of.literals) * v.size()
+	}
+	if err := s.working(work); err != nil {
+		return false, err
+	}
 	if of.kinds&v.kind == 0 || of.listed && !slices.ContainsFunc(of.literals, func(w *value) bool { return equal(v, w) }) {
 		return false, nil
 	}

@@ -171,7 +171,7 @@ func (p *program) checkTags(form *inferencev1.StructuralTags) (field string, err
 	}
 	for i, trigger := range form.GetTriggers() {
 		for j, other := range form.GetTriggers() {
-			if err := p.tick(); err != nil {
+			if err := p.tick(1); err != nil {
 				return "triggers", err
 			}
 			if i != j && strings.Contains(trigger, other) {

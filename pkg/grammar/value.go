@@ -144,6 +144,21 @@ func rational(text string) *big.Rat {
 	return r
 }
 
+// textStep is how many bytes of a text count as much as a value.
+const textStep = 64
+
+// size is how much there is to compare of a value.
+func (v *value) size() int {
+	n := 1 + len(v.text)/textStep
+	for _, item := range v.items {
+		n += item.size()
+	}
+	for _, m := range v.members {
+		n += m.value.size()
+	}
+	return n
+}
+
 // equal says whether two values are the same in JSON Schema's sense.
 func equal(a, b *value) bool {
 	if a.kind != b.kind {

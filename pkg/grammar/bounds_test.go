@@ -1,0 +1,89 @@
+package grammar_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/tandem-serving/tandem/pkg/grammar"
+	"github.com/tandem-serving/tandem/pkg/longtest"
+	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+)
+
+// many is an array of JSON that has an item so often.
+func many(item string, times int) string {
+	return "[" + strings.TrimSuffix(strings.Repeat(item+",", times), ",") + "]"
+}
+
+// squared are two keywords with 256 alternatives each, so 65536 together.
+var squared = `"anyOf":` + many("{}", 256) + `,"allOf":[{"anyOf":` + many("{}", 256) + `}]`
+
+// large are small schemas that stand for a lot.
+var large = map[string]string{
+	"items":             `{"prefixItems":` + many("{}", 1024) + `,` + squared + `}`,
+	"values":            `{"enum":` + many("null", 50000) + `,` + squared + `}`,
+	"numbers":           `{"enum":` + many("1", 125000) + `,` + squared + `}`,
+	"fewer numbers":     `{"enum":` + many("1", 60000) + `,` + squared + `}`,
+	"a long value":      `{"enum":[` + many("1", 100000) + `],` + squared + `}`,
+	"a long constant":   `{"enum":[` + many("1", 60000) + `],"const":` + many("1", 60000) + `,` + squared + `}`,
+	"a long text":       `{"enum":["` + strings.Repeat("a", 200000) + `"],` + squared + `}`,
+	"values and values": `{"$ref":"#/$defs/a","allOf":[{"$ref":"#/$defs/a"}],"$defs":{"a":{"enum":[` + values(400, 300) + `]}}}`,
+	"schemas of items":  `{"allOf":` + many(`{"items":{}}`, 10000) + `,"prefixItems":` + many("{}", 1024) + `,"anyOf":` + many("{}", 64) + `}`,
+	"schemas of others": `{"allOf":` + many(`{"additionalProperties":{}}`, 5000) + `,"anyOf":` + many("{}", 256) + `}`,
+	"patterns":          `{"allOf":` + many(`{"pattern":"a"}`, 10000) + `,"anyOf":` + many("{}", 256) + `}`,
+}
+
+// values are texts of arrays that differ in their last item.
+func values(n, size int) string {
+	var out []string
+	for i := range n {
+		out = append(out, fmt.Sprintf("[%s%d]", strings.Repeat("1,", size), i))
+	}
+	return strings.Join(out, ",")
+}
+
+// allocated is how many bytes compiling takes, all together.
+func allocated(ctx context.Context, source *inferencev1.StructuredOutput) (int, error) {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, err := grammar.Compile(ctx, source, nil)
+	runtime.ReadMemStats(&after)
+	return int(after.TotalAlloc - before.TotalAlloc), err
+}
+
+// Small schemas that stand for a lot are refused before they take much memory.
+func TestLargeSchemas(t *testing.T) {
+	longtest.OneGoroutine(t)
+	for name, text := range large {
+		if len(text) > grammar.MaxSourceBytes {
+			t.Errorf("%s: has %d bytes", name, len(text))
+		}
+		took, err := allocated(t.Context(), schema(text))
+		var wrong *grammar.Error
+		if !errors.As(err, &wrong) || !strings.Contains(wrong.Problem, "takes too long") && !strings.Contains(wrong.Problem, "more than 256 alternatives") {
+			t.Errorf("%s: %.200v", name, err)
+		}
+		if took > 160<<20 { // nearly all of it is garbage
+			t.Errorf("%s: %d MiB are allocated", name, took>>20)
+		}
+	}
+}
+
+// A compilation whose request is gone ends before it looks at each of many values.
+func TestLargeSchemaEnds(t *testing.T) {
+	longtest.OneGoroutine(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for name, text := range large {
+		took, err := allocated(ctx, schema(text))
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: %.200v", name, err)
+		}
+		if took > 48<<20 { // most of it is to parse the text
+			t.Errorf("%s: %d MiB are allocated", name, took>>20)
+		}
+	}
+}
