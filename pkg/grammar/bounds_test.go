@@ -72,6 +72,19 @@ func TestLargeSchemas(t *testing.T) {
 	}
 }
 
+// What a schema takes does not grow with the names that it stands below.
+func TestLongName(t *testing.T) {
+	longtest.OneGoroutine(t)
+	text := `{"properties":{"` + strings.Repeat("a", 20000) + `":{"allOf":` + many(`{"prefixItems":`+many("{}", 1024)+`}`, 30) + `}}}`
+	took, err := allocated(t.Context(), schema(text))
+	if err != nil {
+		t.Errorf("%.200v", err)
+	}
+	if took > 160<<20 {
+		t.Errorf("%d MiB are allocated", took>>20)
+	}
+}
+
 // A compilation whose request is gone ends before it looks at each of many values.
 func TestLargeSchemaEnds(t *testing.T) {
 	longtest.OneGoroutine(t)

@@ -15,7 +15,7 @@ type schemas struct {
 	rules map[string]int32   // by conjunction.key
 	texts map[string]*lexeme // of strings with patterns, by the lengths and the schemas of those
 	depth int                // of values that are not rules, in one another
-	inUse map[string]bool    // references that are being followed
+	inUse map[*value]bool    // references that are being followed
 	work  int                // schemas that were read, and pairs that were compared
 }
 
@@ -31,8 +31,8 @@ func (p *program) schemaBefore(text string, next int32) (int32, error) {
 	if err != nil {
 		return 0, err
 	}
-	s := &schemas{program: p, root: root, rules: make(map[string]int32), texts: make(map[string]*lexeme), inUse: make(map[string]bool)}
-	return s.value(conjunction{{root, ""}}, next)
+	s := &schemas{program: p, root: root, rules: make(map[string]int32), texts: make(map[string]*lexeme), inUse: make(map[*value]bool)}
+	return s.value(conjunction{{root, nil}}, next)
 }
 
 // annotations say nothing about which values are valid.
@@ -198,7 +198,7 @@ func (s *schemas) own(at subschema) (shape, error) {
 		case "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf":
 			err = out.numberKeyword(m.name, here)
 		case "$id":
-			if at.path != "" {
+			if at.at != nil {
 				err = here.errorf("is supported at the top only")
 			}
 		case "uniqueItems":

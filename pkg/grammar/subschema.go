@@ -11,17 +11,34 @@ import (
 // subschema is a schema and where it stands.
 type subschema struct {
 	schema *value
-	path   string // a JSON pointer (RFC 6901)
+	at     *pointer // nil: at the top
+}
+
+// pointer is where a schema stands: a JSON pointer (RFC 6901). Its text is made for errors alone:
+// many schemas may stand below a long name.
+type pointer struct {
+	in   *pointer
+	name string
+}
+
+// String is empty at the top.
+func (p *pointer) String() string {
+	var names []string
+	for ; p != nil; p = p.in {
+		names = append(names, "/"+strings.ReplaceAll(strings.ReplaceAll(p.name, "~", "~0"), "/", "~1"))
+	}
+	slices.Reverse(names)
+	return strings.Join(names, "")
 }
 
 // member is what stands in a schema under a name.
 func (s subschema) member(name string, is *value) subschema {
-	return subschema{is, s.path + "/" + strings.ReplaceAll(strings.ReplaceAll(name, "~", "~0"), "/", "~1")}
+	return subschema{is, &pointer{s.at, name}}
 }
 
 // item is what stands in an array of schemas.
 func (s subschema) item(i int, is *value) subschema {
-	return subschema{is, s.path + "/" + strconv.Itoa(i)}
+	return s.member(strconv.Itoa(i), is)
 }
 
 // conjunction is schemas that all hold for one value. None: every value.
@@ -29,17 +46,17 @@ type conjunction []subschema
 
 // key names a conjunction: equal ones have equal keys.
 func (c conjunction) key() string {
-	paths := make([]string, len(c))
+	schemas := make([]string, len(c))
 	for i, s := range c {
-		paths[i] = strconv.Quote(s.path) // it may have any character
+		schemas[i] = fmt.Sprintf("%p", s.schema)
 	}
-	slices.Sort(paths)
-	return strings.Join(slices.Compact(paths), "\n")
+	slices.Sort(schemas)
+	return strings.Join(slices.Compact(schemas), " ")
 }
 
 // errorf is a problem and where it is.
 func (s subschema) errorf(format string, args ...any) error {
-	at := s.path
+	at := s.at.String()
 	if at == "" {
 		at = "the schema"
 	}
@@ -52,11 +69,11 @@ func (s *schemas) reference(at subschema) ([]shape, error) {
 	if err != nil {
 		return nil, err
 	}
-	if s.inUse[target.path] {
+	if s.inUse[target.schema] {
 		return nil, at.errorf("refers to itself before anything else")
 	}
-	s.inUse[target.path] = true
-	defer delete(s.inUse, target.path)
+	s.inUse[target.schema] = true
+	defer delete(s.inUse, target.schema)
 	return s.expandOne(target)
 }
 
@@ -82,7 +99,6 @@ func (s *schemas) resolve(at subschema) (subschema, error) {
 		case kindArray:
 			if i, err := strconv.Atoi(part); err == nil && i >= 0 && i < len(in.items) {
 				next = in.items[i]
-				part = strconv.Itoa(i) // one path for one schema
 			}
 		}
 		if next == nil {
