@@ -93,20 +93,10 @@ func (s *schemas) meet(a, b []shape) ([]shape, error) {
 }
 
 func (s *schemas) expandOne(at subschema) ([]shape, error) {
-	if err := s.working(1 + len(at.schema.members) + len(at.schema.items)); err != nil {
-		return nil, err
-	}
-	switch at.schema.kind {
-	case kindBoolean:
-		if at.schema.text == "true" {
-			return []shape{{kinds: allKinds}}, nil
-		}
-		return nil, nil
-	case kindObject:
-	default:
-		return nil, at.errorf("a schema has to be an object, true or false")
-	}
 	own, err := s.own(at)
+	if err == nil {
+		err = s.filter(&own)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -116,16 +106,16 @@ func (s *schemas) expandOne(at subschema) ([]shape, error) {
 		here := at.member(m.name, m.value)
 		switch m.name {
 		case "$ref":
-			further, err = s.reference(here)
+			var target subschema
+			if target, err = s.follow(here); err == nil {
+				further, err = s.expandOne(target)
+				delete(s.inUse, target.schema)
+			}
 		case "allOf":
-			if len(m.value.items) == 0 {
-				return nil, here.errorf("has to be an array of schemas")
-			}
 			var all conjunction
-			for i, item := range m.value.items {
-				all = append(all, here.item(i, item))
+			if all, err = here.list(); err == nil {
+				further, err = s.expand(all)
 			}
-			further, err = s.expand(all)
 		case "anyOf", "oneOf":
 			further, err = s.alternatives(here, m.name == "oneOf")
 		default:
@@ -142,13 +132,14 @@ func (s *schemas) expandOne(at subschema) ([]shape, error) {
 }
 
 func (s *schemas) alternatives(at subschema, one bool) ([]shape, error) {
-	if len(at.schema.items) == 0 {
-		return nil, at.errorf("has to be an array of schemas")
+	list, err := at.list()
+	if err != nil {
+		return nil, err
 	}
 	var all [][]shape
 	total := 0
-	for i, item := range at.schema.items {
-		further, err := s.expandOne(at.item(i, item))
+	for _, item := range list {
+		further, err := s.expandOne(item)
 		if err != nil {
 			return nil, err
 		}
@@ -169,9 +160,23 @@ func (s *schemas) alternatives(at subschema, one bool) ([]shape, error) {
 	return slices.Concat(all...), nil
 }
 
-// own is the shape that a schema's own keywords describe.
+// own is the shape that a schema's own keywords describe. Of the values that it lists, some may not
+// have the rest of it.
 func (s *schemas) own(at subschema) (shape, error) {
 	out := shape{kinds: allKinds}
+	if err := s.working(1 + len(at.schema.members) + len(at.schema.items)); err != nil {
+		return out, err
+	}
+	switch at.schema.kind {
+	case kindBoolean:
+		if at.schema.text == "false" {
+			out.kinds = 0
+		}
+		return out, nil
+	case kindObject:
+	default:
+		return out, at.errorf("a schema has to be an object, true or false")
+	}
 	for _, m := range at.schema.members {
 		here := at.member(m.name, m.value)
 		err := s.working(len(m.value.members) + len(m.value.items))
@@ -228,8 +233,7 @@ func (s *schemas) own(at subschema) (shape, error) {
 		}
 		out.literals, out.listed, out.constant = list, true, nil
 	}
-	err := s.filter(&out)
-	return out, err
+	return out, nil
 }
 
 // types reads "type".

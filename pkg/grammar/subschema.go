@@ -41,6 +41,18 @@ func (s subschema) item(i int, is *value) subschema {
 	return s.member(strconv.Itoa(i), is)
 }
 
+// list is an array of schemas.
+func (s subschema) list() ([]subschema, error) {
+	if len(s.schema.items) == 0 {
+		return nil, s.errorf("has to be an array of schemas")
+	}
+	out := make([]subschema, len(s.schema.items))
+	for i, item := range s.schema.items {
+		out[i] = s.item(i, item)
+	}
+	return out, nil
+}
+
 // conjunction is schemas that all hold for one value. None: every value.
 type conjunction []subschema
 
@@ -63,18 +75,17 @@ func (s subschema) errorf(format string, args ...any) error {
 	return fmt.Errorf("%s: %s", at, fmt.Sprintf(format, args...))
 }
 
-// reference follows $ref.
-func (s *schemas) reference(at subschema) ([]shape, error) {
+// follow is what a $ref refers to, which is in use until it is deleted there.
+func (s *schemas) follow(at subschema) (subschema, error) {
 	target, err := s.resolve(at)
 	if err != nil {
-		return nil, err
+		return target, err
 	}
 	if s.inUse[target.schema] {
-		return nil, at.errorf("refers to itself before anything else")
+		return target, at.errorf("refers to itself before anything else")
 	}
 	s.inUse[target.schema] = true
-	defer delete(s.inUse, target.schema)
-	return s.expandOne(target)
+	return target, nil
 }
 
 func (s *schemas) resolve(at subschema) (subschema, error) {
