@@ -1,6 +1,7 @@
 package grammar_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -37,8 +38,8 @@ func TestReferencesAndOddNames(t *testing.T) {
 // The values of an enum are held against all of their schema, also where it refers to itself.
 func TestValuesOfRecursiveSchemas(t *testing.T) {
 	for _, c := range []struct {
-		schema     string
-		is, isNots []string
+		schema    string
+		is, isNot []string
 	}{
 		{
 			`{"$ref":"#/$defs/n","$defs":{"n":{"enum":[{"next":null}],"properties":{"next":{"anyOf":[{"$ref":"#/$defs/n"},{"type":"null"}]}}}}}`,
@@ -61,21 +62,56 @@ func TestValuesOfRecursiveSchemas(t *testing.T) {
 			[]string{`{"a":[1,2]}`}, []string{`{"a":[1,"x"]}`, `{"a":[]}`},
 		},
 	} {
-		form, err := grammar.Compile(t.Context(), schema(c.schema), nil)
-		if err != nil {
-			t.Errorf("%s: %v", c.schema, err)
-			continue
+		checkTexts(t, c.schema, c.is, c.isNot)
+	}
+}
+
+// checkTexts says whether a schema's form accepts what it should.
+func checkTexts(t *testing.T, source string, is, isNot []string) {
+	t.Helper()
+	form, err := grammar.Compile(t.Context(), schema(source), nil)
+	if err != nil {
+		t.Errorf("%s: %v", source, err)
+		return
+	}
+	for _, text := range is {
+		if !form.Accepts([]byte(text)) {
+			t.Errorf("%s: does not accept %s", source, text)
 		}
-		for _, text := range c.is {
-			if !form.Accepts([]byte(text)) {
-				t.Errorf("%s: does not accept %s", c.schema, text)
-			}
+	}
+	for _, text := range isNot {
+		if form.Accepts([]byte(text)) {
+			t.Errorf("%s: accepts %s", source, text)
 		}
-		for _, text := range c.isNots {
-			if form.Accepts([]byte(text)) {
-				t.Errorf("%s: accepts %s", c.schema, text)
-			}
-		}
+	}
+}
+
+// oneOf is understood where what a schema refers to tells its alternatives apart, itself too.
+func TestOneOfRecursiveSchemas(t *testing.T) {
+	var kinds, referring, defs []string
+	for i := range 20 {
+		defs = append(defs, fmt.Sprintf(`"k%d":{"const":"k%d"}`, i, i))
+		referring = append(referring, fmt.Sprintf(`{"type":"object","properties":{"left":{"$ref":"#/$defs/n"},"right":{"$ref":"#/$defs/n"},"type":{"$ref":"#/$defs/k%d"}},"required":["left","right","type"]}`, i))
+		kinds = append(kinds, fmt.Sprintf(`{"type":"object","properties":{"type":{"const":"k%d"},"left":{"$ref":"#"},"right":{"$ref":"#"}},"required":["left","right","type"]}`, i))
+	}
+	for _, c := range []struct {
+		schema    string
+		is, isNot []string
+	}{
+		{
+			`{"$ref":"#/$defs/n","$defs":{"n":{"oneOf":[{"type":"object","properties":{"next":{"$ref":"#/$defs/n"}},"required":["next"]},{"type":"object","properties":{"next":{"type":"null"}},"required":["next"]}]}}}`,
+			[]string{`{"next":null}`, `{"next":{"next":null}}`}, []string{`{}`, `{"next":1}`},
+		},
+		{
+			`{"$ref":"#/$defs/n","$defs":{` + strings.Join(defs, ",") + `,"n":{"oneOf":[{"type":"null"},` + strings.Join(referring, ",") + `]}}}`,
+			[]string{`{"left":null,"right":null,"type":"k3"}`}, []string{`{"left":null,"right":1,"type":"k3"}`},
+		},
+		{
+			`{"oneOf":[{"type":"null"},` + strings.Join(kinds, ",") + `]}`,
+			[]string{`{"type":"k3","left":null,"right":{"type":"k19","left":null,"right":null}}`}, []string{`{"type":"k3","left":null,"right":1}`},
+		},
+	} {
+		checkTexts(t, c.schema, c.is, c.isNot)
 	}
 }
 

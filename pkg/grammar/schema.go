@@ -15,8 +15,11 @@ type schemas struct {
 	rules map[string]int32   // by conjunction.key
 	texts map[string]*lexeme // of strings with patterns, by the lengths and the schemas of those
 	depth int                // of values that are not rules, in one another
-	inUse map[*value]bool    // references that are being followed
-	work  int                // schemas that were read, and pairs that were compared
+	inUse map[*value]bool    // schemas that are being read
+	// disjoined are what oneOf has where it is known that no value can match two of it.
+	disjoined map[*value]bool
+	loosely   bool // oneOf is read as anyOf
+	work      int  // schemas that were read, and pairs that were compared
 }
 
 // schema makes the structure of what a schema describes.
@@ -31,7 +34,7 @@ func (p *program) schemaBefore(text string, next int32) (int32, error) {
 	if err != nil {
 		return 0, err
 	}
-	s := &schemas{program: p, root: root, rules: make(map[string]int32), texts: make(map[string]*lexeme), inUse: make(map[*value]bool)}
+	s := &schemas{program: p, root: root, rules: make(map[string]int32), texts: make(map[string]*lexeme), inUse: make(map[*value]bool), disjoined: make(map[*value]bool)}
 	return s.value(conjunction{{root, nil}}, next)
 }
 
@@ -93,6 +96,10 @@ func (s *schemas) meet(a, b []shape) ([]shape, error) {
 }
 
 func (s *schemas) expandOne(at subschema) ([]shape, error) {
+	if err := s.use(at); err != nil {
+		return nil, err
+	}
+	defer delete(s.inUse, at.schema)
 	own, err := s.own(at)
 	if err == nil {
 		err = s.filter(&own)
@@ -107,9 +114,8 @@ func (s *schemas) expandOne(at subschema) ([]shape, error) {
 		switch m.name {
 		case "$ref":
 			var target subschema
-			if target, err = s.follow(here); err == nil {
+			if target, err = s.resolve(here); err == nil {
 				further, err = s.expandOne(target)
-				delete(s.inUse, target.schema)
 			}
 		case "allOf":
 			var all conjunction
@@ -148,7 +154,7 @@ func (s *schemas) alternatives(at subschema, one bool) ([]shape, error) {
 		}
 		all = append(all, further)
 	}
-	if one {
+	if one && !s.loosely && !s.disjoined[at.schema] {
 		for i := range all {
 			for j := range i {
 				if !s.disjoint(all[i], all[j], 0) {
@@ -156,6 +162,7 @@ func (s *schemas) alternatives(at subschema, one bool) ([]shape, error) {
 				}
 			}
 		}
+		s.disjoined[at.schema] = true
 	}
 	return slices.Concat(all...), nil
 }

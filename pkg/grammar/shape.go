@@ -213,16 +213,26 @@ func (s *schemas) apart(a, b *shape, depth int) bool {
 
 // impossible says whether it is certain that an object cannot have all that is required.
 func (s *schemas) impossible(o *objectShape, depth int) bool {
-	for _, name := range o.required {
-		if s.unsatisfiable(o.of(name), depth+1) {
-			return true
+	// Most are told apart without another look at what is in use, which takes long.
+	for _, again := range []bool{false, true} {
+		for _, name := range o.required {
+			if s.unsatisfiable(o.of(name), depth+1, again) {
+				return true
+			}
 		}
 	}
 	return false
 }
 
-// unsatisfiable says whether it is certain that no value obeys all of a conjunction.
-func (s *schemas) unsatisfiable(c conjunction, depth int) bool {
+// unsatisfiable says whether it is certain that no value obeys all of a conjunction. With again that may
+// refer to schemas that are in use: it is for a value within another one. It is enough then to know
+// what anyOf would allow in place of oneOf.
+func (s *schemas) unsatisfiable(c conjunction, depth int, again bool) bool {
+	if again {
+		inUse, loosely := s.inUse, s.loosely
+		s.inUse, s.loosely = make(map[*value]bool), true
+		defer func() { s.inUse, s.loosely = inUse, loosely }()
+	}
 	shapes := []shape{{kinds: allKinds}}
 	for _, one := range c {
 		further, err := s.expandOne(one)

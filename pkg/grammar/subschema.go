@@ -75,19 +75,16 @@ func (s subschema) errorf(format string, args ...any) error {
 	return fmt.Errorf("%s: %s", at, fmt.Sprintf(format, args...))
 }
 
-// follow is what a $ref refers to, which is in use until it is deleted there.
-func (s *schemas) follow(at subschema) (subschema, error) {
-	target, err := s.resolve(at)
-	if err != nil {
-		return target, err
+// use begins to read a schema, which is in use until it is deleted there.
+func (s *schemas) use(at subschema) error {
+	if s.inUse[at.schema] {
+		return at.errorf("refers to itself before anything else")
 	}
-	if s.inUse[target.schema] {
-		return target, at.errorf("refers to itself before anything else")
-	}
-	s.inUse[target.schema] = true
-	return target, nil
+	s.inUse[at.schema] = true
+	return nil
 }
 
+// resolve is what a $ref refers to.
 func (s *schemas) resolve(at subschema) (subschema, error) {
 	if at.schema.kind != kindString {
 		return subschema{}, at.errorf("has to be a string")

@@ -52,6 +52,10 @@ func (s *schemas) obeyed(of []subschema, v *value) (int, error) {
 // obeys says whether a value obeys a schema. It reads all of it that is about the value itself, so
 // that what is not supported is refused whatever the value is.
 func (s *schemas) obeys(at subschema, v *value) (bool, error) {
+	if err := s.use(at); err != nil {
+		return false, err
+	}
+	defer delete(s.inUse, at.schema)
 	own, err := s.own(at)
 	if err != nil {
 		return false, err
@@ -67,10 +71,9 @@ func (s *schemas) obeys(at subschema, v *value) (bool, error) {
 		switch m.name {
 		case "$ref":
 			var target subschema
-			if target, err = s.follow(here); err == nil {
+			if target, err = s.resolve(here); err == nil {
 				list = []subschema{target}
 				n, err = s.obeyed(list, v)
-				delete(s.inUse, target.schema)
 			}
 		case "allOf", "anyOf", "oneOf":
 			if list, err = here.list(); err == nil {
