@@ -33,6 +33,7 @@ var large = map[string]string{
 	"values and values": `{"$ref":"#/$defs/a","allOf":[{"$ref":"#/$defs/a"}],"$defs":{"a":{"enum":[` + values(400, 300) + `]}}}`,
 	"schemas of items":  `{"allOf":` + many(`{"items":{}}`, 10000) + `,"prefixItems":` + many("{}", 1024) + `,"anyOf":` + many("{}", 64) + `}`,
 	"schemas of others": `{"allOf":` + many(`{"additionalProperties":{}}`, 5000) + `,"anyOf":` + many("{}", 256) + `}`,
+	"a long pattern":    `{"allOf":` + many(`{"$ref":"#/$defs/p"}`, 10000) + `,"$defs":{"p":{"pattern":"` + strings.Repeat("\\\\S", 5000) + `"}}}`,
 	"patterns":          `{"allOf":` + many(`{"pattern":"a"}`, 10000) + `,"anyOf":` + many("{}", 256) + `}`,
 }
 

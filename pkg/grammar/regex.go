@@ -15,12 +15,20 @@ const maxExpressionBytes = 16 << 10
 
 // parseExpression reads a regular expression in the syntax of RE2, in which \uXXXX of ECMAScript
 // stands too. Back-references and look-around are in neither.
-func parseExpression(text string) (*syntax.Regexp, error) {
+func parseExpression(text string) (*syntax.Regexp, error) { return parse(text, false) }
+
+// parsePattern reads a pattern of a JSON Schema: an expression in which \s and \S are those of ECMAScript.
+func parsePattern(text string) (*syntax.Regexp, error) { return parse(text, true) }
+
+func parse(text string, pattern bool) (*syntax.Regexp, error) {
 	if len(text) > maxExpressionBytes {
 		return nil, fmt.Errorf("has %d bytes, more than %d", len(text), maxExpressionBytes)
 	}
 	if !utf8.ValidString(text) {
 		return nil, errors.New("is not valid UTF-8")
+	}
+	if pattern {
+		text = ecmaSpaces(text)
 	}
 	text, err := ecmaEscapes(text)
 	if err != nil {
@@ -35,6 +43,60 @@ func parseExpression(text string) (*syntax.Regexp, error) {
 		return nil, err
 	}
 	return re, nil
+}
+
+// ecmaSpace are the characters of WhiteSpace and LineTerminator in ECMA-262, ecmaNotSpace all others,
+// for between brackets. They begin and end with a class, so that with a hyphen beside them they are
+// no range.
+const (
+	ecmaSpace    = `\s\x{b}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}\x{feff}\s`
+	ecmaNotSpace = `\d\x{0}-\x{8}\x{e}-\x{1f}\x{21}-\x{9f}\x{a1}-\x{167f}\x{1681}-\x{1fff}\x{200b}-\x{2027}` +
+		`\x{202a}-\x{202e}\x{2030}-\x{205e}\x{2060}-\x{2fff}\x{3001}-\x{fefe}\x{ff00}-\x{10ffff}\d`
+)
+
+// ecmaSpaces writes \s and \S as the characters that they are in ECMA-262.
+func ecmaSpaces(text string) string {
+	var out strings.Builder
+	class := false
+	for i := 0; i < len(text); {
+		n := 1
+		switch rest := text[i:]; {
+		case !class && strings.HasPrefix(rest, `\Q`): // up to \E nothing is special
+			n = len(rest)
+			if end := strings.Index(rest, `\E`); end >= 0 {
+				n = end + len(`\E`)
+			}
+		case strings.HasPrefix(rest, `\s`), strings.HasPrefix(rest, `\S`):
+			is := ecmaSpace
+			if rest[1] == 'S' {
+				is = ecmaNotSpace
+			}
+			if !class {
+				is = "[" + is + "]"
+			}
+			out.WriteString(is)
+			i += len(`\s`)
+			continue
+		case rest[0] == '\\':
+			n = min(2, len(rest))
+		case !class && rest[0] == '[':
+			class = true
+			for _, first := range []string{"^", "]"} { // a bracket that comes first is one of the class
+				if strings.HasPrefix(rest[n:], first) {
+					n++
+				}
+			}
+		case class && strings.HasPrefix(rest, "[:"):
+			if end := strings.Index(rest, ":]"); end >= 0 {
+				n = end + len(":]")
+			}
+		case rest[0] == ']':
+			class = false
+		}
+		out.WriteString(text[i : i+n])
+		i += n
+	}
+	return out.String()
 }
 
 // ecmaEscapes writes \uXXXX as \x{XXXX}, pairs of surrogates as one character.

@@ -5,17 +5,19 @@ import (
 	"fmt"
 	"math"
 	"math/big"
+	"regexp/syntax"
 	"slices"
 )
 
 // schemas reads a JSON Schema.
 type schemas struct {
 	*program
-	root  *value
-	rules map[string]int32   // by conjunction.key
-	texts map[string]*lexeme // of strings with patterns, by the lengths and the schemas of those
-	depth int                // of values that are not rules, in one another
-	inUse map[*value]bool    // schemas that are being read
+	root     *value
+	patterns map[*value]*syntax.Regexp // those that were read
+	rules    map[string]int32          // by conjunction.key
+	texts    map[string]*lexeme        // of strings with patterns, by the lengths and the schemas of those
+	depth    int                       // of values that are not rules, in one another
+	inUse    map[*value]bool           // schemas that are being read
 	// disjoined are what oneOf has where it is known that no value can match two of it.
 	disjoined map[*value]bool
 	loosely   bool // oneOf is read as anyOf
@@ -34,7 +36,10 @@ func (p *program) schemaBefore(text string, next int32) (int32, error) {
 	if err != nil {
 		return 0, err
 	}
-	s := &schemas{program: p, root: root, rules: make(map[string]int32), texts: make(map[string]*lexeme), inUse: make(map[*value]bool), disjoined: make(map[*value]bool)}
+	s := &schemas{
+		program: p, root: root, patterns: make(map[*value]*syntax.Regexp), rules: make(map[string]int32), texts: make(map[string]*lexeme),
+		inUse: make(map[*value]bool), disjoined: make(map[*value]bool),
+	}
 	return s.value(conjunction{{root, nil}}, next)
 }
 
@@ -206,7 +211,7 @@ func (s *schemas) own(at subschema) (shape, error) {
 		case "items", "prefixItems", "minItems", "maxItems":
 			err = out.arrayKeyword(m.name, here)
 		case "pattern", "format", "minLength", "maxLength":
-			err = out.stringKeyword(m.name, here)
+			err = s.stringKeyword(&out, m.name, here)
 		case "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf":
 			err = out.numberKeyword(m.name, here)
 		case "$id":
@@ -339,7 +344,7 @@ func (out *shape) arrayKeyword(name string, at subschema) (err error) {
 	return err
 }
 
-func (out *shape) stringKeyword(name string, at subschema) (err error) {
+func (s *schemas) stringKeyword(out *shape, name string, at subschema) (err error) {
 	switch name {
 	case "minLength":
 		out.text.low, err = count(at)
@@ -357,10 +362,14 @@ func (out *shape) stringKeyword(name string, at subschema) (err error) {
 				return at.errorf("%q is not supported: leave it out, or use a pattern", at.schema.text)
 			}
 		}
-		if _, err := parseExpression(text); err != nil {
-			return at.errorf("%v", err)
+		parsed := s.patterns[at.schema]
+		if parsed == nil {
+			if parsed, err = parsePattern(text); err != nil {
+				return at.errorf("%v", err)
+			}
+			s.patterns[at.schema] = parsed
 		}
-		out.text.patterns = append(out.text.patterns, pattern{text, at})
+		out.text.patterns = append(out.text.patterns, pattern{parsed, at})
 	}
 	return err
 }

@@ -351,11 +351,7 @@ func (s *schemas) textLexeme(of *textShape) (*lexeme, error) {
 func (s *schemas) patternsLexeme(patterns []pattern) (*lexeme, error) {
 	var out *lexeme
 	for _, p := range patterns {
-		re, err := parseExpression(p.text)
-		if err != nil {
-			return nil, p.at.errorf("%v", err)
-		}
-		one, err := s.search(re)
+		one, err := s.search(p.parsed)
 		if err != nil {
 			return nil, p.at.errorf("%v", err)
 		}

@@ -1,6 +1,7 @@
 package grammar
 
 import (
+	"regexp/syntax"
 	"slices"
 )
 
@@ -42,8 +43,8 @@ type textShape struct {
 }
 
 type pattern struct {
-	text string
-	at   subschema
+	parsed *syntax.Regexp
+	at     subschema
 }
 
 type numberShape struct {
