@@ -17,6 +17,7 @@ import (
 	"github.com/openai/openai-go/v3"
 	"github.com/openai/openai-go/v3/responses"
 
+	"github.com/tandem-serving/tandem/cmd/tandem/mesh"
 	api "github.com/tandem-serving/tandem/services/router/openai"
 )
 
@@ -96,4 +97,79 @@ func TestEverySpecifiedFieldIsInATable(t *testing.T) {
 			}
 		}
 	}
+}
+
+// lacking are the members that OpenAI's specification requires of a value, by the official client's
+// types, and that its JSON lacks. Members that are null lack nothing.
+func lacking(at string, value reflect.Value, text json.RawMessage) (names []string) {
+	if string(text) == "null" {
+		return nil
+	}
+	if variant := value.MethodByName("AsAny"); variant.IsValid() { // of a union: the type that it is
+		if value = variant.Call(nil)[0].Elem(); !value.IsValid() {
+			return []string{at + ": of no known type"}
+		}
+	}
+	switch value.Kind() {
+	case reflect.Slice:
+		var elements []json.RawMessage
+		if err := json.Unmarshal(text, &elements); err != nil || len(elements) != value.Len() {
+			return []string{at + ": no array of its length"}
+		}
+		for i, element := range elements {
+			names = append(names, lacking(at+"[]", value.Index(i), element)...)
+		}
+	case reflect.Struct:
+		var members map[string]json.RawMessage
+		if json.Unmarshal(text, &members) != nil {
+			return nil // a union's string, such as "auto"
+		}
+		for field, member := range value.Fields() {
+			name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+			if inner, has := members[name]; has {
+				names = append(names, lacking(at+"."+name, member, inner)...)
+			} else if field.Tag.Get("api") == "required" {
+				names = append(names, at+"."+name)
+			}
+		}
+	}
+	return names
+}
+
+// A response and each event of its stream have every member that the specification requires.
+func TestResponsesHaveEveryRequiredMember(t *testing.T) {
+	overOpenAI(t, nil, func(t *testing.T, _ mesh.Up, client openai.Client) {
+		text := responseTo("Tell me of a king.", 9)
+		text.Include = []responses.ResponseIncludable{responses.ResponseIncludableMessageOutputTextLogprobs}
+		text.TopLogprobs = openai.Int(1)
+		call := responseTo("How warm is it?", 200)
+		call.Tools = []responses.ToolUnionParam{responses.ToolParamOfFunction("weather", map[string]any{
+			"type": "object", "additionalProperties": false, "required": []string{"city"}, "properties": map[string]any{"city": map[string]any{"enum": []string{"Rome", "Oslo"}}},
+		}, true)}
+		call.ToolChoice = responses.ResponseNewParamsToolChoiceUnion{OfFunctionTool: &responses.ToolChoiceFunctionParam{Name: "weather"}}
+		kinds := map[string]bool{}
+		for _, q := range []responses.ResponseNewParams{text, call} {
+			whole, err := client.Responses.New(t.Context(), q)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if names := lacking("response", reflect.ValueOf(*whole), json.RawMessage(whole.RawJSON())); names != nil {
+				t.Errorf("%s lacks %q", whole.RawJSON(), names)
+			}
+			stream := client.Responses.NewStreaming(t.Context(), q)
+			for stream.Next() {
+				event := stream.Current()
+				kinds[event.Type] = true
+				if names := lacking(event.Type, reflect.ValueOf(event), json.RawMessage(event.RawJSON())); names != nil {
+					t.Errorf("%s lacks %q", event.RawJSON(), names)
+				}
+			}
+			if err := stream.Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if len(kinds) < 11 {
+			t.Errorf("only the events %v came", kinds)
+		}
+	})
 }

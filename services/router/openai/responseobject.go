@@ -36,6 +36,7 @@ type responseObject struct {
 	TopP               *float32          `json:"top_p"` // null: the model's default
 	Truncation         string            `json:"truncation"`
 	Usage              *responseUsage    `json:"usage"`
+	Programs           accessPrograms    `json:"access_programs"`
 	// Timing and Route come with the end of a response whose request asked for them.
 	Timing map[string]float64 `json:"timing_ms,omitempty"`
 	Route  *route             `json:"route,omitempty"`
@@ -69,12 +70,23 @@ type textConfig struct {
 	Verbosity *string         `json:"verbosity,omitempty"`
 }
 
+// accessPrograms are OpenAI's. Here there is only the standard.
+type accessPrograms struct {
+	Cyber string `json:"cyber"`
+}
+
 type responseUsage struct {
 	Input         uint32        `json:"input_tokens"`
-	InputDetails  promptDetails `json:"input_tokens_details"`
+	InputDetails  inputDetails  `json:"input_tokens_details"`
 	Output        uint32        `json:"output_tokens"`
 	OutputDetails outputDetails `json:"output_tokens_details"`
 	Total         uint32        `json:"total_tokens"`
+}
+
+// inputDetails count no writes to the cache: nobody pays for them here.
+type inputDetails struct {
+	promptDetails
+	CacheWrite uint32 `json:"cache_write_tokens"`
 }
 
 type outputDetails struct {
@@ -139,7 +151,7 @@ func (a *assembly) response(status string) *responseObject {
 		Instructions: r.instructions, MaxOutputTokens: r.most, MaxToolCalls: r.toolCalls, Metadata: r.metadata,
 		Output: []outputItem{}, ParallelToolCalls: r.parallel, ServiceTier: r.tier, Temperature: r.temperature, TopP: r.topP,
 		Text: textConfig{Format: r.format, Verbosity: r.verbosity}, ToolChoice: r.choice, Tools: r.tools,
-		TopLogprobs: r.top, Truncation: r.truncation,
+		TopLogprobs: r.top, Truncation: r.truncation, Programs: accessPrograms{Cyber: "standard"},
 	}
 	if out.Metadata == nil {
 		out.Metadata = map[string]string{}
@@ -173,7 +185,7 @@ func (a *assembly) wholeResponse(items []outputItem) *responseObject {
 // responseUsage counts the tokens so far.
 func (a *assembly) responseUsage() *responseUsage {
 	u := a.usage()
-	return &responseUsage{Input: u.Prompt, InputDetails: *u.Details, Output: u.Completion, Total: u.Total}
+	return &responseUsage{Input: u.Prompt, InputDetails: inputDetails{promptDetails: *u.Details}, Output: u.Completion, Total: u.Total}
 }
 
 // failedResponse is a response that failed when its stream had begun, with the items so far.
