@@ -3,6 +3,7 @@ package routing_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
 
@@ -163,6 +164,27 @@ func TestOrderOfThoseThatWait(t *testing.T) {
 	took(busy(0))
 	if got, want := fmt.Sprint(order), "[interactive early late batch]"; got != want {
 		t.Errorf("they went as %v, want %v", got, want)
+	}
+}
+
+// What is said of the queue tells classes of one priority apart, the first to go first. A request that
+// names no class is of the default one.
+func TestQueuedByClass(t *testing.T) {
+	b := newBench(t, func(c *routing.Config) { c.QueueLimit, c.DefaultClass = 10, routing.ClassStandard }, decode("d1"))
+	b.do(load("d1", controlv1.Role_ROLE_DECODE, func(r *controlv1.LoadReport) { r.WaitingTokens = 5000 }))
+	for _, class := range []string{routing.ClassBatch, routing.ClassStandard, "", routing.ClassInteractive} {
+		r := b.request(agg, 100)
+		r.Class = class
+		if _, refusal, answered := b.arrive(r); answered {
+			t.Fatalf("%q was not kept: %+v", class, refusal)
+		}
+	}
+	var got []string
+	for _, d := range b.f.Queued(b.now)["fable"] {
+		got = append(got, fmt.Sprintf("%s %d", d.GetClass(), d.GetRequests()))
+	}
+	if want := "interactive 1, standard 2, batch 1"; strings.Join(got, ", ") != want {
+		t.Errorf("queued %q, want %q", got, want)
 	}
 }
 

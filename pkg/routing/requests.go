@@ -262,18 +262,19 @@ func (rt *Router) failed(now time.Time, id string, failure Failure) {
 	rt.waking.leave(w)
 }
 
-// Queued is what waits, by model, pool and priority.
+// Queued is what waits, by model, pool, priority and class.
 func (rt *Router) Queued(now time.Time) map[string][]*controlv1.QueueDepth {
 	out := make(map[string][]*controlv1.QueueDepth)
-	for e := range rt.queue.all() { // ordered by priority
+	for e := range rt.queue.all() { // ordered by priority and class
+		class := cmp.Or(e.request.Class, rt.config.DefaultClass)
 		var depth *controlv1.QueueDepth
 		for _, d := range out[e.request.Model] {
-			if d.GetPool() == e.pool && d.GetPriority() == e.request.Priority {
+			if d.GetPool() == e.pool && d.GetPriority() == e.request.Priority && d.GetClass() == class {
 				depth = d
 			}
 		}
 		if depth == nil {
-			depth = &controlv1.QueueDepth{Pool: e.pool, Priority: e.request.Priority}
+			depth = &controlv1.QueueDepth{Pool: e.pool, Priority: e.request.Priority, Class: class}
 			out[e.request.Model] = append(out[e.request.Model], depth)
 		}
 		depth.Requests++

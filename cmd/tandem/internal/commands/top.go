@@ -61,10 +61,11 @@ type topRouterJSON struct {
 	Queue             []topQueueJSON `json:"queue"`
 }
 
-// topQueueJSON is the requests of one priority that wait for a pool.
+// topQueueJSON is the requests of one priority and class that wait for a pool.
 type topQueueJSON struct {
 	Pool         string `json:"pool"`
 	Priority     int32  `json:"priority"`
+	Class        string `json:"class"`
 	Requests     uint32 `json:"requests"`
 	Tokens       uint64 `json:"tokens"`
 	OldestWaitMs uint64 `json:"oldest_wait_ms"`
@@ -188,7 +189,7 @@ func topOf(list *controlv1.ListWorkersResponse) topJSON {
 			RequestsPerSecond: d.GetRequestsPerSecond(), PromptTokens: d.GetContextTokens(), OutputTokens: d.GetOutputTokens(),
 		}
 		for _, q := range report.GetQueues() {
-			r.Queue = append(r.Queue, topQueueJSON{api.Name(q.GetPool()), q.GetPriority(), q.GetRequests(), q.GetTokens(), q.GetOldestWaitMs()})
+			r.Queue = append(r.Queue, topQueueJSON{api.Name(q.GetPool()), q.GetPriority(), q.GetClass(), q.GetRequests(), q.GetTokens(), q.GetOldestWaitMs()})
 		}
 		top.Routers = append(top.Routers, r)
 	}
@@ -271,15 +272,15 @@ func printTop(w *bytes.Buffer, cmd *cobra.Command, top topJSON, lines int) {
 
 // routerRows are a row for each queue of a router, or one for a router where nothing waits.
 func routerRows(routers []topRouterJSON) [][]string {
-	rows := [][]string{{"ROUTER", "MODEL", "REQUESTS/S", "PROMPT+ANSWER", "QUEUE", "PRIORITY", "WAITING", "WAITING TOKENS", "OLDEST"}}
+	rows := [][]string{{"ROUTER", "MODEL", "REQUESTS/S", "PROMPT+ANSWER", "QUEUE", "PRIORITY", "CLASS", "WAITING", "WAITING TOKENS", "OLDEST"}}
 	for _, r := range routers {
 		first := []string{r.Router, cmp.Or(r.Model, "-"), fmt.Sprintf("%.2f", r.RequestsPerSecond), fmt.Sprintf("%.0f+%.0f", r.PromptTokens, r.OutputTokens)}
 		if len(r.Queue) == 0 {
-			rows = append(rows, append(first, "-", "-", "0", "0", "-"))
+			rows = append(rows, append(first, "-", "-", "-", "0", "0", "-"))
 		}
 		for _, q := range r.Queue {
 			oldest := (time.Duration(q.OldestWaitMs) * time.Millisecond).Round(100 * time.Millisecond)
-			rows = append(rows, append(slices.Clone(first), cmp.Or(q.Pool, "-"), fmt.Sprint(q.Priority), fmt.Sprint(q.Requests), fmt.Sprint(q.Tokens), oldest.String()))
+			rows = append(rows, append(slices.Clone(first), cmp.Or(q.Pool, "-"), fmt.Sprint(q.Priority), cmp.Or(q.Class, "-"), fmt.Sprint(q.Requests), fmt.Sprint(q.Tokens), oldest.String()))
 			first = slices.Repeat([]string{""}, len(first)) // said once
 		}
 	}

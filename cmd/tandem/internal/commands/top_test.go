@@ -28,7 +28,7 @@ func busyMesh() *controlv1.ListWorkersResponse {
 	list.Pools = []*controlv1.PoolSize{{Pool: controlv1.Role_ROLE_DECODE, Model: "fable", Workers: 2, Desired: 4}}
 	list.Queues = []*controlv1.QueueReport{
 		{Origin: &controlv1.Origin{Id: "r1"}, Model: "fable", Demand: &controlv1.Demand{RequestsPerSecond: 9.876, ContextTokens: 200, OutputTokens: 60}, Queues: []*controlv1.QueueDepth{
-			{Pool: controlv1.Role_ROLE_PREFILL, Requests: 5, Tokens: 700, OldestWaitMs: 1234},
+			{Pool: controlv1.Role_ROLE_PREFILL, Class: "standard", Requests: 5, Tokens: 700, OldestWaitMs: 1234},
 			{Pool: controlv1.Role_ROLE_DECODE, Priority: -1, Requests: 1, Tokens: 10, OldestWaitMs: 50},
 		}},
 		{Origin: &controlv1.Origin{Id: "r2"}, Model: "fable"},
@@ -40,10 +40,10 @@ const busyView = `POOL     MODEL  SERVING  WANTS  RUNNING  WAITING  WAITING TOKE
 prefill  fable  1/1      -      1        2        300             66/70 (94%)
 decode   fable  1/3      4      8        3        900             90/120 (75%)
 
-ROUTER  MODEL  REQUESTS/S  PROMPT+ANSWER  QUEUE    PRIORITY  WAITING  WAITING TOKENS  OLDEST
-r1      fable  9.88        200+60         prefill  0         5        700             1.2s
-                                          decode   -1        1        10              100ms
-r2      fable  0.00        0+0            -        -         0        0               -
+ROUTER  MODEL  REQUESTS/S  PROMPT+ANSWER  QUEUE    PRIORITY  CLASS     WAITING  WAITING TOKENS  OLDEST
+r1      fable  9.88        200+60         prefill  0         standard  5        700             1.2s
+                                          decode   -1        -         1        10              100ms
+r2      fable  0.00        0+0            -        -         -         0        0               -
 
 ID  ROLE     STATE                    RUNNING  WAITING  WAITING TOKENS  BLOCKS USED   STEP MS  IN FLIGHT  AGE
 d3  decode   serving                  8        3        900             90/120 (75%)  5.00     8          1s
@@ -70,7 +70,7 @@ func TestTop(t *testing.T) {
 		Routers []struct {
 			Router string
 			Queue  []struct {
-				Pool         string
+				Pool, Class  string
 				Requests     int
 				OldestWaitMs int `json:"oldest_wait_ms"`
 			}
@@ -87,7 +87,7 @@ func TestTop(t *testing.T) {
 	if p := view.Pools; len(p) != 2 || p[0].Desired != nil || *p[1].Desired != 4 || p[1].Workers != 3 || p[1].Serving != 1 || p[1].BlocksUsed != 90 {
 		t.Errorf("pools %+v", p)
 	}
-	if r := view.Routers; len(r) != 2 || r[0].Queue[0].Requests != 5 || r[0].Queue[0].OldestWaitMs != 1234 || r[1].Queue == nil {
+	if r := view.Routers; len(r) != 2 || r[0].Queue[0].Requests != 5 || r[0].Queue[0].Class != "standard" || r[0].Queue[0].OldestWaitMs != 1234 || r[1].Queue == nil {
 		t.Errorf("routers %+v", r)
 	}
 	if w := view.Workers; len(w) != 4 || w[0].ID != "d3" || *w[0].StepMs != 5 || w[0].Load.Running != 8 || w[1].StepMs != nil {

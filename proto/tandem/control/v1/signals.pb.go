@@ -478,7 +478,7 @@ type QueueReport struct {
 	Origin *Origin `protobuf:"bytes,1,opt,name=origin,proto3" json:"origin,omitempty"`
 	// Name of the model.
 	Model string `protobuf:"bytes,2,opt,name=model,proto3" json:"model,omitempty"`
-	// Depth by pool and priority.
+	// Depth by pool, priority and class.
 	Queues []*QueueDepth `protobuf:"bytes,3,rep,name=queues,proto3" json:"queues,omitempty"`
 	// What requests ask of the router. Not set: it does not say.
 	Demand *Demand `protobuf:"bytes,4,opt,name=demand,proto3" json:"demand,omitempty"`
@@ -745,7 +745,7 @@ func (x *PoolSize) GetReason() string {
 	return ""
 }
 
-// QueueDepth counts the requests waiting for one pool at one priority.
+// QueueDepth counts the requests of one priority and class that wait for one pool.
 type QueueDepth struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Pool waited for.
@@ -757,7 +757,9 @@ type QueueDepth struct {
 	// Their prompt tokens.
 	Tokens uint64 `protobuf:"varint,4,opt,name=tokens,proto3" json:"tokens,omitempty"`
 	// Longest wait, milliseconds.
-	OldestWaitMs  uint64 `protobuf:"varint,5,opt,name=oldest_wait_ms,json=oldestWaitMs,proto3" json:"oldest_wait_ms,omitempty"`
+	OldestWaitMs uint64 `protobuf:"varint,5,opt,name=oldest_wait_ms,json=oldestWaitMs,proto3" json:"oldest_wait_ms,omitempty"`
+	// Class of these requests: interactive, standard or batch. Empty: the router does not say.
+	Class         string `protobuf:"bytes,6,opt,name=class,proto3" json:"class,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -825,6 +827,13 @@ func (x *QueueDepth) GetOldestWaitMs() uint64 {
 		return x.OldestWaitMs
 	}
 	return 0
+}
+
+func (x *QueueDepth) GetClass() string {
+	if x != nil {
+		return x.Class
+	}
+	return ""
 }
 
 // RouterReport is what other routers have to know of a router to predict as if all were one,
@@ -1303,14 +1312,15 @@ const file_tandem_control_v1_signals_proto_rawDesc = "" +
 	"\x05model\x18\x02 \x01(\tR\x05model\x12\x18\n" +
 	"\aworkers\x18\x03 \x01(\rR\aworkers\x12\x18\n" +
 	"\adesired\x18\x04 \x01(\rR\adesired\x12\x16\n" +
-	"\x06reason\x18\x05 \x01(\tR\x06reason\"\xaf\x01\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\"\xc5\x01\n" +
 	"\n" +
 	"QueueDepth\x12+\n" +
 	"\x04pool\x18\x01 \x01(\x0e2\x17.tandem.control.v1.RoleR\x04pool\x12\x1a\n" +
 	"\bpriority\x18\x02 \x01(\x05R\bpriority\x12\x1a\n" +
 	"\brequests\x18\x03 \x01(\rR\brequests\x12\x16\n" +
 	"\x06tokens\x18\x04 \x01(\x04R\x06tokens\x12$\n" +
-	"\x0eoldest_wait_ms\x18\x05 \x01(\x04R\foldestWaitMs\"\xd4\x01\n" +
+	"\x0eoldest_wait_ms\x18\x05 \x01(\x04R\foldestWaitMs\x12\x14\n" +
+	"\x05class\x18\x06 \x01(\tR\x05class\"\xd4\x01\n" +
 	"\fRouterReport\x121\n" +
 	"\x06origin\x18\x01 \x01(\v2\x19.tandem.control.v1.OriginR\x06origin\x126\n" +
 	"\x06shares\x18\x02 \x03(\v2\x1e.tandem.control.v1.RouterShareR\x06shares\x123\n" +
