@@ -24,6 +24,8 @@ func TestObjectives(t *testing.T) {
 		{``, "", nil, "", ""},
 		{`"auto"`, "", nil, "", ""},
 		{`null`, "", nil, "", ""},
+		{`"scale"`, "", nil, "", ""},
+		{`"default"`, "", &inferencev1.Slo{Class: "standard"}, "", ""},
 		{`"priority"`, "", &inferencev1.Slo{Class: "interactive"}, "", ""},
 		{`"flex"`, "", &inferencev1.Slo{Class: "batch"}, "", ""},
 		{`"flex"`, "ttft:500ms", &inferencev1.Slo{Class: "batch", Ttft: durationpb.New(500 * time.Millisecond)}, "", ""},

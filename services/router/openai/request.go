@@ -117,7 +117,10 @@ func (c *call) common(f *fields) *inferencev1.GenerateRequest {
 }
 
 // tiers are the classes of requests by OpenAI's names; "" is the router's default class.
-var tiers = map[string]string{"": "", "auto": "", "default": "", "scale": "", "priority": routing.ClassInteractive, "fast": routing.ClassInteractive, "flex": routing.ClassBatch}
+var tiers = map[string]string{
+	"": "", "auto": "", "scale": "",
+	"priority": routing.ClassInteractive, "fast": routing.ClassInteractive, "default": routing.ClassStandard, "flex": routing.ClassBatch,
+}
 
 // tier reads which class a request is of.
 func tier(f *fields, q *inferencev1.GenerateRequest) {
