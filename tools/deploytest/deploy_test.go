@@ -1,9 +1,12 @@
 package deploytest_test
 
 import (
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -135,9 +138,51 @@ func TestMetricsExist(t *testing.T) {
 	}
 }
 
+var (
+	// duration is one as Prometheus reads it, or none.
+	duration = regexp.MustCompile(`^(([0-9]+y)?([0-9]+w)?([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?([0-9]+ms)?)$`)
+	// metricRow is a row of a table of docs/metrics.md: names, and the type with the labels.
+	metricRow = regexp.MustCompile("(?m)^\\| (`tandem_[^|]*) \\| ([^|]*) \\|")
+	quoted    = regexp.MustCompile("`(\\w+)`")
+	metric    = regexp.MustCompile(`tandem_\w+`)
+	label     = regexp.MustCompile(`\$labels\.(\w+)`)
+)
+
+// labelsOf are the labels of each metric in docs/metrics.md, and those that Prometheus adds.
+func labelsOf(document []byte) map[string][]string {
+	out := map[string][]string{}
+	for _, row := range metricRow.FindAllSubmatch(document, -1) {
+		labels := []string{"instance", "job"}
+		for _, name := range quoted.FindAllSubmatch(row[2], -1) {
+			labels = append(labels, string(name[1]))
+		}
+		for _, name := range metric.FindAll(row[1], -1) {
+			out[string(name)] = labels
+		}
+	}
+	return out
+}
+
+// unknownLabels are the labels in the text of an alert that no metric of its expression has.
+func unknownLabels(labels map[string][]string, expression, text string) (problems []string) {
+	var known []string
+	for _, name := range metric.FindAllString(expression, -1) {
+		known = append(known, labels[name]...)
+	}
+	for _, used := range label.FindAllStringSubmatch(text, -1) {
+		if !slices.Contains(known, used[1]) {
+			problems = append(problems, fmt.Sprintf("its metrics have no label %s, only %q", used[1], known))
+		}
+	}
+	return problems
+}
+
 // TestAlertRules reads the rules as Prometheus does, which refuses a file with a key that it does not
-// know. TestMetricsExist knows their metrics.
+// know, a duration that is none, and no label that is not there: that shows as nothing in a message.
+// TestMetricsExist knows their metrics.
 func TestAlertRules(t *testing.T) {
+	document, _ := deployed(t)
+	labels := labelsOf(document)
 	text, err := os.ReadFile(filepath.Join(root, "deploy", "prometheus", "alerts.yaml"))
 	if err != nil {
 		t.Fatal(err)
@@ -157,6 +202,9 @@ func TestAlertRules(t *testing.T) {
 	if err := yaml.UnmarshalStrict(text, &file); err != nil {
 		t.Fatal(err)
 	}
+	if problems := unknownLabels(labels, "tandem_worker_step_running_seconds > 60", "{{ $labels.wroker }} of {{ $labels.worker }}"); len(problems) != 1 {
+		t.Errorf("a wrong label is not found: %v", problems)
+	}
 	alerts := map[string]bool{}
 	for _, group := range file.Groups {
 		for _, rule := range group.Rules {
@@ -165,6 +213,12 @@ func TestAlertRules(t *testing.T) {
 			}
 			if !strings.Contains(rule.Expr, "tandem_") {
 				t.Errorf("%s asks for no metric of Tandem: %s", rule.Alert, rule.Expr)
+			}
+			if !duration.MatchString(rule.For) {
+				t.Errorf("%s has to hold for %q, which is no duration", rule.Alert, rule.For)
+			}
+			for _, problem := range unknownLabels(labels, rule.Expr, rule.Annotations["summary"]) {
+				t.Errorf("%s: %s", rule.Alert, problem)
 			}
 			alerts[rule.Alert] = true
 		}
