@@ -73,9 +73,13 @@ func (l *Limiter) usedByDeparted(now time.Time, name string) (sum amounts) {
 	return sum
 }
 
-// awaits says whether a router that was there before this one has not told yet what it uses, which
-// may be all there is. It is waited for no longer than it takes to count as silent. mu is held.
+// awaits says whether this router does not know the others yet, or one that was there before it has not
+// told yet what it uses, which may be all there is. That is waited for no longer than it takes to count
+// as silent. mu is held.
 func (l *Limiter) awaits(now time.Time) bool {
+	if l.joined.IsZero() {
+		return now.Sub(l.zero) < silentAfter
+	}
 	if now.Sub(l.joined) >= silentAfter {
 		return false
 	}

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -320,6 +321,31 @@ func TestRouterThatJoinsLetsNothingMoreThrough(t *testing.T) {
 	}
 }
 
+// A router that has just started does not take the limit for its own before it knows the others.
+func TestRouterThatDoesNotKnowTheOthersYet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := quota.New("router-1")
+		limits := quota.Limits{RequestsPerMinute: 60}
+		time.AfterFunc(500*time.Millisecond, func() { l.Routers(map[string]uint64{"router-0": 1, "router-1": 1}) })
+		time.AfterFunc(600*time.Millisecond, func() {
+			l.Heard(&controlv1.TenantReport{Origin: &controlv1.Origin{Id: "router-0", Epoch: 1, Sequence: 1}, Whole: true,
+				Tenants: []*controlv1.TenantUse{{Tenant: "acme", Requests: 59}}})
+		})
+		var admitted atomic.Int64
+		var all sync.WaitGroup
+		for range 10 {
+			all.Go(func() {
+				if _, err := l.Admit(t.Context(), "acme", limits, 1); err == nil {
+					admitted.Add(1)
+				}
+			})
+		}
+		if all.Wait(); admitted.Load() > 1 {
+			t.Errorf("%d of the last one were admitted", admitted.Load())
+		}
+	})
+}
+
 // A request does not wait for what a router that comes has to say, but at that one.
 func TestNobodyWaitsForARouterThatJoins(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -414,6 +440,7 @@ func TestRouterThatComesBack(t *testing.T) {
 func TestRefusalSaysWhen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := quota.New("router")
+		l.Routers(nil)
 		limits := quota.Limits{RequestsPerMinute: 2, TokensPerMinute: 100}
 		for range 2 {
 			if _, err := l.Admit(t.Context(), "acme", limits, 10); err != nil {
@@ -441,6 +468,7 @@ func TestRefusalSaysWhen(t *testing.T) {
 func TestRequestsWithoutTokens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := quota.New("router")
+		l.Routers(nil)
 		limits := quota.Limits{RequestsPerMinute: 3, TokensPerMinute: 10, Concurrency: 1}
 		if _, err := l.Admit(t.Context(), "acme", limits, 10); err != nil {
 			t.Fatal(err)
@@ -472,6 +500,7 @@ func TestRequestsWithoutTokens(t *testing.T) {
 func TestTokensThatWereNotUsedAreGivenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := quota.New("router")
+		l.Routers(nil)
 		limits := quota.Limits{TokensPerMinute: 100}
 		charge, err := l.Admit(t.Context(), "acme", limits, 90)
 		if err != nil {
