@@ -110,9 +110,9 @@ func (s *StepTimes) Ms(tokens, contexts int) float64 {
 }
 
 // Reach is how many drafts a step of so many tokens without any can have, by what is known of
-// larger steps: one for each of them, or some more than ever before. What many more would cost is
-// hardly known, and a step that finds it out can cost as much as several.
-func (s *StepTimes) Reach(tokens int) int { return max(2*(s.largest-tokens)+1, tokens) }
+// larger steps: some more than ever before. What many more would cost is hardly known, and a step that
+// finds it out can cost as much as several.
+func (s *StepTimes) Reach(tokens int) int { return 2*max(s.largest-tokens, 0) + 1 }
 
 // Known says whether there were enough steps of so many tokens. What drafts cost is measured against
 // that.
