@@ -15,14 +15,14 @@ type StepTimes struct {
 	model   latency.StepTime // for what contexts cost
 	by      [mostTokens + 1]stepsOf
 	largest int // number of tokens of a step so far
-	steps   int
+	steps   int // so far
 }
 
 // stepsOf is what steps of a number of tokens take, with so many tokens of context.
 type stepsOf struct {
 	ms, contexts float64
 	steps        int // that it is of
-	seen         int // the number of the last of them
+	seen         int // which of all steps the last of them was
 }
 
 const (
