@@ -168,9 +168,8 @@ func TestMembershipSurvivesEtcd(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			dir := t.TempDir()
-			server := startEtcd(t, dir, "")
-			address := strings.TrimPrefix(server.Endpoint(), "http://")
+			dir, address := t.TempDir(), clustertest.FreeAddress(t)
+			server := startEtcd(t, dir, address)
 			worker, router := connectEtcd(t, server.Endpoint()), connectEtcd(t, server.Endpoint())
 			views := watchViews(t, router)
 			registration := register(t, worker, workerRecord("decode-1", 7))

@@ -3,7 +3,6 @@ package integration_test
 import (
 	"context"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -28,12 +27,13 @@ const (
 func TestEtcdAndNATSMayGoAway(t *testing.T) {
 	longtest.Only(t)
 	t.Parallel()
-	dir := t.TempDir()
-	etcd, err := embedded.StartEtcd(t.Context(), embedded.EtcdConfig{DataDir: dir})
+	etcdConfig := embedded.EtcdConfig{DataDir: t.TempDir(), ClientAddress: clustertest.FreeAddress(t)}
+	etcd, err := embedded.StartEtcd(t.Context(), etcdConfig)
 	if err != nil {
 		t.Fatal(err)
 	}
-	nats, err := embedded.StartNATS(embedded.NATSConfig{})
+	natsConfig := embedded.NATSConfig{Address: clustertest.FreeAddress(t)}
+	nats, err := embedded.StartNATS(natsConfig)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,12 +62,12 @@ func TestEtcdAndNATSMayGoAway(t *testing.T) {
 	etcd.Close()
 	nats.Close()
 	clustertest.Pass(outage)
-	etcd, err = embedded.StartEtcd(t.Context(), embedded.EtcdConfig{DataDir: dir, ClientAddress: strings.TrimPrefix(etcd.Endpoint(), "http://")})
+	etcd, err = embedded.StartEtcd(t.Context(), etcdConfig)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer etcd.Close()
-	nats, err = embedded.StartNATS(embedded.NATSConfig{Address: strings.TrimPrefix(nats.URL(), "nats://")})
+	nats, err = embedded.StartNATS(natsConfig)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -216,12 +216,8 @@ func TestAllFieldsOfSignalsArrive(t *testing.T) {
 
 func TestSignalsSurviveNATS(t *testing.T) {
 	t.Parallel()
-	server := startNATS(t, "")
-	parsed, err := url.Parse(server.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := parsed.Host
+	address := clustertest.FreeAddress(t)
+	server := startNATS(t, address)
 	reader, writer := connectNATS(t, server.URL()), connectNATS(t, server.URL())
 	loads, _, _ := listen(t, reader)
 	publisher := writer.NewPublisher("decode-1", 9)

@@ -222,7 +222,7 @@ func TestLifeOfAMesh(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	o := upOptions(t)
-	o.PrefillWorkers, o.DecodeWorkers = 2, 2
+	o.Listen, o.PrefillWorkers, o.DecodeWorkers = freeAddress(t), 2, 2
 	up, ended := startMesh(ctx, t, o, quiet, prometheus.NewRegistry())
 	if !up.EmbeddedEtcd || !up.EmbeddedNATS || len(up.Prefill) != 2 || len(up.Decode) != 2 || up.Model != "fable" {
 		t.Errorf("it says of itself %+v", up)
