@@ -135,6 +135,43 @@ func TestMapOfNothing(t *testing.T) {
 	}
 }
 
+// Every round counts at all points alike, so that those which differ in bandwidth have one capacity of
+// aggregated serving; the page says how much rounds differ, and the noise of a ratio covers it.
+func TestMapRounds(t *testing.T) {
+	r, err := evidence.Mapped(t.Context(), evidence.Options{Profiles: profiles}, func(mode string, bandwidth float64, round int) float64 {
+		switch fast := bandwidth > 1e10; {
+		case mode == "aggregated":
+			return []float64{10, 12}[round]
+		case mode == "disaggregated" && fast:
+			return 20
+		case mode == "disaggregated":
+			return 5
+		case fast:
+			return []float64{20, 18}[round]
+		}
+		return []float64{10, 12}[round]
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if together := column(t, r.Tables[0], "`aggregated`"); !slices.Equal(together, []float64{11, 11}) {
+		t.Errorf("aggregated serves %v on two networks", together)
+	}
+	// The deviation of aggregated is √2 of 11; that of auto over the better 0.1/√2 of 0.95 on one network, and 0
+	// on the other.
+	for _, want := range []string{"mean of 2 rounds", ": `aggregated` 12.9% and 18.2%, ", ", `auto` over the better 5.3% and 10.5%."} {
+		if !slices.ContainsFunc(r.Notes, func(n string) bool { return strings.Contains(n, want) }) {
+			t.Errorf("the notes lack %q: %q", want, r.Notes)
+		}
+	}
+	if noise := r.Ratios[0].Noise; math.Abs(noise-0.1) > 0.001 {
+		t.Errorf("%+v", r.Ratios[0])
+	}
+	if small, err := evidence.Mapped(t.Context(), evidence.Options{Profiles: profiles, Small: true}, func(string, float64, int) float64 { return 7 }); err != nil || small.Ratios[0].Noise != 0.06 {
+		t.Errorf("one round: %+v, %v", small, err)
+	}
+}
+
 // section is one with these ratios.
 type section []evidence.Ratio
 

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/tandem-serving/tandem/loadtest/search"
+	"github.com/tandem-serving/tandem/pkg/latency"
 )
 
 // Bisect, Each, NewRatio, ShortDay and SizesOf are for tests.
@@ -22,15 +23,36 @@ func (r *Result) AddRatio(name string, of, by []float64, paper string) {
 
 // MapNotes are those of a map with one point.
 func MapNotes(o Options) []string {
-	return mapResult([]mapped{{point: point{prompt: 256, output: 16, bandwidth: 50e9}, aggregated: 1, disaggregated: 1, either: 1}}, o, tight, []int{256}, []int{16}, []float64{50e9}).Notes
+	return mapResult([]mapped{{point: point{prompt: 256, output: 16, bandwidth: 50e9}, capacities: capacities{1, 1, 1}}}, o, tight, []int{256}, []int{16}, []float64{50e9}).Notes
 }
 
 // MapTable is the table of two points, of which nothing can serve the first, and the ratios.
 func MapTable() ([][]string, []Ratio) {
-	served := mapped{point: point{prompt: 256, output: 16, bandwidth: 50e9}, aggregated: 2, disaggregated: 4, either: 4}
+	served := mapped{point: point{prompt: 256, output: 16, bandwidth: 50e9}, capacities: capacities{2, 4, 4}}
 	none := mapped{point: point{prompt: 512, output: 16, bandwidth: 50e9}}
 	r := mapResult([]mapped{none, served}, Options{}, tight, []int{256, 512}, []int{16}, []float64{50e9})
 	return r.Tables[0].Rows, r.Ratios
+}
+
+// Mapped is the table and the notes of a map of points that differ in bandwidth, and its ratios, where a search
+// finds capacity.
+func Mapped(ctx context.Context, o Options, capacity func(mode string, bandwidth float64, round int) float64) (*Result, error) {
+	profile, err := latency.ReadProfileFile(o.profile(mapProfile))
+	if err != nil {
+		return nil, err
+	}
+	bandwidths := []float64{50e9, 3.125e9}
+	var group []point
+	for _, b := range bandwidths {
+		group = append(group, point{256, 16, tight, b})
+	}
+	all, err := measureGroups(ctx, o, [][]point{group}, profile, func(_ context.Context, _ Options, p point, _ int, mode string, _, _ float64, round int) (float64, error) {
+		return capacity(mode, p.bandwidth, round), nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return mapResult(all, o, tight, []int{256}, []int{16}, bandwidths), nil
 }
 
 // MeanTTFT is for tests.

@@ -52,6 +52,14 @@ func (o Options) mapSpans() (warmup, measured time.Duration, requests int) {
 	return 15 * time.Second, 10 * time.Second, 200
 }
 
+// mapRounds is how many rounds of arrivals each point has.
+func (o Options) mapRounds() int {
+	if o.Small {
+		return 1
+	}
+	return 2
+}
+
 // objective is bounds at p90.
 type objective struct {
 	name       string
@@ -78,20 +86,27 @@ func gigabits(bytesPerSecond float64) string {
 	return fmt.Sprintf("%s Gbit/s", report.Digits(bytesPerSecond*8/1e9))
 }
 
-// mapped is what a point gave: capacities, requests a second.
-type mapped struct {
-	point
-	prefill                           int // workers, of the split
-	aggregated, disaggregated, either float64
-}
+// capacities of a point, requests a second.
+type capacities struct{ aggregated, disaggregated, either float64 }
 
-func (m mapped) better() float64 { return max(m.aggregated, m.disaggregated) }
+func (c capacities) better() float64 { return max(c.aggregated, c.disaggregated) }
 
 // ofBetter is the capacity of auto over that of the better placement.
-func (m mapped) ofBetter() float64 { return m.either / m.better() }
+func (c capacities) ofBetter() float64 { return c.either / c.better() }
+
+// ofAggregated is the capacity of auto over that of aggregated serving.
+func (c capacities) ofAggregated() float64 { return c.either / c.aggregated }
 
 // paysOff is the capacity of disaggregated over that of aggregated serving.
-func (m mapped) paysOff() float64 { return m.disaggregated / m.aggregated }
+func (c capacities) paysOff() float64 { return c.disaggregated / c.aggregated }
+
+// mapped is what a point gave: the means of its rounds.
+type mapped struct {
+	point
+	prefill int // workers, of the split
+	capacities
+	rounds []capacities
+}
 
 // split is how many of n workers prefill: as many as prompts take of the time of a prompt and an
 // answer, if decode workers run as many sequences as the objective of a token allows. near is about
@@ -134,8 +149,11 @@ func (p point) scenario(o Options, prefill int, mode string) string {
 		mode, p.prompt, p.output, max(p.longest(), warmup), max(p.longest()*3/2, measured), requests, p.ttft, p.tpot)
 }
 
-// capacity of a placement, searched from a rate near it; factor says how near.
-func (p point) capacity(ctx context.Context, o Options, prefill int, mode string, near, factor float64, round int) (float64, error) {
+// searchFor finds the capacity of a placement at a point, from a rate near it; factor says how near.
+type searchFor func(ctx context.Context, o Options, p point, prefill int, mode string, near, factor float64, round int) (float64, error)
+
+// simulated is the searchFor of simulated workers.
+func simulated(ctx context.Context, o Options, p point, prefill int, mode string, near, factor float64, round int) (float64, error) {
 	t, err := newTrial(o.Profiles, p.scenario(o, prefill, mode))
 	if err != nil {
 		return 0, err
@@ -170,32 +188,31 @@ func attained(passed bool) *measure.Summary {
 
 // measurePoints measures points that differ in bandwidth only. Aggregated serving sends no KV, so that one
 // measurement holds for all of them.
-func measurePoints(ctx context.Context, o Options, points []point, profile *latency.Profile, round int) ([]mapped, error) {
+func measurePoints(ctx context.Context, o Options, points []point, profile *latency.Profile, round int, capacity searchFor) ([]capacities, error) {
 	const unknown, known = 1.5, 1.1 // factors
-	var all []mapped
+	var all []capacities
 	for i, p := range points {
-		m := mapped{point: p}
-		var near float64
-		m.prefill, near = p.split(mapWorkers, profile)
+		var c capacities
+		prefill, near := p.split(mapWorkers, profile)
 		var err error
 		start, factor := 0.7*near, unknown
 		if i == 0 {
-			m.aggregated, err = p.capacity(ctx, o, 0, "aggregated", start, unknown, round)
+			c.aggregated, err = capacity(ctx, o, p, 0, "aggregated", start, unknown, round)
 		} else {
-			m.aggregated = all[i-1].aggregated
+			c.aggregated = all[i-1].aggregated
 			start, factor = cmp.Or(all[i-1].disaggregated, start), known
 		}
 		if err == nil {
-			m.disaggregated, err = p.capacity(ctx, o, m.prefill, "disaggregated", start, factor, round)
+			c.disaggregated, err = capacity(ctx, o, p, prefill, "disaggregated", start, factor, round)
 		}
 		if err == nil {
-			m.either, err = p.capacity(ctx, o, m.prefill, "auto", cmp.Or(m.better(), start), known, round)
+			c.either, err = capacity(ctx, o, p, prefill, "auto", cmp.Or(c.better(), start), known, round)
 		}
 		if err != nil {
 			return nil, err
 		}
-		o.say(fmt.Sprintf("placement: %v: %d + %d workers: aggregated %s, disaggregated %s, auto %s", p, m.prefill, mapWorkers-m.prefill, rate(m.aggregated), rate(m.disaggregated), rate(m.either)))
-		all = append(all, m)
+		o.say(fmt.Sprintf("placement: %v: %d + %d workers, round %d: aggregated %s, disaggregated %s, auto %s", p, prefill, mapWorkers-prefill, round+1, rate(c.aggregated), rate(c.disaggregated), rate(c.either)))
+		all = append(all, c)
 	}
 	return all, nil
 }
@@ -221,55 +238,61 @@ func (m placements) Run(ctx context.Context, o Options) (*Result, error) {
 			groups = append(groups, group)
 		}
 	}
-	found := make([][]mapped, len(groups))
-	if err := each(ctx, len(groups), func(i int) (err error) {
-		found[i], err = measurePoints(ctx, o, groups[i], profile, 0)
-		return err
-	}); err != nil {
+	all, err := measureGroups(ctx, o, groups, profile, simulated)
+	if err != nil {
 		return nil, err
-	}
-	all := slices.Concat(found...)
-	if !o.Small {
-		if err := measureAgain(ctx, o, all, profile); err != nil {
-			return nil, err
-		}
 	}
 	return mapResult(all, o, m.objective, prompts, outputs, bandwidths), nil
 }
 
-// measureAgain measures the points that a headline is made of with another round of arrivals, and
-// keeps the means: the extreme of many points is partly chance.
-func measureAgain(ctx context.Context, o Options, all []mapped, profile *latency.Profile) error {
-	const worst, rounds = 2, 2
-	var order []int
-	best := 0
-	for i := range all {
-		order = append(order, i)
-		if all[i].either/all[i].aggregated > all[best].either/all[best].aggregated {
-			best = i
-		}
-	}
-	slices.SortFunc(order, func(a, b int) int { return cmp.Compare(all[a].ofBetter(), all[b].ofBetter()) })
-	order = append(order[:min(worst, len(order))], best)
-	again := make([]mapped, len(order)*(rounds-1))
-	if err := each(ctx, len(again), func(i int) error {
-		m, err := measurePoints(ctx, o, []point{all[order[i/(rounds-1)]].point}, profile, 1+i%(rounds-1))
-		if err == nil {
-			again[i] = m[0]
-		}
+// measureGroups measures all points of groups in each round.
+func measureGroups(ctx context.Context, o Options, groups [][]point, profile *latency.Profile, capacity searchFor) ([]mapped, error) {
+	rounds := o.mapRounds()
+	found := make([][]capacities, len(groups)*rounds)
+	if err := each(ctx, len(found), func(i int) (err error) {
+		found[i], err = measurePoints(ctx, o, groups[i/rounds], profile, i%rounds, capacity)
 		return err
 	}); err != nil {
-		return err
+		return nil, err
 	}
-	for i, m := range again {
-		at := &all[order[i/(rounds-1)]]
-		if i/(rounds-1) == len(order)-1 && slices.Contains(order[:len(order)-1], best) {
-			continue // it is one of the worst too
+	var all []mapped
+	for g, group := range groups {
+		for i, p := range group {
+			m := mapped{point: p}
+			m.prefill, _ = p.split(mapWorkers, profile)
+			for _, round := range found[g*rounds : (g+1)*rounds] {
+				m.rounds = append(m.rounds, round[i])
+				m.aggregated += round[i].aggregated / float64(rounds)
+				m.disaggregated += round[i].disaggregated / float64(rounds)
+				m.either += round[i].either / float64(rounds)
+			}
+			all = append(all, m)
 		}
-		n := float64(i%(rounds-1) + 1)
-		at.aggregated += (m.aggregated - at.aggregated) / (n + 1)
-		at.disaggregated += (m.disaggregated - at.disaggregated) / (n + 1)
-		at.either += (m.either - at.either) / (n + 1)
 	}
-	return nil
+	return all, nil
+}
+
+// spread is by how much a figure of a point differs between its rounds, over all points: the root mean
+// square of the relative standard deviation, and the greatest difference over the mean. Points at which it is
+// 0 or undefined in a round are left out. known is false without two rounds.
+func spread(all []mapped, figure func(capacities) float64) (deviation, greatest float64, known bool) {
+	variances, n := 0.0, 0
+	for _, m := range all {
+		var values []float64
+		for _, c := range m.rounds {
+			if v := figure(c); v > 0 && !math.IsInf(v, 0) {
+				values = append(values, v)
+			}
+		}
+		if len(values) < len(m.rounds) || len(values) < 2 {
+			continue
+		}
+		of := mean(values)
+		variances, n = variances+variance(values)/(of*of), n+1
+		greatest = max(greatest, (slices.Max(values)-slices.Min(values))/of)
+	}
+	if n == 0 {
+		return 0, 0, false
+	}
+	return math.Sqrt(variances / float64(n)), greatest, true
 }

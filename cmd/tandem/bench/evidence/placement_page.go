@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 )
 
 // mapResult is what the page says of the map.
@@ -38,7 +39,7 @@ func mapResult(all []mapped, options Options, o objective, prompts, outputs []in
 		if worst.better() == 0 || m.ofBetter() < worst.ofBetter() {
 			worst = m
 		}
-		if best.aggregated == 0 || m.aggregated > 0 && m.either/m.aggregated > best.either/best.aggregated {
+		if best.aggregated == 0 || m.aggregated > 0 && m.ofAggregated() > best.ofAggregated() {
 			best = m
 		}
 		table.Rows = append(table.Rows, []string{
@@ -57,12 +58,12 @@ func mapResult(all []mapped, options Options, o objective, prompts, outputs []in
 			fmt.Sprintf("`auto` is most above `aggregated` at %v: %s and %s requests a second.", best.point, rate(best.either), rate(best.aggregated)),
 			fmt.Sprintf("A rate is tried for %v, after %v that do not count, and longer where that is fewer than %d requests; %s `--long` for %v, after %v, and %d requests. In longer runs `auto` over the better differs less from round to round.",
 				measured, warmup, requests, flag, otherMeasured, otherWarmup, otherRequests),
-			"The two points with the lowest `auto` over the better, and the best one, are means of two rounds of arrivals; the others are one round. A round differs from the next by about 3%.",
+			roundsNote(all, options.mapRounds()),
 			"Routers learn the bandwidth from the transfers.",
 		},
 		Ratios: []Ratio{
-			{Name: "auto over the better placement, worst point", Value: worst.ofBetter(), Noise: 0.06},
-			{Name: "auto over aggregated, best point", Value: best.either / best.aggregated, Noise: 0.06 * best.either / best.aggregated},
+			mapRatio("auto over the better placement, worst point", all, worst, capacities.ofBetter),
+			mapRatio("auto over aggregated, best point", all, best, capacities.ofAggregated),
 		},
 	}
 	grids := heatMap{title: "Capacity, disaggregated over aggregated; below: auto over the better"}
@@ -84,6 +85,41 @@ func mapResult(all []mapped, options Options, o objective, prompts, outputs []in
 	r.Pictures = []Picture{{Name: "placement-" + o.name, Alt: "Where disaggregation pays off, by lengths, SLO and bandwidth", SVG: grids.svg()}}
 	return r
 }
+
+// roundsNote says how much rounds differ.
+func roundsNote(all []mapped, rounds int) string {
+	if rounds < 2 {
+		return "Each figure is of one round of arrivals."
+	}
+	var differ []string
+	for _, f := range []struct {
+		name string
+		of   func(capacities) float64
+	}{
+		{"`aggregated`", func(c capacities) float64 { return c.aggregated }},
+		{"`disaggregated`", func(c capacities) float64 { return c.disaggregated }},
+		{"`auto`", func(c capacities) float64 { return c.either }},
+		{"`auto` over the better", capacities.ofBetter},
+	} {
+		if deviation, greatest, known := spread(all, f.of); known {
+			differ = append(differ, fmt.Sprintf("%s %.1f%% and %.1f%%", f.name, 100*deviation, 100*greatest))
+		}
+	}
+	return fmt.Sprintf("Each figure is the mean of %d rounds of arrivals. The standard deviation from round to round, and the greatest difference at one point: %s.", rounds, strings.Join(differ, ", "))
+}
+
+// mapRatio is a headline of a point. Its noise is what rounds differ by over all points, since those of one
+// point are too few to tell.
+func mapRatio(name string, all []mapped, at mapped, figure func(capacities) float64) Ratio {
+	value, noise := figure(at.capacities), oneRoundNoise
+	if deviation, _, known := spread(all, figure); known {
+		noise = max(noiseOf(deviation, len(at.rounds)), leastNoise)
+	}
+	return Ratio{Name: name, Value: value, Noise: noise * value}
+}
+
+// oneRoundNoise is the relative noise of a ratio where there is one round.
+const oneRoundNoise = 0.06
 
 // times is a ratio for people.
 func times(ratio float64) string {

@@ -11,12 +11,13 @@ const leastNoise = 0.05
 // newRatio is the mean of a ratio over rounds, which differ by their seeds. Its noise is twice
 // the standard error of that mean between two measurements, and not below leastNoise.
 func newRatio(name string, rounds []float64, paper string) Ratio {
-	m, variance := mean(rounds), 0.0
-	for _, v := range rounds {
-		variance += (v - m) * (v - m) / max(float64(len(rounds)-1), 1)
-	}
-	noise := 2 * math.Sqrt(2*variance/float64(len(rounds)))
-	return Ratio{Name: name, Value: round3(m), Noise: round3(max(noise, leastNoise*m)), Paper: paper}
+	m := mean(rounds)
+	return Ratio{Name: name, Value: round3(m), Noise: round3(max(noiseOf(math.Sqrt(variance(rounds)), len(rounds)), leastNoise*m)), Paper: paper}
+}
+
+// noiseOf is that of a mean of rounds which deviate from it by so much.
+func noiseOf(deviation float64, rounds int) float64 {
+	return 2 * deviation * math.Sqrt(2/float64(rounds))
 }
 
 // addRatio divides round by round. Rounds whose denominator is 0 are left out, and the ratio says so;
@@ -44,6 +45,15 @@ func (r Ratio) defined() bool {
 }
 
 func round3(v float64) float64 { return math.Round(v*1000) / 1000 }
+
+// variance of what values were drawn from; 0 of one.
+func variance(values []float64) (v float64) {
+	m := mean(values)
+	for _, value := range values {
+		v += (value - m) * (value - m) / max(float64(len(values)-1), 1)
+	}
+	return v
+}
 
 func mean(values []float64) (m float64) {
 	for _, v := range values {
