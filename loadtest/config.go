@@ -51,6 +51,9 @@ type Config struct {
 	// WarmupSet: the user set Warmup. Otherwise a trace with times has none, since the
 	// whole trace may be shorter.
 	WarmupSet bool
+	// FirstStep numbers the first run (see workload.Params). What measures a server again passes the NextStep
+	// of what measured it before, so that no prompt comes twice and is in a prefix cache.
+	FirstStep int
 	// KeepRecords keeps the records of all runs for Outcome.Runs, in the memory of one
 	// run. Otherwise only the last run's are kept.
 	KeepRecords bool

@@ -20,6 +20,8 @@ type Outcome struct {
 	// Runs are the records of all runs, in the order of Report.Runs. Without
 	// Config.KeepRecords only the last run's are kept.
 	Runs []*record.Run
+	// NextStep is Config.FirstStep for what measures the server next.
+	NextStep int
 }
 
 // Run measures a server. If ctx ends, it returns what was measured so far, marked as

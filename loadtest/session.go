@@ -51,7 +51,7 @@ type Session struct {
 	warnings []string
 	// changed is what the runs' sources had to change.
 	changed []workload.Warning
-	sources int             // created so far
+	next    int             // step of the next run
 	repeats map[float64]int // runs so far by rate
 	round   *int            // instead of repeats
 	// interrupted: it ended between two requested runs.
@@ -67,7 +67,7 @@ func NewSession(ctx context.Context, cfg Config, server client.Client, progress 
 	if err := cfg.ValidateRun(); err != nil {
 		return nil, err
 	}
-	s := &Session{cfg: cfg, client: server, progress: progress, repeats: map[float64]int{}}
+	s := &Session{cfg: cfg, client: server, progress: progress, next: cfg.FirstStep, repeats: map[float64]int{}}
 	var err error
 	if s.objectives, err = cfg.objectives(); err != nil {
 		return nil, err
@@ -101,6 +101,9 @@ func (s *Session) Planned(rate float64) (PlannedStep, error) {
 	length, err := s.cfg.length(s.objectives, rate)
 	return PlannedStep{Rate: rate, Length: s.cfg.warmup() + length}, err
 }
+
+// NextStep is Config.FirstStep for what measures the server next.
+func (s *Session) NextStep() int { return s.next }
 
 // Last is the last run, nil before the first.
 func (s *Session) Last() *record.Run { return s.last }
@@ -158,7 +161,7 @@ func (s *Session) drive(ctx context.Context, what string, rate float64, concurre
 	if err != nil {
 		return nil, err
 	}
-	s.sources++
+	s.next++
 	s.repeats[rate]++
 	if concurrency == 0 {
 		rate = s.cfg.Workload.MeanRate(params) // a ramp's Rate is its last
@@ -211,7 +214,7 @@ func (s *Session) params(rate float64, concurrency int, duration time.Duration) 
 		repeat = *s.round
 	}
 	return workload.Params{
-		Rate: rate, Concurrency: concurrency, Duration: duration, Step: s.sources, Repeat: repeat,
+		Rate: rate, Concurrency: concurrency, Duration: duration, Step: s.next, Repeat: repeat,
 		VocabularySize: s.server.VocabularySize, ContextTokens: s.server.ContextTokens,
 		Text: s.server.TextOnly,
 	}
@@ -242,7 +245,7 @@ func (s *Session) Outcome(result *search.Result) *Outcome {
 	}
 	runs := slices.Clone(s.runs)
 	slices.SortStableFunc(runs, func(a, b *record.Run) int { return cmp.Compare(a.Offered, b.Offered) })
-	return &Outcome{Report: r, Runs: runs}
+	return &Outcome{Report: r, Runs: runs, NextStep: s.next}
 }
 
 // lengths says how long requests were really sent, at the whole steps of a search or in

@@ -3,6 +3,7 @@ package contenders_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"slices"
 	"testing"
@@ -22,6 +23,7 @@ type queue struct {
 	takes time.Duration
 	asked []contenders.Bounds
 	dues  [][]time.Duration // of each run, its first requests at a rate of 1
+	sent  map[string]int    // prompts
 	runs  int
 	stop  func(runs int)
 }
@@ -41,6 +43,9 @@ func (q *queue) Drive(ctx context.Context, o drive.Options) (*record.Run, error)
 	if q.runs++; q.stop != nil {
 		q.stop(q.runs)
 	}
+	if q.sent == nil {
+		q.sent = map[string]int{}
+	}
 	run := &record.Run{Offered: o.Offered, Concurrency: o.Concurrency, From: o.Warmup, To: o.Warmup + o.Duration}
 	var free time.Duration
 	var dues []time.Duration
@@ -52,6 +57,7 @@ func (q *queue) Drive(ctx context.Context, o drive.Options) (*record.Run, error)
 		if err != nil {
 			return nil, err
 		}
+		q.sent[fmt.Sprint(request.Prompt.TokenIDs)]++
 		if o.Concurrency > 0 {
 			request.Due = free
 		} else if len(dues) < 5 {
@@ -121,6 +127,11 @@ func TestCapacities(t *testing.T) {
 		first, last := queues[1].dues[0], queues[1].dues[len(queues[1].dues)-1]
 		if slices.Equal(first, last) || !slices.Equal(dues[0], first) || !slices.Equal(dues[1], first) || !slices.Equal(dues[len(dues)-1], last) {
 			t.Errorf("%s: arrivals %v", three[i].Name, dues)
+		}
+		for prompt, times := range q.sent {
+			if times > 1 {
+				t.Fatalf("%s got %s %d times, which a prefix cache has then", three[i].Name, prompt, times)
+			}
 		}
 	}
 	for _, try := range got.Tries {

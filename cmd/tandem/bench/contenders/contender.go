@@ -87,8 +87,10 @@ func (s *Set) Stop() error {
 	return errors.Join(errs...)
 }
 
-// open begins a session of each with a load whose requests carry bounds.
+// open begins a session of each with a load whose requests carry bounds. None sends a contender a prompt of an
+// earlier session, and all begin with the same.
 func (s *Set) open(ctx context.Context, load loadtest.Config, carry Bounds, progress loadtest.Progress) error {
+	load.FirstStep = s.nextStep()
 	for _, r := range s.all {
 		if err := r.open(ctx, load, carry, progress); err != nil {
 			return err
@@ -100,11 +102,23 @@ func (s *Set) open(ctx context.Context, load loadtest.Config, carry Bounds, prog
 // Idle measures the first contender with one request of a load at a time.
 func (s *Set) Idle(ctx context.Context, load loadtest.Config, progress loadtest.Progress) (loadtest.Idle, error) {
 	r := s.all[0]
+	load.FirstStep = s.nextStep()
 	if err := r.open(ctx, load, Bounds{}, progress); err != nil {
 		return loadtest.Idle{}, err
 	}
 	idle, err := r.session.Idle(ctx)
 	return idle, r.failure(err)
+}
+
+// nextStep is that of all sessions so far.
+func (s *Set) nextStep() int {
+	next := 0
+	for _, r := range s.all {
+		if r.session != nil {
+			next = max(next, r.session.NextStep())
+		}
+	}
+	return next
 }
 
 // open begins a session of a load whose requests carry bounds.
