@@ -16,6 +16,7 @@ import (
 	"github.com/tandem-serving/tandem/loadtest/client"
 	"github.com/tandem-serving/tandem/loadtest/record"
 	"github.com/tandem-serving/tandem/loadtest/report"
+	"github.com/tandem-serving/tandem/loadtest/stats"
 	"github.com/tandem-serving/tandem/loadtest/workload"
 )
 
@@ -29,11 +30,14 @@ type Result struct {
 	Steps       []Step  `json:"steps"`
 	// RecoveryMs is how long after a burst of the largest Times the first second began in which
 	// latencies were as before it: in none of its quarters were more than half of the requests refused,
-	// or later with their first token than nine in ten were before the burst. Nil if it was not
-	// measured; all of the time that was watched if there was no such second.
+	// or later with their first token than nine in ten were before the burst. Quarters in which few
+	// requests were due are judged together. Nil if it was not measured; all of the time that was watched
+	// if there was no such second.
 	RecoveryMs *float64 `json:"recovery_ms"`
-	// WorseBefore and WorseAfter are the shares of quarters of a second before the burst, and after the
-	// recovery, that were not so. Where more are after it, latencies did not stay as before.
+	// RecoveryUnknown says why RecoveryMs is nil, if the burst was measured.
+	RecoveryUnknown string `json:"recovery_unknown,omitempty"`
+	// WorseBefore and WorseAfter are the shares of such parts before the burst, and after the recovery,
+	// that were not so. Where more are after it, latencies did not stay as before.
 	WorseBefore float64 `json:"worse_before"`
 	WorseAfter  float64 `json:"worse_after"`
 	// Interrupted: Ctrl-C ended it early.
@@ -47,7 +51,7 @@ type Step struct {
 	GoodputRPS float64 `json:"goodput_rps"`
 	// GoodputOfCapacity is the goodput over that at capacity.
 	GoodputOfCapacity float64 `json:"goodput_of_capacity"`
-	// RefuseMsP99 is how long refusals took from when they were sent; nil: there were fewer than 100.
+	// RefuseMsP99 is how long refusals took from when they were sent; nil: there were too few for a p99.
 	RefuseMsP99 *float64 `json:"refuse_ms_p99"`
 	// AdmittedByLengthQuartile is the share of requests that were not refused, from the shortest
 	// quarter to the longest, by what they asked for.
@@ -69,10 +73,11 @@ const (
 // Run finds the capacity and offers multiples of it, in order. config has an SLO, and neither
 // rate nor search.
 func Run(ctx context.Context, config loadtest.Config, server client.Client, times []float64, progress loadtest.Progress) (*Result, error) {
-	found, err := capacity(ctx, config, server, progress)
+	found, next, err := capacity(ctx, config, server, progress)
 	if err != nil || found.Interrupted {
 		return found, err
 	}
+	config.FirstStep = next
 	session, err := loadtest.NewSession(ctx, config, server, progress)
 	if err != nil {
 		return nil, err
@@ -87,24 +92,26 @@ func Run(ctx context.Context, config loadtest.Config, server client.Client, time
 			return found, nil
 		}
 	}
+	config.FirstStep = session.NextStep()
 	err = found.recover(ctx, config, server, slices.Max(times), progress)
 	return found, err
 }
 
-// capacity searches for the highest rate that is stable and meets the SLO.
-func capacity(ctx context.Context, config loadtest.Config, server client.Client, progress loadtest.Progress) (*Result, error) {
+// capacity searches for the highest rate that is stable and meets the SLO. next is the FirstStep of what is
+// measured after it.
+func capacity(ctx context.Context, config loadtest.Config, server client.Client, progress loadtest.Progress) (found *Result, next int, err error) {
 	config.FindMax = true
 	out, err := loadtest.Run(ctx, config, server, progress)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	found := &Result{SLO: out.Report.SLO, Interrupted: out.Report.Interrupted, Steps: []Step{}}
+	found = &Result{SLO: out.Report.SLO, Interrupted: out.Report.Interrupted, Steps: []Step{}}
 	if found.Interrupted {
-		return found, nil
+		return found, out.NextStep, nil
 	}
 	s := out.Report.Search
 	if s == nil || s.MaxRate == nil {
-		return nil, errors.New("no rate was found that is stable and meets the SLO: ask for less with --slo, or see 'tandem bench serve --find-max'")
+		return nil, 0, errors.New("no rate was found that is stable and meets the SLO: ask for less with --slo, or see 'tandem bench serve --find-max'")
 	}
 	found.CapacityRPS = *s.MaxRate
 	for _, run := range out.Report.Runs {
@@ -112,12 +119,12 @@ func capacity(ctx context.Context, config loadtest.Config, server client.Client,
 			found.GoodputRPS = run.Goodput
 		}
 	}
-	return found, nil
+	return found, out.NextStep, nil
 }
 
 // stepOf is what a run at so many times the capacity showed.
 func stepOf(times, goodput float64, f *report.Figures, run *record.Run) Step {
-	s := Step{Times: times, OfferedRPS: f.OfferedRPS, GoodputRPS: f.Goodput, Client: f.Client.Bottleneck}
+	s := Step{Times: times, OfferedRPS: f.OfferedRPS, GoodputRPS: f.Goodput, Client: f.Limit()}
 	if goodput > 0 {
 		s.GoodputOfCapacity = f.Goodput / goodput
 	}
@@ -135,9 +142,6 @@ func inWindow(run *record.Run) (due []*record.Record) {
 	return due
 }
 
-// leastRefused is how many refusals a 99th percentile takes.
-const leastRefused = 100
-
 func refuseP99(records []*record.Record) *float64 {
 	var took []time.Duration
 	for _, r := range records {
@@ -145,14 +149,14 @@ func refuseP99(records []*record.Record) *float64 {
 			took = append(took, r.End-r.Dispatched)
 		}
 	}
-	if len(took) < leastRefused {
+	if int64(len(took)) < stats.QuantileNeeds(.99) {
 		return nil
 	}
 	slices.Sort(took)
-	return milliseconds(took[(len(took)*99+99)/100-1])
+	return milliseconds(stats.Quantile(took, .99))
 }
 
-func milliseconds(d time.Duration) *float64 { return new(float64(d) / float64(time.Millisecond)) }
+func milliseconds(d time.Duration) *float64 { return new(stats.Milliseconds(d)) }
 
 // admitted is the share that was not refused of each quarter by length.
 func admitted(records []*record.Record) (shares [4]float64) {
@@ -193,16 +197,63 @@ func (r *Result) recover(ctx context.Context, config loadtest.Config, server cli
 }
 
 const (
-	// window is the part of the time that is judged at once, and tolerated the share of its requests
+	// quarter is the part of the time that is judged at once, and tolerated the share of its requests
 	// that may be worse than nine in ten before the burst.
-	window    = 250 * time.Millisecond
+	quarter   = 250 * time.Millisecond
 	tolerated = 0.5
-	// inARow is how many windows in a row are as before where latencies are: one alone is worse now
+	// leastJudged is how many requests that takes: one alone is worse now and then at any load. Where fewer
+	// were due, the quarters of up to a second are judged together.
+	leastJudged = 4
+	// inARow is how many quarters in a row are as before where latencies are: one alone is worse now
 	// and then at any load, since requests of one moment wait for each other.
-	inARow = int(time.Second / window)
+	inARow = int(time.Second / quarter)
 )
 
-// recovered takes in what came of requests before and after a burst, if enough came before to tell.
+// part is some quarters that are judged together.
+type part struct{ quarters, requests, late int }
+
+func (p part) known() bool { return p.requests >= leastJudged }
+func (p part) worse() bool { return float64(p.late) > tolerated*float64(p.requests) }
+
+// parts divides a time. Requests are late that were not served, or later than usual.
+func parts(records []*record.Record, from, to, usual time.Duration) (all []part) {
+	quarters := make([]part, max((to-from)/quarter, 0))
+	for _, r := range records {
+		at := int((r.Due - from) / quarter)
+		if r.Due < from || at >= len(quarters) {
+			continue
+		}
+		quarters[at].requests++
+		if r.Outcome != record.Completed || r.First()-r.Due > usual {
+			quarters[at].late++
+		}
+	}
+	for i, q := range quarters {
+		if i == 0 || all[len(all)-1].known() || all[len(all)-1].quarters == inARow {
+			all = append(all, part{})
+		}
+		last := &all[len(all)-1]
+		*last = part{last.quarters + 1, last.requests + q.requests, last.late + q.late}
+	}
+	return all
+}
+
+// calmed is how many quarters passed until a second in which no part is bad; false: there is none.
+func calmed(all []part, bad func(part) bool) (quarters int, is bool) {
+	passed, good := 0, 0
+	for _, p := range all {
+		passed, good = passed+p.quarters, good+p.quarters
+		if bad(p) {
+			good = 0
+		}
+		if good >= inARow {
+			return passed - good, true
+		}
+	}
+	return passed, false
+}
+
+// recovered takes in what came of requests before and after a burst, if enough came to tell.
 func (r *Result) recovered(records []*record.Record, began, ended time.Duration) {
 	var before []time.Duration
 	for _, r := range records {
@@ -211,48 +262,32 @@ func (r *Result) recovered(records []*record.Record, began, ended time.Duration)
 		}
 	}
 	if len(before) == 0 {
+		r.RecoveryUnknown = "no request before the burst was completed"
 		return
 	}
 	slices.Sort(before)
-	usual := before[(len(before)*9+9)/10-1]
-	worse := func(from, to time.Duration) []bool {
-		all, late := make([]int, max((to-from)/window, 0)), make([]int, max((to-from)/window, 0))
-		for _, r := range records {
-			at := int((r.Due - from) / window)
-			if r.Due < from || at >= len(all) {
-				continue
-			}
-			all[at]++
-			if r.Outcome != record.Completed || r.First()-r.Due > usual {
-				late[at]++
-			}
-		}
-		out := make([]bool, len(all))
-		for i := range all {
-			out[i] = float64(late[i]) > tolerated*float64(all[i])
-		}
-		return out
+	usual := stats.Quantile(before, 0.9)
+	after := parts(records, ended, ended+calm, usual)
+	quarters, is := calmed(after, func(p part) bool { return !p.known() || p.worse() })
+	if _, perhaps := calmed(after, part.worse); !is && perhaps {
+		r.RecoveryUnknown = fmt.Sprintf("there was no second after the burst in which enough requests were due to tell: it takes %d, at half of the capacity", leastJudged)
+		return
 	}
-	r.WorseBefore = share(worse(began-calm, began))
-	after := worse(ended, ended+calm)
-	calmed := 0 // windows until then
-	for calmed+inARow <= len(after) && slices.Contains(after[calmed:calmed+inARow], true) {
-		calmed++
-	}
-	if calmed+inARow > len(after) {
-		calmed = len(after)
-	}
-	r.WorseAfter = share(after[calmed:])
-	r.RecoveryMs = milliseconds(time.Duration(calmed) * window)
+	r.RecoveryMs = milliseconds(time.Duration(quarters) * quarter)
+	r.WorseBefore, r.WorseAfter = share(parts(records, began-calm, began, usual), 0), share(after, quarters)
 }
 
-// share is how many of them are true.
-func share(all []bool) float64 {
-	n := 0
-	for _, is := range all {
-		if is {
+// share is how many of the parts that can be judged are worse, from so many quarters on.
+func share(all []part, from int) float64 {
+	n, worse, passed := 0, 0, 0
+	for _, p := range all {
+		if passed >= from && p.known() {
 			n++
+			if p.worse() {
+				worse++
+			}
 		}
+		passed += p.quarters
 	}
-	return float64(n) / float64(max(len(all), 1))
+	return float64(worse) / float64(max(n, 1))
 }

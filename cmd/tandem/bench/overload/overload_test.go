@@ -1,27 +1,84 @@
 package overload
 
 import (
+	"context"
+	"fmt"
+	"slices"
 	"testing"
 	"time"
 
+	"github.com/tandem-serving/tandem/loadtest"
+	"github.com/tandem-serving/tandem/loadtest/client"
+	"github.com/tandem-serving/tandem/loadtest/drive"
 	"github.com/tandem-serving/tandem/loadtest/record"
+	"github.com/tandem-serving/tandem/loadtest/workload"
 )
+
+// Nothing that is measured sends a prompt that the server had before, in whose prefix cache it would be.
+func TestNoPromptComesTwice(t *testing.T) {
+	sent := map[string]int{}
+	config := loadtest.DefaultConfig()
+	config.SLO, config.Rate, config.Workload.Seed = "ttft:p90<200ms", 15, 5
+	var err error
+	if config.Workload.PromptTokens, err = workload.ParseLengths("8"); err != nil {
+		t.Fatal(err)
+	}
+	config.Drive = func(_ context.Context, o drive.Options) (*record.Run, error) {
+		run := &record.Run{Offered: o.Offered, From: o.Warmup, To: o.Warmup + o.Duration, Drained: o.Warmup + o.Duration}
+		for {
+			q, err := o.Source.Next()
+			if err != nil {
+				return run, nil
+			}
+			sent[fmt.Sprint(q.Prompt.TokenIDs)]++
+			took := 10 * time.Millisecond
+			if o.Offered > 20 {
+				took = time.Second
+			}
+			run.Samples = append(run.Samples, record.Sample{At: q.Due, Due: len(run.Records), Ended: len(run.Records)})
+			r := served(q.Due, took)
+			r.Dispatched, r.Sent, r.Admitted, r.End, r.OutputTokens = q.Due, q.Due, q.Due, q.Due+took, 1
+			run.Records = append(run.Records, r)
+		}
+	}
+	found, err := Run(t.Context(), config, described{}, []float64{1, 2}, nil)
+	if err != nil || len(found.Steps) != 2 || found.RecoveryMs == nil {
+		t.Fatalf("%+v, %v", found, err)
+	}
+	for prompt, times := range sent {
+		if times > 1 {
+			t.Fatalf("%s came %d times", prompt, times)
+		}
+	}
+}
+
+// described is a server that only says what it is.
+type described struct{ client.Client }
+
+func (described) Describe(context.Context) (client.Description, error) {
+	return client.Description{Kind: "tandem", VocabularySize: 30000, ContextTokens: 4096}, nil
+}
+
+func served(due, ttft time.Duration) *record.Record {
+	return &record.Record{Due: due, Outcome: record.Completed, Arrivals: []record.Arrival{{At: due + ttft, Tokens: 1}}}
+}
 
 func rejected(after time.Duration) *record.Record {
 	return &record.Record{Outcome: record.Rejected, Dispatched: time.Second, End: time.Second + after}
 }
 
+// A p99 takes as many refusals as everywhere else.
 func TestRefuseP99(t *testing.T) {
 	var records []*record.Record
-	for i := range 99 {
+	for i := range 367 {
 		records = append(records, rejected(time.Duration(i+1)*time.Millisecond))
 	}
 	records = append(records, &record.Record{Outcome: record.Completed, End: time.Hour})
 	if got := refuseP99(records); got != nil {
-		t.Errorf("of 99 refusals: %v", *got)
+		t.Errorf("of 367 refusals: %v", *got)
 	}
-	if got := refuseP99(append(records, rejected(time.Second))); got == nil || *got != 99 {
-		t.Errorf("got %v, want 99 ms", got)
+	if got := refuseP99(append(records, rejected(time.Second))); got == nil || *got != 365 {
+		t.Errorf("got %v, want 365 ms", got)
 	}
 }
 
@@ -43,41 +100,55 @@ func TestAdmittedByLength(t *testing.T) {
 }
 
 func TestRecovery(t *testing.T) {
-	served := func(due, ttft time.Duration) *record.Record {
-		return &record.Record{Due: due, Outcome: record.Completed, Arrivals: []record.Arrival{{At: due + ttft, Tokens: 1}}}
-	}
 	const began, ended = 10 * time.Second, 15 * time.Second
 	var before []*record.Record
 	for i := range 9 {
 		before = append(before, served(time.Duration(i+1)*time.Second, time.Duration(i+1)*time.Millisecond))
 	}
-	after := func(d time.Duration) time.Duration { return ended + d }
+	const late, inTime = 10 * time.Millisecond, 9 * time.Millisecond
+	// every has a request at each step of the time after the burst, which from there to there is late.
+	every := func(step, from, to time.Duration) (all []*record.Record) {
+		for at := time.Duration(0); at < 10*time.Second; at += step {
+			took := inTime
+			if at >= from && at < to {
+				took = late
+			}
+			all = append(all, served(ended+at, took))
+		}
+		return all
+	}
+	const dense = 50 * time.Millisecond
 	for _, test := range []struct {
 		name        string
 		after       []*record.Record
-		want, worse float64 // milliseconds; of the windows after that
+		want, worse float64 // milliseconds, below 0: unknown; of the parts after that
 	}{
-		{"at once", []*record.Record{served(12*time.Second, time.Minute), served(after(time.Second), 9*time.Millisecond)}, 0, 0},
-		{"a late token", []*record.Record{served(after(0), 10*time.Millisecond), served(after(time.Second), time.Millisecond)}, 250, 0},
-		{"one of three late", []*record.Record{
-			served(after(0), 10*time.Millisecond), served(after(time.Millisecond), time.Millisecond), served(after(2*time.Millisecond), time.Millisecond),
-		}, 0, 0},
-		{"a refusal", []*record.Record{served(after(0), time.Second), {Due: after(900 * time.Millisecond), Outcome: record.Rejected}}, 1000, 0},
-		{"a late token long after", []*record.Record{served(after(2*time.Second), 10*time.Millisecond)}, 0, 1. / 40},
-		{"late tokens for all of the time", func() (all []*record.Record) {
-			for at := ended; at < ended+10*time.Second; at += 500 * time.Millisecond {
-				all = append(all, served(at, time.Second))
-			}
-			return all
-		}(), 10000, 0},
+		{"at once", every(dense, 0, 0), 0, 0},
+		{"late in the burst only", append(every(dense, 0, 0), served(12*time.Second, time.Minute)), 0, 0},
+		{"a late quarter", every(dense, 0, 250*time.Millisecond), 250, 0},
+		{"two of five late", every(dense, 0, 100*time.Millisecond), 0, 0},
+		{"refusals", append(every(dense, 0, 0), slices.Repeat([]*record.Record{{Due: ended + 900*time.Millisecond, Outcome: record.Rejected}}, 6)...), 1000, 0},
+		{"late long after", every(dense, 2*time.Second, 2250*time.Millisecond), 0, 1. / 40},
+		{"late for all of the time", every(dense, 0, time.Minute), 10000, 0},
+		{"two a second, late", every(500*time.Millisecond, 0, time.Minute), 10000, 0},
+		{"one a second, late", every(time.Second, 0, time.Minute), 10000, 0},
+		{"one late, then nothing", []*record.Record{served(ended+time.Second, late)}, -1, 0},
+		{"one a second, in time", every(time.Second, 0, 0), -1, 0},
+		{"five a second, of which one is late", every(200*time.Millisecond, time.Second, 1100*time.Millisecond), 0, 0},
+		{"five a second, late in the first", every(200*time.Millisecond, 0, 950*time.Millisecond), 750, 0},
 	} {
 		var r Result
-		if r.recovered(append(before[:len(before):len(before)], test.after...), began, ended); r.RecoveryMs == nil || *r.RecoveryMs != test.want || r.WorseAfter != test.worse || r.WorseBefore != 0 {
-			t.Errorf("%s: %v ms, worse %v, then %v; want %v ms, then %v", test.name, r.RecoveryMs, r.WorseBefore, r.WorseAfter, test.want, test.worse)
+		r.recovered(append(before[:len(before):len(before)], test.after...), began, ended)
+		got := -1.0
+		if r.RecoveryMs != nil {
+			got = *r.RecoveryMs
+		}
+		if got != test.want || r.WorseAfter != test.worse || r.WorseBefore != 0 || (r.RecoveryUnknown != "") != (test.want < 0) {
+			t.Errorf("%s: %v ms, worse %v, then %v, %q; want %v ms, then %v", test.name, got, r.WorseBefore, r.WorseAfter, r.RecoveryUnknown, test.want, test.worse)
 		}
 	}
 	var none Result
-	if none.recovered(nil, began, ended); none.RecoveryMs != nil {
-		t.Errorf("without any before: %v", *none.RecoveryMs)
+	if none.recovered(nil, began, ended); none.RecoveryMs != nil || none.RecoveryUnknown == "" {
+		t.Errorf("without any before: %+v", none)
 	}
 }

@@ -27,6 +27,9 @@ func (r *Result) WriteTable(w io.Writer) error {
 			fmt.Fprintf(w, "\nat %g times, the figures are not the server's: %s\n", s.Times, s.Client)
 		}
 	}
+	if r.RecoveryUnknown != "" {
+		fmt.Fprintf(w, "\nhow soon latencies were as before after a burst of %v is not known: %s\n", burst, r.RecoveryUnknown)
+	}
 	if r.RecoveryMs != nil {
 		fmt.Fprintf(w, "\n%.0f ms after a burst of %v, latencies were as before it; worse quarters of a second: %.0f%% before the burst, %.0f%% after that\n", *r.RecoveryMs, burst, 100*r.WorseBefore, 100*r.WorseAfter)
 	}
