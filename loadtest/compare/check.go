@@ -71,6 +71,17 @@ func empty(r *report.Report, searches bool) (why string, ok bool) {
 // comparable.
 const offeredApart = 0.05
 
+// chance begins the lines of a workload that may differ between equal ones: the seed, which is drawn if none is
+// given, and how long a search sent each rate.
+var chance = []string{"seed: ", "each rate was sent for "}
+
+// linesWithout are the lines of a workload that another lacks.
+func linesWithout(lines, others []string) []string {
+	return slices.DeleteFunc(slices.Clone(lines), func(line string) bool {
+		return slices.Contains(others, line) || slices.ContainsFunc(chance, func(begin string) bool { return strings.HasPrefix(line, begin) })
+	})
+}
+
 // warnings are reasons why two reports may not be comparable.
 func warnings(a, b *report.Report) []string {
 	var all []string
@@ -83,7 +94,8 @@ func warnings(a, b *report.Report) []string {
 	warn((a.Simulation == nil) != (b.Simulation == nil), "one report is simulated, the other measured")
 	warn(a.Simulation == nil && b.Simulation == nil && a.Target.Kind != b.Target.Kind, "the servers speak different protocols: %s and %s", a.Target.Kind, b.Target.Kind)
 	warn(a.Target.Model != b.Target.Model, "the models differ: %s and %s", a.Target.Model, b.Target.Model)
-	warn(!slices.Equal(a.Workload, b.Workload), "the workloads differ: %q and %q", a.Workload, b.Workload)
+	onlyA, onlyB := linesWithout(a.Workload, b.Workload), linesWithout(b.Workload, a.Workload)
+	warn(len(onlyA)+len(onlyB) > 0, "the workloads differ: %q and %q", onlyA, onlyB)
 	warn(a.SLO != b.SLO, "the objectives differ: %q and %q; goodput and attainment are not comparable", a.SLO, b.SLO)
 	warn(a.Simulation == nil && b.Simulation == nil && (a.Host.CPU != b.Host.CPU || a.Host.Cores != b.Host.Cores), "the clients' machines differ: %s with %d cores and %s with %d",
 		a.Host.CPU, a.Host.Cores, b.Host.CPU, b.Host.Cores)

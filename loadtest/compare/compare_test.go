@@ -5,16 +5,19 @@ import (
 	"errors"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/tandem-serving/tandem/loadtest"
 	"github.com/tandem-serving/tandem/loadtest/client"
 	"github.com/tandem-serving/tandem/loadtest/compare"
 	"github.com/tandem-serving/tandem/loadtest/measure"
 	"github.com/tandem-serving/tandem/loadtest/record"
 	"github.com/tandem-serving/tandem/loadtest/report"
 	"github.com/tandem-serving/tandem/loadtest/search"
+	"github.com/tandem-serving/tandem/loadtest/workload"
 )
 
 func pointer[T any](v T) *T { return &v }
@@ -334,6 +337,31 @@ func TestWarnings(t *testing.T) {
 		if c := compare.Reports(base(), b, compare.Options{}); len(c.Warnings) != 1 || !strings.Contains(c.Warnings[0], want) {
 			t.Errorf("%q, want %q", c.Warnings, want)
 		}
+	}
+}
+
+// Two runs of one command differ in the seed that was drawn, and in how long a search sent each rate. Of
+// workloads that differ the warning has the lines that do.
+func TestWorkloads(t *testing.T) {
+	of := func(seed uint64, seconds, prompts string) *report.Report {
+		spec := loadtest.DefaultConfig().Workload
+		spec.Seed = seed
+		var err error
+		if spec.PromptTokens, err = workload.ParseLengths(prompts); err != nil {
+			t.Fatal(err)
+		}
+		if err := spec.Validate(); err != nil {
+			t.Fatal(err)
+		}
+		return &report.Report{Schema: report.Schema, Workload: append(spec.Describe(workload.Params{VocabularySize: 9}), "each rate was sent for "+seconds+" s, after a warm-up of 3s")}
+	}
+	a := of(1, "30", "512")
+	if c := compare.Reports(a, of(2, "30 s to 60", "512"), compare.Options{}); len(c.Warnings) != 0 {
+		t.Errorf("%q", c.Warnings)
+	}
+	c := compare.Reports(a, of(2, "60", "256"), compare.Options{})
+	if want := `the workloads differ: ["lengths: prompts of 512 tokens, answers of 128, exactly"] and ["lengths: prompts of 256 tokens, answers of 128, exactly"]`; !slices.Equal(c.Warnings, []string{want}) {
+		t.Errorf("%q, want %q", c.Warnings, want)
 	}
 }
 
