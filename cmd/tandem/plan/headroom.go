@@ -85,6 +85,14 @@ func (h *Headroom) ofEach(slo measure.SLO) (measure.SLO, error) {
 	return each, nil
 }
 
+// ofCalls says after an SLO of ofEach whose it is.
+func (h *Headroom) ofCalls() string {
+	if h.FanOut == 1 {
+		return ""
+	}
+	return fmt.Sprintf(" of each of %d calls", h.FanOut)
+}
+
 // highestQuantile is the highest that a simulation shows: it takes 46,000 requests.
 const highestQuantile = 0.99991
 

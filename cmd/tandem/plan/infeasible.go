@@ -3,6 +3,7 @@ package plan
 import (
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/tandem-serving/tandem/loadtest/measure"
@@ -12,7 +13,7 @@ import (
 type Infeasible struct {
 	// Reason says why, in one sentence.
 	Reason string
-	// Nearest is the SLO with the lowest bounds that can be kept, as text.
+	// Nearest is the SLO with the lowest bounds that can be kept, as text, to be asked for in its place.
 	Nearest string
 }
 
@@ -27,22 +28,21 @@ const margin = 1.2
 
 // possible reports the bounds that not even a request with the mesh to itself keeps.
 func (f *formulas) possible() error {
-	nearest := measure.SLO{}
+	nearest := slices.Clone(f.asked.Terms)
 	reason := ""
-	for _, t := range f.slo.Terms {
+	for i, t := range f.slo.Terms {
 		least, why := f.least(t)
 		if bound := seconds(least * margin); t.Bound < bound && (reason != "" || least > t.Bound.Seconds()) {
 			if reason == "" {
-				reason = fmt.Sprintf("%s is too tight: %s", t, why)
+				reason = fmt.Sprintf("%s%s is too tight: %s", t, f.headroom.ofCalls(), why)
 			}
-			t.Bound = bound
+			nearest[i].Bound = bound
 		}
-		nearest.Terms = append(nearest.Terms, t)
 	}
 	if reason == "" {
 		return nil
 	}
-	return &Infeasible{Reason: reason, Nearest: nearest.String()}
+	return &Infeasible{Reason: reason, Nearest: measure.SLO{Terms: nearest}.String()}
 }
 
 // least is the latency of a term without any other request, in seconds, and why it is that

@@ -149,7 +149,11 @@ func (plan *Plan) make(ctx context.Context) error {
 // prepare makes the formulas. They are there beside an *Infeasible too.
 func (p *planner) prepare() error {
 	q := p.question
-	slo, err := q.objective()
+	asked, err := q.Load.Objective()
+	if err != nil {
+		return err
+	}
+	each, err := q.Headroom.ofEach(asked)
 	if err != nil {
 		return err
 	}
@@ -159,7 +163,7 @@ func (p *planner) prepare() error {
 	}
 	config := q.Cluster.Config(q.Load.Workload.Seed)
 	p.pools = newPools(config)
-	p.formulas, err = newFormulas(traffic, p.pools, config.BlockTokens, slo, q.Headroom)
+	p.formulas, err = newFormulas(traffic, p.pools, config.BlockTokens, asked, each, q.Headroom)
 	return err
 }
 

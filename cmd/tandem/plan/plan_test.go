@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -209,19 +210,25 @@ func TestBacklogDecides(t *testing.T) {
 	}
 }
 
+var percentiles = regexp.MustCompile(`p[0-9.]+`)
+
 // Each bound that nobody can keep is said to be so at once, and the nearest SLO that is named
 // can be kept.
 func TestInfeasible(t *testing.T) {
 	longtest.OneGoroutine(t)
-	for _, c := range []struct{ name, slo, says string }{
-		{"TTFT below the prompt's own time", "ttft:p90<10ms", "ttft:p90<10ms is too tight: p90 of the prompts takes 25"},
-		{"TPOT below a step", "tpot:p99<4ms", "tpot:p99<4ms is too tight: a decode step takes 5.12 ms for one answer alone"},
-		{"both", "ttft:p90<10ms,tpot:p99<4ms", "ttft:p90<10ms is too tight"},
-		{"whole answers", "e2e:p90<100ms", "a request of median prompt and mean answer takes"},
+	for _, c := range []struct {
+		name, slo, says string
+		flags           []string
+	}{
+		{"TTFT below the prompt's own time", "ttft:p90<10ms", "ttft:p90<10ms is too tight: p90 of the prompts takes 25", nil},
+		{"TPOT below a step", "tpot:p99<4ms", "tpot:p99<4ms is too tight: a decode step takes 5.12 ms for one answer alone", nil},
+		{"both", "ttft:p90<10ms,tpot:p99<4ms", "ttft:p90<10ms is too tight", nil},
+		{"whole answers", "e2e:p90<100ms", "a request of median prompt and mean answer takes", nil},
+		{"a fan-out", "ttft:p90<10ms,tpot:p50<4ms", "ttft:p96.549<10ms of each of 3 calls is too tight", []string{"--fan-out=3"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			made, err := plan.Make(t.Context(), question(t, with("--rate=12", "--slo="+c.slo)...), nil)
+			made, err := plan.Make(t.Context(), question(t, with(append(c.flags, "--rate=12", "--slo="+c.slo)...)...), nil)
 			var infeasible *plan.Infeasible
 			if !errors.As(err, &infeasible) {
 				t.Fatalf("%v", err)
@@ -232,7 +239,10 @@ func TestInfeasible(t *testing.T) {
 			if !strings.HasPrefix(err.Error(), "infeasible, because ") || !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), "\n") {
 				t.Errorf("the error is %q, want %q in it", err, c.says)
 			}
-			if made, err = plan.Make(t.Context(), question(t, with("--rate=12", briefly, "--slo="+made.NearestSLO)...), nil); err != nil || !made.Feasible {
+			if asked, got := percentiles.FindAllString(c.slo, -1), percentiles.FindAllString(made.NearestSLO, -1); !slices.Equal(asked, got) {
+				t.Errorf("%q was asked for, and the nearest is %q", c.slo, made.NearestSLO)
+			}
+			if made, err = plan.Make(t.Context(), question(t, with(append(c.flags, "--rate=12", briefly, "--slo="+made.NearestSLO)...)...), nil); err != nil || !made.Feasible {
 				t.Errorf("the nearest is not feasible: %v", err)
 			}
 		})
@@ -278,8 +288,11 @@ func TestHeadroom(t *testing.T) {
 			t.Errorf("%v: the reason is %q", c.flags, strict.Reason)
 		}
 	}
+	var text strings.Builder
 	if fanned := size("--fan-out=10", "--duration=80s"); fanned.SLO != "ttft:p99.9<500ms,tpot:p99.9<20ms" {
 		t.Errorf("the SLO of each of ten calls is %s", fanned.SLO)
+	} else if err := fanned.Write(&text); err != nil || !strings.Contains(text.String(), "within ttft:p99.9<500ms,tpot:p99.9<20ms of each of 10 calls\n") {
+		t.Errorf("%v: %s", err, text.String())
 	}
 }
 

@@ -50,16 +50,6 @@ func (q *Question) Validate() error {
 // mostWorkers bounds MaxWorkers: a simulation of more takes long.
 const mostWorkers = 1000
 
-// objective is the SLO that all calls have to keep, so that a fan-out of them keeps the one
-// that was asked for.
-func (q *Question) objective() (measure.SLO, error) {
-	slo, err := q.Load.Objective()
-	if err != nil {
-		return slo, err
-	}
-	return q.Headroom.ofEach(slo)
-}
-
 // terms are those on a latency, the highest percentile first.
 func terms(slo measure.SLO, latency string) []measure.Term {
 	found := slices.DeleteFunc(slices.Clone(slo.Terms), func(t measure.Term) bool { return t.Latency != latency })

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+
+	"github.com/tandem-serving/tandem/loadtest/measure"
 )
 
 const (
@@ -160,9 +162,8 @@ func (p *planner) tooMany(why string) error {
 
 // reached is the SLO that a trial would have met.
 func (p *planner) reached(t *Trial) string {
-	slo := p.formulas.slo
-	slo.Terms = slices.Clone(slo.Terms)
-	for i, term := range slo.Terms {
+	reached := slices.Clone(p.formulas.asked.Terms)
+	for i, term := range p.formulas.slo.Terms {
 		for _, o := range t.figures.Objectives {
 			if o.Class != "" || o.Term != term.String() || o.Met {
 				continue
@@ -170,10 +171,10 @@ func (p *planner) reached(t *Trial) string {
 			if o.Measured == nil {
 				return "not known: the load is too much for that many workers"
 			}
-			slo.Terms[i].Bound = seconds(*o.Measured / 1000 * 1.05)
+			reached[i].Bound = seconds(*o.Measured / 1000 * 1.05)
 		}
 	}
-	return slo.String()
+	return measure.SLO{Terms: reached}.String()
 }
 
 // both searches for the fewest workers that do both phases, if they are fewer than most;
