@@ -339,7 +339,7 @@ func TestFindMaxOfTheHelp(t *testing.T) {
 		if len(progress.plans) != 1 || len(s.Steps) > plan.Most || sent > plan.Bound.Seconds() || *s.MaxRate < plan.Least || *s.MaxRate > plan.Highest {
 			t.Errorf("%d steps of %v s to %v/s, planned %+v", len(s.Steps), sent, *s.MaxRate, plan)
 		}
-		if last := progress.what[len(progress.what)-1]; !strings.Contains(last, "/s (at most ") || !strings.HasSuffix(last, " left)") {
+		if last := progress.what[len(progress.what)-1]; !strings.Contains(last, "/s (sends for up to ") || !strings.HasSuffix(last, " more)") {
 			t.Errorf("the last step is %q", last)
 		}
 		if !strings.Contains(progress.what[0], "estimating") {

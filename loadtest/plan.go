@@ -17,10 +17,11 @@ type Plan struct {
 	// Steps of a sweep in order; nil for a search whose next rate depends on the last.
 	Steps []PlannedStep
 	// Such a search begins at the rate Start. If it finds a rate between Least and Highest,
-	// it takes at most Most steps, which send requests for at most Bound.
+	// and each step tells something, it takes at most Most steps, which send requests for at most Bound.
+	// Last answers take as much as Drain after each step.
 	Start, Least, Highest float64
 	Most                  int
-	Bound                 time.Duration
+	Bound, Drain          time.Duration
 	// Every step lasts at least Shortest, with its warm-up, and longer until it has the
 	// Requests that For needs: the verdict or a percentile. For is empty if each step's
 	// length was given.
@@ -55,8 +56,8 @@ func (p Plan) Length() time.Duration {
 // longer than --duration, and how to shorten them.
 func (p Plan) String() string {
 	if p.Most > 0 {
-		return fmt.Sprintf("searching from %s on: at most %d steps and %v, usually less than half of that, if the highest rate is between %s and %s/s\n%s",
-			perSecond(p.Start), p.Most, p.Bound.Round(time.Second), number(p.Least), number(p.Highest), p.why())
+		return fmt.Sprintf("searching from %s on: at most %d steps that send requests for %v, usually less than half of that, if the highest rate is between %s and %s/s and no step is inconclusive; last answers may take %v more at each (--drain-timeout)\n%s",
+			perSecond(p.Start), p.Most, p.Bound.Round(time.Second), number(p.Least), number(p.Highest), p.Drain, p.why())
 	}
 	if len(p.Steps) == 0 {
 		return "no rates"
@@ -157,13 +158,13 @@ const reach = 4
 // planSearch returns the plan of a search for the highest rate.
 func (s *Session) planSearch(start float64) (Plan, error) {
 	p := s.newPlan(maxStep)
-	p.Start, p.Least, p.Highest = start, start/reach, start*reach
+	p.Start, p.Least, p.Highest, p.Drain = start, start/reach, start*reach, s.cfg.DrainTimeout
 	var err error
 	p.Most, p.Bound, err = s.bound(start, nil, p.Least, p.Highest)
 	return p, err
 }
 
-// left says how long the rest of a search takes at most. It is empty until one rate has
+// left says how long the rest of a search sends requests, if no step is inconclusive. It is empty until one rate has
 // passed and one has failed, and where Drive does the runs, whose time is its own.
 func (s *Session) left(start float64, searching *search.Search) string {
 	bracket := searching.Result().Bracket
@@ -174,7 +175,7 @@ func (s *Session) left(start float64, searching *search.Search) string {
 	if err != nil {
 		return "" // the step will say so
 	}
-	return fmt.Sprintf(" (at most %v left)", length.Round(time.Second))
+	return fmt.Sprintf(" (sends for up to %v more)", length.Round(time.Second))
 }
 
 // bound is how many more steps a search takes at most, and how long they send requests,

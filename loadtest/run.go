@@ -105,7 +105,7 @@ func (s *Session) sweep(ctx context.Context, plan Plan) (*search.Result, error) 
 	})
 }
 
-// findMax searches for the highest rate, and says how long that takes at most.
+// findMax searches for the highest rate, and says for how long that sends requests.
 func (s *Session) findMax(ctx context.Context, start float64) (*search.Result, error) {
 	plan, err := s.planSearch(start)
 	if err != nil {

@@ -152,9 +152,9 @@ func TestPlanInWords(t *testing.T) {
 			"at 0.5/s even 5m3s is too short for that: percentiles with too few samples are left out": {
 			Requests: 368, For: "ttft:p99", Shortest: 33 * s, Steps: []loadtest.PlannedStep{{Rate: 0.5, Length: 303 * s, Short: true}, {Rate: 8, Length: 56 * s}},
 		},
-		"searching from 4 requests/s on: at most 20 steps and 30m0s, usually less than half of that, if the highest rate is between 1 and 16/s\n" +
+		"searching from 4 requests/s on: at most 20 steps that send requests for 30m0s, usually less than half of that, if the highest rate is between 1 and 16/s and no step is inconclusive; last answers may take 30s more at each (--drain-timeout)\n" +
 			"each takes 33s with its warm-up, or longer until it has the 368 requests that ttft:p99 needs": {
-			Requests: 368, For: "ttft:p99", Shortest: 33 * s, Start: 4, Least: 1, Highest: 16, Most: 20, Bound: 30 * time.Minute,
+			Requests: 368, For: "ttft:p99", Shortest: 33 * s, Start: 4, Least: 1, Highest: 16, Most: 20, Bound: 30 * time.Minute, Drain: 30 * s,
 		},
 	} {
 		if got := plan.String(); got != want {
