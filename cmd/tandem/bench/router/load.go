@@ -48,7 +48,7 @@ type load struct {
 	running   atomic.Int64 // streams that have had a token
 	measuring atomic.Bool
 	tokens    atomic.Int64 // while it was measured, as is all below
-	requests  atomic.Int64
+	requests  atomic.Int64 // that ended
 
 	// One for all streams: with their own, each token would push the router's memory out of the cache.
 	mu    sync.Mutex
@@ -157,7 +157,7 @@ func (l *load) request(ctx context.Context, c client, id string, tokens int, run
 	case offset != tokens:
 		return fmt.Errorf("%d of %d tokens came", offset, tokens)
 	}
-	if counted && l.measuring.Load() {
+	if l.measuring.Load() {
 		l.requests.Add(1)
 	}
 	return nil

@@ -44,6 +44,18 @@ func measure(ctx context.Context, t *testing.T, p router.Plan, said func(string)
 	return router.Measure(ctx, p, spec, words, said)
 }
 
+// The rate of requests is that at which they end: those count that began before the window.
+func TestRequestsThatCount(t *testing.T) {
+	for _, c := range []struct {
+		began, ended bool
+		want         int64
+	}{{true, true, 1}, {false, true, 1}, {true, false, 0}, {false, false, 0}} {
+		if got, err := router.Counted(t.Context(), c.began, c.ended); err != nil || got != c.want {
+			t.Errorf("began in it %v, ended in it %v: %d count, want %d: %v", c.began, c.ended, got, c.want, err)
+		}
+	}
+}
+
 func TestMeasure(t *testing.T) {
 	benchtest.Children(t)
 	for _, name := range []string{"grpc", "openai", "grpc closed", "openai closed"} {
