@@ -1,6 +1,7 @@
 package modes
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/contenders"
@@ -26,8 +27,9 @@ type Mixed struct {
 	Aggregated    Capacity `json:"aggregated"`
 	Disaggregated Capacity `json:"disaggregated"`
 	Auto          Capacity `json:"auto"`
-	// Better names the better of aggregated and disaggregated; AutoOfBetter is the capacity
-	// of auto over that one's, the median of rounds. Nil: one of them has none.
+	// Better names the one of aggregated and disaggregated with the higher median; AutoOfBetter is the
+	// capacity of auto over that one's in the same round, the median of the rounds in which that one has
+	// any. Nil: its median is 0.
 	Better         string      `json:"better"`
 	AutoOfBetter   *float64    `json:"auto_of_better"`
 	AutoOfBetterCI *[2]float64 `json:"auto_of_better_ci"`
@@ -41,10 +43,10 @@ type Mixed struct {
 
 // Capacity is the highest rate at which search.Share of the requests met the SLO.
 type Capacity struct {
-	// RPS is the median of rounds, nil if no rate was found, and CI its interval.
+	// RPS is the median of rounds, nil if that is 0, and CI its interval.
 	RPS *float64    `json:"capacity_rps"`
 	CI  *[2]float64 `json:"ci"`
-	// Rounds are those that found a rate.
+	// Rounds are what each found; 0: no rate.
 	Rounds []float64 `json:"rounds"`
 	// Client says that the client's side limited the steps above it; empty: it did not.
 	Client string `json:"client_limit,omitempty"`
@@ -82,12 +84,7 @@ func atRates(name, slo string, r *contenders.Result) Mixed {
 	var rounds [][]*float64
 	for begin := 0; begin+len(rates) <= len(r.Steps); begin += len(rates) {
 		steps := slices.Clone(r.Steps[begin : begin+len(rates)])
-		slices.SortFunc(steps, func(a, b contenders.Step) int {
-			if a.Rate < b.Rate {
-				return -1
-			}
-			return 1
-		})
+		slices.SortFunc(steps, func(a, b contenders.Step) int { return cmp.Compare(a.Rate, b.Rate) })
 		highest := make([]*float64, len(r.Outcomes))
 		for i := range highest {
 			for _, step := range steps {
@@ -110,11 +107,11 @@ func mixed(name, slo string, rounds [][]*float64) Mixed {
 	for i, c := range m.contenders() {
 		c.Rounds = []float64{}
 		for _, found := range rounds {
-			if found[i] != nil {
-				c.Rounds = append(c.Rounds, *found[i])
-			}
+			c.Rounds = append(c.Rounds, or0(found[i]))
 		}
-		c.RPS, c.CI, _ = median(c.Rounds)
+		if c.RPS, c.CI, _ = median(c.Rounds); c.RPS != nil && *c.RPS == 0 {
+			c.RPS, c.CI = nil, nil
+		}
 	}
 	better := 0
 	if a, d := m.Aggregated.RPS, m.Disaggregated.RPS; d != nil && (a == nil || *d > *a) {
@@ -122,12 +119,20 @@ func mixed(name, slo string, rounds [][]*float64) Mixed {
 	}
 	var shares []float64
 	for _, found := range rounds {
-		if a, b := found[2], found[better]; a != nil && b != nil {
-			shares = append(shares, *a / *b)
+		if b := found[better]; b != nil && m.contenders()[better].RPS != nil {
+			shares = append(shares, or0(found[2]) / *b)
 		}
 	}
 	m.AutoOfBetter, m.AutoOfBetterCI, m.Confidence = median(shares)
 	return m
+}
+
+// or0 is a rate, 0 if none was found.
+func or0(rate *float64) float64 {
+	if rate == nil {
+		return 0
+	}
+	return *rate
 }
 
 // median of values and its interval; nil of nothing.
