@@ -89,21 +89,21 @@ type LongRow struct {
 	// During those of steps that computed a part of it.
 	Before    Percentiles `json:"itl_before_ms"`
 	During    Percentiles `json:"itl_during_ms"`
-	RiseP99Ms float64     `json:"rise_p99_ms"`
-	// WithinBudget says whether that is within the step budget; absent without one.
+	RiseP99Ms *float64    `json:"rise_p99_ms"` // nil: one of them has no p99
+	// WithinBudget says whether that is within the step budget; absent without one of both.
 	WithinBudget *bool `json:"within_budget,omitempty"`
 }
 
-// Percentiles are in milliseconds, of Count values; all 0 of nothing.
+// Percentiles are in milliseconds, of Count values; nil: too few for that one. Max is 0 of nothing.
 type Percentiles struct {
 	Count int64 `json:"count"`
 
-	P50  float64 `json:"p50"`
-	P90  float64 `json:"p90"`
-	P95  float64 `json:"p95"`
-	P99  float64 `json:"p99"`
-	P999 float64 `json:"p999"`
-	Max  float64 `json:"max"`
+	P50  *float64 `json:"p50"`
+	P90  *float64 `json:"p90"`
+	P95  *float64 `json:"p95"`
+	P99  *float64 `json:"p99"`
+	P999 *float64 `json:"p999"`
+	Max  float64  `json:"max"`
 }
 
 // Spread is of single values; all 0 of none.
@@ -124,7 +124,12 @@ func newResult(p Plan, clock string) *Result {
 }
 
 func percentiles(h *stats.Histogram) Percentiles {
-	at := func(q float64) float64 { return stats.Milliseconds(h.Quantile(q)) }
+	at := func(q float64) *float64 {
+		if h.Count() < stats.QuantileNeeds(q) {
+			return nil
+		}
+		return new(stats.Milliseconds(h.Quantile(q)))
+	}
 	return Percentiles{h.Count(), at(.5), at(.9), at(.95), at(.99), at(.999), stats.Milliseconds(h.Max())}
 }
 
@@ -134,7 +139,7 @@ func spread(of []time.Duration, unit time.Duration) Spread {
 		return Spread{}
 	}
 	slices.Sort(of)
-	at := func(q float64) float64 { return float64(of[int(q*float64(len(of)-1))]) / float64(unit) }
+	at := func(q float64) float64 { return float64(stats.Quantile(of, q)) / float64(unit) }
 	return Spread{at(.5), at(.99), at(1)}
 }
 
@@ -159,9 +164,11 @@ func (c *collector) row() Row {
 	}
 	if c.plan.Scenario == LongPrompt {
 		long := &LongRow{Before: percentiles(c.before), During: percentiles(c.during)}
-		long.RiseP99Ms = long.During.P99 - long.Before.P99
-		if c.policy.StepBudget > 0 {
-			long.WithinBudget = new(long.RiseP99Ms <= r.StepBudgetMs)
+		if before, during := long.Before.P99, long.During.P99; before != nil && during != nil {
+			long.RiseP99Ms = new(*during - *before)
+			if c.policy.StepBudget > 0 {
+				long.WithinBudget = new(*long.RiseP99Ms <= r.StepBudgetMs)
+			}
 		}
 		r.Long = long
 	}

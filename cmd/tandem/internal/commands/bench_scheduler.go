@@ -235,12 +235,8 @@ func printBenchScheduler(out io.Writer, r *scheduler.Result) error {
 	if r.Scenario == scheduler.LongPrompt {
 		t.write("ITL ms\tbefore p50\tp99\tmeanwhile p50\tp99\tp99.9\tmax\tp99 rises by\tlong TTFT", func(row *scheduler.Row) string {
 			l := row.Long
-			few := l.Before
-			if l.During.Count < few.Count {
-				few = l.During
-			}
-			return fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s", t.two(l.Before), t.two(l.During), t.at(.999, l.During.P999, l.During),
-				ms(l.During.Max), t.at(.99, l.RiseP99Ms, few), ms(row.TTFTLong.Max))
+			return fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s", t.two(l.Before), t.two(l.During), t.at(.999, l.During.P999),
+				ms(l.During.Max), t.at(.99, l.RiseP99Ms), ms(row.TTFTLong.Max))
 		})
 	} else {
 		t.write("TTFT ms\tp50\tp90\tp99\tp99.9\tshort p50\tp99\tlong p50\tp99\ttokens/s", func(row *scheduler.Row) string {
@@ -305,13 +301,11 @@ func policyName(r *scheduler.Row) string {
 
 func ms(x float64) string { return fmt.Sprintf("%.1f", x) }
 
-// at is a percentile of p, in milliseconds.
-func (p *policyTable) at(q, ms float64, of scheduler.Percentiles) string {
-	return p.cell(q, "%.1f", enough(q, uint64(of.Count), ms))
-}
+// at is a percentile in milliseconds.
+func (p *policyTable) at(q float64, ms *float64) string { return p.cell(q, "%.1f", ms) }
 
 func (p *policyTable) two(of scheduler.Percentiles) string {
-	return p.at(.5, of.P50, of) + "\t" + p.at(.99, of.P99, of)
+	return p.at(.5, of.P50) + "\t" + p.at(.99, of.P99)
 }
 
 // spread is median and p99 of what each step of a row has once.
@@ -321,5 +315,5 @@ func (p *policyTable) spread(format string, of scheduler.Spread, row *scheduler.
 }
 
 func (p *policyTable) four(of scheduler.Percentiles) string {
-	return p.at(.5, of.P50, of) + "\t" + p.at(.9, of.P90, of) + "\t" + p.at(.99, of.P99, of) + "\t" + p.at(.999, of.P999, of)
+	return p.at(.5, of.P50) + "\t" + p.at(.9, of.P90) + "\t" + p.at(.99, of.P99) + "\t" + p.at(.999, of.P999)
 }

@@ -48,14 +48,14 @@ func TestBenchScheduler(t *testing.T) {
 
 func TestBenchSchedulerWithALongPrompt(t *testing.T) {
 	args := strings.Fields("bench scheduler --scenario long-prompt --long-prompt 4096 --before 20")
-	got := run(t.Context(), "", nil, append(args, "--json")...)
+	got := run(t.Context(), "", nil, append(args, "--decodes", "60", "--json")...)
 	if got.status != 0 {
 		t.Fatalf("%+v", got)
 	}
 	rows := policies(t, got.stdout, 2)
 	free, _ := rows[0]["long_prompt"].(map[string]any)
 	bounded, _ := rows[1]["long_prompt"].(map[string]any)
-	if free["within_budget"] != nil || bounded["within_budget"] != true || free["itl_during_ms"] == nil {
+	if free["within_budget"] != nil || bounded["within_budget"] != true || bounded["rise_p99_ms"] == nil || free["itl_during_ms"] == nil {
 		t.Errorf("%v and %v", free, bounded)
 	}
 	if got := run(t.Context(), "", nil, args...); got.status != 0 || !strings.Contains(got.stdout, "p99 rises by") || !strings.Contains(got.stdout, "p99 takes 368") {
