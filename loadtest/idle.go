@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tandem-serving/tandem/loadtest/record"
+	"github.com/tandem-serving/tandem/loadtest/stats"
 )
 
 // Idle is what a server does for one request at a time: medians. TPOT is 0 if answers have
@@ -50,5 +51,5 @@ func middle(all []time.Duration) time.Duration {
 		return 0
 	}
 	slices.Sort(all)
-	return all[(len(all)-1)/2]
+	return stats.Quantile(all, 0.5)
 }

@@ -56,7 +56,7 @@ func Load(ctx context.Context, p Plan, address string, out io.Writer) error {
 	if run.Interrupted {
 		return errors.Join(ctx.Err(), errors.New("interrupted"))
 	}
-	s := seen{Start: monotonic(run.Began), From: run.From, To: run.To, Client: run.Client, CPUShare: cpuShare(run)}
+	s := seen{Start: monotonic(run.Began), From: run.From, To: run.To, Client: run.Client, CPUShare: run.CPUShare()}
 	for _, r := range run.Records {
 		q := request{
 			ID: r.ID, Completed: r.Outcome == record.Completed, Error: r.Error,
@@ -75,24 +75,6 @@ func dial(p Plan, address string) (client.Client, error) {
 		return client.NewOpenAI(client.OpenAIConfig{URL: "http://" + address, TokenIDs: true, VocabularySize: vocabularySize})
 	}
 	return client.NewTandem(client.TandemConfig{Address: address, Connections: p.Connections})
-}
-
-// cpuShare is the share of its cores that the process used between From and To.
-func cpuShare(run *record.Run) float64 {
-	var first, last record.Sample
-	for _, s := range run.Samples {
-		if s.At <= run.From {
-			first = s
-		}
-		if s.At <= run.To {
-			last = s
-		}
-	}
-	seconds := (last.At - first.At).Seconds() * float64(run.Client.Cores)
-	if seconds <= 0 {
-		return 0
-	}
-	return (last.CPUSeconds - first.CPUSeconds) / seconds
 }
 
 // vocabularySize bounds the prompts' token ids.

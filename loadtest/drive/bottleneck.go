@@ -55,7 +55,7 @@ func (r *run) bottleneck(run *record.Run) string {
 			ttfts = append(ttfts, rec.First()-rec.Sent)
 		}
 	}
-	share := cpuShare(run)
+	share := run.CPUShare()
 	most := max(dispatchDelayMost, time.Duration(dispatchDelayShare*float64(percentile(ttfts, .99))))
 	late := 0
 	for _, delay := range delays {
@@ -108,7 +108,7 @@ const (
 // what to do. remedy applies if the client itself did, idle if nobody did. enough is the
 // share from which others are to blame; the sentence then begins with them.
 func blame(run *record.Run, what string, enough float64, remedy, idle string) string {
-	own, others := cpuShare(run), run.Client.OthersShare
+	own, others := run.CPUShare(), run.Client.OthersShare
 	cores := fmt.Sprintf("%d cores", run.Client.Cores)
 	if run.Client.Cores == 1 {
 		cores = "only core"
@@ -125,43 +125,18 @@ func blame(run *record.Run, what string, enough float64, remedy, idle string) st
 	return what + fmt.Sprintf(", while the client used %.0f%% of its %s and others used %.0f%%: %s", 100*own, cores, 100**others, remedy)
 }
 
-// cpuShare is the share of its cores that the client used between From and To.
-func cpuShare(run *record.Run) float64 {
-	share, _ := used(run, max(run.Client.Cores, 1), func(s *record.Sample) float64 { return s.CPUSeconds })
-	return share
-}
-
 // othersShare is the share of the client's cores that others used between From and To;
 // nil if unknown.
 func othersShare(run *record.Run) *float64 {
 	if len(run.Samples) == 0 || run.Samples[len(run.Samples)-1].BusySeconds == 0 {
 		return nil
 	}
-	share, ok := used(run, runtime.NumCPU(), func(s *record.Sample) float64 { return s.BusySeconds - s.CPUSeconds })
+	share, ok := run.Used(runtime.NumCPU(), func(s *record.Sample) float64 { return s.BusySeconds - s.CPUSeconds })
 	if !ok {
 		return nil
 	}
 	share = min(max(share, 0), 1)
 	return &share
-}
-
-// used is the share of cores by which a count of seconds grew between From and To; ok is
-// false if that is too short.
-func used(run *record.Run, cores int, seconds func(*record.Sample) float64) (share float64, ok bool) {
-	var first, last *record.Sample
-	for i := range run.Samples {
-		s := &run.Samples[i]
-		if s.At <= run.From || first == nil {
-			first = s
-		}
-		if s.At <= run.To || last == nil {
-			last = s
-		}
-	}
-	if first == nil || last.At-first.At < time.Second {
-		return 0, false
-	}
-	return (seconds(last) - seconds(first)) / ((last.At - first.At).Seconds() * float64(cores)), true
 }
 
 // percentile sorts the values and returns the percentile at p, 0 without values.

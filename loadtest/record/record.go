@@ -154,6 +154,32 @@ type Run struct {
 	Interrupted bool
 }
 
+// CPUShare is the share of its cores that the client used between From and To, 0 to 1; 0 if that is too
+// short to tell.
+func (r *Run) CPUShare() float64 {
+	share, _ := r.Used(max(r.Client.Cores, 1), func(s *Sample) float64 { return s.CPUSeconds })
+	return share
+}
+
+// Used is the share of cores by which a count of seconds grew between From and To; ok is false if that is
+// too short.
+func (r *Run) Used(cores int, seconds func(*Sample) float64) (share float64, ok bool) {
+	var first, last *Sample
+	for i := range r.Samples {
+		s := &r.Samples[i]
+		if s.At <= r.From || first == nil {
+			first = s
+		}
+		if s.At <= r.To || last == nil {
+			last = s
+		}
+	}
+	if first == nil || last.At-first.At < time.Second {
+		return 0, false
+	}
+	return (seconds(last) - seconds(first)) / ((last.At - first.At).Seconds() * float64(cores)), true
+}
+
 // Sample is the state of a run at one time. All but At are counts since the start.
 type Sample struct {
 	At time.Duration

@@ -40,10 +40,7 @@ func newClient(run *record.Run, summary *measure.Summary) Client {
 	c := Client{
 		Cores: run.Client.Cores, CPUSeconds: run.Client.CPUSeconds,
 		GCPauseMaxMs: stats.Milliseconds(run.Client.GCPauseMax), InFlightMax: run.Client.InFlightMax,
-		Bottleneck: run.Client.Bottleneck, OthersShare: run.Client.OthersShare,
-	}
-	if available := run.Drained.Seconds() * float64(c.Cores); available > 0 {
-		c.CPUShare = c.CPUSeconds / available
+		Bottleneck: run.Client.Bottleneck, CPUShare: run.CPUShare(), OthersShare: run.Client.OthersShare,
 	}
 	if d := summary.DispatchDelay; d != nil {
 		c.DispatchDelayP99 = d.P99

@@ -105,9 +105,9 @@ func (f *Figures) Limit() string {
 type Client struct {
 	Cores      int     `json:"cores"`
 	CPUSeconds float64 `json:"cpu_s"`
-	CPUShare   float64 `json:"cpu_share"` // of its cores, 0 to 1
-	// OthersShare is the share used by other processes, including a server on the same
-	// machine; nil if unknown.
+	// CPUShare is the share of its cores that it used in the measured window, 0 to 1, and OthersShare that
+	// used by other processes, including a server on the same machine; nil if unknown.
+	CPUShare     float64  `json:"cpu_share"`
 	OthersShare  *float64 `json:"others_share,omitempty"`
 	GCPauseMaxMs float64  `json:"gc_pause_max_ms"`
 	InFlightMax  int      `json:"in_flight_max"`

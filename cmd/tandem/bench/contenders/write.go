@@ -129,7 +129,7 @@ func (r *Result) latencies(out *strings.Builder) {
 				}
 				return milliseconds(stats.Median(values))
 			}
-			mean := func(of func(*report.Figures) float64) string {
+			median := func(of func(*report.Figures) float64) string {
 				var values []float64
 				for _, f := range figures {
 					values = append(values, of(f))
@@ -148,8 +148,8 @@ func (r *Result) latencies(out *strings.Builder) {
 			slices.Sort(verdicts)
 			fmt.Fprintf(out, "| %.3g | %s | %s | %s | %s | %s | %s | %s | %s | %s | %s |\n", rate, r.name(side),
 				p(ttft, p50), p(ttft, p99), p(second, p50), p(second, p99), p(tpot, p50), p(tpot, p99),
-				mean(func(f *report.Figures) float64 { return f.CompletedRPS }),
-				mean(func(f *report.Figures) float64 { return f.Goodput }),
+				median(func(f *report.Figures) float64 { return f.CompletedRPS }),
+				median(func(f *report.Figures) float64 { return f.Goodput }),
 				strings.Join(slices.Compact(verdicts), ", "))
 		}
 	}
