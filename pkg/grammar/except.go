@@ -26,6 +26,9 @@ func (p *program) except(texts []string) (*lexeme, error) {
 		if s == nil {
 			s = p.state(out)
 			s.a, s.b, s.characters = a.any, a.name, a.escape
+			if len(made) >= maxLexemeStates {
+				forget(&p.lexemes, out, made)
+			}
 			made[a] = s
 		}
 		return s

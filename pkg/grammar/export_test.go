@@ -6,3 +6,38 @@ func (g *Grammar) Begins(text []byte) bool {
 	defer g.mu.Unlock()
 	return g.masks.walkText(g.masks.first, text) != nil
 }
+
+// States is how many states a grammar keeps: those that its lexemes and places lead to.
+func (g *Grammar) States() int {
+	seen := make(map[*state]bool)
+	var left []*state
+	add := func(s *state) {
+		if s != nil && !seen[s] {
+			seen[s] = true
+			left = append(left, s)
+		}
+	}
+	m := &g.masks
+	for i := range m.program.nodes {
+		if l := m.program.nodes[i].lexeme; l != nil {
+			add(l.first)
+		}
+	}
+	for _, p := range m.places {
+		for _, t := range p.threads {
+			add(t.at)
+		}
+	}
+	for len(left) > 0 {
+		s := left[len(left)-1]
+		left = left[:len(left)-1]
+		for b := range 256 {
+			to, _ := s.get(byte(b))
+			add(to)
+		}
+		add(s.a)
+		add(s.b)
+		add(s.within)
+	}
+	return len(seen)
+}

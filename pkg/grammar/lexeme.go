@@ -84,6 +84,7 @@ const maxSubset = 1 << 11
 // lexemes makes lexemes, and numbers their states.
 type lexemes struct {
 	last     uint32
+	held     int // states that are remembered, about
 	nodes    int // of all nfas
 	products int // states of all products
 	broken   error
@@ -114,8 +115,22 @@ func (l *lexemes) exhausted() bool { return l.limit > 0 && l.effort >= l.limit }
 
 func (l *lexemes) state(of *lexeme) *state {
 	l.last++
+	l.held++
 	l.effort += makingEffort
 	return &state{of: of, id: l.last}
+}
+
+// forget has a lexeme's states made again. Those that outputs are at stay, and lead nowhere that is known:
+// so what they led to is not kept with them.
+func forget[K comparable](l *lexemes, of *lexeme, states map[K]*state) {
+	for _, one := range states {
+		one.transitions = transitions[state]{}
+	}
+	if of.first != nil {
+		of.first.transitions = transitions[state]{}
+	}
+	l.held -= len(states)
+	clear(states)
 }
 
 // subsets is the deterministic automaton of an nfa.
@@ -198,22 +213,11 @@ func (s *subsets) state() *state {
 	made := s.lexemes.state(s.lexeme)
 	made.final, made.nodes, made.ends = final, nodes, len(nodes) == 0
 	if s.kept += len(nodes); len(s.states) >= maxLexemeStates || s.kept > maxStateNodes {
-		s.forget()
+		forget(s.lexemes, s.lexeme, s.states)
+		s.kept = 0
 	}
 	s.states[string(s.key)] = made
 	return made
-}
-
-// forget has states made again. Those that outputs are at stay, and lead nowhere that is known.
-func (s *subsets) forget() {
-	for _, one := range s.states {
-		one.transitions = transitions[state]{}
-	}
-	if s.lexeme.first != nil {
-		s.lexeme.first.transitions = transitions[state]{}
-	}
-	clear(s.states)
-	s.kept = 0
 }
 
 func (s *subsets) step(from *state, b byte) *state {

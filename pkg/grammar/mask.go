@@ -251,7 +251,7 @@ func (m *masks) blockedAt(at *state) []int32 {
 	if known {
 		return blocked
 	}
-	if m.blocked == nil {
+	if m.blocked == nil || len(m.blocked) >= maxLexemeStates {
 		m.blocked = make(map[*state][]int32)
 	}
 	blocked = m.findBlocked(0, at, nil)

@@ -72,7 +72,7 @@ func (t *stringText) state(at stringState) *state {
 	made.final = at.characters == afterString
 	made.ends = made.final
 	if len(t.states) >= maxLexemeStates {
-		clear(t.states)
+		forget(t.lexemes, t.lexeme, t.states)
 	}
 	t.states[at] = made
 	return made
