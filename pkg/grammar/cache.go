@@ -13,11 +13,11 @@ import (
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 )
 
-// maxCached is how many grammars a Cache keeps, maxCachedNodes the size of all of them together:
-// nodes of programs and of the automata of expressions.
+// maxCached is how many sources a Cache knows, maxCachedBytes what is kept of all of them together,
+// about.
 const (
-	maxCached      = 32
-	maxCachedNodes = 1 << 21
+	maxCached      = 1 << 12
+	maxCachedBytes = 256 << 20
 )
 
 // MaxWaiting bounds the calls that wait for grammars, or compile them. A large one takes some 10 ms to compile, an
@@ -37,26 +37,39 @@ type Cache struct {
 	mu      sync.Mutex
 	made    map[sourceKey]*cached
 	counter uint64
+	most    int // bytes
 }
 
 // sourceKey is the SHA-256 of a source, which may be long.
 type sourceKey [sha256.Size]byte
 
 type cached struct {
-	key     sourceKey
-	turn    chan struct{} // held by the call that compiles it
-	done    chan struct{} // closed once grammar and err are set
+	key  sourceKey
+	turn chan struct{} // held by the call that compiles it
+	done chan struct{} // closed once grammar and err are set
+	used uint64
+	// Once it is compiled; written under Cache.mu.
 	grammar *Grammar
 	err     error
-	used    uint64
-	nodes   int // once it is compiled; under Cache.mu
+	told    int // bytes of err
+}
+
+// entryBytes is what a source takes beside its grammar or error.
+const entryBytes = 512
+
+// size is what a source takes, in bytes. Grammars grow while they are used.
+func (c *cached) size() int {
+	if c.grammar != nil {
+		return entryBytes + int(c.grammar.size.Load())
+	}
+	return entryBytes + c.told
 }
 
 // NewCache returns a cache of grammars for a vocabulary. Without one it is for checking: it keeps
 // no grammars, but what is wrong with those that cannot be compiled.
 func NewCache(v *Vocabulary) *Cache {
 	return &Cache{
-		vocabulary: v, made: make(map[sourceKey]*cached),
+		vocabulary: v, made: make(map[sourceKey]*cached), most: maxCachedBytes,
 		places: make(chan struct{}, runtime.GOMAXPROCS(0)), waiting: make(chan struct{}, MaxWaiting),
 	}
 }
@@ -94,14 +107,10 @@ func (c *Cache) Get(ctx context.Context, source *inferencev1.StructuredOutput) (
 	if _, wrong := errors.AsType[*Error](err); err != nil && !wrong {
 		return nil, err // another call may have more time
 	}
-	nodes := 1
-	if err == nil && c.vocabulary != nil {
-		one.grammar = g
-		nodes = len(g.masks.program.nodes) + g.masks.program.lexemes.nodes
+	if c.vocabulary == nil && err == nil {
+		g = nil
 	}
-	one.err = err
-	close(one.done)
-	c.compiled(one, nodes)
+	c.compiled(one, g, err)
 	return one.grammar, one.err
 }
 
@@ -140,26 +149,30 @@ func (c *Cache) entry(key sourceKey) *cached {
 	return one
 }
 
-// compiled notes how large an entry is.
-func (c *Cache) compiled(one *cached, nodes int) {
+// compiled completes an entry.
+func (c *Cache) compiled(one *cached, g *Grammar, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	one.nodes = nodes
+	one.grammar, one.err = g, err
+	if err != nil {
+		one.told = len(err.Error())
+	}
+	close(one.done)
 	c.evict(one)
 }
 
-// evict drops the grammars that were used the longest ago, but not one, until the others fit.
+// evict drops the sources that were used the longest ago, but not one, until the others fit.
 func (c *Cache) evict(but *cached) {
 	for {
 		var oldest *cached
 		total := 0
 		for _, one := range c.made {
-			total += one.nodes
+			total += one.size()
 			if one != but && (oldest == nil || one.used < oldest.used) {
 				oldest = one
 			}
 		}
-		if oldest == nil || len(c.made) <= maxCached && total <= maxCachedNodes {
+		if oldest == nil || len(c.made) <= maxCached && total <= c.most {
 			return
 		}
 		delete(c.made, oldest.key)

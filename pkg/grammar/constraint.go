@@ -45,6 +45,7 @@ func (c *Constraint) begin() (end func()) {
 	return func() {
 		c.effort += m.effort - begun
 		m.limit = 0
+		c.grammar.size.Store(m.size())
 		c.grammar.mu.Unlock()
 	}
 }

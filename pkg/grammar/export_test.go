@@ -41,3 +41,9 @@ func (g *Grammar) States() int {
 	}
 	return len(seen)
 }
+
+// Size is how many bytes a grammar takes, about.
+func (g *Grammar) Size() int { return int(g.size.Load()) }
+
+// SetMost sets how many bytes of grammars a cache keeps.
+func (c *Cache) SetMost(bytes int) { c.most = bytes }

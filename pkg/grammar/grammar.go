@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"regexp/syntax"
 	"sync"
+	"sync/atomic"
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 )
@@ -33,6 +34,7 @@ func (e *Error) Error() string { return e.Field + ": " + e.Problem }
 type Grammar struct {
 	mu    sync.Mutex
 	masks masks
+	size  atomic.Int64 // bytes, about, after the last use
 }
 
 // Compile makes a grammar. Without a vocabulary it can be checked, but no tokens masked by it.
@@ -59,7 +61,9 @@ func Compile(ctx context.Context, source *inferencev1.StructuredOutput, v *Vocab
 	if m.first == nil {
 		return nil, &Error{Field: field, Problem: fmt.Sprintf("an output can begin in more than %d ways: have fewer alternatives that begin alike", maxThreads)}
 	}
-	return &Grammar{masks: masks{follower: follower{machine: m, vocabulary: v, known: make(map[follow]*followed)}, special: special}}, nil
+	g := &Grammar{masks: masks{follower: follower{machine: m, vocabulary: v, known: make(map[follow]*followed)}, special: special}}
+	g.size.Store(g.masks.size())
+	return g, nil
 }
 
 // specialTokens are the texts of the special tokens that a program has, by their ids.

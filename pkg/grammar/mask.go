@@ -33,6 +33,23 @@ type masks struct {
 	rest    []thread
 }
 
+// What parts of a grammar take, about, in bytes.
+const (
+	nodeBytes   = 64
+	stateBytes  = 512
+	placeBytes  = 512
+	threadBytes = 32
+)
+
+// size is what a grammar takes, about, in bytes.
+func (m *masks) size() int64 {
+	n := nodeBytes*(len(m.program.nodes)+m.lexemes.nodes) + stateBytes*m.held + placeBytes*len(m.places) + threadBytes*m.kept
+	if m.vocabulary != nil {
+		n += 8 * m.vocabulary.words() * (len(m.masked) + m.masks)
+	}
+	return int64(n)
+}
+
 // mask is the tokens that can come at a place, but for those that end an output; nil: finding
 // them takes too long. Nobody changes it.
 func (m *masks) mask(at *place) []uint64 {
