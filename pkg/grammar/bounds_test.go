@@ -101,3 +101,49 @@ func TestLargeSchemaEnds(t *testing.T) {
 		}
 	}
 }
+
+// Equal bounds of numbers are made once, however many properties have them and in how many ways they
+// are written.
+func TestManyEqualBounds(t *testing.T) {
+	var properties []string
+	for i := range 400 {
+		kind, high := "integer", "9007199254740991"
+		if i%2 == 0 {
+			kind, high = "number", "9007199254740991.0"
+		}
+		properties = append(properties, fmt.Sprintf(`"p%d":{"type":%q,"minimum":-9007199254740991,"maximum":%s}`, i, kind, high))
+	}
+	text := `{"type":"object","properties":{` + strings.Join(properties, ",") + `},"additionalProperties":false}`
+	g, err := grammar.Compile(t.Context(), schema(text), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for value, want := range map[string]bool{"9007199254740991": true, "-9007199254740991": true, "9007199254740992": false, "-9007199254740992": false} {
+		if g.Accepts([]byte(`{"p399":`+value+`}`)) != want {
+			t.Errorf("%s: accepted %v", value, !want)
+		}
+	}
+}
+
+// Bounds that are too much are refused by their place, and in other words where it is all of them together.
+func TestTooManyBounds(t *testing.T) {
+	for _, c := range []struct{ schema, want string }{
+		{`{"properties":{"a":{"type":"string","pattern":"^[ab]*a[ab]{8}$","maxLength":200}}}`, "/properties/a/pattern: is too large beside the other limits:"},
+		{different(1000), "/properties/p"},
+		{different(1000), "/minimum: is too large beside all the other limits that stand together:"},
+		{`{"properties":{"a":{"type":"integer","maximum":1e60}}}`, "/properties/a/maximum: a bound has more digits"},
+	} {
+		if _, err := grammar.Compile(t.Context(), schema(c.schema), nil); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%.80s: %v", c.schema, err)
+		}
+	}
+}
+
+// different is a schema of so many numbers with bounds of their own.
+func different(n int) string {
+	var properties []string
+	for i := range n {
+		properties = append(properties, fmt.Sprintf(`"p%d":{"type":"integer","minimum":%d,"maximum":%d}`, i, -9007199254740991+i, 9007199254740991-i))
+	}
+	return `{"properties":{` + strings.Join(properties, ",") + `}}`
+}

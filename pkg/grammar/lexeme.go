@@ -87,6 +87,7 @@ type lexemes struct {
 	held     int // states that are remembered, about
 	nodes    int // of all nfas
 	products int // states of all products
+	ranges   map[numberKey]*lexeme
 	broken   error
 
 	// ended says whether the time to compile is over; nil: there is no end of it.
@@ -305,7 +306,10 @@ func (l *lexemes) both(x, y *lexeme) (*lexeme, error) {
 	}
 	visit(pair{x.first, y.first})
 	for i := 0; i < len(order); i++ {
-		if l.products++; i > maxProductStates || l.products > maxProductsTotal {
+		if l.products++; l.products > maxProductsTotal {
+			return nil, fmt.Errorf("is too large beside all the other limits that stand together: leave some of them out (all have %d states together)", maxProductsTotal)
+		}
+		if i > maxProductStates {
 			return nil, fmt.Errorf("is too large beside the other limits: lower them, or leave one out (the limit is %d states)", maxProductStates)
 		}
 		s := order[i]

@@ -11,6 +11,7 @@ import (
 type bound struct {
 	at        *big.Rat // nil: there is none
 	exclusive bool
+	keyword   subschema // that says so
 }
 
 // higher is the stricter of two lower bounds, lower that of two upper ones.
@@ -30,7 +31,8 @@ func stricter(a, b bound, sign int) bound {
 	case c < 0:
 		return b
 	}
-	return bound{a.at, a.exclusive || b.exclusive}
+	a.exclusive = a.exclusive || b.exclusive
+	return a
 }
 
 const (
@@ -39,13 +41,41 @@ const (
 	never       = `[^\x{0}-\x{10FFFF}]`
 )
 
-// numbers makes the lexeme of the numbers within bounds, those that are written with an exponent
-// left out; nil: there are none.
+// numbers is the lexeme of the numbers within bounds, those that are written with an exponent left
+// out; nil: there are none. Equal bounds have the same one.
 func (l *lexemes) numbers(low, high bound, integer bool) (*lexeme, error) {
 	if integer {
 		// Bounds that are integers, and inclusive.
 		low, high = whole(low, 1), whole(high, -1)
 	}
+	key := numberKey{integer: integer, lowExclusive: low.exclusive, highExclusive: high.exclusive}
+	if low.at != nil {
+		key.low = low.at.RatString()
+	}
+	if high.at != nil {
+		key.high = high.at.RatString()
+	}
+	if made, is := l.ranges[key]; is {
+		return made, nil
+	}
+	made, err := l.makeNumbers(low, high, integer)
+	if err != nil {
+		return nil, err
+	}
+	if l.ranges == nil {
+		l.ranges = make(map[numberKey]*lexeme)
+	}
+	l.ranges[key] = made
+	return made, nil
+}
+
+// numberKey is what numbers depend on.
+type numberKey struct {
+	low, high                            string // empty: there is none
+	lowExclusive, highExclusive, integer bool
+}
+
+func (l *lexemes) makeNumbers(low, high bound, integer bool) (*lexeme, error) {
 	for _, b := range []bound{low, high} {
 		if b.at == nil {
 			continue

@@ -385,13 +385,13 @@ func (out *shape) numberKeyword(name string, at subschema) error {
 	n := &out.number
 	switch name {
 	case "minimum":
-		n.low = higher(n.low, bound{at: r})
+		n.low = higher(n.low, bound{at: r, keyword: at})
 	case "exclusiveMinimum":
-		n.low = higher(n.low, bound{at: r, exclusive: true})
+		n.low = higher(n.low, bound{at: r, exclusive: true, keyword: at})
 	case "maximum":
-		n.high = lower(n.high, bound{at: r})
+		n.high = lower(n.high, bound{at: r, keyword: at})
 	case "exclusiveMaximum":
-		n.high = lower(n.high, bound{at: r, exclusive: true})
+		n.high = lower(n.high, bound{at: r, exclusive: true, keyword: at})
 	default:
 		if r.Cmp(big.NewRat(1, 1)) != 0 {
 			return at.errorf("is supported only as 1: leave it out")

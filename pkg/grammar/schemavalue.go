@@ -306,7 +306,15 @@ func (s *schemas) others(but []property) (*lexeme, error) {
 func (s *schemas) numberLexeme(of *numberShape) (*lexeme, error) {
 	switch {
 	case of.low.at != nil || of.high.at != nil:
-		return s.numbers(of.low, of.high, of.integer)
+		l, err := s.numbers(of.low, of.high, of.integer)
+		if err == nil {
+			return l, nil
+		}
+		at := of.low.keyword
+		if of.low.at == nil {
+			at = of.high.keyword
+		}
+		return nil, at.errorf("%v", err)
 	case of.integer:
 		return s.expressionOf(integerText), nil
 	}
