@@ -2,6 +2,7 @@ package openai
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -11,25 +12,25 @@ import (
 // format reads the form of the answer: OpenAI's, which was read already from the field called
 // own, or vLLM's fields for the same. name is the field's. Nil: it may be anything.
 func format(f *fields, own string, of *inferencev1.StructuredOutput) (form *inferencev1.StructuredOutput, name string) {
-	var forms []*inferencev1.StructuredOutput
+	var given []*inferencev1.StructuredOutput
 	var names []string
 	add := func(name string, form *inferencev1.StructuredOutput) {
 		if form != nil {
-			forms, names = append(forms, form), append(names, name)
+			given, names = append(given, form), append(names, name)
 		}
 	}
 	add(own, of)
 	add("structured_outputs", structuredOutputs(f))
-	for _, name := range []string{"json", "regex", "choice", "grammar"} {
+	for _, name := range forms {
 		add("guided_"+name, guided(f, "guided_"+name, name))
 	}
-	if len(forms) > 1 {
+	if len(given) > 1 {
 		f.wrong(invalid(names[1], fmt.Sprintf("%s is given too: give one of them", names[0])))
 	}
-	if len(forms) == 0 || f.bad != nil {
+	if len(given) == 0 || f.bad != nil {
 		return nil, ""
 	}
-	return forms[0], names[0]
+	return given[0], names[0]
 }
 
 func responseFormat(f *fields) *inferencev1.StructuredOutput {
@@ -83,19 +84,26 @@ func jsonSchema(schema string) *inferencev1.StructuredOutput {
 	return &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_JsonSchema{JsonSchema: schema}}
 }
 
+// forms are members of vLLM's structured_outputs, and as guided_NAME of its requests. refusedForms are
+// further ones, which nothing here obeys.
+var (
+	forms        = []string{"json", "regex", "choice", "grammar"}
+	refusedForms = []string{"structural_tag", "disable_fallback", "disable_any_whitespace", "disable_additional_properties", "whitespace_pattern"}
+)
+
 // structuredOutputs reads vLLM's object with one of several forms.
 func structuredOutputs(f *fields) (form *inferencev1.StructuredOutput) {
 	given := f.object("structured_outputs")
 	if given == nil {
 		return nil
 	}
-	given.notSupported("is not supported in this version; leave it out", "structural_tag", "disable_fallback", "disable_any_whitespace", "disable_additional_properties", "whitespace_pattern")
-	for name := range given.members {
-		if !slices.Contains([]string{"json", "regex", "choice", "grammar", "json_object", "structural_tag", "disable_fallback", "disable_any_whitespace", "disable_additional_properties", "whitespace_pattern"}, name) {
+	given.notSupported("is not supported in this version; leave it out", refusedForms...)
+	for _, name := range slices.Sorted(maps.Keys(given.members)) {
+		if name != "json_object" && !slices.Contains(forms, name) && !slices.Contains(refusedForms, name) {
 			given.wrong(invalid(given.at+shorten(name), "is no form: there are json, regex, choice, grammar and json_object"))
 		}
 	}
-	for _, name := range []string{"json", "regex", "choice", "grammar"} {
+	for _, name := range forms {
 		if one := guided(given, name, name); one != nil && form != nil {
 			given.wrong(invalid("structured_outputs", "has several forms: give one of them"))
 		} else if one != nil {
@@ -117,7 +125,7 @@ func structuredOutputs(f *fields) (form *inferencev1.StructuredOutput) {
 // texts, or a grammar.
 func guided(f *fields, name, kind string) *inferencev1.StructuredOutput {
 	raw, given := f.raw(name)
-	if !given || slices.Contains(nothing, string(raw)) {
+	if !given || slices.Contains(offValues, string(raw)) {
 		return nil
 	}
 	switch kind {

@@ -163,14 +163,14 @@ func (c *call) want(header string) error {
 // notSupported keeps, as a problem, a field that asks for something.
 func (f *fields) notSupported(why string, names ...string) {
 	for _, name := range names {
-		if raw, given := f.raw(name); given && !slices.Contains(nothing, string(raw)) {
+		if raw, given := f.raw(name); given && !slices.Contains(offValues, string(raw)) {
 			f.wrong(unsupported(f.at+name, why))
 		}
 	}
 }
 
-// nothing are the values that switch a field off.
-var nothing = []string{"false", "0", "[]", "{}", `""`}
+// offValues are the values that switch a field off.
+var offValues = []string{"false", "0", "[]", "{}", `""`}
 
 // most reads how many tokens to generate at most. The newer name counts.
 func (c *call) most(f *fields, q *inferencev1.GenerateRequest) {

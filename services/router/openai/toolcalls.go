@@ -44,7 +44,7 @@ func (c *call) expectCalls(accepted *inferencev1.Accepted) *answerCalls {
 		return nil
 	}
 	parser := format.NewParser(c.tools.names, !c.stream)
-	if c.tools.first {
+	if c.tools.callsFirst {
 		parser.CallsFirst()
 	}
 	return &answerCalls{

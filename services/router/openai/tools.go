@@ -16,14 +16,14 @@ type toolUse struct {
 	old bool
 	// required: the answer is calls alone.
 	required bool
-	// first: it is calls, or has another form.
-	first bool
+	// callsFirst: it is calls, or has another form.
+	callsFirst bool
 }
 
 // before is the use of tools in answers to a request, whose form is that of answers without calls.
 func (u *toolUse) before(q *inferencev1.GenerateRequest) *toolUse {
 	if u != nil {
-		u.first = q.GetStructuredOutput() != nil
+		u.callsFirst = q.GetStructuredOutput() != nil
 	}
 	return u
 }
