@@ -1,6 +1,7 @@
 package toolcalls
 
 import (
+	"bytes"
 	"strings"
 )
 
@@ -31,24 +32,24 @@ type Event struct {
 // function is Text. Put together, the arguments of a call are valid JSON, unless its answer ends
 // or goes wrong within them.
 type Parser struct {
-	format Format
-	known  map[string]bool // nil: all functions
-	whole  bool            // a call begins when its arguments are complete
-	first  bool            // a call comes first, or none does
-	state  state
-	text   string // from what may be the beginning of a call on
-	at     int    // how much of that was looked at
-	marker int    // how much of that is content if it is none
-	space  string // at the end of the content so far: it is none before a call
-	object *object
-	args   *scan
-	from   int // where they begin in text, or what is not said of them
-	name   string
-	calls  int
-	open   bool // a call has begun and not ended
-	cut    bool // nor will it
-	list   bool // of calls
-	events []Event
+	format     Format
+	known      map[string]bool // nil: all functions
+	whole      bool            // a call begins when its arguments are complete
+	callsFirst bool            // a call comes first, or none does
+	state      state
+	text       []byte // from what may be the beginning of a call on
+	at         int    // how much of that was looked at
+	marker     int    // how much of that is content if it is none
+	space      []byte // at the end of the content so far: it is none before a call
+	object     *object
+	args       *scan
+	from       int // where they begin in text, or what is not said of them
+	name       string
+	calls      int
+	open       bool // a call has begun and not ended
+	cut        bool // nor will it
+	list       bool // of calls
+	events     []Event
 }
 
 // state is where in an answer a Parser is.
@@ -86,7 +87,7 @@ func (f Format) NewParser(functions []string, whole bool) *Parser {
 
 // CallsFirst has calls read at the beginning of the answer alone: one that begins otherwise, with
 // anything but space, is content, whatever is in it.
-func (p *Parser) CallsFirst() { p.first = true }
+func (p *Parser) CallsFirst() { p.callsFirst = true }
 
 // Calls is how many calls have begun.
 func (p *Parser) Calls() int { return p.calls }
@@ -97,7 +98,7 @@ func (p *Parser) Cut() bool { return p.cut }
 // Add takes in more of the answer.
 func (p *Parser) Add(text string) []Event {
 	p.events = nil
-	p.text += text
+	p.text = append(p.text, text...)
 	for p.advance() {
 	}
 	return p.events
@@ -113,7 +114,7 @@ func (p *Parser) Finish() []Event {
 			p.pieces()
 		case inArgs:
 			p.begin(p.name)
-			p.argument(p.text[p.from:])
+			p.argument(string(p.text[p.from:]))
 		}
 	}
 	switch {
@@ -126,9 +127,9 @@ func (p *Parser) Finish() []Event {
 		p.say(p.text)
 	}
 	if p.calls == 0 {
-		p.sayNow("")
+		p.sayNow(nil)
 	}
-	p.text, p.space, p.state = "", "", inPlainText
+	p.text, p.space, p.state = nil, nil, inPlainText
 	return p.events
 }
 
@@ -139,7 +140,7 @@ func (p *Parser) advance() bool {
 		return p.look()
 	case inPlainText:
 		p.say(p.text)
-		p.text = ""
+		p.text = p.text[:0]
 		return false
 	case inCall:
 		return p.readCall()
@@ -152,15 +153,17 @@ func (p *Parser) advance() bool {
 		p.at++
 	}
 	rest := p.text[p.at:]
-	if rest == "" {
+	if len(rest) == 0 {
 		return false
 	}
 	switch p.state {
 	case atTheStart:
-		if strings.HasPrefix(llamaTag, rest) {
+		if begins(llamaTag, rest) {
 			return false
 		}
-		p.at += len(rest) - len(strings.TrimPrefix(rest, llamaTag))
+		if bytes.HasPrefix(rest, []byte(llamaTag)) {
+			p.at += len(llamaTag)
+		}
 		p.state = beforeObject
 	case beforeObject:
 		if rest[0] != '{' {
@@ -178,10 +181,10 @@ func (p *Parser) advance() bool {
 			p.state = inName
 		}
 	case beforeArgs:
-		if strings.HasPrefix(mistralArguments, rest) {
+		if begins(mistralArguments, rest) {
 			return false
 		}
-		if strings.HasPrefix(rest, mistralArguments) {
+		if bytes.HasPrefix(rest, []byte(mistralArguments)) {
 			p.at += len(mistralArguments)
 			return true
 		}
@@ -206,17 +209,17 @@ func (p *Parser) look() bool {
 	if p.format.Name == Mistral {
 		marker = mistralCalls
 	}
-	if p.first {
-		switch rest := strings.TrimLeft(p.text, " \t\r\n"); {
-		case strings.HasPrefix(rest, marker):
-		case strings.HasPrefix(marker, rest):
+	if p.callsFirst {
+		switch rest := bytes.TrimLeft(p.text, spaces); {
+		case bytes.HasPrefix(rest, []byte(marker)):
+		case begins(marker, rest):
 			return false
 		default:
 			p.state = inPlainText
 			return true
 		}
 	}
-	before, _, found := strings.Cut(p.text, marker)
+	before, _, found := bytes.Cut(p.text, []byte(marker))
 	if !found {
 		n := held(p.text, marker)
 		p.say(p.text[:len(p.text)-n])
@@ -232,10 +235,15 @@ func (p *Parser) look() bool {
 	return true
 }
 
+// begins says whether a marker begins with a text.
+func begins(marker string, text []byte) bool {
+	return len(text) <= len(marker) && marker[:len(text)] == string(text)
+}
+
 // held is how much of a text's end may be the beginning of a marker.
-func held(text, marker string) int {
+func held(text []byte, marker string) int {
 	for n := min(len(text), len(marker)-1); n > 0; n-- {
-		if strings.HasSuffix(text, marker[:n]) {
+		if string(text[len(text)-n:]) == marker[:n] {
 			return n
 		}
 	}
@@ -305,7 +313,7 @@ func (p *Parser) readArgs() bool {
 		p.begin(p.name)
 	}
 	if p.open {
-		p.argument(p.text[p.from:p.at])
+		p.argument(string(p.text[p.from:p.at]))
 		p.passed()
 		p.from = 0
 	}
@@ -322,23 +330,23 @@ func (p *Parser) readArgs() bool {
 // readName reads the name of a function, up to what follows it.
 func (p *Parser) readName() bool {
 	rest := p.text[p.at:]
-	n := strings.IndexAny(rest, "[{")
+	n := bytes.IndexAny(rest, "[{")
 	switch {
 	case n < 0 && len(rest) <= maxMemberBytes:
 		return false
 	case n < 0:
 		return p.fail()
 	}
-	p.name = strings.TrimSpace(rest[:n])
+	p.name = strings.TrimSpace(string(rest[:n]))
 	if !p.functionIs(p.name) {
 		return p.fail()
 	}
 	behind := rest[n:]
-	if strings.HasPrefix(mistralID, behind) {
+	if begins(mistralID, behind) {
 		return false
 	}
-	if id, is := strings.CutPrefix(behind, mistralID); is {
-		m := strings.IndexAny(id, "[{")
+	if id, is := bytes.CutPrefix(behind, []byte(mistralID)); is {
+		m := bytes.IndexAny(id, "[{")
 		if m < 0 {
 			return len(id) > maxMemberBytes && p.fail()
 		}
@@ -350,13 +358,13 @@ func (p *Parser) readName() bool {
 }
 
 // after goes on behind {"name": …}, with rest that is not empty.
-func (p *Parser) after(rest string) bool {
+func (p *Parser) after(rest []byte) bool {
 	switch {
 	case p.format.Name == Hermes:
-		if strings.HasPrefix(hermesClose, rest) && rest != hermesClose {
+		if begins(hermesClose, rest) && len(rest) < len(hermesClose) {
 			return false
 		}
-		if strings.HasPrefix(rest, hermesClose) {
+		if bytes.HasPrefix(rest, []byte(hermesClose)) {
 			p.at += len(hermesClose)
 			p.passed()
 		}
@@ -399,7 +407,7 @@ func (p *Parser) passed() { p.text, p.at, p.marker = p.text[p.at:], 0, 0 }
 func (p *Parser) functionIs(name string) bool { return name != "" && (p.known == nil || p.known[name]) }
 
 func (p *Parser) begin(name string) {
-	p.space, p.open = "", true
+	p.space, p.open = p.space[:0], true
 	p.events = append(p.events, Event{Begin, p.calls, name})
 	p.calls++
 }
@@ -415,20 +423,21 @@ func (p *Parser) end() {
 	p.events = append(p.events, Event{End, p.calls - 1, ""})
 }
 
+const spaces = " \t\r\n"
+
 // say says content, but for the space at its end.
-func (p *Parser) say(text string) {
-	trimmed := strings.TrimRight(text, " \t\r\n")
-	if trimmed == "" {
-		p.space += text
-		return
+func (p *Parser) say(content []byte) {
+	trimmed := bytes.TrimRight(content, spaces)
+	if len(trimmed) > 0 {
+		p.sayNow(trimmed)
 	}
-	p.sayNow(trimmed)
-	p.space = text[len(trimmed):]
+	p.space = append(p.space, content[len(trimmed):]...)
 }
 
 // sayNow says content, behind the space that was held back.
-func (p *Parser) sayNow(text string) {
-	text, p.space = p.space+text, ""
+func (p *Parser) sayNow(content []byte) {
+	text := string(p.space) + string(content)
+	p.space = p.space[:0]
 	if text == "" {
 		return
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -202,6 +203,34 @@ func TestCallIDs(t *testing.T) {
 		}
 		if !seen[format.CallID("seed1", 1)] {
 			t.Errorf("%s: an id changes", name)
+		}
+	}
+}
+
+// A long call that is not streamed is not copied again with each of its tokens, and neither is space.
+func TestLongCallsAreNotCopied(t *testing.T) {
+	for name, text := range map[string]string{
+		toolcalls.Hermes:  "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"" + strings.Repeat("long", 50_000) + "\"}}\n</tool_call>",
+		toolcalls.Mistral: "[TOOL_CALLS]f[ARGS]{\"a\": \"" + strings.Repeat("long", 50_000) + "\"}",
+		toolcalls.Llama3:  `{"name": "f", "parameters": {"a": "` + strings.Repeat("long", 50_000) + `"}}`,
+		"space":           "a" + strings.Repeat(" \n\n ", 50_000) + "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>",
+	} {
+		format, known := toolcalls.Of(name, "")
+		if !known {
+			format, _ = toolcalls.Of(toolcalls.Hermes, "")
+		}
+		p := format.NewParser([]string{"f"}, true)
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		for len(text) > 0 {
+			n := min(4, len(text))
+			p.Add(text[:n])
+			text = text[n:]
+		}
+		p.Finish()
+		runtime.ReadMemStats(&after)
+		if took := after.TotalAlloc - before.TotalAlloc; took > 10<<20 || p.Calls() != 1 {
+			t.Errorf("%s: %d MiB are allocated for %d calls", name, took>>20, p.Calls())
 		}
 	}
 }
