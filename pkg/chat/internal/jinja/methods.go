@@ -61,13 +61,23 @@ func listMethod(l *List, name string) *function {
 			if !ok {
 				return failWith(errNoItems)
 			}
+			items, before := l.Items, 0
+			if len(p.args) > 1 && name == "count" {
+				return fail("takes one value")
+			} else if len(p.args) > 1 {
+				start, end, is := p.bounds(1, len(items))
+				if !is {
+					return fail("the value is not in the list")
+				}
+				items, before = items[start:end], start
+			}
 			n := int64(0)
-			for i, v := range l.Items {
+			for i, v := range items {
 				m.weigh(v)
 				switch {
 				case !equal(v, want):
 				case name == "index":
-					return int64(i)
+					return int64(before + i)
 				default:
 					n++
 				}
@@ -194,12 +204,14 @@ func textMethod(s, name string) func(m *machine, p parameters) any {
 	case "find", "rfind", "index", "rindex":
 		return func(_ *machine, p parameters) any {
 			part := p.text(0, "sub", "")
-			if len(p.args) > 1 {
-				return fail("a range to search in is not supported")
-			}
-			at := strings.Index(s, part)
-			if strings.HasPrefix(name, "r") {
-				at = strings.LastIndex(s, part)
+			in, before, is := within(s, p)
+			at := -1
+			switch {
+			case !is:
+			case strings.HasPrefix(name, "r"):
+				at = strings.LastIndex(in, part)
+			default:
+				at = strings.Index(in, part)
 			}
 			if at < 0 && strings.HasSuffix(name, "index") {
 				return fail("the text is not found")
@@ -207,11 +219,16 @@ func textMethod(s, name string) func(m *machine, p parameters) any {
 			if at < 0 {
 				return int64(-1)
 			}
-			return int64(utf8.RuneCountInString(s[:at]))
+			return int64(before + utf8.RuneCountInString(in[:at]))
 		}
 	case "count":
 		return func(_ *machine, p parameters) any {
-			return int64(strings.Count(s, p.text(0, "sub", "")))
+			part := p.text(0, "sub", "")
+			in, _, is := within(s, p)
+			if !is {
+				return int64(0)
+			}
+			return int64(strings.Count(in, part))
 		}
 	case "join":
 		return func(m *machine, p parameters) any { return m.joinStrings(s, p) }
@@ -223,6 +240,19 @@ func textMethod(s, name string) func(m *machine, p parameters) any {
 		}
 	}
 	return nil
+}
+
+// within is the part of a text that a method looks in, by its second and third argument, and how many
+// characters come before that.
+func within(s string, p parameters) (part string, before int, is bool) {
+	if len(p.args) < 2 {
+		return s, 0, true
+	}
+	start, end, is := p.bounds(1, utf8.RuneCountInString(s))
+	if !is {
+		return "", 0, false
+	}
+	return s[runeOffset(s, int64(start)):runeOffset(s, int64(end))], start, true
 }
 
 // strip takes characters off the ends of a text.
@@ -262,13 +292,14 @@ func (m *machine) affixed(s string, prefix bool, p parameters) any {
 	if l, ok := v.(*List); ok && l.tuple {
 		options = l.Items
 	}
+	s, _, is := within(s, p)
 	for _, o := range options {
 		part, ok := o.(string)
 		if !ok {
 			return fail("a %s is not a string", typeName(o))
 		}
 		m.spend(elementCost + min(len(part), len(s)))
-		if prefix && strings.HasPrefix(s, part) || !prefix && strings.HasSuffix(s, part) {
+		if is && (prefix && strings.HasPrefix(s, part) || !prefix && strings.HasSuffix(s, part)) {
 			return true
 		}
 	}

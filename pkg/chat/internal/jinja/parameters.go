@@ -55,6 +55,24 @@ func (p parameters) asNumber(i int, name string, otherwise int64) (int64, error)
 	return n, nil
 }
 
+// bounds are where among n characters or items a method looks: from its i-th argument to the one after
+// that, as in Python. False: one is behind the other, so that not even an empty text is there.
+func (p parameters) bounds(i, n int) (start, end int, is bool) {
+	start, end = p.bound(i, 0, n), min(p.bound(i+1, n, n), n)
+	return start, end, start <= end
+}
+
+func (p parameters) bound(i, otherwise, n int) int {
+	if i >= len(p.args) || p.args[i] == nil {
+		return otherwise
+	}
+	at := p.number(i, "a bound", 0)
+	if at < 0 {
+		at += int64(n)
+	}
+	return int(min(max(at, 0), int64(n)+1))
+}
+
 func (p parameters) truth(i int, name string, otherwise bool) bool {
 	if v, ok := p.get(i, name); ok {
 		return truth(v)
