@@ -155,8 +155,17 @@ func TestPromptLogprobsComeOnce(t *testing.T) {
 							got = append(got, id)
 						}
 					}
-					if want := []uint32{0, 1, 2, 3, 4, 5, 6}; !slices.Equal(got, want) {
+					want := []uint32{0, 1, 2, 3, 4, 5, 6}
+					if !slices.Equal(got, want) {
 						t.Fatalf("lost after %d and %d events: %v", first, second, got)
+					}
+					m.fates = []fate{{first, errLost}, {second, errLost}}
+					answer, err := client.Collect(c.Generate(t.Context(), q))
+					if err != nil {
+						t.Fatal(err)
+					}
+					if scores := answer.PromptLogprobs; !slices.Equal(scores.GetTokenIds(), want) || len(scores.GetLogprobs()) != prompt || scores.GetLogprobs()[6].GetLogprob() != -6 {
+						t.Fatalf("lost after %d and %d events: an answer with %v", first, second, scores)
 					}
 				}
 			}

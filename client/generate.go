@@ -19,6 +19,9 @@ type Token struct {
 	Text string
 	// Logprobs is there if the request asks for it.
 	Logprobs *inferencev1.TokenLogprobs
+	// PromptLogprobs has all tokens of the prompt, if the request asks for them: all tokens of
+	// the answer share it.
+	PromptLogprobs *inferencev1.PromptLogprobs
 	// Accepted has the request's id, its seed and the number of its prompt tokens. All tokens
 	// of an answer share it, unless the answer went on at another router.
 	Accepted *inferencev1.Accepted
@@ -36,19 +39,26 @@ type Token struct {
 func (c *Client) Generate(ctx context.Context, request *inferencev1.GenerateRequest) iter.Seq2[Token, error] {
 	return func(yield func(Token, error) bool) {
 		var accepted *inferencev1.Accepted
+		var prompt *inferencev1.PromptLogprobs
 		var early string // text without a token, which goes to the next
 		for event, err := range c.Events(ctx, request) {
 			if err != nil {
-				yield(Token{Accepted: accepted}, err)
+				yield(Token{PromptLogprobs: prompt, Accepted: accepted}, err)
 				return
 			}
 			switch e := event.GetEvent().(type) {
 			case *inferencev1.GenerateEvent_Accepted:
 				accepted = e.Accepted
+			case *inferencev1.GenerateEvent_PromptLogprobs:
+				if prompt == nil {
+					prompt = new(inferencev1.PromptLogprobs)
+				}
+				prompt.TokenIds = append(prompt.TokenIds, e.PromptLogprobs.GetTokenIds()...)
+				prompt.Logprobs = append(prompt.Logprobs, e.PromptLogprobs.GetLogprobs()...)
 			case *inferencev1.GenerateEvent_Tokens:
 				early += e.Tokens.GetText()
 				for i, id := range e.Tokens.GetTokenIds() {
-					t := Token{ID: id, Offset: event.GetOffset() + uint64(i), Accepted: accepted}
+					t := Token{ID: id, Offset: event.GetOffset() + uint64(i), PromptLogprobs: prompt, Accepted: accepted}
 					if i < len(e.Tokens.GetLogprobs()) {
 						t.Logprobs = e.Tokens.GetLogprobs()[i]
 					}
@@ -60,7 +70,7 @@ func (c *Client) Generate(ctx context.Context, request *inferencev1.GenerateRequ
 					}
 				}
 			case *inferencev1.GenerateEvent_Finished:
-				yield(Token{Offset: event.GetOffset(), Text: early + e.Finished.GetText(), Accepted: accepted, Finished: e.Finished}, nil)
+				yield(Token{Offset: event.GetOffset(), Text: early + e.Finished.GetText(), PromptLogprobs: prompt, Accepted: accepted, Finished: e.Finished}, nil)
 			}
 		}
 	}
@@ -86,15 +96,17 @@ type Answer struct {
 	Text     string
 	TokenIDs []uint32
 	Logprobs []*inferencev1.TokenLogprobs // of each token, if the request asks for them
-	Accepted *inferencev1.Accepted
-	Finished *inferencev1.Finished // nil of an answer that failed
+	// PromptLogprobs has all tokens of the prompt, if the request asks for them.
+	PromptLogprobs *inferencev1.PromptLogprobs
+	Accepted       *inferencev1.Accepted
+	Finished       *inferencev1.Finished // nil of an answer that failed
 }
 
 // Collect waits for all tokens of an answer. With an error, the answer is what came before it.
 func Collect(tokens iter.Seq2[Token, error]) (answer Answer, err error) {
 	var text strings.Builder
 	for token, e := range tokens {
-		answer.Accepted, answer.Finished, err = token.Accepted, token.Finished, e
+		answer.PromptLogprobs, answer.Accepted, answer.Finished, err = token.PromptLogprobs, token.Accepted, token.Finished, e
 		text.WriteString(token.Text)
 		if e != nil || token.Finished != nil {
 			continue
