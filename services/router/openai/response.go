@@ -48,6 +48,10 @@ func parseResponse(f *fields) (*call, error) {
 	r.told(f)
 	notKept(f)
 	f.ofChats()
+	modalities(f)
+	if begin, given := f.boolean("add_generation_prompt"); given && !begin {
+		f.wrong(unsupported("add_generation_prompt", "cannot be false: a response is a new message; leave it out"))
+	}
 	f.notSupported("is not supported for responses: leave it out", "resumable_for", "background", "prompt", "context_management", "personality",
 		"continue_final_message", "chat_template", "documents", "add_special_tokens", "echo")
 	if text := f.text("instructions"); f.has("instructions") {

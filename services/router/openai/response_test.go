@@ -92,6 +92,8 @@ func TestResponsesRefuse(t *testing.T) {
 		{"a response that is not kept", `{"input":"hi","previous_response_id":"resp_1"}`, "previous_response_id", "'resp_1' not found", 400},
 		{"a conversation", `{"input":"hi","conversation":"conv_1"}`, "conversation", "'conv_1' not found", 404},
 		{"a conversation, as an object", `{"input":"hi","conversation":{"id":"conv_1"}}`, "conversation", "'conv_1' not found", 404},
+		{"sound", `{"input":"hi","modalities":["text","audio"]}`, "modalities", "only", 400},
+		{"no new message", `{"input":"hi","add_generation_prompt":false}`, "add_generation_prompt", "cannot be false", 400},
 		{"background", `{"input":"hi","background":true}`, "background", "not supported", 400},
 		{"prompt", `{"input":"hi","prompt":{"id":"x"}}`, "prompt", "not supported", 400},
 		{"compaction", `{"input":"hi","context_management":[{"type":"compaction"}]}`, "context_management", "not supported", 400},
