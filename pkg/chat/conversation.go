@@ -29,6 +29,8 @@ type Conversation struct {
 // except Role and Content.
 type Message struct {
 	Role, Content, Name string
+	// Reasoning is what an assistant thought before the content: reasoning_content.
+	Reasoning string
 	// NoContent makes the content none in place of an empty text, for templates that know of calls.
 	// Content is empty then.
 	NoContent bool
@@ -44,6 +46,9 @@ func (m Message) value() (any, error) {
 	d.Set("content", m.Content)
 	if m.NoContent {
 		d.Set("content", nil)
+	}
+	if m.Reasoning != "" {
+		d.Set("reasoning_content", m.Reasoning)
 	}
 	if m.Name != "" {
 		d.Set("name", m.Name)

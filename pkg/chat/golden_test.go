@@ -24,6 +24,7 @@ func conversations(t testing.TB) map[string]chat.Conversation {
 		Messages []struct {
 			Role, Name string
 			Content    *string
+			Reasoning  string `json:"reasoning_content"`
 			ToolCalls  []any  `json:"tool_calls"`
 			ToolCallID string `json:"tool_call_id"`
 		}
@@ -38,7 +39,7 @@ func conversations(t testing.TB) map[string]chat.Conversation {
 	for _, each := range list {
 		c := chat.Conversation{Tools: each.Tools, Arguments: each.Arguments, ContinueLast: each.Continue}
 		for _, m := range each.Messages {
-			message := chat.Message{Role: m.Role, Name: m.Name, NoContent: m.Content == nil, ToolCalls: m.ToolCalls, ToolCallID: m.ToolCallID}
+			message := chat.Message{Role: m.Role, Name: m.Name, NoContent: m.Content == nil, Reasoning: m.Reasoning, ToolCalls: m.ToolCalls, ToolCallID: m.ToolCallID}
 			if m.Content != nil {
 				message.Content = *m.Content
 			}

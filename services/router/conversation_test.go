@@ -2,6 +2,8 @@ package router_test
 
 import (
 	"context"
+	"net/http"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -35,6 +37,13 @@ func chatOf(served model.Spec) (chat.Template, error) {
 	}
 	if served.Name == "stuck" {
 		return stuck{}, nil
+	}
+	if served.Name == "thinking" {
+		source, err := os.ReadFile("../../pkg/chat/testdata/templates/qwen3.jinja")
+		if err != nil {
+			return nil, err
+		}
+		return chat.Parse("qwen3.jinja", string(source), nil, chat.Options{})
 	}
 	tokens := map[string]string{"bos_token": "<|begin_of_text|>"}
 	if served.Name == "turns" {
@@ -193,4 +202,34 @@ func TestRenderingIsBounded(t *testing.T) {
 			t.Errorf("after %s: %v", time.Since(began), r.err)
 		}
 	})
+}
+
+// What an assistant thought comes to the template, by either of its names, as in transformers (see
+// pkg/chat/testdata/expected.py).
+func TestReasoningOverHTTP(t *testing.T) {
+	const want = "<|im_start|>user\nGo<|im_end|>\n<|im_start|>assistant\n<think>\nI need a.\n</think>\n\nOne moment.\n<tool_call>\n{\"name\": \"a\", \"arguments\": {}}\n</tool_call><|im_end|>\n" +
+		"<|im_start|>user\n<tool_response>\none\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
+	served := spec()
+	served.Name = "thinking"
+	for _, name := range []string{"reasoning_content", "reasoning"} {
+		inMeshOf(t, served, nil, func(t *testing.T, m *mesh) {
+			d := m.start(nil, decodeRecord("d1"))[0]
+			w := m.post(t.Context(), "/v1/chat/completions", `{"max_tokens":2,"messages":[{"role":"user","content":"Go"},{"role":"assistant","content":"One moment.","`+name+`":"I need a.",
+				"tool_calls":[{"id":"1","type":"function","function":{"name":"a","arguments":"{}"}}]},{"role":"tool","content":"one","tool_call_id":"1"}]}`)
+			if w.Code != http.StatusOK || w.Header().Get("X-Tandem-Ignored") != "" {
+				t.Fatalf("%d %v %s", w.Code, w.Header(), w.Body)
+			}
+			tok, err := fable()
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []int32
+			for _, id := range d.Tasks()[0].GetTokenIds() {
+				got = append(got, int32(id))
+			}
+			if diff := cmp.Diff(tok.Encode(want, false), got); diff != "" {
+				t.Errorf("%s: the prompt is %q", name, tok.Decode(got, false))
+			}
+		})
+	}
 }

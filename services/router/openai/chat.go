@@ -1,6 +1,7 @@
 package openai
 
 import (
+	"cmp"
 	"fmt"
 
 	"google.golang.org/protobuf/proto"
@@ -88,6 +89,7 @@ func messages(f *fields) []*inferencev1.Message {
 			f.wrong(m.bad)
 			return nil
 		}
+		m.ignoreOthers()
 		out = append(out, message)
 	}
 	return out
@@ -112,6 +114,9 @@ func (f *fields) message() *inferencev1.Message {
 		f.wrong(invalid(f.at+"role", fmt.Sprintf("%q is none of system, developer, user, assistant and tool", shorten(role))))
 	}
 	m.Content = f.content("content", role, chatParts)
+	if role == "assistant" {
+		m.ReasoningContent = cmp.Or(f.text("reasoning_content"), f.text("reasoning"))
+	}
 	m.ToolCalls = f.calls(role)
 	if role == "function" {
 		m.ToolCallId = oldCallID
@@ -171,6 +176,7 @@ func (f *fields) content(name, role string, kinds map[string]string) string {
 			f.wrong(part.bad)
 			return ""
 		}
+		part.ignoreOthers()
 	}
 	return string(out)
 }
@@ -206,6 +212,7 @@ func (f *fields) calls(role string) []*structpb.Struct {
 		if out = append(out, f.functionCall(function, id)); f.bad != nil {
 			return nil
 		}
+		call.ignoreOthers()
 	}
 	return out
 }

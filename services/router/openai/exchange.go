@@ -6,7 +6,6 @@ import (
 	"errors"
 	"net/http"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/tandem-serving/tandem/pkg/api"
@@ -26,7 +25,7 @@ type exchange struct {
 	hurried time.Time // when the write deadline was last moved
 	status  int       // of the answer; 0 before it begins
 	events  bool      // the answer is a stream of events
-	ignored []string  // members of the request that have no effect
+	ignored *ignored  // members of the request that have no effect; nil: it has none
 	failed  *Failure
 	// lastWords sends an error as the last event of a stream; nil: the error object goes as it
 	// is.
@@ -63,8 +62,8 @@ func (e *exchange) begin(status int, contentType string) error {
 	if e.secret != "" {
 		header.Set(secretHeader, e.secret)
 	}
-	if len(e.ignored) > 0 {
-		header.Set(ignoredHeader, strings.Join(e.ignored, ", "))
+	if e.ignored != nil && len(*e.ignored) > 0 {
+		header.Set(ignoredHeader, e.ignored.String())
 	}
 	e.limits.Tell(e.request.Context(), header)
 	header.Set("Openai-Processing-Ms", strconv.FormatInt(time.Since(e.arrived).Milliseconds(), 10))

@@ -29,6 +29,8 @@ type fields struct {
 	// verbatim counts the values that go to a template as they are, of all objects of
 	// the request.
 	verbatim *int
+	// ignored has members that nobody looks for, of all objects of the request.
+	ignored *ignored
 	// read collects the names that are looked for; nil: nobody wants to know.
 	read map[string]bool
 }
@@ -44,7 +46,7 @@ func parse(body []byte) (*fields, error) {
 	if m := measure(body); m.what != "" {
 		return nil, malformed(fmt.Sprintf("the body has more than %s, at %s", m.what, position(body, int64(m.at))))
 	}
-	f := &fields{verbatim: new(int)}
+	f := &fields{verbatim: new(int), ignored: new(ignored)}
 	err := json.Unmarshal(body, &f.members)
 	var syntax *json.SyntaxError
 	switch {
@@ -211,7 +213,7 @@ func (f *fields) object(name string) *fields {
 // element is a value inside the member called name as an object; nil if it is
 // none, which is then kept.
 func (f *fields) element(raw json.RawMessage, name string) *fields {
-	out := &fields{at: f.at + name + ".", verbatim: f.verbatim}
+	out := &fields{at: f.at + name + ".", verbatim: f.verbatim, ignored: f.ignored, read: make(map[string]bool)}
 	if err := json.Unmarshal(raw, &out.members); err != nil || out.members == nil {
 		f.wrong(wrongType(f.at+name, "an object"))
 		return nil

@@ -58,11 +58,13 @@ func formOf(f *fields, name string, schema func(form *fields) *fields) (out *inf
 		if named := schema(form); named != nil {
 			out = namedSchema(named)
 			form.wrong(named.bad)
+			named.ignoreOthers()
 		}
 	default:
 		form.wrong(unsupported(f.at+name, fmt.Sprintf("type %q is not supported: there are text, json_object and json_schema", shorten(kind))))
 	}
 	f.wrong(form.bad)
+	form.ignoreOthers()
 	return out
 }
 

@@ -84,7 +84,8 @@ func (h *Handler) assembly(e *exchange, k *kind, held *held) (*assembly, error) 
 	if err != nil {
 		return nil, err
 	}
-	e.ignored = k.ignored(f)
+	k.ignore(f)
+	e.ignored = f.ignored
 	c, err := k.parse(f)
 	if err != nil {
 		return nil, err

@@ -317,10 +317,10 @@ func (h *Handler) ended(ctx context.Context, e *exchange, method, route string) 
 		slog.String("method", shorten(method)), slog.String("route", route), slog.Int("status", e.status),
 		slog.Float64("duration_ms", float64(took.Microseconds())/1000), slog.String("request_id", e.id),
 	}
-	if len(e.ignored) > 0 {
+	if e.ignored != nil && len(*e.ignored) > 0 {
 		level = max(level, slog.LevelInfo)
 		// Only their number: the client chose the names, and gets them in a header.
-		attributes = append(attributes, slog.Int("ignored", len(e.ignored)))
+		attributes = append(attributes, slog.Int("ignored", len(*e.ignored)))
 	}
 	if e.failed != nil {
 		attributes = append(attributes, slog.String("code", e.failed.Code), slog.String("param", e.failed.Param))

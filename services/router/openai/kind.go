@@ -3,6 +3,7 @@ package openai
 import (
 	"encoding/json"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -14,7 +15,7 @@ type kind struct {
 }
 
 func newKind(parse func(*fields) (*call, error)) *kind {
-	f := &fields{members: map[string]json.RawMessage{}, verbatim: new(int), read: maps.Collect(maps.All(meaningless))}
+	f := &fields{members: map[string]json.RawMessage{}, verbatim: new(int), ignored: new(ignored), read: maps.Collect(maps.All(meaningless))}
 	_, _ = parse(f) // of nothing, which is refused: only the names count
 	return &kind{parse: parse, known: f.read}
 }
@@ -30,25 +31,52 @@ var meaningless = map[string]bool{
 // maxIgnored is how many ignored members are named.
 const maxIgnored = 16
 
-// ignored are the members of a request that nobody looks for, sorted. OpenAI refuses those;
-// vLLM ignores them, and so does this: programs send what other servers know, and what is
-// new. But it is said, since a name may be misspelt.
-func (k *kind) ignored(f *fields) (names []string) {
+// ignored are the names of members that have no effect, sorted: the first of them, and one more if
+// there are more than maxIgnored. OpenAI refuses such members; vLLM ignores them, and so does this:
+// programs send what other servers know, and what is new. But it is said, since a name may be misspelt.
+type ignored []string
+
+func (n *ignored) add(name string) {
+	name = nameable(name)
+	at, is := slices.BinarySearch(*n, name)
+	if is {
+		return
+	}
+	*n = slices.Insert(*n, at, name)
+	*n = (*n)[:min(len(*n), maxIgnored+1)]
+}
+
+// String is the names for a header.
+func (n ignored) String() string {
+	if len(n) > maxIgnored {
+		return strings.Join(n[:maxIgnored], ", ") + ", ..."
+	}
+	return strings.Join(n, ", ")
+}
+
+// ignore names the members of a request that nobody looks for.
+func (k *kind) ignore(f *fields) {
 	for name := range f.members {
 		if !k.known[name] {
-			names = append(names, name)
+			f.ignored.add(name)
 		}
 	}
-	slices.Sort(names)
-	more := len(names) > maxIgnored
-	names = slices.Clip(names[:min(len(names), maxIgnored)])
-	for i, name := range names {
-		names[i] = nameable(name)
+}
+
+// elementIndex says in which element of an array something stands.
+var elementIndex = regexp.MustCompile(`\[[0-9]+\]`)
+
+// ignoreOthers names the members of an object within the request that nobody has looked for, unless
+// they ask for nothing: messages that answers have are sent back with all of their members.
+func (f *fields) ignoreOthers() {
+	if f.bad != nil {
+		return
 	}
-	if more {
-		names = append(names, "...")
+	for name, raw := range f.members {
+		if !f.read[name] && string(raw) != "null" && !slices.Contains(offValues, string(raw)) {
+			f.ignored.add(elementIndex.ReplaceAllString(f.at, "[]") + name)
+		}
 	}
-	return names
 }
 
 // nameable is a member's name as it may stand in a header and a log line.

@@ -219,6 +219,16 @@ func TestIgnoredMembersAreNamed(t *testing.T) {
 		{"of the other kind", completions, `{"prompt":"a",` + hi + `}`, "messages"},
 		{"no header's", completions, `{"prompt":"a","a\r\nb, é":1}`, "a??b???"},
 		{"in a stream", completions, `{"prompt":"a","stream":true,"tenant":"t"}`, "tenant"},
+		{"in a message", chats, `{"messages":[{"role":"user","content":"a","weight":1,"mood":null},{"role":"assistant","content":"b","refusal":null,"annotations":[],"audio":null,"reasoning_content":"c","reasoning":"d","reasoning_details":[1]},{"role":"user","content":"e","reasoning_content":"f"}]}`,
+			"messages[].reasoning_content, messages[].reasoning_details, messages[].weight"},
+		{"in parts and calls", chats, `{"messages":[{"role":"user","content":[{"type":"text","text":"a","cache_control":{"type":"ephemeral"}}]},{"role":"assistant","tool_calls":[{"index":1,"id":"1","type":"function","function":{"name":"f","arguments":"{}"}}]}]}`,
+			"messages[].content[].cache_control, messages[].tool_calls[].index"},
+		{"in a form", chats, `{` + hi + `,"response_format":{"type":"json_schema","schema":{},"json_schema":{"name":"n","strict":true,"description":"d","schema":{"title":"t"},"examples":[1]}}}`,
+			"response_format.json_schema.examples"},
+		{"in a form of text", chats, `{` + hi + `,"response_format":{"type":"text","x":1}}`, "response_format.x"},
+		{"in options", chats, `{` + hi + `,"stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true,"include_obfuscation":false,"chunk":3}}`, "stream_options.chunk"},
+		{"in a response", responses, `{"input":[{"type":"message","id":"i","role":"user","content":[{"type":"input_text","text":"a","x":1}]}],"text":{"format":{"type":"text","x":1}},"tools":[{"type":"function","name":"f","x":1}]}`,
+			"input[].content[].x, text.format.x, tools[].x"},
 	} {
 		w := ask(t, &fake{words: []string{"a"}}, http.MethodPost, c.path, c.body)
 		if got := w.Header().Get("X-Tandem-Ignored"); w.Code != http.StatusOK || got != c.want {

@@ -202,6 +202,8 @@ func (c *call) streaming(f *fields) {
 		if options.bad != nil {
 			f.wrong(options.bad)
 		}
+		options.boolean("include_obfuscation") // nothing is obfuscated
+		options.ignoreOthers()
 		c.eachUsage = c.eachUsage && c.usage
 	}
 }

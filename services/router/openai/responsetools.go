@@ -39,6 +39,7 @@ func (r *response) readTools(f *fields, conversation *inferencev1.Conversation) 
 		if !f.count(fmt.Sprintf("tools[%d]", i), raw) {
 			return nil
 		}
+		tool.ignoreOthers()
 		texts, use.names, r.tools = append(texts, text), append(use.names, name), append(r.tools, raw)
 	}
 	choice := r.toolChoice(f)

@@ -75,7 +75,7 @@ func conversationOf(c *inferencev1.Conversation) (chat.Conversation, error) {
 			return out, err
 		}
 		out.Messages = append(out.Messages, chat.Message{
-			Role: message.GetRole(), Content: message.GetContent(), NoContent: message.GetNoContent(), Name: message.GetName(),
+			Role: message.GetRole(), Content: message.GetContent(), NoContent: message.GetNoContent(), Reasoning: message.GetReasoningContent(), Name: message.GetName(),
 			ToolCalls: structs(message.GetToolCalls()), ToolCallID: message.GetToolCallId(),
 		})
 	}
@@ -99,6 +99,9 @@ func checkMessage(field string, message *inferencev1.Message) error {
 	}
 	if !utf8.ValidString(message.GetContent()) {
 		return rpc.InvalidArgument(field+".content", "is not valid UTF-8")
+	}
+	if !utf8.ValidString(message.GetReasoningContent()) {
+		return rpc.InvalidArgument(field+".reasoning_content", "is not valid UTF-8")
 	}
 	if message.GetNoContent() && message.GetContent() != "" {
 		return rpc.InvalidArgument(field+".no_content", "is true, but there is content: leave one of them out")

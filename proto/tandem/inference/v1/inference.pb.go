@@ -474,9 +474,11 @@ type Message struct {
 	// There is no content, as where JSON has null: templates that know of calls find none in
 	// place of an empty text. It is meant for an assistant's calls alone, which some render only
 	// then.
-	NoContent     bool `protobuf:"varint,6,opt,name=no_content,json=noContent,proto3" json:"no_content,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	NoContent bool `protobuf:"varint,6,opt,name=no_content,json=noContent,proto3" json:"no_content,omitempty"`
+	// What an assistant thought before the content, for templates that render it.
+	ReasoningContent string `protobuf:"bytes,7,opt,name=reasoning_content,json=reasoningContent,proto3" json:"reasoning_content,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *Message) Reset() {
@@ -549,6 +551,13 @@ func (x *Message) GetNoContent() bool {
 		return x.NoContent
 	}
 	return false
+}
+
+func (x *Message) GetReasoningContent() string {
+	if x != nil {
+		return x.ReasoningContent
+	}
+	return ""
 }
 
 // GenerateEvent is one message of the response: Accepted first, then PromptLogprobs if they
@@ -1804,7 +1813,7 @@ const file_tandem_inference_v1_inference_proto_rawDesc = "" +
 	"ToolChoice\x12\x1a\n" +
 	"\brequired\x18\x01 \x01(\bR\brequired\x12\x1c\n" +
 	"\tfunctions\x18\x02 \x03(\tR\tfunctions\x12\x16\n" +
-	"\x06single\x18\x03 \x01(\bR\x06single\"\xc4\x01\n" +
+	"\x06single\x18\x03 \x01(\bR\x06single\"\xf1\x01\n" +
 	"\aMessage\x12\x12\n" +
 	"\x04role\x18\x01 \x01(\tR\x04role\x12\x18\n" +
 	"\acontent\x18\x02 \x01(\tR\acontent\x12\x12\n" +
@@ -1814,7 +1823,8 @@ const file_tandem_inference_v1_inference_proto_rawDesc = "" +
 	"\ftool_call_id\x18\x05 \x01(\tR\n" +
 	"toolCallId\x12\x1d\n" +
 	"\n" +
-	"no_content\x18\x06 \x01(\bR\tnoContent\"\xb5\x02\n" +
+	"no_content\x18\x06 \x01(\bR\tnoContent\x12+\n" +
+	"\x11reasoning_content\x18\a \x01(\tR\x10reasoningContent\"\xb5\x02\n" +
 	"\rGenerateEvent\x12\x16\n" +
 	"\x06offset\x18\x01 \x01(\x04R\x06offset\x12;\n" +
 	"\baccepted\x18\x02 \x01(\v2\x1d.tandem.inference.v1.AcceptedH\x00R\baccepted\x129\n" +
