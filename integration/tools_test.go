@@ -179,8 +179,8 @@ func TestToolsRefused(t *testing.T) {
 		{"a name twice", "conversation.tools[1].function.name", func(_ *inferencev1.GenerateRequest, c *inferencev1.Conversation) {
 			c.ToolsJson = append(c.ToolsJson, heroTool)
 		}},
-		{"a keyword", "conversation.tools[1].function.parameters", func(_ *inferencev1.GenerateRequest, c *inferencev1.Conversation) {
-			c.ToolsJson = append(c.ToolsJson, `{"type":"function","function":{"name":"f","parameters":{"type":"object","not":{}}}}`)
+		{"a keyword of a strict tool", "conversation.tools[1].function.parameters", func(_ *inferencev1.GenerateRequest, c *inferencev1.Conversation) {
+			c.ToolsJson = append(c.ToolsJson, `{"type":"function","function":{"name":"f","strict":true,"parameters":{"type":"object","not":{}}}}`)
 		}},
 		{"no object", "conversation.tools[0].function.parameters", func(_ *inferencev1.GenerateRequest, c *inferencev1.Conversation) {
 			c.ToolsJson = []string{`{"type":"function","function":{"name":"f","parameters":{"type":"string"}}}`}

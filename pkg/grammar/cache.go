@@ -66,7 +66,7 @@ func (c *cached) size() int {
 }
 
 // NewCache returns a cache of grammars for a vocabulary. Without one it is for checking: it keeps
-// no grammars, but what is wrong with those that cannot be compiled.
+// of grammars what they ignore, or what is wrong with those that cannot be compiled.
 func NewCache(v *Vocabulary) *Cache {
 	return &Cache{
 		vocabulary: v, made: make(map[sourceKey]*cached), most: maxCachedBytes,
@@ -74,7 +74,7 @@ func NewCache(v *Vocabulary) *Cache {
 	}
 }
 
-// Get is Compile, once for each source. Without a vocabulary the grammar is nil. It waits for a
+// Get is Compile, once for each source. Without a vocabulary the grammar has Ignored alone. It waits for a
 // place to compile, or for another call that compiles the same source. If ctx ends meanwhile, or while it
 // compiles, it returns the error of ctx. It is ErrBusy if too many calls wait.
 func (c *Cache) Get(ctx context.Context, source *inferencev1.StructuredOutput) (*Grammar, error) {
@@ -108,7 +108,7 @@ func (c *Cache) Get(ctx context.Context, source *inferencev1.StructuredOutput) (
 		return nil, err // another call may have more time
 	}
 	if c.vocabulary == nil && err == nil {
-		g = nil
+		g = &Grammar{ignored: g.ignored}
 	}
 	c.compiled(one, g, err)
 	return one.grammar, one.err

@@ -35,7 +35,13 @@ type Grammar struct {
 	mu    sync.Mutex
 	masks masks
 	size  atomic.Int64 // bytes, about, after the last use
+
+	ignored []string
 }
+
+// Ignored is the keywords of lenient schemas that outputs are not held to, sorted, and formats as
+// format=NAME; of more than 32, some. Nobody changes it.
+func (g *Grammar) Ignored() []string { return g.ignored }
 
 // Compile makes a grammar. Without a vocabulary it can be checked, but no tokens masked by it.
 // Its errors are *Error, or that of ctx if it ended before.
@@ -61,7 +67,7 @@ func Compile(ctx context.Context, source *inferencev1.StructuredOutput, v *Vocab
 	if m.first == nil {
 		return nil, &Error{Field: field, Problem: fmt.Sprintf("an output can begin in more than %d ways: have fewer alternatives that begin alike", maxThreads)}
 	}
-	g := &Grammar{masks: masks{follower: follower{machine: m, vocabulary: v, known: make(map[follow]*followed)}, special: special}}
+	g := &Grammar{masks: masks{follower: follower{machine: m, vocabulary: v, known: make(map[follow]*followed)}, special: special}, ignored: p.ignored}
 	g.size.Store(g.masks.size())
 	return g, nil
 }

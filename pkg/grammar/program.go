@@ -14,6 +14,8 @@ type program struct {
 	start int32
 	// special are the names of the special tokens that texts have.
 	special []string
+	// ignored are keywords of schemas that are not enforced, sorted; of many, some.
+	ignored []string
 	// deepest is how many rules begin with one another at most.
 	deepest int
 

@@ -7,6 +7,7 @@ import (
 	"math/big"
 	"regexp/syntax"
 	"slices"
+	"strings"
 )
 
 // schemas reads a JSON Schema.
@@ -21,14 +22,16 @@ type schemas struct {
 	// disjoined are what oneOf has where it is known that no value can match two of it.
 	disjoined map[*value]bool
 	loosely   bool // oneOf is read as anyOf
+	lenient   bool // what cannot be enforced is read as an annotation
 	work      int  // schemas that were read, and pairs that were compared
 }
 
 // schema makes the structure of what a schema describes.
-func (p *program) schema(text string) (int32, error) { return p.schemaBefore(text, end) }
+func (p *program) schema(text string) (int32, error) { return p.schemaBefore(text, false, end) }
 
-// schemaBefore goes on with what a schema describes before next.
-func (p *program) schemaBefore(text string, next int32) (int32, error) {
+// schemaBefore goes on with what a schema describes before next. lenient: keywords that are unknown
+// or cannot be enforced are annotations, and p.ignored has them.
+func (p *program) schemaBefore(text string, lenient bool, next int32) (int32, error) {
 	if len(text) > MaxSourceBytes {
 		return 0, fmt.Errorf("has %d bytes, more than %d", len(text), MaxSourceBytes)
 	}
@@ -38,9 +41,36 @@ func (p *program) schemaBefore(text string, next int32) (int32, error) {
 	}
 	s := &schemas{
 		program: p, root: root, patterns: make(map[*value]*syntax.Regexp), rules: make(map[string]int32), texts: make(map[string]*lexeme),
-		inUse: make(map[*value]bool), disjoined: make(map[*value]bool),
+		inUse: make(map[*value]bool), disjoined: make(map[*value]bool), lenient: lenient,
 	}
 	return s.value(conjunction{{root, nil}}, next)
+}
+
+// unenforced is the error for a keyword that outputs cannot be held to; nil if such keywords are
+// annotations.
+func (s *schemas) unenforced(keyword string, err error) error {
+	if !s.lenient {
+		return err
+	}
+	s.ignore(keyword)
+	return nil
+}
+
+// maxIgnored is how many keywords a grammar names that it does not enforce, with at most
+// maxIgnoredBytes each.
+const (
+	maxIgnored      = 32
+	maxIgnoredBytes = 64
+)
+
+func (p *program) ignore(keyword string) {
+	if len(keyword) > maxIgnoredBytes {
+		keyword = strings.ToValidUTF8(keyword[:maxIgnoredBytes], "") + "…"
+	}
+	at, is := slices.BinarySearch(p.ignored, keyword)
+	if !is && len(p.ignored) < maxIgnored {
+		p.ignored = slices.Insert(p.ignored, at, keyword)
+	}
 }
 
 // annotations say nothing about which values are valid.
@@ -162,9 +192,14 @@ func (s *schemas) alternatives(at subschema, one bool) ([]shape, error) {
 	if one && !s.loosely && !s.disjoined[at.schema] {
 		for i := range all {
 			for j := range i {
-				if !s.disjoint(all[i], all[j], 0) {
-					return nil, at.errorf("is supported only where no value can match two of the schemas, as those at %d and %d may: use anyOf, or give them properties with different constants", j, i)
+				if s.disjoint(all[i], all[j], 0) {
+					continue
 				}
+				if err := s.unenforced("oneOf", at.errorf("is supported only where no value can match two of the schemas, as those at %d and %d may: use anyOf, or give them properties with different constants", j, i)); err != nil {
+					return nil, err
+				}
+				s.disjoined[at.schema] = true
+				return slices.Concat(all...), nil
 			}
 		}
 		s.disjoined[at.schema] = true
@@ -209,26 +244,29 @@ func (s *schemas) own(at subschema) (shape, error) {
 		case "properties", "required", "additionalProperties":
 			err = out.objectKeyword(m.name, here)
 		case "items", "prefixItems", "minItems", "maxItems":
-			err = out.arrayKeyword(m.name, here)
+			err = s.arrayKeyword(&out, m.name, here)
 		case "pattern", "format", "minLength", "maxLength":
 			err = s.stringKeyword(&out, m.name, here)
 		case "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf":
-			err = out.numberKeyword(m.name, here)
+			err = s.numberKeyword(&out, m.name, here)
 		case "$id":
 			if at.at != nil {
-				err = here.errorf("is supported at the top only")
+				err = s.unenforced(m.name, here.errorf("is supported at the top only"))
 			}
 		case "uniqueItems":
-			if m.value.text != "false" {
-				err = here.errorf("true is not supported: leave it out")
+			if m.value.kind != kindBoolean {
+				err = here.errorf("has to be true or false")
+			} else if m.value.text == "true" {
+				err = s.unenforced(m.name, here.errorf("true is not supported: leave it out"))
 			}
 		case "minProperties":
-			if m.value.text != "0" {
-				err = here.errorf("is not supported: list the properties that are required")
+			var n int
+			if n, err = count(here); err == nil && n > 0 {
+				err = s.unenforced(m.name, here.errorf("is not supported: list the properties that are required"))
 			}
 		default:
 			if !slices.Contains(annotations, m.name) {
-				err = here.errorf("the keyword is not supported: leave it out")
+				err = s.unenforced(m.name, here.errorf("the keyword is not supported: leave it out"))
 			}
 		}
 		if err != nil {
@@ -313,11 +351,11 @@ func (out *shape) objectKeyword(name string, at subschema) error {
 // maxItems bounds the items of an array that are counted.
 const maxItems = 1024
 
-func (out *shape) arrayKeyword(name string, at subschema) (err error) {
+func (s *schemas) arrayKeyword(out *shape, name string, at subschema) error {
 	switch name {
 	case "items":
 		if at.schema.kind == kindArray {
-			return at.errorf("as an array is of earlier drafts: use prefixItems")
+			return s.unenforced(name, at.errorf("as an array is of earlier drafts: use prefixItems"))
 		}
 		out.array.items = conjunction{at}
 	case "prefixItems":
@@ -330,18 +368,20 @@ func (out *shape) arrayKeyword(name string, at subschema) (err error) {
 		for i, item := range at.schema.items {
 			out.array.first = append(out.array.first, conjunction{at.item(i, item)})
 		}
-	case "minItems":
-		if out.array.low, err = count(at); err == nil && out.array.low > maxItems {
-			err = at.errorf("is more than %d", maxItems)
-		}
 	default:
-		var high int
-		if high, err = count(at); err == nil && high > maxItems {
-			err = at.errorf("is more than %d: leave it out, or lower it", maxItems)
+		n, err := count(at)
+		switch {
+		case err != nil:
+			return err
+		case n > maxItems:
+			return s.unenforced(name, at.errorf("is more than %d: leave it out, or lower it", maxItems))
+		case name == "minItems":
+			out.array.low = n
+		default:
+			out.array.high = &n
 		}
-		out.array.high = &high
 	}
-	return err
+	return nil
 }
 
 func (s *schemas) stringKeyword(out *shape, name string, at subschema) (err error) {
@@ -359,13 +399,13 @@ func (s *schemas) stringKeyword(out *shape, name string, at subschema) (err erro
 		text := at.schema.text
 		if name == "format" {
 			if text = formats[at.schema.text]; text == "" {
-				return at.errorf("%q is not supported: leave it out, or use a pattern", at.schema.text)
+				return s.unenforced("format="+at.schema.text, at.errorf("%q is not supported: leave it out, or use a pattern", at.schema.text))
 			}
 		}
 		parsed := s.patterns[at.schema]
 		if parsed == nil {
 			if parsed, err = parsePattern(text); err != nil {
-				return at.errorf("%v", err)
+				return s.unenforced(name, at.errorf("%v", err))
 			}
 			s.patterns[at.schema] = parsed
 		}
@@ -374,13 +414,13 @@ func (s *schemas) stringKeyword(out *shape, name string, at subschema) (err erro
 	return err
 }
 
-func (out *shape) numberKeyword(name string, at subschema) error {
+func (s *schemas) numberKeyword(out *shape, name string, at subschema) error {
 	if at.schema.kind != kindNumber {
 		return at.errorf("has to be a number")
 	}
 	r := rational(at.schema.text)
 	if r == nil {
-		return at.errorf("%s is too large or too small", at.schema.text)
+		return s.unenforced(name, at.errorf("%s is too large or too small", at.schema.text))
 	}
 	n := &out.number
 	switch name {
@@ -393,8 +433,11 @@ func (out *shape) numberKeyword(name string, at subschema) error {
 	case "exclusiveMaximum":
 		n.high = lower(n.high, bound{at: r, exclusive: true, keyword: at})
 	default:
+		if r.Sign() <= 0 {
+			return at.errorf("has to be more than 0")
+		}
 		if r.Cmp(big.NewRat(1, 1)) != 0 {
-			return at.errorf("is supported only as 1: leave it out")
+			return s.unenforced(name, at.errorf("is supported only as 1: leave it out"))
 		}
 		n.integer = true
 	}

@@ -304,18 +304,21 @@ func (s *schemas) others(but []property) (*lexeme, error) {
 }
 
 func (s *schemas) numberLexeme(of *numberShape) (*lexeme, error) {
-	switch {
-	case of.low.at != nil || of.high.at != nil:
+	if of.low.at != nil || of.high.at != nil {
 		l, err := s.numbers(of.low, of.high, of.integer)
 		if err == nil {
 			return l, nil
 		}
-		at := of.low.keyword
-		if of.low.at == nil {
-			at = of.high.keyword
+		for _, b := range []bound{of.low, of.high} {
+			if b.at == nil {
+				continue
+			}
+			if err := s.unenforced(b.keyword.at.name, b.keyword.errorf("%v", err)); err != nil {
+				return nil, err
+			}
 		}
-		return nil, at.errorf("%v", err)
-	case of.integer:
+	}
+	if of.integer {
 		return s.expressionOf(integerText), nil
 	}
 	return s.expressionOf(integerText + fractionText + exponentText), nil
@@ -343,33 +346,46 @@ func (s *schemas) textLexeme(of *textShape) (*lexeme, error) {
 		return made, nil
 	}
 	out, err := s.patternsLexeme(of.patterns)
-	if err == nil && out != nil && (of.low > 0 || high < unbounded) {
-		if out, err = s.lexemes.both(out, s.lexemes.text(of.low, high)); err != nil {
-			err = of.patterns[0].at.errorf("%v", err)
-		}
-	}
-	if err != nil {
+	switch {
+	case err != nil:
 		return nil, err
+	case out == s.string():
+		out = s.lexemes.text(of.low, high)
+	case out != nil && (of.low > 0 || high < unbounded):
+		bounded, err := s.lexemes.both(out, s.lexemes.text(of.low, high))
+		if err == nil {
+			out = bounded
+			break
+		}
+		keyword := "maxLength"
+		if high == unbounded {
+			keyword = "minLength"
+		}
+		if err := s.unenforced(keyword, of.patterns[0].at.errorf("%v", err)); err != nil {
+			return nil, err
+		}
 	}
 	s.texts[key] = out
 	return out, nil
 }
 
-// patternsLexeme is the strings in which all of some patterns are found; nil: there are none.
+// patternsLexeme is the strings in which all of some patterns are found: s.string() if none of these
+// can be enforced; nil: there are none.
 func (s *schemas) patternsLexeme(patterns []pattern) (*lexeme, error) {
-	var out *lexeme
+	out := s.string()
 	for _, p := range patterns {
 		one, err := s.search(p.parsed)
+		if err == nil && one != nil && out != s.string() {
+			one, err = s.lexemes.both(out, one)
+		}
 		if err != nil {
-			return nil, p.at.errorf("%v", err)
+			if err := s.unenforced(p.at.at.name, p.at.errorf("%v", err)); err != nil {
+				return nil, err
+			}
+			continue
 		}
-		if one == nil {
+		if out = one; out == nil {
 			return nil, nil
-		}
-		if out == nil {
-			out = one
-		} else if out, err = s.lexemes.both(out, one); err != nil || out == nil {
-			return nil, err
 		}
 	}
 	return out, nil

@@ -84,6 +84,9 @@ func (s *schemas) use(at subschema) error {
 	return nil
 }
 
+// anything is the schema of all values.
+var anything = &value{kind: kindBoolean, text: "true"}
+
 // resolve is what a $ref refers to.
 func (s *schemas) resolve(at subschema) (subschema, error) {
 	if at.schema.kind != kindString {
@@ -91,7 +94,8 @@ func (s *schemas) resolve(at subschema) (subschema, error) {
 	}
 	ref := at.schema.text
 	if ref != "#" && !strings.HasPrefix(ref, "#/") {
-		return subschema{}, at.errorf("%q is not supported: only references within the schema are, such as #/$defs/name", ref)
+		err := s.unenforced("$ref", at.errorf("%q is not supported: only references within the schema are, such as #/$defs/name", ref))
+		return subschema{anything, at.at}, err
 	}
 	pointer, err := url.PathUnescape(strings.TrimPrefix(ref, "#"))
 	if err != nil {

@@ -33,12 +33,12 @@ func (p *program) tags(form *inferencev1.StructuralTags) (start int32, field str
 	}
 	next := p.loop() // after a tag
 	starts := make([]int32, len(form.GetTags()))
-	made := make(map[[2]string]int32) // several tags may have the same JSON
+	made := make(map[tagKey]int32) // several tags may have the same JSON
 	begins := make([]string, len(form.GetTags()))
 	for i, tag := range form.GetTags() {
 		at := fmt.Sprintf("tags[%d]", i)
 		begins[i] = spell(tag.GetBegin())
-		key := [2]string{tag.GetJsonSchema(), tag.GetEnd()}
+		key := keyOf(tag)
 		if is, has := made[key]; has {
 			starts[i] = is
 			continue
@@ -47,7 +47,7 @@ func (p *program) tags(form *inferencev1.StructuralTags) (start int32, field str
 		if err != nil {
 			return 0, at + ".end", err
 		}
-		if starts[i], err = p.schemaBefore(tag.GetJsonSchema(), closes); err != nil {
+		if starts[i], err = p.schemaBefore(tag.GetJsonSchema(), tag.GetLenient(), closes); err != nil {
 			return 0, at + ".json_schema", err
 		}
 		made[key] = starts[i]
@@ -117,6 +117,16 @@ func (p *program) tags(form *inferencev1.StructuralTags) (start int32, field str
 	return first, field, err
 }
 
+// tagKey is what follows the beginning of a tag.
+type tagKey struct {
+	schema, end string
+	lenient     bool
+}
+
+func keyOf(tag *inferencev1.StructuralTag) tagKey {
+	return tagKey{tag.GetJsonSchema(), tag.GetEnd(), tag.GetLenient()}
+}
+
 func (p *program) freeNode(triggers []string, ways []int32, atStart bool) int32 {
 	return p.add(node{kind: nodeFree, lexeme: p.free(triggers, atStart), ways: ways})
 }
@@ -149,10 +159,10 @@ func (p *program) checkTags(form *inferencev1.StructuralTags) (field string, err
 		return "special_tokens", fmt.Errorf("%d tokens are more than %d", n, maxSpecial)
 	}
 	bytes, schemaBytes := len(form.GetOpen())+len(form.GetSeparator())+len(form.GetClose()), 0
-	counted := make(map[[2]string]bool) // equal ones are made once
+	counted := make(map[tagKey]bool) // equal ones are made once
 	for _, tag := range form.GetTags() {
 		bytes += len(tag.GetBegin())
-		if key := [2]string{tag.GetJsonSchema(), tag.GetEnd()}; !counted[key] {
+		if key := keyOf(tag); !counted[key] {
 			counted[key] = true
 			bytes += len(tag.GetEnd())
 			schemaBytes += len(tag.GetJsonSchema())

@@ -89,7 +89,8 @@ func (s *schemas) obeys(at subschema, v *value) (bool, error) {
 		case "anyOf":
 			obeys = obeys && n > 0
 		case "oneOf":
-			obeys = obeys && n == 1
+			// Where keywords are annotations, a value may obey more of them than it seems.
+			obeys = obeys && (n == 1 || s.lenient && n > 0)
 		default:
 			obeys = obeys && n == len(list)
 		}

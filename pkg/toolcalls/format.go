@@ -91,21 +91,23 @@ type Tool struct {
 	Name string
 	// Parameters is a JSON Schema of objects, as text.
 	Parameters string
+	// Strict refuses keywords of Parameters that cannot be enforced. Else they are annotations.
+	Strict bool
 }
 
 // Tags holds an output to tool calls: all of it if required, or what begins as a call does.
 // single: there is at most one call. special are the Markers that are special tokens of the model.
 func (f Format) Tags(tools []Tool, required, single bool, special []string) *inferencev1.StructuralTags {
 	out := &inferencev1.StructuralTags{SpecialTokens: special, Single: single}
-	tag := func(begin, schema, end string) {
-		out.Tags = append(out.Tags, &inferencev1.StructuralTag{Begin: begin, JsonSchema: schema, End: end})
+	tag := func(begin string, t Tool, end string) {
+		out.Tags = append(out.Tags, &inferencev1.StructuralTag{Begin: begin, JsonSchema: t.Parameters, Lenient: !t.Strict, End: end})
 	}
 	switch {
 	case f.Name == Hermes:
 		out.Separator, out.Repeats = "\n", !single
 		out.Triggers = []string{hermesOpen}
 		for _, t := range tools {
-			tag(fmt.Sprintf("%s\n{\"name\": %q, \"arguments\": ", hermesOpen, t.Name), t.Parameters, "}\n"+hermesClose)
+			tag(fmt.Sprintf("%s\n{\"name\": %q, \"arguments\": ", hermesOpen, t.Name), t, "}\n"+hermesClose)
 		}
 	case f.Name == Llama3:
 		// Without a mark before it only the name tells a call from other JSON.
@@ -120,7 +122,7 @@ func (f Format) Tags(tools []Tool, required, single bool, special []string) *inf
 		for _, t := range tools {
 			for _, begin := range begins {
 				name := fmt.Sprintf(`%s"name": %q`, begin, t.Name)
-				tag(name+`, "parameters": `, t.Parameters, "}")
+				tag(name+`, "parameters": `, t, "}")
 				if !strings.HasPrefix(begin, llamaTag) {
 					out.Triggers = append(out.Triggers, name)
 				}
@@ -129,7 +131,7 @@ func (f Format) Tags(tools []Tool, required, single bool, special []string) *inf
 	case f.named:
 		out.Triggers = []string{mistralCalls}
 		for _, t := range tools {
-			tag(mistralCalls+t.Name+mistralArguments, t.Parameters, "")
+			tag(mistralCalls+t.Name+mistralArguments, t, "")
 		}
 	default:
 		out.Open, out.Separator, out.Close = mistralCalls+"[", ", ", "]"
@@ -138,7 +140,7 @@ func (f Format) Tags(tools []Tool, required, single bool, special []string) *inf
 		}
 		out.Triggers = []string{mistralCalls}
 		for _, t := range tools {
-			tag(fmt.Sprintf(`{"name": %q, "arguments": `, t.Name), t.Parameters, "}")
+			tag(fmt.Sprintf(`{"name": %q, "arguments": `, t.Name), t, "}")
 		}
 	}
 	if required {

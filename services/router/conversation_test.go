@@ -233,3 +233,24 @@ func TestReasoningOverHTTP(t *testing.T) {
 		})
 	}
 }
+
+// Keywords of tools that cannot be enforced are named in the answer, and refused of strict tools.
+func TestToolsWithAnnotationsOverHTTP(t *testing.T) {
+	inMesh(t, nil, func(t *testing.T, m *mesh) {
+		d := m.start(nil, decodeRecord("d1"))[0]
+		ask := func(strict string) (status int, ignored, body string) {
+			w := m.post(t.Context(), "/v1/chat/completions", `{"max_tokens":2,"messages":[{"role":"user","content":"Go"}],"tool_choice":"required","tools":[{"type":"function","function":{"name":"f","strict":`+strict+`,
+				"parameters":{"type":"object","properties":{"u":{"type":"string","format":"uri"}},"required":["u"],"x-order":1}}}]}`)
+			return w.Code, w.Header().Get("X-Tandem-Ignored"), w.Body.String()
+		}
+		if status, ignored, body := ask("false"); status != http.StatusOK || ignored != "tools[].function.parameters.format=uri, tools[].function.parameters.x-order" {
+			t.Errorf("%d %q %s", status, ignored, body)
+		}
+		if tag := d.Tasks()[0].GetStructuredOutput().GetStructuralTags().GetTags()[0]; !tag.GetLenient() {
+			t.Errorf("the worker gets %v", tag)
+		}
+		if status, ignored, body := ask("true"); status != http.StatusBadRequest || ignored != "" || !strings.Contains(body, `"param":"tools[0].function.parameters"`) || !strings.Contains(body, "x-order: the keyword is not supported") {
+			t.Errorf("strict: %d %q %s", status, ignored, body)
+		}
+	})
+}

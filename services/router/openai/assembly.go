@@ -53,6 +53,9 @@ func (a *assembly) note(index int, event *inferencev1.GenerateEvent) {
 		if secret := event.GetAccepted().GetSecret(); secret != "" { // an answer that computes nothing has none
 			a.exchange.secret = secret
 		}
+		for _, field := range event.GetAccepted().GetIgnored() {
+			a.exchange.ignored.add(a.call.name(field))
+		}
 		if a.model == "" {
 			a.model = event.GetAccepted().GetModel()
 			a.fingerprint = event.GetAccepted().GetSystemFingerprint()

@@ -27,6 +27,7 @@ type fake struct {
 	words    []string
 	logprobs []*inferencev1.TokenLogprobs
 	calls    string // the format of calls, where the request may have any
+	ignored  []string
 	secret   string // of accepted requests
 	held     string // text that comes with the end
 	refuse   error  // instead of admitting
@@ -103,7 +104,7 @@ func (f *fake) answer(ctx context.Context, q *inferencev1.GenerateRequest, send 
 	}
 	accepted := &inferencev1.Accepted{RequestId: f.id(ctx), Model: "real", PromptTokens: 5, Seed: 1, Secret: f.secret, SystemFingerprint: "fp_0123456789ab"}
 	if q.GetConversation().GetToolChoice() != nil {
-		accepted.ToolCallFormat = f.calls
+		accepted.ToolCallFormat, accepted.Ignored = f.calls, f.ignored
 	}
 	events := []*inferencev1.GenerateEvent{{Event: &inferencev1.GenerateEvent_Accepted{Accepted: accepted}}}
 	if q.PromptLogprobs != nil {

@@ -229,8 +229,17 @@ func TestIgnoredMembersAreNamed(t *testing.T) {
 		{"in options", chats, `{` + hi + `,"stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true,"include_obfuscation":false,"chunk":3}}`, "stream_options.chunk"},
 		{"in a response", responses, `{"input":[{"type":"message","id":"i","role":"user","content":[{"type":"input_text","text":"a","x":1}]}],"text":{"format":{"type":"text","x":1}},"tools":[{"type":"function","name":"f","x":1}]}`,
 			"input[].content[].x, text.format.x, tools[].x"},
+		{"of a tool", chats, `{` + hi + `,"x":1,` + someTools + `}`, "tools[].function.parameters.uniqueItems, x"},
+		{"of a function", chats, `{` + hi + `,"functions":[{"name":"f"}]}`, "functions[].parameters.uniqueItems"},
+		{"of a tool, in a stream", chats, `{` + hi + `,"stream":true,` + someTools + `}`, "tools[].function.parameters.uniqueItems"},
+		{"of a response's tool", responses, `{"input":"hi",` + flatTools + `}`, "tools[].parameters.uniqueItems"},
+		{"of a response's tool, in a stream", responses, `{"input":"hi","stream":true,` + flatTools + `}`, "tools[].parameters.uniqueItems"},
 	} {
-		w := ask(t, &fake{words: []string{"a"}}, http.MethodPost, c.path, c.body)
+		f := &fake{words: []string{"a"}}
+		if strings.HasPrefix(c.name, "of a ") {
+			f.ignored = []string{"conversation.tools[].function.parameters.uniqueItems"}
+		}
+		w := ask(t, f, http.MethodPost, c.path, c.body)
 		if got := w.Header().Get("X-Tandem-Ignored"); w.Code != http.StatusOK || got != c.want {
 			t.Errorf("%s: %d %q", c.name, w.Code, got)
 		}

@@ -50,6 +50,7 @@ type Plan struct {
 	Logprobs       *uint32                       // nil: say nothing
 	PromptLogprobs *uint32                       // nil: say nothing of the prompt
 	Structured     *inferencev1.StructuredOutput // nil: the output may be anything
+	Ignored        []string                      // keywords of schemas that the output is not held to, as fields of the request
 	ToolCalls      string                        // the format of calls; empty: there are none
 	Shown          []int32                       // special tokens that the text has
 	Envelope       *inferencev1.Envelope         // without a request id

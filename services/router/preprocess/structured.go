@@ -35,25 +35,34 @@ func (s *Models) hold(ctx context.Context, p *Plan, q *inferencev1.GenerateReque
 	case len(p.StopTokens) == 0:
 		return rpc.InvalidArgument(field, "the model has no end-of-sequence token, so that a complete output could not end: give one in stop_token_ids")
 	}
-	err := s.compile(ctx, p.Structured)
+	form, err := s.compile(ctx, p.Structured)
 	if wrong, is := errors.AsType[*grammar.Error](err); is && choice != nil {
 		return wrongTool(q.GetConversation(), p.Structured.GetStructuralTags(), wrong)
 	} else if is {
 		return wrongForm(wrong)
+	} else if err != nil {
+		return err
 	}
-	return err
+	schema := "structured_output.structural_tags.tags[].json_schema."
+	if choice != nil {
+		schema = "conversation.tools[].function.parameters."
+	}
+	for _, keyword := range form.Ignored() {
+		p.Ignored = append(p.Ignored, schema+keyword)
+	}
+	return nil
 }
 
 // compile checks a form. Its errors are gRPC statuses, and a *grammar.Error if the form is wrong.
-func (s *Models) compile(ctx context.Context, form *inferencev1.StructuredOutput) error {
-	_, err := s.grammars.Get(ctx, form)
+func (s *Models) compile(ctx context.Context, form *inferencev1.StructuredOutput) (*grammar.Grammar, error) {
+	checked, err := s.grammars.Get(ctx, form)
 	switch {
 	case errors.Is(err, grammar.ErrBusy):
-		return rpc.Error(codes.ResourceExhausted, api.ReasonQueueFull, err.Error(), time.Second)
+		return nil, rpc.Error(codes.ResourceExhausted, api.ReasonQueueFull, err.Error(), time.Second)
 	case err != nil && ctx.Err() != nil:
-		return status.FromContextError(ctx.Err()).Err()
+		return nil, status.FromContextError(ctx.Err()).Err()
 	}
-	return err
+	return checked, err
 }
 
 func wrongForm(wrong *grammar.Error) error {

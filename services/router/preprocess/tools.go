@@ -115,6 +115,7 @@ func toolsOf(c *inferencev1.Conversation) ([]toolcalls.Tool, error) {
 			Function struct {
 				Name       string
 				Parameters json.RawMessage
+				Strict     bool
 			}
 		}
 		if err := json.Unmarshal(text, &tool); err != nil {
@@ -131,7 +132,7 @@ func toolsOf(c *inferencev1.Conversation) ([]toolcalls.Tool, error) {
 		if err != nil {
 			return nil, rpc.InvalidArgument(field+".function.parameters", err.Error())
 		}
-		out[i] = toolcalls.Tool{Name: name, Parameters: parameters}
+		out[i] = toolcalls.Tool{Name: name, Parameters: parameters, Strict: tool.Function.Strict}
 	}
 	return out, nil
 }
@@ -168,8 +169,8 @@ func wrongTool(c *inferencev1.Conversation, tags *inferencev1.StructuralTags, wr
 	if _, err := fmt.Sscanf(wrong.Field, "structural_tags.tags[%d].json_schema", &tag); err != nil {
 		return rpc.InvalidArgument("conversation.tools", wrong.Problem)
 	}
-	schema := tags.GetTags()[tag].GetJsonSchema()
-	i := slices.IndexFunc(tools, func(t toolcalls.Tool) bool { return t.Parameters == schema })
+	of := tags.GetTags()[tag]
+	i := slices.IndexFunc(tools, func(t toolcalls.Tool) bool { return t.Parameters == of.GetJsonSchema() && t.Strict != of.GetLenient() })
 	return rpc.InvalidArgument(fmt.Sprintf("conversation.tools[%d].function.parameters", i), wrong.Problem)
 }
 
@@ -185,7 +186,7 @@ func (s *Models) holdToCalls(ctx context.Context, p *Plan, c *inferencev1.Conver
 		return err
 	}
 	if form != nil && choice.GetRequired() { // no answer has the form, which has to be right all the same
-		err := s.compile(ctx, form)
+		_, err := s.compile(ctx, form)
 		if wrong, is := errors.AsType[*grammar.Error](err); is {
 			return wrongForm(wrong)
 		} else if err != nil {

@@ -5,12 +5,14 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/tandem-serving/tandem/pkg/chat"
 	"github.com/tandem-serving/tandem/pkg/grammar"
 	"github.com/tandem-serving/tandem/pkg/model"
+	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/pkg/tokenizer"
 	"github.com/tandem-serving/tandem/pkg/toolcalls"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
@@ -116,5 +118,58 @@ func TestCallsWithSpecialTokens(t *testing.T) {
 		if events := slices.Concat(p.Add(text), p.Finish()); p.Calls() == 0 {
 			t.Errorf("%q: %v", text, events)
 		}
+	}
+}
+
+// Where tools are not strict, the keywords that no worker can enforce are named, and the rest is
+// enforced; with strict they are refused.
+func TestToolsWithAnnotations(t *testing.T) {
+	tok := withSpecial(t)
+	template, err := chat.Parse("t", "{{ messages[0].content }}{# <tool_call> #}", nil, chat.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	models, err := preprocess.NewModels([]preprocess.Model{{
+		Spec: model.Spec{Name: "m", VocabSize: tok.VocabSize(), ContextTokens: 1000, EOS: []int32{1}}, Tokenizer: tok, Chat: template,
+	}}, preprocess.GenerationConfigNone, time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const schema = `{"type":"object","properties":{"u":{"type":"string","format":"uri","maxLength":3}},"required":["u"],"additionalProperties":false,"x-order":1}`
+	plan := func(choice *inferencev1.ToolChoice, strict string, otherwise *inferencev1.StructuredOutput) (*preprocess.Plan, error) {
+		return models.Plan(t.Context(), time.Now(), &inferencev1.GenerateRequest{StructuredOutput: otherwise, Input: &inferencev1.GenerateRequest_Conversation{Conversation: &inferencev1.Conversation{
+			Messages: []*inferencev1.Message{{Role: "user", Content: "Well?"}}, ToolChoice: choice,
+			ToolsJson: []string{`{"type":"function","function":{"name":"f","parameters":` + schema + `}}`, `{"type":"function","function":{"name":"g","parameters":` + schema + strict + `}}`},
+		}}})
+	}
+	for _, choice := range []*inferencev1.ToolChoice{{}, {Required: true}} {
+		for _, strict := range []string{"", `,"strict":false`, `,"strict":null`} {
+			p, err := plan(choice, strict, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if want := []string{"conversation.tools[].function.parameters.format=uri", "conversation.tools[].function.parameters.x-order"}; !slices.Equal(p.Ignored, want) {
+				t.Errorf("%v: ignores %q", choice, p.Ignored)
+			}
+			form, err := grammar.Compile(t.Context(), p.Structured, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for arguments, want := range map[string]bool{`{"u":"abc"}`: true, `{"u":"abcd"}`: false, `{"u":"abc","v":1}`: false, `{}`: false} {
+				call := "<tool_call>\n{\"name\": \"g\", \"arguments\": " + arguments + "}\n</tool_call>"
+				if form.Accepts([]byte(call)) != want {
+					t.Errorf("%v: %s is accepted: %v", choice, call, !want)
+				}
+			}
+		}
+		_, err := plan(choice, `,"strict":true`, nil)
+		if field := rpc.Field(err); field != "conversation.tools[1].function.parameters" || !strings.Contains(err.Error(), "x-order: the keyword is not supported") {
+			t.Errorf("%v, strict: %s, %v", choice, field, err)
+		}
+	}
+	// The form of other answers is as strict as it is without tools.
+	_, err = plan(new(inferencev1.ToolChoice), "", &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_JsonSchema{JsonSchema: schema}})
+	if field := rpc.Field(err); field != "structured_output.json_schema" {
+		t.Errorf("with a schema for other answers: %s, %v", field, err)
 	}
 }

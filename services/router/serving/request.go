@@ -297,6 +297,7 @@ func (r *request) apply(now time.Time, actions []joining.Action) {
 				SystemFingerprint: r.version.Fingerprint(),
 				Secret:            r.secret,
 				ToolCallFormat:    r.plan.ToolCalls,
+				Ignored:           r.plan.Ignored,
 			}}})
 			if r.plan.PromptLogprobs != nil && len(r.plan.Tokens) == 1 { // no worker sends log probabilities for a single token
 				r.events.append(promptEvent(joining.DeliverPrompt{Offset: 1}, r.plan))

@@ -711,8 +711,11 @@ type Accepted struct {
 	// How the text writes tool calls, if the request has a tool_choice: hermes, llama3_json or
 	// mistral.
 	ToolCallFormat string `protobuf:"bytes,7,opt,name=tool_call_format,json=toolCallFormat,proto3" json:"tool_call_format,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Parts of the request that the output is not held to, sorted: keywords of tools without
+	// strict, such as conversation.tools[].function.parameters.uniqueItems. At most 32.
+	Ignored       []string `protobuf:"bytes,8,rep,name=ignored,proto3" json:"ignored,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Accepted) Reset() {
@@ -792,6 +795,13 @@ func (x *Accepted) GetToolCallFormat() string {
 		return x.ToolCallFormat
 	}
 	return ""
+}
+
+func (x *Accepted) GetIgnored() []string {
+	if x != nil {
+		return x.Ignored
+	}
+	return nil
 }
 
 // TokenDelta is one or more tokens.
@@ -1831,7 +1841,7 @@ const file_tandem_inference_v1_inference_proto_rawDesc = "" +
 	"\x06tokens\x18\x03 \x01(\v2\x1f.tandem.inference.v1.TokenDeltaH\x00R\x06tokens\x12;\n" +
 	"\bfinished\x18\x04 \x01(\v2\x1d.tandem.inference.v1.FinishedH\x00R\bfinished\x12N\n" +
 	"\x0fprompt_logprobs\x18\x05 \x01(\v2#.tandem.inference.v1.PromptLogprobsH\x00R\x0epromptLogprobsB\a\n" +
-	"\x05event\"\xe9\x01\n" +
+	"\x05event\"\x83\x02\n" +
 	"\bAccepted\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12\x14\n" +
@@ -1840,7 +1850,8 @@ const file_tandem_inference_v1_inference_proto_rawDesc = "" +
 	"\x04seed\x18\x04 \x01(\x04R\x04seed\x12\x16\n" +
 	"\x06secret\x18\x05 \x01(\tR\x06secret\x12-\n" +
 	"\x12system_fingerprint\x18\x06 \x01(\tR\x11systemFingerprint\x12(\n" +
-	"\x10tool_call_format\x18\a \x01(\tR\x0etoolCallFormat\"}\n" +
+	"\x10tool_call_format\x18\a \x01(\tR\x0etoolCallFormat\x12\x18\n" +
+	"\aignored\x18\b \x03(\tR\aignored\"}\n" +
 	"\n" +
 	"TokenDelta\x12\x1b\n" +
 	"\ttoken_ids\x18\x01 \x03(\rR\btokenIds\x12\x12\n" +

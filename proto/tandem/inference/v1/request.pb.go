@@ -694,7 +694,10 @@ type StructuralTag struct {
 	// Schema of the JSON: see StructuredOutput.json_schema.
 	JsonSchema string `protobuf:"bytes,2,opt,name=json_schema,json=jsonSchema,proto3" json:"json_schema,omitempty"`
 	// Stands behind the JSON.
-	End           string `protobuf:"bytes,3,opt,name=end,proto3" json:"end,omitempty"`
+	End string `protobuf:"bytes,3,opt,name=end,proto3" json:"end,omitempty"`
+	// Keywords and formats of the schema that are unknown or cannot be enforced are annotations.
+	// Else they are refused.
+	Lenient       bool `protobuf:"varint,4,opt,name=lenient,proto3" json:"lenient,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -748,6 +751,13 @@ func (x *StructuralTag) GetEnd() string {
 		return x.End
 	}
 	return ""
+}
+
+func (x *StructuralTag) GetLenient() bool {
+	if x != nil {
+		return x.Lenient
+	}
+	return false
 }
 
 // Choice is the texts that an output can be.
@@ -1056,12 +1066,13 @@ const file_tandem_inference_v1_request_proto_rawDesc = "" +
 	"\arepeats\x18\b \x01(\bR\arepeats\x12%\n" +
 	"\x0especial_tokens\x18\t \x03(\tR\rspecialTokens\x12C\n" +
 	"\totherwise\x18\n" +
-	" \x01(\v2%.tandem.inference.v1.StructuredOutputR\totherwise\"X\n" +
+	" \x01(\v2%.tandem.inference.v1.StructuredOutputR\totherwise\"r\n" +
 	"\rStructuralTag\x12\x14\n" +
 	"\x05begin\x18\x01 \x01(\tR\x05begin\x12\x1f\n" +
 	"\vjson_schema\x18\x02 \x01(\tR\n" +
 	"jsonSchema\x12\x10\n" +
-	"\x03end\x18\x03 \x01(\tR\x03end\"\x1e\n" +
+	"\x03end\x18\x03 \x01(\tR\x03end\x12\x18\n" +
+	"\alenient\x18\x04 \x01(\bR\alenient\"\x1e\n" +
 	"\x06Choice\x12\x14\n" +
 	"\x05texts\x18\x01 \x03(\tR\x05texts\"\xa0\x01\n" +
 	"\rTokenLogprobs\x12\x18\n" +
