@@ -33,7 +33,8 @@ type Codec struct {
 // Codecs are those of the cores of each kind.
 type Codecs map[string]*Codec
 
-// Omission leaves fields of a struct out, which are then read as zeros: see Without.
+// Omission leaves fields of a struct out, which are then read as zeros: see Without. The core that
+// is recorded gets them.
 type Omission struct {
 	of     reflect.Type
 	fields []string
@@ -88,15 +89,23 @@ type plan struct {
 	t           reflect.Type
 	name        string
 	description string // with its fields' types: another one is written in another way
-	// unlike: a value that was read may differ from the one that was written, by a function
-	// or a monotonic clock.
-	unlike bool
 
 	encode func(e *encoder, v reflect.Value)
+	// live makes what the core that is recorded gets of a value that was just written: see
+	// Core.write. nil: the value itself.
+	live func(c *Core, v reflect.Value) reflect.Value
 	// decode sets v, which has the zero value.
 	decode func(d *decoder, v reflect.Value)
 	// show reads a value for people.
 	show func(d *decoder) node
+}
+
+// given is what live makes of a value.
+func (p *plan) given(c *Core, v reflect.Value) reflect.Value {
+	if p.live == nil {
+		return v
+	}
+	return p.live(c, v)
 }
 
 var (
@@ -129,8 +138,7 @@ func (c *Codec) plan(t reflect.Type) (*plan, error) {
 	var err error
 	switch {
 	case t == timeType:
-		p.unlike = true
-		p.encode, p.decode, p.show = encodeTime, decodeTime, showTime
+		p.encode, p.live, p.decode, p.show = encodeTime, liveTime, decodeTime, showTime
 	case t.Implements(protoType):
 		p.encode, p.decode, p.show = encodeProto, decodeProto, showProto(t)
 	case t == errorType:
@@ -199,8 +207,7 @@ func (c *Codec) planKind(p *plan) error {
 	case reflect.Func:
 		return c.planFunc(p)
 	case reflect.Interface:
-		p.unlike = true // it may be
-		p.encode, p.decode, p.show = c.encodeInterface, c.decodeInterface, c.showInterface
+		p.encode, p.live, p.decode, p.show = c.encodeInterface, c.liveInterface, c.decodeInterface, c.showInterface
 	default:
 		return fmt.Errorf("type %s cannot be written", t)
 	}

@@ -15,7 +15,17 @@ func (c *Codec) planPointer(p *plan) error {
 	if err != nil {
 		return err
 	}
-	p.unlike, p.description = of.unlike, "*"+of.name
+	p.description = "*" + of.name
+	if of.live != nil {
+		p.live = func(c *Core, v reflect.Value) reflect.Value {
+			if v.IsNil() {
+				return v
+			}
+			to := reflect.New(of.t)
+			to.Elem().Set(of.given(c, v.Elem()))
+			return to
+		}
+	}
 	p.encode = func(e *encoder, v reflect.Value) {
 		e.bool(!v.IsNil())
 		if !v.IsNil() {
@@ -55,7 +65,19 @@ func (c *Codec) planSlice(p *plan) error {
 	if err != nil {
 		return err
 	}
-	p.unlike, p.description = of.unlike, "[]"+of.name
+	p.description = "[]" + of.name
+	if of.live != nil {
+		p.live = func(c *Core, v reflect.Value) reflect.Value {
+			if v.IsNil() {
+				return v
+			}
+			s := reflect.MakeSlice(p.t, v.Len(), v.Len())
+			for i := range v.Len() {
+				s.Index(i).Set(of.given(c, v.Index(i)))
+			}
+			return s
+		}
+	}
 	// No length is told by nil alone, which the cores keep apart from an empty slice.
 	if of.t.Kind() == reflect.Uint8 {
 		p.encode = func(e *encoder, v reflect.Value) {
@@ -123,7 +145,16 @@ func (c *Codec) planArray(p *plan) error {
 	if err != nil {
 		return err
 	}
-	p.unlike, p.description = of.unlike, fmt.Sprintf("[%d]%s", p.t.Len(), of.name)
+	p.description = fmt.Sprintf("[%d]%s", p.t.Len(), of.name)
+	if of.live != nil {
+		p.live = func(c *Core, v reflect.Value) reflect.Value {
+			a := reflect.New(p.t).Elem()
+			for i := range v.Len() {
+				a.Index(i).Set(of.given(c, v.Index(i)))
+			}
+			return a
+		}
+	}
 	if of.t.Kind() == reflect.Uint8 {
 		p.encode = func(e *encoder, v reflect.Value) {
 			if v.CanAddr() {
@@ -169,24 +200,39 @@ func (c *Codec) planMap(p *plan) error {
 	if err != nil {
 		return err
 	}
-	p.unlike, p.description = key.unlike || value.unlike, "map["+key.name+"]"+value.name
-	p.encode = func(e *encoder, v reflect.Value) {
-		e.length(v)
-		type entry struct {
-			key   []byte
-			value reflect.Value
-		}
+	p.description = "map[" + key.name + "]" + value.name
+	type entry struct {
+		written    []byte
+		key, value reflect.Value
+	}
+	sorted := func(e *encoder, v reflect.Value) []entry {
 		entries := make([]entry, 0, v.Len())
 		for i := v.MapRange(); i.Next(); {
 			at := len(e.buf)
 			key.encode(e, i.Key())
-			entries = append(entries, entry{bytes.Clone(e.buf[at:]), i.Value()})
+			entries = append(entries, entry{bytes.Clone(e.buf[at:]), i.Key(), i.Value()})
 			e.buf = e.buf[:at]
 		}
-		slices.SortFunc(entries, func(a, b entry) int { return bytes.Compare(a.key, b.key) })
-		for _, entry := range entries {
-			e.buf = append(e.buf, entry.key...)
+		slices.SortFunc(entries, func(a, b entry) int { return bytes.Compare(a.written, b.written) })
+		return entries
+	}
+	p.encode = func(e *encoder, v reflect.Value) {
+		e.length(v)
+		for _, entry := range sorted(e, v) {
+			e.buf = append(e.buf, entry.written...)
 			value.encode(e, entry.value)
+		}
+	}
+	if key.live != nil || value.live != nil {
+		p.live = func(c *Core, v reflect.Value) reflect.Value {
+			if v.IsNil() {
+				return v
+			}
+			m := reflect.MakeMapWithSize(p.t, v.Len())
+			for _, entry := range sorted(&encoder{base: c.e.base}, v) { // the order of the functions' numbers
+				m.SetMapIndex(key.given(c, entry.key), value.given(c, entry.value))
+			}
+			return m
 		}
 	}
 	p.decode = func(d *decoder, v reflect.Value) {
@@ -227,6 +273,7 @@ func (c *Codec) planStruct(p *plan) error {
 		index int
 	}
 	var fields []field
+	unlike := false
 	p.description = "struct"
 	for i := range p.t.NumField() {
 		f := p.t.Field(i)
@@ -241,12 +288,22 @@ func (c *Codec) planStruct(p *plan) error {
 			return fmt.Errorf("field %s of %s: %w", f.Name, p.name, err)
 		}
 		fields = append(fields, field{of, f.Name, i})
-		p.unlike = p.unlike || of.unlike
+		unlike = unlike || of.live != nil
 		p.description += " " + f.Name + ":" + of.name
 	}
 	p.encode = func(e *encoder, v reflect.Value) {
 		for i := range fields {
 			fields[i].encode(e, v.Field(fields[i].index))
+		}
+	}
+	if unlike {
+		p.live = func(c *Core, v reflect.Value) reflect.Value {
+			to := reflect.New(p.t).Elem()
+			to.Set(v)
+			for _, f := range fields {
+				to.Field(f.index).Set(f.given(c, v.Field(f.index)))
+			}
+			return to
 		}
 	}
 	p.decode = func(d *decoder, v reflect.Value) {

@@ -52,28 +52,20 @@ func Begin[C any](l *Log, kind string, config C) (core *Core, recorded C) {
 	return core, recorded
 }
 
-// write writes a value of an interface type, and returns it as it will be read.
+// write writes a value of an interface type, and returns it for the core: times are as they will
+// be read, functions write down their calls, and all else is as it was, written or not.
 func (c *Core) write(value any) any {
-	codec, from := c.codec, len(c.e.buf)
-	codec.encodeInterface(&c.e, reflect.ValueOf(&value).Elem())
-	if value == nil || c.e.err != nil || !codec.plans[reflect.TypeOf(value)].unlike {
+	v := reflect.ValueOf(&value).Elem()
+	if c.codec.encodeInterface(&c.e, v); value == nil || c.e.err != nil {
 		return value
 	}
-	var read any
-	d := decoder{data: c.e.buf[from:], function: c.listen}
-	codec.decodeInterface(&d, reflect.ValueOf(&read).Elem())
-	c.e.failed(d.err)
-	if c.e.err != nil {
-		return value
-	}
-	return read
+	return c.codec.liveInterface(c, v).Interface()
 }
 
-// listen returns a function that does what the next one of those just written does, and
+// listen returns a function that does what f does, the next one of those just written, and
 // writes down its calls.
-func (c *Core) listen(p *funcPlan) reflect.Value {
-	f, number := c.e.funcs[0], c.funcs
-	c.e.funcs = c.e.funcs[1:]
+func (c *Core) listen(p *funcPlan, f reflect.Value) reflect.Value {
+	number := c.funcs
 	c.funcs++
 	return reflect.MakeFunc(p.t, func(args []reflect.Value) []reflect.Value {
 		results := f.Call(args)
@@ -93,7 +85,7 @@ func (c *Core) Event(now time.Time, event any) any {
 	if c.log.ended.Load() {
 		return event
 	}
-	c.e.buf, c.e.funcs, c.e.action = c.e.buf[:0], nil, false
+	c.e.buf, c.e.action = c.e.buf[:0], false
 	c.now = now
 	event = c.write(event)
 	c.handling = true

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -219,6 +220,74 @@ func TestReaderKeepsLittle(t *testing.T) {
 	}
 	if cores, functions := eventlog.Kept(reader); !errors.Is(err, io.EOF) || cores != 1 || functions != 1 {
 		t.Errorf("%d cores and %d functions are kept, %v", cores, functions, err)
+	}
+}
+
+// many has functions and times wherever they may be.
+type many struct {
+	Map   map[string]func() int
+	Slice []func() int
+	Array [2]func() int
+	One   *counter
+	Any   any
+	Times map[time.Time]*time.Time
+}
+
+func (m many) handle() []any {
+	said := sum{Is: m.Any.(counter).Start("any")}
+	for _, f := range append(append(m.Slice, m.Array[:]...), m.Map["a"], m.Map["b"], m.Map["c"]) {
+		said.Long = append(said.Long, int32(f()))
+	}
+	return []any{said, sum{Is: m.One.Start("one"), Length: len(m.Times)}}
+}
+
+// Functions answer in a replay as they did, wherever in an event they are.
+func TestFunctionsAreFound(t *testing.T) {
+	codec, err := eventlog.NewCodec(counter{}, many{}, sum{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	codecs := eventlog.Codecs{"many": codec}
+	path := filepath.Join(t.TempDir(), "log")
+	log, err := eventlog.Create(path, eventlog.Options{Codecs: codecs, Limit: 1 << 20, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	core, _ := eventlog.Begin[any](log, "many", nil)
+	is := func(n int) func() int { return func() int { return n } }
+	now := time.Now()
+	given := core.Event(log.Now(), many{
+		Map: map[string]func() int{"a": is(6), "b": is(7), "c": is(8)}, Slice: []func() int{is(2), is(3)}, Array: [2]func() int{is(4), is(5)},
+		One: &counter{func(string) int { return 1 }}, Any: counter{func(string) int { return 9 }}, Times: map[time.Time]*time.Time{now: &now, {}: nil},
+	}).(many)
+	actions := given.handle()
+	core.Actions(actions)
+	if want := []int32{2, 3, 4, 5, 6, 7, 8}; actions[0].(sum).Is != 9 || !slices.Equal(actions[0].(sum).Long, want) || actions[1].(sum).Is != 1 {
+		t.Errorf("the functions answered %v", actions)
+	}
+	if err := log.Close(); err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	reader, err := eventlog.NewReader(bytes.NewReader(data), codecs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var record *eventlog.Record
+	for range 2 {
+		if record, err = reader.Next(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	read := record.Event.(many)
+	if d, _ := record.Same(read.handle(), nil); d != nil {
+		t.Errorf("%q and not %q", d.Got, d.Expected)
+	}
+	if !reflect.DeepEqual(given.Times, read.Times) {
+		t.Errorf("the times are %v, and are read as %v", given.Times, read.Times)
 	}
 }
 

@@ -16,7 +16,7 @@ func (c *Codec) planFunc(p *plan) error {
 		return fmt.Errorf("type %s is variadic and cannot be written", p.t)
 	}
 	f := &funcPlan{t: p.t}
-	p.unlike, p.description = true, p.t.String()
+	p.description = p.t.String()
 	for i := range p.t.NumIn() {
 		of, err := c.plan(p.t.In(i))
 		if err != nil {
@@ -31,11 +31,12 @@ func (c *Codec) planFunc(p *plan) error {
 		}
 		f.out = append(f.out, of)
 	}
-	p.encode = func(e *encoder, v reflect.Value) {
-		e.bool(!v.IsNil())
-		if !v.IsNil() {
-			e.funcs = append(e.funcs, v)
+	p.encode = func(e *encoder, v reflect.Value) { e.bool(!v.IsNil()) }
+	p.live = func(c *Core, v reflect.Value) reflect.Value {
+		if v.IsNil() {
+			return v
 		}
+		return c.listen(f, v)
 	}
 	p.decode = func(d *decoder, v reflect.Value) {
 		if d.bool() && d.function != nil {

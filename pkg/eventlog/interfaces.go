@@ -34,6 +34,13 @@ func (c *Codec) encodeRegistered(e *encoder, v reflect.Value, first uint64) {
 	c.registered[id].encode(e, v)
 }
 
+func (c *Codec) liveInterface(core *Core, v reflect.Value) reflect.Value {
+	if v.IsNil() {
+		return v
+	}
+	return c.plans[v.Elem().Type()].given(core, v.Elem())
+}
+
 func (c *Codec) decodeInterface(d *decoder, v reflect.Value) {
 	if n := d.uvarint(); n > 0 {
 		c.decodeRegistered(d, v, n-1)

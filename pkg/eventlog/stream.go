@@ -13,8 +13,7 @@ type encoder struct {
 	buf    []byte
 	action bool      // see longSlice
 	base   time.Time // see time
-	funcs  []reflect.Value
-	err    error // the first
+	err    error     // the first
 }
 
 func (e *encoder) failed(err error) {

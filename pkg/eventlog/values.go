@@ -59,6 +59,13 @@ func encodeTime(e *encoder, v reflect.Value) {
 	e.time(t)
 }
 
+func liveTime(c *Core, v reflect.Value) reflect.Value {
+	e := encoder{base: c.e.base}
+	encodeTime(&e, v)
+	d := decoder{data: e.buf}
+	return reflect.ValueOf(d.time())
+}
+
 func decodeTime(d *decoder, v reflect.Value) { v.Set(reflect.ValueOf(d.time())) }
 
 func showTime(d *decoder) node {

@@ -47,7 +47,7 @@ func NewCodecs() (eventlog.Codecs, error) {
 		eventlog.KindWorker: {
 			worker.Config{},
 			eventlog.Without[scheduler.Config]("Pool"),
-			eventlog.Without[scheduler.Request]("Hashes", "Constraint"), // the scheduler computes the first; the other works in the engine alone
+			eventlog.Without[scheduler.Request]("Hashes", "Constraint"), // a replay's scheduler computes the first; the other works in the engine alone
 			eventlog.Without[engine.Sample]("Constraint"),
 			eventlog.Without[engine.Batch]("LayerDone", "LayersDone", "TokenBuffer"), // the engine writes into that
 

@@ -23,9 +23,11 @@ import (
 	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/eventlog"
+	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/replay"
 	"github.com/tandem-serving/tandem/pkg/routing"
 	"github.com/tandem-serving/tandem/pkg/rpc"
+	"github.com/tandem-serving/tandem/pkg/sampler"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
 	"github.com/tandem-serving/tandem/pkg/worker"
 )
@@ -311,4 +313,54 @@ func roundTrip(t *testing.T, kind string, codecs eventlog.Codecs) {
 			t.Errorf("after the last record: %v", err)
 		}
 	})
+}
+
+// form is a constraint, which no record has.
+type form struct{ sampler.Constraint }
+
+// A core that is recorded gets also what its record has not, and times as they are read.
+func TestGivenToTheCore(t *testing.T) {
+	codecs, err := replay.NewCodecs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "events")
+	log, err := eventlog.Create(path, eventlog.Options{Codecs: codecs, Limit: 1 << 30, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	core, _ := eventlog.Begin[any](log, eventlog.KindWorker, nil)
+	request := scheduler.Request{
+		Tokens: []int32{1, 2}, Hashes: []kvcache.Hash{3}, Constraint: &form{}, Pool: engine.NewPool(4), Deadline: time.Now().Add(time.Minute),
+	}
+	given := core.Event(log.Now(), worker.Generate{Request: request}).(worker.Generate).Request
+	core.Actions([]any{})
+	if err := log.Close(); err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = file.Close() }()
+	reader, err := eventlog.NewReader(file, codecs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var record *eventlog.Record
+	for range 2 {
+		if record, err = reader.Next(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	read := record.Event.(worker.Generate).Request
+	if read.Hashes != nil || read.Constraint != nil || read.Pool.Size() != 4 {
+		t.Errorf("read: %+v", read)
+	}
+	if given.Constraint != request.Constraint || given.Pool != request.Pool || !slices.Equal(given.Hashes, request.Hashes) {
+		t.Errorf("given to the core: %+v, of %+v", given, request)
+	}
+	if !reflect.DeepEqual(given.Deadline, read.Deadline) {
+		t.Errorf("the deadline is %v, and is read as %v", given.Deadline, read.Deadline)
+	}
 }

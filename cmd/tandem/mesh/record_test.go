@@ -3,10 +3,13 @@ package mesh_test
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -23,6 +26,24 @@ func TestRecordedMeshIsReplayed(t *testing.T) {
 	for _, speculate := range []string{"off", "ngram", "draft"} {
 		t.Run(speculate, func(t *testing.T) { recordAndReplay(t, speculate) })
 	}
+}
+
+// textOf is the text of a stream of completions.
+func textOf(t *testing.T, stream string) (text string) {
+	for line := range strings.Lines(stream) {
+		var event struct{ Choices []struct{ Text string } }
+		data, is := strings.CutPrefix(line, "data: ")
+		if !is || strings.HasPrefix(data, "[DONE]") {
+			continue
+		}
+		if err := json.Unmarshal([]byte(data), &event); err != nil {
+			t.Errorf("%q: %v", data, err)
+		}
+		for _, choice := range event.Choices {
+			text += choice.Text
+		}
+	}
+	return text
 }
 
 func recordAndReplay(t *testing.T, speculate string) {
@@ -44,8 +65,14 @@ func recordAndReplay(t *testing.T, speculate string) {
 			ctx, leave := context.WithCancel(ctx)
 			defer leave()
 			body := fmt.Sprintf(`{"prompt":%q,"max_tokens":30,"stream":true,"temperature":%d`, strings.Repeat(fmt.Sprint("Once ", i%9, " upon a time "), 1+i), i%2)
-			if i%4 == 1 {
+			form := regexp.MustCompile("")
+			switch i % 8 {
+			case 1:
 				body += `,"response_format":{"type":"json_object"}`
+				form = regexp.MustCompile(`^\{`)
+			case 5:
+				body += `,"structured_outputs":{"regex":"[0-9]{4}"}`
+				form = regexp.MustCompile(`^[0-9]{4}$`)
 			}
 			body += "}"
 			q, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+up.HTTP+"/v1/completions", strings.NewReader(body))
@@ -68,7 +95,22 @@ func recordAndReplay(t *testing.T, speculate string) {
 			if _, err := all.ReadFrom(answer.Body); err != nil || !strings.Contains(all.String(), "[DONE]") {
 				t.Errorf("the answer is %q, %v", all.String(), err)
 			}
+			if text := textOf(t, all.String()); !form.MatchString(text) {
+				t.Errorf("%q does not match %s", text, form)
+			}
 		})
+	}
+	requests := 40
+	if o.Engine.Name == engines.CPU { // the other has no embeddings
+		requests++
+		answer, err := http.Post("http://"+up.HTTP+"/v1/embeddings", "application/json", strings.NewReader(`{"input":"Once upon a time"}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(answer.Body)
+		if _ = answer.Body.Close(); err != nil || answer.StatusCode != http.StatusOK {
+			t.Errorf("embeddings: %s, %q, %v", answer.Status, text, err)
+		}
 	}
 	clients.Wait()
 	families, err := metrics.Gather()
@@ -110,7 +152,7 @@ func recordAndReplay(t *testing.T, speculate string) {
 			cores[kind] += n
 		}
 	}
-	if want := map[string]int{"routing": 1, "request": 40, "worker": 4}; fmt.Sprint(cores) != fmt.Sprint(want) {
+	if want := map[string]int{"routing": 1, "request": requests, "worker": 4}; fmt.Sprint(cores) != fmt.Sprint(want) {
 		t.Errorf("the logs are of %v and not of %v", cores, want)
 	}
 }
