@@ -37,6 +37,8 @@ const (
 type Request struct {
 	ID   SequenceID
 	Kind Kind
+	// Accepted: the driver took it before the Submit, so a Drain meanwhile does not refuse it.
+	Accepted bool
 	// Generated is how many of Tokens were generated, not asked: not 0 for a
 	// request that was started again. The first token sampled has this offset.
 	Generated int
@@ -136,8 +138,8 @@ type StepDone struct {
 	Err error
 }
 
-// Drain asks to refuse what is submitted from now on. Nothing is saved any more,
-// either.
+// Drain asks to refuse what is submitted from now on, but for what is Accepted. Nothing is
+// saved any more, either.
 type Drain struct{}
 
 // Undrain takes Drain back: what is submitted from now on is taken again.

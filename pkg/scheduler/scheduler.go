@@ -133,7 +133,7 @@ func (s *Scheduler) submit(now time.Time, r Request) {
 	case known || !r.valid(s.config.BlockTokens):
 		refuse(Invalid)
 		return
-	case s.draining:
+	case s.draining && !r.Accepted:
 		refuse(Draining)
 		return
 	case len(r.Tokens) >= s.config.ContextTokens:

@@ -60,7 +60,7 @@ func (w *Worker) prefill(e Prefill) {
 	case w.preparing >= w.config.Scheduler.MaxWaiting:
 		p.refuse(w, scheduler.QueueFull)
 	default:
-		p.prepares = true
+		p.prepares, p.request.Accepted = true, true
 		w.preparing++
 		w.act(OpenTransfer{p.request.ID})
 	}

@@ -182,6 +182,7 @@ func TestPrefill(t *testing.T) {
 		{"new, when one of them has none", after(full, worker.NotOpened{ID: 1}, worker.Prefill{Request: another}), "OpenTransfer"},
 
 		{"OpenTransfer is not answered", computing, "Started, RunStep"},
+		{"OpenTransfer is not answered, and the worker drains", after(opening, scheduler.Drain{}, opened), "Started, RunStep"},
 		{"OpenTransfer is not answered", after(opening, worker.NotOpened{ID: 1, Err: status.Error(codes.Unavailable, "refused")}), "End Unavailable, Gone"},
 		{"OpenTransfer is not answered", after(opening, cancel), ""},
 		{"cancelled before OpenTransfer is answered", after(opening, cancel, opened), "Abort CANCELLED"},
@@ -189,6 +190,7 @@ func TestPrefill(t *testing.T) {
 		{"OpenTransfer is not answered; a store may have more", fetching, "Fetch"},
 
 		{"Fetch is not answered", after(fetching, worker.Fetched{ID: 1}), "Started, RunStep"},
+		{"Fetch is not answered, and the worker drains", after(fetching, scheduler.Drain{}, worker.Fetched{ID: 1}), "Started, RunStep"},
 		{"Fetch is not answered", after(fetching, cancel), "Abort CANCELLED"},
 		{"Fetch is not answered", after(fetching, sentNot), ""},
 		{"the transfer has ended, and Fetch is not answered", after(fetching, sentNot, worker.Fetched{ID: 1}), "End Unavailable, Gone"},

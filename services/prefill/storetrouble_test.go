@@ -78,7 +78,7 @@ func TestTroubleWhileFetching(t *testing.T) {
 			if _, err := g.worker.Drain(t.Context(), &workerv1.DrainRequest{}); err != nil {
 				t.Error(err)
 			}
-		}, codes.Unavailable, api.ReasonWorkerDraining},
+		}, codes.OK, ""},
 		{"the worker is drained at once", func(_ *testing.T, _ *shop, g *rig, _ context.CancelFunc) {
 			g.service.Leave(0)
 			g.service.Driver().CancelAll()
