@@ -69,6 +69,7 @@ func (w *Worker) prefill(e Prefill) {
 // refuse ends a sequence of which nothing was begun.
 func (p *prefill) refuse(w *Worker, reason scheduler.RefuseReason) {
 	p.transfer = over
+	w.act(scheduler.Refused{ID: p.request.ID, Reason: reason})
 	p.end(w, RefusedError(reason))
 	w.forget(w.sequences[p.request.ID])
 }
@@ -115,6 +116,7 @@ func (p *prefill) notOpened(w *Worker, e NotOpened) {
 	p.transfer = over
 	if p.why == nil {
 		p.why = e.Err
+		p.stop(w, scheduler.Failed)
 	}
 	p.end(w, p.why)
 }
@@ -223,7 +225,16 @@ func (p *prefill) cancel(w *Worker, err error) {
 		return
 	}
 	p.fail(w, err)
-	if p.submitted && !p.finished {
+	p.stop(w, scheduler.Cancelled)
+}
+
+// stop ends the sequence in the scheduler, unless it has ended there. Before the scheduler has it,
+// this is its end, for a reason.
+func (p *prefill) stop(w *Worker, reason scheduler.FinishReason) {
+	switch {
+	case !p.submitted:
+		w.act(scheduler.Finished{ID: p.request.ID, Reason: reason})
+	case !p.finished:
 		w.schedule(scheduler.Cancel{ID: p.request.ID})
 	}
 }
@@ -233,6 +244,7 @@ func (p *prefill) sent(w *Worker, e Sent) {
 	if p.transfer != sending && p.transfer != fetching {
 		return
 	}
+	lost := p.why == nil
 	switch {
 	case p.why != nil:
 	case e.Err != nil && !p.last:
@@ -242,6 +254,9 @@ func (p *prefill) sent(w *Worker, e Sent) {
 	}
 	if p.transfer == fetching {
 		p.transfer = sent
+		if lost {
+			p.stop(w, scheduler.Cancelled)
+		}
 		return
 	}
 	p.transfer = over

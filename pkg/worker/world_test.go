@@ -285,6 +285,8 @@ func (w *world) gone(id scheduler.SequenceID) {
 	switch {
 	case l == nil || l.gone || !l.heard():
 		w.fatalf("%d: gone before its end, or twice: %+v", id, l)
+	case l.finished == nil && !l.refused:
+		w.fatalf("%d: gone, and nobody counted its end", id)
 	case l.transfer == opened || l.transfer == broken:
 		w.fatalf("%d: gone, and its transfer is not over", id)
 	case w.computes(l):

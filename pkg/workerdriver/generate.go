@@ -82,9 +82,6 @@ func (s *decodeServer) Run(request *workerv1.DecodeRequest, stream grpc.ServerSt
 	if sequence.PromptLogprobs && !request.GetPrefillHere() {
 		return rpc.InvalidArgument("task.prompt_logprobs", "needs prefill_here: who receives KV does not compute the prompt")
 	}
-	if s.driver.Draining() {
-		return worker.RefusedError(scheduler.Draining)
-	}
 	if sequence.Pool != nil {
 		if !s.pools {
 			return rpc.InvalidArgument("pool", "this worker's engine gives no hidden states, and so no embeddings: serve the model with the CPU engine")
