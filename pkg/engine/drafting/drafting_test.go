@@ -305,6 +305,28 @@ func TestATextOutgrowsTheBlocks(t *testing.T) {
 	same(t, x, other)
 }
 
+// A text that never fits takes nothing from others.
+func TestATextIsTooLong(t *testing.T) {
+	draft := &watched{Engine: engineOf(t, 4, 6)} // 24 tokens
+	e := beside(t, draft, nil)
+	x, long := newTexts(1, 9)[0], newTexts(2, 40)[1]
+	step(t, e, all(2), x)
+	for range 40 { // longer than others keep what they have
+		step(t, e, all(2), long)
+	}
+	computed := len(draft.tokens)
+	step(t, e, all(2), x)
+	if long.made > 0 || len(draft.tokens) != computed+2 {
+		t.Errorf("%d guesses of the long one; %d steps for two guesses of the other", long.made, len(draft.tokens)-computed)
+	}
+	for _, n := range draft.tokens[computed:] {
+		if n > 2 {
+			t.Errorf("%d tokens were computed, of a text that was known", n)
+		}
+	}
+	same(t, x, long)
+}
+
 // What is known by a name and is not the text any more is dropped.
 func TestATextIsAnotherOne(t *testing.T) {
 	e := beside(t, engineOf(t, 4, 1000), nil)

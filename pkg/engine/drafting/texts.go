@@ -82,10 +82,11 @@ func common(a, b []int32) int {
 // are not it changes nothing.
 func (t *texts) reserve(x *text, tokens int) bool {
 	lacks := kvcache.BlocksFor(tokens, t.blockTokens) - len(x.blocks)
+	if lacks > len(t.free) && lacks > len(t.free)+t.evictable() {
+		return false
+	}
 	for lacks > len(t.free) {
-		if !t.evict() {
-			return false
-		}
+		t.evict()
 	}
 	for range lacks {
 		last := len(t.free) - 1
@@ -94,20 +95,29 @@ func (t *texts) reserve(x *text, tokens int) bool {
 	return true
 }
 
-// evict takes the blocks of who guessed longest ago, if that is long enough.
-func (t *texts) evict() bool {
+// idle: the sequence has not guessed for long enough to lose its blocks.
+func (t *texts) idle(x *text) bool { return x.used+idleSteps < t.step }
+
+// evictable is how many blocks there are to take from others.
+func (t *texts) evictable() (blocks int) {
+	for _, x := range t.by {
+		if t.idle(x) {
+			blocks += len(x.blocks)
+		}
+	}
+	return blocks
+}
+
+// evict takes the blocks of who guessed longest ago. There has to be one that is idle.
+func (t *texts) evict() {
 	var oldest uint64
 	var found *text
 	for name, x := range t.by {
-		if x.used+idleSteps < t.step && (found == nil || x.used < found.used) {
+		if t.idle(x) && (found == nil || x.used < found.used) {
 			oldest, found = name, x
 		}
 	}
-	if found == nil {
-		return false
-	}
 	t.drop(oldest)
-	return true
 }
 
 // drop forgets a sequence.
