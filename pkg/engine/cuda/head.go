@@ -91,7 +91,7 @@ func (e *cudaEngine) draw(batch engine.Batch, rows []row, output *engine.Output)
 		s := &batch.Sequences[r.sequence]
 		at := i * e.weights.shape.ldLogits
 		logits := all[at : at+e.weights.shape.vocab]
-		if s.Logits != engine.LogitsNone {
+		if s.Logits == engine.LogitsAll || s.Logits == engine.LogitsLast && r.last {
 			output.Logits[r.sequence] = append(output.Logits[r.sequence], append([]float32(nil), logits...))
 		}
 		output.PromptRow(batch, r.sequence, r.token, func(token int32, top int) sampler.Logprobs {

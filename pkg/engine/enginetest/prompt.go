@@ -54,14 +54,21 @@ func testPromptLogprobs(t *testing.T, newEngine NewEngine) {
 	}
 }
 
-// testPromptOfLogits: they are what package sampler makes of the logits.
+// testPromptOfLogits: they are what package sampler makes of the logits, and change nothing about
+// which logits are given.
 func testPromptOfLogits(t *testing.T, newEngine NewEngine) {
 	e := newEngine(t)
 	p := prompt(e, 50, 12)
-	out := mustStep(t, e, engine.Sequence{Tokens: p, Blocks: blocksFor(e, len(p), 0), Logits: engine.LogitsAll, Prompt: &engine.PromptLogprobs{Next: p[1:], Top: 4}})
+	asking := engine.Sequence{Tokens: p, Blocks: blocksFor(e, len(p), 0), Logits: engine.LogitsAll, Prompt: &engine.PromptLogprobs{Next: p[1:], Top: 4}}
+	out := mustStep(t, e, asking)
 	for i, got := range out.PromptLogprobs[0] {
 		if want := sampler.New().PromptLogprobs(out.Logits[0][i], p[i+1], 4); !reflect.DeepEqual(got, want) {
 			t.Fatalf("token %d: %+v, of the logits %+v", i+1, got, want)
 		}
+	}
+	asking.Logits = engine.LogitsLast
+	last := mustStep(t, e, asking)
+	if got, want := last.Logits[0], out.Logits[0][len(p)-1:]; !reflect.DeepEqual(got, want) {
+		t.Errorf("logits of %d tokens instead of those of the last", len(got))
 	}
 }
