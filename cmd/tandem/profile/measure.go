@@ -86,6 +86,11 @@ func measure(ctx context.Context, e engine.Engine, points []*Point, o Options) (
 			}
 		}
 	}
+	for ; o.Between != nil && calls < betweens; calls++ { // the steps took less than Duration
+		if err := o.Between(); err != nil {
+			return nil, err
+		}
+	}
 	measured := slices.DeleteFunc(slices.Clone(points), func(p *Point) bool { return len(p.times) == 0 })
 	for _, p := range measured {
 		p.sum()

@@ -31,7 +31,8 @@ type Options struct {
 	MaxContext, MaxChunk int
 	Layers               bool
 	// Between, if set, is called three times, spread over Duration, between two steps:
-	// to look at the machine meanwhile. Its error ends the measurement.
+	// to look at the machine meanwhile. Where the steps are done before Duration is over, what
+	// is left of the three comes after them. Its error ends the measurement.
 	Between func() error
 	// Progress, if set, is told how much of Duration has passed.
 	Progress func(stage string, done, total int64)

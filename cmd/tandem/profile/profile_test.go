@@ -154,6 +154,24 @@ func TestBetween(t *testing.T) {
 	})
 }
 
+// TestBetweenOfQuickSteps: the caller looks three times also where all steps are done early.
+func TestBetweenOfQuickSteps(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		looked, enough := 0, errors.New("enough")
+		o := profile.Options{Duration: 24 * time.Hour, MaxContext: 64, MaxChunk: 64, Between: func() error {
+			looked++
+			return nil
+		}}
+		if _, err := profile.Measure(t.Context(), newEngine(t, func(*simulated.Config) {}), o); err != nil || looked != 3 {
+			t.Errorf("looked %d times, %v", looked, err)
+		}
+		o.Between = func() error { return enough }
+		if _, err := profile.Measure(t.Context(), newEngine(t, func(*simulated.Config) {}), o); !errors.Is(err, enough) {
+			t.Errorf("error %v", err)
+		}
+	})
+}
+
 // TestLimits: a machine is compared with itself.
 func TestLimits(t *testing.T) {
 	limits := func(flops, read float64, valid bool) latency.Limits {
