@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"strconv"
+	"strings"
 )
 
 // fields reads a JSON object key by key. encoding/json would match struct fields
@@ -66,11 +67,13 @@ func (f fields) missing(key string) {
 	f.bad(key, "is missing", "take config.json from the same checkpoint as the weights")
 }
 
-// shown is a value for a message.
+// shown is a value for a message, in one line.
 func (f fields) shown(key string) string {
-	value := string(f.values[key])
+	var compact bytes.Buffer
+	_ = json.Compact(&compact, f.values[key]) // of what was parsed, or nothing
+	value := compact.String()
 	if len(value) > 80 {
-		value = value[:80] + "..."
+		value = strings.ToValidUTF8(value[:80], "") + "..."
 	}
 	return value
 }

@@ -1,10 +1,13 @@
 package model_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"math"
 	"slices"
+	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -210,6 +213,23 @@ func TestPublishedElsewhere(t *testing.T) {
 			}
 			_, err := model.ParseConfig([]byte(test.config))
 			refusal{file: "config.json", field: test.field, says: test.says}.check(t, err)
+			var indented bytes.Buffer // as they are published
+			if err := json.Indent(&indented, []byte(test.config), "", "  "); err != nil {
+				t.Fatal(err)
+			}
+			_, err = model.ParseConfig(indented.Bytes())
+			refusal{file: "config.json", field: test.field, says: test.says}.check(t, err)
 		})
+	}
+}
+
+// TestLongValueIsCut: a value is shown in part, and whole characters of it.
+func TestLongValueIsCut(t *testing.T) {
+	t.Parallel()
+	for _, before := range []string{"", "x"} {
+		_, err := model.ParseConfig([]byte(`{"architectures":["` + before + strings.Repeat("ä", 100) + `"]}`))
+		if err == nil || !utf8.ValidString(err.Error()) || !strings.Contains(err.Error(), "ä...") {
+			t.Errorf("%q", err)
+		}
 	}
 }
