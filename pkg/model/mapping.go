@@ -2,8 +2,6 @@ package model
 
 import (
 	"fmt"
-	"os"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -31,23 +29,6 @@ func mapFile(path string) (*mapping, error) {
 		return nil, &Error{File: path, Problem: "cannot be mapped into memory", Err: err, Remedy: "raise the limit on address space (ulimit -v)"}
 	}
 	return &mapping{file: path, data: data}, nil
-}
-
-// release drops the pages that lie wholly inside part from this process.
-func (m *mapping) release(part []byte) {
-	if len(part) == 0 || len(m.data) == 0 {
-		return
-	}
-	page := uintptr(os.Getpagesize())
-	base := uintptr(unsafe.Pointer(unsafe.SliceData(m.data)))
-	start := uintptr(unsafe.Pointer(unsafe.SliceData(part))) - base
-	end := start + uintptr(len(part))
-	start = (start + page - 1) / page * page
-	end = end / page * page
-	if start < end && end <= uintptr(len(m.data)) {
-		// It is advice: a kernel that does not take it costs memory, no more.
-		_ = unix.Madvise(m.data[start:end], unix.MADV_DONTNEED)
-	}
 }
 
 func (m *mapping) close() error {

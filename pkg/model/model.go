@@ -200,18 +200,6 @@ func (m *Model) Output() Tensor { return m.output }
 // Layer is layer i, 0 to Spec().Layers-1; other indices panic as a slice's do.
 func (m *Model) Layer(i int) LayerWeights { return m.layers[i] }
 
-// Release tells the kernel that the tensor's bytes will not be read soon, as
-// after packing them into another layout. They stay valid: reading them again
-// fetches them from the file.
-func (m *Model) Release(t Tensor) {
-	for _, mapped := range m.mappings {
-		if mapped.file == t.File {
-			mapped.release(t.Data)
-			return
-		}
-	}
-}
-
 // Close unmaps the weights; no Tensor's Data may be touched from then on.
 // Closing again does nothing.
 func (m *Model) Close() error {

@@ -253,18 +253,6 @@ func TestOpenContextEnds(t *testing.T) {
 	}
 }
 
-func TestReleaseKeepsBytes(t *testing.T) {
-	t.Parallel()
-	m := open(t, bundled, model.Options{})
-	before := bytes.Clone(m.Embedding().Data)
-	m.Release(m.Embedding())
-	m.Release(m.FinalNorm()) // smaller than a page
-	m.Release(model.Tensor{File: "another"})
-	if !bytes.Equal(m.Embedding().Data, before) {
-		t.Error("released bytes changed")
-	}
-}
-
 func TestCloseTwice(t *testing.T) {
 	t.Parallel()
 	m, err := model.Open(bundled, model.Options{})
