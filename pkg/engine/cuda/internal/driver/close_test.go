@@ -40,8 +40,6 @@ func TestClosedThingsRefuse(t *testing.T) {
 		}
 	}
 	closed(t, "event", e.Synchronize())
-	_, err = e.Done()
-	closed(t, "event", err)
 	_, err = module.Function("tdm_test_add")
 	closed(t, "module", err)
 	closed(t, "function", add.AllowShared(1))
@@ -52,7 +50,6 @@ func TestClosedThingsRefuse(t *testing.T) {
 	}
 	for name, append := range map[string]func(){
 		"record":                 func() { p.Record(e) },
-		"await":                  func() { p.Await(e) },
 		"graph":                  func() { p.Graph(g) },
 		"copy in":                func() { p.CopyIn(x, host, 0, 4) },
 		"copy out":               func() { p.CopyOut(host, 0, x, 4) },

@@ -56,25 +56,6 @@ func (e *Event) Synchronize() error {
 	return nil
 }
 
-// Done reports whether the event is reached, without waiting.
-func (e *Event) Done() (bool, error) {
-	if err := e.usable(); err != nil {
-		return false, err
-	}
-	if err := e.device.enter(); err != nil {
-		return false, err
-	}
-	defer e.device.leave()
-	o := C.tdm_event_query(e.device.c, e.handle)
-	if o.code == C.CUDA_ERROR_NOT_READY {
-		return false, nil
-	}
-	if err := e.device.driver.check(o); err != nil {
-		return false, fmt.Errorf("query an event: %w", err)
-	}
-	return true, nil
-}
-
 // Elapsed is the device's time between start and e. Both are timers and reached.
 func (e *Event) Elapsed(start *Event) (time.Duration, error) {
 	if err := errors.Join(start.usable(), e.usable()); err != nil {
@@ -94,7 +75,7 @@ func (e *Event) Elapsed(start *Event) (time.Duration, error) {
 	return time.Duration(float64(milliseconds) * float64(time.Millisecond)), nil
 }
 
-// Close drops the event. Streams that wait for it still do.
+// Close drops the event.
 func (e *Event) Close() error {
 	return e.close("drop an event", func() C.tdm_outcome { return C.tdm_event_close(e.device.c, e.handle) })
 }

@@ -54,7 +54,6 @@ func loseDevice(t *testing.T, code int) {
 		"capture":     func() error { _, err := s.Capture(p); return err },
 		"synchronize": s.Synchronize,
 		"event":       e.Synchronize,
-		"done":        func() error { _, err := e.Done(); return err },
 		"allocate":    func() error { _, err := b.device.Allocate(4); return err },
 		"free":        func() error { return b.device.Free(x) },
 		"host":        host.Free,

@@ -1,6 +1,7 @@
 package driver_test
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/driver"
@@ -10,7 +11,7 @@ import (
 const seeds = 64
 
 // Two streams: one writes, the other reads. What is read is told for every seed.
-func readByAnother(t *testing.T, await bool) (results []float32) {
+func readByAnother(t *testing.T, wait bool) (results []float32) {
 	b := newEmulated(t)
 	writer, reader, w, r := b.stream(), b.stream(), b.program(), b.program()
 	fill, e := b.function("tdm_test_fill"), b.event()
@@ -25,13 +26,15 @@ func readByAnother(t *testing.T, await bool) (results []float32) {
 		launchFill(w, fill, x, 1, 1)
 		w.Record(e)
 		r.Reset()
-		if await {
-			r.Await(e)
-		}
 		r.Copy(y, x, 4)
 		r.CopyOut(out, 0, y, 4)
 		if err := writer.Submit(w); err != nil {
 			t.Fatal(err)
+		}
+		if wait {
+			if err := e.Synchronize(); err != nil {
+				t.Fatal(err)
+			}
 		}
 		b.run(reader, r)
 		results = append(results, got[0])
@@ -42,7 +45,7 @@ func readByAnother(t *testing.T, await bool) (results []float32) {
 	return results
 }
 
-func TestAwaitOrdersStreams(t *testing.T) {
+func TestEventOrdersStreams(t *testing.T) {
 	for seed, got := range readByAnother(t, true) {
 		if got != 1 {
 			t.Errorf("seed %d: %v", seed, got)
@@ -50,7 +53,7 @@ func TestAwaitOrdersStreams(t *testing.T) {
 	}
 }
 
-func TestMissingAwaitShows(t *testing.T) {
+func TestMissingWaitShows(t *testing.T) {
 	early := 0
 	for _, got := range readByAnother(t, false) {
 		if got == 0 {
@@ -90,26 +93,19 @@ func TestEvents(t *testing.T) {
 	b := newBench(t)
 	first, second, p := b.stream(), b.stream(), b.program()
 	x, e := b.floats(1), b.event()
-	if done, err := e.Done(); !done || err != nil {
-		t.Errorf("an event that was never recorded: %v, %v", done, err)
+	if err := e.Synchronize(); err != nil {
+		t.Errorf("an event that was never recorded: %v", err)
 	}
-	p.Await(e)
-	p.Fill(x, 1, 4)
-	b.run(first, p) // waits for nothing
 
-	// Two streams wait for each other in turn, the event being recorded anew each time.
+	// Two streams in turn, the event being recorded anew each time.
 	for i := range 20 {
 		s := []*driver.Stream{first, second}[i%2]
 		p.Reset()
-		p.Await(e)
 		p.Fill(x, byte(i), 4)
 		p.Record(e)
-		if err := s.Submit(p); err != nil {
+		if err := errors.Join(s.Submit(p), e.Synchronize()); err != nil {
 			t.Fatal(err)
 		}
-	}
-	if err := e.Synchronize(); err != nil {
-		t.Fatal(err)
 	}
 	out, err := b.device.AllocateHost(4)
 	must(b, (*driver.Host).Free, out, err)
@@ -118,28 +114,6 @@ func TestEvents(t *testing.T) {
 	b.run(first, p)
 	if out.Bytes()[3] != 19 {
 		t.Errorf("the last fill was %d", out.Bytes()[3])
-	}
-}
-
-func TestDoneComes(t *testing.T) {
-	b := newBench(t)
-	s, p, e := b.stream(), b.program(), b.event()
-	x := b.floats(1)
-	for range 10 {
-		p.Fill(x, 1, 4)
-	}
-	p.Record(e)
-	if err := s.Submit(p); err != nil {
-		t.Fatal(err)
-	}
-	for {
-		done, err := e.Done()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if done {
-			return
-		}
 	}
 }
 

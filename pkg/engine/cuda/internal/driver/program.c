@@ -8,11 +8,6 @@
 
 _Static_assert(sizeof(tdm_op) == 64, "arguments behind an operation must be aligned to 16");
 
-// How events are recorded and waited for.
-typedef struct flags {
-	unsigned record, wait;
-} flags;
-
 static void *pointer(uint64_t handle) { return (void *)(uintptr_t)handle; }
 
 static tdm_outcome launch(const tdm_driver *d, CUstream stream, const tdm_op *op) {
@@ -57,7 +52,8 @@ static tdm_outcome copy_rows(const tdm_driver *d, CUstream stream, const tdm_op 
 	return (tdm_outcome){.call = "cuMemcpy2DAsync_v2", .code = code, .op = -1};
 }
 
-static tdm_outcome enqueue(const tdm_driver *d, CUstream stream, const tdm_op *op, flags f) {
+// record_flags are how events are recorded.
+static tdm_outcome enqueue(const tdm_driver *d, CUstream stream, const tdm_op *op, unsigned record_flags) {
 	switch (op->kind) {
 	case TDM_LAUNCH:
 		return launch(d, stream, op);
@@ -76,10 +72,7 @@ static tdm_outcome enqueue(const tdm_driver *d, CUstream stream, const tdm_op *o
 		TDM_CALL(d, cuMemsetD8Async, op->to, (unsigned char)op->value, op->bytes, stream);
 		break;
 	case TDM_RECORD:
-		TDM_CALL(d, cuEventRecordWithFlags, (CUevent)pointer(op->handle), stream, f.record);
-		break;
-	case TDM_AWAIT:
-		TDM_CALL(d, cuStreamWaitEvent, stream, (CUevent)pointer(op->handle), f.wait);
+		TDM_CALL(d, cuEventRecordWithFlags, (CUevent)pointer(op->handle), stream, record_flags);
 		break;
 	case TDM_GRAPH:
 		TDM_CALL(d, cuGraphLaunch, (CUgraphExec)pointer(op->handle), stream);
@@ -90,11 +83,11 @@ static tdm_outcome enqueue(const tdm_driver *d, CUstream stream, const tdm_op *o
 	return TDM_DONE;
 }
 
-static tdm_outcome enqueue_all(const tdm_driver *d, CUstream stream, const void *ops, size_t bytes, flags f) {
+static tdm_outcome enqueue_all(const tdm_driver *d, CUstream stream, const void *ops, size_t bytes, unsigned record_flags) {
 	const char *at = ops, *end = at + bytes;
 	for (int i = 0; at < end; i++) {
 		const tdm_op *op = (const tdm_op *)at;
-		tdm_outcome outcome = enqueue(d, stream, op, f);
+		tdm_outcome outcome = enqueue(d, stream, op, record_flags);
 		if (outcome.code != CUDA_SUCCESS) {
 			outcome.op = i;
 			return outcome;
@@ -112,8 +105,7 @@ static int64_t nanoseconds(void) {
 
 tdm_outcome tdm_submit(const tdm_device *v, CUstream stream, const void *ops, size_t bytes, int wait) {
 	TDM_ENTER(v);
-	const flags f = {CU_EVENT_RECORD_DEFAULT, CU_EVENT_WAIT_DEFAULT};
-	const tdm_outcome outcome = enqueue_all(v->driver, stream, ops, bytes, f);
+	const tdm_outcome outcome = enqueue_all(v->driver, stream, ops, bytes, CU_EVENT_RECORD_DEFAULT);
 	if (outcome.code != CUDA_SUCCESS)
 		return outcome;
 	tdm_outcome done = TDM_DONE;
@@ -134,8 +126,7 @@ static tdm_outcome instantiate(const tdm_driver *d, CUgraph captured) {
 tdm_outcome tdm_capture(const tdm_device *v, CUstream stream, const void *ops, size_t bytes) {
 	TDM_ENTER(v);
 	TDM_CALL(v->driver, cuStreamBeginCapture_v2, stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
-	const flags f = {CU_EVENT_RECORD_EXTERNAL, CU_EVENT_WAIT_EXTERNAL};
-	tdm_outcome outcome = enqueue_all(v->driver, stream, ops, bytes, f);
+	tdm_outcome outcome = enqueue_all(v->driver, stream, ops, bytes, CU_EVENT_RECORD_EXTERNAL);
 	CUgraph captured = NULL;
 	if (outcome.code != CUDA_SUCCESS) {
 		// Leaves the capture. That it fails too adds nothing to what went wrong first.

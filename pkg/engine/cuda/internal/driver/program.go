@@ -254,14 +254,6 @@ func (p *Program) Record(e *Event) {
 	}
 }
 
-// Await appends a wait of the stream for the last recording of an event that was submitted
-// before this is. An event that was never recorded is no wait.
-func (p *Program) Await(e *Event) {
-	if op := p.add(C.TDM_AWAIT, e, 0); op != nil {
-		op.handle = number(unsafe.Pointer(e.handle))
-	}
-}
-
 // Graph appends the launch of a graph. A graph cannot hold another.
 func (p *Program) Graph(g *Graph) {
 	if op := p.add(C.TDM_GRAPH, g, 0); op != nil {
@@ -308,8 +300,6 @@ func (p *Program) describe(index int) string {
 		return fmt.Sprintf("fill of %d bytes", op.bytes)
 	case C.TDM_RECORD:
 		return "record"
-	case C.TDM_AWAIT:
-		return "await"
 	case C.TDM_GRAPH:
 		return "graph"
 	case C.TDM_FOREIGN:

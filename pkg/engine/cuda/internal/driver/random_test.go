@@ -8,8 +8,8 @@ import (
 	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/emulationtest"
 )
 
-// What several streams do at once, each awaiting the others only where it must, gives what
-// one would, in whatever order they run. Events are few and recorded again and again.
+// What several streams do at once, waited for only where that must be, gives what one would, in
+// whatever order they run. Events are few and recorded again and again.
 func TestRandomProgramsOnSeveralStreams(t *testing.T) {
 	b := newEmulated(t)
 	const cells, streams, operations = 6, 3, 60
@@ -28,7 +28,7 @@ func TestRandomProgramsOnSeveralStreams(t *testing.T) {
 		b.control.Set(emulationtest.Seed, seed)
 		random := rand.New(rand.NewPCG(seed, 0))
 		var want [cells]float32
-		var users [cells][streams]bool // which streams used a cell since they were last awaited
+		var users [cells][streams]bool // which streams used a cell since they were waited for
 		p.Reset()
 		p.Fill(memory, 0, 4*cells)
 		b.run(queues[0], p)
@@ -37,7 +37,12 @@ func TestRandomProgramsOnSeveralStreams(t *testing.T) {
 			p.Reset()
 			for other := range streams {
 				if other != stream && (users[to][other] || users[x][other] || users[y][other]) {
-					p.Await(events[other])
+					if err := events[other].Synchronize(); err != nil {
+						t.Fatal(err)
+					}
+					for cell := range users {
+						users[cell][other] = false
+					}
 				}
 			}
 			if random.IntN(3) == 0 {
@@ -58,7 +63,9 @@ func TestRandomProgramsOnSeveralStreams(t *testing.T) {
 		}
 		p.Reset()
 		for _, e := range events {
-			p.Await(e)
+			if err := e.Synchronize(); err != nil {
+				t.Fatal(err)
+			}
 		}
 		p.CopyOut(out, 0, memory, 4*cells)
 		b.run(queues[0], p)

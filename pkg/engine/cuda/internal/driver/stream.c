@@ -42,12 +42,6 @@ tdm_outcome tdm_event_synchronize(const tdm_device *v, CUevent event) {
 	return TDM_DONE;
 }
 
-tdm_outcome tdm_event_query(const tdm_device *v, CUevent event) {
-	TDM_ENTER(v);
-	TDM_CALL(v->driver, cuEventQuery, event);
-	return TDM_DONE;
-}
-
 tdm_outcome tdm_event_elapsed(const tdm_device *v, CUevent start, CUevent end, float *milliseconds) {
 	TDM_ENTER(v);
 	TDM_CALL(v->driver, cuEventElapsedTime, milliseconds, start, end);

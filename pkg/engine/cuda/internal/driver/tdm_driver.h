@@ -116,8 +116,6 @@ tdm_outcome tdm_stream_synchronize(const tdm_device *device, CUstream stream);
 tdm_outcome tdm_event_open(const tdm_device *device, int timing);
 tdm_outcome tdm_event_close(const tdm_device *device, CUevent event);
 tdm_outcome tdm_event_synchronize(const tdm_device *device, CUevent event);
-// CUDA_ERROR_NOT_READY is an answer, not a failure.
-tdm_outcome tdm_event_query(const tdm_device *device, CUevent event);
 tdm_outcome tdm_event_elapsed(const tdm_device *device, CUevent start, CUevent end, float *milliseconds);
 
 enum {
@@ -128,7 +126,6 @@ enum {
 	TDM_COPY_ROWS, // grid: rows, and the pitches of to and of from; handle, where not 0: the host side
 	TDM_FILL,
 	TDM_RECORD,
-	TDM_AWAIT,
 	TDM_GRAPH,
 	TDM_FOREIGN,
 };
@@ -153,8 +150,7 @@ typedef struct tdm_op {
 // Enqueues the operations in order, up to the first that fails, and with wait not 0 waits
 // for the stream.
 tdm_outcome tdm_submit(const tdm_device *device, CUstream stream, const void *ops, size_t bytes, int wait);
-// Makes a graph of the operations. Records and awaits in it act on events as outside of it,
-// at each launch.
+// Makes a graph of the operations. Records in it act on events as outside of it, at each launch.
 tdm_outcome tdm_capture(const tdm_device *device, CUstream stream, const void *ops, size_t bytes);
 tdm_outcome tdm_graph_close(const tdm_device *device, CUgraphExec graph);
 

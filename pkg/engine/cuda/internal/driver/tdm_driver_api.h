@@ -137,8 +137,6 @@ enum {
 	CU_EVENT_DISABLE_TIMING = 2,
 	CU_EVENT_RECORD_DEFAULT = 0,
 	CU_EVENT_RECORD_EXTERNAL = 1,
-	CU_EVENT_WAIT_DEFAULT = 0,
-	CU_EVENT_WAIT_EXTERNAL = 1,
 	CU_MEMHOSTALLOC_PORTABLE = 1,
 	CU_MEMHOSTREGISTER_PORTABLE = 1,
 	CU_STREAM_CAPTURE_MODE_THREAD_LOCAL = 1,
@@ -184,13 +182,11 @@ enum {
 	X(cuCtxGetStreamPriorityRange, (int *least, int *greatest))                                   \
 	X(cuStreamDestroy_v2, (CUstream stream))                                                      \
 	X(cuStreamSynchronize, (CUstream stream))                                                     \
-	X(cuStreamWaitEvent, (CUstream stream, CUevent event, unsigned flags))                        \
 	X(cuStreamBeginCapture_v2, (CUstream stream, int mode))                                       \
 	X(cuStreamEndCapture, (CUstream stream, CUgraph * graph))                                     \
 	X(cuEventCreate, (CUevent * event, unsigned flags))                                           \
 	X(cuEventDestroy_v2, (CUevent event))                                                         \
 	X(cuEventRecordWithFlags, (CUevent event, CUstream stream, unsigned flags))                   \
-	X(cuEventQuery, (CUevent event))                                                              \
 	X(cuEventSynchronize, (CUevent event))                                                        \
 	X(cuEventElapsedTime, (float *milliseconds, CUevent start, CUevent end))                      \
 	X(cuGraphInstantiateWithFlags, (CUgraphExec * exec, CUgraph graph, unsigned long long flags)) \

@@ -3,8 +3,7 @@
 // than a driver where a mistake could go unnoticed on one:
 //
 //   - Streams run nothing until somebody waits, and then one operation at a time, of a
-//     stream drawn at random among those that events let go on: what is missing an event
-//     shows as wrong data under some seed.
+//     stream drawn at random: where nobody waits that should, wrong data shows under some seed.
 //   - Copies and fills must lie in one live allocation, host sides in pinned memory, when
 //     they are enqueued and when they run. Unpinning memory waits for nothing.
 //   - Memory begins and ends as bytes of 0xff, NaN to every float type, and has zones of
@@ -54,7 +53,7 @@ struct Mark {
 	std::chrono::steady_clock::time_point when;
 };
 
-enum class Kind { launch, copy_in, copy_out, copy, fill, record, await, work };
+enum class Kind { launch, copy_in, copy_out, copy, fill, record, work };
 
 struct Op {
 	Kind kind = Kind::launch;
@@ -66,8 +65,8 @@ struct Op {
 	size_t rows = 1;                // of a copy
 	size_t to_pitch = 0, from_pitch = 0;
 	unsigned char value = 0;
-	std::shared_ptr<Mark> mark; // null: a wait for what was never recorded
-	CUevent event = nullptr;    // in a graph: what to take the mark of at launch
+	std::shared_ptr<Mark> mark; // of a record
+	CUevent event = nullptr;    // in a graph: whose mark it becomes at launch
 	std::function<CUresult(CUcontext)> work; // of another library
 };
 
@@ -219,7 +218,7 @@ struct CUgraphExec_st {
 template <class Done> CUresult fake::run_until(CUcontext context, Done done) {
 	while (!done()) {
 		if (!run_one())
-			return refuse(CUDA_ERROR_UNKNOWN, "streams wait for each other");
+			return refuse(CUDA_ERROR_UNKNOWN, "nothing is left to run");
 		if (const CUresult code = gone(context))
 			return code;
 	}

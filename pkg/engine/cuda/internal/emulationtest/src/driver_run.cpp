@@ -41,19 +41,11 @@ CUresult run(CUcontext context, const Op &op) {
 		op.mark->reached = true;
 		op.mark->when = std::chrono::steady_clock::now();
 		return CUDA_SUCCESS;
-	case Kind::await:
-		return CUDA_SUCCESS;
 	case Kind::work:
 		return op.work(context);
 	default:
 		return run_copy(context, op);
 	}
-}
-
-// held says whether the stream's next operation must wait.
-bool held(CUstream stream) {
-	const Op &op = stream->queue.front();
-	return op.kind == Kind::await && op.mark && !op.mark->reached;
 }
 
 } // namespace
@@ -62,7 +54,7 @@ bool fake::run_one() {
 	State &s = state();
 	std::vector<CUstream> able;
 	for (CUstream stream : s.streams)
-		if (stream->context->lost == CUDA_SUCCESS && !stream->queue.empty() && !held(stream))
+		if (stream->context->lost == CUDA_SUCCESS && !stream->queue.empty())
 			able.push_back(stream);
 	if (able.empty())
 		return false;

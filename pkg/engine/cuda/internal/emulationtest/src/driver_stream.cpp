@@ -76,10 +76,8 @@ CUresult fake::enqueue(CUcontext context, CUstream stream, const Op &op) {
 
 void fake::append(CUstream stream, Op op) {
 	// In a graph an event is named; which recording is meant is known only now.
-	if (op.event && op.kind == Kind::record)
+	if (op.event)
 		op.mark = op.event->mark = std::make_shared<Mark>();
-	if (op.event && op.kind == Kind::await)
-		op.mark = op.event->mark;
 	op.event = nullptr;
 	stream->queue.push_back(std::move(op));
 }
@@ -141,42 +139,19 @@ CUresult cuEventDestroy_v2(CUevent event) {
 	return CUDA_SUCCESS;
 }
 
-// event_op is a record or an await. external says that it acts on the event when a graph is
-// launched; without it a graph could only order its own operations, which streams here do.
-static CUresult event_op(CUcontext context, Kind kind, CUevent event, CUstream stream, bool external) {
-	if (!state().streams.count(stream))
-		return refuse(CUDA_ERROR_INVALID_HANDLE, "no such stream");
-	if (stream->capturing != external)
-		return refuse(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "events are external in a capture, and only there");
-	Op op;
-	op.kind = kind, op.event = event;
-	return enqueue(context, stream, op);
-}
-
+// With CU_EVENT_RECORD_EXTERNAL it acts on the event when a graph is launched; without, a graph could
+// only order its own operations, which streams here do.
 CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned flags) {
 	EventCall call("cuEventRecordWithFlags", event);
 	if (call.code != CUDA_SUCCESS)
 		return call.code;
-	return event_op(call.context, Kind::record, event, stream, flags == CU_EVENT_RECORD_EXTERNAL);
-}
-
-CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
-	EventCall call("cuStreamWaitEvent", event);
-	if (call.code != CUDA_SUCCESS)
-		return call.code;
-	return event_op(call.context, Kind::await, event, stream, flags == CU_EVENT_WAIT_EXTERNAL);
-}
-
-// Each query lets one operation run, so that asking again and again ends.
-CUresult cuEventQuery(CUevent event) {
-	EventCall call("cuEventQuery", event);
-	if (call.code != CUDA_SUCCESS)
-		return call.code;
-	if (!reached(event))
-		(void)run_one();
-	if (const CUresult code = gone(call.context))
-		return code;
-	return reached(event) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+	if (!state().streams.count(stream))
+		return refuse(CUDA_ERROR_INVALID_HANDLE, "no such stream");
+	if (stream->capturing != (flags == CU_EVENT_RECORD_EXTERNAL))
+		return refuse(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "events are external in a capture, and only there");
+	Op op;
+	op.kind = Kind::record, op.event = event;
+	return enqueue(call.context, stream, op);
 }
 
 CUresult cuEventSynchronize(CUevent event) {
