@@ -45,12 +45,10 @@ func (e *StepDone) promptLogprobs(i int, work *engine.Sequence) (scores []sample
 	return e.PromptLogprobs[i], true
 }
 
-// takeScores takes how likely the tokens after those from first on are. It is false, so that a switch
-// goes on.
-func (s *Scheduler) takeScores(q *sequence, first int, scores []sampler.Logprobs) bool {
+// takeScores takes how likely the tokens after those from first on are.
+func (s *Scheduler) takeScores(q *sequence, first int, scores []sampler.Logprobs) {
 	if skip := q.scored - first; len(scores) > 0 && skip < len(scores) {
 		s.act(PromptScored{ID: q.request.ID, Offset: q.scored + 1, Logprobs: scores[skip:]})
 		q.scored = first + len(scores)
 	}
-	return false
 }

@@ -56,10 +56,11 @@ func (s *Scheduler) stepDone(e StepDone) {
 			s.spoilt(q, work.Start+len(work.Tokens))
 		case work.Prompt != nil && len(scores) != len(work.Prompt.Next):
 			s.finish(q, Failed, errUnlikely)
-		case s.takeScores(q, work.Start, scores):
-		case work.Sample == nil:
 		default:
-			s.takeDrawn(q, &e, i, work, drafts, accepted)
+			s.takeScores(q, work.Start, scores)
+			if work.Sample != nil {
+				s.takeDrawn(q, &e, i, work, drafts, accepted)
+			}
 		}
 	}
 	clear(st.members)
