@@ -115,6 +115,6 @@ func (s *store) changed() {
 			Stored: kvcache.HashValues(stored), Removed: kvcache.HashValues(removed),
 		})
 	}
-	p.pace.Changed()
+	p.reporting.Changed()
 	p.report.set()
 }

@@ -48,11 +48,11 @@ type process struct {
 	drew     []*connection         // connections with tokens to send
 	receipts inbox[receiver.Event] // for receiver
 
-	pace   worker.Pace
-	report timer
-	events uint64        // number of the last event of the prefix cache
-	busy   time.Duration // in steps, since the autoscaler looked last
-	signal uint64        // number of the last load report
+	reporting worker.ReportSchedule
+	report    timer
+	events    uint64        // number of the last event of the prefix cache
+	busy      time.Duration // in steps, since the autoscaler looked last
+	signal    uint64        // number of the last load report
 
 	receiver    *receiver.Core // of a decode worker
 	leases      timer
@@ -79,13 +79,13 @@ func (c *Cluster) start(w *Worker) error {
 		ref:     routing.Ref{ID: w.ID, Epoch: c.random.Uint64() | 1},
 		owners:  make(map[uint64]owner),
 		inbound: make(map[receiver.StreamID]*session), sessions: make(map[string]*session),
-		pace: worker.Pace{Apart: worker.ReportApart, Every: worker.ReportEvery},
+		reporting: worker.ReportSchedule{Apart: worker.ReportApart, Every: worker.ReportEvery},
 	}
 	lease, reservations := w.TransferLease, capacity.Blocks
 	if w.Role == controlv1.Role_ROLE_KVTRANSFER {
 		p.store = newStore(p)
 		p.record = p.store.record()
-		p.pace.Apart, reservations = blockstore.ReportApart, w.MaxPuts
+		p.reporting.Apart, reservations = blockstore.ReportApart, w.MaxPuts
 	} else if err := p.newWorker(); err != nil {
 		return fmt.Errorf("worker %s: %w", w.ID, err)
 	}
@@ -144,7 +144,7 @@ func (p *leases) next() (time.Time, bool) {
 
 func (p *leases) tick() { (*process)(p).receive(receiver.Tick{}) }
 
-func (p *reports) next() (time.Time, bool) { return p.pace.Next(), !p.dead }
+func (p *reports) next() (time.Time, bool) { return p.reporting.Next(), !p.dead }
 
 func (p *reports) tick() { (*process)(p).reportLoad() }
 
@@ -178,7 +178,7 @@ func (p *process) apply(actions []worker.Action) {
 // changed follows events of the core.
 func (p *process) changed() {
 	p.depart()
-	p.pace.Changed()
+	p.reporting.Changed()
 	p.report.set()
 }
 
@@ -238,7 +238,7 @@ func (p *process) ticket(blocks []kvcache.BlockID, held int, lease time.Duration
 }
 
 func (p *process) reportLoad() {
-	p.pace.Reported(p.cluster.now)
+	p.reporting.Reported(p.cluster.now)
 	var report *controlv1.LoadReport
 	if p.store != nil {
 		report = p.store.blocks.Stats().LoadReport()

@@ -10,9 +10,9 @@ const (
 	ReportEvery = time.Second
 )
 
-// Pace says when a load report is due: on change, but two of them at least Apart, and after
+// ReportSchedule says when a load report is due: on change, but two of them at least Apart, and after
 // Every if nothing changes. The zero time of Next is now.
-type Pace struct {
+type ReportSchedule struct {
 	Apart, Every time.Duration
 
 	last    time.Time
@@ -20,18 +20,18 @@ type Pace struct {
 }
 
 // Changed says that the load may differ from the last report.
-func (p *Pace) Changed() { p.changed = true }
+func (s *ReportSchedule) Changed() { s.changed = true }
 
 // Next is when a report is due, if nothing else changes.
-func (p *Pace) Next() time.Time {
+func (s *ReportSchedule) Next() time.Time {
 	switch {
-	case p.last.IsZero():
+	case s.last.IsZero():
 		return time.Time{}
-	case p.changed:
-		return p.last.Add(p.Apart)
+	case s.changed:
+		return s.last.Add(s.Apart)
 	}
-	return p.last.Add(p.Every)
+	return s.last.Add(s.Every)
 }
 
 // Reported says that a report went out now.
-func (p *Pace) Reported(now time.Time) { p.last, p.changed = now, false }
+func (s *ReportSchedule) Reported(now time.Time) { s.last, s.changed = now, false }
