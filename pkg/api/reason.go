@@ -61,6 +61,7 @@ const (
 
 	ReasonWorkerDraining      = "WORKER_DRAINING"      // UNAVAILABLE, elsewhere: it leaves
 	ReasonWorkerEnds          = "WORKER_ENDS"          // FAILED_PRECONDITION, no: its process ends, so its drain cannot be taken back
+	ReasonDrainUndone         = "DRAIN_UNDONE"         // ABORTED, no: an operator took the drain back while it waited
 	ReasonWrongEpoch          = "WRONG_EPOCH"          // FAILED_PRECONDITION, no: the call is for another incarnation of it
 	ReasonWrongWorker         = "WRONG_WORKER"         // PERMISSION_DENIED, no: the caller is not registered, or calls in another's name
 	ReasonModelMismatch       = "MODEL_MISMATCH"       // FAILED_PRECONDITION, no: it has another model than the router was told

@@ -151,13 +151,13 @@ func (m *Member) update() {
 // Leave takes nothing new from now on and says so to the mesh. What still runs after
 // grace is ended; 0 lets it finish, and takes no earlier grace back. When nothing is
 // left, Run removes the record; the process stays until it is stopped. It does not
-// wait.
-func (m *Member) Leave(grace time.Duration) { m.leave(grace, false) }
+// wait. undone ends when the drain is taken back.
+func (m *Member) Leave(grace time.Duration) (undone context.Context) { return m.leave(grace, false) }
 
 // LeaveForGood is Leave without a way back.
 func (m *Member) LeaveForGood() { m.leave(0, true) }
 
-func (m *Member) leave(grace time.Duration, final bool) {
+func (m *Member) leave(grace time.Duration, final bool) (undone context.Context) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.final = m.final || final
@@ -176,6 +176,7 @@ func (m *Member) leave(grace time.Duration, final bool) {
 		}
 		d.cut = time.AfterFunc(grace, func() { m.cutOff(d) })
 	}
+	return m.drain.undone
 }
 
 // cutOff ends what is left of a drain, unless that was taken back.

@@ -8,11 +8,15 @@ import (
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/grpc"
 	"pgregory.net/rapid"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
+	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
+	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/membership"
+	"github.com/tandem-serving/tandem/pkg/rpc"
 )
 
 // place is a worker that is nothing but its place in the membership, and etcd, which
@@ -64,11 +68,21 @@ func (p *place) Close(context.Context) error {
 	return nil
 }
 
+func (p *place) progress() (*workerv1.DrainProgress, <-chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	progress := &workerv1.DrainProgress{}
+	if p.busy {
+		progress.Sequences = 1
+	}
+	return progress, p.changed
+}
+
 func (p *place) member() *membership.Member {
 	return membership.NewMember(membership.MemberConfig{
 		Identity: membership.Identity{ID: "w1"}, Describe: func(*controlv1.WorkerRecord) {},
 		Refuse: func(refuse bool) { p.set(func() { p.refuses = refuse }) },
-		Idle:   p.idle, Cut: func() { p.set(func() { p.cut++; p.busy = false }) }, Logger: slog.New(slog.DiscardHandler),
+		Idle:   p.idle, Progress: p.progress, Cut: func() { p.set(func() { p.cut++; p.busy = false }) }, Logger: slog.New(slog.DiscardHandler),
 	})
 }
 
@@ -155,5 +169,42 @@ func TestMemberLeavesAndComesBack(t *testing.T) {
 			stop()
 			wait.Wait()
 		})
+	})
+}
+
+// registrar takes the Worker service of a member.
+type registrar struct{ worker workerv1.WorkerServer }
+
+func (r *registrar) RegisterService(_ *grpc.ServiceDesc, implementation any) {
+	r.worker = implementation.(workerv1.WorkerServer)
+}
+
+// drainStream is a call of Drain.
+type drainStream struct {
+	grpc.ServerStreamingServer[workerv1.DrainProgress]
+	ctx context.Context
+}
+
+func (s drainStream) Context() context.Context         { return s.ctx }
+func (drainStream) Send(*workerv1.DrainProgress) error { return nil }
+
+// A drain that is taken back does not end as if the worker had drained.
+func TestUndrainEndsADrainThatWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &place{changed: make(chan struct{}), busy: true}
+		m := p.member()
+		var server registrar
+		m.Register(&server)
+		ended := make(chan error, 1)
+		go func() { ended <- server.worker.Drain(&workerv1.DrainRequest{}, drainStream{ctx: t.Context()}) }()
+		synctest.Wait()
+		if err := m.Undrain(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		p.set(func() { p.busy = false }) // for an instant, as a worker that serves may be
+		if err := <-ended; rpc.Reason(err) != api.ReasonDrainUndone {
+			t.Errorf("it ends with %v", err)
+		}
 	})
 }

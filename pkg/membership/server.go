@@ -34,17 +34,20 @@ func (s *server) Identify(context.Context, *workerv1.IdentifyRequest) (*workerv1
 }
 
 // Drain lets the worker leave and reports what is left, on every change and each
-// second, until nothing is.
+// second, until nothing is. It fails if the drain is taken back.
 func (s *server) Drain(request *workerv1.DrainRequest, stream grpc.ServerStreamingServer[workerv1.DrainProgress]) error {
 	if err := s.checkEpoch(request); err != nil {
 		return err
 	}
-	s.member.Leave(request.GetGrace().AsDuration())
+	undone := s.member.Leave(request.GetGrace().AsDuration())
 	beat := time.NewTicker(time.Second)
 	defer beat.Stop()
 	var last *workerv1.DrainProgress
 	for {
 		progress, changed := s.member.cfg.Progress()
+		if undone.Err() != nil {
+			return rpc.Error(codes.Aborted, api.ReasonDrainUndone, "the drain was taken back: this worker takes requests again", 0)
+		}
 		if last == nil || !proto.Equal(progress, last) {
 			if err := stream.Send(progress); err != nil {
 				return err
@@ -57,6 +60,7 @@ func (s *server) Drain(request *workerv1.DrainRequest, stream grpc.ServerStreami
 		select {
 		case <-changed:
 		case <-beat.C:
+		case <-undone.Done():
 		case <-stream.Context().Done():
 			return status.FromContextError(stream.Context().Err()).Err()
 		}

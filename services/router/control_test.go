@@ -325,6 +325,42 @@ func TestUndrainOfADrainThatEtcdDidNotList(t *testing.T) {
 	})
 }
 
+// An undrain ends a drain that waits: its caller learns that the worker is not drained, and the worker
+// serves at once.
+func TestUndrainWhileADrainWaits(t *testing.T) {
+	inMesh(t, nil, func(t *testing.T, m *mesh) {
+		undone := make(chan struct{})
+		m.start(nil, decodeRecord("d1"))[0].Drains = func(ctx context.Context, left uint32) error {
+			if left == 2 {
+				return nil
+			}
+			select {
+			case <-undone:
+				return rpc.Error(codes.Aborted, api.ReasonDrainUndone, "the drain was taken back", 0)
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		drain, err := m.control.Drain(t.Context(), &controlv1.DrainRequest{WorkerId: "d1", Force: true})
+		if err == nil {
+			_, err = drain.Recv()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := m.control.Undrain(t.Context(), &controlv1.UndrainRequest{WorkerId: "d1"}); err != nil {
+			t.Fatal(err)
+		}
+		close(undone)
+		if _, err := drain.Recv(); rpc.Reason(err) != api.ReasonDrainUndone {
+			t.Errorf("the drain ends with %v", err)
+		}
+		if r := m.generate(t.Context(), ask(agg, 4)); r.err != nil || r.text != story {
+			t.Errorf("%q, %v", r.text, r.err)
+		}
+	})
+}
+
 // A worker without which nobody of its role would serve is drained by force only.
 func TestDrainOfTheLastWorker(t *testing.T) {
 	inMesh(t, nil, func(t *testing.T, m *mesh) {

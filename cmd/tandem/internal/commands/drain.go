@@ -29,8 +29,8 @@ func newDrainCommand() *cobra.Command {
 		Use:   "drain ID",
 		Short: "Let a worker finish its requests and take no new ones",
 		Long: `Tells worker ID to take no new requests, and waits until its requests are done.
-Ctrl-C ends the wait, not the drain; 'tandem undrain' undoes the drain. The last
-serving worker of a role is drained only with --force.
+Ctrl-C ends the wait, not the drain; 'tandem undrain' undoes the drain, and ends the wait
+with an error. The last serving worker of a role is drained only with --force.
 
 While etcd does not answer, only the worker and the router that you ask know of the drain;
 the other routers learn of it when etcd is back.`,
