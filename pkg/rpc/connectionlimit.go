@@ -4,8 +4,11 @@ import (
 	"context"
 	"log/slog"
 	"net"
+	"slices"
 	"sync"
 	"time"
+
+	"google.golang.org/grpc/credentials"
 )
 
 // refusalEvery is the minimum interval between log lines about refused connections.
@@ -14,9 +17,11 @@ const refusalEvery = time.Minute
 // ConnectionLimit bounds the open connections over all listeners of one server, whatever they
 // carry; Limits do more for servers that strangers call. It is safe for concurrent use.
 //
-// Connections over the bound are accepted and closed at once. If they stayed in the
-// listener's queue, as with netutil.LimitListener, the caller would wait for its connect
-// timeout instead of trying another address.
+// For one connection too many, the one that has been in its handshake at a Server for longest is
+// closed, so that strangers who open connections and stay silent keep nobody out. If none is, the
+// new one is accepted and closed at once. If it stayed in the listener's queue, as with
+// netutil.LimitListener, the caller would wait for its connect timeout instead of trying another
+// address.
 type ConnectionLimit struct {
 	most   int
 	by     string
@@ -24,7 +29,8 @@ type ConnectionLimit struct {
 
 	mu      sync.Mutex
 	open    int
-	refused int // since the last log line
+	shaking []*counted // in their handshake, the oldest first
+	refused int        // since the last log line
 	said    time.Time
 }
 
@@ -42,14 +48,50 @@ func (l *ConnectionLimit) Listener(inner net.Listener) net.Listener {
 	return &limited{Listener: inner, limit: l}
 }
 
-// acquire counts a connection, or returns false at the limit.
-func (l *ConnectionLimit) acquire() bool {
+// take counts a connection and returns it; nil: it is refused.
+func (l *ConnectionLimit) take(conn net.Conn) *counted {
+	taken := &counted{Conn: conn, limit: l}
+	var refused *counted
 	l.mu.Lock()
-	if l.open < l.most {
-		l.open++
-		l.mu.Unlock()
-		return true
+	if l.open >= l.most {
+		refused = taken
+		if len(l.shaking) > 0 {
+			refused = l.shaking[0]
+			l.leave(refused)
+		}
 	}
+	if refused != taken {
+		l.open++
+	}
+	l.mu.Unlock()
+	if refused != nil {
+		_ = refused.Conn.Close() // nobody uses it
+		l.logRefused()
+	}
+	if refused == taken {
+		return nil
+	}
+	return taken
+}
+
+// leave gives back the place of a connection, once. mu is held.
+func (l *ConnectionLimit) leave(c *counted) {
+	if c.left {
+		return
+	}
+	c.left = true
+	l.open--
+	l.shaken(c)
+}
+
+// shaken says that a connection is in no handshake any more. mu is held.
+func (l *ConnectionLimit) shaken(c *counted) {
+	l.shaking = slices.DeleteFunc(l.shaking, func(other *counted) bool { return other == c })
+}
+
+// logRefused counts a connection that was refused, or closed for another one.
+func (l *ConnectionLimit) logRefused() {
+	l.mu.Lock()
 	l.refused++
 	refused, now := l.refused, time.Now()
 	due := l.said.IsZero() || now.Sub(l.said) >= refusalEvery
@@ -61,13 +103,6 @@ func (l *ConnectionLimit) acquire() bool {
 		l.logger.LogAttrs(context.Background(), slog.LevelWarn, "connections are refused: as many are open as there may be",
 			slog.String("limit", l.by), slog.Int("open", l.most), slog.Int("refused", refused))
 	}
-	return false
-}
-
-func (l *ConnectionLimit) release() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.open--
 }
 
 type limited struct {
@@ -82,21 +117,57 @@ func (l *limited) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		if l.limit.acquire() {
-			return &counted{Conn: c, release: sync.OnceFunc(l.limit.release)}, nil
+		if taken := l.limit.take(c); taken != nil {
+			return taken, nil
 		}
-		_ = c.Close() // nobody uses it
 	}
 }
 
-// counted is a connection that releases its place when closed.
+// counted is a connection that gives back its place when closed.
 type counted struct {
 	net.Conn
-	release func()
+	limit *ConnectionLimit
+	left  bool // it has given its place back; under limit.mu
 }
 
 // Close implements net.Conn.
 func (c *counted) Close() error {
-	defer c.release()
+	defer func() {
+		c.limit.mu.Lock()
+		defer c.limit.mu.Unlock()
+		c.limit.leave(c)
+	}()
 	return c.Conn.Close()
+}
+
+// shake says that the connection is in its handshake, until done is called.
+func (c *counted) shake() (done func()) {
+	c.limit.mu.Lock()
+	defer c.limit.mu.Unlock()
+	if !c.left {
+		c.limit.shaking = append(c.limit.shaking, c)
+	}
+	return func() {
+		c.limit.mu.Lock()
+		defer c.limit.mu.Unlock()
+		c.limit.shaken(c)
+	}
+}
+
+// countedHandshakes tell a ConnectionLimit which connections are in their handshake.
+type countedHandshakes struct {
+	credentials.TransportCredentials
+}
+
+// ServerHandshake implements credentials.TransportCredentials.
+func (h countedHandshakes) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	if c, is := raw.(*counted); is {
+		defer c.shake()()
+	}
+	return h.TransportCredentials.ServerHandshake(raw)
+}
+
+// Clone implements credentials.TransportCredentials.
+func (h countedHandshakes) Clone() credentials.TransportCredentials {
+	return countedHandshakes{h.TransportCredentials.Clone()}
 }

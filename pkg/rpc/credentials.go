@@ -39,7 +39,7 @@ const prefacePrefix = "PRI "
 
 // ServerHandshake shakes hands and begins to meter.
 func (m meteredCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	conn, auth, err := m.shakeHands(raw)
+	conn, auth, err := m.TransportCredentials.ServerHandshake(raw)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -54,17 +54,6 @@ func (m meteredCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials
 		return nil, nil, errNotHTTP2
 	}
 	return metered, meteredAuth{AuthInfo: auth, conn: metered}, nil
-}
-
-// shakeHands is the inner credentials' handshake. As many connections may be in theirs as there may
-// be after it: whoever opens connections and stays silent fills no memory.
-func (m meteredCredentials) shakeHands(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	defer m.limiter.shaking.Add(-1)
-	if m.limiter.shaking.Add(1) > int64(m.limiter.limits.Connections) {
-		m.limiter.metrics.refused.Inc()
-		return nil, nil, errConnections
-	}
-	return m.TransportCredentials.ServerHandshake(raw)
 }
 
 // Clone copies the credentials, which have no state of their own.

@@ -38,8 +38,9 @@ type Limits struct {
 	SendTimeout time.Duration
 	// Connections is the most at a time. For one more, the one that has been without
 	// calls for longest is closed; if all have calls, the new one is refused. Calls of
-	// health and reflection do not count. As many more may be in their handshake, for
-	// 10 s at most. 0: DefaultConnections.
+	// health and reflection do not count. With those in their handshake, which takes
+	// 10 s at most, twice as many may be open; for one more, the oldest of these is closed. 0:
+	// DefaultConnections.
 	Connections int
 }
 
@@ -79,7 +80,6 @@ type limiter struct {
 	ended     atomic.Int64 // bytes of calls that were, and are still there
 	sending   atomic.Int64
 	relieving sync.Mutex
-	shaking   atomic.Int64 // connections in their handshake
 
 	mu          sync.Mutex
 	connections map[*meteredConn]struct{}

@@ -9,9 +9,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -89,81 +89,80 @@ func routerSource(t *testing.T) *identity.Source {
 	return source
 }
 
-// refused is how many connections a server refused, since others had its places.
-func refused(t *testing.T, registry *prometheus.Registry) (sum float64) {
-	t.Helper()
-	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, family := range families {
-		for _, m := range family.GetMetric() {
-			for _, label := range m.GetLabel() {
-				if label.GetName() == "why" && label.GetValue() == "refused" {
-					sum += m.GetCounter().GetValue()
-				}
-			}
-		}
-	}
-	return sum
+// announced are credentials of a server that say when a handshake has begun.
+type announced struct {
+	credentials.TransportCredentials
+	begun chan<- struct{}
 }
 
-// TestSlowHandshakes: connections that stay silent before their handshake are bounded in number,
-// and leave room for others.
+func (a announced) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	a.begun <- struct{}{}
+	return a.TransportCredentials.ServerHandshake(raw)
+}
+
+// TestSlowHandshakes: connections that stay silent before their handshake are bounded in number, and
+// keep nobody out: the oldest makes place for another.
 func TestSlowHandshakes(t *testing.T) {
-	const most = 3
-	source := routerSource(t)
-	listener, err := rpc.Listen("127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	registry := prometheus.NewRegistry()
-	server := rpc.NewServer(rpc.ServerConfig{
-		Name: "slow", Registerer: registry, Credentials: source.Server(false), Limits: rpc.Limits{ReceiveBytes: 1 << 20, Connections: most},
-	})
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(listener) }()
-	defer func() {
-		ended, cancel := context.WithCancel(context.Background())
-		cancel()
-		_ = server.Stop(ended)
-		if err := <-served; err != nil {
-			t.Error(err)
-		}
-	}()
-	ended := make(chan error, most+1)
-	var conns []net.Conn
-	for range most + 1 {
-		conn, err := net.Dial("tcp", listener.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = conn.Close() })
-		conns = append(conns, conn)
-		go func() {
-			_, err := conn.Read(make([]byte, 1))
-			ended <- err
-		}()
-	}
-	if err := <-ended; err == nil {
-		t.Fatal("a server that speaks first")
-	}
-	if got := refused(t, registry); got != 1 {
-		t.Errorf("%v connections were refused, want 1", got)
-	}
-	for _, conn := range conns {
-		_ = conn.Close()
-	}
-	for range most {
-		<-ended
-	}
-	conn, err := rpc.Dial(listener.Addr().String(), rpc.ClientConfig{Credentials: source.Client()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = conn.Close() }()
-	if _, err := healthv1.NewHealthClient(conn).Check(t.Context(), &healthv1.HealthCheckRequest{}, grpc.WaitForReady(true)); err != nil {
-		t.Errorf("once they are gone: %v", err)
+	const most = 4
+	for name, config := range map[string]rpc.ServerConfig{
+		"by its limits":                 {Limits: rpc.Limits{ReceiveBytes: 1 << 20, Connections: most / 2}},
+		"by the limit of its listeners": {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			source := routerSource(t)
+			listener, err := rpc.Listen("127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if config.Limits.Connections == 0 {
+				listener = rpc.NewConnectionLimit(most, "--some-flag", nil).Listener(listener)
+			}
+			begun := make(chan struct{}, most+2)
+			config.Credentials = announced{source.Server(false), begun}
+			server := rpc.NewServer(config)
+			server.SetServing(true)
+			served := make(chan error, 1)
+			go func() { served <- server.Serve(listener) }()
+			t.Cleanup(func() { // after the connections are closed
+				ended, cancel := context.WithCancel(context.Background())
+				cancel()
+				_ = server.Stop(ended)
+				if err := <-served; err != nil {
+					t.Error(err)
+				}
+			})
+			ended := make(chan error, most+1)
+			for i := range most + 1 {
+				conn, err := net.Dial("tcp", listener.Addr().String())
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { _ = conn.Close() })
+				go func() {
+					_, err := conn.Read(make([]byte, 1))
+					ended <- err
+				}()
+				if i == most {
+					break
+				}
+				select {
+				case <-begun:
+				case <-ended:
+					t.Fatalf("connection %d of %d is closed", i+1, most)
+				}
+			}
+			if err := <-ended; err == nil { // of the one too many
+				t.Fatal("a server that speaks first")
+			}
+			conn, err := rpc.Dial(listener.Addr().String(), rpc.ClientConfig{Credentials: source.Client()})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = conn.Close() }()
+			if _, err := healthv1.NewHealthClient(conn).Check(t.Context(), &healthv1.HealthCheckRequest{}); err != nil {
+				t.Errorf("while they are silent: %v", err)
+			}
+		})
 	}
 }
 

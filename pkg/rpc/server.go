@@ -127,7 +127,8 @@ type Server struct {
 	grpc     *grpc.Server
 	health   *health.Server
 	decoder  *decoder
-	stopping context.Context // ends when Leave or Stop begins
+	limit    *ConnectionLimit // nil: the listeners may have one
+	stopping context.Context  // ends when Leave or Stop begins
 	stop     context.CancelFunc
 
 	drain   sync.Once
@@ -170,13 +171,16 @@ func NewServer(cfg ServerConfig) *Server {
 	if cfg.BufferBytes > 0 {
 		options = append(options, grpc.ReadBufferSize(cfg.BufferBytes), grpc.WriteBufferSize(cfg.BufferBytes))
 	}
-	transport := cfg.Credentials
-	if transport == nil {
-		transport = insecure.NewCredentials()
+	transport := insecure.NewCredentials()
+	if cfg.Credentials != nil {
+		transport = countedHandshakes{cfg.Credentials}
 	}
 	if cfg.Limits.ReceiveBytes > 0 {
 		limits := newLimiter(cfg.Limits, newLimitMetrics(cfg.Registerer, cfg.Name))
 		showLimits(cfg.Registerer, cfg.Name, limits)
+		if cfg.Credentials != nil { // the limiter knows a connection from the end of its handshake on
+			s.limit = NewConnectionLimit(2*limits.limits.Connections, cfg.Name, cfg.Logger)
+		}
 		transport = meteredCredentials{TransportCredentials: transport, limiter: limits}
 		options = append(options, grpc.InTapHandle(limits.begin))
 	}
@@ -269,6 +273,9 @@ func (s *Server) setHealth() {
 // Serve accepts connections until Leave or Stop, which close the listener, and
 // returns nil when the calls have ended. It may be called for several listeners.
 func (s *Server) Serve(listener net.Listener) error {
+	if s.limit != nil {
+		listener = s.limit.Listener(listener)
+	}
 	err := s.grpc.Serve(listener)
 	if s.stopping.Err() != nil {
 		return nil

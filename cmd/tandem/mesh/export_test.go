@@ -78,7 +78,9 @@ func UnlessLost(most time.Duration, made engine.Losing, f func() error) error {
 }
 
 // HTTPConnections is what bounds the connections of an HTTP server.
-func HTTPConnections(most int) func(net.Conn, http.ConnState) { return newConnections(most).state }
+func HTTPConnections(most int) func(net.Conn, http.ConnState) {
+	return newConnections(most, "--router-max-connections").state
+}
 
 // NewHTTPServer is newHTTPServer.
 var NewHTTPServer = newHTTPServer

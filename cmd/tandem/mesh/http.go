@@ -20,7 +20,6 @@ import (
 	"github.com/tandem-serving/tandem/cmd/tandem/frontpage"
 	"github.com/tandem-serving/tandem/pkg/auth"
 	"github.com/tandem-serving/tandem/pkg/lifecycle"
-	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/pkg/telemetry"
 	"github.com/tandem-serving/tandem/services/router/openai"
 )
@@ -41,7 +40,7 @@ func (p *process) newHTTP(context.Context) (services []lifecycle.Service, _ erro
 		server := newHTTPServer(p.withHostname(p.http, func() bool { return p.auth == nil }, mux), p.options.Router.UnreadTimeout)
 		server.ErrorLog = slog.NewLogLogger(p.logger.Handler(), slog.LevelDebug) // handshakes that failed
 		server.ConnContext = openai.ConnContext
-		server.ConnState = newConnections(p.options.Router.MaxConnections).state
+		server.ConnState = newConnections(p.options.Router.MaxConnections, "--router-max-connections").state
 		// What a client keeps is closed, at once or after the answer that it waits for.
 		// New connections are taken, since probes need them until the end.
 		p.leaveHTTP = func() { server.SetKeepAlivesEnabled(false) }
@@ -54,8 +53,8 @@ func (p *process) newHTTP(context.Context) (services []lifecycle.Service, _ erro
 		p.handleProfiles(mux)
 		server := newHTTPServer(p.withHostname(p.metrics, func() bool { return p.options.MetricsTokenFile == "" }, mux), scrapeTimeout)
 		server.ReadTimeout = scrapeTimeout
-		limit := rpc.NewConnectionLimit(scrapeConnections, "metrics", p.logger)
-		services = append(services, httpService("metrics", limit.Listener(p.metrics), server))
+		server.ConnState = newConnections(scrapeConnections, "the port for metrics").state
+		services = append(services, httpService("metrics", p.metrics, server))
 	}
 	return services, nil
 }
@@ -194,18 +193,19 @@ func httpService(name string, listener net.Listener, server *http.Server) lifecy
 // connections bounds the connections of an HTTP server. It is safe for concurrent use.
 type connections struct {
 	most int
+	by   string // what allows no more
 
 	mu    sync.Mutex
 	since map[net.Conn]time.Time // without a request; the zero time: with one
 }
 
-func newConnections(most int) *connections {
-	return &connections{most: most, since: make(map[net.Conn]time.Time)}
+func newConnections(most int, by string) *connections {
+	return &connections{most: most, by: by, since: make(map[net.Conn]time.Time)}
 }
 
-// refusedConnection is what one too many is told.
+// refusedConnection is what one too many is told, with what allows no more.
 const refusedConnection = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain\r\nRetry-After: 1\r\nConnection: close\r\n\r\n" +
-	"too many connections: --router-max-connections allows no more\n"
+	"too many connections: %s allows no more\n"
 
 // state is an http.Server's ConnState. For one connection too many, the one that has
 // been without a request for longest is closed; if all have one, the new one is
@@ -220,7 +220,7 @@ func (c *connections) state(conn net.Conn, state http.ConnState) {
 			// nobody else would be accepted meanwhile.
 			if _, encrypted := conn.(*tls.Conn); !encrypted {
 				_ = conn.SetWriteDeadline(time.Now().Add(time.Second))
-				_, _ = io.WriteString(conn, refusedConnection)
+				_, _ = fmt.Fprintf(conn, refusedConnection, c.by)
 			}
 			closeAtOnce(conn)
 			return
