@@ -10,7 +10,7 @@ import (
 
 // BenchmarkKeyAndLimits is what a key and its limits cost a request.
 func BenchmarkKeyAndLimits(b *testing.B) {
-	a, limiter := auth.New(auth.Options{}), quota.New("router")
+	a, limiter := auth.New(auth.Options{}), quota.New("router", nil)
 	key, record := newKey("acme", "generate")
 	a.SetKeys([]*controlv1.ApiKey{record})
 	for b.Loop() {

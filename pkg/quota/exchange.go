@@ -4,6 +4,8 @@ import (
 	"context"
 	"hash/fnv"
 	"io"
+	"log/slog"
+	"maps"
 	"slices"
 	"time"
 
@@ -17,8 +19,11 @@ const (
 	reportEvery = time.Second
 	// silentAfter is how long after its last report a router counts as silent.
 	silentAfter = 3 * reportEvery
-	// maxTenants bounds the tenants of a report, and of those that are taken in.
+	// maxTenants bounds the tenants of a report, which then has less than the 1 MiB that NATS takes. One
+	// with so many is followed by one with the rest.
 	maxTenants = 4096
+	// maxHeard bounds the tenants that are remembered of another router.
+	maxHeard = 16 * maxTenants
 	// maxDeparted bounds the routers that have left whose use is remembered.
 	maxDeparted = 32
 )
@@ -29,13 +34,17 @@ type peer struct {
 	epoch    uint64
 	before   bool      // it was there before this router
 	sequence uint64    // of its last report
-	heard    time.Time // when that came; zero: never
-	whole    time.Time // when its last whole one came
+	heard    time.Time // when it told the last of what it had to tell; zero: never
+	whole    time.Time // when its last whole report came, or began to
+	round    uint64    // how many whole ones have come
 	uses     map[string]use
 }
 
 // use is what a tenant uses at another router, and what that knows of routers that have left.
-type use struct{ here, departed amounts }
+type use struct {
+	here, departed amounts
+	round          uint64 // the other router's, when it told
+}
 
 // others is what a tenant uses at the other routers. mu is held.
 func (l *Limiter) others(now time.Time, name string, limits Limits) (sum amounts) {
@@ -207,16 +216,31 @@ func (l *Limiter) Heard(report *controlv1.TenantReport) {
 	if p == nil || p.epoch != origin.GetEpoch() || p.sequence >= origin.GetSequence() || p.uses == nil && !report.GetWhole() {
 		return
 	}
-	p.sequence, p.heard = origin.GetSequence(), time.Now()
+	now, more := time.Now(), len(report.GetTenants()) >= maxTenants
+	p.sequence = origin.GetSequence()
+	if !more {
+		p.heard = now
+	}
 	if report.GetWhole() {
-		p.whole, p.uses = p.heard, make(map[string]use)
+		p.whole, p.round = now, p.round+1
+		if p.uses == nil {
+			p.uses = make(map[string]use)
+		}
+		// What the report has no place for counts as it did until it is told, at the latest in this round.
+		maps.DeleteFunc(p.uses, func(_ string, u use) bool { return !more || u.round+1 < p.round })
 	}
 	for _, u := range report.GetTenants() {
-		if _, known := p.uses[u.GetTenant()]; known || len(p.uses) < maxTenants {
-			p.uses[u.GetTenant()] = use{
-				here:     amounts{bounded(u.GetRequests()), bounded(u.GetTokens()), bounded(u.GetRunning())},
-				departed: amounts{bounded(u.GetLeftRequests()), bounded(u.GetLeftTokens())},
-			}
+		if _, known := p.uses[u.GetTenant()]; !known && len(p.uses) >= maxHeard {
+			l.sayFull.Do(func() {
+				l.logger.Warn("limits of tenants do not hold over several routers: too many tenants use another router at a time; logged once",
+					slog.String("peer", p.id), slog.Int("most", maxHeard))
+			})
+			continue
+		}
+		p.uses[u.GetTenant()] = use{
+			here:     amounts{bounded(u.GetRequests()), bounded(u.GetTokens()), bounded(u.GetRunning())},
+			departed: amounts{bounded(u.GetLeftRequests()), bounded(u.GetLeftTokens())},
+			round:    p.round,
 		}
 	}
 }
@@ -281,7 +305,7 @@ func (l *Limiter) report(whole bool) *controlv1.TenantReport {
 	report := &controlv1.TenantReport{Whole: whole}
 	for name := range l.changed {
 		if len(report.Tenants) == maxTenants {
-			break
+			break // the next one has the rest
 		}
 		delete(l.changed, name)
 		t := l.tenant(now, name)
@@ -291,6 +315,9 @@ func (l *Limiter) report(whole bool) *controlv1.TenantReport {
 			Tenant: name, Requests: uint64(uses[requests]), Tokens: uint64(uses[tokens]), Running: uint64(uses[running]),
 			LeftRequests: uint64(departed[requests]), LeftTokens: uint64(departed[tokens]),
 		})
+	}
+	if len(report.Tenants) == maxTenants {
+		l.wake()
 	}
 	return report
 }

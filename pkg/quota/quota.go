@@ -22,6 +22,7 @@ package quota
 
 import (
 	"context"
+	"log/slog"
 	"sync"
 	"time"
 )
@@ -53,9 +54,11 @@ type amounts [dimensions]int64
 
 // Limiter counts what tenants use. It is safe for concurrent use.
 type Limiter struct {
-	self  string
-	zero  time.Time
-	dirty chan struct{} // has one when there is something to tell
+	self    string
+	logger  *slog.Logger
+	sayFull sync.Once
+	zero    time.Time
+	dirty   chan struct{} // has one when there is something to tell
 
 	mu         sync.Mutex
 	tenants    map[string]*tenant
@@ -89,10 +92,13 @@ func (t *tenant) uses() amounts {
 	return amounts{t.minute[requests].sum, t.minute[tokens].sum, t.running}
 }
 
-// New returns a limiter for the router with this id, which knows of no other.
-func New(self string) *Limiter {
+// New returns a limiter for the router with this id, which knows of no other. logger may be nil.
+func New(self string, logger *slog.Logger) *Limiter {
+	if logger == nil {
+		logger = slog.New(slog.DiscardHandler)
+	}
 	return &Limiter{
-		self: self, zero: time.Now(), dirty: make(chan struct{}, 1),
+		self: self, logger: logger, zero: time.Now(), dirty: make(chan struct{}, 1),
 		tenants: make(map[string]*tenant), peers: make(map[string]*peer), changed: make(map[string]bool),
 	}
 }

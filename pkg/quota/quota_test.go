@@ -89,7 +89,7 @@ func (m *mesh) add(id string) *router {
 	defer m.mu.Unlock()
 	m.epoch++
 	ctx, end := context.WithCancel(m.ctx)
-	r := &router{quota.New(id), id, m.epoch, end}
+	r := &router{quota.New(id, nil), id, m.epoch, end}
 	m.routers = append(m.routers, r)
 	sequence := uint64(0)
 	m.late.Go(func() {
@@ -324,7 +324,7 @@ func TestRouterThatJoinsLetsNothingMoreThrough(t *testing.T) {
 // A router that has just started does not take the limit for its own before it knows the others.
 func TestRouterThatDoesNotKnowTheOthersYet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := quota.New("router-1")
+		l := quota.New("router-1", nil)
 		limits := quota.Limits{RequestsPerMinute: 60}
 		time.AfterFunc(500*time.Millisecond, func() { l.Routers(map[string]uint64{"router-0": 1, "router-1": 1}) })
 		time.AfterFunc(600*time.Millisecond, func() {
@@ -397,7 +397,7 @@ func TestRouterThatLeavesTakesNothingAlong(t *testing.T) {
 // A report of some tenants says nothing of the others: a router counts as silent until a whole one.
 func TestPartOfWhatARouterUses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := quota.New("router-0")
+		l := quota.New("router-0", nil)
 		limits := quota.Limits{RequestsPerMinute: 10}
 		l.Routers(map[string]uint64{"router-0": 1, "router-1": 2})
 		for i, c := range []struct {
@@ -415,10 +415,51 @@ func TestPartOfWhatARouterUses(t *testing.T) {
 	})
 }
 
+// More tenants than a report has places for are told in several. Until all have come, those that are
+// missing count as they did, and a router that joins waits.
+func TestMoreTenantsThanAReportHas(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMesh(t, 2)
+		limits := quota.Limits{RequestsPerMinute: 2}
+		tenants := make([]string, 2*4096)
+		for i := range tenants {
+			tenants[i] = fmt.Sprint("tenant-", i)
+			m.routers[0].Count(tenants[i])
+			m.routers[0].Count(tenants[i])
+		}
+		<-time.After(joined)
+		for range 60 {
+			<-time.After(17 * time.Millisecond)
+			let := 0
+			for _, tenant := range tenants {
+				if m.routers[1].Left(tenant, limits).Requests > 0 {
+					let++
+				}
+			}
+			if let > 0 {
+				t.Fatalf("%d of %d tenants would get more", let, len(tenants))
+			}
+		}
+		last := m.join("router-2")
+		var let atomic.Int64
+		var all sync.WaitGroup
+		for _, tenant := range tenants {
+			all.Go(func() {
+				if _, err := last.Admit(t.Context(), tenant, limits, 1); err == nil {
+					let.Add(1)
+				}
+			})
+		}
+		if all.Wait(); let.Load() > 0 {
+			t.Errorf("a router that joins lets %d of %d tenants have more", let.Load(), len(tenants))
+		}
+	})
+}
+
 // A router whose record was away for a moment is counted once.
 func TestRouterThatComesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := quota.New("router-0")
+		l := quota.New("router-0", nil)
 		limits := quota.Limits{RequestsPerMinute: 10}
 		both, alone := map[string]uint64{"router-0": 1, "router-1": 2}, map[string]uint64{"router-0": 1}
 		l.Routers(both)
@@ -439,7 +480,7 @@ func TestRouterThatComesBack(t *testing.T) {
 
 func TestRefusalSaysWhen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := quota.New("router")
+		l := quota.New("router", nil)
 		l.Routers(nil)
 		limits := quota.Limits{RequestsPerMinute: 2, TokensPerMinute: 100}
 		for range 2 {
@@ -467,7 +508,7 @@ func TestRefusalSaysWhen(t *testing.T) {
 // can go past it.
 func TestRequestsWithoutTokens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := quota.New("router")
+		l := quota.New("router", nil)
 		l.Routers(nil)
 		limits := quota.Limits{RequestsPerMinute: 3, TokensPerMinute: 10, Concurrency: 1}
 		if _, err := l.Admit(t.Context(), "acme", limits, 10); err != nil {
@@ -499,7 +540,7 @@ func TestRequestsWithoutTokens(t *testing.T) {
 
 func TestTokensThatWereNotUsedAreGivenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := quota.New("router")
+		l := quota.New("router", nil)
 		l.Routers(nil)
 		limits := quota.Limits{TokensPerMinute: 100}
 		charge, err := l.Admit(t.Context(), "acme", limits, 90)
@@ -522,7 +563,7 @@ func TestTokensThatWereNotUsedAreGivenBack(t *testing.T) {
 
 func TestForgedReportsCountForNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := quota.New("router-0")
+		l := quota.New("router-0", nil)
 		l.Routers(map[string]uint64{"router-0": 1, "router-1": 2})
 		use := []*controlv1.TenantUse{{Tenant: "acme", Requests: 1 << 63, Running: 1 << 63}}
 		limits := quota.Limits{RequestsPerMinute: 10}
@@ -555,7 +596,7 @@ func FuzzHeard(f *testing.F) {
 		f.Add(b, b)
 	}
 	f.Fuzz(func(t *testing.T, first, second []byte) {
-		l := quota.New("router-0")
+		l := quota.New("router-0", nil)
 		l.Routers(map[string]uint64{"router-0": 1, "router-1": 2, "router-2": 3})
 		named := map[string]bool{"nobody": true, "": true, "acme": true}
 		limits := quota.Limits{RequestsPerMinute: 1 << 48, TokensPerMinute: 10, Concurrency: 3}

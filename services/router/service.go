@@ -82,7 +82,7 @@ func New(config Config, deps Deps) (*Service, error) {
 		models:  models,
 		records: records.New(),
 		peers:   peers.New(deps.ID, deps.dialRouter()),
-		quota:   quota.New(deps.ID),
+		quota:   quota.New(deps.ID, deps.Logger),
 	}
 	s.leaving, s.leave = context.WithCancel(context.Background())
 	routes := config.routing(deps.ID, deps.Models)

@@ -478,9 +478,10 @@ type TenantReport struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Sender and sequence number.
 	Origin *Origin `protobuf:"bytes,1,opt,name=origin,proto3" json:"origin,omitempty"`
-	// At most 4096.
+	// At most 4096. One with so many is followed by one with the rest.
 	Tenants []*TenantUse `protobuf:"bytes,2,rep,name=tenants,proto3" json:"tenants,omitempty"`
-	// True if tenants has all that use something, else those whose use has changed.
+	// True if tenants has all that use something, or the first of them, else those whose use has
+	// changed, and the rest.
 	Whole         bool `protobuf:"varint,3,opt,name=whole,proto3" json:"whole,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
