@@ -32,7 +32,7 @@ func (s *Service) Authenticate() func(ctx context.Context, fullMethod string) (c
 		switch fullMethod {
 		case inferencev1.Inference_Generate_FullMethodName, inferencev1.Inference_Embed_FullMethodName:
 			err = s.requests.Over(ctx, quota.Need{}, "")
-		case inferencev1.Inference_Tokenize_FullMethodName, inferencev1.Inference_Detokenize_FullMethodName:
+		case inferencev1.Inference_Tokenize_FullMethodName, inferencev1.Inference_Detokenize_FullMethodName, controlv1.Requests_Explain_FullMethodName:
 			err = s.requests.MayCall(ctx)
 		case inferencev1.Inference_Resume_FullMethodName:
 			err = s.requests.MayResume(ctx)

@@ -13,7 +13,6 @@ import (
 	"github.com/tandem-serving/tandem/pkg/auth"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/services/router/clienterr"
-	"github.com/tandem-serving/tandem/services/router/records"
 	"github.com/tandem-serving/tandem/services/router/serving"
 )
 
@@ -129,16 +128,21 @@ func (i *inferenceServer) ListModels(context.Context, *inferencev1.ListModelsReq
 // requestsServer is for those who made a request.
 type requestsServer struct {
 	controlv1.UnimplementedRequestsServer
-	records *records.Ring
+	service *Service
 }
 
 // Explain is the record of how the caller's own request was routed.
 func (r *requestsServer) Explain(ctx context.Context, q *controlv1.ExplainOwnRequest) (*controlv1.ExplainResponse, error) {
+	end, err := r.service.requests.CountCall(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
 	owner := ""
 	if caller := auth.FromContext(ctx); caller != nil {
 		owner = caller.Tenant
 	}
-	record, matches := r.records.GetOwn(owner, q.GetRequestId(), q.GetSecret())
+	record, matches := r.service.records.GetOwn(owner, q.GetRequestId(), q.GetSecret())
 	switch {
 	case matches == 0:
 		return nil, clienterr.NotYours(q.GetRequestId(), "which keeps the last few thousand")

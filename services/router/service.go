@@ -147,7 +147,7 @@ func (s *Service) WatchWorkers(ctx context.Context, notify func(workers []*contr
 // Register adds the clients' services to a gRPC server: Inference and Requests.
 func (s *Service) Register(registrar grpc.ServiceRegistrar) {
 	inferencev1.RegisterInferenceServer(registrar, &inferenceServer{service: s})
-	controlv1.RegisterRequestsServer(registrar, &requestsServer{records: s.records})
+	controlv1.RegisterRequestsServer(registrar, &requestsServer{service: s})
 }
 
 // RegisterControl adds Control and Keys to a gRPC server. Clients must not reach that server,

@@ -132,13 +132,20 @@ func TestLimitsOfWhatNothingIsGeneratedFor(t *testing.T) {
 		}
 		// Over the limit nothing of a call over gRPC is received.
 		conn := m.dial(m.up.Address, long)
-		for _, method := range []string{inferencev1.Inference_Generate_FullMethodName, inferencev1.Inference_Embed_FullMethodName, inferencev1.Inference_Tokenize_FullMethodName} {
+		for _, method := range []string{inferencev1.Inference_Generate_FullMethodName, inferencev1.Inference_Embed_FullMethodName, inferencev1.Inference_Tokenize_FullMethodName, controlv1.Requests_Explain_FullMethodName} {
 			stream, err := conn.NewStream(m.Context(), &grpc.StreamDesc{ClientStreams: true}, method)
 			if err != nil {
 				t.Fatal(err)
 			}
 			if err := stream.RecvMsg(&inferencev1.TokenizeResponse{}); grpcstatus.Code(err) != codes.ResourceExhausted {
 				m.Errorf("%s: %v", method, err)
+			}
+		}
+		explains, _ := m.create("explains", &controlv1.TenantLimits{RequestsPerMinute: 2}, "generate")
+		for _, want := range []codes.Code{codes.NotFound, codes.NotFound, codes.ResourceExhausted} {
+			_, err := controlv1.NewRequestsClient(m.dial(m.up.Address, explains)).Explain(m.Context(), &controlv1.ExplainOwnRequest{RequestId: "a", Secret: "b"})
+			if grpcstatus.Code(err) != want {
+				m.Errorf("a record that is asked for: %v, want %v", err, want)
 			}
 		}
 		key, _ := m.create("embeds", &controlv1.TenantLimits{RequestsPerMinute: 3}, "generate")

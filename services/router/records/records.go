@@ -7,6 +7,8 @@ package records
 import (
 	"crypto/sha256"
 	"crypto/subtle"
+	"iter"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -36,6 +38,7 @@ const (
 type Ring struct {
 	mu   sync.Mutex
 	byID map[key]*Record
+	own  map[owned][]*Record // the same ones, by who may see them
 	ring []key
 	next int
 }
@@ -44,6 +47,12 @@ type Ring struct {
 type key struct {
 	owner string // the tenant that may see it; empty: who has the secret
 	id    string
+}
+
+// owned names the records of one call, whose secret they have in common.
+type owned struct {
+	owner  string
+	secret SecretHash
 }
 
 // Record is how one request was routed. It is safe for concurrent use.
@@ -58,7 +67,7 @@ type Record struct {
 
 // New returns a ring without records.
 func New() *Ring {
-	return &Ring{byID: make(map[key]*Record), ring: make([]key, Kept)}
+	return &Ring{byID: make(map[key]*Record), own: make(map[owned][]*Record), ring: make([]key, Kept)}
 }
 
 // Add begins the record of a request, whose id no record of this owner may have.
@@ -68,11 +77,16 @@ func (s *Ring) Add(owner, id string, secret SecretHash, arrived time.Time) *Reco
 	defer s.mu.Unlock()
 	if oldest := s.byID[s.ring[s.next]]; oldest != nil {
 		oldest.drop()
+		call := owned{s.ring[s.next].owner, oldest.secret}
+		if s.own[call] = slices.DeleteFunc(s.own[call], func(r *Record) bool { return r == oldest }); len(s.own[call]) == 0 {
+			delete(s.own, call)
+		}
 	}
 	delete(s.byID, s.ring[s.next])
 	s.ring[s.next] = key{owner, id}
 	s.next = (s.next + 1) % len(s.ring)
 	s.byID[key{owner, id}] = r
+	s.own[owned{owner, secret}] = append(s.own[owned{owner, secret}], r)
 	return r
 }
 
@@ -83,17 +97,28 @@ func (s *Ring) Has(owner, id string) bool {
 	return s.byID[key{owner, id}] != nil
 }
 
-// GetOwn is Get among the requests of an owner that have a secret.
+// GetOwn is Get among the requests of an owner that have a secret. Its time tells nothing of others.
 func (s *Ring) GetOwn(owner, id, secret string) (record *controlv1.ExplainResponse, matches int) {
-	hash := HashOf(secret)
-	return s.get(id, func(of string) bool { return of == owner }, func(r *Record) bool { return r.secret.equals(hash) })
+	if len(secret) > maxSecretBytes {
+		return nil, 0
+	}
+	call := owned{owner, HashOf(secret)}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	own := s.own[call]
+	if called := s.byID[key{owner, id}]; called != nil && !slices.Contains(own, called) {
+		return nil, 0 // no other is meant
+	}
+	return get(id, slices.Values(own))
 }
 
 // Get returns a copy of the record of the request that is called id or, where none is, of
 // the only one whose id begins so; nil if there is none or, with matches above 1, if there
 // are several.
 func (s *Ring) Get(id string) (record *controlv1.ExplainResponse, matches int) {
-	return s.get(id, func(string) bool { return true }, func(*Record) bool { return true })
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return get(id, maps.Values(s.byID))
 }
 
 // GetExact returns a copy of the record of an owner's request with this very id; nil if there is none.
@@ -106,26 +131,23 @@ func (s *Ring) GetExact(owner, id string) *controlv1.ExplainResponse {
 	return nil
 }
 
-// get is Get among the requests of some owners that may be seen.
-func (s *Ring) get(id string, of func(owner string) bool, may func(*Record) bool) (record *controlv1.ExplainResponse, matches int) {
+// get is Get among some records. Ring.mu is held.
+func get(id string, among iter.Seq[*Record]) (record *controlv1.ExplainResponse, matches int) {
 	if id == "" {
 		return nil, 0
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	var found *Record
-	called := false                // a request is called id, so that no other is meant
-	for known, r := range s.byID { // all of them, so that the time does not tell which there are
-		if !strings.HasPrefix(known.id, id) || !of(known.owner) || called && known.id != id {
+	called := false // a request is called id, so that no other is meant
+	for r := range among {
+		known := r.value.GetRequestId()
+		if !strings.HasPrefix(known, id) || called && known != id {
 			continue
 		}
-		if known.id == id && !called {
-			called, found, matches = true, nil, 0
+		if known == id && !called {
+			called, matches = true, 0
 		}
-		if may(r) {
-			found = r
-			matches++
-		}
+		found = r
+		matches++
 	}
 	if matches != 1 {
 		return nil, matches
@@ -214,6 +236,9 @@ func (s *Ring) Finished(since time.Time) []latencybudget.Request {
 	return out
 }
 
+// maxSecretBytes is more than any secret has: what is longer is not hashed.
+const maxSecretBytes = 256
+
 // SecretHash is what is kept of a secret. It is of no use to who reads it: the secret
 // has too many bits to be found from it.
 type SecretHash [sha256.Size]byte
@@ -223,8 +248,10 @@ func HashOf(secret string) SecretHash { return sha256.Sum256([]byte(secret)) }
 
 // Proves says whether secret is the one that was hashed, in a time that does not
 // depend on it. None proves the zero value.
-func (h SecretHash) Proves(secret string) bool { return h.equals(HashOf(secret)) }
-
-func (h SecretHash) equals(other SecretHash) bool {
-	return subtle.ConstantTimeCompare(h[:], other[:]) == 1
+func (h SecretHash) Proves(secret string) bool {
+	if len(secret) > maxSecretBytes {
+		return false
+	}
+	hash := HashOf(secret)
+	return subtle.ConstantTimeCompare(h[:], hash[:]) == 1
 }
