@@ -29,8 +29,6 @@ type Config struct {
 	TransferCreditBytes int
 	// MaxPuts and MaxFetches are the most transfers at a time in either direction.
 	MaxPuts, MaxFetches int
-	// FetchTimeout bounds a fetch whose caller gave it no deadline.
-	FetchTimeout time.Duration
 }
 
 // RegisterFlags adds the flags, with defaults that work.
@@ -41,7 +39,6 @@ func (c *Config) RegisterFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&c.TransferCreditBytes, "store-transfer-credit-bytes", kvtransfer.DefaultCreditBytes, "maximum KV bytes in flight to a block store on one connection of a worker (--kv-connections)")
 	fs.IntVar(&c.MaxPuts, "store-max-puts", blockstore.DefaultPuts, "maximum transfers into a block store at a time")
 	fs.IntVar(&c.MaxFetches, "store-max-fetches", blockstore.DefaultFetches, "maximum transfers out of a block store at a time")
-	fs.DurationVar(&c.FetchTimeout, "store-fetch-timeout", 30*time.Second, "time limit of a transfer out of a block store, if its caller sets none")
 }
 
 // Validate checks ranges.
@@ -58,8 +55,6 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("store-max-puts: %d is outside 1 to %d", c.MaxPuts, maxTransfers)
 	case c.MaxFetches <= 0 || c.MaxFetches > maxTransfers:
 		return fmt.Errorf("store-max-fetches: %d is outside 1 to %d", c.MaxFetches, maxTransfers)
-	case c.FetchTimeout <= 0:
-		return fmt.Errorf("store-fetch-timeout: %v is not above 0", c.FetchTimeout)
 	}
 	if err := kvtransfer.CheckCreditBytes(c.TransferCreditBytes); err != nil {
 		return fmt.Errorf("store-transfer-credit-bytes: %w", err)

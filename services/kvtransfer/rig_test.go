@@ -45,7 +45,7 @@ func config() store.Config {
 	return store.Config{
 		// A block is accounted with its page, its tokens and 256 bytes besides.
 		Memory: storeBlocks * (layers*sliceBytes + 4 + 256), LayoutIdle: 10 * time.Minute,
-		TransferLease: lease, TransferCreditBytes: 64 << 20, MaxPuts: 8, MaxFetches: 8, FetchTimeout: 30 * time.Second,
+		TransferLease: lease, TransferCreditBytes: 64 << 20, MaxPuts: 8, MaxFetches: 8,
 	}
 }
 

@@ -249,11 +249,6 @@ func (s *Service) fetch(ctx context.Context, request *kvtransferv1.FetchRequest)
 	if err := checkCaller(ctx, request.GetTicket().GetReceiver()); err != nil {
 		return 0, err
 	}
-	if _, has := ctx.Deadline(); !has {
-		bounded, cancel := context.WithTimeout(ctx, s.cfg.FetchTimeout)
-		defer cancel()
-		ctx = bounded
-	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	c, fetch, err := s.read(request, tokens, cancel)
