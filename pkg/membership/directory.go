@@ -20,8 +20,9 @@ var ErrUnregistered = errors.New("not registered")
 const (
 	// registeredWait is how much sooner a router may see a record than this process does.
 	registeredWait = time.Second
-	// departedKeep is how long a worker counts as registered after its record is gone: longer
-	// than routers go on with one whose lease ended while it lives.
+	// departedKeep is how long a worker counts as registered after its record is gone, or one of
+	// another epoch is in its place: longer than routers go on with one whose lease ended while it
+	// lives, and than a worker takes to write its own record again.
 	departedKeep = time.Minute
 	// maxDeparted bounds those.
 	maxDeparted = 1024
@@ -32,7 +33,7 @@ const (
 type Directory struct {
 	mu      sync.Mutex
 	view    *View // nil: not known yet
-	records map[place]registered
+	records map[place][]registered
 	changed chan struct{} // closed by the next Update
 }
 
@@ -57,17 +58,22 @@ func NewDirectory() *Directory {
 func (d *Directory) Update(view View) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	records := make(map[place]registered, len(view.Workers))
+	records := make(map[place][]registered, len(view.Workers))
 	for _, record := range view.Workers {
-		records[place{record.GetRole(), record.GetId()}] = registered{record: record}
+		at := place{record.GetRole(), record.GetId()}
+		records[at] = append(records[at], registered{record: record})
 	}
-	now := time.Now()
-	for at, before := range d.records {
-		if before.until.IsZero() {
-			before.until = now.Add(departedKeep)
-		}
-		if _, there := records[at]; !there && now.Before(before.until) && len(records) < len(view.Workers)+maxDeparted {
-			records[at] = before
+	now, departed := time.Now(), 0
+	for at, known := range d.records {
+		for _, before := range known {
+			if before.until.IsZero() {
+				before.until = now.Add(departedKeep)
+			}
+			there := slices.ContainsFunc(records[at], func(r registered) bool { return r.record.GetEpoch() == before.record.GetEpoch() })
+			if !there && now.Before(before.until) && departed < maxDeparted {
+				records[at] = append(records[at], before)
+				departed++
+			}
 		}
 	}
 	d.view, d.records = &view, records
@@ -119,15 +125,16 @@ func (d *Directory) check(id string, kvAddresses []string) (changed <-chan struc
 	now := time.Now()
 	err = fmt.Errorf("worker %q is %w", shown(id), ErrUnregistered)
 	for role := range controlv1.Role_name {
-		found, known := d.records[place{controlv1.Role(role), id}]
-		if !known || !found.until.IsZero() && !now.Before(found.until) {
-			continue
+		for _, found := range d.records[place{controlv1.Role(role), id}] {
+			if !found.until.IsZero() && !now.Before(found.until) {
+				continue
+			}
+			wrong := slices.IndexFunc(kvAddresses, func(address string) bool { return !receivesAt(found.record, address) })
+			if wrong < 0 {
+				return nil, nil
+			}
+			err = fmt.Errorf("worker %q is %w at %s", shown(id), ErrUnregistered, shown(kvAddresses[wrong]))
 		}
-		wrong := slices.IndexFunc(kvAddresses, func(address string) bool { return !receivesAt(found.record, address) })
-		if wrong < 0 {
-			return nil, nil
-		}
-		err = fmt.Errorf("worker %q is %w at %s", shown(id), ErrUnregistered, shown(kvAddresses[wrong]))
 	}
 	return d.changed, err
 }

@@ -3,6 +3,7 @@ package membership_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -92,6 +93,36 @@ func TestDirectoryOfOneIDInTwoRoles(t *testing.T) {
 		time.Sleep(time.Minute)
 		if err := d.Check(t.Context(), "decode-1", "10.0.0.1:7"); !errors.Is(err, membership.ErrUnregistered) {
 			t.Errorf("a minute after it has gone: %v", err)
+		}
+	})
+}
+
+// A record of another epoch in a worker's place, which any of its role may write, does not hide the
+// worker before that has written its own again.
+func TestDirectoryOfOneIDInTwoEpochs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		worker := &controlv1.WorkerRecord{Id: "decode-1", Role: controlv1.Role_ROLE_DECODE, Epoch: 1, KvAddresses: []string{"10.0.0.1:7"}}
+		other := &controlv1.WorkerRecord{Id: "decode-1", Role: controlv1.Role_ROLE_DECODE, Epoch: 2, KvAddresses: []string{"10.0.0.2:7"}}
+		moved := &controlv1.WorkerRecord{Id: "decode-1", Role: controlv1.Role_ROLE_DECODE, Epoch: 2, KvAddresses: []string{"10.0.0.3:7"}}
+		d := membership.NewDirectory()
+		for i, step := range []struct {
+			record *controlv1.WorkerRecord
+			after  time.Duration
+			known  []string
+		}{
+			{worker, 0, []string{"10.0.0.1:7"}},
+			{other, 0, []string{"10.0.0.1:7", "10.0.0.2:7"}},
+			{moved, 0, []string{"10.0.0.1:7", "10.0.0.3:7"}},
+			{worker, time.Second, []string{"10.0.0.1:7", "10.0.0.3:7"}},
+			{moved, time.Minute, []string{"10.0.0.3:7"}},
+		} {
+			d.Update(membership.View{Workers: []*controlv1.WorkerRecord{step.record}})
+			time.Sleep(step.after)
+			for _, address := range []string{"10.0.0.1:7", "10.0.0.2:7", "10.0.0.3:7"} {
+				if err := d.Check(t.Context(), "decode-1", address); (err == nil) != slices.Contains(step.known, address) {
+					t.Errorf("step %d, at %s: %v", i, address, err)
+				}
+			}
 		}
 	})
 }
