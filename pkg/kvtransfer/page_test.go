@@ -324,6 +324,34 @@ func TestPageWritten(t *testing.T) {
 	}
 }
 
+// A socket for pages replaces one of a process that is gone, and nothing else.
+func TestListenPages(t *testing.T) {
+	folder := t.TempDir()
+	stale, file := filepath.Join(folder, "stale"), filepath.Join(folder, "file")
+	gone, err := kvtransfer.ListenPages(stale)
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone.SetUnlinkOnClose(false)
+	if err := errors.Join(gone.Close(), os.WriteFile(file, []byte("mine"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	listener, err := kvtransfer.ListenPages(stale)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	if _, err := kvtransfer.ListenPages(stale); err == nil {
+		t.Error("a socket that answers is replaced")
+	}
+	if _, err := kvtransfer.ListenPages(file); err == nil || !strings.Contains(err.Error(), file) {
+		t.Errorf("where a file is: %v", err)
+	}
+	if kept, err := os.ReadFile(file); err != nil || string(kept) != "mine" {
+		t.Errorf("the file has %q: %v", kept, err)
+	}
+}
+
 // The page's request for shared pages is what a sender asks with.
 func TestPageRequest(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "pages")

@@ -7,12 +7,12 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"syscall"
 	"time"
 
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/internal/sharedpages"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/receiver"
+	"github.com/tandem-serving/tandem/pkg/rpc"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 )
 
@@ -111,19 +111,10 @@ func (r *Receiver) detachAll() {
 	}
 }
 
-// ListenPages listens on a path for ServePages. A socket there of a process that is gone is
-// replaced. Only the user of this process can connect.
+// ListenPages listens on an absolute path for ServePages. A socket there of a process that is gone
+// is replaced. Only the user of this process can connect.
 func ListenPages(path string) (*net.UnixListener, error) {
-	address := &net.UnixAddr{Name: path, Net: "unixpacket"}
-	listener, err := net.ListenUnix(address.Net, address)
-	if errors.Is(err, syscall.EADDRINUSE) {
-		if conn, dialErr := net.DialUnix(address.Net, nil, address); dialErr == nil {
-			_ = conn.Close()
-		} else if errors.Is(dialErr, syscall.ECONNREFUSED) {
-			_ = os.Remove(path) // the next error says what is wrong
-			listener, err = net.ListenUnix(address.Net, address)
-		}
-	}
+	listener, err := rpc.ListenUnix("unixpacket", path)
 	if err != nil {
 		return nil, err
 	}

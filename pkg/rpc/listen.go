@@ -23,7 +23,11 @@ const maxUnixPath = 107
 // listener, or hands it to Serve, which does.
 func Listen(address string) (net.Listener, error) {
 	if path, ok := strings.CutPrefix(address, api.UnixScheme); ok {
-		return listenUnix(address, path)
+		listener, err := ListenUnix("unix", path)
+		if err != nil {
+			return nil, err
+		}
+		return listener, nil
 	}
 	_, port, err := net.SplitHostPort(address)
 	if err != nil {
@@ -39,19 +43,21 @@ func Listen(address string) (net.Listener, error) {
 	return listener, nil
 }
 
-func listenUnix(address, path string) (net.Listener, error) {
+// ListenUnix is Listen on a socket of the given path, of network "unix" or "unixpacket".
+func ListenUnix(network, path string) (*net.UnixListener, error) {
+	address, at := api.UnixScheme+path, &net.UnixAddr{Name: path, Net: network}
 	if !filepath.IsAbs(path) {
 		return nil, fmt.Errorf("listen on %q: the path must be absolute, as in unix:///run/tandem.sock", address)
 	}
 	if len(path) > maxUnixPath {
 		return nil, fmt.Errorf("listen on %q: a socket's path has at most %d bytes: choose a shorter one", address, maxUnixPath)
 	}
-	listener, err := net.Listen("unix", path)
-	if errors.Is(err, syscall.EADDRINUSE) && isStaleSocket(path) {
+	listener, err := net.ListenUnix(network, at)
+	if errors.Is(err, syscall.EADDRINUSE) && isStaleSocket(network, path) {
 		if err := os.Remove(path); err != nil {
 			return nil, fmt.Errorf("listen on %s: remove the socket of a dead process: %w", address, err)
 		}
-		listener, err = net.Listen("unix", path)
+		listener, err = net.ListenUnix(network, at)
 	}
 	if errors.Is(err, syscall.EADDRINUSE) {
 		if info, statErr := os.Lstat(path); statErr == nil && info.Mode()&os.ModeSocket == 0 {
@@ -65,12 +71,12 @@ func listenUnix(address, path string) (net.Listener, error) {
 }
 
 // isStaleSocket says whether the path is a socket that nobody listens on.
-func isStaleSocket(path string) bool {
+func isStaleSocket(network, path string) bool {
 	info, err := os.Lstat(path)
 	if err != nil || info.Mode()&os.ModeSocket == 0 {
 		return false
 	}
-	conn, err := net.DialTimeout("unix", path, time.Second)
+	conn, err := net.DialTimeout(network, path, time.Second)
 	if err == nil {
 		_ = conn.Close()
 		return false
