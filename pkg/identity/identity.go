@@ -37,19 +37,22 @@ func Roles() []Role { return []Role{Router, Prefill, Decode, KVTransfer, Operato
 // Identity is who a verified certificate stands for. The zero value is nobody.
 type Identity struct {
 	Role Role
-	// Name is a worker's id, or the one name of all workers of a deployment; see Covers.
+	// Name is a worker's id, or the one name of all workers of a deployment; see Names.
 	Name string
 }
 
 // String is "role/name".
 func (i Identity) String() string { return string(i.Role) + "/" + i.Name }
 
-// Covers says whether the identity is that of the part with this role and id. A name stands for
-// the id that equals it, and for ids that begin with it and a hyphen: the pods of a deployment
-// share one certificate.
-func (i Identity) Covers(role Role, id string) bool {
+// Covers says whether the identity is that of the part with this role and id.
+func (i Identity) Covers(role Role, id string) bool { return i.Role == role && i.Names(id) }
+
+// Names says whether the identity is that of a part with this id, in whatever role it has. A name
+// stands for the id that equals it, and for ids that begin with it and a hyphen: the pods of a
+// deployment share one certificate.
+func (i Identity) Names(id string) bool {
 	rest, begins := strings.CutPrefix(id, i.Name)
-	return i.Role == role && i.Name != "" && begins && (rest == "" || rest[0] == '-')
+	return i.Name != "" && begins && (rest == "" || rest[0] == '-')
 }
 
 // Rules say which identity a certificate stands for.

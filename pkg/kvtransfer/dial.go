@@ -158,7 +158,7 @@ func (c *connection) join(joining context.Context, address string, number uint64
 	if err := c.checkHello(l.hello); err != nil {
 		return nil, err
 	}
-	if who, known := identity.FromContext(l.stream.Context()); known && !who.Covers(who.Role, c.peer.receiver) {
+	if who, known := identity.FromContext(l.stream.Context()); known && !who.Names(c.peer.receiver) {
 		return nil, fmt.Errorf("%q answered, but its certificate is that of %s", c.peer.receiver, who)
 	}
 	return l, nil

@@ -71,7 +71,7 @@ func (r *Receiver) Serve(stream grpc.BidiStreamingServer[kvtransferv1.SenderMess
 		defer r.tasks.Done()
 		defer close(finished)
 		r.read(in, stream, func(hello *kvtransferv1.SenderHello) bool {
-			return !verified || peer.Covers(peer.Role, hello.GetSender())
+			return !verified || peer.Names(hello.GetSender())
 		})
 	}()
 	select {

@@ -152,7 +152,7 @@ func (s *Service) checkSender(ctx context.Context, sender string) error {
 
 // checkCaller refuses a call in another worker's name, where callers have certificates.
 func checkCaller(ctx context.Context, worker string) error {
-	if caller, known := identity.FromContext(ctx); known && !caller.Covers(caller.Role, worker) {
+	if caller, known := identity.FromContext(ctx); known && !caller.Names(worker) {
 		return rpc.Errorf(codes.PermissionDenied, api.ReasonWrongWorker, "the caller's certificate is that of %s, not of %q: call in your own name", caller, worker)
 	}
 	return nil
