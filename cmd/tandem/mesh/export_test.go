@@ -1,6 +1,7 @@
 package mesh
 
 import (
+	"context"
 	"log/slog"
 	"net"
 	"net/http"
@@ -8,6 +9,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
+
+	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer"
@@ -31,6 +34,13 @@ func NewReadiness(ready func(waiting bool)) (http.Handler, lifecycle.Service) {
 func NewRouterReadiness(watch watchWorkers, setReady func(bool), expected []string, ready func(waiting bool)) (http.Handler, lifecycle.Service) {
 	p := &process{watchWorkers: watch, setReady: setReady}
 	return p.healthMux(), p.readiness(expected, ready)
+}
+
+// NewCerts has the authority of 'up --tls' in folder sign for a prefill worker and all that is not
+// a part; the service renews what it signed.
+func NewCerts(folder string, logger *slog.Logger) ([]lifecycle.Service, error) {
+	p := &process{certs: folder, parts: []*part{{role: controlv1.Role_ROLE_PREFILL, id: "prefill-1"}}, logger: logger, registry: prometheus.NewRegistry()}
+	return p.newCerts(context.Background())
 }
 
 // WithAttribute is withAttribute.

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"sync"
 	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -33,10 +34,13 @@ type process struct {
 	options Options
 	dataDir string // of the embedded etcd; empty: a temporary one
 	// certs is the folder of the authority of 'up --tls'; empty: certificates, if there are any,
-	// are those of the options. authority, etcdTLS and natsTLS come from it.
+	// are those of the options. authority, etcdTLS and natsTLS come from it; signed is what was
+	// asked of it, by the names of the certificates' folders, and guarded by signing.
 	certs            string
 	authority        *authority.Authority
 	etcdTLS, natsTLS identity.Config
+	signing          sync.Mutex
+	signed           map[string]authority.Request
 	// remember has a router keep its last view, once etcd has a client; nil: it does not.
 	remember func()
 	progress Progress

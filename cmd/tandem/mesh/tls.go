@@ -5,6 +5,8 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -29,8 +31,12 @@ const (
 	OperatorCerts = "operator"
 )
 
-// keyMode is that of the private keys that 'up' writes.
-const keyMode = 0o600
+const (
+	// keyMode is that of the private keys that 'up' writes.
+	keyMode = 0o600
+	// renewEvery is how often 'up' looks which of its certificates to sign anew.
+	renewEvery = 24 * time.Hour
+)
 
 // openCerts opens the authority of 'up --tls', and has it sign for the servers that 'up' runs
 // and for the operator.
@@ -59,11 +65,39 @@ func (p *process) openCerts() (err error) {
 
 // certify has a certificate of the name, signed anew if the one of an earlier start will not do.
 func (p *process) certify(name string, r authority.Request) (identity.Config, error) {
+	p.signing.Lock()
+	defer p.signing.Unlock()
 	folder := filepath.Join(p.certs, name)
 	if err := p.authority.Renew(folder, r, keyMode); err != nil {
 		return identity.Config{}, fmt.Errorf("--certs: %w", err)
 	}
+	if p.signed == nil {
+		p.signed = make(map[string]authority.Request)
+	}
+	p.signed[name] = r
 	return authority.Config(folder), nil
+}
+
+// renewCerts signs certificates anew before they expire, for as long as the process runs. What
+// uses them reads them again.
+func (p *process) renewCerts(ctx context.Context) error {
+	ticker := time.NewTicker(renewEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+		p.signing.Lock()
+		signed := maps.Clone(p.signed)
+		p.signing.Unlock()
+		for name, r := range signed {
+			if _, err := p.certify(name, r); err != nil {
+				p.logger.Error("a certificate was not renewed: it will be tried again in a day", slog.String("name", name), slog.Any("error", err))
+			}
+		}
+	}
 }
 
 func (p *process) certifyPart(part *part) (identity.Config, error) {
@@ -75,7 +109,7 @@ func (p *process) certifyPart(part *part) (identity.Config, error) {
 }
 
 // newCerts gives all parts their certificates, if connections are encrypted.
-func (p *process) newCerts(context.Context) ([]lifecycle.Service, error) {
+func (p *process) newCerts(context.Context) (services []lifecycle.Service, err error) {
 	if err := p.openCerts(); err != nil {
 		return nil, err
 	}
@@ -84,7 +118,10 @@ func (p *process) newCerts(context.Context) ([]lifecycle.Service, error) {
 			return nil, err
 		}
 	}
-	return nil, p.registry.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+	if p.authority != nil {
+		services = append(services, lifecycle.Service{Name: "certificates", Run: p.renewCerts})
+	}
+	return services, p.registry.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "tandem_tls_certificate_expiry_timestamp_seconds", Help: "When the first of the parts' certificates expires, since 1970; 0: nothing is encrypted.",
 	}, p.certificatesExpire))
 }

@@ -18,6 +18,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -33,6 +34,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/identity"
 	"github.com/tandem-serving/tandem/pkg/identity/authority"
+	"github.com/tandem-serving/tandem/pkg/lifecycle"
 	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
@@ -618,6 +620,36 @@ func TestUpTLS(t *testing.T) {
 		}
 		cancel()
 	}
+}
+
+// TestUpRenewsCertificates: what 'up --tls' signed is valid for as long as it runs.
+func TestUpRenewsCertificates(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		folder := t.TempDir()
+		services, err := mesh.NewCerts(folder, quiet)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		go func() {
+			time.Sleep(2 * authority.DefaultLifetime) // of the bubble
+			synctest.Wait()
+			stop()
+		}()
+		if err := lifecycle.Run(ctx, quiet, time.Minute, nil, services...); err != nil {
+			t.Error(err)
+		}
+		for _, name := range []string{"prefill-1", "operator", "etcd", "nats"} {
+			files := authority.Config(filepath.Join(folder, name))
+			pair, err := tls.LoadX509KeyPair(files.CertFile, files.KeyFile)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if expires := pair.Leaf.NotAfter; time.Now().After(expires) {
+				t.Errorf("that of %s has expired on %v, and it is %v", name, expires, time.Now())
+			}
+		}
+	})
 }
 
 // TestTLSOfAnother: a part does not start with a certificate that others would refuse.
