@@ -60,8 +60,8 @@ func TestProcesses(t *testing.T) {
 		slow := []string{"--engine=simulated", "--simulated-base-ms=20"}
 		router := serve(t, "router", "--listen=127.0.0.1:0", "--engine=simulated")
 		m := router.Client(t)
-		if said := router.Field(t, "waiting"); !strings.Contains(said, "serve --target=decode") {
-			t.Errorf("without a decode worker the router says that it is waiting %s", said)
+		if said := router.Field(t, "waiting"); !strings.Contains(said, "no worker that decodes") {
+			t.Errorf("without a decode worker the router says that it is waiting: %s", said)
 		}
 		serve(t, "prefill", slow...).Ready(t)
 		decode := serve(t, "decode", slow...).Ready(t)

@@ -147,7 +147,7 @@ func (p *Process) read(stdout io.Reader) {
 		case scanner.Text() == "ready":
 			serves()
 			close(p.ready)
-		case strings.HasPrefix(scanner.Text(), "waiting   for a decode worker"):
+		case strings.HasPrefix(scanner.Text(), "waiting "):
 			serves()
 		}
 	}

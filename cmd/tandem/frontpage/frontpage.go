@@ -19,8 +19,9 @@ type Status struct {
 	// Name is "tandem", for whoever wonders what answers here.
 	Name    string `json:"name"`
 	Version string `json:"version"`
-	// Ready: a request can be served.
+	// Ready: a request can be served. Unready says why none can.
 	Ready   bool    `json:"ready"`
+	Unready string  `json:"unready,omitempty"`
 	Models  []Model `json:"models"`
 	Workers Workers `json:"workers"`
 	// GRPC is where the router serves gRPC, as this machine dials it.

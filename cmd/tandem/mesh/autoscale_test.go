@@ -170,7 +170,7 @@ func servingWorkers(t *testing.T, control string) func(want string) {
 
 func TestAutoscaleOptions(t *testing.T) {
 	for text, want := range map[string]string{
-		"decode=0..2":                    "which every request needs",
+		"decode=0..2":                    "no decode worker at first",
 		"prefill=1..257":                 "at most 256 workers",
 		"prefill=0..1,decode=1..1":       "",
 		"prefill=1..256,decode=256..256": "",

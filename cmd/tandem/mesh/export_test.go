@@ -25,13 +25,13 @@ func Advertised(asked string, listening net.Addr) (string, error) {
 }
 
 // NewReadiness is what answers probes, and the service that makes it ready.
-func NewReadiness(ready func(waiting bool)) (http.Handler, lifecycle.Service) {
+func NewReadiness(ready func(unserved string)) (http.Handler, lifecycle.Service) {
 	p := new(process)
 	return p.healthMux(), p.readiness(nil, ready)
 }
 
 // NewRouterReadiness is the same of a process with a router, whose health setReady says.
-func NewRouterReadiness(watch watchWorkers, setReady func(bool), expected []string, ready func(waiting bool)) (http.Handler, lifecycle.Service) {
+func NewRouterReadiness(watch watchWorkers, setReady func(bool), expected []string, ready func(unserved string)) (http.Handler, lifecycle.Service) {
 	p := &process{watchWorkers: watch, setReady: setReady}
 	return p.healthMux(), p.readiness(expected, ready)
 }

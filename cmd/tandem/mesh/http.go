@@ -79,8 +79,9 @@ func listPages(w http.ResponseWriter, _ *http.Request) {
 
 // status is what a router tells of itself to whoever looks at /.
 func (p *process) status() frontpage.Status {
+	unready := p.whyNotReady()
 	out := frontpage.Status{
-		Name: "tandem", Version: telemetry.ReadBuild().Version, Ready: p.ready.Load() && p.whyUnserved() == "", GRPC: dialled(p.parts[0].listener),
+		Name: "tandem", Version: telemetry.ReadBuild().Version, Ready: unready == "", Unready: unready, GRPC: dialled(p.parts[0].listener),
 		Models: []frontpage.Model{{ID: p.model.spec.Name, ContextTokens: p.model.spec.ContextTokens}},
 		Endpoints: []string{
 			"/v1/models", "/v1/models/{model}", "/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/responses/input_tokens", "/v1/embeddings", "/openapi.json",
@@ -127,12 +128,16 @@ func (p *process) whyUnserved() string {
 	return "the router knows no workers yet"
 }
 
-func (p *process) answerReady(w http.ResponseWriter, _ *http.Request) {
+// whyNotReady says why the process is not ready; empty: it is.
+func (p *process) whyNotReady() string {
 	if !p.ready.Load() {
-		http.Error(w, "not ready", http.StatusServiceUnavailable)
-		return
+		return "the process starts or stops"
 	}
-	if why := p.whyUnserved(); why != "" {
+	return p.whyUnserved()
+}
+
+func (p *process) answerReady(w http.ResponseWriter, _ *http.Request) {
+	if why := p.whyNotReady(); why != "" {
 		http.Error(w, "not ready: "+why, http.StatusServiceUnavailable)
 		return
 	}

@@ -111,7 +111,7 @@ type part struct {
 
 // modules are what a process is made of: what makes each, and what it needs before. They
 // stop in reverse order. ready is as of readiness.
-func (p *process) modules(ready func(waiting bool)) map[string]lifecycle.Module {
+func (p *process) modules(ready func(unserved string)) map[string]lifecycle.Module {
 	// Membership comes first: that etcd is away should not be found after a long load.
 	shared := []string{"membership", "model", "http", "recording"}
 	return map[string]lifecycle.Module{
@@ -138,7 +138,7 @@ func (p *process) modules(ready func(waiting bool)) map[string]lifecycle.Module 
 }
 
 // run runs the modules of a target until ctx ends.
-func (p *process) run(ctx context.Context, target string, ready func(waiting bool)) error {
+func (p *process) run(ctx context.Context, target string, ready func(unserved string)) error {
 	return lifecycle.RunModules(ctx, p.logger, p.options.StopTimeout, p.modules(ready), target, "readiness")
 }
 

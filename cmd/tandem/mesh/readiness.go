@@ -1,10 +1,12 @@
 package mesh
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
@@ -20,7 +22,7 @@ const readyTimeout = 30 * time.Second
 
 // newReadiness makes the service that says that the process is ready. It is the last, so
 // that readiness is taken back first of all.
-func (p *process) newReadiness(ready func(waiting bool)) func(context.Context) ([]lifecycle.Service, error) {
+func (p *process) newReadiness(ready func(unserved string)) func(context.Context) ([]lifecycle.Service, error) {
 	return func(context.Context) ([]lifecycle.Service, error) {
 		return []lifecycle.Service{p.readiness(p.workers(), ready)}, nil
 	}
@@ -30,9 +32,9 @@ func (p *process) newReadiness(ready func(waiting bool)) func(context.Context) (
 // back first of all when the process stops. With a router it asks that which workers it
 // is connected to, calls ready once all of expected are among them and a request could be
 // served, and from then on follows whether one could. A router that expects nobody waits for
-// as long as it takes: it calls ready with waiting if none could at first, and again when one
-// could.
-func (p *process) readiness(expected []string, ready func(waiting bool)) lifecycle.Service {
+// as long as it takes: it calls ready with why none could at first, and again, with nothing, when
+// one could.
+func (p *process) readiness(expected []string, ready func(unserved string)) lifecycle.Service {
 	return lifecycle.Service{
 		Name: "readiness",
 		Run: func(ctx context.Context) error {
@@ -40,7 +42,7 @@ func (p *process) readiness(expected []string, ready func(waiting bool)) lifecyc
 				return (&watch{process: p, expected: expected, ready: ready}).run(ctx)
 			}
 			p.ready.Store(true)
-			ready(false)
+			ready("")
 			<-ctx.Done()
 			return nil
 		},
@@ -61,18 +63,20 @@ type watchWorkers func(ctx context.Context, notify func(workers []*controlv1.Wor
 type watch struct {
 	process  *process
 	expected []string
-	ready    func(waiting bool)
-	waits    bool // ready was called with waiting
-	said     bool // ready was called without
+	ready    func(unserved string)
+	waits    bool   // ready was called with why no request could be served
+	said     bool   // ready was called without
+	lacks    string // why the router is not ready, as of the last view
 }
+
+var errLate = errors.New("the router is not ready in time")
 
 func (w *watch) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	late := fmt.Errorf("the router cannot use its %d workers after %s: see what they log with --log-level=info", len(w.expected), readyTimeout)
 	inTime := func() bool { return true }
 	if len(w.expected) > 0 {
-		timeout := time.AfterFunc(readyTimeout, func() { cancel(late) })
+		timeout := time.AfterFunc(readyTimeout, func() { cancel(errLate) })
 		defer timeout.Stop()
 		inTime = timeout.Stop
 	}
@@ -83,8 +87,8 @@ func (w *watch) run(ctx context.Context) error {
 	})
 	w.serves("the router stops")
 	<-ctx.Done()
-	if errors.Is(context.Cause(ctx), late) {
-		return late
+	if errors.Is(context.Cause(ctx), errLate) {
+		return fmt.Errorf("not ready after %s: %s: see what the workers log with --log-level=info", readyTimeout, cmp.Or(w.lacks, "the router knows no workers yet"))
 	}
 	return nil
 }
@@ -107,17 +111,20 @@ func (w *watch) take(view []*controlv1.WorkerView, unserved string, inTime func(
 	}
 	w.process.pools.Store(pools)
 	w.serves(unserved)
-	missing := slices.ContainsFunc(w.expected, func(id string) bool { return !connected[id] })
+	missing := slices.DeleteFunc(slices.Clone(w.expected), func(id string) bool { return connected[id] })
+	if w.lacks = unserved; len(missing) > 0 {
+		w.lacks = "the router is not connected to " + strings.Join(missing, ", ")
+	}
 	switch {
-	case w.said || missing:
+	case w.said || len(missing) > 0:
 	case unserved == "" && inTime():
 		w.said = true
 		w.process.ready.Store(true)
-		w.ready(false)
+		w.ready("")
 	case len(w.expected) == 0 && !w.waits:
 		w.waits = true
 		w.process.ready.Store(true) // of the process itself there is nothing to wait for
-		w.ready(true)
+		w.ready(unserved)
 	}
 }
 

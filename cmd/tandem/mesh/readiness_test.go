@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -23,7 +24,7 @@ func status(handler http.Handler, path string) int {
 
 func TestReadinessOfAWorker(t *testing.T) {
 	said := make(chan struct{})
-	handler, service := mesh.NewReadiness(func(bool) { close(said) })
+	handler, service := mesh.NewReadiness(func(string) { close(said) })
 	if got := status(handler, "/readyz"); got != http.StatusServiceUnavailable {
 		t.Errorf("before it is ready: %d", got)
 	}
@@ -68,6 +69,9 @@ func (w *watched) watch(ctx context.Context, notify func([]*controlv1.WorkerView
 	}
 }
 
+// lacks is what a router says that has no decode worker.
+const lacks = "no worker decodes"
+
 // unserved is what a router says of workers.
 func unserved(view []*controlv1.WorkerView) string {
 	if slices.ContainsFunc(view, func(v *controlv1.WorkerView) bool {
@@ -75,7 +79,7 @@ func unserved(view []*controlv1.WorkerView) string {
 	}) {
 		return ""
 	}
-	return "no worker decodes"
+	return lacks
 }
 
 func worker(id string, role controlv1.Role, connected bool) *controlv1.WorkerView {
@@ -89,7 +93,7 @@ func TestReadinessOfARouter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		router := &watched{views: make(chan []*controlv1.WorkerView)}
 		said, waited, serving := false, false, false
-		handler, service := mesh.NewRouterReadiness(router.watch, func(serves bool) { serving = serves }, []string{"p1"}, func(waiting bool) { said, waited = true, waited || waiting })
+		handler, service := mesh.NewRouterReadiness(router.watch, func(serves bool) { serving = serves }, []string{"p1"}, func(unserved string) { said, waited = true, waited || unserved != "" })
 		ctx, cancel := context.WithCancel(t.Context())
 		ran := make(chan error, 1)
 		await := func(want int) {
@@ -130,27 +134,50 @@ func TestReadinessOfARouter(t *testing.T) {
 	})
 }
 
-// A router that was started by hand says that it waits for a decode worker, and once there is
-// one that it is ready; both once.
-func TestRouterWaitsForADecodeWorker(t *testing.T) {
+// TestLateWorkers: who waited for a router that can serve nobody is told why.
+func TestLateWorkers(t *testing.T) {
+	prefill, decode := worker("p1", controlv1.Role_ROLE_PREFILL, true), worker("d1", controlv1.Role_ROLE_DECODE, true)
+	for want, view := range map[string][]*controlv1.WorkerView{
+		"the router is not connected to d1": {prefill},
+		"no prefill worker":                 {prefill, decode},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			watch := func(ctx context.Context, notify func([]*controlv1.WorkerView, string) error) error {
+				if err := notify(view, "no prefill worker"); err != nil {
+					return err
+				}
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			_, service := mesh.NewRouterReadiness(watch, nil, []string{"p1", "d1"}, func(string) { t.Error("it is said to be ready") })
+			if err := service.Run(t.Context()); err == nil || !strings.HasPrefix(err.Error(), "not ready after 30s: "+want+": ") {
+				t.Errorf("%v, want %q", err, want)
+			}
+		})
+	}
+}
+
+// A router that was started by hand says what it lacks, and once it lacks nothing that it is
+// ready; both once.
+func TestRouterSaysWhatItLacks(t *testing.T) {
 	decode, excluded := worker("d1", controlv1.Role_ROLE_DECODE, true), worker("d1", controlv1.Role_ROLE_DECODE, true)
 	excluded.Excluded = "it has other weights"
 	for _, c := range []struct {
 		name  string
 		views [][]*controlv1.WorkerView
-		want  []bool // waiting, each time that it is said
+		want  []string // what it lacks, each time that it is said
 	}{
-		{"nobody", [][]*controlv1.WorkerView{{}, {}}, []bool{true}},
-		{"a prefill worker", [][]*controlv1.WorkerView{{}, {worker("p1", controlv1.Role_ROLE_PREFILL, true)}}, []bool{true}},
-		{"one that it cannot use", [][]*controlv1.WorkerView{{excluded}}, []bool{true}},
-		{"later one that decodes", [][]*controlv1.WorkerView{{}, {excluded}, {decode}, {}, {decode}}, []bool{true, false}},
-		{"one that decodes at once", [][]*controlv1.WorkerView{{decode}, {}}, []bool{false}},
+		{"nobody", [][]*controlv1.WorkerView{{}, {}}, []string{lacks}},
+		{"a prefill worker", [][]*controlv1.WorkerView{{}, {worker("p1", controlv1.Role_ROLE_PREFILL, true)}}, []string{lacks}},
+		{"one that it cannot use", [][]*controlv1.WorkerView{{excluded}}, []string{lacks}},
+		{"later one that decodes", [][]*controlv1.WorkerView{{}, {excluded}, {decode}, {}, {decode}}, []string{lacks, ""}},
+		{"one that decodes at once", [][]*controlv1.WorkerView{{decode}, {}}, []string{""}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				router := &watched{views: make(chan []*controlv1.WorkerView)}
-				var said []bool
-				_, service := mesh.NewRouterReadiness(router.watch, nil, nil, func(waiting bool) { said = append(said, waiting) })
+				var said []string
+				_, service := mesh.NewRouterReadiness(router.watch, nil, nil, func(unserved string) { said = append(said, unserved) })
 				ctx, cancel := context.WithCancel(t.Context())
 				ran := make(chan error, 1)
 				go func() { ran <- service.Run(ctx) }()
@@ -160,7 +187,7 @@ func TestRouterWaitsForADecodeWorker(t *testing.T) {
 				time.Sleep(time.Hour) // of the bubble: it waits for as long as it takes
 				cancel()
 				if err := <-ran; err != nil || !slices.Equal(said, c.want) {
-					t.Errorf("said %v, want %v; %v", said, c.want, err)
+					t.Errorf("said %q, want %q; %v", said, c.want, err)
 				}
 			})
 		})

@@ -172,8 +172,8 @@ func checkAdvertise(flag, address string) error {
 // Part is a running part, as Serve tells its caller once it serves.
 type Part struct {
 	ID string
-	// Waiting means that it is a router without a decode worker yet.
-	Waiting bool
+	// Unserved says why a router could serve no request yet; empty: it could.
+	Unserved string
 	// Etcd is the address of etcd. OldView means that etcd does not answer a router, which
 	// uses its last view of the workers, ViewAge old.
 	Etcd    []string
@@ -192,8 +192,8 @@ type Part struct {
 }
 
 // Serve runs a part until ctx ends, and then drains it. It calls ready once the part is
-// registered and serves. For a router without a decode worker it does so with Waiting, and again
-// when one has come. A lost GPU ends it as it ends Run.
+// registered and serves. For a router that could serve no request yet it does so with Unserved, and
+// again when one could be served. A lost GPU ends it as it ends Run.
 func Serve(ctx context.Context, o ServeOptions, logger *slog.Logger, registry *prometheus.Registry, progress Progress, ready func(Part)) error {
 	return unlessStuck(func(s *stuck) error { return serve(ctx, o, s, logger, registry, progress, ready) })
 }
@@ -225,9 +225,9 @@ func serve(ctx context.Context, o ServeOptions, s *stuck, logger *slog.Logger, r
 	if role == controlv1.Role_ROLE_ROUTER {
 		p.remember = func() { p.rememberView(o.ID, o.LastView) }
 	}
-	return p.run(ctx, o.Target, func(waiting bool) {
+	return p.run(ctx, o.Target, func(unserved string) {
 		now := Part{
-			ID: it.id, Waiting: waiting, Address: dialled(it.listener), Advertise: it.advertise, Etcd: o.Membership.Endpoints,
+			ID: it.id, Unserved: unserved, Address: dialled(it.listener), Advertise: it.advertise, Etcd: o.Membership.Endpoints,
 			HTTP: dialled(p.http), Metrics: dialled(p.metrics), Control: dialled(p.control), TLS: it.tls != nil, OutsideBytes: p.outsideBytes(),
 			Auth: p.auth != nil, Exposed: role == controlv1.Role_ROLE_ROUTER && o.exposed(o.Listen),
 		}

@@ -166,7 +166,7 @@ func (m *secured) serve(target, kv string) mesh.Part {
 	for {
 		select {
 		case part := <-ready:
-			if !part.Waiting {
+			if part.Unserved == "" {
 				return part
 			}
 		case err := <-ended:

@@ -73,11 +73,11 @@ func (o *UpOptions) Validate() error {
 	case o.PrefillWorkers < 0 || o.PrefillWorkers > maxWorkers:
 		return fmt.Errorf("--prefill: %d is outside 0 to %d", o.PrefillWorkers, maxWorkers)
 	case o.DecodeWorkers < 1 || o.DecodeWorkers > maxWorkers:
-		return fmt.Errorf("--decode: %d is outside 1 to %d: every request needs a decode worker", o.DecodeWorkers, maxWorkers)
+		return fmt.Errorf("--decode: %d is outside 1 to %d", o.DecodeWorkers, maxWorkers)
 	case max(o.Autoscale.Prefill.Max, o.Autoscale.Decode.Max) > maxWorkers:
 		return fmt.Errorf("--autoscale: a pool has at most %d workers: %s allows more", maxWorkers, &o.Autoscale)
 	case o.Autoscale.Decode.Max > 0 && o.Autoscale.Decode.Min < 1:
-		return fmt.Errorf("--autoscale: decode=%s has no decode worker at first, which every request needs: begin with 1", o.Autoscale.Decode)
+		return fmt.Errorf("--autoscale: decode=%s has no decode worker at first: begin with 1", o.Autoscale.Decode)
 	case o.KVStores < 0 || o.KVStores > maxWorkers:
 		return fmt.Errorf("--kvstore: %d is outside 0 to %d", o.KVStores, maxWorkers)
 	case o.Certs != "" && !o.Encrypt:
@@ -172,7 +172,7 @@ func run(ctx context.Context, o UpOptions, s *stuck, logger *slog.Logger, regist
 		return err
 	}
 	p.addFree(controlv1.Role_ROLE_KVTRANSFER, o.KVStores)
-	return p.run(ctx, "up", func(bool) {
+	return p.run(ctx, "up", func(string) {
 		ready(Up{
 			Address: dialled(router.listener), HTTP: dialled(p.http), Metrics: dialled(p.metrics), Control: dialled(p.control), Taken: p.taken,
 			Everywhere: map[string]bool{"listen": everywhere(router.listener), "http": everywhere(p.http), "metrics": everywhere(p.metrics), "control": everywhere(p.control)},

@@ -26,8 +26,8 @@ func newServeCommand() *cobra.Command {
 		Use:   "serve",
 		Short: "Run one part of the mesh: a router, a prefill or decode worker, or a block store",
 		Long: `Runs one part in this process. etcd and NATS run elsewhere. The part prints where it
-listens and then "ready". A router is ready once it has a decode worker; until then it
-prints that it waits for one. If it cannot reach etcd, it starts with its last view of the
+listens and then "ready". A router is ready once its workers could serve a request; until
+then it prints what it lacks. If it cannot reach etcd, it starts with its last view of the
 workers, if it has one, and prints that.
 
 On SIGTERM, SIGHUP or Ctrl-C the part refuses new requests, lets running ones finish
@@ -87,12 +87,9 @@ func announcePart(program, target string, part mesh.Part, first bool) string {
 			text.line("etcd", fmt.Sprintf("cannot be reached at %s: using the workers that were there %s ago", strings.Join(part.Etcd, ", "), part.ViewAge.Round(time.Second)))
 		}
 	}
-	switch {
-	case part.Waiting && part.OldView:
-		text.line("waiting", "for a decode worker among those to answer, or for etcd")
-	case part.Waiting:
-		text.line("waiting", fmt.Sprintf("for a decode worker: start one with '%s serve --target=decode'", program))
-	default:
+	if part.Unserved != "" {
+		text.line("waiting", fmt.Sprintf("%s: '%s workers' says why", part.Unserved, program))
+	} else {
 		text.WriteString("ready\n")
 	}
 	return text.String()

@@ -79,7 +79,7 @@ func TestServeSaysWhereItListens(t *testing.T) {
 	defer nats.Close()
 	for target, want := range map[string][]string{
 		"kvtransfer": {"kvtransfer kvtransfer-", "grpc      127.0.0.1:", "http      http://127.0.0.1:", "/readyz\n", "metrics   http://127.0.0.1:", "/metrics\n"},
-		"router":     {"router    router-", "control   127.0.0.1:", "http      http://127.0.0.1:", "/v1 (OpenAI's API)\n", "waiting   for a decode worker"},
+		"router":     {"router    router-", "control   127.0.0.1:", "http      http://127.0.0.1:", "/v1 (OpenAI's API)\n", "waiting   the router is connected to no worker that decodes: "},
 	} {
 		args := []string{"serve", "--target=" + target, "--etcd=" + etcd.Endpoint(), "--nats=" + nats.URL(), "--listen=127.0.0.1:0",
 			"--http=127.0.0.1:0", "--metrics=127.0.0.1:0"}
@@ -156,17 +156,17 @@ func TestLogPipeThatCloses(t *testing.T) {
 func TestPartsAnnounceTheirState(t *testing.T) {
 	old := mesh.Part{ID: "r", Advertise: "127.0.0.1:7070", Etcd: []string{"http://e:2379"}, OldView: true, ViewAge: 90 * time.Second}
 	waiting := old
-	waiting.Waiting = true
+	waiting.Unserved = "no prefill worker"
 	const view = "etcd      cannot be reached at http://e:2379: using the workers that were there 1m30s ago\n"
 	for _, c := range []struct {
 		part  mesh.Part
 		first bool
 		want  string
 	}{
-		{mesh.Part{Waiting: true}, false, "waiting   for a decode worker: start one with 'tandem serve --target=decode'\n"},
+		{mesh.Part{Unserved: "no prefill worker"}, false, "waiting   no prefill worker: 'tandem workers' says why\n"},
 		{mesh.Part{}, false, "ready\n"},
-		{waiting, false, "waiting   for a decode worker among those to answer, or for etcd\n"},
-		{waiting, true, "router    r\ngrpc      127.0.0.1:7070\n" + view + "waiting   for a decode worker among those to answer, or for etcd\n"},
+		{waiting, false, "waiting   no prefill worker: 'tandem workers' says why\n"},
+		{waiting, true, "router    r\ngrpc      127.0.0.1:7070\n" + view + "waiting   no prefill worker: 'tandem workers' says why\n"},
 		{old, true, "router    r\ngrpc      127.0.0.1:7070\n" + view + "ready\n"},
 		{old, false, "ready\n"},
 	} {

@@ -122,7 +122,7 @@ func TestMistakesOnTheCommandLine(t *testing.T) {
 		{[]string{"generate", "--top-p=much"}, `--top-p: "much" is not a number: see`},
 		{[]string{"generate", "--timeout=5"}, `--timeout: "5" is not a duration: write 500ms, 10s or 2m: see`},
 		{[]string{"up", "--kv-memory=much"}, `--kv-memory: "much" is not a size: write 512MiB`},
-		{[]string{"up", "--decode=0"}, `--decode: 0 is outside 1 to 256: every request needs a decode worker: see 'tandem up --help'`},
+		{[]string{"up", "--decode=0"}, `--decode: 0 is outside 1 to 256: see 'tandem up --help'`},
 		{[]string{"up", "--kv-transport=pigeon"}, `--kv-transport: "pigeon" is none of auto, tcp, unix and shm: see`},
 		{[]string{"up", "--kv-connections=9"}, `--kv-connections: 9 is outside 1 to 8: see`},
 		{[]string{"up", "--kv-socket=/run/kv.sock"}, `--kv-socket: give auto or off`},
