@@ -10,11 +10,11 @@ import (
 	"strings"
 )
 
-// withHostname refuses requests to names that a stranger can own, on a port of loopback that is open to
-// everybody on this machine. A stranger's page can have its own name resolve to 127.0.0.1 (DNS rebinding), and to a
+// withHostname refuses requests to names that a stranger can own, on a port that this machine alone reaches and that is
+// open to everybody on it. A stranger's page can have its own name resolve to 127.0.0.1 (DNS rebinding), and to a
 // browser this server is then the page's own.
 func (p *process) withHostname(port net.Listener, open func() bool, handler http.Handler) http.Handler {
-	if at, is := port.Addr().(*net.TCPAddr); !is || !at.IP.IsLoopback() {
+	if at, is := port.Addr().(*net.TCPAddr); !is || p.options.Auth.Exposes(at.String()) {
 		return handler // it has names that nobody here knows
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -31,10 +31,11 @@ func hostname(host string) string {
 	return strings.ToLower(strings.TrimSuffix((&url.URL{Host: host}).Hostname(), "."))
 }
 
-// isLocalName reports whether no stranger can own a name: it is an address or empty, or ends in
-// localhost, or in internal, which containers have for their host.
+// isLocalName reports whether no stranger can own a name: it is an address or empty, has no dot, as
+// localhost and the names of containers in their network, or ends in localhost, or in internal,
+// which containers have for their host.
 func isLocalName(name string) bool {
-	if _, err := netip.ParseAddr(name); err == nil || name == "" || name == "localhost" {
+	if _, err := netip.ParseAddr(name); err == nil || !strings.Contains(name, ".") {
 		return true
 	}
 	return strings.HasSuffix(name, ".localhost") || strings.HasSuffix(name, ".internal")

@@ -59,7 +59,7 @@ func TestPagesThatMayCall(t *testing.T) {
 func TestNamesOfStrangers(t *testing.T) {
 	names := map[string]int{
 		"127.0.0.1:8080": 200, "[::1]:8080": 200, "localhost": 200, "LOCALHOST.:8080": 200, "tandem.localhost:8080": 200,
-		"host.docker.internal:8080": 200, "app.example.com": 200, "evil.example.com:8080": 403, "localhost.example.com": 403,
+		"host.docker.internal:8080": 200, "router:8080": 200, "app.example.com": 200, "evil.example.com:8080": 403, "localhost.example.com": 403,
 	}
 	ask := func(m *closedMesh, name string) int {
 		return m.call(http.MethodPost, "/v1/completions", asksForText, func(r *http.Request) {
@@ -69,15 +69,18 @@ func TestNamesOfStrangers(t *testing.T) {
 			r.Header.Set("Authorization", "Bearer "+m.up.FirstKey)
 		}).StatusCode
 	}
-	runClosed(t, nil, func(o *mesh.UpOptions) {
-		o.Auth.Mode, o.Router.CORSOrigins = auth.None, []string{"https://app.example.com"}
-	}, func(m *closedMesh) {
-		for name, want := range names {
-			if got := ask(m, name); got != want {
-				m.Errorf("%s: %d, want %d", name, got, want)
+	for _, host := range []string{"127.0.0.1", "0.0.0.0"} { // as in a container
+		runClosed(t, nil, func(o *mesh.UpOptions) {
+			o.Listen, o.HTTP = host+":0", host+":0"
+			o.Auth.Mode, o.Auth.PublishedOn, o.Router.CORSOrigins = auth.None, "127.0.0.1", []string{"https://app.example.com"}
+		}, func(m *closedMesh) {
+			for name, want := range names {
+				if got := ask(m, name); got != want {
+					m.Errorf("%s, listening on %s: %d, want %d", name, host, got, want)
+				}
 			}
-		}
-	})
+		})
+	}
 	// Who has a key may use any name.
 	runClosed(t, nil, nil, func(m *closedMesh) {
 		if got := ask(m, "evil.example.com"); got != http.StatusOK {
