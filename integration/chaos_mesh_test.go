@@ -149,7 +149,9 @@ func (m *chaosMesh) replay() {
 	if err != nil || len(logs) == 0 {
 		m.t.Fatalf("%d event logs: %v", len(logs), err)
 	}
-	out, err := exec.Command(m.binaries.Tandem, append([]string{"replay"}, logs...)...).CombinedOutput()
+	replay := exec.Command(m.binaries.Tandem, append([]string{"replay"}, logs...)...)
+	replay.Env = clustertest.Environ()
+	out, err := replay.CombinedOutput()
 	m.t.Logf("%s", out)
 	if err != nil {
 		m.t.Errorf("event logs do not give what they gave: %v", err)

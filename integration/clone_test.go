@@ -148,7 +148,7 @@ func (c *clone) shell(t *testing.T, where, text string) {
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "bash")
-	cmd.Dir, cmd.Env = c.root, append(os.Environ(), "HOME="+c.root, "XDG_STATE_HOME="+c.root+"/tmp")
+	cmd.Dir, cmd.Env = c.root, append(clustertest.Environ(), "HOME="+c.root, "XDG_STATE_HOME="+c.root+"/tmp")
 	if c.mesh != nil {
 		grpc, control := c.mesh.Field(t, "grpc"), c.mesh.Field(t, "control")
 		pairs := c.replacements(grpc, control, address(c.mesh.Field(t, "http")), address(c.mesh.Field(t, "metrics")))
@@ -192,7 +192,9 @@ func address(text string) string {
 // request makes a request that can be asked about.
 func (c *clone) request(t *testing.T, addr string) (id, secret string) {
 	t.Helper()
-	out, err := exec.CommandContext(t.Context(), c.tandem, "generate", "--addr", addr, "--prompt", "Once", "--max-tokens", "2", "--json").Output()
+	cmd := exec.CommandContext(t.Context(), c.tandem, "generate", "--addr", addr, "--prompt", "Once", "--max-tokens", "2", "--json")
+	cmd.Env = clustertest.Environ()
+	out, err := cmd.Output()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -211,7 +213,7 @@ func (c *clone) request(t *testing.T, addr string) (id, secret string) {
 func (c *clone) parses(t *testing.T, where, call string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "bash", "-c", fmt.Sprintf("exec %q %s --help", c.tandem, call))
-	cmd.Dir = c.root
+	cmd.Dir, cmd.Env = c.root, clustertest.Environ()
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%s: tandem %s: %v: %s", where, call, err, out)
 	}

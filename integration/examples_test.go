@@ -10,7 +10,6 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -59,7 +58,7 @@ func TestExamples(t *testing.T) {
 			}
 			run := func(where, prompt string) (string, error) {
 				cmd := exec.CommandContext(t.Context(), c.run[0], append(c.run[1:], prompt)...)
-				cmd.Dir, cmd.Env = root, append(os.Environ(), where)
+				cmd.Dir, cmd.Env = root, append(clustertest.Environ(), where)
 				out, err := cmd.CombinedOutput()
 				return string(out), err
 			}
@@ -106,7 +105,7 @@ func TestExamplesOfForms(t *testing.T) {
 			program := goExample(t, root, name)
 			run := func(where string) (string, error) {
 				cmd := exec.CommandContext(t.Context(), program)
-				cmd.Env = append(os.Environ(), where)
+				cmd.Env = append(clustertest.Environ(), where)
 				out, err := cmd.CombinedOutput()
 				return string(out), err
 			}
@@ -128,7 +127,7 @@ func TestExamplesOverTLS(t *testing.T) {
 		"--listen", "127.0.0.1:0", "--http", "", "--metrics", "", "--control", "", "--tls", "--certs", certs).Ready(t)
 	for _, name := range []string{"grpc", "structured"} {
 		cmd := exec.CommandContext(t.Context(), goExample(t, root, name))
-		cmd.Env = append(os.Environ(), "TANDEM_ADDR="+up.Field(t, "grpc"), "TANDEM_CA="+filepath.Join(certs, "ca.crt"))
+		cmd.Env = append(clustertest.Environ(), "TANDEM_ADDR="+up.Field(t, "grpc"), "TANDEM_CA="+filepath.Join(certs, "ca.crt"))
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Errorf("%s: %v: %s", name, err, out)
 		}
@@ -140,7 +139,7 @@ func unread(t *testing.T, root, where string, run []string) (string, error) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "sh", append([]string{"-c", `"$@" | true`, "sh"}, run...)...)
 	var errs strings.Builder
-	cmd.Dir, cmd.Env, cmd.Stderr = root, append(os.Environ(), where), &errs
+	cmd.Dir, cmd.Env, cmd.Stderr = root, append(clustertest.Environ(), where), &errs
 	err := cmd.Run()
 	return errs.String(), err
 }

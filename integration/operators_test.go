@@ -25,6 +25,7 @@ func TestDrainAndUndrain(t *testing.T) {
 	tandem := func(args ...string) (out string, ok bool) {
 		t.Helper()
 		cmd := exec.CommandContext(t.Context(), b.Tandem, args...)
+		cmd.Env = clustertest.Environ()
 		var text bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &text, &text
 		err := cmd.Run()

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -98,6 +99,14 @@ type Process struct {
 	ready  chan struct{} // closed when it printed "ready"
 }
 
+// Environ is the environment of the tests without what configures Tandem and clients of OpenAI's API:
+// that is meant for other meshes.
+func Environ() []string {
+	return slices.DeleteFunc(os.Environ(), func(variable string) bool {
+		return strings.HasPrefix(variable, "TANDEM_") || strings.HasPrefix(variable, "OPENAI_")
+	})
+}
+
 // Launch starts a program for the rest of the test.
 func Launch(t testing.TB, name, path string, args ...string) *Process {
 	t.Helper()
@@ -107,10 +116,9 @@ func Launch(t testing.TB, name, path string, args ...string) *Process {
 		t.Fatal(err)
 	}
 	p.cmd.Stderr = &lockedWriter{p: p}
-	// The tests' own environment must not configure the mesh, nor keep its state. Meshes
-	// are tested beside each other, so that no router may take the usual port for
-	// operators.
-	p.cmd.Env = append(os.Environ(), "TANDEM_LOG_LEVEL=warn", "TANDEM_CONTROL=127.0.0.1:0", "XDG_STATE_HOME="+t.TempDir())
+	// State of the user's own meshes is left alone. Meshes are tested beside each other, so that no
+	// router may take the usual port for operators.
+	p.cmd.Env = append(Environ(), "TANDEM_LOG_LEVEL=warn", "TANDEM_CONTROL=127.0.0.1:0", "XDG_STATE_HOME="+t.TempDir())
 	if err := p.cmd.Start(); err != nil {
 		t.Fatalf("start %s: %v", name, err)
 	}
