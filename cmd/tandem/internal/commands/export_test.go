@@ -79,9 +79,9 @@ func VirtualCluster(model, profile string, mesh processes.Plan, mode inferencev1
 // Announce is announce.
 var Announce = announce
 
-// Top is what top prints of a list on a terminal of so many lines.
-func Top(list *controlv1.ListWorkersResponse, lines int) string {
+// Top is what top prints of a list on a terminal of that size.
+func Top(list *controlv1.ListWorkersResponse, columns, lines int) string {
 	var text bytes.Buffer
-	printTop(&text, newTopCommand(), topOf(list), lines)
+	printTop(&text, newTopCommand(), topOf(list), columns, lines)
 	return text.String()
 }

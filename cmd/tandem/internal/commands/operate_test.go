@@ -114,7 +114,7 @@ func TestWorkersFitATerminal(t *testing.T) {
 				t.Errorf("%s: %d columns: %s", c.name, n, line)
 			}
 		}
-		want := "left out to fit 120 columns: " + strings.Join(all[:c.without], ", ") + "; --json has all\n"
+		want := "left out to fit: " + strings.Join(all[:c.without], ", ") + "; --json has all\n"
 		if got.status != 0 || got.stderr != want || !strings.Contains(table, c.id2) {
 			t.Errorf("%s: want %q on stderr and %q in\n%s%s", c.name, want, c.id2, got.stdout, got.stderr)
 		}

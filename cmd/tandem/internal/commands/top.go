@@ -6,14 +6,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
-	"os"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 	"google.golang.org/grpc"
 
 	"github.com/tandem-serving/tandem/pkg/api"
@@ -85,7 +82,7 @@ func newTopCommand() *cobra.Command {
 		Short: "Show how busy the mesh is: pools, queues and workers, each second",
 		Long: `Prints, each second until Ctrl-C, what a router knows of the mesh: the sum of each pool,
 what waits at the routers, and the workers, the busiest first. On a terminal the next
-view replaces the last one, and has as many workers as fit.
+view replaces the last one, and has as many workers and columns as fit.
 
 WANTS is how many workers the pool should have for the load ('tandem workers' says why).
 BLOCKS USED are those of the KV cache that a new sequence cannot have. STEP MS is how long
@@ -125,12 +122,13 @@ its queues, of which OLDEST is the longest wait. A dash: not known, or none.`,
 				err = json.NewEncoder(out).Encode(view)
 			default:
 				var text bytes.Buffer
-				lines := 0
-				if !*once {
+				columns, lines := sizeOf(out)
+				if *once {
+					lines = 0 // all
+				} else {
 					startAgain(out, first)
-					lines = linesOf(out)
 				}
-				printTop(&text, cmd, view, lines)
+				printTop(&text, cmd, view, columns, lines)
 				_, err = out.Write(text.Bytes())
 			}
 			if err != nil || *once {
@@ -216,21 +214,15 @@ func (w topWorkerJSON) busy() []uint64 {
 	return []uint64{l.WaitingTokens, uint64(l.Waiting), uint64(l.Running), uint64(l.BlocksTotal - min(l.BlocksFree, l.BlocksTotal))}
 }
 
-// linesOf is how many lines a terminal has; 0: it is none.
-func linesOf(w io.Writer) int {
-	if file, is := w.(*os.File); is {
-		if _, lines, err := term.GetSize(int(file.Fd())); err == nil {
-			return lines
-		}
-	}
-	return 0
-}
+// The columns that a narrow view does without, the first ones first.
+var (
+	poolsLeftOut   = [][]string{{"WAITING TOKENS"}, {"MODEL"}}
+	routersLeftOut = [][]string{{"WAITING TOKENS"}, {"MODEL"}, {"PRIORITY"}, {"CLASS"}, {"PROMPT+ANSWER"}}
+	topLeftOut     = [][]string{{"WAITING TOKENS"}, {"AGE"}, {"STEP MS"}, {"IN FLIGHT"}}
+)
 
-// topLeftOut are the columns of workers that a narrow view does without.
-var topLeftOut = [][]string{{"WAITING TOKENS"}, {"AGE"}, {"STEP MS"}, {"IN FLIGHT"}}
-
-// printTop writes a view in at most so many lines, or in as many as it takes if lines is 0.
-func printTop(w *bytes.Buffer, cmd *cobra.Command, top topJSON, lines int) {
+// printTop writes a view for a terminal of that size; without lines in as many as it takes.
+func printTop(w *bytes.Buffer, cmd *cobra.Command, top topJSON, columns, lines int) {
 	if top.OldView != nil {
 		fmt.Fprintln(w, asCalled(cmd, "etcd does not answer the router: 'tandem workers' says how old this is"))
 	}
@@ -245,10 +237,10 @@ func printTop(w *bytes.Buffer, cmd *cobra.Command, top topJSON, lines int) {
 			fmt.Sprint(p.WaitingTokens), usedText(p.BlocksUsed, p.BlocksTotal),
 		})
 	}
-	_ = writeTable(w, rows) // memory takes all
+	_ = writeFitted(w, w, rows, poolsLeftOut, columns) // memory takes all
 	if len(top.Routers) > 0 {
 		fmt.Fprintln(w)
-		_ = writeFitted(w, w, routerRows(top.Routers), nil)
+		_ = writeFitted(w, w, routerRows(top.Routers), routersLeftOut, columns)
 	}
 	fmt.Fprintln(w)
 	if len(top.Workers) == 0 {
@@ -264,7 +256,7 @@ func printTop(w *bytes.Buffer, cmd *cobra.Command, top topJSON, lines int) {
 	for _, worker := range shown {
 		rows = append(rows, worker.cells())
 	}
-	_ = writeFitted(w, w, rows, topLeftOut)
+	_ = writeFitted(w, w, rows, topLeftOut, columns)
 	if more := len(top.Workers) - len(shown); more > 0 {
 		fmt.Fprintf(w, "and %s, less busy; --once shows all\n", counted(more, "more worker"))
 	}

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -103,17 +104,22 @@ func TestTop(t *testing.T) {
 	checkFailure(t, run(t.Context(), "", nil, "top", "--control", addr), 1, "there is no list")
 }
 
-// TestTopFitsATerminal: the busiest workers, and how many there are besides.
+// TestTopFitsATerminal: the busiest workers, how many there are besides, and which columns lack.
 func TestTopFitsATerminal(t *testing.T) {
 	list := busyMesh()
 	for range 40 {
 		list.Workers = append(list.Workers, list.GetWorkers()[0])
 	}
-	text := commands.Top(list, 24)
+	text := commands.Top(list, 80, 24)
+	for line := range strings.Lines(text) {
+		if columns := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); columns > 80 {
+			t.Errorf("%d columns: %s", columns, line)
+		}
+	}
 	if lines := strings.Count(text, "\n"); lines > 23 || !strings.Contains(text, "d3  decode") || !strings.HasSuffix(text, " more workers, less busy; --once shows all\n") {
 		t.Errorf("%d lines:\n%s", lines, text)
 	}
-	if text := commands.Top(list, 3); !strings.Contains(text, "d3  decode") || !strings.Contains(text, "and 43 more workers") {
+	if text := commands.Top(list, 120, 3); !strings.Contains(text, "d3  decode") || !strings.Contains(text, "and 43 more workers") {
 		t.Errorf("of a tiny terminal:\n%s", text)
 	}
 }

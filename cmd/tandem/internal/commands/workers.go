@@ -75,9 +75,9 @@ WAITING and BLOCKS FREE come from its last load report, and AGE is the age of th
 they are dashes until the first one comes. IN FLIGHT counts the requests of this router
 that run on it.
 
-If long names make the table wider than 120 columns, it leaves columns out and says which.
---json has them all, and also the worker's engine, arithmetic class, addresses, version
-and host.
+Of a table wider than the terminal, or elsewhere than 120 columns, it leaves columns out and
+says which. --json has them all, and also the worker's engine, arithmetic class, addresses,
+version and host.
 
 Lines below the table say how many workers each pool should have for the load, and why.`,
 		Example: `  tandem workers

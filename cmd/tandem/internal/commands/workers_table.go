@@ -4,17 +4,20 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
 	"unicode/utf8"
 
+	"golang.org/x/term"
+
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 )
 
-// workersWidth is how many columns of a terminal the table of workers has at most.
-const workersWidth = 120
+// tableColumns is how many columns a table has at most that is written elsewhere than to a terminal.
+const tableColumns = 120
 
 // tableGap is the space between two of its columns.
 const tableGap = 2
@@ -31,12 +34,23 @@ func writeWorkersTable(w, notes io.Writer, views []*controlv1.WorkerView) error 
 	for _, view := range views {
 		rows = append(rows, workerCells(view))
 	}
-	return writeFitted(w, notes, rows, leftOut)
+	columns, _ := sizeOf(w)
+	return writeFitted(w, notes, rows, leftOut, columns)
+}
+
+// sizeOf is how many columns and lines a terminal has; of what is none, tableColumns and 0.
+func sizeOf(w io.Writer) (columns, lines int) {
+	if file, is := w.(*os.File); is {
+		if columns, lines, err := term.GetSize(int(file.Fd())); err == nil && columns > 0 {
+			return columns, lines
+		}
+	}
+	return tableColumns, 0
 }
 
 // writeFitted writes rows, of which the first has the names of the columns and each begins with an
-// id, and to notes which columns of leftOut it leaves out to fit a terminal.
-func writeFitted(w, notes io.Writer, rows, leftOut [][]string) error {
+// id, and to notes which columns of leftOut it leaves out to fit the width.
+func writeFitted(w, notes io.Writer, rows, leftOut [][]string, width int) error {
 	columns := make([][]string, len(rows[0]))
 	for _, row := range rows {
 		for i, cell := range row {
@@ -45,14 +59,14 @@ func writeFitted(w, notes io.Writer, rows, leftOut [][]string) error {
 	}
 	var without []string
 	for _, names := range leftOut {
-		if widthOf(columns) <= workersWidth {
+		if widthOf(columns) <= width {
 			break
 		}
 		columns = slices.DeleteFunc(columns, func(c []string) bool { return slices.Contains(names, c[0]) })
 		without = append(without, names...)
 	}
-	if over := widthOf(columns) - workersWidth; over > 0 {
-		most := widthOf(columns[:1]) - over
+	if over := widthOf(columns) - width; over > 0 {
+		most := max(widthOf(columns[:1])-over, 1)
 		for i, id := range columns[0] {
 			columns[0][i] = shortened(id, most)
 		}
@@ -66,7 +80,7 @@ func writeFitted(w, notes io.Writer, rows, leftOut [][]string) error {
 	if err := writeTable(w, lines); err != nil || without == nil {
 		return err
 	}
-	_, err := fmt.Fprintf(notes, "left out to fit %d columns: %s; --json has all\n", workersWidth, strings.Join(without, ", "))
+	_, err := fmt.Fprintf(notes, "left out to fit: %s; --json has all\n", strings.Join(without, ", "))
 	return err
 }
 
