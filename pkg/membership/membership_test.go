@@ -415,3 +415,31 @@ func mustJSON(t *testing.T, record *controlv1.WorkerRecord) string {
 	}
 	return string(value)
 }
+
+// TestAwaitFree: an id is free once the lease of who crashed has run out. Who lives keeps it.
+func TestAwaitFree(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		free := func(id string) error { return b.client.AwaitFree(t.Context(), record(id, 1).GetRole(), id) }
+		other := b.another()
+		registration := b.register(other, record("a", 1))
+		if err := free("b"); err != nil {
+			t.Errorf("an id that nobody has: %v", err)
+		}
+		if err := free("a"); !errors.Is(err, membership.ErrTaken) {
+			t.Errorf("one that another process keeps: %v", err)
+		}
+		if err := other.Close(); err != nil { // leaves the record
+			t.Error(err)
+		}
+		if err := free("a"); err != nil {
+			t.Errorf("one of a process that crashed: %v", err)
+		}
+		b.store.Set(keyA, mustJSON(t, record("a", 2))) // under no lease: nobody keeps it alive
+		if err := free("a"); err != nil {
+			t.Errorf("one of a record without a lease: %v", err)
+		}
+		if err := registration.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -67,6 +67,35 @@ func (c *Client) Register(record *controlv1.WorkerRecord) *Registration {
 	return r
 }
 
+// ErrTaken is that another process keeps an id.
+var ErrTaken = errors.New("another process has this id")
+
+// leaseMargin is how much later than its time etcd may end a lease.
+const leaseMargin = 5 * time.Second
+
+// AwaitFree waits until no process has the id. The record of one that crashed is there until its
+// lease runs out; one that is there for longer is ErrTaken.
+func (c *Client) AwaitFree(ctx context.Context, role controlv1.Role, id string) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, c.cfg.LeaseTTL+leaseMargin, ErrTaken)
+	defer cancel()
+	r := Registration{client: c, key: WorkerKey(role, id)} // that nothing registers
+	for first := true; ; first = false {
+		there, err := r.look(ctx)
+		if err != nil && ctx.Err() == nil {
+			return fmt.Errorf("look for %s: %w", r.key, err)
+		}
+		if _, held := r.held(there); err == nil && !held {
+			return nil
+		}
+		if first {
+			c.log.Warn("another process has this id, or had it before it crashed: waiting until its lease runs out", slog.String("key", r.key))
+		}
+		if !sleep(ctx, c.cfg.RetryWait) {
+			return context.Cause(ctx)
+		}
+	}
+}
+
 // Wait waits until the record was in etcd for the first time.
 func (r *Registration) Wait(ctx context.Context) error {
 	select {

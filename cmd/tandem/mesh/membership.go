@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/tandem-serving/tandem/pkg/api"
@@ -31,10 +32,23 @@ func (p *process) rememberView(id string, cfg membership.LastViewConfig) {
 // newMembership connects the process to etcd and NATS. etcd must answer in time, or for a
 // router that remembers there must be a last view to start from; NATS may come later.
 func (p *process) newMembership(ctx context.Context) (_ []lifecycle.Service, err error) {
-	if err := p.connect(ctx); err != nil {
+	err = p.connect(ctx)
+	if err == nil && p.alone {
+		err = p.awaitFree(ctx)
+	}
+	if err != nil {
 		return nil, errors.Join(err, p.disconnect())
 	}
 	return []lifecycle.Service{{Name: "membership", Run: p.fillDirectory, Close: p.disconnect}}, nil
+}
+
+// awaitFree waits until no other 'up' has etcd: each gives its parts the same ids.
+func (p *process) awaitFree(ctx context.Context) error {
+	err := p.members.AwaitFree(ctx, controlv1.Role_ROLE_ROUTER, p.parts[0].id)
+	if errors.Is(err, membership.ErrTaken) {
+		return fmt.Errorf("--etcd: another 'tandem up' uses the etcd at %s: stop that, or add parts to it with 'tandem serve'", strings.Join(p.options.Membership.Endpoints, ", "))
+	}
+	return err
 }
 
 // fillDirectory tells the directory who is registered, for the parts that send KV.

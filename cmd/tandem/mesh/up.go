@@ -156,7 +156,7 @@ func run(ctx context.Context, o UpOptions, s *stuck, logger *slog.Logger, regist
 		o.PrefillWorkers, o.DecodeWorkers, o.Router.Scaling.Bounds = autoscale.Prefill.Min, autoscale.Decode.Min, *autoscale
 	}
 	router := &part{role: controlv1.Role_ROLE_ROUTER, id: "router-1", listen: o.Listen}
-	p := &process{name: "tandem-up", options: o.Options, dataDir: o.DataDir, progress: progress, parts: []*part{router}, stuck: s, logger: logger, registry: registry, given: o.Given, stopping: o.Stopping, taken: map[string]string{}, autoscale: autoscale, sizes: o.sizes, wantsKey: true}
+	p := &process{name: "tandem-up", options: o.Options, dataDir: o.DataDir, progress: progress, parts: []*part{router}, stuck: s, logger: logger, registry: registry, given: o.Given, stopping: o.Stopping, taken: map[string]string{}, autoscale: autoscale, sizes: o.sizes, wantsKey: true, alone: len(o.Membership.Endpoints) > 0}
 	if o.Encrypt {
 		if p.certs = o.Certs; p.certs == "" {
 			folder, err := certsFolder(os.Getenv)
