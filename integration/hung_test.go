@@ -1,6 +1,9 @@
 package integration_test
 
 import (
+	"context"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -20,13 +23,24 @@ func TestHungEngine(t *testing.T) {
 	t.Parallel() // much of it is waiting
 	const hung, never = "decode-2", 10 * time.Minute
 	asks := simulatedAsks(t)
+	var hangs atomic.Bool
+	goOn := make(chan struct{})
 	m := clustertest.Start(t, func(o *mesh.UpOptions) {
 		slowly(o)
-		o.Engine.Simulated.Stall = []string{hung + "=8s+40s"}
+		o.Engine.Simulated.Hold = func(_ context.Context, id string) error {
+			if id == hung && hangs.Load() {
+				<-goOn
+			}
+			return nil
+		}
 		o.StopTimeout = time.Minute // what it has begun ends when it goes on
 		o.Router.WorkerSilence, o.Router.PromptSilence, o.Router.MaxQueueWait = never, never, never
 	})
+	release := sync.OnceFunc(func() { close(goOn) })
+	defer release()
 	load := clustertest.StartLoad(t, m.Client, streams, asks)
+	load.AwaitServed(t, 20*streams) // so that the router knows how long steps take
+	hangs.Store(true)
 	clustertest.Await(t, func() string {
 		views, err := m.Workers(decodeRole)
 		if err != nil {
@@ -42,8 +56,9 @@ func TestHungEngine(t *testing.T) {
 	load.AwaitEach(t) // those that it had went on elsewhere
 	load.AwaitServed(t, 10*streams)
 	if running := stepRunning(t, m.Metrics, hung); running == 0 {
-		t.Error("the engine does not hang any more: the test has shown nothing")
+		t.Error("no step hangs: the test has shown nothing")
 	}
+	release()
 	load.Stop(t)
 }
 

@@ -71,6 +71,9 @@ type Config struct {
 	NewTimer func() Timer
 	// Wait waits instead, for tests that hold a step.
 	Wait func(ctx context.Context, d time.Duration) error
+	// Hold is called in each step of the worker that For is of, and ends when the step may go on: for
+	// tests that hold a worker of a whole mesh. Nil: none is held.
+	Hold func(ctx context.Context, id string) error
 }
 
 // complete checks the configuration and fills in its zeros.

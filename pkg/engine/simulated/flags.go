@@ -1,6 +1,7 @@
 package simulated
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"hash/fnv"
@@ -69,6 +70,14 @@ func (c Config) For(id string) (_ Config, err error) {
 	if c.RealPages {
 		// Records need 8 bytes a token, which the KV of a tiny model has not.
 		c.SliceBytes = max(SliceBytes(c.Spec, c.BlockTokens), leastSliceBytes(c.BlockTokens))
+	}
+	if hold := c.Hold; hold != nil {
+		c.Wait = func(ctx context.Context, d time.Duration) error {
+			if err := hold(ctx, id); err != nil {
+				return err
+			}
+			return wait(ctx, d)
+		}
 	}
 	c.LinkBytesPerSecond, err = c.bandwidth()
 	return c, err
