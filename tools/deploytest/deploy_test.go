@@ -227,3 +227,44 @@ func TestAlertRules(t *testing.T) {
 		t.Errorf("there are only %d alerts", len(alerts))
 	}
 }
+
+// TestVolumesOfSeveralComponents: what mounts a model leaves what other components mount.
+func TestVolumesOfSeveralComponents(t *testing.T) {
+	manifests, err := filepath.Abs(filepath.Join(root, "deploy", "k8s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, components := range [][]string{{"servers", "gpu", "model-claim"}, {"servers", "model-claim", "gpu"}, {"servers", "gpu", "model-image"}} {
+		folder := t.TempDir()
+		relative, err := filepath.Rel(folder, manifests) // Kustomize takes no other
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := fmt.Sprintf("apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nnamespace: tandem\nresources:\n- %s/base\ncomponents:\n", relative)
+		for _, name := range components {
+			text += fmt.Sprintf("- %s/components/%s\n", relative, name)
+		}
+		if err := os.WriteFile(filepath.Join(folder, "kustomization.yaml"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		m, err := deploytest.Parse([]byte(render(t, folder)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, want := range map[string][]string{"tandem-prefill": {"kernels", "model"}, "tandem-decode": {"kernels", "model"}, "tandem-router": {"model", "state"}} {
+			pod := m.Deployments[name].Spec.Template.Spec
+			var volumes, mounts []string
+			for _, v := range pod.Volumes {
+				volumes = append(volumes, v.Name)
+			}
+			for _, v := range pod.Containers[0].VolumeMounts {
+				mounts = append(mounts, v.Name)
+			}
+			slices.Sort(volumes)
+			slices.Sort(mounts)
+			if !slices.Equal(volumes, want) || !slices.Equal(mounts, want) {
+				t.Errorf("%v: %s has the volumes %v, mounted %v; want %v", components, name, volumes, mounts, want)
+			}
+		}
+	}
+}
