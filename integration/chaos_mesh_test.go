@@ -64,14 +64,10 @@ func (m *chaosMesh) launch(p *chaosPart) {
 func startChaosMesh(t *testing.T) *chaosMesh {
 	t.Helper()
 	m := &chaosMesh{t: t, binaries: clustertest.Build(t), logs: cmp.Or(*chaosLogs, t.TempDir())}
-	client, peer, natsAddress := clustertest.FreeAddress(t), clustertest.FreeAddress(t), clustertest.FreeAddress(t)
+	client, natsAddress := clustertest.FreeAddress(t), clustertest.FreeAddress(t)
 	host, port, _ := net.SplitHostPort(natsAddress)
 	m.servers = clustertest.Servers("http://"+client, "nats://"+natsAddress)
-	m.etcd = &chaosPart{id: "etcd", path: m.binaries.Etcd, address: client, args: []string{
-		"--name", "e", "--data-dir", t.TempDir(), "--log-level", "error",
-		"--listen-client-urls", "http://" + client, "--advertise-client-urls", "http://" + client,
-		"--listen-peer-urls", "http://" + peer, "--initial-advertise-peer-urls", "http://" + peer, "--initial-cluster", "e=http://" + peer,
-	}}
+	m.etcd = &chaosPart{id: "etcd", path: m.binaries.Etcd, address: client, args: clustertest.EtcdArgs(t, client)}
 	m.nats = &chaosPart{id: "nats", path: m.binaries.NATS, address: natsAddress, args: []string{"-a", host, "-p", port}}
 	for _, server := range []*chaosPart{m.etcd, m.nats} {
 		m.launch(server)

@@ -272,13 +272,20 @@ func FreeAddress(t testing.TB) string {
 // LaunchEtcd starts an etcd server and waits until it takes connections.
 func LaunchEtcd(t testing.TB, b Binaries) (endpoint string) {
 	t.Helper()
-	client, peer := FreeAddress(t), FreeAddress(t)
-	p := Launch(t, "etcd", b.Etcd, "--name", "e", "--data-dir", t.TempDir(),
-		"--listen-client-urls", "http://"+client, "--advertise-client-urls", "http://"+client,
-		"--listen-peer-urls", "http://"+peer, "--initial-advertise-peer-urls", "http://"+peer, "--initial-cluster", "e=http://"+peer,
-		"--log-level", "error")
+	client := FreeAddress(t)
+	p := Launch(t, "etcd", b.Etcd, EtcdArgs(t, client)...)
 	AwaitListening(t, p, client)
 	return "http://" + client
+}
+
+// EtcdArgs are the arguments of an etcd server whose clients come to an address.
+func EtcdArgs(t testing.TB, client string) []string {
+	t.Helper()
+	client, peer := "http://"+client, "http://"+FreeAddress(t)
+	return []string{
+		"--name", "e", "--data-dir", t.TempDir(), "--log-level", "error", "--listen-client-urls", client, "--advertise-client-urls", client,
+		"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", "e=" + peer,
+	}
 }
 
 // LaunchNATS starts a NATS server and waits until it takes connections.

@@ -44,19 +44,15 @@ type worker struct {
 // part.
 func StartProcesses(t testing.TB, b Binaries, prefill, decode int, args ...string) *Processes {
 	t.Helper()
-	etcd, peer, nats := FreeAddress(t), FreeAddress(t), FreeAddress(t)
+	etcd, nats := FreeAddress(t), FreeAddress(t)
 	host, port, _ := net.SplitHostPort(nats)
 	p := &Processes{
 		whole:    t,
 		binaries: b,
 		address:  FreeAddress(t),
 		control:  FreeAddress(t),
-		etcd: &server{name: "etcd", path: b.Etcd, address: etcd, args: []string{
-			"--name", "e", "--data-dir", t.TempDir(), "--log-level", "error",
-			"--listen-client-urls", "http://" + etcd, "--advertise-client-urls", "http://" + etcd,
-			"--listen-peer-urls", "http://" + peer, "--initial-advertise-peer-urls", "http://" + peer, "--initial-cluster", "e=http://" + peer,
-		}},
-		nats: &server{name: "nats-server", path: b.NATS, address: nats, args: []string{"-a", host, "-p", port}},
+		etcd:     &server{name: "etcd", path: b.Etcd, address: etcd, args: EtcdArgs(t, etcd)},
+		nats:     &server{name: "nats-server", path: b.NATS, address: nats, args: []string{"-a", host, "-p", port}},
 	}
 	p.args = append(append([]string{"--model=../models/fable", "--kv-memory=64MiB"}, args...), Servers("http://"+etcd, "nats://"+nats)...)
 	p.StartServers(t)
