@@ -41,9 +41,9 @@ func TestBogusRecords(t *testing.T) {
 		address := clustertest.FreeAddress(t)
 		proxy := faultstest.NewProxy(t, "tcp", address)
 		proxies = append(proxies, proxy)
-		serve(target, "--listen="+address, "--advertise="+proxy.Address()).Ready(t)
+		serve(target, "--listen="+address, "--advertise="+proxy.Address()).AwaitServing(t)
 	}
-	router := serve("router", "--listen=127.0.0.1:0", "--control=127.0.0.1:0").Ready(t)
+	router := serve("router", "--listen=127.0.0.1:0", "--control=127.0.0.1:0").AwaitServing(t)
 	m := clustertest.Dial(t, router.Field(t, "grpc"), router.Field(t, "control"))
 	awaitWorkers(t, m, 2)
 	ask := request(longPrompt(1), 20, 0.8, disaggregated)
@@ -104,7 +104,7 @@ func TestBogusRecords(t *testing.T) {
 	}
 	requests.Wait()
 
-	serve("decode", "--listen=127.0.0.1:0").Ready(t)
+	serve("decode", "--listen=127.0.0.1:0").AwaitServing(t)
 	awaitWorkers(t, m, 3)
 	m.AwaitIdle(t)
 }

@@ -122,7 +122,7 @@ func killRouter(m *chaosMesh, random *rand.Rand) {
 	router := pick(random, m.routers)
 	router.process.Kill()
 	m.launch(router)
-	router.process.Ready(m.t)
+	router.process.AwaitServing(m.t)
 }
 
 func startRouterWithoutEtcd(m *chaosMesh, random *rand.Rand) {
@@ -130,7 +130,7 @@ func startRouterWithoutEtcd(m *chaosMesh, random *rand.Rand) {
 	m.etcd.process.Kill()
 	router.process.Kill()
 	m.launch(router)
-	router.process.Ready(m.t)
+	router.process.AwaitServing(m.t)
 	m.awaitServes(router)
 	m.restart(m.etcd)
 }
@@ -168,7 +168,7 @@ func killStore(m *chaosMesh, random *rand.Rand) {
 	m.store.process.Kill()
 	pause(random, 0, time.Second)
 	m.launch(m.store)
-	m.store.process.Ready(m.t)
+	m.store.process.AwaitServing(m.t)
 }
 
 // foreignWorker lets a decode and a prefill worker join whose tokens would be others.

@@ -98,7 +98,7 @@ func startChaosMesh(t *testing.T) *chaosMesh {
 	}
 	m.store = m.add("kvtransfer")
 	for _, router := range m.routers {
-		router.process.Ready(t)
+		router.process.AwaitServing(t)
 		router.client = clustertest.Dial(t, router.address, router.control)
 	}
 	for _, router := range m.routers {
@@ -123,7 +123,7 @@ func (m *chaosMesh) add(target string, args ...string) *chaosPart {
 	}
 	p.args = append(append(p.args, args...), m.servers...)
 	m.launch(p)
-	p.process.Ready(m.t)
+	p.process.AwaitServing(m.t)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.workers = append(m.workers, p)

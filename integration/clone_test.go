@@ -116,7 +116,7 @@ func (c *clone) start(t *testing.T, command string) {
 	command = strings.NewReplacer(c.replacements("127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0")...).Replace(command)
 	command = strings.Replace(strings.TrimPrefix(strings.TrimPrefix(command, "go run ./cmd/"), "./"), "tandem", c.tandem, 1)
 	const anywhere = "TANDEM_LISTEN=127.0.0.1:0 TANDEM_HTTP=127.0.0.1:0 TANDEM_METRICS=127.0.0.1:0"
-	c.mesh = clustertest.Launch(t, command, "bash", "-c", fmt.Sprintf("cd %q; export %s; exec %s", c.root, anywhere, command)).Ready(t)
+	c.mesh = clustertest.Launch(t, command, "bash", "-c", fmt.Sprintf("cd %q; export %s; exec %s", c.root, anywhere, command)).AwaitServing(t)
 }
 
 // stop ends the mesh as Ctrl-C does.

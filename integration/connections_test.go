@@ -28,9 +28,9 @@ func TestResetConnections(t *testing.T) {
 	for _, target := range []string{"prefill", "decode"} {
 		address := clustertest.FreeAddress(t)
 		proxies[target] = faultstest.NewProxy(t, "tcp", address)
-		serve(target, "--listen="+address, "--advertise="+proxies[target].Address()).Ready(t)
+		serve(target, "--listen="+address, "--advertise="+proxies[target].Address()).AwaitServing(t)
 	}
-	router := serve("router", "--listen=127.0.0.1:0", "--control=127.0.0.1:0").Ready(t)
+	router := serve("router", "--listen=127.0.0.1:0", "--control=127.0.0.1:0").AwaitServing(t)
 	m := clustertest.Dial(t, router.Field(t, "grpc"), router.Field(t, "control"))
 	awaitWorkers(t, m, 2)
 	ask := request(longPrompt(1), 60, 0.8, disaggregated)

@@ -13,5 +13,5 @@ func TestEnvironmentOfOtherMeshes(t *testing.T) {
 	}
 	t.Setenv("TANDEM_AUTH", "nonsense")
 	clustertest.Launch(t, "up", clustertest.Build(t).Tandem, "up", "--model=../models/fable", "--engine=simulated",
-		"--listen=127.0.0.1:0", "--http=", "--metrics=").Ready(t)
+		"--listen=127.0.0.1:0", "--http=", "--metrics=").AwaitServing(t)
 }

@@ -36,7 +36,7 @@ func TestExamples(t *testing.T) {
 	t.Parallel() // much of it is waiting
 	root := checkoutRoot(t)
 	up := clustertest.Launch(t, "up", clustertest.Build(t).Tandem, "up", "--model", filepath.Join(root, "models", "fable"),
-		"--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--metrics", "").Ready(t)
+		"--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--metrics", "").AwaitServing(t)
 	openai := "OPENAI_BASE_URL=" + refusesFirst(t, address(up.Field(t, "http"))) + "/v1"
 	tandem := "TANDEM_ADDR=" + refusesFirstCall(t, up.Field(t, "grpc"))
 	for name, c := range map[string]struct {
@@ -91,7 +91,7 @@ func TestExamplesOfForms(t *testing.T) {
 	t.Parallel()
 	root := checkoutRoot(t)
 	up := clustertest.Launch(t, "up", clustertest.Build(t).Tandem, "up", "--model", filepath.Join(root, "models", "fable"),
-		"--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--metrics", "").Ready(t)
+		"--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--metrics", "").AwaitServing(t)
 	for name, c := range map[string]struct{ where, want, variable, path string }{
 		"structured": {
 			"TANDEM_ADDR=" + up.Field(t, "grpc"), `^".{1,80}" is [1-9]\d? years old and has [0-2] friends: \[.*\]\n$`, "TANDEM_ADDR=", "",
@@ -124,7 +124,7 @@ func TestExamplesOverTLS(t *testing.T) {
 	t.Parallel()
 	root, certs := checkoutRoot(t), t.TempDir()
 	up := clustertest.Launch(t, "up", clustertest.Build(t).Tandem, "up", "--model", filepath.Join(root, "models", "fable"),
-		"--listen", "127.0.0.1:0", "--http", "", "--metrics", "", "--control", "", "--tls", "--certs", certs).Ready(t)
+		"--listen", "127.0.0.1:0", "--http", "", "--metrics", "", "--control", "", "--tls", "--certs", certs).AwaitServing(t)
 	for _, name := range []string{"grpc", "structured"} {
 		cmd := exec.CommandContext(t.Context(), goExample(t, root, name))
 		cmd.Env = append(clustertest.Environ(), "TANDEM_ADDR="+up.Field(t, "grpc"), "TANDEM_CA="+filepath.Join(certs, "ca.crt"))

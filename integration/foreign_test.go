@@ -59,10 +59,10 @@ func TestForeignWorkersOverProcesses(t *testing.T) {
 		return clustertest.Launch(t, target, binaries.Tandem, append(args, clustertest.Servers(etcd, nats)...)...)
 	}
 	router := serve("router", "--listen=127.0.0.1:0")
-	serve("prefill").Ready(t)
-	serve("decode", "--id=decode-1").Ready(t)
-	serve("decode", "--id=decode-2").Ready(t)
-	router.Ready(t)
+	serve("prefill").AwaitServing(t)
+	serve("decode", "--id=decode-1").AwaitServing(t)
+	serve("decode", "--id=decode-2").AwaitServing(t)
+	router.AwaitServing(t)
 	m := router.Client(t)
 	awaitWorkers(t, m, 3)
 
@@ -83,7 +83,7 @@ func TestForeignWorkersOverProcesses(t *testing.T) {
 		"other-arithmetic": {"--cpu-weights=int8"},
 	}
 	for id, args := range foreign {
-		serve("decode", append(args, "--id="+id)...).Ready(t)
+		serve("decode", append(args, "--id="+id)...).AwaitServing(t)
 	}
 	awaitWorkers(t, m, 5)
 	var clients sync.WaitGroup

@@ -24,7 +24,7 @@ func TestNextStartRemovesWhatAKilledMeshLeft(t *testing.T) {
 	up := func() *clustertest.Process {
 		t.Helper()
 		return clustertest.Launch(t, "up", b.Tandem, "up", "--model=../models/fable", "--engine=simulated",
-			"--listen=127.0.0.1:0", "--http=", "--metrics=").Ready(t)
+			"--listen=127.0.0.1:0", "--http=", "--metrics=").AwaitServing(t)
 	}
 	folders := func() []string {
 		t.Helper()

@@ -47,7 +47,7 @@ func TestLimitsOverRouterProcesses(t *testing.T) {
 		id, address := fmt.Sprintf("router-%d", i+1), clustertest.FreeAddress(t)
 		arguments := append([]string{"serve", "--target=router", "--id=" + id, "--listen=" + address, "--auth=required", "--control=", "--router-state-dir=off", "--model=../models/fable"},
 			clustertest.Servers(etcd, natsURL)...)
-		clustertest.Launch(t, id, binaries.Tandem, arguments...).Ready(t)
+		clustertest.Launch(t, id, binaries.Tandem, arguments...).AwaitServing(t)
 		conn, err := rpc.Dial(address, rpc.ClientConfig{APIKey: key})
 		if err != nil {
 			t.Fatal(err)

@@ -53,7 +53,7 @@ func TestRouterKeepsToItsMemory(t *testing.T) {
 		args = append(args, "--model=../models/fable", "--engine=simulated", "--kv-memory=64MiB", "--simulated-base-ms=1", "--simulated-per-token-ms=0.001")
 		return clustertest.Launch(t, name, program, append(args, clustertest.Servers(etcd, nats)...)...)
 	}
-	serve("decode", binaries.Tandem, "serve", "--target=decode").Ready(t)
+	serve("decode", binaries.Tandem, "serve", "--target=decode").AwaitServing(t)
 	metrics := clustertest.FreeAddress(t)
 	router := serve("router", "/bin/sh", "-c", capped, binaries.Tandem, "serve", "--target=router", "--listen=127.0.0.1:0", "--metrics="+metrics, "--router-kept-memory=8MiB")
 	m := router.Client(t)

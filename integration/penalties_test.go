@@ -247,14 +247,14 @@ func TestPenaltiesSurviveAKill(t *testing.T) {
 		return clustertest.Launch(t, target, binaries.Tandem, append(args, servers...)...)
 	}
 	m := serve("router", "--listen=127.0.0.1:0").Client(t)
-	serve("prefill").Ready(t)
+	serve("prefill").AwaitServing(t)
 	pool := make(map[string]*clustertest.Process)
 	for i, id := range []string{"decode-a", "decode-b", "decode-c", "decode-d"} {
 		args := []string{"--id=" + id, "--speculate=" + []string{worker.SpeculateNgram, worker.SpeculateOff, worker.SpeculateDraft, worker.SpeculateOff}[i]}
 		if i == 2 {
 			args = append(args, "--draft-model="+draftModel)
 		}
-		pool[id] = serve("decode", args...).Ready(t)
+		pool[id] = serve("decode", args...).AwaitServing(t)
 	}
 	awaitWorkers(t, m, 5)
 	q := penalized(longPrompt(1), 0.8, disaggregated)

@@ -33,9 +33,9 @@ func TestProcesses(t *testing.T) {
 			t.Errorf("without workers the router says that it is waiting: %s", said)
 		}
 		prefill, decode := serve(t, "prefill"), serve(t, "decode")
-		prefill.Ready(t)
-		decode.Ready(t)
-		router.WaitsForNobody(t)
+		prefill.AwaitServing(t)
+		decode.AwaitServing(t)
+		router.AwaitReady(t)
 		awaitWorkers(t, m, 2)
 		alone := clustertest.Start(t, nil)
 		for _, temperature := range []float32{0, 0.8} {
@@ -63,7 +63,7 @@ func TestProcesses(t *testing.T) {
 		for role, target := range map[controlv1.Role]string{controlv1.Role_ROLE_PREFILL: "prefill", controlv1.Role_ROLE_DECODE: "decode"} {
 			pools[role] = make(map[string]*clustertest.Process)
 			for _, id := range []string{target + "-a", target + "-b", target + "-c"} {
-				pools[role][id] = serve(t, target, append(slow, "--id="+id)...).Ready(t)
+				pools[role][id] = serve(t, target, append(slow, "--id="+id)...).AwaitServing(t)
 			}
 		}
 		awaitWorkers(t, m, 6)

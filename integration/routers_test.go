@@ -70,12 +70,12 @@ func (m *routersMesh) serve(target, id string, args ...string) *clustertest.Proc
 
 func (m *routersMesh) startRouter(r *routerProcess) {
 	m.t.Helper()
-	r.process = m.serve("router", r.id, "--listen="+r.address, "--control="+r.control, "--router-state-dir="+m.t.TempDir()).Ready(m.t)
+	r.process = m.serve("router", r.id, "--listen="+r.address, "--control="+r.control, "--router-state-dir="+m.t.TempDir()).AwaitServing(m.t)
 }
 
 func (m *routersMesh) startWorker(w *workerProcess) {
 	m.t.Helper()
-	w.process = m.serve(w.target, w.id).Ready(m.t)
+	w.process = m.serve(w.target, w.id).AwaitServing(m.t)
 }
 
 // awaitPools waits until both routers can use two workers of each role.

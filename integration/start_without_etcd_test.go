@@ -27,7 +27,7 @@ func startRouter(t *testing.T, m *clustertest.Processes, nats string, args ...st
 	control := clustertest.FreeAddress(t)
 	p := clustertest.Launch(t, "router beside", clustertest.Build(t).Tandem, append(append([]string{
 		"serve", "--target=router", "--listen=127.0.0.1:0", "--control=" + control, "--model=../models/fable", "--lease-ttl=2s",
-	}, clustertest.Servers(m.Etcd(), nats)...), args...)...).Ready(t)
+	}, clustertest.Servers(m.Etcd(), nats)...), args...)...).AwaitServing(t)
 	return startedRouter{p, clustertest.Dial(t, p.Field(t, "grpc"), control)}
 }
 
@@ -149,6 +149,6 @@ func TestWorkersWaitForEtcd(t *testing.T) {
 	}, clustertest.Servers(m.Etcd(), m.NATS())...)...)
 	until(t, "it says so", func() bool { return strings.Contains(waiting.Stderr(), "etcd does not answer yet") })
 	m.StartEtcd(t)
-	waiting.Ready(t)
+	waiting.AwaitServing(t)
 	m.Router().AwaitPool(t, decodeRole, 2)
 }

@@ -92,7 +92,7 @@ func (m *deadly) start(target string) {
 	case "prefill":
 		args = append(args, "--id="+fmt.Sprintf("prefill-%d", m.made), "--kv-transport="+m.network)
 	}
-	m.processes[target] = clustertest.Launch(m.t, target, m.binaries.Tandem, args...).Ready(m.t)
+	m.processes[target] = clustertest.Launch(m.t, target, m.binaries.Tandem, args...).AwaitServing(m.t)
 	if target == "decode" && m.network != "tcp" {
 		// Who connects to the socket's name gets the proxy.
 		if err := os.Rename(socket, socket+"r"); err != nil {

@@ -90,7 +90,7 @@ func TestUnreachableProcesses(t *testing.T) {
 			etcd, nats := clustertest.LaunchEtcd(t, binaries), clustertest.LaunchNATS(t, binaries)
 			serve := func(target string, args ...string) *clustertest.Process {
 				args = append([]string{"serve", "--target=" + target, "--model=../models/fable", "--kv-memory=64MiB"}, args...)
-				return clustertest.Launch(t, target, binaries.Tandem, append(args, clustertest.Servers(etcd, nats)...)...).Ready(t)
+				return clustertest.Launch(t, target, binaries.Tandem, append(args, clustertest.Servers(etcd, nats)...)...).AwaitServing(t)
 			}
 			m := serve("router", "--listen=127.0.0.1:0").Client(t)
 			prefill := serve("prefill", c.prefill...)

@@ -168,16 +168,16 @@ func (p *Process) Stderr() string {
 	return p.stderr.String()
 }
 
-// Ready waits until the program printed "ready", or that it serves and waits for workers, as
-// a router does that was started before them.
-func (p *Process) Ready(t testing.TB) *Process {
+// AwaitServing waits until the program printed that it serves: "ready", or what it waits for, as a router
+// does that was started before its workers.
+func (p *Process) AwaitServing(t testing.TB) *Process {
 	t.Helper()
 	p.await(t, p.serves)
 	return p
 }
 
-// WaitsForNobody waits until the program printed "ready": a router once it has a decode worker.
-func (p *Process) WaitsForNobody(t testing.TB) {
+// AwaitReady waits until the program printed "ready": a router once its workers could serve a request.
+func (p *Process) AwaitReady(t testing.TB) {
 	t.Helper()
 	p.await(t, p.ready)
 }
@@ -210,7 +210,7 @@ func (p *Process) Field(t testing.TB, name string) string {
 // Client is a client of the router that the program runs, once it is ready.
 func (p *Process) Client(t testing.TB) *Client {
 	t.Helper()
-	p.Ready(t)
+	p.AwaitServing(t)
 	return Dial(t, p.Field(t, "grpc"), p.Field(t, "control"))
 }
 

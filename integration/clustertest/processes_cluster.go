@@ -88,7 +88,7 @@ func (p *Processes) serve(target string, args ...string) *Process {
 
 func (p *Processes) startRouter(t testing.TB) {
 	t.Helper()
-	p.router = p.serve("router", "--listen="+p.address, "--control="+p.control).Ready(t)
+	p.router = p.serve("router", "--listen="+p.address, "--control="+p.control).AwaitServing(t)
 }
 
 // RestartRouter is of RouterRestarter.
@@ -136,7 +136,7 @@ func (p *Processes) start(t testing.TB, role controlv1.Role) {
 	w := &worker{id: fmt.Sprintf("%s-%d", target, p.started), role: role}
 	w.process = p.serve(target, "--id="+w.id)
 	p.workers = append(p.workers, w)
-	w.process.Ready(t)
+	w.process.AwaitServing(t)
 }
 
 // RestartWorker is of WorkerRestarter.
