@@ -10,7 +10,7 @@ import (
 
 // Generate serves one request, as the gRPC method does, to a client that reads with send.
 func (s *Service) Generate(ctx context.Context, q *inferencev1.GenerateRequest, send func(*inferencev1.GenerateEvent) error) error {
-	return s.requests.Generate(ctx, serving.Caller{}, q, send)
+	return s.requests.Generate(ctx, &serving.Caller{}, q, send)
 }
 
 // EncodeToken is an event as it is sent where it is a token without log probabilities.

@@ -36,25 +36,32 @@ func (s *Service) HTTP() http.Handler { return s.http }
 type httpBackend struct{ service *Service }
 
 // Generate serves one request.
-func (b httpBackend) Generate(ctx context.Context, from openai.Origin, q *inferencev1.GenerateRequest, send func(*inferencev1.GenerateEvent) error) error {
-	return b.service.requests.Generate(ctx, serving.Caller{
+func (b httpBackend) Generate(ctx context.Context, from *openai.Origin, q *inferencev1.GenerateRequest, send func(*inferencev1.GenerateEvent) error) error {
+	return b.service.requests.Generate(ctx, callerOf(from), q, send)
+}
+
+// callerOf is who makes a request. It is not part of Generate, where its frame would stay on the
+// stack until the answer ends.
+func callerOf(from *openai.Origin) *serving.Caller {
+	return &serving.Caller{
 		Secret: from.Secret, Route: from.Route, Chat: from.Route != openai.RouteCompletions,
 		Now:        from.Now,
 		Rendered:   from.Rendered,
 		Sharing:    sharingOf(from),
-		HTTPStatus: func(err error) int { return openai.FailureOf(err).Status },
-	}, q, send)
+		HTTPStatus: httpStatus,
+	}
 }
 
+// httpStatus is the status that a client gets for an error.
+func httpStatus(err error) int { return openai.FailureOf(err).Status }
+
 // Embed embeds texts.
-func (b httpBackend) Embed(ctx context.Context, from openai.Origin, q *inferencev1.EmbedRequest) (*inferencev1.EmbedResponse, error) {
-	return b.service.requests.Embed(ctx, serving.Caller{
-		Secret: from.Secret, Route: from.Route, HTTPStatus: func(err error) int { return openai.FailureOf(err).Status },
-	}, q)
+func (b httpBackend) Embed(ctx context.Context, from *openai.Origin, q *inferencev1.EmbedRequest) (*inferencev1.EmbedResponse, error) {
+	return b.service.requests.Embed(ctx, serving.Caller{Secret: from.Secret, Route: from.Route, HTTPStatus: httpStatus}, q)
 }
 
 // sharingOf is what a request shares with others.
-func sharingOf(from openai.Origin) serving.Sharing {
+func sharingOf(from *openai.Origin) serving.Sharing {
 	if from.Prompt == nil {
 		return serving.Sharing{}
 	}

@@ -29,7 +29,7 @@ func (i *inferenceServer) Generate(q *inferencev1.GenerateRequest, stream grpc.S
 		i.service.limits(stream.Context(), header.Set)
 		return header
 	})
-	return i.service.counted(stream.Context(), i.service.requests.Generate(stream.Context(), serving.Caller{Now: sendNow(stream)}, q, send))
+	return i.service.counted(stream.Context(), i.service.requests.Generate(stream.Context(), &serving.Caller{Now: sendNow(stream)}, q, send))
 }
 
 // sendNow sends tokens from whichever goroutine has them; nil: a stream that nobody can tell of

@@ -18,12 +18,20 @@ func (p *process) withHostname(port net.Listener, open func() bool, handler http
 		return handler // it has names that nobody here knows
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if name := hostname(r.Host); open() && !isLocalName(name) && !isOfOrigins(name, p.options.Router.CORSOrigins) {
-			http.Error(w, fmt.Sprintf("%q is no name of this machine: call localhost, name the page's origin in --router-cors-origins, or ask for keys (--auth required, --metrics-token-file)", name), http.StatusForbidden)
-			return
+		if !open() || p.isKnownName(w, r) {
+			handler.ServeHTTP(w, r)
 		}
-		handler.ServeHTTP(w, r)
 	})
+}
+
+// isKnownName reports whether a request is to a name that no stranger can own. If not, it answers.
+func (p *process) isKnownName(w http.ResponseWriter, r *http.Request) bool {
+	name := hostname(r.Host)
+	if isLocalName(name) || isOfOrigins(name, p.options.Router.CORSOrigins) {
+		return true
+	}
+	http.Error(w, fmt.Sprintf("%q is no name of this machine: call localhost, name the page's origin in --router-cors-origins, or ask for keys (--auth required, --metrics-token-file)", name), http.StatusForbidden)
+	return false
 }
 
 // hostname is the name in a Host header.

@@ -97,7 +97,7 @@ func (h *Handler) embed(e *exchange) error {
 		q.Inputs = append(q.Inputs, input)
 	}
 	secret := cmp.Or(c.secret, rpc.NewID())
-	r, err := h.backend.Embed(e.request.Context(), Origin{Route: RouteEmbeddings, Secret: secret}, q)
+	r, err := h.backend.Embed(e.request.Context(), &Origin{Route: RouteEmbeddings, Secret: secret}, q)
 	if err != nil {
 		return rename(err, embeddingName)
 	}

@@ -30,6 +30,11 @@ func (h *Handler) generate(e *exchange, k *kind) error {
 	if a.call.stream {
 		return h.stream(e, a)
 	}
+	return h.whole(e, a)
+}
+
+// whole serves one in a single piece.
+func (h *Handler) whole(e *exchange, a *assembly) error {
 	// The backend takes whatever ends the events for a client that is gone.
 	var unkept error
 	if err := h.run(e, a.call, func(index int, event *inferencev1.GenerateEvent) error {

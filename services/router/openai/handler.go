@@ -28,11 +28,11 @@ import (
 type Backend interface {
 	// Generate calls send with each event of a request, from this goroutine. An error of send,
 	// or the end of ctx, ends the request.
-	Generate(ctx context.Context, from Origin, q *inferencev1.GenerateRequest, send func(*inferencev1.GenerateEvent) error) error
+	Generate(ctx context.Context, from *Origin, q *inferencev1.GenerateRequest, send func(*inferencev1.GenerateEvent) error) error
 	// Resume is Generate for an existing request, from an offset on.
 	Resume(ctx context.Context, q *inferencev1.ResumeRequest, send func(*inferencev1.GenerateEvent) error) error
 	// Embed embeds texts.
-	Embed(ctx context.Context, from Origin, q *inferencev1.EmbedRequest) (*inferencev1.EmbedResponse, error)
+	Embed(ctx context.Context, from *Origin, q *inferencev1.EmbedRequest) (*inferencev1.EmbedResponse, error)
 	// Fits reports whether a request fits into the model's context.
 	Fits(ctx context.Context, q *inferencev1.GenerateRequest) bool
 	// Plan checks a request as Generate does, but does not serve it.

@@ -23,39 +23,36 @@ type receive func(index int, event *inferencev1.GenerateEvent) error
 // run generates the answers of a call and returns when all have ended. The first that fails ends
 // the others. A request with one answer runs on the caller's goroutine, with now as Origin.Now.
 func (h *Handler) run(e *exchange, c *call, to receive, now func(*inferencev1.GenerateEvent) bool) error {
-	ctx := e.request.Context()
-	from := Origin{Route: c.route, Secret: cmp.Or(c.secret, rpc.NewID())}
-	generate := func(ctx context.Context, from Origin, q *inferencev1.GenerateRequest, send func(*inferencev1.GenerateEvent) error) error {
-		if c.empty && q.PromptLogprobs == nil {
-			if err := h.nothing(ctx, c, q, send); err != nil {
-				return err
-			}
-			e.limits.Count(ctx)
-			return nil
-		}
-		if q.GetConversation() != nil {
-			from.Rendered = c.planned[q].Prompt
-		}
-		return h.backend.Generate(ctx, from, q, send)
-	}
 	if most := h.backend.MaxAnswers(); len(c.choices) > most {
 		return tooMany(c, most)
 	}
-	if len(c.choices) == 1 {
-		q := c.choices[0]
-		if c.echoesTokens || q.PromptLogprobs != nil || int64(q.GetMaxTokens())*c.scoredToken() > h.mostOfOne() {
-			if _, _, err := h.prepare(ctx, c); err != nil {
-				return err
-			}
+	c.secret = cmp.Or(c.secret, rpc.NewID())
+	if len(c.choices) > 1 {
+		return h.several(e, c, to)
+	}
+	q := c.choices[0]
+	if c.echoesTokens || q.PromptLogprobs != nil || int64(q.GetMaxTokens())*c.scoredToken() > h.mostOfOne() {
+		if _, _, err := h.prepare(e.request.Context(), c); err != nil {
+			return err
 		}
-		from.Now = now
-		return generate(ctx, from, q, func(event *inferencev1.GenerateEvent) error { return to(0, event) })
 	}
-	id, err := h.prepareSeveral(e, c)
-	if err != nil {
-		return err
+	return h.answer(e.request.Context(), e, c, &Origin{Now: now}, q, func(event *inferencev1.GenerateEvent) error { return to(0, event) })
+}
+
+// answer generates one answer, for whom from says beside what the call does.
+func (h *Handler) answer(ctx context.Context, e *exchange, c *call, from *Origin, q *inferencev1.GenerateRequest, send func(*inferencev1.GenerateEvent) error) error {
+	if c.empty && q.PromptLogprobs == nil {
+		if err := h.nothing(ctx, c, q, send); err != nil {
+			return err
+		}
+		e.limits.Count(ctx)
+		return nil
 	}
-	return h.several(ctx, c, id, from, to, generate)
+	from.Route, from.Secret = c.route, c.secret
+	if q.GetConversation() != nil {
+		from.Rendered = c.planned[q].Prompt
+	}
+	return h.backend.Generate(ctx, from, q, send)
 }
 
 // prepareSeveral is prepare for several answers, unless they need more than their caller may use.
@@ -77,27 +74,31 @@ func (h *Handler) prepareSeveral(e *exchange, c *call) (id string, err error) {
 	return id, e.limits.Over(ctx, need, manyBy(c))
 }
 
-// generate generates one answer.
-type generate func(ctx context.Context, from Origin, q *inferencev1.GenerateRequest, send func(*inferencev1.GenerateEvent) error) error
-
 // several generates several answers. Answers to one prompt share it.
-func (h *Handler) several(ctx context.Context, c *call, id string, from Origin, to receive, generate generate) error {
-	ctx, cancel := context.WithCancelCause(ctx)
+func (h *Handler) several(e *exchange, c *call, to receive) error {
+	id, err := h.prepareSeveral(e, c)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancelCause(e.request.Context())
 	defer cancel(nil)
 	r := &several{
-		handler: h, events: make(chan numbered), failures: make(chan error, len(c.choices)), admitted: make(chan struct{}),
+		handler: h, exchange: e, call: c,
+		events: make(chan numbered), failures: make(chan error, len(c.choices)), admitted: make(chan struct{}),
 	}
 	var wait sync.WaitGroup
+	var first bool
+	var prompt *Prompt
 	for i, q := range c.choices {
 		if c.n > 1 {
-			if from.First = i%c.n == 0; from.First {
-				from.Prompt = newPrompt()
+			if first = i%c.n == 0; first {
+				prompt = newPrompt()
 			}
 		}
-		from := from
-		wait.Go(func() { r.one(rpc.WithRequestID(ctx, suffixed(id, i)), from, i, q, generate) })
+		from := &Origin{Prompt: prompt, First: first}
+		wait.Go(func() { r.one(rpc.WithRequestID(ctx, suffixed(id, i)), from, i, q) })
 	}
-	err := r.follow(len(c.choices), to, cancel)
+	err = r.follow(len(c.choices), to, cancel)
 	wait.Wait()
 	return err
 }
@@ -172,6 +173,8 @@ func suffixed(id string, index int) string {
 // several are the answers of a call, each made by its own goroutine.
 type several struct {
 	handler  *Handler
+	exchange *exchange
+	call     *call
 	events   chan numbered
 	failures chan error    // one from each answer at its end; nil if it went well
 	admitted chan struct{} // closed when all answers are admitted
@@ -183,7 +186,7 @@ type numbered struct {
 }
 
 // one makes an answer.
-func (r *several) one(ctx context.Context, from Origin, index int, q *inferencev1.GenerateRequest, generate generate) {
+func (r *several) one(ctx context.Context, from *Origin, index int, q *inferencev1.GenerateRequest) {
 	err := func() (err error) {
 		// The server cannot recover a panic of this goroutine.
 		defer func() {
@@ -191,7 +194,7 @@ func (r *several) one(ctx context.Context, from Origin, index int, q *inferencev
 				err = r.handler.panicked(ctx, p)
 			}
 		}()
-		return generate(ctx, from, q, func(event *inferencev1.GenerateEvent) error {
+		return r.handler.answer(ctx, r.exchange, r.call, from, q, func(event *inferencev1.GenerateEvent) error {
 			select {
 			case r.events <- numbered{index, event}:
 			case <-ctx.Done():

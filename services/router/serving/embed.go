@@ -128,7 +128,7 @@ func embedding(q *inferencev1.EmbedRequest, input *inferencev1.EmbedInput) *infe
 
 // embed embeds one text.
 func (s *Requests) embed(ctx context.Context, c Caller, q *inferencev1.EmbedRequest, input *inferencev1.EmbedInput) (*inferencev1.Embedding, *inferencev1.Accepted, error) {
-	r, err := s.begin(ctx, c, embedding(q, input))
+	r, err := s.begin(ctx, &c, embedding(q, input))
 	if err != nil {
 		return nil, nil, err
 	}

@@ -37,7 +37,7 @@ func TokenCounter(registerer prometheus.Registerer) (func(now, last time.Time), 
 
 // Traces says whether a request would be traced, for tests of what that costs.
 func Traces(ctx context.Context, tracing Tracing) bool {
-	return traceRequest(ctx, tracing, time.Time{}, "id", Caller{}, nil) != nil
+	return traceRequest(ctx, tracing, time.Time{}, "id", &Caller{}, nil) != nil
 }
 
 // ReadDecode decodes messages of a decode stream, one after another, and hands each on, with

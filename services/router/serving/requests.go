@@ -131,8 +131,8 @@ type Caller struct {
 // Generate serves one request. It calls send with each event, from this goroutine, and
 // returns nil after Finished, otherwise a gRPC status. A refused request sends nothing. The
 // request's id is rpc.RequestID of ctx, with a suffix if another request has that, or a
-// random one. An error of send, or the end of ctx, means that the client is gone.
-func (s *Requests) Generate(ctx context.Context, c Caller, q *inferencev1.GenerateRequest, send func(*inferencev1.GenerateEvent) error) error {
+// random one. An error of send, or the end of ctx, means that the client is gone. It does not change c.
+func (s *Requests) Generate(ctx context.Context, c *Caller, q *inferencev1.GenerateRequest, send func(*inferencev1.GenerateEvent) error) error {
 	r, err := s.begin(ctx, c, q)
 	if err != nil {
 		return err
@@ -142,7 +142,7 @@ func (s *Requests) Generate(ctx context.Context, c Caller, q *inferencev1.Genera
 
 // begin plans, admits and starts a request. It is not part of Generate, where its frame would
 // stay on the stack until the answer ends.
-func (s *Requests) begin(ctx context.Context, c Caller, q *inferencev1.GenerateRequest) (r *request, err error) {
+func (s *Requests) begin(ctx context.Context, c *Caller, q *inferencev1.GenerateRequest) (r *request, err error) {
 	arrived := time.Now()
 	id := cmp.Or(rpc.RequestID(ctx), rpc.NewID())
 	spans := traceRequest(ctx, s.deps.Tracing, arrived, id, c, q)
@@ -153,7 +153,7 @@ func (s *Requests) begin(ctx context.Context, c Caller, q *inferencev1.GenerateR
 		by, err = s.admit(ctx, c.Sharing, q, p)
 	}
 	if err == nil {
-		if r, err = s.start(p, by, id, &c, spans); err == nil {
+		if r, err = s.start(p, by, id, c, spans); err == nil {
 			return r, nil
 		}
 		by.charge.Done(0)

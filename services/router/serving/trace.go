@@ -49,7 +49,7 @@ type requestTrace struct {
 
 // traceRequest decides whether a request is sampled: as its caller did, or by
 // chance. What is not sampled costs no more than the question.
-func traceRequest(ctx context.Context, tracing Tracing, arrived time.Time, id string, c Caller, q *inferencev1.GenerateRequest) *requestTrace {
+func traceRequest(ctx context.Context, tracing Tracing, arrived time.Time, id string, c *Caller, q *inferencev1.GenerateRequest) *requestTrace {
 	if tracing.Tracer == nil {
 		return nil
 	}
@@ -229,7 +229,7 @@ func stagesOf(t *inferencev1.Timings, mode inferencev1.Mode) []stage {
 // operation is what a request asks for, in the words of OpenTelemetry's
 // conventions for generative AI. What came over HTTP may have its prompt in tokens
 // already.
-func operation(c Caller, q *inferencev1.GenerateRequest) string {
+func operation(c *Caller, q *inferencev1.GenerateRequest) string {
 	if q.GetConversation() != nil || c.Chat {
 		return "chat"
 	}
@@ -237,7 +237,7 @@ func operation(c Caller, q *inferencev1.GenerateRequest) string {
 }
 
 // transport adds how the request came.
-func (t *requestTrace) transport(c Caller) {
+func (t *requestTrace) transport(c *Caller) {
 	if t.status = c.HTTPStatus; t.status == nil {
 		t.root.SetAttributes(
 			attribute.String("rpc.system.name", "grpc"),
