@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
+	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/routing"
 )
 
@@ -299,4 +301,47 @@ func TestFeasibleObjectivesAreServed(t *testing.T) {
 			t.Fatal("it waits, though nobody else is there")
 		}
 	})
+}
+
+// A tenant that has as many requests waiting as can be in time keeps nobody else out: what comes of
+// another tenant waits for no more than its turn, and is refused for no more than that.
+func TestFloodOfOneTenantKeepsNobodyOut(t *testing.T) {
+	b := newBench(t, func(c *routing.Config) { c.QueueLimit, c.TenantMaxRequests = 1000, 1000 }, large("d1"))
+	report := func() []routing.Action {
+		return b.do(load("d1", controlv1.Role_ROLE_DECODE, func(r *controlv1.LoadReport) { r.BlocksFree, r.BlocksTotal = 1<<16, 1<<16 }))
+	}
+	report()
+	var running []string
+	ask := func(tenant string) (sent bool, refusal routing.Refusal) {
+		r := b.request(agg, 1000)
+		r.ID, r.Tenant, r.Class, r.TTFT = tenant+r.ID, tenant, routing.ClassStandard, 10*time.Second
+		d, refusal, _ := b.arrive(r)
+		if d.ID != "" {
+			running = append(running, d.ID)
+		}
+		return d.ID != "", refusal
+	}
+	for {
+		if _, refusal := ask("flood"); refusal.Reason == api.ReasonSLOUnattainable {
+			break
+		} else if refusal.Reason != "" || b.count > 500 {
+			t.Fatalf("after %d: %+v", b.count, refusal)
+		}
+	}
+	waiting := b.f.Waiting()
+	if sent, refusal := ask("other"); sent || refusal.Reason != "" || waiting < 20 {
+		t.Fatalf("with %d waiting, another tenant's is sent: %v, or refused: %+v", waiting, sent, refusal)
+	}
+	b.now = b.now.Add(time.Second)
+	var next string
+	for _, id := range running {
+		for _, action := range slices.Concat(b.do(routing.PromptDone{ID: id}), b.do(routing.Ended{ID: id}), report()) {
+			if d, is := action.(routing.Dispatch); is && next == "" {
+				next = d.ID
+			}
+		}
+	}
+	if !strings.HasPrefix(next, "other") {
+		t.Errorf("next goes %s", next)
+	}
 }

@@ -230,13 +230,45 @@ func (q *queue) all() iter.Seq[*entry] {
 	}
 }
 
-// ahead is how many go before e, and what their prompts take by what is predicted of each.
+// ahead is how many go before e, and what their prompts take by what is predicted of each: all of
+// higher levels, and those of e's whose turn comes first, as in pumpLevel. The turn of a request comes
+// once its tenant was served what the tenant was so far, and its earlier requests.
 func (q *queue) ahead(e *entry) (requests int, ms float64) {
-	for other := range q.all() {
-		higher := other.request.Priority > e.request.Priority || other.request.Priority == e.request.Priority && other.rank < e.rank
-		if higher || other.request.Priority == e.request.Priority && other.rank == e.rank && other.before(e) {
+	at, is := q.level(e)
+	for _, l := range q.levels[:at] {
+		for _, of := range l.lines {
+			requests += len(of.entries)
+			for _, other := range of.entries {
+				ms += other.workMs
+			}
+		}
+	}
+	if !is {
+		return requests, ms
+	}
+	lines := q.levels[at].lines
+	own := slices.IndexFunc(lines, func(of *line) bool { return of.tenant == e.request.Tenant })
+	turn := q.shares.served(e.request.Tenant)
+	for _, other := range lines[own].entries {
+		if !other.before(e) {
+			break
+		}
+		requests++
+		ms += other.workMs
+		turn += float64(other.request.Tokens)
+	}
+	for i, of := range lines {
+		if i == own {
+			continue
+		}
+		its := q.shares.served(of.tenant)
+		for _, other := range of.entries {
+			if its > turn || its == turn && i > own {
+				break
+			}
 			requests++
 			ms += other.workMs
+			its += float64(other.request.Tokens)
 		}
 	}
 	return requests, ms
