@@ -190,7 +190,7 @@ func (rt *Router) dispatch(s *search, decodes, prefills *candidates, decode, pre
 		ContextTokens: rt.groups().contextTokens[s.version], // 0: they do not say
 		DecodeSilence: rt.silence(now, r, decode.worker, decodes.several() || decode.worker.takesAggregated),
 	}
-	d := &dispatched{tenant: r.Tenant, model: r.Model, most: r.MaxNew, decode: decode.worker, at: now}
+	d := &dispatched{tenant: r.Tenant, model: r.Model, level: s.entry.levelKey(), most: r.MaxNew, decode: decode.worker, at: now}
 	if r.Attempt == 0 {
 		rt.asked(r, cmp.Or(prefill, decode).uncached)
 		if prefill != nil || decode.worker.takesAggregated {

@@ -345,3 +345,64 @@ func TestFloodOfOneTenantKeepsNobodyOut(t *testing.T) {
 		t.Errorf("next goes %s", next)
 	}
 }
+
+// Who comes to a level has its share of that at once, however much others were served of a higher one.
+func TestSharesOfALevelAreItsOwn(t *testing.T) {
+	s := newServed(nil, sized("d1", 1))
+	var sent []string
+	s.sent = func(d routing.Dispatch) { sent = append(sent, d.ID) }
+	arrive := func(tenant, class string, tokens int) {
+		for i := range 12 {
+			s.do(routing.Arrived{Request: routing.Request{
+				ID: fmt.Sprint(tenant, i), Tenant: tenant, Class: class, Model: "fable", Mode: agg, Arrived: s.now, Tokens: tokens, MaxNew: 2,
+			}})
+		}
+	}
+	arrive("B", routing.ClassBatch, 100)
+	arrive("H", routing.ClassInteractive, 100_000)
+	for range 12 {
+		s.end(0, 0)
+	}
+	arrive("C", routing.ClassBatch, 100)
+	before, others := len(sent), 0
+	for range 10 {
+		s.end(0, 0)
+	}
+	for _, id := range sent[before:] {
+		if id[0] == 'C' {
+			others++
+		}
+	}
+	if others < 4 || others > 6 {
+		t.Errorf("of %v, %d are of the tenant that came last", sent[before:], others)
+	}
+}
+
+// A tenant that sends one request after the other pays for each of them, though for a moment it has
+// none.
+func TestNobodyOwesLessForAMoment(t *testing.T) {
+	one := sized("d1", 1)
+	one.Capacity.MaxWaiting = 0
+	s := newServed(nil, one)
+	size, served := map[byte]int{'A': 10_000, 'B': 100}, map[byte]int{}
+	s.sent = func(d routing.Dispatch) { served[d.ID[0]] += size[d.ID[0]] }
+	number := 0
+	arrive := func(tenant byte) {
+		number++
+		s.do(routing.Arrived{Request: routing.Request{
+			ID: fmt.Sprint(string(tenant), number), Tenant: string(tenant), Model: "fable", Mode: agg, Arrived: s.now, Tokens: size[tenant], MaxNew: 2,
+		}})
+	}
+	arrive('A')
+	for range 20 {
+		arrive('B')
+	}
+	for range 1000 {
+		tenant := s.running[0][0]
+		s.end(0, 0)
+		arrive(tenant)
+	}
+	if share := float64(served['A']) / float64(served['A']+served['B']); share < 0.4 || share > 0.6 {
+		t.Errorf("it has %.2f of the tokens: %v", share, served)
+	}
+}

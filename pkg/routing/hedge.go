@@ -78,7 +78,7 @@ func (rt *Router) hedge(now time.Time, e Hedge) {
 	}
 	rt.hedges.left--
 	rt.tenants.enter(e.Request.Tenant)
-	rt.queue.shares.begin(e.Request.Tenant)
+	rt.queue.sharesOf(entry.levelKey()).begin(e.Request.Tenant)
 }
 
 // hasRoom reports whether a hedged attempt would begin at once.

@@ -89,7 +89,7 @@ func (rt *Router) pump(now time.Time) {
 // that was served least, with the next request of it.
 func (rt *Router) pumpLevel(now time.Time, l *level, groups *waits) {
 	for _, e := range slices.Clone(rt.queue.starved) {
-		if e.request.Priority != l.priority || e.rank != l.rank {
+		if e.levelKey() != l.levelKey {
 			continue
 		}
 		passed := rt.queue.firsts(l, e)
@@ -101,7 +101,7 @@ func (rt *Router) pumpLevel(now time.Time, l *level, groups *waits) {
 		}
 	}
 	byShare := func(a, b *line) int {
-		return cmp.Compare(rt.queue.shares.served(a.tenant), rt.queue.shares.served(b.tenant))
+		return cmp.Compare(a.share.served, b.share.served)
 	}
 	lines := slices.Clone(l.lines)
 	slices.SortStableFunc(lines, byShare)
@@ -172,7 +172,7 @@ func (rt *Router) try(now time.Time, e *entry, groups *waits) (gone bool) {
 			rt.queue.overtake(large, e.tokens())
 		}
 		rt.waited(e)
-		rt.queue.shares.send(e.request.Tenant, e.request.Tokens)
+		rt.queue.shares[e.levelKey()].send(e.request.Tenant, e.request.Tokens)
 		rt.queue.remove(e.request.ID)
 		return true
 	case fitness == later, fitness == held:

@@ -78,16 +78,25 @@ func (e *entry) before(o *entry) bool {
 	return cmp.Or(e.until.Compare(o.until), e.request.Arrived.Compare(o.request.Arrived), cmp.Compare(e.number, o.number)) < 0
 }
 
-// level is what waits of one priority and class. Higher ones go first.
-type level struct {
+// levelKey is what the requests of one level have in common: their priority, and the rank of their class.
+type levelKey struct {
 	priority int32
 	rank     int
-	lines    []*line // as their tenants came
+}
+
+func (e *entry) levelKey() levelKey { return levelKey{e.request.Priority, e.rank} }
+
+// level is what waits of one priority and class. Higher ones go first.
+type level struct {
+	levelKey
+
+	lines []*line // as their tenants came
 }
 
 // line is what waits of one tenant, the first to go first.
 type line struct {
 	tenant  string
+	share   *tenantShare
 	entries []*entry
 	passed  int // how many of them found no place in this pump
 }
@@ -98,8 +107,8 @@ type line struct {
 type queue struct {
 	ids    map[string]*entry
 	levels []*level
-	shares shares
-	waits  trackRecord // of predictions of how long requests wait for others
+	shares map[levelKey]*shares // those of which something waits or runs
+	waits  trackRecord          // of predictions of how long requests wait for others
 	// tokenMargin is by how much longer, relatively, a token is taken to be than is predicted where a
 	// request comes that has to wait: by its turn others may decode.
 	tokenMargin float64
@@ -124,23 +133,45 @@ func (q *queue) level(e *entry) (at int, is bool) {
 		l := q.levels[i]
 		return l.priority < e.request.Priority || l.priority == e.request.Priority && l.rank >= e.rank
 	})
-	return at, at < len(q.levels) && q.levels[at].priority == e.request.Priority && q.levels[at].rank == e.rank
+	return at, at < len(q.levels) && q.levels[at].levelKey == e.levelKey()
+}
+
+// sharesOf are the shares of a level.
+func (q *queue) sharesOf(of levelKey) *shares {
+	s := q.shares[of]
+	if s == nil {
+		s = &shares{tenants: make(map[string]*tenantShare), owing: make(map[string]float64)}
+		q.shares[of] = s
+	}
+	return s
+}
+
+// dropShares forgets those of a level of which nothing waits or runs.
+func (q *queue) dropShares(of levelKey) {
+	if s := q.shares[of]; s != nil && len(s.tenants) == 0 {
+		delete(q.shares, of)
+	}
+}
+
+// ended charges a tenant for the answer of a request of a level.
+func (q *queue) ended(of levelKey, tenant string, tokens int) {
+	q.shares[of].end(tenant, tokens)
+	q.dropShares(of)
 }
 
 func (q *queue) insert(e *entry) {
 	at, is := q.level(e)
 	if !is {
-		q.levels = slices.Insert(q.levels, at, &level{priority: e.request.Priority, rank: e.rank})
+		q.levels = slices.Insert(q.levels, at, &level{levelKey: e.levelKey()})
 	}
-	l := q.levels[at]
+	l, share := q.levels[at], q.sharesOf(e.levelKey()).wait(e.request.Tenant)
 	i := slices.IndexFunc(l.lines, func(l *line) bool { return l.tenant == e.request.Tenant })
 	if i < 0 {
-		i, l.lines = len(l.lines), append(l.lines, &line{tenant: e.request.Tenant})
+		i, l.lines = len(l.lines), append(l.lines, &line{tenant: e.request.Tenant, share: share})
 	}
 	of := l.lines[i]
 	of.entries = slices.Insert(of.entries, sort.Search(len(of.entries), func(i int) bool { return e.before(of.entries[i]) }), e)
 	q.ids[e.request.ID] = e
-	q.shares.wait(e.request.Tenant)
 }
 
 func (q *queue) remove(id string) *entry {
@@ -162,7 +193,8 @@ func (q *queue) remove(id string) *entry {
 	if len(l.lines) == 0 {
 		q.levels = slices.Delete(q.levels, at, at+1)
 	}
-	q.shares.leave(e.request.Tenant)
+	q.shares[e.levelKey()].leave(e.request.Tenant)
+	q.dropShares(e.levelKey())
 	if e.starved {
 		q.starved = slices.DeleteFunc(q.starved, func(o *entry) bool { return o == e })
 	}
@@ -171,9 +203,10 @@ func (q *queue) remove(id string) *entry {
 
 // firsts are those of a level whose turn would be before e's, one of each tenant.
 func (q *queue) firsts(l *level, e *entry) (out []*entry) {
+	served := q.shares[l.levelKey].tenants[e.request.Tenant].served
 	for _, of := range l.lines {
 		first := of.entries[0]
-		if first != e && (of.tenant == e.request.Tenant || q.shares.served(of.tenant) < q.shares.served(e.request.Tenant)) {
+		if first != e && (of.tenant == e.request.Tenant || of.share.served < served) {
 			out = append(out, first)
 		}
 	}
@@ -248,7 +281,7 @@ func (q *queue) ahead(e *entry) (requests int, ms float64) {
 	}
 	lines := q.levels[at].lines
 	own := slices.IndexFunc(lines, func(of *line) bool { return of.tenant == e.request.Tenant })
-	turn := q.shares.served(e.request.Tenant)
+	turn := lines[own].share.served
 	for _, other := range lines[own].entries {
 		if !other.before(e) {
 			break
@@ -261,7 +294,7 @@ func (q *queue) ahead(e *entry) (requests int, ms float64) {
 		if i == own {
 			continue
 		}
-		its := q.shares.served(of.tenant)
+		its := of.share.served
 		for _, other := range of.entries {
 			if its > turn || its == turn && i > own {
 				break

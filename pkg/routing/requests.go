@@ -16,6 +16,7 @@ import (
 // dispatched is a request that runs.
 type dispatched struct {
 	tenant, model   string
+	level           levelKey  // whose shares it counts in
 	most            int       // tokens that it may generate
 	decode, prefill *worker   // prefill is nil in aggregated mode
 	moves           int       // tokens whose KV is sent from the one to the other
@@ -190,7 +191,7 @@ func (rt *Router) ended(now time.Time, e Ended) {
 	delete(rt.running, e.ID)
 	rt.expected.failed(e.ID)
 	rt.tenants.leave(d.tenant)
-	rt.queue.shares.end(d.tenant, e.Tokens)
+	rt.queue.ended(d.level, d.tenant, e.Tokens)
 	for _, w := range d.workers() {
 		w.remove(e.ID)
 		if w.probe.id == e.ID {

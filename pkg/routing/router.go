@@ -95,7 +95,7 @@ func New(config Config, random Rand) *Router {
 		policy:      policyOf(config.Policy),
 		workers:     make(map[string]*worker),
 		unanswered:  make(map[controlv1.Role]int),
-		queue:       queue{ids: make(map[string]*entry)},
+		queue:       queue{ids: make(map[string]*entry), shares: make(map[levelKey]*shares)},
 		running:     make(map[string]*dispatched),
 		demands:     make(map[string]*demand),
 		arrivals:    make(map[string]*arrivals),

@@ -1,14 +1,22 @@
 package routing
 
-// shares are what tenants were served, in tokens, so that those that wait get equal shares:
-// start-time fair queueing (Goyal, Vin and Cheng, 1996) with equal weights. The zero value is
-// ready.
+import "maps"
+
+// shares are what tenants were served of one level, in tokens, so that those that wait get equal
+// shares: start-time fair queueing (Goyal, Vin and Cheng, 1996) with equal weights. Each level has its
+// own: what a tenant is served of another one says nothing about whose turn it is here.
 type shares struct {
-	tenants map[string]*tenantShare
-	// now is the least that a tenant that waits was served when it went last: who comes anew
+	tenants map[string]*tenantShare // those with requests
+	// owing are tenants without requests that were served more than virtualTime while others waited, and
+	// how much: their next requests begin there. At most owingMost.
+	owing map[string]float64
+	// virtualTime is the least that a tenant that waits was served when it went last: who comes anew
 	// begins there, and gets nothing for the time that it was away.
-	now float64
+	virtualTime float64
+	waiting     int // requests
 }
+
+const owingMost = 1024
 
 type tenantShare struct {
 	served  float64
@@ -17,33 +25,31 @@ type tenantShare struct {
 }
 
 // wait counts a request in that waits.
-func (s *shares) wait(tenant string) {
-	if s.tenants == nil {
-		s.tenants = make(map[string]*tenantShare)
-	}
+func (s *shares) wait(tenant string) *tenantShare {
 	t := s.tenants[tenant]
 	if t == nil {
-		t = &tenantShare{}
+		t = &tenantShare{served: s.owing[tenant]}
 		s.tenants[tenant] = t
+		delete(s.owing, tenant)
 	}
+	s.waiting++
 	if t.waiting++; t.waiting == 1 {
-		t.served = max(t.served, s.now)
+		t.served = max(t.served, s.virtualTime)
 	}
+	return t
 }
 
 // leave counts it out.
 func (s *shares) leave(tenant string) {
+	s.waiting--
 	s.tenants[tenant].waiting--
 	s.drop(tenant)
 }
 
-// served is what a tenant that waits was served.
-func (s *shares) served(tenant string) float64 { return s.tenants[tenant].served }
-
 // send charges a tenant that waits for a request that goes now.
 func (s *shares) send(tenant string, tokens int) {
 	t := s.tenants[tenant]
-	s.now = max(s.now, t.served)
+	s.virtualTime = max(s.virtualTime, t.served)
 	t.served += float64(tokens)
 	t.running++
 }
@@ -54,8 +60,7 @@ func (s *shares) begin(tenant string) {
 		t.running++
 		return
 	}
-	s.wait(tenant)
-	s.tenants[tenant].running++
+	s.wait(tenant).running++
 	s.leave(tenant)
 }
 
@@ -67,9 +72,20 @@ func (s *shares) end(tenant string, tokens int) {
 	s.drop(tenant)
 }
 
-// drop forgets a tenant that has nothing: it takes no memory.
+// drop forgets a tenant that has no requests, but for what it owes those that wait.
 func (s *shares) drop(tenant string) {
-	if t := s.tenants[tenant]; t.waiting == 0 && t.running == 0 {
-		delete(s.tenants, tenant)
+	t := s.tenants[tenant]
+	if t.waiting > 0 || t.running > 0 {
+		return
+	}
+	delete(s.tenants, tenant)
+	if s.waiting == 0 || t.served <= s.virtualTime {
+		return
+	}
+	if len(s.owing) >= owingMost {
+		maps.DeleteFunc(s.owing, func(_ string, served float64) bool { return served <= s.virtualTime })
+	}
+	if len(s.owing) < owingMost {
+		s.owing[tenant] = t.served
 	}
 }
