@@ -221,31 +221,47 @@ func (q *queue) overtake(e *entry, tokens int) {
 	}
 }
 
-// last is who gives way to e where no more may wait: the last request of the tenant with the most
-// in the lowest level, if that is below e's or e's tenant has fewer. Nil: nobody does.
-func (q *queue) last(e *entry) *entry {
-	lowest := q.levels[len(q.levels)-1]
-	most := slices.MaxFunc(lowest.lines, func(a, b *line) int { return cmp.Compare(len(a.entries), len(b.entries)) })
-	switch at, same := q.level(e); {
-	case at == len(q.levels): // e's would be below
-		return nil
-	case at == len(q.levels)-1 && same:
-		waits := 1
-		for _, of := range lowest.lines {
-			if of.tenant == e.request.Tenant {
-				waits += len(of.entries)
-			}
-		}
-		if waits >= len(most.entries) {
-			return nil
-		}
-	}
-	for _, last := range slices.Backward(most.entries) {
-		if last.request.Attempt == 0 { // the others were let in before
-			return last
+// lastNew is the last of those that were not let in before; nil: all were.
+func (of *line) lastNew() *entry {
+	for _, e := range slices.Backward(of.entries) {
+		if e.request.Attempt == 0 {
+			return e
 		}
 	}
 	return nil
+}
+
+// last is who gives way to e where no more may wait: of the lowest level, the last request of the tenant
+// with the most, if the level is below e's or e's tenant has fewer. Those that were let in before do not:
+// then the tenant with the next most does, or a higher level. Nil: nobody does.
+func (q *queue) last(e *entry) (last *entry) {
+	at, same := q.level(e)
+	for i, l := range slices.Backward(q.levels) {
+		if i < at { // e's would be below
+			break
+		}
+		most := 0
+		if i == at && same {
+			most = 1
+			for _, of := range l.lines {
+				if of.tenant == e.request.Tenant {
+					most += len(of.entries)
+				}
+			}
+		}
+		for _, of := range l.lines {
+			if len(of.entries) <= most {
+				continue
+			}
+			if theirs := of.lastNew(); theirs != nil {
+				last, most = theirs, len(of.entries)
+			}
+		}
+		if last != nil {
+			break
+		}
+	}
+	return last
 }
 
 // all are those that wait, by level and tenant. The queue may not be changed meanwhile.

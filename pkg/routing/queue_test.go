@@ -11,6 +11,7 @@ import (
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 
+	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/routing"
 )
 
@@ -202,6 +203,8 @@ func TestWhoGivesWay(t *testing.T) {
 		{"a tenant that has one less", routing.ClassStandard, "b", "a3", ""},
 		{"a lower class", routing.ClassBatch, "c", "new", ""},
 		{"those that were let in stay", routing.ClassInteractive, "a", "a3", "a"},
+		{"all of the longest line were let in", routing.ClassInteractive, "a", "a3", "dddd"},
+		{"they were let in, and are fewer", routing.ClassStandard, "b", "a3", "dddd"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			b := newBench(t, nil, decode("d1")) // four may wait
@@ -209,7 +212,7 @@ func TestWhoGivesWay(t *testing.T) {
 			ask := func(id, class, tenant string) {
 				r := b.request(agg, 100)
 				r.ID, r.Class, r.Tenant = id, class, tenant
-				if id == "again" {
+				if strings.HasPrefix(id, "again") {
 					r.Attempt = 1
 				}
 				b.arrive(r)
@@ -217,8 +220,8 @@ func TestWhoGivesWay(t *testing.T) {
 			for _, id := range []string{"a1", "b1", "a2", "a3"} {
 				ask(id, routing.ClassStandard, id[:1])
 			}
-			if test.again != "" {
-				ask("again", routing.ClassStandard, test.again)
+			for i, tenant := range test.again {
+				ask(fmt.Sprint("again", i), routing.ClassStandard, string(tenant))
 			}
 			ask("new", test.class, test.tenant)
 			var out []string
@@ -231,6 +234,28 @@ func TestWhoGivesWay(t *testing.T) {
 				t.Errorf("%v were refused and %d wait, want %s", out, b.f.Waiting(), test.out)
 			}
 		})
+	}
+}
+
+// Where all of the lowest level were let in before, one of the next gives way to who is above that.
+func TestHigherLevelGivesWay(t *testing.T) {
+	b := newBench(t, nil, decode("d1")) // four may wait
+	b.do(load("d1", controlv1.Role_ROLE_DECODE, func(r *controlv1.LoadReport) { r.BlocksFree = 0 }))
+	for i, class := range []string{routing.ClassBatch, routing.ClassStandard, routing.ClassStandard, routing.ClassStandard} {
+		r := b.request(agg, 100)
+		r.Class = class
+		if i == 0 {
+			r.Attempt = 1
+		}
+		b.arrive(r)
+	}
+	for _, c := range []struct{ class, out string }{{routing.ClassInteractive, "r4"}, {routing.ClassStandard, "r6"}} {
+		r := b.request(agg, 100)
+		r.Class = c.class
+		b.arrive(r)
+		if _, refusal, refused := answerTo(c.out, b.last); !refused || refusal.Reason != api.ReasonQueueFull || b.f.Waiting() != 4 {
+			t.Errorf("%s comes, and %v", c.class, b.last)
+		}
 	}
 }
 
