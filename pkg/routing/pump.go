@@ -88,7 +88,8 @@ func (rt *Router) pump(now time.Time) {
 // pumpLevel goes through one level: first who was overtaken for long enough, then always the tenant
 // that was served least, with the next request of it.
 func (rt *Router) pumpLevel(now time.Time, l *level, groups *waits) {
-	for _, e := range slices.Clone(rt.queue.starved) {
+	starved := slices.Clone(rt.queue.starved)
+	for _, e := range starved {
 		if e.levelKey() != l.levelKey {
 			continue
 		}
@@ -114,7 +115,10 @@ func (rt *Router) pumpLevel(now time.Time, l *level, groups *waits) {
 			lines = lines[1:]
 			continue
 		}
-		if e := of.entries[of.passed]; !rt.try(now, e, groups) {
+		if e := of.entries[of.passed]; e.starved && slices.Contains(starved, e) {
+			of.passed++ // it has found no place
+			continue
+		} else if !rt.try(now, e, groups) {
 			if of.passed == 0 && e.behind { // whoever goes now does so before a tenant's next
 				waits := groups.of(e.alike()).lacking
 				waits.entries = append(waits.entries, e)
