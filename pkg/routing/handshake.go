@@ -50,7 +50,7 @@ func (rt *Router) register(record *controlv1.WorkerRecord) {
 		rt.workers[w.ref.ID] = w
 		rt.connectTo(w)
 	}
-	if !w.connected && !slices.Equal(w.record.GetAddresses(), record.GetAddresses()) {
+	if !slices.Equal(w.record.GetAddresses(), record.GetAddresses()) {
 		rt.out = append(rt.out, Connect{w.ref, record})
 	}
 	if w.listed != nil && serves(w.listed) && serves(record) && rt.now.Sub(w.leavesAt) < leavesDoubt {

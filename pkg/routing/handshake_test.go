@@ -47,6 +47,32 @@ func TestLostConnections(t *testing.T) {
 	}
 }
 
+// A worker's new addresses are known where it will be dialled, whether it is connected or not.
+func TestNewAddressesAreDialled(t *testing.T) {
+	for _, connected := range []bool{true, false} {
+		at := func(address string) *controlv1.WorkerRecord {
+			r := decode("d1")
+			r.Addresses = []string{address}
+			return r
+		}
+		b := newBench(t, nil, at("a:1"))
+		if !connected {
+			b.do(routing.Disconnected{Worker: routing.Ref{ID: "d1", Epoch: 1}})
+		}
+		for _, c := range [][2]string{{"a:1", "[]"}, {"b:1", "[b:1]"}, {"b:1", "[]"}} {
+			address, want, dialled := c[0], c[1], []string{}
+			for _, action := range b.do(routing.ViewChanged{Workers: []*controlv1.WorkerRecord{at(address)}, Live: true}) {
+				if c, is := action.(routing.Connect); is {
+					dialled = append(dialled, c.Record.GetAddresses()...)
+				}
+			}
+			if fmt.Sprint(dialled) != want {
+				t.Errorf("connected %v, at %s: dialled at %v", connected, address, dialled)
+			}
+		}
+	}
+}
+
 // However many records lead nowhere, the router keeps track of a bounded number, and no
 // request looks at them.
 func TestManyRecordsOfNobody(t *testing.T) {
