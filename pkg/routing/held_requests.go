@@ -82,7 +82,7 @@ func (rt *Router) lookAhead(s *search) {
 	s.ahead, s.aheadMs = s.ahead+s.elsewhere, s.aheadMs+s.elsewhereMs
 	s.doubt = 1
 	if s.entry.workMs == 0 {
-		s.doubt = rt.queue.waits.factor()
+		s.doubt = rt.queue.waits.factorAt(s.now)
 	}
 }
 
@@ -100,18 +100,25 @@ func (s *search) waitMs(decode *candidate, firsts, decodes int) float64 {
 // let in, which is to be rare.
 const waitsLateOne = 100
 
+// waitsKept is how long what was learned of waits is kept before it is forgotten. One wait teaches little,
+// so that more would be forgotten than is learned while they follow one another.
+const waitsKept = time.Second
+
 // waited takes in how long a request waited that goes now, or is given up.
 func (rt *Router) waited(e *entry) {
 	if e.waitMs <= 0 {
 		return
 	}
 	gain := lateGain * 10 / float64(10+len(rt.queue.ids))
+	rt.queue.waits.forget(rt.now, waitsKept)
 	rt.queue.waits.observeBy(gain, waitsLateOne, milliseconds(e.waitMs), rt.now.Sub(e.enqueued))
-	switch margin := &rt.queue.tokenMargin; { // approximated as the others are (predict.go)
+	margin := &rt.queue.tokenMargin // approximated as the others are (predict.go)
+	margin.forget(rt.now, waitsKept)
+	switch {
 	case e.tokenLate:
-		*margin = min(*margin+gain, mostLate-1)
+		margin.late = min(margin.late+gain, mostLate)
 	case e.asksToken:
-		*margin = max(*margin-gain/waitsLateOne, 0)
+		margin.late = max(margin.late-gain/waitsLateOne, 1)
 	}
 }
 

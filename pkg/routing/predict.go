@@ -15,7 +15,7 @@ type trackRecord struct {
 	late float64
 	// bias and deviation are the means of the relative error and of its size.
 	bias, deviation float64
-	// at is when observeAt last took something in.
+	// at is from when on factorAt forgets.
 	at time.Time
 }
 
@@ -55,9 +55,15 @@ func (t *trackRecord) factorAt(now time.Time) float64 {
 	return 1 + (f-1)*math.Exp2(-float64(now.Sub(t.at))/float64(lateHalf))
 }
 
+// forget brings a record of which factorAt is used up to now, before it takes something in that is kept
+// for a time before it is forgotten.
+func (t *trackRecord) forget(now time.Time, kept time.Duration) {
+	t.late, t.at = t.factorAt(now), now.Add(kept)
+}
+
 // observeAt is observe for a record of which factorAt is used.
 func (t *trackRecord) observeAt(now time.Time, predicted, took time.Duration) {
-	t.late, t.at = t.factorAt(now), now
+	t.forget(now, 0)
 	t.observe(predicted, took)
 }
 

@@ -192,3 +192,46 @@ func TestCorrectionsThatRefuseAreForgotten(t *testing.T) {
 		t.Error("still refused after 20 s without a request")
 	}
 }
+
+// So is the margin of requests that wait: one that would be refused for it is let in after a while.
+func TestMarginOfThoseThatWaitIsForgotten(t *testing.T) {
+	b := newBench(t, nil, large("d1"))
+	busy := func(decoding uint32) {
+		b.do(load("d1", controlv1.Role_ROLE_DECODE, func(r *controlv1.LoadReport) {
+			r.RunningSequences, r.DecodingSequences, r.WaitingTokens, r.StepPromptTokens = decoding, decoding, 5000, 512
+			r.BlocksFree, r.BlocksTotal = 1<<16, 1<<16
+		}))
+	}
+	ask := func(tpot time.Duration) (r routing.Request, refused bool) {
+		r = b.request(agg, 100)
+		r.TPOT = tpot
+		d, refusal, answered := b.arrive(r)
+		if d.Decode.ID != "" || answered && refusal.Reason != api.ReasonSLOUnattainable {
+			t.Fatalf("%+v, %+v", d, refusal)
+		}
+		return r, answered
+	}
+	for range 40 { // each is let in, and misses its objective by its turn
+		busy(4)
+		r, refused := ask(10 * time.Millisecond)
+		busy(200)
+		if _, refusal, answered := answerTo(r.ID, b.pass(10*time.Millisecond)); refused || !answered || refusal.Reason != api.ReasonSLOUnattainable {
+			t.Fatalf("refused at once: %v, later: %+v", refused, refusal)
+		}
+	}
+	behindAnother := func() (refused bool) {
+		busy(4)
+		first, _ := ask(0)
+		r, refused := ask(3200 * time.Microsecond) // it is predicted to be 1.5 ms
+		b.do(routing.Cancelled{ID: first.ID})
+		b.do(routing.Cancelled{ID: r.ID})
+		return refused
+	}
+	if !behindAnother() {
+		t.Error("let in though all others missed it")
+	}
+	b.now = b.now.Add(time.Minute)
+	if behindAnother() {
+		t.Error("still refused after a minute without a request")
+	}
+}

@@ -109,9 +109,9 @@ type queue struct {
 	levels []*level
 	shares map[levelKey]*shares // those of which something waits or runs
 	waits  trackRecord          // of predictions of how long requests wait for others
-	// tokenMargin is by how much longer, relatively, a token is taken to be than is predicted where a
-	// request comes that has to wait: by its turn others may decode.
-	tokenMargin float64
+	// tokenMargin is how much longer than predicted a token is taken to be where a request comes that has
+	// to wait: by its turn others may decode.
+	tokenMargin trackRecord
 	// starved are those that wait and are to go before others, as they came to be.
 	starved []*entry
 	// held: nobody waits but for workers that have enough to do.

@@ -52,7 +52,7 @@ func (rt *Router) misses(s *search, decode, prefill *candidate, aheadMs float64)
 		if fresh {
 			e.asksToken, factor = true, decode.doubtToken
 			if aheadMs > 0 {
-				factor = max(factor, 1+rt.queue.tokenMargin)
+				factor = max(factor, rt.queue.tokenMargin.factorAt(s.now))
 			}
 		}
 		if predicted := decode.lateToken(factor); predicted > limit {
