@@ -46,6 +46,12 @@ func (s *search) foreign(w *worker) bool {
 // request that has not begun may go to another version that is served, if its own has no
 // worker that could ever take it.
 func (rt *Router) decide(now time.Time, e *entry) (fitness, Refusal) {
+	e.byReports = false
+	defer func() {
+		if !e.byReports {
+			e.heldSince = time.Time{}
+		}
+	}()
 	result, refusal := rt.decideFor(now, e, e.version)
 	if e.request.Version != (Version{}) || result <= later || result == tooSlow {
 		return result, refusal
@@ -235,7 +241,7 @@ func (rt *Router) dispatch(s *search, decodes, prefills *candidates, decode, pre
 	decode.worker.turn = rt.turns
 	for _, c := range [...]*candidate{decode, prefill} {
 		if c != nil && c.probe {
-			c.worker.probe = probe{r.ID, now}
+			c.worker.probe = probe{r.ID, now, c.worker.blocksFor(c.uncached)}
 			record.Reason += "; " + c.worker.ref.ID + " reported that it is full, and is tried anyway"
 		}
 	}

@@ -254,7 +254,7 @@ func (rt *Router) check(s *search, role controlv1.Role, model Model, c *finding,
 	}
 	blocks, load := need(w, r, role), c.load
 	full := w.full(load, blocks)
-	if full && (w.full(w.account(), blocks) || !w.probeDue(s, rt.config)) {
+	if full && (w.full(w.account(), blocks) || !s.doubts(&rt.config) || w.probe.id != "") {
 		return later, w.fullWhy(load, blocks)
 	}
 	load.sequences -= c.ofOtherRouters.count

@@ -59,13 +59,8 @@ func (rt *Router) holds(s *search, decode, prefill *candidate, aheadMs float64, 
 	if !first.measured || !(over > 0) {
 		return false
 	}
-	if !(own > 0) { // it is held by what reports say alone, which may not be so
-		if e.heldSince.IsZero() {
-			e.heldSince = s.now
-		}
-		if s.now.Sub(e.heldSince) >= rt.config.ReportDoubt {
-			return false
-		}
+	if !(own > 0) && s.doubts(&rt.config) { // it is held by what reports say alone, which may not be so
+		return false
 	}
 	rt.queue.soon(s.now.Add(min(max(milliseconds(over), leastHold), longestHold)))
 	return true

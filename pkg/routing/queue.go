@@ -22,9 +22,11 @@ type entry struct {
 	until time.Time
 	// noWorkerSince is since when no worker could ever take it; zero: one could.
 	noWorkerSince time.Time
-	// heldSince is since when load reports alone kept a worker from it; zero: they did
-	// not.
+	// heldSince is since when load reports alone kept a worker from it, as of the last search; zero: they
+	// did not.
 	heldSince time.Time
+	// byReports: the present search finds that they do.
+	byReports bool
 	// pool is the role that it waits for.
 	pool controlv1.Role
 	// prefillMayAggregate: where pool is decode, some prefill worker may do all of it, too.

@@ -14,8 +14,8 @@ import (
 // A worker numbers its reports. Another sender uses numbers that the worker uses too,
 // at the latest with the worker's next report, within a second: then neither is
 // believed for a while. And a worker that is full by its reports, but not by the
-// router's own account, gets one request before long. If it takes that at once, its
-// reports were wrong.
+// router's own account, gets one request before long. If it takes that at once, though by its last
+// report the prompt alone had no room, its reports were wrong.
 
 const (
 	// reportSpacing is the least time between two reports of a worker (pkg/worker).
@@ -41,8 +41,9 @@ const (
 
 // probe is a request that was sent to a worker which is full by its reports alone.
 type probe struct {
-	id string // empty: none is on its way
-	at time.Time
+	id     string // empty: none is on its way
+	at     time.Time
+	blocks int // that the worker lacks for its prompt: it may admit it with no more
 }
 
 // trust is whether somebody's reports are believed.
@@ -111,6 +112,9 @@ func (rt *Router) reported(now time.Time, report *controlv1.LoadReport) (more bo
 	rt.waking.report(w)
 	rt.announced(now, w, report.GetKvSequence())
 	more = w.report(now, report, rt.config, len(rt.queue.ids) > 0) && rt.begins(now, w)
+	if s := w.own[w.probe.id]; s != nil && !w.full(w.reads, s.blocks) {
+		w.probe = probe{} // it need not find out any more
+	}
 	return rt.staysAgain(now, w) || more
 }
 
@@ -123,14 +127,14 @@ func (rt *Router) distrust(now time.Time, w *worker, why string) (more bool) {
 	return true
 }
 
-// probeDue reports whether a request that only a worker's reports keep from it is to be
-// sent there nevertheless. One at a time is.
-func (w *worker) probeDue(s *search, config Config) bool {
+// doubts takes in that load reports alone keep a worker from a request. It says whether they have for so
+// long that it is to be sent there nevertheless.
+func (s *search) doubts(config *Config) bool {
 	e := s.entry
-	if e.heldSince.IsZero() {
+	if e.byReports = true; e.heldSince.IsZero() {
 		e.heldSince = s.now
 	}
-	return w.probe.id == "" && !s.now.Before(e.heldSince.Add(config.ReportDoubt))
+	return !s.now.Before(e.heldSince.Add(config.ReportDoubt))
 }
 
 // taken takes in that a worker began with a request. It says whether others may
@@ -144,7 +148,8 @@ func (rt *Router) taken(now time.Time, e Taken) bool {
 	if w == nil {
 		return false
 	}
-	if s := w.own[e.ID]; s != nil {
+	s := w.own[e.ID]
+	if s != nil {
 		s.begun = now
 		if w == d.decode && d.prefill != nil {
 			w.reserveMs = average(w.reserveMs, now.Sub(s.at), averageWeight)
@@ -153,8 +158,10 @@ func (rt *Router) taken(now time.Time, e Taken) bool {
 	if w.probe.id != e.ID {
 		return false
 	}
-	w.probe.id = ""
-	if now.Sub(w.probe.at) <= rt.config.ReportLag {
+	probed := w.probe
+	w.probe = probe{}
+	// A report that counts it already says nothing of the room that it found.
+	if now.Sub(probed.at) <= rt.config.ReportLag && s != nil && s.unseen > 0 && w.load != nil && w.full(w.reads, probed.blocks) {
 		return rt.distrust(now, w, DistrustRefuted)
 	}
 	return true

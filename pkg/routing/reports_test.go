@@ -134,6 +134,72 @@ func TestWorkerThatReallyIsFull(t *testing.T) {
 	})
 }
 
+// A worker that was full, or had no room for a whole answer, may have room when it takes a request: its
+// reports were true.
+func TestTrueReportsAreBelieved(t *testing.T) {
+	d1 := controlv1.Role_ROLE_DECODE
+	for _, c := range []struct {
+		name       string
+		free, then uint32 // blocks free when it waits, and by a report before it is taken
+		tasks      uint64 // that the report counts
+		refuted    bool
+	}{
+		{"no room", 0, 0, 0, true},
+		{"room by then", 0, 50, 0, false},
+		{"the prompt has room", 4, 4, 0, false},
+		{"the prompt has none", 3, 3, 0, true},
+		{"the report counts it", 0, 0, 1, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := newBench(t, nil, decode("d1"))
+			report := func(free uint32, tasks uint64) routing.LoadReported {
+				return load("d1", d1, func(r *controlv1.LoadReport) { r.BlocksFree, r.Tasks = free, tasks })
+			}
+			b.do(report(c.free, 0))
+			r := b.request(agg, 100)
+			r.MaxNew = 1000
+			b.arrive(r)
+			b.waitFor(r.ID, func() routing.LoadReported { return report(c.free, 0) }, time.Second)
+			b.do(routing.Queued{ID: r.ID, Role: d1, Task: 1})
+			b.pass(20 * time.Millisecond)
+			b.do(report(c.then, c.tasks))
+			b.pass(10 * time.Millisecond)
+			if why := distrusted(b.do(routing.Taken{ID: r.ID, Role: d1})); (why != "") != c.refuted {
+				t.Errorf("not believed: %q", why)
+			}
+		})
+	}
+}
+
+// Reports are doubted for as long as they alone keep a worker from a request: what the router's own
+// requests keep from it waits for them.
+func TestOwnRequestsAreNoReasonToDoubt(t *testing.T) {
+	b := newBench(t, nil, decode("d1"))
+	report := func() routing.LoadReported {
+		return load("d1", controlv1.Role_ROLE_DECODE, func(r *controlv1.LoadReport) { r.BlocksFree = 3 })
+	}
+	b.do(report())
+	r := b.request(agg, 300)
+	b.arrive(r)
+	b.pass(100 * time.Millisecond)
+	var small routing.Request
+	for range 3 { // it runs no more
+		small = b.request(agg, 1)
+		small.MaxNew = 1
+		if d, refusal, _ := b.arrive(small); d.ID == "" {
+			t.Fatalf("%+v", refusal)
+		}
+	}
+	b.pass(time.Second)
+	b.do(routing.Ended{ID: small.ID})
+	if _, _, sent := answerTo(r.ID, b.last); sent {
+		t.Error("sent at once, since reports alone kept it long ago")
+	}
+	if _, waited := b.waitFor(r.ID, report, time.Second); waited < 450*time.Millisecond {
+		t.Errorf("sent after %v", waited)
+	}
+}
+
 // Reports whose numbers cannot be are dropped; of two senders neither is believed.
 func TestNumbersOfReports(t *testing.T) {
 	type step struct {
