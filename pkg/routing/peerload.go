@@ -64,7 +64,8 @@ type heldWork struct {
 	ms       float64
 }
 
-// learnRouters takes in which other routers there are.
+// learnRouters takes in which other routers there are that serve a model of this one's: those of others
+// have other workers.
 func (rt *Router) learnRouters(e ViewChanged) {
 	if rt.config.Router == "" {
 		return
@@ -74,7 +75,7 @@ func (rt *Router) learnRouters(e ViewChanged) {
 	for _, r := range e.Workers {
 		id := r.GetId()
 		at, known := rt.findRouter(id)
-		if known || r.GetRole() != controlv1.Role_ROLE_ROUTER || id == rt.config.Router || len(rt.otherRouters) == maxPeers {
+		if known || r.GetRole() != controlv1.Role_ROLE_ROUTER || id == rt.config.Router || !rt.sharesModel(r) || len(rt.otherRouters) == maxPeers {
 			continue
 		}
 		t := &otherRouter{router: id, epoch: r.GetEpoch()}
@@ -89,6 +90,11 @@ func (rt *Router) learnRouters(e ViewChanged) {
 		}
 	}
 	rt.refused()
+}
+
+// sharesModel reports whether a router serves a model that this one does, or does not say what it serves.
+func (rt *Router) sharesModel(r *controlv1.WorkerRecord) bool {
+	return r.GetModel() == "" || slices.ContainsFunc(rt.config.Models, func(m Model) bool { return m.servedAs(r.GetModel(), r.GetModelDigest()) })
 }
 
 // findRouter is the place of a router among the others, which are sorted by id.

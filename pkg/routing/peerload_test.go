@@ -153,6 +153,26 @@ func TestUnlistedRoutersAreNotHeard(t *testing.T) {
 	}
 }
 
+// What waits at a router of another model waits for other workers.
+func TestRoutersOfOtherModelsAreNotHeard(t *testing.T) {
+	for _, c := range []struct {
+		model, digest string
+		sent          bool
+	}{{"another", "a", true}, {"fable", "m", false}, {"the same by another name", "m", false}, {"", "", false}} {
+		b := newBench(t, func(c *routing.Config) { c.Router = "router-0" }, large("d1"))
+		b.list(large("d1"), &controlv1.WorkerRecord{Id: "router-1", Role: controlv1.Role_ROLE_ROUTER, Epoch: 1, Model: c.model, ModelDigest: c.digest})
+		b.do(load("d1", controlv1.Role_ROLE_DECODE, nil))
+		b.do(routing.RouterReported{Report: &controlv1.RouterReport{
+			Origin: &controlv1.Origin{Id: "router-1", Epoch: 1, Sequence: 1}, Held: []*controlv1.HeldRequests{{Requests: 100, PromptMs: 60_000}},
+		}})
+		r := b.request(agg, 100)
+		r.TTFT = time.Second
+		if d, refusal, _ := b.arrive(r); (d.Decode.ID != "") != c.sent {
+			t.Errorf("%q waits at another router: %+v, %+v", c.model, d, refusal)
+		}
+	}
+}
+
 // No request of another router is counted that the last load report counts, nothing is negative,
 // and what is not said again ends.
 func TestNothingIsCountedTwice(t *testing.T) {

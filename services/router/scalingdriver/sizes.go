@@ -49,7 +49,7 @@ type Sizes struct {
 	mu     sync.Mutex
 	models []*model
 	due    time.Time
-	others map[string]uint64 // epochs of the other routers in etcd, by id
+	others map[string]uint64 // epochs of the other routers in etcd that serve one of models, by id
 }
 
 // model is a model with its last sizes.
@@ -94,11 +94,12 @@ func New(config scaling.Config, self string, models []string, source Source, reg
 	return s, set.Err()
 }
 
-// TakeView updates the list of routers.
+// TakeView updates the list of routers. Those that say that they serve none of the models do not count.
 func (s *Sizes) TakeView(v membership.View) {
 	others := make(map[string]uint64)
 	for _, r := range v.Workers {
-		if r.GetRole() == controlv1.Role_ROLE_ROUTER && r.GetId() != s.self && len(others) < mostRouters {
+		ours := r.GetModel() == "" || slices.ContainsFunc(s.models, func(m *model) bool { return m.name == r.GetModel() })
+		if ours && r.GetRole() == controlv1.Role_ROLE_ROUTER && r.GetId() != s.self && len(others) < mostRouters {
 			others[r.GetId()] = r.GetEpoch()
 		}
 	}

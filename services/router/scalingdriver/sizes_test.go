@@ -125,6 +125,22 @@ func TestSilentRouter(t *testing.T) {
 	}
 }
 
+// A router of another model says nothing of this one, and nobody waits for it.
+func TestRouterOfAnotherModel(t *testing.T) {
+	load := &source{rate: 40}
+	sizes := newSizes(t, load, nil)
+	sizes.TakeView(membership.View{Workers: []*controlv1.WorkerRecord{{Id: "router-2", Role: controlv1.Role_ROLE_ROUTER, Epoch: 7, Model: "another"}}})
+	sizes.Evaluate(began)
+	before := total(t, sizes)
+	load.rate = 1
+	for i := range 200 {
+		sizes.Evaluate(began.Add(time.Duration(i+1) * scalingdriver.Every))
+	}
+	if got := total(t, sizes); got >= before {
+		t.Errorf("%d workers, and %d at forty times the load", got, before)
+	}
+}
+
 // The metric has what the API and the report have.
 func TestShown(t *testing.T) {
 	registry := prometheus.NewRegistry()
