@@ -35,6 +35,10 @@ func (r *request) askHedge(a joining.AskHedge) {
 // policyRequest is what the policy needs to know about an attempt.
 func (r *request) policyRequest(id string, attempt int, tokens []int32, failures []routing.Failure, version routing.Version) routing.Request {
 	p := r.plan
+	var holder routing.Ref
+	if len(tokens) == len(p.Tokens) { // it has the prompt, not what was generated elsewhere
+		holder = r.holder
+	}
 	return routing.Request{
 		ID:       id,
 		Attempt:  attempt,
@@ -45,7 +49,7 @@ func (r *request) policyRequest(id string, attempt int, tokens []int32, failures
 		Arrived:  r.arrived,
 		Deadline: p.Deadline,
 		Tokens:   len(tokens),
-		Holder:   r.holder,
+		Holder:   holder,
 		MaxNew:   p.MaxTokens - (len(tokens) - len(p.Tokens)),
 		TTFT:     p.Envelope.GetSlo().GetTtft().AsDuration(),
 		TPOT:     p.Envelope.GetSlo().GetTpot().AsDuration(),

@@ -2,6 +2,7 @@ package serving
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -10,6 +11,7 @@ import (
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
 	"github.com/tandem-serving/tandem/pkg/joining"
+	"github.com/tandem-serving/tandem/pkg/routing"
 	"github.com/tandem-serving/tandem/pkg/telemetry/metricset"
 	"github.com/tandem-serving/tandem/pkg/tokenizer"
 	"github.com/tandem-serving/tandem/services/router/latencybudget"
@@ -118,3 +120,9 @@ func (l *Log) Leave() { l.log.leave(l.reader) }
 
 // Bytes is what the log takes.
 func (l *Log) Bytes() int64 { return l.log.bytes }
+
+// Wanted is what an attempt of a request asks of the policy, where a worker holds the prompt's KV.
+func Wanted(holder routing.Ref, prompt, generated []int32) routing.Request {
+	r := &request{holder: holder, plan: &preprocess.Plan{Tokens: prompt, Model: &preprocess.Model{}}}
+	return r.policyRequest("id", 1, slices.Concat(prompt, generated), nil, routing.Version{})
+}
