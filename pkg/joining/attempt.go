@@ -262,9 +262,9 @@ func orEnded(err error, side Side) error {
 }
 
 // FirstTokenIn is how long after now the first token of a request is due that arrived at a time
-// and wants it within ttft; 0: it is not, since nothing is wanted or another attempt failed before.
-func FirstTokenIn(now, arrived time.Time, ttft time.Duration, attempt int) time.Duration {
-	if ttft <= 0 || attempt > 0 {
+// and wants it within ttft; 0: it is not, since nothing is wanted or the token has come.
+func FirstTokenIn(now, arrived time.Time, ttft time.Duration, came bool) time.Duration {
+	if ttft <= 0 || came {
 		return 0
 	}
 	return max(arrived.Add(ttft).Sub(now), 1)

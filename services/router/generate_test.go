@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
@@ -181,6 +182,32 @@ func TestSurvives(t *testing.T) {
 					t.Error("not reproducible")
 				}
 				m.quiet()
+			})
+		})
+	}
+}
+
+// Every attempt that has no token yet is to have its first in time.
+func TestNextAttemptKeepsItsObjective(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		hook workertest.Hook
+		due  bool
+	}{
+		{"refused", failAt("d1", workertest.Reserve, 0, refuses(codes.ResourceExhausted, "QUEUE_FULL")), true},
+		{"half-way", failAt("d1", workertest.Token, 9, dies), false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			inMesh(t, nil, func(t *testing.T, m *mesh) {
+				d2 := m.start(c.hook, decodeRecord("d1"), decodeRecord("d2"))[1]
+				q := ask(agg, 100)
+				q.Slo = &inferencev1.Slo{Ttft: durationpb.New(10 * time.Second)}
+				if r := m.generate(t.Context(), q); r.err != nil || r.text != story {
+					t.Fatalf("text %q, error %v", r.text, r.err)
+				}
+				if tasks := d2.Tasks(); len(tasks) != 1 || (tasks[0].GetFirstTokenNs() > 0) != c.due {
+					t.Errorf("the next attempt is %v", tasks)
+				}
 			})
 		})
 	}
