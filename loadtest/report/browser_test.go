@@ -18,9 +18,12 @@ import (
 )
 
 // browser finds a browser, or the one that TANDEM_BROWSER names. Without one the test
-// skips, or fails if TANDEM_BROWSER is "required".
+// skips, or fails if TANDEM_BROWSER is "required". If it is "off" the test skips anyway.
 func browser(t *testing.T) string {
 	wanted := os.Getenv("TANDEM_BROWSER")
+	if wanted == "off" {
+		t.Skip("TANDEM_BROWSER is off")
+	}
 	if wanted != "" && wanted != "required" {
 		path, err := exec.LookPath(wanted)
 		if err != nil {
