@@ -186,6 +186,7 @@ func TestStopInTheMiddle(t *testing.T) {
 		if _, closed := s.record.state(); !closed {
 			t.Error("the record is still there")
 		}
+		synctest.Wait() // until both ends know that it was cut
 		g.open()
 		if err := <-done; err == nil {
 			t.Error("the fetch that was cut went well")
