@@ -96,7 +96,7 @@ func TestOfficialClientGetsToolCalls(t *testing.T) {
 				t.Errorf("%s: went on with %v, %v", name, next, err)
 			}
 		}
-		_, err := client.Chat.Completions.New(t.Context(), weather(), option.WithJSONSet("tools.0.function.parameters.properties.city", map[string]any{"not": map[string]any{}}))
+		_, err := client.Chat.Completions.New(t.Context(), weather(), option.WithJSONSet("tools.0.function.parameters.properties.city", map[string]any{"not": map[string]any{}}), option.WithJSONSet("tools.0.function.strict", true))
 		checkField(t, err, "tools[0].function.parameters")
 		_, err = client.Chat.Completions.New(t.Context(), weather(), option.WithJSONSet("tool_choice", "auto"))
 		checkField(t, err, "tool_choice")

@@ -21,7 +21,7 @@ func TestAQuotedListIsOneLine(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(folder, "config.json"), []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	checkFailure(t, run(t.Context(), "", nil, "up", "--model", folder), 1, `[ "MixtralForCausalLM" ] is not supported (a mixture of experts)`)
+	checkFailure(t, run(t.Context(), "", nil, "up", "--model", folder), 1, `["MixtralForCausalLM"] is not supported (a mixture of experts)`)
 }
 
 func TestModelTokenize(t *testing.T) {
