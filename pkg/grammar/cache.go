@@ -1,6 +1,7 @@
 package grammar
 
 import (
+	"container/list"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -34,10 +35,11 @@ type Cache struct {
 	places     chan struct{} // a place for each compilation
 	waiting    chan struct{} // for each call that compiles, or waits to do so or for another call
 
-	mu      sync.Mutex
-	made    map[sourceKey]*cached
-	counter uint64
-	most    int // bytes
+	mu    sync.Mutex
+	made  map[sourceKey]*list.Element // of used
+	used  list.List                   // of *cached; the first was used last
+	bytes int                         // of all in used
+	most  int                         // bytes
 }
 
 // sourceKey is the SHA-256 of a source, which may be long.
@@ -47,29 +49,21 @@ type cached struct {
 	key  sourceKey
 	turn chan struct{} // held by the call that compiles it
 	done chan struct{} // closed once grammar and err are set
-	used uint64
-	// Once it is compiled; written under Cache.mu.
+	// Once it is compiled:
 	grammar *Grammar
 	err     error
-	told    int // bytes of err
+
+	bytes int // that it takes; under Cache.mu
 }
 
 // entryBytes is what a source takes beside its grammar or error.
 const entryBytes = 512
 
-// size is what a source takes, in bytes. Grammars grow while they are used.
-func (c *cached) size() int {
-	if c.grammar != nil {
-		return entryBytes + int(c.grammar.size.Load())
-	}
-	return entryBytes + c.told
-}
-
 // NewCache returns a cache of grammars for a vocabulary. Without one it is for checking: it keeps
 // of grammars what they ignore, or what is wrong with those that cannot be compiled.
 func NewCache(v *Vocabulary) *Cache {
 	return &Cache{
-		vocabulary: v, made: make(map[sourceKey]*cached), most: maxCachedBytes,
+		vocabulary: v, made: make(map[sourceKey]*list.Element), most: maxCachedBytes,
 		places: make(chan struct{}, runtime.GOMAXPROCS(0)), waiting: make(chan struct{}, MaxWaiting),
 	}
 }
@@ -138,43 +132,48 @@ func wait(ctx context.Context, places chan<- struct{}) error {
 func (c *Cache) entry(key sourceKey) *cached {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.counter++
-	one := c.made[key]
-	if one == nil {
-		one = &cached{key: key, turn: make(chan struct{}, 1), done: make(chan struct{})}
-		c.made[key] = one
-		c.evict(one)
+	if at := c.made[key]; at != nil {
+		c.used.MoveToFront(at)
+		return at.Value.(*cached)
 	}
-	one.used = c.counter
+	one := &cached{key: key, turn: make(chan struct{}, 1), done: make(chan struct{})}
+	c.made[key] = c.used.PushFront(one)
+	c.takes(one, entryBytes)
 	return one
 }
 
-// compiled completes an entry.
+// compiled completes an entry. Its grammar grows while it is used.
 func (c *Cache) compiled(one *cached, g *Grammar, err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	one.grammar, one.err = g, err
 	if err != nil {
-		one.told = len(err.Error())
+		c.resize(one, int64(len(err.Error())))
+	} else {
+		g.resized = func(bytes int64) { c.resize(one, bytes) }
+		c.resize(one, g.size)
 	}
 	close(one.done)
-	c.evict(one)
 }
 
-// evict drops the sources that were used the longest ago, but not one, until the others fit.
-func (c *Cache) evict(but *cached) {
-	for {
-		var oldest *cached
-		total := 0
-		for _, one := range c.made {
-			total += one.size()
-			if one != but && (oldest == nil || one.used < oldest.used) {
-				oldest = one
-			}
-		}
-		if oldest == nil || len(c.made) <= maxCached && total <= c.most {
-			return
-		}
+// resize says how many bytes the grammar or the error of an entry takes now.
+func (c *Cache) resize(one *cached, bytes int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.takes(one, entryBytes+int(bytes))
+}
+
+// takes says how many bytes an entry takes, which is in use, and drops those that were used the
+// longest ago until all fit. One that was dropped does not count: only those who still use it have it.
+func (c *Cache) takes(one *cached, bytes int) {
+	kept := c.made[one.key]
+	if kept == nil || kept.Value != one {
+		return
+	}
+	c.used.MoveToFront(kept)
+	c.bytes += bytes - one.bytes
+	one.bytes = bytes
+	for c.used.Back() != kept && (len(c.made) > maxCached || c.bytes > c.most) {
+		oldest := c.used.Remove(c.used.Back()).(*cached)
 		delete(c.made, oldest.key)
+		c.bytes -= oldest.bytes
 	}
 }

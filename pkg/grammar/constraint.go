@@ -38,15 +38,21 @@ func (c *Constraint) Prepare(generated []int32) {
 
 // begin begins work on the grammar, which end ends.
 func (c *Constraint) begin() (end func()) {
-	c.grammar.mu.Lock()
-	m := &c.grammar.masks
+	g := c.grammar
+	g.mu.Lock()
+	m := &g.masks
 	begun := m.effort
 	m.limit = max(1, begun+maxOutputEffort-c.effort)
 	return func() {
 		c.effort += m.effort - begun
 		m.limit = 0
-		c.grammar.size.Store(m.size())
-		c.grammar.mu.Unlock()
+		if size := m.size(); size != g.size {
+			g.size = size
+			if g.resized != nil {
+				g.resized(size)
+			}
+		}
+		g.mu.Unlock()
 	}
 }
 

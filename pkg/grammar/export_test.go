@@ -43,7 +43,11 @@ func (g *Grammar) States() int {
 }
 
 // Size is how many bytes a grammar takes, about.
-func (g *Grammar) Size() int { return int(g.size.Load()) }
+func (g *Grammar) Size() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return int(g.size)
+}
 
 // SetMost sets how many bytes of grammars a cache keeps.
 func (c *Cache) SetMost(bytes int) { c.most = bytes }

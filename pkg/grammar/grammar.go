@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"regexp/syntax"
 	"sync"
-	"sync/atomic"
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 )
@@ -34,7 +33,9 @@ func (e *Error) Error() string { return e.Field + ": " + e.Problem }
 type Grammar struct {
 	mu    sync.Mutex
 	masks masks
-	size  atomic.Int64 // bytes, about, after the last use
+	size  int64 // bytes, about, after the last use
+	// resized is told when size changes, under mu; nil: nobody is.
+	resized func(bytes int64)
 
 	ignored []string
 }
@@ -68,7 +69,7 @@ func Compile(ctx context.Context, source *inferencev1.StructuredOutput, v *Vocab
 		return nil, &Error{Field: field, Problem: fmt.Sprintf("an output can begin in more than %d ways: have fewer alternatives that begin alike", maxThreads)}
 	}
 	g := &Grammar{masks: masks{follower: follower{machine: m, vocabulary: v, known: make(map[follow]*followed)}, special: special}, ignored: p.ignored}
-	g.size.Store(g.masks.size())
+	g.size = g.masks.size()
 	return g, nil
 }
 

@@ -3,6 +3,7 @@ package grammar_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -88,5 +89,31 @@ func TestCacheIsBoundedBySize(t *testing.T) {
 	c.SetMost(1)
 	if get("e+") != last {
 		t.Error("the grammar that was used last is not kept")
+	}
+}
+
+// What grows past what a cache keeps, with sources that it knows, drops those that were used the
+// longest ago.
+func TestCacheIsBoundedWhileItsGrammarsGrow(t *testing.T) {
+	c := grammar.NewCache(vocabulary(t, texts()))
+	get := func(text string) *grammar.Grammar {
+		t.Helper()
+		g, err := c.Get(t.Context(), expression(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return g
+	}
+	first, second := get("a{1,9}"), get("[ab]{1,9}")
+	c.SetMost(first.Size() + second.Size() + 2048)
+	of := first.Constrain(nil)
+	for n := range 8 { // places and masks
+		of.Allowed(slices.Repeat([]int32{1 + 'a'}, n))
+	}
+	if get("a{1,9}") != first {
+		t.Error("the grammar that was used last is not kept")
+	}
+	if get("[ab]{1,9}") == second {
+		t.Error("both are kept, though one grew")
 	}
 }
