@@ -242,6 +242,10 @@ func (s *schemas) own(at subschema) (shape, error) {
 		case "const":
 			out.constant = here.schema
 		case "properties", "required", "additionalProperties":
+			if further := at.schema.get("patternProperties"); s.lenient && m.name == "additionalProperties" && further != nil && len(further.members) > 0 {
+				s.ignore(m.name) // it leaves out what patternProperties has, which is not known
+				continue
+			}
 			err = out.objectKeyword(m.name, here)
 		case "items", "prefixItems", "minItems", "maxItems":
 			err = s.arrayKeyword(&out, m.name, here)
@@ -415,7 +419,14 @@ func (s *schemas) stringKeyword(out *shape, name string, at subschema) (err erro
 }
 
 func (s *schemas) numberKeyword(out *shape, name string, at subschema) error {
-	if at.schema.kind != kindNumber {
+	switch {
+	case at.schema.kind == kindBoolean && (name == "exclusiveMinimum" || name == "exclusiveMaximum"):
+		// In JSON Schema up to draft 4, and OpenAPI 3.0, it says of the other bound that it is exclusive.
+		if s.lenient && at.schema.text == "false" {
+			return nil
+		}
+		return s.unenforced(name, at.errorf("has to be a number"))
+	case at.schema.kind != kindNumber:
 		return at.errorf("has to be a number")
 	}
 	r := rational(at.schema.text)

@@ -101,7 +101,7 @@ func (f *fields) function(to *fields) string {
 		f.wrong(refuse(f.at+"name", codeMissing, "is missing"))
 	}
 	f.text("description")
-	f.boolean("strict") // arguments obey the schema either way
+	f.boolean("strict")
 	f.object("parameters")
 	if f.bad != nil {
 		to.wrong(f.bad)
