@@ -26,6 +26,7 @@ type ConnectionLimit struct {
 	most   int
 	by     string
 	logger *slog.Logger
+	count  func() // is called for each that is refused, or closed for another one; nil: nothing is
 
 	mu      sync.Mutex
 	open    int
@@ -65,6 +66,9 @@ func (l *ConnectionLimit) take(conn net.Conn) *counted {
 	}
 	l.mu.Unlock()
 	if refused != nil {
+		if l.count != nil {
+			l.count()
+		}
 		_ = refused.Conn.Close() // nobody uses it
 		l.logRefused()
 	}
@@ -89,7 +93,7 @@ func (l *ConnectionLimit) shaken(c *counted) {
 	l.shaking = slices.DeleteFunc(l.shaking, func(other *counted) bool { return other == c })
 }
 
-// logRefused counts a connection that was refused, or closed for another one.
+// logRefused says at times how many connections were refused, or closed for another one.
 func (l *ConnectionLimit) logRefused() {
 	l.mu.Lock()
 	l.refused++

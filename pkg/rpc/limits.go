@@ -42,6 +42,8 @@ type Limits struct {
 	// 10 s at most, twice as many may be open; for one more, the oldest of these is closed. 0:
 	// DefaultConnections.
 	Connections int
+	// ConnectionsBy is what set Connections, such as a flag, for the log. Empty: the server's name.
+	ConnectionsBy string
 }
 
 // Defaults of Limits.

@@ -125,7 +125,7 @@ func newLimitMetrics(registerer prometheus.Registerer, server string) *limitMetr
 	}, []string{"server", "why"}))
 	closed := metricset.Shared(registerer, prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "tandem_rpc_connections_closed_total",
-		Help: "Connections closed to keep the server's limits, by reason: memory (it held the most unread bytes, or bytes for ended calls), idle (it made place for another), refused (it was new, and all others had calls).",
+		Help: "Connections closed to keep the server's limits, by reason: memory (it held the most unread bytes, or bytes for ended calls), idle (it made place for another), refused (it was new, and all others had calls, or it made place for another while in its handshake).",
 	}, []string{"server", "why"}))
 	return &limitMetrics{
 		endedMemory: ended.WithLabelValues(server, "receive_memory"), endedSlow: ended.WithLabelValues(server, "receive_time"), endedUnread: ended.WithLabelValues(server, "not_read"),

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -89,6 +90,25 @@ func routerSource(t *testing.T) *identity.Source {
 	return source
 }
 
+// refused is how many connections a server refused, since others had its places.
+func refused(t *testing.T, registry *prometheus.Registry) (sum float64) {
+	t.Helper()
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range families {
+		for _, m := range family.GetMetric() {
+			for _, label := range m.GetLabel() {
+				if label.GetName() == "why" && label.GetValue() == "refused" {
+					sum += m.GetCounter().GetValue()
+				}
+			}
+		}
+	}
+	return sum
+}
+
 // announced are credentials of a server that say when a handshake has begun.
 type announced struct {
 	credentials.TransportCredentials
@@ -118,7 +138,8 @@ func TestSlowHandshakes(t *testing.T) {
 				listener = rpc.NewConnectionLimit(most, "--some-flag", nil).Listener(listener)
 			}
 			begun := make(chan struct{}, most+2)
-			config.Credentials = announced{source.Server(false), begun}
+			registry := prometheus.NewRegistry()
+			config.Credentials, config.Registerer = announced{source.Server(false), begun}, registry
 			server := rpc.NewServer(config)
 			server.SetServing(true)
 			served := make(chan error, 1)
@@ -153,6 +174,9 @@ func TestSlowHandshakes(t *testing.T) {
 			}
 			if err := <-ended; err == nil { // of the one too many
 				t.Fatal("a server that speaks first")
+			}
+			if want := min(1, config.Limits.Connections); refused(t, registry) != float64(want) {
+				t.Errorf("%v connections count as refused, want %d", refused(t, registry), want)
 			}
 			conn, err := rpc.Dial(listener.Addr().String(), rpc.ClientConfig{Credentials: source.Client()})
 			if err != nil {

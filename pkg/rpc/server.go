@@ -179,7 +179,8 @@ func NewServer(cfg ServerConfig) *Server {
 		limits := newLimiter(cfg.Limits, newLimitMetrics(cfg.Registerer, cfg.Name))
 		showLimits(cfg.Registerer, cfg.Name, limits)
 		if cfg.Credentials != nil { // the limiter knows a connection from the end of its handshake on
-			s.limit = NewConnectionLimit(2*limits.limits.Connections, cfg.Name, cfg.Logger)
+			s.limit = NewConnectionLimit(2*limits.limits.Connections, cmp.Or(cfg.Limits.ConnectionsBy, cfg.Name), cfg.Logger)
+			s.limit.count = limits.metrics.refused.Inc
 		}
 		transport = meteredCredentials{TransportCredentials: transport, limiter: limits}
 		options = append(options, grpc.InTapHandle(limits.begin))

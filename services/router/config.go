@@ -129,7 +129,7 @@ func (c Config) ValidateGenerationConfig() error {
 func (c Config) Limits() rpc.Limits {
 	return rpc.Limits{
 		ReceiveBytes: int64(c.ReceiveMemory), ReceiveTimeout: c.ReceiveTimeout,
-		SendBytes: int64(c.UnreadMemory), SendTimeout: c.UnreadTimeout, Connections: c.MaxConnections,
+		SendBytes: int64(c.UnreadMemory), SendTimeout: c.UnreadTimeout, Connections: c.MaxConnections, ConnectionsBy: "--router-max-connections",
 	}
 }
 
