@@ -67,14 +67,15 @@ func (c *Client) Register(record *controlv1.WorkerRecord) *Registration {
 	return r
 }
 
-// ErrTaken is that another process keeps an id.
+// ErrTaken is that another process keeps an id, or had it when it crashed.
 var ErrTaken = errors.New("another process has this id")
 
 // leaseMargin is how much later than its time etcd may end a lease.
 const leaseMargin = 5 * time.Second
 
 // AwaitFree waits until no process has the id. The record of one that crashed is there until its
-// lease runs out; one that is there for longer is ErrTaken.
+// lease runs out; one that is there for longer than a lease of this client is ErrTaken, though another
+// client may have had longer ones.
 func (c *Client) AwaitFree(ctx context.Context, role controlv1.Role, id string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.cfg.LeaseTTL+leaseMargin, ErrTaken)
 	defer cancel()

@@ -46,7 +46,7 @@ func (p *process) newMembership(ctx context.Context) (_ []lifecycle.Service, err
 func (p *process) awaitFree(ctx context.Context) error {
 	err := p.members.AwaitFree(ctx, controlv1.Role_ROLE_ROUTER, p.parts[0].id)
 	if errors.Is(err, membership.ErrTaken) {
-		return fmt.Errorf("--etcd: another 'tandem up' uses the etcd at %s: stop that, or add parts to it with 'tandem serve'", strings.Join(p.options.Membership.Endpoints, ", "))
+		return fmt.Errorf("--etcd: another 'tandem up' uses the etcd at %s, or crashed less than its --lease-ttl ago: stop it, or wait until that is over, or add parts to it with 'tandem serve'", strings.Join(p.options.Membership.Endpoints, ", "))
 	}
 	return err
 }
