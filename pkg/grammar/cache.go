@@ -134,7 +134,7 @@ func (c *Cache) entry(key sourceKey) *cached {
 	defer c.mu.Unlock()
 	if at := c.made[key]; at != nil {
 		c.used.MoveToFront(at)
-		return at.Value.(*cached)
+		return at.Value.(*cached) //nolint:errcheck // it has nothing else
 	}
 	one := &cached{key: key, turn: make(chan struct{}, 1), done: make(chan struct{})}
 	c.made[key] = c.used.PushFront(one)
@@ -172,7 +172,7 @@ func (c *Cache) takes(one *cached, bytes int) {
 	c.bytes += bytes - one.bytes
 	one.bytes = bytes
 	for c.used.Back() != kept && (len(c.made) > maxCached || c.bytes > c.most) {
-		oldest := c.used.Remove(c.used.Back()).(*cached)
+		oldest := c.used.Remove(c.used.Back()).(*cached) //nolint:errcheck // it has nothing else
 		delete(c.made, oldest.key)
 		c.bytes -= oldest.bytes
 	}
