@@ -406,3 +406,47 @@ func TestNobodyOwesLessForAMoment(t *testing.T) {
 		t.Errorf("it has %.2f of the tokens: %v", share, served)
 	}
 }
+
+// A debt is to those that wait: once nobody does, it is over, though others run on.
+func TestDebtsEndOnceNobodyWaits(t *testing.T) {
+	two := sized("d1", 2)
+	two.Capacity.MaxWaiting = 0
+	s := newServed(nil, two)
+	var sent []string
+	s.sent = func(d routing.Dispatch) { sent = append(sent, d.ID) }
+	arrive := func(id, tenant string, tokens int) {
+		s.do(routing.Arrived{Request: routing.Request{
+			ID: id, Tenant: tenant, Model: "fable", Mode: agg, Arrived: s.now, Tokens: tokens, MaxNew: 2,
+		}})
+	}
+	arrive("always", "always", 100)
+	arrive("large", "A", 10_000)
+	arrive("waits", "B", 100)
+	s.end(1, 0) // A owes B
+	s.end(1, 0)
+	for i := range 50 {
+		id := fmt.Sprint("once ", i)
+		arrive(id, id, 100)
+		s.end(1, 0)
+	}
+	before := len(sent)
+	if before != 53 || s.f.Waiting() > 0 {
+		t.Fatalf("%d wait after %v", s.f.Waiting(), sent)
+	}
+	for i := range 10 {
+		arrive(fmt.Sprint("C", i), "C", 100)
+		arrive(fmt.Sprint("A", i), "A", 100)
+	}
+	for len(sent) < before+10 {
+		s.end(1, 0)
+	}
+	of := 0
+	for _, id := range sent[before:] {
+		if id[0] == 'A' {
+			of++
+		}
+	}
+	if of < 4 || of > 6 {
+		t.Errorf("of %v, %d are of who owed something once", sent[before:], of)
+	}
+}

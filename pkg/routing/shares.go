@@ -8,7 +8,7 @@ import "maps"
 type shares struct {
 	tenants map[string]*tenantShare // those with requests
 	// owing are tenants without requests that were served more than virtualTime while others waited, and
-	// how much: their next requests begin there. At most owingMost.
+	// how much: their next requests begin there, unless nobody waits in between. At most owingMost.
 	owing map[string]float64
 	// virtualTime is the least that a tenant that waits was served when it went last: who comes anew
 	// begins there, and gets nothing for the time that it was away.
@@ -41,7 +41,9 @@ func (s *shares) wait(tenant string) *tenantShare {
 
 // leave counts it out.
 func (s *shares) leave(tenant string) {
-	s.waiting--
+	if s.waiting--; s.waiting == 0 {
+		clear(s.owing)
+	}
 	s.tenants[tenant].waiting--
 	s.drop(tenant)
 }
