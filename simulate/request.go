@@ -225,7 +225,7 @@ func (q *request) task(attempt int, generated []int32) *workerv1.Task {
 		Envelope: &inferencev1.Envelope{RequestId: q.key, Attempt: uint32(attempt), Tenant: q.from.Tenant, Priority: q.from.Priority, CacheSalt: q.from.CacheSalt, Slo: c.slo},
 		Model:    c.spec.Name, ModelDigest: q.version.Digest, TokenIds: ids, Generated: uint32(len(generated)), MaxTokens: uint32(q.from.MaxTokens),
 		Sampling:     &inferencev1.Sampling{Temperature: &q.from.Temperature, Seed: &q.from.Seed},
-		FirstTokenNs: int64(joining.FirstTokenIn(c.now, q.load.start.Add(q.record.Dispatched), c.config.TTFT, len(generated) > 0)),
+		FirstTokenNs: int64(joining.FirstTokenIn(c.now, q.load.start.Add(q.record.Dispatched), c.config.TTFT, attempt, attempt > 0 && attempt == q.hedged, len(generated) > 0)),
 	}
 }
 

@@ -261,11 +261,13 @@ func orEnded(err error, side Side) error {
 	return rpc.Error(codes.Internal, api.ReasonEndedTooEarly, side.String()+" worker ended its stream too early", 0)
 }
 
-// FirstTokenIn is how long after now the first token of a request is due that arrived at a time
-// and wants it within ttft; 0: it is not, since nothing is wanted or the token has come.
-func FirstTokenIn(now, arrived time.Time, ttft time.Duration, came bool) time.Duration {
-	if ttft <= 0 || came {
+// FirstTokenIn is how long after now an attempt's first token is due of a request that arrived at a
+// time and wants it within ttft; 0: it is not. A retry that is late already and a hedged attempt go
+// behind what is due, and after the first token there is nothing left to be in time for.
+func FirstTokenIn(now, arrived time.Time, ttft time.Duration, attempt int, hedge, came bool) time.Duration {
+	left := arrived.Add(ttft).Sub(now)
+	if ttft <= 0 || hedge || came || attempt > 0 && left <= 0 {
 		return 0
 	}
-	return max(arrived.Add(ttft).Sub(now), 1)
+	return max(left, 1)
 }

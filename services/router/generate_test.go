@@ -187,14 +187,19 @@ func TestSurvives(t *testing.T) {
 	}
 }
 
-// Every attempt that has no token yet is to have its first in time.
-func TestNextAttemptKeepsItsObjective(t *testing.T) {
+// A retry that has no token yet is to have its first in time, if it still can.
+func TestRetryKeepsItsObjective(t *testing.T) {
+	full := refuses(codes.ResourceExhausted, "QUEUE_FULL")
 	for _, c := range []struct {
 		name string
 		hook workertest.Hook
 		due  bool
 	}{
-		{"refused", failAt("d1", workertest.Reserve, 0, refuses(codes.ResourceExhausted, "QUEUE_FULL")), true},
+		{"refused", failAt("d1", workertest.Reserve, 0, full), true},
+		{"refused late", failAt("d1", workertest.Reserve, 0, func(ctx context.Context, w *workertest.Worker) error {
+			time.Sleep(11 * time.Second)
+			return full(ctx, w)
+		}), false},
 		{"half-way", failAt("d1", workertest.Token, 9, dies), false},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
+
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
@@ -34,7 +36,7 @@ func TestHedge(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			inMesh(t, func(c *router.Config) { c.HedgeShare = 1 }, func(t *testing.T, m *mesh) {
 				var armed atomic.Bool
-				m.start(func(ctx context.Context, w *workertest.Worker, _ *workerv1.Task, stage workertest.Stage, n int) error {
+				workers := m.start(func(ctx context.Context, w *workertest.Worker, _ *workerv1.Task, stage workertest.Stage, n int) error {
 					if stage == test.stage && w.Record.GetRole() == test.role && n == 0 && armed.CompareAndSwap(true, false) {
 						return hangs(ctx, w)
 					}
@@ -51,7 +53,9 @@ func TestHedge(t *testing.T) {
 				}
 				armed.Store(true)
 				began := time.Now()
-				r := m.generate(t.Context(), ask(test.mode, 100))
+				q := ask(test.mode, 100)
+				q.Slo = &inferencev1.Slo{Ttft: durationpb.New(10 * time.Second)}
+				r := m.generate(t.Context(), q)
 				if took := time.Since(began); r.err != nil || !slices.Equal(r.tokens, want) || took > time.Second {
 					t.Fatalf("took %v, %d tokens, error %v", took, len(r.tokens), r.err)
 				}
@@ -66,6 +70,13 @@ func TestHedge(t *testing.T) {
 				tries := explained.GetDecisions()
 				if len(tries) != 2 || tries[0].GetHedge() || !tries[0].GetLost() || !tries[1].GetHedge() || tries[1].GetLost() {
 					t.Errorf("%v", tries)
+				}
+				for _, w := range workers {
+					for _, task := range w.Tasks() {
+						if attempt := task.GetEnvelope().GetAttempt(); task.GetEnvelope().GetSlo() != nil && (task.GetFirstTokenNs() > 0) != (attempt == 0) {
+							t.Errorf("attempt %d is due in %v", attempt, time.Duration(task.GetFirstTokenNs()))
+						}
+					}
 				}
 				m.quiet()
 			})

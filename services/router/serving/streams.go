@@ -41,7 +41,7 @@ func (r *request) taskFor(attempt int, generated []int32) *workerv1.Task {
 		StructuredOutput: p.Structured,
 		Pool:             p.Pool,
 		StopTokenIds:     preprocess.IDs(p.StopTokens),
-		FirstTokenNs:     int64(joining.FirstTokenIn(time.Now(), r.arrived, p.Envelope.GetSlo().GetTtft().AsDuration(), len(generated) > 0)),
+		FirstTokenNs:     int64(joining.FirstTokenIn(time.Now(), r.arrived, p.Envelope.GetSlo().GetTtft().AsDuration(), attempt, r.attempts[attempt].decided().GetHedge(), len(generated) > 0)),
 	}
 }
 
