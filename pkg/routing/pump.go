@@ -166,6 +166,7 @@ func (rt *Router) try(now time.Time, e *entry, groups *waits) (gone bool) {
 	e.behind = e.barred || !retried && (g.blocked || e.tokens() >= g.least)
 	if e.behind && e.workMs > 0 {
 		e.noWorkerSince = time.Time{} // there is a worker, but it is full
+		e.heldSince = time.Time{}     // what is before it keeps it, and not reports alone
 		return false
 	}
 	fitness, refusal := rt.decide(now, e)

@@ -174,29 +174,38 @@ func TestTrueReportsAreBelieved(t *testing.T) {
 // Reports are doubted for as long as they alone keep a worker from a request: what the router's own
 // requests keep from it waits for them.
 func TestOwnRequestsAreNoReasonToDoubt(t *testing.T) {
-	b := newBench(t, nil, decode("d1"))
-	report := func() routing.LoadReported {
-		return load("d1", controlv1.Role_ROLE_DECODE, func(r *controlv1.LoadReport) { r.BlocksFree = 3 })
-	}
-	b.do(report())
-	r := b.request(agg, 300)
-	b.arrive(r)
-	b.pass(100 * time.Millisecond)
-	var small routing.Request
-	for range 3 { // it runs no more
-		small = b.request(agg, 1)
-		small.MaxNew = 1
-		if d, refusal, _ := b.arrive(small); d.ID == "" {
-			t.Fatalf("%+v", refusal)
-		}
-	}
-	b.pass(time.Second)
-	b.do(routing.Ended{ID: small.ID})
-	if _, _, sent := answerTo(r.ID, b.last); sent {
-		t.Error("sent at once, since reports alone kept it long ago")
-	}
-	if _, waited := b.waitFor(r.ID, report, time.Second); waited < 450*time.Millisecond {
-		t.Errorf("sent after %v", waited)
+	for _, front := range []bool{false, true} {
+		t.Run(fmt.Sprint("another in front ", front), func(t *testing.T) {
+			b := newBench(t, nil, decode("d1"))
+			report := func() routing.LoadReported {
+				return load("d1", controlv1.Role_ROLE_DECODE, func(r *controlv1.LoadReport) { r.BlocksFree = 3 })
+			}
+			b.do(report())
+			r := b.request(agg, 300)
+			b.arrive(r)
+			first := b.request(agg, 300)
+			first.Priority = 1
+			if front {
+				b.arrive(first)
+			}
+			b.pass(100 * time.Millisecond)
+			var small routing.Request
+			for range 3 { // it runs no more
+				small = b.request(agg, 1)
+				small.MaxNew, small.Priority = 1, 2
+				if d, refusal, _ := b.arrive(small); d.ID == "" {
+					t.Fatalf("%+v", refusal)
+				}
+			}
+			b.pass(time.Second)
+			ended := b.do(routing.Ended{ID: small.ID})
+			if _, _, sent := answerTo(r.ID, append(ended, b.do(routing.Cancelled{ID: first.ID})...)); sent {
+				t.Error("sent at once, since reports alone kept it long ago")
+			}
+			if _, waited := b.waitFor(r.ID, report, time.Second); waited < 450*time.Millisecond {
+				t.Errorf("sent after %v", waited)
+			}
+		})
 	}
 }
 
