@@ -1,6 +1,9 @@
 package routing
 
-import "maps"
+import (
+	"maps"
+	"math"
+)
 
 // shares are what tenants were served of one level, in tokens, so that those that wait get equal
 // shares: start-time fair queueing (Goyal, Vin and Cheng, 1996) with equal weights. Each level has its
@@ -10,6 +13,8 @@ type shares struct {
 	// owing are tenants without requests that were served more than virtualTime while others waited, and
 	// how much: their next requests begin there, unless nobody waits in between. At most owingMost.
 	owing map[string]float64
+	// leastOwing is no more than the least of owing.
+	leastOwing float64
 	// virtualTime is the least that a tenant that waits was served when it went last: who comes anew
 	// begins there, and gets nothing for the time that it was away.
 	virtualTime float64
@@ -84,10 +89,17 @@ func (s *shares) drop(tenant string) {
 	if s.waiting == 0 || t.served <= s.virtualTime {
 		return
 	}
-	if len(s.owing) >= owingMost {
-		maps.DeleteFunc(s.owing, func(_ string, served float64) bool { return served <= s.virtualTime })
+	if len(s.owing) >= owingMost && s.leastOwing <= s.virtualTime {
+		s.leastOwing = math.Inf(1)
+		maps.DeleteFunc(s.owing, func(_ string, served float64) bool {
+			if served > s.virtualTime {
+				s.leastOwing = min(s.leastOwing, served)
+			}
+			return served <= s.virtualTime
+		})
 	}
 	if len(s.owing) < owingMost {
 		s.owing[tenant] = t.served
+		s.leastOwing = min(s.leastOwing, t.served)
 	}
 }
