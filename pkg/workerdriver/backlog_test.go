@@ -97,9 +97,10 @@ func TestFreeBlocks(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		ran := make(chan struct{})
-		go func() { defer close(ran); _ = m.Run(ctx) }()
-		// 3 of 40 blocks of 4 tokens, and with all that it may generate 28.
+		// 3 of 40 blocks of 4 tokens, and with all that it may generate 28. It is there before the first
+		// report, and so in it.
 		m.Driver().Submit(scheduler.Request{ID: m.Driver().Reserve(), Tokens: prompt(9), MaxTokens: 101})
+		go func() { defer close(ran); _ = m.Run(ctx) }()
 		synctest.Wait()
 		published.mu.Lock()
 		if told := published.reports[len(published.reports)-1]; told.GetBlocksFree() != 12 {
