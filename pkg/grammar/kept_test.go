@@ -57,11 +57,9 @@ func TestManySourcesAreCheckedOnce(t *testing.T) {
 	}
 }
 
-// Grammars grow with the masks that they keep, and a cache keeps those that were used last as far as
-// they fit.
-func TestCacheIsBoundedBySize(t *testing.T) {
-	c := grammar.NewCache(vocabulary(t, texts()))
-	get := func(text string) *grammar.Grammar {
+// getter returns a function that gets the grammar of an expression from a cache.
+func getter(t *testing.T, c *grammar.Cache) func(text string) *grammar.Grammar {
+	return func(text string) *grammar.Grammar {
 		t.Helper()
 		g, err := c.Get(t.Context(), expression(text))
 		if err != nil {
@@ -69,6 +67,13 @@ func TestCacheIsBoundedBySize(t *testing.T) {
 		}
 		return g
 	}
+}
+
+// Grammars grow with the masks that they keep, and a cache keeps those that were used last as far as
+// they fit.
+func TestCacheIsBoundedBySize(t *testing.T) {
+	c := grammar.NewCache(vocabulary(t, texts()))
+	get := getter(t, c)
 	first, second := get("a+"), get("b+")
 	before := first.Size()
 	first.Constrain(nil).Allowed(nil)
@@ -96,14 +101,7 @@ func TestCacheIsBoundedBySize(t *testing.T) {
 // longest ago.
 func TestCacheIsBoundedWhileItsGrammarsGrow(t *testing.T) {
 	c := grammar.NewCache(vocabulary(t, texts()))
-	get := func(text string) *grammar.Grammar {
-		t.Helper()
-		g, err := c.Get(t.Context(), expression(text))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return g
-	}
+	get := getter(t, c)
 	first, second := get("a{1,9}"), get("[ab]{1,9}")
 	c.SetMost(first.Size() + second.Size() + 2048)
 	of := first.Constrain(nil)
