@@ -10,8 +10,9 @@ import (
 )
 
 // A fleet on which most attempts fail is not helped by trying everything again. So retries are a share
-// of the requests at most: of those that came lately and of those that run, since a worker that dies
-// leaves as many to be tried again as it had. What a worker refuses before it begins is no retry.
+// of the requests at most: of those that came lately, and of those that run or wait. The first retry of a
+// request whose worker is gone is free, since a worker that dies, or whose connection breaks, leaves as
+// many to be tried again as it had, which may be all. What a worker refuses before it begins is no retry.
 
 const (
 	// retryWindow is how long is lately.
@@ -55,15 +56,21 @@ func (rt *Router) mayRetry(now time.Time, r *Request) bool {
 	switch {
 	case r.Attempt == 0:
 		*requests++
-	case r.Retry:
+	case r.Retry && rt.config.RetryShare == 0:
+		return false
+	case r.Retry && !firstLoss(r):
 		came, before := rt.retries.sums(now)
-		if share := rt.config.RetryShare; share == 0 || float64(before) >= retriesLeast+share*float64(came+len(rt.running)) {
+		there := len(rt.running) + len(rt.queue.ids) + 1 // with r, which neither runs nor waits now
+		if float64(before) >= retriesLeast+rt.config.RetryShare*float64(came+there) {
 			return false
 		}
 		*again++
 	}
 	return true
 }
+
+// firstLoss reports whether all that failed in a request is one worker that is gone.
+func firstLoss(r *Request) bool { return len(r.Failures) == 1 && r.Failures[0].Gone }
 
 // retrySpent is the answer to a request whose worker failed when there were as many retries as may
 // be.

@@ -56,35 +56,54 @@ func TestRetriesAreAShare(t *testing.T) {
 	})
 }
 
-// A worker that dies leaves as many requests to be tried again as ran on it, which all are.
-func TestRetriesAfterADeath(t *testing.T) {
-	large := func(id string) *controlv1.WorkerRecord {
-		r := decode(id)
-		r.Capacity.MaxSequences, r.Capacity.Blocks = 1000, 10000
-		return r
-	}
-	b := newBench(t, func(c *routing.Config) { c.TenantMaxRequests = 1000 }, large("d1"), large("d2"))
-	b.do(load("d1", controlv1.Role_ROLE_DECODE, func(r *controlv1.LoadReport) { r.BlocksFree = 10000 }))
-	b.do(load("d2", controlv1.Role_ROLE_DECODE, func(r *controlv1.LoadReport) { r.BlocksFree = 10000 }))
-	var died []routing.Request
-	for range 400 {
-		r := b.request(agg, 1)
-		d, refusal, _ := b.arrive(r)
-		if d.Decode.ID == "" {
-			t.Fatalf("%+v", refusal)
-		}
-		if d.Decode.ID == "d1" {
-			died = append(died, r)
-		}
-	}
-	b.pass(time.Minute)
-	b.do(routing.Disconnected{Worker: routing.Ref{ID: "d1", Epoch: 1}})
-	for i, r := range died {
-		gone := routing.Failure{Worker: routing.Ref{ID: "d1", Epoch: 1}, Gone: true}
-		b.do(routing.Ended{ID: r.ID, Failures: []routing.Failure{gone}})
-		r.Attempt, r.Retry, r.Failures = 1, true, []routing.Failure{gone}
-		if d, refusal, _ := b.arrive(r); d.Decode.ID != "d2" {
-			t.Fatalf("retry %d of %d: %+v", i, len(died), refusal)
-		}
+// A worker that fails leaves as many requests to be tried again as ran on it, which all are, whether or
+// not another has room for them.
+func TestRetriesAfterAFailure(t *testing.T) {
+	d1 := routing.Ref{ID: "d1", Epoch: 1}
+	for _, c := range []struct {
+		name          string
+		first, second uint32 // requests that the workers have room for; the first one's fail
+		running       int
+		failure       routing.Failure
+	}{
+		{"dead, the other has room", 1000, 1000, 400, routing.Failure{Worker: d1, Gone: true}},
+		{"dead, the other is full", 100, 100, 200, routing.Failure{Worker: d1, Gone: true}},
+		{"dead, and had nearly all", 198, 2, 200, routing.Failure{Worker: d1, Gone: true}},
+		{"silent, the other is full", 100, 100, 200, routing.Failure{Worker: d1, Silent: true}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var records []*controlv1.WorkerRecord
+			for id, most := range map[string]uint32{"d1": c.first, "d2": c.second} {
+				r := decode(id)
+				r.Capacity.MaxSequences, r.Capacity.Blocks = most, 10000
+				records = append(records, r)
+			}
+			b := newBench(t, func(c *routing.Config) { c.TenantMaxRequests = 1000 }, records...)
+			for _, r := range records {
+				b.do(load(r.GetId(), controlv1.Role_ROLE_DECODE, func(r *controlv1.LoadReport) { r.BlocksFree = 10000 }))
+			}
+			var failed []routing.Request
+			for range c.running {
+				r := b.request(agg, 1)
+				d, refusal, _ := b.arrive(r)
+				if d.Decode.ID == "" {
+					t.Fatalf("%+v", refusal)
+				}
+				if d.Decode.ID == "d1" {
+					failed = append(failed, r)
+				}
+			}
+			b.pass(time.Minute)
+			if c.failure.Gone {
+				b.do(routing.Disconnected{Worker: d1})
+			}
+			for i, r := range failed {
+				b.do(routing.Ended{ID: r.ID, Failures: []routing.Failure{c.failure}})
+				r.Attempt, r.Retry, r.Failures = 1, true, []routing.Failure{c.failure}
+				if _, refusal, _ := b.arrive(r); refusal.Reason != "" {
+					t.Fatalf("retry %d of %d: %+v", i, len(failed), refusal)
+				}
+			}
+		})
 	}
 }
