@@ -48,14 +48,18 @@ type use struct {
 
 // others is what a tenant uses at the other routers. mu is held.
 func (l *Limiter) others(now time.Time, name string, limits Limits) (sum amounts) {
-	share := int64(len(l.peers) + 1)
+	var order []uint64 // made only for routers that are silent
 	departed := l.usedByDeparted(now, name)
 	for _, p := range l.peers {
 		uses := p.uses[name]
 		if p.silent(now) {
 			uses.departed = amounts{}
+			if order == nil {
+				order = l.order(name)
+			}
+			rank, _ := slices.BinarySearch(order, place(p.id, name))
 			for what, limit := range limits.amounts() {
-				uses.here[what] = max(uses.here[what], (limit+share-1)/share)
+				uses.here[what] = max(uses.here[what], share(limit, int64(rank), int64(len(order))))
 			}
 		}
 		for what := range sum {
@@ -149,6 +153,25 @@ func place(router, tenant string) uint64 {
 	sum := fnv.New64a()
 	_, _ = io.WriteString(sum, tenant+"\x00"+router) // which does not fail
 	return sum.Sum64() * 0x9e3779b97f4a7c15          // the last bytes alone would decide
+}
+
+// order is where all routers stand in a tenant's order, the first first. mu is held.
+func (l *Limiter) order(tenant string) []uint64 {
+	order := []uint64{place(l.self, tenant)}
+	for id := range l.peers {
+		order = append(order, place(id, tenant))
+	}
+	slices.Sort(order)
+	return order
+}
+
+// share is the part of a limit of the router with so many before it. All parts together are the limit: what is
+// left over goes to the first routers, and of a limit below their number the others have nothing.
+func share(limit, before, routers int64) int64 {
+	if before < limit%routers {
+		return limit/routers + 1
+	}
+	return limit / routers
 }
 
 // tell has a report sent. mu is held.

@@ -281,6 +281,37 @@ func TestRoutersThatHearNothingServeTheirShare(t *testing.T) {
 	})
 }
 
+// Where no router hears of another, all of them together serve a limit: as much as that and no less,
+// however small it is.
+func TestSharesAreTheLimit(t *testing.T) {
+	for _, routers := range []int{2, 3, 8} {
+		t.Run(fmt.Sprint(routers, " routers"), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := newMesh(t, routers)
+				m.deafen()
+				<-time.After(4 * time.Second)
+				for limit := int64(1); limit <= int64(routers*routers); limit++ {
+					for what, limits := range map[string]quota.Limits{"requests": {RequestsPerMinute: limit}, "tokens": {TokensPerMinute: limit}, "concurrency": {Concurrency: limit}} {
+						tenant, served, least, most := fmt.Sprint(what, limit), int64(0), limit, int64(0)
+						for _, r := range m.routers {
+							n := int64(0)
+							for ; r.Over(tenant, limits, quota.Need{}) == nil; n++ {
+								if _, err := r.Admit(t.Context(), tenant, limits, 1); err != nil {
+									t.Fatalf("%d %s: not over, and %v", limit, what, err)
+								}
+							}
+							served, least, most = served+n, min(least, n), max(most, n)
+						}
+						if served != limit || most > least+1 {
+							t.Errorf("%d of %d %s, at each router %d to %d", served, limit, what, least, most)
+						}
+					}
+				}
+			})
+		})
+	}
+}
+
 // A burst at one of several routers is not refused while the tenant is within its limits.
 func TestBurstAtOneRouter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -51,8 +51,8 @@ func (l *Limiter) Past(name string, limits Limits, over int64) error {
 	return l.past(time.Now(), name, limits, over)
 }
 
-// past is Past. It refuses no tenant that has had fewer here than may be over: of routers that are
-// silent, each counts as if it had used its share, which is one at least. mu is held.
+// past is Past. It refuses no tenant that has had fewer here than may be over: where routers are silent,
+// this one may have no share of the limit. mu is held.
 func (l *Limiter) past(now time.Time, name string, limits Limits, over int64) error {
 	t := l.tenant(now, name)
 	own := t.minute[requests].sum
