@@ -19,6 +19,8 @@ const (
 	reportEvery = time.Second
 	// silentAfter is how long after its last report a router counts as silent.
 	silentAfter = 3 * reportEvery
+	// lateReport is how long after a router has left its last report may come.
+	lateReport = reportEvery / 2
 	// maxTenants bounds the tenants of a report, which then has less than the 1 MiB that NATS takes. One
 	// with so many is followed by one with the rest.
 	maxTenants = 4096
@@ -33,6 +35,7 @@ type peer struct {
 	id       string
 	epoch    uint64
 	before   bool      // it was there before this router
+	unlisted time.Time // since when the mesh does not have it any more; zero: it does
 	sequence uint64    // of its last report
 	heard    time.Time // when it told the last of what it had to tell; zero: never
 	whole    time.Time // when its last whole report came, or began to
@@ -48,6 +51,7 @@ type use struct {
 
 // others is what a tenant uses at the other routers. mu is held.
 func (l *Limiter) others(now time.Time, name string, limits Limits) (sum amounts) {
+	l.depart(now)
 	var order []uint64 // made only for routers that are silent
 	departed := l.usedByDeparted(now, name)
 	for _, p := range l.peers {
@@ -74,14 +78,16 @@ func (l *Limiter) others(now time.Time, name string, limits Limits) (sum amounts
 }
 
 // usedByDeparted is what a tenant used in the last minute at routers that have left. All of it counts
-// until a minute after they were heard of last. mu is held.
+// until a minute after they were heard of last, and what ran until they are silent. mu is held.
 func (l *Limiter) usedByDeparted(now time.Time, name string) (sum amounts) {
 	for _, p := range l.departed {
-		if now.Sub(p.heard) >= windowLength {
-			continue
+		here := p.uses[name].here
+		if p.silent(now) {
+			here[running] = 0
 		}
-		sum[requests] += p.uses[name].here[requests]
-		sum[tokens] += p.uses[name].here[tokens]
+		for what := range sum {
+			sum[what] += here[what]
+		}
 	}
 	return sum
 }
@@ -201,46 +207,81 @@ func (l *Limiter) Routers(epochs map[string]uint64) {
 		l.joined = now
 	}
 	for id, p := range l.peers {
-		if epoch, there := epochs[id]; !there || epoch != p.epoch {
+		switch epoch, there := epochs[id]; {
+		case there && epoch == p.epoch:
+			p.unlisted = time.Time{}
+		case there || p.unlisted.IsZero():
+			p.unlisted = now
 			delete(l.peers, id)
 			l.departed = append(l.departed, p)
 		}
 	}
 	l.departed = slices.DeleteFunc(l.departed, func(p *peer) bool {
-		if epochs[p.id] == p.epoch && l.peers[p.id] == nil { // it had only lost its lease
-			l.peers[p.id] = p
-			return true
+		back := epochs[p.id] == p.epoch && l.peers[p.id] == nil // it had only lost its lease
+		if back {
+			p.unlisted, l.peers[p.id] = time.Time{}, p
 		}
-		return now.Sub(p.heard) >= windowLength
+		return back
 	})
-	l.departed = l.departed[max(0, len(l.departed)-maxDeparted):]
+	l.depart(now)
 	for id, epoch := range epochs {
 		if id != l.self && l.peers[id] == nil {
 			l.peers[id] = &peer{id: id, epoch: epoch, before: first}
 			l.introduced = true
 		}
 	}
-	if len(l.peers) == 0 {
-		clear(l.changed)
-		return
-	}
-	if l.introduced {
+	if len(l.peers) > 0 && l.introduced {
 		l.wake()
 	}
 }
 
-// Heard takes in the report of another router. One of a router that the mesh does not have, or
+// depart has those that the mesh does not have any more and that went on telling leave once they tell
+// nothing. It forgets those that told nothing for a minute. mu is held.
+func (l *Limiter) depart(now time.Time) {
+	for id, p := range l.peers {
+		if !p.unlisted.IsZero() && p.silent(now) {
+			delete(l.peers, id)
+			l.departed = append(l.departed, p)
+		}
+	}
+	l.departed = slices.DeleteFunc(l.departed, func(p *peer) bool { return now.Sub(p.heard) >= windowLength })
+	l.departed = l.departed[max(0, len(l.departed)-maxDeparted):]
+	if len(l.peers) == 0 {
+		clear(l.changed)
+	}
+}
+
+// from is the router that a report is of; nil: the mesh has not had it lately. One that goes on telling after
+// it has left, as one that etcd does not reach, counts like the others again. mu is held.
+func (l *Limiter) from(now time.Time, origin *controlv1.Origin) *peer {
+	is := func(p *peer) bool { return p.id == origin.GetId() && p.epoch == origin.GetEpoch() }
+	there := l.peers[origin.GetId()]
+	if there != nil && is(there) {
+		return there
+	}
+	i := slices.IndexFunc(l.departed, is)
+	if i < 0 {
+		return nil
+	}
+	p := l.departed[i]
+	if there == nil && now.Sub(p.unlisted) >= lateReport {
+		l.departed = slices.Delete(l.departed, i, i+1)
+		l.peers[p.id] = p
+	}
+	return p
+}
+
+// Heard takes in the report of another router. One of a router that the mesh has not had lately, or
 // that is older than another, counts for nothing, nor does what comes before the first whole one.
 func (l *Limiter) Heard(report *controlv1.TenantReport) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	origin := report.GetOrigin()
-	p := l.peers[origin.GetId()]
-	if p == nil || p.epoch != origin.GetEpoch() || p.sequence >= origin.GetSequence() || p.uses == nil && !report.GetWhole() {
+	now, more := time.Now(), len(report.GetTenants()) >= maxTenants
+	p := l.from(now, report.GetOrigin())
+	if p == nil || p.sequence >= report.GetOrigin().GetSequence() || p.uses == nil && !report.GetWhole() {
 		return
 	}
-	now, more := time.Now(), len(report.GetTenants()) >= maxTenants
-	p.sequence = origin.GetSequence()
+	p.sequence = report.GetOrigin().GetSequence()
 	if !more {
 		p.heard = now
 	}
@@ -305,6 +346,7 @@ func (l *Limiter) report(whole bool) *controlv1.TenantReport {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
+	l.depart(now)
 	if whole = whole || l.introduced; whole {
 		l.introduced = false
 		for name := range l.tenants {
@@ -323,7 +365,7 @@ func (l *Limiter) report(whole bool) *controlv1.TenantReport {
 	}
 	if whole {
 		l.whole = now
-		l.tellOfDeparted(now)
+		l.tellOfDeparted()
 	}
 	report := &controlv1.TenantReport{Whole: whole}
 	for name := range l.changed {
@@ -346,12 +388,10 @@ func (l *Limiter) report(whole bool) *controlv1.TenantReport {
 }
 
 // tellOfDeparted has the next report tell of the tenants of routers that have left. mu is held.
-func (l *Limiter) tellOfDeparted(now time.Time) {
+func (l *Limiter) tellOfDeparted() {
 	for _, p := range l.departed {
 		for name := range p.uses {
-			if now.Sub(p.heard) < windowLength {
-				l.changed[name] = true
-			}
+			l.changed[name] = true
 		}
 	}
 }

@@ -17,7 +17,8 @@
 //
 // A router that has not been heard of for a while counts as if it had used its share. One that
 // joins waits a while for a whole report of each that was there before it. What a router used that
-// has left counts for a minute, and those that come later are told of it.
+// has left counts for a minute, and those that come later are told of it. One that goes on telling
+// after that, as one that etcd does not reach, counts like the others.
 package quota
 
 import (

@@ -509,6 +509,48 @@ func TestRouterThatComesBack(t *testing.T) {
 	})
 }
 
+// A router that the mesh does not list any more, as one that etcd does not reach, and that tells what it
+// uses, counts as before, with what runs. When it is silent, what it used counts for a minute.
+func TestRouterThatIsNotListed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := quota.New("router-0", nil)
+		limits := quota.Limits{RequestsPerMinute: 10, Concurrency: 5}
+		sequence := uint64(0)
+		tell := func(requests uint64) {
+			sequence++
+			l.Heard(&controlv1.TenantReport{Origin: &controlv1.Origin{Id: "router-1", Epoch: 2, Sequence: sequence}, Whole: true,
+				Tenants: []*controlv1.TenantUse{{Tenant: "acme", Requests: requests, Running: 5}}})
+		}
+		check := func(when string, left int64, runs bool) {
+			t.Helper()
+			if got := l.Left("acme", limits).Requests; got != left {
+				t.Errorf("%s: %d of 10 left, want %d", when, got, left)
+			}
+			if over := l.Over("acme", quota.Limits{Concurrency: 5}, quota.Need{}) != nil; over != runs {
+				t.Errorf("%s: over the limit %v, want %v", when, over, runs)
+			}
+		}
+		l.Routers(map[string]uint64{"router-0": 1, "router-1": 2})
+		tell(4)
+		l.Routers(map[string]uint64{"router-0": 1})
+		check("as it goes", 6, true)
+		for requests := uint64(4); requests < 8; requests++ {
+			<-time.After(time.Second)
+			tell(requests)
+			check("while it tells", 10-int64(requests), true)
+		}
+		<-time.After(4 * time.Second)
+		check("when it is silent", 3, false)
+		tell(8)
+		check("when it tells again", 2, true)
+		<-time.After(4 * time.Second)
+		l.Routers(map[string]uint64{"router-0": 1})
+		check("when it is silent again", 2, false)
+		<-time.After(time.Minute)
+		check("after a minute", 10, false)
+	})
+}
+
 func TestRefusalSaysWhen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := quota.New("router", nil)
