@@ -36,7 +36,7 @@ const (
 	// requests. In the rest the others hear of them.
 	turn      = 50 * time.Millisecond
 	openShare = 0.4
-	// patience is how long a request waits for what others tell.
+	// patience is how long a request waits for what others tell, once this router knows them.
 	patience = 2 * time.Second
 )
 
@@ -67,6 +67,7 @@ type Limiter struct {
 	departed   []*peer          // those that were, less than a minute ago
 	whole      time.Time        // of the last whole report of this one
 	joined     time.Time        // when it first knew the routers; zero: it does not yet
+	awaited    time.Time        // when it last did not know what they use
 	changed    map[string]bool  // tenants whose use has changed since the last report
 	introduced bool             // the next report is a whole one
 }
@@ -120,7 +121,7 @@ func (l *Limiter) Admit(ctx context.Context, name string, limits Limits, mostTok
 	cost := amounts{1, mostTokens, 1}
 	began := time.Now()
 	for {
-		charge, wait, err := l.try(name, limits, cost, patience-time.Since(began))
+		charge, wait, err := l.try(name, limits, cost, began)
 		if wait == 0 {
 			return charge, err
 		}
@@ -139,9 +140,9 @@ func (l *Limiter) Admit(ctx context.Context, name string, limits Limits, mostTok
 	}
 }
 
-// try is one try of Admit. wait, less than left: for so long, then try again; with a charge, that one
+// try is one try of Admit, which began at a time. wait: for so long, then try again; with a charge, that one
 // is admitted if the limits still hold then.
-func (l *Limiter) try(name string, limits Limits, cost amounts, left time.Duration) (_ *Charge, wait time.Duration, _ error) {
+func (l *Limiter) try(name string, limits Limits, cost amounts, began time.Time) (_ *Charge, wait time.Duration, _ error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
@@ -149,6 +150,12 @@ func (l *Limiter) try(name string, limits Limits, cost amounts, left time.Durati
 	own, others := t.uses(), l.others(now, name, limits)
 	routers := l.telling(now)
 	awaits := l.awaits(now)
+	if awaits {
+		l.awaited = now
+	}
+	if began.Before(l.awaited) {
+		began = l.awaited
+	}
 	var unsure *Exceeded
 	turns := false
 	for what, limit := range limits.amounts() {
@@ -173,7 +180,7 @@ func (l *Limiter) try(name string, limits Limits, cost amounts, left time.Durati
 		unsure = &Exceeded{What: names[what], Limit: limit, RetryAfter: time.Second}
 		wait = max(wait, least)
 	}
-	if unsure != nil && wait >= left {
+	if unsure != nil && wait >= patience-now.Sub(began) {
 		return nil, 0, unsure
 	}
 	if wait > 0 {
