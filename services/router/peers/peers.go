@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"time"
 
@@ -37,6 +38,9 @@ const (
 	most         = 32
 	atOnce       = 64
 	atOnceTenant = atOnce / 4
+	// unlistedKeep is how long a router is asked that the mesh does not list any more: one whose lease has
+	// ended may serve its requests, as workers that know it in that time do.
+	unlistedKeep = time.Minute
 	// patience is how long a router may take to say whether it has the request, which it does at
 	// once: as long as it may take to connect to a worker. Who resumes a request that nobody has
 	// waits for that where a router hangs.
@@ -48,10 +52,16 @@ type Peers struct {
 	self string
 	dial func(address string) (*grpc.ClientConn, error)
 
-	mu        sync.Mutex
-	addresses []string
-	resumed   int            // requests that are, until their answers have been sent
-	byTenant  map[string]int // those of them whose callers were asked who they are
+	mu       sync.Mutex
+	routers  []router
+	resumed  int            // requests that are, until their answers have been sent
+	byTenant map[string]int // those of them whose callers were asked who they are
+}
+
+// router is where another one is.
+type router struct {
+	address string
+	until   time.Time // when it is asked no more; zero: the mesh lists it
 }
 
 // New returns the peers of the router with the id self: none until Take. Connections that
@@ -62,15 +72,38 @@ func New(self string, dial func(address string) (*grpc.ClientConn, error)) *Peer
 
 // Take takes in who is in the mesh.
 func (p *Peers) Take(v membership.View) {
-	var addresses []string
+	var routers []router
 	for _, r := range v.Workers {
-		if r.GetRole() == controlv1.Role_ROLE_ROUTER && r.GetId() != p.self && len(r.GetAddresses()) > 0 && len(addresses) < most {
-			addresses = append(addresses, r.GetAddresses()[0])
+		if r.GetRole() == controlv1.Role_ROLE_ROUTER && r.GetId() != p.self && len(r.GetAddresses()) > 0 && len(routers) < most {
+			routers = append(routers, router{address: r.GetAddresses()[0]})
 		}
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.addresses = addresses
+	now := time.Now()
+	for _, before := range p.routers {
+		if before.until.IsZero() {
+			before.until = now.Add(unlistedKeep)
+		}
+		there := slices.ContainsFunc(routers, func(r router) bool { return r.address == before.address })
+		if !there && now.Before(before.until) && len(routers) < most {
+			routers = append(routers, before)
+		}
+	}
+	p.routers = routers
+}
+
+// addresses are those of the routers to ask.
+func (p *Peers) addresses() (out []string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Now()
+	for _, r := range p.routers {
+		if r.until.IsZero() || now.Before(r.until) {
+			out = append(out, r.address)
+		}
+	}
+	return out
 }
 
 // Asks says whether the call of ctx is one of another router's Peers, which has asked all. Clients may
@@ -165,9 +198,7 @@ func (p *Peers) find(ctx context.Context, q *inferencev1.ResumeRequest) (found *
 		from *stream
 		err  error
 	}
-	p.mu.Lock()
-	addresses := p.addresses
-	p.mu.Unlock()
+	addresses := p.addresses()
 	asking, stop := context.WithCancel(ctx)
 	defer stop()
 	answers := make(chan answer)

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -97,6 +98,53 @@ func TestTenantsShareResumes(t *testing.T) {
 		if found["acme"] != 17 {
 			t.Error("what has ended counts for ever")
 		}
+	})
+}
+
+// A router that lost its lease may serve, and is asked for a minute. One that the mesh has always is.
+func TestRouterThatIsNotListed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mesh := workertest.NewNet(nil)
+		server, listener := rpc.NewServer(rpc.ServerConfig{Name: "router"}), mesh.Listen("router:2")
+		inferencev1.RegisterInferenceServer(server, endless{})
+		var wait sync.WaitGroup
+		defer wait.Wait()
+		wait.Go(func() { _ = server.Serve(listener) })
+		ended, end := context.WithCancel(context.Background())
+		end()
+		defer func() { _ = server.Stop(ended) }()
+		p := peers.New("router-1", mesh.Dial)
+		take := func(listed bool) {
+			v := membership.View{Workers: []*controlv1.WorkerRecord{{Id: "router-1", Role: controlv1.Role_ROLE_ROUTER, Addresses: []string{"router:1"}}}}
+			if listed {
+				v.Workers = append(v.Workers, &controlv1.WorkerRecord{Id: "router-2", Role: controlv1.Role_ROLE_ROUTER, Addresses: []string{"router:2"}})
+			}
+			p.Take(v)
+		}
+		check := func(when string, want bool) {
+			t.Helper()
+			ctx, cancel := context.WithCancel(t.Context())
+			found := false
+			err := p.Resume(ctx, &inferencev1.ResumeRequest{RequestId: "a"}, func() { found = true; cancel() }, func(*inferencev1.GenerateEvent) error { return nil })
+			cancel()
+			if found != want || !want && rpc.Reason(err) != api.ReasonRequestNotFound {
+				t.Errorf("%s: found %v, %v", when, found, err)
+			}
+		}
+		take(true)
+		time.Sleep(2 * time.Minute)
+		check("listed", true)
+		take(false)
+		check("not listed", true)
+		time.Sleep(50 * time.Second)
+		take(false)
+		check("not listed for 50 s", true)
+		time.Sleep(11 * time.Second)
+		check("not listed for 61 s", false)
+		take(true)
+		take(true)
+		time.Sleep(2 * time.Minute)
+		check("listed again", true)
 	})
 }
 
