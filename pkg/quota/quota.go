@@ -130,13 +130,13 @@ func (l *Limiter) Admit(ctx context.Context, name string, limits Limits, mostTok
 		case <-timer.C:
 		case <-ctx.Done():
 			timer.Stop()
-			charge.takeBack()
+			charge.TakeBack()
 			return nil, ctx.Err()
 		}
 		if charge != nil && charge.within(limits) {
 			return charge, nil
 		}
-		charge.takeBack()
+		charge.TakeBack()
 	}
 }
 
@@ -216,8 +216,8 @@ func (c *Charge) within(limits Limits) bool {
 	return true
 }
 
-// takeBack has the request not counted.
-func (c *Charge) takeBack() {
+// TakeBack has the request not counted, in place of Done. A nil Charge has nothing to take back.
+func (c *Charge) TakeBack() {
 	if c == nil {
 		return
 	}

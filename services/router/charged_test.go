@@ -22,17 +22,18 @@ import (
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
+	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/auth"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/pkg/worker/workertest"
 	"github.com/tandem-serving/tandem/services/router"
 )
 
-// limited is a router where the context's caller may use so many tokens a minute.
-func (m *mesh) limited(t *testing.T, tokens uint64) (service *router.Service, inference inferencev1.InferenceClient, caller context.Context, end func()) {
+// limited is a router where the context's caller has limits.
+func (m *mesh) limited(t *testing.T, limits *controlv1.TenantLimits) (service *router.Service, inference inferencev1.InferenceClient, caller context.Context, end func()) {
 	t.Helper()
 	key, record := auth.NewKey(time.Now())
-	record.Tenant, record.Scopes, record.Limits = "acme", []string{string(auth.Generate)}, &controlv1.TenantLimits{TokensPerMinute: tokens}
+	record.Tenant, record.Scopes, record.Limits = "acme", []string{string(auth.Generate)}, limits
 	asks := auth.New(auth.Options{})
 	asks.SetKeys([]*controlv1.ApiKey{record})
 	service, inference, end = m.another(t, asks)
@@ -124,7 +125,7 @@ func TestChargeWithoutAToken(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			inMesh(t, nil, func(t *testing.T, m *mesh) {
 				m.start(c.hook, prefillRecord("p1"), decodeRecord("d1"))
-				_, inference, ctx, end := m.limited(t, 1000)
+				_, inference, ctx, end := m.limited(t, &controlv1.TenantLimits{TokensPerMinute: 1000})
 				defer end()
 				q, calls := ask(c.mode, prompt), ctx
 				if c.until != nil {
@@ -145,6 +146,40 @@ func TestChargeWithoutAToken(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A router that stops refuses a request before it spends anything on it, and what it refuses costs nothing.
+func TestChargeOfARouterThatStops(t *testing.T) {
+	inMesh(t, nil, func(t *testing.T, m *mesh) {
+		d := m.start(nil, decodeRecord("d1"))[0]
+		m.members.set(true, d.Record, routerRecord("router-2", "router:3"), routerRecord("router-silent", "router:4"))
+		service, inference, ctx, end := m.limited(t, &controlv1.TenantLimits{RequestsPerMinute: 4}) // of which two here
+		defer end()
+		generate := func(q *inferencev1.GenerateRequest) error {
+			stream, err := inference.Generate(ctx, q)
+			if err != nil {
+				return err
+			}
+			return m.collect(stream, 0).err
+		}
+		admitted := make(chan error, 1)
+		go func() { admitted <- generate(ask(agg, 4)) }() // waits for what the silent router has to say
+		time.Sleep(time.Second)
+		_ = service.Stop(ctx)
+		wrong := ask(agg, 4)
+		wrong.Model = "there is none"
+		for what, err := range map[string]error{"that was to wait": <-admitted, "that comes later": generate(wrong)} {
+			if rpc.Reason(err) != api.ReasonRouterShutdown {
+				t.Errorf("a request %s: %v", what, err)
+			}
+		}
+		for i, want := range []codes.Code{codes.OK, codes.OK, codes.ResourceExhausted} {
+			if _, err := inference.Tokenize(ctx, &inferencev1.TokenizeRequest{Text: "a"}); status.Code(err) != want {
+				t.Errorf("call %d: %v", i, err)
+			}
+		}
+		m.quiet()
+	})
 }
 
 // An answer that ends because another of its call fails costs nothing, as that one: the client waits
@@ -190,7 +225,7 @@ func TestChargeBesideAFailure(t *testing.T) {
 					<-computes
 					return status.Error(codes.Internal, "broken")
 				}, decodeRecord("d1"))
-				service, inference, ctx, end := m.limited(t, 1000)
+				service, inference, ctx, end := m.limited(t, &controlv1.TenantLimits{TokensPerMinute: 1000})
 				defer end()
 				if err := call(ctx, service.HTTP(), inference); status.Code(err) != codes.Unavailable {
 					t.Fatal(err)

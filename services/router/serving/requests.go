@@ -156,6 +156,9 @@ func (s *Requests) begin(ctx context.Context, c *Caller, q *inferencev1.Generate
 		if r, err = s.start(p, by, id, c, spans); err == nil {
 			return r, nil
 		}
+		if rpc.Reason(err) == api.ReasonRouterShutdown {
+			by.charge.TakeBack()
+		}
 		by.charge.Done(0)
 	}
 	c.Sharing.computed(routing.Ref{})
@@ -186,9 +189,15 @@ func (s *Requests) Plan(ctx context.Context, q *inferencev1.GenerateRequest) (p 
 	return p, s.freeID(ownerOf(ctx), rpc.RequestID(ctx)), nil
 }
 
-// plan makes a plan of a request. It first checks the limits of the tenant, since compiling
-// forms and tokenizing take long.
+// plan makes a plan of a request. It first checks whether new ones are taken, and the limits of the
+// tenant, since compiling forms and tokenizing take long.
 func (s *Requests) plan(ctx context.Context, arrived time.Time, q *inferencev1.GenerateRequest, rendered []uint32) (*preprocess.Plan, error) {
+	s.mu.Lock()
+	stopping := s.stopping
+	s.mu.Unlock()
+	if stopping {
+		return nil, clienterr.ShuttingDown()
+	}
 	if err := s.Over(ctx, quota.Need{}, ""); err != nil {
 		return nil, err
 	}
