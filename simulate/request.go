@@ -175,7 +175,7 @@ func (q *request) act(action joining.Action) {
 		q.handle(joining.Progressed{Stream: a.Stream, At: q.router.core.Progressed(a.Worker)})
 	case joining.Release:
 		q.router.cluster.hedges.released(a)
-		q.router.handle(routing.Ended{ID: a.ID, Failures: a.Failures, Served: a.Served, Tokens: a.Tokens, Decoding: a.Decoding, Lost: a.Lost})
+		q.router.handle(routing.Ended{ID: a.ID, Failures: a.Failures, Served: a.Served, Tokens: a.Tokens, Decoding: a.Decoding, Lost: a.Late()})
 	case joining.Accept:
 		q.record.Admitted = q.load.now()
 		q.load.admitted++

@@ -163,7 +163,8 @@ type (
 		ID       string // of the attempt, as routing knows it
 		Failures []routing.Failure
 		// Hedge: it was the second of two attempts. Beside: the other one goes on, since this one failed
-		// or, if it is Lost, was later with its first token; for so long it had Computed.
+		// or is Lost. Lost: the other one was first with its token or, without Beside, the request ended
+		// before either had one; for so long it had Computed.
 		Hedge, Beside, Lost bool
 		Computed            time.Duration
 		// Served: it ended the request, and well, with so many tokens in this attempt and this time in
@@ -208,6 +209,9 @@ type (
 		MeanState []float32
 	}
 )
+
+// Late reports that the other attempt had its first token before.
+func (r Release) Late() bool { return r.Lost && r.Beside }
 
 func (Ask) action()           {}
 func (AskHedge) action()      {}

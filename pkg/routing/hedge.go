@@ -88,9 +88,9 @@ func hasRoom(decode, prefill *candidate) bool {
 }
 
 // firstCame takes in how long the first token of a request took, or, with lost, that another attempt's
-// came before it.
+// came before it: then it takes longer than so far, which says something if that is longer than predicted.
 func (rt *Router) firstCame(now time.Time, d *dispatched, lost bool) {
-	if took := now.Sub(d.at); d.first > 0 {
+	if took := now.Sub(d.at); d.first > 0 && (!lost || took > d.first) {
 		w := d.computes()
 		w.first.observeAt(now, d.first, took)
 		if d.alone {

@@ -227,7 +227,7 @@ func (r *request) decided(e joining.Dispatched) {
 
 // released records an attempt that is over.
 func (r *request) released(a joining.Release) {
-	r.requests.deps.Dispatcher.Handle(routing.Ended{ID: a.ID, Failures: a.Failures, Served: a.Served, Tokens: a.Tokens, Decoding: a.Decoding, Lost: a.Lost})
+	r.requests.deps.Dispatcher.Handle(routing.Ended{ID: a.ID, Failures: a.Failures, Served: a.Served, Tokens: a.Tokens, Decoding: a.Decoding, Lost: a.Late()})
 	r.spans.released(a)
 	r.requests.metrics.hedged(a)
 	of := r.attempts[a.Attempt]
@@ -241,7 +241,7 @@ func (r *request) released(a joining.Release) {
 		r.log.Warn("workers failed in request", slog.Int("attempt", a.Attempt),
 			slog.String("code", status.Code(a.Err).String()), slog.String("error", status.Convert(a.Err).Message()))
 	}
-	if a.Lost {
+	if a.Late() {
 		r.record.Lost(of.decision)
 	}
 	if !a.Beside {

@@ -126,7 +126,7 @@ func (t *requestTrace) released(a joining.Release) {
 			span.SetAttributes(attribute.String("tandem.failure", reason))
 		}
 	}
-	if a.Lost {
+	if a.Late() {
 		span.SetAttributes(attribute.Bool("tandem.lost", true))
 	}
 	span.End()
