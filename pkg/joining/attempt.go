@@ -245,11 +245,14 @@ func blamesOther(err error) bool {
 
 // mayExplain reports that the side whose stream is still open may yet say why the other
 // one ended with err: a transfer is given up when the first token is also the last, or
-// because that side was refused or died. A decode that has ended well has nothing to
-// explain.
+// because that side was refused or died. Decode may also have all KV of a prefill that was
+// lost after the first token. A decode that has ended well has nothing to explain.
 func (t *attempt) mayExplain(side Side, err error) bool {
-	if !t.disaggregated || !blamesOther(err) || side == Decode && t.ended != nil {
+	switch {
+	case !t.disaggregated || side == Decode && t.ended != nil:
 		return false
+	case !blamesOther(err):
+		return side == Decode && t.first && status.Code(err) == codes.Unavailable && rpc.Reason(err) == "" // the transport's word
 	}
 	return rpc.Reason(err) == api.ReasonTransferFailed || side == Decode || !t.first
 }

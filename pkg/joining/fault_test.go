@@ -4,11 +4,16 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
+	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/joining"
 	"github.com/tandem-serving/tandem/pkg/routing"
+	"github.com/tandem-serving/tandem/pkg/rpc"
 )
 
 // silent is a Text without text.
@@ -79,5 +84,43 @@ func TestOpeningATransferIsNoPrefill(t *testing.T) {
 		if took[0] != took[1]*int64(time.Millisecond) {
 			t.Errorf("%s took %v, want %d ms", stage, time.Duration(took[0]), took[1])
 		}
+	}
+}
+
+// A prefill worker that dies after the first token may have sent all KV: whether the attempt goes on is
+// for decode to say, within a while.
+func TestPrefillDiesAfterTheFirstToken(t *testing.T) {
+	lost := status.Error(codes.Unavailable, "connection lost")
+	for name, c := range map[string]struct {
+		then  func(j *joining.Join, now time.Time) []joining.Action
+		fails bool
+	}{
+		"decode has the KV": {func(j *joining.Join, now time.Time) []joining.Action {
+			actions := j.Handle(now, joining.DecodeMessage{Event: admitted})
+			return append(actions, j.Handle(now.Add(2*time.Second), joining.DecodeMessage{Event: tokenAt(1)})...)
+		}, false},
+		"decode lost the transfer": {func(j *joining.Join, now time.Time) []joining.Action {
+			return j.Handle(now, joining.Closed{Err: rpc.Error(codes.Unavailable, api.ReasonTransferFailed, "transfer", 0)})
+		}, true},
+		"decode says nothing": {func(j *joining.Join, now time.Time) []joining.Action {
+			return j.Handle(now.Add(time.Second), joining.Tick{})
+		}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j, now := disaggregatedTry()
+			j.Handle(now, joining.DecodeMessage{Event: reserved})
+			j.Handle(now, joining.PrefillMessage{Event: &workerv1.PrefillEvent{Event: &workerv1.PrefillEvent_Started{}}})
+			j.Handle(now, joining.PrefillMessage{Event: &workerv1.PrefillEvent{Event: &workerv1.PrefillEvent_FirstToken{FirstToken: &workerv1.FirstToken{TokenId: 7}}}})
+			if release := releaseOf(j.Handle(now, joining.Closed{Stream: joining.Stream{Side: joining.Prefill}, Err: lost})); release != nil {
+				t.Fatalf("at once: %+v", release)
+			}
+			release := releaseOf(c.then(j, now))
+			if (release != nil) != c.fails {
+				t.Fatalf("%+v", release)
+			}
+			if c.fails && (len(release.Failures) != 1 || release.Failures[0].Worker.ID != "p" || !release.Failures[0].Gone) {
+				t.Errorf("blames %+v", release.Failures)
+			}
+		})
 	}
 }
