@@ -138,6 +138,21 @@ func (c *connection) close() {
 	}
 }
 
+// closeIdle ends the connection if it has no transfers, and says whether it does. One that is dialled has
+// one that waits for it.
+func (c *connection) closeIdle() bool {
+	if !isClosed(c.ready) || c.loop == nil {
+		return false
+	}
+	c.loop.Lock()
+	defer c.loop.Unlock()
+	if len(c.transfers) > 0 {
+		return false
+	}
+	c.loop.Step(sender.Close{}) // a later open finds the session lost
+	return true
+}
+
 // open waits for the session, then for the receiver's Accept or Refuse.
 func (c *connection) open(ctx context.Context, ticket *kvtransferv1.Ticket, requestID string) (*Transfer, error) {
 	opened, wasReady := time.Now(), isClosed(c.ready)

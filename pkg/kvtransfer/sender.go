@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 
 	"github.com/tandem-serving/tandem/pkg/engine"
@@ -114,28 +116,27 @@ func (s *Sender) Open(ctx context.Context, ticket *kvtransferv1.Ticket, requestI
 func (s *Sender) Close(ctx context.Context) error {
 	defer s.tasks.Wait()
 	defer s.cancel()
-	return s.end(ctx, true)
-}
-
-// EndSessions closes the current sessions of a Sender that has no transfers. A later Open
-// connects again. If ctx ends first, the sessions end in the background.
-func (s *Sender) EndSessions(ctx context.Context) error { return s.end(ctx, false) }
-
-func (s *Sender) end(ctx context.Context, forGood bool) error {
 	s.mu.Lock()
-	s.closed = s.closed || forGood
-	var open []*connection
-	for to, conn := range s.connections {
-		open = append(open, conn)
-		if !forGood {
-			delete(s.connections, to) // a later Open gets a new one
-		}
-	}
+	s.closed = true
+	open := slices.Collect(maps.Values(s.connections))
 	s.mu.Unlock()
 	for _, conn := range open {
 		conn.close()
 	}
-	for _, conn := range open {
+	return awaitEnds(ctx, open)
+}
+
+// EndSessions closes the sessions that have no transfers. A later Open connects again. If ctx ends first,
+// they end in the background.
+func (s *Sender) EndSessions(ctx context.Context) error {
+	s.mu.Lock()
+	open := slices.Collect(maps.Values(s.connections))
+	s.mu.Unlock()
+	return awaitEnds(ctx, slices.DeleteFunc(open, func(conn *connection) bool { return !conn.closeIdle() }))
+}
+
+func awaitEnds(ctx context.Context, ending []*connection) error {
+	for _, conn := range ending {
 		select {
 		case <-conn.ended:
 		case <-ctx.Done():

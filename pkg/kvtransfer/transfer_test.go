@@ -72,6 +72,39 @@ func TestTransferArrives(t *testing.T) {
 	}
 }
 
+// EndSessions ends what has no transfers: one that has just begun goes on, in its session.
+func TestEndSessions(t *testing.T) {
+	overStreams(t, func(t *testing.T, streams option) {
+		g := newRig(t, streams)
+		source, target := blockRange(40, 4), blockRange(3, 4)
+		ticket, o := g.reserve(target, 0, 4)
+		tr := g.open(ticket)
+		for range 2 {
+			if err := g.sender.EndSessions(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		sendAll(tr, source, 0, 2)
+		tr.Commit([]int32{11})
+		wait(t, "done", tr.Done())
+		if err := tr.Err(); err != nil || !o.committed {
+			t.Fatalf("the transfer ended with %v", err)
+		}
+		if n := g.receiver.Stats().Streams; n != g.streams {
+			t.Errorf("%d streams after a transfer, want %d", n, g.streams)
+		}
+		if err := g.sender.EndSessions(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if n := g.receiver.Stats().Streams; n != 0 {
+			t.Errorf("%d streams when the sessions have ended", n)
+		}
+		again, _ := g.reserve(blockRange(20, 1), 0, 1)
+		g.open(again).Abort(kvtransferv1.AbortReason_ABORT_REASON_CANCELLED)
+	})
+}
+
 func TestManyTransfersShareASession(t *testing.T) {
 	overStreams(t, func(t *testing.T, streams option) {
 		g := newRig(t, streams)

@@ -136,7 +136,7 @@ func (s *Service) KVMessageBytes() int {
 // senderClose bounds how long closing the sender's connections may take.
 const senderClose = 2 * time.Second
 
-// endSessions ends the KV sessions of a drained worker, which would take the places of other
+// endSessions ends the idle KV sessions of a drained worker, which would take the places of other
 // senders at the receivers.
 func (s *Service) endSessions(ctx context.Context) {
 	ending, cancel := context.WithTimeout(ctx, senderClose)
