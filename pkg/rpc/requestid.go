@@ -55,11 +55,10 @@ func ValidRequestID(id string) bool {
 
 // incomingRequestID moves the caller's id into the context, or a new one if there is none.
 func incomingRequestID(ctx context.Context) context.Context {
-	id := NewID()
 	if values := metadata.ValueFromIncomingContext(ctx, api.HeaderRequestID); len(values) > 0 && ValidRequestID(values[0]) {
-		id = values[0]
+		return WithRequestID(ctx, values[0])
 	}
-	return WithRequestID(ctx, id)
+	return WithRequestID(ctx, NewID())
 }
 
 func contextUnaryServer(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
