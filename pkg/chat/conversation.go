@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -88,14 +89,7 @@ func withArguments(call any) any {
 	if json.Unmarshal([]byte(text), &object) != nil || object == nil {
 		return call
 	}
-	changed := make(map[string]any, len(c))
-	for k, v := range c {
-		changed[k] = v
-	}
-	inner := make(map[string]any, len(f))
-	for k, v := range f {
-		inner[k] = v
-	}
+	changed, inner := maps.Clone(c), maps.Clone(f)
 	inner["arguments"], changed["function"] = json.RawMessage(text), inner
 	return changed
 }

@@ -76,9 +76,7 @@ func title(s string) string {
 	return out.String()
 }
 
-func escape(s string) string {
-	return strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", "'", "&#39;", `"`, "&#34;").Replace(s)
-}
+var escape = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", "'", "&#39;", `"`, "&#34;").Replace
 
 func attributeFilter(m *machine, v any, p parameters) any {
 	name := p.text(0, "name", "")

@@ -19,14 +19,14 @@ func text(v any) string {
 		return ""
 	}
 	var out strings.Builder
-	represent(&out, v, 0)
+	represent(&out, v)
 	return out.String()
 }
 
 // represent writes repr() of a value.
-func represent(out *strings.Builder, v any, depth int) {
+func represent(out *strings.Builder, v any) {
 	if out.Len() > 4*defaultOutputBytes {
-		panic("a value is too large to write out") //nolint:forbidigo // ends the recursion; Render makes it an error
+		fail("a value is too large to write out")
 	}
 	switch x := v.(type) {
 	case nil:
@@ -55,7 +55,7 @@ func represent(out *strings.Builder, v any, depth int) {
 			if i > 0 {
 				out.WriteString(", ")
 			}
-			represent(out, e, depth+1)
+			represent(out, e)
 		}
 		if x.tuple && len(x.Items) == 1 {
 			out.WriteString(",")
@@ -67,9 +67,9 @@ func represent(out *strings.Builder, v any, depth int) {
 			if i > 0 {
 				out.WriteString(", ")
 			}
-			represent(out, key, depth+1)
+			represent(out, key)
 			out.WriteString(": ")
-			represent(out, x.values[i], depth+1)
+			represent(out, x.values[i])
 		}
 		out.WriteString("}")
 	case undefined:

@@ -46,16 +46,11 @@ var tests = map[string]test{
 	"odd":         remainder(func(_ int64) int64 { return 2 }, 1),
 	"even":        remainder(func(_ int64) int64 { return 2 }, 0),
 	"divisibleby": remainder(func(n int64) int64 { return n }, 0),
-	"eq":          same(true), "equalto": same(true), "==": same(true),
-	"ne": same(false), "!=": same(false),
-	"lt": ordered(func(c int) bool { return c < 0 }), "lessthan": ordered(func(c int) bool { return c < 0 }), "<": ordered(func(c int) bool { return c < 0 }), "le": ordered(func(c int) bool { return c <= 0 }), "<=": ordered(func(c int) bool { return c <= 0 }),
-	"gt": ordered(func(c int) bool { return c > 0 }), "greaterthan": ordered(func(c int) bool { return c > 0 }), ">": ordered(func(c int) bool { return c > 0 }), "ge": ordered(func(c int) bool { return c >= 0 }), ">=": ordered(func(c int) bool { return c >= 0 }),
-	"in": func(m *machine, v any, args []any) bool {
-		if len(args) != 1 {
-			failWith(errNoItems)
-		}
-		return m.contains(args[0], v)
-	},
+	"eq":          compared("=="), "equalto": compared("=="), "==": compared("=="),
+	"ne": compared("!="), "!=": compared("!="),
+	"lt": compared("<"), "lessthan": compared("<"), "<": compared("<"), "le": compared("<="), "<=": compared("<="),
+	"gt": compared(">"), "greaterthan": compared(">"), ">": compared(">"), "ge": compared(">="), ">=": compared(">="),
+	"in": compared("in"),
 	"sameas": func(m *machine, v any, args []any) bool {
 		if len(args) != 1 {
 			failWith(errNoItems)
@@ -98,23 +93,13 @@ func casing(not, want func(rune) bool) test {
 	}
 }
 
-func ordered(t func(c int) bool) test {
+// compared is an operator as a test.
+func compared(op string) test {
 	return func(m *machine, v any, args []any) bool {
 		if len(args) != 1 {
 			failWith(errNoItems)
 		}
-		m.weigh(v)
-		return t(compare(v, args[0]))
-	}
-}
-
-func same(want bool) test {
-	return func(m *machine, v any, args []any) bool {
-		if len(args) != 1 {
-			failWith(errNoItems)
-		}
-		m.weigh(v)
-		return equal(v, args[0]) == want
+		return m.compared(op, v, args[0])
 	}
 }
 
