@@ -91,6 +91,9 @@ func (s *rigSignals) Queue(report *controlv1.QueueReport) {
 // Router is of router.Publisher.
 func (s *rigSignals) Router(*controlv1.RouterReport) {}
 
+// Tenants is of router.Publisher.
+func (s *rigSignals) Tenants(*controlv1.TenantReport) {}
+
 // queued is how many requests wait in the router.
 func (s *rigSignals) queued() (n uint32) {
 	s.mu.Lock()

@@ -33,13 +33,11 @@ type Deps struct {
 	Auth *auth.Authenticator
 	// Keys keeps the API keys of clients. Nil: there are none.
 	Keys Keys
-	// TellTenants sends other routers what tenants use here. Nil: there are no others.
-	TellTenants func(*controlv1.TenantReport)
 	// Signals brings load reports and KV events. Nil: none come, and routing goes
 	// by the router's own account.
 	Signals Signals
 	// Publisher gets what waits, and what other routers have to know. Nil: nobody is told.
-	Publisher routingdriver.Publisher
+	Publisher Publisher
 	// Announce is called with the version of a model that this router serves, once it
 	// has found one by itself, for other routers to hear of it. It must not block. Nil:
 	// nobody is told.
@@ -87,6 +85,13 @@ type Keys interface {
 	control.KeyStore
 	// WatchKeys calls notify with all keys until ctx ends.
 	WatchKeys(ctx context.Context, notify func([]*controlv1.ApiKey)) error
+}
+
+// Publisher sends a router's signals; *signals.Publisher is one.
+type Publisher interface {
+	routingdriver.Publisher
+	// Tenants sends what tenants use at this router.
+	Tenants(report *controlv1.TenantReport)
 }
 
 // Signals is the source of signals; *signals.Conn is one.

@@ -93,9 +93,9 @@ func (s *Service) takeRouters(v membership.View) {
 
 // runLimits counts with the other routers until ctx ends.
 func (s *Service) runLimits(ctx context.Context) {
-	s.quota.Run(ctx, func(report *controlv1.TenantReport) {
-		if s.deps.TellTenants != nil {
-			s.deps.TellTenants(report)
-		}
-	})
+	tell := func(*controlv1.TenantReport) {}
+	if s.deps.Publisher != nil {
+		tell = s.deps.Publisher.Tenants
+	}
+	s.quota.Run(ctx, tell)
 }

@@ -163,6 +163,8 @@ func (q *queueReports) Queue(report *controlv1.QueueReport) {
 
 func (*queueReports) Router(*controlv1.RouterReport) {}
 
+func (*queueReports) Tenants(*controlv1.TenantReport) {}
+
 // onlyZero always takes the first.
 type onlyZero struct{}
 

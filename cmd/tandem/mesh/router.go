@@ -44,7 +44,6 @@ func (p *process) newRouter(ctx context.Context) (services []lifecycle.Service, 
 	if err := p.newAuth(); err != nil {
 		return nil, err
 	}
-	publisher := p.signals.NewPublisher(at.id, self.Epoch)
 	dial := func(roles ...identity.Role) func(string) (*grpc.ClientConn, error) {
 		return func(address string) (*grpc.ClientConn, error) {
 			return rpc.Dial(address, rpc.ClientConfig{
@@ -63,8 +62,8 @@ func (p *process) newRouter(ctx context.Context) (services []lifecycle.Service, 
 			Spec: spec, Tokenizer: p.model.tokenizer, Aliases: p.options.ModelAliases, ToolCallParser: p.options.ToolCallParser,
 			Chat: p.model.chat, ChatError: p.model.chatError,
 		}},
-		Members: members, Signals: p.signals, Publisher: publisher,
-		Auth: p.auth, Keys: p.members, TellTenants: publisher.Tenants,
+		Members: members, Signals: p.signals, Publisher: p.signals.NewPublisher(at.id, self.Epoch),
+		Auth: p.auth, Keys: p.members,
 		Announce: func(_, digest, class string) {
 			version.Store(&kvtransferv1.Layout{ModelDigest: digest, ArithmeticClass: class})
 			place.Changed()
