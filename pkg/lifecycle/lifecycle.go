@@ -43,20 +43,19 @@ type running struct {
 	done   chan struct{} // closed when Run has returned
 }
 
-// Run starts the services in order, calls ready (which may be nil), runs all
-// of them and blocks. When ctx ends or the first Run returns, it stops them in
-// reverse order, each one only after the one started later has ended. A Start
-// that fails, or ctx ending before all are started, stops those started. In the end all
-// are closed, in reverse order.
+// Run starts the services in order, runs all of them and blocks. When ctx ends or the
+// first Run returns, it stops them in reverse order, each one only after the one started
+// later has ended. A Start that fails, or ctx ending before all are started, stops those
+// started. In the end all are closed, in reverse order.
 //
-// stopTimeout bounds all Stops together: their context ends then. What ignores
-// that is abandoned a tenth of stopTimeout later (at most three seconds, for each
-// service) and named in the error.
+// stopTimeout bounds all Stops together: their context ends then. What ignores that is
+// abandoned three seconds later, or after stopTimeout again if that is less, and named in
+// the error.
 //
 // Run returns the first error of any Start, Run or Stop, in order of time, that
 // is not the cancellation of a context, and those of Close; nil if there was none. A
 // panic in Start, Run or Stop counts as its error; its stack is logged.
-func Run(ctx context.Context, log *slog.Logger, stopTimeout time.Duration, ready func(), services ...Service) error {
+func Run(ctx context.Context, log *slog.Logger, stopTimeout time.Duration, services ...Service) error {
 	var failure firstError
 	var started []*running
 	ended := make(chan struct{}) // closed when the first Run has returned
@@ -92,9 +91,6 @@ func Run(ctx context.Context, log *slog.Logger, stopTimeout time.Duration, ready
 				}
 				endOnce()
 			}()
-		}
-		if ready != nil {
-			ready()
 		}
 		select {
 		case <-ctx.Done():

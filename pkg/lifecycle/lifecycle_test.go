@@ -59,11 +59,11 @@ func TestRunStopsInReverse(t *testing.T) {
 			return nil
 		}
 		time.AfterFunc(time.Minute, cancel)
-		err := lifecycle.Run(ctx, quiet(), 10*time.Second, func() { r.add("ready") }, a, b, lifecycle.Service{Name: "empty"})
+		err := lifecycle.Run(ctx, quiet(), 10*time.Second, a, b, lifecycle.Service{Name: "empty"})
 		if err != nil {
 			t.Error(err)
 		}
-		want := []string{"start a", "start b", "ready", "stop b", "end b", "stop a", "end a", "close b", "close a"}
+		want := []string{"start a", "start b", "stop b", "end b", "stop a", "end a", "close b", "close a"}
 		if !slices.Equal(r.events, want) {
 			t.Errorf("got %v, want %v", r.events, want)
 		}
@@ -84,11 +84,11 @@ func TestRunReturnsTheFirstError(t *testing.T) {
 		{"start panics", func(s *lifecycle.Service) { s.Start = func(context.Context) error { panic("ouch") } },
 			[]string{"start a", "stop a", "close c", "close b", "close a"}, "start b: panic: ouch", nil},
 		{"run", func(s *lifecycle.Service) { s.Run = func(context.Context) error { return boom } },
-			[]string{"start a", "start b", "start c", "ready", "stop c", "end c", "stop b", "stop a", "end a", "close c", "close b", "close a"}, "run b: boom", boom},
+			[]string{"start a", "start b", "start c", "stop c", "end c", "stop b", "stop a", "end a", "close c", "close b", "close a"}, "run b: boom", boom},
 		{"run panics", func(s *lifecycle.Service) { s.Run = func(context.Context) error { panic("ouch") } },
-			[]string{"start a", "start b", "start c", "ready", "stop c", "end c", "stop b", "stop a", "end a", "close c", "close b", "close a"}, "run b: panic: ouch", nil},
+			[]string{"start a", "start b", "start c", "stop c", "end c", "stop b", "stop a", "end a", "close c", "close b", "close a"}, "run b: panic: ouch", nil},
 		{"run ends well", func(s *lifecycle.Service) { s.Run = func(context.Context) error { return nil } },
-			[]string{"start a", "start b", "start c", "ready", "stop c", "end c", "stop b", "stop a", "end a", "close c", "close b", "close a"}, "", nil},
+			[]string{"start a", "start b", "start c", "stop c", "end c", "stop b", "stop a", "end a", "close c", "close b", "close a"}, "", nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -96,7 +96,7 @@ func TestRunReturnsTheFirstError(t *testing.T) {
 				b := r.service("b")
 				test.change(&b)
 				var log bytes.Buffer
-				err := lifecycle.Run(t.Context(), slog.New(slog.NewTextHandler(&log, nil)), time.Second, func() { r.add("ready") }, r.service("a"), b, r.service("c"))
+				err := lifecycle.Run(t.Context(), slog.New(slog.NewTextHandler(&log, nil)), time.Second, r.service("a"), b, r.service("c"))
 				if test.text == "" && err != nil || test.text != "" && (err == nil || err.Error() != test.text) {
 					t.Errorf("got error %v, want %q", err, test.text)
 				}
@@ -117,12 +117,15 @@ func TestRunReturnsTheFirstError(t *testing.T) {
 // A Stop that needs two more seconds once its context has ended, to say goodbye, has them.
 func TestRunStopHasGrace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancel(t.Context())
-		err := lifecycle.Run(ctx, quiet(), 30*time.Second, cancel, lifecycle.Service{Name: "late", Stop: func(ctx context.Context) error {
-			<-ctx.Done()
-			<-time.After(2 * time.Second)
-			return nil
-		}})
+		err := lifecycle.Run(t.Context(), quiet(), 30*time.Second, lifecycle.Service{
+			Name: "late",
+			Run:  func(context.Context) error { return nil },
+			Stop: func(ctx context.Context) error {
+				<-ctx.Done()
+				<-time.After(2 * time.Second)
+				return nil
+			},
+		})
 		if err != nil {
 			t.Error(err)
 		}
@@ -139,7 +142,7 @@ func TestRunStopTimeoutBoundsAll(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancelled := make(chan time.Time, 1)
 		time.AfterFunc(time.Minute, func() { cancelled <- time.Now(); cancel() })
-		err := lifecycle.Run(ctx, quiet(), 10*time.Second, nil, r.service("last"), slow, deaf)
+		err := lifecycle.Run(ctx, quiet(), 10*time.Second, r.service("last"), slow, deaf)
 		if took := time.Since(<-cancelled); took != 13*time.Second {
 			t.Errorf("stopping took %s, want the timeout and one grace", took)
 		}
@@ -158,7 +161,7 @@ func TestRunWhenAskedToStopWhileStarting(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	b := r.service("b")
 	b.Start = func(ctx context.Context) error { cancel(); <-ctx.Done(); return ctx.Err() }
-	if err := lifecycle.Run(ctx, quiet(), time.Second, func() { r.add("ready") }, r.service("a"), b, r.service("c")); err != nil {
+	if err := lifecycle.Run(ctx, quiet(), time.Second, r.service("a"), b, r.service("c")); err != nil {
 		t.Error(err)
 	}
 	if want := []string{"start a", "stop a", "close c", "close b", "close a"}; !slices.Equal(r.events, want) {

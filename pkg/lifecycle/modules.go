@@ -77,7 +77,7 @@ func RunModules(ctx context.Context, log *slog.Logger, stopTimeout time.Duration
 		}
 		services = append(services, made...)
 	}
-	return Run(ctx, log, stopTimeout, nil, services...)
+	return Run(ctx, log, stopTimeout, services...)
 }
 
 // closeAll closes services in reverse order.

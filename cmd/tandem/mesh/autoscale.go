@@ -145,7 +145,7 @@ func (a *autoscaler) start(role controlv1.Role, why string) (err error) {
 	a.extras = append(a.extras, e)
 	p.logger.Info("starting a worker", slog.String("worker", e.part.id), slog.String("reason", why))
 	go func() {
-		e.err = lifecycle.Run(ctx, p.logger, p.options.StopTimeout, nil, services...)
+		e.err = lifecycle.Run(ctx, p.logger, p.options.StopTimeout, services...)
 		a.ended <- e
 	}()
 	return nil

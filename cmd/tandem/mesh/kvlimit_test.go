@@ -63,10 +63,7 @@ func TestKVMessageIsBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithCancel(t.Context())
-	defer stop()
-	if err := lifecycle.Run(ctx, quiet, 10*time.Second, func() {
-		defer stop()
+	send := func(context.Context) error {
 		defer func() { _ = conn.Close() }()
 		for size, want := range map[int]codes.Code{
 			receiver.MaxMessageBytes():     codes.InvalidArgument, // these are no message
@@ -75,15 +72,17 @@ func TestKVMessageIsBounded(t *testing.T) {
 			stream, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ClientStreams: true, ServerStreams: true},
 				kvtransferv1.KVTransfer_Stream_FullMethodName, grpc.ForceCodecV2(bytesCodec{}))
 			if err != nil {
-				t.Error(err)
-				return
+				return err
 			}
 			_ = stream.SendMsg(make([]byte, size)) // RecvMsg says what is wrong
 			if err := stream.RecvMsg(nil); grpcstatus.Code(err) != want {
 				t.Errorf("a message of %d bytes: %v, want %v", size, err, want)
 			}
 		}
-	}, mesh.KVServices(kvtransfer.Config{}, listener, receiver)...); err != nil {
+		return nil
+	}
+	services := append(mesh.KVServices(kvtransfer.Config{}, listener, receiver), lifecycle.Service{Name: "sender", Run: send})
+	if err := lifecycle.Run(t.Context(), quiet, 10*time.Second, services...); err != nil {
 		t.Error(err)
 	}
 }
@@ -91,10 +90,7 @@ func TestKVMessageIsBounded(t *testing.T) {
 // Who connects when there are as many as may be is let go at once.
 func TestKVConnectionsAreBounded(t *testing.T) {
 	listener, receiver := newReceives(t)
-	ctx, stop := context.WithCancel(t.Context())
-	defer stop()
-	if err := lifecycle.Run(ctx, quiet, 10*time.Second, func() {
-		defer stop()
+	connect := func(context.Context) error {
 		var open []net.Conn
 		defer func() {
 			for _, conn := range open {
@@ -104,8 +100,7 @@ func TestKVConnectionsAreBounded(t *testing.T) {
 		for i, want := range []error{nil, io.EOF} {
 			conn, err := net.Dial("tcp", listener.Addr().String())
 			if err != nil {
-				t.Error(err)
-				return
+				return err
 			}
 			open = append(open, conn)
 			// A server of HTTP/2 speaks first.
@@ -113,7 +108,10 @@ func TestKVConnectionsAreBounded(t *testing.T) {
 				t.Errorf("connection %d: %v, want %v", i, err, want)
 			}
 		}
-	}, mesh.KVServices(kvtransfer.Config{MaxConnections: 1}, listener, receiver)...); err != nil {
+		return nil
+	}
+	services := append(mesh.KVServices(kvtransfer.Config{MaxConnections: 1}, listener, receiver), lifecycle.Service{Name: "senders", Run: connect})
+	if err := lifecycle.Run(t.Context(), quiet, 10*time.Second, services...); err != nil {
 		t.Error(err)
 	}
 }

@@ -636,7 +636,7 @@ func TestUpRenewsCertificates(t *testing.T) {
 			synctest.Wait()
 			stop()
 		}()
-		if err := lifecycle.Run(ctx, quiet, time.Minute, nil, services...); err != nil {
+		if err := lifecycle.Run(ctx, quiet, time.Minute, services...); err != nil {
 			t.Error(err)
 		}
 		for _, name := range []string{"prefill-1", "operator", "etcd", "nats"} {
