@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/tandem-serving/tandem/pkg/chat"
+	"github.com/tandem-serving/tandem/pkg/chat/internal/jinja"
 )
 
 // Templates that would never end, or would take all memory, are stopped.
@@ -67,10 +68,11 @@ func TestNestedSources(t *testing.T) {
 }
 
 func TestPromptsAreBounded(t *testing.T) {
-	template, err := chat.Parse("t", "{% for m in messages %}{{ m.content }}{% endfor %}", nil, chat.Options{MaxBytes: 100})
+	template, err := chat.Parse("t", "{% for m in messages %}{{ m.content }}{% endfor %}", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
+	template = chat.With(template, jinja.Options{MaxOutputBytes: 100})
 	c := chat.Conversation{Messages: []chat.Message{{Role: "user", Content: strings.Repeat("a", 100)}}}
 	if out, err := template.Render(t.Context(), c); err != nil || len(out) != 100 {
 		t.Errorf("%d bytes, error %v", len(out), err)
@@ -84,7 +86,7 @@ func TestPromptsAreBounded(t *testing.T) {
 func TestCancelledRendering(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	template, err := chat.Parse("t", "{% for a in range(10000) %}{{ a }}{% endfor %}", nil, chat.Options{})
+	template, err := chat.Parse("t", "{% for a in range(10000) %}{{ a }}{% endfor %}", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +106,7 @@ func FuzzTemplate(f *testing.F) {
 	}
 	of := conversations(f)
 	f.Fuzz(func(t *testing.T, source string) {
-		template, err := chat.Parse("t", source, map[string]string{"bos_token": "<s>"}, chat.Options{Now: now, MaxBytes: 1 << 20})
+		template, err := chat.Parse("t", source, map[string]string{"bos_token": "<s>"})
 		if err != nil {
 			var problem *chat.Error
 			if !errors.As(err, &problem) || problem.Line < 1 {
@@ -112,6 +114,7 @@ func FuzzTemplate(f *testing.F) {
 			}
 			return
 		}
+		template = chat.With(template, jinja.Options{Now: now, MaxOutputBytes: 1 << 20})
 		if _, err := template.Render(t.Context(), of["a call and its result"]); err != nil && strings.Contains(err.Error(), "cannot be rendered") {
 			t.Fatalf("it panicked: %v", err)
 		}

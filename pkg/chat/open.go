@@ -22,11 +22,11 @@ const maxConfigBytes = 64 << 20
 
 // Open finds the chat template of the model in dir, in the places that transformers
 // looks in: chat_template.jinja, with additional_chat_templates beside it, then
-// chat_template.json, then chat_template of tokenizer_config.json. Options.File
-// comes before all of them. The error is ErrNone, an *Error, or of a file that
-// cannot be read.
-func Open(dir string, o Options) (Template, error) {
-	s := &set{tokens: jinja.NewDict(), options: o}
+// chat_template.json, then chat_template of tokenizer_config.json. A template in file,
+// unless that is empty, comes before all of them. The error is ErrNone, an *Error, or of
+// a file that cannot be read.
+func Open(dir, file string) (Template, error) {
+	s := &set{tokens: jinja.NewDict()}
 	config, err := readConfig(filepath.Join(dir, "tokenizer_config.json"))
 	if err != nil {
 		return nil, err
@@ -34,8 +34,8 @@ func Open(dir string, o Options) (Template, error) {
 	if err := s.specialTokens(dir, config); err != nil {
 		return nil, err
 	}
-	if o.File != "" {
-		return s.given(o.File)
+	if file != "" {
+		return s.given(file)
 	}
 	found, err := s.jinjaFiles(dir)
 	if err != nil || found {

@@ -52,11 +52,11 @@ func TestWhereTemplatesAre(t *testing.T) {
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			dir := modelWith(t, c.files)
-			o := chat.Options{}
+			file := ""
 			if c.given != "" {
-				o.File = filepath.Join(dir, c.given)
+				file = filepath.Join(dir, c.given)
 			}
-			template, err := chat.Open(dir, o)
+			template, err := chat.Open(dir, file)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -89,11 +89,11 @@ func TestTemplatesThatCannotBeOpened(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := modelWith(t, c.files)
-			o := chat.Options{}
+			file := ""
 			if c.given != "" {
-				o.File = filepath.Join(dir, c.given)
+				file = filepath.Join(dir, c.given)
 			}
-			_, err := chat.Open(dir, o)
+			_, err := chat.Open(dir, file)
 			if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
 				t.Errorf("error %v, want %q", err, c.want)
 			}
@@ -199,7 +199,7 @@ func TestNumbersBeyond64Bits(t *testing.T) {
 }
 
 func TestBundledModel(t *testing.T) {
-	template, err := chat.Open(filepath.Join("..", "..", "models", "fable"), chat.Options{})
+	template, err := chat.Open(filepath.Join("..", "..", "models", "fable"), "")
 	if err != nil {
 		t.Fatal(err)
 	}

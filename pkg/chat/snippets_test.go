@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/tandem-serving/tandem/pkg/chat"
+	"github.com/tandem-serving/tandem/pkg/chat/internal/jinja"
 )
 
 // The clock of testdata/expected.py.
@@ -67,9 +68,9 @@ func TestConstructsAreJinja2s(t *testing.T) {
 func renderSource(t *testing.T, source string, c chat.Conversation) (string, error) {
 	t.Helper()
 	tokens := map[string]string{"bos_token": "<s>", "eos_token": "</s>"}
-	template, err := chat.Parse("test.jinja", source, tokens, chat.Options{Now: now})
+	template, err := chat.Parse("test.jinja", source, tokens)
 	if err != nil {
 		return "", err
 	}
-	return template.Render(t.Context(), c)
+	return chat.With(template, jinja.Options{Now: now}).Render(t.Context(), c)
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/tandem-serving/tandem/pkg/chat/internal/jinja"
 )
@@ -62,23 +61,10 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("chat template %s: %s", where, e.Message)
 }
 
-// Options say how templates are rendered. The zero value will do.
-type Options struct {
-	// File is a template to use instead of the model's own.
-	File string
-	// MaxBytes bounds a prompt. 0: 16 MiB.
-	MaxBytes int
-	// MaxWork bounds the work of one rendering, which is counted in about bytes
-	// moved and bounds its memory and its time. 0: 64 Mi.
-	MaxWork int
-	// Now is the clock of templates that print the date. Nil: time.Now.
-	Now func() time.Time
-}
-
 // Parse reads a template; tokens are the special tokens that it may name, such as
 // bos_token. file is what errors call it.
-func Parse(file, source string, tokens map[string]string, o Options) (Template, error) {
-	s := &set{file: file, tokens: jinja.NewDict(), options: o}
+func Parse(file, source string, tokens map[string]string) (Template, error) {
+	s := &set{file: file, tokens: jinja.NewDict()}
 	for _, key := range sortedKeys(tokens) {
 		s.tokens.Set(key, tokens[key])
 	}
@@ -90,7 +76,7 @@ func Parse(file, source string, tokens map[string]string, o Options) (Template, 
 type set struct {
 	file           string
 	tokens         *jinja.Dict
-	options        Options
+	options        jinja.Options // of renderings; zero but in tests
 	usual, forTool *named
 }
 
@@ -157,7 +143,7 @@ func (s *set) Render(ctx context.Context, c Conversation) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	prompt, err := n.template.Render(ctx, variables, jinja.Options{MaxOutputBytes: s.options.MaxBytes, MaxWork: s.options.MaxWork, Now: s.options.Now})
+	prompt, err := n.template.Render(ctx, variables, s.options)
 	if err != nil {
 		return "", n.failed(err)
 	}

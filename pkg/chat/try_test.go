@@ -15,7 +15,7 @@ func TestTry(t *testing.T) {
 		{"never ends", "{% for a in range(1000000) %}{% for b in range(1000000) %}{% endfor %}{% endfor %}", "too long"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			template, err := chat.Parse("model", test.source, nil, chat.Options{})
+			template, err := chat.Parse("model", test.source, nil)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/tandem-serving/tandem/pkg/chat"
+	"github.com/tandem-serving/tandem/pkg/chat/internal/jinja"
 	"github.com/tandem-serving/tandem/pkg/longtest"
 )
 
@@ -25,7 +26,7 @@ func workOf(t *testing.T, expression string) (allocated uint64, err error) {
 	}
 	source := "{% set ns = namespace(n=0) %}{% set options = ('b',) * 65536 %}{% set nested = [words, words] %}{% set same = [words, words] %}" +
 		"{% macro f() %}{% endmacro %}{% for i in range(500) %}{% set x = " + expression + " %}{% endfor %}"
-	template, parseErr := chat.Parse("t", source, nil, chat.Options{Now: now, MaxWork: maxWork})
+	template, parseErr := chat.Parse("t", source, nil)
 	if parseErr != nil {
 		t.Fatal(parseErr)
 	}
@@ -35,7 +36,7 @@ func workOf(t *testing.T, expression string) (allocated uint64, err error) {
 	}}
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	_, err = template.Render(t.Context(), c)
+	_, err = chat.With(template, jinja.Options{Now: now, MaxWork: maxWork}).Render(t.Context(), c)
 	runtime.ReadMemStats(&after)
 	return after.TotalAlloc - before.TotalAlloc, err
 }

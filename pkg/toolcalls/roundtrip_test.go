@@ -48,7 +48,7 @@ func TestRoundTrip(t *testing.T) {
 			}
 			source = string(text)
 		}
-		template, err := chat.Parse(c.template, source, map[string]string{"bos_token": "<s>", "eos_token": "</s>"}, chat.Options{})
+		template, err := chat.Parse(c.template, source, map[string]string{"bos_token": "<s>", "eos_token": "</s>"})
 		if err != nil {
 			t.Fatal(err)
 		}

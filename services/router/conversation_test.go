@@ -43,13 +43,13 @@ func chatOf(served model.Spec) (chat.Template, error) {
 		if err != nil {
 			return nil, err
 		}
-		return chat.Parse("qwen3.jinja", string(source), nil, chat.Options{})
+		return chat.Parse("qwen3.jinja", string(source), nil)
 	}
 	tokens := map[string]string{"bos_token": "<|begin_of_text|>"}
 	if served.Name == "turns" {
 		tokens["eos_token"] = "<|pad|>"
 	}
-	return chat.Parse("test.jinja", testTemplate, tokens, chat.Options{})
+	return chat.Parse("test.jinja", testTemplate, tokens)
 }
 
 // stuck is a template that takes all the time there is.

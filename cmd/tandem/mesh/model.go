@@ -185,7 +185,7 @@ func (p *process) newEngine(w *part) (engine.Engine, error) {
 // the model's own, or with one that cannot be rendered, prompts can be completed.
 func (p *process) openChat(ctx context.Context) error {
 	m, file := &p.model, p.options.ChatTemplate
-	m.chat, m.chatError = chat.Open(m.dir, chat.Options{File: file})
+	m.chat, m.chatError = chat.Open(m.dir, file)
 	switch {
 	case m.chatError == nil:
 		if err := chat.Try(ctx, m.chat); err != nil {

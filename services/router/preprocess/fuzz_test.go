@@ -45,7 +45,7 @@ func FuzzPlan(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	template, err := chat.Parse("t", "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{# <tool_call> #}", nil, chat.Options{})
+	template, err := chat.Parse("t", "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{# <tool_call> #}", nil)
 	if err != nil {
 		f.Fatal(err)
 	}

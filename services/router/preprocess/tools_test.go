@@ -60,7 +60,7 @@ func TestCallsWithSpecialTokens(t *testing.T) {
 		{"<tool_call>", "Well.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 1}}\n</tool_call>\n<tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>"},
 		{"<|python_tag|>", "<|python_tag|>{\"name\": \"f\", \"parameters\": {\"x\": 1}}"},
 	} {
-		template, err := chat.Parse("t", "{{ messages[0].content }}{# "+c.template+" #}", nil, chat.Options{})
+		template, err := chat.Parse("t", "{{ messages[0].content }}{# "+c.template+" #}", nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -125,7 +125,7 @@ func TestCallsWithSpecialTokens(t *testing.T) {
 // enforced; with strict they are refused.
 func TestToolsWithAnnotations(t *testing.T) {
 	tok := withSpecial(t)
-	template, err := chat.Parse("t", "{{ messages[0].content }}{# <tool_call> #}", nil, chat.Options{})
+	template, err := chat.Parse("t", "{{ messages[0].content }}{# <tool_call> #}", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

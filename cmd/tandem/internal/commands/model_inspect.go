@@ -239,7 +239,7 @@ func (m *inspectJSON) inspectGPU(spec model.Spec) {
 }
 
 func inspectTemplate(ctx context.Context, dir string) chatTemplateJSON {
-	template, err := chat.Open(dir, chat.Options{})
+	template, err := chat.Open(dir, "")
 	if err == nil {
 		err = chat.Try(ctx, template)
 	}
