@@ -38,7 +38,12 @@ func renderConversation(ctx context.Context, c *inferencev1.Conversation, m *Mod
 	if err != nil {
 		return "", err
 	}
+	done, err := m.turn(ctx)
+	if err != nil {
+		return "", clienterr.Gone(ctx)
+	}
 	prompt, err := m.Chat.Render(ctx, conversation)
+	done()
 	var problem *chat.Error
 	switch {
 	case err == nil && prompt == "":
@@ -118,22 +123,4 @@ func structs(list []*structpb.Struct) []any {
 		out = append(out, s.AsMap())
 	}
 	return out
-}
-
-// boundedChat renders no more conversations at once than slots has places: each
-// takes a core, and memory of its own.
-type boundedChat struct {
-	template chat.Template
-	slots    chan struct{}
-}
-
-// Render implements chat.Template. The wait for a place counts as the request's.
-func (b boundedChat) Render(ctx context.Context, c chat.Conversation) (string, error) {
-	select {
-	case b.slots <- struct{}{}:
-		defer func() { <-b.slots }()
-	case <-ctx.Done():
-		return "", ctx.Err()
-	}
-	return b.template.Render(ctx, c)
 }

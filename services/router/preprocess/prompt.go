@@ -78,26 +78,32 @@ func tooMany(prompt, completion, limit int) error {
 		limit, prompt+completion, prompt, completion, limit-prompt))
 }
 
-// longText is the length from which on texts are made into tokens, or of tokens, by as many at a time
-// as there are processors: each takes several times its length meanwhile. Bytes.
-const longText = 64 << 10
-
-// turn waits for the turn of a text of so many bytes. The caller calls done when it has been handled.
-func (m *Model) turn(ctx context.Context, bytes int) (done func(), err error) {
-	if bytes <= longText {
-		return func() {}, nil
-	}
+// turn waits until there is a processor to render a conversation, or to handle a long text: each takes
+// several times its length of memory meanwhile. The caller calls done afterwards, and before it takes
+// another turn.
+func (m *Model) turn(ctx context.Context) (done func(), err error) {
 	select {
-	case m.turns <- struct{}{}:
-		return func() { <-m.turns }, nil
+	case m.slots <- struct{}{}:
+		return func() { <-m.slots }, nil
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
 }
 
+// longText is the length from which on a text is made into tokens, or of tokens, in turn. Bytes.
+const longText = 64 << 10
+
+// textTurn is the turn of a text of so many bytes.
+func (m *Model) textTurn(ctx context.Context, bytes int) (done func(), err error) {
+	if bytes <= longText {
+		return func() {}, nil
+	}
+	return m.turn(ctx)
+}
+
 // encode is the tokenizer's EncodeContext, in turn if the text is long.
 func (m *Model) encode(ctx context.Context, text string, addSpecial bool, most int) ([]int32, error) {
-	done, err := m.turn(ctx, len(text))
+	done, err := m.textTurn(ctx, len(text))
 	if err != nil {
 		return nil, err
 	}

@@ -2,12 +2,15 @@ package preprocess_test
 
 import (
 	"context"
-	"errors"
+	"runtime"
 	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/tandem-serving/tandem/pkg/chat"
 	"github.com/tandem-serving/tandem/pkg/model"
@@ -30,35 +33,50 @@ func (s *slow) Render(context.Context, chat.Conversation) (string, error) {
 	return "rendered", nil
 }
 
+// templated is a model with a template, and a conversation with it.
+func templated(t *testing.T, template chat.Template) (*preprocess.Models, *inferencev1.GenerateRequest) {
+	t.Helper()
+	tok := withSpecial(t)
+	models, err := preprocess.NewModels([]preprocess.Model{{
+		Spec: model.Spec{Name: "m", VocabSize: tok.VocabSize(), ContextTokens: 1000, EOS: []int32{1}}, Tokenizer: tok, Chat: template,
+	}}, preprocess.GenerationConfigNone, time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return models, &inferencev1.GenerateRequest{Input: &inferencev1.GenerateRequest_Conversation{Conversation: &inferencev1.Conversation{
+		Messages: []*inferencev1.Message{{Role: "user", Content: "Well?"}},
+	}}}
+}
+
 // Conversations beyond what is rendered at once wait their turn, or give up.
 func TestFewConversationsAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &slow{released: make(chan struct{})}
-		bounded := preprocess.BoundedChat(s, 2)
+		s, most := &slow{released: make(chan struct{})}, runtime.GOMAXPROCS(0)
+		models, q := templated(t, s)
 		ctx, cancel := context.WithCancel(t.Context())
 		var wait sync.WaitGroup
-		for range 5 {
+		for range most + 3 {
 			wait.Go(func() {
-				if prompt, err := bounded.Render(t.Context(), chat.Conversation{}); prompt != "rendered" || err != nil {
-					t.Errorf("%q, error %v", prompt, err)
+				if p, err := models.Plan(t.Context(), time.Now(), q); err != nil || len(p.Tokens) == 0 {
+					t.Errorf("%+v, error %v", p, err)
 				}
 			})
 		}
 		synctest.Wait()
 		wait.Go(func() {
-			if _, err := bounded.Render(ctx, chat.Conversation{}); !errors.Is(err, context.Canceled) {
+			if _, err := models.Plan(ctx, time.Now(), q); status.Code(err) != codes.Canceled {
 				t.Errorf("error %v", err)
 			}
 		})
 		synctest.Wait()
 		cancel()
 		synctest.Wait()
-		if s.inside != 2 {
-			t.Errorf("%d are rendered at once", s.inside)
+		if s.inside != most {
+			t.Errorf("%d are rendered at once, not %d", s.inside, most)
 		}
 		close(s.released)
 		wait.Wait()
-		if s.inside != 5 {
+		if s.inside != most+3 {
 			t.Errorf("%d were rendered", s.inside)
 		}
 	})
@@ -74,16 +92,8 @@ func (c *counted) Render(context.Context, chat.Conversation) (string, error) {
 
 // A conversation that was rendered is not rendered again.
 func TestRenderedOnce(t *testing.T) {
-	tok, template := withSpecial(t), new(counted)
-	models, err := preprocess.NewModels([]preprocess.Model{{
-		Spec: model.Spec{Name: "m", VocabSize: tok.VocabSize(), ContextTokens: 1000, EOS: []int32{1}}, Tokenizer: tok, Chat: template,
-	}}, preprocess.GenerationConfigNone, time.Minute)
-	if err != nil {
-		t.Fatal(err)
-	}
-	q := &inferencev1.GenerateRequest{Input: &inferencev1.GenerateRequest_Conversation{Conversation: &inferencev1.Conversation{
-		Messages: []*inferencev1.Message{{Role: "user", Content: "Well?"}},
-	}}}
+	template := new(counted)
+	models, q := templated(t, template)
 	first, err := models.Plan(t.Context(), time.Now(), q)
 	if err != nil {
 		t.Fatal(err)

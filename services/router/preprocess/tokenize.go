@@ -57,7 +57,7 @@ func (s *Models) Detokenize(ctx context.Context, q *inferencev1.DetokenizeReques
 			return nil, rpc.InvalidArgument("token_ids", fmt.Sprintf("their text has more than %d bytes: send fewer at a time", maxDetokenized))
 		}
 	}
-	done, err := m.turn(ctx, bytes)
+	done, err := m.textTurn(ctx, bytes)
 	if err != nil {
 		return nil, clienterr.Gone(ctx)
 	}
