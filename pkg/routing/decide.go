@@ -210,14 +210,14 @@ func (rt *Router) dispatch(s *search, decodes, prefills *candidates, decode, pre
 	action.HedgeAfter = rt.hedgeAfter(r, cmp.Or(prefill, decode))
 	if h := s.entry.hedges; h != nil {
 		record.Hedge = true
-		record.Reason = fmt.Sprintf("a hedged attempt, since no first token came from %s within %.1f ms; %s", h.Late.ID, float64(h.After)/float64(time.Millisecond), record.Reason)
+		record.Reason = fmt.Sprintf("a hedged attempt, since no first token came from %s within %.1f ms; %s", h.Late.ID, inMilliseconds(h.After), record.Reason)
 	} else if r.Attempt == 0 {
 		rt.hedges.allow(rt.config.HedgeShare)
 	}
 	if first := cmp.Or(prefill, decode); first.measured {
 		d.first, d.plainFirst, d.alone = milliseconds(first.firstMs), milliseconds(first.firstMs/first.slowFirst), first.alone
 		if r.Attempt == 0 || s.entry.hedges != nil { // else it may have its first token
-			record.TtftMs = float64(now.Sub(r.Arrived))/float64(time.Millisecond) + first.firstMs
+			record.TtftMs = inMilliseconds(now.Sub(r.Arrived)) + first.firstMs
 		}
 	}
 	if decode.measured {

@@ -30,12 +30,8 @@ func (rt *Router) quicker(s *search, role controlv1.Role) latency.Model {
 	}
 	m := rt.unmeasured(s, role)
 	*step = &m
-	other := controlv1.Role_ROLE_PREFILL
-	if role == other {
-		other = controlv1.Role_ROLE_DECODE
-	}
 	looked := 0
-	for _, w := range rt.ofRole(other) {
+	for _, w := range rt.ofRole(partner(role)) {
 		its, is := w.measured()
 		if !is || s.foreign(w) {
 			continue

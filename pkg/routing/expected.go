@@ -73,7 +73,7 @@ func (rt *Router) expect(s *search, c *candidate) {
 	if x.turn++; x.turn >= len(rt.order) {
 		x.turn = 0
 	}
-	rt.expireExpected(s.now, rt.order[x.turn])
+	rt.confirm(s.now, rt.order[x.turn])
 	if x.blocks+n > expectedBlocksMost || len(x.byBlock[first]) >= expectedAlike {
 		return
 	}
@@ -127,17 +127,6 @@ func (rt *Router) computed(now time.Time, id string) {
 func (rt *Router) confirm(now time.Time, w *worker) {
 	w.expected = slices.DeleteFunc(w.expected, func(e *expectation) bool {
 		over := !now.Before(e.until) || rt.index.Holds(w.ref.ID, e.hashes[len(e.hashes)-1])
-		if over {
-			rt.expected.forget(e)
-		}
-		return over
-	})
-}
-
-// expireExpected forgets what is believed no more of a worker.
-func (rt *Router) expireExpected(now time.Time, w *worker) {
-	w.expected = slices.DeleteFunc(w.expected, func(e *expectation) bool {
-		over := !now.Before(e.until)
 		if over {
 			rt.expected.forget(e)
 		}

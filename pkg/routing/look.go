@@ -62,7 +62,7 @@ func (rt *Router) sample(s *search, workers []*worker, most int, may func(*worke
 	}
 	n := len(workers)
 	stride := 1 + rt.random.IntN(n-1)
-	for common(stride, n) > 1 {
+	for gcd(stride, n) > 1 {
 		stride = 1 + rt.random.IntN(n-1)
 	}
 	for at, left := rt.random.IntN(n), n; left > 0 && len(out) < most; at, left = (at+stride)%n, left-1 {
@@ -73,7 +73,7 @@ func (rt *Router) sample(s *search, workers []*worker, most int, may func(*worke
 	return out
 }
 
-func common(a, b int) int {
+func gcd(a, b int) int {
 	for b > 0 {
 		a, b = b, a%b
 	}

@@ -75,7 +75,7 @@ func (s *ownSpeed) reachedWith(now time.Time, bytesPerMs float64, with Ref, byte
 		}
 	}
 	s.bytes += bytes - s.bytes/speedFalls
-	s.busyMs += float64(busy)/float64(time.Millisecond) - s.busyMs/speedFalls
+	s.busyMs += inMilliseconds(busy) - s.busyMs/speedFalls
 	if s.busyMs > 0 {
 		bytesPerMs = max(bytesPerMs, min(s.bytes/s.busyMs, mostBytesPerMs))
 	}
@@ -97,7 +97,7 @@ func (rt *Router) sent(now time.Time, e Sent) {
 	}
 	d.prefill.arrived(e.ID)
 	d.decode.arrived(e.ID)
-	ms := float64(e.Busy) / float64(time.Millisecond)
+	ms := inMilliseconds(e.Busy)
 	if e.Bytes < speedLeastBytes || ms <= 0 || rt.worker(d.prefill.ref) != d.prefill || rt.worker(d.decode.ref) != d.decode {
 		return
 	}
@@ -150,7 +150,7 @@ func (rt *Router) speedOf(now time.Time, w *worker) float64 {
 	return rt.config.TransferBytesPerSecond / 1000
 }
 
-// partner is the role of those that a worker of a role sends KV to, or gets it from.
+// partner is the other role: of those that a worker of a role sends KV to, or gets it from.
 func partner(role controlv1.Role) controlv1.Role {
 	if role == controlv1.Role_ROLE_DECODE {
 		return controlv1.Role_ROLE_PREFILL

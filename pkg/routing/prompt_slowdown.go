@@ -1,7 +1,5 @@
 package routing
 
-import "time"
-
 // What decodes on a prefill worker slows the prompts that come while it lasts: each step takes the
 // time of its tokens, too, and prompts have no more of it than the step budget or the objective of a
 // token leaves. Most of those prompts have not come yet, so that the queue does not show them.
@@ -37,7 +35,7 @@ func (rt *Router) slowsPromptsMs(s *search, c *candidate, prompts float64) float
 			return steps.ms(tokens, 0) / (1 - min(prompts*steps.workMs(tokens), mostPrompts))
 		}
 		if each := s.entry.tpot; each > 0 && w.keepsTPOT {
-			steps = steps.paced(float64(each)/float64(time.Millisecond), w.blockTokens)
+			steps = steps.paced(inMilliseconds(each), w.blockTokens)
 		}
 		return steps.ms(tokens, 0)/(1-min(prompts*steps.workMs(tokens), mostPrompts)) + steps.otherMs/2 // what is left of one
 	}

@@ -100,7 +100,7 @@ func (rt *Router) costOf(s *search, role controlv1.Role, c *candidate, cached in
 			}
 		}
 		if load.decoding > 0 && s.entry.tpot > 0 && w.keepsTPOT {
-			steps = steps.paced(float64(s.entry.tpot)/float64(time.Millisecond), w.blockTokens)
+			steps = steps.paced(inMilliseconds(s.entry.tpot), w.blockTokens)
 		}
 		lacks := c.uncached
 		if s.ownObjective() { // such come before others, the earliest first, however long they are
@@ -297,14 +297,14 @@ func (w *worker) decodedOne(now time.Time, took time.Duration) {
 	}
 	w.decodedCount, w.decodedAt = min(w.decodedCount+1, decodedLeast), now
 	if w.sequenceMs == 0 {
-		w.sequenceMs = float64(took) / float64(time.Millisecond)
+		w.sequenceMs = inMilliseconds(took)
 	}
 	w.sequenceMs = average(w.sequenceMs, took, averageWeight)
 }
 
 // average is a moving average of milliseconds that takes in a time, as one of so many.
 func average(ms float64, took time.Duration, of float64) float64 {
-	return ms + (float64(took)/float64(time.Millisecond)-ms)/of
+	return ms + (inMilliseconds(took)-ms)/of
 }
 
 // firstReserveMs is what a reservation is taken to need before any was made: a round trip.
@@ -367,7 +367,7 @@ func (p *promptTime) add(now time.Time, ms float64) {
 func (w *worker) waitMs(s steps, now time.Time, fresh bool, lacks int) float64 {
 	ms := s.queueMs(w.ahead(fresh, lacks))
 	if fresh {
-		ms -= float64(now.Sub(w.loadAt)) / float64(time.Millisecond)
+		ms -= inMilliseconds(now.Sub(w.loadAt))
 	}
 	return max(ms, 0)
 }

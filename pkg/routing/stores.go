@@ -4,7 +4,6 @@ import (
 	"slices"
 	"time"
 
-	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 )
 
@@ -55,7 +54,7 @@ type fetchSpeed struct {
 
 // measure takes in a fetch. One that is mostly its round trips says nothing.
 func (s *fetchSpeed) measure(now time.Time, tokens int, took time.Duration) {
-	ms := float64(took)/float64(time.Millisecond) - fetchBaseMs
+	ms := inMilliseconds(took) - fetchBaseMs
 	if tokens < fetchLeastTokens || ms <= 0 {
 		return
 	}
@@ -103,7 +102,7 @@ func (rt *Router) source(s *search, w *worker, cached int) source {
 
 // answersFetches reports whether a store can be asked for blocks.
 func (w *worker) answersFetches(now time.Time) bool {
-	return w.connected && w.record.GetState() == controlv1.WorkerState_WORKER_STATE_SERVING && !now.Before(w.busyUntil)
+	return w.connected && serves(w.record) && !now.Before(w.busyUntil)
 }
 
 // prefillMs is how long it takes to compute the prompt after cached tokens, and how many
