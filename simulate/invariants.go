@@ -303,10 +303,10 @@ func (w *watch) restedWorker(p *process) {
 	for _, r := range w.cluster.routers {
 		known, connected := false, false
 		for _, v := range r.core.Workers(w.cluster.now) {
-			if v.Record.GetId() == p.ref.ID && v.Record.GetEpoch() == p.ref.Epoch {
-				known, connected = true, v.Connected
-				if v.InFlight > 0 {
-					w.violated("nothing is left at rest", "%s counts %d requests at %s", r.host.name, v.InFlight, p.ref.ID)
+			if v.GetRecord().GetId() == p.ref.ID && v.GetRecord().GetEpoch() == p.ref.Epoch {
+				known, connected = true, v.GetConnected()
+				if v.GetInFlight() > 0 {
+					w.violated("nothing is left at rest", "%s counts %d requests at %s", r.host.name, v.GetInFlight(), p.ref.ID)
 				}
 			}
 		}

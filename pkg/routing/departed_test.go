@@ -65,7 +65,7 @@ func TestDrainedWorkersAreShown(t *testing.T) {
 		{routing.ViewChanged{Live: true, Workers: []*controlv1.WorkerRecord{decode("d1")}}, controlv1.WorkerState_WORKER_STATE_SERVING},
 	} {
 		b.do(step.event)
-		if got := b.f.Workers(b.now)[0].Record.GetState(); got != step.want {
+		if got := b.f.Workers(b.now)[0].GetRecord().GetState(); got != step.want {
 			t.Errorf("after %T %+[1]v: %v, want %v", step.event, got, step.want)
 		}
 	}
@@ -87,7 +87,7 @@ func TestRefusalThatCameLate(t *testing.T) {
 		t.Fatal("it is not dispatched")
 	}
 	b.do(routing.Ended{ID: r.ID, Failures: []routing.Failure{{Worker: d.Decode, Gone: true, Leaves: true}}})
-	state := func() controlv1.WorkerState { return b.f.Workers(b.now)[0].Record.GetState() }
+	state := func() controlv1.WorkerState { return b.f.Workers(b.now)[0].GetRecord().GetState() }
 	number := uint64(0)
 	report := func() {
 		number++
@@ -124,7 +124,7 @@ func TestRecordFromBeforeADrain(t *testing.T) {
 	} {
 		b.now = b.now.Add(step.after)
 		b.do(step.event)
-		if got := b.f.Workers(b.now)[0].Record.GetState(); got != step.want {
+		if got := b.f.Workers(b.now)[0].GetRecord().GetState(); got != step.want {
 			t.Errorf("after %T %+[1]v: %v, want %v", step.event, got, step.want)
 		}
 	}

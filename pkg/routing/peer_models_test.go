@@ -80,7 +80,7 @@ func TestToldToDrain(t *testing.T) {
 	d1 := routing.Ref{ID: "d1", Epoch: 1}
 	serves := func() bool {
 		for _, v := range b.f.Workers(b.now) {
-			if v.Record.GetState() != controlv1.WorkerState_WORKER_STATE_SERVING {
+			if v.GetRecord().GetState() != controlv1.WorkerState_WORKER_STATE_SERVING {
 				return false
 			}
 		}

@@ -493,8 +493,8 @@ func TestRouterModel(t *testing.T) {
 			t.Fatalf("%d wait and %d run at the end", m.f.Waiting(), m.f.Running())
 		}
 		for _, v := range m.f.Workers(m.now) {
-			if v.InFlight != 0 {
-				t.Fatalf("%d requests are left on %s", v.InFlight, v.Record.GetId())
+			if v.GetInFlight() != 0 {
+				t.Fatalf("%d requests are left on %s", v.GetInFlight(), v.GetRecord().GetId())
 			}
 		}
 	})

@@ -300,8 +300,8 @@ func TestStaleReportIsNotUsed(t *testing.T) {
 	if _, _, answered := answerTo(r.ID, b.do(routing.Tick{})); !answered {
 		t.Error("an old report stops dispatch")
 	}
-	if v := b.f.Workers(b.now); v[0].LoadAge != 4*time.Second {
-		t.Errorf("age %s", v[0].LoadAge)
+	if v := b.f.Workers(b.now); v[0].GetLoadAge().AsDuration() != 4*time.Second {
+		t.Errorf("age %s", v[0].GetLoadAge().AsDuration())
 	}
 }
 

@@ -149,7 +149,7 @@ func TestSuspectedUntilItComputes(t *testing.T) {
 	b.hang(t)
 	for range 29 {
 		wait(1, 100)
-		if v := b.f.Workers(b.now)[0]; v.Record.GetId() != "d1" || v.Excluded == "" {
+		if v := b.f.Workers(b.now)[0]; v.GetRecord().GetId() != "d1" || v.GetExcluded() == "" {
 			t.Fatalf("operators see %+v", v)
 		}
 		if used := b.used(t, 10); used > 0 {
@@ -165,7 +165,7 @@ func TestSuspectedUntilItComputes(t *testing.T) {
 		t.Errorf("%d requests went to it after the trial", used)
 	}
 	wait(1, 101)
-	if used := b.used(t, 40); used == 0 || b.f.Workers(b.now)[0].Excluded != "" {
+	if used := b.used(t, 40); used == 0 || b.f.Workers(b.now)[0].GetExcluded() != "" {
 		t.Error("it computes again and is not used")
 	}
 	// It lied so often that only a request's own progress counts.

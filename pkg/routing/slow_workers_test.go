@@ -76,8 +76,8 @@ func TestSlowWorkerIsTriedNowAndThen(t *testing.T) {
 	if f := b.slowness("p1"); f < 2 || f > 6 {
 		t.Fatalf("slow by %v, and not by 4", f)
 	}
-	if !slices.ContainsFunc(b.f.Workers(b.now), func(v routing.View) bool {
-		return v.Record.GetId() == "p1" && strings.Contains(v.Excluded, "slower than it reports")
+	if !slices.ContainsFunc(b.f.Workers(b.now), func(v *controlv1.WorkerView) bool {
+		return v.GetRecord().GetId() == "p1" && strings.Contains(v.GetExcluded(), "slower than it reports")
 	}) {
 		t.Error("operators are not shown why")
 	}

@@ -314,7 +314,7 @@ func TestStoresAreListed(t *testing.T) {
 		t.Fatalf("%d workers", len(views))
 	}
 	last := views[2]
-	if last.Record.GetId() != "s1" || !last.Connected || last.InFlight != 0 || !proto.Equal(last.Record, store("s1")) {
+	if last.GetRecord().GetId() != "s1" || !last.GetConnected() || last.GetInFlight() != 0 || !proto.Equal(last.GetRecord(), store("s1")) {
 		t.Errorf("%+v", last)
 	}
 }

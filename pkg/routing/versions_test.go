@@ -144,8 +144,8 @@ func TestVersionStays(t *testing.T) {
 				t.Errorf("%d are foreign", n)
 			}
 			for _, v := range b.f.Workers(b.now) {
-				if foreign := v.Record.GetModelDigest() == "a"; foreign != (v.Excluded != "") {
-					t.Errorf("%s: excluded %q", v.Record.GetId(), v.Excluded)
+				if foreign := v.GetRecord().GetModelDigest() == "a"; foreign != (v.GetExcluded() != "") {
+					t.Errorf("%s: excluded %q", v.GetRecord().GetId(), v.GetExcluded())
 				}
 			}
 			b.do(routing.Disconnected{Worker: routing.Ref{ID: "d1", Epoch: 1}})
@@ -264,8 +264,8 @@ func TestStoresAreNotForeign(t *testing.T) {
 	b := newBench(t, byName, versioned("d1", "a/1"), s)
 	b.versions(1)
 	for _, v := range b.f.Workers(b.now) {
-		if v.Excluded != "" {
-			t.Errorf("%s: %q", v.Record.GetId(), v.Excluded)
+		if v.GetExcluded() != "" {
+			t.Errorf("%s: %q", v.GetRecord().GetId(), v.GetExcluded())
 		}
 	}
 	if n := b.f.ForeignWorkers(); n != 0 {

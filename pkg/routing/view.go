@@ -3,11 +3,11 @@ package routing
 import (
 	"cmp"
 	"slices"
-	"sort"
 	"strings"
 	"time"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 )
@@ -70,7 +70,7 @@ func (rt *Router) expireWorkers(now time.Time) {
 	}
 	rt.unregistered = false
 	for _, w := range slices.Clone(rt.order) {
-		drains := w.drains()
+		drains := w.draining
 		left := drains && len(w.own) == 0
 		if !w.registered && (!w.connected || left || w.missed(now) >= rt.config.WorkerKeep) {
 			rt.drop(w)
@@ -123,12 +123,13 @@ func (rt *Router) disconnect(now time.Time, w *worker) {
 	rt.expireWorkers(now)
 }
 
-// Workers is all workers as operators see them, sorted by role and id.
-func (rt *Router) Workers(now time.Time) []View {
-	views := make([]View, 0, len(rt.workers))
+// Workers is all workers as operators see them, sorted by role and id. The records and load reports
+// are not to be changed.
+func (rt *Router) Workers(now time.Time) []*controlv1.WorkerView {
+	views := make([]*controlv1.WorkerView, 0, len(rt.workers))
 	for _, w := range rt.shown() {
-		v := View{Record: w.record, Load: w.load, Connected: w.connected, Registered: w.registered, InFlight: len(w.own), Excluded: rt.notServed(w)}
-		if w.drained && w.drains() {
+		v := &controlv1.WorkerView{Record: w.record, Load: w.load, Connected: w.connected, Registered: w.registered, InFlight: uint32(len(w.own)), Excluded: rt.notServed(w)}
+		if w.drained && w.draining {
 			v.Record = proto.CloneOf(w.record)
 			v.Record.State = controlv1.WorkerState_WORKER_STATE_DRAINED
 		}
@@ -141,28 +142,12 @@ func (rt *Router) Workers(now time.Time) []View {
 			v.Excluded = w.slowWhy()
 		}
 		if w.load != nil {
-			v.LoadAge = now.Sub(w.loadAt)
+			v.LoadAge = durationpb.New(now.Sub(w.loadAt))
 		}
 		views = append(views, v)
 	}
-	sort.Slice(views, func(i, j int) bool {
-		a, b := views[i].Record, views[j].Record
-		if a.GetRole() != b.GetRole() {
-			return a.GetRole() < b.GetRole()
-		}
-		return a.GetId() < b.GetId()
+	slices.SortFunc(views, func(a, b *controlv1.WorkerView) int {
+		return cmp.Or(cmp.Compare(a.GetRecord().GetRole(), b.GetRecord().GetRole()), cmp.Compare(a.GetRecord().GetId(), b.GetRecord().GetId()))
 	})
 	return views
-}
-
-// View is one worker as operators see it. Its messages are not to be changed.
-type View struct {
-	Record                *controlv1.WorkerRecord
-	Load                  *controlv1.LoadReport
-	LoadAge               time.Duration
-	Connected, Registered bool
-	InFlight              int
-	// Excluded says why it gets no requests, whatever its load, or only where there is
-	// no other; empty: it does.
-	Excluded string
 }

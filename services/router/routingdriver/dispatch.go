@@ -16,7 +16,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/durationpb"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 
@@ -277,8 +276,8 @@ func (d *Dispatcher) Workers(role controlv1.Role) (views []*controlv1.WorkerView
 	d.loop.Lock()
 	defer d.loop.Unlock()
 	for _, v := range d.loop.Core.Workers(d.loop.Now()) {
-		if role == controlv1.Role_ROLE_UNSPECIFIED || role == v.Record.GetRole() {
-			views = append(views, toWorkerView(v))
+		if role == controlv1.Role_ROLE_UNSPECIFIED || role == v.GetRecord().GetRole() {
+			views = append(views, v)
 		}
 	}
 	return views, d.changed
@@ -376,14 +375,4 @@ func (d *Dispatcher) Policies() (set Policy, versions []*controlv1.ModelVersion,
 		set.Policy = proto.CloneOf(d.policy.Policy)
 	}
 	return set, d.loop.Core.Versions(), d.changed
-}
-
-func toWorkerView(v routing.View) *controlv1.WorkerView {
-	out := &controlv1.WorkerView{
-		Record: v.Record, Load: v.Load, Connected: v.Connected, Registered: v.Registered, InFlight: uint32(v.InFlight), Excluded: v.Excluded,
-	}
-	if v.Load != nil {
-		out.LoadAge = durationpb.New(v.LoadAge)
-	}
-	return out
 }
