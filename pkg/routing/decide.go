@@ -39,7 +39,7 @@ type search struct {
 
 // foreign reports whether a worker is of another version than is searched for.
 func (s *search) foreign(w *worker) bool {
-	return s.version != (Version{}) && w.version() != s.version
+	return s.version != (Version{}) && w.version != s.version
 }
 
 // decide searches workers for e and dispatches it if there are some, which it says. A

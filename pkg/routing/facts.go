@@ -27,7 +27,7 @@ type facts struct {
 	maxWaiting      int
 	layoutDigest    uint64
 	bytesPerToken   float64 // of KV, over all layers
-	has             Version
+	version         Version
 	model           string
 }
 
@@ -43,7 +43,7 @@ func (w *worker) believe(record *controlv1.WorkerRecord) {
 		keepsTPOT:    record.GetKeepsTpot(),
 		maxBatch:     int(c.GetMaxBatchTokens()),
 		maxSequences: int(c.GetMaxSequences()), maxWaiting: int(c.GetMaxWaiting()),
-		layoutDigest: record.GetLayoutDigest(), has: Version{record.GetModelDigest(), l.GetArithmeticClass()}, model: record.GetModel(),
+		layoutDigest: record.GetLayoutDigest(), version: Version{record.GetModelDigest(), l.GetArithmeticClass()}, model: record.GetModel(),
 	}
 	if l.GetBlockTokens() > 0 {
 		w.bytesPerToken = float64(l.GetLayers()) * float64(l.GetSliceBytes()) / float64(l.GetBlockTokens())
@@ -81,11 +81,11 @@ func (w *worker) read(load *controlv1.LoadReport) {
 	// Those whose KV is still to come are no more than there are blocks.
 	w.reads.decoding = clampInt(atMost(uint64(load.GetDecodingSequences()), uint64(w.maxSequences)+uint64(w.maxWaiting)+uint64(w.blocks)))
 	w.reads.decodingContext = clampInt(atMost(load.GetDecodingContextTokens(), uint64(max(w.reads.decoding, 1))*uint64(w.contextTokens)))
-	if w.as == controlv1.Role_ROLE_DECODE { // all that is there is decoded, also where a version does not say so
+	if w.role() == controlv1.Role_ROLE_DECODE { // all that is there is decoded, also where a version does not say so
 		w.reads.decoding = max(w.reads.decoding, w.reads.sequences)
 		w.reads.decodingContext = max(w.reads.decodingContext, w.reads.context)
 	}
-	if w.as == controlv1.Role_ROLE_DECODE {
+	if w.role() == controlv1.Role_ROLE_DECODE {
 		w.reads.moving = int(atMost(uint64(load.GetBlocksReserved()), uint64(w.blocks))) * w.blockTokens
 	} else {
 		w.reads.moving = clampInt(atMost(load.GetUnsentTokens(), (uint64(w.maxSequences)+uint64(w.maxWaiting))*uint64(w.contextTokens)))

@@ -239,7 +239,7 @@ func (rt *Router) check(s *search, role controlv1.Role, model Model, c *finding,
 		return exclude("it serves another model: " + w.record.GetModel())
 	case s.foreign(w):
 		return exclude(rt.otherVersion(s, w))
-	case w.drains():
+	case w.draining:
 		return exclude("it drains")
 	case !w.connected:
 		return exclude("no connection")

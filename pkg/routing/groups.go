@@ -33,7 +33,7 @@ func (rt *Router) groups() *groups {
 			}
 		}
 		if w.role() == controlv1.Role_ROLE_DECODE || w.takesAggregated {
-			g.contextTokens[w.version()] = max(g.contextTokens[w.version()], w.contextTokens)
+			g.contextTokens[w.version] = max(g.contextTokens[w.version], w.contextTokens)
 		}
 		same := func(o *worker) bool {
 			return o.blockKey() == w.blockKey() && o.model == w.model

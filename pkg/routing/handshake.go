@@ -57,7 +57,7 @@ func (rt *Router) register(record *controlv1.WorkerRecord) {
 		w.listed = record // it may be from before the worker said that it leaves
 	} else {
 		w.believe(w.believed(record))
-		w.listed, w.drained = nil, w.drained && w.drains()
+		w.listed, w.drained = nil, w.drained && w.draining
 	}
 	rt.grouped = nil
 	w.registered, w.missing, w.missingSince = true, 0, time.Time{}

@@ -119,12 +119,12 @@ func (rt *Router) pool(role controlv1.Role, model string, d *demand) pool {
 		// What a worker has hardly done is taken to need as long as where it is done.
 		prompts, answers := m, m
 		if role == controlv1.Role_ROLE_PREFILL && !w.decodedLately(rt.now) {
-			if m, known := rt.quickestStep(controlv1.Role_ROLE_DECODE, w.version()); known {
+			if m, known := rt.quickestStep(controlv1.Role_ROLE_DECODE, w.version); known {
 				answers = m
 			}
 		}
 		if role == controlv1.Role_ROLE_DECODE && extrapolates(m, int(d.prompt)) {
-			prompts, _ = rt.quickestStep(controlv1.Role_ROLE_PREFILL, w.version())
+			prompts, _ = rt.quickestStep(controlv1.Role_ROLE_PREFILL, w.version)
 		}
 		p.workers++
 		p.baseMs += answers.BaseMs

@@ -52,7 +52,7 @@ func (rt *Router) IndexedBlocks() int { return rt.index.Len() }
 func (rt *Router) ForgottenBlocks() uint64 { return rt.index.Forgotten() }
 
 func (w *worker) blockKey() BlockKey {
-	return BlockKey{w.version(), w.blockTokens}
+	return BlockKey{w.version, w.blockTokens}
 }
 
 // prefix is how many of a request's blocks each worker held at one search.

@@ -134,7 +134,7 @@ func (rt *Router) drained(e *entry) (id string) {
 			continue
 		}
 		switch {
-		case w.drains():
+		case w.draining:
 			id = w.ref.ID
 		case w.connected:
 			return ""

@@ -86,7 +86,7 @@ func quickestOf(workers []*worker, role controlv1.Role, v Version) (step latency
 	step = defaultStep
 	for _, w := range workers {
 		m, ok := w.measured()
-		if ok && w.version() == v && (!known || m.Predict(work) < step.Predict(work)) {
+		if ok && w.version == v && (!known || m.Predict(work) < step.Predict(work)) {
 			step, known = m, true
 		}
 	}

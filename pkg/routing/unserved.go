@@ -21,14 +21,14 @@ func (rt *Router) Unserved() string {
 	decodes, prefills := make(map[kind]bool), make(map[kind]bool)
 	aggregates := false
 	for _, w := range rt.order {
-		if w.isStore() || !w.connected || w.drains() || rt.notServed(w) != "" {
+		if w.isStore() || !w.connected || w.draining || rt.notServed(w) != "" {
 			continue
 		}
 		of := decodes
 		if w.role() == controlv1.Role_ROLE_PREFILL {
 			of, aggregates = prefills, aggregates || w.takesAggregated
 		}
-		of[kind{w.version(), w.layoutDigest}] = true
+		of[kind{w.version, w.layoutDigest}] = true
 	}
 	switch {
 	case !rt.Disaggregated() && (aggregates || len(decodes) > 0):

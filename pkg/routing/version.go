@@ -49,10 +49,8 @@ func compareVersions(a, b Version) int {
 	return cmp.Or(cmp.Compare(a.Digest, b.Digest), cmp.Compare(a.Class, b.Class))
 }
 
-func (w *worker) version() Version { return w.has }
-
 // of reports whether a worker has a model, in whatever version.
-func (w *worker) of(m Model) bool { return m.servedAs(w.model, w.has.Digest) }
+func (w *worker) of(m Model) bool { return m.servedAs(w.model, w.version.Digest) }
 
 // servedBy reports whether a record is of a worker that serves the model.
 func (m Model) servedBy(record *controlv1.WorkerRecord) bool {

@@ -9,9 +9,9 @@ import (
 // which are not any more.
 func (rt *Router) reportForeign(m Model) {
 	for _, w := range rt.order {
-		if foreign := !rt.serves(m.Name, w.version()); !w.isStore() && w.of(m) && foreign != w.foreign {
+		if foreign := !rt.serves(m.Name, w.version); !w.isStore() && w.of(m) && foreign != w.foreign {
 			w.foreign = foreign
-			rt.out = append(rt.out, Foreign{Worker: w.ref, Role: w.role(), Model: m.Name, Version: w.version(), Served: rt.Served(m.Name), Excluded: foreign})
+			rt.out = append(rt.out, Foreign{Worker: w.ref, Role: w.role(), Model: m.Name, Version: w.version, Served: rt.Served(m.Name), Excluded: foreign})
 		}
 	}
 }
@@ -29,7 +29,7 @@ func (rt *Router) ForeignWorkers() int {
 
 // otherVersion says why a worker is left out that is not of the version looked for.
 func (rt *Router) otherVersion(s *search, w *worker) string {
-	switch v := w.version(); {
+	switch v := w.version; {
 	case s.request.Version != (Version{}):
 		return fmt.Sprintf("its weights or arithmetic are %s, but this request began with %s", v, s.version)
 	case rt.serves(s.request.Model, v):
@@ -39,7 +39,7 @@ func (rt *Router) otherVersion(s *search, w *worker) string {
 }
 
 func (rt *Router) foreignText(model string, w *worker) string {
-	return fmt.Sprintf("its weights or arithmetic are %s, but model %s is served with %s; see 'tandem policy'", w.version(), model, VersionsText(rt.Served(model)))
+	return fmt.Sprintf("its weights or arithmetic are %s, but model %s is served with %s; see 'tandem policy'", w.version, model, VersionsText(rt.Served(model)))
 }
 
 // notServed says why a worker gets no requests, whatever its load; empty: it does.
@@ -53,7 +53,7 @@ func (rt *Router) notServed(w *worker) string {
 			continue
 		}
 		served := rt.Served(m.Name)
-		if len(served) == 0 || slices.Contains(served, w.version()) {
+		if len(served) == 0 || slices.Contains(served, w.version) {
 			return ""
 		}
 		why = rt.foreignText(m.Name, w)

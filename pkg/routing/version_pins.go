@@ -40,8 +40,8 @@ func (rt *Router) pinVersion(now time.Time, m Model, p *pin) {
 	}
 	votes := make(map[Version]int)
 	for _, w := range rt.order {
-		v := w.version()
-		if !w.isStore() && w.of(m) && v != (Version{}) && (p.digest == "" || v.Digest == p.digest) && !w.drains() && w.connected {
+		v := w.version
+		if !w.isStore() && w.of(m) && v != (Version{}) && (p.digest == "" || v.Digest == p.digest) && !w.draining && w.connected {
 			votes[v]++
 		}
 	}

@@ -141,6 +141,4 @@ func (w *worker) role() controlv1.Role { return w.as }
 
 func (w *worker) isStore() bool { return w.role() == controlv1.Role_ROLE_KVTRANSFER }
 
-func (w *worker) drains() bool { return w.draining }
-
 func byID(a, b *worker) int { return strings.Compare(a.ref.ID, b.ref.ID) }
