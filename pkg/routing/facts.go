@@ -53,7 +53,7 @@ func (w *worker) believe(record *controlv1.WorkerRecord) {
 
 // reading is what a search needs of a worker's load report.
 type reading struct {
-	reads estimate // what it says
+	reads loadSum // what it says
 	// prompts are the tokens of prompts to compute, at n of those of which no more than n bits
 	// express how many are left. inStep is how many of all a step may be computing.
 	prompts [promptLengths]int32
@@ -72,17 +72,17 @@ func (w *worker) read(load *controlv1.LoadReport) {
 	w.load = load
 	// A worker that has more than it can hold has as much as it can hold.
 	mostRunning := uint64(w.maxSequences) * uint64(w.contextTokens)
-	w.reads = estimate{
-		sequences: int(atMost(uint64(load.GetRunningSequences())+uint64(load.GetWaitingSequences()), uint64(w.maxSequences)+uint64(w.maxWaiting))),
-		tokens:    clampInt(atMost(load.GetWaitingTokens(), uint64(w.maxWaiting)*uint64(w.contextTokens)) + atMost(load.GetRunningPromptTokens(), mostRunning)),
-		context:   clampInt(atMost(load.GetRunningContextTokens(), uint64(w.maxSequences)*uint64(w.contextTokens))),
-		free:      int(atMost(uint64(load.GetBlocksFree()), uint64(w.blocks))),
+	w.reads = loadSum{
+		count:   int(atMost(uint64(load.GetRunningSequences())+uint64(load.GetWaitingSequences()), uint64(w.maxSequences)+uint64(w.maxWaiting))),
+		tokens:  clampInt(atMost(load.GetWaitingTokens(), uint64(w.maxWaiting)*uint64(w.contextTokens)) + atMost(load.GetRunningPromptTokens(), mostRunning)),
+		context: clampInt(atMost(load.GetRunningContextTokens(), uint64(w.maxSequences)*uint64(w.contextTokens))),
+		blocks:  w.blocks - int(atMost(uint64(load.GetBlocksFree()), uint64(w.blocks))),
 	}
 	// Those whose KV is still to come are no more than there are blocks.
 	w.reads.decoding = clampInt(atMost(uint64(load.GetDecodingSequences()), uint64(w.maxSequences)+uint64(w.maxWaiting)+uint64(w.blocks)))
 	w.reads.decodingContext = clampInt(atMost(load.GetDecodingContextTokens(), uint64(max(w.reads.decoding, 1))*uint64(w.contextTokens)))
 	if w.role() == controlv1.Role_ROLE_DECODE { // all that is there is decoded, also where a version does not say so
-		w.reads.decoding = max(w.reads.decoding, w.reads.sequences)
+		w.reads.decoding = max(w.reads.decoding, w.reads.count)
 		w.reads.decodingContext = max(w.reads.decodingContext, w.reads.context)
 	}
 	if w.role() == controlv1.Role_ROLE_DECODE {
@@ -92,7 +92,7 @@ func (w *worker) read(load *controlv1.LoadReport) {
 	}
 	w.inStep = clampInt(atMost(min(load.GetRunningPromptTokens(), mostRunning), uint64(w.chunk)))
 	w.budget = clampInt(cmp.Or(load.GetCrowdedStepPromptTokens(), load.GetStepPromptTokens()))
-	w.running = min(clampInt(uint64(load.GetRunningSequences())), w.reads.sequences)
+	w.running = min(clampInt(uint64(load.GetRunningSequences())), w.reads.count)
 	byLength := load.GetPromptTokensByLength()
 	so := uint64(0)
 	for i := range w.prompts {

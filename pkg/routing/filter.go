@@ -42,7 +42,7 @@ type finding struct {
 	// last report is to be believed, others what other routers sent there that it does not count,
 	// and prompts the share of its time that their prompts take.
 	fresh          bool
-	load           estimate
+	load           loadSum
 	ofOtherRouters loadSum
 	prompts        float64
 }
@@ -254,11 +254,10 @@ func (rt *Router) check(s *search, role controlv1.Role, model Model, c *finding,
 	}
 	blocks, load := need(w, r, role), c.load
 	full := w.full(load, blocks)
-	if full && (w.full(w.account(), blocks) || !s.doubts(&rt.config) || w.probe.id != "") {
+	if full && (w.full(w.total, blocks) || !s.doubts(&rt.config) || w.probe.id != "") {
 		return later, w.fullWhy(load, blocks)
 	}
-	load.sequences -= c.ofOtherRouters.count
-	load.free += c.ofOtherRouters.blocks
+	load.add(&c.ofOtherRouters, -1)
 	c.probe = w.full(load, blocks) // else other routers say so, not its reports
 	switch {
 	case w.avoided(now):

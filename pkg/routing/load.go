@@ -10,11 +10,12 @@ import (
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 )
 
-// loadSum is what one request, or several, take of a worker.
+// loadSum is what one request, or several, take of a worker, or what all do that it has, as its load
+// report says.
 type loadSum struct {
 	count   int // of how many
 	tokens  int // still to compute before its first token
-	blocks  int
+	blocks  int // below 0: so many are free at a worker that does not say how many it has
 	context int
 	// decoding is 1 if it decodes there, of context tokens so far, as decodingContext says; of
 	// several, how many do.
@@ -35,7 +36,7 @@ type requestLoad struct {
 }
 
 func (s *loadSum) add(o *loadSum, times int) {
-	s.count += times
+	s.count += times * o.count
 	s.tokens += times * o.tokens
 	s.blocks += times * o.blocks
 	s.context += times * o.context
@@ -109,7 +110,7 @@ func doubling(least time.Duration, times int, most time.Duration) time.Duration 
 // report takes in a load report, which contains what was sent some time before it. If requests wait,
 // it says whether the worker is less busy than the router believed.
 func (w *worker) report(now time.Time, report *controlv1.LoadReport, config Config, wait bool) (more bool) {
-	var before estimate
+	var before loadSum
 	if wait {
 		before = w.estimate(now, config.LoadStale)
 	}
@@ -128,7 +129,7 @@ func (w *worker) report(now time.Time, report *controlv1.LoadReport, config Conf
 		return false
 	}
 	after := w.estimate(now, config.LoadStale)
-	return goesOn || after.sequences < before.sequences || after.tokens < before.tokens || after.free > before.free
+	return goesOn || after.count < before.count || after.tokens < before.tokens || after.blocks < before.blocks
 }
 
 // countedIn reports whether a load report counts a request. Where the worker's version does not say,
@@ -154,47 +155,25 @@ func (w *worker) silent(now time.Time, stale time.Duration, fresh bool) bool {
 	return !fresh && now.Sub(w.connectedAt) > stale && !w.distrusted(now)
 }
 
-// estimate is the load of a worker as the router believes it to be now.
-type estimate struct {
-	sequences int // running and waiting
-	tokens    int // of prompts, still to compute
-	context   int // tokens of context
-	free      int // blocks
-	// decoding are those of them that are decoded there, with so many tokens of context.
-	decoding, decodingContext int
-	moving                    int // tokens whose KV is to come, or to be sent
-}
-
-// estimate combines the last report, if it is fresh, with what this router and others sent
-// since; without one, it is this router's own account.
-func (w *worker) estimate(now time.Time, stale time.Duration) estimate {
+// estimate is the load of a worker as the router believes it to be now. It combines the last report,
+// if it is fresh, with what this router and others sent since; without one, it is this router's own
+// account.
+func (w *worker) estimate(now time.Time, stale time.Duration) loadSum {
 	others, _ := w.ofOtherRouters()
 	return w.estimateWith(w.fresh(now, stale), &others)
 }
 
 // estimateWith is estimate for who has asked whether the report is fresh, and what others sent.
-func (w *worker) estimateWith(fresh bool, others *loadSum) estimate {
+func (w *worker) estimateWith(fresh bool, others *loadSum) loadSum {
 	if !fresh {
-		return w.account()
+		return w.total
 	}
 	e := w.reads
-	for _, unseen := range [...]*loadSum{&w.unseenTotal, others} {
-		e.sequences += unseen.count
-		e.tokens += unseen.tokens
-		e.context += unseen.context
-		e.free -= unseen.blocks
-		e.decoding += unseen.decoding
-		e.decodingContext += unseen.decodingContext
-		e.moving += unseen.moving
-	}
+	e.add(&w.unseenTotal, 1)
+	e.add(others, 1)
 	// Own requests are there, whatever a report says that overtook them.
-	e.sequences, e.decoding, e.moving = max(e.sequences, w.owned), max(e.decoding, w.total.decoding), max(e.moving, w.total.moving)
+	e.count, e.decoding, e.moving = max(e.count, w.owned), max(e.decoding, w.total.decoding), max(e.moving, w.total.moving)
 	return e
-}
-
-// account is the load by this router's own requests alone.
-func (w *worker) account() estimate {
-	return estimate{w.owned, w.total.tokens, w.total.context, w.blocks - w.total.blocks, w.total.decoding, w.total.decodingContext, w.total.moving}
 }
 
 // ahead is how many tokens of prompts the worker computes before one of which it lacks so many:
@@ -231,20 +210,20 @@ func atMost(v, limit uint64) uint64 {
 func clampInt(v uint64) int { return int(min(v, math.MaxInt32)) }
 
 // full reports whether a sequence of so many blocks does not fit now.
-func (w *worker) full(e estimate, blocks int) bool {
-	return w.crowded(e) || w.blocks > 0 && blocks > e.free
+func (w *worker) full(e loadSum, blocks int) bool {
+	return w.crowded(e) || w.blocks > 0 && blocks > w.blocks-e.blocks
 }
 
 // crowded reports whether a worker has as many sequences as it takes.
-func (w *worker) crowded(e estimate) bool {
+func (w *worker) crowded(e loadSum) bool {
 	limit := w.maxSequences + w.maxWaiting
-	return limit > 0 && e.sequences >= limit
+	return limit > 0 && e.count >= limit
 }
 
 // fullWhy says why a worker is full. Where all are, it is called for each of them.
-func (w *worker) fullWhy(e estimate, blocks int) string {
+func (w *worker) fullWhy(e loadSum, blocks int) string {
 	if w.crowded(e) {
-		return "full: " + strconv.Itoa(e.sequences) + " of " + strconv.Itoa(w.maxSequences+w.maxWaiting) + " sequences"
+		return "full: " + strconv.Itoa(e.count) + " of " + strconv.Itoa(w.maxSequences+w.maxWaiting) + " sequences"
 	}
-	return "full: " + strconv.Itoa(blocks) + " blocks needed, " + strconv.Itoa(max(e.free, 0)) + " free"
+	return "full: " + strconv.Itoa(blocks) + " blocks needed, " + strconv.Itoa(max(w.blocks-e.blocks, 0)) + " free"
 }

@@ -10,5 +10,5 @@ func (leastLoaded) waitsAtRouter() bool { return false }
 func (leastLoaded) mode() inferencev1.Mode { return inferencev1.Mode_MODE_AUTO }
 
 func (leastLoaded) near(rt *Router, options []*candidate) []*candidate {
-	return least(options, func(c *candidate) int { return c.load.sequences })
+	return least(options, func(c *candidate) int { return c.load.count })
 }

@@ -81,12 +81,12 @@ func (rt *Router) costOf(s *search, role controlv1.Role, c *candidate, cached in
 	model, measured := w.measured()
 	if !measured {
 		model = rt.unmeasured(s, role)
-	} else if load.sequences == 0 && w.role() == role && s.now.Sub(w.usedAt) >= revisitAfter(role, model) {
+	} else if load.count == 0 && w.role() == role && s.now.Sub(w.usedAt) >= revisitAfter(role, model) {
 		if other := rt.quicker(s, role); clearlySlower(role, model, other, r.Tokens) {
 			model, model.Samples = other, 0
 		}
 	}
-	c.cost = cost{slowFirst: 1, slowToken: 1, measured: model.Samples > 0, idle: w.owned == 0 || load.sequences == 0 && load.tokens == 0, cached: cached, uncached: r.Tokens - cached}
+	c.cost = cost{slowFirst: 1, slowToken: 1, measured: model.Samples > 0, idle: w.owned == 0 || load.count == 0 && load.tokens == 0, cached: cached, uncached: r.Tokens - cached}
 	decodes := role == controlv1.Role_ROLE_DECODE
 	if elsewhere {
 		c.reserveMs = w.reserveMs
@@ -140,7 +140,7 @@ func (rt *Router) costOf(s *search, role controlv1.Role, c *candidate, cached in
 		}
 		rt.addDecodeCost(s, c, answers, model.PromptMs(c.computed(), r.Tokens-c.computed()), elsewhere)
 	}
-	c.alone = load.sequences == 0 && c.queueMs == 0
+	c.alone = load.count == 0 && c.queueMs == 0
 	c.doubtFirst, c.doubtToken = w.first.factorAt(s.now), w.tokens.factorAt(s.now)
 	if c.alone { // how long waits are mistaken says nothing where there is none
 		c.doubtFirst = w.firstAlone.factorAt(s.now)

@@ -68,11 +68,11 @@ func (rt *Router) silence(now time.Time, r *Request, w *worker, others bool) Sil
 		return out
 	}
 	// A sequence that gave way computes again what it has generated, too.
-	steps := w.steps(step, rt.promptTokens(r.Model), e.sequences, e.context)
+	steps := w.steps(step, rt.promptTokens(r.Model), e.count, e.context)
 	predicted := steps.queueMs(e.tokens) + longest + steps.ms(positions(r, role), 0) + rt.transferMs(now, w, r.Tokens)
 	prompt := patience * min(max(milliseconds(promptPatience*predicted), promptLeast), max(out.Prompt, out.Queue))
 	out.Prompt = min(out.Prompt, prompt)
-	if e.sequences < w.maxSequences && !w.full(e, need(w, r, role)) {
+	if e.count < w.maxSequences && !w.full(e, need(w, r, role)) {
 		out.Queue = min(out.Queue, prompt)
 	}
 	return out

@@ -107,7 +107,7 @@ func (rt *Router) newWorker(record *controlv1.WorkerRecord) *worker {
 // a time where none of them has to be there for the next, and of many workers hardly any is in a
 // cache. What it returns means nothing.
 func (w *worker) fetch() int {
-	fetched := w.owned + w.unseenTotal.count + w.number + w.hangs + w.reads.sequences + int(w.prompts[0]+w.prompts[promptLengths/2]) +
+	fetched := w.owned + w.unseenTotal.count + w.number + w.hangs + w.reads.count + int(w.prompts[0]+w.prompts[promptLengths/2]) +
 		w.running + w.usedAt.Nanosecond() + w.blocks + w.maxWaiting + len(w.model) + int(w.first.late+w.firstAlone.late+w.tokens.late) + w.slowFirst.observed + w.slowToken.observed +
 		w.trust.times + w.heardAt.Nanosecond()
 	for _, t := range w.elsewhere.told {
