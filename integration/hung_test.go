@@ -34,7 +34,7 @@ func TestHungEngine(t *testing.T) {
 			return nil
 		}
 		o.StopTimeout = time.Minute // what it has begun ends when it goes on
-		o.Router.WorkerSilence, o.Router.PromptSilence, o.Router.MaxQueueWait = never, never, never
+		o.Router.Routing.WorkerSilence, o.Router.Routing.PromptSilence, o.Router.Routing.MaxQueueWait = never, never, never
 	})
 	release := sync.OnceFunc(func() { close(goOn) })
 	defer release()

@@ -32,7 +32,7 @@ func crowded(o *mesh.UpOptions) {
 	o.Engine.Name, o.Engine.Simulated.StepTime.BaseMs = engines.Simulated, 80
 	o.ContextTokens, o.Engine.KVMemory = crowdedContext, crowdedMemory
 	o.Decode.OutputShare = 0.001
-	o.Router.WorkerSilence = 4 * time.Second // long enough for a busy machine
+	o.Router.Routing.WorkerSilence = 4 * time.Second // long enough for a busy machine
 }
 
 // A request that gives its blocks away on a worker that works stays there until it

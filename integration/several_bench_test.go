@@ -17,7 +17,7 @@ func BenchmarkSeveralAnswers(b *testing.B) {
 	for _, policy := range []string{"disaggregated", "slo"} {
 		for _, shared := range []bool{false, true} {
 			b.Run(fmt.Sprintf("%s/shared=%v", policy, shared), func(b *testing.B) {
-				m := clustertest.Start(b, func(o *mesh.UpOptions) { o.HTTP, o.Router.Policy = "127.0.0.1:0", policy })
+				m := clustertest.Start(b, func(o *mesh.UpOptions) { o.HTTP, o.Router.Routing.Policy = "127.0.0.1:0", policy })
 				number := 0
 				run := func() {
 					number++

@@ -51,7 +51,7 @@ func TestSeveralAnswersShareAPrompt(t *testing.T) {
 	for _, policy := range []string{"disaggregated", "aggregated", "slo"} {
 		t.Run(policy, func(t *testing.T) {
 			m := clustertest.Start(t, func(o *mesh.UpOptions) {
-				o.HTTP, o.DecodeWorkers, o.Router.Policy = "127.0.0.1:0", 2, policy
+				o.HTTP, o.DecodeWorkers, o.Router.Routing.Policy = "127.0.0.1:0", 2, policy
 			})
 			for i, more := range []map[string]any{
 				{"temperature": 0.9},

@@ -17,11 +17,12 @@ import (
 	"github.com/tandem-serving/tandem/services/router/serving"
 )
 
-// Config is the router's configuration: how workers are chosen, how requests are served, and
-// what follows. What is no flag of either is not read: the router sets it. DefaultConfig works.
+// Config is the router's configuration. DefaultConfig works.
 type Config struct {
-	policy
-	answers
+	// Routing is how workers are chosen. The router itself sets Router, Models and HideTenants.
+	Routing routing.Config
+	// Serving is how requests are served. The router itself sets Silence.
+	Serving serving.Config
 	// ConnectTimeout is how long one address of a worker is tried.
 	ConnectTimeout time.Duration
 	// ReceiveMemory is what requests may take until they are answered, over gRPC and
@@ -46,11 +47,6 @@ type Config struct {
 	Scaling scaling.Config
 }
 
-type (
-	policy  = routing.Config
-	answers = serving.Config
-)
-
 // DefaultConfig is the configuration that nobody changed.
 func DefaultConfig() Config {
 	var c Config
@@ -61,35 +57,35 @@ func DefaultConfig() Config {
 // RegisterFlags adds the flags, each name after prefix, and with them the defaults, also of
 // Budget, whose flags are its own.
 func (c *Config) RegisterFlags(fs *pflag.FlagSet, prefix string) {
-	c.KeptMemory, c.ReceiveMemory, c.UnreadMemory, c.UnreadRequest = 64<<20, 128<<20, 64<<20, 16<<20
+	c.Serving.KeptMemory, c.ReceiveMemory, c.Serving.UnreadMemory, c.Serving.UnreadRequest = 64<<20, 128<<20, 64<<20, 16<<20
 	c.Budget = latencybudget.DefaultConfig()
-	c.policy.RegisterFlags(fs, prefix)
-	c.answers.RegisterFlags(fs, prefix)
+	c.Routing.RegisterFlags(fs, prefix)
+	c.Serving.RegisterFlags(fs, prefix)
 	c.Scaling.RegisterFlags(fs, prefix)
 	fs.DurationVar(&c.ConnectTimeout, prefix+"connect-timeout", routing.DefaultConnectTimeout, "time limit for connecting to one address of a worker")
 	fs.StringVar(&c.GenerationConfig, "generation-config", preprocess.GenerationConfigModel, "source of sampling parameters that a request leaves out: model (its generation_config.json) or none")
-	fs.BoolVar(&c.CacheByTenant, prefix+"cache-by-tenant", false, "keep the cached prefixes of tenants apart, so that no tenant can tell from the time to its first token what another one asked; always so with --auth required")
-	fs.IntVar(&c.KeptLogs, prefix+"kept-logs", 1024, "maximum finished requests that can still be resumed")
-	fs.Var(&c.KeptMemory, prefix+"kept-memory", "memory for finished requests that can still be resumed; the oldest are forgotten first")
+	fs.BoolVar(&c.Serving.CacheByTenant, prefix+"cache-by-tenant", false, "keep the cached prefixes of tenants apart, so that no tenant can tell from the time to its first token what another one asked; always so with --auth required")
+	fs.IntVar(&c.Serving.KeptLogs, prefix+"kept-logs", 1024, "maximum finished requests that can still be resumed")
+	fs.Var(&c.Serving.KeptMemory, prefix+"kept-memory", "memory for finished requests that can still be resumed; the oldest are forgotten first")
 	fs.StringSliceVar(&c.CORSOrigins, prefix+"cors-origins", nil, "web pages that may call the HTTP API from browsers, such as https://app.example.com; *: all; empty: none")
 	fs.Var(&c.ReceiveMemory, prefix+"receive-memory", "memory for requests until they are answered, for gRPC and HTTP each")
 	fs.DurationVar(&c.ReceiveTimeout, prefix+"receive-timeout", 30*time.Second, "maximum time for a request to arrive")
-	fs.Var(&c.UnreadMemory, prefix+"unread-memory", "memory for answers that clients have not read yet, and the same again inside gRPC's connections")
-	fs.Var(&c.UnreadRequest, prefix+"unread-request", "maximum memory of one request's unread or resumable answer")
+	fs.Var(&c.Serving.UnreadMemory, prefix+"unread-memory", "memory for answers that clients have not read yet, and the same again inside gRPC's connections")
+	fs.Var(&c.Serving.UnreadRequest, prefix+"unread-request", "maximum memory of one request's unread or resumable answer")
 	fs.DurationVar(&c.UnreadTimeout, prefix+"unread-timeout", 30*time.Second, "how long a client may read nothing before its call ends; over HTTP, all of a long answer has this and a second for each 64 KiB")
 	fs.IntVar(&c.MaxConnections, prefix+"max-connections", 2048, "maximum client connections, for gRPC and HTTP each; a new one replaces the longest idle")
 }
 
 // Validate checks ranges; its error names every field that is wrong.
 func (c Config) Validate() error {
-	errs := []error{c.policy.Validate(), c.answers.Validate(), c.Scaling.Validate()}
+	errs := []error{c.Routing.Validate(), c.Serving.Validate(), c.Scaling.Validate()}
 	positive := func(name string, ok bool, value any) {
 		if !ok {
 			errs = append(errs, fmt.Errorf("%s is %v: it must be above 0", name, value))
 		}
 	}
 	positive("connect-timeout", c.ConnectTimeout > 0, c.ConnectTimeout)
-	positive("kept-logs", c.KeptLogs > 0, c.KeptLogs)
+	positive("kept-logs", c.Serving.KeptLogs > 0, c.Serving.KeptLogs)
 	positive("receive-timeout", c.ReceiveTimeout > 0, c.ReceiveTimeout)
 	positive("unread-timeout", c.UnreadTimeout > 0, c.UnreadTimeout)
 	positive("max-connections", c.MaxConnections > 0, c.MaxConnections)
@@ -98,8 +94,8 @@ func (c Config) Validate() error {
 		value bytesize.Size
 		least bytesize.Size
 	}{
-		{"kept-memory", c.KeptMemory, 1}, {"unread-request", c.UnreadRequest, 64 << 10},
-		{"unread-memory", c.UnreadMemory, c.UnreadRequest}, {"receive-memory", c.ReceiveMemory, 16 << 20},
+		{"kept-memory", c.Serving.KeptMemory, 1}, {"unread-request", c.Serving.UnreadRequest, 64 << 10},
+		{"unread-memory", c.Serving.UnreadMemory, c.Serving.UnreadRequest}, {"receive-memory", c.ReceiveMemory, 16 << 20},
 	} {
 		if size.value < size.least {
 			errs = append(errs, fmt.Errorf("%s is %s: it must be at least %s", size.name, size.value.String(), size.least.String()))
@@ -129,7 +125,7 @@ func (c Config) ValidateGenerationConfig() error {
 func (c Config) Limits() rpc.Limits {
 	return rpc.Limits{
 		ReceiveBytes: int64(c.ReceiveMemory), ReceiveTimeout: c.ReceiveTimeout,
-		SendBytes: int64(c.UnreadMemory), SendTimeout: c.UnreadTimeout, Connections: c.MaxConnections, ConnectionsBy: "--router-max-connections",
+		SendBytes: int64(c.Serving.UnreadMemory), SendTimeout: c.UnreadTimeout, Connections: c.MaxConnections, ConnectionsBy: "--router-max-connections",
 	}
 }
 
@@ -139,14 +135,14 @@ func (c Config) routing(id string, models []Model) routing.Config {
 	for i, m := range models {
 		served[i] = routing.Model{Name: m.Spec.Name, Digest: m.Spec.Digest}
 	}
-	config := c.policy
+	config := c.Routing
 	config.Router, config.Models = id, served
 	return config
 }
 
 // requests is how requests are served.
 func (c Config) requests() serving.Config {
-	config := c.answers
-	config.Silence = c.policy.Silence()
+	config := c.Serving
+	config.Silence = c.Routing.Silence()
 	return config
 }

@@ -24,7 +24,7 @@ func TestConfig(t *testing.T) {
 	if err := flags.Parse([]string{"--router-disaggregate-min-tokens=0", "--router-max-queue-wait=5s", "--router-max-attempts=0"}); err != nil {
 		t.Fatal(err)
 	}
-	if config.DisaggregateMinTokens != 0 || config.MaxQueueWait != 5*time.Second {
+	if config.Routing.DisaggregateMinTokens != 0 || config.Routing.MaxQueueWait != 5*time.Second {
 		t.Errorf("%+v", config)
 	}
 	if err := config.Validate(); err == nil || !strings.Contains(err.Error(), "max-attempts") {

@@ -173,7 +173,7 @@ func TestExplainByTheBeginningOfAnID(t *testing.T) {
 
 // Of many tries on many workers the record stays small and keeps what was chosen.
 func TestExplainIsBounded(t *testing.T) {
-	inMesh(t, func(c *router.Config) { c.MaxAttempts = 8 }, func(t *testing.T, m *mesh) {
+	inMesh(t, func(c *router.Config) { c.Serving.MaxAttempts = 8 }, func(t *testing.T, m *mesh) {
 		const workers = 80
 		var tries atomic.Int32
 		hook := func(_ context.Context, _ *workertest.Worker, _ *workerv1.Task, stage workertest.Stage, _ int) error {
@@ -528,7 +528,7 @@ func TestMembershipOutage(t *testing.T) {
 // A new worker is used at once after the only one died, and a queue that built
 // up meanwhile is served.
 func TestNewWorkerIsUsed(t *testing.T) {
-	inMesh(t, func(c *router.Config) { c.NoWorkerGrace = time.Minute }, func(t *testing.T, m *mesh) {
+	inMesh(t, func(c *router.Config) { c.Routing.NoWorkerGrace = time.Minute }, func(t *testing.T, m *mesh) {
 		d1 := m.start(nil, decodeRecord("d1"))[0]
 		d1.Kill()
 		synctest.Wait()

@@ -195,7 +195,7 @@ func TestModelWithoutChatTemplate(t *testing.T) {
 func TestRenderingIsBounded(t *testing.T) {
 	served := spec()
 	served.Name = "stuck"
-	inMeshOf(t, served, func(c *router.Config) { c.MaxRequestTime = time.Minute }, func(t *testing.T, m *mesh) {
+	inMeshOf(t, served, func(c *router.Config) { c.Serving.MaxRequestTime = time.Minute }, func(t *testing.T, m *mesh) {
 		began := time.Now()
 		r := m.generate(t.Context(), &inferencev1.GenerateRequest{Input: conversation(said("user", "a"))})
 		if status.Code(r.err) != codes.DeadlineExceeded || rpc.Reason(r.err) != "DEADLINE" || time.Since(began) != time.Minute {

@@ -34,7 +34,7 @@ func TestHedge(t *testing.T) {
 		{"in the prompt, aggregated", agg, workertest.Token, controlv1.Role_ROLE_DECODE},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			inMesh(t, func(c *router.Config) { c.HedgeShare = 1 }, func(t *testing.T, m *mesh) {
+			inMesh(t, func(c *router.Config) { c.Routing.HedgeShare = 1 }, func(t *testing.T, m *mesh) {
 				var armed atomic.Bool
 				workers := m.start(func(ctx context.Context, w *workertest.Worker, _ *workerv1.Task, stage workertest.Stage, n int) error {
 					if stage == test.stage && w.Record.GetRole() == test.role && n == 0 && armed.CompareAndSwap(true, false) {

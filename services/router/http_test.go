@@ -212,7 +212,7 @@ func TestResponses(t *testing.T) {
 
 // More answers than a tenant may have are refused for good, by the limit in force.
 func TestMoreAnswersThanATenantMayHave(t *testing.T) {
-	inMesh(t, func(c *router.Config) { c.TenantMaxRequests = 2 }, func(t *testing.T, m *mesh) {
+	inMesh(t, func(c *router.Config) { c.Routing.TenantMaxRequests = 2 }, func(t *testing.T, m *mesh) {
 		m.start(nil, decodeRecord("d1"))
 		three := func() int {
 			return m.post(t.Context(), "/v1/completions", `{"prompt":"There was","max_tokens":2,"n":3}`).Code
@@ -233,7 +233,7 @@ func TestMoreAnswersThanATenantMayHave(t *testing.T) {
 
 // Answers that wait for the prompt of another have a limit of their own, as large as the tenant's.
 func TestAnswersThatWaitForAPromptAreLimited(t *testing.T) {
-	inMesh(t, func(c *router.Config) { c.TenantMaxRequests = 4 }, func(t *testing.T, m *mesh) {
+	inMesh(t, func(c *router.Config) { c.Routing.TenantMaxRequests = 4 }, func(t *testing.T, m *mesh) {
 		goOn := make(chan struct{})
 		m.start(func(ctx context.Context, _ *workertest.Worker, _ *workerv1.Task, at workertest.Stage, _ int) error {
 			if at == workertest.Admit {

@@ -81,7 +81,7 @@ func (m *mesh) sum(name string) float64 {
 func TestUnreadRequestIsBounded(t *testing.T) {
 	for name, resumable := range map[string]time.Duration{"read once": 0, "resumable": time.Minute} {
 		t.Run(name, func(t *testing.T) {
-			inMesh(t, func(c *router.Config) { c.UnreadRequest = 64 << 10 }, func(t *testing.T, m *mesh) {
+			inMesh(t, func(c *router.Config) { c.Serving.UnreadRequest = 64 << 10 }, func(t *testing.T, m *mesh) {
 				m.talk()
 				q := long()
 				if resumable > 0 {
@@ -108,7 +108,7 @@ func TestUnreadRequestIsBounded(t *testing.T) {
 
 // What is read takes nothing, however long the answer is.
 func TestReadAnswersAreDropped(t *testing.T) {
-	inMesh(t, func(c *router.Config) { c.UnreadRequest, c.UnreadMemory = 64<<10, 64<<10 }, func(t *testing.T, m *mesh) {
+	inMesh(t, func(c *router.Config) { c.Serving.UnreadRequest, c.Serving.UnreadMemory = 64<<10, 64<<10 }, func(t *testing.T, m *mesh) {
 		m.talk()
 		if r := m.generate(t.Context(), long()); r.err != nil || len(r.tokens) != 200 || len(r.logprobs) != 200 {
 			t.Errorf("%d tokens, %d logprobs, %v", len(r.tokens), len(r.logprobs), r.err)
@@ -124,7 +124,7 @@ func TestReadAnswersAreDropped(t *testing.T) {
 // All unread answers together are bounded: the one with most goes first.
 func TestUnreadAnswersAreBounded(t *testing.T) {
 	const most = 512 << 10
-	inMesh(t, func(c *router.Config) { c.UnreadRequest, c.UnreadMemory = most, most }, func(t *testing.T, m *mesh) {
+	inMesh(t, func(c *router.Config) { c.Serving.UnreadRequest, c.Serving.UnreadMemory = most, most }, func(t *testing.T, m *mesh) {
 		m.talk()
 		var all []*unread
 		for range 4 {
@@ -162,7 +162,7 @@ func TestUnreadAnswersAreBounded(t *testing.T) {
 // A request that has ended counts against its tenant's limit, and is waited for, until
 // its client has read it.
 func TestUnreadRequestsCount(t *testing.T) {
-	inMesh(t, func(c *router.Config) { c.TenantMaxRequests = 1 }, func(t *testing.T, m *mesh) {
+	inMesh(t, func(c *router.Config) { c.Routing.TenantMaxRequests = 1 }, func(t *testing.T, m *mesh) {
 		m.talk()
 		u := m.unread(long())
 		<-u.begun
@@ -216,7 +216,7 @@ func TestStopLeavesUnreadAnswers(t *testing.T) {
 // What is kept to be resumed is bounded in bytes: the oldest is forgotten first.
 func TestKeptAnswersAreBounded(t *testing.T) {
 	const most = 300 << 10
-	inMesh(t, func(c *router.Config) { c.KeptMemory = bytesize.Size(most) }, func(t *testing.T, m *mesh) {
+	inMesh(t, func(c *router.Config) { c.Serving.KeptMemory = bytesize.Size(most) }, func(t *testing.T, m *mesh) {
 		m.talk()
 		var all []result
 		for range 8 {

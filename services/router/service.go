@@ -59,7 +59,7 @@ func New(config Config, deps Deps) (*Service, error) {
 	if err := config.Validate(); err != nil {
 		return nil, fmt.Errorf("router configuration: %w", err)
 	}
-	models, err := preprocess.NewModels(deps.Models, config.GenerationConfig, config.MaxRequestTime)
+	models, err := preprocess.NewModels(deps.Models, config.GenerationConfig, config.Serving.MaxRequestTime)
 	if err != nil {
 		return nil, fmt.Errorf("router: %w", err)
 	}
@@ -122,8 +122,8 @@ func New(config Config, deps Deps) (*Service, error) {
 		Models: models, Dispatcher: s.dispatcher, Membership: s.membership, Sizes: s.sizes, Records: s.records, Spending: spending,
 		Members: deps.Members, Dial: deps.Dial, Leaving: s.leaving, Logger: s.log, Still: still,
 		Defaults: &controlv1.Policy{
-			DisaggregateMinTokens: proto.Uint32(uint32(config.DisaggregateMinTokens)), TenantMaxRequests: proto.Uint32(uint32(config.TenantMaxRequests)),
-			Routing: proto.String(config.Policy),
+			DisaggregateMinTokens: proto.Uint32(uint32(config.Routing.DisaggregateMinTokens)), TenantMaxRequests: proto.Uint32(uint32(config.Routing.TenantMaxRequests)),
+			Routing: proto.String(config.Routing.Policy),
 		},
 	})
 	return s, nil

@@ -42,7 +42,7 @@ func seeded(_ []uint32, seed uint64, offset int) uint32 {
 }
 
 // disaggregating has every request go to two workers.
-func disaggregating(c *router.Config) { c.Policy = "disaggregated" }
+func disaggregating(c *router.Config) { c.Routing.Policy = "disaggregated" }
 
 // The answers to one prompt are those of requests with the next seeds. The first is computed
 // alone; the others begin when a worker has its KV, and go to that worker.

@@ -88,7 +88,7 @@ func TestSilenceOfTheLastWorker(t *testing.T) {
 // A worker that is slow and not silent is left alone, up to the longest time of a
 // request, whatever deadline the client has set.
 func TestLongestRequest(t *testing.T) {
-	inMesh(t, func(c *router.Config) { c.MaxRequestTime = time.Minute }, func(t *testing.T, m *mesh) {
+	inMesh(t, func(c *router.Config) { c.Serving.MaxRequestTime = time.Minute }, func(t *testing.T, m *mesh) {
 		m.net.StepTime = 9 * time.Second
 		m.start(nil, decodeRecord("d1"))
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)

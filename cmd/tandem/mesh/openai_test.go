@@ -132,7 +132,7 @@ func TestOfficialClientGetsJSON(t *testing.T) {
 }
 
 func TestOfficialClientTriesAgain(t *testing.T) {
-	overOpenAI(t, func(o *mesh.UpOptions) { o.Router.TenantMaxRequests = 1 }, func(t *testing.T, _ mesh.Up, client openai.Client) {
+	overOpenAI(t, func(o *mesh.UpOptions) { o.Router.Routing.TenantMaxRequests = 1 }, func(t *testing.T, _ mesh.Up, client openai.Client) {
 		long := client.Completions.NewStreaming(t.Context(), completion("Once", 1000))
 		defer func() { _ = long.Close() }()
 		if !long.Next() {

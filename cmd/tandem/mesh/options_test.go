@@ -105,9 +105,9 @@ func TestOptionsNameTheirFlags(t *testing.T) {
 		{"decode-kv-encoding", func(o *mesh.UpOptions) { o.Decode.KVEncoding = "" }},
 		{"store-transfer-credit-bytes", func(o *mesh.UpOptions) { o.Store.TransferCreditBytes = 1 }},
 		{"store-transfer-credit-bytes", func(o *mesh.UpOptions) { o.Store.TransferCreditBytes = 1<<40 + 1 }},
-		{"router-queue-limit", func(o *mesh.UpOptions) { o.Router.QueueLimit = 0 }},
-		{"router-queue-limit", func(o *mesh.UpOptions) { o.Router.QueueLimit, o.Router.MaxAttempts = 0, 0 }},
-		{"router-disaggregate-min-tokens", func(o *mesh.UpOptions) { o.Router.DisaggregateMinTokens = -1 }},
+		{"router-queue-limit", func(o *mesh.UpOptions) { o.Router.Routing.QueueLimit = 0 }},
+		{"router-queue-limit", func(o *mesh.UpOptions) { o.Router.Routing.QueueLimit, o.Router.Serving.MaxAttempts = 0, 0 }},
+		{"router-disaggregate-min-tokens", func(o *mesh.UpOptions) { o.Router.Routing.DisaggregateMinTokens = -1 }},
 		{"budget-queue", func(o *mesh.UpOptions) { o.Router.Budget.Declared.Stages[api.StageQueue] = -1 }},
 		{"budget-transfer-exposed", func(o *mesh.UpOptions) { o.Router.Budget.Declared.Stages[api.StageTransferExposed] = 1 << 60 }},
 		{"budget-ttft", func(o *mesh.UpOptions) {
@@ -205,7 +205,7 @@ func TestStoreIgnoresSettingsOfOthers(t *testing.T) {
 	}{
 		{"decode", "", func(o *mesh.ServeOptions) { o.Decode.ChunkTokens = 33 }},
 		{"prefill", "", func(o *mesh.ServeOptions) { o.Prefill.MaxWaiting = 0 }},
-		{"router", "", func(o *mesh.ServeOptions) { o.Router.QueueLimit = 0 }},
+		{"router", "", func(o *mesh.ServeOptions) { o.Router.Routing.QueueLimit = 0 }},
 		{"engine", "", func(o *mesh.ServeOptions) { o.Engine.Name = "gpu" }},
 		{"aliases", "", func(o *mesh.ServeOptions) { o.ModelAliases = []string{"["} }},
 		{"store", "store-max-puts", func(o *mesh.ServeOptions) { o.Store.MaxPuts = 0 }},

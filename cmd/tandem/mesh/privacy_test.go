@@ -67,7 +67,7 @@ func usageOf(ctx context.Context, client inferencev1.InferenceClient, q *inferen
 // A tenant learns nothing of another one's prompts from what is cached, not even with the other's
 // salt: neither on the workers nor in a block store.
 func TestTenantsShareNoPrefixes(t *testing.T) {
-	withMesh(t, quiet, func(o *mesh.UpOptions) { o.Router.CacheByTenant, o.KVStores = true, 1 }, func(up mesh.Up, client inferencev1.InferenceClient) {
+	withMesh(t, quiet, func(o *mesh.UpOptions) { o.Router.Serving.CacheByTenant, o.KVStores = true, 1 }, func(up mesh.Up, client inferencev1.InferenceClient) {
 		prompt := strings.Repeat("Once upon a time there was a little fox who lived in a wood. ", 12)
 		for _, c := range []struct {
 			name, tenant, salt string
