@@ -86,6 +86,7 @@ func TestBadInput(t *testing.T) {
 		{"priority low", func(q *inferencev1.GenerateRequest) { q.Priority = -101 }, "priority", "-101"},
 		{"slo ttft", func(q *inferencev1.GenerateRequest) { q.Slo = &inferencev1.Slo{Ttft: durationpb.New(-1)} }, "slo.ttft", "negative"},
 		{"slo class", func(q *inferencev1.GenerateRequest) { q.Slo = &inferencev1.Slo{Class: "fast"} }, "slo.class", "interactive, standard, batch"},
+		{"slo class, long", func(q *inferencev1.GenerateRequest) { q.Slo = &inferencev1.Slo{Class: strings.Repeat("a", 1<<14)} }, "slo.class", `"` + strings.Repeat("a", 64) + `…"`},
 		{"slo tpot", func(q *inferencev1.GenerateRequest) { q.Slo = &inferencev1.Slo{Tpot: durationpb.New(-1)} }, "slo.tpot", "negative"},
 		{"slo invalid", func(q *inferencev1.GenerateRequest) {
 			q.Slo = &inferencev1.Slo{Ttft: &durationpb.Duration{Seconds: math.MaxInt64}}

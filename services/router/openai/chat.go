@@ -8,6 +8,8 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+
+	"github.com/tandem-serving/tandem/services/router/clienterr"
 )
 
 // parseChat translates a chat completion.
@@ -111,7 +113,7 @@ func (f *fields) message() *inferencev1.Message {
 	case role == "":
 		f.wrong(refuse(f.at+"role", codeMissing, "is missing; give system, developer, user, assistant or tool"))
 	case m.GetRole() == "":
-		f.wrong(invalid(f.at+"role", fmt.Sprintf("%q is none of system, developer, user, assistant and tool", shorten(role))))
+		f.wrong(invalid(f.at+"role", fmt.Sprintf("%q is none of system, developer, user, assistant and tool", clienterr.Shorten(role))))
 	}
 	m.Content = f.content("content", role, chatParts)
 	if role == "assistant" {
@@ -164,7 +166,7 @@ func (f *fields) content(name, role string, kinds map[string]string) string {
 		kind := part.text("type")
 		text, known := kinds[kind]
 		if !known {
-			part.wrong(unsupported(part.at+"type", fmt.Sprintf("%q is not supported: this model reads text only", shorten(kind))))
+			part.wrong(unsupported(part.at+"type", fmt.Sprintf("%q is not supported: this model reads text only", clienterr.Shorten(kind))))
 		} else if !part.has(text) {
 			part.wrong(refuse(part.at+text, codeMissing, "is missing"))
 		}
@@ -195,7 +197,7 @@ func (f *fields) calls(role string) []*structpb.Struct {
 			return nil
 		}
 		if kind := call.text("type"); kind != "" && kind != "function" {
-			call.wrong(unsupported(call.at+"type", fmt.Sprintf("%q is not supported, only \"function\"", shorten(kind))))
+			call.wrong(unsupported(call.at+"type", fmt.Sprintf("%q is not supported, only \"function\"", clienterr.Shorten(kind))))
 		}
 		function := call.object("function")
 		if call.bad == nil && function == nil {

@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/tandem-serving/tandem/services/router/clienterr"
 )
 
 // anyOrigin lets every page call.
@@ -89,6 +91,6 @@ func (h *Handler) checkPage(r *http.Request) error {
 	}
 	return &Failure{
 		Status: http.StatusForbidden, Type: "permission_error", Code: "origin_not_allowed",
-		Message: fmt.Sprintf("pages of the origin %q may not call: name it in --router-cors-origins", shorten(r.Header.Get("Origin"))),
+		Message: fmt.Sprintf("pages of the origin %q may not call: name it in --router-cors-origins", clienterr.Shorten(r.Header.Get("Origin"))),
 	}
 }

@@ -12,6 +12,7 @@ import (
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
 	"github.com/tandem-serving/tandem/pkg/rpc"
+	"github.com/tandem-serving/tandem/services/router/clienterr"
 )
 
 // maxInputs is how many texts a request may embed, as OpenAI has it.
@@ -39,7 +40,7 @@ func parseEmbeddings(f *fields) (*call, error) {
 	case "base64":
 		c.embedding.base64 = true
 	default:
-		f.wrong(unsupported("encoding_format", fmt.Sprintf("%q is not supported: there are float and base64", shorten(format))))
+		f.wrong(unsupported("encoding_format", fmt.Sprintf("%q is not supported: there are float and base64", clienterr.Shorten(format))))
 	}
 	if d := f.integerIn("dimensions", 1, math.MaxInt32); d != nil {
 		c.embedding.dimensions = int(*d)

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+
+	"github.com/tandem-serving/tandem/services/router/clienterr"
 )
 
 // format reads the form of the answer: OpenAI's, which was read already from the field called
@@ -61,7 +63,7 @@ func formOf(f *fields, name string, schema func(form *fields) *fields) (out *inf
 			named.ignoreOthers()
 		}
 	default:
-		form.wrong(unsupported(f.at+name, fmt.Sprintf("type %q is not supported: there are text, json_object and json_schema", shorten(kind))))
+		form.wrong(unsupported(f.at+name, fmt.Sprintf("type %q is not supported: there are text, json_object and json_schema", clienterr.Shorten(kind))))
 	}
 	f.wrong(form.bad)
 	form.ignoreOthers()
@@ -102,7 +104,7 @@ func structuredOutputs(f *fields) (form *inferencev1.StructuredOutput) {
 	given.notSupported("is not supported in this version; leave it out", refusedForms...)
 	for _, name := range slices.Sorted(maps.Keys(given.members)) {
 		if name != "json_object" && !slices.Contains(forms, name) && !slices.Contains(refusedForms, name) {
-			given.wrong(invalid(given.at+shorten(name), "is no form: there are json, regex, choice, grammar and json_object"))
+			given.wrong(invalid(given.at+clienterr.Shorten(name), "is no form: there are json, regex, choice, grammar and json_object"))
 		}
 	}
 	for _, name := range forms {

@@ -21,6 +21,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/quota"
 	"github.com/tandem-serving/tandem/pkg/rpc"
+	"github.com/tandem-serving/tandem/services/router/clienterr"
 )
 
 // Backend serves the translated requests; the router is one. Its errors are gRPC statuses. Its
@@ -223,11 +224,11 @@ func (h *Handler) begin(w http.ResponseWriter, r *http.Request) *exchange {
 	var allowed []string
 	switch e.route, allowed, e.serve = h.route(r.URL); {
 	case e.serve == nil:
-		e.serve = func(*exchange) error { return noRoute(r.Method, shorten(r.URL.Path)) }
+		e.serve = func(*exchange) error { return noRoute(r.Method, clienterr.Shorten(r.URL.Path)) }
 	case !slices.Contains(allowed, r.Method):
 		e.serve = func(*exchange) error {
 			w.Header().Set("Allow", strings.Join(allowed, ", "))
-			return noMethod(shorten(r.Method), e.route, strings.Join(allowed, " or "))
+			return noMethod(clienterr.Shorten(r.Method), e.route, strings.Join(allowed, " or "))
 		}
 	}
 	if h.config.Authenticate != nil && e.route != routeOpenAPI {
@@ -314,7 +315,7 @@ func (h *Handler) ended(ctx context.Context, e *exchange, method, route string) 
 		level = slog.LevelInfo
 	}
 	attributes := []slog.Attr{
-		slog.String("method", shorten(method)), slog.String("route", route), slog.Int("status", e.status),
+		slog.String("method", clienterr.Shorten(method)), slog.String("route", route), slog.Int("status", e.status),
 		slog.Float64("duration_ms", float64(took.Microseconds())/1000), slog.String("request_id", e.id),
 	}
 	if e.ignored != nil && len(*e.ignored) > 0 {

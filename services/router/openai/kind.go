@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/tandem-serving/tandem/services/router/clienterr"
 )
 
 // kind is one kind of request: completions or chats.
@@ -86,5 +88,5 @@ func nameable(name string) string {
 			return '?'
 		}
 		return r
-	}, shorten(name))
+	}, clienterr.Shorten(name))
 }

@@ -14,6 +14,7 @@ import (
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
 	"github.com/tandem-serving/tandem/pkg/routing"
+	"github.com/tandem-serving/tandem/services/router/clienterr"
 )
 
 // Bounds of requests, beside those of the Backend.
@@ -127,7 +128,7 @@ func tier(f *fields, q *inferencev1.GenerateRequest) {
 	name := f.text("service_tier")
 	class, known := tiers[name]
 	if !known {
-		f.wrong(unsupported("service_tier", fmt.Sprintf("%q is not supported: there are auto, default, priority and flex", shorten(name))))
+		f.wrong(unsupported("service_tier", fmt.Sprintf("%q is not supported: there are auto, default, priority and flex", clienterr.Shorten(name))))
 	} else if class != "" {
 		q.Slo = &inferencev1.Slo{Class: class}
 	}
@@ -143,7 +144,7 @@ func (c *call) want(header string) error {
 	}
 	o, err := routing.ParseObjective(header)
 	if err != nil {
-		if short := shorten(header); short != header {
+		if short := clienterr.Shorten(header); short != header {
 			_, err = routing.ParseObjective(short) // cut off, it is wrong too
 		}
 		return invalid(headerSLO, err.Error())
@@ -231,7 +232,7 @@ func biases(f *fields) map[uint32]float32 {
 	for _, name := range slices.Sorted(maps.Keys(members.members)) {
 		bias := members.number(name)
 		if members.bad != nil {
-			f.wrong(refuse("logit_bias", codeType, fmt.Sprintf("the bias of %q has to be a number", shorten(name))))
+			f.wrong(refuse("logit_bias", codeType, fmt.Sprintf("the bias of %q has to be a number", clienterr.Shorten(name))))
 			return nil
 		}
 		if bias == nil || *bias == 0 {
@@ -239,7 +240,7 @@ func biases(f *fields) map[uint32]float32 {
 		}
 		id, err := strconv.ParseUint(name, 10, 32)
 		if err != nil {
-			f.wrong(invalid("logit_bias", fmt.Sprintf("%q is not a token id", shorten(name))))
+			f.wrong(invalid("logit_bias", fmt.Sprintf("%q is not a token id", clienterr.Shorten(name))))
 			return nil
 		}
 		out[uint32(id)] = *bias
@@ -342,16 +343,6 @@ func (c *call) name(field string) string {
 		return "prompt"
 	}
 	return sharedName(field, c.limit)
-}
-
-// shorten keeps what a client sent from filling messages.
-func shorten(text string) string {
-	const most = 64
-	runes := []rune(text)
-	if len(runes) <= most {
-		return text
-	}
-	return string(runes[:most]) + "…"
 }
 
 // sharedName is the name of a field that both kinds of request have.

@@ -3,6 +3,7 @@ package openai_test
 import (
 	"encoding/json"
 	"net/http"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -215,6 +216,26 @@ func TestRefuses(t *testing.T) {
 				t.Error("it reached the backend")
 			}
 		})
+	}
+}
+
+// A refusal that quotes a long text takes no memory for all of it: the body was counted, and no more.
+func TestQuotesWithoutACopy(t *testing.T) {
+	const length = 4 << 20
+	text := strings.Repeat("a", length)
+	made := func(body string) uint64 {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		w := ask(t, new(fake), http.MethodPost, completions, body)
+		runtime.ReadMemStats(&after)
+		if w.Code != http.StatusBadRequest || w.Body.Len() > 1000 {
+			t.Errorf("%d, %d bytes", w.Code, w.Body.Len())
+		}
+		return after.TotalAlloc - before.TotalAlloc
+	}
+	// The other one reads as long a text, and quotes nothing of it.
+	if quoted, read := made(`{"prompt":"a","service_tier":"`+text+`"}`), made(`{"prompt":"a","suffix":"`+text+`"}`); quoted > read+length {
+		t.Errorf("the refusal made %d bytes, %d of them to quote %d", quoted, quoted-read, length)
 	}
 }
 

@@ -10,6 +10,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+
+	"github.com/tandem-serving/tandem/services/router/clienterr"
 )
 
 // response holds the parts of a call that chats lack: the fields of the request that the answer
@@ -114,7 +116,7 @@ func (r *response) logprobs(f *fields, c *call, q *inferencev1.GenerateRequest) 
 			case name == includeLogprobs:
 				c.logprobs = true
 			case !slices.Contains(includable, name):
-				f.wrong(unsupported(fmt.Sprintf("include[%d]", i), fmt.Sprintf("%q is not supported, only %s", shorten(name), includeLogprobs)))
+				f.wrong(unsupported(fmt.Sprintf("include[%d]", i), fmt.Sprintf("%q is not supported, only %s", clienterr.Shorten(name), includeLogprobs)))
 			}
 		}
 	}
@@ -158,7 +160,7 @@ func (r *response) told(f *fields) {
 	case truncationDisabled, truncationAuto:
 		r.truncation = text
 	default:
-		f.wrong(unsupported("truncation", fmt.Sprintf("%q is not supported: there are auto and disabled", shorten(text))))
+		f.wrong(unsupported("truncation", fmt.Sprintf("%q is not supported: there are auto and disabled", clienterr.Shorten(text))))
 	}
 	switch f.text("service_tier") {
 	case "priority", "fast":

@@ -10,6 +10,8 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+
+	"github.com/tandem-serving/tandem/services/router/clienterr"
 )
 
 // inputParts are the kinds of parts of an item, by the member that has the text of one.
@@ -74,11 +76,11 @@ func (f *fields) item() *inferencev1.Message {
 		id := f.needs("call_id")
 		return &inferencev1.Message{Role: "tool", Name: f.text("name"), ToolCallId: id, Content: f.content("output", "tool", inputParts)}
 	case kind == "item_reference", kind == "" && f.has("id"):
-		f.wrong(notFound(f.at+"id", fmt.Sprintf("Item with id '%s' not found.", shorten(f.text("id"))), ""))
+		f.wrong(notFound(f.at+"id", fmt.Sprintf("Item with id '%s' not found.", clienterr.Shorten(f.text("id"))), ""))
 	case kind == "":
 		f.wrong(refuse(f.at+"type", codeMissing, "is missing; give message, function_call or function_call_output"))
 	default:
-		f.wrong(unsupported(f.at+"type", fmt.Sprintf("%q is not supported: there are message, function_call and function_call_output", shorten(kind))))
+		f.wrong(unsupported(f.at+"type", fmt.Sprintf("%q is not supported: there are message, function_call and function_call_output", clienterr.Shorten(kind))))
 	}
 	return nil
 }
@@ -88,7 +90,7 @@ func (f *fields) said() *inferencev1.Message {
 	role := f.text("role")
 	m := &inferencev1.Message{Role: roles[role]}
 	if !slices.Contains([]string{"system", "developer", "user", "assistant"}, role) {
-		f.wrong(invalid(f.at+"role", fmt.Sprintf("%q is none of system, developer, user and assistant", shorten(role))))
+		f.wrong(invalid(f.at+"role", fmt.Sprintf("%q is none of system, developer, user and assistant", clienterr.Shorten(role))))
 	}
 	m.Content = f.content("content", role, inputParts)
 	return m
@@ -114,7 +116,7 @@ func notKept(f *fields) {
 	if id := f.text("previous_response_id"); id != "" {
 		f.wrong(&Failure{
 			Status: http.StatusBadRequest, Type: typeInvalid, Param: "previous_response_id", Code: "previous_response_not_found",
-			Message: fmt.Sprintf("Previous response with id '%s' not found. This server keeps no responses: send the conversation in input.", shorten(id)),
+			Message: fmt.Sprintf("Previous response with id '%s' not found. This server keeps no responses: send the conversation in input.", clienterr.Shorten(id)),
 		})
 	}
 	raw, given := f.raw("conversation")
@@ -128,7 +130,7 @@ func notKept(f *fields) {
 			f.wrong(conversation.bad)
 		}
 	}
-	f.wrong(notFound("conversation", fmt.Sprintf("Conversation with id '%s' not found. This server keeps no conversations: send yours in input.", shorten(id)), ""))
+	f.wrong(notFound("conversation", fmt.Sprintf("Conversation with id '%s' not found. This server keeps no conversations: send yours in input.", clienterr.Shorten(id)), ""))
 }
 
 // notFound is the failure of a request that names an object which is not there.

@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+
+	"github.com/tandem-serving/tandem/services/router/clienterr"
 )
 
 // ofResponses finds what serves a path below /responses/; nil if nothing does.
@@ -27,7 +29,7 @@ func (h *Handler) ofResponses(rest string) (name string, methods []string, serve
 	}
 	return routeResponse, methods, func(*exchange) error {
 		// None is kept: docs/decisions/0062-responses-are-not-kept.md.
-		return notFound("", fmt.Sprintf("Response with id '%s' not found. This server keeps no responses.", shorten(id)), "")
+		return notFound("", fmt.Sprintf("Response with id '%s' not found. This server keeps no responses.", clienterr.Shorten(id)), "")
 	}
 }
 

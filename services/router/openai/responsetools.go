@@ -6,6 +6,8 @@ import (
 	"slices"
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+
+	"github.com/tandem-serving/tandem/services/router/clienterr"
 )
 
 // chatTool is a tool as chats have it, and templates.
@@ -48,7 +50,7 @@ func (r *response) readTools(f *fields, conversation *inferencev1.Conversation) 
 	}
 	for _, name := range choice.GetFunctions() {
 		if !slices.Contains(use.names, name) {
-			f.wrong(invalid("tool_choice", fmt.Sprintf("%q is none of the tools", shorten(name))))
+			f.wrong(invalid("tool_choice", fmt.Sprintf("%q is none of the tools", clienterr.Shorten(name))))
 		}
 	}
 	if f.bad != nil || choice == nil || len(texts) == 0 {
@@ -62,7 +64,7 @@ func (r *response) readTools(f *fields, conversation *inferencev1.Conversation) 
 // chatTool is a function as chats have it, and its name.
 func (f *fields) chatTool() (text, name string) {
 	if kind := f.needs("type"); f.bad == nil && kind != "function" {
-		f.wrong(unsupported(f.at+"type", fmt.Sprintf("%q is not supported: this server runs no tools, and the model calls functions only", shorten(kind))))
+		f.wrong(unsupported(f.at+"type", fmt.Sprintf("%q is not supported: this server runs no tools, and the model calls functions only", clienterr.Shorten(kind))))
 	}
 	out := chatTool{Type: "function", Function: chatFunction{Name: f.needs("name")}}
 	if description := f.text("description"); description != "" {
@@ -109,7 +111,7 @@ func (r *response) toolChoice(f *fields) *inferencev1.ToolChoice {
 				break
 			}
 			if kind := tool.text("type"); kind != "function" {
-				tool.wrong(unsupported(tool.at+"type", fmt.Sprintf("%q is not supported, only \"function\"", shorten(kind))))
+				tool.wrong(unsupported(tool.at+"type", fmt.Sprintf("%q is not supported, only \"function\"", clienterr.Shorten(kind))))
 			}
 			out.Functions = append(out.Functions, tool.needs("name"))
 			object.wrong(tool.bad)
@@ -118,7 +120,7 @@ func (r *response) toolChoice(f *fields) *inferencev1.ToolChoice {
 			object.wrong(refuse(object.at+"tools", codeMissing, "is missing or empty"))
 		}
 	default:
-		object.wrong(unsupported(object.at+"type", fmt.Sprintf("%q is not supported: there are function and allowed_tools", shorten(kind))))
+		object.wrong(unsupported(object.at+"type", fmt.Sprintf("%q is not supported: there are function and allowed_tools", clienterr.Shorten(kind))))
 	}
 	f.wrong(object.bad)
 	return out
@@ -134,6 +136,6 @@ func choiceOf(f *fields, field, word string) *inferencev1.ToolChoice {
 	case "required":
 		return &inferencev1.ToolChoice{Required: true}
 	}
-	f.wrong(unsupported(f.at+field, fmt.Sprintf("%q is not supported: there are none, auto and required", shorten(word))))
+	f.wrong(unsupported(f.at+field, fmt.Sprintf("%q is not supported: there are none, auto and required", clienterr.Shorten(word))))
 	return nil
 }

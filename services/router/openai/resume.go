@@ -14,6 +14,7 @@ import (
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
 	"github.com/tandem-serving/tandem/pkg/rpc"
+	"github.com/tandem-serving/tandem/services/router/clienterr"
 )
 
 // headerLastEventID names the last event that a client has of a stream that broke.
@@ -88,7 +89,7 @@ func (c *call) resumable(f *fields, q *inferencev1.GenerateRequest) {
 	d, err := time.ParseDuration(text)
 	switch {
 	case err != nil:
-		f.wrong(invalid("resumable_for", fmt.Sprintf("%q is not a duration: write it like 60s", shorten(text))))
+		f.wrong(invalid("resumable_for", fmt.Sprintf("%q is not a duration: write it like 60s", clienterr.Shorten(text))))
 	case c.n > 1:
 		f.wrong(unsupported("resumable_for", "needs n = 1: only a stream of one answer can be resumed"))
 	default:
@@ -101,7 +102,7 @@ func (h *Handler) resume(ctx context.Context, s *stream, lastEventID string) err
 	request, from, ok := parseEventID(lastEventID)
 	switch {
 	case !ok:
-		return invalid(headerLastEventID, fmt.Sprintf("%q is not the id of an event: send the last one that came, such as REQUEST/17", shorten(lastEventID)))
+		return invalid(headerLastEventID, fmt.Sprintf("%q is not the id of an event: send the last one that came, such as REQUEST/17", clienterr.Shorten(lastEventID)))
 	case !s.call.stream || len(s.answers) > 1:
 		return invalid(headerLastEventID, "goes on with a stream of one answer: send it with the request that began the stream")
 	}

@@ -7,6 +7,8 @@ import (
 	"slices"
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
+
+	"github.com/tandem-serving/tandem/services/router/clienterr"
 )
 
 // toolUse is the functions that answers may call.
@@ -47,7 +49,7 @@ func readTools(f *fields, c *inferencev1.Conversation) *toolUse {
 			return nil
 		}
 		if kind := tool.text("type"); kind != "function" && tool.bad == nil {
-			tool.wrong(unsupported(tool.at+"type", fmt.Sprintf(`%q is not supported: give "function"`, shorten(kind))))
+			tool.wrong(unsupported(tool.at+"type", fmt.Sprintf(`%q is not supported: give "function"`, clienterr.Shorten(kind))))
 		}
 		function := tool.object("function")
 		if function == nil && tool.bad == nil {
@@ -174,12 +176,12 @@ func (f *fields) chosen(object *fields, use *toolUse, choice *inferencev1.ToolCh
 		f.allowed(allowed, choice)
 		fail(allowed)
 	default:
-		object.wrong(unsupported(object.at+"type", fmt.Sprintf("%q is not supported: there are function and allowed_tools", shorten(kind))))
+		object.wrong(unsupported(object.at+"type", fmt.Sprintf("%q is not supported: there are function and allowed_tools", clienterr.Shorten(kind))))
 	}
 	fail(object)
 	for _, name := range choice.GetFunctions() {
 		if f.bad == nil && !slices.Contains(use.names, name) {
-			f.wrong(invalid("tool_choice", fmt.Sprintf("%q is none of the tools", shorten(name))))
+			f.wrong(invalid("tool_choice", fmt.Sprintf("%q is none of the tools", clienterr.Shorten(name))))
 		}
 	}
 }
@@ -190,7 +192,7 @@ func (f *fields) allowed(allowed *fields, choice *inferencev1.ToolChoice) {
 	case "required":
 		choice.Required = true
 	default:
-		allowed.wrong(invalid(allowed.at+"mode", fmt.Sprintf("%q is neither auto nor required", shorten(mode))))
+		allowed.wrong(invalid(allowed.at+"mode", fmt.Sprintf("%q is neither auto nor required", clienterr.Shorten(mode))))
 	}
 	for i, raw := range allowed.list("tools") {
 		var tool struct {

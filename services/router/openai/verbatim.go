@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/tandem-serving/tandem/services/router/clienterr"
 )
 
 // generic is a member that is an object and goes to the template as it is; nil if it
@@ -26,7 +28,7 @@ func (f *fields) generic(name string) *structpb.Struct {
 		return nil
 	}
 	if number := unfit(members); number != "" {
-		f.wrong(invalid(f.at+name, fmt.Sprintf("%s is beyond what a number can hold exactly, 2^53: pass it as a string", shorten(number))))
+		f.wrong(invalid(f.at+name, fmt.Sprintf("%s is beyond what a number can hold exactly, 2^53: pass it as a string", clienterr.Shorten(number))))
 		return nil
 	}
 	out, err := structpb.NewStruct(members)

@@ -21,6 +21,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/routing"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/pkg/sampler"
+	"github.com/tandem-serving/tandem/services/router/clienterr"
 )
 
 // Bounds of requests, as inference.proto states them.
@@ -189,7 +190,7 @@ func envelopeOf(q *inferencev1.GenerateRequest) (*inferencev1.Envelope, error) {
 		return nil, rpc.InvalidArgument("priority", fmt.Sprintf("%d is outside %d to %d", e.Priority, -maxPriority, maxPriority))
 	}
 	if class := q.GetSlo().GetClass(); class != "" && !slices.Contains(routing.ClassNames(), class) {
-		return nil, rpc.InvalidArgument("slo.class", fmt.Sprintf("%q is no class: the classes are %s", class, strings.Join(routing.ClassNames(), ", ")))
+		return nil, rpc.InvalidArgument("slo.class", fmt.Sprintf("%q is no class: the classes are %s", clienterr.Shorten(class), strings.Join(routing.ClassNames(), ", ")))
 	}
 	if err := CheckDuration("slo.ttft", q.GetSlo().GetTtft()); err != nil {
 		return nil, err

@@ -15,6 +15,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/grammar"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/pkg/toolcalls"
+	"github.com/tandem-serving/tandem/services/router/clienterr"
 )
 
 // ToolCallsAuto is the value of Model.ToolCallParser that finds the format in the chat template,
@@ -79,7 +80,7 @@ func (m *Model) toolCalls(c *inferencev1.Conversation, choice *inferencev1.ToolC
 	if wanted := choice.GetFunctions(); len(wanted) > 0 {
 		for _, name := range wanted {
 			if !slices.ContainsFunc(tools, func(t toolcalls.Tool) bool { return t.Name == name }) {
-				return nil, rpc.InvalidArgument("conversation.tool_choice", fmt.Sprintf("%q is none of the tools", name))
+				return nil, rpc.InvalidArgument("conversation.tool_choice", fmt.Sprintf("%q is none of the tools", clienterr.Shorten(name)))
 			}
 		}
 		tools = slices.DeleteFunc(tools, func(t toolcalls.Tool) bool { return !slices.Contains(wanted, t.Name) })
