@@ -200,10 +200,10 @@ func (c *call) streaming(f *fields) {
 	if options := f.object("stream_options"); options != nil {
 		c.usage, _ = options.boolean("include_usage")
 		c.eachUsage, _ = options.boolean("continuous_usage_stats")
+		options.boolean("include_obfuscation") // nothing is obfuscated
 		if options.bad != nil {
 			f.wrong(options.bad)
 		}
-		options.boolean("include_obfuscation") // nothing is obfuscated
 		options.ignoreOthers()
 		c.eachUsage = c.eachUsage && c.usage
 	}

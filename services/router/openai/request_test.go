@@ -202,6 +202,7 @@ func TestRefuses(t *testing.T) {
 		{"best of too many", completions, `{"prompt":["a","b"],"best_of":65}`, "prompt", "130 answers"},
 		{"echo with likelihoods of a stream", completions, `{"prompt":"a","echo":true,"logprobs":1,"stream":true,"n":2}`, "echo", "n = 1"},
 		{"echo that can be resumed", completions, `{"prompt":"a","echo":true,"logprobs":1,"stream":true,"resumable_for":"60s"}`, "resumable_for", "echo"},
+		{"obfuscation", chats, `{` + hi + `,"stream_options":{"include_obfuscation":5}}`, "stream_options.include_obfuscation", "true or false"},
 		{"prompt of a stream", completions, `{"prompt":"a","prompt_logprobs":1,"stream":true}`, "prompt_logprobs", "stream"},
 		{"prompt, many", chats, `{` + hi + `,"prompt_logprobs":21}`, "prompt_logprobs", "0 to 20"},
 	} {

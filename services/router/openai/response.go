@@ -94,6 +94,7 @@ func (r *response) text(f *fields, c *call, q *inferencev1.GenerateRequest) {
 			r.verbosity = &verbosity
 		}
 		f.wrong(text.bad)
+		text.ignoreOthers()
 	}
 	q.StructuredOutput, c.form = format(f, "text.format", form)
 }
