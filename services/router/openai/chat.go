@@ -23,16 +23,12 @@ func parseChat(f *fields) (*call, error) {
 	f.notSupported("is not supported for chats in this version; leave it out", "documents", "add_special_tokens", "echo")
 	conversation := &inferencev1.Conversation{Messages: messages(f)}
 	c.tools = readTools(f, conversation).before(q)
-	goOn, err := continues(f)
-	if err != nil {
-		f.wrong(err)
-	}
-	conversation.ContinueLastMessage = goOn
+	conversation.ContinueLastMessage = continues(f)
 	conversation.TemplateArguments = f.generic("chat_template_kwargs")
 	if f.bad != nil {
 		return nil, f.bad
 	}
-	c.verbatim = *f.verbatim
+	c.verbatim = f.verbatim
 	q.Input = &inferencev1.GenerateRequest_Conversation{Conversation: conversation}
 	c.repeat([]*inferencev1.GenerateRequest{q})
 	return c, nil
@@ -62,37 +58,26 @@ func modalities(f *fields) {
 }
 
 // continues reads whether the model goes on with the last message.
-func continues(f *fields) (bool, error) {
+func continues(f *fields) bool {
 	goOn, _ := f.boolean("continue_final_message")
 	begin, given := f.boolean("add_generation_prompt")
 	switch {
 	case goOn && begin:
-		return false, invalid("continue_final_message", "cannot be true together with add_generation_prompt")
+		f.wrong(invalid("continue_final_message", "cannot be true together with add_generation_prompt"))
 	case given && !begin && !goOn:
-		return false, unsupported("add_generation_prompt", "can be false only together with continue_final_message")
+		f.wrong(unsupported("add_generation_prompt", "can be false only together with continue_final_message"))
 	}
-	return goOn, nil
+	return goOn
 }
 
 // messages reads the conversation.
-func messages(f *fields) []*inferencev1.Message {
-	list := f.list("messages")
-	if f.bad == nil && len(list) == 0 {
-		f.wrong(refuse("messages", codeMissing, "is missing or empty; give at least one message"))
-	}
-	out := make([]*inferencev1.Message, 0, len(list))
-	for i, raw := range list {
-		m := f.element(raw, fmt.Sprintf("messages[%d]", i))
-		if m == nil {
-			return nil
-		}
-		message := m.message()
-		if m.bad != nil {
-			f.wrong(m.bad)
-			return nil
-		}
+func messages(f *fields) (out []*inferencev1.Message) {
+	for _, m := range f.objects("messages") {
+		out = append(out, m.message())
 		m.ignoreOthers()
-		out = append(out, message)
+	}
+	if len(out) == 0 {
+		f.wrong(refuse("messages", codeMissing, "is missing or empty; give at least one message"))
 	}
 	return out
 }
@@ -124,7 +109,7 @@ func (f *fields) message() *inferencev1.Message {
 		m.ToolCallId = oldCallID
 	}
 	if function := f.object("function_call"); function != nil && role == "assistant" {
-		m.ToolCalls = append(m.ToolCalls, f.functionCall(function, oldCallID))
+		m.ToolCalls = append(m.ToolCalls, function.functionCall(oldCallID))
 	}
 	// As in transformers: a template may render calls only where there is no content.
 	m.NoContent = len(m.GetToolCalls()) > 0 && m.GetContent() == "" && !f.has("content")
@@ -156,13 +141,8 @@ func (f *fields) content(name, role string, kinds map[string]string) string {
 		f.wrong(wrongType(f.at+name, "a string or an array of parts"))
 		return ""
 	}
-	parts := f.list(name)
 	out := make([]byte, 0, len(raw))
-	for i, raw := range parts {
-		part := f.element(raw, fmt.Sprintf("%s[%d]", name, i))
-		if part == nil {
-			return ""
-		}
+	for i, part := range f.objects(name) {
 		kind := part.text("type")
 		text, known := kinds[kind]
 		if !known {
@@ -174,61 +154,33 @@ func (f *fields) content(name, role string, kinds map[string]string) string {
 			out = append(out, '\n')
 		}
 		out = append(out, part.text(text)...)
-		if part.bad != nil {
-			f.wrong(part.bad)
-			return ""
-		}
 		part.ignoreOthers()
 	}
 	return string(out)
 }
 
 // calls reads the calls of tools that an assistant made.
-func (f *fields) calls(role string) []*structpb.Struct {
-	list := f.list("tool_calls")
-	if len(list) > 0 && role != "assistant" {
-		f.wrong(invalid(f.at+"tool_calls", "only an assistant's message can have tool calls"))
-	}
-	var out []*structpb.Struct
-	for i, raw := range list {
-		at := fmt.Sprintf("tool_calls[%d]", i)
-		call := f.element(raw, at)
-		if call == nil {
-			return nil
+func (f *fields) calls(role string) (out []*structpb.Struct) {
+	for _, call := range f.objects("tool_calls") {
+		if role != "assistant" {
+			f.wrong(invalid(f.at+"tool_calls", "only an assistant's message can have tool calls"))
 		}
 		if kind := call.text("type"); kind != "" && kind != "function" {
 			call.wrong(unsupported(call.at+"type", fmt.Sprintf("%q is not supported, only \"function\"", clienterr.Shorten(kind))))
 		}
-		function := call.object("function")
-		if call.bad == nil && function == nil {
-			call.wrong(refuse(call.at+"function", codeMissing, "is missing"))
-		}
-		if call.bad != nil {
-			f.wrong(call.bad)
-			return nil
-		}
-		id := call.text("id")
-		if call.bad != nil {
-			f.wrong(invalid(f.at+at, "is not a function call"))
-		}
-		if out = append(out, f.functionCall(function, id)); f.bad != nil {
-			return nil
-		}
+		out = append(out, call.needsObject("function").functionCall(call.text("id")))
 		call.ignoreOthers()
 	}
 	return out
 }
 
 // functionCall reads the call of a function that an assistant made.
-func (f *fields) functionCall(function *fields, id string) *structpb.Struct {
-	read := map[string]any{"name": function.text("name"), "arguments": function.arguments()}
-	if function.bad != nil {
-		f.wrong(function.bad)
-		return nil
-	}
-	made, err := structpb.NewStruct(map[string]any{"id": id, "type": "function", "function": read})
+func (f *fields) functionCall(id string) *structpb.Struct {
+	made, err := structpb.NewStruct(map[string]any{
+		"id": id, "type": "function", "function": map[string]any{"name": f.text("name"), "arguments": f.arguments()},
+	})
 	if err != nil {
-		f.wrong(invalid(function.at+"name", "is not valid text"))
+		f.wrong(invalid(f.at+"name", "is not valid text"))
 	}
 	return made
 }

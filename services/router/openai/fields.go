@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"math"
 	"strconv"
 	"unicode/utf8"
@@ -21,18 +22,21 @@ const (
 
 // fields reads the members of one JSON object. Its methods return the value of a
 // member, or the zero value where it is absent or null; the first that is of
-// another type is kept in bad, and nothing is read any more.
+// another type is kept in bad, and nothing of the request is read any more.
 type fields struct {
-	at      string // where the object stands, such as "messages[1]."; "" at the top
+	*reading
+	at      string          // where the object stands, such as "messages[1]."; "" at the top
+	source  json.RawMessage // as it was written; nil at the top
 	members map[string]json.RawMessage
-	bad     error
-	// verbatim counts the values that go to a template as they are, of all objects of
-	// the request.
-	verbatim *int
-	// ignored has members that nobody looks for, of all objects of the request.
-	ignored *ignored
 	// read collects the names that are looked for; nil: nobody wants to know.
 	read map[string]bool
+}
+
+// reading is what all objects of a request have in common.
+type reading struct {
+	bad      error // the first problem
+	verbatim int   // values that go to a template as they are
+	ignored  ignored
 }
 
 // parse reads the body of a request.
@@ -46,7 +50,7 @@ func parse(body []byte) (*fields, error) {
 	if m := measure(body); m.what != "" {
 		return nil, malformed(fmt.Sprintf("the body has more than %s, at %s", m.what, position(body, int64(m.at))))
 	}
-	f := &fields{verbatim: new(int), ignored: new(ignored)}
+	f := &fields{reading: new(reading)}
 	err := json.Unmarshal(body, &f.members)
 	var syntax *json.SyntaxError
 	switch {
@@ -78,9 +82,9 @@ func (f *fields) has(name string) bool {
 }
 
 // wrong keeps the first problem.
-func (f *fields) wrong(err error) {
-	if f.bad == nil {
-		f.bad = err
+func (r *reading) wrong(err error) {
+	if r.bad == nil {
+		r.bad = err
 	}
 }
 
@@ -210,13 +214,23 @@ func (f *fields) object(name string) *fields {
 	return f.element(raw, name)
 }
 
-// element is a value inside the member called name as an object; nil if it is
+// objects are the elements of an array of objects, with their indexes, up to the first problem.
+func (f *fields) objects(name string) iter.Seq2[int, *fields] {
+	return func(yield func(int, *fields) bool) {
+		for i, raw := range f.list(name) {
+			if o := f.element(raw, fmt.Sprintf("%s[%d]", name, i)); f.bad != nil || !yield(i, o) {
+				return
+			}
+		}
+	}
+}
+
+// element is a value inside the member called name as an object; one without members if it is
 // none, which is then kept.
 func (f *fields) element(raw json.RawMessage, name string) *fields {
-	out := &fields{at: f.at + name + ".", verbatim: f.verbatim, ignored: f.ignored, read: make(map[string]bool)}
+	out := &fields{reading: f.reading, at: f.at + name + ".", source: raw, read: make(map[string]bool)}
 	if err := json.Unmarshal(raw, &out.members); err != nil || out.members == nil {
 		f.wrong(wrongType(f.at+name, "an object"))
-		return nil
 	}
 	return out
 }

@@ -38,7 +38,7 @@ func format(f *fields, own string, of *inferencev1.StructuredOutput) (form *infe
 func responseFormat(f *fields) *inferencev1.StructuredOutput {
 	return formOf(f, "response_format", func(form *fields) *fields {
 		schema := form.object("json_schema")
-		if schema == nil && form.bad == nil {
+		if schema == nil {
 			form.wrong(invalid(form.at+"json_schema", "has to be an object with a name and a schema"))
 		}
 		return schema
@@ -51,21 +51,18 @@ func formOf(f *fields, name string, schema func(form *fields) *fields) (out *inf
 	if form == nil {
 		return nil
 	}
-	kind := form.text("type")
-	switch {
-	case form.bad != nil || kind == "text":
-	case kind == "json_object":
+	switch kind := form.text("type"); kind {
+	case "text":
+	case "json_object":
 		out = &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_JsonObject{JsonObject: true}}
-	case kind == "json_schema":
+	case "json_schema":
 		if named := schema(form); named != nil {
 			out = namedSchema(named)
-			form.wrong(named.bad)
 			named.ignoreOthers()
 		}
 	default:
 		form.wrong(unsupported(f.at+name, fmt.Sprintf("type %q is not supported: there are text, json_object and json_schema", clienterr.Shorten(kind))))
 	}
-	f.wrong(form.bad)
 	form.ignoreOthers()
 	return out
 }
@@ -118,9 +115,6 @@ func structuredOutputs(f *fields) (form *inferencev1.StructuredOutput) {
 		given.wrong(invalid("structured_outputs", "has several forms: give one of them"))
 	} else if on {
 		form = &inferencev1.StructuredOutput{Form: &inferencev1.StructuredOutput_JsonObject{JsonObject: true}}
-	}
-	if given.bad != nil {
-		f.wrong(given.bad)
 	}
 	return form
 }

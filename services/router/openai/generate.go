@@ -90,7 +90,7 @@ func (h *Handler) assembly(e *exchange, k *kind, held *held) (*assembly, error) 
 		return nil, err
 	}
 	k.ignore(f)
-	e.ignored = f.ignored
+	e.ignored = &f.ignored
 	c, err := k.parse(f)
 	if err != nil {
 		return nil, err

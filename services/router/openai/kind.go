@@ -17,7 +17,7 @@ type kind struct {
 }
 
 func newKind(parse func(*fields) (*call, error)) *kind {
-	f := &fields{members: map[string]json.RawMessage{}, verbatim: new(int), ignored: new(ignored), read: maps.Collect(maps.All(meaningless))}
+	f := &fields{reading: new(reading), members: map[string]json.RawMessage{}, read: maps.Clone(meaningless)}
 	_, _ = parse(f) // of nothing, which is refused: only the names count
 	return &kind{parse: parse, known: f.read}
 }

@@ -1,6 +1,7 @@
 package openai
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"math"
@@ -201,9 +202,6 @@ func (c *call) streaming(f *fields) {
 		c.usage, _ = options.boolean("include_usage")
 		c.eachUsage, _ = options.boolean("continuous_usage_stats")
 		options.boolean("include_obfuscation") // nothing is obfuscated
-		if options.bad != nil {
-			f.wrong(options.bad)
-		}
 		options.ignoreOthers()
 		c.eachUsage = c.eachUsage && c.usage
 	}
@@ -230,8 +228,8 @@ func biases(f *fields) map[uint32]float32 {
 	}
 	out := make(map[uint32]float32)
 	for _, name := range slices.Sorted(maps.Keys(members.members)) {
-		bias := members.number(name)
-		if members.bad != nil {
+		var bias *float32
+		if json.Unmarshal(members.members[name], &bias) != nil {
 			f.wrong(refuse("logit_bias", codeType, fmt.Sprintf("the bias of %q has to be a number", clienterr.Shorten(name))))
 			return nil
 		}

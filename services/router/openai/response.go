@@ -64,7 +64,7 @@ func parseResponse(f *fields) (*call, error) {
 	if f.bad != nil {
 		return nil, f.bad
 	}
-	c.verbatim = *f.verbatim
+	c.verbatim = f.verbatim
 	q.Input = &inferencev1.GenerateRequest_Conversation{Conversation: conversation}
 	c.repeat([]*inferencev1.GenerateRequest{q})
 	return c, nil
@@ -93,7 +93,6 @@ func (r *response) text(f *fields, c *call, q *inferencev1.GenerateRequest) {
 		if verbosity := text.text("verbosity"); verbosity != "" {
 			r.verbosity = &verbosity
 		}
-		f.wrong(text.bad)
 		text.ignoreOthers()
 	}
 	q.StructuredOutput, c.form = format(f, "text.format", form)

@@ -39,27 +39,17 @@ func (r *response) messages(f *fields) (out []*inferencev1.Message) {
 		f.wrong(wrongType("input", "a string or an array of items"))
 		return nil
 	}
-	items := f.list("input")
-	if len(items) == 0 {
+	if n, _ := elements(raw); n == 0 {
 		f.wrong(invalid("input", "is empty; give at least one item"))
 	}
-	for i, raw := range items {
-		place := fmt.Sprintf("input[%d]", i)
-		item := f.element(raw, place)
-		if item == nil {
-			return nil
-		}
+	for i, item := range f.objects("input") {
 		m := item.item()
-		if item.bad != nil {
-			f.wrong(item.bad)
-			return nil
-		}
 		// What a model wrote in one turn, a text and calls, is one message of it.
 		if last := len(out) - 1; i > 0 && len(m.GetToolCalls()) > 0 && out[last].GetRole() == "assistant" {
 			out[last].ToolCalls = append(out[last].ToolCalls, m.GetToolCalls()...)
 			continue
 		}
-		add(place, m)
+		add(strings.TrimSuffix(item.at, "."), m)
 	}
 	return out
 }
@@ -99,7 +89,7 @@ func (f *fields) said() *inferencev1.Message {
 // callItem reads a call that a model made.
 func (f *fields) callItem() *inferencev1.Message {
 	f.needs("name")
-	return &inferencev1.Message{Role: "assistant", NoContent: true, ToolCalls: []*structpb.Struct{f.functionCall(f, f.needs("call_id"))}}
+	return &inferencev1.Message{Role: "assistant", NoContent: true, ToolCalls: []*structpb.Struct{f.functionCall(f.needs("call_id"))}}
 }
 
 // needs is a text that has to be there.
@@ -109,6 +99,15 @@ func (f *fields) needs(name string) string {
 		f.wrong(refuse(f.at+name, codeMissing, "is missing"))
 	}
 	return text
+}
+
+// needsObject is an object that has to be there; one without members if it is not.
+func (f *fields) needsObject(name string) *fields {
+	if object := f.object(name); object != nil {
+		return object
+	}
+	f.wrong(refuse(f.at+name, codeMissing, "is missing"))
+	return &fields{reading: f.reading}
 }
 
 // notKept refuses what names an object of OpenAI's: none is kept here, so that no id is known.
@@ -125,10 +124,7 @@ func notKept(f *fields) {
 	}
 	id := strings.Trim(string(raw), `"`)
 	if raw[0] == '{' {
-		conversation := f.object("conversation")
-		if id = conversation.text("id"); conversation.bad != nil {
-			f.wrong(conversation.bad)
-		}
+		id = f.object("conversation").text("id")
 	}
 	f.wrong(notFound("conversation", fmt.Sprintf("Conversation with id '%s' not found. This server keeps no conversations: send yours in input.", clienterr.Shorten(id)), ""))
 }

@@ -28,21 +28,11 @@ type chatFunction struct {
 func (r *response) readTools(f *fields, conversation *inferencev1.Conversation) *toolUse {
 	use := new(toolUse)
 	var texts []string
-	for i, raw := range f.list("tools") {
-		tool := f.element(raw, fmt.Sprintf("tools[%d]", i))
-		if tool == nil {
-			return nil
-		}
+	for i, tool := range f.objects("tools") {
 		text, name := tool.chatTool()
-		if tool.bad != nil {
-			f.wrong(tool.bad)
-			return nil
-		}
-		if !f.count(fmt.Sprintf("tools[%d]", i), raw) {
-			return nil
-		}
+		f.count(fmt.Sprintf("tools[%d]", i), tool.source)
 		tool.ignoreOthers()
-		texts, use.names, r.tools = append(texts, text), append(use.names, name), append(r.tools, raw)
+		texts, use.names, r.tools = append(texts, text), append(use.names, name), append(r.tools, tool.source)
 	}
 	choice := r.toolChoice(f)
 	if choice != nil && len(texts) == 0 && (choice.GetRequired() || len(choice.GetFunctions()) > 0) {
@@ -63,7 +53,7 @@ func (r *response) readTools(f *fields, conversation *inferencev1.Conversation) 
 
 // chatTool is a function as chats have it, and its name.
 func (f *fields) chatTool() (text, name string) {
-	if kind := f.needs("type"); f.bad == nil && kind != "function" {
+	if kind := f.needs("type"); kind != "function" {
 		f.wrong(unsupported(f.at+"type", fmt.Sprintf("%q is not supported: this server runs no tools, and the model calls functions only", clienterr.Shorten(kind))))
 	}
 	out := chatTool{Type: "function", Function: chatFunction{Name: f.needs("name")}}
@@ -75,7 +65,7 @@ func (f *fields) chatTool() (text, name string) {
 	}
 	out.Function.Parameters, _ = f.raw("parameters")
 	f.notSupported("is not supported; leave it out", "async", "defer_loading")
-	if callers := f.texts("allowed_callers", "an array of strings"); f.bad == nil && f.has("allowed_callers") && !slices.Contains(callers, "direct") {
+	if callers := f.texts("allowed_callers", "an array of strings"); f.has("allowed_callers") && !slices.Contains(callers, "direct") {
 		f.wrong(unsupported(f.at+"allowed_callers", `has to have "direct": only the model calls functions`))
 	}
 	body, err := marshal(out)
@@ -96,25 +86,20 @@ func (r *response) toolChoice(f *fields) *inferencev1.ToolChoice {
 		return choiceOf(f, "tool_choice", f.text("tool_choice"))
 	}
 	object := f.object("tool_choice")
-	if object == nil {
-		return nil
-	}
 	out := new(inferencev1.ToolChoice)
 	switch kind := object.text("type"); kind {
 	case "function":
 		out.Required, out.Single, out.Functions = true, true, []string{object.needs("name")}
 	case "allowed_tools":
 		out = choiceOf(object, "mode", object.text("mode"))
-		for i, raw := range object.list("tools") {
-			tool := object.element(raw, fmt.Sprintf("tools[%d]", i))
-			if tool == nil || out == nil {
+		for _, tool := range object.objects("tools") {
+			if out == nil {
 				break
 			}
 			if kind := tool.text("type"); kind != "function" {
 				tool.wrong(unsupported(tool.at+"type", fmt.Sprintf("%q is not supported, only \"function\"", clienterr.Shorten(kind))))
 			}
 			out.Functions = append(out.Functions, tool.needs("name"))
-			object.wrong(tool.bad)
 		}
 		if out != nil && len(out.GetFunctions()) == 0 {
 			object.wrong(refuse(object.at+"tools", codeMissing, "is missing or empty"))
@@ -122,7 +107,6 @@ func (r *response) toolChoice(f *fields) *inferencev1.ToolChoice {
 	default:
 		object.wrong(unsupported(object.at+"type", fmt.Sprintf("%q is not supported: there are function and allowed_tools", clienterr.Shorten(kind))))
 	}
-	f.wrong(object.bad)
 	return out
 }
 

@@ -35,43 +35,24 @@ func (u *toolUse) before(q *inferencev1.GenerateRequest) *toolUse {
 func readTools(f *fields, c *inferencev1.Conversation) *toolUse {
 	use := new(toolUse)
 	var texts []string
-	tools, functions := f.list("tools"), f.list("functions")
-	if f.isNone("tool_choice") {
-		tools = nil
+	if !f.isNone("tool_choice") {
+		for _, tool := range f.objects("tools") {
+			if kind := tool.text("type"); kind != "function" {
+				tool.wrong(unsupported(tool.at+"type", fmt.Sprintf(`%q is not supported: give "function"`, clienterr.Shorten(kind))))
+			}
+			use.names = append(use.names, tool.needsObject("function").function())
+			texts = append(texts, string(tool.source))
+		}
 	}
-	if f.isNone("function_call") {
-		functions = nil
+	tools := len(texts)
+	if !f.isNone("function_call") {
+		for _, function := range f.objects("functions") {
+			use.old = true
+			use.names = append(use.names, function.function())
+			texts = append(texts, fmt.Sprintf(`{"type":"function","function":%s}`, function.source))
+		}
 	}
-	for i, raw := range tools {
-		text := string(raw)
-		tool := f.element(raw, fmt.Sprintf("tools[%d]", i))
-		if tool == nil {
-			return nil
-		}
-		if kind := tool.text("type"); kind != "function" && tool.bad == nil {
-			tool.wrong(unsupported(tool.at+"type", fmt.Sprintf(`%q is not supported: give "function"`, clienterr.Shorten(kind))))
-		}
-		function := tool.object("function")
-		if function == nil && tool.bad == nil {
-			tool.wrong(refuse(tool.at+"function", codeMissing, "is missing"))
-		}
-		if tool.bad != nil {
-			f.wrong(tool.bad)
-			return nil
-		}
-		use.names = append(use.names, function.function(f))
-		texts = append(texts, text)
-	}
-	for i, raw := range functions {
-		function := f.element(raw, fmt.Sprintf("functions[%d]", i))
-		if function == nil {
-			return nil
-		}
-		use.old = true
-		use.names = append(use.names, function.function(f))
-		texts = append(texts, fmt.Sprintf(`{"type":"function","function":%s}`, raw))
-	}
-	if use.old && len(tools) > 0 {
+	if use.old && tools > 0 {
 		f.wrong(invalid("functions", "is given together with tools: give tools alone"))
 	}
 	choice := f.toolChoice(use)
@@ -96,19 +77,12 @@ func (f *fields) isNone(name string) bool {
 	return given && string(raw) == `"none"`
 }
 
-// function reads a function that can be called, and returns its name. What is wrong is kept in to.
-func (f *fields) function(to *fields) string {
-	name := f.text("name")
-	if name == "" {
-		f.wrong(refuse(f.at+"name", codeMissing, "is missing"))
-	}
+// function reads a function that can be called, and returns its name.
+func (f *fields) function() string {
 	f.text("description")
 	f.boolean("strict")
 	f.object("parameters")
-	if f.bad != nil {
-		to.wrong(f.bad)
-	}
-	return name
+	return f.needs("name")
 }
 
 // toolChoice reads whether functions may, must or must not be called, and which; nil: none may.
@@ -131,9 +105,7 @@ func (f *fields) toolChoice(use *toolUse) *inferencev1.ToolChoice {
 	case string(raw) == `"required"` && !use.old:
 		choice.Required = true
 	case raw[0] == '{':
-		if f.chosen(f.object(name), use, choice); f.bad != nil {
-			return nil
-		}
+		f.object(name).chosen(use, choice)
 	default:
 		f.wrong(invalid(name, `has to be "none", "auto", "required" or an object that names a function`))
 	}
@@ -144,68 +116,45 @@ func (f *fields) toolChoice(use *toolUse) *inferencev1.ToolChoice {
 }
 
 // chosen reads an object that names one function, or those that are allowed.
-func (f *fields) chosen(object *fields, use *toolUse, choice *inferencev1.ToolChoice) {
-	fail := func(of *fields) bool {
-		if of != nil && of.bad != nil {
-			f.wrong(of.bad)
-		}
-		return f.bad != nil
-	}
-	kind := object.text("type")
+func (f *fields) chosen(use *toolUse, choice *inferencev1.ToolChoice) {
+	kind := f.text("type")
 	switch {
 	case use.old:
-		choice.Required, choice.Functions = true, []string{object.text("name")}
+		choice.Required, choice.Functions = true, []string{f.text("name")}
 	case kind == "function":
-		function := object.object("function")
-		if function == nil && object.bad == nil {
-			object.wrong(refuse(object.at+"function", codeMissing, "is missing"))
-		}
-		if fail(object) {
-			return
-		}
-		choice.Required, choice.Single, choice.Functions = true, true, []string{function.text("name")}
-		fail(function)
+		choice.Required, choice.Single, choice.Functions = true, true, []string{f.needsObject("function").text("name")}
 	case kind == "allowed_tools":
-		allowed := object.object("allowed_tools")
-		if allowed == nil && object.bad == nil {
-			object.wrong(refuse(object.at+"allowed_tools", codeMissing, "is missing"))
-		}
-		if fail(object) {
-			return
-		}
-		f.allowed(allowed, choice)
-		fail(allowed)
+		f.needsObject("allowed_tools").allowed(choice)
 	default:
-		object.wrong(unsupported(object.at+"type", fmt.Sprintf("%q is not supported: there are function and allowed_tools", clienterr.Shorten(kind))))
+		f.wrong(unsupported(f.at+"type", fmt.Sprintf("%q is not supported: there are function and allowed_tools", clienterr.Shorten(kind))))
 	}
-	fail(object)
 	for _, name := range choice.GetFunctions() {
-		if f.bad == nil && !slices.Contains(use.names, name) {
+		if !slices.Contains(use.names, name) {
 			f.wrong(invalid("tool_choice", fmt.Sprintf("%q is none of the tools", clienterr.Shorten(name))))
 		}
 	}
 }
 
-func (f *fields) allowed(allowed *fields, choice *inferencev1.ToolChoice) {
-	switch mode := allowed.text("mode"); mode {
+func (f *fields) allowed(choice *inferencev1.ToolChoice) {
+	switch mode := f.text("mode"); mode {
 	case "auto":
 	case "required":
 		choice.Required = true
 	default:
-		allowed.wrong(invalid(allowed.at+"mode", fmt.Sprintf("%q is neither auto nor required", clienterr.Shorten(mode))))
+		f.wrong(invalid(f.at+"mode", fmt.Sprintf("%q is neither auto nor required", clienterr.Shorten(mode))))
 	}
-	for i, raw := range allowed.list("tools") {
+	for i, raw := range f.list("tools") {
 		var tool struct {
 			Type     string
 			Function struct{ Name string }
 		}
 		if json.NewDecoder(bytes.NewReader(raw)).Decode(&tool) != nil || tool.Type != "function" || tool.Function.Name == "" {
-			allowed.wrong(invalid(fmt.Sprintf("%stools[%d]", allowed.at, i), `has to be {"type": "function", "function": {"name": …}}`))
+			f.wrong(invalid(fmt.Sprintf("%stools[%d]", f.at, i), `has to be {"type": "function", "function": {"name": …}}`))
 			return
 		}
 		choice.Functions = append(choice.Functions, tool.Function.Name)
 	}
 	if len(choice.GetFunctions()) == 0 {
-		allowed.wrong(refuse(allowed.at+"tools", codeMissing, "is missing or empty"))
+		f.wrong(refuse(f.at+"tools", codeMissing, "is missing or empty"))
 	}
 }

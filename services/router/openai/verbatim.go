@@ -47,7 +47,7 @@ func (f *fields) count(name string, text []byte) bool {
 		f.wrong(invalid(f.at+name, "has more than "+m.what))
 		return false
 	}
-	if *f.verbatim += m.values; *f.verbatim > maxValues {
+	if f.verbatim += m.values; f.verbatim > maxValues {
 		f.wrong(invalid(f.at+name, fmt.Sprintf("makes more than %d values for the chat template in one request", maxValues)))
 		return false
 	}
