@@ -22,7 +22,7 @@ func parseChat(f *fields) (*call, error) {
 	f.notSupported("is chosen by the server: start it with --chat-template FILE, and leave this out; pass that template's variables in chat_template_kwargs", "chat_template")
 	f.notSupported("is not supported for chats in this version; leave it out", "documents", "add_special_tokens", "echo")
 	conversation := &inferencev1.Conversation{Messages: messages(f)}
-	c.tools = readTools(f, conversation).before(q)
+	c.tools = c.readTools(f, conversation).before(q)
 	conversation.ContinueLastMessage = continues(f)
 	conversation.TemplateArguments = f.generic("chat_template_kwargs")
 	if f.bad != nil {

@@ -60,7 +60,7 @@ func parseResponse(f *fields) (*call, error) {
 		r.instructions = &text
 	}
 	conversation := &inferencev1.Conversation{Messages: r.messages(f), TemplateArguments: f.generic("chat_template_kwargs")}
-	c.tools = r.readTools(f, conversation).before(q)
+	c.tools = c.readTools(f, conversation).before(q)
 	if f.bad != nil {
 		return nil, f.bad
 	}
@@ -172,6 +172,7 @@ func (r *response) told(f *fields) {
 	if parallel, given := f.boolean("parallel_tool_calls"); given {
 		r.parallel = parallel
 	}
+	r.choice, _ = f.raw("tool_choice")
 	f.boolean("store") // nothing is stored, and the answer says so
 	f.object("reasoning")
 	f.object("access_programs")

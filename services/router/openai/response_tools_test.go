@@ -63,11 +63,11 @@ func TestResponsesRefuseTools(t *testing.T) {
 		{`"tools":[{"type":"function","name":"f","allowed_callers":["programmatic"]}]`, "tools[0].allowed_callers", "direct"},
 		{`"tools":[{"type":"function","name":"f","parameters":{"x":[` + strings.Repeat("[],", 1<<14) + `0]}}]`, "tools[0]", "16384 values"},
 		{`"tool_choice":"required"`, "tool_choice", "needs tools"},
-		{flatTools + `,"tool_choice":"any"`, "tool_choice", "none, auto and required"},
+		{flatTools + `,"tool_choice":"any"`, "tool_choice", `"required" or an object`},
 		{flatTools + `,"tool_choice":{"type":"function"}`, "tool_choice.name", "missing"},
 		{flatTools + `,"tool_choice":{"type":"function","name":"h"}`, "tool_choice", "none of the tools"},
 		{flatTools + `,"tool_choice":{"type":"mcp"}`, "tool_choice.type", "allowed_tools"},
-		{flatTools + `,"tool_choice":{"type":"allowed_tools","mode":"x","tools":[]}`, "tool_choice.mode", "auto and required"},
+		{flatTools + `,"tool_choice":{"type":"allowed_tools","mode":"x","tools":[]}`, "tool_choice.mode", `"auto" or "required"`},
 		{flatTools + `,"tool_choice":{"type":"allowed_tools","mode":"auto","tools":[{"type":"mcp"}]}`, "tool_choice.tools[0].type", `"mcp"`},
 		{flatTools + `,"tool_choice":{"type":"allowed_tools","mode":"auto","tools":[]}`, "tool_choice.tools", "missing or empty"},
 	} {

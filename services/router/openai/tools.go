@@ -1,10 +1,10 @@
 package openai
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
@@ -30,44 +30,57 @@ func (u *toolUse) before(q *inferencev1.GenerateRequest) *toolUse {
 	return u
 }
 
-// readTools reads what the model may call: tools and tool_choice, or functions and function_call,
-// which came before them. Nil: nothing.
-func readTools(f *fields, c *inferencev1.Conversation) *toolUse {
+// chatTool is a tool as chats have it, and templates.
+type chatTool struct {
+	Type     string       `json:"type"`
+	Function chatFunction `json:"function"`
+}
+
+type chatFunction struct {
+	Name        string          `json:"name"`
+	Description string          `json:"description,omitempty"`
+	Parameters  json.RawMessage `json:"parameters,omitempty"`
+	Strict      *bool           `json:"strict,omitempty"`
+}
+
+// readTools reads the functions that the model may call, and whether it has to: tools and
+// tool_choice, or in chats functions and function_call, which came before them. Nil: it may call
+// none, and the template does not see them.
+func (c *call) readTools(f *fields, conversation *inferencev1.Conversation) *toolUse {
 	use := new(toolUse)
 	var texts []string
-	if !f.isNone("tool_choice") {
+	add := func(tool *fields, name, text string) {
+		f.count(strings.TrimSuffix(tool.at, "."), tool.source)
+		use.names, texts = append(use.names, name), append(texts, text)
+	}
+	if c.response != nil {
 		for _, tool := range f.objects("tools") {
-			if kind := tool.text("type"); kind != "function" {
-				tool.wrong(unsupported(tool.at+"type", fmt.Sprintf(`%q is not supported: give "function"`, clienterr.Shorten(kind))))
+			name, text := c.tool(tool)
+			add(tool, name, text)
+			c.response.tools = append(c.response.tools, tool.source)
+		}
+	} else {
+		if !f.isNone("tool_choice") {
+			for _, tool := range f.objects("tools") {
+				add(tool, c.functionIn(tool).function().Name, string(tool.source))
 			}
-			use.names = append(use.names, tool.needsObject("function").function())
-			texts = append(texts, string(tool.source))
+		}
+		tools := len(texts)
+		if !f.isNone("function_call") {
+			for _, function := range f.objects("functions") {
+				use.old = true
+				add(function, function.function().Name, fmt.Sprintf(`{"type":"function","function":%s}`, function.source))
+			}
+		}
+		if use.old && tools > 0 {
+			f.wrong(invalid("functions", "is given together with tools: give tools alone"))
 		}
 	}
-	tools := len(texts)
-	if !f.isNone("function_call") {
-		for _, function := range f.objects("functions") {
-			use.old = true
-			use.names = append(use.names, function.function())
-			texts = append(texts, fmt.Sprintf(`{"type":"function","function":%s}`, function.source))
-		}
-	}
-	if use.old && tools > 0 {
-		f.wrong(invalid("functions", "is given together with tools: give tools alone"))
-	}
-	choice := f.toolChoice(use)
-	if parallel, given := f.boolean("parallel_tool_calls"); given && !parallel && choice != nil {
-		choice.Single = true
-	}
+	choice := c.toolChoice(f, use)
 	if f.bad != nil || choice == nil || len(texts) == 0 {
 		return nil
 	}
-	for i, text := range texts {
-		if !f.count(fmt.Sprintf("tools[%d]", i), []byte(text)) {
-			return nil
-		}
-	}
-	c.ToolsJson, c.ToolChoice, use.required = texts, choice, choice.GetRequired()
+	conversation.ToolsJson, conversation.ToolChoice, use.required = texts, choice, choice.GetRequired()
 	return use
 }
 
@@ -77,84 +90,104 @@ func (f *fields) isNone(name string) bool {
 	return given && string(raw) == `"none"`
 }
 
-// function reads a function that can be called, and returns its name.
-func (f *fields) function() string {
-	f.text("description")
-	f.boolean("strict")
-	f.object("parameters")
-	return f.needs("name")
+// functionIn is the function of a tool, or of a choice: chats have it in an object of its own.
+func (c *call) functionIn(tool *fields) *fields {
+	if kind := tool.needs("type"); kind != "function" {
+		tool.wrong(unsupported(tool.at+"type", fmt.Sprintf("%q is not supported: this server runs no tools, and the model calls functions only", clienterr.Shorten(kind))))
+	}
+	if c.response != nil {
+		return tool
+	}
+	return tool.needsObject("function")
+}
+
+// function reads a function that can be called.
+func (f *fields) function() chatFunction {
+	out := chatFunction{Name: f.needs("name"), Description: f.text("description")}
+	if strict, given := f.boolean("strict"); given {
+		out.Strict = &strict
+	}
+	if parameters := f.object("parameters"); parameters != nil {
+		out.Parameters = parameters.source
+	}
+	return out
+}
+
+// tool reads a tool of a response: its name, and the tool as chats have it.
+func (c *call) tool(f *fields) (name, text string) {
+	function := c.functionIn(f).function()
+	f.notSupported("is not supported; leave it out", "async", "defer_loading")
+	if callers := f.texts("allowed_callers", "an array of strings"); f.has("allowed_callers") && !slices.Contains(callers, "direct") {
+		f.wrong(unsupported(f.at+"allowed_callers", `has to have "direct": only the model calls functions`))
+	}
+	f.ignoreOthers()
+	body, err := marshal(chatTool{"function", function})
+	f.wrong(err)
+	return function.Name, string(body)
 }
 
 // toolChoice reads whether functions may, must or must not be called, and which; nil: none may.
-func (f *fields) toolChoice(use *toolUse) *inferencev1.ToolChoice {
-	name := "tool_choice"
+func (c *call) toolChoice(f *fields, use *toolUse) *inferencev1.ToolChoice {
+	name, other := "tool_choice", "function_call"
 	if use.old {
-		name = "function_call"
+		name, other = other, name
 	}
-	for _, other := range []string{"tool_choice", "function_call"} {
-		if raw, given := f.raw(other); given && other != name && string(raw) != `"none"` && string(raw) != `"auto"` {
-			f.wrong(invalid(other, "is given without what it chooses from: tool_choice is for tools, function_call for functions"))
-		}
+	if raw, given := f.raw(other); given && string(raw) != `"none"` && string(raw) != `"auto"` {
+		f.wrong(invalid(other, "is given without what it chooses from: tool_choice is for tools, function_call for functions"))
 	}
 	choice := &inferencev1.ToolChoice{Single: use.old}
+	if parallel, given := f.boolean("parallel_tool_calls"); given && !parallel {
+		choice.Single = true
+	}
 	raw, given := f.raw(name)
 	switch {
-	case !given || string(raw) == `"auto"`:
-	case string(raw) == `"none"`:
+	case !given:
+	case f.isNone(name):
 		return nil
-	case string(raw) == `"required"` && !use.old:
-		choice.Required = true
 	case raw[0] == '{':
-		f.object(name).chosen(use, choice)
+		c.chosen(f.object(name), use, choice)
 	default:
-		f.wrong(invalid(name, `has to be "none", "auto", "required" or an object that names a function`))
+		choice.Required = f.required(name, `"none", "auto", "required" or an object that names a function`)
 	}
-	if given && len(use.names) == 0 && (choice.GetRequired() || len(choice.GetFunctions()) > 0) {
+	if len(use.names) == 0 && (choice.GetRequired() || len(choice.GetFunctions()) > 0) {
 		f.wrong(invalid(name, "needs tools: give them, or leave it out"))
+	}
+	for _, function := range choice.GetFunctions() {
+		if !slices.Contains(use.names, function) {
+			f.wrong(invalid(name, fmt.Sprintf("%q is none of the tools", clienterr.Shorten(function))))
+		}
 	}
 	return choice
 }
 
-// chosen reads an object that names one function, or those that are allowed.
-func (f *fields) chosen(use *toolUse, choice *inferencev1.ToolChoice) {
-	kind := f.text("type")
-	switch {
-	case use.old:
-		choice.Required, choice.Functions = true, []string{f.text("name")}
-	case kind == "function":
-		choice.Required, choice.Single, choice.Functions = true, true, []string{f.needsObject("function").text("name")}
-	case kind == "allowed_tools":
-		f.needsObject("allowed_tools").allowed(choice)
-	default:
-		f.wrong(unsupported(f.at+"type", fmt.Sprintf("%q is not supported: there are function and allowed_tools", clienterr.Shorten(kind))))
+// required reads a word that says whether there has to be a call.
+func (f *fields) required(name, want string) bool {
+	var word string
+	if f.decode(name, &word, want); word != "auto" && word != "required" {
+		f.wrong(invalid(f.at+name, "has to be "+want))
 	}
-	for _, name := range choice.GetFunctions() {
-		if !slices.Contains(use.names, name) {
-			f.wrong(invalid("tool_choice", fmt.Sprintf("%q is none of the tools", clienterr.Shorten(name))))
-		}
-	}
+	return word == "required"
 }
 
-func (f *fields) allowed(choice *inferencev1.ToolChoice) {
-	switch mode := f.text("mode"); mode {
-	case "auto":
-	case "required":
-		choice.Required = true
+// chosen reads an object that names one function, or those that are allowed.
+func (c *call) chosen(f *fields, use *toolUse, choice *inferencev1.ToolChoice) {
+	switch kind := f.text("type"); {
+	case use.old:
+		choice.Required, choice.Functions = true, []string{f.needs("name")}
+	case kind == "function":
+		choice.Required, choice.Single, choice.Functions = true, true, []string{c.functionIn(f).needs("name")}
+	case kind == "allowed_tools":
+		if c.response == nil {
+			f = f.needsObject("allowed_tools")
+		}
+		choice.Required = f.required("mode", `"auto" or "required"`)
+		for _, tool := range f.objects("tools") {
+			choice.Functions = append(choice.Functions, c.functionIn(tool).needs("name"))
+		}
+		if len(choice.GetFunctions()) == 0 {
+			f.wrong(refuse(f.at+"tools", codeMissing, "is missing or empty"))
+		}
 	default:
-		f.wrong(invalid(f.at+"mode", fmt.Sprintf("%q is neither auto nor required", clienterr.Shorten(mode))))
-	}
-	for i, raw := range f.list("tools") {
-		var tool struct {
-			Type     string
-			Function struct{ Name string }
-		}
-		if json.NewDecoder(bytes.NewReader(raw)).Decode(&tool) != nil || tool.Type != "function" || tool.Function.Name == "" {
-			f.wrong(invalid(fmt.Sprintf("%stools[%d]", f.at, i), `has to be {"type": "function", "function": {"name": …}}`))
-			return
-		}
-		choice.Functions = append(choice.Functions, tool.Function.Name)
-	}
-	if len(choice.GetFunctions()) == 0 {
-		f.wrong(refuse(f.at+"tools", codeMissing, "is missing or empty"))
+		f.wrong(unsupported(f.at+"type", fmt.Sprintf("%q is not supported: there are function and allowed_tools", clienterr.Shorten(kind))))
 	}
 }
