@@ -22,7 +22,7 @@ func (s *Service) newHTTP() (*openai.Handler, error) {
 		}
 	}
 	return openai.New(openai.Config{
-		Backend: httpBackend{s}, Authenticate: authenticate, Origins: s.config.CORSOrigins,
+		Backend: httpBackend{s.requests, s}, Authenticate: authenticate, Origins: s.config.CORSOrigins,
 		Limits: httpLimits{s.requests, s}, Registerer: s.deps.Registerer, Logger: s.log.With(slog.String("server", "http")),
 		MaxHeldBytes: int64(s.config.ReceiveMemory), ReadTimeout: s.config.ReceiveTimeout, WriteTimeout: s.config.UnreadTimeout,
 	})
@@ -33,39 +33,10 @@ func (s *Service) newHTTP() (*openai.Handler, error) {
 func (s *Service) HTTP() http.Handler { return s.http }
 
 // httpBackend is the router as the HTTP API calls it.
-type httpBackend struct{ service *Service }
+type httpBackend struct {
+	*serving.Requests // has Generate, Embed and Fits
 
-// Generate serves one request.
-func (b httpBackend) Generate(ctx context.Context, from *openai.Origin, q *inferencev1.GenerateRequest, send func(*inferencev1.GenerateEvent) error) error {
-	return b.service.requests.Generate(ctx, callerOf(from), q, send)
-}
-
-// callerOf is who makes a request. It is not part of Generate, where its frame would stay on the
-// stack until the answer ends.
-func callerOf(from *openai.Origin) *serving.Caller {
-	return &serving.Caller{
-		Secret: from.Secret, Route: from.Route, Chat: from.Route != openai.RouteCompletions,
-		Now:        from.Now,
-		Rendered:   from.Rendered,
-		Sharing:    sharingOf(from),
-		HTTPStatus: httpStatus,
-	}
-}
-
-// httpStatus is the status that a client gets for an error.
-func httpStatus(err error) int { return openai.FailureOf(err).Status }
-
-// Embed embeds texts.
-func (b httpBackend) Embed(ctx context.Context, from *openai.Origin, q *inferencev1.EmbedRequest) (*inferencev1.EmbedResponse, error) {
-	return b.service.requests.Embed(ctx, serving.Caller{Secret: from.Secret, Route: from.Route, HTTPStatus: httpStatus}, q)
-}
-
-// sharingOf is what a request shares with others.
-func sharingOf(from *openai.Origin) serving.Sharing {
-	if from.Prompt == nil {
-		return serving.Sharing{}
-	}
-	return serving.Sharing{Prompt: from.Prompt, First: from.First}
+	service *Service
 }
 
 // Resume sends the rest of a request that any router of the mesh has.
@@ -73,14 +44,9 @@ func (b httpBackend) Resume(ctx context.Context, q *inferencev1.ResumeRequest, s
 	return b.service.resume(ctx, q, func() {}, send)
 }
 
-// Fits reports whether a request fits into the model's context.
-func (b httpBackend) Fits(ctx context.Context, q *inferencev1.GenerateRequest) bool {
-	return b.service.requests.Fits(ctx, q)
-}
-
 // Plan says what Generate would serve.
 func (b httpBackend) Plan(ctx context.Context, q *inferencev1.GenerateRequest) (openai.Plan, error) {
-	p, id, err := b.service.requests.Plan(ctx, q)
+	p, id, err := b.Requests.Plan(ctx, q)
 	if err != nil {
 		return openai.Plan{}, err
 	}

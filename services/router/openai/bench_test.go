@@ -11,7 +11,7 @@ import (
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
-	"github.com/tandem-serving/tandem/services/router/openai"
+	"github.com/tandem-serving/tandem/services/router/serving"
 )
 
 // streaming sends a token over and over, at once.
@@ -21,7 +21,7 @@ type streaming struct {
 	begin  func()
 }
 
-func (s *streaming) Generate(_ context.Context, from *openai.Origin, _ *inferencev1.GenerateRequest, send func(*inferencev1.GenerateEvent) error) error {
+func (s *streaming) Generate(_ context.Context, from *serving.Caller, _ *inferencev1.GenerateRequest, send func(*inferencev1.GenerateEvent) error) error {
 	if err := send(&inferencev1.GenerateEvent{Event: &inferencev1.GenerateEvent_Accepted{Accepted: &inferencev1.Accepted{RequestId: "id", Model: "real"}}}); err != nil {
 		return err
 	}

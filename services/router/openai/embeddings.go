@@ -13,6 +13,7 @@ import (
 
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/services/router/clienterr"
+	"github.com/tandem-serving/tandem/services/router/serving"
 )
 
 // maxInputs is how many texts a request may embed, as OpenAI has it.
@@ -26,7 +27,7 @@ type embedding struct {
 
 // parseEmbeddings translates a request for embeddings: one GenerateRequest for each input.
 func parseEmbeddings(f *fields) (*call, error) {
-	c := &call{embedding: new(embedding)}
+	c := &call{route: RouteEmbeddings, embedding: new(embedding)}
 	q := &inferencev1.GenerateRequest{Model: f.text("model")}
 	if p := f.integerIn("priority", -100, 100); p != nil {
 		q.Priority = int32(-*p) // as of completions
@@ -97,12 +98,14 @@ func (h *Handler) embed(e *exchange) error {
 		}
 		q.Inputs = append(q.Inputs, input)
 	}
-	secret := cmp.Or(c.secret, rpc.NewID())
-	r, err := h.backend.Embed(e.request.Context(), &Origin{Route: RouteEmbeddings, Secret: secret}, q)
+	c.secret = cmp.Or(c.secret, rpc.NewID())
+	var caller serving.Caller
+	c.describe(&caller)
+	r, err := h.backend.Embed(e.request.Context(), caller, q)
 	if err != nil {
 		return rename(err, embeddingName)
 	}
-	e.secret = secret
+	e.secret = c.secret
 	list := embeddingList{Object: "list", Model: r.GetModel(), Data: make([]embeddingObject, 0, len(r.GetEmbeddings()))}
 	for i, made := range r.GetEmbeddings() {
 		object := embeddingObject{Object: "embedding", Index: i, Embedding: made.GetValues()}

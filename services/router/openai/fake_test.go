@@ -18,6 +18,7 @@ import (
 
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/services/router/openai"
+	"github.com/tandem-serving/tandem/services/router/serving"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -60,7 +61,7 @@ type fake struct {
 	scores []*inferencev1.TokenLogprobs // of the prompt
 }
 
-func (f *fake) Generate(ctx context.Context, from *openai.Origin, q *inferencev1.GenerateRequest, send func(*inferencev1.GenerateEvent) error) error {
+func (f *fake) Generate(ctx context.Context, from *serving.Caller, q *inferencev1.GenerateRequest, send func(*inferencev1.GenerateEvent) error) error {
 	f.mu.Lock()
 	f.asked = append(f.asked, proto.CloneOf(q))
 	f.ids = append(f.ids, rpc.RequestID(ctx))
@@ -190,7 +191,7 @@ func (f *fake) Plan(ctx context.Context, q *inferencev1.GenerateRequest) (openai
 }
 
 // Embed gives each input a vector of its place and its length.
-func (f *fake) Embed(_ context.Context, from *openai.Origin, q *inferencev1.EmbedRequest) (*inferencev1.EmbedResponse, error) {
+func (f *fake) Embed(_ context.Context, from serving.Caller, q *inferencev1.EmbedRequest) (*inferencev1.EmbedResponse, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.embedded = append(f.embedded, q)

@@ -22,6 +22,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/quota"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/services/router/clienterr"
+	"github.com/tandem-serving/tandem/services/router/serving"
 )
 
 // Backend serves the translated requests; the router is one. Its errors are gRPC statuses. Its
@@ -29,11 +30,11 @@ import (
 type Backend interface {
 	// Generate calls send with each event of a request, from this goroutine. An error of send,
 	// or the end of ctx, ends the request.
-	Generate(ctx context.Context, from *Origin, q *inferencev1.GenerateRequest, send func(*inferencev1.GenerateEvent) error) error
+	Generate(ctx context.Context, c *serving.Caller, q *inferencev1.GenerateRequest, send func(*inferencev1.GenerateEvent) error) error
 	// Resume is Generate for an existing request, from an offset on.
 	Resume(ctx context.Context, q *inferencev1.ResumeRequest, send func(*inferencev1.GenerateEvent) error) error
 	// Embed embeds texts.
-	Embed(ctx context.Context, from *Origin, q *inferencev1.EmbedRequest) (*inferencev1.EmbedResponse, error)
+	Embed(ctx context.Context, c serving.Caller, q *inferencev1.EmbedRequest) (*inferencev1.EmbedResponse, error)
 	// Fits reports whether a request fits into the model's context.
 	Fits(ctx context.Context, q *inferencev1.GenerateRequest) bool
 	// Plan checks a request as Generate does, but does not serve it.
@@ -44,26 +45,6 @@ type Backend interface {
 	Models() []*inferencev1.Model
 	// Model finds a model by its name or an alias.
 	Model(name string) (*inferencev1.Model, error)
-}
-
-// Origin describes the HTTP request for an answer.
-type Origin struct {
-	// Route is RouteChat, RouteCompletions, RouteResponses or RouteEmbeddings.
-	Route string
-	// Secret proves that the caller made the requests. The caller chose it, or it is random.
-	// All answers of a call share it, and a header returns it once a request was accepted.
-	Secret string
-	// Now sends a token at once, unless that could block, and returns whether it did. If it did
-	// not, pass the token to send next. Any goroutine may call it, but not while send runs or
-	// after Generate has returned. It does not keep the event. Nil: use send.
-	Now func(*inferencev1.GenerateEvent) bool
-	// Rendered is the prompt that Plan made of the request's conversation; nil: it was not planned
-	// before.
-	Rendered []uint32
-	// Prompt is shared by several answers, of which this one is First or may wait for the
-	// first. Nil: the answer shares no prompt.
-	Prompt *Prompt
-	First  bool
 }
 
 // Plan describes what Generate would serve.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/services/router/openai"
+	"github.com/tandem-serving/tandem/services/router/serving"
 )
 
 // What requests for responses become.
@@ -279,7 +280,7 @@ func (s *short) Plan(ctx context.Context, q *inferencev1.GenerateRequest) (opena
 	return s.fake.Plan(ctx, q)
 }
 
-func (s *short) Generate(ctx context.Context, from *openai.Origin, q *inferencev1.GenerateRequest, send func(*inferencev1.GenerateEvent) error) error {
+func (s *short) Generate(ctx context.Context, from *serving.Caller, q *inferencev1.GenerateRequest, send func(*inferencev1.GenerateEvent) error) error {
 	if _, err := s.Plan(ctx, q); err != nil {
 		return err
 	}

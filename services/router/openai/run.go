@@ -14,6 +14,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/quota"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/services/router/clienterr"
+	"github.com/tandem-serving/tandem/services/router/serving"
 )
 
 // receive gets the events of the answers, one at a time: first every answer's Accepted, then the
@@ -21,7 +22,7 @@ import (
 type receive func(index int, event *inferencev1.GenerateEvent) error
 
 // run generates the answers of a call and returns when all have ended. The first that fails ends
-// the others. A request with one answer runs on the caller's goroutine, with now as Origin.Now.
+// the others. A request with one answer runs on the caller's goroutine, with now as Caller.Now.
 func (h *Handler) run(e *exchange, c *call, to receive, now func(*inferencev1.GenerateEvent) bool) error {
 	if most := h.backend.MaxAnswers(); len(c.choices) > most {
 		return tooMany(c, most)
@@ -36,11 +37,11 @@ func (h *Handler) run(e *exchange, c *call, to receive, now func(*inferencev1.Ge
 			return err
 		}
 	}
-	return h.answer(e.request.Context(), e, c, &Origin{Now: now}, q, func(event *inferencev1.GenerateEvent) error { return to(0, event) })
+	return h.answer(e.request.Context(), e, c, &serving.Caller{Now: now}, q, func(event *inferencev1.GenerateEvent) error { return to(0, event) })
 }
 
-// answer generates one answer, for whom from says beside what the call does.
-func (h *Handler) answer(ctx context.Context, e *exchange, c *call, from *Origin, q *inferencev1.GenerateRequest, send func(*inferencev1.GenerateEvent) error) error {
+// answer generates one answer, for a caller of which it fills in what the call says.
+func (h *Handler) answer(ctx context.Context, e *exchange, c *call, caller *serving.Caller, q *inferencev1.GenerateRequest, send func(*inferencev1.GenerateEvent) error) error {
 	if c.empty && q.PromptLogprobs == nil {
 		if err := h.nothing(ctx, c, q, send); err != nil {
 			return err
@@ -48,11 +49,17 @@ func (h *Handler) answer(ctx context.Context, e *exchange, c *call, from *Origin
 		e.limits.Count(ctx)
 		return nil
 	}
-	from.Route, from.Secret = c.route, c.secret
+	c.describe(caller)
 	if q.GetConversation() != nil {
-		from.Rendered = c.planned[q].Prompt
+		caller.Rendered = c.planned[q].Prompt
 	}
-	return h.backend.Generate(ctx, from, q, send)
+	return h.backend.Generate(ctx, caller, q, send)
+}
+
+// describe says of a caller what the call says: all of its answers have one secret.
+func (c *call) describe(caller *serving.Caller) {
+	caller.Route, caller.Chat, caller.Secret = c.route, c.chat, c.secret
+	caller.HTTPStatus = func(err error) int { return FailureOf(err).Status }
 }
 
 // prepareSeveral is prepare for several answers, unless they need more than their caller may use.
@@ -87,16 +94,15 @@ func (h *Handler) several(e *exchange, c *call, to receive) error {
 		events: make(chan numbered), failures: make(chan error, len(c.choices)), admitted: make(chan struct{}),
 	}
 	var wait sync.WaitGroup
-	var first bool
-	var prompt *Prompt
+	var sharing serving.Sharing
 	for i, q := range c.choices {
 		if c.n > 1 {
-			if first = i%c.n == 0; first {
-				prompt = newPrompt()
+			if sharing.First = i%c.n == 0; sharing.First {
+				sharing.Prompt = serving.NewPrompt()
 			}
 		}
-		from := &Origin{Prompt: prompt, First: first}
-		wait.Go(func() { r.one(rpc.WithRequestID(ctx, suffixed(id, i)), from, i, q) })
+		caller := &serving.Caller{Sharing: sharing}
+		wait.Go(func() { r.one(rpc.WithRequestID(ctx, suffixed(id, i)), caller, i, q) })
 	}
 	err = r.follow(len(c.choices), to, cancel)
 	wait.Wait()
@@ -186,7 +192,7 @@ type numbered struct {
 }
 
 // one makes an answer.
-func (r *several) one(ctx context.Context, from *Origin, index int, q *inferencev1.GenerateRequest) {
+func (r *several) one(ctx context.Context, caller *serving.Caller, index int, q *inferencev1.GenerateRequest) {
 	err := func() (err error) {
 		// The server cannot recover a panic of this goroutine.
 		defer func() {
@@ -194,7 +200,7 @@ func (r *several) one(ctx context.Context, from *Origin, index int, q *inference
 				err = r.handler.panicked(ctx, p)
 			}
 		}()
-		return r.handler.answer(ctx, r.exchange, r.call, from, q, func(event *inferencev1.GenerateEvent) error {
+		return r.handler.answer(ctx, r.exchange, r.call, caller, q, func(event *inferencev1.GenerateEvent) error {
 			select {
 			case r.events <- numbered{index, event}:
 			case <-ctx.Done():

@@ -2,6 +2,7 @@ package serving
 
 import (
 	"fmt"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -15,31 +16,33 @@ import (
 // Prompt is one that several requests have. The first computes it. The others wait until a worker
 // has its KV, and are drawn to that worker: it shares the whole blocks with them, so that nothing
 // of these is computed or sent again. They are requests like others in all else, and whatever
-// becomes of them, their tokens are the same. Its methods are safe for concurrent use, and do not
-// block.
-type Prompt interface {
-	// Computed says which worker has the KV; the zero Ref: none that is known. Only the first
-	// call counts.
-	Computed(by routing.Ref)
-	// Done is closed by Computed. From then on Holder is what that said.
-	Done() <-chan struct{}
-	Holder() routing.Ref
+// becomes of them, their tokens are the same.
+type Prompt struct {
+	once   sync.Once
+	done   chan struct{} // closed when the prompt is computed
+	holder routing.Ref   // the worker that has its KV, once done is closed; zero: none that is known
 }
+
+// NewPrompt returns a prompt that is not computed yet.
+func NewPrompt() *Prompt { return &Prompt{done: make(chan struct{})} }
 
 // Sharing is what a request shares with others; the zero one: nothing.
 type Sharing struct {
 	// Prompt is that of several requests, of which this is the First or is to wait for it.
-	Prompt Prompt
+	Prompt *Prompt
 	First  bool
 }
 
 // follows says that another request computes the prompt.
 func (s Sharing) follows() bool { return s.Prompt != nil && !s.First }
 
-// computed lets those go that wait for the request.
+// computed lets those go that wait for the request. Only its first call counts.
 func (s Sharing) computed(by routing.Ref) {
-	if s.Prompt != nil && s.First {
-		s.Prompt.Computed(by)
+	if p := s.Prompt; p != nil && s.First {
+		p.once.Do(func() {
+			p.holder = by
+			close(p.done)
+		})
 	}
 }
 
@@ -93,7 +96,7 @@ func (r *request) turn() <-chan struct{} {
 		close(turn)
 		return turn
 	}
-	return r.sharing.Prompt.Done()
+	return r.sharing.Prompt.done
 }
 
 // begins takes in that it is the request's turn. Its objective counts from here: the wait was for the
@@ -104,8 +107,8 @@ func (r *request) begins() {
 		return
 	}
 	select {
-	case <-r.sharing.Prompt.Done():
-		r.arrived, r.holder = time.Now(), r.sharing.Prompt.Holder()
+	case <-r.sharing.Prompt.done:
+		r.arrived, r.holder = time.Now(), r.sharing.Prompt.holder
 	default:
 	}
 }

@@ -2,9 +2,9 @@
 // streams into one, turns tokens back into text, and keeps answers that clients have not read
 // yet or may resume. The state machine of a request is pkg/joining.
 //
-// The router imports it. Each request owns a goroutine, which owns one for each worker stream;
-// that one hands the worker's messages to the request and sends tokens to the client. Stop
-// ends all of them and waits.
+// The router imports it, and package openai for Caller. Each request owns a goroutine, which owns
+// one for each worker stream; that one hands the worker's messages to the request and sends tokens
+// to the client. Stop ends all of them and waits.
 //
 // Lock order: request.loop, Requests.mu, request.mu, then the locks of package routingdriver;
 // eventLog.mu comes after request.mu. account.mu, eventLog.mu and the locks of package records
