@@ -13,10 +13,10 @@ import (
 
 // eventLog holds the events of a request's answer. One goroutine appends; any number read,
 // each at its own pace and from its own start. The log drops events that were read, unless
-// the request can be resumed, and packs those that readers are far behind. The account
-// counts its memory.
+// the request can be resumed, and packs those that readers are far behind. logMemory
+// counts what it takes.
 type eventLog struct {
-	account *account
+	memory *logMemory
 	// overflow is called once, without a lock, if the log was cut off because it took too
 	// much memory. Its argument is the status that readers get.
 	overflow func(error)
@@ -29,7 +29,7 @@ type eventLog struct {
 	first    int   // number of the event at head
 	reached  int   // the largest number of an event that a reader asked for
 	bytes    int64 // memory of the entries
-	kept     bool  // the bytes count as kept in the account, not as unread
+	kept     bool  // the bytes count as kept, not as unread
 	tokens   int   // generated so far
 	ended    bool
 	released bool  // there are no readers any more
@@ -72,9 +72,9 @@ const (
 	packedBytes = 48
 )
 
-func newEventLog(account *account, keeps bool, overflow func(error)) *eventLog {
-	l := &eventLog{account: account, keeps: keeps, overflow: overflow}
-	account.add(l)
+func newEventLog(memory *logMemory, keeps bool, overflow func(error)) *eventLog {
+	l := &eventLog{memory: memory, keeps: keeps, overflow: overflow}
+	memory.add(l)
 	return l
 }
 
@@ -95,15 +95,15 @@ func (l *eventLog) append(event *inferencev1.GenerateEvent) (kept bool) {
 	}
 	l.entries = append(l.entries, e)
 	l.count(e.bytes())
-	over := l.bytes > l.account.mostPerLog && len(l.entries)-l.head > 1 // nobody could read a single one any sooner
+	over := l.bytes > l.memory.mostPerLog && len(l.entries)-l.head > 1 // nobody could read a single one any sooner
 	l.wake()
 	l.mu.Unlock()
 	switch {
 	case over:
-		l.account.cutOff.WithLabelValues("request").Inc()
-		l.cut(l.account.logTooLarge())
+		l.memory.cutOff.WithLabelValues("request").Inc()
+		l.cut(l.memory.logTooLarge())
 	default:
-		l.account.relieve()
+		l.memory.relieve()
 	}
 	return true
 }
@@ -130,7 +130,7 @@ func (l *eventLog) unread() int { return l.first + len(l.entries) - l.head - l.r
 // count adds to the log's memory. The caller holds mu.
 func (l *eventLog) count(bytes int64) {
 	l.bytes += bytes
-	l.account.count(l.kept, bytes)
+	l.memory.count(l.kept, bytes)
 }
 
 // end closes the log; err is a status or nil.
@@ -163,7 +163,7 @@ func (l *eventLog) release() {
 	defer l.mu.Unlock()
 	l.released = true
 	l.drop(len(l.entries) - l.head)
-	l.account.remove(l)
+	l.memory.remove(l)
 }
 
 // keep counts the log's memory as kept for readers that may come back, or no longer.
@@ -173,9 +173,9 @@ func (l *eventLog) keep(kept bool) {
 	if kept == l.kept || l.released {
 		return
 	}
-	l.account.count(l.kept, -l.bytes)
+	l.memory.count(l.kept, -l.bytes)
 	l.kept = kept
-	l.account.count(l.kept, l.bytes)
+	l.memory.count(l.kept, l.bytes)
 }
 
 // wake rouses the readers that are asleep. The caller holds mu.

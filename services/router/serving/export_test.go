@@ -65,7 +65,7 @@ type Log struct {
 func NewLog(keeps bool, now func(*inferencev1.GenerateEvent) bool) (*Log, error) {
 	set := metricset.New(nil)
 	l := &Log{reader: newReader(now)}
-	l.log = newEventLog(newAccount(Config{UnreadRequest: 1 << 20, UnreadMemory: 1 << 24}, set), keeps, func(error) {})
+	l.log = newEventLog(newLogMemory(Config{UnreadRequest: 1 << 20, UnreadMemory: 1 << 24}, set), keeps, func(error) {})
 	return l, set.Err()
 }
 

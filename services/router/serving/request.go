@@ -143,7 +143,7 @@ func newRequest(s *Requests, p *preprocess.Plan, by admitted, id string, c *Call
 	if recorder != nil {
 		r.loop.Now, r.loop.Recorder = s.deps.Log.Now, recorder
 	}
-	r.events = newEventLog(s.account, p.Resumable > 0, r.abort)
+	r.events = newEventLog(s.memory, p.Resumable > 0, r.abort)
 	return r
 }
 

@@ -7,8 +7,8 @@
 // to the client. Stop ends all of them and waits.
 //
 // Lock order: request.loop, Requests.mu, request.mu, then the locks of package routingdriver;
-// eventLog.mu comes after request.mu. account.mu, eventLog.mu and the locks of package records
-// are leaves, with two exceptions: the end of a log takes account.mu, and Caller.Now, which
+// eventLog.mu comes after request.mu. logMemory.mu, eventLog.mu and the locks of package records
+// are leaves, with two exceptions: the end of a log takes logMemory.mu, and Caller.Now, which
 // must not block, runs under eventLog.mu.
 package serving
 
@@ -18,12 +18,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"google.golang.org/grpc/codes"
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
@@ -76,7 +74,7 @@ type Requests struct {
 	config  Config
 	deps    Deps
 	metrics *metrics
-	account *account
+	memory  *logMemory
 
 	wait sync.WaitGroup // requests and their streams
 
@@ -95,7 +93,7 @@ type Requests struct {
 func New(config Config, deps Deps) (*Requests, error) {
 	set := metricset.New(deps.Registerer)
 	s := &Requests{
-		config: config, deps: deps, metrics: newMetrics(set, deps.Spending), account: newAccount(config, set),
+		config: config, deps: deps, metrics: newMetrics(set, deps.Spending), memory: newLogMemory(config, set),
 		byID: make(map[requestName]*request), followers: make(followers), idle: make(chan struct{}), readersCut: make(chan struct{}),
 	}
 	if err := set.Err(); err != nil {
@@ -346,79 +344,4 @@ func (s *Requests) start(p *preprocess.Plan, by admitted, id string, c *Caller, 
 // does not depend on the prompts of other tenants.
 func tenantSalt(tenant, salt string) string {
 	return fmt.Sprintf("%d:%s:%s", len(tenant), tenant, salt)
-}
-
-// requestName identifies a request: two owners may use the same id.
-type requestName struct{ owner, id string }
-
-func (r *request) name() requestName { return requestName{r.owner, r.id} }
-
-// freeID returns id, or if a request or a record of the owner has it, an id that begins like
-// it. The caller holds mu.
-func (s *Requests) freeID(owner, id string) string {
-	for free := id; ; {
-		if s.byID[requestName{owner, free}] == nil && !s.deps.Records.Has(owner, free) {
-			return free
-		}
-		suffix := "-" + rpc.NewID()[:8]
-		free = id + suffix
-		if !rpc.ValidRequestID(free) { // too long
-			free = id[:len(id)-len(suffix)] + suffix
-		}
-	}
-}
-
-// keep keeps a finished request for as long as it can be resumed.
-func (s *Requests) keep(r *request) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if r.plan.Resumable == 0 {
-		delete(s.byID, r.name())
-		return
-	}
-	r.until = time.Now().Add(r.plan.Resumable)
-	s.kept = append(s.kept, r)
-	r.events.keep(true)
-	for len(s.kept) > s.config.KeptLogs || len(s.kept) > 0 && s.account.kept.Load() > int64(s.config.KeptMemory) {
-		s.metrics.forgotten.Inc()
-		s.drop(s.kept[0])
-		s.kept = slices.Delete(s.kept, 0, 1)
-	}
-}
-
-// Forget forgets finished requests whose time is over.
-func (s *Requests) Forget(now time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.kept = slices.DeleteFunc(s.kept, func(r *request) bool {
-		over := !now.Before(r.until)
-		if over {
-			s.drop(r)
-		}
-		return over
-	})
-}
-
-// drop forgets a finished request. The caller holds mu.
-func (s *Requests) drop(r *request) {
-	delete(s.byID, r.name())
-	r.forget()
-}
-
-// find attaches a reader to an owner's request, if that can be resumed and the secret is
-// right. The reader must detach. The error is a status.
-func (s *Requests) find(owner, id, secret string) (*request, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	r, hash := s.byID[requestName{owner, id}], records.SecretHash{}
-	if r != nil && r.plan.Resumable > 0 {
-		hash = r.hash
-	}
-	switch {
-	case !hash.Proves(secret):
-		return nil, clienterr.NotHere(id, 0, 0)
-	case !r.attach():
-		return nil, rpc.Error(codes.ResourceExhausted, api.ReasonTooManyReaders, fmt.Sprintf("%d clients are already reading this request; retry when one has ended", maxReaders), time.Second)
-	}
-	return r, nil
 }

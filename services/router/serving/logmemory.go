@@ -17,9 +17,9 @@ import (
 	"github.com/tandem-serving/tandem/pkg/telemetry/metricset"
 )
 
-// account counts the memory of all event logs: of those that are being read, and of those that are
+// logMemory counts the memory of all event logs: of those that are being read, and of those that are
 // kept for readers that may come back. Its mu is never held with a log's.
-type account struct {
+type logMemory struct {
 	mostPerLog, mostUnread int64
 	cutOff                 *prometheus.CounterVec // by the limit that was full: request, all
 
@@ -29,57 +29,57 @@ type account struct {
 	logs map[*eventLog]struct{}
 }
 
-// newAccount makes the metrics of what answers take.
-func newAccount(c Config, set *metricset.Set) *account {
-	a := &account{mostPerLog: int64(c.UnreadRequest), mostUnread: int64(c.UnreadMemory), logs: make(map[*eventLog]struct{})}
-	a.cutOff = set.Counters("tandem_router_unread_ended_total", "Answers cut off because clients did not read them, by the limit that was full: request (of one answer) or all (of all answers).", "full", "request", "all")
+// newLogMemory makes the metrics of what answers take.
+func newLogMemory(c Config, set *metricset.Set) *logMemory {
+	m := &logMemory{mostPerLog: int64(c.UnreadRequest), mostUnread: int64(c.UnreadMemory), logs: make(map[*eventLog]struct{})}
+	m.cutOff = set.Counters("tandem_router_unread_ended_total", "Answers cut off because clients did not read them, by the limit that was full: request (of one answer) or all (of all answers).", "full", "request", "all")
 	set.GaugeFunc("tandem_router_unread_bytes", "Bytes of answers that clients have not read yet, and of running answers that can be resumed.", nil,
-		func() float64 { return float64(a.unread.Load()) })
+		func() float64 { return float64(m.unread.Load()) })
 	set.GaugeFunc("tandem_router_kept_bytes", "Bytes of finished answers that can be resumed.", nil,
-		func() float64 { return float64(a.kept.Load()) })
-	return a
+		func() float64 { return float64(m.kept.Load()) })
+	return m
 }
 
-func (a *account) add(l *eventLog) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.logs[l] = struct{}{}
+func (m *logMemory) add(l *eventLog) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.logs[l] = struct{}{}
 }
 
-func (a *account) remove(l *eventLog) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	delete(a.logs, l)
+func (m *logMemory) remove(l *eventLog) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.logs, l)
 }
 
 // count adds to one of the sums.
-func (a *account) count(kept bool, bytes int64) {
+func (m *logMemory) count(kept bool, bytes int64) {
 	if kept {
-		a.kept.Add(bytes)
+		m.kept.Add(bytes)
 	} else {
-		a.unread.Add(bytes)
+		m.unread.Add(bytes)
 	}
 }
 
 // relieve cuts off the largest logs until what is unread is within its bound. Its
 // caller holds no lock.
-func (a *account) relieve() {
-	for a.unread.Load() > a.mostUnread {
-		largest := a.largest()
+func (m *logMemory) relieve() {
+	for m.unread.Load() > m.mostUnread {
+		largest := m.largest()
 		if largest == nil {
 			return
 		}
-		a.cutOff.WithLabelValues("all").Inc()
+		m.cutOff.WithLabelValues("all").Inc()
 		largest.cut(rpc.Error(codes.ResourceExhausted, api.ReasonUnread,
-			fmt.Sprintf("unread answers fill the %s set aside for them, and this one takes the most: read answers as they arrive", size(a.mostUnread)), time.Second))
+			fmt.Sprintf("unread answers fill the %s set aside for them, and this one takes the most: read answers as they arrive", size(m.mostUnread)), time.Second))
 	}
 }
 
 // largest is the log with the most that is not kept; nil: none has any.
-func (a *account) largest() *eventLog {
-	a.mu.Lock()
-	logs := slices.Collect(maps.Keys(a.logs))
-	a.mu.Unlock()
+func (m *logMemory) largest() *eventLog {
+	m.mu.Lock()
+	logs := slices.Collect(maps.Keys(m.logs))
+	m.mu.Unlock()
 	var largest *eventLog
 	var most int64
 	for _, l := range logs {
@@ -93,9 +93,9 @@ func (a *account) largest() *eventLog {
 }
 
 // logTooLarge is the status of a request whose log takes more than one may.
-func (a *account) logTooLarge() error {
+func (m *logMemory) logTooLarge() error {
 	return rpc.Error(codes.ResourceExhausted, api.ReasonUnread,
-		fmt.Sprintf("the unread or resumable part of this answer exceeds %s: read it as it arrives, or ask for fewer tokens", size(a.mostPerLog)), 0)
+		fmt.Sprintf("the unread or resumable part of this answer exceeds %s: read it as it arrives, or ask for fewer tokens", size(m.mostPerLog)), 0)
 }
 
 func size(bytes int64) string {
