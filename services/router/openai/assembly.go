@@ -12,7 +12,7 @@ import (
 
 // assembly makes OpenAI's objects of the events of a call.
 type assembly struct {
-	held        *held // the call's part of the memory
+	memory      *memoryShare // the call's part of the memory
 	call        *call
 	exchange    *exchange
 	created     int64
@@ -115,9 +115,9 @@ func (a *assembly) keep(event *inferencev1.GenerateEvent) error {
 // take takes memory for answers, or for what they say of prompts.
 func (a *assembly) take(bytes int64, prompt bool) error {
 	switch {
-	case a.held.bytes+bytes > a.held.most:
+	case a.memory.bytes+bytes > a.memory.most:
 		return a.call.tooLarge(prompt)
-	case !a.held.take(bytes):
+	case !a.memory.take(bytes):
 		return full()
 	}
 	return nil

@@ -74,7 +74,7 @@ type embeddingUsage struct {
 
 // embed serves a request for embeddings.
 func (h *Handler) embed(e *exchange) error {
-	memory := h.hold()
+	memory := h.newShare()
 	defer memory.release()
 	a, err := h.assembly(e, h.embeddings, memory)
 	if err != nil {
@@ -87,7 +87,7 @@ func (h *Handler) embed(e *exchange) error {
 		}
 	}
 	first := c.choices[0]
-	if err := h.holdVectors(memory, first.GetModel(), len(c.choices)); err != nil {
+	if err := h.takeVectors(memory, first.GetModel(), len(c.choices)); err != nil {
 		return err
 	}
 	q := &inferencev1.EmbedRequest{Model: first.GetModel(), NoSpecialTokens: first.GetNoSpecialTokens(), Priority: first.GetPriority(), Slo: first.GetSlo()}
@@ -122,9 +122,9 @@ func (h *Handler) embed(e *exchange) error {
 // numberBytes is about what a number of a vector takes until it is written: as such and as JSON.
 const numberBytes = 32
 
-// holdVectors takes the memory for so many vectors, before they are computed. Who asks for a model
+// takeVectors takes the memory for so many vectors, before they are computed. Who asks for a model
 // that there is not is told so by the backend.
-func (h *Handler) holdVectors(held *held, model string, vectors int) error {
+func (h *Handler) takeVectors(memory *memoryShare, model string, vectors int) error {
 	m, err := h.backend.Model(model)
 	if err != nil {
 		return nil
@@ -133,7 +133,7 @@ func (h *Handler) holdVectors(held *held, model string, vectors int) error {
 	if most := h.mostOfOne() / each; int64(vectors) > most {
 		return invalid("input", fmt.Sprintf("%d embeddings of %d numbers each do not fit into this server's memory for answers: send at most %d texts at a time", vectors, m.GetHiddenSize(), most))
 	}
-	if !held.take(each * int64(vectors)) {
+	if !memory.take(each * int64(vectors)) {
 		return full()
 	}
 	return nil

@@ -14,19 +14,19 @@ import (
 // exchange is an HTTP request and its answer.
 type exchange struct {
 	*http.ResponseController
-	writer  http.ResponseWriter
-	request *http.Request
-	arrived time.Time
-	route   string
-	serve   func(*exchange) error
-	id      string
-	secret  string // of the accepted requests; "" before that
-	timeout time.Duration
-	hurried time.Time // when the write deadline was last moved
-	status  int       // of the answer; 0 before it begins
-	events  bool      // the answer is a stream of events
-	ignored *ignored  // members of the request that have no effect; nil: it has none
-	failed  *Failure
+	writer        http.ResponseWriter
+	request       *http.Request
+	arrived       time.Time
+	route         string
+	serve         func(*exchange) error
+	id            string
+	secret        string // of the accepted requests; "" before that
+	timeout       time.Duration
+	deadlineSetAt time.Time // when the write deadline was last moved
+	status        int       // of the answer; 0 before it begins
+	events        bool      // the answer is a stream of events
+	ignored       *ignored  // members of the request that have no effect; nil: it has none
+	failed        *Failure
 	// lastWords sends an error as the last event of a stream; nil: the error object goes as it
 	// is.
 	lastWords func(*Failure) error
@@ -52,7 +52,7 @@ const ignoredHeader = "X-Tandem-Ignored"
 
 // begin sends the headers, and moves the write deadline.
 func (e *exchange) begin(status int, contentType string) error {
-	if err := e.hurry(); err != nil {
+	if err := e.extendWriteDeadline(); err != nil {
 		return err
 	}
 	e.status = status
@@ -106,7 +106,7 @@ func (e *exchange) write(body []byte) error {
 	for at := 0; at < len(body); at += pieceBytes {
 		// After so long the deadline stays where it is, at most one timeout later.
 		if at == 0 || time.Since(begun) < atLeastRate {
-			if err := e.hurryOn(); err != nil {
+			if err := e.extendIfDue(); err != nil {
 				return err
 			}
 		}
@@ -120,14 +120,15 @@ func (e *exchange) write(body []byte) error {
 // eventStream is the content type of a stream of events.
 const eventStream = "text/event-stream; charset=utf-8"
 
-// hurryShare is the share of the write timeout by which a stream's deadline may be too early:
+// deadlineShare is the share of the write timeout by which a stream's deadline may be too early:
 // moving the deadline costs as much as writing an event.
-const hurryShare = 30
+const deadlineShare = 30
 
-// hurry moves the write deadline, so that a client that does not read holds nothing for long.
-func (e *exchange) hurry() error {
-	e.hurried = time.Now()
-	if err := e.SetWriteDeadline(e.hurried.Add(e.timeout)); err != nil && !errors.Is(err, http.ErrNotSupported) {
+// extendWriteDeadline gives the client a whole write timeout from now: one that does not read holds
+// nothing for long.
+func (e *exchange) extendWriteDeadline() error {
+	e.deadlineSetAt = time.Now()
+	if err := e.SetWriteDeadline(e.deadlineSetAt.Add(e.timeout)); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return left(err)
 	}
 	return nil
@@ -173,7 +174,7 @@ func (e *exchange) line(line []byte) error {
 // lineNow is line without waiting, for an open stream. It bypasses net/http, whose buffers are
 // empty since each event is flushed: net/http would write the same chunk, in a fifth more time.
 func (e *exchange) lineNow(c *conn, chunk []byte) error {
-	if err := e.hurryOn(); err != nil {
+	if err := e.extendIfDue(); err != nil {
 		return err
 	}
 	if err := c.sendNow(chunk); err != nil {
@@ -182,18 +183,19 @@ func (e *exchange) lineNow(c *conn, chunk []byte) error {
 	return nil
 }
 
-// hurryOn is hurry for a further event of a stream, or a further piece of an answer.
-func (e *exchange) hurryOn() error {
-	if time.Since(e.hurried) < e.timeout/hurryShare {
+// extendIfDue is extendWriteDeadline for a further event of a stream, or a further piece of an answer,
+// unless that was done a moment ago.
+func (e *exchange) extendIfDue() error {
+	if time.Since(e.deadlineSetAt) < e.timeout/deadlineShare {
 		return nil
 	}
-	return e.hurry()
+	return e.extendWriteDeadline()
 }
 
 // rest sends the rest of an event.
 func (e *exchange) rest(c *conn) error {
 	for c.kept() {
-		if err := e.hurryOn(); err != nil {
+		if err := e.extendIfDue(); err != nil {
 			return err
 		}
 		if err := c.flush(pieceBytes); err != nil {

@@ -17,7 +17,7 @@ import (
 
 // generate serves a completion or a chat.
 func (h *Handler) generate(e *exchange, k *kind) error {
-	memory := h.hold()
+	memory := h.newShare()
 	defer memory.release()
 	a, err := h.assembly(e, k, memory)
 	if err != nil {
@@ -72,7 +72,7 @@ func (h *Handler) stream(e *exchange, a *assembly) error {
 }
 
 // assembly reads what is asked for.
-func (h *Handler) assembly(e *exchange, k *kind, held *held) (*assembly, error) {
+func (h *Handler) assembly(e *exchange, k *kind, memory *memoryShare) (*assembly, error) {
 	// Before the body is read.
 	over := func(ctx context.Context) error { return e.limits.Over(ctx, quota.Need{}, "") }
 	if e.request.Header.Get(headerLastEventID) != "" && (k == h.chats || k == h.completions) { // the others cannot be resumed
@@ -81,7 +81,7 @@ func (h *Handler) assembly(e *exchange, k *kind, held *held) (*assembly, error) 
 	if err := over(e.request.Context()); err != nil {
 		return nil, err
 	}
-	body, err := h.body(e, held)
+	body, err := h.body(e, memory)
 	if err != nil {
 		return nil, err
 	}
@@ -101,26 +101,26 @@ func (h *Handler) assembly(e *exchange, k *kind, held *held) (*assembly, error) 
 	if c.secret, err = secretOf(e.request.Header); err != nil {
 		return nil, err
 	}
-	if !held.take(valueBytes * int64(c.verbatim)) {
+	if !memory.take(valueBytes * int64(c.verbatim)) {
 		return nil, full()
 	}
-	return &assembly{held: held, call: c, exchange: e, created: e.arrived.Unix(), answers: make([]progress, len(c.choices))}, nil
+	return &assembly{memory: memory, call: c, exchange: e, created: e.arrived.Unix(), answers: make([]progress, len(c.choices))}, nil
 }
 
 // admitted lets go of the requests: once they are admitted their prompts are in tokens, and the rest
 // is not needed.
 func (a *assembly) admitted() {
 	a.call.choices, a.call.planned = nil, nil
-	a.held.release()
+	a.memory.release()
 }
 
 // body reads a request's body, and to its end, without which net/http would not
 // notice that the client leaves.
-func (h *Handler) body(e *exchange, held *held) ([]byte, error) {
+func (h *Handler) body(e *exchange, memory *memoryShare) ([]byte, error) {
 	if err := e.SetReadDeadline(time.Now().Add(h.config.ReadTimeout)); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return nil, err
 	}
-	body, err := io.ReadAll(&holding{from: http.MaxBytesReader(e.writer, e.request.Body, h.config.MaxBodyBytes), held: held})
+	body, err := io.ReadAll(&countingReader{from: http.MaxBytesReader(e.writer, e.request.Body, h.config.MaxBodyBytes), memory: memory})
 	tooLong, isTooLong := errors.AsType[*http.MaxBytesError](err)
 	switch {
 	case isTooLong:
@@ -138,7 +138,7 @@ func (h *Handler) body(e *exchange, held *held) ([]byte, error) {
 	if err := e.SetReadDeadline(time.Time{}); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return nil, err
 	}
-	if m := measure(body); !held.take(valueBytes * int64(m.nests+m.members)) {
+	if m := measure(body); !memory.take(valueBytes * int64(m.nests+m.members)) {
 		return nil, full()
 	}
 	return body, nil

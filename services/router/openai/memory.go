@@ -28,55 +28,55 @@ func scoredBytes(tokens []*inferencev1.TokenLogprobs) (bytes int64) {
 	return bytes
 }
 
-// held is the part of one request in the memory that requests may take until they are
+// memoryShare is the part of one request in the memory that requests may take until they are
 // admitted, and answers that are sent as a whole until they are. What comes when it is full
 // is refused: to wait would hold a connection, and its body, as well. One goroutine at a
 // time uses it.
-type held struct {
+type memoryShare struct {
 	left  *atomic.Int64 // of the memory of all
 	most  int64         // that the answers of one request may take
 	bytes int64
 }
 
-// hold is a part of the memory without anything in it.
-func (h *Handler) hold() *held { return &held{left: &h.left, most: h.mostOfOne()} }
+// newShare is a part of the memory, with nothing in it yet.
+func (h *Handler) newShare() *memoryShare { return &memoryShare{left: &h.left, most: h.mostOfOne()} }
 
 // mostOfOne is how much of the memory the answers of one request may take.
 func (h *Handler) mostOfOne() int64 { return h.config.MaxHeldBytes / 2 }
 
 // take takes more, if there is as much.
-func (h *held) take(bytes int64) bool {
-	if h.left.Add(-bytes) < 0 {
-		h.left.Add(bytes)
+func (m *memoryShare) take(bytes int64) bool {
+	if m.left.Add(-bytes) < 0 {
+		m.left.Add(bytes)
 		return false
 	}
-	h.bytes += bytes
+	m.bytes += bytes
 	return true
 }
 
 // give gives back a part of what was taken.
-func (h *held) give(bytes int64) {
-	h.left.Add(bytes)
-	h.bytes -= bytes
+func (m *memoryShare) give(bytes int64) {
+	m.left.Add(bytes)
+	m.bytes -= bytes
 }
 
 // release gives back what was taken.
-func (h *held) release() {
-	h.give(h.bytes)
+func (m *memoryShare) release() {
+	m.give(m.bytes)
 }
 
 var errFull = errors.New("no memory for the body")
 
-// holding takes memory for what is read, as it comes: a client that announces much and
+// countingReader takes memory for what is read, as it comes: a client that announces much and
 // sends little holds little.
-type holding struct {
-	from io.Reader
-	held *held
+type countingReader struct {
+	from   io.Reader
+	memory *memoryShare
 }
 
-func (h *holding) Read(p []byte) (int, error) {
-	n, err := h.from.Read(p)
-	if !h.held.take(int64(n)) {
+func (r *countingReader) Read(p []byte) (int, error) {
+	n, err := r.from.Read(p)
+	if !r.memory.take(int64(n)) {
 		return 0, errFull
 	}
 	return n, err

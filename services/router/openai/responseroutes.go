@@ -41,7 +41,7 @@ type inputTokens struct {
 
 // countInput counts the tokens of what a response would be asked with, once it is truncated.
 func (h *Handler) countInput(e *exchange) error {
-	memory := h.hold()
+	memory := h.newShare()
 	defer memory.release()
 	a, err := h.assembly(e, h.responses, memory)
 	if err != nil {

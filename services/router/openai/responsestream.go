@@ -8,7 +8,7 @@ import (
 
 // respond serves a response.
 func (h *Handler) respond(e *exchange) error {
-	memory := h.hold()
+	memory := h.newShare()
 	defer memory.release()
 	a, err := h.assembly(e, h.responses, memory)
 	if err != nil {
@@ -36,7 +36,7 @@ func (h *Handler) runResponse(e *exchange, a *assembly, to func(*inferencev1.Gen
 	var unkept error
 	err := h.run(e, a.call, func(_ int, event *inferencev1.GenerateEvent) error {
 		if event.GetAccepted() != nil {
-			if a.admitted(); !a.held.take(a.call.response.bytes()) {
+			if a.admitted(); !a.memory.take(a.call.response.bytes()) {
 				unkept = full()
 				return unkept
 			}

@@ -146,7 +146,7 @@ func (s *stream) echoScored(index int) error {
 		return err
 	}
 	s.buffer = nil // it has grown to the length of the prompt's scores
-	s.held.give(taken)
+	s.memory.give(taken)
 	return nil
 }
 
