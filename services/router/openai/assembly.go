@@ -10,10 +10,10 @@ import (
 	"github.com/tandem-serving/tandem/pkg/api"
 )
 
-// assembly makes OpenAI's objects of the events of a call.
+// assembly makes OpenAI's objects of the events of a request.
 type assembly struct {
-	memory      *memoryShare // the call's part of the memory
-	call        *call
+	memory      *memoryShare // the request's part of it
+	parsed      *parsedRequest
 	exchange    *exchange
 	created     int64
 	model       string
@@ -40,7 +40,7 @@ type progress struct {
 	route    *route
 }
 
-// note takes in what an event says of the call itself. The text is for others.
+// note takes in what an event says of the request itself. The text is for others.
 func (a *assembly) note(index int, event *inferencev1.GenerateEvent) {
 	p := &a.answers[index]
 	switch {
@@ -49,12 +49,12 @@ func (a *assembly) note(index int, event *inferencev1.GenerateEvent) {
 		if id := event.GetAccepted().GetRequestId(); id != "" && index == 0 {
 			a.exchange.id = id // another one, if a request had that already
 		}
-		p.calls = a.call.expectCalls(event.GetAccepted())
+		p.calls = a.parsed.expectCalls(event.GetAccepted())
 		if secret := event.GetAccepted().GetSecret(); secret != "" { // an answer that computes nothing has none
 			a.exchange.secret = secret
 		}
 		for _, field := range event.GetAccepted().GetIgnored() {
-			a.exchange.ignored.add(a.call.name(field))
+			a.exchange.ignored.add(a.parsed.name(field))
 		}
 		if a.model == "" {
 			a.model = event.GetAccepted().GetModel()
@@ -68,11 +68,11 @@ func (a *assembly) note(index int, event *inferencev1.GenerateEvent) {
 		p.finished = api.Name(event.GetFinished().GetReason())
 		u := event.GetFinished().GetUsage()
 		p.prompt, p.cached, p.count = u.GetPromptTokens(), u.GetCachedTokens(), u.GetCompletionTokens()
-		if a.call.empty { // a prompt was scored, which takes a token
+		if a.parsed.empty { // a prompt was scored, which takes a token
 			p.finished, p.count = api.Name(inferencev1.FinishReason_FINISH_REASON_LENGTH), 0
 		}
 		p.drafts, p.accepted = u.GetDraftTokens(), min(u.GetAcceptedDraftTokens(), u.GetDraftTokens())
-		if a.call.timing {
+		if a.parsed.timing {
 			p.timing, p.route = timingOf(event.GetFinished().GetTimings()), routeOf(event.GetFinished().GetRoute())
 		}
 	}
@@ -88,7 +88,7 @@ func (a *assembly) collect(index int, event *inferencev1.GenerateEvent) error {
 	for _, l := range event.GetTokens().GetLogprobs() {
 		p.sum += float64(l.GetLogprob())
 	}
-	if a.call.empty {
+	if a.parsed.empty {
 		return nil
 	}
 	text := event.GetTokens().GetText() + event.GetFinished().GetText()
@@ -96,8 +96,8 @@ func (a *assembly) collect(index int, event *inferencev1.GenerateEvent) error {
 		text = p.calls.collect(p.calls.add(text, event.GetFinished() != nil))
 	}
 	p.text.WriteString(text)
-	if a.call.logprobs {
-		p.add(event.GetTokens().GetLogprobs(), a.call.chat)
+	if a.parsed.logprobs {
+		p.add(event.GetTokens().GetLogprobs(), a.parsed.chat)
 	}
 	return nil
 }
@@ -106,7 +106,7 @@ func (a *assembly) collect(index int, event *inferencev1.GenerateEvent) error {
 func (a *assembly) keep(event *inferencev1.GenerateEvent) error {
 	bytes := 3 * int64(len(event.GetTokens().GetText())+len(event.GetFinished().GetText()))
 	bytes += scoredBytes(event.GetPromptLogprobs().GetLogprobs())
-	if a.call.logprobs {
+	if a.parsed.logprobs {
 		bytes += scoredBytes(event.GetTokens().GetLogprobs())
 	}
 	return a.take(bytes, event.GetPromptLogprobs() != nil)
@@ -116,7 +116,7 @@ func (a *assembly) keep(event *inferencev1.GenerateEvent) error {
 func (a *assembly) take(bytes int64, prompt bool) error {
 	switch {
 	case a.memory.bytes+bytes > a.memory.most:
-		return a.call.tooLarge(prompt)
+		return a.parsed.tooLarge(prompt)
 	case !a.memory.take(bytes):
 		return full()
 	}
@@ -128,10 +128,10 @@ func (a *assembly) keepPrompts() error {
 	bytes := int64(0)
 	for _, i := range a.shown() {
 		bytes += 3 * int64(len(a.echo(i)))
-		if a.call.echoTop == nil && (a.call.promptTop == nil || a.call.chat) {
+		if a.parsed.echoTop == nil && (a.parsed.promptTop == nil || a.parsed.chat) {
 			continue
 		}
-		bytes += a.answers[i-i%a.call.n].scoredBytes()
+		bytes += a.answers[i-i%a.parsed.n].scoredBytes()
 	}
 	return a.take(bytes, true)
 }
@@ -153,10 +153,10 @@ func (a *assembly) whole() answer {
 		c := a.end(i)
 		c.Index = index
 		text := a.echo(i) + p.text.String()
-		if a.call.chat {
+		if a.parsed.chat {
 			c.Message = &message{Role: "assistant", Content: &text}
 			if p.calls != nil && len(p.calls.made) > 0 {
-				c.Message.calls = a.call.said(p.calls.made)
+				c.Message.calls = a.parsed.said(p.calls.made)
 				if text == "" {
 					c.Message.Content = nil
 				}
@@ -164,18 +164,18 @@ func (a *assembly) whole() answer {
 		} else {
 			c.Text = &text
 		}
-		if a.call.logprobs {
-			c.Logprobs = p.logprobs(a.call.chat)
+		if a.parsed.logprobs {
+			c.Logprobs = p.logprobs(a.parsed.chat)
 		}
-		scores := a.answers[i-i%a.call.n].scores
-		if top := a.call.echoTop; top != nil {
+		scores := a.answers[i-i%a.parsed.n].scores
+		if top := a.parsed.echoTop; top != nil {
 			whole, end := echoed(scores, *top, a.echo(i))
 			whole.then(&p.tokens, end)
 			c.Logprobs = &whole
 		}
-		switch top := a.call.promptTop; {
+		switch top := a.parsed.promptTop; {
 		case top == nil:
-		case a.call.chat:
+		case a.parsed.chat:
 			out.PromptLogprobs = ofPrompt(scores, *top)
 		default:
 			c.PromptLogprobs = ofPrompt(scores, *top)
@@ -188,15 +188,15 @@ func (a *assembly) whole() answer {
 
 // shown are the answers that the client gets, in this order: of each prompt the best, if not all.
 func (a *assembly) shown() (out []int) {
-	for first := 0; first < len(a.answers); first += a.call.n {
-		of := make([]int, a.call.n)
+	for first := 0; first < len(a.answers); first += a.parsed.n {
+		of := make([]int, a.parsed.n)
 		for i := range of {
 			of[i] = first + i
 		}
-		if a.call.shown < a.call.n {
+		if a.parsed.shown < a.parsed.n {
 			slices.SortStableFunc(of, func(x, y int) int { return cmp.Compare(a.answers[y].mean(), a.answers[x].mean()) })
 		}
-		out = append(out, of[:a.call.shown]...)
+		out = append(out, of[:a.parsed.shown]...)
 	}
 	return out
 }
@@ -207,16 +207,16 @@ func (p *progress) mean() float64 { return p.sum / float64(max(p.count, 1)) }
 // end is a choice that has ended, without its text.
 func (a *assembly) end(index int) choice {
 	p := &a.answers[index]
-	reason := a.call.reason(p.finished, p.calls)
+	reason := a.parsed.reason(p.finished, p.calls)
 	return choice{Index: index, FinishReason: &reason, Timing: p.timing, Route: p.route}
 }
 
 // echo is the prompt to say before an answer.
 func (a *assembly) echo(index int) string {
-	if a.call.echoes == nil {
+	if a.parsed.echoes == nil {
 		return ""
 	}
-	return a.call.echoes[index/a.call.n]
+	return a.parsed.echoes[index/a.parsed.n]
 }
 
 // logprobs are those collected, never null.
@@ -236,7 +236,7 @@ func (p *progress) logprobs(chat bool) any {
 // head is an answer without choices.
 func (a *assembly) head(chat, completion string) answer {
 	object, id := completion, "cmpl-"+a.exchange.id
-	if a.call.chat {
+	if a.parsed.chat {
 		object, id = chat, "chatcmpl-"+a.exchange.id
 	}
 	return answer{ID: id, Object: object, Created: a.created, Model: a.model, Fingerprint: a.fingerprint, Choices: []choice{}}
@@ -248,7 +248,7 @@ func (a *assembly) usage() *usage {
 	u := &usage{Details: new(promptDetails)}
 	for i := range a.answers {
 		p := &a.answers[i]
-		if i%a.call.n == 0 {
+		if i%a.parsed.n == 0 {
 			u.Prompt += p.prompt
 			u.Details.Cached += p.cached
 		}

@@ -13,8 +13,8 @@ import (
 )
 
 // parseChat translates a chat completion.
-func parseChat(f *fields) (*call, error) {
-	c := &call{route: RouteChat, chat: true}
+func parseChat(f *fields) (*parsedRequest, error) {
+	c := &parsedRequest{route: RouteChat, chat: true}
 	q := c.common(f)
 	q.StructuredOutput, c.form = format(f, "response_format", responseFormat(f))
 	chatLogprobs(f, c, q)
@@ -35,7 +35,7 @@ func parseChat(f *fields) (*call, error) {
 }
 
 // chatLogprobs reads logprobs and top_logprobs.
-func chatLogprobs(f *fields, c *call, q *inferencev1.GenerateRequest) {
+func chatLogprobs(f *fields, c *parsedRequest, q *inferencev1.GenerateRequest) {
 	c.logprobs, _ = f.boolean("logprobs")
 	top := f.integerIn("top_logprobs", 0, maxLogprobs)
 	switch {

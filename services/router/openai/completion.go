@@ -9,8 +9,8 @@ import (
 )
 
 // parseCompletion translates a completion.
-func parseCompletion(f *fields) (*call, error) {
-	c := &call{route: RouteCompletions}
+func parseCompletion(f *fields) (*parsedRequest, error) {
+	c := &parsedRequest{route: RouteCompletions}
 	q := c.common(f)
 	q.StructuredOutput, c.form = format(f, "response_format", responseFormat(f))
 	if suffix := f.text("suffix"); suffix != "" {
@@ -42,7 +42,7 @@ func parseCompletion(f *fields) (*call, error) {
 }
 
 // best reads best_of: so many answers are made, and n of them shown.
-func (c *call) best(f *fields, q *inferencev1.GenerateRequest) {
+func (c *parsedRequest) best(f *fields, q *inferencev1.GenerateRequest) {
 	best := f.integerIn("best_of", 1, maxN)
 	switch {
 	case best == nil || *best == int64(c.n):
@@ -59,7 +59,7 @@ func (c *call) best(f *fields, q *inferencev1.GenerateRequest) {
 }
 
 // noBest refuses best_of, unless it asks for nothing: chats and responses have none.
-func (c *call) noBest(f *fields) {
+func (c *parsedRequest) noBest(f *fields) {
 	if best := f.integerIn("best_of", 1, maxN); best != nil && *best != int64(c.n) {
 		f.wrong(unsupported("best_of", "is of completions: ask for n answers and choose among them, or leave it out"))
 	}
@@ -67,7 +67,7 @@ func (c *call) noBest(f *fields) {
 
 // echo keeps the prompts, to be said before the answers, and with logprobs how likely their tokens
 // are.
-func (c *call) echo(f *fields, prompts []*inferencev1.GenerateRequest) {
+func (c *parsedRequest) echo(f *fields, prompts []*inferencev1.GenerateRequest) {
 	c.echoes = make([]string, len(prompts))
 	for i, q := range prompts {
 		c.echoes[i] = q.GetPrompt()

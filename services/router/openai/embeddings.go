@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math"
 	"net/http"
-	"strings"
 
 	inferencev1 "github.com/tandem-serving/tandem/proto/tandem/inference/v1"
 
@@ -26,8 +25,8 @@ type embedding struct {
 }
 
 // parseEmbeddings translates a request for embeddings: one GenerateRequest for each input.
-func parseEmbeddings(f *fields) (*call, error) {
-	c := &call{route: RouteEmbeddings, embedding: new(embedding)}
+func parseEmbeddings(f *fields) (*parsedRequest, error) {
+	c := &parsedRequest{route: RouteEmbeddings, embedding: new(embedding)}
 	q := &inferencev1.GenerateRequest{Model: f.text("model")}
 	if p := f.integerIn("priority", -100, 100); p != nil {
 		q.Priority = int32(-*p) // as of completions
@@ -80,7 +79,7 @@ func (h *Handler) embed(e *exchange) error {
 	if err != nil {
 		return err
 	}
-	c := a.call
+	c := a.parsed
 	if d := c.embedding.dimensions; d > 0 {
 		if err := h.dimensions(c.choices[0].GetModel(), d); err != nil {
 			return err
@@ -159,13 +158,4 @@ func encoded(values []float32) string {
 		b = binary.LittleEndian.AppendUint32(b, math.Float32bits(x))
 	}
 	return base64.StdEncoding.EncodeToString(b)
-}
-
-// embeddingName is the name that a field of EmbedRequest has in HTTP.
-func embeddingName(field string) string {
-	if at, is := strings.CutPrefix(field, "inputs"); is {
-		at, _, _ = strings.Cut(at, ".")
-		return "input" + at
-	}
-	return sharedName(field, "")
 }

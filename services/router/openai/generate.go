@@ -27,7 +27,7 @@ func (h *Handler) generate(e *exchange, k *kind) error {
 		a.admitted() // they were begun
 		return h.resume(e.request.Context(), &stream{assembly: a}, id)
 	}
-	if a.call.stream {
+	if a.parsed.stream {
 		return h.stream(e, a)
 	}
 	return h.whole(e, a)
@@ -37,14 +37,14 @@ func (h *Handler) generate(e *exchange, k *kind) error {
 func (h *Handler) whole(e *exchange, a *assembly) error {
 	// The backend takes whatever ends the events for a client that is gone.
 	var unkept error
-	if err := h.run(e, a.call, func(index int, event *inferencev1.GenerateEvent) error {
+	if err := h.run(e, a.parsed, func(index int, event *inferencev1.GenerateEvent) error {
 		if event.GetAccepted() != nil {
 			a.admitted()
 		}
 		unkept = a.collect(index, event)
 		return unkept
 	}, nil); err != nil {
-		return rename(cmp.Or(unkept, err), a.call.name)
+		return rename(cmp.Or(unkept, err), a.parsed.name)
 	}
 	if err := a.keepPrompts(); err != nil {
 		return err
@@ -59,14 +59,14 @@ func (h *Handler) stream(e *exchange, a *assembly) error {
 		s.now = connOf(e.request.Context())
 	}
 	var unsent error // the backend takes it for a client that is gone
-	if err := h.run(e, a.call, func(index int, event *inferencev1.GenerateEvent) error {
+	if err := h.run(e, a.parsed, func(index int, event *inferencev1.GenerateEvent) error {
 		if event.GetAccepted() != nil {
 			a.admitted()
 		}
 		unsent = s.receive(index, event)
 		return unsent
 	}, s.sendNow()); err != nil {
-		return rename(cmp.Or(unsent, err), a.call.name)
+		return rename(cmp.Or(unsent, err), a.parsed.name)
 	}
 	return s.finish()
 }
@@ -104,13 +104,13 @@ func (h *Handler) assembly(e *exchange, k *kind, memory *memoryShare) (*assembly
 	if !memory.take(valueBytes * int64(c.verbatim)) {
 		return nil, full()
 	}
-	return &assembly{memory: memory, call: c, exchange: e, created: e.arrived.Unix(), answers: make([]progress, len(c.choices))}, nil
+	return &assembly{memory: memory, parsed: c, exchange: e, created: e.arrived.Unix(), answers: make([]progress, len(c.choices))}, nil
 }
 
 // admitted lets go of the requests: once they are admitted their prompts are in tokens, and the rest
 // is not needed.
 func (a *assembly) admitted() {
-	a.call.choices, a.call.planned = nil, nil
+	a.parsed.choices, a.parsed.planned = nil, nil
 	a.memory.release()
 }
 

@@ -3,20 +3,15 @@ package openai
 import (
 	"encoding/json"
 	"maps"
-	"regexp"
-	"slices"
-	"strings"
-
-	"github.com/tandem-serving/tandem/services/router/clienterr"
 )
 
-// kind is one kind of request: completions or chats.
+// kind is one kind of request: completions, chats, responses or embeddings.
 type kind struct {
-	parse func(*fields) (*call, error)
+	parse func(*fields) (*parsedRequest, error)
 	known map[string]bool // names of members that parse looks for
 }
 
-func newKind(parse func(*fields) (*call, error)) *kind {
+func newKind(parse func(*fields) (*parsedRequest, error)) *kind {
 	f := &fields{reading: new(reading), members: map[string]json.RawMessage{}, read: maps.Clone(meaningless)}
 	_, _ = parse(f) // of nothing, which is refused: only the names count
 	return &kind{parse: parse, known: f.read}
@@ -30,32 +25,6 @@ var meaningless = map[string]bool{
 	"store": true, "user": true, "verbosity": true, "web_search_options": true, "spaces_between_special_tokens": true,
 }
 
-// maxIgnored is how many ignored members are named.
-const maxIgnored = 16
-
-// ignored are the names of members that have no effect, sorted: the first of them, and one more if
-// there are more than maxIgnored. OpenAI refuses such members; vLLM ignores them, and so does this:
-// programs send what other servers know, and what is new. But it is said, since a name may be misspelt.
-type ignored []string
-
-func (n *ignored) add(name string) {
-	name = nameable(name)
-	at, is := slices.BinarySearch(*n, name)
-	if is {
-		return
-	}
-	*n = slices.Insert(*n, at, name)
-	*n = (*n)[:min(len(*n), maxIgnored+1)]
-}
-
-// String is the names for a header.
-func (n ignored) String() string {
-	if len(n) > maxIgnored {
-		return strings.Join(n[:maxIgnored], ", ") + ", ..."
-	}
-	return strings.Join(n, ", ")
-}
-
 // ignore names the members of a request that nobody looks for.
 func (k *kind) ignore(f *fields) {
 	for name := range f.members {
@@ -63,30 +32,4 @@ func (k *kind) ignore(f *fields) {
 			f.ignored.add(name)
 		}
 	}
-}
-
-// elementIndex says in which element of an array something stands.
-var elementIndex = regexp.MustCompile(`\[[0-9]+\]`)
-
-// ignoreOthers names the members of an object within the request that nobody has looked for, unless
-// they ask for nothing: messages that answers have are sent back with all of their members.
-func (f *fields) ignoreOthers() {
-	if f.bad != nil {
-		return
-	}
-	for name, raw := range f.members {
-		if !f.read[name] && string(raw) != "null" && !slices.Contains(offValues, string(raw)) {
-			f.ignored.add(elementIndex.ReplaceAllString(f.at, "[]") + name)
-		}
-	}
-}
-
-// nameable is a member's name as it may stand in a header and a log line.
-func nameable(name string) string {
-	return strings.Map(func(r rune) rune {
-		if r <= ' ' || r > '~' || r == ',' || r == '"' {
-			return '?'
-		}
-		return r
-	}, clienterr.Shorten(name))
 }

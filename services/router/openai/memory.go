@@ -82,12 +82,12 @@ func (r *countingReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// footprint is what the answers of a call take at most for how likely tokens are, and for prompts.
+// footprint is what the answers of a request take at most for how likely tokens are, and for prompts.
 type footprint struct{ prompts, answers int64 }
 
 // add adds the answers to one prompt, which the client gets together with the prompt, if echo is not
 // empty.
-func (t *footprint) add(c *call, q *inferencev1.GenerateRequest, plan Plan, echo string) {
+func (t *footprint) add(c *parsedRequest, q *inferencev1.GenerateRequest, plan Plan, echo string) {
 	whole := !c.stream || c.response != nil // the last events of a streamed response have all of it
 	if q.PromptLogprobs != nil {
 		times := 1
@@ -105,24 +105,24 @@ func (t *footprint) add(c *call, q *inferencev1.GenerateRequest, plan Plan, echo
 }
 
 // scoredToken is what a token of an answer takes for how likely it is.
-func (c *call) scoredToken() int64 {
+func (c *parsedRequest) scoredToken() int64 {
 	if !c.logprobs || c.empty {
 		return 0
 	}
 	return tokenBytes + alternativeBytes*int64(c.top)
 }
 
-// fits refuses a call whose answers need not fit into the memory that one call may take.
-func (h *Handler) fits(c *call, t footprint) error {
+// fits refuses a request whose answers need not fit into the memory that those of one may take.
+func (h *Handler) fits(c *parsedRequest, t footprint) error {
 	if t.prompts+t.answers > h.mostOfOne() {
 		return c.tooLarge(t.prompts > t.answers)
 	}
 	return nil
 }
 
-// tooLarge refuses a call whose answers take more than those of one may. To send it again does not
+// tooLarge refuses a request whose answers take more than those of one may. To send it again does not
 // help. prompt: what they say of prompts does.
-func (c *call) tooLarge(prompt bool) error {
+func (c *parsedRequest) tooLarge(prompt bool) error {
 	field := c.limit
 	switch {
 	case prompt && c.promptTop != nil:

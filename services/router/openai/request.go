@@ -7,7 +7,6 @@ import (
 	"math"
 	"slices"
 	"strconv"
-	"strings"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -25,8 +24,8 @@ const (
 	maxLogprobs = 20
 )
 
-// call is a request that was translated: one GenerateRequest for each answer.
-type call struct {
+// parsedRequest is a request that was translated: one GenerateRequest for each answer.
+type parsedRequest struct {
 	route    string
 	chat     bool      // the answer is to a conversation
 	response *response // what a response says of its request; nil: it is no response
@@ -75,9 +74,9 @@ var refused = []string{
 // other API has: who sends one means it.
 var ofGRPC = []string{"slo", "sampling", "token_ids", "no_special_tokens"}
 
-// common translates what chats and completions have in common: how tokens are
+// common translates what completions, chats and responses have in common: how tokens are
 // drawn, how many, and how they are sent.
-func (c *call) common(f *fields) *inferencev1.GenerateRequest {
+func (c *parsedRequest) common(f *fields) *inferencev1.GenerateRequest {
 	q := &inferencev1.GenerateRequest{Model: f.text("model"), CacheSalt: f.text("cache_salt"), Sampling: sampling(f)}
 	q.Stop = stops(f)
 	q.StopTokenIds = tokens(f, "stop_token_ids")
@@ -139,7 +138,7 @@ func tier(f *fields, q *inferencev1.GenerateRequest) {
 const headerSLO = "X-SLO"
 
 // want has the answers held to the objective of a header; "" is none.
-func (c *call) want(header string) error {
+func (c *parsedRequest) want(header string) error {
 	if header == "" {
 		return nil
 	}
@@ -175,7 +174,7 @@ func (f *fields) notSupported(why string, names ...string) {
 var offValues = []string{"false", "0", "[]", "{}", `""`}
 
 // most reads how many tokens to generate at most. The newer name counts.
-func (c *call) most(f *fields, q *inferencev1.GenerateRequest) {
+func (c *parsedRequest) most(f *fields, q *inferencev1.GenerateRequest) {
 	names := []string{"max_completion_tokens", "max_tokens"}
 	if c.response != nil {
 		names = []string{"max_output_tokens"}
@@ -195,7 +194,7 @@ func (c *call) most(f *fields, q *inferencev1.GenerateRequest) {
 	}
 }
 
-func (c *call) streaming(f *fields) {
+func (c *parsedRequest) streaming(f *fields) {
 	c.stream, _ = f.boolean("stream")
 	c.timing, _ = f.boolean("timing_ms")
 	if options := f.object("stream_options"); options != nil {
@@ -301,7 +300,7 @@ func (f *fields) numbers(name string, out any, want string) {
 
 // repeat makes the answers of each prompt: each after the first has a seed of its
 // own, so that they differ.
-func (c *call) repeat(prompts []*inferencev1.GenerateRequest) {
+func (c *parsedRequest) repeat(prompts []*inferencev1.GenerateRequest) {
 	c.top = prompts[0].GetLogprobs()
 	for _, q := range prompts {
 		for i := range c.n {
@@ -320,65 +319,4 @@ func (c *call) repeat(prompts []*inferencev1.GenerateRequest) {
 			c.choices = append(c.choices, choice)
 		}
 	}
-}
-
-// name is the request's name of a field of GenerateRequest.
-func (c *call) name(field string) string {
-	if strings.HasPrefix(field, "structured_output") && c.form != "" {
-		return c.form
-	}
-	if c.response != nil {
-		return c.response.name(field, c.limit)
-	}
-	if c.chat {
-		if name, ok := chatNames(field); ok {
-			if c.tools != nil && c.tools.old {
-				name = oldNames.Replace(name)
-			}
-			return name
-		}
-	} else if strings.HasPrefix(field, "token_ids") {
-		return "prompt"
-	}
-	return sharedName(field, c.limit)
-}
-
-// sharedName is the name of a field that both kinds of request have.
-func sharedName(field, limit string) string {
-	if name, ok := strings.CutPrefix(field, "sampling."); ok {
-		name, _, _ = strings.Cut(name, "[")
-		return name
-	}
-	base, _, _ := strings.Cut(field, "[")
-	switch base {
-	case "max_tokens":
-		return limit
-	case "stop", "stop_token_ids":
-		return base
-	}
-	return field
-}
-
-// oldNames are what the names of tools were before.
-var oldNames = strings.NewReplacer("tools[", "functions[", ".function.", ".", "tool_choice", "function_call")
-
-// chatNames are the names of a conversation's fields in a chat.
-func chatNames(field string) (string, bool) {
-	if field == "logprobs" {
-		return "top_logprobs", true
-	}
-	rest, ok := strings.CutPrefix(field, "conversation")
-	if !ok {
-		return "messages", field == "prompt" || strings.HasPrefix(field, "token_ids")
-	}
-	rest = strings.TrimPrefix(rest, ".")
-	switch {
-	case strings.HasPrefix(rest, "template_arguments"):
-		return "chat_template_kwargs" + strings.TrimPrefix(rest, "template_arguments"), true
-	case strings.HasPrefix(rest, "continue_last_message"):
-		return "continue_final_message", true
-	case strings.HasPrefix(rest, "tools"), strings.HasPrefix(rest, "tool_choice"), strings.HasPrefix(rest, "messages["):
-		return rest, true
-	}
-	return "messages", true
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/tandem-serving/tandem/services/router/clienterr"
 )
 
-// response holds the parts of a call that chats lack: the fields of the request that the answer
+// response holds the parts of a request that chats lack: the fields of the request that the answer
 // repeats, and the places of its messages.
 type response struct {
 	instructions *string
@@ -36,9 +36,9 @@ type response struct {
 }
 
 // parseResponse translates a request for a response.
-func parseResponse(f *fields) (*call, error) {
+func parseResponse(f *fields) (*parsedRequest, error) {
 	r := &response{parallel: true, truncation: truncationDisabled, tier: "default"}
-	c := &call{route: RouteResponses, chat: true, response: r}
+	c := &parsedRequest{route: RouteResponses, chat: true, response: r}
 	q := c.common(f)
 	if c.n > 1 {
 		f.wrong(unsupported("n", "a response has one answer: leave it out, or ask several times"))
@@ -85,7 +85,7 @@ func (f *fields) ofChats() {
 }
 
 // text reads the form of the answer.
-func (r *response) text(f *fields, c *call, q *inferencev1.GenerateRequest) {
+func (r *response) text(f *fields, c *parsedRequest, q *inferencev1.GenerateRequest) {
 	var form *inferencev1.StructuredOutput
 	if text := f.object("text"); text != nil {
 		form = formOf(text, "format", func(form *fields) *fields { return form })
@@ -109,7 +109,7 @@ var includable = []string{
 }
 
 // logprobs reads include and top_logprobs.
-func (r *response) logprobs(f *fields, c *call, q *inferencev1.GenerateRequest) {
+func (r *response) logprobs(f *fields, c *parsedRequest, q *inferencev1.GenerateRequest) {
 	if f.has("include") {
 		for i, name := range f.texts("include", "an array of strings") {
 			switch {

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 
 	"google.golang.org/protobuf/types/known/structpb"
@@ -132,30 +131,4 @@ func notKept(f *fields) {
 // notFound is the failure of a request that names an object which is not there.
 func notFound(param, message, code string) error {
 	return &Failure{Status: http.StatusNotFound, Type: typeInvalid, Param: param, Message: message, Code: code}
-}
-
-// name is the request's name of a field of GenerateRequest.
-func (r *response) name(field, limit string) string {
-	if field == "logprobs" {
-		return "top_logprobs"
-	}
-	rest, ok := strings.CutPrefix(field, "conversation")
-	switch {
-	case !ok && (field == "prompt" || strings.HasPrefix(field, "token_ids")):
-		return "input"
-	case !ok:
-		return sharedName(field, limit)
-	case strings.HasPrefix(rest, ".template_arguments"):
-		return "chat_template_kwargs" + strings.TrimPrefix(rest, ".template_arguments")
-	case strings.HasPrefix(rest, ".tools"), strings.HasPrefix(rest, ".tool_choice"):
-		return strings.Replace(rest[1:], ".function.", ".", 1)
-	}
-	number, rest, ok := strings.Cut(strings.TrimPrefix(rest, ".messages["), "]")
-	if i, err := strconv.Atoi(number); ok && err == nil && 0 <= i && i < len(r.places) {
-		if place := r.places[i]; strings.HasSuffix(place, "]") && (rest == ".content" || rest == ".role") {
-			return place + rest
-		}
-		return r.places[i]
-	}
-	return "input"
 }

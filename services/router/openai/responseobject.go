@@ -145,7 +145,7 @@ func (a *assembly) ended() string {
 
 // response is the response, without its output.
 func (a *assembly) response(status string) *responseObject {
-	r := a.call.response
+	r := a.parsed.response
 	out := &responseObject{
 		ID: "resp_" + a.exchange.id, Object: "response", CreatedAt: a.created, Status: status, Model: a.model, Fingerprint: a.fingerprint,
 		Instructions: r.instructions, MaxOutputTokens: r.most, MaxToolCalls: r.toolCalls, Metadata: r.metadata,

@@ -47,12 +47,12 @@ func (h *Handler) countInput(e *exchange) error {
 	if err != nil {
 		return err
 	}
-	if err := h.truncate(e.request.Context(), a.call); err != nil {
+	if err := h.truncate(e.request.Context(), a.parsed); err != nil {
 		return err
 	}
-	plan, err := h.backend.Plan(e.request.Context(), a.call.choices[0])
+	plan, err := h.backend.Plan(e.request.Context(), a.parsed.choices[0])
 	if err != nil {
-		return rename(err, a.call.name)
+		return rename(err, a.parsed.name)
 	}
 	e.limits.Count(e.request.Context())
 	return e.reply(http.StatusOK, inputTokens{Object: "response.input_tokens", Tokens: len(plan.Prompt)})

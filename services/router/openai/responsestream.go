@@ -14,10 +14,10 @@ func (h *Handler) respond(e *exchange) error {
 	if err != nil {
 		return err
 	}
-	if err := h.truncate(e.request.Context(), a.call); err != nil {
+	if err := h.truncate(e.request.Context(), a.parsed); err != nil {
 		return err
 	}
-	if a.call.stream {
+	if a.parsed.stream {
 		return h.streamResponse(e, a)
 	}
 	o := &output{assembly: a}
@@ -34,9 +34,9 @@ func (h *Handler) respond(e *exchange) error {
 // until the end.
 func (h *Handler) runResponse(e *exchange, a *assembly, to func(*inferencev1.GenerateEvent) error, now func(*inferencev1.GenerateEvent) bool) error {
 	var unkept error
-	err := h.run(e, a.call, func(_ int, event *inferencev1.GenerateEvent) error {
+	err := h.run(e, a.parsed, func(_ int, event *inferencev1.GenerateEvent) error {
 		if event.GetAccepted() != nil {
-			if a.admitted(); !a.memory.take(a.call.response.bytes()) {
+			if a.admitted(); !a.memory.take(a.parsed.response.bytes()) {
 				unkept = full()
 				return unkept
 			}
@@ -48,7 +48,7 @@ func (h *Handler) runResponse(e *exchange, a *assembly, to func(*inferencev1.Gen
 		err = unkept // the backend takes it for a client that is gone
 	}
 	if err != nil {
-		return rename(err, a.call.name)
+		return rename(err, a.parsed.name)
 	}
 	return nil
 }

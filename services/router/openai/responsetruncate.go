@@ -12,7 +12,7 @@ import (
 // as few as possible. System messages before the first turn stay. A turn begins with a user's
 // message, so that no tool's answer loses its call. If not even the last turn fits, the request
 // stays whole, and Generate refuses it.
-func (h *Handler) truncate(ctx context.Context, c *call) error {
+func (h *Handler) truncate(ctx context.Context, c *parsedRequest) error {
 	q, r := c.choices[0], c.response
 	if r.truncation != truncationAuto || h.backend.Fits(ctx, q) {
 		return ctx.Err() // Generate reports other errors of the request

@@ -81,7 +81,7 @@ func secretOf(header http.Header) (string, error) {
 
 // resumable reads for how long a stream can be resumed. Its events have ids then, and the router
 // keeps them.
-func (c *call) resumable(f *fields, q *inferencev1.GenerateRequest) {
+func (c *parsedRequest) resumable(f *fields, q *inferencev1.GenerateRequest) {
 	text := f.text("resumable_for")
 	if text == "" || !c.stream {
 		return
@@ -103,17 +103,17 @@ func (h *Handler) resume(ctx context.Context, s *stream, lastEventID string) err
 	switch {
 	case !ok:
 		return invalid(headerLastEventID, fmt.Sprintf("%q is not the id of an event: send the last one that came, such as REQUEST/17", clienterr.Shorten(lastEventID)))
-	case !s.call.stream || len(s.answers) > 1:
+	case !s.parsed.stream || len(s.answers) > 1:
 		return invalid(headerLastEventID, "goes on with a stream of one answer: send it with the request that began the stream")
 	}
-	s.call.ids, s.resumed, s.from = true, true, from
+	s.parsed.ids, s.resumed, s.from = true, true, from
 	offset := from.tokens
-	if s.call.tools != nil {
+	if s.parsed.tools != nil {
 		offset = 0 // where in a call it goes on is in all of the text
 	}
 	s.answers[0].count = uint32(offset)
 	var unsent error // the backend takes it for a client that is gone
-	err := h.backend.Resume(ctx, &inferencev1.ResumeRequest{RequestId: request, Offset: offset, Secret: s.call.secret},
+	err := h.backend.Resume(ctx, &inferencev1.ResumeRequest{RequestId: request, Offset: offset, Secret: s.parsed.secret},
 		func(event *inferencev1.GenerateEvent) error {
 			unsent = s.receive(0, event)
 			return unsent
@@ -121,7 +121,7 @@ func (h *Handler) resume(ctx context.Context, s *stream, lastEventID string) err
 	if err != nil {
 		return rename(cmp.Or(unsent, err), func(string) string { return headerLastEventID })
 	}
-	if count := s.answers[0].count; s.call.tools != nil && from.tokens > uint64(count) {
+	if count := s.answers[0].count; s.parsed.tools != nil && from.tokens > uint64(count) {
 		return invalid(headerLastEventID, fmt.Sprintf("%d is past the %d tokens of the answer", from.tokens, count))
 	}
 	if err := s.finish(); err != nil {

@@ -21,9 +21,9 @@ import (
 // others as they come.
 type receive func(index int, event *inferencev1.GenerateEvent) error
 
-// run generates the answers of a call and returns when all have ended. The first that fails ends
-// the others. A request with one answer runs on the caller's goroutine, with now as Caller.Now.
-func (h *Handler) run(e *exchange, c *call, to receive, now func(*inferencev1.GenerateEvent) bool) error {
+// run generates the answers of a request and returns when all have ended. The first that fails ends
+// the others. A single answer runs on the caller's goroutine, with now as Caller.Now.
+func (h *Handler) run(e *exchange, c *parsedRequest, to receive, now func(*inferencev1.GenerateEvent) bool) error {
 	if most := h.backend.MaxAnswers(); len(c.choices) > most {
 		return tooMany(c, most)
 	}
@@ -40,8 +40,8 @@ func (h *Handler) run(e *exchange, c *call, to receive, now func(*inferencev1.Ge
 	return h.answer(e.request.Context(), e, c, &serving.Caller{Now: now}, q, func(event *inferencev1.GenerateEvent) error { return to(0, event) })
 }
 
-// answer generates one answer, for a caller of which it fills in what the call says.
-func (h *Handler) answer(ctx context.Context, e *exchange, c *call, caller *serving.Caller, q *inferencev1.GenerateRequest, send func(*inferencev1.GenerateEvent) error) error {
+// answer generates one answer, for a caller of which it fills in what the request says.
+func (h *Handler) answer(ctx context.Context, e *exchange, c *parsedRequest, caller *serving.Caller, q *inferencev1.GenerateRequest, send func(*inferencev1.GenerateEvent) error) error {
 	if c.empty && q.PromptLogprobs == nil {
 		if err := h.nothing(ctx, c, q, send); err != nil {
 			return err
@@ -56,14 +56,14 @@ func (h *Handler) answer(ctx context.Context, e *exchange, c *call, caller *serv
 	return h.backend.Generate(ctx, caller, q, send)
 }
 
-// describe says of a caller what the call says: all of its answers have one secret.
-func (c *call) describe(caller *serving.Caller) {
+// describe says of a caller what the request says: all of its answers have one secret.
+func (c *parsedRequest) describe(caller *serving.Caller) {
 	caller.Route, caller.Chat, caller.Secret = c.route, c.chat, c.secret
 	caller.HTTPStatus = func(err error) int { return FailureOf(err).Status }
 }
 
 // prepareSeveral is prepare for several answers, unless they need more than their caller may use.
-func (h *Handler) prepareSeveral(e *exchange, c *call) (id string, err error) {
+func (h *Handler) prepareSeveral(e *exchange, c *parsedRequest) (id string, err error) {
 	ctx, need := e.request.Context(), quota.Need{Requests: int64(len(c.choices))}
 	computes := !c.empty || c.choices[0].PromptLogprobs != nil
 	switch {
@@ -82,7 +82,7 @@ func (h *Handler) prepareSeveral(e *exchange, c *call) (id string, err error) {
 }
 
 // several generates several answers. Answers to one prompt share it.
-func (h *Handler) several(e *exchange, c *call, to receive) error {
+func (h *Handler) several(e *exchange, c *parsedRequest, to receive) error {
 	id, err := h.prepareSeveral(e, c)
 	if err != nil {
 		return err
@@ -90,7 +90,7 @@ func (h *Handler) several(e *exchange, c *call, to receive) error {
 	ctx, cancel := context.WithCancelCause(e.request.Context())
 	defer cancel(nil)
 	r := &several{
-		handler: h, exchange: e, call: c,
+		handler: h, exchange: e, parsed: c,
 		events: make(chan numbered), failures: make(chan error, len(c.choices)), admitted: make(chan struct{}),
 	}
 	var wait sync.WaitGroup
@@ -109,13 +109,13 @@ func (h *Handler) several(e *exchange, c *call, to receive) error {
 	return err
 }
 
-// tooMany refuses a call with more answers than can ever be admitted.
-func tooMany(c *call, most int) error {
+// tooMany refuses a request with more answers than can ever be admitted.
+func tooMany(c *parsedRequest, most int) error {
 	return invalid(manyBy(c), fmt.Sprintf("%d answers exceed this server's limit of %d; ask for fewer", len(c.choices), most))
 }
 
 // manyBy is the field that asks for so many answers.
-func manyBy(c *call) string {
+func manyBy(c *parsedRequest) string {
 	if c.n == 1 {
 		return "prompt"
 	}
@@ -124,7 +124,7 @@ func manyBy(c *call) string {
 
 // prepare tokenizes each text and conversation once for all its answers, one after the other, and
 // returns the id of the answers and how many tokens all of them may take, unless they take too much memory.
-func (h *Handler) prepare(ctx context.Context, c *call) (id string, tokens int64, err error) {
+func (h *Handler) prepare(ctx context.Context, c *parsedRequest) (id string, tokens int64, err error) {
 	number, bytes := 0, footprint{}
 	c.planned = make(map[*inferencev1.GenerateRequest]Plan)
 	for answers := range slices.Chunk(c.choices, c.n) {
@@ -176,11 +176,11 @@ func suffixed(id string, index int) string {
 	return id[:len(id)-len(suffix)] + suffix
 }
 
-// several are the answers of a call, each made by its own goroutine.
+// several are the answers of a request, each made by its own goroutine.
 type several struct {
 	handler  *Handler
 	exchange *exchange
-	call     *call
+	parsed   *parsedRequest
 	events   chan numbered
 	failures chan error    // one from each answer at its end; nil if it went well
 	admitted chan struct{} // closed when all answers are admitted
@@ -200,7 +200,7 @@ func (r *several) one(ctx context.Context, caller *serving.Caller, index int, q 
 				err = r.handler.panicked(ctx, p)
 			}
 		}()
-		return r.handler.answer(ctx, r.exchange, r.call, caller, q, func(event *inferencev1.GenerateEvent) error {
+		return r.handler.answer(ctx, r.exchange, r.parsed, caller, q, func(event *inferencev1.GenerateEvent) error {
 			select {
 			case r.events <- numbered{index, event}:
 			case <-ctx.Done():
@@ -236,7 +236,7 @@ func (r *several) follow(count int, to receive, cancel context.CancelCauseFunc) 
 			fail(err)
 		case e := <-r.events:
 			switch {
-			case failed != nil: // the call has failed already
+			case failed != nil: // the request has failed already
 			case e.event.GetAccepted() == nil:
 				fail(to(e.index, e.event))
 			default:
@@ -258,7 +258,7 @@ func (r *several) follow(count int, to receive, cancel context.CancelCauseFunc) 
 
 // nothing answers a request for no tokens, which is checked like any other. One of several was, before
 // the others used up what their tenant may use.
-func (h *Handler) nothing(ctx context.Context, c *call, q *inferencev1.GenerateRequest, send func(*inferencev1.GenerateEvent) error) (err error) {
+func (h *Handler) nothing(ctx context.Context, c *parsedRequest, q *inferencev1.GenerateRequest, send func(*inferencev1.GenerateEvent) error) (err error) {
 	plan, is := c.planned[q]
 	if !is {
 		if plan, err = h.backend.Plan(ctx, q); err != nil {

@@ -42,7 +42,7 @@ func (s *stream) sendNow() func(*inferencev1.GenerateEvent) bool {
 // receiveNow sends a token of the only answer, unless that could block. If it returns false, call
 // receive with the token, from ServeHTTP's goroutine, which also handles a panic.
 func (s *stream) receiveNow(event *inferencev1.GenerateEvent) (sent bool) {
-	if event.GetTokens() == nil || s.exchange.status == 0 || s.call.echoTop != nil || s.call.empty {
+	if event.GetTokens() == nil || s.exchange.status == 0 || s.parsed.echoTop != nil || s.parsed.empty {
 		return false
 	}
 	s.isNow = true
@@ -71,7 +71,7 @@ func (s *stream) receive(index int, event *inferencev1.GenerateEvent) error {
 	s.note(index, event)
 	switch {
 	case event.GetAccepted() != nil:
-		if s.call.ids {
+		if s.parsed.ids {
 			s.request = event.GetAccepted().GetRequestId()
 		}
 		return s.begin(index)
@@ -82,7 +82,7 @@ func (s *stream) receive(index int, event *inferencev1.GenerateEvent) error {
 		return err
 	}
 	switch {
-	case event.GetTokens() != nil && s.call.empty:
+	case event.GetTokens() != nil && s.parsed.empty:
 		return nil
 	case event.GetTokens() != nil:
 		s.at.tokens = event.GetOffset() + uint64(len(event.GetTokens().GetTokenIds()))
@@ -90,14 +90,14 @@ func (s *stream) receive(index int, event *inferencev1.GenerateEvent) error {
 	}
 	// Text that was held back goes before the end.
 	s.at = place{event.GetOffset(), endText}
-	if !s.call.empty {
+	if !s.parsed.empty {
 		if err := s.addLast(index, event.GetFinished().GetText()); err != nil {
 			return err
 		}
 	}
 	s.at.end = endReason
 	c := s.end(index)
-	if s.call.chat {
+	if s.parsed.chat {
 		c.Delta = new(delta)
 	} else {
 		c.Text = new(string)
@@ -108,17 +108,17 @@ func (s *stream) receive(index int, event *inferencev1.GenerateEvent) error {
 // begin sends the first message of an answer: the role, or the echo of the prompt.
 func (s *stream) begin(index int) error {
 	if s.resumed {
-		if s.from.end > 0 || s.call.tools != nil {
+		if s.from.end > 0 || s.parsed.tools != nil {
 			return nil // perhaps no event is left to send
 		}
 		return s.exchange.open()
 	}
 	c := choice{Index: index}
-	if s.call.chat {
+	if s.parsed.chat {
 		c.Delta = &delta{Role: "assistant", Content: new(string)}
 		return s.send(c)
 	}
-	if echo := s.echo(index); echo != "" && s.call.echoTop == nil {
+	if echo := s.echo(index); echo != "" && s.parsed.echoTop == nil {
 		c.Text = &echo
 		return s.send(c)
 	}
@@ -134,10 +134,10 @@ func (s *stream) scored(e *inferencev1.PromptLogprobs) error {
 // echoScored sends the prompt with its log probabilities before the answer.
 func (s *stream) echoScored(index int) error {
 	p := &s.answers[index]
-	if s.call.echoTop == nil || p.scores == nil {
+	if s.parsed.echoTop == nil || p.scores == nil {
 		return nil
 	}
-	tokens, end := echoed(p.scores, *s.call.echoTop, s.echo(index))
+	tokens, end := echoed(p.scores, *s.parsed.echoTop, s.echo(index))
 	taken := p.scoredBytes()
 	p.scores, p.offset = nil, end
 	c := s.text(index, s.echo(index))
@@ -171,20 +171,20 @@ func (s *stream) add(index int, text string, probabilities []*inferencev1.TokenL
 	if p.calls != nil {
 		text, made = p.calls.delta(p.calls.add(text, false))
 	}
-	if text == "" && len(made) == 0 && len(probabilities) == 0 && !s.call.eachUsage {
+	if text == "" && len(made) == 0 && len(probabilities) == 0 && !s.parsed.eachUsage {
 		return nil
 	}
-	if len(made) == 0 && len(probabilities) == 0 && !s.call.eachUsage {
+	if len(made) == 0 && len(probabilities) == 0 && !s.parsed.eachUsage {
 		return s.addText(index, text)
 	}
 	c := s.text(index, text)
 	if len(made) > 0 {
 		c = s.made(index, text, made)
 	}
-	if s.call.logprobs && len(probabilities) > 0 {
+	if s.parsed.logprobs && len(probabilities) > 0 {
 		p.chat, p.tokens = chatLogprob{}, tokenLogprobs{}
-		p.add(probabilities, s.call.chat)
-		c.Logprobs = p.logprobs(s.call.chat)
+		p.add(probabilities, s.parsed.chat)
+		c.Logprobs = p.logprobs(s.parsed.chat)
 	}
 	return s.send(c)
 }
@@ -192,7 +192,7 @@ func (s *stream) add(index int, text string, probabilities []*inferencev1.TokenL
 // text is a choice with text alone.
 func (s *stream) text(index int, text string) choice {
 	c := choice{Index: index}
-	if s.call.chat {
+	if s.parsed.chat {
 		c.Delta = &delta{Content: &text}
 	} else {
 		c.Text = &text
@@ -207,7 +207,7 @@ func (s *stream) made(index int, content string, made []toolCall) choice {
 		c.Delta.Content = &content
 	}
 	if len(made) > 0 {
-		c.Delta.calls = s.call.said(made)
+		c.Delta.calls = s.parsed.said(made)
 	}
 	return c
 }
@@ -243,9 +243,9 @@ func (s *stream) message(c choice) answer {
 	out := s.head("chat.completion.chunk", "text_completion")
 	out.Choices = append(out.Choices, c)
 	switch {
-	case s.call.eachUsage:
+	case s.parsed.eachUsage:
 		out.Usage = &maybeUsage{s.usage()}
-	case s.call.usage:
+	case s.parsed.usage:
 		out.Usage = &maybeUsage{}
 	}
 	return out
@@ -290,7 +290,7 @@ func (s *stream) write() error {
 // finish ends a stream that went well.
 func (s *stream) finish() error {
 	s.at.end = endUsage
-	if s.call.usage {
+	if s.parsed.usage {
 		out := s.head("chat.completion.chunk", "text_completion")
 		out.Usage = &maybeUsage{s.assembly.usage()}
 		if err := s.event(out); err != nil {

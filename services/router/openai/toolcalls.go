@@ -38,7 +38,7 @@ const (
 )
 
 // expectCalls reads the calls of an answer that was accepted, if it may have any.
-func (c *call) expectCalls(accepted *inferencev1.Accepted) *answerCalls {
+func (c *parsedRequest) expectCalls(accepted *inferencev1.Accepted) *answerCalls {
 	format, known := toolcalls.Of(accepted.GetToolCallFormat(), "")
 	if c.tools == nil || accepted.GetToolCallFormat() == "" || !known {
 		return nil
@@ -105,7 +105,7 @@ func (a *answerCalls) collect(events []toolcalls.Event) (content string) {
 }
 
 // said is how calls are said to who asked for them.
-func (c *call) said(made []toolCall) calls {
+func (c *parsedRequest) said(made []toolCall) calls {
 	if len(made) > 0 && c.tools.old {
 		return calls{Old: &made[0].Function}
 	}
@@ -114,7 +114,7 @@ func (c *call) said(made []toolCall) calls {
 
 // reason is why an answer ended, in OpenAI's words: one that ended by itself with calls did so to
 // have them made.
-func (c *call) reason(reason string, calls *answerCalls) string {
+func (c *parsedRequest) reason(reason string, calls *answerCalls) string {
 	switch {
 	case calls == nil || reason != reasonStop || calls.parser.Calls() == 0 || calls.parser.Cut():
 		return reason

@@ -46,7 +46,7 @@ type chatFunction struct {
 // readTools reads the functions that the model may call, and whether it has to: tools and
 // tool_choice, or in chats functions and function_call, which came before them. Nil: it may call
 // none, and the template does not see them.
-func (c *call) readTools(f *fields, conversation *inferencev1.Conversation) *toolUse {
+func (c *parsedRequest) readTools(f *fields, conversation *inferencev1.Conversation) *toolUse {
 	use := new(toolUse)
 	var texts []string
 	add := func(tool *fields, name, text string) {
@@ -91,7 +91,7 @@ func (f *fields) isNone(name string) bool {
 }
 
 // functionIn is the function of a tool, or of a choice: chats have it in an object of its own.
-func (c *call) functionIn(tool *fields) *fields {
+func (c *parsedRequest) functionIn(tool *fields) *fields {
 	if kind := tool.needs("type"); kind != "function" {
 		tool.wrong(unsupported(tool.at+"type", fmt.Sprintf("%q is not supported: this server runs no tools, and the model calls functions only", clienterr.Shorten(kind))))
 	}
@@ -114,7 +114,7 @@ func (f *fields) function() chatFunction {
 }
 
 // tool reads a tool of a response: its name, and the tool as chats have it.
-func (c *call) tool(f *fields) (name, text string) {
+func (c *parsedRequest) tool(f *fields) (name, text string) {
 	function := c.functionIn(f).function()
 	f.notSupported("is not supported; leave it out", "async", "defer_loading")
 	if callers := f.texts("allowed_callers", "an array of strings"); f.has("allowed_callers") && !slices.Contains(callers, "direct") {
@@ -127,7 +127,7 @@ func (c *call) tool(f *fields) (name, text string) {
 }
 
 // toolChoice reads whether functions may, must or must not be called, and which; nil: none may.
-func (c *call) toolChoice(f *fields, use *toolUse) *inferencev1.ToolChoice {
+func (c *parsedRequest) toolChoice(f *fields, use *toolUse) *inferencev1.ToolChoice {
 	name, other := "tool_choice", "function_call"
 	if use.old {
 		name, other = other, name
@@ -170,7 +170,7 @@ func (f *fields) required(name, want string) bool {
 }
 
 // chosen reads an object that names one function, or those that are allowed.
-func (c *call) chosen(f *fields, use *toolUse, choice *inferencev1.ToolChoice) {
+func (c *parsedRequest) chosen(f *fields, use *toolUse, choice *inferencev1.ToolChoice) {
 	switch kind := f.text("type"); {
 	case use.old:
 		choice.Required, choice.Functions = true, []string{f.needs("name")}
