@@ -43,6 +43,7 @@ func (r *response) messages(f *fields) (out []*inferencev1.Message) {
 	}
 	for i, item := range f.objects("input") {
 		m := item.item()
+		item.ignoreOthers()
 		// What a model wrote in one turn, a text and calls, is one message of it.
 		if last := len(out) - 1; i > 0 && len(m.GetToolCalls()) > 0 && out[last].GetRole() == "assistant" {
 			out[last].ToolCalls = append(out[last].ToolCalls, m.GetToolCalls()...)
@@ -56,6 +57,9 @@ func (r *response) messages(f *fields) (out []*inferencev1.Message) {
 // item reads one item as a message.
 func (f *fields) item() *inferencev1.Message {
 	kind := f.text("type")
+	for _, name := range []string{"id", "status"} { // items of answers, which are sent back, have them
+		f.has(name)
+	}
 	switch {
 	case kind == "message", kind == "" && f.has("role"):
 		return f.said()
