@@ -9,6 +9,7 @@ import (
 
 	"github.com/tandem-serving/tandem/pkg/engine/cuda"
 	"github.com/tandem-serving/tandem/pkg/engine/engines"
+	"github.com/tandem-serving/tandem/pkg/memory"
 )
 
 func defaults() (config engines.Config) {
@@ -52,8 +53,8 @@ func TestCUDATypes(t *testing.T) {
 	}
 }
 
-// Who asks for a GPU where there is no driver is told the flags that run on the CPU, and those
-// are accepted.
+// Who asks for a GPU where there is no driver, or for what only the CPU engine does, is told the
+// flags that run on the CPU, and those are accepted.
 func TestFlagsForTheCPU(t *testing.T) {
 	for _, c := range []struct{ given, advice, instead string }{
 		{"--engine cuda", "--engine cpu", "--engine cpu"},
@@ -79,6 +80,11 @@ func TestFlagsForTheCPU(t *testing.T) {
 		err := config.Choose(llama8B(), slog.New(slog.DiscardHandler))
 		if err == nil || !strings.HasSuffix(err.Error(), want) {
 			t.Errorf("%s: error %v, want the end %q", c.given, err, want)
+		}
+		config.Name = engines.CUDA // as Choose would have it on a machine with a GPU
+		want = "use --speculate off, or " + c.advice
+		if _, err := config.LeftBesideDraft(fable(), 0, 1, memory.Left{Bytes: gib}); err == nil || !strings.HasSuffix(err.Error(), want) {
+			t.Errorf("%s with a draft model: error %v, want the end %q", c.given, err, want)
 		}
 		if config = parse(c.instead); config.Validate() != nil {
 			t.Errorf("%s: %v", c.instead, config.Validate())

@@ -43,7 +43,11 @@ func (c Config) draftConfig(kv bytesize.Size) cpu.Config {
 // is called before.
 func (c Config) LeftBesideDraft(spec model.Spec, kv bytesize.Size, engines int, free memory.Left) (memory.Left, error) {
 	if c.Name != CPU {
-		return free, fmt.Errorf("--speculate: draft needs the CPU engine, and the %s engine runs the model: use --speculate off, or %s", c.Name, c.cpuInstead())
+		instead := c.insteadOfGPU
+		if c.Name == Simulated {
+			instead = "--engine " + CPU
+		}
+		return free, fmt.Errorf("--speculate: draft needs the CPU engine, and the %s engine runs the model: use --speculate off, or %s", c.Name, instead)
 	}
 	config := c.draftConfig(kv)
 	if page := int64(spec.Layers) * int64(cpu.SliceBytes(spec, config)); config.KVBytes < page {
@@ -63,14 +67,6 @@ func (c Config) LeftBesideDraft(spec model.Spec, kv bytesize.Size, engines int, 
 	free.Bytes -= takes
 	free.By += fmt.Sprintf(", without %s for the draft model, where a smaller --draft-kv-memory leaves more", bytesize.Text(takes))
 	return free, nil
-}
-
-// cpuInstead is the flag that chooses the CPU engine instead of this one.
-func (c Config) cpuInstead() string {
-	if c.Name == Simulated {
-		return "--engine " + CPU
-	}
-	return "--device " + DeviceCPU
 }
 
 // LoadDraft loads a draft model, which New puts beside the engines of decode workers from then on.
