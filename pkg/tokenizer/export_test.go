@@ -17,6 +17,9 @@ func Splitter(pattern string) func(text string) []string {
 // Patterns are the regular expressions that are known.
 var Patterns = []string{patternLlama3, patternTiktoken, patternQwen2, patternGPT2, patternGPT2Tiktoken, patternTekken, patternO200k}
 
+// SameFile says whether the tokenizers in two folders are the same bytes, and not more than so many.
+func SameFile(dir, other string, most int64) bool { return sameFile(dir, other, most) }
+
 // ShortPiece is the length, in bytes, at which the way of merging changes.
 const ShortPiece = shortPiece
 

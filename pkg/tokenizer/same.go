@@ -3,14 +3,15 @@ package tokenizer
 import (
 	"bytes"
 	"fmt"
-	"os"
 	"path/filepath"
+
+	"github.com/tandem-serving/tandem/pkg/boundedfile"
 )
 
 // CheckSame checks that the models in two folders have the same tokens: what one says in ids the
 // other understands. The error names the first token that differs.
 func CheckSame(dir, other string) error {
-	if sameFile(dir, other) {
+	if sameFile(dir, other, maxFileBytes) {
 		return nil
 	}
 	// Files may be written differently and say the same.
@@ -33,12 +34,12 @@ func CheckSame(dir, other string) error {
 	return nil
 }
 
-// sameFile says whether the tokenizers are the same bytes.
-func sameFile(dir, other string) bool {
-	a, err := os.ReadFile(filepath.Join(dir, FileName))
+// sameFile says whether the tokenizers are the same bytes, and not more than so many.
+func sameFile(dir, other string, most int64) bool {
+	a, err := boundedfile.Read(filepath.Join(dir, FileName), most)
 	if err != nil {
 		return false
 	}
-	b, err := os.ReadFile(filepath.Join(other, FileName))
+	b, err := boundedfile.Read(filepath.Join(other, FileName), most)
 	return err == nil && bytes.Equal(a, b)
 }

@@ -46,3 +46,16 @@ func TestCheckSame(t *testing.T) {
 		}
 	}
 }
+
+// A file that Open would refuse is not read to its end.
+func TestSameFileIsBounded(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, tokenizer.FileName), []byte("12345678"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for most, want := range map[int64]bool{7: false, 8: true} {
+		if got := tokenizer.SameFile(dir, dir, most); got != want {
+			t.Errorf("8 bytes where %d are allowed: the same %v", most, got)
+		}
+	}
+}
