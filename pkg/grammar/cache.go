@@ -104,7 +104,7 @@ func (c *Cache) Get(ctx context.Context, source *inferencev1.StructuredOutput) (
 	if c.vocabulary == nil && err == nil {
 		g = &Grammar{ignored: g.ignored}
 	}
-	c.compiled(one, g, err)
+	c.complete(one, g, err)
 	return one.grammar, one.err
 }
 
@@ -142,8 +142,8 @@ func (c *Cache) entry(key sourceKey) *cached {
 	return one
 }
 
-// compiled completes an entry. Its grammar grows while it is used.
-func (c *Cache) compiled(one *cached, g *Grammar, err error) {
+// complete completes an entry. Its grammar grows while it is used.
+func (c *Cache) complete(one *cached, g *Grammar, err error) {
 	one.grammar, one.err = g, err
 	if err != nil {
 		c.resize(one, int64(len(err.Error())))
