@@ -2,6 +2,7 @@ package grammar
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"regexp/syntax"
 	"sync"
@@ -103,10 +104,10 @@ func (p *program) source(source *inferencev1.StructuredOutput) (field string, er
 func (p *program) form(source *inferencev1.StructuredOutput) (start int32, field string, err error) {
 	switch form := source.GetForm().(type) {
 	case *inferencev1.StructuredOutput_JsonObject:
-		if start, err = p.anyObject(end); err == nil && !form.JsonObject {
-			err = fmt.Errorf("is false: leave it out")
+		if !form.JsonObject {
+			return 0, "json_object", errors.New("is false: leave it out")
 		}
-		return start, "json_object", err
+		return p.call(p.anyJSON().object, end), "json_object", nil
 	case *inferencev1.StructuredOutput_JsonSchema:
 		start, err = p.schema(form.JsonSchema)
 		return start, "json_schema", err

@@ -7,7 +7,7 @@ const space = `(?: |\n[ \t]{0,16})?`
 
 // number is a number of JSON with at most so many digits that every reader takes it.
 const (
-	integerText  = `-?(?:0|[1-9][0-9]{0,39})`
+	integerText  = `-?` + anyInteger
 	fractionText = `(?:\.[0-9]{1,40})?`
 	exponentText = `(?:[eE][-+]?[0-9]{1,2})?`
 )
@@ -61,5 +61,3 @@ func (p *program) list(next int32, open, shut string, item func(next int32) int3
 	p.nodes[more].ways = []int32{p.lexeme(p.expressionOf(","+space), item(more)), closes}
 	return p.lexeme(p.expressionOf(`\`+open), p.split(p.lexeme(p.expressionOf(space), item(more)), closes))
 }
-
-func (p *program) anyObject(next int32) (int32, error) { return p.call(p.anyJSON().object, next), nil }

@@ -36,9 +36,8 @@ func stricter(a, b bound, sign int) bound {
 }
 
 const (
-	anyInteger  = `(?:0|[1-9][0-9]{0,39})`
-	anyFraction = `(?:\.[0-9]{1,40})?`
-	never       = `[^\x{0}-\x{10FFFF}]`
+	anyInteger = `(?:0|[1-9][0-9]{0,39})`
+	never      = `[^\x{0}-\x{10FFFF}]`
 )
 
 // numbers is the lexeme of the numbers within bounds, those that are written with an exponent left
@@ -84,7 +83,7 @@ func (l *lexemes) makeNumbers(low, high bound, integer bool) (*lexeme, error) {
 			return nil, errors.New("a bound has more digits than 39 before or after the point")
 		}
 	}
-	fraction := anyFraction
+	fraction := fractionText
 	if integer {
 		fraction = ""
 	}
@@ -138,7 +137,7 @@ func digits(r *big.Rat) (before, after string) {
 // from matches the numbers at or above a bound, upTo those at or below.
 func from(b bound, fraction string) string {
 	if b.at == nil {
-		return "-?" + anyInteger + fraction
+		return integerText + fraction
 	}
 	if b.at.Sign() >= 0 {
 		return atLeast(b, fraction)
@@ -149,7 +148,7 @@ func from(b bound, fraction string) string {
 func upTo(b bound, fraction string) string {
 	switch {
 	case b.at == nil:
-		return "-?" + anyInteger + fraction
+		return integerText + fraction
 	case b.at.Sign() < 0:
 		return "-(?:" + atLeast(b, fraction) + ")"
 	case b.at.Sign() == 0 && b.exclusive:

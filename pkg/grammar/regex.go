@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf16"
 	"unicode/utf8"
 )
 
@@ -126,15 +127,14 @@ func ecmaEscapes(text string) (string, error) {
 				return "", errors.New(`\u has to be followed by four hexadecimal digits`)
 			}
 			i += 6
-			if r >= 0xD800 && r <= 0xDBFF {
-				low, ok := hex(text[i:])
-				if !ok || low < 0xDC00 || low > 0xDFFF {
+			if utf16.IsSurrogate(r) {
+				low, _ := hex(text[i:])
+				pair := utf16.DecodeRune(r, low)
+				if pair == utf8.RuneError {
 					return "", fmt.Errorf(`\u%04x is half of a pair`, r)
 				}
 				i += 6
-				r = (r-0xD800)<<10 + (low - 0xDC00) + 0x10000
-			} else if r >= 0xDC00 && r <= 0xDFFF {
-				return "", fmt.Errorf(`\u%04x is half of a pair`, r)
+				r = pair
 			}
 			fmt.Fprintf(&out, `\x{%x}`, r)
 		}
