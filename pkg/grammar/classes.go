@@ -17,10 +17,10 @@ const wideBytes = 8
 // apart: where all letters are the same, all words of a length are one node. So places that differ
 // by a count, which there are many of, cost little each. Nodes are made when they are first reached.
 type classTrie struct {
-	mu   sync.Mutex
-	like *[256]byte
-	all  *trie
-	root classNode
+	mu        sync.Mutex
+	byteClass *[256]byte
+	all       *trie
+	root      classNode
 }
 
 // classNode is the nodes of a trie that a text of classes leads to.
@@ -37,17 +37,17 @@ type classStep struct {
 }
 
 // classes is the trie of a lexeme's classes of bytes.
-func (v *Vocabulary) classes(like *[256]byte) *classTrie {
+func (v *Vocabulary) classes(of *[256]byte) *classTrie {
 	v.classMu.Lock()
 	defer v.classMu.Unlock()
-	if made := v.classTries[*like]; made != nil {
+	if made := v.classTries[*of]; made != nil {
 		return made
 	}
 	if len(v.classTries) >= maxClassTries {
 		clear(v.classTries)
 	}
-	made := &classTrie{like: like, all: v.all, root: classNode{nodes: []int32{0}}}
-	v.classTries[*like] = made
+	made := &classTrie{byteClass: of, all: v.all, root: classNode{nodes: []int32{0}}}
+	v.classTries[*of] = made
 	return made
 }
 
@@ -59,7 +59,7 @@ func (t *classTrie) next(n *classNode, words int) []classStep {
 	n.made = true
 	var of [256]*classNode
 	add := func(child int32) {
-		class := t.like[t.all.bytes[child]]
+		class := t.byteClass[t.all.bytes[child]]
 		to := of[class]
 		if to == nil {
 			to = new(classNode)
@@ -91,12 +91,12 @@ func (t *classTrie) next(n *classNode, words int) []classStep {
 
 // wide says whether many bytes lead on from a state, and some of them to the same.
 func (s *state) wide() bool {
-	return s.of.like != nil && s.of.text == nil && s.leads().count() >= wideBytes
+	return s.of.byteClass != nil && s.of.text == nil && s.leads().count() >= wideBytes
 }
 
 // walkClasses follows all tokens from the one thread of a place, which is wide.
 func (f *follower) walkClasses(t thread) {
-	trie := f.vocabulary.classes(t.at.of.like)
+	trie := f.vocabulary.classes(t.at.of.byteClass)
 	trie.mu.Lock()
 	defer trie.mu.Unlock()
 	behind := f.behind(f.nodes[t.node].next)
@@ -142,7 +142,7 @@ func (f *follower) walkBehindClass(from classRests, at *place) {
 	}
 	var onward byteSet // classes
 	for b := range at.leads().all {
-		onward.add(from.trie.like[b])
+		onward.add(from.trie.byteClass[b])
 	}
 	for _, step := range from.trie.next(from.node, len(f.allowed)) {
 		if !onward.has(step.class) {

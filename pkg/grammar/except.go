@@ -1,8 +1,10 @@
 package grammar
 
 // escape is where in an escape the text of lexemes.except is.
+type escape uint8
+
 const (
-	noEscape = iota
+	noEscape escape = iota
 	escapeBegun
 	escapeDigits
 )
@@ -17,15 +19,15 @@ func (p *program) except(texts []string) (*lexeme, error) {
 	}
 	type at struct {
 		any, name *state
-		escape    int
+		escape    escape
 	}
-	out := &lexeme{but: true}
+	out := &lexeme{exceptsSome: true}
 	made := map[at]*state{}
 	visit := func(a at) *state {
 		s := made[a]
 		if s == nil {
 			s = p.state(out)
-			s.a, s.b, s.characters = a.any, a.name, a.escape
+			s.a, s.b, s.escape = a.any, a.name, a.escape
 			if len(made) >= maxLexemeStates {
 				forget(&p.lexemes, out, made)
 			}
@@ -44,9 +46,9 @@ func (p *program) except(texts []string) (*lexeme, error) {
 		}
 		escape := noEscape
 		switch {
-		case from.characters == noEscape && b == '\\':
+		case from.escape == noEscape && b == '\\':
 			escape = escapeBegun
-		case from.characters == escapeBegun && b == 'u', from.characters == escapeDigits && to.within != to.of.text.units.first:
+		case from.escape == escapeBegun && b == 'u', from.escape == escapeDigits && to.within != to.of.text.units.first:
 			escape = escapeDigits
 		}
 		switch {
@@ -54,7 +56,7 @@ func (p *program) except(texts []string) (*lexeme, error) {
 			return nil // one of them
 		case name != nil:
 			return visit(at{to, name, escape})
-		case from.characters == escapeDigits, from.characters == escapeBegun && (b == 'u' || b == '/'):
+		case from.escape == escapeDigits, from.escape == escapeBegun && (b == 'u' || b == '/'):
 			return nil // another spelling of what may be one of them
 		case escape == escapeBegun:
 			return visit(at{to, nil, escape})

@@ -109,7 +109,7 @@ func (f *freeText) state(at int32) *state {
 		return made
 	}
 	made := f.lexemes.state(f.lexeme)
-	made.characters = int(at)
+	made.node = at
 	if at != noTrigger && f.nodes[at].trigger >= 0 {
 		made.final, made.ends = true, true
 	}
@@ -118,15 +118,15 @@ func (f *freeText) state(at int32) *state {
 }
 
 func (f *freeText) step(from *state, b byte) *state {
-	return f.state(f.follow(int32(from.characters), b))
+	return f.state(f.follow(from.node, b))
 }
 
 // trigger is which trigger a final state is the end of.
-func (f *freeText) trigger(s *state) int { return f.nodes[s.characters].trigger }
+func (f *freeText) trigger(s *state) int { return f.nodes[s.node].trigger }
 
 // candidates are the tokens that may end a trigger from a state on, and some others.
 func (f *freeText) candidates(s *state, v *Vocabulary) (out []int32) {
-	at := int32(s.characters)
+	at := s.node
 	if at == noTrigger {
 		return nil
 	}
@@ -151,7 +151,8 @@ func (f *freeText) candidates(s *state, v *Vocabulary) (out []int32) {
 }
 
 // maxSearches is how many triggers are looked for one by one, which takes the processor's search
-// for bytes; more are looked for together.
+// for bytes; more are looked for together. In 128,000 tokens the former is some hundred times as fast
+// for one trigger, and four times for 32: it is part of the time of a grammar's first mask.
 const maxSearches = 32
 
 // lookFor finds the tokens that contain a trigger, never nil.

@@ -15,13 +15,13 @@ type lexeme struct {
 	step func(from *state, b byte) *state
 	// leads are the bytes that may lead on from one of its states, and all that do.
 	leads func(from *state) byteSet
-	// like says of each byte which one leads to the same state everywhere, the first of them;
+	// byteClass says of each byte which one leads to the same state everywhere, the first of them;
 	// nil: it is not known of any.
-	like *[256]byte
+	byteClass *[256]byte
 	// text is set if it is the text of a JSON string: see stringText.
 	text *stringText
-	// but is set if it is any string but some: see except.
-	but bool
+	// exceptsSome is set if it is any string but some: see except.
+	exceptsSome bool
 	// free is set if it is free text: see freeText.
 	free *freeText
 }
@@ -30,9 +30,11 @@ type lexeme struct {
 type state struct {
 	of    *lexeme
 	id    uint32 // of all states of the grammar
+	node  int32  // of freeText: which beginning of triggers the text ends with
 	final bool
 	// ends: no byte leads on.
-	ends bool
+	ends   bool
+	escape escape // of except
 	transitions[state]
 	// onward is lexeme.leads, once it was asked for.
 	onward byteSet
@@ -40,7 +42,7 @@ type state struct {
 
 	nodes []int32 // of the nfa, if that is what the lexeme is made of
 	// Of a string: how many characters are complete, as far as that matters, and where in
-	// the next one. Of free text: which beginning of triggers it ends with.
+	// the next one.
 	characters int
 	within     *state
 	// a and b are of a product.
@@ -53,8 +55,8 @@ func (s *state) next(b byte) *state {
 		return to
 	}
 	var to *state
-	if like := s.of.like; like != nil && like[b] != b {
-		to = s.next(like[b])
+	if class := s.of.byteClass; class != nil && class[b] != b {
+		to = s.next(class[b])
 	} else {
 		to = s.of.step(s, b)
 	}
@@ -152,7 +154,7 @@ type subsets struct {
 // automaton makes a lexeme of an nfa. It is nil if that matches nothing.
 func (l *lexemes) automaton(n *nfa) *lexeme {
 	s := &subsets{lexemes: l, lexeme: new(lexeme), nodes: n.nodes, live: n.live(), states: make(map[string]*state), seen: make([]bool, len(n.nodes))}
-	s.lexeme.step, s.lexeme.leads, s.lexeme.like = s.step, s.leads, n.like()
+	s.lexeme.step, s.lexeme.leads, s.lexeme.byteClass = s.step, s.leads, n.byteClass()
 	s.closure(n.start)
 	ways := len(s.found)
 	if s.lexeme.first = s.state(); s.lexeme.first == nil {
@@ -289,7 +291,7 @@ const maxProductsTotal = 1 << 14
 // both makes a lexeme of what two lexemes match; nil: nothing.
 func (l *lexemes) both(x, y *lexeme) (*lexeme, error) {
 	type pair struct{ a, b *state }
-	out := &lexeme{like: likeBoth(x.like, y.like), leads: (*state).leading}
+	out := &lexeme{byteClass: classOfBoth(x.byteClass, y.byteClass), leads: (*state).leading}
 	made := map[pair]*state{}
 	var order []*state
 	var before [][]int // by index in order
@@ -317,7 +319,7 @@ func (l *lexemes) both(x, y *lexeme) (*lexeme, error) {
 			if err := l.tick(1); err != nil {
 				return nil, err
 			}
-			if out.like != nil && out.like[b] != byte(b) {
+			if out.byteClass != nil && out.byteClass[b] != byte(b) {
 				continue
 			}
 			na := s.a.next(byte(b))
@@ -364,8 +366,8 @@ func (l *lexemes) both(x, y *lexeme) (*lexeme, error) {
 	return out, nil
 }
 
-// likeBoth is lexeme.like of a product.
-func likeBoth(x, y *[256]byte) *[256]byte {
+// classOfBoth is lexeme.byteClass of a product.
+func classOfBoth(x, y *[256]byte) *[256]byte {
 	if x == nil || y == nil {
 		return nil
 	}
@@ -387,8 +389,8 @@ func (s *state) keep(is func(to *state) bool) {
 	s.ends = true
 	for b := range 256 {
 		first := byte(b)
-		if s.of.like != nil {
-			first = s.of.like[b]
+		if s.of.byteClass != nil {
+			first = s.of.byteClass[b]
 		}
 		if to, _ := s.get(first); to != nil && is(to) {
 			kept.set(byte(b), to)

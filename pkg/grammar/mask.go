@@ -217,7 +217,7 @@ func (m *masks) next(from *place, token int32, ends []int32) *place {
 // maskString adds the tokens that can come within a string: which of them stay in it is known
 // for all strings, and of those that leave it only the rests are looked at.
 func (m *masks) maskString(t thread, out []uint64) bool {
-	if t.at.of.but {
+	if t.at.of.exceptsSome {
 		return m.maskExcept(t, out)
 	}
 	text := t.at.of.text
@@ -252,7 +252,7 @@ func (m *masks) maskString(t thread, out []uint64) bool {
 // but for those on the way to one of them, which are few.
 func (m *masks) maskExcept(t thread, out []uint64) bool {
 	mask := make([]uint64, len(out))
-	if t.at.characters != noEscape || !m.maskString(thread{t.node, t.at.a, t.frame}, mask) {
+	if t.at.escape != noEscape || !m.maskString(thread{t.node, t.at.a, t.frame}, mask) {
 		return false
 	}
 	for _, id := range m.blockedAt(t.at) {

@@ -367,8 +367,8 @@ func (n *nfa) live() []bool {
 	return live
 }
 
-// like is lexeme.like: bytes between the same ends of ranges lead to the same.
-func (n *nfa) like() *[256]byte {
+// byteClass is lexeme.byteClass: bytes between the same ends of ranges lead to the same.
+func (n *nfa) byteClass() *[256]byte {
 	var begins [257]bool
 	for i := range n.nodes {
 		if node := &n.nodes[i]; node.kind == nfaBytes {

@@ -55,7 +55,7 @@ func (l *lexemes) units() (*lexeme, map[*state]int) {
 func (l *lexemes) text(low, high int) *lexeme {
 	t := &stringText{low: low, high: high, lexemes: l, lexeme: new(lexeme), states: make(map[stringState]*state)}
 	t.units, t.places = l.units()
-	t.lexeme.text, t.lexeme.step, t.lexeme.leads, t.lexeme.like = t, t.step, t.leads, t.units.like
+	t.lexeme.text, t.lexeme.step, t.lexeme.leads, t.lexeme.byteClass = t, t.step, t.leads, t.units.byteClass
 	t.lexeme.first = t.state(stringState{nil, beforeString})
 	return t.lexeme
 }

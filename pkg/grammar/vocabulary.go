@@ -29,7 +29,7 @@ type Vocabulary struct {
 	inStrings []*inString
 
 	classMu    sync.Mutex
-	classTries map[[256]byte]*classTrie // by lexeme.like
+	classTries map[[256]byte]*classTrie // by lexeme.byteClass
 }
 
 // NewVocabulary makes a vocabulary of size tokens. text gives what each stands for within a
