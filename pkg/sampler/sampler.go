@@ -131,10 +131,8 @@ func (s *Sampler) weigh(logits []float32, largest float32, temperature float64, 
 	}
 }
 
-// draw is steps 5 and 7: an index into weights, which it changes; -1 if nothing is
-// left.
-func draw(weights []float64, minimum, uniform float64) int {
-	var sum float64
+// drop is step 5: the weights of what it drops become 0. It returns the sum of the others.
+func drop(weights []float64, minimum float64) (sum float64) {
 	for i, w := range weights {
 		if w < minimum {
 			weights[i] = 0
@@ -142,7 +140,13 @@ func draw(weights []float64, minimum, uniform float64) int {
 		}
 		sum += w
 	}
-	target := float64(uniform * sum)
+	return sum
+}
+
+// draw is steps 5 and 7: an index into weights, which it changes; -1 if nothing is
+// left.
+func draw(weights []float64, minimum, uniform float64) int {
+	target := float64(uniform * drop(weights, minimum))
 	var running float64
 	drawn := -1
 	for i, w := range weights {

@@ -14,15 +14,6 @@ type surprise struct {
 	at       int32 // index into the weights, by rising id
 }
 
-// drop is step 5: the weights of what it drops become 0.
-func drop(weights []float64, minimum float64) {
-	for i, w := range weights {
-		if w < minimum {
-			weights[i] = 0
-		}
-	}
-}
-
 // typical is step 6, locally typical sampling (Meister, Pimentel, Wiher and Cotterell, "Locally
 // Typical Sampling", TACL 2023, equation 10): the weights of what it drops become 0. weights are
 // those of s.kept or, if none are picked, of all tokens.
