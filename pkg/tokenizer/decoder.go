@@ -112,7 +112,7 @@ func (d *decoder) component(path string, data json.RawMessage, depth int) error 
 	}
 	switch kind {
 	case "ByteLevel":
-		if err := checkByteLevel(path, data); err != nil {
+		if _, err := parseByteLevel(path, data); err != nil {
 			return err
 		}
 		if len(d.steps) > 0 {

@@ -65,33 +65,20 @@ func (t *Tokenizer) parseNormalizer(data json.RawMessage) error {
 }
 
 func (n *normalizer) component(path string, data json.RawMessage, depth int) error {
-	var c struct {
-		Type        string            `json:"type"`
-		Normalizers []json.RawMessage `json:"normalizers"`
-		Prepend     string            `json:"prepend"`
-		Pattern     pattern           `json:"pattern"`
-		Content     string            `json:"content"`
-		StripLeft   bool              `json:"strip_left"`
-		StripRight  bool              `json:"strip_right"`
-	}
 	kind := typeOf(data)
-	fields, known := normalizerFields[kind]
-	if !known {
-		return fmt.Errorf("%s: %s is not supported: only Sequence, NFC, NFD, NFKC, NFKD, Lowercase, Strip, StripAccents, Prepend and Replace are", path, kind)
-	}
-	if err := decodeFields(data, &c, fields); err != nil {
-		return fmt.Errorf("%s: %w", path, err)
-	}
 	switch kind {
 	case "Sequence":
-		if depth == maxDepth {
-			return fmt.Errorf("%s: Sequences are nested more than %d deep", path, maxDepth)
+		var s struct {
+			Type        string            `json:"type"`
+			Normalizers []json.RawMessage `json:"normalizers"`
 		}
-		for i, part := range c.Normalizers {
-			if err := n.component(fmt.Sprintf("%s.normalizers[%d]", path, i), part, depth+1); err != nil {
-				return err
-			}
-		}
+		return sequence(path, "normalizers", data, depth, &s, &s.Normalizers, n.component)
+	case "Strip":
+		return n.strip(path, data)
+	case "Prepend":
+		return n.prepend(path, data)
+	case "Replace":
+		return n.replace(path, data)
 	case "NFC", "NFD":
 		n.add(formShrink, newUnicodeForm(kind).apply)
 	case "NFKC", "NFKD":
@@ -108,57 +95,85 @@ func (n *normalizer) component(path string, data json.RawMessage, depth int) err
 				return utf8.AppendRune(b, r)
 			})
 		})
-	case "Strip":
-		if c.StripLeft {
-			n.cuts(path, kind+" of the left")
-		}
-		n.add(0, func(s string, _ func() error) (string, error) {
-			if c.StripLeft {
-				s = strings.TrimLeftFunc(s, unicode.IsSpace)
-			}
-			if c.StripRight {
-				s = strings.TrimRightFunc(s, unicode.IsSpace)
-			}
-			return s, nil
-		})
-	case "Prepend":
-		if len(c.Prepend) > maxPrepend {
-			return fmt.Errorf("%s: prepends %d bytes: the limit is %d", path, len(c.Prepend), maxPrepend)
-		}
-		n.add(1, func(s string, _ func() error) (string, error) {
-			if s == "" {
-				return s, nil
-			}
-			return c.Prepend + s, nil
-		})
-	case "Replace":
-		replace, err := c.Pattern.replacer(c.Content)
-		if err != nil {
-			return fmt.Errorf("%s: %w", path, err)
-		}
-		shrink, least := 0, 1
-		if c.Pattern.String != nil {
-			least = len(*c.Pattern.String)
-		}
-		if err := n.growth.replace(path, least, len(c.Content)); err != nil {
-			return err
-		}
-		if c.Pattern.String != nil && len(c.Content) >= len(*c.Pattern.String) {
-			shrink = 1
-		}
-		// In place of one character, what replaces it begins where that began.
-		if c.Content == "" || c.Pattern.String == nil || utf8.RuneCountInString(*c.Pattern.String) > 1 {
-			n.cuts(path, "Replace of several characters, or by nothing")
-		}
-		n.add(shrink, replace)
+	default:
+		return fmt.Errorf("%s: %s is not supported: only Sequence, NFC, NFD, NFKC, NFKD, Lowercase, Strip, StripAccents, Prepend and Replace are", path, kind)
 	}
+	return onlyType(path, data)
+}
+
+func (n *normalizer) strip(path string, data json.RawMessage) error {
+	var c struct {
+		Type  string `json:"type"`
+		Left  bool   `json:"strip_left"`
+		Right bool   `json:"strip_right"`
+	}
+	if err := decodeStrict(data, &c); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	if c.Left {
+		n.cuts(path, "Strip of the left")
+	}
+	n.add(0, func(s string, _ func() error) (string, error) {
+		if c.Left {
+			s = strings.TrimLeftFunc(s, unicode.IsSpace)
+		}
+		if c.Right {
+			s = strings.TrimRightFunc(s, unicode.IsSpace)
+		}
+		return s, nil
+	})
 	return nil
 }
 
-// normalizerFields are the fields that each kind has beside its type.
-var normalizerFields = map[string][]string{
-	"Sequence": {"normalizers"}, "Prepend": {"prepend"}, "Replace": {"pattern", "content"}, "Strip": {"strip_left", "strip_right"},
-	"NFC": {}, "NFD": {}, "NFKC": {}, "NFKD": {}, "Lowercase": {}, "StripAccents": {},
+func (n *normalizer) prepend(path string, data json.RawMessage) error {
+	var c struct {
+		Type    string `json:"type"`
+		Prepend string `json:"prepend"`
+	}
+	if err := decodeStrict(data, &c); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	if len(c.Prepend) > maxPrepend {
+		return fmt.Errorf("%s: prepends %d bytes: the limit is %d", path, len(c.Prepend), maxPrepend)
+	}
+	n.add(1, func(s string, _ func() error) (string, error) {
+		if s == "" {
+			return s, nil
+		}
+		return c.Prepend + s, nil
+	})
+	return nil
+}
+
+func (n *normalizer) replace(path string, data json.RawMessage) error {
+	var c struct {
+		Type    string  `json:"type"`
+		Pattern pattern `json:"pattern"`
+		Content string  `json:"content"`
+	}
+	if err := decodeStrict(data, &c); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	replace, err := c.Pattern.replacer(c.Content)
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	shrink, least := 0, 1
+	if c.Pattern.String != nil {
+		least = len(*c.Pattern.String)
+	}
+	if err := n.growth.replace(path, least, len(c.Content)); err != nil {
+		return err
+	}
+	if c.Pattern.String != nil && len(c.Content) >= len(*c.Pattern.String) {
+		shrink = 1
+	}
+	// In place of one character, what replaces it begins where that began.
+	if c.Content == "" || c.Pattern.String == nil || utf8.RuneCountInString(*c.Pattern.String) > 1 {
+		n.cuts(path, "Replace of several characters, or by nothing")
+	}
+	n.add(shrink, replace)
+	return nil
 }
 
 // pattern is what a Replace or a Split looks for.

@@ -179,37 +179,20 @@ func sequence(path, list string, data []byte, depth int, into any, parts *[]json
 	return nil
 }
 
-// checkByteLevel checks the fields of a ByteLevel where none has an effect: they are
-// those of the pre-tokenizer.
-func checkByteLevel(path string, data json.RawMessage) error {
-	var b struct {
-		Type           string `json:"type"`
-		AddPrefixSpace *bool  `json:"add_prefix_space"`
-		TrimOffsets    *bool  `json:"trim_offsets"`
-		UseRegex       *bool  `json:"use_regex"`
-	}
-	if err := decodeStrict(data, &b); err != nil {
-		return fmt.Errorf("%s: %w", path, err)
-	}
-	return nil
+// byteLevelFields are those of ByteLevel. Only a pre-tokenizer's have an effect.
+type byteLevelFields struct {
+	Type           string `json:"type"`
+	AddPrefixSpace bool   `json:"add_prefix_space"`
+	TrimOffsets    bool   `json:"trim_offsets"` // offsets are not computed here
+	UseRegex       bool   `json:"use_regex"`
 }
 
-// decodeFields decodes one JSON object and refuses keys other than its type and those
-// that are allowed.
-func decodeFields(data []byte, into any, allowed []string) error {
-	if err := decodeStrict(data, into); err != nil {
-		return err
+func parseByteLevel(path string, data json.RawMessage) (b byteLevelFields, err error) {
+	b.UseRegex = true
+	if err := decodeStrict(data, &b); err != nil {
+		return b, fmt.Errorf("%s: %w", path, err)
 	}
-	var keys map[string]json.RawMessage
-	if err := json.Unmarshal(data, &keys); err != nil {
-		return jsonError(err, len(data))
-	}
-	for key := range keys {
-		if key != "type" && !slices.Contains(allowed, key) {
-			return fmt.Errorf("unknown field %q", key)
-		}
-	}
-	return nil
+	return b, nil
 }
 
 // jsonError says where JSON of so many bytes is malformed. Only the whole file's

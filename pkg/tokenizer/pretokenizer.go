@@ -60,14 +60,9 @@ func (p *preTokenizerParser) component(path string, data json.RawMessage, depth 
 		p.stages = append(p.stages, s)
 		return nil
 	case "ByteLevel":
-		b := struct {
-			Type           string `json:"type"`
-			AddPrefixSpace bool   `json:"add_prefix_space"`
-			TrimOffsets    bool   `json:"trim_offsets"` // offsets are not computed here
-			UseRegex       bool   `json:"use_regex"`
-		}{UseRegex: true}
-		if err := decodeStrict(data, &b); err != nil {
-			return fmt.Errorf("%s: %w", path, err)
+		b, err := parseByteLevel(path, data)
+		if err != nil {
+			return err
 		}
 		s := stage{prefix: " "}
 		if b.AddPrefixSpace {

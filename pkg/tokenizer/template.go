@@ -21,7 +21,8 @@ func (t *Tokenizer) postProcessor(path string, data json.RawMessage, depth int) 
 	switch kind := typeOf(data); kind {
 	case "ByteLevel":
 		// Changes offsets only, and those are not computed here.
-		return checkByteLevel(path, data)
+		_, err := parseByteLevel(path, data)
+		return err
 	case "Sequence":
 		var s struct {
 			Type       string            `json:"type"`
