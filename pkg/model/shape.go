@@ -1,7 +1,6 @@
 package model
 
 import (
-	"encoding/json"
 	"fmt"
 	"strings"
 )
@@ -113,11 +112,7 @@ func (s Shape) config() ([]byte, Spec, error) {
 
 // read is config without what only weights need.
 func (s Shape) read() ([]byte, Spec, error) {
-	write := s.plainConfig
-	if s.Architecture != "" {
-		write = s.familyConfig
-	}
-	data, err := write()
+	data, err := s.configJSON()
 	if err != nil {
 		return nil, Spec{}, fmt.Errorf("write config.json: %w", err)
 	}
@@ -129,33 +124,4 @@ func (s Shape) read() ([]byte, Spec, error) {
 		return nil, Spec{}, fmt.Errorf("shape %s: the context is %d tokens, but its RoPE scaling gives %d", s.Name, s.ContextTokens, spec.ContextTokens)
 	}
 	return data, spec, nil
-}
-
-// plainConfig is a Llama without anything special. Its bytes stay as they are.
-func (s Shape) plainConfig() ([]byte, error) {
-	return json.MarshalIndent(struct {
-		Architectures    []string `json:"architectures"`
-		ModelType        string   `json:"model_type"`
-		VocabSize        int      `json:"vocab_size"`
-		HiddenSize       int      `json:"hidden_size"`
-		IntermediateSize int      `json:"intermediate_size"`
-		Layers           int      `json:"num_hidden_layers"`
-		Heads            int      `json:"num_attention_heads"`
-		KVHeads          int      `json:"num_key_value_heads"`
-		HeadDim          int      `json:"head_dim"`
-		HiddenAct        string   `json:"hidden_act"`
-		Context          int      `json:"max_position_embeddings"`
-		Eps              float64  `json:"rms_norm_eps"`
-		RopeTheta        float64  `json:"rope_theta"`
-		RopeScaling      *string  `json:"rope_scaling"`
-		AttentionBias    bool     `json:"attention_bias"`
-		MLPBias          bool     `json:"mlp_bias"`
-		Tied             bool     `json:"tie_word_embeddings"`
-		BOS              int      `json:"bos_token_id"`
-		EOS              int      `json:"eos_token_id"`
-		DType            string   `json:"torch_dtype"`
-	}{
-		[]string{"LlamaForCausalLM"}, "llama", s.VocabSize, s.HiddenSize, s.FFNSize, s.Layers, s.Heads, s.KVHeads, s.HeadSize,
-		"silu", s.ContextTokens, 1e-5, s.RopeTheta, nil, false, false, s.TiedEmbeddings, s.bos(), s.eos(), "bfloat16",
-	}, "", "  ")
 }

@@ -1,13 +1,15 @@
 package model
 
-import "encoding/json"
+import (
+	"cmp"
+	"encoding/json"
+)
 
-// familyConfig is the config.json of a shape whose Architecture is set, in the form
-// in which the family's publishers write it: by Hugging Face's to_json_string, with
-// sorted keys.
-func (s Shape) familyConfig() ([]byte, error) {
+// configJSON is the config.json of a shape, in the form in which the family's publishers write
+// it: by Hugging Face's to_json_string, with sorted keys.
+func (s Shape) configJSON() ([]byte, error) {
 	config := object{
-		"architectures": []string{s.Architecture}, "vocab_size": s.VocabSize, "hidden_size": s.HiddenSize, "intermediate_size": s.FFNSize,
+		"architectures": []string{cmp.Or(s.Architecture, "LlamaForCausalLM")}, "vocab_size": s.VocabSize, "hidden_size": s.HiddenSize, "intermediate_size": s.FFNSize,
 		"num_hidden_layers": s.Layers, "num_attention_heads": s.Heads, "num_key_value_heads": s.KVHeads, "hidden_act": "silu",
 		"max_position_embeddings": s.ContextTokens, "rms_norm_eps": 1e-6, "rope_theta": s.RopeTheta, "tie_word_embeddings": s.TiedEmbeddings,
 		"bos_token_id": s.bos(), "eos_token_id": s.eos(), "attention_dropout": 0.0, "initializer_range": 0.02,
