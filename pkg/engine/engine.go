@@ -41,27 +41,6 @@ type Engine interface {
 // no later Step gets over, and only a new process does.
 var ErrDeviceLost = errors.New("the device is lost: restart the worker")
 
-// Losing is an Engine that can say that its device is lost, also when no Step runs.
-type Losing interface {
-	// Lost is closed once the device is lost. Every Step fails from then on.
-	Lost() <-chan struct{}
-}
-
-// Starting is an Engine whose steps go on by themselves once the device has been given
-// them, so that the caller can do something else meanwhile. One goroutine at a time calls
-// Start, Wait and Step.
-type Starting interface {
-	// Start begins what Step does with a batch whose LayerDone and LayersDone are nil, and
-	// does not wait for the device, not even for one that fails: Wait tells of that. An error
-	// is Step's, and there is nothing to wait for.
-	// The batch stays as it is until Wait. Between Start and Wait there is no other Start
-	// or Step, and Close waits for Wait.
-	Start(ctx context.Context, batch Batch) error
-	// Wait gives what Step would have given. It is called once after each Start without an
-	// error, and takes as long as the device does, whatever became of the context.
-	Wait() (Output, error)
-}
-
 // Capacity is what an engine can hold.
 type Capacity struct {
 	// Blocks is the number of KV blocks; their ids are 0 to Blocks-1.

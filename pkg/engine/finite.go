@@ -29,13 +29,6 @@ func (e *NotFiniteError) Error() string {
 	return fmt.Sprintf("the logits are not finite, nor are the keys and values of layer %d, from position %d on", e.Layer, e.Position)
 }
 
-// Checking is what an engine implements that knows the numbers in its pages.
-type Checking interface {
-	// NotFinite is the first of the first n tokens of a slice whose keys or values are
-	// infinite or NaN; n if those of all are finite. It is safe for concurrent use.
-	NotFinite(slice []byte, n int) int
-}
-
 // FindNotFinite looks through the keys and values of a sequence, of which so many tokens
 // are in blocks, for the cause of logits that are not finite. It takes as long as to read
 // them all, layer by layer from the first one on, until something is found, or until ctx ends

@@ -7,13 +7,6 @@ import (
 	"github.com/tandem-serving/tandem/pkg/model"
 )
 
-// Limited is what an engine implements that knows what its device can reach.
-type Limited interface {
-	// Limits are what was measured or given; zero: not known. It is safe for
-	// concurrent use.
-	Limits() latency.Limits
-}
-
 // elementBytes is the size of a weight and of an element of KV where the engine does not
 // say: bf16.
 const elementBytes = 2

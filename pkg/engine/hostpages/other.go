@@ -8,6 +8,12 @@ import (
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 )
 
+// adviseHuge does nothing where there is no such advice.
+func adviseHuge([]byte) {}
+
+// populate is not supported here.
+func populate([]byte) error { return errors.ErrUnsupported }
+
 // MapShared fails: only Linux has files in memory whose size can be sealed.
 func MapShared(kvcache.Layout, int) (*Pages, error) {
 	return nil, errors.New("this system has no files in memory that can be sealed")
