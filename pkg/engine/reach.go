@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/tandem-serving/tandem/pkg/latency"
@@ -44,31 +45,12 @@ type windowedLayers struct{ window, count float64 }
 // CostsOf counts for an engine's model, weights and KV.
 func CostsOf(e Engine) Costs {
 	capacity := e.Capacity()
-	return NewCosts(e.Model()).WithWeights(capacity.BytesPerWeight).WithKV(capacity.KVTokenBytes)
+	return NewCosts(e.Model(), capacity.BytesPerWeight, capacity.KVTokenBytes)
 }
 
-// WithWeights are the costs with weights of so many bytes each.
-func (c Costs) WithWeights(bytes BytesPerWeight) Costs {
-	c.weightBytes = bytes
-	for _, b := range []*float64{&c.weightBytes.Layers, &c.weightBytes.Head} {
-		if *b == 0 {
-			*b = elementBytes
-		}
-	}
-	return c
-}
-
-// WithKV are the costs with keys and values that take so many bytes a token and layer; 0
-// changes nothing.
-func (c Costs) WithKV(tokenBytes float64) Costs {
-	if tokenBytes > 0 {
-		c.contextBytes = tokenBytes
-	}
-	return c
-}
-
-// NewCosts counts for a model with weights and KV in bf16.
-func NewCosts(spec model.Spec) Costs {
+// NewCosts counts for a model with weights of so many bytes each, and keys and values of so many a
+// token and layer. What is 0 is as in bf16.
+func NewCosts(spec model.Spec, weights BytesPerWeight, kvTokenBytes float64) Costs {
 	hidden := float64(spec.HiddenSize)
 	q, kv := float64(spec.Heads*spec.HeadSize), float64(spec.KVHeads*spec.HeadSize)
 	var layers []windowedLayers
@@ -82,10 +64,10 @@ func NewCosts(spec model.Spec) Costs {
 	}
 	return Costs{
 		layerWeights: float64(spec.Layers) * hidden * (2*q + 2*kv + 3*float64(spec.FFNSize)),
-		weightBytes:  BytesPerWeight{elementBytes, elementBytes},
+		weightBytes:  BytesPerWeight{cmp.Or(weights.Layers, elementBytes), cmp.Or(weights.Head, elementBytes)},
 		headWeights:  hidden * float64(spec.VocabSize),
 		attention:    4 * q,
-		contextBytes: 2 * kv * elementBytes,
+		contextBytes: cmp.Or(kvTokenBytes, 2*kv*elementBytes),
 		layers:       layers,
 	}
 }

@@ -33,7 +33,7 @@ func TestCosts(t *testing.T) {
 			engine.Cost{FLOPs: 20*weights + look*250, ReadBytes: 2*weights + 2*head + 30*kv},
 			engine.Cost{FLOPs: 2*weights + look*20.5 + 2*head, ReadBytes: 21 * kv}},
 	} {
-		prefill, decode := engine.NewCosts(spec).Step(engine.Batch{Sequences: c.batch}.Work())
+		prefill, decode := engine.NewCosts(spec, engine.BytesPerWeight{}, 0).Step(engine.Batch{Sequences: c.batch}.Work())
 		if prefill != c.prefill || decode != c.decode {
 			t.Errorf("%s: %+v and %+v, want %+v and %+v", c.name, prefill, decode, c.prefill, c.decode)
 		}
@@ -47,20 +47,20 @@ func TestWeightBytes(t *testing.T) {
 	const weights, head, kv = 3 * 432.0, 800.0, 3 * 2 * 4 * 2.0
 	token := engine.Sequence{Tokens: make([]int32, 1), Start: 20, Sample: &engine.Sample{}}
 	work := engine.Batch{Sequences: []engine.Sequence{token}}.Work()
-	_, plain := engine.NewCosts(spec).Step(work)
+	_, plain := engine.NewCosts(spec, engine.BytesPerWeight{}, 0).Step(work)
 	for bytes, want := range map[engine.BytesPerWeight]float64{
 		{}:                         2*weights + 2*head,
 		{Layers: 1.25, Head: 1.25}: 1.25*weights + 1.25*head,
 		{Layers: 0.5, Head: 1}:     0.5*weights + head,
 		{Layers: 0.5}:              0.5*weights + 2*head,
 	} {
-		if _, got := engine.NewCosts(spec).WithWeights(bytes).Step(work); got.FLOPs != plain.FLOPs || got.ReadBytes != want+21*kv {
+		if _, got := engine.NewCosts(spec, bytes, 0).Step(work); got.FLOPs != plain.FLOPs || got.ReadBytes != want+21*kv {
 			t.Errorf("%+v a weight: %+v", bytes, got)
 		}
 	}
 	// Keys and values of a byte an element, and two more for the scale of each head.
 	for bytes, want := range map[float64]float64{0: kv, 2 * (4 + 2): 3 * 2 * (4 + 2)} {
-		if _, got := engine.NewCosts(spec).WithKV(bytes).Step(work); got.FLOPs != plain.FLOPs || got.ReadBytes != 2*weights+2*head+21*want {
+		if _, got := engine.NewCosts(spec, engine.BytesPerWeight{}, bytes).Step(work); got.FLOPs != plain.FLOPs || got.ReadBytes != 2*weights+2*head+21*want {
 			t.Errorf("%v bytes a token: %+v", bytes, got)
 		}
 	}
@@ -85,7 +85,7 @@ func TestWindowedCosts(t *testing.T) {
 		{"tokens past it", []engine.Sequence{sequence(20, 1), sequence(90, 1)}, engine.Cost{},
 			engine.Cost{FLOPs: 4*weights + look*(111+2*16), ReadBytes: 2*weights + kv*(112+2*16)}},
 	} {
-		prefill, decode := engine.NewCosts(spec).Step(engine.Batch{Sequences: c.batch}.Work())
+		prefill, decode := engine.NewCosts(spec, engine.BytesPerWeight{}, 0).Step(engine.Batch{Sequences: c.batch}.Work())
 		if prefill != c.prefill || decode != c.decode {
 			t.Errorf("%s: %+v and %+v, want %+v and %+v", c.name, prefill, decode, c.prefill, c.decode)
 		}

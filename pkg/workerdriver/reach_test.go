@@ -46,7 +46,7 @@ func TestReachIsCounted(t *testing.T) {
 		var first, last, tokens latency.StepWork
 		first.Add(0, 16, false)
 		last.Add(16, 4, true)
-		costs := engine.NewCosts(spec())
+		costs := engine.NewCosts(spec(), engine.BytesPerWeight{}, 0)
 		a, _ := costs.Step(first)
 		b, _ := costs.Step(last)
 		var decode engine.Cost

@@ -66,13 +66,13 @@ func Prefill(ctx context.Context, e engine.Engine, steps []engine.Batch) (time.D
 // and computed, without what the engine leaves out of the last layer. There only the
 // row that a token is drawn from goes through attention and what follows.
 func PrefillFLOPs(spec model.Spec, steps []engine.Batch) (counted, computed float64) {
-	costs := engine.NewCosts(spec)
+	costs := engine.NewCosts(spec, engine.BytesPerWeight{}, 0)
 	last := spec
 	last.Layers = 1
 	if n := len(spec.LayerWindows); n > 0 {
 		last.LayerWindows = spec.LayerWindows[n-1:]
 	}
-	lastCosts := engine.NewCosts(last)
+	lastCosts := engine.NewCosts(last, engine.BytesPerWeight{}, 0)
 	qkv := 2 * float64(spec.HiddenSize) * float64((spec.Heads+2*spec.KVHeads)*spec.HeadSize) // of a token
 	var leftOut float64
 	for _, b := range steps {

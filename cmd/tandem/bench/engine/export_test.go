@@ -6,6 +6,7 @@ import (
 
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/batches"
 	"github.com/tandem-serving/tandem/pkg/engine"
+	"github.com/tandem-serving/tandem/pkg/engine/cpu"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/latency"
 	"github.com/tandem-serving/tandem/pkg/model"
@@ -18,7 +19,9 @@ func PrefillFLOPs(spec model.Spec, prompt, chunk int) (counted, computed float64
 
 // DecodeBytes are those of all steps of a plan.
 func DecodeBytes(spec model.Spec, p Plan) float64 {
-	return decodeBytes(spec, p) * float64(p.DecodeSteps)
+	config := p.Config()
+	costs := engine.NewCosts(spec, p.DType.BytesPerWeight(), float64(cpu.SliceBytes(spec, config))/float64(config.BlockTokens))
+	return batches.DecodeBytes(costs, p.Batch, p.ContextTokens, p.DecodeSteps) * float64(p.DecodeSteps)
 }
 
 // Prepare computes the contexts that decode begins with, and gives their block tables.

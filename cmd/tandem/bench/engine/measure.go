@@ -18,7 +18,6 @@ import (
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
 	"github.com/tandem-serving/tandem/pkg/latency"
-	"github.com/tandem-serving/tandem/pkg/model"
 )
 
 const (
@@ -84,18 +83,10 @@ func Measure(ctx context.Context, w *cpu.Weights, p Plan, progress func(done, to
 		Plan: p, Model: w.Spec().Name, ISA: w.ISA(), Threads: w.Threads(), ChunkTokens: e.Capacity().MaxBatchTokens,
 		WeightBytes: w.Bytes(), BarrierNs: barrier,
 	}
-	result.DecodeStepBytes = decodeBytes(w.Spec(), p)
+	result.DecodeStepBytes = batches.DecodeBytes(engine.CostsOf(e), p.Batch, p.ContextTokens, p.DecodeSteps)
 	result.PrefillFLOPs, result.PrefillFLOPsComputed = batches.PrefillFLOPs(w.Spec(), r.prompt)
 	result.sum(rounds, after)
 	return result, nil
-}
-
-// decodeBytes is what a step reads, the mean over them: the weights once, as they are
-// packed, and the KV of each sequence.
-func decodeBytes(spec model.Spec, p Plan) float64 {
-	config := p.Config()
-	costs := engine.NewCosts(spec).WithWeights(p.DType.BytesPerWeight()).WithKV(float64(cpu.SliceBytes(spec, config)) / float64(config.BlockTokens))
-	return batches.DecodeBytes(costs, p.Batch, p.ContextTokens, p.DecodeSteps)
 }
 
 type round struct {

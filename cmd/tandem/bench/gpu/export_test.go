@@ -36,7 +36,7 @@ func Sum(p Plan, spec model.Spec, prefillFLOPs float64, measured []Round) *Resul
 			reads:  []readRound{{m.ReadAlone, m.ReadPlain, m.ReadBesideRate, all(m.Beside, 0, 0)}},
 		})
 	}
-	d := &decoder{place: place{batch: p.Batches[0], context: p.ContextTokens[0]}, costs: engine.NewCosts(spec)}
+	d := &decoder{place: place{batch: p.Batches[0], context: p.ContextTokens[0]}, costs: engine.NewCosts(spec, engine.BytesPerWeight{}, 0)}
 	r.sum(rounds, []*decoder{d}, []int{1})
 	return r
 }
