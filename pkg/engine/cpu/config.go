@@ -115,16 +115,11 @@ const maxBlocks = math.MaxInt32
 
 // withDefaults fills in the zeros of what sizes the workspace.
 func (c Config) withDefaults(threads int) Config {
-	set := func(field *int, value int) {
-		if *field == 0 {
-			*field = value
-		}
-	}
 	c.Weights, c.KV = cmp.Or(c.Weights, BF16), cmp.Or(c.KV, KVBF16)
-	set(&c.Threads, min(threads, kernels.MaxThreads))
-	set(&c.BlockTokens, DefaultBlockTokens)
-	set(&c.MaxBatchTokens, DefaultMaxBatchTokens)
-	set(&c.MaxSequences, min(DefaultMaxSequences, c.MaxBatchTokens))
+	c.Threads = cmp.Or(c.Threads, min(threads, kernels.MaxThreads))
+	c.BlockTokens = cmp.Or(c.BlockTokens, DefaultBlockTokens)
+	c.MaxBatchTokens = cmp.Or(c.MaxBatchTokens, DefaultMaxBatchTokens)
+	c.MaxSequences = cmp.Or(c.MaxSequences, min(DefaultMaxSequences, c.MaxBatchTokens))
 	return c
 }
 

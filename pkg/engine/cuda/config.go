@@ -160,15 +160,10 @@ const maxBlocks = math.MaxInt32
 
 // withDefaults fills in the zeros of what sizes the workspace.
 func (c Config) withDefaults() Config {
-	set := func(field *int, value int) {
-		if *field == 0 {
-			*field = value
-		}
-	}
-	set(&c.BlockTokens, DefaultBlockTokens)
-	set(&c.MaxBatchTokens, DefaultMaxBatchTokens)
-	set(&c.MaxSequences, min(DefaultMaxSequences, c.MaxBatchTokens))
 	c.Weights, c.KV, c.Products = cmp.Or(c.Weights, BF16), cmp.Or(c.KV, KVBF16), cmp.Or(c.Products, Own)
+	c.BlockTokens = cmp.Or(c.BlockTokens, DefaultBlockTokens)
+	c.MaxBatchTokens = cmp.Or(c.MaxBatchTokens, DefaultMaxBatchTokens)
+	c.MaxSequences = cmp.Or(c.MaxSequences, min(DefaultMaxSequences, c.MaxBatchTokens))
 	return c
 }
 
