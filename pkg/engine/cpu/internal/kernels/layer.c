@@ -201,22 +201,20 @@ static void rest_part(tdm_step *s, const tdm_team *team, tdm_ahead *ahead) {
 
 static void keys_job(void *argument, const tdm_team *team) {
 	tdm_step *s = argument;
-	unsigned mode = s->kernels->flushes ? tdm_flush_enter() : 0;
+	unsigned mode = tdm_flush_enter(s->kernels);
 	const tdm_product qkv = qkv_of(s, s->first);
 	tdm_ahead ahead = ahead_of(team, &qkv);
 	keys_part(s, team, &ahead, s->first, s->first_index);
-	if (s->kernels->flushes)
-		tdm_flush_leave(mode);
+	tdm_flush_leave(mode);
 }
 
 static void rest_job(void *argument, const tdm_team *team) {
 	tdm_step *s = argument;
-	unsigned mode = s->kernels->flushes ? tdm_flush_enter() : 0;
+	unsigned mode = tdm_flush_enter(s->kernels);
 	const tdm_product o = o_of(s, s->layer);
 	tdm_ahead ahead = ahead_of(team, &o);
 	rest_part(s, team, &ahead);
-	if (s->kernels->flushes)
-		tdm_flush_leave(mode);
+	tdm_flush_leave(mode);
 }
 
 // layers_job waits for the threads eight times a layer, in int8 ten times: before
@@ -224,7 +222,7 @@ static void rest_job(void *argument, const tdm_team *team) {
 // gate and up, and after down.
 static void layers_job(void *argument, const tdm_team *team) {
 	tdm_step *s = argument;
-	unsigned mode = s->kernels->flushes ? tdm_flush_enter() : 0;
+	unsigned mode = tdm_flush_enter(s->kernels);
 	tdm_product qkv = qkv_of(s, s->first);
 	tdm_ahead ahead = ahead_of(team, &qkv);
 	for (int i = 0;;) {
@@ -237,8 +235,7 @@ static void layers_job(void *argument, const tdm_team *team) {
 		ahead = ahead_of(team, &qkv);
 		tdm_pool_barrier_ahead(team, &ahead);
 	}
-	if (s->kernels->flushes)
-		tdm_flush_leave(mode);
+	tdm_flush_leave(mode);
 }
 
 // WORK_PER_THREAD is how many multiply-adds of a layer are worth another thread. On
@@ -319,13 +316,12 @@ static void head_job(void *argument, const tdm_team *team) {
 	tdm_product p = product_of(s, s->normed, s->ldn, s->output, m->hidden, m->vocab, TDM_STORE, s->logits, s->ldl);
 	p.rows = s->head_rows;
 	p.packed = s->head_packed;
-	unsigned mode = s->kernels->flushes ? tdm_flush_enter() : 0;
+	unsigned mode = tdm_flush_enter(s->kernels);
 	for (int i = team->thread; i < s->head_rows; i += team->threads)
 		norm_row(s, i, s->head_row0 + i, s->final_norm);
 	tdm_pool_barrier(team);
 	run_product(s, team, DRAW_HEAD, &p);
-	if (s->kernels->flushes)
-		tdm_flush_leave(mode);
+	tdm_flush_leave(mode);
 }
 
 void tdm_head(tdm_step *s, const float *norm, const void *output, int row0, int rows) {

@@ -12,9 +12,10 @@
 #include <unistd.h>
 #endif
 
-unsigned tdm_flush_enter(void) {
+unsigned tdm_flush_enter(const tdm_kernels *k) {
 	unsigned saved = _mm_getcsr();
-	_mm_setcsr(saved | 0x8040); // FTZ and DAZ
+	if (k->flushes)
+		_mm_setcsr(saved | 0x8040); // FTZ and DAZ
 	return saved;
 }
 
@@ -79,7 +80,10 @@ const tdm_kernels *tdm_kernels_at(int i, int *usable) {
 	return NULL;
 }
 #else
-unsigned tdm_flush_enter(void) { return 0; }
+unsigned tdm_flush_enter(const tdm_kernels *k) {
+	(void)k;
+	return 0;
+}
 
 void tdm_flush_leave(unsigned saved) { (void)saved; }
 

@@ -185,9 +185,9 @@ size_t tdm_attention_scratch(int heads, int kv_heads, int head_size);
 // tdm_attention_result is the floats of one split's result, of an item of so many rows.
 size_t tdm_attention_result(int rows, int head_size);
 
-// tdm_flush_enter sets FTZ and DAZ on this thread and returns what was set;
+// tdm_flush_enter sets FTZ and DAZ on this thread, if k wants that, and returns what was set;
 // tdm_flush_leave puts that back.
-unsigned tdm_flush_enter(void);
+unsigned tdm_flush_enter(const tdm_kernels *k);
 void tdm_flush_leave(unsigned saved);
 
 // tdm_allocate maps zeroed memory outside every heap, page-aligned; NULL if
