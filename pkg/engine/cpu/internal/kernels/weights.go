@@ -78,42 +78,52 @@ func NewWeights(pool *Pool, shape Shape, layers int, tied bool) (*Weights, error
 		return nil, fmt.Errorf("%w: %d layers", errShape, layers)
 	}
 	w := &Weights{shape: shape, pool: pool, count: layers}
-	q, kv := shape.Heads*shape.HeadSize, shape.KVHeads*shape.HeadSize
 	var err error
-	w.memory, err = build(func(a *arena) {
-		w.layers = take[C.tdm_layer_weights](a, layers)
-		table := len(a.parts) // pointers and windows, which are not packed
-		for i := range layers {
-			l := C.tdm_layer_weights{
-				attention_norm: take[C.float](a, shape.Hidden),
-				ffn_norm:       take[C.float](a, shape.Hidden),
-				qkv:            panels(a, shape.Layers, q+2*kv, shape.Hidden),
-				o:              panels(a, shape.Layers, shape.Hidden, q),
-				gate_up:        panels(a, shape.Layers, 2*roundUp(shape.FFN, Lanes), shape.Hidden),
-				down:           panels(a, shape.Layers, shape.Hidden, shape.FFN),
-				window:         windowOf(0),
-			}
-			if shape.QKVBias {
-				l.qkv_bias = take[C.float](a, q+2*kv)
-			}
-			if shape.QKNorm {
-				l.q_norm, l.k_norm = take[C.float](a, shape.HeadSize), take[C.float](a, shape.HeadSize)
-			}
-			if w.layers != nil {
-				unsafe.Slice(w.layers, layers)[i] = l
-			}
-		}
-		w.finalNorm = take[C.float](a, shape.Hidden)
-		w.output = panels(a, shape.Head, shape.Vocab, shape.Hidden)
-		if !tied || shape.Head != Pairs {
-			w.embedding = take[C.uint16_t](a, shape.Vocab*shape.Hidden)
-		}
-		w.parts = a.parts[table:]
-	})
+	w.memory, err = build(func(a *arena) { w.lay(a, tied) })
 	if err != nil {
 		return nil, fmt.Errorf("memory for packed weights: %w", err)
 	}
 	return w, nil
+}
+
+// PackedBytes is what NewWeights allocates.
+func PackedBytes(shape Shape, layers int, tied bool) int {
+	w := &Weights{shape: shape, count: layers}
+	return measure(func(a *arena) { w.lay(a, tied) })
+}
+
+// lay takes all parts.
+func (w *Weights) lay(a *arena, tied bool) {
+	shape := w.shape
+	q, kv := shape.Heads*shape.HeadSize, shape.KVHeads*shape.HeadSize
+	w.layers = take[C.tdm_layer_weights](a, w.count)
+	table := len(a.parts) // pointers and windows, which are not packed
+	for i := range w.count {
+		l := C.tdm_layer_weights{
+			attention_norm: take[C.float](a, shape.Hidden),
+			ffn_norm:       take[C.float](a, shape.Hidden),
+			qkv:            panels(a, shape.Layers, q+2*kv, shape.Hidden),
+			o:              panels(a, shape.Layers, shape.Hidden, q),
+			gate_up:        panels(a, shape.Layers, 2*roundUp(shape.FFN, Lanes), shape.Hidden),
+			down:           panels(a, shape.Layers, shape.Hidden, shape.FFN),
+			window:         windowOf(0),
+		}
+		if shape.QKVBias {
+			l.qkv_bias = take[C.float](a, q+2*kv)
+		}
+		if shape.QKNorm {
+			l.q_norm, l.k_norm = take[C.float](a, shape.HeadSize), take[C.float](a, shape.HeadSize)
+		}
+		if w.layers != nil {
+			unsafe.Slice(w.layers, w.count)[i] = l
+		}
+	}
+	w.finalNorm = take[C.float](a, shape.Hidden)
+	w.output = panels(a, shape.Head, shape.Vocab, shape.Hidden)
+	if !tied || shape.Head != Pairs {
+		w.embedding = take[C.uint16_t](a, shape.Vocab*shape.Hidden)
+	}
+	w.parts = a.parts[table:]
 }
 
 // panels reserves a packed matrix.
