@@ -3,6 +3,7 @@ package model
 import (
 	"encoding/binary"
 	"fmt"
+	"iter"
 )
 
 // exponents are the bits of the exponents of eight bytes of elements, which are all set in
@@ -41,6 +42,19 @@ func (d DType) firstNotFinite(data []byte) int {
 		}
 	}
 	return -1
+}
+
+// NotFinite is the indices of the elements of data that are infinite or NaN, rising. It reads what is
+// finite at the speed of memory.
+func (d DType) NotFinite(data []byte) iter.Seq[int] {
+	return func(yield func(int) bool) {
+		for next := 0; ; next++ {
+			ahead := d.firstNotFinite(data[next*d.Bytes():])
+			if next += ahead; ahead < 0 || !yield(next) {
+				return
+			}
+		}
+	}
 }
 
 // notFiniteError says which element of a tensor cannot be computed with.

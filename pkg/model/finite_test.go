@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -65,5 +66,34 @@ func TestLargeWeightsAreFinite(t *testing.T) {
 			continue
 		}
 		_ = opened.Close()
+	}
+}
+
+// TestEachElement: every bf16 there is, at every place among others that are finite, with one more
+// that is not behind them.
+func TestEachElement(t *testing.T) {
+	t.Parallel()
+	const n = 19
+	for code := range 1 << 16 {
+		value := float64(math.Float32frombits(uint32(code) << 16))
+		finite := !math.IsNaN(value) && !math.IsInf(value, 0)
+		for _, beside := range []uint16{0, 0x7f7f, 0xff7f, 0x8000} {
+			data := make([]byte, 2*n+2)
+			for i := range n {
+				binary.LittleEndian.PutUint16(data[2*i:], beside)
+			}
+			binary.LittleEndian.PutUint16(data[2*n:], 0xff80)
+			for at := range n {
+				binary.LittleEndian.PutUint16(data[2*at:], uint16(code))
+				want := []int{at, n}
+				if finite {
+					want = want[1:]
+				}
+				if got := slices.Collect(model.BF16.NotFinite(data)); !slices.Equal(got, want) {
+					t.Fatalf("%#x at %d among %#x: elements %v are not finite, want %v", code, at, beside, got, want)
+				}
+				binary.LittleEndian.PutUint16(data[2*at:], beside)
+			}
+		}
 	}
 }

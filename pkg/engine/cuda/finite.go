@@ -1,6 +1,16 @@
 package cuda
 
-import "github.com/tandem-serving/tandem/pkg/engine/internal/finite"
+import (
+	"bytes"
+
+	"github.com/tandem-serving/tandem/pkg/model"
+)
+
+// The NaNs of fp8, e4m3, which has no infinities.
+const (
+	fp8NaN         = 0x7f
+	fp8NegativeNaN = 0xff
+)
 
 // NotFinite implements engine.Checking.
 func (e *cudaEngine) NotFinite(slice []byte, n int) int {
@@ -9,9 +19,9 @@ func (e *cudaEngine) NotFinite(slice []byte, n int) int {
 	first := n
 	note := func(row int) { first = min(first, row%tokens) }
 	if e.config.KV == KVFP8 {
-		if codes := slice[:rows*s.stride]; !finite.FP8(codes) {
+		if codes := slice[:rows*s.stride]; bytes.IndexByte(codes, fp8NaN) >= 0 || bytes.IndexByte(codes, fp8NegativeNaN) >= 0 {
 			for i, code := range codes {
-				if !finite.OneFP8(code) {
+				if code == fp8NaN || code == fp8NegativeNaN {
 					note(i / s.stride)
 				}
 			}
@@ -23,11 +33,8 @@ func (e *cudaEngine) NotFinite(slice []byte, n int) int {
 		}
 		return first
 	}
-	if finite.BF16(slice[:2*rows*s.stride]) {
-		return n
-	}
-	for i := range rows * s.stride {
-		if i%s.stride < s.headSize && !finite.OneBF16(slice[2*i:]) {
+	for i := range model.BF16.NotFinite(slice[:2*rows*s.stride]) {
+		if i%s.stride < s.headSize {
 			note(i / s.stride)
 		}
 	}
