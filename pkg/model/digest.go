@@ -6,9 +6,12 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/tandem-serving/tandem/pkg/parallel"
 )
 
 // digestChunkBytes is the size of a leaf of the tree that is hashed. It is part
@@ -87,17 +90,16 @@ func hashChunks(ctx context.Context, tensors []Tensor, opts Options) ([][]byte, 
 	opts.report("digest", 0, total)
 
 	var done int64
-	err := inParallel(ctx, jobs, func() func(job) error {
-		return func(j job) error {
-			sum := sha256.Sum256(j.data)
-			copy(j.to, sum[:])
-			if at := j.tensor.DType.firstNotFinite(j.data); at >= 0 { // while they are in the cache
-				return notFiniteError(*j.tensor, j.first+at)
-			}
-			return nil
+	err := parallel.Do(ctx, runtime.GOMAXPROCS(0), int64(len(jobs)), func(i int64) error {
+		j := jobs[i]
+		sum := sha256.Sum256(j.data)
+		copy(j.to, sum[:])
+		if at := j.tensor.DType.firstNotFinite(j.data); at >= 0 { // while they are in the cache
+			return notFiniteError(*j.tensor, j.first+at)
 		}
-	}, func(j job) {
-		done += int64(len(j.data))
+		return nil
+	}, func(i int64) {
+		done += int64(len(jobs[i].data))
 		opts.report("digest", done, total)
 	})
 	if err != nil {

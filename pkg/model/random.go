@@ -3,6 +3,9 @@ package model
 import (
 	"context"
 	"fmt"
+	"runtime"
+
+	"github.com/tandem-serving/tandem/pkg/parallel"
 )
 
 // Random is a model of random weights that is in memory alone, for measuring engines
@@ -50,10 +53,9 @@ func randomBytes(ctx context.Context, sizes map[drawn]int64, seed uint64) (map[d
 			chunks = append(chunks, synthChunk{from, at, at, int(min(synthChunkBytes, size-at))})
 		}
 	}
-	return made, inParallel(ctx, chunks, func() func(synthChunk) error {
-		return func(c synthChunk) error {
-			c.from.fill(into[c.from][c.at:c.at+int64(c.bytes)], c.offset)
-			return nil
-		}
-	}, func(synthChunk) {})
+	return made, parallel.Do(ctx, runtime.GOMAXPROCS(0), int64(len(chunks)), func(i int64) error {
+		c := chunks[i]
+		c.from.fill(into[c.from][c.at:c.at+int64(c.bytes)], c.offset)
+		return nil
+	}, func(int64) {})
 }

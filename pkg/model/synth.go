@@ -9,8 +9,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tandem-serving/tandem/pkg/parallel"
 )
 
 // defaultShardBytes is how much of the weights Hugging Face puts into one file.
@@ -272,14 +275,18 @@ func (w *synthWriter) shard(ctx context.Context, s shard, report func(bytes int)
 	}
 	_, err = file.WriteAt(header, 0)
 	if err == nil {
-		err = inParallel(ctx, chunks, func() func(synthChunk) error {
-			buffer := make([]byte, synthChunkBytes)
-			return func(c synthChunk) error {
-				c.from.fill(buffer[:c.bytes], c.offset)
-				_, err := file.WriteAt(buffer[:c.bytes], c.at)
-				return err
-			}
-		}, func(c synthChunk) { report(c.bytes) })
+		workers := min(runtime.GOMAXPROCS(0), len(chunks))
+		buffers := make(chan []byte, workers)
+		for range workers {
+			buffers <- make([]byte, synthChunkBytes)
+		}
+		err = parallel.Do(ctx, workers, int64(len(chunks)), func(i int64) error {
+			c, buffer := chunks[i], <-buffers
+			defer func() { buffers <- buffer }()
+			c.from.fill(buffer[:c.bytes], c.offset)
+			_, err := file.WriteAt(buffer[:c.bytes], c.at)
+			return err
+		}, func(i int64) { report(chunks[i].bytes) })
 	}
 	return finish(file, err)
 }

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tandem-serving/tandem/pkg/parallel"
 )
 
 // Read fills parts with the weights that id names, and checks every byte. progress
@@ -52,7 +54,7 @@ func (f Folder) read(ctx context.Context, file *os.File, id Identity, s stream, 
 	}
 	start := info.Size() - h.bytes
 	var done int64
-	err = inParallel(ctx, f.Threads, chunks(s.bytes), func(i int64) error {
+	err = parallel.Do(ctx, f.Threads, chunks(s.bytes), func(i int64) error {
 		var sum uint32
 		err := s.each(i, func(piece []byte, at int64) error {
 			if _, err := file.ReadAt(piece, start+at); err != nil {

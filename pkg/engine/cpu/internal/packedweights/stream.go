@@ -1,11 +1,6 @@
 package packedweights
 
-import (
-	"context"
-	"sort"
-	"sync"
-	"sync/atomic"
-)
+import "sort"
 
 // stream sees parts of memory as one sequence of bytes, cut into chunks.
 type stream struct {
@@ -43,41 +38,6 @@ func (s stream) each(i int64, do func(piece []byte, at int64) error) error {
 			return err
 		}
 		at += int64(len(piece))
-	}
-	return nil
-}
-
-// inParallel does work for 0 to n-1, in about this order, in up to `workers`
-// goroutines, which are gone when it returns. done hears of each finished one on the
-// caller's goroutine. The first error ends it, and ctx between two of them.
-func inParallel(ctx context.Context, workers int, n int64, work func(i int64) error, done func(i int64)) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	var next atomic.Int64
-	var all sync.WaitGroup
-	finished := make(chan int64)
-	for range min(int64(max(workers, 1)), n) {
-		all.Go(func() {
-			for i := next.Add(1) - 1; i < n && ctx.Err() == nil; i = next.Add(1) - 1 {
-				if err := work(i); err != nil {
-					cancel(err)
-					return
-				}
-				finished <- i
-			}
-		})
-	}
-	go func() {
-		all.Wait()
-		close(finished)
-	}()
-	left := n
-	for i := range finished {
-		left--
-		done(i)
-	}
-	if left > 0 {
-		return context.Cause(ctx)
 	}
 	return nil
 }

@@ -6,6 +6,8 @@ import (
 	"hash/crc32"
 	"os"
 	"path/filepath"
+
+	"github.com/tandem-serving/tandem/pkg/parallel"
 )
 
 // syncBytes is how much is written between two syncs: what waits for the disk is
@@ -40,7 +42,7 @@ func (f Folder) write(ctx context.Context, id Identity, s stream, progress func(
 		return fmt.Errorf("only %d MB are free, but the weights need %d MB: free some space, or name a folder on another disk", free/1e6, (need+1e6-1)/1e6)
 	}
 	h := header{identity: id.text(), bytes: s.bytes, sums: make([]uint32, chunks(s.bytes))}
-	err = inParallel(ctx, f.Threads, chunks(s.bytes), func(i int64) error {
+	err = parallel.Do(ctx, f.Threads, chunks(s.bytes), func(i int64) error {
 		return s.each(i, func(piece []byte, _ int64) error {
 			h.sums[i] = crc32.Update(h.sums[i], castagnoli, piece)
 			return nil

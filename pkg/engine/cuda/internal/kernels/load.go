@@ -12,6 +12,8 @@ import (
 	"runtime"
 	"sync"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/tandem-serving/tandem/pkg/engine/cuda/internal/driver"
 )
 
@@ -88,24 +90,22 @@ func nameOf(format string, args []any) string { return "tdm_" + fmt.Sprintf(form
 
 // loadFiles loads files, as many at once as there are processors. All of them, or none.
 func loadFiles(device *driver.Device, files []string) ([]*driver.Module, error) {
-	modules, errs := make([]*driver.Module, len(files)), make([]error, len(files))
-	places := make(chan struct{}, runtime.GOMAXPROCS(0))
-	var loading sync.WaitGroup
+	modules := make([]*driver.Module, len(files))
+	var loading errgroup.Group
+	loading.SetLimit(runtime.GOMAXPROCS(0))
 	for i, file := range files {
-		places <- struct{}{}
-		loading.Go(func() {
-			defer func() { <-places }()
+		loading.Go(func() error {
 			ptx, err := readPTX(file)
 			if err == nil {
 				modules[i], err = device.Load(ptx)
 			}
 			if err != nil {
-				errs[i] = fmt.Errorf("kernels %s: %w", path.Base(file), err)
+				return fmt.Errorf("kernels %s: %w", path.Base(file), err)
 			}
+			return nil
 		})
 	}
-	loading.Wait()
-	if err := errors.Join(errs...); err != nil {
+	if err := loading.Wait(); err != nil {
 		return nil, errors.Join(err, unload(modules))
 	}
 	return modules, nil
