@@ -65,6 +65,14 @@ func (t Tensor) Elements() int {
 	return n
 }
 
+// DataBytes is the size of the data of tensors.
+func DataBytes(tensors ...Tensor) (bytes int64) {
+	for _, t := range tensors {
+		bytes += int64(len(t.Data))
+	}
+	return bytes
+}
+
 // Float32s converts len(dst) elements, from element first on. Every bf16, f16
 // and f32 value is exact in float32. It is an error to reach past the end.
 func (t Tensor) Float32s(dst []float32, first int) error {

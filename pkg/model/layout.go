@@ -26,6 +26,11 @@ type LayerWeights struct {
 	Down     Tensor // HiddenSize by FFNSize
 }
 
+// Bytes is the size of all of them.
+func (l *LayerWeights) Bytes() int64 {
+	return DataBytes(l.AttnNorm, l.Q, l.K, l.V, l.O, l.QBias, l.KBias, l.VBias, l.QNorm, l.KNorm, l.FFNNorm, l.Gate, l.Up, l.Down)
+}
+
 // Names of the tensors outside of the layers.
 const (
 	embeddingName = "model.embed_tokens.weight"

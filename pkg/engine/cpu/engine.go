@@ -34,11 +34,10 @@ type cpuEngine struct {
 	state     []float64 // reused: a hidden state
 }
 
-// row is a row of logits: its sequence, the token that it follows, whether that is the last, and
-// the number of the draw from it, below 0 without one.
+// row is a row of logits: its sequence, the token that it follows, and the number of the draw from
+// it, below 0 without one.
 type row struct {
 	sequence, token, draw int
-	last                  bool
 	at                    int // row of the workspace
 }
 
@@ -212,7 +211,7 @@ func (e *cpuEngine) compute(ctx context.Context, batch engine.Batch) (engine.Out
 			batch.LayerDone(layer)
 		}
 		// The last layer computes only rows that become logits.
-		if layer+1 == layers && k.Narrow(func(i int) int { return kept(batch.Sequences[i]) }) == 0 {
+		if layer+1 == layers && k.Narrow(func(i int) int { return kept(&batch.Sequences[i]) }) == 0 {
 			break
 		}
 		k.Rest()
@@ -234,31 +233,20 @@ func (e *cpuEngine) whole(batch engine.Batch) int {
 	if batch.LayerDone != nil {
 		return 0
 	}
-	for _, s := range batch.Sequences {
-		if kept(s) < len(s.Tokens) {
+	for i := range batch.Sequences {
+		if s := &batch.Sequences[i]; kept(s) < len(s.Tokens) {
 			return e.weights.spec.Layers - 1
 		}
 	}
 	return e.weights.spec.Layers
 }
 
-// wanted is the number of rows at the end of a sequence that become logits.
-func wanted(s engine.Sequence) int {
-	switch {
-	case s.Logits == engine.LogitsAll || s.Prompt != nil:
-		return len(s.Tokens)
-	case s.Logits == engine.LogitsLast:
-		return max(s.Rows(), 1)
-	}
-	return s.Rows()
-}
-
 // kept is the number of rows at the end of a sequence that are needed after the last layer.
-func kept(s engine.Sequence) int {
+func kept(s *engine.Sequence) int {
 	if s.Pool != nil {
 		return len(s.Tokens)
 	}
-	return wanted(s)
+	return s.LogitRows()
 }
 
 // pool adds hidden states to the pools of the sequences that have one.
@@ -287,11 +275,8 @@ func (e *cpuEngine) head(ctx context.Context, batch engine.Batch) (engine.Output
 	for i := range batch.Sequences {
 		s := &batch.Sequences[i]
 		first, rows := e.workspace.Kept(i)
-		for n := wanted(*s); n > 0; n-- {
-			e.rows = append(e.rows, row{i, len(s.Tokens) - n, s.Rows() - n, n == 1, first + rows - n})
-		}
-		if s.Logits != engine.LogitsNone && output.Logits == nil {
-			output.Logits = make([][][]float32, len(batch.Sequences))
+		for n := s.LogitRows(); n > 0; n-- {
+			e.rows = append(e.rows, row{i, len(s.Tokens) - n, s.Rows() - n, first + rows - n})
 		}
 	}
 	for next := 0; next < len(e.rows); {
@@ -308,9 +293,7 @@ func (e *cpuEngine) head(ctx context.Context, batch engine.Batch) (engine.Output
 		for i, r := range rows {
 			logits := e.workspace.Logits(i)
 			s := &batch.Sequences[r.sequence]
-			if s.Logits == engine.LogitsAll || s.Logits == engine.LogitsLast && r.last {
-				output.Logits[r.sequence] = append(output.Logits[r.sequence], append([]float32(nil), logits...))
-			}
+			output.LogitsRow(batch, r.sequence, r.token, logits)
 			output.PromptRow(batch, r.sequence, r.token, func(int32, int) sampler.Logprobs { return scores[i] })
 			if r.draw < 0 {
 				continue

@@ -108,15 +108,15 @@ func (w *Weights) loadInTurn(ctx context.Context, m *model.Model, config Config)
 
 func (w *Weights) pack(ctx context.Context, m *model.Model, progress func(done, total int64)) error {
 	layers := make([]model.LayerWeights, w.spec.Layers)
-	ends := bytesOf(m.FinalNorm(), m.Output())
+	ends := model.DataBytes(m.FinalNorm(), m.Output())
 	if !w.spec.TiedEmbeddings || w.kind != BF16 {
-		ends += bytesOf(m.Embedding())
+		ends += model.DataBytes(m.Embedding())
 	}
 	total := ends
 	for i := range layers {
 		l := m.Layer(i)
 		layers[i] = l
-		total += bytesOfLayer(l)
+		total += l.Bytes()
 	}
 	if err := w.packed.PackEnds(matrix(m.Embedding()), matrix(m.FinalNorm()), matrix(m.Output())); err != nil {
 		return fmt.Errorf("embedding, last norm and output: %w", err)
@@ -136,7 +136,7 @@ func (w *Weights) pack(ctx context.Context, m *model.Model, progress func(done, 
 		if err != nil {
 			return fmt.Errorf("layer %d: %w", i, err)
 		}
-		done += bytesOfLayer(l)
+		done += l.Bytes()
 		progress(done, total)
 	}
 	runtime.KeepAlive(m) // its tensors are mapped until here
@@ -203,18 +203,6 @@ func shapeOf(s model.Spec, kind WeightType, c Config) kernels.Shape {
 		FFN: s.FFNSize, Vocab: s.VocabSize, BlockTokens: c.BlockTokens, NormEps: s.RMSNormEps,
 		QKVBias: s.QKVBias, QKNorm: s.QKNorm, Layers: layers, Head: head, KV: c.KV.format(),
 	}
-}
-
-func bytesOf(tensors ...model.Tensor) int64 {
-	var n int64
-	for _, t := range tensors {
-		n += int64(len(t.Data))
-	}
-	return n
-}
-
-func bytesOfLayer(l model.LayerWeights) int64 {
-	return bytesOf(l.AttnNorm, l.Q, l.K, l.V, l.O, l.QBias, l.KBias, l.VBias, l.QNorm, l.KNorm, l.FFNNorm, l.Gate, l.Up, l.Down)
 }
 
 // matrix sees a tensor as a matrix; a vector has one column.

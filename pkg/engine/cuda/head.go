@@ -19,7 +19,7 @@ type row struct {
 func takenOf(taken []row, batch engine.Batch) []row {
 	taken = taken[:0]
 	for i := range batch.Sequences {
-		for n := wanted(&batch.Sequences[i]); n > 0; n-- {
+		for n := batch.Sequences[i].LogitRows(); n > 0; n-- {
 			taken = append(taken, row{i, len(batch.Sequences[i].Tokens) - n, n == 1})
 		}
 	}
@@ -31,21 +31,6 @@ func (e *cudaEngine) pass(number int) []row {
 	most := e.config.headRows()
 	first := min(number*most, len(e.taken))
 	return e.taken[first:min(first+most, len(e.taken))]
-}
-
-// outputFor is a batch's output before anything is in it.
-func outputFor(batch engine.Batch) engine.Output {
-	output := engine.Output{Tokens: batch.NewTokens()}
-	for i := range batch.Sequences {
-		s := &batch.Sequences[i]
-		if s.Logits != engine.LogitsNone && output.Logits == nil {
-			output.Logits = make([][][]float32, len(batch.Sequences))
-		}
-		if s.Sample != nil && s.Sample.Logprobs && output.Logprobs == nil {
-			output.Logprobs = make([]sampler.Logprobs, len(batch.Sequences))
-		}
-	}
-	return output
 }
 
 // fetch appends the copies of what the host needs of rows: all tokens that the device
@@ -91,22 +76,20 @@ func (e *cudaEngine) draw(batch engine.Batch, rows []row, output *engine.Output)
 		s := &batch.Sequences[r.sequence]
 		at := i * e.weights.shape.ldLogits
 		logits := all[at : at+e.weights.shape.vocab]
-		if s.Logits == engine.LogitsAll || s.Logits == engine.LogitsLast && r.last {
-			output.Logits[r.sequence] = append(output.Logits[r.sequence], append([]float32(nil), logits...))
-		}
+		output.LogitsRow(batch, r.sequence, r.token, logits)
 		output.PromptRow(batch, r.sequence, r.token, func(token int32, top int) sampler.Logprobs {
 			return e.sampler.PromptLogprobs(logits, token, top)
 		})
 		if !r.last || s.Sample == nil {
 			continue
 		}
-		token := tokens[i]
-		if !drawnByDevice(s.Sample) {
-			token = s.Sample.Draw(e.sampler, logits, s.Sample.Offset, s.Sample.History)
-		}
-		output.Tokens[r.sequence] = token
-		if s.Sample.Logprobs && token >= 0 {
-			output.Logprobs[r.sequence] = e.sampler.Logprobs(logits, token, s.Sample.TopLogprobs)
-		}
+		output.Draw(batch, r.sequence, 0, func(offset uint64, h sampler.History) int32 {
+			if drawnByDevice(s.Sample) {
+				return tokens[i]
+			}
+			return s.Sample.Draw(e.sampler, logits, offset, h)
+		}, func(token int32) sampler.Logprobs {
+			return e.sampler.Logprobs(logits, token, s.Sample.TopLogprobs)
+		})
 	}
 }

@@ -162,7 +162,7 @@ func (in *input) fill(batch engine.Batch, p planner, blockTokens, headRows int) 
 			in.slots.all[in.batchRows+j] = slotOf(s.Blocks, position, blockTokens)
 		}
 		in.batchRows += len(s.Tokens)
-		for n := wanted(s); n > 0; n-- {
+		for n := s.LogitRows(); n > 0; n-- {
 			in.index.all[in.wanted] = int32(in.batchRows - n)
 			in.wishes.all[in.wanted] = wishOf(s, n == 1)
 			in.wanted++
@@ -177,7 +177,7 @@ func (in *input) fill(batch engine.Batch, p planner, blockTokens, headRows int) 
 	p.plan(&in.work[0], in.runs)
 	in.count(0, in.batchRows)
 	if in.narrow {
-		in.runs = runsOf(in.runs, batch, wanted, blockTokens, in.firstBlock)
+		in.runs = runsOf(in.runs, batch, (*engine.Sequence).LogitRows, blockTokens, in.firstBlock)
 		p.plan(&in.work[1], in.runs)
 		in.count(1, in.wanted)
 	}
@@ -194,17 +194,6 @@ func (in *input) count(i, rows int) {
 	in.counts.all[i] = kernels.Counts{
 		Rows: int32(rows), Wanted: int32(in.wanted), Thin: int32(len(w.thin)), Tall: int32(len(w.tall)), Joins: int32(len(w.joins)),
 	}
-}
-
-// wanted is how many rows of a sequence, from the last on, become logits.
-func wanted(s *engine.Sequence) int {
-	switch {
-	case s.Logits == engine.LogitsAll || s.Prompt != nil:
-		return len(s.Tokens)
-	case s.Logits == engine.LogitsLast || s.Sample != nil:
-		return 1
-	}
-	return 0
 }
 
 // wishOf is how the device draws from a row of a sequence: the likeliest token where

@@ -171,7 +171,7 @@ func (e *cudaEngine) land() (engine.Output, error) {
 	if err := e.stream.Synchronize(); err != nil {
 		return engine.Output{}, err
 	}
-	output := outputFor(f.batch)
+	output := engine.Output{Tokens: f.batch.NewTokens()}
 	e.draw(f.batch, e.pass(0), &output)
 	for pass := 1; len(e.pass(pass)) > 0; pass++ {
 		rows := e.pass(pass)

@@ -185,18 +185,13 @@ func (w *Weights) uploadLayer(u *uploader, to layerAddresses, l model.LayerWeigh
 
 // bytesOf is what a checkpoint has to be read, with an output matrix of its own or without.
 func bytesOf(m *model.Model, output bool) int64 {
-	spec := m.Spec()
-	tensors := []model.Tensor{m.Embedding(), m.FinalNorm()}
+	n := model.DataBytes(m.Embedding(), m.FinalNorm())
 	if output {
-		tensors = append(tensors, m.Output())
+		n += model.DataBytes(m.Output())
 	}
-	for i := range spec.Layers {
+	for i := range m.Spec().Layers {
 		l := m.Layer(i)
-		tensors = append(tensors, l.AttnNorm, l.Q, l.K, l.V, l.O, l.QBias, l.KBias, l.VBias, l.QNorm, l.KNorm, l.FFNNorm, l.Gate, l.Up, l.Down)
-	}
-	var n int64
-	for _, t := range tensors {
-		n += int64(len(t.Data))
+		n += l.Bytes()
 	}
 	return n
 }
