@@ -123,9 +123,9 @@ func (c Config) withDefaults(threads int) Config {
 	return c
 }
 
-// limits bound the workspace of a complete c.
-func (c Config) limits(spec model.Spec) kernels.Limits {
-	return kernels.Limits{
+// bounds are those of the workspace of a complete c.
+func (c Config) bounds(spec model.Spec) kernels.BatchBounds {
+	return kernels.BatchBounds{
 		Rows: c.MaxBatchTokens, Sequences: c.MaxSequences, HeadRows: headRows,
 		BlocksPerSequence: kvcache.BlocksFor(spec.ContextTokens, c.BlockTokens),
 	}

@@ -67,7 +67,7 @@ func (w *Weights) NewEngine(config Config) (engine.Engine, error) {
 		w.release()
 		return nil, fmt.Errorf("new engine for %s: %d KV blocks: %w", w.spec.Name, config.Blocks, err)
 	}
-	workspace, err := kernels.NewWorkspace(w.packed, set, config.Threads, shapeOf(w.spec, w.kind, config), config.limits(w.spec), kernels.Borrow(pages.Bytes()))
+	workspace, err := kernels.NewWorkspace(w.packed, set, config.Threads, shapeOf(w.spec, w.kind, config), config.bounds(w.spec), kernels.Borrow(pages.Bytes()))
 	if err != nil {
 		_ = pages.Close() // the first error says more
 		w.release()

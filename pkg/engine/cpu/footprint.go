@@ -29,7 +29,7 @@ func FootprintBytes(s model.Spec, c Config) int64 {
 // many as Load takes then. It is 0 for what the engine refuses.
 func WorkspaceBytes(s model.Spec, c Config) int64 {
 	c = c.withDefaults(runtime.GOMAXPROCS(0))
-	bytes, err := kernels.WorkspaceBytes(c.Threads, shapeOf(s, c.Weights, c), c.limits(s))
+	bytes, err := kernels.WorkspaceBytes(c.Threads, shapeOf(s, c.Weights, c), c.bounds(s))
 	if err != nil {
 		return 0
 	}

@@ -12,8 +12,8 @@ type Item struct {
 type Span struct{ Start, Count int }
 
 // PlanOf is the plan of a batch, how many counters it has and how many floats for results.
-func PlanOf(threads int, shape Shape, limits Limits, batch []Span) (items []Item, counters, results int, err error) {
-	k, s, err := planWorkspace(threads, shape, limits)
+func PlanOf(threads int, shape Shape, bounds BatchBounds, batch []Span) (items []Item, counters, results int, err error) {
+	k, s, err := planWorkspace(threads, shape, bounds)
 	if err != nil {
 		return nil, 0, 0, err
 	}

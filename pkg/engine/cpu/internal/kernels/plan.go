@@ -18,8 +18,8 @@ const partsPerThread = 8
 
 // resultFloats is the memory for results of splits: the longest context of one token.
 // One thread has nobody to share with.
-func resultFloats(threads int, shape Shape, limits Limits) int {
-	splits := (limits.BlocksPerSequence*shape.BlockTokens + SplitTokens - 1) / SplitTokens
+func resultFloats(threads int, shape Shape, bounds BatchBounds) int {
+	splits := (bounds.BlocksPerSequence*shape.BlockTokens + SplitTokens - 1) / SplitTokens
 	if threads == 1 || splits == 1 {
 		return 0
 	}
@@ -33,7 +33,7 @@ func resultSize(shape Shape, tokens int) int {
 
 // wholeItems is the most items of a batch, divided or not.
 func (k *Workspace) wholeItems() int {
-	return k.shape.KVHeads * (k.limits.Rows/k.itemTokens + k.limits.Sequences)
+	return k.shape.KVHeads * (k.bounds.Rows/k.itemTokens + k.bounds.Sequences)
 }
 
 // mostDivided is the most items that are divided: each is more than its share.

@@ -16,9 +16,9 @@ func planShape(heads, kvHeads int) kernels.Shape {
 func plan(t interface {
 	Helper()
 	Fatal(args ...any)
-}, threads int, shape kernels.Shape, limits kernels.Limits, batch []kernels.Span) (items []kernels.Item, counters, results int) {
+}, threads int, shape kernels.Shape, bounds kernels.BatchBounds, batch []kernels.Span) (items []kernels.Item, counters, results int) {
 	t.Helper()
-	items, counters, results, err := kernels.PlanOf(threads, shape, limits, batch)
+	items, counters, results, err := kernels.PlanOf(threads, shape, bounds, batch)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,15 +31,15 @@ func TestPlanIsWhole(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		kv := rapid.IntRange(1, 4).Draw(t, "KV heads")
 		shape := planShape(kv*rapid.SampledFrom([]int{1, 2, 4, 7, 40}).Draw(t, "group"), kv)
-		limits := kernels.Limits{Rows: 400, Sequences: 8, HeadRows: 1, BlocksPerSequence: rapid.IntRange(16, 512).Draw(t, "blocks")}
-		context := limits.BlocksPerSequence * shape.BlockTokens
+		bounds := kernels.BatchBounds{Rows: 400, Sequences: 8, HeadRows: 1, BlocksPerSequence: rapid.IntRange(16, 512).Draw(t, "blocks")}
+		context := bounds.BlocksPerSequence * shape.BlockTokens
 		var batch []kernels.Span
 		for range rapid.IntRange(1, 8).Draw(t, "sequences") {
 			count := rapid.SampledFrom([]int{0, 1, 1, 1, 3, 9, 50}).Draw(t, "tokens")
 			batch = append(batch, kernels.Span{Start: rapid.IntRange(0, context-count).Draw(t, "start"), Count: count})
 		}
 		threads := rapid.IntRange(1, 20).Draw(t, "threads")
-		items, counters, room := plan(t, threads, shape, limits, batch)
+		items, counters, room := plan(t, threads, shape, bounds, batch)
 
 		type key struct{ sequence, kvHead, token, part int }
 		seen := map[key]bool{}
@@ -100,7 +100,7 @@ func TestPlanIsWhole(t *testing.T) {
 
 // TestPlanShares: who has too few items for the threads divides them, others do not.
 func TestPlanShares(t *testing.T) {
-	limits := kernels.Limits{Rows: 512, Sequences: 32, HeadRows: 1, BlocksPerSequence: 1024}
+	bounds := kernels.BatchBounds{Rows: 512, Sequences: 32, HeadRows: 1, BlocksPerSequence: 1024}
 	for _, c := range []struct {
 		name    string
 		threads int
@@ -118,7 +118,7 @@ func TestPlanShares(t *testing.T) {
 		{"as many as are needed", 2, 4, []kernels.Span{{900, 1}, {900, 1}, {900, 1}, {900, 1}}, 16, []int{1}},
 		{"a prompt", 2, 4, []kernels.Span{{0, 512}}, 172, []int{1}},
 	} {
-		items, _, _ := plan(t, c.threads, planShape(4*c.kvHeads, c.kvHeads), limits, c.batch)
+		items, _, _ := plan(t, c.threads, planShape(4*c.kvHeads, c.kvHeads), bounds, c.batch)
 		var parts []int
 		for _, i := range items {
 			parts = append(parts, i.Parts)

@@ -13,8 +13,8 @@ import (
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 )
 
-// Limits bound what one call of a workspace may hold.
-type Limits struct {
+// BatchBounds are what one call of a workspace may hold.
+type BatchBounds struct {
 	Rows, Sequences, HeadRows int
 	// BlocksPerSequence is the longest block table.
 	BlocksPerSequence int
@@ -26,7 +26,7 @@ type Limits struct {
 type Workspace struct {
 	weights    *Weights
 	shape      Shape
-	limits     Limits
+	bounds     BatchBounds
 	threads    int
 	memory     Memory
 	step       *C.tdm_step
@@ -47,17 +47,17 @@ type Workspace struct {
 	results    int     // floats for the results of divided items
 }
 
-// NewWorkspace allocates for limits. pages is the KV memory, one page after the
+// NewWorkspace allocates for bounds. pages is the KV memory, one page after the
 // other, all layers of a page side by side. shape is that of the weights, but for
 // BlockTokens and KV.
-func NewWorkspace(w *Weights, set Set, threads int, shape Shape, limits Limits, pages Memory) (*Workspace, error) {
+func NewWorkspace(w *Weights, set Set, threads int, shape Shape, bounds BatchBounds, pages Memory) (*Workspace, error) {
 	if threads > w.pool.threads {
 		return nil, fmt.Errorf("workspace for %d threads, but the pool has %d", threads, w.pool.threads)
 	}
 	if shape.Layers != w.shape.Layers || shape.Head != w.shape.Head {
 		return nil, fmt.Errorf("%w: the weights have another type", errShape)
 	}
-	k, s, err := planWorkspace(threads, shape, limits)
+	k, s, err := planWorkspace(threads, shape, bounds)
 	if err != nil {
 		return nil, err
 	}
@@ -65,16 +65,16 @@ func NewWorkspace(w *Weights, set Set, threads int, shape Shape, limits Limits, 
 	s.kernels, s.pool = set.c, w.pool.c
 	s.pages, s.page_bytes = (*C.uint8_t)(pages.start), C.size_t(w.count*shape.SliceBytes())
 	if k.memory, err = build(func(a *arena) { k.lay(a, &s) }); err != nil {
-		return nil, fmt.Errorf("memory for a batch of %d tokens: %w", limits.Rows, err)
+		return nil, fmt.Errorf("memory for a batch of %d tokens: %w", bounds.Rows, err)
 	}
 	*k.step = s
-	k.logits = unsafe.Slice((*float32)(unsafe.Pointer(s.logits)), limits.HeadRows*int(s.ldl))
+	k.logits = unsafe.Slice((*float32)(unsafe.Pointer(s.logits)), bounds.HeadRows*int(s.ldl))
 	return k, nil
 }
 
 // WorkspaceBytes is what NewWorkspace allocates.
-func WorkspaceBytes(threads int, shape Shape, limits Limits) (int, error) {
-	k, s, err := planWorkspace(threads, shape, limits)
+func WorkspaceBytes(threads int, shape Shape, bounds BatchBounds) (int, error) {
+	k, s, err := planWorkspace(threads, shape, bounds)
 	if err != nil {
 		return 0, err
 	}
@@ -85,12 +85,12 @@ func WorkspaceBytes(threads int, shape Shape, limits Limits) (int, error) {
 func (k *Workspace) Bytes() int { return k.memory.size }
 
 // planWorkspace says how a workspace is divided, which depends on no weights.
-func planWorkspace(threads int, shape Shape, limits Limits) (*Workspace, C.tdm_step, error) {
+func planWorkspace(threads int, shape Shape, bounds BatchBounds) (*Workspace, C.tdm_step, error) {
 	if err := shape.check(); err != nil {
 		return nil, C.tdm_step{}, err
 	}
-	if limits.Rows <= 0 || limits.Sequences <= 0 || limits.HeadRows <= 0 || limits.BlocksPerSequence <= 0 || threads <= 0 {
-		return nil, C.tdm_step{}, fmt.Errorf("workspace of %+v for %d threads: every size must be above 0", limits, threads)
+	if bounds.Rows <= 0 || bounds.Sequences <= 0 || bounds.HeadRows <= 0 || bounds.BlocksPerSequence <= 0 || threads <= 0 {
+		return nil, C.tdm_step{}, fmt.Errorf("workspace of %+v for %d threads: every size must be above 0", bounds, threads)
 	}
 	q, kv := shape.Heads*shape.HeadSize, shape.KVHeads*shape.HeadSize
 	const align = 32 // elements: whole cache lines a row
@@ -101,39 +101,39 @@ func planWorkspace(threads int, shape Shape, limits Limits) (*Workspace, C.tdm_s
 		ldf: C.size_t(roundUp(shape.FFN, align)), ldl: C.size_t(roundUp(shape.Vocab, align)),
 		scratch_floats: C.tdm_attention_scratch(C.int(shape.Heads), C.int(shape.KVHeads), C.int(shape.HeadSize)),
 	}
-	k := &Workspace{shape: shape, limits: limits}
+	k := &Workspace{shape: shape, bounds: bounds}
 	k.itemTokens = int(C.tdm_attention_positions(C.int(shape.Heads), C.int(shape.KVHeads)))
-	k.threads, k.results = threads, resultFloats(threads, shape, limits)
+	k.threads, k.results = threads, resultFloats(threads, shape, bounds)
 	return k, s, nil
 }
 
 // lay takes the parts from an arena.
 func (k *Workspace) lay(a *arena, s *C.tdm_step) {
-	limits, half := k.limits, k.shape.HeadSize/2
+	bounds, half := k.bounds, k.shape.HeadSize/2
 	k.step = take[C.tdm_step](a, 1)
-	s.x = goSlice[C.float](a, limits.Rows*int(s.ldx), &k.x)
-	s.normed = take[C.uint16_t](a, max(limits.Rows, limits.HeadRows)*int(s.ldn))
-	s.qkv = take[C.float](a, limits.Rows*int(s.ldqkv))
-	s.q = goSlice[C.uint16_t](a, limits.Rows*int(s.ldq), &k.q)
-	s.mixed = take[C.uint16_t](a, limits.Rows*int(s.ldq))
-	s.inner = take[C.uint16_t](a, limits.Rows*int(s.ldf))
+	s.x = goSlice[C.float](a, bounds.Rows*int(s.ldx), &k.x)
+	s.normed = take[C.uint16_t](a, max(bounds.Rows, bounds.HeadRows)*int(s.ldn))
+	s.qkv = take[C.float](a, bounds.Rows*int(s.ldqkv))
+	s.q = goSlice[C.uint16_t](a, bounds.Rows*int(s.ldq), &k.q)
+	s.mixed = take[C.uint16_t](a, bounds.Rows*int(s.ldq))
+	s.inner = take[C.uint16_t](a, bounds.Rows*int(s.ldf))
 	if k.shape.Layers != Pairs {
 		groups := (max(k.shape.Hidden, k.shape.Heads*k.shape.HeadSize, k.shape.FFN) + Group - 1) / Group
-		rows := max(limits.Rows, limits.HeadRows)
+		rows := max(bounds.Rows, bounds.HeadRows)
 		s.quantized.values = take[C.int8_t](a, rows*groups*Group)
 		s.quantized.scales = take[C.float](a, rows*groups)
 	}
 	s.scratch = take[C.float](a, int(s.threads)*int(s.scratch_floats))
 	s.results = take[C.float](a, k.results)
 	s.unfinished = goSlice[C.int](a, k.mostDivided(), &k.unfinished)
-	s.logits = take[C.float](a, limits.HeadRows*int(s.ldl))
-	s.tokens = goSlice[C.int32_t](a, limits.Rows, &k.tokens)
-	s.row_sequence = goSlice[C.int32_t](a, limits.Rows, &k.rowOf)
-	s.blocks = goSlice[C.int32_t](a, limits.Sequences*limits.BlocksPerSequence, &k.blocks)
-	s.sequences = goSlice[C.tdm_sequence](a, limits.Sequences, &k.sequences)
+	s.logits = take[C.float](a, bounds.HeadRows*int(s.ldl))
+	s.tokens = goSlice[C.int32_t](a, bounds.Rows, &k.tokens)
+	s.row_sequence = goSlice[C.int32_t](a, bounds.Rows, &k.rowOf)
+	s.blocks = goSlice[C.int32_t](a, bounds.Sequences*bounds.BlocksPerSequence, &k.blocks)
+	s.sequences = goSlice[C.tdm_sequence](a, bounds.Sequences, &k.sequences)
 	s.item = goSlice[C.tdm_item](a, k.mostItems(), &k.items)
-	s.cos = goSlice[C.float](a, limits.Rows*half, &k.cos)
-	s.sin = goSlice[C.float](a, limits.Rows*half, &k.sin)
+	s.cos = goSlice[C.float](a, bounds.Rows*half, &k.cos)
+	s.sin = goSlice[C.float](a, bounds.Rows*half, &k.sin)
 }
 
 // goSlice takes n elements and lets Go see them as a slice too.
@@ -155,8 +155,8 @@ func (k *Workspace) Reset() { k.rows, k.sequenceN, k.blockN = 0, 0, 0 }
 // much of its table as covers them; cos and sin are filled by the caller, for
 // HeadSize/2 angles a token.
 func (k *Workspace) Add(tokens []int32, start int, blocks []kvcache.BlockID) (cos, sin []float32, err error) {
-	if k.rows+len(tokens) > k.limits.Rows || k.sequenceN >= k.limits.Sequences || len(blocks) > k.limits.BlocksPerSequence {
-		return nil, nil, fmt.Errorf("%d more tokens in %d blocks exceed the workspace's %+v", len(tokens), len(blocks), k.limits)
+	if k.rows+len(tokens) > k.bounds.Rows || k.sequenceN >= k.bounds.Sequences || len(blocks) > k.bounds.BlocksPerSequence {
+		return nil, nil, fmt.Errorf("%d more tokens in %d blocks exceed the workspace's %+v", len(tokens), len(blocks), k.bounds)
 	}
 	k.sequences[k.sequenceN] = C.tdm_sequence{
 		row0: C.int(k.rows), start: C.int(start), count: C.int(len(tokens)), table: C.int(k.blockN),
@@ -254,7 +254,7 @@ func (k *Workspace) Normed(row int, state []float64) {
 }
 
 // Head computes the logits of n rows of the batch from row first on, at most
-// Limits.HeadRows.
+// BatchBounds.HeadRows.
 func (k *Workspace) Head(first, n int) {
 	C.tdm_head(k.step, k.weights.finalNorm, k.weights.output, C.int(first), C.int(n))
 }
