@@ -95,15 +95,15 @@ func (e *Engine) step(ctx context.Context) (engine.Output, error) {
 	return out, err
 }
 
-// behind is how many tokens a text may lack and still guess at once. Who guesses in every step lacks
+// mostMissing is how many tokens a text may lack and still guess at once. Who guesses in every step lacks
 // fewer.
-const behind = 16
+const mostMissing = 16
 
 // read computes texts that lack more, in a step of its own, so that what guesses take is known. It
 // returns who can guess then: the rest of a longer text is computed in later steps.
 func (e *Engine) read(ctx context.Context, wanting []*guesser) (ready []*guesser, err error) {
 	first := 0
-	for first < len(wanting) && wanting[first].missing() <= behind {
+	for first < len(wanting) && wanting[first].missing() <= mostMissing {
 		first++
 	}
 	e.batch.Sequences = e.batch.Sequences[:0]
@@ -128,7 +128,7 @@ func (e *Engine) read(ctx context.Context, wanting []*guesser) (ready []*guesser
 	ready = wanting[:first]
 	for i, s := range e.batch.Sequences {
 		g := wanting[first+i]
-		if g.text.computed += len(s.Tokens); g.missing() <= behind {
+		if g.text.computed += len(s.Tokens); g.missing() <= mostMissing {
 			ready = append(ready, g)
 		}
 	}

@@ -52,7 +52,7 @@ func (t *texts) of(name uint64, h sampler.History) *text {
 func (x *text) follow(h sampler.History) {
 	same := 0
 	for _, part := range [][]int32{h.Prompt, h.Generated} {
-		n := common(x.tokens[same:], part)
+		n := commonPrefix(x.tokens[same:], part)
 		same += n
 		if n < len(part) {
 			break
@@ -67,8 +67,8 @@ func (x *text) follow(h sampler.History) {
 	x.computed = min(x.computed, same, len(x.tokens)-1)
 }
 
-// common is how many tokens, from the first on, are the same.
-func common(a, b []int32) int {
+// commonPrefix is how many tokens, from the first on, are the same.
+func commonPrefix(a, b []int32) int {
 	n := min(len(a), len(b))
 	for i := range n {
 		if a[i] != b[i] {

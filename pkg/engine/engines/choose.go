@@ -65,7 +65,8 @@ func (c *Config) cpuFlags() string {
 
 // wantsDevice says whether Device names a GPU.
 func (c *Config) wantsDevice() bool {
-	return c.Device != DeviceAuto && c.Device != DeviceCPU && c.Device != ""
+	gpu, err := GPU(c.Device)
+	return err == nil && gpu >= 0
 }
 
 // Choose turns Auto into the engine that runs a model here, and Device into the GPU that it
