@@ -29,14 +29,14 @@ void tdm_control_fail(const tdm_control *c, const char *call, int after, int cod
 
 void tdm_control_lose(const tdm_control *c, int code) { c->lose(code); }
 
-tdm_counts tdm_control_live(const tdm_control *c) {
-	tdm_counts live;
+tdm_control_counts tdm_control_live(const tdm_control *c) {
+	tdm_control_counts live;
 	c->live(live.counts);
 	return live;
 }
 
-tdm_counts tdm_control_seen(const tdm_control *c) {
-	tdm_counts seen;
+tdm_control_counts tdm_control_seen(const tdm_control *c) {
+	tdm_control_counts seen;
 	c->seen(seen.counts);
 	return seen;
 }

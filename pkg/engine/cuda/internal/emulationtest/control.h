@@ -17,9 +17,9 @@ typedef struct tdm_control {
 	void (*multiply)(float *sums, const uint16_t *a, const uint16_t *b);
 } tdm_control;
 
-typedef struct tdm_counts {
+typedef struct tdm_control_counts {
 	long long counts[11];
-} tdm_counts;
+} tdm_control_counts;
 
 // Gives null, or what is missing.
 const char *tdm_control_open(const char *library, tdm_control *control);
@@ -29,8 +29,8 @@ void tdm_control_reset(const tdm_control *control);
 int tdm_control_set(const tdm_control *control, const char *name, unsigned long long value);
 void tdm_control_fail(const tdm_control *control, const char *call, int after, int code);
 void tdm_control_lose(const tdm_control *control, int code);
-tdm_counts tdm_control_live(const tdm_control *control);
-tdm_counts tdm_control_seen(const tdm_control *control);
+tdm_control_counts tdm_control_live(const tdm_control *control);
+tdm_control_counts tdm_control_seen(const tdm_control *control);
 void tdm_control_raise(const tdm_control *control, unsigned long long type, unsigned long long data);
 float tdm_control_dot(const tdm_control *control, const uint16_t *a, const uint16_t *b, float c);
 void tdm_control_multiply(const tdm_control *control, float *sums, const uint16_t *a, const uint16_t *b);

@@ -107,12 +107,6 @@ TDM_INLINE uint32_t tdm_fp8_pair(uint32_t bytes) {
   return tdm_fma_pair((bytes << 8 & 0x80008000u) | (bytes << 4 & 0x07f007f0u), up, minus_zero);
 }
 
-// tdm_mma_first is tdm_mma with a sum of zeros.
-TDM_INLINE void tdm_mma_first(float (&sum)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
-  sum[0] = sum[1] = sum[2] = sum[3] = 0;
-  tdm_mma(sum, a0, a1, a2, a3, b0, b1);
-}
-
 // tdm_mma2 multiplies twice: the 16 bytes that a lane holds of its rows are two pairs of
 // pairs along K, the first for the first product and the second for the second. a0 is of
 // row lane/4 of A and a1 of row lane/4 + 8, b of column lane/4 of B.

@@ -1,7 +1,7 @@
-// tdm_draw: a token for each row of logits, by steps 2 to 6 of the definition in
-// pkg/sampler. Weights are integers, so that their sums do not depend on an order and
-// every thread may add where it likes; draw.h has what they are. -1 is drawn from logits
-// that have a NaN, or of which the largest is infinite.
+// tdm_draw: a token for each row of logits, by steps 2 to 5 and 7 of the definition
+// in pkg/sampler (step 6, typical_p, is the host's). Weights are integers, so that their
+// sums do not depend on an order and every thread may add where it likes; draw.h has what
+// they are. -1 is drawn from logits that have a NaN, or of which the largest is infinite.
 #include "draw.h"
 
 // tdm_row is a row and what its block has found out about it.
