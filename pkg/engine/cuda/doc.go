@@ -8,6 +8,6 @@
 // other. With Config.Products CublasLt another library computes large products, faster
 // and not so defined (docs/decisions/0016-cublaslt-products.md): a class of its own again.
 //
-// Only cmd/tandem and tests import it. A Health has a goroutine until its Close; nothing
+// Only engines, cmd/tandem and tests import it. A Health has a goroutine until its Close; nothing
 // else leaves any behind.
 package cuda

@@ -1,5 +1,5 @@
-// Package hostpages implements KV pages in the host's memory, outside the Go heap. The CPU
-// engine, the block store and the benchmark of transfers import it. A goroutine of Pages takes memory
+// Package hostpages implements KV pages in the host's memory, outside the Go heap. Engines, the
+// block store, the benchmark of transfers and tests import it. A goroutine of Pages takes memory
 // ahead of its use, now and then; Close waits for it. Who holds mu only tries to lock taking.
 package hostpages
 

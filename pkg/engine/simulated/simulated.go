@@ -12,8 +12,8 @@
 // Things can be asked to go wrong (Trouble): jitter, slowness, stalls, failures
 // and death, all drawn from a seed.
 //
-// Anything under cmd, services and their tests may import it. It starts no
-// goroutines. Lock order: Engine.mu, then link.turn.
+// Only engines, cmd, simulate and tests import it. It starts no goroutines. Lock order:
+// Engine.mu, then link.turn.
 package simulated
 
 import (
