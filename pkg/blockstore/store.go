@@ -184,7 +184,7 @@ func (s *Store) Committed(id PutID) {
 	published := s.pool.Stats().Published
 	found, chain := s.pool.MatchHashes(nil, p.prefix.salt, p.prefix.hashes, p.prefix.tokens)
 	for i := len(found); i < len(p.blocks); i++ {
-		chain = s.pool.Publish(chain, p.blocks[i], p.prefix.tokens[i*size:(i+1)*size])
+		chain = s.pool.PublishHashed(chain, p.blocks[i], p.prefix.tokens[i*size:(i+1)*size], p.prefix.hashes[i])
 	}
 	s.kept += uint64(s.pool.Stats().Published - published)
 	s.pool.Release(found)

@@ -1,9 +1,11 @@
 package blockstore_test
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/tandem-serving/tandem/pkg/blockstore"
+	"github.com/tandem-serving/tandem/pkg/kvcache"
 )
 
 // tokens of n blocks: the first are 1, 2, 3 and so on, the rest begins with seed.
@@ -129,5 +131,20 @@ func TestMissingSaysHowMuchIsThere(t *testing.T) {
 	}
 	if stats := s.Stats(); stats.Kept != 3 {
 		t.Errorf("%d blocks were kept, want 3", stats.Kept)
+	}
+}
+
+// What came is found under the hashes of its offer: no block is hashed while others wait for the store.
+func TestCommittedHashesNothing(t *testing.T) {
+	s := blockstore.New(4, layout, blockstore.Limits{Puts: 4, Fetches: 4})
+	for _, hashes := range [][]kvcache.Hash{{1, 2}, {1, 2, 3}} { // the second put brings one block
+		p, verdict := s.Offer(prefix("", tokens(3, len(hashes), 0)).WithHashes(hashes...))
+		if verdict != blockstore.Taken {
+			t.Fatalf("offer: %v", verdict)
+		}
+		s.Committed(p.ID)
+		if got := s.Hashes(); !slices.Equal(got, hashes) {
+			t.Errorf("blocks have the hashes %v, want those of the offer, %v", got, hashes)
+		}
 	}
 }
