@@ -80,6 +80,8 @@ func (b *Size) Type() string { return "size" }
 func Text(bytes int64) string {
 	bytes = max(bytes, 0)
 	switch {
+	case bytes < 1<<10:
+		return fmt.Sprintf("%dB", bytes)
 	case bytes < 1<<20:
 		return fmt.Sprintf("%dKiB", bytes>>10)
 	case bytes < 1<<30:

@@ -62,7 +62,7 @@ func FuzzSize(f *testing.F) {
 }
 
 func TestText(t *testing.T) {
-	for size, want := range map[int64]string{-1: "0KiB", 3 << 10: "3KiB", 3 << 19: "1.5MiB", 5 << 28: "1.2GiB", 5 << 38: "1.2TiB", 1 << 50: "1024.0TiB"} {
+	for size, want := range map[int64]string{-1: "0B", 0: "0B", 1: "1B", 1023: "1023B", 3 << 10: "3KiB", 3 << 19: "1.5MiB", 5 << 28: "1.2GiB", 5 << 38: "1.2TiB", 1 << 50: "1024.0TiB"} {
 		if got := bytesize.Text(size); got != want {
 			t.Errorf("%d bytes are %q, want %q", size, got, want)
 		}
