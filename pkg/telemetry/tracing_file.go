@@ -1,20 +1,17 @@
 package telemetry
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
+	"encoding/base64"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
-	"strconv"
 	"sync"
-	"time"
 
-	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/codes"
-	sdktrace "go.opentelemetry.io/otel/sdk/trace"
-	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace"
+	tracev1 "go.opentelemetry.io/proto/otlp/trace/v1"
+	"google.golang.org/protobuf/encoding/protojson"
 )
 
 // defaultTraceFileBytes holds some 100,000 spans.
@@ -31,17 +28,19 @@ type traceFile struct {
 	most int64
 
 	mu    sync.Mutex
-	file  *os.File // nil after Shutdown
+	file  *os.File // nil after Stop
 	bytes int64
 }
 
+var _ otlptrace.Client = (*traceFile)(nil)
+
 // openTraceFile opens a file to append to.
-func openTraceFile(name string, most int64) (*traceFile, error) {
+func openTraceFile(name string, most int64) (*otlptrace.Exporter, error) {
 	f := &traceFile{name: name, most: most}
 	if err := f.open(); err != nil {
 		return nil, err
 	}
-	return f, nil
+	return otlptrace.New(context.Background(), f)
 }
 
 func (f *traceFile) open() error {
@@ -57,27 +56,32 @@ func (f *traceFile) open() error {
 	return nil
 }
 
-// ExportSpans appends one line. A line that would make the file too long begins
-// a new one.
-func (f *traceFile) ExportSpans(_ context.Context, spans []sdktrace.ReadOnlySpan) error {
-	var line bytes.Buffer
-	if err := json.NewEncoder(&line).Encode(otlpOf(spans)); err != nil {
+// Start does nothing: the file is open.
+func (f *traceFile) Start(context.Context) error { return nil }
+
+// UploadTraces appends one line, and changes the ids in spans for it. A line that would make the
+// file too long begins a new one.
+func (f *traceFile) UploadTraces(_ context.Context, spans []*tracev1.ResourceSpans) error {
+	idsInHex(spans)
+	line, err := protojson.MarshalOptions{UseEnumNumbers: true}.Marshal(&tracev1.TracesData{ResourceSpans: spans})
+	if err != nil {
 		return fmt.Errorf("encode spans: %w", err)
 	}
+	line = append(line, '\n')
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.file == nil {
 		return errors.New("the trace file is closed")
 	}
-	if f.bytes > 0 && f.bytes+int64(line.Len()) > f.most {
+	if f.bytes > 0 && f.bytes+int64(len(line)) > f.most {
 		if err := f.turn(); err != nil {
 			return err
 		}
 	}
-	if n, err := f.file.Write(line.Bytes()); err != nil {
+	if n, err := f.file.Write(line); err != nil {
 		return fmt.Errorf("trace file: %w", errors.Join(err, f.cut(n)))
 	}
-	f.bytes += int64(line.Len())
+	f.bytes += int64(len(line))
 	return nil
 }
 
@@ -106,8 +110,8 @@ func (f *traceFile) turn() error {
 	return full.Close()
 }
 
-// Shutdown closes the file.
-func (f *traceFile) Shutdown(context.Context) error {
+// Stop closes the file.
+func (f *traceFile) Stop(context.Context) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.file == nil {
@@ -118,141 +122,23 @@ func (f *traceFile) Shutdown(context.Context) error {
 	return file.Close()
 }
 
-// The JSON of OTLP: lower camel case, ids in hexadecimal, 64-bit numbers as
-// text, enumerations as numbers.
-type (
-	otlpTraces struct {
-		ResourceSpans []*otlpResource `json:"resourceSpans"`
-	}
-	otlpResource struct {
-		Resource   otlpAttributes `json:"resource"`
-		ScopeSpans [1]otlpScope   `json:"scopeSpans"`
-	}
-	otlpAttributes struct {
-		Attributes []otlpAttribute `json:"attributes"`
-	}
-	otlpScope struct {
-		Scope struct {
-			Name    string `json:"name"`
-			Version string `json:"version,omitempty"`
-		} `json:"scope"`
-		Spans []otlpSpan `json:"spans"`
-	}
-	otlpSpan struct {
-		TraceID           string          `json:"traceId"`
-		SpanID            string          `json:"spanId"`
-		TraceState        string          `json:"traceState,omitempty"`
-		ParentSpanID      string          `json:"parentSpanId,omitempty"`
-		Flags             uint32          `json:"flags,omitempty"`
-		Name              string          `json:"name"`
-		Kind              int             `json:"kind"`
-		StartTimeUnixNano string          `json:"startTimeUnixNano"`
-		EndTimeUnixNano   string          `json:"endTimeUnixNano"`
-		Attributes        []otlpAttribute `json:"attributes,omitempty"`
-		Events            []otlpEvent     `json:"events,omitempty"`
-		Status            otlpStatus      `json:"status"`
-	}
-	otlpEvent struct {
-		TimeUnixNano string          `json:"timeUnixNano"`
-		Name         string          `json:"name"`
-		Attributes   []otlpAttribute `json:"attributes,omitempty"`
-	}
-	otlpStatus struct {
-		Code    int    `json:"code,omitempty"`
-		Message string `json:"message,omitempty"`
-	}
-	otlpAttribute struct {
-		Key   string    `json:"key"`
-		Value otlpValue `json:"value"`
-	}
-	otlpValue struct {
-		String *string      `json:"stringValue,omitempty"`
-		Bool   *bool        `json:"boolValue,omitempty"`
-		Int    *string      `json:"intValue,omitempty"`
-		Double *float64     `json:"doubleValue,omitempty"`
-		Array  *otlpStrings `json:"arrayValue,omitempty"`
-	}
-	otlpStrings struct {
-		Values []otlpValue `json:"values"`
-	}
-)
-
-// otlpOf groups spans by the part that made them.
-func otlpOf(spans []sdktrace.ReadOnlySpan) otlpTraces {
-	var out otlpTraces
-	groups := make(map[attribute.Distinct]*otlpResource)
-	for _, span := range spans {
-		key := span.Resource().Equivalent()
-		group := groups[key]
-		if group == nil {
-			group = &otlpResource{Resource: otlpAttributes{otlpAttributesOf(span.Resource().Attributes())}}
-			group.ScopeSpans[0].Scope.Name = span.InstrumentationScope().Name
-			group.ScopeSpans[0].Scope.Version = span.InstrumentationScope().Version
-			groups[key] = group
-			out.ResourceSpans = append(out.ResourceSpans, group)
+// idsInHex replaces ids by bytes that are written as the hexadecimal digits of the ids. protojson
+// writes bytes in base64, but OTLP's JSON has ids in hexadecimal
+// (https://opentelemetry.io/docs/specs/otlp/#json-protobuf-encoding).
+func idsInHex(spans []*tracev1.ResourceSpans) {
+	for _, resource := range spans {
+		for _, scope := range resource.GetScopeSpans() {
+			for _, span := range scope.GetSpans() {
+				span.TraceId, span.SpanId, span.ParentSpanId = inHex(span.GetTraceId()), inHex(span.GetSpanId()), inHex(span.GetParentSpanId())
+				for _, link := range span.GetLinks() {
+					link.TraceId, link.SpanId = inHex(link.GetTraceId()), inHex(link.GetSpanId())
+				}
+			}
 		}
-		group.ScopeSpans[0].Spans = append(group.ScopeSpans[0].Spans, otlpSpanOf(span))
 	}
-	return out
 }
 
-func otlpSpanOf(span sdktrace.ReadOnlySpan) otlpSpan {
-	out := otlpSpan{
-		TraceID:           span.SpanContext().TraceID().String(),
-		SpanID:            span.SpanContext().SpanID().String(),
-		TraceState:        span.SpanContext().TraceState().String(),
-		Flags:             uint32(span.SpanContext().TraceFlags()),
-		Name:              span.Name(),
-		Kind:              int(trace.ValidateSpanKind(span.SpanKind())), // OTLP numbers them alike
-		StartTimeUnixNano: unixNano(span.StartTime()),
-		EndTimeUnixNano:   unixNano(span.EndTime()),
-		Attributes:        otlpAttributesOf(span.Attributes()),
-	}
-	if span.Parent().HasSpanID() {
-		out.ParentSpanID = span.Parent().SpanID().String()
-	}
-	for _, event := range span.Events() {
-		out.Events = append(out.Events, otlpEvent{unixNano(event.Time), event.Name, otlpAttributesOf(event.Attributes)})
-	}
-	switch span.Status().Code { // OTLP has 1 for ok, 2 for error
-	case codes.Ok:
-		out.Status.Code = 1
-	case codes.Error:
-		out.Status = otlpStatus{Code: 2, Message: span.Status().Description}
-	}
-	return out
-}
-
-func unixNano(at time.Time) string { return strconv.FormatInt(at.UnixNano(), 10) }
-
-func otlpAttributesOf(attributes []attribute.KeyValue) []otlpAttribute {
-	out := make([]otlpAttribute, len(attributes))
-	for i, a := range attributes {
-		out[i] = otlpAttribute{Key: string(a.Key), Value: otlpValueOf(a.Value)}
-	}
-	return out
-}
-
-// otlpValueOf covers the types that spans of Tandem and resources have; another
-// one becomes its text.
-func otlpValueOf(v attribute.Value) otlpValue {
-	switch v.Type() {
-	case attribute.BOOL:
-		value := v.AsBool()
-		return otlpValue{Bool: &value}
-	case attribute.INT64:
-		value := strconv.FormatInt(v.AsInt64(), 10)
-		return otlpValue{Int: &value}
-	case attribute.FLOAT64:
-		value := v.AsFloat64()
-		return otlpValue{Double: &value}
-	case attribute.STRINGSLICE:
-		values := make([]otlpValue, 0, len(v.AsStringSlice()))
-		for _, text := range v.AsStringSlice() {
-			values = append(values, otlpValue{String: &text})
-		}
-		return otlpValue{Array: &otlpStrings{values}}
-	}
-	value := v.String()
-	return otlpValue{String: &value}
+func inHex(id []byte) []byte {
+	bytes, _ := base64.StdEncoding.DecodeString(hex.EncodeToString(id)) // 16 or 32 digits are base64, too
+	return bytes
 }

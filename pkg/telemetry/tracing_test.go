@@ -281,7 +281,7 @@ func TestTraceFile(t *testing.T) {
 		t.Fatalf("got %+v", got)
 	}
 	spans := got[0].ResourceSpans[0].ScopeSpans[0].Spans
-	if s := spans[0]; s.Name != "child" || s.Kind != 1 || s.ParentSpanID != spans[1].SpanID || s.TraceID != root.SpanContext().TraceID().String() ||
+	if s := spans[0]; s.Name != "child" || s.Kind != 1 || s.ParentSpanID != spans[1].SpanID || s.SpanID != child.SpanContext().SpanID().String() || s.TraceID != root.SpanContext().TraceID().String() ||
 		s.StartTimeUnixNano != "1700000000123456789" || s.EndTimeUnixNano != "1700000000123456791" || s.Status.Code != 2 || s.Status.Message != "WORKER_LOST" {
 		t.Errorf("child: %+v", s)
 	}
