@@ -71,9 +71,6 @@ func NewMember(cfg MemberConfig) (*Member, error) {
 	if err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
-	if err := metrics.countReach(cfg.Registerer, cfg.Identity.ID, cfg.Engine); err != nil {
-		return nil, fmt.Errorf("register metrics: %w", err)
-	}
 	driver, err := NewDriver(Config{
 		Engine: cfg.Engine, ChunkTokens: cfg.ChunkTokens, MaxWaiting: cfg.MaxWaiting, StepBudget: cfg.StepBudget, OutputShare: cfg.OutputShare, MaxDrafts: cfg.MaxDrafts, LayerDone: cfg.LayerDone, LayersDone: cfg.LayersDone,
 		BlocksChanged: func(cause trace.SpanContext, stored, removed []kvcache.Hash) uint64 {
@@ -85,13 +82,7 @@ func NewMember(cfg MemberConfig) (*Member, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := registerPool(cfg.Registerer, cfg.Identity.ID, driver.PoolStats); err != nil {
-		return nil, fmt.Errorf("register metrics: %w", err)
-	}
-	if err := registerBacklog(cfg.Registerer, cfg.Identity, driver.Load); err != nil {
-		return nil, fmt.Errorf("register metrics: %w", err)
-	}
-	if err := registerRunning(cfg.Registerer, cfg.Identity.ID, driver); err != nil {
+	if err := metrics.ofMember(cfg.Registerer, cfg.Identity, driver); err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
 	m := &Member{cfg: cfg, driver: driver}

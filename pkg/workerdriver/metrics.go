@@ -10,7 +10,6 @@ import (
 	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
-	"github.com/tandem-serving/tandem/pkg/latency"
 	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
 	"github.com/tandem-serving/tandem/pkg/telemetry/metricset"
@@ -62,9 +61,13 @@ const (
 	kvReceived = "received"
 )
 
-// registerPool adds the counters of a prefix cache, read when they are asked for.
-func registerPool(registerer prometheus.Registerer, workerID string, stats func() kvcache.Stats) error {
-	set := metricset.ForWorker(registerer, workerID)
+// ofMember adds the metrics that are read from a member's driver when they are asked for, and those
+// of what its engine reaches, with the device's limits where the engine knows them.
+//
+// The backlog is what a pool is scaled by: requests differ in length by orders of magnitude, and a
+// busy processor does not say how much is left.
+func (m *Metrics) ofMember(registerer prometheus.Registerer, identity membership.Identity, d *Driver) error {
+	set := metricset.ForWorker(registerer, identity.ID)
 	for _, c := range []struct {
 		name, help string
 		value      func(kvcache.Stats) uint64
@@ -76,27 +79,12 @@ func registerPool(registerer prometheus.Registerer, workerID string, stats func(
 		{"tandem_worker_prefix_cache_unoffered_evictions_total", "Evictions of cached blocks that no block store had been offered.", func(s kvcache.Stats) uint64 { return s.UnofferedEvictions }},
 		{"tandem_worker_kv_block_misuses_total", "Calls that named a block in the wrong state; anything but 0 is a bug.", func(s kvcache.Stats) uint64 { return s.Misuses }},
 	} {
-		set.CounterFunc(c.name, c.help, func() float64 { return float64(c.value(stats())) })
+		set.CounterFunc(c.name, c.help, func() float64 { return float64(c.value(d.PoolStats())) })
 	}
-	return set.Err()
-}
-
-// registerBacklog adds the gauge of the prompt tokens that the worker has yet to
-// compute, read when it is asked for: those of sequences that wait, and the rest
-// of prompts that run. It is what a pool is scaled by: requests differ in length
-// by orders of magnitude, and a busy processor does not say how much is left.
-func registerBacklog(registerer prometheus.Registerer, identity membership.Identity, load func() (scheduler.Load, latency.Model)) error {
-	set := metricset.ForWorker(registerer, identity.ID)
 	set.GaugeFunc("tandem_worker_backlog_tokens", "Prompt tokens that the worker has accepted and not computed yet.", prometheus.Labels{"role": api.Name(identity.Role)}, func() float64 {
-		now, _ := load()
-		return float64(now.WaitingTokens + now.RunningPromptTokens)
+		load, _ := d.Load()
+		return float64(load.WaitingTokens + load.RunningPromptTokens)
 	})
-	return set.Err()
-}
-
-// registerRunning adds the gauge of how long the engine has been working on its step.
-func registerRunning(registerer prometheus.Registerer, workerID string, d *Driver) error {
-	set := metricset.ForWorker(registerer, workerID)
 	set.GaugeFunc("tandem_worker_step_running_seconds", "Seconds that the engine has worked on its present step; 0 between steps.", nil, func() float64 {
 		d.loop.Lock()
 		defer d.loop.Unlock()
@@ -105,30 +93,20 @@ func registerRunning(registerer prometheus.Registerer, workerID string, d *Drive
 		}
 		return time.Since(d.running.since).Seconds()
 	})
-	return set.Err()
-}
-
-// countReach registers the counters, and the device's limits where the engine
-// knows them.
-func (m *Metrics) countReach(registerer prometheus.Registerer, workerID string, e engine.Engine) error {
-	set := metricset.ForWorker(registerer, workerID)
 	flops := set.Counters("tandem_engine_flops_total", "Floating-point operations that the engine's steps needed, by phase.", "phase")
 	readBytes := set.Counters("tandem_engine_read_bytes_total", "Bytes of weights and KV that the engine's steps had to read, by phase.", "phase")
 	seconds := set.Counters("tandem_engine_busy_seconds_total", "Time that the engine worked on steps, by phase; a mixed step counts as prefill.", "phase")
-	if limited, knows := engine.As[engine.Limited](e); knows {
+	if limited, knows := engine.As[engine.Limited](d.cfg.Engine); knows {
 		set.GaugeFunc("tandem_engine_limit_flops_per_second", "Floating-point operations per second that the device can do, as measured; 0 if unknown.", nil,
 			func() float64 { return limited.Limits().FLOPsPerSecond })
 		set.GaugeFunc("tandem_engine_limit_read_bytes_per_second", "Bytes per second that the device can read from memory, as measured; 0 if unknown.", nil,
 			func() float64 { return limited.Limits().ReadBytesPerSecond })
 	}
-	if err := set.Err(); err != nil {
-		return err
-	}
 	of := func(phase string) costCounters {
 		return costCounters{flops.WithLabelValues(phase), readBytes.WithLabelValues(phase), seconds.WithLabelValues(phase)}
 	}
-	m.reach = &reach{engine.CostsOf(e), of("prefill"), of("decode")}
-	return nil
+	m.reach = &reach{engine.CostsOf(d.cfg.Engine), of("prefill"), of("decode")}
+	return set.Err()
 }
 
 func (m *Metrics) stepDone(tokens, sequences int, compute time.Duration) {
