@@ -129,7 +129,9 @@ func (g *rig) startPrefill() (before *rigWorker) {
 	server := rpc.NewServer(rpc.ServerConfig{})
 	identity := g.identity(prefillRole, "")
 	service, err := prefill.New(prefill.Config{Limits: worker.Limits{ChunkTokens: 2 * rigBlockTokens, MaxWaiting: 8, OutputShare: 1}}, prefill.Deps{
-		Identity: identity, Engine: e, Signals: g.signals.of(identity), Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
+		Deps: workerdriver.Deps{
+			Identity: identity, Engine: e, Signals: g.signals.of(identity), Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
+		},
 		Exchange: kvtransfer.Exchange{Dial: func(address string) (*grpc.ClientConn, error) {
 			return w.dial(address, kvtransfer.Dialing(rpc.ClientConfig{}))
 		}},
@@ -165,8 +167,10 @@ func (g *rig) startDecode() (before *rigWorker) {
 		sharing, pagesSocket = listenPages(g.t)
 	}
 	service, err := decode.New(decode.Config{Limits: worker.Limits{ChunkTokens: 2 * rigBlockTokens, MaxWaiting: 8, OutputShare: 1}, TransferLease: rigLease, TransferIdle: 12 * rigLease, ReserveShare: 1, TransferCreditBytes: 1 << 20, KVEncoding: "native"}, decode.Deps{
-		Identity: identity, KVPagesSocket: pagesSocket, Engine: e,
-		Signals: g.signals.of(identity), Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
+		Deps: workerdriver.Deps{
+			Identity: identity, Engine: e, Signals: g.signals.of(identity), Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
+		},
+		KVPagesSocket: pagesSocket,
 	})
 	if err != nil {
 		g.t.Fatal(err)

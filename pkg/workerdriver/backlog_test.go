@@ -2,7 +2,6 @@ package workerdriver_test
 
 import (
 	"context"
-	"log/slog"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -14,7 +13,6 @@ import (
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 
 	"github.com/tandem-serving/tandem/pkg/latency"
-	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
 	"github.com/tandem-serving/tandem/pkg/workerdriver"
 )
@@ -24,11 +22,9 @@ import (
 func TestBacklogTokens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		registry := prometheus.NewRegistry()
-		m, err := workerdriver.NewMember(workerdriver.MemberConfig{
-			Identity: membership.Identity{ID: "w1", Epoch: 7, Role: controlv1.Role_ROLE_PREFILL}, Engine: newEngine(t, latency.Model{BaseMs: 10}),
-			ChunkTokens: 16, MaxWaiting: 4, Transfers: func() int { return 0 }, Signals: new(recorder),
-			Logger: slog.New(slog.DiscardHandler), Registerer: registry,
-		})
+		cfg := memberConfig(controlv1.Role_ROLE_PREFILL, newEngine(t, latency.Model{BaseMs: 10}))
+		cfg.Registerer = registry
+		m, err := workerdriver.NewMember(cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -87,11 +83,9 @@ func ascending(n int) []int32 {
 func TestFreeBlocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		registry, published := prometheus.NewRegistry(), new(recorder)
-		m, err := workerdriver.NewMember(workerdriver.MemberConfig{
-			Identity: membership.Identity{ID: "w1", Epoch: 7, Role: controlv1.Role_ROLE_DECODE}, Engine: newEngine(t, latency.Model{BaseMs: 10}),
-			ChunkTokens: 16, MaxWaiting: 4, Transfers: func() int { return 0 }, Signals: published,
-			Logger: slog.New(slog.DiscardHandler), Registerer: registry,
-		})
+		cfg := memberConfig(controlv1.Role_ROLE_DECODE, newEngine(t, latency.Model{BaseMs: 10}))
+		cfg.Registerer, cfg.Signals = registry, published
+		m, err := workerdriver.NewMember(cfg)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -18,9 +18,9 @@ import (
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/engine/simulated"
 	"github.com/tandem-serving/tandem/pkg/latency"
-	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/sampler"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
+	"github.com/tandem-serving/tandem/pkg/worker"
 	"github.com/tandem-serving/tandem/pkg/workerdriver"
 )
 
@@ -65,10 +65,9 @@ func draftingFor(t *testing.T, maxDrafts, tokens int, requests []scheduler.Reque
 	}
 	counts := &counting{Engine: e}
 	metrics = prometheus.NewRegistry()
-	m, err := workerdriver.NewMember(workerdriver.MemberConfig{
-		Identity: membership.Identity{ID: "w1", Epoch: 7, Role: controlv1.Role_ROLE_DECODE}, Engine: counts, ChunkTokens: 16, MaxWaiting: 4, MaxDrafts: maxDrafts,
-		Transfers: func() int { return 0 }, Signals: new(recorder), Logger: slog.New(slog.DiscardHandler), Registerer: metrics,
-	})
+	cfg := memberConfig(controlv1.Role_ROLE_DECODE, counts)
+	cfg.Registerer, cfg.MaxDrafts = metrics, maxDrafts
+	m, err := workerdriver.NewMember(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,7 +163,7 @@ func TestDraftsThatNobodyVerifies(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = workerdriver.NewDriver(workerdriver.Config{Engine: e, ChunkTokens: 16, MaxWaiting: 4, MaxDrafts: 3, Logger: slog.New(slog.DiscardHandler)})
+	_, err = workerdriver.NewDriver(workerdriver.Config{Engine: e, Limits: worker.Limits{ChunkTokens: 16, MaxWaiting: 4}, MaxDrafts: 3, Logger: slog.New(slog.DiscardHandler)})
 	if err == nil || !strings.Contains(err.Error(), "verifies at most 0") {
 		t.Errorf("error %v", err)
 	}

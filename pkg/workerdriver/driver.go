@@ -22,15 +22,9 @@ import (
 type Config struct {
 	// Engine computes the steps. The driver does not close it.
 	Engine engine.Engine
-	// ChunkTokens is the most prompt tokens in one step; a multiple of the
-	// engine's block size.
-	ChunkTokens int
-	// MaxWaiting is the most sequences that may wait.
-	MaxWaiting int
-	// StepBudget, OutputShare and MaxDrafts are scheduler.Config's.
-	StepBudget  time.Duration
-	OutputShare float64
-	MaxDrafts   int
+	worker.Limits
+	// MaxDrafts is scheduler.Config's.
+	MaxDrafts int
 	// LayerDone, if set, is called after each layer of each step, on the engine's
 	// own path: it must not block. run stays as it is until the step is done.
 	LayerDone func(run scheduler.RunStep, layer int)

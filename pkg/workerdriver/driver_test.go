@@ -22,6 +22,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/model"
 	"github.com/tandem-serving/tandem/pkg/sampler"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
+	"github.com/tandem-serving/tandem/pkg/worker"
 	"github.com/tandem-serving/tandem/pkg/workerdriver"
 )
 
@@ -62,14 +63,24 @@ func (r *recorder) Kv(_ trace.SpanContext, stored, removed []uint64) uint64 {
 	return r.events
 }
 
+// memberConfig is that of a worker of whose signals, log and metrics nobody hears.
+func memberConfig(role controlv1.Role, e engine.Engine) workerdriver.MemberConfig {
+	return workerdriver.MemberConfig{
+		Deps: workerdriver.Deps{
+			Identity: membership.Identity{ID: "w1", Epoch: 7, Role: role}, Engine: e, Signals: new(recorder),
+			Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
+		},
+		Limits: worker.Limits{ChunkTokens: 16, MaxWaiting: 4},
+	}
+}
+
 // start runs a member for the rest of the test; the test must be a bubble.
 func start(t *testing.T, e engine.Engine, role controlv1.Role, layerDone func(scheduler.RunStep, int)) (*workerdriver.Member, *recorder) {
 	t.Helper()
 	published := new(recorder)
-	m, err := workerdriver.NewMember(workerdriver.MemberConfig{
-		Identity: membership.Identity{ID: "w1", Epoch: 7, Role: role}, Engine: e, ChunkTokens: 16, MaxWaiting: 4, LayerDone: layerDone,
-		Transfers: func() int { return 0 }, Signals: published, Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
-	})
+	cfg := memberConfig(role, e)
+	cfg.Signals, cfg.LayerDone = published, layerDone
+	m, err := workerdriver.NewMember(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

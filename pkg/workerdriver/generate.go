@@ -39,9 +39,9 @@ type decodeServer struct {
 
 // RegisterDecode adds the Decode service to a gRPC server. Without a receiver of KV it takes
 // requests whose prompt is computed here, and refuses others.
-func (m *Member) RegisterDecode(registrar grpc.ServiceRegistrar, receiver *kvtransfer.Receiver, tracer trace.Tracer) {
+func (m *Member) RegisterDecode(registrar grpc.ServiceRegistrar, receiver *kvtransfer.Receiver) {
 	workerv1.RegisterDecodeServer(registrar, &decodeServer{
-		spec: m.cfg.Engine.Model(), epoch: m.cfg.Identity.Epoch, driver: m.driver, receiver: receiver, tracer: tracer, grammars: m.cfg.Grammars, pools: m.cfg.Engine.Capacity().Pools,
+		spec: m.cfg.Engine.Model(), epoch: m.cfg.Identity.Epoch, driver: m.driver, receiver: receiver, tracer: m.cfg.Tracer, grammars: m.cfg.Grammars, pools: m.cfg.Engine.Capacity().Pools,
 	})
 }
 

@@ -4,18 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/latency"
-	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
 	"github.com/tandem-serving/tandem/pkg/workerdriver"
 )
@@ -37,11 +33,7 @@ func (l *losing) Step(ctx context.Context, batch engine.Batch) (engine.Output, e
 // and ends.
 func TestMemberWithoutItsDeviceEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m, err := workerdriver.NewMember(workerdriver.MemberConfig{
-			Identity: membership.Identity{ID: "w1", Epoch: 7, Role: controlv1.Role_ROLE_DECODE}, Engine: &losing{newEngine(t, latency.Model{BaseMs: 10}), 5},
-			ChunkTokens: 16, MaxWaiting: 4, Transfers: func() int { return 0 }, Signals: new(recorder),
-			Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
-		})
+		m, err := workerdriver.NewMember(memberConfig(controlv1.Role_ROLE_DECODE, &losing{newEngine(t, latency.Model{BaseMs: 10}), 5}))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/trace"
@@ -30,18 +29,28 @@ type Signals interface {
 	Kv(cause trace.SpanContext, stored, removed []uint64) (sequence uint64)
 }
 
+// Deps are the parts that a worker of any role uses.
+type Deps struct {
+	// Identity has KVAddresses if the receiver of KV has a server of its own.
+	Identity membership.Identity
+	// Engine computes. The worker does not close it.
+	Engine engine.Engine
+	// Grammars holds outputs to a form. Nil: requests that ask for one are refused.
+	Grammars   Grammars
+	Signals    Signals
+	Log        *eventlog.Log // records the core's events and actions; nil: nothing is recorded
+	Logger     *slog.Logger
+	Registerer prometheus.Registerer
+	// Tracer makes the spans of sampled requests. Nil: no spans.
+	Tracer trace.Tracer
+}
+
 // MemberConfig is what a Member is made of.
 type MemberConfig struct {
-	Identity membership.Identity
-	Engine   engine.Engine
-	// Grammars holds outputs to a form. Nil: requests that ask for one are refused.
-	Grammars    Grammars
-	ChunkTokens int
-	MaxWaiting  int
-	// StepBudget, OutputShare and MaxDrafts are scheduler.Config's.
-	StepBudget  time.Duration
-	OutputShare float64
-	MaxDrafts   int
+	Deps
+	worker.Limits
+	// MaxDrafts is Config.MaxDrafts.
+	MaxDrafts int
 	// LayerDone is Config.LayerDone.
 	LayerDone func(run scheduler.RunStep, layer int)
 	// LayersDone is Config.LayersDone.
@@ -51,11 +60,7 @@ type MemberConfig struct {
 	StopSave func(scheduler.SaveID)
 	// Transfers counts KV transfers that have not ended and are of no sequence. Nil: there
 	// are none.
-	Transfers  func() int
-	Signals    Signals
-	Log        *eventlog.Log // nil: nothing is recorded
-	Logger     *slog.Logger
-	Registerer prometheus.Registerer
+	Transfers func() int
 }
 
 // Member is one worker as part of the mesh: its driver, its signals and its membership.
@@ -72,7 +77,7 @@ func NewMember(cfg MemberConfig) (*Member, error) {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
 	driver, err := NewDriver(Config{
-		Engine: cfg.Engine, ChunkTokens: cfg.ChunkTokens, MaxWaiting: cfg.MaxWaiting, StepBudget: cfg.StepBudget, OutputShare: cfg.OutputShare, MaxDrafts: cfg.MaxDrafts, LayerDone: cfg.LayerDone, LayersDone: cfg.LayersDone,
+		Engine: cfg.Engine, Limits: cfg.Limits, MaxDrafts: cfg.MaxDrafts, LayerDone: cfg.LayerDone, LayersDone: cfg.LayersDone,
 		BlocksChanged: func(cause trace.SpanContext, stored, removed []kvcache.Hash) uint64 {
 			return cfg.Signals.Kv(cause, kvcache.HashValues(stored), kvcache.HashValues(removed))
 		},
@@ -88,9 +93,7 @@ func NewMember(cfg MemberConfig) (*Member, error) {
 	m := &Member{cfg: cfg, driver: driver}
 	m.Member = membership.NewMember(membership.MemberConfig{
 		Identity: cfg.Identity,
-		Describe: func(record *controlv1.WorkerRecord) {
-			worker.Describe(record, cfg.Engine, worker.Limits{ChunkTokens: cfg.ChunkTokens, MaxWaiting: cfg.MaxWaiting})
-		},
+		Describe: func(record *controlv1.WorkerRecord) { worker.Describe(record, cfg.Engine, cfg.Limits) },
 		Refuse: func(refuse bool) {
 			if refuse {
 				driver.Drain()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -215,10 +214,9 @@ func TestGraceThatIsChangedCutsAtTheLastOne(t *testing.T) {
 func TestTwoMembersOfOneProcessShareMetrics(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	member := func(id string) error {
-		_, err := workerdriver.NewMember(workerdriver.MemberConfig{
-			Identity: membership.Identity{ID: id, Epoch: 1}, Engine: newEngine(t, latency.Model{}), ChunkTokens: 16, MaxWaiting: 4,
-			Transfers: func() int { return 0 }, Signals: new(recorder), Logger: slog.New(slog.DiscardHandler), Registerer: registry,
-		})
+		cfg := memberConfig(controlv1.Role_ROLE_DECODE, newEngine(t, latency.Model{}))
+		cfg.Identity.ID, cfg.Registerer = id, registry
+		_, err := workerdriver.NewMember(cfg)
 		return err
 	}
 	if err := errors.Join(member("w1"), member("w2")); err != nil {

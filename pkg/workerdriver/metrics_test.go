@@ -23,7 +23,7 @@ func TestEndsOfPromptsAreCounted(t *testing.T) {
 		t.Fatal(err)
 	}
 	const maxWaiting = 5
-	d, err := workerdriver.NewDriver(workerdriver.Config{Engine: newEngine(t, latency.Model{}), ChunkTokens: 16, MaxWaiting: maxWaiting, Logger: slog.New(slog.DiscardHandler), Metrics: metrics})
+	d, err := workerdriver.NewDriver(workerdriver.Config{Engine: newEngine(t, latency.Model{}), Limits: worker.Limits{ChunkTokens: 16, MaxWaiting: maxWaiting}, Logger: slog.New(slog.DiscardHandler), Metrics: metrics})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,7 +2,6 @@ package workerdriver_test
 
 import (
 	"context"
-	"log/slog"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -13,7 +12,6 @@ import (
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 
 	"github.com/tandem-serving/tandem/pkg/latency"
-	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
 	"github.com/tandem-serving/tandem/pkg/workerdriver"
 )
@@ -24,11 +22,9 @@ import (
 func hopeful(t *testing.T) (*workerdriver.Driver, *prometheus.Registry) {
 	t.Helper()
 	registry := prometheus.NewRegistry()
-	m, err := workerdriver.NewMember(workerdriver.MemberConfig{
-		Identity: membership.Identity{ID: "w1", Epoch: 7, Role: controlv1.Role_ROLE_DECODE}, Engine: newEngine(t, latency.Model{BaseMs: 10}),
-		ChunkTokens: 16, MaxWaiting: 4, OutputShare: 0.001,
-		Transfers: func() int { return 0 }, Signals: new(recorder), Logger: slog.New(slog.DiscardHandler), Registerer: registry,
-	})
+	cfg := memberConfig(controlv1.Role_ROLE_DECODE, newEngine(t, latency.Model{BaseMs: 10}))
+	cfg.Registerer, cfg.OutputShare = registry, 0.001
+	m, err := workerdriver.NewMember(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

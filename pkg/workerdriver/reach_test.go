@@ -1,7 +1,6 @@
 package workerdriver_test
 
 import (
-	"log/slog"
 	"testing"
 	"testing/synctest"
 
@@ -12,7 +11,6 @@ import (
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/engine/simulated"
 	"github.com/tandem-serving/tandem/pkg/latency"
-	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
 	"github.com/tandem-serving/tandem/pkg/workerdriver"
 )
@@ -28,10 +26,9 @@ func TestReachIsCounted(t *testing.T) {
 			t.Fatal(err)
 		}
 		registry := prometheus.NewRegistry()
-		m, err := workerdriver.NewMember(workerdriver.MemberConfig{
-			Identity: membership.Identity{ID: "w1", Epoch: 7, Role: controlv1.Role_ROLE_DECODE}, Engine: e, ChunkTokens: 16, MaxWaiting: 4,
-			Transfers: func() int { return 0 }, Signals: new(recorder), Logger: slog.New(slog.DiscardHandler), Registerer: registry,
-		})
+		cfg := memberConfig(controlv1.Role_ROLE_DECODE, e)
+		cfg.Registerer = registry
+		m, err := workerdriver.NewMember(cfg)
 		if err != nil {
 			t.Fatal(err)
 		}

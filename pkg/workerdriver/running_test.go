@@ -16,7 +16,6 @@ import (
 
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/latency"
-	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
 	"github.com/tandem-serving/tandem/pkg/workerdriver"
 )
@@ -65,10 +64,9 @@ func TestAStepThatHangsIsSaid(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &hanging{Engine: newEngine(t, latency.Model{BaseMs: 5})}
 		registry, log := prometheus.NewRegistry(), new(lines)
-		m, err := workerdriver.NewMember(workerdriver.MemberConfig{
-			Identity: membership.Identity{ID: "w1", Epoch: 7, Role: controlv1.Role_ROLE_DECODE}, Engine: e, ChunkTokens: 16, MaxWaiting: 4,
-			Transfers: func() int { return 0 }, Signals: new(recorder), Logger: slog.New(slog.NewTextHandler(log, nil)), Registerer: registry,
-		})
+		cfg := memberConfig(controlv1.Role_ROLE_DECODE, e)
+		cfg.Registerer, cfg.Logger = registry, slog.New(slog.NewTextHandler(log, nil))
+		m, err := workerdriver.NewMember(cfg)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,16 +1,12 @@
 package workerdriver_test
 
 import (
-	"log/slog"
 	"testing"
 	"testing/synctest"
-
-	"github.com/prometheus/client_golang/prometheus"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 
 	"github.com/tandem-serving/tandem/pkg/latency"
-	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
 	"github.com/tandem-serving/tandem/pkg/workerdriver"
 )
@@ -19,13 +15,9 @@ import (
 func saver(t *testing.T) (m *workerdriver.Member, saves chan scheduler.Save, stops chan scheduler.SaveID) {
 	t.Helper()
 	saves, stops = make(chan scheduler.Save, 16), make(chan scheduler.SaveID, 16)
-	m, err := workerdriver.NewMember(workerdriver.MemberConfig{
-		Identity: membership.Identity{ID: "w1", Epoch: 7, Role: controlv1.Role_ROLE_PREFILL}, Engine: newEngine(t, latency.Model{BaseMs: 1}),
-		ChunkTokens: 16, MaxWaiting: 4, Transfers: func() int { return 0 }, Signals: new(recorder),
-		Save:     func(s scheduler.Save) { saves <- s },
-		StopSave: func(id scheduler.SaveID) { stops <- id },
-		Logger:   slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
-	})
+	cfg := memberConfig(controlv1.Role_ROLE_PREFILL, newEngine(t, latency.Model{BaseMs: 1}))
+	cfg.Save, cfg.StopSave = func(s scheduler.Save) { saves <- s }, func(id scheduler.SaveID) { stops <- id }
+	m, err := workerdriver.NewMember(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

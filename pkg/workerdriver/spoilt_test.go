@@ -24,7 +24,6 @@ import (
 	"github.com/tandem-serving/tandem/pkg/engine/simulated"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/latency"
-	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/pkg/sampler"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
@@ -144,11 +143,9 @@ func TestMemberThatComputesWronglyEnds(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var logged bytes.Buffer
-				m, err := workerdriver.NewMember(workerdriver.MemberConfig{
-					Identity: membership.Identity{ID: "w1", Epoch: 7, Role: controlv1.Role_ROLE_DECODE}, Engine: newSpoiling(t),
-					ChunkTokens: 16, MaxWaiting: 4, Transfers: func() int { return 0 }, Signals: new(recorder),
-					Logger: slog.New(slog.NewTextHandler(&logged, nil)), Registerer: prometheus.NewRegistry(),
-				})
+				cfg := memberConfig(controlv1.Role_ROLE_DECODE, newSpoiling(t))
+				cfg.Logger = slog.New(slog.NewTextHandler(&logged, nil))
+				m, err := workerdriver.NewMember(cfg)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -198,11 +195,9 @@ func TestReceivedKVSpeaksAgainstItsSender(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		registry := prometheus.NewRegistry()
 		e := newSpoiling(t)
-		m, err := workerdriver.NewMember(workerdriver.MemberConfig{
-			Identity: membership.Identity{ID: "w1", Epoch: 7, Role: controlv1.Role_ROLE_DECODE}, Engine: e,
-			ChunkTokens: 16, MaxWaiting: 4, Transfers: func() int { return 0 }, Signals: new(recorder),
-			Logger: slog.New(slog.DiscardHandler), Registerer: registry,
-		})
+		cfg := memberConfig(controlv1.Role_ROLE_DECODE, e)
+		cfg.Registerer = registry
+		m, err := workerdriver.NewMember(cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -325,7 +320,7 @@ func TestKVIsNotInspectedInVain(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		d, err := workerdriver.NewDriver(workerdriver.Config{Engine: e, ChunkTokens: 16, MaxWaiting: prompts, Metrics: metrics, Logger: slog.New(slog.DiscardHandler)})
+		d, err := workerdriver.NewDriver(workerdriver.Config{Engine: e, Limits: worker.Limits{ChunkTokens: 16, MaxWaiting: prompts}, Metrics: metrics, Logger: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -374,7 +369,7 @@ func TestKVIsNotInspectedInVain(t *testing.T) {
 func TestScrubbingEndsWithTheWorker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newSlowlyRead(t)
-		d, err := workerdriver.NewDriver(workerdriver.Config{Engine: e, ChunkTokens: 16, MaxWaiting: 1, Logger: slog.New(slog.DiscardHandler)})
+		d, err := workerdriver.NewDriver(workerdriver.Config{Engine: e, Limits: worker.Limits{ChunkTokens: 16, MaxWaiting: 1}, Logger: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/model"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
+	"github.com/tandem-serving/tandem/pkg/worker"
 	"github.com/tandem-serving/tandem/pkg/workerdriver"
 )
 
@@ -63,7 +64,7 @@ func TestSteadyDecodeAllocatesNothing(t *testing.T) {
 	e := &stepped{let: make(chan struct{}), computed: make(chan int)}
 	layers, ends, stored := 0, 0, 0
 	d, err := workerdriver.NewDriver(workerdriver.Config{
-		Engine: e, ChunkTokens: 256, MaxWaiting: 64, Logger: slog.New(slog.DiscardHandler), Metrics: metrics,
+		Engine: e, Limits: worker.Limits{ChunkTokens: 256, MaxWaiting: 64}, Logger: slog.New(slog.DiscardHandler), Metrics: metrics,
 		LayerDone:  func(scheduler.RunStep, int) { layers++ },
 		LayersDone: func(scheduler.RunStep) { ends++ },
 		BlocksChanged: func(_ trace.SpanContext, added, _ []kvcache.Hash) uint64 {

@@ -14,6 +14,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/latency"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
+	"github.com/tandem-serving/tandem/pkg/worker"
 	"github.com/tandem-serving/tandem/pkg/workerdriver"
 )
 
@@ -61,7 +62,7 @@ func (s *starter) Wait() (engine.Output, error) {
 
 func runDriver(t *testing.T, e engine.Engine) (_ *workerdriver.Driver, stop func()) {
 	t.Helper()
-	d, err := workerdriver.NewDriver(workerdriver.Config{Engine: e, ChunkTokens: 16, MaxWaiting: 4, Logger: slog.New(slog.DiscardHandler)})
+	d, err := workerdriver.NewDriver(workerdriver.Config{Engine: e, Limits: worker.Limits{ChunkTokens: 16, MaxWaiting: 4}, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

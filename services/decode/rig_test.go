@@ -30,6 +30,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/pkg/worker"
+	"github.com/tandem-serving/tandem/pkg/workerdriver"
 	"github.com/tandem-serving/tandem/pkg/workerdriver/drivertest"
 	"github.com/tandem-serving/tandem/services/decode"
 )
@@ -126,8 +127,10 @@ func newRig(t *testing.T, change ...func(*decode.Config)) *rig {
 		c(&cfg)
 	}
 	g.service, err = decode.New(cfg, decode.Deps{
-		Identity: membership.Identity{ID: "decode-1", Epoch: workerEpoch, Role: controlv1.Role_ROLE_DECODE, Addresses: []string{address}},
-		Engine:   g.engine, Signals: g.signals, Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
+		Deps: workerdriver.Deps{
+			Identity: membership.Identity{ID: "decode-1", Epoch: workerEpoch, Role: controlv1.Role_ROLE_DECODE, Addresses: []string{address}},
+			Engine:   g.engine, Signals: g.signals, Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
+		},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -3,48 +3,31 @@ package decode
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"net"
 	"sync"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 
-	"github.com/tandem-serving/tandem/pkg/engine"
-	"github.com/tandem-serving/tandem/pkg/eventlog"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer"
-	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/workerdriver"
 )
 
 // Deps are the parts that a decode worker uses.
 type Deps struct {
-	// Identity has KVAddresses if the receiver has its own server (RegisterKV). Otherwise
+	// Deps.Identity has KVAddresses if the receiver has its own server (RegisterKV). Otherwise
 	// Register adds the receiver too.
-	Identity membership.Identity
+	workerdriver.Deps
 	// Exchange is with prefill workers, which dial.
 	kvtransfer.Exchange
 	// KVPagesSocket is the path of the socket that ServePages listens on; empty: the pages are
 	// not shared with other processes.
 	KVPagesSocket string
-	// Engine computes. The service does not close it.
-	Engine engine.Engine
-	// Grammars compiles forms of output. Nil: the worker refuses requests with a form.
-	Grammars   workerdriver.Grammars
-	Signals    workerdriver.Signals
-	Log        *eventlog.Log // records the core's events and actions; nil: nothing is recorded
-	Logger     *slog.Logger
-	Registerer prometheus.Registerer
-	// Tracer makes the spans of sampled requests. Nil: no spans.
-	Tracer trace.Tracer
 }
 
 // Service is one decode worker.
 type Service struct {
 	*workerdriver.Member
 	receiver *kvtransfer.Receiver
-	tracer   trace.Tracer
 	kvApart  bool // the receiver has its own server
 }
 
@@ -79,20 +62,11 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if err := receiver.RegisterMetrics(deps.Registerer); err != nil {
 		return nil, err
 	}
-	member, err := workerdriver.NewMember(workerdriver.MemberConfig{
-		Identity: deps.Identity, Engine: deps.Engine, Grammars: deps.Grammars, ChunkTokens: cfg.ChunkTokens, MaxWaiting: cfg.MaxWaiting,
-		StepBudget: cfg.StepBudget, OutputShare: cfg.OutputShare, MaxDrafts: maxDrafts,
-		Signals: deps.Signals, Log: deps.Log, Logger: deps.Logger, Registerer: deps.Registerer,
-	})
+	member, err := workerdriver.NewMember(workerdriver.MemberConfig{Deps: deps.Deps, Limits: cfg.Limits, MaxDrafts: maxDrafts})
 	if err != nil {
 		return nil, err
 	}
-	return &Service{
-		Member:   member,
-		receiver: receiver,
-		kvApart:  len(deps.Identity.KVAddresses) > 0,
-		tracer:   deps.Tracer,
-	}, nil
+	return &Service{Member: member, receiver: receiver, kvApart: len(deps.Identity.KVAddresses) > 0}, nil
 }
 
 // Register adds the worker's services to a gRPC server.
@@ -101,7 +75,7 @@ func (s *Service) Register(registrar grpc.ServiceRegistrar) {
 	if !s.kvApart {
 		s.receiver.Register(registrar)
 	}
-	s.RegisterDecode(registrar, s.receiver, s.tracer)
+	s.RegisterDecode(registrar, s.receiver)
 }
 
 // RegisterKV adds the receiver of KV to the gRPC server that listens on

@@ -15,6 +15,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/latency"
 	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/worker"
+	"github.com/tandem-serving/tandem/pkg/workerdriver"
 	"github.com/tandem-serving/tandem/services/decode"
 )
 
@@ -30,8 +31,10 @@ func TestSpeculationNeedsAnEngine(t *testing.T) {
 			Limits: worker.Limits{ChunkTokens: 16, MaxWaiting: 1, OutputShare: 1}, TransferLease: time.Second, TransferIdle: time.Minute, ReserveShare: 1,
 			TransferCreditBytes: 1 << 20, KVEncoding: "native", Speculation: worker.Speculation{Speculate: worker.SpeculateNgram, SpeculateTokens: 8},
 		}, decode.Deps{
-			Identity: membership.Identity{ID: "decode-1", Epoch: 1, Role: controlv1.Role_ROLE_DECODE, Addresses: []string{"a:1"}},
-			Engine:   e, Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
+			Deps: workerdriver.Deps{
+				Identity: membership.Identity{ID: "decode-1", Epoch: 1, Role: controlv1.Role_ROLE_DECODE, Addresses: []string{"a:1"}}, Engine: e,
+				Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
+			},
 		})
 		if (err != nil) != unknown || err != nil && !strings.HasPrefix(err.Error(), says) {
 			t.Errorf("unknown cost %v: error %v", unknown, err)

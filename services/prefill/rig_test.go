@@ -27,6 +27,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/pkg/worker"
+	"github.com/tandem-serving/tandem/pkg/workerdriver"
 	"github.com/tandem-serving/tandem/pkg/workerdriver/drivertest"
 	"github.com/tandem-serving/tandem/services/prefill"
 )
@@ -158,9 +159,11 @@ func newWorker(t *testing.T, network *network, id string, change func(*prefill.C
 	address := id + ":1"
 	cfg := prefill.Config{Limits: worker.Limits{ChunkTokens: chunkTokens, MaxWaiting: maxWaiting, OutputShare: 1}}
 	deps := prefill.Deps{
-		Identity: membership.Identity{ID: id, Epoch: workerEpoch, Role: controlv1.Role_ROLE_PREFILL, Addresses: []string{address}},
-		Engine:   g.engine, Exchange: kvtransfer.Exchange{Dial: g.network.dial}, Signals: g.signals,
-		Logger: slog.New(slog.DiscardHandler), Registerer: g.metrics,
+		Deps: workerdriver.Deps{
+			Identity: membership.Identity{ID: id, Epoch: workerEpoch, Role: controlv1.Role_ROLE_PREFILL, Addresses: []string{address}}, Engine: g.engine,
+			Signals: g.signals, Logger: slog.New(slog.DiscardHandler), Registerer: g.metrics,
+		},
+		Exchange: kvtransfer.Exchange{Dial: g.network.dial},
 	}
 	change(&cfg, &deps)
 	var err error

@@ -4,21 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
-	"github.com/tandem-serving/tandem/pkg/engine"
-	"github.com/tandem-serving/tandem/pkg/eventlog"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/storeclient"
-	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
 	"github.com/tandem-serving/tandem/pkg/worker"
 	"github.com/tandem-serving/tandem/pkg/workerdriver"
@@ -26,25 +20,14 @@ import (
 
 // Deps are the parts that a prefill worker uses.
 type Deps struct {
-	// Identity has KVAddresses if the receiver has its own server (RegisterKV). Otherwise
+	// Deps.Identity has KVAddresses if the receiver has its own server (RegisterKV). Otherwise
 	// Register adds the receiver too.
-	Identity membership.Identity
-	// Engine computes. The service does not close it.
-	Engine engine.Engine
-	// Grammars compiles forms of output. Nil: the worker refuses requests with a form.
-	Grammars workerdriver.Grammars
+	workerdriver.Deps
 	// Exchange is with decode workers and block stores.
 	kvtransfer.Exchange
 	// KVMapPages writes KV into the pages of decode workers on this host that share them.
 	// KVOnlyMapped, for tests, refuses workers that do not share their pages.
 	KVMapPages, KVOnlyMapped bool
-
-	Signals    workerdriver.Signals
-	Log        *eventlog.Log // records the core's events and actions; nil: nothing is recorded
-	Logger     *slog.Logger
-	Registerer prometheus.Registerer
-	// Tracer makes the spans of sampled requests. Nil: no spans.
-	Tracer trace.Tracer
 	// Stores calls notify with the block stores for the engine's layout, as soon as it knows
 	// them and whenever they change. It returns the error of ctx when that ends. notify does
 	// not block. Nil: the worker uses no stores.
@@ -92,8 +75,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		}
 	}
 	s.Member, err = workerdriver.NewMember(s.storing.saving(workerdriver.MemberConfig{
-		Identity: deps.Identity, Engine: deps.Engine, Grammars: deps.Grammars, ChunkTokens: cfg.ChunkTokens, MaxWaiting: cfg.MaxWaiting, StepBudget: cfg.StepBudget, OutputShare: cfg.OutputShare,
-		LayerDone: running.layerDone, LayersDone: running.layersDone, Signals: deps.Signals, Log: deps.Log, Logger: deps.Logger, Registerer: deps.Registerer,
+		Deps: deps.Deps, Limits: cfg.Limits, LayerDone: running.layerDone, LayersDone: running.layersDone,
 	}))
 	if err != nil {
 		return nil, err
@@ -110,7 +92,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 func (s *Service) Register(registrar grpc.ServiceRegistrar) {
 	s.Member.Register(registrar)
 	workerv1.RegisterPrefillServer(registrar, s.server)
-	s.RegisterDecode(registrar, nil, s.deps.Tracer)
+	s.RegisterDecode(registrar, nil)
 	if len(s.deps.Identity.KVAddresses) == 0 {
 		s.RegisterKV(registrar)
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/memory"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/pkg/telemetry"
+	"github.com/tandem-serving/tandem/pkg/workerdriver"
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	"github.com/tandem-serving/tandem/services/decode"
 	store "github.com/tandem-serving/tandem/services/kvtransfer"
@@ -115,6 +116,9 @@ func (p *process) newWorkerService(w *part, e engine.Engine, metrics prometheus.
 	if e != nil {
 		self.Engine = p.engines.Name()
 	}
+	deps := workerdriver.Deps{
+		Identity: self, Engine: e, Grammars: p.model.grammars, Signals: publisher, Log: w.log, Logger: logger, Registerer: metrics, Tracer: tracer,
+	}
 	kv := p.options.KV
 	exchange := kvtransfer.Exchange{KVConnections: kv.Connections, Registered: p.directory.Check, KVMaxStreams: kv.MaxStreams, KVNoLoans: !kv.Lends()}
 	switch w.role {
@@ -126,7 +130,7 @@ func (p *process) newWorkerService(w *part, e engine.Engine, metrics prometheus.
 	case controlv1.Role_ROLE_PREFILL:
 		exchange.Dial = kvDial(identity.Decode, identity.KVTransfer)
 		return prefill.New(p.options.Prefill, prefill.Deps{
-			Identity: self, Exchange: exchange, KVMapPages: kv.Shares(), Engine: e, Grammars: p.model.grammars, Signals: publisher, Log: w.log, Logger: logger, Registerer: metrics, Tracer: tracer,
+			Deps: deps, Exchange: exchange, KVMapPages: kv.Shares(),
 			Stores: p.watchStores,
 			// Calls go to where the store listens, whatever KV goes over.
 			DialStore: func(address string) (*grpc.ClientConn, error) {
@@ -140,7 +144,7 @@ func (p *process) newWorkerService(w *part, e engine.Engine, metrics prometheus.
 			return nil, errors.New("--kv-transport: shm needs an engine with KV in memory that can be shared: the CPU engine on Linux; pass auto")
 		}
 		return decode.New(p.options.Decode, decode.Deps{
-			Identity: self, Exchange: exchange, KVPagesSocket: w.kv.pagesSocket(), Engine: e, Grammars: p.model.grammars, Signals: publisher, Log: w.log, Logger: logger, Registerer: metrics, Tracer: tracer,
+			Deps: deps, Exchange: exchange, KVPagesSocket: w.kv.pagesSocket(),
 		})
 	}
 }

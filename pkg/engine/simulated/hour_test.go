@@ -13,6 +13,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/engine/simulated"
 	"github.com/tandem-serving/tandem/pkg/latency"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
+	"github.com/tandem-serving/tandem/pkg/worker"
 	"github.com/tandem-serving/tandem/pkg/workerdriver"
 )
 
@@ -49,7 +50,7 @@ func hour(t *testing.T) (took []time.Duration) {
 		}
 		cfg.Trouble = simulated.Trouble{Seed: 3, Jitter: 0.1, Stalls: []simulated.Stall{{At: 30 * time.Minute, For: 5 * time.Second}}}
 		driver, err := workerdriver.NewDriver(workerdriver.Config{
-			Engine: newEngine(t, cfg), ChunkTokens: 128, MaxWaiting: 10000, Logger: slog.New(slog.DiscardHandler),
+			Engine: newEngine(t, cfg), Limits: worker.Limits{ChunkTokens: 128, MaxWaiting: 10000}, Logger: slog.New(slog.DiscardHandler),
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -17,6 +17,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/model"
 	"github.com/tandem-serving/tandem/pkg/sampler"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
+	"github.com/tandem-serving/tandem/pkg/worker"
 	"github.com/tandem-serving/tandem/pkg/workerdriver"
 )
 
@@ -114,7 +115,7 @@ func MeasureRate(ctx context.Context, weights *cpu.Weights, plan RatePlan, progr
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, e.Close()) }()
-	driver, err := workerdriver.NewDriver(workerdriver.Config{Engine: e, ChunkTokens: 8 * cpu.DefaultBlockTokens, MaxWaiting: plan.Batch, Logger: slog.New(slog.DiscardHandler)})
+	driver, err := workerdriver.NewDriver(workerdriver.Config{Engine: e, Limits: worker.Limits{ChunkTokens: 8 * cpu.DefaultBlockTokens, MaxWaiting: plan.Batch}, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return nil, err
 	}

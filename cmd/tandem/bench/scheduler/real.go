@@ -14,6 +14,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
 	"github.com/tandem-serving/tandem/pkg/model"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
+	"github.com/tandem-serving/tandem/pkg/worker"
 	"github.com/tandem-serving/tandem/pkg/workerdriver"
 )
 
@@ -135,7 +136,7 @@ func drive(ctx context.Context, e engine.Engine, p Plan, policy Policy, limit ti
 	}
 	w := &watched{Engine: e, epoch: time.Now(), changed: make(chan struct{}, 1), collector: newCollector(p, policy, new(learned)), live: make(map[scheduler.SequenceID]*workerdriver.Sequence)}
 	driver, err := workerdriver.NewDriver(workerdriver.Config{
-		Engine: w, ChunkTokens: policy.ChunkTokens, MaxWaiting: p.waiting(), StepBudget: policy.StepBudget, OutputShare: policy.OutputShare,
+		Engine: w, Limits: worker.Limits{ChunkTokens: policy.ChunkTokens, MaxWaiting: p.waiting(), StepBudget: policy.StepBudget, OutputShare: policy.OutputShare},
 		LayerDone: w.begins, Logger: slog.New(slog.DiscardHandler), Metrics: metrics,
 	})
 	if err != nil {
