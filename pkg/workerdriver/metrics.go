@@ -79,7 +79,7 @@ func (m *Metrics) ofMember(registerer prometheus.Registerer, identity membership
 		{"tandem_worker_prefix_cache_unoffered_evictions_total", "Evictions of cached blocks that no block store had been offered.", func(s kvcache.Stats) uint64 { return s.UnofferedEvictions }},
 		{"tandem_worker_kv_block_misuses_total", "Calls that named a block in the wrong state; anything but 0 is a bug.", func(s kvcache.Stats) uint64 { return s.Misuses }},
 	} {
-		set.CounterFunc(c.name, c.help, func() float64 { return float64(c.value(d.PoolStats())) })
+		set.CounterFunc(c.name, c.help, nil, func() float64 { return float64(c.value(d.PoolStats())) })
 	}
 	set.GaugeFunc("tandem_worker_backlog_tokens", "Prompt tokens that the worker has accepted and not computed yet.", prometheus.Labels{"role": api.Name(identity.Role)}, func() float64 {
 		load, _ := d.Load()

@@ -8,6 +8,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/tandem-serving/tandem/pkg/api"
+	"github.com/tandem-serving/tandem/pkg/blockstore"
+	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/pkg/telemetry/metricset"
 )
@@ -32,50 +34,34 @@ func newMetrics(registerer prometheus.Registerer, workerID string, s *Service) (
 		receivedBytes: set.Counter("tandem_store_received_bytes_total", "KV payload bytes received in committed puts."),
 		sentBytes:     set.Counter("tandem_store_sent_bytes_total", "KV payload bytes sent in fetches, including failed ones."),
 	}
-	desc := func(name, help string, variable ...string) *prometheus.Desc {
-		return prometheus.NewDesc(name, help, variable, nil)
+	read := func(value func(blockstore.Stats) float64) func() float64 {
+		return func() float64 {
+			stats, _ := s.stats()
+			return value(stats)
+		}
 	}
-	set.Add(&blockMetrics{
-		service:   s,
-		blocks:    desc("tandem_store_blocks", "KV blocks of a block store, by state.", "state"),
-		heldBytes: desc("tandem_store_held_bytes", "Bytes of the KV blocks that can be fetched."),
-		stored:    desc("tandem_store_stored_blocks_total", "KV blocks that came and are held."),
-		evicted:   desc("tandem_store_evictions_total", "Held KV blocks evicted for others."),
+	for state, blocks := range map[string]func(kvcache.Stats) int{
+		"free":        func(p kvcache.Stats) int { return p.Free },
+		"cached":      func(p kvcache.Stats) int { return p.Cached },
+		"arriving":    func(p kvcache.Stats) int { return p.Reserved },
+		"in_use":      func(p kvcache.Stats) int { return p.Held - p.Reserved },
+		"quarantined": func(p kvcache.Stats) int { return p.Quarantined },
+	} {
+		set.GaugeFunc("tandem_store_blocks", "KV blocks of a block store, by state.", prometheus.Labels{"state": state},
+			read(func(stats blockstore.Stats) float64 { return float64(blocks(stats.Pool)) }))
+	}
+	set.GaugeFunc("tandem_store_held_bytes", "Bytes of the KV blocks that can be fetched.", nil, func() float64 {
+		stats, pageBytes := s.stats()
+		return float64(stats.Pool.Published) * float64(pageBytes)
 	})
+	set.CounterFunc("tandem_store_stored_blocks_total", "KV blocks that came and are held.", nil,
+		read(func(stats blockstore.Stats) float64 { return float64(stats.Kept) }))
+	set.CounterFunc("tandem_store_evictions_total", "Held KV blocks evicted for others.", nil,
+		read(func(stats blockstore.Stats) float64 { return float64(stats.Pool.Evictions) }))
 	if err := set.Err(); err != nil {
 		return nil, err
 	}
 	return m, nil
-}
-
-// blockMetrics are read from the store when they are asked for.
-type blockMetrics struct {
-	service                            *Service
-	blocks, heldBytes, stored, evicted *prometheus.Desc
-}
-
-// Describe implements prometheus.Collector.
-func (m *blockMetrics) Describe(descs chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.blocks, m.heldBytes, m.stored, m.evicted} {
-		descs <- d
-	}
-}
-
-// Collect implements prometheus.Collector.
-func (m *blockMetrics) Collect(metrics chan<- prometheus.Metric) {
-	stats, pageBytes := m.service.stats()
-	send := func(desc *prometheus.Desc, kind prometheus.ValueType, value uint64, labels ...string) {
-		metrics <- prometheus.MustNewConstMetric(desc, kind, float64(value), labels...)
-	}
-	p := stats.Pool
-	for state, blocks := range map[string]int{
-		"free": p.Free, "cached": p.Cached, "arriving": p.Reserved, "in_use": p.Held - p.Reserved, "quarantined": p.Quarantined,
-	} {
-		send(m.blocks, prometheus.GaugeValue, uint64(blocks), state)
-	}
-	send(m.heldBytes, prometheus.GaugeValue, uint64(p.Published)*uint64(pageBytes))
-	send(m.stored, prometheus.CounterValue, stats.Kept)
-	send(m.evicted, prometheus.CounterValue, p.Evictions)
 }
 
 func (m *metrics) missed(blocks int) { m.misses.Add(float64(blocks)) }

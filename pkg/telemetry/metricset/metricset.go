@@ -33,8 +33,7 @@ func Shared[C prometheus.Collector](registerer prometheus.Registerer, collector 
 	if registerer == nil {
 		return collector
 	}
-	var there prometheus.AlreadyRegisteredError
-	if err := registerer.Register(collector); errors.As(err, &there) {
+	if there, is := errors.AsType[prometheus.AlreadyRegisteredError](registerer.Register(collector)); is {
 		if existing, ok := there.ExistingCollector.(C); ok {
 			return existing
 		}
@@ -69,9 +68,9 @@ func (s *Set) Counters(name, help, label string, values ...string) *prometheus.C
 	return c
 }
 
-// CounterFunc makes a counter that is read when it is asked for.
-func (s *Set) CounterFunc(name, help string, read func() float64) {
-	s.Add(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, read))
+// CounterFunc makes a counter that is read when it is asked for; labels may be nil.
+func (s *Set) CounterFunc(name, help string, labels prometheus.Labels, read func() float64) {
+	s.Add(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: labels}, read))
 }
 
 // Gauge makes a gauge.

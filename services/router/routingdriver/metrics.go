@@ -31,7 +31,7 @@ func (d *Dispatcher) show(set *metricset.Set) error {
 	} {
 		set.GaugeFunc(gauge.name, gauge.help, nil, func() float64 { return float64(look(d, gauge.read)) })
 	}
-	set.CounterFunc("tandem_router_index_forgotten_blocks_total", "KV blocks in prefix caches that the router forgot because it knew too many.", func() float64 {
+	set.CounterFunc("tandem_router_index_forgotten_blocks_total", "KV blocks in prefix caches that the router forgot because it knew too many.", nil, func() float64 {
 		return float64(look(d, (*routing.Router).ForgottenBlocks))
 	})
 	// It is what the router's signals say of the queue as well, so that scalers of either
