@@ -12,14 +12,18 @@ import (
 
 // Store is one incarnation of a block store.
 type Store struct {
-	ID        string
-	Epoch     uint64
-	Addresses []string // of the driver
-	// LayoutDigest is of the blocks that it holds; 0: it holds none.
+	// ID is its worker id.
+	ID string
+	// Epoch is its incarnation epoch. Any other incarnation refuses.
+	Epoch uint64
+	// Addresses are for the driver, the best first.
+	Addresses []string
+	// LayoutDigest is of the blocks that it holds; 0: it holds none, or that is not known.
 	LayoutDigest uint64
 }
 
-// Prefix is whole blocks of tokens from the first one on.
+// Prefix is whole blocks of tokens from the first one on. Prefixes are shared only under equal
+// salts.
 type Prefix struct {
 	Salt   string
 	Tokens []int32

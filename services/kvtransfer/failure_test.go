@@ -15,6 +15,7 @@ import (
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/storeclient"
+	"github.com/tandem-serving/tandem/pkg/offload"
 )
 
 // gate blocks its callers until it is opened.
@@ -34,7 +35,7 @@ func (g *gate) pass() {
 func (g *gate) open() { close(g.opened) }
 
 // putting is a put that runs.
-func putting(ctx context.Context, w *testWorker, to storeclient.Peer, p storeclient.Prefix) <-chan error {
+func putting(ctx context.Context, w *testWorker, to offload.Store, p offload.Prefix) <-chan error {
 	done := make(chan error, 1)
 	go func() {
 		_, err := w.client.Put(ctx, to, p, run(0, len(p.Tokens)))
@@ -43,7 +44,7 @@ func putting(ctx context.Context, w *testWorker, to storeclient.Peer, p storecli
 	return done
 }
 
-func fetching(ctx context.Context, w *testWorker, from storeclient.Peer, p storeclient.Prefix) <-chan error {
+func fetching(ctx context.Context, w *testWorker, from offload.Store, p offload.Prefix) <-chan error {
 	done := make(chan error, 1)
 	go func() {
 		_, err := w.client.Fetch(ctx, from, p, run(30, len(p.Tokens)), 0)
@@ -106,11 +107,11 @@ func TestStoreDiesInTheMiddle(t *testing.T) {
 
 // A call that is cancelled returns once its pages are neither read nor written.
 func TestCancelInTheMiddle(t *testing.T) {
-	for name, begin := range map[string]func(ctx context.Context, w *testWorker, s storeclient.Peer) <-chan error{
-		"put": func(ctx context.Context, w *testWorker, s storeclient.Peer) <-chan error {
+	for name, begin := range map[string]func(ctx context.Context, w *testWorker, s offload.Store) <-chan error{
+		"put": func(ctx context.Context, w *testWorker, s offload.Store) <-chan error {
 			return putting(ctx, w, s, prefix(5, 200))
 		},
-		"fetch": func(ctx context.Context, w *testWorker, s storeclient.Peer) <-chan error {
+		"fetch": func(ctx context.Context, w *testWorker, s offload.Store) <-chan error {
 			return fetching(ctx, w, s, prefix(5, 100))
 		},
 	} {

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"github.com/tandem-serving/tandem/pkg/kvtransfer/storeclient"
+	"github.com/tandem-serving/tandem/pkg/offload"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 )
 
@@ -18,7 +18,7 @@ import (
 type stuck struct {
 	kvtransferv1.UnimplementedBlockStoreServer
 	kvtransferv1.UnimplementedKVTransferServer
-	peer storeclient.Peer
+	peer offload.Store
 	read chan struct{} // closed when Commit came
 }
 
@@ -63,7 +63,7 @@ func TestPutToAStoreThatStandsStill(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &network{kind: "memory"}
 		listener, address := n.listen(t)
-		s := &stuck{peer: storeclient.Peer{ID: "store-1", Epoch: 77, Addresses: []string{address}}, read: make(chan struct{})}
+		s := &stuck{peer: offload.Store{ID: "store-1", Epoch: 77, Addresses: []string{address}}, read: make(chan struct{})}
 		startProcess(t, listener, func(r grpc.ServiceRegistrar) {
 			kvtransferv1.RegisterBlockStoreServer(r, s)
 			kvtransferv1.RegisterKVTransferServer(r, s)

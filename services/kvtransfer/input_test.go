@@ -19,8 +19,8 @@ import (
 
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer"
-	"github.com/tandem-serving/tandem/pkg/kvtransfer/storeclient"
 	"github.com/tandem-serving/tandem/pkg/membership"
+	"github.com/tandem-serving/tandem/pkg/offload"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	store "github.com/tandem-serving/tandem/services/kvtransfer"
 )
@@ -74,7 +74,7 @@ func TestOffersThatMakeNoSense(t *testing.T) {
 func TestFetchesThatMakeNoSense(t *testing.T) {
 	n := &network{kind: "tcp"}
 	s, w := startStore(t, n, config(), 77), startWorker(t, n, "prefill-1", layout())
-	if _, err := s.put(w, storeclient.Prefix{Tokens: []int32{1, 2}}, 0); err != nil {
+	if _, err := s.put(w, offload.Prefix{Tokens: []int32{1, 2}}, 0); err != nil {
 		t.Fatal(err)
 	}
 	client, _ := s.raw(n)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/storeclient"
+	"github.com/tandem-serving/tandem/pkg/offload"
 )
 
 // Several workers put and fetch more than the store holds, and give up now and
@@ -161,7 +162,7 @@ func TestAddresses(t *testing.T) {
 	s, w := startStore(t, n, config(), 77), startWorker(t, n, "prefill-1", layout())
 	listener, dead := n.listen(t)
 	listener.Close()
-	lost := storeclient.Peer{ID: "lost", Epoch: 1, Addresses: []string{dead}}
+	lost := offload.Store{ID: "lost", Epoch: 1, Addresses: []string{dead}}
 	_, err := w.put(lost, prefix(3, 100), 0)
 	if text := `put kv blocks: cannot reach store "lost": ` + dead + ": rpc error:"; err == nil || !strings.HasPrefix(err.Error(), text) {
 		t.Errorf("put: %v, want %s", err, text)
@@ -176,7 +177,7 @@ func TestAddresses(t *testing.T) {
 		t.Errorf("the second address: %v", err)
 	}
 	s.awaitIdle()
-	if _, err := w.put(storeclient.Peer{ID: "nowhere"}, prefix(3, 100), 0); err == nil {
+	if _, err := w.put(offload.Store{ID: "nowhere"}, prefix(3, 100), 0); err == nil {
 		t.Error("put without an address")
 	}
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/kvtransfertest"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/storeclient"
 	"github.com/tandem-serving/tandem/pkg/membership"
+	"github.com/tandem-serving/tandem/pkg/offload"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	store "github.com/tandem-serving/tandem/services/kvtransfer"
 )
@@ -89,7 +90,7 @@ type testStore struct {
 	service *store.Service
 	signals *signals
 	record  *registration
-	peer    storeclient.Peer
+	peer    offload.Store
 	metrics *prometheus.Registry
 }
 
@@ -120,7 +121,7 @@ func startStore(t *testing.T, n *network, cfg store.Config, epoch uint64) *testS
 func startStoreWith(t *testing.T, n *network, cfg store.Config, epoch uint64, logger *slog.Logger) *testStore {
 	t.Helper()
 	listener, address := n.listen(t)
-	s := &testStore{t: t, metrics: prometheus.NewRegistry(), cables: &cables{Listener: listener}, signals: &signals{known: map[uint64]bool{}, began: make(chan struct{})}, record: &registration{}, peer: storeclient.Peer{ID: "store-1", Epoch: epoch, Addresses: []string{address}}}
+	s := &testStore{t: t, metrics: prometheus.NewRegistry(), cables: &cables{Listener: listener}, signals: &signals{known: map[uint64]bool{}, began: make(chan struct{})}, record: &registration{}, peer: offload.Store{ID: "store-1", Epoch: epoch, Addresses: []string{address}}}
 	var err error
 	s.service, err = store.New(cfg, store.Deps{
 		Identity: membership.Identity{ID: s.peer.ID, Epoch: epoch, Role: controlv1.Role_ROLE_KVTRANSFER, Addresses: s.peer.Addresses},
@@ -282,8 +283,8 @@ func startWorker(t *testing.T, n *network, id string, layout kvcache.Layout) *te
 }
 
 // prefix is n blocks of one token each.
-func prefix(n int, seed int32) storeclient.Prefix {
-	p := storeclient.Prefix{Salt: "salt"}
+func prefix(n int, seed int32) offload.Prefix {
+	p := offload.Prefix{Salt: "salt"}
 	for i := range n {
 		p.Tokens = append(p.Tokens, seed+int32(i))
 	}
@@ -292,7 +293,7 @@ func prefix(n int, seed int32) storeclient.Prefix {
 
 // content fills pages with what the KV of a prefix would be: it depends on the
 // tokens, not on the pages.
-func (w *testWorker) content(p storeclient.Prefix, i int) []byte {
+func (w *testWorker) content(p offload.Prefix, i int) []byte {
 	page := make([]byte, layers*sliceBytes)
 	for at := range page {
 		page[at] = byte(p.Tokens[i])*11 + byte(i)*7 + byte(at)*31
@@ -301,7 +302,7 @@ func (w *testWorker) content(p storeclient.Prefix, i int) []byte {
 }
 
 // compute writes the KV of a prefix into blocks.
-func (w *testWorker) compute(p storeclient.Prefix, blocks []kvcache.BlockID) {
+func (w *testWorker) compute(p offload.Prefix, blocks []kvcache.BlockID) {
 	w.t.Helper()
 	for i, b := range blocks {
 		page := w.content(p, i)
@@ -314,7 +315,7 @@ func (w *testWorker) compute(p storeclient.Prefix, blocks []kvcache.BlockID) {
 }
 
 // check compares pages with the KV of a prefix.
-func (w *testWorker) check(p storeclient.Prefix, blocks []kvcache.BlockID) {
+func (w *testWorker) check(p offload.Prefix, blocks []kvcache.BlockID) {
 	w.t.Helper()
 	for i, b := range blocks {
 		if !bytes.Equal(w.pages.Page(b), w.content(p, i)) {
@@ -324,7 +325,7 @@ func (w *testWorker) check(p storeclient.Prefix, blocks []kvcache.BlockID) {
 }
 
 // put computes and puts a prefix.
-func (w *testWorker) put(to storeclient.Peer, p storeclient.Prefix, from kvcache.BlockID) (uint64, error) {
+func (w *testWorker) put(to offload.Store, p offload.Prefix, from kvcache.BlockID) (uint64, error) {
 	w.t.Helper()
 	blocks := run(from, len(p.Tokens))
 	w.compute(p, blocks)
@@ -333,7 +334,7 @@ func (w *testWorker) put(to storeclient.Peer, p storeclient.Prefix, from kvcache
 
 // put lets a worker put a prefix, and waits until the store has it: the worker
 // hears a moment before.
-func (s *testStore) put(w *testWorker, p storeclient.Prefix, from kvcache.BlockID) (uint64, error) {
+func (s *testStore) put(w *testWorker, p offload.Prefix, from kvcache.BlockID) (uint64, error) {
 	s.t.Helper()
 	bytes, err := w.put(s.peer, p, from)
 	if err == nil {

@@ -12,11 +12,12 @@ import (
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/kvtransfertest"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/storeclient"
+	"github.com/tandem-serving/tandem/pkg/offload"
 )
 
 // eitherStore is a block store as its callers see it.
 type eitherStore struct {
-	peer      storeclient.Peer
+	peer      offload.Store
 	awaitIdle func()
 	// check compares the number of blocks that it says it holds.
 	check func(want int)
@@ -32,7 +33,7 @@ func bothStores(t *testing.T, test func(t *testing.T, n *network, s eitherStore)
 		},
 		"kvtransfertest": func(t *testing.T, n *network) eitherStore {
 			listener, address := n.listen(t)
-			peer := storeclient.Peer{ID: "store-1", Epoch: 77, Addresses: []string{address}}
+			peer := offload.Store{ID: "store-1", Epoch: 77, Addresses: []string{address}}
 			s, err := kvtransfertest.NewStore(kvtransfertest.StoreConfig{
 				Peer: peer, Layout: layout(), Blocks: storeBlocks, MaxPuts: config().MaxPuts, Lease: lease, Dial: n.dial,
 			})
@@ -57,7 +58,7 @@ func bothStores(t *testing.T, test func(t *testing.T, n *network, s eitherStore)
 }
 
 // put lets a worker put a prefix, and waits until the store has it.
-func (s eitherStore) put(w *testWorker, p storeclient.Prefix, from kvcache.BlockID) (uint64, error) {
+func (s eitherStore) put(w *testWorker, p offload.Prefix, from kvcache.BlockID) (uint64, error) {
 	bytes, err := w.put(s.peer, p, from)
 	s.awaitIdle()
 	return bytes, err
@@ -96,7 +97,7 @@ func TestOnlyWhatLacksIsSent(t *testing.T) {
 	bothStores(t, func(t *testing.T, n *network, s eitherStore) {
 		w := startWorker(t, n, "prefill-1", layout())
 		p := prefix(6, 100)
-		first := storeclient.Prefix{Salt: p.Salt, Tokens: p.Tokens[:4]}
+		first := offload.Prefix{Salt: p.Salt, Tokens: p.Tokens[:4]}
 		if _, err := s.put(w, first, 0); err != nil {
 			t.Fatal(err)
 		}
@@ -106,7 +107,7 @@ func TestOnlyWhatLacksIsSent(t *testing.T) {
 		if sent, err := s.put(w, p, 0); err != nil || sent != 2*layers*sliceBytes {
 			t.Errorf("two more: %d bytes, %v", sent, err)
 		}
-		other := storeclient.Prefix{Salt: "other", Tokens: p.Tokens}
+		other := offload.Prefix{Salt: "other", Tokens: p.Tokens}
 		if sent, err := s.put(w, other, 0); err != nil || sent != 6*layers*sliceBytes {
 			t.Errorf("under another salt: %d bytes, %v", sent, err)
 		}
@@ -123,7 +124,7 @@ func TestOnlyWhatLacksIsSent(t *testing.T) {
 func TestMissing(t *testing.T) {
 	bothStores(t, func(t *testing.T, n *network, s eitherStore) {
 		w := startWorker(t, n, "prefill-1", layout())
-		ask := func(p storeclient.Prefix, want int) {
+		ask := func(p offload.Prefix, want int) {
 			t.Helper()
 			_, err := w.client.Fetch(t.Context(), s.peer, p, run(30, len(p.Tokens)), 0)
 			missing, is := errors.AsType[*storeclient.MissingError](err)
@@ -137,7 +138,7 @@ func TestMissing(t *testing.T) {
 		}
 		ask(prefix(5, 100), 3)
 		ask(prefix(3, 101), 0)
-		ask(storeclient.Prefix{Salt: "other", Tokens: prefix(3, 100).Tokens}, 0)
+		ask(offload.Prefix{Salt: "other", Tokens: prefix(3, 100).Tokens}, 0)
 		s.awaitIdle()
 		if stats := w.receiver.Stats(); stats.Reserved+stats.Open+stats.Ending != 0 {
 			t.Errorf("the worker still waits: %+v", stats)

@@ -5,7 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/tandem-serving/tandem/pkg/kvtransfer/storeclient"
+	"github.com/tandem-serving/tandem/pkg/offload"
 )
 
 // Stores that hold blocks of another layout are offered none, unless there are no
@@ -28,7 +28,7 @@ func TestStoresOfAnotherLayoutComeLast(t *testing.T) {
 				own := g.service.Driver().Layout().Digest()
 				there := peerOf("store-1")
 				there.LayoutDigest = c.digest(own)
-				stores := []storeclient.Peer{there}
+				stores := []offload.Store{there}
 				// Nobody listens at these: an offer fails.
 				for _, id := range []string{"store-2", "store-3", "store-4", "store-5", "store-6"} {
 					other := peerOf(id)

@@ -12,7 +12,7 @@ import (
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
 	"github.com/tandem-serving/tandem/pkg/kvtransfer"
-	"github.com/tandem-serving/tandem/pkg/kvtransfer/storeclient"
+	"github.com/tandem-serving/tandem/pkg/offload"
 	"github.com/tandem-serving/tandem/pkg/scheduler"
 	"github.com/tandem-serving/tandem/pkg/worker"
 	"github.com/tandem-serving/tandem/pkg/workerdriver"
@@ -31,7 +31,7 @@ type Deps struct {
 	// Stores calls notify with the block stores for the engine's layout, as soon as it knows
 	// them and whenever they change. It returns the error of ctx when that ends. notify does
 	// not block. Nil: the worker uses no stores.
-	Stores func(ctx context.Context, notify func([]storeclient.Peer)) error
+	Stores func(ctx context.Context, notify func([]offload.Store)) error
 	// DialStore connects to the calls of a block store, which may have another address or
 	// security than its receiver of KV. Nil: Dial.
 	DialStore func(address string) (*grpc.ClientConn, error)

@@ -14,7 +14,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/engine/simulated"
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/kvtransfertest"
-	"github.com/tandem-serving/tandem/pkg/kvtransfer/storeclient"
+	"github.com/tandem-serving/tandem/pkg/offload"
 	"github.com/tandem-serving/tandem/services/prefill"
 )
 
@@ -30,8 +30,8 @@ type shop struct {
 	network *network
 
 	mu     sync.Mutex
-	peers  []storeclient.Peer
-	notify []func([]storeclient.Peer)
+	peers  []offload.Store
+	notify []func([]offload.Store)
 }
 
 func newShop(t *testing.T, stores ...string) *shop {
@@ -76,12 +76,12 @@ func (s *shop) hang(id string) (stop func()) {
 	return func() { _ = listener.Close() }
 }
 
-func peerOf(id string) storeclient.Peer {
-	return storeclient.Peer{ID: id, Epoch: storeEpoch, Addresses: []string{id + ":1"}}
+func peerOf(id string) offload.Store {
+	return offload.Store{ID: id, Epoch: storeEpoch, Addresses: []string{id + ":1"}}
 }
 
 // set says which stores there are.
-func (s *shop) set(peers ...storeclient.Peer) {
+func (s *shop) set(peers ...offload.Store) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.peers = peers
@@ -91,7 +91,7 @@ func (s *shop) set(peers ...storeclient.Peer) {
 }
 
 // watch is a worker's Deps.Stores.
-func (s *shop) watch(ctx context.Context, notify func([]storeclient.Peer)) error {
+func (s *shop) watch(ctx context.Context, notify func([]offload.Store)) error {
 	s.mu.Lock()
 	s.notify = append(s.notify, notify)
 	notify(s.peers)

@@ -22,7 +22,7 @@ import (
 // storing is a prefill worker's side of the block stores: it drives pkg/offload.
 type storing struct {
 	driver   *workerdriver.Driver // set before anything is put or fetched
-	watch    func(context.Context, func([]storeclient.Peer)) error
+	watch    func(context.Context, func([]offload.Store)) error
 	receiver *kvtransfer.Receiver
 	client   *storeclient.Client
 	metrics  *metrics
@@ -169,11 +169,7 @@ func (s *storing) offer(event offload.Event) {
 }
 
 // known updates the list of stores.
-func (s *storing) known(peers []storeclient.Peer) {
-	stores := make([]offload.Store, 0, len(peers))
-	for _, p := range peers {
-		stores = append(stores, offload.Store(p))
-	}
+func (s *storing) known(stores []offload.Store) {
 	s.loop.Handle(offload.Known{Stores: stores})
 }
 
@@ -294,7 +290,7 @@ func (s *storing) fetch(ctx context.Context, a offload.StartFetch) (bytes uint64
 			return 0, err
 		}
 	}
-	return s.client.Fetch(ctx, storeclient.Peer(a.Store), storeclient.Prefix(a.Prefix), a.Blocks, a.Held)
+	return s.client.Fetch(ctx, a.Store, a.Prefix, a.Blocks, a.Held)
 }
 
 // check looks for what is not finite in blocks, until ctx ends.
@@ -319,7 +315,7 @@ func (s *storing) startPut(a offload.StartPut) {
 
 // put puts a prefix into a store.
 func (s *storing) put(ctx context.Context, a offload.StartPut, save scheduler.Save) offload.PutEnded {
-	bytes, err := s.client.Put(ctx, storeclient.Peer(a.Store), storeclient.Prefix{Salt: save.Salt, Tokens: save.Tokens}, save.Blocks)
+	bytes, err := s.client.Put(ctx, a.Store, offload.Prefix{Salt: save.Salt, Tokens: save.Tokens}, save.Blocks)
 	held := errors.Is(err, storeclient.ErrHeld)
 	if errors.Is(err, storeclient.ErrNotFinite) {
 		s.logger.Error("kv blocks are not finite and are not put into a store", slog.Int("blocks", len(save.Blocks)))

@@ -15,10 +15,10 @@ import (
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/identity"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer"
-	"github.com/tandem-serving/tandem/pkg/kvtransfer/storeclient"
 	"github.com/tandem-serving/tandem/pkg/lifecycle"
 	"github.com/tandem-serving/tandem/pkg/membership"
 	"github.com/tandem-serving/tandem/pkg/memory"
+	"github.com/tandem-serving/tandem/pkg/offload"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	"github.com/tandem-serving/tandem/pkg/telemetry"
 	"github.com/tandem-serving/tandem/pkg/workerdriver"
@@ -194,14 +194,14 @@ func (p *process) newStores(ctx context.Context) ([]lifecycle.Service, error) {
 // watchStores calls notify with the block stores that take blocks. One that holds
 // blocks of another layout is among them: it may take this one when those are not
 // used any more, and refuses until then.
-func (p *process) watchStores(ctx context.Context, notify func([]storeclient.Peer)) error {
+func (p *process) watchStores(ctx context.Context, notify func([]offload.Store)) error {
 	return p.directory.Watch(ctx, func(view membership.View) {
-		var peers []storeclient.Peer
+		var stores []offload.Store
 		for _, record := range view.Workers {
 			if record.GetRole() == controlv1.Role_ROLE_KVTRANSFER && record.GetState() == controlv1.WorkerState_WORKER_STATE_SERVING {
-				peers = append(peers, storeclient.Peer{ID: record.GetId(), Epoch: record.GetEpoch(), Addresses: record.GetAddresses(), LayoutDigest: record.GetLayoutDigest()})
+				stores = append(stores, offload.Store{ID: record.GetId(), Epoch: record.GetEpoch(), Addresses: record.GetAddresses(), LayoutDigest: record.GetLayoutDigest()})
 			}
 		}
-		notify(peers)
+		notify(stores)
 	})
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/kvtransfer"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/storeclient"
 	"github.com/tandem-serving/tandem/pkg/membership"
+	"github.com/tandem-serving/tandem/pkg/offload"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 )
@@ -23,7 +24,7 @@ import (
 // StoreConfig configures a Store. All fields are required.
 type StoreConfig struct {
 	// Peer is the store's identity.
-	Peer   storeclient.Peer
+	Peer   offload.Store
 	Layout kvcache.Layout
 	// Blocks is the capacity, MaxPuts the limit of concurrent puts.
 	Blocks, MaxPuts int

@@ -17,6 +17,7 @@ import (
 
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer"
+	"github.com/tandem-serving/tandem/pkg/offload"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 )
@@ -44,7 +45,7 @@ type ClientConfig struct {
 	// Layout describes the pages.
 	Layout kvcache.Layout
 	// Check, if set, reads the blocks of a put that the store lacks before any is sent, and those
-	// that a fetch brought. Its error, of ctx if that ends before, ends the call.
+	// that a fetch brought. An error of it, or of ctx if that ends first, ends the call.
 	Check func(ctx context.Context, blocks []kvcache.BlockID) error
 }
 
@@ -57,26 +58,6 @@ func (c ClientConfig) Validate() error {
 		return fmt.Errorf("store client: a layout of %d layers in blocks of %d tokens: both must be above 0", c.Layout.Layers, c.Layout.BlockTokens)
 	}
 	return nil
-}
-
-// Peer is one incarnation of a store.
-type Peer struct {
-	// ID is the store's worker id.
-	ID string
-	// Epoch is its incarnation epoch. Any other incarnation refuses.
-	Epoch uint64
-	// Addresses of the store, best first.
-	Addresses []string
-	// LayoutDigest of the blocks it holds. 0: none or unknown.
-	LayoutDigest uint64
-}
-
-// Prefix identifies leading blocks by their content.
-type Prefix struct {
-	// Salt: prefixes are shared only under equal salts.
-	Salt string
-	// Tokens of whole blocks.
-	Tokens []int32
 }
 
 // Client puts blocks into stores and fetches them. Its methods are safe for concurrent use.
@@ -109,7 +90,7 @@ func (c *Client) Close() { c.conns.close() }
 //
 // Errors: ErrHeld, ErrArriving, *BusyError, *LayoutError, ErrRestarted, those of Sender.Open,
 // ClientConfig.Check and Transfer.Err, or that of ctx. They concern only this put.
-func (c *Client) Put(ctx context.Context, to Peer, prefix Prefix, blocks []kvcache.BlockID) (bytes uint64, err error) {
+func (c *Client) Put(ctx context.Context, to offload.Store, prefix offload.Prefix, blocks []kvcache.BlockID) (bytes uint64, err error) {
 	if err := c.check(prefix, len(blocks), 0); err != nil {
 		return 0, fmt.Errorf("put kv blocks: %w", err)
 	}
@@ -147,7 +128,7 @@ func (c *Client) Put(ctx context.Context, to Peer, prefix Prefix, blocks []kvcac
 //
 // Errors: *MissingError, *BusyError, *LayoutError, ErrRestarted, those of Receiver.Reserve,
 // the transfer's, that of ClientConfig.Check, or that of ctx. They concern only this fetch.
-func (c *Client) Fetch(ctx context.Context, from Peer, prefix Prefix, blocks []kvcache.BlockID, held int) (bytes uint64, err error) {
+func (c *Client) Fetch(ctx context.Context, from offload.Store, prefix offload.Prefix, blocks []kvcache.BlockID, held int) (bytes uint64, err error) {
 	if err := c.check(prefix, len(blocks), held); err != nil {
 		return 0, fmt.Errorf("fetch kv blocks: %w", err)
 	}
@@ -197,7 +178,7 @@ func (c *Client) checked(ctx context.Context, blocks []kvcache.BlockID) error {
 }
 
 // offer requests a ticket.
-func (c *Client) offer(ctx context.Context, to Peer, prefix Prefix) (*kvtransferv1.Ticket, error) {
+func (c *Client) offer(ctx context.Context, to offload.Store, prefix offload.Prefix) (*kvtransferv1.Ticket, error) {
 	asking, cancel := context.WithTimeout(ctx, OfferTimeout)
 	defer cancel()
 	request := &kvtransferv1.OfferRequest{StoreEpoch: to.Epoch, Prefix: c.prefix(prefix), Layout: c.layout, Sender: c.cfg.Sender.WorkerID()}
@@ -216,7 +197,7 @@ func (c *Client) offer(ctx context.Context, to Peer, prefix Prefix) (*kvtransfer
 	return ticket, nil
 }
 
-func (c *Client) prefix(prefix Prefix) *kvtransferv1.Prefix {
+func (c *Client) prefix(prefix offload.Prefix) *kvtransferv1.Prefix {
 	ids := make([]uint32, len(prefix.Tokens))
 	for i, token := range prefix.Tokens {
 		ids[i] = uint32(token)
@@ -224,7 +205,7 @@ func (c *Client) prefix(prefix Prefix) *kvtransferv1.Prefix {
 	return &kvtransferv1.Prefix{LayoutDigest: c.digest, Salt: prefix.Salt, TokenIds: ids}
 }
 
-func (c *Client) check(prefix Prefix, blocks, held int) error {
+func (c *Client) check(prefix offload.Prefix, blocks, held int) error {
 	if blocks == 0 || len(prefix.Tokens) != blocks*c.cfg.Layout.BlockTokens || held < 0 || held > blocks {
 		return fmt.Errorf("%d tokens do not match %d blocks of %d tokens, %d of them held", len(prefix.Tokens), blocks, c.cfg.Layout.BlockTokens, held)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/tandem-serving/tandem/pkg/offload"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 )
 
@@ -28,7 +29,7 @@ type connections struct {
 // peerConns are the connections to one incarnation of a store, one for each address tried.
 // connections.mu guards it.
 type peerConns struct {
-	peer  Peer
+	peer  offload.Store
 	conns map[string]*grpc.ClientConn
 	good  int // index of the address that last answered
 	users int
@@ -38,7 +39,7 @@ type peerConns struct {
 
 // call makes one call to the first reachable address of the store, starting with the one
 // that last worked.
-func (c *connections) call(ctx context.Context, to Peer, do func(kvtransferv1.BlockStoreClient) error) error {
+func (c *connections) call(ctx context.Context, to offload.Store, do func(kvtransferv1.BlockStoreClient) error) error {
 	p, err := c.acquire(to)
 	if err != nil {
 		return err
@@ -66,7 +67,7 @@ func (c *connections) call(ctx context.Context, to Peer, do func(kvtransferv1.Bl
 
 // acquire returns the entry of a peer and keeps it until release. It replaces an entry with
 // another incarnation or other addresses.
-func (c *connections) acquire(to Peer) (*peerConns, error) {
+func (c *connections) acquire(to offload.Store) (*peerConns, error) {
 	if len(to.Addresses) == 0 {
 		return nil, fmt.Errorf("store %q has no address", to.ID)
 	}
