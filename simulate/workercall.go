@@ -11,6 +11,7 @@ import (
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
 	"github.com/tandem-serving/tandem/pkg/kvcache"
+	"github.com/tandem-serving/tandem/pkg/kvtransfer"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/receiver"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/sender"
 	"github.com/tandem-serving/tandem/pkg/membership"
@@ -30,7 +31,7 @@ type call struct {
 	session  *session                 // of the transfer; nil without one
 	sending  bool                     // the transfer is open
 	opened   time.Time
-	sent     worker.Transferred
+	sent     kvtransfer.TransferStats
 }
 
 // serve begins a call of a router.
@@ -128,7 +129,7 @@ func (c *call) accepted() {
 
 func (c *call) shipped(bytes int) {
 	c.sent.Bytes += uint64(bytes)
-	c.sent.LastSent = c.process.cluster.now.Sub(c.opened)
+	c.sent.LastSend = c.process.cluster.now.Sub(c.opened)
 }
 
 // ended tells the worker's core of the end of the transfer.

@@ -3,6 +3,8 @@ package kvtransfer
 import (
 	"time"
 
+	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
+
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/receiver"
 )
 
@@ -35,4 +37,18 @@ type TransferStats struct {
 	// this side has mapped, or "device" if both sides' pages are in one memory and slices are
 	// copied there.
 	Transport string
+}
+
+// Message is what the router is told of a transfer.
+func (t TransferStats) Message() *workerv1.KvSent {
+	sent := &workerv1.KvSent{Bytes: t.Bytes, Transport: t.Transport}
+	if t.Acknowledged > 0 {
+		sent.PathBytes, sent.PathBusyNs = uint64(max(t.PathBytes, 0)), t.PathBusy.Nanoseconds()
+		if t.Bytes > 0 { // else the receiver held all, and nothing was offered
+			sent.TailNs = max(t.Acknowledged-max(t.LastSend, t.Computed), 0).Nanoseconds()
+			sent.TransferNs = (t.Acknowledged - t.FirstOffered).Nanoseconds()
+		}
+		sent.ExposedNs = max(t.Acknowledged-t.LastOffered, 0).Nanoseconds()
+	}
+	return sent
 }

@@ -2,13 +2,11 @@ package worker
 
 import (
 	"fmt"
-	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
-	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
 	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/rpc"
@@ -37,35 +35,6 @@ func TransferNotStartedError(err error, broken bool) error {
 		code = api.ReasonTransferUnreachable
 	}
 	return rpc.Error(codes.Unavailable, code, fmt.Sprintf("cannot start a transfer to the decode worker: %v", err), 0)
-}
-
-// Transferred is when what happened to a transfer, since it was opened; zero: it did not.
-type Transferred struct {
-	// FirstOffered and LastOffered are of its slices, Computed is of the last one that a step
-	// computed, LastSent is when the last byte went out.
-	FirstOffered, LastOffered, Computed, LastSent time.Duration
-	// Acknowledged is when the receiver had committed it.
-	Acknowledged time.Duration
-	Bytes        uint64
-	// PathBytes were sent to the same receiver while the transfer was open, and for so long of that
-	// there was something to send or on its way.
-	PathBytes int64
-	PathBusy  time.Duration
-	Transport string
-}
-
-// Message is what the router is told of a transfer.
-func (t Transferred) Message() *workerv1.KvSent {
-	sent := &workerv1.KvSent{Bytes: t.Bytes, Transport: t.Transport}
-	if t.Acknowledged > 0 {
-		sent.PathBytes, sent.PathBusyNs = uint64(max(t.PathBytes, 0)), t.PathBusy.Nanoseconds()
-		if t.Bytes > 0 { // else the receiver held all, and nothing was offered
-			sent.TailNs = max(t.Acknowledged-max(t.LastSent, t.Computed), 0).Nanoseconds()
-			sent.TransferNs = (t.Acknowledged - t.FirstOffered).Nanoseconds()
-		}
-		sent.ExposedNs = max(t.Acknowledged-t.LastOffered, 0).Nanoseconds()
-	}
-	return sent
 }
 
 // brokenTransfer is the status for a transfer to this worker that ended without commit.

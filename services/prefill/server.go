@@ -181,10 +181,7 @@ func (p *prompt) open() {
 		err, stats := transfer.Err(), transfer.Stats()
 		p.traceTransfer(stats, err)
 		p.server.sent.Add(stats)
-		driver.Handle(p.id, worker.Sent{ID: p.id, Err: err, Stats: worker.Transferred{
-			FirstOffered: stats.FirstOffered, LastOffered: stats.LastOffered, Computed: stats.Computed, LastSent: stats.LastSend,
-			Acknowledged: stats.Acknowledged, Bytes: stats.Bytes, PathBytes: stats.PathBytes, PathBusy: stats.PathBusy, Transport: stats.Transport,
-		}.Message()})
+		driver.Handle(p.id, worker.Sent{ID: p.id, Err: err, Stats: stats.Message()})
 	}, worker.Sent{ID: p.id, Err: errPanicked})
 }
 
