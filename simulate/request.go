@@ -258,7 +258,7 @@ func (q *request) arrives(id string, attempt int, generated []int32, failures []
 	}
 	r.Arrived = q.load.start.Add(q.record.Dispatched)
 	r.Hash = func(key routing.BlockKey) []kvcache.Hash {
-		return kvcache.BlockHashes(kvcache.RootHash(key.Version.Digest, key.Version.Class, q.from.CacheSalt), tokens, key.BlockTokens)
+		return kvcache.PromptHashes(key.Version.Digest, key.Version.Class, q.from.CacheSalt, tokens, key.BlockTokens)
 	}
 	r.Hashes = make(map[routing.BlockKey][]kvcache.Hash)
 	for _, key := range q.router.core.BlockKeys(r.Model, r.Version) {

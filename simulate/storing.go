@@ -139,7 +139,7 @@ func (s *storing) want(c *call, request *scheduler.Request) {
 
 // hashes are those of the blocks of tokens.
 func (p *process) hashes(salt string, tokens []int32) []kvcache.Hash {
-	return kvcache.BlockHashes(kvcache.RootHash(p.layout.ModelDigest, p.layout.ArithmeticClass, salt), tokens, p.layout.BlockTokens)
+	return kvcache.PromptHashes(p.layout.ModelDigest, p.layout.ArithmeticClass, salt, tokens, p.layout.BlockTokens)
 }
 
 // abandon ends a call's wait for a fetch: its transfer is over.

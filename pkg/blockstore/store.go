@@ -86,8 +86,7 @@ func NewPrefix(layout kvcache.Layout, most int, salt string, tokens []int32) Pre
 	if blocks := len(tokens) / layout.BlockTokens; blocks > most {
 		first = tokens[:most*layout.BlockTokens]
 	}
-	root := kvcache.RootHash(layout.ModelDigest, layout.ArithmeticClass, salt)
-	return Prefix{salt, tokens, kvcache.BlockHashes(root, first, layout.BlockTokens)}
+	return Prefix{salt, tokens, kvcache.PromptHashes(layout.ModelDigest, layout.ArithmeticClass, salt, first, layout.BlockTokens)}
 }
 
 // Store is the blocks of one layout.

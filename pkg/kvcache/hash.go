@@ -46,6 +46,11 @@ func (parent Hash) Next(tokens []int32) Hash {
 	return truncate(sha256.Sum256(text))
 }
 
+// PromptHashes is the hash of each full block of a prompt, as BlockHashes from its RootHash.
+func PromptHashes(modelDigest, arithmeticClass, salt string, tokens []int32, blockTokens int) []Hash {
+	return BlockHashes(RootHash(modelDigest, arithmeticClass, salt), tokens, blockTokens)
+}
+
 // BlockHashes is the hash of each full block of tokens, in order. It is empty if
 // blockTokens is not positive.
 func BlockHashes(root Hash, tokens []int32, blockTokens int) []Hash {

@@ -13,6 +13,15 @@ import (
 // BlockID names a block of one pool: an index from 0.
 type BlockID int32
 
+// BlockRange is n neighbouring blocks from first on.
+func BlockRange(first, n int) []BlockID {
+	blocks := make([]BlockID, n)
+	for i := range blocks {
+		blocks[i] = BlockID(first + i)
+	}
+	return blocks
+}
+
 // Layout describes KV pages exactly enough that bytes of one engine mean the
 // same to another. Two engines may exchange pages if and only if their layouts
 // have equal digests.

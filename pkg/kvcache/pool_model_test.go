@@ -114,7 +114,7 @@ func (w *world) publish(t *rapid.T) {
 	w.pool.SetOrigin([]kvcache.BlockID{id}, name)
 	h.chain = w.pool.Publish(h.chain, id, h.tokens[h.published*size:(h.published+1)*size])
 	h.published++
-	hashes := kvcache.BlockHashes(kvcache.RootHash("model", "class", h.salt), h.tokens, size)
+	hashes := kvcache.PromptHashes("model", "class", h.salt, h.tokens, size)
 	w.names[hashes[h.published-1]] = name
 	if h.chain != (kvcache.Chain{}) {
 		w.known[name] = true

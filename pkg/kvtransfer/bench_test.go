@@ -58,7 +58,7 @@ func newRoad(b *testing.B, address string, blocks int) *road {
 		_ = server.Stop(ctx)
 		tasks.Wait()
 	})
-	return &road{b: b, layout: layout, source: blockRange(0, blocks), sender: sender, receiver: receiver}
+	return &road{b: b, layout: layout, source: kvcache.BlockRange(0, blocks), sender: sender, receiver: receiver}
 }
 
 // move moves all blocks and returns the number of chunks.

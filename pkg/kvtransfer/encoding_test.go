@@ -28,9 +28,9 @@ func TestEncodings(t *testing.T) {
 		t.Run(encoding.String(), func(t *testing.T) {
 			overStreams(t, func(t *testing.T, streams option) {
 				g := newRig(t, streams, asBF16(encoding))
-				ticket, o := g.reserve(blockRange(0, 8), 0, 8)
+				ticket, o := g.reserve(kvcache.BlockRange(0, 8), 0, 8)
 				tr := g.open(ticket)
-				sendAll(tr, blockRange(8, 8), 0, 3)
+				sendAll(tr, kvcache.BlockRange(8, 8), 0, 3)
 				tr.Commit(nil)
 				wait(t, "committed", o.over)
 				wait(t, "done", tr.Done())
@@ -42,7 +42,7 @@ func TestEncodings(t *testing.T) {
 					t.Errorf("%d bytes arrived, %d were sent, of %d", o.bytes, tr.Stats().Bytes, native)
 				}
 				if !o.approximate {
-					g.checkPages(blockRange(8, 8), blockRange(0, 8))
+					g.checkPages(kvcache.BlockRange(8, 8), kvcache.BlockRange(0, 8))
 				}
 			})
 		})
@@ -53,7 +53,7 @@ func TestEncodings(t *testing.T) {
 func TestEncodingIsTheTickets(t *testing.T) {
 	overStreams(t, func(t *testing.T, streams option) {
 		g := newRig(t, streams)
-		ticket, _ := g.reserve(blockRange(0, 2), 0, 2)
+		ticket, _ := g.reserve(kvcache.BlockRange(0, 2), 0, 2)
 		stream, leave := g.join(t, 7)
 		defer leave()
 		open := openMessage(ticket)

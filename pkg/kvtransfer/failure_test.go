@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/kvtransfertest"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/wire"
@@ -74,7 +75,7 @@ func TestSpoiltPayload(t *testing.T) {
 		t.Run(end, func(t *testing.T) {
 			overStreams(t, func(t *testing.T, streams option) {
 				g := newRig(t, streams)
-				ticket, o := g.reserve(blockRange(0, 2), 0, 2)
+				ticket, o := g.reserve(kvcache.BlockRange(0, 2), 0, 2)
 				stream, leave := g.join(t, 7)
 				defer leave()
 				say(t, stream, openMessage(ticket))
@@ -106,7 +107,7 @@ func TestSpoiltPayload(t *testing.T) {
 func TestCreditIsEnforced(t *testing.T) {
 	overStreams(t, func(t *testing.T, streams option) {
 		g := newRig(t, streams)
-		ticket, o := g.reserve(blockRange(0, 2), 0, 2)
+		ticket, o := g.reserve(kvcache.BlockRange(0, 2), 0, 2)
 		stream, leave := g.join(t, 7)
 		defer leave()
 		say(t, stream, openMessage(ticket))
@@ -126,7 +127,7 @@ func TestCreditIsEnforced(t *testing.T) {
 func TestSilentSender(t *testing.T) {
 	overStreams(t, func(t *testing.T, streams option) {
 		g := newRig(t, streams)
-		ticket, o := g.reserve(blockRange(0, 2), 0, 2)
+		ticket, o := g.reserve(kvcache.BlockRange(0, 2), 0, 2)
 		stream, leave := g.join(t, 7)
 		defer leave()
 		say(t, stream, openMessage(ticket))
@@ -181,7 +182,7 @@ func TestSilentReceiver(t *testing.T) {
 	}{
 		{"no greeting", mute{}, nil, kvtransfer.DefaultConnectTimeout},
 		{"no accept", mute{greets: true}, nil, shortLease},
-		{"no grant", mute{greets: true, accepts: true}, func(tr *kvtransfer.Transfer) { sendAll(tr, blockRange(0, 6), 0, 6) }, shortLease},
+		{"no grant", mute{greets: true, accepts: true}, func(tr *kvtransfer.Transfer) { sendAll(tr, kvcache.BlockRange(0, 6), 0, 6) }, shortLease},
 		{"no committed", mute{greets: true, accepts: true}, func(tr *kvtransfer.Transfer) { tr.Commit(nil) }, shortLease},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -199,7 +200,7 @@ func TestSilentReceiver(t *testing.T) {
 				defer tasks.Wait()
 				defer server.Stop()
 
-				ticket, o := g.reserve(blockRange(0, 6), 0, 6)
+				ticket, o := g.reserve(kvcache.BlockRange(0, 6), 0, 6)
 				defer func() { <-o.over }()
 				ticket.Lease = durationpb.New(shortLease)
 				begun := time.Now()
@@ -223,7 +224,7 @@ func TestSilentReceiver(t *testing.T) {
 func TestSenderClose(t *testing.T) {
 	overStreams(t, func(t *testing.T, streams option) {
 		g := newRig(t, streams)
-		ticket, o := g.reserve(blockRange(0, 2), 0, 2)
+		ticket, o := g.reserve(kvcache.BlockRange(0, 2), 0, 2)
 		tr := g.open(ticket)
 		if err := g.sender.Close(t.Context()); err != nil {
 			t.Error(err)
@@ -265,7 +266,7 @@ func TestReceiverShutdown(t *testing.T) {
 
 		reserve := func() (*kvtransferv1.Ticket, *outcome) {
 			o := &outcome{t: t, over: make(chan struct{})}
-			ticket, err := second.Reserve(o.reservation(blockRange(0, 2), 0, 2))
+			ticket, err := second.Reserve(o.reservation(kvcache.BlockRange(0, 2), 0, 2))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -41,7 +41,7 @@ func shortBehindLong(b *testing.B, streams, credit, chunk int) {
 	w := newWire(b, layout, longBlocks+1, streams, credit, chunk)
 	alone := make([]time.Duration, 0, 200)
 	for range 200 {
-		alone = append(alone, w.send(b, blockRange(longBlocks, 1)))
+		alone = append(alone, w.send(b, kvcache.BlockRange(longBlocks, 1)))
 	}
 	var behind []time.Duration
 	var elapsed time.Duration
@@ -49,7 +49,7 @@ func shortBehindLong(b *testing.B, streams, credit, chunk int) {
 		var transfers sync.WaitGroup
 		begun := time.Now()
 		for range long {
-			transfers.Go(func() { w.send(b, blockRange(0, longBlocks)) })
+			transfers.Go(func() { w.send(b, kvcache.BlockRange(0, longBlocks)) })
 		}
 		done := make(chan struct{})
 		go func() { transfers.Wait(); close(done) }()
@@ -58,7 +58,7 @@ func shortBehindLong(b *testing.B, streams, credit, chunk int) {
 			case <-done:
 				running = false
 			default:
-				behind = append(behind, w.send(b, blockRange(longBlocks, 1)))
+				behind = append(behind, w.send(b, kvcache.BlockRange(longBlocks, 1)))
 			}
 		}
 		elapsed += time.Since(begun)

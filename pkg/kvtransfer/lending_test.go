@@ -58,12 +58,12 @@ func TestWhoLends(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubbles(t, func(t *testing.T, streams option) {
 				g := newRig(t, append(c.options(t), streams)...)
-				ticket, o := g.reserve(blockRange(0, 8), 2, 8)
+				ticket, o := g.reserve(kvcache.BlockRange(0, 8), 2, 8)
 				if names := ticket.GetMemory() != 0; names != (c.want == "device" || name == "two devices") {
 					t.Errorf("the ticket names memory %#x", ticket.GetMemory())
 				}
 				tr := g.open(ticket)
-				sendAll(tr, blockRange(8, 8), 2, 3)
+				sendAll(tr, kvcache.BlockRange(8, 8), 2, 3)
 				tr.Commit([]int32{4})
 				wait(t, "committed", o.over)
 				wait(t, "done", tr.Done())
@@ -75,7 +75,7 @@ func TestWhoLends(t *testing.T) {
 					t.Errorf("%d bytes arrived, %d were sent, of %d; approximate: %v", o.bytes, stats.Bytes, bytes, o.approximate)
 				}
 				if name != "fewer bits" {
-					g.checkPages(blockRange(10, 6), blockRange(2, 6))
+					g.checkPages(kvcache.BlockRange(10, 6), kvcache.BlockRange(2, 6))
 				}
 				if got := g.receiver.Stats().PayloadBytes; got != o.bytes {
 					t.Errorf("the receiver counts %d bytes of %d", got, o.bytes)
@@ -106,9 +106,9 @@ func TestLentIsReleasedWhenTaken(t *testing.T) {
 	bubbles(t, func(t *testing.T, streams option) {
 		g := newRig(t, lending(t), streams)
 		let := held(g.to)
-		ticket, o := g.reserve(blockRange(0, 2), 0, 2)
+		ticket, o := g.reserve(kvcache.BlockRange(0, 2), 0, 2)
 		tr := g.open(ticket)
-		sendAll(tr, blockRange(8, 2), 0, 2)
+		sendAll(tr, kvcache.BlockRange(8, 2), 0, 2)
 		tr.Commit(nil)
 		synctest.Wait()
 		if isClosed(tr.Released()) {
@@ -127,13 +127,13 @@ func TestAbortRecalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newRig(t, lending(t))
 		let := held(g.to)
-		busyTicket, busyOutcome := g.reserve(blockRange(0, 1), 0, 1)
+		busyTicket, busyOutcome := g.reserve(kvcache.BlockRange(0, 1), 0, 1)
 		busy := g.open(busyTicket)
-		ticket, o := g.reserve(blockRange(4, 4), 0, 4)
+		ticket, o := g.reserve(kvcache.BlockRange(4, 4), 0, 4)
 		tr := g.open(ticket)
-		sendAll(busy, blockRange(0, 1), 0, 1) // being taken
+		sendAll(busy, kvcache.BlockRange(0, 1), 0, 1) // being taken
 		synctest.Wait()
-		sendAll(tr, blockRange(8, 4), 0, 4) // queued behind it
+		sendAll(tr, kvcache.BlockRange(8, 4), 0, 4) // queued behind it
 		synctest.Wait()
 		if isClosed(tr.Released()) || tr.Stats().Transport != "device" {
 			t.Fatalf("released before its end, over %q", tr.Stats().Transport)
@@ -170,9 +170,9 @@ func TestLossRecalls(t *testing.T) {
 	bubbles(t, func(t *testing.T, streams option) {
 		g := newRig(t, lending(t), streams)
 		let := held(g.to)
-		ticket, o := g.reserve(blockRange(0, 8), 0, 8)
+		ticket, o := g.reserve(kvcache.BlockRange(0, 8), 0, 8)
 		tr := g.open(ticket)
-		sendAll(tr, blockRange(8, 8), 0, 2)
+		sendAll(tr, kvcache.BlockRange(8, 8), 0, 2)
 		synctest.Wait()
 		stopped := make(chan struct{})
 		go func() { g.stop(); close(stopped) }()
@@ -232,7 +232,7 @@ func TestWrongLoans(t *testing.T) {
 			return m
 		}, false, kvtransferv1.FailReason_FAIL_REASON_CHECKSUM},
 		"slices of another layer": {encodingLent, func(g *rig, ticket *kvtransferv1.Ticket) *kvtransferv1.SenderMessage {
-			loan, err := g.from.Lend(1, blockRange(0, 1), func() {})
+			loan, err := g.from.Lend(1, kvcache.BlockRange(0, 1), func() {})
 			if err != nil {
 				g.t.Fatal(err)
 			}
@@ -242,7 +242,7 @@ func TestWrongLoans(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				g := newRig(t, lending(t))
-				ticket, o := g.reserve(blockRange(0, 1), 0, 1)
+				ticket, o := g.reserve(kvcache.BlockRange(0, 1), 0, 1)
 				stream, leave := g.join(t, 7)
 				defer leave()
 				open := openMessage(ticket)
@@ -273,7 +273,7 @@ func TestWrongLoans(t *testing.T) {
 				}
 				leave()
 				wait(t, "drained", o.over)
-				g.checkEmpty(blockRange(0, 1))
+				g.checkEmpty(kvcache.BlockRange(0, 1))
 			})
 		})
 	}
@@ -283,7 +283,7 @@ func TestWrongLoans(t *testing.T) {
 func TestLoansAreTheTickets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newRig(t) // pages that cannot lend
-		ticket, _ := g.reserve(blockRange(0, 1), 0, 1)
+		ticket, _ := g.reserve(kvcache.BlockRange(0, 1), 0, 1)
 		stream, leave := g.join(t, 7)
 		defer leave()
 		open := openMessage(ticket)
@@ -304,7 +304,7 @@ func TestAbortsAtAnyTime(t *testing.T) {
 		all.Go(func() {
 			random := rand.New(rand.NewPCG(uint64(worker), 1))
 			for range 100 {
-				blocks := blockRange(8*worker, 8)
+				blocks := kvcache.BlockRange(8*worker, 8)
 				ticket, o := g.reserve(blocks, 0, 8)
 				tr := g.open(ticket)
 				sendAll(tr, blocks, 0, 1+random.IntN(8))

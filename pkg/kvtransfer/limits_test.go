@@ -145,7 +145,7 @@ func TestLogsAreWrittenUnlocked(t *testing.T) {
 		log := asksBack{Handler: slog.DiscardHandler, lines: make(chan string, 10)}
 		g := newRig(t, func(c *rigConfig) { c.receiver.Logger = slog.New(&log) })
 		log.g = g
-		ticket, o := g.reserve(blockRange(0, 1), 0, 1)
+		ticket, o := g.reserve(kvcache.BlockRange(0, 1), 0, 1)
 		stream, leave := g.join(t, 7)
 		defer leave()
 		say(t, stream, openMessage(ticket))
@@ -177,7 +177,7 @@ func TestLastWord(t *testing.T) {
 			ended := make(chan error, 1)
 			go func() { ended <- g.receiver.Run(ctx) }()
 
-			ticket, _ := g.reserve(blockRange(0, 1), 0, 1)
+			ticket, _ := g.reserve(kvcache.BlockRange(0, 1), 0, 1)
 			stream, leave := g.join(t, 7)
 			defer leave()
 			say(t, stream, openMessage(ticket))
@@ -206,7 +206,7 @@ func TestLastWord(t *testing.T) {
 func TestUndecodablePayload(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newRig(t, asBF16(encodingInt8))
-		ticket, o := g.reserve(blockRange(0, 1), 0, 1)
+		ticket, o := g.reserve(kvcache.BlockRange(0, 1), 0, 1)
 		stream, leave := g.join(t, 7)
 		open := openMessage(ticket)
 		open.GetOpen().Encoding = encodingInt8
@@ -219,7 +219,7 @@ func TestUndecodablePayload(t *testing.T) {
 			view[i] = 0xff // every scale is NaN
 		}
 		encoded, err := wire.Codec().Marshal(&wire.Outbound{
-			Pages: pages, Blocks: blockRange(0, 1), Chunk: wire.Chunk{TransferID: ticket.GetTransferId(), Runs: []wire.Run{{Blocks: 1}}},
+			Pages: pages, Blocks: kvcache.BlockRange(0, 1), Chunk: wire.Chunk{TransferID: ticket.GetTransferId(), Runs: []wire.Run{{Blocks: 1}}},
 		})
 		if err != nil {
 			t.Fatal(err)

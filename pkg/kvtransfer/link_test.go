@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/mem"
 
+	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/kvtransfertest"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/wire"
@@ -112,7 +113,7 @@ func TestHeldMemoryIsBounded(t *testing.T) {
 				t.Fatal(err)
 			}
 			layout := kvtransfertest.Layout(1, slice)
-			message := &wire.Outbound{Pages: kvtransfertest.NewPages(layout, 1), Blocks: blockRange(0, 1),
+			message := &wire.Outbound{Pages: kvtransfertest.NewPages(layout, 1), Blocks: kvcache.BlockRange(0, 1),
 				Chunk: wire.Chunk{Runs: []wire.Run{{Blocks: 1}}}}
 			for range chunks {
 				if err := stream.SendMsg(message); err != nil {
@@ -165,7 +166,7 @@ func TestOversizeIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	layout := kvtransfertest.Layout(1, 1<<20)
-	if err := stream.SendMsg(&wire.Outbound{Pages: kvtransfertest.NewPages(layout, 1), Blocks: blockRange(0, 1),
+	if err := stream.SendMsg(&wire.Outbound{Pages: kvtransfertest.NewPages(layout, 1), Blocks: kvcache.BlockRange(0, 1),
 		Chunk: wire.Chunk{Runs: []wire.Run{{Blocks: 1}}}}); err != nil {
 		t.Fatal(err)
 	}

@@ -207,7 +207,7 @@ func TestQuarantineLastsAsLongAsTheMapping(t *testing.T) {
 	} {
 		t.Run(end, func(t *testing.T) {
 			g := newSocketRig(t, "shm", 1, kvtransfertest.NewHostPages)
-			ticket, o := g.reserve(blockRange(0, 2), 0, 2)
+			ticket, o := g.reserve(kvcache.BlockRange(0, 2), 0, 2)
 			m := startMapper(t, ticket)
 			m.do("leave")
 			eventually(t, "the end of the streams", func() bool { return isBroken(o.failed()) && g.receiver.Stats().Streams == 0 })
@@ -219,12 +219,12 @@ func TestQuarantineLastsAsLongAsTheMapping(t *testing.T) {
 			if s := g.receiver.Stats(); o.isDrained() || s.QuarantinedBlocks != 2 || s.Mappings != 1 {
 				t.Errorf("blocks that can be written are free: drained %v, %+v", o.isDrained(), s)
 			}
-			ticket, other := g.reserve(blockRange(8, 4), 0, 4)
+			ticket, other := g.reserve(kvcache.BlockRange(8, 4), 0, 4)
 			tr := g.open(ticket)
-			sendAll(tr, blockRange(0, 4), 0, 4)
+			sendAll(tr, kvcache.BlockRange(0, 4), 0, 4)
 			tr.Commit(nil)
 			wait(t, "another transfer", other.over)
-			g.checkPages(blockRange(0, 4), blockRange(8, 4))
+			g.checkPages(kvcache.BlockRange(0, 4), kvcache.BlockRange(8, 4))
 			if o.isDrained() {
 				t.Error("blocks that can be written are free")
 			}

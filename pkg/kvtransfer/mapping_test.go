@@ -5,12 +5,14 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/tandem-serving/tandem/pkg/kvcache"
 )
 
 // transport sends four blocks and returns over what.
 func (g *rig) transport(first int) string {
 	g.t.Helper()
-	source, target := blockRange(first, 4), blockRange(32+first, 4)
+	source, target := kvcache.BlockRange(first, 4), kvcache.BlockRange(32+first, 4)
 	ticket, o := g.reserve(target, 0, 4)
 	tr := g.open(ticket)
 	synctest.Wait() // for the pages
@@ -62,7 +64,7 @@ func TestSenderCannotMap(t *testing.T) {
 func TestMapWithALaterTicket(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newRig(t, func(c *rigConfig) { c.mapped = true })
-		ticket, o := g.reserve(blockRange(0, 4), 0, 4)
+		ticket, o := g.reserve(kvcache.BlockRange(0, 4), 0, 4)
 		g.receiver.Cancel(ticket.GetTransferId())
 		<-o.over
 		if _, err := g.sender.Open(t.Context(), ticket, "r"); refuseReason(err) == 0 {

@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 )
@@ -25,10 +26,10 @@ func TestMetrics(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, commits := range []bool{true, false} {
-			ticket, o := g.reserve(blockRange(0, 4), 0, 4)
+			ticket, o := g.reserve(kvcache.BlockRange(0, 4), 0, 4)
 			tr := g.open(ticket)
 			if commits {
-				sendAll(tr, blockRange(8, 4), 0, 4)
+				sendAll(tr, kvcache.BlockRange(8, 4), 0, 4)
 				tr.Commit(nil)
 			} else {
 				tr.Abort(kvtransferv1.AbortReason_ABORT_REASON_FAILED)

@@ -230,7 +230,7 @@ func TestPageLayoutAndHashes(t *testing.T) {
 	if digest := numbers(t, `That of the examples here is ([0-9a-f]{16})`)[0]; digest != exampleLayout.Digest() {
 		t.Errorf("digest %016x, the page says %016x", exampleLayout.Digest(), digest)
 	}
-	hashes := kvcache.BlockHashes(kvcache.RootHash(exampleLayout.ModelDigest, exampleLayout.ArithmeticClass, ""), []int32{5, 6, 7, 8}, exampleLayout.BlockTokens)
+	hashes := kvcache.PromptHashes(exampleLayout.ModelDigest, exampleLayout.ArithmeticClass, "", []int32{5, 6, 7, 8}, exampleLayout.BlockTokens)
 	said := numbers(t, `5, 6 and 7, 8 are ([0-9a-f]{16}) and ([0-9a-f]{16})`)
 	if len(hashes) != 2 || uint64(hashes[0]) != said[0] || uint64(hashes[1]) != said[1] {
 		t.Errorf("hashes %016x, the page says %016x", hashes, said)

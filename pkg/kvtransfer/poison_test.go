@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/kvtransfertest"
 )
 
@@ -19,7 +20,7 @@ func TestTicketsThatLeadNowhere(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer dead.Close()
-	right, _ := g.reserve(blockRange(0, 8), 0, 8)
+	right, _ := g.reserve(kvcache.BlockRange(0, 8), 0, 8)
 	wrong := proto.CloneOf(right)
 	wrong.Addresses = []string{dead.Addr().String()}
 	ctx, cancel := context.WithCancel(t.Context())

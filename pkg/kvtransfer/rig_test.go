@@ -307,14 +307,6 @@ func (g *rig) checkEmpty(target []kvcache.BlockID) {
 	}
 }
 
-func blockRange(first, count int) []kvcache.BlockID {
-	blocks := make([]kvcache.BlockID, count)
-	for i := range blocks {
-		blocks[i] = kvcache.BlockID(first + i)
-	}
-	return blocks
-}
-
 func wait(t *testing.T, what string, done <-chan struct{}) {
 	t.Helper()
 	select {

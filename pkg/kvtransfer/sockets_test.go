@@ -134,7 +134,7 @@ func TestSockets(t *testing.T) {
 		{"the device fails", func(t *testing.T, g *rig) {
 			endOverSocket(t, g, func(tr *kvtransfer.Transfer, _ *kvtransferv1.Ticket) {
 				g.to.Fail(errors.New("no such page"))
-				tr.Send(1, 0, blockRange(0, 8))
+				tr.Send(1, 0, kvcache.BlockRange(0, 8))
 			}, func(err error) bool { return failReason(err) == kvtransferv1.FailReason_FAIL_REASON_DEVICE })
 		}},
 	} {
@@ -157,7 +157,7 @@ func transferSideBySide(t *testing.T, g *rig) {
 	var transfers sync.WaitGroup
 	for i := range 8 {
 		transfers.Go(func() {
-			source, target := blockRange(i*8, 8), blockRange(56-i*8, 8)
+			source, target := kvcache.BlockRange(i*8, 8), kvcache.BlockRange(56-i*8, 8)
 			ticket, o := g.reserve(target, 0, 8)
 			tr := g.open(ticket)
 			sendAll(tr, source, 0, 3)
@@ -175,9 +175,9 @@ func transferSideBySide(t *testing.T, g *rig) {
 
 // endOverSocket ends a partly sent transfer and waits until both sides are done.
 func endOverSocket(t *testing.T, g *rig, end func(*kvtransfer.Transfer, *kvtransferv1.Ticket), want func(error) bool) {
-	ticket, o := g.reserve(blockRange(0, 8), 0, 8)
+	ticket, o := g.reserve(kvcache.BlockRange(0, 8), 0, 8)
 	tr := g.open(ticket)
-	tr.Send(0, 0, blockRange(0, 8))
+	tr.Send(0, 0, kvcache.BlockRange(0, 8))
 	end(tr, ticket)
 	wait(t, "done", tr.Done())
 	wait(t, "drained", o.over)

@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 )
@@ -20,7 +21,7 @@ func TestForgedAndReplayedTickets(t *testing.T) {
 			g := newSocketRig(t, network, 1, hostPages(t))
 			reserve := func(sender string, first int) (*kvtransferv1.Ticket, *outcome) {
 				o := &outcome{t: t, over: make(chan struct{})}
-				r := o.reservation(blockRange(first, 2), 0, 2)
+				r := o.reservation(kvcache.BlockRange(first, 2), 0, 2)
 				r.Sender = sender
 				ticket, err := g.receiver.Reserve(r)
 				if err != nil {
@@ -60,13 +61,13 @@ func TestForgedAndReplayedTickets(t *testing.T) {
 					t.Errorf("%s: %v", c.name, err)
 				}
 			}
-			g.checkEmpty(blockRange(0, 4))
+			g.checkEmpty(kvcache.BlockRange(0, 4))
 
 			tr := g.open(mine)
 			if _, err := g.sender.Open(t.Context(), forged(func(k *kvtransferv1.Ticket) {}), "r"); err == nil {
 				t.Error("a ticket is used twice at a time")
 			}
-			sendAll(tr, blockRange(8, 2), 0, 2)
+			sendAll(tr, kvcache.BlockRange(8, 2), 0, 2)
 			tr.Commit(nil)
 			wait(t, "committed", o.over)
 			wait(t, "done", tr.Done())
@@ -89,7 +90,7 @@ func TestShares(t *testing.T) {
 		g := newRig(t, func(c *rigConfig) { c.receiver.HolderBlocks = 4 })
 		reserve := func(first, blocks int, holders ...string) (*kvtransferv1.Ticket, *outcome, error) {
 			o := &outcome{t: t, over: make(chan struct{})}
-			r := o.reservation(blockRange(first, blocks), 0, 1)
+			r := o.reservation(kvcache.BlockRange(first, blocks), 0, 1)
 			r.Holders = holders
 			ticket, err := g.receiver.Reserve(r)
 			return ticket, o, err

@@ -42,7 +42,7 @@ func TestTransferArrives(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			overStreams(t, func(t *testing.T, streams option) {
 				g := newRig(t, streams)
-				source, target := blockRange(40, test.prompt), blockRange(3, test.prompt+4)
+				source, target := kvcache.BlockRange(40, test.prompt), kvcache.BlockRange(3, test.prompt+4)
 				slices.Reverse(target)
 				ticket, o := g.reserve(target, test.held, test.prompt)
 				tr := g.open(ticket)
@@ -111,7 +111,7 @@ func TestManyTransfersShareASession(t *testing.T) {
 		var tasks sync.WaitGroup
 		for i := range 16 {
 			tasks.Go(func() {
-				source, target := blockRange(i*4, 4), blockRange(60-i*4, 4)
+				source, target := kvcache.BlockRange(i*4, 4), kvcache.BlockRange(60-i*4, 4)
 				ticket, o := g.reserve(target, 0, 4)
 				tr := g.open(ticket)
 				sendAll(tr, source, 0, 2)
@@ -147,7 +147,7 @@ func TestRefusals(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			overStreams(t, func(t *testing.T, streams option) {
 				g := newRig(t, streams)
-				ticket, o := g.reserve(blockRange(0, 2), 0, 2)
+				ticket, o := g.reserve(kvcache.BlockRange(0, 2), 0, 2)
 				id := ticket.GetTransferId()
 				test.prepare(g, ticket)
 				_, err := g.sender.Open(t.Context(), ticket, "r")
@@ -168,9 +168,9 @@ func TestRefusals(t *testing.T) {
 func TestSenderAborts(t *testing.T) {
 	overStreams(t, func(t *testing.T, streams option) {
 		g := newRig(t, streams)
-		ticket, o := g.reserve(blockRange(0, 4), 0, 4)
+		ticket, o := g.reserve(kvcache.BlockRange(0, 4), 0, 4)
 		tr := g.open(ticket)
-		tr.Send(0, 0, blockRange(8, 2))
+		tr.Send(0, 0, kvcache.BlockRange(8, 2))
 		tr.Abort(kvtransferv1.AbortReason_ABORT_REASON_FINISHED)
 		tr.Abort(kvtransferv1.AbortReason_ABORT_REASON_FAILED)
 		wait(t, "drained", o.over)
@@ -181,7 +181,7 @@ func TestSenderAborts(t *testing.T) {
 			}
 		}
 		g.checkShut()
-		tr.Send(0, 2, blockRange(10, 2)) // after the end: ignored
+		tr.Send(0, 2, kvcache.BlockRange(10, 2)) // after the end: ignored
 		tr.Commit(nil)
 		if _, err := g.sender.Open(t.Context(), ticket, "r"); refuseReason(err) == 0 {
 			t.Errorf("a used ticket gives %v", err)
@@ -194,17 +194,20 @@ func TestSenderMisuse(t *testing.T) {
 		name   string
 		misuse func(*kvtransfer.Transfer)
 	}{
-		{"a slice twice", func(tr *kvtransfer.Transfer) { tr.Send(0, 1, blockRange(0, 1)); tr.Send(0, 1, blockRange(0, 1)) }},
-		{"a held block", func(tr *kvtransfer.Transfer) { tr.Send(0, 0, blockRange(0, 1)) }},
-		{"past the end", func(tr *kvtransfer.Transfer) { tr.Send(0, 3, blockRange(0, 2)) }},
-		{"no such layer", func(tr *kvtransfer.Transfer) { tr.Send(layers, 1, blockRange(0, 1)) }},
-		{"before the start", func(tr *kvtransfer.Transfer) { tr.Send(0, -1, blockRange(0, 1)) }},
+		{"a slice twice", func(tr *kvtransfer.Transfer) {
+			tr.Send(0, 1, kvcache.BlockRange(0, 1))
+			tr.Send(0, 1, kvcache.BlockRange(0, 1))
+		}},
+		{"a held block", func(tr *kvtransfer.Transfer) { tr.Send(0, 0, kvcache.BlockRange(0, 1)) }},
+		{"past the end", func(tr *kvtransfer.Transfer) { tr.Send(0, 3, kvcache.BlockRange(0, 2)) }},
+		{"no such layer", func(tr *kvtransfer.Transfer) { tr.Send(layers, 1, kvcache.BlockRange(0, 1)) }},
+		{"before the start", func(tr *kvtransfer.Transfer) { tr.Send(0, -1, kvcache.BlockRange(0, 1)) }},
 		{"pages that cannot be read", func(tr *kvtransfer.Transfer) { tr.Send(0, 1, []kvcache.BlockID{poolBlocks}) }},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			overStreams(t, func(t *testing.T, streams option) {
 				g := newRig(t, streams)
-				ticket, o := g.reserve(blockRange(0, 4), 1, 4)
+				ticket, o := g.reserve(kvcache.BlockRange(0, 4), 1, 4)
 				tr := g.open(ticket)
 				test.misuse(tr)
 				wait(t, "done", tr.Done())
@@ -226,18 +229,18 @@ func TestReceiverFails(t *testing.T) {
 		want kvtransferv1.FailReason
 	}{
 		{"slices are missing", func(_ *rig, tr *kvtransfer.Transfer) {
-			tr.Send(0, 0, blockRange(0, 4))
+			tr.Send(0, 0, kvcache.BlockRange(0, 4))
 			tr.Commit(nil)
 		}, kvtransferv1.FailReason_FAIL_REASON_INCOMPLETE},
 		{"the device fails", func(g *rig, tr *kvtransfer.Transfer) {
 			g.to.Fail(errors.New("no such page"))
-			tr.Send(0, 0, blockRange(0, 4))
+			tr.Send(0, 0, kvcache.BlockRange(0, 4))
 		}, kvtransferv1.FailReason_FAIL_REASON_DEVICE},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			overStreams(t, func(t *testing.T, streams option) {
 				g := newRig(t, streams)
-				ticket, o := g.reserve(blockRange(0, 4), 0, 4)
+				ticket, o := g.reserve(kvcache.BlockRange(0, 4), 0, 4)
 				tr := g.open(ticket)
 				test.do(g, tr)
 				wait(t, "done", tr.Done())
@@ -255,9 +258,9 @@ func TestReceiverFails(t *testing.T) {
 func TestCancelReachesTheSender(t *testing.T) {
 	overStreams(t, func(t *testing.T, streams option) {
 		g := newRig(t, streams)
-		ticket, o := g.reserve(blockRange(0, 4), 0, 4)
+		ticket, o := g.reserve(kvcache.BlockRange(0, 4), 0, 4)
 		tr := g.open(ticket)
-		tr.Send(0, 0, blockRange(8, 2))
+		tr.Send(0, 0, kvcache.BlockRange(8, 2))
 		synctest.Wait()
 		g.receiver.Cancel(ticket.GetTransferId())
 		wait(t, "drained", o.over)
@@ -276,11 +279,11 @@ func TestCancelReachesTheSender(t *testing.T) {
 func TestDrainedWaitsForCopies(t *testing.T) {
 	overStreams(t, func(t *testing.T, streams option) {
 		g := newRig(t, streams)
-		ticket, o := g.reserve(blockRange(0, 4), 0, 4)
+		ticket, o := g.reserve(kvcache.BlockRange(0, 4), 0, 4)
 		tr := g.open(ticket)
 		held := make(chan struct{})
 		g.to.Before(func() { <-held })
-		tr.Send(0, 0, blockRange(8, 4))
+		tr.Send(0, 0, kvcache.BlockRange(8, 4))
 		synctest.Wait()
 		g.receiver.Cancel(ticket.GetTransferId())
 		g.stop() // ends the connection too
@@ -302,11 +305,11 @@ func TestDrainedWaitsForCopies(t *testing.T) {
 func TestDoneWaitsForReads(t *testing.T) {
 	overStreams(t, func(t *testing.T, streams option) {
 		g := newRig(t, streams)
-		ticket, o := g.reserve(blockRange(0, 4), 0, 4)
+		ticket, o := g.reserve(kvcache.BlockRange(0, 4), 0, 4)
 		tr := g.open(ticket)
 		held := make(chan struct{})
 		g.from.Before(func() { <-held })
-		tr.Send(0, 0, blockRange(8, 4))
+		tr.Send(0, 0, kvcache.BlockRange(8, 4))
 		synctest.Wait()
 		tr.Abort(kvtransferv1.AbortReason_ABORT_REASON_CANCELLED)
 		synctest.Wait()
@@ -324,7 +327,7 @@ func TestDoneWaitsForReads(t *testing.T) {
 func TestOpenGivesUpWithItsContext(t *testing.T) {
 	overStreams(t, func(t *testing.T, streams option) {
 		g := newRig(t, streams)
-		ticket, o := g.reserve(blockRange(0, 2), 0, 2)
+		ticket, o := g.reserve(kvcache.BlockRange(0, 2), 0, 2)
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		if _, err := g.sender.Open(ctx, ticket, "r"); !errors.Is(err, context.Canceled) {
@@ -340,7 +343,7 @@ func TestLeases(t *testing.T) {
 		overStreams(t, func(t *testing.T, streams option) {
 			g := newRig(t, streams)
 			begun := time.Now()
-			ticket, o := g.reserve(blockRange(0, 2), 0, 2)
+			ticket, o := g.reserve(kvcache.BlockRange(0, 2), 0, 2)
 			<-o.over
 			if time.Since(begun) != lease || failReason(o.err) != kvtransferv1.FailReason_FAIL_REASON_EXPIRED {
 				t.Errorf("after %v: %v", time.Since(begun), o.err)
@@ -353,11 +356,11 @@ func TestLeases(t *testing.T) {
 	t.Run("a slow engine keeps it", func(t *testing.T) {
 		overStreams(t, func(t *testing.T, streams option) {
 			g := newRig(t, streams)
-			ticket, o := g.reserve(blockRange(0, 2), 0, 2)
+			ticket, o := g.reserve(kvcache.BlockRange(0, 2), 0, 2)
 			tr := g.open(ticket)
 			timer := time.NewTimer(11 * lease)
 			<-timer.C
-			sendAll(tr, blockRange(8, 2), 0, 2)
+			sendAll(tr, kvcache.BlockRange(8, 2), 0, 2)
 			tr.Commit(nil)
 			wait(t, "committed", o.over)
 			if !o.committed {
@@ -368,10 +371,10 @@ func TestLeases(t *testing.T) {
 	t.Run("renewals alone do not keep it", func(t *testing.T) {
 		overStreams(t, func(t *testing.T, streams option) {
 			g := newRig(t, streams, func(c *rigConfig) { c.receiver.MaxIdle = 3 * lease })
-			ticket, o := g.reserve(blockRange(0, 2), 0, 2)
+			ticket, o := g.reserve(kvcache.BlockRange(0, 2), 0, 2)
 			tr, begun := g.open(ticket), time.Now()
 			<-time.After(2 * lease)
-			tr.Send(0, 0, blockRange(8, 2)) // counts
+			tr.Send(0, 0, kvcache.BlockRange(8, 2)) // counts
 			wait(t, "drained", o.over)
 			if after := time.Since(begun); failReason(o.err) != kvtransferv1.FailReason_FAIL_REASON_EXPIRED || after != 5*lease {
 				t.Errorf("ended with %v after %v", o.err, after)
@@ -387,8 +390,8 @@ func TestLeases(t *testing.T) {
 func TestConnectionsEnd(t *testing.T) {
 	overStreams(t, func(t *testing.T, streams option) {
 		g := newRig(t, streams)
-		ticket, o := g.reserve(blockRange(0, 2), 0, 2)
-		idle, unopened := g.reserve(blockRange(2, 2), 0, 2)
+		ticket, o := g.reserve(kvcache.BlockRange(0, 2), 0, 2)
+		idle, unopened := g.reserve(kvcache.BlockRange(2, 2), 0, 2)
 		tr := g.open(ticket)
 		g.stop()
 		wait(t, "done", tr.Done())
@@ -408,9 +411,9 @@ func TestIdleConnectionIsMadeAnew(t *testing.T) {
 	overStreams(t, func(t *testing.T, streams option) {
 		g := newRig(t, streams)
 		for range 3 {
-			ticket, o := g.reserve(blockRange(0, 2), 0, 2)
+			ticket, o := g.reserve(kvcache.BlockRange(0, 2), 0, 2)
 			tr := g.open(ticket)
-			sendAll(tr, blockRange(8, 2), 0, 2)
+			sendAll(tr, kvcache.BlockRange(8, 2), 0, 2)
 			tr.Commit(nil)
 			wait(t, "committed", o.over)
 			if s := g.receiver.Stats(); s.Streams != g.streams {
@@ -429,13 +432,13 @@ func TestIdleConnectionIsMadeAnew(t *testing.T) {
 func TestStagingBuffersComeBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newRig(t, func(c *rigConfig) { c.pages = stagingPages(t) })
-		ticket, o := g.reserve(blockRange(3, 20), 0, 20)
+		ticket, o := g.reserve(kvcache.BlockRange(3, 20), 0, 20)
 		tr := g.open(ticket)
-		sendAll(tr, blockRange(40, 20), 0, 20)
+		sendAll(tr, kvcache.BlockRange(40, 20), 0, 20)
 		tr.Commit(nil)
 		wait(t, "committed", o.over)
 		synctest.Wait()
-		g.checkPages(blockRange(40, 20), blockRange(3, 20))
+		g.checkPages(kvcache.BlockRange(40, 20), kvcache.BlockRange(3, 20))
 		for _, p := range []*kvtransfertest.Pages{g.from, g.to} {
 			if idle, copies := p.Staging(); idle != stagingCount || copies == 0 {
 				t.Errorf("%d staging buffers are idle after %d copies", idle, copies)

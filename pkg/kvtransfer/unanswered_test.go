@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/wire"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 )
@@ -59,21 +60,21 @@ func TestSessionEndsBeforeTheAnswer(t *testing.T) {
 		cut := &cutter{}
 		g := newRig(t, streams, func(c *rigConfig) { c.serving = cut.serve })
 		for range 2 {
-			ticket, o := g.reserve(blockRange(0, 4), 0, 4)
+			ticket, o := g.reserve(kvcache.BlockRange(0, 4), 0, 4)
 			tr := g.open(ticket)
-			sendAll(tr, blockRange(0, 4), 0, 4)
+			sendAll(tr, kvcache.BlockRange(0, 4), 0, 4)
 			tr.Commit(nil)
 			wait(t, "done", tr.Done())
 			wait(t, "committed", o.over)
 			if tr.Err() != nil || !o.committed || cut.open {
 				t.Errorf("%v at the sender, %v at the receiver; still to be cut: %t", tr.Err(), o.err, cut.open)
 			}
-			g.checkPages(blockRange(0, 4), blockRange(0, 4))
+			g.checkPages(kvcache.BlockRange(0, 4), kvcache.BlockRange(0, 4))
 			synctest.Wait()
 			cut.open = true
 		}
 		cut.open, cut.accept = false, true
-		ticket, o := g.reserve(blockRange(8, 4), 0, 4)
+		ticket, o := g.reserve(kvcache.BlockRange(8, 4), 0, 4)
 		if _, err := g.sender.Open(t.Context(), ticket, "r"); refuseReason(err) == 0 {
 			t.Errorf("a ticket that was accepted: %v", err)
 		}
@@ -81,6 +82,6 @@ func TestSessionEndsBeforeTheAnswer(t *testing.T) {
 		if !isBroken(o.err) {
 			t.Errorf("ended with %v at the receiver", o.err)
 		}
-		g.checkEmpty(blockRange(8, 4))
+		g.checkEmpty(kvcache.BlockRange(8, 4))
 	})
 }

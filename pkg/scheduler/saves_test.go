@@ -50,7 +50,7 @@ func (w *world) saveBegins(a scheduler.Save) {
 	if w.draining || w.saves.open[a.ID] != nil || len(w.saves.open) >= w.saves.limit || len(a.Blocks) == 0 {
 		w.t.Fatalf("save %d of %d blocks begins beside %d of %d", a.ID, len(a.Blocks), len(w.saves.open), w.saves.limit)
 	}
-	hashes := kvcache.BlockHashes(kvcache.RootHash("model", "class", a.Salt), a.Tokens, w.config.BlockTokens)
+	hashes := kvcache.PromptHashes("model", "class", a.Salt, a.Tokens, w.config.BlockTokens)
 	for _, hash := range hashes {
 		if !w.cache[hash] && !slices.ContainsFunc(w.actions, func(other scheduler.Action) bool {
 			changed, is := other.(*scheduler.BlocksChanged)

@@ -30,8 +30,7 @@ func (d *Driver) Finite(ctx context.Context, blocks []kvcache.BlockID) (bool, er
 // cache has them.
 func (d *Driver) BlockHashes(salt string, tokens []int32) []kvcache.Hash {
 	layout := d.Layout()
-	root := kvcache.RootHash(d.cfg.Engine.Model().Digest, layout.ArithmeticClass, salt)
-	return kvcache.BlockHashes(root, tokens, layout.BlockTokens)
+	return kvcache.PromptHashes(d.cfg.Engine.Model().Digest, layout.ArithmeticClass, salt, tokens, layout.BlockTokens)
 }
 
 // CachedBlocks is how many leading blocks of tokens are in the prefix cache, of

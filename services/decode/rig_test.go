@@ -63,7 +63,7 @@ func newEngine(t *testing.T, blocks int, cfg simulated.Config) *simulated.Engine
 // compute puts a prompt's KV into blocks from first on and draws the next token.
 func compute(t *testing.T, e *simulated.Engine, tokens []uint32, first int) int32 {
 	t.Helper()
-	s := engine.Sequence{Sample: &engine.Sample{}, Blocks: blockRange(first, blocksOf(len(tokens)))}
+	s := engine.Sequence{Sample: &engine.Sample{}, Blocks: kvcache.BlockRange(first, blocksOf(len(tokens)))}
 	for _, token := range tokens {
 		s.Tokens = append(s.Tokens, int32(token))
 	}
@@ -83,14 +83,6 @@ func reference(t *testing.T, prompt []uint32, n int) []uint32 {
 		context = append(context, uint32(compute(t, e, context, 0)))
 	}
 	return context[len(prompt):]
-}
-
-func blockRange(first, n int) []kvcache.BlockID {
-	blocks := make([]kvcache.BlockID, n)
-	for i := range blocks {
-		blocks[i] = kvcache.BlockID(first + i)
-	}
-	return blocks
 }
 
 func blocksOf(tokens int) int { return kvcache.BlocksFor(tokens, blockTokens) }

@@ -99,7 +99,7 @@ func (s *sender) tryOpen(ctx context.Context, ticket *kvtransferv1.Ticket, token
 	if err != nil {
 		return nil, err
 	}
-	return &shipment{Transfer: transfer, blocks: blockRange(first, n), held: int(ticket.GetHeldBlocks()), first: drawn}, nil
+	return &shipment{Transfer: transfer, blocks: kvcache.BlockRange(first, n), held: int(ticket.GetHeldBlocks()), first: drawn}, nil
 }
 
 // sendLayers offers every block that is not held, of the first n layers.

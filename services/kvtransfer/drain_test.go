@@ -14,6 +14,7 @@ import (
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
 	workerv1 "github.com/tandem-serving/tandem/proto/tandem/worker/v1"
 
+	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/storeclient"
 )
 
@@ -73,7 +74,7 @@ func TestDrainFinishesWhatRuns(t *testing.T) {
 		for what, call := range map[string]func() error{
 			"put": func() error { _, err := s.put(other, prefix(2, 200), 0); return err },
 			"fetch": func() error {
-				_, err := other.client.Fetch(t.Context(), s.peer, prefix(5, 100), run(9, 5), 0)
+				_, err := other.client.Fetch(t.Context(), s.peer, prefix(5, 100), kvcache.BlockRange(9, 5), 0)
 				return err
 			},
 		} {
@@ -94,7 +95,7 @@ func TestDrainFinishesWhatRuns(t *testing.T) {
 		if _, closed := s.record.state(); !closed {
 			t.Error("the record is still there")
 		}
-		w.check(prefix(5, 100), run(30, 5))
+		w.check(prefix(5, 100), kvcache.BlockRange(30, 5))
 		s.awaitIdle()
 	})
 }
@@ -107,7 +108,7 @@ func TestDrainedStoreEndsItsSessions(t *testing.T) {
 		if _, err := s.put(w, prefix(5, 100), 0); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := w.client.Fetch(t.Context(), s.peer, prefix(5, 100), run(9, 5), 0); err != nil {
+		if _, err := w.client.Fetch(t.Context(), s.peer, prefix(5, 100), kvcache.BlockRange(9, 5), 0); err != nil {
 			t.Fatal(err)
 		}
 		if streams := w.receiver.Stats().Streams; streams != 1 {

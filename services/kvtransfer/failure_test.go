@@ -14,6 +14,7 @@ import (
 
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 
+	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/storeclient"
 	"github.com/tandem-serving/tandem/pkg/offload"
 )
@@ -38,7 +39,7 @@ func (g *gate) open() { close(g.opened) }
 func putting(ctx context.Context, w *testWorker, to offload.Store, p offload.Prefix) <-chan error {
 	done := make(chan error, 1)
 	go func() {
-		_, err := w.client.Put(ctx, to, p, run(0, len(p.Tokens)))
+		_, err := w.client.Put(ctx, to, p, kvcache.BlockRange(0, len(p.Tokens)))
 		done <- err
 	}()
 	return done
@@ -47,7 +48,7 @@ func putting(ctx context.Context, w *testWorker, to offload.Store, p offload.Pre
 func fetching(ctx context.Context, w *testWorker, from offload.Store, p offload.Prefix) <-chan error {
 	done := make(chan error, 1)
 	go func() {
-		_, err := w.client.Fetch(ctx, from, p, run(30, len(p.Tokens)), 0)
+		_, err := w.client.Fetch(ctx, from, p, kvcache.BlockRange(30, len(p.Tokens)), 0)
 		done <- err
 	}()
 	return done
@@ -66,7 +67,7 @@ func TestStoreDiesInTheMiddle(t *testing.T) {
 				var done <-chan error
 				if direction == "put" {
 					more := prefix(5, 200)
-					w.compute(more, run(0, 5))
+					w.compute(more, kvcache.BlockRange(0, 5))
 					w.pages.Before(g.pass)
 					done = putting(t.Context(), w, s.peer, more)
 				} else {
@@ -95,10 +96,10 @@ func TestStoreDiesInTheMiddle(t *testing.T) {
 				if _, err := again.put(w, held, 0); err != nil {
 					t.Errorf("put after the restart: %v", err)
 				}
-				if _, err := w.client.Fetch(t.Context(), again.peer, held, run(30, 5), 0); err != nil {
+				if _, err := w.client.Fetch(t.Context(), again.peer, held, kvcache.BlockRange(30, 5), 0); err != nil {
 					t.Errorf("fetch after the restart: %v", err)
 				}
-				w.check(held, run(30, 5))
+				w.check(held, kvcache.BlockRange(30, 5))
 				again.awaitIdle()
 			})
 		})
@@ -141,10 +142,10 @@ func TestCancelInTheMiddle(t *testing.T) {
 				w.pages.Before(nil)
 				s.awaitIdle()
 				s.checkSignals(n, 5)
-				if _, err := w.client.Fetch(t.Context(), s.peer, prefix(5, 100), run(30, 5), 0); err != nil {
+				if _, err := w.client.Fetch(t.Context(), s.peer, prefix(5, 100), kvcache.BlockRange(30, 5), 0); err != nil {
 					t.Errorf("the next fetch: %v", err)
 				}
-				w.check(prefix(5, 100), run(30, 5))
+				w.check(prefix(5, 100), kvcache.BlockRange(30, 5))
 			})
 		})
 	}
@@ -194,7 +195,7 @@ func TestSilentWorker(t *testing.T) {
 		n := &network{kind: "memory"}
 		s, w := startStore(t, n, config(), 77), startWorker(t, n, "prefill-1", layout())
 		p := prefix(5, 100)
-		w.compute(p, run(0, 5))
+		w.compute(p, kvcache.BlockRange(0, 5))
 		g := newGate()
 		w.pages.Before(g.pass)
 		done := putting(t.Context(), w, s.peer, p)

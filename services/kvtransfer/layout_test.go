@@ -16,6 +16,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/api"
 	"github.com/tandem-serving/tandem/pkg/blockstore"
 	"github.com/tandem-serving/tandem/pkg/bytesize"
+	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/rpc"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 
@@ -43,12 +44,12 @@ func TestAnotherLayout(t *testing.T) {
 		}
 		_, err := s.put(b, prefix(3, 100), 0)
 		refused(err)
-		_, err = b.client.Fetch(t.Context(), s.peer, prefix(4, 100), run(9, 4), 0)
+		_, err = b.client.Fetch(t.Context(), s.peer, prefix(4, 100), kvcache.BlockRange(9, 4), 0)
 		refused(err)
 
 		// Use counts, and what is under way keeps the cache where it is.
 		time.Sleep(9 * time.Minute)
-		if _, err := a.client.Fetch(t.Context(), s.peer, prefix(4, 100), run(9, 4), 0); err != nil {
+		if _, err := a.client.Fetch(t.Context(), s.peer, prefix(4, 100), kvcache.BlockRange(9, 4), 0); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(9 * time.Minute)
@@ -71,10 +72,10 @@ func TestAnotherLayout(t *testing.T) {
 		_, err = s.put(startWorker(t, n, "prefill-3", large), prefix(1, 100), 0)
 		tooSmall(t, err)
 		s.checkSignals(n, 3)
-		if _, err := b.client.Fetch(t.Context(), s.peer, prefix(3, 100), run(9, 3), 0); err != nil {
+		if _, err := b.client.Fetch(t.Context(), s.peer, prefix(3, 100), kvcache.BlockRange(9, 3), 0); err != nil {
 			t.Error(err)
 		}
-		b.check(prefix(3, 100), run(9, 3))
+		b.check(prefix(3, 100), kvcache.BlockRange(9, 3))
 		s.awaitIdle()
 	})
 }

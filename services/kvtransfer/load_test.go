@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer/storeclient"
 	"github.com/tandem-serving/tandem/pkg/offload"
 )
@@ -35,11 +36,11 @@ func TestEvictionUnderLoad(t *testing.T) {
 					}
 					var err error
 					if chance.IntN(2) == 0 {
-						blocks := run(0, len(p.Tokens))
+						blocks := kvcache.BlockRange(0, len(p.Tokens))
 						w.compute(p, blocks)
 						_, err = w.client.Put(ctx, s.peer, p, blocks)
 					} else {
-						blocks := run(30, len(p.Tokens))
+						blocks := kvcache.BlockRange(30, len(p.Tokens))
 						if _, err = w.client.Fetch(ctx, s.peer, p, blocks, 0); err == nil {
 							w.check(p, blocks)
 							fetched.Add(1)
@@ -78,8 +79,8 @@ func TestSamePrefixAtOnce(t *testing.T) {
 			errs := make([]error, len(workers))
 			var both sync.WaitGroup
 			for i, w := range workers {
-				w.compute(p, run(0, 4))
-				both.Go(func() { _, errs[i] = w.client.Put(t.Context(), s.peer, p, run(0, 4)) })
+				w.compute(p, kvcache.BlockRange(0, 4))
+				both.Go(func() { _, errs[i] = w.client.Put(t.Context(), s.peer, p, kvcache.BlockRange(0, 4)) })
 			}
 			both.Wait()
 			s.awaitIdle()
@@ -112,7 +113,7 @@ func TestTooManyFetches(t *testing.T) {
 	a.pages.Before(g.pass)
 	done := fetching(t.Context(), a, s.peer, prefix(3, 100))
 	<-g.reached
-	_, err := b.client.Fetch(t.Context(), s.peer, prefix(3, 100), run(9, 3), 0)
+	_, err := b.client.Fetch(t.Context(), s.peer, prefix(3, 100), kvcache.BlockRange(9, 3), 0)
 	if busy, is := errors.AsType[*storeclient.BusyError](err); !is || busy.RetryAfter <= 0 {
 		t.Errorf("%v, want a BusyError with a time", err)
 	}
@@ -120,10 +121,10 @@ func TestTooManyFetches(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	if _, err := b.client.Fetch(t.Context(), s.peer, prefix(3, 100), run(9, 3), 0); err != nil {
+	if _, err := b.client.Fetch(t.Context(), s.peer, prefix(3, 100), kvcache.BlockRange(9, 3), 0); err != nil {
 		t.Error(err)
 	}
-	b.check(prefix(3, 100), run(9, 3))
+	b.check(prefix(3, 100), kvcache.BlockRange(9, 3))
 }
 
 // The worker that fetches dies: the store lets the blocks go.
@@ -146,10 +147,10 @@ func TestFetcherDies(t *testing.T) {
 		if err := <-done; err == nil {
 			t.Error("the fetch went well")
 		}
-		if _, err := b.client.Fetch(t.Context(), s.peer, prefix(3, 100), run(9, 3), 0); !errors.Is(err, storeclient.ErrClientClosed) {
+		if _, err := b.client.Fetch(t.Context(), s.peer, prefix(3, 100), kvcache.BlockRange(9, 3), 0); !errors.Is(err, storeclient.ErrClientClosed) {
 			t.Errorf("after Close: %v", err)
 		}
-		if _, err := a.client.Fetch(t.Context(), s.peer, prefix(3, 100), run(9, 3), 0); err != nil {
+		if _, err := a.client.Fetch(t.Context(), s.peer, prefix(3, 100), kvcache.BlockRange(9, 3), 0); err != nil {
 			t.Errorf("another's fetch: %v", err)
 		}
 	})
@@ -167,7 +168,7 @@ func TestAddresses(t *testing.T) {
 	if text := `put kv blocks: cannot reach store "lost": ` + dead + ": rpc error:"; err == nil || !strings.HasPrefix(err.Error(), text) {
 		t.Errorf("put: %v, want %s", err, text)
 	}
-	_, err = w.client.Fetch(t.Context(), lost, prefix(3, 100), run(9, 3), 0)
+	_, err = w.client.Fetch(t.Context(), lost, prefix(3, 100), kvcache.BlockRange(9, 3), 0)
 	if text := `fetch kv blocks: cannot reach store "lost": ` + dead + ": rpc error:"; err == nil || !strings.HasPrefix(err.Error(), text) {
 		t.Errorf("fetch: %v, want %s", err, text)
 	}

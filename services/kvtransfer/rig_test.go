@@ -327,7 +327,7 @@ func (w *testWorker) check(p offload.Prefix, blocks []kvcache.BlockID) {
 // put computes and puts a prefix.
 func (w *testWorker) put(to offload.Store, p offload.Prefix, from kvcache.BlockID) (uint64, error) {
 	w.t.Helper()
-	blocks := run(from, len(p.Tokens))
+	blocks := kvcache.BlockRange(int(from), len(p.Tokens))
 	w.compute(p, blocks)
 	return w.client.Put(w.t.Context(), to, p, blocks)
 }
@@ -341,15 +341,6 @@ func (s *testStore) put(w *testWorker, p offload.Prefix, from kvcache.BlockID) (
 		s.awaitIdle()
 	}
 	return bytes, err
-}
-
-// run is n blocks from one on.
-func run(from kvcache.BlockID, n int) []kvcache.BlockID {
-	blocks := make([]kvcache.BlockID, n)
-	for i := range blocks {
-		blocks[i] = from + kvcache.BlockID(i)
-	}
-	return blocks
 }
 
 // raw is the store's services without a Client.

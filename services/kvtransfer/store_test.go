@@ -77,7 +77,7 @@ func TestPutThenFetch(t *testing.T) {
 		s.checkSignals(n, 5)
 
 		// The second worker has the first two blocks itself, at another place.
-		blocks := run(20, 5)
+		blocks := kvcache.BlockRange(20, 5)
 		b.compute(p, blocks[:2])
 		got, err := b.client.Fetch(t.Context(), s.peer, p, blocks, 2)
 		if err != nil || got != 3*layers*sliceBytes {
@@ -112,7 +112,7 @@ func TestOnlyWhatLacksIsSent(t *testing.T) {
 			t.Errorf("under another salt: %d bytes, %v", sent, err)
 		}
 		s.check(12)
-		blocks := run(20, 6)
+		blocks := kvcache.BlockRange(20, 6)
 		w.compute(p, blocks[:1])
 		if got, err := w.client.Fetch(t.Context(), s.peer, p, blocks, 1); err != nil || got != 5*layers*sliceBytes {
 			t.Errorf("fetch: %d bytes, %v", got, err)
@@ -126,7 +126,7 @@ func TestMissing(t *testing.T) {
 		w := startWorker(t, n, "prefill-1", layout())
 		ask := func(p offload.Prefix, want int) {
 			t.Helper()
-			_, err := w.client.Fetch(t.Context(), s.peer, p, run(30, len(p.Tokens)), 0)
+			_, err := w.client.Fetch(t.Context(), s.peer, p, kvcache.BlockRange(30, len(p.Tokens)), 0)
 			missing, is := errors.AsType[*storeclient.MissingError](err)
 			if !is || missing.Blocks != want {
 				t.Errorf("%v, want %d blocks", err, want)
@@ -157,10 +157,10 @@ func TestRestartedStore(t *testing.T) {
 		if _, err := w.put(before, prefix(3, 200), 0); !errors.Is(err, storeclient.ErrRestarted) {
 			t.Errorf("put: %v", err)
 		}
-		if _, err := w.client.Fetch(t.Context(), before, prefix(3, 100), run(9, 3), 0); !errors.Is(err, storeclient.ErrRestarted) {
+		if _, err := w.client.Fetch(t.Context(), before, prefix(3, 100), kvcache.BlockRange(9, 3), 0); !errors.Is(err, storeclient.ErrRestarted) {
 			t.Errorf("fetch: %v", err)
 		}
-		if _, err := w.client.Fetch(t.Context(), s.peer, prefix(3, 100), run(9, 3), 0); err != nil {
+		if _, err := w.client.Fetch(t.Context(), s.peer, prefix(3, 100), kvcache.BlockRange(9, 3), 0); err != nil {
 			t.Errorf("fetch of this start's: %v", err)
 		}
 	})
@@ -173,7 +173,7 @@ func TestWhatArrivesIsOfferedLater(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bothStores(t, func(t *testing.T, n *network, s eitherStore) {
 				a, b := startWorker(t, n, "prefill-1", layout()), startWorker(t, n, "prefill-2", layout())
-				a.compute(prefix(3, 100), run(0, 3))
+				a.compute(prefix(3, 100), kvcache.BlockRange(0, 3))
 				g := newGate()
 				a.pages.Before(g.pass)
 				ctx, cancel := context.WithCancel(t.Context())
@@ -215,7 +215,7 @@ func TestTooManyPuts(t *testing.T) {
 			puts = append(puts, putting(t.Context(), w, s.peer, prefix(1, int32(100+i))))
 			synctest.Wait()
 		}
-		_, err := w.client.Put(t.Context(), s.peer, prefix(1, 200), run(20, 1))
+		_, err := w.client.Put(t.Context(), s.peer, prefix(1, 200), kvcache.BlockRange(20, 1))
 		if busy, is := errors.AsType[*storeclient.BusyError](err); !is || busy.RetryAfter != 100*time.Millisecond {
 			t.Errorf("%v, want a BusyError with a time", err)
 		}

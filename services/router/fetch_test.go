@@ -20,7 +20,7 @@ import (
 // withStore starts a store that holds blocks of the prompt that ask makes, a prefill
 // worker that has one of them and fetches as told, and a decode worker.
 func (m *mesh) withStore(fetch func(*workerv1.BlockSource) (uint32, time.Duration), blocks int) (store, prefill *workertest.Worker) {
-	hashes := kvcache.BlockHashes(kvcache.RootHash(digest, "test/1", ""), slices.Repeat([]int32{17}, window), 32)
+	hashes := kvcache.PromptHashes(digest, "test/1", "", slices.Repeat([]int32{17}, window), 32)
 	held := &workerv1.ListBlocksResponse{Epoch: 1}
 	for _, h := range hashes[:blocks] {
 		held.BlockHashes = append(held.BlockHashes, uint64(h))

@@ -32,13 +32,9 @@ func fill(ctx context.Context, e engine.Engine, points []*Point) error {
 	each := min(max(fillBytes/layout.SliceBytes, 1), blocks)
 	source := bytes.Repeat(numbers(layout), each)
 	fillLayer := func(layer int) error {
-		table := make([]kvcache.BlockID, each)
 		for first := 0; first < blocks; first += each {
 			n := min(each, blocks-first)
-			for i := range n {
-				table[i] = kvcache.BlockID(first + i)
-			}
-			if err := errors.Join(ctx.Err(), e.Pages().Write(layer, table[:n], source[:n*layout.SliceBytes])); err != nil {
+			if err := errors.Join(ctx.Err(), e.Pages().Write(layer, kvcache.BlockRange(first, n), source[:n*layout.SliceBytes])); err != nil {
 				return fmt.Errorf("fill the KV pages: %w", err)
 			}
 		}

@@ -92,13 +92,7 @@ func newEngine(t testing.TB, w *cuda.Weights, config cuda.Config) engine.Engine 
 }
 
 // table is blocks first, first+1, ...
-func table(first, n int) []kvcache.BlockID {
-	blocks := make([]kvcache.BlockID, n)
-	for i := range blocks {
-		blocks[i] = kvcache.BlockID(first + i)
-	}
-	return blocks
-}
+func table(first, n int) []kvcache.BlockID { return kvcache.BlockRange(first, n) }
 
 func step(t testing.TB, e engine.Engine, sequences ...engine.Sequence) engine.Output {
 	t.Helper()

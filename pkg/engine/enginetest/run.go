@@ -68,11 +68,7 @@ func prompt(e engine.Engine, n, seed int) []int32 {
 
 // blocksFor is a table of n tokens from block first on.
 func blocksFor(e engine.Engine, n, first int) []kvcache.BlockID {
-	table := make([]kvcache.BlockID, kvcache.BlocksFor(n, e.Capacity().Layout.BlockTokens))
-	for i := range table {
-		table[i] = kvcache.BlockID(first + i)
-	}
-	return table
+	return kvcache.BlockRange(first, kvcache.BlocksFor(n, e.Capacity().Layout.BlockTokens))
 }
 
 func draw(offset int) *engine.Sample {

@@ -165,7 +165,7 @@ func (s *Store) hashes(prefix *kvtransferv1.Prefix) []kvcache.Hash {
 		tokens[i] = int32(id)
 	}
 	l := s.cfg.Layout
-	return kvcache.BlockHashes(kvcache.RootHash(l.ModelDigest, l.ArithmeticClass, prefix.GetSalt()), tokens, l.BlockTokens)
+	return kvcache.PromptHashes(l.ModelDigest, l.ArithmeticClass, prefix.GetSalt(), tokens, l.BlockTokens)
 }
 
 // find returns the pages of the leading blocks that are stored. Requires s.mu.

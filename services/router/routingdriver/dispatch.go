@@ -232,7 +232,7 @@ func (d *Dispatcher) Hedge(h routing.Hedge, tokens []int32, salt string) joining
 // share.
 func (d *Dispatcher) hash(r *routing.Request, tokens []int32, salt string) {
 	r.Hash = func(key routing.BlockKey) []kvcache.Hash {
-		return kvcache.BlockHashes(kvcache.RootHash(key.Version.Digest, key.Version.Class, salt), tokens, key.BlockTokens)
+		return kvcache.PromptHashes(key.Version.Digest, key.Version.Class, salt, tokens, key.BlockTokens)
 	}
 	r.Hashes = make(map[routing.BlockKey][]kvcache.Hash)
 	for _, key := range look(d, func(rt *routing.Router) []routing.BlockKey { return rt.BlockKeys(r.Model, r.Version) }) {

@@ -19,15 +19,6 @@ import (
 // greedy draws the likeliest token. Nobody changes it.
 var greedy = engine.Sample{}
 
-// Table is n blocks from first on.
-func Table(first, n int) []kvcache.BlockID {
-	blocks := make([]kvcache.BlockID, n)
-	for i := range blocks {
-		blocks[i] = kvcache.BlockID(first + i)
-	}
-	return blocks
-}
-
 // Prompt makes up n tokens.
 func Prompt(n, vocabulary int) []int32 {
 	tokens := make([]int32, n)
@@ -108,7 +99,7 @@ func NewDecoder(e engine.Engine, batch, first, each int) *Decoder {
 	d.next.TokenBuffer = make([]int32, batch)
 	for i := range batch {
 		d.next.Sequences = append(d.next.Sequences, engine.Sequence{
-			Tokens: make([]int32, 1), Blocks: Table(first+i*each, each), Sample: &greedy,
+			Tokens: make([]int32, 1), Blocks: kvcache.BlockRange(first+i*each, each), Sample: &greedy,
 		})
 	}
 	return d

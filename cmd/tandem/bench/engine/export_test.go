@@ -33,7 +33,7 @@ func Prepare(ctx context.Context, e engine.Engine, p Plan) ([][]kvcache.BlockID,
 	var tables [][]kvcache.BlockID
 	first, each := blocksFor(p.PromptTokens), blocksFor(p.ContextTokens+p.DecodeSteps)
 	for i := range p.Batch {
-		tables = append(tables, batches.Table(first+i*each, each))
+		tables = append(tables, kvcache.BlockRange(first+i*each, each))
 	}
 	return tables, nil
 }

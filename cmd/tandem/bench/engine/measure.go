@@ -17,6 +17,7 @@ import (
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/batches"
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/engine/cpu"
+	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/latency"
 )
 
@@ -109,7 +110,7 @@ func newRun(e engine.Engine, p Plan) *run {
 	size, vocabulary := e.Capacity().MaxBatchTokens, e.Model().VocabSize
 	r := &run{engine: e, plan: p}
 	first := blocksFor(p.PromptTokens)
-	r.prompt = batches.Chunks(batches.Prompt(p.PromptTokens, vocabulary), batches.Table(0, first), size, true)
+	r.prompt = batches.Chunks(batches.Prompt(p.PromptTokens, vocabulary), kvcache.BlockRange(0, first), size, true)
 	r.next = batches.NewDecoder(e, p.Batch, first, blocksFor(p.ContextTokens+p.DecodeSteps))
 	return r
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/batches"
 	"github.com/tandem-serving/tandem/pkg/engine"
 	"github.com/tandem-serving/tandem/pkg/engine/cuda"
+	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/model"
 )
 
@@ -59,7 +60,7 @@ func Measure(ctx context.Context, m *model.Model, p Plan, o Options) (_ *Result,
 	}
 	defer func() { err = errors.Join(err, e.Close()) }()
 	made := time.Now()
-	if _, err := e.Step(ctx, batches.Chunks([]int32{1}, batches.Table(0, 1), 1, true)[0]); err != nil {
+	if _, err := e.Step(ctx, batches.Chunks([]int32{1}, kvcache.BlockRange(0, 1), 1, true)[0]); err != nil {
 		return nil, fmt.Errorf("first step: %w", err)
 	}
 	stepped := time.Now()
@@ -109,7 +110,7 @@ type run struct {
 }
 
 func newRun(e engine.Engine, p Plan, meter *cuda.Meter) *run {
-	blocks := batches.Table(0, blocksFor(p.PromptTokens))
+	blocks := kvcache.BlockRange(0, blocksFor(p.PromptTokens))
 	r := &run{plan: p, engine: e, meter: meter}
 	r.prompt = batches.Chunks(batches.Prompt(p.PromptTokens, e.Model().VocabSize), blocks, p.ChunkTokens, true)
 	places, _ := p.places()

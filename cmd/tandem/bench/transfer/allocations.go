@@ -7,6 +7,8 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+
+	"github.com/tandem-serving/tandem/pkg/kvcache"
 )
 
 // Allocations are those of the steady state: what a transfer of many blocks allocates
@@ -50,7 +52,7 @@ func (b *Bench) allocations(ctx context.Context, l *link, r *Result) error {
 	count := func(blocks int) (map[string]int64, int, error) {
 		before, chunks := allocated(), 0
 		for range min(b.plan.Samples, allocationPasses) {
-			m, err := l.move(ctx, blockRange(0, blocks), nil)
+			m, err := l.move(ctx, kvcache.BlockRange(0, blocks), nil)
 			if err != nil {
 				return nil, 0, err
 			}

@@ -198,12 +198,3 @@ func newPages(layout kvcache.Layout, blocks int, seed byte) (*hostpages.Pages, e
 func first(p *hostpages.Pages, blocks int) []byte {
 	return p.Bytes()[:blocks*p.Layout().PageBytes()]
 }
-
-// blockRange is n neighbouring blocks.
-func blockRange(first, n int) []kvcache.BlockID {
-	blocks := make([]kvcache.BlockID, n)
-	for i := range blocks {
-		blocks[i] = kvcache.BlockID(first + i)
-	}
-	return blocks
-}

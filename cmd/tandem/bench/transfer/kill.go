@@ -16,6 +16,7 @@ import (
 
 	"github.com/tandem-serving/tandem/cmd/tandem/tempfolder"
 	"github.com/tandem-serving/tandem/pkg/engine/hostpages"
+	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer"
 	kvtransferv1 "github.com/tandem-serving/tandem/proto/tandem/kvtransfer/v1"
 )
@@ -93,7 +94,7 @@ func (b *Bench) unopened(ctx context.Context) (time.Duration, error) {
 	}
 	defer s.close()
 	began := time.Now()
-	a, err := s.reserve(blockRange(0, b.plan.blocks()))
+	a, err := s.reserve(kvcache.BlockRange(0, b.plan.blocks()))
 	if err != nil {
 		return 0, err
 	}
@@ -118,7 +119,7 @@ func (b *Bench) killSender(ctx context.Context, phase string) (time.Duration, er
 	if _, err := c.hear(); err != nil { // it runs: the lease does not pay for its start
 		return 0, err
 	}
-	a, err := s.reserve(blockRange(0, b.plan.blocks()))
+	a, err := s.reserve(kvcache.BlockRange(0, b.plan.blocks()))
 	if err != nil {
 		return 0, err
 	}
@@ -184,7 +185,7 @@ func sendUntil(ctx context.Context, sender *kvtransfer.Sender, ticket *kvtransfe
 	}
 	offered := map[string]int{PhaseAccepted: 0, PhaseSending: (layers + 1) / 2, PhaseSent: layers}[phase]
 	for layer := range offered {
-		t.Send(layer, 0, blockRange(0, int(ticket.GetBlocks())))
+		t.Send(layer, 0, kvcache.BlockRange(0, int(ticket.GetBlocks())))
 	}
 	for offered > 0 && t.Stats().Chunks == 0 {
 		if err := waitUntil(ctx, time.Now().Add(100*time.Microsecond)); err != nil {
@@ -290,7 +291,7 @@ func (p Plan) serveReceiver(memory *hostpages.Pages, in io.Reader, out io.Writer
 		return err
 	}
 	defer s.close()
-	a, err := s.reserve(blockRange(0, p.blocks()))
+	a, err := s.reserve(kvcache.BlockRange(0, p.blocks()))
 	if err != nil {
 		return err
 	}

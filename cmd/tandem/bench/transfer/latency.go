@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tandem-serving/tandem/loadtest/stats"
+	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer"
 )
 
@@ -27,7 +28,7 @@ type Behind struct {
 // offered, and each is followed by another of its kind.
 func (b *Bench) behind(ctx context.Context, l *link, r *Result) error {
 	one := func(ctx context.Context) (float64, error) {
-		m, err := l.move(ctx, blockRange(0, 1), nil)
+		m, err := l.move(ctx, kvcache.BlockRange(0, 1), nil)
 		return stats.Milliseconds(m.committed.Sub(m.begun)), err
 	}
 	alone, err := repeat(ctx, b.plan.Samples, one)
@@ -59,7 +60,7 @@ func (b *Bench) behindLarge(ctx context.Context, l *link, one func(context.Conte
 			first := sync.OnceFunc(offered.Done)
 			defer first()
 			// Blocks are read by many and written by many, always with the same bytes.
-			blocks := blockRange(i%b.prompts*b.plan.blocks(), b.plan.blocks())
+			blocks := kvcache.BlockRange(i%b.prompts*b.plan.blocks(), b.plan.blocks())
 			for busy.Err() == nil && errs[i] == nil {
 				_, errs[i] = l.move(busy, blocks, func(t *kvtransfer.Transfer) error {
 					l.offer(t, blocks)
@@ -97,7 +98,7 @@ type Exposed struct {
 
 // exposed measures FigureExposed, the two ways in turns.
 func (b *Bench) exposed(ctx context.Context, l *link, r *Result) error {
-	blocks := blockRange(0, b.plan.blocks())
+	blocks := kvcache.BlockRange(0, b.plan.blocks())
 	after := func(ctx context.Context) (float64, error) {
 		var offered time.Time
 		m, err := l.move(ctx, blocks, func(t *kvtransfer.Transfer) error {

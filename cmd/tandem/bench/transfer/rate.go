@@ -13,6 +13,7 @@ import (
 
 	"github.com/tandem-serving/tandem/loadtest/processor"
 	"github.com/tandem-serving/tandem/loadtest/stats"
+	"github.com/tandem-serving/tandem/pkg/kvcache"
 )
 
 // Rate is how fast one way of moving bytes was in this run.
@@ -134,7 +135,7 @@ func (b *Bench) movePrompts(ctx context.Context, l *link, prompts int64) error {
 					return
 				}
 				prompt := <-free
-				_, errs[lane] = l.move(ctx, blockRange(prompt*b.plan.blocks(), b.plan.blocks()), nil)
+				_, errs[lane] = l.move(ctx, kvcache.BlockRange(prompt*b.plan.blocks(), b.plan.blocks()), nil)
 				free <- prompt
 			}
 		})
