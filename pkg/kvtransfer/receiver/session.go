@@ -183,9 +183,14 @@ func (c *Core) closeStream(s *stream, cause Cause, detail string) {
 	c.shut(s, cause, detail)
 }
 
-// closeSession ends all streams of a session and fails its transfers for their owners.
-// Their blocks stay in quarantine until all streams have ended.
+// closeSession ends a session and fails its transfers for their owners.
 func (c *Core) closeSession(of *session, cause Cause, detail string) {
+	c.endSession(of, cause, detail, onClosed, input{reason: cause.reason(), detail: detail})
+}
+
+// endSession ends all streams of a session and steps its transfers. Their blocks stay in quarantine
+// until all streams have ended.
+func (c *Core) endSession(of *session, cause Cause, detail string, on kind, in input) {
 	if of.phase == closing {
 		return
 	}
@@ -196,7 +201,7 @@ func (c *Core) closeSession(of *session, cause Cause, detail string) {
 		}
 	}
 	for _, t := range byID(of.transfers) {
-		c.step(t, onClosed, input{reason: cause.reason(), detail: detail})
+		c.step(t, on, in)
 	}
 }
 
@@ -230,18 +235,7 @@ func (c *Core) loseStream(id StreamID) {
 
 // breakSession ends a session that lost a part.
 func (c *Core) breakSession(of *session, detail string) {
-	if of.phase == closing {
-		return
-	}
-	of.phase = closing
-	for _, s := range of.streams {
-		if s != nil {
-			c.shut(s, SessionOver, detail)
-		}
-	}
-	for _, t := range byID(of.transfers) {
-		c.step(t, onBroken, input{})
-	}
+	c.endSession(of, SessionOver, detail, onBroken, input{})
 }
 
 // release drains the transfers of a session of which nothing can be written any more. A sender
