@@ -1,7 +1,6 @@
 package rpc
 
 import (
-	"context"
 	"log/slog"
 	"net"
 	"slices"
@@ -9,6 +8,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc/credentials"
+
+	"github.com/tandem-serving/tandem/pkg/telemetry/logthrottle"
 )
 
 // refusalEvery is the minimum interval between log lines about refused connections.
@@ -28,11 +29,10 @@ type ConnectionLimit struct {
 	logger *slog.Logger
 	count  func() // is called for each that is refused, or closed for another one; nil: nothing is
 
-	mu      sync.Mutex
-	open    int
-	shaking []*counted // in their handshake, the oldest first
-	refused int        // since the last log line
-	said    time.Time
+	mu          sync.Mutex
+	open        int
+	handshaking []*counted // in their handshake, the oldest first
+	refusal     logthrottle.Throttle
 }
 
 // NewConnectionLimit returns a limit of so many connections, above 0. It logs refusals at most
@@ -41,7 +41,7 @@ func NewConnectionLimit(connections int, by string, logger *slog.Logger) *Connec
 	if logger == nil {
 		logger = slog.New(slog.DiscardHandler)
 	}
-	return &ConnectionLimit{most: connections, by: by, logger: logger}
+	return &ConnectionLimit{most: connections, by: by, logger: logger, refusal: logthrottle.Throttle{Every: refusalEvery}}
 }
 
 // Listener wraps inner so that its connections count. Closing it closes inner.
@@ -56,8 +56,8 @@ func (l *ConnectionLimit) take(conn net.Conn) *counted {
 	l.mu.Lock()
 	if l.open >= l.most {
 		refused = taken
-		if len(l.shaking) > 0 {
-			refused = l.shaking[0]
+		if len(l.handshaking) > 0 {
+			refused = l.handshaking[0]
 			l.leave(refused)
 		}
 	}
@@ -85,27 +85,22 @@ func (l *ConnectionLimit) leave(c *counted) {
 	}
 	c.left = true
 	l.open--
-	l.shaken(c)
+	l.handshaken(c)
 }
 
-// shaken says that a connection is in no handshake any more. mu is held.
-func (l *ConnectionLimit) shaken(c *counted) {
-	l.shaking = slices.DeleteFunc(l.shaking, func(other *counted) bool { return other == c })
+// handshaken says that a connection is in no handshake any more. mu is held.
+func (l *ConnectionLimit) handshaken(c *counted) {
+	l.handshaking = slices.DeleteFunc(l.handshaking, func(other *counted) bool { return other == c })
 }
 
 // logRefused says at times how many connections were refused, or closed for another one.
 func (l *ConnectionLimit) logRefused() {
 	l.mu.Lock()
-	l.refused++
-	refused, now := l.refused, time.Now()
-	due := l.said.IsZero() || now.Sub(l.said) >= refusalEvery
-	if due {
-		l.refused, l.said = 0, now
-	}
+	unsaid, due := l.refusal.Due(time.Now())
 	l.mu.Unlock()
 	if due {
-		l.logger.LogAttrs(context.Background(), slog.LevelWarn, "connections are refused: as many are open as there may be",
-			slog.String("limit", l.by), slog.Int("open", l.most), slog.Int("refused", refused))
+		l.logger.Warn("connections are refused: as many are open as there may be",
+			slog.String("limit", l.by), slog.Int("open", l.most), slog.Int("refused", unsaid+1))
 	}
 }
 
@@ -144,17 +139,17 @@ func (c *counted) Close() error {
 	return c.Conn.Close()
 }
 
-// shake says that the connection is in its handshake, until done is called.
-func (c *counted) shake() (done func()) {
+// handshake says that the connection is in its handshake, until done is called.
+func (c *counted) handshake() (done func()) {
 	c.limit.mu.Lock()
 	defer c.limit.mu.Unlock()
 	if !c.left {
-		c.limit.shaking = append(c.limit.shaking, c)
+		c.limit.handshaking = append(c.limit.handshaking, c)
 	}
 	return func() {
 		c.limit.mu.Lock()
 		defer c.limit.mu.Unlock()
-		c.limit.shaken(c)
+		c.limit.handshaken(c)
 	}
 }
 
@@ -166,7 +161,7 @@ type countedHandshakes struct {
 // ServerHandshake implements credentials.TransportCredentials.
 func (h countedHandshakes) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	if c, is := raw.(*counted); is {
-		defer c.shake()()
+		defer c.handshake()()
 	}
 	return h.TransportCredentials.ServerHandshake(raw)
 }

@@ -172,11 +172,7 @@ const tooSmallEvery = time.Minute
 // logTooSmall says now and then that this store is of no use to who offers it.
 func (s *Service) logTooSmall(layout kvcache.Layout) {
 	s.mu.Lock()
-	now := time.Now()
-	due := !now.Before(s.tooSmallNext)
-	if due {
-		s.tooSmallNext = now.Add(tooSmallEvery)
-	}
+	_, due := s.tooSmall.Due(time.Now())
 	s.mu.Unlock()
 	if due {
 		s.deps.Logger.Error("store cannot hold blocks of a model: one block is larger than its memory",

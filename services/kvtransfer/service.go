@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/trace"
@@ -18,6 +17,7 @@ import (
 	"github.com/tandem-serving/tandem/pkg/kvcache"
 	"github.com/tandem-serving/tandem/pkg/kvtransfer"
 	"github.com/tandem-serving/tandem/pkg/membership"
+	"github.com/tandem-serving/tandem/pkg/telemetry/logthrottle"
 	"github.com/tandem-serving/tandem/pkg/workerdriver"
 )
 
@@ -57,7 +57,7 @@ type Service struct {
 
 	keptBefore, evictionsBefore uint64 // of earlier caches
 
-	tooSmallNext time.Time // when the next log line may say that blocks do not fit
+	tooSmall logthrottle.Throttle // of log lines that say that blocks do not fit
 }
 
 // New builds the store. Nothing runs before Run.
@@ -66,7 +66,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		return nil, err
 	}
 	s := &Service{
-		cfg: cfg, deps: deps,
+		cfg: cfg, deps: deps, tooSmall: logthrottle.Throttle{Every: tooSmallEvery},
 		changed: make(chan struct{}),
 		puts:    make(map[blockstore.PutID]uint64),
 		fetches: make(map[blockstore.FetchID]context.CancelCauseFunc),
