@@ -1,6 +1,8 @@
 package simulate
 
 import (
+	"errors"
+	"slices"
 	"time"
 
 	controlv1 "github.com/tandem-serving/tandem/proto/tandem/control/v1"
@@ -80,22 +82,28 @@ func (a *autoscaler) evaluate() {
 		}
 		sizes = a.desired.Evaluate(c.now, scaling.Sum(demands...), c.routers[0].core.Mesh(c.spec.Name))
 	}
-	c.scaleTo(a.Prefill, sizes.Prefill.Desired, a.StartTime)
-	c.scaleTo(a.Decode, sizes.Decode.Desired, a.StartTime)
+	a.resize(a.Prefill, sizes.Prefill.Desired)
+	a.resize(a.Decode, sizes.Decode.Desired)
 	c.after(a.Every, a.evaluate)
 }
 
-// scaleTo has as many workers of a pool serve, or start: those that drain go on first, and others
-// serve once they have started. Those that are too many end when nothing is left of what they
-// took, the last ones first.
-func (c *Cluster) scaleTo(pool string, to int, startTime time.Duration) {
+// resize has a pool follow a size, unless its name is empty.
+func (a *autoscaler) resize(pool string, to int) {
 	if pool == "" {
 		return
 	}
+	c := a.cluster
 	if last, known := c.sizes[pool]; !known || last != to {
 		c.sizes[pool] = to
 		c.resizes = append(c.resizes, Resize{c.Elapsed(), pool, to})
 	}
+	c.scaleTo(pool, to, a.StartTime)
+}
+
+// scaleTo has as many workers of a pool serve, or start: those that drain go on first, and others
+// serve once they have started; without a start time all do at once. Those that are too many leave
+// when nothing is left of what they took, the last ones first.
+func (c *Cluster) scaleTo(pool string, to int, startTime time.Duration) {
 	var serve []*Worker // those that serve, or will
 	for _, w := range c.config.Workers {
 		if w.Pool == pool && (w.starting != nil || w.process != nil && !w.process.drains()) {
@@ -114,10 +122,15 @@ func (c *Cluster) scaleTo(pool string, to int, startTime time.Duration) {
 			serve = append(serve, w)
 		}
 	}
-	for i := len(serve) - 1; i >= max(to, 0); i-- {
-		if w := serve[i]; w.starting != nil {
-			w.starting = nil
-			c.stopped(w)
+	wanted := min(max(to, 0), len(serve))
+	for _, w := range serve[:wanted] {
+		if w.starting != nil && startTime == 0 {
+			c.failed = errors.Join(c.failed, c.start(w))
+		}
+	}
+	for _, w := range slices.Backward(serve[wanted:]) {
+		if w.starting != nil {
+			c.stopStarting(w)
 		} else {
 			w.process.drain()
 		}
@@ -130,14 +143,16 @@ func (c *Cluster) startIn(w *Worker, startTime time.Duration) {
 	w.starting = start
 	c.began(w)
 	c.after(startTime, func() {
-		if w.starting != start { // it is not wanted any more
-			return
-		}
-		w.starting = nil
-		if err := c.start(w); err != nil {
-			c.failed = err
+		if w.starting == start { // else it is not wanted any more, or something else has started it
+			c.failed = errors.Join(c.failed, c.start(w))
 		}
 	})
+}
+
+// stopStarting takes the planned start of a worker back.
+func (c *Cluster) stopStarting(w *Worker) {
+	w.starting = nil
+	c.stopped(w)
 }
 
 // starting is one start of a worker that does not serve yet.

@@ -102,3 +102,41 @@ func TestAutoscaleRepeats(t *testing.T) {
 		}
 	}
 }
+
+// Events meet a worker that the autoscaler is starting: it has one process whatever starts it, and
+// none if it is killed meanwhile.
+func TestEventsWhileStarting(t *testing.T) {
+	const second = time.Second
+	for _, test := range []struct {
+		name string
+		do   simulate.Action // at 5 s; the autoscaler wants d-2 at 2 s, to serve at 9 s
+		// without and with are times in which d-2 serves nothing, and something.
+		without, with [2]time.Duration
+	}{
+		{"start", simulate.Start{Worker: "d-2"}, [2]time.Duration{0, 4 * second}, [2]time.Duration{6 * second, 9 * second}},
+		{"scale", simulate.Scale{Pool: "d", To: 2}, [2]time.Duration{0, 4 * second}, [2]time.Duration{6 * second, 9 * second}},
+		{"kill", simulate.Kill{Worker: "d-2"}, [2]time.Duration{0, 12 * second}, [2]time.Duration{14 * second, 20 * second}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			c := scaled(simulate.ScaleDesired, 2)
+			c.Mode = disaggregated
+			c.Autoscale.Bounds.Decode.Min = 2
+			c.Events = []simulate.Event{{At: 5 * second, Do: test.do}}
+			cluster, r := runOf(t, c, 20, 20*second, "--prompt-tokens=uniform:20-600", "--output-tokens=uniform:1-100", "--seed=4")
+			if n := outcomes(r); n["completed"] != len(r.Records) {
+				t.Error(n)
+			}
+			for worker, n := range simulate.Processes(cluster) {
+				if n != 1 {
+					t.Errorf("%s has %d processes", worker, n)
+				}
+			}
+			if n := served(r, test.without[0], test.without[1]); n["d-2"] > 0 {
+				t.Errorf("from %v to %v, d-2 should serve nothing: %v", test.without[0], test.without[1], n)
+			}
+			if n := served(r, test.with[0], test.with[1]); n["d-2"] == 0 {
+				t.Errorf("from %v to %v, d-2 should serve: %v", test.with[0], test.with[1], n)
+			}
+		})
+	}
+}

@@ -61,6 +61,8 @@ func (e Kill) to(c *Cluster) error {
 	return c.with(e.Worker, func(w *Worker) error {
 		if w.process != nil {
 			w.process.die()
+		} else {
+			c.stopStarting(w)
 		}
 		return nil
 	})
@@ -148,7 +150,10 @@ func (e Heal) to(c *Cluster) error {
 	return nil
 }
 
-func (e Scale) to(c *Cluster) error { return c.scale(e.Pool, e.To) }
+func (e Scale) to(c *Cluster) error {
+	c.scaleTo(e.Pool, e.To, 0)
+	return nil
+}
 
 // with calls do with a worker.
 func (c *Cluster) with(id string, do func(*Worker) error) error {

@@ -27,3 +27,14 @@ func Arrivals(n Network, sends ...Send) []time.Duration {
 	}
 	return arrived
 }
+
+// Processes counts the processes of each worker that are alive.
+func Processes(c *Cluster) map[string]int {
+	alive := make(map[string]int)
+	for ref, p := range c.epochs {
+		if !p.dead {
+			alive[ref.ID]++
+		}
+	}
+	return alive
+}

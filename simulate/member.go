@@ -77,24 +77,3 @@ func (p *process) depart() {
 		p.die()
 	}
 }
-
-// scale has as many workers of a pool serve as it says, the first ones: it starts them or
-// takes their drain back, and drains the others.
-func (c *Cluster) scale(pool string, to int) error {
-	for _, w := range c.config.Workers {
-		switch {
-		case w.Pool != pool:
-		case to > 0 && w.process == nil:
-			to--
-			if err := c.start(w); err != nil {
-				return err
-			}
-		case to > 0:
-			to--
-			w.process.undrain()
-		case w.process != nil:
-			w.process.drain()
-		}
-	}
-	return nil
-}

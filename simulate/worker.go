@@ -101,7 +101,7 @@ func (c *Cluster) start(w *Worker) error {
 	})
 	p.leases = timer{clock: &c.clock, of: (*leases)(p)}
 	p.report = timer{clock: &c.clock, of: (*reports)(p)}
-	w.process = p
+	w.process, w.starting = p, nil
 	c.began(w)
 	c.register(p)
 	p.report.set()
