@@ -154,16 +154,12 @@ func (s *Scenario) Fix(sizes string) error {
 		if err != nil || count < 0 || count > maxWorkers {
 			return fmt.Errorf("%q: write the pools and how many workers each has, as in p=4,d=9", part)
 		}
-		i := slices.IndexFunc(s.pools, func(p *pool) bool { return p.name == name })
-		if i < 0 {
-			var known []string
-			for _, p := range s.pools {
-				known = append(known, p.name)
-			}
-			return fmt.Errorf("there is no pool %q: the pools are %s", name, strings.Join(known, ", "))
+		p, err := s.pool(name)
+		if err != nil {
+			return err
 		}
-		for s.pools[i].made < count {
-			s.add(s.pools[i], true)
+		for p.made < count {
+			s.add(p, true)
 		}
 		for j := range s.workers {
 			if w := &s.workers[j]; w.Pool == name {

@@ -12,7 +12,6 @@ import (
 
 	"github.com/tandem-serving/tandem/loadtest/workload"
 	"github.com/tandem-serving/tandem/pkg/engine/simulated"
-	"github.com/tandem-serving/tandem/pkg/spelling"
 	"github.com/tandem-serving/tandem/simulate"
 )
 
@@ -250,23 +249,15 @@ func (s *Scenario) scaled(event *section) (*pool, int, error) {
 	if err != nil {
 		return nil, 0, err
 	}
-	i := slices.IndexFunc(s.pools, func(p *pool) bool { return p.name == name })
-	if i < 0 {
-		known := func(yield func(string) bool) {
-			for _, p := range s.pools {
-				if !yield(p.name) {
-					return
-				}
-			}
-		}
-		nearest, _ := spelling.Nearest(name, known)
-		return nil, 0, event.errorf("scale", "\"events.scale\": there is no pool %q: did you mean %q?", name, nearest)
+	p, err := s.pool(name)
+	if err != nil {
+		return nil, 0, event.errorf("scale", "\"events.scale\": %w", err)
 	}
 	to, is, err := event.integer("to", 0, maxWorkers)
 	if err == nil && !is {
 		err = event.errorf("scale", "\"events.scale\" needs the number of workers, such as \"to: 6\"")
 	}
-	return s.pools[i], to, err
+	return p, to, err
 }
 
 // surge is the load's: live and simulated load know it.

@@ -118,6 +118,18 @@ func (s *Scenario) readPools(top *section) error {
 	return nil
 }
 
+// pool is the pool of that name.
+func (s *Scenario) pool(name string) (*pool, error) {
+	var known []string
+	for _, p := range s.pools {
+		if p.name == name {
+			return p, nil
+		}
+		known = append(known, p.name)
+	}
+	return nil, fmt.Errorf("there is no pool %q: the pools are %s", name, strings.Join(known, ", "))
+}
+
 // add adds the next worker of a pool.
 func (s *Scenario) add(p *pool, down bool) {
 	number := p.made

@@ -211,7 +211,7 @@ func TestErrors(t *testing.T) {
 		{bad("events: [{at: 3s, kill: 'd-['}]"), `:4: "events.kill": "d-[" is not a pattern`},
 		{bad("events: [{at: 3s, slow: d-1}]"), `:4: "events.slow" needs a factor`},
 		{bad("events: [{at: 3s, slow: d-1, factor: -2}]"), `:4: "events.factor" is -2: want a number`},
-		{bad("events: [{at: 3s, scale: dd, to: 2}]"), `:4: "events.scale": there is no pool "dd": did you mean "d"?`},
+		{bad("events: [{at: 3s, scale: dd, to: 2}]"), `:4: "events.scale": there is no pool "dd": the pools are p, d`},
 		{bad("events: [{at: 3s, scale: d}]"), `:4: "events.scale" needs the number of workers`},
 		{bad("events: [{at: 3s, rate-times: 2}]"), `:4: "events.rate-times" needs how long it lasts`},
 		{bad("events: [{at: 3s, rate-times: -2, for: 1s}]"), `:4: "events.rate-times" is -2: want a number from 0 to 1000`},
