@@ -8,12 +8,13 @@ import (
 	"path/filepath"
 
 	"github.com/tandem-serving/tandem/cmd/tandem/bench/evidence/workloads"
+	"github.com/tandem-serving/tandem/cmd/tandem/tempfolder"
 )
 
 // drawn is a folder of traces that are drawn from the committed fits. Close removes it.
 type drawn struct {
-	fits *workloads.File
-	dir  string
+	fits   *workloads.File
+	folder *tempfolder.Folder
 }
 
 func newDrawn(o Options) (*drawn, error) {
@@ -21,19 +22,19 @@ func newDrawn(o Options) (*drawn, error) {
 	if err != nil {
 		return nil, err
 	}
-	dir, err := os.MkdirTemp("", "tandem-evidence-")
+	folder, err := tempfolder.Make("evidence")
 	if err != nil {
 		return nil, err
 	}
-	return &drawn{fits, dir}, nil
+	return &drawn{fits, folder}, nil
 }
 
 // Close removes the traces.
-func (d *drawn) Close() error { return os.RemoveAll(d.dir) }
+func (d *drawn) Close() error { return d.folder.Remove() }
 
 // write writes a trace and returns its path.
 func (d *drawn) write(name string, draw func(io.Writer) error) (string, error) {
-	path := filepath.Join(d.dir, name)
+	path := filepath.Join(d.folder.Path, name)
 	file, err := os.Create(path)
 	if err != nil {
 		return "", err

@@ -7,10 +7,11 @@ import (
 	"github.com/tandem-serving/tandem/pkg/latency"
 )
 
-// Bisect, Each, NewRatio, ShortDay and SizesOf are for tests.
+// Bisect, Each, NewDrawn, NewRatio, ShortDay and SizesOf are for tests.
 var (
 	Bisect   = bisect
 	Each     = each
+	NewDrawn = newDrawn
 	NewRatio = newRatio
 	ShortDay = shortDay
 	SizesOf  = sizesOf
